@@ -1,0 +1,158 @@
+// Package promql answers PromQL: it wires Prometheus' engine with ferula's
+// limits.
+//
+// A query text and a storage.Queryable come in, a promql.Result goes out; the
+// result's points belong to the engine until the query is closed. What bounds a
+// query is decided here (samples in memory, time, concurrency, look-back), and
+// nowhere else. There is no HTTP and no JSON here.
+package promql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+// Options bound what a query may cost. Zero values take Prometheus' defaults.
+type Options struct {
+	MaxSamples     int           // samples one query may hold in memory; 0: 50,000,000
+	Timeout        time.Duration // of one query; 0: 2 minutes
+	MaxConcurrency int           // queries evaluated at once, further ones wait; 0: 20
+	LookbackDelta  time.Duration // how old a sample may be and still count; 0: 5 minutes
+	TrackerDir     string        // folder of the active query log; "" for none
+
+	ExperimentalFunctions  bool
+	ExtendedRangeSelectors bool
+	BinopFillModifiers     bool
+	DelayedNameRemoval     bool
+	PerStepStats           bool
+	TypeAndUnitLabels      bool
+	UseStartTimestamps     bool
+}
+
+func (o Options) withDefaults() Options {
+	if o.MaxSamples == 0 {
+		o.MaxSamples = 50_000_000
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 2 * time.Minute
+	}
+	if o.MaxConcurrency == 0 {
+		o.MaxConcurrency = 20
+	}
+	if o.LookbackDelta == 0 {
+		o.LookbackDelta = 5 * time.Minute
+	}
+	return o
+}
+
+// Validate reports every fault of the options at once.
+func (o Options) Validate() error {
+	var errs []error
+	if o.MaxSamples < 0 {
+		errs = append(errs, fmt.Errorf("query.max-samples %d is negative", o.MaxSamples))
+	}
+	if o.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("query.timeout %s is negative", o.Timeout))
+	}
+	if o.MaxConcurrency < 0 {
+		errs = append(errs, fmt.Errorf("query.max-concurrency %d is negative", o.MaxConcurrency))
+	}
+	if o.LookbackDelta < 0 {
+		errs = append(errs, fmt.Errorf("query.lookback-delta %s is negative", o.LookbackDelta))
+	}
+	return errors.Join(errs...)
+}
+
+// Engine is Prometheus' engine with the parser and the defaults that belong to it.
+type Engine struct {
+	*promql.Engine
+	Parser               parser.Parser
+	noStepSubqueryMS     atomic.Int64
+	defaultLookbackDelta time.Duration
+}
+
+var _ promql.QueryEngine = (*Engine)(nil)
+
+// New builds an engine. Close it once no query runs any more.
+func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	opts = opts.withDefaults()
+	e := &Engine{
+		Parser: parser.NewParser(parser.Options{
+			EnableExperimentalFunctions:  opts.ExperimentalFunctions,
+			EnableExtendedRangeSelectors: opts.ExtendedRangeSelectors,
+			EnableBinopFillModifiers:     opts.BinopFillModifiers,
+		}),
+		defaultLookbackDelta: opts.LookbackDelta,
+	}
+	e.noStepSubqueryMS.Store(time.Minute.Milliseconds())
+	engineOpts := promql.EngineOpts{
+		Logger:                   logger,
+		Reg:                      reg,
+		MaxSamples:               opts.MaxSamples,
+		Timeout:                  opts.Timeout,
+		LookbackDelta:            opts.LookbackDelta,
+		NoStepSubqueryIntervalFn: func(int64) int64 { return e.noStepSubqueryMS.Load() },
+		EnableAtModifier:         true,
+		EnableNegativeOffset:     true,
+		EnablePerStepStats:       opts.PerStepStats,
+		EnableDelayedNameRemoval: opts.DelayedNameRemoval,
+		EnableTypeAndUnitLabels:  opts.TypeAndUnitLabels,
+		UseStartTimestamps:       opts.UseStartTimestamps,
+		Parser:                   e.Parser,
+	}
+	if opts.TrackerDir != "" {
+		tracker, err := promql.NewActiveQueryTracker(opts.TrackerDir, opts.MaxConcurrency, logger)
+		if err != nil {
+			return nil, fmt.Errorf("active query log in %s: %w", opts.TrackerDir, err)
+		}
+		engineOpts.ActiveQueryTracker = tracker
+	} else {
+		engineOpts.ActiveQueryTracker = make(gate, opts.MaxConcurrency)
+	}
+	e.Engine = promql.NewEngine(engineOpts)
+	return e, nil
+}
+
+// SetEvaluationInterval sets the resolution of subqueries that name none, which
+// Prometheus takes from the configuration's global.evaluation_interval.
+func (e *Engine) SetEvaluationInterval(d time.Duration) { e.noStepSubqueryMS.Store(d.Milliseconds()) }
+
+// LookbackDelta is how old a sample may be and still count, unless a request
+// says otherwise.
+func (e *Engine) LookbackDelta() time.Duration { return e.defaultLookbackDelta }
+
+// gate bounds concurrency where there is no folder for an active query log. A
+// query waits in Insert until a place is free or its context ends.
+type gate chan struct{}
+
+var _ promql.QueryTracker = (gate)(nil)
+
+// GetMaxConcurrent implements promql.QueryTracker.
+func (g gate) GetMaxConcurrent() int { return cap(g) }
+
+// Insert implements promql.QueryTracker.
+func (g gate) Insert(ctx context.Context, _ string) (int, error) {
+	select {
+	case g <- struct{}{}:
+		return 0, nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// Delete implements promql.QueryTracker.
+func (g gate) Delete(int) { <-g }
+
+// Close implements promql.QueryTracker.
+func (g gate) Close() error { return nil }

@@ -1,0 +1,278 @@
+// Package tsdb is where samples rest: Prometheus' time series database, opened
+// behind the storage interfaces that PromQL, scraping and remote write use.
+//
+// Samples come in through appenders and are acknowledged once Commit has put
+// them into the write-ahead log; queries go out as storage.Queryable,
+// ChunkQueryable and ExemplarQueryable. A Store exists before its database is
+// open: until the write-ahead log is replayed every call answers ErrNotReady,
+// so that the HTTP side can already listen and say so. There is no HTTP, no
+// PromQL and no scraping here.
+package tsdb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/compression"
+)
+
+// ErrNotReady is returned by every call until the write-ahead log is replayed.
+var ErrNotReady = tsdb.ErrNotReady
+
+// Options of a Store. The zero value of a field takes Prometheus' default.
+type Options struct {
+	Dir                      string        // folder of blocks and write-ahead log
+	Retention                time.Duration // how long samples are kept; 0 and no size limit: 15 days
+	RetentionBytes           int64         // size of blocks kept; 0: no limit
+	MinBlockDuration         time.Duration // span of a block cut from the head; 0: 2h
+	MaxBlockDuration         time.Duration // longest compacted block; 0: a tenth of the retention, at most 31 days
+	WALSegmentBytes          int           // 0: 128 MiB
+	WALCompression           compression.Type
+	NoLockfile               bool
+	MaxExemplars             int64         // exemplars kept in memory; 0: 100,000; negative: none
+	OutOfOrderWindow         time.Duration // how far back a sample may arrive out of order
+	SnapshotOnShutdown       bool
+	FloatChunkEncodingIsXOR2 bool
+}
+
+const (
+	defaultRetention    = 15 * 24 * time.Hour
+	maxRetention        = 100 * 365 * 24 * time.Hour
+	defaultMaxExemplars = 100_000
+	longestBlock        = 31 * 24 * time.Hour
+)
+
+func (o Options) withDefaults() Options {
+	if o.Retention == 0 && o.RetentionBytes == 0 {
+		o.Retention = defaultRetention
+	}
+	if o.Retention < 0 || o.Retention > maxRetention {
+		o.Retention = maxRetention
+	}
+	if o.MinBlockDuration == 0 {
+		o.MinBlockDuration = time.Duration(tsdb.DefaultBlockDuration) * time.Millisecond
+	}
+	if o.MaxBlockDuration == 0 {
+		o.MaxBlockDuration = longestBlock
+		if o.Retention != 0 && o.Retention/10 < longestBlock {
+			o.MaxBlockDuration = o.Retention / 10
+		}
+	}
+	if o.MaxBlockDuration < o.MinBlockDuration {
+		o.MaxBlockDuration = o.MinBlockDuration
+	}
+	if o.WALCompression == "" {
+		o.WALCompression = compression.Snappy
+	}
+	if o.MaxExemplars == 0 {
+		o.MaxExemplars = defaultMaxExemplars
+	}
+	return o
+}
+
+// Validate reports every fault of the options at once.
+func (o Options) Validate() error {
+	var errs []error
+	if o.Dir == "" {
+		errs = append(errs, errors.New("no folder for the database"))
+	}
+	if o.RetentionBytes < 0 {
+		errs = append(errs, fmt.Errorf("retention size %d is negative", o.RetentionBytes))
+	}
+	if o.WALSegmentBytes != 0 && (o.WALSegmentBytes < 10<<20 || o.WALSegmentBytes > 256<<20) {
+		errs = append(errs, fmt.Errorf("WAL segment size %d is outside 10MB to 256MB", o.WALSegmentBytes))
+	}
+	if o.OutOfOrderWindow < 0 {
+		errs = append(errs, fmt.Errorf("out-of-order window %s is negative", o.OutOfOrderWindow))
+	}
+	if o.MaxBlockDuration != 0 && o.MinBlockDuration != 0 && o.MaxBlockDuration < o.MinBlockDuration {
+		errs = append(errs, fmt.Errorf("longest block %s is shorter than shortest block %s", o.MaxBlockDuration, o.MinBlockDuration))
+	}
+	return errors.Join(errs...)
+}
+
+func (o Options) prometheus() *tsdb.Options {
+	p := tsdb.DefaultOptions()
+	p.RetentionDuration = o.Retention.Milliseconds()
+	p.MaxBytes = o.RetentionBytes
+	p.MinBlockDuration = o.MinBlockDuration.Milliseconds()
+	p.MaxBlockDuration = o.MaxBlockDuration.Milliseconds()
+	p.WALSegmentSize = o.WALSegmentBytes
+	p.WALCompression = o.WALCompression
+	p.NoLockfile = o.NoLockfile
+	p.EnableExemplarStorage = o.MaxExemplars > 0
+	p.MaxExemplars = o.MaxExemplars
+	p.OutOfOrderTimeWindow = o.OutOfOrderWindow.Milliseconds()
+	p.EnableMemorySnapshotOnShutdown = o.SnapshotOnShutdown
+	if o.FloatChunkEncodingIsXOR2 {
+		p.FloatChunkEncoding = chunkenc.EncXOR2
+	}
+	return p
+}
+
+// Store is one database on one disk. It is safe for concurrent use.
+type Store struct {
+	opts   Options
+	logger *slog.Logger
+	reg    prometheus.Registerer
+	stats  *tsdb.DBStats
+	db     atomic.Pointer[tsdb.DB]
+}
+
+var (
+	_ storage.Queryable         = (*Store)(nil)
+	_ storage.ChunkQueryable    = (*Store)(nil)
+	_ storage.ExemplarQueryable = (*Store)(nil)
+	_ storage.Appendable        = (*Store)(nil)
+	_ storage.AppendableV2      = (*Store)(nil)
+)
+
+// New describes a store; nothing is opened until Open.
+func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Store, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	return &Store{opts: opts.withDefaults(), logger: logger, reg: reg, stats: tsdb.NewDBStats()}, nil
+}
+
+// Options returns the options in force, defaults filled in.
+func (s *Store) Options() Options { return s.opts }
+
+// Open replays the write-ahead log and makes the store ready. It may take
+// minutes on a large log; WALReplayStatus tells how far it is.
+func (s *Store) Open() error {
+	db, err := tsdb.Open(s.opts.Dir, s.logger, s.reg, s.opts.prometheus(), s.stats)
+	if err != nil {
+		return fmt.Errorf("open database in %s: %w", s.opts.Dir, err)
+	}
+	s.registerBounds(db)
+	s.db.Store(db)
+	return nil
+}
+
+// registerBounds adds the three gauges that Prometheus' own main program adds
+// and that dashboards use.
+func (s *Store) registerBounds(db *tsdb.DB) {
+	gauge := func(name, help string, valueMS func() int64) {
+		s.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help},
+			func() float64 { return float64(valueMS() / 1000) }))
+	}
+	gauge("prometheus_tsdb_lowest_timestamp_seconds", "Lowest timestamp value stored in the database.", func() int64 {
+		if blocks := db.Blocks(); len(blocks) > 0 {
+			return blocks[0].Meta().MinTime
+		}
+		return db.Head().MinTime()
+	})
+	gauge("prometheus_tsdb_head_min_time_seconds", "Minimum time bound of the head block.", db.Head().MinTime)
+	gauge("prometheus_tsdb_head_max_time_seconds", "Maximum timestamp of the head block.", db.Head().MaxTime)
+}
+
+// Close flushes and closes the database if it was opened.
+func (s *Store) Close() error {
+	db := s.db.Swap(nil)
+	if db == nil {
+		return nil
+	}
+	if err := db.Close(); err != nil {
+		return fmt.Errorf("close database in %s: %w", s.opts.Dir, err)
+	}
+	return nil
+}
+
+// ApplyConfig takes the `storage` section of a reloaded configuration. A section
+// without a retention leaves the one given by flags in force.
+func (s *Store) ApplyConfig(cfg *config.Config) error {
+	db := s.db.Load()
+	if db == nil {
+		return ErrNotReady
+	}
+	applied := *cfg
+	section := config.TSDBConfig{}
+	if cfg.StorageConfig.TSDBConfig != nil {
+		section = *cfg.StorageConfig.TSDBConfig
+	}
+	if section.Retention == nil || *section.Retention == (config.TSDBRetentionConfig{}) {
+		retention := config.TSDBRetentionConfig{}
+		if err := retention.Time.Set(fmt.Sprintf("%dms", s.opts.Retention.Milliseconds())); err != nil {
+			return fmt.Errorf("retention %s: %w", s.opts.Retention, err)
+		}
+		retention.Size = bytesOf(s.opts.RetentionBytes)
+		section.Retention = &retention
+	}
+	applied.StorageConfig.TSDBConfig = &section
+	if applied.StorageConfig.ExemplarsConfig == nil && s.opts.MaxExemplars > 0 {
+		applied.StorageConfig.ExemplarsConfig = &config.ExemplarsConfig{MaxExemplars: s.opts.MaxExemplars}
+	}
+	return db.ApplyConfig(&applied)
+}
+
+// Querier implements storage.Queryable; mint and maxt are inclusive, in ms.
+func (s *Store) Querier(mint, maxt int64) (storage.Querier, error) {
+	if db := s.db.Load(); db != nil {
+		return db.Querier(mint, maxt)
+	}
+	return nil, ErrNotReady
+}
+
+// ChunkQuerier implements storage.ChunkQueryable; mint and maxt are inclusive, in ms.
+func (s *Store) ChunkQuerier(mint, maxt int64) (storage.ChunkQuerier, error) {
+	if db := s.db.Load(); db != nil {
+		return db.ChunkQuerier(mint, maxt)
+	}
+	return nil, ErrNotReady
+}
+
+// ExemplarQuerier implements storage.ExemplarQueryable.
+func (s *Store) ExemplarQuerier(ctx context.Context) (storage.ExemplarQuerier, error) {
+	if db := s.db.Load(); db != nil {
+		return db.ExemplarQuerier(ctx)
+	}
+	return nil, ErrNotReady
+}
+
+// Appender implements storage.Appendable.
+func (s *Store) Appender(ctx context.Context) storage.Appender {
+	if db := s.db.Load(); db != nil {
+		return db.Appender(ctx)
+	}
+	return notReady{}
+}
+
+// AppenderV2 implements storage.AppendableV2.
+func (s *Store) AppenderV2(ctx context.Context) storage.AppenderV2 {
+	if db := s.db.Load(); db != nil {
+		return db.AppenderV2(ctx)
+	}
+	return notReadyV2{}
+}
+
+// HeadStats returns cardinality statistics of the head, the top limit entries of
+// each list, with byLabel naming the label counted as the metric name.
+func (s *Store) HeadStats(byLabel string, limit int) (*tsdb.Stats, error) {
+	if db := s.db.Load(); db != nil {
+		return db.Head().Stats(byLabel, limit), nil
+	}
+	return nil, ErrNotReady
+}
+
+// BlockMetas describes the blocks on disk, oldest first.
+func (s *Store) BlockMetas() ([]tsdb.BlockMeta, error) {
+	if db := s.db.Load(); db != nil {
+		return db.BlockMetas(), nil
+	}
+	return nil, ErrNotReady
+}
+
+// WALReplayStatus tells which segment is replayed and how many there are.
+func (s *Store) WALReplayStatus() tsdb.WALReplayStatus {
+	return s.stats.Head.WALReplayStatus.GetWALReplayStatus()
+}

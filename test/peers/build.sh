@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Builds the peers from their released Go modules and prints the path of each binary, one a line, in the order asked:
+#
+#	test/peers/build.sh prometheus promtool thanos versitygw
+#
+# What comes in is the committed go.mod and go.sum of each peer, what goes out is a binary in FERULA_PEERS_DIR
+# (default test/peers/.cache) under a name that holds its content key: module files, Go version, tags and flags.
+# A binary that is there already is not built again. Nothing here is patched: a peer is what its authors released.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cache=${FERULA_PEERS_DIR:-$here/.cache}
+mkdir -p "$cache"
+cache=$(cd "$cache" && pwd)
+
+# The workspace of the repository must not lift a peer's dependencies, and a build must not change its go.mod.
+export GOWORK=off GOFLAGS=-mod=readonly CGO_ENABLED=0
+
+usage() {
+	echo "usage: build.sh [prometheus|promtool|thanos|versitygw]..." >&2
+	exit 2
+}
+
+# peer NAME sets folder, module, package, tags and the variable that holds its version.
+peer() {
+	case $1 in
+	prometheus | promtool)
+		folder=prometheus module=github.com/prometheus/prometheus
+		package=$module/cmd/$1 tags=remove_all_sd variable=github.com/prometheus/common/version.Version
+		;;
+	thanos)
+		folder=thanos module=github.com/thanos-io/thanos
+		package=$module/cmd/thanos tags=slicelabels variable=github.com/prometheus/common/version.Version
+		;;
+	versitygw)
+		folder=versitygw module=github.com/versity/versitygw
+		package=$module/cmd/versitygw tags='' variable=main.Version
+		;;
+	*) usage ;;
+	esac
+}
+
+# release MODULE_VERSION prints the number the authors gave that release: Prometheus 3.15.0 is the module v0.315.0.
+release() {
+	local version=${1#v}
+	if [[ $module == github.com/prometheus/prometheus ]]; then
+		local minor=${version#0.}
+		local patch=${minor#*.}
+		minor=${minor%%.*}
+		version=$((minor / 100)).$((10#${minor: -2})).$patch
+	fi
+	echo "$version"
+}
+
+build() {
+	local name=$1 folder module package tags variable
+	peer "$name"
+	cd "$here/$folder"
+	local version flags key binary
+	version=$(awk -v m="$module" '$1 == m { print $2 } $1 == "require" && $2 == m { print $3 }' go.mod)
+	flags="-X $variable=$(release "$version")"
+	key=$({
+		cat go.mod go.sum
+		go version
+		go env GOARCH GOAMD64 GOARM64
+		echo "$package $tags $flags"
+	} | sha256sum | cut -c1-12)
+	binary=$cache/$name-$version-$key
+	if [[ ! -x $binary ]]; then
+		# Two callers may ask at once: the second waits and finds the binary.
+		exec 9>"$cache/$name.lock"
+		flock 9
+		if [[ ! -x $binary ]]; then
+			echo "building $name $version; this takes minutes" >&2
+			nice go build -trimpath -buildvcs=false -tags "$tags" -ldflags "$flags" -o "$binary.part" "$package" >&2
+			mv "$binary.part" "$binary"
+		fi
+		exec 9>&-
+	fi
+	echo "$binary"
+}
+
+(($# > 0)) || usage
+for name in "$@"; do
+	(build "$name")
+done

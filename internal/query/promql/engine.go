@@ -89,6 +89,7 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine,
 	opts = opts.withDefaults()
 	e := &Engine{
 		Parser: parser.NewParser(parser.Options{
+			ExperimentalDurationExpr:     true, // no longer a choice in Prometheus 3.15
 			EnableExperimentalFunctions:  opts.ExperimentalFunctions,
 			EnableExtendedRangeSelectors: opts.ExtendedRangeSelectors,
 			EnableBinopFillModifiers:     opts.BinopFillModifiers,

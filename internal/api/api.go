@@ -1,0 +1,236 @@
+// Package api is the HTTP side of ferula: the Prometheus HTTP API under
+// /api/v1, one file for each family of endpoints.
+//
+// A request's form comes in; it is parsed and checked as Prometheus does it,
+// handed to the engine, the storage or the scrape manager, and the answer is
+// appended into one pooled buffer that is written out whenever it is full: no
+// reflection, and never a whole answer in memory. What leaves equals Prometheus'
+// bytes wherever Prometheus defines their order. There is no storage, no PromQL
+// evaluation, no server and no listener here; Handler is mounted by a role.
+//
+// An error is one of the kinds in errors.go, whose table gives its status. Once
+// bytes have been sent an error can only abort the connection, so that a client
+// never takes a part for the whole.
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/grafana/regexp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/scrape"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/util/httputil"
+)
+
+// Targets tells what is scraped. scrape.Manager implements it.
+type Targets interface {
+	ScrapePools() []string
+	TargetsActive() map[string][]*scrape.Target
+	TargetsDropped() map[string][]*scrape.Target
+	TargetsDroppedCounts() map[string]int
+	ScrapePoolConfig(pool string) (*config.ScrapeConfig, error)
+}
+
+// Status tells about the database.
+type Status interface {
+	HeadStats(byLabel string, limit int) (*tsdb.Stats, error)
+	WALReplayStatus() tsdb.WALReplayStatus
+}
+
+// BuildInfo says what program answers.
+type BuildInfo struct {
+	Version   string // of the Prometheus API that is spoken, which Grafana reads
+	Revision  string
+	Branch    string
+	BuildUser string
+	BuildDate string
+	GoVersion string
+	Program   string // ferula and its own version
+}
+
+// RuntimeInfo is the state of the process as status/runtimeinfo shows it.
+type RuntimeInfo struct {
+	StartTime           time.Time
+	CWD                 string
+	Hostname            string
+	ReloadConfigSuccess bool
+	LastConfigTime      time.Time
+	CorruptionCount     int64
+	StorageRetention    string
+}
+
+// Options are what an API answers from. Fields that a role does not have stay
+// nil, and their endpoints answer 404.
+type Options struct {
+	Engine    promql.QueryEngine
+	Parser    parser.Parser
+	Queryable storage.Queryable
+	Exemplars storage.ExemplarQueryable
+	Targets   Targets
+	Status    Status
+	Gatherer  prometheus.Gatherer // read for status/tsdb's chunk count
+
+	RemoteWrite http.Handler
+
+	Config      func() config.Config
+	Flags       map[string]string
+	BuildInfo   BuildInfo
+	RuntimeInfo func() (RuntimeInfo, error)
+	// Ready wraps what must wait until the storage can be read.
+	Ready func(http.Handler) http.Handler
+	// ExternalURL is where users reach this server; nil leaves target URLs alone.
+	ExternalURL   *url.URL
+	ListenAddress string
+	CORSOrigin    *regexp.Regexp // nil: every origin
+	Logger        *slog.Logger
+	Registerer    prometheus.Registerer // nil: no request metrics
+	Now           func() time.Time      // nil: time.Now
+
+	BodyMaxBytes int64 // of a form; 0: 10 MiB
+}
+
+func (o Options) withDefaults() Options {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Ready == nil {
+		o.Ready = func(h http.Handler) http.Handler { return h }
+	}
+	if o.CORSOrigin == nil {
+		o.CORSOrigin = regexp.MustCompile("^(?:.*)$")
+	}
+	if o.BodyMaxBytes == 0 {
+		o.BodyMaxBytes = 10 << 20
+	}
+	return o
+}
+
+// API answers /api/v1. Use New.
+type API struct {
+	opts    Options
+	metrics *requestMetrics
+}
+
+// New makes an API; it starts nothing and owns no goroutine.
+func New(opts Options) *API {
+	opts = opts.withDefaults()
+	return &API{opts: opts, metrics: newRequestMetrics(opts.Registerer)}
+}
+
+// answer is what an endpoint has to say. write appends the value of `data`; nil
+// means 204, and what it finds to say meanwhile it adds to notes. release is
+// called once the answer is out, or could not be written.
+type answer struct {
+	write   func(*stream)
+	notes   *notes // may be nil
+	release func()
+}
+
+type endpoint func(r *http.Request) (answer, *apiError)
+
+// Register adds every endpoint to mux below prefix, e.g. "/api/v1".
+func (a *API) Register(mux *http.ServeMux, prefix string) {
+	get := func(path string, f endpoint) {
+		mux.Handle("GET "+prefix+path, a.serve(path, f))
+	}
+	both := func(path string, f endpoint) {
+		get(path, f)
+		mux.Handle("POST "+prefix+path, a.serve(path, f))
+	}
+	mux.Handle("OPTIONS "+prefix+"/", a.serve("options", func(*http.Request) (answer, *apiError) { return answer{}, nil }))
+	both("/query", a.query)
+	both("/query_range", a.queryRange)
+	both("/query_exemplars", a.queryExemplars)
+	both("/format_query", a.formatQuery)
+	both("/parse_query", a.parseQuery)
+	both("/labels", a.labelNames)
+	get("/label/{name}/values", a.labelValues)
+	both("/series", a.series)
+	if a.opts.Targets != nil {
+		get("/scrape_pools", a.scrapePools)
+		get("/targets", a.targets)
+		get("/targets/metadata", a.targetMetadata)
+		get("/metadata", a.metricMetadata)
+	}
+	get("/rules", constant(`{"groups":[]}`))
+	get("/alerts", constant(`{"alerts":[]}`))
+	get("/alertmanagers", constant(`{"activeAlertmanagers":[],"droppedAlertmanagers":[]}`))
+	if a.opts.Config != nil {
+		get("/status/config", a.statusConfig)
+	}
+	get("/status/flags", a.statusFlags)
+	get("/status/buildinfo", a.statusBuildInfo)
+	if a.opts.RuntimeInfo != nil {
+		get("/status/runtimeinfo", a.statusRuntimeInfo)
+	}
+	if a.opts.Status != nil {
+		get("/status/tsdb", a.statusTSDB)
+		mux.Handle("GET "+prefix+"/status/walreplay", a.serveAlways("/status/walreplay", a.statusWALReplay))
+	}
+	if a.opts.RemoteWrite != nil {
+		mux.Handle("POST "+prefix+"/write", a.metrics.instrument("/write", a.opts.Ready(a.opts.RemoteWrite)))
+	}
+}
+
+// constant answers the same JSON always: rules and alerts of a server that
+// evaluates none are truly empty, and Grafana asks for them.
+func constant(data string) endpoint {
+	return func(*http.Request) (answer, *apiError) {
+		return answer{write: func(s *stream) { s.raw(data) }}, nil
+	}
+}
+
+// serve is serveAlways behind the readiness gate.
+func (a *API) serve(name string, f endpoint) http.Handler {
+	return a.opts.Ready(a.serveAlways(name, f))
+}
+
+func (a *API) serveAlways(name string, f endpoint) http.Handler {
+	return a.metrics.instrument(name, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		httputil.SetCORS(w, a.opts.CORSOrigin, r)
+		w.Header().Add("Vary", "Accept-Encoding")
+		if err := parseForm(w, r, a.opts.BodyMaxBytes); err != nil {
+			a.respondError(w, err)
+			return
+		}
+		ans, apiErr := f(r)
+		if ans.release != nil {
+			defer ans.release()
+		}
+		switch {
+		case apiErr != nil:
+			a.respondError(w, apiErr)
+		case ans.write == nil:
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			a.respond(w, r, ans)
+		}
+	}))
+}
+
+// queryContext ends with the request, or after the request's own timeout.
+func (a *API) queryContext(r *http.Request) (context.Context, context.CancelFunc, *apiError) {
+	ctx := httputil.ContextFromRequest(httputil.ContextWithPath(r.Context(), r.URL.Path), r)
+	text := r.FormValue("timeout")
+	if text == "" {
+		return ctx, func() {}, nil
+	}
+	timeout, err := parseDuration(text)
+	if err != nil {
+		return nil, nil, invalidParameter("timeout", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	return ctx, cancel, nil
+}

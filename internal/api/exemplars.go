@@ -1,0 +1,68 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+func (a *API) queryExemplars(r *http.Request) (answer, *apiError) {
+	start, end, apiErr := optionalRange(r)
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	if end.Before(start) {
+		return answer{}, badData(errors.New("end timestamp must not be before start timestamp"))
+	}
+	expr, err := a.opts.Parser.ParseExpr(r.FormValue("query"))
+	if err != nil {
+		return answer{}, badData(err)
+	}
+	selectors := parser.ExtractSelectors(expr)
+	if len(selectors) == 0 {
+		return answer{}, nil
+	}
+	if a.opts.Exemplars == nil {
+		return answer{write: func(s *stream) { s.raw("[]") }}, nil
+	}
+	q, err := a.opts.Exemplars.ExemplarQuerier(r.Context())
+	if err != nil {
+		return answer{}, queryError(err)
+	}
+	found, err := q.Select(milliseconds(start), milliseconds(end), selectors...)
+	if err != nil {
+		return answer{}, queryError(err)
+	}
+	return answer{write: func(s *stream) { s.exemplarResults(found) }}, nil
+}
+
+func (s *stream) exemplarResults(results []exemplar.QueryResult) {
+	s.raw("[")
+	for i := range results {
+		s.comma(i)
+		s.raw(`{"seriesLabels":`)
+		s.labels(results[i].SeriesLabels)
+		s.raw(`,"exemplars":[`)
+		for j := range results[i].Exemplars {
+			s.comma(j)
+			s.exemplar(&results[i].Exemplars[j])
+			if !s.room() {
+				return
+			}
+		}
+		s.raw("]}")
+	}
+	s.raw("]")
+}
+
+func (s *stream) exemplar(e *exemplar.Exemplar) {
+	s.raw(`{"labels":`)
+	s.labels(e.Labels)
+	s.raw(`,"value":`)
+	s.quoted(e.Value)
+	s.raw(`,"timestamp":`)
+	s.timestamp(e.Ts)
+	s.raw("}")
+}

@@ -1,0 +1,147 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/util/annotations"
+	"github.com/prometheus/prometheus/util/stats"
+
+	"github.com/ferula-io/ferula/promjson"
+)
+
+// pointsMax is how many steps a range query may have: 60 s steps for a week, or
+// 1 h steps for a year.
+const pointsMax = 11_000
+
+func (a *API) query(r *http.Request) (answer, *apiError) {
+	limit, apiErr := parseLimit(r)
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	at, apiErr := optionalTime(r, "time", a.opts.Now())
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	return a.evaluate(r, limit, nil, func(e evaluation) (promql.Query, error) {
+		return a.opts.Engine.NewInstantQuery(e.ctx, a.opts.Queryable, e.opts, r.FormValue("query"), at)
+	})
+}
+
+func (a *API) queryRange(r *http.Request) (answer, *apiError) {
+	limit, apiErr := parseLimit(r)
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	start, end, step, apiErr := parseSteps(r)
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	grid := promjson.NewGrid(milliseconds(start), step.Milliseconds(), int(end.Sub(start)/step)+1)
+	return a.evaluate(r, limit, grid, func(e evaluation) (promql.Query, error) {
+		return a.opts.Engine.NewRangeQuery(e.ctx, a.opts.Queryable, e.opts, r.FormValue("query"), start, end, step)
+	})
+}
+
+// parseSteps reads start, end and step of a range query.
+func parseSteps(r *http.Request) (start, end time.Time, step time.Duration, apiErr *apiError) {
+	start, err := parseTime(r.FormValue("start"))
+	if err != nil {
+		return start, end, 0, invalidParameter("start", err)
+	}
+	if end, err = parseTime(r.FormValue("end")); err != nil {
+		return start, end, 0, invalidParameter("end", err)
+	}
+	if end.Before(start) {
+		return start, end, 0, invalidParameter("end", errors.New("end timestamp must not be before start time"))
+	}
+	if step, err = parseDuration(r.FormValue("step")); err != nil {
+		return start, end, 0, invalidParameter("step", err)
+	}
+	if step <= 0 {
+		return start, end, 0, invalidParameter("step", errors.New("zero or negative query resolution step widths are not accepted. Try a positive integer"))
+	}
+	if end.Sub(start)/step > pointsMax {
+		return start, end, 0, badData(errors.New("exceeded maximum resolution of 11,000 points per timeseries. Try decreasing the query resolution (?step=XX)"))
+	}
+	return start, end, step, nil
+}
+
+// evaluate runs a query and describes its answer. The result's points belong to
+// the engine until the answer is released.
+func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Grid, newQuery func(evaluation) (promql.Query, error)) (answer, *apiError) {
+	ctx, cancel, apiErr := a.queryContext(r)
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	defer cancel()
+	opts, apiErr := queryOptions(r)
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	qry, err := newQuery(evaluation{ctx, opts})
+	if err != nil {
+		return answer{}, invalidParameter("query", err)
+	}
+	release := true
+	defer func() {
+		if release {
+			qry.Close()
+		}
+	}()
+	res := qry.Exec(ctx)
+	if res.Err != nil {
+		return answer{}, queryError(res.Err)
+	}
+	warnings := res.Warnings
+	if truncate(res, limit) {
+		warnings = warnings.Add(errTruncated)
+	}
+	want := r.FormValue("stats")
+	warnings = warnAboutStats(warnings, want)
+	release = false
+	return answer{
+		write:   func(s *stream) { s.result(res, grid, statsOf(qry, want)) },
+		notes:   &notes{list: warnings, query: r.FormValue("query")},
+		release: qry.Close,
+	}, nil
+}
+
+var errTruncated = errors.New("results truncated due to limit")
+
+// truncate cuts a vector or matrix to limit elements and tells whether it did.
+func truncate(res *promql.Result, limit int) bool {
+	if limit <= 0 {
+		return false
+	}
+	switch v := res.Value.(type) {
+	case promql.Matrix:
+		if len(v) > limit {
+			res.Value = v[:limit]
+			return true
+		}
+	case promql.Vector:
+		if len(v) > limit {
+			res.Value = v[:limit]
+			return true
+		}
+	}
+	return false
+}
+
+func warnAboutStats(warnings annotations.Annotations, want string) annotations.Annotations {
+	if want == "" || want == "true" || want == "all" {
+		return warnings
+	}
+	return warnings.Add(fmt.Errorf("value %q for parameter \"stats\" is deprecated and will be rejected in the next major release, use %q or %q", want, "true", "all"))
+}
+
+func statsOf(qry promql.Query, want string) stats.QueryStats {
+	if want == "" {
+		return nil
+	}
+	return stats.NewQueryStats(qry.Stats())
+}

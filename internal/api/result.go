@@ -1,0 +1,192 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/util/stats"
+
+	"github.com/ferula-io/ferula/internal/invariant"
+	"github.com/ferula-io/ferula/promjson"
+)
+
+// evaluation is what a query is made with.
+type evaluation struct {
+	ctx  context.Context
+	opts promql.QueryOpts
+}
+
+// pointsPerPiece bounds how much of a series is appended before the buffer is
+// looked at: a point is at most some 50 bytes.
+const pointsPerPiece = 512
+
+// result appends {"resultType":...,"result":...,"stats":...}.
+func (s *stream) result(res *promql.Result, grid *promjson.Grid, qs stats.QueryStats) {
+	s.field(`{"resultType":`, string(res.Value.Type()))
+	s.raw(`,"result":`)
+	switch v := res.Value.(type) {
+	case promql.Matrix:
+		s.matrix(v, grid)
+	case promql.Vector:
+		s.vector(v)
+	case promql.Scalar:
+		s.scalar(v)
+	case promql.String:
+		s.text(v)
+	}
+	if qs != nil {
+		s.raw(`,"stats":`)
+		s.stats(qs.Builtin())
+	}
+	s.raw("}")
+}
+
+// scalar differs from a sample in Prometheus: its time is a plain JSON number
+// (10.01, not 10.010) and its value never has an exponent.
+func (s *stream) scalar(v promql.Scalar) {
+	s.raw("[")
+	s.number(float64(v.T) / 1000)
+	s.raw(`,"`)
+	s.b = strconv.AppendFloat(s.b, v.V, 'f', -1, 64)
+	s.raw(`"]`)
+}
+
+// text is a string literal's value, the one string that Prometheus escapes with
+// encoding/json; they differ in two control characters.
+func (s *stream) text(v promql.String) {
+	s.raw("[")
+	s.number(float64(v.T) / 1000)
+	s.raw(",")
+	quoted, err := json.Marshal(v.V)
+	invariant.Check(err == nil, "a string cannot be marshalled: %v", err)
+	s.b = append(s.b, quoted...)
+	s.raw("]")
+}
+
+func (s *stream) matrix(m promql.Matrix, grid *promjson.Grid) {
+	s.raw("[")
+	for i := range m {
+		s.comma(i)
+		s.series(&m[i], grid)
+		if !s.room() {
+			return
+		}
+	}
+	s.raw("]")
+}
+
+func (s *stream) series(series *promql.Series, grid *promjson.Grid) {
+	s.raw(`{"metric":`)
+	s.labels(series.Metric)
+	if len(series.Floats) > 0 {
+		s.raw(`,"values":[`)
+		s.floats(series.Floats, grid)
+		s.raw("]")
+	}
+	if len(series.Histograms) > 0 {
+		s.raw(`,"histograms":[`)
+		s.histograms(series.Histograms)
+		s.raw("]")
+	}
+	s.raw("}")
+}
+
+func (s *stream) floats(points []promql.FPoint, grid *promjson.Grid) {
+	for done := 0; done < len(points); {
+		s.comma(done)
+		piece := points[done:min(done+pointsPerPiece, len(points))]
+		s.b = promjson.AppendPoints(s.b, grid, piece)
+		done += len(piece)
+		if !s.room() {
+			return
+		}
+	}
+}
+
+func (s *stream) histograms(points []promql.HPoint) {
+	for i, p := range points {
+		s.comma(i)
+		s.raw("[")
+		s.timestamp(p.T)
+		s.raw(",")
+		s.histogram(p.H)
+		s.raw("]")
+		if !s.room() {
+			return
+		}
+	}
+}
+
+func (s *stream) vector(v promql.Vector) {
+	s.raw("[")
+	for i := range v {
+		s.comma(i)
+		s.raw(`{"metric":`)
+		s.labels(v[i].Metric)
+		if v[i].H == nil {
+			s.raw(`,"value":[`)
+			s.timestamp(v[i].T)
+			s.raw(",")
+			s.quoted(v[i].F)
+		} else {
+			s.raw(`,"histogram":[`)
+			s.timestamp(v[i].T)
+			s.raw(",")
+			s.histogram(v[i].H)
+		}
+		s.raw("]}")
+		if !s.room() {
+			return
+		}
+	}
+	s.raw("]")
+}
+
+// stats appends what a query cost: seconds in each stage, and samples.
+func (s *stream) stats(b stats.BuiltinStats) {
+	stage := func(key string, seconds float64) { s.raw(key); s.number(seconds) }
+	stage(`{"timings":{"evalTotalTime":`, b.Timings.EvalTotalTime)
+	stage(`,"resultSortTime":`, b.Timings.ResultSortTime)
+	stage(`,"queryPreparationTime":`, b.Timings.QueryPreparationTime)
+	stage(`,"innerEvalTime":`, b.Timings.InnerEvalTime)
+	stage(`,"execQueueTime":`, b.Timings.ExecQueueTime)
+	stage(`,"execTotalTime":`, b.Timings.ExecTotalTime)
+	s.raw("}")
+	if b.Samples != nil {
+		s.raw(`,"samples":{`)
+		if steps := b.Samples.TotalQueryableSamplesPerStep; len(steps) > 0 {
+			s.raw(`"totalQueryableSamplesPerStep":[`)
+			for i, step := range steps {
+				s.perStep(i, step.T, step.V)
+			}
+			s.raw("],")
+		}
+		s.raw(`"totalQueryableSamples":`)
+		s.integer(b.Samples.TotalQueryableSamples)
+		if steps := b.Samples.SamplesReadPerStep; len(steps) > 0 {
+			s.raw(`,"samplesReadPerStep":[`)
+			for i, step := range steps {
+				s.perStep(i, step.T, step.V)
+			}
+			s.raw("]")
+		}
+		s.raw(`,"samplesRead":`)
+		s.integer(b.Samples.SamplesRead)
+		s.raw(`,"peakSamples":`)
+		s.integer(int64(b.Samples.PeakSamples))
+		s.raw("}")
+	}
+	s.raw("}")
+}
+
+func (s *stream) perStep(i int, ms, samples int64) {
+	s.comma(i)
+	s.raw("[")
+	s.number(float64(ms) / 1000)
+	s.raw(",")
+	s.integer(samples)
+	s.raw("]")
+	s.room()
+}

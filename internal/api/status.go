@@ -1,0 +1,168 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/index"
+)
+
+func (a *API) statusConfig(*http.Request) (answer, *apiError) {
+	cfg := a.opts.Config()
+	return answer{write: func(s *stream) {
+		s.field(`{"yaml":`, cfg.String())
+		s.raw("}")
+	}}, nil
+}
+
+func (a *API) statusFlags(*http.Request) (answer, *apiError) {
+	return answer{write: func(s *stream) {
+		s.raw("{")
+		for i, name := range sortedKeys(a.opts.Flags) {
+			s.comma(i)
+			s.str(name)
+			s.field(":", a.opts.Flags[name])
+		}
+		s.raw("}")
+	}}, nil
+}
+
+func (a *API) statusBuildInfo(*http.Request) (answer, *apiError) {
+	b := a.opts.BuildInfo
+	return answer{write: func(s *stream) {
+		s.field(`{"version":`, b.Version)
+		s.field(`,"revision":`, b.Revision)
+		s.field(`,"branch":`, b.Branch)
+		s.field(`,"buildUser":`, b.BuildUser)
+		s.field(`,"buildDate":`, b.BuildDate)
+		s.field(`,"goVersion":`, b.GoVersion)
+		s.field(`,"program":`, b.Program)
+		s.raw("}")
+	}}, nil
+}
+
+func (a *API) statusRuntimeInfo(*http.Request) (answer, *apiError) {
+	info, err := a.opts.RuntimeInfo()
+	if err != nil {
+		return answer{}, &apiError{kindInternal, err}
+	}
+	return answer{write: func(s *stream) {
+		s.raw(`{"startTime":`)
+		s.moment(info.StartTime)
+		s.field(`,"CWD":`, info.CWD)
+		s.field(`,"hostname":`, info.Hostname)
+		s.raw(`,"serverTime":`)
+		s.moment(a.opts.Now().UTC())
+		s.raw(`,"reloadConfigSuccess":`)
+		s.boolean(info.ReloadConfigSuccess)
+		s.raw(`,"lastConfigTime":`)
+		s.moment(info.LastConfigTime)
+		s.raw(`,"corruptionCount":`)
+		s.integer(info.CorruptionCount)
+		s.raw(`,"goroutineCount":`)
+		s.integer(int64(runtime.NumGoroutine()))
+		s.raw(`,"GOMAXPROCS":`)
+		s.integer(int64(runtime.GOMAXPROCS(0)))
+		s.raw(`,"GOMEMLIMIT":`)
+		s.integer(debug.SetMemoryLimit(-1))
+		s.field(`,"GOGC":`, os.Getenv("GOGC"))
+		s.field(`,"GODEBUG":`, os.Getenv("GODEBUG"))
+		s.field(`,"storageRetention":`, info.StorageRetention)
+		s.raw("}")
+	}}, nil
+}
+
+const tsdbStatsMax = 10_000
+
+func (a *API) statusTSDB(r *http.Request) (answer, *apiError) {
+	limit := 10
+	if text := r.FormValue("limit"); text != "" {
+		var err error
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 {
+			return answer{}, badData(errors.New("limit must be a positive number"))
+		}
+		if limit > tsdbStatsMax {
+			return answer{}, badData(fmt.Errorf("limit must not exceed %d", tsdbStatsMax))
+		}
+	}
+	stats, err := a.opts.Status.HeadStats(labels.MetricName, limit)
+	if err != nil {
+		return answer{}, &apiError{kindInternal, err}
+	}
+	chunks, err := a.headChunks()
+	if err != nil {
+		return answer{}, &apiError{kindInternal, fmt.Errorf("error gathering runtime status: %w", err)}
+	}
+	return answer{write: func(s *stream) {
+		s.raw(`{"headStats":{"numSeries":`)
+		s.unsigned(stats.NumSeries)
+		s.raw(`,"numLabelPairs":`)
+		s.integer(int64(stats.IndexPostingStats.NumLabelPairs))
+		s.raw(`,"chunkCount":`)
+		s.integer(chunks)
+		s.raw(`,"minTime":`)
+		s.integer(stats.MinTime)
+		s.raw(`,"maxTime":`)
+		s.integer(stats.MaxTime)
+		s.raw("}")
+		s.cardinality(`,"seriesCountByMetricName":`, stats.IndexPostingStats.CardinalityMetricsStats)
+		s.cardinality(`,"labelValueCountByLabelName":`, stats.IndexPostingStats.CardinalityLabelStats)
+		s.cardinality(`,"memoryInBytesByLabelName":`, stats.IndexPostingStats.LabelValueStats)
+		s.cardinality(`,"seriesCountByLabelValuePair":`, stats.IndexPostingStats.LabelValuePairsStats)
+		s.raw("}")
+	}}, nil
+}
+
+func (s *stream) cardinality(key string, stats []index.Stat) {
+	s.raw(key)
+	s.raw("[")
+	for i, stat := range stats {
+		s.comma(i)
+		s.field(`{"name":`, stat.Name)
+		s.raw(`,"value":`)
+		s.unsigned(stat.Count)
+		s.raw("}")
+		s.room()
+	}
+	s.raw("]")
+}
+
+// headChunks reads the number of chunks from the database's own gauge, the only
+// place that has it.
+func (a *API) headChunks() (int64, error) {
+	if a.opts.Gatherer == nil {
+		return 0, nil
+	}
+	families, err := a.opts.Gatherer.Gather()
+	if err != nil {
+		return 0, err
+	}
+	for _, family := range families {
+		if family.GetName() == "prometheus_tsdb_head_chunks" && len(family.GetMetric()) > 0 {
+			if g := family.GetMetric()[0].GetGauge(); g != nil {
+				return int64(math.Round(g.GetValue())), nil
+			}
+		}
+	}
+	return 0, nil
+}
+
+func (a *API) statusWALReplay(*http.Request) (answer, *apiError) {
+	status := a.opts.Status.WALReplayStatus()
+	return answer{write: func(s *stream) {
+		s.raw(`{"min":`)
+		s.integer(int64(status.Min))
+		s.raw(`,"max":`)
+		s.integer(int64(status.Max))
+		s.raw(`,"current":`)
+		s.integer(int64(status.Current))
+		s.raw("}")
+	}}, nil
+}

@@ -1,0 +1,312 @@
+package api
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/metadata"
+	"github.com/prometheus/prometheus/scrape"
+)
+
+func (a *API) scrapePools(*http.Request) (answer, *apiError) {
+	pools := a.opts.Targets.ScrapePools()
+	slices.Sort(pools)
+	return answer{write: func(s *stream) {
+		s.raw(`{"scrapePools":`)
+		s.strings(pools)
+		s.raw("}")
+	}}, nil
+}
+
+// targets lists what is scraped and what relabelling dropped, pool by pool.
+func (a *API) targets(r *http.Request) (answer, *apiError) {
+	pool := r.URL.Query().Get("scrapePool")
+	state := strings.ToLower(r.URL.Query().Get("state"))
+	all := state == "" || state == "any"
+	var active, dropped []pooledTarget
+	var droppedCounts map[string]int
+	if all || state == "active" {
+		active = inPools(a.opts.Targets.TargetsActive(), pool)
+	}
+	if all || state == "dropped" {
+		dropped = inPools(a.opts.Targets.TargetsDropped(), pool)
+		droppedCounts = a.opts.Targets.TargetsDroppedCounts()
+	}
+	return answer{write: func(s *stream) {
+		b := labels.NewBuilder(labels.EmptyLabels())
+		s.raw(`{"activeTargets":[`)
+		for i, t := range active {
+			s.comma(i)
+			a.activeTarget(s, t, b)
+			s.room()
+		}
+		s.raw(`],"droppedTargets":[`)
+		for i, t := range dropped {
+			s.comma(i)
+			s.raw(`{"discoveredLabels":`)
+			s.labels(t.DiscoveredLabels(b))
+			s.field(`,"scrapePool":`, t.pool)
+			s.raw("}")
+			s.room()
+		}
+		s.raw(`],"droppedTargetCounts":`)
+		s.counts(droppedCounts)
+		s.raw("}")
+	}}, nil
+}
+
+type pooledTarget struct {
+	*scrape.Target
+	pool string
+}
+
+// inPools lists targets by the pools' names; only != "" keeps one pool.
+func inPools(targets map[string][]*scrape.Target, only string) []pooledTarget {
+	pools := make([]string, 0, len(targets))
+	for pool := range targets {
+		if only == "" || pool == only {
+			pools = append(pools, pool)
+		}
+	}
+	slices.Sort(pools)
+	var list []pooledTarget
+	for _, pool := range pools {
+		for _, t := range targets[pool] {
+			list = append(list, pooledTarget{t, pool})
+		}
+	}
+	return list
+}
+
+func (a *API) activeTarget(s *stream, t pooledTarget, b *labels.Builder) {
+	s.raw(`{"discoveredLabels":`)
+	s.labels(t.DiscoveredLabels(b))
+	s.raw(`,"labels":`)
+	s.labels(t.Labels(b))
+	s.field(`,"scrapePool":`, t.pool)
+	s.field(`,"scrapeUrl":`, t.URL().String())
+	global, err := a.globalURL(t.URL())
+	s.field(`,"globalUrl":`, global.String())
+	last := ""
+	if lastErr := t.LastError(); lastErr != nil {
+		last = lastErr.Error()
+	}
+	if err != nil {
+		last = fmt.Sprintf("%s: %v", last, err)
+	}
+	s.field(`,"lastError":`, last)
+	s.raw(`,"lastScrape":`)
+	s.moment(t.LastScrape())
+	s.raw(`,"lastScrapeDuration":`)
+	s.number(t.LastScrapeDuration().Seconds())
+	s.field(`,"health":`, string(t.Health()))
+	s.field(`,"scrapeInterval":`, t.GetValue(model.ScrapeIntervalLabel))
+	s.field(`,"scrapeTimeout":`, t.GetValue(model.ScrapeTimeoutLabel))
+	s.raw("}")
+}
+
+// globalURL is the address of a target as users reach it: a target on this
+// machine gets the host of the external URL, and if it is this very server,
+// scheme and port too.
+func (a *API) globalURL(u *url.URL) (*url.URL, error) {
+	host, port, err := splitHostPort(u.Host)
+	if err != nil || a.opts.ExternalURL == nil {
+		return u, err
+	}
+	if host != "127.0.0.1" && host != "localhost" && host != "::1" {
+		return u, nil
+	}
+	_, ownPort, err := net.SplitHostPort(a.opts.ListenAddress)
+	if err != nil {
+		return u, err
+	}
+	if port == ownPort {
+		u.Scheme, u.Host = a.opts.ExternalURL.Scheme, a.opts.ExternalURL.Host
+		return u, nil
+	}
+	externalHost, _, err := splitHostPort(a.opts.ExternalURL.Host)
+	if err != nil {
+		return u, err
+	}
+	u.Host = externalHost
+	if port != "" {
+		u.Host = net.JoinHostPort(externalHost, port)
+	}
+	return u, nil
+}
+
+// splitHostPort is net.SplitHostPort that accepts a missing port.
+func splitHostPort(hostport string) (host, port string, err error) {
+	host, port, err = net.SplitHostPort(hostport)
+	if err != nil && strings.HasSuffix(err.Error(), "missing port in address") {
+		if host, _, withPort := net.SplitHostPort(hostport + ":80"); withPort == nil {
+			return host, "", nil
+		}
+	}
+	return host, port, err
+}
+
+// counts appends an object of numbers, keys sorted, or null.
+func (s *stream) counts(counts map[string]int) {
+	if counts == nil {
+		s.raw("null")
+		return
+	}
+	s.raw("{")
+	for i, key := range sortedKeys(counts) {
+		s.comma(i)
+		s.str(key)
+		s.raw(":")
+		s.integer(int64(counts[key]))
+	}
+	s.raw("}")
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// targetMetadata lists metadata target by target.
+func (a *API) targetMetadata(r *http.Request) (answer, *apiError) {
+	limit, apiErr := optionalInt(r, "limit")
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	var matchers []*labels.Matcher
+	if text := r.FormValue("match_target"); text != "" {
+		var err error
+		if matchers, err = a.opts.Parser.ParseMetricSelector(text); err != nil {
+			return answer{}, invalidParameter("match_target", err)
+		}
+	}
+	metric := r.FormValue("metric")
+	active := inPools(a.opts.Targets.TargetsActive(), "")
+	return answer{write: func(s *stream) {
+		b := labels.NewBuilder(labels.EmptyLabels())
+		s.raw("[")
+		n := 0
+		for _, t := range active {
+			if limit >= 0 && n >= limit {
+				break
+			}
+			ls := t.Labels(b)
+			if !matchesAll(ls, matchers) {
+				continue
+			}
+			n = s.metadataOf(t.Target, ls, metric, n)
+		}
+		s.raw("]")
+	}}, nil
+}
+
+// metadataOf appends one target's metadata, n elements being there before, and
+// returns how many there are now.
+func (s *stream) metadataOf(t *scrape.Target, ls labels.Labels, metric string, n int) int {
+	if metric != "" {
+		if md, ok := t.GetMetadata(metric); ok {
+			s.metricMetadata(n, ls, "", md)
+			n++
+		}
+		return n
+	}
+	list := t.ListMetadata()
+	slices.SortFunc(list, func(x, y scrape.MetricMetadata) int { return cmp.Compare(x.MetricFamily, y.MetricFamily) })
+	for _, md := range list {
+		s.metricMetadata(n, ls, md.MetricFamily, md)
+		n++
+	}
+	return n
+}
+
+func (s *stream) metricMetadata(i int, target labels.Labels, family string, md scrape.MetricMetadata) {
+	s.comma(i)
+	s.raw(`{"target":`)
+	s.labels(target)
+	if family != "" {
+		s.field(`,"metric":`, family)
+	}
+	s.field(`,"type":`, string(md.Type))
+	s.field(`,"help":`, md.Help)
+	s.field(`,"unit":`, md.Unit)
+	s.raw("}")
+	s.room()
+}
+
+func matchesAll(ls labels.Labels, matchers []*labels.Matcher) bool {
+	for _, m := range matchers {
+		if !m.Matches(ls.Get(m.Name)) {
+			return false
+		}
+	}
+	return true
+}
+
+// metricMetadata unites the metadata of all targets by metric. Where Prometheus'
+// order is a map's, this one is sorted.
+func (a *API) metricMetadata(r *http.Request) (answer, *apiError) {
+	limit, apiErr := optionalInt(r, "limit")
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	perMetric, apiErr := optionalInt(r, "limit_per_metric")
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	families := a.families(r.FormValue("metric"), perMetric)
+	names := sortedKeys(families)
+	if limit >= 0 && len(names) > limit {
+		names = names[:limit]
+	}
+	return answer{write: func(s *stream) {
+		s.raw("{")
+		for i, name := range names {
+			s.comma(i)
+			s.str(name)
+			s.raw(":[")
+			for j, md := range families[name] {
+				s.comma(j)
+				s.field(`{"type":`, string(md.Type))
+				s.field(`,"unit":`, md.Unit)
+				s.field(`,"help":`, md.Help)
+				s.raw("}")
+			}
+			s.raw("]")
+			s.room()
+		}
+		s.raw("}")
+	}}, nil
+}
+
+func (a *API) families(metric string, perMetric int) map[string][]metadata.Metadata {
+	families := map[string][]metadata.Metadata{}
+	add := func(md scrape.MetricMetadata) {
+		known := families[md.MetricFamily]
+		m := metadata.Metadata{Type: md.Type, Unit: md.Unit, Help: md.Help}
+		if slices.Contains(known, m) || (perMetric > 0 && len(known) >= perMetric) {
+			return
+		}
+		families[md.MetricFamily] = append(known, m)
+	}
+	for _, t := range inPools(a.opts.Targets.TargetsActive(), "") {
+		if metric == "" {
+			for _, md := range t.ListMetadata() {
+				add(md)
+			}
+		} else if md, ok := t.GetMetadata(metric); ok {
+			add(md)
+		}
+	}
+	return families
+}

@@ -1,0 +1,57 @@
+package area
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"testing"
+)
+
+func TestTheBestReadingCounts(t *testing.T) {
+	var tape Tape
+	for i, v := range []float64{3, 2, 2.5} {
+		tape.Add(i+1, "peer", "cpu", Seconds, 2*v)
+		tape.Add(i+1, "ferula", "cpu", Seconds, v)
+	}
+	tape.Add(1, "ferula", "bytes", Bytes, 0)
+	tape.Add(1, "peer", "bytes", Bytes, 0)
+	if got := tape.Best("ferula", "cpu"); got != 2 {
+		t.Errorf("best: got %v, want 2", got)
+	}
+	if got := tape.Over("ferula", "peer", "cpu"); got != 0.5 {
+		t.Errorf("over: got %v, want 0.5", got)
+	}
+	for what, got := range map[string]float64{
+		"never read":     tape.Best("ferula", "allocs"),
+		"no such side":   tape.Over("relay", "peer", "cpu"),
+		"nothing over 0": tape.Over("ferula", "peer", "bytes"),
+	} {
+		if !math.IsNaN(got) {
+			t.Errorf("%s: got %v, want NaN", what, got)
+		}
+	}
+	if got := tape.Whats(); !slices.Equal(got, []string{"cpu", "bytes"}) {
+		t.Errorf("kinds: %v", got)
+	}
+}
+
+func TestAGoalNobodyMeasuredIsMissing(t *testing.T) {
+	var o Outcome
+	o.Measure("a/b", 0.25, "cpu")
+	if o.Figure("a/b") != 0.25 || !math.IsNaN(o.Figure("a/c")) {
+		t.Errorf("got %v and %v", o.Figure("a/b"), o.Figure("a/c"))
+	}
+}
+
+func TestAnswersMustBeEqualAndNotEmpty(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want error
+	}{
+		{"same", "same", nil}, {"", "", ErrEmpty}, {"x", "", ErrEmpty}, {"some", "same", ErrUnequal}, {"same", "same!", ErrUnequal},
+	} {
+		if err := SameBytes("test", []byte(c.a), []byte(c.b)); !errors.Is(err, c.want) {
+			t.Errorf("%q, %q: got %v, want %v", c.a, c.b, err, c.want)
+		}
+	}
+}

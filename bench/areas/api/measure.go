@@ -1,0 +1,132 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/proc"
+)
+
+// ask asks once and fails when the answer is not as long as the compared one was.
+func (b *bench) ask(ctx context.Context, s *side, q query) (proc.Answer, error) {
+	a, err := s.server.Get(ctx, q.request(), io.Discard)
+	if err != nil {
+		return a, fmt.Errorf("%s: %s: %w", s.name, q.what, err)
+	}
+	if want := b.lengths[q.what]; a.Bytes == 0 || want > 0 && a.Bytes != want {
+		return a, fmt.Errorf("%s: %s: %w: %d bytes, %d before", s.name, q.what, area.ErrUnequal, a.Bytes, want)
+	}
+	return a, nil
+}
+
+// measure takes one reading of the CPU of a query, and what comes with it.
+func (b *bench) measure(ctx context.Context, round int, s *side, q query) error {
+	var first, elapsed time.Duration
+	before, err := s.server.IO()
+	if err != nil {
+		return err
+	}
+	cpu, err := s.server.CPUDuring(ctx, func() error {
+		for range q.repeats {
+			a, err := b.ask(ctx, s, q)
+			if err != nil {
+				return err
+			}
+			first, elapsed = first+a.FirstByte, elapsed+a.Elapsed
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	after, err := s.server.IO()
+	if err != nil {
+		return err
+	}
+	tape, n := &b.out.Tape, float64(q.repeats)
+	tape.Add(round, s.name, "CPU: "+q.what, area.Seconds, cpu.Seconds()/n)
+	tape.Add(round, s.name, "first byte: "+q.what, area.Seconds, first.Seconds()/n)
+	tape.Add(round, s.name, "last byte: "+q.what, area.Seconds, elapsed.Seconds()/n)
+	if q.what != matrix.what {
+		return nil
+	}
+	tape.Add(round, s.name, "write calls: "+q.what, area.Count, float64(after.Sub(before).Writes)/n)
+	mallocs, err := s.server.MallocsDuring(ctx, func() error {
+		_, err := b.ask(ctx, s, q)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	tape.Add(round, s.name, "mallocs: "+q.what, area.Count, float64(mallocs))
+	return nil
+}
+
+// memory starts a server, measures how its memory grows during one query and during some more, and stops it.
+func (b *bench) memory(ctx context.Context, round int, s *side) (err error) {
+	if err := b.start(ctx, s); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	one, err := s.server.GrowthDuring(ctx, func() error {
+		_, err := b.ask(ctx, s, matrix)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	more, err := s.server.GrowthDuring(ctx, func() error {
+		for range memoryQueries - 1 {
+			if _, err := b.ask(ctx, s, matrix); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	more.Idle, more.Peak = one.Idle, max(one.Peak, more.Peak)
+	tape := &b.out.Tape
+	tape.Add(round, s.name, idleAnon, area.Bytes, float64(one.Idle))
+	tape.Add(round, s.name, growth, area.Bytes, float64(one.Bytes()))
+	tape.Add(round, s.name, growthMore, area.Bytes, float64(more.Bytes()))
+	return nil
+}
+
+const (
+	idleAnon   = "RssAnon, idle"
+	growth     = "growth of RssAnon: " + "8 h, every point"
+	growthMore = "growth of RssAnon: four times the same"
+	jsonCPU    = "CPU of JSON: 8 h, every point less count()"
+	jsonShort  = "CPU of JSON: 40 min, every point less count()"
+)
+
+// conclude computes what the goals ask for.
+func (b *bench) conclude() {
+	tape, out := &b.out.Tape, b.out
+	for _, s := range b.sides {
+		for _, d := range []struct {
+			what       string
+			all, count query
+		}{{jsonCPU, matrix, counted}, {jsonShort, shortMatrix, shortCount}} {
+			tape.Add(0, s.name, d.what, area.Seconds, tape.Best(s.name, "CPU: "+d.all.what)-tape.Best(s.name, "CPU: "+d.count.what))
+		}
+	}
+	prometheus, ferula := b.sides[0].name, b.sides[1].name
+	cpu := "CPU: " + matrix.what
+	out.Measure("api/json-cpu", tape.Over(ferula, prometheus, jsonCPU), cpu, "CPU: "+counted.what, jsonCPU)
+	out.Measure("api/query-range-anon", tape.Over(ferula, prometheus, growth), growth, idleAnon)
+	out.Measure("api/query-range-cpu", tape.Over(ferula, prometheus, cpu), cpu)
+	out.Notes = append(out.Notes,
+		fmt.Sprintf("%d series x %d points of 15-digit floats; 8 h are read with a step of 3 min (every sample is decoded), 40 min with one of 15 s.", series, points),
+		"CPU is that of the server process per query, over some queries in a row and the collection that follows them.",
+		"count() aggregates what it has evaluated, which both servers pay for with the same engine: what JSON costs is understated by as much on both sides, which flatters the smaller one.",
+		"Growth is taken on a process that has just started: peak of RssAnon during its first query, less RssAnon after a collection before it.",
+		fmt.Sprintf("The client asks for identity and drains; gzip is each server's own choice of level. \"Four times the same\" is the peak of %d queries in a row on the same process.", memoryQueries),
+	)
+}

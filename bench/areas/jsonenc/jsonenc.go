@@ -1,0 +1,211 @@
+// Package jsonenc measures what encoding a matrix as JSON costs, in the bench's own process: goals json/*.
+//
+// In comes one promql.Matrix; Prometheus' API codec and ferula's promjson encode it in turn. The bytes are compared
+// first. promjson is used as a server uses it: appended to one buffer that is written out whenever it is full.
+package jsonenc
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	v1 "github.com/prometheus/prometheus/web/api/v1"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/blocks"
+	"github.com/ferula-io/ferula/bench/proc"
+	"github.com/ferula-io/ferula/promjson"
+)
+
+// Area is the table's entry.
+var Area = area.Area{Name: "json", About: "promjson and Prometheus' JSONCodec, in one process", Run: run}
+
+const (
+	series  = 11_000
+	points  = 161
+	samples = series * points
+	startMS = blocks.QuietStartMS
+	stepMS  = 180_000
+
+	repeats     = 5
+	bufferBytes = 64 << 10
+	seed        = 1
+
+	codec  = "JSONCodec"
+	ferula = "ferula"
+
+	nanosecondsASample = "ns/sample"
+)
+
+// encoder writes a matrix as a whole answer.
+type encoder struct {
+	side   string
+	encode func(w io.Writer, m promql.Matrix) error
+}
+
+func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
+	out := &area.Outcome{Sides: []string{codec, ferula}, Versions: versions("github.com/prometheus/prometheus")}
+	stream := newStreamer()
+	encoders := []encoder{{codec, encodePeer}, {ferula, stream.encode}}
+	for _, kind := range []blocks.Values{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
+		if err := measure(ctx, env, out, kind, encoders); err != nil {
+			return nil, fmt.Errorf("%s: %w", kind, err)
+		}
+	}
+	floats, integers := "CPU: "+string(blocks.Floats15), "CPU: "+string(blocks.Integers)
+	allocs := "allocations: " + string(blocks.Floats15)
+	allocsInt := "allocations: " + string(blocks.Integers)
+	out.Measure("json/encode-floats", out.Tape.Over(ferula, codec, floats), floats)
+	out.Measure("json/encode-ints", out.Tape.Over(ferula, codec, integers), integers)
+	out.Measure("json/encode-allocs", max(out.Tape.Best(ferula, allocs), out.Tape.Best(ferula, allocsInt))/samples, allocs, allocsInt)
+	out.Notes = append(out.Notes,
+		fmt.Sprintf("%d series x %d samples, 8 labels, the whole answer with its envelope; CPU with the collection of what was left behind.", series, points),
+		"floats15: 15 significant digits over nine orders of magnitude; integers: 0 to 999; decimals2: a walk with two decimals.",
+		fmt.Sprintf("JSONCodec returns one slice, as it does in Prometheus; promjson appends to a buffer of %d KiB that is written out when it is full. Allocations are those of one encoding of the whole matrix, once warm.", bufferBytes>>10),
+	)
+	return out, nil
+}
+
+// measure compares what the encoders write for one kind of values and then times them in turn.
+func measure(ctx context.Context, env area.Env, out *area.Outcome, kind blocks.Values, encoders []encoder) error {
+	m := newMatrix(kind)
+	if err := compare(m, encoders); err != nil {
+		return err
+	}
+	env.Logf("%s: bytes are equal", kind)
+	for round := 1; round <= env.Rounds; round++ {
+		for _, e := range encoders {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			runtime.GC()
+			before := proc.SelfCPU()
+			for range repeats {
+				if err := e.encode(io.Discard, m); err != nil {
+					return err
+				}
+			}
+			runtime.GC()
+			used := proc.SelfCPU() - before
+			out.Tape.Add(round, e.side, "CPU: "+string(kind), nanosecondsASample, float64(used.Nanoseconds())/repeats/samples)
+			var failed error
+			allocs := testing.AllocsPerRun(1, func() { failed = e.encode(io.Discard, m) })
+			if failed != nil {
+				return failed
+			}
+			out.Tape.Add(round, e.side, "allocations: "+string(kind), area.Count, allocs)
+		}
+	}
+	return nil
+}
+
+func compare(m promql.Matrix, encoders []encoder) error {
+	var answers [2]bytes.Buffer
+	for i, e := range encoders {
+		if err := e.encode(&answers[i], m); err != nil {
+			return fmt.Errorf("%s: %w", e.side, err)
+		}
+	}
+	if n := bytes.Count(answers[0].Bytes(), []byte(`{"metric":{`)); n != series {
+		return fmt.Errorf("%w: %d series", area.ErrEmpty, n)
+	}
+	return area.SameBytes("matrix", answers[0].Bytes(), answers[1].Bytes())
+}
+
+func newMatrix(kind blocks.Values) promql.Matrix {
+	spec := blocks.Spec{Metric: "bench_metric", Values: kind, Series: series}
+	m := make(promql.Matrix, series)
+	for i := range m {
+		m[i] = promql.Series{Metric: spec.Labels(i), Floats: make([]promql.FPoint, points)}
+		for j, v := range blocks.Sequence(kind, seed, i, points) {
+			m[i].Floats[j] = promql.FPoint{T: startMS + int64(j)*stepMS, F: v}
+		}
+	}
+	return m
+}
+
+// encodePeer encodes as Prometheus answers query_range.
+func encodePeer(w io.Writer, m promql.Matrix) error {
+	body, err := v1.JSONCodec{}.Encode(&v1.Response{
+		Status: "success", Data: &v1.QueryData{ResultType: parser.ValueTypeMatrix, Result: m},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(body)
+	return err
+}
+
+// streamer encodes with promjson and keeps its buffer between answers.
+type streamer struct {
+	grid   *promjson.Grid
+	buffer []byte
+}
+
+func newStreamer() *streamer {
+	return &streamer{grid: promjson.NewGrid(startMS, stepMS, points), buffer: make([]byte, 0, bufferBytes)}
+}
+
+func (s *streamer) encode(w io.Writer, m promql.Matrix) error {
+	dst := append(s.buffer[:0], `{"status":"success","data":{"resultType":"matrix","result":[`...)
+	for i := range m {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"metric":`...)
+		dst = appendLabels(dst, m[i].Metric)
+		dst = append(dst, `,"values":[`...)
+		dst = promjson.AppendPoints(dst, s.grid, m[i].Floats)
+		dst = append(dst, ']', '}')
+		if len(dst) > bufferBytes*3/4 {
+			if _, err := w.Write(dst); err != nil {
+				return err
+			}
+			dst = dst[:0]
+		}
+	}
+	dst = append(dst, `]}}`...)
+	_, err := w.Write(dst)
+	s.buffer = dst // it may have grown; the next answer is spared that
+	return err
+}
+
+func appendLabels(dst []byte, lset labels.Labels) []byte {
+	dst = append(dst, '{')
+	first := true
+	lset.Range(func(l labels.Label) {
+		if !first {
+			dst = append(dst, ',')
+		}
+		first = false
+		dst = promjson.AppendLabelString(dst, l.Name)
+		dst = append(dst, ':')
+		dst = promjson.AppendLabelString(dst, l.Value)
+	})
+	return append(dst, '}')
+}
+
+// versions names the modules this program was built with.
+func versions(paths ...string) []string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
+	}
+	var found []string
+	for _, dep := range info.Deps {
+		for _, path := range paths {
+			if dep.Path == path {
+				found = append(found, strings.TrimPrefix(dep.Path, "github.com/")+" "+dep.Version)
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,66 @@
+package blocks
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+)
+
+// Values is a kind of sample values.
+type Values string
+
+// Kinds of values.
+const (
+	Floats15  Values = "floats15"  // 15 significant digits, nine orders of magnitude, each series its own
+	Decimals2 Values = "decimals2" // a walk in steps of 0.01
+	Integers  Values = "integers"  // 0 to 999
+	Counter   Values = "counter"   // integers that grow by 0 to 99
+)
+
+// source gives the values of one series.
+type source struct {
+	kind  Values
+	rng   *rand.Rand
+	scale float64 // Floats15: what its digits are divided by
+	last  float64 // Decimals2 (in hundredths) and Counter
+}
+
+func newSource(kind Values, seed uint64, series int) source {
+	s := source{kind: kind, rng: rand.New(rand.NewPCG(seed, uint64(series)))}
+	switch kind {
+	case Floats15:
+		s.scale = math.Pow10(7 + s.rng.IntN(9))
+	case Decimals2:
+		s.last = float64(s.rng.IntN(100_000))
+	case Integers, Counter:
+	default:
+		panic(fmt.Sprintf("values of kind %q", kind))
+	}
+	return s
+}
+
+func (s *source) next() float64 {
+	switch s.kind {
+	case Floats15:
+		// The first digit is not 0 and the last neither, so that every value has 15 of them.
+		return float64((1e13+s.rng.Int64N(9e13))*10+1+s.rng.Int64N(9)) / s.scale
+	case Decimals2:
+		s.last += float64(s.rng.IntN(201) - 100)
+		return s.last / 100
+	case Integers:
+		return float64(s.rng.IntN(1000))
+	default:
+		s.last += float64(s.rng.IntN(100))
+		return s.last
+	}
+}
+
+// Sequence gives n values of a kind, for areas that need no blocks.
+func Sequence(kind Values, seed uint64, series, n int) []float64 {
+	s := newSource(kind, seed, series)
+	values := make([]float64, n)
+	for i := range values {
+		values[i] = s.next()
+	}
+	return values
+}

@@ -1,0 +1,156 @@
+// Command bench runs ferula beside its peers and says which goals are met. It is started in the bench folder; see
+// README.md. Here are the flags and the table of areas, nothing else.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/areas/api"
+	"github.com/ferula-io/ferula/bench/areas/jsonenc"
+	"github.com/ferula-io/ferula/bench/goal"
+	"github.com/ferula-io/ferula/bench/peer"
+	"github.com/ferula-io/ferula/bench/report"
+)
+
+// areas are run in this order.
+func areas() []area.Area { return []area.Area{jsonenc.Area, api.Area} }
+
+type options struct {
+	area, root, out string
+	rounds          int
+	list, strict    bool
+	null            bool
+	given           map[string]string
+}
+
+func main() {
+	o := options{given: map[string]string{}}
+	flag.StringVar(&o.area, "area", "", "area to run; all that are implemented when empty")
+	flag.StringVar(&o.root, "root", "..", "the repository's root")
+	flag.StringVar(&o.out, "out", "", "folder for raw readings (default bench/out in the repository)")
+	flag.IntVar(&o.rounds, "rounds", 3, "readings of each kind and side, of which the best counts")
+	flag.BoolVar(&o.list, "list", false, "list areas and goals, and run nothing")
+	flag.BoolVar(&o.strict, "strict", false, "exit with 1 when a goal falls short or is missing")
+	flag.BoolVar(&o.null, "null", false, "run Prometheus in ferula's place, to see what the bench makes of equals; writes no results")
+	flag.Func("bin", "name=path of a program that is not to be built, such as ferula=/tmp/ferula; repeatable", func(s string) error {
+		name, path, ok := strings.Cut(s, "=")
+		if !ok {
+			return fmt.Errorf("%q is not name=path", s)
+		}
+		o.given[name] = path
+		return nil
+	})
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	short, err := run(ctx, o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
+	if o.strict && short > 0 {
+		os.Exit(1)
+	}
+}
+
+// run runs the chosen areas and returns how many goals fell short.
+func run(ctx context.Context, o options) (short int, err error) {
+	root, err := filepath.Abs(o.root)
+	if err != nil {
+		return 0, err
+	}
+	if o.out == "" {
+		o.out = filepath.Join(root, "bench", "out")
+	}
+	goals, err := goal.ReadFile(filepath.Join(root, "bench", "goals.tsv"))
+	if err != nil {
+		return 0, err
+	}
+	if o.list {
+		return 0, list(goals)
+	}
+	chosen := areas()
+	if o.area != "" {
+		chosen = slices.DeleteFunc(chosen, func(a area.Area) bool { return a.Name != o.area })
+	}
+	if len(chosen) == 0 && len(goal.Of(goals, o.area)) == 0 {
+		return 0, fmt.Errorf("there is no area %q; -list names them", o.area)
+	}
+	if len(chosen) == 0 { // goals that nobody measures yet
+		r := report.Run{Goals: goal.Of(goals, o.area), Outcome: &area.Outcome{}}
+		return r.Lines(os.Stdout), nil
+	}
+	if o.rounds < 1 {
+		return 0, fmt.Errorf("-rounds=%d", o.rounds)
+	}
+	peer.SetRuntime()
+	for _, a := range chosen {
+		missed, err := runArea(ctx, o, root, a, goal.Of(goals, a.Name))
+		if err != nil {
+			return short, fmt.Errorf("area %s: %w", a.Name, err)
+		}
+		short += missed
+	}
+	return short, nil
+}
+
+func runArea(ctx context.Context, o options, root string, a area.Area, goals []goal.Goal) (short int, err error) {
+	cache := filepath.Join(root, "bench", ".cache")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return 0, err
+	}
+	env := area.Env{
+		Rounds: o.rounds, Cache: cache, Log: os.Stderr,
+		Programs: peer.Programs{Root: root, Cache: cache, Given: maps.Clone(o.given), Null: o.null},
+	}
+	r := report.Run{
+		Area: a, Goals: goals, Rounds: o.rounds, Machine: report.ThisMachine(), Commit: report.Commit(root), When: time.Now(),
+	}
+	if r.Outcome, err = a.Run(ctx, env); err != nil {
+		return 0, err
+	}
+	if err := r.Table(os.Stdout); err != nil {
+		return 0, err
+	}
+	fmt.Println()
+	short = r.Lines(os.Stdout)
+	if o.null {
+		return short, nil
+	}
+	if err := r.WriteRaw(o.out); err != nil {
+		return short, err
+	}
+	return short, r.WriteResults(filepath.Join(root, "bench", "RESULTS.md"))
+}
+
+// list prints every area with its goals, and says which are not measured yet.
+func list(goals []goal.Goal) error {
+	implemented := map[string]string{}
+	for _, a := range areas() {
+		implemented[a.Name] = a.About
+	}
+	last := ""
+	for _, g := range goals {
+		if g.Area() != last {
+			last = g.Area()
+			about, ok := implemented[last]
+			if !ok {
+				about = "not measured yet"
+			}
+			fmt.Printf("%s: %s\n", last, about)
+		}
+		fmt.Printf("\t%s %s %s %s\t%s\n", g.Name, g.Op, goal.Figure(g.Limit), g.Unit, g.How)
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package proc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+)
+
+// ErrStatus says that a server answered with another status than 200.
+var ErrStatus = errors.New("unexpected status")
+
+const (
+	drainBufferBytes = 256 << 10
+	errorTextBytes   = 500
+)
+
+// Request is what a client asks. The zero value of Encoding asks for the plain bytes.
+type Request struct {
+	Path     string
+	Query    url.Values
+	Encoding string // Accept-Encoding; empty is identity
+}
+
+// Answer says how a request was answered.
+type Answer struct {
+	Encoding  string        // Content-Encoding as the server set it
+	Bytes     int64         // of the body as it was sent, after compression
+	Wire      int64         // read from the connection: body, framing and headers
+	FirstByte time.Duration // until the first byte of the body was read
+	Elapsed   time.Duration // until the last
+}
+
+// Client asks one server over one connection at a time and counts the bytes. It never decompresses.
+type Client struct {
+	base string
+	http *http.Client
+	wire atomic.Int64
+}
+
+// NewClient returns a client of the server at base, which is like http://127.0.0.1:9490.
+func NewClient(base string) *Client {
+	c := &Client{base: base}
+	dialer := net.Dialer{Timeout: 5 * time.Second}
+	c.http = &http.Client{Transport: &http.Transport{
+		DisableCompression: true,
+		ReadBufferSize:     drainBufferBytes,
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return countingConn{conn, &c.wire}, nil
+		},
+	}}
+	return c
+}
+
+// URL is where the server listens.
+func (c *Client) URL() string { return c.base }
+
+// Close drops the connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Get asks and copies the body to w as it was sent. Any other status than 200 is an error that quotes the answer.
+func (c *Client) Get(ctx context.Context, r Request, w io.Writer) (Answer, error) {
+	target := c.base + r.Path
+	if len(r.Query) > 0 {
+		target += "?" + r.Query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return Answer{}, err
+	}
+	req.Header.Set("Accept-Encoding", "identity")
+	if r.Encoding != "" {
+		req.Header.Set("Accept-Encoding", r.Encoding)
+	}
+	start, wire := time.Now(), c.wire.Load()
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, errorTextBytes)) // only to be quoted
+		return Answer{}, fmt.Errorf("%s: %w %s: %s", target, ErrStatus, resp.Status, text)
+	}
+	a := Answer{Encoding: resp.Header.Get("Content-Encoding")}
+	buffer := make([]byte, drainBufferBytes)
+	for {
+		n, err := resp.Body.Read(buffer)
+		if n > 0 && a.Bytes == 0 {
+			a.FirstByte = time.Since(start)
+		}
+		a.Bytes += int64(n)
+		if _, werr := w.Write(buffer[:n]); werr != nil {
+			return Answer{}, werr
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return Answer{}, fmt.Errorf("%s: after %d bytes: %w", target, a.Bytes, err)
+		}
+	}
+	a.Elapsed, a.Wire = time.Since(start), c.wire.Load()-wire
+	return a, nil
+}
+
+// Fetch asks and returns the whole body as it was sent.
+func (c *Client) Fetch(ctx context.Context, r Request) ([]byte, Answer, error) {
+	var body bytes.Buffer
+	a, err := c.Get(ctx, r, &body)
+	return body.Bytes(), a, err
+}
+
+// countingConn adds what is read to a counter.
+type countingConn struct {
+	net.Conn
+	read *atomic.Int64
+}
+
+// Read reads and counts.
+func (c countingConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.read.Add(int64(n))
+	return n, err
+}

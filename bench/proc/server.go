@@ -1,0 +1,208 @@
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// ErrDied says that a server ended although nobody had stopped it.
+var ErrDied = errors.New("server ended by itself")
+
+const (
+	readyTimeout = 60 * time.Second
+	termTimeout  = 20 * time.Second
+	logTailBytes = 2000
+)
+
+// Spec says how a server is started.
+type Spec struct {
+	Name  string                     // for messages and the log's file name
+	Path  string                     // the program
+	Args  func(addr string) []string // its flags, given the loopback address to listen on
+	Env   []string                   // added to an environment that holds nothing else but PATH and HOME
+	Ready string                     // path that answers 200 when the server is ready
+	Log   string                     // file for its output
+}
+
+// Server is a running process that was started by Start. Stop must be called, by the goroutine that uses it.
+type Server struct {
+	*Client
+	name, log string
+	cmd       *exec.Cmd
+	ended     chan struct{} // closed when the process has ended and err is set
+	err       error
+}
+
+// Start starts a server on a free loopback port and waits until it is ready.
+func Start(ctx context.Context, spec Spec) (*Server, error) {
+	addr, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Dir(spec.Log), 0o755); err != nil {
+		return nil, err
+	}
+	out, err := os.Create(spec.Log)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	cmd := exec.Command(spec.Path, spec.Args(addr)...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, spec.Env...)
+	cmd.Stdout, cmd.Stderr = out, out
+	// A bench that is killed must not leave servers behind, and ^C must reach them only through Stop.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("%s: %w", spec.Name, err)
+	}
+	s := &Server{Client: NewClient("http://" + addr), name: spec.Name, log: spec.Log, cmd: cmd, ended: make(chan struct{})}
+	go func() {
+		s.err = cmd.Wait()
+		close(s.ended)
+	}()
+	if err := s.waitReady(ctx, spec.Ready); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}
+
+// Pid is the process' number.
+func (s *Server) Pid() int { return s.cmd.Process.Pid }
+
+// Stop ends the process by SIGTERM, or by SIGKILL if it does not heed that. A server that had ended before, or ends
+// with a fault, is an error.
+func (s *Server) Stop() error {
+	s.Client.Close()
+	select {
+	case <-s.ended:
+		return fmt.Errorf("%s: %w (%v); its log ends with:\n%s", s.name, ErrDied, s.err, s.logTail())
+	default:
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("%s: %w", s.name, err)
+	}
+	select {
+	case <-s.ended:
+	case <-time.After(termTimeout):
+		_ = s.cmd.Process.Kill() // has ended in between, or will
+		<-s.ended
+		return fmt.Errorf("%s: killed: SIGTERM had no effect for %v", s.name, termTimeout)
+	}
+	var exit *exec.ExitError
+	if errors.As(s.err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGTERM {
+		return nil // a program without a handler
+	}
+	if s.err != nil {
+		return fmt.Errorf("%s: %w; its log ends with:\n%s", s.name, s.err, s.logTail())
+	}
+	return nil
+}
+
+// CPU is the processor time the server has used.
+func (s *Server) CPU() (time.Duration, error) { return CPU(s.Pid()) }
+
+// Anon is the server's resident anonymous memory.
+func (s *Server) Anon() (int64, error) { return Anon(s.Pid()) }
+
+// IO is what the server has read and written.
+func (s *Server) IO() (IO, error) { return ReadIO(s.Pid()) }
+
+// GC forces a collection in the server.
+func (s *Server) GC(ctx context.Context) error {
+	_, err := s.Get(ctx, Request{Path: "/debug/pprof/heap?gc=1"}, io.Discard)
+	return err
+}
+
+// Memory forces a collection in the server and returns what its runtime says of the heap. The request itself allocates:
+// see MallocsDuring.
+func (s *Server) Memory(ctx context.Context) (Memory, error) {
+	text, _, err := s.Fetch(ctx, Request{Path: "/debug/pprof/heap?gc=1&debug=1"})
+	if err != nil {
+		return Memory{}, err
+	}
+	return parseMemory(text)
+}
+
+// CPUDuring is the processor time that the server uses for work, with the collection of what work has left behind and
+// without that of what lay there before.
+func (s *Server) CPUDuring(ctx context.Context, work func() error) (time.Duration, error) {
+	if err := s.GC(ctx); err != nil {
+		return 0, err
+	}
+	before, err := s.CPU()
+	if err != nil {
+		return 0, err
+	}
+	if err := work(); err != nil {
+		return 0, err
+	}
+	if err := s.GC(ctx); err != nil {
+		return 0, err
+	}
+	after, err := s.CPU()
+	return after - before, err
+}
+
+// MallocsDuring is the number of objects that the server allocates for work, less what the question itself costs.
+func (s *Server) MallocsDuring(ctx context.Context, work func() error) (int64, error) {
+	var at [3]Memory
+	for i := range at {
+		if i == 2 {
+			if err := work(); err != nil {
+				return 0, err
+			}
+		}
+		m, err := s.Memory(ctx)
+		if err != nil {
+			return 0, err
+		}
+		at[i] = m
+	}
+	question := at[1].Mallocs - at[0].Mallocs
+	return max(0, at[2].Mallocs-at[1].Mallocs-question), nil
+}
+
+func (s *Server) waitReady(ctx context.Context, path string) error {
+	deadline := time.After(readyTimeout)
+	for {
+		_, err := s.Get(ctx, Request{Path: path}, io.Discard)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.ended:
+			return fmt.Errorf("%s does not start", s.name)
+		case <-deadline:
+			return fmt.Errorf("%s: not ready after %v: %w", s.name, readyTimeout, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (s *Server) logTail() string {
+	text, err := os.ReadFile(s.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-logTailBytes):])
+}
+
+// freeAddr finds a loopback port that is free now; nothing keeps it so, but ports are handed out in turn.
+func freeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}

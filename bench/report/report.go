@@ -1,0 +1,159 @@
+// Package report puts an area's outcome on paper: goal lines and a table for the terminal, raw readings as JSON for
+// machines, and a section of RESULTS.md for people.
+//
+// In comes an Outcome with the goals of its area, out go text and files. A section of RESULTS.md is replaced between
+// its markers, so that areas can be run one by one. Nothing is measured or judged here.
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/goal"
+)
+
+// Run is what a report says besides figures.
+type Run struct {
+	Area    area.Area
+	Goals   []goal.Goal // of the area
+	Outcome *area.Outcome
+	Machine Machine
+	Commit  string
+	Rounds  int
+	When    time.Time
+}
+
+// Lines writes one line for each goal and returns how many fell short or are missing.
+func (r Run) Lines(w io.Writer) (short int) {
+	for _, g := range r.Goals {
+		figure := r.Outcome.Figure(g.Name)
+		fmt.Fprintln(w, g.Line(figure))
+		if !g.Met(figure) {
+			short++
+		}
+	}
+	return short
+}
+
+// table is the best of every kind of reading on each side, and the last side over the first.
+func (r Run) table() [][]string {
+	sides := r.Outcome.Sides
+	last, first := sides[len(sides)-1], sides[0]
+	rows := [][]string{append(append([]string{"best of " + fmt.Sprint(r.Rounds)}, sides...), last+" / "+first)}
+	for _, what := range r.Outcome.Tape.Whats() {
+		row := []string{what}
+		for _, side := range sides {
+			row = append(row, Amount(r.Outcome.Tape.Best(side, what), r.unit(what)))
+		}
+		ratio := r.Outcome.Tape.Over(last, first, what)
+		if math.IsNaN(ratio) {
+			row = append(row, "")
+		} else {
+			row = append(row, goal.Figure(ratio))
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func (r Run) unit(what string) string {
+	for _, reading := range r.Outcome.Tape.Readings {
+		if reading.What == what {
+			return reading.Unit
+		}
+	}
+	return ""
+}
+
+// Table writes the table for a terminal.
+func (r Run) Table(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range r.table() {
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	return t.Flush()
+}
+
+// Amount writes a figure in the handiest multiple of its unit.
+func Amount(v float64, unit string) string {
+	switch {
+	case math.IsNaN(v):
+		return ""
+	case unit == area.Seconds && math.Abs(v) < 1:
+		return goal.Figure(v*1e3) + " ms"
+	case unit == area.Bytes && math.Abs(v) >= 1<<20:
+		return goal.Figure(v/(1<<20)) + " MiB"
+	case unit == area.Bytes && math.Abs(v) >= 1<<10:
+		return goal.Figure(v/(1<<10)) + " KiB"
+	case unit == area.Count, unit == area.Ratio:
+		return goal.Figure(v)
+	}
+	return goal.Figure(v) + " " + unit
+}
+
+// raw is the form of a file in the output folder.
+type raw struct {
+	Goal     goal.Goal      `json:"goal"`
+	Measured *float64       `json:"measured"` // null when nobody measured it
+	Verdict  string         `json:"verdict"`
+	Readings []area.Reading `json:"readings"`
+	Rounds   int            `json:"rounds"`
+	Machine  Machine        `json:"machine"`
+	Commit   string         `json:"commit"`
+	Versions []string       `json:"versions"`
+	When     time.Time      `json:"when"`
+}
+
+// FileName is the name of a goal's file: its own name with - for /.
+func FileName(goalName string) string { return strings.ReplaceAll(goalName, "/", "-") + ".json" }
+
+// WriteRaw writes a file for each goal of the area into dir: the figure and the readings it follows from.
+func (r Run) WriteRaw(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, g := range r.Goals {
+		figure := r.Outcome.Figure(g.Name)
+		content := raw{
+			Goal: g, Verdict: g.Verdict(figure), Readings: r.readings(g.Name), Rounds: r.Rounds,
+			Machine: r.Machine, Commit: r.Commit, Versions: r.Outcome.Versions, When: r.When,
+		}
+		if !math.IsNaN(figure) {
+			content.Measured = &figure
+		}
+		text, err := json.MarshalIndent(content, "", "\t")
+		if err != nil {
+			return fmt.Errorf("%s: %w", g.Name, err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, FileName(g.Name)), append(text, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readings are those that a goal's figure follows from.
+func (r Run) readings(goalName string) []area.Reading {
+	found := []area.Reading{}
+	for _, m := range r.Outcome.Measured {
+		if m.Goal != goalName {
+			continue
+		}
+		for _, from := range m.From {
+			for _, reading := range r.Outcome.Tape.Readings {
+				if reading.What == from {
+					found = append(found, reading)
+				}
+			}
+		}
+	}
+	return found
+}

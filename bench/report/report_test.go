@@ -1,0 +1,120 @@
+package report
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/goal"
+)
+
+func runForTest() Run {
+	out := &area.Outcome{Sides: []string{"peer", "ferula"}, Versions: []string{"peer 1.0"}, Notes: []string{"a note"}}
+	for round, v := range []float64{0.5, 0.4} {
+		out.Tape.Add(round+1, "peer", "cpu", area.Seconds, 4*v)
+		out.Tape.Add(round+1, "ferula", "cpu", area.Seconds, v)
+		out.Tape.Add(round+1, "ferula", "writes", area.Count, 7)
+	}
+	out.Measure("x/cpu", out.Tape.Over("ferula", "peer", "cpu"), "cpu")
+	goals := []goal.Goal{{Name: "x/cpu", Op: "<=", Limit: 0.3, Unit: "ratio"}, {Name: "x/other", Op: "<=", Limit: 1, Unit: "ratio"}}
+	return Run{
+		Area: area.Area{Name: "x", About: "a test"}, Goals: goals, Outcome: out, Rounds: 2, Commit: "abc",
+		Machine: Machine{"cpu", 2, "6.1", "go1"}, When: time.Unix(0, 0),
+	}
+}
+
+func TestEachGoalHasALineAndMissingOnesFallShort(t *testing.T) {
+	var b strings.Builder
+	if short := runForTest().Lines(&b); short != 1 {
+		t.Errorf("%d fell short, want 1", short)
+	}
+	if want := "goal x/cpu 0.25 <= 0.3 ok\ngoal x/other missing <= 1 SHORT\n"; b.String() != want {
+		t.Errorf("got %q, want %q", b.String(), want)
+	}
+}
+
+func TestRawReadingsOfAGoalAreWritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	if err := runForTest().WriteRaw(dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{"x-cpu.json": 4, "x-other.json": 0} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got raw
+		if err := json.Unmarshal(text, &got); err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Readings) != want || (got.Measured == nil) != (want == 0) {
+			t.Errorf("%s: %d readings, measured %v", name, len(got.Readings), got.Measured)
+		}
+	}
+}
+
+func TestASectionIsReplacedBetweenItsMarkers(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "RESULTS.md")
+	r := runForTest()
+	for range 2 {
+		if err := r.WriteResults(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := r
+	other.Area.Name = "y"
+	if err := other.WriteResults(name); err != nil {
+		t.Fatal(err)
+	}
+	r.Commit = "def"
+	if err := r.WriteResults(name); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for part, want := range map[string]int{
+		"# Results": 1, "## x\n": 1, "## y\n": 1, "<!-- begin x -->": 1, "<!-- end x -->": 1, "commit def": 1, "commit abc": 1,
+		"| x/cpu | 0.25 | <= | 0.3 | ok |": 2, "| cpu | 1.6 s | 400 ms | 0.25 |": 2, "| writes |  | 7 |  |": 2, "- a note": 2,
+	} {
+		if got := strings.Count("\n"+string(text), part); got != want {
+			t.Errorf("%q stands there %d times, want %d", part, got, want)
+		}
+	}
+	if got := Replace("a\n<!-- begin z -->\nold", "z", "new\n"); got != "a\n<!-- begin z -->\nnew\n<!-- end z -->\n" {
+		t.Errorf("a section without an end: %q", got)
+	}
+}
+
+func TestAmountsAreHandy(t *testing.T) {
+	for _, c := range []struct {
+		v    float64
+		unit string
+		want string
+	}{
+		{0.0123, area.Seconds, "12.3 ms"}, {1.5, area.Seconds, "1.5 s"}, {-0.002, area.Seconds, "-2 ms"}, {3 << 20, area.Bytes, "3 MiB"},
+		{2048, area.Bytes, "2 KiB"}, {10, area.Bytes, "10 bytes"}, {985000, area.Count, "985000"}, {math.NaN(), area.Count, ""}, {20.345, "ns/sample", "20.34 ns/sample"},
+	} {
+		if got := Amount(c.v, c.unit); got != c.want {
+			t.Errorf("%v %s: got %q, want %q", c.v, c.unit, got, c.want)
+		}
+	}
+}
+
+func TestTheMachineIsNamed(t *testing.T) {
+	if got := cpuModel([]byte("processor\t: 0\nmodel name\t: Some CPU @ 2:1\n")); got != "Some CPU @ 2:1" {
+		t.Errorf("CPU: %q", got)
+	}
+	if got := cpuModel(nil); got != "unknown" {
+		t.Errorf("no CPU: %q", got)
+	}
+	if got := kernel("6.1.2-13-amd64\n"); got != "6.1.2" {
+		t.Errorf("kernel: %q", got)
+	}
+}

@@ -142,14 +142,15 @@ type endpoint func(r *http.Request) (answer, *apiError)
 
 // Register adds every endpoint to mux below prefix, e.g. "/api/v1".
 func (a *API) Register(mux *http.ServeMux, prefix string) {
+	preflight := a.serve("options", func(*http.Request) (answer, *apiError) { return answer{}, nil })
 	get := func(path string, f endpoint) {
 		mux.Handle("GET "+prefix+path, a.serve(path, f))
+		mux.Handle("OPTIONS "+prefix+path, preflight)
 	}
 	both := func(path string, f endpoint) {
 		get(path, f)
 		mux.Handle("POST "+prefix+path, a.serve(path, f))
 	}
-	mux.Handle("OPTIONS "+prefix+"/", a.serve("options", func(*http.Request) (answer, *apiError) { return answer{}, nil }))
 	both("/query", a.query)
 	both("/query_range", a.queryRange)
 	both("/query_exemplars", a.queryExemplars)

@@ -1,0 +1,87 @@
+package scrape
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+
+	"github.com/prometheus/prometheus/config"
+
+	// The ways of finding targets that a configuration may use; static_configs is
+	// part of discovery itself. Each registers its section's name on import.
+	_ "github.com/prometheus/prometheus/discovery/dns"
+	_ "github.com/prometheus/prometheus/discovery/file"
+	_ "github.com/prometheus/prometheus/discovery/http"
+)
+
+// Load reads an unchanged prometheus.yml. Unknown keys are an error that names
+// the file and the line. Relative paths inside are taken from the file's folder.
+func Load(path string, logger *slog.Logger) (*config.Config, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	cfg, err := parse(string(text), logger)
+	if err != nil {
+		return nil, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	cfg.SetDirectory(filepath.Dir(path))
+	// The files named by scrape_config_files are read anew at each use; read them
+	// once here so that a fault is found before anything is applied.
+	if _, err := cfg.GetScrapeConfigs(); err != nil {
+		return nil, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return cfg, nil
+}
+
+func parse(text string, logger *slog.Logger) (*config.Config, error) {
+	cfg, err := config.Load(text, logger)
+	if err != nil && strings.Contains(err.Error(), "_sd_configs not found") {
+		return nil, fmt.Errorf("%w (targets are found by static_configs, file_sd_configs, http_sd_configs and dns_sd_configs here)", err)
+	}
+	return cfg, err
+}
+
+// Default is the configuration of a server that was given none: it scrapes
+// itself, often enough that graphs appear within seconds.
+func Default(scheme, listenAddress, metricsPath string, logger *slog.Logger) (*config.Config, error) {
+	text := fmt.Sprintf(`
+global:
+  scrape_interval: 5s
+  scrape_timeout: 4s
+  evaluation_interval: 15s
+scrape_configs:
+  - job_name: ferula
+    scheme: %s
+    metrics_path: %q
+    tls_config: {insecure_skip_verify: true}
+    static_configs:
+      - targets: [%q]
+`, scheme, metricsPath, listenAddress)
+	cfg, err := parse(text, logger)
+	if err != nil {
+		return nil, fmt.Errorf("own configuration: %w", err)
+	}
+	return cfg, nil
+}
+
+// Unserved names the sections of a configuration that this program reads but
+// does not act on, so that one message can say so.
+func Unserved(cfg *config.Config) []string {
+	var names []string
+	add := func(name string, present bool) {
+		if present {
+			names = append(names, name)
+		}
+	}
+	add("alerting", len(cfg.AlertingConfig.AlertmanagerConfigs) > 0 || len(cfg.AlertingConfig.AlertRelabelConfigs) > 0)
+	add("rule_files", len(cfg.RuleFiles) > 0)
+	add("remote_write", len(cfg.RemoteWriteConfigs) > 0)
+	add("remote_read", len(cfg.RemoteReadConfigs) > 0)
+	add("tracing", cfg.TracingConfig.Endpoint != "")
+	add("otlp", !reflect.DeepEqual(cfg.OTLPConfig, config.DefaultOTLPConfig))
+	return names
+}

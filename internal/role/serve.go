@@ -1,0 +1,292 @@
+package role
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/grafana/regexp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/promslog"
+
+	"github.com/ferula-io/ferula/internal/api"
+	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
+	"github.com/ferula-io/ferula/internal/ingest/scrape"
+	"github.com/ferula-io/ferula/internal/query/promql"
+	"github.com/ferula-io/ferula/internal/store/tsdb"
+)
+
+// ServeOptions are what `ferula serve` runs with.
+type ServeOptions struct {
+	ConfigFile string // prometheus.yml; "" scrapes the server itself
+	Web        WebOptions
+	Store      tsdb.Options
+	Query      promql.Options
+	Scrape     scrape.Options
+	Write      remotewrite.Options
+
+	Flags    map[string]string // as status/flags shows them
+	LogLevel *promslog.Level   // changed by runtime.log_level; may be nil
+	Logger   *slog.Logger
+}
+
+// WebOptions are about the HTTP side.
+type WebOptions struct {
+	ListenAddress   string        // host:port; port 0 takes a free one
+	ConfigFile      string        // TLS and basic authentication, exporter-toolkit's format
+	ExternalURL     string        // where users reach the server; "" derives it from the address
+	RoutePrefix     string        // path before every route; "" takes the external URL's
+	CORSOrigin      string        // regular expression of allowed origins; "" allows every one
+	EnableLifecycle bool          // POST /-/reload and /-/quit
+	MaxConnections  int           // further ones wait; 0: 512
+	ReadTimeout     time.Duration // of one request's header and body; 0: 5 minutes
+	DrainTimeout    time.Duration // for running requests at the end; 0: 30 s
+}
+
+func (o WebOptions) withDefaults() WebOptions {
+	if o.MaxConnections == 0 {
+		o.MaxConnections = 512
+	}
+	if o.ReadTimeout == 0 {
+		o.ReadTimeout = 5 * time.Minute
+	}
+	if o.DrainTimeout == 0 {
+		o.DrainTimeout = 30 * time.Second
+	}
+	return o
+}
+
+// Serve is a small Prometheus in one process. Use NewServe, then Run once.
+type Serve struct {
+	opts     ServeOptions
+	reg      *prometheus.Registry
+	store    *tsdb.Store
+	engine   *promql.Engine
+	scraper  *scrape.Scraper
+	config   *liveConfig
+	listener net.Listener
+	gate     *gate
+	handler  http.Handler
+	started  time.Time
+	quit     context.CancelFunc // ends Run
+	quitting context.Context
+}
+
+// NewServe builds the process and begins to listen, but opens no storage and
+// answers nothing yet. The configuration is read and checked first.
+func NewServe(opts ServeOptions) (_ *Serve, err error) {
+	opts.Web = opts.Web.withDefaults()
+	s := &Serve{opts: opts, reg: newRegistry(), gate: &gate{}, started: time.Now().UTC()}
+	s.quitting, s.quit = context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			s.free()
+		}
+	}()
+	if s.listener, err = net.Listen("tcp", opts.Web.ListenAddress); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", opts.Web.ListenAddress, err)
+	}
+	external, err := externalURL(opts.Web.ExternalURL, s.listener.Addr())
+	if err != nil {
+		return nil, fmt.Errorf("external URL %q: %w", opts.Web.ExternalURL, err)
+	}
+	prefix := routePrefix(opts.Web.RoutePrefix, external)
+	if s.config, err = newLiveConfig(s, prefix); err != nil {
+		return nil, err
+	}
+	if err = os.MkdirAll(opts.Store.Dir, 0o777); err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	if s.store, err = tsdb.New(opts.Store, opts.Logger.With("component", "tsdb"), s.reg); err != nil {
+		return nil, fmt.Errorf("storage options: %w", err)
+	}
+	opts.Query.TrackerDir = opts.Store.Dir
+	if s.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), s.reg); err != nil {
+		return nil, fmt.Errorf("query options: %w", err)
+	}
+	if s.scraper, err = scrape.New(opts.Scrape, s.store, opts.Logger, s.reg); err != nil {
+		return nil, err
+	}
+	if s.handler, err = s.newHandler(prefix, external); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// free undoes a construction that failed half way.
+func (s *Serve) free() {
+	if s.listener != nil {
+		_ = s.listener.Close()
+	}
+	if s.engine != nil {
+		_ = s.engine.Close()
+	}
+	if s.scraper != nil {
+		s.scraper.Close()
+	}
+}
+
+// Addr is the address listened on.
+func (s *Serve) Addr() net.Addr { return s.listener.Addr() }
+
+// Run serves until ctx ends or something fails, then takes everything down:
+// first no new requests are ready, then scraping stops and its last samples are
+// appended, running requests are drained, and the storage is closed last.
+func (s *Serve) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer context.AfterFunc(s.quitting, func() { stop(context.Canceled) })()
+	server, err := s.newServer()
+	if err != nil {
+		s.free()
+		return err
+	}
+	var web, work sync.WaitGroup
+	web.Go(func() {
+		if err := s.serveHTTP(server); err != nil {
+			stop(fmt.Errorf("web server: %w", err))
+		}
+	})
+	work.Go(func() {
+		if err := s.work(ctx); err != nil {
+			stop(err)
+		}
+	})
+	<-ctx.Done()
+	s.gate.stopping()
+	s.opts.Logger.Info("Stopping", "reason", context.Cause(ctx))
+	work.Wait()
+	drain, done := context.WithTimeout(context.Background(), s.opts.Web.DrainTimeout)
+	defer done()
+	err = nil
+	if e := server.Shutdown(drain); e != nil {
+		err = fmt.Errorf("requests were still running after %s: %w", s.opts.Web.DrainTimeout, e)
+		_ = server.Close()
+	}
+	web.Wait()
+	if e := context.Cause(ctx); !errors.Is(e, context.Canceled) {
+		err = errors.Join(err, e)
+	}
+	return errors.Join(err, s.engine.Close(), s.store.Close())
+}
+
+// work opens the storage, applies the configuration, and scrapes until ctx ends.
+func (s *Serve) work(ctx context.Context) error {
+	defer s.scraper.Close()
+	begun := time.Now()
+	if err := s.store.Open(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err := s.config.applyFirst(); err != nil {
+		return err
+	}
+	s.gate.ready()
+	s.opts.Logger.Info("Ready", "url", "http://"+s.listener.Addr().String()+"/", "after", time.Since(begun).Round(time.Millisecond))
+	var reloads sync.WaitGroup
+	reloads.Go(func() { s.config.watch(ctx) })
+	err := s.scraper.Run(ctx)
+	reloads.Wait()
+	return err
+}
+
+// externalURL cleans the given URL, or makes one from the address.
+func externalURL(text string, addr net.Addr) (*url.URL, error) {
+	if text == "" {
+		host, port, err := net.SplitHostPort(addr.String())
+		if err != nil {
+			return nil, err
+		}
+		// A server bound to loopback is not reached by the machine's name.
+		if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+			if host, err = os.Hostname(); err != nil {
+				return nil, err
+			}
+		}
+		text = "http://" + net.JoinHostPort(host, port) + "/"
+	}
+	if strings.Trim(text, `"'`) != text {
+		return nil, errors.New("must not begin or end with quotes")
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	u.Path = strings.TrimRight(u.Path, "/")
+	if u.Path != "" && !strings.HasPrefix(u.Path, "/") {
+		u.Path = "/" + u.Path
+	}
+	return u, nil
+}
+
+// routePrefix is "" or "/path" without a slash at the end.
+func routePrefix(given string, external *url.URL) string {
+	if given == "" {
+		given = external.Path
+	}
+	given = strings.Trim(given, "/")
+	if given == "" {
+		return ""
+	}
+	return "/" + given
+}
+
+func corsOrigin(text string) (*regexp.Regexp, error) {
+	if text == "" {
+		text = ".*"
+	}
+	re, err := regexp.Compile("^(?:" + text + ")$")
+	if err != nil {
+		return nil, fmt.Errorf("web.cors.origin %q: %w", text, err)
+	}
+	return re, nil
+}
+
+func (s *Serve) runtimeInfo() (api.RuntimeInfo, error) {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return api.RuntimeInfo{}, err
+	}
+	hostname, err := os.Hostname()
+	if err != nil {
+		return api.RuntimeInfo{}, err
+	}
+	corruptions, err := s.counter("prometheus_tsdb_wal_corruptions_total")
+	if err != nil {
+		return api.RuntimeInfo{}, err
+	}
+	ok, at := s.config.lastReload()
+	return api.RuntimeInfo{
+		StartTime:           s.started,
+		CWD:                 cwd,
+		Hostname:            hostname,
+		ReloadConfigSuccess: ok,
+		LastConfigTime:      at,
+		CorruptionCount:     int64(corruptions),
+		StorageRetention:    s.config.retentionText(),
+	}, nil
+}
+
+// counter reads one of the process' own metrics, 0 if it is not there.
+func (s *Serve) counter(name string) (float64, error) {
+	families, err := s.reg.Gather()
+	if err != nil {
+		return 0, fmt.Errorf("own metrics: %w", err)
+	}
+	for _, family := range families {
+		if family.GetName() == name && len(family.GetMetric()) > 0 {
+			return family.GetMetric()[0].GetCounter().GetValue(), nil
+		}
+	}
+	return 0, nil
+}

@@ -1,0 +1,217 @@
+package role
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/util/logging"
+
+	"github.com/ferula-io/ferula/internal/ingest/scrape"
+)
+
+// liveConfig is the configuration in force, and the only way to change it.
+type liveConfig struct {
+	serve   *Serve
+	signals chan os.Signal
+
+	applying sync.Mutex // one reload at a time
+
+	mu       sync.RWMutex
+	cfg      *config.Config
+	lastOK   bool
+	lastTime time.Time
+
+	success     prometheus.Gauge
+	successTime prometheus.Gauge
+}
+
+// newLiveConfig reads the configuration but applies nothing.
+func newLiveConfig(s *Serve, prefix string) (*liveConfig, error) {
+	l := &liveConfig{
+		serve:   s,
+		signals: make(chan os.Signal, 1),
+		success: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "prometheus_config_last_reload_successful",
+			Help: "Whether the last configuration reload attempt was successful.",
+		}),
+		successTime: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "prometheus_config_last_reload_success_timestamp_seconds",
+			Help: "Timestamp of the last successful configuration reload.",
+		}),
+	}
+	s.reg.MustRegister(l.success, l.successTime)
+	cfg, err := l.load(prefix)
+	if err != nil {
+		return nil, err
+	}
+	l.cfg = cfg
+	return l, nil
+}
+
+func (l *liveConfig) load(prefix string) (*config.Config, error) {
+	logger := l.serve.opts.Logger
+	if file := l.serve.opts.ConfigFile; file != "" {
+		return scrape.Load(file, logger)
+	}
+	scheme := "http"
+	if usesTLS(l.serve.opts.Web.ConfigFile) {
+		scheme = "https"
+	}
+	return scrape.Default(scheme, l.serve.listener.Addr().String(), prefix+"/metrics", logger)
+}
+
+// usesTLS tells whether a web configuration turns TLS on. Its faults are
+// reported by the server that uses it.
+func usesTLS(webConfigFile string) bool {
+	if webConfigFile == "" {
+		return false
+	}
+	text, err := os.ReadFile(webConfigFile)
+	return err == nil && strings.Contains("\n"+string(text), "\ntls_server_config:")
+}
+
+// current is the configuration in force.
+func (l *liveConfig) current() config.Config {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return *l.cfg
+}
+
+func (l *liveConfig) lastReload() (ok bool, at time.Time) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.lastOK, l.lastTime
+}
+
+// applyFirst applies the configuration read at the start.
+func (l *liveConfig) applyFirst() error {
+	l.applying.Lock()
+	defer l.applying.Unlock()
+	cfg := l.current()
+	if err := l.apply(&cfg); err != nil {
+		return err
+	}
+	l.done(nil, &cfg)
+	return nil
+}
+
+// reload reads the file anew. Whatever is wrong with it, the old configuration
+// stays in force.
+func (l *liveConfig) reload() error {
+	l.applying.Lock()
+	defer l.applying.Unlock()
+	logger := l.serve.opts.Logger
+	if l.serve.opts.ConfigFile == "" {
+		logger.Info("Nothing to reload: the server runs without a configuration file")
+		return nil
+	}
+	cfg, err := scrape.Load(l.serve.opts.ConfigFile, logger)
+	if err == nil {
+		old := l.current()
+		if err = l.apply(cfg); err != nil {
+			if back := l.apply(&old); back != nil {
+				err = errors.Join(err, fmt.Errorf("and the old configuration could not be restored: %w", back))
+			}
+		}
+	}
+	l.done(err, cfg)
+	if err != nil {
+		logger.Error("Reload failed, the old configuration stays in force", "err", err)
+		return err
+	}
+	logger.Info("Reloaded", "file", l.serve.opts.ConfigFile)
+	return nil
+}
+
+func (l *liveConfig) done(err error, cfg *config.Config) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lastOK = err == nil
+	if err != nil {
+		l.success.Set(0)
+		return
+	}
+	l.cfg, l.lastTime = cfg, time.Now().UTC()
+	l.success.Set(1)
+	l.successTime.SetToCurrentTime()
+}
+
+// apply hands a configuration to everything that takes one.
+func (l *liveConfig) apply(cfg *config.Config) error {
+	s := l.serve
+	if names := scrape.Unserved(cfg); len(names) > 0 {
+		s.opts.Logger.Warn("The configuration has sections that are not served by this program and have no effect", "sections", strings.Join(names, ", "))
+	}
+	if err := s.store.ApplyConfig(cfg); err != nil {
+		return fmt.Errorf("storage configuration: %w", err)
+	}
+	if err := l.applyQueryLog(cfg.GlobalConfig.QueryLogFile); err != nil {
+		return err
+	}
+	if err := s.scraper.ApplyConfig(cfg); err != nil {
+		return err
+	}
+	s.engine.SetEvaluationInterval(time.Duration(cfg.GlobalConfig.EvaluationInterval))
+	setGCPercent(cfg.Runtime.GoGC)
+	if s.opts.LogLevel != nil && cfg.Runtime.LogLevel != "" {
+		if err := s.opts.LogLevel.Set(string(cfg.Runtime.LogLevel)); err != nil {
+			return fmt.Errorf("runtime.log_level: %w", err)
+		}
+	}
+	return nil
+}
+
+func (l *liveConfig) applyQueryLog(file string) error {
+	if file == "" {
+		l.serve.engine.SetQueryLogger(nil)
+		return nil
+	}
+	logger, err := logging.NewJSONFileLogger(file)
+	if err != nil {
+		return fmt.Errorf("global.query_log_file: %w", err)
+	}
+	l.serve.engine.SetQueryLogger(logger)
+	return nil
+}
+
+// watch reloads on SIGHUP until ctx ends.
+func (l *liveConfig) watch(ctx context.Context) {
+	signal.Notify(l.signals, syscall.SIGHUP)
+	defer signal.Stop(l.signals)
+	for {
+		select {
+		case <-l.signals:
+			_ = l.reload() // said in the log by reload
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// retentionText words the retention in force as Prometheus does.
+func (l *liveConfig) retentionText() string {
+	opts := l.serve.store.Options()
+	duration, bytes := model.Duration(opts.Retention), opts.RetentionBytes
+	cfg := l.current()
+	if section := cfg.StorageConfig.TSDBConfig; section != nil && section.Retention != nil && *section.Retention != (config.TSDBRetentionConfig{}) {
+		duration, bytes = section.Retention.Time, int64(section.Retention.Size)
+	}
+	var parts []string
+	if duration != 0 {
+		parts = append(parts, duration.String())
+	}
+	if bytes != 0 {
+		parts = append(parts, sizeText(bytes))
+	}
+	return strings.Join(parts, " or ")
+}

@@ -9,16 +9,42 @@ const hexDigits = "0123456789abcdef"
 // and every other byte stays, be it valid UTF-8 or not.
 func AppendLabelString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
-	start := 0
-	for i := 0; i < len(s); i++ {
+	start, i := 0, 0
+	for i < len(s) {
+		if len(s)-i >= 8 && plain(word(s[i:])) {
+			i += 8
+			continue
+		}
 		if c := s[i]; c < ' ' || c == '"' || c == '\\' {
 			dst = append(dst, s[start:i]...)
 			dst = appendEscape(dst, c)
 			start = i + 1
 		}
+		i++
 	}
 	dst = append(dst, s[start:]...)
 	return append(dst, '"')
+}
+
+// word returns the first eight bytes of s, the first of them lowest.
+func word(s string) uint64 {
+	_ = s[7]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+}
+
+const (
+	lowBits  = 0x0101010101010101
+	highBits = 0x8080808080808080
+)
+
+// plain reports whether no byte of w needs an escape in a label string. Above
+// an offending byte it may count others as offending too, which does no harm:
+// it never misses the lowest one.
+func plain(w uint64) bool {
+	quote := w ^ '"'*lowBits
+	slash := w ^ '\\'*lowBits
+	return ((w-' '*lowBits)&^w|(quote-lowBits)&^quote|(slash-lowBits)&^slash)&highBits == 0
 }
 
 // AppendString appends s, quoted, as Prometheus writes every string that is not
@@ -26,6 +52,12 @@ func AppendLabelString(dst []byte, s string) []byte {
 // characters <, >, &, U+2028 and U+2029 are written as \u escapes and each byte
 // that is not valid UTF-8 as \ufffd.
 func AppendString(dst []byte, s string) []byte {
+	return appendText(dst, s, false)
+}
+
+// appendText is AppendString; short says that backspace and form feed have
+// their two-letter escapes.
+func appendText(dst []byte, s string, short bool) []byte {
 	dst = append(dst, '"')
 	start := 0
 	for i := 0; i < len(s); {
@@ -33,7 +65,14 @@ func AppendString(dst []byte, s string) []byte {
 		if c < utf8.RuneSelf {
 			if c < ' ' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
 				dst = append(dst, s[start:i]...)
-				dst = appendEscape(dst, c)
+				switch {
+				case short && c == '\b':
+					dst = append(dst, '\\', 'b')
+				case short && c == '\f':
+					dst = append(dst, '\\', 'f')
+				default:
+					dst = appendEscape(dst, c)
+				}
 				start = i + 1
 			}
 			i++
@@ -57,8 +96,8 @@ func AppendString(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
-// appendEscape appends the escape of an ASCII character. Backspace and form
-// feed have no short form here: Prometheus writes \u0008 and \u000c.
+// appendEscape appends the escape of an ASCII character, \u0008 and \u000c for
+// backspace and form feed.
 func appendEscape(dst []byte, c byte) []byte {
 	switch c {
 	case '"', '\\':

@@ -27,6 +27,7 @@ const formatVersion = 1
 const (
 	hourMS          = 3600_000
 	blockMS         = 2 * hourMS
+	sliceMS         = blockMS / 4
 	seriesPerCommit = 1000
 	seriesPerPod    = 10
 )
@@ -94,9 +95,9 @@ func (s Spec) Labels(i int) labels.Labels {
 	)
 }
 
-// offsetMS is by how much the scrapes of series i lie behind the step.
-func (s Spec) offsetMS(i int) int64 {
-	return int64(uint32(i/seriesPerPod)*2654435761) % s.StepMS
+// timeMS is when sample number j of series i was scraped: each pod at its own offset behind the step.
+func (s Spec) timeMS(i, j int) int64 {
+	return s.StartMS + int64(j)*s.StepMS + int64(uint32(i/seriesPerPod)*2654435761)%s.StepMS
 }
 
 // write makes all blocks in dir, one after the other, so that memory holds one block's worth of samples.
@@ -114,33 +115,29 @@ func write(ctx context.Context, dir string, s Spec) error {
 	return nil
 }
 
-// writeBlock writes the samples before end that are not yet done.
+// writeBlock writes the samples before end that are not yet done, slice by slice, because the writer's head takes no
+// sample that is older than half a block behind the newest one committed.
 func writeBlock(ctx context.Context, dir string, s Spec, end int64, sources []source, done []int) error {
 	w, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, blockMS)
 	if err != nil {
 		return err
 	}
 	defer w.Close()
-	var app storage.Appender
-	for i := range sources {
-		if app == nil {
-			app = w.Appender(ctx)
-		}
-		lset, ref := s.Labels(i), storage.SeriesRef(0)
-		for ; done[i] < s.Samples; done[i]++ {
-			ts := s.StartMS + int64(done[i])*s.StepMS + s.offsetMS(i)
-			if ts >= end {
-				break
+	refs := make([]storage.SeriesRef, len(sources))
+	for slice := end - blockMS + sliceMS; slice <= end; slice += sliceMS {
+		for from := 0; from < len(sources); from += seriesPerCommit {
+			app := w.Appender(ctx)
+			for i := from; i < min(from+seriesPerCommit, len(sources)); i++ {
+				lset := s.Labels(i)
+				for ; done[i] < s.Samples && s.timeMS(i, done[i]) < slice; done[i]++ {
+					if refs[i], err = app.Append(refs[i], lset, s.timeMS(i, done[i]), sources[i].next()); err != nil {
+						return fmt.Errorf("series %d: %w", i, err)
+					}
+				}
 			}
-			if ref, err = app.Append(ref, lset, ts, sources[i].next()); err != nil {
-				return fmt.Errorf("series %d: %w", i, err)
-			}
-		}
-		if i%seriesPerCommit == seriesPerCommit-1 || i == len(sources)-1 {
 			if err := app.Commit(); err != nil {
 				return err
 			}
-			app = nil
 		}
 	}
 	_, err = w.Flush(ctx)

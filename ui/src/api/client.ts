@@ -1,0 +1,150 @@
+// The page's only way to the server. What comes in is a path under /api/v1 and its parameters; what goes out is the
+// decoded answer with what it cost, or one of three failures a page can tell apart. It also knows whether the server can
+// be reached at all, so that every page need not find out for itself.
+
+/** Prometheus said no: the query is wrong, too large, timed out. */
+export class APIError extends Error {
+  readonly type: string;
+  readonly status: number;
+  constructor(message: string, type: string, status: number) {
+    super(message);
+    this.type = type;
+    this.status = status;
+  }
+}
+
+/** The server did not answer, or is not ready yet. */
+export class UnavailableError extends Error {}
+
+export interface Answer<T> { data: T; warnings: string[]; infos: string[]; ms: number; bytes: number }
+
+export type Health =
+  | { state: "ok" }
+  | { state: "unreachable" }
+  | { state: "starting"; done: number; total: number };
+
+export type Params = Record<string, string | number | undefined>;
+
+interface Envelope<T> { status: string; data?: T; error?: string; errorType?: string; warnings?: string[]; infos?: string[] }
+
+/** Longer queries go in a body: proxies and servers cut addresses off at 8 KiB or so. */
+const GET_CHARS_MAX = 4000;
+const PROBE_MS = 1500;
+
+export class Server {
+  /** Ends with a slash. The page is one level below it, whatever prefix a proxy puts in front. */
+  readonly base: string;
+  health: Health = { state: "ok" };
+  /** Counts returns from an outage; pages ask again when it changes. */
+  epoch = 0;
+  private listeners = new Set<() => void>();
+  private probing = false;
+
+  constructor(base: string) {
+    this.base = base;
+  }
+
+  subscribe(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  /** Asks `path` below /api/v1. The signal's abort comes out as a DOMException named AbortError, as fetch throws it. */
+  async get<T>(path: string, params: Params, signal: AbortSignal): Promise<Answer<T>> {
+    const q = new URLSearchParams();
+    for (const [k, v] of Object.entries(params)) if (v !== undefined) q.set(k, String(v));
+    const began = performance.now();
+    const { response, body } = await this.send(`api/v1/${path}`, q, signal);
+    const ms = performance.now() - began;
+    const envelope = decode<T>(response, body);
+    return {
+      data: envelope.data as T,
+      warnings: envelope.warnings ?? [],
+      infos: envelope.infos ?? [],
+      ms,
+      bytes: body.byteLength,
+    };
+  }
+
+  private async send(path: string, q: URLSearchParams, signal: AbortSignal): Promise<{ response: Response; body: ArrayBuffer }> {
+    const query = q.toString();
+    const long = query.length > GET_CHARS_MAX;
+    const url = this.base + path + (query === "" || long ? "" : `?${query}`);
+    try {
+      const response = await fetch(url, long ? { method: "POST", body: q, signal } : { signal });
+      const body = await response.arrayBuffer();
+      // 503 is also how Prometheus says that one query timed out, but then the answer has a type.
+      if (response.status === 503 && !isTyped(body)) throw new UnavailableError("The server is starting");
+      if (response.status === 502 || response.status === 504) throw new UnavailableError("The server cannot be reached");
+      return { response, body };
+    } catch (e) {
+      if (signal.aborted) throw e;
+      this.suspect();
+      throw e instanceof UnavailableError ? e : new UnavailableError("The server cannot be reached");
+    }
+  }
+
+  /** Begins to watch the server until it is ready again. */
+  private suspect(): void {
+    if (this.probing) return;
+    this.probing = true;
+    void this.probe();
+  }
+
+  private async probe(): Promise<void> {
+    for (;;) {
+      const health = await this.check();
+      if (health.state === "ok") this.epoch++;
+      this.health = health;
+      this.listeners.forEach((l) => l());
+      if (health.state === "ok") break;
+      await new Promise((wake) => setTimeout(wake, PROBE_MS));
+    }
+    this.probing = false;
+  }
+
+  private async check(): Promise<Health> {
+    try {
+      const ready = await fetch(`${this.base}-/ready`);
+      if (ready.ok) return { state: "ok" };
+      if (ready.status !== 503) return { state: "unreachable" };
+    } catch {
+      return { state: "unreachable" };
+    }
+    return this.replay();
+  }
+
+  /** How far the start has come, where the server tells. */
+  private async replay(): Promise<Health> {
+    try {
+      const r = await fetch(`${this.base}api/v1/status/walreplay`);
+      const body = (await r.json()) as { data?: { min: number; max: number; current: number } };
+      const { min = 0, max = 0, current = 0 } = body.data ?? {};
+      return { state: "starting", done: Math.max(0, current - min), total: Math.max(0, max - min) };
+    } catch {
+      return { state: "starting", done: 0, total: 0 };
+    }
+  }
+}
+
+function isTyped(body: ArrayBuffer): boolean {
+  return new TextDecoder().decode(body.slice(0, 512)).includes('"errorType"');
+}
+
+function decode<T>(response: Response, body: ArrayBuffer): Envelope<T> {
+  const text = new TextDecoder().decode(body);
+  let envelope: Envelope<T>;
+  try {
+    envelope = JSON.parse(text) as Envelope<T>;
+  } catch {
+    const hint = text.trim().slice(0, 200);
+    throw new APIError(hint === "" ? `The server answered ${response.status}` : `${response.status}: ${hint}`, "bad_response", response.status);
+  }
+  if (envelope.status !== "success") {
+    throw new APIError(envelope.error ?? `The server answered ${response.status}`, envelope.errorType ?? "error", response.status);
+  }
+  return envelope;
+}
+
+/** Whether the failure is only that we stopped asking. */
+export const isAbort = (e: unknown): boolean => e instanceof DOMException && e.name === "AbortError";

@@ -1,0 +1,115 @@
+// The shell: header, the server's state, and the page the address names.
+import { useEffect, useRef } from "preact/hooks";
+import type { Server } from "./api/client.ts";
+import { ServerContext, useAPI, useHealth } from "./api/hooks.ts";
+import type { Route } from "./lib/route.ts";
+import { NavContext, useLocation, useNav, type Nav } from "./nav.ts";
+import * as icons from "./parts/icons.tsx";
+import { Empty } from "./parts/small.tsx";
+import { PrefsContext, useStoredPrefs } from "./prefs.ts";
+import { QueryPage } from "./query/page.tsx";
+import { StatusPage } from "./status/page.tsx";
+import { TargetsPage } from "./targets/page.tsx";
+import { useTheme, type Theme } from "./theme.ts";
+
+export function App({ server }: { server: Server }) {
+  const nav = useLocation(server.base);
+  const prefs = useStoredPrefs();
+  return (
+    <ServerContext.Provider value={server}>
+      <NavContext.Provider value={nav}>
+        <PrefsContext.Provider value={prefs}>
+          <a class="skip" href="#main" onClick={(e) => { e.preventDefault(); document.getElementById("main")?.focus(); }}>Skip to content</a>
+          <Header />
+          <Banner />
+          <main id="main" tabIndex={-1}><Page nav={nav} /></main>
+        </PrefsContext.Provider>
+      </NavContext.Provider>
+    </ServerContext.Provider>
+  );
+}
+
+const TITLES: Record<Route, string> = {
+  "query": "Query", "targets": "Targets", "status": "Status", "tsdb-status": "TSDB status", "flags": "Flags", "config": "Configuration",
+};
+
+function Page({ nav }: { nav: Nav }) {
+  const { route } = nav.place;
+  useEffect(() => { document.title = route ? `${TITLES[route]} · ferula` : "ferula"; }, [route]);
+  switch (route) {
+    case "query": return <QueryPage />;
+    case "targets": return <TargetsPage />;
+    case null: return <Empty title="There is no such page">Use the links above.</Empty>;
+    default: return <StatusPage route={route} />;
+  }
+}
+
+const LINKS: readonly (readonly [Route, string, readonly Route[]])[] = [
+  ["query", "Query", ["query"]],
+  ["targets", "Targets", ["targets"]],
+  ["status", "Status", ["status", "tsdb-status", "flags", "config"]],
+];
+
+function Header() {
+  const nav = useNav();
+  // Leaving the query page and coming back must not lose the queries.
+  const lastQuery = useRef("");
+  if (nav.place.route === "query") lastQuery.current = nav.place.search;
+  const follow = (e: MouseEvent, route: Route) => {
+    if (e.ctrlKey || e.metaKey || e.shiftKey || e.button !== 0) return;
+    e.preventDefault();
+    nav.go(route, route === "query" ? lastQuery.current : "");
+  };
+  return (
+    <header class="top">
+      <a class="brand" href={nav.href("query")} onClick={(e) => follow(e, "query")} aria-label="ferula, start page">
+        <icons.Mark /><span>ferula</span>
+      </a>
+      <nav aria-label="Pages">
+        {LINKS.map(([route, text, routes]) => (
+          <a key={route} href={nav.href(route)} onClick={(e) => follow(e, route)}
+            aria-current={nav.place.route && routes.includes(nav.place.route) ? "page" : undefined}>{text}</a>
+        ))}
+      </nav>
+      <span class="spacer" />
+      <Version />
+      <ThemeButton />
+    </header>
+  );
+}
+
+function Version() {
+  const { answer } = useAPI<{ version: string }>("status/buildinfo");
+  const version = answer?.data?.version;
+  return version ? <span class="version" title="Version of the server">{version}</span> : null;
+}
+
+const NEXT: Record<Theme, Theme> = { auto: "light", light: "dark", dark: "auto" };
+const NAMES: Record<Theme, string> = { auto: "as the system", light: "light", dark: "dark" };
+
+function ThemeButton() {
+  const [theme, setTheme] = useTheme();
+  const label = `Theme: ${NAMES[theme]}. Change to ${NAMES[NEXT[theme]]}`;
+  return (
+    <button type="button" class="button quiet icon-only" id="theme" data-theme-choice={theme} aria-label={label} title={label}
+      onClick={() => setTheme(NEXT[theme])}>
+      {theme === "auto" ? <icons.Auto /> : theme === "light" ? <icons.Sun /> : <icons.Moon />}
+    </button>
+  );
+}
+
+/** Says what is wrong with the server while something is; the pages keep showing what they have. */
+function Banner() {
+  const { health } = useHealth();
+  if (health.state === "ok") return null;
+  if (health.state === "unreachable") {
+    return <div class="banner bad" role="alert"><strong>The server cannot be reached.</strong> Trying again until it answers.</div>;
+  }
+  const { done, total } = health;
+  return (
+    <div class="banner" role="status">
+      <strong>The server is starting.</strong>
+      {total > 0 ? <> Replaying the write-ahead log: segment {done} of {total}. <progress value={done} max={total} /></> : " It will answer in a moment."}
+    </div>
+  );
+}

@@ -1,0 +1,21 @@
+// Addresses of the page. All are one level deep, so that "./" is the base under any prefix a proxy may put in front; the
+// names are Prometheus' own, so that its links and people's fingers find them.
+
+export type Route = "query" | "targets" | "status" | "tsdb-status" | "flags" | "config";
+
+const ROUTES: Readonly<Record<string, Route>> = {
+  "": "query",
+  query: "query",
+  graph: "query",
+  targets: "targets",
+  status: "status",
+  "tsdb-status": "tsdb-status",
+  flags: "flags",
+  config: "config",
+};
+
+/** "/prom/targets" is "/prom/" and "targets". */
+export function splitPath(pathname: string): { base: string; route: Route | null } {
+  const cut = pathname.lastIndexOf("/") + 1;
+  return { base: pathname.slice(0, cut), route: ROUTES[pathname.slice(cut)] ?? null };
+}

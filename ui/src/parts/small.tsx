@@ -1,0 +1,97 @@
+// Small things several pages use.
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { APIError, UnavailableError } from "../api/client.ts";
+import { plainMessage } from "../lib/promerror.ts";
+import * as icons from "./icons.tsx";
+
+interface TabsProps<T extends string> { label: string; value: T; options: readonly (readonly [T, string])[]; onChange: (v: T) => void }
+
+/** One of a few, as adjoining buttons. Arrow keys move, as in every such row. */
+export function Segments<T extends string>({ label, value, options, onChange }: TabsProps<T>) {
+  const move = (e: KeyboardEvent) => {
+    const step = e.key === "ArrowRight" ? 1 : e.key === "ArrowLeft" ? -1 : 0;
+    if (step === 0) return;
+    e.preventDefault();
+    const i = options.findIndex(([v]) => v === value);
+    const next = (i + step + options.length) % options.length;
+    onChange(options[next]![0]);
+    (e.currentTarget as HTMLElement).querySelectorAll<HTMLElement>("button")[next]?.focus();
+  };
+  return (
+    <div class="segments" role="radiogroup" aria-label={label} onKeyDown={move}>
+      {options.map(([v, text]) => (
+        <button type="button" role="radio" key={v} aria-checked={v === value} tabIndex={v === value ? 0 : -1}
+          data-value={v} onClick={() => onChange(v)}>{text}</button>
+      ))}
+    </div>
+  );
+}
+
+export function Notice({ kind, children }: { kind: "error" | "warning" | "info"; children: ComponentChildren }) {
+  return <div class={`notice ${kind}`} role={kind === "error" ? "alert" : "status"}>{children}</div>;
+}
+
+/** A failure in words; the shell's banner already speaks for a server that is away. */
+export function Failure({ error }: { error: Error }) {
+  const title = error instanceof UnavailableError ? "No answer" : error instanceof APIError ? titleOf(error.type) : "Unexpected failure";
+  return <Notice kind="error"><strong>{title}</strong><span>{plainMessage(error.message)}</span></Notice>;
+}
+
+function titleOf(type: string): string {
+  const titles: Record<string, string> = {
+    bad_data: "The query is not valid",
+    execution: "The query failed",
+    timeout: "The query took too long",
+    canceled: "The query was cancelled",
+    not_found: "Not found",
+    unavailable: "Not available",
+  };
+  return titles[type] ?? "The server reports an error";
+}
+
+export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
+  return <div class="empty"><p class="empty-title">{title}</p>{children && <p>{children}</p>}</div>;
+}
+
+/** A line at the upper edge while something is awaited; it appears late, because a flash on every fast answer only annoys. */
+export const Progress = ({ on }: { on: boolean }) => <div class={`progress ${on ? "on" : ""}`} role="progressbar" aria-hidden={!on} aria-label="Loading" />;
+
+export function CopyButton({ text, label = "Copy" }: { text: string; label?: string }) {
+  const [done, setDone] = useState(false);
+  const timer = useRef(0);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  const copy = () => {
+    void navigator.clipboard?.writeText(text).then(() => {
+      setDone(true);
+      timer.current = window.setTimeout(() => setDone(false), 1500);
+    });
+  };
+  return (
+    <button type="button" class="button quiet icon-only copy" aria-label={done ? "Copied" : label} title={label} onClick={copy}>
+      {done ? <icons.Check /> : <icons.Copy />}
+    </button>
+  );
+}
+
+/** A text box that filters a list. */
+export function Filter({ value, onInput, label }: { value: string; onInput: (v: string) => void; label: string }) {
+  return (
+    <div class="filter">
+      <icons.Search />
+      <input type="search" value={value} placeholder={label} aria-label={label} spellcheck={false}
+        onInput={(e) => onInput(e.currentTarget.value)} />
+    </div>
+  );
+}
+
+/** Labels as small boxes, name lighter than value. */
+export function LabelList({ labels }: { labels: Readonly<Record<string, string>> }) {
+  return (
+    <ul class="labels">
+      {Object.entries(labels).sort(([a], [b]) => (a < b ? -1 : 1)).map(([k, v]) => (
+        <li key={k}><span class="label-name">{k}</span><span class="label-value">{v}</span></li>
+      ))}
+    </ul>
+  );
+}

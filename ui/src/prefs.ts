@@ -1,0 +1,16 @@
+// What a person prefers and a link does not carry.
+import { createContext } from "preact";
+import { useContext, useState } from "preact/hooks";
+import type { Zone } from "./lib/time.ts";
+import { store } from "./store.ts";
+
+export interface Prefs { zone: Zone; setZone: (z: Zone) => void }
+
+export const PrefsContext = createContext<Prefs>({ zone: "local", setZone: () => undefined });
+
+export const usePrefs = (): Prefs => useContext(PrefsContext);
+
+export function useStoredPrefs(): Prefs {
+  const [zone, set] = useState<Zone>(() => (store.getItem("ferula.zone") === "utc" ? "utc" : "local"));
+  return { zone, setZone: (z) => { store.setItem("ferula.zone", z); set(z); } };
+}

@@ -1,0 +1,113 @@
+// CodeMirror, set up for PromQL: completion from the server, linting, history, and a mark where an error points.
+import {
+  acceptCompletion, autocompletion, closeBrackets, closeBracketsKeymap, closeCompletion, completionKeymap, completionStatus,
+  selectedCompletion,
+} from "@codemirror/autocomplete";
+import { defaultKeymap, history, historyKeymap, insertNewlineAndIndent } from "@codemirror/commands";
+import { bracketMatching, indentUnit, syntaxHighlighting } from "@codemirror/language";
+import { lintKeymap } from "@codemirror/lint";
+import { EditorState, Prec, StateEffect, StateField, type Extension } from "@codemirror/state";
+import { Decoration, drawSelection, EditorView, keymap, placeholder, type Command, type DecorationSet } from "@codemirror/view";
+import { classHighlighter } from "@lezer/highlight";
+import { PromQLExtension } from "@prometheus-io/codemirror-promql";
+import type { Mark } from "../lib/promerror.ts";
+
+export interface EditorHooks {
+  run: () => void;
+  /** An older (+1) or newer (-1) query, or null at the end of the list. The draft is what is in the editor now. */
+  recall: (step: 1 | -1, draft: string) => string | null;
+  changed: (text: string) => void;
+}
+
+const setMark = StateEffect.define<Mark | null>();
+
+/** The underline goes with the first edit: what is under it is no longer what the server complained about. */
+const markField = StateField.define<DecorationSet>({
+  create: () => Decoration.none,
+  update(marks, tr) {
+    let next = tr.docChanged ? Decoration.none : marks;
+    for (const e of tr.effects) if (e.is(setMark)) next = e.value ? underline(e.value, tr.newDoc.length) : Decoration.none;
+    return next;
+  },
+  provide: (f) => EditorView.decorations.from(f),
+});
+
+function underline(m: Mark, length: number): DecorationSet {
+  const to = Math.min(m.to, length);
+  return m.from >= to ? Decoration.none : Decoration.set([Decoration.mark({ class: "cm-server-error" }).range(m.from, to)]);
+}
+
+export function markError(view: EditorView, mark: Mark | null): void {
+  view.dispatch({ effects: setMark.of(mark) });
+}
+
+/** Replaces the text as one edit that can be undone. */
+export function replaceText(view: EditorView, text: string): void {
+  if (view.state.doc.toString() === text) return;
+  view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: text }, selection: { anchor: text.length } });
+}
+
+const CACHE_MS = 60_000;
+const METADATA_MAX = 20_000;
+
+/** Completion asks the same server, under the same prefix. One per page: all panels share what it has cached. */
+export function newPromQL(base: string): PromQLExtension {
+  return new PromQLExtension().setComplete({
+    remote: { url: base.replace(/\/$/, ""), cache: { maxAge: CACHE_MS }, httpErrorHandler: () => undefined },
+    maxMetricsMetadata: METADATA_MAX,
+  });
+}
+
+/** Up and Down recall past queries where they would otherwise do nothing: on the first and on the last line. */
+function recallCommand(hooks: EditorHooks, step: 1 | -1): Command {
+  return (view) => {
+    if (completionStatus(view.state) === "active") return false;
+    const { state } = view;
+    const line = state.doc.lineAt(state.selection.main.head).number;
+    if (!state.selection.main.empty || line !== (step === 1 ? 1 : state.doc.lines)) return false;
+    const text = hooks.recall(step, state.doc.toString());
+    if (text === null) return false;
+    replaceText(view, text);
+    return true;
+  };
+}
+
+/** Enter takes the chosen completion; where that is already what stands there (a typed "up"), it runs the query at once. */
+function enterCommand(run: Command): Command {
+  return (view) => {
+    const chosen = selectedCompletion(view.state);
+    const head = view.state.selection.main.head;
+    if (chosen && view.state.sliceDoc(Math.max(0, head - chosen.label.length), head) !== chosen.label) {
+      if (acceptCompletion(view)) return true;
+    }
+    closeCompletion(view);
+    return run(view);
+  };
+}
+
+export function extensions(promql: Extension, hooks: EditorHooks, label: string): Extension[] {
+  const run: Command = () => { hooks.run(); return true; };
+  return [
+    Prec.highest(keymap.of([
+      { key: "Tab", run: acceptCompletion },
+      { key: "Mod-Enter", run },
+      { key: "Enter", run: enterCommand(run) },
+      { key: "Shift-Enter", run: insertNewlineAndIndent },
+      { key: "ArrowUp", run: recallCommand(hooks, 1) },
+      { key: "ArrowDown", run: recallCommand(hooks, -1) },
+    ])),
+    history(), drawSelection(), bracketMatching(), closeBrackets(), indentUnit.of("  "),
+    autocompletion({ icons: false, maxRenderedOptions: 80 }),
+    EditorView.lineWrapping,
+    syntaxHighlighting(classHighlighter),
+    keymap.of([...closeBracketsKeymap, ...defaultKeymap, ...historyKeymap, ...completionKeymap, ...lintKeymap]),
+    placeholder("PromQL expression"),
+    EditorView.contentAttributes.of({ "aria-label": label, spellcheck: "false", autocapitalize: "off" }),
+    EditorView.updateListener.of((u) => { if (u.docChanged) hooks.changed(u.state.doc.toString()); }),
+    markField, promql,
+  ];
+}
+
+export function newEditor(parent: HTMLElement, doc: string, all: Extension[]): EditorView {
+  return new EditorView({ parent, state: EditorState.create({ doc, extensions: all }) });
+}

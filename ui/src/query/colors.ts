@@ -1,0 +1,45 @@
+// Colours as canvases need them: read out of the style sheet, so that tokens.css is the only place that names any.
+
+/** How many --s0, --s1, … tokens.css defines for each theme. */
+export const SERIES_COLORS = 14;
+
+export interface Palette {
+  series: (i: number) => string;
+  /** The colour laid thinly over the surface, as one opaque colour. */
+  over: (color: string) => string;
+  muted: string;
+  grid: string;
+  font: string;
+  axisFont: string;
+}
+
+export function palette(): Palette {
+  const style = getComputedStyle(document.documentElement);
+  const read = (name: string) => style.getPropertyValue(name).trim();
+  const series = Array.from({ length: SERIES_COLORS }, (_, i) => read(`--s${i}`));
+  const surface = read("--surface");
+  const axisFont = `11.5px ${read("--sans")}`;
+  return {
+    series: (i) => series[i % SERIES_COLORS]!,
+    over: (color) => blend(color, surface, 0.45),
+    muted: read("--muted"),
+    grid: read("--grid"),
+    font: `${11.5 * devicePixelRatio}px ${read("--sans")}`,
+    axisFont,
+  };
+}
+
+function channels(hex: string): [number, number, number] {
+  const n = parseInt(hex.slice(1), 16);
+  return [n >> 16, (n >> 8) & 255, n & 255];
+}
+
+/** `a` at that share, `b` for the rest. */
+function blend(a: string, b: string, share: number): string {
+  const [x, y] = [channels(a), channels(b)];
+  return `rgb(${x.map((v, i) => Math.round(v * share + y[i]! * (1 - share))).join(" ")})`;
+}
+
+export function fadeColor(hex: string, alpha: number): string {
+  return `rgb(${channels(hex).join(" ")} / ${alpha})`;
+}

@@ -1,0 +1,290 @@
+// One uPlot chart and what floats above it: the crosshair's tooltip. It takes columns and draws them; selection, hiding
+// and times come and go as plain values, so that the component around it owns all state.
+import uPlot from "uplot";
+import { formatLong, formatTicks } from "../lib/format.ts";
+import type { Labels } from "../lib/labels.ts";
+import { loneSamples, stackColumns, type Column, type Columns } from "../lib/matrix.ts";
+import { formatMoment, formatTime, type Zone } from "../lib/time.ts";
+import { fadeColor, palette, type Palette } from "./colors.ts";
+
+export interface PlotOptions {
+  zone: Zone;
+  stacked: boolean;
+  /** Seconds. The axis shows what was asked for even where no data is. */
+  from: number;
+  to: number;
+  height: number;
+  onZoom: (fromMS: number, toMS: number) => void;
+  onZoomOut: () => void;
+}
+
+const SYNC_KEY = "ferula";
+const THIN_FROM = 40;
+
+export class Plot {
+  readonly chart: uPlot;
+  private readonly tip: HTMLElement;
+  private readonly dot: HTMLElement;
+  private readonly colors: Palette;
+  private hidden: ReadonlySet<number> = new Set();
+  private host: HTMLElement;
+  private columns: Columns;
+  private options: PlotOptions;
+
+  constructor(host: HTMLElement, columns: Columns, options: PlotOptions) {
+    this.host = host;
+    this.columns = columns;
+    this.options = options;
+    this.colors = palette();
+    this.tip = element(host, "tip");
+    this.dot = element(host, "dot");
+    this.chart = new uPlot(this.uplotOptions(), this.data(), host);
+  }
+
+  destroy(): void {
+    this.chart.destroy();
+    this.tip.remove();
+    this.dot.remove();
+  }
+
+  resize(width: number): void {
+    if (width > 0 && width !== this.chart.width) this.chart.setSize({ width, height: this.options.height });
+  }
+
+  /** New samples for the same series: nothing is rebuilt, and a tooltip under the mouse stays. */
+  update(columns: Columns, from: number, to: number): void {
+    this.columns = columns;
+    this.options = { ...this.options, from, to };
+    this.chart.setData(this.data());
+  }
+
+  setHidden(hidden: ReadonlySet<number>): void {
+    this.hidden = hidden;
+    this.chart.batch(() => {
+      if (this.options.stacked) this.chart.setData(this.data());
+      this.columns.values.forEach((_, i) => {
+        const show = !hidden.has(i);
+        if (this.chart.series[this.at(i)]!.show !== show) this.chart.setSeries(this.at(i), { show });
+      });
+    });
+  }
+
+  focus(i: number | null): void {
+    this.chart.setSeries(i === null ? null : this.at(i), { focus: i !== null });
+  }
+
+  /**
+   * Where series i is among uPlot's. A stack is drawn from its top down, each area opaque and the next one over it, which
+   * needs no clipping between neighbours and is right where one of them has gaps.
+   */
+  private at(i: number): number {
+    return this.options.stacked ? this.columns.values.length - i : i + 1;
+  }
+
+  private data(): uPlot.AlignedData {
+    const { times, values } = this.columns;
+    if (!this.options.stacked) return [times, ...values];
+    return [times, ...stackColumns(values, (i) => !this.hidden.has(i)).reverse()];
+  }
+
+  private uplotOptions(): uPlot.Options {
+    const { options } = this;
+    return {
+      width: Math.max(this.host.clientWidth, 200),
+      height: options.height,
+      legend: { show: false },
+      drawOrder: (options.stacked ? ["series", "axes"] : ["axes", "series"]) as uPlot.DrawOrderKey[],
+      focus: { alpha: 0.2 },
+      padding: [12, 12, 0, 4],
+      tzDate: (s) => (options.zone === "utc" ? uPlot.tzDate(new Date(s * 1000), "Etc/UTC") : new Date(s * 1000)),
+      cursor: {
+        points: { show: false },
+        focus: { prox: -1 },
+        drag: { x: true, y: false, setScale: false, dist: 6 },
+        sync: { key: SYNC_KEY, setSeries: false, scales: ["x", null] },
+        bind: { dblclick: () => () => { options.onZoomOut(); return null; } },
+      },
+      scales: {
+        x: { time: true, range: () => [this.options.from, this.options.to] },
+        y: { range: (_u, min, max) => yRange(min, max, options.stacked) },
+      },
+      axes: [this.timeAxis(), this.valueAxis()],
+      series: [{}, ...this.series()],
+      hooks: {
+        setCursor: [() => this.hover()],
+        setSelect: [(u) => this.selected(u)],
+      },
+    };
+  }
+
+  private series(): uPlot.Series[] {
+    const n = this.columns.values.length;
+    const list = this.columns.values.map((column, i): uPlot.Series => {
+      const color = this.colors.series(i);
+      return {
+        stroke: color,
+        width: n >= THIN_FROM ? 1 : 1.75,
+        ...this.fill(color, n),
+        points: { show: true, size: 4, fill: color, stroke: color, width: 0, filter: (u, at, show) => (show ? null : loneSamples(u.data[at]!)) as number[] },
+        show: !this.hidden.has(i),
+        label: String(i),
+        pxAlign: column.length > 2000 ? 0 : 1,
+      };
+    });
+    return this.options.stacked ? list.reverse() : list;
+  }
+
+  /** A stack is areas. A single line stands on a faint one, which makes its course easier to see. */
+  private fill(color: string, n: number): Pick<uPlot.Series, "fill"> {
+    if (this.options.stacked) return { fill: this.colors.over(color) };
+    if (n > 1) return {};
+    return {
+      fill: (u) => {
+        const g = u.ctx.createLinearGradient(0, u.bbox.top, 0, u.bbox.top + u.bbox.height);
+        g.addColorStop(0, fadeColor(color, 0.22));
+        g.addColorStop(1, fadeColor(color, 0.02));
+        return g;
+      },
+    };
+  }
+
+  private timeAxis(): uPlot.Axis {
+    return {
+      ...this.axisStyle(),
+      space: 72,
+      size: 40,
+      values: (_u, splits, _axis, _space, incr) => timeLabels(splits, incr, this.options.zone),
+    };
+  }
+
+  private valueAxis(): uPlot.Axis {
+    return {
+      ...this.axisStyle(),
+      space: 36,
+      size: (u, values) => {
+        u.ctx.font = this.colors.font;
+        const widest = Math.max(0, ...(values ?? []).map((v) => u.ctx.measureText(v).width));
+        return Math.max(36, Math.ceil(widest / devicePixelRatio) + 18);
+      },
+      values: (_u, splits) => formatTicks(splits),
+    };
+  }
+
+  private axisStyle(): uPlot.Axis {
+    const { muted, grid } = this.colors;
+    return {
+      stroke: muted,
+      font: this.colors.axisFont,
+      grid: { stroke: grid, width: 1 },
+      ticks: { show: false },
+      border: { show: false },
+      gap: 8,
+    };
+  }
+
+  private selected(u: uPlot): void {
+    const { left, width } = u.select;
+    if (width < 6) return;
+    const [from, to] = [u.posToVal(left, "x"), u.posToVal(left + width, "x")];
+    u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.options.onZoom(Math.round(from * 1000), Math.round(to * 1000));
+  }
+
+  /** The shown series whose value at x is nearest to the pointer, by distance on the screen. */
+  private nearest(x: number, top: number): { i: number; y: number } | null {
+    let best: { i: number; y: number } | null = null;
+    let bestDistance = Infinity;
+    for (let i = 0; i < this.columns.values.length; i++) {
+      const drawn = (this.chart.data[this.at(i)] as Column)[x];
+      if (drawn == null || this.hidden.has(i)) continue;
+      const y = this.chart.valToPos(drawn, "y");
+      const distance = Math.abs(y - top);
+      if (distance < bestDistance) [best, bestDistance] = [{ i, y }, distance];
+    }
+    return best;
+  }
+
+  private hover(): void {
+    const { idx, top = -1, left = -1, event } = this.chart.cursor;
+    // Charts that only follow another one's crosshair show no tooltip of their own.
+    const found = idx == null || !event || left < 0 || top < 0 ? null : this.nearest(idx, top);
+    this.tip.hidden = this.dot.hidden = found === null;
+    if (!found || idx == null) return;
+    const x = this.chart.valToPos(this.columns.times[idx]!, "x");
+    this.tip.replaceChildren(...this.tipContent(found.i, idx));
+    this.place(x, found.y, top);
+    this.dot.style.background = this.colors.series(found.i);
+  }
+
+  private tipContent(i: number, x: number): Node[] {
+    const { times, values, labels } = this.columns;
+    const time = node("div", "tip-time", formatTime(times[x]! * 1000, this.options.zone));
+    const value = node("div", "tip-value", formatLong(values[i]![x]!));
+    const swatch = node("span", "swatch", "");
+    swatch.style.background = this.colors.series(i);
+    value.prepend(swatch);
+    return [time, value, labelTable(labels[i]!)];
+  }
+
+  /** Beside the crosshair, on the side with room; never over the point it speaks of. */
+  private place(x: number, y: number, top: number): void {
+    const { left: plotLeft, top: plotTop } = this.offset();
+    this.dot.style.transform = `translate(${plotLeft + x}px, ${plotTop + y}px)`;
+    const width = this.tip.offsetWidth;
+    const room = this.host.clientWidth - (plotLeft + x) - 16;
+    const left = room >= width ? plotLeft + x + 14 : Math.max(0, plotLeft + x - width - 14);
+    const down = Math.min(Math.max(plotTop + top - 20, 0), Math.max(0, this.options.height - this.tip.offsetHeight));
+    this.tip.style.transform = `translate(${left}px, ${down}px)`;
+  }
+
+  private offset(): { left: number; top: number } {
+    const { bbox } = this.chart;
+    return { left: bbox.left / uPlot.pxRatio, top: bbox.top / uPlot.pxRatio };
+  }
+}
+
+function yRange(min: number | null, max: number | null, stacked: boolean): [number, number] {
+  if (min === null || max === null) return [0, 1];
+  if (stacked) return uPlot.rangeNum(Math.min(0, min), Math.max(0, max), 0.1, true) as [number, number];
+  // One value only: give it a band of its own size around it, with zero as the floor where it is near.
+  if (min === max) return min === 0 ? [0, 1] : min > 0 ? [0, min * 2] : [min * 2, 0];
+  return uPlot.rangeNum(min, max, 0.1, true) as [number, number];
+}
+
+/** Hours and minutes; the date beneath where it changes. */
+function timeLabels(splits: readonly number[], incr: number, zone: Zone): string[] {
+  let day = "";
+  return splits.map((s) => {
+    const full = formatTime(s * 1000, zone);
+    const [date, time] = [full.slice(5, 10), full.slice(11)];
+    const fresh = date !== day;
+    const first = day === "";
+    day = date;
+    if (incr >= 86_400) return date;
+    const clock = incr >= 60 ? time.slice(0, 5) : formatMoment(s * 1000, zone, 0);
+    const spansDays = formatTime(splits[0]! * 1000, zone).slice(0, 10) !== formatTime(splits[splits.length - 1]! * 1000, zone).slice(0, 10);
+    return fresh && spansDays && (!first || time.startsWith("00:00")) ? `${clock}\n${date}` : clock;
+  });
+}
+
+function element(host: HTMLElement, className: string): HTMLElement {
+  const e = document.createElement("div");
+  e.className = className;
+  e.hidden = true;
+  host.append(e);
+  return e;
+}
+
+function node(tag: string, className: string, text: string): HTMLElement {
+  const e = document.createElement(tag);
+  e.className = className;
+  e.textContent = text;
+  return e;
+}
+
+function labelTable(labels: Labels): HTMLElement {
+  const list = node("dl", "tip-labels", "");
+  for (const [k, v] of Object.entries(labels)) list.append(node("dt", "", k), node("dd", "", v));
+  if (list.childElementCount === 0) list.append(node("dd", "none", "no labels"));
+  return list;
+}

@@ -1,0 +1,162 @@
+// What the server is, what it holds, how it was told to run.
+import { useMemo, useState } from "preact/hooks";
+import { useAPI, type Loaded } from "../api/hooks.ts";
+import type { NameValue, TSDBStatus } from "../api/types.ts";
+import { spellDuration } from "../lib/duration.ts";
+import { formatBytes, formatCount } from "../lib/format.ts";
+import type { Route } from "../lib/route.ts";
+import { formatTime } from "../lib/time.ts";
+import { useNav } from "../nav.ts";
+import { CopyButton, Empty, Failure, Filter, Progress } from "../parts/small.tsx";
+import { usePrefs } from "../prefs.ts";
+import { Yaml } from "./yaml.tsx";
+
+const SECTIONS: readonly (readonly [Route, string])[] = [["status", "Server"], ["tsdb-status", "TSDB"], ["flags", "Flags"], ["config", "Configuration"]];
+
+export function StatusPage({ route }: { route: Route }) {
+  const nav = useNav();
+  return (
+    <div class="page">
+      <div class="page-head">
+        <h1>Status</h1>
+        <nav class="subnav" aria-label="Status pages">
+          {SECTIONS.map(([r, text]) => (
+            <a key={r} href={nav.href(r)} aria-current={r === route ? "page" : undefined}
+              onClick={(e) => { if (e.ctrlKey || e.metaKey || e.shiftKey) return; e.preventDefault(); nav.go(r); }}>{text}</a>
+          ))}
+        </nav>
+      </div>
+      {route === "status" && <ServerStatus />}
+      {route === "tsdb-status" && <TSDB />}
+      {route === "flags" && <Flags />}
+      {route === "config" && <Config />}
+    </div>
+  );
+}
+
+/** Shows the answer, or why there is none. */
+function Loading({ of }: { of: Loaded<unknown> }) {
+  return <><Progress on={of.loading && !of.answer} />{of.error && <Failure error={of.error} />}</>;
+}
+
+function ServerStatus() {
+  const build = useAPI<Record<string, string>>("status/buildinfo");
+  const runtime = useAPI<Record<string, string | number | boolean>>("status/runtimeinfo");
+  return (
+    <div class="columns">
+      <section class="card"><h2>Build</h2><Loading of={build} />{build.answer && <Facts rows={Object.entries(build.answer.data).map(([k, v]) => [words(k), v])} />}</section>
+      <section class="card"><h2>Runtime</h2><Loading of={runtime} />{runtime.answer && <RuntimeFacts data={runtime.answer.data} />}</section>
+    </div>
+  );
+}
+
+const NAMES: Record<string, string> = {
+  goVersion: "Go version", buildUser: "Built by", buildDate: "Built on", CWD: "Working directory", startTime: "Started",
+  reloadConfigSuccess: "Last configuration reload", lastConfigTime: "Configuration read", corruptionCount: "WAL corruptions",
+  goroutineCount: "Goroutines", storageRetention: "Retention", serverTime: "Server time",
+};
+
+/** "branch" is "Branch"; names that are already in capitals are left as they are. */
+const words = (key: string): string => NAMES[key] ?? key[0]!.toUpperCase() + key.slice(1);
+
+function RuntimeFacts({ data }: { data: Record<string, string | number | boolean> }) {
+  const { zone } = usePrefs();
+  const show = (k: string, v: string | number | boolean): string => {
+    if (/Time$/.test(k) && typeof v === "string") return formatTime(Math.floor(Date.parse(v) / 1000) * 1000, zone);
+    if (k === "reloadConfigSuccess") return v ? "successful" : "failed";
+    // No limit is written as the largest integer there is.
+    if (k === "GOMEMLIMIT" && typeof v === "number") return v > 1e18 ? "none" : formatBytes(v);
+    return typeof v === "number" ? formatCount(v) : String(v);
+  };
+  const rows = Object.entries(data).map(([k, v]): [string, string] => [words(k), show(k, v)]);
+  const started = Date.parse(String(data["startTime"]));
+  if (started > 0) rows.unshift(["Running for", spellDuration(coarse(Date.now() - started))]);
+  return <Facts rows={rows} />;
+}
+
+/** Nobody needs the seconds of an uptime of days. */
+function coarse(ms: number): number {
+  const unit = ms > 86_400_000 ? 3_600_000 : ms > 3_600_000 ? 60_000 : 1000;
+  return Math.floor(ms / unit) * unit;
+}
+
+function Facts({ rows }: { rows: readonly (readonly [string, string])[] }) {
+  return <dl class="facts">{rows.map(([k, v]) => <div key={k}><dt>{k}</dt><dd>{v === "" ? <span class="none">–</span> : v}</dd></div>)}</dl>;
+}
+
+function TSDB() {
+  const { zone } = usePrefs();
+  const status = useAPI<TSDBStatus>("status/tsdb");
+  const d = status.answer?.data;
+  if (!d) return <Loading of={status} />;
+  const { numSeries, chunkCount, numLabelPairs, minTime, maxTime } = d.headStats;
+  const empty = minTime > maxTime;
+  return (
+    <>
+      <Loading of={status} />
+      <section class="card head" aria-label="Head">
+        <Figure title="Series" value={formatCount(numSeries)} />
+        <Figure title="Chunks" value={formatCount(chunkCount)} />
+        <Figure title="Label pairs" value={formatCount(numLabelPairs)} />
+        <Figure title="Oldest sample" value={empty ? "–" : formatTime(minTime - (minTime % 1000), zone)} small />
+        <Figure title="Newest sample" value={empty ? "–" : formatTime(maxTime - (maxTime % 1000), zone)} small />
+      </section>
+      <div class="columns">
+        <Top title="Series by metric" rows={d.seriesCountByMetricName} format={formatCount} />
+        <Top title="Series by label pair" rows={d.seriesCountByLabelValuePair} format={formatCount} />
+        <Top title="Values by label" rows={d.labelValueCountByLabelName} format={formatCount} />
+        <Top title="Memory by label" rows={d.memoryInBytesByLabelName} format={formatBytes} />
+      </div>
+    </>
+  );
+}
+
+const Figure = ({ title, value, small }: { title: string; value: string; small?: boolean }) =>
+  <div class={`figure ${small ? "small" : ""}`}><span>{title}</span><b>{value}</b></div>;
+
+function Top({ title, rows, format }: { title: string; rows: NameValue[] | null; format: (n: number) => string }) {
+  const list = rows ?? [];
+  const most = Math.max(1, ...list.map((r) => r.value));
+  return (
+    <section class="card">
+      <h2>{title}</h2>
+      {list.length === 0 ? <Empty title="None" /> : (
+        <table class="top-list"><tbody>
+          {list.map((r) => (
+            <tr key={r.name}><th scope="row"><span class="share" style={{ width: `${(r.value / most) * 100}%` }} /><code>{r.name}</code></th><td>{format(r.value)}</td></tr>
+          ))}
+        </tbody></table>
+      )}
+    </section>
+  );
+}
+
+function Flags() {
+  const flags = useAPI<Record<string, string>>("status/flags");
+  const [text, setText] = useState("");
+  const rows = useMemo(() => Object.entries(flags.answer?.data ?? {}).sort(([a], [b]) => (a < b ? -1 : 1)), [flags.answer]);
+  const found = rows.filter(([k, v]) => `--${k}=${v}`.toLowerCase().includes(text.toLowerCase()));
+  return (
+    <section class="card">
+      <div class="card-tools"><Filter value={text} onInput={setText} label="Filter flags" /></div>
+      <Loading of={flags} />
+      <table class="data flags"><tbody>
+        {found.map(([k, v]) => <tr key={k}><th scope="row"><code>--{k}</code></th><td><code>{v === "" ? <span class="none">empty</span> : v}</code></td></tr>)}
+      </tbody></table>
+      {flags.answer && found.length === 0 && <Empty title="No flag matches" />}
+    </section>
+  );
+}
+
+function Config() {
+  const config = useAPI<{ yaml: string }>("status/config");
+  const yaml = config.answer?.data.yaml;
+  return (
+    <section class="card config" aria-label="Configuration">
+      <Loading of={config} />
+      {yaml !== undefined && (yaml.trim() === "" ? <Empty title="No configuration file">The server runs with its defaults.</Empty> : (
+        <><CopyButton text={yaml} label="Copy the configuration" /><Yaml text={yaml} /></>
+      ))}
+    </section>
+  );
+}

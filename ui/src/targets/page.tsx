@@ -1,0 +1,91 @@
+// What is scraped, and whether it works.
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { useAPI } from "../api/hooks.ts";
+import type { Target, TargetsData } from "../api/types.ts";
+import { formatAgo, formatElapsed } from "../lib/duration.ts";
+import { formatCount, plural } from "../lib/format.ts";
+import { countHealth, filterTargets, groupTargets, type HealthFilter, type PoolOf } from "../lib/targets.ts";
+import * as icons from "../parts/icons.tsx";
+import { Empty, Failure, Filter, LabelList, Progress, Segments } from "../parts/small.tsx";
+
+const REFRESH_MS = 10_000;
+
+export function TargetsPage() {
+  const [tick, setTick] = useState(0);
+  const { answer, error, loading, reload } = useAPI<TargetsData>("targets", {}, tick);
+  const [text, setText] = useState("");
+  const [health, setHealth] = useState<HealthFilter>("any");
+  useEffect(() => {
+    const timer = setInterval(() => { if (document.visibilityState === "visible") setTick((n) => n + 1); }, REFRESH_MS);
+    return () => clearInterval(timer);
+  }, []);
+  const all = answer?.data.activeTargets ?? [];
+  const counts = useMemo(() => countHealth(all), [answer]);
+  const pools = useMemo(() => groupTargets(filterTargets(all, text, health), answer?.data ?? null), [answer, text, health]);
+  const options: readonly (readonly [HealthFilter, string])[] = [
+    ["any", `All ${formatCount(all.length)}`], ["up", `Up ${formatCount(counts.up)}`], ["down", `Down ${formatCount(counts.down)}`], ["unknown", `Unknown ${formatCount(counts.unknown)}`],
+  ];
+  return (
+    <div class="page">
+      <div class="page-head">
+        <h1>Targets</h1>
+        <span class="spacer" />
+        <Segments<HealthFilter> label="Health" value={health} options={options} onChange={setHealth} />
+        <Filter value={text} onInput={setText} label="Filter by address, label or error" />
+        <button type="button" class="button icon-only" aria-label="Refresh now" title="Refresh now" onClick={reload}><icons.Refresh /></button>
+      </div>
+      <Progress on={loading && !answer} />
+      {error && <Failure error={error} />}
+      {pools.map((p) => <PoolCard key={p.name} pool={p} />)}
+      {answer && all.length === 0 && pools.length === 0 && <Empty title="No targets">The configuration names nothing to scrape.</Empty>}
+      {answer && all.length > 0 && pools.length === 0 && <Empty title="No target matches the filter" />}
+    </div>
+  );
+}
+
+function PoolCard({ pool }: { pool: PoolOf<Target> }) {
+  const { up, down, unknown } = countHealth(pool.targets);
+  const [open, setOpen] = useState(true);
+  return (
+    <section class="card pool" aria-label={`Scrape pool ${pool.name}`}>
+      <h2>
+        <button type="button" aria-expanded={open} onClick={() => setOpen(!open)}>
+          <span class={`turn ${open ? "open" : ""}`}><icons.Right /></span>{pool.name}
+        </button>
+        <span class={`badge ${down > 0 ? "down" : unknown > 0 ? "unknown" : "up"}`}>{up} of {pool.targets.length} up</span>
+        {pool.dropped > 0 && <span class="hint">{plural(pool.dropped, "target")} dropped by relabelling</span>}
+      </h2>
+      {open && pool.targets.length > 0 && (
+        <div class="table-scroll">
+          <table class="data targets">
+            <thead><tr><th scope="col">Endpoint</th><th scope="col">State</th><th scope="col">Labels</th><th scope="col" class="num">Last scrape</th><th scope="col" class="num">Took</th></tr></thead>
+            <tbody>{pool.targets.map((t) => <TargetRows key={t.scrapeUrl + JSON.stringify(t.labels)} target={t} />)}</tbody>
+          </table>
+        </div>
+      )}
+    </section>
+  );
+}
+
+function TargetRows({ target: t }: { target: Target }) {
+  const [more, setMore] = useState(false);
+  const never = t.lastScrape.startsWith("0001-");
+  return (
+    <>
+      <tr>
+        <td class="endpoint">
+          <a href={t.globalUrl} rel="noreferrer noopener" target="_blank">{t.scrapeUrl}</a>
+          {t.lastError !== "" && <p class="target-error">{t.lastError}</p>}
+        </td>
+        <td><span class={`badge ${t.health}`}>{t.health}</span></td>
+        <td>
+          <LabelList labels={t.labels} />
+          <button type="button" class="link" aria-expanded={more} onClick={() => setMore(!more)}>{more ? "Hide discovered labels" : "Discovered labels"}</button>
+        </td>
+        <td class="num" title={never ? "" : t.lastScrape}>{never ? "never" : formatAgo(Date.now() - Date.parse(t.lastScrape))}{t.scrapeInterval && <span class="every">every {t.scrapeInterval}</span>}</td>
+        <td class="num">{never ? "–" : formatElapsed(t.lastScrapeDuration * 1000)}</td>
+      </tr>
+      {more && <tr class="discovered"><td colSpan={5}><LabelList labels={t.discoveredLabels} /></td></tr>}
+    </>
+  );
+}

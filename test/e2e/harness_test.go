@@ -1,0 +1,203 @@
+// Package e2e runs whole roles and talks to them as their users do: over HTTP on
+// loopback, with real configuration files, and where it matters as processes
+// that are killed. Tests whose names contain Peer need another program and are
+// run by `make interop`; the others need only Go.
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/store/tsdb"
+)
+
+func TestMain(m *testing.M) {
+	http.DefaultTransport.(*http.Transport).DisableKeepAlives = true
+	goleak.VerifyTestMain(m,
+		// Belongs to packages that Prometheus' configuration links, which start it
+		// when they are imported.
+		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
+		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+	)
+}
+
+// server is a running `ferula serve` in this process.
+type server struct {
+	t    *testing.T
+	base string
+	stop func() error
+
+	ready string // path that tells whether requests are answered
+}
+
+// startServe runs a server on a free port until the test ends, and waits until
+// it is ready.
+func startServe(t *testing.T, change func(*role.ServeOptions)) *server {
+	t.Helper()
+	opts := role.ServeOptions{
+		Web:    role.WebOptions{ListenAddress: "127.0.0.1:0"},
+		Store:  tsdb.Options{Dir: t.TempDir()},
+		Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)),
+	}
+	if change != nil {
+		change(&opts)
+	}
+	serve, err := role.NewServe(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- serve.Run(ctx) }()
+	stopped := false
+	s := &server{t: t, base: "http://" + serve.Addr().String()}
+	if external, err := url.Parse(opts.Web.ExternalURL); err == nil {
+		s.ready = strings.TrimRight(external.Path, "/") + "/-/ready"
+	}
+	s.stop = func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		cancel()
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(30 * time.Second):
+			t.Fatal("the server did not stop")
+			return nil
+		}
+	}
+	t.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			t.Errorf("the server stopped with %v", err)
+		}
+	})
+	s.waitReady()
+	return s
+}
+
+// testLog sends the server's log to the test's. The server has stopped, and so
+// logs no more, before the test ends.
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(p []byte) (int, error) {
+	l.t.Log(strings.TrimRight(string(p), "\n"))
+	return len(p), nil
+}
+
+func (s *server) waitReady() {
+	s.t.Helper()
+	eventually(s.t, 20*time.Second, "the server to be ready", func() bool {
+		status, _ := s.get(s.ready)
+		return status == http.StatusOK
+	})
+}
+
+// eventually polls until ok, or fails the test.
+func eventually(t *testing.T, within time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("waited %s for %s", within, what)
+}
+
+func (s *server) get(path string) (int, string) {
+	s.t.Helper()
+	resp, err := http.Get(s.base + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatalf("%s: %v", path, err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// sample is one element of an instant vector.
+type sample struct {
+	Metric map[string]string `json:"metric"`
+	Value  [2]any            `json:"value"`
+}
+
+// instant runs an instant query; no answer at all is an empty vector.
+func (s *server) instant(query string, params ...string) []sample {
+	s.t.Helper()
+	form := url.Values{"query": {query}}
+	for i := 0; i+1 < len(params); i += 2 {
+		form.Set(params[i], params[i+1])
+	}
+	status, body := s.get("/api/v1/query?" + form.Encode())
+	if status != http.StatusOK {
+		return nil
+	}
+	var answer struct {
+		Data struct {
+			Result []sample `json:"result"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+		s.t.Fatalf("%s: %v in %s", query, err, body)
+	}
+	return answer.Data.Result
+}
+
+func (s *server) value(query string, params ...string) string {
+	s.t.Helper()
+	v := s.instant(query, params...)
+	if len(v) != 1 {
+		return ""
+	}
+	text, _ := v[0].Value[1].(string)
+	return text
+}
+
+func writeFile(t *testing.T, path, text string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// binary builds ferula once for all tests of this package that kill it.
+func binary(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ferula")
+	build := exec.Command("go", "build", "-o", path, "../../cmd/ferula")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path
+}
+
+// needsPeer skips a test that needs another program, unless the run is meant to
+// have all of them.
+func needsPeer(t *testing.T, what string, found bool) {
+	t.Helper()
+	switch {
+	case found:
+	case os.Getenv("FERULA_TEST_PEERS") != "":
+		t.Fatalf("%s is needed and not there", what)
+	default:
+		t.Skipf("needs %s: run `make interop`", what)
+	}
+}

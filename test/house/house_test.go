@@ -1,0 +1,101 @@
+// Package house holds the rules of the repository as tests: which package may
+// import which, how long things may grow, and what must be documented.
+//
+// The source tree comes in as syntax, never as running code; what goes out are
+// failures that name the file and the rule. Every exception stands in the one
+// list below, with its reason.
+package house
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const modulePath = "github.com/ferula-io/ferula"
+
+// root of the repository, from this package's folder, in which tests run.
+const root = "../.."
+
+// source is one parsed file; path is relative to the root.
+type source struct {
+	path string
+	pkg  string // folder, relative to the root
+	file *ast.File
+	fset *token.FileSet
+	test bool
+	text string
+}
+
+// sources parses every Go file of the repository that people wrote.
+func sources(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(root, path)
+		rel = filepath.ToSlash(rel)
+		if d.IsDir() {
+			if skipFolder(rel, d.Name()) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, path, text, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		if ast.IsGenerated(file) {
+			return nil
+		}
+		all = append(all, source{rel, filepath.ToSlash(filepath.Dir(rel)), file, fset, strings.HasSuffix(rel, "_test.go"), string(text)})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 20 {
+		t.Fatalf("only %d files found: the rules are looking at the wrong place", len(all))
+	}
+	return all
+}
+
+func skipFolder(rel, name string) bool {
+	return rel != "." && (strings.HasPrefix(name, ".") || name == "node_modules" || name == "testdata" || name == "dist" || rel == "data" || rel == "bin")
+}
+
+func (s source) imports() []string {
+	var paths []string
+	for _, spec := range s.file.Imports {
+		paths = append(paths, strings.Trim(spec.Path.Value, `"`))
+	}
+	return paths
+}
+
+// at words a position as file:line.
+func (s source) at(pos token.Pos) string {
+	return s.path + ":" + lineText(s.fset.Position(pos).Line)
+}
+
+func lineText(n int) string {
+	digits := ""
+	for ; n > 0; n /= 10 {
+		digits = string(rune('0'+n%10)) + digits
+	}
+	return digits
+}

@@ -1,0 +1,252 @@
+package house
+
+import (
+	"go/ast"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	fileLinesMax     = 800
+	functionLinesMax = 80
+	packageFilesMax  = 15
+	importChainMax   = 8
+)
+
+// exceptions from the budgets, each with its reason. The key is what a failure
+// names: a file, a folder, or file:function.
+var exceptions = map[string]string{}
+
+func excepted(key string) bool { return exceptions[key] != "" }
+
+func TestFilesAndFunctionsStayShort(t *testing.T) {
+	for _, s := range sources(t) {
+		lines := strings.Count(s.text, "\n")
+		if lines > fileLinesMax && !excepted(s.path) {
+			t.Errorf("%s has %d lines, at most %d", s.path, lines, fileLinesMax)
+		}
+		if s.test {
+			continue
+		}
+		for _, decl := range s.file.Decls {
+			f, ok := decl.(*ast.FuncDecl)
+			if !ok || f.Body == nil {
+				continue
+			}
+			n := s.fset.Position(f.End()).Line - s.fset.Position(f.Pos()).Line + 1
+			if n > functionLinesMax && !excepted(s.path+":"+f.Name.Name) {
+				t.Errorf("%s: %s has %d lines, at most %d", s.at(f.Pos()), f.Name.Name, n, functionLinesMax)
+			}
+		}
+	}
+}
+
+func TestPackagesStaySmall(t *testing.T) {
+	files := map[string]int{}
+	for _, s := range sources(t) {
+		if !s.test {
+			files[s.pkg]++
+		}
+	}
+	for pkg, n := range files {
+		if n > packageFilesMax && !excepted(pkg) {
+			t.Errorf("%s has %d files, at most %d", pkg, n, packageFilesMax)
+		}
+	}
+}
+
+func TestEveryPackageHasAPackageComment(t *testing.T) {
+	documented := map[string]bool{}
+	for _, s := range sources(t) {
+		if s.test && documented[s.pkg] {
+			continue
+		}
+		if doc := s.file.Doc; doc != nil && (strings.HasPrefix(doc.Text(), "Package ") || strings.HasPrefix(doc.Text(), "Command ")) {
+			documented[s.pkg] = true
+		} else if !s.test && !documented[s.pkg] {
+			documented[s.pkg] = false
+		}
+	}
+	for pkg, ok := range documented {
+		if !ok {
+			t.Errorf("%s has no package comment", pkg)
+		}
+	}
+}
+
+func TestExportedNamesAreDocumented(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		for _, decl := range s.file.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				if d.Name.IsExported() && d.Doc == nil && receiverIsExported(d) {
+					t.Errorf("%s: %s is not documented", s.at(d.Pos()), d.Name.Name)
+				}
+			case *ast.GenDecl:
+				undocumented(t, s, d)
+			}
+		}
+	}
+}
+
+func receiverIsExported(f *ast.FuncDecl) bool {
+	if f.Recv == nil {
+		return true
+	}
+	expr := f.Recv.List[0].Type
+	if star, ok := expr.(*ast.StarExpr); ok {
+		expr = star.X
+	}
+	if generic, ok := expr.(*ast.IndexExpr); ok {
+		expr = generic.X
+	}
+	name, ok := expr.(*ast.Ident)
+	return ok && name.IsExported()
+}
+
+func undocumented(t *testing.T, s source, d *ast.GenDecl) {
+	t.Helper()
+	for _, spec := range d.Specs {
+		switch sp := spec.(type) {
+		case *ast.TypeSpec:
+			if sp.Name.IsExported() && d.Doc == nil && sp.Doc == nil {
+				t.Errorf("%s: %s is not documented", s.at(sp.Pos()), sp.Name.Name)
+			}
+		case *ast.ValueSpec:
+			for _, name := range sp.Names {
+				if name.IsExported() && d.Doc == nil && sp.Doc == nil && sp.Comment == nil {
+					t.Errorf("%s: %s is not documented", s.at(sp.Pos()), name.Name)
+				}
+			}
+		}
+	}
+}
+
+func TestNoInitFunctions(t *testing.T) {
+	for _, s := range sources(t) {
+		for _, decl := range s.file.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
+				t.Errorf("%s: init()", s.at(f.Pos()))
+			}
+		}
+	}
+}
+
+// Package variables are tables, sentinels, capped pools and embedded files: a
+// literal, or a call that makes one of these.
+func TestPackageVariablesAreTablesSentinelsOrPools(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		for _, decl := range s.file.Decls {
+			d, ok := decl.(*ast.GenDecl)
+			if !ok || d.Tok != token.VAR {
+				continue
+			}
+			for _, spec := range d.Specs {
+				v := spec.(*ast.ValueSpec)
+				if v.Names[0].Name != "_" && !isConstantLike(v) {
+					t.Errorf("%s: package variable %s is neither table, sentinel nor pool", s.at(v.Pos()), v.Names[0].Name)
+				}
+			}
+		}
+	}
+}
+
+func isConstantLike(v *ast.ValueSpec) bool {
+	if len(v.Values) == 0 {
+		return slices.Contains([]string{"sync.Pool", "embed.FS"}, exprText(v.Type))
+	}
+	for _, value := range v.Values {
+		switch e := value.(type) {
+		case *ast.CompositeLit, *ast.BasicLit, *ast.SelectorExpr:
+		case *ast.UnaryExpr:
+		case *ast.CallExpr:
+			name := exprText(e.Fun)
+			if !slices.Contains([]string{"errors.New", "fmt.Errorf", "bufpool.New", "regexp.MustCompile", "crc32.MakeTable", "math.Inf", "math.NaN"}, name) && !strings.HasPrefix(name, "time.Unix") {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// exprText words a plain expression: a name, a.b, or a.b().c.
+func exprText(e ast.Expr) string {
+	switch x := e.(type) {
+	case *ast.Ident:
+		return x.Name
+	case *ast.SelectorExpr:
+		return exprText(x.X) + "." + x.Sel.Name
+	case *ast.CallExpr:
+		return exprText(x.Fun)
+	case *ast.StarExpr:
+		return exprText(x.X)
+	default:
+		return ""
+	}
+}
+
+// chain is the longest path of imports within the repository that starts at pkg.
+func chain(pkg string, imports map[string][]string, known map[string]int) int {
+	if n, ok := known[pkg]; ok {
+		return n
+	}
+	longest := 0
+	for _, to := range imports[pkg] {
+		longest = max(longest, chain(to, imports, known))
+	}
+	known[pkg] = longest + 1
+	return longest + 1
+}
+
+func TestImportChainsStayShort(t *testing.T) {
+	imports := map[string][]string{}
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		for _, path := range s.imports() {
+			if to := own(path); to != "" {
+				imports[s.pkg] = append(imports[s.pkg], to)
+			}
+		}
+	}
+	known := map[string]int{}
+	for pkg := range imports {
+		if n := chain(pkg, imports, known); n > importChainMax {
+			t.Errorf("%s begins a chain of %d imports, at most %d", pkg, n, importChainMax)
+		}
+	}
+}
+
+// A dependency that was tried and breaks the build must not come back by an
+// update of everything.
+func TestPinnedDependenciesStayPinned(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod := string(text)
+	for _, want := range []string{
+		"github.com/prometheus/prometheus v0.315.0\n",
+		"github.com/prometheus/common v0.72.1\n", // v0.73 needs a module that cannot be had
+	} {
+		if !strings.Contains(mod, want) {
+			t.Errorf("go.mod does not pin %s", strings.TrimSpace(want))
+		}
+	}
+	if strings.Contains(mod, "replace ") {
+		t.Error("go.mod has a replace: go install would refuse it")
+	}
+}

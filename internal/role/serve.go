@@ -16,6 +16,7 @@ import (
 	"github.com/grafana/regexp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/promslog"
+	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/ferula-io/ferula/internal/api"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
@@ -91,6 +92,9 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 			s.free()
 		}
 	}()
+	if err = web.Validate(opts.Web.ConfigFile); err != nil {
+		return nil, fmt.Errorf("web configuration %s: %w", opts.Web.ConfigFile, err)
+	}
 	if s.listener, err = net.Listen("tcp", opts.Web.ListenAddress); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", opts.Web.ListenAddress, err)
 	}
@@ -144,13 +148,9 @@ func (s *Serve) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer context.AfterFunc(s.quitting, func() { stop(context.Canceled) })()
-	server, err := s.newServer()
-	if err != nil {
-		s.free()
-		return err
-	}
-	var web, work sync.WaitGroup
-	web.Go(func() {
+	server := s.newServer()
+	var serving, work sync.WaitGroup
+	serving.Go(func() {
 		if err := s.serveHTTP(server); err != nil {
 			stop(fmt.Errorf("web server: %w", err))
 		}
@@ -166,12 +166,12 @@ func (s *Serve) Run(ctx context.Context) error {
 	work.Wait()
 	drain, done := context.WithTimeout(context.Background(), s.opts.Web.DrainTimeout)
 	defer done()
-	err = nil
+	var err error
 	if e := server.Shutdown(drain); e != nil {
 		err = fmt.Errorf("requests were still running after %s: %w", s.opts.Web.DrainTimeout, e)
 		_ = server.Close()
 	}
-	web.Wait()
+	serving.Wait()
 	if e := context.Cause(ctx); !errors.Is(e, context.Canceled) {
 		err = errors.Join(err, e)
 	}

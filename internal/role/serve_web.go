@@ -137,10 +137,7 @@ func (s *Serve) lifecycle(act func() error) http.HandlerFunc {
 	}
 }
 
-func (s *Serve) newServer() (*http.Server, error) {
-	if err := web.Validate(s.opts.Web.ConfigFile); err != nil {
-		return nil, err
-	}
+func (s *Serve) newServer() *http.Server {
 	return &http.Server{
 		Handler:           s.handler,
 		ReadTimeout:       s.opts.Web.ReadTimeout,
@@ -149,7 +146,7 @@ func (s *Serve) newServer() (*http.Server, error) {
 		MaxHeaderBytes:    1 << 20,
 		ErrorLog:          slog.NewLogLogger(s.opts.Logger.With("component", "web").Handler(), slog.LevelWarn),
 		BaseContext:       func(net.Listener) context.Context { return context.Background() },
-	}, nil
+	}
 }
 
 func (s *Serve) serveHTTP(server *http.Server) error {

@@ -64,6 +64,9 @@ func startServe(t *testing.T, change func(*role.ServeOptions)) *server {
 	go func() { done <- serve.Run(ctx) }()
 	stopped := false
 	s := &server{t: t, base: "http://" + serve.Addr().String()}
+	if opts.Web.ConfigFile != "" {
+		s.base = "http://eve:apple@" + serve.Addr().String()
+	}
 	if external, err := url.Parse(opts.Web.ExternalURL); err == nil {
 		s.ready = strings.TrimRight(external.Path, "/") + "/-/ready"
 	}

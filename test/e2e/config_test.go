@@ -1,0 +1,198 @@
+package e2e
+
+import (
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/store/tsdb"
+)
+
+func (s *server) post(path, contentType, body string) (int, string) {
+	s.t.Helper()
+	resp, err := http.Post(s.base+path, contentType, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text := make([]byte, 4096)
+	n, _ := resp.Body.Read(text)
+	return resp.StatusCode, string(text[:n])
+}
+
+func TestReloadingTakesTheNewConfigurationAndABadFileKeepsTheOld(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "prometheus.yml")
+	write := func(job, more string) {
+		writeFile(t, file, "scrape_configs:\n- job_name: "+job+"\n  static_configs: [{targets: ['127.0.0.1:1']}]\n"+more)
+	}
+	write("one", "")
+	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Web.EnableLifecycle = file, true })
+	jobIs := func(job string) bool {
+		_, body := s.get("/api/v1/status/config")
+		return strings.Contains(body, "job_name: "+job)
+	}
+	if !jobIs("one") {
+		t.Fatal("the first configuration is not in force")
+	}
+	write("two", "")
+	if status, body := s.post("/-/reload", "", ""); status != http.StatusOK || !jobIs("two") {
+		t.Fatalf("reload: %d %s", status, body)
+	}
+	for name, bad := range map[string]string{
+		"unknown key":          "  nonsense: 1\n",
+		"broken YAML":          "  - [\n",
+		"bad interval":         "  scrape_interval: soon\n",
+		"job named twice":      "- job_name: three\n",
+		"bad relabelling":      "  relabel_configs: [{action: explode}]\n",
+		"unwritable query log": "global: {query_log_file: /nowhere/queries.log}\n",
+		"unlinked service":     "  kubernetes_sd_configs: [{role: pod}]\n",
+	} {
+		write("three", bad)
+		status, body := s.post("/-/reload", "", "")
+		if status != http.StatusInternalServerError || !strings.HasPrefix(body, "failed to reload config: ") {
+			t.Errorf("%s: %d %s", name, status, body)
+		}
+		if !jobIs("two") {
+			t.Errorf("%s: the old configuration is no longer in force", name)
+		}
+		if _, info := s.get("/api/v1/status/runtimeinfo"); !strings.Contains(info, `"reloadConfigSuccess":false`) {
+			t.Errorf("%s: runtimeinfo does not tell: %s", name, info)
+		}
+	}
+	if _, metrics := s.get("/metrics"); !strings.Contains(metrics, "prometheus_config_last_reload_successful 0") {
+		t.Error("the metric does not tell that the last reload failed")
+	}
+	write("four", "")
+	if status, body := s.post("/-/reload", "", ""); status != http.StatusOK || !jobIs("four") {
+		t.Fatalf("reload after failures: %d %s", status, body)
+	}
+	eventually(t, 10*time.Second, "scraping by the new configuration", func() bool {
+		_, body := s.get("/api/v1/scrape_pools")
+		return strings.Contains(body, `["four"]`)
+	})
+}
+
+func TestLifecycleRequestsAreRefusedUnlessEnabled(t *testing.T) {
+	s := startServe(t, nil)
+	for _, path := range []string{"/-/reload", "/-/quit"} {
+		if status, body := s.post(path, "", ""); status != http.StatusForbidden || !strings.Contains(body, "not enabled") {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+}
+
+func TestQuitEndsTheServer(t *testing.T) {
+	s := startServe(t, func(o *role.ServeOptions) { o.Web.EnableLifecycle = true })
+	if status, body := s.post("/-/quit", "", ""); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	eventually(t, 10*time.Second, "the server to be gone", func() bool {
+		status, _ := s.get("/-/healthy")
+		return status == 0
+	})
+}
+
+// newServe tries to start with the options and returns what is wrong with them.
+func newServe(t *testing.T, change func(*role.ServeOptions)) error {
+	t.Helper()
+	opts := role.ServeOptions{
+		Web:    role.WebOptions{ListenAddress: "127.0.0.1:0"},
+		Store:  tsdb.Options{Dir: t.TempDir()},
+		Logger: slog.New(slog.DiscardHandler),
+	}
+	change(&opts)
+	_, err := role.NewServe(opts)
+	return err
+}
+
+func TestFaultsOfTheConfigurationAreFoundBeforeTheServerStarts(t *testing.T) {
+	dir := t.TempDir()
+	for text, want := range map[string]string{
+		"global: {scrape_interval: 1m}\nnonsense: 1\n":                                   "line 2: field nonsense not found",
+		"scrape_configs:\n- job_name: a\n  ec2_sd_configs: [{region: x}]\n":              "targets are found by static_configs, file_sd_configs, http_sd_configs and dns_sd_configs",
+		"scrape_configs:\n- job_name: a\n  scrape_timeout: 9m\n":                         "scrape timeout greater than scrape interval",
+		"scrape_config_files: [more.yml]\n":                                              "more.yml",
+		"scrape_configs:\n- job_name: a\n  relabel_configs: [{regex: '('}]\n":            "missing closing )",
+		"scrape_configs:\n- job_name: a\n  basic_auth: {}\n  authorization: {type: x}\n": "at most one of basic_auth",
+	} {
+		file := writeFile(t, filepath.Join(dir, "prometheus.yml"), text)
+		writeFile(t, filepath.Join(dir, "more.yml"), "scrape_configs:\n- nonsense: 1\n")
+		err := newServe(t, func(o *role.ServeOptions) { o.ConfigFile = file })
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
+			t.Errorf("%q: got %v, want %q and the file's name", text, err, want)
+		}
+	}
+	for name, change := range map[string]func(*role.ServeOptions){
+		"no such file":       func(o *role.ServeOptions) { o.ConfigFile = filepath.Join(dir, "none.yml") },
+		"listen on nonsense": func(o *role.ServeOptions) { o.Web.ListenAddress = "nonsense" },
+		"web.cors.origin":    func(o *role.ServeOptions) { o.Web.CORSOrigin = "(" },
+		"external URL":       func(o *role.ServeOptions) { o.Web.ExternalURL = `"http://x/"` },
+		"query.max-samples":  func(o *role.ServeOptions) { o.Query.MaxSamples = -1 },
+		"WAL segment size":   func(o *role.ServeOptions) { o.Store.WALSegmentBytes = 1 },
+		"retention size":     func(o *role.ServeOptions) { o.Store.RetentionBytes = -1 },
+	} {
+		err := newServe(t, change)
+		if err == nil || (name != "no such file" && !strings.Contains(err.Error(), name)) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+func TestSectionsThatAreNotServedAreNamedInOneMessage(t *testing.T) {
+	var log strings.Builder
+	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), `
+rule_files: [rules.yml]
+alerting: {alertmanagers: [{static_configs: [{targets: [x]}]}]}
+remote_write: [{url: 'http://127.0.0.1:1/'}]
+`)
+	s := startServe(t, func(o *role.ServeOptions) {
+		o.ConfigFile = file
+		o.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	})
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := log.String(); strings.Count(got, "alerting, rule_files, remote_write") != 1 {
+		t.Fatalf("the log says %s", got)
+	}
+}
+
+func TestPasswordsOfTheConfigurationAreNotShown(t *testing.T) {
+	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs:\n- job_name: a\n  basic_auth: {username: eve, password: apple}\n")
+	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = file })
+	if _, body := s.get("/api/v1/status/config"); strings.Contains(body, "apple") || !strings.Contains(body, `\u003csecret\u003e`) {
+		t.Fatal(body)
+	}
+}
+
+func TestTheQueryLogIsWritten(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "queries.log")
+	file := writeFile(t, filepath.Join(dir, "prometheus.yml"), "global: {query_log_file: "+log+"}\n")
+	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = file })
+	s.instant("vector(42)")
+	text, err := os.ReadFile(log)
+	if err != nil || !strings.Contains(string(text), "vector(42)") || !strings.Contains(string(text), "/api/v1/query") {
+		t.Fatalf("%v: %s", err, text)
+	}
+}
+
+func TestBasicAuthenticationGuardsEveryRoute(t *testing.T) {
+	const appleInBcrypt = "$2a$04$ZPhz8rfdmpae1mBwsJUU1ugnOw3VCQbDPPYb9UM60sEIvn6WarITe"
+	file := writeFile(t, filepath.Join(t.TempDir(), "web.yml"), "basic_auth_users:\n  eve: "+appleInBcrypt+"\n")
+	s := startServe(t, func(o *role.ServeOptions) { o.Web.ConfigFile = file }) // the harness is eve
+	s.base = strings.Replace(s.base, "eve:apple@", "", 1)
+	for _, path := range []string{"/", "/metrics", "/-/healthy", "/api/v1/query?query=1", "/debug/pprof/"} {
+		if status, _ := s.get(path); status != http.StatusUnauthorized {
+			t.Errorf("GET %s without a password: %d", path, status)
+		}
+	}
+	if err := newServe(t, func(o *role.ServeOptions) { o.Web.ConfigFile = writeFile(t, file, "nonsense: 1\n") }); err == nil {
+		t.Error("a web configuration with an unknown key was accepted")
+	}
+}

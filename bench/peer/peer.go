@@ -91,6 +91,10 @@ func (p Programs) Get(ctx context.Context, name string) (Program, error) {
 		}
 		program.Path = path
 	}
+	if name == Ferula {
+		program.Version = "ferula, built from this tree"
+		return program, nil
+	}
 	version, err := run(ctx, p.Root, nil, program.Path, "--version")
 	if err != nil {
 		return Program{}, err

@@ -148,6 +148,7 @@ func (s *Serve) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer context.AfterFunc(s.quitting, func() { stop(context.Canceled) })()
+	defer s.config.listen()()
 	server := s.newServer()
 	var serving, work sync.WaitGroup
 	serving.Go(func() {

@@ -184,10 +184,15 @@ func (l *liveConfig) applyQueryLog(file string) error {
 	return nil
 }
 
+// listen takes SIGHUP, which would otherwise end the process, from now on; the
+// returned function gives it back.
+func (l *liveConfig) listen() (stop func()) {
+	signal.Notify(l.signals, syscall.SIGHUP)
+	return func() { signal.Stop(l.signals) }
+}
+
 // watch reloads on SIGHUP until ctx ends.
 func (l *liveConfig) watch(ctx context.Context) {
-	signal.Notify(l.signals, syscall.SIGHUP)
-	defer signal.Stop(l.signals)
 	for {
 		select {
 		case <-l.signals:

@@ -1,0 +1,202 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// process is ferula as its users run it.
+type process struct {
+	*server
+	cmd  *exec.Cmd
+	done chan error
+	log  *logTail
+}
+
+type logTail struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logTail) add(line string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, line)
+}
+
+func (l *logTail) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.lines, "\n")
+}
+
+var readyURL = regexp.MustCompile(`msg=Ready url=(http://[^ /]+)`)
+
+// startProcess runs the binary in dir and waits until its log says that it is
+// ready, and where.
+func startProcess(t *testing.T, path string, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(path, args...), done: make(chan error, 1), log: &logTail{}}
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ready := make(chan string, 1)
+	go func() {
+		lines := bufio.NewScanner(stderr)
+		for lines.Scan() {
+			p.log.add(lines.Text())
+			if m := readyURL.FindStringSubmatch(lines.Text()); m != nil {
+				ready <- m[1]
+			}
+		}
+		p.done <- p.cmd.Wait()
+	}()
+	select {
+	case base := <-ready:
+		p.server = &server{t: t, base: base}
+	case <-time.After(30 * time.Second):
+		_ = p.cmd.Process.Kill()
+		t.Fatalf("the process is not ready:\n%s", p.log)
+	}
+	return p
+}
+
+func (p *process) signal(sig os.Signal) error {
+	if err := p.cmd.Process.Signal(sig); err != nil {
+		return err
+	}
+	select {
+	case err := <-p.done:
+		return err
+	case <-time.After(30 * time.Second):
+		_ = p.cmd.Process.Kill()
+		return fmt.Errorf("the process did not end:\n%s", p.log)
+	}
+}
+
+// writeUntilGone writes samples of one series, one a request, until the server
+// does not answer any more, and returns how many were acknowledged.
+func (p *process) writeUntilGone(t *testing.T, writer int, fromMS int64) int {
+	client := &http.Client{Timeout: 10 * time.Second}
+	for n := 0; ; n++ {
+		body := encoded(t, v1(v1Series(fromMS+int64(n), float64(n), "__name__", "acknowledged", "writer", fmt.Sprint(writer))))
+		req, err := http.NewRequest(http.MethodPost, p.base+"/api/v1/write", strings.NewReader(string(body)))
+		if err != nil {
+			t.Error(err)
+			return n
+		}
+		req.Header.Set("Content-Type", v1Type)
+		req.Header.Set("Content-Encoding", "snappy")
+		resp, err := client.Do(req)
+		if err != nil {
+			return n
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusNoContent {
+			t.Errorf("writer %d: status %d", writer, resp.StatusCode)
+			return n
+		}
+	}
+}
+
+func TestKillingTheServerLosesNothingAcknowledged(t *testing.T) {
+	rounds := 10
+	if testing.Short() {
+		rounds = 2
+	}
+	path, dir := binary(t), t.TempDir()
+	config := writeFile(t, filepath.Join(dir, "prometheus.yml"), "scrape_configs: []\n")
+	args := []string{"serve", "--config.file=" + config, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=127.0.0.1:0"}
+	total := map[int]int{}
+	const writers = 4
+	// A round has a minute of its own in the past: its samples, a millisecond
+	// apart, neither run ahead of the clock nor into the next round.
+	start := time.Now().Add(-20 * time.Minute).UnixMilli()
+	for round := range rounds {
+		p := startProcess(t, path, args...)
+		checkAcknowledged(t, p, total, round)
+		fromMS := start + int64(round)*60_000
+		counts := make([]int, writers)
+		var wg sync.WaitGroup
+		for w := range writers {
+			wg.Go(func() { counts[w] = p.writeUntilGone(t, w, fromMS) })
+		}
+		time.Sleep(time.Duration(50+round*20) * time.Millisecond)
+		_ = p.signal(syscall.SIGKILL)
+		wg.Wait()
+		for w, n := range counts {
+			total[w] += n
+			if n == 0 {
+				t.Errorf("round %d: writer %d wrote nothing before the kill", round, w)
+			}
+		}
+	}
+	p := startProcess(t, path, args...)
+	checkAcknowledged(t, p, total, rounds)
+	if err := p.signal(syscall.SIGTERM); err != nil {
+		t.Errorf("SIGTERM: %v\n%s", err, p.log)
+	}
+}
+
+// checkAcknowledged counts what is there: at least what was acknowledged, and no
+// more than one sample a writer and kill beyond, whose answer was lost.
+func checkAcknowledged(t *testing.T, p *process, want map[int]int, kills int) {
+	t.Helper()
+	for w, n := range want {
+		got := p.value(fmt.Sprintf(`count_over_time(acknowledged{writer="%d"}[1h])`, w))
+		var found int
+		if _, err := fmt.Sscan(got, &found); err != nil || found < n || found > n+kills {
+			t.Fatalf("after %d kills writer %d has %q samples, %d were acknowledged", kills, w, got, n)
+		}
+	}
+}
+
+func TestSignalsReloadAndDrain(t *testing.T) {
+	path, dir := binary(t), t.TempDir()
+	config := writeFile(t, filepath.Join(dir, "prometheus.yml"), "scrape_configs: [{job_name: before}]\n")
+	p := startProcess(t, path, "serve", "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=127.0.0.1:0")
+	writeFile(t, config, "scrape_configs: [{job_name: after}]\n")
+	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the reloaded configuration", func() bool {
+		_, body := p.get("/api/v1/status/config")
+		return strings.Contains(body, "job_name: after")
+	})
+	if err := p.signal(syscall.SIGTERM); err != nil {
+		t.Errorf("SIGTERM: %v\n%s", err, p.log)
+	}
+	for _, args := range [][]string{
+		{"serve", "--nonsense"},
+		{"serve", "--query.timeout=soon"},
+		{"serve", "--enable-feature=warp-drive"},
+		{"serve", "--auto-gomemlimit.ratio=2"},
+		{"fly"},
+	} {
+		cmd := exec.Command(path, args...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			t.Errorf("%v: accepted: %s", args, out)
+		}
+		last := args[len(args)-1]
+		name := strings.TrimPrefix(strings.SplitN(last, "=", 2)[0], "--")
+		if !strings.Contains(string(out), name) {
+			t.Errorf("%v: the message does not name it: %s", args, out)
+		}
+	}
+}

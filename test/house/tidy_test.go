@@ -250,3 +250,38 @@ func TestPinnedDependenciesStayPinned(t *testing.T) {
 		t.Error("go.mod has a replace: go install would refuse it")
 	}
 }
+
+// The map in ARCHITECTURE.md names every package of internal and cmd, and none
+// that is not there.
+func TestTheMapAndTheFoldersAgree(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Count(string(text), "\n"); lines > 250 {
+		t.Errorf("ARCHITECTURE.md has %d lines, at most 250", lines)
+	}
+	mapped := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		folder, _, _ := strings.Cut(line, " ")
+		if strings.HasPrefix(folder, "internal/") || strings.HasPrefix(folder, "cmd/") {
+			mapped[folder] = true
+		}
+	}
+	there := map[string]bool{}
+	for _, s := range sources(t) {
+		if !s.test && (strings.HasPrefix(s.pkg, "internal/") || strings.HasPrefix(s.pkg, "cmd/")) {
+			there[s.pkg] = true
+		}
+	}
+	for folder := range there {
+		if !mapped[folder] {
+			t.Errorf("the map does not name %s", folder)
+		}
+	}
+	for folder := range mapped {
+		if !there[folder] {
+			t.Errorf("the map names %s, which is not there", folder)
+		}
+	}
+}

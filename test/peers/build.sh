@@ -5,7 +5,7 @@
 #
 # What comes in is the committed go.mod and go.sum of each peer, what goes out is a binary in FERULA_PEERS_DIR
 # (default test/peers/.cache) under a name that holds its content key: module files, Go version, tags and flags.
-# A binary that is there already is not built again. Nothing here is patched: a peer is what its authors released.
+# A binary that is there already is not built again; with -n, one that is not there is a failure. Nothing here is patched: a peer is what its authors released.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -17,7 +17,7 @@ cache=$(cd "$cache" && pwd)
 export GOWORK=off GOFLAGS=-mod=readonly CGO_ENABLED=0
 
 usage() {
-	echo "usage: build.sh [prometheus|promtool|thanos|versitygw]..." >&2
+	echo "usage: build.sh [-n] [prometheus|promtool|thanos|versitygw]..." >&2
 	exit 2
 }
 
@@ -67,6 +67,7 @@ build() {
 	} | sha256sum | cut -c1-12)
 	binary=$cache/$name-$version-$key
 	if [[ ! -x $binary ]]; then
+		[[ -z $only_find ]] || { echo "$name $version is not built" >&2 && exit 1; }
 		# Two callers may ask at once: the second waits and finds the binary.
 		exec 9>"$cache/$name.lock"
 		flock 9
@@ -80,6 +81,11 @@ build() {
 	echo "$binary"
 }
 
+only_find=
+if [[ ${1:-} == -n ]]; then
+	only_find=1
+	shift
+fi
 (($# > 0)) || usage
 for name in "$@"; do
 	(build "$name")

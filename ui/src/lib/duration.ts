@@ -58,6 +58,12 @@ export function formatElapsed(ms: number): string {
   return formatDuration(Math.round(ms / 1000) * 1000);
 }
 
+/** How long something has run, in its two largest units: "24m 25s", "3d 4h". */
+export function formatUptime(ms: number): string {
+  const parts = formatDuration(Math.floor(ms / 1000) * 1000).match(/\d+[a-z]+/g) ?? [];
+  return parts.slice(0, 2).join(" ");
+}
+
 /** "4s ago", "2m ago": one unit, because a scrape's age is glanced at, not read. */
 export function formatAgo(ms: number): string {
   if (ms < 1000) return "now";

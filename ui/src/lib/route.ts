@@ -17,5 +17,6 @@ const ROUTES: Readonly<Record<string, Route>> = {
 /** "/prom/targets" is "/prom/" and "targets". */
 export function splitPath(pathname: string): { base: string; route: Route | null } {
   const cut = pathname.lastIndexOf("/") + 1;
-  return { base: pathname.slice(0, cut), route: ROUTES[pathname.slice(cut)] ?? null };
+  const name = pathname.slice(cut);
+  return { base: pathname.slice(0, cut), route: Object.hasOwn(ROUTES, name) ? ROUTES[name]! : null };
 }

@@ -59,8 +59,8 @@ function parsePrometheus(q: URLSearchParams): QueryState {
   for (let i = 0; i < PANELS_MAX && q.has(`g${i}.expr`); i++) {
     panels.push({
       expr: q.get(`g${i}.expr`)!,
-      // Prometheus opens a link without a tab on its table.
-      tab: q.get(`g${i}.tab`) === "0" ? "graph" : "table",
+      // Older links count tabs, newer ones name them; without any, Prometheus opens its table.
+      tab: /^(0|graph)$/.test(q.get(`g${i}.tab`) ?? "") ? "graph" : "table",
       stacked: q.get(`g${i}.stacked`) === "1" || q.get(`g${i}.display_mode`) === "stacked",
     });
   }

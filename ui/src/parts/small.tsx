@@ -85,12 +85,12 @@ export function Filter({ value, onInput, label }: { value: string; onInput: (v: 
   );
 }
 
-/** Labels as small boxes, name lighter than value. */
+/** Labels as small boxes, name lighter than value; the metric name speaks for itself. */
 export function LabelList({ labels }: { labels: Readonly<Record<string, string>> }) {
   return (
     <ul class="labels">
       {Object.entries(labels).sort(([a], [b]) => (a < b ? -1 : 1)).map(([k, v]) => (
-        <li key={k}><span class="label-name">{k}</span><span class="label-value">{v}</span></li>
+        <li key={k}>{k !== "__name__" && <span class="label-name">{k}</span>}<span class="label-value">{v}</span></li>
       ))}
     </ul>
   );

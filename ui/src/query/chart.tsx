@@ -107,7 +107,7 @@ function Legend({ columns, names, hidden, onHidden, onFocus }: LegendProps) {
       <div class="legend-scroll">
         <table>
           <thead><tr>
-            <SortHead text={names.length === 1 ? "Series" : `${formatCount(names.length)} series`} of="name" sort={sort} onSort={setSort} />
+            <SortHead text={heading(names.length, columns.omitted)} of="name" sort={sort} onSort={setSort} />
             {FIGURES.map(([key, text]) => <SortHead key={key} text={text} of={key} sort={sort} onSort={setSort} />)}
           </tr></thead>
           <tbody>
@@ -128,6 +128,11 @@ function Legend({ columns, names, hidden, onHidden, onFocus }: LegendProps) {
       </div>
     </div>
   );
+}
+
+function heading(drawn: number, omitted: number): string {
+  if (omitted > 0) return `${formatCount(drawn)} of ${formatCount(drawn + omitted)} series`;
+  return drawn === 1 ? "Series" : `${formatCount(drawn)} series`;
 }
 
 function SortHead({ text, of, sort, onSort }: { text: string; of: SortKey; sort: Sort | null; onSort: (s: Sort | null) => void }) {

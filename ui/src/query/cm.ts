@@ -8,7 +8,7 @@ import { bracketMatching, indentUnit, syntaxHighlighting } from "@codemirror/lan
 import { lintKeymap } from "@codemirror/lint";
 import { EditorState, Prec, StateEffect, StateField, type Extension } from "@codemirror/state";
 import { Decoration, drawSelection, EditorView, keymap, placeholder, type Command, type DecorationSet } from "@codemirror/view";
-import { classHighlighter } from "@lezer/highlight";
+import { tagHighlighter, tags } from "@lezer/highlight";
 import { PromQLExtension } from "@prometheus-io/codemirror-promql";
 import type { Mark } from "../lib/promerror.ts";
 
@@ -18,6 +18,18 @@ export interface EditorHooks {
   recall: (step: 1 | -1, draft: string) => string | null;
   changed: (text: string) => void;
 }
+
+/** PromQL's tokens by what they are to a reader; editor.css gives them colours. */
+const highlighter = tagHighlighter([
+  { tag: tags.function(tags.variableName), class: "tok-function" },
+  { tag: [tags.operatorKeyword, tags.modifier, tags.logicOperator], class: "tok-keyword" },
+  { tag: tags.variableName, class: "tok-metric" },
+  { tag: tags.labelName, class: "tok-label" },
+  { tag: tags.string, class: "tok-string" },
+  { tag: tags.number, class: "tok-number" },
+  { tag: tags.comment, class: "tok-comment" },
+  { tag: [tags.operator, tags.arithmeticOperator], class: "tok-operator" },
+]);
 
 const setMark = StateEffect.define<Mark | null>();
 
@@ -80,13 +92,13 @@ function enterCommand(run: Command): Command {
     if (chosen && view.state.sliceDoc(Math.max(0, head - chosen.label.length), head) !== chosen.label) {
       if (acceptCompletion(view)) return true;
     }
-    closeCompletion(view);
     return run(view);
   };
 }
 
 export function extensions(promql: Extension, hooks: EditorHooks, label: string): Extension[] {
-  const run: Command = () => { hooks.run(); return true; };
+  // A completion that arrives after the query was run would lie over its graph.
+  const run: Command = (view) => { closeCompletion(view); hooks.run(); return true; };
   return [
     Prec.highest(keymap.of([
       { key: "Tab", run: acceptCompletion },
@@ -99,7 +111,7 @@ export function extensions(promql: Extension, hooks: EditorHooks, label: string)
     history(), drawSelection(), bracketMatching(), closeBrackets(), indentUnit.of("  "),
     autocompletion({ icons: false, maxRenderedOptions: 80 }),
     EditorView.lineWrapping,
-    syntaxHighlighting(classHighlighter),
+    syntaxHighlighting(highlighter),
     keymap.of([...closeBracketsKeymap, ...defaultKeymap, ...historyKeymap, ...completionKeymap, ...lintKeymap]),
     placeholder("PromQL expression"),
     EditorView.contentAttributes.of({ "aria-label": label, spellcheck: "false", autocapitalize: "off" }),
@@ -109,5 +121,5 @@ export function extensions(promql: Extension, hooks: EditorHooks, label: string)
 }
 
 export function newEditor(parent: HTMLElement, doc: string, all: Extension[]): EditorView {
-  return new EditorView({ parent, state: EditorState.create({ doc, extensions: all }) });
+  return new EditorView({ parent, state: EditorState.create({ doc, selection: { anchor: doc.length }, extensions: all }) });
 }

@@ -9,6 +9,8 @@ export interface Palette {
   over: (color: string) => string;
   muted: string;
   grid: string;
+  /** Grid lines that lie over coloured areas. */
+  gridOver: string;
   font: string;
   axisFont: string;
 }
@@ -24,6 +26,7 @@ export function palette(): Palette {
     over: (color) => blend(color, surface, 0.45),
     muted: read("--muted"),
     grid: read("--grid"),
+    gridOver: fadeColor(read("--text"), 0.1),
     font: `${11.5 * devicePixelRatio}px ${read("--sans")}`,
     axisFont,
   };

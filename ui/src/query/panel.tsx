@@ -74,7 +74,7 @@ export function Panel(props: PanelProps) {
           {query.answer && <Stats answer={query.answer} step={panel.tab === "graph" ? query.grid.step : null} />}
         </div>
       )}
-      <Result {...props} query={query} />
+      <Result {...props} query={query} dirty={dirty} />
     </section>
   );
 }
@@ -117,9 +117,9 @@ function Stats({ answer, step }: { answer: Answer<QueryData>; step: number | nul
   );
 }
 
-function Result({ panel, query, onZoom, onZoomOut }: PanelProps & { query: PanelQuery }) {
+function Result({ panel, query, dirty, onZoom, onZoomOut }: PanelProps & { query: PanelQuery; dirty: boolean }) {
   const { answer, error } = query;
-  if (error) return <><Failure error={error} /><ErrorLine error={error} expr={panel.expr} /></>;
+  if (error) return <><Failure error={error} />{dirty && <ErrorLine error={error} expr={panel.expr} />}</>;
   if (!answer) return panel.expr === "" ? null : <div class="waiting" />;
   return (
     <div class="result-area">
@@ -132,7 +132,7 @@ function Result({ panel, query, onZoom, onZoomOut }: PanelProps & { query: Panel
   );
 }
 
-/** The query again under the message, with the place marked: the editor may have moved on. */
+/** The failed query with the place marked, shown where the editor has moved on and marks it no longer. */
 function ErrorLine({ error, expr }: { error: Error; expr: string }) {
   const m = findMark(error.message, expr);
   if (!m) return null;

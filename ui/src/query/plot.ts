@@ -125,7 +125,7 @@ export class Plot {
         stroke: color,
         width: n >= THIN_FROM ? 1 : 1.75,
         ...this.fill(color, n),
-        points: { show: true, size: 4, fill: color, stroke: color, width: 0, filter: (u, at, show) => (show ? null : loneSamples(u.data[at]!)) as number[] },
+        points: { size: 4, fill: color, stroke: color, width: 0, filter: (u, at, show) => (show ? null : loneSamples(u.data[at]!)) },
         show: !this.hidden.has(i),
         label: String(i),
         pxAlign: column.length > 2000 ? 0 : 1,
@@ -152,7 +152,7 @@ export class Plot {
     return {
       ...this.axisStyle(),
       space: 72,
-      size: 40,
+      size: (_u, values) => ((values ?? []).some((v) => v.includes("\n")) ? 42 : 28),
       values: (_u, splits, _axis, _space, incr) => timeLabels(splits, incr, this.options.zone),
     };
   }
@@ -171,11 +171,11 @@ export class Plot {
   }
 
   private axisStyle(): uPlot.Axis {
-    const { muted, grid } = this.colors;
+    const { muted, grid, gridOver } = this.colors;
     return {
       stroke: muted,
       font: this.colors.axisFont,
-      grid: { stroke: grid, width: 1 },
+      grid: { stroke: this.options.stacked ? gridOver : grid, width: 1 },
       ticks: { show: false },
       border: { show: false },
       gap: 8,
@@ -284,7 +284,9 @@ function node(tag: string, className: string, text: string): HTMLElement {
 
 function labelTable(labels: Labels): HTMLElement {
   const list = node("dl", "tip-labels", "");
-  for (const [k, v] of Object.entries(labels)) list.append(node("dt", "", k), node("dd", "", v));
+  const { __name__: name, ...rest } = labels;
+  if (name) list.append(node("dt", "metric-name", name));
+  for (const [k, v] of Object.entries(rest)) list.append(node("dt", "", k), node("dd", "", v));
   if (list.childElementCount === 0) list.append(node("dd", "none", "no labels"));
   return list;
 }

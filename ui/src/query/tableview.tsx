@@ -3,16 +3,18 @@ import { useMemo, useState } from "preact/hooks";
 import type { QueryData, VectorSample } from "../api/types.ts";
 import { formatCount, formatShort, parseSample } from "../lib/format.ts";
 import { viewHistogram, type HistogramView } from "../lib/histogram.ts";
-import { labelNames, seriesText } from "../lib/labels.ts";
+import { labelNames, seriesText, splitCommon } from "../lib/labels.ts";
 import type { HistogramValue, MatrixSeries } from "../lib/matrix.ts";
 import { formatTime } from "../lib/time.ts";
-import { CopyButton, Empty, Segments } from "../parts/small.tsx";
+import { CopyButton, Empty, LabelList, Segments } from "../parts/small.tsx";
 import { usePrefs } from "../prefs.ts";
 import { SeriesName } from "./chart.tsx";
 
 const ROWS_MAX = 500;
 /** With more columns than this a row no longer fits a screen, and the selector's text reads better. */
 const COLUMNS_MAX = 7;
+/** Longer label values wrap instead of pushing the value out of sight. */
+const LONG = 60;
 
 export function TableView({ data }: { data: QueryData }) {
   switch (data.resultType) {
@@ -31,21 +33,22 @@ interface Sort { column: string; down: boolean }
 const VALUE = "\0value"; // no label is named so
 
 function Vector({ samples }: { samples: readonly VectorSample[] }) {
-  const names = useMemo(() => labelNames(samples.map((s) => s.metric)), [samples]);
+  const { common, varying } = useMemo(() => splitCommon(samples.map((s) => s.metric)), [samples]);
+  const names = useMemo(() => labelNames(varying), [varying]);
   const [chosen, setLayout] = useState<Layout | null>(null);
   const [sort, setSort] = useState<Sort | null>(null);
   const [all, setAll] = useState(false);
   const layout = chosen ?? (names.length > 0 && names.length <= COLUMNS_MAX ? "columns" : "text");
   const sorted = useMemo(() => sortSamples(samples, sort), [samples, sort]);
   const rows = all ? sorted : sorted.slice(0, ROWS_MAX);
-  const metric = samples.some((s) => s.metric["__name__"]);
+  const metric = varying.some((l) => l["__name__"]);
   const columns = layout === "text" ? ["\0series"] : [...(metric ? ["__name__"] : []), ...names];
   return (
     <>
       <div class="table-tools">
         {rows.length < samples.length
           ? <span class="note">First {formatCount(rows.length)} of {formatCount(samples.length)} rows.<button type="button" class="link" onClick={() => setAll(true)}>Show all</button></span>
-          : <span />}
+          : layout === "columns" && Object.keys(common).length > 0 ? <div class="legend-common"><span>All rows</span><LabelList labels={common} /></div> : <span />}
         <Segments label="Layout" value={layout} options={[["columns", "Columns"], ["text", "Text"]]} onChange={setLayout} />
       </div>
       <div class="table-scroll">
@@ -79,7 +82,7 @@ function Row({ sample, columns, layout }: { sample: VectorSample; columns: reado
     <tr>
       {layout === "text"
         ? <td class="series-cell"><SeriesName labels={sample.metric} /><CopyButton text={seriesText(sample.metric)} label="Copy selector" /></td>
-        : columns.map((c) => <td key={c}>{sample.metric[c] ?? <span class="none">–</span>}</td>)}
+        : columns.map((c) => <td key={c} class={(sample.metric[c]?.length ?? 0) > LONG ? "long" : ""}>{sample.metric[c] ?? <span class="none">–</span>}</td>)}
       <td class="num value">{sample.histogram ? <Histogram value={sample.histogram[1]} /> : sample.value?.[1]}</td>
     </tr>
   );

@@ -2,7 +2,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { useAPI, type Loaded } from "../api/hooks.ts";
 import type { NameValue, TSDBStatus } from "../api/types.ts";
-import { spellDuration } from "../lib/duration.ts";
+import { formatUptime } from "../lib/duration.ts";
 import { formatBytes, formatCount } from "../lib/format.ts";
 import type { Route } from "../lib/route.ts";
 import { formatTime } from "../lib/time.ts";
@@ -70,14 +70,8 @@ function RuntimeFacts({ data }: { data: Record<string, string | number | boolean
   };
   const rows = Object.entries(data).map(([k, v]): [string, string] => [words(k), show(k, v)]);
   const started = Date.parse(String(data["startTime"]));
-  if (started > 0) rows.unshift(["Running for", spellDuration(coarse(Date.now() - started))]);
+  if (started > 0) rows.unshift(["Running for", formatUptime(Date.now() - started)]);
   return <Facts rows={rows} />;
-}
-
-/** Nobody needs the seconds of an uptime of days. */
-function coarse(ms: number): number {
-  const unit = ms > 86_400_000 ? 3_600_000 : ms > 3_600_000 ? 60_000 : 1000;
-  return Math.floor(ms / unit) * unit;
 }
 
 function Facts({ rows }: { rows: readonly (readonly [string, string])[] }) {

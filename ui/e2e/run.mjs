@@ -1,0 +1,49 @@
+// The page in a real browser against a real server:  npm run e2e -- http://127.0.0.1:9490
+//
+//   CHROMIUM     the browser, /usr/bin/chromium by default
+//   SCREENSHOTS  a folder to leave pictures in
+//
+// Each check opens a tab of its own. Beside what it looks at, it fails on any error in the console and on any request to
+// another host.
+import { launch, openTab, until } from "./browser.mjs";
+import * as failures from "./failures.mjs";
+import * as pages from "./pages.mjs";
+import * as query from "./query.mjs";
+
+const base = (process.argv[2] ?? "http://127.0.0.1:9490").replace(/\/$/, "");
+
+async function samplesExist() {
+  const r = await fetch(`${base}/api/v1/query?query=count(rate(scrape_duration_seconds[1m]))`);
+  return (await r.json()).data?.result?.length > 0;
+}
+
+async function runOne(browser, name, body) {
+  const tab = await openTab(browser, base);
+  try {
+    await body(tab);
+    if (tab.errors.length > 0) throw new Error(`console: ${tab.errors.join(" | ")}`);
+    if (tab.foreign.length > 0) throw new Error(`requests to other hosts: ${tab.foreign.join(" ")}`);
+    console.log(`ok   ${name}`);
+    return true;
+  } catch (e) {
+    console.log(`FAIL ${name}\n     ${String(e.message).split("\n").join("\n     ")}`);
+    return false;
+  } finally {
+    await tab.context.close();
+  }
+}
+
+async function main() {
+  await until(`samples at ${base}`, samplesExist, 60_000);
+  const browser = await launch();
+  let [passed, failed] = [0, 0];
+  for (const [name, body] of Object.entries({ ...query.checks, ...failures.checks, ...pages.checks })) {
+    if (await runOne(browser, name, body)) passed++;
+    else failed++;
+  }
+  await browser.close();
+  console.log(`${passed} passed, ${failed} failed`);
+  process.exitCode = failed > 0 ? 1 : 0;
+}
+
+await main();

@@ -179,6 +179,7 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	if a.opts.Status != nil {
 		get("/status/tsdb", a.statusTSDB)
 		mux.Handle("GET "+prefix+"/status/walreplay", a.serveAlways("/status/walreplay", a.statusWALReplay))
+		mux.Handle("OPTIONS "+prefix+"/status/walreplay", preflight)
 	}
 	if a.opts.RemoteWrite != nil {
 		mux.Handle("POST "+prefix+"/write", a.metrics.instrument("/write", a.opts.Ready(a.opts.RemoteWrite)))

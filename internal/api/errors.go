@@ -47,6 +47,21 @@ func invalidParameter(name string, err error) *apiError {
 	return badData(fmt.Errorf("invalid parameter %q: %w", name, err))
 }
 
+// endedInQueue is the answer to a query whose time or client went away while it
+// waited for its turn, and nil for every other error. There the engine returns
+// the context's bare error, which Prometheus takes for a bad query or a failed
+// evaluation, as chance has it; a client must be told that it may try again.
+func endedInQueue(err error) *apiError {
+	switch err { //nolint:errorlint // only the queue returns them bare
+	case context.Canceled:
+		return queryError(promql.ErrQueryCanceled("query queue"))
+	case context.DeadlineExceeded:
+		return queryError(promql.ErrQueryTimeout("query queue"))
+	default:
+		return nil
+	}
+}
+
 // queryError classifies what an engine or a querier returned.
 func queryError(err error) *apiError {
 	var (

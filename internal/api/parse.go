@@ -1,6 +1,8 @@
 package api
 
 import (
+	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 
@@ -120,6 +122,10 @@ func (s *stream) matching(m *parser.VectorMatching) {
 func (s *stream) optionalNumber(v *float64) {
 	if v == nil {
 		s.raw("null")
+		return
+	}
+	if math.IsNaN(*v) || math.IsInf(*v, 0) {
+		s.fail(fmt.Errorf("the filling value %v is not a number in JSON", *v))
 		return
 	}
 	s.number(*v)

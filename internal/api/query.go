@@ -84,6 +84,9 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Grid, newQuery
 	}
 	qry, err := newQuery(evaluation{ctx, opts})
 	if err != nil {
+		if ended := endedInQueue(err); ended != nil {
+			return answer{}, ended
+		}
 		return answer{}, invalidParameter("query", err)
 	}
 	release := true
@@ -94,6 +97,9 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Grid, newQuery
 	}()
 	res := qry.Exec(ctx)
 	if res.Err != nil {
+		if ended := endedInQueue(res.Err); ended != nil {
+			return answer{}, ended
+		}
 		return answer{}, queryError(res.Err)
 	}
 	warnings := res.Warnings

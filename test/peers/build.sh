@@ -5,7 +5,8 @@
 #
 # What comes in is the committed go.mod and go.sum of each peer, what goes out is a binary in FERULA_PEERS_DIR
 # (default test/peers/.cache) under a name that holds its content key: module files, Go version, tags and flags.
-# A binary that is there already is not built again; with -n, one that is not there is a failure. Nothing here is patched: a peer is what its authors released.
+# A binary that is there already is not built again; with -n, one that is not there is a failure. Nothing here is
+# patched: a peer is what its authors released.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -1,0 +1,177 @@
+package split
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+func check(t *testing.T, ok bool, format string, args ...any) {
+	t.Helper()
+	if !ok {
+		t.Fatalf(format, args...)
+	}
+}
+
+func randomRange(r *rand.Rand) Range {
+	step := r.Int64N(100_000) + 1
+	start := r.Int64N(4_000_000_000) - 2_000_000_000
+	got, err := NewRange(start, start+r.Int64N(3_000_000_000), step)
+	if err != nil {
+		panic(err)
+	}
+	return got
+}
+
+func TestPartsLaidEndToEndAreTheWholeGrid(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 20_000 {
+		whole := randomRange(r)
+		interval := time.Duration(r.Int64N(1_000_000_000)+1_000_000) * time.Millisecond
+		next, last := whole.StartMS, int64(math.MinInt64)
+		for _, p := range Plan(whole, interval) {
+			check(t, p.StartMS == next && p.EndMS >= p.StartMS, "%+v: part %+v does not begin at %d", whole, p, next)
+			check(t, (p.EndMS-p.StartMS)%whole.StepMS == 0, "%+v ends off the grid", p)
+			check(t, floorDiv(p.StartMS, interval.Milliseconds()) == p.Index && floorDiv(p.EndMS, interval.Milliseconds()) == p.Index, "%+v leaves its interval", p)
+			check(t, p.Index > last, "index %d after %d", p.Index, last)
+			check(t, p.Phase() == whole.Phase(), "phases %d and %d", p.Phase(), whole.Phase())
+			next, last = p.EndMS+whole.StepMS, p.Index
+		}
+		check(t, next == whole.EndMS+whole.StepMS, "%+v: parts end at %d", whole, next)
+	}
+}
+
+func TestAWidenedIntervalMakesNoMorePartsThanAllowedAndIsTheShortest(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 20_000 {
+		whole := randomRange(r)
+		interval := time.Duration(r.Int64N(10_000_000)+1_000_000) * time.Millisecond
+		most := r.IntN(20) + 2
+		wide := Widen(whole, interval, most)
+		check(t, wide%interval == 0, "%s is no multiple of %s", wide, interval)
+		check(t, len(Plan(whole, wide)) <= most, "%d parts, at most %d", len(Plan(whole, wide)), most)
+		if wide > interval {
+			// One multiple less would be too many intervals (some may hold no step).
+			shorter := (wide - interval).Milliseconds()
+			pieces := floorDiv(whole.EndMS, shorter) - floorDiv(whole.StartMS, shorter) + 1
+			check(t, pieces > int64(most), "%s would do, got %s", wide-interval, wide)
+		}
+	}
+	check(t, Widen(Range{0, 1000, 1}, time.Millisecond, 1) == 0, "one part is no split")
+}
+
+func TestClipAndWithoutKeepToTheGrid(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 5_000 {
+		step := r.Int64N(50) + 1
+		start := r.Int64N(1000) - 500
+		whole, err := NewRange(start, start+r.Int64N(2000), step)
+		check(t, err == nil, "%v", err)
+		taken := map[int64]bool{}
+		var parts []Range
+		for at := whole.StartMS; at <= whole.EndMS; {
+			length := r.Int64N(5)
+			if r.IntN(2) == 0 {
+				p := Range{at, min(at+length*step, whole.EndMS), step}
+				parts = append(parts, p)
+				for x := p.StartMS; x <= p.EndMS; x += step {
+					taken[x] = true
+				}
+			}
+			at += (length + 1) * step
+		}
+		for _, gap := range whole.Without(parts) {
+			for x := gap.StartMS; x <= gap.EndMS; x += step {
+				check(t, !taken[x], "%d is in a gap and was taken", x)
+				taken[x] = true
+			}
+		}
+		check(t, int64(len(taken)) == whole.Points(), "%d of %d steps", len(taken), whole.Points())
+
+		from, to := start+r.Int64N(3000)-500, start+r.Int64N(3000)-500
+		part, ok := whole.Clip(from, to)
+		var want []int64
+		for x := whole.StartMS; x <= whole.EndMS; x += step {
+			if x >= from && x <= to {
+				want = append(want, x)
+			}
+		}
+		check(t, ok == (len(want) > 0), "clip %+v to %d..%d: %v", whole, from, to, ok)
+		if ok {
+			check(t, part.StartMS == want[0] && part.EndMS == want[len(want)-1], "clip %+v to %d..%d: %+v", whole, from, to, part)
+		}
+	}
+}
+
+func TestIntervalsAreChosenAsThanosDoes(t *testing.T) {
+	hours := func(n int64) Range { return Range{0, n * 3600_000, 15_000} }
+	dynamic := Options{MinInterval: time.Hour, MaxInterval: 24 * time.Hour, HorizontalShards: 4}
+	for _, tt := range []struct {
+		opts Options
+		r    Range
+		want time.Duration
+	}{
+		{Options{Interval: 24 * time.Hour}, hours(1), 24 * time.Hour},
+		{Options{}, hours(1), 0},
+		{dynamic, hours(1), time.Hour},
+		{dynamic, hours(2), 30 * time.Minute},
+		{dynamic, hours(48), 12 * time.Hour},
+		{dynamic, hours(72), 24 * time.Hour},
+		{dynamic, hours(720), 24 * time.Hour},
+	} {
+		check(t, tt.opts.IntervalFor(tt.r) == tt.want, "%+v over %+v: %s, want %s", tt.opts, tt.r, tt.opts.IntervalFor(tt.r), tt.want)
+	}
+	for _, bad := range []Options{
+		{Interval: time.Hour, MinInterval: time.Hour},
+		{MinInterval: time.Hour, MaxInterval: 2 * time.Hour},
+		{MinInterval: time.Hour, HorizontalShards: 4},
+		{MinInterval: 2 * time.Hour, MaxInterval: time.Hour, HorizontalShards: 4},
+		{Interval: -1},
+	} {
+		check(t, bad.Validate() != nil, "%+v is accepted", bad)
+	}
+	check(t, dynamic.Validate() == nil && Options{Interval: 1}.Validate() == nil && Options{}.Validate() == nil, "good options are refused")
+}
+
+func TestRangesThatAreNoneAreRefused(t *testing.T) {
+	for _, r := range []Range{{0, 10, 0}, {0, 10, -1}, {10, 0, 1}} {
+		_, err := NewRange(r.StartMS, r.EndMS, r.StepMS)
+		check(t, err != nil, "%+v is accepted", r)
+	}
+	r, err := NewRange(5, 27, 10)
+	check(t, err == nil && r == Range{5, 25, 10} && r.Points() == 3, "%+v %v", r, err)
+}
+
+func TestShapesTellWhatMustNotBeCutOrKept(t *testing.T) {
+	p := parser.NewParser(parser.Options{EnableExperimentalFunctions: true, ExperimentalDurationExpr: true, EnableExtendedRangeSelectors: true, EnableBinopFillModifiers: true})
+	const none = math.MinInt64
+	for query, want := range map[string]Shape{
+		`up`:                                  {false, none, 0},
+		`sum by (a) (rate(up[5m] offset 1h))`: {false, none, 0},
+		`up @ 100`:                            {false, 100_000, 0},
+		`up @ 100 + rate(up[1m] @ 200)`:       {false, 200_000, 0},
+		`up @ start()`:                        {true, none, 0},
+		`rate(up[5m] @ end())`:                {true, none, 0},
+		`max_over_time(up[1h:1m] @ end())`:    {true, none, 0},
+		`up offset -1h`:                       {false, none, 3600_000},
+		`max_over_time((up offset -1h)[2h:] offset -1m)`: {false, none, 3660_000},
+		`up[range()]`:                           {true, none, 0},
+		`rate(up[step()])`:                      {false, none, 0},
+		`rate(up[max_of(step(), 1m)])`:          {false, none, 0},
+		`end() - start()`:                       {true, none, 0},
+		`absent_over_time(up[5m]) or vector(0)`: {false, none, 0},
+	} {
+		got, ok := ShapeOf(p, query)
+		check(t, ok && got == want, "%s: %+v %v, want %+v", query, got, ok, want)
+	}
+	got, ok := ShapeOf(p, "up offset (1m * 2)")
+	check(t, ok && got.AheadMS > 1<<40 && !got.Whole, "an offset that only an evaluation knows: %+v %v", got, ok)
+	for _, bad := range []string{"", "up{", "nofunction(up)", strings.Repeat("(", 10)} {
+		_, ok := ShapeOf(p, bad)
+		check(t, !ok, "%q is parsed", bad)
+	}
+}

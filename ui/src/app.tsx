@@ -79,8 +79,9 @@ function Header() {
 }
 
 function Version() {
-  const { answer } = useAPI<{ version: string }>("status/buildinfo");
-  const version = answer?.data?.version;
+  const { answer } = useAPI<{ version: string; program?: string }>("status/buildinfo");
+  // "version" is what clients of Prometheus' API look at; a server that is none says in "program" what it is.
+  const version = (answer?.data.program ?? answer?.data.version ?? "").replace(/^ferula /, "");
   return version ? <span class="version" title="Version of the server">{version}</span> : null;
 }
 

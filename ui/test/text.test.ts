@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { chooseExamples, firstRange, suggestExpr } from "../src/lib/examples.ts";
+import { chooseExamples, firstExample, firstRange, suggestExpr } from "../src/lib/examples.ts";
 import { addHistory, readHistory } from "../src/lib/history.ts";
 import { labelNames, seriesText, splitCommon } from "../src/lib/labels.ts";
 import { metricRows, searchMetrics } from "../src/lib/metrics.ts";
@@ -44,9 +44,18 @@ test("examples are only of metrics that exist", () => {
   assert.deepEqual(list.map((e) => e.expr), ["rate(process_cpu_seconds_total[1m])", "sum by (handler, code) (rate(ferula_http_requests_total[1m]))", "up"]);
 });
 
+test("data younger than two scrapes begins with what one scrape can show", () => {
+  const list = chooseExamples(["process_cpu_seconds_total", "go_goroutines"]);
+  assert.equal(firstExample(list, 5000)?.expr, "go_goroutines");
+  assert.equal(firstExample(list, 60_000)?.expr, "rate(process_cpu_seconds_total[1m])");
+  assert.equal(firstExample(list.slice(0, 1), 5000)?.expr, "rate(process_cpu_seconds_total[1m])");
+  assert.equal(firstExample([], 5000), undefined);
+});
+
 test("the first range is the smallest that the data fills", () => {
-  assert.equal(firstRange(10_000), 300_000);
-  assert.equal(firstRange(301_000), 900_000);
+  assert.equal(firstRange(10_000), 60_000);
+  assert.equal(firstRange(61_000), 120_000);
+  assert.equal(firstRange(301_000), 600_000);
   assert.equal(firstRange(86_400_000), 3_600_000);
 });
 

@@ -33,9 +33,18 @@ export function chooseExamples(names: readonly string[]): Example[] {
   return have.has("up") ? [...head, { title: "Targets up", expr: "up" }] : head;
 }
 
-/** A range that young data fills: a server of two minutes shows two minutes of a line, not one sixtieth of an axis. */
+/** A rate needs two scrapes. Before they are certain to be there, something that one scrape can show is the better start. */
+const RATE_NEEDS_MS = 20_000;
+
+/** What to show first of data that is `ageMS` old; undefined where there is nothing to show. */
+export function firstExample(examples: readonly Example[], ageMS: number): Example | undefined {
+  const young = ageMS < RATE_NEEDS_MS ? examples.find((e) => !e.expr.includes("rate(")) : undefined;
+  return young ?? examples[0];
+}
+
+/** A range that young data fills: a server of two minutes shows minutes of a line, not one thirtieth of an axis. */
 export function firstRange(ageMS: number): number {
-  const picks = [5, 15, 30, 60].map((m) => m * 60_000);
+  const picks = [1, 2, 5, 10, 15, 30, 60].map((m) => m * 60_000);
   return picks.find((p) => p >= ageMS) ?? picks[picks.length - 1]!;
 }
 

@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { useAPI } from "../api/hooks.ts";
 import type { TSDBStatus } from "../api/types.ts";
-import { chooseExamples, firstRange, type Example } from "../lib/examples.ts";
+import { chooseExamples, firstExample, firstRange, type Example } from "../lib/examples.ts";
 import { DEFAULT_RANGE_MS, emptyState, type QueryState } from "../lib/urlstate.ts";
 
 const RETRY_MS = 2000;
@@ -16,33 +16,41 @@ export interface Intro {
   waiting: boolean;
 }
 
+/** What is known of the server when the first example is chosen; the choice then stands. */
+interface Start { expr: string; /** When its data begins, or null where that is not told. */ bornMS: number | null }
+
 /** With `on` false only the examples are looked up. */
-export function useIntro(on: boolean): Intro {
+export function useIntro(on: boolean, now: number): Intro {
   const [tries, setTries] = useState(0);
   const names = useAPI<string[]>("label/__name__/values", {}, tries);
-  const tsdb = useAPI<TSDBStatus>(on ? "status/tsdb" : null, { limit: 1 });
-  const [state, setState] = useState<QueryState | null>(null);
+  const tsdb = useAPI<TSDBStatus>(on ? "status/tsdb" : null, { limit: 1 }, tries);
+  const [start, setStart] = useState<Start | null>(null);
   const list = names.answer?.data;
   const empty = list !== undefined && list.length === 0;
   useEffect(() => {
     if (!empty) return undefined;
     const timer = setTimeout(() => setTries((n) => n + 1), RETRY_MS);
     return () => clearTimeout(timer);
-  }, [empty, tries, names.answer]);
+  }, [empty, names.answer]);
   const examples = chooseExamples(list ?? []);
-  const settled = tsdb.answer !== null || tsdb.error !== null;
+  const settled = !tsdb.loading && (tsdb.answer !== null || tsdb.error !== null);
   useEffect(() => {
-    // Chosen once: a default that changes under the reader's eyes would be worse than one that is a minute old.
-    const first = examples[0];
-    if (on && state === null && settled && first) {
-      setState({ ...emptyState(), panels: [{ expr: first.expr, tab: "graph", stacked: false }], rangeMS: rangeFor(tsdb.answer?.data), refreshMS: REFRESH_MS });
-    }
-  }, [on, state, settled, list]);
-  return { examples, state: on ? state : null, waiting: empty };
+    if (!on || start !== null || !settled || names.loading) return;
+    const bornMS = beginning(tsdb.answer?.data);
+    const first = firstExample(examples, bornMS === null ? Infinity : Date.now() - bornMS);
+    if (first) setStart({ expr: first.expr, bornMS });
+  }, [on, start, settled, names.loading, list]);
+  return { examples, state: on && start ? stateOf(start, now) : null, waiting: empty };
 }
 
-function rangeFor(status: TSDBStatus | undefined): number {
+/** The range grows with the data until the visitor takes over. */
+function stateOf({ expr, bornMS }: Start, now: number): QueryState {
+  const rangeMS = bornMS === null ? DEFAULT_RANGE_MS : firstRange(now - bornMS);
+  return { ...emptyState(), panels: [{ expr, tab: "graph", stacked: false }], rangeMS, refreshMS: REFRESH_MS };
+}
+
+/** When the oldest sample was taken. An empty head says so with the largest number there is. */
+function beginning(status: TSDBStatus | undefined): number | null {
   const min = status?.headStats.minTime;
-  // An empty head says so with the largest number there is.
-  return min === undefined || min <= 0 || min > Date.now() ? DEFAULT_RANGE_MS : firstRange(Date.now() - min);
+  return min === undefined || min <= 0 || min > Date.now() ? null : min;
 }

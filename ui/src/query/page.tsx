@@ -21,9 +21,9 @@ export function QueryPage() {
   const { search } = nav.place;
   const parsed = useMemo(() => parseState(search), [search]);
   const blank = parsed.panels.length === 1 && parsed.panels[0]!.expr === "";
-  const intro = useIntro(blank);
-  const state = intro.state ?? parsed;
   const [now, setNow] = useState(Date.now);
+  const intro = useIntro(blank, now);
+  const state = intro.state ?? parsed;
   const [exploring, setExploring] = useState(false);
   const ids = usePanelIDs(state.panels.length);
   const busy = useRef(new Set<number>());

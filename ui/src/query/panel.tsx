@@ -1,7 +1,7 @@
 // One query: its editor, and its answer as a graph or a table.
 import type { PromQLExtension } from "@prometheus-io/codemirror-promql";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import type { Answer, Params } from "../api/client.ts";
+import { UnavailableError, type Answer, type Params } from "../api/client.ts";
 import { useAPI } from "../api/hooks.ts";
 import type { QueryData } from "../api/types.ts";
 import { formatElapsed, formatDuration } from "../lib/duration.ts";
@@ -119,7 +119,8 @@ function Stats({ answer, step }: { answer: Answer<QueryData>; step: number | nul
 
 function Result({ panel, query, dirty, onZoom, onZoomOut }: PanelProps & { query: PanelQuery; dirty: boolean }) {
   const { answer, error } = query;
-  if (error) return <><Failure error={error} />{dirty && <ErrorLine error={error} expr={panel.expr} />}</>;
+  // While the server is away the last answer stays; the banner says what is the matter.
+  if (error && !(answer && error instanceof UnavailableError)) return <><Failure error={error} />{dirty && <ErrorLine error={error} expr={panel.expr} />}</>;
   if (!answer) return panel.expr === "" ? null : <div class="waiting" />;
   return (
     <div class="result-area">

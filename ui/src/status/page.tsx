@@ -44,10 +44,16 @@ function ServerStatus() {
   const runtime = useAPI<Record<string, string | number | boolean>>("status/runtimeinfo");
   return (
     <div class="columns">
-      <section class="card"><h2>Build</h2><Loading of={build} />{build.answer && <Facts rows={Object.entries(build.answer.data).map(([k, v]) => [words(k), v])} />}</section>
+      <section class="card"><h2>Build</h2><Loading of={build} />{build.answer && <Facts rows={buildRows(build.answer.data)} />}</section>
       <section class="card"><h2>Runtime</h2><Loading of={runtime} />{runtime.answer && <RuntimeFacts data={runtime.answer.data} />}</section>
     </div>
   );
+}
+
+/** Only what was set at the build: an unset revision says nothing. A program of its own is named first. */
+function buildRows({ program, ...rest }: Record<string, string>): [string, string][] {
+  const rows = Object.entries(rest).filter(([, v]) => v !== "").map(([k, v]): [string, string] => [program && k === "version" ? "Prometheus version" : words(k), v]);
+  return program ? [["Program", program], ...rows] : rows;
 }
 
 const NAMES: Record<string, string> = {

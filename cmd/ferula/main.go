@@ -21,8 +21,9 @@ import (
 )
 
 type commands struct {
-	Serve   serveCommand   `cmd:"" help:"Scrape, store, query and draw metrics in one process."`
-	Version versionCommand `cmd:"" help:"Print the version."`
+	Serve serveCommand `cmd:"" help:"Scrape, store, query and draw metrics in one process."`
+
+	Version kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
 // logFlags are common to all long-running commands.
@@ -67,21 +68,13 @@ func (f memoryFlags) Validate() error {
 	return nil
 }
 
-type versionCommand struct{}
-
-// Run prints the version.
-func (versionCommand) Run() error {
-	_, err := fmt.Println("ferula", role.Version)
-	return err
-}
-
 func main() {
 	var cli commands
 	kctx := kong.Parse(&cli,
 		kong.Name("ferula"),
 		kong.Description("Carries Prometheus-style metrics and Pyroscope-style profiles, and makes that way cost almost nothing."),
 		kong.UsageOnError(),
-		kong.Vars{"features": featureNames()},
+		kong.Vars{"features": featureNames(), "version": "ferula " + role.Version},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 	)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

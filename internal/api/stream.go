@@ -17,9 +17,9 @@ import (
 // flushBytes is how much of an answer is gathered before it is written out.
 // net/http turns one Write of a chunked body into two write calls, so that
 // smaller pieces cost more than memory saves.
-const flushBytes = 128 << 10
+const flushBytes = 256 << 10
 
-var buffers = bufpool.New(flushBytes+flushBytes/4, 1<<20)
+var buffers = bufpool.New(flushBytes+flushBytes/4, 2<<20)
 
 // stream appends JSON into one pooled buffer and writes it out when it is full.
 // Everything that may be long calls room between its parts. After the first

@@ -54,7 +54,6 @@ export const checks = {
       await tab.page.keyboard.press("Enter");
       return (await tab.page.locator(".cm-content").innerText()).trim() === "scrape_duration_seconds";
     });
-    await tab.page.keyboard.press("Escape");
     await tab.page.keyboard.press("Enter");
     await plotEqualsAnswer(tab, "scrape_duration_seconds");
     check((await colouredPixels(tab.page)) > 30, "the canvas has no coloured pixels");

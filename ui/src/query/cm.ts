@@ -90,7 +90,9 @@ function enterCommand(run: Command): Command {
     const chosen = selectedCompletion(view.state);
     const head = view.state.selection.main.head;
     if (chosen && view.state.sliceDoc(Math.max(0, head - chosen.label.length), head) !== chosen.label) {
-      if (acceptCompletion(view)) return true;
+      // Refused in the first moments, lest a list that just popped up swallows a key; but half a name is not run either.
+      acceptCompletion(view);
+      return true;
     }
     return run(view);
   };

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/bufpool"
+	"github.com/ferula-io/ferula/internal/httpbody"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -152,30 +153,30 @@ func (n *notes) append(s *stream) {
 // respond streams a success. The status line goes out with the first full
 // buffer, or at the end.
 func (a *API) respond(w http.ResponseWriter, r *http.Request, ans answer) {
-	body := newBody(w, r)
+	body := httpbody.New(w, r, "application/json")
 	buffer := buffers.Get()
 	s := &stream{b: *buffer, w: body}
 	s.raw(`{"status":"success","data":`)
 	ans.write(s)
 	ans.notes.append(s)
 	s.raw(`}`)
-	if failure, ok := s.err.(*midStreamError); ok && !body.begun { //nolint:errorlint // set here, never wrapped
+	if failure, ok := s.err.(*midStreamError); ok && !body.Begun() { //nolint:errorlint // set here, never wrapped
 		s.b, s.err = s.b[:0], nil
 		*buffer = s.b
 		buffers.Put(buffer)
 		a.respondError(w, queryError(failure.err))
 		return
 	}
-	if s.err == nil && !body.begun {
-		body.whole(len(s.b))
+	if s.err == nil && !body.Begun() {
+		body.Whole(len(s.b))
 	}
 	s.flush()
 	if s.err == nil {
-		s.err = body.close()
+		s.err = body.Close()
 	}
 	*buffer = s.b
 	buffers.Put(buffer)
-	body.release()
+	body.Release()
 	if s.err != nil {
 		a.opts.Logger.Info("answer not fully written", "path", r.URL.Path, "err", s.err)
 		// A half answer must not look complete: cut the connection.

@@ -1,4 +1,11 @@
-package api
+// Package httpbody writes the bodies of HTTP answers, compressed if the client
+// accepts it and the answer is worth it.
+//
+// An answer's bytes come in, in large pieces; they leave through zstd, gzip or as
+// they are, and the header that says so goes out with the first of them, so that
+// until then another answer can still be given. Compressors are pooled. There is
+// no buffering of identity bytes here: the caller gathers pieces worth a write.
+package httpbody
 
 import (
 	"io"
@@ -22,25 +29,30 @@ var (
 	zstdWriters sync.Pool
 )
 
-// body is where an answer's bytes go: through a compressor if the client asked
-// for one and the answer is worth it.
-type body struct {
-	w        http.ResponseWriter
-	encoding string
-	begun    bool
-	gz       *gzip.Writer
-	zs       *zstd.Encoder
+// Body is where one answer's bytes go. Use New; in the end call Close and then
+// Release, or Release alone to give the answer up.
+type Body struct {
+	w           http.ResponseWriter
+	contentType string
+	encoding    string
+	begun       bool
+	gz          *gzip.Writer
+	zs          *zstd.Encoder
 }
 
 // smallBytes is below what compressing costs more than it saves.
 const smallBytes = 512
 
-func newBody(w http.ResponseWriter, r *http.Request) *body {
-	return &body{w: w, encoding: acceptedEncoding(r.Header.Values("Accept-Encoding"))}
+// New prepares a body of the given type, compressed as r's client accepts.
+func New(w http.ResponseWriter, r *http.Request, contentType string) *Body {
+	return &Body{w: w, contentType: contentType, encoding: Accepted(r.Header.Values("Accept-Encoding"))}
 }
 
-// whole says before the first Write that n bytes are all there is.
-func (b *body) whole(n int) {
+// Begun tells whether the header is out.
+func (b *Body) Begun() bool { return b.begun }
+
+// Whole says before the first Write that n bytes are all there is.
+func (b *Body) Whole(n int) {
 	if n < smallBytes {
 		b.encoding = ""
 	}
@@ -49,10 +61,10 @@ func (b *body) whole(n int) {
 	}
 }
 
-func (b *body) begin() {
+func (b *Body) begin() {
 	b.begun = true
 	h := b.w.Header()
-	h.Set("Content-Type", "application/json")
+	h.Set("Content-Type", b.contentType)
 	switch b.encoding {
 	case "gzip":
 		b.gz = borrow(&gzipWriters, func() *gzip.Writer {
@@ -81,14 +93,14 @@ func borrow[T any](pool *sync.Pool, make func() T) T {
 }
 
 // Write implements io.Writer.
-func (b *body) Write(p []byte) (int, error) {
+func (b *Body) Write(p []byte) (int, error) {
 	if !b.begun {
 		b.begin()
 	}
 	return b.sink().Write(p)
 }
 
-func (b *body) sink() io.Writer {
+func (b *Body) sink() io.Writer {
 	switch {
 	case b.gz != nil:
 		return b.gz
@@ -99,8 +111,8 @@ func (b *body) sink() io.Writer {
 	}
 }
 
-// close ends the compressed stream.
-func (b *body) close() error {
+// Close ends the compressed stream.
+func (b *Body) Close() error {
 	switch {
 	case b.gz != nil:
 		return b.gz.Close()
@@ -111,8 +123,8 @@ func (b *body) close() error {
 	}
 }
 
-// release gives the compressor back. The body is not used afterwards.
-func (b *body) release() {
+// Release gives the compressor back. The body is not used afterwards.
+func (b *Body) Release() {
 	if b.gz != nil {
 		b.gz.Reset(nil)
 		gzipWriters.Put(b.gz)
@@ -125,9 +137,9 @@ func (b *body) release() {
 	}
 }
 
-// acceptedEncoding picks zstd before gzip before none among what the client
+// Accepted picks zstd before gzip before none among what the client
 // accepts; a weight of 0 refuses, other weights only break the tie.
-func acceptedEncoding(headers []string) string {
+func Accepted(headers []string) string {
 	best, bestWeight := "", 0.0
 	for _, header := range headers {
 		for clause := range strings.SplitSeq(header, ",") {

@@ -1,0 +1,113 @@
+package httpbody
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+func TestTheClientsWeightsChooseTheEncoding(t *testing.T) {
+	for _, tt := range []struct {
+		headers []string
+		want    string
+	}{
+		{nil, ""},
+		{[]string{""}, ""},
+		{[]string{"identity"}, ""},
+		{[]string{"gzip"}, "gzip"},
+		{[]string{"GZIP"}, "gzip"},
+		{[]string{"gzip, deflate, br, zstd"}, "zstd"},
+		{[]string{"zstd, gzip"}, "zstd"},
+		{[]string{"gzip;q=1.0, zstd;q=0.5"}, "gzip"},
+		{[]string{"gzip;q=0, zstd;q=0"}, ""},
+		{[]string{"gzip;q=0, zstd"}, "zstd"},
+		{[]string{"gzip ; q=0.2 , zstd ; q=0.1"}, "gzip"},
+		{[]string{"br", "gzip"}, "gzip"},
+		{[]string{"*"}, ""},
+		{[]string{"gzip;q=nonsense"}, "gzip"},
+	} {
+		if got := Accepted(tt.headers); got != tt.want {
+			t.Errorf("%q: %q, want %q", tt.headers, got, tt.want)
+		}
+	}
+}
+
+func answer(t *testing.T, accept string, pieces ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Set("Accept-Encoding", accept)
+	b := New(w, r, "text/test")
+	if len(pieces) == 1 {
+		b.Whole(len(pieces[0]))
+	}
+	for _, p := range pieces {
+		if _, err := io.WriteString(b, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.Release()
+	return w
+}
+
+func decoded(t *testing.T, w *httptest.ResponseRecorder) string {
+	t.Helper()
+	var r io.Reader = w.Body
+	switch w.Header().Get("Content-Encoding") {
+	case "gzip":
+		gz, err := gzip.NewReader(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r = gz
+	case "zstd":
+		zs, err := zstd.NewReader(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer zs.Close()
+		r = zs
+	}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestWhatIsWrittenArrivesInEveryEncoding(t *testing.T) {
+	long := strings.Repeat("a matrix of numbers 0123456789 ", 10_000)
+	for round := range 3 { // the second round uses pooled compressors
+		for _, encoding := range []string{"", "gzip", "zstd"} {
+			w := answer(t, encoding, long, long)
+			if got := w.Header().Get("Content-Encoding"); got != encoding {
+				t.Errorf("round %d: %q is encoded %q", round, encoding, got)
+			}
+			if decoded(t, w) != long+long {
+				t.Errorf("round %d: %q: other bytes arrive", round, encoding)
+			}
+			if encoding != "" && bytes.Contains(w.Body.Bytes(), []byte(long)) {
+				t.Errorf("%q is not compressed", encoding)
+			}
+		}
+	}
+}
+
+func TestSmallWholeAnswersGoOutAsTheyAreWithTheirLength(t *testing.T) {
+	w := answer(t, "gzip", "small")
+	if w.Header().Get("Content-Encoding") != "" || w.Header().Get("Content-Length") != "5" || w.Body.String() != "small" {
+		t.Errorf("%v %q", w.Header(), w.Body.String())
+	}
+	if w.Header().Get("Content-Type") != "text/test" {
+		t.Errorf("type %q", w.Header().Get("Content-Type"))
+	}
+}

@@ -74,8 +74,9 @@ export function drawn(page, panel = 0) {
 export function colouredPixels(page, i = 0) {
   return page.evaluate((index) => {
     const canvas = document.querySelector(".plot canvas");
-    const hex = getComputedStyle(document.documentElement).getPropertyValue(`--s${index}`).trim();
-    const want = [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16));
+    const plain = document.createElement("canvas").getContext("2d");
+    plain.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--s${index}`).trim();
+    const want = [1, 3, 5].map((k) => parseInt(plain.fillStyle.slice(k, k + 2), 16));
     const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
     let n = 0;
     for (let p = 0; p < data.length; p += 4) {

@@ -173,6 +173,8 @@ export const checks = {
     await plotEqualsAnswer(tab, THREE);
     await tab.page.getByLabel("Stacked").check();
     await until("sums", async () => (await drawn(tab.page)).data.slice(1).map((c) => c[0]).join() === "6,3,1");
+    // The areas are pale: an area as strong as its line would be one whose colour could not be read.
+    check((await colouredPixels(tab.page)) < 10_000, "the areas are not pale");
     await screenshot(tab.page, "stacked");
   },
 

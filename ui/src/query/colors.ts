@@ -18,15 +18,16 @@ export interface Palette {
 export function palette(): Palette {
   const style = getComputedStyle(document.documentElement);
   const read = (name: string) => style.getPropertyValue(name).trim();
-  const series = Array.from({ length: SERIES_COLORS }, (_, i) => read(`--s${i}`));
-  const surface = read("--surface");
+  const color = (name: string) => normal(read(name));
+  const series = Array.from({ length: SERIES_COLORS }, (_, i) => color(`--s${i}`));
+  const surface = color("--surface");
   const axisFont = `11.5px ${read("--sans")}`;
   return {
     series: (i) => series[i % SERIES_COLORS]!,
     over: (color) => blend(color, surface, 0.45),
-    muted: read("--muted"),
-    grid: read("--grid"),
-    gridOver: fadeColor(read("--text"), 0.1),
+    muted: color("--muted"),
+    grid: color("--grid"),
+    gridOver: fadeColor(color("--text"), 0.1),
     font: `${11.5 * devicePixelRatio}px ${read("--sans")}`,
     axisFont,
   };
@@ -35,6 +36,13 @@ export function palette(): Palette {
 function channels(hex: string): [number, number, number] {
   const n = parseInt(hex.slice(1), 16);
   return [n >> 16, (n >> 8) & 255, n & 255];
+}
+
+/** Any CSS colour as #rrggbb: the bundler shortens what the style sheet says, and a canvas gives back the long form. */
+function normal(color: string): string {
+  const context = document.createElement("canvas").getContext("2d")!;
+  context.fillStyle = color;
+  return String(context.fillStyle);
 }
 
 /** `a` at that share, `b` for the rest. */

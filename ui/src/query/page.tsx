@@ -59,7 +59,7 @@ export function QueryPage() {
       {state.panels.map((panel, i) => (
         <Panel key={ids.list[i]} index={i} panel={panel} time={state} now={now} promql={promql} examples={intro.examples}
           showExamples={intro.state !== null || panel.expr === ""} removable={state.panels.length > 1}
-          autofocus={i === 0 && state.panels.length === 1}
+          autofocus={i === 0 && state.panels.length === 1 && hasKeyboard()}
           onRun={(expr) => run(i, expr)} onChange={(p) => setPanel(i, p)} onRemove={() => remove(i)}
           onZoom={zoom} onZoomOut={() => setTime(zoomOut(state, now))}
           onBusy={(b) => { if (b) busy.current.add(ids.list[i]!); else busy.current.delete(ids.list[i]!); }}
@@ -75,6 +75,9 @@ export function QueryPage() {
     </div>
   );
 }
+
+/** On a phone the focus would bring up a keyboard over half of the screen. */
+const hasKeyboard = () => matchMedia("(pointer: fine)").matches;
 
 /** Completion's cache is one for the page, and its timers end with it. */
 function usePromQL() {

@@ -1,6 +1,8 @@
 package promjson
 
 import (
+	"bytes"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -34,6 +36,7 @@ func BenchmarkPoints(b *testing.B) {
 			g := NewGrid(benchStart, benchStep, benchSteps)
 			buf := make([]byte, 0, 128<<10)
 			size := 0
+			done := reportCPU(b, len(matrix)*benchSteps, "cpu-ns/sample")
 			for b.Loop() {
 				for _, points := range matrix {
 					buf = append(buf, benchMetric...)
@@ -45,7 +48,71 @@ func BenchmarkPoints(b *testing.B) {
 					}
 				}
 			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(matrix)*benchSteps), "ns/sample")
+			done()
+		})
+	}
+}
+
+// benchAnswer is a matrix of n series with steps of the usual grid.
+func benchAnswer(n, from, steps int) []byte {
+	r := rand.New(rand.NewPCG(1, 2))
+	values := make([]float64, benchSteps)
+	dst := []byte(`{"status":"success","data":{"resultType":"matrix","result":[`)
+	for i := range n {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		for j := range values {
+			values[j] = math.Round(r.Float64()*1e15) / 1e12
+		}
+		dst = fmt.Appendf(dst, `{"metric":{"__name__":"http_requests_total","code":"200","handler":"/api/v1/query_range","instance":"10.0.0.1:9090","job":"prometheus","method":"get","pod":"prometheus-%06d"},"values":[`, i)
+		var points []Point
+		for j := from; j < from+steps; j++ {
+			points = append(points, Point{benchStart + int64(j)*benchStep, values[j]})
+		}
+		dst = AppendPoints(dst, nil, points)
+		dst = append(dst, "]}"...)
+	}
+	return append(dst, "]}}"...)
+}
+
+func BenchmarkScan(b *testing.B) {
+	const series = 11000
+	src := benchAnswer(series, 0, benchSteps)
+	run := func(b *testing.B, s *Scanner, reset func()) {
+		b.ReportAllocs()
+		done := reportCPU(b, series*benchSteps, "cpu-ns/sample")
+		for b.Loop() {
+			reset()
+			n, size := 0, 0
+			for s.Next() {
+				n++
+				for p := s.NextValues(); p != nil; p = s.NextValues() {
+					size += len(p)
+				}
+			}
+			if s.Err() != nil || n != series {
+				b.Fatal(n, s.Err())
+			}
+		}
+		done()
+	}
+	b.Run("memcpy", func(b *testing.B) {
+		dst := make([]byte, len(src))
+		done := reportCPU(b, series*benchSteps, "cpu-ns/sample")
+		for b.Loop() {
+			copy(dst, src)
+		}
+		done()
+	})
+	b.Run("bytes", func(b *testing.B) {
+		s := NewScanner(nil, Options{})
+		run(b, s, func() { s.ResetBytes(src) })
+	})
+	for _, size := range []int{64 << 10, 1 << 20} {
+		b.Run(fmt.Sprintf("reader/%dKiB", size>>10), func(b *testing.B) {
+			s, r := NewScanner(nil, Options{BufferBytes: size}), bytes.NewReader(src)
+			run(b, s, func() { r.Reset(src); s.Reset(r) })
 		})
 	}
 }

@@ -11,7 +11,7 @@ func AppendLabelString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	start, i := 0, 0
 	for i < len(s) {
-		if len(s)-i >= 8 && plain(word(s[i:])) {
+		if len(s)-i >= 8 && special(word(s[i:])) == 0 {
 			i += 8
 			continue
 		}
@@ -38,13 +38,12 @@ const (
 	highBits = 0x8080808080808080
 )
 
-// plain reports whether no byte of w needs an escape in a label string. Above
-// an offending byte it may count others as offending too, which does no harm:
-// it never misses the lowest one.
-func plain(w uint64) bool {
+// special marks the bytes of w that need an escape in a label string by their
+// highest bits. Above the lowest of them it may mark others too.
+func special(w uint64) uint64 {
 	quote := w ^ '"'*lowBits
 	slash := w ^ '\\'*lowBits
-	return ((w-' '*lowBits)&^w|(quote-lowBits)&^quote|(slash-lowBits)&^slash)&highBits == 0
+	return ((w-' '*lowBits)&^w | (quote-lowBits)&^quote | (slash-lowBits)&^slash) & highBits
 }
 
 // AppendString appends s, quoted, as Prometheus writes every string that is not

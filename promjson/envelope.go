@@ -1,0 +1,177 @@
+package promjson
+
+import "bytes"
+
+// topMember reads the value of a member of the answer.
+func (s *Scanner) topMember(name []byte) error {
+	e := &s.envelope
+	switch string(name) {
+	case "status":
+		return s.string(&e.Status)
+	case "errorType":
+		return s.string(&e.ErrorType)
+	case "error":
+		return s.string(&e.Error)
+	case "warnings":
+		return s.strings(&e.Warnings)
+	case "infos":
+		return s.strings(&e.Infos)
+	case "data":
+		if s.seen.data {
+			return s.syntax("data again")
+		}
+		s.seen.data = true
+		c, err := s.space()
+		if err != nil || c != '{' {
+			return s.unknown(name, false)
+		}
+		s.pos++
+		s.enter(levelData)
+		return nil
+	}
+	return s.unknown(name, false)
+}
+
+// dataMember reads the value of a member of the data.
+func (s *Scanner) dataMember(name []byte) error {
+	switch string(name) {
+	case "resultType":
+		return s.string(&s.envelope.ResultType)
+	case "result":
+		if s.seen.result {
+			return s.syntax("result again")
+		}
+		s.seen.result = true
+		return s.beginResult()
+	}
+	return s.unknown(name, true)
+}
+
+// beginResult finds out what the result is by its first byte or two, because
+// the resultType may stand behind it.
+func (s *Scanner) beginResult() error {
+	c, err := s.space()
+	if err != nil {
+		return err
+	}
+	if c != '[' {
+		var null skipper
+		null.state, null.literal = skipLiteral, "null"
+		return s.skip(&null)
+	}
+	s.mark = s.pos
+	s.pos++
+	c, err = s.space()
+	back := s.mark
+	s.mark = -1
+	if err != nil {
+		return err
+	}
+	if c == '{' || c == ']' {
+		s.enter(levelResult)
+		return nil
+	}
+	s.pos = back
+	raw, err := s.capture()
+	if err != nil {
+		return err
+	}
+	s.result = bytes.Clone(raw)
+	return s.spend(len(raw))
+}
+
+// spend takes n bytes off the budget for texts.
+func (s *Scanner) spend(n int) error {
+	if s.textBytes -= n; s.textBytes < 0 {
+		return s.fail(s.pos, "more than TextBytes of text", ErrLimit)
+	}
+	return nil
+}
+
+// string reads a string or null.
+func (s *Scanner) string(dst *string) error {
+	c, err := s.space()
+	if err != nil {
+		return err
+	}
+	if c == 'n' {
+		return s.skip(new(skipper))
+	}
+	raw, err := s.text()
+	if err != nil {
+		return err
+	}
+	if err := s.spend(len(raw)); err != nil {
+		return err
+	}
+	text, ok := appendUnescaped(nil, raw)
+	if !ok {
+		return s.syntax("an unknown escape")
+	}
+	*dst = string(text)
+	return nil
+}
+
+// strings reads an array of strings or null.
+func (s *Scanner) strings(dst *[]string) error {
+	c, err := s.space()
+	if err != nil {
+		return err
+	}
+	if c == 'n' {
+		return s.skip(new(skipper))
+	}
+	if err := s.expect('['); err != nil {
+		return err
+	}
+	if c, err = s.space(); err != nil {
+		return err
+	}
+	for c != ']' {
+		var text string
+		if err := s.string(&text); err != nil {
+			return err
+		}
+		if err := s.spend(16); err != nil { // An empty string takes room too.
+			return err
+		}
+		*dst = append(*dst, text)
+		if c, err = s.space(); err != nil {
+			return err
+		}
+		if c != ',' && c != ']' {
+			return s.syntax("expected a comma or the closing bracket")
+		}
+		if c == ',' {
+			s.pos++
+		}
+	}
+	s.pos++
+	return nil
+}
+
+// unknown reads any value, and keeps it while there is room.
+func (s *Scanner) unknown(name []byte, inData bool) error {
+	var k skipper
+	if s.keepBytes <= 0 {
+		return s.skip(&k)
+	}
+	if _, err := s.space(); err != nil {
+		return err
+	}
+	s.mark = s.pos
+	err := s.skip(&k)
+	from := s.mark
+	s.mark = -1
+	if err == errFull {
+		return s.skip(&k) // More than can be kept: on without keeping.
+	}
+	if err != nil {
+		return err
+	}
+	if size := s.pos - from + len(name); size <= s.keepBytes {
+		s.keepBytes -= size
+		s.envelope.Unknown = append(s.envelope.Unknown, Member{string(name), inData, bytes.Clone(s.buf[from:s.pos])})
+	}
+	return nil
+}

@@ -1,0 +1,362 @@
+package promjson
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"math/bits"
+	"slices"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Label is one name and value of a metric object, without escapes.
+type Label struct {
+	Name, Value string
+}
+
+// metricForm is what is known of a metric object's bytes.
+type metricForm uint8
+
+const (
+	formUnknown metricForm = iota
+	formBad                // Not an object of strings.
+	formAny                // Names in any order.
+	formSorted             // Names ascend.
+	formPlain              // Names ascend, and there is neither an escape nor a space outside strings.
+)
+
+// CompareMetrics orders two metric objects, {"name":"value",...}, as Prometheus
+// orders their labels: by the first difference in the sorted names and values,
+// without escapes. That is not the order of the bytes. Both may be spelled and
+// ordered in any way, but are compared quickly as Prometheus writes them.
+// Objects that are malformed compare by their bytes.
+func CompareMetrics(a, b []byte) int {
+	if bytes.Equal(a, b) {
+		return 0
+	}
+	formA, _, _ := metricFormOf(a)
+	formB, _, _ := metricFormOf(b)
+	return compareMetrics(a, b, formA, formB)
+}
+
+func compareMetrics(a, b []byte, formA, formB metricForm) int {
+	switch min(formA, formB) {
+	case formPlain:
+		return comparePlain(a, b)
+	case formSorted:
+		return compareSorted(a, b)
+	case formAny:
+		la, _ := DecodeLabels(nil, a)
+		lb, _ := DecodeLabels(nil, b)
+		return slices.CompareFunc(la, lb, func(x, y Label) int {
+			return cmp.Or(strings.Compare(x.Name, y.Name), strings.Compare(x.Value, y.Value))
+		})
+	}
+	return bytes.Compare(a, b)
+}
+
+// comparePlain finds the first byte that differs. In plain objects every quote
+// begins or ends a string, so the number of quotes before says where it stands.
+func comparePlain(a, b []byte) int {
+	n := commonPrefix(a, b)
+	if n == len(a) || n == len(b) {
+		return len(a) - len(b) // The same object: none is a prefix of another.
+	}
+	if bytes.Count(a[:n], []byte{'"'})%2 == 0 {
+		// One object ends where the other has a further label.
+		if a[n] == '}' {
+			return -1
+		}
+		return 1
+	}
+	switch {
+	case a[n] == '"': // The string of a is a prefix of b's.
+		return -1
+	case b[n] == '"':
+		return 1
+	}
+	return cmp.Compare(a[n], b[n])
+}
+
+func commonPrefix(a, b []byte) int {
+	n, i := min(len(a), len(b)), 0
+	for ; n-i >= 8; i += 8 {
+		if x := binary.LittleEndian.Uint64(a[i:]) ^ binary.LittleEndian.Uint64(b[i:]); x != 0 {
+			return i + bits.TrailingZeros64(x)/8
+		}
+	}
+	for i < n && a[i] == b[i] {
+		i++
+	}
+	return i
+}
+
+// compareSorted walks through both objects, which are well-formed.
+func compareSorted(a, b []byte) int {
+	ra, rb := labelReader{b: a}, labelReader{b: b}
+	var room [2][128]byte
+	for {
+		moreA, _ := ra.next()
+		moreB, _ := rb.next()
+		if !moreA || !moreB {
+			switch {
+			case moreB:
+				return -1
+			case moreA:
+				return 1
+			}
+			return 0
+		}
+		for _, raw := range [2][2][]byte{{ra.name, rb.name}, {ra.value, rb.value}} {
+			x, _ := appendUnescaped(room[0][:0], raw[0])
+			y, _ := appendUnescaped(room[1][:0], raw[1])
+			if c := bytes.Compare(x, y); c != 0 {
+				return c
+			}
+		}
+	}
+}
+
+// DecodeLabels appends the labels of a metric object to dst, sorted by name.
+// The strings are the caller's: they do not alias metric.
+func DecodeLabels(dst []Label, metric []byte) ([]Label, error) {
+	start := len(dst)
+	r := labelReader{b: metric}
+	var room [128]byte
+	for {
+		more, wrong := r.next()
+		if wrong != "" {
+			return dst[:start], &Error{Offset: int64(r.i), What: wrong, Err: ErrSyntax}
+		}
+		if !more {
+			break
+		}
+		name, okName := appendUnescaped(room[:0], r.name)
+		label := Label{Name: string(name)}
+		value, okValue := appendUnescaped(room[:0], r.value)
+		label.Value = string(value)
+		if !okName || !okValue {
+			return dst[:start], &Error{Offset: int64(r.i), What: "an unknown escape", Err: ErrSyntax}
+		}
+		dst = append(dst, label)
+	}
+	byName := func(x, y Label) int { return strings.Compare(x.Name, y.Name) }
+	if !slices.IsSortedFunc(dst[start:], byName) {
+		slices.SortStableFunc(dst[start:], byName)
+	}
+	return dst, nil
+}
+
+// metricFormOf checks a metric object. Of a bad one it says where and why.
+func metricFormOf(m []byte) (form metricForm, at int, wrong string) {
+	if plainSorted(m) {
+		return formPlain, 0, ""
+	}
+	r := labelReader{b: m}
+	form = formSorted
+	var room [3][128]byte
+	last := room[0][:0]
+	for n := 0; ; n++ {
+		more, wrong := r.next()
+		if wrong != "" {
+			return formBad, r.i, wrong
+		}
+		if !more {
+			return form, 0, ""
+		}
+		name, okName := appendUnescaped(room[1][:0], r.name)
+		_, okValue := appendUnescaped(room[2][:0], r.value)
+		if !okName || !okValue {
+			return formBad, r.i, "an unknown escape"
+		}
+		if n > 0 && bytes.Compare(last, name) >= 0 {
+			form = formAny
+		}
+		last = append(last[:0], name...)
+	}
+}
+
+// plainSorted reports whether m is of formPlain.
+func plainSorted(m []byte) bool {
+	if string(m) == "{}" {
+		return true
+	}
+	if len(m) < 2 || m[0] != '{' {
+		return false
+	}
+	var last []byte
+	for i := 1; ; {
+		if len(m)-i < 7 || m[i] != '"' {
+			return false
+		}
+		nameEnd := plainRun(m, i+1)
+		if len(m)-nameEnd < 5 || m[nameEnd] != '"' || m[nameEnd+1] != ':' || m[nameEnd+2] != '"' {
+			return false
+		}
+		name := m[i+1 : nameEnd]
+		if i > 1 && bytes.Compare(last, name) >= 0 {
+			return false
+		}
+		last = name
+		valueEnd := plainRun(m, nameEnd+3)
+		if len(m)-valueEnd < 2 || m[valueEnd] != '"' {
+			return false
+		}
+		if m[valueEnd+1] != ',' {
+			return m[valueEnd+1] == '}' && valueEnd+2 == len(m)
+		}
+		i = valueEnd + 2
+	}
+}
+
+// labelReader reads the labels of a metric object spelled in any way.
+type labelReader struct {
+	b           []byte
+	i           int
+	n           int
+	name, value []byte // With their escapes; they alias b.
+}
+
+// next reads one label. It says what is wrong with b[i], if anything.
+func (r *labelReader) next() (more bool, wrong string) {
+	if r.n == 0 && r.space() != '{' {
+		return false, "expected an object"
+	}
+	if r.n == 0 {
+		r.i++
+	}
+	c := r.space()
+	if c == '}' {
+		r.i++
+		r.space()
+		if r.i != len(r.b) {
+			return false, "more than one object"
+		}
+		return false, ""
+	}
+	if r.n > 0 {
+		if c != ',' {
+			return false, "expected a comma or the closing bracket"
+		}
+		r.i++
+	}
+	r.n++
+	if r.name, wrong = r.text(); wrong != "" {
+		return false, wrong
+	}
+	if r.space() != ':' {
+		return false, "expected a colon"
+	}
+	r.i++
+	r.value, wrong = r.text()
+	return true, wrong
+}
+
+// space returns the next byte that is no space, or 0 at the end.
+func (r *labelReader) space() byte {
+	for ; r.i < len(r.b); r.i++ {
+		if !isSpace(r.b[r.i]) {
+			return r.b[r.i]
+		}
+	}
+	return 0
+}
+
+func (r *labelReader) text() (raw []byte, wrong string) {
+	if r.space() != '"' {
+		return nil, "expected a string"
+	}
+	start := r.i + 1
+	for i := start; i < len(r.b); i++ {
+		i = plainRun(r.b, i)
+		if i == len(r.b) {
+			break
+		}
+		switch r.b[i] {
+		case '"':
+			r.i = i + 1
+			return r.b[start:i], ""
+		case '\\':
+			i++
+		default:
+			r.i = i
+			return nil, "a control character in a string"
+		}
+	}
+	r.i = len(r.b)
+	return nil, "a string without an end"
+}
+
+// appendUnescaped appends what stands between the quotes of a JSON string, as
+// it is meant. Bytes that are not valid UTF-8 stay. It reports false for an
+// escape that JSON does not know.
+func appendUnescaped(dst, raw []byte) ([]byte, bool) {
+	for {
+		i := bytes.IndexByte(raw, '\\')
+		if i < 0 {
+			return append(dst, raw...), true
+		}
+		dst = append(dst, raw[:i]...)
+		if i+1 == len(raw) {
+			return dst, false
+		}
+		c := raw[i+1]
+		raw = raw[i+2:]
+		switch c {
+		case '"', '\\', '/':
+		case 'b':
+			c = '\b'
+		case 'f':
+			c = '\f'
+		case 'n':
+			c = '\n'
+		case 'r':
+			c = '\r'
+		case 't':
+			c = '\t'
+		case 'u':
+			r, ok := hexRune(raw)
+			if !ok {
+				return dst, false
+			}
+			raw = raw[4:]
+			if utf16.IsSurrogate(r) {
+				// Only two halves make a character; one alone means U+FFFD.
+				low := rune(utf8.RuneError)
+				if len(raw) >= 6 && raw[0] == '\\' && raw[1] == 'u' {
+					low, _ = hexRune(raw[2:])
+				}
+				if r = utf16.DecodeRune(r, low); r != utf8.RuneError {
+					raw = raw[6:]
+				}
+			}
+			dst = utf8.AppendRune(dst, r)
+			continue
+		default:
+			return dst, false
+		}
+		dst = append(dst, c)
+	}
+}
+
+// hexRune reads four hexadecimal digits.
+func hexRune(b []byte) (rune, bool) {
+	if len(b) < 4 {
+		return 0, false
+	}
+	var r rune
+	for _, c := range b[:4] {
+		switch {
+		case c-'0' <= 9:
+			c -= '0'
+		case c|0x20-'a' <= 5:
+			c = c | 0x20 - 'a' + 10
+		default:
+			return 0, false
+		}
+		r = r<<4 | rune(c)
+	}
+	return r, true
+}

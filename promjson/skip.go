@@ -1,0 +1,210 @@
+package promjson
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// maxDepth bounds how deep arrays and objects may be nested in one value.
+const maxDepth = 64
+
+// skipper finds the end of one JSON value of any size that arrives in pieces.
+// It checks how brackets, commas, colons and strings stand, not what digits or
+// escapes say. The zero skipper expects a value.
+type skipper struct {
+	state   skipState
+	key     bool   // The string is the key of a member.
+	objects uint64 // One bit a level, lowest innermost: 1 for an object.
+	depth   int
+	literal string // What is left of true, false or null.
+}
+
+type skipState uint8
+
+const (
+	skipValue    skipState = iota // A value must follow.
+	skipFirst                     // A value or ].
+	skipFirstKey                  // A key or }.
+	skipKey
+	skipColon
+	skipNext // A comma or the closing bracket.
+	skipString
+	skipEscape
+	skipNumber
+	skipLiteral
+	skipDone
+)
+
+// feed reads on in b. It returns how many bytes belong to the value, whether
+// the value is complete, and what is wrong with b[n], if anything. Of a number,
+// only the byte behind it shows that it is complete.
+func (k *skipper) feed(b []byte) (n int, done bool, wrong string) {
+	for i := 0; i < len(b); i++ {
+		c := b[i]
+		switch k.state {
+		case skipString:
+			i = plainRun(b, i)
+			if i == len(b) {
+				return i, false, ""
+			}
+			switch c = b[i]; {
+			case c == '"' && k.key:
+				k.state, k.key = skipColon, false
+			case c == '"':
+				k.end()
+			case c == '\\':
+				k.state = skipEscape
+			default:
+				return i, false, "a control character in a string"
+			}
+		case skipEscape:
+			if !isEscape(c) {
+				return i, false, "an unknown escape"
+			}
+			k.state = skipString
+		case skipNumber:
+			for i < len(b) && isNumeric(b[i]) {
+				i++
+			}
+			if i == len(b) {
+				return i, false, ""
+			}
+			k.end()
+			i-- // This byte comes again.
+		case skipLiteral:
+			if c != k.literal[0] {
+				return i, false, "neither true, false nor null"
+			}
+			if k.literal = k.literal[1:]; k.literal == "" {
+				k.end()
+			}
+		default:
+			if isSpace(c) {
+				continue
+			}
+			if wrong := k.token(c); wrong != "" {
+				return i, false, wrong
+			}
+		}
+		if k.state == skipDone {
+			return i + 1, true, ""
+		}
+	}
+	return len(b), false, ""
+}
+
+// token reads the first byte of a token.
+func (k *skipper) token(c byte) string {
+	switch k.state {
+	case skipFirst:
+		if c == ']' {
+			return k.close(c)
+		}
+		return k.value(c)
+	case skipFirstKey, skipKey:
+		if c == '}' && k.state == skipFirstKey {
+			return k.close(c)
+		}
+		if c != '"' {
+			return "expected a key"
+		}
+		k.state, k.key = skipString, true
+	case skipColon:
+		if c != ':' {
+			return "expected a colon"
+		}
+		k.state = skipValue
+	case skipNext:
+		if c != ',' {
+			return k.close(c)
+		}
+		k.state = skipValue
+		if k.objects&1 != 0 {
+			k.state = skipKey
+		}
+	default:
+		return k.value(c)
+	}
+	return ""
+}
+
+func (k *skipper) value(c byte) string {
+	switch {
+	case c == '"':
+		k.state = skipString
+	case c == '-' || c-'0' <= 9:
+		k.state = skipNumber
+	case c == '{' || c == '[':
+		if k.depth == maxDepth {
+			return "nested too deep"
+		}
+		k.depth++
+		k.objects <<= 1
+		k.state = skipFirst
+		if c == '{' {
+			k.objects |= 1
+			k.state = skipFirstKey
+		}
+	case c == 't':
+		k.state, k.literal = skipLiteral, "rue"
+	case c == 'f':
+		k.state, k.literal = skipLiteral, "alse"
+	case c == 'n':
+		k.state, k.literal = skipLiteral, "ull"
+	default:
+		return "expected a value"
+	}
+	return ""
+}
+
+func (k *skipper) close(c byte) string {
+	want := byte(']')
+	if k.objects&1 != 0 {
+		want = '}'
+	}
+	if c != want {
+		return "expected a comma or the closing bracket"
+	}
+	k.objects >>= 1
+	k.depth--
+	k.end()
+	return ""
+}
+
+// end says that a value is complete.
+func (k *skipper) end() {
+	k.state = skipNext
+	if k.depth == 0 {
+		k.state = skipDone
+	}
+}
+
+// plainRun returns the first index from i on of a quote, a backslash or a
+// control character, or len(b).
+func plainRun(b []byte, i int) int {
+	for ; len(b)-i >= 8; i += 8 {
+		if marks := special(binary.LittleEndian.Uint64(b[i:])); marks != 0 {
+			return i + bits.TrailingZeros64(marks)/8
+		}
+	}
+	for i < len(b) && b[i] >= ' ' && b[i] != '"' && b[i] != '\\' {
+		i++
+	}
+	return i
+}
+
+func isSpace(c byte) bool {
+	return c == ' ' || c == '\n' || c == '\r' || c == '\t'
+}
+
+func isNumeric(c byte) bool {
+	return c-'0' <= 9 || c == '.' || c == '-' || c == '+' || c == 'e' || c == 'E'
+}
+
+func isEscape(c byte) bool {
+	switch c {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't', 'u':
+		return true
+	}
+	return false
+}

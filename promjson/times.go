@@ -1,0 +1,125 @@
+package promjson
+
+import "math"
+
+// FirstTime returns the time, in milliseconds, of the first point of a piece
+// that a Scanner has handed out, be it of values or of histograms.
+func FirstTime(piece []byte) (ms int64, err error) {
+	i := skipSpaces(piece, 0)
+	if i == len(piece) || piece[i] != '[' {
+		return 0, &Error{Offset: int64(i), What: "expected a point", Err: ErrSyntax}
+	}
+	i = skipSpaces(piece, i+1)
+	ms, _, wrong := parseTime(piece[i:])
+	if wrong != "" {
+		return 0, &Error{Offset: int64(i), What: wrong, Err: ErrSyntax}
+	}
+	return ms, nil
+}
+
+// LastTime is FirstTime for the last point of a piece.
+func LastTime(piece []byte) (ms int64, err error) {
+	depth := 0
+	for i := len(piece) - 1; i >= 0; i-- {
+		switch piece[i] {
+		case ']':
+			depth++
+		case '[':
+			depth--
+			if depth <= 0 {
+				return FirstTime(piece[i:])
+			}
+		}
+	}
+	return 0, &Error{What: "expected a point", Err: ErrSyntax}
+}
+
+func skipSpaces(b []byte, i int) int {
+	for i < len(b) && isSpace(b[i]) {
+		i++
+	}
+	return i
+}
+
+// parseTime reads a JSON number of seconds as milliseconds, exactly: what
+// Prometheus writes, but also exponents. Digits beyond the third are rounded.
+// It returns the length of the number.
+func parseTime(b []byte) (ms int64, n int, wrong string) {
+	negative := n < len(b) && b[n] == '-'
+	if negative {
+		n++
+	}
+	first, point := n, -1
+	digits, exponent := uint64(0), 3
+	for ; n < len(b); n++ {
+		if c := b[n] - '0'; c <= 9 {
+			if digits >= 1e18 {
+				exponent++ // Beyond what an int64 tells apart.
+			} else {
+				digits = digits*10 + uint64(c)
+			}
+		} else if b[n] == '.' && point < 0 {
+			point = n
+		} else {
+			break
+		}
+	}
+	if point >= 0 {
+		exponent -= n - point - 1
+	}
+	if n == first || point == first || point == n-1 {
+		return 0, n, "expected a time"
+	}
+	if n < len(b) && b[n]|0x20 == 'e' {
+		e, length := parseExponent(b[n+1:])
+		if length == 0 {
+			return 0, n, "expected an exponent"
+		}
+		n += 1 + length
+		exponent += e
+	}
+	u, ok := scaleTen(digits, exponent)
+	if !ok {
+		return 0, n, "a time out of range"
+	}
+	if negative {
+		return -int64(u), n, ""
+	}
+	return int64(u), n, ""
+}
+
+// parseExponent returns length 0 where there is none.
+func parseExponent(b []byte) (e, length int) {
+	i := 0
+	if i < len(b) && (b[i] == '+' || b[i] == '-') {
+		i++
+	}
+	first := i
+	for ; i < len(b) && b[i]-'0' <= 9; i++ {
+		e = min(e*10+int(b[i]-'0'), 1000)
+	}
+	if i == first {
+		return 0, 0
+	}
+	if b[0] == '-' {
+		e = -e
+	}
+	return e, i
+}
+
+// scaleTen returns digits*10^exponent, rounded half up.
+func scaleTen(digits uint64, exponent int) (uint64, bool) {
+	for ; exponent > 0 && digits != 0; exponent-- {
+		if digits > math.MaxInt64/10 {
+			return 0, false
+		}
+		digits *= 10
+	}
+	for ; exponent < -1 && digits != 0; exponent++ {
+		digits /= 10
+	}
+	if exponent < 0 {
+		digits = (digits + 5) / 10
+	}
+	return digits, digits <= math.MaxInt64
+}

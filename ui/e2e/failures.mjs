@@ -59,6 +59,16 @@ export const checks = {
     check(Date.now() - began < 4000, `twenty moves over 1,500 lines took ${Date.now() - began} ms`);
   },
 
+  async "a query too long for an address goes in a body"(tab) {
+    const methods = [];
+    tab.page.on("request", (r) => { if (r.url().includes("/api/v1/query_range")) methods.push(r.method()); });
+    await tab.page.goto(`${tab.base}/query?expr=up&range=5m`);
+    await tab.page.locator(".plot canvas").waitFor();
+    await runQuery(tab.page, `vector(4) # ${"x".repeat(5000)}`);
+    await until("the answer", async () => (await drawn(tab.page))?.data[1]?.includes(4));
+    check(methods.includes("POST"), `methods: ${methods}`);
+  },
+
   async "native histograms have figures, a sketch and buckets"(tab) {
     const histogram = { count: "6", sum: "12.5", buckets: [[0, "0.5", "1", "2"], [0, "1", "2", "4"]] };
     await tab.page.route("**/api/v1/query?*", (r) => r.fulfill(success({ resultType: "vector", result: [{ metric: { __name__: "h", job: "x" }, histogram: [1, histogram] }] })));

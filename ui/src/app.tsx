@@ -1,11 +1,12 @@
 // The shell: header, the server's state, and the page the address names.
-import { useEffect, useRef } from "preact/hooks";
+import type { ComponentChildren } from "preact";
+import { useEffect, useErrorBoundary, useRef } from "preact/hooks";
 import type { Server } from "./api/client.ts";
 import { ServerContext, useAPI, useHealth } from "./api/hooks.ts";
 import type { Route } from "./lib/route.ts";
 import { NavContext, useLocation, useNav, type Nav } from "./nav.ts";
 import * as icons from "./parts/icons.tsx";
-import { Empty } from "./parts/small.tsx";
+import { Empty, Notice } from "./parts/small.tsx";
 import { PrefsContext, useStoredPrefs } from "./prefs.ts";
 import { QueryPage } from "./query/page.tsx";
 import { StatusPage } from "./status/page.tsx";
@@ -22,10 +23,25 @@ export function App({ server }: { server: Server }) {
           <a class="skip" href="#main" onClick={(e) => { e.preventDefault(); document.getElementById("main")?.focus(); }}>Skip to content</a>
           <Header />
           <Banner />
-          <main id="main" tabIndex={-1}><Page nav={nav} /></main>
+          <main id="main" tabIndex={-1}><Guarded key={familyOf(nav.place.route)}><Page nav={nav} /></Guarded></main>
         </PrefsContext.Provider>
       </NavContext.Provider>
     </ServerContext.Provider>
+  );
+}
+
+/** The link in the header that a route belongs to. Pages of one family stay mounted when one goes to another. */
+const familyOf = (route: Route | null): Route | undefined => LINKS.find(([, , routes]) => route !== null && routes.includes(route))?.[0];
+
+/** A fault in a page leaves a message and the header, not a white window. */
+function Guarded({ children }: { children: ComponentChildren }) {
+  const [fault] = useErrorBoundary((e) => console.error(e));
+  if (!fault) return <>{children}</>;
+  return (
+    <div class="page">
+      <Notice kind="error"><strong>This page has failed</strong><span>{String(fault)}</span></Notice>
+      <button type="button" class="button" onClick={() => location.reload()}>Load it again</button>
+    </div>
   );
 }
 

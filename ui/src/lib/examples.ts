@@ -18,6 +18,9 @@ const CANDIDATES: readonly Candidate[] = [
 
 const EXAMPLES_MAX = 6;
 
+/** A matcher for the names chooseExamples looks at: large servers have a hundred thousand others. */
+export const EXAMPLE_NAMES = `{__name__=~"${CANDIDATES.map((c) => c.needs).join("|")}|(.+_)?http_requests_total"}`;
+
 /** HTTP traffic is what most people look for first, and its metric has another prefix in every program. */
 function requestsExample(names: readonly string[]): Example[] {
   const name = names.find((n) => /(^|_)http_requests_total$/.test(n));

@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { useAPI } from "../api/hooks.ts";
 import type { TSDBStatus } from "../api/types.ts";
-import { chooseExamples, firstExample, firstRange, type Example } from "../lib/examples.ts";
+import { chooseExamples, EXAMPLE_NAMES, firstExample, firstRange, type Example } from "../lib/examples.ts";
 import { DEFAULT_RANGE_MS, emptyState, type QueryState } from "../lib/urlstate.ts";
 
 const RETRY_MS = 2000;
@@ -22,7 +22,7 @@ interface Start { expr: string; /** When its data begins, or null where that is 
 /** With `on` false only the examples are looked up. */
 export function useIntro(on: boolean, now: number): Intro {
   const [tries, setTries] = useState(0);
-  const names = useAPI<string[]>("label/__name__/values", {}, tries);
+  const names = useAPI<string[]>("label/__name__/values", { "match[]": EXAMPLE_NAMES }, tries);
   const tsdb = useAPI<TSDBStatus>(on ? "status/tsdb" : null, { limit: 1 }, tries);
   const [start, setStart] = useState<Start | null>(null);
   const list = names.answer?.data;
@@ -40,7 +40,7 @@ export function useIntro(on: boolean, now: number): Intro {
     const first = firstExample(examples, bornMS === null ? Infinity : Date.now() - bornMS);
     if (first) setStart({ expr: first.expr, bornMS });
   }, [on, start, settled, names.loading, list]);
-  return { examples, state: on && start ? stateOf(start, now) : null, waiting: empty };
+  return { examples, state: on && start ? stateOf(start, now) : null, waiting: empty && tsdb.answer?.data.headStats.numSeries === 0 };
 }
 
 /** The range grows with the data until the visitor takes over. */

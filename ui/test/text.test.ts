@@ -80,6 +80,7 @@ test("history is newest first, without repeats, and survives broken storage", ()
 
 test("metrics are found by name first, then by description", () => {
   const rows = metricRows(["a_up", "up", "x_bucket"], { up: [{ type: "gauge", help: "Whether it is there." }], x: [{ type: "histogram", help: "About up." }] });
+  assert.equal(metricRows(["c_total"], { c: [{ type: "counter", help: "" }] })[0]!.type, "counter");
   assert.deepEqual(rows[2], { name: "x_bucket", type: "histogram", help: "About up." });
   assert.deepEqual(searchMetrics(rows, "up").map((r) => r.name), ["up", "a_up", "x_bucket"]);
   assert.deepEqual(searchMetrics(rows, "about up").map((r) => r.name), ["x_bucket"]);

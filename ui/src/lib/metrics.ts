@@ -4,10 +4,10 @@ export interface MetricRow { name: string; type: string; help: string }
 
 type Known = Readonly<Record<string, readonly { type: string; help: string }[]>>;
 
-/** Series of classic histograms and summaries are named after a metric that itself has none. */
-const SUFFIX = /_(bucket|count|sum|created)$/;
+/** Metadata knows a histogram x, whose series are x_bucket and its kin, and in OpenMetrics a counter x, whose series is x_total. */
+const SUFFIX = /_(bucket|count|sum|created|total)$/;
 
-/** One row per stored name. Metadata is found under the name or, for x_bucket and its kin, under x. */
+/** One row per stored name. Metadata is found under the name or, for the names above, under x. */
 export function metricRows(names: readonly string[], metadata: Known): MetricRow[] {
   return names.map((name) => {
     const entry = (metadata[name] ?? metadata[name.replace(SUFFIX, "")])?.[0];

@@ -45,13 +45,14 @@ function Guarded({ children }: { children: ComponentChildren }) {
   );
 }
 
-const TITLES: Record<Route, string> = {
-  "query": "Query", "targets": "Targets", "status": "Status", "tsdb-status": "TSDB status", "flags": "Flags", "config": "Configuration",
+/** The query page names itself after its query. */
+const TITLES: Record<Exclude<Route, "query">, string> = {
+  "targets": "Targets", "status": "Status", "tsdb-status": "TSDB status", "flags": "Flags", "config": "Configuration",
 };
 
 function Page({ nav }: { nav: Nav }) {
   const { route } = nav.place;
-  useEffect(() => { document.title = route ? `${TITLES[route]} · ferula` : "ferula"; }, [route]);
+  useEffect(() => { if (route !== "query") document.title = route ? `${TITLES[route]} · ferula` : "ferula"; }, [route]);
   switch (route) {
     case "query": return <QueryPage />;
     case "targets": return <TargetsPage />;

@@ -54,7 +54,7 @@ export function Chart({ columns, grid, stacked, onZoom, onZoomOut }: ChartProps)
 
   return (
     <div class="chart">
-      <div class="plot" ref={host} style={{ height: `${HEIGHT}px` }} />
+      <div class="plot" ref={host} role="img" aria-label={`Graph of ${names.length} series, listed below it with their figures`} style={{ height: `${HEIGHT}px` }} />
       <Legend columns={columns} names={names} hidden={hiddenNames} onHidden={setHiddenNames} onFocus={(i) => plot.current?.focus(i)} />
     </div>
   );

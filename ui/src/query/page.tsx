@@ -30,6 +30,7 @@ export function QueryPage() {
   const handles = useRef(new Map<number, EditorHandle>());
   const promql = usePromQL();
   useAutoRefresh(state, busy.current, setNow);
+  useTitle(parsed.panels[0]!.expr);
 
   const put = (next: QueryState) => {
     setNow(Date.now());
@@ -78,6 +79,11 @@ export function QueryPage() {
 
 /** On a phone the focus would bring up a keyboard over half of the screen. */
 const hasKeyboard = () => matchMedia("(pointer: fine)").matches;
+
+/** Tabs are told apart by their queries. */
+function useTitle(expr: string): void {
+  useEffect(() => { document.title = expr === "" ? "ferula" : `${expr.slice(0, 60)} · ferula`; }, [expr]);
+}
 
 /** Completion's cache is one for the page, and its timers end with it. */
 function usePromQL() {

@@ -3,6 +3,7 @@ package promjson
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -115,4 +116,52 @@ func BenchmarkScan(b *testing.B) {
 			run(b, s, func() { r.Reset(src); s.Reset(r) })
 		})
 	}
+}
+
+func BenchmarkSplice(b *testing.B) {
+	const series = 11000
+	whole := benchAnswer(series, 0, benchSteps)
+	halves := [][]byte{benchAnswer(series, 0, 81), benchAnswer(series, 81, 80)}
+	run := func(b *testing.B, size int) {
+		var sp Splicer
+		var got bytes.Buffer
+		inputs := []*bytes.Reader{bytes.NewReader(nil), bytes.NewReader(nil)}
+		parts := []*Scanner{NewScanner(nil, Options{BufferBytes: size}), NewScanner(nil, Options{BufferBytes: size})}
+		splice := func(w io.Writer) {
+			for i, half := range halves {
+				if size == 0 {
+					parts[i].ResetBytes(half)
+				} else {
+					inputs[i].Reset(half)
+					parts[i].Reset(inputs[i])
+				}
+			}
+			if _, err := sp.Splice(w, parts...); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if splice(&got); !bytes.Equal(got.Bytes(), whole) {
+			b.Fatal("the answer is another")
+		}
+		got = bytes.Buffer{}
+		b.ReportAllocs()
+		done := reportCPU(b, series*benchSteps, "cpu-ns/sample")
+		for b.Loop() {
+			splice(io.Discard)
+		}
+		done()
+	}
+	b.Run("memcpy", func(b *testing.B) {
+		dst := make([]byte, len(whole))
+		done := reportCPU(b, series*benchSteps, "cpu-ns/sample")
+		for b.Loop() {
+			copy(dst, whole)
+		}
+		done()
+	})
+	b.Run("bytes", func(b *testing.B) { run(b, 0) })
+	b.Run("reader/16KiB", func(b *testing.B) { run(b, 16<<10) })
+	b.Run("reader/32KiB", func(b *testing.B) { run(b, 32<<10) })
+	b.Run("reader/64KiB", func(b *testing.B) { run(b, 64<<10) })
+	b.Run("reader/1024KiB", func(b *testing.B) { run(b, 1<<20) })
 }

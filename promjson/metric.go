@@ -61,17 +61,19 @@ func compareMetrics(a, b []byte, formA, formB metricForm) int {
 // begins or ends a string, so the number of quotes before says where it stands.
 func comparePlain(a, b []byte) int {
 	n := commonPrefix(a, b)
-	if n == len(a) || n == len(b) {
-		return len(a) - len(b) // The same object: none is a prefix of another.
-	}
-	if bytes.Count(a[:n], []byte{'"'})%2 == 0 {
-		// One object ends where the other has a further label.
-		if a[n] == '}' {
-			return -1
-		}
-		return 1
-	}
+	return partingOrder(a, b, n, bytes.Count(a[:n], []byte{'"'})%2 == 0)
+}
+
+// partingOrder compares two plain objects that part at index n, be it between
+// strings or within one.
+func partingOrder(a, b []byte, n int, between bool) int {
 	switch {
+	case n == len(a) || n == len(b):
+		return 0 // The same object: none is a prefix of another.
+	case between && a[n] == '}': // b has a further label.
+		return -1
+	case between:
+		return 1
 	case a[n] == '"': // The string of a is a prefix of b's.
 		return -1
 	case b[n] == '"':
@@ -81,16 +83,17 @@ func comparePlain(a, b []byte) int {
 }
 
 func commonPrefix(a, b []byte) int {
-	n, i := min(len(a), len(b)), 0
-	for ; n-i >= 8; i += 8 {
-		if x := binary.LittleEndian.Uint64(a[i:]) ^ binary.LittleEndian.Uint64(b[i:]); x != 0 {
-			return i + bits.TrailingZeros64(x)/8
+	n := 0
+	for ; len(a) >= 8 && len(b) >= 8; a, b = a[8:], b[8:] {
+		if x := binary.LittleEndian.Uint64(a) ^ binary.LittleEndian.Uint64(b); x != 0 {
+			return n + bits.TrailingZeros64(x)/8
 		}
+		n += 8
 	}
-	for i < n && a[i] == b[i] {
-		i++
+	for i := 0; i < len(a) && i < len(b) && a[i] == b[i]; i++ {
+		n++
 	}
-	return i
+	return n
 }
 
 // compareSorted walks through both objects, which are well-formed.
@@ -178,37 +181,104 @@ func metricFormOf(m []byte) (form metricForm, at int, wrong string) {
 	}
 }
 
+// labelPlace is where a label stands in a metric object of formPlain: its
+// opening quote and the quote that closes its name.
+type labelPlace struct {
+	start, nameEnd int
+}
+
 // plainSorted reports whether m is of formPlain.
 func plainSorted(m []byte) bool {
-	if string(m) == "{}" {
-		return true
-	}
+	var room [32]labelPlace
+	_, ok := plainLabels(m, room[:0], 1)
+	return ok
+}
+
+// plainLabels appends the places of the labels of m from start on, which come
+// behind those already in places. It reports false where m is not of formPlain.
+func plainLabels(m []byte, places []labelPlace, start int) ([]labelPlace, bool) {
 	if len(m) < 2 || m[0] != '{' {
-		return false
+		return places, false
 	}
-	var last []byte
-	for i := 1; ; {
+	if len(m) == 2 {
+		return places, m[1] == '}'
+	}
+	for i := start; ; {
 		if len(m)-i < 7 || m[i] != '"' {
-			return false
+			return places, false
 		}
 		nameEnd := plainRun(m, i+1)
 		if len(m)-nameEnd < 5 || m[nameEnd] != '"' || m[nameEnd+1] != ':' || m[nameEnd+2] != '"' {
-			return false
+			return places, false
 		}
-		name := m[i+1 : nameEnd]
-		if i > 1 && bytes.Compare(last, name) >= 0 {
-			return false
+		if n := len(places); n > 0 {
+			last := places[n-1]
+			if bytes.Compare(m[last.start+1:last.nameEnd], m[i+1:nameEnd]) >= 0 {
+				return places, false
+			}
 		}
-		last = name
+		places = append(places, labelPlace{i, nameEnd})
 		valueEnd := plainRun(m, nameEnd+3)
 		if len(m)-valueEnd < 2 || m[valueEnd] != '"' {
-			return false
+			return places, false
 		}
 		if m[valueEnd+1] != ',' {
-			return m[valueEnd+1] == '}' && valueEnd+2 == len(m)
+			return places, m[valueEnd+1] == '}' && valueEnd+2 == len(m)
 		}
 		i = valueEnd + 2
 	}
+}
+
+// metricOrder takes metric objects one after the other, sees whether each is
+// well-formed and compares it to the one before. What both begin with alike is
+// looked at only once.
+type metricOrder struct {
+	last   []byte
+	form   metricForm
+	labels []labelPlace // Of last, if its form is formPlain.
+}
+
+func (o *metricOrder) reset() {
+	o.last, o.form, o.labels = o.last[:0], formUnknown, o.labels[:0]
+}
+
+// follow returns the form of m and how m compares to the object before. If m is
+// bad, it says where and why.
+func (o *metricOrder) follow(m []byte) (form metricForm, c int, at int, wrong string) {
+	if o.form == formPlain {
+		n := commonPrefix(o.last, m)
+		k := len(o.labels)
+		for k > 0 && o.labels[k-1].start >= n {
+			k--
+		}
+		start := 1 // Of the label where the objects part.
+		if k > 0 {
+			start = o.labels[k-1].start
+		}
+		end := len(o.last) - 1 // Of that label, in the object before.
+		if k < len(o.labels) {
+			end = o.labels[k].start - 1
+		}
+		if labels, ok := plainLabels(m, o.labels[:max(k-1, 0)], start); ok {
+			c = partingOrder(m, o.last, n, k == 0 || n == end)
+			o.last, o.labels = append(o.last[:0], m...), labels
+			return formPlain, c, 0, ""
+		}
+	}
+	form, at, wrong = metricFormOf(m)
+	if form == formBad {
+		return form, 0, at, wrong
+	}
+	if o.form != formUnknown {
+		c = compareMetrics(m, o.last, form, o.form)
+	} else {
+		c = 1
+	}
+	o.last, o.form = append(o.last[:0], m...), form
+	if form == formPlain {
+		o.labels, _ = plainLabels(m, o.labels[:0], 1)
+	}
+	return form, c, 0, ""
 }
 
 // labelReader reads the labels of a metric object spelled in any way.

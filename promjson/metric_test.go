@@ -83,6 +83,46 @@ func TestMetricsInAnySpellingCompareByTheirLabels(t *testing.T) {
 	}
 }
 
+func TestMetricsInTurnCompareByTheirLabels(t *testing.T) {
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		var order metricOrder
+		var last []Label
+		for n := range 20 {
+			labels := randomLabels(r)
+			if n > 0 && r.IntN(3) > 0 {
+				labels = slices.Clone(last)
+				for range r.IntN(3) {
+					if i := r.IntN(len(labels) + 1); i < len(labels) {
+						labels[i].Value += oddStrings[r.IntN(len(oddStrings))]
+						labels = labels[:r.IntN(len(labels)-i)+i+1]
+					}
+				}
+			}
+			var members []func()
+			w := &speller{r: r, plain: r.IntN(10) > 0}
+			for _, l := range labels {
+				members = append(members, func() { w.member(l.Name, func() { w.text(l.Value) }) })
+			}
+			w.list('{', '}', members...)
+			form, c, _, wrong := order.follow([]byte(w.String()))
+			if form == formBad {
+				t.Fatalf("%s: %s", w.String(), wrong)
+			}
+			if want := compareLabels(labels, last); n > 0 && min(max(c, -1), 1) != want {
+				t.Fatalf("%s after %v: got %d, want %d", w.String(), last, c, want)
+			}
+			if f, _, _ := metricFormOf([]byte(w.String())); f != form {
+				t.Fatalf("%s: form %d, want %d", w.String(), form, f)
+			}
+			last = labels
+		}
+		if _, _, _, wrong := order.follow([]byte(`{"__name__":"up","a"}`)); wrong == "" {
+			t.Fatal("a bad object was accepted")
+		}
+	}
+}
+
 func TestBadMetricsAreRefused(t *testing.T) {
 	for _, m := range []string{"", "{", "}", "[]", `""`, `{"a"}`, `{"a":}`, `{"a":1}`, `{"a":"b",}`, `{,"a":"b"}`, `{"a":"b"}}`, `{"a":"b"`,
 		`{"a":"b`, `{"a":"b\`, `{"a":"\x"}`, `{"a":"\u12"}`, `{"a":"\u12g4"}`, "{\"a\":\"\n\"}", `{"a":"b" "c":"d"}`, `{"a":{}}`} {

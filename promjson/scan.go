@@ -176,11 +176,15 @@ func (s *Scanner) checkMetric() bool {
 	}
 	form, at, wrong := metricFormOf(s.metric)
 	if form == formBad {
-		s.err = &Error{Offset: s.metricAt + int64(at), What: "metric: " + wrong, Err: ErrSyntax}
+		s.err = s.badMetric(at, wrong)
 		return false
 	}
 	s.form = form
 	return true
+}
+
+func (s *Scanner) badMetric(at int, wrong string) error {
+	return &Error{Offset: s.metricAt + int64(at), What: "metric: " + wrong, Err: ErrSyntax}
 }
 
 // next is Next without a look into the metric object.

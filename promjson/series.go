@@ -33,34 +33,40 @@ const (
 	kindHistograms
 )
 
-// How Prometheus spells a series. Inside a string the second could not occur,
-// because its quotes would be escaped.
+// How Prometheus spells a series. None of this can occur inside a string, where
+// the quotes would be escaped.
 const (
-	seriesHead   = `{"metric":`
-	seriesMiddle = `,"values":[[`
+	seriesHead    = `{"metric":`
+	seriesMiddle  = `,"values":[[`
+	seriesBetween = `]]},{"metric"`
 )
 
 // element goes to the next element of the result.
 func (s *Scanner) element() (found bool, err error) {
-	c, err := s.space()
-	if err != nil {
-		return false, err
-	}
-	if c == ']' {
+	const next = "," + seriesHead
+	if len(next) <= s.end-s.pos && string(s.buf[s.pos:s.pos+len(next)]) == next && !s.first {
 		s.pos++
-		s.leave(levelData)
-		return false, nil
-	}
-	if !s.first {
-		if err := s.expect(','); err != nil {
+	} else {
+		c, err := s.space()
+		if err != nil {
 			return false, err
 		}
-		if c, err = s.space(); err != nil {
-			return false, err
+		if c == ']' {
+			s.pos++
+			s.leave(levelData)
+			return false, nil
 		}
-	}
-	if c != '{' {
-		return false, s.syntax("expected a series")
+		if !s.first {
+			if err := s.expect(','); err != nil {
+				return false, err
+			}
+			if c, err = s.space(); err != nil {
+				return false, err
+			}
+		}
+		if c != '{' {
+			return false, s.syntax("expected a series")
+		}
 	}
 	s.level = levelSeries
 	s.metric, s.form, s.ownsMetric = nil, formUnknown, false
@@ -109,36 +115,39 @@ func (s *Scanner) quickSeries() bool {
 
 // quickPoints reads points, the first of which begins at mark+from, to the end
 // of their series, or as many as fit into the buffer. It reports false where
-// they are not spelled as Prometheus does. Between points and the end of a
-// series there could be another member, but not without a colon.
+// they are not spelled as Prometheus does. The next colon belongs to the next
+// series, or else another member could stand in between.
 func (s *Scanner) quickPoints(from int) bool {
 	s.elastic = false
-	end, err := s.find('}', from)
-	if err != nil && err != errFull {
-		return false
+	colon, err := s.find(':', from)
+	if err != nil {
+		colon = s.end - s.mark
 	}
-	if err == nil {
-		points := s.buf[s.mark+from : s.mark+end]
-		n := len(points)
-		if n < 2 || points[n-2] != ']' || points[n-1] != ']' || bytes.IndexByte(points, ':') >= 0 {
+	points := s.buf[s.mark+from : s.mark+colon]
+	end := len(points) - len(seriesBetween)
+	if err != nil || end < 0 || string(points[end:]) != seriesBetween {
+		end = bytes.IndexByte(points, '}')
+		if end >= 0 && !bytes.HasSuffix(points[:end], []byte("]]")) {
 			return false
 		}
-		s.series = seriesState{values: points[:n-1]}
-		s.pos = s.mark + end + 1
+		end -= len("]]")
+	}
+	if end >= 0 {
+		s.series = seriesState{values: points[:end+1]}
+		s.pos = s.mark + from + end + len("]]}")
 		return true
 	}
-	// Whatever precedes this is a point, unless it is within a string.
-	points := s.buf[s.mark+from : s.end]
-	n := bytes.LastIndex(points, []byte(`"],[`))
-	if n < 0 {
+	if err != errFull {
 		return false
 	}
-	points = points[:n+2]
-	if bytes.IndexByte(points, ':') >= 0 || bytes.IndexByte(points, '\\') >= 0 {
+	// There is neither an end nor a string with more than digits in front of
+	// this, so it stands between two points.
+	end = bytes.LastIndex(points, []byte(`"],[`))
+	if end < 0 || bytes.IndexByte(points[:end], '\\') >= 0 {
 		return false
 	}
-	s.series = seriesState{values: points, stream: streamPoints, past: kindValues, quick: true}
-	s.pos = s.mark + from + n + 3
+	s.series = seriesState{values: points[:end+2], stream: streamPoints, past: kindValues, quick: true}
+	s.pos = s.mark + from + end + len(`"],`)
 	return true
 }
 

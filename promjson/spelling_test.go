@@ -105,7 +105,13 @@ func (w *speller) strings(list []string) func() {
 	return func() {
 		var items []func()
 		for _, s := range list {
-			items = append(items, func() { w.text(s) })
+			items = append(items, func() {
+				if w.plain {
+					w.Write(AppendString(nil, s))
+				} else {
+					w.text(s)
+				}
+			})
 		}
 		w.list('[', ']', items...)
 	}

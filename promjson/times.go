@@ -19,8 +19,16 @@ func FirstTime(piece []byte) (ms int64, err error) {
 
 // LastTime is FirstTime for the last point of a piece.
 func LastTime(piece []byte) (ms int64, err error) {
-	depth := 0
-	for i := len(piece) - 1; i >= 0; i-- {
+	i := len(piece) - 1
+	if n := len(piece); n > 2 && piece[n-1] == ']' && piece[n-2] == '"' {
+		for i = n - 3; i >= 0 && piece[i] != '[' && piece[i] != ']'; i-- {
+		}
+		if i >= 0 && piece[i] == '[' {
+			return FirstTime(piece[i:])
+		}
+		i = n - 1 // Some point with further brackets.
+	}
+	for depth := 0; i >= 0; i-- {
 		switch piece[i] {
 		case ']':
 			depth++
@@ -45,6 +53,17 @@ func skipSpaces(b []byte, i int) int {
 // Prometheus writes, but also exponents. Digits beyond the third are rounded.
 // It returns the length of the number.
 func parseTime(b []byte) (ms int64, n int, wrong string) {
+	for n < len(b) && n < 15 && b[n]-'0' <= 9 {
+		ms = ms*10 + int64(b[n]-'0')
+		n++
+	}
+	if n > 0 && n < len(b) && b[n] == ',' {
+		return ms * 1000, n, ""
+	}
+	return parseAnyTime(b)
+}
+
+func parseAnyTime(b []byte) (ms int64, n int, wrong string) {
 	negative := n < len(b) && b[n] == '-'
 	if negative {
 		n++

@@ -1,0 +1,228 @@
+package promjson
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// pointTime is the time of a point of a model.
+func pointTime(t *testing.T, point string) int64 {
+	t.Helper()
+	ms, err := FirstTime([]byte(point))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ms
+}
+
+// cut returns what m says of the times from start on and before end.
+func (m model) cut(t *testing.T, start, end int64) model {
+	within := func(list []string) (cut []string) {
+		for _, p := range list {
+			if ms := pointTime(t, p); ms >= start && ms < end {
+				cut = append(cut, p)
+			}
+		}
+		return cut
+	}
+	c := model{envelope: m.envelope}
+	for _, s := range m.series {
+		s.values, s.histograms = within(s.values), within(s.histograms)
+		if len(s.values)+len(s.histograms) > 0 {
+			c.series = append(c.series, s)
+		}
+	}
+	return c
+}
+
+func TestSplicedPartsAreTheWholeAnswer(t *testing.T) {
+	const first, last = 1700000000000, 1700000000000 + 20*20000
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		m := randomModel(r).cut(t, 0, 1<<62)
+		m.envelope.Warnings = union(nil, m.envelope.Warnings)
+		want := m.write(&speller{r: r, plain: true})
+
+		cuts := []int64{first, last + 1}
+		for range r.IntN(5) {
+			cuts = append(cuts, first+r.Int64N(last-first))
+		}
+		slices.Sort(cuts)
+		var parts []*Scanner
+		var texts []string
+		for i := range cuts[1:] {
+			c := m.cut(t, cuts[i], cuts[i+1])
+			// Warnings of all parts are wanted, in whichever part they came.
+			if len(cuts) > 2 && i < len(m.envelope.Warnings) {
+				c.envelope.Warnings = m.envelope.Warnings[:i+1]
+			}
+			text := c.write(&speller{r: r, plain: true})
+			texts = append(texts, text)
+			size := []int{16, 64, 300, 4096}[r.IntN(4)]
+			parts = append(parts, NewScanner(&cutReader{[]byte(text), 1 + r.IntN(300)}, Options{BufferBytes: size}))
+		}
+		var b bytes.Buffer
+		if _, err := new(Splicer).Splice(&b, parts...); err != nil {
+			t.Fatalf("seed %d: %v\n%s", seed, err, strings.Join(texts, "\n"))
+		}
+		if b.String() != want {
+			t.Fatalf("seed %d:\n got %s\nwant %s\nfrom %s", seed, b.String(), want, strings.Join(texts, "\n     "))
+		}
+	}
+}
+
+func TestPartsInAnySpellingAreSpliced(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		m := randomModel(r).cut(t, 0, 1<<62)
+		at := 1700000000000 + r.Int64N(200000)
+		var parts []*Scanner
+		for _, c := range []model{m.cut(t, 0, at), m.cut(t, at, 1<<62)} {
+			text := c.write(&speller{r: r, plain: r.IntN(2) == 0})
+			parts = append(parts, NewScanner(strings.NewReader(text), Options{BufferBytes: 16 << r.IntN(8)}))
+		}
+		var b bytes.Buffer
+		if _, err := new(Splicer).Splice(&b, parts...); err != nil {
+			t.Fatal(err)
+		}
+		s := NewScanner(&b, Options{})
+		got, want := scanModel(t, s), m
+		want.envelope.Warnings = union(nil, want.envelope.Warnings)
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Fatalf("seed %d:\n got %+v\nwant %+v", seed, got, want)
+		}
+	}
+}
+
+func answerOf(series ...string) string {
+	return `{"status":"success","data":{"resultType":"matrix","result":[` + strings.Join(series, ",") + `]}}`
+}
+
+func spliced(answers ...string) (string, *Envelope, error) {
+	var parts []*Scanner
+	for _, a := range answers {
+		parts = append(parts, NewScanner(strings.NewReader(a), Options{UnknownBytes: 1000}))
+	}
+	var b bytes.Buffer
+	e, err := new(Splicer).Splice(&b, parts...)
+	return b.String(), e, err
+}
+
+func TestPartsThatDoNotFitAreRefused(t *testing.T) {
+	const (
+		a = `{"metric":{"a":"1"},"values":[[1,"1"],[2.5,"2"]]}`
+		b = `{"metric":{"a":"2"},"values":[[1,"1"],[2,"2"]]}`
+	)
+	var answer *AnswerError
+	for name, c := range map[string]struct {
+		parts   []string
+		want    error
+		part    int
+		nothing bool // Nothing may have been written.
+	}{
+		"the same time twice":      {[]string{answerOf(a), answerOf(`{"metric":{"a":"1"},"values":[[2.500,"2"]]}`)}, ErrOverlap, 1, true},
+		"back in time":             {[]string{answerOf(a), answerOf(b), answerOf(`{"metric":{"a":"1"},"values":[[2,"2"]]}`)}, ErrOverlap, 2, true},
+		"histograms at one time":   {[]string{answerOf(`{"metric":{},"histograms":[[1,{"count":"1","sum":"1"}]]}`), answerOf(`{"metric":{},"histograms":[[1,{"count":"1","sum":"1"}]]}`)}, ErrOverlap, 1, true},
+		"out of order":             {[]string{answerOf(b, a), answerOf(a)}, ErrUnsorted, 0, true},
+		"a series twice":           {[]string{answerOf(a, a), answerOf()}, ErrUnsorted, 0, true},
+		"a broken series":          {[]string{answerOf(a), answerOf(a[:20])}, ErrSyntax, 1, true},
+		"cut off":                  {[]string{answerOf(a), answerOf(a)[:90]}, io.ErrUnexpectedEOF, 1, true},
+		"an error":                 {[]string{answerOf(a), `{"status":"error","errorType":"timeout","error":"too slow"}`}, nil, 1, true},
+		"an error behind the data": {[]string{answerOf(a), `{"data":{"result":[` + b + `]},"status":"error"}`}, nil, 1, false},
+		"no status":                {[]string{`{}`}, nil, 0, true},
+		"a vector":                 {[]string{answerOf(a), `{"status":"success","data":{"resultType":"vector","result":[]}}`}, ErrSyntax, 1, true},
+		"a scalar":                 {[]string{`{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}`}, ErrSyntax, 0, true},
+		"no data":                  {[]string{`{"status":"success"}`}, ErrSyntax, 0, true},
+		"a bad metric":             {[]string{answerOf(`{"metric":{"a":"1","a"},"values":[[1,"1"]]}`)}, ErrSyntax, 0, true},
+		"two bad metrics":          {[]string{answerOf(`{"metric":{"a"},"values":[[1,"1"]]}`), answerOf(`{"metric":{"a"},"values":[[2,"1"]]}`)}, ErrSyntax, 0, true},
+	} {
+		got, _, err := spliced(c.parts...)
+		var part *PartError
+		if !errors.As(err, &part) || part.Part != c.part {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.want == nil && !errors.As(err, &answer) || c.want != nil && !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.nothing && got != "" {
+			t.Errorf("%s: wrote %s", name, got)
+		}
+	}
+}
+
+func TestEnvelopesAreMerged(t *testing.T) {
+	got, e, err := spliced(
+		`{"status":"success","isPartial":false,"data":{"resultType":"matrix","result":[],"stats":{"x":1}},"warnings":["a","<b>"]}`,
+		`{"status":"success","isPartial":true,"data":{"resultType":"matrix","result":null},"warnings":["c","a"],"infos":["i"],"trace":{}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, "answer", got, `{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["a","\u003cb\u003e","c"],"infos":["i"],"isPartial":true,"trace":{}}`)
+	check(t, "envelope", fmt.Sprintf("%q %q %d", e.Warnings, e.Infos, len(e.Unknown)), `["a" "<b>" "c"] ["i"] 2`)
+}
+
+func TestOnePartPassesThrough(t *testing.T) {
+	for _, file := range []string{"matrix_floats", "matrix_histograms", "matrix_nolabels", "matrix_empty"} {
+		src, err := os.ReadFile("testdata/" + file + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _, err := spliced(string(src))
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(t, file, got, string(src))
+	}
+	unsorted := answerOf(`{"metric":{"b":"1"}}`, `{"metric":{"a":"1"}}`)
+	got, _, err := spliced(unsorted)
+	check(t, "unsorted", fmt.Sprint(got, err), unsorted+"<nil>")
+}
+
+type failingWriter struct{ n int }
+
+func (w *failingWriter) Write(p []byte) (int, error) {
+	if w.n -= len(p); w.n < 0 {
+		return 0, io.ErrClosedPipe
+	}
+	return len(p), nil
+}
+
+func TestAWriterThatFailsEndsTheSplice(t *testing.T) {
+	src := benchAnswer(50, 0, 100)
+	for _, n := range []int{0, 70000, len(src) - 1} {
+		_, err := new(Splicer).Splice(&failingWriter{n}, NewScanner(bytes.NewReader(src), Options{}))
+		if !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("after %d bytes: %v", n, err)
+		}
+	}
+}
+
+func TestScanningAndSplicingDoNotAllocate(t *testing.T) {
+	halves := [][]byte{benchAnswer(100, 0, 80), benchAnswer(100, 80, 81)}
+	var parts []*Scanner
+	var inputs []*bytes.Reader
+	for range halves {
+		parts = append(parts, NewScanner(nil, Options{BufferBytes: 4096}))
+		inputs = append(inputs, bytes.NewReader(nil))
+	}
+	var sp Splicer
+	n := testing.AllocsPerRun(10, func() {
+		for i, half := range halves {
+			inputs[i].Reset(half)
+			parts[i].Reset(inputs[i])
+		}
+		if _, err := sp.Splice(io.Discard, parts...); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n > 20 {
+		t.Errorf("%v allocations for 200 series", n)
+	}
+}

@@ -16,7 +16,6 @@ import (
 	"github.com/grafana/regexp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/promslog"
-	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/ferula-io/ferula/internal/api"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
@@ -37,32 +36,6 @@ type ServeOptions struct {
 	Flags    map[string]string // as status/flags shows them
 	LogLevel *promslog.Level   // changed by runtime.log_level; may be nil
 	Logger   *slog.Logger
-}
-
-// WebOptions are about the HTTP side.
-type WebOptions struct {
-	ListenAddress   string        // host:port; port 0 takes a free one
-	ConfigFile      string        // TLS and basic authentication, exporter-toolkit's format
-	ExternalURL     string        // where users reach the server; "" derives it from the address
-	RoutePrefix     string        // path before every route; "" takes the external URL's
-	CORSOrigin      string        // regular expression of allowed origins; "" allows every one
-	EnableLifecycle bool          // POST /-/reload and /-/quit
-	MaxConnections  int           // further ones wait; 0: 512
-	ReadTimeout     time.Duration // of one request's header and body; 0: 5 minutes
-	DrainTimeout    time.Duration // for running requests at the end; 0: 30 s
-}
-
-func (o WebOptions) withDefaults() WebOptions {
-	if o.MaxConnections == 0 {
-		o.MaxConnections = 512
-	}
-	if o.ReadTimeout == 0 {
-		o.ReadTimeout = 5 * time.Minute
-	}
-	if o.DrainTimeout == 0 {
-		o.DrainTimeout = 30 * time.Second
-	}
-	return o
 }
 
 // Serve is a small Prometheus in one process. Use NewServe, then Run once.
@@ -92,11 +65,8 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 			s.free()
 		}
 	}()
-	if err = web.Validate(opts.Web.ConfigFile); err != nil {
-		return nil, fmt.Errorf("web configuration %s: %w", opts.Web.ConfigFile, err)
-	}
-	if s.listener, err = net.Listen("tcp", opts.Web.ListenAddress); err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", opts.Web.ListenAddress, err)
+	if s.listener, err = opts.Web.listen(); err != nil {
+		return nil, err
 	}
 	external, err := externalURL(opts.Web.ExternalURL, s.listener.Addr())
 	if err != nil {
@@ -149,10 +119,10 @@ func (s *Serve) Run(ctx context.Context) error {
 	defer stop(nil)
 	defer context.AfterFunc(s.quitting, func() { stop(context.Canceled) })()
 	defer s.config.listen()()
-	server := s.newServer()
+	server := s.opts.Web.server(s.handler, s.opts.Logger)
 	var serving, work sync.WaitGroup
 	serving.Go(func() {
-		if err := s.serveHTTP(server); err != nil {
+		if err := s.opts.Web.serve(s.listener, server, s.opts.Logger); err != nil {
 			stop(fmt.Errorf("web server: %w", err))
 		}
 	})
@@ -165,13 +135,7 @@ func (s *Serve) Run(ctx context.Context) error {
 	s.gate.stopping()
 	s.opts.Logger.Info("Stopping", "reason", context.Cause(ctx))
 	work.Wait()
-	drain, done := context.WithTimeout(context.Background(), s.opts.Web.DrainTimeout)
-	defer done()
-	var err error
-	if e := server.Shutdown(drain); e != nil {
-		err = fmt.Errorf("requests were still running after %s: %w", s.opts.Web.DrainTimeout, e)
-		_ = server.Close()
-	}
+	err := s.opts.Web.drain(server)
 	serving.Wait()
 	if e := context.Cause(ctx); !errors.Is(e, context.Canceled) {
 		err = errors.Join(err, e)

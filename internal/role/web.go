@@ -1,0 +1,153 @@
+package role
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/exporter-toolkit/web"
+	"golang.org/x/net/netutil"
+)
+
+// WebOptions are about the HTTP side of any role.
+type WebOptions struct {
+	ListenAddress   string        // host:port; port 0 takes a free one
+	ConfigFile      string        // TLS and basic authentication, exporter-toolkit's format
+	ExternalURL     string        // where users reach the server; "" derives it from the address
+	RoutePrefix     string        // path before every route; "" takes the external URL's
+	CORSOrigin      string        // regular expression of allowed origins; "" allows every one
+	EnableLifecycle bool          // POST /-/reload and /-/quit
+	MaxConnections  int           // further ones wait; 0: 512
+	ReadTimeout     time.Duration // of one request's header and body; 0: 5 minutes
+	DrainTimeout    time.Duration // for running requests at the end; 0: 30 s
+}
+
+func (o WebOptions) withDefaults() WebOptions {
+	if o.MaxConnections == 0 {
+		o.MaxConnections = 512
+	}
+	if o.ReadTimeout == 0 {
+		o.ReadTimeout = 5 * time.Minute
+	}
+	if o.DrainTimeout == 0 {
+		o.DrainTimeout = 30 * time.Second
+	}
+	return o
+}
+
+// listen checks the web configuration and takes the address.
+func (o WebOptions) listen() (net.Listener, error) {
+	if err := web.Validate(o.ConfigFile); err != nil {
+		return nil, fmt.Errorf("web configuration %s: %w", o.ConfigFile, err)
+	}
+	l, err := net.Listen("tcp", o.ListenAddress)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", o.ListenAddress, err)
+	}
+	return l, nil
+}
+
+// server makes what serve and drain work on.
+func (o WebOptions) server(handler http.Handler, logger *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadTimeout:       o.ReadTimeout,
+		ReadHeaderTimeout: o.ReadTimeout,
+		IdleTimeout:       o.ReadTimeout,
+		MaxHeaderBytes:    1 << 20,
+		ErrorLog:          slog.NewLogLogger(logger.With("component", "web").Handler(), slog.LevelWarn),
+		BaseContext:       func(net.Listener) context.Context { return context.Background() },
+	}
+}
+
+// serve answers until the server is shut down.
+func (o WebOptions) serve(listener net.Listener, server *http.Server, logger *slog.Logger) error {
+	addresses, systemd := []string{listener.Addr().String()}, false
+	limited := netutil.LimitListener(listener, o.MaxConnections)
+	err := web.ServeMultiple([]net.Listener{limited}, server, &web.FlagConfig{
+		WebListenAddresses: &addresses,
+		WebSystemdSocket:   &systemd,
+		WebConfigFile:      &o.ConfigFile,
+	}, logger.With("component", "web"))
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// drain waits for running requests, as long as it may.
+func (o WebOptions) drain(server *http.Server) error {
+	ctx, done := context.WithTimeout(context.Background(), o.DrainTimeout)
+	defer done()
+	if err := server.Shutdown(ctx); err != nil {
+		_ = server.Close()
+		return fmt.Errorf("requests were still running after %s: %w", o.DrainTimeout, err)
+	}
+	return nil
+}
+
+// gate answers 503 until the storage can be read, and again once it stops.
+type gate struct{ state atomic.Int32 }
+
+const (
+	gateStarting int32 = iota
+	gateReady
+	gateStopping
+)
+
+func (g *gate) ready()        { g.state.CompareAndSwap(gateStarting, gateReady) }
+func (g *gate) stopping()     { g.state.Store(gateStopping) }
+func (g *gate) isReady() bool { return g.state.Load() == gateReady }
+
+// wrap lets requests through only while ready.
+func (g *gate) wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch g.state.Load() {
+		case gateReady:
+			next.ServeHTTP(w, r)
+		case gateStopping:
+			w.Header().Set("X-Prometheus-Stopping", "true")
+			http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
+		default:
+			http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
+		}
+	})
+}
+
+// operational adds health, readiness and profiling.
+func operational(mux *http.ServeMux, prefix string, g *gate) {
+	mux.HandleFunc("GET "+prefix+"/-/healthy", func(w http.ResponseWriter, _ *http.Request) { say(w, "ferula is healthy.\n") })
+	mux.Handle("GET "+prefix+"/-/ready", g.wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, "ferula is ready.\n") })))
+	mux.HandleFunc(prefix+"/debug/pprof/", func(w http.ResponseWriter, r *http.Request) {
+		r.URL.Path = r.URL.Path[len(prefix):] // pprof.Index knows its names by the path
+		pprof.Index(w, r)
+	})
+	mux.HandleFunc(prefix+"/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc(prefix+"/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc(prefix+"/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc(prefix+"/debug/pprof/trace", pprof.Trace)
+}
+
+func say(w http.ResponseWriter, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = io.WriteString(w, text) // the asker has gone if it fails
+}
+
+// metricsHandler exposes a process' own metrics.
+func metricsHandler(reg *prometheus.Registry, logger *slog.Logger) http.Handler {
+	return promhttp.InstrumentMetricHandler(reg, promhttp.HandlerFor(reg, promhttp.HandlerOpts{
+		EnableOpenMetrics:   true,
+		ErrorLog:            slog.NewLogLogger(logger.Handler(), slog.LevelError),
+		ErrorHandling:       promhttp.ContinueOnError,
+		MaxRequestsInFlight: 16,
+	}))
+}

@@ -10,6 +10,7 @@
 package remotewrite
 
 import (
+	"io"
 	"log/slog"
 	"net/http"
 
@@ -40,6 +41,9 @@ func NewHandler(opts Options, to storage.Appendable, logger *slog.Logger, reg pr
 	places := make(chan struct{}, opts.InFlightMax)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > bodyMaxBytes {
+			// A sender reads the answer once it has sent its body: take what comes,
+			// within bounds, so that it sees more than a broken connection.
+			_, _ = io.CopyN(io.Discard, r.Body, 4*bodyMaxBytes)
 			http.Error(w, "request body is larger than 33554432 bytes", http.StatusRequestEntityTooLarge)
 			return
 		}

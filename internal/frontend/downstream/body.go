@@ -1,0 +1,216 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/ferula-io/ferula/internal/bufpool"
+)
+
+// errClosed is what a Read after Close says.
+var errClosed = errors.New("downstream: read of a closed body")
+
+// A caller whose own buffer is too small lends none for skipping what it already has.
+const (
+	skipBytes    = 64 << 10
+	skipMinBytes = 16 << 10
+)
+
+var skipBuffers = bufpool.New(skipBytes, skipBytes)
+
+// Body is the decoded body of an answer, continued behind the caller's back where
+// the connection breaks. One goroutine reads; Close may be called by another.
+type Body struct {
+	cancel   context.CancelCauseFunc // ends call.ctx, and with it a Read that waits
+	status   int
+	bytesMax int64
+	hashing  bool
+	complete func() bool
+
+	mu   sync.Mutex
+	call *call
+	try  *try          // nil once ended
+	sum  xxhash.Digest // of what was handed out
+	n    int64         // bytes handed out
+	next error         // what the bytes handed out last ended with
+	err  error         // what every further Read says
+}
+
+var _ io.ReadCloser = (*Body)(nil)
+
+// Read gives decoded bytes, as many as have arrived, in reads as large as p. It
+// never gives bytes and an error at once. p may be overwritten behind the bytes
+// given. Errors: io.EOF; ErrChanged, ErrLimit, ErrUnavailable (ErrTimeout), the
+// context's cause, before which all bytes given are right; ErrCorrupt, before which
+// they may not be, as gzip tells only at its end.
+func (b *Body) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.err == nil && len(p) > 0 {
+		if b.next != nil {
+			b.settle(p)
+			continue
+		}
+		var n int
+		left := b.bytesMax - b.n
+		n, b.next = b.try.Read(p[:min(int64(len(p)), left+1)]) // one more, to see that there is none
+		if int64(n) > left {
+			n, b.next = int(left), fmt.Errorf("%w of %d bytes", ErrLimit, b.bytesMax)
+		}
+		if n > 0 {
+			b.n += int64(n)
+			if b.hashing {
+				_, _ = b.sum.Write(p[:n]) // never fails
+			}
+			b.call.client.metrics.decoded.Add(float64(n))
+			return n, nil
+		}
+	}
+	return 0, b.err
+}
+
+// settle deals with the error that reading stopped at: reading can go on
+// afterwards, or b.err says why not.
+func (b *Body) settle(scratch []byte) {
+	err := b.next
+	if errors.Is(err, io.EOF) {
+		if b.complete == nil || b.complete() {
+			b.end(io.EOF)
+			return
+		}
+		err = &brokenError{fmt.Errorf("%w: %w", ErrUnavailable, errEarly)}
+	}
+	var broken *brokenError
+	if errors.As(err, &broken) {
+		if err = b.resume(broken, scratch); err == nil {
+			b.next = nil
+			return
+		}
+	}
+	b.end(err)
+}
+
+// Resume says that an answer that ended with io.EOF was not complete after all:
+// Read goes on, if the request made again gives the same bytes and more. It is
+// Request.Complete for a reader that finds out later.
+func (b *Body) Resume() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !errors.Is(b.err, io.EOF) {
+		return fmt.Errorf("downstream: an answer that has not ended cannot be resumed: %w", b.err)
+	}
+	b.err, b.next = nil, &brokenError{fmt.Errorf("%w: %w", ErrUnavailable, errEarly)}
+	b.call.client.metrics.inFlight.Inc()
+	return nil
+}
+
+// resume makes the request again and reads the answer up to where the last one
+// broke off. scratch is overwritten.
+func (b *Body) resume(broken *brokenError, scratch []byte) error {
+	if b.try != nil {
+		b.try.release()
+		b.try = nil
+	}
+	outcome := b.call.client.metrics.resumes
+	for {
+		cause := fmt.Errorf("answer broke off after %d bytes: %w", b.n, broken.err)
+		wait := b.call.nextBackoff()
+		if !b.hashing || !b.call.mayRepeat(wait) {
+			outcome.WithLabelValues("failed").Inc()
+			return cause
+		}
+		err := b.call.repeat("broken", wait)
+		if err == nil {
+			err = b.again(scratch)
+		}
+		switch {
+		case err == nil:
+			outcome.WithLabelValues("continued").Inc()
+			return nil
+		case errors.As(err, &broken):
+			continue
+		case errors.Is(err, ErrChanged):
+			outcome.WithLabelValues("changed").Inc()
+		default:
+			outcome.WithLabelValues("failed").Inc()
+		}
+		return err
+	}
+}
+
+// again makes one further try and skips what the caller has.
+func (b *Body) again(scratch []byte) error {
+	t, err := b.call.answer()
+	if err != nil {
+		return err
+	}
+	switch {
+	case t.status == b.status:
+		err = b.skip(t, scratch)
+	case t.status >= 500 || t.status == 429:
+		err = fmt.Errorf("%w: answer broke off after %d bytes, then status %d", ErrUnavailable, b.n, t.status)
+	default:
+		err = fmt.Errorf("%w: status %d, then %d", ErrChanged, b.status, t.status)
+	}
+	if err != nil {
+		t.release()
+		return err
+	}
+	b.try = t
+	return nil
+}
+
+// skip reads as many bytes of t as were handed out and compares their hashes.
+func (b *Body) skip(t *try, scratch []byte) error {
+	if len(scratch) < skipMinBytes {
+		borrowed := skipBuffers.Get()
+		defer skipBuffers.Put(borrowed)
+		scratch = (*borrowed)[:cap(*borrowed)]
+	}
+	var sum xxhash.Digest
+	sum.Reset()
+	for done := int64(0); done < b.n; {
+		n, err := t.Read(scratch[:min(int64(len(scratch)), b.n-done)])
+		_, _ = sum.Write(scratch[:n]) // never fails
+		switch done += int64(n); {
+		case err == nil, done == b.n: // the next read tells the same error again
+		case errors.Is(err, io.EOF) && !t.delimited:
+			return &brokenError{fmt.Errorf("%w: %w", ErrUnavailable, errEarly)}
+		case errors.Is(err, io.EOF):
+			return fmt.Errorf("%w: it ends after %d bytes, not %d", ErrChanged, done, b.n)
+		default:
+			return err
+		}
+	}
+	if sum.Sum64() != b.sum.Sum64() {
+		return fmt.Errorf("%w, within its first %d bytes", ErrChanged, b.n)
+	}
+	return nil
+}
+
+// end gives back what the body holds; every further Read says err.
+func (b *Body) end(err error) {
+	if b.err == nil {
+		b.call.client.metrics.inFlight.Dec()
+	}
+	b.err = err
+	if b.try != nil {
+		b.try.release()
+		b.try = nil
+	}
+}
+
+// Close ends the answer at once, wherever it is. The connection is used again if
+// the body was read to its end, and closed otherwise.
+func (b *Body) Close() error {
+	b.cancel(errClosed)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.end(errClosed)
+	return nil
+}

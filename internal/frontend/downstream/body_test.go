@@ -1,0 +1,387 @@
+package downstream
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// cut is a server that breaks its first answer of every path off at the byte the
+// path names, and gives the second one whole. How it breaks off, and how its
+// second answer differs, stands in the query.
+func cut(t *testing.T, first, second string) *raw {
+	return serveRaw(t, func(conn net.Conn, r *http.Request, before int) {
+		if before > 0 {
+			_, _ = io.WriteString(conn, second)
+			return
+		}
+		n, _ := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/"))
+		if r.URL.Query().Get("how") == "rst" {
+			reset(conn)
+		}
+		_, _ = io.WriteString(conn, first[:n])
+	})
+}
+
+func TestAnAnswerCutAtAnyByteIsContinued(t *testing.T) {
+	text := document(6)
+	for _, framing := range []string{"content-length", "chunked"} {
+		for _, encoding := range []string{Identity, Gzip, Zstd, Snappy} {
+			t.Run(framing+" "+encoding, func(t *testing.T) {
+				t.Parallel()
+				whole := wire(t, encoding, framing, text)
+				server := cut(t, whole, whole)
+				c := client(t, Options{URL: server.url, ReadBufferBytes: 4096}, nil)
+				for n := range len(whole) + 1 {
+					for _, how := range []string{"rst", "fin"} {
+						resp, err := c.Open(t.Context(), Request{Path: "/" + strconv.Itoa(n), Params: values("how", how)})
+						if err != nil {
+							t.Fatalf("cut at %d by %s: %v", n, how, err)
+						}
+						body, err := readAll(resp, 40)
+						if body != text || err != nil {
+							t.Fatalf("cut at %d by %s: got %q, %v", n, how, body, err)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestAnAnswerThatComesBackDifferentIsNotContinued(t *testing.T) {
+	text := document(6)
+	const at = 100 // of the text
+	other := text[:at] + "#" + text[at+1:]
+	for _, framing := range []string{"content-length", "chunked"} {
+		for _, encoding := range []string{Identity, Gzip, Zstd, Snappy} {
+			t.Run(framing+" "+encoding, func(t *testing.T) {
+				t.Parallel()
+				first, second := wire(t, encoding, framing, text), wire(t, encoding, framing, other)
+				server := cut(t, first, second)
+				c := client(t, Options{URL: server.url, ReadBufferBytes: 4096}, nil)
+				changed := 0
+				for n := range len(first) {
+					_, body, err := get(t, c, "/"+strconv.Itoa(n))
+					switch {
+					case errors.Is(err, ErrChanged):
+						changed++
+						if len(body) <= at || !strings.HasPrefix(text, body) {
+							t.Fatalf("cut at %d: %q was handed out before ErrChanged", n, body)
+						}
+					case err != nil, body != other && body != text: // a mixture of both
+						t.Fatalf("cut at %d: got %q, %v", n, body, err)
+					case body == text && framing == "content-length" && encoding == Identity:
+						t.Fatalf("cut at %d: the first answer was never whole", n)
+					}
+				}
+				if encoding == Identity && changed < len(text)-at-1 || changed == 0 {
+					t.Fatalf("only %d cuts of %d were found to differ", changed, len(first))
+				}
+			})
+		}
+	}
+}
+
+func TestAnAnswerThatComesBackShorterIsNotContinued(t *testing.T) {
+	text := document(4)
+	server := cut(t, wire(t, Identity, "chunked", text), wire(t, Identity, "content-length", text[:20]))
+	_, body, err := get(t, client(t, Options{URL: server.url}, nil), "/300")
+	checkIs(t, err, ErrChanged)
+	check(t, "handed out before", strings.HasPrefix(text, body) && len(body) > 20, true)
+}
+
+func TestAnAnswerBrokenAgainIsAskedForAgain(t *testing.T) {
+	whole := wire(t, Identity, "content-length", document(12))
+	server := serveRaw(t, func(conn net.Conn, _ *http.Request, before int) {
+		// Once sooner, once later, once at the same place.
+		n := []int{300, 200, 320, 320, len(whole)}[before]
+		_, _ = io.WriteString(conn, whole[:n])
+	})
+	c := client(t, Options{URL: server.url}, nil)
+	_, body, err := get(t, c, "/")
+	checkIs(t, err, nil)
+	check(t, "body", body, document(12))
+	check(t, "requests", server.count("/"), 5)
+}
+
+func TestAnAnswerThatBreaksForEverEndsWithTheRetries(t *testing.T) {
+	whole := wire(t, Identity, "content-length", document(12))
+	server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) { _, _ = io.WriteString(conn, whole[:300]) })
+	_, body, err := get(t, client(t, Options{URL: server.url, Retries: 3}, nil), "/")
+	checkIs(t, err, ErrUnavailable)
+	checkIs(t, err, io.ErrUnexpectedEOF)
+	check(t, "handed out before", strings.HasPrefix(document(12), body) && body != "", true)
+	check(t, "requests", server.count("/"), 4)
+}
+
+func TestABrokenAnswerIsNotContinuedByAnotherStatus(t *testing.T) {
+	for status, want := range map[int]error{404: ErrChanged, 500: ErrUnavailable, 429: ErrUnavailable} {
+		whole := wire(t, Identity, "content-length", document(12))
+		server := serveRaw(t, func(conn net.Conn, _ *http.Request, before int) {
+			if before == 0 {
+				_, _ = io.WriteString(conn, whole[:300])
+				return
+			}
+			fmt.Fprintf(conn, "HTTP/1.1 %d No\r\nContent-Length: 2\r\n\r\nno", status)
+		})
+		_, _, err := get(t, client(t, Options{URL: server.url, Retries: 2}, nil), "/")
+		checkIs(t, err, want)
+	}
+}
+
+func TestWithoutResumeABreakIsAnError(t *testing.T) {
+	whole := wire(t, Identity, "content-length", document(12))
+	server := cut(t, whole, whole)
+	_, _, err := get(t, client(t, Options{URL: server.url, NoResume: true}, nil), "/300")
+	checkIs(t, err, ErrUnavailable)
+	check(t, "requests", server.count("/300"), 1)
+}
+
+func TestOnlyTheReaderAboveSeesAnEarlyEndWithoutLength(t *testing.T) {
+	text := document(6)
+	for _, encoding := range []string{Identity, Gzip, Zstd, Snappy} {
+		whole := wire(t, encoding, "until-close", text)
+		server := cut(t, whole, whole)
+		c := client(t, Options{URL: server.url}, nil)
+		head := strings.Index(whole, "\r\n\r\n") + 4
+		for n := head; n <= len(whole); n++ {
+			var got bytes.Buffer
+			resp, err := c.Open(t.Context(), Request{
+				Path:     "/" + strconv.Itoa(n),
+				Complete: func() bool { return got.String() == text },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(t, "delimited", resp.Delimited, false)
+			_, err = io.CopyBuffer(struct{ io.Writer }{&got}, resp.Body, make([]byte, 40))
+			resp.Body.Close()
+			if got.String() != text || err != nil {
+				t.Fatalf("%s cut at %d: got %q, %v", encoding, n, got.String(), err)
+			}
+		}
+		if encoding == Identity {
+			resp, err := c.Open(t.Context(), Request{Path: fmt.Sprintf("/%d", head+9), Params: values("once", "more")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := readAll(resp, 100)
+			checkIs(t, err, nil)
+			check(t, "unnoticed", body, text[:9])
+		}
+	}
+}
+
+func TestAReaderThatFindsAnEndTooEarlyCanResume(t *testing.T) {
+	text := document(12)
+	whole := wire(t, Identity, "until-close", text)
+	server := cut(t, whole, whole)
+	c := client(t, Options{URL: server.url}, nil)
+	resp, err := c.Open(t.Context(), Request{Path: "/300"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := resp.Body.Resume(); err == nil {
+		t.Fatal("an answer that has not ended was resumed")
+	}
+	first, err := io.ReadAll(resp.Body)
+	checkIs(t, err, nil)
+	checkIs(t, resp.Body.Resume(), nil)
+	rest, err := io.ReadAll(resp.Body)
+	checkIs(t, err, nil)
+	check(t, "both", string(first)+string(rest), text)
+	resp.Body.Close()
+	checkIs(t, resp.Body.Resume(), errClosed)
+}
+
+func TestAnEndThatStaysTooEarlyIsAnError(t *testing.T) {
+	whole := wire(t, Identity, "content-length", document(12))
+	server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) { _, _ = io.WriteString(conn, whole) })
+	c := client(t, Options{URL: server.url, Retries: 2}, nil)
+	resp, err := c.Open(t.Context(), Request{Path: "/", Complete: func() bool { return false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = readAll(resp, 100)
+	checkIs(t, err, ErrUnavailable)
+	checkIs(t, err, errEarly)
+	check(t, "requests", server.count("/"), 3)
+}
+
+func TestABodyThatStallsIsAskedForAgain(t *testing.T) {
+	whole := wire(t, Gzip, "chunked", document(50))
+	server := serveRaw(t, func(conn net.Conn, _ *http.Request, before int) {
+		if before > 0 {
+			_, _ = io.WriteString(conn, whole)
+			return
+		}
+		_, _ = io.WriteString(conn, whole[:len(whole)/2])
+		gone(conn)
+	})
+	_, body, err := get(t, client(t, Options{URL: server.url, IdleTimeout: 30 * time.Millisecond}, nil), "/")
+	checkIs(t, err, nil)
+	check(t, "body", body, document(50))
+	_, _, err = get(t, client(t, Options{URL: server.url, IdleTimeout: 30 * time.Millisecond, Retries: -1}, nil), "/other")
+	checkIs(t, err, ErrTimeout)
+	checkIs(t, err, errStalled)
+}
+
+// What is read slowly is not stalled: time counts only while a read waits.
+func TestASlowReaderIsNotAStall(t *testing.T) {
+	server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) {
+		_, _ = io.WriteString(conn, wire(t, Identity, "content-length", document(3)))
+	})
+	resp, err := open(t, Options{URL: server.url, IdleTimeout: 20 * time.Millisecond, Retries: -1}, Request{Path: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(60 * time.Millisecond)
+	body, err := readAll(resp, 1000)
+	checkIs(t, err, nil)
+	check(t, "body", body, document(3))
+}
+
+func TestACallerThatLeavesEndsTheRead(t *testing.T) {
+	left := make(chan struct{})
+	server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) {
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegun")
+		gone(conn)
+		left <- struct{}{}
+	})
+	c := client(t, Options{URL: server.url}, nil)
+	for name, end := range map[string]func(*Body, context.CancelCauseFunc){
+		"context": func(_ *Body, cancel context.CancelCauseFunc) { cancel(errors.New("client has gone")) },
+		"close":   func(b *Body, _ context.CancelCauseFunc) { b.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			resp, err := c.Open(ctx, Request{Path: "/"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := make([]byte, 100)
+			n, err := io.ReadFull(resp.Body, p[:5])
+			checkIs(t, err, nil)
+			check(t, "read", string(p[:n]), "begun")
+			time.AfterFunc(10*time.Millisecond, func() { end(resp.Body, cancel) })
+			_, err = resp.Body.Read(p)
+			check(t, "a reason", err != nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, io.EOF), true)
+			if name == "context" {
+				check(t, "its reason", strings.HasSuffix(err.Error(), "client has gone"), true)
+			}
+			<-left
+			resp.Body.Close()
+			resp.Body.Close() // twice does no harm
+			_, err = resp.Body.Read(p)
+			checkIs(t, err, errClosed)
+		})
+	}
+	check(t, "requests", server.count("/"), 2)
+}
+
+func TestADecodedAnswerIsBounded(t *testing.T) {
+	bomb := strings.Repeat("0", 64<<20)
+	for _, encoding := range []string{Gzip, Zstd, Snappy, Identity} {
+		encoded := wire(t, encoding, "content-length", bomb)
+		server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) { _, _ = io.WriteString(conn, encoded) })
+		c := client(t, Options{URL: server.url, BytesMax: 1 << 20}, nil)
+		resp, err := c.Open(t.Context(), Request{Path: "/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := readAll(resp, 1<<16)
+		checkIs(t, err, ErrLimit)
+		check(t, encoding+": bytes", len(body), 1<<20)
+		resp, err = c.Open(t.Context(), Request{Path: "/", BytesMax: 64 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err = readAll(resp, 1<<16)
+		checkIs(t, err, nil)
+		check(t, encoding+": exactly as many as allowed", len(body), 64<<20)
+	}
+}
+
+func TestBytesThatDoNotDecodeAreCorrupt(t *testing.T) {
+	text := document(50)
+	broken := map[string]string{"plain text": text}
+	for _, encoding := range []string{Gzip, Zstd, Snappy} {
+		whole := encode(t, encoding, text)
+		middle := len(whole) / 2
+		broken[encoding+" cut short"] = whole[:middle]
+		broken[encoding+" changed"] = whole[:middle] + string(whole[middle]^0x55) + whole[middle+1:]
+		broken[encoding+" followed by more"] = whole + "more"
+	}
+	for name, body := range broken {
+		for _, encoding := range []string{Gzip, Zstd, Snappy} {
+			if name != "plain text" && !strings.HasPrefix(name, encoding) {
+				continue
+			}
+			server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) {
+				fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Encoding: %s\r\nContent-Length: %d\r\n\r\n%s", encoding, len(body), body)
+			})
+			_, got, err := get(t, client(t, Options{URL: server.url}, nil), "/")
+			// gzip's checksum comes last: what was handed out before may be wrong.
+			if !errors.Is(err, ErrCorrupt) || !strings.HasPrefix(text, got) && name != "gzip changed" {
+				t.Errorf("%s as %s: got %q, %v", name, encoding, got, err)
+			}
+			check(t, name+": requests", server.count("/"), 1)
+		}
+	}
+}
+
+func TestAnUnknownEncodingIsCorrupt(t *testing.T) {
+	server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) {
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\nno")
+	})
+	_, _, err := get(t, client(t, Options{URL: server.url}, nil), "/")
+	checkIs(t, err, ErrCorrupt)
+}
+
+func TestAnEmptyBodyIsEmptyInEveryEncoding(t *testing.T) {
+	for _, encoding := range []string{Identity, Gzip, "x-gzip", Zstd, Snappy} {
+		server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) {
+			fmt.Fprintf(conn, "HTTP/1.1 400 Bad\r\nContent-Encoding: %s\r\nContent-Length: 0\r\n\r\n", encoding)
+		})
+		status, body, err := get(t, client(t, Options{URL: server.url}, nil), "/")
+		checkIs(t, err, nil)
+		check(t, encoding, fmt.Sprint(status, body), "400")
+	}
+}
+
+// A connection is kept after an answer read to its end, and after a short error
+// that was thrown away.
+func TestConnectionsAreUsedAgain(t *testing.T) {
+	var connections, requests atomic.Int32
+	server := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		if requests.Add(1)%3 == 1 {
+			http.Error(w, "not yet", http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Encoding", r.Header.Get("Accept-Encoding"))
+		_, _ = io.WriteString(w, encode(t, Gzip, document(500)))
+	}, func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	})
+	c := client(t, Options{URL: server, Encodings: []string{Gzip}}, nil)
+	for range 20 {
+		_, body, err := get(t, c, "/")
+		checkIs(t, err, nil)
+		check(t, "body", body == document(500), true)
+	}
+	check(t, "connections", connections.Load(), 1)
+}

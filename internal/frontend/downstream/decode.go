@@ -1,0 +1,146 @@
+package downstream
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/s2"
+	"github.com/klauspost/compress/zstd"
+)
+
+// The encodings that can be asked for, as they are named in Options.Encodings.
+const (
+	Identity = "identity"
+	Gzip     = "gzip"
+	Zstd     = "zstd"
+	Snappy   = "snappy" // framed
+)
+
+const (
+	decoderReadBytes    = 64 << 10 // compressed bytes read at once
+	zstdWindowMaxBytes  = 8 << 20  // RFC 9659: no more in HTTP
+	snappyBlockMaxBytes = 1 << 20  // 64 KiB in the snappy format itself
+)
+
+// Decoders keep windows of up to some MiB; sync.Pool drops idle ones with the
+// garbage.
+var (
+	gzipDecoders   sync.Pool
+	zstdDecoders   sync.Pool
+	snappyDecoders sync.Pool
+)
+
+// decoder is one pooled decoder with the buffer before it.
+type decoder struct {
+	in  *bufio.Reader
+	out interface {
+		io.Reader
+		reset(src io.Reader) error
+	}
+}
+
+type gzipReader struct{ gzip.Reader }
+
+func (d *gzipReader) reset(src io.Reader) error { return d.Reset(src) }
+
+type zstdReader struct{ *zstd.Decoder }
+
+func (d zstdReader) reset(src io.Reader) error { return d.Reset(src) }
+
+type snappyReader struct{ *s2.Reader }
+
+func (d snappyReader) reset(src io.Reader) error { d.Reset(src); return nil }
+
+func makeGzip() *decoder { return &decoder{out: &gzipReader{}} }
+
+func makeSnappy() *decoder {
+	return &decoder{out: snappyReader{s2.NewReader(nil, s2.ReaderMaxBlockSize(snappyBlockMaxBytes), s2.ReaderAllocBlock(decoderReadBytes))}}
+}
+
+// makeZstd makes a decoder without goroutines: the answers of one query are
+// decoded beside each other anyway.
+func makeZstd() *decoder {
+	d, _ := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), // valid options
+		zstd.WithDecoderMaxWindow(zstdWindowMaxBytes))
+	return &decoder{out: zstdReader{d}}
+}
+
+// decoding is one body on its way through a decoder, which is borrowed at the
+// first read and given back by release.
+type decoding struct {
+	pool *sync.Pool
+	make func() *decoder
+	src  io.Reader
+	d    *decoder
+}
+
+// newDecoding knows what to do with a Content-Encoding; nil means nothing.
+func newDecoding(encoding string, src io.Reader) (*decoding, error) {
+	switch strings.ToLower(strings.TrimSpace(encoding)) {
+	case "", Identity:
+		return nil, nil //nolint:nilnil // no decoder is needed
+	case Gzip, "x-gzip":
+		return &decoding{pool: &gzipDecoders, make: makeGzip, src: src}, nil
+	case Zstd:
+		return &decoding{pool: &zstdDecoders, make: makeZstd, src: src}, nil
+	case Snappy, "x-snappy-framed":
+		return &decoding{pool: &snappyDecoders, make: makeSnappy, src: src}, nil
+	default:
+		return nil, fmt.Errorf("%w: Content-Encoding %q is not known", ErrCorrupt, encoding)
+	}
+}
+
+func (d *decoding) Read(p []byte) (int, error) {
+	if d.d == nil {
+		if err := d.begin(); err != nil {
+			return 0, err
+		}
+	}
+	return d.d.out.Read(p)
+}
+
+// begin waits for the first byte: nothing at all is an empty answer in every
+// encoding, as many servers give it with an error status.
+func (d *decoding) begin() error {
+	borrowed, ok := d.pool.Get().(*decoder)
+	if !ok {
+		borrowed = d.make()
+		borrowed.in = bufio.NewReaderSize(nil, decoderReadBytes)
+	}
+	borrowed.in.Reset(d.src)
+	if _, err := borrowed.in.Peek(1); err != nil {
+		d.put(borrowed)
+		return err
+	}
+	if err := borrowed.out.reset(borrowed.in); err != nil {
+		d.put(borrowed)
+		return err
+	}
+	d.d = borrowed
+	return nil
+}
+
+// put lets go of the connection and takes the decoder back; what state it is in
+// does not matter, the next begin resets it.
+func (d *decoding) put(borrowed *decoder) {
+	borrowed.in.Reset(nil)
+	d.pool.Put(borrowed)
+}
+
+// release gives back what was borrowed; nothing may be read afterwards.
+func (d *decoding) release() {
+	if d.d != nil {
+		d.put(d.d)
+		d.d = nil
+	}
+}
+
+// early tells whether a decoder's error may come from too few bytes.
+func early(err error) bool {
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, s2.ErrCorrupt)
+}

@@ -1,0 +1,310 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// serveHTTP runs handler on loopback and gives its URL.
+func serveHTTP(t testing.TB, handler http.HandlerFunc, connState func(net.Conn, http.ConnState)) string {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handler)
+	server.Config.ConnState = connState
+	server.Start()
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// writePieces writes total bytes, size at once, each reaching the wire as one.
+func writePieces(w io.Writer, piece []byte, size, total int) {
+	if size > len(piece) {
+		whole := make([]byte, 0, size)
+		for len(whole) < size {
+			whole = append(whole, piece[:min(len(piece), size-len(whole))]...)
+		}
+		piece = whole
+	}
+	for total > 0 {
+		n, err := w.Write(piece[:min(size, total, len(piece))])
+		if err != nil {
+			return
+		}
+		total -= n
+	}
+}
+
+// scripted answers one request after another as told, and notes when each came.
+type scripted struct {
+	script []func(*http.Request) (*http.Response, error)
+	begun  time.Time
+	at     []time.Duration
+}
+
+func (s *scripted) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.at = append(s.at, time.Since(s.begun))
+	return s.script[min(len(s.at), len(s.script))-1](r)
+}
+
+func gives(code int, header ...string) func(*http.Request) (*http.Response, error) {
+	return func(*http.Request) (*http.Response, error) { return status(code, header...), nil }
+}
+
+func refuses(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") }
+
+func hangs(r *http.Request) (*http.Response, error) { return endless(r.Context()) }
+
+// inTime runs one request against a script in a bubble, without jitter, and words
+// its outcome and when its tries came.
+func inTime(t *testing.T, opts Options, r Request, deadline time.Duration, script ...func(*http.Request) (*http.Response, error)) (status int, err error, at string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{script: script, begun: time.Now()}
+		opts.URL = "http://down.example"
+		opts.Wrap = func(http.RoundTripper) http.RoundTripper { return s }
+		opts.Jitter = func() float64 { return 0 }
+		c, newErr := New(opts, nil, nil)
+		if newErr != nil {
+			t.Fatal(newErr)
+		}
+		ctx := t.Context()
+		if deadline > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, deadline)
+			defer cancel()
+		}
+		resp, openErr := c.Open(ctx, r)
+		if err = openErr; err == nil {
+			status = resp.Status
+			_, err = readAll(resp, 100)
+		}
+		at = fmt.Sprint(s.at)
+	})
+	return status, err, at
+}
+
+func TestAnswersAreAskedForAgainUntilOneStands(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		opts     Options
+		request  Request
+		deadline time.Duration
+		script   []func(*http.Request) (*http.Response, error)
+		status   int
+		err      error
+		at       string
+	}{
+		{name: "the first stands", script: script(gives(200)), status: 200, at: "[0s]"},
+		{name: "a 4xx stands", script: script(gives(422)), status: 422, at: "[0s]"},
+		{name: "a redirection stands", script: script(gives(302, "Location", "/graph")), status: 302, at: "[0s]"},
+		{name: "5xx, then success", script: script(gives(500), gives(503), gives(200)), status: 200, at: "[0s 50ms 150ms]"},
+		{name: "5xx for ever", script: script(gives(502)), status: 502, at: "[0s 50ms 150ms 350ms 750ms 1.55s]"},
+		{name: "back-off ends at its maximum", opts: Options{Retries: 7}, script: script(gives(502)), status: 502, at: "[0s 50ms 150ms 350ms 750ms 1.55s 2.55s 3.55s]"},
+		{name: "no connection, then success", script: script(refuses, gives(200)), status: 200, at: "[0s 50ms]"},
+		{name: "no connection for ever", opts: Options{Retries: 1}, script: script(refuses), err: ErrUnavailable, at: "[0s 50ms]"},
+		{name: "no retries", opts: Options{Retries: -1}, script: script(refuses), err: ErrUnavailable, at: "[0s]"},
+		{name: "no retries for this one", request: Request{Retries: -1}, script: script(gives(500)), status: 500, at: "[0s]"},
+		{name: "one retry for this one", request: Request{Retries: 1}, script: script(gives(500)), status: 500, at: "[0s 50ms]"},
+		{name: "what may change something is not asked again", request: Request{Method: "POST", Path: "/api/v1/admin/tsdb/delete_series"}, script: script(gives(500)), status: 500, at: "[0s]"},
+		{name: "unless told to", request: Request{Method: "POST", Path: "/api/v1/read", Body: []byte("x"), Retries: 1}, script: script(gives(500), gives(200)), status: 200, at: "[0s 50ms]"},
+		{name: "slow headers, then success", script: script(hangs, gives(200)), status: 200, at: "[0s 3m0.05s]"},
+		{name: "slow headers for ever", opts: Options{Retries: 1, FirstByteTimeout: time.Second}, script: script(hangs), err: ErrTimeout, at: "[0s 1.05s]"},
+		{name: "429 stands without Retry-After", script: script(gives(429)), status: 429, at: "[0s]"},
+		{name: "429 with seconds", script: script(gives(429, "Retry-After", "3"), gives(200)), status: 200, at: "[0s 3s]"},
+		{name: "503 with seconds", script: script(gives(503, "Retry-After", " 2 "), gives(200)), status: 200, at: "[0s 2s]"},
+		{name: "503 with 0 backs off", script: script(gives(503, "Retry-After", "0"), gives(200)), status: 200, at: "[0s 50ms]"},
+		{name: "503 with nonsense backs off", script: script(gives(503, "Retry-After", "soon"), gives(200)), status: 200, at: "[0s 50ms]"},
+		{name: "500 with seconds backs off", script: script(gives(500, "Retry-After", "3"), gives(200)), status: 200, at: "[0s 50ms]"},
+		{name: "429 with a date", script: script(inDate(4*time.Second), gives(200)), status: 200, at: "[0s 4s]"},
+		{name: "429 that asks for too long stands", script: script(gives(429, "Retry-After", "6")), status: 429, at: "[0s]"},
+		{name: "503 that asks for too long stands", script: script(gives(503, "Retry-After", "3600")), status: 503, at: "[0s]"},
+		{name: "a longer one is waited for if allowed", opts: Options{RetryAfterMax: time.Minute}, script: script(gives(429, "Retry-After", "60"), gives(200)), status: 200, at: "[0s 1m0s]"},
+		{name: "429 beyond the deadline stands", deadline: 2 * time.Second, script: script(gives(429, "Retry-After", "3")), status: 429, at: "[0s]"},
+		{name: "429 with no retries left stands", opts: Options{Retries: 1}, script: script(gives(429, "Retry-After", "1")), status: 429, at: "[0s 1s]"},
+		{name: "a back-off beyond the deadline is not waited for", deadline: 200 * time.Millisecond, script: script(gives(500)), status: 500, at: "[0s 50ms 150ms]"},
+		{name: "the deadline ends a try", deadline: time.Second, script: script(hangs), err: context.DeadlineExceeded, at: "[0s]"},
+		{name: "the budget is spent", opts: Options{BudgetBurst: 2, BudgetPerSecond: -1}, script: script(gives(500)), status: 500, at: "[0s 50ms 150ms]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			status, err, at := inTime(t, c.opts, c.request.orRoot(), c.deadline, c.script...)
+			check(t, "status", status, c.status)
+			checkIs(t, err, c.err)
+			check(t, "tries", at, c.at)
+		})
+	}
+}
+
+func (r Request) orRoot() Request {
+	if r.Path == "" {
+		r.Path = "/"
+	}
+	return r
+}
+
+func script(steps ...func(*http.Request) (*http.Response, error)) []func(*http.Request) (*http.Response, error) {
+	return steps
+}
+
+func inDate(after time.Duration) func(*http.Request) (*http.Response, error) {
+	return func(*http.Request) (*http.Response, error) {
+		return status(429, "Retry-After", time.Now().Add(after).UTC().Format(http.TimeFormat)), nil
+	}
+}
+
+// A downstream that is down is asked little more often than if nothing were
+// repeated: at most a fifth of the requests, and one a second.
+func TestTheBudgetBoundsWhatASickDownstreamSees(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		down := fakeTripper(func(*http.Request) (*http.Response, error) { tries++; return status(500), nil })
+		c, err := New(Options{URL: "http://down.example", Wrap: down.wrap, BudgetBurst: 10, BackoffMin: time.Millisecond, BackoffMax: time.Millisecond}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const requests, seconds = 5000, 50
+		for range requests {
+			_, err := open500(t, c)
+			checkIs(t, err, nil)
+			time.Sleep(seconds * time.Second / requests)
+		}
+		repeats := tries - requests
+		if most := requests/5 + seconds + 10 + 10; repeats > most || repeats < requests/5 {
+			t.Errorf("%d repetitions of %d requests, expected about %d", repeats, requests, most)
+		}
+	})
+}
+
+func open500(t *testing.T, c *Client) (int, error) {
+	resp, err := c.Open(t.Context(), Request{Path: "/"})
+	if err != nil {
+		return 0, err
+	}
+	return resp.Status, resp.Body.Close()
+}
+
+func TestACallerThatLeavesEndsTheWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(Options{URL: "http://down.example", Wrap: fakeTripper(gives(503, "Retry-After", "5")).wrap}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		begun := time.Now()
+		_, err = c.Open(ctx, Request{Path: "/"})
+		checkIs(t, err, context.Canceled)
+		check(t, "after", time.Since(begun), time.Second)
+	})
+}
+
+func TestRetriesWorkOverTheNetwork(t *testing.T) {
+	server := serveRaw(t, func(conn net.Conn, _ *http.Request, before int) {
+		switch before {
+		case 0: // nothing at all
+		case 1:
+			reset(conn)
+		case 2:
+			_, _ = io.WriteString(conn, "HTTP/1.1 garbage\r\n\r\n")
+		case 3:
+			gone(conn) // the first byte never comes
+		default:
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+		}
+	})
+	status, body, err := get(t, client(t, Options{URL: server.url, FirstByteTimeout: 50 * time.Millisecond}, nil), "/")
+	checkIs(t, err, nil)
+	check(t, "answer", fmt.Sprint(status, body), "200ok")
+}
+
+func TestNobodyListening(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.Close()
+	_, _, err = get(t, client(t, Options{URL: "http://" + listener.Addr().String(), Retries: 1}, nil), "/")
+	checkIs(t, err, ErrUnavailable)
+}
+
+// A kept connection that the downstream has closed meanwhile is nobody's error.
+func TestADeadIdleConnectionIsReplaced(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Method)
+	}))
+	defer server.Close()
+	c := client(t, Options{URL: server.URL}, nil)
+	long := values("query", string(make([]byte, formBytes)))
+	for range 50 {
+		resp, err := c.Open(t.Context(), Request{Path: "/api/v1/query_range", Params: long})
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := readAll(resp, 100)
+		checkIs(t, err, nil)
+		check(t, "method", body, "POST")
+		server.CloseClientConnections()
+	}
+}
+
+func TestWhatHappensIsCounted(t *testing.T) {
+	whole := wire(t, Identity, "content-length", document(12))
+	server := serveRaw(t, func(conn net.Conn, _ *http.Request, before int) {
+		switch before {
+		case 0:
+			_, _ = io.WriteString(conn, "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")
+		case 1:
+			_, _ = io.WriteString(conn, whole[:300])
+		default:
+			_, _ = io.WriteString(conn, whole)
+		}
+	})
+	reg := prometheus.NewRegistry()
+	c := client(t, Options{URL: server.url}, reg)
+	resp, err := c.Open(t.Context(), Request{Path: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, "in flight", testutil.ToFloat64(c.metrics.inFlight), 1)
+	_, err = readAll(resp, 100)
+	checkIs(t, err, nil)
+	check(t, "in flight at the end", testutil.ToFloat64(c.metrics.inFlight), 0)
+	check(t, "5xx", testutil.ToFloat64(c.metrics.tries.WithLabelValues("5xx")), 1)
+	check(t, "success", testutil.ToFloat64(c.metrics.tries.WithLabelValues("success")), 2)
+	check(t, "retries", testutil.ToFloat64(c.metrics.repeats.WithLabelValues("5xx")), 1)
+	check(t, "after a break", testutil.ToFloat64(c.metrics.repeats.WithLabelValues("broken")), 1)
+	check(t, "continued", testutil.ToFloat64(c.metrics.resumes.WithLabelValues("continued")), 1)
+	check(t, "decoded", testutil.ToFloat64(c.metrics.decoded), float64(len(document(12))))
+	if faults, err := testutil.GatherAndLint(reg); err != nil || len(faults) > 0 {
+		t.Error(faults, err)
+	}
+	if _, err := New(Options{URL: server.url}, nil, reg); err == nil {
+		t.Error("two clients on one registry")
+	}
+}
+
+func FuzzRetryAfter(f *testing.F) {
+	for _, seed := range []string{"", "0", "3", "-1", "99999999999999999999", "Fri, 31 Dec 1999 23:59:59 GMT", "1.5"} {
+		f.Add(seed)
+	}
+	now := time.Unix(1_700_000_000, 0)
+	f.Fuzz(func(t *testing.T, text string) {
+		wait, told := retryAfter(text, now)
+		if wait < 0 || !told && wait != 0 {
+			t.Fatalf("%q: %s, %v", text, wait, told)
+		}
+		if again, _ := retryAfter(strconv.Itoa(int(wait/time.Second)), now); told && again != wait.Truncate(time.Second) && wait < time.Hour {
+			t.Fatalf("%q: %s, again %s", text, wait, again)
+		}
+	})
+}

@@ -1,0 +1,161 @@
+package downstream
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// formBytes is how long an encoded query may be in a URL; a longer one is sent as
+// a form where the downstream takes forms. Servers and proxies commonly refuse
+// request lines above 8 KiB.
+const formBytes = 4 << 10
+
+// Request is one question to the downstream. Open reads it and keeps nothing of
+// it but Body and Complete.
+type Request struct {
+	// Method is GET if empty. For the query endpoints, which take both, GET and
+	// POST are the same: a short query goes as GET, a long one as a form.
+	Method string
+	// Path below the downstream's own, escaped, as (*url.URL).EscapedPath gives it.
+	Path   string
+	Params url.Values
+	// Header is what to forward. What concerns one connection only and what is
+	// decided here (Accept-Encoding, Content-Length, Host) is left out.
+	Header http.Header
+	// Body, if not nil, is sent as it is, and Params go into the URL. It must not
+	// change until the answer is closed.
+	Body []byte
+
+	// Retries are repetitions at most; 0: the client's, or none if the method is one
+	// that may change something; negative: none.
+	Retries  int
+	BytesMax int64 // of the decoded answer; 0: the client's
+	// Complete, if set, is asked when the answer ends as if it were whole, after
+	// all its bytes were handed out. If it says no, the end counts as a break and
+	// the request is made again. It is the only means by which an early end is
+	// noticed where the downstream gives no length (Response.Delimited).
+	Complete func() bool
+}
+
+// queryEndpoints take a form as well as a URL, and change nothing, so that they
+// may be asked again whatever their method.
+var queryEndpoints = []string{"/query", "/query_range", "/query_exemplars", "/series", "/labels", "/format_query", "/parse_query"}
+
+func isQuery(path string) bool {
+	i := strings.LastIndex(path, "/api/v1/")
+	return i >= 0 && slices.Contains(queryEndpoints, path[i+len("/api/v1"):])
+}
+
+// perConnection are the headers that end at the next hop, RFC 9110 section 7.6.1.
+var perConnection = []string{
+	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection",
+	"Te", "Trailer", "Transfer-Encoding", "Upgrade",
+}
+
+// ownHeaders of a request are decided by this package.
+var ownHeaders = []string{"Accept-Encoding", "Content-Length", "Host", "Expect"}
+
+// endToEnd copies to dst what of src is meant for more than one connection.
+func endToEnd(dst, src http.Header) {
+	var named []string // by Connection
+	for _, line := range src["Connection"] {
+		for token := range strings.SplitSeq(line, ",") {
+			named = append(named, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(token)))
+		}
+	}
+	for key, values := range src {
+		if !slices.Contains(perConnection, key) && !slices.Contains(named, key) {
+			dst[key] = slices.Clone(values)
+		}
+	}
+}
+
+// message is a request ready to be sent any number of times.
+type message struct {
+	method     string
+	url        *url.URL
+	header     http.Header
+	body       []byte
+	repeatable bool // changes nothing downstream
+}
+
+func (c *Client) message(r Request) (message, error) {
+	method := r.Method
+	if method == "" {
+		method = http.MethodGet
+	}
+	target, err := c.target(r.Path)
+	if err != nil {
+		return message{}, err
+	}
+	m := message{method: method, url: target, header: make(http.Header, len(r.Header)+4)}
+	endToEnd(m.header, r.Header)
+	for _, key := range ownHeaders {
+		delete(m.header, key)
+	}
+	m.header["Accept-Encoding"] = c.acceptEncoding
+	if m.header.Get("User-Agent") == "" {
+		m.header["User-Agent"] = c.userAgent
+	}
+	if user := c.base.User; user != nil && m.header.Get("Authorization") == "" {
+		password, _ := user.Password()
+		(&http.Request{Header: m.header}).SetBasicAuth(user.Username(), password)
+	}
+
+	query := isQuery(target.Path) && (method == http.MethodGet || method == http.MethodPost) && r.Body == nil
+	params := r.Params.Encode()
+	switch {
+	case query && len(params) > formBytes, !query && method == http.MethodPost && r.Body == nil:
+		m.method, m.body = http.MethodPost, []byte(params)
+		m.header["Content-Type"] = []string{"application/x-www-form-urlencoded"}
+	case query:
+		m.method, target.RawQuery = http.MethodGet, params
+		delete(m.header, "Content-Type")
+	default:
+		target.RawQuery, m.body = params, r.Body
+	}
+	m.repeatable = query || method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
+	if m.repeatable && m.method == http.MethodPost {
+		// Present but empty: not sent, yet it tells net/http that the request may
+		// be sent again on a new connection if an idle one turns out to be dead.
+		m.header["Idempotency-Key"] = nil
+	}
+	return m, nil
+}
+
+// target joins the downstream's URL and an escaped path.
+func (c *Client) target(escaped string) (*url.URL, error) {
+	path, err := url.PathUnescape(escaped)
+	if err != nil {
+		return nil, fmt.Errorf("%w: path %q: %w", ErrRequest, escaped, err)
+	}
+	if !strings.HasPrefix(escaped, "/") || strings.ContainsAny(escaped, "?#") || slices.Contains(strings.Split(path, "/"), "..") {
+		return nil, fmt.Errorf("%w: path %q", ErrRequest, escaped)
+	}
+	u := *c.base
+	u.User = nil
+	u.RawPath = strings.TrimSuffix(c.base.EscapedPath(), "/") + escaped
+	u.Path = strings.TrimSuffix(c.base.Path, "/") + path
+	return &u, nil
+}
+
+// request makes what net/http sends, for one try.
+func (m *message) request(ctx context.Context) *http.Request {
+	r := &http.Request{
+		Method: m.method, URL: m.url, Host: m.url.Host, Header: m.header.Clone(),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}
+	if len(m.body) > 0 {
+		r.ContentLength = int64(len(m.body))
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(m.body)), nil }
+		r.Body, _ = r.GetBody() // cannot fail
+	}
+	return r.WithContext(ctx)
+}

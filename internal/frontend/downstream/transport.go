@@ -1,0 +1,159 @@
+package downstream
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"go.yaml.in/yaml/v2"
+)
+
+// Transport holds the settings of connections, with the keys of the file that
+// Thanos' --query-frontend.downstream-tripper-config takes. What is left out, or
+// a time of 0, takes the default; a number of 0 means no limit, as there, except
+// that max_idle_conns_per_host 0 takes the default.
+type Transport struct {
+	IdleConnTimeout       model.Duration `yaml:"idle_conn_timeout"`       // 90s
+	ResponseHeaderTimeout model.Duration `yaml:"response_header_timeout"` // none
+	TLSHandshakeTimeout   model.Duration `yaml:"tls_handshake_timeout"`   // 10s
+	ExpectContinueTimeout model.Duration `yaml:"expect_continue_timeout"` // 1s
+	MaxIdleConns          *int           `yaml:"max_idle_conns"`          // 100
+	MaxIdleConnsPerHost   *int           `yaml:"max_idle_conns_per_host"` // 100; Thanos: 2
+	MaxConnsPerHost       *int           `yaml:"max_conns_per_host"`      // no limit
+	TLSConfig             TLS            `yaml:"tls_config"`
+}
+
+// TLS says how a downstream with https is trusted and how it may trust us.
+type TLS struct {
+	CAFile             string `yaml:"ca_file"`
+	CertFile           string `yaml:"cert_file"` // read at every handshake, so that it may be renewed
+	KeyFile            string `yaml:"key_file"`
+	ServerName         string `yaml:"server_name"`
+	InsecureSkipVerify bool   `yaml:"insecure_skip_verify"`
+}
+
+const (
+	idleConnTimeoutDefault       = 90 * time.Second
+	tlsHandshakeTimeoutDefault   = 10 * time.Second
+	expectContinueTimeoutDefault = time.Second
+	maxIdleConnsDefault          = 100
+	keepAlive                    = 30 * time.Second
+)
+
+// goTypeName is what the YAML library adds to a message for those who wrote the
+// struct, not the file.
+var goTypeName = regexp.MustCompile(` (in|into) (type )?downstream\.\w+`)
+
+// ParseTransport reads a Transport from YAML. Unknown and repeated keys are
+// errors that name their line.
+func ParseTransport(text []byte) (Transport, error) {
+	var t Transport
+	err := yaml.UnmarshalStrict(text, &t)
+	var faults *yaml.TypeError
+	if errors.As(err, &faults) {
+		var errs []error
+		for _, fault := range faults.Errors {
+			errs = append(errs, errors.New(goTypeName.ReplaceAllString(fault, "")))
+		}
+		err = errors.Join(errs...)
+	}
+	if err != nil {
+		return Transport{}, fmt.Errorf("downstream transport: %w", err)
+	}
+	return t, t.Validate()
+}
+
+// Validate reports every fault at once, except of files, which New reads.
+func (t Transport) Validate() error {
+	var errs []error
+	for _, number := range []struct {
+		key   string
+		value *int
+	}{
+		{"max_idle_conns", t.MaxIdleConns},
+		{"max_idle_conns_per_host", t.MaxIdleConnsPerHost},
+		{"max_conns_per_host", t.MaxConnsPerHost},
+	} {
+		if number.value != nil && *number.value < 0 {
+			errs = append(errs, fmt.Errorf("downstream transport: %s %d is negative", number.key, *number.value))
+		}
+	}
+	if (t.TLSConfig.CertFile == "") != (t.TLSConfig.KeyFile == "") {
+		errs = append(errs, errors.New("downstream transport: tls_config needs cert_file and key_file, or neither"))
+	}
+	return errors.Join(errs...)
+}
+
+// build makes the transport of a client. HTTP/1.1 only: an answer is one long
+// body, which HTTP/2 would cut into frames of 16 KiB and copy once more.
+func (t Transport) build(connectTimeout time.Duration, readBufferBytes int) (*http.Transport, error) {
+	config, err := t.TLSConfig.build()
+	if err != nil {
+		return nil, err
+	}
+	dialer := &net.Dialer{Timeout: max(0, connectTimeout), KeepAlive: keepAlive}
+	return &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           dialer.DialContext,
+		TLSClientConfig:       config,
+		TLSHandshakeTimeout:   orDuration(t.TLSHandshakeTimeout, tlsHandshakeTimeoutDefault),
+		ExpectContinueTimeout: orDuration(t.ExpectContinueTimeout, expectContinueTimeoutDefault),
+		ResponseHeaderTimeout: time.Duration(t.ResponseHeaderTimeout),
+		IdleConnTimeout:       orDuration(t.IdleConnTimeout, idleConnTimeoutDefault),
+		MaxIdleConns:          orInt(t.MaxIdleConns, maxIdleConnsDefault),
+		MaxIdleConnsPerHost:   cmp.Or(orInt(t.MaxIdleConnsPerHost, 0), maxIdleConnsDefault), // 0 would be net/http's 2
+		MaxConnsPerHost:       orInt(t.MaxConnsPerHost, 0),
+		ReadBufferSize:        readBufferBytes,
+		DisableCompression:    true, // decoding is done here, with pooled decoders and a limit
+	}, nil
+}
+
+func orDuration(d model.Duration, otherwise time.Duration) time.Duration {
+	if d == 0 {
+		return otherwise
+	}
+	return time.Duration(d)
+}
+
+func orInt(n *int, otherwise int) int {
+	if n == nil {
+		return otherwise
+	}
+	return *n
+}
+
+func (t TLS) build() (*tls.Config, error) {
+	config := &tls.Config{
+		ServerName:         t.ServerName,
+		InsecureSkipVerify: t.InsecureSkipVerify, //nolint:gosec // the user asked for it
+		MinVersion:         tls.VersionTLS12,
+	}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("downstream transport: ca_file: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("downstream transport: ca_file %s holds no certificate", t.CAFile)
+		}
+	}
+	if t.CertFile != "" {
+		if _, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile); err != nil {
+			return nil, fmt.Errorf("downstream transport: cert_file and key_file: %w", err)
+		}
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+			return &pair, err
+		}
+	}
+	return config, nil
+}

@@ -1,0 +1,178 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// try is one request on the wire and the answer that came of it, from its status
+// line to its last byte or release.
+type try struct {
+	caller context.Context // of the call, to tell its end from our own time-outs
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	status    int
+	header    http.Header
+	length    int64 // decoded, or -1
+	delimited bool
+
+	source   source
+	decoding *decoding // nil: the source's bytes are the answer's
+}
+
+// source is the body as it comes from the connection. It gives each read its time
+// and remembers how the last one ended, which a decoder above may not tell.
+type source struct {
+	body    io.ReadCloser
+	metrics *metrics
+	idle    time.Duration
+	timer   *time.Timer // ends the try; runs during a read only
+	err     error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	if s.timer != nil {
+		s.timer.Reset(s.idle)
+	}
+	n, err := s.body.Read(p)
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.err = err
+	s.metrics.wire.Add(float64(n))
+	return n, err
+}
+
+// send makes one try. On an error nothing is left behind.
+func (c *Client) send(caller context.Context, m *message) (*try, error) {
+	ctx, cancel := context.WithCancelCause(caller)
+	t := &try{caller: caller, ctx: ctx, cancel: cancel}
+	begun := time.Now()
+	resp, err := c.roundTrip(t, m)
+	if err == nil && ctx.Err() != nil { // the time-out came just after the answer
+		resp.Body.Close()
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		err = failure(caller, ctx, err)
+		cancel(errReleased)
+		c.metrics.failed(err)
+		return nil, err
+	}
+	c.metrics.tried(resp.StatusCode, time.Since(begun))
+	t.source = source{body: resp.Body, metrics: c.metrics, idle: c.opts.IdleTimeout}
+	if t.source.idle > 0 {
+		t.source.timer = time.AfterFunc(t.source.idle, func() { cancel(errStalled) })
+		t.source.timer.Stop()
+	}
+	if err := t.begin(m.method, resp); err != nil {
+		t.release()
+		return nil, err
+	}
+	return t, nil
+}
+
+// roundTrip waits for the status line, and no longer than it may take.
+func (c *Client) roundTrip(t *try, m *message) (*http.Response, error) {
+	if c.opts.FirstByteTimeout > 0 {
+		timer := time.AfterFunc(c.opts.FirstByteTimeout, func() { t.cancel(errFirstByte) })
+		defer timer.Stop()
+	}
+	return c.tripper.RoundTrip(m.request(t.ctx))
+}
+
+// begin takes in what the headers say.
+func (t *try) begin(method string, resp *http.Response) (err error) {
+	t.status, t.length = resp.StatusCode, resp.ContentLength
+	t.delimited = resp.ContentLength >= 0 || len(resp.TransferEncoding) > 0 || resp.ProtoMajor > 1
+	t.header = make(http.Header, len(resp.Header))
+	endToEnd(t.header, resp.Header)
+	if method == http.MethodHead || resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotModified {
+		return nil
+	}
+	if t.decoding, err = newDecoding(resp.Header.Get("Content-Encoding"), &t.source); t.decoding != nil {
+		t.length = -1
+		t.header.Del("Content-Length")
+		t.header.Del("Content-Encoding")
+	}
+	return err
+}
+
+// Read gives decoded bytes. Its error is io.EOF at what looks like the end,
+// a brokenError where asking again may help, or final.
+func (t *try) Read(p []byte) (int, error) {
+	if t.decoding == nil {
+		n, err := t.source.Read(p)
+		if err != nil && !errors.Is(err, io.EOF) {
+			err = t.broken(err)
+		}
+		return n, err
+	}
+	n, err := t.decoding.Read(p)
+	switch ended := t.source.err; {
+	case err == nil:
+		return n, nil
+	case ended != nil && !errors.Is(ended, io.EOF): // whatever the decoder made of it
+		return n, t.broken(ended)
+	case errors.Is(err, io.EOF):
+		return n, io.EOF
+	case ended != nil && !t.delimited && early(err):
+		return n, t.broken(fmt.Errorf("%w: %w", errEarly, err))
+	default:
+		return n, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+}
+
+// broken words an end of the connection in the middle of a body.
+func (t *try) broken(err error) error {
+	err = failure(t.caller, t.ctx, err)
+	if errors.Is(err, ErrUnavailable) {
+		return &brokenError{err}
+	}
+	return err // the caller's own context has ended
+}
+
+// brokenError marks an error after which the request may be made again.
+type brokenError struct{ err error }
+
+func (e *brokenError) Error() string { return e.err.Error() }
+func (e *brokenError) Unwrap() error { return e.err }
+
+// How much of an unwanted answer is read, and how long waited for each part of
+// it, to keep its connection.
+const (
+	discardBytes    = 16 << 10
+	discardPatience = 100 * time.Millisecond
+)
+
+// discard ends an answer nobody wants. A short one that is there already, or
+// nearly, is read to its end so that its connection can be used again.
+func (t *try) discard() {
+	if t.source.timer != nil {
+		t.source.idle = min(t.source.idle, discardPatience)
+		_, _ = io.CopyN(io.Discard, &t.source, discardBytes) // only the connection is at stake
+	}
+	t.release()
+}
+
+// release ends the try: the connection goes back if the body was read to its end
+// and is closed otherwise.
+func (t *try) release() {
+	if t.source.body == nil {
+		return
+	}
+	if t.source.timer != nil {
+		t.source.timer.Stop()
+	}
+	t.source.body.Close()
+	t.source.body = nil
+	if t.decoding != nil {
+		t.decoding.release()
+	}
+	t.cancel(errReleased)
+}

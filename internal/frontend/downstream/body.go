@@ -7,8 +7,6 @@ import (
 	"io"
 	"sync"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/ferula-io/ferula/internal/bufpool"
 )
 
@@ -34,11 +32,11 @@ type Body struct {
 
 	mu   sync.Mutex
 	call *call
-	try  *try          // nil once ended
-	sum  xxhash.Digest // of what was handed out
-	n    int64         // bytes handed out
-	next error         // what the bytes handed out last ended with
-	err  error         // what every further Read says
+	try  *try   // nil once ended
+	sum  digest // of what was handed out
+	n    int64  // bytes handed out
+	next error  // what the bytes handed out last ended with
+	err  error  // what every further Read says
 }
 
 var _ io.ReadCloser = (*Body)(nil)
@@ -65,7 +63,7 @@ func (b *Body) Read(p []byte) (int, error) {
 		if n > 0 {
 			b.n += int64(n)
 			if b.hashing {
-				_, _ = b.sum.Write(p[:n]) // never fails
+				b.sum.write(p[:n])
 			}
 			b.call.client.metrics.decoded.Add(float64(n))
 			return n, nil
@@ -172,11 +170,10 @@ func (b *Body) skip(t *try, scratch []byte) error {
 		defer skipBuffers.Put(borrowed)
 		scratch = (*borrowed)[:cap(*borrowed)]
 	}
-	var sum xxhash.Digest
-	sum.Reset()
+	var sum digest
 	for done := int64(0); done < b.n; {
 		n, err := t.Read(scratch[:min(int64(len(scratch)), b.n-done)])
-		_, _ = sum.Write(scratch[:n]) // never fails
+		sum.write(scratch[:n])
 		switch done += int64(n); {
 		case err == nil, done == b.n: // the next read tells the same error again
 		case errors.Is(err, io.EOF) && !t.delimited:
@@ -187,7 +184,7 @@ func (b *Body) skip(t *try, scratch []byte) error {
 			return err
 		}
 	}
-	if sum.Sum64() != b.sum.Sum64() {
+	if sum.sum() != b.sum.sum() {
 		return fmt.Errorf("%w, within its first %d bytes", ErrChanged, b.n)
 	}
 	return nil

@@ -46,7 +46,7 @@ type Options struct {
 
 	ConnectTimeout   time.Duration // to a TCP connection; 0: 5s
 	FirstByteTimeout time.Duration // from sending to the answer's status line; 0: 3m
-	IdleTimeout      time.Duration // that one read of a body may take; 0: 1m
+	IdleTimeout      time.Duration // of silence while a body is read; 0: 1m
 
 	Retries       int           // repetitions of one request; 0: 5
 	BackoffMin    time.Duration // before the first repetition; 0: 100ms
@@ -245,12 +245,9 @@ func (c *Client) Open(ctx context.Context, r Request) (*Response, error) {
 		c.metrics.inFlight.Dec()
 		return nil, err
 	}
-	b := &Body{call: k, try: t, cancel: cancel, status: t.status, bytesMax: c.opts.BytesMax, complete: r.Complete}
+	b := &Body{call: k, try: t, cancel: cancel, status: t.status, bytesMax: c.opts.BytesMax, complete: r.Complete, hashing: !c.opts.NoResume && k.retries > 0}
 	if r.BytesMax > 0 {
 		b.bytesMax = r.BytesMax
-	}
-	if b.hashing = !c.opts.NoResume && k.retries > 0; b.hashing {
-		b.sum.Reset()
 	}
 	return &Response{Status: t.status, Header: t.header, Length: t.length, Delimited: t.delimited, Body: b}, nil
 }

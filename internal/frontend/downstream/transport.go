@@ -102,7 +102,7 @@ func (t Transport) build(connectTimeout time.Duration, readBufferBytes int) (*ht
 	dialer := &net.Dialer{Timeout: max(0, connectTimeout), KeepAlive: keepAlive}
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           dialer.DialContext,
+		DialContext:           counted(dialer.DialContext),
 		TLSClientConfig:       config,
 		TLSHandshakeTimeout:   orDuration(t.TLSHandshakeTimeout, tlsHandshakeTimeoutDefault),
 		ExpectContinueTimeout: orDuration(t.ExpectContinueTimeout, expectContinueTimeoutDefault),

@@ -180,14 +180,19 @@ func TestTLS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, body, err := get(t, client(t, Options{URL: c.url, Transport: settings, Retries: 1}, nil), "/")
-			if c.works {
-				checkIs(t, err, nil)
-				check(t, "protocol", body, "HTTP/1.1")
-				check(t, "who", who, c.who)
+			resp, err := client(t, Options{URL: c.url, Transport: settings, Retries: 1}, nil).Open(t.Context(), Request{Path: "/"})
+			if !c.works {
+				checkIs(t, err, ErrUnavailable)
 				return
 			}
-			checkIs(t, err, ErrUnavailable)
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(t, "silence is seen", resp.Body.try.source.watch.bytes() > 0, true)
+			body, err := readAll(resp, 100)
+			checkIs(t, err, nil)
+			check(t, "protocol", body, "HTTP/1.1")
+			check(t, "who", who, c.who)
 		})
 	}
 }

@@ -25,24 +25,19 @@ type try struct {
 	decoding *decoding // nil: the source's bytes are the answer's
 }
 
-// source is the body as it comes from the connection. It gives each read its time
-// and remembers how the last one ended, which a decoder above may not tell.
+// source is the body as it comes from the connection. It has reads watched and
+// remembers how the last one ended, which a decoder above may not tell.
 type source struct {
 	body    io.ReadCloser
 	metrics *metrics
-	idle    time.Duration
-	timer   *time.Timer // ends the try; runs during a read only
+	watch   watch
 	err     error
 }
 
 func (s *source) Read(p []byte) (int, error) {
-	if s.timer != nil {
-		s.timer.Reset(s.idle)
-	}
+	s.watch.begin()
 	n, err := s.body.Read(p)
-	if s.timer != nil {
-		s.timer.Stop()
-	}
+	s.watch.done()
 	s.err = err
 	s.metrics.wire.Add(float64(n))
 	return n, err
@@ -52,6 +47,9 @@ func (s *source) Read(p []byte) (int, error) {
 func (c *Client) send(caller context.Context, m *message) (*try, error) {
 	ctx, cancel := context.WithCancelCause(caller)
 	t := &try{caller: caller, ctx: ctx, cancel: cancel}
+	t.source.metrics = c.metrics
+	t.source.watch.idle = c.opts.IdleTimeout
+	t.source.watch.end = func() { cancel(errStalled) }
 	begun := time.Now()
 	resp, err := c.roundTrip(t, m)
 	if err == nil && ctx.Err() != nil { // the time-out came just after the answer
@@ -65,11 +63,7 @@ func (c *Client) send(caller context.Context, m *message) (*try, error) {
 		return nil, err
 	}
 	c.metrics.tried(resp.StatusCode, time.Since(begun))
-	t.source = source{body: resp.Body, metrics: c.metrics, idle: c.opts.IdleTimeout}
-	if t.source.idle > 0 {
-		t.source.timer = time.AfterFunc(t.source.idle, func() { cancel(errStalled) })
-		t.source.timer.Stop()
-	}
+	t.source.body = resp.Body
 	if err := t.begin(m.method, resp); err != nil {
 		t.release()
 		return nil, err
@@ -83,7 +77,7 @@ func (c *Client) roundTrip(t *try, m *message) (*http.Response, error) {
 		timer := time.AfterFunc(c.opts.FirstByteTimeout, func() { t.cancel(errFirstByte) })
 		defer timer.Stop()
 	}
-	return c.tripper.RoundTrip(m.request(t.ctx))
+	return c.tripper.RoundTrip(m.request(t.source.watch.attach(t.ctx)))
 }
 
 // begin takes in what the headers say.
@@ -143,8 +137,7 @@ type brokenError struct{ err error }
 func (e *brokenError) Error() string { return e.err.Error() }
 func (e *brokenError) Unwrap() error { return e.err }
 
-// How much of an unwanted answer is read, and how long waited for each part of
-// it, to keep its connection.
+// How much of an unwanted answer is read, and how long waited for it, to keep its connection.
 const (
 	discardBytes    = 16 << 10
 	discardPatience = 100 * time.Millisecond
@@ -153,10 +146,9 @@ const (
 // discard ends an answer nobody wants. A short one that is there already, or
 // nearly, is read to its end so that its connection can be used again.
 func (t *try) discard() {
-	if t.source.timer != nil {
-		t.source.idle = min(t.source.idle, discardPatience)
-		_, _ = io.CopyN(io.Discard, &t.source, discardBytes) // only the connection is at stake
-	}
+	timer := time.AfterFunc(discardPatience, func() { t.cancel(errReleased) })
+	_, _ = io.CopyN(io.Discard, &t.source, discardBytes) // only the connection is at stake
+	timer.Stop()
 	t.release()
 }
 
@@ -165,9 +157,6 @@ func (t *try) discard() {
 func (t *try) release() {
 	if t.source.body == nil {
 		return
-	}
-	if t.source.timer != nil {
-		t.source.timer.Stop()
 	}
 	t.source.body.Close()
 	t.source.body = nil

@@ -1,0 +1,113 @@
+package downstream
+
+import (
+	"context"
+	"net"
+	"net/http/httptrace"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// watch ends a try whose connection stays silent while somebody waits for it. A
+// Read may take many reads of the socket, as net/http fills a large buffer from a
+// large chunk, so what counts as silence is seen at the connection.
+type watch struct {
+	idle time.Duration
+	end  func()
+	conn atomic.Pointer[countedConn] // nil where the connection is not our own dialer's
+
+	mu      sync.Mutex
+	timer   *time.Timer
+	waiting bool
+	until   time.Time
+	seen    int64 // bytes the connection had given when until was set
+}
+
+// countedConn counts the bytes read.
+type countedConn struct {
+	net.Conn
+	bytes atomic.Int64
+}
+
+func (c *countedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.bytes.Add(int64(n))
+	return n, err
+}
+
+// counted makes the connections of dial countable.
+func counted(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &countedConn{Conn: conn}, nil
+	}
+}
+
+// attach makes a context whose request tells the watch its connection.
+func (w *watch) attach(ctx context.Context) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+		conn := info.Conn
+		if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
+			conn = secure.NetConn()
+		}
+		if own, ok := conn.(*countedConn); ok {
+			w.conn.Store(own)
+		}
+	}})
+}
+
+func (w *watch) bytes() int64 {
+	if conn := w.conn.Load(); conn != nil {
+		return conn.bytes.Load()
+	}
+	return 0
+}
+
+// begin says that somebody waits from now on.
+func (w *watch) begin() {
+	if w.idle <= 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting, w.seen, w.until = true, w.bytes(), time.Now().Add(w.idle)
+	if w.timer == nil {
+		w.timer = time.AfterFunc(w.idle, w.fire)
+	} else {
+		w.timer.Reset(w.idle)
+	}
+}
+
+// done says that nobody waits any more.
+func (w *watch) done() {
+	if w.idle <= 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting = false
+	w.timer.Stop()
+}
+
+// fire looks whether there was silence. It may come late, when somebody else waits
+// already or nobody does.
+func (w *watch) fire() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.waiting {
+		return
+	}
+	now := time.Now()
+	if bytes := w.bytes(); bytes != w.seen {
+		w.seen, w.until = bytes, now.Add(w.idle)
+	}
+	if left := w.until.Sub(now); left > 0 {
+		w.timer.Reset(left)
+		return
+	}
+	w.end()
+}

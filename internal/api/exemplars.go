@@ -16,7 +16,7 @@ func (a *API) queryExemplars(r *http.Request) (answer, *apiError) {
 	if end.Before(start) {
 		return answer{}, badData(errors.New("end timestamp must not be before start timestamp"))
 	}
-	expr, err := a.opts.Parser.ParseExpr(r.FormValue("query"))
+	expr, err := a.parseExpr(r, nestingMax)
 	if err != nil {
 		return answer{}, badData(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
@@ -47,7 +48,7 @@ func parseForm(w http.ResponseWriter, r *http.Request, maxBytes int64) *apiError
 func isMultipart(r *http.Request) bool {
 	const multipart = "multipart/form-data"
 	ct := r.Header.Get("Content-Type")
-	return len(ct) >= len(multipart) && ct[:len(multipart)] == multipart
+	return len(ct) >= len(multipart) && strings.EqualFold(ct[:len(multipart)], multipart)
 }
 
 func parseTime(s string) (time.Time, error) {

@@ -11,7 +11,7 @@ import (
 )
 
 func (a *API) formatQuery(r *http.Request) (answer, *apiError) {
-	expr, err := a.opts.Parser.ParseExpr(r.FormValue("query"))
+	expr, err := a.parseExpr(r, prettyNestingMax)
 	if err != nil {
 		return answer{}, invalidParameter("query", err)
 	}
@@ -20,7 +20,7 @@ func (a *API) formatQuery(r *http.Request) (answer, *apiError) {
 }
 
 func (a *API) parseQuery(r *http.Request) (answer, *apiError) {
-	expr, err := a.opts.Parser.ParseExpr(r.FormValue("query"))
+	expr, err := a.parseExpr(r, nestingMax)
 	if err != nil {
 		return answer{}, invalidParameter("query", err)
 	}

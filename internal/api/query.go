@@ -82,6 +82,9 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Grid, newQuery
 	if apiErr != nil {
 		return answer{}, apiErr
 	}
+	if err := checkNesting(r.FormValue("query"), nestingMax); err != nil {
+		return answer{}, invalidParameter("query", err)
+	}
 	qry, err := newQuery(evaluation{ctx, opts})
 	if err != nil {
 		if ended := endedInQueue(err); ended != nil {

@@ -34,6 +34,7 @@ var (
 type Body struct {
 	w           http.ResponseWriter
 	contentType string
+	status      int
 	encoding    string
 	begun       bool
 	gz          *gzip.Writer
@@ -45,8 +46,11 @@ const smallBytes = 512
 
 // New prepares a body of the given type, compressed as r's client accepts.
 func New(w http.ResponseWriter, r *http.Request, contentType string) *Body {
-	return &Body{w: w, contentType: contentType, encoding: Accepted(r.Header.Values("Accept-Encoding"))}
+	return &Body{w: w, contentType: contentType, status: http.StatusOK, encoding: Accepted(r.Header.Values("Accept-Encoding"))}
 }
+
+// SetStatus makes the answer's status another than 200.
+func (b *Body) SetStatus(status int) { b.status = status }
 
 // Begun tells whether the header is out.
 func (b *Body) Begun() bool { return b.begun }
@@ -82,7 +86,7 @@ func (b *Body) begin() {
 	if b.encoding != "" {
 		h.Set("Content-Encoding", b.encoding)
 	}
-	b.w.WriteHeader(http.StatusOK)
+	b.w.WriteHeader(b.status)
 }
 
 func borrow[T any](pool *sync.Pool, make func() T) T {

@@ -1,0 +1,326 @@
+package frontend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/frontend/downstream"
+	"github.com/ferula-io/ferula/internal/frontend/limit"
+	"github.com/ferula-io/ferula/internal/frontend/splice"
+	"github.com/ferula-io/ferula/internal/httpbody"
+	"github.com/ferula-io/ferula/promjson"
+)
+
+type kind int
+
+const (
+	kindOther kind = iota
+	kindRange
+	kindLabels // label names, label values and series
+)
+
+// kindOf tells the endpoint by the end of the path, so that prefixes pass.
+func kindOf(path string) kind {
+	_, endpoint, ok := strings.Cut(path, "/api/v1/")
+	switch {
+	case !ok:
+		return kindOther
+	case endpoint == "query_range":
+		return kindRange
+	case endpoint == "labels" || endpoint == "series":
+		return kindLabels
+	case strings.HasPrefix(endpoint, "label/") && strings.HasSuffix(endpoint, "/values"):
+		return kindLabels
+	default:
+		return kindOther
+	}
+}
+
+// exchange is one request and what becomes of it.
+type exchange struct {
+	f     *Frontend
+	w     http.ResponseWriter
+	r     *http.Request
+	kind  kind
+	query query
+	body  []byte // of a request that is not a form
+	began time.Time
+
+	answer *answerWriter
+	status int
+	cache  string // hit, partial or miss; "" where nothing was looked up
+	stages []stage
+}
+
+// stage is a part of the way whose time is told.
+type stage struct {
+	name string
+	took time.Duration
+}
+
+func (x *exchange) stage(name string, since time.Time) {
+	took := x.f.opts.Now().Sub(since)
+	x.stages = append(x.stages, stage{name, took})
+	x.f.metrics.stage(name, took)
+}
+
+// begin reads a request.
+func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (*exchange, error) {
+	x := &exchange{f: f, w: w, r: r, kind: kindOf(r.URL.Path), began: f.opts.Now(), status: http.StatusOK}
+	r.Body = http.MaxBytesReader(w, r.Body, formMaxBytes)
+	x.query = query{path: r.URL.EscapedPath(), header: f.forwarded(r.Header)}
+	isForm := strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded")
+	if r.Method == http.MethodPost && isForm {
+		if err := r.ParseForm(); err != nil {
+			return nil, badRequest(err)
+		}
+		x.query.params = r.Form
+	} else {
+		params, err := url.ParseQuery(r.URL.RawQuery)
+		if err != nil {
+			return nil, badRequest(err)
+		}
+		x.query.params = params
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			x.kind = kindOther
+			if x.body, err = io.ReadAll(r.Body); err != nil {
+				return nil, badRequest(err)
+			}
+		}
+	}
+	if f.opts.Tenant != nil {
+		tenant, err := f.opts.Tenant(r.Header)
+		if err != nil {
+			return nil, &statusError{http.StatusBadRequest, "bad_data", err}
+		}
+		x.query.tenant = tenant
+	}
+	x.answer = &answerWriter{x: x, limit: f.opts.AnswerMaxBytes}
+	f.metrics.inFlight(1)
+	return x, nil
+}
+
+func badRequest(err error) error {
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		err = fmt.Errorf("request body is larger than %d bytes", tooLarge.Limit)
+	}
+	return &statusError{http.StatusBadRequest, "bad_data", err}
+}
+
+// forwarded picks the headers that the downstream gets.
+func (f *Frontend) forwarded(h http.Header) http.Header {
+	out := http.Header{}
+	for _, name := range f.opts.ForwardHeaders {
+		if values := h.Values(name); len(values) > 0 {
+			out[http.CanonicalHeaderKey(name)] = values
+		}
+	}
+	for _, name := range []string{"Accept", "Content-Type", "User-Agent", "X-Scope-OrgID", "THANOS-TENANT", "Traceparent", "Tracestate"} {
+		if values := h.Values(name); len(values) > 0 {
+			out[http.CanonicalHeaderKey(name)] = values
+		}
+	}
+	return out
+}
+
+// admit waits for a place.
+func (f *Frontend) admit(x *exchange) (func(), error) {
+	if f.opts.Admission == nil {
+		return func() {}, nil
+	}
+	since := f.opts.Now()
+	release, err := f.opts.Admission.Acquire(x.r.Context(), x.query.tenant)
+	x.stage("queue", since)
+	return release, err
+}
+
+// end counts the request and writes the slow query log.
+func (x *exchange) end() {
+	x.answer.release()
+	f := x.f
+	took := f.opts.Now().Sub(x.began)
+	f.metrics.inFlight(-1)
+	f.metrics.request(x, took)
+	if f.opts.SlowerThan == 0 || took < f.opts.SlowerThan || x.kind == kindOther && !strings.HasSuffix(x.query.path, "/query") {
+		return
+	}
+	attrs := []any{"path", x.query.path, "tenant", x.query.tenant, "took", took.String(), "status", x.status, "bytes", x.answer.written}
+	for _, name := range []string{"query", "start", "end", "step", "time"} {
+		if v := x.query.params.Get(name); v != "" {
+			attrs = append(attrs, "param_"+name, v)
+		}
+	}
+	if x.cache != "" {
+		attrs = append(attrs, "cache", x.cache)
+	}
+	if name := f.opts.UserHeader; name != "" {
+		attrs = append(attrs, "remote_user", x.r.Header.Get(name))
+	} else if user, _, ok := x.r.BasicAuth(); ok {
+		attrs = append(attrs, "remote_user", user)
+	}
+	for _, s := range x.stages {
+		attrs = append(attrs, s.name, s.took.String())
+	}
+	f.opts.Logger.Info("slow query detected", attrs...)
+}
+
+// statusError is a failure that knows its status.
+type statusError struct {
+	status int
+	kind   string // errorType of the API
+	err    error
+}
+
+func (e *statusError) Error() string { return e.err.Error() }
+func (e *statusError) Unwrap() error { return e.err }
+
+// classify is the one table from failures to statuses.
+func classify(err error) *statusError {
+	var known *statusError
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.Is(err, context.Canceled):
+		return &statusError{499, "canceled", err}
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, downstream.ErrTimeout):
+		return &statusError{http.StatusGatewayTimeout, "timeout", err}
+	case errors.Is(err, limit.ErrQueueFull):
+		return &statusError{http.StatusTooManyRequests, "unavailable", err}
+	case errors.Is(err, limit.ErrLimit), errors.Is(err, downstream.ErrLimit), errors.Is(err, errAnswerTooLarge):
+		return &statusError{http.StatusUnprocessableEntity, "execution", err}
+	case errors.Is(err, downstream.ErrRequest):
+		return &statusError{http.StatusBadRequest, "bad_data", err}
+	case errors.Is(err, downstream.ErrUnavailable), errors.Is(err, downstream.ErrChanged), errors.Is(err, downstream.ErrCorrupt),
+		errors.Is(err, promjson.ErrSyntax), errors.Is(err, promjson.ErrLimit), errors.Is(err, splice.ErrNotMatrix), errors.Is(err, splice.ErrOverlap), errors.Is(err, io.ErrUnexpectedEOF):
+		return &statusError{http.StatusBadGateway, "internal", err}
+	default:
+		return &statusError{http.StatusInternalServerError, "internal", err}
+	}
+}
+
+// fail ends a request that could not be answered: with a proper error if nothing
+// is out yet, else by cutting the connection.
+func (f *Frontend) fail(x *exchange, err error) {
+	e := classify(err)
+	x.status = e.status
+	level := f.opts.Logger.Warn
+	if e.status < 500 {
+		level = f.opts.Logger.Info
+	}
+	level("request failed", "path", x.query.path, "tenant", x.query.tenant, "status", e.status, "begun", x.answer.begun(), "err", err)
+	if x.answer.begun() {
+		panic(http.ErrAbortHandler)
+	}
+	writeError(x.w, e)
+}
+
+func (f *Frontend) refuse(w http.ResponseWriter, err error) { writeError(w, classify(err)) }
+
+func writeError(w http.ResponseWriter, e *statusError) {
+	b := promjson.AppendString([]byte(`{"status":"error","errorType":`), e.kind)
+	b = promjson.AppendString(append(b, `,"error":`...), e.Error())
+	b = append(b, '}')
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(e.status)
+	_, _ = w.Write(b) // the asker has gone if it fails
+}
+
+var errAnswerTooLarge = errors.New("answer exceeds the limit of bytes")
+
+// answerWriter is where an answer's bytes go; its first Write sends the header.
+type answerWriter struct {
+	x       *exchange
+	body    *httpbody.Body
+	limit   int64
+	written int64
+
+	contentType string
+	flight      *flight // gathers the answer for others, nil once it is too long
+	land        func()  // lets them go
+}
+
+func (a *answerWriter) begun() bool { return a.body != nil && a.body.Begun() }
+
+// Write implements io.Writer.
+func (a *answerWriter) Write(p []byte) (int, error) {
+	if a.limit > 0 && a.written+int64(len(p)) > a.limit {
+		return 0, fmt.Errorf("%w: %d", errAnswerTooLarge, a.limit)
+	}
+	if a.body == nil {
+		a.open("application/json")
+	}
+	a.gather(p)
+	n, err := a.body.Write(p)
+	a.written += int64(n)
+	return n, err
+}
+
+// gather keeps the answer for those who asked the same, as long as it is short.
+func (a *answerWriter) gather(p []byte) {
+	if a.flight == nil {
+		return
+	}
+	if len(a.flight.body)+len(p) > sharedMaxBytes {
+		a.flight.body, a.flight = nil, nil
+		a.land()
+		return
+	}
+	a.flight.body = append(a.flight.body, p...)
+}
+
+// sharedHeader is what of the answer's header holds for others too.
+func (a *answerWriter) sharedHeader() http.Header {
+	h := a.x.w.Header().Clone()
+	for _, name := range []string{"Content-Encoding", "Content-Length", "Server-Timing", "Vary", "Date"} {
+		h.Del(name)
+	}
+	h.Set("Content-Type", a.contentType)
+	return h
+}
+
+// open chooses type and encoding and tells how the answer came about.
+func (a *answerWriter) open(contentType string) {
+	x := a.x
+	r := x.r
+	if x.f.opts.NoCompression {
+		r = &http.Request{}
+	}
+	h := x.w.Header()
+	h.Add("Vary", "Accept-Encoding")
+	if x.cache != "" {
+		h.Set("X-Ferula-Cache", x.cache)
+	}
+	var timing strings.Builder
+	for i, s := range x.stages {
+		if i > 0 {
+			timing.WriteString(", ")
+		}
+		fmt.Fprintf(&timing, "%s;dur=%.3f", s.name, float64(s.took.Microseconds())/1000)
+	}
+	if timing.Len() > 0 {
+		h.Set("Server-Timing", timing.String())
+	}
+	a.contentType = contentType
+	a.body = httpbody.New(x.w, r, contentType)
+}
+
+// close ends an answer that is complete.
+func (a *answerWriter) close() error {
+	if a.body == nil {
+		return nil
+	}
+	return a.body.Close()
+}
+
+func (a *answerWriter) release() {
+	if a.body != nil {
+		a.body.Release()
+	}
+}

@@ -1,0 +1,493 @@
+package frontend
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/promql/promqltest"
+	"github.com/prometheus/prometheus/storage"
+	"go.uber.org/goleak"
+
+	"github.com/ferula-io/ferula/internal/api"
+	"github.com/ferula-io/ferula/internal/frontend/downstream"
+	"github.com/ferula-io/ferula/internal/frontend/split"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func check(t *testing.T, ok bool, format string, args ...any) {
+	t.Helper()
+	if !ok {
+		t.Fatalf(format, args...)
+	}
+}
+
+// world is a real downstream: PromQL over a storage, behind the API.
+type world struct {
+	t       *testing.T
+	server  *httptest.Server
+	asked   atomic.Int64
+	mu      sync.Mutex
+	queries []url.Values
+	break_  func(w http.ResponseWriter, r *http.Request) bool // true: has answered
+}
+
+const loadScript = `
+load 30s
+  requests_total{job="a",code="200"} 0+3x400
+  requests_total{job="a",code="500"} 0+1x100 _x50 7+2x250
+  requests_total{job="b<&>",code="200"} 5+0.37x400
+  temperature{room="kitchen"} 20-0.013x400
+  temperature{room="cellar"} _x200 4+0.5x200
+  onlyonce{} _x333 42 _x66
+  nh{job="h"} {{schema:0 sum:5 count:4 buckets:[1 2 1]}}+{{schema:0 sum:1 count:2 buckets:[1 0 1]}}x400
+`
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	store := promqltest.LoadedStorage(t, loadScript)
+	t.Cleanup(func() { _ = store.Close() })
+	w := &world{t: t}
+	w.server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.asked.Add(1)
+		_ = r.ParseForm()
+		w.mu.Lock()
+		w.queries = append(w.queries, r.Form)
+		broken := w.break_
+		w.mu.Unlock()
+		if broken != nil && broken(rw, r) {
+			return
+		}
+		newAPI(store).ServeHTTP(rw, r)
+	}))
+	t.Cleanup(w.server.Close)
+	return w
+}
+
+func newAPI(store storage.Queryable) http.Handler {
+	p := parser.NewParser(parser.Options{EnableExperimentalFunctions: true})
+	mux := http.NewServeMux()
+	api.New(api.Options{
+		Engine: promql.NewEngine(promql.EngineOpts{MaxSamples: 1e7, Timeout: time.Minute, EnableAtModifier: true, EnableNegativeOffset: true, LookbackDelta: 5 * time.Minute,
+			NoStepSubqueryIntervalFn: func(int64) int64 { return 60_000 }, Parser: p}),
+		Parser: p, Queryable: store,
+	}).Register(mux, "/api/v1")
+	return mux
+}
+
+// front starts a frontend before the world.
+func (w *world) front(change func(*Options)) *httptest.Server {
+	w.t.Helper()
+	client, err := downstream.New(downstream.Options{URL: w.server.URL, BackoffMin: time.Millisecond, BackoffMax: 2 * time.Millisecond}, nil, nil)
+	check(w.t, err == nil, "%v", err)
+	w.t.Cleanup(client.Close)
+	o := Options{
+		Downstream: client, Split: split.Options{Interval: time.Hour}, Logger: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return time.Unix(400*30+3600, 0) },
+	}
+	if change != nil {
+		change(&o)
+	}
+	f, err := New(o)
+	check(w.t, err == nil, "%v", err)
+	s := httptest.NewServer(f)
+	w.t.Cleanup(s.Close)
+	return s
+}
+
+func get(t *testing.T, address string) (int, string, http.Header) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, address, nil)
+	check(t, err == nil, "%v", err)
+	req.Header.Set("Accept-Encoding", "identity")
+	resp, err := http.DefaultTransport.(*http.Transport).RoundTrip(req)
+	if err != nil {
+		return 0, err.Error(), nil
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return resp.StatusCode, err.Error(), nil
+	}
+	return resp.StatusCode, string(b), resp.Header
+}
+
+func rangePath(query string, start, end, step float64) string {
+	n := func(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
+	return "/api/v1/query_range?" + url.Values{"query": {query}, "start": {n(start)}, "end": {n(end)}, "step": {n(step)}}.Encode()
+}
+
+// memoryCache keeps everything, uncompressed.
+type memoryCache struct {
+	mu      sync.Mutex
+	entries map[string][]*memoryExtent
+	broken  bool
+}
+
+type memoryExtent struct {
+	cache      *memoryCache
+	key        string
+	start, end int64
+	b          bytes.Buffer
+}
+
+func newMemoryCache() *memoryCache { return &memoryCache{entries: map[string][]*memoryExtent{}} }
+
+func (c *memoryCache) Lookup(_ context.Context, key string, startMS, endMS int64) []Extent {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var found []Extent
+	next := startMS
+	list := slices.SortedFunc(slices.Values(c.entries[key]), func(a, b *memoryExtent) int { return int(a.start - b.start) })
+	for _, e := range list {
+		if e.end >= next && e.start <= endMS && (len(found) == 0 || e.start > found[len(found)-1].(*memoryExtent).end) {
+			found = append(found, e)
+			next = e.end + 1
+		}
+	}
+	return found
+}
+
+func (c *memoryCache) Keep(key string, startMS, endMS, _ int64) Keeper {
+	return &memoryExtent{cache: c, key: key, start: startMS, end: endMS}
+}
+
+func (e *memoryExtent) Bounds() (int64, int64)      { return e.start, e.end }
+func (e *memoryExtent) Write(p []byte) (int, error) { return e.b.Write(p) }
+func (e *memoryExtent) Abort()                      {}
+func (e *memoryExtent) Commit() {
+	e.cache.mu.Lock()
+	defer e.cache.mu.Unlock()
+	e.cache.entries[e.key] = append(e.cache.entries[e.key], e)
+}
+
+func (e *memoryExtent) Open(context.Context) (io.ReadCloser, error) {
+	if e.cache.broken {
+		return nil, errors.New("the cache has lost it")
+	}
+	return io.NopCloser(bytes.NewReader(e.b.Bytes())), nil
+}
+
+var rangeQueries = []string{
+	`requests_total`, `rate(requests_total[5m])`, `sum by (job) (rate(requests_total[2m]))`, `temperature`, `onlyonce`, `nh`, `rate(nh[5m])`,
+	`histogram_quantile(0.9, nh)`, `1`, `time()`, `vector(0)`, `absent(nothing)`, `absent_over_time(onlyonce[5m])`, `nothing or vector(0)`, `requests_total or vector(0)`,
+	`topk(1, requests_total)`, `bottomk(1, temperature)`, `count_values("v", onlyonce)`, `{__name__=~"temperature|nh"}`, `requests_total offset 7m`, `requests_total @ 3000`,
+	`max_over_time(temperature[10m:1m])`, `label_replace(temperature, "b!", "$1", "room", "(.).*")`, `label_replace(temperature, "b", "x", "room", ".*")`, `requests_total @ end()`,
+	`requests_total @ start() + 0`, `nosuchfunction(x)`, `sum(`, `requests_total offset -10m`, `rate(temperature[5m])`, `sort_desc(requests_total)`, `-requests_total`,
+}
+
+func TestSplitAndCachedAnswersEqualTheUnsplitByteForByte(t *testing.T) {
+	w := newWorld(t)
+	r := rand.New(rand.NewPCG(11, 12))
+	rounds := 60
+	if testing.Short() {
+		rounds = 8
+	}
+	for _, interval := range []time.Duration{time.Hour, 17 * time.Minute, 4 * time.Minute} {
+		cached := newMemoryCache()
+		plain := w.front(func(o *Options) { o.Split.Interval = interval })
+		caching := w.front(func(o *Options) { o.Split.Interval, o.Cache = interval, cached })
+		narrow := w.front(func(o *Options) { o.Split.Interval, o.Parallelism, o.Cache = interval, 2, newMemoryCache() })
+		for range rounds {
+			query := rangeQueries[r.IntN(len(rangeQueries))]
+			step := []float64{1, 15, 30, 60, 7.5, 333}[r.IntN(6)]
+			start := float64(r.IntN(12000)) + []float64{0, 0.5, 0.123}[r.IntN(3)]
+			end := start + float64(r.IntN(9000))
+			if (end-start)/step > 3000 {
+				end = start + 3000*step
+			}
+			path := rangePath(query, start, end, step)
+			wantStatus, want, _ := get(t, w.server.URL+path)
+			for name, front := range map[string]*httptest.Server{"plain": plain, "caching": caching, "narrow": narrow} {
+				status, got, _ := get(t, front.URL+path)
+				check(t, status == wantStatus && got == want, "%s, interval %s: %s\nstatus %d, want %d\ngot  %.2000s\nwant %.2000s", name, interval, path, status, wantStatus, got, want)
+			}
+		}
+		check(t, len(cached.entries) > 0, "nothing was cached")
+	}
+}
+
+func TestAQueryIsAskedInPartsAndNotAgainOnceCached(t *testing.T) {
+	w := newWorld(t)
+	front := w.front(func(o *Options) { o.Cache = newMemoryCache() })
+	path := rangePath("requests_total", 0, 3*3600-1, 30)
+	_, first, h := get(t, front.URL+path)
+	check(t, w.asked.Load() == 3 && h.Get("X-Ferula-Cache") == "miss", "%d requests, cache %q", w.asked.Load(), h.Get("X-Ferula-Cache"))
+	_, again, h := get(t, front.URL+path)
+	check(t, w.asked.Load() == 3 && h.Get("X-Ferula-Cache") == "hit" && again == first, "%d requests, cache %q", w.asked.Load(), h.Get("X-Ferula-Cache"))
+	_, _, h = get(t, front.URL+rangePath("requests_total", 1800, 3*3600+1800-1, 30))
+	check(t, w.asked.Load() == 4 && h.Get("X-Ferula-Cache") == "partial", "%d requests, cache %q", w.asked.Load(), h.Get("X-Ferula-Cache"))
+	check(t, h.Get("Server-Timing") != "", "no Server-Timing")
+}
+
+func TestThePlannerNeverAsksForMorePartsThanAllowed(t *testing.T) {
+	w := newWorld(t)
+	front := w.front(func(o *Options) { o.Split.Interval, o.Parallelism = time.Minute, 5 })
+	_, _, _ = get(t, front.URL+rangePath("requests_total", 0, 12000, 30))
+	check(t, w.asked.Load() >= 2 && w.asked.Load() <= 5, "%d requests at once", w.asked.Load())
+}
+
+func TestWhatMustNotBeKeptIsNotKept(t *testing.T) {
+	for name, tt := range map[string]struct {
+		query  string
+		end    float64
+		header http.Header
+		break_ func(http.ResponseWriter, *http.Request) bool
+		change func(*Options)
+	}{
+		"recent data":           {query: "requests_total", end: 3599, change: func(o *Options) { o.MaxFreshness = 100 * time.Hour }},
+		"@ in the recent past":  {query: "requests_total @ 15590", end: 3599},
+		"a far negative offset": {query: "requests_total offset -1000h", end: 3599},
+		"no-store by the answer": {query: "requests_total", end: 3599, break_: func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Cache-Control", "no-store")
+			return false
+		}},
+		"no-store by the request": {query: "requests_total", end: 3599, header: http.Header{"Cache-Control": {"no-store"}}},
+		"a partial answer": {query: "requests_total", end: 3599, break_: func(w http.ResponseWriter, _ *http.Request) bool {
+			_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["store 10.0.0.1:10901 is unreachable"]}`)
+			return true
+		}},
+		"an error": {query: "requests_total", end: 3599, break_: func(w http.ResponseWriter, _ *http.Request) bool {
+			_, _ = io.WriteString(w, `{"status":"error","errorType":"execution","error":"no"}`)
+			return true
+		}},
+	} {
+		w := newWorld(t)
+		cached := newMemoryCache()
+		w.break_ = tt.break_
+		front := w.front(func(o *Options) {
+			o.Cache = cached
+			if tt.change != nil {
+				tt.change(o)
+			}
+		})
+		req, _ := http.NewRequest(http.MethodGet, front.URL+rangePath(tt.query, 0, tt.end, 30), nil)
+		for k, v := range tt.header {
+			req.Header[k] = v
+		}
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		check(t, err == nil, "%s: %v", name, err)
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		check(t, len(cached.entries) == 0, "%s is kept", name)
+	}
+}
+
+func TestAWarningThatNoStoreMatchedDoesNotDisableCaching(t *testing.T) {
+	w := newWorld(t)
+	cached := newMemoryCache()
+	w.break_ = func(w http.ResponseWriter, _ *http.Request) bool {
+		_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["No StoreAPIs matched for this query"]}`)
+		return true
+	}
+	front := w.front(func(o *Options) { o.Cache = cached })
+	path := rangePath("requests_total", 0, 7199, 30)
+	_, first, _ := get(t, front.URL+path)
+	_, again, h := get(t, front.URL+path)
+	check(t, w.asked.Load() == 2 && h.Get("X-Ferula-Cache") == "hit" && first == again && strings.Contains(again, "No StoreAPIs"), "%d %s", w.asked.Load(), again)
+}
+
+func TestFailuresOfTheDownstreamHaveTheirStatus(t *testing.T) {
+	answer := func(status int, body string) func(http.ResponseWriter, *http.Request) bool {
+		return func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+			return true
+		}
+	}
+	for name, tt := range map[string]struct {
+		break_ func(http.ResponseWriter, *http.Request) bool
+		status int
+		text   string
+	}{
+		"bad_data":            {answer(400, `{"status":"error","errorType":"bad_data","error":"no such thing"}`), 400, "no such thing"},
+		"execution":           {answer(422, `{"status":"error","errorType":"execution","error":"many-to-many"}`), 422, "many-to-many"},
+		"200 with an error":   {answer(200, `{"status":"error","errorType":"execution","error":"hidden"}`), 422, "hidden"},
+		"5xx for ever":        {answer(503, `{"status":"error","errorType":"timeout","error":"slow"}`), 503, "slow"},
+		"429":                 {answer(429, `too many`), 429, "too many"},
+		"no JSON":             {answer(200, `<html>login</html>`), 502, "status"},
+		"JSON that is cut":    {answer(200, `{"status":"success","data":{"resultType":"matrix","result":[`), 502, "status"},
+		"a vector":            {answer(200, `{"status":"success","data":{"resultType":"vector","result":[]}}`), 502, "matrix"},
+		"nothing":             {answer(200, ``), 502, "status"},
+		"connections dropped": {func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }, 502, "unavailable"},
+	} {
+		w := newWorld(t)
+		w.break_ = tt.break_
+		front := w.front(nil)
+		status, body, _ := get(t, front.URL+rangePath("requests_total", 0, 9000, 30))
+		check(t, status == tt.status && strings.Contains(body, tt.text), "%s: %d %s, want %d and %q", name, status, body, tt.status, tt.text)
+	}
+}
+
+func TestAnswersThatAreNotSortedArePassedThroughWhole(t *testing.T) {
+	w := newWorld(t)
+	unsorted := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"2"},"values":[[%d,"1"]]},{"metric":{"a":"1"},"values":[[%d,"1"]]}]}}`
+	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
+		at, _ := strconv.ParseFloat(r.Form.Get("start"), 64)
+		fmt.Fprintf(rw, unsorted, int(at), int(at))
+		return true
+	}
+	front := w.front(nil)
+	for i, wantAsked := range []int64{3, 4} { // two parts and then the whole; later the whole at once
+		status, body, _ := get(t, front.URL+rangePath("x", 0, 7199, 30))
+		check(t, status == 200 && body == fmt.Sprintf(unsorted, 0, 0), "%d: %d %s", i, status, body)
+		check(t, w.asked.Load() == wantAsked, "%d: %d requests", i, w.asked.Load())
+	}
+}
+
+func TestAnAnswerThatBreaksAfterItsBeginningIsCutNotEnded(t *testing.T) {
+	w := newWorld(t)
+	long := strings.Repeat(`[1,"1"],`, 100_000)
+	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
+		// Valid for long, then not JSON: nothing that a retry would mend.
+		_, _ = io.WriteString(rw, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"1"},"values":[`+strings.ReplaceAll(long, "[1,", "["+r.Form.Get("start")+",")+`!!!`)
+		return true
+	}
+	front := w.front(nil)
+	resp, err := http.Get(front.URL + rangePath("x", 1, 7201, 30))
+	if err != nil {
+		return // cut before anything arrived
+	}
+	defer resp.Body.Close()
+	_, err = io.ReadAll(resp.Body)
+	check(t, err != nil || resp.StatusCode != 200, "a broken answer ended like a whole one")
+}
+
+func TestIdenticalRequestsAtOnceShareOneCall(t *testing.T) {
+	w := newWorld(t)
+	arrived, release := make(chan struct{}, 100), make(chan struct{})
+	w.break_ = func(http.ResponseWriter, *http.Request) bool {
+		arrived <- struct{}{}
+		<-release
+		return false
+	}
+	front := w.front(nil)
+	for _, path := range []string{"/api/v1/query?query=requests_total&time=3000", rangePath("requests_total", 0, 3000, 30)} {
+		before := w.asked.Load()
+		answers := make(chan string, 8)
+		for range 8 {
+			go func() {
+				_, body, _ := get(t, front.URL+path)
+				answers <- body
+			}()
+		}
+		<-arrived
+		time.Sleep(100 * time.Millisecond) // the others have joined by now, or ask for themselves
+		close(release)
+		first := <-answers
+		for range 7 {
+			check(t, <-answers == first && strings.Contains(first, "success"), "different answers")
+		}
+		check(t, w.asked.Load() == before+1, "%d calls for 8 identical requests", w.asked.Load()-before)
+		w.mu.Lock()
+		w.break_ = nil
+		w.mu.Unlock()
+		release = make(chan struct{})
+		if path[len("/api/v1/")] == 'q' {
+			w.mu.Lock()
+			w.break_ = func(http.ResponseWriter, *http.Request) bool { arrived <- struct{}{}; <-release; return false }
+			w.mu.Unlock()
+		}
+	}
+}
+
+func TestLabelsAndSeriesAreUnitedFromParts(t *testing.T) {
+	w := newWorld(t)
+	cached := newMemoryCache()
+	front := w.front(func(o *Options) { o.Labels.Interval, o.LabelCache = time.Hour, cached })
+	for _, path := range []string{
+		"/api/v1/labels?start=0&end=12000", "/api/v1/label/room/values?start=0&end=12000", "/api/v1/labels?start=0&end=12000&match[]=temperature",
+		"/api/v1/series?start=0&end=12000&match[]={__name__=~%22temperature|requests_total%22}&match[]=nh", "/api/v1/label/nothing/values?start=0&end=12000",
+	} {
+		_, want, _ := get(t, w.server.URL+path)
+		for range 2 {
+			status, got, _ := get(t, front.URL+path)
+			check(t, status == 200 && got == want, "%s\ngot  %s\nwant %s", path, got, want)
+		}
+	}
+	before := w.asked.Load()
+	_, _, h := get(t, front.URL+"/api/v1/labels?start=0&end=12000")
+	check(t, h.Get("X-Ferula-Cache") == "hit" && w.asked.Load() == before, "%s, %d calls", h.Get("X-Ferula-Cache"), w.asked.Load()-before)
+	status, body, _ := get(t, front.URL+"/api/v1/series?start=0&end=12000")
+	check(t, status == 400 && strings.Contains(body, "no match[] parameter provided"), "%d %s", status, body)
+}
+
+func TestEverythingElseIsStreamedThrough(t *testing.T) {
+	w := newWorld(t)
+	front := w.front(nil)
+	for _, path := range []string{
+		"/api/v1/query?query=requests_total&time=3000", "/api/v1/query?query=sum(", "/api/v1/format_query?query=a%2bb", "/api/v1/nothing", "/api/v1/status/buildinfo", "/",
+		"/api/v1/query_range?query=1&start=2&end=1&step=1", "/api/v1/query_range?query=1&start=x&end=1&step=1", "/api/v1/query_range?query=1&start=1&end=2&step=0",
+		"/api/v1/query_range?query=1&start=0&end=999999&step=1", rangePath("requests_total", 0, 9000, 30) + "&limit=1", rangePath("requests_total", 0, 9000, 0.0001),
+	} {
+		wantStatus, want, wantHeader := get(t, w.server.URL+path)
+		status, got, h := get(t, front.URL+path)
+		check(t, status == wantStatus && got == want, "%s: %d %s, want %d %s", path, status, got, wantStatus, want)
+		check(t, h.Get("Content-Type") == wantHeader.Get("Content-Type"), "%s: type %s, want %s", path, h.Get("Content-Type"), wantHeader.Get("Content-Type"))
+	}
+	resp, err := http.PostForm(front.URL+"/api/v1/query", url.Values{"query": {"requests_total"}, "time": {"3000"}})
+	check(t, err == nil, "%v", err)
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	_, want, _ := get(t, w.server.URL+"/api/v1/query?query=requests_total&time=3000")
+	check(t, string(body) == want, "POST: %s", body)
+}
+
+func TestACacheThatHasLostAnExtentIsAFailureOfTheCacheOnly(t *testing.T) {
+	w := newWorld(t)
+	cached := newMemoryCache()
+	front := w.front(func(o *Options) { o.Cache = cached })
+	path := rangePath("requests_total", 0, 7199, 30)
+	_, want, _ := get(t, front.URL+path)
+	cached.broken = true
+	status, got, _ := get(t, front.URL+path)
+	check(t, status == 200 && got == want, "%d %s", status, got)
+}
+
+func TestAlignmentIsHonouredWhenAskedFor(t *testing.T) {
+	w := newWorld(t)
+	front := w.front(func(o *Options) { o.AlignWithStep = true })
+	_, got, _ := get(t, front.URL+rangePath("time()", 1007, 3611, 30))
+	_, want, _ := get(t, w.server.URL+rangePath("time()", 990, 3600, 30))
+	check(t, got == want, "got  ...%s\nwant ...%s", got[len(got)-60:], want[len(want)-60:])
+}
+
+func TestKeysTellRequestsApart(t *testing.T) {
+	seen := map[string]string{}
+	for _, raw := range []string{"query=a", "query=b", "query=a&x=1", "query=a&x=2", "query=a&x=1&x=2", "query=ax&=1", "query=a&dedup=true", "query=a&step=1", "query=a%26step%3D1"} {
+		params, err := url.ParseQuery(raw)
+		check(t, err == nil, "%v", err)
+		for _, tenant := range []string{"", "t", "tq"} {
+			key := query{path: "/p", params: params, tenant: tenant}.key()
+			check(t, seen[key] == "", "%s and %s share a key", raw, seen[key])
+			seen[key] = raw + tenant
+		}
+	}
+	a := query{path: "/p", params: url.Values{"query": {"a"}, "start": {"1"}, "end": {"2"}}}
+	b := query{path: "/p", params: url.Values{"query": {"a"}, "start": {"3"}, "end": {"4"}}}
+	check(t, a.key() == b.key(), "start and end are part of the key")
+}
+
+func TestSecondsAreExact(t *testing.T) {
+	for _, ms := range []int64{0, 1, -1, 999, 1000, -1500, 1_700_000_000_123, -62135596800000, 253402300799999} {
+		got, err := parseTime(seconds(ms))
+		check(t, err == nil && got == ms, "%d: %s is read as %d, %v", ms, seconds(ms), got, err)
+	}
+}

@@ -1,0 +1,78 @@
+package frontend
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/ferula-io/ferula/internal/bufpool"
+	"github.com/ferula-io/ferula/internal/frontend/downstream"
+)
+
+// copyBytes is how much is read from the downstream at once: fewer, larger reads
+// matter more than anything else that could be done here.
+const copyBytes = 256 << 10
+
+var copyBuffers = bufpool.New(copyBytes, copyBytes)
+
+// passThrough streams the downstream's answer as it is. Identical requests that
+// only read share one call.
+func (f *Frontend) passThrough(x *exchange, q query) error {
+	req := q.request(f.opts.InstantRetries)
+	req.Method, req.Body = x.r.Method, x.body
+	if x.r.Method == http.MethodPost && x.body == nil {
+		req.Method = "" // a form: the client sends it as it fits
+	}
+	since := f.opts.Now()
+	resp, err := f.opts.Downstream.Open(x.r.Context(), req)
+	x.stage("fetch", since)
+	if err != nil {
+		return err
+	}
+	return f.relay(x, resp)
+}
+
+// relay sends a downstream's answer on, whatever its status.
+func (f *Frontend) relay(x *exchange, resp *downstream.Response) error {
+	defer resp.Body.Close()
+	x.status = resp.Status
+	resp.CopyHeader(x.w.Header())
+	x.answer.open(resp.Header.Get("Content-Type"))
+	x.answer.body.SetStatus(resp.Status)
+	buffer := copyBuffers.Get()
+	defer copyBuffers.Put(buffer)
+	b := (*buffer)[:cap(*buffer)]
+	for {
+		n, err := resp.Body.Read(b)
+		if n > 0 {
+			if _, werr := x.answer.Write(b[:n]); werr != nil {
+				return werr
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !x.answer.begun() {
+		x.w.WriteHeader(resp.Status) // an answer without a body
+		return nil
+	}
+	return x.answer.close()
+}
+
+// sharable tells whether identical requests may be answered by one call: those
+// that only read, and do so by their parameters alone.
+func (x *exchange) sharable() bool {
+	if x.body != nil {
+		return false
+	}
+	_, endpoint, ok := strings.Cut(x.query.path, "/api/v1/")
+	if !ok || x.r.Method == http.MethodHead {
+		return false
+	}
+	return x.kind != kindOther || endpoint == "query" || endpoint == "query_exemplars" || endpoint == "metadata"
+}

@@ -1,0 +1,186 @@
+package frontend
+
+import (
+	"errors"
+	"math"
+	"net/http"
+	"net/url"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
+
+	"github.com/ferula-io/ferula/internal/frontend/split"
+)
+
+// formMaxBytes bounds a request's body, as Prometheus does.
+const formMaxBytes = 10 << 20
+
+// pointsMax is Prometheus' limit on the steps of a range query: what exceeds it
+// is left to the downstream to refuse.
+const pointsMax = 11_000
+
+// query is a request to the API, read but not understood further than needed.
+type query struct {
+	path   string // escaped, as the client sent it
+	params url.Values
+	header http.Header // to forward
+	tenant string
+}
+
+// errNotARange says that a request is not a range query that can be cut; the
+// downstream gets it as it is and words what is wrong with it.
+var errNotARange = errors.New("not a range query that can be cut")
+
+// rangeOf reads start, end and step. Times are milliseconds; a step that is not
+// whole milliseconds has no grid here.
+func (q query) rangeOf() (split.Range, error) {
+	start, err := parseTime(q.params.Get("start"))
+	if err != nil {
+		return split.Range{}, errNotARange
+	}
+	end, err := parseTime(q.params.Get("end"))
+	if err != nil {
+		return split.Range{}, errNotARange
+	}
+	step, err := parseDuration(q.params.Get("step"))
+	if err != nil || step < time.Millisecond || step%time.Millisecond != 0 {
+		return split.Range{}, errNotARange
+	}
+	r, err := split.NewRange(start, end, step.Milliseconds())
+	if err != nil || (end-start)/r.StepMS > pointsMax {
+		return split.Range{}, errNotARange
+	}
+	return r, nil
+}
+
+// aligned is the request with start and end moved back to multiples of the step.
+func (q query) aligned(stepMS int64) (query, split.Range, error) {
+	start, err := parseTime(q.params.Get("start"))
+	if err != nil {
+		return q, split.Range{}, err
+	}
+	end, err := parseTime(q.params.Get("end"))
+	if err != nil {
+		return q, split.Range{}, err
+	}
+	back := func(ms int64) int64 { return ms - split.Range{StartMS: ms, StepMS: stepMS}.Phase() }
+	q = q.over(back(start), back(end))
+	r, err := q.rangeOf()
+	return q, r, err
+}
+
+// bounds reads optional start and end of a metadata request; absent ones get
+// what the frontend is told to assume.
+func (q query) bounds(now time.Time, byDefault time.Duration) (startMS, endMS int64, err error) {
+	startMS, endMS = now.Add(-byDefault).UnixMilli(), now.UnixMilli()
+	if text := q.params.Get("end"); text != "" {
+		if endMS, err = parseTime(text); err != nil {
+			return 0, 0, err
+		}
+		startMS = endMS - byDefault.Milliseconds()
+	}
+	if text := q.params.Get("start"); text != "" {
+		if startMS, err = parseTime(text); err != nil {
+			return 0, 0, err
+		}
+	}
+	if endMS < startMS {
+		return 0, 0, errNotARange
+	}
+	return startMS, endMS, nil
+}
+
+// over is the same request for another range.
+func (q query) over(startMS, endMS int64) query {
+	params := make(url.Values, len(q.params)+2)
+	for name, values := range q.params {
+		params[name] = values
+	}
+	params["start"], params["end"] = []string{seconds(startMS)}, []string{seconds(endMS)}
+	q.params = params
+	return q
+}
+
+// key names what two requests must share for one's answer to serve the other:
+// tenant, path, and every parameter but start and end, known or not.
+func (q query) key() string {
+	names := make([]string, 0, len(q.params))
+	for name := range q.params {
+		if name != "start" && name != "end" {
+			names = append(names, name)
+		}
+	}
+	sort.Strings(names)
+	var b strings.Builder
+	part := func(text string) { // lengths, so that no text can imitate another
+		b.WriteString(strconv.Itoa(len(text)))
+		b.WriteByte(':')
+		b.WriteString(text)
+	}
+	part(q.tenant)
+	part(q.path)
+	for _, name := range names {
+		part(name)
+		b.WriteString(strconv.Itoa(len(q.params[name])))
+		for _, value := range q.params[name] {
+			part(value)
+		}
+	}
+	return b.String()
+}
+
+// seconds words milliseconds as the API takes them, exactly.
+func seconds(ms int64) string {
+	sign := ""
+	if ms < 0 {
+		sign = "-"
+	}
+	whole, fraction := ms/1000, ms%1000
+	if whole < 0 {
+		whole = -whole
+	}
+	if fraction < 0 {
+		fraction = -fraction
+	}
+	text := sign + strconv.FormatInt(whole, 10)
+	if fraction == 0 {
+		return text
+	}
+	digits := strconv.FormatInt(1000+fraction, 10)
+	return text + "." + digits[1:]
+}
+
+// parseTime reads a time as Prometheus' API does, in milliseconds.
+func parseTime(s string) (int64, error) {
+	if f, err := strconv.ParseFloat(s, 64); err == nil {
+		if math.IsNaN(f) || math.Abs(f) > 1e15 {
+			return 0, errNotARange
+		}
+		whole, fraction := math.Modf(f)
+		return int64(whole)*1000 + int64(math.Round(fraction*1000)), nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return 0, errNotARange
+	}
+	return t.UnixMilli(), nil
+}
+
+// parseDuration reads a step as Prometheus' API does.
+func parseDuration(s string) (time.Duration, error) {
+	if f, err := strconv.ParseFloat(s, 64); err == nil {
+		ns := f * float64(time.Second)
+		if math.IsNaN(ns) || math.Abs(ns) >= math.MaxInt64 {
+			return 0, errNotARange
+		}
+		return time.Duration(ns), nil
+	}
+	d, err := model.ParseDuration(s)
+	if err != nil {
+		return 0, errNotARange
+	}
+	return time.Duration(d), nil
+}

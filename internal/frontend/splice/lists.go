@@ -1,0 +1,140 @@
+package splice
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/ferula-io/ferula/promjson"
+)
+
+// List is the answer to a request for label names, label values or series: JSON
+// strings, or metric objects.
+type List struct {
+	elements []element
+	Warnings []string
+	Infos    []string
+}
+
+// element is one of a list, and for a string what it means without escapes.
+type element struct {
+	raw  []byte // aliases the answer
+	text string
+}
+
+// ReadList reads an answer whose data is a list. An answer that says it is an
+// error gives an AnswerError. The list aliases the answer.
+func ReadList(answer []byte) (List, error) {
+	s := promjson.NewScanner(nil, promjson.Options{UnknownBytes: len(answer) + 1, HoldBytes: len(answer) + 1, TextBytes: len(answer) + 1})
+	s.ResetBytes(answer)
+	for s.Next() {
+		return List{}, fmt.Errorf("%w: data is no list", promjson.ErrSyntax)
+	}
+	if s.Err() != nil {
+		return List{}, s.Err()
+	}
+	e := s.Envelope()
+	if e.Status != "success" {
+		return List{}, &AnswerError{e.ErrorType, e.Error}
+	}
+	l := List{Warnings: e.Warnings, Infos: e.Infos}
+	for _, m := range e.Unknown {
+		if m.Name == "data" && !m.InData {
+			var err error
+			if l.elements, err = elementsOf(m.Value); err != nil {
+				return List{}, err
+			}
+		}
+	}
+	return l, nil
+}
+
+// elementsOf cuts a JSON array, which is known to be one or null, into its
+// elements.
+func elementsOf(list []byte) ([]element, error) {
+	if !bytes.HasPrefix(list, []byte("[")) {
+		return nil, nil
+	}
+	var all []element
+	for i := 1; i < len(list); {
+		switch c := list[i]; c {
+		case '"', '{':
+			end := valueEnd(list, i)
+			e := element{raw: list[i:end]}
+			if c == '"' {
+				labels, err := promjson.DecodeLabels(nil, slices.Concat([]byte(`{"":`), e.raw, []byte("}")))
+				if err != nil {
+					return nil, err
+				}
+				e.text = labels[0].Value
+			}
+			all, i = append(all, e), end
+		case ' ', '\t', '\r', '\n', ',', ']':
+			i++
+		default:
+			return nil, fmt.Errorf("%w: a list of neither strings nor metrics", promjson.ErrSyntax)
+		}
+	}
+	return all, nil
+}
+
+// valueEnd is where the string or object that begins at i ends.
+func valueEnd(b []byte, i int) int {
+	depth, inside := 0, false
+	for ; i < len(b); i++ {
+		switch c := b[i]; {
+		case inside && c == '\\':
+			i++
+		case c == '"':
+			if inside = !inside; !inside && depth == 0 {
+				return i + 1
+			}
+		case inside:
+		case c == '{':
+			depth++
+		case c == '}':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return len(b)
+}
+
+func compareElements(a, b element) int {
+	if a.raw[0] == '{' || b.raw[0] == '{' {
+		if bytes.Equal(a.raw, b.raw) {
+			return 0
+		}
+		return promjson.CompareMetrics(a.raw, b.raw)
+	}
+	return strings.Compare(a.text, b.text)
+}
+
+// WriteUnion writes the answer that has the elements of all lists, each once and
+// in order, and their warnings and infos.
+func WriteUnion(w io.Writer, lists []List) error {
+	var all []element
+	n := notes{}
+	for _, l := range lists {
+		all = append(all, l.elements...)
+		n.warnings, n.infos = unite(n.warnings, l.Warnings), unite(n.infos, l.Infos)
+	}
+	slices.SortFunc(all, compareElements)
+	all = slices.CompactFunc(all, func(a, b element) bool { return compareElements(a, b) == 0 })
+	out := output{w: w, full: 64 << 10}
+	out.text(`{"status":"success","data":[`)
+	for i, e := range all {
+		if i > 0 {
+			out.text(",")
+		}
+		out.bytes(e.raw)
+	}
+	out.text(`]`)
+	n.append(&out)
+	out.text(`}`)
+	out.flush()
+	return out.err
+}

@@ -1,0 +1,322 @@
+package splice
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"sort"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	v1 "github.com/prometheus/prometheus/web/api/v1"
+)
+
+func check(t *testing.T, ok bool, format string, args ...any) {
+	t.Helper()
+	if !ok {
+		t.Fatalf(format, args...)
+	}
+}
+
+// answer encodes a matrix as Prometheus does, with its own codec.
+func answer(t testing.TB, m promql.Matrix, warnings ...string) []byte {
+	t.Helper()
+	b, err := v1.JSONCodec{}.Encode(&v1.Response{
+		Status:   "success",
+		Data:     &v1.QueryData{ResultType: parser.ValueTypeMatrix, Result: m},
+		Warnings: warnings,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+var oddStrings = []string{"a", "b", "b!", "", "a\"b", "a\\", "é", "}]],[[", `,"values":[[`, "<&>", "\u2028", "\n", "\x01", "z"}
+
+func randomLabels(r *rand.Rand) labels.Labels {
+	b := labels.NewScratchBuilder(4)
+	seen := map[string]bool{}
+	for range r.IntN(4) {
+		name := oddStrings[r.IntN(len(oddStrings))]
+		if name == "" || seen[name] {
+			continue
+		}
+		seen[name] = true
+		b.Add(name, oddStrings[r.IntN(len(oddStrings))])
+	}
+	b.Sort()
+	return b.Labels()
+}
+
+func randomValue(r *rand.Rand) float64 {
+	switch r.IntN(8) {
+	case 0:
+		return math.NaN()
+	case 1:
+		return math.Inf(1 - 2*r.IntN(2))
+	case 2:
+		return float64(r.IntN(1000))
+	case 3:
+		return math.Float64frombits(r.Uint64())
+	default:
+		return r.NormFloat64() * 1e3
+	}
+}
+
+func randomHistogram(r *rand.Rand) *histogram.FloatHistogram {
+	h := &histogram.FloatHistogram{Schema: 1, Count: float64(r.IntN(100)), Sum: r.Float64(), ZeroThreshold: 0.01, ZeroCount: float64(r.IntN(3))}
+	if n := r.IntN(4); n > 0 {
+		h.PositiveSpans = []histogram.Span{{Offset: int32(r.IntN(5)), Length: uint32(n)}}
+		for range n {
+			h.PositiveBuckets = append(h.PositiveBuckets, float64(r.IntN(5)))
+		}
+	}
+	return h
+}
+
+// randomMatrix has series with points at some of the times.
+func randomMatrix(r *rand.Rand, times []int64) promql.Matrix {
+	m := promql.Matrix{}
+	seen := map[string]bool{}
+	for range r.IntN(12) {
+		ls := randomLabels(r)
+		if seen[ls.String()] {
+			continue
+		}
+		seen[ls.String()] = true
+		s := promql.Series{Metric: ls}
+		kind, density := r.IntN(3), r.Float64()
+		for _, t := range times {
+			switch {
+			case r.Float64() > density:
+			case kind == 0 || kind == 1 && r.IntN(2) == 0:
+				s.Floats = append(s.Floats, promql.FPoint{T: t, F: randomValue(r)})
+			default:
+				s.Histograms = append(s.Histograms, promql.HPoint{T: t, H: randomHistogram(r)})
+			}
+		}
+		if len(s.Floats)+len(s.Histograms) > 0 {
+			m = append(m, s)
+		}
+	}
+	sort.Sort(m)
+	return m
+}
+
+// between is what of m lies in [from, to].
+func between(m promql.Matrix, from, to int64) promql.Matrix {
+	out := promql.Matrix{}
+	for _, s := range m {
+		part := promql.Series{Metric: s.Metric}
+		for _, p := range s.Floats {
+			if p.T >= from && p.T <= to {
+				part.Floats = append(part.Floats, p)
+			}
+		}
+		for _, p := range s.Histograms {
+			if p.T >= from && p.T <= to {
+				part.Histograms = append(part.Histograms, p)
+			}
+		}
+		if len(part.Floats)+len(part.Histograms) > 0 {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+// readers that hand bytes out in their own ways.
+func randomReader(r *rand.Rand, b []byte) io.Reader {
+	var src io.Reader = bytes.NewReader(b)
+	switch r.IntN(4) {
+	case 0:
+		return iotest.OneByteReader(src)
+	case 1:
+		return iotest.DataErrReader(src)
+	case 2:
+		return iotest.HalfReader(src)
+	default:
+		return src
+	}
+}
+
+func TestPartsLaidEndToEndEqualTheWholeAnswerByteForByte(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	cases := 4000
+	if testing.Short() {
+		cases = 400
+	}
+	for c := range cases {
+		step := []int64{1, 10, 15_000, 37_500, 250}[r.IntN(5)]
+		start := []int64{0, 1_700_000_000_000, -5_000, 1_234_567}[r.IntN(4)]
+		var times []int64
+		for i := range r.IntN(60) + 1 {
+			times = append(times, start+int64(i)*step)
+		}
+		whole := randomMatrix(r, times)
+		want := answer(t, whole)
+
+		s := New(Options{ReadBytes: []int{16, 100, 4096, 1 << 16}[r.IntN(4)], WriteBytes: 1 + r.IntN(5000), HoldBytes: 1 << 16})
+		for range 2 { // the second time with used scanners
+			var parts []Part
+			for i := 0; i < len(times); {
+				j := min(i+1+r.IntN(len(times)), len(times))
+				from, to := times[i], times[j-1]
+				if r.IntN(3) == 0 { // a cached answer that covers more, to be cut
+					body := answer(t, between(whole, from-r.Int64N(20*step), to+r.Int64N(20*step)))
+					parts = append(parts, Part{Body: randomReader(r, body), Cut: true, FromMS: from, ToMS: to})
+				} else {
+					parts = append(parts, Part{Body: randomReader(r, answer(t, between(whole, from, to)))})
+				}
+				i = j
+			}
+			var got bytes.Buffer
+			err := s.Open(parts)
+			if err == nil {
+				_, err = s.WriteTo(&got)
+			}
+			check(t, err == nil, "case %d: %v", c, err)
+			check(t, bytes.Equal(got.Bytes(), want), "case %d, %d parts:\ngot  %s\nwant %s", c, len(parts), got.Bytes(), want)
+		}
+	}
+}
+
+func splice(parts ...string) (string, error) {
+	var list []Part
+	for _, p := range parts {
+		list = append(list, Part{Body: strings.NewReader(p)})
+	}
+	s := New(Options{})
+	if err := s.Open(list); err != nil {
+		return "", err
+	}
+	var out bytes.Buffer
+	_, err := s.WriteTo(&out)
+	return out.String(), err
+}
+
+func matrixOf(series string) string {
+	return `{"status":"success","data":{"resultType":"matrix","result":[` + series + `]}}`
+}
+
+func TestWarningsAndInfosAreUnited(t *testing.T) {
+	got, err := splice(
+		`{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["a","b"],"infos":["i"]}`,
+		`{"warnings":["b","c<"],"infos":["i","j"],"status":"success","data":{"result":[],"resultType":"matrix"}}`,
+	)
+	want := `{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["a","b","c\u003c"],"infos":["i","j"]}`
+	check(t, err == nil && got == want, "%v %s", err, got)
+}
+
+func TestShapesOfOtherServersPass(t *testing.T) {
+	vm := `{"status":"success","isPartial":false,"data":{"resultType":"matrix","result":[{"metric":{"a":"1"},"values":[[10,"1"]]}]},"stats":{"seriesFetched": "1","executionTimeMsec":3}}`
+	mimir := ` { "data" : { "result" : [ { "values" : [ [ 20 , "2" ] ] , "metric" : { "a" : "1" } } ] , "resultType" : "matrix" } , "status" : "success" } `
+	thanos := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"1"},"values":[[30.000,"3e+00"]]}],"analysis":{"name":"x"}}}`
+	got, err := splice(vm, mimir, thanos)
+	want := matrixOf(`{"metric":{"a":"1"},"values":[[10,"1"],[ 20 , "2" ],[30.000,"3e+00"]]}`)
+	check(t, err == nil && strings.ReplaceAll(got, " ", "") == strings.ReplaceAll(want, " ", ""), "%v %s", err, got)
+	check(t, json.Valid([]byte(got)), "no JSON: %s", got)
+}
+
+func TestPartsThatCannotBeSplicedAreErrors(t *testing.T) {
+	a, b := `{"metric":{"a":"1"},"values":[[10,"1"]]}`, `{"metric":{"a":"2"},"values":[[10,"1"]]}`
+	good := matrixOf(a)
+	for name, tt := range map[string]struct {
+		parts []string
+		want  error
+	}{
+		"unsorted":                  {[]string{matrixOf(b + "," + a)}, ErrUnsorted},
+		"unsorted against the rest": {[]string{matrixOf(a + "," + b), matrixOf(strings.ReplaceAll(b+","+a, "10", "20"))}, ErrUnsorted},
+		"a series twice":            {[]string{matrixOf(a + "," + a)}, ErrUnsorted},
+		"a vector":                  {[]string{good, `{"status":"success","data":{"resultType":"vector","result":[]}}`}, ErrNotMatrix},
+		"points that overlap":       {[]string{good, good}, ErrOverlap},
+		"points that go back":       {[]string{matrixOf(`{"metric":{"a":"1"},"values":[[20,"1"]]}`), good}, ErrOverlap},
+		"cut off":                   {[]string{good[:len(good)-5]}, errAny},
+		"empty":                     {[]string{""}, errAny},
+		"no JSON":                   {[]string{"<html>"}, errAny},
+		"no status":                 {[]string{`{"data":{"resultType":"matrix","result":[]}}`}, nil},
+	} {
+		got, err := splice(tt.parts...)
+		var partErr *PartError
+		check(t, errors.As(err, &partErr), "%s: %v %s", name, err, got)
+		if tt.want != nil && tt.want != errAny {
+			check(t, errors.Is(err, tt.want), "%s: %v", name, err)
+		}
+	}
+	_, err := splice(good, `{"status":"error","errorType":"timeout","error":"too slow"}`)
+	var answerErr *AnswerError
+	check(t, errors.As(err, &answerErr) && *answerErr == AnswerError{"timeout", "too slow"}, "%v", err)
+}
+
+var errAny = errors.New("any error of the scanner")
+
+func TestAWriterThatFailsEndsTheSplice(t *testing.T) {
+	s := New(Options{WriteBytes: 1})
+	check(t, s.Open([]Part{{Body: strings.NewReader(matrixOf(`{"metric":{"a":"1"},"values":[[10,"1"]]}`))}}) == nil, "open")
+	broken := errors.New("gone")
+	_, err := s.WriteTo(writerFunc(func(p []byte) (int, error) { return 0, broken }))
+	check(t, err == broken, "%v", err)
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// halves is one answer of n series cut in two, as bench/ has it.
+func halves(tb testing.TB, series, points int) (first, second, whole []byte) {
+	tb.Helper()
+	var m promql.Matrix
+	r := rand.New(rand.NewPCG(7, 7))
+	for i := range series {
+		s := promql.Series{Metric: labels.FromStrings("__name__", "bench_metric", "instance", fmt.Sprintf("10.0.%d.%d:9100", i/256, i%256), "job", "node", "namespace", "default", "pod", fmt.Sprintf("pod-%05d", i), "zone", "eu-1", "cluster", "prod")}
+		for j := range points {
+			s.Floats = append(s.Floats, promql.FPoint{T: 1_700_000_000_000 + int64(j)*15_000, F: r.Float64() * 1e6})
+		}
+		m = append(m, s)
+	}
+	sort.Sort(m)
+	middle := 1_700_000_000_000 + int64(points/2)*15_000
+	return answer(tb, between(m, 0, middle-1)), answer(tb, between(m, middle, math.MaxInt64)), answer(tb, m)
+}
+
+func BenchmarkSplice(b *testing.B) {
+	first, second, whole := halves(b, 1000, 161)
+	s := New(Options{})
+	b.SetBytes(int64(len(whole)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := s.Open([]Part{{Body: bytes.NewReader(first)}, {Body: bytes.NewReader(second)}}); err != nil {
+			b.Fatal(err)
+		}
+		if n, err := s.WriteTo(io.Discard); err != nil || n != int64(len(whole)) {
+			b.Fatal(n, err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/161_000, "ns/sample")
+}
+
+func TestSplicingDoesNotAllocateASeries(t *testing.T) {
+	first, second, _ := halves(t, 500, 20)
+	s := New(Options{})
+	run := func() {
+		if err := s.Open([]Part{{Body: bytes.NewReader(first)}, {Body: bytes.NewReader(second)}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.WriteTo(io.Discard); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run()
+	n := testing.AllocsPerRun(5, run)
+	check(t, n < 40, "%v allocations for 500 series", n)
+}

@@ -94,14 +94,15 @@ func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (*exchange, err
 			}
 		}
 	}
-	if f.opts.Tenant != nil {
-		tenant, err := f.opts.Tenant(r.Header)
-		if err != nil {
-			return nil, &statusError{http.StatusBadRequest, "bad_data", err}
-		}
-		x.query.tenant = tenant
+	tenant, err := f.opts.Tenants.Of(r.Header)
+	if err != nil {
+		return nil, err
 	}
-	x.answer = &answerWriter{x: x, limit: f.opts.AnswerMaxBytes}
+	x.query.tenant = tenant
+	if err := f.opts.Limits.CheckText(x.query.params.Get("query")); err != nil {
+		return nil, err
+	}
+	x.answer = &answerWriter{x: x, limit: f.opts.Limits.AnswerBytesMax}
 	f.metrics.inFlight(1)
 	return x, nil
 }
@@ -191,8 +192,10 @@ func classify(err error) *statusError {
 		return &statusError{499, "canceled", err}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, downstream.ErrTimeout):
 		return &statusError{http.StatusGatewayTimeout, "timeout", err}
-	case errors.Is(err, limit.ErrQueueFull):
+	case errors.Is(err, limit.ErrQueueFull), errors.Is(err, limit.ErrTenants):
 		return &statusError{http.StatusTooManyRequests, "unavailable", err}
+	case errors.Is(err, limit.ErrTenant):
+		return &statusError{http.StatusBadRequest, "bad_data", err}
 	case errors.Is(err, limit.ErrLimit), errors.Is(err, downstream.ErrLimit), errors.Is(err, errAnswerTooLarge):
 		return &statusError{http.StatusUnprocessableEntity, "execution", err}
 	case errors.Is(err, downstream.ErrRequest):

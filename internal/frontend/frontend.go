@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
+	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/frontend/split"
 )
 
@@ -45,12 +46,8 @@ type Options struct {
 	Cache      RangeCache // nil: no result cache
 	LabelCache RangeCache // nil: no cache of labels and series
 	Admission  Admission  // nil: everybody at once
-	// Tenant names who asks; nil: everybody is the same.
-	Tenant func(http.Header) (string, error)
-	// Check refuses queries by their length, steps and text; nil: none.
-	Check func(query string, length time.Duration, points int64) error
-	// AnswerMaxBytes bounds an answer; 0: no bound.
-	AnswerMaxBytes int64
+	Tenants    limit.Tenants
+	Limits     limit.Query
 
 	Split         split.Options
 	Parallelism   int  // parts of one query that are open at once; 0: 14
@@ -129,7 +126,7 @@ func (o Options) Validate() error {
 	if o.LabelCache != nil && o.Labels.Interval == 0 {
 		errs = append(errs, errors.New("split labels interval should be greater than 0 when caching is enabled"))
 	}
-	return errors.Join(append(errs, o.Split.Validate())...)
+	return errors.Join(append(errs, o.Split.Validate(), o.Tenants.Validate())...)
 }
 
 // Frontend is an http.Handler. It owns no goroutine outside of a request.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/splice"
@@ -30,11 +29,8 @@ func (f *Frontend) queryRange(x *exchange) error {
 			return f.passThrough(x, x.query)
 		}
 	}
-	if f.opts.Check != nil {
-		length := time.Duration(r.EndMS-r.StartMS) * time.Millisecond
-		if err := f.opts.Check(q.params.Get("query"), length, r.Points()); err != nil {
-			return err
-		}
+	if err := f.opts.Limits.CheckRange(r.StartMS, r.EndMS, r.StepMS); err != nil {
+		return err
 	}
 	shape, ok := split.ShapeOf(f.parser, q.params.Get("query"))
 	if !ok || shape.Whole || !cuttable(q) || f.sorted.isUnsorted(q.key()) {
@@ -55,6 +51,7 @@ var errCacheLost = errors.New("kept answer is lost")
 // answerParts plans, fetches and puts together.
 func (f *Frontend) answerParts(x *exchange, q query, r split.Range, shape split.Shape, useCache bool) error {
 	plan := f.plan(x, q, r, shape, useCache)
+	defer plan.finish()
 	if len(plan.parts) == 1 && plan.parts[0].cached == nil && plan.parts[0].keep == nil {
 		// One part that nobody keeps: nothing to put together.
 		return f.passThrough(x, q)
@@ -82,6 +79,7 @@ func cuttable(q query) bool {
 type plan struct {
 	parts []planPart
 	query query
+	done  []func() // to call once the kept parts are read
 }
 
 // planPart is one part: cached, or to be fetched and maybe kept.

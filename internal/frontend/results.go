@@ -17,9 +17,10 @@ import (
 // behind it.
 type RangeCache interface {
 	// Lookup finds what is kept of [startMS, endMS] under key, sorted and not
-	// overlapping. A failure is a miss.
-	Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent
-	// Keep takes the bytes of an answer that holds at least [startMS, endMS].
+	// overlapping. A failure is a miss. done is called once the extents are read.
+	Lookup(ctx context.Context, key string, startMS, endMS int64) (extents []Extent, done func())
+	// Keep takes the bytes of an answer that holds at least [startMS, endMS]; all
+	// that it holds is on the grid of startMS and stepMS.
 	Keep(key string, startMS, endMS, stepMS int64) Keeper
 }
 
@@ -64,8 +65,7 @@ func (f *Frontend) plan(x *exchange, q query, r split.Range, shape split.Shape, 
 
 // planParts fills p from the intervals, and counts what is known and what is not.
 func (f *Frontend) planParts(x *exchange, p *plan, intervals []split.Part, interval time.Duration, useCache bool, settledMS int64) (hits, fetches int) {
-	abortAll(*p)
-	p.parts = p.parts[:0]
+	p.giveUp()
 	for _, part := range intervals {
 		if !useCache {
 			p.parts = append(p.parts, planPart{Range: part.Range})
@@ -89,12 +89,23 @@ func cacheState(hits, fetches int) string {
 	}
 }
 
-func abortAll(p plan) {
+// giveUp lets go of what a plan holds that will not be carried out.
+func (p *plan) giveUp() {
 	for _, part := range p.parts {
 		if part.keep != nil {
 			part.keep.Abort()
 		}
 	}
+	p.parts = p.parts[:0]
+	p.finish()
+}
+
+// finish lets go of what was looked up.
+func (p *plan) finish() {
+	for _, done := range p.done {
+		done()
+	}
+	p.done = nil
 }
 
 // planPart adds one interval of a query: kept extents, and fetches for the gaps,
@@ -103,7 +114,9 @@ func (f *Frontend) planPart(x *exchange, p *plan, part split.Part, interval time
 	key := fmt.Sprintf("%s|%d|%d|%d|%d", p.query.key(), part.StepMS, part.Phase(), interval.Milliseconds(), part.Index)
 	var known []split.Range
 	var extents []Extent
-	for _, e := range f.opts.Cache.Lookup(x.r.Context(), key, part.StartMS, part.EndMS) {
+	found, done := f.opts.Cache.Lookup(x.r.Context(), key, part.StartMS, part.EndMS)
+	p.done = append(p.done, done)
+	for _, e := range found {
 		from, to := e.Bounds()
 		if piece, ok := part.Clip(from, to); ok {
 			known, extents = append(known, piece), append(extents, e)

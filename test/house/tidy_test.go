@@ -19,7 +19,9 @@ const (
 
 // exceptions from the budgets, each with its reason. The key is what a failure
 // names: a file, a folder, or file:function.
-var exceptions = map[string]string{}
+var exceptions = map[string]string{
+	"promjson": "encoder, scanner, decoder and splicer are one import path for its users, and each file is one thing",
+}
 
 func excepted(key string) bool { return exceptions[key] != "" }
 
@@ -86,7 +88,9 @@ func TestExportedNamesAreDocumented(t *testing.T) {
 		for _, decl := range s.file.Decls {
 			switch d := decl.(type) {
 			case *ast.FuncDecl:
-				if d.Name.IsExported() && d.Doc == nil && receiverIsExported(d) {
+				// What Error and Unwrap do is said by the errors package.
+				standard := d.Recv != nil && (d.Name.Name == "Error" || d.Name.Name == "Unwrap")
+				if d.Name.IsExported() && d.Doc == nil && !standard && receiverIsExported(d) {
 					t.Errorf("%s: %s is not documented", s.at(d.Pos()), d.Name.Name)
 				}
 			case *ast.GenDecl:

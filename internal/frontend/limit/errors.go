@@ -1,11 +1,46 @@
-// Package limit bounds what requests may cost, and lets them in fairly.
 package limit
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 var (
-	// ErrQueueFull says that a tenant has as many requests waiting as it may.
-	ErrQueueFull = errors.New("too many requests of this tenant are waiting")
-	// ErrLimit says that a request exceeds a limit.
-	ErrLimit = errors.New("request exceeds a limit")
+	// ErrLimit is in every refusal of this package that is not a fault of the
+	// request's form.
+	ErrLimit = errors.New("limit exceeded")
+	// ErrQueueFull is the ErrLimit of a tenant with too many requests waiting: come
+	// again later.
+	ErrQueueFull = fmt.Errorf("%w: too many requests", ErrLimit)
+	// ErrTenants is the ErrLimit of too many tenants at the same time: come again
+	// later.
+	ErrTenants = fmt.Errorf("%w: too many tenants", ErrLimit)
+	// ErrTenant says that a request does not name its tenant properly.
+	ErrTenant = errors.New("invalid tenant")
 )
+
+// Error is a refusal: which limit, what was asked for, and what is allowed.
+type Error struct {
+	Limit string // what is limited, as users are told
+	Value int64  // 0 where it has no meaning
+	Max   int64
+	Unit  string // behind the numbers: "s", " bytes"; may be empty
+
+	kind error // nil: ErrLimit
+}
+
+// Error names the limit and, where it has one, the value that exceeds it.
+func (e *Error) Error() string {
+	if e.Value == 0 {
+		return fmt.Sprintf("%v: %s: at most %d%s", e.Unwrap(), e.Limit, e.Max, e.Unit)
+	}
+	return fmt.Sprintf("%v: %s: %d%s, at most %d%s", e.Unwrap(), e.Limit, e.Value, e.Unit, e.Max, e.Unit)
+}
+
+// Unwrap gives ErrLimit or one of its kinds.
+func (e *Error) Unwrap() error {
+	if e.kind == nil {
+		return ErrLimit
+	}
+	return e.kind
+}

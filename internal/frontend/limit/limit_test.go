@@ -1,0 +1,387 @@
+package limit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// check compares what came with what should have.
+func check[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// checkIs wants an error of a kind; nil wants none.
+func checkIs(t testing.TB, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("got error %v, want %v", err, want)
+	}
+}
+
+// asked is one request of a tenant, made in a goroutine of its own.
+type asked struct {
+	tenant string
+	number int // in the order of asking
+	ahead  int // requests of the tenant that waited before it
+	cancel context.CancelFunc
+
+	served  map[string]int // per tenant, between asking and admission
+	release func()         // nil until admitted
+	err     error
+}
+
+// hall makes requests in a bubble and notes who is let in, in which order.
+type hall struct {
+	limiter  *Limiter
+	mu       sync.Mutex
+	all      []*asked
+	admitted []*asked
+}
+
+func newHall(t *testing.T, opts Options) *hall {
+	t.Helper()
+	l, err := New(opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &hall{limiter: l}
+}
+
+func (h *hall) ask(t *testing.T, tenant string) *asked {
+	ctx, cancel := context.WithCancel(t.Context())
+	a := &asked{tenant: tenant, number: len(h.all), ahead: len(h.waiting(tenant)), cancel: cancel, served: map[string]int{}}
+	h.all = append(h.all, a)
+	go func() {
+		release, err := h.limiter.Acquire(ctx, tenant)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if a.err = err; err != nil {
+			return
+		}
+		for _, other := range h.all {
+			if other.release == nil && other.err == nil && other != a {
+				other.served[tenant]++
+			}
+		}
+		a.release = release
+		h.admitted = append(h.admitted, a)
+	}()
+	synctest.Wait()
+	return a
+}
+
+// waiting are the requests neither let in nor refused; of all tenants if "".
+func (h *hall) waiting(tenant string) (list []*asked) {
+	for _, a := range h.all {
+		if a.release == nil && a.err == nil && (tenant == "" || a.tenant == tenant) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+func (h *hall) end(a *asked) {
+	a.release()
+	a.cancel()
+	synctest.Wait()
+	h.admitted = slices.DeleteFunc(h.admitted, func(other *asked) bool { return other == a })
+}
+
+func (h *hall) empty(t *testing.T) {
+	t.Helper()
+	for len(h.admitted) > 0 {
+		h.end(h.admitted[0])
+	}
+	check(t, "nobody waits any more", len(h.waiting("")), 0)
+	check(t, "running", h.limiter.running, 0)
+	check(t, "remembered tenants", len(h.limiter.tenants), 0)
+	check(t, "turns", h.limiter.turns.Len(), 0)
+}
+
+func TestRequestsBeyondTheLimitWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHall(t, Options{ConcurrencyMax: 2})
+		first := h.ask(t, "a")
+		h.ask(t, "a")
+		third := h.ask(t, "b")
+		check(t, "let in", len(h.admitted), 2)
+		h.end(first)
+		check(t, "let in after the first has ended", third.release != nil, true)
+		first.release()
+		first.release()
+		check(t, "running although released thrice", h.limiter.running, 2)
+		h.empty(t)
+	})
+}
+
+func TestATenantHasALimitOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHall(t, Options{ConcurrencyMax: 4, TenantConcurrencyMax: 1})
+		first := h.ask(t, "a")
+		second := h.ask(t, "a")
+		check(t, "second of a", second.release == nil, true)
+		check(t, "first of b", h.ask(t, "b").release != nil, true)
+		h.end(first)
+		check(t, "second of a when the first has ended", second.release != nil, true)
+		h.empty(t)
+	})
+}
+
+func TestAFullQueueRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHall(t, Options{ConcurrencyMax: 1, TenantQueueMax: 2})
+		h.ask(t, "a")
+		h.ask(t, "a")
+		h.ask(t, "a")
+		full := h.ask(t, "a")
+		checkIs(t, full.err, ErrQueueFull)
+		checkIs(t, full.err, ErrLimit)
+		check(t, "text", full.err.Error(), `waiting requests of tenant "a": 3, at most 2`)
+		other := h.ask(t, "b")
+		checkIs(t, other.err, nil)
+		h.empty(t)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		h := newHall(t, Options{ConcurrencyMax: 1, TenantQueueMax: -1})
+		h.ask(t, "a")
+		checkIs(t, h.ask(t, "b").err, ErrQueueFull)
+		check(t, "remembered tenants", len(h.limiter.tenants), 1)
+		h.empty(t)
+	})
+}
+
+func TestTenantsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHall(t, Options{TenantsMax: 2})
+		first := h.ask(t, "a")
+		h.ask(t, "b")
+		err := h.ask(t, "c").err
+		checkIs(t, err, ErrTenants)
+		check(t, "text", err.Error(), "tenants at the same time: at most 2")
+		h.end(first)
+		checkIs(t, h.ask(t, "c").err, nil)
+		h.empty(t)
+	})
+}
+
+func TestWaitingEndsWithTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHall(t, Options{ConcurrencyMax: 1})
+		h.ask(t, "a")
+		second, third := h.ask(t, "b"), h.ask(t, "b")
+		second.cancel()
+		synctest.Wait()
+		checkIs(t, second.err, context.Canceled)
+		check(t, "who waits", len(h.waiting("")), 1)
+		third.cancel()
+		synctest.Wait()
+		check(t, "remembered tenants", len(h.limiter.tenants), 1)
+		check(t, "turns", h.limiter.turns.Len(), 0)
+		h.empty(t)
+		ended, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("the client has gone"))
+		_, err := h.limiter.Acquire(ended, "a")
+		check(t, "even before it waits", err.Error(), "limit: the client has gone")
+	})
+}
+
+// Whoever floods waits for himself: one of somebody else's waits for at most one of
+// his, however many he has.
+func TestAFloodDoesNotDelayOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHall(t, Options{ConcurrencyMax: 1, TenantQueueMax: 1000})
+		for range 500 {
+			h.ask(t, "flood")
+		}
+		for range 20 {
+			quiet := h.ask(t, "quiet")
+			turns := 0
+			for quiet.release == nil {
+				h.end(h.admitted[0])
+				turns++
+			}
+			if turns > 2 || quiet.served["flood"] > 1 {
+				t.Fatalf("waited for %d places and %d requests of the flood", turns, quiet.served["flood"])
+			}
+			h.end(quiet)
+		}
+		h.empty(t)
+	})
+}
+
+// Random arrivals, ends and cancellations, checked against what must always hold.
+func TestPlacesAreGivenFairlyAndNeverWasted(t *testing.T) {
+	for seed := range uint64(60) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			opts := Options{ConcurrencyMax: 1 + random.IntN(4), TenantQueueMax: 1 + random.IntN(8), TenantsMax: 3 + random.IntN(3)}
+			if random.IntN(2) == 0 {
+				opts.TenantConcurrencyMax = 1 + random.IntN(opts.ConcurrencyMax)
+			}
+			h := newHall(t, opts)
+			for range 300 {
+				switch waiting := h.waiting(""); {
+				case random.IntN(8) == 0 && len(waiting) > 0:
+					waiting[random.IntN(len(waiting))].cancel()
+					synctest.Wait()
+				case random.IntN(2) == 0 && len(h.admitted) > 0:
+					h.end(h.admitted[random.IntN(len(h.admitted))])
+				default:
+					// The first tenant asks more than all others.
+					h.ask(t, fmt.Sprint(max(0, random.IntN(12)-6)))
+				}
+				h.verify(t, opts)
+			}
+			h.empty(t)
+		})
+	}
+}
+
+func (h *hall) verify(t *testing.T, opts Options) {
+	t.Helper()
+	opts = opts.withDefaults()
+	running, oldest := map[string]int{}, map[string]int{}
+	for _, a := range h.admitted {
+		running[a.tenant]++
+	}
+	for _, a := range slices.Backward(h.waiting("")) {
+		oldest[a.tenant] = a.number
+		if running[a.tenant] < opts.TenantConcurrencyMax && len(h.admitted) < opts.ConcurrencyMax {
+			t.Fatalf("request %d of %s waits although it could run", a.number, a.tenant)
+		}
+	}
+	if len(h.admitted) > opts.ConcurrencyMax {
+		t.Fatalf("%d run", len(h.admitted))
+	}
+	tenants := map[string]bool{}
+	for _, a := range h.all {
+		if a.release == nil && a.err == nil {
+			tenants[a.tenant] = true
+		}
+	}
+	for _, a := range h.admitted {
+		tenants[a.tenant] = true
+		if running[a.tenant] > opts.TenantConcurrencyMax {
+			t.Fatalf("%d of %s run", running[a.tenant], a.tenant)
+		}
+		if first, waits := oldest[a.tenant]; waits && first < a.number {
+			t.Fatalf("%d of %s was let in before %d", a.number, a.tenant, first)
+		}
+		if opts.TenantConcurrencyMax < opts.ConcurrencyMax {
+			continue // a tenant at its own limit waits for itself, others pass
+		}
+		for other, served := range a.served {
+			if other != a.tenant && served > a.ahead+1 {
+				t.Fatalf("%d of %s, with %d before it, waited for %d of %s", a.number, a.tenant, a.ahead, served, other)
+			}
+		}
+	}
+	if len(h.limiter.tenants) != len(tenants) {
+		t.Fatalf("%d tenants remembered, %d have requests", len(h.limiter.tenants), len(tenants))
+	}
+}
+
+func TestLimiterUnderLoad(t *testing.T) {
+	l, err := New(Options{ConcurrencyMax: 3, TenantConcurrencyMax: 2}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for i := range 200 {
+		group.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%7)*time.Millisecond)
+			defer cancel()
+			if release, err := l.Acquire(ctx, fmt.Sprint(i%5)); err == nil {
+				time.Sleep(time.Duration(i%3) * 100 * time.Microsecond)
+				release()
+			}
+		})
+	}
+	group.Wait()
+	check(t, "running", l.running, 0)
+	check(t, "tenants", len(l.tenants), 0)
+}
+
+func TestWaitingIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewRegistry()
+		l, err := New(Options{ConcurrencyMax: 1, TenantQueueMax: 1}, reg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := &hall{limiter: l}
+		h.ask(t, "a")
+		h.ask(t, "a")
+		h.ask(t, "a") // refused
+		check(t, "running", testutil.ToFloat64(l.metrics.running), 1)
+		check(t, "queued", testutil.ToFloat64(l.metrics.queued), 1)
+		check(t, "refused", testutil.ToFloat64(l.metrics.queueFull), 1)
+		time.Sleep(3 * time.Second)
+		h.empty(t)
+		want := `
+# HELP ferula_frontend_queue_wait_seconds How long requests waited before they were let in.
+# TYPE ferula_frontend_queue_wait_seconds histogram
+ferula_frontend_queue_wait_seconds_bucket{le="0.001"} 1
+ferula_frontend_queue_wait_seconds_bucket{le="0.01"} 1
+ferula_frontend_queue_wait_seconds_bucket{le="0.1"} 1
+ferula_frontend_queue_wait_seconds_bucket{le="0.5"} 1
+ferula_frontend_queue_wait_seconds_bucket{le="1"} 1
+ferula_frontend_queue_wait_seconds_bucket{le="5"} 2
+ferula_frontend_queue_wait_seconds_bucket{le="10"} 2
+ferula_frontend_queue_wait_seconds_bucket{le="30"} 2
+ferula_frontend_queue_wait_seconds_bucket{le="60"} 2
+ferula_frontend_queue_wait_seconds_bucket{le="120"} 2
+ferula_frontend_queue_wait_seconds_bucket{le="+Inf"} 2
+ferula_frontend_queue_wait_seconds_sum 3
+ferula_frontend_queue_wait_seconds_count 2
+`
+		checkIs(t, testutil.GatherAndCompare(reg, strings.NewReader(want), "ferula_frontend_queue_wait_seconds"), nil)
+		if faults, err := testutil.GatherAndLint(reg); err != nil || len(faults) > 0 {
+			t.Error(faults, err)
+		}
+		if _, err := New(Options{}, reg); err == nil {
+			t.Error("two limiters on one registry")
+		}
+	})
+}
+
+func TestFaultsOfOptionsAreNamedAtOnce(t *testing.T) {
+	_, err := New(Options{ConcurrencyMax: -1, TenantConcurrencyMax: -2, TenantsMax: -3}, nil)
+	for _, want := range []string{"-1", "-2", "-3"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s is missing in %v", want, err)
+		}
+	}
+}
+
+func BenchmarkAcquire(b *testing.B) {
+	l, err := New(Options{}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		release, err := l.Acquire(b.Context(), "a")
+		if err != nil {
+			b.Fatal(err)
+		}
+		release()
+	}
+}

@@ -1,0 +1,152 @@
+package limit
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+)
+
+func TestRangesAreChecked(t *testing.T) {
+	const day = 24 * 3600 * 1000
+	for _, c := range []struct {
+		name             string
+		limits           Query
+		start, end, step int64
+		want             string
+	}{
+		{"no limits", Query{}, math.MinInt64, math.MaxInt64, 1, ""},
+		{"exactly as long as allowed", Query{LengthMax: 24 * time.Hour}, 0, day, 1000, ""},
+		{"a millisecond longer", Query{LengthMax: 24 * time.Hour}, 0, day + 1, 1000, "range from start to end: 24h0m0.001s, at most 24h0m0s"},
+		{"as long as can be", Query{LengthMax: time.Hour}, math.MinInt64, math.MaxInt64, 1, "range from start to end: 2562047h47m16.854s, at most 1h0m0s"},
+		{"backwards", Query{LengthMax: 1, PointsMax: 1}, 10, 0, 1, ""},
+		{"without a step", Query{PointsMax: 1}, 0, 10, 0, ""},
+		{"exactly as many points as allowed", Query{PointsMax: 11}, 0, 100, 10, ""},
+		{"the rest of a step is no point", Query{PointsMax: 11}, 0, 109, 10, ""},
+		{"one more", Query{PointsMax: 11}, 0, 110, 10, "points of each series, which are the range over the step: 12, at most 11"},
+		{"as many as can be", Query{PointsMax: 11}, math.MinInt64, math.MaxInt64, 2, "points of each series, which are the range over the step: 9223372036854775807, at most 11"},
+	} {
+		err := c.limits.CheckRange(c.start, c.end, c.step)
+		if c.want == "" {
+			checkIs(t, err, nil)
+			continue
+		}
+		checkIs(t, err, ErrLimit)
+		if err != nil {
+			check(t, c.name, err.Error(), c.want)
+		}
+	}
+}
+
+func TestTextIsChecked(t *testing.T) {
+	checkIs(t, Query{}.CheckText(strings.Repeat("x", 1000)), nil)
+	checkIs(t, Query{QueryBytesMax: 3}.CheckText("abc"), nil)
+	err := Query{QueryBytesMax: 3}.CheckText("abcd")
+	var refusal *Error
+	check(t, "kind", errors.As(err, &refusal) && errors.Is(err, ErrLimit), true)
+	check(t, "text", err.Error(), "length of the query's text: 4 bytes, at most 3 bytes")
+}
+
+func TestReadersAreBounded(t *testing.T) {
+	for _, wrap := range []func(io.Reader) io.Reader{func(r io.Reader) io.Reader { return r }, iotest.OneByteReader, iotest.DataErrReader} {
+		for n := range 20 {
+			text := strings.Repeat("x", n)
+			got, err := io.ReadAll(Query{AnswerBytesMax: 10}.Reader(wrap(strings.NewReader(text))))
+			if n <= 10 {
+				checkIs(t, err, nil)
+			} else {
+				checkIs(t, err, ErrLimit)
+			}
+			check(t, "bytes", len(got), min(n, 10))
+		}
+	}
+	r := Query{AnswerBytesMax: 1}.Reader(strings.NewReader("xy"))
+	for range 3 { // and it stays so
+		_, err := io.ReadAll(r)
+		checkIs(t, err, ErrLimit)
+		check(t, "text", err.Error(), "length of the answer: at most 1 bytes")
+	}
+	src := strings.NewReader("x")
+	check(t, "no limit, no wrapper", Query{}.Reader(src) == io.Reader(src), true)
+}
+
+func TestWritersAreBounded(t *testing.T) {
+	var dst bytes.Buffer
+	w := Query{AnswerBytesMax: 10}.Writer(&dst)
+	for _, text := range []string{"12345", "", "67890"} {
+		n, err := io.WriteString(w, text)
+		checkIs(t, err, nil)
+		check(t, "written", n, len(text))
+	}
+	for range 2 {
+		n, err := io.WriteString(w, "x")
+		checkIs(t, err, ErrLimit)
+		check(t, "written", n, 0)
+	}
+	check(t, "all", dst.String(), "1234567890")
+	check(t, "no limit, no wrapper", Query{}.Writer(&dst) == io.Writer(&dst), true)
+	failing := Query{AnswerBytesMax: 10}.Writer(&failOnce{})
+	_, err := io.WriteString(failing, "x")
+	checkIs(t, err, io.ErrClosedPipe)
+	_, err = io.WriteString(failing, "x")
+	checkIs(t, err, io.ErrClosedPipe)
+}
+
+type failOnce struct{ done bool }
+
+func (f *failOnce) Write(p []byte) (int, error) {
+	if !f.done {
+		f.done = true
+		return 0, io.ErrClosedPipe
+	}
+	return len(p), nil
+}
+
+func TestTenantsAreFoundInHeaders(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		tenants Tenants
+		header  http.Header
+		want    string
+		err     error
+	}{
+		{"none", Tenants{}, nil, "anonymous", nil},
+		{"none, another default", Tenants{Default: "default-tenant"}, http.Header{}, "default-tenant", nil},
+		{"of Mimir and Cortex", Tenants{}, http.Header{"X-Scope-Orgid": {"a"}}, "a", nil},
+		{"of Thanos", Tenants{}, http.Header{"Thanos-Tenant": {"b"}}, "b", nil},
+		{"of both: the first decides", Tenants{}, http.Header{"X-Scope-Orgid": {"a"}, "Thanos-Tenant": {"b"}}, "a", nil},
+		{"an empty one is none", Tenants{}, http.Header{"X-Scope-Orgid": {""}, "Thanos-Tenant": {"b"}}, "b", nil},
+		{"of one's own", Tenants{Headers: []string{"x-team"}}, http.Header{"X-Team": {"c"}, "X-Scope-Orgid": {"a"}}, "c", nil},
+		{"twice the same", Tenants{}, http.Header{"X-Scope-Orgid": {"a", "a"}}, "a", nil},
+		{"twice", Tenants{}, http.Header{"X-Scope-Orgid": {"a", "b"}}, "", ErrTenant},
+		{"several joined", Tenants{}, http.Header{"X-Scope-Orgid": {"a|b"}}, "a|b", nil},
+		{"a path", Tenants{}, http.Header{"X-Scope-Orgid": {"../b"}}, "", ErrTenant},
+		{"as long as allowed", Tenants{}, http.Header{"X-Scope-Orgid": {strings.Repeat("x", 150)}}, strings.Repeat("x", 150), nil},
+		{"longer", Tenants{}, http.Header{"X-Scope-Orgid": {strings.Repeat("x", 151)}}, "", ErrTenant},
+	} {
+		got, err := c.tenants.Of(c.header)
+		check(t, c.name, got, c.want)
+		checkIs(t, err, c.err)
+	}
+	for _, bad := range []string{"", ".", "..", "a b", "a/b", `a\b`, `a"b`, "a\nb", "a\x00", "ä", "\x7f"} {
+		checkIs(t, CheckTenant(bad), ErrTenant)
+	}
+	checkIs(t, Tenants{}.Validate(), nil)
+	checkIs(t, Tenants{Default: "a/b"}.Validate(), ErrTenant)
+	check(t, "a header without a name", Tenants{Headers: []string{""}}.Validate() != nil, true)
+}
+
+func FuzzTenants(f *testing.F) {
+	f.Add("a", "b")
+	f.Fuzz(func(t *testing.T, first, second string) {
+		name, err := Tenants{}.Of(http.Header{"X-Scope-Orgid": {first}, "Thanos-Tenant": {second}})
+		if (err == nil) != (name != "") || err == nil && CheckTenant(name) != nil || err != nil && !errors.Is(err, ErrTenant) {
+			t.Fatalf("%q, %q: %q, %v", first, second, name, err)
+		}
+	})
+}

@@ -1,0 +1,76 @@
+package limit
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+)
+
+// tenantBytesMax is how long a tenant's name may be.
+const tenantBytesMax = 150
+
+// Tenants finds the tenant of a request. Zero values take the defaults named.
+type Tenants struct {
+	Headers []string // the first that is there decides; none: X-Scope-OrgID, THANOS-TENANT
+	Default string   // where none is there; "": anonymous
+}
+
+// Validate reports every fault at once.
+func (t Tenants) Validate() error {
+	var errs []error
+	for _, header := range t.Headers {
+		if header == "" {
+			errs = append(errs, errors.New("limit: a tenant header without a name"))
+		}
+	}
+	if t.Default != "" {
+		errs = append(errs, CheckTenant(t.Default))
+	}
+	return errors.Join(errs...)
+}
+
+// Of gives the tenant that the headers of a request name, or ErrTenant. A header
+// that is there more than once with different values is refused: the downstream
+// might believe another one than we do.
+func (t Tenants) Of(h http.Header) (string, error) {
+	if len(t.Headers) == 0 {
+		t.Headers = []string{"X-Scope-OrgID", "THANOS-TENANT"}
+	}
+	for _, header := range t.Headers {
+		found := h.Values(header)
+		if len(found) == 0 || len(found) == 1 && found[0] == "" {
+			continue
+		}
+		for _, other := range found[1:] {
+			if other != found[0] {
+				return "", fmt.Errorf("%w: %s is there %d times", ErrTenant, header, len(found))
+			}
+		}
+		if err := CheckTenant(found[0]); err != nil {
+			return "", fmt.Errorf("%w, in %s", err, header)
+		}
+		return found[0], nil
+	}
+	if t.Default == "" {
+		return "anonymous", nil
+	}
+	return t.Default, nil
+}
+
+// CheckTenant refuses names that could be mistaken for something else in a path, a
+// key or a log: other than 1 to 150 visible ASCII characters, with a slash, a
+// backslash or a quotation mark, "." and "..".
+func CheckTenant(name string) error {
+	if name == "" || len(name) > tenantBytesMax {
+		return fmt.Errorf("%w: a name of %d bytes, 1 to %d are allowed", ErrTenant, len(name), tenantBytesMax)
+	}
+	if name == "." || name == ".." {
+		return fmt.Errorf("%w: %q", ErrTenant, name)
+	}
+	for _, c := range []byte(name) {
+		if c <= ' ' || c > '~' || c == '/' || c == '\\' || c == '"' {
+			return fmt.Errorf("%w: %q has a character that is not allowed", ErrTenant, name)
+		}
+	}
+	return nil
+}

@@ -57,8 +57,11 @@ type Options struct {
 	BudgetPerSecond float64 // repetitions that each second earns; 0: 1
 	BudgetBurst     int     // repetitions saved up at most, and at the start; 0: 100
 
-	BytesMax        int64 // of a decoded answer; 0: 16 GiB
-	ReadBufferBytes int   // of a connection; 0: 64 KiB
+	BytesMax int64 // of a decoded answer; 0: 16 GiB
+	// ReadBufferBytes is the buffer of a connection, 0: 256 KiB. A caller's larger
+	// buffer is filled past it, except from chunks that are smaller than it: those
+	// cost 5 to 15 % more CPU with 64 KiB. Idle connections keep theirs.
+	ReadBufferBytes int
 	// NoResume saves the hash of every byte: an answer that breaks off is an error.
 	NoResume  bool
 	Transport Transport
@@ -103,7 +106,7 @@ func (o Options) withDefaults() Options {
 		o.BytesMax = 16 << 30
 	}
 	if o.ReadBufferBytes == 0 {
-		o.ReadBufferBytes = 64 << 10
+		o.ReadBufferBytes = 256 << 10
 	}
 	if o.Jitter == nil {
 		o.Jitter = rand.Float64

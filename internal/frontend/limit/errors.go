@@ -3,6 +3,9 @@ package limit
 import (
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
+	"time"
 )
 
 var (
@@ -24,7 +27,7 @@ type Error struct {
 	Limit string // what is limited, as users are told
 	Value int64  // 0 where it has no meaning
 	Max   int64
-	Unit  string // behind the numbers: "s", " bytes"; may be empty
+	Unit  string // of both numbers: "bytes", "ms"; may be empty
 
 	kind error // nil: ErrLimit
 }
@@ -32,9 +35,20 @@ type Error struct {
 // Error names the limit and, where it has one, the value that exceeds it.
 func (e *Error) Error() string {
 	if e.Value == 0 {
-		return fmt.Sprintf("%v: %s: at most %d%s", e.Unwrap(), e.Limit, e.Max, e.Unit)
+		return fmt.Sprintf("%v: %s: at most %s", e.Unwrap(), e.Limit, e.words(e.Max))
 	}
-	return fmt.Sprintf("%v: %s: %d%s, at most %d%s", e.Unwrap(), e.Limit, e.Value, e.Unit, e.Max, e.Unit)
+	return fmt.Sprintf("%v: %s: %s, at most %s", e.Unwrap(), e.Limit, e.words(e.Value), e.words(e.Max))
+}
+
+func (e *Error) words(n int64) string {
+	switch e.Unit {
+	case "":
+		return strconv.FormatInt(n, 10)
+	case "ms":
+		return (time.Duration(min(n, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond).String()
+	default:
+		return strconv.FormatInt(n, 10) + " " + e.Unit
+	}
 }
 
 // Unwrap gives ErrLimit or one of its kinds.

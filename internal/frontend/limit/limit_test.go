@@ -153,7 +153,7 @@ func TestAFullQueueRefuses(t *testing.T) {
 		full := h.ask(t, "a")
 		checkIs(t, full.err, ErrQueueFull)
 		checkIs(t, full.err, ErrLimit)
-		check(t, "text", full.err.Error(), `waiting requests of tenant "a": 3, at most 2`)
+		check(t, "text", full.err.Error(), `limit exceeded: too many requests: waiting requests of tenant "a": 3, at most 2`)
 		other := h.ask(t, "b")
 		checkIs(t, other.err, nil)
 		h.empty(t)
@@ -174,7 +174,7 @@ func TestTenantsAreBounded(t *testing.T) {
 		h.ask(t, "b")
 		err := h.ask(t, "c").err
 		checkIs(t, err, ErrTenants)
-		check(t, "text", err.Error(), "tenants at the same time: at most 2")
+		check(t, "text", err.Error(), "limit exceeded: too many tenants: tenants at the same time: at most 2")
 		h.end(first)
 		checkIs(t, h.ask(t, "c").err, nil)
 		h.empty(t)

@@ -16,7 +16,7 @@ type Query struct {
 // CheckText refuses an expression that is too long.
 func (q Query) CheckText(expr string) error {
 	if n := int64(len(expr)); q.QueryBytesMax > 0 && n > q.QueryBytesMax {
-		return &Error{Limit: "length of the query's text", Value: n, Max: q.QueryBytesMax, Unit: " bytes"}
+		return &Error{Limit: "length of the query's text", Value: n, Max: q.QueryBytesMax, Unit: "bytes"}
 	}
 	return nil
 }
@@ -30,7 +30,7 @@ func (q Query) CheckRange(startMS, endMS, stepMS int64) error {
 	}
 	lengthMS := uint64(endMS) - uint64(startMS) // right even where the difference overflows
 	if q.LengthMax > 0 && lengthMS > uint64(q.LengthMax.Milliseconds()) {
-		return &Error{Limit: "range from start to end", Value: clamp(lengthMS / 1000), Max: int64(q.LengthMax / time.Second), Unit: "s"}
+		return &Error{Limit: "range from start to end", Value: clamp(lengthMS), Max: q.LengthMax.Milliseconds(), Unit: "ms"}
 	}
 	if stepMS <= 0 {
 		return nil
@@ -62,7 +62,7 @@ func (q Query) Writer(dst io.Writer) io.Writer {
 }
 
 func tooManyBytes(limit int64) error {
-	return &Error{Limit: "bytes of an answer", Max: limit}
+	return &Error{Limit: "length of the answer", Max: limit, Unit: "bytes"}
 }
 
 type reader struct {

@@ -1,7 +1,11 @@
 package promjson_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"strings"
 
 	"github.com/ferula-io/ferula/promjson"
 )
@@ -61,4 +65,67 @@ func ExampleAppendHistogram() {
 	}
 	fmt.Printf("%s\n", promjson.AppendHistogram(nil, 5, 18.4, buckets))
 	// Output: {"count":"5","sum":"18.4","buckets":[[3,"-0.001","0.001","2"],[0,"1","2","3"]]}
+}
+
+func ExampleScanner() {
+	answer := `{"status":"success","data":{"resultType":"matrix","result":[
+		{"metric":{"job":"node"},"values":[[1700000000,"1"],[1700000015,"2"]]}
+	]},"warnings":["partial"]}`
+
+	s := promjson.NewScanner(strings.NewReader(answer), promjson.Options{})
+	for s.Next() {
+		fmt.Printf("%s\n", s.Metric())
+		// A series that is larger than the buffer comes in several pieces.
+		for p := s.NextValues(); p != nil; p = s.NextValues() {
+			end, _ := promjson.LastTime(p)
+			fmt.Printf("%s until %d\n", p, end)
+		}
+	}
+	fmt.Println(s.Err(), s.Envelope().Status, s.Envelope().Warnings)
+	// Output:
+	// {"job":"node"}
+	// [1700000000,"1"],[1700000015,"2"] until 1700000015000
+	// <nil> success [partial]
+}
+
+func ExampleSplicer() {
+	morning := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"job":"a"},"values":[[1,"1"]]},{"metric":{"job":"b"},"values":[[1,"2"]]}]}}`
+	evening := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"job":"a"},"values":[[2,"3"]]}]}}`
+
+	var splicer promjson.Splicer // Keep it: it keeps its buffer.
+	_, err := splicer.Splice(os.Stdout,
+		promjson.NewScanner(strings.NewReader(morning), promjson.Options{}),
+		promjson.NewScanner(strings.NewReader(evening), promjson.Options{}))
+	fmt.Println()
+	fmt.Println(err)
+
+	failed := `{"status":"error","errorType":"timeout","error":"query timed out"}`
+	_, err = splicer.Splice(io.Discard,
+		promjson.NewScanner(strings.NewReader(morning), promjson.Options{}),
+		promjson.NewScanner(strings.NewReader(failed), promjson.Options{}))
+	var answer *promjson.AnswerError
+	fmt.Println(errors.As(err, &answer), answer.Type, answer.Message)
+	// Output:
+	// {"status":"success","data":{"resultType":"matrix","result":[{"metric":{"job":"a"},"values":[[1,"1"],[2,"3"]]},{"metric":{"job":"b"},"values":[[1,"2"]]}]}}
+	// <nil>
+	// true timeout query timed out
+}
+
+func ExampleDecode() {
+	answer := `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"job":"node"},"value":[1700000000.5,"0.25"]}]}}`
+	a, err := promjson.Decode(strings.NewReader(answer), promjson.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, s := range a.Series {
+		fmt.Println(s.Labels, s.Values)
+	}
+	// Output: [{job node}] [{1700000000500 0.25}]
+}
+
+func ExampleCompareMetrics() {
+	a, b := []byte(`{"a":"b","c":"d"}`), []byte(`{"a":"b!"}`)
+	fmt.Println(promjson.CompareMetrics(a, b) < 0, string(a) < string(b))
+	// Output: true false
 }

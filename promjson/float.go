@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-//go:generate go run gen.go
+//go:generate go run ./internal/gen
 
 // A float m*2^e with m of 53 bits lies in the middle of the interval of all
 // numbers that read back as it, which reaches half a unit (2^e) to each side.

@@ -98,7 +98,7 @@ func commonPrefix(a, b []byte) int {
 
 // compareSorted walks through both objects, which are well-formed.
 func compareSorted(a, b []byte) int {
-	ra, rb := labelReader{b: a}, labelReader{b: b}
+	ra, rb := readLabels(a), readLabels(b)
 	var room [2][128]byte
 	for {
 		moreA, _ := ra.next()
@@ -126,12 +126,25 @@ func compareSorted(a, b []byte) int {
 // The strings are the caller's: they do not alias metric.
 func DecodeLabels(dst []Label, metric []byte) ([]Label, error) {
 	start := len(dst)
-	r := labelReader{b: metric}
+	var places [32]labelPlace
+	if list, ok := plainLabels(metric, places[:0], 1); ok {
+		text := string(metric) // One string for all.
+		dst = slices.Grow(dst, len(list))
+		for i, p := range list {
+			end := len(text)
+			if i+1 < len(list) {
+				end = list[i+1].start
+			}
+			dst = append(dst, Label{text[p.start+1 : p.nameEnd], text[p.nameEnd+3 : end-2]})
+		}
+		return dst, nil
+	}
+	r := readLabels(metric)
 	var room [128]byte
 	for {
 		more, wrong := r.next()
 		if wrong != "" {
-			return dst[:start], &Error{Offset: int64(r.i), What: wrong, Err: ErrSyntax}
+			return dst[:start], r.error(wrong)
 		}
 		if !more {
 			break
@@ -141,7 +154,7 @@ func DecodeLabels(dst []Label, metric []byte) ([]Label, error) {
 		value, okValue := appendUnescaped(room[:0], r.value)
 		label.Value = string(value)
 		if !okName || !okValue {
-			return dst[:start], &Error{Offset: int64(r.i), What: "an unknown escape", Err: ErrSyntax}
+			return dst[:start], r.error("an unknown escape")
 		}
 		dst = append(dst, label)
 	}
@@ -157,7 +170,7 @@ func metricFormOf(m []byte) (form metricForm, at int, wrong string) {
 	if plainSorted(m) {
 		return formPlain, 0, ""
 	}
-	r := labelReader{b: m}
+	r := readLabels(m)
 	form = formSorted
 	var room [3][128]byte
 	last := room[0][:0]
@@ -283,80 +296,39 @@ func (o *metricOrder) follow(m []byte) (form metricForm, c int, at int, wrong st
 
 // labelReader reads the labels of a metric object spelled in any way.
 type labelReader struct {
-	b           []byte
-	i           int
+	cursor
 	n           int
 	name, value []byte // With their escapes; they alias b.
 }
 
-// next reads one label. It says what is wrong with b[i], if anything.
+func readLabels(m []byte) labelReader { return labelReader{cursor: cursor{b: m}} }
+
+// next reads one label.
 func (r *labelReader) next() (more bool, wrong string) {
-	if r.n == 0 && r.space() != '{' {
-		return false, "expected an object"
-	}
 	if r.n == 0 {
-		r.i++
+		if wrong := r.expect('{'); wrong != "" {
+			return false, wrong
+		}
 	}
-	c := r.space()
-	if c == '}' {
-		r.i++
-		r.space()
-		if r.i != len(r.b) {
+	more, wrong = r.cursor.next(r.n, '}')
+	if wrong != "" {
+		return false, wrong
+	}
+	if !more {
+		if r.space(); r.i != len(r.b) {
 			return false, "more than one object"
 		}
 		return false, ""
-	}
-	if r.n > 0 {
-		if c != ',' {
-			return false, "expected a comma or the closing bracket"
-		}
-		r.i++
 	}
 	r.n++
 	if r.name, wrong = r.text(); wrong != "" {
 		return false, wrong
 	}
-	if r.space() != ':' {
-		return false, "expected a colon"
+	if wrong = r.expect(':'); wrong != "" {
+		return false, wrong
 	}
-	r.i++
 	r.value, wrong = r.text()
 	return true, wrong
-}
-
-// space returns the next byte that is no space, or 0 at the end.
-func (r *labelReader) space() byte {
-	for ; r.i < len(r.b); r.i++ {
-		if !isSpace(r.b[r.i]) {
-			return r.b[r.i]
-		}
-	}
-	return 0
-}
-
-func (r *labelReader) text() (raw []byte, wrong string) {
-	if r.space() != '"' {
-		return nil, "expected a string"
-	}
-	start := r.i + 1
-	for i := start; i < len(r.b); i++ {
-		i = plainRun(r.b, i)
-		if i == len(r.b) {
-			break
-		}
-		switch r.b[i] {
-		case '"':
-			r.i = i + 1
-			return r.b[start:i], ""
-		case '\\':
-			i++
-		default:
-			r.i = i
-			return nil, "a control character in a string"
-		}
-	}
-	r.i = len(r.b)
-	return nil, "a string without an end"
 }
 
 // appendUnescaped appends what stands between the quotes of a JSON string, as

@@ -50,6 +50,12 @@ func TestMetricsCompareByTheirLabels(t *testing.T) {
 	}
 }
 
+func TestBadMetricsCompareByTheirBytes(t *testing.T) {
+	if CompareMetrics([]byte("x"), []byte("{}")) >= 0 || CompareMetrics([]byte("{}"), []byte("x")) <= 0 || CompareMetrics([]byte("x"), []byte("x")) != 0 {
+		t.Error("they do not")
+	}
+}
+
 func TestMetricsInAnySpellingCompareByTheirLabels(t *testing.T) {
 	for seed := range uint64(20000) {
 		r := rand.New(rand.NewPCG(seed, 2))

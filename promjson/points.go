@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"strconv"
 )
 
 // Point is one float sample: T in milliseconds since the epoch, and its value.
@@ -119,4 +120,183 @@ func appendStamp(dst []byte, ms int64) []byte {
 	dst = append(dst, pointGap...)
 	dst = AppendTimestamp(dst, ms)
 	return append(dst, ',', '"')
+}
+
+// Grid holds what the series of one range query share: the times start,
+// start+step, ... of its steps, as text. A caller keeps one Grid through a
+// whole matrix. The text is made when a time is first met, so a grid costs
+// nothing by itself. The zero Grid has no times. A Grid is not safe for
+// concurrent use.
+type Grid struct {
+	start, step int64
+	count       int
+	stamps      []stamp // The times made so far, from the start on.
+}
+
+// stamp is a time as it stands between two values: "],[1700000000,"
+// The last byte of the text is its length.
+type stamp struct {
+	t    int64
+	text [3]uint64
+}
+
+// gridMax bounds a grid's memory at 512 KiB. Prometheus answers a query with
+// 11,000 steps at most; later times are written one by one.
+const gridMax = 1 << 14
+
+// NewGrid returns the grid of count times from startMS in steps of stepMS.
+func NewGrid(startMS, stepMS int64, count int) *Grid {
+	g := new(Grid)
+	g.Reset(startMS, stepMS, count)
+	return g
+}
+
+// Reset gives g other times and keeps its memory.
+func (g *Grid) Reset(startMS, stepMS int64, count int) {
+	if stepMS <= 0 {
+		count = min(count, 1)
+	}
+	*g = Grid{start: startMS, step: stepMS, count: min(count, gridMax), stamps: g.stamps[:0]}
+}
+
+// after returns the index of the time that follows ms, for which the grid then
+// has the text, or -1 where the grid does not know it.
+func (g *Grid) after(ms int64) int {
+	if g == nil || g.step <= 0 || ms < g.start || ms-g.start < 0 {
+		return -1
+	}
+	steps := (ms - g.start) / g.step
+	if steps >= int64(g.count)-1 || g.start+steps*g.step != ms {
+		return -1
+	}
+	next := int(steps) + 1
+	for len(g.stamps) <= next {
+		s, ok := makeStamp(g.start + int64(len(g.stamps))*g.step)
+		if !ok {
+			return -1
+		}
+		g.stamps = append(g.stamps, s)
+	}
+	return next
+}
+
+// makeStamp reports false where the text does not fit.
+func makeStamp(ms int64) (stamp, bool) {
+	var room [40]byte
+	text := appendStamp(room[:0], ms)
+	if len(text) > 23 {
+		return stamp{}, false
+	}
+	clear(room[len(text):])
+	room[23] = byte(len(text))
+	s := stamp{t: ms}
+	for i := range s.text {
+		s.text[i] = binary.LittleEndian.Uint64(room[8*i:])
+	}
+	return s, true
+}
+
+// AppendScalarResult appends the result of a scalar query, [t,"v"]. Prometheus
+// writes it with other rules than samples: the fraction of the time has no
+// trailing zeros and the value never has an exponent.
+func AppendScalarResult(dst []byte, ms int64, v float64) []byte {
+	dst = appendResultTime(dst, ms)
+	dst = append(dst, '"')
+	dst = strconv.AppendFloat(dst, v, 'f', -1, 64)
+	return append(dst, '"', ']')
+}
+
+// AppendStringResult appends the result of a string query, [t,"s"]. Beyond what
+// holds for scalars, the text differs from AppendString's by \b and \f.
+func AppendStringResult(dst []byte, ms int64, s string) []byte {
+	dst = appendResultTime(dst, ms)
+	dst = appendText(dst, s, true)
+	return append(dst, ']')
+}
+
+func appendResultTime(dst []byte, ms int64) []byte {
+	dst = append(dst, '[')
+	dst = strconv.AppendFloat(dst, float64(ms)/1000, 'f', -1, 64)
+	return append(dst, ',')
+}
+
+// Which ends belong to a bucket, as the first element of a bucket's array says.
+const (
+	LeftOpen  = 0 // (lower, upper]
+	RightOpen = 1 // [lower, upper)
+	BothOpen  = 2 // (lower, upper)
+	Closed    = 3 // [lower, upper]
+)
+
+// Boundaries is the number for a bucket whose ends belong to it or not.
+func Boundaries(lowerInclusive, upperInclusive bool) int {
+	switch {
+	case lowerInclusive && upperInclusive:
+		return Closed
+	case lowerInclusive:
+		return RightOpen
+	case upperInclusive:
+		return LeftOpen
+	}
+	return BothOpen
+}
+
+// Bucket is one bucket of a native histogram.
+type Bucket struct {
+	Boundaries          int // LeftOpen, RightOpen, BothOpen or Closed
+	Lower, Upper, Count float64
+}
+
+// AppendHistogram appends a native histogram as Prometheus writes it:
+//
+//	{"count":"5","sum":"18.4","buckets":[[3,"-0.001","0.001","2"],[0,"1","2","3"]]}
+//
+// Buckets with a count of 0 are left out, and so is "buckets" without any.
+func AppendHistogram(dst []byte, count, sum float64, buckets []Bucket) []byte {
+	dst = AppendHistogramStart(dst, count, sum)
+	written := false
+	for i := range buckets {
+		b := &buckets[i]
+		if b.Count == 0 {
+			continue
+		}
+		dst = AppendBucket(dst, !written, b.Boundaries, b.Lower, b.Upper, b.Count)
+		written = true
+	}
+	return AppendHistogramEnd(dst, written)
+}
+
+// AppendHistogramStart begins a histogram for callers that have an iterator and
+// no slice of buckets: AppendBucket and AppendHistogramEnd must follow.
+func AppendHistogramStart(dst []byte, count, sum float64) []byte {
+	dst = append(dst, `{"count":"`...)
+	dst = AppendFloat(dst, count)
+	dst = append(dst, `","sum":"`...)
+	dst = AppendFloat(dst, sum)
+	return append(dst, '"')
+}
+
+// AppendBucket appends one bucket; first says that it is the histogram's first.
+// Prometheus leaves out buckets with a count of 0, so the caller must too.
+func AppendBucket(dst []byte, first bool, boundaries int, lower, upper, count float64) []byte {
+	if first {
+		dst = append(dst, `,"buckets":[[`...)
+	} else {
+		dst = append(dst, ',', '[')
+	}
+	dst = append(dst, byte('0'+boundaries), ',', '"')
+	dst = AppendFloat(dst, lower)
+	dst = append(dst, '"', ',', '"')
+	dst = AppendFloat(dst, upper)
+	dst = append(dst, '"', ',', '"')
+	dst = AppendFloat(dst, count)
+	return append(dst, '"', ']')
+}
+
+// AppendHistogramEnd ends a histogram; any says that it has had a bucket.
+func AppendHistogramEnd(dst []byte, any bool) []byte {
+	if any {
+		dst = append(dst, ']')
+	}
+	return append(dst, '}')
 }

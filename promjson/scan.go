@@ -84,7 +84,7 @@ type Scanner struct {
 	o     Options
 	level level
 	first bool // No member or element of this level has been read yet.
-	seen  struct{ data, result bool }
+	seen  struct{ data, result, series bool }
 	err   error
 
 	envelope  Envelope
@@ -125,11 +125,14 @@ func NewScanner(r io.Reader, o Options) *Scanner {
 }
 
 // Reset makes s read another answer, from r, and keeps its options and memory.
-// The last Envelope remains valid.
 func (s *Scanner) Reset(r io.Reader) {
+	if r == nil {
+		s.ResetBytes(nil)
+		return
+	}
 	buf := s.buf
 	if s.r == nil || len(buf) != s.o.BufferBytes {
-		buf = make([]byte, s.o.BufferBytes)
+		buf = make([]byte, s.o.BufferBytes) // It was another's, or has grown.
 	}
 	s.reset(buffer{r: r, buf: buf})
 }
@@ -151,11 +154,12 @@ func (s *Scanner) reset(b buffer) {
 // Err returns what has ended the series, if it was not the end of the answer.
 func (s *Scanner) Err() error { return s.err }
 
-// Envelope returns what the answer has said so far beside its data.
+// Envelope returns what the answer has said so far beside its data. It is valid
+// until s is reset; the strings in it are the caller's.
 func (s *Scanner) Envelope() *Envelope { return &s.envelope }
 
 // Result returns the result of a scalar or string query, [t,"v"], once Next has
-// returned false, and nil for others.
+// returned false, and nil for others. It is the caller's.
 func (s *Scanner) Result() []byte { return s.result }
 
 // Metric returns the metric object of the series, {"name":"value",...}, as it
@@ -185,6 +189,15 @@ func (s *Scanner) checkMetric() bool {
 
 func (s *Scanner) badMetric(at int, wrong string) error {
 	return &Error{Offset: s.metricAt + int64(at), What: "metric: " + wrong, Err: ErrSyntax}
+}
+
+// locate makes an error in a piece one in the answer.
+func (s *Scanner) locate(piece []byte, err error) error {
+	if e, ok := err.(*Error); ok {
+		// The piece is part of the buffer and reaches as far.
+		return &Error{Offset: s.base + int64(cap(s.buf)-cap(piece)) + e.Offset, What: e.What, Err: e.Err}
+	}
+	return err
 }
 
 // next is Next without a look into the metric object.
@@ -261,8 +274,18 @@ func (s *Scanner) step() (found bool, err error) {
 func (s *Scanner) enter(l level) { s.level, s.first = l, true }
 func (s *Scanner) leave(l level) { s.level, s.first = l, false }
 
-// finish sees that nothing follows the answer.
+// finish sees that the result was of its type and that nothing follows.
 func (s *Scanner) finish() error {
+	switch kind := s.envelope.ResultType; kind {
+	case "matrix", "vector":
+		if s.result != nil {
+			return s.syntax("the result is no " + kind)
+		}
+	case "scalar", "string":
+		if s.seen.series {
+			return s.syntax("the result is no " + kind)
+		}
+	}
 	_, err := s.space()
 	if err != nil && s.eof {
 		return nil

@@ -68,7 +68,7 @@ func (s *Scanner) element() (found bool, err error) {
 			return false, s.syntax("expected a series")
 		}
 	}
-	s.level = levelSeries
+	s.level, s.seen.series = levelSeries, true
 	s.metric, s.form, s.ownsMetric = nil, formUnknown, false
 	s.series = seriesState{}
 

@@ -199,7 +199,7 @@ func (sp *Splicer) array(open string, next func(*Scanner) []byte) error {
 		for piece := next(p.Scanner); piece != nil; piece = next(p.Scanner) {
 			if resumes {
 				if err := begins(piece, end); err != nil {
-					return p.fail(fmt.Errorf("series %s: %w", p.metric, err))
+					return p.fail(fmt.Errorf("series %s: %w", p.metric, p.locate(piece, err)))
 				}
 				resumes = false
 			}
@@ -209,7 +209,7 @@ func (sp *Splicer) array(open string, next func(*Scanner) []byte) error {
 			if i < len(sp.same)-1 {
 				var err error
 				if end, err = LastTime(piece); err != nil {
-					return p.fail(fmt.Errorf("series %s: %w", p.metric, err))
+					return p.fail(fmt.Errorf("series %s: %w", p.metric, p.locate(piece, err)))
 				}
 			}
 		}

@@ -127,21 +127,27 @@ func TestPartsThatDoNotFitAreRefused(t *testing.T) {
 		part    int
 		nothing bool // Nothing may have been written.
 	}{
-		"the same time twice":      {[]string{answerOf(a), answerOf(`{"metric":{"a":"1"},"values":[[2.500,"2"]]}`)}, ErrOverlap, 1, true},
-		"back in time":             {[]string{answerOf(a), answerOf(b), answerOf(`{"metric":{"a":"1"},"values":[[2,"2"]]}`)}, ErrOverlap, 2, true},
-		"histograms at one time":   {[]string{answerOf(`{"metric":{},"histograms":[[1,{"count":"1","sum":"1"}]]}`), answerOf(`{"metric":{},"histograms":[[1,{"count":"1","sum":"1"}]]}`)}, ErrOverlap, 1, true},
-		"out of order":             {[]string{answerOf(b, a), answerOf(a)}, ErrUnsorted, 0, true},
-		"a series twice":           {[]string{answerOf(a, a), answerOf()}, ErrUnsorted, 0, true},
-		"a broken series":          {[]string{answerOf(a), answerOf(a[:20])}, ErrSyntax, 1, true},
-		"cut off":                  {[]string{answerOf(a), answerOf(a)[:90]}, io.ErrUnexpectedEOF, 1, true},
-		"an error":                 {[]string{answerOf(a), `{"status":"error","errorType":"timeout","error":"too slow"}`}, nil, 1, true},
-		"an error behind the data": {[]string{answerOf(a), `{"data":{"result":[` + b + `]},"status":"error"}`}, nil, 1, false},
-		"no status":                {[]string{`{}`}, nil, 0, true},
-		"a vector":                 {[]string{answerOf(a), `{"status":"success","data":{"resultType":"vector","result":[]}}`}, ErrSyntax, 1, true},
-		"a scalar":                 {[]string{`{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}`}, ErrSyntax, 0, true},
-		"no data":                  {[]string{`{"status":"success"}`}, ErrSyntax, 0, true},
-		"a bad metric":             {[]string{answerOf(`{"metric":{"a":"1","a"},"values":[[1,"1"]]}`)}, ErrSyntax, 0, true},
-		"two bad metrics":          {[]string{answerOf(`{"metric":{"a"},"values":[[1,"1"]]}`), answerOf(`{"metric":{"a"},"values":[[2,"1"]]}`)}, ErrSyntax, 0, true},
+		"the same time twice":       {[]string{answerOf(a), answerOf(`{"metric":{"a":"1"},"values":[[2.500,"2"]]}`)}, ErrOverlap, 1, true},
+		"back in time":              {[]string{answerOf(a), answerOf(b), answerOf(`{"metric":{"a":"1"},"values":[[2,"2"]]}`)}, ErrOverlap, 2, true},
+		"histograms at one time":    {[]string{answerOf(`{"metric":{},"histograms":[[1,{"count":"1","sum":"1"}]]}`), answerOf(`{"metric":{},"histograms":[[1,{"count":"1","sum":"1"}]]}`)}, ErrOverlap, 1, true},
+		"out of order":              {[]string{answerOf(b, a), answerOf(a)}, ErrUnsorted, 0, true},
+		"a series twice":            {[]string{answerOf(a, a), answerOf()}, ErrUnsorted, 0, true},
+		"a broken series":           {[]string{answerOf(a), answerOf(a[:20])}, ErrSyntax, 1, true},
+		"cut off":                   {[]string{answerOf(a), answerOf(a)[:90]}, io.ErrUnexpectedEOF, 1, true},
+		"an error":                  {[]string{answerOf(a), `{"status":"error","errorType":"timeout","error":"too slow"}`}, nil, 1, true},
+		"an error behind the data":  {[]string{answerOf(a), `{"data":{"result":[` + b + `]},"status":"error"}`}, nil, 1, false},
+		"no status":                 {[]string{`{}`}, nil, 0, true},
+		"a vector":                  {[]string{answerOf(a), `{"status":"success","data":{"resultType":"vector","result":[]}}`}, ErrSyntax, 1, true},
+		"a scalar":                  {[]string{`{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}`}, ErrSyntax, 0, true},
+		"no data":                   {[]string{`{"status":"success"}`}, ErrSyntax, 0, true},
+		"a bad metric":              {[]string{answerOf(`{"metric":{"a":"1","a"},"values":[[1,"1"]]}`)}, ErrSyntax, 0, true},
+		"another bad metric":        {[]string{answerOf(a), answerOf(`{"metric":{"a":"1","a"},"values":[[1,"1"]]}`)}, ErrSyntax, 1, true},
+		"a bad metric later":        {[]string{answerOf(a, `{"metric":{"a"},"values":[[1,"1"]]}`), answerOf(`{"metric":{"a":"1"},"values":[[7,"1"]]}`)}, ErrSyntax, 0, true},
+		"a last time that is none":  {[]string{answerOf(`{"metric":{},"values":[[1,"2"],["x","3"]]}`), answerOf(`{"metric":{},"values":[[5,"2"]]}`)}, ErrSyntax, 0, true},
+		"a first time that is none": {[]string{answerOf(`{"metric":{},"values":[[1,"2"]]}`), answerOf(`{"metric":{},"values":[[null,"2"]]}`)}, ErrSyntax, 1, true},
+		"a last point that is none": {[]string{answerOf(`{"metric":{},"values":[[1,"2"],3]}`), answerOf(`{"metric":{},"values":[[5,"2"]]}`)}, ErrSyntax, 0, true},
+		"cut off in a long series":  {[]string{answerOf(a), answerOf(`{"metric":{"a":"1"},"values":[` + strings.Repeat(`[7,"1"],`, 20000))}, ErrSyntax, 1, false},
+		"two bad metrics":           {[]string{answerOf(`{"metric":{"a"},"values":[[1,"1"]]}`), answerOf(`{"metric":{"a"},"values":[[2,"1"]]}`)}, ErrSyntax, 0, true},
 	} {
 		got, _, err := spliced(c.parts...)
 		var part *PartError
@@ -149,6 +155,9 @@ func TestPartsThatDoNotFitAreRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if c.want == nil && !errors.As(err, &answer) || c.want != nil && !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && !strings.HasPrefix(err.Error(), fmt.Sprintf("part %d: ", c.part)) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if c.nothing && got != "" {
@@ -183,6 +192,24 @@ func TestOnePartPassesThrough(t *testing.T) {
 	unsorted := answerOf(`{"metric":{"b":"1"}}`, `{"metric":{"a":"1"}}`)
 	got, _, err := spliced(unsorted)
 	check(t, "unsorted", fmt.Sprint(got, err), unsorted+"<nil>")
+}
+
+type shortWriter struct{}
+
+func (shortWriter) Write(p []byte) (int, error) { return len(p) / 2, nil }
+
+func TestPiecesLargerThanTheOutputAreWrittenAsTheyAre(t *testing.T) {
+	src := benchAnswer(2, 0, benchSteps)
+	long := bytes.Replace(src, []byte(`"values":[`), append([]byte(`"values":[`), bytes.Repeat([]byte(`[1,"2"],`), 20000)...), 1)
+	for _, size := range []int{1000, 1 << 20} {
+		var b bytes.Buffer
+		if _, err := new(Splicer).Splice(&b, NewScanner(bytes.NewReader(long), Options{BufferBytes: size})); err != nil || !bytes.Equal(b.Bytes(), long) {
+			t.Error(size, err)
+		}
+	}
+	if _, err := new(Splicer).Splice(shortWriter{}, NewScanner(bytes.NewReader(long), Options{BufferBytes: 1 << 20})); !errors.Is(err, io.ErrShortWrite) {
+		t.Error(err)
+	}
 }
 
 type failingWriter struct{ n int }

@@ -23,6 +23,9 @@ func TestTimesAreReadExactly(t *testing.T) {
 			t.Errorf("%s as the last: got %d, %v, want %d", s, got, err, want)
 		}
 	}
+	if got, err := LastTime([]byte(`[1,"2"],[5,[2],"x"]`)); err != nil || got != 5000 {
+		t.Errorf("got %d, %v", got, err)
+	}
 	for _, s := range []string{"", "-", ".", "1.", ".5", "1e", "1e+", "e5", `"1"`, "NaN", "9223372036854775.808", "1e30", "1.2.3e999"} {
 		if got, err := FirstTime([]byte(`[` + s)); err == nil && s != "1.2.3e999" {
 			t.Errorf("%q: got %d", s, got)

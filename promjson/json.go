@@ -1,6 +1,7 @@
 package promjson
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 )
@@ -207,4 +208,100 @@ func isEscape(c byte) bool {
 		return true
 	}
 	return false
+}
+
+// cursor reads JSON that is in memory as a whole. Where it says what is wrong,
+// it stands at i.
+type cursor struct {
+	b []byte
+	i int
+}
+
+// space skips white space and returns the byte behind it, or 0 at the end.
+func (c *cursor) space() byte {
+	for ; c.i < len(c.b); c.i++ {
+		if !isSpace(c.b[c.i]) {
+			return c.b[c.i]
+		}
+	}
+	return 0
+}
+
+// expect skips white space and reads want.
+func (c *cursor) expect(want byte) (wrong string) {
+	if c.space() != want {
+		return "expected " + string(rune(want))
+	}
+	c.i++
+	return ""
+}
+
+// text reads a string and returns it with its escapes. It aliases b.
+func (c *cursor) text() (raw []byte, wrong string) {
+	if c.space() != '"' {
+		return nil, "expected a string"
+	}
+	start := c.i + 1
+	for i := start; i < len(c.b); i++ {
+		i = plainRun(c.b, i)
+		if i == len(c.b) {
+			break
+		}
+		switch c.b[i] {
+		case '"':
+			c.i = i + 1
+			return c.b[start:i], ""
+		case '\\':
+			i++
+		default:
+			c.i = i
+			return nil, "a control character in a string"
+		}
+	}
+	c.i = len(c.b)
+	return nil, "a string without an end"
+}
+
+// unescaped reads a string, which aliases b if it has no escapes.
+func (c *cursor) unescaped() (text []byte, wrong string) {
+	text, wrong = c.text()
+	if wrong == "" && bytes.IndexByte(text, '\\') >= 0 {
+		var ok bool
+		if text, ok = appendUnescaped(nil, text); !ok {
+			return nil, "an unknown escape"
+		}
+	}
+	return text, wrong
+}
+
+// skip reads any value.
+func (c *cursor) skip() (wrong string) {
+	var k skipper
+	n, done, wrong := k.feed(c.b[c.i:])
+	c.i += n
+	if wrong == "" && !done {
+		wrong = "a value without an end"
+	}
+	return wrong
+}
+
+// next reads what separates the elements of an array or the members of an
+// object: the comma, if n elements have been read, or the closing bracket.
+func (c *cursor) next(n int, end byte) (more bool, wrong string) {
+	got := c.space()
+	if got == end {
+		c.i++
+		return false, ""
+	}
+	if n > 0 {
+		if got != ',' {
+			return false, "expected a comma or the closing bracket"
+		}
+		c.i++
+	}
+	return true, ""
+}
+
+func (c *cursor) error(wrong string) error {
+	return &Error{Offset: int64(c.i), What: wrong, Err: ErrSyntax}
 }

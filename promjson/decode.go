@@ -1,0 +1,313 @@
+package promjson
+
+import (
+	"bytes"
+	"io"
+	"slices"
+	"strconv"
+)
+
+// Answer is an answer as a whole, for those who need its samples. Everything in
+// it is owned.
+type Answer struct {
+	Envelope
+	// Series are those of a matrix, or the samples of a vector, each of which is
+	// a series with one value or one histogram.
+	Series []Series
+	Scalar Point       // Of a scalar result.
+	String StringPoint // Of a string result.
+}
+
+// Series is one series of a matrix.
+type Series struct {
+	Labels     []Label // Sorted by name.
+	Values     []Point
+	Histograms []HistogramPoint
+}
+
+// HistogramPoint is one histogram sample: T in milliseconds since the epoch.
+type HistogramPoint struct {
+	T int64
+	Histogram
+}
+
+// Histogram is a native histogram as this API shows it.
+type Histogram struct {
+	Count, Sum float64
+	Buckets    []Bucket
+}
+
+// StringPoint is the result of a string query.
+type StringPoint struct {
+	T int64
+	S string
+}
+
+// Decode reads an answer and decodes all of it, in memory that Options do not
+// bound. An answer with status "error" is an AnswerError, and its Envelope is
+// returned with it.
+func Decode(r io.Reader, o Options) (*Answer, error) {
+	s := NewScanner(r, o)
+	a := &Answer{}
+	for s.Next() {
+		series, err := decodeSeries(s)
+		if err != nil {
+			return nil, err
+		}
+		a.Series = append(a.Series, series)
+	}
+	if s.Err() != nil {
+		return nil, s.Err()
+	}
+	a.Envelope = s.envelope
+	if a.Status != "success" {
+		return a, &AnswerError{a.Status, a.ErrorType, a.Error}
+	}
+	return a, a.decodeResult(s.result)
+}
+
+func decodeSeries(s *Scanner) (series Series, err error) {
+	if series.Labels, err = DecodeLabels(nil, s.Metric()); err != nil {
+		return series, err
+	}
+	for p := s.NextValues(); p != nil; p = s.NextValues() {
+		if series.Values, err = DecodePoints(series.Values, p); err != nil {
+			return series, s.locate(p, err)
+		}
+	}
+	for p := s.NextHistograms(); p != nil; p = s.NextHistograms() {
+		if series.Histograms, err = DecodeHistograms(series.Histograms, p); err != nil {
+			return series, s.locate(p, err)
+		}
+	}
+	return series, s.Err()
+}
+
+// decodeResult decodes the result of a scalar or string query.
+func (a *Answer) decodeResult(raw []byte) error {
+	switch a.ResultType {
+	case "scalar":
+		points, err := DecodePoints(nil, raw)
+		if err == nil && len(points) != 1 {
+			err = (&cursor{b: raw}).error("expected one scalar")
+		}
+		if err == nil {
+			a.Scalar = points[0]
+		}
+		return err
+	case "string":
+		c := cursor{b: raw}
+		t, wrong := c.pointTime()
+		if wrong == "" {
+			var text []byte
+			text, wrong = c.unescaped()
+			a.String = StringPoint{t, string(text)}
+		}
+		if wrong == "" {
+			wrong = c.expect(']')
+		}
+		if wrong != "" {
+			return c.error(wrong)
+		}
+	}
+	return nil
+}
+
+// DecodePoints appends the points of a piece of values, [t,"v"],[t,"v"].
+func DecodePoints(dst []Point, piece []byte) ([]Point, error) {
+	c := cursor{b: piece}
+	wrong := ""
+	dst = slices.Grow(dst, bytes.Count(piece, []byte{'['}))
+	for n := len(dst); wrong == ""; {
+		if c.space(); c.i == len(c.b) {
+			return dst, nil
+		}
+		if len(dst) > n {
+			if wrong = c.expect(','); wrong != "" {
+				break
+			}
+		}
+		var p Point
+		if p, wrong = c.point(); wrong == "" {
+			dst = append(dst, p)
+		}
+	}
+	return dst, c.error(wrong)
+}
+
+// DecodeHistograms appends the points of a piece of histograms.
+func DecodeHistograms(dst []HistogramPoint, piece []byte) ([]HistogramPoint, error) {
+	c := cursor{b: piece}
+	wrong := ""
+	for n := len(dst); wrong == ""; {
+		if c.space(); c.i == len(c.b) {
+			return dst, nil
+		}
+		if len(dst) > n {
+			if wrong = c.expect(','); wrong != "" {
+				break
+			}
+		}
+		var p HistogramPoint
+		if p.T, wrong = c.pointTime(); wrong != "" {
+			break
+		}
+		if p.Histogram, wrong = c.histogram(); wrong != "" {
+			break
+		}
+		if wrong = c.expect(']'); wrong == "" {
+			dst = append(dst, p)
+		}
+	}
+	return dst, c.error(wrong)
+}
+
+// pointTime reads [t, at the beginning of a point.
+func (c *cursor) pointTime() (ms int64, wrong string) {
+	if wrong = c.expect('['); wrong != "" {
+		return 0, wrong
+	}
+	c.space()
+	ms, n, wrong := parseTime(c.b[c.i:])
+	c.i += n
+	if wrong == "" {
+		wrong = c.expect(',')
+	}
+	return ms, wrong
+}
+
+func (c *cursor) point() (p Point, wrong string) {
+	if p.T, wrong = c.pointTime(); wrong != "" {
+		return p, wrong
+	}
+	if c.i < len(c.b) && c.b[c.i] == '"' {
+		if v, n := parseShort(c.b[c.i+1:]); n > 0 && c.i+n+2 < len(c.b) && c.b[c.i+n+2] == ']' {
+			c.i += n + 3
+			p.F = v
+			return p, ""
+		}
+	}
+	if p.F, wrong = c.float(); wrong != "" {
+		return p, wrong
+	}
+	return p, c.expect(']')
+}
+
+// float reads a quoted float.
+func (c *cursor) float() (v float64, wrong string) {
+	text, wrong := c.unescaped()
+	if wrong != "" {
+		return 0, wrong
+	}
+	v, err := strconv.ParseFloat(string(text), 64)
+	if err != nil {
+		return 0, "expected a float in quotes"
+	}
+	return v, ""
+}
+
+// histogram reads the object of a histogram.
+func (c *cursor) histogram() (h Histogram, wrong string) {
+	if wrong = c.expect('{'); wrong != "" {
+		return h, wrong
+	}
+	for n := 0; ; n++ {
+		more, wrong := c.next(n, '}')
+		if !more || wrong != "" {
+			return h, wrong
+		}
+		name, wrong := c.unescaped()
+		if wrong == "" {
+			wrong = c.expect(':')
+		}
+		if wrong != "" {
+			return h, wrong
+		}
+		switch string(name) {
+		case "count":
+			h.Count, wrong = c.float()
+		case "sum":
+			h.Sum, wrong = c.float()
+		case "buckets":
+			h.Buckets, wrong = c.buckets()
+		default:
+			wrong = c.skip()
+		}
+		if wrong != "" {
+			return h, wrong
+		}
+	}
+}
+
+func (c *cursor) buckets() (list []Bucket, wrong string) {
+	if wrong = c.expect('['); wrong != "" {
+		return nil, wrong
+	}
+	for {
+		more, wrong := c.next(len(list), ']')
+		if !more || wrong != "" {
+			return list, wrong
+		}
+		b, wrong := c.bucket()
+		if wrong != "" {
+			return list, wrong
+		}
+		list = append(list, b)
+	}
+}
+
+func (c *cursor) bucket() (b Bucket, wrong string) {
+	if wrong = c.expect('['); wrong != "" {
+		return b, wrong
+	}
+	digit := c.space() - '0'
+	if digit > Closed {
+		return b, "expected the number of a bucket's boundaries"
+	}
+	c.i++
+	b.Boundaries = int(digit)
+	for _, v := range [...]*float64{&b.Lower, &b.Upper, &b.Count} {
+		if wrong = c.expect(','); wrong != "" {
+			return b, wrong
+		}
+		if *v, wrong = c.float(); wrong != "" {
+			return b, wrong
+		}
+	}
+	return b, c.expect(']')
+}
+
+// powersOfTen are those that are floats.
+var powersOfTen = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
+	1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22}
+
+// parseShort reads a float without an exponent up to a quote and returns its
+// length. If digits and power of ten are floats themselves, one division rounds
+// to the right float; for others it returns 0.
+func parseShort(b []byte) (v float64, n int) {
+	negative := len(b) > 0 && b[0] == '-'
+	if negative {
+		n++
+	}
+	digits, first, point := uint64(0), n, -1
+	for ; n < len(b) && n < 18; n++ {
+		if d := b[n] - '0'; d <= 9 {
+			digits = digits*10 + uint64(d)
+		} else if b[n] == '.' && point < 0 && n > first {
+			point = n
+		} else {
+			break
+		}
+	}
+	if n == len(b) || b[n] != '"' || n == first || point == n-1 || digits > maxExact {
+		return 0, 0
+	}
+	v = float64(digits)
+	if point >= 0 {
+		v /= powersOfTen[n-point-1]
+	}
+	if negative {
+		v = -v
+	}
+	return v, n
+}

@@ -1,0 +1,216 @@
+package promjson
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// encode writes a as Prometheus does.
+func (a *Answer) encode() string {
+	b := fmt.Appendf(nil, `{"status":"success","data":{"resultType":"%s","result":`, a.ResultType)
+	switch a.ResultType {
+	case "scalar":
+		b = AppendScalarResult(b, a.Scalar.T, a.Scalar.F)
+	case "string":
+		b = AppendStringResult(b, a.String.T, a.String.S)
+	default:
+		b = append(b, '[')
+		for i, s := range a.Series {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = s.encode(b, a.ResultType == "vector")
+		}
+		b = append(b, ']')
+	}
+	o := output{buf: append(b, '}')}
+	o.buf = append(make([]byte, 0, 1<<20), o.buf...)
+	o.envelope(&a.Envelope)
+	return string(o.buf) + "}"
+}
+
+func (s *Series) encode(b []byte, single bool) []byte {
+	b = append(b, `{"metric":{`...)
+	for i, l := range s.Labels {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = AppendLabelString(b, l.Name)
+		b = append(b, ':')
+		b = AppendLabelString(b, l.Value)
+	}
+	b = append(b, '}')
+	open, end, plural := "[", "]", "s"
+	if single {
+		open, end, plural = "", "", ""
+	}
+	if len(s.Values) > 0 {
+		b = append(b, `,"value`+plural+`":`+open...)
+		b = AppendPoints(b, nil, s.Values)
+		b = append(b, end...)
+	}
+	for i, h := range s.Histograms {
+		if i == 0 {
+			b = append(b, `,"histogram`+plural+`":`+open...)
+		} else {
+			b = append(b, ',')
+		}
+		b = AppendTimestamp(append(b, '['), h.T)
+		b = AppendHistogram(append(b, ','), h.Count, h.Sum, h.Buckets)
+		b = append(b, ']')
+	}
+	if len(s.Histograms) > 0 {
+		b = append(b, end...)
+	}
+	return append(b, '}')
+}
+
+func TestAnswersOfPrometheusReadBackAsWritten(t *testing.T) {
+	for _, name := range []string{"matrix_floats", "matrix_histograms", "matrix_empty", "matrix_nolabels", "vector", "vector_empty", "scalar", "string"} {
+		src, err := os.ReadFile("testdata/" + name + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, size := range []int{16, 100, 0} {
+			a, err := Decode(bytes.NewReader(src), Options{BufferBytes: size})
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			check(t, name, a.encode(), string(src))
+		}
+	}
+}
+
+func TestAnyWayToSpellPointsIsDecoded(t *testing.T) {
+	points, err := DecodePoints(nil, []byte(` [ 1 , "2" ] ,[1.5e0,"\u0031e3"],[-1.5,"-0"],[0,"NaN"],[0,"-Inf"],[0,"+Inf"],[0,"12345678901234567890"],[0,"0.1234567890123456789"],[1700000000.123,"9007199254740993"] `))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, "points", fmt.Sprint(points), "[{1000 2} {1500 1000} {-1500 -0} {0 NaN} {0 -Inf} {0 +Inf} {0 1.2345678901234567e+19} {0 0.12345678901234568} {1700000000123 9.007199254740992e+15}]")
+	histograms, err := DecodeHistograms(nil, []byte(`[1,{}],[2,{"sum":"1","x":[{}],"co\u0075nt":"2", "buckets" : [ ] }], [3,{"buckets":[ [ 3 , "1","2" ,"3"] ]}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, "histograms", fmt.Sprint(histograms), "[{1000 {0 0 []}} {2000 {2 1 []}} {3000 {0 0 [{3 1 2 3}]}}]")
+}
+
+func TestBadPointsAreRefused(t *testing.T) {
+	for _, s := range []string{`[`, `[1`, `[1,`, `[1,2]`, `[1,"2"`, `[1,"2",3]`, `[1,"x"]`, `[1,""]`, `["1","2"]`, `[1,"2"],`, `,[1,"2"]`, `[1,"2"] [1,"2"]`,
+		"[1,\"2\"]\x00", `[1,"1.2.3"]`, `[1,"-"]`, `[1,".5.5"]`, `{}`, `[1e999,"1"]`, `[1,"1]`} {
+		if points, err := DecodePoints(nil, []byte(s)); !errors.Is(err, ErrSyntax) {
+			t.Errorf("%q was decoded: %v, %v", s, points, err)
+		}
+	}
+	for _, s := range []string{`[1,{]`, `[1,{"count":1}]`, `[1,{"buckets":{}}]`, `[1,{"buckets":[[4,"1","2","3"]]}]`, `[1,{"buckets":[[0,"1","2"]]}]`, `[1,{"x":[}]`, `[1,{"x":`, `[1,{}`, `[1,{},]`, `[1,{"count":"1",}]`, `[1,"2"]`,
+		`[1,{}] [1,{}]`, `1`, `["1",{}]`, `[1,{"buckets":[1]}]`, `[1,{"buckets":[[0,1,"2","3"]]}]`, `[1,{"\x":1}]`} {
+		if points, err := DecodeHistograms(nil, []byte(s)); !errors.Is(err, ErrSyntax) {
+			t.Errorf("%q was decoded: %v, %v", s, points, err)
+		}
+	}
+}
+
+func TestDecodingSaysWhereItFails(t *testing.T) {
+	src := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[[1,"1"],[2,"2"],[3,"3"],[4,"bad"]]}]}}`
+	for _, size := range []int{16, 64, 1000} {
+		_, err := Decode(strings.NewReader(src), Options{BufferBytes: size})
+		var e *Error
+		if !errors.As(err, &e) || !errors.Is(err, ErrSyntax) || src[e.Offset-5:e.Offset] != `"bad"` {
+			t.Errorf("buffer of %d: %v", size, err)
+		}
+	}
+	a, err := Decode(strings.NewReader(`{"status":"error","errorType":"bad_data","error":"why"}`), Options{})
+	var answer *AnswerError
+	if !errors.As(err, &answer) || *answer != (AnswerError{"error", "bad_data", "why"}) || a == nil || a.Error != "why" {
+		t.Errorf("an error: %v", err)
+	}
+	for _, src := range []string{"", answerOf(`{"metric":{"a":1}}`), answerOf(`{"metric":{},"histograms":[[1,2]]}`), answerOf(`{"metric":{"a":"\u00zz"}}`),
+		`{"status":"success","data":{"resultType":"scalar","result":[]}}`, `{"status":"success","data":{"resultType":"scalar","result":[1,"x"]}}`,
+		`{"status":"success","data":{"resultType":"string","result":[1,2]}}`, `{"status":"success","data":{"resultType":"string","result":["1"]}}`} {
+		if a, err := Decode(strings.NewReader(src), Options{}); err == nil {
+			t.Errorf("%s was decoded: %+v", src, a)
+		}
+	}
+}
+
+func TestShortFloatsAreParsedExactly(t *testing.T) {
+	for range 300000 {
+		s := strconv.FormatFloat(randomValue(1), 'f', rand.IntN(22)-1, 64)
+		want, _ := strconv.ParseFloat(s, 64)
+		v, n := parseShort([]byte(s + `"`))
+		if n != 0 && (n != len(s) || math.Float64bits(v) != math.Float64bits(want)) {
+			t.Fatalf("%s: got %v, %d", s, v, n)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[[1,"1"]],"histograms":[[2,{"count":"1","sum":"2","buckets":[[0,"1","2","3"]]}]]}]}}`))
+	f.Add([]byte(`{"status":"success","data":{"resultType":"string","result":[1,"x"]}}`))
+	f.Fuzz(func(t *testing.T, src []byte) {
+		a, err := Decode(bytes.NewReader(src), Options{})
+		if err != nil {
+			return
+		}
+		switch a.ResultType {
+		case "matrix", "vector", "scalar", "string":
+		default:
+			return
+		}
+		if max(a.Scalar.T, a.String.T) > 1<<50 || min(a.Scalar.T, a.String.T) < -1<<50 {
+			return // Such times are written as floats.
+		}
+		// What was decoded reads back. The first time may mend invalid UTF-8.
+		text := ""
+		for range 2 {
+			text = a.encode()
+			if a, err = Decode(strings.NewReader(text), Options{}); err != nil {
+				t.Fatalf("%q became %s: %v", src, text, err)
+			}
+		}
+		if again := a.encode(); again != text {
+			t.Fatalf("%q became %s and then %s", src, text, again)
+		}
+	})
+}
+
+func BenchmarkDecode(b *testing.B) {
+	const series = 1100
+	src := benchAnswer(series, 0, benchSteps)
+	b.Run("answer", func(b *testing.B) {
+		r := bytes.NewReader(src)
+		b.ReportAllocs()
+		done := reportCPU(b, series*benchSteps, "cpu-ns/sample")
+		for b.Loop() {
+			r.Reset(src)
+			if _, err := Decode(r, Options{}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		done()
+	})
+	b.Run("points", func(b *testing.B) {
+		var points []Point
+		s := NewScanner(nil, Options{})
+		b.ReportAllocs()
+		done := reportCPU(b, series*benchSteps, "cpu-ns/sample")
+		for b.Loop() {
+			s.ResetBytes(src)
+			for s.Next() {
+				for p := s.NextValues(); p != nil; p = s.NextValues() {
+					var err error
+					if points, err = DecodePoints(points[:0], p); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+		}
+		done()
+	})
+}

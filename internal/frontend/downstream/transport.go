@@ -1,11 +1,13 @@
 package downstream
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -13,7 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
-	"go.yaml.in/yaml/v2"
+	"go.yaml.in/yaml/v3"
 )
 
 // Transport holds the settings of connections, with the keys of the file that
@@ -56,7 +58,12 @@ var goTypeName = regexp.MustCompile(` (in|into) (type )?downstream\.\w+`)
 // errors that name their line.
 func ParseTransport(text []byte) (Transport, error) {
 	var t Transport
-	err := yaml.UnmarshalStrict(text, &t)
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	err := decoder.Decode(&t)
+	if errors.Is(err, io.EOF) { // nothing is set
+		err = nil
+	}
 	var faults *yaml.TypeError
 	if errors.As(err, &faults) {
 		var errs []error

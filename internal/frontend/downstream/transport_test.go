@@ -76,7 +76,7 @@ func TestFaultsOfTransportSettingsAreNamed(t *testing.T) {
 	for text, want := range map[string]string{
 		"idle_conn_timeout: 1m\nmax_idle_connections: 5": "line 2: field max_idle_connections not found",
 		"tls_config:\n  ca: x\n  cert: y":                "line 2: field ca not found\nline 3: field cert not found",
-		"max_idle_conns: 1\nmax_idle_conns: 2":           "line 2: field max_idle_conns already set",
+		"max_idle_conns: 1\nmax_idle_conns: 2":           "line 2: mapping key \"max_idle_conns\" already defined at line 1",
 		"max_idle_conns: many":                           "line 1: cannot unmarshal !!str `many` into int",
 		"idle_conn_timeout: 5":                           `not a valid duration string: "5"`,
 		"max_conns_per_host: -1":                         "max_conns_per_host -1 is negative",

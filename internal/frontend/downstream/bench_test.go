@@ -3,6 +3,7 @@ package downstream
 import (
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,29 +13,26 @@ import (
 // but write: what remains is the system calls of both sides and the hash.
 func BenchmarkBody(b *testing.B) {
 	const answerBytes = 64 << 20
-	piece := []byte(strings.Repeat(`[1700000000,"12345.678"],`, 1<<18/25))
+	answer := []byte(strings.Repeat(`[1700000000,"12345.678"],`, answerBytes/25+1))[:answerBytes]
 	for _, framing := range []string{"content-length", "one chunk", "chunks of 64 KiB"} {
 		server := serveHTTP(b, func(w http.ResponseWriter, _ *http.Request) {
-			size := len(piece)
+			size := answerBytes
 			switch framing {
 			case "content-length":
 				w.Header().Set("Content-Length", strconv.Itoa(answerBytes))
-			case "one chunk":
-				size = answerBytes
-			default:
+			case "chunks of 64 KiB":
 				size = 64 << 10
 			}
-			writePieces(w, piece, size, answerBytes)
+			for piece := range slices.Chunk(answer, size) {
+				if _, err := w.Write(piece); err != nil {
+					return
+				}
+			}
 		}, nil)
 		for _, buffer := range []int{64 << 10, 256 << 10} {
-			for _, opts := range []Options{{}, {NoResume: true}} {
-				opts.URL, opts.ReadBufferBytes = server, buffer
-				name := framing + "/buffer " + strconv.Itoa(buffer>>10) + "K"
-				if opts.NoResume {
-					name += "/no hash"
-				}
-				b.Run(name, func(b *testing.B) { benchmarkBody(b, opts, answerBytes) })
-			}
+			b.Run(framing+"/buffer "+strconv.Itoa(buffer>>10)+"K", func(b *testing.B) {
+				benchmarkBody(b, Options{URL: server, ReadBufferBytes: buffer}, answerBytes)
+			})
 		}
 	}
 }
@@ -59,4 +57,55 @@ func benchmarkBody(b *testing.B, opts Options, answerBytes int64) {
 		}
 	}
 	b.ReportMetric(float64(reads)/float64(b.N), "reads/op")
+}
+
+// endlessBody gives bytes for ever.
+type endlessBody struct{}
+
+func (endlessBody) Read(p []byte) (int, error) { return len(p), nil }
+func (endlessBody) Close() error               { return nil }
+
+func TestReadingDoesNotAllocate(t *testing.T) {
+	endless := fakeTripper(func(*http.Request) (*http.Response, error) {
+		resp := status(http.StatusOK)
+		resp.Body = endlessBody{}
+		return resp, nil
+	})
+	resp, err := open(t, Options{URL: "http://down.example", Wrap: endless.wrap}, Request{Path: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	p := make([]byte, 64<<10)
+	check(t, "allocations a read", testing.AllocsPerRun(100, func() {
+		if _, err := resp.Body.Read(p); err != nil {
+			t.Fatal(err)
+		}
+	}), 0)
+}
+
+// What a Body adds to a source that costs nothing, in reads of 256 KiB.
+func BenchmarkBodyAlone(b *testing.B) {
+	endless := fakeTripper(func(*http.Request) (*http.Response, error) {
+		resp := status(http.StatusOK)
+		resp.Body = endlessBody{}
+		return resp, nil
+	})
+	for name, noResume := range map[string]bool{"hash": false, "no hash": true} {
+		b.Run(name, func(b *testing.B) {
+			resp, err := open(b, Options{URL: "http://down.example", Wrap: endless.wrap, NoResume: noResume, BytesMax: 1 << 60}, Request{Path: "/"})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer resp.Body.Close()
+			p := make([]byte, 256<<10)
+			b.SetBytes(int64(len(p)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := resp.Body.Read(p); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }

@@ -10,8 +10,10 @@ import (
 	"github.com/ferula-io/ferula/internal/bufpool"
 )
 
-// errClosed is what a Read after Close says.
-var errClosed = errors.New("downstream: read of a closed body")
+var (
+	errClosed   = errors.New("downstream: the body is closed")
+	errNotEnded = errors.New("downstream: an answer that has not ended needs no resuming")
+)
 
 // A caller whose own buffer is too small lends none for skipping what it already has.
 const (
@@ -99,8 +101,11 @@ func (b *Body) settle(scratch []byte) {
 func (b *Body) Resume() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !errors.Is(b.err, io.EOF) {
-		return fmt.Errorf("downstream: an answer that has not ended cannot be resumed: %w", b.err)
+	switch {
+	case b.err == nil:
+		return errNotEnded
+	case !errors.Is(b.err, io.EOF):
+		return b.err
 	}
 	b.err, b.next = nil, &brokenError{fmt.Errorf("%w: %w", ErrUnavailable, errEarly)}
 	b.call.client.metrics.inFlight.Inc()

@@ -27,24 +27,6 @@ func serveHTTP(t testing.TB, handler http.HandlerFunc, connState func(net.Conn, 
 	return server.URL
 }
 
-// writePieces writes total bytes, size at once, each reaching the wire as one.
-func writePieces(w io.Writer, piece []byte, size, total int) {
-	if size > len(piece) {
-		whole := make([]byte, 0, size)
-		for len(whole) < size {
-			whole = append(whole, piece[:min(len(piece), size-len(whole))]...)
-		}
-		piece = whole
-	}
-	for total > 0 {
-		n, err := w.Write(piece[:min(size, total, len(piece))])
-		if err != nil {
-			return
-		}
-		total -= n
-	}
-}
-
 // scripted answers one request after another as told, and notes when each came.
 type scripted struct {
 	script []func(*http.Request) (*http.Response, error)

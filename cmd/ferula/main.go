@@ -21,7 +21,8 @@ import (
 )
 
 type commands struct {
-	Serve serveCommand `cmd:"" help:"Scrape, store, query and draw metrics in one process."`
+	Serve         serveCommand         `cmd:"" help:"Scrape, store, query and draw metrics in one process."`
+	QueryFrontend queryFrontendCommand `cmd:"" help:"Split, cache and merge queries before a Prometheus or Thanos query."`
 
 	Version kong.VersionFlag `name:"version" help:"Print the version."`
 }

@@ -10,6 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/frontend/splice"
@@ -51,6 +55,7 @@ type exchange struct {
 	query query
 	body  []byte // of a request that is not a form
 	began time.Time
+	span  trace.Span
 
 	answer *answerWriter
 	status int
@@ -68,11 +73,21 @@ func (x *exchange) stage(name string, since time.Time) {
 	took := x.f.opts.Now().Sub(since)
 	x.stages = append(x.stages, stage{name, took})
 	x.f.metrics.stage(name, took)
+	_, span := x.f.opts.Tracer.Start(x.r.Context(), name, trace.WithTimestamp(since))
+	span.End()
 }
 
 // begin reads a request.
-func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (*exchange, error) {
-	x := &exchange{f: f, w: w, r: r, kind: kindOf(r.URL.Path), began: f.opts.Now(), status: http.StatusOK}
+func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *exchange, err error) {
+	ctx := f.opts.Propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	ctx, span := f.opts.Tracer.Start(ctx, r.URL.Path, trace.WithSpanKind(trace.SpanKindServer))
+	r = r.WithContext(ctx)
+	defer func() {
+		if err != nil {
+			span.End()
+		}
+	}()
+	x := &exchange{f: f, w: w, r: r, span: span, kind: kindOf(r.URL.Path), began: f.opts.Now(), status: http.StatusOK}
 	r.Body = http.MaxBytesReader(w, r.Body, formMaxBytes)
 	x.query = query{path: r.URL.EscapedPath(), header: f.forwarded(r.Header)}
 	isForm := strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded")
@@ -149,6 +164,9 @@ func (x *exchange) end() {
 	took := f.opts.Now().Sub(x.began)
 	f.metrics.inFlight(-1)
 	f.metrics.request(x, took)
+	x.span.SetAttributes(attribute.String("query", x.query.params.Get("query")), attribute.String("tenant", x.query.tenant),
+		attribute.String("cache", x.cache), attribute.Int("status", x.status), attribute.Int64("bytes", x.answer.written))
+	x.span.End()
 	if f.opts.SlowerThan == 0 || took < f.opts.SlowerThan || x.kind == kindOther && !strings.HasSuffix(x.query.path, "/query") {
 		return
 	}

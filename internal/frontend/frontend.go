@@ -22,6 +22,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/promql/parser"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
@@ -69,6 +72,8 @@ type Options struct {
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
+	Tracer     trace.Tracer // of a span for each request and stage; nil: none
+	Propagator propagation.TextMapPropagator
 	Now        func() time.Time
 }
 
@@ -104,6 +109,12 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Tracer == nil {
+		o.Tracer = noop.NewTracerProvider().Tracer("")
+	}
+	if o.Propagator == nil {
+		o.Propagator = propagation.TraceContext{}
 	}
 	if o.Now == nil {
 		o.Now = time.Now

@@ -150,7 +150,7 @@ type memoryExtent struct {
 
 func newMemoryCache() *memoryCache { return &memoryCache{entries: map[string][]*memoryExtent{}} }
 
-func (c *memoryCache) Lookup(_ context.Context, key string, startMS, endMS int64) ([]Extent, func()) {
+func (c *memoryCache) Lookup(_ context.Context, key string, startMS, endMS int64) []Extent {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var found []Extent
@@ -162,7 +162,7 @@ func (c *memoryCache) Lookup(_ context.Context, key string, startMS, endMS int64
 			next = e.end + 1
 		}
 	}
-	return found, func() {}
+	return found
 }
 
 func (c *memoryCache) Keep(key string, startMS, endMS, _ int64) Keeper {

@@ -101,9 +101,7 @@ func (f *Frontend) fetchLists(x *exchange, q query, pieces []split.Range, useCac
 func (f *Frontend) fetchList(ctx context.Context, q query, piece split.Range, budget *byteBudget, useCache bool) (list splice.List, cached bool, err error) {
 	key := fmt.Sprintf("%s|%d|%d", q.key(), piece.StartMS, piece.EndMS)
 	if useCache {
-		found, done := f.opts.LabelCache.Lookup(ctx, key, piece.StartMS, piece.EndMS)
-		defer done()
-		for _, e := range found {
+		for _, e := range f.opts.LabelCache.Lookup(ctx, key, piece.StartMS, piece.EndMS) {
 			if from, to := e.Bounds(); from != piece.StartMS || to != piece.EndMS {
 				continue
 			}

@@ -51,7 +51,6 @@ var errCacheLost = errors.New("kept answer is lost")
 // answerParts plans, fetches and puts together.
 func (f *Frontend) answerParts(x *exchange, q query, r split.Range, shape split.Shape, useCache bool) error {
 	plan := f.plan(x, q, r, shape, useCache)
-	defer plan.finish()
 	if len(plan.parts) == 1 && plan.parts[0].cached == nil && plan.parts[0].keep == nil {
 		// One part that nobody keeps: nothing to put together.
 		return f.passThrough(x, q)
@@ -79,7 +78,6 @@ func cuttable(q query) bool {
 type plan struct {
 	parts []planPart
 	query query
-	done  []func() // to call once the kept parts are read
 }
 
 // planPart is one part: cached, or to be fetched and maybe kept.

@@ -17,8 +17,8 @@ import (
 // behind it.
 type RangeCache interface {
 	// Lookup finds what is kept of [startMS, endMS] under key, sorted and not
-	// overlapping. A failure is a miss. done is called once the extents are read.
-	Lookup(ctx context.Context, key string, startMS, endMS int64) (extents []Extent, done func())
+	// overlapping. A failure is a miss.
+	Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent
 	// Keep takes the bytes of an answer that holds at least [startMS, endMS]; all
 	// that it holds is on the grid of startMS and stepMS.
 	Keep(key string, startMS, endMS, stepMS int64) Keeper
@@ -97,15 +97,6 @@ func (p *plan) giveUp() {
 		}
 	}
 	p.parts = p.parts[:0]
-	p.finish()
-}
-
-// finish lets go of what was looked up.
-func (p *plan) finish() {
-	for _, done := range p.done {
-		done()
-	}
-	p.done = nil
 }
 
 // planPart adds one interval of a query: kept extents, and fetches for the gaps,
@@ -114,9 +105,7 @@ func (f *Frontend) planPart(x *exchange, p *plan, part split.Part, interval time
 	key := fmt.Sprintf("%s|%d|%d|%d|%d", p.query.key(), part.StepMS, part.Phase(), interval.Milliseconds(), part.Index)
 	var known []split.Range
 	var extents []Extent
-	found, done := f.opts.Cache.Lookup(x.r.Context(), key, part.StartMS, part.EndMS)
-	p.done = append(p.done, done)
-	for _, e := range found {
+	for _, e := range f.opts.Cache.Lookup(x.r.Context(), key, part.StartMS, part.EndMS) {
 		from, to := e.Bounds()
 		if piece, ok := part.Clip(from, to); ok {
 			known, extents = append(known, piece), append(extents, e)

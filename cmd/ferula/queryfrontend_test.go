@@ -1,0 +1,120 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/ferula-io/ferula/internal/role"
+)
+
+func parse(t *testing.T, args ...string) (*commands, error) {
+	t.Helper()
+	var cli commands
+	parser, err := kong.New(&cli, kong.Name("ferula"), kong.Exit(func(int) {}), kong.Vars{"features": featureNames(), "version": "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = parser.Parse(args)
+	return &cli, err
+}
+
+func frontendOptions(t *testing.T, args ...string) (role.QueryFrontendOptions, error) {
+	t.Helper()
+	cli, err := parse(t, append([]string{"query-frontend"}, args...)...)
+	if err != nil {
+		return role.QueryFrontendOptions{}, err
+	}
+	if err := cli.QueryFrontend.Refused.check(); err != nil {
+		return role.QueryFrontendOptions{}, err
+	}
+	return cli.QueryFrontend.options()
+}
+
+// The arguments that kube-thanos gives a query frontend.
+func TestTheArgumentsOfKubeThanosAreTakenAsTheyAre(t *testing.T) {
+	t.Setenv("HOST_IP_ADDRESS", "10.0.0.7")
+	o, err := frontendOptions(t,
+		"--log.level=info",
+		"--log.format=logfmt",
+		"--query-frontend.compress-responses",
+		"--http-address=0.0.0.0:9090",
+		"--query-frontend.downstream-url=http://thanos-query.thanos.svc.cluster.local.:9090",
+		"--query-range.split-interval=24h",
+		"--labels.split-interval=24h",
+		"--query-range.max-retries-per-request=0",
+		"--labels.max-retries-per-request=0",
+		"--query-frontend.log-queries-longer-than=10s",
+		"--query-range.response-cache-config=\"config\":\n  \"addresses\":\n  - \"dnssrv+_client._tcp.memcached.thanos.svc.cluster.local\"\n  - \"$(HOST_IP_ADDRESS):11211\"\n  \"max_size\": \"1GiB\"\n\"type\": \"memcached\"",
+		"--labels.response-cache-config=\"config\":\n  \"max_size\": \"0\"\n\"type\": \"in-memory\"",
+		"--cache-compression-type=snappy",
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Web.ListenAddress != "0.0.0.0:9090" || o.Downstream.URL != "http://thanos-query.thanos.svc.cluster.local.:9090" {
+		t.Errorf("addresses: %+v", o.Web)
+	}
+	if o.Frontend.Split.Interval != 24*time.Hour || o.Frontend.SlowerThan != 10*time.Second || o.Frontend.RangeRetries != -1 || o.Frontend.NoCompression {
+		t.Errorf("%+v", o.Frontend)
+	}
+	if !strings.Contains(o.RangeCache, "10.0.0.7:11211") {
+		t.Errorf("the environment is not put in: %s", o.RangeCache)
+	}
+}
+
+func TestDynamicSplittingTakesThePlaceOfTheDefaultInterval(t *testing.T) {
+	o, err := frontendOptions(t, "--query-range.min-split-interval=1h", "--query-range.max-split-interval=12h", "--query-range.horizontal-shards=4")
+	if err != nil || o.Frontend.Split.Interval != 0 || o.Frontend.Split.HorizontalShards != 4 {
+		t.Errorf("%v %+v", err, o.Frontend.Split)
+	}
+}
+
+func TestWhatWouldChangeAnswersIfIgnoredIsRefused(t *testing.T) {
+	for _, arg := range []string{"--query-range.request-downsampled", "--tracing.config-file=/nowhere", "--nonsense", "--query-range.split-interval=soon", "--query-frontend.downstream-tripper-config=nonsense: 1", "--query-range.response-cache-config-file=/nowhere"} {
+		if _, err := frontendOptions(t, arg); err == nil {
+			t.Errorf("%s is accepted", arg)
+		}
+	}
+	if _, err := frontendOptions(t, "--no-query-range.request-downsampled"); err != nil {
+		t.Error(err)
+	}
+}
+
+// The list of flags is that of Thanos 0.42.4's help.
+func TestEveryFlagOfThanosIsDocumentedAndKnown(t *testing.T) {
+	names, err := os.ReadFile("testdata/thanos-query-frontend-flags.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := os.ReadFile("../../docs/ops/flags.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	help := map[string]bool{}
+	var cli commands
+	parser, err := kong.New(&cli, kong.Vars{"features": "", "version": ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range parser.Model.Children {
+		if command.Name == "query-frontend" {
+			for _, flag := range command.Flags {
+				help[flag.Name] = true
+			}
+		}
+	}
+	for _, name := range strings.Fields(string(names)) {
+		row := regexp.MustCompile("(?m)^\\| `--" + regexp.QuoteMeta(name) + "` \\| (honoured|inert|refused) \\|").FindString(string(doc))
+		if row == "" {
+			t.Errorf("docs/ops/flags.md has no row for --%s", name)
+		}
+		if !help[name] {
+			t.Errorf("--%s is not known", name)
+		}
+	}
+}

@@ -1,0 +1,208 @@
+package role
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ferula-io/ferula/internal/frontend"
+	"github.com/ferula-io/ferula/internal/frontend/cache"
+	"github.com/ferula-io/ferula/internal/frontend/downstream"
+	"github.com/ferula-io/ferula/internal/frontend/limit"
+	"github.com/ferula-io/ferula/internal/frontend/splice"
+)
+
+// QueryFrontendOptions are what `ferula query-frontend` runs with.
+type QueryFrontendOptions struct {
+	Web         WebOptions
+	DisableCORS bool
+	Downstream  downstream.Options
+	Frontend    frontend.Options // Downstream, caches, Admission, Logger and Registerer are filled in
+	// RangeCache and LabelCache are Thanos' YAML of a response cache; "" for none.
+	RangeCache, LabelCache string
+	Limits                 limit.Options
+	Tracing                string // Thanos' YAML; "" sends none
+
+	Logger *slog.Logger
+}
+
+// QueryFrontend is a query frontend in one process. Use NewQueryFrontend, then
+// Run once.
+type QueryFrontend struct {
+	opts     QueryFrontendOptions
+	reg      *prometheus.Registry
+	client   *downstream.Client
+	tracing  *tracing
+	caches   []*cache.Cache
+	listener net.Listener
+	gate     *gate
+	handler  http.Handler
+}
+
+// NewQueryFrontend builds the process and begins to listen.
+func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
+	opts.Web = opts.Web.withDefaults()
+	q := &QueryFrontend{opts: opts, reg: newRegistry(), gate: &gate{}}
+	defer func() {
+		if err != nil {
+			_ = q.free()
+		}
+	}()
+	if q.tracing, err = newTracing(opts.Tracing, "ferula-query-frontend"); err != nil {
+		return nil, fmt.Errorf("tracing.config: %w", err)
+	}
+	if opts.Tracing != "" {
+		opts.Downstream.Wrap = q.tracing.around
+	}
+	if q.client, err = downstream.New(opts.Downstream, opts.Logger.With("component", "downstream"), q.reg); err != nil {
+		return nil, fmt.Errorf("downstream: %w", err)
+	}
+	o := opts.Frontend
+	o.Downstream, o.Logger, o.Registerer = q.client, opts.Logger, q.reg
+	o.Tracer, o.Propagator = q.tracing.provider.Tracer("ferula/frontend"), q.tracing.propagator
+	if o.Cache, err = q.newCache(opts.RangeCache, "query_range"); err != nil {
+		return nil, fmt.Errorf("query-range.response-cache-config: %w", err)
+	}
+	if o.LabelCache, err = q.newCache(opts.LabelCache, "labels"); err != nil {
+		return nil, fmt.Errorf("labels.response-cache-config: %w", err)
+	}
+	admission, err := limit.New(opts.Limits, q.reg)
+	if err != nil {
+		return nil, fmt.Errorf("limits: %w", err)
+	}
+	o.Admission = admission
+	front, err := frontend.New(o)
+	if err != nil {
+		return nil, err
+	}
+	if q.listener, err = opts.Web.listen(); err != nil {
+		return nil, err
+	}
+	q.handler = q.newHandler(front)
+	return q, nil
+}
+
+// newCache makes a result cache of its YAML, or none.
+func (q *QueryFrontend) newCache(yaml, name string) (frontend.RangeCache, error) {
+	if yaml == "" {
+		return nil, nil
+	}
+	reg := prometheus.WrapRegistererWith(prometheus.Labels{"cache": name}, q.reg)
+	c, inert, err := cache.FromConfig([]byte(yaml), cache.Options{Merge: mergeExtents}, q.opts.Logger.With("component", "cache", "cache", name), reg)
+	if err != nil {
+		return nil, err
+	}
+	if len(inert) > 0 {
+		q.opts.Logger.Warn("keys of the cache configuration that have no effect here", "cache", name, "keys", inert)
+	}
+	q.caches = append(q.caches, c)
+	return keptAnswers{c}, nil
+}
+
+// mergeExtents lays kept answers end to end, for the cache's own tidying up.
+func mergeExtents(_ context.Context, dst io.Writer, sources []cache.Source) error {
+	parts := make([]splice.Part, len(sources))
+	for i, source := range sources {
+		parts[i] = splice.Part{Body: source, Cut: true, FromMS: source.StartMS, ToMS: source.EndMS}
+	}
+	s := splice.New(splice.Options{})
+	if err := s.Open(parts); err != nil {
+		return err
+	}
+	_, err := s.WriteTo(dst)
+	return err
+}
+
+// keptAnswers is a cache as the frontend sees it.
+type keptAnswers struct{ *cache.Cache }
+
+// Lookup implements frontend.RangeCache.
+func (k keptAnswers) Lookup(ctx context.Context, key string, startMS, endMS int64) []frontend.Extent {
+	found := k.Cache.Lookup(ctx, key, startMS, endMS)
+	extents := make([]frontend.Extent, len(found))
+	for i, e := range found {
+		extents[i] = e
+	}
+	return extents
+}
+
+// Keep implements frontend.RangeCache.
+func (k keptAnswers) Keep(key string, startMS, endMS, stepMS int64) frontend.Keeper {
+	return k.Cache.Writer(key, startMS, endMS, stepMS)
+}
+
+func (q *QueryFrontend) newHandler(front *frontend.Frontend) http.Handler {
+	mux := http.NewServeMux()
+	operational(mux, "", q.gate)
+	mux.Handle("GET /metrics", metricsHandler(q.reg, q.opts.Logger))
+	mux.Handle("/", q.withCORS(front))
+	return mux
+}
+
+// withCORS lets pages of any origin ask, as Thanos does, unless told otherwise.
+func (q *QueryFrontend) withCORS(next http.Handler) http.Handler {
+	if q.opts.DisableCORS {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Access-Control-Allow-Headers", "Accept, Accept-Encoding, Authorization, Content-Type, Origin")
+		h.Set("Access-Control-Allow-Methods", "GET, POST, OPTIONS")
+		h.Set("Access-Control-Allow-Origin", "*")
+		h.Set("Access-Control-Expose-Headers", "Date, Server-Timing, X-Ferula-Cache")
+		if r.Method == http.MethodOptions {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Addr is the address listened on.
+func (q *QueryFrontend) Addr() net.Addr { return q.listener.Addr() }
+
+// Run serves until ctx ends or something fails, and drains.
+func (q *QueryFrontend) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	server := q.opts.Web.server(q.handler, q.opts.Logger)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := q.opts.Web.serve(q.listener, server, q.opts.Logger); err != nil {
+			stop(fmt.Errorf("web server: %w", err))
+		}
+	})
+	q.gate.ready()
+	q.opts.Logger.Info("Ready", "url", "http://"+q.listener.Addr().String()+"/", "downstream", q.opts.Downstream.URL)
+	<-ctx.Done()
+	q.gate.stopping()
+	q.opts.Logger.Info("Stopping", "reason", context.Cause(ctx))
+	err := q.opts.Web.drain(server)
+	serving.Wait()
+	if e := context.Cause(ctx); !errors.Is(e, context.Canceled) {
+		err = errors.Join(err, e)
+	}
+	return errors.Join(err, q.free())
+}
+
+// free lets go of what NewQueryFrontend took.
+func (q *QueryFrontend) free() error {
+	var errs []error
+	for _, c := range q.caches {
+		errs = append(errs, c.Close())
+	}
+	if q.client != nil {
+		q.client.Close()
+	}
+	if q.tracing != nil {
+		errs = append(errs, q.tracing.close())
+	}
+	return errors.Join(errs...)
+}

@@ -204,7 +204,7 @@ func TestRetriesWorkOverTheNetwork(t *testing.T) {
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 		}
 	})
-	status, body, err := get(t, client(t, Options{URL: server.url, FirstByteTimeout: 50 * time.Millisecond}, nil), "/")
+	status, body, err := get(t, client(t, Options{URL: server.url, FirstByteTimeout: 300 * time.Millisecond, Retries: 10}, nil), "/")
 	checkIs(t, err, nil)
 	check(t, "answer", fmt.Sprint(status, body), "200ok")
 }

@@ -29,7 +29,7 @@ const (
 	blockMS         = 2 * hourMS
 	sliceMS         = blockMS / 4
 	seriesPerCommit = 1000
-	seriesPerPod    = 10
+	seriesPerPod    = 10 // unless said otherwise
 )
 
 // QuietStartMS is a start (2026-01-01T04:00:00Z) from which up to 8 h of blocks stay as they are: the last three of the
@@ -46,6 +46,9 @@ type Spec struct {
 	StepMS  int64 // between them
 	StartMS int64 // of the first block, a multiple of 2 h; no sample lies before
 	Seed    uint64
+
+	Second string `json:",omitempty"` // the name of as many series more, with the same labels and values of their own
+	PerPod int    `json:",omitempty"` // series of one pod, which share its instance; 10 if 0
 }
 
 // EndMS is the first time at which there are no more samples.
@@ -80,13 +83,20 @@ func Ensure(ctx context.Context, cache string, s Spec) (string, error) {
 	return dir, os.Rename(part, dir)
 }
 
-// Labels are those of series number i: eight with the name; ten series, one a container, to a pod.
+func (s Spec) perPod() int {
+	if s.PerPod > 0 {
+		return s.PerPod
+	}
+	return seriesPerPod
+}
+
+// Labels are those of series number i: eight with the name; each series of a pod is a container's.
 func (s Spec) Labels(i int) labels.Labels {
-	pod := i / seriesPerPod
+	pod := i / s.perPod()
 	return labels.FromStrings(
 		labels.MetricName, s.Metric,
 		"cluster", "eu-west-1",
-		"container", fmt.Sprintf("container-%d", i%seriesPerPod),
+		"container", fmt.Sprintf("container-%d", i%s.perPod()),
 		"instance", fmt.Sprintf("10.%d.%d.%d:9100", 32+pod>>16, pod>>8&255, pod&255),
 		"job", "kubernetes-pods",
 		"namespace", fmt.Sprintf("team-%02d", pod%20),
@@ -97,18 +107,24 @@ func (s Spec) Labels(i int) labels.Labels {
 
 // timeMS is when sample number j of series i was scraped: each pod at its own offset behind the step.
 func (s Spec) timeMS(i, j int) int64 {
-	return s.StartMS + int64(j)*s.StepMS + int64(uint32(i/seriesPerPod)*2654435761)%s.StepMS
+	return s.StartMS + int64(j)*s.StepMS + int64(uint32(i/s.perPod())*2654435761)%s.StepMS
 }
 
 // write makes all blocks in dir, one after the other, so that memory holds one block's worth of samples.
 func write(ctx context.Context, dir string, s Spec) error {
-	sources := make([]source, s.Series)
+	specs := []Spec{s}
+	if s.Second != "" {
+		second := s
+		second.Metric = s.Second
+		specs = append(specs, second)
+	}
+	sources := make([]source, len(specs)*s.Series) // metric by metric
 	for i := range sources {
 		sources[i] = newSource(s.Values, s.Seed, i)
 	}
-	done := make([]int, s.Series) // samples written of each series
+	done := make([]int, len(sources)) // samples written of each series
 	for start := s.StartMS; start < s.EndMS(); start += blockMS {
-		if err := writeBlock(ctx, dir, s, start+blockMS, sources, done); err != nil {
+		if err := writeBlock(ctx, dir, specs, start+blockMS, sources, done); err != nil {
 			return err
 		}
 	}
@@ -117,7 +133,7 @@ func write(ctx context.Context, dir string, s Spec) error {
 
 // writeBlock writes the samples before end that are not yet done, slice by slice, because the writer's head takes no
 // sample that is older than half a block behind the newest one committed.
-func writeBlock(ctx context.Context, dir string, s Spec, end int64, sources []source, done []int) error {
+func writeBlock(ctx context.Context, dir string, specs []Spec, end int64, sources []source, done []int) error {
 	w, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, blockMS)
 	if err != nil {
 		return err
@@ -128,9 +144,11 @@ func writeBlock(ctx context.Context, dir string, s Spec, end int64, sources []so
 		for from := 0; from < len(sources); from += seriesPerCommit {
 			app := w.Appender(ctx)
 			for i := from; i < min(from+seriesPerCommit, len(sources)); i++ {
-				lset := s.Labels(i)
-				for ; done[i] < s.Samples && s.timeMS(i, done[i]) < slice; done[i]++ {
-					if refs[i], err = app.Append(refs[i], lset, s.timeMS(i, done[i]), sources[i].next()); err != nil {
+				s := specs[i/specs[0].Series]
+				n := i % s.Series
+				lset := s.Labels(n)
+				for ; done[i] < s.Samples && s.timeMS(n, done[i]) < slice; done[i]++ {
+					if refs[i], err = app.Append(refs[i], lset, s.timeMS(n, done[i]), sources[i].next()); err != nil {
 						return fmt.Errorf("series %d: %w", i, err)
 					}
 				}

@@ -141,3 +141,44 @@ func TestSeriesAreDifferentAndNamedAlikeEverywhere(t *testing.T) {
 		t.Errorf("keys: %s, %s, %s", s.key(), other.key(), smallSpec().key())
 	}
 }
+
+func TestASecondMetricHasTheSameLabels(t *testing.T) {
+	cache, s := t.TempDir(), smallSpec()
+	s.Series, s.Second, s.PerPod, s.Samples = 7, "n", 1, 10
+	dir, err := Ensure(context.Background(), cache, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := tsdb.Open(dir, slog.New(slog.DiscardHandler), nil, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	q, err := db.Querier(math.MinInt64, math.MaxInt64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	set := q.Select(context.Background(), true, nil, labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, "m|n"))
+	seen, values := map[string]int{}, map[float64]bool{}
+	for set.Next() {
+		it := set.At().Iterator(nil)
+		n := 0
+		for ; it.Next() == chunkenc.ValFloat; n++ {
+			_, v := it.At()
+			values[v] = true
+		}
+		if n != s.Samples {
+			t.Errorf("%s: %d samples", set.At().Labels(), n)
+		}
+		seen[labels.NewBuilder(set.At().Labels()).Del(labels.MetricName).Labels().Get("instance")]++
+	}
+	if set.Err() != nil || len(seen) != 7 || len(values) != 2*7*10 {
+		t.Errorf("%v: %d instances, %d values", set.Err(), len(seen), len(values))
+	}
+	for instance, n := range seen {
+		if n != 2 {
+			t.Errorf("%s has %d metrics", instance, n)
+		}
+	}
+}

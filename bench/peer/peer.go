@@ -35,6 +35,7 @@ const (
 	Thanos     = "thanos"
 	VersityGW  = "versitygw"
 	Ferula     = "ferula"
+	Relay      = "relay" // the bench's own floor under frontends
 )
 
 // RuntimeEnv is the environment by which every program is given the same runtime settings.
@@ -58,32 +59,37 @@ type Programs struct {
 	Root  string            // of the repository, absolute
 	Cache string            // absolute folder for what is built here
 	Given map[string]string // name to path, of programs that are not to be built
-	Null  bool              // run Prometheus in ferula's place, to see what the bench makes of equals
+	Null  bool              // run the peer in ferula's place, to see what the bench makes of equals
 }
 
 // Program is a built program.
 type Program struct {
-	Name    string
+	Name    string // the part it plays; under -null the peer plays ferula's
 	Path    string
-	Command []string // what stands before its flags
-	Version string   // as it says itself, in one line
+	Version string // as it says itself, in one line
+	kind    string // what it is
+}
+
+// Ferula is ferula, or under -null the peer that is measured in its place.
+func (p Programs) Ferula(ctx context.Context, instead string) (Program, error) {
+	if !p.Null {
+		return p.Get(ctx, Ferula)
+	}
+	same, err := p.Get(ctx, instead)
+	same.Name = Ferula
+	return same, err
 }
 
 // Get builds the named program, or finds it built.
 func (p Programs) Get(ctx context.Context, name string) (Program, error) {
-	program := Program{Name: name, Path: p.Given[name]}
-	if name == Ferula && p.Null {
-		same, err := p.Get(ctx, Prometheus)
-		same.Name = Ferula
-		return same, err
-	}
-	if name == Ferula {
-		program.Command = []string{"serve"}
-	}
+	program := Program{Name: name, Path: p.Given[name], kind: name}
 	if program.Path == "" {
 		build := p.buildPeer
-		if name == Ferula {
+		switch name {
+		case Ferula:
 			build = p.buildFerula
+		case Relay:
+			build = p.buildOwn
 		}
 		path, err := build(ctx, name)
 		if err != nil {
@@ -91,8 +97,8 @@ func (p Programs) Get(ctx context.Context, name string) (Program, error) {
 		}
 		program.Path = path
 	}
-	if name == Ferula {
-		program.Version = "ferula, built from this tree"
+	if name == Ferula || name == Relay {
+		program.Version = name + ", built from this tree"
 		return program, nil
 	}
 	version, err := run(ctx, p.Root, nil, program.Path, "--version")
@@ -116,13 +122,56 @@ func (p Program) Serve(t TSDB) proc.Spec {
 	return proc.Spec{
 		Name: p.Name, Path: p.Path, Env: RuntimeEnv(), Ready: "/-/ready", Log: t.Log,
 		Args: func(addr string) []string {
-			return append(append([]string{}, p.Command...),
+			var args []string
+			if p.kind == Ferula {
+				args = append(args, "serve")
+			}
+			return append(args,
 				"--config.file="+t.Config,
 				"--storage.tsdb.path="+t.Dir,
 				"--storage.tsdb.retention.time="+retentionOfAges,
 				"--web.listen-address="+addr,
 			)
 		},
+	}
+}
+
+// Frontend is what a query frontend is given.
+type Frontend struct {
+	Downstream string   // URL
+	Interval   string   // of a split
+	Cache      string   // YAML of the result cache; empty for none
+	More       []string // flags
+	Log        string
+}
+
+// Frontend starts Thanos' query frontend, or ferula's. Both take the same flags. Start and end are left as they are asked
+// for, so that both put the same questions to the downstream, and answers are compressed as the client accepts.
+func (p Program) Frontend(f Frontend) proc.Spec {
+	return proc.Spec{
+		Name: p.Name, Path: p.Path, Env: RuntimeEnv(), Ready: "/-/ready", Log: f.Log,
+		Args: func(addr string) []string {
+			args := []string{
+				"query-frontend",
+				"--http-address=" + addr,
+				"--query-frontend.downstream-url=" + f.Downstream,
+				"--query-frontend.compress-responses",
+				"--query-range.split-interval=" + f.Interval,
+				"--no-query-range.align-range-with-step",
+			}
+			if f.Cache != "" {
+				args = append(args, "--query-range.response-cache-config="+f.Cache)
+			}
+			return append(args, f.More...)
+		},
+	}
+}
+
+// Relay starts the relay before a downstream.
+func (p Program) Relay(downstream, log string) proc.Spec {
+	return proc.Spec{
+		Name: p.Name, Path: p.Path, Env: RuntimeEnv(), Ready: "/-/ready", Log: log,
+		Args: func(addr string) []string { return []string{"-listen=" + addr, "-downstream=" + downstream} },
 	}
 }
 
@@ -135,6 +184,14 @@ func (p Programs) buildPeer(ctx context.Context, name string) (string, error) {
 func (p Programs) buildFerula(ctx context.Context, name string) (string, error) {
 	path := filepath.Join(p.Cache, name)
 	_, err := run(ctx, p.Root, []string{"GOWORK=", "GOFLAGS=", "CGO_ENABLED=0"},
+		"go", "build", "-trimpath", "-buildvcs=false", "-o", path, "./cmd/"+name)
+	return path, err
+}
+
+// buildOwn builds a program of the bench's own.
+func (p Programs) buildOwn(ctx context.Context, name string) (string, error) {
+	path := filepath.Join(p.Cache, name)
+	_, err := run(ctx, filepath.Join(p.Root, "bench"), []string{"GOWORK=off", "GOFLAGS=", "CGO_ENABLED=0"},
 		"go", "build", "-trimpath", "-buildvcs=false", "-o", path, "./cmd/"+name)
 	return path, err
 }

@@ -30,7 +30,8 @@ type Request struct {
 
 // Answer says how a request was answered.
 type Answer struct {
-	Encoding  string        // Content-Encoding as the server set it
+	Header    http.Header   // as the server set it
+	Encoding  string        // Content-Encoding
 	Bytes     int64         // of the body as it was sent, after compression
 	Wire      int64         // read from the connection: body, framing and headers
 	FirstByte time.Duration // until the first byte of the body was read
@@ -92,7 +93,7 @@ func (c *Client) Get(ctx context.Context, r Request, w io.Writer) (Answer, error
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, errorTextBytes)) // only to be quoted
 		return Answer{}, fmt.Errorf("%s: %w %s: %s", target, ErrStatus, resp.Status, text)
 	}
-	a := Answer{Encoding: resp.Header.Get("Content-Encoding")}
+	a := Answer{Header: resp.Header, Encoding: resp.Header.Get("Content-Encoding")}
 	buffer := make([]byte, drainBufferBytes)
 	for {
 		n, err := resp.Body.Read(buffer)

@@ -103,12 +103,16 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	if b.data, err = blocks.Ensure(ctx, env.Cache, spec); err != nil {
 		return nil, err
 	}
-	for i, name := range []string{peer.Prometheus, peer.Ferula} {
-		program, err := env.Programs.Get(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		b.sides[i] = side{name: b.out.Sides[i], program: program, dir: filepath.Join(env.Cache, "run", "api", name)}
+	prometheus, err := env.Programs.Get(ctx, peer.Prometheus)
+	if err != nil {
+		return nil, err
+	}
+	ferula, err := env.Programs.Ferula(ctx, peer.Prometheus)
+	if err != nil {
+		return nil, err
+	}
+	for i, program := range []peer.Program{prometheus, ferula} {
+		b.sides[i] = side{name: b.out.Sides[i], program: program, dir: filepath.Join(env.Cache, "run", "api", program.Name)}
 		b.out.Versions = append(b.out.Versions, program.Version)
 	}
 	if err := b.alive(ctx); err != nil {

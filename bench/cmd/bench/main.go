@@ -42,7 +42,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 3, "readings of each kind and side, of which the best counts")
 	flag.BoolVar(&o.list, "list", false, "list areas and goals, and run nothing")
 	flag.BoolVar(&o.strict, "strict", false, "exit with 1 when a goal falls short or is missing")
-	flag.BoolVar(&o.null, "null", false, "run Prometheus in ferula's place, to see what the bench makes of equals; writes no results")
+	flag.BoolVar(&o.null, "null", false, "run the peer in ferula's place, to see what the bench makes of equals; writes no results")
 	flag.Func("bin", "name=path of a program that is not to be built, such as ferula=/tmp/ferula; repeatable", func(s string) error {
 		name, path, ok := strings.Cut(s, "=")
 		if !ok {

@@ -1,0 +1,461 @@
+package cache
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/model"
+	"go.yaml.in/yaml/v3"
+)
+
+// Config is which store a cache has, with which options. It comes from the YAML of
+// Thanos' --query-range.response-cache-config.
+type Config struct {
+	Type string // IN-MEMORY, MEMCACHED or REDIS
+	// TTL is Thanos' validity of a cache in memory, and expiration of the others.
+	TTL       time.Duration
+	Memory    MemoryOptions
+	Memcached MemcachedOptions
+	Redis     RedisOptions
+
+	// Options of the cache; 0: the default.
+	Workers         int           // max_async_concurrency
+	QueueMax        int           // max_async_buffer_size
+	BreakerFailures int           // consecutive_failures
+	BreakerBackoff  time.Duration // open_duration
+	PartBytes       int           // by max_item_size
+	EntryBytesMax   int64         // by max_size
+
+	memoryUnlimited  bool
+	memcachedAnySize bool
+}
+
+// The stores that a Config may name.
+const (
+	TypeMemory    = "IN-MEMORY"
+	TypeMemcached = "MEMCACHED"
+	TypeRedis     = "REDIS"
+)
+
+// FromConfig makes a cache of Thanos' YAML. What opts has takes precedence. inert are
+// the keys that were given and have no effect here, each with the reason.
+func FromConfig(text []byte, opts Options, logger *slog.Logger, reg prometheus.Registerer) (c *Cache, inert []string, err error) {
+	config, inert, err := ParseConfig(text)
+	if err != nil {
+		return nil, nil, err
+	}
+	var store Store
+	switch config.Type {
+	case TypeMemory:
+		store, err = NewMemory(config.Memory, reg)
+	case TypeMemcached:
+		store, err = NewMemcached(config.Memcached, logger)
+	case TypeRedis:
+		store, err = NewRedis(config.Redis, logger)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	orDefault(&opts.TTL, config.TTL)
+	orDefault(&opts.Workers, config.Workers)
+	orDefault(&opts.QueueMax, config.QueueMax)
+	orDefault(&opts.BreakerFailures, config.BreakerFailures)
+	orDefault(&opts.BreakerBackoff, config.BreakerBackoff)
+	orDefault(&opts.PartBytes, config.PartBytes)
+	orDefault(&opts.EntryBytesMax, config.EntryBytesMax)
+	if c, err = New(store, opts, logger, reg); err != nil {
+		return nil, nil, errors.Join(err, store.Close())
+	}
+	return c, inert, nil
+}
+
+// ParseConfig reads Thanos' YAML. Unknown keys are errors, with their lines; all
+// other faults are told at once. inert is as for FromConfig.
+func ParseConfig(text []byte) (config Config, inert []string, err error) {
+	outer, err := strict[yaml.Node](text)
+	if err != nil {
+		return config, nil, err
+	}
+	config.Type = strings.ToUpper(outer.Type)
+	switch config.Type {
+	case TypeMemory:
+		err = config.readMemory(text)
+	case TypeMemcached:
+		err = config.readMemcached(text)
+	case TypeRedis:
+		err = config.readRedis(text)
+	default:
+		err = fmt.Errorf("type %q: it must be %s, %s or %s", outer.Type, TypeMemory, TypeMemcached, TypeRedis)
+	}
+	if err != nil {
+		return Config{}, nil, err
+	}
+	return config, config.inert(&outer.Config), nil
+}
+
+// document is the outer part of the YAML.
+type document[T any] struct {
+	Type   string `yaml:"type"`
+	Config T      `yaml:"config"`
+}
+
+// goType is what the YAML library adds to the name of an unknown key.
+var goType = regexp.MustCompile(` in type (struct \{.*\}|\S+)`)
+
+// strict decodes a document that has no unknown keys; an empty one gives zeros.
+func strict[T any](text []byte) (doc document[T], err error) {
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
+		return doc, errors.New(goType.ReplaceAllString(err.Error(), ""))
+	}
+	return doc, nil
+}
+
+// duration is a time as Prometheus or as Go writes it.
+type duration time.Duration
+
+// UnmarshalYAML reads 1d as well as 1h30m0s and 0.5s.
+func (d *duration) UnmarshalYAML(node *yaml.Node) error {
+	if p, err := model.ParseDuration(node.Value); err == nil {
+		*d = duration(p)
+		return nil
+	}
+	p, err := time.ParseDuration(node.Value)
+	if err != nil {
+		return fmt.Errorf("line %d: %q is no duration", node.Line, node.Value)
+	}
+	*d = duration(p)
+	return nil
+}
+
+// binarySize is a size whose KB is 1024 bytes, as Thanos reads max_item_size.
+type binarySize int64
+
+// UnmarshalYAML reads a size.
+func (s *binarySize) UnmarshalYAML(node *yaml.Node) error {
+	n, err := parseSize(node, 1024)
+	*s = binarySize(n)
+	return err
+}
+
+// decimalSize is a size whose KB is 1000 bytes, as Thanos reads max_size.
+type decimalSize int64
+
+// UnmarshalYAML reads a size.
+func (s *decimalSize) UnmarshalYAML(node *yaml.Node) error {
+	n, err := parseSize(node, 1000)
+	*s = decimalSize(n)
+	return err
+}
+
+// parseSize reads a number of bytes with an optional unit: B, KB, KiB, …, TiB; the B
+// may be left out, and case does not matter.
+func parseSize(node *yaml.Node, kilo float64) (int64, error) {
+	text := strings.ToLower(strings.TrimSpace(node.Value))
+	end := strings.IndexFunc(text, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
+	if end < 0 {
+		end = len(text)
+	}
+	unit := strings.TrimSuffix(strings.TrimSpace(text[end:]), "b")
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseFloat(text[:end], 64)
+	if strings.HasSuffix(unit, "i") && len(unit) == 2 {
+		unit, kilo = unit[:1], 1024
+	}
+	power := strings.Index("kmgt", unit) + 1
+	if unit == "" {
+		power = 0
+	}
+	for range power {
+		n *= kilo
+	}
+	if err != nil || len(unit) > 1 || (unit != "" && power == 0) || n > 1<<50 {
+		return 0, fmt.Errorf("line %d: %q is no size", node.Line, node.Value)
+	}
+	return int64(n), nil
+}
+
+type memoryYAML struct {
+	MaxSize      decimalSize `yaml:"max_size"`
+	MaxSizeItems int         `yaml:"max_size_items"`
+	Validity     duration    `yaml:"validity"`
+}
+
+func (c *Config) readMemory(text []byte) error {
+	doc, err := strict[memoryYAML](text)
+	if err != nil {
+		return err
+	}
+	y := doc.Config
+	if y.MaxSizeItems < 0 || y.Validity < 0 {
+		return errors.New("max_size_items and validity cannot be negative")
+	}
+	c.TTL = time.Duration(y.Validity)
+	c.memoryUnlimited = y.MaxSize == 0
+	c.Memory = MemoryOptions{BytesMax: int64(y.MaxSize), ItemsMax: y.MaxSizeItems}
+	orDefault(&c.Memory.BytesMax, memoryBytesMax)
+	// One query may not turn everybody else's answers out, and a part must fit.
+	c.EntryBytesMax = max(c.Memory.BytesMax/4, partBytesMin)
+	c.PartBytes = int(min(512<<10, max(c.Memory.BytesMax/8, partBytesMin)))
+	c.EntryBytesMax = max(c.EntryBytesMax, int64(c.PartBytes))
+	return nil
+}
+
+type breakerYAML struct {
+	Enabled             bool     `yaml:"enabled"`
+	HalfOpenMaxRequests uint32   `yaml:"half_open_max_requests"`
+	OpenDuration        duration `yaml:"open_duration"`
+	MinRequests         uint32   `yaml:"min_requests"`
+	ConsecutiveFailures uint32   `yaml:"consecutive_failures"`
+	FailurePercent      float64  `yaml:"failure_percent"`
+}
+
+func (c *Config) setBreaker(y breakerYAML) {
+	if y.Enabled {
+		c.BreakerFailures, c.BreakerBackoff = int(y.ConsecutiveFailures), time.Duration(y.OpenDuration)
+	}
+}
+
+type memcachedYAML struct {
+	Addresses                 []string    `yaml:"addresses"`
+	Timeout                   duration    `yaml:"timeout"`
+	MaxIdleConnections        int         `yaml:"max_idle_connections"`
+	MaxAsyncConcurrency       int         `yaml:"max_async_concurrency"`
+	MaxAsyncBufferSize        int         `yaml:"max_async_buffer_size"`
+	MaxGetMultiConcurrency    int         `yaml:"max_get_multi_concurrency"`
+	MaxItemSize               *binarySize `yaml:"max_item_size"`
+	MaxGetMultiBatchSize      int         `yaml:"max_get_multi_batch_size"`
+	DNSProviderUpdateInterval duration    `yaml:"dns_provider_update_interval"`
+	AutoDiscovery             bool        `yaml:"auto_discovery"`
+	SetAsyncCircuitBreaker    breakerYAML `yaml:"set_async_circuit_breaker_config"`
+	TLSEnabled                bool        `yaml:"tls_enabled"`
+	TLSConfig                 tlsYAML     `yaml:"tls_config"`
+	Expiration                duration    `yaml:"expiration"`
+}
+
+// expirationDefault is Thanos' for the stores outside of the process.
+const expirationDefault = 24 * time.Hour
+
+func (c *Config) readMemcached(text []byte) error {
+	doc, err := strict[memcachedYAML](text)
+	if err != nil {
+		return err
+	}
+	y := doc.Config
+	var faults []error
+	if len(y.Addresses) == 0 {
+		faults = append(faults, errors.New("no memcached addresses"))
+	}
+	faults = append(faults, negative(map[string]int64{
+		"timeout": int64(y.Timeout), "max_idle_connections": int64(y.MaxIdleConnections),
+		"max_async_concurrency": int64(y.MaxAsyncConcurrency), "max_async_buffer_size": int64(y.MaxAsyncBufferSize),
+		"max_get_multi_concurrency": int64(y.MaxGetMultiConcurrency), "expiration": int64(y.Expiration),
+		"dns_provider_update_interval": int64(y.DNSProviderUpdateInterval),
+	}))
+	tls, err := tlsOf(y.TLSEnabled, y.TLSConfig)
+	if err := errors.Join(append(faults, err)...); err != nil {
+		return err
+	}
+	c.TTL = time.Duration(y.Expiration)
+	orDefault(&c.TTL, expirationDefault)
+	c.Memcached = MemcachedOptions{
+		Addresses: y.Addresses, AutoDiscovery: y.AutoDiscovery, UpdateInterval: time.Duration(y.DNSProviderUpdateInterval),
+		Timeout: time.Duration(y.Timeout), IdleConnectionsMax: y.MaxIdleConnections, OperationsMax: y.MaxGetMultiConcurrency,
+		TTL: c.TTL, TLS: tls,
+	}
+	if y.MaxItemSize != nil {
+		c.Memcached.ItemBytesMax = int64(*y.MaxItemSize)
+		if *y.MaxItemSize == 0 { // Thanos': any size
+			c.memcachedAnySize, c.Memcached.ItemBytesMax = true, 1<<40
+		}
+		c.PartBytes = int(min(512<<10, c.Memcached.ItemBytesMax-2*itemOverheadBytes))
+		if c.PartBytes < partBytesMin {
+			return fmt.Errorf("max_item_size: %d bytes: at least %d", c.Memcached.ItemBytesMax, partBytesMin+2*itemOverheadBytes)
+		}
+	}
+	c.Workers, c.QueueMax = y.MaxAsyncConcurrency, y.MaxAsyncBufferSize
+	c.setBreaker(y.SetAsyncCircuitBreaker)
+	c.Memcached.ServerFailures, c.Memcached.ServerBackoff = c.BreakerFailures, c.BreakerBackoff
+	return nil
+}
+
+type redisYAML struct {
+	Addr                   string      `yaml:"addr"`
+	Prefix                 string      `yaml:"prefix"`
+	Username               string      `yaml:"username"`
+	Password               string      `yaml:"password"`
+	DB                     int         `yaml:"db"`
+	DialTimeout            duration    `yaml:"dial_timeout"`
+	ReadTimeout            duration    `yaml:"read_timeout"`
+	WriteTimeout           duration    `yaml:"write_timeout"`
+	MaxGetMultiConcurrency int         `yaml:"max_get_multi_concurrency"`
+	GetMultiBatchSize      int         `yaml:"get_multi_batch_size"`
+	MaxSetMultiConcurrency int         `yaml:"max_set_multi_concurrency"`
+	SetMultiBatchSize      int         `yaml:"set_multi_batch_size"`
+	TLSEnabled             bool        `yaml:"tls_enabled"`
+	TLSConfig              tlsYAML     `yaml:"tls_config"`
+	CacheSize              binarySize  `yaml:"cache_size"`
+	MasterName             string      `yaml:"master_name"`
+	MaxAsyncBufferSize     int         `yaml:"max_async_buffer_size"`
+	MaxAsyncConcurrency    int         `yaml:"max_async_concurrency"`
+	SetAsyncCircuitBreaker breakerYAML `yaml:"set_async_circuit_breaker_config"`
+	Expiration             duration    `yaml:"expiration"`
+	// Of older versions of Thanos.
+	PoolSize     int      `yaml:"pool_size"`
+	MinIdleConns int      `yaml:"min_idle_conns"`
+	IdleTimeout  duration `yaml:"idle_timeout"`
+	MaxConnAge   duration `yaml:"max_conn_age"`
+}
+
+func (c *Config) readRedis(text []byte) error {
+	doc, err := strict[redisYAML](text)
+	if err != nil {
+		return err
+	}
+	y := doc.Config
+	var faults []error
+	if y.Addr == "" {
+		faults = append(faults, errors.New("no redis addr"))
+	}
+	faults = append(faults, negative(map[string]int64{
+		"db": int64(y.DB), "dial_timeout": int64(y.DialTimeout), "read_timeout": int64(y.ReadTimeout), "write_timeout": int64(y.WriteTimeout),
+		"max_async_concurrency": int64(y.MaxAsyncConcurrency), "max_async_buffer_size": int64(y.MaxAsyncBufferSize),
+		"max_get_multi_concurrency": int64(y.MaxGetMultiConcurrency), "expiration": int64(y.Expiration),
+		"pool_size": int64(y.PoolSize), "min_idle_conns": int64(y.MinIdleConns), "idle_timeout": int64(y.IdleTimeout), "max_conn_age": int64(y.MaxConnAge),
+	}))
+	tls, err := tlsOf(y.TLSEnabled, y.TLSConfig)
+	if err := errors.Join(append(faults, err)...); err != nil {
+		return err
+	}
+	c.TTL = time.Duration(y.Expiration)
+	orDefault(&c.TTL, expirationDefault)
+	c.Redis = RedisOptions{
+		Address: y.Addr, MasterName: y.MasterName, Prefix: y.Prefix, Username: y.Username, Password: y.Password, Database: y.DB,
+		DialTimeout: time.Duration(y.DialTimeout), ReadTimeout: time.Duration(y.ReadTimeout), WriteTimeout: time.Duration(y.WriteTimeout),
+		ConnectionsMax: y.PoolSize, IdleConnectionsMin: y.MinIdleConns, IdleTimeout: time.Duration(y.IdleTimeout), ConnectionAgeMax: time.Duration(y.MaxConnAge),
+		TLS: tls,
+	}
+	orDefault(&c.Redis.ConnectionsMax, y.MaxGetMultiConcurrency)
+	c.Workers, c.QueueMax = y.MaxAsyncConcurrency, y.MaxAsyncBufferSize
+	c.setBreaker(y.SetAsyncCircuitBreaker)
+	return nil
+}
+
+// negative names the keys whose values are below zero, in order.
+func negative(values map[string]int64) error {
+	var bad []string
+	for key, v := range values {
+		if v < 0 {
+			bad = append(bad, key)
+		}
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	slices.Sort(bad)
+	return fmt.Errorf("cannot be negative: %s", strings.Join(bad, ", "))
+}
+
+// inertKeys are honoured by Thanos, or accepted by it, and have no effect here.
+var inertKeys = map[string]string{
+	"max_get_multi_batch_size":  "parts are fetched one by one, ahead of their being read",
+	"get_multi_batch_size":      "parts are fetched one by one, ahead of their being read",
+	"max_set_multi_concurrency": "max_async_concurrency is what limits writes",
+	"set_multi_batch_size":      "parts are written one by one",
+	"cache_size":                "there is no second copy in the client",
+	"half_open_max_requests":    "one operation probes a store that failed",
+	"min_requests":              "failures in a row are counted",
+	"failure_percent":           "failures in a row are counted",
+	"enabled":                   "the circuit breaker is always there",
+}
+
+// inert lists the keys of the configuration that have no effect.
+func (c *Config) inert(node *yaml.Node) []string {
+	var found []string
+	var walk func(*yaml.Node)
+	walk = func(n *yaml.Node) {
+		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+			key, value := n.Content[i], n.Content[i+1]
+			why := inertKeys[key.Value]
+			if key.Value == "enabled" && value.Value == "true" {
+				why = ""
+			}
+			if why != "" {
+				found = append(found, fmt.Sprintf("line %d: %s: %s", key.Line, key.Value, why))
+			}
+			walk(value)
+		}
+	}
+	walk(node)
+	if c.memoryUnlimited {
+		found = append(found, fmt.Sprintf("max_size: nothing is unlimited here, it is %d MiB", c.Memory.BytesMax>>20))
+	}
+	if c.memcachedAnySize {
+		found = append(found, "max_item_size: 0 is no limit, but parts are never larger than 512 KiB")
+	}
+	return found
+}
+
+type tlsYAML struct {
+	CAFile             string `yaml:"ca_file"`
+	CertFile           string `yaml:"cert_file"`
+	KeyFile            string `yaml:"key_file"`
+	ServerName         string `yaml:"server_name"`
+	InsecureSkipVerify bool   `yaml:"insecure_skip_verify"`
+	MinVersion         string `yaml:"min_version"`
+}
+
+var tlsVersions = map[string]uint16{
+	"": 0, "1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13,
+}
+
+// tlsOf reads the files; nil where TLS is not enabled.
+func tlsOf(enabled bool, y tlsYAML) (*tls.Config, error) {
+	if !enabled {
+		if y != (tlsYAML{}) {
+			return nil, errors.New("tls_config without tls_enabled: true")
+		}
+		return nil, nil
+	}
+	version, ok := tlsVersions[y.MinVersion]
+	if !ok {
+		return nil, fmt.Errorf("tls_config: min_version %q: it must be 1.0, 1.1, 1.2 or 1.3", y.MinVersion)
+	}
+	config := &tls.Config{ServerName: y.ServerName, InsecureSkipVerify: y.InsecureSkipVerify, MinVersion: version}
+	if y.CAFile != "" {
+		pem, err := os.ReadFile(y.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("tls_config: ca_file: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("tls_config: ca_file %s has no certificate", y.CAFile)
+		}
+	}
+	if (y.CertFile == "") != (y.KeyFile == "") {
+		return nil, errors.New("tls_config: cert_file and key_file belong together")
+	}
+	if y.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(y.CertFile, y.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("tls_config: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}

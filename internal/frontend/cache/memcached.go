@@ -1,0 +1,346 @@
+package cache
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/cespare/xxhash/v2"
+	"golang.org/x/sync/errgroup"
+)
+
+// MemcachedOptions of a Memcached. Zero values take the defaults, which are Thanos'.
+type MemcachedOptions struct {
+	// Addresses of servers: host:port, a socket's path, or with one of the prefixes
+	// dns+, dnsdualstack+, dnssrv+ and dnssrvnoa+, looked up every UpdateInterval.
+	Addresses []string
+	// AutoDiscovery takes the addresses for configuration endpoints.
+	AutoDiscovery  bool
+	UpdateInterval time.Duration // 0: 10 s
+
+	Timeout            time.Duration // of a connection's reads and writes; 0: 500 ms
+	IdleConnectionsMax int           // to one server; 0: 100
+	OperationsMax      int           // at once; 0: 100
+	ItemBytesMax       int64         // larger values are refused; 0: 1 MiB
+	// TTL is what a value looked for, not read, is given from then on; 0: for ever.
+	TTL time.Duration
+	TLS *tls.Config // nil: none
+
+	ServerFailures   int           // in a row, until a server is left alone; 0: 5
+	ServerBackoff    time.Duration // how long at first; 0: 1 s
+	ServerBackoffMax time.Duration // it doubles up to this; 0: 30 s
+
+	Resolver addressResolver  // nil: the system's
+	Now      func() time.Time // nil: time.Now
+}
+
+func (o MemcachedOptions) withDefaults() MemcachedOptions {
+	orDefault(&o.UpdateInterval, 10*time.Second)
+	orDefault(&o.Timeout, 500*time.Millisecond)
+	orDefault(&o.IdleConnectionsMax, 100)
+	orDefault(&o.OperationsMax, 100)
+	orDefault(&o.ItemBytesMax, 1<<20)
+	orDefault(&o.ServerFailures, 5)
+	orDefault(&o.ServerBackoff, time.Second)
+	orDefault(&o.ServerBackoffMax, max(30*time.Second, o.ServerBackoff))
+	if o.Resolver == nil {
+		o.Resolver = net.DefaultResolver
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+// Memcached is a Store on memcached servers.
+//
+// Every server has a client and a circuit breaker of its own: one that is down costs
+// the keys it has, not the others'. The client knows no context, so an operation runs
+// in a goroutine that its caller leaves when ctx ends; it ends with the connection's
+// deadline, and there are never more than OperationsMax.
+type Memcached struct {
+	opts   MemcachedOptions
+	log    *slog.Logger
+	dialer dialFunc
+	book   addressBook
+
+	mu      sync.RWMutex
+	servers []*memcachedServer
+	closed  bool
+
+	places  chan struct{}
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+var (
+	_ Store        = (*Memcached)(nil)
+	_ findingStore = (*Memcached)(nil)
+)
+
+type memcachedServer struct {
+	address string
+	hash    uint64
+	client  *memcache.Client
+	breaker *breaker
+}
+
+// itemOverheadBytes is what memcached counts as the item besides the value.
+const itemOverheadBytes = 256
+
+// NewMemcached makes a store on the servers, and looks them up. That they cannot be
+// found or do not answer is no error: they may come.
+func NewMemcached(opts MemcachedOptions, logger *slog.Logger) (*Memcached, error) {
+	opts = opts.withDefaults()
+	if len(opts.Addresses) == 0 {
+		return nil, errors.New("memcached: no addresses")
+	}
+	if opts.Timeout < 0 || opts.UpdateInterval < 0 || opts.IdleConnectionsMax < 0 || opts.OperationsMax < 0 || opts.ItemBytesMax < 0 {
+		return nil, errors.New("memcached: times and limits cannot be negative")
+	}
+	m := &Memcached{opts: opts, log: logger, places: make(chan struct{}, opts.OperationsMax)}
+	m.dialer = (&net.Dialer{Timeout: opts.Timeout}).DialContext
+	if opts.TLS != nil {
+		m.dialer = (&tls.Dialer{NetDialer: &net.Dialer{Timeout: opts.Timeout}, Config: opts.TLS}).DialContext
+	}
+	m.book = addressBook{addresses: opts.Addresses, discover: opts.AutoDiscovery, resolver: opts.Resolver, dial: m.dialer, last: map[string][]string{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	m.cancel = cancel
+	m.update(ctx)
+	if opts.AutoDiscovery || slices.ContainsFunc(opts.Addresses, func(a string) bool { return strings.Contains(a, "+") }) {
+		m.running.Go(func() { m.keepUpdating(ctx) })
+	}
+	return m, nil
+}
+
+func (m *Memcached) keepUpdating(ctx context.Context) {
+	ticker := time.NewTicker(m.opts.UpdateInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			m.update(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// update looks the servers up, and keeps the clients of those that stay.
+func (m *Memcached) update(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	addresses, err := m.book.resolve(ctx)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		m.log.Warn("cache: memcached servers could not be looked up", "err", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return
+	}
+	next := make([]*memcachedServer, 0, len(addresses))
+	for _, address := range addresses {
+		at := slices.IndexFunc(m.servers, func(s *memcachedServer) bool { return s.address == address })
+		if at < 0 {
+			next = append(next, m.newServer(address))
+			continue
+		}
+		next = append(next, m.servers[at])
+	}
+	for _, old := range m.servers {
+		if !slices.Contains(next, old) {
+			_ = old.client.Close() // of idle connections, which can be lost only
+		}
+	}
+	m.servers = next
+}
+
+func (m *Memcached) newServer(address string) *memcachedServer {
+	client := memcache.NewFromSelector(oneServer(address))
+	client.Timeout, client.MaxIdleConns, client.DialContext = m.opts.Timeout, m.opts.IdleConnectionsMax, m.dialer
+	changed := func(open bool, err error) {
+		if open {
+			m.log.Warn("cache: a memcached server fails and is left alone for a while", "server", address, "err", err)
+		} else {
+			m.log.Info("cache: a memcached server answers again", "server", address)
+		}
+	}
+	return &memcachedServer{
+		address: address, hash: xxhash.Sum64String(address), client: client,
+		breaker: newBreaker(m.opts.ServerFailures, m.opts.ServerBackoff, m.opts.ServerBackoffMax, m.opts.Now, changed),
+	}
+}
+
+// oneServer is the selector of a client that has one server.
+type oneServer string
+
+// Network is tcp, or unix for a path.
+func (s oneServer) Network() string {
+	if strings.Contains(string(s), "/") {
+		return "unix"
+	}
+	return "tcp"
+}
+
+// String is the address.
+func (s oneServer) String() string { return string(s) }
+
+// PickServer picks the one server.
+func (s oneServer) PickServer(string) (net.Addr, error) { return s, nil }
+
+// Each visits the one server.
+func (s oneServer) Each(visit func(net.Addr) error) error { return visit(s) }
+
+// do runs one operation on the server of key.
+func (m *Memcached) do(ctx context.Context, key string, operation func(*memcache.Client) ([]byte, error)) ([]byte, error) {
+	m.mu.RLock()
+	server := pick(m.servers, key)
+	m.mu.RUnlock()
+	if server == nil || !server.breaker.allow() {
+		return nil, ErrUnavailable
+	}
+	select {
+	case m.places <- struct{}{}:
+	case <-ctx.Done():
+		server.breaker.unknown()
+		return nil, ctx.Err()
+	}
+	type result struct {
+		value []byte
+		err   error
+	}
+	results := make(chan result, 1)
+	m.mu.RLock()
+	if m.closed {
+		m.mu.RUnlock()
+		<-m.places
+		server.breaker.unknown()
+		return nil, ErrUnavailable
+	}
+	m.running.Go(func() {
+		var r result
+		defer func() {
+			if p := recover(); p != nil { // the client believes the sizes that a server says
+				r = result{err: fmt.Errorf("memcached: client: %v", p)}
+			}
+			<-m.places
+			results <- r
+		}()
+		r.value, r.err = operation(server.client)
+	})
+	m.mu.RUnlock()
+	var r result
+	select {
+	case r = <-results:
+	case <-ctx.Done():
+		r.err = ctx.Err()
+	}
+	switch {
+	case r.err == nil, errors.Is(r.err, memcache.ErrCacheMiss), errors.Is(r.err, ErrTooLarge):
+		server.breaker.succeeded()
+	case errors.Is(r.err, context.Canceled):
+		server.breaker.unknown()
+	default:
+		server.breaker.failed(r.err)
+		r.err = fmt.Errorf("memcached: %s: %w", server.address, r.err)
+	}
+	return r.value, r.err
+}
+
+// Get gives the value under key.
+func (m *Memcached) Get(ctx context.Context, key string) ([]byte, bool, error) {
+	value, err := m.do(ctx, key, func(c *memcache.Client) ([]byte, error) {
+		item, err := c.Get(key)
+		if err != nil {
+			return nil, err
+		}
+		return item.Value, nil
+	})
+	if errors.Is(err, memcache.ErrCacheMiss) {
+		return nil, false, nil
+	}
+	return value, err == nil, err
+}
+
+// Set stores value under key.
+func (m *Memcached) Set(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	if size := int64(len(value) + len(key) + itemOverheadBytes); size > m.opts.ItemBytesMax {
+		return fmt.Errorf("memcached: %d bytes, at most %d: %w", size, m.opts.ItemBytesMax, ErrTooLarge)
+	}
+	item := &memcache.Item{Key: key, Value: value, Expiration: m.expiration(ttl)}
+	_, err := m.do(ctx, key, func(c *memcache.Client) ([]byte, error) {
+		err := c.Set(item)
+		if err != nil && strings.Contains(err.Error(), "object too large") {
+			err = fmt.Errorf("%w: %w", ErrTooLarge, err)
+		}
+		return nil, err
+	})
+	return err
+}
+
+// Delete removes key.
+func (m *Memcached) Delete(ctx context.Context, key string) error {
+	_, err := m.do(ctx, key, func(c *memcache.Client) ([]byte, error) { return nil, c.Delete(key) })
+	if errors.Is(err, memcache.ErrCacheMiss) {
+		return nil
+	}
+	return err
+}
+
+// touchesMax are the keys looked for at once.
+const touchesMax = 16
+
+// HasAll touches every key, which moves no values.
+func (m *Memcached) HasAll(ctx context.Context, keys []string) (bool, error) {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(touchesMax)
+	expiration := m.expiration(m.opts.TTL)
+	for _, key := range keys {
+		group.Go(func() error {
+			_, err := m.do(ctx, key, func(c *memcache.Client) ([]byte, error) { return nil, c.Touch(key, expiration) })
+			return err
+		})
+	}
+	err := group.Wait()
+	if errors.Is(err, memcache.ErrCacheMiss) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// expiration is a time to live as memcached wants it: seconds, but a point in time
+// where they are more than a month.
+func (m *Memcached) expiration(ttl time.Duration) int32 {
+	const month = 30 * 24 * time.Hour
+	switch {
+	case ttl <= 0:
+		return 0
+	case ttl <= month:
+		return int32((ttl + time.Second - 1) / time.Second)
+	}
+	return int32(min(m.opts.Now().Add(ttl).Unix(), 1<<31-1))
+}
+
+// Close ends the look-ups, waits for running operations and closes the connections.
+func (m *Memcached) Close() error {
+	m.cancel()
+	m.mu.Lock()
+	servers := m.servers
+	m.servers, m.closed = nil, true
+	m.mu.Unlock()
+	m.running.Wait()
+	var errs []error
+	for _, s := range servers {
+		errs = append(errs, s.client.Close())
+	}
+	return errors.Join(errs...)
+}

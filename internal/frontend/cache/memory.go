@@ -1,0 +1,274 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// MemoryOptions of a Memory. Zero values take the defaults.
+type MemoryOptions struct {
+	BytesMax int64            // of values, keys and what it takes to find them; 0: 256 MiB
+	ItemsMax int              // 0: only the bytes count
+	Now      func() time.Time // nil: time.Now
+}
+
+// Memory is a Store in this process, bounded by bytes.
+//
+// A hit costs a map look-up under a read lock and copies nothing. What is dropped is
+// decided by SIEVE: values stand in the order in which they came, a hit only marks
+// them, and a hand moves from the oldest to the newest, taking marks off and dropping
+// what has none. An answer that nobody asks for again goes sooner than with LRU, and
+// the parts of one extent, which came and are read together, go together. Lists of
+// keys dropped before, as S3-FIFO has, would be of no use: a part never comes back
+// under its old key.
+type Memory struct {
+	now    func() time.Time
+	seed   maphash.Seed
+	shards []memoryShard // 2^n
+}
+
+var (
+	_ Store      = (*Memory)(nil)
+	_ localStore = (*Memory)(nil)
+)
+
+const (
+	memoryBytesMax  = 256 << 20
+	memoryShardsMax = 16
+	// memoryShardBytes is what a shard has at least, unless there is but one: it must
+	// hold several parts.
+	memoryShardBytes = 8 << 20
+	memoryShardItems = 128
+	// memoryItemBytes is what an item costs besides its key and its value: the item,
+	// its place in the map and the roundings of the allocator.
+	memoryItemBytes = 192
+)
+
+type memoryShard struct {
+	mu       sync.RWMutex
+	items    map[string]*memoryItem
+	newest   *memoryItem
+	oldest   *memoryItem
+	hand     *memoryItem // nil: at the oldest
+	bytes    int64
+	bytesMax int64
+	itemsMax int
+
+	evicted, expired, refused atomic.Int64
+}
+
+type memoryItem struct {
+	key          string
+	value        []byte // shared immutable
+	expires      int64  // Unix nanoseconds; 0: never
+	older, newer *memoryItem
+	used         atomic.Bool
+}
+
+func (i *memoryItem) bytes() int64 {
+	return int64(len(i.key)) + int64(cap(i.value)) + memoryItemBytes
+}
+
+// NewMemory makes an empty store in memory.
+func NewMemory(opts MemoryOptions, reg prometheus.Registerer) (*Memory, error) {
+	if opts.BytesMax < 0 || opts.ItemsMax < 0 {
+		return nil, fmt.Errorf("memory cache of %d bytes and %d items: neither can be negative", opts.BytesMax, opts.ItemsMax)
+	}
+	orDefault(&opts.BytesMax, memoryBytesMax)
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	most := min(memoryShardsMax, opts.BytesMax/memoryShardBytes)
+	if opts.ItemsMax > 0 {
+		most = min(most, int64(opts.ItemsMax)/memoryShardItems)
+	}
+	count := 1 << (bits.Len64(uint64(max(most, 1))) - 1)
+	m := &Memory{now: opts.Now, seed: maphash.MakeSeed(), shards: make([]memoryShard, count)}
+	for i := range m.shards {
+		m.shards[i].items = map[string]*memoryItem{}
+		m.shards[i].bytesMax = opts.BytesMax / int64(count)
+		m.shards[i].itemsMax = opts.ItemsMax / count
+	}
+	if reg == nil {
+		return m, nil
+	}
+	gauge := func(name, help string, value func(s *memoryShard) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: metricPrefix + name, Help: help}, func() float64 { return m.sum(value) })
+	}
+	counter := func(name, help string, value func(s *memoryShard) float64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: metricPrefix + name, Help: help}, func() float64 { return m.sum(value) })
+	}
+	return m, register(reg,
+		gauge("memory_bytes", "Bytes of the memory store, keys and overhead included.", func(s *memoryShard) float64 { return float64(s.bytes) }),
+		gauge("memory_max_bytes", "What memory_bytes never exceeds.", func(s *memoryShard) float64 { return float64(s.bytesMax) }),
+		gauge("memory_items", "Values in the memory store.", func(s *memoryShard) float64 { return float64(len(s.items)) }),
+		counter("memory_evicted_total", "Values dropped to make place.", func(s *memoryShard) float64 { return float64(s.evicted.Load()) }),
+		counter("memory_expired_total", "Values dropped because their time was over.", func(s *memoryShard) float64 { return float64(s.expired.Load()) }),
+		counter("memory_refused_total", "Values not stored because they are larger than a shard.", func(s *memoryShard) float64 { return float64(s.refused.Load()) }),
+	)
+}
+
+func (m *Memory) sum(value func(s *memoryShard) float64) (total float64) {
+	for i := range m.shards {
+		s := &m.shards[i]
+		s.mu.RLock()
+		total += value(s)
+		s.mu.RUnlock()
+	}
+	return total
+}
+
+// Bytes is what the store holds, keys and overhead included.
+func (m *Memory) Bytes() int64 {
+	return int64(m.sum(func(s *memoryShard) float64 { return float64(s.bytes) }))
+}
+
+// Local tells that no operation leaves the process.
+func (m *Memory) Local() bool { return true }
+
+func (m *Memory) shard(key string) *memoryShard {
+	return &m.shards[maphash.String(m.seed, key)&uint64(len(m.shards)-1)]
+}
+
+// Get gives the value itself, not a copy.
+func (m *Memory) Get(_ context.Context, key string) ([]byte, bool, error) {
+	s := m.shard(key)
+	s.mu.RLock()
+	item := s.items[key]
+	if item == nil {
+		s.mu.RUnlock()
+		return nil, false, nil
+	}
+	value, expires := item.value, item.expires
+	s.mu.RUnlock()
+	if expires != 0 && m.now().UnixNano() >= expires {
+		s.expire(item)
+		return nil, false, nil
+	}
+	if !item.used.Load() { // most hits only read, so the cores share the line
+		item.used.Store(true)
+	}
+	return value, true, nil
+}
+
+// HasAll tells whether all keys are there. It marks them as used.
+func (m *Memory) HasAll(ctx context.Context, keys []string) (bool, error) {
+	for _, key := range keys {
+		if _, ok, _ := m.Get(ctx, key); !ok {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// Set keeps value itself, and drops others until it fits.
+func (m *Memory) Set(_ context.Context, key string, value []byte, ttl time.Duration) error {
+	s := m.shard(key)
+	item := &memoryItem{key: key, value: value}
+	if ttl > 0 {
+		item.expires = m.now().Add(ttl).UnixNano()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.items[key]; old != nil {
+		s.remove(old)
+		item.used.Store(old.used.Load())
+	}
+	if item.bytes() > s.bytesMax {
+		s.refused.Add(1)
+		return fmt.Errorf("%d bytes, at most %d: %w", item.bytes(), s.bytesMax, ErrTooLarge)
+	}
+	for s.bytes+item.bytes() > s.bytesMax || (s.itemsMax > 0 && len(s.items) >= s.itemsMax) {
+		s.evict()
+	}
+	s.insert(item)
+	return nil
+}
+
+// Delete removes key.
+func (m *Memory) Delete(_ context.Context, key string) error {
+	s := m.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if item := s.items[key]; item != nil {
+		s.remove(item)
+	}
+	return nil
+}
+
+// Close drops everything.
+func (m *Memory) Close() error {
+	for i := range m.shards {
+		s := &m.shards[i]
+		s.mu.Lock()
+		clear(s.items)
+		s.newest, s.oldest, s.hand, s.bytes = nil, nil, nil, 0
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+func (s *memoryShard) expire(item *memoryItem) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.items[item.key] == item {
+		s.remove(item)
+		s.expired.Add(1)
+	}
+}
+
+func (s *memoryShard) insert(item *memoryItem) {
+	item.older = s.newest
+	if s.newest != nil {
+		s.newest.newer = item
+	} else {
+		s.oldest = item
+	}
+	s.newest = item
+	s.items[item.key] = item
+	s.bytes += item.bytes()
+}
+
+func (s *memoryShard) remove(item *memoryItem) {
+	if s.hand == item {
+		s.hand = item.newer
+	}
+	if item.older != nil {
+		item.older.newer = item.newer
+	} else {
+		s.oldest = item.newer
+	}
+	if item.newer != nil {
+		item.newer.older = item.older
+	} else {
+		s.newest = item.older
+	}
+	item.older, item.newer = nil, nil
+	delete(s.items, item.key)
+	s.bytes -= item.bytes()
+}
+
+// evict moves the hand to the first item without a mark, and drops it. The shard is
+// not empty. Two rounds at most: the first takes all marks off.
+func (s *memoryShard) evict() {
+	for {
+		if s.hand == nil {
+			s.hand = s.oldest
+		}
+		if item := s.hand; item.used.Load() {
+			item.used.Store(false)
+			s.hand = item.newer
+		} else {
+			s.remove(item)
+			s.evicted.Add(1)
+			return
+		}
+	}
+}

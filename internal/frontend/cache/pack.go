@@ -1,0 +1,284 @@
+package cache
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+	"strconv"
+)
+
+// The packed codec is for text that is mostly runs of `[time,"number"]` on a grid,
+// which a range query's answer is. It is lossless on any bytes: what is not such a
+// run is kept as a literal, and all literals of a block together go through s2.
+//
+//	block     uvarint len(headers) | uvarint len(values) | headers | values | s2(literals)
+//	headers   { uvarint literal bytes | uvarint samples | varint first time | uvarint step } …
+//	          first time: milliseconds, less the previous run's first time
+//	          step: milliseconds, 0: as the run before
+//	values    per sample: 0                   as the value before
+//	                      n in 1..32          n characters of "*+,-./0123456789", two a byte, first one low
+//	                      0x80+n, n in 1..32  n bytes as they are
+//
+// A general compressor finds the same time stamps again for every series and pays
+// for each of them with a search, a copy and a literal; here they cost nothing. The
+// sixteen characters of a nibble lie in a row in ASCII, so eight of them are packed
+// or unpacked with three shifts and one addition.
+const (
+	valueMax    = 32      // longest number in a run
+	timeMax     = 24      // longest `[time,"`
+	timeLimitMS = 1e15    // times of a run are below it
+	gridMax     = 1 << 14 // times kept prepared
+	packSlack   = 80      // bytes that a sample, written in whole words, may touch
+
+	nibbleBase = 0x2A2A2A2A2A2A2A2A // '*' in every byte
+	quotes     = 0x2222222222222222 // '"' in every byte
+	lowBits    = 0x0101010101010101
+	highBits   = 0x8080808080808080
+)
+
+// gridTime is the prepared text of one time: `[1700000015,"` in three words.
+type gridTime struct {
+	w0, w1, w2 uint64
+	n          int    // length of the text, at least 4
+	m0, m1, m2 uint64 // the bits of the words that belong to the text
+}
+
+// grid prepares the times first, first+step, … of runs, and keeps them for the next
+// run, which most often has the same ones.
+type grid struct {
+	firstMS, stepMS int64
+	times           []gridTime
+}
+
+// seek gives the index of time t on the grid, which is laid anew where t and step do
+// not fit what is prepared of the present one. What it gives depends on what was
+// packed or unpacked before; what is written for t does not.
+func (g *grid) seek(t, step int64) int {
+	if t >= g.firstMS && step == g.stepMS && step > 0 {
+		if ahead := t - g.firstMS; ahead%step == 0 && ahead/step <= int64(len(g.times)) {
+			return int(ahead / step)
+		}
+	}
+	g.times = g.times[:0]
+	g.firstMS, g.stepMS = t, step
+	return 0
+}
+
+// extend prepares time k, the next one, and gives the index it has from then on.
+func (g *grid) extend(k int) (int, bool) {
+	t := g.firstMS + int64(k)*g.stepMS
+	if t < 0 || t >= timeLimitMS {
+		return 0, false
+	}
+	if k >= gridMax {
+		g.times = g.times[:0]
+		g.firstMS, k = t, 0
+	}
+	g.times = append(g.times, prepareTime(t))
+	return k, true
+}
+
+func prepareTime(t int64) gridTime {
+	var b [timeMax]byte
+	text := append(b[:0], '[')
+	text = strconv.AppendInt(text, t/1000, 10)
+	if ms := t % 1000; ms != 0 {
+		text = append(text, '.', byte('0'+ms/100), byte('0'+ms/10%10), byte('0'+ms%10))
+	}
+	text = append(text, `,"`...)
+	mask := func(from int) uint64 { return lowBytes(min(max(len(text)-from, 0), 8)) }
+	return gridTime{
+		w0: binary.LittleEndian.Uint64(b[:8]), w1: binary.LittleEndian.Uint64(b[8:16]), w2: binary.LittleEndian.Uint64(b[16:]),
+		n: len(text), m0: mask(0), m1: mask(8), m2: mask(16),
+	}
+}
+
+// lowBytes is a mask of the n lowest bytes, n in 0..8.
+func lowBytes(n int) uint64 { return uint64(1)<<(8*uint(n)) - 1 }
+
+// parseTime reads `[time,"` as milliseconds, accepting only what prepareTime writes.
+func parseTime(src []byte) (t int64, ok bool) {
+	if len(src) < timeMax || src[0] != '[' {
+		return 0, false
+	}
+	i := 1
+	for ; i < 13 && src[i]-'0' <= 9; i++ {
+		t = t*10 + int64(src[i]-'0')
+	}
+	if i == 1 || (src[1] == '0' && i > 2) {
+		return 0, false
+	}
+	t *= 1000
+	if src[i] == '.' {
+		a, b, c := src[i+1]-'0', src[i+2]-'0', src[i+3]-'0'
+		ms := int64(a)*100 + int64(b)*10 + int64(c)
+		if a > 9 || b > 9 || c > 9 || ms == 0 {
+			return 0, false
+		}
+		t += ms
+		i += 4
+	}
+	return t, src[i] == ',' && src[i+1] == '"' && t < timeLimitMS
+}
+
+// packer packs blocks. Its buffers are kept for the next block.
+type packer struct {
+	grid     grid
+	headers  []byte
+	values   []byte
+	literals []byte
+	previous [valueMax/8 + 1]uint64 // words of the value before, then its length
+}
+
+// appendPacked appends src as one packed block. src is borrowed.
+func (p *packer) appendPacked(dst, src []byte) []byte {
+	p.split(src)
+	dst = binary.AppendUvarint(dst, uint64(len(p.headers)))
+	dst = binary.AppendUvarint(dst, uint64(len(p.values)))
+	dst = append(dst, p.headers...)
+	dst = append(dst, p.values...)
+	return appendS2(dst, p.literals)
+}
+
+// split takes src apart into headers, values and literals.
+func (p *packer) split(src []byte) {
+	p.headers, p.literals = p.headers[:0], p.literals[:0]
+	if cap(p.values) < len(src)+packSlack {
+		p.values = make([]byte, 0, len(src)+packSlack)
+	}
+	p.values = p.values[:0]
+	p.previous = [valueMax/8 + 1]uint64{}
+	kept, beforeMS, stepMS := 0, int64(0), int64(0) // src[kept:i] is literal
+	for i := 0; ; {
+		next := bytes.IndexByte(src[i:], '[')
+		if next < 0 {
+			break
+		}
+		i += next
+		t, ok := parseTime(src[i:])
+		if !ok {
+			i++
+			continue
+		}
+		step := stepAfter(src[i:], t)
+		if step == 0 {
+			step = max(stepMS, 1)
+		}
+		end, samples := p.run(src, i, p.grid.seek(t, step))
+		if samples == 0 {
+			i++
+			continue
+		}
+		p.literals = append(p.literals, src[kept:i]...)
+		p.headers = binary.AppendUvarint(p.headers, uint64(i-kept))
+		p.headers = binary.AppendUvarint(p.headers, uint64(samples))
+		p.headers = binary.AppendVarint(p.headers, t-beforeMS)
+		if step == stepMS {
+			p.headers = append(p.headers, 0)
+		} else {
+			p.headers = binary.AppendUvarint(p.headers, uint64(step))
+		}
+		kept, i, beforeMS, stepMS = end, end, t, step
+	}
+	p.literals = append(p.literals, src[kept:]...)
+}
+
+// stepAfter is the distance from the sample at the beginning of src to the next one;
+// 0 where there is no next one.
+func stepAfter(src []byte, t int64) int64 {
+	src = src[:min(len(src), packSlack+timeMax)]
+	if i := bytes.IndexByte(src, ']'); i > 0 && i+2 < len(src) {
+		if next, ok := parseTime(src[i+2:]); ok && next > t {
+			return next - t
+		}
+	}
+	return 0
+}
+
+// run packs the samples from src[i:], of which the first is at time k of the grid,
+// as far as they follow the grid. end is behind the last one's `]`.
+func (p *packer) run(src []byte, i, k int) (end, samples int) {
+	end = i
+	out := p.values[len(p.values):cap(p.values)]
+	used := 0
+	prev := &p.previous
+	for ; i+packSlack <= len(src); k++ {
+		if k >= len(p.grid.times) {
+			var ok bool
+			if k, ok = p.grid.extend(k); !ok {
+				break
+			}
+		}
+		at := &p.grid.times[k]
+		in := (*[packSlack]byte)(src[i:])
+		differs := (binary.LittleEndian.Uint64(in[0:])^at.w0)&at.m0 |
+			(binary.LittleEndian.Uint64(in[8:])^at.w1)&at.m1 |
+			(binary.LittleEndian.Uint64(in[16:])^at.w2)&at.m2
+		if differs != 0 {
+			break
+		}
+		text := (*[valueMax + 8]byte)(in[at.n:])
+		n := packValue((*[valueMax + 9]byte)(out[used:]), text, prev)
+		if n == 0 {
+			break
+		}
+		used += n
+		samples++
+		end = i + at.n + int(prev[4]) + 2
+		if src[end] != ',' {
+			break
+		}
+		i = end + 1
+	}
+	p.values = p.values[:len(p.values)+used]
+	return end, samples
+}
+
+// packValue packs the number at the beginning of text, which `"]` must end, and
+// leaves its words and its length in prev. It gives the bytes written, 0 where there
+// is no such number.
+func packValue(out *[valueMax + 9]byte, text *[valueMax + 8]byte, prev *[valueMax/8 + 1]uint64) int {
+	var w [4]uint64
+	n := 0
+	for i := range w {
+		word := binary.LittleEndian.Uint64(text[8*i:])
+		x := word ^ quotes
+		if found := (x - lowBits) &^ x & highBits; found != 0 {
+			tail := bits.TrailingZeros64(found) / 8
+			w[i] = word & lowBytes(tail)
+			n += tail
+			goto ended
+		}
+		w[i] = word
+		n += 8
+	}
+	if text[valueMax] != '"' {
+		return 0
+	}
+ended:
+	if n == 0 || text[n+1] != ']' {
+		return 0
+	}
+	if w[0] == prev[0] && w[1] == prev[1] && w[2] == prev[2] && w[3] == prev[3] && uint64(n) == prev[4] {
+		out[0] = 0
+		return 1
+	}
+	prev[0], prev[1], prev[2], prev[3], prev[4] = w[0], w[1], w[2], w[3], uint64(n)
+	out[0] = byte(n)
+	for i := 0; 8*i < n; i++ {
+		word := w[i]
+		if left := n - 8*i; left < 8 {
+			word |= nibbleBase &^ lowBytes(left)
+		}
+		word -= nibbleBase
+		if word&0xF0F0F0F0F0F0F0F0 != 0 {
+			out[0] = byte(0x80 + n)
+			copy(out[1:], text[:n])
+			return 1 + n
+		}
+		word = (word | word>>4) & 0x00FF00FF00FF00FF
+		word = (word | word>>8) & 0x0000FFFF0000FFFF
+		binary.LittleEndian.PutUint32(out[1+4*i:], uint32(word|word>>16))
+	}
+	return 1 + (n+1)/2
+}

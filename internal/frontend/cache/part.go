@@ -1,0 +1,150 @@
+package cache
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/klauspost/compress/s2"
+)
+
+// Codec is how the blocks of an answer are compressed. A block that does not get
+// smaller is kept as it is, whatever the codec.
+type Codec uint8
+
+// The codecs. All of them read what any of them wrote.
+const (
+	CodecPacked Codec = iota // numbers and times by nibbles, the rest by s2: the default
+	CodecS2
+	CodecNone
+)
+
+const (
+	blockBytes    = 128 << 10 // of an answer in one block; what a core's cache holds
+	blockBytesMax = 1 << 20   // of an answer that a block may say it has
+
+	partHeaderBytes  = 20
+	blockHeaderBytes = 2*binary.MaxVarintLen32 + 1
+)
+
+// What a block's method byte says.
+const (
+	methodNone byte = iota
+	methodS2
+	methodPacked
+)
+
+// beginPart is an empty part with room for its header.
+func beginPart(dst []byte) []byte { return append(dst[:0], make([]byte, partHeaderBytes)...) }
+
+// sealPart writes the header of a part that has all its blocks.
+func sealPart(part []byte, id uint64, number int) {
+	binary.LittleEndian.PutUint64(part[8:], id)
+	binary.LittleEndian.PutUint32(part[16:], uint32(number))
+	binary.LittleEndian.PutUint64(part, xxhash.Sum64(part[8:]))
+}
+
+// openPart checks that part is whole and that it is the one asked for. The blocks
+// alias part.
+func openPart(part []byte, id uint64, number, wantBytes int) (blocks []byte, err error) {
+	switch {
+	case len(part) != wantBytes || len(part) < partHeaderBytes:
+		return nil, fmt.Errorf("part %d: %d bytes instead of %d: %w", number, len(part), wantBytes, errCorrupt)
+	case binary.LittleEndian.Uint64(part) != xxhash.Sum64(part[8:]):
+		return nil, fmt.Errorf("part %d: checksum: %w", number, errCorrupt)
+	case binary.LittleEndian.Uint64(part[8:]) != id || binary.LittleEndian.Uint32(part[16:]) != uint32(number):
+		return nil, fmt.Errorf("part %d: it is another one: %w", number, errCorrupt)
+	}
+	return part[partHeaderBytes:], nil
+}
+
+// block is one compressed piece of an answer. Its data alias the part.
+type block struct {
+	rawBytes int
+	method   byte
+	data     []byte
+}
+
+// cutBlock takes the first block off.
+func cutBlock(src []byte) (b block, rest []byte, err error) {
+	raw, n := binary.Uvarint(src)
+	if n <= 0 || raw == 0 || raw > blockBytesMax || n >= len(src) {
+		return b, nil, errCorrupt
+	}
+	b.rawBytes, b.method = int(raw), src[n]
+	src = src[n+1:]
+	stored, n := binary.Uvarint(src)
+	if n <= 0 || stored > uint64(len(src)-n) {
+		return b, nil, errCorrupt
+	}
+	b.data = src[n : n+int(stored)]
+	return b, src[n+int(stored):], nil
+}
+
+// encoder compresses blocks; its buffers are kept for the next one.
+type encoder struct {
+	packer packer
+	data   []byte
+}
+
+// decoder is an encoder's counterpart.
+type decoder struct{ unpacker unpacker }
+
+// Both hold some hundred kilobytes, by the size of a block and of the grid.
+var (
+	encoders = sync.Pool{New: func() any { return new(encoder) }}
+	decoders = sync.Pool{New: func() any { return new(decoder) }}
+)
+
+// appendBlock appends raw as one block. raw is borrowed and at most blockBytesMax long.
+func (e *encoder) appendBlock(dst, raw []byte, codec Codec) []byte {
+	method, data := methodNone, raw
+	switch codec {
+	case CodecPacked:
+		method, e.data = methodPacked, e.packer.appendPacked(e.data[:0], raw)
+		data = e.data
+	case CodecS2:
+		method, e.data = methodS2, appendS2(e.data[:0], raw)
+		data = e.data
+	}
+	if len(data) >= len(raw) {
+		method, data = methodNone, raw
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(raw)))
+	dst = append(dst, method)
+	dst = binary.AppendUvarint(dst, uint64(len(data)))
+	return append(dst, data...)
+}
+
+// decode fills dst, which is b.rawBytes long.
+func (d *decoder) decode(dst []byte, b block) error {
+	switch b.method {
+	case methodNone:
+		if len(b.data) != len(dst) {
+			return errCorrupt
+		}
+		copy(dst, b.data)
+		return nil
+	case methodS2:
+		if n, err := s2.DecodedLen(b.data); err != nil || n != len(dst) {
+			return errCorrupt
+		}
+		if _, err := s2.Decode(dst[:len(dst):len(dst)], b.data); err != nil {
+			return errCorrupt
+		}
+		return nil
+	case methodPacked:
+		return d.unpacker.join(dst, b.data)
+	}
+	return errCorrupt
+}
+
+// appendS2 appends src as one s2 block.
+func appendS2(dst, src []byte) []byte {
+	n, most := len(dst), s2.MaxEncodedLen(len(src))
+	if cap(dst)-n < most {
+		dst = append(make([]byte, 0, n+most), dst...)
+	}
+	return dst[:n+len(s2.Encode(dst[n:n+most], src))]
+}

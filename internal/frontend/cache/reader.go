@@ -1,0 +1,224 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/ferula-io/ferula/internal/invariant"
+)
+
+// Reader streams an extent's bytes. Use Extent.Open; not for use by several at once.
+type Reader struct {
+	cache     *Cache
+	base, key string
+	ext       *extent
+	parts     [][]byte // nil where not fetched
+	// ctx ends the fetching ahead. It is kept because Read gets none.
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	held *holding
+
+	number int    // of the part whose blocks are being read
+	blocks []byte // of that part, still to be decoded
+	left   int    // bytes of the answer in them
+	rest   []byte // decoded and not yet read; borrowed from buffer, or from a part
+	ahead  chan fetched
+
+	dec    *decoder
+	buffer []byte
+	err    error
+}
+
+// fetched is a part that was fetched ahead.
+type fetched struct {
+	blocks []byte
+	err    error
+}
+
+func newReader(ctx context.Context, e *Extent) *Reader {
+	r := &Reader{cache: e.cache, base: e.base, key: e.key, ext: e.ext, parts: e.parts, held: e.held, number: -1, dec: decoders.Get().(*decoder)}
+	r.ctx, r.cancel = context.WithCancel(ctx)
+	r.fetchAhead(0)
+	return r
+}
+
+// Close ends the stream and whatever is fetched for it.
+func (r *Reader) Close() error {
+	if r.dec == nil {
+		return nil
+	}
+	r.cancel()
+	if r.ahead != nil {
+		<-r.ahead
+		r.ahead = nil
+	}
+	if invariant.Enabled {
+		for i := range r.buffer {
+			r.buffer[i] = 0xDB
+		}
+	}
+	decoders.Put(r.dec)
+	r.held.release()
+	r.dec, r.rest, r.buffer, r.parts, r.err = nil, nil, nil, nil, os.ErrClosed
+	return nil
+}
+
+// Read fills as much of p as there is without waiting, at least one byte.
+func (r *Reader) Read(p []byte) (n int, err error) {
+	for n < len(p) {
+		if len(r.rest) > 0 {
+			k := copy(p[n:], r.rest)
+			r.rest = r.rest[k:]
+			n += k
+			continue
+		}
+		if r.err != nil || (n > 0 && r.wouldWait()) {
+			break
+		}
+		b, ok := r.block()
+		switch {
+		case !ok:
+		case b.method == methodNone:
+			r.rest = b.data
+		case b.rawBytes <= len(p)-n: // into the caller's buffer, without a copy
+			if r.fail(r.dec.decode(p[n:n+b.rawBytes], b)) {
+				break
+			}
+			n += b.rawBytes
+		default:
+			r.decode(b)
+		}
+	}
+	if n == 0 && len(p) > 0 {
+		return 0, r.err
+	}
+	return n, nil
+}
+
+// WriteTo hands every decoded block to w.
+func (r *Reader) WriteTo(w io.Writer) (written int64, err error) {
+	for {
+		if len(r.rest) > 0 {
+			n, err := w.Write(r.rest)
+			r.rest = r.rest[n:]
+			written += int64(n)
+			if err != nil {
+				return written, err
+			}
+			continue
+		}
+		if r.err != nil {
+			if r.err == io.EOF {
+				return written, nil
+			}
+			return written, r.err
+		}
+		if b, ok := r.block(); ok && b.method == methodNone {
+			r.rest = b.data
+		} else if ok {
+			r.decode(b)
+		}
+	}
+}
+
+// decode decodes b into the buffer.
+func (r *Reader) decode(b block) {
+	if cap(r.buffer) < b.rawBytes {
+		r.buffer = make([]byte, max(b.rawBytes, blockBytes))
+	}
+	if out := r.buffer[:b.rawBytes]; !r.fail(r.dec.decode(out, b)) {
+		r.rest = out
+	}
+}
+
+// fail ends the stream if err is one.
+func (r *Reader) fail(err error) bool {
+	if err == nil {
+		return false
+	}
+	if !errors.Is(err, context.Canceled) {
+		r.cache.met.unused.WithLabelValues(reason(err)).Inc()
+	}
+	if errors.Is(err, errMissing) || errors.Is(err, errCorrupt) {
+		r.cache.forget(r.base, r.key, r.ext.id)
+	}
+	r.err = fmt.Errorf("%w: %w", ErrGone, err)
+	return true
+}
+
+// wouldWait tells whether the next block is in a part that has not come yet.
+func (r *Reader) wouldWait() bool {
+	return len(r.blocks) == 0 && r.ahead != nil && len(r.ahead) == 0
+}
+
+// block takes the next block; not ok at the end of the stream, whose reason is in err.
+func (r *Reader) block() (b block, ok bool) {
+	for len(r.blocks) == 0 {
+		if r.left != 0 {
+			r.fail(fmt.Errorf("part %d is %d bytes short: %w", r.number, r.left, errCorrupt))
+			return b, false
+		}
+		if r.number+1 == len(r.ext.parts) {
+			r.err = io.EOF
+			return b, false
+		}
+		if !r.nextPart() {
+			return b, false
+		}
+	}
+	b, rest, err := cutBlock(r.blocks)
+	if err == nil && b.rawBytes > r.left {
+		err = errCorrupt
+	}
+	if err == nil && b.method == methodNone && len(b.data) != b.rawBytes {
+		err = errCorrupt
+	}
+	if r.fail(err) {
+		return b, false
+	}
+	r.blocks = rest
+	r.left -= b.rawBytes
+	return b, true
+}
+
+// nextPart turns to the next part, and has the one after it fetched.
+func (r *Reader) nextPart() bool {
+	next := r.number + 1
+	blocks := r.parts[next]
+	if blocks == nil {
+		var err error
+		if r.ahead == nil {
+			blocks, err = r.cache.part(r.ctx, r.base, r.ext, next)
+		} else {
+			got := <-r.ahead
+			blocks, err = got.blocks, got.err
+			r.ahead = nil
+		}
+		if r.fail(err) {
+			return false
+		}
+	}
+	r.number, r.blocks, r.left = next, blocks, r.ext.parts[next].rawBytes
+	r.fetchAhead(next + 1)
+	return true
+}
+
+// fetchAhead begins to fetch a part, unless it is here, or at hand, or does not
+// exist. The goroutine ends with the fetch; nextPart or Close wait for it.
+func (r *Reader) fetchAhead(number int) {
+	if r.cache.local || number >= len(r.ext.parts) || r.parts[number] != nil {
+		return
+	}
+	ahead := make(chan fetched, 1)
+	r.ahead = ahead
+	go func() {
+		ctx, cancel := context.WithTimeout(r.ctx, r.cache.opts.GetTimeout)
+		defer cancel()
+		blocks, err := r.cache.part(ctx, r.base, r.ext, number)
+		ahead <- fetched{blocks, err}
+	}()
+}

@@ -1,0 +1,155 @@
+package cache
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// RedisOptions of a Redis. Zero values take the defaults, which are Thanos'.
+type RedisOptions struct {
+	// Address is host:port. Several, separated by commas, are a cluster's nodes, or
+	// the sentinels where MasterName is set.
+	Address    string
+	MasterName string
+	Prefix     string // of every key
+	Username   string
+	Password   string
+	Database   int
+
+	DialTimeout  time.Duration // 0: 5 s
+	ReadTimeout  time.Duration // 0: 3 s
+	WriteTimeout time.Duration // 0: 3 s
+
+	ConnectionsMax     int           // 0: 100
+	IdleConnectionsMin int           // kept open
+	IdleTimeout        time.Duration // until an idle connection is closed; 0: 30 min
+	ConnectionAgeMax   time.Duration // 0: any
+	TLS                *tls.Config   // nil: none
+}
+
+func (o RedisOptions) withDefaults() RedisOptions {
+	orDefault(&o.DialTimeout, 5*time.Second)
+	orDefault(&o.ReadTimeout, 3*time.Second)
+	orDefault(&o.WriteTimeout, 3*time.Second)
+	orDefault(&o.ConnectionsMax, 100)
+	orDefault(&o.IdleTimeout, 30*time.Minute)
+	return o
+}
+
+// Redis is a Store on a Redis server, a cluster of them, or one found by sentinels.
+type Redis struct {
+	client redis.UniversalClient
+	prefix string
+}
+
+var (
+	_ Store        = (*Redis)(nil)
+	_ findingStore = (*Redis)(nil)
+)
+
+// NewRedis makes a store on the server. That it does not answer is no error.
+func NewRedis(opts RedisOptions, logger *slog.Logger) (*Redis, error) {
+	opts = opts.withDefaults()
+	if opts.Address == "" {
+		return nil, errors.New("redis: no address")
+	}
+	if opts.ConnectionsMax < 0 || opts.IdleConnectionsMin < 0 || opts.Database < 0 {
+		return nil, errors.New("redis: limits and the database's number cannot be negative")
+	}
+	redis.SetLogger(redisLogger{logger}) // the library has one for the process, which else writes to stderr
+	client := redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs:      strings.Split(opts.Address, ","),
+		MasterName: opts.MasterName,
+		Username:   opts.Username,
+		Password:   opts.Password,
+		DB:         opts.Database,
+
+		DialTimeout:           opts.DialTimeout,
+		ReadTimeout:           opts.ReadTimeout,
+		WriteTimeout:          opts.WriteTimeout,
+		ContextTimeoutEnabled: true,
+		// What fails is a miss: trying again would cost the query its time.
+		MaxRetries:    -1,
+		DialerRetries: 1,
+
+		PoolSize:        opts.ConnectionsMax,
+		MinIdleConns:    opts.IdleConnectionsMin,
+		ConnMaxIdleTime: opts.IdleTimeout,
+		ConnMaxLifetime: opts.ConnectionAgeMax,
+		TLSConfig:       opts.TLS,
+
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	return &Redis{client: client, prefix: opts.Prefix}, nil
+}
+
+// redisLogger passes the client's messages on, which are about lost connections and
+// sentinels and have no level.
+type redisLogger struct{ logger *slog.Logger }
+
+// Printf logs at debug level: what matters is an operation's error too.
+func (l redisLogger) Printf(ctx context.Context, format string, v ...any) {
+	if l.logger.Enabled(ctx, slog.LevelDebug) {
+		l.logger.DebugContext(ctx, "cache: redis: "+fmt.Sprintf(format, v...))
+	}
+}
+
+// Get gives the value under key.
+func (r *Redis) Get(ctx context.Context, key string) ([]byte, bool, error) {
+	value, err := r.client.Get(ctx, r.prefix+key).Bytes()
+	if errors.Is(err, redis.Nil) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("redis: %w", err)
+	}
+	return value, true, nil
+}
+
+// Set stores value under key.
+func (r *Redis) Set(ctx context.Context, key string, value []byte, ttl time.Duration) error {
+	if err := r.client.Set(ctx, r.prefix+key, value, ttl).Err(); err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	return nil
+}
+
+// Delete removes key, without waiting for its memory.
+func (r *Redis) Delete(ctx context.Context, key string) error {
+	if err := r.client.Unlink(ctx, r.prefix+key).Err(); err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	return nil
+}
+
+// HasAll asks for all keys at once, of a cluster one after another.
+func (r *Redis) HasAll(ctx context.Context, keys []string) (bool, error) {
+	counts := make([]*redis.IntCmd, len(keys))
+	_, err := r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, key := range keys { // one key a command: those of a cluster lie on different nodes
+			counts[i] = p.Exists(ctx, r.prefix+key)
+		}
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("redis: %w", err)
+	}
+	for _, c := range counts {
+		if c.Val() == 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// Close closes the connections.
+func (r *Redis) Close() error { return r.client.Close() }

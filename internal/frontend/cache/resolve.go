@@ -1,0 +1,196 @@
+package cache
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// addressResolver looks names up. *net.Resolver is one.
+type addressResolver interface {
+	LookupIPAddr(ctx context.Context, host string) ([]net.IPAddr, error)
+	LookupSRV(ctx context.Context, service, proto, name string) (cname string, addrs []*net.SRV, err error)
+}
+
+type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// addressBook turns configured addresses into those of servers, as Thanos does:
+//
+//	host:port, or a path with a slash   as it is
+//	dns+host:port, dnsdualstack+…       every address of the host
+//	dnssrv+name[:port]                  every address of every host of the SRV record
+//	dnssrvnoa+name[:port]               every host of the SRV record
+//
+// or, with discover, by asking a cluster's configuration endpoint at each address.
+type addressBook struct {
+	addresses []string
+	discover  bool
+	resolver  addressResolver
+	dial      dialFunc
+	last      map[string][]string // what an address resolved to, for when it fails
+}
+
+// resolve gives the servers, sorted and each once. Where an address cannot be
+// resolved its servers are those of the last time, beside the error.
+func (b *addressBook) resolve(ctx context.Context) ([]string, error) {
+	var servers []string
+	var errs []error
+	for _, address := range b.addresses {
+		found, err := b.resolveOne(ctx, address)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", address, err))
+			found = b.last[address]
+		}
+		b.last[address] = found
+		servers = append(servers, found...)
+	}
+	slices.Sort(servers)
+	return slices.Compact(servers), errors.Join(errs...)
+}
+
+func (b *addressBook) resolveOne(ctx context.Context, address string) ([]string, error) {
+	if b.discover {
+		return discoverCluster(ctx, b.dial, address)
+	}
+	kind, name, ok := strings.Cut(address, "+")
+	if !ok {
+		return []string{address}, nil
+	}
+	switch kind {
+	case "dns", "dnsdualstack":
+		host, port, err := net.SplitHostPort(name)
+		if err != nil {
+			return nil, err
+		}
+		return b.hosts(ctx, host, port)
+	case "dnssrv", "dnssrvnoa":
+		host, port, err := net.SplitHostPort(name)
+		if err != nil {
+			host, port = name, ""
+		}
+		_, records, err := b.resolver.LookupSRV(ctx, "", "", host)
+		if err != nil {
+			return nil, err
+		}
+		var servers []string
+		for _, r := range records {
+			at := port
+			if at == "" {
+				at = strconv.Itoa(int(r.Port))
+			}
+			if kind == "dnssrvnoa" {
+				servers = append(servers, net.JoinHostPort(strings.TrimRight(r.Target, "."), at))
+				continue
+			}
+			found, err := b.hosts(ctx, r.Target, at)
+			if err != nil {
+				return nil, err
+			}
+			servers = append(servers, found...)
+		}
+		return servers, nil
+	}
+	return nil, fmt.Errorf("unknown prefix %q", kind+"+")
+}
+
+func (b *addressBook) hosts(ctx context.Context, host, port string) ([]string, error) {
+	addrs, err := b.resolver.LookupIPAddr(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	servers := make([]string, len(addrs))
+	for i, a := range addrs {
+		servers[i] = net.JoinHostPort(a.String(), port)
+	}
+	return servers, nil
+}
+
+// clusterBytesMax limits a configuration endpoint's answer.
+const clusterBytesMax = 1 << 20
+
+// discoverCluster asks a configuration endpoint, as Amazon's ElastiCache has them,
+// for the nodes of its cluster.
+func discoverCluster(ctx context.Context, dial dialFunc, address string) ([]string, error) {
+	conn, err := dial(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(5 * time.Second)
+	}
+	if err := conn.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	if _, err := io.WriteString(conn, "config get cluster\r\n"); err != nil {
+		return nil, err
+	}
+	return parseCluster(bufio.NewReader(io.LimitReader(conn, clusterBytesMax)))
+}
+
+// parseCluster reads
+//
+//	CONFIG cluster 0 <bytes>
+//	<version>
+//	<name>|<ip>|<port> <name>|<ip>|<port> …
+func parseCluster(r *bufio.Reader) ([]string, error) {
+	var lines [3]string
+	for i := range lines {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return nil, fmt.Errorf("cluster configuration: line %d: %w", i+1, err)
+		}
+		lines[i] = strings.TrimSpace(line)
+	}
+	if !strings.HasPrefix(lines[0], "CONFIG cluster ") {
+		return nil, fmt.Errorf("cluster configuration: %.40q", lines[0])
+	}
+	var servers []string
+	for node := range strings.FieldsSeq(lines[2]) {
+		fields := strings.Split(node, "|")
+		if len(fields) != 3 {
+			return nil, fmt.Errorf("cluster configuration: node %.80q", node)
+		}
+		if port, err := strconv.ParseUint(fields[2], 10, 16); err != nil || port == 0 {
+			return nil, fmt.Errorf("cluster configuration: port of node %.80q", node)
+		}
+		host := fields[0]
+		if host == "" {
+			host = fields[1]
+		}
+		servers = append(servers, net.JoinHostPort(host, fields[2]))
+	}
+	return servers, nil
+}
+
+// pick chooses the server for a key: the one whose name, hashed together with the
+// key, gives the most. When a server comes or goes only its own keys move, which
+// one of many does a modulo, a jump hash only for the last of them.
+func pick(servers []*memcachedServer, key string) *memcachedServer {
+	var best *memcachedServer
+	var most uint64
+	h := xxhash.Sum64String(key)
+	for _, s := range servers {
+		if score := mix(h ^ s.hash); best == nil || score > most {
+			best, most = s, score
+		}
+	}
+	return best
+}
+
+// mix is the finalizer of splitmix64.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9
+	x = (x ^ x>>27) * 0x94D049BB133111EB
+	return x ^ x>>31
+}

@@ -1,0 +1,277 @@
+package cache
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// Writer takes the bytes of one answer and stores them as an extent. It never
+// fails and hardly waits: where the store is slower than the answer, the extent is
+// given up and the rest of the bytes is dropped. Use Cache.Writer; one goroutine
+// writes, and ends with either Commit or Abort.
+type Writer struct {
+	cache *Cache
+	key   string
+	base  string
+	ext   extent
+	// replaces are the extents that this one is the merger of; if one of them is no
+	// longer there, neither is what this one was made from.
+	replaces []uint64
+
+	raw     []byte // less than a block
+	part    []byte // the blocks of a part, after room for its header
+	partRaw int    // bytes of the answer in part
+	stored  int64  // bytes of all parts
+	charged int64  // of InFlightBytesMax, for raw and part
+	wait    time.Duration
+	ended   bool
+
+	jobs   atomic.Int32           // parts on their way, and one for the writer itself
+	lost   atomic.Pointer[string] // why the extent was given up
+	sentTo atomic.Int32           // parts that the store may have
+}
+
+// How an answer that was offered ended, for the metric.
+const (
+	resultStored    = "stored"
+	resultAborted   = "aborted"
+	resultSlow      = "slow"
+	resultQueueFull = "queue-full"
+	resultTooLarge  = "too-large"
+	resultStore     = "store"
+	resultOutdated  = "outdated"
+)
+
+// Writer begins an extent of the entry key. The range is inclusive at both ends; its
+// times are startMS, startMS+stepMS, …; 0 where there is no grid. The age of the
+// extent counts from here.
+func (c *Cache) Writer(key string, startMS, endMS, stepMS int64) *Writer {
+	w := &Writer{
+		cache: c, key: key, base: storeKey(key), wait: c.opts.WriterWait,
+		ext: extent{id: c.opts.NewID(), startMS: startMS, endMS: endMS, stepMS: stepMS, writtenMS: c.opts.Now().UnixMilli()},
+	}
+	w.jobs.Store(1)
+	if len(key) > c.opts.KeyBytesMax || startMS > endMS || stepMS < 0 {
+		w.giveUp(resultTooLarge)
+	}
+	return w
+}
+
+// Write takes all of p, always. p is borrowed.
+func (w *Writer) Write(p []byte) (int, error) {
+	size := w.cache.blockBytes
+	for rest := p; len(rest) > 0 && !w.given(); {
+		if len(w.raw) == 0 && len(rest) >= size {
+			w.block(rest[:size])
+			rest = rest[size:]
+			continue
+		}
+		n := min(len(rest), size-len(w.raw))
+		w.raw = append(w.raw, rest[:n]...)
+		rest = rest[n:]
+		if len(w.raw) == size {
+			w.block(w.raw)
+			w.raw = w.raw[:0]
+		}
+		w.charge()
+	}
+	return len(p), nil
+}
+
+// Commit stores the extent. When it is to be seen depends on the store: at once with
+// a local one, otherwise soon.
+func (w *Writer) Commit() {
+	if w.ended {
+		return
+	}
+	if len(w.raw) > 0 && !w.given() {
+		w.block(w.raw)
+	}
+	switch {
+	case w.given():
+	case w.partRaw == 0 && len(w.ext.parts) == 0:
+		w.giveUp(resultAborted) // nothing was written
+	case len(w.ext.parts) == 0 && len(w.part) <= w.cache.opts.InlineBytes:
+		sealPart(w.part, w.ext.id, 0)
+		w.ext.inline = w.part // the manifest copies it
+		w.ext.parts = []partRef{{storedBytes: len(w.part), rawBytes: w.partRaw}}
+	default:
+		w.cut(w.part, w.partRaw)
+	}
+	w.end()
+}
+
+// Abort drops the extent. After Commit it does nothing.
+func (w *Writer) Abort() {
+	if w.ended {
+		return
+	}
+	w.giveUp(resultAborted)
+	w.end()
+}
+
+func (w *Writer) end() {
+	w.ended = true
+	w.cache.inFlight.Release(w.charged)
+	w.charged, w.raw, w.part = 0, nil, nil
+	if w.jobs.Add(-1) == 0 && !w.cache.enqueue(w.finish) {
+		w.giveUp(resultQueueFull)
+		w.count()
+	}
+}
+
+func (w *Writer) given() bool { return w.lost.Load() != nil }
+
+// giveUp drops the extent; the first reason counts.
+func (w *Writer) giveUp(why string) { w.lost.CompareAndSwap(nil, &why) }
+
+// block compresses raw into the part, and sends the part off when the block does not
+// fit.
+func (w *Writer) block(raw []byte) {
+	e := encoders.Get().(*encoder)
+	defer encoders.Put(e)
+	if w.part == nil {
+		w.part = beginPart(nil)
+	}
+	before := len(w.part)
+	w.part = e.appendBlock(w.part, raw, w.cache.opts.Codec)
+	if len(w.part) > w.cache.opts.PartBytes && before > partHeaderBytes {
+		w.cut(w.part[:before], w.partRaw)
+		w.part = append(w.part[:partHeaderBytes], w.part[before:]...)
+		w.partRaw = 0
+	}
+	w.partRaw += len(raw)
+	w.charge()
+}
+
+// charge counts the writer's own buffers.
+func (w *Writer) charge() {
+	if more := int64(cap(w.raw)+cap(w.part)) - w.charged; more > 0 && w.acquire(more) {
+		w.charged += more
+	}
+}
+
+// acquire takes n of InFlightBytesMax, waiting a little if need be.
+func (w *Writer) acquire(n int64) bool {
+	if w.cache.inFlight.TryAcquire(n) {
+		return true
+	}
+	if w.wait > 0 && n <= w.cache.opts.InFlightBytesMax {
+		begin := time.Now() // of the timer's clock, which is not Options.Now
+		ctx, cancel := context.WithTimeout(w.cache.background, w.wait)
+		err := w.cache.inFlight.Acquire(ctx, n)
+		cancel()
+		w.wait -= time.Since(begin)
+		if err == nil {
+			return true
+		}
+	}
+	w.giveUp(resultSlow)
+	return false
+}
+
+// cut seals a part and sends a copy of it to the store.
+func (w *Writer) cut(part []byte, rawBytes int) {
+	number := len(w.ext.parts)
+	w.stored += int64(len(part))
+	if w.stored > w.cache.opts.EntryBytesMax || number == manifestPartsMax {
+		w.giveUp(resultTooLarge)
+		return
+	}
+	sealPart(part, w.ext.id, number)
+	w.ext.parts = append(w.ext.parts, partRef{storedBytes: len(part), rawBytes: rawBytes})
+	value := bytes.Clone(part)
+	size := int64(len(value))
+	if !w.acquire(size) {
+		return
+	}
+	w.jobs.Add(1)
+	sent := w.cache.enqueue(func(ctx context.Context) {
+		w.send(ctx, number, value)
+		w.cache.inFlight.Release(size)
+		if w.jobs.Add(-1) == 0 {
+			w.finish(ctx)
+		}
+	})
+	if !sent {
+		w.cache.inFlight.Release(size)
+		w.jobs.Add(-1)
+		w.giveUp(resultQueueFull)
+	}
+}
+
+// send stores one part.
+func (w *Writer) send(ctx context.Context, number int, value []byte) {
+	if w.given() {
+		return
+	}
+	for { // remember the highest, for the case that they must be removed
+		highest := w.sentTo.Load()
+		if int(highest) > number || w.sentTo.CompareAndSwap(highest, int32(number+1)) {
+			break
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.cache.opts.SetTimeout)
+	defer cancel()
+	if err := w.cache.store.set(ctx, partKey(w.base, w.ext.id, number), value, w.cache.opts.TTL); err != nil {
+		w.giveUp(resultOf(err))
+	}
+}
+
+func resultOf(err error) string {
+	if errors.Is(err, ErrTooLarge) {
+		return resultTooLarge
+	}
+	return resultStore
+}
+
+func (w *Writer) count() {
+	result := resultStored
+	if lost := w.lost.Load(); lost != nil {
+		result = *lost
+	}
+	w.cache.met.extents.WithLabelValues(result).Inc()
+}
+
+// finish writes the manifest when all parts are stored, or removes them.
+func (w *Writer) finish(ctx context.Context) {
+	defer w.count()
+	if !w.given() {
+		err := w.cache.update(ctx, w.base, w.key, func(extents []extent) ([]extent, bool) {
+			for _, id := range w.replaces {
+				at := slices.IndexFunc(extents, func(e extent) bool { return e.id == id })
+				if at < 0 {
+					w.giveUp(resultOutdated)
+					return nil, false
+				}
+				extents = slices.Delete(extents, at, at+1)
+			}
+			next := w.cache.insert(extents, w.ext)
+			if next == nil {
+				w.giveUp(resultOutdated)
+			}
+			return next, next != nil
+		})
+		if err != nil {
+			w.giveUp(resultOf(err))
+		}
+	}
+	if w.given() && w.sentTo.Load() > 0 {
+		w.cache.deleteParts(ctx, w.base, w.ext.id, int(w.sentTo.Load()))
+	}
+}
+
+// deleteParts removes the first n parts of an extent, as far as it can.
+func (c *Cache) deleteParts(ctx context.Context, base string, id uint64, n int) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.SetTimeout)
+	defer cancel()
+	for i := range n {
+		if err := c.store.delete(ctx, partKey(base, id, i)); err != nil {
+			return // they go with their time to live, or are evicted
+		}
+	}
+}

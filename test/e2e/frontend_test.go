@@ -1,0 +1,194 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/frontend"
+	"github.com/ferula-io/ferula/internal/frontend/downstream"
+	"github.com/ferula-io/ferula/internal/frontend/split"
+	"github.com/ferula-io/ferula/internal/role"
+)
+
+// startFrontend runs a query frontend before a server until the test ends.
+func startFrontend(t *testing.T, before string, change func(*role.QueryFrontendOptions)) *server {
+	t.Helper()
+	opts := role.QueryFrontendOptions{
+		Web:        role.WebOptions{ListenAddress: "127.0.0.1:0"},
+		Downstream: downstream.Options{URL: before},
+		Frontend:   frontend.Options{Split: split.Options{Interval: time.Hour}},
+		Logger:     slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	if change != nil {
+		change(&opts)
+	}
+	q, err := role.NewQueryFrontend(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- q.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the frontend stopped with %v", err)
+		}
+	})
+	s := &server{t: t, base: "http://" + q.Addr().String(), ready: "/-/ready"}
+	s.waitReady()
+	return s
+}
+
+// hours of samples, a few series, written to each server.
+func writeHours(t *testing.T, end time.Time, hours int, servers ...*server) {
+	t.Helper()
+	for at := end.Add(-time.Duration(hours) * time.Hour); !at.After(end); at = at.Add(30 * time.Second) {
+		ms, i := at.UnixMilli(), float64(at.Unix()%100_000)
+		req := v1(
+			v1Series(ms, i*3, "__name__", "requests_total", "job", "a", "code", "200"),
+			v1Series(ms, i/7, "__name__", "requests_total", "job", "a", "code", "500"),
+			v1Series(ms, i*1e-9, "__name__", "temperature", "room", `"kitchen"<&>`),
+		)
+		if int(i)%7200 < 3600 {
+			req.Timeseries = append(req.Timeseries, v1Series(ms, -i, "__name__", "sometimes", "job", "b"))
+		}
+		body := encoded(t, req)
+		for _, s := range servers {
+			if status, text, _ := s.write(v1Type, "snappy", body); status != http.StatusNoContent {
+				t.Fatalf("%s: %d %s", s.base, status, text)
+			}
+		}
+	}
+}
+
+var frontendQueries = []string{
+	"requests_total", "rate(requests_total[5m])", "sum by (job) (rate(requests_total[5m]))", "temperature", "sometimes", "absent_over_time(sometimes[1m])",
+	"nothing or vector(0)", "requests_total @ end()", "topk(1, requests_total)", "requests_total / ignoring(code) group_left sum without (code) (requests_total)", "sum(", "time()",
+}
+
+// compareFrontend asks a frontend and what stands behind it the same, twice, and
+// compares bytes.
+func compareFrontend(t *testing.T, front, behind *server, end time.Time, rounds int) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(21, 22))
+	for range rounds {
+		query := frontendQueries[r.IntN(len(frontendQueries))]
+		from := end.Add(-time.Duration(r.IntN(4*3600)) * time.Second)
+		to := from.Add(time.Duration(r.Int64N(int64(end.Sub(from)) + 1)))
+		form := url.Values{"query": {query}, "start": {fmt.Sprint(from.Unix())}, "end": {fmt.Sprint(to.Unix())}, "step": {[]string{"15", "60", "37.5", "5m"}[r.IntN(4)]}}
+		path := "/api/v1/query_range?" + form.Encode()
+		wantStatus, want := behind.get(path)
+		// A Thanos querier adds how it evaluated, which parts cannot have together.
+		want = strings.Replace(want, `,"analysis":{}`, "", 1)
+		for range 2 {
+			status, got := front.get(path)
+			if got = strings.Replace(got, `,"analysis":{}`, "", 1); status != wantStatus || got != want {
+				i := differAt(got, want)
+				t.Fatalf("%s\nfrontend %d …%.300s\nbehind   %d …%.300s", path, status, got[i:], wantStatus, want[i:])
+			}
+		}
+	}
+}
+
+// differAt is a little before the first byte that differs.
+func differAt(a, b string) int {
+	i := 0
+	for i < len(a) && i < len(b) && a[i] == b[i] {
+		i++
+	}
+	return max(0, i-100)
+}
+
+func TestTheFrontendBeforeServeAnswersTheSameBytes(t *testing.T) {
+	behind := startServe(t, idle(t))
+	end := time.Now().Truncate(time.Minute)
+	writeHours(t, end, 4, behind)
+	for _, cache := range []string{"", "{type: IN-MEMORY, config: {max_size: 64MB}}"} {
+		front := startFrontend(t, behind.base, func(o *role.QueryFrontendOptions) { o.RangeCache = cache })
+		compareFrontend(t, front, behind, end, 60)
+	}
+}
+
+// peerWorld is a Prometheus with a few hours of samples.
+func peerWorld(t *testing.T, end time.Time) (prometheus *server, dir string) {
+	t.Helper()
+	path := peerBinary(t, "prometheus")
+	dir = t.TempDir()
+	config := writeFile(t, filepath.Join(dir, "prometheus.yml"), "global: {external_labels: {cluster: one}}\nscrape_configs: []\n")
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	startPeer(t, "http://"+address+"/-/ready", path, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address="+address, "--web.enable-remote-write-receiver", "--log.level=warn")
+	prometheus = &server{t: t, base: "http://" + address}
+	writeHours(t, end, 4, prometheus)
+	return prometheus, filepath.Join(dir, "data")
+}
+
+func TestPeerFrontendBeforePrometheusWithEveryCache(t *testing.T) {
+	end := time.Now().Truncate(time.Minute)
+	prometheus, _ := peerWorld(t, end)
+	redis, memcached := freePort(t), freePort(t)
+	startServerProgram(t, "redis-server", redis, "--port", fmt.Sprint(redis), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
+	startServerProgram(t, "memcached", memcached, "-p", fmt.Sprint(memcached), "-l", "127.0.0.1", "-u", "nobody", "-U", "0")
+	for name, cache := range map[string]string{
+		"none":      "",
+		"memory":    "{type: IN-MEMORY, config: {max_size: 64MB}}",
+		"redis":     fmt.Sprintf("{type: REDIS, config: {addr: '127.0.0.1:%d'}}", redis),
+		"memcached": fmt.Sprintf("{type: MEMCACHED, config: {addresses: ['127.0.0.1:%d']}}", memcached),
+		"down":      fmt.Sprintf("{type: REDIS, config: {addr: '127.0.0.1:%d'}}", freePort(t)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			front := startFrontend(t, prometheus.base, func(o *role.QueryFrontendOptions) { o.RangeCache = cache })
+			compareFrontend(t, front, prometheus, end, 40)
+		})
+	}
+}
+
+func TestPeerFrontendBeforeThanosQuery(t *testing.T) {
+	end := time.Now().Truncate(time.Minute)
+	prometheus, data := peerWorld(t, end)
+	thanos := peerBinary(t, "thanos")
+	sidecarHTTP, sidecarGRPC, queryHTTP, queryGRPC := freePort(t), freePort(t), freePort(t), freePort(t)
+	local := func(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+	startPeer(t, "http://"+local(sidecarHTTP)+"/-/ready", thanos, "sidecar", "--prometheus.url="+prometheus.base, "--tsdb.path="+data,
+		"--http-address="+local(sidecarHTTP), "--grpc-address="+local(sidecarGRPC))
+	startPeer(t, "http://"+local(queryHTTP)+"/-/ready", thanos, "query", "--endpoint="+local(sidecarGRPC), "--http-address="+local(queryHTTP), "--grpc-address="+local(queryGRPC))
+	query := &server{t: t, base: "http://" + local(queryHTTP)}
+	eventually(t, 30*time.Second, "the store to be found", func() bool { return query.value("count(requests_total)", "time", fmt.Sprint(end.Unix())) == "2" })
+	front := startFrontend(t, query.base, func(o *role.QueryFrontendOptions) { o.RangeCache = "{type: IN-MEMORY, config: {max_size: 64MB}}" })
+	compareFrontend(t, front, query, end, 40)
+}
+
+// startServerProgram runs a server of the machine's packages on a port.
+func startServerProgram(t *testing.T, name string, port int, args ...string) {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	needsPeer(t, name, err == nil)
+	cmd := exec.Command(path, args...)
+	cmd.Dir = t.TempDir()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	eventually(t, 20*time.Second, name+" to listen", func() bool {
+		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			return false
+		}
+		c.Close()
+		return true
+	})
+}

@@ -21,7 +21,8 @@ type failing struct {
 	open, names, values, selected, exemplars error
 	count                                    int
 	warning                                  error
-	before                                   func(i int) // called before each series
+	list                                     []string // of label names and values
+	closed                                   func()
 }
 
 func (f failing) Querier(int64, int64) (storage.Querier, error) { return failingQuerier{f: f}, f.open }
@@ -56,14 +57,19 @@ type failingQuerier struct {
 	f failing
 }
 
-func (q failingQuerier) Close() error { return nil }
+func (q failingQuerier) Close() error {
+	if q.f.closed != nil {
+		q.f.closed()
+	}
+	return nil
+}
 
 func (q failingQuerier) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	return nil, q.warnings(), q.f.names
+	return q.f.list, q.warnings(), q.f.names
 }
 
 func (q failingQuerier) LabelValues(context.Context, string, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	return nil, q.warnings(), q.f.values
+	return q.f.list, q.warnings(), q.f.values
 }
 
 func (q failingQuerier) warnings() annotations.Annotations {
@@ -84,19 +90,18 @@ type failingSet struct {
 
 func (s *failingSet) Next() bool {
 	s.i++
-	if s.i >= s.q.f.count {
-		return false
-	}
-	if s.q.f.before != nil {
-		s.q.f.before(s.i)
-	}
-	return true
+	return s.i < s.q.f.count
 }
 
 func (s *failingSet) At() storage.Series {
 	return storage.NewListSeries(labels.FromStrings("__name__", "made_up", "i", fmt.Sprintf("%08d", s.i)), nil)
 }
-func (s *failingSet) Err() error                        { return s.q.f.selected }
+func (s *failingSet) Err() error {
+	if s.i < s.q.f.count {
+		return nil
+	}
+	return s.q.f.selected
+}
 func (s *failingSet) Warnings() annotations.Annotations { return s.q.warnings() }
 
 // storageErrors are what a storage may return.

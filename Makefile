@@ -45,9 +45,9 @@ ui-check: ui
 browser:
 	test/browser.sh
 
-# Tests against real peers: Prometheus, node_exporter.
+# Tests against real peers: Prometheus, Thanos, node_exporter, Redis, memcached.
 interop:
-	FERULA_TEST_PEERS=1 $(GO) test -count=1 -v -run 'Peer' ./test/...
+	FERULA_TEST_PEERS=1 $(GO) test -count=1 -v -run Peer ./test/... ./internal/frontend/...
 
 generate:
 	$(GO) generate ./... ./promjson/...

@@ -448,6 +448,15 @@ func TestEverythingElseIsStreamedThrough(t *testing.T) {
 	body, _ := io.ReadAll(resp.Body)
 	_, want, _ := get(t, w.server.URL+"/api/v1/query?query=requests_total&time=3000")
 	check(t, string(body) == want, "POST: %s", body)
+
+	var seen atomic.Value
+	w.mu.Lock()
+	w.break_ = func(_ http.ResponseWriter, r *http.Request) bool { seen.Store(r.Method + " " + r.Form.Get("match[]")); return false }
+	w.mu.Unlock()
+	resp, err = http.PostForm(front.URL+"/api/v1/admin/tsdb/delete_series", url.Values{"match[]": {"up"}})
+	check(t, err == nil, "%v", err)
+	resp.Body.Close()
+	check(t, seen.Load() == "POST up", "a POST that is no query arrives as %v", seen.Load())
 }
 
 func TestACacheThatHasLostAnExtentIsAFailureOfTheCacheOnly(t *testing.T) {

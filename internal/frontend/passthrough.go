@@ -21,9 +21,6 @@ var copyBuffers = bufpool.New(copyBytes, copyBytes)
 func (f *Frontend) passThrough(x *exchange, q query) error {
 	req := q.request(f.opts.InstantRetries)
 	req.Method, req.Body = x.r.Method, x.body
-	if x.r.Method == http.MethodPost && x.body == nil {
-		req.Method = "" // a form: the client sends it as it fits
-	}
 	since := f.opts.Now()
 	resp, err := f.opts.Downstream.Open(x.r.Context(), req)
 	x.stage("fetch", since)

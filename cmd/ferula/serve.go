@@ -177,8 +177,14 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 func flagValues(k *kong.Context) map[string]string {
 	values := map[string]string{}
 	for _, flag := range k.Flags() {
-		if flag.Name != "help" {
-			values[flag.Name] = fmt.Sprint(flag.Target.Interface())
+		switch value := flag.Target.Interface().(type) {
+		case kong.VersionFlag:
+		case []string:
+			values[flag.Name] = strings.Join(value, ",")
+		default:
+			if flag.Name != "help" {
+				values[flag.Name] = fmt.Sprint(value)
+			}
 		}
 	}
 	return values

@@ -451,7 +451,10 @@ func TestEverythingElseIsStreamedThrough(t *testing.T) {
 
 	var seen atomic.Value
 	w.mu.Lock()
-	w.break_ = func(_ http.ResponseWriter, r *http.Request) bool { seen.Store(r.Method + " " + r.Form.Get("match[]")); return false }
+	w.break_ = func(_ http.ResponseWriter, r *http.Request) bool {
+		seen.Store(r.Method + " " + r.Form.Get("match[]"))
+		return false
+	}
 	w.mu.Unlock()
 	resp, err = http.PostForm(front.URL+"/api/v1/admin/tsdb/delete_series", url.Values{"match[]": {"up"}})
 	check(t, err == nil, "%v", err)

@@ -249,7 +249,7 @@ func New(store Store, opts Options, logger *slog.Logger, reg prometheus.Register
 		return nil, err
 	}
 	c.store = guard{
-		store: store, local: local, met: c.met, now: opts.Now,
+		store: store, local: local, met: c.met, patience: opts.LookupTimeout / 2,
 		breaker: newBreaker(opts.BreakerFailures, opts.BreakerBackoff, opts.BreakerBackoffMax, opts.Now, func(open bool, err error) {
 			if open {
 				c.met.breaker.Set(1)

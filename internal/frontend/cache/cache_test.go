@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -192,19 +193,33 @@ func TestNothingIsFoundBeforeCommit(t *testing.T) {
 }
 
 func TestExtentsExpire(t *testing.T) {
-	now := time.Unix(1_700_000_000, 0)
-	c := newCache(t, newFakeStore(), Options{TTL: time.Minute, Now: func() time.Time { return now }})
-	put(t, c, "k", 0, 10, 10, []byte("old"))
-	now = now.Add(40 * time.Second)
-	put(t, c, "k", 20, 30, 10, []byte("new"))
-	check(t, len(get(t, c, "k", 0, 100)) == 2, "both are young")
-	now = now.Add(20 * time.Second)
-	got := strings.Join(get(t, c, "k", 0, 100), " ")
-	check(t, got == "20-30:new", "got %q", got)
-	now = now.Add(-5 * time.Minute)
-	check(t, len(get(t, c, "k", 0, 100)) == 0, "from the far future")
-	now = now.Add(10 * time.Minute)
-	check(t, len(get(t, c, "k", 0, 100)) == 0, "both are old")
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache(t, newFakeStore(), Options{TTL: time.Minute})
+		put(t, c, "k", 0, 10, 10, []byte("old"))
+		time.Sleep(40 * time.Second)
+		put(t, c, "k", 20, 30, 10, []byte("new"))
+		check(t, len(get(t, c, "k", 0, 100)) == 2, "both are young")
+		time.Sleep(20 * time.Second)
+		got := strings.Join(get(t, c, "k", 0, 100), " ")
+		check(t, got == "20-30:new", "got %q", got)
+		time.Sleep(10 * time.Minute)
+		check(t, len(get(t, c, "k", 0, 100)) == 0, "both are old")
+	})
+}
+
+func TestAnExtentOfAWrongClockExpiresToo(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000)
+	for _, q := range []struct {
+		writtenMS int64
+		ttl       time.Duration
+		want      bool
+	}{
+		{1_700_000_000_000, time.Minute, true}, {1_699_999_941_000, time.Minute, true}, {1_699_999_940_000, time.Minute, false},
+		{1_700_000_059_000, time.Minute, true}, {1_700_000_060_000, time.Minute, false}, {0, 0, true}, {1 << 50, 0, true},
+	} {
+		e := extent{writtenMS: q.writtenMS}
+		check(t, e.valid(now, q.ttl) == q.want, "written at %d, for %s: %v", q.writtenMS, q.ttl, !q.want)
+	}
 }
 
 func TestKeysWithTheSameHashAreNotMixedUp(t *testing.T) {

@@ -17,7 +17,9 @@ type guard struct {
 	local   bool
 	breaker *breaker
 	met     *metrics
-	now     func() time.Time
+	// patience is what a store must have had before a deadline is its fault: the last
+	// of many operations of one Lookup may have had next to nothing.
+	patience time.Duration
 }
 
 const (
@@ -81,16 +83,18 @@ func (g *guard) do(ctx context.Context, op string, run func() error) error {
 		g.met.failures.WithLabelValues(op, reason(ErrUnavailable)).Inc()
 		return ErrUnavailable
 	}
-	begin := g.now()
+	begin := time.Now()
 	err := run()
-	g.met.duration.WithLabelValues(op).Observe(g.now().Sub(begin).Seconds())
+	took := time.Since(begin)
+	g.met.duration.WithLabelValues(op).Observe(took.Seconds())
 	if err != nil {
 		g.met.failures.WithLabelValues(op, reason(err)).Inc()
 	}
 	switch {
 	case err == nil:
 		g.breaker.succeeded()
-	case errors.Is(err, ErrTooLarge), errors.Is(err, ErrUnavailable), errors.Is(ctx.Err(), context.Canceled):
+	case errors.Is(err, ErrTooLarge), errors.Is(err, ErrUnavailable), errors.Is(ctx.Err(), context.Canceled),
+		ctx.Err() != nil && took < g.patience:
 		g.breaker.unknown() // the store is not to blame
 	default:
 		g.breaker.failed(err)

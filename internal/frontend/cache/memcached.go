@@ -93,6 +93,9 @@ type memcachedServer struct {
 	breaker *breaker
 }
 
+// serverPatience is what a server must have had before a deadline is its fault.
+const serverPatience = 100 * time.Millisecond
+
 // itemOverheadBytes is what memcached counts as the item besides the value.
 const itemOverheadBytes = 256
 
@@ -219,6 +222,7 @@ func (m *Memcached) do(ctx context.Context, key string, operation func(*memcache
 		err   error
 	}
 	results := make(chan result, 1)
+	begin := time.Now()
 	m.mu.RLock()
 	if m.closed {
 		m.mu.RUnlock()
@@ -247,7 +251,7 @@ func (m *Memcached) do(ctx context.Context, key string, operation func(*memcache
 	switch {
 	case r.err == nil, errors.Is(r.err, memcache.ErrCacheMiss), errors.Is(r.err, ErrTooLarge):
 		server.breaker.succeeded()
-	case errors.Is(r.err, context.Canceled):
+	case errors.Is(r.err, context.Canceled), ctx.Err() != nil && time.Since(begin) < serverPatience:
 		server.breaker.unknown()
 	default:
 		server.breaker.failed(r.err)

@@ -1,0 +1,269 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+func hang(ctx context.Context, _, _ string) error { <-ctx.Done(); return ctx.Err() }
+
+func broken(context.Context, string, string) error { return errors.New("connection refused") }
+
+func slow(d time.Duration) func(ctx context.Context, op, key string) error {
+	return func(ctx context.Context, _, _ string) error {
+		select {
+		case <-time.After(d):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// took is how long do takes by the bubble's clock.
+func took(do func()) time.Duration {
+	begin := time.Now()
+	do()
+	return time.Since(begin)
+}
+
+func results(c *Cache, result string) float64 {
+	return testutil.ToFloat64(c.met.extents.WithLabelValues(result))
+}
+
+func TestAStoreThatHangsCostsABoundedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		c := newCache(t, store, Options{LookupTimeout: 250 * time.Millisecond, BreakerFailures: 3, BreakerBackoff: time.Second})
+		put(t, c, "k", 0, 10, 10, []byte("x"))
+		store.fail(hang)
+		look := func() (n int, d time.Duration) {
+			d = took(func() { n = len(c.Lookup(context.Background(), "k", 0, 10)) })
+			return n, d
+		}
+		for i := range 3 {
+			n, d := look()
+			check(t, n == 0 && d == 250*time.Millisecond, "look-up %d found %d after %s", i, n, d)
+		}
+		n, d := look() // from now on the store is left alone
+		check(t, n == 0 && d == 0, "found %d after %s", n, d)
+		check(t, testutil.ToFloat64(c.met.breaker) == 1, "the breaker is closed")
+		time.Sleep(time.Second)
+		n, d = look() // the probe
+		check(t, n == 0 && d == 250*time.Millisecond, "probe: found %d after %s", n, d)
+		time.Sleep(time.Second)
+		n, d = look() // the back-off has doubled
+		check(t, n == 0 && d == 0, "found %d after %s", n, d)
+		store.fail(nil)
+		time.Sleep(time.Second)
+		n, d = look()
+		check(t, n == 1 && d == 0, "it is back: found %d after %s", n, d)
+		check(t, testutil.ToFloat64(c.met.breaker) == 0, "the breaker is open")
+	})
+}
+
+func TestAStoreThatIsSlowCostsABoundedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		c := newCache(t, store, Options{PartBytes: 5000, InlineBytes: 1})
+		put(t, c, "k", 0, 10, 10, noise(200<<10))
+		store.fail(slow(100 * time.Millisecond))
+		d := took(func() { check(t, len(get(t, c, "k", 0, 10)) == 0, "found") }) // 40 parts, 8 at once
+		check(t, d == 250*time.Millisecond, "took %s", d)
+		store.fail(slow(10 * time.Millisecond))
+		d = took(func() { check(t, len(get(t, c, "k", 0, 10)) == 1, "not found") })
+		check(t, d <= 100*time.Millisecond, "took %s", d)
+	})
+}
+
+func TestAQueryIsNotHeldUpByAStoreThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		store.fail(hang)
+		c := newCache(t, store, Options{InFlightBytesMax: 2 << 20, WriterWait: 50 * time.Millisecond})
+		text := noise(64 << 10)
+		d := took(func() {
+			w := c.Writer("k", 0, 10, 10)
+			for range 1000 {
+				n, err := w.Write(text)
+				check(t, n == len(text) && err == nil, "write: %d, %v", n, err)
+			}
+			w.Commit()
+		})
+		check(t, d <= 50*time.Millisecond, "held up for %s", d)
+		flush(t, c)
+		check(t, results(c, resultSlow)+results(c, resultStore) == 1 && results(c, resultStored) == 0, "not given up")
+		check(t, c.inFlight.TryAcquire(2<<20), "bytes are still in flight")
+		c.inFlight.Release(2 << 20)
+	})
+}
+
+func TestAStoreThatFailsIsAMiss(t *testing.T) {
+	store := newFakeStore()
+	store.fail(broken)
+	c := newCache(t, store, Options{PartBytes: 5000, BreakerFailures: 1 << 30})
+	put(t, c, "k", 0, 10, 10, noise(100<<10))
+	check(t, len(get(t, c, "k", 0, 10)) == 0, "found")
+	check(t, results(c, resultStore) == 1, "not counted")
+	put(t, c, "small", 0, 10, 10, []byte("x"))
+	check(t, len(get(t, c, "small", 0, 10)) == 0, "found")
+	store.fail(nil)
+	put(t, c, "k", 0, 10, 10, noise(100<<10))
+	check(t, len(get(t, c, "k", 0, 10)) == 1, "not found")
+}
+
+// Whichever operation of a write fails, readers find all of the answer or nothing.
+func TestAWriteThatFailsAnywhereLeavesNothingToBeFound(t *testing.T) {
+	for at := 0; ; at++ {
+		store := newFakeStore()
+		var n, failed atomic.Int64
+		store.fail(func(context.Context, string, string) error {
+			if n.Add(1) == int64(at+1) {
+				failed.Store(1)
+				return errors.New("reset")
+			}
+			return nil
+		})
+		c := newCache(t, store, Options{PartBytes: 5000, InlineBytes: 1, Workers: 1})
+		put(t, c, "k", 0, 10, 10, noise(30_000))
+		done := failed.Load() == 0
+		store.fail(nil)
+		found := get(t, c, "k", 0, 10)
+		check(t, len(found) == 0 || len(found[0]) > 30_000, "operation %d failed: found %d bytes", at, len(found))
+		check(t, !done || len(found) == 1, "nothing failed and nothing was found")
+		if !done && len(found) == 0 {
+			check(t, len(store.keys()) <= 1, "operation %d failed: %d values are left", at, len(store.keys()))
+		}
+		if done {
+			check(t, at > 5, "only %d operations", at)
+			return
+		}
+	}
+}
+
+func TestAFullQueueDropsAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		store.fail(slow(time.Second / 2))
+		c := newCache(t, store, Options{QueueMax: 2, Workers: 1, PartBytes: 5000, InlineBytes: 1})
+		d := took(func() {
+			for i := range 10 {
+				w := c.Writer(fmt.Sprint(i), 0, 10, 10)
+				_, _ = w.Write(noise(12_000))
+				w.Commit()
+			}
+		})
+		check(t, d == 0, "held up for %s", d)
+		flush(t, c)
+		check(t, results(c, resultQueueFull) >= 9, "dropped %v", results(c, resultQueueFull))
+		check(t, results(c, resultQueueFull)+results(c, resultStored) == 10, "some are not counted")
+		check(t, c.inFlight.TryAcquire(c.opts.InFlightBytesMax), "bytes are still in flight")
+		c.inFlight.Release(c.opts.InFlightBytesMax)
+	})
+}
+
+func TestClosingWaitsForWritesAndNotForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		store.fail(slow(100 * time.Millisecond))
+		c, err := New(store, Options{}, quiet, nil)
+		check(t, err == nil, "new: %v", err)
+		w := c.Writer("k", 0, 10, 10)
+		_, _ = w.Write([]byte("x"))
+		w.Commit()
+		check(t, c.Close() == nil && store.closed && len(store.keys()) == 1, "not written before the end")
+		check(t, c.Close() == nil, "close again")
+		w = c.Writer("late", 0, 10, 10)
+		_, _ = w.Write([]byte("x"))
+		w.Commit()
+		flush(t, c)
+		check(t, len(store.keys()) == 1, "written after the end")
+
+		store = newFakeStore()
+		store.fail(hang)
+		c, err = New(store, Options{SetTimeout: time.Hour, CloseTimeout: 2 * time.Second}, quiet, nil)
+		check(t, err == nil, "new: %v", err)
+		w = c.Writer("k", 0, 10, 10)
+		_, _ = w.Write([]byte("x"))
+		w.Commit()
+		d := took(func() { check(t, c.Close() == nil, "close") })
+		check(t, d == 2*time.Second, "closing took %s", d)
+	})
+}
+
+func TestACallerThatLeavesDoesNotOpenTheBreaker(t *testing.T) {
+	store := newFakeStore()
+	c := newCache(t, store, Options{BreakerFailures: 1})
+	put(t, c, "k", 0, 10, 10, []byte("x"))
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 10 {
+		check(t, len(c.Lookup(ctx, "k", 0, 10)) == 0, "found")
+	}
+	check(t, len(get(t, c, "k", 0, 10)) == 1, "the store is left alone")
+	found := c.Lookup(context.Background(), "k", 0, 10)
+	_, err := found[0].Open(ctx)
+	check(t, errors.Is(err, ErrGone) && errors.Is(err, context.Canceled), "open: %v", err)
+}
+
+func TestAStreamEndsWithGoneWhenTheStoreFailsInBetween(t *testing.T) {
+	for _, fault := range []func(context.Context, string, string) error{broken, hang} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newFakeStore()
+			c := newCache(t, store, Options{PartBytes: 5000, InlineBytes: 1, PrefetchBytes: 1})
+			put(t, c, "k", 0, 10, 10, noise(100<<10))
+			found := c.Lookup(context.Background(), "k", 0, 10)
+			check(t, len(found) == 1 && !found[0].Whole(), "found %d", len(found))
+			store.fail(fault)
+			d := took(func() {
+				got, err := readAll(found[0])
+				check(t, errors.Is(err, ErrGone) && len(got) > 0 && len(got) < 100<<10, "%d bytes, %v", len(got), err)
+			})
+			check(t, d <= c.opts.GetTimeout, "took %s", d)
+		})
+	}
+}
+
+func TestHeldBytesAreBoundedAndGivenBack(t *testing.T) {
+	c := newCache(t, newFakeStore(), Options{PartBytes: 5000, InlineBytes: 1, HeldBytesMax: 50_000})
+	put(t, c, "k", 0, 10, 10, noise(20_000))
+	var open []Extent
+	for i := range 4 {
+		found := c.Lookup(context.Background(), "k", 0, 10)
+		check(t, len(found) == 1 && found[0].Whole() == (i < 2), "look-up %d: whole %v", i, found[0].Whole())
+		open = append(open, found...)
+	}
+	for _, e := range open {
+		got, err := readAll(e)
+		check(t, err == nil && len(got) == 20_000, "read: %v", err)
+	}
+	check(t, c.held.TryAcquire(50_000), "something is still held")
+	c.held.Release(50_000)
+}
+
+func TestOptionsTellAllThatIsWrong(t *testing.T) {
+	_, err := New(newFakeStore(), Options{PartBytes: 1, TTL: -1, Workers: -1, ExtentsMax: 1000}, quiet, nil)
+	check(t, err != nil, "no error")
+	for _, word := range []string{"parts of 1", "TTL", "workers", "extents"} {
+		check(t, contains(err.Error(), word), "%q is not in %q", word, err)
+	}
+}
+
+func TestMetricsAreRegisteredOnce(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	c, err := New(newFakeStore(), Options{}, quiet, reg)
+	check(t, err == nil, "new: %v", err)
+	check(t, c.Close() == nil, "close")
+	_, err = New(newFakeStore(), Options{}, quiet, reg)
+	check(t, err != nil, "a second cache has the same metrics")
+	problems, err := testutil.GatherAndLint(reg)
+	check(t, err == nil && len(problems) == 0, "%v %v", problems, err)
+}

@@ -165,3 +165,15 @@ func BenchmarkSplice(b *testing.B) {
 	b.Run("reader/64KiB", func(b *testing.B) { run(b, 64<<10) })
 	b.Run("reader/1024KiB", func(b *testing.B) { run(b, 1<<20) })
 }
+
+func BenchmarkLabelString(b *testing.B) {
+	labels := []string{"__name__", "http_requests_total", "code", "200", "handler", "/api/v1/query_range", "instance", "10.0.0.1:9090", "job", "prometheus", "method", "get", "pod", "prometheus-0"}
+	buf := make([]byte, 0, 1000)
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = buf[:0]
+		for _, s := range labels {
+			buf = AppendLabelString(buf, s)
+		}
+	}
+}

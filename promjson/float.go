@@ -33,7 +33,7 @@ const (
 	maxExact     = 1 << 53 // Every integer below is a float.
 	doubt        = 64
 
-	// floatRoom is what putFloat may write, the longest float being 24 bytes.
+	// floatRoom is what putFloat may write, the longest float being 25 bytes.
 	floatRoom = 32
 	bodyRoom  = floatRoom - 1
 
@@ -72,55 +72,84 @@ func appendSlow(dst []byte, v float64) []byte {
 // putFloat writes v and returns how many bytes it takes, or 0 where v is for
 // appendSlow. What b holds beyond them is undefined.
 func putFloat(b *[floatRoom]byte, v float64) int {
+	raw := math.Float64bits(v)
 	if i := int64(math.Abs(v)); float64(i) == math.Abs(v) && i < maxExact {
-		sign := int(math.Float64bits(v) >> 63)
+		sign := int(raw >> 63)
 		b[0] = '-'
 		return putInt((*[bodyRoom]byte)(b[sign:sign+bodyRoom]), uint64(i)) + sign
 	}
-	return putFraction(b, v)
+	return putFraction(b, raw)
 }
 
-// putFraction is putFloat for what is not an integer below maxExact.
-func putFraction(full *[floatRoom]byte, v float64) int {
-	raw := math.Float64bits(v)
+// putFraction is putFloat for the bits of what is not an integer below maxExact.
+// Its steps are functions that are small enough for the compiler to inline.
+func putFraction(full *[floatRoom]byte, raw uint64) int {
 	index := raw>>fractionBits&exponentMask - minExponent
 	if index >= uint64(len(scales)) {
 		return 0
 	}
 	s := &scales[index]
-	mantissa := raw&(hiddenBit-1) | hiddenBit
-	q, g := bits.Mul64(mantissa, s.hi)
-	g2, _ := bits.Mul64(mantissa, s.lo)
-	g, carry := bits.Add64(g, g2, 0)
-	q += carry
-
-	// The nearer integer is q, or q+1 where the fraction is a half or more.
-	up := g >> 63
-	distance := (g ^ -up) + up
-	limit := s.hi >> 1
-	if mantissa == hiddenBit && up == 0 {
-		limit >>= 1 // The float below a power of two is half as far.
-	}
-	if distance-(limit-doubt) <= 2*doubt {
+	power := powerOfTwo(raw)
+	q, g := s.times(raw)
+	// Below a power of two the floats are half as far apart. Half the interval is
+	// enough for such, or else they are left to strconv.
+	q, digit, inside, sure := shortest(q, g, s.hi>>(1+power))
+	if !sure || power > inside {
 		return 0
 	}
-	inside := (distance - limit) >> 63 // 1 where the nearer integer reads back as v.
-	digit, f := bits.Mul64(g, 10)
-	if (f-(1<<63-16*doubt) < 32*doubt || mantissa == hiddenBit) && inside == 0 {
-		return 0
-	}
-	q += up & inside
-	digit = (digit + f>>63) & (inside - 1)
-
-	// Of 15 digits make 16, without a branch that would often be mispredicted.
-	short := (q - 1e15) >> 63
-	q += (9*q + digit) & -short
-	digit &= short - 1
-	point := 16 + s.exp - int(short)
-
+	q, digit, point := sixteen(q, digit, s.exp)
 	high, low := q/1e8, q%1e8
 	w0 := uint64(fourDigits(high/10000)) | uint64(fourDigits(high%10000))<<32
 	w1 := uint64(fourDigits(low/10000)) | uint64(fourDigits(low%10000))<<32
+	n := significant(w0, w1, digit)
+	full[0] = '-'
+	sign := int(raw >> 63)
+	b := (*[bodyRoom]byte)(full[sign : sign+bodyRoom])
+	if uint(point-1) >= 15 || n <= point {
+		return putFar(b, w0, w1, digit, n, point) + sign
+	}
+	b[17] = byte('0' + digit)
+	putNear(b, w0, w1, point)
+	return n + 1 + sign
+}
+
+// powerOfTwo returns 1 for a power of two and 0 for others.
+func powerOfTwo(raw uint64) uint64 {
+	return (raw&(hiddenBit-1) - 1) >> 63
+}
+
+// times returns the scaled float: its integer part and its fraction.
+func (s *scale) times(raw uint64) (q, g uint64) {
+	mantissa := raw&(hiddenBit-1) | hiddenBit
+	q, g = bits.Mul64(mantissa, s.hi)
+	g2, _ := bits.Mul64(mantissa, s.lo)
+	g, carry := bits.Add64(g, g2, 0)
+	return q + carry, g
+}
+
+// shortest returns the shortest decimal in the interval that reaches limit to
+// both sides of q.g: the nearer integer and digit 0 if that is inside, which the
+// third result says by 1, or else q and the digit behind the point. It is not
+// sure of it where that is too close to call. Instead of branches, which random
+// digits would mispredict, it has masks.
+func shortest(q, g, limit uint64) (integer, digit, inside uint64, sure bool) {
+	up := g >> 63 // The nearer integer is q+1 where the fraction is a half or more.
+	distance := (g ^ -up) + up
+	inside = (distance - limit) >> 63
+	digit, f := bits.Mul64(g, 10)
+	sure = distance-(limit-doubt) > 2*doubt && (f-(1<<63-16*doubt) >= 32*doubt || inside == 1)
+	return q + up&inside, (digit + f>>63) & (inside - 1), inside, sure
+}
+
+// sixteen makes 16 digits of q, which has 15 or 16, and says where the point is,
+// counted from the first.
+func sixteen(q, digit uint64, exp int) (uint64, uint64, int) {
+	short := (q - 1e15) >> 63
+	return q + (9*q+digit)&-short, digit & (short - 1), 16 + exp - int(short)
+}
+
+// significant counts the digits in w0, w1 and digit without zeros at the end.
+func significant(w0, w1, digit uint64) int {
 	n := 8 + (bits.Len64(w1^zeroDigits)+7)/8
 	if n == 8 {
 		n = (bits.Len64(w0^zeroDigits) + 7) / 8
@@ -128,16 +157,13 @@ func putFraction(full *[floatRoom]byte, v float64) int {
 	if digit != 0 {
 		n = 17
 	}
+	return n
+}
 
-	full[0] = '-'
-	sign := int(raw >> 63)
-	b := (*[bodyRoom]byte)(full[sign : sign+bodyRoom])
-	if uint(point-1) >= 15 || n <= point {
-		return putFar(b, w0, w1, digit, n, point) + sign
-	}
-	// The digits, one place too far to the right, then the word with the point.
+// putNear writes the digits of w0 and w1 with a point behind one of the first 15:
+// one place too far to the right, and then once more the word with the point.
+func putNear(b *[bodyRoom]byte, w0, w1 uint64, point int) {
 	binary.LittleEndian.PutUint64(b[9:], w1)
-	b[17] = byte('0' + digit)
 	at := uint64(1) << (uint(point) * 8 & 63)
 	if point < 8 {
 		binary.LittleEndian.PutUint64(b[1:], w0)
@@ -146,7 +172,6 @@ func putFraction(full *[floatRoom]byte, v float64) int {
 		binary.LittleEndian.PutUint64(b[0:], w0)
 		binary.LittleEndian.PutUint64(b[8:], w1&(at-1)|'.'*at|w1&-at<<8)
 	}
-	return n + 1 + sign
 }
 
 // putFar writes the n digits of w0, w1 and d where the point is before the

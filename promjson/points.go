@@ -3,7 +3,6 @@ package promjson
 import (
 	"encoding/binary"
 	"math"
-	"math/bits"
 	"slices"
 	"strconv"
 )
@@ -92,11 +91,10 @@ func appendPiece[P PointLike](dst []byte, g *Grid, next int, points []P) ([]byte
 		b := (*[floatRoom]byte)(dst[n : n+floatRoom])
 		k := 0
 		if whole := int64(p.F); math.Float64bits(float64(whole)) == raw {
-			if uint64(whole) < 10000 {
-				w := fourDigits(uint64(whole))
-				skip := bits.TrailingZeros32(w^0x30303030|1<<24) &^ 7
-				binary.LittleEndian.PutUint32(b[:], w>>(skip&31))
-				n += 4 - skip/8
+			if uint64(whole) < uint64(len(small)) {
+				w := small[whole]
+				binary.LittleEndian.PutUint32(b[:], w)
+				n += int(w >> 24)
 				continue
 			}
 			k = putFloat(b, p.F)
@@ -105,7 +103,7 @@ func appendPiece[P PointLike](dst []byte, g *Grid, next int, points []P) ([]byte
 			n += knownLen
 			continue
 		} else {
-			k = putFraction(b, p.F)
+			k = putFraction(b, raw)
 		}
 		if k == 0 {
 			k = len(appendSlow(dst[:n], p.F)) - n

@@ -253,3 +253,23 @@ func TestScanningAndSplicingDoNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations for 200 series", n)
 	}
 }
+
+func FuzzSplice(f *testing.F) {
+	f.Add([]byte(answerOf(`{"metric":{"a":"1"},"values":[[1,"1"]]}`, `{"metric":{"a":"2"},"values":[[1,"1"]]}`)), []byte(answerOf(`{"metric":{"a":"1"},"values":[[2,"1"]],"histograms":[[3,{}]]}`)))
+	f.Add([]byte(answerOf(`{"metric":{"\u0061":"1","b":"}"},"values":[[1,"1"]]}`)), []byte(answerOf(`{"values": [[2e0,"1"]],"metric":{"b":"}", "a":"1"}}`)))
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		first := ""
+		for name, r := range readers(b) {
+			parts := []*Scanner{NewScanner(bytes.NewReader(a), Options{BufferBytes: 64}), NewScanner(r, Options{BufferBytes: 32, UnknownBytes: 100})}
+			var w bytes.Buffer
+			e, err := new(Splicer).Splice(&w, parts...)
+			got := fmt.Sprint(w.String(), e, err)
+			if first == "" {
+				first = got
+			}
+			if got != first {
+				t.Fatalf("read %s: got %s\nnot %s", name, got, first)
+			}
+		}
+	})
+}

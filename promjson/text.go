@@ -9,21 +9,43 @@ const hexDigits = "0123456789abcdef"
 // and every other byte stays, be it valid UTF-8 or not.
 func AppendLabelString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
-	start, i := 0, 0
-	for i < len(s) {
-		if len(s)-i >= 8 && special(word(s[i:])) == 0 {
-			i += 8
-			continue
-		}
+	if !plainString(s) {
+		return appendEscaped(dst, s)
+	}
+	dst = append(dst, s...)
+	return append(dst, '"')
+}
+
+// appendEscaped appends the rest of a label string, behind the first quote.
+func appendEscaped(dst []byte, s string) []byte {
+	start := 0
+	for i := 0; i < len(s); i++ {
 		if c := s[i]; c < ' ' || c == '"' || c == '\\' {
 			dst = append(dst, s[start:i]...)
 			dst = appendEscape(dst, c)
 			start = i + 1
 		}
-		i++
 	}
 	dst = append(dst, s[start:]...)
 	return append(dst, '"')
+}
+
+// plainString reports whether no byte of s needs an escape in a label string.
+func plainString(s string) bool {
+	n := len(s)
+	if n < 8 {
+		for i := range n {
+			if c := s[i]; c < ' ' || c == '"' || c == '\\' {
+				return false
+			}
+		}
+		return true
+	}
+	marks := special(word(s[n-8:])) // The last word may overlap the one before.
+	for ; len(s) >= 8; s = s[8:] {
+		marks |= special(word(s))
+	}
+	return marks == 0
 }
 
 // word returns the first eight bytes of s, the first of them lowest.

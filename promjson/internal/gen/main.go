@@ -1,5 +1,6 @@
 // Command gen writes tables.go: the scale of every binary exponent that the
-// float encoder handles itself, and the decimal digits of 0 to 9999.
+// float encoder handles itself, the decimal digits of 0 to 9999, and the text of
+// the integers below 1000.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"log"
 	"math/big"
 	"os"
+	"strconv"
 )
 
 // The biased exponents with an entry: numbers of 2^-128 to 2^128.
@@ -23,6 +25,7 @@ func main() {
 	fmt.Fprintf(&b, "const (\n\tminExponent = %d\n\tmaxExponent = %d\n)\n\n", minExponent, maxExponent)
 	writeScales(&b)
 	writeDigits(&b)
+	writeSmall(&b)
 	src, err := format.Source(b.Bytes())
 	if err != nil {
 		log.Fatal(err)
@@ -78,4 +81,21 @@ func writeDigits(b *bytes.Buffer) {
 			b.WriteString("\" +\n")
 		}
 	}
+}
+
+func writeSmall(b *bytes.Buffer) {
+	b.WriteString("\n// small holds the text of 0 to 999, its first byte lowest, and its length above.\n")
+	b.WriteString("var small = [1000]uint32{\n")
+	for i := range 1000 {
+		text := strconv.Itoa(i)
+		word := uint32(len(text)) << 24
+		for j := range len(text) {
+			word |= uint32(text[j]) << (8 * j)
+		}
+		fmt.Fprintf(b, "0x%08x, ", word)
+		if i%10 == 9 {
+			b.WriteByte('\n')
+		}
+	}
+	b.WriteString("}\n")
 }

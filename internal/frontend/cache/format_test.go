@@ -1,0 +1,133 @@
+package cache
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+func someExtents() []extent {
+	return []extent{
+		{id: 1, startMS: 0, endMS: 100, stepMS: 10, writtenMS: 1_700_000_000_000, parts: []partRef{{30, 100}}, inline: bytes.Repeat([]byte("p"), 30)},
+		{id: math.MaxUint64, startMS: -500, endMS: 1 << 60, writtenMS: -1, parts: []partRef{{1 << 20, 1 << 22}, {20, 1}}},
+	}
+}
+
+func TestManifestsComeBackAsTheyWere(t *testing.T) {
+	for _, extents := range [][]extent{{}, someExtents()[:1], someExtents()} {
+		for _, key := range []string{"", "k", strings.Repeat("key ", 10_000)} {
+			got, err := decodeManifest(appendManifest(nil, key, extents), key)
+			check(t, err == nil && reflect.DeepEqual(got, extents), "got %+v, %v", got, err)
+		}
+	}
+}
+
+// The bytes are those of docs/formats/frontend-cache.md: who changes them changes
+// formatVersion.
+func TestTheFormatIsTheDocumentedOne(t *testing.T) {
+	extents := []extent{{id: 0x0102030405060708, startMS: 1000, endMS: 61000, stepMS: 15000, writtenMS: 1_700_000_000_000, parts: []partRef{{300, 1000}}}}
+	check(t, hex.EncodeToString(appendManifest(nil, "key", extents)) == ""+
+		"465143"+"01"+"e037b76ed14dd37a"+ // magic, version, checksum
+		"03"+"6b6579"+"01"+ // key, one extent
+		"0807060504030201"+"d00f"+"e0d403"+"9875"+"80a0abfef962"+ // id, start, length, step, written
+		"00"+"01"+"ac02"+"e807", // not inline, one part: stored bytes, answer bytes
+		"manifest %x", appendManifest(nil, "key", extents))
+	part := beginPart(nil)
+	part = new(encoder).appendBlock(part, []byte("abc"), CodecPacked)
+	sealPart(part, 0x0102030405060708, 7)
+	check(t, hex.EncodeToString(part) == "d9d4cde922e6cdf9"+"0807060504030201"+"07000000"+"03"+"00"+"03"+"616263", "part %x", part)
+	check(t, storeKey("key") == "fqc1:2c70e12b7a0646f92279f427c7b38e73" && partKey(storeKey("key"), 0xABC, 12) == "fqc1:2c70e12b7a0646f92279f427c7b38e73:abc:12",
+		"%s %s", storeKey("key"), partKey(storeKey("key"), 0xABC, 12))
+}
+
+func TestManifestsOfOthersAreTold(t *testing.T) {
+	m := appendManifest(nil, "key", someExtents())
+	_, err := decodeManifest(m, "another")
+	check(t, errors.Is(err, errCollision), "another key: %v", err)
+	other := bytes.Clone(m)
+	other[3]++
+	_, err = decodeManifest(other, "key")
+	check(t, errors.Is(err, errVersion), "another version: %v", err)
+	for i := range m {
+		_, err = decodeManifest(m[:i], "key")
+		check(t, errors.Is(err, errCorrupt), "cut at %d: %v", i, err)
+	}
+}
+
+// reseal gives a damaged manifest a right checksum, so that the fields are reached.
+func reseal(m []byte) []byte {
+	d := appendManifest(nil, "", nil)
+	if len(m) < 12 {
+		return m
+	}
+	m = append(bytes.Clone(d[:4]), m[4:]...)
+	binary.LittleEndian.PutUint64(m[4:], xxhash.Sum64(m[12:]))
+	return m
+}
+
+func FuzzDecodeManifest(f *testing.F) {
+	f.Add(appendManifest(nil, "key", someExtents()), true)
+	f.Add(appendManifest(nil, "", nil), false)
+	f.Fuzz(func(t *testing.T, m []byte, sealed bool) {
+		if sealed {
+			m = reseal(m)
+		}
+		extents, err := decodeManifest(m, "key")
+		if err != nil {
+			check(t, errors.Is(err, errCorrupt) || errors.Is(err, errVersion) || errors.Is(err, errCollision), "%v", err)
+			return
+		}
+		for _, e := range extents {
+			check(t, e.startMS <= e.endMS && e.stepMS >= 0 && len(e.parts) > 0, "%+v", e)
+		}
+		again, err := decodeManifest(appendManifest(nil, "key", extents), "key")
+		check(t, err == nil && reflect.DeepEqual(again, extents), "%+v became %+v, %v", extents, again, err)
+	})
+}
+
+func FuzzDecodeBlocks(f *testing.F) {
+	e := new(encoder)
+	for _, codec := range []Codec{CodecPacked, CodecS2, CodecNone} {
+		f.Add(e.appendBlock(nil, answer("mix", 3, 10), codec))
+	}
+	f.Fuzz(func(t *testing.T, src []byte) {
+		d := new(decoder)
+		for len(src) > 0 {
+			b, rest, err := cutBlock(src)
+			if err != nil {
+				check(t, errors.Is(err, errCorrupt), "%v", err)
+				return
+			}
+			check(t, b.rawBytes > 0 && b.rawBytes <= blockBytesMax && len(rest) < len(src), "%+v", b)
+			if err := d.decode(make([]byte, b.rawBytes), b); err != nil {
+				check(t, errors.Is(err, errCorrupt), "%v", err)
+			}
+			src = rest
+		}
+	})
+}
+
+func FuzzAnyAnswerComesBack(f *testing.F) {
+	f.Add(answer("mix", 3, 10), byte(0))
+	f.Add(noise(100), byte(1))
+	f.Fuzz(func(t *testing.T, text []byte, codec byte) {
+		if len(text) == 0 || len(text) > blockBytes {
+			return
+		}
+		part := new(encoder).appendBlock(beginPart(nil), text, Codec(codec%3))
+		sealPart(part, 5, 6)
+		blocks, err := openPart(part, 5, 6, len(part))
+		check(t, err == nil, "open: %v", err)
+		b, rest, err := cutBlock(blocks)
+		check(t, err == nil && len(rest) == 0 && b.rawBytes == len(text), "%d, %v", len(rest), err)
+		got := make([]byte, b.rawBytes)
+		check(t, new(decoder).decode(got, b) == nil && bytes.Equal(got, text), "other bytes")
+	})
+}

@@ -1,0 +1,186 @@
+package cache
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+func (m *Memory) check(t testing.TB) {
+	t.Helper()
+	for i := range m.shards {
+		s := &m.shards[i]
+		s.mu.Lock()
+		var bytes int64
+		n := 0
+		for item := s.oldest; item != nil; item = item.newer {
+			bytes += item.bytes()
+			n++
+			check(t, s.items[item.key] == item, "%s is in the list and not in the map", item.key)
+			check(t, item.newer != nil || s.newest == item, "the newest is not at the end")
+		}
+		check(t, n == len(s.items) && bytes == s.bytes, "%d items of %d bytes in the list, %d of %d counted", n, bytes, len(s.items), s.bytes)
+		check(t, bytes <= s.bytesMax, "%d bytes, at most %d", bytes, s.bytesMax)
+		check(t, s.itemsMax == 0 || n <= s.itemsMax, "%d items, at most %d", n, s.itemsMax)
+		s.mu.Unlock()
+	}
+}
+
+func TestMemoryNeverExceedsItsBound(t *testing.T) {
+	ctx := context.Background()
+	for _, opts := range []MemoryOptions{{BytesMax: 100_000}, {BytesMax: 64 << 20}, {BytesMax: 1000}, {BytesMax: 1 << 20, ItemsMax: 10}, {BytesMax: 64 << 20, ItemsMax: 1000}} {
+		m := newMemory(t, opts)
+		r := random()
+		model := map[string]byte{}
+		for i := range 20_000 {
+			key := fmt.Sprint(r.IntN(3000))
+			switch r.IntN(10) {
+			case 0, 1, 2:
+				n := r.IntN(20_000)
+				if r.IntN(20) == 0 {
+					n *= 20
+				}
+				err := m.Set(ctx, key, bytes.Repeat([]byte{byte(i)}, n), 0)
+				check(t, err == nil || errors.Is(err, ErrTooLarge), "set: %v", err)
+				model[key] = byte(i)
+				if err != nil {
+					delete(model, key)
+				}
+			case 3:
+				check(t, m.Delete(ctx, key) == nil, "delete")
+				delete(model, key)
+			default:
+				v, ok, err := m.Get(ctx, key)
+				want, known := model[key]
+				check(t, err == nil && (!ok || (known && (len(v) == 0 || v[0] == want))), "get: %v, known %v", ok, known)
+			}
+			if i%500 == 0 {
+				m.check(t)
+			}
+			check(t, m.Bytes() <= max(opts.BytesMax, 1), "%d bytes, at most %d", m.Bytes(), opts.BytesMax)
+		}
+		m.check(t)
+	}
+}
+
+func TestMemoryIsUsedByManyAtOnce(t *testing.T) {
+	m := newMemory(t, MemoryOptions{BytesMax: 1 << 20})
+	var wait sync.WaitGroup
+	for g := range 8 {
+		wait.Go(func() {
+			ctx := context.Background()
+			for i := range 3000 {
+				key := fmt.Sprint((i * (g + 1)) % 500)
+				switch i % 5 {
+				case 0:
+					_ = m.Set(ctx, key, bytes.Repeat([]byte(key), 300), time.Hour)
+				case 1:
+					if i%50 == 1 {
+						_ = m.Delete(ctx, key)
+					}
+				default:
+					v, ok, _ := m.Get(ctx, key)
+					check(t, !ok || strings.HasPrefix(string(v), key), "another key's value")
+				}
+			}
+		})
+	}
+	wait.Wait()
+	m.check(t)
+}
+
+func TestWhatIsReadStaysAndWhatIsNotGoes(t *testing.T) {
+	ctx := context.Background()
+	const size = 10_000
+	m := newMemory(t, MemoryOptions{BytesMax: 100 * (size + memoryItemBytes + 10)})
+	for i := range 50 {
+		check(t, m.Set(ctx, fmt.Sprintf("hot-%d", i), make([]byte, size), 0) == nil, "set")
+	}
+	for i := range 2000 { // a scan of twenty times the size, with somebody reading the hot ones
+		check(t, m.Set(ctx, fmt.Sprintf("scan-%d", i), make([]byte, size), 0) == nil, "set")
+		_, _, _ = m.Get(ctx, fmt.Sprintf("hot-%d", i%50))
+	}
+	left := 0
+	for i := range 50 {
+		if _, ok, _ := m.Get(ctx, fmt.Sprintf("hot-%d", i)); ok {
+			left++
+		}
+	}
+	check(t, left >= 48, "%d of 50 are left", left)
+}
+
+func TestMemoryValuesExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		m := newMemory(t, MemoryOptions{})
+		check(t, m.Set(ctx, "short", []byte("x"), time.Minute) == nil && m.Set(ctx, "ever", []byte("x"), 0) == nil, "set")
+		time.Sleep(time.Minute - 1)
+		_, ok, _ := m.Get(ctx, "short")
+		check(t, ok, "gone too soon")
+		time.Sleep(1)
+		_, ok, _ = m.Get(ctx, "short")
+		check(t, !ok, "not gone")
+		has, _ := m.HasAll(ctx, []string{"ever"})
+		check(t, has, "what has no time to live is gone")
+		has, _ = m.HasAll(ctx, []string{"ever", "short"})
+		check(t, !has, "both are there")
+		m.check(t)
+	})
+}
+
+func TestValuesLargerThanAShardAreRefused(t *testing.T) {
+	ctx := context.Background()
+	m := newMemory(t, MemoryOptions{BytesMax: 10_000})
+	check(t, m.Set(ctx, "k", []byte("old"), 0) == nil, "set")
+	err := m.Set(ctx, "k", make([]byte, 10_000), 0)
+	check(t, errors.Is(err, ErrTooLarge), "set: %v", err)
+	_, ok, _ := m.Get(ctx, "k")
+	check(t, !ok, "the old value is still there")
+	_, err = NewMemory(MemoryOptions{BytesMax: -1}, nil)
+	check(t, err != nil, "a negative size")
+}
+
+func TestMemoryMetrics(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m, err := NewMemory(MemoryOptions{BytesMax: 1000}, reg)
+	check(t, err == nil, "new: %v", err)
+	for i := range 10 {
+		_ = m.Set(context.Background(), fmt.Sprint(i), make([]byte, 100), 0)
+	}
+	err = testutil.GatherAndCompare(reg, strings.NewReader(`
+# HELP ferula_frontend_cache_memory_evicted_total Values dropped to make place.
+# TYPE ferula_frontend_cache_memory_evicted_total counter
+ferula_frontend_cache_memory_evicted_total 7
+# HELP ferula_frontend_cache_memory_items Values in the memory store.
+# TYPE ferula_frontend_cache_memory_items gauge
+ferula_frontend_cache_memory_items 3
+`), "ferula_frontend_cache_memory_evicted_total", "ferula_frontend_cache_memory_items")
+	check(t, err == nil, "%v", err)
+	problems, err := testutil.GatherAndLint(reg)
+	check(t, err == nil && len(problems) == 0, "%v %v", problems, err)
+	check(t, m.Close() == nil && m.Bytes() == 0, "something is left")
+}
+
+func TestGetDoesNotAllocate(t *testing.T) {
+	ctx := context.Background()
+	m := newMemory(t, MemoryOptions{})
+	check(t, m.Set(ctx, "some key", make([]byte, 100_000), time.Hour) == nil, "set")
+	n := testing.AllocsPerRun(100, func() {
+		if _, ok, _ := m.Get(ctx, "some key"); !ok {
+			t.Fatal("gone")
+		}
+		if _, ok, _ := m.Get(ctx, "no such key"); ok {
+			t.Fatal("found")
+		}
+	})
+	check(t, n == 0, "%v allocations", n)
+}

@@ -177,3 +177,39 @@ func BenchmarkLabelString(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkScanHistograms(b *testing.B) {
+	var buckets []Bucket
+	for i := range 40 {
+		buckets = append(buckets, Bucket{LeftOpen, math.Pow(1.1, float64(i)), math.Pow(1.1, float64(i+1)), float64(i * i)})
+	}
+	src := []byte(`{"status":"success","data":{"resultType":"matrix","result":[`)
+	for i := range 20 {
+		if i > 0 {
+			src = append(src, ',')
+		}
+		src = fmt.Appendf(src, `{"metric":{"pod":"%02d"},"histograms":[`, i)
+		for j := range benchSteps {
+			if j > 0 {
+				src = append(src, ',')
+			}
+			src = append(AppendTimestamp(append(src, '['), benchStart+int64(j)*benchStep), ',')
+			src = append(AppendHistogram(src, 100, 18.4, buckets), ']')
+		}
+		src = append(src, "]}"...)
+	}
+	src = append(src, "]}}"...)
+	b.SetBytes(int64(len(src)))
+	s, r := NewScanner(nil, Options{}), bytes.NewReader(nil)
+	for b.Loop() {
+		r.Reset(src)
+		s.Reset(r)
+		for s.Next() {
+			for s.NextHistograms() != nil {
+			}
+		}
+		if s.Err() != nil {
+			b.Fatal(s.Err())
+		}
+	}
+}

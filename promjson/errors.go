@@ -25,6 +25,7 @@ type Error struct {
 	Err    error // ErrSyntax, ErrLimit, io.ErrUnexpectedEOF or the reader's.
 }
 
+// Error names the byte, the kind of error and what was expected.
 func (e *Error) Error() string {
 	if e.What == "" {
 		return fmt.Sprintf("promjson: byte %d: %v", e.Offset, e.Err)

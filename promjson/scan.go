@@ -99,6 +99,7 @@ type Scanner struct {
 	ownsMetric bool
 
 	series seriesState
+	window window
 	name   []byte // Room for the name of a member.
 }
 
@@ -205,17 +206,20 @@ func (s *Scanner) next() bool {
 	if s.err != nil {
 		return false
 	}
-	if s.level == levelSeries {
-		for s.NextHistograms() != nil {
-		}
-		s.leave(levelResult)
-	}
 	for s.err == nil && s.level != levelEnd {
+		if s.level == levelSeries {
+			for s.rawHistograms() != nil {
+			}
+			s.leave(levelResult)
+			if s.err != nil {
+				return false
+			}
+		}
 		found, err := s.step()
 		if err != nil {
 			s.stop(err)
 		}
-		if found {
+		if found && s.err == nil && (!s.window.on || s.look()) {
 			return s.err == nil
 		}
 	}

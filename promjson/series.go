@@ -316,6 +316,17 @@ func (s *Scanner) points(mayStream, growFirst bool) (p span, done bool, err erro
 // nil after the last. Pieces consist of whole points and neither begin nor end
 // with a comma, so one belongs between each two. A vector's value is a piece.
 func (s *Scanner) NextValues() []byte {
+	if !s.window.on {
+		return s.rawValues()
+	}
+	if p := s.take(kindValues); p != nil {
+		return p
+	}
+	return s.windowed((*Scanner).rawValues)
+}
+
+// rawValues is NextValues without a window.
+func (s *Scanner) rawValues() []byte {
 	if p := s.series.values; p != nil {
 		s.series.values = nil
 		return p
@@ -330,7 +341,18 @@ func (s *Scanner) NextValues() []byte {
 // [t,{...}],[t,{...}], or nil after the last. Values that have not been asked
 // for are skipped.
 func (s *Scanner) NextHistograms() []byte {
-	for s.NextValues() != nil {
+	if !s.window.on {
+		return s.rawHistograms()
+	}
+	if p := s.take(kindHistograms); p != nil {
+		return p
+	}
+	return s.windowed((*Scanner).rawHistograms)
+}
+
+// rawHistograms is NextHistograms without a window.
+func (s *Scanner) rawHistograms() []byte {
+	for s.rawValues() != nil {
 	}
 	if p := s.series.histograms; p != nil {
 		s.series.histograms = nil

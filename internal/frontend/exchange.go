@@ -16,7 +16,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
-	"github.com/ferula-io/ferula/internal/frontend/splice"
 	"github.com/ferula-io/ferula/internal/httpbody"
 	"github.com/ferula-io/ferula/promjson"
 )
@@ -219,7 +218,7 @@ func classify(err error) *statusError {
 	case errors.Is(err, downstream.ErrRequest):
 		return &statusError{http.StatusBadRequest, "bad_data", err}
 	case errors.Is(err, downstream.ErrUnavailable), errors.Is(err, downstream.ErrChanged), errors.Is(err, downstream.ErrCorrupt),
-		errors.Is(err, promjson.ErrSyntax), errors.Is(err, promjson.ErrLimit), errors.Is(err, splice.ErrNotMatrix), errors.Is(err, splice.ErrOverlap), errors.Is(err, io.ErrUnexpectedEOF):
+		errors.Is(err, promjson.ErrSyntax), errors.Is(err, promjson.ErrLimit), errors.Is(err, promjson.ErrOverlap), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, new(*promjson.PartError)):
 		return &statusError{http.StatusBadGateway, "internal", err}
 	default:
 		return &statusError{http.StatusInternalServerError, "internal", err}

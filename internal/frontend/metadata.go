@@ -12,6 +12,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/frontend/splice"
 	"github.com/ferula-io/ferula/internal/frontend/split"
+	"github.com/ferula-io/ferula/promjson"
 )
 
 // metadata answers label names, label values and series: cut at the multiples of
@@ -120,14 +121,14 @@ func (f *Frontend) fetchList(ctx context.Context, q query, piece split.Range, bu
 		return splice.List{}, false, err
 	}
 	list, err = splice.ReadList(text)
-	var said *splice.AnswerError
+	var said *promjson.AnswerError
 	switch {
 	case errors.As(err, &said):
 		status := resp.Status
 		if status == http.StatusOK {
 			status = http.StatusInternalServerError
 		}
-		return splice.List{}, false, &saidError{&statusError{status, said.Type, errors.New(said.Text)}}
+		return splice.List{}, false, &saidError{&statusError{status, said.Type, errors.New(said.Message)}}
 	case err != nil && resp.Status != http.StatusOK:
 		said := strings.TrimSpace(string(text[:min(len(text), 300)]))
 		return splice.List{}, false, &saidError{&statusError{resp.Status, "internal", fmt.Errorf("downstream answered %d: %s", resp.Status, said)}}

@@ -11,6 +11,7 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/splice"
 	"github.com/ferula-io/ferula/internal/frontend/split"
+	"github.com/ferula-io/ferula/promjson"
 )
 
 // queryRange answers a range query from parts. What cannot be cut is passed
@@ -56,7 +57,7 @@ func (f *Frontend) answerParts(x *exchange, q query, r split.Range, shape split.
 		return f.passThrough(x, q)
 	}
 	err := f.fetchAndSplice(x, plan)
-	if errors.Is(err, splice.ErrUnsorted) {
+	if errors.Is(err, promjson.ErrUnsorted) {
 		// The downstream's order is not known here: this query is not cut again.
 		f.sorted.remember(q.key())
 		f.opts.Logger.Info("downstream answers are not sorted; the query is no longer split", "query", q.params.Get("query"))
@@ -117,16 +118,14 @@ func (f *Frontend) fetchAndSplice(x *exchange, p plan) error {
 	for i, o := range parts {
 		list[i] = o.part
 	}
-	if err := s.Open(list); err != nil {
-		return f.partFailed(err)
-	}
-	if _, err := s.WriteTo(x.answer); err != nil {
+	warnings, err := s.Write(x.answer, list)
+	if err != nil {
 		return f.partFailed(err)
 	}
 	if err := x.answer.close(); err != nil {
 		return err
 	}
-	if keepable(s.Warnings()) {
+	if keepable(warnings) {
 		for i, o := range parts {
 			if o.keep != nil && s.OnGrid(i) && !noStore(o.resp) {
 				o.keep.Commit()
@@ -179,9 +178,10 @@ func (f *Frontend) openPart(ctx context.Context, q query, p planPart) (opened, e
 		}
 		return opened{}, err
 	}
-	o := opened{part: splice.Part{Body: resp.Body, StepMS: p.StepMS, PhaseMS: p.Phase()}, body: resp.Body, keep: p.keep, resp: resp}
+	o := opened{part: splice.Part{Body: resp.Body}, body: resp.Body, keep: p.keep, resp: resp}
 	if p.keep != nil {
 		o.part.Body = io.TeeReader(resp.Body, p.keep)
+		o.part.FromMS, o.part.StepMS = p.StartMS, p.StepMS
 	}
 	return o, nil
 }
@@ -216,8 +216,8 @@ func closeAll(parts []opened) {
 // partFailed turns a failure of a splice into what the client is told: an
 // answer's own error keeps its kind and text.
 func (f *Frontend) partFailed(err error) error {
-	var said *splice.AnswerError
-	if !errors.As(err, &said) {
+	var said *promjson.AnswerError
+	if !errors.As(err, &said) || said.Status != "error" {
 		return err
 	}
 	status := map[string]int{
@@ -227,7 +227,7 @@ func (f *Frontend) partFailed(err error) error {
 	if status == 0 {
 		status = http.StatusInternalServerError
 	}
-	return &statusError{status, said.Type, errors.New(said.Text)}
+	return &statusError{status, said.Type, errors.New(said.Message)}
 }
 
 // splicePool lends splices, whose scanners and buffers are worth keeping.

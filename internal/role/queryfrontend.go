@@ -112,11 +112,7 @@ func mergeExtents(_ context.Context, dst io.Writer, sources []cache.Source) erro
 	for i, source := range sources {
 		parts[i] = splice.Part{Body: source, Cut: true, FromMS: source.StartMS, ToMS: source.EndMS}
 	}
-	s := splice.New(splice.Options{})
-	if err := s.Open(parts); err != nil {
-		return err
-	}
-	_, err := s.WriteTo(dst)
+	_, err := splice.New(splice.Options{}).Write(dst, parts)
 	return err
 }
 

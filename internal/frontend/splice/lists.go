@@ -25,7 +25,7 @@ type element struct {
 }
 
 // ReadList reads an answer whose data is a list. An answer that says it is an
-// error gives an AnswerError. The list aliases the answer.
+// error gives a promjson.AnswerError. The list aliases the answer.
 func ReadList(answer []byte) (List, error) {
 	s := promjson.NewScanner(nil, promjson.Options{UnknownBytes: len(answer) + 1, HoldBytes: len(answer) + 1, TextBytes: len(answer) + 1})
 	s.ResetBytes(answer)
@@ -37,7 +37,7 @@ func ReadList(answer []byte) (List, error) {
 	}
 	e := s.Envelope()
 	if e.Status != "success" {
-		return List{}, &AnswerError{e.ErrorType, e.Error}
+		return List{}, &promjson.AnswerError{Status: e.Status, Type: e.ErrorType, Message: e.Error}
 	}
 	l := List{Warnings: e.Warnings, Infos: e.Infos}
 	for _, m := range e.Unknown {
@@ -116,25 +116,29 @@ func compareElements(a, b element) int {
 // WriteUnion writes the answer that has the elements of all lists, each once and
 // in order, and their warnings and infos.
 func WriteUnion(w io.Writer, lists []List) error {
-	var all []element
-	n := notes{}
+	var (
+		all             []element
+		warnings, infos []string
+	)
 	for _, l := range lists {
 		all = append(all, l.elements...)
-		n.warnings, n.infos = unite(n.warnings, l.Warnings), unite(n.infos, l.Infos)
+		warnings, infos = unite(warnings, l.Warnings), unite(infos, l.Infos)
 	}
 	slices.SortFunc(all, compareElements)
 	all = slices.CompactFunc(all, func(a, b element) bool { return compareElements(a, b) == 0 })
-	out := output{w: w, full: 64 << 10}
-	out.text(`{"status":"success","data":[`)
+	b := []byte(`{"status":"success","data":[`)
 	for i, e := range all {
 		if i > 0 {
-			out.text(",")
+			b = append(b, ',')
 		}
-		out.bytes(e.raw)
+		var err error
+		if b, err = writeFull(w, append(b, e.raw...), 64<<10); err != nil {
+			return err
+		}
 	}
-	out.text(`]`)
-	n.append(&out)
-	out.text(`}`)
-	out.flush()
-	return out.err
+	b = append(b, ']')
+	b = appendNotes(b, "warnings", warnings)
+	b = appendNotes(b, "infos", infos)
+	_, err := writeFull(w, append(b, '}'), 0)
+	return err
 }

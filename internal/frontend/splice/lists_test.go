@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"testing"
+
+	"github.com/ferula-io/ferula/promjson"
 )
 
 func union(t *testing.T, answers ...string) string {
@@ -40,6 +42,6 @@ func TestAnswersThatAreNoListsAreErrors(t *testing.T) {
 		check(t, err != nil, "%s is a list", bad)
 	}
 	_, err := ReadList([]byte(`{"status":"error","errorType":"bad_data","error":"no"}`))
-	var said *AnswerError
-	check(t, errors.As(err, &said) && said.Text == "no", "%v", err)
+	var said *promjson.AnswerError
+	check(t, errors.As(err, &said) && said.Message == "no", "%v", err)
 }

@@ -1,23 +1,14 @@
 package splice
 
 import (
+	"io"
 	"slices"
 
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// notesMax bounds the warnings, and the infos, of all parts together.
+// notesMax bounds the warnings, and the infos, of all lists together.
 const notesMax = 1000
-
-// notes unite what the parts said beside their data.
-type notes struct {
-	warnings, infos []string
-}
-
-func (n *notes) add(e *promjson.Envelope) {
-	n.warnings = unite(n.warnings, e.Warnings)
-	n.infos = unite(n.infos, e.Infos)
-}
 
 func unite(all, more []string) []string {
 	for _, text := range more {
@@ -28,25 +19,27 @@ func unite(all, more []string) []string {
 	return all
 }
 
-// append writes them as Prometheus does: no key where there are none.
-func (n *notes) append(o *output) {
-	list := func(key string, texts []string) {
-		if len(texts) == 0 {
-			return
+// appendNotes writes texts as Prometheus does: no key where there are none.
+func appendNotes(dst []byte, key string, texts []string) []byte {
+	for i, text := range texts {
+		if i == 0 {
+			dst = append(append(append(dst, `,"`...), key...), `":[`...)
+		} else {
+			dst = append(dst, ',')
 		}
-		o.text(key)
-		for i, text := range texts {
-			if i > 0 {
-				o.text(",")
-			}
-			o.b = promjson.AppendString(o.b, text)
-		}
-		o.text("]")
+		dst = promjson.AppendString(dst, text)
 	}
-	list(`,"warnings":[`, n.warnings)
-	list(`,"infos":[`, n.infos)
+	if len(texts) > 0 {
+		dst = append(dst, ']')
+	}
+	return dst
 }
 
-// Warnings are what the parts warned of. They are complete once WriteTo has
-// returned.
-func (s *Splice) Warnings() []string { return s.notes.warnings }
+// writeFull writes b out once it is worth a call.
+func writeFull(w io.Writer, b []byte, least int) ([]byte, error) {
+	if len(b) < least {
+		return b, nil
+	}
+	_, err := w.Write(b)
+	return b[:0], err
+}

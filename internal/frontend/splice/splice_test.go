@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	v1 "github.com/prometheus/prometheus/web/api/v1"
+
+	"github.com/ferula-io/ferula/promjson"
 )
 
 func check(t *testing.T, ok bool, format string, args ...any) {
@@ -181,10 +183,7 @@ func TestPartsLaidEndToEndEqualTheWholeAnswerByteForByte(t *testing.T) {
 				i = j
 			}
 			var got bytes.Buffer
-			err := s.Open(parts)
-			if err == nil {
-				_, err = s.WriteTo(&got)
-			}
+			_, err := s.Write(&got, parts)
 			check(t, err == nil, "case %d: %v", c, err)
 			check(t, bytes.Equal(got.Bytes(), want), "case %d, %d parts:\ngot  %s\nwant %s", c, len(parts), got.Bytes(), want)
 		}
@@ -196,12 +195,8 @@ func splice(parts ...string) (string, error) {
 	for _, p := range parts {
 		list = append(list, Part{Body: strings.NewReader(p)})
 	}
-	s := New(Options{})
-	if err := s.Open(list); err != nil {
-		return "", err
-	}
 	var out bytes.Buffer
-	_, err := s.WriteTo(&out)
+	_, err := New(Options{}).Write(&out, list)
 	return out.String(), err
 }
 
@@ -235,37 +230,47 @@ func TestPartsThatCannotBeSplicedAreErrors(t *testing.T) {
 		parts []string
 		want  error
 	}{
-		"unsorted":                  {[]string{matrixOf(b + "," + a)}, ErrUnsorted},
-		"unsorted against the rest": {[]string{matrixOf(a + "," + b), matrixOf(strings.ReplaceAll(b+","+a, "10", "20"))}, ErrUnsorted},
-		"a series twice":            {[]string{matrixOf(a + "," + a)}, ErrUnsorted},
-		"a vector":                  {[]string{good, `{"status":"success","data":{"resultType":"vector","result":[]}}`}, ErrNotMatrix},
-		"points that overlap":       {[]string{good, good}, ErrOverlap},
-		"points that go back":       {[]string{matrixOf(`{"metric":{"a":"1"},"values":[[20,"1"]]}`), good}, ErrOverlap},
+		"unsorted":                  {[]string{matrixOf(b + "," + a), matrixOf("")}, promjson.ErrUnsorted},
+		"unsorted against the rest": {[]string{matrixOf(a + "," + b), matrixOf(strings.ReplaceAll(b+","+a, "10", "20"))}, promjson.ErrUnsorted},
+		"a series twice":            {[]string{matrixOf(a + "," + a), matrixOf("")}, promjson.ErrUnsorted},
+		"a vector":                  {[]string{good, `{"status":"success","data":{"resultType":"vector","result":[]}}`}, promjson.ErrSyntax},
+		"points that overlap":       {[]string{good, good}, promjson.ErrOverlap},
+		"points that go back":       {[]string{matrixOf(`{"metric":{"a":"1"},"values":[[20,"1"]]}`), good}, promjson.ErrOverlap},
 		"cut off":                   {[]string{good[:len(good)-5]}, errAny},
 		"empty":                     {[]string{""}, errAny},
 		"no JSON":                   {[]string{"<html>"}, errAny},
 		"no status":                 {[]string{`{"data":{"resultType":"matrix","result":[]}}`}, nil},
 	} {
 		got, err := splice(tt.parts...)
-		var partErr *PartError
+		var partErr *promjson.PartError
 		check(t, errors.As(err, &partErr), "%s: %v %s", name, err, got)
 		if tt.want != nil && tt.want != errAny {
 			check(t, errors.Is(err, tt.want), "%s: %v", name, err)
 		}
 	}
 	_, err := splice(good, `{"status":"error","errorType":"timeout","error":"too slow"}`)
-	var answerErr *AnswerError
-	check(t, errors.As(err, &answerErr) && *answerErr == AnswerError{"timeout", "too slow"}, "%v", err)
+	var answerErr *promjson.AnswerError
+	check(t, errors.As(err, &answerErr) && answerErr.Type == "timeout" && answerErr.Message == "too slow", "%v", err)
 }
 
 var errAny = errors.New("any error of the scanner")
 
 func TestAWriterThatFailsEndsTheSplice(t *testing.T) {
 	s := New(Options{WriteBytes: 1})
-	check(t, s.Open([]Part{{Body: strings.NewReader(matrixOf(`{"metric":{"a":"1"},"values":[[10,"1"]]}`))}}) == nil, "open")
 	broken := errors.New("gone")
-	_, err := s.WriteTo(writerFunc(func(p []byte) (int, error) { return 0, broken }))
-	check(t, err == broken, "%v", err)
+	_, err := s.Write(writerFunc(func(p []byte) (int, error) { return 0, broken }), []Part{{Body: strings.NewReader(matrixOf(`{"metric":{"a":"1"},"values":[[10,"1"]]}`))}})
+	check(t, errors.Is(err, broken), "%v", err)
+}
+
+func TestPointsOffTheGridAreNoticed(t *testing.T) {
+	s := New(Options{})
+	for at, want := range map[int]bool{10: true, 40: true, 41: false, -20: true} {
+		body := matrixOf(fmt.Sprintf(`{"metric":{"a":"1"},"values":[[%d,"1"]]}`, at))
+		for _, cut := range []bool{false, true} {
+			_, err := s.Write(io.Discard, []Part{{Body: strings.NewReader(body), Cut: cut, FromMS: -20_000, ToMS: 100_000, StepMS: 30_000}})
+			check(t, err == nil && s.OnGrid(0) == want, "%d, cut %v: on grid %v, %v", at, cut, s.OnGrid(0), err)
+		}
+	}
 }
 
 type writerFunc func([]byte) (int, error)
@@ -295,10 +300,9 @@ func BenchmarkSplice(b *testing.B) {
 	b.SetBytes(int64(len(whole)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := s.Open([]Part{{Body: bytes.NewReader(first)}, {Body: bytes.NewReader(second)}}); err != nil {
-			b.Fatal(err)
-		}
-		if n, err := s.WriteTo(io.Discard); err != nil || n != int64(len(whole)) {
+		n := 0
+		count := writerFunc(func(p []byte) (int, error) { n += len(p); return len(p), nil })
+		if _, err := s.Write(count, []Part{{Body: bytes.NewReader(first)}, {Body: bytes.NewReader(second)}}); err != nil || n != len(whole) {
 			b.Fatal(n, err)
 		}
 	}
@@ -309,10 +313,7 @@ func TestSplicingDoesNotAllocateASeries(t *testing.T) {
 	first, second, _ := halves(t, 500, 20)
 	s := New(Options{})
 	run := func() {
-		if err := s.Open([]Part{{Body: bytes.NewReader(first)}, {Body: bytes.NewReader(second)}}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.WriteTo(io.Discard); err != nil {
+		if _, err := s.Write(io.Discard, []Part{{Body: bytes.NewReader(first)}, {Body: bytes.NewReader(second)}}); err != nil {
 			t.Fatal(err)
 		}
 	}

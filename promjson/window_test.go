@@ -1,0 +1,74 @@
+package promjson
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+// windowed reads an answer through a window and words what comes out.
+func windowed(t *testing.T, answer string, w Window, size int) string {
+	t.Helper()
+	s := NewScanner(iotest.HalfReader(strings.NewReader(answer)), Options{BufferBytes: size})
+	s.SetWindow(w)
+	var b strings.Builder
+	for s.Next() {
+		fmt.Fprintf(&b, "%s v", s.Metric())
+		for p := s.NextValues(); p != nil; p = s.NextValues() {
+			fmt.Fprintf(&b, " %s", p)
+		}
+		b.WriteString(" h")
+		for p := s.NextHistograms(); p != nil; p = s.NextHistograms() {
+			fmt.Fprintf(&b, " %s", p)
+		}
+		b.WriteString("\n")
+	}
+	if s.Err() != nil {
+		t.Fatal(s.Err())
+	}
+	return b.String()
+}
+
+func TestAWindowDropsPointsAndSeriesOutside(t *testing.T) {
+	const answer = `{"status":"success","data":{"resultType":"matrix","result":[` +
+		`{"metric":{"a":"1"},"values":[[1,"1"],[2,"2"],[3,"3"]]},` +
+		`{"metric":{"a":"2"},"values":[[9,"9"]]},` +
+		`{"metric":{"a":"3"},"values":[[0,"0"]],"histograms":[[2,{"count":"1","sum":"2","buckets":[[0,"1","2","1"]]}],[9,{"count":"1","sum":"2"}]]},` +
+		`{"metric":{"a":"4"},"values":[[2,"2"],[9,"9"]],"histograms":[[0,{"count":"1","sum":"2"}]]}` +
+		`]}}`
+	const want = `{"a":"1"} v [2,"2"],[3,"3"] h` + "\n" +
+		`{"a":"3"} v h [2,{"count":"1","sum":"2","buckets":[[0,"1","2","1"]]}]` + "\n" +
+		`{"a":"4"} v [2,"2"] h` + "\n"
+	for _, size := range []int{16, 64, 4096} {
+		got := strings.ReplaceAll(windowed(t, answer, Window{FromMS: 2000, ToMS: 3000}, size), `"] [`, `"],[`)
+		if got != want {
+			t.Errorf("buffer of %d:\ngot  %s\nwant %s", size, got, want)
+		}
+	}
+	if got := windowed(t, answer, Window{FromMS: 4000, ToMS: 5000}, 64); got != "" {
+		t.Errorf("points between: %s", got)
+	}
+}
+
+func TestAWindowWatchesTheGrid(t *testing.T) {
+	for at, want := range map[string]bool{"10": true, "10.5": false, "40": true, "-20": true} {
+		s := NewScanner(strings.NewReader(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[`+at+`,"1"]]}]}}`), Options{})
+		s.SetWindow(Window{FromMS: -50_000, ToMS: 100_000, StepMS: 30_000})
+		for s.Next() {
+		}
+		if s.Err() != nil || s.OnGrid() != want {
+			t.Errorf("%s: on grid %v, %v", at, s.OnGrid(), s.Err())
+		}
+	}
+}
+
+func TestBadTimesInAWindowAreErrors(t *testing.T) {
+	s := NewScanner(strings.NewReader(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[["x","1"]]}]}}`), Options{})
+	s.SetWindow(Window{FromMS: 0, ToMS: 1})
+	for s.Next() {
+	}
+	if e, ok := s.Err().(*Error); !ok || e.Offset < 60 {
+		t.Errorf("%v", s.Err())
+	}
+}

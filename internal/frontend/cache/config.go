@@ -40,6 +40,7 @@ type Config struct {
 
 	memoryUnlimited  bool
 	memcachedAnySize bool
+	breakerSet       bool
 }
 
 // The stores that a Config may name.
@@ -111,8 +112,8 @@ type document[T any] struct {
 	Config T      `yaml:"config"`
 }
 
-// goType is what the YAML library adds to the name of an unknown key.
-var goType = regexp.MustCompile(` in type (struct \{.*\}|\S+)`)
+// goType is what the YAML library says of a type of this package.
+var goType = regexp.MustCompile(` (?:in type|into) (?:struct \{.*\}|cache\.\S+)`)
 
 // strict decodes a document that has no unknown keys; an empty one gives zeros.
 func strict[T any](text []byte) (doc document[T], err error) {
@@ -226,7 +227,7 @@ type breakerYAML struct {
 }
 
 func (c *Config) setBreaker(y breakerYAML) {
-	if y.Enabled {
+	if c.breakerSet = y.Enabled; y.Enabled {
 		c.BreakerFailures, c.BreakerBackoff = int(y.ConsecutiveFailures), time.Duration(y.OpenDuration)
 	}
 }
@@ -392,8 +393,11 @@ func (c *Config) inert(node *yaml.Node) []string {
 		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
 			key, value := n.Content[i], n.Content[i+1]
 			why := inertKeys[key.Value]
-			if key.Value == "enabled" && value.Value == "true" {
+			switch {
+			case key.Value == "enabled" && c.breakerSet:
 				why = ""
+			case !c.breakerSet && (key.Value == "open_duration" || key.Value == "consecutive_failures"):
+				why = "without enabled: true the circuit breaker has its own"
 			}
 			if why != "" {
 				found = append(found, fmt.Sprintf("line %d: %s: %s", key.Line, key.Value, why))

@@ -1,0 +1,263 @@
+package cache
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// peer is a server's process, of this test.
+type peer struct {
+	address string
+	command *exec.Cmd
+}
+
+// startPeer starts a server on a free port of the loopback, or skips the test.
+func startPeer(t *testing.T, binary string, args func(port string) []string) *peer {
+	t.Helper()
+	path, err := exec.LookPath(binary)
+	if err != nil {
+		check(t, os.Getenv("FERULA_TEST_PEERS") == "", "FERULA_TEST_PEERS is set and %s is not here", binary)
+		t.Skipf("%s is not here", binary)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err == nil, "listen: %v", err)
+	address := l.Addr().String()
+	check(t, l.Close() == nil, "close")
+	p := &peer{address: address}
+	_, port, _ := net.SplitHostPort(address)
+	p.command = exec.Command(path, args(port)...)
+	p.command.Dir = t.TempDir()
+	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	check(t, p.command.Start() == nil, "start %s", binary)
+	t.Cleanup(p.kill)
+	for range 500 {
+		if conn, err := net.Dial("tcp", address); err == nil {
+			conn.Close()
+			return p
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("%s does not listen", binary)
+	return nil
+}
+
+func (p *peer) kill() {
+	_ = p.command.Process.Kill()
+	_ = p.command.Wait()
+}
+
+func (p *peer) signal(s syscall.Signal) { _ = p.command.Process.Signal(s) }
+
+func startRedis(t *testing.T, more ...string) *peer {
+	return startPeer(t, "redis-server", func(port string) []string {
+		return append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"}, more...)
+	})
+}
+
+func startMemcached(t *testing.T, more ...string) *peer {
+	return startPeer(t, "memcached", func(port string) []string {
+		args := []string{"-l", "127.0.0.1", "-p", port, "-m", "256"}
+		if os.Getuid() == 0 {
+			args = append(args, "-u", "root")
+		}
+		return append(args, more...)
+	})
+}
+
+func redisStore(t *testing.T, opts RedisOptions) Store {
+	t.Helper()
+	s, err := NewRedis(opts, quiet)
+	check(t, err == nil, "redis: %v", err)
+	return s
+}
+
+func memcachedStore(t *testing.T, opts MemcachedOptions) Store {
+	t.Helper()
+	s, err := NewMemcached(opts, quiet)
+	check(t, err == nil, "memcached: %v", err)
+	return s
+}
+
+// asStore checks what Store promises.
+func asStore(t *testing.T, s Store) {
+	t.Helper()
+	ctx := context.Background()
+	_, ok, err := s.Get(ctx, "none")
+	check(t, !ok && err == nil, "none: %v %v", ok, err)
+	for _, value := range [][]byte{{}, []byte("x"), noise(500 << 10), []byte("\r\nEND\r\n\x00\xff")} {
+		check(t, s.Set(ctx, "key", value, time.Minute) == nil, "set")
+		got, ok, err := s.Get(ctx, "key")
+		check(t, ok && err == nil && bytes.Equal(got, value), "%d bytes of %d, %v, %v", len(got), len(value), ok, err)
+	}
+	check(t, s.Set(ctx, "ever", []byte("x"), 0) == nil, "set")
+	has, err := s.(findingStore).HasAll(ctx, []string{"key", "ever"})
+	check(t, has && err == nil, "has all: %v, %v", has, err)
+	has, err = s.(findingStore).HasAll(ctx, []string{"key", "none", "ever"})
+	check(t, !has && err == nil, "has not all: %v, %v", has, err)
+	check(t, s.Delete(ctx, "key") == nil && s.Delete(ctx, "key") == nil, "delete")
+	_, ok, err = s.Get(ctx, "key")
+	check(t, !ok && err == nil, "deleted: %v %v", ok, err)
+	check(t, s.Set(ctx, "short", []byte("x"), time.Second) == nil, "set")
+	time.Sleep(2100 * time.Millisecond)
+	_, ok, err = s.Get(ctx, "short")
+	check(t, !ok && err == nil, "expired: %v %v", ok, err)
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	_, _, err = s.Get(ended, "ever")
+	check(t, errors.Is(err, context.Canceled), "after the context has ended: %v", err)
+}
+
+// asCache writes and reads answers of all sizes, and merges some.
+func asCache(t *testing.T, store Store) {
+	t.Helper()
+	c := newCache(t, store, Options{TTL: time.Minute, Merge: concatenate, LookupTimeout: 5 * time.Second, InFlightBytesMax: 128 << 20, WriterWait: 10 * time.Second})
+	var all []byte
+	for i, answer := range [][]byte{answer("mix", 2, 10), answer("rate", 100, 161), noise(3 << 20), noise(100)} {
+		put(t, c, "key with spaces\r\nand lines", int64(i)*100, int64(i)*100+90, 10, answer)
+		all = append(all, answer...)
+		found := c.Lookup(context.Background(), "key with spaces\r\nand lines", int64(i)*100, int64(i)*100+90)
+		check(t, len(found) == 1, "answer %d of %d bytes: found %d", i, len(answer), len(found))
+	}
+	flush(t, c)
+	var got []byte
+	for _, e := range c.Lookup(context.Background(), "key with spaces\r\nand lines", 0, 1000) {
+		b, err := readAll(e)
+		check(t, err == nil, "read: %v", err)
+		got = append(got, b...)
+	}
+	check(t, bytes.Equal(got, all), "%d bytes instead of %d", len(got), len(all))
+	// Large ones are looked for, not fetched in advance.
+	put(t, c, "large", 0, 10, 10, noise(6<<20))
+	found := c.Lookup(context.Background(), "large", 0, 10)
+	check(t, len(found) == 1 && !found[0].Whole(), "found %d", len(found))
+	b, err := readAll(found[0])
+	check(t, err == nil && bytes.Equal(b, noise(6<<20)), "%d bytes, %v", len(b), err)
+}
+
+func TestPeerRedis(t *testing.T) {
+	p := startRedis(t, "--requirepass", "secret")
+	opts := RedisOptions{Address: p.address, Password: "secret", Database: 3, Prefix: "ferula:"}
+	s := redisStore(t, opts)
+	asStore(t, s)
+	check(t, s.Close() == nil, "close")
+	asCache(t, redisStore(t, opts))
+	opts.Password = "wrong"
+	s = redisStore(t, opts)
+	_, _, err := s.Get(context.Background(), "k")
+	check(t, err != nil, "a wrong password")
+	check(t, s.Close() == nil, "close")
+}
+
+func TestPeerRedisFromYAML(t *testing.T) {
+	p := startRedis(t)
+	c, _, err := FromConfig(fmt.Appendf(nil, "type: REDIS\nconfig: {addr: %q, expiration: 1m}\n", p.address), Options{LookupTimeout: 5 * time.Second}, quiet, nil)
+	check(t, err == nil, "%v", err)
+	put(t, c, "k", 0, 10, 10, []byte("x"))
+	check(t, len(get(t, c, "k", 0, 10)) == 1, "not found")
+	check(t, c.Close() == nil, "close")
+}
+
+func TestPeerMemcached(t *testing.T) {
+	p := startMemcached(t)
+	s := memcachedStore(t, MemcachedOptions{Addresses: []string{p.address}, TTL: time.Minute})
+	asStore(t, s)
+	err := s.Set(context.Background(), "large", make([]byte, 2<<20), 0)
+	check(t, errors.Is(err, ErrTooLarge), "2 MiB: %v", err)
+	check(t, s.Close() == nil, "close")
+	// That the server is the one who refuses is no different.
+	s = memcachedStore(t, MemcachedOptions{Addresses: []string{p.address}, ItemBytesMax: 1 << 30})
+	err = s.Set(context.Background(), "large", make([]byte, 2<<20), 0)
+	check(t, errors.Is(err, ErrTooLarge), "2 MiB: %v", err)
+	check(t, s.Close() == nil, "close")
+	asCache(t, memcachedStore(t, MemcachedOptions{Addresses: []string{p.address}, TTL: time.Minute}))
+}
+
+func TestPeerMemcachedsShareTheKeys(t *testing.T) {
+	peers := []*peer{startMemcached(t), startMemcached(t), startMemcached(t)}
+	_, port, _ := net.SplitHostPort(peers[1].address)
+	s := memcachedStore(t, MemcachedOptions{Addresses: []string{peers[0].address, "dns+localhost:" + port, peers[2].address}, ServerFailures: 2, ServerBackoff: time.Hour})
+	c := newCache(t, s, Options{})
+	const keys = 200
+	for i := range keys {
+		put(t, c, fmt.Sprint(i), 0, 10, 10, answer("mix", 1, 10))
+	}
+	count := func() (n int) {
+		for i := range keys {
+			n += len(c.Lookup(context.Background(), fmt.Sprint(i), 0, 10))
+		}
+		return n
+	}
+	check(t, count() == keys, "found %d", count())
+	for _, p := range peers {
+		p.signal(syscall.SIGSTOP)
+		p.signal(syscall.SIGCONT)
+	}
+	peers[2].kill()
+	n := count()
+	check(t, n > keys/3 && n < keys, "found %d with one of three servers down", n)
+	begin := time.Now()
+	check(t, count() == n, "found %d instead of %d", count(), n)
+	check(t, time.Since(begin) < 5*time.Second, "took %s", time.Since(begin))
+}
+
+// A server that is stopped in mid-life keeps its connections and answers nothing.
+func TestPeersThatHangCostABoundedTime(t *testing.T) {
+	for name, start := range map[string]func(t *testing.T) (*peer, Store){
+		"redis": func(t *testing.T) (*peer, Store) {
+			p := startRedis(t)
+			return p, redisStore(t, RedisOptions{Address: p.address})
+		},
+		"memcached": func(t *testing.T) (*peer, Store) {
+			p := startMemcached(t)
+			return p, memcachedStore(t, MemcachedOptions{Addresses: []string{p.address}, ServerBackoff: 200 * time.Millisecond})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, store := start(t)
+			c := newCache(t, store, Options{BreakerFailures: 3, BreakerBackoff: 200 * time.Millisecond, BreakerBackoffMax: 400 * time.Millisecond})
+			put(t, c, "k", 0, 10, 10, answer("mix", 5, 10))
+			found := func() int { return len(c.Lookup(context.Background(), "k", 0, 10)) }
+			check(t, found() == 1, "not found")
+			p.signal(syscall.SIGSTOP)
+			begin := time.Now()
+			for range 50 {
+				check(t, found() == 0, "found")
+			}
+			// Three time-outs of 250 ms and some probes.
+			check(t, time.Since(begin) < 5*time.Second, "fifty look-ups took %s", time.Since(begin))
+			w := c.Writer("k", 100, 110, 10)
+			for range 200 {
+				_, _ = w.Write(noise(64 << 10))
+			}
+			w.Commit()
+			p.signal(syscall.SIGCONT)
+			for deadline := time.Now().Add(10 * time.Second); found() == 0; time.Sleep(10 * time.Millisecond) {
+				check(t, time.Now().Before(deadline), "it does not come back")
+			}
+		})
+	}
+}
+
+func TestPeerRedisWithSentinel(t *testing.T) {
+	p := startRedis(t)
+	_, port, _ := net.SplitHostPort(p.address)
+	sentinel := startPeer(t, "redis-server", func(sentinelPort string) []string {
+		conf := t.TempDir() + "/sentinel.conf"
+		text := fmt.Sprintf("port %s\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 %s 1\n", sentinelPort, port)
+		check(t, os.WriteFile(conf, []byte(text), 0o600) == nil, "write")
+		return []string{conf, "--sentinel"}
+	})
+	c := newCache(t, redisStore(t, RedisOptions{Address: sentinel.address, MasterName: "main"}), Options{LookupTimeout: 5 * time.Second, SetTimeout: 5 * time.Second})
+	put(t, c, "k", 0, 10, 10, []byte("x"))
+	got := strings.Join(get(t, c, "k", 0, 10), " ")
+	check(t, got == "0-10:x", "got %q", got)
+}

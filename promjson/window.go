@@ -54,7 +54,7 @@ func (s *Scanner) windowed(raw func(*Scanner) []byte) []byte {
 	for p := raw(s); p != nil; p = raw(s) {
 		kept, err := s.clip(p)
 		if err != nil {
-			s.stop(s.locate(p, err))
+			s.stop(err)
 			return nil
 		}
 		if len(kept) > 0 {
@@ -70,7 +70,7 @@ func (s *Scanner) clip(points []byte) ([]byte, error) {
 	for len(points) > 0 {
 		ms, err := FirstTime(points)
 		if err != nil {
-			return nil, err
+			return nil, s.locate(points, err)
 		}
 		if ms >= s.window.FromMS {
 			if s.window.StepMS > 0 && (ms-s.window.FromMS)%s.window.StepMS != 0 {
@@ -84,7 +84,7 @@ func (s *Scanner) clip(points []byte) ([]byte, error) {
 		last := lastPoint(points)
 		ms, err := FirstTime(points[last:])
 		if err != nil {
-			return nil, err
+			return nil, s.locate(points[last:], err)
 		}
 		if ms <= s.window.ToMS {
 			break

@@ -64,6 +64,16 @@ func TestAWindowWatchesTheGrid(t *testing.T) {
 }
 
 func TestBadTimesInAWindowAreErrors(t *testing.T) {
+	for _, bad := range []string{`[[1,"1"],[?,"1"],[9,"9"]]`, `[[5,"1"],[6,"1"],[?,"9"]]`} {
+		src := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":` + bad + `}]}}`
+		s := NewScanner(strings.NewReader(src), Options{})
+		s.SetWindow(Window{FromMS: 5000, ToMS: 6000})
+		for s.Next() {
+		}
+		if e, ok := s.Err().(*Error); !ok || src[e.Offset] != '?' {
+			t.Errorf("%s: %v", bad, s.Err())
+		}
+	}
 	s := NewScanner(strings.NewReader(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[["x","1"]]}]}}`), Options{})
 	s.SetWindow(Window{FromMS: 0, ToMS: 1})
 	for s.Next() {

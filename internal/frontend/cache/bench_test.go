@@ -1,0 +1,167 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"syscall"
+	"testing"
+)
+
+// cpuNS is the processor time of this process so far: what a shared machine's clock
+// cannot tell.
+func cpuNS() int64 {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return u.Utime.Nano() + u.Stime.Nano()
+}
+
+// perSample reports the processor time since begin, a sample.
+func perSample(b *testing.B, begin int64, samples int) {
+	b.ReportMetric(float64(cpuNS()-begin)/float64(b.N)/float64(samples), "cpu-ns/sample")
+}
+
+const benchSeries, benchPoints = 3000, 161
+
+func kinds() []string { return []string{"rate", "counter", "gauge", "mix"} }
+
+func BenchmarkEncode(b *testing.B) {
+	for _, kind := range kinds() {
+		text := answer(kind, benchSeries, benchPoints)
+		for codec, name := range []string{"packed", "s2", "none"} {
+			b.Run(kind+"/"+name, func(b *testing.B) {
+				e := new(encoder)
+				var out []byte
+				b.SetBytes(int64(len(text)))
+				b.ReportAllocs()
+				begin := cpuNS()
+				for range b.N {
+					out = out[:0]
+					for rest := text; len(rest) > 0; {
+						n := min(len(rest), blockBytes)
+						out = e.appendBlock(out, rest[:n], Codec(codec))
+						rest = rest[n:]
+					}
+				}
+				perSample(b, begin, benchSeries*benchPoints)
+				b.ReportMetric(float64(len(text))/float64(len(out)), "ratio")
+			})
+		}
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	for _, kind := range kinds() {
+		text := answer(kind, benchSeries, benchPoints)
+		for codec, name := range []string{"packed", "s2", "none"} {
+			var part []byte
+			for rest := text; len(rest) > 0; {
+				n := min(len(rest), blockBytes)
+				part = new(encoder).appendBlock(part, rest[:n], Codec(codec))
+				rest = rest[n:]
+			}
+			b.Run(kind+"/"+name, func(b *testing.B) {
+				d := new(decoder)
+				out := make([]byte, blockBytes)
+				b.SetBytes(int64(len(text)))
+				b.ReportAllocs()
+				begin := cpuNS()
+				for range b.N {
+					for rest := part; len(rest) > 0; {
+						var bl block
+						bl, rest, _ = cutBlock(rest)
+						if err := d.decode(out[:bl.rawBytes], bl); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				perSample(b, begin, benchSeries*benchPoints)
+			})
+		}
+	}
+}
+
+// BenchmarkHit is a whole hit in memory: look-up, checks, and the stream read in
+// pieces as the splicer reads it.
+func BenchmarkHit(b *testing.B) {
+	for _, kind := range kinds() {
+		for _, series := range []int{1, 50, benchSeries} {
+			b.Run(fmt.Sprintf("%s/%d", kind, series), func(b *testing.B) {
+				text := answer(kind, series, benchPoints)
+				c := newCache(b, newMemory(b, MemoryOptions{}), Options{})
+				put(b, c, "k", 0, 100, 10, text)
+				buf := make([]byte, 256<<10)
+				b.SetBytes(int64(len(text)))
+				b.ReportAllocs()
+				begin := cpuNS()
+				for b.Loop() {
+					r, _ := c.Lookup(context.Background(), "k", 0, 100)[0].Open(context.Background())
+					n := 0
+					for {
+						k, err := r.Read(buf)
+						n += k
+						if err == io.EOF {
+							break
+						}
+					}
+					if r.Close(); n != len(text) {
+						b.Fatal(n)
+					}
+				}
+				perSample(b, begin, series*benchPoints)
+			})
+		}
+	}
+}
+
+// BenchmarkFill is what a query pays for its answer being kept in memory.
+func BenchmarkFill(b *testing.B) {
+	for _, kind := range kinds() {
+		for _, series := range []int{1, 50, benchSeries} {
+			b.Run(fmt.Sprintf("%s/%d", kind, series), func(b *testing.B) {
+				text := answer(kind, series, benchPoints)
+				c := newCache(b, newMemory(b, MemoryOptions{}), Options{DeleteAfter: 1})
+				b.SetBytes(int64(len(text)))
+				b.ReportAllocs()
+				begin := cpuNS()
+				for b.Loop() {
+					w := c.Writer("k", 0, 100, 10)
+					for rest := text; len(rest) > 0; {
+						n := min(len(rest), 256<<10)
+						_, _ = w.Write(rest[:n])
+						rest = rest[n:]
+					}
+					w.Commit()
+				}
+				perSample(b, begin, series*benchPoints)
+			})
+		}
+	}
+}
+
+func BenchmarkMiss(b *testing.B) {
+	c := newCache(b, newMemory(b, MemoryOptions{}), Options{})
+	b.ReportAllocs()
+	for b.Loop() {
+		if len(c.Lookup(context.Background(), "tenant|/api/v1/query_range|query=up|0|86400000|19675", 0, 100)) != 0 {
+			b.Fatal("found")
+		}
+	}
+}
+
+func BenchmarkMemoryGet(b *testing.B) {
+	m := newMemory(b, MemoryOptions{})
+	keys := make([]string, 1000)
+	for i := range keys {
+		keys[i] = partKey(storeKey("k"), uint64(i), 0)
+		_ = m.Set(context.Background(), keys[i], make([]byte, 1000), 0)
+	}
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for i := 0; pb.Next(); i++ {
+			if _, ok, _ := m.Get(context.Background(), keys[i%len(keys)]); !ok {
+				b.Fatal("gone")
+			}
+		}
+	})
+}

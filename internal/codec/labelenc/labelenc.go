@@ -1,0 +1,249 @@
+// Package labelenc is a label set as bytes: the protobuf list that remote read,
+// StoreAPI and profiles spell alike.
+//
+//	label set  (0x0A uvarint(len) label)*
+//	label       0x0A uvarint(len) name  0x12 uvarint(len) value
+//
+// Names and values come in and are appended; encoded sets come in and are
+// compared, merged and walked without being turned into objects. A set is sorted
+// by name and holds no name twice, as the storage keeps it; Validate says
+// whether bytes from a wire do. There are no labels.Labels inside ferula's wires:
+// Labels makes them at the edge where PromQL wants them.
+package labelenc
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"github.com/prometheus/prometheus/model/labels"
+)
+
+// ErrCorrupt is returned for bytes that are no label set.
+var ErrCorrupt = errors.New("corrupt label set")
+
+const (
+	tagLabel = 1<<3 | 2 // of the list
+	tagName  = 1<<3 | 2
+	tagValue = 2<<3 | 2
+)
+
+// AppendLabel appends one label; the caller appends them sorted by name.
+func AppendLabel(dst []byte, name, value string) []byte {
+	dst = append(dst, tagLabel)
+	dst = binary.AppendUvarint(dst, uint64(2+uvarintLen(len(name))+len(name)+uvarintLen(len(value))+len(value)))
+	dst = append(dst, tagName)
+	dst = binary.AppendUvarint(dst, uint64(len(name)))
+	dst = append(dst, name...)
+	dst = append(dst, tagValue)
+	dst = binary.AppendUvarint(dst, uint64(len(value)))
+	return append(dst, value...)
+}
+
+// AppendSymbols appends one label whose name and value are each already spelled
+// as uvarint(len) and bytes, which is how a block's index keeps its symbols.
+func AppendSymbols(dst, name, value []byte) []byte {
+	dst = append(dst, tagLabel)
+	dst = binary.AppendUvarint(dst, uint64(2+len(name)+len(value)))
+	dst = append(dst, tagName)
+	dst = append(dst, name...)
+	dst = append(dst, tagValue)
+	return append(dst, value...)
+}
+
+// Append appends a whole label set.
+func Append(dst []byte, lset labels.Labels) []byte {
+	lset.Range(func(l labels.Label) { dst = AppendLabel(dst, l.Name, l.Value) })
+	return dst
+}
+
+func uvarintLen(n int) int {
+	size := 1
+	for ; n >= 0x80; n >>= 7 {
+		size++
+	}
+	return size
+}
+
+// prefixed cuts a length and that many bytes off src.
+func prefixed(src []byte) (field, rest []byte, ok bool) {
+	if len(src) > 0 && src[0] < 0x80 { // nearly always
+		end := 1 + int(src[0])
+		if end > len(src) {
+			return nil, nil, false
+		}
+		return src[1:end], src[end:], true
+	}
+	size, n := binary.Uvarint(src)
+	if n <= 0 || size > uint64(len(src)-n) {
+		return nil, nil, false
+	}
+	end := n + int(size)
+	return src[n:end], src[end:], true
+}
+
+// Next cuts the first label off src. Name and value alias src. Fields it does
+// not know are refused: no peer sends any.
+func Next(src []byte) (name, value, rest []byte, err error) {
+	if len(src) == 0 || src[0] != tagLabel {
+		return nil, nil, nil, ErrCorrupt
+	}
+	label, rest, ok := prefixed(src[1:])
+	if !ok {
+		return nil, nil, nil, ErrCorrupt
+	}
+	name, value, ok = pair(label)
+	if !ok {
+		return nil, nil, nil, ErrCorrupt
+	}
+	return name, value, rest, nil
+}
+
+func pair(label []byte) (name, value []byte, ok bool) {
+	for len(label) > 0 {
+		tag := label[0]
+		var field []byte
+		if field, label, ok = prefixed(label[1:]); !ok {
+			return nil, nil, false
+		}
+		switch tag {
+		case tagName:
+			name = field
+		case tagValue:
+			value = field
+		default:
+			return nil, nil, false
+		}
+	}
+	return name, value, true
+}
+
+// Compare orders two valid sets as labels.Compare does: by the first label that
+// differs, its name before its value, and a set before those it begins. A plain
+// comparison of the bytes would be wrong, since lengths stand before texts.
+// Of invalid sets it says something, and does not panic.
+func Compare(a, b []byte) int {
+	same := commonPrefix(a, b)
+	if same == len(a) && same == len(b) {
+		return 0
+	}
+	// Labels that end before the first difference are equal; only lengths are read
+	// on the way to the one that holds it.
+	at := 0
+	for {
+		labelA, restA, okA := cut(a[at:])
+		if !okA {
+			return len(a) - len(b) // a ends here, or is no label set
+		}
+		end := len(a) - len(restA)
+		if end <= same {
+			at = end
+			continue
+		}
+		labelB, _, okB := cut(b[at:])
+		if !okB {
+			return len(a) - len(b)
+		}
+		nameA, valueA, _ := pair(labelA)
+		nameB, valueB, _ := pair(labelB)
+		if c := bytes.Compare(nameA, nameB); c != 0 {
+			return c
+		}
+		return bytes.Compare(valueA, valueB)
+	}
+}
+
+func cut(set []byte) (label, rest []byte, ok bool) {
+	if len(set) == 0 {
+		return nil, nil, false
+	}
+	return prefixed(set[1:])
+}
+
+func commonPrefix(a, b []byte) int {
+	n, i := min(len(a), len(b)), 0
+	for ; i+8 <= n; i += 8 {
+		if x := binary.LittleEndian.Uint64(a[i:]) ^ binary.LittleEndian.Uint64(b[i:]); x != 0 {
+			return i + bits.TrailingZeros64(x)/8
+		}
+	}
+	for i < n && a[i] == b[i] {
+		i++
+	}
+	return i
+}
+
+// AppendMerged appends the union of two valid sets; where both have a name, the
+// label of primary wins.
+func AppendMerged(dst, primary, secondary []byte) ([]byte, error) {
+	for len(primary) > 0 && len(secondary) > 0 {
+		nameP, _, restP, err := Next(primary)
+		if err != nil {
+			return dst, err
+		}
+		nameS, _, restS, err := Next(secondary)
+		if err != nil {
+			return dst, err
+		}
+		switch c := bytes.Compare(nameP, nameS); {
+		case c > 0:
+			dst = append(dst, secondary[:len(secondary)-len(restS)]...)
+			secondary = restS
+		case c == 0:
+			secondary = restS
+			fallthrough
+		default:
+			dst = append(dst, primary[:len(primary)-len(restP)]...)
+			primary = restP
+		}
+	}
+	return append(append(dst, primary...), secondary...), nil
+}
+
+// LastName is the greatest name of a valid set, aliasing it; nil of an empty one.
+func LastName(set []byte) []byte {
+	var last []byte
+	for len(set) > 0 {
+		name, _, rest, err := Next(set)
+		if err != nil {
+			return last
+		}
+		last, set = name, rest
+	}
+	return last
+}
+
+// Validate says what is wrong with bytes that should be a label set.
+func Validate(set []byte) error {
+	var last []byte
+	for first := true; len(set) > 0; first = false {
+		name, _, rest, err := Next(set)
+		if err != nil {
+			return err
+		}
+		if len(name) == 0 {
+			return fmt.Errorf("%w: a label has no name", ErrCorrupt)
+		}
+		if !first && bytes.Compare(last, name) >= 0 {
+			return fmt.Errorf("%w: %q does not belong after %q", ErrCorrupt, name, last)
+		}
+		last, set = name, rest
+	}
+	return nil
+}
+
+// Labels makes the objects of a set; it copies.
+func Labels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, error) {
+	builder.Reset()
+	for len(set) > 0 {
+		name, value, rest, err := Next(set)
+		if err != nil {
+			return labels.EmptyLabels(), err
+		}
+		builder.Add(string(name), string(value))
+		set = rest
+	}
+	return builder.Labels(), nil
+}

@@ -1,0 +1,174 @@
+package labelenc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/prompb"
+)
+
+// sets in the order of labels.Compare.
+var sets = []labels.Labels{
+	labels.EmptyLabels(),
+	labels.FromStrings("a", "1"),
+	labels.FromStrings("a", "1", "b", "2"),
+	labels.FromStrings("a", "1", "bb", "1"),
+	labels.FromStrings("a", "1", "c", "0"),
+	labels.FromStrings("a", "10"),
+	labels.FromStrings("a", "2"),
+	labels.FromStrings("a", strings.Repeat("2", 127)),
+	labels.FromStrings("a", strings.Repeat("2", 128)),
+	labels.FromStrings("a", strings.Repeat("2", 300), "b", "1"),
+	labels.FromStrings("a", "é"),
+	labels.FromStrings("aa", "1"),
+	labels.FromStrings("b", ""),
+}
+
+func sign(n int) int { return max(-1, min(1, n)) }
+
+func TestEncodedSetsCompareAsLabelsDo(t *testing.T) {
+	for _, a := range sets {
+		for _, b := range sets {
+			if got, want := sign(Compare(Append(nil, a), Append(nil, b))), sign(labels.Compare(a, b)); got != want {
+				t.Errorf("Compare(%s, %s) = %d, want %d", a, b, got, want)
+			}
+		}
+	}
+}
+
+func TestTheBytesAreThoseOfPrometheus(t *testing.T) {
+	for _, set := range sets {
+		if set.Has("b") && set.Get("b") == "" {
+			continue // the peer leaves an empty value out
+		}
+		peer := prompb.ChunkedSeries{Labels: prompb.FromLabels(set, nil)}
+		want, err := peer.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Append(nil, set); !bytes.Equal(got, want) {
+			t.Errorf("%s: %x, want %x", set, got, want)
+		}
+	}
+}
+
+func TestSetsComeBackAsTheyWere(t *testing.T) {
+	builder := labels.NewScratchBuilder(4)
+	for _, want := range sets {
+		encoded := Append(nil, want)
+		if err := Validate(encoded); err != nil {
+			t.Errorf("%s: %v", want, err)
+		}
+		got, err := Labels(encoded, &builder)
+		if err != nil || !labels.Equal(got, want) {
+			t.Errorf("%s came back as %s, %v", want, got, err)
+		}
+	}
+}
+
+func TestSymbolsOfAnIndexAreCopiedAsTheyAre(t *testing.T) {
+	symbol := func(s string) []byte { return append([]byte{byte(len(s))}, s...) }
+	got := AppendSymbols(nil, symbol("job"), symbol("node"))
+	if want := AppendLabel(nil, "job", "node"); !bytes.Equal(got, want) {
+		t.Errorf("%x, want %x", got, want)
+	}
+}
+
+func TestTheSeriesOwnLabelWinsAMerge(t *testing.T) {
+	external := labels.FromStrings("b", "ext", "d", "ext")
+	for _, tt := range []struct{ own, want labels.Labels }{
+		{labels.EmptyLabels(), external},
+		{labels.FromStrings("a", "1"), labels.FromStrings("a", "1", "b", "ext", "d", "ext")},
+		{labels.FromStrings("b", "1"), labels.FromStrings("b", "1", "d", "ext")},
+		{labels.FromStrings("c", "1", "d", "2", "e", "3"), labels.FromStrings("b", "ext", "c", "1", "d", "2", "e", "3")},
+	} {
+		got, err := AppendMerged(nil, Append(nil, tt.own), Append(nil, external))
+		if want := Append(nil, tt.want); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: %q, %v", tt.own, got, err)
+		}
+	}
+}
+
+func TestWhatIsNotALabelSetIsRefused(t *testing.T) {
+	good := AppendLabel(AppendLabel(nil, "a", "1"), "b", "2")
+	for name, set := range map[string][]byte{
+		"cut short":      good[:len(good)-1],
+		"wrong tag":      {0x12, 0},
+		"unknown field":  {0x0A, 2, 0x1A, 0},
+		"no name":        AppendLabel(nil, "", "1"),
+		"twice a name":   AppendLabel(AppendLabel(nil, "a", "1"), "a", "2"),
+		"unsorted":       AppendLabel(AppendLabel(nil, "b", "1"), "a", "2"),
+		"endless length": {0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F},
+	} {
+		if err := Validate(set); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := Validate(good); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzLabelSet(f *testing.F) {
+	for _, set := range sets {
+		f.Add(Append(nil, set), Append(nil, sets[2]))
+	}
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		Compare(a, b)
+		LastName(a)
+		if Validate(a) != nil {
+			return
+		}
+		builder := labels.NewScratchBuilder(4)
+		set, err := Labels(a, &builder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if Validate(b) != nil {
+			return
+		}
+		other, err := Labels(b, &builder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := sign(Compare(Append(nil, set), Append(nil, other))), sign(labels.Compare(set, other)); got != want {
+			t.Fatalf("Compare(%s, %s) = %d, want %d", set, other, got, want)
+		}
+		merged, err := AppendMerged(nil, Append(nil, set), Append(nil, other))
+		if err != nil || Validate(merged) != nil {
+			t.Fatalf("merged: %v, %v", err, Validate(merged))
+		}
+	})
+}
+
+func TestWorkOnEncodedSetsDoesNotAllocate(t *testing.T) {
+	a, b := Append(nil, sets[2]), Append(nil, sets[3])
+	buf := make([]byte, 0, 1024)
+	n := testing.AllocsPerRun(100, func() {
+		buf = AppendLabel(buf[:0], "job", "node")
+		buf, _ = AppendMerged(buf[:0], a, b)
+		if Compare(a, b) >= 0 || Validate(a) != nil {
+			t.Fatal("wrong")
+		}
+	})
+	if n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkCompare(b *testing.B) {
+	for _, last := range []string{"pod", "value"} {
+		b.Run(fmt.Sprintf("differs in %s", last), func(b *testing.B) {
+			b.ReportAllocs()
+			x := Append(nil, labels.FromStrings("__name__", "container_cpu_usage", "cluster", "eu", "container", "c1", "instance", "10.0.0.1:9100", "job", "pods", "pod", "p-1"))
+			y := Append(nil, labels.FromStrings("__name__", "container_cpu_usage", "cluster", "eu", "container", "c1", "instance", "10.0.0.1:9100", "job", "pods", last, "p-2"))
+			for b.Loop() {
+				Compare(x, y)
+			}
+		})
+	}
+}

@@ -1,0 +1,118 @@
+// Package remoteread is Prometheus remote read as bytes: requests, and the two
+// forms of an answer.
+//
+//	request  ReadRequest{ queries=1: Query, accepted_response_types=2 }
+//	frame    uvarint(len) | CRC-32C of payload, 4 bytes big endian | payload
+//	payload  0x0A uvarint(len) series  [0x10 query index]
+//	series   label set (package labelenc, its field is 1 here too)  (0x12 uvarint(len) chunk)*
+//	chunk    [0x08 min] [0x10 max] [0x18 encoding] [0x22 uvarint(len) data]
+//
+// Requests are decoded into owned structs, since matchers outlive the body.
+// Frames are appended field by field from bytes that the caller has, and decoded
+// into slices that alias them. There is no HTTP, no snappy and no storage here.
+package remoteread
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// ErrCorrupt is returned for bytes that are not what they should be.
+var ErrCorrupt = errors.New("corrupt remote read message")
+
+// Wire types of protobuf.
+const (
+	wireVarint  = 0
+	wireFixed64 = 1
+	wireBytes   = 2
+	wireFixed32 = 5
+)
+
+// field is one decoded field of a message.
+type field struct {
+	number   int
+	wire     int
+	number64 uint64 // of varint and fixed fields
+	bytes    []byte // of length-delimited fields; aliases the message
+}
+
+// nextField cuts the first field off src.
+func nextField(src []byte) (f field, rest []byte, err error) {
+	tag, n := binary.Uvarint(src)
+	if n <= 0 || tag>>3 == 0 || tag>>3 > 1<<29-1 {
+		return f, nil, fmt.Errorf("%w: bad field", ErrCorrupt)
+	}
+	f.number, f.wire, src = int(tag>>3), int(tag&7), src[n:]
+	switch f.wire {
+	case wireVarint:
+		f.number64, n = binary.Uvarint(src)
+		if n <= 0 {
+			return f, nil, fmt.Errorf("%w: field %d is cut short", ErrCorrupt, f.number)
+		}
+		return f, src[n:], nil
+	case wireFixed64:
+		if len(src) < 8 {
+			return f, nil, fmt.Errorf("%w: field %d is cut short", ErrCorrupt, f.number)
+		}
+		f.number64 = binary.LittleEndian.Uint64(src)
+		return f, src[8:], nil
+	case wireFixed32:
+		if len(src) < 4 {
+			return f, nil, fmt.Errorf("%w: field %d is cut short", ErrCorrupt, f.number)
+		}
+		f.number64 = uint64(binary.LittleEndian.Uint32(src))
+		return f, src[4:], nil
+	case wireBytes:
+		size, n := binary.Uvarint(src)
+		if n <= 0 || size > uint64(len(src)-n) {
+			return f, nil, fmt.Errorf("%w: field %d is cut short", ErrCorrupt, f.number)
+		}
+		end := n + int(size)
+		f.bytes = src[n:end]
+		return f, src[end:], nil
+	default:
+		return f, nil, fmt.Errorf("%w: field %d has wire type %d", ErrCorrupt, f.number, f.wire)
+	}
+}
+
+// is checks a field's wire type.
+func (f field) is(wire int) error {
+	if f.wire != wire {
+		return fmt.Errorf("%w: field %d has wire type %d, not %d", ErrCorrupt, f.number, f.wire, wire)
+	}
+	return nil
+}
+
+func uvarintLen(v uint64) int {
+	n := 1
+	for ; v >= 0x80; v >>= 7 {
+		n++
+	}
+	return n
+}
+
+// appendVarint appends a varint field, or nothing for 0, as proto3 does.
+func appendVarint(dst []byte, number int, v uint64) []byte {
+	if v == 0 {
+		return dst
+	}
+	return binary.AppendUvarint(append(dst, byte(number<<3|wireVarint)), v)
+}
+
+func appendText(dst []byte, number int, s string) []byte {
+	if s == "" {
+		return dst
+	}
+	dst = binary.AppendUvarint(append(dst, byte(number<<3|wireBytes)), uint64(len(s)))
+	return append(dst, s...)
+}
+
+// appendMessage appends an embedded message that encode appends, moving it by
+// the bytes of its length afterwards: requests are small.
+func appendMessage(dst []byte, number int, encode func([]byte) []byte) []byte {
+	dst = append(dst, byte(number<<3|wireBytes))
+	body := encode(nil)
+	dst = binary.AppendUvarint(dst, uint64(len(body)))
+	return append(dst, body...)
+}

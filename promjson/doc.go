@@ -16,8 +16,8 @@
 // nothing, and does not allocate where dst has room.
 //
 // The way in: a [Scanner] reads an answer from a stream and hands out each series
-// as bytes, which it owns and lends until its next call. Whoever forwards or
-// merges answers never needs more: a [Splicer] makes one of several over
+// as bytes, which it owns and lends until its next call, cut to a [Window] if one
+// is set. Whoever forwards or merges answers never needs more: a [Splicer] makes one of several over
 // consecutive times by copying byte ranges, with [CompareMetrics] and the times at
 // both ends ([FirstTime], [LastTime]) to tell what goes where. Whoever needs the
 // samples decodes pieces ([DecodePoints], [DecodeHistograms], [DecodeLabels]) or

@@ -196,7 +196,7 @@ var rangeQueries = []string{
 func TestSplitAndCachedAnswersEqualTheUnsplitByteForByte(t *testing.T) {
 	w := newWorld(t)
 	r := rand.New(rand.NewPCG(11, 12))
-	rounds := 60
+	rounds := 250
 	if testing.Short() {
 		rounds = 8
 	}

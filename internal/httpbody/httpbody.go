@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -39,14 +40,22 @@ type Body struct {
 	begun       bool
 	gz          *gzip.Writer
 	zs          *zstd.Encoder
+
+	control *http.ResponseController
+	stall   time.Duration
 }
+
+// stallTimeout is how long one write to the client may take: who reads nothing
+// for so long does not hold an answer's memory and its place for ever.
+const stallTimeout = time.Minute
 
 // smallBytes is below what compressing costs more than it saves.
 const smallBytes = 512
 
 // New prepares a body of the given type, compressed as r's client accepts.
 func New(w http.ResponseWriter, r *http.Request, contentType string) *Body {
-	return &Body{w: w, contentType: contentType, status: http.StatusOK, encoding: Accepted(r.Header.Values("Accept-Encoding"))}
+	return &Body{w: w, contentType: contentType, status: http.StatusOK, encoding: Accepted(r.Header.Values("Accept-Encoding")),
+		control: http.NewResponseController(w), stall: stallTimeout}
 }
 
 // SetStatus makes the answer's status another than 200.
@@ -101,8 +110,18 @@ func (b *Body) Write(p []byte) (int, error) {
 	if !b.begun {
 		b.begin()
 	}
+	b.extend()
 	return b.sink().Write(p)
 }
+
+// extend gives the client time for another piece. A writer that has no deadline,
+// as in tests, waits as it does.
+func (b *Body) extend() {
+	_ = b.control.SetWriteDeadline(time.Now().Add(b.stall))
+}
+
+// SetStallTimeout changes how long one write to the client may take.
+func (b *Body) SetStallTimeout(d time.Duration) { b.stall = d }
 
 func (b *Body) sink() io.Writer {
 	switch {
@@ -117,6 +136,7 @@ func (b *Body) sink() io.Writer {
 
 // Close ends the compressed stream.
 func (b *Body) Close() error {
+	b.extend()
 	switch {
 	case b.gz != nil:
 		return b.gz.Close()

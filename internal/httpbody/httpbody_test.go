@@ -2,11 +2,15 @@ package httpbody
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -109,5 +113,38 @@ func TestSmallWholeAnswersGoOutAsTheyAreWithTheirLength(t *testing.T) {
 	}
 	if w.Header().Get("Content-Type") != "text/test" {
 		t.Errorf("type %q", w.Header().Get("Content-Type"))
+	}
+}
+
+func TestAClientThatReadsNothingIsGivenUp(t *testing.T) {
+	failed := make(chan error, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b := New(w, r, "text/test")
+		b.SetStallTimeout(50 * time.Millisecond)
+		piece := make([]byte, 1<<20)
+		for range 1000 {
+			if _, err := b.Write(piece); err != nil {
+				failed <- err
+				return
+			}
+		}
+		failed <- nil
+	}))
+	defer server.Close()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-failed:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("writing to a client that reads nothing: %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the handler still waits for its client")
 	}
 }

@@ -51,6 +51,10 @@ func (s *Shape) look(node parser.Node) {
 		switch n.Func.Name {
 		case "start", "end", "range": // functions that answer the query's own bounds
 			s.Whole = true
+		case "sort", "sort_desc", "sort_by_label", "sort_by_label_desc":
+			// They do nothing over a range, and say so; over a part of one step they
+			// would do something and say nothing.
+			s.Whole = true
 		}
 	}
 }

@@ -162,6 +162,7 @@ func TestShapesTellWhatMustNotBeCutOrKept(t *testing.T) {
 		`up[range()]`:                           {true, none, 0},
 		`rate(up[step()])`:                      {false, none, 0},
 		`rate(up[max_of(step(), 1m)])`:          {false, none, 0},
+		`sort_desc(up)`:                         {true, none, 0},
 		`end() - start()`:                       {true, none, 0},
 		`absent_over_time(up[5m]) or vector(0)`: {false, none, 0},
 	} {

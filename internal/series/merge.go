@@ -1,0 +1,140 @@
+package series
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+)
+
+// Merge joins sets into one. A series that several of them have becomes one with
+// the chunks of all, sorted by start; chunks that are equal to the byte are given
+// once, chunks that merely overlap are given as they are.
+//
+// The least label set is found by going through all sets: with blocks of one
+// database most series are in all of them, so that a heap would compare more.
+func Merge(sets ...Set) Set {
+	switch len(sets) {
+	case 0:
+		return Failed(nil)
+	case 1:
+		return sets[0]
+	}
+	return &merge{sets: sets, waiting: slices.Clone(sets), least: make([]Set, 0, len(sets))}
+}
+
+type merge struct {
+	sets    []Set
+	waiting []Set // have a series that was not given yet
+	least   []Set // gave the current series
+	started bool
+	chunks  []Chunk
+	err     error
+}
+
+func (m *merge) Next() bool {
+	if m.err != nil {
+		return false
+	}
+	if !m.started {
+		m.started = true
+		m.waiting = m.waiting[:0]
+		for _, set := range m.sets {
+			if !m.advance(set) {
+				return false
+			}
+		}
+	} else {
+		for _, set := range m.least {
+			if !set.Next() {
+				if m.err = set.Err(); m.err != nil {
+					return false
+				}
+				i := slices.Index(m.waiting, set)
+				m.waiting = slices.Delete(m.waiting, i, i+1)
+			}
+		}
+	}
+	m.least = m.least[:0]
+	for _, set := range m.waiting {
+		c := -1
+		if len(m.least) > 0 {
+			c = labelenc.Compare(set.Labels(), m.least[0].Labels())
+		}
+		if c < 0 {
+			m.least = m.least[:0]
+		}
+		if c <= 0 {
+			m.least = append(m.least, set)
+		}
+	}
+	if len(m.least) == 0 {
+		return false
+	}
+	m.join()
+	return true
+}
+
+func (m *merge) advance(set Set) bool {
+	if set.Next() {
+		m.waiting = append(m.waiting, set)
+		return true
+	}
+	m.err = set.Err()
+	return m.err == nil
+}
+
+// join collects the chunks of the current series.
+func (m *merge) join() {
+	m.chunks = m.chunks[:0]
+	sorted := true
+	for _, set := range m.least {
+		for _, c := range set.Chunks() {
+			if n := len(m.chunks); n > 0 && compareChunks(m.chunks[n-1], c) >= 0 {
+				sorted = false
+			}
+			m.chunks = append(m.chunks, c)
+		}
+	}
+	if sorted {
+		return
+	}
+	slices.SortStableFunc(m.chunks, compareChunks)
+	m.chunks = slices.CompactFunc(m.chunks, func(a, b Chunk) bool {
+		return a.MinMS == b.MinMS && a.MaxMS == b.MaxMS && a.Encoding == b.Encoding && bytes.Equal(a.Data, b.Data)
+	})
+}
+
+// compareChunks puts equal chunks next to each other.
+func compareChunks(a, b Chunk) int {
+	switch {
+	case a.MinMS != b.MinMS:
+		return order(a.MinMS < b.MinMS)
+	case a.MaxMS != b.MaxMS:
+		return order(a.MaxMS < b.MaxMS)
+	case a.Encoding != b.Encoding:
+		return order(a.Encoding < b.Encoding)
+	}
+	return bytes.Compare(a.Data, b.Data)
+}
+
+func order(less bool) int {
+	if less {
+		return -1
+	}
+	return 1
+}
+
+func (m *merge) Labels() []byte  { return m.least[0].Labels() }
+func (m *merge) Chunks() []Chunk { return m.chunks }
+func (m *merge) Err() error      { return m.err }
+
+func (m *merge) Warnings() annotations.Annotations {
+	var all annotations.Annotations
+	for _, set := range m.sets {
+		all.Merge(set.Warnings())
+	}
+	return all
+}

@@ -2,13 +2,10 @@ package api
 
 import (
 	"context"
-	"encoding/json"
-	"strconv"
 
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/util/stats"
 
-	"github.com/ferula-io/ferula/internal/invariant"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -32,37 +29,15 @@ func (s *stream) result(res *promql.Result, grid *promjson.Grid, qs stats.QueryS
 	case promql.Vector:
 		s.vector(v)
 	case promql.Scalar:
-		s.scalar(v)
+		s.b = promjson.AppendScalarResult(s.b, v.T, v.V)
 	case promql.String:
-		s.text(v)
+		s.b = promjson.AppendStringResult(s.b, v.T, v.V)
 	}
 	if qs != nil {
 		s.raw(`,"stats":`)
 		s.stats(qs.Builtin())
 	}
 	s.raw("}")
-}
-
-// scalar differs from a sample in Prometheus: its time is a plain JSON number
-// (10.01, not 10.010) and its value never has an exponent.
-func (s *stream) scalar(v promql.Scalar) {
-	s.raw("[")
-	s.number(float64(v.T) / 1000)
-	s.raw(`,"`)
-	s.b = strconv.AppendFloat(s.b, v.V, 'f', -1, 64)
-	s.raw(`"]`)
-}
-
-// text is a string literal's value, the one string that Prometheus escapes with
-// encoding/json; they differ in two control characters.
-func (s *stream) text(v promql.String) {
-	s.raw("[")
-	s.number(float64(v.T) / 1000)
-	s.raw(",")
-	quoted, err := json.Marshal(v.V)
-	invariant.Check(err == nil, "a string cannot be marshalled: %v", err)
-	s.b = append(s.b, quoted...)
-	s.raw("]")
 }
 
 func (s *stream) matrix(m promql.Matrix, grid *promjson.Grid) {

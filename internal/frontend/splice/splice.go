@@ -27,14 +27,14 @@ type Part struct {
 
 // Options are the limits and sizes of a splice. Zero values take the defaults.
 type Options struct {
-	ReadBytes  int // size of reads from a part; 0: 256 KiB
+	ReadBytes  int // size of reads from a part; 0: 1 MiB
 	WriteBytes int // size of writes; 0: 256 KiB
 	HoldBytes  int // of one metric object or histogram at most; 0: 4 MiB
 }
 
 func (o Options) withDefaults() Options {
 	if o.ReadBytes == 0 {
-		o.ReadBytes = 256 << 10
+		o.ReadBytes = 1 << 20
 	}
 	if o.WriteBytes == 0 {
 		o.WriteBytes = 256 << 10

@@ -43,6 +43,12 @@ func TestTheFormatIsTheDocumentedOne(t *testing.T) {
 	part = new(encoder).appendBlock(part, []byte("abc"), CodecPacked)
 	sealPart(part, 0x0102030405060708, 7)
 	check(t, hex.EncodeToString(part) == "d9d4cde922e6cdf9"+"0807060504030201"+"07000000"+"03"+"00"+"03"+"616263", "part %x", part)
+	text := "a" + samples(1000, 1000, "12.5", "12.5", "NaN") + strings.Repeat(" ", 90)
+	packed := hex.EncodeToString(new(packer).appendPacked(nil, []byte(text)))
+	check(t, strings.HasPrefix(packed, "06"+"08"+ // bytes of headers and of values
+		"01"+"03"+"d00f"+"e807"+ // one literal byte, three samples from 1000 on, each 1000 later
+		"04"+"47b8"+"00"+"83"+"4e614e"), // 12.5, the same, and NaN as it is; then the literals by s2
+		"packed %s", packed)
 	check(t, storeKey("key") == "fqc1:2c70e12b7a0646f92279f427c7b38e73" && partKey(storeKey("key"), 0xABC, 12) == "fqc1:2c70e12b7a0646f92279f427c7b38e73:abc:12",
 		"%s %s", storeKey("key"), partKey(storeKey("key"), 0xABC, 12))
 }

@@ -16,13 +16,15 @@ import (
 //	          first time: milliseconds, less the previous run's first time
 //	          step: milliseconds, 0: as the run before
 //	values    per sample: 0                   as the value before
-//	                      n in 1..32          n characters of "*+,-./0123456789", two a byte, first one low
+//	                      n in 1..32          n characters of "*+,-./0123456789" in m = (n+1)/2 bytes:
+//	                                          character i low in byte i, character m+i high in it
 //	                      0x80+n, n in 1..32  n bytes as they are
 //
 // A general compressor finds the same time stamps again for every series and pays
 // for each of them with a search, a copy and a literal; here they cost nothing. The
-// sixteen characters of a nibble lie in a row in ASCII, so eight of them are packed
-// or unpacked with three shifts and one addition.
+// sixteen characters of a nibble lie in a row in ASCII, and the two halves of a number
+// share the bytes, so sixteen of them come out of a word with a shift, two masks and
+// two additions; neighbours in one byte would take three rounds of shifts for eight.
 const (
 	valueMax    = 32      // longest number in a run
 	timeMax     = 24      // longest `[time,"`
@@ -31,6 +33,7 @@ const (
 	packSlack   = 80      // bytes that a sample, written in whole words, may touch
 
 	nibbleBase = 0x2A2A2A2A2A2A2A2A // '*' in every byte
+	lowNibbles = 0x0F0F0F0F0F0F0F0F
 	quotes     = 0x2222222222222222 // '"' in every byte
 	lowBits    = 0x0101010101010101
 	highBits   = 0x8080808080808080
@@ -93,7 +96,7 @@ func prepareTime(t int64) gridTime {
 	}
 }
 
-// lowBytes is a mask of the n lowest bytes, n in 0..8.
+// lowBytes is a mask of the n lowest bytes, of all from eight on.
 func lowBytes(n int) uint64 { return uint64(1)<<(8*uint(n)) - 1 }
 
 // parseTime reads `[time,"` as milliseconds, accepting only what prepareTime writes.
@@ -121,13 +124,19 @@ func parseTime(src []byte) (t int64, ok bool) {
 	return t, src[i] == ',' && src[i+1] == '"' && t < timeLimitMS
 }
 
+// lastValue is the value before, for those that are the same.
+type lastValue struct {
+	words [valueMax / 8]uint64 // its text, zeros behind it
+	n     int                  // its length; 0: there was none
+}
+
 // packer packs blocks. Its buffers are kept for the next block.
 type packer struct {
 	grid     grid
 	headers  []byte
 	values   []byte
 	literals []byte
-	previous [valueMax/8 + 1]uint64 // words of the value before, then its length
+	previous lastValue
 }
 
 // appendPacked appends src as one packed block. src is borrowed.
@@ -147,7 +156,7 @@ func (p *packer) split(src []byte) {
 		p.values = make([]byte, 0, len(src)+packSlack)
 	}
 	p.values = p.values[:0]
-	p.previous = [valueMax/8 + 1]uint64{}
+	p.previous = lastValue{}
 	kept, beforeMS, stepMS := 0, int64(0), int64(0) // src[kept:i] is literal
 	for i := 0; ; {
 		next := bytes.IndexByte(src[i:], '[')
@@ -224,7 +233,7 @@ func (p *packer) run(src []byte, i, k int) (end, samples int) {
 		}
 		used += n
 		samples++
-		end = i + at.n + int(prev[4]) + 2
+		end = i + at.n + prev.n + 2
 		if src[end] != ',' {
 			break
 		}
@@ -235,10 +244,9 @@ func (p *packer) run(src []byte, i, k int) (end, samples int) {
 }
 
 // packValue packs the number at the beginning of text, which `"]` must end, and
-// leaves its words and its length in prev. It gives the bytes written, 0 where there
-// is no such number.
-func packValue(out *[valueMax + 9]byte, text *[valueMax + 8]byte, prev *[valueMax/8 + 1]uint64) int {
-	var w [4]uint64
+// leaves it in prev. It gives the bytes written, 0 where there is no such number.
+func packValue(out *[valueMax + 9]byte, text *[valueMax + 8]byte, prev *lastValue) int {
+	var w [valueMax / 8]uint64
 	n := 0
 	for i := range w {
 		word := binary.LittleEndian.Uint64(text[8*i:])
@@ -259,26 +267,30 @@ ended:
 	if n == 0 || text[n+1] != ']' {
 		return 0
 	}
-	if w[0] == prev[0] && w[1] == prev[1] && w[2] == prev[2] && w[3] == prev[3] && uint64(n) == prev[4] {
+	if w[0] == prev.words[0] && n == prev.n && w == prev.words {
 		out[0] = 0
 		return 1
 	}
-	prev[0], prev[1], prev[2], prev[3], prev[4] = w[0], w[1], w[2], w[3], uint64(n)
-	out[0] = byte(n)
-	for i := 0; 8*i < n; i++ {
-		word := w[i]
-		if left := n - 8*i; left < 8 {
-			word |= nibbleBase &^ lowBytes(left)
-		}
-		word -= nibbleBase
-		if word&0xF0F0F0F0F0F0F0F0 != 0 {
-			out[0] = byte(0x80 + n)
-			copy(out[1:], text[:n])
-			return 1 + n
-		}
-		word = (word | word>>4) & 0x00FF00FF00FF00FF
-		word = (word | word>>8) & 0x0000FFFF0000FFFF
-		binary.LittleEndian.PutUint32(out[1+4*i:], uint32(word|word>>16))
+	prev.words, prev.n = w, n
+	m := (n + 1) / 2
+	low, high := nibbles(w[0], m), nibbles(binary.LittleEndian.Uint64(text[m&31:]), n-m)
+	binary.LittleEndian.PutUint64(out[1:], low|high<<4)
+	strange := low | high
+	if n > 16 {
+		low, high = nibbles(w[1], m-8), nibbles(binary.LittleEndian.Uint64(text[(m+8)&31:]), max(n-m-8, 0))
+		binary.LittleEndian.PutUint64(out[9:], low|high<<4)
+		strange |= low | high
 	}
-	return 1 + (n+1)/2
+	if strange&^lowNibbles != 0 {
+		out[0] = byte(0x80 + n)
+		copy(out[1:], text[:n])
+		return 1 + n
+	}
+	out[0] = byte(n)
+	return 1 + m
 }
+
+// nibbles takes '*' from the first n characters of word, all if n is over eight, and
+// makes the others zero. A character that is none of the sixteen leaves a bit in the
+// upper half of its byte; what it borrows falls on those behind it.
+func nibbles(word uint64, n int) uint64 { return (word - nibbleBase) & lowBytes(n) }

@@ -10,7 +10,16 @@ import (
 type unpacker struct {
 	grid     grid
 	literals []byte
-	previous [valueMax/8 + 1]uint64
+	previous lastPacked
+}
+
+// lastPacked is the value before, packed: to unpack it again costs less than to keep
+// what it was unpacked to.
+type lastPacked struct {
+	words [2]uint64
+	n     int // its length; 0: there was none
+	raw   bool
+	text  [valueMax]byte // where it is raw
 }
 
 // join is split's inverse: it fills dst, which has the block's length before packing.
@@ -31,7 +40,7 @@ func (u *unpacker) join(dst, src []byte) error {
 	if err != nil {
 		return err
 	}
-	u.previous = [valueMax/8 + 1]uint64{}
+	u.previous = lastPacked{}
 	var beforeMS, stepMS int64
 	for len(headers) > 0 {
 		var run runHeader
@@ -109,8 +118,7 @@ func decodeRunHeader(src []byte) (h runHeader, rest []byte, err error) {
 // run writes samples from time k of the grid on, and says how much of dst it filled
 // and of values it used.
 func (u *unpacker) run(dst, values []byte, samples uint64, k int) (written, read int, ok bool) {
-	var p0, p1, p2, p3 = u.previous[0], u.previous[1], u.previous[2], u.previous[3]
-	pn := int(u.previous[4])
+	x0, x1, n := u.previous.words[0], u.previous.words[1], u.previous.n
 	for left := samples; left > 0; left-- {
 		if k >= len(u.grid.times) {
 			if k, ok = u.grid.extend(k); !ok {
@@ -118,17 +126,16 @@ func (u *unpacker) run(dst, values []byte, samples uint64, k int) (written, read
 			}
 		}
 		if written+packSlack > len(dst) || read+valueMax+2 > len(values) {
-			u.previous = [valueMax/8 + 1]uint64{p0, p1, p2, p3, uint64(pn)}
-			// The last sample of a run ends without a comma.
+			u.previous.words, u.previous.n = [2]uint64{x0, x1}, n
 			w, r, ok := u.edge(dst[written:], values[read:], k, left == 1)
 			if !ok {
 				return 0, 0, false
 			}
 			written, read = written+w, read+r
-			if left == 1 {
+			if left == 1 { // the last sample of a run ends without a comma
 				return written, read, true
 			}
-			p0, p1, p2, p3, pn = u.previous[0], u.previous[1], u.previous[2], u.previous[3], int(u.previous[4])
+			x0, x1, n = u.previous.words[0], u.previous.words[1], u.previous.n
 			k++
 			continue
 		}
@@ -139,43 +146,36 @@ func (u *unpacker) run(dst, values []byte, samples uint64, k int) (written, read
 		binary.LittleEndian.PutUint64(out[0:], at.w0)
 		binary.LittleEndian.PutUint64(out[8:], at.w1)
 		binary.LittleEndian.PutUint64(out[16:], at.w2)
-		switch c := in[0]; {
-		case c == 0:
-			read++
-		case c <= 24: // in one piece: lengths around 16 alternate, and a branch would be guessed wrong
-			packed := binary.LittleEndian.Uint64(in[1:])
-			p0, p1, p2 = spread(uint32(packed)), spread(uint32(packed>>32)), spread(binary.LittleEndian.Uint32(in[9:]))
-			pn = int(c)
-			read += 1 + (pn+1)/2
-		case c <= valueMax:
-			packed := binary.LittleEndian.Uint64(in[1:])
-			p0, p1 = spread(uint32(packed)), spread(uint32(packed>>32))
-			packed = binary.LittleEndian.Uint64(in[9:])
-			p2, p3 = spread(uint32(packed)), spread(uint32(packed>>32))
-			pn = int(c)
-			read += 1 + (pn+1)/2
-		case c > 0x80 && c <= 0x80+valueMax:
-			p0, p1 = binary.LittleEndian.Uint64(in[1:]), binary.LittleEndian.Uint64(in[9:])
-			p2, p3 = binary.LittleEndian.Uint64(in[17:]), binary.LittleEndian.Uint64(in[25:])
-			pn = int(c - 0x80)
-			read += 1 + pn
-		default:
-			return 0, 0, false
-		}
-		if pn == 0 { // the first value cannot be as the one before
-			return 0, 0, false
-		}
 		text := (*[packSlack - timeMax]byte)(out[at.n:])
-		binary.LittleEndian.PutUint64(text[0:], p0)
-		binary.LittleEndian.PutUint64(text[8:], p1)
-		binary.LittleEndian.PutUint64(text[16:], p2)
-		if pn > 24 {
-			binary.LittleEndian.PutUint64(text[24:], p3)
+		if c := int(in[0]); c == 0 {
+			read++
+		} else if c <= valueMax {
+			x0, x1, n = binary.LittleEndian.Uint64(in[1:]), binary.LittleEndian.Uint64(in[9:]), c
+			read += 1 + (c+1)/2
+			u.previous.raw = false
+		} else if n = c - 0x80; n > 0 && n <= valueMax {
+			copy(u.previous.text[:], in[1:])
+			u.previous.raw = true
+			read += 1 + n
+		} else {
+			return 0, 0, false
 		}
-		binary.LittleEndian.PutUint32(text[pn&63:], '"'|']'<<8|','<<16)
-		written += at.n + pn + 3
+		if n == 0 { // the first value cannot be as the one before
+			return 0, 0, false
+		}
+		if u.previous.raw {
+			copy(text[:], u.previous.text[:])
+		} else {
+			m := (n + 1) / 2
+			binary.LittleEndian.PutUint64(text[0:], x0&lowNibbles+nibbleBase)
+			binary.LittleEndian.PutUint64(text[8:], x1&lowNibbles+nibbleBase)
+			binary.LittleEndian.PutUint64(text[m&31:], x0>>4&lowNibbles+nibbleBase)
+			binary.LittleEndian.PutUint64(text[(m&31)+8:], x1>>4&lowNibbles+nibbleBase)
+		}
+		binary.LittleEndian.PutUint32(text[n&63:], '"'|']'<<8|','<<16)
+		written += at.n + n + 3
 	}
-	u.previous = [valueMax/8 + 1]uint64{p0, p1, p2, p3, uint64(pn)}
+	u.previous.words, u.previous.n = [2]uint64{x0, x1}, n
 	return written - 1, read, true // no comma behind the last one
 }
 
@@ -197,13 +197,4 @@ func (u *unpacker) edge(dst, values []byte, k int, last bool) (written, read int
 	}
 	copy(dst, out[:written])
 	return written, read, true
-}
-
-// spread is eight characters from eight nibbles.
-func spread(packed uint32) uint64 {
-	x := uint64(packed)
-	x = (x | x<<16) & 0x0000FFFF0000FFFF
-	x = (x | x<<8) & 0x00FF00FF00FF00FF
-	x = (x | x<<4) & 0x0F0F0F0F0F0F0F0F
-	return x + nibbleBase
 }

@@ -126,6 +126,8 @@ type Store struct {
 	reg    prometheus.Registerer
 	stats  *tsdb.DBStats
 	db     atomic.Pointer[tsdb.DB]
+
+	mappings mappings // of blocks that are read through RawQuerier
 }
 
 var (
@@ -182,7 +184,7 @@ func (s *Store) Close() error {
 	if db == nil {
 		return nil
 	}
-	if err := db.Close(); err != nil {
+	if err := errors.Join(db.Close(), s.mappings.close()); err != nil {
 		return fmt.Errorf("close database in %s: %w", s.opts.Dir, err)
 	}
 	return nil

@@ -1,0 +1,102 @@
+package tsdb
+
+import (
+	"fmt"
+
+	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/tombstones"
+
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// cutter encodes chunks again without the samples of some intervals, to the byte
+// as Prometheus' chunk querier does. It keeps its chunks and iterators between
+// calls; only float chunks are worth the trouble.
+type cutter struct {
+	in, out *chunkenc.XORChunk
+	empty   []byte // memory of out
+	iter    chunkenc.Iterator
+	deleted tsdb.DeletedIterator
+}
+
+// cut appends the data of c without the intervals to arena. ok is false if no
+// sample is left. The data of the result aliases the new arena.
+func (u *cutter) cut(c series.Chunk, without tombstones.Intervals, arena []byte) (_ series.Chunk, _ []byte, ok bool, err error) {
+	in, out, err := u.chunks(c)
+	if err != nil {
+		return c, arena, false, err
+	}
+	app, err := out.Appender()
+	if err != nil {
+		return c, arena, false, err
+	}
+	u.iter = in.Iterator(u.iter)
+	u.deleted.Iter, u.deleted.Intervals = u.iter, without
+	it := &u.deleted
+	kind := it.Next()
+	if kind == chunkenc.ValNone {
+		return c, arena, false, it.Err()
+	}
+	c.MinMS = it.AtT()
+	for next := kind; next != chunkenc.ValNone; next = it.Next() {
+		if next != kind {
+			return c, arena, false, fmt.Errorf("%w: values of two kinds in a chunk", ErrCorrupt)
+		}
+		if c.MaxMS, app, err = appendSample(app, it, kind); err != nil {
+			return c, arena, false, err
+		}
+	}
+	if err := it.Err(); err != nil {
+		return c, arena, false, err
+	}
+	start := len(arena)
+	arena = append(arena, out.Bytes()...)
+	c.Data = arena[start:]
+	if c.Encoding == chunkenc.EncXOR {
+		u.empty = out.Bytes()
+	}
+	return c, arena, true, nil
+}
+
+// chunks gives one with the data of c and an empty one of the same encoding.
+func (u *cutter) chunks(c series.Chunk) (in, out chunkenc.Chunk, err error) {
+	if c.Encoding == chunkenc.EncXOR {
+		if u.in == nil {
+			u.in, u.out, u.empty = chunkenc.NewXORChunk(), chunkenc.NewXORChunk(), make([]byte, 0, 1024)
+		}
+		if len(c.Data) < 2 { // the number of samples
+			return nil, nil, fmt.Errorf("%w: chunk of %d bytes", ErrCorrupt, len(c.Data))
+		}
+		u.in.Reset(c.Data)
+		u.out.Reset(append(u.empty[:0], 0, 0)) // exactly the number of samples: none
+		return u.in, u.out, nil
+	}
+	if in, err = chunkenc.FromData(c.Encoding, c.Data); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if len(c.Data) < 3 { // the number of samples and a header
+		return nil, nil, fmt.Errorf("%w: chunk of %d bytes", ErrCorrupt, len(c.Data))
+	}
+	out, err = chunkenc.NewEmptyChunk(c.Encoding)
+	return in, out, err
+}
+
+func appendSample(app chunkenc.Appender, it *tsdb.DeletedIterator, kind chunkenc.ValueType) (int64, chunkenc.Appender, error) {
+	switch kind {
+	case chunkenc.ValFloat:
+		t, v := it.At()
+		app.Append(it.AtST(), t, v)
+		return t, app, nil
+	case chunkenc.ValHistogram:
+		t, h := it.AtHistogram(nil)
+		_, _, app, err := app.AppendHistogram(nil, it.AtST(), t, h, true)
+		return t, app, err
+	case chunkenc.ValFloatHistogram:
+		t, h := it.AtFloatHistogram(nil)
+		_, _, app, err := app.AppendFloatHistogram(nil, it.AtST(), t, h, true)
+		return t, app, err
+	default:
+		return 0, app, fmt.Errorf("%w: value of kind %s", ErrCorrupt, kind)
+	}
+}

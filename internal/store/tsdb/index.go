@@ -1,0 +1,224 @@
+package tsdb
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/prometheus/prometheus/tsdb/chunks"
+	"github.com/prometheus/prometheus/tsdb/index"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+)
+
+// ErrCorrupt is returned for blocks whose bytes are not what they should be.
+var ErrCorrupt = errors.New("corrupt block")
+
+// errForeign is an index that the decoding here does not know; Prometheus' own
+// reader may.
+var errForeign = errors.New("unknown index version")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+const (
+	indexVersion2     = 2
+	indexVersion3     = 3 // differs from 2 in postings, which are not read here
+	seriesAlign       = 16
+	chunkLengthMax    = 5 // bytes of a chunk's length
+	chunksOfSeriesMax = 1 << 24
+)
+
+// blockIndex decodes the series entries of a block's index.
+//
+//	symbols  len u32 | count u32 | (uvarint(len) text)* | crc32
+//	series   uvarint(len) | labels, chunks | crc32, 16-byte aligned at ref*16
+//	labels   uvarint(count) (uvarint(name) uvarint(value))*   numbers of symbols
+//	chunks   uvarint(count) varint(min) uvarint(max-min) uvarint(ref)
+//	         (uvarint(min-last max) uvarint(max-min) varint(ref-last ref))*
+//
+// A symbol in the table is spelled as protobuf spells a text, its length before
+// it; so a label set is encoded by copying symbols, and all that is kept of them
+// is where each one begins. bytes is mapped: nothing here outlives the mapping.
+type blockIndex struct {
+	bytes   []byte
+	symbols []byte   // the texts
+	offsets []uint32 // where in symbols each one begins, and where the last ends
+}
+
+func newBlockIndex(bytes []byte) (*blockIndex, error) {
+	if len(bytes) < index.HeaderLen || binary.BigEndian.Uint32(bytes) != index.MagicIndex {
+		return nil, fmt.Errorf("%w: this is no index", ErrCorrupt)
+	}
+	if bytes[4] != indexVersion2 && bytes[4] != indexVersion3 {
+		return nil, fmt.Errorf("%w %d", errForeign, bytes[4])
+	}
+	toc, err := index.NewTOCFromByteSlice(byteSlice(bytes))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if toc.Symbols > uint64(len(bytes)-8) {
+		return nil, fmt.Errorf("%w: no symbols", ErrCorrupt)
+	}
+	table := bytes[toc.Symbols:]
+	size := uint64(binary.BigEndian.Uint32(table))
+	if size < 4 || size+8 > uint64(len(table)) {
+		return nil, fmt.Errorf("%w: symbols are cut short", ErrCorrupt)
+	}
+	content := table[4 : 4+size]
+	if crc32.Checksum(content, castagnoli) != binary.BigEndian.Uint32(table[4+size:]) {
+		return nil, fmt.Errorf("%w: checksum of the symbols", ErrCorrupt)
+	}
+	ix := &blockIndex{bytes: bytes, symbols: content[4:]}
+	return ix, ix.findSymbols(int(binary.BigEndian.Uint32(content)))
+}
+
+func (ix *blockIndex) findSymbols(count int) error {
+	if count > len(ix.symbols) { // each has a byte at least
+		return fmt.Errorf("%w: %d symbols in %d bytes", ErrCorrupt, count, len(ix.symbols))
+	}
+	ix.offsets = make([]uint32, 0, count+1)
+	at := 0
+	for range count {
+		ix.offsets = append(ix.offsets, uint32(at))
+		size, n := binary.Uvarint(ix.symbols[at:])
+		if n <= 0 || size > uint64(len(ix.symbols)-at-n) {
+			return fmt.Errorf("%w: symbol %d is cut short", ErrCorrupt, len(ix.offsets)-1)
+		}
+		at += n + int(size)
+	}
+	ix.offsets = append(ix.offsets, uint32(at))
+	return nil
+}
+
+// symbol is number n with its length before it.
+func (ix *blockIndex) symbol(n uint64) ([]byte, bool) {
+	if n >= uint64(len(ix.offsets)-1) {
+		return nil, false
+	}
+	return ix.symbols[ix.offsets[n]:ix.offsets[n+1]], true
+}
+
+// entry is the checked body of the series ref.
+func (ix *blockIndex) entry(ref uint64) ([]byte, error) {
+	if ref > uint64(len(ix.bytes))/seriesAlign {
+		return nil, fmt.Errorf("%w: beyond the index", ErrCorrupt)
+	}
+	src := ix.bytes[min(ref*seriesAlign, uint64(len(ix.bytes))):]
+	size, n := binary.Uvarint(src)
+	if n <= 0 || size > uint64(len(src)-n) || uint64(len(src)-n)-size < crc32.Size {
+		return nil, fmt.Errorf("%w: entry is cut short", ErrCorrupt)
+	}
+	body := src[n : n+int(size)]
+	if crc32.Checksum(body, castagnoli) != binary.BigEndian.Uint32(src[n+int(size):]) {
+		return nil, fmt.Errorf("%w: checksum of the entry", ErrCorrupt)
+	}
+	return body, nil
+}
+
+// reader reads varints, and its failures are sticky: bad stays true, src empty,
+// so that a decoder looks once.
+type reader struct {
+	src []byte
+	bad bool
+}
+
+func (r *reader) uvarint() uint64 {
+	if len(r.src) > 0 && r.src[0] < 0x80 {
+		v := uint64(r.src[0])
+		r.src = r.src[1:]
+		return v
+	}
+	v, n := binary.Uvarint(r.src)
+	if n <= 0 {
+		r.bad, r.src = true, nil
+		return 0
+	}
+	r.src = r.src[n:]
+	return v
+}
+
+func (r *reader) varint() int64 {
+	v := r.uvarint()
+	return int64(v>>1) ^ -int64(v&1)
+}
+
+// series appends the encoded labels of a series and what is known of its chunks
+// that overlap mint to maxt. Chunks has no data yet.
+func (ix *blockIndex) series(ref uint64, mint, maxt int64, labels []byte, metas []chunks.Meta) ([]byte, []chunks.Meta, error) {
+	body, err := ix.entry(ref)
+	if err != nil {
+		return labels, metas, err
+	}
+	r := reader{src: body}
+	for range min(r.uvarint(), uint64(len(body))) {
+		name, okName := ix.symbol(r.uvarint())
+		value, okValue := ix.symbol(r.uvarint())
+		if r.bad || !okName || !okValue {
+			return labels, metas, fmt.Errorf("%w: unknown symbol", ErrCorrupt)
+		}
+		labels = labelenc.AppendSymbols(labels, name, value)
+	}
+	metas, err = chunkMetas(&r, mint, maxt, metas)
+	return labels, metas, err
+}
+
+func chunkMetas(r *reader, mint, maxt int64, metas []chunks.Meta) ([]chunks.Meta, error) {
+	count := r.uvarint()
+	if count > chunksOfSeriesMax {
+		return metas, fmt.Errorf("%w: %d chunks in a series", ErrCorrupt, count)
+	}
+	var end, ref int64
+	for i := range count {
+		var start int64
+		if i == 0 {
+			start = r.varint()
+			end = start + int64(r.uvarint())
+			ref = int64(r.uvarint())
+		} else {
+			start = end + int64(r.uvarint())
+			end = start + int64(r.uvarint())
+			ref += r.varint()
+		}
+		if r.bad {
+			return metas, fmt.Errorf("%w: chunk %d is cut short", ErrCorrupt, i)
+		}
+		if start > maxt {
+			break
+		}
+		if end >= mint {
+			metas = append(metas, chunks.Meta{Ref: chunks.ChunkRef(ref), MinTime: start, MaxTime: end})
+		}
+	}
+	return metas, nil
+}
+
+// byteSlice is what Prometheus' index package reads from.
+type byteSlice []byte
+
+func (b byteSlice) Len() int                           { return len(b) }
+func (b byteSlice) Range(start, end int) []byte        { return b[start:end] }
+func (b byteSlice) Sub(start, end int) index.ByteSlice { return b[start:end] }
+
+// segments are the mapped chunk files of a block, in the order of their numbers.
+//
+//	chunk  uvarint(len) | encoding | data | crc32 of encoding and data
+type segments [][]byte
+
+// chunk is the encoding and the data behind a reference of the index.
+func (s segments) chunk(ref chunks.ChunkRef) (encoding byte, data []byte, err error) {
+	file, at := chunks.BlockChunkRef(ref).Unpack()
+	if file < 0 || file >= len(s) || at < chunks.SegmentHeaderSize || at > len(s[file]) {
+		return 0, nil, fmt.Errorf("%w: no place %d in segment %d", ErrCorrupt, at, file)
+	}
+	src := s[file][at:]
+	size, n := binary.Uvarint(src[:min(chunkLengthMax, len(src))])
+	if n <= 0 || size > uint64(len(src)) || uint64(len(src)) < uint64(n)+1+size+crc32.Size {
+		return 0, nil, fmt.Errorf("%w: chunk is cut short", ErrCorrupt)
+	}
+	checked := src[n : n+1+int(size)]
+	if crc32.Checksum(checked, castagnoli) != binary.BigEndian.Uint32(src[n+1+int(size):]) {
+		return 0, nil, fmt.Errorf("%w: checksum of the chunk", ErrCorrupt)
+	}
+	return checked[0], checked[1:], nil
+}

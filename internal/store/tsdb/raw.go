@@ -1,0 +1,190 @@
+package tsdb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+var _ series.Source = (*Store)(nil)
+
+// openTries is how often a view is taken anew because a block of it was closed
+// meanwhile.
+const openTries = 10
+
+// RawQuerier implements series.Source; mint and maxt are inclusive, in ms. It
+// holds the blocks that it reads: their deletion waits for Close.
+//
+// Blocks that overlap no other are read here. Blocks that do, and the head, go
+// through Prometheus' chunk queriers; and so does everything if the head has
+// samples in the time of blocks. What is given is equal to the byte.
+func (s *Store) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
+	db := s.db.Load()
+	if db == nil {
+		return nil, ErrNotReady
+	}
+	for try := 1; ; try++ {
+		q := &rawQuerier{store: s, mint: mint, maxt: maxt}
+		err := q.open(db)
+		if err == nil {
+			return q, nil
+		}
+		err = errors.Join(err, q.Close())
+		if !errors.Is(err, tsdb.ErrClosing) || try == openTries || ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
+// rawQuerier is one view of a store: its parts share no time.
+type rawQuerier struct {
+	store      *Store
+	mint, maxt int64
+	blocks     []*rawBlock
+	stock      []storage.ChunkQuerier
+}
+
+func (q *rawQuerier) open(db *tsdb.DB) error {
+	// The head is looked at before the blocks: what it loses to a block after this
+	// is in a block that is looked at below.
+	head := db.Head()
+	headMin, lateMin, lateMax := head.MinTime(), head.MinOOOTime(), head.MaxOOOTime()
+	late := lateMin <= q.maxt && lateMax >= q.mint
+	end := q.mint // no block has samples from here on
+	var blocks []*tsdb.Block
+	plain := !late
+	served := db.Blocks()
+	if err := q.store.mappings.prune(served); err != nil {
+		return err
+	}
+	for _, b := range served {
+		if !b.OverlapsClosedInterval(q.mint, q.maxt) {
+			continue
+		}
+		meta := b.Meta()
+		if meta.Compaction.FromStaleSeries() || meta.Compaction.FromSelectedSeries() {
+			plain = false // the head goes on in its time
+		}
+		blocks, end = append(blocks, b), max(end, meta.MaxTime)
+	}
+	if !plain || (len(blocks) > 0 && headMin < end) {
+		return q.addStock(db.ChunkQuerier(q.mint, q.maxt))
+	}
+	if err := q.addBlocks(blocks); err != nil {
+		return err
+	}
+	if end <= q.maxt {
+		return q.addStock(db.ChunkQuerier(end, q.maxt))
+	}
+	return nil
+}
+
+// addBlocks takes blocks in the order of their start.
+func (q *rawQuerier) addBlocks(blocks []*tsdb.Block) error {
+	slices.SortStableFunc(blocks, func(a, b *tsdb.Block) int { return int(max(-1, min(1, a.MinTime()-b.MinTime()))) })
+	for len(blocks) > 0 {
+		n, end := 1, blocks[0].MaxTime()
+		for n < len(blocks) && blocks[n].MinTime() < end {
+			end = max(end, blocks[n].MaxTime())
+			n++
+		}
+		if err := q.addGroup(blocks[:n]); err != nil {
+			return err
+		}
+		blocks = blocks[n:]
+	}
+	return nil
+}
+
+// addGroup adds blocks that overlap, or one that overlaps none.
+func (q *rawQuerier) addGroup(group []*tsdb.Block) error {
+	if len(group) == 1 {
+		b, err := q.store.openRawBlock(group[0], q.mint, q.maxt)
+		if err == nil {
+			q.blocks = append(q.blocks, b)
+			return nil
+		}
+		if !errors.Is(err, errForeign) {
+			return err
+		}
+	}
+	var queriers []storage.ChunkQuerier
+	for _, b := range group {
+		one, err := tsdb.NewBlockChunkQuerier(b, q.mint, q.maxt)
+		if err != nil {
+			for _, opened := range queriers {
+				err = errors.Join(err, opened.Close())
+			}
+			return fmt.Errorf("block %s: %w", b, err)
+		}
+		queriers = append(queriers, one)
+	}
+	floats := func() chunkenc.Encoding {
+		if q.store.opts.FloatChunkEncodingIsXOR2 {
+			return chunkenc.EncXOR2
+		}
+		return chunkenc.EncXOR
+	}
+	return q.addStock(storage.NewMergeChunkQuerier(queriers, nil, storage.NewCompactingChunkSeriesMergerWithFloatEncoding(storage.ChainedSeriesMerge, floats)), nil)
+}
+
+func (q *rawQuerier) addStock(stock storage.ChunkQuerier, err error) error {
+	if err == nil {
+		q.stock = append(q.stock, stock)
+	}
+	return err
+}
+
+// Select implements series.Querier.
+func (q *rawQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
+	sets := make([]series.Set, 0, len(q.blocks)+len(q.stock))
+	for _, b := range q.blocks {
+		sets = append(sets, b.selectSeries(ctx, matchers))
+	}
+	for _, stock := range q.stock {
+		sets = append(sets, series.FromChunkSeriesSet(stock.Select(ctx, true, nil, matchers...)))
+	}
+	return series.Merge(sets...)
+}
+
+// LabelNames implements series.Querier.
+func (q *rawQuerier) LabelNames(ctx context.Context) ([]string, error) {
+	var all []string
+	for _, b := range q.blocks {
+		names, err := b.postings.LabelNames(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, names...)
+	}
+	for _, stock := range q.stock {
+		names, _, err := stock.LabelNames(ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, names...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// Close implements series.Querier.
+func (q *rawQuerier) Close() error {
+	var errs []error
+	for _, b := range q.blocks {
+		errs = append(errs, b.close())
+	}
+	for _, stock := range q.stock {
+		errs = append(errs, stock.Close())
+	}
+	q.blocks, q.stock = nil, nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,499 @@
+package tsdb
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/tsdbutil"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// The worlds of these tests begin here, at a multiple of 2 h.
+const (
+	hourMS  = int64(3600_000)
+	startMS = 1767225600_000 - 1767225600_000%(2*hourMS)
+)
+
+var everything = labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".*")
+
+// openWorld opens a store whose compactions the test decides on.
+func openWorld(t testing.TB, dir string, lateness time.Duration) *Store {
+	t.Helper()
+	s, err := New(Options{Dir: dir, Retention: -1, OutOfOrderWindow: lateness, NoLockfile: true}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	s.db.Load().DisableCompactions()
+	return s
+}
+
+// fill appends every stepMS from mint up to, not including, maxt: n float
+// series, of which some have few labels, and native histograms of both kinds.
+func fill(t testing.TB, s *Store, n int, mint, maxt, stepMS int64) {
+	t.Helper()
+	for at := mint; at < maxt; at += 100 * stepMS {
+		app := s.Appender(context.Background())
+		for i := range n {
+			lset := labels.FromStrings(labels.MetricName, fmt.Sprintf("m%d", i%7), "instance", fmt.Sprintf("host-%d:9100", i/7), "job", strings.Repeat("j", i%200))
+			if i%5 == 0 {
+				lset = labels.FromStrings(labels.MetricName, fmt.Sprintf("m%d", i))
+			}
+			for ts := at; ts < min(maxt, at+100*stepMS); ts += stepMS {
+				if _, err := app.Append(0, lset, ts+int64(i%3), float64(ts%1000)+float64(i)/3); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for ts := at; ts < min(maxt, at+100*stepMS); ts += stepMS {
+			if _, err := app.AppendHistogram(0, labels.FromStrings(labels.MetricName, "h", "kind", "int"), ts, tsdbutil.GenerateTestHistogram(ts/stepMS%50), nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := app.AppendHistogram(0, labels.FromStrings(labels.MetricName, "h", "kind", "float"), ts, nil, tsdbutil.GenerateTestFloatHistogram(ts/stepMS%50)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := app.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// compact puts what may be put into blocks, and merges none of them.
+func compact(t testing.TB, s *Store) {
+	t.Helper()
+	db := s.db.Load()
+	for db.Head().MaxTime()-db.Head().MinTime() > 3*hourMS {
+		mint := db.Head().MinTime()
+		if err := db.CompactHead(tsdb.NewRangeHead(db.Head(), mint, mint-mint%(2*hourMS)+2*hourMS-1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// checkRaw compares the raw seam with Prometheus' chunk querier, byte by byte.
+func checkRaw(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels.Matcher) (seriesSeen, chunksSeen int) {
+	t.Helper()
+	raw, err := s.RawQuerier(context.Background(), mint, maxt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	stock, err := s.ChunkQuerier(mint, maxt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stock.Close()
+	got := raw.Select(context.Background(), matchers...)
+	want := series.FromChunkSeriesSet(stock.Select(context.Background(), true, nil, matchers...))
+	builder := labels.NewScratchBuilder(4)
+	for {
+		more, panicked := nextOrPanic(want)
+		if panicked {
+			checkSamples(t, s, mint, maxt, matchers...)
+			return seriesSeen, chunksSeen
+		}
+		if !more {
+			break
+		}
+		name, _ := labelenc.Labels(want.Labels(), &builder)
+		if !got.Next() {
+			t.Fatalf("%d-%d: no series %s, %v", mint, maxt, name, got.Err())
+		}
+		if !bytes.Equal(got.Labels(), want.Labels()) {
+			t.Fatalf("%d-%d: series %q, want %s", mint, maxt, got.Labels(), name)
+		}
+		if len(got.Chunks()) != len(want.Chunks()) {
+			t.Fatalf("%d-%d: series %s has %d chunks, want %d", mint, maxt, name, len(got.Chunks()), len(want.Chunks()))
+		}
+		for i, c := range got.Chunks() {
+			w := want.Chunks()[i]
+			if c.MinMS != w.MinMS || c.MaxMS != w.MaxMS || c.Encoding != w.Encoding || !bytes.Equal(c.Data, w.Data) {
+				t.Fatalf("%d-%d: series %s, chunk %d of %d: %d-%d %s %d bytes, want %d-%d %s %d bytes", mint, maxt, name, i, len(want.Chunks()),
+					c.MinMS, c.MaxMS, c.Encoding, len(c.Data), w.MinMS, w.MaxMS, w.Encoding, len(w.Data))
+			}
+			chunksSeen++
+		}
+		seriesSeen++
+	}
+	if got.Next() || got.Err() != nil || want.Err() != nil {
+		t.Fatalf("%d-%d: more series, or %v, %v", mint, maxt, got.Err(), want.Err())
+	}
+	return seriesSeen, chunksSeen
+}
+
+// nextOrPanic tells whether Prometheus' own querier panics: its Intervals.Add does
+// so where a range begins before a deletion of a block and ends within or after.
+func nextOrPanic(set series.Set) (more, panicked bool) {
+	defer func() { panicked = recover() != nil }()
+	return set.Next(), false
+}
+
+// checkRanges compares whole blocks, aligned and unaligned ranges, and nothing.
+func checkRanges(t *testing.T, s *Store) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(5, 6))
+	if n, chunks := checkRaw(t, s, startMS-hourMS, startMS+100*hourMS, everything); n == 0 || chunks == 0 {
+		t.Fatal("nothing was compared")
+	}
+	checkRaw(t, s, startMS, startMS+2*hourMS-1, everything)
+	checkRaw(t, s, startMS-2*hourMS, startMS-hourMS, everything)
+	for range 25 {
+		from := startMS + rng.Int64N(9*hourMS)
+		checkRaw(t, s, from, from+rng.Int64N(4*hourMS), everything)
+	}
+	checkRaw(t, s, startMS, startMS+9*hourMS, labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, "m3"))
+	checkRaw(t, s, startMS+1, startMS+7*hourMS+5, labels.MustNewMatcher(labels.MatchNotRegexp, "instance", "host-(1|2).*"), labels.MustNewMatcher(labels.MatchEqual, "job", ""))
+}
+
+func TestTheRawSeamGivesWhatPrometheusGives(t *testing.T) {
+	s := openWorld(t, t.TempDir(), 0)
+	fill(t, s, 40, startMS, startMS+8*hourMS, 30_000)
+	t.Run("head", func(t *testing.T) { checkRanges(t, s) })
+	compact(t, s)
+	blocks := s.db.Load().Blocks()
+	if len(blocks) < 2 {
+		t.Fatalf("%d blocks", len(blocks))
+	}
+	t.Run("blocks and head", func(t *testing.T) { checkRanges(t, s) })
+	raw, err := s.RawQuerier(context.Background(), startMS, startMS+8*hourMS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q := raw.(*rawQuerier); len(q.blocks) != len(blocks) || len(q.stock) != 1 {
+		t.Errorf("%d blocks read raw, %d queriers of Prometheus', want %d and 1", len(q.blocks), len(q.stock), len(blocks))
+	}
+	if err := raw.Close(); err != nil {
+		t.Error(err)
+	}
+	remove := func(from, to int64) {
+		t.Helper()
+		if err := s.db.Load().Delete(context.Background(), from, to, labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, "m[1-3]|h")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove(startMS+hourMS, startMS+3*hourMS)
+	t.Run("a tombstone", func(t *testing.T) { checkRanges(t, s) })
+	remove(startMS+1, startMS+20*60_000)
+	remove(startMS+3*hourMS+7*30_000, startMS+3*hourMS+9*30_000)
+	remove(startMS+3*hourMS+12*30_000+1, startMS+3*hourMS+12*30_000+1)
+	t.Run("tombstones", func(t *testing.T) { checkRanges(t, s) })
+}
+
+// checkSamples compares the samples of the raw seam with those that Prometheus
+// has of all time.
+func checkSamples(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels.Matcher) {
+	t.Helper()
+	raw, err := s.RawQuerier(context.Background(), mint, maxt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	stock, err := s.Querier(startMS-100*hourMS, startMS+100*hourMS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stock.Close()
+	got := sampleTexts(t, series.ToSeriesSet(raw.Select(context.Background(), matchers...)), mint, maxt)
+	want := sampleTexts(t, stock.Select(context.Background(), true, nil, matchers...), mint, maxt)
+	if !slices.Equal(got, want) {
+		t.Fatalf("%d-%d: %d samples, want %d", mint, maxt, len(got), len(want))
+	}
+}
+
+func sampleTexts(t *testing.T, set storage.SeriesSet, mint, maxt int64) []string {
+	t.Helper()
+	var all []string
+	for set.Next() {
+		it := set.At().Iterator(nil)
+		for kind := it.Next(); kind != chunkenc.ValNone; kind = it.Next() {
+			if at := it.AtT(); at < mint || at > maxt {
+				continue
+			}
+			line := set.At().Labels().String()
+			switch kind {
+			case chunkenc.ValFloat:
+				at, v := it.At()
+				line += fmt.Sprintf(" %d %g", at, v)
+			default:
+				at, h := it.AtFloatHistogram(nil)
+				line += fmt.Sprintf(" %d %s", at, h)
+			}
+			all = append(all, line)
+		}
+		if it.Err() != nil {
+			t.Fatal(it.Err())
+		}
+	}
+	if set.Err() != nil {
+		t.Fatal(set.Err())
+	}
+	return all
+}
+
+func TestTheRawSeamGivesLateAndOverlappingSamples(t *testing.T) {
+	dir := t.TempDir()
+	s := openWorld(t, dir, 24*time.Hour)
+	fill(t, s, 20, startMS, startMS+8*hourMS, 60_000)
+	compact(t, s)
+	fill(t, s, 10, startMS+hourMS+17, startMS+5*hourMS, 90_000)
+	t.Run("late samples in the head", func(t *testing.T) { checkRanges(t, s) })
+	if err := s.db.Load().CompactOOOHead(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openWorld(t, dir, 24*time.Hour)
+	t.Run("overlapping blocks", func(t *testing.T) { checkRanges(t, s) })
+}
+
+func TestABlockThatIsCompactedAwayIsReadToItsEnd(t *testing.T) {
+	s := openWorld(t, t.TempDir(), 0)
+	fill(t, s, 20, startMS, startMS+8*hourMS, 60_000)
+	compact(t, s)
+	db := s.db.Load()
+	raw, err := s.RawQuerier(context.Background(), startMS, startMS+4*hourMS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := raw.Select(context.Background(), everything)
+	if !set.Next() {
+		t.Fatal(set.Err())
+	}
+	if err := db.Delete(context.Background(), startMS, startMS+hourMS, everything); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- db.CleanTombstones() }() // rewrites the blocks and deletes the old ones
+	seen := 1
+	for set.Next() {
+		seen++
+	}
+	if set.Err() != nil || seen != 22 {
+		t.Errorf("%d series, %v", seen, set.Err())
+	}
+	if err := raw.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	checkRanges(t, s)
+	for dir, m := range s.mappings.byDir {
+		if _, err := os.Stat(dir); err != nil || m.readers != 0 {
+			t.Errorf("%s is still mapped, with %d readers", dir, m.readers)
+		}
+	}
+}
+
+// openFiles counts the open files below the store's folder.
+func openFiles(t *testing.T, s *Store) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip("needs /proc")
+	}
+	n := 0
+	for _, entry := range entries {
+		if to, err := os.Readlink("/proc/self/fd/" + entry.Name()); err == nil && strings.HasPrefix(to, s.opts.Dir) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestFilesAreClosedWithTheStore(t *testing.T) {
+	s := openWorld(t, t.TempDir(), 0)
+	fill(t, s, 5, startMS, startMS+8*hourMS, 60_000)
+	compact(t, s)
+	before := openFiles(t, s)
+	for range 3 {
+		checkRaw(t, s, startMS, startMS+8*hourMS, everything)
+	}
+	mapped := openFiles(t, s)
+	if mapped <= before {
+		t.Fatal("nothing was mapped")
+	}
+	s.mappings.mu.Lock()
+	for _, m := range s.mappings.byDir {
+		m.idleAt = m.idleAt.Add(-2 * mappedIdle)
+	}
+	s.mappings.mu.Unlock()
+	s.mappings.sweep()
+	if after := openFiles(t, s); after != before {
+		t.Errorf("%d open files after a while, %d before", after, before)
+	}
+	raw, err := s.RawQuerier(context.Background(), startMS, startMS+8*hourMS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.mappings.close(); err != nil {
+		t.Error(err)
+	}
+	if err := raw.Close(); err != nil { // the last reader closes
+		t.Error(err)
+	}
+	if after := openFiles(t, s); after != before {
+		t.Errorf("%d open files after closing, %d before", after, before)
+	}
+}
+
+// oneBlock is the folder of a block of few series, and its store.
+func oneBlock(t testing.TB) (*Store, string) {
+	t.Helper()
+	s := openWorld(t, t.TempDir(), 0)
+	fill(t, s, 8, startMS, startMS+4*hourMS, 60_000)
+	compact(t, s)
+	return s, s.db.Load().Blocks()[0].Dir()
+}
+
+func TestACorruptChunkIsNamed(t *testing.T) {
+	s, dir := oneBlock(t)
+	file := filepath.Join(dir, "chunks", "000001")
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[len(content)/2] ^= 0xFF
+	if err := os.WriteFile(file, content, 0o666); err != nil { // in place, so that the mapping sees it
+		t.Fatal(err)
+	}
+	raw, err := s.RawQuerier(context.Background(), startMS, startMS+2*hourMS-1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	set := raw.Select(context.Background(), everything)
+	for set.Next() {
+	}
+	err = set.Err()
+	if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), filepath.Base(dir)) || !strings.Contains(err.Error(), "series ") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestReadingBlocksAllocatesNothingASeries(t *testing.T) {
+	allocations := func(n int) float64 {
+		s := openWorld(t, t.TempDir(), 0)
+		fill(t, s, n, startMS, startMS+4*hourMS, 600_000)
+		compact(t, s)
+		read := func() {
+			raw, err := s.RawQuerier(context.Background(), startMS, startMS+2*hourMS-1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			set, seen := raw.Select(context.Background(), everything), 0
+			for set.Next() {
+				seen++
+			}
+			if seen != n+2 || set.Err() != nil || raw.Close() != nil {
+				t.Fatal(seen, set.Err())
+			}
+		}
+		read()
+		return testing.AllocsPerRun(5, read)
+	}
+	few, many := allocations(10), allocations(1000)
+	if many > few+100 { // the posting lists of the matcher
+		t.Errorf("%v allocations for 10 series, %v for 1,000", few, many)
+	}
+}
+
+func FuzzBlockIndex(f *testing.F) {
+	_, dir := oneBlock(f)
+	content, err := os.ReadFile(filepath.Join(dir, "index"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(content, uint64(20))
+	f.Add(content, uint64(1)<<60)
+	f.Fuzz(func(t *testing.T, content []byte, ref uint64) {
+		ix, err := newBlockIndex(content)
+		if err != nil {
+			if !errors.Is(err, ErrCorrupt) && !errors.Is(err, errForeign) {
+				t.Fatal(err)
+			}
+			// The checksum keeps the fuzzer out: decode the rest without it.
+			ix = &blockIndex{bytes: content, symbols: content}
+			if ix.findSymbols(min(len(content), int(ref%64))) != nil {
+				return
+			}
+		}
+		if _, _, err := ix.series(ref, 0, 1<<62, nil, nil); err != nil && !errors.Is(err, ErrCorrupt) {
+			t.Fatal(err)
+		}
+		_, err = chunkMetas(&reader{src: content}, 0, 1<<62, nil)
+		if err != nil && !errors.Is(err, ErrCorrupt) {
+			t.Fatal(err)
+		}
+		if _, _, err := (segments{content}).chunk(8); err != nil && !errors.Is(err, ErrCorrupt) {
+			t.Fatal(err)
+		}
+	})
+}
+
+func BenchmarkRawSelect(b *testing.B) {
+	s := openWorld(b, b.TempDir(), 0)
+	fill(b, s, 2000, startMS, startMS+4*hourMS, 60_000)
+	compact(b, s)
+	for _, to := range []struct {
+		name string
+		maxt int64
+	}{{"aligned", startMS + 2*hourMS - 1}, {"cut", startMS + hourMS + 100_001}} {
+		b.Run("raw "+to.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				raw, err := s.RawQuerier(context.Background(), startMS, to.maxt)
+				if err != nil {
+					b.Fatal(err)
+				}
+				drain(b, raw.Select(context.Background(), everything))
+				raw.Close()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/2002, "ns/series")
+		})
+		b.Run("stock "+to.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				q, err := storage.ChunkQueryable(s).ChunkQuerier(startMS, to.maxt)
+				if err != nil {
+					b.Fatal(err)
+				}
+				drain(b, series.FromChunkSeriesSet(q.Select(context.Background(), true, nil, everything)))
+				q.Close()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/2002, "ns/series")
+		})
+	}
+}
+
+func drain(b *testing.B, set series.Set) {
+	n := 0
+	for set.Next() {
+		n += len(set.Chunks())
+	}
+	if set.Err() != nil || n == 0 {
+		b.Fatal(n, set.Err())
+	}
+}

@@ -1,0 +1,183 @@
+package tsdb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+	"github.com/prometheus/prometheus/tsdb/index"
+	"github.com/prometheus/prometheus/tsdb/tombstones"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// rawBlock reads one block, and holds it: postings and tombstones are readers of
+// the database, whose Close the block's deletion waits for.
+type rawBlock struct {
+	store      *Store
+	block      *tsdb.Block
+	files      *mapped
+	postings   tsdb.IndexReader
+	deletions  tombstones.Reader
+	mint, maxt int64
+}
+
+func (s *Store) openRawBlock(b *tsdb.Block, mint, maxt int64) (_ *rawBlock, err error) {
+	r := &rawBlock{store: s, block: b, mint: mint, maxt: maxt}
+	if r.postings, err = b.Index(); err != nil {
+		return nil, err
+	}
+	if r.deletions, err = b.Tombstones(); err != nil {
+		return nil, errors.Join(err, r.postings.Close())
+	}
+	if r.files, err = s.mappings.acquire(b.Dir()); err != nil {
+		return nil, errors.Join(err, r.postings.Close(), r.deletions.Close())
+	}
+	return r, nil
+}
+
+func (r *rawBlock) close() error {
+	gone := true
+	if db := r.store.db.Load(); db != nil {
+		for _, b := range db.Blocks() {
+			gone = gone && b != r.block
+		}
+	}
+	return errors.Join(r.store.mappings.release(r.block.Dir(), r.files, gone), r.postings.Close(), r.deletions.Close())
+}
+
+func (r *rawBlock) selectSeries(ctx context.Context, matchers []*labels.Matcher) series.Set {
+	p, err := tsdb.PostingsForMatchers(ctx, r.postings, matchers...)
+	if err != nil {
+		return series.Failed(fmt.Errorf("block %s: %w", r.block, err))
+	}
+	return &rawSet{block: r, postings: r.postings.SortedPostings(p), anyDeleted: r.deletions.Total() > 0}
+}
+
+// rawSet walks the series of a block. Entries are decoded from the mapped index
+// and chunks are slices of the mapped segments.
+type rawSet struct {
+	block      *rawBlock
+	postings   index.Postings
+	anyDeleted bool
+
+	labels    []byte
+	metas     []chunks.Meta
+	chunks    []series.Chunk
+	intervals tombstones.Intervals // deleted, or out of range
+	some      tombstones.Intervals // those that a chunk overlaps
+	cutter    *cutter              // made when it is needed
+	arena     []byte               // what it made for the current series
+	err       error
+}
+
+func (s *rawSet) Next() bool {
+	if s.err != nil {
+		return false
+	}
+	for s.postings.Next() {
+		ok, err := s.read(uint64(s.postings.At()))
+		if err != nil {
+			s.err = fmt.Errorf("block %s: series %d: %w", s.block.block, s.postings.At(), err)
+			return false
+		}
+		if ok {
+			return true
+		}
+	}
+	s.err = s.postings.Err()
+	return false
+}
+
+// read decodes one series; ok is false if it has nothing in the range.
+func (s *rawSet) read(ref uint64) (ok bool, err error) {
+	b := s.block
+	s.labels, s.metas, err = b.files.index.series(ref, b.mint, b.maxt, s.labels[:0], s.metas[:0])
+	if err != nil || len(s.metas) == 0 {
+		return false, err
+	}
+	// The intervals are sorted by start. Intervals.Add would keep them so, but it
+	// panics when the range ends behind the first of several deletions.
+	s.intervals = s.intervals[:0]
+	if s.metas[0].MinTime < b.mint {
+		s.intervals = append(s.intervals, tombstones.Interval{Mint: math.MinInt64, Maxt: b.mint - 1})
+	}
+	if s.anyDeleted {
+		if ok, err = s.delete(ref); err != nil || !ok {
+			return false, err
+		}
+	}
+	if s.metas[len(s.metas)-1].MaxTime > b.maxt {
+		s.intervals = append(s.intervals, tombstones.Interval{Mint: b.maxt + 1, Maxt: math.MaxInt64})
+	}
+	s.chunks, s.arena = s.chunks[:0], s.arena[:0]
+	for _, meta := range s.metas {
+		if err := s.chunk(meta); err != nil {
+			return false, fmt.Errorf("chunk %d: %w", meta.Ref, err)
+		}
+	}
+	return true, nil
+}
+
+// delete takes the chunks away that are deleted as a whole, and adds the
+// intervals within the range.
+func (s *rawSet) delete(ref uint64) (ok bool, err error) {
+	deleted, err := s.block.deletions.Get(storage.SeriesRef(ref))
+	if err != nil || len(deleted) == 0 {
+		return true, err
+	}
+	kept := s.metas[:0]
+	for _, meta := range s.metas {
+		if !(tombstones.Interval{Mint: meta.MinTime, Maxt: meta.MaxTime}).IsSubrange(deleted) {
+			kept = append(kept, meta)
+		}
+	}
+	s.metas = kept
+	for _, interval := range deleted {
+		if interval.Maxt >= s.block.mint && interval.Mint <= s.block.maxt {
+			s.intervals = append(s.intervals, interval)
+		}
+	}
+	return len(kept) > 0, nil
+}
+
+// chunk appends one chunk of the current series, as stored if it may be.
+func (s *rawSet) chunk(meta chunks.Meta) error {
+	encoding, data, err := s.block.files.segments.chunk(meta.Ref)
+	if err != nil {
+		return err
+	}
+	if !chunkenc.IsValidEncoding(chunkenc.Encoding(encoding)) {
+		return fmt.Errorf("%w: unknown encoding %d", ErrCorrupt, encoding)
+	}
+	c := series.Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: chunkenc.Encoding(encoding), Data: data}
+	s.some = s.some[:0]
+	for _, interval := range s.intervals {
+		if interval.Mint <= c.MaxMS && interval.Maxt >= c.MinMS {
+			s.some = append(s.some, interval)
+		}
+	}
+	if len(s.some) > 0 {
+		if s.cutter == nil {
+			s.cutter = &cutter{}
+		}
+		var ok bool
+		if c, s.arena, ok, err = s.cutter.cut(c, s.some, s.arena); err != nil || !ok {
+			return err
+		}
+	}
+	s.chunks = append(s.chunks, c)
+	return nil
+}
+
+func (s *rawSet) Labels() []byte                  { return s.labels }
+func (s *rawSet) Chunks() []series.Chunk          { return s.chunks }
+func (s *rawSet) Err() error                      { return s.err }
+func (*rawSet) Warnings() annotations.Annotations { return nil }

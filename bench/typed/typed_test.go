@@ -11,8 +11,8 @@ import (
 	"github.com/ferula-io/ferula/bench/canned"
 )
 
-func TestBothCodecsWriteWhatPrometheusWrites(t *testing.T) {
-	a, err := canned.Render(canned.Spec{Query: "m", Series: 50, Copies: 2, Points: 9, StartMS: 1_700_000_000_000, StepMS: 500, CutMS: 1_700_000_002_000})
+func TestBothCodecsWriteWhatPrometheusWritesAtWholeSeconds(t *testing.T) {
+	a, err := canned.Render(canned.Spec{Query: "m", Series: 50, Copies: 2, Points: 9, StartMS: 1_700_000_000_000, StepMS: 1000, CutMS: 1_700_000_004_000})
 	if err != nil {
 		t.Fatal(err)
 	}

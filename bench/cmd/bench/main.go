@@ -17,6 +17,7 @@ import (
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/areas/api"
+	"github.com/ferula-io/ferula/bench/areas/frontend"
 	"github.com/ferula-io/ferula/bench/areas/jsonenc"
 	"github.com/ferula-io/ferula/bench/goal"
 	"github.com/ferula-io/ferula/bench/peer"
@@ -24,7 +25,7 @@ import (
 )
 
 // areas are run in this order.
-func areas() []area.Area { return []area.Area{jsonenc.Area, api.Area} }
+func areas() []area.Area { return []area.Area{jsonenc.Area, frontend.Area, api.Area} }
 
 type options struct {
 	area, root, out string

@@ -1,0 +1,74 @@
+package frontend
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// conclude computes what the goals ask for.
+func (b *bench) conclude() {
+	tape, out := &b.out.Tape, b.out
+	// Two peers, where there are two, are not chosen between: the cheaper one counts. Of two splices the dearer.
+	cpu, plain := cpuOf(identity), cpuOf(plainDown)
+	peer := min(tape.Best(thanos, cpu), tape.Best(thanos, plain))
+	out.Measure("frontend/vs-thanos", tape.Best(ferula, cpu)/peer, cpu, plain)
+	out.Measure("frontend/vs-thanos-gzip", tape.Over(ferula, thanos, cpuOf(zipped)), cpuOf(zipped))
+	out.Measure("frontend/vs-relay", tape.Over(ferula, relay, cpu), cpu)
+	joins, recodes := b.whats(typed, joinWhat), b.whats(typed, recodeWhat)
+	splices := b.whats(ferula, joinWhat)
+	splice := b.worst(ferula, splices)
+	out.Measure("frontend/vs-typed", splice/b.best(typed, joins), append(joins, splices...)...)
+	out.Measure("frontend/vs-memcpy", splice/tape.Best(copying, copyWhat), append(splices, copyWhat)...)
+	hit := "CPU a sample: " + cacheHit.what
+	out.Measure("frontend/cache-hit", tape.Best(ferula, hit)/b.best(typed, recodes), append(recodes, hit)...)
+	out.Measure("frontend/anon-59mb-mib", tape.Best(ferula, growthSmall)/(1<<20), growthSmall, idleAnon)
+	out.Measure("frontend/anon-590mb-mib", tape.Best(ferula, growthBig)/(1<<20), growthBig)
+	out.Notes = append(out.Notes, b.notes()...)
+}
+
+// whats are the kinds of reading of a side that begin with a prefix.
+func (b *bench) whats(side, prefix string) []string {
+	var found []string
+	for _, what := range b.out.Tape.Whats() {
+		if strings.HasPrefix(what, prefix) && !math.IsNaN(b.out.Tape.Best(side, what)) {
+			found = append(found, what)
+		}
+	}
+	return found
+}
+
+func (b *bench) best(side string, whats []string) float64 {
+	best := math.NaN()
+	for _, what := range whats {
+		if v := b.out.Tape.Best(side, what); !(v >= best) {
+			best = v
+		}
+	}
+	return best
+}
+
+func (b *bench) worst(side string, whats []string) float64 {
+	worst := math.NaN()
+	for _, what := range whats {
+		if v := b.out.Tape.Best(side, what); !(v <= worst) {
+			worst = v
+		}
+	}
+	return worst
+}
+
+func (b *bench) notes() []string {
+	megabytes := float64(len(b.answer.Whole.Plain)) / 1e6
+	return []string{
+		fmt.Sprintf("%d series x %d samples of 15-digit floats, 7 labels: %.1f MB, split in two at midnight by the default interval of %s. CPU is that of the frontend's process per query, sockets and collections included.", series, points, megabytes, interval),
+		"The downstream is canned: Prometheus' codec has rendered the whole and both halves before; each is one write, gzip is there ready-made. Thanos asks it for gzip, as Go's transport does by itself, ferula for identity, as is its default. frontend/vs-thanos takes the cheaper of Thanos before a downstream with gzip and before one without.",
+		"Start and end stay as they are asked for with both (--no-query-range.align-range-with-step), so that both ask the same. ferula's bytes equal the unsplit answer's; of Thanos', which are spelled differently, labels, times and values are compared.",
+		"The relay is net/http on both sides with reads and writes of 256 KiB; it fetches both halves at once and sends one after the other, unread.",
+		"In memory all read and write 64 KiB at a time. Typed codecs: \"Cortex\" decodes, merges and encodes as Cortex' frontend does; \"engine\" leaves out what can be left out: it decodes into the engine's types, each series in one allocation, and Prometheus' JSONCodec encodes. The goals take the faster of the two, and the slower of two splices by promjson.Splicer: plain, and with the check of times against the grid that the frontend asks for.",
+		"A cache hit is the CPU of the process that answers from its memory cache, sockets included, over typed codecs in memory that decode the whole answer and encode it again, sockets not included.",
+		"Growth is taken on a process that has just started: peak of RssAnon during its first query, less RssAnon after a collection before it. Ten times the series: the same series in ten clusters; Thanos is not asked for that, it would need more than ten times what one answer needs.",
+		"Rows with \"profile\": CPU per query by a profile of the process, which ticks a hundred times a second; a tick belongs to the innermost function that has a stage; splice of the relay is its loop.",
+		"Real query: " + b.realNote,
+	}
+}

@@ -1,0 +1,278 @@
+// Package frontend measures what a query frontend costs that cuts a range query in two and puts the answers together:
+// goals frontend/*.
+//
+// Thanos' query frontend, ferula's and a blind relay run as processes before one canned downstream, whose answers cost
+// nothing; they are asked the same in turn, and measured from outside. Typed codecs, a copy and ferula's splices are
+// measured in the bench's own process on the same bytes. Before a figure is taken ferula's answer must equal what the
+// downstream says unsplit, byte for byte, and Thanos' must hold the same samples; each question must have reached the
+// downstream in exactly two parts. Where a real query's time goes is measured before a real Prometheus.
+package frontend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/canned"
+	"github.com/ferula-io/ferula/bench/peer"
+	"github.com/ferula-io/ferula/bench/proc"
+)
+
+// Area is the table's entry.
+var Area = area.Area{Name: "frontend", About: "query frontends of Thanos and ferula, as processes and in memory", Run: run}
+
+// Sides of the table.
+const (
+	thanos  = "Thanos"
+	relay   = "relay"
+	typed   = "typed codecs"
+	copying = "copy"
+	ferula  = "ferula"
+)
+
+const (
+	series    = 11_000
+	points    = 161
+	stepMS    = 180_000
+	cutMS     = int64(1767312000_000) // 2026-01-02, where an interval of a day ends
+	bigCopies = 10
+	interval  = "24h"
+
+	nanosecondsASample = "ns/sample"
+)
+
+var (
+	small = canned.Spec{
+		Query: "bench_metric", Series: series, Points: points, StartMS: cutMS - points/2*stepMS, StepMS: stepMS, CutMS: cutMS, Zip: true,
+	}
+	big = canned.Spec{
+		Query: "bench_metric_big", Series: series, Copies: bigCopies, Points: points, StartMS: small.StartMS, StepMS: stepMS, CutMS: cutMS,
+	}
+)
+
+// inMemory is a result cache that holds the small answer in every form.
+const inMemory = `{"type": "IN-MEMORY", "config": {"max_size": "1GB", "max_size_items": 0, "validity": "0s"}}`
+
+// front is one process that is measured. server is nil while none runs.
+type front struct {
+	side   string
+	name   string // of its log
+	spec   func(log string) proc.Spec
+	down   *canned.Server
+	server *proc.Server
+}
+
+// question is one way to ask for an answer.
+type question struct {
+	what     string
+	encoding string // that the client asks for
+	hit      bool   // it must be answered from the cache
+}
+
+var (
+	identity  = question{what: "client identity"}
+	plainDown = question{what: "client identity, downstream without gzip"}
+	gzipDown  = question{what: "client identity, asks downstream for gzip"}
+	zipped    = question{what: "client gzip", encoding: "gzip"}
+	zstandard = question{what: "client zstd", encoding: "zstd"}
+	cacheHit  = question{what: "cache hit", hit: true}
+)
+
+// bench is one run of the area.
+type bench struct {
+	env      area.Env
+	dir      string // for logs and data of this run
+	programs struct{ thanos, ferula, relay, prometheus peer.Program }
+	answer   *canned.Answer // the small one
+	lengths  map[string]int64
+	realNote string
+	out      *area.Outcome
+}
+
+func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
+	b := &bench{
+		env: env, dir: filepath.Join(env.Cache, "run", "frontend"), lengths: map[string]int64{},
+		out: &area.Outcome{Sides: []string{thanos, relay, typed, copying, ferula}},
+	}
+	if err := b.findPrograms(ctx); err != nil {
+		return nil, err
+	}
+	env.Logf("rendering %d series x %d samples", series, points)
+	var err error
+	if b.answer, err = canned.Render(small); err != nil {
+		return nil, err
+	}
+	for _, part := range []func(context.Context) error{b.memory, b.processes, b.caches, b.growths, b.real} {
+		if err := part(ctx); err != nil {
+			return nil, err
+		}
+	}
+	b.conclude()
+	return b.out, nil
+}
+
+func (b *bench) findPrograms(ctx context.Context) error {
+	var errs [4]error
+	programs := b.env.Programs
+	b.programs.thanos, errs[0] = programs.Get(ctx, peer.Thanos)
+	b.programs.ferula, errs[1] = programs.Ferula(ctx, peer.Thanos)
+	b.programs.relay, errs[2] = programs.Get(ctx, peer.Relay)
+	b.programs.prometheus, errs[3] = programs.Get(ctx, peer.Prometheus)
+	for _, p := range []peer.Program{b.programs.thanos, b.programs.ferula, b.programs.prometheus} {
+		b.out.Versions = append(b.out.Versions, p.Version)
+	}
+	return errors.Join(errs[:]...)
+}
+
+// frontOf is a query frontend before a canned downstream.
+func (b *bench) frontOf(side, name string, down *canned.Server, cache string, more ...string) *front {
+	program := b.programs.thanos
+	if side == ferula {
+		program = b.programs.ferula
+	}
+	return &front{side: side, name: name, down: down, spec: func(log string) proc.Spec {
+		return program.Frontend(peer.Frontend{Downstream: down.URL, Interval: interval, Cache: cache, More: more, Log: log})
+	}}
+}
+
+func (b *bench) start(ctx context.Context, fronts ...*front) error {
+	for _, f := range fronts {
+		server, err := proc.Start(ctx, f.spec(filepath.Join(b.dir, f.name+".log")))
+		if err != nil {
+			return errors.Join(err, stop(fronts...))
+		}
+		f.server = server
+	}
+	return nil
+}
+
+func stop(fronts ...*front) error {
+	var errs []error
+	for _, f := range fronts {
+		if f.server != nil {
+			errs = append(errs, f.server.Stop())
+			f.server = nil
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// request is how a front is asked for the whole of an answer. The relay is told the parts, since it cannot cut.
+func (f *front) request(a *canned.Answer, q question) proc.Request {
+	if f.side == relay {
+		var parts []string
+		for _, p := range a.Halves {
+			parts = append(parts, params(a, p).Encode())
+		}
+		return proc.Request{Path: "/relay", Query: url.Values{"part": parts}}
+	}
+	return proc.Request{Path: "/api/v1/query_range", Query: params(a, a.Whole), Encoding: q.encoding}
+}
+
+func params(a *canned.Answer, p canned.Part) url.Values {
+	return url.Values{"query": {a.Query}, "start": {seconds(p.StartMS)}, "end": {seconds(p.EndMS)}, "step": {seconds(a.StepMS)}}
+}
+
+func seconds(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64) }
+
+// ask asks once and writes the body to w. Wrong encodings, wrong parts and misses are errors.
+func (b *bench) ask(ctx context.Context, f *front, a *canned.Answer, q question, w io.Writer) (proc.Answer, error) {
+	got, err := f.server.Get(ctx, f.request(a, q), w)
+	served, unknown := f.down.Take()
+	if err := errors.Join(err, unknown); err != nil {
+		return got, fmt.Errorf("%s: %s: %w", f.name, q.what, err)
+	}
+	if got.Encoding != q.encoding {
+		return got, fmt.Errorf("%s: %s: %w: encoding %q", f.name, q.what, area.ErrUnequal, got.Encoding)
+	}
+	if q.hit {
+		if len(served) > 0 {
+			return got, fmt.Errorf("%s: %s: %w: the downstream was asked %d times", f.name, q.what, errMiss, len(served))
+		}
+		return got, nil
+	}
+	if err := checkParts(a, served); err != nil {
+		return got, fmt.Errorf("%s: %s: %w", f.name, q.what, err)
+	}
+	return got, nil
+}
+
+var (
+	errMiss  = errors.New("not answered from the cache")
+	errParts = errors.New("the downstream was not asked for both halves")
+)
+
+// checkParts fails unless each half was asked for once.
+func checkParts(a *canned.Answer, served []canned.Served) error {
+	asked := map[int64]int{}
+	for _, s := range served {
+		asked[s.StartMS]++
+		if s.Query != a.Query || s.EndMS == a.Whole.EndMS && s.StartMS == a.Whole.StartMS {
+			return fmt.Errorf("%w: %v", errParts, served)
+		}
+	}
+	if len(served) != len(a.Halves) || asked[a.Halves[0].StartMS] != 1 || asked[a.Halves[1].StartMS] != 1 {
+		return fmt.Errorf("%w: %v", errParts, served)
+	}
+	return nil
+}
+
+// job is a front that is asked a question so often in a row for one reading.
+type job struct {
+	front    *front
+	question question
+	repeats  int
+}
+
+// measure takes one reading of a job: CPU, and what comes with it. Every answer must be as long as the compared one.
+func (b *bench) measure(ctx context.Context, round int, j job) error {
+	f, q := j.front, j.question
+	var first, elapsed time.Duration
+	before, err := f.server.IO()
+	if err != nil {
+		return err
+	}
+	cpu, err := f.server.CPUDuring(ctx, func() error {
+		for range j.repeats {
+			a, err := b.ask(ctx, f, b.answer, q, io.Discard)
+			if err != nil {
+				return err
+			}
+			if want := b.lengths[f.side+q.what]; a.Bytes == 0 || a.Bytes != want {
+				return fmt.Errorf("%s: %s: %w: %d bytes, %d before", f.name, q.what, area.ErrUnequal, a.Bytes, want)
+			}
+			first, elapsed = first+a.FirstByte, elapsed+a.Elapsed
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	after, err := f.server.IO()
+	if err != nil {
+		return err
+	}
+	tape, n := &b.out.Tape, float64(j.repeats)
+	tape.Add(round, f.side, cpuOf(q), area.Seconds, cpu.Seconds()/n)
+	tape.Add(round, f.side, "CPU a sample: "+q.what, nanosecondsASample, float64(cpu.Nanoseconds())/n/float64(b.answer.Samples()))
+	tape.Add(round, f.side, "first byte: "+q.what, area.Seconds, first.Seconds()/n)
+	tape.Add(round, f.side, "last byte: "+q.what, area.Seconds, elapsed.Seconds()/n)
+	tape.Add(round, f.side, "write calls: "+q.what, area.Count, float64(after.Sub(before).Writes)/n)
+	if round > 1 {
+		return nil
+	}
+	mallocs, err := f.server.MallocsDuring(ctx, func() error {
+		_, err := b.ask(ctx, f, b.answer, q, io.Discard)
+		return err
+	})
+	tape.Add(round, f.side, "mallocs: "+q.what, area.Count, float64(mallocs))
+	return err
+}
+
+func cpuOf(q question) string { return "CPU: " + q.what }

@@ -1,0 +1,170 @@
+package frontend
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/proc"
+	codecs "github.com/ferula-io/ferula/bench/typed"
+	"github.com/ferula-io/ferula/promjson"
+)
+
+// pieceBytes is what streams in memory give and take at once.
+const pieceBytes = 64 << 10
+
+// What is measured in memory.
+const (
+	joinWhat   = "in memory, two halves: "
+	recodeWhat = "in memory, decode and encode: "
+	spliceWhat = joinWhat + "splice"
+	gridWhat   = joinWhat + "splice, grid checked"
+	copyWhat   = joinWhat + "copy"
+)
+
+// pieces is a stream that gives the bytes in pieces, as a connection does.
+type pieces struct{ rest []byte }
+
+func (p *pieces) Read(dst []byte) (int, error) {
+	if len(p.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(dst[:min(len(dst), pieceBytes)], p.rest)
+	p.rest = p.rest[n:]
+	return n, nil
+}
+
+// counter is a stream that drops what it gets.
+type counter struct{ n int }
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.n += len(p)
+	return len(p), nil
+}
+
+// joiner puts parts together in memory.
+type joiner struct {
+	side, what string
+	unit       int // repeats for one reading
+	join       func(w io.Writer, parts ...io.Reader) error
+	exact      bool // it writes the whole answer, byte for byte
+	recode     bool // it is given the whole as one part
+}
+
+func joiners() []joiner {
+	var all []joiner
+	for _, c := range codecs.Codecs() {
+		all = append(all, joiner{side: typed, what: joinWhat + c.Name, unit: 3, join: c.Join, exact: true})
+	}
+	grid := &promjson.Window{FromMS: small.StartMS, ToMS: math.MaxInt64, StepMS: small.StepMS}
+	buffer := make([]byte, pieceBytes)
+	all = append(all,
+		joiner{side: copying, what: copyWhat, unit: 20, join: func(w io.Writer, parts ...io.Reader) error { return copyAll(w, buffer, parts) }},
+		joiner{side: ferula, what: spliceWhat, unit: 20, join: newSplice(nil), exact: true},
+		joiner{side: ferula, what: gridWhat, unit: 20, join: newSplice(grid), exact: true},
+	)
+	for _, c := range codecs.Codecs() {
+		all = append(all, joiner{side: typed, what: recodeWhat + c.Name, unit: 3, join: c.Join, exact: true, recode: true})
+	}
+	return all
+}
+
+// newSplice splices as the frontend does; with a window it also checks, as it does of what it fetches, that the points
+// stand on their grid.
+func newSplice(window *promjson.Window) func(w io.Writer, parts ...io.Reader) error {
+	splicer := promjson.Splicer{WriteBytes: pieceBytes}
+	var scanners []*promjson.Scanner
+	return func(w io.Writer, parts ...io.Reader) error {
+		for len(scanners) < len(parts) {
+			scanners = append(scanners, promjson.NewScanner(nil, promjson.Options{BufferBytes: pieceBytes}))
+		}
+		for i, part := range parts {
+			scanners[i].Reset(part)
+			if window != nil {
+				scanners[i].SetWindow(*window)
+			}
+		}
+		_, err := splicer.Splice(w, scanners[:len(parts)]...)
+		return err
+	}
+}
+
+// copyAll moves the bytes through one buffer, which copies each of them once.
+func copyAll(w io.Writer, buffer []byte, parts []io.Reader) error {
+	for _, part := range parts {
+		for {
+			n, err := part.Read(buffer)
+			if _, werr := w.Write(buffer[:n]); werr != nil {
+				return werr
+			}
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// memory measures what can be measured without processes.
+func (b *bench) memory(ctx context.Context) error {
+	all := joiners()
+	for _, j := range all {
+		if err := b.compareJoiner(j); err != nil {
+			return err
+		}
+	}
+	for round := 1; round <= b.env.Rounds; round++ {
+		for _, j := range all {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := b.measureJoiner(round, j); err != nil {
+				return err
+			}
+		}
+		b.env.Logf("round %d of %d: in memory", round, b.env.Rounds)
+	}
+	return nil
+}
+
+func (b *bench) parts(j joiner) []io.Reader {
+	if j.recode {
+		return []io.Reader{&pieces{b.answer.Whole.Plain}}
+	}
+	return []io.Reader{&pieces{b.answer.Halves[0].Plain}, &pieces{b.answer.Halves[1].Plain}}
+}
+
+func (b *bench) compareJoiner(j joiner) error {
+	same := &comparer{what: j.what, want: b.answer.Whole.Plain}
+	if !j.exact {
+		same.want = append(append([]byte{}, b.answer.Halves[0].Plain...), b.answer.Halves[1].Plain...)
+	}
+	if err := j.join(same, b.parts(j)...); err != nil {
+		return fmt.Errorf("%s: %w", j.what, err)
+	}
+	return same.done()
+}
+
+func (b *bench) measureJoiner(round int, j joiner) error {
+	runtime.GC()
+	before := proc.SelfCPU()
+	for range j.unit {
+		var written counter
+		if err := j.join(&written, b.parts(j)...); err != nil {
+			return fmt.Errorf("%s: %w", j.what, err)
+		}
+		if j.exact && written.n != len(b.answer.Whole.Plain) {
+			return fmt.Errorf("%s: %w: %d bytes", j.what, area.ErrUnequal, written.n)
+		}
+	}
+	runtime.GC()
+	used := proc.SelfCPU() - before
+	b.out.Tape.Add(round, j.side, j.what, nanosecondsASample, float64(used.Nanoseconds())/float64(j.unit*b.answer.Samples()))
+	return nil
+}

@@ -15,15 +15,17 @@ import (
 	"net/http"
 	_ "net/http/pprof" // the bench asks for collections and profiles
 	"os"
+	"slices"
 	"sync"
 )
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:0", "address to listen on")
 	downstream := flag.String("downstream", "", "URL of the downstream")
-	bytes := flag.Int("buffer-bytes", 256<<10, "size of reads and writes")
+	read := flag.Int("read-bytes", 1<<20, "size of reads")
+	write := flag.Int("write-bytes", 256<<10, "size of writes")
 	flag.Parse()
-	r := newRelay(*downstream, *bytes)
+	r := newRelay(*downstream, *read, *write)
 	http.HandleFunc("/-/ready", func(http.ResponseWriter, *http.Request) {})
 	http.Handle("/relay", r)
 	if err := http.ListenAndServe(*listen, nil); err != nil {
@@ -35,15 +37,17 @@ func main() {
 // relay moves bytes. Its buffers are kept between requests.
 type relay struct {
 	downstream string
+	writeBytes int
 	client     *http.Client
 	buffers    sync.Pool
 }
 
-func newRelay(downstream string, bufferBytes int) *relay {
-	r := &relay{downstream: downstream}
-	r.client = &http.Client{Transport: &http.Transport{DisableCompression: true, ReadBufferSize: bufferBytes, MaxIdleConnsPerHost: 100}}
+func newRelay(downstream string, readBytes, writeBytes int) *relay {
+	r := &relay{downstream: downstream, writeBytes: writeBytes}
+	// What is larger than the connection's own buffer is read past it.
+	r.client = &http.Client{Transport: &http.Transport{DisableCompression: true, ReadBufferSize: min(readBytes, 64<<10), MaxIdleConnsPerHost: 100}}
 	r.buffers.New = func() any {
-		b := make([]byte, bufferBytes)
+		b := make([]byte, readBytes)
 		return &b
 	}
 	return r
@@ -87,19 +91,21 @@ func (r *relay) ask(req *http.Request, part string) (*http.Response, error) {
 	return answer, err
 }
 
-// move copies through a buffer that is filled before it is written, like a splice's: reads of a socket are often short.
+// move copies through a buffer: what one read gives is written before the next.
 func (r *relay) move(w io.Writer, body io.Reader) error {
 	buffer := r.buffers.Get().(*[]byte)
 	defer r.buffers.Put(buffer)
 	for {
-		n, err := io.ReadFull(body, *buffer)
-		if _, werr := w.Write((*buffer)[:n]); werr != nil {
-			return werr
+		n, err := body.Read(*buffer)
+		for piece := range slices.Chunk((*buffer)[:n], r.writeBytes) {
+			if _, err := w.Write(piece); err != nil {
+				return err
+			}
 		}
-		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		if errors.Is(err, io.EOF) {
 			return nil
-		case err != nil:
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -19,7 +19,7 @@ func TestBodiesOfAllPartsComeOutInOrder(t *testing.T) {
 		fmt.Fprint(w, strings.Repeat(r.FormValue("start"), 1000))
 	}))
 	defer downstream.Close()
-	relay := httptest.NewServer(newRelay(downstream.URL, 300))
+	relay := httptest.NewServer(newRelay(downstream.URL, 300, 70))
 	defer relay.Close()
 	get := func(parts ...string) (int, string) {
 		resp, err := http.Get(relay.URL + "/relay?" + url.Values{"part": parts}.Encode())

@@ -1,11 +1,13 @@
 package api_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -97,6 +99,9 @@ func parameterAsks() []ask {
 			add(name, v, other, values[other][i%len(values[other])])
 		}
 	}
+	for _, end := range []string{"10999", "11000", "11000.999", "11001"} { // the most points there may be
+		all = append(all, ranged("default", "1", [3]string{"0", end, "1"}))
+	}
 	all = append(all, ask{path: "/query"}, ask{path: "/query_range"}, ask{path: "/query_range", form: form("start", "0")}, ask{path: "/query_range", form: form("start", "0", "end", "1")}, ask{path: "/query_range", form: form("start", "0", "end", "1", "step", "1")})
 	return all
 }
@@ -144,5 +149,26 @@ func TestEveryFunctionIsCompared(t *testing.T) {
 		if !slices.ContainsFunc(seen, func(expr string) bool { return len(expr) > len(name) && expr[:len(name)] == name }) {
 			t.Errorf("no call of %s", strconv.Quote(name))
 		}
+	}
+}
+
+func TestMoreThanTenNotesAreCounted(t *testing.T) {
+	w := shared(t)
+	var rates []string
+	for _, name := range []string{"demo_gauge", "many", "special_value", "odd_label", "target_info", "mixed_metric", "utf8.metric-name", "метрика", `quo\"te`, "<&>", "sparse_metric", "stale_metric", `new\nline`} {
+		rates = append(rates, `rate({"`+name+`"}[20m])`)
+	}
+	a := instant("default", strings.Join(rates, " or "), "600")
+	type notes struct {
+		Infos []string `json:"infos"`
+	}
+	var got, want notes
+	for body, n := range map[string]*notes{send(w.pairs["default"].ours, a.request(t)).body: &got, send(w.pairs["default"].oracle, a.request(t)).body: &want} {
+		if err := json.Unmarshal([]byte(body), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(want.Infos) != 11 || len(got.Infos) != 11 || got.Infos[10] != want.Infos[10] {
+		t.Errorf("got %q, Prometheus has %q", got.Infos, want.Infos)
 	}
 }

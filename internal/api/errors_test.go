@@ -202,6 +202,12 @@ func TestExpiredAndCanceledRequestsEqualPrometheus(t *testing.T) {
 			check(t, a, got, want, nil)
 		}
 	}
+	both, now := failingPair(t)
+	for _, count := range []int{1, 127, 128, 129, 1000} { // series are read on for a while
+		now.failing = failing{count: count}
+		both.compare(t, ask{path: "/series", form: form("match[]", "x"), context: canceled}, nil)
+		both.compare(t, ask{path: "/series", form: form("match[]", "x"), context: expired}, nil)
+	}
 	for _, timeout := range []string{"0", "-1", "1e-9", "0s", "-0.001", "NaN"} {
 		for _, a := range asks[:2] {
 			a.form.Set("timeout", timeout)

@@ -1,0 +1,98 @@
+package metrics
+
+import (
+	"math"
+	"strconv"
+	"sync/atomic"
+)
+
+// Counter counts up in whole steps. With Dec and Set it may serve as a gauge. The
+// zero Counter counts, but belongs to no set.
+type Counter struct {
+	named
+	n atomic.Uint64
+}
+
+// Inc adds one.
+func (c *Counter) Inc() { c.n.Add(1) }
+
+// Dec takes one away.
+func (c *Counter) Dec() { c.n.Add(^uint64(0)) }
+
+// Add adds n.
+func (c *Counter) Add(n int) { c.n.Add(uint64(n)) }
+
+// AddInt64 adds n.
+func (c *Counter) AddInt64(n int64) { c.n.Add(uint64(n)) }
+
+// Get returns the count.
+func (c *Counter) Get() uint64 { return c.n.Load() }
+
+// Set makes n the count.
+func (c *Counter) Set(n uint64) { c.n.Store(n) }
+
+func (c *Counter) typeName() string { return "counter" }
+
+func (c *Counter) appendTo(dst []byte) []byte { return appendUint(dst, c.name, c.Get()) }
+
+// FloatCounter counts up in steps of any size. With Sub and Set it may serve as a
+// gauge. The zero FloatCounter counts, but belongs to no set.
+type FloatCounter struct {
+	named
+	v atomicFloat
+}
+
+// Add adds n.
+func (fc *FloatCounter) Add(n float64) { fc.v.add(n) }
+
+// Sub takes n away.
+func (fc *FloatCounter) Sub(n float64) { fc.v.add(-n) }
+
+// Get returns the count.
+func (fc *FloatCounter) Get() float64 { return fc.v.load() }
+
+// Set makes n the count.
+func (fc *FloatCounter) Set(n float64) { fc.v.store(n) }
+
+func (fc *FloatCounter) typeName() string { return "counter" }
+
+func (fc *FloatCounter) appendTo(dst []byte) []byte { return appendFloat(dst, fc.name, fc.Get()) }
+
+// atomicFloat is a float64 without a lock: an addition is tried until nobody came
+// in between.
+type atomicFloat struct{ bits atomic.Uint64 }
+
+func (f *atomicFloat) load() float64   { return math.Float64frombits(f.bits.Load()) }
+func (f *atomicFloat) store(v float64) { f.bits.Store(math.Float64bits(v)) }
+
+func (f *atomicFloat) add(v float64) {
+	for {
+		old := f.bits.Load()
+		if f.bits.CompareAndSwap(old, math.Float64bits(math.Float64frombits(old)+v)) {
+			return
+		}
+	}
+}
+
+// appendUint appends one line. The prefix is a name with its labels, to which the
+// others append no space, so that a name serves as it was registered.
+func appendUint(dst []byte, prefix string, n uint64) []byte {
+	dst = append(append(dst, prefix...), ' ')
+	return append(strconv.AppendUint(dst, n, 10), '\n')
+}
+
+func appendFloat(dst []byte, prefix string, v float64) []byte {
+	dst = append(append(dst, prefix...), ' ')
+	return append(strconv.AppendFloat(dst, v, 'g', -1, 64), '\n')
+}
+
+// appendNumber writes whole numbers without an exponent.
+func appendNumber(dst []byte, prefix string, v float64) []byte {
+	if n := int64(v); float64(n) == v {
+		dst = append(append(dst, prefix...), ' ')
+		return append(strconv.AppendInt(dst, n, 10), '\n')
+	}
+	return appendFloat(dst, prefix, v)
+}
+
+func appendShort(dst []byte, v float64) []byte { return strconv.AppendFloat(dst, v, 'g', -1, 64) }

@@ -1,0 +1,263 @@
+package metrics
+
+import (
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// defaultSet is what the functions of this package work on.
+var defaultSet = Set{}
+
+// registeredSets are those that WritePrometheus writes.
+var registeredSets = setList{first: []*Set{&defaultSet}}
+
+// setList is copied on write, so that a scrape takes no lock.
+type setList struct {
+	mu    sync.Mutex
+	first []*Set
+	sets  atomic.Pointer[[]*Set] // nil until the first change
+}
+
+func (l *setList) load() []*Set {
+	if sets := l.sets.Load(); sets != nil {
+		return *sets
+	}
+	return l.first
+}
+
+func (l *setList) change(f func(sets []*Set) []*Set) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sets := f(slices.Clone(l.load()))
+	l.sets.Store(&sets)
+}
+
+// GetDefaultSet returns the set that the functions of this package work on.
+func GetDefaultSet() *Set { return &defaultSet }
+
+// RegisterSet makes s part of WritePrometheus.
+func RegisterSet(s *Set) {
+	registeredSets.change(func(sets []*Set) []*Set {
+		if slices.Contains(sets, s) {
+			return sets
+		}
+		return append(sets, s)
+	})
+}
+
+// UnregisterSet takes s out of WritePrometheus, and all metrics out of s if
+// destroySet is true. A set that was not destroyed can be registered again.
+func UnregisterSet(s *Set, destroySet bool) {
+	registeredSets.change(func(sets []*Set) []*Set {
+		return slices.DeleteFunc(sets, func(other *Set) bool { return other == s })
+	})
+	if destroySet {
+		s.UnregisterAllMetrics()
+	}
+}
+
+// families is the pool of what WritePrometheus remembers over several sets.
+var families sync.Pool
+
+const familiesMax = 1 << 16 // more are not kept
+
+// WritePrometheus writes the metrics of the default set and of all registered sets
+// to w, in the order of their registration, and then, if exposeProcessMetrics is
+// true, those of WriteProcessMetrics. It is what a handler of /metrics calls.
+func WritePrometheus(w io.Writer, exposeProcessMetrics bool) {
+	sets := registeredSets.load()
+	if len(sets) < 2 || !exposeMetadata.Load() {
+		for _, s := range sets {
+			s.WritePrometheus(w)
+		}
+	} else {
+		writeDescribedOnce(w, sets)
+	}
+	if exposeProcessMetrics {
+		WriteProcessMetrics(w)
+	}
+}
+
+// writeDescribedOnce writes the metadata of a family that several sets share only
+// once.
+func writeDescribedOnce(w io.Writer, sets []*Set) {
+	seen, ok := families.Get().(map[string]struct{})
+	if !ok {
+		seen = map[string]struct{}{}
+	}
+	for _, s := range sets {
+		if s.write(w, seen) != nil {
+			break
+		}
+		if writers := s.writers.Load(); writers != nil {
+			for _, write := range *writers {
+				write(w)
+			}
+		}
+	}
+	if len(seen) <= familiesMax {
+		clear(seen)
+		families.Put(seen)
+	}
+}
+
+// RegisterMetricsWriter adds a function that writes more metrics, in the text
+// format and complete lines, behind those of the default set at every scrape.
+func RegisterMetricsWriter(writeMetrics func(w io.Writer)) {
+	defaultSet.RegisterMetricsWriter(writeMetrics)
+}
+
+// UnregisterMetric takes a metric out of the default set, and tells whether it was
+// there.
+func UnregisterMetric(name string) bool { return defaultSet.UnregisterMetric(name) }
+
+// UnregisterAllMetrics takes all metrics and writers out of the default set.
+func UnregisterAllMetrics() { defaultSet.UnregisterAllMetrics() }
+
+// ListMetricNames returns the names of all metrics of the default set, sorted.
+func ListMetricNames() []string { return defaultSet.ListMetricNames() }
+
+// NewCounter registers a new counter in the default set.
+func NewCounter(name string) *Counter { return defaultSet.NewCounter(name) }
+
+// GetOrCreateCounter is Set.GetOrCreateCounter of the default set.
+func GetOrCreateCounter(name string) *Counter { return defaultSet.GetOrCreateCounter(name) }
+
+// NewFloatCounter registers a new counter of floats in the default set.
+func NewFloatCounter(name string) *FloatCounter { return defaultSet.NewFloatCounter(name) }
+
+// GetOrCreateFloatCounter is Set.GetOrCreateFloatCounter of the default set.
+func GetOrCreateFloatCounter(name string) *FloatCounter {
+	return defaultSet.GetOrCreateFloatCounter(name)
+}
+
+// NewGauge registers a new gauge in the default set, whose value f tells, or Set if
+// f is nil.
+func NewGauge(name string, f func() float64) *Gauge { return defaultSet.NewGauge(name, f) }
+
+// GetOrCreateGauge is Set.GetOrCreateGauge of the default set.
+func GetOrCreateGauge(name string, f func() float64) *Gauge {
+	return defaultSet.GetOrCreateGauge(name, f)
+}
+
+// NewHistogram registers a new histogram in the default set.
+func NewHistogram(name string) *Histogram { return defaultSet.NewHistogram(name) }
+
+// GetOrCreateHistogram is Set.GetOrCreateHistogram of the default set.
+func GetOrCreateHistogram(name string) *Histogram { return defaultSet.GetOrCreateHistogram(name) }
+
+// NewPrometheusHistogram registers a new histogram with the default bounds in the
+// default set.
+func NewPrometheusHistogram(name string) *PrometheusHistogram {
+	return defaultSet.NewPrometheusHistogram(name)
+}
+
+// NewPrometheusHistogramExt registers a new histogram with these bounds in the
+// default set.
+func NewPrometheusHistogramExt(name string, upperBounds []float64) *PrometheusHistogram {
+	return defaultSet.NewPrometheusHistogramExt(name, upperBounds)
+}
+
+// GetOrCreatePrometheusHistogram is Set.GetOrCreatePrometheusHistogram of the
+// default set.
+func GetOrCreatePrometheusHistogram(name string) *PrometheusHistogram {
+	return defaultSet.GetOrCreatePrometheusHistogram(name)
+}
+
+// GetOrCreatePrometheusHistogramExt is Set.GetOrCreatePrometheusHistogramExt of the
+// default set.
+func GetOrCreatePrometheusHistogramExt(name string, upperBounds []float64) *PrometheusHistogram {
+	return defaultSet.GetOrCreatePrometheusHistogramExt(name, upperBounds)
+}
+
+// NewSummary registers a new summary in the default set.
+func NewSummary(name string) *Summary { return defaultSet.NewSummary(name) }
+
+// NewSummaryExt registers a new summary with this window and these quantiles in the
+// default set.
+func NewSummaryExt(name string, window time.Duration, quantiles []float64) *Summary {
+	return defaultSet.NewSummaryExt(name, window, quantiles)
+}
+
+// GetOrCreateSummary is Set.GetOrCreateSummary of the default set.
+func GetOrCreateSummary(name string) *Summary { return defaultSet.GetOrCreateSummary(name) }
+
+// GetOrCreateSummaryExt is Set.GetOrCreateSummaryExt of the default set.
+func GetOrCreateSummaryExt(name string, window time.Duration, quantiles []float64) *Summary {
+	return defaultSet.GetOrCreateSummaryExt(name, window, quantiles)
+}
+
+// exposeMetadata tells whether pages have HELP and TYPE lines.
+var exposeMetadata = atomic.Bool{}
+
+// ExposeMetadata turns HELP and TYPE lines on or off, for all sets and at any time.
+// They are off at first.
+func ExposeMetadata(v bool) { exposeMetadata.Store(v) }
+
+// WriteMetadataIfNeeded writes the HELP and TYPE lines of a metric's family to w, if
+// ExposeMetadata turned them on.
+func WriteMetadataIfNeeded(w io.Writer, metricName, metricType string) {
+	p := takePage()
+	p.describe(metricName, metricType)
+	p.send(w)
+}
+
+// WriteCounterUint64 writes one counter to w.
+func WriteCounterUint64(w io.Writer, name string, value uint64) {
+	p := takePage()
+	p.uint(name, "counter", value)
+	p.send(w)
+}
+
+// WriteCounterFloat64 writes one counter to w.
+func WriteCounterFloat64(w io.Writer, name string, value float64) {
+	p := takePage()
+	p.float(name, "counter", value)
+	p.send(w)
+}
+
+// WriteGaugeUint64 writes one gauge to w.
+func WriteGaugeUint64(w io.Writer, name string, value uint64) {
+	p := takePage()
+	p.uint(name, "gauge", value)
+	p.send(w)
+}
+
+// WriteGaugeFloat64 writes one gauge to w.
+func WriteGaugeFloat64(w io.Writer, name string, value float64) {
+	p := takePage()
+	p.float(name, "gauge", value)
+	p.send(w)
+}
+
+func (p *page) uint(name, typeName string, n uint64) {
+	p.describe(name, typeName)
+	p.b = appendUint(p.b, name, n)
+}
+
+func (p *page) float(name, typeName string, v float64) {
+	p.describe(name, typeName)
+	p.b = appendFloat(p.b, name, v)
+}
+
+func (p *page) describe(name, typeName string) {
+	if exposeMetadata.Load() {
+		p.b = appendMetadata(p.b, family(name), typeName)
+	}
+}
+
+// send writes what there is and gives the page back to the pool. There is nobody to
+// whom an error could be told.
+func (p *page) send(w io.Writer) {
+	_ = p.flush(w)
+	givePage(p)
+}
+
+func appendMetadata(dst []byte, family, typeName string) []byte {
+	dst = append(append(append(dst, "# HELP "...), family...), "\n# TYPE "...)
+	dst = append(append(append(dst, family...), ' '), typeName...)
+	return append(dst, '\n')
+}

@@ -1,0 +1,3 @@
+module github.com/ferula-io/ferula/metrics
+
+go 1.24

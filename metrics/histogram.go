@@ -1,0 +1,253 @@
+package metrics
+
+import (
+	"math"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Histogram counts non-negative values in buckets that need no configuration: 18
+// for each power of ten from 1e-9 to 1e18. A bucket that was hit is written as
+//
+//	name_bucket{labels,vmrange="1.468e+00...1.668e+00"} 3
+//
+// with a lower bound that is outside and an upper bound that is inside; buckets do
+// not include each other. The function prometheus_buckets of MetricsQL makes
+// cumulative ones of them. Nothing is written before the first value.
+//
+// The zero Histogram counts, but belongs to no set.
+type Histogram struct {
+	named
+	mu           sync.Mutex
+	decades      [decades]*decade // nil until hit
+	lower, upper uint64
+	count        uint64
+	sum          float64
+	bucketPrefix string // name_bucket{labels,vmrange="
+	sumPrefix    string
+	countPrefix  string
+}
+
+const (
+	decades          = 27
+	bucketsPerDecade = 18
+	lowestExponent   = -9
+	rangeBuckets     = decades * bucketsPerDecade
+)
+
+type decade [bucketsPerDecade]uint64
+
+func newHistogram(name string) *Histogram {
+	bucket, _ := withTag(suffixed(name, "_bucket"), `vmrange="`)
+	return &Histogram{
+		named:        named{name},
+		bucketPrefix: bucket,
+		sumPrefix:    suffixed(name, "_sum"),
+		countPrefix:  suffixed(name, "_count"),
+	}
+}
+
+// Update counts v. NaN and negative values are ignored.
+func (h *Histogram) Update(v float64) {
+	if !(v >= 0) {
+		return
+	}
+	i := ranges.bucket(v)
+	h.mu.Lock()
+	h.sum += v
+	h.count++
+	switch {
+	case i < 0:
+		h.lower++
+	case i >= rangeBuckets:
+		h.upper++
+	default:
+		d := h.decades[uint(i)/bucketsPerDecade]
+		if d == nil {
+			d = new(decade)
+			h.decades[uint(i)/bucketsPerDecade] = d
+		}
+		d[uint(i)%bucketsPerDecade]++
+	}
+	h.mu.Unlock()
+}
+
+// UpdateDuration counts the seconds since start.
+func (h *Histogram) UpdateDuration(start time.Time) { h.Update(time.Since(start).Seconds()) }
+
+// Reset forgets all values.
+func (h *Histogram) Reset() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, d := range h.decades {
+		if d != nil {
+			*d = decade{}
+		}
+	}
+	h.lower, h.upper, h.count, h.sum = 0, 0, 0, 0
+}
+
+// Merge adds the values of src. Both locks are never held at once, so that merges
+// in a circle do not wait for each other.
+func (h *Histogram) Merge(src *Histogram) {
+	var copied [decades]decade
+	src.mu.Lock()
+	for i, d := range src.decades {
+		if d != nil {
+			copied[i] = *d
+		}
+	}
+	lower, upper, count, sum := src.lower, src.upper, src.count, src.sum
+	src.mu.Unlock()
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lower, h.upper, h.count, h.sum = h.lower+lower, h.upper+upper, h.count+count, h.sum+sum
+	for i, from := range copied {
+		if from == (decade{}) {
+			continue
+		}
+		if h.decades[i] == nil {
+			h.decades[i] = new(decade)
+		}
+		for j, n := range from {
+			h.decades[i][j] += n
+		}
+	}
+}
+
+// VisitNonZeroBuckets calls f for every bucket that was hit, in rising order. The
+// lower bound in "lower...upper" is outside, the upper one inside. f must not use
+// the histogram.
+func (h *Histogram) VisitNonZeroBuckets(f func(vmrange string, count uint64)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.visit(f)
+}
+
+func (h *Histogram) visit(f func(vmrange string, count uint64)) {
+	ranges.once.Do(ranges.fill)
+	if h.lower > 0 {
+		f(lowerRange, h.lower)
+	}
+	for i, d := range h.decades {
+		if d == nil {
+			continue
+		}
+		for j, n := range d {
+			if n > 0 {
+				f(ranges.texts[i*bucketsPerDecade+j], n)
+			}
+		}
+	}
+	if h.upper > 0 {
+		f(upperRange, h.upper)
+	}
+}
+
+func (h *Histogram) typeName() string { return "untyped" }
+
+func (h *Histogram) appendTo(dst []byte) []byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.count == 0 {
+		return dst
+	}
+	h.visit(func(vmrange string, n uint64) {
+		dst = append(append(append(dst, h.bucketPrefix...), vmrange...), `"} `...)
+		dst = append(strconv.AppendUint(dst, n, 10), '\n')
+	})
+	return appendUint(appendNumber(dst, h.sumPrefix, h.sum), h.countPrefix, h.count)
+}
+
+const (
+	lowerRange = "0...1.000e-09"
+	upperRange = "1.000e+18...+Inf"
+)
+
+// rangeTable finds the bucket of a value and the text of a bucket.
+//
+// A bucket is wider than a sixteenth of an octave, so a cell of that size, told
+// by the uppermost bits of a float, has at most one edge between buckets in it. What
+// is clearly on one side of that edge needs no logarithm; what is within a
+// trillionth of it is computed as the format is defined, so that the table decides
+// nothing that the formula would decide otherwise.
+type rangeTable struct {
+	once  sync.Once
+	texts [rangeBuckets]string
+	cells [cellOctaves << cellBits]rangeCell
+}
+
+type rangeCell struct {
+	below, above float64 // of the edge; below is infinite if there is none
+	bucket       int     // up to the edge; the next one above
+}
+
+const (
+	cellBits    = 4
+	cellShift   = 52 - cellBits
+	cellOctaves = 90                      // 2^-30 < 1e-9, 2^60 > 1e18
+	firstCell   = (1023 - 30) << cellBits // of 2^-30
+)
+
+// ranges is filled by the first value that any histogram sees.
+var ranges = rangeTable{}
+
+// bucket returns the bucket of v, which is not negative: -1 below all of them,
+// rangeBuckets above.
+func (t *rangeTable) bucket(v float64) int {
+	t.once.Do(t.fill)
+	cell := int(math.Float64bits(v)>>cellShift) - firstCell
+	if cell < 0 {
+		return -1
+	}
+	if cell >= len(t.cells) {
+		return rangeBuckets
+	}
+	c := &t.cells[cell]
+	if v < c.below {
+		return c.bucket
+	}
+	if v > c.above {
+		return c.bucket + 1
+	}
+	return bucketByFormula(v)
+}
+
+// bucketByFormula is the definition: an exact power belongs to the bucket it ends.
+func bucketByFormula(v float64) int {
+	exact := (math.Log10(v) - lowestExponent) * bucketsPerDecade
+	if exact < 0 {
+		return -1
+	}
+	if exact >= rangeBuckets {
+		return rangeBuckets
+	}
+	i := int(exact)
+	if float64(i) == exact && i > 0 {
+		i--
+	}
+	return i
+}
+
+func (t *rangeTable) fill() {
+	bound := math.Pow10(lowestExponent)
+	text := strconv.FormatFloat(bound, 'e', 3, 64)
+	for i := range t.texts {
+		bound *= math.Pow(10, 1.0/bucketsPerDecade)
+		next := strconv.FormatFloat(bound, 'e', 3, 64)
+		t.texts[i] = text + "..." + next
+		text = next
+	}
+	for i := range t.cells {
+		low := math.Float64frombits(uint64(firstCell+i) << cellShift)
+		high := math.Float64frombits(uint64(firstCell+i+1) << cellShift)
+		c := rangeCell{below: math.Inf(1), bucket: bucketByFormula(low)}
+		if bucketByFormula(high) != c.bucket {
+			edge := math.Pow(10, float64(c.bucket+1)/bucketsPerDecade+lowestExponent)
+			c.below, c.above = edge*(1-1e-12), edge*(1+1e-12)
+		}
+		t.cells[i] = c
+	}
+}

@@ -1,0 +1,395 @@
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func text(s *Set) string {
+	var b strings.Builder
+	s.WritePrometheus(&b)
+	return b.String()
+}
+
+func check(t *testing.T, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s:\ngot:\n%s\nwant:\n%s", what, got, want)
+	}
+}
+
+func TestEveryTypeIsWrittenInItsForm(t *testing.T) {
+	s := NewSet()
+	s.NewCounter(`c_total{a="b"}`).Add(3)
+	s.NewFloatCounter("f_total").Add(1.5)
+	s.NewGauge("g", nil).Set(1e9)
+	s.NewGauge("g_called", func() float64 { return -0.25 })
+	h := s.NewHistogram(`h{a="b"}`)
+	h.Update(1.5)
+	h.Update(0)
+	p := s.NewPrometheusHistogramExt("p", []float64{0.5, 1})
+	p.Update(0.5)
+	p.Update(7)
+	sm := s.NewSummary(`s{a="b"}`)
+	sm.Update(1)
+	sm.Update(3)
+	s.NewHistogram("empty")
+	s.NewSummary("empty_too")
+	check(t, "page", text(s), `c_total{a="b"} 3
+f_total 1.5
+g 1000000000
+g_called -0.25
+h_bucket{a="b",vmrange="0...1.000e-09"} 1
+h_bucket{a="b",vmrange="1.468e+00...1.668e+00"} 1
+h_sum{a="b"} 1.5
+h_count{a="b"} 2
+p_bucket{le="0.5"} 1
+p_bucket{le="1"} 1
+p_bucket{le="+Inf"} 2
+p_sum 7.5
+p_count 2
+s{a="b",quantile="0.5"} 3
+s{a="b",quantile="0.9"} 3
+s{a="b",quantile="0.97"} 3
+s{a="b",quantile="0.99"} 3
+s{a="b",quantile="1"} 3
+s_sum{a="b"} 4
+s_count{a="b"} 2
+`)
+}
+
+func TestTheTableOfRangesAgreesWithTheFormula(t *testing.T) {
+	same := func(v float64) {
+		if got, want := ranges.bucket(v), bucketByFormula(v); got != want {
+			t.Fatalf("%g (%x): bucket %d, by the formula %d", v, math.Float64bits(v), got, want)
+		}
+	}
+	for i := range rangeBuckets + 1 {
+		edge := math.Pow(10, float64(i)/bucketsPerDecade+lowestExponent)
+		for _, v := range []float64{edge, edge * (1 - 2e-12), edge * (1 + 2e-12)} {
+			for range 100 {
+				same(v)
+				v = math.Nextafter(v, math.Inf(1))
+			}
+		}
+	}
+	for v := 1e-12; v < 1e21; v *= 1.00017 {
+		same(v)
+	}
+	for _, v := range []float64{0, math.SmallestNonzeroFloat64, math.MaxFloat64, math.Inf(1), 1e-9, 1e18} {
+		same(v)
+	}
+}
+
+func TestAMistakeAtRegistrationPanicsWithTheName(t *testing.T) {
+	s := NewSet()
+	s.NewCounter("taken")
+	s.NewSummary("windowed")
+	for what, c := range map[string]struct {
+		name string
+		make func()
+	}{
+		"empty":                {"", func() { s.NewCounter("") }},
+		"starts with a digit":  {"9a", func() { s.NewGauge("9a", nil) }},
+		"line break":           {`a\nb`, func() { s.NewHistogram("a\nb") }},
+		"open brace":           {"a{", func() { s.GetOrCreateSummary("a{") }},
+		"unquoted":             {"a{b=c}", func() { s.NewFloatCounter("a{b=c}") }},
+		"taken":                {"taken", func() { s.NewCounter("taken") }},
+		"taken by another":     {"taken", func() { s.GetOrCreateGauge("taken", nil) }},
+		"falling bounds":       {"bounds", func() { s.NewPrometheusHistogramExt("bounds", []float64{2, 1}) }},
+		"quantile above 1":     {"above", func() { s.NewSummaryExt("above", time.Minute, []float64{1.5}) }},
+		"quantile twice":       {"twice", func() { s.NewSummaryExt("twice", time.Minute, []float64{.5, .5}) }},
+		"another window":       {"windowed", func() { s.GetOrCreateSummaryExt("windowed", time.Second, []float64{.5}) }},
+		"set with a call back": {"called", func() { s.GetOrCreateGauge("called", func() float64 { return 1 }).Set(1) }},
+	} {
+		func() {
+			defer func() {
+				if r := recover(); r == nil || !strings.Contains(fmt.Sprint(r), c.name) {
+					t.Errorf("%s: got %v", what, r)
+				}
+			}()
+			c.make()
+		}()
+	}
+	if got := s.ListMetricNames(); len(got) != 3 {
+		t.Errorf("a failed registration left something behind: %q", got)
+	}
+}
+
+func TestOddValuesDoNotPanic(t *testing.T) {
+	s := NewSet()
+	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1} {
+		s.GetOrCreateFloatCounter("f").Add(v)
+		s.GetOrCreateGauge("g", nil).Set(v)
+		s.GetOrCreateHistogram("h").Update(v)
+		s.GetOrCreatePrometheusHistogramExt("p", []float64{1}).Update(v)
+		s.GetOrCreateSummary("s").Update(v)
+	}
+	page := text(s)
+	for _, want := range []string{"f NaN\n", "g -1\n", "h_count 1\n", `h_bucket{vmrange="1.000e+18...+Inf"} 1` + "\n", "h_sum +Inf\n", `p_bucket{le="1"} 0` + "\n", "p_count 1\n", "s_count 4\n", "s_sum NaN\n"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q in\n%s", want, page)
+		}
+	}
+}
+
+func TestACallbackThatPanicsCostsItsLineOnly(t *testing.T) {
+	s := NewSet()
+	s.NewGauge("a", func() float64 { panic("no") })
+	s.NewGauge("b", func() float64 { return 2 })
+	check(t, "page", text(s), "b 2\n")
+	check(t, "page", text(s), "b 2\n")
+}
+
+func TestACallbackMayRegister(t *testing.T) {
+	s := NewSet()
+	s.NewGauge("a", func() float64 { return float64(s.GetOrCreateCounter("b").Get()) })
+	check(t, "first page", text(s), "a 0\n")
+	check(t, "second page", text(s), "a 0\nb 0\n")
+}
+
+// failing takes so many writes.
+type failing struct{ left, calls int }
+
+func (f *failing) Write(p []byte) (int, error) {
+	f.calls++
+	if f.left--; f.left < 0 {
+		return 0, errors.New("full")
+	}
+	return len(p), nil
+}
+
+func TestAWriterThatFailsEndsTheScrape(t *testing.T) {
+	s := NewSet()
+	for i := range 5000 {
+		s.NewCounter(fmt.Sprintf(`some_long_name_total{label="%d"}`, i))
+	}
+	s.RegisterMetricsWriter(func(w io.Writer) { t.Error("a writer was called after the error") })
+	w := &failing{left: 1}
+	s.WritePrometheus(w)
+	if w.calls != 2 {
+		t.Errorf("%d writes, want 2", w.calls)
+	}
+	s.UnregisterAllMetrics()
+	if text(s) != "" {
+		t.Error("something is left")
+	}
+}
+
+func TestMetadataStandsOnceBeforeWhatItDescribes(t *testing.T) {
+	ExposeMetadata(true)
+	defer ExposeMetadata(false)
+	s, other := NewSet(), NewSet()
+	s.NewCounter(`a{x="1"}`)
+	s.NewCounter(`a{x="2"}`)
+	s.NewSummary("empty")
+	s.NewSummary("s").Update(1)
+	other.NewCounter(`a{x="3"}`)
+	check(t, "page", text(s), `# HELP a
+# TYPE a counter
+a{x="1"} 0
+a{x="2"} 0
+# HELP s
+# TYPE s summary
+s{quantile="0.5"} 1
+s{quantile="0.9"} 1
+s{quantile="0.97"} 1
+s{quantile="0.99"} 1
+s{quantile="1"} 1
+s_sum 1
+s_count 1
+`)
+	RegisterSet(s)
+	RegisterSet(other)
+	defer UnregisterSet(s, true)
+	defer UnregisterSet(other, true)
+	for range 2 {
+		var b strings.Builder
+		WritePrometheus(&b, false)
+		if n := strings.Count(b.String(), "# TYPE a counter"); n != 1 || !strings.HasSuffix(b.String(), "s_count 1\na{x=\"3\"} 0\n") {
+			t.Errorf("%d times in\n%s", n, b.String())
+		}
+	}
+}
+
+func TestWhatIsUnregisteredIsGone(t *testing.T) {
+	s := NewSet()
+	names := map[string]bool{}
+	for i := range 3000 {
+		name := fmt.Sprintf(`n{i="%d"}`, i*7919%3000)
+		s.NewCounter(name)
+		names[name] = true
+		if i%3 == 2 {
+			gone := fmt.Sprintf(`n{i="%d"}`, (i-1)*7919%3000)
+			if !s.UnregisterMetric(gone) || s.UnregisterMetric(gone) {
+				t.Fatalf("%s: unregister once and only once", gone)
+			}
+			delete(names, gone)
+		}
+		if i%500 == 0 {
+			text(s)
+		}
+	}
+	if got := len(s.ListMetricNames()); got != len(names) {
+		t.Fatalf("%d names, want %d", got, len(names))
+	}
+	lines := strings.Split(strings.TrimSpace(text(s)), "\n")
+	if len(lines) != len(names) {
+		t.Errorf("%d lines, want %d", len(lines), len(names))
+	}
+	for i, line := range lines {
+		if !names[strings.TrimSuffix(line, " 0")] || i > 0 && lines[i-1] >= line {
+			t.Fatalf("line %d: %q", i, line)
+		}
+	}
+}
+
+func TestASummaryThatNobodyUpdatesForgets(t *testing.T) {
+	s := NewSet()
+	sm := s.NewSummaryExt("s", 40*time.Millisecond, []float64{0.5})
+	sm.Update(1)
+	check(t, "at once", text(s), "s{quantile=\"0.5\"} 1\ns_sum 1\ns_count 1\n")
+	deadline := time.Now().Add(5 * time.Second)
+	for strings.Contains(text(s), "quantile") && time.Now().Before(deadline) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	check(t, "later", text(s), "s_sum 1\ns_count 1\n")
+	sm.mu.Lock()
+	defer sm.mu.Unlock()
+	if sm.recent != nil {
+		t.Error("samples and timer are still there")
+	}
+}
+
+// Whatever is taken out of a sample and put in, it is as sorted as if it were sorted
+// anew.
+func TestASampleMovedInPlaceIsSorted(t *testing.T) {
+	a, b := newReservoir(), newReservoir()
+	asked := []quantile{{0, ""}, {.25, ""}, {.5, ""}, {.97, ""}, {1, ""}}
+	got, want := make([]float64, len(asked)), make([]float64, len(asked))
+	x := uint32(1)
+	for i := range 20000 {
+		x = x*1664525 + 1013904223
+		v := float64(x>>20) / 7
+		a.add(v)
+		b.add(v)
+		if i%(1+i/700) == 0 {
+			a.quantiles(got, asked)
+			b.sorted = b.sorted[:0]
+			b.changes = b.changes[:0]
+			b.quantiles(want, asked)
+			check(t, fmt.Sprint("after ", i), fmt.Sprint(got), fmt.Sprint(want))
+		}
+	}
+}
+
+func TestMergeAddsAndTakesItself(t *testing.T) {
+	var a, b Histogram
+	a.Update(1.5)
+	b.Update(1.5)
+	b.Update(1e30)
+	b.Merge(&a)
+	b.Merge(&b)
+	total := uint64(0)
+	b.VisitNonZeroBuckets(func(_ string, n uint64) { total += n })
+	if total != 6 || b.sum != 2*(3+1e30) {
+		t.Errorf("%d values, sum %v", total, b.sum)
+	}
+}
+
+// Everything at once, for the race detector; and what must hold in every page.
+func TestRegisteringUpdatingRemovingAndScrapingAtOnce(t *testing.T) {
+	s := NewSet()
+	kept := s.NewCounter("kept")
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	background := func(f func(i int)) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for i := 0; !stop.Load(); i++ {
+				f(i)
+			}
+		}()
+	}
+	for range 2 {
+		background(func(i int) {
+			kept.Inc()
+			s.GetOrCreateCounter(fmt.Sprintf(`c{i="%d"}`, i%50)).Inc()
+			s.GetOrCreateFloatCounter(fmt.Sprintf(`f{i="%d"}`, i%50)).Add(0.5)
+			s.GetOrCreateGauge(fmt.Sprintf(`g{i="%d"}`, i%50), nil).Inc()
+			s.GetOrCreateHistogram(fmt.Sprintf(`h{i="%d"}`, i%5)).Update(float64(i % 100))
+			s.GetOrCreatePrometheusHistogramExt(fmt.Sprintf(`p{i="%d"}`, i%5), []float64{50}).Update(float64(i % 100))
+			s.GetOrCreateSummaryExt(fmt.Sprintf(`s{i="%d"}`, i%5), 10*time.Millisecond, []float64{.5}).Update(float64(i))
+		})
+		background(func(i int) {
+			s.UnregisterMetric(fmt.Sprintf(`%c{i="%d"}`, "cfghps"[i%6], i%50))
+			time.Sleep(time.Millisecond)
+		})
+	}
+	for range 2 {
+		last := uint64(0)
+		background(func(int) {
+			for _, line := range strings.Split(text(s), "\n") {
+				name, value, _ := strings.Cut(line, " ")
+				switch {
+				case name == "kept":
+					var n uint64
+					fmt.Sscan(value, &n)
+					if n < last {
+						t.Errorf("kept went back from %d to %d", last, n)
+					}
+					last = n
+				case strings.HasPrefix(name, "p_") && strings.Contains(name, "+Inf"):
+				}
+			}
+		})
+	}
+	time.Sleep(300 * time.Millisecond)
+	stop.Store(true)
+	wg.Wait()
+}
+
+// Buckets, sum and count of one scrape are of one moment.
+func TestAHistogramAgreesWithItselfInOneScrape(t *testing.T) {
+	s := NewSet()
+	p := s.NewPrometheusHistogramExt("p", []float64{1, 2})
+	h := s.NewHistogram("h")
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for !stop.Load() {
+				p.Update(2)
+				h.Update(2)
+			}
+		}()
+	}
+	for range 300 {
+		var le1, le2, all, sum, count, hn, hsum, hcount uint64
+		page := text(s)
+		for line := range strings.Lines(page) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+			into := map[string]*uint64{`p_bucket{le="1"}`: &le1, `p_bucket{le="2"}`: &le2, `p_bucket{le="+Inf"}`: &all, "p_sum": &sum, "p_count": &count,
+				`h_bucket{vmrange="1.896e+00...2.154e+00"}`: &hn, "h_sum": &hsum, "h_count": &hcount}[name]
+			if into == nil {
+				t.Fatalf("unexpected line %q", line)
+			}
+			fmt.Sscan(value, into)
+		}
+		if le1 != 0 || le2 != all || all != count || sum != 2*count || hn != hcount || hsum != 2*hcount {
+			t.Fatalf("disagrees:\n%s", page)
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+}

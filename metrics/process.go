@@ -1,0 +1,181 @@
+package metrics
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	runtimemetrics "runtime/metrics"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// WriteProcessMetrics writes the go_* metrics of the runtime, the process_* metrics
+// of the operating system and the metrics of pushing to w. Those of open files are
+// left to WriteFDMetrics, for they cost the more the more files are open.
+func WriteProcessMetrics(w io.Writer) {
+	p := takePage()
+	p.appendGoMetrics()
+	p.appendProcMetrics()
+	p.send(w)
+	WritePushMetrics(w)
+}
+
+// WriteGoMetrics writes the go_* metrics: memory, collections, goroutines, versions.
+func WriteGoMetrics(w io.Writer) {
+	p := takePage()
+	p.appendGoMetrics()
+	p.send(w)
+}
+
+// WriteProcMetrics writes the process_* metrics: processor, memory, files read and
+// written, pressure. There are none but on Linux.
+func WriteProcMetrics(w io.Writer) {
+	p := takePage()
+	p.appendProcMetrics()
+	p.send(w)
+}
+
+// WriteFDMetrics writes process_max_fds and process_open_fds to w.
+func WriteFDMetrics(w io.Writer) {
+	p := takePage()
+	p.appendFDMetrics()
+	p.send(w)
+}
+
+// runtimeNames are the runtime's own metrics, and what they are called here.
+var runtimeNames = [...][2]string{
+	{"/sched/latencies:seconds", "go_sched_latencies_seconds"},
+	{"/sync/mutex/wait/total:seconds", "go_mutex_wait_seconds_total"},
+	{"/cpu/classes/gc/mark/assist:cpu-seconds", "go_gc_mark_assist_cpu_seconds_total"},
+	{"/cpu/classes/gc/total:cpu-seconds", "go_gc_cpu_seconds_total"},
+	{"/gc/pauses:seconds", "go_gc_pauses_seconds"},
+	{"/cpu/classes/scavenge/total:cpu-seconds", "go_scavenge_cpu_seconds_total"},
+	{"/gc/gomemlimit:bytes", "go_memlimit_bytes"},
+}
+
+// goReader is what reading the runtime needs room for.
+type goReader struct {
+	samples [len(runtimeNames)]runtimemetrics.Sample
+	memory  runtime.MemStats
+	pauses  []uint64
+}
+
+var goReaders sync.Pool
+
+func (p *page) appendGoMetrics() {
+	r, ok := goReaders.Get().(*goReader)
+	if !ok {
+		r = &goReader{}
+		for i, name := range runtimeNames {
+			r.samples[i].Name = name[0]
+		}
+	}
+	defer goReaders.Put(r)
+	runtimemetrics.Read(r.samples[:])
+	for i := range r.samples {
+		p.runtimeMetric(runtimeNames[i][1], r.samples[i].Value)
+	}
+	runtime.ReadMemStats(&r.memory)
+	p.memory(&r.memory)
+
+	r.pauses = append(r.pauses[:0], r.memory.PauseNs[:]...)
+	slices.Sort(r.pauses)
+	p.describe("go_gc_duration_seconds", "summary")
+	for i, text := range pauseQuantiles {
+		p.b = appendFloat(p.b, text, float64(r.pauses[int(float64(i)/4*float64(len(r.pauses)-1)+0.5)])/1e9)
+	}
+	p.b = appendFloat(p.b, "go_gc_duration_seconds_sum", float64(r.memory.PauseTotalNs)/1e9)
+	p.b = appendUint(p.b, "go_gc_duration_seconds_count", uint64(r.memory.NumGC))
+
+	p.uint("go_gc_forced_count", "counter", uint64(r.memory.NumForcedGC))
+	p.uint("go_gomaxprocs", "gauge", uint64(runtime.GOMAXPROCS(0)))
+	p.uint("go_goroutines", "gauge", uint64(runtime.NumGoroutine()))
+	threads, _ := runtime.ThreadCreateProfile(nil)
+	p.uint("go_threads", "gauge", uint64(threads))
+	p.describe("go_info", "gauge")
+	p.b = fmt.Appendf(p.b, "go_info{version=%q} 1\n", runtime.Version())
+	p.describe("go_info_ext", "gauge")
+	p.b = fmt.Appendf(p.b, "go_info_ext{compiler=%q, GOARCH=%q, GOOS=%q, GOROOT=%q} 1\n",
+		runtime.Compiler, runtime.GOARCH, runtime.GOOS, runtime.GOROOT()) //nolint:staticcheck // the peer's name
+}
+
+// pauseQuantiles are quarters.
+var pauseQuantiles = [...]string{
+	`go_gc_duration_seconds{quantile="0"}`, `go_gc_duration_seconds{quantile="0.25"}`,
+	`go_gc_duration_seconds{quantile="0.5"}`, `go_gc_duration_seconds{quantile="0.75"}`,
+	`go_gc_duration_seconds{quantile="1"}`,
+}
+
+func (p *page) memory(m *runtime.MemStats) {
+	p.uint("go_memstats_alloc_bytes", "gauge", m.Alloc)
+	p.uint("go_memstats_alloc_bytes_total", "counter", m.TotalAlloc)
+	p.uint("go_memstats_buck_hash_sys_bytes", "gauge", m.BuckHashSys)
+	p.uint("go_memstats_frees_total", "counter", m.Frees)
+	p.float("go_memstats_gc_cpu_fraction", "gauge", m.GCCPUFraction)
+	p.uint("go_memstats_gc_sys_bytes", "gauge", m.GCSys)
+	p.uint("go_memstats_heap_alloc_bytes", "gauge", m.HeapAlloc)
+	p.uint("go_memstats_heap_idle_bytes", "gauge", m.HeapIdle)
+	p.uint("go_memstats_heap_inuse_bytes", "gauge", m.HeapInuse)
+	p.uint("go_memstats_heap_objects", "gauge", m.HeapObjects)
+	p.uint("go_memstats_heap_released_bytes", "gauge", m.HeapReleased)
+	p.uint("go_memstats_heap_sys_bytes", "gauge", m.HeapSys)
+	p.float("go_memstats_last_gc_time_seconds", "gauge", float64(m.LastGC)/1e9)
+	p.uint("go_memstats_lookups_total", "counter", m.Lookups)
+	p.uint("go_memstats_mallocs_total", "counter", m.Mallocs)
+	p.uint("go_memstats_mcache_inuse_bytes", "gauge", m.MCacheInuse)
+	p.uint("go_memstats_mcache_sys_bytes", "gauge", m.MCacheSys)
+	p.uint("go_memstats_mspan_inuse_bytes", "gauge", m.MSpanInuse)
+	p.uint("go_memstats_mspan_sys_bytes", "gauge", m.MSpanSys)
+	p.uint("go_memstats_next_gc_bytes", "gauge", m.NextGC)
+	p.uint("go_memstats_other_sys_bytes", "gauge", m.OtherSys)
+	p.uint("go_memstats_stack_inuse_bytes", "gauge", m.StackInuse)
+	p.uint("go_memstats_stack_sys_bytes", "gauge", m.StackSys)
+	p.uint("go_memstats_sys_bytes", "gauge", m.Sys)
+	p.uint("go_cgo_calls_count", "counter", uint64(runtime.NumCgoCall()))
+	p.uint("go_cpu_count", "gauge", uint64(runtime.NumCPU()))
+}
+
+// runtimeMetric leaves out what this version of Go does not have.
+func (p *page) runtimeMetric(name string, v runtimemetrics.Value) {
+	typeName := "gauge"
+	if strings.HasSuffix(name, "_total") {
+		typeName = "counter"
+	}
+	switch v.Kind() {
+	case runtimemetrics.KindUint64:
+		p.uint(name, typeName, v.Uint64())
+	case runtimemetrics.KindFloat64:
+		p.float(name, typeName, v.Float64())
+	case runtimemetrics.KindFloat64Histogram:
+		p.runtimeHistogram(name, v.Float64Histogram())
+	}
+}
+
+// runtimeHistogram writes about 30 of the runtime's many buckets, and of seconds
+// none above one second but +Inf.
+func (p *page) runtimeHistogram(name string, h *runtimemetrics.Float64Histogram) {
+	const shownMax = 30
+	bounds, total := h.Buckets, uint64(0)
+	if strings.HasSuffix(name, "_seconds") {
+		for len(bounds) > 0 && bounds[len(bounds)-1] > 1 {
+			bounds = bounds[:len(bounds)-1]
+		}
+	}
+	p.describe(name, "histogram")
+	step, next := float64(len(bounds))/shownMax, 0.0
+	for i, n := range h.Counts {
+		total += n
+		if i+1 >= len(bounds) || float64(i) < next {
+			continue
+		}
+		next += step
+		if !math.IsInf(bounds[i+1], 1) {
+			p.b = append(append(p.b, name...), `_bucket{le="`...)
+			p.b = appendUint(appendShort(p.b, bounds[i+1]), `"}`, total)
+		}
+	}
+	p.b = append(append(p.b, name...), `_bucket{le="+Inf"`...)
+	p.b = appendUint(p.b, "}", total)
+}

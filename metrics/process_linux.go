@@ -1,0 +1,305 @@
+package metrics
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log"
+	"math"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// userHZ is the kernel's unit of processor time, the same on all architectures.
+const userHZ = 100
+
+// procReader reads the files of /proc, one scrape at a time. Files are read to the
+// same buffer; each fault is logged once, for it will not go away.
+type procReader struct {
+	mu       sync.Mutex
+	buf      []byte
+	faults   map[string]bool
+	started  uint64 // seconds, 0 until known
+	cgroup   string // folder of the pressure files, "" if there is none
+	pressure [len(pressureFiles)][2]uint64
+	searched bool
+}
+
+var proc = procReader{}
+
+var errMalformed = errors.New("unexpected contents")
+
+// read returns the file's bytes, until the next read.
+func (r *procReader) read(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if r.buf == nil {
+		r.buf = make([]byte, 8<<10)
+	}
+	n := 0
+	for {
+		m, err := f.Read(r.buf[n:])
+		n += m
+		if err == io.EOF {
+			return r.buf[:n], nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if n == len(r.buf) {
+			r.buf = append(r.buf, make([]byte, n)...)
+		}
+	}
+}
+
+func (r *procReader) fault(name string, err error) {
+	if r.faults[name] {
+		return
+	}
+	if r.faults == nil {
+		r.faults = map[string]bool{}
+	}
+	r.faults[name] = true
+	log.Printf("ERROR: metrics: %s: %s; its metrics are left out or zero", name, err)
+}
+
+func (p *page) appendProcMetrics() {
+	proc.mu.Lock()
+	defer proc.mu.Unlock()
+	if err := p.stat(&proc); err != nil {
+		proc.fault("/proc/self/stat", err)
+		return
+	}
+	if err := p.status(&proc); err != nil {
+		proc.fault("/proc/self/status", err)
+	}
+	p.io(&proc)
+	if err := p.pressures(&proc); err != nil {
+		proc.fault("pressure", err)
+	}
+}
+
+// Fields of /proc/self/stat, counted from the state, which follows the command.
+const (
+	statMinorFaults = 7
+	statMajorFaults = 9
+	statUserTime    = 11
+	statSystemTime  = 12
+	statThreads     = 17
+	statStarted     = 19
+	statVirtual     = 20
+	statResident    = 21
+)
+
+func (p *page) stat(r *procReader) error {
+	data, err := r.read("/proc/self/stat")
+	if err != nil {
+		return err
+	}
+	var fields [statResident + 1]uint64
+	data = data[bytes.LastIndexByte(data, ')')+1:]
+	for i := range fields {
+		var field []byte
+		data = bytes.TrimLeft(data, " ")
+		field, data, _ = bytes.Cut(data, []byte(" "))
+		if len(field) == 0 {
+			return errMalformed
+		}
+		fields[i] = number(field) // those asked for are never negative
+	}
+	if r.started == 0 {
+		if r.started, err = r.startSeconds(fields[statStarted]); err != nil {
+			return err
+		}
+	}
+	user, system := fields[statUserTime], fields[statSystemTime]
+	p.float("process_cpu_seconds_system_total", "counter", float64(system)/userHZ)
+	p.float("process_cpu_seconds_total", "counter", float64(user+system)/userHZ)
+	p.float("process_cpu_seconds_user_total", "counter", float64(user)/userHZ)
+	p.uint("process_major_pagefaults_total", "counter", fields[statMajorFaults])
+	p.uint("process_minor_pagefaults_total", "counter", fields[statMinorFaults])
+	p.uint("process_num_threads", "gauge", fields[statThreads])
+	p.uint("process_resident_memory_bytes", "gauge", fields[statResident]*uint64(os.Getpagesize()))
+	p.uint("process_start_time_seconds", "gauge", r.started)
+	p.uint("process_virtual_memory_bytes", "gauge", fields[statVirtual])
+	return nil
+}
+
+// startSeconds adds what passed since the machine started to when it started.
+func (r *procReader) startSeconds(ticks uint64) (uint64, error) {
+	data, err := r.read("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	booted, ok := field(data, "btime ")
+	if !ok {
+		return 0, errMalformed
+	}
+	return booted + ticks/userHZ, nil
+}
+
+func (p *page) status(r *procReader) error {
+	data, err := r.read("/proc/self/status")
+	if err != nil {
+		return err
+	}
+	for _, m := range statusFields {
+		kib, _ := field(data, m[0])
+		p.uint(m[1], "gauge", kib*1024)
+	}
+	return nil
+}
+
+var statusFields = [...][2]string{
+	{"VmPeak:", "process_virtual_memory_peak_bytes"},
+	{"VmHWM:", "process_resident_memory_peak_bytes"},
+	{"RssAnon:", "process_resident_memory_anon_bytes"},
+	{"RssFile:", "process_resident_memory_file_bytes"},
+	{"RssShmem:", "process_resident_memory_shared_bytes"},
+}
+
+// io writes zeros if the file may not be read, as in some containers.
+func (p *page) io(r *procReader) {
+	data, err := r.read("/proc/self/io")
+	if err != nil {
+		r.fault("/proc/self/io", err)
+	}
+	for _, m := range ioFields {
+		n, _ := field(data, m[0])
+		p.uint(m[1], "gauge", n)
+	}
+}
+
+var ioFields = [...][2]string{
+	{"rchar:", "process_io_read_bytes_total"},
+	{"wchar:", "process_io_written_bytes_total"},
+	{"syscr:", "process_io_read_syscalls_total"},
+	{"syscw:", "process_io_write_syscalls_total"},
+	{"read_bytes:", "process_io_storage_read_bytes_total"},
+	{"write_bytes:", "process_io_storage_written_bytes_total"},
+}
+
+var pressureFiles = [...]struct{ file, waiting, stalled string }{
+	{"cpu.pressure", "process_pressure_cpu_waiting_seconds_total", "process_pressure_cpu_stalled_seconds_total"},
+	{"io.pressure", "process_pressure_io_waiting_seconds_total", "process_pressure_io_stalled_seconds_total"},
+	{"memory.pressure", "process_pressure_memory_waiting_seconds_total", "process_pressure_memory_stalled_seconds_total"},
+}
+
+// pressures writes how long the process' control group waited since the first
+// scrape. Without version 2 of control groups there is nothing to write.
+func (p *page) pressures(r *procReader) error {
+	first := !r.searched
+	if first {
+		r.searched = true
+		r.cgroup = r.findCgroup()
+	}
+	if r.cgroup == "" {
+		return nil
+	}
+	var now [len(pressureFiles)][2]uint64
+	for i, f := range pressureFiles {
+		data, err := r.read(r.cgroup + "/" + f.file)
+		if err != nil {
+			r.cgroup = ""
+			return err
+		}
+		now[i] = [2]uint64{total(data, "some "), total(data, "full ")}
+	}
+	if first {
+		r.pressure = now
+	}
+	for i, f := range pressureFiles {
+		p.float(f.waiting, "counter", float64(now[i][0]-r.pressure[i][0])/1e6)
+		p.float(f.stalled, "counter", float64(now[i][1]-r.pressure[i][1])/1e6)
+	}
+	return nil
+}
+
+// findCgroup joins where groups are mounted with which group this process is in.
+func (r *procReader) findCgroup() string {
+	groups, err := r.read("/proc/self/cgroup")
+	if err != nil {
+		return ""
+	}
+	group := ""
+	for line := range strings.Lines(string(groups)) {
+		if rest, ok := strings.CutPrefix(line, "0::"); ok {
+			group = strings.TrimSpace(rest)
+		}
+	}
+	if group == "" {
+		return ""
+	}
+	mounts, _ := r.read("/proc/self/mountinfo")
+	for line := range strings.Lines(string(mounts)) {
+		before, after, _ := strings.Cut(line, " - ")
+		if fields := strings.Fields(before); strings.HasPrefix(after, "cgroup2 ") && len(fields) > 4 {
+			return strings.TrimSuffix(path.Join(fields[4], group), "/")
+		}
+	}
+	return strings.TrimSuffix(path.Join("/sys/fs/cgroup", group), "/")
+}
+
+func (p *page) appendFDMetrics() {
+	proc.mu.Lock()
+	defer proc.mu.Unlock()
+	limits, err := proc.read("/proc/self/limits")
+	if err != nil {
+		proc.fault("/proc/self/limits", err)
+		return
+	}
+	limit, ok := field(limits, "Max open files ")
+	if !ok {
+		limit = math.MaxUint64 // unlimited
+	}
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		proc.fault("/proc/self/fd", err)
+		return
+	}
+	p.uint("process_max_fds", "gauge", limit)
+	p.uint("process_open_fds", "gauge", uint64(len(open)))
+}
+
+// field finds the number behind a key at the beginning of a line.
+func field(data []byte, key string) (uint64, bool) {
+	for len(data) > 0 {
+		line := data
+		if i := bytes.IndexByte(data, '\n'); i >= 0 {
+			line, data = data[:i], data[i+1:]
+		} else {
+			data = nil
+		}
+		if len(line) >= len(key) && string(line[:len(key)]) == key {
+			line = bytes.TrimLeft(line[len(key):], " \t")
+			return number(line), len(line) > 0 && '0' <= line[0] && line[0] <= '9'
+		}
+	}
+	return 0, false
+}
+
+// total finds the microseconds of a line of a pressure file.
+func total(data []byte, key string) uint64 {
+	at := bytes.Index(data, []byte(key))
+	if at < 0 {
+		return 0
+	}
+	at += max(0, bytes.Index(data[at:], []byte("total=")))
+	return number(data[at+len("total="):])
+}
+
+// number is the decimal number that text begins with, 0 if there is none.
+func number(text []byte) uint64 {
+	end := 0
+	for end < len(text) && '0' <= text[end] && text[end] <= '9' {
+		end++
+	}
+	n, _ := strconv.ParseUint(string(text[:end]), 10, 64)
+	return n
+}

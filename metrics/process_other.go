@@ -1,0 +1,7 @@
+//go:build !linux
+
+package metrics
+
+func (p *page) appendProcMetrics() {}
+
+func (p *page) appendFDMetrics() {}

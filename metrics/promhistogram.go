@@ -1,0 +1,144 @@
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// PrometheusHistogramDefaultBuckets are the bounds of a PrometheusHistogram that
+// was given none. They suit a web server; others do better with their own.
+var PrometheusHistogramDefaultBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+
+// PrometheusHistogram counts non-negative values in buckets with given upper bounds.
+// Each bucket includes the ones before it, and the last one, +Inf, all values:
+//
+//	name_bucket{labels,le="0.5"} 3
+//	name_bucket{labels,le="+Inf"} 4
+//	name_sum{labels} 7.25
+//	name_count{labels} 4
+//
+// What is written in one scrape was true at one moment.
+type PrometheusHistogram struct {
+	named
+	bounds []float64 // rising, without +Inf
+	lines  []string  // what stands before the figures: each bucket, +Inf, sum, count
+
+	mu      sync.Mutex
+	buckets []uint64 // one for each bound, and one for what is above
+	count   uint64
+	sum     float64
+}
+
+func newPrometheusHistogram(name string, bounds []float64) *PrometheusHistogram {
+	if err := ValidateBuckets(bounds); err != nil {
+		panic(fmt.Errorf("BUG: histogram %q: %w", name, err))
+	}
+	if last := len(bounds) - 1; math.IsInf(bounds[last], +1) {
+		bounds = bounds[:last]
+	}
+	h := &PrometheusHistogram{
+		named:   named{name},
+		bounds:  slices.Clone(bounds),
+		buckets: make([]uint64, len(bounds)+1),
+		lines:   make([]string, 0, len(bounds)+3),
+	}
+	prefix, end := withTag(suffixed(name, "_bucket"), `le="`)
+	for _, bound := range bounds {
+		h.lines = append(h.lines, prefix+strconv.FormatFloat(bound, 'g', -1, 64)+end)
+	}
+	h.lines = append(h.lines, prefix+"+Inf"+end, suffixed(name, "_sum"), suffixed(name, "_count"))
+	return h
+}
+
+// Update counts v. NaN and negative values are ignored.
+func (h *PrometheusHistogram) Update(v float64) {
+	if !(v >= 0) {
+		return
+	}
+	i := 0
+	for i < len(h.bounds) && v > h.bounds[i] {
+		i++
+	}
+	h.mu.Lock()
+	h.buckets[i]++
+	h.count++
+	h.sum += v
+	h.mu.Unlock()
+}
+
+// UpdateDuration counts the seconds since start.
+func (h *PrometheusHistogram) UpdateDuration(start time.Time) {
+	h.Update(time.Since(start).Seconds())
+}
+
+// Reset forgets all values.
+func (h *PrometheusHistogram) Reset() {
+	h.mu.Lock()
+	clear(h.buckets)
+	h.count, h.sum = 0, 0
+	h.mu.Unlock()
+}
+
+func (h *PrometheusHistogram) typeName() string { return "histogram" }
+
+func (h *PrometheusHistogram) appendTo(dst []byte) []byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	upToHere := uint64(0)
+	for i, n := range h.buckets {
+		upToHere += n
+		dst = appendUint(dst, h.lines[i], upToHere)
+	}
+	sum := len(h.buckets)
+	return appendUint(appendNumber(dst, h.lines[sum], h.sum), h.lines[sum+1], h.count)
+}
+
+// ValidateBuckets tells what is wrong with the upper bounds of a PrometheusHistogram.
+func ValidateBuckets(upperBounds []float64) error {
+	if len(upperBounds) == 0 {
+		return errNoBounds
+	}
+	for i := range len(upperBounds) - 1 {
+		if upperBounds[i] >= upperBounds[i+1] {
+			return fmt.Errorf("%w: %v before %v", errBoundsDoNotRise, upperBounds[i], upperBounds[i+1])
+		}
+	}
+	return nil
+}
+
+var (
+	errNoBounds        = errors.New("a histogram needs at least one upper bound")
+	errBoundsDoNotRise = errors.New("upper bounds must rise strictly")
+)
+
+// LinearBuckets returns count bounds: start, start+width and so on. It panics if
+// they are none or do not rise.
+func LinearBuckets(start, width float64, count int) []float64 {
+	return grownBuckets(start, count, func(bound float64) float64 { return bound + width })
+}
+
+// ExponentialBuckets returns count bounds: start, start*factor and so on. It panics
+// if they are none, or not positive, or do not rise.
+func ExponentialBuckets(start, factor float64, count int) []float64 {
+	if factor <= 1 || start <= 0 {
+		panic(fmt.Errorf("BUG: exponential buckets need a start above 0 and a factor above 1; got %v and %v", start, factor))
+	}
+	return grownBuckets(start, count, func(bound float64) float64 { return bound * factor })
+}
+
+func grownBuckets(bound float64, count int, next func(float64) float64) []float64 {
+	bounds := make([]float64, max(count, 0))
+	for i := range bounds {
+		bounds[i] = bound
+		bound = next(bound)
+	}
+	if err := ValidateBuckets(bounds); err != nil {
+		panic(fmt.Errorf("BUG: %w", err))
+	}
+	return bounds
+}

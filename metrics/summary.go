@@ -1,0 +1,296 @@
+package metrics
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Summary tells quantiles of the values of the last minutes, and the sum and count
+// of all:
+//
+//	name{labels,quantile="0.5"} 1.5
+//	name_sum{labels} 7.25
+//	name_count{labels} 4
+//
+// A quantile is taken from a sample of at most 1,000 values. Two samples overlap by
+// half a window: while one is shown, the next one fills. A summary without values
+// has no samples, no timer and no lines.
+type Summary struct {
+	named
+	spec   *summarySpec
+	mu     sync.Mutex
+	count  uint64
+	sum    float64
+	recent *recent // nil while there are no values in the window
+}
+
+// summarySpec is what a summary was asked for; shared, immutable.
+type summarySpec struct {
+	window    time.Duration
+	quantiles []float64
+	sorted    []quantile // as they are written: in the order of their texts
+}
+
+type quantile struct {
+	phi  float64
+	text string // 0.5"} and a space
+}
+
+const defaultSummaryWindow = 5 * time.Minute
+
+var defaultSummarySpec = summarySpec{
+	window:    defaultSummaryWindow,
+	quantiles: []float64{0.5, 0.9, 0.97, 0.99, 1},
+	sorted:    []quantile{{0.5, `0.5"`}, {0.9, `0.9"`}, {0.97, `0.97"`}, {0.99, `0.99"`}, {1, `1"`}},
+}
+
+// newSummarySpec panics, naming the summary, if a quantile is none.
+func newSummarySpec(name string, window time.Duration, quantiles []float64) *summarySpec {
+	if window == defaultSummarySpec.window && slices.Equal(quantiles, defaultSummarySpec.quantiles) {
+		return &defaultSummarySpec
+	}
+	spec := &summarySpec{window: window, quantiles: slices.Clone(quantiles)}
+	for _, phi := range quantiles {
+		if phi < 0 || phi > 1 {
+			panic(fmt.Errorf("BUG: summary %q: quantile %v is outside [0, 1]", name, phi))
+		}
+		spec.sorted = append(spec.sorted, quantile{phi, strconv.FormatFloat(phi, 'g', -1, 64) + `"`})
+	}
+	slices.SortFunc(spec.sorted, func(a, b quantile) int { return strings.Compare(a.text, b.text) })
+	for i := 1; i < len(spec.sorted); i++ {
+		if spec.sorted[i-1].text == spec.sorted[i].text {
+			panic(fmt.Errorf("BUG: summary %q: quantile %v is given twice", name, spec.sorted[i].phi))
+		}
+	}
+	return spec
+}
+
+// recent is the part of a summary that exists while there are values in the window.
+type recent struct {
+	shown, next *reservoir
+	rotation    *time.Timer
+	values      []float64 // of the quantiles, in the order of spec.sorted
+	stale       bool      // the values no longer tell what is in shown
+}
+
+// Update adds v.
+func (sm *Summary) Update(v float64) {
+	sm.mu.Lock()
+	r := sm.recent
+	if r == nil {
+		r = sm.begin()
+	}
+	if r.shown.add(v) {
+		r.stale = true
+	}
+	r.next.add(v)
+	sm.sum += v
+	sm.count++
+	sm.mu.Unlock()
+}
+
+// UpdateDuration adds the seconds since start.
+func (sm *Summary) UpdateDuration(start time.Time) { sm.Update(time.Since(start).Seconds()) }
+
+func (sm *Summary) begin() *recent {
+	r := &recent{shown: newReservoir(), next: newReservoir(), values: make([]float64, len(sm.spec.sorted))}
+	sm.recent = r
+	if half := sm.spec.window / 2; half > 0 {
+		r.rotation = time.AfterFunc(half, func() { sm.rotate(r) })
+	}
+	return r
+}
+
+// rotate shows the sample that has filled for half a window, and begins another. If
+// there is nothing to show it ends the timer, which the next value starts again.
+func (sm *Summary) rotate(r *recent) {
+	sm.mu.Lock()
+	defer sm.mu.Unlock()
+	if sm.recent != r {
+		return
+	}
+	if r.next.count == 0 {
+		sm.recent = nil
+		return
+	}
+	r.shown, r.next = r.next, r.shown
+	r.next.reset()
+	r.stale = true
+	r.rotation.Reset(sm.spec.window / 2)
+}
+
+// stop ends the timer of a summary that no set shows any more.
+func (sm *Summary) stop() {
+	sm.mu.Lock()
+	defer sm.mu.Unlock()
+	if sm.recent != nil && sm.recent.rotation != nil {
+		sm.recent.rotation.Stop()
+	}
+	sm.recent = nil
+}
+
+func (sm *Summary) typeName() string { return "summary" }
+
+func (sm *Summary) appendTo(dst []byte) []byte {
+	sm.mu.Lock()
+	count, sum := sm.count, sm.sum
+	sm.mu.Unlock()
+	if count == 0 {
+		return dst
+	}
+	dst = appendNumber(appendSuffixed(dst, sm.name, "_sum"), "", sum)
+	return appendUint(appendSuffixed(dst, sm.name, "_count"), "", count)
+}
+
+func appendSuffixed(dst []byte, name, suffix string) []byte {
+	f := family(name)
+	return append(append(append(dst, f...), suffix...), name[len(f):]...)
+}
+
+// quantileLines are the lines of a summary that the order of a family puts before
+// all others.
+type quantileLines Summary
+
+func (q *quantileLines) typeName() string { return "summary" }
+
+func (q *quantileLines) appendTo(dst []byte) []byte {
+	sm := (*Summary)(q)
+	sm.mu.Lock()
+	defer sm.mu.Unlock()
+	r := sm.recent
+	if r == nil {
+		return dst
+	}
+	if r.stale {
+		r.shown.quantiles(r.values, sm.spec.sorted)
+		r.stale = false
+	}
+	base, separator := openLabels(sm.name)
+	for i, q := range sm.spec.sorted {
+		if !math.IsNaN(r.values[i]) {
+			dst = append(append(append(append(dst, base...), separator...), `quantile="`...), q.text...)
+			dst = appendFloat(dst, "}", r.values[i])
+		}
+	}
+	return dst
+}
+
+// reservoir is a sample of at most 1,000 of all values it was given, each with the
+// same chance. The same values give the same sample: its random numbers begin with
+// the same seed.
+type reservoir struct {
+	values   []float64
+	sorted   []float64 // the values, once somebody asked for quantiles
+	changes  []change  // since then; too many of them and sorted begins anew
+	count    uint64
+	min, max float64
+	random   uint32
+}
+
+// change is one value of the sample that another took the place of.
+type change struct{ from, to float64 }
+
+const (
+	sampleMax  = 1000
+	changesMax = 32 // above it sorting anew is cheaper
+)
+
+func newReservoir() *reservoir {
+	r := &reservoir{}
+	r.reset()
+	return r
+}
+
+func (r *reservoir) reset() {
+	*r = reservoir{
+		values: r.values[:0], sorted: r.sorted[:0], changes: r.changes[:0],
+		min: math.Inf(1), max: math.Inf(-1), random: 1,
+	}
+}
+
+// add tells whether a quantile may have changed.
+func (r *reservoir) add(v float64) bool {
+	moved := false
+	if v > r.max {
+		r.max, moved = v, true
+	}
+	if v < r.min {
+		r.min, moved = v, true
+	}
+	r.count++
+	if len(r.values) < sampleMax {
+		r.values = append(r.values, v)
+		return true
+	}
+	// xorshift, scaled to [0, count) without a division
+	x := r.random
+	x ^= x << 13
+	x ^= x >> 17
+	x ^= x << 5
+	r.random = x
+	i := uint64(x) * uint64(uint32(r.count)) >> 32
+	if i >= sampleMax {
+		return moved
+	}
+	if len(r.sorted) < sampleMax {
+		r.sorted = r.sorted[:0] // it was taken before the sample was full
+	} else if len(r.changes) <= changesMax {
+		r.changes = append(r.changes, change{r.values[i], v})
+	}
+	r.values[i] = v
+	return true
+}
+
+// quantiles sets dst to the quantiles asked for; NaN if there are no values.
+func (r *reservoir) quantiles(dst []float64, asked []quantile) {
+	r.sort()
+	for i, q := range asked {
+		switch {
+		case len(r.sorted) == 0 || math.IsNaN(q.phi):
+			dst[i] = math.NaN()
+		case q.phi <= 0:
+			dst[i] = r.min
+		case q.phi >= 1:
+			dst[i] = r.max
+		default:
+			dst[i] = r.sorted[int(q.phi*float64(len(r.sorted)-1)+0.5)]
+		}
+	}
+}
+
+// sort brings sorted up to date: by moving a few values, or from nothing.
+func (r *reservoir) sort() {
+	added := r.values[min(len(r.sorted), len(r.values)):]
+	if len(r.changes) > changesMax || len(added) > changesMax {
+		r.sorted = append(r.sorted[:0], r.values...)
+		slices.Sort(r.sorted)
+		r.changes = r.changes[:0]
+		return
+	}
+	for _, v := range added {
+		at, _ := slices.BinarySearch(r.sorted, v)
+		r.sorted = slices.Insert(r.sorted, at, v)
+	}
+	for _, c := range r.changes {
+		move(r.sorted, c.from, c.to)
+	}
+	r.changes = r.changes[:0]
+}
+
+// move replaces from by to in sorted, shifting only what lies between.
+func move(sorted []float64, from, to float64) {
+	i, _ := slices.BinarySearch(sorted, from)
+	j, _ := slices.BinarySearch(sorted, to)
+	if j > i {
+		j--
+		copy(sorted[i:j], sorted[i+1:j+1])
+	} else {
+		copy(sorted[j+1:i+1], sorted[j:i])
+	}
+	sorted[j] = to
+}

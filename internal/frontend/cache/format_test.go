@@ -78,6 +78,25 @@ func reseal(m []byte) []byte {
 	return m
 }
 
+func TestFieldsOfManifestsAreChecked(t *testing.T) {
+	m := appendManifest(nil, "key", someExtents())
+	refused := 0
+	for i := 12; i < len(m); i++ {
+		for _, x := range []byte{1, 0x7F, 0x80, 0xFF} {
+			bad := bytes.Clone(m)
+			bad[i] ^= x
+			if extents, err := decodeManifest(reseal(bad), "key"); err != nil {
+				refused++
+			} else {
+				check(t, len(extents) == 2 && extents[0].startMS <= extents[0].endMS, "%+v", extents)
+			}
+		}
+		_, err := decodeManifest(reseal(m[:i]), "key")
+		check(t, err != nil, "cut at %d", i)
+	}
+	check(t, refused > 50, "only %d were refused", refused)
+}
+
 func FuzzDecodeManifest(f *testing.F) {
 	f.Add(appendManifest(nil, "key", someExtents()), true)
 	f.Add(appendManifest(nil, "", nil), false)

@@ -222,13 +222,13 @@ func TestAServerThatIsDownCostsItsKeysOnly(t *testing.T) {
 			_, _ = io.WriteString(conn, "END\r\n")
 		}
 	})
-	m, err := NewMemcached(MemcachedOptions{Addresses: []string{hanging, working}, ServerFailures: 3, ServerBackoff: time.Hour}, quiet)
+	m, err := NewMemcached(MemcachedOptions{Addresses: []string{hanging, working}, ServerFailures: 3, ServerBackoff: time.Hour, Timeout: 600 * time.Millisecond}, quiet)
 	check(t, err == nil, "new: %v", err)
 	defer m.Close()
 	var failed, unavailable, missed int
 	begin := time.Now()
 	for i := range 200 {
-		ctx, cancel := context.WithTimeout(context.Background(), 150*time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), 700*time.Millisecond)
 		_, _, err := m.Get(ctx, storeKey(fmt.Sprint(i)))
 		cancel()
 		switch {
@@ -242,7 +242,7 @@ func TestAServerThatIsDownCostsItsKeysOnly(t *testing.T) {
 	}
 	check(t, failed == 3 && asked.Load() == 3, "%d failures, asked %d times", failed, asked.Load())
 	check(t, missed > 60 && unavailable > 60, "%d of the one that works, %d left alone", missed, unavailable)
-	check(t, time.Since(begin) < 5*time.Second, "took %s", time.Since(begin))
+	check(t, time.Since(begin) < 30*time.Second, "took %s", time.Since(begin))
 }
 
 func TestOperationsOnAMemcachedThatHangsAreBounded(t *testing.T) {
@@ -261,7 +261,7 @@ func TestOperationsOnAMemcachedThatHangsAreBounded(t *testing.T) {
 			begin := time.Now()
 			_, _, err := m.Get(ctx, fmt.Sprint(i))
 			check(t, errors.Is(err, context.DeadlineExceeded), "get: %v", err)
-			check(t, time.Since(begin) < 2*time.Second, "took %s", time.Since(begin))
+			check(t, time.Since(begin) < 20*time.Second, "took %s", time.Since(begin))
 		})
 	}
 	wait.Wait()

@@ -17,6 +17,7 @@ import (
 	"github.com/ferula-io/ferula/internal/query/promql"
 	"github.com/ferula-io/ferula/internal/role"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
+	"github.com/ferula-io/ferula/internal/wire/remoteread"
 )
 
 // duration is a flag in Prometheus' notation: 15d, 1h30m.
@@ -69,6 +70,10 @@ type serveCommand struct {
 	MaxBlockDuration duration `name:"storage.tsdb.max-block-duration" default:"0s" hidden:"" help:"Maximum duration compacted blocks may span; a tenth of the retention by default."`
 	WALSegmentSize   size     `name:"storage.tsdb.wal-segment-size" default:"0" hidden:"" help:"Size at which to split the write-ahead log's files, 10MB to 256MB."`
 	WALCompression   string   `name:"storage.tsdb.wal-compression-type" enum:"snappy,zstd,none" default:"snappy" hidden:"" help:"Compression of the write-ahead log (${enum})."`
+
+	ReadConcurrentLimit int `name:"storage.remote.read-concurrent-limit" default:"10" help:"Maximum number of concurrent remote read calls. 0 means no limit."`
+	ReadSampleLimit     int `name:"storage.remote.read-sample-limit" default:"50000000" help:"Maximum number of samples of a remote read query that is answered with samples. 0 means no limit. It does not apply to streamed chunks."`
+	ReadMaxBytesInFrame int `name:"storage.remote.read-max-bytes-in-frame" default:"1048576" help:"Maximum number of bytes in a frame of streamed chunks, beyond which a series is split. 0 means no limit. Clients have one too."`
 
 	LookbackDelta  duration `name:"query.lookback-delta" default:"5m" help:"The maximum lookback duration for retrieving metrics during expression evaluations."`
 	QueryTimeout   duration `name:"query.timeout" default:"2m" help:"Maximum time a query may take before being aborted."`
@@ -160,6 +165,11 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 		},
 		Scrape: scrape.Options{DiscoveryReloadInterval: time.Duration(c.DiscoveryReloadInterval)},
 		Write:  remotewrite.Options{},
+		Read: remoteread.Options{
+			ConcurrentMax: c.ReadConcurrentLimit,
+			SamplesMax:    c.ReadSampleLimit,
+			FrameBytesMax: c.ReadMaxBytesInFrame,
+		},
 	}
 	for _, list := range c.Features {
 		for name := range strings.SplitSeq(list, ",") {

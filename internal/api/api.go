@@ -80,6 +80,7 @@ type Options struct {
 	Gatherer  prometheus.Gatherer // read for status/tsdb's chunk count
 
 	RemoteWrite http.Handler
+	RemoteRead  http.Handler
 
 	Config      func() config.Config
 	Flags       map[string]string
@@ -183,6 +184,9 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	}
 	if a.opts.RemoteWrite != nil {
 		mux.Handle("POST "+prefix+"/write", a.metrics.instrument("/write", a.opts.Ready(a.opts.RemoteWrite)))
+	}
+	if a.opts.RemoteRead != nil {
+		mux.Handle("POST "+prefix+"/read", a.metrics.instrument("/read", a.opts.Ready(a.opts.RemoteRead)))
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/query/promql"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
+	"github.com/ferula-io/ferula/internal/wire/remoteread"
 )
 
 // ServeOptions are what `ferula serve` runs with.
@@ -32,6 +33,7 @@ type ServeOptions struct {
 	Query      promql.Options
 	Scrape     scrape.Options
 	Write      remotewrite.Options
+	Read       remoteread.Options // its external labels are those of the configuration
 
 	Flags    map[string]string // as status/flags shows them
 	LogLevel *promslog.Level   // changed by runtime.log_level; may be nil

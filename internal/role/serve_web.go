@@ -5,10 +5,12 @@ import (
 	"net/url"
 
 	"github.com/alecthomas/units"
+	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/api"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ui"
+	"github.com/ferula-io/ferula/internal/wire/remoteread"
 )
 
 func sizeText(bytes int64) string { return units.Base2Bytes(bytes).String() }
@@ -19,6 +21,8 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	if err != nil {
 		return nil, err
 	}
+	read := s.opts.Read
+	read.ExternalLabels = func() labels.Labels { return s.config.current().GlobalConfig.ExternalLabels }
 	// The API has a mux of its own, so that an unknown endpoint or method is
 	// answered 404 or 405 and does not fall through to the page.
 	endpoints := http.NewServeMux()
@@ -31,6 +35,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Status:        s.store,
 		Gatherer:      s.reg,
 		RemoteWrite:   remotewrite.NewHandler(s.opts.Write, s.store, s.opts.Logger.With("component", "remote write"), s.reg),
+		RemoteRead:    remoteread.NewServer(read, s.store, s.opts.Logger.With("component", "remote read"), s.reg),
 		Config:        s.config.current,
 		Flags:         s.opts.Flags,
 		BuildInfo:     buildInfo(),

@@ -1,0 +1,53 @@
+package remoteread
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// The other form of an answer, before compression:
+//
+//	response  (0x0A uvarint(len) result)*          one a query
+//	result    (0x0A uvarint(len) series)*
+//	series    label set  (0x12 uvarint(len) float | 0x22 uvarint(len) histogram)*
+//	float     0x09 value, 8 bytes little endian  0x10 uvarint(time)
+//
+// Values of 0 are written although proto3 would leave them out, as Prometheus
+// does: left out, -0 would be read as 0, and the length of a series would depend
+// on its values.
+
+// Within these times, both inclusive and in ms, every float takes FloatBytes:
+// from 1971 to 2109.
+const (
+	FloatFromMS = 1 << 35
+	FloatToMS   = 1<<42 - 1
+	FloatBytes  = 2 + 9 + 1 + 6
+)
+
+// FloatSize is what AppendFloat appends for that time.
+func FloatSize(timeMS int64) int { return 2 + 9 + 1 + uvarintLen(uint64(timeMS)) }
+
+// AppendFloat appends one float sample of a series, its field's tag included.
+func AppendFloat(dst []byte, timeMS int64, v float64) []byte {
+	dst = append(dst, 2<<3|wireBytes, byte(9+1+uvarintLen(uint64(timeMS))), 1<<3|wireFixed64)
+	dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(v))
+	return binary.AppendUvarint(append(dst, 2<<3|wireVarint), uint64(timeMS))
+}
+
+// AppendHistogramHead appends the tag and length of a histogram of size bytes,
+// which the caller appends next.
+func AppendHistogramHead(dst []byte, size int) []byte {
+	return binary.AppendUvarint(append(dst, 4<<3|wireBytes), uint64(size))
+}
+
+// HistogramSize is the length of a histogram field whose message has size bytes.
+func HistogramSize(size int) int { return 1 + uvarintLen(uint64(size)) + size }
+
+// AppendMessageHead appends the tag and length of a result within a response, or
+// of a series within a result: both have field number 1.
+func AppendMessageHead(dst []byte, size uint64) []byte {
+	return binary.AppendUvarint(append(dst, 1<<3|wireBytes), size)
+}
+
+// MessageSize is the length of a message field whose message has size bytes.
+func MessageSize(size uint64) uint64 { return 1 + uint64(uvarintLen(size)) + size }

@@ -1,0 +1,71 @@
+package remoteread
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/bufpool"
+)
+
+// writeBytes is how much is written at once. net/http makes two system calls of
+// every write, so that 64 KiB cost four times as many.
+const writeBytes = 256 << 10
+
+var buffers = bufpool.New(writeBytes+16<<10, 4<<20)
+
+// sink collects an answer and writes it when enough has come together. Each write
+// has a deadline of its own: a reader that stalls frees its place.
+type sink struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	timeout time.Duration
+	pooled  *[]byte
+	buf     []byte
+	begun   bool // something was written: the status is out
+	written int64
+}
+
+func newSink(w http.ResponseWriter, timeout time.Duration) *sink {
+	s := &sink{w: w, control: http.NewResponseController(w), timeout: timeout, pooled: buffers.Get()}
+	s.buf = *s.pooled
+	return s
+}
+
+// free gives the buffer back.
+func (s *sink) free() {
+	*s.pooled = s.buf
+	s.buf = nil
+	buffers.Put(s.pooled)
+}
+
+// room makes sure that n more bytes fit, as far as possible without growing.
+func (s *sink) room(n int) error {
+	if len(s.buf) == 0 || len(s.buf)+n <= writeBytes {
+		return nil
+	}
+	return s.flush()
+}
+
+func (s *sink) flush() error {
+	s.begun = true
+	_ = s.control.SetWriteDeadline(time.Now().Add(s.timeout)) // a test's writer has none
+	n, err := s.w.Write(s.buf)
+	s.written += int64(n)
+	s.buf = s.buf[:0]
+	if err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	return nil
+}
+
+// end writes what is left, and takes the deadline away from the connection.
+func (s *sink) end() error {
+	if len(s.buf) > 0 {
+		if err := s.flush(); err != nil {
+			return err
+		}
+	}
+	_ = s.control.SetWriteDeadline(time.Time{})
+	return nil
+}

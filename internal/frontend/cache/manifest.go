@@ -138,7 +138,7 @@ func decodeManifest(src []byte, key string) ([]extent, error) {
 		return nil, errCollision
 	}
 	count := d.uvarint()
-	if count > manifestExtents {
+	if d.failed || count > manifestExtents {
 		return nil, fmt.Errorf("manifest: %d extents: %w", count, errCorrupt)
 	}
 	extents := make([]extent, 0, count)

@@ -3,6 +3,8 @@ module github.com/ferula-io/ferula/bench
 go 1.26.0
 
 require (
+	github.com/VictoriaMetrics/metrics v1.44.0
+	github.com/ferula-io/ferula/metrics v0.0.0
 	github.com/ferula-io/ferula/promjson v0.0.0
 	github.com/google/pprof v0.0.0-20260906184651-6331bc6350fe
 	github.com/json-iterator/go v1.1.12
@@ -110,6 +112,8 @@ require (
 	github.com/prometheus/sigv4 v0.5.0 // indirect
 	github.com/puzpuzpuz/xsync/v4 v4.5.0 // indirect
 	github.com/stretchr/testify v1.12.1 // indirect
+	github.com/valyala/fastrand v1.1.0 // indirect
+	github.com/valyala/histogram v1.2.0 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/collector/component v1.66.0 // indirect
@@ -160,3 +164,5 @@ require (
 )
 
 replace github.com/ferula-io/ferula/promjson => ../promjson
+
+replace github.com/ferula-io/ferula/metrics => ../metrics

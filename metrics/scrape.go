@@ -23,10 +23,12 @@ type Set struct {
 	writers atomic.Pointer[[]func(w io.Writer)] // copied on write
 	page    atomic.Pointer[page]                // nil while a scrape uses it
 
+	lastSpec atomic.Pointer[summarySpec]
+
 	mu      sync.Mutex
 	index   index
 	metrics []metric            // of which the first ordered are in order
-	ordered int                 //
+	ordered int
 	gone    map[metric]struct{} // removed, but still in metrics
 }
 

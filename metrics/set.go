@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
+	"math/bits"
 	"slices"
 	"time"
 )
@@ -102,7 +103,20 @@ func (s *Set) NewSummary(name string) *Summary {
 // NewSummaryExt registers a new summary with this window and these quantiles. It
 // panics if one of them is outside [0, 1].
 func (s *Set) NewSummaryExt(name string, window time.Duration, quantiles []float64) *Summary {
-	return register(s, &Summary{named: named{checked(name)}, spec: newSummarySpec(name, window, quantiles)})
+	return register(s, &Summary{named: named{checked(name)}, spec: s.summarySpec(name, window, quantiles)})
+}
+
+// summarySpec shares what a summary was asked for with the one made before it, which
+// in most programs was asked for the same.
+func (s *Set) summarySpec(name string, window time.Duration, quantiles []float64) *summarySpec {
+	for _, spec := range []*summarySpec{&defaultSummarySpec, s.lastSpec.Load()} {
+		if spec != nil && spec.window == window && slices.Equal(spec.quantiles, quantiles) {
+			return spec
+		}
+	}
+	spec := newSummarySpec(name, window, quantiles)
+	s.lastSpec.Store(spec)
+	return spec
 }
 
 // GetOrCreateSummary returns the summary of this name, and registers it first, as
@@ -117,7 +131,7 @@ func (s *Set) GetOrCreateSummary(name string) *Summary {
 func (s *Set) GetOrCreateSummaryExt(name string, window time.Duration, quantiles []float64) *Summary {
 	sm, ok := lookup[*Summary](s, name)
 	if !ok {
-		sm = getOrRegister(s, &Summary{named: named{checked(name)}, spec: newSummarySpec(name, window, quantiles)})
+		sm = getOrRegister(s, &Summary{named: named{checked(name)}, spec: s.summarySpec(name, window, quantiles)})
 	}
 	if sm.spec.window != window || !slices.Equal(sm.spec.quantiles, quantiles) {
 		panic(fmt.Errorf("BUG: summary %q has window %s and quantiles %v; asked for were %s and %v",
@@ -229,17 +243,17 @@ func as[M metric](m metric) M {
 }
 
 // index finds a metric by its name: an open-addressed table of the metrics
-// themselves, which know their names, so that it costs 16 bytes a slot where a map
-// costs 40. The zero index is empty.
+// themselves, which know their names. It has 32 bytes a metric at most, where a map
+// has 50, for it grows by half. The zero index is empty.
 type index struct {
 	seed  maphash.Seed
-	slots []metric // a power of two, at most three quarters full
+	slots []metric // at most three quarters full
 	n     int
 }
 
 // find returns the metric, or nil and the slot it would go to.
 func (x *index) find(name string) (metric, int) {
-	if x.n == 0 {
+	if len(x.slots) == 0 {
 		return nil, 0
 	}
 	at := x.home(name)
@@ -249,8 +263,26 @@ func (x *index) find(name string) (metric, int) {
 	return x.slots[at], at
 }
 
-func (x *index) home(name string) int { return int(maphash.String(x.seed, name)) & (len(x.slots) - 1) }
-func (x *index) after(at int) int     { return (at + 1) & (len(x.slots) - 1) }
+// home is where the search for a name begins: its hash, scaled to the table.
+func (x *index) home(name string) int {
+	at, _ := bits.Mul64(maphash.String(x.seed, name), uint64(len(x.slots)))
+	return int(at)
+}
+
+func (x *index) after(at int) int {
+	if at++; at < len(x.slots) {
+		return at
+	}
+	return 0
+}
+
+// steps is how far the search goes from one slot to another.
+func (x *index) steps(from, to int) int {
+	if to >= from {
+		return to - from
+	}
+	return to - from + len(x.slots)
+}
 
 // add puts in a metric whose name is not there yet.
 func (x *index) add(m metric) {
@@ -263,14 +295,15 @@ func (x *index) add(m metric) {
 }
 
 func (x *index) grow() {
-	old := *x
-	if old.slots == nil {
+	old := x.slots
+	if old == nil {
 		x.seed = maphash.MakeSeed()
 	}
-	x.slots, x.n = make([]metric, max(8, 2*len(old.slots))), 0
-	for _, m := range old.slots {
+	x.slots = make([]metric, 8+len(old)+len(old)/2)
+	for _, m := range old {
 		if m != nil {
-			x.add(m)
+			_, at := x.find(m.fullName())
+			x.slots[at] = m
 		}
 	}
 }
@@ -281,8 +314,7 @@ func (x *index) remove(at int) {
 	x.n--
 	hole := at
 	for next := x.after(at); x.slots[next] != nil; next = x.after(next) {
-		home := x.home(x.slots[next].fullName())
-		if (next-home)&(len(x.slots)-1) >= (next-hole)&(len(x.slots)-1) {
+		if home := x.home(x.slots[next].fullName()); x.steps(home, next) >= x.steps(hole, next) {
 			x.slots[hole] = x.slots[next]
 			hole = next
 		}

@@ -51,9 +51,6 @@ var defaultSummarySpec = summarySpec{
 
 // newSummarySpec panics, naming the summary, if a quantile is none.
 func newSummarySpec(name string, window time.Duration, quantiles []float64) *summarySpec {
-	if window == defaultSummarySpec.window && slices.Equal(quantiles, defaultSummarySpec.quantiles) {
-		return &defaultSummarySpec
-	}
 	spec := &summarySpec{window: window, quantiles: slices.Clone(quantiles)}
 	for _, phi := range quantiles {
 		if phi < 0 || phi > 1 {

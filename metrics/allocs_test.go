@@ -105,6 +105,12 @@ func TestAScrapeOfAnySizeDoesNotAllocate(t *testing.T) {
 	}
 }
 
+func TestProcessMetricsDoNotAllocate(t *testing.T) {
+	if n := testing.AllocsPerRun(100, func() { WriteProcessMetrics(io.Discard) }); n != 0 {
+		t.Errorf("%v allocations a scrape", n)
+	}
+}
+
 // The metrics are made beforehand, so that what is counted belongs to registering
 // and to the scrape; registering one metric in a set of thousands grows nothing
 // most of the time.

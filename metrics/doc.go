@@ -30,7 +30,7 @@
 //   - The lines of a summary's quantiles are not names: they cannot be looked up.
 //   - process_start_time_seconds is when the kernel started the process, and
 //     pressure (PSI) counts from the first scrape.
-//   - process_* metrics exist on Linux only.
+//   - process_* metrics exist on Linux only, and keep the few files they come from open.
 //   - Histogram.Merge may be given the histogram itself, or two in a circle.
 //
 // # What is done with bad input

@@ -60,6 +60,8 @@ type goReader struct {
 	samples [len(runtimeNames)]runtimemetrics.Sample
 	memory  runtime.MemStats
 	pauses  []uint64
+
+	info, infoExt string // lines that never change
 }
 
 var goReaders sync.Pool
@@ -67,7 +69,11 @@ var goReaders sync.Pool
 func (p *page) appendGoMetrics() {
 	r, ok := goReaders.Get().(*goReader)
 	if !ok {
-		r = &goReader{}
+		r = &goReader{
+			info: fmt.Sprintf("go_info{version=%q} 1\n", runtime.Version()),
+			infoExt: fmt.Sprintf("go_info_ext{compiler=%q, GOARCH=%q, GOOS=%q, GOROOT=%q} 1\n",
+				runtime.Compiler, runtime.GOARCH, runtime.GOOS, runtime.GOROOT()),
+		}
 		for i, name := range runtimeNames {
 			r.samples[i].Name = name[0]
 		}
@@ -95,10 +101,9 @@ func (p *page) appendGoMetrics() {
 	threads, _ := runtime.ThreadCreateProfile(nil)
 	p.uint("go_threads", "gauge", uint64(threads))
 	p.describe("go_info", "gauge")
-	p.b = fmt.Appendf(p.b, "go_info{version=%q} 1\n", runtime.Version())
+	p.b = append(p.b, r.info...)
 	p.describe("go_info_ext", "gauge")
-	p.b = fmt.Appendf(p.b, "go_info_ext{compiler=%q, GOARCH=%q, GOOS=%q, GOROOT=%q} 1\n",
-		runtime.Compiler, runtime.GOARCH, runtime.GOOS, runtime.GOROOT()) //nolint:staticcheck // the peer's name
+	p.b = append(p.b, r.infoExt...)
 }
 
 // pauseQuantiles are quarters.

@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"path"
-	"strconv"
 	"strings"
 	"sync"
 )
@@ -16,15 +15,17 @@ import (
 // userHZ is the kernel's unit of processor time, the same on all architectures.
 const userHZ = 100
 
-// procReader reads the files of /proc, one scrape at a time. Files are read to the
-// same buffer; each fault is logged once, for it will not go away.
+// procReader reads the files of /proc, one scrape at a time and to one buffer. It
+// keeps them open, for opening costs more than reading; they are eight at most. Each
+// fault is logged once, for it will not go away.
 type procReader struct {
 	mu       sync.Mutex
 	buf      []byte
+	files    map[string]*os.File
 	faults   map[string]bool
-	started  uint64 // seconds, 0 until known
-	cgroup   string // folder of the pressure files, "" if there is none
-	pressure [len(pressureFiles)][2]uint64
+	started  uint64                     // seconds, 0 until known
+	pressure [len(pressureFiles)]string // paths, "" if there are none
+	since    [len(pressureFiles)][2]uint64
 	searched bool
 }
 
@@ -34,28 +35,34 @@ var errMalformed = errors.New("unexpected contents")
 
 // read returns the file's bytes, until the next read.
 func (r *procReader) read(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
+	f := r.files[name]
+	if f == nil {
+		var err error
+		if f, err = os.Open(name); err != nil {
+			return nil, err
+		}
+		if r.files == nil {
+			r.files, r.buf = map[string]*os.File{}, make([]byte, 8<<10)
+		}
+		r.files[name] = f
 	}
-	defer f.Close()
-	if r.buf == nil {
-		r.buf = make([]byte, 8<<10)
-	}
-	n := 0
 	for {
-		m, err := f.Read(r.buf[n:])
-		n += m
+		n, err := f.ReadAt(r.buf, 0)
 		if err == io.EOF {
 			return r.buf[:n], nil
 		}
 		if err != nil {
+			r.close(name)
 			return nil, err
 		}
-		if n == len(r.buf) {
-			r.buf = append(r.buf, make([]byte, n)...)
-		}
+		r.buf = make([]byte, 2*len(r.buf))
 	}
+}
+
+// close is for files that are read once, and for those that can no longer be read.
+func (r *procReader) close(name string) {
+	_ = r.files[name].Close()
+	delete(r.files, name)
 }
 
 func (r *procReader) fault(name string, err error) {
@@ -137,6 +144,7 @@ func (r *procReader) startSeconds(ticks uint64) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	r.close("/proc/stat")
 	booted, ok := field(data, "btime ")
 	if !ok {
 		return 0, errMalformed
@@ -197,26 +205,30 @@ func (p *page) pressures(r *procReader) error {
 	first := !r.searched
 	if first {
 		r.searched = true
-		r.cgroup = r.findCgroup()
+		if group := r.findCgroup(); group != "" {
+			for i, f := range pressureFiles {
+				r.pressure[i] = group + "/" + f.file
+			}
+		}
 	}
-	if r.cgroup == "" {
+	if r.pressure[0] == "" {
 		return nil
 	}
 	var now [len(pressureFiles)][2]uint64
-	for i, f := range pressureFiles {
-		data, err := r.read(r.cgroup + "/" + f.file)
+	for i, path := range r.pressure {
+		data, err := r.read(path)
 		if err != nil {
-			r.cgroup = ""
+			r.pressure[0] = ""
 			return err
 		}
 		now[i] = [2]uint64{total(data, "some "), total(data, "full ")}
 	}
 	if first {
-		r.pressure = now
+		r.since = now
 	}
 	for i, f := range pressureFiles {
-		p.float(f.waiting, "counter", float64(now[i][0]-r.pressure[i][0])/1e6)
-		p.float(f.stalled, "counter", float64(now[i][1]-r.pressure[i][1])/1e6)
+		p.float(f.waiting, "counter", float64(now[i][0]-r.since[i][0])/1e6)
+		p.float(f.stalled, "counter", float64(now[i][1]-r.since[i][1])/1e6)
 	}
 	return nil
 }
@@ -227,6 +239,7 @@ func (r *procReader) findCgroup() string {
 	if err != nil {
 		return ""
 	}
+	r.close("/proc/self/cgroup")
 	group := ""
 	for line := range strings.Lines(string(groups)) {
 		if rest, ok := strings.CutPrefix(line, "0::"); ok {
@@ -236,7 +249,10 @@ func (r *procReader) findCgroup() string {
 	if group == "" {
 		return ""
 	}
-	mounts, _ := r.read("/proc/self/mountinfo")
+	mounts, err := r.read("/proc/self/mountinfo")
+	if err == nil {
+		r.close("/proc/self/mountinfo")
+	}
 	for line := range strings.Lines(string(mounts)) {
 		before, after, _ := strings.Cut(line, " - ")
 		if fields := strings.Fields(before); strings.HasPrefix(after, "cgroup2 ") && len(fields) > 4 {
@@ -295,11 +311,12 @@ func total(data []byte, key string) uint64 {
 }
 
 // number is the decimal number that text begins with, 0 if there is none.
-func number(text []byte) uint64 {
-	end := 0
-	for end < len(text) && '0' <= text[end] && text[end] <= '9' {
-		end++
+func number(text []byte) (n uint64) {
+	for _, c := range text {
+		if c < '0' || c > '9' {
+			break
+		}
+		n = 10*n + uint64(c-'0')
 	}
-	n, _ := strconv.ParseUint(string(text[:end]), 10, 64)
 	return n
 }

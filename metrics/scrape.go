@@ -27,7 +27,7 @@ type Set struct {
 
 	mu      sync.Mutex
 	index   index
-	metrics []metric            // of which the first ordered are in order
+	metrics []metric // of which the first ordered are in order
 	ordered int
 	gone    map[metric]struct{} // removed, but still in metrics
 }

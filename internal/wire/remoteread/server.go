@@ -6,7 +6,10 @@
 // through one buffer of 256 KiB that is written whenever it is full: memory does
 // not grow with the answer. A failure before the first byte has a status, one
 // after it cuts the connection, so that no client takes a part for the whole.
-// There is no storage here, and no client yet.
+//
+// The client asks for chunks and gives them through the raw seam and storage's
+// interfaces, one series at a time in a buffer that is used again. It does not
+// read the form of samples. There is no storage here.
 package remoteread
 
 import (

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -134,8 +135,19 @@ func open(t testing.TB, dir string) *tsdb.Store {
 // serve runs a server over HTTP until the test ends.
 func serve(t testing.TB, from storage.ChunkQueryable, opts Options) string {
 	t.Helper()
-	s := httptest.NewServer(NewServer(opts, from, slog.New(slog.DiscardHandler), nil))
+	return serveHandler(t, NewServer(opts, from, slog.New(slog.DiscardHandler), nil))
+}
+
+// serveHandler keeps little in the sockets, so that readers that stall show.
+func serveHandler(t testing.TB, h http.Handler) string {
+	t.Helper()
+	s := httptest.NewUnstartedServer(h)
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	s.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		_ = c.(*net.TCPConn).SetWriteBuffer(64 << 10)
+		return ctx
+	}
+	s.Start()
 	t.Cleanup(s.Close)
 	return s.URL
 }

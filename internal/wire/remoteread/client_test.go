@@ -1,0 +1,243 @@
+package remoteread
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/prompb"
+	"github.com/prometheus/prometheus/storage/remote"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	codec "github.com/ferula-io/ferula/internal/codec/remoteread"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+func raw(t testing.TB, from series.Source, mint, maxt int64, matchers ...*labels.Matcher) (series.Set, func()) {
+	t.Helper()
+	q, err := from.RawQuerier(context.Background(), mint, maxt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q.Select(context.Background(), matchers...), func() {
+		if err := q.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTheClientGivesWhatEitherServerHas(t *testing.T) {
+	dir := t.TempDir()
+	block(t, dir, 30, startMS, startMS+2*hourMS, 30_000)
+	s := open(t, dir)
+	fill(t, s, 28, startMS+2*hourMS, startMS+3*hourMS, 30_000)
+	peer := remote.NewReadHandler(slog.New(slog.DiscardHandler), nil, queryables{s}, func() config.Config { return config.Config{} }, 0, 10, 2000)
+	for name, address := range map[string]string{
+		"ferula": serve(t, s, Options{FrameBytesMax: 2000}), "whole series": serve(t, s, Options{}), "Prometheus": serveHandler(t, peer),
+	} {
+		client := NewClient(ClientOptions{URL: address})
+		for _, r := range [][2]int64{{startMS, startMS + 9*hourMS}, {startMS + 7, startMS + hourMS}, {0, 1}} {
+			got, closeGot := raw(t, client, r[0], r[1], everything)
+			want, closeWant := raw(t, s, r[0], r[1], everything)
+			n := 0
+			for ; want.Next(); n++ {
+				if !got.Next() || !bytes.Equal(got.Labels(), want.Labels()) || len(got.Chunks()) != len(want.Chunks()) {
+					t.Fatalf("%s: series %d: %q with %d chunks, %v, want %q with %d", name, n, got.Labels(), len(got.Chunks()), got.Err(), want.Labels(), len(want.Chunks()))
+				}
+				for i, c := range got.Chunks() {
+					if w := want.Chunks()[i]; c.MinMS != w.MinMS || c.MaxMS != w.MaxMS || c.Encoding != w.Encoding || !bytes.Equal(c.Data, w.Data) {
+						t.Fatalf("%s: series %d, chunk %d differs", name, n, i)
+					}
+				}
+			}
+			if got.Next() || got.Err() != nil || want.Err() != nil {
+				t.Fatal(name, got.Err(), want.Err())
+			}
+			closeGot()
+			closeWant()
+		}
+		remoteQuerier, err := client.Querier(startMS, startMS+9*hourMS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		localQuerier, err := s.Querier(startMS, startMS+9*hourMS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := sum(t, remoteQuerier.Select(context.Background(), false, nil, everything), asIs)
+		want := sum(t, localQuerier.Select(context.Background(), true, nil, everything), asIs)
+		if got != want {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+		if err := errors.Join(remoteQuerier.Close(), localQuerier.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// frames are n series of one chunk, as a stream.
+func frames(n int) []byte {
+	var all []byte
+	for i := range n {
+		start := len(all)
+		all = codec.AppendFrameHead(all, 0, labelenc.AppendLabel(nil, "a", fmt.Sprintf("%04d", i)), codec.ChunkSize(1, 2, 1, 100))
+		all = codec.SealFrame(codec.AppendChunk(all, 1, 2, 1, make([]byte, 100)), start, 0)
+	}
+	return all
+}
+
+// streamOf answers every request with the same bytes.
+func streamOf(stream []byte) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse")
+		_, _ = w.Write(stream)
+	})
+}
+
+func TestBrokenStreamsAreErrors(t *testing.T) {
+	good := frames(3)
+	flipped := bytes.Clone(good)
+	flipped[len(flipped)-5] ^= 1
+	for _, tt := range []struct {
+		name   string
+		stream []byte
+		series int
+		want   error
+	}{
+		{"whole", good, 3, nil},
+		{"empty", nil, 0, nil},
+		{"cut short", good[:len(good)-1], 1, io.ErrUnexpectedEOF},
+		{"cut in a checksum", good[:3], 0, io.ErrUnexpectedEOF},
+		{"a flipped bit", flipped, 1, codec.ErrCorrupt},
+		{"a huge frame", append(bytes.Clone(good), binary.AppendUvarint(nil, 1<<40)...), 2, codec.ErrCorrupt},
+		{"unsorted", append(bytes.Clone(good), frames(1)...), 3, codec.ErrCorrupt},
+	} {
+		set, done := raw(t, NewClient(ClientOptions{URL: serveHandler(t, streamOf(tt.stream))}), 0, 1, everything)
+		n := 0
+		for set.Next() {
+			n++
+		}
+		if n != tt.series || !errors.Is(set.Err(), tt.want) || (tt.want == nil && set.Err() != nil) {
+			t.Errorf("%s: %d series, %v, want %d, %v", tt.name, n, set.Err(), tt.series, tt.want)
+		}
+		done()
+	}
+}
+
+func TestTriesAreForServersThatMayRecover(t *testing.T) {
+	calls := 0
+	answer := func(failures, status int, contentType string) string {
+		calls = 0
+		return serveHandler(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if calls++; calls <= failures {
+				http.Error(w, "the reason why", status)
+				return
+			}
+			w.Header().Set("Content-Type", contentType)
+		}))
+	}
+	streamed := "application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse"
+	for _, tt := range []struct {
+		name    string
+		address string
+		want    error
+		text    string
+	}{
+		{"twice busy", answer(2, 503, streamed), nil, ""},
+		{"always busy", answer(9, 503, streamed), ErrUnavailable, "the reason why"},
+		{"refused", answer(9, 400, streamed), ErrRefused, "the reason why"},
+		{"samples", answer(0, 0, "application/x-protobuf"), ErrRefused, "only streamed chunks"},
+		{"nobody", "http://127.0.0.1:1/", ErrUnavailable, "refused"},
+		{"no address", "://", ErrRefused, "missing protocol"},
+	} {
+		calls = 0
+		set, done := raw(t, NewClient(ClientOptions{URL: tt.address, RetryAfter: time.Millisecond}), 0, 1, everything)
+		if set.Next() || !errors.Is(set.Err(), tt.want) || (tt.want == nil && set.Err() != nil) || (tt.want != nil && !strings.Contains(set.Err().Error(), tt.text)) {
+			t.Errorf("%s: %v, want %v", tt.name, set.Err(), tt.want)
+		}
+		if tt.want == ErrRefused && calls > 1 {
+			t.Errorf("%s: asked %d times", tt.name, calls)
+		}
+		done()
+	}
+}
+
+func TestAnAnswerThatIsNotReadToItsEndIsLetGo(t *testing.T) {
+	set, done := raw(t, NewClient(ClientOptions{URL: serveHandler(t, streamOf(frames(20_000)))}), 0, 1, everything)
+	if !set.Next() {
+		t.Fatal(set.Err())
+	}
+	done()
+	if set.Next() || set.Err() == nil {
+		t.Error("a series after Close")
+	}
+}
+
+func TestTheClientAllocatesNothingASeries(t *testing.T) {
+	allocations := func(n int) float64 {
+		stream := frames(n)
+		return testing.AllocsPerRun(5, func() {
+			set := &frameSet{frameBytesMax: 1 << 20, open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(stream)), nil }}
+			seen := 0
+			for set.Next() {
+				seen++
+			}
+			if seen != n || set.Err() != nil {
+				t.Fatal(seen, set.Err())
+			}
+		})
+	}
+	if few, many := allocations(10), allocations(1000); many > few+5 {
+		t.Errorf("%v allocations for 10 series, %v for 1,000", few, many)
+	}
+}
+
+func FuzzStream(f *testing.F) {
+	f.Add(frames(3))
+	f.Add(frames(1)[:20])
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		set := &frameSet{frameBytesMax: 1 << 16, open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(stream)), nil }}
+		for set.Next() {
+			if labelenc.Validate(set.Labels()) != nil {
+				t.Fatal("bad labels")
+			}
+		}
+		if err := set.Err(); err != nil && !errors.Is(err, codec.ErrCorrupt) && !errors.Is(err, labelenc.ErrCorrupt) && !errors.Is(err, io.ErrUnexpectedEOF) && !strings.Contains(err.Error(), "overflow") {
+			t.Fatal(err)
+		}
+	})
+}
+
+// FuzzRequestBody sends anything as a body: an answer of 400 or 200, no panic.
+func FuzzRequestBody(f *testing.F) {
+	server := NewServer(Options{}, open(f, f.TempDir()), slog.New(slog.DiscardHandler), nil)
+	f.Add(encode(f, 1, peerQuery(1, 2, everything)))
+	f.Add(encode(f, prompb.ReadRequest_SAMPLES, peerQuery(1, 2, everything)))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		request, err := http.NewRequest(http.MethodPost, "/", bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := &status{}
+		server.ServeHTTP(w, request)
+		if w.code != 0 && w.code != http.StatusBadRequest {
+			t.Fatal(w.code)
+		}
+	})
+}
+
+type status struct{ code int }
+
+func (*status) Header() http.Header         { return http.Header{} }
+func (s *status) WriteHeader(code int)      { s.code = code }
+func (*status) Write(p []byte) (int, error) { return len(p), nil }

@@ -245,7 +245,7 @@ func (p *page) float(name, typeName string, v float64) {
 
 func (p *page) describe(name, typeName string) {
 	if exposeMetadata.Load() {
-		p.b = appendMetadata(p.b, family(name), typeName)
+		p.b = appendMetadata(p.b, family(name), typeName, "")
 	}
 }
 
@@ -256,8 +256,11 @@ func (p *page) send(w io.Writer) {
 	givePage(p)
 }
 
-func appendMetadata(dst []byte, family, typeName string) []byte {
-	dst = append(append(append(dst, "# HELP "...), family...), "\n# TYPE "...)
-	dst = append(append(append(dst, family...), ' '), typeName...)
-	return append(dst, '\n')
+func appendMetadata(dst []byte, family, typeName, help string) []byte {
+	dst = append(append(dst, "# HELP "...), family...)
+	if help != "" {
+		dst = append(append(dst, ' '), help...)
+	}
+	dst = append(append(dst, "\n# TYPE "...), family...)
+	return append(append(append(dst, ' '), typeName...), '\n')
 }

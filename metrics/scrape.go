@@ -24,6 +24,7 @@ type Set struct {
 	page    atomic.Pointer[page]                // nil while a scrape uses it
 
 	lastSpec atomic.Pointer[summarySpec]
+	help     atomic.Pointer[map[string]string] // of families, escaped; copied on write
 
 	mu      sync.Mutex
 	index   index
@@ -94,7 +95,7 @@ func (s *Set) write(w io.Writer, seen map[string]struct{}) error {
 	withMetadata, described := exposeMetadata.Load(), ""
 	for _, m := range metrics {
 		if withMetadata {
-			p.b, described = appendDescribed(p.b, m, described, seen)
+			p.b, described = s.appendDescribed(p.b, m, described, seen)
 		} else {
 			p.b = m.appendTo(p.b)
 		}
@@ -109,14 +110,14 @@ func (s *Set) write(w io.Writer, seen map[string]struct{}) error {
 
 // appendDescribed puts the metadata of a family before its first metric that has
 // something to say.
-func appendDescribed(dst []byte, m metric, described string, seen map[string]struct{}) ([]byte, string) {
+func (s *Set) appendDescribed(dst []byte, m metric, described string, seen map[string]struct{}) ([]byte, string) {
 	f := family(m.fullName())
 	if f == described {
 		return m.appendTo(dst), f
 	}
 	before := len(dst)
 	if _, there := seen[f]; !there {
-		dst = appendMetadata(dst, f, m.typeName())
+		dst = appendMetadata(dst, f, m.typeName(), s.helpOf(f))
 	}
 	after := len(dst)
 	if dst = m.appendTo(dst); len(dst) == after {
@@ -126,6 +127,14 @@ func appendDescribed(dst []byte, m metric, described string, seen map[string]str
 		seen[f] = struct{}{}
 	}
 	return dst, f
+}
+
+// helpOf is empty for families that no vector described.
+func (s *Set) helpOf(family string) string {
+	if texts := s.help.Load(); texts != nil {
+		return (*texts)[family]
+	}
+	return ""
 }
 
 // order brings sorted up to date. If another scrape is walking over it, which is

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"sync/atomic"
@@ -58,6 +59,68 @@ func (fc *FloatCounter) typeName() string { return "counter" }
 
 func (fc *FloatCounter) appendTo(dst []byte) []byte { return appendFloat(dst, fc.name, fc.Get()) }
 
+// Gauge is a value that goes up and down, or one that a callback tells at every
+// scrape. The zero Gauge keeps a value, but belongs to no set.
+type Gauge struct {
+	named
+	v    atomicFloat
+	call func() float64
+}
+
+// Get returns the value, asking the callback if there is one.
+func (g *Gauge) Get() float64 {
+	if g.call != nil {
+		return g.call()
+	}
+	return g.v.load()
+}
+
+// Set makes v the value. It panics if the gauge has a callback.
+func (g *Gauge) Set(v float64) {
+	if g.call != nil {
+		g.refuse("Set")
+	}
+	g.v.store(v)
+}
+
+// Add adds v, which may be negative. It panics if the gauge has a callback.
+func (g *Gauge) Add(v float64) {
+	if g.call != nil {
+		g.refuse("Add")
+	}
+	g.v.add(v)
+}
+
+// Inc adds one. It panics if the gauge has a callback.
+func (g *Gauge) Inc() { g.Add(1) }
+
+// Dec takes one away. It panics if the gauge has a callback.
+func (g *Gauge) Dec() { g.Add(-1) }
+
+func (g *Gauge) refuse(method string) {
+	panic(fmt.Errorf("BUG: %s called on gauge %q, which has a callback", method, g.name))
+}
+
+func (g *Gauge) typeName() string { return "gauge" }
+
+func (g *Gauge) appendTo(dst []byte) []byte {
+	if g.call == nil {
+		return appendNumber(dst, g.name, g.v.load())
+	}
+	return g.appendCalled(dst)
+}
+
+// appendCalled leaves the line out if the callback panics: a scrape has no caller
+// who could do anything about it.
+func (g *Gauge) appendCalled(dst []byte) (line []byte) {
+	defer func() {
+		if recover() != nil {
+			line = dst
+		}
+	}()
+	return appendNumber(dst, g.name, g.call())
+}
+
 // atomicFloat is a float64 without a lock: an addition is tried until nobody came
 // in between.
 type atomicFloat struct{ bits atomic.Uint64 }
@@ -74,8 +137,8 @@ func (f *atomicFloat) add(v float64) {
 	}
 }
 
-// appendUint appends one line. The prefix is a name with its labels, to which the
-// others append no space, so that a name serves as it was registered.
+// appendUint appends one line. The prefix is a name with its labels and without the
+// space, so that a name serves as it was registered.
 func appendUint(dst []byte, prefix string, n uint64) []byte {
 	dst = append(append(dst, prefix...), ' ')
 	return append(strconv.AppendUint(dst, n, 10), '\n')

@@ -1,0 +1,104 @@
+package metrics
+
+import (
+	"compress/gzip"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// receiver keeps what was pushed last.
+type receiver struct {
+	mu     sync.Mutex
+	body   string
+	header http.Header
+	method string
+	pushes int
+	status int
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	var body io.Reader = req.Body
+	if req.Header.Get("Content-Encoding") == "gzip" {
+		body, _ = gzip.NewReader(req.Body)
+	}
+	text, _ := io.ReadAll(body)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.body, r.header, r.method, r.pushes = string(text), req.Header, req.Method, r.pushes+1
+	w.WriteHeader(r.status)
+}
+
+func TestAPushCarriesLabelsHeadersAndText(t *testing.T) {
+	r := &receiver{status: http.StatusNoContent}
+	server := httptest.NewServer(r)
+	defer server.Close()
+	s := NewSet()
+	s.NewCounter("a").Inc()
+	s.NewCounter(`b{c="d"}`)
+	for _, plain := range []bool{false, true} {
+		opts := &PushOptions{ExtraLabels: `job="x",i="1"`, Headers: []string{"X-Key: secret"}, Method: http.MethodPost, DisableCompression: plain}
+		if err := s.PushMetrics(context.Background(), server.URL, opts); err != nil {
+			t.Fatal(err)
+		}
+		check(t, "body", r.body, "a{job=\"x\",i=\"1\"} 1\nb{job=\"x\",i=\"1\",c=\"d\"} 0\n")
+		if r.header.Get("X-Key") != "secret" || r.method != http.MethodPost || r.header.Get("Content-Type") != "text/plain" {
+			t.Errorf("%s with %v", r.method, r.header)
+		}
+	}
+	r.status = http.StatusTeapot
+	if err := s.PushMetrics(context.Background(), server.URL, nil); err == nil || !strings.Contains(err.Error(), "418") {
+		t.Errorf("got %v", err)
+	}
+	var b strings.Builder
+	WritePushMetrics(&b)
+	if want := `metrics_push_errors_total{url="` + server.URL + `"} 1`; !strings.Contains(b.String(), want) {
+		t.Errorf("no %s in\n%s", want, b.String())
+	}
+}
+
+func TestPushingEndsWithItsContext(t *testing.T) {
+	r := &receiver{status: http.StatusOK}
+	server := httptest.NewServer(r)
+	defer server.Close()
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := InitPushExtWithOptions(ctx, server.URL, time.Millisecond, func(w io.Writer) { WriteGaugeUint64(w, "x", 1) }, &PushOptions{WaitGroup: &wg}); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		r.mu.Lock()
+		n := r.pushes
+		r.mu.Unlock()
+		if n > 2 {
+			break
+		}
+	}
+	cancel()
+	wg.Wait()
+	check(t, "body", r.body, "x 1\n")
+}
+
+func TestWrongPushesAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		url      string
+		interval time.Duration
+		opts     PushOptions
+	}{
+		{"ftp://a", time.Second, PushOptions{}},
+		{"http://", time.Second, PushOptions{}},
+		{"http://a%zz", time.Second, PushOptions{}},
+		{"http://a", 0, PushOptions{}},
+		{"http://a", time.Second, PushOptions{ExtraLabels: "a=b"}},
+		{"http://a", time.Second, PushOptions{Headers: []string{"none"}}},
+	} {
+		if err := InitPushWithOptions(context.Background(), c.url, c.interval, false, &c.opts); err == nil {
+			t.Errorf("%+v was taken", c)
+		}
+	}
+}

@@ -3,14 +3,17 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -191,4 +194,33 @@ func startServerProgram(t *testing.T, name string, port int, args ...string) {
 		c.Close()
 		return true
 	})
+}
+
+func TestTracesOfTheFrontendReachTheirReceiver(t *testing.T) {
+	var mu sync.Mutex
+	var received strings.Builder
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		received.WriteString(r.URL.Path)
+		received.Write(body)
+	}))
+	defer receiver.Close()
+	behind := startServe(t, idle(t))
+	t.Run("asking", func(t *testing.T) { // the frontend ends with the subtest, and sends what is left
+		front := startFrontend(t, behind.base, func(o *role.QueryFrontendOptions) {
+			o.Tracing = "type: OTLP\nconfig: {client_type: http, insecure: true, endpoint: '" + strings.TrimPrefix(receiver.URL, "http://") + "'}"
+		})
+		if status, body := front.get("/api/v1/query_range?query=vector(1)&start=0&end=9000&step=60"); status != 200 {
+			t.Fatalf("%d %s", status, body)
+		}
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	for _, want := range []string{"/v1/traces", "ferula-query-frontend", "fetch", "/api/v1/query_range", "HTTP GET"} {
+		if !strings.Contains(received.String(), want) {
+			t.Errorf("no %q in the traces received", want)
+		}
+	}
 }

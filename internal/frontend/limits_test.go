@@ -1,0 +1,117 @@
+package frontend
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/frontend/limit"
+)
+
+func TestLimitsRefuseWithAStatusAndTheLimitsName(t *testing.T) {
+	w := newWorld(t)
+	front := w.front(func(o *Options) {
+		o.Limits = limit.Query{LengthMax: time.Hour, PointsMax: 1000, QueryBytesMax: 50, AnswerBytesMax: 1000}
+	})
+	for name, tt := range map[string]struct {
+		path, text string
+		header     http.Header
+		status     int
+	}{
+		"range":  {path: rangePath("up", 0, 3700, 30), status: 422, text: "range from start to end"},
+		"points": {path: rangePath("up", 0, 3000, 1), status: 422, text: "points"},
+		"text":   {path: rangePath(strings.Repeat("a", 51), 0, 300, 30), status: 422, text: "length of the query's text"},
+		"answer": {path: rangePath("requests_total", 0, 3000, 5), status: 422, text: "1000"},
+		"tenant": {path: rangePath("up", 0, 300, 30), header: http.Header{"X-Scope-Orgid": {"a/b"}}, status: 400, text: "tenant"},
+		"fine":   {path: rangePath("up", 0, 300, 30), header: http.Header{"X-Scope-Orgid": {"a"}}, status: 200, text: "success"},
+	} {
+		req, err := http.NewRequest(http.MethodGet, front.URL+tt.path, nil)
+		check(t, err == nil, "%v", err)
+		for k, v := range tt.header {
+			req.Header[k] = v
+		}
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		check(t, err == nil, "%s: %v", name, err)
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		check(t, resp.StatusCode == tt.status && strings.Contains(string(body), tt.text), "%s: %d %s", name, resp.StatusCode, body)
+	}
+}
+
+func TestATenantsRequestsBeyondItsQueueAreRefusedAndOthersAreNot(t *testing.T) {
+	w := newWorld(t)
+	admission, err := limit.New(limit.Options{ConcurrencyMax: 2, TenantConcurrencyMax: 1, TenantQueueMax: -1}, nil)
+	check(t, err == nil, "%v", err)
+	arrived, release := make(chan struct{}, 10), make(chan struct{})
+	w.break_ = func(http.ResponseWriter, *http.Request) bool {
+		arrived <- struct{}{}
+		<-release
+		return false
+	}
+	front := w.front(func(o *Options) { o.Admission = admission })
+	ask := func(tenant, query string) int {
+		req, _ := http.NewRequest(http.MethodGet, front.URL+"/api/v1/query?query="+query, nil)
+		req.Header.Set("X-Scope-OrgID", tenant)
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			return 0
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	first := make(chan int, 2)
+	go func() { first <- ask("greedy", "1") }()
+	<-arrived
+	check(t, ask("greedy", "2") == http.StatusTooManyRequests, "a second request of the tenant is let in")
+	go func() { first <- ask("modest", "3") }()
+	<-arrived // it got to the downstream while the greedy one is still there
+	close(release)
+	check(t, <-first == 200 && <-first == 200, "the others failed")
+}
+
+// lockedBuffer is a log that is read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func TestSlowQueriesAreLoggedWithWhatWasAskedAndByWhom(t *testing.T) {
+	w := newWorld(t)
+	var log lockedBuffer
+	front := w.front(func(o *Options) {
+		o.SlowerThan, o.UserHeader, o.Cache = -1, "X-User", newMemoryCache()
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		o.Now = nil
+	})
+	req, _ := http.NewRequest(http.MethodGet, front.URL+rangePath("requests_total", 0, 7000, 30), nil)
+	req.Header.Set("X-User", "eve")
+	req.Header.Set("X-Scope-OrgID", "team-a")
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	check(t, err == nil, "%v", err)
+	_, _ = io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	for deadline := time.Now().Add(5 * time.Second); !strings.Contains(log.String(), "slow query") && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, want := range []string{"slow query detected", "param_query=requests_total", "param_start=0", "tenant=team-a", "remote_user=eve", "cache=miss", "fetch=", "status=200"} {
+		check(t, strings.Contains(log.String(), want), "the log does not say %q: %s", want, log.String())
+	}
+}

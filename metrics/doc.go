@@ -4,8 +4,7 @@
 //  1. Make a metric, once, under its whole name:
 //     var served = metrics.NewCounter(`requests_total{path="/api"}`)
 //  2. Update it wherever something happens: served.Inc()
-//  3. Show all of them: http.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) {
-//     metrics.WritePrometheus(w, true) })
+//  3. Show all of them: http.Handle("/metrics", metrics.Handler(true))
 //
 // What comes in are updates; every metric owns its figures and is safe for
 // concurrent use. What goes out is text: a [Set] keeps its metrics sorted, and a

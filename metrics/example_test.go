@@ -11,9 +11,7 @@ import (
 
 func Example() {
 	served := metrics.NewCounter(`example_requests_total{path="/api"}`)
-	http.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) {
-		metrics.WritePrometheus(w, true)
-	})
+	http.Handle("/metrics", metrics.Handler(true))
 	served.Inc()
 	fmt.Println(served.Get())
 	// Output: 1

@@ -104,9 +104,17 @@ func TestTargetsAreShownAsPrometheusShowsThem(t *testing.T) {
 func TestNoTargetsAtAllAreShownAsPrometheusShowsThem(t *testing.T) {
 	w := shared(t)
 	p := w.parts(t)
+	for _, none := range []stubTargets{{}, {pools: []string{}, active: map[string][]*scrape.Target{}, dropped: map[string][]*scrape.Target{}, counts: map[string]int{}}} {
+		p.targets = none
+		both := p.pair()
+		for _, path := range []string{"/targets", "/targets?state=active", "/targets?state=dropped", "/targets/metadata", "/metadata"} {
+			both.compare(t, ask{path: path}, nil)
+		}
+	}
+	// A list that is not there at all is shown as empty, where Prometheus has null.
 	p.targets = stubTargets{}
-	for _, path := range []string{"/targets", "/targets?state=active", "/targets?state=dropped", "/targets/metadata", "/metadata"} {
-		p.pair().compare(t, ask{path: path}, nil)
+	if got := send(p.ferula(), ask{path: "/scrape_pools"}.request(t)); got.body != `{"status":"success","data":{"scrapePools":[]}}` {
+		t.Errorf("got %s", got)
 	}
 }
 

@@ -38,7 +38,7 @@ func (write page004) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case zipped:
 		zw := takeGzip(w)
 		write(zw)
-		_ = zw.Close() // whoever asked is gone: nobody to tell
+		_ = zw.Close()       // whoever asked is gone: nobody to tell
 		zw.Reset(io.Discard) // w is borrowed
 		gzips.Put(zw)
 	default:

@@ -57,6 +57,9 @@ func (o Options) withDefaults() Options {
 // requestBytesMax bounds a request's body, compressed and not.
 const requestBytesMax = 32 << 20
 
+// smallBytes is a body that may be in memory while its request waits.
+const smallBytes = 64 << 10
+
 // Server answers remote read. Use NewServer.
 type Server struct {
 	opts    Options
@@ -95,7 +98,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.queries.Inc()
 	defer s.queries.Dec()
-	if s.places != nil {
+	// That a waiting reader has gone is only seen once its body is read, so small
+	// bodies, which are nearly all, are read before the wait.
+	body, err := []byte(nil), error(nil)
+	small := r.ContentLength >= 0 && r.ContentLength <= smallBytes
+	if small {
+		body, err = s.read(w, r)
+	}
+	if s.places != nil && err == nil {
 		select {
 		case s.places <- struct{}{}:
 			defer func() { <-s.places }()
@@ -103,9 +113,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return // the reader has gone
 		}
 	}
+	if !small {
+		body, err = s.read(w, r)
+	}
 	out := newSink(w, s.opts.WriteTimeout)
 	defer out.free()
-	err := s.answer(r, out)
+	if err == nil {
+		err = s.answer(r.Context(), body, out)
+	}
 	if err == nil {
 		err = out.end()
 	}
@@ -133,8 +148,8 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, out *sink, err err
 	http.Error(w, err.Error(), status)
 }
 
-func (s *Server) answer(r *http.Request, out *sink) error {
-	request, err := s.decode(r, out)
+func (s *Server) answer(ctx context.Context, body []byte, out *sink) error {
+	request, err := decode(body)
 	if err != nil {
 		return badRequest{err}
 	}
@@ -149,23 +164,27 @@ func (s *Server) answer(r *http.Request, out *sink) error {
 		}
 	}
 	if form == codec.Samples {
-		return s.samples(r.Context(), queries, out)
+		return s.samples(ctx, queries, out)
 	}
-	return s.chunks(r.Context(), queries, out)
+	return s.chunks(ctx, queries, out)
 }
 
-// decode reads the request's body. A body that does not come in time fails.
-func (s *Server) decode(r *http.Request, out *sink) (codec.Request, error) {
-	deadline := func(at time.Time) { _ = out.control.SetReadDeadline(at) } // a test's writer has none
-	deadline(time.Now().Add(s.opts.BodyReadTimeout))
+// read reads the request's body. One that does not come in time fails.
+func (s *Server) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(s.opts.BodyReadTimeout)) // a test's writer has none
 	body, err := io.ReadAll(io.LimitReader(r.Body, requestBytesMax+1))
-	deadline(time.Time{})
+	_ = control.SetReadDeadline(time.Time{})
 	if err != nil {
-		return codec.Request{}, fmt.Errorf("read the request: %w", err)
+		return nil, badRequest{fmt.Errorf("read the request: %w", err)}
 	}
 	if len(body) > requestBytesMax {
-		return codec.Request{}, fmt.Errorf("the request has more than %d bytes", requestBytesMax)
+		return nil, badRequest{fmt.Errorf("the request has more than %d bytes", requestBytesMax)}
 	}
+	return body, nil
+}
+
+func decode(body []byte) (codec.Request, error) {
 	size, err := snappy.DecodedLen(body)
 	if err != nil {
 		return codec.Request{}, fmt.Errorf("decompress the request: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/gogo/protobuf/proto"
 	"github.com/golang/snappy"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/storage"
@@ -277,6 +279,83 @@ func TestStalledReadersAndThoseThatLeaveFreeTheirPlaces(t *testing.T) {
 	status, _, answer := post(t, address, []byte(body))
 	if status != http.StatusOK || len(answer) != want || time.Since(begun) > 20*time.Second {
 		t.Errorf("%d, %d bytes, want %d, after %s", status, len(answer), want, time.Since(begun))
+	}
+}
+
+func TestAWaitingReaderThatLeavesIsForgotten(t *testing.T) {
+	s := open(t, t.TempDir())
+	server := NewServer(Options{ConcurrentMax: 1}, s, slog.New(slog.DiscardHandler), nil)
+	address := serveHandler(t, server)
+	server.places <- struct{}{} // somebody reads
+	ctx, cancel := context.WithCancel(context.Background())
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(string(encode(t, 1, peerQuery(1, 2, everything)))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := make(chan error, 1)
+	go func() {
+		resp, err := http.DefaultClient.Do(request)
+		if err == nil {
+			resp.Body.Close()
+		}
+		gone <- err
+	}()
+	waitFor(t, func() bool { return testutil.ToFloat64(server.queries) == 1 })
+	cancel()
+	if err := <-gone; err == nil {
+		t.Error("an answer")
+	}
+	waitFor(t, func() bool { return testutil.ToFloat64(server.queries) == 0 })
+	<-server.places
+}
+
+func waitFor(t *testing.T, ok func() bool) {
+	t.Helper()
+	for range 1000 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("waited for 10 s")
+}
+
+// growing appends to the head between the selections of a querier.
+type growing struct {
+	storage.ChunkQueryable
+	grow func()
+}
+
+func (g growing) ChunkQuerier(mint, maxt int64) (storage.ChunkQuerier, error) {
+	q, err := g.ChunkQueryable.ChunkQuerier(mint, maxt)
+	return &growingQuerier{q, g.grow, 0}, err
+}
+
+type growingQuerier struct {
+	storage.ChunkQuerier
+	grow    func()
+	selects int
+}
+
+func (g *growingQuerier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.ChunkSeriesSet {
+	if g.selects++; g.selects == 2 {
+		g.grow()
+	}
+	return g.ChunkQuerier.Select(ctx, sorted, hints, ms...)
+}
+
+func TestSamplesOfAHeadThatGrowsAreThoseOfTheFirstPass(t *testing.T) {
+	s := open(t, t.TempDir())
+	fill(t, s, 20, startMS, startMS+hourMS, 30_000)
+	q := peerQuery(startMS, startMS+9*hourMS, everything)
+	want := sum(t, readSamples(t, serve(t, s, Options{}), q)[0], asIs)
+	grown := false
+	got := sum(t, readSamples(t, serve(t, growing{s, func() {
+		grown = true
+		fill(t, s, 40, startMS+hourMS, startMS+hourMS+10*60_000, 30_000)
+	}}, Options{}), q)[0], asIs)
+	if !grown || got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 

@@ -3,6 +3,7 @@ package metrics
 import (
 	"fmt"
 	"io"
+	"sync"
 	"sync/atomic"
 	"testing"
 )
@@ -102,6 +103,33 @@ func TestAScrapeOfAnySizeDoesNotAllocate(t *testing.T) {
 		if n := testing.AllocsPerRun(5, func() { s.WritePrometheus(io.Discard) }); n != 0 {
 			t.Errorf("%d lines: %v allocations a scrape", lines, n)
 		}
+	}
+}
+
+func TestOverlappingScrapesDoNotAllocate(t *testing.T) {
+	if raceEnabled {
+		t.Skip("pools are not themselves under the race detector")
+	}
+	s := NewSet()
+	mixed(s, 1000)
+	const scrapes = 300
+	together := func() {
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				for range scrapes {
+					s.WritePrometheus(io.Discard)
+				}
+			}()
+		}
+		wg.Wait()
+	}
+	together()
+	// Goroutines and a few pages are made; nothing is made for each scrape.
+	if n := testing.AllocsPerRun(3, together); n > scrapes/3 {
+		t.Errorf("%v allocations in %d scrapes", n, 4*scrapes)
 	}
 }
 

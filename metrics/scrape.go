@@ -83,15 +83,16 @@ func (s *Set) WritePrometheus(w io.Writer) {
 // write leaves out the metadata of families that are in seen, and adds those it
 // wrote; seen may be nil.
 func (s *Set) write(w io.Writer, seen map[string]struct{}) error {
-	late := s.order()
+	var late []metric
+	if s.changed.Load() {
+		late = s.order()
+	}
 	s.view.RLock()
-	defer s.view.RUnlock()
-	metrics := s.sorted
+	metrics, p := s.sorted, s.takePage()
 	if late != nil {
 		metrics = late
 	}
-	p := s.takePage()
-	defer s.givePage(p)
+	defer s.leave(p)
 	withMetadata, described := exposeMetadata.Load(), ""
 	for _, m := range metrics {
 		if withMetadata {
@@ -140,9 +141,6 @@ func (s *Set) helpOf(family string) string {
 // order brings sorted up to date. If another scrape is walking over it, which is
 // rare, it returns an ordered copy instead.
 func (s *Set) order() (late []metric) {
-	if !s.changed.Load() {
-		return nil
-	}
 	alone := s.view.TryLock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,9 +262,12 @@ func (s *Set) takePage() *page {
 	return takePage()
 }
 
-func (s *Set) givePage(p *page) {
+// leave ends a scrape. The page stays with the set, or goes to the pool if another
+// scrape's page is there already.
+func (s *Set) leave(p *page) {
 	p.b = p.b[:0]
-	if cap(p.b) <= pageMax {
-		s.page.Store(p)
+	if cap(p.b) <= pageMax && !s.page.CompareAndSwap(nil, p) {
+		pages.Put(p)
 	}
+	s.view.RUnlock()
 }

@@ -38,7 +38,7 @@ type summarySpec struct {
 
 type quantile struct {
 	phi  float64
-	text string // 0.5"} and a space
+	text string // 0.5"
 }
 
 const defaultSummaryWindow = 5 * time.Minute
@@ -72,7 +72,8 @@ type recent struct {
 	shown, next *reservoir
 	rotation    *time.Timer
 	values      []float64 // of the quantiles, in the order of spec.sorted
-	stale       bool      // the values no longer tell what is in shown
+	lines       []byte    // of the quantiles, as they were written last
+	stale       bool      // lines no longer tell what is in shown
 }
 
 // Update adds v.
@@ -165,13 +166,18 @@ func (q *quantileLines) appendTo(dst []byte) []byte {
 	}
 	if r.stale {
 		r.shown.quantiles(r.values, sm.spec.sorted)
+		r.lines = sm.appendQuantiles(r.lines[:0], r.values)
 		r.stale = false
 	}
+	return append(dst, r.lines...)
+}
+
+func (sm *Summary) appendQuantiles(dst []byte, values []float64) []byte {
 	base, separator := openLabels(sm.name)
 	for i, q := range sm.spec.sorted {
-		if !math.IsNaN(r.values[i]) {
+		if !math.IsNaN(values[i]) {
 			dst = append(append(append(append(dst, base...), separator...), `quantile="`...), q.text...)
-			dst = appendFloat(dst, "}", r.values[i])
+			dst = appendFloat(dst, "}", values[i])
 		}
 	}
 	return dst

@@ -200,7 +200,7 @@ type change struct{ from, to float64 }
 
 const (
 	sampleMax  = 1000
-	changesMax = 32 // above it sorting anew is cheaper
+	changesMax = 64 // above it sorting anew is cheaper
 )
 
 func newReservoir() *reservoir {

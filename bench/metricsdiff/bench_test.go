@@ -121,6 +121,28 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
+// BenchmarkScrapeSummaryBurst scrapes a summary that had many values since the last
+// scrape; the values' own cost is not counted.
+func BenchmarkScrapeSummaryBurst(b *testing.B) {
+	for _, lib := range libraries {
+		m := lib.make()
+		update := kinds[len(kinds)-1].make(m)
+		for _, values := range []int{100, 1000, 10000} {
+			b.Run(fmt.Sprint(values, "/", lib.name), func(b *testing.B) {
+				b.ReportAllocs()
+				for i := range b.N {
+					b.StopTimer()
+					for j := range values {
+						update(i*values + j)
+					}
+					b.StartTimer()
+					m.set.WritePrometheus(io.Discard)
+				}
+			})
+		}
+	}
+}
+
 // mixed fills a set with metrics of all types, about so many lines.
 func mixed(m maker, lines int) {
 	for i := 0; lines > 0; i++ {

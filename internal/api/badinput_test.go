@@ -165,7 +165,7 @@ func TestNullBytesAndInvalidTextAreParametersLikeOthers(t *testing.T) {
 		if path == "/rules" {
 			continue // see the table of differences
 		}
-		for _, text := range bad {
+		for _, text := range thinned(bad) {
 			for _, name := range []string{"query", "time", "start", "end", "step", "timeout", "limit", "lookback_delta", "stats", "match[]", "match_target", "metric", "limit_per_metric", "state", "scrapePool"} {
 				w.compare(t, ask{path: path, form: form(name, text)}, unorderedTargets(path))
 			}

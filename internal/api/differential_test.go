@@ -108,7 +108,7 @@ func parameterAsks() []ask {
 
 func TestQueriesEqualPrometheus(t *testing.T) {
 	const atLeast = 400
-	w, asks := shared(t), everyQuery()
+	w, asks := shared(t), thinned(everyQuery())
 	if len(asks) < atLeast {
 		t.Fatalf("%d requests, want at least %d", len(asks), atLeast)
 	}

@@ -32,7 +32,7 @@ func TestListsEqualPrometheus(t *testing.T) {
 	}
 	n := 0
 	for _, path := range paths {
-		for i, f := range listForms() {
+		for i, f := range thinned(listForms()) {
 			w.compare(t, ask{path: path, form: f}, nil)
 			n++
 			if (path == "/series" || path == "/labels") && i%3 == 0 {

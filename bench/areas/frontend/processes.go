@@ -64,6 +64,9 @@ func (b *bench) rounds(ctx context.Context, what string, jobs []job) error {
 	}
 	for round := 1; round <= b.env.Rounds; round++ {
 		for _, j := range jobs {
+			if b.env.Programs.Null && j.front.side != relay {
+				j.repeats = 1 // the peer takes longer
+			}
 			if err := b.measure(ctx, round, j); err != nil {
 				return err
 			}
@@ -93,12 +96,12 @@ var stages = []proc.Stage{
 const profiled = 1500 * time.Millisecond // of queries in a row, at least
 
 // stagesOf says where the CPU of a question goes, by a profile over some of them.
-func (b *bench) stagesOf(ctx context.Context, f *front, what string, ask func() (proc.Answer, error)) error {
+func (b *bench) stagesOf(ctx context.Context, f *front, what string, least int, ask func() (proc.Answer, error)) error {
 	once, err := ask()
 	if err != nil {
 		return err
 	}
-	n := max(1, int(profiled/once.Elapsed))
+	n := max(least, int(profiled/once.Elapsed))
 	spent, err := f.server.Stages(ctx, time.Duration(n)*once.Elapsed, stages, func() error {
 		for range n {
 			if _, err := ask(); err != nil {
@@ -120,7 +123,7 @@ func (b *bench) stagesOf(ctx context.Context, f *front, what string, ask func() 
 
 // cannedStages is stagesOf for a question about the canned answer.
 func (b *bench) cannedStages(ctx context.Context, f *front, q question) error {
-	return b.stagesOf(ctx, f, q.what+": ", func() (proc.Answer, error) { return b.ask(ctx, f, b.answer, q, io.Discard) })
+	return b.stagesOf(ctx, f, q.what+": ", 1, func() (proc.Answer, error) { return b.ask(ctx, f, b.answer, q, io.Discard) })
 }
 
 // caches measures full hits in the memory cache.

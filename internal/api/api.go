@@ -184,9 +184,11 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	}
 	if a.opts.RemoteWrite != nil {
 		mux.Handle("POST "+prefix+"/write", a.metrics.instrument("/write", a.opts.Ready(a.opts.RemoteWrite)))
+		mux.Handle("OPTIONS "+prefix+"/write", preflight)
 	}
 	if a.opts.RemoteRead != nil {
 		mux.Handle("POST "+prefix+"/read", a.metrics.instrument("/read", a.opts.Ready(a.opts.RemoteRead)))
+		mux.Handle("OPTIONS "+prefix+"/read", preflight)
 	}
 }
 

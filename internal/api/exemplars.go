@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/ferula-io/ferula/internal/nesting"
 )
 
 func (a *API) queryExemplars(r *http.Request) (answer, *apiError) {
@@ -16,7 +18,7 @@ func (a *API) queryExemplars(r *http.Request) (answer, *apiError) {
 	if end.Before(start) {
 		return answer{}, badData(errors.New("end timestamp must not be before start timestamp"))
 	}
-	expr, err := a.parseExpr(r, nestingMax)
+	expr, err := a.parseExpr(r, nesting.LevelsMax)
 	if err != nil {
 		return answer{}, badData(err)
 	}

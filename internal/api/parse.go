@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/ferula-io/ferula/internal/nesting"
 )
 
 func (a *API) formatQuery(r *http.Request) (answer, *apiError) {
@@ -20,7 +22,7 @@ func (a *API) formatQuery(r *http.Request) (answer, *apiError) {
 }
 
 func (a *API) parseQuery(r *http.Request) (answer, *apiError) {
-	expr, err := a.parseExpr(r, nestingMax)
+	expr, err := a.parseExpr(r, nesting.LevelsMax)
 	if err != nil {
 		return answer{}, invalidParameter("query", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/stats"
 
+	"github.com/ferula-io/ferula/internal/nesting"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -82,7 +83,7 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Grid, newQuery
 	if apiErr != nil {
 		return answer{}, apiErr
 	}
-	if err := checkNesting(r.FormValue("query"), nestingMax); err != nil {
+	if err := nesting.Check(r.FormValue("query"), nesting.LevelsMax); err != nil {
 		return answer{}, invalidParameter("query", err)
 	}
 	qry, err := newQuery(evaluation{ctx, opts})

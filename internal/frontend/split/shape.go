@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/ferula-io/ferula/internal/nesting"
 )
 
 // Shape is what an expression says about cutting and keeping its answers.
@@ -23,6 +25,9 @@ type Shape struct {
 // ShapeOf looks at an expression. ok is false where it cannot be parsed, which
 // the downstream will tell in its own words.
 func ShapeOf(p parser.Parser, query string) (shape Shape, ok bool) {
+	if nesting.Check(query, nesting.LevelsMax) != nil {
+		return Shape{}, false
+	}
 	expr, err := p.ParseExpr(query)
 	if err != nil {
 		return Shape{}, false

@@ -101,9 +101,9 @@ func (p Programs) Get(ctx context.Context, name string) (Program, error) {
 		program.Version = name + ", built from this tree"
 		return program, nil
 	}
-	version, err := run(ctx, p.Root, nil, program.Path, "--version")
+	version, err := exec.CommandContext(ctx, program.Path, "--version").CombinedOutput() // some say it on standard error
 	if err != nil {
-		return Program{}, err
+		return Program{}, fmt.Errorf("%s: %w: %s", name, err, version)
 	}
 	program.Version, _, _ = strings.Cut(string(version), "\n")
 	return program, nil

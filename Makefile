@@ -5,6 +5,7 @@
 GO ?= go
 export GOTOOLCHAIN = local
 MODULES = . ./metrics ./promjson
+HERE = github.com/ferula-io/ferula
 
 .PHONY: run build test race check bench ui ui-check browser interop generate tidy fuzz
 
@@ -56,9 +57,10 @@ generate:
 # the proxy: give it a replace for the moment of the tidying.
 tidy:
 	cd promjson && GOWORK=off $(GO) mod tidy
-	$(GO) mod edit -replace github.com/ferula-io/ferula/promjson=./promjson
+	cd metrics && GOWORK=off $(GO) mod tidy
+	$(GO) mod edit -replace $(HERE)/promjson=./promjson -replace $(HERE)/metrics=./metrics
 	GOWORK=off $(GO) mod tidy; status=$$?; \
-	$(GO) mod edit -dropreplace github.com/ferula-io/ferula/promjson; exit $$status
+	$(GO) mod edit -dropreplace $(HERE)/promjson -dropreplace $(HERE)/metrics; exit $$status
 
 # Thirty seconds of fuzzing for every fuzz test.
 fuzz:

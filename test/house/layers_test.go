@@ -17,7 +17,7 @@ var layers = []struct {
 	{"codec", []string{"internal/codec"}, false},
 	{"series", []string{"internal/series"}, false},
 	{"ingest, store, wire", []string{"internal/ingest", "internal/store", "internal/wire"}, false},
-	{"query, frontend", []string{"internal/query", "internal/frontend"}, false},
+	{"query, frontend, export", []string{"internal/query", "internal/frontend", "internal/export"}, false},
 	{"api, ui", []string{"internal/api", "internal/ui"}, false},
 	{"role", []string{"internal/role"}, false},
 	{"cmd", []string{"cmd"}, false},

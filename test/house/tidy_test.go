@@ -19,7 +19,9 @@ const (
 
 // exceptions from the budgets, each with its reason. The key is what a failure
 // names: a file, a folder, or file:function.
-var exceptions = map[string]string{}
+var exceptions = map[string]string{
+	"internal/role": "six roles share web, grpc, tracing and registry; a folder a role would export all of it",
+}
 
 func excepted(key string) bool { return exceptions[key] != "" }
 

@@ -13,14 +13,17 @@ import (
 // the chunks of all, sorted by start; chunks that are equal to the byte are given
 // once, chunks that merely overlap are given as they are.
 //
-// The least label set is found by going through all sets: with blocks of one
-// database most series are in all of them, so that a heap would compare more.
+// Of a few sets the least label set is found by going through all: with blocks of
+// one database most series are in all of them, so that a heap would compare more.
+// Of many a tournament finds it.
 func Merge(sets ...Set) Set {
-	switch len(sets) {
-	case 0:
+	switch {
+	case len(sets) == 0:
 		return Failed(nil)
-	case 1:
+	case len(sets) == 1:
 		return sets[0]
+	case len(sets) > linearMax:
+		return newTournament(sets)
 	}
 	return &merge{sets: sets, waiting: slices.Clone(sets), least: make([]Set, 0, len(sets))}
 }
@@ -89,22 +92,23 @@ func (m *merge) advance(set Set) bool {
 // join collects the chunks of the current series.
 func (m *merge) join() {
 	m.chunks = m.chunks[:0]
-	sorted := true
 	for _, set := range m.least {
-		for _, c := range set.Chunks() {
-			if n := len(m.chunks); n > 0 && compareChunks(m.chunks[n-1], c) >= 0 {
-				sorted = false
-			}
-			m.chunks = append(m.chunks, c)
+		m.chunks = append(m.chunks, set.Chunks()...)
+	}
+	m.chunks = tidy(m.chunks)
+}
+
+// tidy sorts chunks and takes repeated ones out, in place.
+func tidy(chunks []Chunk) []Chunk {
+	for i := 1; i < len(chunks); i++ {
+		if compareChunks(chunks[i-1], chunks[i]) >= 0 {
+			slices.SortStableFunc(chunks, compareChunks)
+			return slices.CompactFunc(chunks, func(a, b Chunk) bool {
+				return a.MinMS == b.MinMS && a.MaxMS == b.MaxMS && a.Encoding == b.Encoding && bytes.Equal(a.Data, b.Data)
+			})
 		}
 	}
-	if sorted {
-		return
-	}
-	slices.SortStableFunc(m.chunks, compareChunks)
-	m.chunks = slices.CompactFunc(m.chunks, func(a, b Chunk) bool {
-		return a.MinMS == b.MinMS && a.MaxMS == b.MaxMS && a.Encoding == b.Encoding && bytes.Equal(a.Data, b.Data)
-	})
+	return chunks
 }
 
 // compareChunks puts equal chunks next to each other.

@@ -1,0 +1,103 @@
+package profilepb
+
+// Encoder is a big answer that writes itself: neither a message tree nor
+// reflection stands between a query's result and the bytes that leave.
+type Encoder interface {
+	// AppendProto appends the message's protobuf bytes.
+	AppendProto(dst []byte) []byte
+	// AppendJSON appends the message as protobuf's JSON mapping spells it: names in
+	// camel case, 64-bit integers as strings, zero values left out.
+	AppendJSON(dst []byte) []byte
+}
+
+// SeriesAnswer is what SelectSeries answers (querier.v1.SelectSeriesResponse).
+type SeriesAnswer struct{ Series []PointSeries }
+
+// PointSeries is one series of an answer.
+type PointSeries struct {
+	Labels []byte // an encoded label set, as labelenc spells it
+	Points []AnswerPoint
+}
+
+// AnswerPoint is the value of one step.
+type AnswerPoint struct {
+	TimestampMS int64
+	Value       float64
+	Exemplars   []AnswerExemplar
+}
+
+// AnswerExemplar is one profile that stands for a point.
+type AnswerExemplar struct {
+	TimestampMS int64
+	ProfileID   string
+	SpanID      string
+	TraceID     string
+	Value       int64
+	Labels      []byte // encoded, less those that the series has
+}
+
+// Flame is a flame graph. Its levels hold four integers a node: the distance from the end of the
+// node to its left, total, self, and the index of its name.
+type Flame struct {
+	Names   []string
+	Levels  [][]int64
+	Total   int64
+	MaxSelf int64
+}
+
+// MergeAnswer is what SelectMergeStacktraces answers, with one of its four forms.
+type MergeAnswer struct {
+	Flame *Flame
+	Tree  []byte
+	Dot   string
+	Pprof []byte // a google.v1.Profile, encoded and not compressed
+}
+
+// SpanMergeAnswer is what SelectMergeSpanProfile answers.
+type SpanMergeAnswer struct {
+	Flame *Flame
+	Tree  []byte
+}
+
+// ProfileAnswer is what SelectMergeProfile answers: the bytes of a
+// google.v1.Profile, not compressed.
+type ProfileAnswer struct{ Profile []byte }
+
+// DiffAnswer is two profiles laid over each other. Levels hold seven integers a
+// node: for the left and for the right profile offset, total and self, and then
+// the index of the name.
+type DiffAnswer struct {
+	Flame
+	LeftTicks, RightTicks int64
+}
+
+// LabelSetsAnswer is what Series answers.
+type LabelSetsAnswer struct{ Sets [][]byte } // encoded, as labelenc spells them
+
+// HeatmapAnswer is what SelectHeatmap answers.
+type HeatmapAnswer struct{ Series []HeatmapRow }
+
+// HeatmapRow is the slots of one series.
+type HeatmapRow struct {
+	Labels []byte
+	Slots  []HeatmapCells
+}
+
+// HeatmapCells is one column of a heat map: how many profiles lie in each range of
+// values that begins at YMin.
+type HeatmapCells struct {
+	TimestampMS int64
+	YMin        []float64
+	Counts      []int32
+	Exemplars   []AnswerExemplar
+}
+
+var (
+	_ Encoder = (*SeriesAnswer)(nil)
+	_ Encoder = (*MergeAnswer)(nil)
+	_ Encoder = (*SpanMergeAnswer)(nil)
+	_ Encoder = (*ProfileAnswer)(nil)
+	_ Encoder = (*DiffAnswer)(nil)
+	_ Encoder = (*LabelSetsAnswer)(nil)
+	_ Encoder = (*HeatmapAnswer)(nil)
+)

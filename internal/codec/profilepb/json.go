@@ -1,0 +1,248 @@
+package profilepb
+
+import (
+	"encoding/base64"
+	"math"
+	"strconv"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ferula-io/ferula/internal/codec/profilepb/googlev1"
+	"github.com/ferula-io/ferula/promjson"
+)
+
+// object appends the fields of a JSON object, those that are not zero.
+type object struct {
+	b     []byte
+	first bool
+}
+
+func open(dst []byte) object { return object{append(dst, '{'), true} }
+
+func (o *object) close() []byte { return append(o.b, '}') }
+
+func (o *object) key(name string) {
+	if !o.first {
+		o.b = append(o.b, ',')
+	}
+	o.first = false
+	o.b = append(o.b, '"')
+	o.b = append(o.b, name...)
+	o.b = append(o.b, '"', ':')
+}
+
+func (o *object) text(name, v string) {
+	if v != "" {
+		o.key(name)
+		o.b = promjson.AppendString(o.b, valid(v))
+	}
+}
+
+func (o *object) int64(name string, v int64) {
+	if v != 0 {
+		o.key(name)
+		o.b = appendQuoted(o.b, v)
+	}
+}
+
+func (o *object) double(name string, v float64) {
+	if math.Float64bits(v) != 0 {
+		o.key(name)
+		o.b = appendDouble(o.b, v)
+	}
+}
+
+func (o *object) labels(name string, set []byte) {
+	if len(set) > 0 {
+		o.key(name)
+		o.b = appendLabelsJSON(o.b, set)
+	}
+}
+
+// list appends an array of n elements.
+func (o *object) list(name string, n int, element func(dst []byte, i int) []byte) {
+	if n > 0 {
+		o.key(name)
+		o.b = appendList(o.b, n, element)
+	}
+}
+
+func appendList(dst []byte, n int, element func(dst []byte, i int) []byte) []byte {
+	dst = append(dst, '[')
+	for i := range n {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = element(dst, i)
+	}
+	return append(dst, ']')
+}
+
+func appendQuoted(dst []byte, v int64) []byte {
+	return append(strconv.AppendInt(append(dst, '"'), v, 10), '"')
+}
+
+// appendDouble spells what JSON has no number for as protobuf's mapping does.
+func appendDouble(dst []byte, v float64) []byte {
+	switch {
+	case math.IsNaN(v):
+		return append(dst, `"NaN"`...)
+	case math.IsInf(v, 1):
+		return append(dst, `"Infinity"`...)
+	case math.IsInf(v, -1):
+		return append(dst, `"-Infinity"`...)
+	}
+	return promjson.AppendFloat(dst, v)
+}
+
+func appendLabelsJSON(dst, set []byte) []byte {
+	dst = append(dst, '[')
+	for i := 0; len(set) > 0; i++ {
+		name, value, rest := cutLabel(set)
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		o := open(dst)
+		o.text("name", string(name))
+		o.text("value", string(value))
+		dst, set = o.close(), rest
+	}
+	return append(dst, ']')
+}
+
+func (e *AnswerExemplar) appendJSON(dst []byte) []byte {
+	o := open(dst)
+	o.int64("timestamp", e.TimestampMS)
+	o.text("profileId", e.ProfileID)
+	o.text("spanId", e.SpanID)
+	o.int64("value", e.Value)
+	o.labels("labels", e.Labels)
+	o.text("traceId", e.TraceID)
+	return o.close()
+}
+
+func (p *AnswerPoint) appendJSON(dst []byte) []byte {
+	o := open(dst)
+	o.double("value", p.Value)
+	o.int64("timestamp", p.TimestampMS)
+	o.list("exemplars", len(p.Exemplars), func(dst []byte, i int) []byte { return p.Exemplars[i].appendJSON(dst) })
+	return o.close()
+}
+
+// AppendJSON implements Encoder.
+func (a *SeriesAnswer) AppendJSON(dst []byte) []byte {
+	o := open(dst)
+	o.list("series", len(a.Series), func(dst []byte, i int) []byte {
+		s := &a.Series[i]
+		o := open(dst)
+		o.labels("labels", s.Labels)
+		o.list("points", len(s.Points), func(dst []byte, j int) []byte { return s.Points[j].appendJSON(dst) })
+		return o.close()
+	})
+	return o.close()
+}
+
+func (f *Flame) fields(o *object) {
+	o.list("names", len(f.Names), func(dst []byte, i int) []byte { return promjson.AppendString(dst, valid(f.Names[i])) })
+	o.list("levels", len(f.Levels), func(dst []byte, i int) []byte {
+		level := f.Levels[i]
+		o := open(dst)
+		o.list("values", len(level), func(dst []byte, j int) []byte { return appendQuoted(dst, level[j]) })
+		return o.close()
+	})
+	o.int64("total", f.Total)
+	o.int64("maxSelf", f.MaxSelf)
+}
+
+func (f *Flame) appendJSON(dst []byte) []byte {
+	o := open(dst)
+	f.fields(&o)
+	return o.close()
+}
+
+// AppendJSON implements Encoder.
+func (a *MergeAnswer) AppendJSON(dst []byte) []byte {
+	o := open(dst)
+	if a.Flame != nil {
+		o.key("flamegraph")
+		o.b = a.Flame.appendJSON(o.b)
+	}
+	if len(a.Tree) > 0 {
+		o.key("tree")
+		o.b = append(base64.StdEncoding.AppendEncode(append(o.b, '"'), a.Tree), '"')
+	}
+	o.text("dot", a.Dot)
+	if a.Pprof != nil {
+		o.key("pprof")
+		inner := open(o.b)
+		inner.key("profile")
+		inner.b = (&ProfileAnswer{a.Pprof}).AppendJSON(inner.b)
+		o.b = inner.close()
+	}
+	return o.close()
+}
+
+// AppendJSON implements Encoder.
+func (a *SpanMergeAnswer) AppendJSON(dst []byte) []byte {
+	return (&MergeAnswer{Flame: a.Flame, Tree: a.Tree}).AppendJSON(dst)
+}
+
+// AppendJSON implements Encoder. Nobody asks for a pprof in JSON but people with
+// curl, so reflection is good enough.
+func (a *ProfileAnswer) AppendJSON(dst []byte) []byte {
+	var p googlev1.Profile
+	if err := proto.Unmarshal(a.Profile, &p); err != nil {
+		return append(dst, "{}"...) // a merge that ferula encoded itself always decodes
+	}
+	out, err := protojson.MarshalOptions{}.MarshalAppend(dst, &p)
+	if err != nil {
+		return append(dst, "{}"...)
+	}
+	return out
+}
+
+// AppendJSON implements Encoder.
+func (a *DiffAnswer) AppendJSON(dst []byte) []byte {
+	o := open(dst)
+	o.key("flamegraph")
+	inner := open(o.b)
+	a.Flame.fields(&inner)
+	inner.int64("leftTicks", a.LeftTicks)
+	inner.int64("rightTicks", a.RightTicks)
+	o.b = inner.close()
+	return o.close()
+}
+
+// AppendJSON implements Encoder.
+func (a *LabelSetsAnswer) AppendJSON(dst []byte) []byte {
+	o := open(dst)
+	o.list("labelsSet", len(a.Sets), func(dst []byte, i int) []byte {
+		o := open(dst)
+		o.labels("labels", a.Sets[i])
+		return o.close()
+	})
+	return o.close()
+}
+
+func (c *HeatmapCells) appendJSON(dst []byte) []byte {
+	o := open(dst)
+	o.int64("timestamp", c.TimestampMS)
+	o.list("yMin", len(c.YMin), func(dst []byte, i int) []byte { return appendDouble(dst, c.YMin[i]) })
+	o.list("counts", len(c.Counts), func(dst []byte, i int) []byte { return strconv.AppendInt(dst, int64(c.Counts[i]), 10) })
+	o.list("exemplars", len(c.Exemplars), func(dst []byte, i int) []byte { return c.Exemplars[i].appendJSON(dst) })
+	return o.close()
+}
+
+// AppendJSON implements Encoder.
+func (a *HeatmapAnswer) AppendJSON(dst []byte) []byte {
+	o := open(dst)
+	o.list("series", len(a.Series), func(dst []byte, i int) []byte {
+		row := &a.Series[i]
+		o := open(dst)
+		o.labels("labels", row.Labels)
+		o.list("slots", len(row.Slots), func(dst []byte, j int) []byte { return row.Slots[j].appendJSON(dst) })
+		return o.close()
+	})
+	return o.close()
+}

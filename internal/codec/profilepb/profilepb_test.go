@@ -1,0 +1,181 @@
+package profilepb
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/profilepb/googlev1"
+)
+
+// check compares a hand-written answer with the generated message of the same
+// content, in both spellings.
+func check(t *testing.T, name string, got Encoder, want, empty proto.Message) {
+	t.Helper()
+	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefix := []byte("kept")
+	if b := got.AppendProto(bytes.Clone(prefix)); !bytes.Equal(b[4:], wire) || !bytes.HasPrefix(b, prefix) {
+		t.Fatalf("%s: protobuf is\n%x, want\n%x", name, b[4:], wire)
+	}
+	text := got.AppendJSON(bytes.Clone(prefix))
+	if !bytes.HasPrefix(text, prefix) {
+		t.Errorf("%s: JSON overwrote what was there", name)
+	}
+	if err := protojson.Unmarshal(text[4:], empty); err != nil {
+		t.Fatalf("%s: %v in %s", name, err, text)
+	}
+	if !proto.Equal(empty, want) {
+		t.Errorf("%s: JSON says\n%s, want\n%s", name, text[4:], protojson.Format(want))
+	}
+}
+
+type source struct{ *rand.Rand }
+
+func (r source) text() string {
+	texts := []string{"", "a", "ferula", `quo"te\`, "日本", "main.(*T[...]).f", "<&>\u2028", "a\x01b"}
+	return texts[r.IntN(len(texts))]
+}
+
+func (r source) int() int64 {
+	return []int64{0, 1, -1, 127, 128, 1 << 40, -1 << 63, 1<<63 - 1}[r.IntN(8)]
+}
+
+func (r source) double() float64 {
+	return []float64{0, 1, -1, 0.1, 1e-9, 1e30, 12345678, 1.0 / 3}[r.IntN(8)]
+}
+
+func (r source) labels() ([]byte, []*LabelPair) {
+	var set []byte
+	var pairs []*LabelPair
+	for i := range r.IntN(4) {
+		name, value := fmt.Sprintf("n%d", i), "v"+r.text() // a stored set has no empty values
+		if i == 2 {
+			value = string(bytes.Repeat([]byte("long"), 100))
+		}
+		set = labelenc.AppendLabel(set, name, value)
+		pairs = append(pairs, &LabelPair{Name: name, Value: value})
+	}
+	return set, pairs
+}
+
+func (r source) exemplars() (out []AnswerExemplar, want []*Exemplar) {
+	for range r.IntN(3) {
+		set, pairs := r.labels()
+		e := AnswerExemplar{TimestampMS: r.int(), ProfileID: r.text(), SpanID: r.text(), TraceID: r.text(), Value: r.int(), Labels: set}
+		out = append(out, e)
+		want = append(want, &Exemplar{Timestamp: e.TimestampMS, ProfileId: e.ProfileID, SpanId: e.SpanID, TraceId: e.TraceID, Value: e.Value, Labels: pairs})
+	}
+	return out, want
+}
+
+func (r source) flame() (*Flame, *FlameGraph) {
+	f := &Flame{Total: r.int(), MaxSelf: r.int()}
+	want := &FlameGraph{Total: f.Total, MaxSelf: f.MaxSelf}
+	for range r.IntN(5) {
+		f.Names = append(f.Names, r.text())
+		var level []int64
+		for range r.IntN(60) {
+			level = append(level, r.int())
+		}
+		f.Levels = append(f.Levels, level)
+		want.Levels = append(want.Levels, &Level{Values: level})
+	}
+	want.Names = f.Names
+	return f, want
+}
+
+func TestSeriesAreWrittenAsGeneratedCodeWouldWriteThem(t *testing.T) {
+	r := source{rand.New(rand.NewPCG(1, 2))}
+	for range 300 {
+		got, want := &SeriesAnswer{}, &SelectSeriesResponse{}
+		rows, wantRows := &HeatmapAnswer{}, &SelectHeatmapResponse{}
+		sets, wantSets := &LabelSetsAnswer{}, &SeriesResponse{}
+		for range r.IntN(4) {
+			set, pairs := r.labels()
+			s, w := PointSeries{Labels: set}, &Series{Labels: pairs}
+			row, wantRow := HeatmapRow{Labels: set}, &HeatmapSeries{Labels: pairs}
+			for range r.IntN(5) {
+				p := AnswerPoint{TimestampMS: r.int(), Value: r.double()}
+				exemplars, wantExemplars := r.exemplars()
+				p.Exemplars = exemplars
+				s.Points = append(s.Points, p)
+				w.Points = append(w.Points, &Point{Timestamp: p.TimestampMS, Value: p.Value, Exemplars: wantExemplars})
+				c := HeatmapCells{TimestampMS: p.TimestampMS, YMin: []float64{p.Value, 2}, Counts: []int32{-1, 0, 300}, Exemplars: exemplars}
+				row.Slots = append(row.Slots, c)
+				wantRow.Slots = append(wantRow.Slots, &HeatmapSlot{Timestamp: c.TimestampMS, YMin: c.YMin, Counts: c.Counts, Exemplars: wantExemplars})
+			}
+			got.Series, want.Series = append(got.Series, s), append(want.Series, w)
+			rows.Series, wantRows.Series = append(rows.Series, row), append(wantRows.Series, wantRow)
+			sets.Sets, wantSets.LabelsSet = append(sets.Sets, set), append(wantSets.LabelsSet, &Labels{Labels: pairs})
+		}
+		check(t, "series", got, want, &SelectSeriesResponse{})
+		check(t, "heat map", rows, wantRows, &SelectHeatmapResponse{})
+		check(t, "label sets", sets, wantSets, &SeriesResponse{})
+	}
+}
+
+func TestFlameGraphsAreWrittenAsGeneratedCodeWouldWriteThem(t *testing.T) {
+	r := source{rand.New(rand.NewPCG(3, 4))}
+	for range 300 {
+		f, w := r.flame()
+		check(t, "merge", &MergeAnswer{Flame: f}, &SelectMergeStacktracesResponse{Flamegraph: w}, &SelectMergeStacktracesResponse{})
+		check(t, "span merge", &SpanMergeAnswer{Flame: f, Tree: []byte{0, 255}}, &SelectMergeSpanProfileResponse{Flamegraph: w, Tree: []byte{0, 255}}, &SelectMergeSpanProfileResponse{})
+		diff := &FlameGraphDiff{Names: w.Names, Levels: w.Levels, Total: w.Total, MaxSelf: w.MaxSelf, LeftTicks: r.int(), RightTicks: r.int()}
+		check(t, "diff", &DiffAnswer{Flame: *f, LeftTicks: diff.LeftTicks, RightTicks: diff.RightTicks}, &DiffResponse{Flamegraph: diff}, &DiffResponse{})
+	}
+	p := &googlev1.Profile{
+		SampleType: []*googlev1.ValueType{{Type: 1, Unit: 2}}, Sample: []*googlev1.Sample{{LocationId: []uint64{1, 2}, Value: []int64{-5}}},
+		Location: []*googlev1.Location{{Id: 1, Line: []*googlev1.Line{{FunctionId: 1, Line: 3}}}}, StringTable: []string{"", "cpu", "ns"}, TimeNanos: 1 << 60,
+	}
+	raw, err := proto.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, "pprof", &MergeAnswer{Pprof: raw}, &SelectMergeStacktracesResponse{Pprof: &PprofProfile{Profile: p}}, &SelectMergeStacktracesResponse{})
+	check(t, "profile", &ProfileAnswer{raw}, p, &googlev1.Profile{})
+	check(t, "tree and dot", &MergeAnswer{Tree: []byte("x"), Dot: "digraph {}"}, &SelectMergeStacktracesResponse{Tree: []byte("x"), Dot: "digraph {}"}, &SelectMergeStacktracesResponse{})
+}
+
+func TestNamesThatAreNotUTF8StillMakeAValidMessage(t *testing.T) {
+	a := &MergeAnswer{Flame: &Flame{Names: []string{"a\xffb"}}}
+	var got SelectMergeStacktracesResponse
+	if err := proto.Unmarshal(a.AppendProto(nil), &got); err != nil || got.Flamegraph.Names[0] != "a\uFFFDb" {
+		t.Errorf("%v, %v", got.Flamegraph, err)
+	}
+	if err := protojson.Unmarshal(a.AppendJSON(nil), &got); err != nil || got.Flamegraph.Names[0] != "a\uFFFDb" {
+		t.Errorf("%v, %v", got.Flamegraph, err)
+	}
+}
+
+func BenchmarkSeriesAnswer(b *testing.B) {
+	a := &SeriesAnswer{}
+	labels := labelenc.AppendLabel(nil, "service_name", "ferula")
+	for range 100 {
+		s := PointSeries{Labels: labels}
+		for i := range 60 {
+			s.Points = append(s.Points, AnswerPoint{TimestampMS: int64(1e12) + int64(i), Value: float64(i) / 3, Exemplars: []AnswerExemplar{{TimestampMS: 1e12, ProfileID: "0123456789abcdef0123456789abcdef", Value: 7, Labels: labels}}})
+		}
+		a.Series = append(a.Series, s)
+	}
+	var buf []byte
+	b.Run("proto", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			buf = a.AppendProto(buf[:0])
+		}
+	})
+	b.Run("json", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			buf = a.AppendJSON(buf[:0])
+		}
+	})
+}

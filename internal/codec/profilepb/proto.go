@@ -1,0 +1,269 @@
+package profilepb
+
+import (
+	"encoding/binary"
+	"math"
+	"strings"
+	"unicode/utf8"
+)
+
+// Tags of the answers' fields: number<<3 | wire type.
+const (
+	varint1, varint2, varint3, varint4, varint5, varint6 = 1 << 3, 2 << 3, 3 << 3, 4 << 3, 5 << 3, 6 << 3
+	fixed1                                               = 1<<3 | 1
+	bytes1, bytes2, bytes3, bytes4, bytes5, bytes6       = 1<<3 | 2, 2<<3 | 2, 3<<3 | 2, 4<<3 | 2, 5<<3 | 2, 6<<3 | 2
+)
+
+func sizeUvarint(v uint64) int {
+	n := 1
+	for ; v >= 0x80; v >>= 7 {
+		n++
+	}
+	return n
+}
+
+func sizeBytes(n int) int {
+	if n == 0 {
+		return 0
+	}
+	return 1 + sizeUvarint(uint64(n)) + n
+}
+
+func sizeInt(v int64) int {
+	if v == 0 {
+		return 0
+	}
+	return 1 + sizeUvarint(uint64(v))
+}
+
+func appendInt(dst []byte, tag byte, v int64) []byte {
+	if v == 0 {
+		return dst
+	}
+	return binary.AppendUvarint(append(dst, tag), uint64(v))
+}
+
+func appendHead(dst []byte, tag byte, size int) []byte {
+	return binary.AppendUvarint(append(dst, tag), uint64(size))
+}
+
+func appendText(dst []byte, tag byte, text string) []byte {
+	if text == "" {
+		return dst
+	}
+	return append(appendHead(dst, tag, len(text)), text...)
+}
+
+// valid makes UTF-8 of anything, since a protobuf string must be.
+func valid(text string) string {
+	if utf8.ValidString(text) {
+		return text
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// retagged appends a label set under another field number: only the tag before
+// each label differs.
+func retagged(dst, set []byte, tag byte) []byte {
+	for len(set) > 0 {
+		size, n := binary.Uvarint(set[1:])
+		end := 1 + n + int(size)
+		dst = append(append(dst, tag), set[1:end]...)
+		set = set[end:]
+	}
+	return dst
+}
+
+// cutLabel cuts the first label off a set of ferula's own making.
+func cutLabel(set []byte) (name, value, rest []byte) {
+	size, n := binary.Uvarint(set[1:])
+	label := set[1+n : 1+n+int(size)]
+	rest = set[1+n+int(size):]
+	for len(label) > 0 {
+		size, n := binary.Uvarint(label[1:])
+		field := label[1+n : 1+n+int(size)]
+		if label[0] == bytes1 {
+			name = field
+		} else {
+			value = field
+		}
+		label = label[1+n+int(size):]
+	}
+	return name, value, rest
+}
+
+func (e *AnswerExemplar) size() int {
+	return sizeInt(e.TimestampMS) + sizeBytes(len(e.ProfileID)) + sizeBytes(len(e.SpanID)) + sizeInt(e.Value) + len(e.Labels) + sizeBytes(len(e.TraceID))
+}
+
+func (e *AnswerExemplar) append(dst []byte) []byte {
+	dst = appendInt(dst, varint1, e.TimestampMS)
+	dst = appendText(dst, bytes2, e.ProfileID)
+	dst = appendText(dst, bytes3, e.SpanID)
+	dst = appendInt(dst, varint4, e.Value)
+	dst = retagged(dst, e.Labels, bytes5)
+	return appendText(dst, bytes6, e.TraceID)
+}
+
+func (p *AnswerPoint) size() int {
+	size := sizeInt(p.TimestampMS)
+	if math.Float64bits(p.Value) != 0 {
+		size += 9
+	}
+	for i := range p.Exemplars {
+		n := p.Exemplars[i].size()
+		size += 1 + sizeUvarint(uint64(n)) + n
+	}
+	return size
+}
+
+func (p *AnswerPoint) append(dst []byte) []byte {
+	if bits := math.Float64bits(p.Value); bits != 0 {
+		dst = binary.LittleEndian.AppendUint64(append(dst, fixed1), bits)
+	}
+	dst = appendInt(dst, varint2, p.TimestampMS)
+	for i := range p.Exemplars {
+		dst = p.Exemplars[i].append(appendHead(dst, bytes4, p.Exemplars[i].size()))
+	}
+	return dst
+}
+
+// AppendProto implements Encoder.
+func (a *SeriesAnswer) AppendProto(dst []byte) []byte {
+	for i := range a.Series {
+		s := &a.Series[i]
+		size := len(s.Labels)
+		for j := range s.Points {
+			n := s.Points[j].size()
+			size += 1 + sizeUvarint(uint64(n)) + n
+		}
+		dst = append(appendHead(dst, bytes1, size), s.Labels...)
+		for j := range s.Points {
+			dst = s.Points[j].append(appendHead(dst, bytes2, s.Points[j].size()))
+		}
+	}
+	return dst
+}
+
+func packedSize(values []int64) int {
+	size := 0
+	for _, v := range values {
+		size += sizeUvarint(uint64(v))
+	}
+	return size
+}
+
+func (f *Flame) append(dst []byte) []byte {
+	for _, name := range f.Names {
+		name = valid(name)
+		dst = append(appendHead(dst, bytes1, len(name)), name...)
+	}
+	for _, level := range f.Levels {
+		n := packedSize(level)
+		dst = appendHead(dst, bytes2, sizeBytes(n))
+		if n == 0 {
+			continue
+		}
+		dst = appendHead(dst, bytes1, n)
+		for _, v := range level {
+			dst = binary.AppendUvarint(dst, uint64(v))
+		}
+	}
+	dst = appendInt(dst, varint3, f.Total)
+	return appendInt(dst, varint4, f.MaxSelf)
+}
+
+// appendMessage appends what inner writes, under a tag; the length is put in
+// front afterwards.
+func appendMessage(dst []byte, tag byte, inner func([]byte) []byte) []byte {
+	dst = append(dst, tag, 0)
+	start := len(dst)
+	dst = inner(dst)
+	n := len(dst) - start
+	if extra := sizeUvarint(uint64(n)) - 1; extra > 0 {
+		dst = append(dst, make([]byte, extra)...)
+		copy(dst[start+extra:], dst[start:start+n])
+	}
+	binary.PutUvarint(dst[start-1:], uint64(n))
+	return dst
+}
+
+// AppendProto implements Encoder.
+func (a *MergeAnswer) AppendProto(dst []byte) []byte {
+	if a.Flame != nil {
+		dst = appendMessage(dst, bytes1, a.Flame.append)
+	}
+	if len(a.Tree) > 0 {
+		dst = append(appendHead(dst, bytes2, len(a.Tree)), a.Tree...)
+	}
+	dst = appendText(dst, bytes3, valid(a.Dot))
+	if a.Pprof != nil {
+		dst = appendHead(dst, bytes5, 1+sizeUvarint(uint64(len(a.Pprof)))+len(a.Pprof))
+		dst = append(appendHead(dst, bytes1, len(a.Pprof)), a.Pprof...)
+	}
+	return dst
+}
+
+// AppendProto implements Encoder.
+func (a *SpanMergeAnswer) AppendProto(dst []byte) []byte {
+	return (&MergeAnswer{Flame: a.Flame, Tree: a.Tree}).AppendProto(dst)
+}
+
+// AppendProto implements Encoder.
+func (a *ProfileAnswer) AppendProto(dst []byte) []byte { return append(dst, a.Profile...) }
+
+// AppendProto implements Encoder.
+func (a *DiffAnswer) AppendProto(dst []byte) []byte {
+	return appendMessage(dst, bytes1, func(dst []byte) []byte {
+		dst = a.Flame.append(dst)
+		dst = appendInt(dst, varint5, a.LeftTicks)
+		return appendInt(dst, varint6, a.RightTicks)
+	})
+}
+
+// AppendProto implements Encoder.
+func (a *LabelSetsAnswer) AppendProto(dst []byte) []byte {
+	for _, set := range a.Sets {
+		dst = append(appendHead(dst, bytes2, len(set)), set...)
+	}
+	return dst
+}
+
+func (c *HeatmapCells) append(dst []byte) []byte {
+	dst = appendInt(dst, varint1, c.TimestampMS)
+	if len(c.YMin) > 0 {
+		dst = appendHead(dst, bytes2, 8*len(c.YMin))
+		for _, v := range c.YMin {
+			dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(v))
+		}
+	}
+	if len(c.Counts) > 0 {
+		size := 0
+		for _, v := range c.Counts {
+			size += sizeUvarint(uint64(int64(v)))
+		}
+		dst = appendHead(dst, bytes3, size)
+		for _, v := range c.Counts {
+			dst = binary.AppendUvarint(dst, uint64(int64(v)))
+		}
+	}
+	for i := range c.Exemplars {
+		dst = c.Exemplars[i].append(appendHead(dst, bytes4, c.Exemplars[i].size()))
+	}
+	return dst
+}
+
+// AppendProto implements Encoder.
+func (a *HeatmapAnswer) AppendProto(dst []byte) []byte {
+	for i := range a.Series {
+		row := &a.Series[i]
+		dst = appendMessage(dst, bytes1, func(dst []byte) []byte {
+			dst = append(dst, row.Labels...)
+			for j := range row.Slots {
+				dst = appendMessage(dst, bytes2, row.Slots[j].append)
+			}
+			return dst
+		})
+	}
+	return dst
+}

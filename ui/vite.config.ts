@@ -27,6 +27,7 @@ export default defineConfig({
     proxy: {
       "/api": process.env["FERULA_URL"] ?? "http://127.0.0.1:9490",
       "/-": process.env["FERULA_URL"] ?? "http://127.0.0.1:9490",
+      "/querier.v1.QuerierService": process.env["FERULA_URL"] ?? "http://127.0.0.1:9490",
     },
   },
 });

@@ -8,6 +8,7 @@
 import { launch, openTab, until } from "./browser.mjs";
 import * as failures from "./failures.mjs";
 import * as pages from "./pages.mjs";
+import * as profiles from "./profiles.mjs";
 import * as query from "./query.mjs";
 
 const base = (process.argv[2] ?? "http://127.0.0.1:9490").replace(/\/$/, "");
@@ -37,7 +38,7 @@ async function main() {
   await until(`samples at ${base}`, samplesExist, 60_000);
   const browser = await launch();
   let [passed, failed] = [0, 0];
-  for (const [name, body] of Object.entries({ ...query.checks, ...failures.checks, ...pages.checks })) {
+  for (const [name, body] of Object.entries({ ...query.checks, ...failures.checks, ...pages.checks, ...profiles.checks })) {
     if (await runOne(browser, name, body)) passed++;
     else failed++;
   }

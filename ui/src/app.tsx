@@ -8,6 +8,7 @@ import { NavContext, useLocation, useNav, type Nav } from "./nav.ts";
 import * as icons from "./parts/icons.tsx";
 import { Empty, Notice } from "./parts/small.tsx";
 import { PrefsContext, useStoredPrefs } from "./prefs.ts";
+import { ProfilesPage } from "./profiles/page.tsx";
 import { QueryPage } from "./query/page.tsx";
 import { StatusPage } from "./status/page.tsx";
 import { TargetsPage } from "./targets/page.tsx";
@@ -47,7 +48,7 @@ function Guarded({ children }: { children: ComponentChildren }) {
 
 /** The query page names itself after its query. */
 const TITLES: Record<Exclude<Route, "query">, string> = {
-  "targets": "Targets", "status": "Status", "tsdb-status": "TSDB status", "flags": "Flags", "config": "Configuration",
+  "profiles": "Profiles", "targets": "Targets", "status": "Status", "tsdb-status": "TSDB status", "flags": "Flags", "config": "Configuration",
 };
 
 function Page({ nav }: { nav: Nav }) {
@@ -55,6 +56,7 @@ function Page({ nav }: { nav: Nav }) {
   useEffect(() => { if (route !== "query") document.title = route ? `${TITLES[route]} · ferula` : "ferula"; }, [route]);
   switch (route) {
     case "query": return <QueryPage />;
+    case "profiles": return <ProfilesPage />;
     case "targets": return <TargetsPage />;
     case null: return <Empty title="There is no such page">Use the links above.</Empty>;
     default: return <StatusPage route={route} />;
@@ -63,19 +65,20 @@ function Page({ nav }: { nav: Nav }) {
 
 const LINKS: readonly (readonly [Route, string, readonly Route[]])[] = [
   ["query", "Query", ["query"]],
+  ["profiles", "Profiles", ["profiles"]],
   ["targets", "Targets", ["targets"]],
   ["status", "Status", ["status", "tsdb-status", "flags", "config"]],
 ];
 
 function Header() {
   const nav = useNav();
-  // Leaving the query page and coming back must not lose the queries.
-  const lastQuery = useRef("");
-  if (nav.place.route === "query") lastQuery.current = nav.place.search;
+  // Leaving a page of questions and coming back must not lose them.
+  const last = useRef<Partial<Record<Route, string>>>({});
+  if (nav.place.route === "query" || nav.place.route === "profiles") last.current[nav.place.route] = nav.place.search;
   const follow = (e: MouseEvent, route: Route) => {
     if (e.ctrlKey || e.metaKey || e.shiftKey || e.button !== 0) return;
     e.preventDefault();
-    nav.go(route, route === "query" ? lastQuery.current : "");
+    nav.go(route, last.current[route] ?? "");
   };
   return (
     <header class="top">

@@ -7,6 +7,7 @@ import "./style/tokens.css";
 import "./style/base.css";
 import "./style/shell.css";
 import "./style/query.css";
+import "./style/profiles.css";
 import "./style/editor.css";
 import "./style/pages.css";
 

@@ -66,12 +66,36 @@ export class Server {
     };
   }
 
-  private async send(path: string, q: URLSearchParams, signal: AbortSignal): Promise<{ response: Response; body: ArrayBuffer }> {
+  /** Calls a method of the profile API (Connect, JSON). `method` is "querier.v1.QuerierService/SelectSeries". */
+  async call<T>(method: string, message: object, signal: AbortSignal): Promise<Answer<T>> {
+    const began = performance.now();
+    const { response, body } = await this.fetched(this.base + method, {
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(message), signal,
+    });
+    const ms = performance.now() - began;
+    return { data: decodeConnect<T>(response, body), warnings: [], infos: [], ms, bytes: body.byteLength };
+  }
+
+  /** The same in protobuf; the answer is kept as it is, as a file. */
+  async callFile(method: string, message: Uint8Array<ArrayBuffer>, signal: AbortSignal): Promise<Blob> {
+    const { response, body } = await this.fetched(this.base + method, {
+      method: "POST", headers: { "Content-Type": "application/proto" }, body: message, signal,
+    });
+    if (!response.ok) decodeConnect(response, body);
+    return new Blob([body], { type: "application/octet-stream" });
+  }
+
+  private send(path: string, q: URLSearchParams, signal: AbortSignal): Promise<{ response: Response; body: ArrayBuffer }> {
     const query = q.toString();
     const long = query.length > GET_CHARS_MAX;
     const url = this.base + path + (query === "" || long ? "" : `?${query}`);
+    return this.fetched(url, long ? { method: "POST", body: q, signal } : { signal });
+  }
+
+  private async fetched(url: string, init: RequestInit & { signal: AbortSignal }): Promise<{ response: Response; body: ArrayBuffer }> {
+    const { signal } = init;
     try {
-      const response = await fetch(url, long ? { method: "POST", body: q, signal } : { signal });
+      const response = await fetch(url, init);
       const body = await response.arrayBuffer();
       // 503 is also how Prometheus says that one query timed out, but then the answer has a type.
       if (response.status === 503 && !isTyped(body)) throw new UnavailableError("The server is starting");
@@ -128,7 +152,8 @@ export class Server {
 }
 
 function isTyped(body: ArrayBuffer): boolean {
-  return new TextDecoder().decode(body.slice(0, 512)).includes('"errorType"');
+  const head = new TextDecoder().decode(body.slice(0, 512));
+  return head.includes('"errorType"') || head.includes('"code"');
 }
 
 function decode<T>(response: Response, body: ArrayBuffer): Envelope<T> {
@@ -144,6 +169,23 @@ function decode<T>(response: Response, body: ArrayBuffer): Envelope<T> {
     throw new APIError(envelope.error ?? `The server answered ${response.status}`, envelope.errorType ?? "error", response.status);
   }
   return envelope;
+}
+
+/** A server without the lane of profiles knows none of its paths. */
+export const NO_PROFILES = "no_profiles";
+
+function decodeConnect<T>(response: Response, body: ArrayBuffer): T {
+  const text = new TextDecoder().decode(body);
+  if (response.status === 404 && !text.startsWith("{")) throw new APIError("This server keeps no profiles", NO_PROFILES, 404);
+  let message: unknown;
+  try {
+    message = JSON.parse(text);
+  } catch {
+    throw new APIError(`${response.status}: ${text.trim().slice(0, 200)}`, "bad_response", response.status);
+  }
+  if (response.ok) return message as T;
+  const { code, message: words } = message as { code?: string; message?: string };
+  throw new APIError(words ?? `The server answered ${response.status}`, code ?? "error", response.status);
 }
 
 /** Whether the failure is only that we stopped asking. */

@@ -15,11 +15,11 @@ export function useHealth(): { health: Health; epoch: number } {
   return { health: server.health, epoch: server.epoch };
 }
 
-export interface Loaded<T> {
+export interface Loaded<T, Q = Params> {
   /** The last good answer; it stays while a newer one is awaited, so that nothing flickers. */
   answer: Answer<T> | null;
   /** The parameters that `answer` is the answer to. */
-  asked: Params;
+  asked: Q;
   error: Error | null;
   loading: boolean;
   reload: () => void;
@@ -30,17 +30,28 @@ export interface Loaded<T> {
  * wanted is cancelled. A null path asks nothing.
  */
 export function useAPI<T>(path: string | null, params: Params = {}, tick: unknown = 0): Loaded<T> {
+  return useAsked<T, Params>(path, params, tick, (server, p, asked, signal) => server.get<T>(p, asked, signal));
+}
+
+/** The same for a method of the profile API. */
+export function useCall<T>(method: string | null, message: object = {}, tick: unknown = 0): Loaded<T, object> {
+  return useAsked<T, object>(method && `querier.v1.QuerierService/${method}`, message, tick, (server, m, asked, signal) => server.call<T>(m, asked, signal));
+}
+
+type Ask<T, Q> = (server: Server, path: string, asked: Q, signal: AbortSignal) => Promise<Answer<T>>;
+
+function useAsked<T, Q extends object>(path: string | null, params: Q, tick: unknown, ask: Ask<T, Q>): Loaded<T, Q> {
   const server = useServer();
   const { epoch } = useHealth();
   const [reloads, setReloads] = useState(0);
-  const [state, setState] = useState<Omit<Loaded<T>, "reload">>({ answer: null, asked: {}, error: null, loading: path !== null });
+  const [state, setState] = useState<Omit<Loaded<T, Q>, "reload">>({ answer: null, asked: {} as Q, error: null, loading: path !== null });
   const key = JSON.stringify(params);
   useEffect(() => {
     if (path === null) return undefined;
     const stop = new AbortController();
     setState((s) => ({ ...s, loading: true }));
-    const asked = JSON.parse(key) as Params;
-    server.get<T>(path, asked, stop.signal).then(
+    const asked = JSON.parse(key) as Q;
+    ask(server, path, asked, stop.signal).then(
       (answer) => setState({ answer, asked, error: null, loading: false }),
       (error: Error) => {
         if (!isAbort(error)) setState((s) => ({ ...s, error, loading: false }));

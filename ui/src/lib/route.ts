@@ -1,12 +1,13 @@
 // Addresses of the page. All are one level deep, so that "./" is the base under any prefix a proxy may put in front; the
 // names are Prometheus' own, so that its links and people's fingers find them.
 
-export type Route = "query" | "targets" | "status" | "tsdb-status" | "flags" | "config";
+export type Route = "query" | "profiles" | "targets" | "status" | "tsdb-status" | "flags" | "config";
 
 const ROUTES: Readonly<Record<string, Route>> = {
   "": "query",
   query: "query",
   graph: "query",
+  profiles: "profiles",
   targets: "targets",
   status: "status",
   "tsdb-status": "tsdb-status",

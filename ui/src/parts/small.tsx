@@ -46,6 +46,9 @@ function titleOf(type: string): string {
     canceled: "The query was cancelled",
     not_found: "Not found",
     unavailable: "Not available",
+    invalid_argument: "The query is not valid",
+    deadline_exceeded: "The query took too long",
+    resource_exhausted: "The query asks for too much",
   };
   return titles[type] ?? "The server reports an error";
 }

@@ -3,12 +3,13 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { formatCount, formatShort } from "../lib/format.ts";
 import { seriesText, splitCommon, type Labels } from "../lib/labels.ts";
 import { summarize, type Columns, type Summary } from "../lib/matrix.ts";
+import type { Dot } from "../lib/profiles.ts";
 import type { Grid } from "../lib/step.ts";
 import { LabelList } from "../parts/small.tsx";
 import { usePrefs } from "../prefs.ts";
 import { useIsDark } from "../theme.ts";
 import { SERIES_COLORS } from "./colors.ts";
-import { Plot } from "./plot.ts";
+import { Plot, type PlotOptions } from "./plot.ts";
 
 const HEIGHT = 340;
 
@@ -18,16 +19,22 @@ export interface ChartProps {
   stacked: boolean;
   onZoom: (fromMS: number, toMS: number) => void;
   onZoomOut: () => void;
+  /** Figures of the legend; decimal prefixes without one. */
+  short?: (v: number) => string;
+  format?: PlotOptions["format"];
+  dots?: readonly Dot[];
+  onDot?: (d: Dot) => void;
+  dotHint?: (d: Dot) => string;
 }
 
 /** What tests read: the element carries its Plot, and so the very arrays that were drawn. */
 type PlotHost = HTMLDivElement & { plot?: Plot | undefined };
 
-export function Chart({ columns, grid, stacked, onZoom, onZoomOut }: ChartProps) {
+export function Chart({ columns, grid, stacked, onZoom, onZoomOut, short = formatShort, format, dots, onDot, dotHint }: ChartProps) {
   const host = useRef<PlotHost>(null);
   const plot = useRef<Plot | null>(null);
-  const handlers = useRef({ onZoom, onZoomOut });
-  handlers.current = { onZoom, onZoomOut };
+  const handlers = useRef({ onZoom, onZoomOut, onDot });
+  handlers.current = { onZoom, onZoomOut, onDot };
   const dark = useIsDark();
   const { zone } = usePrefs();
   const names = useMemo(() => columns.labels.map(seriesText), [columns]);
@@ -35,13 +42,15 @@ export function Chart({ columns, grid, stacked, onZoom, onZoomOut }: ChartProps)
   const hidden = useMemo(() => indices(names, hiddenNames), [names, hiddenNames]);
   const [from, to] = [grid.start / 1000, grid.end / 1000];
   // Rebuilt when the lines themselves change; when only their samples do, they are given to the chart that is there.
-  const shape = `${names.join("\n")}|${dark}|${zone}|${stacked}`;
+  const shape = `${names.join("\n")}|${dark}|${zone}|${stacked}|${format?.long(1) ?? ""}`;
 
   useEffect(() => {
     const p = new Plot(host.current!, columns, {
       zone, stacked, from, to, height: HEIGHT,
       onZoom: (a, b) => handlers.current.onZoom(a, b),
       onZoomOut: () => handlers.current.onZoomOut(),
+      format, dots, dotHint,
+      onDot: onDot && ((d) => handlers.current.onDot?.(d)),
     });
     host.current!.plot = plot.current = p;
     if (hidden.size > 0) p.setHidden(hidden);
@@ -49,13 +58,13 @@ export function Chart({ columns, grid, stacked, onZoom, onZoomOut }: ChartProps)
     watch.observe(host.current!);
     return () => { watch.disconnect(); p.destroy(); plot.current = null; };
   }, [shape]);
-  useEffect(() => { plot.current?.update(columns, from, to); }, [columns, from, to]);
+  useEffect(() => { plot.current?.update(columns, from, to, dots); }, [columns, from, to, dots]);
   useEffect(() => { plot.current?.setHidden(hidden); }, [hidden]);
 
   return (
     <div class="chart">
       <div class="plot" ref={host} role="img" aria-label={`Graph of ${names.length} series, listed below it with their figures`} style={{ height: `${HEIGHT}px` }} />
-      <Legend columns={columns} names={names} hidden={hiddenNames} onHidden={setHiddenNames} onFocus={(i) => plot.current?.focus(i)} />
+      <Legend columns={columns} names={names} short={short} hidden={hiddenNames} onHidden={setHiddenNames} onFocus={(i) => plot.current?.focus(i)} />
     </div>
   );
 }
@@ -68,6 +77,7 @@ function indices(names: readonly string[], hidden: ReadonlySet<string>): Readonl
 }
 
 interface LegendProps {
+  short: (v: number) => string;
   columns: Columns;
   names: readonly string[];
   hidden: ReadonlySet<string>;
@@ -92,7 +102,7 @@ function toggle(names: readonly string[], hidden: ReadonlySet<string>, name: str
   return next.size === names.length ? new Set() : next;
 }
 
-function Legend({ columns, names, hidden, onHidden, onFocus }: LegendProps) {
+function Legend({ columns, names, hidden, short, onHidden, onFocus }: LegendProps) {
   const [sort, setSort] = useState<Sort | null>(null);
   const { common, varying } = useMemo(() => splitCommon(columns.labels), [columns]);
   const figures = useMemo(() => columns.values.map(summarize), [columns]);
@@ -120,7 +130,7 @@ function Legend({ columns, names, hidden, onHidden, onFocus }: LegendProps) {
                     <SeriesName labels={varying[i]!} />
                   </button>
                 </th>
-                {FIGURES.map(([key]) => <td key={key} class={`fig-${key}`}>{figures[i] ? formatShort(figures[i]![key]) : "–"}</td>)}
+                {FIGURES.map(([key]) => <td key={key} class={`fig-${key}`}>{figures[i] ? short(figures[i]![key]) : "–"}</td>)}
               </tr>
             ))}
           </tbody>

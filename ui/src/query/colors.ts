@@ -7,6 +7,9 @@ export interface Palette {
   series: (i: number) => string;
   /** The colour laid thinly over the surface, as one opaque colour. */
   over: (color: string) => string;
+  surface: string;
+  text: string;
+  accent: string;
   muted: string;
   grid: string;
   /** Grid lines that lie over coloured areas. */
@@ -25,6 +28,9 @@ export function palette(): Palette {
   return {
     series: (i) => series[i % SERIES_COLORS]!,
     over: (color) => blend(color, surface, 0.45),
+    surface,
+    text: color("--text"),
+    accent: color("--accent"),
     muted: color("--muted"),
     grid: color("--grid"),
     gridOver: fadeColor(color("--text"), 0.1),

@@ -4,6 +4,7 @@ import uPlot from "uplot";
 import { formatLong, formatTicks } from "../lib/format.ts";
 import type { Labels } from "../lib/labels.ts";
 import { loneSamples, stackColumns, type Column, type Columns } from "../lib/matrix.ts";
+import type { Dot } from "../lib/profiles.ts";
 import { formatMoment, formatTime, type Zone } from "../lib/time.ts";
 import { fadeColor, palette, type Palette } from "./colors.ts";
 
@@ -16,8 +17,17 @@ export interface PlotOptions {
   height: number;
   onZoom: (fromMS: number, toMS: number) => void;
   onZoomOut: () => void;
+  /** What the numbers are; decimal prefixes without one. */
+  format?: { long: (v: number) => string; ticks: (ticks: readonly number[]) => string[] } | undefined;
+  /** Exemplars, drawn as diamonds at their own times and values. */
+  dots?: readonly Dot[] | undefined;
+  onDot?: ((d: Dot) => void) | undefined;
+  /** The tooltip's last line over a dot. */
+  dotHint?: ((d: Dot) => string) | undefined;
 }
 
+const DOT_RADIUS = 4;
+const DOT_REACH = 9;
 const SYNC_KEY = "ferula";
 const THIN_FROM = 40;
 
@@ -30,6 +40,8 @@ export class Plot {
   private host: HTMLElement;
   private columns: Columns;
   private options: PlotOptions;
+  /** The dot under the pointer. */
+  private pointed: Dot | null = null;
 
   constructor(host: HTMLElement, columns: Columns, options: PlotOptions) {
     this.host = host;
@@ -39,6 +51,7 @@ export class Plot {
     this.tip = element(host, "tip");
     this.dot = element(host, "dot");
     this.chart = new uPlot(this.uplotOptions(), this.data(), host);
+    this.chart.over.addEventListener("click", () => { if (this.pointed) this.options.onDot?.(this.pointed); });
   }
 
   destroy(): void {
@@ -52,9 +65,9 @@ export class Plot {
   }
 
   /** New samples for the same series: nothing is rebuilt, and a tooltip under the mouse stays. */
-  update(columns: Columns, from: number, to: number): void {
+  update(columns: Columns, from: number, to: number, dots?: readonly Dot[]): void {
     this.columns = columns;
-    this.options = { ...this.options, from, to };
+    this.options = { ...this.options, from, to, dots };
     this.chart.setData(this.data());
   }
 
@@ -106,11 +119,12 @@ export class Plot {
       },
       scales: {
         x: { time: true, range: () => [this.options.from, this.options.to] },
-        y: { range: (_u, min, max) => yRange(min, max, options.stacked) },
+        y: { range: (_u, min, max) => yRange(...this.withDots(min, max), options.stacked) },
       },
       axes: [this.timeAxis(), this.valueAxis()],
       series: [{}, ...this.series()],
       hooks: {
+        draw: [() => this.drawDots()],
         setCursor: [() => this.hover()],
         setSelect: [(u) => this.selected(u)],
       },
@@ -166,7 +180,7 @@ export class Plot {
         const widest = Math.max(0, ...(values ?? []).map((v) => u.ctx.measureText(v).width));
         return Math.max(36, Math.ceil(widest / devicePixelRatio) + 18);
       },
-      values: (_u, splits) => formatTicks(splits),
+      values: (_u, splits) => (this.options.format?.ticks ?? formatTicks)(splits),
     };
   }
 
@@ -204,8 +218,60 @@ export class Plot {
     return best;
   }
 
+  /** The scale has room for every dot; stacked lines have another scale than what was measured, and show none. */
+  private withDots(min: number | null, max: number | null): [number | null, number | null] {
+    for (const d of this.shownDots()) {
+      if (min === null || d.value < min) min = d.value;
+      if (max === null || d.value > max) max = d.value;
+    }
+    return [min, max];
+  }
+
+  private shownDots(): readonly Dot[] {
+    const { dots, stacked, from, to } = this.options;
+    if (stacked || !dots) return [];
+    return dots.filter((d) => !this.hidden.has(d.series) && d.timeMS >= from * 1000 && d.timeMS <= to * 1000);
+  }
+
+  private drawDots(): void {
+    const { ctx } = this.chart;
+    const r = DOT_RADIUS * uPlot.pxRatio;
+    ctx.save();
+    for (const d of this.shownDots()) {
+      const x = this.chart.valToPos(d.timeMS / 1000, "x", true);
+      const y = this.chart.valToPos(d.value, "y", true);
+      ctx.beginPath();
+      for (const [dx, dy] of [[0, -r], [r, 0], [0, r], [-r, 0]] as const) ctx.lineTo(x + dx, y + dy);
+      ctx.closePath();
+      ctx.fillStyle = this.colors.series(d.series);
+      ctx.strokeStyle = this.colors.surface;
+      ctx.lineWidth = 1.25 * uPlot.pxRatio;
+      ctx.fill();
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+
+  private dotNear(left: number, top: number): Dot | null {
+    let best: Dot | null = null;
+    let bestDistance = DOT_REACH;
+    for (const d of this.shownDots()) {
+      const dx = this.chart.valToPos(d.timeMS / 1000, "x") - left;
+      const dy = this.chart.valToPos(d.value, "y") - top;
+      const distance = Math.hypot(dx, dy);
+      if (distance < bestDistance) [best, bestDistance] = [d, distance];
+    }
+    return best;
+  }
+
   private hover(): void {
     const { idx, top = -1, left = -1, event } = this.chart.cursor;
+    this.pointed = event && left >= 0 && top >= 0 ? this.dotNear(left, top) : null;
+    this.chart.over.style.cursor = this.pointed && this.options.onDot ? "pointer" : "";
+    if (this.pointed) {
+      this.hoverDot(this.pointed, top);
+      return;
+    }
     // Charts that only follow another one's crosshair show no tooltip of their own.
     const found = idx == null || !event || left < 0 || top < 0 ? null : this.nearest(idx, top);
     this.tip.hidden = this.dot.hidden = found === null;
@@ -216,14 +282,27 @@ export class Plot {
     this.dot.style.background = this.colors.series(found.i);
   }
 
+  private hoverDot(d: Dot, top: number): void {
+    const content = this.tipHead(d.series, d.timeMS, d.value);
+    const hint = this.options.dotHint?.(d);
+    this.tip.replaceChildren(...content, labelTable(d.labels), ...(hint ? [node("div", "tip-hint", hint)] : []));
+    this.tip.hidden = this.dot.hidden = false;
+    this.place(this.chart.valToPos(d.timeMS / 1000, "x"), this.chart.valToPos(d.value, "y"), top);
+    this.dot.style.background = this.colors.series(d.series);
+  }
+
   private tipContent(i: number, x: number): Node[] {
     const { times, values, labels } = this.columns;
-    const time = node("div", "tip-time", formatTime(times[x]! * 1000, this.options.zone));
-    const value = node("div", "tip-value", formatLong(values[i]![x]!));
+    return [...this.tipHead(i, times[x]! * 1000, values[i]![x]!), labelTable(labels[i]!)];
+  }
+
+  private tipHead(i: number, timeMS: number, v: number): Node[] {
+    const time = node("div", "tip-time", formatTime(timeMS, this.options.zone));
+    const value = node("div", "tip-value", (this.options.format?.long ?? formatLong)(v));
     const swatch = node("span", "swatch", "");
     swatch.style.background = this.colors.series(i);
     value.prepend(swatch);
-    return [time, value, labelTable(labels[i]!)];
+    return [time, value];
   }
 
   /** Beside the crosshair, on the side with room; never over the point it speaks of. */

@@ -1,0 +1,128 @@
+// Checks of the profiles page. What the server measured of itself is looked at as it is; what must be exact has answers
+// made here.
+import { check, drawn, screenshot, until } from "./browser.mjs";
+
+const TYPE = "process_cpu:cpu:nanoseconds:cpu:nanoseconds";
+const NAMES = ["total", "main.run", "github.com/a/b/tsdb.(*Head).Append", "runtime.mallocgc", "net/http.(*conn).serve", "main.idle"];
+const WHOLE = {
+  names: NAMES, total: "1000000000", maxSelf: "400000000",
+  levels: [[0, 1e9, 0, 0], [0, 7e8, 1e8, 1, 0, 3e8, 3e8, 4], [1e8, 4e8, 2e8, 2, 0, 2e8, 2e8, 3], [2e8, 2e8, 2e8, 3]]
+    .map((values) => ({ values: values.map(String) })),
+};
+const ONE = { names: ["total", "main.only"], total: "20000000", maxSelf: "20000000", levels: [{ values: ["0", "20000000", "0", "0"] }, { values: ["0", "20000000", "20000000", "1"] }] };
+
+const json = (message) => ({ status: 200, contentType: "application/json", body: JSON.stringify(message) });
+
+/** Answers the whole API: two lines, a dot in each tenth step, and the flame graph of the range or of one profile. */
+async function answers(page) {
+  const asked = [];
+  const service = (method) => `**/querier.v1.QuerierService/${method}`;
+  await page.route(service("ProfileTypes"), (r) => r.fulfill(json({ profileTypes: [{ ID: "memory:inuse_space:bytes:space:bytes", name: "memory", sampleType: "inuse_space", sampleUnit: "bytes" }, { ID: TYPE, name: "process_cpu", sampleType: "cpu", sampleUnit: "nanoseconds" }] })));
+  await page.route(service("LabelValues"), (r) => r.fulfill(json({ names: ["ferula", "shop"] })));
+  await page.route(service("LabelNames"), (r) => r.fulfill(json({ names: ["__period_type__", "pod", "service_name"] })));
+  await page.route(service("SelectSeries"), (r) => {
+    const q = r.request().postDataJSON();
+    asked.push({ method: "SelectSeries", ...q });
+    const [start, end, step] = [Number(q.start), Number(q.end), q.step * 1000];
+    const points = Array.from({ length: Math.floor((end - start) / step) + 1 }, (_, i) => {
+      const timestamp = String(start + i * step);
+      const value = 4e8 + 3e8 * Math.sin(i / 9);
+      const exemplars = i % 10 === 5 ? [{ timestamp: String(start + i * step - 3000), profileId: `profile-${i}`, value: String(Math.round(value)), labels: [{ name: "pod", value: "a" }] }] : [];
+      return { timestamp, value, exemplars };
+    });
+    return r.fulfill(json({ series: [{ labels: [{ name: "service_name", value: "ferula" }], points }, { labels: [{ name: "service_name", value: "shop" }], points: points.map((p) => ({ timestamp: p.timestamp, value: p.value / 3 })) }] }));
+  });
+  await page.route(service("SelectMergeStacktraces"), (r) => {
+    const q = r.request().postDataJSON();
+    asked.push({ method: "SelectMergeStacktraces", ...q });
+    return r.fulfill(json({ flamegraph: q.profileIdSelector ? ONE : WHOLE }));
+  });
+  return asked;
+}
+
+const flame = (page) => page.evaluate(() => {
+  const canvas = document.querySelector(".flames canvas");
+  return canvas?.flame ? { total: canvas.flame.total, names: canvas.flame.names, levels: canvas.flame.levels.length } : null;
+});
+
+const total = (page, value) => until(`a flame graph of ${value}`, async () => (await flame(page))?.total === value);
+
+/** Where the first dot is on the screen. */
+const dotPlace = (page) => page.evaluate(() => {
+  const { plot } = document.querySelector(".plot");
+  const over = plot.chart.over.getBoundingClientRect();
+  const d = plot.options.dots[3];
+  return { x: over.x + plot.chart.valToPos(d.timeMS / 1000, "x"), y: over.y + plot.chart.valToPos(d.value, "y"), id: d.id };
+});
+
+export const checks = {
+  async "a dot of the profile series leads to its own flame graph, and back"(tab) {
+    const { page } = tab;
+    const asked = await answers(page);
+    await page.goto(`${tab.base}/profiles`);
+    await until("two lines", async () => (await drawn(page))?.data.length === 3);
+    await total(page, 1e9);
+    check(asked.some((q) => q.method === "SelectSeries" && q.profileTypeID === TYPE && q.exemplarType === "EXEMPLAR_TYPE_INDIVIDUAL"), "CPU time is not what is shown first");
+    await screenshot(page, "profiles-light");
+    const dot = await dotPlace(page);
+    await page.mouse.move(dot.x, dot.y);
+    await page.locator(".tip-hint").waitFor();
+    await screenshot(page, "profiles-dot");
+    await page.mouse.click(dot.x, dot.y);
+    await total(page, 2e7);
+    check(asked[asked.length - 1].profileIdSelector[0] === dot.id, "another profile was asked for");
+    check(new URL(page.url()).searchParams.get("id") === dot.id, "the profile is not in the address");
+    await page.locator("#whole-range").click();
+    await total(page, 1e9);
+  },
+
+  async "a flame graph can be searched, focused and read as a table"(tab) {
+    const { page } = tab;
+    await answers(page);
+    await page.goto(`${tab.base}/profiles`);
+    await total(page, 1e9);
+    await page.getByLabel(/Find functions/).fill("mallocgc");
+    await until("the share of what matches", async () => (await page.locator(".matched").innerText()).includes("40.0 %"));
+    await screenshot(page, "profiles-search");
+    const box = await page.locator(".flames canvas").boundingBox();
+    await page.mouse.move(box.x + 0.2 * box.width, box.y + 45);
+    await until("a tooltip", async () => (await page.locator(".flame-tip").innerText()).includes("tsdb.(*Head).Append"));
+    await page.mouse.click(box.x + 0.2 * box.width, box.y + 45);
+    await page.locator("nav.crumbs", { hasText: "tsdb.(*Head).Append" }).waitFor();
+    await page.mouse.move(box.x + 0.5 * box.width, box.y + 65);
+    await until("the focus to fill the width", async () => (await page.locator(".flame-tip").innerText()).includes("mallocgc"));
+    await screenshot(page, "profiles-focus");
+    await page.getByRole("button", { name: "all" }).click();
+    await page.getByRole("radio", { name: "Functions" }).click();
+    await until("the row of the function", async () => (await page.locator(".functions tbody tr").first().innerText()).replace(/\s+/g, " ").includes("runtime.mallocgc 400 ms 40.0 %"));
+    await screenshot(page, "profiles-table");
+  },
+
+  async "a server without profiles says so, and errors have their words"(tab) {
+    const { page } = tab;
+    tab.tolerated.push(/status of 4\d\d/);
+    await page.route("**/querier.v1.QuerierService/*", (r) => r.fulfill({ status: 404, contentType: "text/plain", body: "404 page not found\n" }));
+    await page.goto(`${tab.base}/profiles`);
+    await page.locator(".empty", { hasText: "keeps no profiles" }).waitFor();
+    await page.unroute("**/querier.v1.QuerierService/*");
+    await answers(page);
+    await page.route("**/querier.v1.QuerierService/SelectSeries", (r) => r.fulfill({ status: 400, contentType: "application/json", body: JSON.stringify({ code: "invalid_argument", message: "label selector: 1:2: unexpected end" }) }));
+    await page.goto(`${tab.base}/profiles`);
+    await page.locator(".notice.error", { hasText: "unexpected end" }).waitFor();
+  },
+
+  async "the profiles page fits a phone, and a dark room"(tab) {
+    const { page } = tab;
+    await answers(page);
+    await page.setViewportSize({ width: 390, height: 844 });
+    await page.goto(`${tab.base}/profiles`);
+    await total(page, 1e9);
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    check(wide <= 0, `it is ${wide} px too wide`);
+    await screenshot(page, "phone-profiles");
+    await page.setViewportSize({ width: 1440, height: 900 });
+    await page.emulateMedia({ colorScheme: "dark" });
+    await until("dark", () => page.evaluate(() => document.documentElement.dataset.theme === "dark"));
+    await screenshot(page, "profiles-dark");
+  },
+};

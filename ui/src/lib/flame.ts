@@ -1,0 +1,164 @@
+// A flame graph as the profile API sends it, and what is done with it: where nodes lie, which of them match a search,
+// how much each function costs. Pure: no canvas, no server.
+//
+// On the wire a level is four integers a node: the gap since the end of the previous node of the level, the total, the
+// part of it that is the node's own, and the index of its name. Here a node has a place and nothing is relative.
+
+/** 64-bit integers come as text. */
+type Int = string | number;
+
+export interface WireFlameGraph { names?: string[]; levels?: { values?: Int[] }[]; total?: Int; maxSelf?: Int }
+
+export interface FlameNode { start: number; total: number; self: number; name: number; level: number }
+
+export interface Flame {
+  names: readonly string[];
+  /** By depth, each from left to right. The first holds the root alone. */
+  levels: readonly (readonly FlameNode[])[];
+  total: number;
+}
+
+export const EMPTY_FLAME: Flame = { names: [], levels: [], total: 0 };
+
+const INTS_A_NODE = 4;
+
+export function decodeFlame(wire: WireFlameGraph | undefined): Flame {
+  const names = wire?.names ?? [];
+  const levels = (wire?.levels ?? []).map((l, depth) => decodeLevel((l.values ?? []).map(Number), depth));
+  return { names, levels, total: Number(wire?.total ?? 0) };
+}
+
+function decodeLevel(ints: readonly number[], level: number): FlameNode[] {
+  const nodes: FlameNode[] = [];
+  let end = 0;
+  for (let i = 0; i + INTS_A_NODE <= ints.length; i += INTS_A_NODE) {
+    const [gap, total, self, name] = ints.slice(i, i + INTS_A_NODE) as [number, number, number, number];
+    const start = end + gap;
+    nodes.push({ start, total, self, name, level });
+    end = start + total;
+  }
+  return nodes;
+}
+
+export const rootOf = (flame: Flame): FlameNode | null => flame.levels[0]?.[0] ?? null;
+
+/** The node of the level that covers the place, by bisection. */
+export function nodeAt(flame: Flame, level: number, at: number): FlameNode | null {
+  const nodes = flame.levels[level] ?? [];
+  let [low, high] = [0, nodes.length - 1];
+  while (low <= high) {
+    const middle = (low + high) >> 1;
+    const n = nodes[middle]!;
+    if (at < n.start) high = middle - 1;
+    else if (at >= n.start + n.total) low = middle + 1;
+    else return n;
+  }
+  return null;
+}
+
+/** From the root down to the node: its callers, and itself. */
+export function pathTo(flame: Flame, node: FlameNode): FlameNode[] {
+  const path: FlameNode[] = [];
+  for (let level = 0; level < node.level; level++) {
+    const n = nodeAt(flame, level, node.start);
+    if (n) path.push(n);
+  }
+  return [...path, node];
+}
+
+export interface FunctionCost { name: string; self: number; total: number }
+
+/** What each function costs by itself and with what it calls. A function that calls itself counts once. */
+export function topFunctions(flame: Flame): FunctionCost[] {
+  const costs = flame.names.map((name) => ({ name, self: 0, total: 0 }));
+  // The end of the outermost open call of each function, while its subtree is walked.
+  const open = new Map<number, number>();
+  walk(flame, (node, enter) => {
+    if (node.level === 0) return;
+    const cost = costs[node.name];
+    if (!cost) return;
+    if (!enter) {
+      if (open.get(node.name) === node.level) open.delete(node.name);
+      return;
+    }
+    cost.self += node.self;
+    if (open.has(node.name)) return;
+    open.set(node.name, node.level);
+    cost.total += node.total;
+  });
+  return costs.filter((c) => c.total > 0);
+}
+
+/** The share of the whole below nodes whose names match; nested matches count once. */
+export function matchedTotal(flame: Flame, matches: (name: number) => boolean): number {
+  let sum = 0;
+  let inside = 0;
+  walk(flame, (node, enter) => {
+    if (node.level === 0 || !matches(node.name)) return;
+    if (enter) {
+      if (inside++ === 0) sum += node.total;
+    } else inside--;
+  });
+  return sum;
+}
+
+/** Every node on the way down and again on the way up, left to right; no recursion, for stacks can be deep. */
+function walk(flame: Flame, visit: (node: FlameNode, enter: boolean) => void): void {
+  const at = flame.levels.map(() => 0);
+  const stack: FlameNode[] = [];
+  const root = rootOf(flame);
+  if (!root) return;
+  visit(root, true);
+  stack.push(root);
+  while (stack.length > 0) {
+    const parent = stack[stack.length - 1]!;
+    const level = parent.level + 1;
+    const child = flame.levels[level]?.[at[level]!];
+    if (child && child.start < parent.start + parent.total) {
+      at[level]!++;
+      visit(child, true);
+      stack.push(child);
+    } else {
+      stack.pop();
+      visit(parent, false);
+    }
+  }
+}
+
+/** A test for names: plain text is found anywhere and in any case, /text/ is a regular expression. Null finds nothing. */
+export function nameTest(text: string): ((name: string) => boolean) | null {
+  const t = text.trim();
+  if (t === "") return null;
+  const m = /^\/(.+)\/$/.exec(t);
+  if (!m) {
+    const low = t.toLowerCase();
+    return (name) => name.toLowerCase().includes(low);
+  }
+  try {
+    const re = new RegExp(m[1]!, "i");
+    return (name) => re.test(name);
+  } catch {
+    return null;
+  }
+}
+
+/** "github.com/a/b/tsdb.(*Head).Append" is "tsdb.(*Head).Append": what is left where room is short. */
+export function shortName(name: string): string {
+  const end = name.search(/[([<]/); // slashes behind it belong to type parameters and arguments
+  const head = end < 0 ? name : name.slice(0, end);
+  return name.slice(head.lastIndexOf("/") + 1);
+}
+
+/** What a function belongs to; functions of one package get one colour. */
+export function packageOf(name: string): string {
+  const cut = name.length - shortName(name).length;
+  const dot = name.indexOf(".", cut);
+  return dot < 0 ? name : name.slice(0, dot);
+}
+
+/** A stable number for a text (FNV-1a). */
+export function hash(text: string): number {
+  let h = 0x811c9dc5;
+  for (let i = 0; i < text.length; i++) h = Math.imul(h ^ text.charCodeAt(i), 0x01000193);
+  return h >>> 0;
+}

@@ -1,0 +1,96 @@
+// The profile API's JSON, as far as the page reads it, and its way to the columns a chart draws.
+import type { Labels } from "./labels.ts";
+import type { Column, Columns } from "./matrix.ts";
+import { gridLength, type Grid } from "./step.ts";
+
+export interface Pair { name: string; value: string }
+export interface WireExemplar { timestamp: string; profileId?: string; traceId?: string; spanId?: string; value?: string; labels?: Pair[] }
+export interface WirePoint { value?: number; timestamp: string; exemplars?: WireExemplar[] }
+export interface WireSeries { labels?: Pair[]; points?: WirePoint[] }
+
+export interface ProfileType { ID: string; name: string; sampleType: string; sampleUnit: string; periodType?: string; periodUnit?: string }
+
+/** A dot of a chart: one measured profile, or one request. */
+export interface Dot {
+  /** The line it belongs to, for its colour. */
+  series: number;
+  timeMS: number;
+  value: number;
+  labels: Labels;
+}
+
+export interface ProfileDot extends Dot { id: string }
+
+export const toLabels = (pairs: readonly Pair[] | undefined): Labels =>
+  Object.fromEntries((pairs ?? []).map(({ name, value }) => [name, value]));
+
+/** "process_cpu:cpu:nanoseconds:cpu:nanoseconds" in parts; text that is no type keeps its name only. */
+export function parseType(id: string): ProfileType {
+  const [name = "", sampleType = "", sampleUnit = "", periodType = "", periodUnit = ""] = id.split(":");
+  return { ID: id, name, sampleType, sampleUnit, periodType, periodUnit };
+}
+
+const TYPE_NAMES: Readonly<Record<string, string>> = {
+  "process_cpu:cpu": "CPU time",
+  "process_cpu:samples": "CPU samples",
+  "memory:inuse_space": "Memory in use",
+  "memory:inuse_objects": "Objects in use",
+  "memory:alloc_space": "Memory allocated",
+  "memory:alloc_objects": "Objects allocated",
+  "goroutine:goroutine": "Goroutines",
+  "goroutines:goroutine": "Goroutines",
+  "mutex:contentions": "Mutex contentions",
+  "mutex:delay": "Mutex delay",
+  "block:contentions": "Blocking events",
+  "block:delay": "Blocked time",
+};
+
+/** What a person calls the type; unknown ones keep their own words. */
+export function typeName(t: ProfileType): string {
+  return TYPE_NAMES[`${t.name}:${t.sampleType}`] ?? `${t.name} ${t.sampleType}`.replace(/_/g, " ").trim();
+}
+
+/** CPU first: it is what most people come for. */
+export function defaultType(types: readonly ProfileType[]): string {
+  return (types.find((t) => t.sampleType === "cpu") ?? types[0])?.ID ?? "";
+}
+
+export interface ProfileColumns { columns: Columns; dots: ProfileDot[] }
+
+/** Points on their grid, gaps where nothing was measured, and the exemplars beside them. */
+export function profileColumns(series: readonly WireSeries[], g: Grid, seriesMax: number): ProfileColumns {
+  const n = gridLength(g);
+  const drawn = series.slice(0, seriesMax);
+  const dots: ProfileDot[] = [];
+  const values = drawn.map((s, i): Column => {
+    const column: Column = new Array<number | null>(n).fill(null);
+    for (const p of s.points ?? []) {
+      const at = Math.round((Number(p.timestamp) - g.start) / g.step);
+      if (at >= 0 && at < n) column[at] = p.value ?? 0;
+      for (const e of p.exemplars ?? []) {
+        if (!e.profileId) continue;
+        dots.push({ series: i, timeMS: Number(e.timestamp), value: Number(e.value ?? 0), id: e.profileId, labels: toLabels(e.labels) });
+      }
+    }
+    return column;
+  });
+  return {
+    columns: {
+      times: Array.from({ length: n }, (_, i) => (g.start + i * g.step) / 1000),
+      values,
+      labels: drawn.map((s) => toLabels(s.labels)),
+      omitted: series.length - drawn.length,
+      undrawable: 0,
+      histograms: 0,
+    },
+    dots,
+  };
+}
+
+/** The selector of a service and further matchers: `{service_name="a", pod="b"}`. */
+export function selectorOf(service: string, matchers: string): string {
+  const parts = service === "" ? [] : [`service_name="${service.replace(/\\/g, "\\\\").replace(/"/g, '\\"')}"`];
+  const rest = matchers.trim().replace(/^\{|\}$/g, "").trim();
+  if (rest !== "") parts.push(rest);
+  return `{${parts.join(", ")}}`;
+}

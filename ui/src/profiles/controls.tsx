@@ -1,0 +1,58 @@
+// What is profiled, of which service, split by which label.
+import { useMemo, useState } from "preact/hooks";
+import { useCall } from "../api/hooks.ts";
+import { parseType, selectorOf, typeName, type ProfileType } from "../lib/profiles.ts";
+import type { ProfileState } from "../lib/profilestate.ts";
+
+interface Props {
+  state: ProfileState;
+  types: readonly ProfileType[];
+  /** The type that is shown, chosen by the page where the address names none. */
+  type: string;
+  span: { start: number; end: number };
+  onChange: (c: Partial<ProfileState>) => void;
+}
+
+interface Names { names?: string[] }
+
+export function Controls({ state, types, type, span, onChange }: Props) {
+  // Lists change slowly: they are asked for again when the range does, not with every refresh.
+  const range = useMemo(() => ({ start: String(span.start), end: String(span.end) }), [state.rangeMS, state.endMS]);
+  const services = useCall<Names>("LabelValues", { name: "service_name", matchers: [], ...range });
+  const labels = useCall<Names>("LabelNames", { matchers: [selectorOf(state.service, "")], ...range });
+  const typeIDs = types.map((t) => t.ID);
+  const shown = type !== "" && !typeIDs.includes(type) ? [parseType(type), ...types] : types;
+  const ordered = [...shown].sort((a, b) => (typeName(a) < typeName(b) ? -1 : 1));
+  const serviceNames = withCurrent(services.answer?.data.names ?? [], state.service);
+  const groups = withCurrent((labels.answer?.data.names ?? []).filter((n) => !n.startsWith("__")), state.groupBy);
+  return (
+    <div class="profile-controls" role="group" aria-label="Profiles">
+      <select class="button" aria-label="Profile type" id="profile-type" value={type} onChange={(e) => onChange({ type: e.currentTarget.value, profile: null })}>
+        {ordered.map((t) => <option key={t.ID} value={t.ID} title={t.ID}>{typeName(t)}</option>)}
+      </select>
+      <select class="button" aria-label="Service" value={state.service} onChange={(e) => onChange({ service: e.currentTarget.value, profile: null })}>
+        <option value="">All services</option>
+        {serviceNames.map((n) => <option key={n} value={n}>{n}</option>)}
+      </select>
+      <Matchers value={state.matchers} onChange={(matchers) => onChange({ matchers, profile: null })} />
+      <select class="button" aria-label="Split by" value={state.groupBy} onChange={(e) => onChange({ groupBy: e.currentTarget.value })}>
+        <option value="">Not split</option>
+        {groups.map((n) => <option key={n} value={n}>by {n}</option>)}
+      </select>
+    </div>
+  );
+}
+
+/** A choice made in the address stays choosable when the range no longer has it. */
+const withCurrent = (names: readonly string[], current: string): string[] =>
+  current === "" || names.includes(current) ? [...names] : [current, ...names];
+
+function Matchers({ value, onChange }: { value: string; onChange: (v: string) => void }) {
+  const [text, setText] = useState<string | null>(null);
+  const apply = (v: string) => { setText(null); if (v.trim() !== value) onChange(v.trim()); };
+  return (
+    <input type="text" class="matchers" aria-label="Label matchers" title="Further matchers, as in PromQL: pod=~&quot;web-.*&quot;" placeholder={'label="value", …'}
+      spellcheck={false} value={text ?? value} onInput={(e) => setText(e.currentTarget.value)}
+      onChange={(e) => apply(e.currentTarget.value)} onKeyDown={(e) => { if (e.key === "Enter") apply(e.currentTarget.value); }} />
+  );
+}

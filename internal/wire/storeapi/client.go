@@ -1,0 +1,254 @@
+package storeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// ClientOptions of a client. The zero value works.
+type ClientOptions struct {
+	BatchSeries     int    // asked for of servers that know batches; 0: 64; 1: none
+	NoExtension     bool   // ask for nothing that Thanos does not know: neither symbols nor large batches
+	MessageBytesMax int    // a longer message is an error; 0: 256 MiB
+	Compression     string // name of a registered compressor for what is sent; "": none
+}
+
+func (o ClientOptions) withDefaults() ClientOptions {
+	if o.BatchSeries == 0 {
+		o.BatchSeries = 64
+	}
+	if o.MessageBytesMax == 0 {
+		o.MessageBytesMax = 256 << 20
+	}
+	return o
+}
+
+// Client asks one store. It is safe for concurrent use; the connection is its
+// caller's.
+type Client struct {
+	conn grpc.ClientConnInterface
+	opts ClientOptions
+	call []grpc.CallOption
+}
+
+// NewClient makes a client; nothing is asked yet.
+func NewClient(conn grpc.ClientConnInterface, opts ClientOptions) *Client {
+	c := &Client{conn: conn, opts: opts.withDefaults()}
+	c.call = []grpc.CallOption{grpc.ForceCodecV2(Codec()), grpc.MaxCallRecvMsgSize(c.opts.MessageBytesMax)}
+	if opts.Compression != "" {
+		c.call = append(c.call, grpc.UseCompressor(opts.Compression))
+	}
+	return c
+}
+
+// Info asks what the store is.
+func (c *Client) Info(ctx context.Context) (Info, error) {
+	var out pb.InfoResponse
+	if err := c.conn.Invoke(ctx, "/thanos.info.Info/Info", &pb.InfoRequest{}, &out, c.call...); err != nil {
+		return Info{}, fromStatus(err)
+	}
+	return infoFrom(&out), nil
+}
+
+// LabelNames lists the names of labels.
+func (c *Client) LabelNames(ctx context.Context, r LabelsRequest) (names, warnings []string, err error) {
+	var out pb.LabelNamesResponse
+	if err := c.conn.Invoke(ctx, "/thanos.Store/LabelNames", namesRequest(r), &out, c.call...); err != nil {
+		return nil, nil, fromStatus(err)
+	}
+	return out.Names, out.Warnings, nil
+}
+
+// LabelValues lists the values of the label r.Label.
+func (c *Client) LabelValues(ctx context.Context, r LabelsRequest) (values, warnings []string, err error) {
+	var out pb.LabelValuesResponse
+	if err := c.conn.Invoke(ctx, "/thanos.Store/LabelValues", valuesRequest(r), &out, c.call...); err != nil {
+		return nil, nil, fromStatus(err)
+	}
+	return out.Values, out.Warnings, nil
+}
+
+// Exemplars asks for exemplars, all of which are in memory then.
+func (c *Client) Exemplars(ctx context.Context, r ExemplarsRequest) (results []exemplar.QueryResult, warnings []string, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.stream(ctx, "/thanos.Exemplars/Exemplars", &pb.ExemplarsRequest{
+		Query: r.Query, Start: r.MinMS, End: r.MaxMS, PartialResponseStrategy: strategy(r.AbortOnPartial),
+	})
+	if err != nil {
+		return nil, nil, fromStatus(err)
+	}
+	for {
+		var msg pb.ExemplarsResponse
+		if err := stream.RecvMsg(&msg); errors.Is(err, io.EOF) {
+			return results, warnings, nil
+		} else if err != nil {
+			return nil, nil, fromStatus(err)
+		}
+		if msg.GetWarning() != "" {
+			warnings = append(warnings, msg.GetWarning())
+		}
+		if data := msg.GetData(); data != nil {
+			results = append(results, exemplarsFrom(data))
+		}
+	}
+}
+
+// stream sends the one message of a call whose answer is a stream.
+func (c *Client) stream(ctx context.Context, method string, request any) (grpc.ClientStream, error) {
+	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method, c.call...)
+	if err != nil {
+		return nil, err
+	}
+	// An error of sending other than io.EOF is final; for io.EOF the status waits
+	// to be received.
+	if err := stream.SendMsg(request); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return stream, stream.CloseSend()
+}
+
+// Series asks for series; it returns at once, and what went wrong is in the set.
+// The caller closes the set.
+func (c *Client) Series(ctx context.Context, r SeriesRequest) *SeriesSet {
+	s := &SeriesSet{}
+	ctx, s.cancel = context.WithCancel(ctx)
+	stream, err := c.stream(ctx, "/thanos.Store/Series", seriesRequest(r, c.opts))
+	if err != nil {
+		s.err = fromStatus(err)
+	}
+	s.stream = stream
+	return s
+}
+
+// SeriesSet is the answer to Series: a series.Set that receives as it goes. It is
+// used by one goroutine.
+type SeriesSet struct {
+	stream   grpc.ClientStream
+	cancel   context.CancelFunc
+	pending  []*pb.Series
+	labels   []byte
+	chunks   []series.Chunk
+	aggr     []AggrChunk
+	warnings annotations.Annotations
+	err      error
+}
+
+var _ Stream = (*SeriesSet)(nil)
+
+// Next implements series.Set.
+func (s *SeriesSet) Next() bool {
+	for s.err == nil && len(s.pending) == 0 {
+		var msg pb.SeriesResponse
+		if err := s.stream.RecvMsg(&msg); err != nil {
+			s.err = err
+			if !errors.Is(err, io.EOF) {
+				s.err = fromStatus(err)
+			}
+			break
+		}
+		if w := msg.GetWarning(); w != "" {
+			s.warnings.Add(errors.New(w))
+		}
+		if one := msg.GetSeries(); one != nil {
+			s.pending = append(s.pending, one)
+		}
+		s.pending = append(s.pending, msg.GetBatch().GetSeries()...)
+	}
+	if s.err != nil {
+		return false
+	}
+	at := s.pending[0]
+	s.pending = s.pending[1:]
+	s.labels, s.chunks, s.aggr = s.labels[:0], s.chunks[:0], s.aggr[:0]
+	for _, l := range at.Labels {
+		s.labels = labelenc.AppendLabel(s.labels, l.Name, l.Value)
+	}
+	for _, c := range at.Chunks {
+		for aggr, one := range []*pb.Chunk{c.Raw, c.Count, c.Sum, c.Min, c.Max, c.Counter} {
+			if one == nil {
+				continue
+			}
+			chunk := series.Chunk{MinMS: c.MinTime, MaxMS: c.MaxTime, Encoding: chunkenc.Encoding(one.Type + 1), Data: one.Data}
+			if aggr == 0 {
+				s.chunks = append(s.chunks, chunk)
+			} else {
+				s.aggr = append(s.aggr, AggrChunk{Aggr(aggr), chunk})
+			}
+		}
+	}
+	return true
+}
+
+// Labels implements series.Set.
+func (s *SeriesSet) Labels() []byte { return s.labels }
+
+// Chunks implements series.Set: the raw ones only.
+func (s *SeriesSet) Chunks() []series.Chunk { return s.chunks }
+
+// AggrChunks are the downsampled chunks of the series, borrowed until Next.
+func (s *SeriesSet) AggrChunks() []AggrChunk { return s.aggr }
+
+// Warnings implements series.Set.
+func (s *SeriesSet) Warnings() annotations.Annotations { return s.warnings }
+
+// Err implements series.Set.
+func (s *SeriesSet) Err() error {
+	if errors.Is(s.err, io.EOF) {
+		return nil
+	}
+	return s.err
+}
+
+// Close ends the call; what was not received is not waited for.
+func (s *SeriesSet) Close() error {
+	s.cancel()
+	if s.err == nil {
+		s.err = errClosed
+	}
+	return nil
+}
+
+var errClosed = errors.New("series set is closed")
+
+// fromStatus gives a status its sentinel and keeps it.
+func fromStatus(err error) error {
+	switch status.Code(err) {
+	case codes.InvalidArgument:
+		return fmt.Errorf("%w: %w", ErrBadRequest, err)
+	case codes.ResourceExhausted:
+		return fmt.Errorf("%w: %w", ErrLimit, err)
+	case codes.Unavailable:
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case codes.DataLoss:
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	case codes.Canceled:
+		return fmt.Errorf("%w: %w", context.Canceled, err)
+	case codes.DeadlineExceeded:
+		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
+	return err
+}
+
+func labelsOf(set []*pb.Label) labels.Labels {
+	b := labels.NewScratchBuilder(len(set))
+	for _, l := range set {
+		b.Add(l.Name, l.Value)
+	}
+	b.Sort()
+	return b.Labels()
+}

@@ -1,0 +1,132 @@
+// Package bucket is where blocks rest when they have left the disk: an object
+// store as Thanos lays it out, so that its store gateway and compactor serve and
+// compact what is shipped from here.
+//
+//	<ulid>/chunks/000001 …   a metrics block; meta.json is written last, and
+//	<ulid>/index             a folder without it is an upload that broke off
+//	<ulid>/meta.json
+//	profiles/<tenant>/<ulid>/…   profile blocks, out of Thanos' sight
+//
+// Open makes a client of Thanos' YAML. A Shipper watches the folder of a database
+// and uploads each new block once; it changes nothing in that folder but its state
+// file. Whoever wants parts of an object asks a File for them, which keeps the
+// pages that it has read in a Cache. There is no scheduling of compactions and no
+// deletion here: in the bucket both are Thanos' compactor's.
+package bucket
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path"
+	"strings"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/thanos-io/objstore"
+	"github.com/thanos-io/objstore/providers/filesystem"
+	"github.com/thanos-io/objstore/providers/s3"
+	"go.yaml.in/yaml/v3"
+)
+
+// ErrConfig is wrapped by what Open says of a configuration.
+var ErrConfig = errors.New("object storage configuration")
+
+// Names within a block's folder.
+const (
+	metaFile     = "meta.json"
+	indexFile    = "index"
+	chunksDir    = "chunks"
+	deletionMark = "deletion-mark.json"
+)
+
+// profilesDir is the folder of profile blocks. Thanos looks at the folders of the
+// bucket's root whose names are ULIDs, and at nothing else.
+const profilesDir = "profiles"
+
+// ProfileBlock is the folder of a tenant's profile block.
+func ProfileBlock(tenant string, id ulid.ULID) string {
+	return path.Join(profilesDir, tenant, id.String())
+}
+
+// config is Thanos' YAML of an object store.
+type config struct {
+	Type   string    `yaml:"type"`
+	Config yaml.Node `yaml:"config"`
+	Prefix string    `yaml:"prefix"`
+}
+
+// Open makes a client from Thanos' YAML: type S3 or FILESYSTEM, its config, and an
+// optional prefix of every name. component is told to the store as part of the
+// client's name. Nothing is asked of the store yet.
+func Open(text []byte, component string, logger *slog.Logger, reg prometheus.Registerer) (objstore.Bucket, error) {
+	var c config
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&c); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	inner, err := yaml.Marshal(&c.Config)
+	if err != nil {
+		return nil, fmt.Errorf("%w: config: %w", ErrConfig, err)
+	}
+	if c.Config.IsZero() {
+		inner = nil
+	}
+	var client objstore.Bucket
+	switch kind := objstore.ObjProvider(strings.ToUpper(c.Type)); kind {
+	case objstore.S3:
+		client, err = s3.NewBucket(kitLogger{logger}, inner, component, nil)
+	case objstore.FILESYSTEM:
+		client, err = openFolder(inner)
+	case "":
+		err = errors.New("type is missing; S3 and FILESYSTEM are supported")
+	default:
+		err = fmt.Errorf("type %q is not supported; S3 and FILESYSTEM are", c.Type)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	client = objstore.NewPrefixedBucket(client, c.Prefix)
+	return objstore.WrapWithMetrics(client, prometheus.WrapRegistererWithPrefix("thanos_", reg), client.Name()), nil
+}
+
+// openFolder is the provider's own, but for keys that are not known.
+func openFolder(text []byte) (objstore.Bucket, error) {
+	var known filesystem.Config
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&known); err != nil && len(text) > 0 {
+		return nil, err
+	}
+	if known.Directory == "" {
+		return nil, errors.New("config.directory is missing")
+	}
+	return filesystem.NewBucket(known.Directory)
+}
+
+// kitLogger is a slog.Logger as the providers know one. They log little but what
+// goes wrong on the side.
+type kitLogger struct{ logger *slog.Logger }
+
+// Log implements go-kit's Logger.
+func (k kitLogger) Log(keyvals ...any) error {
+	level, text := slog.LevelWarn, "object storage"
+	rest := make([]any, 0, len(keyvals))
+	for i := 0; i+1 < len(keyvals); i += 2 {
+		switch key := fmt.Sprint(keyvals[i]); key {
+		case "msg":
+			text = fmt.Sprint(keyvals[i+1])
+		case "level":
+			if said := fmt.Sprint(keyvals[i+1]); said == "debug" || said == "info" {
+				level = slog.LevelDebug
+			}
+		default:
+			rest = append(rest, key, keyvals[i+1])
+		}
+	}
+	k.logger.Log(context.Background(), level, text, rest...)
+	return nil
+}

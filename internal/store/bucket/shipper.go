@@ -1,0 +1,459 @@
+package bucket
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/thanos-io/objstore"
+	"golang.org/x/sync/errgroup"
+)
+
+// ErrNoLabels is returned while there are no external labels, without which the
+// blocks of two servers could not be told apart.
+var ErrNoLabels = errors.New("no external labels: blocks of several servers in one bucket are told apart by them")
+
+// ErrOverlap is returned for a compacted block whose time another block in the
+// bucket covers.
+var ErrOverlap = errors.New("compacted block overlaps what the bucket has")
+
+// ShipOptions of a Shipper. Zero durations take the defaults.
+type ShipOptions struct {
+	Dir    string               // folder of the database
+	Labels func() labels.Labels // external labels in force
+	Source string               // the program, as meta.json names it; "" is "sidecar"
+
+	UploadCompacted bool   // blocks above level 1 too
+	AllowOutOfOrder bool   // a block that fails does not keep later ones back
+	SkipCorrupted   bool   // nor does one whose meta.json cannot be read
+	Hashes          bool   // SHA-256 of each file goes into meta.json
+	StateFile       string // its name in Dir; "": thanos.shipper.json
+	Concurrency     int    // segments uploaded at once; 0: 1
+
+	Interval time.Duration // between looks at the folder; 0: 30 s
+	RetryMin time.Duration // after a failure, doubled each time; 0: 2 s
+	RetryMax time.Duration // 0: 2 min
+	Stall    time.Duration // after which an upload that does not move is broken off; 0: 5 min
+	Now      func() time.Time
+}
+
+func (o ShipOptions) withDefaults() ShipOptions {
+	or := func(d *time.Duration, fallback time.Duration) {
+		if *d == 0 {
+			*d = fallback
+		}
+	}
+	or(&o.Interval, 30*time.Second)
+	or(&o.RetryMin, 2*time.Second)
+	or(&o.RetryMax, 2*time.Minute)
+	or(&o.Stall, 5*time.Minute)
+	if o.StateFile == "" {
+		o.StateFile = "thanos.shipper.json"
+	}
+	if o.Source == "" {
+		o.Source = "sidecar"
+	}
+	if o.Concurrency == 0 {
+		o.Concurrency = 1
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+// Shipper uploads the blocks of one folder. Use New…, then Run; Status may be
+// asked at any time.
+type Shipper struct {
+	opts    ShipOptions
+	bucket  objstore.Bucket
+	logger  *slog.Logger
+	metrics shipMetrics
+
+	syncing sync.Mutex // one Sync at a time
+
+	mu     sync.Mutex
+	status ShipStatus
+}
+
+// ShipStatus is how shipping goes.
+type ShipStatus struct {
+	LastSuccess time.Time // of a look at the folder after which nothing was left to do
+	FailingFrom time.Time // zero if the last look was a success
+	Err         error     // of the last look
+	Waiting     int       // blocks that belong into the bucket and are not known to be there
+}
+
+// NewShipper makes a shipper; it closes nothing that it is given.
+func NewShipper(to objstore.Bucket, opts ShipOptions, logger *slog.Logger, reg prometheus.Registerer) (*Shipper, error) {
+	opts = opts.withDefaults()
+	if opts.Dir == "" || opts.Labels == nil {
+		return nil, errors.New("shipping needs a folder and external labels")
+	}
+	if opts.Concurrency < 0 || opts.StateFile != filepath.Base(opts.StateFile) {
+		return nil, fmt.Errorf("shipping: concurrency %d must not be negative, and %q must be a plain file name", opts.Concurrency, opts.StateFile)
+	}
+	return &Shipper{opts: opts, bucket: to, logger: logger, metrics: newShipMetrics(reg)}, nil
+}
+
+// Status tells how the last look at the folder went.
+func (s *Shipper) Status() ShipStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status
+}
+
+// Run looks at the folder until ctx ends. After a failure it looks again sooner,
+// and later and later if that fails too; a block stays on its list until it is in
+// the bucket.
+func (s *Shipper) Run(ctx context.Context) {
+	var retry time.Duration
+	for {
+		wait := s.opts.Interval
+		if n, err := s.Sync(ctx); err != nil && ctx.Err() == nil {
+			retry = min(max(2*retry, s.opts.RetryMin), s.opts.RetryMax)
+			wait = retry
+			s.logger.Warn("Shipping failed and is repeated", "in", wait, "uploaded", n, "waiting", s.Status().Waiting, "err", err)
+		} else {
+			retry = 0
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// Sync looks at the folder once and uploads what is new, oldest first.
+func (s *Shipper) Sync(ctx context.Context) (uploaded int, err error) {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	round := &round{Shipper: s, labels: s.opts.Labels()}
+	err = round.run(ctx)
+	now := s.opts.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.Err, s.status.Waiting = err, round.waiting
+	s.metrics.waiting.Set(float64(round.waiting))
+	if err != nil {
+		s.metrics.syncFailures.Inc()
+		if s.status.FailingFrom.IsZero() {
+			s.status.FailingFrom = now
+		}
+		return round.uploaded, err
+	}
+	s.metrics.syncs.Inc()
+	s.metrics.lastSuccess.Set(float64(now.UnixMilli()) / 1000)
+	s.metrics.compactedDone.Set(0)
+	if s.opts.UploadCompacted {
+		s.metrics.compactedDone.Set(1)
+	}
+	s.status.LastSuccess, s.status.FailingFrom = now, time.Time{}
+	return round.uploaded, nil
+}
+
+// round is one look at the folder.
+type round struct {
+	*Shipper
+	labels   labels.Labels
+	there    []ulid.ULID // blocks of the folder that are in the bucket
+	known    []ulid.ULID // what the state file says
+	others   []blockMeta // of the bucket, once a compacted block has asked for them
+	asked    bool
+	waiting  int
+	uploaded int
+}
+
+func (r *round) run(ctx context.Context) error {
+	if r.labels.IsEmpty() {
+		return ErrNoLabels
+	}
+	statePath := filepath.Join(r.opts.Dir, r.opts.StateFile)
+	var err error
+	if r.known, err = readState(statePath); err != nil {
+		r.logger.Warn("The list of shipped blocks cannot be read; the bucket is asked instead", "err", err)
+	}
+	blocks, errs := r.blocks()
+	if len(errs) > 0 && !r.opts.SkipCorrupted {
+		r.waiting = len(blocks) + len(errs)
+		return errors.Join(errs...)
+	}
+	for i, m := range blocks {
+		if !r.wanted(m) {
+			continue
+		}
+		if err := r.ship(ctx, m); err != nil {
+			r.waiting++
+			errs = append(errs, fmt.Errorf("block %s: %w", m.id, err))
+			if ctx.Err() != nil || !r.opts.AllowOutOfOrder {
+				// A later block would let the compactor close the gap that this one fills.
+				r.waiting += r.count(blocks[i+1:])
+				break
+			}
+			continue
+		}
+		r.there = append(r.there, m.id)
+		if !slices.Contains(r.known, m.id) {
+			// At once, and not at the end: what is there need not be asked for again.
+			r.remember(statePath)
+		}
+	}
+	if !slices.Equal(r.known, r.there) && len(errs) == 0 {
+		r.remember(statePath)
+	}
+	return errors.Join(errs...)
+}
+
+// remember writes the state file. Where that fails only questions are repeated.
+func (r *round) remember(path string) {
+	list := slices.Clone(r.there)
+	for _, id := range r.known {
+		if _, err := os.Stat(filepath.Join(r.opts.Dir, id.String())); err == nil && !slices.Contains(list, id) {
+			list = append(list, id)
+		}
+	}
+	if err := writeState(path, list); err != nil {
+		r.logger.Warn("The list of shipped blocks cannot be written", "err", err)
+		return
+	}
+	r.known = list
+}
+
+// wanted tells whether a block belongs into the bucket.
+func (r *round) wanted(m blockMeta) bool {
+	return slices.Contains(r.known, m.id) || m.samples > 0 && (m.level <= 1 || r.opts.UploadCompacted)
+}
+
+func (r *round) count(blocks []blockMeta) (n int) {
+	for _, m := range blocks {
+		if r.wanted(m) && !slices.Contains(r.known, m.id) {
+			n++
+		}
+	}
+	return n
+}
+
+// blocks lists those of the folder by time, and what is wrong with others. A
+// block that vanishes meanwhile is neither.
+func (r *round) blocks() (blocks []blockMeta, errs []error) {
+	entries, err := os.ReadDir(r.opts.Dir)
+	if err != nil {
+		return nil, []error{err}
+	}
+	for _, entry := range entries {
+		if _, err := ulid.ParseStrict(entry.Name()); err != nil || !entry.IsDir() {
+			continue
+		}
+		dir := filepath.Join(r.opts.Dir, entry.Name())
+		m, err := readMeta(dir)
+		if _, gone := os.Stat(dir); err != nil && errors.Is(gone, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			r.metrics.corrupted.Inc()
+			errs = append(errs, fmt.Errorf("block %s: %w", entry.Name(), err))
+			r.logger.Error("A block cannot be shipped", "block", entry.Name(), "err", err)
+			continue
+		}
+		blocks = append(blocks, m)
+	}
+	slices.SortFunc(blocks, func(a, b blockMeta) int {
+		return cmp.Or(cmp.Compare(a.mint, b.mint), a.id.Compare(b.id))
+	})
+	return blocks, errs
+}
+
+// ship makes sure that a block is in the bucket.
+func (r *round) ship(ctx context.Context, m blockMeta) error {
+	if slices.Contains(r.known, m.id) {
+		return nil // if it is not there any more, the compactor has made another of it
+	}
+	if whole, err := r.whole(ctx, m.id); err != nil || whole {
+		return err
+	}
+	if m.level > 1 && !r.opts.AllowOutOfOrder {
+		if err := r.checkOverlap(ctx, m); err != nil {
+			return err
+		}
+	}
+	if m.deleted > 0 {
+		r.logger.Warn("The block has deleted samples, which are shipped as if they were not", "block", m.id)
+	}
+	begun := r.opts.Now()
+	n, err := r.upload(ctx, m.id)
+	if _, gone := os.Stat(filepath.Join(r.opts.Dir, m.id.String())); err != nil && errors.Is(err, fs.ErrNotExist) && errors.Is(gone, fs.ErrNotExist) {
+		r.logger.Error("A block was deleted from the disk before it was shipped", "block", m.id)
+		return nil
+	}
+	if err != nil {
+		r.metrics.uploadFailures.Inc()
+		return err
+	}
+	r.uploaded++
+	r.metrics.uploads.Inc()
+	r.logger.Info("Shipped a block", "block", m.id, "bytes", n, "took", r.opts.Now().Sub(begun))
+	return nil
+}
+
+// whole tells whether the bucket has a block with all its files, which is more
+// than that it has a meta.json: on some stores a write that breaks off leaves a
+// part behind.
+func (r *round) whole(ctx context.Context, id ulid.ULID) (bool, error) {
+	m, err := r.remoteMeta(ctx, id)
+	if errors.Is(err, ErrCorrupt) {
+		r.logger.Warn("The bucket has a broken upload of this block, which is repeated", "block", id, "err", err)
+		return false, nil
+	}
+	if err != nil || m == nil {
+		return false, err
+	}
+	if marked, err := r.bucket.Exists(ctx, path.Join(id.String(), deletionMark)); err != nil || marked {
+		return marked, err // its files may be going
+	}
+	files := m.files
+	if len(files) == 0 {
+		files = []blockFile{{name: indexFile}}
+	}
+	for _, f := range files {
+		if f.name == metaFile {
+			continue
+		}
+		if err := r.checkFile(ctx, id, f); errors.Is(err, ErrCorrupt) {
+			r.logger.Warn("The bucket has a broken upload of this block, which is repeated", "block", id, "err", err)
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// checkFile compares the size of an object with what it must be.
+func (r *round) checkFile(ctx context.Context, id ulid.ULID, f blockFile) error {
+	attributes, err := r.bucket.Attributes(ctx, path.Join(id.String(), f.name))
+	switch {
+	case err != nil && r.bucket.IsObjNotFoundErr(err):
+		return fmt.Errorf("%w: the bucket has no %s", ErrCorrupt, f.name)
+	case err != nil:
+		return fmt.Errorf("%s: %w", f.name, err)
+	case f.size > 0 && attributes.Size != f.size:
+		return fmt.Errorf("%w: %s has %d bytes in the bucket, not %d", ErrCorrupt, f.name, attributes.Size, f.size)
+	}
+	return nil
+}
+
+// remoteMeta reads a block's meta.json; nil if there is none.
+func (r *round) remoteMeta(ctx context.Context, id ulid.ULID) (*blockMeta, error) {
+	name := path.Join(id.String(), metaFile)
+	there, err := r.bucket.Exists(ctx, name)
+	if err != nil || !there {
+		return nil, err
+	}
+	body, err := r.bucket.Get(ctx, name)
+	if err != nil {
+		if r.bucket.IsObjNotFoundErr(err) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	defer body.Close()
+	text, err := io.ReadAll(io.LimitReader(body, metaBytesMax))
+	if err != nil {
+		return nil, err
+	}
+	m, err := parseMeta(text)
+	if err == nil && m.id != id {
+		err = fmt.Errorf("%w: it is of block %s", ErrCorrupt, m.id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &m, nil
+}
+
+// checkOverlap refuses a compacted block beside which the bucket has others of
+// the same time, most likely those it was made of.
+func (r *round) checkOverlap(ctx context.Context, m blockMeta) error {
+	if !r.asked {
+		err := r.bucket.Iter(ctx, "", func(name string) error {
+			id, err := ulid.ParseStrict(path.Base(name))
+			if err != nil {
+				return nil
+			}
+			other, err := r.remoteMeta(ctx, id)
+			if err != nil && !errors.Is(err, ErrCorrupt) {
+				return err
+			}
+			if other != nil && labels.Equal(other.labels, r.labels) {
+				r.others = append(r.others, *other)
+			}
+			return nil
+		})
+		if err != nil {
+			r.others = nil
+			return fmt.Errorf("list the bucket: %w", err)
+		}
+		r.asked = true
+	}
+	for _, other := range r.others {
+		if other.id != m.id && other.mint < m.maxt && m.mint < other.maxt {
+			return fmt.Errorf("%w: block %s", ErrOverlap, other.id)
+		}
+	}
+	return nil
+}
+
+// upload puts every file of a block into the bucket whatever may be there
+// already, looks at what has arrived, and writes meta.json last.
+func (r *round) upload(ctx context.Context, id ulid.ULID) (bytesSent int64, err error) {
+	v, err := openView(filepath.Join(r.opts.Dir, id.String()))
+	if err != nil {
+		return 0, err
+	}
+	defer v.close()
+	if r.opts.Hashes {
+		if err := v.addHashes(ctx); err != nil {
+			return 0, err
+		}
+	}
+	group, inner := errgroup.WithContext(ctx)
+	group.SetLimit(r.opts.Concurrency)
+	for _, f := range v.files {
+		group.Go(func() error {
+			if err := r.put(inner, path.Join(id.String(), f.name), f.file, f.size); err != nil {
+				return err
+			}
+			return r.checkFile(inner, id, f.blockFile)
+		})
+		bytesSent += f.size
+	}
+	if err := group.Wait(); err != nil {
+		return 0, err
+	}
+	text := appendMeta(nil, v.meta, r.labels, r.opts.Source, v.list(), r.opts.Now())
+	return bytesSent, r.put(ctx, path.Join(id.String(), metaFile), bytes.NewReader(text), int64(len(text)))
+}
+
+func (r *round) put(ctx context.Context, name string, from io.ReaderAt, size int64) error {
+	err := send(ctx, from, size, r.opts.Stall, func(ctx context.Context, body io.Reader) error { return r.bucket.Upload(ctx, name, body) })
+	if err != nil {
+		return fmt.Errorf("upload %s: %w", name, err)
+	}
+	r.metrics.bytes.Add(float64(size))
+	return nil
+}

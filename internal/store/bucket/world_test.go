@@ -1,0 +1,185 @@
+package bucket
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+	"github.com/thanos-io/objstore"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var quiet = slog.New(slog.DiscardHandler)
+
+var external = labels.FromStrings("cluster", "eu", "replica", "<0>")
+
+// makeBlock writes a real block of two hours, the nth since the epoch of data.
+func makeBlock(t *testing.T, dir string, n int) ulid.ULID {
+	t.Helper()
+	const span = int64(2 * time.Hour / time.Millisecond)
+	start := 1_700_006_400_000 + int64(n)*span
+	var list []storage.Series
+	for i := range 5 {
+		var samples []sample
+		for ts := start; ts < start+span; ts += 60_000 {
+			samples = append(samples, sample{ts, float64(i)})
+		}
+		list = append(list, storage.NewListSeries(labels.FromStrings("__name__", "m", "i", string(rune('a'+i))), listOf(samples)))
+	}
+	path, err := tsdb.CreateBlock(list, dir, span, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ulid.MustParse(filepath.Base(path))
+}
+
+func newShipper(t *testing.T, to objstore.Bucket, dir string, change func(*ShipOptions)) *Shipper {
+	t.Helper()
+	opts := ShipOptions{Dir: dir, Labels: func() labels.Labels { return external }, RetryMin: time.Millisecond, RetryMax: 4 * time.Millisecond, Interval: 5 * time.Millisecond, Stall: time.Minute}
+	if change != nil {
+		change(&opts)
+	}
+	s, err := NewShipper(to, opts, quiet, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// trusted lists the blocks of a bucket that a reader would take, and fails if one
+// of them has not every byte of the block on the disk, or anything else.
+func trusted(t *testing.T, from objstore.Bucket, dir string) []ulid.ULID {
+	t.Helper()
+	var ids []ulid.ULID
+	for name := range objects(t, from) {
+		id, err := ulid.ParseStrict(path.Dir(name))
+		if err != nil || path.Base(name) != metaFile {
+			continue
+		}
+		m, err := parseMeta(objects(t, from)[name])
+		if err != nil {
+			continue // a reader does not take it
+		}
+		if m.id != id || !labels.Equal(m.labels, external) {
+			t.Errorf("%s is of %s with labels %s", name, m.id, m.labels)
+		}
+		ids = append(ids, id)
+		for _, f := range m.files {
+			if f.name == metaFile {
+				continue
+			}
+			want, err := os.ReadFile(filepath.Join(dir, id.String(), f.name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := objects(t, from)[path.Join(id.String(), f.name)]; !bytes.Equal(got, want) || f.size != int64(len(want)) {
+				t.Errorf("block %s is trusted and its %s has %d bytes, %d in meta.json, %d on the disk", id, f.name, len(got), f.size, len(want))
+			}
+		}
+	}
+	slices.SortFunc(ids, ulid.ULID.Compare)
+	return ids
+}
+
+func objects(t *testing.T, from objstore.Bucket) map[string][]byte {
+	t.Helper()
+	all := map[string][]byte{}
+	err := from.Iter(context.Background(), "", func(name string) error {
+		r, err := from.Get(context.Background(), name)
+		if err != nil {
+			return err
+		}
+		all[name], err = io.ReadAll(r)
+		return errors.Join(err, r.Close())
+	}, objstore.WithRecursiveIter())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+var errFault = errors.New("injected fault")
+
+// faulty fails at one operation: with half of an object written if it is an
+// upload and half is set. From then on it is dead, as the killed program is.
+type faulty struct {
+	objstore.Bucket
+	at, done int // operations
+	half     bool
+	once     bool // works again after the fault
+}
+
+func (f *faulty) fails() bool {
+	f.done++
+	return f.done == f.at || f.done > f.at && !f.once
+}
+
+func (f *faulty) Upload(ctx context.Context, name string, r io.Reader, o ...objstore.ObjectUploadOption) error {
+	if f.fails() {
+		if f.half && f.done == f.at {
+			text, err := io.ReadAll(r)
+			if err != nil {
+				return err
+			}
+			return errors.Join(errFault, f.Bucket.Upload(ctx, name, bytes.NewReader(text[:len(text)/2])))
+		}
+		return errFault
+	}
+	return f.Bucket.Upload(ctx, name, r, o...)
+}
+
+func (f *faulty) Exists(ctx context.Context, name string) (bool, error) {
+	if f.fails() {
+		return false, errFault
+	}
+	return f.Bucket.Exists(ctx, name)
+}
+
+func (f *faulty) Attributes(ctx context.Context, name string) (objstore.ObjectAttributes, error) {
+	if f.fails() {
+		return objstore.ObjectAttributes{}, errFault
+	}
+	return f.Bucket.Attributes(ctx, name)
+}
+
+func (f *faulty) Get(ctx context.Context, name string) (io.ReadCloser, error) {
+	if f.fails() {
+		return nil, errFault
+	}
+	return f.Bucket.Get(ctx, name)
+}
+
+func (f *faulty) Iter(ctx context.Context, dir string, do func(string) error, o ...objstore.IterOption) error {
+	if f.fails() {
+		return errFault
+	}
+	return f.Bucket.Iter(ctx, dir, do, o...)
+}
+
+func never(b objstore.Bucket) *faulty { return &faulty{Bucket: b, at: math.MaxInt} }
+
+func names(all map[string][]byte) string {
+	var list []string
+	for name := range all {
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	return strings.Join(list, " ")
+}

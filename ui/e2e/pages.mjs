@@ -3,7 +3,7 @@ import { check, screenshot, until } from "./browser.mjs";
 
 const theme = (page) => page.evaluate(() => ({ name: document.documentElement.dataset.theme, back: getComputedStyle(document.body).backgroundColor }));
 
-const ADDRESSES = ["/query?expr=up", "/query?expr=up&tab=table", "/targets", "/status", "/tsdb-status", "/flags", "/config"];
+const ADDRESSES = ["/query?expr=up", "/query?expr=up&tab=table", "/profiles", "/targets", "/status", "/tsdb-status", "/flags", "/config"];
 
 export const checks = {
   async "targets are listed with their health"(tab) {

@@ -98,6 +98,38 @@ export const checks = {
     await screenshot(page, "profiles-table");
   },
 
+  async "a metric's exemplar leads to the profile of its time"(tab) {
+    const { page } = tab;
+    const asked = await answers(page);
+    await page.route("**/api/v1/query_range?*", (r) => {
+      const q = new URL(r.request().url()).searchParams;
+      const [start, end] = [Number(q.get("start")), Number(q.get("end"))];
+      return r.fulfill(json({ status: "success", data: { resultType: "matrix", result: [{ metric: { handler: "/a" }, values: [[start, "1"], [end, "3"]] }] } }));
+    });
+    let at = 0;
+    await page.route("**/api/v1/query_exemplars?*", (r) => {
+      at = Number(new URL(r.request().url()).searchParams.get("end")) - 60;
+      return r.fulfill(json({ status: "success", data: [{ seriesLabels: { __name__: "h_bucket", le: "5", handler: "/a" }, exemplars: [{ labels: { trace_id: "t1", profile_id: "p1" }, value: "2.5", timestamp: at }] }] }));
+    });
+    await page.goto(`${tab.base}/query?expr=latency&range=5m`);
+    await page.locator(".plot canvas").waitFor();
+    await page.getByLabel("Exemplars").check();
+    await page.locator(".note", { hasText: "1 exemplar." }).waitFor();
+    const dot = await until("the dot", () => page.evaluate(() => {
+      const { plot } = document.querySelector(".plot");
+      const d = plot.options.dots?.[0];
+      const over = plot.chart.over.getBoundingClientRect();
+      return d && { x: over.x + plot.chart.valToPos(d.timeMS / 1000, "x"), y: over.y + plot.chart.valToPos(d.value, "y") };
+    }));
+    await page.mouse.move(dot.x, dot.y);
+    await page.locator(".tip", { hasText: "Click for the profile of that time" }).waitFor();
+    await screenshot(page, "query-exemplar");
+    await page.mouse.click(dot.x, dot.y);
+    await total(page, 2e7);
+    const q = asked[asked.length - 1];
+    check(q.profileIdSelector[0] === "p1" && Number(q.start) <= at * 1000 && Number(q.end) >= at * 1000, JSON.stringify(q));
+  },
+
   async "a server without profiles says so, and errors have their words"(tab) {
     const { page } = tab;
     tab.tolerated.push(/status of 4\d\d/);

@@ -2,14 +2,14 @@
 //
 //   ?expr=up&tab=table&expr=rate(x[1m])&tab=graph&range=1h&end=2026-01-31T14:00:00Z&step=15s&refresh=5s
 //
-// Panels repeat expr, tab and stacked in the same order. Prometheus' own links (g0.expr=…&g0.range_input=1h) are read too,
+// Panels repeat expr, tab, stacked and exemplars in the same order. Prometheus' own links (g0.expr=…&g0.range_input=1h) are read too,
 // so that a bookmark or an alert's generatorURL opens here unchanged; the first panel's time range then counts for all.
 import { formatDuration, parseDuration } from "./duration.ts";
 import { parseTime } from "./time.ts";
 
 export type Tab = "graph" | "table";
 
-export interface PanelState { expr: string; tab: Tab; stacked: boolean }
+export interface PanelState { expr: string; tab: Tab; stacked: boolean; exemplars: boolean }
 
 export interface QueryState {
   panels: PanelState[];
@@ -25,7 +25,7 @@ export interface QueryState {
 export const DEFAULT_RANGE_MS = 3_600_000;
 const PANELS_MAX = 20;
 
-export const emptyPanel = (): PanelState => ({ expr: "", tab: "graph", stacked: false });
+export const emptyPanel = (): PanelState => ({ expr: "", tab: "graph", stacked: false, exemplars: false });
 
 export const emptyState = (): QueryState =>
   ({ panels: [emptyPanel()], rangeMS: DEFAULT_RANGE_MS, endMS: null, stepMS: null, refreshMS: 0 });
@@ -43,8 +43,9 @@ const positive = (text: string | null): number | null => {
 function parseOwn(q: URLSearchParams): QueryState {
   const tabs = q.getAll("tab");
   const stacked = q.getAll("stacked");
+  const exemplars = q.getAll("exemplars");
   const panels = q.getAll("expr").slice(0, PANELS_MAX).map((expr, i): PanelState =>
-    ({ expr, tab: tabs[i] === "table" ? "table" : "graph", stacked: stacked[i] === "1" }));
+    ({ expr, tab: tabs[i] === "table" ? "table" : "graph", stacked: stacked[i] === "1", exemplars: exemplars[i] === "1" }));
   return {
     panels: panels.length > 0 ? panels : [emptyPanel()],
     rangeMS: positive(q.get("range")) ?? DEFAULT_RANGE_MS,
@@ -62,6 +63,7 @@ function parsePrometheus(q: URLSearchParams): QueryState {
       // Older links count tabs, newer ones name them; without any, Prometheus opens its table.
       tab: /^(0|graph)$/.test(q.get(`g${i}.tab`) ?? "") ? "graph" : "table",
       stacked: q.get(`g${i}.stacked`) === "1" || q.get(`g${i}.display_mode`) === "stacked",
+      exemplars: q.get(`g${i}.show_exemplars`) === "1",
     });
   }
   const end = q.get("g0.end_input") ?? q.get("g0.moment_input");
@@ -79,11 +81,13 @@ export function formatState(s: QueryState): string {
   const q = new URLSearchParams();
   const anyTable = s.panels.some((p) => p.tab === "table");
   const anyStacked = s.panels.some((p) => p.stacked);
+  const anyExemplars = s.panels.some((p) => p.exemplars);
   if (s.panels.length > 1 || s.panels[0]?.expr) {
     for (const p of s.panels) {
       q.append("expr", p.expr);
       if (anyTable) q.append("tab", p.tab);
       if (anyStacked) q.append("stacked", p.stacked ? "1" : "0");
+      if (anyExemplars) q.append("exemplars", p.exemplars ? "1" : "0");
     }
   }
   if (s.rangeMS !== DEFAULT_RANGE_MS) q.set("range", formatDuration(s.rangeMS));

@@ -24,6 +24,8 @@ const STEP_MIN_MS = 15_000;
 const SERIES_MAX = 50;
 const NODES_MAX = 8192;
 const ZOOM_MIN_MS = 1000;
+/** A profile is found by its id; a dot of a metric knows only about when it was taken. */
+const LOOK_MS = 300_000;
 
 export function ProfilesPage() {
   const nav = useNav();
@@ -119,8 +121,7 @@ function gridOf(asked: Asked, current: Grid): Grid {
 
 function FlamePanel({ state, type, now, span, selector, onChange }: ProfiledProps & { selector: string }) {
   const { profile } = state;
-  // One profile is found by its id; the range only says where to look.
-  const [start, end] = profile ? [profile.timeMS - 1000, profile.timeMS + 1000] : [span.start, span.end];
+  const [start, end] = profile ? [profile.timeMS - LOOK_MS, profile.timeMS + LOOK_MS] : [span.start, span.end];
   const message = {
     profileTypeID: type.ID, labelSelector: selector, start: String(start), end: String(end),
     ...(profile ? { profileIdSelector: [profile.id] } : {}),

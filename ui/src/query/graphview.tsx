@@ -1,10 +1,15 @@
 // The Graph tab: asks for a range, shows lines.
 import { useMemo, useState } from "preact/hooks";
+import { useAPI } from "../api/hooks.ts";
 import type { QueryData } from "../api/types.ts";
+import { EXEMPLARS_MAX, exemplarDots, PROFILE_LABEL, type ExemplarSeries } from "../lib/exemplars.ts";
 import { formatCount, plural } from "../lib/format.ts";
 import { matrixColumns, type Columns, type MatrixSeries } from "../lib/matrix.ts";
+import type { Dot } from "../lib/profiles.ts";
+import { formatProfileState, parseProfileState } from "../lib/profilestate.ts";
 import type { Grid } from "../lib/step.ts";
 import { formatSpan } from "../lib/time.ts";
+import { useNav } from "../nav.ts";
 import { Empty } from "../parts/small.tsx";
 import { usePrefs } from "../prefs.ts";
 import { Chart } from "./chart.tsx";
@@ -16,15 +21,19 @@ interface Props {
   data: QueryData;
   grid: Grid;
   stacked: boolean;
+  /** The query whose exemplars are drawn as well; null draws none. */
+  exemplarsOf: string | null;
   onZoom: (fromMS: number, toMS: number) => void;
   onZoomOut: () => void;
 }
 
-export function GraphView({ data, grid, stacked, onZoom, onZoomOut }: Props) {
+export function GraphView({ data, grid, stacked, exemplarsOf, onZoom, onZoomOut }: Props) {
   const [all, setAll] = useState(false);
   const { zone } = usePrefs();
   const series: MatrixSeries[] = data.resultType === "matrix" ? data.result : [];
   const columns = useMemo(() => matrixColumns(series, grid, all ? Infinity : SERIES_MAX), [data, grid, all]);
+  const { dots, error } = useExemplars(exemplarsOf, grid, columns);
+  const openProfile = useOpenProfile();
   if (data.resultType !== "matrix") return <Empty title={`A ${data.resultType} has no graph`}>Look at the table.</Empty>;
   if (series.length === 0) {
     return <Empty title="No data in this range">The query is valid, and no series has a sample in {formatSpan(grid.start, grid.end, zone, Date.now())}.</Empty>;
@@ -32,7 +41,8 @@ export function GraphView({ data, grid, stacked, onZoom, onZoomOut }: Props) {
   return (
     <>
       <Notes columns={columns} onAll={() => setAll(true)} />
-      <Chart columns={columns} grid={grid} stacked={stacked} onZoom={onZoom} onZoomOut={onZoomOut} />
+      {exemplarsOf !== null && <ExemplarNote dots={dots} error={error} stacked={stacked} />}
+      <Chart columns={columns} grid={grid} stacked={stacked} dots={dots} dotHint={dotHint} onDot={openProfile} onZoom={onZoom} onZoomOut={onZoomOut} />
     </>
   );
 }
@@ -53,4 +63,33 @@ function Notes({ columns, onAll }: { columns: Columns; onAll: () => void }) {
       )}
     </>
   );
+}
+
+const NO_DOTS: Dot[] = [];
+
+function useExemplars(expr: string | null, grid: Grid, columns: Columns): { dots: Dot[]; error: Error | null } {
+  const { answer, error } = useAPI<ExemplarSeries[]>(expr === null ? null : "query_exemplars",
+    { query: expr ?? "", start: grid.start / 1000, end: grid.end / 1000 });
+  const dots = useMemo(() => (expr === null || !answer ? NO_DOTS : exemplarDots(answer.data, columns.labels)), [answer, expr, columns]);
+  return { dots, error };
+}
+
+const dotHint = (d: Dot): string => (d.labels[PROFILE_LABEL] ? "Click for the profile of that time" : "");
+
+/** A dot that names a profile leads to it. */
+function useOpenProfile(): (d: Dot) => void {
+  const nav = useNav();
+  return (d) => {
+    const id = d.labels[PROFILE_LABEL];
+    if (!id) return;
+    const state = { ...parseProfileState(nav.place.search), profile: { id, timeMS: Math.round(d.timeMS) } };
+    nav.go("profiles", formatProfileState(state));
+  };
+}
+
+function ExemplarNote({ dots, error, stacked }: { dots: readonly Dot[]; error: Error | null; stacked: boolean }) {
+  if (error) return <p class="note">No exemplars: {error.message}</p>;
+  if (stacked) return <p class="note">Exemplars have no place on a stack; they show when it is off.</p>;
+  if (dots.length === 0) return <p class="note">The series of this query have no exemplars in this range.</p>;
+  return <p class="note">{plural(dots.length, "exemplar")}{dots.length === EXEMPLARS_MAX && ", the newest of more"}.</p>;
 }

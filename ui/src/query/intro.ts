@@ -46,7 +46,7 @@ export function useIntro(on: boolean, now: number): Intro {
 /** The range grows with the data until the visitor takes over. */
 function stateOf({ expr, bornMS }: Start, now: number): QueryState {
   const rangeMS = bornMS === null ? DEFAULT_RANGE_MS : firstRange(now - bornMS);
-  return { ...emptyState(), panels: [{ expr, tab: "graph", stacked: false }], rangeMS, refreshMS: REFRESH_MS };
+  return { ...emptyState(), panels: [{ expr, tab: "graph", stacked: false, exemplars: false }], rangeMS, refreshMS: REFRESH_MS };
 }
 
 /** When the oldest sample was taken. An empty head says so with the largest number there is. */

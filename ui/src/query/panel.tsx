@@ -67,9 +67,10 @@ export function Panel(props: PanelProps) {
       {panel.expr !== "" && (
         <div class="panel-bar">
           <Segments<Tab> label="Show as" value={panel.tab} options={[["graph", "Graph"], ["table", "Table"]]} onChange={(tab) => onChange({ tab })} />
-          {panel.tab === "graph" && (
+          {panel.tab === "graph" && <>
             <label class="check"><input type="checkbox" checked={panel.stacked} onChange={(e) => onChange({ stacked: e.currentTarget.checked })} />Stacked</label>
-          )}
+            <label class="check" title="Single requests, at the values they had"><input type="checkbox" checked={panel.exemplars} onChange={(e) => onChange({ exemplars: e.currentTarget.checked })} />Exemplars</label>
+          </>}
           <span class="spacer" />
           {query.answer && <Stats answer={query.answer} step={panel.tab === "graph" ? query.grid.step : null} />}
         </div>
@@ -127,7 +128,7 @@ function Result({ panel, query, dirty, onZoom, onZoomOut }: PanelProps & { query
       {answer.warnings.map((w) => <Notice kind="warning" key={w}>{plainMessage(w)}</Notice>)}
       {answer.infos.map((i) => <Notice kind="info" key={i}>{plainMessage(i.replace(/^PromQL info: /, ""))}</Notice>)}
       {panel.tab === "graph"
-        ? <GraphView data={answer.data} grid={query.grid} stacked={panel.stacked} onZoom={onZoom} onZoomOut={onZoomOut} />
+        ? <GraphView data={answer.data} grid={query.grid} stacked={panel.stacked} exemplarsOf={panel.exemplars ? panel.expr : null} onZoom={onZoom} onZoomOut={onZoomOut} />
         : <TableView data={answer.data} />}
     </div>
   );

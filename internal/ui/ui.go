@@ -26,7 +26,7 @@ import (
 var dist embed.FS
 
 // routes are the page's addresses. ui/src/lib/route.ts has the same list; a test compares them.
-var routes = []string{"", "query", "graph", "profiles", "targets", "status", "tsdb-status", "flags", "config"}
+var routes = []string{"", "query", "graph", "profiles", "targets", "status", "tsdb-status", "flags", "config", "stores"}
 
 // contentTypes is a table of our own, because mime.TypeByExtension answers what the machine's files say.
 var contentTypes = map[string]string{

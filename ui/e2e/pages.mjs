@@ -35,6 +35,23 @@ export const checks = {
     await tab.page.locator("table.flags").waitFor();
   },
 
+  async "stores are listed with what is wrong with them"(tab) {
+    const { page } = tab;
+    const labelSets = [{ prometheus: "a", replica: "0" }];
+    const data = {
+      sidecar: [
+        { name: "10.0.0.1:10901", lastCheck: new Date().toISOString(), lastError: null, labelSets, minTime: 1700000000000, maxTime: 9223372036854775807 },
+        { name: "10.0.0.2:10901", lastCheck: new Date().toISOString(), lastError: "connection refused", labelSets: [], minTime: -62135596800000, maxTime: 1700000000000 },
+      ],
+    };
+    await page.route("**/api/v1/stores", (r) => r.fulfill({ status: 200, contentType: "application/json", body: JSON.stringify({ status: "success", data }) }));
+    await page.goto(`${tab.base}/stores`);
+    await page.locator(".badge", { hasText: "1 of 2 up" }).waitFor();
+    check((await page.locator(".stores .target-error").innerText()) === "connection refused", "the error is not shown");
+    check((await page.locator(".stores").innerText()).includes("the beginning"), "an open range is not in words");
+    await screenshot(page, "stores");
+  },
+
   async "the way to another page and back keeps the query"(tab) {
     await tab.page.goto(`${tab.base}/query?expr=vector(3)&range=5m`);
     await tab.page.locator(".plot canvas").waitFor();

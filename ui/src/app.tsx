@@ -48,7 +48,7 @@ function Guarded({ children }: { children: ComponentChildren }) {
 
 /** The query page names itself after its query. */
 const TITLES: Record<Exclude<Route, "query">, string> = {
-  "profiles": "Profiles", "targets": "Targets", "status": "Status", "tsdb-status": "TSDB status", "flags": "Flags", "config": "Configuration",
+  "profiles": "Profiles", "targets": "Targets", "status": "Status", "tsdb-status": "TSDB status", "flags": "Flags", "config": "Configuration", "stores": "Stores",
 };
 
 function Page({ nav }: { nav: Nav }) {
@@ -67,7 +67,7 @@ const LINKS: readonly (readonly [Route, string, readonly Route[]])[] = [
   ["query", "Query", ["query"]],
   ["profiles", "Profiles", ["profiles"]],
   ["targets", "Targets", ["targets"]],
-  ["status", "Status", ["status", "tsdb-status", "flags", "config"]],
+  ["status", "Status", ["status", "tsdb-status", "flags", "config", "stores"]],
 ];
 
 function Header() {

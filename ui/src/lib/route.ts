@@ -1,7 +1,7 @@
 // Addresses of the page. All are one level deep, so that "./" is the base under any prefix a proxy may put in front; the
 // names are Prometheus' own, so that its links and people's fingers find them.
 
-export type Route = "query" | "profiles" | "targets" | "status" | "tsdb-status" | "flags" | "config";
+export type Route = "query" | "profiles" | "targets" | "status" | "tsdb-status" | "flags" | "config" | "stores";
 
 const ROUTES: Readonly<Record<string, Route>> = {
   "": "query",
@@ -13,6 +13,7 @@ const ROUTES: Readonly<Record<string, Route>> = {
   "tsdb-status": "tsdb-status",
   flags: "flags",
   config: "config",
+  stores: "stores",
 };
 
 /** "/prom/targets" is "/prom/" and "targets". */

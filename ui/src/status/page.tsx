@@ -9,9 +9,10 @@ import { formatTime } from "../lib/time.ts";
 import { useNav } from "../nav.ts";
 import { CopyButton, Empty, Failure, Filter, Progress } from "../parts/small.tsx";
 import { usePrefs } from "../prefs.ts";
+import { Stores } from "./stores.tsx";
 import { Yaml } from "./yaml.tsx";
 
-const SECTIONS: readonly (readonly [Route, string])[] = [["status", "Server"], ["tsdb-status", "TSDB"], ["flags", "Flags"], ["config", "Configuration"]];
+const SECTIONS: readonly (readonly [Route, string])[] = [["status", "Server"], ["tsdb-status", "TSDB"], ["flags", "Flags"], ["config", "Configuration"], ["stores", "Stores"]];
 
 export function StatusPage({ route }: { route: Route }) {
   const nav = useNav();
@@ -30,6 +31,7 @@ export function StatusPage({ route }: { route: Route }) {
       {route === "tsdb-status" && <TSDB />}
       {route === "flags" && <Flags />}
       {route === "config" && <Config />}
+      {route === "stores" && <Stores />}
     </div>
   );
 }

@@ -51,3 +51,58 @@ func AppendMessageHead(dst []byte, size uint64) []byte {
 
 // MessageSize is the length of a message field whose message has size bytes.
 func MessageSize(size uint64) uint64 { return 1 + uint64(uvarintLen(size)) + size }
+
+// DecodeFloat decodes a float sample's message, without the tag and length of
+// its field.
+func DecodeFloat(src []byte) (timeMS int64, v float64, err error) {
+	// As every server spells it, but for values of 0 that some leave out.
+	if len(src) > 10 && src[0] == 1<<3|wireFixed64 && src[9] == 2<<3|wireVarint {
+		if at, n := binary.Uvarint(src[10:]); n == len(src)-10 {
+			return int64(at), math.Float64frombits(binary.LittleEndian.Uint64(src[1:])), nil
+		}
+	}
+	for len(src) > 0 {
+		f, rest, err := nextField(src)
+		if err != nil {
+			return 0, 0, err
+		}
+		src = rest
+		switch f.number {
+		case 1:
+			if err := f.is(wireFixed64); err != nil {
+				return 0, 0, err
+			}
+			v = math.Float64frombits(f.number64)
+		case 2:
+			if err := f.is(wireVarint); err != nil {
+				return 0, 0, err
+			}
+			timeMS = int64(f.number64)
+		}
+	}
+	return timeMS, v, nil
+}
+
+// DecodeLabel decodes a label's message, without the tag and length of its
+// field. Both texts alias src.
+func DecodeLabel(src []byte) (name, value []byte, err error) {
+	for len(src) > 0 {
+		f, rest, err := nextField(src)
+		if err != nil {
+			return nil, nil, err
+		}
+		src = rest
+		if f.number != 1 && f.number != 2 {
+			continue
+		}
+		if err := f.is(wireBytes); err != nil {
+			return nil, nil, err
+		}
+		if f.number == 1 {
+			name = f.bytes
+		} else {
+			value = f.bytes
+		}
+	}
+	return name, value, nil
+}

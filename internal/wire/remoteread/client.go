@@ -1,6 +1,7 @@
 package remoteread
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -28,13 +29,24 @@ var ErrRefused = errors.New("remote read was refused")
 // ErrLabels is returned by what remote read has no question for.
 var ErrLabels = errors.New("remote read cannot list labels")
 
+// ErrLimit is returned when an answer needs more memory than it may have. The
+// error says which of the options is meant.
+var ErrLimit = errors.New("remote read answer exceeds a limit")
+
 // ClientOptions of a client. Zero limits take the defaults.
 type ClientOptions struct {
-	URL           string       // of the endpoint, /api/v1/read included
-	HTTP          *http.Client // with the authentication and TLS that it needs; nil: http.DefaultClient
-	FrameBytesMax int          // a longer frame is an error; 0: 50,000,000
-	Tries         int          // of a request until it is answered; 0: 3
-	RetryAfter    time.Duration
+	URL     string            // of the endpoint, /api/v1/read included
+	HTTP    *http.Client      // with the authentication and TLS that it needs; nil: http.DefaultClient
+	Headers map[string]string // of every request; those of the protocol cannot be changed
+	Timeout time.Duration     // of a request until its answer is read; 0: none
+
+	SamplesOnly    bool // do not ask for chunks: the form that every server has
+	FrameBytesMax  int  // a longer frame is an error; 0: 50,000,000
+	SeriesBytesMax int  // so are more chunks of one series, in bytes; 0: 64 MiB
+	HoldBytesMax   int  // memory to bring series into order; 0: 16 MiB
+
+	Tries      int // of a request until its answer begins; 0: 3
+	RetryAfter time.Duration
 }
 
 func (o ClientOptions) withDefaults() ClientOptions {
@@ -43,6 +55,12 @@ func (o ClientOptions) withDefaults() ClientOptions {
 	}
 	if o.FrameBytesMax == 0 {
 		o.FrameBytesMax = 50_000_000
+	}
+	if o.SeriesBytesMax == 0 {
+		o.SeriesBytesMax = 64 << 20
+	}
+	if o.HoldBytesMax == 0 {
+		o.HoldBytesMax = 16 << 20
 	}
 	if o.Tries == 0 {
 		o.Tries = 3
@@ -53,8 +71,17 @@ func (o ClientOptions) withDefaults() ClientOptions {
 	return o
 }
 
-// Client reads series from a server that answers with streamed chunks. It is
-// safe for concurrent use.
+// Client reads series from any server: it asks for streamed chunks, and takes
+// samples from one that has only those, made into chunks as they come in. In
+// either form memory is bounded by the options, whatever the answer's length. It
+// is safe for concurrent use.
+//
+// There are two ways to read: RawQuerier gives encoded series on the raw seam,
+// Querier and ChunkQuerier are storage's interfaces, and what they give is owned
+// by the caller. All three ask lazily, at the first Next of a set, give series in
+// the order of their labels, and give what the server has between mint and maxt.
+// Errors are ErrUnavailable, ErrRefused, ErrLimit, those of a corrupt answer, and
+// those of the connection; a set that ended with one is not complete.
 type Client struct{ opts ClientOptions }
 
 var (
@@ -85,7 +112,7 @@ func (c *Client) Querier(mint, maxt int64) (storage.Querier, error) {
 type clientQuerier struct {
 	client     *Client
 	mint, maxt int64
-	open       []*frameSet
+	open       []*ordered
 }
 
 // Select implements series.Querier. It asks when the set's Next is called first.
@@ -93,7 +120,7 @@ func (q *clientQuerier) Select(ctx context.Context, matchers ...*labels.Matcher)
 	return q.sel(ctx, nil, matchers)
 }
 
-func (q *clientQuerier) sel(ctx context.Context, hints *storage.SelectHints, matchers []*labels.Matcher) *frameSet {
+func (q *clientQuerier) sel(ctx context.Context, hints *storage.SelectHints, matchers []*labels.Matcher) *ordered {
 	asked := codec.Query{StartMS: q.mint, EndMS: q.maxt}
 	kinds := map[labels.MatchType]codec.MatchType{
 		labels.MatchEqual: codec.MatchEqual, labels.MatchNotEqual: codec.MatchNotEqual,
@@ -105,7 +132,12 @@ func (q *clientQuerier) sel(ctx context.Context, hints *storage.SelectHints, mat
 	if hints != nil {
 		asked.Hints = &codec.Hints{StepMS: hints.Step, Func: hints.Func, StartMS: hints.Start, EndMS: hints.End, Grouping: hints.Grouping, By: hints.By, RangeMS: hints.Range}
 	}
-	set := &frameSet{frameBytesMax: q.client.opts.FrameBytesMax, open: func() (io.ReadCloser, error) { return q.client.ask(ctx, asked) }}
+	set := &ordered{holdBytesMax: q.client.opts.HoldBytesMax}
+	set.open = func() (source, error) {
+		from, err := q.client.ask(ctx, asked)
+		_, set.window = from.(*sampleSource)
+		return from, err
+	}
 	q.open = append(q.open, set)
 	return set
 }
@@ -123,9 +155,13 @@ func (q *clientQuerier) Close() error {
 	return errors.Join(errs...)
 }
 
-// ask posts a query until it is answered, and returns the frames.
-func (c *Client) ask(ctx context.Context, q codec.Query) (io.ReadCloser, error) {
-	body := snappy.Encode(nil, codec.AppendRequest(nil, codec.Request{Queries: []codec.Query{q}, Accepted: []codec.ResponseType{codec.StreamedXORChunks}}))
+// ask posts a query until the answer begins.
+func (c *Client) ask(ctx context.Context, q codec.Query) (source, error) {
+	forms := []codec.ResponseType{codec.StreamedXORChunks, codec.Samples}
+	if c.opts.SamplesOnly {
+		forms = forms[1:]
+	}
+	body := snappy.Encode(nil, codec.AppendRequest(nil, codec.Request{Queries: []codec.Query{q}, Accepted: forms}))
 	var errs []error
 	for try := range c.opts.Tries {
 		if try > 0 {
@@ -135,44 +171,85 @@ func (c *Client) ask(ctx context.Context, q codec.Query) (io.ReadCloser, error) 
 				return nil, errors.Join(append(errs, ctx.Err())...)
 			}
 		}
-		frames, err := c.once(ctx, body)
+		from, err := c.once(ctx, body)
 		if err == nil || errors.Is(err, ErrRefused) || ctx.Err() != nil {
-			return frames, err
+			return from, err
 		}
 		errs = append(errs, err)
 	}
 	return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, c.opts.URL, errors.Join(errs...))
 }
 
-// messageBytesMax is how much of a refusal is read.
-const messageBytesMax = 4 << 10
+// refusalBytesMax is how much of a refusal is read.
+const refusalBytesMax = 4 << 10
 
-func (c *Client) once(ctx context.Context, body []byte) (io.ReadCloser, error) {
+// once asks one time. An answer that ends before its first byte in any other way
+// than it should is as good as none.
+func (c *Client) once(ctx context.Context, body []byte) (_ source, err error) {
+	cancel := context.CancelFunc(func() {})
+	if c.opts.Timeout > 0 {
+		ctx, cancel = context.WithTimeout(ctx, c.opts.Timeout)
+	}
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+	}()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.opts.URL, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+	request.Header.Set("User-Agent", "ferula")
+	for name, value := range c.opts.Headers {
+		request.Header.Set(name, value)
+	}
 	request.Header.Set("Content-Encoding", "snappy")
 	request.Header.Set("Content-Type", "application/x-protobuf")
 	request.Header.Set("X-Prometheus-Remote-Read-Version", "0.1.0")
-	request.Header.Set("User-Agent", "ferula")
 	resp, err := c.opts.HTTP.Do(request)
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode == http.StatusOK && strings.HasPrefix(resp.Header.Get("Content-Type"), "application/x-streamed-protobuf") {
-		return resp.Body, nil
+	answer := &answerBody{from: bufio.NewReaderSize(resp.Body, 64<<10), body: resp.Body, cancel: cancel}
+	if resp.StatusCode == http.StatusOK {
+		if _, err := answer.from.Peek(1); err != nil && !errors.Is(err, io.EOF) {
+			return nil, errors.Join(err, answer.Close())
+		}
+		return c.understand(resp, answer)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusOK {
-		return nil, fmt.Errorf("%w: %s answers with %q, and only streamed chunks are understood", ErrRefused, c.opts.URL, resp.Header.Get("Content-Type"))
-	}
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, messageBytesMax))
+	text, _ := io.ReadAll(io.LimitReader(answer.from, refusalBytesMax))
 	err = fmt.Errorf("%s: %s: %s", c.opts.URL, resp.Status, strings.TrimSpace(string(text)))
 	if resp.StatusCode/100 == 5 || resp.StatusCode == http.StatusTooManyRequests {
 		return nil, err
 	}
 	return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+}
+
+// understand chooses by the form that the server says it answers with.
+func (c *Client) understand(resp *http.Response, answer *answerBody) (source, error) {
+	kind, encoding := resp.Header.Get("Content-Type"), resp.Header.Get("Content-Encoding")
+	if encoding == "" || encoding == "snappy" { // not every server says what samples are packed in
+		switch {
+		case strings.HasPrefix(kind, "application/x-streamed-protobuf") && encoding == "":
+			return &frameSource{body: answer, from: answer.from, aheadAt: -1, frameBytesMax: c.opts.FrameBytesMax, seriesBytesMax: c.opts.SeriesBytesMax}, nil
+		case strings.HasPrefix(kind, "application/x-protobuf"):
+			return &sampleSource{body: answer, from: answer.from, seriesBytesMax: c.opts.SeriesBytesMax}, nil
+		}
+	}
+	return nil, errors.Join(fmt.Errorf("%w: %s answers with type %q and encoding %q, and neither streamed chunks nor samples in snappy", ErrRefused, c.opts.URL, kind, encoding), answer.Close())
+}
+
+// answerBody is an answer that is being read.
+type answerBody struct {
+	from   *bufio.Reader
+	body   io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (a *answerBody) Close() error {
+	defer a.cancel() // after the body, whose reading it would fail
+	return a.body.Close()
 }
 
 // storageQuerier is what both of storage's queriers share.

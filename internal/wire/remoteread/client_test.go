@@ -1,6 +1,7 @@
 package remoteread
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -120,7 +121,8 @@ func TestBrokenStreamsAreErrors(t *testing.T) {
 		{"cut in a checksum", good[:3], 0, io.ErrUnexpectedEOF},
 		{"a flipped bit", flipped, 1, codec.ErrCorrupt},
 		{"a huge frame", append(bytes.Clone(good), binary.AppendUvarint(nil, 1<<40)...), 2, codec.ErrCorrupt},
-		{"unsorted", append(bytes.Clone(good), frames(1)...), 3, codec.ErrCorrupt},
+		{"unsorted", append(bytes.Clone(good), frames(1)...), 2, ErrLimit},
+		{"one twice", append(append(frames(1), frames(2)[len(frames(1)):]...), frames(1)...), 1, codec.ErrCorrupt},
 	} {
 		set, done := raw(t, NewClient(ClientOptions{URL: serveHandler(t, streamOf(tt.stream))}), 0, 1, everything)
 		n := 0
@@ -156,7 +158,7 @@ func TestTriesAreForServersThatMayRecover(t *testing.T) {
 		{"twice busy", answer(2, 503, streamed), nil, ""},
 		{"always busy", answer(9, 503, streamed), ErrUnavailable, "the reason why"},
 		{"refused", answer(9, 400, streamed), ErrRefused, "the reason why"},
-		{"samples", answer(0, 0, "application/x-protobuf"), ErrRefused, "only streamed chunks"},
+		{"another form", answer(0, 0, "application/json"), ErrRefused, "neither streamed chunks nor samples"},
 		{"nobody", "http://127.0.0.1:1/", ErrUnavailable, "refused"},
 		{"no address", "://", ErrRefused, "missing protocol"},
 	} {
@@ -187,7 +189,7 @@ func TestTheClientAllocatesNothingASeries(t *testing.T) {
 	allocations := func(n int) float64 {
 		stream := frames(n)
 		return testing.AllocsPerRun(5, func() {
-			set := &frameSet{frameBytesMax: 1 << 20, open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(stream)), nil }}
+			set := framesFrom(stream, 1<<20)
 			seen := 0
 			for set.Next() {
 				seen++
@@ -202,17 +204,24 @@ func TestTheClientAllocatesNothingASeries(t *testing.T) {
 	}
 }
 
+// framesFrom reads a stream of frames as the client would.
+func framesFrom(stream []byte, frameBytesMax int) *ordered {
+	return &ordered{holdBytesMax: 1 << 20, open: func() (source, error) {
+		return &frameSource{body: io.NopCloser(nil), from: bufio.NewReader(bytes.NewReader(stream)), aheadAt: -1, frameBytesMax: frameBytesMax, seriesBytesMax: 1 << 20}, nil
+	}}
+}
+
 func FuzzStream(f *testing.F) {
 	f.Add(frames(3))
 	f.Add(frames(1)[:20])
 	f.Fuzz(func(t *testing.T, stream []byte) {
-		set := &frameSet{frameBytesMax: 1 << 16, open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(stream)), nil }}
+		set := framesFrom(stream, 1<<16)
 		for set.Next() {
 			if labelenc.Validate(set.Labels()) != nil {
 				t.Fatal("bad labels")
 			}
 		}
-		if err := set.Err(); err != nil && !errors.Is(err, codec.ErrCorrupt) && !errors.Is(err, labelenc.ErrCorrupt) && !errors.Is(err, io.ErrUnexpectedEOF) && !strings.Contains(err.Error(), "overflow") {
+		if err := set.Err(); err != nil && !errors.Is(err, codec.ErrCorrupt) && !errors.Is(err, ErrLimit) && !errors.Is(err, labelenc.ErrCorrupt) && !errors.Is(err, io.ErrUnexpectedEOF) && !strings.Contains(err.Error(), "overflow") {
 			t.Fatal(err)
 		}
 	})

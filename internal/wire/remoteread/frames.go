@@ -9,74 +9,46 @@ import (
 	"io"
 
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
-	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	codec "github.com/ferula-io/ferula/internal/codec/remoteread"
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// frameSet reads the frames of one query as series. A series that was split over
-// frames is joined, so one frame is read ahead: it waits behind the current ones
-// in the same buffer, and is moved to its front by Next.
-type frameSet struct {
-	open          func() (io.ReadCloser, error)
-	frameBytesMax int
+// frameSource reads an answer with chunks. A series that was split over frames is
+// joined, so one frame is read ahead: it waits behind the current ones in the same
+// buffer, and is moved to its front by next.
+type frameSource struct {
+	body           io.Closer
+	from           *bufio.Reader
+	frameBytesMax  int
+	seriesBytesMax int
 
-	body    io.ReadCloser
-	from    *bufio.Reader
 	buf     []byte // payloads of the current series, and of the next one
-	ahead   int    // where the payload of the next series begins; -1: there is none
+	aheadAt int    // where the payload of the next series begins; -1: there is none
 	labels  []byte
 	other   []byte // labels of the frame read ahead
 	decoded []codec.Chunk
 	chunks  []series.Chunk
-	err     error
 
 	checksum [4]byte // a field so that it is not allocated for every frame
 }
 
-func (f *frameSet) Next() bool {
-	if f.err == nil {
-		f.err = f.next()
-	}
-	if f.err == nil {
-		return true
-	}
-	if err := f.close(); err != nil && errors.Is(f.err, io.EOF) {
-		f.err = err
-	}
-	return false
-}
-
-// next returns io.EOF at the end.
-func (f *frameSet) next() error {
-	if f.from == nil {
-		body, err := f.open()
-		if err != nil {
-			return err
-		}
-		f.body, f.from, f.ahead = body, bufio.NewReaderSize(body, 64<<10), -1
-	}
-	previous := append(f.other[:0], f.labels...)
-	f.other = nil
-	if f.ahead >= 0 {
-		f.buf = append(f.buf[:0], f.buf[f.ahead:]...)
+// next brings the next series; io.EOF is the end.
+func (f *frameSource) next() error {
+	if f.aheadAt >= 0 {
+		f.buf = append(f.buf[:0], f.buf[f.aheadAt:]...)
 	} else {
 		f.buf = f.buf[:0]
 		if err := f.read(); err != nil {
 			return err
 		}
 	}
-	f.ahead, f.chunks = -1, f.chunks[:0]
+	f.aheadAt, f.chunks = -1, f.chunks[:0]
 	var err error
 	if f.labels, err = f.decode(f.buf, f.labels); err != nil {
 		return err
 	}
-	if len(previous) > 0 && labelenc.Compare(previous, f.labels) >= 0 {
-		return fmt.Errorf("%w: series are not in order", codec.ErrCorrupt)
-	}
-	f.other = previous
 	for {
 		start, n := len(f.buf), len(f.chunks)
 		if err := f.read(); errors.Is(err, io.EOF) {
@@ -88,14 +60,17 @@ func (f *frameSet) next() error {
 			return err
 		}
 		if !bytes.Equal(f.other, f.labels) {
-			f.ahead, f.chunks = start, f.chunks[:n]
+			f.aheadAt, f.chunks = start, f.chunks[:n]
 			return nil
+		}
+		if len(f.buf) > f.seriesBytesMax {
+			return fmt.Errorf("%w: series %s: more than %d bytes (SeriesBytesMax) of chunks", ErrLimit, labelsText(f.labels), f.seriesBytesMax)
 		}
 	}
 }
 
 // read appends the payload of the next frame to buf; io.EOF is a clean end.
-func (f *frameSet) read() error {
+func (f *frameSource) read() error {
 	size, err := binary.ReadUvarint(f.from)
 	if errors.Is(err, io.EOF) {
 		return io.EOF
@@ -134,7 +109,7 @@ func unexpected(err error) error {
 }
 
 // decode appends the chunks of a payload and returns its labels in dst.
-func (f *frameSet) decode(payload, dst []byte) ([]byte, error) {
+func (f *frameSource) decode(payload, dst []byte) ([]byte, error) {
 	var err error
 	if _, dst, f.decoded, err = codec.DecodeFrame(payload, dst[:0], f.decoded[:0]); err != nil {
 		return dst, err
@@ -148,29 +123,15 @@ func (f *frameSet) decode(payload, dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// close ends the answer; one that was not read to its end cuts the connection.
-func (f *frameSet) close() error {
-	if f.err == nil {
-		f.err = errClosed
-	}
-	if f.body == nil {
+func (f *frameSource) Labels() []byte         { return f.labels }
+func (f *frameSource) Chunks() []series.Chunk { return f.chunks }
+
+// ahead implements source.
+func (f *frameSource) ahead() []byte {
+	if f.aheadAt < 0 {
 		return nil
 	}
-	err := f.body.Close()
-	f.body = nil
-	return err
+	return f.other
 }
 
-var errClosed = errors.New("remote read querier is closed")
-
-func (f *frameSet) Labels() []byte         { return f.labels }
-func (f *frameSet) Chunks() []series.Chunk { return f.chunks }
-
-func (f *frameSet) Err() error {
-	if errors.Is(f.err, io.EOF) {
-		return nil
-	}
-	return f.err
-}
-
-func (*frameSet) Warnings() annotations.Annotations { return nil }
+func (f *frameSource) close() error { return f.body.Close() }

@@ -8,8 +8,10 @@
 // after it cuts the connection, so that no client takes a part for the whole.
 //
 // The client asks for chunks and gives them through the raw seam and storage's
-// interfaces, one series at a time in a buffer that is used again. It does not
-// read the form of samples. There is no storage here.
+// interfaces, one series at a time in a buffer that is used again. Samples, from a
+// server that has only those, are decompressed and walked as they come in, and
+// made into chunks again; since they come in any order, a window of them is held
+// and sorted. There is no storage here.
 package remoteread
 
 import (

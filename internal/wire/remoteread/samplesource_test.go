@@ -1,0 +1,408 @@
+package remoteread
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/gogo/protobuf/proto"
+	"github.com/golang/snappy"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/prompb"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/storage/remote"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/tsdbutil"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	codec "github.com/ferula-io/ferula/internal/codec/remoteread"
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/store/tsdb"
+)
+
+// peer answers as Prometheus does, with external labels.
+func peer(s *tsdb.Store, external labels.Labels) http.Handler {
+	return remote.NewReadHandler(slog.New(slog.DiscardHandler), nil, queryables{s}, func() config.Config {
+		return config.Config{GlobalConfig: config.GlobalConfig{ExternalLabels: external}}
+	}, 0, 10, 2000)
+}
+
+// sumOf reads with the client by both of storage's interfaces and compares them.
+func sumOf(t testing.TB, client *Client, mint, maxt int64) summary {
+	t.Helper()
+	q, err := client.Querier(mint, maxt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := sum(t, q.Select(context.Background(), false, nil, everything), asIs)
+	c, err := client.ChunkQuerier(mint, maxt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chunks := sum(t, storage.NewSeriesSetFromChunkSeriesSet(c.Select(context.Background(), false, nil, everything)), asIs)
+	if chunks != got || !got.sorted {
+		t.Errorf("chunk querier %+v, querier %+v", chunks, got)
+	}
+	if err := errors.Join(q.Close(), c.Close()); err != nil {
+		t.Error(err)
+	}
+	return got
+}
+
+func TestBothFormsOfBothServersAreReadAlike(t *testing.T) {
+	dir := t.TempDir()
+	block(t, dir, 30, startMS, startMS+2*hourMS, 30_000)
+	s := open(t, dir)
+	fill(t, s, 28, startMS+2*hourMS, startMS+3*hourMS, 30_000)
+	for _, external := range []labels.Labels{labels.EmptyLabels(), labels.FromStrings("number", "none"), labels.FromStrings("aa", "1", "zone", "z")} {
+		for _, r := range [][2]int64{{startMS, startMS + 9*hourMS}, {startMS + 7, startMS + hourMS}, {startMS + 2*hourMS + 1, startMS + 4*hourMS}, {0, 1}} {
+			q, err := s.Querier(r[0], r[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			widen := func(l labels.Labels) labels.Labels {
+				b := labels.NewBuilder(l)
+				external.Range(func(e labels.Label) {
+					if !l.Has(e.Name) {
+						b.Set(e.Name, e.Value)
+					}
+				})
+				return b.Labels()
+			}
+			want := sum(t, q.Select(context.Background(), true, nil, everything), widen)
+			// Prometheus leaves values of 0 out of samples, and so makes 0 of -0.
+			plain := sum(t, noMinusZero{q.Select(context.Background(), true, nil, everything)}, widen)
+			want.sorted, plain.sorted = true, true
+			_ = q.Close()
+			for name, address := range map[string]string{
+				"ferula":     serve(t, s, Options{FrameBytesMax: 2000, ExternalLabels: func() labels.Labels { return external }}),
+				"Prometheus": serveHandler(t, peer(s, external)),
+			} {
+				for _, samplesOnly := range []bool{false, true} {
+					want := want
+					if name == "Prometheus" && samplesOnly {
+						want = plain
+					}
+					if got := sumOf(t, NewClient(ClientOptions{URL: address, SamplesOnly: samplesOnly}), r[0], r[1]); got != want {
+						t.Errorf("%s, %s, samples only %t, %v: %+v, want %+v", name, external, samplesOnly, r, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// noMinusZero has 0 where another set has -0.
+type noMinusZero struct{ storage.SeriesSet }
+
+func (n noMinusZero) At() storage.Series {
+	at := n.SeriesSet.At()
+	return &storage.SeriesEntry{Lset: at.Labels(), SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator { return plusZero{at.Iterator(nil)} }}
+}
+
+type plusZero struct{ chunkenc.Iterator }
+
+func (p plusZero) At() (int64, float64) {
+	t, v := p.Iterator.At()
+	return t, v + 0 // -0 + 0 is 0
+}
+
+// sampled is an answer of n series with one sample each, in the given order.
+func sampled(t testing.TB, order []int) []byte {
+	result := &prompb.QueryResult{}
+	for _, i := range order {
+		result.Timeseries = append(result.Timeseries, &prompb.TimeSeries{
+			Labels: []prompb.Label{{Name: "a", Value: fmt.Sprintf("%06d", i)}}, Samples: []prompb.Sample{{Value: float64(i), Timestamp: 1000}},
+		})
+	}
+	return packed(t, &prompb.ReadResponse{Results: []*prompb.QueryResult{result}})
+}
+
+func packed(t testing.TB, answer *prompb.ReadResponse) []byte {
+	t.Helper()
+	plain, err := proto.Marshal(answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snappy.Encode(nil, plain)
+}
+
+// samplesFrom reads an answer of samples as the client would.
+func samplesFrom(from io.Reader, holdBytesMax, seriesBytesMax int) *ordered {
+	return &ordered{window: true, holdBytesMax: holdBytesMax, open: func() (source, error) {
+		return &sampleSource{body: io.NopCloser(nil), from: bufio.NewReader(from), seriesBytesMax: seriesBytesMax}, nil
+	}}
+}
+
+func TestSamplesAreSortedWithinTheWindowAndRefusedBeyondIt(t *testing.T) {
+	shuffled := rand.New(rand.NewPCG(1, 2)).Perm(5000)
+	nearly := make([]int, 5000)
+	for i := range nearly {
+		nearly[i] = i ^ 7
+	}
+	for _, tt := range []struct {
+		name  string
+		order []int
+		hold  int
+		want  error
+	}{
+		{"shuffled, large window", shuffled, 4 << 20, nil},
+		{"shuffled, small window", shuffled, 64 << 10, ErrLimit},
+		{"nearly in order, small window", nearly, 64 << 10, nil},
+		{"one twice", []int{1, 2, 1}, 1 << 20, codec.ErrCorrupt},
+	} {
+		set, n := samplesFrom(bytes.NewReader(sampled(t, tt.order)), tt.hold, 1<<20), 0
+		for ; set.Next(); n++ {
+			if want := labelenc.AppendLabel(nil, "a", fmt.Sprintf("%06d", n)); tt.want == nil && !bytes.Equal(set.Labels(), want) {
+				t.Fatalf("%s: series %d is %q", tt.name, n, set.Labels())
+			}
+		}
+		if !errors.Is(set.Err(), tt.want) || (tt.want == nil && n != len(tt.order)) {
+			t.Errorf("%s: %d series, %v", tt.name, n, set.Err())
+		}
+		if tt.want == ErrLimit && !strings.Contains(set.Err().Error(), "HoldBytesMax") {
+			t.Errorf("%s: %v does not name the limit", tt.name, set.Err())
+		}
+	}
+}
+
+func TestFloatsAndHistogramsOfOneSeriesAreWovenByTime(t *testing.T) {
+	one := &prompb.TimeSeries{Labels: []prompb.Label{{Name: "a", Value: "b"}}}
+	for i := range int64(500) {
+		switch {
+		case i%100 < 40:
+			one.Samples = append(one.Samples, prompb.Sample{Timestamp: i, Value: float64(i)})
+		case i%100 < 70:
+			one.Histograms = append(one.Histograms, prompb.FromIntHistogram(i, tsdbutil.GenerateTestHistogram(i)))
+		default:
+			one.Histograms = append(one.Histograms, prompb.FromFloatHistogram(i, tsdbutil.GenerateTestFloatHistogram(i)))
+		}
+	}
+	one.Histograms = append(one.Histograms[:1], one.Histograms...)
+	one.Histograms[0] = prompb.FromIntHistogram(3, tsdbutil.GenerateTestHistogram(1)) // a float has that time
+	answer := &prompb.ReadResponse{Results: []*prompb.QueryResult{{Timeseries: []*prompb.TimeSeries{one}}}}
+	got := sum(t, series.ToSeriesSet(samplesFrom(bytes.NewReader(packed(t, answer)), 1<<20, 1<<20)), asIs)
+	want := sum(t, remote.FromQueryResult(true, answer.Results[0]), asIs)
+	if got != want || got.samples != 500 {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	set := samplesFrom(bytes.NewReader(packed(t, answer)), 1<<20, 1<<20)
+	last := int64(-1)
+	for set.Next() {
+		for _, c := range set.Chunks() {
+			if c.MinMS <= last || c.MaxMS < c.MinMS {
+				t.Errorf("a chunk from %d to %d after %d", c.MinMS, c.MaxMS, last)
+			}
+			last = c.MaxMS
+		}
+	}
+}
+
+func TestBrokenAnswersWithSamplesAreErrors(t *testing.T) {
+	good := sampled(t, []int{0, 1, 2})
+	plain, err := snappy.Decode(nil, good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages := func(parts ...[]byte) []byte { return snappy.Encode(nil, bytes.Join(parts, nil)) }
+	badHistogram := prompb.FromIntHistogram(1, tsdbutil.GenerateTestHistogram(3))
+	badHistogram.PositiveSpans[0].Length = 1 << 30
+	one := func(s *prompb.TimeSeries) []byte {
+		s.Labels = append(s.Labels, prompb.Label{Name: "a", Value: "b"})
+		return packed(t, &prompb.ReadResponse{Results: []*prompb.QueryResult{{Timeseries: []*prompb.TimeSeries{s}}}})
+	}
+	long := make([]prompb.Sample, 40_000)
+	for i := range long {
+		long[i] = prompb.Sample{Timestamp: int64(i), Value: rand.Float64()}
+	}
+	// 100 KiB of literals, and a copy that reaches back to their beginning.
+	far := append([]byte{0x81, 0xa0, 0x06, 0xf8, 0xff, 0x8f, 0x01, 0x7a, 0xfd, 0x9f, 0x06}, make([]byte, 100<<10-4)...)
+	far = append(far, 0x03, 0x00, 0x40, 0x01, 0x00)
+	for _, tt := range []struct {
+		name   string
+		answer []byte
+		want   error
+	}{
+		{"whole", good, nil},
+		{"no result", messages(nil), nil},
+		{"nothing", nil, io.ErrUnexpectedEOF},
+		{"cut short", good[:len(good)-1], io.ErrUnexpectedEOF},
+		{"too long", append(bytes.Clone(good), 0), codec.ErrCorrupt},
+		{"two results", messages(plain, plain), codec.ErrCorrupt},
+		{"a length beyond the end", messages([]byte{0x0a, 0xff, 0x01, 0x0a}), codec.ErrCorrupt},
+		{"a block that lies about its length", append([]byte{0x80, 0x80, 0x80, 0x80, 0x08}, good[1:]...), io.ErrUnexpectedEOF},
+		{"a block of 32 GiB", []byte{0x80, 0x80, 0x80, 0x80, 0x80, 0x01, 0}, codec.ErrCorrupt},
+		{"a copy of nothing", []byte{10, 0x01, 0x01}, codec.ErrCorrupt},
+		{"a copy from too far back", far, ErrLimit},
+		{"time goes back", one(&prompb.TimeSeries{Samples: []prompb.Sample{{Timestamp: 2}, {Timestamp: 1}}}), codec.ErrCorrupt},
+		{"labels out of order", one(&prompb.TimeSeries{Labels: []prompb.Label{{Name: "z", Value: "b"}}}), labelenc.ErrCorrupt},
+		{"a histogram without its buckets", one(&prompb.TimeSeries{Histograms: []prompb.Histogram{badHistogram}}), codec.ErrCorrupt},
+		{"a label of 5 MiB", one(&prompb.TimeSeries{Labels: []prompb.Label{{Name: "A", Value: strings.Repeat("x", 5<<20)}}}), ErrLimit},
+		{"a label of 1 MiB", one(&prompb.TimeSeries{Labels: []prompb.Label{{Name: "A", Value: strings.Repeat("x", 1<<20)}}}), nil},
+		{"a long series", one(&prompb.TimeSeries{Samples: long}), ErrLimit},
+	} {
+		set := samplesFrom(iotest.HalfReader(bytes.NewReader(tt.answer)), 4<<20, 200_000)
+		if tt.name == "a label of 1 MiB" {
+			set = samplesFrom(bytes.NewReader(tt.answer), 4<<20, 4<<20)
+		}
+		for set.Next() {
+		}
+		if !errors.Is(set.Err(), tt.want) || (tt.want == nil && set.Err() != nil) {
+			t.Errorf("%s: %v, want %v", tt.name, set.Err(), tt.want)
+		}
+	}
+}
+
+func TestABlockComesOutAsTheLibraryDecodesIt(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for _, size := range []int{0, 1, 15, 60, 61, 65_535, 65_536, 65_537, 300_000, 1 << 20} {
+		plain := make([]byte, size)
+		for i := range plain {
+			if plain[i] = byte(random.IntN(4)); random.IntN(3) == 0 && i > 100 {
+				plain[i] = plain[i-1-random.IntN(100)]
+			}
+		}
+		if size == 300_000 {
+			for i := range plain {
+				plain[i] = byte(random.Uint32()) // literals only
+			}
+		}
+		for _, from := range []io.Reader{bytes.NewReader(snappy.Encode(nil, plain)), iotest.OneByteReader(bytes.NewReader(snappy.Encode(nil, plain)))} {
+			var b blockReader
+			if err := b.begin(bufio.NewReader(from)); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, 0, size)
+			for b.rest() > 0 {
+				n := int(min(b.rest(), uint64(1+random.IntN(viewBytesMax))))
+				view, err := b.view(n)
+				if err != nil {
+					t.Fatal(size, err)
+				}
+				got = append(got, view...)
+				b.skip(n)
+			}
+			if err := b.finish(); err != nil || !bytes.Equal(got, plain) {
+				t.Errorf("%d bytes: %v", size, err)
+			}
+		}
+	}
+}
+
+func TestSamplesTakeAWindowOfMemoryWhateverTheAnswersLength(t *testing.T) {
+	answer := func(n int) []byte {
+		result := &prompb.QueryResult{}
+		for i := range n {
+			one := &prompb.TimeSeries{Labels: []prompb.Label{{Name: "a", Value: fmt.Sprintf("%06d", i)}}}
+			for at := range int64(240) {
+				one.Samples = append(one.Samples, prompb.Sample{Timestamp: at * 15_000, Value: float64(i) + float64(at)/7})
+			}
+			result.Timeseries = append(result.Timeseries, one)
+		}
+		return packed(t, &prompb.ReadResponse{Results: []*prompb.QueryResult{result}})
+	}
+	const hold = 200_000
+	most := func(packed []byte, n int) (bytes int) {
+		set := samplesFrom(strings.NewReader(string(packed)), hold, 1<<20)
+		seen := 0
+		for ; set.Next(); seen++ {
+			spare := 0
+			for _, h := range set.free {
+				spare += h.bytes()
+			}
+			bytes = max(bytes, set.bytes+spare)
+		}
+		if set.Err() != nil || seen != n {
+			t.Fatal(seen, set.Err())
+		}
+		return bytes
+	}
+	if got := most(answer(1000), 1000); got < hold/2 || got > 2*hold {
+		t.Errorf("%d bytes are held, %d may", got, hold)
+	}
+}
+
+// FuzzSamples compares with Prometheus' functions what both accept.
+func FuzzSamples(f *testing.F) {
+	for _, answer := range [][]byte{sampled(f, []int{2, 0, 1}), packed(f, &prompb.ReadResponse{Results: []*prompb.QueryResult{{Timeseries: []*prompb.TimeSeries{{
+		Labels: []prompb.Label{{Name: "a", Value: "b"}}, Samples: []prompb.Sample{{Timestamp: 1, Value: math.Inf(1)}, {Timestamp: 5}},
+		Histograms: []prompb.Histogram{prompb.FromIntHistogram(3, tsdbutil.GenerateTestHistogram(3))},
+	}}}}})} {
+		plain, err := snappy.Decode(nil, answer)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(plain)
+	}
+	f.Fuzz(func(t *testing.T, plain []byte) {
+		set := samplesFrom(bytes.NewReader(snappy.Encode(nil, plain)), 1<<20, 1<<20)
+		var names []string
+		for set.Next() {
+			if labelenc.Validate(set.Labels()) != nil {
+				t.Fatal("bad labels")
+			}
+			names = append(names, labelsText(set.Labels()))
+		}
+		if err := set.Err(); err != nil {
+			if !errors.Is(err, codec.ErrCorrupt) && !errors.Is(err, ErrLimit) && !errors.Is(err, labelenc.ErrCorrupt) {
+				t.Fatal(err)
+			}
+			return
+		}
+		var response prompb.ReadResponse
+		if proto.Unmarshal(plain, &response) != nil {
+			return // unknown fields may be broken inside
+		}
+		n := 0
+		for _, result := range response.Results {
+			n += len(result.Timeseries)
+		}
+		if n != len(names) {
+			t.Fatalf("%d series, want %d", len(names), n)
+		}
+	})
+}
+
+// FuzzBlock compares with the library what both decompress.
+func FuzzBlock(f *testing.F) {
+	f.Add(snappy.Encode(nil, bytes.Repeat([]byte("ferula "), 40)))
+	f.Add([]byte{10, 0x01, 0x01})
+	f.Fuzz(func(t *testing.T, block []byte) {
+		size, err := snappy.DecodedLen(block)
+		if err != nil || size > 1<<20 {
+			return
+		}
+		want, wantErr := snappy.Decode(nil, block)
+		var b blockReader
+		var got []byte
+		err = b.begin(bufio.NewReader(bytes.NewReader(block)))
+		for err == nil && b.rest() > 0 {
+			var view []byte
+			if view, err = b.some(1); err == nil {
+				got = append(got, view...)
+				b.skip(len(view))
+			}
+		}
+		if err == nil {
+			err = b.finish()
+		}
+		if errors.Is(err, ErrLimit) {
+			return
+		}
+		if (err == nil) != (wantErr == nil) || (err == nil && !slices.Equal(got, want)) {
+			t.Fatalf("%v, want %v", err, wantErr)
+		}
+	})
+}

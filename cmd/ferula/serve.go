@@ -83,8 +83,9 @@ type serveCommand struct {
 	DiscoveryReloadInterval duration `name:"scrape.discovery-reload-interval" default:"5s" hidden:"" help:"How often changed targets are taken over."`
 	Features                []string `name:"enable-feature" sep:"none" placeholder:"NAME,..." help:"Comma separated feature names: ${features}."`
 
-	Log    logFlags    `embed:""`
-	Memory memoryFlags `embed:""`
+	Objstore objstoreFlags `embed:""`
+	Log      logFlags      `embed:""`
+	Memory   memoryFlags   `embed:""`
 }
 
 // features are Prometheus' feature flags that change something here.
@@ -171,6 +172,10 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 			FrameBytesMax: c.ReadMaxBytesInFrame,
 		},
 	}
+	var err error
+	if opts.Ship, err = c.Objstore.options(); err != nil {
+		return opts, err
+	}
 	for _, list := range c.Features {
 		for name := range strings.SplitSeq(list, ",") {
 			enable, ok := features[strings.TrimSpace(name)]
@@ -192,6 +197,9 @@ func flagValues(k *kong.Context) map[string]string {
 		case []string:
 			values[flag.Name] = strings.Join(value, ",")
 		default:
+			if flag.Name == "objstore.config" && fmt.Sprint(value) != "" {
+				value = "<secret>" // status/flags is for everybody
+			}
 			if flag.Name != "help" {
 				values[flag.Name] = fmt.Sprint(value)
 			}

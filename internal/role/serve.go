@@ -34,6 +34,7 @@ type ServeOptions struct {
 	Scrape     scrape.Options
 	Write      remotewrite.Options
 	Read       remoteread.Options // its external labels are those of the configuration
+	Ship       ShippingOptions
 
 	Flags    map[string]string // as status/flags shows them
 	LogLevel *promslog.Level   // changed by runtime.log_level; may be nil
@@ -48,6 +49,7 @@ type Serve struct {
 	engine   *promql.Engine
 	scraper  *scrape.Scraper
 	config   *liveConfig
+	shipping *shipping
 	listener net.Listener
 	gate     *gate
 	handler  http.Handler
@@ -84,6 +86,9 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if s.store, err = tsdb.New(opts.Store, opts.Logger.With("component", "tsdb"), s.reg); err != nil {
 		return nil, fmt.Errorf("storage options: %w", err)
 	}
+	if err = s.newShipping(); err != nil {
+		return nil, err
+	}
 	opts.Query.TrackerDir = opts.Store.Dir
 	if s.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), s.reg); err != nil {
 		return nil, fmt.Errorf("query options: %w", err)
@@ -102,6 +107,7 @@ func (s *Serve) free() {
 	if s.listener != nil {
 		_ = s.listener.Close()
 	}
+	_ = s.shipping.close()
 	if s.engine != nil {
 		_ = s.engine.Close()
 	}
@@ -142,7 +148,7 @@ func (s *Serve) Run(ctx context.Context) error {
 	if e := context.Cause(ctx); !errors.Is(e, context.Canceled) {
 		err = errors.Join(err, e)
 	}
-	return errors.Join(err, s.engine.Close(), s.store.Close())
+	return errors.Join(err, s.engine.Close(), s.store.Close(), s.shipping.close())
 }
 
 // work opens the storage, applies the configuration, and scrapes until ctx ends.
@@ -162,6 +168,7 @@ func (s *Serve) work(ctx context.Context) error {
 	s.opts.Logger.Info("Ready", "url", "http://"+s.listener.Addr().String()+"/", "after", time.Since(begun).Round(time.Millisecond))
 	var reloads sync.WaitGroup
 	reloads.Go(func() { s.config.watch(ctx) })
+	reloads.Go(func() { s.shipping.run(ctx) })
 	err := s.scraper.Run(ctx)
 	reloads.Wait()
 	return err

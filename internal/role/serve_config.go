@@ -152,6 +152,9 @@ func (l *liveConfig) apply(cfg *config.Config) error {
 	if names := scrape.Unserved(cfg); len(names) > 0 {
 		s.opts.Logger.Warn("The configuration has sections that are not served by this program and have no effect", "sections", strings.Join(names, ", "))
 	}
+	if err := checkServeShips(s.opts.Ship, s.store.Options(), cfg.GlobalConfig.ExternalLabels); err != nil {
+		return err
+	}
 	if err := s.store.ApplyConfig(cfg); err != nil {
 		return fmt.Errorf("storage configuration: %w", err)
 	}

@@ -96,7 +96,10 @@ func (o WebOptions) drain(server *http.Server) error {
 }
 
 // gate answers 503 until the storage can be read, and again once it stops.
-type gate struct{ state atomic.Int32 }
+type gate struct {
+	state atomic.Int32
+	note  func() string // what readiness adds; set before anybody asks, may be nil
+}
 
 const (
 	gateStarting int32 = iota
@@ -126,7 +129,13 @@ func (g *gate) wrap(next http.Handler) http.Handler {
 // operational adds health, readiness and profiling.
 func operational(mux *http.ServeMux, prefix string, g *gate) {
 	mux.HandleFunc("GET "+prefix+"/-/healthy", func(w http.ResponseWriter, _ *http.Request) { say(w, "ferula is healthy.\n") })
-	mux.Handle("GET "+prefix+"/-/ready", g.wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, "ferula is ready.\n") })))
+	mux.Handle("GET "+prefix+"/-/ready", g.wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		text := "ferula is ready.\n"
+		if g.note != nil {
+			text += g.note()
+		}
+		say(w, text)
+	})))
 	mux.HandleFunc(prefix+"/debug/pprof/", func(w http.ResponseWriter, r *http.Request) {
 		r.URL.Path = r.URL.Path[len(prefix):] // pprof.Index knows its names by the path
 		pprof.Index(w, r)

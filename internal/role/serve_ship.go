@@ -1,0 +1,114 @@
+package role
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/thanos-io/objstore"
+
+	"github.com/ferula-io/ferula/internal/store/bucket"
+	"github.com/ferula-io/ferula/internal/store/tsdb"
+)
+
+// blockDuration is how long a shipped block must be: Thanos' compactor builds on it.
+const blockDuration = 2 * time.Hour
+
+// ShippingOptions say where blocks are shipped to.
+type ShippingOptions struct {
+	Bucket string // Thanos' YAML of an object store; "" ships nothing
+	// IgnoreBlockSize ships although the database compacts, so that a block may be
+	// compacted away before it was shipped.
+	IgnoreBlockSize bool
+	Shipper         bucket.ShipOptions // Dir, Labels and Source are filled in
+}
+
+// shipping is a bucket and the shipper that fills it; nil where nothing is shipped.
+type shipping struct {
+	bucket  objstore.Bucket
+	shipper *bucket.Shipper
+}
+
+// newShipping makes what o asks for. component names the program.
+func newShipping(o ShippingOptions, dir, component string, external func() labels.Labels, logger *slog.Logger, reg prometheus.Registerer) (*shipping, error) {
+	if o.Bucket == "" {
+		return nil, nil
+	}
+	logger = logger.With("component", "shipper")
+	to, err := bucket.Open([]byte(o.Bucket), component, logger, reg)
+	if err != nil {
+		return nil, err
+	}
+	o.Shipper.Dir, o.Shipper.Labels, o.Shipper.Source = dir, external, component
+	shipper, err := bucket.NewShipper(to, o.Shipper, logger, reg)
+	if err != nil {
+		return nil, errors.Join(err, to.Close())
+	}
+	return &shipping{to, shipper}, nil
+}
+
+// run ships until ctx ends.
+func (s *shipping) run(ctx context.Context) {
+	if s != nil {
+		s.shipper.Run(ctx)
+	}
+}
+
+// note is what readiness says of shipping. A bucket that is down does not make a
+// server unready: its blocks wait on the disk, and it can be queried.
+func (s *shipping) note() string {
+	if s == nil {
+		return ""
+	}
+	status := s.shipper.Status()
+	switch {
+	case !status.FailingFrom.IsZero():
+		return fmt.Sprintf("Shipping fails since %s, blocks waiting: %d. %v\n", status.FailingFrom.UTC().Format(time.RFC3339), status.Waiting, status.Err)
+	case status.LastSuccess.IsZero():
+		return "Shipping has not begun.\n"
+	}
+	return fmt.Sprintf("Shipping was done at %s.\n", status.LastSuccess.UTC().Format(time.RFC3339))
+}
+
+func (s *shipping) close() error {
+	if s == nil {
+		return nil
+	}
+	return s.bucket.Close()
+}
+
+// checkServeShips refuses to ship what could not be told apart, or what could be
+// compacted away before it was shipped.
+func checkServeShips(o ShippingOptions, store tsdb.Options, external labels.Labels) error {
+	if o.Bucket == "" {
+		return nil
+	}
+	var errs []error
+	if external.IsEmpty() {
+		errs = append(errs, fmt.Errorf("%w: set global.external_labels", bucket.ErrNoLabels))
+	}
+	if !o.IgnoreBlockSize && (store.MinBlockDuration != blockDuration || store.MaxBlockDuration != blockDuration) {
+		errs = append(errs, fmt.Errorf("blocks are compacted here and could be gone before they are shipped: --storage.tsdb.min-block-duration=%s and --storage.tsdb.max-block-duration=%s must both be %s", store.MinBlockDuration, store.MaxBlockDuration, blockDuration))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("objstore.config: %w", err)
+	}
+	return nil
+}
+
+// newShipping adds shipping to a server whose configuration is read and whose
+// store is described.
+func (s *Serve) newShipping() error {
+	external := func() labels.Labels { return s.config.current().GlobalConfig.ExternalLabels }
+	if err := checkServeShips(s.opts.Ship, s.store.Options(), external()); err != nil {
+		return err
+	}
+	var err error
+	s.shipping, err = newShipping(s.opts.Ship, s.opts.Store.Dir, "ferula", external, s.opts.Logger, s.reg)
+	s.gate.note = s.shipping.note
+	return err
+}

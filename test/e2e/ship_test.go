@@ -1,0 +1,123 @@
+package e2e
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+
+	"github.com/ferula-io/ferula/internal/role"
+)
+
+// twoHours is the length of a block that is shipped.
+const twoHours = 2 * time.Hour
+
+// writeBlock writes a level-1 block of two hours, back ones before the last whole
+// one, and returns its name. Each series has a sample a minute.
+func writeBlock(t *testing.T, dir string, back int, series ...labels.Labels) string {
+	t.Helper()
+	start := time.Now().Truncate(twoHours).Add(-time.Duration(back+1) * twoHours).UnixMilli()
+	var list []storage.Series
+	for i, lset := range series {
+		var samples []chunks.Sample
+		for at := start; at < start+twoHours.Milliseconds(); at += 60_000 {
+			samples = append(samples, floatSample{at, float64(i) + float64(at%7200_000)/1e6})
+		}
+		list = append(list, storage.NewListSeries(lset, samples))
+	}
+	path, err := tsdb.CreateBlock(list, dir, twoHours.Milliseconds(), slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Base(path)
+}
+
+func shipping(file, bucket string, text string) func(*role.ServeOptions) {
+	return func(o *role.ServeOptions) {
+		o.ConfigFile = file
+		o.Store.MinBlockDuration, o.Store.MaxBlockDuration = twoHours, twoHours
+		o.Ship.Bucket = text
+		if text == "" {
+			o.Ship.Bucket = "type: FILESYSTEM\nconfig: {directory: " + bucket + "}\n"
+		}
+	}
+}
+
+func TestServeShipsItsBlocks(t *testing.T) {
+	dir, bucket := t.TempDir(), t.TempDir()
+	id := writeBlock(t, dir, 1, labels.FromStrings("__name__", "shipped", "a", "1"))
+	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
+	s := startServe(t, func(o *role.ServeOptions) {
+		shipping(file, bucket, "")(o)
+		o.Store.Dir = dir
+	})
+	eventually(t, 20*time.Second, "the block to be shipped", func() bool {
+		_, body := s.get("/-/ready")
+		return strings.Contains(body, "Shipping was done")
+	})
+	text, err := os.ReadFile(filepath.Join(bucket, id, "meta.json"))
+	if err != nil || !strings.Contains(string(text), `"cluster": "eu"`) || !strings.Contains(string(text), `"source": "ferula"`) {
+		t.Errorf("%s, %v", text, err)
+	}
+	for _, name := range []string{"index", "chunks/000001"} {
+		want, err := os.ReadFile(filepath.Join(dir, id, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(bucket, id, name)); err != nil || string(got) != string(want) {
+			t.Errorf("%s differs: %v", name, err)
+		}
+	}
+	if _, metrics := s.get("/metrics"); !strings.Contains(metrics, "thanos_shipper_uploads_total 1") || !strings.Contains(metrics, "thanos_objstore_bucket_operations_total") {
+		t.Error("the metrics do not tell of the upload")
+	}
+}
+
+func TestServeRefusesToShipWhatCouldBeLostOrMixedUp(t *testing.T) {
+	labelled := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
+	bare := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")
+	for what, change := range map[string]func(*role.ServeOptions){
+		"external":           shipping(bare, t.TempDir(), ""),
+		"min-block-duration": func(o *role.ServeOptions) { shipping(labelled, t.TempDir(), "")(o); o.Store.MaxBlockDuration = 0 },
+		"must both be 2h":    func(o *role.ServeOptions) { shipping(labelled, t.TempDir(), "")(o); o.Store.MinBlockDuration = time.Hour },
+		"not supported":      shipping(labelled, "", "type: GCS\nconfig: {}\n"),
+	} {
+		opts := role.ServeOptions{Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, Logger: slog.New(slog.DiscardHandler)}
+		change(&opts)
+		opts.Store.Dir = t.TempDir()
+		if _, err := role.NewServe(opts); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestABucketThatIsDownIsSaidAndTheServerGoesOn(t *testing.T) {
+	dir, nowhere := t.TempDir(), filepath.Join(t.TempDir(), "file")
+	writeFile(t, nowhere, "in the way of the bucket's folder")
+	writeBlock(t, dir, 1, labels.FromStrings("__name__", "waits"))
+	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
+	s := startServe(t, func(o *role.ServeOptions) {
+		shipping(file, nowhere, "")(o)
+		o.Store.Dir = dir
+		o.Ship.Shipper.RetryMin = 50 * time.Millisecond
+	})
+	eventually(t, 20*time.Second, "the failure to be said", func() bool {
+		status, body := s.get("/-/ready")
+		return status == 200 && strings.Contains(body, "Shipping fails since") && strings.Contains(body, "waiting: 1")
+	})
+	if err := os.Remove(nowhere); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, "the block to be shipped in the end", func() bool {
+		_, body := s.get("/-/ready")
+		return strings.Contains(body, "Shipping was done")
+	})
+}

@@ -1,0 +1,66 @@
+package profileapi
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ferula-io/ferula/internal/codec/profilepb"
+)
+
+// protoCodec reads requests by generated code and lets big answers write
+// themselves.
+type protoCodec struct{}
+
+func (protoCodec) Name() string { return "proto" }
+
+func (c protoCodec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
+
+// MarshalAppend is found by connect, which then reuses its buffers.
+func (protoCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
+	switch m := m.(type) {
+	case profilepb.Encoder:
+		return m.AppendProto(dst), nil
+	case proto.Message:
+		return proto.MarshalOptions{}.MarshalAppend(dst, m)
+	}
+	return nil, fmt.Errorf("no protobuf spelling of %T", m)
+}
+
+func (protoCodec) Unmarshal(b []byte, m any) error {
+	if m, ok := m.(proto.Message); ok {
+		return proto.Unmarshal(b, m)
+	}
+	return fmt.Errorf("no protobuf spelling of %T", m)
+}
+
+// jsonCodec is the same for protobuf's JSON mapping. Unknown fields are left
+// alone, as in protobuf: clients may be newer.
+type jsonCodec struct{ name string }
+
+func (c jsonCodec) Name() string { return c.name }
+
+func (c jsonCodec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
+
+// MarshalAppend is found by connect.
+func (jsonCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
+	switch m := m.(type) {
+	case profilepb.Encoder:
+		return m.AppendJSON(dst), nil
+	case proto.Message:
+		return protojson.MarshalOptions{}.MarshalAppend(dst, m)
+	}
+	return nil, fmt.Errorf("no JSON spelling of %T", m)
+}
+
+func (jsonCodec) Unmarshal(b []byte, m any) error {
+	message, ok := m.(proto.Message)
+	if !ok {
+		return fmt.Errorf("no JSON spelling of %T", m)
+	}
+	if len(b) == 0 {
+		b = []byte("{}") // `curl -d ''` for a request without fields
+	}
+	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, message)
+}

@@ -1,0 +1,208 @@
+package profileapi
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ferula-io/ferula/internal/codec/profilepb"
+)
+
+// Widths of a node in a flame graph's level and in a diff's.
+const (
+	flameWidth = 4
+	diffWidth  = 7
+)
+
+// frame is a node of one or two flame graphs laid over each other.
+type frame struct {
+	name     string
+	total    [2]int64
+	self     [2]int64
+	children []*frame
+	byName   map[string]*frame // of many children
+}
+
+// fewChildren are searched faster one by one.
+const fewChildren = 16
+
+func (f *frame) child(name string) *frame {
+	if len(f.children) <= fewChildren {
+		for _, c := range f.children {
+			if c.name == name {
+				return c
+			}
+		}
+	} else if c := f.byName[name]; c != nil {
+		return c
+	}
+	c := &frame{name: name}
+	f.children = append(f.children, c)
+	switch {
+	case f.byName != nil:
+		f.byName[name] = c
+	case len(f.children) > fewChildren:
+		f.byName = make(map[string]*frame, 4*fewChildren)
+		for _, c := range f.children {
+			f.byName[c.name] = c
+		}
+	}
+	return c
+}
+
+// overlay adds a flame graph to a tree, as its left or right side. A level's nodes
+// lie in the order of their parents, so one walk along both finds each parent.
+func overlay(root *frame, flame *profilepb.Flame, side int) {
+	type span struct {
+		from, to int64
+		frame    *frame
+	}
+	parents := []span{{from: 0, to: 1<<63 - 1, frame: root}}
+	for _, level := range flame.Levels {
+		var here []span
+		var x int64
+		at := 0
+		for i := 0; i+flameWidth <= len(level); i += flameWidth {
+			x += level[i]
+			total, self, name := level[i+1], level[i+2], level[i+3]
+			for at < len(parents)-1 && x >= parents[at].to {
+				at++
+			}
+			if len(parents) == 0 || name < 0 || name >= int64(len(flame.Names)) {
+				return // no flame graph that a query made
+			}
+			f := parents[at].frame.child(flame.Names[name])
+			f.total[side] += total
+			f.self[side] += self
+			here = append(here, span{from: x, to: x + total, frame: f})
+			x += total
+		}
+		parents = here
+	}
+}
+
+// Diff lays two flame graphs over each other. Either may be nil.
+func Diff(left, right *profilepb.Flame) *profilepb.DiffAnswer {
+	var top frame
+	answer := &profilepb.DiffAnswer{}
+	for side, flame := range []*profilepb.Flame{left, right} {
+		if flame != nil {
+			overlay(&top, flame, side)
+		}
+	}
+	if left != nil {
+		answer.LeftTicks = left.Total
+	}
+	if right != nil {
+		answer.RightTicks = right.Total
+	}
+	answer.Total = answer.LeftTicks + answer.RightTicks
+	index := map[string]int64{}
+	type placed struct {
+		*frame
+		x [2]int64
+	}
+	level := make([]placed, 0, len(top.children))
+	for _, c := range top.children {
+		level = append(level, placed{frame: c})
+	}
+	for len(level) > 0 {
+		var below []placed
+		var end [2]int64
+		values := make([]int64, 0, diffWidth*len(level))
+		for _, p := range level {
+			name, ok := index[p.name]
+			if !ok {
+				name = int64(len(answer.Names))
+				index[p.name] = name
+				answer.Names = append(answer.Names, p.name)
+			}
+			values = append(values, p.x[0]-end[0], p.total[0], p.self[0], p.x[1]-end[1], p.total[1], p.self[1], name)
+			answer.MaxSelf = max(answer.MaxSelf, p.self[0], p.self[1])
+			slices.SortFunc(p.children, func(a, b *frame) int { return strings.Compare(a.name, b.name) })
+			x := p.x
+			for side := range end {
+				end[side] = p.x[side] + p.total[side]
+			}
+			for _, c := range p.children {
+				below = append(below, placed{c, x})
+				x[0], x[1] = x[0]+c.total[0], x[1]+c.total[1]
+			}
+		}
+		answer.Levels = append(answer.Levels, values)
+		level = below
+	}
+	return answer
+}
+
+// Nodes and edges of a dot graph that are smaller than this share of the whole are
+// left out, as pprof does it.
+const dotShare = 0.005
+
+// Dot draws which function calls which, as a graph for graphviz.
+func Dot(flame *profilepb.Flame, t ProfileType) string {
+	type edge struct{ from, to string }
+	type weight struct{ flat, cum int64 }
+	nodes, edges := map[string]*weight{}, map[edge]int64{}
+	var top frame
+	overlay(&top, flame, 0)
+	path := map[string]int{}
+	var walk func(f *frame, parent string)
+	walk = func(f *frame, parent string) {
+		w := nodes[f.name]
+		if w == nil {
+			w = &weight{}
+			nodes[f.name] = w
+		}
+		w.flat += f.self[0]
+		if path[f.name] == 0 { // a recursion counts once
+			w.cum += f.total[0]
+		}
+		if parent != "" {
+			edges[edge{parent, f.name}] += f.total[0]
+		}
+		path[f.name]++
+		for _, c := range f.children {
+			walk(c, f.name)
+		}
+		path[f.name]--
+	}
+	for _, root := range top.children { // "total" is no function
+		for _, c := range root.children {
+			walk(c, "")
+		}
+	}
+	least := int64(dotShare * float64(flame.Total))
+	names := make([]string, 0, len(nodes))
+	for name, w := range nodes {
+		if w.cum >= least {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(nodes[b].cum, nodes[a].cum), strings.Compare(a, b))
+	})
+	number := make(map[string]int, len(names))
+	out := []byte("digraph " + strconv.Quote(t.ID) + " {\nnode [shape=box]\n")
+	for i, name := range names {
+		number[name] = i
+		out = fmt.Appendf(out, "n%d [label=%s]\n", i, strconv.Quote(fmt.Sprintf("%s\n%d of %d %s", name, nodes[name].flat, nodes[name].cum, t.SampleUnit)))
+	}
+	arrows := make([]edge, 0, len(edges))
+	for e := range edges {
+		_, from := number[e.from]
+		_, to := number[e.to]
+		if from && to && edges[e] >= least {
+			arrows = append(arrows, e)
+		}
+	}
+	slices.SortFunc(arrows, func(a, b edge) int {
+		return cmp.Or(cmp.Compare(edges[b], edges[a]), strings.Compare(a.from, b.from), strings.Compare(a.to, b.to))
+	})
+	for _, e := range arrows {
+		out = fmt.Appendf(out, "n%d -> n%d [label=\"%d\"]\n", number[e.from], number[e.to], edges[e])
+	}
+	return string(append(out, "}\n"...))
+}

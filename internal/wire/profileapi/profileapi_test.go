@@ -1,0 +1,413 @@
+package profileapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/prometheus/model/labels"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/profilepb"
+)
+
+func TestMain(m *testing.M) {
+	http.DefaultTransport.(*http.Transport).DisableKeepAlives = true
+	goleak.VerifyTestMain(m)
+}
+
+const cpu = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
+
+var errFull = errors.New("too much")
+
+// stub remembers what it was asked and answers always the same.
+type stub struct {
+	tenant string
+	pushed []profilepb.Pushed
+	asked  any
+	err    error
+}
+
+func (s *stub) Push(_ context.Context, tenant string, profiles []profilepb.Pushed) error {
+	s.tenant, s.pushed = tenant, profiles
+	return s.err
+}
+
+func (s *stub) ProfileTypes(_ context.Context, tenant string, startMS, endMS int64) ([]string, error) {
+	s.tenant, s.asked = tenant, [2]int64{startMS, endMS}
+	return []string{cpu}, s.err
+}
+
+func (s *stub) LabelNames(_ context.Context, tenant string, anyOf [][]*labels.Matcher, _, _ int64) ([]string, error) {
+	s.tenant, s.asked = tenant, fmt.Sprint(anyOf)
+	return []string{"service_name"}, s.err
+}
+
+func (s *stub) LabelValues(_ context.Context, tenant, name string, anyOf [][]*labels.Matcher, _, _ int64) ([]string, error) {
+	s.tenant, s.asked = tenant, name+fmt.Sprint(anyOf)
+	return []string{"a", `b"`}, s.err
+}
+
+func (s *stub) Series(_ context.Context, tenant string, anyOf [][]*labels.Matcher, names []string, _, _ int64) ([][]byte, error) {
+	s.tenant, s.asked = tenant, fmt.Sprint(anyOf, names)
+	return [][]byte{labelenc.AppendLabel(nil, "service_name", "a")}, s.err
+}
+
+func (s *stub) Stats(context.Context, string) (int64, int64, bool, error) { return 1, 2, true, s.err }
+
+func (s *stub) SelectSeries(_ context.Context, q SeriesQuery) (*profilepb.SeriesAnswer, error) {
+	s.tenant, s.asked = q.Tenant, q
+	set := labelenc.AppendLabel(nil, "service_name", "a")
+	return &profilepb.SeriesAnswer{Series: []profilepb.PointSeries{{Labels: set, Points: []profilepb.AnswerPoint{{TimestampMS: 30_000, Value: 5, Exemplars: []profilepb.AnswerExemplar{{TimestampMS: 29_999, ProfileID: "p1", Value: 5}}}}}}}, s.err
+}
+
+// flame is main -> (work -> main, idle), the latter nearly nothing.
+func flame() *profilepb.Flame {
+	return &profilepb.Flame{
+		Names:   []string{"total", "main", "idle", "work"},
+		Levels:  [][]int64{{0, 1000, 0, 0}, {0, 1000, 100, 1}, {0, 1, 1, 2, 0, 899, 400, 3}, {1, 499, 499, 1}},
+		Total:   1000,
+		MaxSelf: 499,
+	}
+}
+
+func (s *stub) SelectFlame(_ context.Context, q Query) (*profilepb.Flame, error) {
+	s.tenant, s.asked = q.Tenant, q
+	return flame(), s.err
+}
+
+func (s *stub) SelectPprof(_ context.Context, q Query) ([]byte, error) {
+	s.asked = q
+	return []byte{0x32, 0, 0x48, 7}, s.err // string_table: [""], time_nanos: 7
+}
+
+func (s *stub) SelectHeatmap(_ context.Context, q SeriesQuery) (*profilepb.HeatmapAnswer, error) {
+	s.asked = q
+	return &profilepb.HeatmapAnswer{}, s.err
+}
+
+// serve runs a server over a stub, with HTTP/2 without TLS.
+func serve(t *testing.T, prefix string) (*stub, string) {
+	t.Helper()
+	s := &stub{}
+	mux := http.NewServeMux()
+	New(Options{BodyMaxBytes: 1 << 20, Code: func(err error) connect.Code {
+		if errors.Is(err, errFull) {
+			return connect.CodeResourceExhausted
+		}
+		return connect.CodeUnknown
+	}}, s, s).Register(mux, prefix, nil)
+	server := httptest.NewUnstartedServer(mux)
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetHTTP1(true)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	t.Cleanup(server.Close)
+	return s, server.URL + prefix
+}
+
+func h2c() *http.Client {
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	return &http.Client{Transport: &http.Transport{Protocols: p}}
+}
+
+func TestEveryProtocolAndSpellingGivesTheSame(t *testing.T) {
+	for name, options := range map[string][]connect.ClientOption{
+		"connect": nil, "connect json": {connect.WithProtoJSON()},
+		"gRPC": {connect.WithGRPC()}, "gRPC json": {connect.WithGRPC(), connect.WithProtoJSON()}, "gRPC-web": {connect.WithGRPCWeb()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, base := serve(t, "/prefix")
+			client := http.DefaultClient
+			if strings.HasPrefix(name, "gRPC") {
+				client = h2c()
+				defer client.CloseIdleConnections()
+			}
+			push := connect.NewClient[profilepb.PushRequest, profilepb.PushResponse](client, base+pusherPath+"Push", options...)
+			request := connect.NewRequest(&profilepb.PushRequest{Series: []*profilepb.RawProfileSeries{{
+				Labels:  []*profilepb.LabelPair{{Name: "service_name", Value: "a"}},
+				Samples: []*profilepb.RawSample{{RawProfile: []byte("pprof"), ID: "id"}, {RawProfile: []byte("other")}},
+			}}})
+			request.Header().Set("X-Scope-OrgID", "acme")
+			if _, err := push.CallUnary(context.Background(), request); err != nil {
+				t.Fatal(err)
+			}
+			lset := []profilepb.LabelText{{Name: "service_name", Value: "a"}}
+			want := []profilepb.Pushed{{Labels: lset, Raw: []byte("pprof"), ID: "id"}, {Labels: lset, Raw: []byte("other")}}
+			if s.tenant != "acme" || !reflect.DeepEqual(s.pushed, want) {
+				t.Errorf("%s pushed %v", s.tenant, s.pushed)
+			}
+			series := connect.NewClient[profilepb.SelectSeriesRequest, profilepb.SelectSeriesResponse](client, base+querierPath+"SelectSeries", options...)
+			answer, err := series.CallUnary(context.Background(), connect.NewRequest(&profilepb.SelectSeriesRequest{
+				ProfileTypeID: cpu, LabelSelector: `{a="b"}`, Start: 1, End: 60_000, Step: 15, GroupBy: []string{"g"}, ExemplarType: profilepb.ExemplarType_EXEMPLAR_TYPE_INDIVIDUAL,
+			}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			expect := &profilepb.SelectSeriesResponse{Series: []*profilepb.Series{{
+				Labels: []*profilepb.LabelPair{{Name: "service_name", Value: "a"}},
+				Points: []*profilepb.Point{{Value: 5, Timestamp: 30_000, Exemplars: []*profilepb.Exemplar{{Timestamp: 29_999, ProfileId: "p1", Value: 5}}}},
+			}}}
+			if !proto.Equal(answer.Msg, expect) {
+				t.Errorf("answered %s", protojson.Format(answer.Msg))
+			}
+			q := s.asked.(SeriesQuery)
+			if q.Tenant != AnonymousTenant || q.Type.SampleUnit != "nanoseconds" || q.StepMS != 15_000 || q.EndMS != 60_000 || !q.Exemplars || q.Average || !slices.Equal(q.GroupBy, []string{"g"}) || fmt.Sprint(q.Matchers) != `[a="b"]` {
+				t.Errorf("asked %+v", q)
+			}
+			s.err = fmt.Errorf("tenant acme: %w", errFull)
+			if _, err = push.CallUnary(context.Background(), request); connect.CodeOf(err) != connect.CodeResourceExhausted || !strings.Contains(err.Error(), "too much") {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func post(t *testing.T, address, body string, header ...string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodPost, address, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+func TestBadRequestsAreNamed(t *testing.T) {
+	_, base := serve(t, "")
+	whole := func(change string) string {
+		fields := map[string]string{"profileTypeID": `"` + cpu + `"`, "start": `"1"`, "end": `"60000"`, "step": "15"}
+		if change != "" {
+			name, value, _ := strings.Cut(change, "=")
+			if fields[name] = value; value == "" {
+				delete(fields, name)
+			}
+		}
+		var parts []string
+		for name, value := range fields {
+			parts = append(parts, `"`+name+`":`+value)
+		}
+		return "{" + strings.Join(parts, ",") + "}"
+	}
+	for _, tt := range []struct {
+		method, body string
+		status       int
+		code, text   string
+	}{
+		{"SelectSeries", whole(""), 200, "", `"profileId":"p1"`},
+		{"SelectSeries", whole(`labelSelector="{a=}"`), 400, "invalid_argument", "selector {a=}"},
+		{"SelectSeries", whole(`labelSelector="{a=~\"(\"}"`), 400, "invalid_argument", "missing closing"},
+		{"SelectSeries", whole(`labelSelector="{` + strings.Repeat("a", 70000) + `"`), 400, "invalid_argument", "longer than"},
+		{"SelectSeries", whole(`start="60001"`), 400, "invalid_argument", "upside down"},
+		{"SelectSeries", whole(`end=`), 400, "invalid_argument", "upside down"},
+		{"SelectSeries", whole(`step=0`), 400, "invalid_argument", "step 0"},
+		{"SelectSeries", whole(`step="NaN"`), 400, "invalid_argument", "step NaN"},
+		{"SelectSeries", whole(`step=-1`), 400, "invalid_argument", "step -1"},
+		{"SelectSeries", whole(`step=0.001`), 400, "invalid_argument", "more than 11000 points"},
+		{"SelectSeries", whole(`limit="-1"`), 400, "invalid_argument", "limit -1"},
+		{"SelectSeries", whole(`profileTypeID="cpu"`), 400, "invalid_argument", `profile type \"cpu\"`},
+		{"SelectSeries", whole(`profileTypeID=`), 400, "invalid_argument", `profile type \"\"`},
+		{"SelectSeries", whole(`exemplarType="EXEMPLAR_TYPE_SPAN"`), 501, "unimplemented", "EXEMPLAR_TYPE_SPAN"},
+		{"SelectSeries", whole(`exemplarType=77`), 400, "invalid_argument", "exemplar_type 77"},
+		{"SelectSeries", whole(`start="a"`), 400, "invalid_argument", "start"},
+		{"SelectSeries", `{`, 400, "invalid_argument", "unmarshal"},
+		{"SelectSeries", strings.Repeat(" ", 2<<20), 429, "resource_exhausted", "1048576"},
+		{"SelectSeries", `{"stackTraceSelector":` + strings.Repeat(`{"a":`, 20000), 400, "invalid_argument", "recursion"},
+		{"SelectMergeStacktraces", whole(""), 200, "", `"total":"1000"`},
+		{"SelectMergeStacktraces", whole(`maxNodes="0"`), 200, "", `"total":"1000"`},
+		{"SelectMergeStacktraces", whole(`maxNodes="-1"`), 400, "invalid_argument", "max_nodes -1"},
+		{"SelectMergeStacktraces", whole(`maxNodes="9000000000000"`), 400, "invalid_argument", "between 1 and 1048576"},
+		{"SelectMergeStacktraces", whole(`format="PROFILE_FORMAT_TREE"`), 501, "unimplemented", "PROFILE_FORMAT_TREE"},
+		{"SelectMergeStacktraces", whole(`format="PROFILE_FORMAT_DOT"`), 200, "", `"dot":"digraph`},
+		{"SelectMergeStacktraces", whole(`format="PROFILE_FORMAT_PPROF"`), 200, "", `"timeNanos":"7"`},
+		{"SelectMergeStacktraces", whole(`format=99`), 400, "invalid_argument", "format 99"},
+		{"SelectMergeProfile", whole(""), 200, "", `"timeNanos":"7"`},
+		{"SelectMergeSpanProfile", whole(""), 400, "invalid_argument", "span_selector is empty"},
+		{"SelectHeatmap", whole(""), 200, "", "{}"},
+		{"Diff", `{}`, 400, "invalid_argument", "both left and right"},
+		{"Diff", `{"left":` + whole("") + `,"right":` + whole("start=") + `}`, 200, "", `"leftTicks":"1000"`},
+		{"ProfileTypes", `{}`, 200, "", `"ID":"` + cpu + `"`},
+		{"ProfileTypes", ``, 200, "", `"sampleUnit":"nanoseconds"`},
+		{"ProfileTypes", `{"start":"2","end":"1"}`, 400, "invalid_argument", "upside down"},
+		{"LabelNames", `{"matchers":["{a=\"b\"}"]}`, 200, "", `"names":["service_name"]`},
+		{"LabelNames", `{"matchers":["{"]}`, 400, "invalid_argument", "selector {"},
+		{"LabelValues", `{}`, 400, "invalid_argument", "name is missing"},
+		{"LabelValues", `{"name":"a","fromANewerClient":1}`, 200, "", `"b\""`},
+		{"Series", `{"labelNames":["service_name"]}`, 200, "", `{"labelsSet":[{"labels":[{"name":"service_name","value":"a"}]}]}`},
+		{"GetProfileStats", `{}`, 200, "", `"dataIngested":true`},
+		{"NoSuchMethod", `{}`, 404, "", ""},
+	} {
+		status, body := post(t, base+querierPath+tt.method, tt.body)
+		body = strings.NewReplacer(`": "`, `":"`, `", "`, `","`, `":[ "`, `":["`, `": true`, `":true`).Replace(body) // protojson varies its spaces
+		if status != tt.status || !strings.Contains(body, tt.text) {
+			t.Errorf("%s %.80s: %d %.300s, want %d with %q", tt.method, tt.body, status, body, tt.status, tt.text)
+		}
+		var failure struct{ Code, Message string }
+		if tt.code != "" && (json.Unmarshal([]byte(body), &failure) != nil || failure.Code != tt.code) {
+			t.Errorf("%s %.80s: %.300s, want code %s", tt.method, tt.body, body, tt.code)
+		}
+	}
+}
+
+func TestTenantsAreFolderNames(t *testing.T) {
+	s, base := serve(t, "")
+	for tenant, ok := range map[string]bool{
+		"": true, "acme-1": true, "a_b.c!*'()": true, "..": false, ".": false, "a/b": false, "a|b": false, "a b": false, "ä": false, strings.Repeat("x", 151): false,
+	} {
+		status, body := post(t, base+querierPath+"ProfileTypes", "{}", "X-Scope-OrgID", tenant)
+		if want := tenant; ok && status == 200 {
+			if want == "" {
+				want = AnonymousTenant
+			}
+			if s.tenant != want {
+				t.Errorf("%q became %q", tenant, s.tenant)
+			}
+		} else if ok != (status == 200) || !strings.Contains(body, "X-Scope-OrgID") {
+			t.Errorf("%q: %d %s", tenant, status, body)
+		}
+	}
+}
+
+func TestTheOlderAPIDrawsTheSame(t *testing.T) {
+	s, base := serve(t, "")
+	get := func(path string, form ...string) (int, string) {
+		values := url.Values{}
+		for i := 0; i+1 < len(form); i += 2 {
+			values.Add(form[i], form[i+1])
+		}
+		resp, err := http.Get(base + path + "?" + values.Encode())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(b)
+	}
+	status, body := get("/pyroscope/render", "query", cpu+`{a="b"}`, "from", "0", "until", "60", "groupBy", "service_name")
+	want := `{"version":1,"flamebearer":{"names":["total","main","idle","work"],"levels":[[0,1000,0,0],[0,1000,100,1],[0,1,1,2,0,899,400,3],[1,499,499,1]],"numTicks":1000,"maxSelf":499},` +
+		`"metadata":{"format":"single","spyName":"","sampleRate":1000000000,"units":"samples","name":"cpu"},` +
+		`"timeline":{"startTime":0,"samples":[0,0,5,0,0],"durationDelta":15},"groups":{"a":{"startTime":0,"samples":[0,0,5,0,0],"durationDelta":15}}}`
+	if status != 200 || body != want {
+		t.Errorf("%d %s\nwant %s", status, body, want)
+	}
+	if q := s.asked.(SeriesQuery); q.StartMS != 0 || q.EndMS != 60_000 || !slices.Equal(q.GroupBy, []string{"service_name"}) {
+		t.Errorf("asked %+v", q)
+	}
+	for _, tt := range []struct {
+		path   string
+		form   []string
+		status int
+		text   string
+	}{
+		{"/pyroscope/render", nil, 400, "query is missing"},
+		{"/pyroscope/render", []string{"query", "cpu{}"}, 400, `profile type "cpu"`},
+		{"/pyroscope/render", []string{"query", cpu, "from", "yesterday"}, 400, `from: not a time: "yesterday"`},
+		{"/pyroscope/render", []string{"query", cpu, "from", "now", "until", "now-1h"}, 400, "upside down"},
+		{"/pyroscope/render", []string{"query", cpu, "format", "html"}, 400, "neither json nor dot"},
+		{"/pyroscope/render", []string{"query", cpu, "max-nodes", "x"}, 400, "max-nodes"},
+		{"/pyroscope/render", []string{"query", cpu, "aggregation", "max"}, 400, "neither sum nor avg"},
+		{"/pyroscope/render", []string{"query", cpu, "from", "now-1h", "aggregation", "avg"}, 200, `"flamebearer"`},
+		{"/pyroscope/render", []string{"query", cpu, "format", "dot"}, 200, "digraph"},
+		{"/pyroscope/render-diff", []string{"leftQuery", cpu, "rightQuery", cpu}, 200, `"leftTicks":1000,"rightTicks":1000`},
+		{"/pyroscope/render-diff", []string{"leftQuery", cpu}, 400, "rightQuery is missing"},
+		{"/pyroscope/label-values", []string{"label", "x"}, 200, `["a","b\""]`},
+		{"/pyroscope/label-values", nil, 400, "label is missing"},
+		{"/pyroscope/label-names", nil, 200, `["service_name"]`},
+	} {
+		if status, body := get(tt.path, tt.form...); status != tt.status || !strings.Contains(body, tt.text) {
+			t.Errorf("%s %v: %d %s", tt.path, tt.form, status, body)
+		}
+	}
+	s.err = errFull
+	if status, body := get("/pyroscope/render", "query", cpu); status != 429 || !strings.Contains(body, "too much") {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+func TestADiffOfAFlameGraphWithItselfHasBothSidesAlike(t *testing.T) {
+	d := Diff(flame(), flame())
+	if d.Total != 2000 || d.LeftTicks != 1000 || d.RightTicks != 1000 || d.MaxSelf != 499 || len(d.Levels) != 4 {
+		t.Fatalf("%+v", d)
+	}
+	for _, level := range d.Levels {
+		for i := 0; i < len(level); i += diffWidth {
+			if !slices.Equal(level[i:i+3], level[i+3:i+6]) {
+				t.Errorf("sides differ: %v", level[i:i+diffWidth])
+			}
+		}
+	}
+	// The right side alone, then none at all.
+	d = Diff(nil, flame())
+	if d.LeftTicks != 0 || d.RightTicks != 1000 || !slices.Equal(d.Levels[2], []int64{0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 899, 400, 2}) && !slices.Equal(d.Levels[2], []int64{0, 0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 899, 400, 3}) {
+		t.Errorf("%+v", d)
+	}
+	if d = Diff(nil, nil); len(d.Levels) != 0 {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestADotGraphLeavesOutWhatIsTooSmallAndCountsRecursionOnce(t *testing.T) {
+	got := Dot(flame(), ProfileType{ID: cpu, SampleUnit: "nanoseconds"})
+	for _, want := range []string{`label="main\n599 of 1000 nanoseconds"`, `label="work\n400 of 899 nanoseconds"`, `n0 -> n1 [label="899"]`, `n1 -> n0 [label="499"]`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "idle") {
+		t.Errorf("idle is drawn:\n%s", got)
+	}
+}
+
+func FuzzRequests(f *testing.F) {
+	s := &stub{}
+	mux := http.NewServeMux()
+	New(Options{}, s, s).Register(mux, "", nil)
+	seed, err := proto.Marshal(&profilepb.SelectSeriesRequest{ProfileTypeID: cpu, Start: 1, End: 2, Step: 1, LabelSelector: `{a=~"b.*"}`})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("SelectSeries", false, seed)
+	f.Add("SelectMergeStacktraces", true, []byte(`{"profileTypeID":"a:b:c:d:e"}`))
+	f.Fuzz(func(t *testing.T, method string, asJSON bool, body []byte) {
+		r, err := http.NewRequest(http.MethodPost, "http://x"+querierPath+url.PathEscape(method), bytes.NewReader(body))
+		if err != nil {
+			t.Skip()
+		}
+		r.Header.Set("Content-Type", map[bool]string{false: "application/proto", true: "application/json"}[asJSON])
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		if w.Code == http.StatusInternalServerError {
+			t.Fatalf("%s %q: %s", method, body, w.Body)
+		}
+	})
+}

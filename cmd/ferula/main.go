@@ -23,6 +23,7 @@ import (
 type commands struct {
 	Serve         serveCommand         `cmd:"" help:"Scrape, store, query and draw metrics in one process."`
 	QueryFrontend queryFrontendCommand `cmd:"" help:"Split, cache and merge queries before a Prometheus or Thanos query."`
+	Read          readCommand          `cmd:"" help:"Write raw series to Parquet, CSV, JSON lines, OpenMetrics or TSDB blocks."`
 
 	Version kong.VersionFlag `name:"version" help:"Print the version."`
 }

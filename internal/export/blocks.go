@@ -1,0 +1,331 @@
+package export
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+	"github.com/prometheus/prometheus/tsdb/fileutil"
+	"github.com/prometheus/prometheus/tsdb/index"
+	"github.com/prometheus/prometheus/tsdb/tombstones"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// blockWriter writes the series of one window as a TSDB block.
+//
+// Chunks go straight into the block's segments, as they came; those that overlap
+// or reach over the window's ends are encoded again. An index begins with its
+// sorted symbols, which are not known before the last series: so label sets and
+// the places of chunks go to a file beside it,
+//
+//	series  uvarint(len) labels  uvarint(chunks)  (uvarint ref  varint mint  uvarint maxt-mint)*
+//
+// and the index is made of that file. Memory holds the distinct names and values.
+type blockWriter struct {
+	dir, tmp   string
+	id         ulid.ULID
+	win        window
+	chunks     *chunks.Writer
+	file       *os.File
+	spill      *bufio.Writer
+	symbols    map[string]struct{}
+	metas      []chunks.Meta
+	entry      []byte
+	series     uint64
+	stats      blockStats
+	chunkBytes int64
+}
+
+type blockStats struct{ samples, floats, histograms, chunks uint64 }
+
+// unfinishedSuffix is what Prometheus removes when it starts.
+const unfinishedSuffix = ".tmp-for-creation"
+
+func newBlockWriter(dir string, id ulid.ULID, win window) (*blockWriter, error) {
+	b := &blockWriter{dir: filepath.Join(dir, id.String()), id: id, win: win, symbols: map[string]struct{}{"": {}}}
+	b.tmp = b.dir + unfinishedSuffix
+	if err := os.MkdirAll(b.tmp, 0o777); err != nil {
+		return nil, err
+	}
+	var err error
+	if b.chunks, err = chunks.NewWriter(filepath.Join(b.tmp, "chunks")); err != nil {
+		return nil, err
+	}
+	if b.file, err = os.Create(filepath.Join(b.tmp, "series")); err != nil {
+		return nil, errors.Join(err, b.chunks.Close())
+	}
+	b.spill = bufio.NewWriterSize(b.file, bufferBytes)
+	return b, nil
+}
+
+func (b *blockWriter) add(s *samples) error {
+	b.metas = b.metas[:0]
+	for rest := s.chunks; len(rest) > 0; {
+		n := group(rest)
+		if err := b.group(rest[:n]); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	if len(b.metas) == 0 {
+		return nil
+	}
+	if err := b.chunks.WriteChunks(b.metas...); err != nil {
+		return err
+	}
+	for set := s.labels; len(set) > 0; {
+		name, value, rest, err := labelenc.Next(set)
+		if err != nil {
+			return err
+		}
+		b.symbol(name)
+		b.symbol(value)
+		set = rest
+	}
+	b.series++
+	b.entry = appendPrefixed(b.entry[:0], s.labels)
+	b.entry = binary.AppendUvarint(b.entry, uint64(len(b.metas)))
+	for _, meta := range b.metas {
+		b.entry = binary.AppendUvarint(b.entry, uint64(meta.Ref))
+		b.entry = binary.AppendVarint(b.entry, meta.MinTime)
+		b.entry = binary.AppendUvarint(b.entry, uint64(meta.MaxTime-meta.MinTime))
+		n := uint64(meta.Chunk.NumSamples())
+		s.total += int64(n)
+		b.stats.samples += n
+		b.stats.chunks++
+		b.chunkBytes += int64(len(meta.Chunk.Bytes()))
+		if e := meta.Chunk.Encoding(); e == chunkenc.EncXOR || e == chunkenc.EncXOR2 {
+			b.stats.floats += n
+		} else {
+			b.stats.histograms += n
+		}
+	}
+	_, err := b.spill.Write(b.entry)
+	return err
+}
+
+func (b *blockWriter) symbol(text []byte) {
+	if _, ok := b.symbols[string(text)]; !ok {
+		b.symbols[string(text)] = struct{}{}
+	}
+}
+
+// group appends chunks that overlap one another, or a single one.
+func (b *blockWriter) group(list []series.Chunk) error {
+	all := make([]chunkenc.Chunk, len(list))
+	for i, c := range list {
+		var err error
+		if all[i], err = chunkenc.FromData(c.Encoding, c.Data); err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+	}
+	if c := list[0]; len(list) == 1 && c.MinMS >= b.win.mint && c.MaxMS <= b.win.maxt {
+		if all[0].NumSamples() > 0 {
+			b.metas = append(b.metas, chunks.Meta{Chunk: all[0], MinTime: c.MinMS, MaxTime: c.MaxMS})
+		}
+		return nil
+	}
+	encoded := storage.NewSeriesToChunkEncoder(&storage.SeriesEntry{Lset: labels.EmptyLabels(), SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator {
+		iters := make([]chunkenc.Iterator, len(all))
+		for i, c := range all {
+			iters[i] = c.Iterator(nil)
+		}
+		return &within{Iterator: storage.ChainSampleIteratorFromIterators(nil, iters), win: b.win}
+	}})
+	it := encoded.Iterator(nil)
+	for it.Next() {
+		b.metas = append(b.metas, it.At())
+	}
+	if err := it.Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return nil
+}
+
+// within leaves out samples that are not in the window. It is used with Next only.
+type within struct {
+	chunkenc.Iterator
+	win window
+}
+
+// Next implements chunkenc.Iterator.
+func (w *within) Next() chunkenc.ValueType {
+	for {
+		kind := w.Iterator.Next()
+		if kind == chunkenc.ValNone || w.AtT() > w.win.maxt {
+			return chunkenc.ValNone
+		}
+		if w.AtT() >= w.win.mint {
+			return kind
+		}
+	}
+}
+
+// finish makes the block, or nothing if there was no sample. It returns its size.
+func (b *blockWriter) finish(ctx context.Context) (bytes int64, err error) {
+	err = errors.Join(b.spill.Flush(), b.chunks.Close())
+	b.chunks = nil
+	if err != nil {
+		return 0, err
+	}
+	if b.series == 0 {
+		return 0, b.discard()
+	}
+	if err := b.index(ctx); err != nil {
+		return 0, fmt.Errorf("index: %w", err)
+	}
+	err = errors.Join(b.file.Close(), os.Remove(b.file.Name()))
+	b.file = nil
+	if err != nil {
+		return 0, err
+	}
+	if _, err := tombstones.WriteFile(slog.New(slog.DiscardHandler), b.tmp, tombstones.NewMemTombstones()); err != nil {
+		return 0, err
+	}
+	if err := b.meta(); err != nil {
+		return 0, err
+	}
+	if err := syncDir(b.tmp); err != nil {
+		return 0, err
+	}
+	if err := fileutil.Replace(b.tmp, b.dir); err != nil {
+		return 0, err
+	}
+	err = filepath.WalkDir(b.dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			bytes += info.Size()
+		}
+		return err
+	})
+	return bytes, errors.Join(err, syncDir(filepath.Dir(b.dir)))
+}
+
+// index makes the index of what was spilled.
+func (b *blockWriter) index(ctx context.Context) (err error) {
+	w, err := index.NewWriter(ctx, filepath.Join(b.tmp, "index"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	for _, symbol := range slices.Sorted(maps.Keys(b.symbols)) {
+		if err := w.AddSymbol(symbol); err != nil {
+			return err
+		}
+	}
+	b.symbols = nil
+	if _, err := b.file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	from := bufio.NewReaderSize(b.file, bufferBytes)
+	builder := labels.NewScratchBuilder(16)
+	for ref := range b.series {
+		lset, err := b.spilled(from, &builder)
+		if err != nil {
+			return cutShort(err)
+		}
+		if err := w.AddSeries(storage.SeriesRef(ref), lset, b.metas...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spilled reads one series back; its chunks are in b.metas.
+func (b *blockWriter) spilled(from *bufio.Reader, builder *labels.ScratchBuilder) (labels.Labels, error) {
+	none := labels.EmptyLabels()
+	size, err := binary.ReadUvarint(from)
+	if err != nil {
+		return none, err
+	}
+	b.entry = slices.Grow(b.entry[:0], int(size))[:size]
+	if _, err := io.ReadFull(from, b.entry); err != nil {
+		return none, err
+	}
+	n, err := binary.ReadUvarint(from)
+	if err != nil {
+		return none, err
+	}
+	b.metas = b.metas[:0]
+	for range n {
+		ref, err := binary.ReadUvarint(from)
+		if err != nil {
+			return none, err
+		}
+		mint, err := binary.ReadVarint(from)
+		if err != nil {
+			return none, err
+		}
+		length, err := binary.ReadUvarint(from)
+		if err != nil {
+			return none, err
+		}
+		b.metas = append(b.metas, chunks.Meta{Ref: chunks.ChunkRef(ref), MinTime: mint, MaxTime: mint + int64(length)})
+	}
+	return labelenc.Labels(b.entry, builder)
+}
+
+// meta writes meta.json. A block ends where its window ends, never in the future:
+// a Prometheus that serves it takes no samples from before its newest block's end.
+func (b *blockWriter) meta() error {
+	var text []byte
+	number := func(name string, v int64) {
+		text = append(text, name...)
+		text = append(strconv.AppendInt(text, v, 10), ',', '\n')
+	}
+	text = append(text, "{\n\t\"ulid\": \""+b.id.String()+"\",\n"...)
+	number("\t\"minTime\": ", b.win.mint)
+	number("\t\"maxTime\": ", b.win.maxt+1)
+	text = append(text, "\t\"stats\": {\n"...)
+	number("\t\t\"numSamples\": ", int64(b.stats.samples))
+	if b.stats.floats > 0 {
+		number("\t\t\"numFloatSamples\": ", int64(b.stats.floats))
+	}
+	if b.stats.histograms > 0 {
+		number("\t\t\"numHistogramSamples\": ", int64(b.stats.histograms))
+	}
+	number("\t\t\"numSeries\": ", int64(b.series))
+	number("\t\t\"numChunks\": ", int64(b.stats.chunks))
+	text = append(text[:len(text)-2], "\n\t},\n"...)
+	text = append(text, "\t\"compaction\": {\n\t\t\"level\": 1,\n\t\t\"sources\": [\n\t\t\t\""+b.id.String()+"\"\n\t\t]\n\t},\n\t\"version\": 1\n}\n"...)
+	f, err := os.Create(filepath.Join(b.tmp, "meta.json"))
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// discard removes what was written.
+func (b *blockWriter) discard() error {
+	var errs []error
+	if b.chunks != nil {
+		errs = append(errs, b.chunks.Close())
+		b.chunks = nil
+	}
+	if b.file != nil {
+		errs = append(errs, b.file.Close())
+		b.file = nil
+	}
+	return errors.Join(append(errs, os.RemoveAll(b.tmp))...)
+}

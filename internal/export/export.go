@@ -1,0 +1,537 @@
+// Package export writes raw series into files that other programs read.
+//
+// What comes in is a series.Source, matchers and a range. The range is cut into
+// windows; of each window the series are read once, in label order, and appended
+// by the encoder of a format to a part file, which gets its name only when it is
+// whole and on the disk. When all windows are there the parts are joined and the
+// result gets its name, so that nothing unfinished ever looks finished:
+//
+//	out.parquet.partial/state       what was asked for, and which windows are done
+//	out.parquet.partial/00003.part  a window
+//	out.parquet.partial/00004.tmp   the window that is being read
+//	out.parquet.partial/joined.tmp  the result, while it is made
+//
+// A window that fails is read again; a run that fails or is stopped leaves its
+// parts, and Resume goes on behind them. The formats are Parquet, CSV, JSON lines,
+// OpenMetrics and TSDB blocks. Memory holds one series' encoded chunks of a
+// window, one row group or buffer, and for blocks the distinct label strings; no
+// list of samples or series. There is no HTTP, no flag and no storage here.
+package export
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// Formats that there are.
+const (
+	Parquet     = "parquet"
+	CSV         = "csv"
+	JSONLines   = "jsonl"
+	OpenMetrics = "openmetrics"
+	Blocks      = "blocks"
+)
+
+// Stdout is the output that is not a file.
+const Stdout = "-"
+
+var (
+	// ErrOptions is wrapped by what is wrong with a request.
+	ErrOptions = errors.New("cannot export")
+	// ErrUnfinished is wrapped by failures that Resume can go on after.
+	ErrUnfinished = errors.New("unfinished")
+)
+
+const (
+	matchersMax = 8 // a server may answer no more than ten requests at once
+	windowsMax  = 100_000
+	bufferBytes = 256 << 10
+	blockLength = 2 * time.Hour
+)
+
+// Options of an export.
+type Options struct {
+	Source         series.Source
+	Matchers       [][]*labels.Matcher // of which a series must match one list
+	StartMS, EndMS int64               // inclusive
+	Window         time.Duration       // read at once; 0: 2h
+	Output         string              // a file, for Blocks a folder, or Stdout
+	Format         string              // "": by the output's extension
+	Resume         bool                // go on with an unfinished export of the same Request
+	// Request is what was asked for as text, relative times as they were written:
+	// it tells whether an unfinished export is of the same.
+	Request string
+
+	Stdout     io.Writer
+	Tries      int           // of a window; 0: 5
+	RetryAfter time.Duration // the first time, then twice as long each time; 0: 1s
+	Permanent  func(error) bool
+	Progress   ProgressOptions
+	Now        func() time.Time
+	Random     io.Reader // of blocks' names
+	Warn       func(text string)
+}
+
+func (o Options) withDefaults() Options {
+	if o.Format == "" {
+		o.Format = FormatOf(o.Output)
+	}
+	if o.Window == 0 {
+		o.Window = blockLength
+	}
+	if o.Tries == 0 {
+		o.Tries = 5
+	}
+	if o.RetryAfter == 0 {
+		o.RetryAfter = time.Second
+	}
+	if o.Permanent == nil {
+		o.Permanent = func(error) bool { return false }
+	}
+	if o.Warn == nil {
+		o.Warn = func(string) {}
+	}
+	return o
+}
+
+// Validate reports every fault of the options at once.
+func (o Options) Validate() error {
+	var errs []error
+	fault := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	known := []string{Parquet, CSV, JSONLines, OpenMetrics, Blocks}
+	switch {
+	case o.Output == "":
+		fault(true, "no output")
+	case o.Format == "":
+		fault(true, "the format of %q is not known by its name; it is one of %s", o.Output, strings.Join(known, ", "))
+	default:
+		fault(!slices.Contains(known, o.Format), "unknown format %q; it is one of %s", o.Format, strings.Join(known, ", "))
+	}
+	fault(len(o.Matchers) == 0, "no matchers")
+	fault(len(o.Matchers) > matchersMax, "%d lists of matchers, at most %d are read at once", len(o.Matchers), matchersMax)
+	fault(o.EndMS < o.StartMS, "the range ends %s before it starts", time.Duration(o.StartMS-o.EndMS)*time.Millisecond)
+	fault(o.Window < time.Second, "a window of %s is shorter than a second", o.Window)
+	if n := (o.EndMS - o.StartMS) / max(1, o.Window.Milliseconds()); o.EndMS > o.StartMS {
+		fault(n < 0 || n > windowsMax, "more than %d windows of %s", windowsMax, o.Window)
+	}
+	if o.Format == Blocks {
+		fault(o.Output == Stdout, "blocks are a folder and cannot go to the standard output")
+		fault(o.Window != blockLength, "the windows of blocks are 2h long, not %s", o.Window)
+	}
+	fault(o.Output == Stdout && o.Resume, "what went to the standard output cannot be resumed")
+	if len(errs) > 0 {
+		return fmt.Errorf("%w: %w", ErrOptions, errors.Join(errs...))
+	}
+	return nil
+}
+
+// FormatOf is the format that a name asks for by its extension, "" if it does not
+// say. A name without an extension, or of a folder, is for blocks.
+func FormatOf(output string) string {
+	switch strings.ToLower(filepath.Ext(strings.TrimRight(output, "/"))) {
+	case ".parquet":
+		return Parquet
+	case ".csv":
+		return CSV
+	case ".jsonl", ".ndjson":
+		return JSONLines
+	case ".om", ".openmetrics", ".prom":
+		return OpenMetrics
+	case "":
+		if output != Stdout && output != "" {
+			return Blocks
+		}
+	}
+	if strings.HasSuffix(output, "/") {
+		return Blocks
+	}
+	if info, err := os.Stat(output); err == nil && info.IsDir() {
+		return Blocks
+	}
+	return ""
+}
+
+// Summary is what an export came to.
+type Summary struct {
+	Windows      int
+	Resumed      int   // windows that an earlier run had written
+	Series       int64 // the most in one window
+	Samples      int64
+	BytesRead    int64 // labels and chunks, as encoded; of this run
+	BytesWritten int64 // the result
+	Left         int64 // staleness markers that the format cannot say
+	Elapsed      time.Duration
+}
+
+// encoder writes the series of windows, in order, to one writer.
+type encoder interface {
+	// add appends one series, which is borrowed.
+	add(s *samples) error
+	// close ends the file; the writer below is not flushed.
+	close() error
+	// left is how many samples the format could not say.
+	left() int64
+}
+
+// newEncoder makes the encoder of a file's format. A part is not necessarily what
+// the whole file is: first is the part that begins it, and join ends it.
+func newEncoder(format string, w *bufio.Writer, first, part bool) (encoder, error) {
+	switch format {
+	case Parquet:
+		return newParquetEncoder(w), nil
+	case CSV:
+		return newCSVEncoder(w, first), nil
+	case JSONLines:
+		return newJSONEncoder(w), nil
+	case OpenMetrics:
+		return newOpenMetricsEncoder(w, part), nil
+	}
+	return nil, fmt.Errorf("%w: unknown format %q", ErrOptions, format)
+}
+
+// Run exports until all is written or ctx ends.
+func Run(ctx context.Context, opts Options) (Summary, error) {
+	opts = opts.withDefaults()
+	if err := opts.Validate(); err != nil {
+		return Summary{}, err
+	}
+	r := &run{opts: opts, began: opts.Now()}
+	r.progress = newProgress(opts.Progress, opts.Now)
+	defer r.progress.end()
+	var err error
+	if opts.Output == Stdout {
+		err = r.toStdout(ctx)
+	} else {
+		err = r.toFiles(ctx)
+	}
+	r.sum.Elapsed = opts.Now().Sub(r.began)
+	return r.sum, err
+}
+
+// run is one export on its way.
+type run struct {
+	opts     Options
+	began    time.Time
+	progress *progress
+	sum      Summary
+	samples  samples
+}
+
+// toStdout writes everything to one encoder. A window that has begun to be written
+// cannot be read again.
+func (r *run) toStdout(ctx context.Context) error {
+	length := r.opts.Window
+	if r.opts.Format == OpenMetrics {
+		length = 0 // families must not come twice
+	}
+	all := windows(r.opts.StartMS, r.opts.EndMS, length)
+	counted := &counter{w: r.opts.Stdout}
+	w := bufio.NewWriterSize(counted, bufferBytes)
+	enc, err := newEncoder(r.opts.Format, w, true, false)
+	if err != nil {
+		return err
+	}
+	r.progress.begin(len(all))
+	r.progress.written = func() int64 { return counted.n }
+	for i, win := range all {
+		before := r.samples.total
+		n, err := r.retry(ctx, i, func() (int64, bool, error) {
+			n, err := r.read(ctx, win, enc.add)
+			return n, r.samples.total == before, err
+		})
+		if err != nil {
+			return err
+		}
+		r.windowDone(n, r.samples.total-before)
+	}
+	if err := errors.Join(enc.close(), w.Flush()); err != nil {
+		return err
+	}
+	r.sum.BytesWritten, r.sum.Left = counted.n, enc.left()
+	return nil
+}
+
+func (r *run) windowDone(series, samples int64) {
+	r.sum.Windows++
+	r.sum.Series = max(r.sum.Series, series)
+	r.sum.Samples += samples
+	r.progress.windowDone(series)
+}
+
+// retry tries a window again until it is read, unless it cannot be.
+func (r *run) retry(ctx context.Context, index int, try func() (series int64, clean bool, err error)) (int64, error) {
+	for n := 1; ; n++ {
+		series, clean, err := try()
+		if err == nil || ctx.Err() != nil {
+			return series, errors.Join(err, ctx.Err())
+		}
+		var failed *sourceError
+		if !clean || n == r.opts.Tries || !errors.As(err, &failed) || r.opts.Permanent(err) {
+			return series, err
+		}
+		wait := r.opts.RetryAfter << (n - 1)
+		r.opts.Warn(fmt.Sprintf("window %d is read again in %s: %v", index+1, wait, err))
+		select {
+		case <-ctx.Done():
+			return series, ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// sourceError is a failure to read, which may pass.
+type sourceError struct{ err error }
+
+func (e *sourceError) Error() string { return "read series: " + e.err.Error() }
+func (e *sourceError) Unwrap() error { return e.err }
+
+// read gives the series of a window to add, and counts them.
+func (r *run) read(ctx context.Context, win window, add func(*samples) error) (n int64, err error) {
+	q, err := r.opts.Source.RawQuerier(ctx, win.mint, win.maxt)
+	if err != nil {
+		return 0, &sourceError{err}
+	}
+	defer func() {
+		if closed := q.Close(); closed != nil && err == nil {
+			err = &sourceError{closed}
+		}
+	}()
+	var sets []series.Set
+	for _, matchers := range r.opts.Matchers {
+		sets = append(sets, q.Select(ctx, matchers...))
+	}
+	set := series.Merge(sets...)
+	for set.Next() {
+		if ctx.Err() != nil {
+			return n, ctx.Err()
+		}
+		lset, chunks := set.Labels(), set.Chunks()
+		if len(chunks) == 0 {
+			continue
+		}
+		r.sum.BytesRead += int64(len(lset))
+		for _, c := range chunks {
+			r.sum.BytesRead += int64(len(c.Data))
+		}
+		if err := r.samples.reset(lset, chunks, win.mint, win.maxt); err != nil {
+			return n, &sourceError{fmt.Errorf("series %s: %w", labelText(lset), err)}
+		}
+		some, err := r.samples.some()
+		if err != nil {
+			return n, &sourceError{fmt.Errorf("series %s: %w", labelText(lset), err)}
+		}
+		if !some {
+			continue
+		}
+		if err := add(&r.samples); err != nil {
+			err = fmt.Errorf("series %s: %w", labelText(lset), err)
+			if errors.Is(err, ErrCorrupt) {
+				err = &sourceError{err}
+			}
+			return n, err
+		}
+		n++
+		r.progress.series(n, r.samples.total, r.sum.BytesRead)
+	}
+	if err := set.Err(); err != nil {
+		return n, &sourceError{err}
+	}
+	for _, warning := range set.Warnings().AsErrors() {
+		r.opts.Warn(warning.Error())
+	}
+	return n, nil
+}
+
+// toFiles writes each window to a part, and joins the parts.
+func (r *run) toFiles(ctx context.Context) error {
+	dir := strings.TrimRight(r.opts.Output, "/") + ".partial"
+	if err := r.checkOutput(); err != nil {
+		return err
+	}
+	st, err := openState(dir, r.opts)
+	if err != nil {
+		return err
+	}
+	defer st.close()
+	all := windows(st.startMS, st.endMS, r.opts.Window)
+	r.progress.begin(len(all))
+	unfinished := func(err error) error {
+		return fmt.Errorf("%w: %d of %d windows are in %s, --resume goes on: %w", ErrUnfinished, len(st.done), len(all), dir, err)
+	}
+	if err := st.check(len(all)); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	for _, d := range st.done {
+		r.windowDone(d.series, d.samples)
+		r.sum.BytesWritten += d.bytes
+		r.sum.Left += d.left
+		r.sum.Resumed++
+	}
+	r.progress.resumed(r.sum.Resumed, r.sum.Samples)
+	for i := len(st.done); i < len(all); i++ {
+		done, err := r.part(ctx, dir, i, all[i])
+		if err == nil {
+			err = st.add(done)
+		}
+		if err != nil {
+			if len(st.done) == 0 {
+				return errors.Join(err, st.remove()) // nothing to go on with
+			}
+			return unfinished(err)
+		}
+		r.windowDone(done.series, done.samples)
+		r.sum.BytesWritten += done.bytes
+		r.sum.Left += done.left
+	}
+	r.progress.joining()
+	if err := r.join(ctx, st); err != nil {
+		return unfinished(err)
+	}
+	return nil
+}
+
+// checkOutput refuses what would be destroyed: blocks are not put beside others.
+func (r *run) checkOutput() error {
+	info, err := os.Stat(r.opts.Output)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case r.opts.Format != Blocks && info.IsDir():
+		return fmt.Errorf("%w: %s is a folder", ErrOptions, r.opts.Output)
+	case r.opts.Format == Blocks && !info.IsDir():
+		return fmt.Errorf("%w: %s is not a folder", ErrOptions, r.opts.Output)
+	case r.opts.Format == Blocks:
+		entries, err := os.ReadDir(r.opts.Output)
+		if err == nil && len(entries) > 0 {
+			err = fmt.Errorf("%w: the folder %s is not empty", ErrOptions, r.opts.Output)
+		}
+		return err
+	}
+	return nil
+}
+
+// part reads a window into a part of dir.
+func (r *run) part(ctx context.Context, dir string, index int, win window) (done, error) {
+	var d done
+	before := r.samples.total
+	_, err := r.retry(ctx, index, func() (int64, bool, error) {
+		r.samples.total = before
+		var err error
+		if r.opts.Format == Blocks {
+			d, err = r.blockPart(ctx, dir, index, win)
+		} else {
+			d, err = r.filePart(ctx, dir, index, win)
+		}
+		d.samples = r.samples.total - before
+		return d.series, true, err
+	})
+	return d, err
+}
+
+func (r *run) filePart(ctx context.Context, dir string, index int, win window) (d done, err error) {
+	d = done{window: index, name: fmt.Sprintf("%05d.part", index)}
+	tmp := filepath.Join(dir, fmt.Sprintf("%05d.tmp", index))
+	f, err := os.Create(tmp)
+	if err != nil {
+		return d, err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+			err = errors.Join(err, os.Remove(tmp))
+		}
+	}()
+	counted := &counter{w: f}
+	finished := r.sum.BytesWritten
+	r.progress.written = func() int64 { return finished + counted.n }
+	w := bufio.NewWriterSize(counted, bufferBytes)
+	enc, err := newEncoder(r.opts.Format, w, index == 0, true)
+	if err != nil {
+		return d, err
+	}
+	if d.series, err = r.read(ctx, win, enc.add); err != nil {
+		return d, err
+	}
+	if err := errors.Join(enc.close(), w.Flush()); err != nil {
+		return d, err
+	}
+	d.bytes, d.left = counted.n, enc.left()
+	if sorter, ok := enc.(interface{ sort(*os.File, int64) error }); ok {
+		if err := sorter.sort(f, d.bytes); err != nil {
+			return d, err
+		}
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return d, err
+	}
+	if err := os.Rename(tmp, filepath.Join(dir, d.name)); err != nil {
+		return d, err
+	}
+	return d, syncDir(dir)
+}
+
+func (r *run) blockPart(ctx context.Context, dir string, index int, win window) (d done, err error) {
+	d = done{window: index, name: noBlock}
+	id, err := ulid.New(ulid.Timestamp(r.opts.Now()), r.opts.Random)
+	if err != nil {
+		return d, err
+	}
+	b, err := newBlockWriter(dir, id, win)
+	if err != nil {
+		return d, err
+	}
+	finished := r.sum.BytesWritten
+	r.progress.written = func() int64 { return finished + b.chunkBytes }
+	if d.series, err = r.read(ctx, win, b.add); err != nil {
+		return d, errors.Join(err, b.discard())
+	}
+	if d.bytes, err = b.finish(ctx); err != nil {
+		return d, errors.Join(err, b.discard())
+	}
+	if d.bytes > 0 {
+		d.name = id.String()
+	}
+	return d, nil
+}
+
+// counter counts what is written.
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+// Write implements io.Writer.
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// syncDir makes the names in a folder last.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

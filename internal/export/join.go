@@ -1,0 +1,89 @@
+package export
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// join makes the result of the parts and gives it its name; then the parts go.
+func (r *run) join(ctx context.Context, st *state) error {
+	output := strings.TrimRight(r.opts.Output, "/")
+	parts := st.parts()
+	switch {
+	case r.opts.Format == Blocks:
+		st.close()
+		if err := os.Remove(filepath.Join(st.dir, stateName)); err != nil {
+			return err
+		}
+		if err := os.Remove(output); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is empty
+			return err
+		}
+		if err := errors.Join(syncDir(st.dir), os.Rename(st.dir, output)); err != nil {
+			return err
+		}
+		return syncDir(filepath.Dir(output))
+	case len(parts) == 1 && r.opts.Format != OpenMetrics: // it is the whole file
+		if err := os.Rename(parts[0], output); err != nil {
+			return err
+		}
+	default:
+		if err := r.joinInto(ctx, filepath.Join(st.dir, "joined.tmp"), output, parts); err != nil {
+			return err
+		}
+	}
+	return errors.Join(syncDir(filepath.Dir(output)), st.remove())
+}
+
+func (r *run) joinInto(ctx context.Context, tmp, output string, parts []string) (err error) {
+	f, err := os.Create(tmp)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close() // what was written is of no use
+		}
+	}()
+	counted := &counter{w: f}
+	w := bufio.NewWriterSize(counted, bufferBytes)
+	switch r.opts.Format {
+	case Parquet:
+		err = joinParquet(ctx, w, parts)
+	case OpenMetrics:
+		err = joinOpenMetrics(ctx, w, parts, filepath.Dir(tmp))
+	default:
+		err = concatenate(ctx, w, parts)
+	}
+	if err := errors.Join(err, w.Flush()); err != nil {
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	r.sum.BytesWritten = counted.n
+	return os.Rename(tmp, output)
+}
+
+// concatenate joins parts that are lines.
+func concatenate(ctx context.Context, w io.Writer, parts []string) error {
+	for _, path := range parts {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(w, f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,405 @@
+package export
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/promjson"
+)
+
+// ErrInexpressible is returned for what a format has no words for.
+var ErrInexpressible = errors.New("the format cannot say it")
+
+// openMetricsEncoder writes OpenMetrics 1.0 text, a line a sample:
+//
+//	up{job="node"} 1 1700000000.000
+//
+// All samples of a family stand together there, so a part of a window cannot be
+// text yet. It is a list of series, sorted by name and then by labels, that the
+// join merges with those of the other windows:
+//
+//	series  uvarint(len) name  uvarint(len) labels  piece*  0
+//	piece   uvarint(len > 0) text
+//
+// The order of label sets is by name first only if no label sorts before __name__.
+// Where one does, a part is put in order when it is whole; text that has gone out
+// cannot be.
+type openMetricsEncoder struct {
+	w        *bufio.Writer
+	part     bool
+	last     []byte // name of the family before
+	any      bool
+	unsorted bool
+	stale    int64
+	prefix   []byte
+	piece    []byte
+}
+
+func newOpenMetricsEncoder(w *bufio.Writer, part bool) *openMetricsEncoder {
+	return &openMetricsEncoder{w: w, part: part}
+}
+
+const pieceBytes = 32 << 10
+
+func (e *openMetricsEncoder) add(s *samples) (err error) {
+	name := metricName(s.labels)
+	if len(name) == 0 {
+		return fmt.Errorf("%w: OpenMetrics has no series without a name", ErrInexpressible)
+	}
+	if e.any && bytes.Compare(name, e.last) < 0 {
+		if e.unsorted = true; !e.part {
+			return fmt.Errorf("%w: labels sort before the name, so that the families do not come together: write to a file", ErrInexpressible)
+		}
+	}
+	e.any, e.last = true, append(e.last[:0], name...)
+	if e.prefix, err = appendExposed(e.prefix[:0], name, s.labels); err != nil {
+		return err
+	}
+	if e.part {
+		head := appendPrefixed(e.piece[:0], name)
+		if _, err := e.w.Write(appendPrefixed(head, s.labels)); err != nil {
+			return err
+		}
+		e.piece = head[:0]
+	}
+	for {
+		kind, err := s.next()
+		if err != nil {
+			return err
+		}
+		switch kind {
+		case chunkenc.ValNone:
+			return e.flush(true)
+		case chunkenc.ValFloat:
+		default:
+			return fmt.Errorf("%w: OpenMetrics 1.0 has no native histograms: take another format", ErrInexpressible)
+		}
+		for i, t := range s.times {
+			if stale(s.values[i]) {
+				e.stale++
+				continue
+			}
+			e.piece = promjson.AppendFloat(append(e.piece, e.prefix...), s.values[i])
+			e.piece = append(promjson.AppendTimestamp(append(e.piece, ' '), t), '\n')
+			if len(e.piece) >= pieceBytes {
+				if err := e.flush(false); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// flush writes the current piece; last is that of a series.
+func (e *openMetricsEncoder) flush(last bool) error {
+	if e.part && len(e.piece) > 0 {
+		var head [binary.MaxVarintLen64]byte
+		if _, err := e.w.Write(binary.AppendUvarint(head[:0], uint64(len(e.piece)))); err != nil {
+			return err
+		}
+	}
+	if e.part && last {
+		e.piece = append(e.piece, 0)
+	}
+	_, err := e.w.Write(e.piece)
+	e.piece = e.piece[:0]
+	return err
+}
+
+const openMetricsEnd = "# EOF\n"
+
+func (e *openMetricsEncoder) close() error {
+	if e.part {
+		return nil
+	}
+	_, err := e.w.WriteString(openMetricsEnd)
+	return err
+}
+
+func (e *openMetricsEncoder) left() int64 { return e.stale }
+
+func appendPrefixed(dst, text []byte) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
+}
+
+// appendExposed appends all of a series' lines but value and time. Names that are
+// not of the classic alphabet are quoted, within the braces.
+func appendExposed(dst, metric, labels []byte) ([]byte, error) {
+	first := true
+	brace := func() {
+		if first {
+			dst = append(dst, '{')
+		} else {
+			dst = append(dst, ',')
+		}
+		first = false
+	}
+	if model.LegacyValidation.IsValidMetricName(string(metric)) {
+		dst = append(dst, metric...)
+	} else {
+		brace()
+		dst = appendQuoted(dst, metric)
+	}
+	for len(labels) > 0 {
+		name, value, rest, err := labelenc.Next(labels)
+		if err != nil {
+			return dst, err
+		}
+		labels = rest
+		if string(name) == "__name__" {
+			continue
+		}
+		brace()
+		if model.LegacyValidation.IsValidLabelName(string(name)) {
+			dst = append(dst, name...)
+		} else {
+			dst = appendQuoted(dst, name)
+		}
+		dst = appendQuoted(append(dst, '='), value)
+	}
+	if !first {
+		dst = append(dst, '}')
+	}
+	return append(dst, ' '), nil
+}
+
+func appendQuoted(dst, text []byte) []byte {
+	dst = append(dst, '"')
+	for _, c := range text {
+		switch c {
+		case '\\', '"':
+			dst = append(dst, '\\', c)
+		case '\n':
+			dst = append(dst, '\\', 'n')
+		default:
+			dst = append(dst, c)
+		}
+	}
+	return append(dst, '"')
+}
+
+// partReader walks a part of openMetricsEncoder.
+type partReader struct {
+	from         *bufio.Reader
+	at           int64 // bytes read
+	name, labels []byte
+	piece        []byte
+}
+
+// next reads the head of the next series; io.EOF at the end.
+func (p *partReader) next() error {
+	size, err := binary.ReadUvarint(p.from)
+	if err != nil {
+		return err // io.EOF if there is not a byte
+	}
+	p.at += int64(uvarintLen(size))
+	if p.name, err = p.read(p.name, size); err != nil {
+		return err
+	}
+	if size, err = p.size(); err != nil {
+		return err
+	}
+	p.labels, err = p.read(p.labels, size)
+	return err
+}
+
+// text reads the next piece of the series; nil at its end.
+func (p *partReader) text() ([]byte, error) {
+	size, err := p.size()
+	if err != nil || size == 0 {
+		return nil, err
+	}
+	p.piece, err = p.read(p.piece, size)
+	return p.piece, err
+}
+
+func (p *partReader) size() (uint64, error) {
+	size, err := binary.ReadUvarint(p.from)
+	if err != nil {
+		return 0, cutShort(err)
+	}
+	p.at += int64(uvarintLen(size))
+	return size, nil
+}
+
+func (p *partReader) read(dst []byte, size uint64) ([]byte, error) {
+	if size > 1<<30 {
+		return dst, fmt.Errorf("%w: a part says that %d bytes follow", ErrCorrupt, size)
+	}
+	dst = slices.Grow(dst[:0], int(size))[:size]
+	_, err := io.ReadFull(p.from, dst)
+	p.at += int64(size)
+	return dst, cutShort(err)
+}
+
+func cutShort(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+func uvarintLen(v uint64) int { return len(binary.AppendUvarint(nil, v)) }
+
+func (p *partReader) compare(q *partReader) int {
+	if c := bytes.Compare(p.name, q.name); c != 0 {
+		return c
+	}
+	return labelenc.Compare(p.labels, q.labels)
+}
+
+// sort puts a whole part in order, where the labels' order was not. It holds the
+// labels of its series.
+func (e *openMetricsEncoder) sort(f *os.File, size int64) (err error) {
+	if !e.unsorted {
+		return nil
+	}
+	type entry struct {
+		partReader
+		from, to int64
+	}
+	var entries []entry
+	p := partReader{from: bufio.NewReaderSize(io.NewSectionReader(f, 0, size), bufferBytes)}
+	for {
+		from := p.at
+		if err := p.next(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return err
+		}
+		for text := []byte{0}; text != nil; {
+			if text, err = p.text(); err != nil {
+				return err
+			}
+		}
+		entries = append(entries, entry{partReader{name: slices.Clone(p.name), labels: slices.Clone(p.labels)}, from, p.at})
+	}
+	slices.SortFunc(entries, func(a, b entry) int { return a.compare(&b.partReader) })
+	sorted, err := os.Create(f.Name() + ".sorted")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, sorted.Close(), os.Remove(sorted.Name())) }()
+	w := bufio.NewWriterSize(sorted, bufferBytes)
+	for _, one := range entries {
+		if _, err := io.Copy(w, io.NewSectionReader(f, one.from, one.to-one.from)); err != nil {
+			return err
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.NewOffsetWriter(f, 0), io.NewSectionReader(sorted, 0, size))
+	return err
+}
+
+// mergeMax is how many parts are open at once.
+const mergeMax = 64
+
+// joinOpenMetrics merges parts into text. More than can be open at once are merged
+// into longer parts first, in dir.
+func joinOpenMetrics(ctx context.Context, w *bufio.Writer, parts []string, dir string) error {
+	for round := 0; len(parts) > mergeMax; round++ {
+		var longer []string
+		for i := 0; i < len(parts); i += mergeMax {
+			path := fmt.Sprintf("%s/merge-%d-%d.tmp", dir, round, i)
+			f, err := os.Create(path)
+			if err != nil {
+				return err
+			}
+			to := bufio.NewWriterSize(f, bufferBytes)
+			err = mergeParts(ctx, to, parts[i:min(i+mergeMax, len(parts))], false)
+			if err := errors.Join(err, to.Flush(), f.Close()); err != nil {
+				return err
+			}
+			longer = append(longer, path)
+		}
+		parts = longer
+	}
+	if err := mergeParts(ctx, w, parts, true); err != nil {
+		return err
+	}
+	_, err := w.WriteString(openMetricsEnd)
+	return err
+}
+
+// mergeParts merges parts in the order of time into text, or into one part.
+func mergeParts(ctx context.Context, w *bufio.Writer, paths []string, text bool) error {
+	var open []*partReader
+	for _, path := range paths {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		p := &partReader{from: bufio.NewReaderSize(f, 64<<10)}
+		if err := p.next(); errors.Is(err, io.EOF) {
+			continue
+		} else if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		open = append(open, p)
+	}
+	enc := &openMetricsEncoder{w: w, part: !text}
+	for len(open) > 0 {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		least := open[0]
+		for _, p := range open[1:] {
+			if p.compare(least) < 0 {
+				least = p
+			}
+		}
+		name, labels := slices.Clone(least.name), slices.Clone(least.labels)
+		if !text {
+			if _, err := w.Write(appendPrefixed(appendPrefixed(nil, name), labels)); err != nil {
+				return err
+			}
+		}
+		same := partReader{name: name, labels: labels}
+		for i := 0; i < len(open); i++ {
+			if open[i].compare(&same) != 0 {
+				continue
+			}
+			if err := enc.copy(open[i]); err != nil {
+				return err
+			}
+			if err := open[i].next(); errors.Is(err, io.EOF) {
+				open = slices.Delete(open, i, i+1)
+				i--
+			} else if err != nil {
+				return err
+			}
+		}
+		if err := enc.flush(true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copy writes the pieces of a series, but not its end.
+func (e *openMetricsEncoder) copy(p *partReader) error {
+	for {
+		text, err := p.text()
+		if err != nil || text == nil {
+			return err
+		}
+		e.piece = append(e.piece, text...)
+		if err := e.flush(false); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package export
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/compress/zstd"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+)
+
+// parquetRow is the schema of a Parquet file; docs/formats/export.md tells of it.
+//
+// The labels are one string, not a map and not columns: a map costs every reader
+// two values a label and row, and columns cannot be known before the last series.
+// A string that is the same for all rows of a series is one entry of the row
+// group's dictionary.
+type parquetRow struct {
+	Name      string   `parquet:"name,dict"`
+	Labels    string   `parquet:"labels,dict"`
+	Timestamp int64    `parquet:"timestamp,timestamp(millisecond:utc),delta"`
+	Value     *float64 `parquet:"value,optional"`
+	Histogram *string  `parquet:"histogram,optional"`
+}
+
+const (
+	columnName = iota
+	columnLabels
+	columnTimestamp
+	columnValue
+	columnHistogram
+	columns
+)
+
+const (
+	rowGroupRows  = 512 << 10
+	rowGroupBytes = 16 << 20 // of labels and histograms, before compression
+	pageBytes     = 128 << 10
+)
+
+// parquetEncoder writes rows column by column; a row group is ended, and leaves
+// memory, when it has enough rows or bytes.
+type parquetEncoder struct {
+	w       *parquet.Writer
+	columns []*parquet.ColumnWriter
+	rows    int
+	bytes   int
+	values  [columns][]parquet.Value
+	name    []byte
+	labels  []byte
+}
+
+func newParquetWriter(w *bufio.Writer) *parquet.Writer {
+	return parquet.NewWriter(w, parquet.SchemaOf(parquetRow{}),
+		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}),
+		parquet.PageBufferSize(pageBytes),
+		parquet.WriteBufferSize(0), // w has one
+		parquet.MaxRowsPerRowGroup(2*rowGroupRows),
+		parquet.DataPageStatistics(true),
+		// Bounds of the labels are of no use to who seeks a label within them.
+		parquet.SkipPageBounds("labels"), parquet.SkipPageBounds("histogram"),
+		parquet.CreatedBy("ferula", "read", ""),
+	)
+}
+
+func newParquetEncoder(w *bufio.Writer) *parquetEncoder {
+	pw := newParquetWriter(w)
+	return &parquetEncoder{w: pw, columns: pw.ColumnWriters()}
+}
+
+func (e *parquetEncoder) add(s *samples) (err error) {
+	if e.labels, err = appendLabels(e.labels[:0], s.labels); err != nil {
+		return err
+	}
+	e.name = append(e.name[:0], metricName(s.labels)...)
+	e.bytes += len(e.labels) + len(e.name)
+	name := parquet.ByteArrayValue(e.name).Level(0, 0, columnName)
+	labels := parquet.ByteArrayValue(e.labels).Level(0, 0, columnLabels)
+	for {
+		kind, err := s.next()
+		if err != nil || kind == chunkenc.ValNone {
+			return err
+		}
+		for i := range e.values {
+			e.values[i] = e.values[i][:0]
+		}
+		if kind == chunkenc.ValFloat {
+			for i, t := range s.times {
+				e.row(name, labels, t)
+				if !stale(s.values[i]) {
+					e.values[columnValue][i] = parquet.DoubleValue(s.values[i]).Level(0, 1, columnValue)
+				}
+			}
+		} else {
+			e.row(name, labels, s.time)
+			if !stale(s.hist.Sum) {
+				text := appendHistogram(nil, s.hist)
+				e.bytes += len(text)
+				e.values[columnHistogram][0] = parquet.ByteArrayValue(text).Level(0, 1, columnHistogram)
+			}
+		}
+		if err := e.write(); err != nil {
+			return err
+		}
+	}
+}
+
+// row appends one row without a value.
+func (e *parquetEncoder) row(name, labels parquet.Value, t int64) {
+	e.values[columnName] = append(e.values[columnName], name)
+	e.values[columnLabels] = append(e.values[columnLabels], labels)
+	e.values[columnTimestamp] = append(e.values[columnTimestamp], parquet.Int64Value(t).Level(0, 0, columnTimestamp))
+	e.values[columnValue] = append(e.values[columnValue], parquet.NullValue().Level(0, 0, columnValue))
+	e.values[columnHistogram] = append(e.values[columnHistogram], parquet.NullValue().Level(0, 0, columnHistogram))
+}
+
+func (e *parquetEncoder) write() error {
+	for i, column := range e.columns {
+		n, err := column.WriteRowValues(e.values[i])
+		if err != nil {
+			return err
+		}
+		if n != len(e.values[i]) {
+			return fmt.Errorf("column %d took %d of %d rows", i, n, len(e.values[i]))
+		}
+	}
+	if e.rows += len(e.values[0]); e.rows >= rowGroupRows || e.bytes >= rowGroupBytes {
+		e.rows, e.bytes = 0, 0
+		return e.w.Flush()
+	}
+	return nil
+}
+
+func (e *parquetEncoder) close() error { return e.w.Close() }
+func (*parquetEncoder) left() int64    { return 0 }
+
+// joinParquet copies the row groups of parts into one file, as they are: no page
+// is decoded.
+func joinParquet(ctx context.Context, w *bufio.Writer, parts []string) error {
+	to := newParquetWriter(w)
+	for _, path := range parts {
+		if err := copyRowGroups(ctx, to, path); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return to.Close()
+}
+
+func copyRowGroups(ctx context.Context, to *parquet.Writer, path string) (err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	part, err := parquet.OpenFile(f, info.Size())
+	if err != nil {
+		return err
+	}
+	for _, rows := range part.RowGroups() {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if _, err := to.WriteRowGroup(rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package export
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// ProgressOptions say where an export tells how far it is.
+type ProgressOptions struct {
+	To       io.Writer // nil: nowhere
+	Terminal bool      // a line that is written over; else one every few seconds
+}
+
+const (
+	terminalEvery = 200 * time.Millisecond
+	lineEvery     = 5 * time.Second
+	barWidth      = 24
+)
+
+// progress tells how far an export is: windows done, and of the current one how
+// many series, if it has as many as the last.
+type progress struct {
+	opts    ProgressOptions
+	now     func() time.Time
+	began   time.Time
+	told    time.Time
+	calls   uint
+	written func() int64
+
+	windows, done int
+	current       int64 // series of the current window
+	previous      int64
+	samples, read int64
+	skipped       int // windows of an earlier run
+	before        int64
+	shown         bool // a line stands on the terminal
+}
+
+func newProgress(opts ProgressOptions, now func() time.Time) *progress {
+	return &progress{opts: opts, now: now, written: func() int64 { return 0 }}
+}
+
+func (p *progress) begin(windows int) {
+	p.windows, p.began = windows, p.now()
+	p.told = p.began
+}
+
+func (p *progress) resumed(windows int, samples int64) { p.skipped, p.before = windows, samples }
+
+// series is called for each series; the clock is not asked every time.
+func (p *progress) series(n, samples, read int64) {
+	p.current, p.samples, p.read = n, samples, read
+	if p.calls++; p.opts.To == nil || p.calls%64 != 0 {
+		return
+	}
+	every := lineEvery
+	if p.opts.Terminal {
+		every = terminalEvery
+	}
+	if now := p.now(); now.Sub(p.told) >= every {
+		p.told = now
+		p.tell()
+	}
+}
+
+func (p *progress) windowDone(series int64) {
+	p.done++
+	p.previous, p.current = series, 0
+	if p.opts.To != nil && p.opts.Terminal {
+		p.tell()
+	}
+}
+
+func (p *progress) joining() {
+	if p.opts.To != nil && p.opts.Terminal && p.done > 1 {
+		fmt.Fprintf(p.opts.To, "\r\x1b[Kjoining %d windows", p.done)
+		p.shown = true
+	}
+}
+
+// fraction is how much is done, from 0 to 1.
+func (p *progress) fraction() float64 {
+	part := 0.0
+	if p.previous > 0 {
+		part = min(0.99, float64(p.current)/float64(p.previous))
+	}
+	return (float64(p.done) + part) / float64(max(1, p.windows))
+}
+
+// text is one line.
+func (p *progress) text() string {
+	elapsed := p.now().Sub(p.began)
+	rate, left := 0.0, "?"
+	if elapsed > 0 {
+		rate = float64(p.samples) / elapsed.Seconds()
+	}
+	skipped := float64(p.skipped) / float64(max(1, p.windows))
+	if done := p.fraction(); done > skipped && done < 1 {
+		left = time.Duration(float64(elapsed) * (1 - done) / (done - skipped)).Round(time.Second).String()
+	} else if done >= 1 {
+		left = "0s"
+	}
+	return fmt.Sprintf("%3.0f%%  window %d/%d  %s series  %s samples  %s read  %s written  %s samples/s  %s left",
+		100*p.fraction(), min(p.done+1, p.windows), p.windows, thousands(p.current), thousands(p.before+p.samples), Bytes(p.read), Bytes(p.written()), thousands(int64(rate)), left)
+}
+
+func (p *progress) tell() {
+	if !p.opts.Terminal {
+		fmt.Fprintln(p.opts.To, p.text())
+		return
+	}
+	full := int(p.fraction() * barWidth)
+	fmt.Fprintf(p.opts.To, "\r\x1b[K[%s%s] %s", strings.Repeat("=", full), strings.Repeat(" ", barWidth-full), p.text())
+	p.shown = true
+}
+
+// end leaves the terminal with an empty line.
+func (p *progress) end() {
+	if p.shown {
+		fmt.Fprint(p.opts.To, "\r\x1b[K")
+	}
+}
+
+// String is the summary in one line.
+func (s Summary) String() string {
+	rate := 0.0
+	if s.Elapsed > 0 {
+		rate = float64(s.Samples) / s.Elapsed.Seconds()
+	}
+	text := fmt.Sprintf("%s samples of %s series in %d windows: %s read, %s written in %.1fs, %s samples/s",
+		thousands(s.Samples), thousands(s.Series), s.Windows, Bytes(s.BytesRead), Bytes(s.BytesWritten), s.Elapsed.Seconds(), thousands(int64(rate)))
+	if s.Resumed > 0 {
+		text += fmt.Sprintf("; %d windows were there", s.Resumed)
+	}
+	if s.Left > 0 {
+		text += fmt.Sprintf("; %s staleness markers left out, the format has none", thousands(s.Left))
+	}
+	return text
+}
+
+// thousands writes a number with commas.
+func thousands(n int64) string {
+	digits := fmt.Sprint(n)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// Bytes writes a size as people read it.
+func Bytes(n int64) string {
+	switch {
+	case n < 10<<10:
+		return fmt.Sprintf("%d B", n)
+	case n < 10<<20:
+		return fmt.Sprintf("%.0f KiB", float64(n)/(1<<10))
+	case n < 10<<30:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+}

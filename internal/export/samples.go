@@ -1,0 +1,218 @@
+package export
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// ErrCorrupt is returned for chunks that cannot be decoded, or whose samples are
+// not in the order of time.
+var ErrCorrupt = errors.New("corrupt samples")
+
+// batchSamples is how many floats are handed out at once.
+const batchSamples = 1024
+
+// samples is one series of a window: its labels and chunks, and its samples for
+// who asks for them with next. It keeps its iterators and buffers from series to
+// series.
+//
+// Chunks that overlap, which several servers, or a late sample, leave behind, are
+// decoded side by side and give each time once. Samples outside of the window are
+// left out: not every server cuts its chunks.
+type samples struct {
+	labels     []byte         // package labelenc; borrowed
+	chunks     []series.Chunk // in the order of their start; borrowed
+	mint, maxt int64          // of the window, inclusive
+
+	// What next has brought: floats, or one histogram. Until next.
+	times  []int64
+	values []float64
+	time   int64
+	hist   *histogram.FloatHistogram
+
+	total int64 // samples handed out, of all series, each once
+	base  int64 // total, before the series
+
+	done    bool // with the current series
+	lastMS  int64
+	any     bool // lastMS is that of a sample
+	rest    []series.Chunk
+	iter    chunkenc.Iterator
+	pending chunkenc.ValueType // read and not handed out: a histogram behind floats
+	xor     chunkenc.XORChunk
+	xorIter chunkenc.Iterator
+	spare   *histogram.FloatHistogram
+}
+
+// reset begins a series.
+func (s *samples) reset(labels []byte, chunks []series.Chunk, mint, maxt int64) error {
+	for _, c := range chunks {
+		if len(c.Data) < headerBytes(c.Encoding) {
+			return fmt.Errorf("%w: a chunk of %d bytes", ErrCorrupt, len(c.Data))
+		}
+	}
+	if !slices.IsSortedFunc(chunks, byStart) {
+		chunks = slices.Clone(chunks)
+		slices.SortStableFunc(chunks, byStart)
+	}
+	s.labels, s.chunks, s.mint, s.maxt, s.base = labels, chunks, mint, maxt, s.total
+	s.rewind()
+	return nil
+}
+
+// some says whether the series has a sample in the window: a chunk may reach into
+// it without one.
+func (s *samples) some() (bool, error) {
+	for _, c := range s.chunks {
+		if c.MinMS >= s.mint && c.MaxMS <= s.maxt && binary.BigEndian.Uint16(c.Data) > 0 {
+			return true, nil
+		}
+	}
+	kind, err := s.step()
+	s.rewind()
+	return kind != chunkenc.ValNone, err
+}
+
+// rewind goes back to the first sample of the series.
+func (s *samples) rewind() {
+	s.any, s.done, s.total = false, false, s.base
+	s.rest, s.iter, s.pending = s.chunks, nil, chunkenc.ValNone
+}
+
+func byStart(a, b series.Chunk) int {
+	switch {
+	case a.MinMS < b.MinMS:
+		return -1
+	case a.MinMS > b.MinMS:
+		return 1
+	}
+	return 0
+}
+
+// headerBytes is the least length of a chunk that has a first byte to decode.
+func headerBytes(e chunkenc.Encoding) int {
+	if e == chunkenc.EncXOR {
+		return 2
+	}
+	return 3
+}
+
+// next brings the next samples: ValFloat, ValFloatHistogram, or ValNone at the
+// end of the series.
+func (s *samples) next() (chunkenc.ValueType, error) {
+	s.times, s.values = s.times[:0], s.values[:0]
+	for len(s.times) < batchSamples && !s.done {
+		kind := s.pending
+		s.pending = chunkenc.ValNone
+		if kind == chunkenc.ValNone {
+			var err error
+			if kind, err = s.step(); err != nil {
+				return chunkenc.ValNone, err
+			}
+		}
+		switch kind {
+		case chunkenc.ValNone:
+			s.done = true
+		case chunkenc.ValFloat:
+			t, v := s.iter.At()
+			s.times, s.values = append(s.times, t), append(s.values, v)
+		default:
+			if len(s.times) > 0 {
+				s.pending = kind
+				s.total += int64(len(s.times))
+				return chunkenc.ValFloat, nil
+			}
+			s.time, s.hist = s.iter.AtFloatHistogram(s.spare)
+			s.spare = s.hist
+			s.total++
+			return chunkenc.ValFloatHistogram, nil
+		}
+	}
+	if len(s.times) == 0 {
+		return chunkenc.ValNone, nil
+	}
+	s.total += int64(len(s.times))
+	return chunkenc.ValFloat, nil
+}
+
+// step moves to the next sample within the window, and checks the order.
+func (s *samples) step() (chunkenc.ValueType, error) {
+	for {
+		if s.iter == nil {
+			if len(s.rest) == 0 {
+				return chunkenc.ValNone, nil
+			}
+			if err := s.open(); err != nil {
+				return chunkenc.ValNone, err
+			}
+		}
+		kind := s.iter.Next()
+		if kind == chunkenc.ValNone {
+			if err := s.iter.Err(); err != nil {
+				if errors.Is(err, io.EOF) {
+					err = io.ErrUnexpectedEOF
+				}
+				return chunkenc.ValNone, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			s.iter = nil
+			continue
+		}
+		t := s.iter.AtT()
+		if s.any && t <= s.lastMS {
+			return chunkenc.ValNone, fmt.Errorf("%w: a sample at %d comes after one at %d", ErrCorrupt, t, s.lastMS)
+		}
+		s.any, s.lastMS = true, t
+		if t < s.mint {
+			continue
+		}
+		if t > s.maxt { // and so is everything behind it
+			s.iter, s.rest = nil, nil
+			return chunkenc.ValNone, nil
+		}
+		return kind, nil
+	}
+}
+
+// group is how many of the first chunks overlap one another.
+func group(chunks []series.Chunk) int {
+	n, end := 1, chunks[0].MaxMS
+	for n < len(chunks) && chunks[n].MinMS <= end {
+		end = max(end, chunks[n].MaxMS)
+		n++
+	}
+	return n
+}
+
+// open begins to decode the next chunk, or the next ones if they overlap.
+func (s *samples) open() error {
+	n := group(s.rest)
+	chunks := s.rest[:n]
+	s.rest = s.rest[n:]
+	if n == 1 && chunks[0].Encoding == chunkenc.EncXOR {
+		s.xor.Reset(chunks[0].Data)
+		s.xorIter = s.xor.Iterator(s.xorIter)
+		s.iter = s.xorIter
+		return nil
+	}
+	iters := make([]chunkenc.Iterator, 0, n)
+	for _, c := range chunks {
+		chunk, err := chunkenc.FromData(c.Encoding, c.Data)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		iters = append(iters, chunk.Iterator(nil))
+	}
+	if s.iter = iters[0]; n > 1 {
+		s.iter = storage.ChainSampleIteratorFromIterators(nil, iters)
+	}
+	return nil
+}

@@ -1,0 +1,209 @@
+package export
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const (
+	stateName = "state"
+	stateHead = "ferula read 1"
+	noBlock   = "-" // stands for the block of a window without samples
+)
+
+// done is a window that is written.
+type done struct {
+	window                       int
+	series, samples, bytes, left int64
+	name                         string // of the part
+}
+
+// state is the folder of an unfinished export:
+//
+//	ferula read 1
+//	request "…"
+//	range STARTMS ENDMS
+//	done WINDOW SERIES SAMPLES BYTES LEFT NAME     (a line a window, in order)
+//
+// A line is written when its part is on the disk. What it does not name is rubbish
+// of a run that was killed.
+type state struct {
+	dir            string
+	startMS, endMS int64
+	done           []done
+	file           *os.File
+}
+
+// openState begins a folder, or goes on with one.
+func openState(dir string, opts Options) (*state, error) {
+	st := &state{dir: dir, startMS: opts.StartMS, endMS: opts.EndMS}
+	path := filepath.Join(dir, stateName)
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return st, st.create(opts)
+	case err != nil:
+		return nil, err
+	case !opts.Resume:
+		return nil, fmt.Errorf("%w: %s is of an export that was not finished: go on with --resume, or remove it", ErrOptions, dir)
+	}
+	whole, err := st.parse(string(text), opts.Request)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := st.tidy(); err != nil {
+		return nil, err
+	}
+	if st.file, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0); err != nil {
+		return nil, err
+	}
+	return st, st.file.Truncate(int64(whole)) // a line that was cut short
+}
+
+// create writes the head of the state under another name first, so that there is
+// a whole one or none.
+func (s *state) create(opts Options) (err error) {
+	if err := os.MkdirAll(s.dir, 0o777); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(s.dir, stateName)
+	for _, entry := range entries {
+		if entry.Name() != stateName+".tmp" {
+			return fmt.Errorf("%w: %s holds %s and is no unfinished export", ErrOptions, s.dir, entry.Name())
+		}
+	}
+	if s.file, err = os.OpenFile(path+".tmp", os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o666); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(s.file, "%s\nrequest %q\nrange %d %d\n", stateHead, opts.Request, s.startMS, s.endMS); err != nil {
+		return err
+	}
+	if err := s.file.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return err
+	}
+	return errors.Join(syncDir(s.dir), syncDir(filepath.Dir(s.dir)))
+}
+
+// parse returns how many bytes are whole lines.
+func (s *state) parse(text, request string) (whole int, err error) {
+	corrupt := func(line string) error { return fmt.Errorf("%w: %q is not understood: remove it", ErrOptions, line) }
+	lines := strings.SplitAfter(text, "\n")
+	for i, line := range lines {
+		if !strings.HasSuffix(line, "\n") {
+			break
+		}
+		switch i {
+		case 0:
+			if line != stateHead+"\n" {
+				return 0, corrupt(line)
+			}
+		case 1:
+			var was string
+			if _, err := fmt.Sscanf(line, "request %q\n", &was); err != nil {
+				return 0, corrupt(line)
+			}
+			if was != request {
+				return 0, fmt.Errorf("%w: the unfinished export is of another request: %s, not %s", ErrOptions, was, request)
+			}
+		case 2:
+			if _, err := fmt.Sscanf(line, "range %d %d\n", &s.startMS, &s.endMS); err != nil {
+				return 0, corrupt(line)
+			}
+		default:
+			var d done
+			if _, err := fmt.Sscanf(line, "done %d %d %d %d %d %s\n", &d.window, &d.series, &d.samples, &d.bytes, &d.left, &d.name); err != nil || d.window != len(s.done) || filepath.Base(d.name) != d.name {
+				return 0, corrupt(line)
+			}
+			s.done = append(s.done, d)
+		}
+		whole += len(line)
+	}
+	if len(lines) < 4 {
+		return 0, corrupt(text)
+	}
+	return whole, nil
+}
+
+// tidy removes what the state does not name.
+func (s *state) tidy() error {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		named := entry.Name() == stateName || slices.ContainsFunc(s.done, func(d done) bool { return d.name == entry.Name() })
+		if !named {
+			if err := os.RemoveAll(filepath.Join(s.dir, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// check says whether the parts are as they were left.
+func (s *state) check(windows int) error {
+	if len(s.done) > windows {
+		return fmt.Errorf("%w: %d windows are done of %d", ErrOptions, len(s.done), windows)
+	}
+	for _, d := range s.done {
+		if d.name == noBlock {
+			continue
+		}
+		info, err := os.Stat(filepath.Join(s.dir, d.name))
+		if err != nil {
+			return err
+		}
+		if !info.IsDir() && info.Size() != d.bytes {
+			return fmt.Errorf("%w: %s has %d bytes, it had %d", ErrOptions, d.name, info.Size(), d.bytes)
+		}
+	}
+	return nil
+}
+
+func (s *state) add(d done) error {
+	if _, err := fmt.Fprintf(s.file, "done %d %d %d %d %d %s\n", d.window, d.series, d.samples, d.bytes, d.left, d.name); err != nil {
+		return err
+	}
+	if err := s.file.Sync(); err != nil {
+		return err
+	}
+	s.done = append(s.done, d)
+	return nil
+}
+
+func (s *state) close() {
+	if s.file != nil {
+		_ = s.file.Close() // every line was synced
+		s.file = nil
+	}
+}
+
+// remove takes the folder away.
+func (s *state) remove() error {
+	s.close()
+	return os.RemoveAll(s.dir)
+}
+
+// parts are the paths of the windows' parts, in order.
+func (s *state) parts() []string {
+	var paths []string
+	for _, d := range s.done {
+		if d.name != noBlock {
+			paths = append(paths, filepath.Join(s.dir, d.name))
+		}
+	}
+	return paths
+}

@@ -1,0 +1,303 @@
+package export
+
+import (
+	"bufio"
+	"math"
+	"strconv"
+
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/promjson"
+)
+
+// labelText spells a label set for a message; what is corrupt is left out.
+func labelText(labels []byte) string {
+	text, _ := appendLabels(nil, labels)
+	return string(text)
+}
+
+// appendLabels appends a label set as Prometheus' API spells metrics: a JSON
+// object sorted by name.
+func appendLabels(dst, labels []byte) ([]byte, error) {
+	dst = append(dst, '{')
+	for first := true; len(labels) > 0; first = false {
+		name, value, rest, err := labelenc.Next(labels)
+		if err != nil {
+			return dst, err
+		}
+		if !first {
+			dst = append(dst, ',')
+		}
+		dst = promjson.AppendLabelString(dst, string(name))
+		dst = append(dst, ':')
+		dst = promjson.AppendLabelString(dst, string(value))
+		labels = rest
+	}
+	return append(dst, '}'), nil
+}
+
+// metricName is the value of __name__, aliasing labels; nil if there is none.
+func metricName(labels []byte) []byte {
+	for len(labels) > 0 {
+		name, value, rest, err := labelenc.Next(labels)
+		if err != nil {
+			return nil
+		}
+		if string(name) == "__name__" {
+			return value
+		}
+		labels = rest
+	}
+	return nil
+}
+
+// appendHistogram appends a native histogram as one JSON object: what the API
+// says of it, count, sum and buckets, and behind that what it consists of.
+func appendHistogram(dst []byte, h *histogram.FloatHistogram) []byte {
+	dst = promjson.AppendHistogramStart(dst, h.Count, h.Sum)
+	any := false
+	for it := h.AllBucketIterator(); it.Next(); {
+		b := it.At()
+		if b.Count == 0 {
+			continue
+		}
+		dst = promjson.AppendBucket(dst, !any, promjson.Boundaries(b.LowerInclusive, b.UpperInclusive), b.Lower, b.Upper, b.Count)
+		any = true
+	}
+	dst = promjson.AppendHistogramEnd(dst, any)
+	dst = append(dst[:len(dst)-1], `,"schema":`...)
+	dst = strconv.AppendInt(dst, int64(h.Schema), 10)
+	dst = append(dst, `,"zero_threshold":"`...)
+	dst = promjson.AppendFloat(dst, h.ZeroThreshold)
+	dst = append(dst, `","zero_count":"`...)
+	dst = promjson.AppendFloat(dst, h.ZeroCount)
+	dst = append(dst, '"')
+	dst = appendSpans(dst, `,"negative_spans":[`, h.NegativeSpans)
+	dst = appendFloats(dst, `,"negative_counts":[`, h.NegativeBuckets)
+	dst = appendSpans(dst, `,"positive_spans":[`, h.PositiveSpans)
+	dst = appendFloats(dst, `,"positive_counts":[`, h.PositiveBuckets)
+	dst = appendFloats(dst, `,"custom_values":[`, h.CustomValues)
+	dst = append(dst, `,"counter_reset":"`...)
+	dst = append(dst, resetHints[h.CounterResetHint&3]...)
+	return append(dst, `"}`...)
+}
+
+var resetHints = [4]string{
+	histogram.UnknownCounterReset: "unknown", histogram.CounterReset: "reset", histogram.NotCounterReset: "no_reset", histogram.GaugeType: "gauge",
+}
+
+// appendSpans appends [offset,length] pairs; an empty list is left out.
+func appendSpans(dst []byte, head string, spans []histogram.Span) []byte {
+	for i, span := range spans {
+		if i == 0 {
+			dst = append(dst, head...)
+		} else {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, '[')
+		dst = strconv.AppendInt(dst, int64(span.Offset), 10)
+		dst = append(dst, ',')
+		dst = strconv.AppendUint(dst, uint64(span.Length), 10)
+		dst = append(dst, ']')
+	}
+	if len(spans) > 0 {
+		dst = append(dst, ']')
+	}
+	return dst
+}
+
+func appendFloats(dst []byte, head string, values []float64) []byte {
+	for i, v := range values {
+		if i == 0 {
+			dst = append(dst, head...)
+		} else {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, '"')
+		dst = promjson.AppendFloat(dst, v)
+		dst = append(dst, '"')
+	}
+	if len(values) > 0 {
+		dst = append(dst, ']')
+	}
+	return dst
+}
+
+// stale says that a value is the marker of an end, not a number.
+func stale(v float64) bool { return math.IsNaN(v) && value.IsStaleNaN(v) }
+
+// csvEncoder writes one line a sample:
+//
+//	name,labels,timestamp,value,histogram
+//	up,"{""__name__"":""up"",""job"":""node""}",1700000000000,1,
+//
+// A line with neither value nor histogram is a staleness marker.
+type csvEncoder struct {
+	w      *bufio.Writer
+	header bool
+	prefix []byte // of the series' lines
+	line   []byte
+}
+
+func newCSVEncoder(w *bufio.Writer, header bool) *csvEncoder {
+	return &csvEncoder{w: w, header: header}
+}
+
+const csvHeader = "name,labels,timestamp,value,histogram\n"
+
+func (e *csvEncoder) head() error {
+	if !e.header {
+		return nil
+	}
+	e.header = false
+	_, err := e.w.WriteString(csvHeader)
+	return err
+}
+
+func (e *csvEncoder) add(s *samples) (err error) {
+	if err := e.head(); err != nil {
+		return err
+	}
+	if e.line, err = appendLabels(e.line[:0], s.labels); err != nil {
+		return err
+	}
+	e.prefix = appendCSV(e.prefix[:0], metricName(s.labels))
+	e.prefix = append(e.prefix, ',')
+	e.prefix = append(appendCSV(e.prefix, e.line), ',')
+	for {
+		kind, err := s.next()
+		if err != nil || kind == chunkenc.ValNone {
+			return err
+		}
+		if kind != chunkenc.ValFloat {
+			e.line = strconv.AppendInt(append(e.line[:0], e.prefix...), s.time, 10)
+			e.line = append(e.line, ",,"...)
+			if !stale(s.hist.Sum) {
+				e.line = appendCSV(e.line, appendHistogram(nil, s.hist))
+			}
+			if _, err := e.w.Write(append(e.line, '\n')); err != nil {
+				return err
+			}
+			continue
+		}
+		for i, t := range s.times {
+			line := append(e.w.AvailableBuffer(), e.prefix...)
+			line = append(strconv.AppendInt(line, t, 10), ',')
+			if !stale(s.values[i]) {
+				line = promjson.AppendFloat(line, s.values[i])
+			}
+			if _, err := e.w.Write(append(line, ",\n"...)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (e *csvEncoder) close() error { return e.head() }
+func (*csvEncoder) left() int64    { return 0 }
+
+// appendCSV appends a field, quoted if it must be (RFC 4180), and if it is empty,
+// which is not the same as nothing.
+func appendCSV(dst, field []byte) []byte {
+	plain := true
+	for _, c := range field {
+		if c == '"' || c == ',' || c == '\n' || c == '\r' || c == ' ' {
+			plain = false
+			break
+		}
+	}
+	if plain {
+		return append(dst, field...)
+	}
+	dst = append(dst, '"')
+	for _, c := range field {
+		if c == '"' {
+			dst = append(dst, '"')
+		}
+		dst = append(dst, c)
+	}
+	return append(dst, '"')
+}
+
+// jsonEncoder writes one line a series and window, as the API writes a series of a
+// matrix:
+//
+//	{"metric":{…},"values":[[1700000000,"1"],[1700000015.500,null]],"histograms":[[1700000000,{…}]]}
+//
+// null is a staleness marker.
+type jsonEncoder struct {
+	w    *bufio.Writer
+	line []byte
+}
+
+func newJSONEncoder(w *bufio.Writer) *jsonEncoder { return &jsonEncoder{w: w} }
+
+func (e *jsonEncoder) add(s *samples) (err error) {
+	if e.line, err = appendLabels(append(e.line[:0], `{"metric":`...), s.labels); err != nil {
+		return err
+	}
+	if _, err := e.w.Write(e.line); err != nil {
+		return err
+	}
+	others, err := e.list(s, `,"values":[[`, false)
+	if err == nil && others {
+		s.rewind()
+		_, err = e.list(s, `,"histograms":[[`, true)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = e.w.WriteString("}\n")
+	return err
+}
+
+// list writes the floats, or the histograms, and says whether there were others.
+func (e *jsonEncoder) list(s *samples, head string, histograms bool) (others bool, err error) {
+	before := head
+	for {
+		kind, err := s.next()
+		if err != nil {
+			return others, err
+		}
+		switch {
+		case kind == chunkenc.ValNone:
+			if before != head {
+				err = e.w.WriteByte(']')
+			}
+			return others, err
+		case kind == chunkenc.ValFloat == histograms:
+			others = true
+		case histograms:
+			line := append(promjson.AppendTimestamp(append(e.line[:0], before...), s.time), ',')
+			if stale(s.hist.Sum) {
+				line = append(line, "null"...)
+			} else {
+				line = appendHistogram(line, s.hist)
+			}
+			e.line = append(line, ']')
+			if _, err := e.w.Write(e.line); err != nil {
+				return others, err
+			}
+			before = ",["
+		default:
+			for i, t := range s.times {
+				line := append(promjson.AppendTimestamp(append(e.w.AvailableBuffer(), before...), t), ',')
+				if stale(s.values[i]) {
+					line = append(line, "null]"...)
+				} else {
+					line = append(promjson.AppendFloat(append(line, '"'), s.values[i]), `"]`...)
+				}
+				if _, err := e.w.Write(line); err != nil {
+					return others, err
+				}
+				before = ",["
+			}
+		}
+	}
+}
+
+func (*jsonEncoder) left() int64  { return 0 }
+func (*jsonEncoder) close() error { return nil }

@@ -1,0 +1,118 @@
+package role
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	configutil "github.com/prometheus/common/config"
+
+	"github.com/ferula-io/ferula/internal/export"
+	"github.com/ferula-io/ferula/internal/export/localdb"
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/wire/remoteread"
+)
+
+// ReadOptions are what `ferula read` runs with. One source must be given.
+type ReadOptions struct {
+	URL            string      // of a Prometheus, or of its remote read endpoint
+	HTTPConfigFile string      // Prometheus' YAML of an HTTP client; "" for none
+	Header         http.Header // sent with every request
+
+	TSDBPath   string // folder of a database
+	SandboxDir string // for links while its log is read; "" chooses
+
+	Export export.Options // Source, Permanent, Now, Random and Warn are filled in
+	Logger *slog.Logger
+}
+
+// readPath is where Prometheus answers remote read.
+const readPath = "/api/v1/read"
+
+// Read exports series until all are written or ctx ends.
+func Read(ctx context.Context, opts ReadOptions) (sum export.Summary, err error) {
+	o := opts.Export
+	if o.Source, o.Permanent, err = opts.source(); err != nil {
+		return export.Summary{}, err
+	}
+	if closer, ok := o.Source.(interface{ Close() error }); ok {
+		defer func() { err = errors.Join(err, closer.Close()) }()
+	}
+	o.Now, o.Random = time.Now, rand.Reader
+	o.Warn = func(text string) { opts.Logger.Warn(text) }
+	return export.Run(ctx, o)
+}
+
+// source opens where the series are. Further kinds are further cases here: all
+// that is wanted is a series.Source, and which of its errors do not pass.
+func (opts ReadOptions) source() (series.Source, func(error) bool, error) {
+	switch {
+	case opts.URL != "" && opts.TSDBPath != "":
+		return nil, nil, fmt.Errorf("%w: two sources, --url and --tsdb.path", export.ErrOptions)
+	case opts.URL != "":
+		client, err := opts.client()
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w: %w", export.ErrOptions, err)
+		}
+		return client, func(err error) bool { return errors.Is(err, remoteread.ErrRefused) }, nil
+	case opts.TSDBPath != "":
+		db, err := localdb.Open(opts.TSDBPath, opts.SandboxDir, opts.Logger)
+		return db, func(error) bool { return true }, err
+	}
+	return nil, nil, fmt.Errorf("%w: no source: --url or --tsdb.path", export.ErrOptions)
+}
+
+func (opts ReadOptions) client() (*remoteread.Client, error) {
+	u, err := url.Parse(opts.URL)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("--url: %q is not the URL of an HTTP server", opts.URL)
+	}
+	if u.Path = strings.TrimRight(u.Path, "/"); !strings.HasSuffix(u.Path, "/read") {
+		u.Path += readPath
+	}
+	cfg := &configutil.HTTPClientConfig{FollowRedirects: true, EnableHTTP2: true}
+	if opts.HTTPConfigFile != "" {
+		if cfg, _, err = configutil.LoadHTTPConfigFile(opts.HTTPConfigFile); err != nil {
+			return nil, fmt.Errorf("--http.config-file: %w", err)
+		}
+	}
+	client, err := configutil.NewClientFromConfig(*cfg, "ferula_read", configutil.WithIdleConnTimeout(time.Minute))
+	if err != nil {
+		return nil, fmt.Errorf("--http.config-file: %w", err)
+	}
+	if len(opts.Header) > 0 {
+		client.Transport = withHeader{client.Transport, opts.Header}
+	}
+	return remoteread.NewClient(remoteread.ClientOptions{URL: u.String(), HTTP: client}), nil
+}
+
+// withHeader adds headers to requests.
+type withHeader struct {
+	next   http.RoundTripper
+	header http.Header
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w withHeader) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	for name, values := range w.header {
+		r.Header[name] = values
+		if name == "Host" {
+			r.Host = values[0]
+		}
+	}
+	return w.next.RoundTrip(r)
+}
+
+// CloseIdleConnections implements what http.Client looks for.
+func (w withHeader) CloseIdleConnections() {
+	if closer, ok := w.next.(interface{ CloseIdleConnections() }); ok {
+		closer.CloseIdleConnections()
+	}
+}

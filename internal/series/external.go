@@ -155,7 +155,13 @@ func (w *widened) hold() {
 		h, w.free = w.free[n-1], w.free[:n-1]
 	}
 	h.labels = append(h.labels[:0], w.labels...)
-	h.chunks = append(h.chunks[:0], w.set.Chunks()...)
+	h.keepChunks(w.set.Chunks())
+	w.held = append(w.held, h)
+}
+
+// keepChunks copies chunks.
+func (h *heldSeries) keepChunks(chunks []Chunk) {
+	h.chunks = append(h.chunks[:0], chunks...)
 	size := 0
 	for _, c := range h.chunks {
 		size += len(c.Data)
@@ -166,7 +172,6 @@ func (w *widened) hold() {
 		h.data = append(h.data, c.Data...)
 		h.chunks[i].Data = h.data[start:]
 	}
-	w.held = append(w.held, h)
 }
 
 func (w *widened) Labels() []byte {

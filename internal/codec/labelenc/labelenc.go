@@ -202,6 +202,30 @@ func AppendMerged(dst, primary, secondary []byte) ([]byte, error) {
 	return append(append(dst, primary...), secondary...), nil
 }
 
+// AppendWithout appends a valid set without the labels of some names.
+func AppendWithout(dst, set []byte, names []string) ([]byte, error) {
+	for len(set) > 0 {
+		name, _, rest, err := Next(set)
+		if err != nil {
+			return dst, err
+		}
+		if !contains(names, name) {
+			dst = append(dst, set[:len(set)-len(rest)]...)
+		}
+		set = rest
+	}
+	return dst, nil
+}
+
+func contains(names []string, name []byte) bool {
+	for _, n := range names {
+		if n == string(name) {
+			return true
+		}
+	}
+	return false
+}
+
 // LastName is the greatest name of a valid set, aliasing it; nil of an empty one.
 func LastName(set []byte) []byte {
 	var last []byte

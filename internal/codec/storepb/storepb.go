@@ -1,7 +1,23 @@
 // Package storepb is StoreAPI's stream of series as bytes.
+//
+//	response  0x0A len series | 0x12 len warning | 0x1A len hints | 0x22 len batch | symbol batch (symbols.go)
+//	batch     (0x0A len series)*
+//	series    label set (package labelenc, its field is 1 here too)  (0x12 len chunk)*
+//	chunk     [0x08 min] [0x10 max] (number<<3|2 len data)*    3 raw, 4 count, 5 sum, 6 min, 7 max, 8 counter
+//	data      [0x08 encoding-1] [0x12 len bytes] [0x18 xxhash64 of bytes]
+//
+// Encoded label sets and chunks come in and are appended to a response; a
+// response comes in as one piece of memory, and label sets and chunks that alias
+// it go out. Order is checked on the way, with hardly a look at what a series
+// has in common with the one before it. Requests and small answers are not here:
+// they are generated (folder thanospb). There is no gRPC and no I/O.
 package storepb
 
-import "errors"
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
 
 // ErrCorrupt is returned for bytes that are not what they should be.
 var ErrCorrupt = errors.New("corrupt StoreAPI message")
@@ -9,7 +25,8 @@ var ErrCorrupt = errors.New("corrupt StoreAPI message")
 // Aggr says what the samples of a chunk are.
 type Aggr uint8
 
-// The aggregates, with their numbers in requests.
+// The aggregates, with their numbers in requests. In a chunk their fields have
+// these numbers plus 3.
 const (
 	Raw Aggr = iota
 	Count
@@ -18,3 +35,111 @@ const (
 	Max
 	Counter
 )
+
+// String is the aggregate as people write it.
+func (a Aggr) String() string {
+	if names := [...]string{"raw", "count", "sum", "min", "max", "counter"}; int(a) < len(names) {
+		return names[a]
+	}
+	return fmt.Sprintf("aggregate %d", uint8(a))
+}
+
+// EncodingMax is the greatest chunk encoding (of package chunkenc) that the
+// protocol has a number for.
+const EncodingMax = 3
+
+// Chunk is one encoded chunk of one aggregate.
+type Chunk struct {
+	MinMS, MaxMS int64 // inclusive
+	Aggr         Aggr
+	Encoding     uint8 // of package chunkenc: the number on the wire plus one
+	Data         []byte
+}
+
+// Wire types and the tags of a response.
+const (
+	wireVarint = 0
+	wireBytes  = 2
+
+	tagSeries  = 1<<3 | wireBytes
+	tagWarning = 2<<3 | wireBytes
+	tagHints   = 3<<3 | wireBytes
+	tagBatch   = 4<<3 | wireBytes
+
+	tagSymbolBatch = 90491<<3 | wireBytes
+
+	fieldRaw     = 3
+	fieldCounter = 8
+)
+
+// uvarint reads a varint; n is 0 if src has none.
+func uvarint(src []byte) (v uint64, n int) {
+	if len(src) > 0 && src[0] < 0x80 { // nearly always
+		return uint64(src[0]), 1
+	}
+	v, n = binary.Uvarint(src)
+	return v, max(n, 0)
+}
+
+// prefixed cuts a length and that many bytes off src.
+func prefixed(src []byte) (field, rest []byte, ok bool) {
+	size, n := uvarint(src)
+	if n == 0 || size > uint64(len(src)-n) {
+		return nil, nil, false
+	}
+	end := n + int(size)
+	return src[n:end:end], src[end:], true
+}
+
+// skip cuts the value of a field that is not known off src.
+func skip(tag uint64, src []byte) (rest []byte, err error) {
+	if tag>>3 == 0 || tag>>3 > 1<<29-1 {
+		return nil, fmt.Errorf("%w: bad field number", ErrCorrupt)
+	}
+	n := -1
+	switch tag & 7 {
+	case wireVarint:
+		_, n = binary.Uvarint(src)
+	case wireBytes:
+		if _, rest, ok := prefixed(src); ok {
+			return rest, nil
+		}
+	case 1:
+		n = 8
+	case 5:
+		n = 4
+	default:
+		return nil, fmt.Errorf("%w: field %d has wire type %d", ErrCorrupt, tag>>3, tag&7)
+	}
+	if n <= 0 || n > len(src) {
+		return nil, cutShort(tag)
+	}
+	return src[n:], nil
+}
+
+func cutShort(tag uint64) error {
+	return fmt.Errorf("%w: field %d is cut short", ErrCorrupt, tag>>3)
+}
+
+func uvarintLen(v uint64) int {
+	n := 1
+	for ; v >= 0x80; v >>= 7 {
+		n++
+	}
+	return n
+}
+
+func varintFieldSize(v uint64) int {
+	if v == 0 {
+		return 0
+	}
+	return 1 + uvarintLen(v)
+}
+
+// appendVarint appends a varint field, or nothing for 0, as proto3 does.
+func appendVarint(dst []byte, tag byte, v uint64) []byte {
+	if v == 0 {
+		return dst
+	}
+	return binary.AppendUvarint(append(dst, tag), v)
+}

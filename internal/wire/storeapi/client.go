@@ -8,15 +8,11 @@ import (
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
-	"github.com/prometheus/prometheus/util/annotations"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
-	"github.com/ferula-io/ferula/internal/series"
 )
 
 // ClientOptions of a client. The zero value works.
@@ -125,105 +121,15 @@ func (c *Client) stream(ctx context.Context, method string, request any) (grpc.C
 // Series asks for series; it returns at once, and what went wrong is in the set.
 // The caller closes the set.
 func (c *Client) Series(ctx context.Context, r SeriesRequest) *SeriesSet {
-	s := &SeriesSet{}
-	ctx, s.cancel = context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	s := &SeriesSet{cancel: cancel}
 	stream, err := c.stream(ctx, "/thanos.Store/Series", seriesRequest(r, c.opts))
 	if err != nil {
-		s.err = fromStatus(err)
+		s.fail(fromStatus(err))
 	}
 	s.stream = stream
 	return s
 }
-
-// SeriesSet is the answer to Series: a series.Set that receives as it goes. It is
-// used by one goroutine.
-type SeriesSet struct {
-	stream   grpc.ClientStream
-	cancel   context.CancelFunc
-	pending  []*pb.Series
-	labels   []byte
-	chunks   []series.Chunk
-	aggr     []AggrChunk
-	warnings annotations.Annotations
-	err      error
-}
-
-var _ Stream = (*SeriesSet)(nil)
-
-// Next implements series.Set.
-func (s *SeriesSet) Next() bool {
-	for s.err == nil && len(s.pending) == 0 {
-		var msg pb.SeriesResponse
-		if err := s.stream.RecvMsg(&msg); err != nil {
-			s.err = err
-			if !errors.Is(err, io.EOF) {
-				s.err = fromStatus(err)
-			}
-			break
-		}
-		if w := msg.GetWarning(); w != "" {
-			s.warnings.Add(errors.New(w))
-		}
-		if one := msg.GetSeries(); one != nil {
-			s.pending = append(s.pending, one)
-		}
-		s.pending = append(s.pending, msg.GetBatch().GetSeries()...)
-	}
-	if s.err != nil {
-		return false
-	}
-	at := s.pending[0]
-	s.pending = s.pending[1:]
-	s.labels, s.chunks, s.aggr = s.labels[:0], s.chunks[:0], s.aggr[:0]
-	for _, l := range at.Labels {
-		s.labels = labelenc.AppendLabel(s.labels, l.Name, l.Value)
-	}
-	for _, c := range at.Chunks {
-		for aggr, one := range []*pb.Chunk{c.Raw, c.Count, c.Sum, c.Min, c.Max, c.Counter} {
-			if one == nil {
-				continue
-			}
-			chunk := series.Chunk{MinMS: c.MinTime, MaxMS: c.MaxTime, Encoding: chunkenc.Encoding(one.Type + 1), Data: one.Data}
-			if aggr == 0 {
-				s.chunks = append(s.chunks, chunk)
-			} else {
-				s.aggr = append(s.aggr, AggrChunk{Aggr(aggr), chunk})
-			}
-		}
-	}
-	return true
-}
-
-// Labels implements series.Set.
-func (s *SeriesSet) Labels() []byte { return s.labels }
-
-// Chunks implements series.Set: the raw ones only.
-func (s *SeriesSet) Chunks() []series.Chunk { return s.chunks }
-
-// AggrChunks are the downsampled chunks of the series, borrowed until Next.
-func (s *SeriesSet) AggrChunks() []AggrChunk { return s.aggr }
-
-// Warnings implements series.Set.
-func (s *SeriesSet) Warnings() annotations.Annotations { return s.warnings }
-
-// Err implements series.Set.
-func (s *SeriesSet) Err() error {
-	if errors.Is(s.err, io.EOF) {
-		return nil
-	}
-	return s.err
-}
-
-// Close ends the call; what was not received is not waited for.
-func (s *SeriesSet) Close() error {
-	s.cancel()
-	if s.err == nil {
-		s.err = errClosed
-	}
-	return nil
-}
-
-var errClosed = errors.New("series set is closed")
 
 // fromStatus gives a status its sentinel and keeps it.
 func fromStatus(err error) error {

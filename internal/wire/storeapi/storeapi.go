@@ -9,13 +9,14 @@
 // copied out of gRPC's buffers into the set's own, which are used again for the
 // next batch. Between two ferulas labels may travel as numbers.
 //
+//	conn, err := grpc.NewClient(target, append(storeapi.GRPCDialOptions(), …)...)
 //	client := storeapi.NewClient(conn, storeapi.ClientOptions{})
 //	set := client.Series(ctx, storeapi.SeriesRequest{MinMS: mint, MaxMS: maxt, Matchers: matchers})
 //	defer set.Close()
 //	for set.Next() { set.Labels(); set.Chunks(); set.AggrChunks() }
 //	err, warnings := set.Err(), set.Warnings()
 //
-//	server := grpc.NewServer(storeapi.ServerOption(), …)
+//	server := grpc.NewServer(storeapi.GRPCServerOptions()...)
 //	storeapi.NewServer(source, storeapi.ServerOptions{}).Register(server)
 //
 // No protobuf type leaves this package. There is no storage here, no merging of

@@ -1,0 +1,304 @@
+package storepb
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+)
+
+// Kind says what a response holds.
+type Kind uint8
+
+// What there is. A response that holds none of it, such as one of a later
+// release, is None.
+const (
+	None Kind = iota
+	OneSeries
+	Batch
+	SymbolBatch
+	Warning
+)
+
+// DecodeResponse says what a response holds; body aliases src. Of a series it is
+// the series, of a batch what NextSeries takes, of a warning the text. As with
+// every oneof the last field counts; hints are skipped.
+func DecodeResponse(src []byte) (kind Kind, body []byte, err error) {
+	for len(src) > 0 {
+		tag, n := uvarint(src)
+		if n == 0 {
+			return None, nil, fmt.Errorf("%w: bad field", ErrCorrupt)
+		}
+		found := None
+		switch tag {
+		case tagSeries:
+			found = OneSeries
+		case tagBatch:
+			found = Batch
+		case tagSymbolBatch:
+			found = SymbolBatch
+		case tagWarning:
+			found = Warning
+		case tagHints:
+			kind = None
+		}
+		if found == None {
+			if src, err = skip(tag, src[n:]); err != nil {
+				return None, nil, err
+			}
+			continue
+		}
+		var ok bool
+		if body, src, ok = prefixed(src[n:]); !ok {
+			return None, nil, cutShort(tag)
+		}
+		kind = found
+	}
+	return kind, body, nil
+}
+
+// NextSeries cuts the first series off a batch; series is nil at its end.
+func NextSeries(batch []byte) (series, rest []byte, err error) {
+	return nextMessage(tagSeries, batch)
+}
+
+// nextMessage cuts up to and with the first field of that tag off src.
+func nextMessage(want uint64, src []byte) (body, rest []byte, err error) {
+	for len(src) > 0 {
+		tag, n := uvarint(src)
+		if n == 0 {
+			return nil, nil, fmt.Errorf("%w: bad field", ErrCorrupt)
+		}
+		if tag == want {
+			body, rest, ok := prefixed(src[n:])
+			if !ok {
+				return nil, nil, cutShort(tag)
+			}
+			if body == nil {
+				body = []byte{}
+			}
+			return body, rest, nil
+		}
+		if src, err = skip(tag, src[n:]); err != nil {
+			return nil, nil, err
+		}
+	}
+	return nil, nil, nil
+}
+
+// DecodeSeries decodes a series. Its labels alias src if they lie in one piece,
+// as they do with every known peer, and are appended to scratch otherwise; its
+// chunks, whose data aliases src, are appended to chunks. Labels are not
+// checked: Follows does that.
+func DecodeSeries(src, scratch []byte, chunks []Chunk) (labels, scratchOut []byte, _ []Chunk, err error) {
+	whole, at := src, 0
+	for at < len(whole) && whole[at] == tagSeries { // the tag of a label is the same
+		_, rest, ok := prefixed(whole[at+1:])
+		if !ok {
+			return nil, scratch, chunks, cutShort(tagSeries)
+		}
+		at = len(whole) - len(rest)
+	}
+	labels, src = whole[:at:at], whole[at:]
+	for len(src) > 0 {
+		tag, n := uvarint(src)
+		if n == 0 {
+			return nil, scratch, chunks, fmt.Errorf("%w: bad field", ErrCorrupt)
+		}
+		switch tag {
+		case 2<<3 | wireBytes:
+			body, rest, ok := prefixed(src[n:])
+			if !ok {
+				return nil, scratch, chunks, cutShort(tag)
+			}
+			if chunks, err = decodeSpan(body, chunks); err != nil {
+				return labels, scratch, chunks, err
+			}
+			src = rest
+		case tagSeries:
+			_, rest, ok := prefixed(src[n:])
+			if !ok {
+				return nil, scratch, chunks, cutShort(tag)
+			}
+			start := len(scratch)
+			scratch = append(append(scratch, labels...), src[:len(src)-len(rest)]...)
+			labels, src = scratch[start:], rest
+		default:
+			if src, err = skip(tag, src[n:]); err != nil {
+				return labels, scratch, chunks, err
+			}
+		}
+	}
+	return labels, scratch, chunks, nil
+}
+
+// decodeSpan appends the chunks of one message: a raw one, or aggregates.
+func decodeSpan(src []byte, chunks []Chunk) ([]Chunk, error) {
+	first := len(chunks)
+	var minMS, maxMS int64
+	for len(src) > 0 {
+		tag, n := uvarint(src)
+		if n == 0 {
+			return chunks, fmt.Errorf("%w: bad field", ErrCorrupt)
+		}
+		number := tag >> 3
+		switch {
+		case tag == 1<<3 || tag == 2<<3:
+			v, m := uvarint(src[n:])
+			if m == 0 {
+				return chunks, cutShort(tag)
+			}
+			if number == 1 {
+				minMS = int64(v)
+			} else {
+				maxMS = int64(v)
+			}
+			src = src[n+m:]
+		case tag&7 == wireBytes && number >= fieldRaw && number <= fieldCounter:
+			body, rest, ok := prefixed(src[n:])
+			if !ok {
+				return chunks, cutShort(tag)
+			}
+			c := Chunk{Aggr: Aggr(number - fieldRaw), Encoding: 1}
+			if err := decodeData(body, &c); err != nil {
+				return chunks, fmt.Errorf("%s: %w", c.Aggr, err)
+			}
+			chunks, src = append(chunks, c), rest
+		default:
+			var err error
+			if src, err = skip(tag, src[n:]); err != nil {
+				return chunks, err
+			}
+		}
+	}
+	for i := first; i < len(chunks); i++ {
+		chunks[i].MinMS, chunks[i].MaxMS = minMS, maxMS
+	}
+	return chunks, nil
+}
+
+func decodeData(src []byte, c *Chunk) error {
+	var hash uint64
+	for len(src) > 0 {
+		tag, n := uvarint(src)
+		if n == 0 {
+			return fmt.Errorf("%w: bad field", ErrCorrupt)
+		}
+		switch tag {
+		case 1 << 3, 3 << 3:
+			v, m := binary.Uvarint(src[n:])
+			if m <= 0 {
+				return cutShort(tag)
+			}
+			if tag == 3<<3 {
+				hash = v
+			} else if v >= EncodingMax {
+				return fmt.Errorf("%w: unknown chunk encoding %d", ErrCorrupt, v)
+			} else {
+				c.Encoding = uint8(v) + 1
+			}
+			src = src[n+m:]
+		case 2<<3 | wireBytes:
+			var ok bool
+			if c.Data, src, ok = prefixed(src[n:]); !ok {
+				return cutShort(tag)
+			}
+		default:
+			var err error
+			if src, err = skip(tag, src[n:]); err != nil {
+				return err
+			}
+		}
+	}
+	if hash != 0 {
+		if got := xxhash.Sum64(c.Data); got != hash {
+			return fmt.Errorf("%w: hash of the chunk is %016x, not %016x", ErrCorrupt, got, hash)
+		}
+	}
+	return nil
+}
+
+// Follows checks that labels is a label set, and compares it with the valid set
+// that came before it: > 0 if it belongs after previous, 0 if it is the same.
+// Labels that both begin with are not looked at again.
+func Follows(previous, labels []byte) (int, error) {
+	same := commonPrefix(previous, labels)
+	if same == len(labels) && same == len(previous) {
+		return 0, nil
+	}
+	at := 0
+	var last []byte
+	for at < same {
+		_, rest, ok := prefixed(labels[at+1:])
+		if end := len(labels) - len(rest); !ok || end > same {
+			break
+		} else if end == same || !endsWithin(labels[end:], same-end) {
+			// The last common label: names behind it must be greater than its own.
+			last, _, _, _ = labelenc.Next(labels[at:])
+			at = end
+			break
+		} else {
+			at = end
+		}
+	}
+	after := false
+	if at == len(previous) {
+		after = true // previous is what labels begins with
+	} else if at < len(labels) {
+		name, value, _, err := labelenc.Next(labels[at:])
+		if err != nil {
+			return 0, err
+		}
+		before, beforeValue, _, _ := labelenc.Next(previous[at:])
+		c := bytes.Compare(name, before)
+		after = c > 0 || c == 0 && bytes.Compare(value, beforeValue) > 0
+	}
+	if err := validate(labels[at:], last); err != nil {
+		return 0, err
+	}
+	if after {
+		return 1, nil
+	}
+	return -1, nil
+}
+
+// endsWithin says whether the label at the start of set ends within n bytes.
+func endsWithin(set []byte, n int) bool {
+	_, rest, ok := prefixed(set[1:])
+	return ok && len(set)-len(rest) <= n
+}
+
+// validate checks labels that come after one named last.
+func validate(set, last []byte) error {
+	for len(set) > 0 {
+		name, _, rest, err := labelenc.Next(set)
+		if err != nil {
+			return err
+		}
+		if len(name) == 0 {
+			return fmt.Errorf("%w: a label has no name", labelenc.ErrCorrupt)
+		}
+		if bytes.Compare(last, name) >= 0 {
+			return fmt.Errorf("%w: %q does not belong after %q", labelenc.ErrCorrupt, name, last)
+		}
+		last, set = name, rest
+	}
+	return nil
+}
+
+func commonPrefix(a, b []byte) int {
+	n, i := min(len(a), len(b)), 0
+	for ; i+8 <= n; i += 8 {
+		if x := binary.LittleEndian.Uint64(a[i:]) ^ binary.LittleEndian.Uint64(b[i:]); x != 0 {
+			return i + bits.TrailingZeros64(x)/8
+		}
+	}
+	for i < n && a[i] == b[i] {
+		i++
+	}
+	return i
+}

@@ -1,0 +1,135 @@
+package storeapi
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc"
+
+	"github.com/ferula-io/ferula/internal/codec/storepb"
+	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+const (
+	// batchBytes is where a batch ends: more gains nothing, and it fits into one
+	// write.
+	batchBytes = connBufferBytes - 1024
+	// seriesBytes is where a long series is split into several with the same
+	// labels, as Thanos does.
+	seriesBytes = 1 << 20
+)
+
+// batches collects series into messages and sends these. A buffer is borrowed
+// while a batch grows, and then belongs to gRPC.
+type batches struct {
+	stream    grpc.ServerStream
+	seriesMax int
+	frame     outFrame
+	count     int
+	spare     []series.Chunk // for chunks that must be encoded anew
+}
+
+func newBatches(stream grpc.ServerStream, in *pb.SeriesRequest) *batches {
+	b := &batches{stream: stream, seriesMax: 1}
+	if n := max(in.ResponseBatchSize, in.Extension.GetBatchSeries()); n > 1 {
+		b.seriesMax = int(min(n, 1<<20))
+	}
+	return b
+}
+
+// add adds a series.
+func (b *batches) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk) (err error) {
+	for i := range chunks {
+		if chunks[i].Encoding > storepb.EncodingMax || chunks[i].Encoding == 0 {
+			if chunks, err = b.known(chunks); err != nil {
+				return fmt.Errorf("series %s: %w", textOf(lset), err)
+			}
+			break
+		}
+	}
+	for {
+		size, n := 0, 0
+		for n < len(chunks) && (n == 0 || size < seriesBytes) {
+			c := &chunks[n]
+			size += storepb.ChunkSize(c.MinMS, c.MaxMS, uint8(c.Encoding), len(c.Data))
+			n++
+		}
+		m := 0
+		for m < len(spans) && (n+m == 0 || size < seriesBytes) {
+			span := storepb.SpanLen(spans[m:])
+			size += storepb.SpanSize(spans[m : m+span])
+			m += span
+		}
+		if err := b.room(storepb.SeriesSize(len(lset), size)); err != nil {
+			return err
+		}
+		buf := storepb.AppendSeriesHead(*b.frame.buf, lset, size)
+		for i := range chunks[:n] {
+			c := &chunks[i]
+			buf = storepb.AppendChunk(buf, c.MinMS, c.MaxMS, uint8(c.Encoding), c.Data)
+		}
+		for i := 0; i < m; {
+			span := storepb.SpanLen(spans[i:m])
+			buf = storepb.AppendSpan(buf, spans[i:i+span])
+			i += span
+		}
+		*b.frame.buf = buf
+		b.count++
+		if b.count >= b.seriesMax {
+			if err := b.flush(); err != nil {
+				return err
+			}
+		}
+		if chunks, spans = chunks[n:], spans[m:]; len(chunks)+len(spans) == 0 {
+			return nil
+		}
+	}
+}
+
+// room sees to it that there is a buffer with room for size bytes.
+func (b *batches) room(size int) error {
+	if b.count > 0 && len(*b.frame.buf)+size > batchBytes {
+		if err := b.flush(); err != nil {
+			return err
+		}
+	}
+	if b.frame.buf == nil {
+		b.frame.buf = frames.Pool.Get()
+		if b.seriesMax > 1 {
+			*b.frame.buf = storepb.AppendHead(*b.frame.buf)
+		}
+	}
+	return nil
+}
+
+// flush sends what was collected.
+func (b *batches) flush() error {
+	if b.count == 0 {
+		return nil
+	}
+	if len(*b.frame.buf)-storepb.HeadBytes > storepb.ResponseBytesMax {
+		return fmt.Errorf("%w: a series of %d bytes fits into no message", ErrLimit, len(*b.frame.buf))
+	}
+	if b.seriesMax > 1 {
+		storepb.SealBatch(*b.frame.buf)
+	}
+	b.count = 0
+	return b.stream.SendMsg(&b.frame)
+}
+
+// warn sends a warning, which travels alone.
+func (b *batches) warn(text string) error {
+	b.free()
+	b.frame.buf = frames.Pool.Get()
+	*b.frame.buf = storepb.AppendWarning(*b.frame.buf, text)
+	return b.stream.SendMsg(&b.frame)
+}
+
+// free gives back what was not sent.
+func (b *batches) free() {
+	if b.frame.buf != nil {
+		frames.Put(b.frame.buf)
+		b.frame.buf = nil
+	}
+	b.count = 0
+}

@@ -1,0 +1,183 @@
+package storeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+	"google.golang.org/grpc"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/storepb"
+	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// series answers one Series request.
+func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) (err error) {
+	r, err := seriesRequestFrom(in)
+	if err != nil {
+		return err
+	}
+	ctx := stream.Context()
+	if s.places != nil {
+		select {
+		case s.places <- struct{}{}:
+			defer func() { <-s.places }()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	set, err := s.open(ctx, r)
+	if err != nil || set == nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	out := newBatches(stream, in)
+	defer out.free()
+	return s.send(ctx, r, set, out)
+}
+
+// selection is a set with the querier that it came from.
+type selection struct {
+	series.Set
+	series.Querier
+}
+
+// open selects what is asked for; nil if the external labels match nothing.
+func (s *Server) open(ctx context.Context, r SeriesRequest) (Stream, error) {
+	if err := checkRange(r.MinMS, r.MaxMS); err != nil {
+		return nil, err
+	}
+	if whole, ok := s.src.(SeriesSource); ok {
+		return whole.Series(ctx, r), nil
+	}
+	external := s.src.ExternalLabels()
+	matchers, found := series.MatchExternal(external, r.Matchers)
+	if !found {
+		return nil, nil
+	}
+	if len(matchers) == 0 {
+		return nil, fmt.Errorf("%w: there is no matcher beside those of external labels", ErrBadRequest)
+	}
+	q, err := s.src.RawQuerier(ctx, r.MinMS, r.MaxMS)
+	if err != nil {
+		return nil, err
+	}
+	set := series.SelectReplacing(ctx, q, external, r.WithoutReplicaLabels, s.opts.SortBytesMax, matchers...)
+	return selection{set, q}, nil
+}
+
+// ctxEvery is after how many series it is looked whether anybody still listens.
+const ctxEvery = 256
+
+// send writes the series of a set, within the limits, then its warnings.
+func (s *Server) send(ctx context.Context, r SeriesRequest, set Stream, out *batches) error {
+	downsampled, _ := set.(interface{ AggrChunks() []AggrChunk })
+	sharded := shardMatcher(r.Shard)
+	tally := tally{limits: s.opts}
+	var spans []storepb.Chunk
+	for n := 0; set.Next(); n++ {
+		if n%ctxEvery == 0 && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		lset, chunks := set.Labels(), set.Chunks()
+		if sharded != nil && !sharded.matches(lset) {
+			continue
+		}
+		if spans = spans[:0]; downsampled != nil {
+			for _, c := range downsampled.AggrChunks() {
+				spans = append(spans, storepb.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Aggr: c.Aggr, Encoding: uint8(c.Encoding), Data: c.Data})
+			}
+		}
+		if r.SkipChunks {
+			chunks, spans = nil, spans[:0]
+		} else if len(chunks)+len(spans) == 0 {
+			continue
+		}
+		if reason, err := tally.add(lset, chunks, spans); err != nil {
+			s.dropped.WithLabelValues(reason).Inc()
+			return err
+		}
+		if err := out.add(lset, chunks, spans); err != nil {
+			return err
+		}
+		if r.Limit > 0 && tally.series >= r.Limit {
+			break
+		}
+	}
+	if err := set.Err(); err != nil {
+		return err
+	}
+	if err := out.flush(); err != nil {
+		return err
+	}
+	for _, warning := range set.Warnings() {
+		if err := out.warn(warning.Error()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tally counts what one request was given.
+type tally struct {
+	limits                 ServerOptions
+	series, samples, bytes int64
+}
+
+// chunkSamples is what a chunk is counted for.
+const chunkSamples = 120
+
+func (t *tally) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk) (reason string, err error) {
+	t.series++
+	t.samples += chunkSamples * int64(len(chunks)+len(spans))
+	t.bytes += int64(len(lset))
+	for i := range chunks {
+		t.bytes += int64(len(chunks[i].Data))
+	}
+	for i := range spans {
+		t.bytes += int64(len(spans[i].Data))
+	}
+	switch {
+	case t.limits.SeriesMax > 0 && t.series > t.limits.SeriesMax:
+		return "series", fmt.Errorf("%w: more than %d series", ErrLimit, t.limits.SeriesMax)
+	case t.limits.SamplesMax > 0 && t.samples > t.limits.SamplesMax:
+		return "chunks", fmt.Errorf("%w: more than %d samples, each chunk counted for %d", ErrLimit, t.limits.SamplesMax, chunkSamples)
+	case t.limits.BytesMax > 0 && t.bytes > t.limits.BytesMax:
+		return "bytes", fmt.Errorf("%w: more than %d bytes of labels and chunks", ErrLimit, t.limits.BytesMax)
+	}
+	return "", nil
+}
+
+// shard says which series belong to it, by the hash that every StoreAPI computes:
+// xxhash64 of (name 0xFF value 0xFF)* over the chosen labels in order.
+type shard struct {
+	Shard
+	buf []byte
+}
+
+func shardMatcher(s *Shard) *shard {
+	if s == nil {
+		return nil
+	}
+	return &shard{Shard: *s}
+}
+
+func (s *shard) matches(lset []byte) bool {
+	s.buf = s.buf[:0]
+	for len(lset) > 0 {
+		name, value, rest, err := labelenc.Next(lset)
+		if err != nil {
+			return true // it is found out when the series is sent or read
+		}
+		if slices.Contains(s.Labels, string(name)) == s.By {
+			s.buf = append(append(s.buf, name...), 0xFF)
+			s.buf = append(append(s.buf, value...), 0xFF)
+		}
+		lset = rest
+	}
+	return xxhash.Sum64(s.buf)%uint64(s.Total) == uint64(s.Index)
+}

@@ -1,0 +1,226 @@
+package storeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
+	"google.golang.org/grpc"
+
+	"github.com/ferula-io/ferula/internal/codec/storepb"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// SeriesSet is the answer to Series: a series.Set that receives as it goes. It is
+// used by one goroutine.
+//
+// A series that its server split is joined, so one series is decoded ahead. What
+// was decoded aliases the frame that it came in; frames are used again when
+// nothing given away or decoded ahead is in them, and few are needed: one for the
+// current series, one for the next, more only for a series longer than a message.
+type SeriesSet struct {
+	stream grpc.ClientStream
+	cancel context.CancelFunc
+
+	frames []*inFrame // of the current series and the one ahead; the last is being read
+	spare  []*inFrame
+	batch  []byte // rest of the frame's batch
+	one    []byte // the frame's only series, not yet decoded; nil: none
+
+	labels   []byte
+	chunks   []series.Chunk
+	aggr     []AggrChunk
+	ahead    []byte // labels of the series decoded ahead
+	decoded  []storepb.Chunk
+	hasAhead bool
+	given    bool // a series was
+	warnings annotations.Annotations
+	ended    bool // the last message was received
+	err      error
+}
+
+var _ Stream = (*SeriesSet)(nil)
+
+// Next implements series.Set.
+func (s *SeriesSet) Next() bool {
+	if s.err == nil {
+		if err := s.next(); err != nil {
+			s.fail(err)
+		}
+	}
+	return s.err == nil
+}
+
+// next returns io.EOF at the end.
+func (s *SeriesSet) next() error {
+	if !s.hasAhead {
+		if err := s.decode(); err != nil {
+			return err
+		}
+		order, err := storepb.Follows(s.labels, s.ahead)
+		if err != nil {
+			return err
+		}
+		if s.given && order <= 0 {
+			return s.disorder()
+		}
+	}
+	s.labels, s.hasAhead, s.given = s.ahead, false, true
+	s.chunks, s.aggr = s.chunks[:0], s.aggr[:0]
+	s.take()
+	s.release()
+	for {
+		if err := s.decode(); errors.Is(err, io.EOF) {
+			return nil // the next call will find it too
+		} else if err != nil {
+			return err
+		}
+		order, err := storepb.Follows(s.labels, s.ahead)
+		switch {
+		case err != nil:
+			return err
+		case order > 0:
+			s.hasAhead = true
+			return nil
+		case order < 0:
+			return s.disorder()
+		}
+		s.take()
+	}
+}
+
+func (s *SeriesSet) disorder() error {
+	return fmt.Errorf("%w: series are not in order: %s came after %s", ErrCorrupt, textOf(s.ahead), textOf(s.labels))
+}
+
+// take adds the chunks decoded ahead to the current series.
+func (s *SeriesSet) take() {
+	for i := range s.decoded {
+		c := &s.decoded[i]
+		chunk := series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data}
+		if c.Aggr == Raw {
+			s.chunks = append(s.chunks, chunk)
+		} else {
+			s.aggr = append(s.aggr, AggrChunk{c.Aggr, chunk})
+		}
+	}
+}
+
+// release takes all frames but the one being read back.
+func (s *SeriesSet) release() {
+	if last := len(s.frames) - 1; last > 0 {
+		s.spare = append(s.spare, s.frames[:last]...)
+		s.frames[0] = s.frames[last]
+		s.frames = s.frames[:1]
+	}
+	if len(s.spare) > spareFrames {
+		clear(s.spare[spareFrames:])
+		s.spare = s.spare[:spareFrames]
+	}
+}
+
+// spareFrames is how many frames are kept beyond the one that is read.
+const spareFrames = 2
+
+// decode decodes the next series ahead, receiving until there is one; io.EOF at
+// the end.
+func (s *SeriesSet) decode() (err error) {
+	for s.one == nil {
+		var body []byte
+		if len(s.batch) > 0 {
+			if body, s.batch, err = storepb.NextSeries(s.batch); err != nil {
+				return err
+			}
+			s.one = body
+			continue
+		}
+		if err := s.receive(); err != nil {
+			return err
+		}
+	}
+	body := s.one
+	s.one = nil
+	s.ahead, _, s.decoded, err = storepb.DecodeSeries(body, nil, s.decoded[:0])
+	if err != nil {
+		return fmt.Errorf("series %s: chunk %d: %w", textOf(s.ahead), len(s.decoded), err)
+	}
+	return nil
+}
+
+// receive takes the next message into a frame.
+func (s *SeriesSet) receive() error {
+	var frame *inFrame
+	if n := len(s.spare); n > 0 {
+		frame, s.spare = s.spare[n-1], s.spare[:n-1]
+	} else {
+		frame = &inFrame{}
+	}
+	for {
+		if s.ended {
+			return io.EOF
+		}
+		if err := s.stream.RecvMsg(frame); errors.Is(err, io.EOF) {
+			s.ended = true
+			return io.EOF
+		} else if err != nil {
+			return fromStatus(err)
+		}
+		kind, body, err := storepb.DecodeResponse(frame.buf)
+		if err != nil {
+			return err
+		}
+		switch kind {
+		case storepb.Warning:
+			s.warnings.Add(errors.New(string(body)))
+		case storepb.OneSeries:
+			s.one = body
+			s.frames = append(s.frames, frame)
+			return nil
+		case storepb.Batch:
+			s.batch = body
+			s.frames = append(s.frames, frame)
+			return nil
+		}
+	}
+}
+
+// fail ends the set; io.EOF is a good end.
+func (s *SeriesSet) fail(err error) {
+	s.err = err
+	s.cancel()
+	s.frames, s.spare, s.batch, s.one, s.ahead, s.decoded = nil, nil, nil, nil, nil, nil
+	s.labels, s.chunks, s.aggr = nil, nil, nil
+}
+
+// Labels implements series.Set.
+func (s *SeriesSet) Labels() []byte { return s.labels }
+
+// Chunks implements series.Set: the raw ones only.
+func (s *SeriesSet) Chunks() []series.Chunk { return s.chunks }
+
+// AggrChunks are the downsampled chunks of the series, borrowed until Next.
+func (s *SeriesSet) AggrChunks() []AggrChunk { return s.aggr }
+
+// Warnings implements series.Set.
+func (s *SeriesSet) Warnings() annotations.Annotations { return s.warnings }
+
+// Err implements series.Set.
+func (s *SeriesSet) Err() error {
+	if errors.Is(s.err, io.EOF) {
+		return nil
+	}
+	return s.err
+}
+
+// Close ends the call; what was not received is not waited for.
+func (s *SeriesSet) Close() error {
+	if s.err == nil {
+		s.fail(errClosed)
+	}
+	return nil
+}
+
+var errClosed = errors.New("series set is closed")

@@ -1,0 +1,101 @@
+package storeapi
+
+import (
+	"fmt"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/storepb"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// known gives chunks of encodings that StoreAPI has numbers for. Others are
+// encoded anew, which takes their start timestamps away; peers know none.
+func (b *batches) known(chunks []series.Chunk) ([]series.Chunk, error) {
+	b.spare = b.spare[:0]
+	for i, c := range chunks {
+		if c.Encoding != chunkenc.EncNone && c.Encoding <= storepb.EncodingMax {
+			b.spare = append(b.spare, c)
+			continue
+		}
+		var err error
+		if b.spare, err = appendKnown(b.spare, c); err != nil {
+			return nil, fmt.Errorf("chunk %d: %w", i, err)
+		}
+	}
+	return b.spare, nil
+}
+
+// appendKnown appends the samples of c as one chunk or, where a histogram's
+// layout changes, several.
+func appendKnown(dst []series.Chunk, c series.Chunk) ([]series.Chunk, error) {
+	in, err := chunkenc.FromData(c.Encoding, c.Data)
+	if err != nil {
+		return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if len(c.Data) < 3 { // the number of samples and a header
+		return dst, fmt.Errorf("%w: chunk of %d bytes", ErrCorrupt, len(c.Data))
+	}
+	var out chunkenc.Chunk
+	var app chunkenc.Appender
+	var minMS, maxMS int64
+	end := func() {
+		if out != nil {
+			dst = append(dst, series.Chunk{MinMS: minMS, MaxMS: maxMS, Encoding: out.Encoding(), Data: out.Bytes()})
+		}
+	}
+	it := in.Iterator(nil)
+	for kind := it.Next(); kind != chunkenc.ValNone; kind = it.Next() {
+		if out == nil {
+			if out, err = chunkenc.NewEmptyChunk(kind.ChunkEncoding(false, false)); err != nil {
+				return dst, err
+			}
+			if app, err = out.Appender(); err != nil {
+				return dst, err
+			}
+			minMS = it.AtT()
+		}
+		var next chunkenc.Chunk
+		recoded := false
+		t := it.AtT()
+		switch kind {
+		case chunkenc.ValFloat:
+			_, v := it.At()
+			app.Append(0, t, v)
+		case chunkenc.ValHistogram:
+			_, h := it.AtHistogram(nil)
+			next, recoded, app, err = app.AppendHistogram(nil, 0, t, h, false)
+		case chunkenc.ValFloatHistogram:
+			_, h := it.AtFloatHistogram(nil)
+			next, recoded, app, err = app.AppendFloatHistogram(nil, 0, t, h, false)
+		}
+		if err != nil {
+			return dst, err
+		}
+		if next != nil {
+			if !recoded {
+				end()
+				minMS = t
+			}
+			out = next
+		}
+		maxMS = t
+	}
+	if err := it.Err(); err != nil {
+		return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	end()
+	return dst, nil
+}
+
+// textOf is a label set for people.
+func textOf(lset []byte) string {
+	builder := labels.NewScratchBuilder(16)
+	l, err := labelenc.Labels(lset, &builder)
+	if err != nil {
+		return fmt.Sprintf("%q", lset)
+	}
+	return l.String()
+}

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
 // defaultSet is what the functions of this package work on.
@@ -92,11 +94,7 @@ func writeDescribedOnce(w io.Writer, sets []*Set) {
 		if s.write(w, seen) != nil {
 			break
 		}
-		if writers := s.writers.Load(); writers != nil {
-			for _, write := range *writers {
-				write(w)
-			}
-		}
+		s.writeMore(w)
 	}
 	if len(seen) <= familiesMax {
 		clear(seen)
@@ -244,8 +242,8 @@ func (p *page) float(name, typeName string, v float64) {
 }
 
 func (p *page) describe(name, typeName string) {
-	if exposeMetadata.Load() {
-		p.b = appendMetadata(p.b, family(name), typeName, "")
+	if p.described {
+		p.b = appendMetadata(p.b, exposition.Family(name), typeName, "")
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
 // Histogram counts non-negative values in buckets that need no configuration: 18
@@ -39,12 +41,12 @@ const (
 type decade [bucketsPerDecade]uint64
 
 func newHistogram(name string) *Histogram {
-	bucket, _ := withTag(suffixed(name, "_bucket"), `vmrange="`)
+	bucket, _ := exposition.WithTag(exposition.Suffixed(name, "_bucket"), `vmrange="`)
 	return &Histogram{
 		named:        named{name},
 		bucketPrefix: bucket,
-		sumPrefix:    suffixed(name, "_sum"),
-		countPrefix:  suffixed(name, "_count"),
+		sumPrefix:    exposition.Suffixed(name, "_sum"),
+		countPrefix:  exposition.Suffixed(name, "_count"),
 	}
 }
 
@@ -161,6 +163,42 @@ func (h *Histogram) appendTo(dst []byte) []byte {
 	return appendUint(appendNumber(dst, h.sumPrefix, h.sum), h.countPrefix, h.count)
 }
 
+// read makes buckets that include each other of those that do not, for neither
+// OpenMetrics nor protobuf know ranges. Where a range begins that the one before does
+// not reach, its lower bound gets a bucket as well: between them lies nothing.
+func (h *Histogram) read(m *exposition.Metric) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m.Reset(exposition.Histogram)
+	m.Count, m.Sum = h.count, h.sum
+	ranges.once.Do(ranges.fill)
+	upTo, last := h.lower, -1
+	if h.lower > 0 {
+		m.Buckets = append(m.Buckets, exposition.Bucket{Upper: ranges.bounds[0], Count: upTo})
+		last = 0
+	}
+	for i, d := range h.decades {
+		if d == nil {
+			continue
+		}
+		for j, n := range d {
+			if n == 0 {
+				continue
+			}
+			at := i*bucketsPerDecade + j
+			if at != last {
+				m.Buckets = append(m.Buckets, exposition.Bucket{Upper: ranges.bounds[at], Count: upTo})
+			}
+			upTo, last = upTo+n, at+1
+			m.Buckets = append(m.Buckets, exposition.Bucket{Upper: ranges.bounds[last], Count: upTo})
+		}
+	}
+	if h.upper > 0 && last != rangeBuckets {
+		m.Buckets = append(m.Buckets, exposition.Bucket{Upper: ranges.bounds[rangeBuckets], Count: upTo})
+	}
+	return h.count > 0
+}
+
 const (
 	lowerRange = "0...1.000e-09"
 	upperRange = "1.000e+18...+Inf"
@@ -174,9 +212,10 @@ const (
 // trillionth of it is computed as the format is defined, so that the table decides
 // nothing that the formula would decide otherwise.
 type rangeTable struct {
-	once  sync.Once
-	texts [rangeBuckets]string
-	cells [cellOctaves << cellBits]rangeCell
+	once   sync.Once
+	texts  [rangeBuckets]string
+	bounds [rangeBuckets + 1]float64 // as in the texts
+	cells  [cellOctaves << cellBits]rangeCell
 }
 
 type rangeCell struct {
@@ -234,10 +273,12 @@ func bucketByFormula(v float64) int {
 func (t *rangeTable) fill() {
 	bound := math.Pow10(lowestExponent)
 	text := strconv.FormatFloat(bound, 'e', 3, 64)
+	t.bounds[0] = bound
 	for i := range t.texts {
 		bound *= math.Pow(10, 1.0/bucketsPerDecade)
 		next := strconv.FormatFloat(bound, 'e', 3, 64)
 		t.texts[i] = text + "..." + next
+		t.bounds[i+1], _ = strconv.ParseFloat(next, 64)
 		text = next
 	}
 	for i := range t.cells {

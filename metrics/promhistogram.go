@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
 // PrometheusHistogramDefaultBuckets are the bounds of a PrometheusHistogram that
@@ -47,11 +49,11 @@ func newPrometheusHistogram(name string, bounds []float64) *PrometheusHistogram 
 		buckets: make([]uint64, len(bounds)+1),
 		lines:   make([]string, 0, len(bounds)+3),
 	}
-	prefix, end := withTag(suffixed(name, "_bucket"), `le="`)
+	prefix, end := exposition.WithTag(exposition.Suffixed(name, "_bucket"), `le="`)
 	for _, bound := range bounds {
 		h.lines = append(h.lines, prefix+strconv.FormatFloat(bound, 'g', -1, 64)+end)
 	}
-	h.lines = append(h.lines, prefix+"+Inf"+end, suffixed(name, "_sum"), suffixed(name, "_count"))
+	h.lines = append(h.lines, prefix+"+Inf"+end, exposition.Suffixed(name, "_sum"), exposition.Suffixed(name, "_count"))
 	return h
 }
 
@@ -96,6 +98,23 @@ func (h *PrometheusHistogram) appendTo(dst []byte) []byte {
 	}
 	sum := len(h.buckets)
 	return appendUint(appendNumber(dst, h.lines[sum], h.sum), h.lines[sum+1], h.count)
+}
+
+func (h *PrometheusHistogram) read(m *exposition.Metric) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m.Reset(exposition.Histogram)
+	m.Count, m.Sum = h.count, h.sum
+	upToHere := uint64(0)
+	for i, n := range h.buckets {
+		upToHere += n
+		b := exposition.Bucket{Upper: math.Inf(1), Count: upToHere}
+		if i < len(h.bounds) {
+			b.Upper = h.bounds[i]
+		}
+		m.Buckets = append(m.Buckets, b)
+	}
+	return true
 }
 
 // ValidateBuckets tells what is wrong with the upper bounds of a PrometheusHistogram.

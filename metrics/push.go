@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
 // PushOptions says how metrics are pushed. The zero value pushes with GET, as the
@@ -142,7 +144,7 @@ func newPusher(pushURL string, opts *PushOptions) (*pusher, error) {
 	if u.Host == "" {
 		return nil, fmt.Errorf("missing host in pushURL=%q", pushURL)
 	}
-	if err := validateLabels(p.options.ExtraLabels); err != nil {
+	if err := exposition.ValidateLabels(p.options.ExtraLabels); err != nil {
 		return nil, fmt.Errorf("invalid extraLabels=%q: %w", p.options.ExtraLabels, err)
 	}
 	if p.options.Method == "" {

@@ -6,40 +6,62 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
 // Set is a set of metrics, written together in the order of their names. The zero
 // Set is empty and ready.
 //
 // Who registers takes mu only, and adds at the end of metrics. Who scrapes holds
-// view for reading, and walks over sorted; if something was registered or removed
-// since the last scrape, it first puts metrics in order under both locks. So a
-// scrape keeps nobody from registering, callbacks included, and does not allocate:
-// the room was made by who registered.
+// alone or, if another scrape does, others for reading, and walks over sorted; if
+// something was registered or removed since the last scrape, it first puts metrics
+// in order under all locks. So a scrape keeps nobody from registering, callbacks
+// included, and does not allocate: the room was made by who registered.
 type Set struct {
-	view    sync.RWMutex
-	sorted  []metric // what a scrape walks over: metrics, as of the last ordering
+	alone   sync.Mutex   // never waited for
+	page    page         // of whoever holds alone
+	others  sync.RWMutex // of scrapes that overlap
+	sorted  []entry      // what a scrape walks over: metrics, as of the last ordering
 	changed atomic.Bool
+	odd     atomic.Bool                         // some name is not classic
 	writers atomic.Pointer[[]func(w io.Writer)] // copied on write
-	page    atomic.Pointer[page]                // nil while a scrape uses it
 
 	lastSpec atomic.Pointer[summarySpec]
-	help     atomic.Pointer[map[string]string] // of families, escaped; copied on write
+	texts    atomic.Pointer[map[string]description] // of families; copied on write
 
 	mu      sync.Mutex
 	index   index
-	metrics []metric // of which the first ordered are in order
+	metrics []entry // of which the first ordered are in order
 	ordered int
 	gone    map[metric]struct{} // removed, but still in metrics
 }
+
+// entry is a metric, and when it was made.
+type entry struct {
+	metric
+	madeMS int64
+}
+
+// description is what is said of a family.
+type description struct{ help, escaped, unit string }
 
 // metric is what a set knows of its metrics.
 type metric interface {
 	fullName() string
 	typeName() string
-	// appendTo appends the metric's lines to dst, and retains nothing.
+	// appendTo appends the metric's lines of text to dst, and retains nothing.
 	appendTo(dst []byte) []byte
+	// read fills m for the other formats. It is false if there is nothing to show.
+	read(m *exposition.Metric) bool
 }
+
+// named is what all metrics have in common: the whole text they were registered
+// under, name{label="value"}.
+type named struct{ name string }
+
+func (n *named) fullName() string { return n.name }
 
 // NewSet returns an empty set. RegisterSet makes it part of WritePrometheus.
 func NewSet() *Set { return &Set{} }
@@ -47,10 +69,14 @@ func NewSet() *Set { return &Set{} }
 // add is called with mu held.
 func (s *Set) add(m metric) {
 	s.index.add(m)
+	now := time.Now().UnixMilli()
 	if sm, ok := m.(*Summary); ok {
-		s.metrics = append(s.metrics, (*quantileLines)(sm))
+		s.metrics = append(s.metrics, entry{(*quantileLines)(sm), now})
 	}
-	s.metrics = append(s.metrics, m)
+	s.metrics = append(s.metrics, entry{m, now})
+	if !s.odd.Load() && !exposition.IsClassicName(m.fullName()) {
+		s.odd.Store(true)
+	}
 	s.changed.Store(true)
 }
 
@@ -73,6 +99,10 @@ func (s *Set) WritePrometheus(w io.Writer) {
 	if s.write(w, nil) != nil {
 		return
 	}
+	s.writeMore(w)
+}
+
+func (s *Set) writeMore(w io.Writer) {
 	if writers := s.writers.Load(); writers != nil {
 		for _, write := range *writers {
 			write(w)
@@ -83,22 +113,14 @@ func (s *Set) WritePrometheus(w io.Writer) {
 // write leaves out the metadata of families that are in seen, and adds those it
 // wrote; seen may be nil.
 func (s *Set) write(w io.Writer, seen map[string]struct{}) error {
-	var late []metric
-	if s.changed.Load() {
-		late = s.order()
-	}
-	s.view.RLock()
-	metrics, p := s.sorted, s.takePage()
-	if late != nil {
-		metrics = late
-	}
-	defer s.leave(p)
-	withMetadata, described := exposeMetadata.Load(), ""
-	for _, m := range metrics {
+	v := s.enter()
+	defer s.leave(&v)
+	p, withMetadata, described := v.page, exposeMetadata.Load(), ""
+	for i := range v.entries {
 		if withMetadata {
-			p.b, described = s.appendDescribed(p.b, m, described, seen)
+			p.b, described = s.appendDescribed(p.b, v.entries[i].metric, described, seen)
 		} else {
-			p.b = m.appendTo(p.b)
+			p.b = v.entries[i].appendTo(p.b)
 		}
 		if len(p.b) >= pageFlush {
 			if err := p.flush(w); err != nil {
@@ -109,16 +131,55 @@ func (s *Set) write(w io.Writer, seen map[string]struct{}) error {
 	return p.flush(w)
 }
 
+// view is what a scrape holds of a set.
+type view struct {
+	entries []entry
+	page    *page
+	at      int // how far a walk over several sets has come
+}
+
+// enter begins a scrape. What alone costs is two atomic operations; the page that
+// comes with it survives collections of garbage.
+func (s *Set) enter() (v view) {
+	var late []entry
+	if s.changed.Load() {
+		late = s.order()
+	}
+	if s.alone.TryLock() {
+		v.page = &s.page
+	} else {
+		s.others.RLock()
+		v.page = takePage()
+	}
+	if v.entries = s.sorted; late != nil {
+		v.entries = late
+	}
+	return v
+}
+
+// leave ends a scrape.
+func (s *Set) leave(v *view) {
+	if v.page != &s.page {
+		givePage(v.page)
+		s.others.RUnlock()
+		return
+	}
+	if s.page.b = s.page.b[:0]; cap(s.page.b) > pageMax {
+		s.page.b = nil
+	}
+	s.alone.Unlock()
+}
+
 // appendDescribed puts the metadata of a family before its first metric that has
 // something to say.
 func (s *Set) appendDescribed(dst []byte, m metric, described string, seen map[string]struct{}) ([]byte, string) {
-	f := family(m.fullName())
+	f := exposition.Family(m.fullName())
 	if f == described {
 		return m.appendTo(dst), f
 	}
 	before := len(dst)
 	if _, there := seen[f]; !there {
-		dst = appendMetadata(dst, f, m.typeName(), s.helpOf(f))
+		dst = appendMetadata(dst, f, m.typeName(), s.describes(f).escaped)
 	}
 	after := len(dst)
 	if dst = m.appendTo(dst); len(dst) == after {
@@ -130,25 +191,30 @@ func (s *Set) appendDescribed(dst []byte, m metric, described string, seen map[s
 	return dst, f
 }
 
-// helpOf is empty for families that no vector described.
-func (s *Set) helpOf(family string) string {
-	if texts := s.help.Load(); texts != nil {
+// describes is empty for families that nobody described.
+func (s *Set) describes(family string) description {
+	if texts := s.texts.Load(); texts != nil {
 		return (*texts)[family]
 	}
-	return ""
+	return description{}
 }
 
 // order brings sorted up to date. If another scrape is walking over it, which is
 // rare, it returns an ordered copy instead.
-func (s *Set) order() (late []metric) {
-	alone := s.view.TryLock()
+func (s *Set) order() (late []entry) {
+	alone := s.alone.TryLock()
+	if alone {
+		defer s.alone.Unlock()
+		if alone = s.others.TryLock(); alone {
+			defer s.others.Unlock()
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !alone {
 		late, _ = inOrder(slices.Clone(s.metrics), s.ordered, s.gone)
 		return late
 	}
-	defer s.view.Unlock()
 	s.metrics, s.ordered = inOrder(s.metrics, s.ordered, s.gone)
 	clear(s.gone)
 	s.sorted = s.metrics
@@ -159,11 +225,11 @@ func (s *Set) order() (late []metric) {
 // inOrder sorts metrics, of which the first n are sorted, in place, and takes out
 // those that are gone. A few new ones are put in their places, many are sorted with
 // the others.
-func inOrder(metrics []metric, n int, gone map[metric]struct{}) ([]metric, int) {
+func inOrder(metrics []entry, n int, gone map[metric]struct{}) ([]entry, int) {
 	if len(gone) > 0 {
 		kept := metrics[:0]
 		for i, m := range metrics {
-			if _, there := gone[m]; !there {
+			if _, there := gone[m.metric]; !there {
 				kept = append(kept, m)
 			} else if i < n {
 				n--
@@ -174,23 +240,25 @@ func inOrder(metrics []metric, n int, gone map[metric]struct{}) ([]metric, int) 
 	}
 	const few = 16
 	if len(metrics)-n > few {
-		slices.SortFunc(metrics, compare)
+		slices.SortFunc(metrics, compareEntries)
 		return metrics, len(metrics)
 	}
 	for ; n < len(metrics); n++ {
 		m := metrics[n]
-		at, _ := slices.BinarySearchFunc(metrics[:n], m, compare)
+		at, _ := slices.BinarySearchFunc(metrics[:n], m, compareEntries)
 		copy(metrics[at+1:], metrics[at:n])
 		metrics[at] = m
 	}
 	return metrics, n
 }
 
+func compareEntries(a, b entry) int { return compare(a.metric, b.metric) }
+
 // compare is the order of a page: families, in each of them the lines of quantiles
 // first, then names.
 func compare(a, b metric) int {
 	aName, bName := a.fullName(), b.fullName()
-	if c := strings.Compare(family(aName), family(bName)); c != 0 {
+	if c := strings.Compare(exposition.Family(aName), exposition.Family(bName)); c != 0 {
 		return c
 	}
 	_, aFirst := a.(*quantileLines)
@@ -208,8 +276,8 @@ func compare(a, b metric) int {
 
 // compareWithTag compares names as they are once a label quantile is added.
 func compareWithTag(a, b string) int {
-	aBase, aSeparator := openLabels(a)
-	bBase, bSeparator := openLabels(b)
+	aBase, aSeparator := exposition.OpenLabels(a)
+	bBase, bSeparator := exposition.OpenLabels(b)
 	n := min(len(aBase), len(bBase))
 	if c := strings.Compare(aBase[:n], bBase[:n]); c != 0 {
 		return c
@@ -220,7 +288,10 @@ func compareWithTag(a, b string) int {
 
 // page is a buffer that is written whenever it has pageFlush bytes, so that its size
 // does not depend on that of a set.
-type page struct{ b []byte }
+type page struct {
+	b         []byte
+	described bool // with HELP and TYPE lines
+}
 
 const (
 	pageFlush = 32 << 10
@@ -241,10 +312,12 @@ func (p *page) flush(w io.Writer) error {
 var pages sync.Pool
 
 func takePage() *page {
-	if p, ok := pages.Get().(*page); ok {
-		return p
+	p, ok := pages.Get().(*page)
+	if !ok {
+		p = &page{}
 	}
-	return &page{}
+	p.described = exposeMetadata.Load()
+	return p
 }
 
 func givePage(p *page) {
@@ -252,22 +325,4 @@ func givePage(p *page) {
 		p.b = p.b[:0]
 		pages.Put(p)
 	}
-}
-
-// takePage prefers the set's own page, which survives collections of garbage.
-func (s *Set) takePage() *page {
-	if p := s.page.Swap(nil); p != nil {
-		return p
-	}
-	return takePage()
-}
-
-// leave ends a scrape. The page stays with the set, or goes to the pool if another
-// scrape's page is there already.
-func (s *Set) leave(p *page) {
-	p.b = p.b[:0]
-	if cap(p.b) <= pageMax && !s.page.CompareAndSwap(nil, p) {
-		pages.Put(p)
-	}
-	s.view.RUnlock()
 }

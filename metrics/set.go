@@ -7,6 +7,8 @@ import (
 	"math/bits"
 	"slices"
 	"time"
+
+	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
 // NewCounter registers a new counter. Like all New methods it panics if the name is
@@ -194,9 +196,19 @@ func (s *Set) RegisterMetricsWriter(writeMetrics func(w io.Writer)) {
 	s.writers.Store(&writers)
 }
 
+// ValidateMetric tells what is wrong with the name of a metric, which is one of
+//
+//   - foo
+//   - foo{bar="baz"}
+//   - foo{bar="baz",aaa="b"}
+//
+// The functions that register take names of any characters as well, in quotes:
+// {"http.requests",bar="baz"}.
+func ValidateMetric(s string) error { return exposition.Validate(s) }
+
 // checked returns the name, or panics if it is not valid.
 func checked(name string) string {
-	if err := ValidateMetric(name); err != nil {
+	if err := exposition.ValidateQuoted(name); err != nil {
 		panic(fmt.Errorf("BUG: invalid metric name %q: %w", name, err))
 	}
 	return name

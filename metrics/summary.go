@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
 // Summary tells quantiles of the values of the last minutes, and the sum and count
@@ -141,13 +143,24 @@ func (sm *Summary) appendTo(dst []byte) []byte {
 	if count == 0 {
 		return dst
 	}
-	dst = appendNumber(appendSuffixed(dst, sm.name, "_sum"), "", sum)
-	return appendUint(appendSuffixed(dst, sm.name, "_count"), "", count)
+	dst = appendNumber(exposition.AppendSuffixed(dst, sm.name, "_sum"), "", sum)
+	return appendUint(exposition.AppendSuffixed(dst, sm.name, "_count"), "", count)
 }
 
-func appendSuffixed(dst []byte, name, suffix string) []byte {
-	f := family(name)
-	return append(append(append(dst, f...), suffix...), name[len(f):]...)
+func (sm *Summary) read(m *exposition.Metric) bool {
+	sm.mu.Lock()
+	defer sm.mu.Unlock()
+	m.Reset(exposition.Summary)
+	m.Count, m.Sum = sm.count, sm.sum
+	if r := sm.recent; r != nil {
+		r.shown.quantiles(r.values, sm.spec.sorted)
+		for i, q := range sm.spec.sorted {
+			if !math.IsNaN(r.values[i]) {
+				m.Quantiles = append(m.Quantiles, exposition.Quantile{Phi: q.phi, Value: r.values[i]})
+			}
+		}
+	}
+	return m.Count > 0
 }
 
 // quantileLines are the lines of a summary that the order of a family puts before
@@ -155,6 +168,8 @@ func appendSuffixed(dst []byte, name, suffix string) []byte {
 type quantileLines Summary
 
 func (q *quantileLines) typeName() string { return "summary" }
+
+func (q *quantileLines) read(*exposition.Metric) bool { return false }
 
 func (q *quantileLines) appendTo(dst []byte) []byte {
 	sm := (*Summary)(q)
@@ -173,7 +188,7 @@ func (q *quantileLines) appendTo(dst []byte) []byte {
 }
 
 func (sm *Summary) appendQuantiles(dst []byte, values []float64) []byte {
-	base, separator := openLabels(sm.name)
+	base, separator := exposition.OpenLabels(sm.name)
 	for i, q := range sm.spec.sorted {
 		if !math.IsNaN(values[i]) {
 			dst = append(append(append(append(dst, base...), separator...), `quantile="`...), q.text...)

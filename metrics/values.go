@@ -5,6 +5,8 @@ import (
 	"math"
 	"strconv"
 	"sync/atomic"
+
+	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
 // Counter counts up in whole steps. With Dec and Set it may serve as a gauge. The
@@ -36,6 +38,12 @@ func (c *Counter) typeName() string { return "counter" }
 
 func (c *Counter) appendTo(dst []byte) []byte { return appendUint(dst, c.name, c.Get()) }
 
+func (c *Counter) read(m *exposition.Metric) bool {
+	m.Reset(exposition.Counter)
+	m.Value = float64(c.Get())
+	return true
+}
+
 // FloatCounter counts up in steps of any size. With Sub and Set it may serve as a
 // gauge. The zero FloatCounter counts, but belongs to no set.
 type FloatCounter struct {
@@ -58,6 +66,12 @@ func (fc *FloatCounter) Set(n float64) { fc.v.store(n) }
 func (fc *FloatCounter) typeName() string { return "counter" }
 
 func (fc *FloatCounter) appendTo(dst []byte) []byte { return appendFloat(dst, fc.name, fc.Get()) }
+
+func (fc *FloatCounter) read(m *exposition.Metric) bool {
+	m.Reset(exposition.Counter)
+	m.Value = fc.Get()
+	return true
+}
 
 // Gauge is a value that goes up and down, or one that a callback tells at every
 // scrape. The zero Gauge keeps a value, but belongs to no set.
@@ -119,6 +133,13 @@ func (g *Gauge) appendCalled(dst []byte) (line []byte) {
 		}
 	}()
 	return appendNumber(dst, g.name, g.call())
+}
+
+func (g *Gauge) read(m *exposition.Metric) (ok bool) {
+	defer func() { ok = recover() == nil }()
+	m.Reset(exposition.Gauge)
+	m.Value = g.Get()
+	return true
 }
 
 // atomicFloat is a float64 without a lock: an addition is tried until nobody came

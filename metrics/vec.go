@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
 // Vec is a family of metrics of one type that differ in the values of their labels.
@@ -98,29 +100,30 @@ func (s *Set) NewSummaryVec(name, help string, labels ...string) *SummaryVec {
 
 func newVec[M metric](s *Set, name, help string, labels []string, create func(name string) M) *Vec[M] {
 	for i, label := range labels {
-		if validateIdentifier(label) != nil || strings.ContainsAny(label, ":.") || slices.Contains(labels[:i], label) {
+		if exposition.ValidateIdentifier(label) != nil || strings.ContainsAny(label, ":.") || slices.Contains(labels[:i], label) {
 			panic(fmt.Errorf("BUG: metric %q: invalid label %q", name, label))
 		}
 	}
-	if len(labels) == 0 || validateIdentifier(name) != nil {
+	if len(labels) == 0 || exposition.ValidateIdentifier(name) != nil {
 		panic(fmt.Errorf("BUG: invalid metric name %q or no labels", name))
 	}
-	s.describe(name, help)
+	s.Describe(name, help, "")
 	v := &Vec[M]{set: s, name: name, labels: slices.Clone(labels), create: create, seed: maphash.MakeSeed(), seriesMax: SeriesMax}
 	v.table.Store(&vecTable[M]{make([]atomic.Pointer[member[M]], 8)})
 	return v
 }
 
-// describe keeps the help of a family for its HELP line.
-func (s *Set) describe(family, help string) {
+// Describe says what the metrics of a family are, and in which unit, for HELP and
+// UNIT lines. OpenMetrics shows a unit only if the family's name ends with it.
+func (s *Set) Describe(family, help, unit string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	texts := map[string]string{}
-	if old := s.help.Load(); old != nil {
+	texts := map[string]description{}
+	if old := s.texts.Load(); old != nil {
 		maps.Copy(texts, *old)
 	}
-	texts[family] = strings.NewReplacer(`\`, `\\`, "\n", `\n`).Replace(help)
-	s.help.Store(&texts)
+	texts[family] = description{help, string(exposition.AppendQuoted(nil, help, false)), unit}
+	s.texts.Store(&texts)
 }
 
 // Limit changes how many members there may be, and returns the vector.

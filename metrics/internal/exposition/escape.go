@@ -1,0 +1,144 @@
+package exposition
+
+import (
+	"bytes"
+	"strconv"
+	"unicode/utf8"
+)
+
+// IsClassic tells whether a name needs neither quotes nor escaping. Colons are left
+// to whoever uses them in labels, as they are by Prometheus' own libraries.
+func IsClassic[T string | []byte](name T) bool {
+	for i := range len(name) {
+		c := name[i]
+		if !('a' <= c|0x20 && c|0x20 <= 'z' || c == '_' || c == ':' || i > 0 && '0' <= c && c <= '9') {
+			return false
+		}
+	}
+	return len(name) > 0
+}
+
+// AppendEscaped appends a name as the scheme wants it. Classic names stay as they
+// are in every scheme.
+func AppendEscaped(dst, name []byte, scheme Scheme) []byte {
+	if scheme == AllowUTF8 || IsClassic(name) {
+		return append(dst, name...)
+	}
+	if scheme == Values {
+		dst = append(dst, "U__"...)
+	}
+	for i := 0; i < len(name); {
+		r, n := utf8.DecodeRune(name[i:])
+		classic := n == 1 && (IsClassic(name[i:i+1]) || i > 0 && '0' <= r && r <= '9')
+		switch {
+		case r == '_' && scheme != Underscores:
+			dst = append(dst, "__"...)
+		case r == '.' && scheme == Dots:
+			dst = append(dst, "_dot_"...)
+		case classic:
+			dst = append(dst, name[i])
+		case scheme == Dots:
+			dst = append(dst, "__"...)
+		case scheme == Values && r == utf8.RuneError && n == 1:
+			dst = append(dst, "_FFFD_"...)
+		case scheme == Values:
+			dst = append(strconv.AppendInt(append(dst, '_'), int64(r), 16), '_')
+		default:
+			dst = append(dst, '_')
+		}
+		i += n
+	}
+	return dst
+}
+
+// NextLabel cuts one label off what stands between the braces of a name. The name is
+// without its quotes; the value is still escaped. All alias text.
+func NextLabel(text []byte) (name, value, rest []byte, ok bool) {
+	text = bytes.TrimLeft(text, ", ")
+	if len(text) == 0 {
+		return nil, nil, nil, false
+	}
+	if text[0] == '"' {
+		n, err := quotedLen(text)
+		if err != nil {
+			return nil, nil, nil, false
+		}
+		name, text = text[1:n-1], text[n:]
+	} else {
+		at := bytes.IndexByte(text, '=')
+		if at < 0 {
+			return nil, nil, nil, false
+		}
+		name, text = bytes.TrimSpace(text[:at]), text[at:]
+	}
+	text = bytes.TrimLeft(text, "= ")
+	n, err := quotedLen(text)
+	if err != nil {
+		return nil, nil, nil, false
+	}
+	return name, text[1 : n-1], text[n:], true
+}
+
+// AppendUnescaped takes the backslashes away that stand for something else. What is
+// not UTF-8 is replaced.
+func AppendUnescaped(dst, text []byte) []byte {
+	from := len(dst)
+	for {
+		at := bytes.IndexByte(text, '\\')
+		if at < 0 || at == len(text)-1 {
+			dst = append(dst, text...)
+			break
+		}
+		dst = append(dst, text[:at]...)
+		switch c := text[at+1]; c {
+		case 'n':
+			dst = append(dst, '\n')
+		case '\\', '"':
+			dst = append(dst, c)
+		default:
+			dst = append(dst, '\\', c)
+		}
+		text = text[at+2:]
+	}
+	if utf8.Valid(dst[from:]) {
+		return dst
+	}
+	return append(dst[:from], bytes.ToValidUTF8(dst[from:], []byte("\uFFFD"))...)
+}
+
+// AppendQuoted appends text with a backslash before what needs one; quotes are left
+// out of it only in the HELP lines of version 0.0.4.
+func AppendQuoted[T string | []byte](dst []byte, text T, quotes bool) []byte {
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c == '\n':
+			dst = append(dst, `\n`...)
+		case c == '\\' || quotes && c == '"':
+			dst = append(dst, '\\', c)
+		default:
+			dst = append(dst, c)
+		}
+	}
+	return dst
+}
+
+// IsClassicName tells whether a whole valid name, labels included, needs no quotes
+// and no escaping in any scheme.
+func IsClassicName(name string) bool {
+	before := byte('{')
+	for i := 0; i < len(name); i++ {
+		c := name[i]
+		switch {
+		case c == '"':
+			n, err := quotedLen(name[i:])
+			if err != nil || before != '=' {
+				return false // a name in quotes
+			}
+			i += n - 1
+		case c == '.' || c >= 0x80:
+			return false
+		}
+		before = c
+	}
+	return true
+}

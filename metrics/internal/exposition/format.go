@@ -1,0 +1,165 @@
+// Package exposition knows the formats in which metrics are shown, and nothing of how
+// they are counted.
+//
+// In comes a [Metric], one metric as it was at one moment, or a page of text. An
+// [Encoder] appends it to its page as OpenMetrics or as protobuf:
+//
+//	OpenMetrics: # TYPE, samples, exemplars          text, ended by # EOF
+//	protobuf:    uvarint(len) MetricFamily ...       field numbers of io.prometheus.client
+//
+// [Negotiate] reads an Accept header. [Rewriter] gives names in text the form that was
+// agreed on. Everything appends to buffers that are used again; what is not here: locks,
+// HTTP, registration.
+package exposition
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Format is one of the forms of a page.
+type Format uint8
+
+// The formats; Text is what every scraper takes.
+const (
+	Text Format = iota
+	Text100
+	OpenMetrics001
+	OpenMetrics
+	Protobuf
+	formats
+)
+
+// Scheme is how names outside the classic alphabet are written.
+type Scheme uint8
+
+// The schemes; Underscores is for those who ask for none.
+const (
+	Underscores Scheme = iota
+	Dots
+	Values
+	AllowUTF8
+	schemes
+)
+
+var schemeNames = [schemes]string{"underscores", "dots", "values", "allow-utf-8"}
+
+var contentTypes = [formats]string{
+	"text/plain; version=0.0.4; charset=utf-8",
+	"text/plain; version=1.0.0; charset=utf-8",
+	"application/openmetrics-text; version=0.0.1; charset=utf-8",
+	"application/openmetrics-text; version=1.0.0; charset=utf-8",
+	"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited",
+}
+
+// Form is what a request and an answer agree on. It is comparable.
+type Form struct {
+	Format Format
+	Scheme Scheme
+	Agreed bool // the request named the scheme
+}
+
+// ContentType is the header of an answer.
+func (f Form) ContentType() string {
+	if !f.Agreed {
+		return contentTypes[f.Format]
+	}
+	return contentTypes[f.Format] + "; escaping=" + schemeNames[f.Scheme]
+}
+
+// Strict tells whether every family needs a type and may be there only once.
+func (f Form) Strict() bool { return f.Format >= OpenMetrics001 }
+
+// EndOfPage is the last line of a page, if the format has one.
+func (f Form) EndOfPage() string {
+	if f.Format == OpenMetrics || f.Format == OpenMetrics001 {
+		return "# EOF\n"
+	}
+	return ""
+}
+
+// Forms calls f with every form there is.
+func Forms(f func(Form)) {
+	for format := range formats {
+		f(Form{Format: format})
+		for scheme := range schemes {
+			f(Form{format, scheme, true})
+		}
+	}
+}
+
+// Negotiate chooses what an Accept header likes best; of equals the first. Where it
+// likes nothing that there is, the answer is text, as scrapers expect. It does not
+// allocate.
+func Negotiate(headers []string) Form {
+	best, quality := Form{}, 0.0
+	for _, header := range headers {
+		for header != "" {
+			var one string
+			one, header, _ = strings.Cut(header, ",")
+			if form, q, ok := offer(one); ok && q > quality {
+				best, quality = form, q
+			}
+		}
+	}
+	return best
+}
+
+// offer reads one media range.
+func offer(text string) (form Form, quality float64, ok bool) {
+	media, rest, _ := strings.Cut(text, ";")
+	quality = 1
+	var version, encoding, proto string
+	for rest != "" {
+		var one string
+		one, rest, _ = strings.Cut(rest, ";")
+		name, value, _ := strings.Cut(one, "=")
+		value = strings.Trim(strings.TrimSpace(value), `"`)
+		switch strings.TrimSpace(name) {
+		case "q":
+			q, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				q = 0
+			}
+			quality = q
+		case "version":
+			version = value
+		case "encoding":
+			encoding = value
+		case "proto":
+			proto = value
+		case "escaping":
+			for scheme, name := range schemeNames {
+				if name == value {
+					form.Scheme, form.Agreed = Scheme(scheme), true
+				}
+			}
+		}
+	}
+	form.Format, ok = known(strings.TrimSpace(media), version, encoding, proto)
+	return form, quality, ok
+}
+
+func known(media, version, encoding, proto string) (Format, bool) {
+	switch strings.ToLower(media) {
+	case "text/plain":
+		switch version {
+		case "", "0.0.4":
+			return Text, true
+		case "1.0.0":
+			return Text100, true
+		}
+	case "application/openmetrics-text":
+		switch version {
+		case "1.0.0":
+			return OpenMetrics, true
+		case "", "0.0.1":
+			return OpenMetrics001, true
+		}
+	case "application/vnd.google.protobuf":
+		return Protobuf, encoding == "delimited" && proto == "io.prometheus.client.MetricFamily"
+	case "*/*", "text/*":
+		return Text, true
+	}
+	return 0, false
+}

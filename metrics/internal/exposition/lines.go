@@ -1,0 +1,227 @@
+package exposition
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// Lines reads pages of text, such as a program writes by itself, for formats that
+// want to know more than they say.
+type Lines struct {
+	lines []line
+	help  []byte
+	m     Metric
+	base  []byte // labels of the metric whose lines are being gathered
+}
+
+// line is one sample.
+type line struct {
+	family, suffix, labels, value []byte
+	help                          []byte
+	kind                          Type
+}
+
+// Encode appends all families of a page, each once and with all its lines, in the
+// order of their names. A line that is none is left out.
+func (l *Lines) Encode(e *Encoder, page []byte) {
+	l.read(page)
+	slices.SortStableFunc(l.lines, func(a, b line) int { return bytes.Compare(a.family, b.family) })
+	for from := 0; from < len(l.lines); {
+		first := &l.lines[from]
+		to := from
+		for to < len(l.lines) && bytes.Equal(l.lines[to].family, first.family) {
+			to++
+		}
+		base, total := trimTotal(first.family)
+		taken := total && slices.ContainsFunc(l.lines[:from], func(other line) bool { return bytes.Equal(other.family, base) })
+		l.help = AppendUnescaped(l.help[:0], first.help)
+		e.Begin(first.family, l.help, nil, first.kind, taken)
+		l.encodeFamily(e, l.lines[from:to], first.kind)
+		e.End()
+		from = to
+	}
+	clear(l.lines) // the page is borrowed
+}
+
+// read finds the samples and what they belong to.
+func (l *Lines) read(page []byte) {
+	l.lines = l.lines[:0]
+	var described, help, typed []byte
+	kind := Unknown
+	for len(page) > 0 {
+		text := page
+		if i := bytes.IndexByte(page, '\n'); i >= 0 {
+			text, page = page[:i], page[i+1:]
+		} else {
+			page = nil
+		}
+		text = bytes.TrimSpace(text)
+		if rest, ok := bytes.CutPrefix(text, []byte("# HELP ")); ok {
+			described, help, _ = bytes.Cut(rest, []byte(" "))
+			continue
+		}
+		if rest, ok := bytes.CutPrefix(text, []byte("# TYPE ")); ok {
+			var name []byte
+			typed, name, _ = bytes.Cut(rest, []byte(" "))
+			kind = typeOf(name)
+			continue
+		}
+		x, ok := parseLine(text)
+		if !ok {
+			continue
+		}
+		x.kind = Unknown
+		if suffix, ok := bytes.CutPrefix(x.family, typed); ok && len(typed) > 0 && belongs(suffix, kind) {
+			x.family, x.suffix, x.kind = typed, suffix, kind
+		}
+		if bytes.Equal(x.family, described) {
+			x.help = help
+		}
+		l.lines = append(l.lines, x)
+	}
+}
+
+func typeOf(text []byte) Type {
+	for t, name := range openMetricsTypes {
+		if string(text) == name {
+			return Type(t)
+		}
+	}
+	return Unknown
+}
+
+func belongs(suffix []byte, t Type) bool {
+	switch string(suffix) {
+	case "":
+		return t != Histogram
+	case "_bucket":
+		return t == Histogram
+	case "_sum", "_count":
+		return t == Histogram || t == Summary
+	}
+	return false
+}
+
+// parseLine cuts name{labels} value into its parts.
+func parseLine(text []byte) (x line, ok bool) {
+	if len(text) == 0 || text[0] == '#' {
+		return x, false
+	}
+	end := bytes.IndexAny(text, "{ \t")
+	if end < 0 {
+		return x, false
+	}
+	x.family = text[:end]
+	if text[end] == '{' {
+		n := labelsLen(text[end:])
+		if n < 0 {
+			return x, false
+		}
+		x.labels = text[end+1 : end+n-1]
+		end += n
+		if len(x.family) == 0 { // {"name",labels}
+			n, err := quotedLen(x.labels)
+			if err != nil {
+				return x, false
+			}
+			x.family, x.labels = x.labels[1:n-1], x.labels[n:]
+		}
+	}
+	x.value = bytes.TrimSpace(text[end:])
+	return x, len(x.value) > 0 && len(x.family) > 0
+}
+
+// labelsLen is the length of labels with their braces, -1 if they do not end.
+func labelsLen(text []byte) int {
+	for i := 1; i < len(text); i++ {
+		switch text[i] {
+		case '}':
+			return i + 1
+		case '"':
+			n, err := quotedLen(text[i:])
+			if err != nil {
+				return -1
+			}
+			i += n - 1
+		}
+	}
+	return -1
+}
+
+// encodeFamily gathers the lines of each metric.
+func (l *Lines) encodeFamily(e *Encoder, lines []line, kind Type) {
+	open := false
+	for i := range lines {
+		x := &lines[i]
+		if x.kind != kind {
+			continue // a family has one type
+		}
+		value, stamp, _ := bytes.Cut(x.value, []byte(" "))
+		v, err := strconv.ParseFloat(string(value), 64)
+		if err != nil {
+			continue
+		}
+		if kind != Histogram && kind != Summary {
+			l.m.Reset(kind)
+			l.m.Labels = append(l.m.Labels, x.labels...)
+			l.m.Value = v
+			l.m.TimestampMS, _ = strconv.ParseInt(string(stamp), 10, 64)
+			e.Add(&l.m)
+			continue
+		}
+		bound, labels := l.cutBound(x.labels, kind)
+		if !open || !bytes.Equal(labels, l.m.Labels) {
+			if open {
+				e.Add(&l.m)
+			}
+			open = true
+			l.m.Reset(kind)
+			l.m.Labels = append(l.m.Labels, labels...)
+		}
+		l.m.take(x, bound, v)
+	}
+	if open {
+		e.Add(&l.m)
+	}
+}
+
+func (m *Metric) take(x *line, bound, v float64) {
+	switch string(x.suffix) {
+	case "_sum":
+		m.Sum = v
+	case "_count":
+		m.Count = uint64(v)
+	case "_bucket":
+		if m.Buckets = append(m.Buckets, Bucket{Upper: bound, Count: uint64(v)}); math.IsInf(bound, 1) {
+			m.Count = uint64(v)
+		}
+	default:
+		m.Quantiles = append(m.Quantiles, Quantile{bound, v})
+	}
+}
+
+// cutBound takes the label le or quantile out of labels.
+func (l *Lines) cutBound(labels []byte, kind Type) (bound float64, others []byte) {
+	tag := "le"
+	if kind == Summary {
+		tag = "quantile"
+	}
+	l.base = l.base[:0]
+	bound = math.Inf(1)
+	for text := labels; ; {
+		name, value, rest, ok := NextLabel(text)
+		if !ok {
+			return bound, l.base
+		}
+		if string(name) == tag {
+			if v, err := strconv.ParseFloat(string(value), 64); err == nil {
+				bound = v
+			}
+		} else {
+			l.base = append(append(append(append(l.base, name...), `="`...), value...), `",`...)
+		}
+		text = rest
+	}
+}

@@ -46,6 +46,7 @@ type Serve struct {
 	opts     ServeOptions
 	reg      *prometheus.Registry
 	store    *tsdb.Store
+	remotes  *remotes // the store and the servers read beside it
 	engine   *promql.Engine
 	scraper  *scrape.Scraper
 	config   *liveConfig
@@ -89,6 +90,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if err = s.newShipping(); err != nil {
 		return nil, err
 	}
+	s.remotes = newRemotes(s.store)
 	opts.Query.TrackerDir = opts.Store.Dir
 	if s.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), s.reg); err != nil {
 		return nil, fmt.Errorf("query options: %w", err)
@@ -144,6 +146,7 @@ func (s *Serve) Run(ctx context.Context) error {
 	s.opts.Logger.Info("Stopping", "reason", context.Cause(ctx))
 	work.Wait()
 	err := s.opts.Web.drain(server)
+	s.remotes.close()
 	serving.Wait()
 	if e := context.Cause(ctx); !errors.Is(e, context.Canceled) {
 		err = errors.Join(err, e)

@@ -158,6 +158,9 @@ func (l *liveConfig) apply(cfg *config.Config) error {
 	if err := s.store.ApplyConfig(cfg); err != nil {
 		return fmt.Errorf("storage configuration: %w", err)
 	}
+	if err := s.remotes.apply(cfg); err != nil {
+		return err
+	}
 	if err := l.applyQueryLog(cfg.GlobalConfig.QueryLogFile); err != nil {
 		return err
 	}

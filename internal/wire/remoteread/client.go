@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -82,7 +83,10 @@ func (o ClientOptions) withDefaults() ClientOptions {
 // the order of their labels, and give what the server has between mint and maxt.
 // Errors are ErrUnavailable, ErrRefused, ErrLimit, those of a corrupt answer, and
 // those of the connection; a set that ended with one is not complete.
-type Client struct{ opts ClientOptions }
+type Client struct {
+	opts ClientOptions
+	name string // the URL as errors may show it
+}
 
 var (
 	_ series.Source          = (*Client)(nil)
@@ -91,7 +95,13 @@ var (
 )
 
 // NewClient makes a client; nothing is asked yet.
-func NewClient(opts ClientOptions) *Client { return &Client{opts.withDefaults()} }
+func NewClient(opts ClientOptions) *Client {
+	c := &Client{opts: opts.withDefaults(), name: opts.URL}
+	if u, err := url.Parse(opts.URL); err == nil {
+		c.name = u.Redacted()
+	}
+	return c
+}
 
 // RawQuerier implements series.Source; mint and maxt are inclusive, in ms.
 func (c *Client) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
@@ -177,7 +187,7 @@ func (c *Client) ask(ctx context.Context, q codec.Query) (source, error) {
 		}
 		errs = append(errs, err)
 	}
-	return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, c.opts.URL, errors.Join(errs...))
+	return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, c.name, errors.Join(errs...))
 }
 
 // refusalBytesMax is how much of a refusal is read.
@@ -219,7 +229,7 @@ func (c *Client) once(ctx context.Context, body []byte) (_ source, err error) {
 	}
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(answer.from, refusalBytesMax))
-	err = fmt.Errorf("%s: %s: %s", c.opts.URL, resp.Status, strings.TrimSpace(string(text)))
+	err = fmt.Errorf("%s: %s: %s", c.name, resp.Status, strings.TrimSpace(string(text)))
 	if resp.StatusCode/100 == 5 || resp.StatusCode == http.StatusTooManyRequests {
 		return nil, err
 	}
@@ -237,7 +247,7 @@ func (c *Client) understand(resp *http.Response, answer *answerBody) (source, er
 			return &sampleSource{body: answer, from: answer.from, seriesBytesMax: c.opts.SeriesBytesMax}, nil
 		}
 	}
-	return nil, errors.Join(fmt.Errorf("%w: %s answers with type %q and encoding %q, and neither streamed chunks nor samples in snappy", ErrRefused, c.opts.URL, kind, encoding), answer.Close())
+	return nil, errors.Join(fmt.Errorf("%w: %s answers with type %q and encoding %q, and neither streamed chunks nor samples in snappy", ErrRefused, c.name, kind, encoding), answer.Close())
 }
 
 // answerBody is an answer that is being read.

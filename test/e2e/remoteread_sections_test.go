@@ -1,0 +1,210 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/role"
+)
+
+// readsFrom starts a server whose remote_read sections are the given ones.
+func readsFrom(t *testing.T, sections string) (s *server, file string) {
+	t.Helper()
+	file = writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n"+sections)
+	return startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Web.EnableLifecycle = file, true }), file
+}
+
+// sameAnswers asks both servers all that sharedRequests has of queries.
+func sameAnswers(t *testing.T, got, want *server, end time.Time) {
+	t.Helper()
+	compared, withData := 0, 0
+	for _, request := range sharedRequests(end) {
+		if !strings.HasPrefix(request, "/api/v1/query?") && !strings.HasPrefix(request, "/api/v1/query_range?") {
+			continue
+		}
+		gotStatus, gotBody := got.get(request)
+		wantStatus, wantBody := want.get(request)
+		if compared++; strings.Contains(wantBody, `"metric":{"`) {
+			withData++
+		}
+		if gotStatus != wantStatus || gotBody != wantBody {
+			t.Errorf("%s\ngot  %d %.500s\nwant %d %.500s", request, gotStatus, gotBody, wantStatus, wantBody)
+		}
+	}
+	if compared < 50 || withData < 20 {
+		t.Fatalf("%d requests compared, %d with data", compared, withData)
+	}
+}
+
+// sortedSamples is what sharedRequests asks for, its series first appended in the
+// order of their labels: a head gives series in the order of appending, and what
+// goes through a merge is in the order of labels.
+func sortedSamples(t *testing.T, end time.Time) [][]byte {
+	t.Helper()
+	var bodies [][]byte
+	for at := end.Add(-30 * time.Minute); !at.After(end); at = at.Add(15 * time.Second) {
+		ms, i := at.UnixMilli(), float64(at.Unix()%1800)
+		bodies = append(bodies, encoded(t, v1(
+			v1Series(ms, i*3, "__name__", "requests_total", "code", "200", "job", "a"),
+			v1Series(ms, i*i*1e17, "__name__", "requests_total", "code", "200", "job", "b<&>"),
+			v1Series(ms, i/7, "__name__", "requests_total", "code", "500", "job", "a"),
+			v1Series(ms, 2*i, "__name__", "size_bucket", "le", "+Inf"),
+			v1Series(ms, i, "__name__", "size_bucket", "le", "1"),
+			v1Series(ms, -i*1e-9, "__name__", "temperature", "room", `"kitchen"\`),
+		)))
+	}
+	return bodies
+}
+
+func (s *server) writeAll(bodies [][]byte) {
+	s.t.Helper()
+	for _, body := range bodies {
+		if status, text, _ := s.write(v1Type, "snappy", body); status != http.StatusNoContent {
+			s.t.Fatalf("%s: %d %s", s.base, status, text)
+		}
+	}
+}
+
+func TestAServerThatReadsAnotherAnswersAsThatOneDoes(t *testing.T) {
+	end := time.Now().Truncate(time.Minute)
+	far := startServe(t, idle(t))
+	far.writeAll(sortedSamples(t, end))
+	near, _ := readsFrom(t, "remote_read: [{url: '"+far.base+"/api/v1/read', read_recent: true}]\n")
+	sameAnswers(t, near, far, end)
+	// What both have is one series with the samples of both.
+	all := startServe(t, idle(t))
+	later := end.Add(time.Minute)
+	more := [][]byte{encoded(t, v1(v1Series(later.UnixMilli(), 5, "__name__", "temperature", "room", `"kitchen"\`), v1Series(later.UnixMilli(), 6, "__name__", "near")))}
+	all.writeAll(sortedSamples(t, end))
+	all.writeAll(more)
+	near.writeAll(more)
+	sameAnswers(t, near, all, later)
+	form := url.Values{"query": {`{__name__=~".+"}`}, "start": {fmt.Sprint(end.Add(-time.Hour).Unix())}, "end": {fmt.Sprint(later.Unix())}, "step": {"15"}}
+	_, got := near.get("/api/v1/query_range?" + form.Encode())
+	if _, want := all.get("/api/v1/query_range?" + form.Encode()); got != want || !strings.Contains(got, "near") {
+		t.Errorf("got  %.1000s\nwant %.1000s", got, want)
+	}
+}
+
+func TestRemoteReadSectionsKeepTheirPromises(t *testing.T) {
+	const appleInBcrypt = "$2a$04$ZPhz8rfdmpae1mBwsJUU1ugnOw3VCQbDPPYb9UM60sEIvn6WarITe"
+	dir := t.TempDir()
+	web := writeFile(t, filepath.Join(dir, "web.yml"), "basic_auth_users:\n  eve: "+appleInBcrypt+"\n")
+	labelled := writeFile(t, filepath.Join(dir, "far.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
+	far := startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Web.ConfigFile = labelled, web })
+	now := time.Now()
+	far.writeAll([][]byte{encoded(t, v1(v1Series(now.UnixMilli(), 1.5, "__name__", "far", "a", "1"), v1Series(now.UnixMilli(), 2, "__name__", "far", "a", "1", "b", "2"), v1Series(now.UnixMilli(), 3, "__name__", "far", "z", "1")))})
+	address := strings.Replace(far.base, "eve:apple@", "", 1) + "/api/v1/read"
+	account := ", basic_auth: {username: eve, password: apple}"
+	picky := wantsHeader(t, address, "X-Ferula", "please")
+	own := "global: {external_labels: {cluster: eu}}\n"
+	for _, tt := range []struct {
+		name, config, query string
+		want                int
+		warning             string
+	}{
+		{"the server's own labels are asked for and taken off", own + "remote_read: [{url: '" + address + "', read_recent: true" + account + "}]\n", `far{cluster=""}`, 0, ""},
+		{"a matcher for an own label is passed on", own + "remote_read: [{url: '" + address + "', read_recent: true" + account + "}]\n", `far{cluster="eu"}`, 3, ""},
+		{"labels come without the own ones", own + "remote_read: [{url: '" + address + "', read_recent: true" + account + "}]\n", `count by (cluster) (far)`, 1, ""},
+		{"nor are they asked for if that is turned off", "global: {external_labels: {cluster: us}}\nremote_read: [{url: '" + address + "', read_recent: true, filter_external_labels: false" + account + "}]\n", `far{cluster="eu"}`, 3, ""},
+		{"another cluster has nothing", "global: {external_labels: {cluster: us}}\nremote_read: [{url: '" + address + "', read_recent: true" + account + "}]\n", `far`, 0, ""},
+		{"what is young is local", "remote_read: [{url: '" + address + "'" + account + "}]\n", `far offset -3h`, 0, ""},
+		{"without a required matcher nothing is asked", "remote_read: [{url: '" + address + "', read_recent: true, required_matchers: {a: '1'}" + account + "}]\n", `far`, 0, ""},
+		{"with it it is", "remote_read: [{url: '" + address + "', read_recent: true, required_matchers: {a: '1'}" + account + "}]\n", `far{a="1"}`, 2, ""},
+		{"headers are sent", "remote_read: [{url: '" + picky + "', read_recent: true, headers: {X-Ferula: please}" + account + "}]\n", `far`, 3, ""},
+		{"no account", "remote_read: [{url: '" + address + "', read_recent: true}]\n", `far`, 0, "401 Unauthorized"},
+		{"nobody there", "remote_read: [{url: 'http://u:secret@127.0.0.1:1/', read_recent: true, remote_timeout: 2s}]\n", `far`, 0, "unavailable: http://u:xxxxx@127.0.0.1:1/"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			near, _ := readsFrom(t, tt.config)
+			form := url.Values{"query": {tt.query}, "time": {fmt.Sprint(now.Unix() + 1)}}
+			status, body := near.get("/api/v1/query?" + form.Encode())
+			if n := strings.Count(body, `"metric":`); status != http.StatusOK || n != tt.want || strings.Contains(body, "secret") {
+				t.Errorf("%d %s, want %d series", status, body, tt.want)
+			}
+			if strings.Contains(tt.query, "count by") && strings.Contains(body, "cluster") {
+				t.Errorf("%s has the own label", body)
+			}
+			if tt.warning == "" && strings.Contains(body, "warnings") || !strings.Contains(body, tt.warning) || (tt.warning != "" && !strings.Contains(body, `"warnings":[`)) {
+				t.Errorf("%s, want the warning %q", body, tt.warning)
+			}
+		})
+	}
+}
+
+// wantsHeader passes on what has a header, and answers 403 to what has not.
+func wantsHeader(t *testing.T, address, name, value string) string {
+	t.Helper()
+	to, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL = to }}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(name) != value {
+			http.Error(w, "no", http.StatusForbidden)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func TestRemoteReadSectionsAreReloaded(t *testing.T) {
+	now := time.Now()
+	far := startServe(t, idle(t))
+	far.writeAll([][]byte{encoded(t, v1(v1Series(now.UnixMilli(), 1.5, "__name__", "far")))})
+	section := "remote_read: [{url: '" + far.base + "/api/v1/read', read_recent: true}]\n"
+	near, file := readsFrom(t, "")
+	for _, tt := range []struct {
+		sections string
+		status   int
+		want     string
+	}{
+		{section, http.StatusOK, "1.5"},
+		{"remote_read: [" + strings.TrimSuffix(strings.TrimPrefix(section, "remote_read: ["), "]\n") + "," + strings.TrimPrefix(section, "remote_read: ["), http.StatusInternalServerError, "1.5"},
+		{strings.Replace(section, "true}", "true, tls_config: {ca_file: /nowhere}}", 1), http.StatusInternalServerError, "1.5"},
+		{"", http.StatusOK, ""},
+		{section, http.StatusOK, "1.5"},
+	} {
+		writeFile(t, file, "scrape_configs: []\n"+tt.sections)
+		if status, body := near.post("/-/reload", "", ""); status != tt.status {
+			t.Errorf("%s: %d %s", tt.sections, status, body)
+		}
+		if got := near.value("far"); got != tt.want {
+			t.Errorf("%s: far is %q, want %q", tt.sections, got, tt.want)
+		}
+	}
+}
+
+func TestPeerPrometheusAndFerulaReadEachOther(t *testing.T) {
+	end := time.Now().Truncate(time.Minute)
+	prometheus := startPrometheus(t, "")
+	prometheus.writeAll(sortedSamples(t, end))
+	near, _ := readsFrom(t, "remote_read: [{url: '"+prometheus.base+"/api/v1/read', read_recent: true}]\n")
+	sameAnswers(t, near, prometheus, end)
+	far := startServe(t, idle(t))
+	far.writeAll(sortedSamples(t, end))
+	reader := startPrometheus(t, "remote_read: [{url: '"+far.base+"/api/v1/read', read_recent: true}]\n")
+	sameAnswers(t, reader, far, end)
+}
+
+// startPrometheus runs a real Prometheus that receives remote write.
+func startPrometheus(t *testing.T, sections string, args ...string) *server {
+	t.Helper()
+	path := peerBinary(t, "prometheus")
+	dir := t.TempDir()
+	config := writeFile(t, filepath.Join(dir, "prometheus.yml"), "scrape_configs: []\n"+sections)
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	startPeer(t, "http://"+address+"/-/ready", path, append([]string{"--config.file=" + config, "--storage.tsdb.path=" + filepath.Join(dir, "data"),
+		"--web.listen-address=" + address, "--web.enable-remote-write-receiver", "--log.level=warn"}, args...)...)
+	return &server{t: t, base: "http://" + address}
+}

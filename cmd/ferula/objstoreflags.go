@@ -3,8 +3,8 @@ package main
 import (
 	"fmt"
 	"os"
-	"regexp"
 
+	"github.com/ferula-io/ferula/internal/envsubst"
 	"github.com/ferula-io/ferula/internal/role"
 	"github.com/ferula-io/ferula/internal/store/bucket"
 )
@@ -34,7 +34,7 @@ func (f objstoreFlags) options() (role.ShippingOptions, error) {
 			return role.ShippingOptions{}, fmt.Errorf("--objstore.config-file: %s is empty", f.ConfigFile)
 		}
 	}
-	text, err := withEnvironment(text)
+	text, err := envsubst.Expand(text)
 	if err != nil {
 		return role.ShippingOptions{}, fmt.Errorf("--objstore.config: %w", err)
 	}
@@ -46,20 +46,4 @@ func (f objstoreFlags) options() (role.ShippingOptions, error) {
 			Hashes: f.HashFunc != "", StateFile: f.StateFile, Concurrency: f.Concurrency,
 		},
 	}, nil
-}
-
-var reference = regexp.MustCompile(`\$\(([a-zA-Z_0-9]+)\)`)
-
-// withEnvironment replaces $(NAME). A name that is not set is an error, as in
-// Thanos: a key that is left empty would be found out late.
-func withEnvironment(text string) (string, error) {
-	var unset error
-	text = reference.ReplaceAllStringFunc(text, func(name string) string {
-		value, ok := os.LookupEnv(name[2 : len(name)-1])
-		if !ok && unset == nil {
-			unset = fmt.Errorf("the environment has no %s", name[2:len(name)-1])
-		}
-		return value
-	})
-	return text, unset
 }

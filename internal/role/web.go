@@ -108,6 +108,7 @@ const (
 )
 
 func (g *gate) ready()        { g.state.CompareAndSwap(gateStarting, gateReady) }
+func (g *gate) waiting()      { g.state.CompareAndSwap(gateReady, gateStarting) }
 func (g *gate) stopping()     { g.state.Store(gateStopping) }
 func (g *gate) isReady() bool { return g.state.Load() == gateReady }
 

@@ -75,9 +75,12 @@ type Options struct {
 	Parser    parser.Parser
 	Queryable storage.Queryable
 	Exemplars storage.ExemplarQueryable
-	Targets   Targets
-	Status    Status
-	Gatherer  prometheus.Gatherer // read for status/tsdb's chunk count
+	// Stores takes the place of Queryable and Exemplars in a querier of many stores.
+	Stores        Stores
+	StoreDefaults StoreDefaults
+	Targets       Targets
+	Status        Status
+	Gatherer      prometheus.Gatherer // read for status/tsdb's chunk count
 
 	RemoteWrite http.Handler
 	RemoteRead  http.Handler
@@ -165,6 +168,13 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 		get("/targets", a.targets)
 		get("/targets/metadata", a.targetMetadata)
 		get("/metadata", a.metricMetadata)
+	}
+	if a.opts.Stores != nil {
+		get("/stores", a.stores)
+		if a.opts.Targets == nil {
+			get("/targets", constant(`{"activeTargets":[],"droppedTargets":[]}`))
+			get("/metadata", constant(`{}`))
+		}
 	}
 	get("/rules", constant(`{"groups":[]}`))
 	get("/alerts", constant(`{"alerts":[]}`))

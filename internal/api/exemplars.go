@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/ferula-io/ferula/internal/nesting"
@@ -26,6 +27,9 @@ func (a *API) queryExemplars(r *http.Request) (answer, *apiError) {
 	if len(selectors) == 0 {
 		return answer{}, nil
 	}
+	if a.opts.Stores != nil {
+		return a.storeExemplars(r, milliseconds(start), milliseconds(end), selectors)
+	}
 	if a.opts.Exemplars == nil {
 		return answer{write: func(s *stream) { s.raw("[]") }}, nil
 	}
@@ -38,6 +42,18 @@ func (a *API) queryExemplars(r *http.Request) (answer, *apiError) {
 		return answer{}, queryError(err)
 	}
 	return answer{write: func(s *stream) { s.exemplarResults(found) }}, nil
+}
+
+func (a *API) storeExemplars(r *http.Request, start, end int64, selectors [][]*labels.Matcher) (answer, *apiError) {
+	p, apiErr := a.storeParams(r, purpose{dedup: true})
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	found, warnings, err := a.opts.Stores.Exemplars(r.Context(), p, start, end, selectors)
+	if err != nil {
+		return answer{}, queryError(err)
+	}
+	return answer{write: func(s *stream) { s.exemplarResults(found) }, notes: &notes{list: warnings}}, nil
 }
 
 func (s *stream) exemplarResults(results []exemplar.QueryResult) {

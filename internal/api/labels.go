@@ -27,7 +27,7 @@ func (a *API) openList(r *http.Request) (listRequest, *apiError) {
 	if apiErr != nil {
 		return listRequest{}, apiErr
 	}
-	start, end, apiErr := optionalRange(r)
+	start, end, apiErr := a.metadataRange(r)
 	if apiErr != nil {
 		return listRequest{}, apiErr
 	}
@@ -35,7 +35,11 @@ func (a *API) openList(r *http.Request) (listRequest, *apiError) {
 	if err != nil {
 		return listRequest{}, badData(err)
 	}
-	querier, err := a.opts.Queryable.Querier(milliseconds(start), milliseconds(end))
+	from, apiErr := a.queryable(r, purpose{})
+	if apiErr != nil {
+		return listRequest{}, apiErr
+	}
+	querier, err := from.Querier(milliseconds(start), milliseconds(end))
 	if err != nil {
 		return listRequest{}, queryError(err)
 	}
@@ -123,7 +127,7 @@ func (a *API) series(r *http.Request) (answer, *apiError) {
 	if apiErr != nil {
 		return answer{}, apiErr
 	}
-	start, end, apiErr := optionalRange(r)
+	start, end, apiErr := a.metadataRange(r)
 	if apiErr != nil {
 		return answer{}, apiErr
 	}
@@ -131,7 +135,11 @@ func (a *API) series(r *http.Request) (answer, *apiError) {
 	if err != nil {
 		return answer{}, invalidParameter("match[]", err)
 	}
-	q, err := a.opts.Queryable.Querier(milliseconds(start), milliseconds(end))
+	from, apiErr := a.queryable(r, purpose{dedup: true})
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	q, err := from.Querier(milliseconds(start), milliseconds(end))
 	if err != nil {
 		return answer{}, queryError(err)
 	}

@@ -27,8 +27,8 @@ func (a *API) query(r *http.Request) (answer, *apiError) {
 	if apiErr != nil {
 		return answer{}, apiErr
 	}
-	return a.evaluate(r, limit, nil, func(e evaluation) (promql.Query, error) {
-		return a.opts.Engine.NewInstantQuery(e.ctx, a.opts.Queryable, e.opts, r.FormValue("query"), at)
+	return a.evaluate(r, limit, nil, a.opts.StoreDefaults.InstantResolution, func(e evaluation) (promql.Query, error) {
+		return a.opts.Engine.NewInstantQuery(e.ctx, e.from, e.opts, r.FormValue("query"), at)
 	})
 }
 
@@ -37,18 +37,18 @@ func (a *API) queryRange(r *http.Request) (answer, *apiError) {
 	if apiErr != nil {
 		return answer{}, apiErr
 	}
-	start, end, step, apiErr := parseSteps(r)
+	start, end, step, apiErr := a.parseSteps(r)
 	if apiErr != nil {
 		return answer{}, apiErr
 	}
 	grid := promjson.NewGrid(milliseconds(start), step.Milliseconds(), int(end.Sub(start)/step)+1)
-	return a.evaluate(r, limit, grid, func(e evaluation) (promql.Query, error) {
-		return a.opts.Engine.NewRangeQuery(e.ctx, a.opts.Queryable, e.opts, r.FormValue("query"), start, end, step)
+	return a.evaluate(r, limit, grid, step/5, func(e evaluation) (promql.Query, error) {
+		return a.opts.Engine.NewRangeQuery(e.ctx, e.from, e.opts, r.FormValue("query"), start, end, step)
 	})
 }
 
 // parseSteps reads start, end and step of a range query.
-func parseSteps(r *http.Request) (start, end time.Time, step time.Duration, apiErr *apiError) {
+func (a *API) parseSteps(r *http.Request) (start, end time.Time, step time.Duration, apiErr *apiError) {
 	start, err := parseTime(r.FormValue("start"))
 	if err != nil {
 		return start, end, 0, invalidParameter("start", err)
@@ -59,7 +59,9 @@ func parseSteps(r *http.Request) (start, end time.Time, step time.Duration, apiE
 	if end.Before(start) {
 		return start, end, 0, invalidParameter("end", errors.New("end timestamp must not be before start time"))
 	}
-	if step, err = parseDuration(r.FormValue("step")); err != nil {
+	if byDefault := a.opts.StoreDefaults.Step; byDefault > 0 && r.FormValue("step") == "" {
+		step = max(end.Sub(start)/250, byDefault).Truncate(time.Second)
+	} else if step, err = parseDuration(r.FormValue("step")); err != nil {
 		return start, end, 0, invalidParameter("step", err)
 	}
 	if step <= 0 {
@@ -73,7 +75,7 @@ func parseSteps(r *http.Request) (start, end time.Time, step time.Duration, apiE
 
 // evaluate runs a query and describes its answer. The result's points belong to
 // the engine until the answer is released.
-func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Grid, newQuery func(evaluation) (promql.Query, error)) (answer, *apiError) {
+func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Grid, resolution time.Duration, newQuery func(evaluation) (promql.Query, error)) (answer, *apiError) {
 	ctx, cancel, apiErr := a.queryContext(r)
 	if apiErr != nil {
 		return answer{}, apiErr
@@ -83,10 +85,14 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Grid, newQuery
 	if apiErr != nil {
 		return answer{}, apiErr
 	}
+	from, opts, apiErr := a.sampled(r, opts, resolution)
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
 	if err := nesting.Check(r.FormValue("query"), nesting.LevelsMax); err != nil {
 		return answer{}, invalidParameter("query", err)
 	}
-	qry, err := newQuery(evaluation{ctx, opts})
+	qry, err := newQuery(evaluation{ctx, from, opts})
 	if err != nil {
 		if ended := endedInQueue(err); ended != nil {
 			return answer{}, ended

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/stats"
 
 	"github.com/ferula-io/ferula/promjson"
@@ -12,6 +13,7 @@ import (
 // evaluation is what a query is made with.
 type evaluation struct {
 	ctx  context.Context
+	from storage.Queryable
 	opts promql.QueryOpts
 }
 

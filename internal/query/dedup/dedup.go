@@ -43,8 +43,8 @@ func IsCounter(function string) bool {
 }
 
 // Penalty makes one iterator of those of the replicas, whose samples are asked for
-// by the named function. There must be one replica at least. The iterators belong
-// to the result.
+// by the named function; if IsCounter says so they have been made good by Counter.
+// There must be one replica at least. The iterators belong to the result.
 func Penalty(replicas []chunkenc.Iterator, function string) chunkenc.Iterator {
 	if len(replicas) == 1 {
 		return replicas[0]
@@ -52,7 +52,7 @@ func Penalty(replicas []chunkenc.Iterator, function string) chunkenc.Iterator {
 	counter := IsCounter(function)
 	leaf := func(it chunkenc.Iterator) replica {
 		if counter {
-			return &raised{Iterator: Counter(it)}
+			return &raised{Iterator: it}
 		}
 		return plain{it}
 	}

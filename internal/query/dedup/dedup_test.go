@@ -85,10 +85,14 @@ func read(it chunkenc.Iterator) []sample {
 	}
 }
 
-func iterators(replicas [][]sample) []chunkenc.Iterator {
+func iterators(replicas [][]sample, function string) []chunkenc.Iterator {
 	var its []chunkenc.Iterator
 	for _, r := range replicas {
-		its = append(its, &samples{all: r})
+		var it chunkenc.Iterator = &samples{all: r}
+		if IsCounter(function) {
+			it = Counter(it)
+		}
+		its = append(its, it)
 	}
 	return its
 }
@@ -129,7 +133,7 @@ func TestWhatIsShownEqualsWhatThanosShows(t *testing.T) {
 		case "shown":
 			cases++
 			want := parseSamples(t, fields[1:])
-			if got := read(Penalty(iterators(replicas), function)); !slices.Equal(got, want) {
+			if got := read(Penalty(iterators(replicas, function), function)); !slices.Equal(got, want) {
 				t.Errorf("case %d, %q:\ngot  %v\nwant %v", cases, function, got, want)
 			}
 		}
@@ -202,7 +206,7 @@ func TestReplicasOfFloatsAndHistogramsAreChosenAsTheNaiveAlgorithmDoes(t *testin
 		for _, r := range replicas[1:] {
 			want = naive(want, r)
 		}
-		if got := read(Penalty(iterators(replicas), "")); !slices.Equal(got, want) {
+		if got := read(Penalty(iterators(replicas, ""), "")); !slices.Equal(got, want) {
 			t.Fatalf("%v\ngot  %v\nwant %v", replicas, got, want)
 		}
 	}
@@ -213,8 +217,8 @@ func TestSeekingShowsWhatReadingToThatTimeShows(t *testing.T) {
 	for _, function := range []string{"", "rate"} {
 		for range 300 {
 			replicas := randomReplicas(rng, true)
-			all := read(Penalty(iterators(replicas), function))
-			it := Penalty(iterators(replicas), function)
+			all := read(Penalty(iterators(replicas, function), function))
+			it := Penalty(iterators(replicas, function), function)
 			for at := int64(-600); at < 20_000; at += rng.Int64N(2000) {
 				for len(all) > 0 && all[0].t < at {
 					all = all[1:]
@@ -245,7 +249,7 @@ func TestACounterNeverFallsWhenAnotherReplicaTakesOver(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 300 {
 		replicas := randomReplicas(rng, false)
-		shown := read(Penalty(iterators(replicas), "rate"))
+		shown := read(Penalty(iterators(replicas, "rate"), "rate"))
 		for i := 1; i < len(shown) && len(replicas) > 1; i++ {
 			if shown[i].v < shown[i-1].v || shown[i].t <= shown[i-1].t {
 				t.Fatalf("%v after %v", shown[i], shown[i-1])
@@ -256,10 +260,10 @@ func TestACounterNeverFallsWhenAnotherReplicaTakesOver(t *testing.T) {
 
 func TestEqualReplicasShowOne(t *testing.T) {
 	one := []sample{{1000, 1, false}, {16000, 2, false}, {31000, 3, true}, {46000, 4, false}}
-	if got := read(Penalty(iterators([][]sample{one, one, one}), "")); !slices.Equal(got, one) {
+	if got := read(Penalty(iterators([][]sample{one, one, one}, ""), "")); !slices.Equal(got, one) {
 		t.Error(got)
 	}
-	if got := read(Chain(iterators([][]sample{one, one}), "")); !slices.Equal(got, one) {
+	if got := read(Chain(iterators([][]sample{one, one}, ""), "")); !slices.Equal(got, one) {
 		t.Error(got)
 	}
 }
@@ -289,7 +293,7 @@ func BenchmarkTwoReplicas(b *testing.B) {
 	for _, function := range []string{"", "rate"} {
 		b.Run(fmt.Sprintf("function=%q", function), func(b *testing.B) {
 			for range b.N {
-				it := Penalty(iterators(replicas), function)
+				it := Penalty(iterators(replicas, function), function)
 				for it.Next() != chunkenc.ValNone {
 				}
 			}

@@ -1,0 +1,231 @@
+package fanout
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// Sizes of the pieces that what is kept is laid into.
+const (
+	slabBytes  = 256 << 10
+	slabChunks = 1024
+)
+
+// kept are series in memory: bytes and chunks in slabs that are written once, and
+// live as long as any of them is read.
+type kept struct {
+	series   []storedSeries
+	bytes    []byte         // the slab that is being filled
+	chunks   []series.Chunk // as well
+	unsorted bool
+	view     *view
+	warnings annotations.Annotations
+}
+
+// view is what all series of a selection are read by.
+type view struct {
+	minMS, maxMS int64 // samples outside are not shown
+	average      bool  // downsampled chunks are pairs of a count and a sum
+	function     string
+	isCounter    bool // function is one of counters
+	dedup        func([]chunkenc.Iterator, string) chunkenc.Iterator
+	counter      func(chunkenc.Iterator) chunkenc.Iterator
+}
+
+// storedSeries is one series in memory.
+type storedSeries struct {
+	labels labels.Labels
+	raw    []byte
+	chunks []series.Chunk
+	view   *view
+}
+
+// own copies bytes to where they may be kept.
+func (k *kept) own(b []byte) []byte {
+	if cap(k.bytes)-len(k.bytes) < len(b) {
+		k.bytes = make([]byte, 0, max(slabBytes, len(b)))
+	}
+	start := len(k.bytes)
+	k.bytes = append(k.bytes, b...)
+	return k.bytes[start:len(k.bytes):len(k.bytes)]
+}
+
+// add keeps a series, or joins its chunks to the last one if that has the same labels.
+func (k *kept) add(lset []byte, chunks []series.Chunk) (added, size int64) {
+	if n := len(k.series); n == 0 || !bytes.Equal(k.series[n-1].raw, lset) {
+		k.series = append(k.series, storedSeries{raw: k.own(lset), view: k.view})
+		added, size = 1, int64(len(lset))
+	}
+	s := &k.series[len(k.series)-1]
+	if room := cap(k.chunks) - len(k.chunks); room < len(s.chunks)+len(chunks) {
+		k.chunks = make([]series.Chunk, 0, max(slabChunks, len(s.chunks)+len(chunks)))
+		k.chunks = append(k.chunks, s.chunks...)
+	} else if len(s.chunks) > 0 && &k.chunks[len(k.chunks)-1] != &s.chunks[len(s.chunks)-1] {
+		k.chunks = append(k.chunks, s.chunks...)
+	}
+	start := len(k.chunks) - len(s.chunks)
+	for _, c := range chunks {
+		c.Data = k.own(c.Data)
+		size += int64(len(c.Data)) + chunkBytes
+		k.chunks = append(k.chunks, c)
+	}
+	s.chunks = k.chunks[start:len(k.chunks):len(k.chunks)]
+	return added, size
+}
+
+const chunkBytes = int64(unsafe.Sizeof(series.Chunk{}))
+
+// contextEvery is how many series are taken between looks at the context.
+const contextEvery = 128
+
+// collect reads a whole answer.
+func (k *kept) collect(ctx context.Context, q *Query, m *merged) error {
+	for n := 0; m.Next(); n++ {
+		if err := q.spend(k.add(m.Labels(), m.Chunks())); err != nil {
+			return err
+		}
+		if n%contextEvery == 0 && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	if err := m.Err(); err != nil {
+		return err
+	}
+	k.warnings.Merge(m.Warnings())
+	if m.unsorted() {
+		k.sort()
+	}
+	builder := labels.NewScratchBuilder(16)
+	for i := range k.series {
+		s := &k.series[i]
+		var err error
+		if s.labels, err = ownedLabels(s.raw, &builder); err != nil {
+			return err
+		}
+		s.chunks = tidy(s.chunks)
+	}
+	return nil
+}
+
+// sort puts series in order that have come out of it, and joins equal ones.
+func (k *kept) sort() {
+	slices.SortStableFunc(k.series, func(a, b storedSeries) int { return labelenc.Compare(a.raw, b.raw) })
+	joined := k.series[:0]
+	for _, s := range k.series {
+		if n := len(joined); n > 0 && bytes.Equal(joined[n-1].raw, s.raw) {
+			joined[n-1].chunks = append(joined[n-1].chunks, s.chunks...)
+			continue
+		}
+		joined = append(joined, s)
+	}
+	k.series = joined
+}
+
+// tidy sorts chunks and takes repeated ones out, in place.
+func tidy(chunks []series.Chunk) []series.Chunk {
+	for i := 1; i < len(chunks); i++ {
+		if compareChunks(chunks[i-1], chunks[i]) >= 0 {
+			slices.SortStableFunc(chunks, compareChunks)
+			return slices.CompactFunc(chunks, func(a, b series.Chunk) bool { return compareChunks(a, b) == 0 })
+		}
+	}
+	return chunks
+}
+
+// ownedLabels makes labels of bytes that are never written again: the builder is
+// given strings that alias them, so that it is the only one to copy, if it does.
+func ownedLabels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, error) {
+	builder.Reset()
+	for len(set) > 0 {
+		name, value, rest, err := labelenc.Next(set)
+		if err != nil {
+			return labels.EmptyLabels(), err
+		}
+		builder.Add(unsafe.String(unsafe.SliceData(name), len(name)), unsafe.String(unsafe.SliceData(value), len(value)))
+		set = rest
+	}
+	return builder.Labels(), nil
+}
+
+// Labels implements storage.Series.
+func (s *storedSeries) Labels() labels.Labels { return s.labels }
+
+// Iterator implements storage.Series.
+func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
+	if !overlap(s.chunks, s.view.average) {
+		return s.view.track(s.chunks, false, reuse)
+	}
+	tracks := split(s.chunks, s.view.average)
+	its := make([]chunkenc.Iterator, 0, len(tracks))
+	for _, chunks := range tracks {
+		its = append(its, s.view.track(chunks, s.view.dedup != nil, nil))
+	}
+	if s.view.dedup != nil {
+		return s.view.dedup(its, s.view.function)
+	}
+	return storage.ChainSampleIteratorFromIterators(nil, its)
+}
+
+// follows says whether a chunk belongs to the one before: the sum to its count.
+func follows(before, c series.Chunk, average bool) bool {
+	if !average || before.MinMS != c.MinMS || before.MaxMS != c.MaxMS {
+		return false
+	}
+	_, a := untagged(before.Encoding)
+	_, b := untagged(c.Encoding)
+	return a == aggrCount && b == aggrSum
+}
+
+// overlap says whether sorted chunks have samples of one time in more than one.
+func overlap(chunks []series.Chunk, average bool) bool {
+	for i := 1; i < len(chunks); i++ {
+		if chunks[i-1].MaxMS >= chunks[i].MinMS && !follows(chunks[i-1], chunks[i], average) {
+			return true
+		}
+	}
+	return false
+}
+
+// split lays sorted chunks into tracks without overlaps, each chunk into the first
+// track where it fits.
+func split(chunks []series.Chunk, average bool) [][]series.Chunk {
+	var tracks [][]series.Chunk
+	last := 0 // the track of the chunk before
+	for i, c := range chunks {
+		if i > 0 && follows(chunks[i-1], c, average) {
+			tracks[last] = append(tracks[last], c)
+			continue
+		}
+		last = slices.IndexFunc(tracks, func(t []series.Chunk) bool { return t[len(t)-1].MaxMS < c.MinMS })
+		if last < 0 {
+			last = len(tracks)
+			tracks = append(tracks, nil)
+		}
+		tracks[last] = append(tracks[last], c)
+	}
+	return tracks
+}
+
+// keptSet is a storage.SeriesSet over series in memory.
+type keptSet struct {
+	k *kept
+	i int
+}
+
+func (s *keptSet) Next() bool                        { s.i++; return s.i <= len(s.k.series) }
+func (s *keptSet) At() storage.Series                { return &s.k.series[s.i-1] }
+func (s *keptSet) Err() error                        { return nil }
+func (s *keptSet) Warnings() annotations.Annotations { return s.k.warnings }
+
+var errNotPaired = fmt.Errorf("%w: a downsampled chunk has a count and no sum, or the other way round", series.ErrCorrupt)

@@ -1,0 +1,304 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// What is said of a store that has not said its range.
+const (
+	minTime = math.MinInt64
+	maxTime = math.MaxInt64
+)
+
+// Address names stores: host:port, or what resolve makes of it.
+type Address struct {
+	Name   string
+	Strict bool // asked even while it seems to be down
+	Group  bool // one of the addresses behind the name is asked, not all
+}
+
+// EndpointsOptions say where stores are. Zero durations take the defaults named.
+type EndpointsOptions struct {
+	Static []Address
+	// Dynamic is asked for further addresses every ReloadInterval; may be nil. When it
+	// fails those of before are kept.
+	Dynamic        func() ([]Address, error)
+	ReloadInterval time.Duration // 0: 5 minutes
+	DNSInterval    time.Duration // 0: 30 s
+	InfoInterval   time.Duration // 0: 5 s
+	InfoTimeout    time.Duration // 0: 5 s
+	// HideAfter is how long a store that is down is still listed; it is asked for its
+	// state, and missed by queries, as long as it is configured. 0: 5 minutes.
+	HideAfter time.Duration
+
+	Dial       func(address string, group bool) (Client, error)
+	Resolver   Resolver // nil: net.DefaultResolver
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer // may be nil
+	Now        func() time.Time      // nil: time.Now
+}
+
+func (o EndpointsOptions) withDefaults() EndpointsOptions {
+	for _, d := range []struct {
+		value     *time.Duration
+		byDefault time.Duration
+	}{{&o.ReloadInterval, 5 * time.Minute}, {&o.DNSInterval, 30 * time.Second}, {&o.InfoInterval, 5 * time.Second}, {&o.InfoTimeout, 5 * time.Second}, {&o.HideAfter, 5 * time.Minute}} {
+		if *d.value <= 0 {
+			*d.value = d.byDefault
+		}
+	}
+	if o.Resolver == nil {
+		o.Resolver = net.DefaultResolver
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+// endpointsMax bounds how many stores a querier has.
+const endpointsMax = 10_000
+
+// Endpoints is the set of stores, kept up to date by Run.
+type Endpoints struct {
+	opts    EndpointsOptions
+	current atomic.Pointer[[]*store] // by address
+
+	mu       sync.Mutex // of what follows: one update at a time
+	dynamic  []Address
+	resolved map[string][]string // of each name, as it was last found
+	reloadAt time.Time
+	lookupAt time.Time
+}
+
+// NewEndpoints makes an empty set.
+func NewEndpoints(opts EndpointsOptions) *Endpoints {
+	e := &Endpoints{opts: opts.withDefaults(), resolved: map[string][]string{}}
+	e.current.Store(&[]*store{})
+	if opts.Registerer != nil {
+		opts.Registerer.MustRegister(&storesCollector{e})
+	}
+	return e
+}
+
+// Run keeps the set up to date until ctx ends, then closes all connections that no
+// query uses.
+func (e *Endpoints) Run(ctx context.Context) {
+	tick := time.NewTicker(e.opts.InfoInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			e.replace(nil)
+			return
+		case <-tick.C:
+			e.Update(ctx)
+		}
+	}
+}
+
+// Update finds the stores, if it is time to, and asks each for its state.
+func (e *Endpoints) Update(ctx context.Context) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.opts.Now()
+	lookup := false
+	if e.opts.Dynamic != nil && !now.Before(e.reloadAt) {
+		e.reloadAt, lookup = now.Add(e.opts.ReloadInterval), true
+		if found, err := e.opts.Dynamic(); err != nil {
+			e.opts.Logger.Error("endpoints could not be read again", "err", err)
+		} else {
+			e.dynamic = found
+		}
+	}
+	if lookup || !now.Before(e.lookupAt) {
+		e.lookupAt = now.Add(e.opts.DNSInterval)
+		e.replace(e.lookup(ctx))
+	}
+	var asking sync.WaitGroup
+	for _, s := range *e.current.Load() {
+		asking.Go(func() { e.ask(ctx, s) })
+	}
+	asking.Wait()
+}
+
+func (e *Endpoints) ask(ctx context.Context, s *store) {
+	ctx, cancel := context.WithTimeout(ctx, e.opts.InfoTimeout)
+	defer cancel()
+	info, err := s.client.Info(ctx)
+	if err != nil && ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
+		return // the querier stops
+	}
+	if !s.said(info, err, e.opts.Now()) {
+		return
+	}
+	if err != nil {
+		e.opts.Logger.Warn("store is down", "store", s.address, "err", err)
+	} else {
+		e.opts.Logger.Info("store is up", "store", s.address, "component", info.Component, "labels", fmt.Sprint(info.LabelSets))
+	}
+}
+
+// lookup resolves all names. A name that cannot be looked up keeps its addresses.
+func (e *Endpoints) lookup(ctx context.Context) []Address {
+	var all []Address
+	used := map[string]bool{}
+	for _, a := range slices.Concat(e.opts.Static, e.dynamic) {
+		if a.Group {
+			all = append(all, a) // gRPC's own resolver balances between them
+			continue
+		}
+		used[a.Name] = true
+		ctx, cancel := context.WithTimeout(ctx, e.opts.InfoTimeout)
+		found, err := resolve(ctx, e.opts.Resolver, a.Name)
+		cancel()
+		if err != nil {
+			e.opts.Logger.Error("endpoint could not be looked up", "err", err)
+			found = e.resolved[a.Name]
+		}
+		e.resolved[a.Name] = found
+		for _, address := range found {
+			all = append(all, Address{Name: address, Strict: a.Strict})
+		}
+	}
+	for name := range e.resolved {
+		if !used[name] {
+			delete(e.resolved, name)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Address) int { return strings.Compare(a.Name, b.Name) })
+	all = slices.CompactFunc(all, func(a, b Address) bool { return a.Name == b.Name })
+	if len(all) > endpointsMax {
+		e.opts.Logger.Error("too many endpoints: the last are left out", "found", len(all), "limit", endpointsMax)
+		all = all[:endpointsMax]
+	}
+	return all
+}
+
+// replace takes the addresses over; stores that are there already stay.
+func (e *Endpoints) replace(addresses []Address) {
+	old := map[string]*store{}
+	for _, s := range *e.current.Load() {
+		old[s.address] = s
+	}
+	next := make([]*store, 0, len(addresses))
+	for _, a := range addresses {
+		if s := old[a.Name]; s != nil && s.strict == a.Strict {
+			next = append(next, s)
+			delete(old, a.Name)
+			continue
+		}
+		client, err := e.opts.Dial(a.Name, a.Group)
+		if err != nil {
+			e.opts.Logger.Error("endpoint cannot be used", "endpoint", a.Name, "err", err)
+			continue
+		}
+		next = append(next, &store{address: a.Name, strict: a.Strict, client: client})
+	}
+	e.current.Store(&next)
+	for _, s := range old {
+		if err := s.remove(); err != nil {
+			e.opts.Logger.Warn("connection did not close well", "store", s.address, "err", err)
+		}
+	}
+}
+
+// Statuses lists the stores for people, by address. Those that have been down for
+// long are left out.
+func (e *Endpoints) Statuses() []Status {
+	now := e.opts.Now()
+	var all []Status
+	for _, s := range *e.current.Load() {
+		s.mu.Lock()
+		hidden := !s.strict && !s.downSince.IsZero() && now.Sub(s.downSince) > e.opts.HideAfter
+		s.mu.Unlock()
+		if !hidden {
+			all = append(all, s.status())
+		}
+	}
+	return all
+}
+
+// chosen are the stores a request asks, each to be released, and why others are not
+// asked that may hold something.
+type chosen struct {
+	stores  []*store
+	infos   []*storeapi.Info // as known when they were chosen; nil: never said
+	missing []error
+}
+
+func (c *chosen) release() {
+	for _, s := range c.stores {
+		_ = s.release() // what closing a connection says is of no use to a query
+	}
+	c.stores = nil
+}
+
+// choose picks the stores for which wanted holds. wanted is given nil for stores that
+// have never said what they hold.
+func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen, error) {
+	all := *e.current.Load()
+	if len(all) == 0 && r.AbortOnPartial {
+		return nil, ErrNoStores
+	}
+	c := &chosen{}
+	for _, s := range all {
+		info, err := s.known()
+		if !picked(r.Stores, s.address) || !wanted(info) {
+			continue
+		}
+		if (err != nil || info == nil) && !s.strict {
+			c.missing = append(c.missing, s.notAsked(err))
+			continue
+		}
+		s.use()
+		c.stores, c.infos = append(c.stores, s), append(c.infos, info)
+	}
+	if r.AbortOnPartial && len(c.missing) > 0 {
+		c.release()
+		return nil, fmt.Errorf("%w: %w", storeapi.ErrUnavailable, errors.Join(c.missing...))
+	}
+	return c, nil
+}
+
+// storesCollector counts stores by what they are.
+type storesCollector struct{ e *Endpoints }
+
+var storesDesc = prometheus.NewDesc("ferula_query_stores", "Stores by component and whether they answer.", []string{"component", "up"}, nil)
+
+// Describe implements prometheus.Collector.
+func (c *storesCollector) Describe(ch chan<- *prometheus.Desc) { ch <- storesDesc }
+
+// Collect implements prometheus.Collector.
+func (c *storesCollector) Collect(ch chan<- prometheus.Metric) {
+	type key struct{ component, up string }
+	counts := map[key]int{}
+	for _, s := range *c.e.current.Load() {
+		st := s.status()
+		k := key{st.Component, "true"}
+		if st.LastError != nil {
+			k.up = "false"
+		}
+		counts[k]++
+	}
+	for k, n := range counts {
+		ch <- prometheus.MustNewConstMetric(storesDesc, prometheus.GaugeValue, float64(n), k.component, k.up)
+	}
+}

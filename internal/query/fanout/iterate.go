@@ -1,0 +1,263 @@
+package fanout
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+const (
+	aggrCount   = storeapi.Count
+	aggrSum     = storeapi.Sum
+	aggrCounter = storeapi.Counter
+)
+
+// milliseconds is a time; by this name vet does not take an iterator's Seek for that
+// of an io.Seeker.
+type milliseconds = int64
+
+// track reads chunks that do not overlap, of one of several replicas or of all there is.
+func (v *view) track(chunks []series.Chunk, replica bool, reuse chunkenc.Iterator) chunkenc.Iterator {
+	for _, c := range chunks {
+		if _, a := untagged(c.Encoding); a == aggrCounter || replica && v.isCounter {
+			// Bounds are put around what was made good: a reset before the first sample
+			// shown has happened.
+			return &bounded{Iterator: v.counter(&chunkIterator{chunks: chunks, minMS: minTime, maxMS: maxTime, repeats: true}), minMS: v.minMS, maxMS: v.maxMS}
+		}
+	}
+	it, ok := reuse.(*chunkIterator)
+	if !ok {
+		it = &chunkIterator{}
+	}
+	it.chunks, it.minMS, it.maxMS, it.average, it.repeats = chunks, v.minMS, v.maxMS, v.average, false
+	it.begin()
+	return it
+}
+
+// chunkIterator shows the samples of chunks, one after the other, within bounds.
+// Objects for reading are made once and used for every chunk.
+type chunkIterator struct {
+	chunks       []series.Chunk // still to be read
+	minMS, maxMS int64
+	average      bool
+	repeats      bool // a chunk's last sample may repeat the time of the one before
+
+	current   chunkenc.Iterator // nil: none
+	valueType chunkenc.ValueType
+	lastMS    int64 // end of the chunk before
+	err       error
+
+	xor     chunkenc.XORChunk
+	xorIter chunkenc.Iterator
+	mean    mean
+}
+
+func (it *chunkIterator) begin() {
+	it.current, it.valueType, it.lastMS, it.err = nil, chunkenc.ValNone, minTime, nil
+}
+
+// open begins the next chunk; false if there is none, or it cannot be read.
+func (it *chunkIterator) open() bool {
+	it.current = nil
+	for len(it.chunks) > 0 && it.chunks[0].MaxMS < it.minMS {
+		it.chunks = it.chunks[1:]
+	}
+	if len(it.chunks) == 0 || it.chunks[0].MinMS > it.maxMS {
+		it.chunks = nil
+		return false
+	}
+	c := it.chunks[0]
+	it.chunks = it.chunks[1:]
+	if it.current, it.err = it.reader(c); it.err != nil {
+		it.err = fmt.Errorf("%w: chunk from %d to %d: %w", series.ErrCorrupt, c.MinMS, c.MaxMS, it.err)
+		return false
+	}
+	return true
+}
+
+func (it *chunkIterator) reader(c series.Chunk) (chunkenc.Iterator, error) {
+	encoding, aggr := untagged(c.Encoding)
+	if it.average && aggr == aggrCount {
+		if len(it.chunks) == 0 || !follows(c, it.chunks[0], true) {
+			return nil, errNotPaired
+		}
+		sum := it.chunks[0]
+		it.chunks = it.chunks[1:]
+		sumEncoding, _ := untagged(sum.Encoding)
+		counts, err := chunkenc.FromData(encoding, c.Data)
+		if err != nil {
+			return nil, err
+		}
+		sums, err := chunkenc.FromData(sumEncoding, sum.Data)
+		if err != nil {
+			return nil, err
+		}
+		it.mean = mean{Iterator: sums.Iterator(nil), counts: counts.Iterator(nil)}
+		return &it.mean, nil
+	}
+	if it.average && aggr == aggrSum {
+		return nil, errNotPaired
+	}
+	if encoding == chunkenc.EncXOR {
+		if len(c.Data) < 2 {
+			return nil, errors.New("it has no header")
+		}
+		it.xor.Reset(c.Data)
+		it.xorIter = it.xor.Iterator(it.xorIter)
+		return it.xorIter, nil
+	}
+	chunk, err := chunkenc.FromData(encoding, c.Data)
+	if err != nil {
+		return nil, err
+	}
+	if len(c.Data) < 2 {
+		return nil, errors.New("it has no header")
+	}
+	return chunk.Iterator(nil), nil
+}
+
+// Next implements chunkenc.Iterator.
+func (it *chunkIterator) Next() chunkenc.ValueType {
+	for it.err == nil {
+		if it.current == nil && !it.open() {
+			break
+		}
+		vt := it.current.Next()
+		if vt == chunkenc.ValNone {
+			if it.err = it.current.Err(); it.err != nil {
+				it.err = fmt.Errorf("%w: %w", series.ErrCorrupt, it.err)
+			}
+			it.current = nil
+			continue
+		}
+		t := it.current.AtT()
+		switch {
+		case t > it.maxMS:
+			it.chunks, it.current = nil, nil
+			it.valueType = chunkenc.ValNone
+			return chunkenc.ValNone
+		case t <= it.lastMS && !it.repeats:
+			continue // chunks whose ranges were said to be apart, and are not
+		case t >= it.minMS:
+			it.lastMS, it.valueType = t, vt
+			return vt
+		}
+	}
+	it.valueType = chunkenc.ValNone
+	return chunkenc.ValNone
+}
+
+// Seek implements chunkenc.Iterator.
+func (it *chunkIterator) Seek(t milliseconds) chunkenc.ValueType {
+	if it.valueType != chunkenc.ValNone && it.lastMS >= t {
+		return it.valueType
+	}
+	if it.current == nil || it.valueType == chunkenc.ValNone {
+		for len(it.chunks) > 1 && it.chunks[0].MaxMS < t && !it.average {
+			it.chunks = it.chunks[1:]
+		}
+	}
+	for {
+		if vt := it.Next(); vt == chunkenc.ValNone || it.lastMS >= t {
+			return vt
+		}
+	}
+}
+
+// At implements chunkenc.Iterator.
+func (it *chunkIterator) At() (int64, float64) { return it.current.At() }
+
+// AtHistogram implements chunkenc.Iterator.
+func (it *chunkIterator) AtHistogram(h *histogram.Histogram) (int64, *histogram.Histogram) {
+	return it.current.AtHistogram(h)
+}
+
+// AtFloatHistogram implements chunkenc.Iterator.
+func (it *chunkIterator) AtFloatHistogram(h *histogram.FloatHistogram) (int64, *histogram.FloatHistogram) {
+	return it.current.AtFloatHistogram(h)
+}
+
+// AtT implements chunkenc.Iterator.
+func (it *chunkIterator) AtT() int64 { return it.lastMS }
+
+// AtST implements chunkenc.Iterator.
+func (it *chunkIterator) AtST() int64 { return it.current.AtST() }
+
+// Err implements chunkenc.Iterator.
+func (it *chunkIterator) Err() error { return it.err }
+
+// mean shows sums divided by counts. It is a sums' iterator but for what it says here.
+type mean struct {
+	chunkenc.Iterator
+	counts chunkenc.Iterator
+	err    error
+}
+
+// Next implements chunkenc.Iterator.
+func (m *mean) Next() chunkenc.ValueType {
+	vt, counts := m.Iterator.Next(), m.counts.Next()
+	switch {
+	case vt == chunkenc.ValNone && counts == chunkenc.ValNone:
+		if m.err = m.Iterator.Err(); m.err == nil {
+			m.err = m.counts.Err()
+		}
+		return chunkenc.ValNone
+	case vt == chunkenc.ValNone || counts != chunkenc.ValFloat || m.Iterator.AtT() != m.counts.AtT():
+		m.err = errors.New("sums and counts are not of the same times")
+		return chunkenc.ValNone
+	case vt == chunkenc.ValHistogram:
+		return chunkenc.ValFloatHistogram
+	}
+	return vt
+}
+
+// At implements chunkenc.Iterator.
+func (m *mean) At() (int64, float64) {
+	t, sum := m.Iterator.At()
+	_, n := m.counts.At()
+	return t, sum / n
+}
+
+// AtFloatHistogram implements chunkenc.Iterator.
+func (m *mean) AtFloatHistogram(h *histogram.FloatHistogram) (int64, *histogram.FloatHistogram) {
+	t, sum := m.Iterator.AtFloatHistogram(h)
+	_, n := m.counts.At()
+	return t, sum.Div(n)
+}
+
+// Err implements chunkenc.Iterator.
+func (m *mean) Err() error { return m.err }
+
+// bounded leaves out what is outside its bounds, inclusive.
+type bounded struct {
+	chunkenc.Iterator
+	minMS, maxMS int64
+	begun        bool
+}
+
+// Next implements chunkenc.Iterator.
+func (b *bounded) Next() chunkenc.ValueType {
+	if !b.begun {
+		b.begun = true
+		return b.within(b.Iterator.Seek(b.minMS))
+	}
+	return b.within(b.Iterator.Next())
+}
+
+// Seek implements chunkenc.Iterator.
+func (b *bounded) Seek(t milliseconds) chunkenc.ValueType {
+	b.begun = true
+	return b.within(b.Iterator.Seek(max(t, b.minMS)))
+}
+
+func (b *bounded) within(vt chunkenc.ValueType) chunkenc.ValueType {
+	if vt == chunkenc.ValNone || b.AtT() > b.maxMS {
+		return chunkenc.ValNone
+	}
+	return vt
+}

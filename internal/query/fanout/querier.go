@@ -1,0 +1,256 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// querier reads one range. Selections run on their own until Close, each of them as
+// soon as there is a place for it, so that stores answer the selectors of a query
+// together.
+type querier struct {
+	q            *Query
+	minMS, maxMS int64
+	closed       context.Context
+	close        context.CancelFunc
+	running      sync.WaitGroup
+}
+
+var _ storage.Querier = (*querier)(nil)
+
+// forSeries is the function that the API of series names: it wants labels only.
+const forSeries = "series"
+
+// Select implements storage.Querier. The set is in order whether or not that is asked
+// for. It waits in its first Next.
+func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+	start, end, function, limit, rangeMS := q.minMS, q.maxMS, "", 0, int64(0)
+	if hints != nil {
+		start, end, function, limit, rangeMS = hints.Start, hints.End, hints.Func, hints.Limit, hints.Range
+	}
+	sr := storeapi.SeriesRequest{
+		MinMS: start, MaxMS: end, Matchers: matchers, Limit: int64(limit),
+		SkipChunks:           function == forSeries,
+		WithoutReplicaLabels: q.q.r.ReplicaLabels,
+		MaxResolutionMS:      q.q.resolution(function, rangeMS),
+		Aggregates:           aggregatesFor(function),
+	}
+	opts := q.q.f.opts
+	v := &view{minMS: q.minMS, maxMS: q.maxMS, average: len(sr.Aggregates) == 2, function: function, isCounter: opts.IsCounter(function), counter: opts.Counter}
+	if len(sr.WithoutReplicaLabels) > 0 {
+		v.dedup = opts.Dedup
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(q.closed, cancel)
+	set := &promised{done: make(chan struct{})}
+	q.running.Go(func() {
+		defer close(set.done)
+		defer stop()
+		defer cancel()
+		set.kept, set.err = q.q.selection(ctx, sr, v)
+	})
+	return set
+}
+
+// selection waits for its turn and reads everything.
+func (q *Query) selection(ctx context.Context, sr storeapi.SeriesRequest, v *view) (*kept, error) {
+	select {
+	case q.gate <- struct{}{}:
+		defer func() { <-q.gate }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	m, err := q.f.fan(ctx, q.r, sr, false)
+	if err != nil {
+		return nil, err
+	}
+	defer m.close()
+	k := &kept{view: v}
+	if err := k.collect(ctx, q, m); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// promised is the set of a selection that may still be running.
+type promised struct {
+	done chan struct{}
+	kept *kept
+	err  error
+	set  *keptSet
+}
+
+// Next implements storage.SeriesSet. It waits until the selection has ended, which
+// the end of its context or of its querier makes it do.
+func (p *promised) Next() bool {
+	if p.set == nil {
+		<-p.done
+		if p.err != nil {
+			return false
+		}
+		p.set = &keptSet{k: p.kept}
+	}
+	return p.set.Next()
+}
+
+// At implements storage.SeriesSet.
+func (p *promised) At() storage.Series { return p.set.At() }
+
+// Err implements storage.SeriesSet.
+func (p *promised) Err() error { <-p.done; return p.err }
+
+// Warnings implements storage.SeriesSet.
+func (p *promised) Warnings() annotations.Annotations {
+	<-p.done
+	if p.kept == nil {
+		return nil
+	}
+	return p.kept.warnings
+}
+
+// Close implements storage.Querier: it ends what still runs.
+func (q *querier) Close() error {
+	q.close()
+	q.running.Wait()
+	return nil
+}
+
+// aggregatesFor chooses what is wanted of downsampled data by the function that
+// reads it.
+func aggregatesFor(function string) []storeapi.Aggr {
+	is := func(name string) bool { return function == name || strings.HasPrefix(function, name+"_") }
+	switch {
+	case is("min"):
+		return []storeapi.Aggr{storeapi.Min}
+	case is("max"):
+		return []storeapi.Aggr{storeapi.Max}
+	case is("count"):
+		return []storeapi.Aggr{storeapi.Count}
+	case strings.HasPrefix(function, "sum_"): // sum itself adds samples of several series
+		return []storeapi.Aggr{storeapi.Sum}
+	case function == "rate" || function == "irate" || function == "increase":
+		return []storeapi.Aggr{storeapi.Counter}
+	}
+	return []storeapi.Aggr{storeapi.Count, storeapi.Sum}
+}
+
+// twoSamples are functions that need two samples in their range.
+var twoSamples = []string{"rate", "irate", "increase", "delta", "idelta", "deriv", "predict_linear", "double_exponential_smoothing"}
+
+// resolution is the coarsest that will do for a function over a range. Of downsampled
+// counters no resets are left, so who counts them gets raw samples.
+func (q *Query) resolution(function string, rangeMS int64) int64 {
+	switch {
+	case function == "resets":
+		return 0
+	case rangeMS > 0 && slices.Contains(twoSamples, function):
+		return min(q.r.MaxResolutionMS, rangeMS/2)
+	}
+	return q.r.MaxResolutionMS
+}
+
+// LabelNames implements storage.Querier.
+func (q *querier) LabelNames(ctx context.Context, hints *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
+	return q.list(ctx, "", hints, matchers, Client.LabelNames)
+}
+
+// LabelValues implements storage.Querier.
+func (q *querier) LabelValues(ctx context.Context, name string, hints *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
+	if slices.Contains(q.q.r.ReplicaLabels, name) {
+		return nil, nil, nil // nothing has it any more
+	}
+	return q.list(ctx, name, hints, matchers, Client.LabelValues)
+}
+
+func (q *querier) list(ctx context.Context, name string, hints *storage.LabelHints, matchers []*labels.Matcher, ask ask) ([]string, annotations.Annotations, error) {
+	r := storeapi.LabelsRequest{Label: name, MinMS: q.minMS, MaxMS: q.maxMS, Matchers: matchers, WithoutReplicaLabels: q.q.r.ReplicaLabels}
+	if hints != nil {
+		r.Limit = int64(hints.Limit)
+	}
+	found, warnings, err := q.q.f.list(ctx, q.q.r, r, ask)
+	var all annotations.Annotations
+	for _, w := range warnings {
+		all.Add(w)
+	}
+	return found, all, err
+}
+
+type ask func(c Client, ctx context.Context, r storeapi.LabelsRequest) (found, warnings []string, err error)
+
+// list asks for names or values of labels, which are returned sorted.
+func (f *Fanout) list(ctx context.Context, r Request, lr storeapi.LabelsRequest, ask ask) ([]string, []error, error) {
+	c, err := f.endpoints.choose(r, func(info *storeapi.Info) bool { return mayHold(info, lr.MinMS, lr.MaxMS, lr.Matchers) })
+	if err != nil {
+		return nil, nil, err
+	}
+	defer c.release()
+	lr.AbortOnPartial = r.AbortOnPartial
+	found := make([][]string, len(c.stores))
+	warnings, err := each(ctx, f, r, c, func(ctx context.Context, i int) ([]string, error) {
+		var warnings []string
+		var err error
+		found[i], warnings, err = ask(c.stores[i].client, ctx, lr)
+		return warnings, err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	all := slices.Concat(found...)
+	slices.Sort(all)
+	all = slices.Compact(all)
+	all = slices.DeleteFunc(all, func(name string) bool {
+		return lr.Label == "" && slices.Contains(lr.WithoutReplicaLabels, name)
+	})
+	if lr.Limit > 0 && int64(len(all)) > lr.Limit {
+		all = all[:lr.Limit]
+	}
+	return all, warnings, nil
+}
+
+// each calls all chosen stores at once. What fails is a warning, or the first failure
+// ends all.
+func each(ctx context.Context, f *Fanout, r Request, c *chosen, call func(ctx context.Context, i int) ([]string, error)) ([]error, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	said := make([][]error, len(c.stores))
+	var asking sync.WaitGroup
+	for i, s := range c.stores {
+		asking.Go(func() {
+			ctx, done := ctx, context.CancelFunc(func() {})
+			if f.opts.ResponseTimeout > 0 {
+				ctx, done = context.WithTimeoutCause(ctx, f.opts.ResponseTimeout, ErrStalled)
+			}
+			defer done()
+			warnings, err := call(ctx, i)
+			if err != nil && errors.Is(context.Cause(ctx), ErrStalled) {
+				err = fmt.Errorf("it %w: %s", ErrStalled, f.opts.ResponseTimeout)
+			}
+			if err != nil {
+				err = fmt.Errorf("store %s: %w", s.address, err)
+				if r.AbortOnPartial {
+					cancel(err)
+					return
+				}
+				said[i] = append(said[i], err)
+			}
+			for _, w := range warnings {
+				said[i] = append(said[i], errors.New(w))
+			}
+		})
+	}
+	asking.Wait()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return append(c.missing, slices.Concat(said...)...), nil
+}

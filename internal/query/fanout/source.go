@@ -1,0 +1,210 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// Source is all the stores as one StoreAPI: what a querier offers to further ones.
+// Series pass as they come, merged on their labels, and no chunk is looked into.
+type Source struct{ f *Fanout }
+
+var (
+	_ storeapi.Source         = (*Source)(nil)
+	_ storeapi.SeriesSource   = (*Source)(nil)
+	_ storeapi.ExemplarSource = (*Source)(nil)
+)
+
+// Source makes it.
+func (f *Fanout) Source() *Source { return &Source{f} }
+
+// labelSetsMax bounds how many external label sets are told of; with more none are,
+// which excludes nothing.
+const labelSetsMax = 1000
+
+// Info implements storeapi.Source: what the healthy stores said, as one.
+func (s *Source) Info(context.Context) (storeapi.Info, error) {
+	all := storeapi.Info{Component: "query", Store: &storeapi.StoreInfo{
+		TimeRange: storeapi.TimeRange{MinMS: math.MaxInt64, MaxMS: math.MinInt64}, WithoutReplicaLabels: true, Sharding: true,
+	}}
+	unbounded := false // a store without labels may hold anything
+	for _, one := range *s.f.endpoints.current.Load() {
+		info, err := one.known()
+		if info == nil || err != nil && !one.strict {
+			continue
+		}
+		if st := info.Store; st != nil {
+			all.Store.MinMS, all.Store.MaxMS = min(all.Store.MinMS, st.MinMS), max(all.Store.MaxMS, st.MaxMS)
+			all.Store.Sharding = all.Store.Sharding && st.Sharding
+			all.Store.TSDBs = append(all.Store.TSDBs, st.TSDBs...)
+			sets := slices.DeleteFunc(slices.Clone(info.LabelSets), labels.Labels.IsEmpty)
+			unbounded = unbounded || len(sets) == 0
+			all.LabelSets = append(all.LabelSets, sets...)
+		}
+		if e := info.Exemplars; e != nil {
+			if all.Exemplars == nil {
+				all.Exemplars = &storeapi.TimeRange{MinMS: e.MinMS, MaxMS: e.MaxMS}
+			}
+			all.Exemplars.MinMS, all.Exemplars.MaxMS = min(all.Exemplars.MinMS, e.MinMS), max(all.Exemplars.MaxMS, e.MaxMS)
+		}
+	}
+	if all.Store.MinMS > all.Store.MaxMS { // there are none: anything may come
+		all.Store.MinMS, all.Store.MaxMS = math.MinInt64, math.MaxInt64
+	}
+	slices.SortFunc(all.LabelSets, labels.Compare)
+	all.LabelSets = slices.CompactFunc(all.LabelSets, labels.Equal)
+	if unbounded || len(all.LabelSets) > labelSetsMax {
+		all.LabelSets, all.Store.TSDBs = nil, nil
+	}
+	return all, nil
+}
+
+// ExternalLabels implements storeapi.Source: the stores have added theirs.
+func (*Source) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
+
+// RawQuerier implements series.Source.
+func (s *Source) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
+	return &rawQuerier{s: s, minMS: mint, maxMS: maxt}, nil
+}
+
+// Series implements storeapi.SeriesSource.
+func (s *Source) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+	if len(r.Matchers) == 0 {
+		return &passed{err: fmt.Errorf("%w: there are no matchers", storeapi.ErrBadRequest)}
+	}
+	m, err := s.f.fan(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, true)
+	if err != nil {
+		return &passed{err: err}
+	}
+	return &passed{m: m}
+}
+
+// LabelNames implements storeapi.Source.
+func (s *Source) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
+	names, said, err := s.f.list(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, Client.LabelNames)
+	return names, texts(said), err
+}
+
+// LabelValues implements storeapi.Source.
+func (s *Source) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error) {
+	if slices.Contains(r.WithoutReplicaLabels, r.Label) {
+		return nil, nil, nil
+	}
+	values, said, err := s.f.list(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, Client.LabelValues)
+	return values, texts(said), err
+}
+
+// Exemplars implements storeapi.ExemplarSource.
+func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (results []exemplar.QueryResult, warnings []string, err error) {
+	results, said, err := s.f.exemplars(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, nil)
+	return results, texts(said), err
+}
+
+func texts(errs []error) []string {
+	var all []string
+	for _, err := range errs {
+		all = append(all, err.Error())
+	}
+	return all
+}
+
+// passed is a merged stream on its way to a further querier.
+type passed struct {
+	m      *merged
+	chunks []series.Chunk
+	aggr   []storeapi.AggrChunk
+	err    error
+}
+
+// Next implements series.Set.
+func (p *passed) Next() bool {
+	if p.err != nil || !p.m.Next() {
+		return false
+	}
+	p.chunks, p.aggr = p.m.Chunks(), p.aggr[:0]
+	if slices.ContainsFunc(p.chunks, isTagged) {
+		all := p.chunks
+		p.chunks = nil
+		for _, c := range all {
+			encoding, aggr := untagged(c.Encoding)
+			c.Encoding = encoding
+			if aggr == storeapi.Raw {
+				p.chunks = append(p.chunks, c)
+			} else {
+				p.aggr = append(p.aggr, storeapi.AggrChunk{Aggr: aggr, Chunk: c})
+			}
+		}
+	}
+	return true
+}
+
+func isTagged(c series.Chunk) bool { return c.Encoding>>aggrShift != 0 }
+
+// Labels implements series.Set.
+func (p *passed) Labels() []byte { return p.m.Labels() }
+
+// Chunks implements series.Set: those of samples as measured.
+func (p *passed) Chunks() []series.Chunk { return p.chunks }
+
+// AggrChunks are the downsampled ones.
+func (p *passed) AggrChunks() []storeapi.AggrChunk { return p.aggr }
+
+// Err implements series.Set.
+func (p *passed) Err() error {
+	if p.err != nil || p.m == nil {
+		return p.err
+	}
+	return p.m.Err()
+}
+
+// Warnings implements series.Set.
+func (p *passed) Warnings() annotations.Annotations {
+	if p.m == nil {
+		return nil
+	}
+	return p.m.Warnings()
+}
+
+// Close implements storeapi.Stream.
+func (p *passed) Close() error {
+	if p.m != nil {
+		p.m.close()
+	}
+	return nil
+}
+
+// rawQuerier is a Source as series.Source has it.
+type rawQuerier struct {
+	s            *Source
+	minMS, maxMS int64
+	open         []storeapi.Stream
+}
+
+func (q *rawQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
+	set := q.s.Series(ctx, storeapi.SeriesRequest{MinMS: q.minMS, MaxMS: q.maxMS, Matchers: matchers})
+	q.open = append(q.open, set)
+	return set
+}
+
+func (q *rawQuerier) LabelNames(ctx context.Context) ([]string, error) {
+	names, _, err := q.s.LabelNames(ctx, storeapi.LabelsRequest{MinMS: q.minMS, MaxMS: q.maxMS})
+	return names, err
+}
+
+func (q *rawQuerier) Close() error {
+	var errs []error
+	for _, set := range q.open {
+		errs = append(errs, set.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,246 @@
+package fanout
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// A downsampled chunk goes through the merge as a chunk of an encoding that nobody
+// else has: the aggregate in the three bits above. So the raw seam knows nothing of
+// aggregates, and chunks of one span stay next to each other in the order of their
+// numbers.
+const aggrShift = 5
+
+func tagged(e chunkenc.Encoding, a storeapi.Aggr) chunkenc.Encoding {
+	return e | chunkenc.Encoding(a)<<aggrShift
+}
+
+func untagged(e chunkenc.Encoding) (chunkenc.Encoding, storeapi.Aggr) {
+	return e & (1<<aggrShift - 1), storeapi.Aggr(e >> aggrShift)
+}
+
+// aggregated is a stream of a store that has downsampled data.
+type aggregated interface {
+	AggrChunks() []storeapi.AggrChunk
+}
+
+// guarded is what one store streams, watched: it ends with a warning instead of an
+// error unless the request says otherwise, and is cut off when the store is silent
+// for too long.
+//
+// A store may give one series in several pieces, and some give series out of order
+// after they have added labels. Both are passed on: pieces are joined where series
+// are kept, and unsorted says that they must be sorted there.
+type guarded struct {
+	store   *store
+	stream  storeapi.Stream
+	aggr    aggregated // nil: has none
+	wanted  []storeapi.Aggr
+	abort   bool
+	ordered bool     // fail rather than pass on series out of order
+	strip   []string // labels to take away, which the store cannot
+
+	cancel  context.CancelCauseFunc
+	ctx     context.Context
+	timeout time.Duration
+	timer   *time.Timer
+
+	last     []byte // labels of the series before
+	labels   []byte
+	stripped []byte
+	chunks   []series.Chunk
+	unsorted bool
+	err      error
+	warning  error
+}
+
+func (g *guarded) Next() bool {
+	if g.err != nil || g.warning != nil {
+		return false
+	}
+	if g.timer != nil {
+		g.timer.Reset(g.timeout)
+	}
+	more := g.stream.Next()
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+	if !more {
+		if err := g.stream.Err(); err != nil {
+			g.fail(err)
+		}
+		return false
+	}
+	if err := g.take(); err != nil {
+		g.fail(err)
+		return false
+	}
+	return true
+}
+
+// take checks the series that has come.
+func (g *guarded) take() error {
+	g.labels = g.stream.Labels()
+	if err := labelenc.Validate(g.labels); err != nil {
+		return err
+	}
+	if len(g.strip) > 0 {
+		g.stripped = appendWithout(g.stripped[:0], g.labels, g.strip)
+		g.labels = g.stripped
+	}
+	if labelenc.Compare(g.last, g.labels) > 0 {
+		if g.ordered {
+			return fmt.Errorf("%w: series are out of order", storeapi.ErrCorrupt)
+		}
+		g.unsorted = true
+	}
+	g.last = append(g.last[:0], g.labels...)
+	g.chunks = g.stream.Chunks()
+	if g.aggr != nil {
+		if more := g.aggr.AggrChunks(); len(more) > 0 {
+			g.chunks = slices.Clone(g.chunks)
+			for _, c := range more {
+				if slices.Contains(g.wanted, c.Aggr) {
+					c.Encoding = tagged(c.Encoding, c.Aggr)
+					g.chunks = append(g.chunks, c.Chunk)
+				}
+			}
+			slices.SortStableFunc(g.chunks, compareChunks)
+		}
+	}
+	for _, c := range g.chunks {
+		if c.MinMS > c.MaxMS {
+			return fmt.Errorf("%w: a chunk ends before it begins", storeapi.ErrCorrupt)
+		}
+	}
+	return nil
+}
+
+// appendWithout appends a valid set without the labels of some names.
+func appendWithout(dst, set []byte, names []string) []byte {
+	for len(set) > 0 {
+		name, _, rest, err := labelenc.Next(set)
+		if err != nil {
+			return dst
+		}
+		if !slices.Contains(names, string(name)) {
+			dst = append(dst, set[:len(set)-len(rest)]...)
+		}
+		set = rest
+	}
+	return dst
+}
+
+// fail ends the stream.
+func (g *guarded) fail(err error) {
+	if cause := context.Cause(g.ctx); errors.Is(cause, ErrStalled) {
+		err = fmt.Errorf("it %w: %s", ErrStalled, g.timeout)
+	}
+	err = fmt.Errorf("store %s: %w", g.store.address, err)
+	if parent := g.ctx.Err(); g.abort || parent != nil && !errors.Is(context.Cause(g.ctx), ErrStalled) {
+		g.err = err
+		return
+	}
+	g.warning = err
+}
+
+func (g *guarded) Labels() []byte         { return g.labels }
+func (g *guarded) Chunks() []series.Chunk { return g.chunks }
+func (g *guarded) Err() error             { return g.err }
+
+func (g *guarded) Warnings() annotations.Annotations {
+	var all annotations.Annotations
+	all.Merge(g.stream.Warnings())
+	if g.warning != nil {
+		all.Add(g.warning)
+	}
+	return all
+}
+
+func (g *guarded) close() {
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+	_ = g.stream.Close() // nothing of it is wanted any more
+	g.cancel(context.Canceled)
+	_ = g.store.release()
+}
+
+// compareChunks orders chunks by time. Of chunks of the same span those with greater
+// bytes come first, which decides who of two replicas that scraped at the same
+// moments is preferred, as Thanos decides it.
+func compareChunks(a, b series.Chunk) int {
+	if c := cmp.Or(cmp.Compare(a.MinMS, b.MinMS), cmp.Compare(a.MaxMS, b.MaxMS), cmp.Compare(a.Encoding, b.Encoding)); c != 0 {
+		return c
+	}
+	return bytes.Compare(b.Data, a.Data)
+}
+
+// merged is what all the stores of a request give, in order.
+type merged struct {
+	series.Set
+	streams []*guarded
+	missing []error
+}
+
+// fan asks the stores that may hold something. The set is closed by the caller.
+func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest, ordered bool) (*merged, error) {
+	c, err := f.endpoints.choose(r, func(info *storeapi.Info) bool { return mayHold(info, sr.MinMS, sr.MaxMS, sr.Matchers) })
+	if err != nil {
+		return nil, err
+	}
+	sr.AbortOnPartial = r.AbortOnPartial
+	m := &merged{missing: c.missing}
+	sets := make([]series.Set, 0, len(c.stores))
+	for i, s := range c.stores {
+		g := &guarded{store: s, wanted: sr.Aggregates, abort: r.AbortOnPartial, ordered: ordered, timeout: f.opts.ResponseTimeout}
+		g.ctx, g.cancel = context.WithCancelCause(ctx)
+		if g.timeout > 0 {
+			g.timer = time.AfterFunc(g.timeout, func() { g.cancel(ErrStalled) })
+			g.timer.Stop()
+		}
+		asked := sr
+		if info := c.infos[i]; len(sr.WithoutReplicaLabels) > 0 && (info == nil || info.Store == nil || !info.Store.WithoutReplicaLabels) {
+			g.strip = sr.WithoutReplicaLabels
+			asked.WithoutReplicaLabels = nil
+			asked.Limit = 0 // several of its series may become one
+		}
+		g.stream = s.client.Series(g.ctx, asked)
+		g.aggr, _ = g.stream.(aggregated)
+		m.streams, sets = append(m.streams, g), append(sets, g)
+	}
+	m.Set = series.Merge(sets...)
+	return m, nil
+}
+
+func (m *merged) Warnings() annotations.Annotations {
+	var all annotations.Annotations
+	for _, err := range m.missing {
+		all.Add(err)
+	}
+	all.Merge(m.Set.Warnings())
+	return all
+}
+
+func (m *merged) unsorted() bool {
+	return slices.ContainsFunc(m.streams, func(g *guarded) bool { return g.unsorted })
+}
+
+func (m *merged) close() {
+	for _, g := range m.streams {
+		g.close()
+	}
+	m.streams = nil
+}

@@ -84,6 +84,9 @@ type serveCommand struct {
 	Features                []string `name:"enable-feature" sep:"none" placeholder:"NAME,..." help:"Comma separated feature names: ${features}."`
 
 	Objstore objstoreFlags `embed:""`
+	GRPCAddress string    `name:"grpc-address" default:"127.0.0.1:9491" help:"Address to listen on for gRPC (StoreAPI). None if empty."`
+	GRPC        grpcFlags `embed:""`
+
 	Log      logFlags      `embed:""`
 	Memory   memoryFlags   `embed:""`
 }
@@ -176,6 +179,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 	if opts.Ship, err = c.Objstore.options(); err != nil {
 		return opts, err
 	}
+	opts.GRPC, opts.StoreAPI = c.GRPC.options(c.GRPCAddress)
 	for _, list := range c.Features {
 		for name := range strings.SplitSeq(list, ",") {
 			enable, ok := features[strings.TrimSpace(name)]

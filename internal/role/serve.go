@@ -23,6 +23,7 @@ import (
 	"github.com/ferula-io/ferula/internal/query/promql"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 	"github.com/ferula-io/ferula/internal/wire/remoteread"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
 // ServeOptions are what `ferula serve` runs with.
@@ -35,6 +36,8 @@ type ServeOptions struct {
 	Write      remotewrite.Options
 	Read       remoteread.Options // its external labels are those of the configuration
 	Ship       ShippingOptions
+	GRPC       GRPCOptions
+	StoreAPI   storeapi.ServerOptions // its registry is the process'
 
 	Flags    map[string]string // as status/flags shows them
 	LogLevel *promslog.Level   // changed by runtime.log_level; may be nil
@@ -52,6 +55,7 @@ type Serve struct {
 	config   *liveConfig
 	shipping *shipping
 	listener net.Listener
+	grpc     *grpcServer // nil: none
 	gate     *gate
 	handler  http.Handler
 	started  time.Time
@@ -101,6 +105,9 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if s.handler, err = s.newHandler(prefix, external); err != nil {
 		return nil, err
 	}
+	if err = s.newGRPC(); err != nil {
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -121,6 +128,9 @@ func (s *Serve) free() {
 // Addr is the address listened on.
 func (s *Serve) Addr() net.Addr { return s.listener.Addr() }
 
+// GRPCAddr is the address of the gRPC server, nil if there is none.
+func (s *Serve) GRPCAddr() net.Addr { return s.grpc.addr() }
+
 // Run serves until ctx ends or something fails, then takes everything down:
 // first no new requests are ready, then scraping stops and its last samples are
 // appended, running requests are drained, and the storage is closed last.
@@ -136,6 +146,11 @@ func (s *Serve) Run(ctx context.Context) error {
 			stop(fmt.Errorf("web server: %w", err))
 		}
 	})
+	serving.Go(func() {
+		if err := s.grpc.serve(); err != nil {
+			stop(fmt.Errorf("gRPC server: %w", err))
+		}
+	})
 	work.Go(func() {
 		if err := s.work(ctx); err != nil {
 			stop(err)
@@ -143,9 +158,10 @@ func (s *Serve) Run(ctx context.Context) error {
 	})
 	<-ctx.Done()
 	s.gate.stopping()
+	s.grpc.stopping()
 	s.opts.Logger.Info("Stopping", "reason", context.Cause(ctx))
 	work.Wait()
-	err := s.opts.Web.drain(server)
+	err := errors.Join(s.opts.Web.drain(server), s.grpc.drain())
 	s.remotes.close()
 	serving.Wait()
 	if e := context.Cause(ctx); !errors.Is(e, context.Canceled) {
@@ -168,6 +184,7 @@ func (s *Serve) work(ctx context.Context) error {
 		return err
 	}
 	s.gate.ready()
+	s.grpc.ready()
 	s.opts.Logger.Info("Ready", "url", "http://"+s.listener.Addr().String()+"/", "after", time.Since(begun).Round(time.Millisecond))
 	var reloads sync.WaitGroup
 	reloads.Go(func() { s.config.watch(ctx) })

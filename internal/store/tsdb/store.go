@@ -274,6 +274,15 @@ func (s *Store) BlockMetas() ([]tsdb.BlockMeta, error) {
 	return nil, ErrNotReady
 }
 
+// StartTime is when the oldest data begins, in ms; the greatest number of an
+// empty store.
+func (s *Store) StartTime() (int64, error) {
+	if db := s.db.Load(); db != nil {
+		return db.StartTime()
+	}
+	return 0, ErrNotReady
+}
+
 // WALReplayStatus tells which segment is replayed and how many there are.
 func (s *Store) WALReplayStatus() tsdb.WALReplayStatus {
 	return s.stats.Head.WALReplayStatus.GetWALReplayStatus()

@@ -83,12 +83,12 @@ type serveCommand struct {
 	DiscoveryReloadInterval duration `name:"scrape.discovery-reload-interval" default:"5s" hidden:"" help:"How often changed targets are taken over."`
 	Features                []string `name:"enable-feature" sep:"none" placeholder:"NAME,..." help:"Comma separated feature names: ${features}."`
 
-	Objstore objstoreFlags `embed:""`
-	GRPCAddress string    `name:"grpc-address" default:"127.0.0.1:9491" help:"Address to listen on for gRPC (StoreAPI). None if empty."`
-	GRPC        grpcFlags `embed:""`
+	Objstore    objstoreFlags `embed:""`
+	GRPCAddress string        `name:"grpc-address" default:"127.0.0.1:9491" help:"Address to listen on for gRPC (StoreAPI). None if empty."`
+	GRPC        grpcFlags     `embed:""`
 
-	Log      logFlags      `embed:""`
-	Memory   memoryFlags   `embed:""`
+	Log    logFlags    `embed:""`
+	Memory memoryFlags `embed:""`
 }
 
 // features are Prometheus' feature flags that change something here.

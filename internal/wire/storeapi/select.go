@@ -2,7 +2,6 @@ package storeapi
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -16,7 +15,7 @@ import (
 )
 
 // series answers one Series request.
-func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) (err error) {
+func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) error {
 	r, err := seriesRequestFrom(in)
 	if err != nil {
 		return err
@@ -34,7 +33,11 @@ func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) (err err
 	if err != nil || set == nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, set.Close()) }()
+	defer func() {
+		if err := set.Close(); err != nil {
+			s.opts.Logger.Error("Closing what series were read from failed", "err", err)
+		}
+	}()
 	out := newBatches(stream, in)
 	defer out.free()
 	return s.send(ctx, r, set, out)

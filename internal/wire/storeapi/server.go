@@ -3,6 +3,7 @@ package storeapi
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/tsdb"
@@ -22,12 +23,16 @@ type ServerOptions struct {
 	BytesMax      int64                 // of the labels and chunks of one Series request
 	ConcurrentMax int                   // Series requests answered at once, further ones wait
 	SortBytesMax  int                   // of series held because their order changes; 0: 256 MiB
+	Logger        *slog.Logger          // of what no client is told; may be nil
 	Registerer    prometheus.Registerer // may be nil
 }
 
 func (o ServerOptions) withDefaults() ServerOptions {
 	if o.SortBytesMax == 0 {
 		o.SortBytesMax = 256 << 20
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return o
 }

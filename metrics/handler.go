@@ -202,7 +202,7 @@ func (h *handler) page(w io.Writer, form exposition.Form) error {
 			return err
 		}
 	}
-	_, err := io.WriteString(w, form.EndOfPage())
+	_, err := w.Write(form.EndOfPage())
 	return err
 }
 

@@ -1,12 +1,32 @@
 package metrics
 
 import (
+	"bytes"
 	"compress/gzip"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync"
 	"testing"
+
+	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
+
+func get(h http.Handler, accept, encoding string) *httptest.ResponseRecorder {
+	req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	if accept != "" {
+		req.Header.Set("Accept", accept)
+	}
+	if encoding != "" {
+		req.Header.Set("Accept-Encoding", encoding)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	return w
+}
 
 func TestTheHandlerCompressesForWhoAcceptsIt(t *testing.T) {
 	s := NewSet()
@@ -15,12 +35,7 @@ func TestTheHandlerCompressesForWhoAcceptsIt(t *testing.T) {
 		"": false, "gzip": true, "deflate, GZIP;q=0.5": true, "gzip;q=0": false, "*": true, "*;q=0": false, "*, gzip;q=0": false, "br": false, "gzip;q=x": false,
 	} {
 		for range 2 {
-			req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
-			if accept != "" {
-				req.Header.Set("Accept-Encoding", accept)
-			}
-			w := httptest.NewRecorder()
-			s.Handler().ServeHTTP(w, req)
+			w := get(s.Handler(), "", accept)
 			var body io.Reader = w.Body
 			if got := w.Header().Get("Content-Encoding") == "gzip"; got != zipped {
 				t.Fatalf("%q: compressed: %v", accept, got)
@@ -48,5 +63,219 @@ func TestTheHandlerIsForReading(t *testing.T) {
 		if w.Code != status || (w.Body.Len() > 0) != (method != http.MethodHead) {
 			t.Errorf("%s: status %d, %d bytes", method, w.Code, w.Body.Len())
 		}
+	}
+}
+
+const (
+	askOpenMetrics = "application/openmetrics-text;version=1.0.0"
+	askProtobuf    = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+)
+
+func TestTheBestLikedFormatIsTaken(t *testing.T) {
+	for accept, want := range map[string]string{
+		"":                                       "text/plain; version=0.0.4; charset=utf-8",
+		"*/*":                                    "text/plain; version=0.0.4; charset=utf-8",
+		"application/json":                       "text/plain; version=0.0.4; charset=utf-8",
+		"text/plain;version=9.9.9":               "text/plain; version=0.0.4; charset=utf-8",
+		"text/plain;version=0.0.4;q=1,*/*;q=0.1": "text/plain; version=0.0.4; charset=utf-8",
+		"text/plain;version=1.0.0;escaping=allow-utf-8":                                         "text/plain; version=1.0.0; charset=utf-8; escaping=allow-utf-8",
+		"application/openmetrics-text":                                                          "application/openmetrics-text; version=0.0.1; charset=utf-8",
+		"text/plain;q=0.5, Application/OpenMetrics-text ; version=1.0.0 ; charset=utf-8;q=0.7":  "application/openmetrics-text; version=1.0.0; charset=utf-8",
+		askOpenMetrics + ";q=0,text/plain;q=0.1":                                                "text/plain; version=0.0.4; charset=utf-8",
+		askOpenMetrics + ";q=x,text/plain;q=0.1":                                                "text/plain; version=0.0.4; charset=utf-8",
+		askOpenMetrics + ";escaping=none":                                                       "application/openmetrics-text; version=1.0.0; charset=utf-8",
+		askProtobuf + ";escaping=values;q=0.8," + askOpenMetrics + ";q=0.7":                     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited; escaping=values",
+		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text": "text/plain; version=0.0.4; charset=utf-8",
+		askOpenMetrics + ";escaping=allow-utf-8;q=0.7,application/openmetrics-text;version=0.0.1;q=0.6,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.3": "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=allow-utf-8",
+	} {
+		check(t, accept, get(NewSet().Handler(), accept, "").Header().Get("Content-Type"), want)
+	}
+}
+
+func TestOpenMetricsHasTypesAndAnEnd(t *testing.T) {
+	s := NewSet()
+	s.NewCounterVec("requests_total", "All \"of\" them.", "code").With("200").Inc()
+	s.NewPrometheusHistogramExt("p", []float64{1}).Update(1)
+	s.NewSummary("s").Update(-1)
+	s.NewFloatCounter("f_total").Sub(1)
+	s.NewCounter(`g{x="1"}`)
+	s.NewGauge(`g{x="2"}`, nil)
+	s.NewGauge("panics", func() float64 { panic("no") })
+	check(t, "page", get(s.Handler(), askOpenMetrics, "").Body.String(), `# TYPE f counter
+# TYPE g unknown
+g{x="1"} 0.0
+# TYPE p histogram
+p_bucket{le="1.0"} 1
+p_bucket{le="+Inf"} 1
+p_sum 1.0
+p_count 1
+# HELP requests All \"of\" them.
+# TYPE requests counter
+requests_total{code="200"} 1.0
+# TYPE s summary
+s_count 1
+# EOF
+`)
+}
+
+// Several sets share families: each of them is there once, and so is each metric.
+func TestFamiliesOfSeveralSetsAreMerged(t *testing.T) {
+	a, b := NewSet(), NewSet()
+	a.NewCounter(`c_total{x="1"}`).Add(1)
+	b.NewCounter(`c_total{x="2"}`).Add(2)
+	b.NewCounter(`c_total{x="1"}`).Add(3)
+	a.NewGauge("z", nil)
+	h := NewHandler(HandlerOptions{Sets: []*Set{a, b}, Metadata: true})
+	check(t, "text", get(h, "", "").Body.String(), "# HELP c_total\n# TYPE c_total counter\nc_total{x=\"1\"} 1\nc_total{x=\"2\"} 2\n# HELP z\n# TYPE z gauge\nz 0\n")
+	check(t, "OpenMetrics", get(h, askOpenMetrics, "").Body.String(), "# TYPE c counter\nc_total{x=\"1\"} 1.0\nc_total{x=\"2\"} 2.0\n# TYPE z gauge\nz 0.0\n# EOF\n")
+}
+
+// discard is an answer whose header is used again, as net/http does not.
+type discard struct {
+	header http.Header
+	n      int
+}
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) WriteHeader(int)             {}
+func (d *discard) Write(p []byte) (int, error) { d.n = len(p); return len(p), nil }
+
+var asked = map[string]string{
+	"text": "", "text 1.0.0": "text/plain;version=1.0.0;escaping=allow-utf-8", "OpenMetrics": askOpenMetrics, "protobuf": askProtobuf, "escaped": askOpenMetrics + ";escaping=values",
+}
+
+func TestAnAnswerDoesNotAllocateInAnyFormat(t *testing.T) {
+	if raceEnabled {
+		t.Skip("pools are not themselves under the race detector")
+	}
+	s := NewSet()
+	update := mixed(s, 3000)
+	s.NewGauge("dotted.name", nil)
+	s.NewGauge(`{"quoted é"}`, nil)
+	h := NewHandler(HandlerOptions{Sets: []*Set{s}, ProcessMetrics: true, Metadata: true})
+	for name, accept := range asked {
+		for _, encoding := range []string{"", "gzip"} {
+			req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+			req.Header.Set("Accept", accept)
+			req.Header.Set("Accept-Encoding", encoding)
+			w := &discard{header: http.Header{}}
+			for range 3 {
+				update(1)
+				h.ServeHTTP(w, req)
+			}
+			if n := testing.AllocsPerRun(10, func() { h.ServeHTTP(w, req) }); n != 0 || w.n < 1000 {
+				t.Errorf("%s %s: %v allocations, %d bytes", name, encoding, n, w.n)
+			}
+		}
+	}
+}
+
+// A gauge holds the first scrape until all others have come: they share its page.
+func TestOverlappingScrapesShareAPageAndAreLimited(t *testing.T) {
+	s := NewSet()
+	calls := 0
+	entered, hold := make(chan struct{}), make(chan struct{})
+	s.NewGauge("g", func() float64 {
+		calls++
+		if calls == 1 {
+			close(entered)
+			<-hold
+		}
+		return float64(calls)
+	})
+	h := NewHandler(HandlerOptions{Sets: []*Set{s}, ScrapesMax: 4}).(*handler)
+	var wg sync.WaitGroup
+	pages := make([]string, 4)
+	scrape := func(i int) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			pages[i] = get(h, "", "").Body.String()
+		}()
+	}
+	scrape(0)
+	<-entered
+	for i := range 3 {
+		scrape(1 + i)
+	}
+	for users := 0; users < 4; {
+		h.mu.Lock()
+		users = h.running[0].users
+		h.mu.Unlock()
+	}
+	w := get(h, "", "")
+	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+		t.Errorf("a fifth scrape: status %d", w.Code)
+	}
+	close(hold)
+	wg.Wait()
+	for _, page := range pages {
+		check(t, "shared", page, "g 1\n")
+	}
+	check(t, "later", get(h, "", "").Body.String(), "g 2\n")
+	if h.scrapes != 0 || len(h.running) != 0 {
+		t.Errorf("%d scrapes, %d pages are left", h.scrapes, len(h.running))
+	}
+}
+
+func TestWhoWritesMoreMayFailOrPanic(t *testing.T) {
+	s := NewSet()
+	s.NewCounter("c_total")
+	mode := ""
+	h := NewHandler(HandlerOptions{Sets: []*Set{s}, More: func(w io.Writer, contentType string) error {
+		switch mode {
+		case "fail":
+			return errors.New("no more")
+		case "panic":
+			panic("no more")
+		}
+		_, err := fmt.Fprintln(w, "#", contentType)
+		return err
+	}}).(*handler)
+	check(t, "page", get(h, askOpenMetrics, "").Body.String(), "# TYPE c counter\nc_total 0.0\n# application/openmetrics-text; version=1.0.0; charset=utf-8\n# EOF\n")
+	mode = "fail"
+	if w := get(h, "", "gzip"); w.Code != 500 || w.Header().Get("Content-Encoding") != "" || !strings.Contains(w.Body.String(), "no more") {
+		t.Errorf("status %d: %s", w.Code, w.Body)
+	}
+	mode = "panic"
+	func() {
+		defer func() { _ = recover() }()
+		get(h, "", "")
+	}()
+	mode = ""
+	if w := get(h, "", ""); w.Code != 200 || h.scrapes != 0 {
+		t.Errorf("after a panic: status %d, %d scrapes left", w.Code, h.scrapes)
+	}
+}
+
+// A page that any writer writes never breaks the formats that are more than text.
+func FuzzLines(f *testing.F) {
+	f.Add([]byte("# TYPE a histogram\na_bucket{le=\"1\"} 1\na_sum 2\na_count 3\n"), true)
+	f.Add([]byte("{\"a b\",c=\"d\"} 1 2\n# HELP a \\n\na{} NaN\na{x=\"\\"), false)
+	f.Fuzz(func(t *testing.T, page []byte, protobuf bool) {
+		s := NewSet()
+		s.RegisterMetricsWriter(func(w io.Writer) { _, _ = w.Write(page) })
+		accept := askOpenMetrics
+		if protobuf {
+			accept = askProtobuf
+		}
+		got := get(s.Handler(), accept, "").Body.Bytes()
+		if !protobuf && !bytes.HasSuffix(got, []byte("# EOF\n")) {
+			t.Errorf("no end in %q", got)
+		}
+		get(s.Handler(), "text/plain;version=1.0.0;escaping=values", "")
+	})
+}
+
+func TestNamesAreEscapedInEveryScheme(t *testing.T) {
+	for _, c := range [][4]string{
+		{"http.requests é_total", "http_requests___total", "http_dot_requests______total", "U__http_2e_requests_20__e9___total"},
+		{"plain_name", "plain_name", "plain_name", "plain_name"},
+		{"9\xff", "__", "____", "U___39__fffd_"},
+	} {
+		for i, scheme := range []exposition.Scheme{exposition.Underscores, exposition.Dots, exposition.Values} {
+			check(t, c[0], string(exposition.AppendEscaped(nil, []byte(c[0]), scheme)), c[1+i])
+		}
+		check(t, c[0], string(exposition.AppendEscaped(nil, []byte(c[0]), exposition.AllowUTF8)), c[0])
 	}
 }

@@ -66,12 +66,9 @@ func (r *renderer) render(w io.Writer, form exposition.Form, o *HandlerOptions) 
 	return r.plain(w, own, o)
 }
 
-// plain writes text. Only if some name is not classic it is looked into.
+// plain writes text.
 func (r *renderer) plain(w io.Writer, own int, o *HandlerOptions) error {
-	if slices.ContainsFunc(r.sets, func(s *Set) bool { return s.odd.Load() || s.writers.Load() != nil }) {
-		r.names.W, r.names.Scheme = w, r.enc.Form.Scheme
-		w = &r.names
-	}
+	r.names.W, r.names.Scheme = w, r.enc.Form.Scheme
 	if err := r.plainSets(w, o.Metadata || exposeMetadata.Load()); err != nil {
 		return err
 	}
@@ -84,7 +81,7 @@ func (r *renderer) plain(w io.Writer, own int, o *HandlerOptions) error {
 		}
 	}
 	for _, s := range r.sets[:own] {
-		s.writeMore(w)
+		s.writeMore(&r.names)
 	}
 	return nil
 }
@@ -101,10 +98,16 @@ func (r *renderer) plainSets(w io.Writer, described bool) error {
 				last = name
 			}
 		}
+		before := len(p.b)
 		if described {
 			p.b, family = s.appendDescribed(p.b, m.metric, family, nil)
 		} else {
 			p.b = m.appendTo(p.b)
+		}
+		if s.odd.Load() && !exposition.IsClassicName(m.fullName()) {
+			r.text = append(r.text[:0], p.b[before:]...)
+			plain, _ := exposition.Split(m.fullName())
+			p.b = r.names.Append(p.b[:before], r.text, plain)
 		}
 		if len(p.b) >= pageFlush {
 			if err := p.flush(w); err != nil {

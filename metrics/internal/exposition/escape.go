@@ -39,8 +39,6 @@ func AppendEscaped(dst, name []byte, scheme Scheme) []byte {
 			dst = append(dst, name[i])
 		case scheme == Dots:
 			dst = append(dst, "__"...)
-		case scheme == Values && r == utf8.RuneError && n == 1:
-			dst = append(dst, "_FFFD_"...)
 		case scheme == Values:
 			dst = append(strconv.AppendInt(append(dst, '_'), int64(r), 16), '_')
 		default:

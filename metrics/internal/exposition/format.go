@@ -70,13 +70,15 @@ func (f Form) ContentType() string {
 // Strict tells whether every family needs a type and may be there only once.
 func (f Form) Strict() bool { return f.Format >= OpenMetrics001 }
 
-// EndOfPage is the last line of a page, if the format has one.
-func (f Form) EndOfPage() string {
+// EndOfPage is the last line of a page, if the format has one; shared, immutable.
+func (f Form) EndOfPage() []byte {
 	if f.Format == OpenMetrics || f.Format == OpenMetrics001 {
-		return "# EOF\n"
+		return eof
 	}
-	return ""
+	return nil
 }
+
+var eof = []byte{'#', ' ', 'E', 'O', 'F', '\n'}
 
 // Forms calls f with every form there is.
 func Forms(f func(Form)) {

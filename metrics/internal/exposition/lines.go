@@ -167,7 +167,9 @@ func (l *Lines) encodeFamily(e *Encoder, lines []line, kind Type) {
 			l.m.Reset(kind)
 			l.m.Labels = append(l.m.Labels, x.labels...)
 			l.m.Value = v
-			l.m.TimestampMS, _ = strconv.ParseInt(string(stamp), 10, 64)
+			if len(stamp) > 0 {
+				l.m.TimestampMS, _ = strconv.ParseInt(string(stamp), 10, 64)
+			}
 			e.Add(&l.m)
 			continue
 		}

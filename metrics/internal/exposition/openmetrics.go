@@ -178,7 +178,7 @@ func appendFloat(dst []byte, v float64) []byte {
 	switch {
 	case math.IsInf(v, 1):
 		return append(dst, "+Inf"...)
-	case v == math.Trunc(v) && math.Abs(v) < 1e15:
+	case v == math.Trunc(v) && math.Abs(v) < 1e6:
 		return append(strconv.AppendInt(dst, int64(v), 10), ".0"...)
 	}
 	from := len(dst)

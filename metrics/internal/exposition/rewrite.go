@@ -11,6 +11,7 @@ type Rewriter struct {
 	W      io.Writer
 	Scheme Scheme
 	part   []byte // a line whose end has not come
+	family []byte // known to be, not only guessed
 	out    []byte
 	e      Encoder
 }
@@ -36,26 +37,38 @@ func (r *Rewriter) Write(p []byte) (int, error) {
 		r.line(text)
 		r.part, rest = r.part[:0], rest[i+1:]
 	}
+	r.family = r.family[:0]
 	if _, err := r.W.Write(r.out); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
+// Append appends the lines of one metric. A suffix behind its family stays as it is.
+func (r *Rewriter) Append(dst, lines []byte, family string) []byte {
+	r.e.Form.Scheme, r.out, r.family = r.Scheme, r.out[:0], append(r.family[:0], family...)
+	for len(lines) > 0 {
+		n := bytes.IndexByte(lines, '\n')
+		r.line(lines[:n])
+		lines = lines[n+1:]
+	}
+	return append(dst, r.out...)
+}
+
 func (r *Rewriter) line(text []byte) {
 	for _, keyword := range [...]string{"# HELP ", "# TYPE "} {
-		if len(text) < len(keyword) || string(text[:len(keyword)]) != keyword {
+		if len(text) <= len(keyword) || string(text[:len(keyword)]) != keyword {
 			continue
 		}
 		family := text[len(keyword):]
 		n := len(family)
-		if q, err := quotedLen(family); err == nil {
-			n = q
+		if family[0] == '"' {
+			n, _ = quotedLen(family)
 		} else if at := bytes.IndexByte(family, ' '); at >= 0 {
 			n = at
 		}
 		r.out = append(r.out, keyword...)
-		r.name(bytes.Trim(family[:n], `"`), "\"", "\"")
+		r.name(bytes.Trim(family[:n], `"`), nil, "\"")
 		r.out = append(append(r.out, family[n:]...), '\n')
 		return
 	}
@@ -64,7 +77,11 @@ func (r *Rewriter) line(text []byte) {
 		r.out = append(append(r.out, text...), '\n')
 		return
 	}
-	quoted := r.name(x.family, `{"`, `"`)
+	var suffix []byte
+	if rest, ok := bytes.CutPrefix(x.family, r.family); ok && len(r.family) > 0 {
+		x.family, suffix = r.family, rest
+	}
+	quoted := r.name(x.family, suffix, `{"`)
 	labels := r.e.appendLabels(r.e.labels[:0], x.labels)
 	r.e.labels = labels
 	switch {
@@ -80,11 +97,11 @@ func (r *Rewriter) line(text []byte) {
 }
 
 // name tells whether it had to be put in quotes.
-func (r *Rewriter) name(name []byte, open, closed string) bool {
+func (r *Rewriter) name(name, suffix []byte, open string) bool {
 	if r.Scheme != AllowUTF8 || IsClassic(name) {
-		r.out = AppendEscaped(r.out, name, r.Scheme)
+		r.out = append(AppendEscaped(r.out, name, r.Scheme), suffix...)
 		return false
 	}
-	r.out = append(append(append(r.out, open...), name...), closed...)
+	r.out = append(append(append(append(r.out, open...), name...), suffix...), '"')
 	return true
 }

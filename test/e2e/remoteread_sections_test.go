@@ -187,24 +187,28 @@ func TestRemoteReadSectionsAreReloaded(t *testing.T) {
 
 func TestPeerPrometheusAndFerulaReadEachOther(t *testing.T) {
 	end := time.Now().Truncate(time.Minute)
-	prometheus := startPrometheus(t, "")
+	prometheus := startPrometheus(t, "", "")
 	prometheus.writeAll(sortedSamples(t, end))
 	near, _ := readsFrom(t, "remote_read: [{url: '"+prometheus.base+"/api/v1/read', read_recent: true}]\n")
 	sameAnswers(t, near, prometheus, end)
 	far := startServe(t, idle(t))
 	far.writeAll(sortedSamples(t, end))
-	reader := startPrometheus(t, "remote_read: [{url: '"+far.base+"/api/v1/read', read_recent: true}]\n")
+	reader := startPrometheus(t, "remote_read: [{url: '"+far.base+"/api/v1/read', read_recent: true}]\n", "")
 	sameAnswers(t, reader, far, end)
 }
 
-// startPrometheus runs a real Prometheus that receives remote write.
-func startPrometheus(t *testing.T, sections string, args ...string) *server {
+// startPrometheus runs a real Prometheus that receives remote write, with these
+// sections in its configuration, on a data folder or, for "", on one of its own.
+func startPrometheus(t *testing.T, sections, data string) *server {
 	t.Helper()
 	path := peerBinary(t, "prometheus")
 	dir := t.TempDir()
+	if data == "" {
+		data = filepath.Join(dir, "data")
+	}
 	config := writeFile(t, filepath.Join(dir, "prometheus.yml"), "scrape_configs: []\n"+sections)
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	startPeer(t, "http://"+address+"/-/ready", path, append([]string{"--config.file=" + config, "--storage.tsdb.path=" + filepath.Join(dir, "data"),
-		"--web.listen-address=" + address, "--web.enable-remote-write-receiver", "--log.level=warn"}, args...)...)
+	startPeer(t, "http://"+address+"/-/ready", path, "--config.file="+config, "--storage.tsdb.path="+data,
+		"--web.listen-address="+address, "--web.enable-remote-write-receiver", "--log.level=warn")
 	return &server{t: t, base: "http://" + address}
 }

@@ -44,7 +44,7 @@ type ClientOptions struct {
 	SamplesOnly    bool // do not ask for chunks: the form that every server has
 	FrameBytesMax  int  // a longer frame is an error; 0: 50,000,000
 	SeriesBytesMax int  // so are more chunks of one series, in bytes; 0: 64 MiB
-	HoldBytesMax   int  // memory to bring series into order; 0: 16 MiB
+	HoldBytesMax   int  // memory to bring series into order, for chunks mostly an eighth of it; 0: 16 MiB
 
 	Tries      int // of a request until its answer begins; 0: 3
 	RetryAfter time.Duration
@@ -142,10 +142,12 @@ func (q *clientQuerier) sel(ctx context.Context, hints *storage.SelectHints, mat
 	if hints != nil {
 		asked.Hints = &codec.Hints{StepMS: hints.Step, Func: hints.Func, StartMS: hints.Start, EndMS: hints.End, Grouping: hints.Grouping, By: hints.By, RangeMS: hints.Range}
 	}
-	set := &ordered{holdBytesMax: q.client.opts.HoldBytesMax}
+	set := &ordered{holdBytesMax: q.client.opts.HoldBytesMax, windowBytes: q.client.opts.HoldBytesMax}
 	set.open = func() (source, error) {
 		from, err := q.client.ask(ctx, asked)
-		_, set.window = from.(*sampleSource)
+		if _, ok := from.(*frameSource); ok {
+			set.windowBytes /= 8
+		}
 		return from, err
 	}
 	q.open = append(q.open, set)

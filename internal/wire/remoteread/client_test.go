@@ -124,7 +124,7 @@ func TestBrokenStreamsAreErrors(t *testing.T) {
 		{"unsorted", append(bytes.Clone(good), frames(1)...), 2, ErrLimit},
 		{"one twice", append(append(frames(1), frames(2)[len(frames(1)):]...), frames(1)...), 1, codec.ErrCorrupt},
 	} {
-		set, done := raw(t, NewClient(ClientOptions{URL: serveHandler(t, streamOf(tt.stream))}), 0, 1, everything)
+		set, done := raw(t, NewClient(ClientOptions{URL: serveHandler(t, streamOf(tt.stream)), HoldBytesMax: 800}), 0, 1, everything)
 		n := 0
 		for set.Next() {
 			n++

@@ -70,7 +70,7 @@ func (e Endpoint) sel(ctx context.Context, q *clientQuerier, hints *storage.Sele
 			if err != nil {
 				return nil, err
 			}
-			set.window = true // {a, b, external} stood before {a, external}
+			set.windowBytes = set.holdBytesMax // {a, b, external} stood before {a, external}
 			return &stripped{source: from, names: added}, nil
 		}
 	}

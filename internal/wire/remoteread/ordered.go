@@ -26,18 +26,20 @@ type source interface {
 
 // ordered brings the series of an answer into the order of their labels.
 //
-// A server that streams chunks sends them in order but for one case: it sorted
-// before it added its external labels, and a set that others begin with is then
-// behind them. Such a series is smaller than the next one was, so it is held, as
-// a copy, until one comes that is greater; the others pass through.
+// A window is filled with copies of series before the least is given: what fits
+// is sorted, and a longer answer is read to its end if it is about in order.
+// Samples come in any order, so that their window is all that may be held.
 //
-// Samples come in any order. Of these a window of holdBytesMax is filled before
-// the least is given: what fits is sorted, and a longer answer is read to its end
-// if it is about in order, as blocks are.
+// A server that streams chunks sends them in order, but it sorted before it added
+// its external labels: a set that others begin with is then behind them. Such a
+// series is smaller than the one that was next, so it is held, though the window
+// is full, until one comes that is greater; the others pass through. Where series
+// have labels of their own named as external ones they come anywhere, for which
+// there is a small window here too.
 type ordered struct {
 	open         func() (source, error) // at the first Next
-	window       bool                   // fill it before anything is given
-	holdBytesMax int
+	windowBytes  int
+	holdBytesMax int // at least windowBytes
 
 	from    source
 	pending bool // from has a series that was not given yet
@@ -96,7 +98,7 @@ func (o *ordered) next() error {
 			return io.EOF
 		}
 		if len(o.held) > 0 && (o.done || labelenc.Compare(o.held[0].labels, o.from.Labels()) < 0) {
-			if o.done || !o.window || o.bytes+size(o.from) > o.holdBytesMax {
+			if o.done || o.bytes+size(o.from) > o.windowBytes {
 				o.current = heap.Pop(&o.held).(*heldSeries)
 				o.bytes -= o.current.bytes()
 				return o.give(o.current.labels)
@@ -134,8 +136,8 @@ func (o *ordered) advance() error {
 // mayWait tells whether the series at hand, the least so far, should be held
 // because a smaller one may follow.
 func (o *ordered) mayWait() bool {
-	if o.window {
-		return o.bytes+size(o.from) <= o.holdBytesMax
+	if o.bytes+size(o.from) <= o.windowBytes {
+		return true
 	}
 	ahead := o.from.ahead()
 	return ahead != nil && labelenc.Compare(ahead, o.from.Labels()) < 0
@@ -170,8 +172,8 @@ func (o *ordered) hold() error {
 	}
 	heap.Push(&o.held, h)
 	o.pending = false
-	if o.bytes += h.bytes(); o.bytes > o.holdBytesMax && !o.window {
-		return fmt.Errorf("%w: the server's series are out of order, and more than %d bytes (HoldBytesMax) would have to be held to sort them", ErrLimit, o.holdBytesMax)
+	if o.bytes += h.bytes(); o.bytes > o.holdBytesMax+h.bytes() {
+		return o.tooLittle()
 	}
 	return nil
 }
@@ -183,10 +185,14 @@ func (o *ordered) give(lset []byte) error {
 	} else if c := labelenc.Compare(o.last, lset); c == 0 {
 		return fmt.Errorf("%w: the series %s is there twice", codec.ErrCorrupt, labelsText(lset))
 	} else if c > 0 {
-		return fmt.Errorf("%w: the server's series are out of order, and more than %d bytes (HoldBytesMax) would have to be held to sort them: %s comes after %s", ErrLimit, o.holdBytesMax, labelsText(lset), labelsText(o.last))
+		return fmt.Errorf("%w: %s comes after %s", o.tooLittle(), labelsText(lset), labelsText(o.last))
 	}
 	o.last = append(o.last[:0], lset...)
 	return nil
+}
+
+func (o *ordered) tooLittle() error {
+	return fmt.Errorf("%w: the server's series are out of order, and more than %d bytes would have to be held to sort them (HoldBytesMax is %d)", ErrLimit, o.windowBytes, o.holdBytesMax)
 }
 
 // labelsText is a label set for people.

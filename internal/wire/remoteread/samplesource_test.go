@@ -141,7 +141,7 @@ func packed(t testing.TB, answer *prompb.ReadResponse) []byte {
 
 // samplesFrom reads an answer of samples as the client would.
 func samplesFrom(from io.Reader, holdBytesMax, seriesBytesMax int) *ordered {
-	return &ordered{window: true, holdBytesMax: holdBytesMax, open: func() (source, error) {
+	return &ordered{windowBytes: holdBytesMax, holdBytesMax: holdBytesMax, open: func() (source, error) {
 		return &sampleSource{body: io.NopCloser(nil), from: bufio.NewReader(from), seriesBytesMax: seriesBytesMax}, nil
 	}}
 }

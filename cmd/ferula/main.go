@@ -22,7 +22,9 @@ import (
 
 type commands struct {
 	Serve         serveCommand         `cmd:"" help:"Scrape, store, query and draw metrics in one process."`
+	Query         queryCommand         `cmd:"" help:"PromQL over many StoreAPIs."`
 	QueryFrontend queryFrontendCommand `cmd:"" help:"Split, cache and merge queries before a Prometheus or Thanos query."`
+	Sidecar       sidecarCommand       `cmd:"" help:"Offer the Prometheus beside as a StoreAPI and ship its blocks."`
 	Read          readCommand          `cmd:"" help:"Write raw series to Parquet, CSV, JSON lines, OpenMetrics or TSDB blocks."`
 
 	Version kong.VersionFlag `name:"version" help:"Print the version."`

@@ -1,0 +1,112 @@
+package fanout
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Files are where endpoints are read from, again and again.
+type Files struct {
+	Config     []byte   // Thanos' YAML of endpoints; nil for none
+	ConfigFile string   // file with the same; "" for none
+	Discovery  []string // patterns of files in Prometheus' format of discovery by files
+}
+
+// Any says whether there is anything to be read.
+func (f Files) Any() bool { return len(f.Config) > 0 || f.ConfigFile != "" || len(f.Discovery) > 0 }
+
+// Read reads all of them.
+func (f Files) Read() ([]Address, error) {
+	var all []Address
+	text := f.Config
+	if f.ConfigFile != "" {
+		var err error
+		if text, err = os.ReadFile(f.ConfigFile); err != nil {
+			return nil, err
+		}
+	}
+	if len(text) > 0 {
+		found, err := parseEndpoints(text)
+		if err != nil {
+			return nil, fmt.Errorf("endpoint configuration %s: %w", f.ConfigFile, err)
+		}
+		all = append(all, found...)
+	}
+	for _, pattern := range f.Discovery {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", pattern, err)
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			found, err := readDiscovery(name)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			all = append(all, found...)
+		}
+	}
+	return all, nil
+}
+
+func parseEndpoints(text []byte) ([]Address, error) {
+	var config struct {
+		Default   yaml.Node `yaml:"default_client_config"`
+		Endpoints []struct {
+			Address       string    `yaml:"address"`
+			Strict        bool      `yaml:"strict"`
+			Group         bool      `yaml:"group"`
+			ServiceConfig string    `yaml:"service_config"`
+			ClientConfig  yaml.Node `yaml:"client_config"`
+		} `yaml:"endpoints"`
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&config); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if !config.Default.IsZero() {
+		return nil, errors.New("default_client_config is not supported: give --grpc-client-tls-* instead, which hold for all endpoints")
+	}
+	var all []Address
+	for i, e := range config.Endpoints {
+		switch {
+		case e.Address == "":
+			return nil, fmt.Errorf("endpoint %d has no address", i)
+		case !e.ClientConfig.IsZero():
+			return nil, fmt.Errorf("endpoint %s: client_config is not supported: give --grpc-client-tls-* instead, which hold for all endpoints", e.Address)
+		case e.ServiceConfig != "":
+			return nil, fmt.Errorf("endpoint %s: service_config is not supported", e.Address)
+		}
+		all = append(all, Address{Name: e.Address, Strict: e.Strict, Group: e.Group})
+	}
+	return all, nil
+}
+
+// readDiscovery reads YAML, of which JSON is a part.
+func readDiscovery(name string) ([]Address, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	var groups []struct {
+		Targets []string `yaml:"targets"`
+	}
+	if err := yaml.Unmarshal(text, &groups); err != nil {
+		return nil, err
+	}
+	var all []Address
+	for _, g := range groups {
+		for _, target := range g.Targets {
+			all = append(all, Address{Name: target})
+		}
+	}
+	return all, nil
+}

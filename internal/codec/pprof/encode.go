@@ -1,0 +1,136 @@
+package pprof
+
+import "encoding/binary"
+
+// Encoder builds a profile and appends it. Texts, functions and locations are
+// numbered in the order they come; the caller adds nothing twice.
+type Encoder struct {
+	strings   map[string]uint64
+	table     []byte // fields 6
+	types     []byte
+	functions []byte
+	locations []byte
+	samples   []byte
+	tail      []byte
+	nFunction uint64
+	nLocation uint64
+	scratch   []byte
+}
+
+// NewEncoder starts a profile with the empty text.
+func NewEncoder() *Encoder {
+	e := &Encoder{strings: map[string]uint64{}}
+	e.text("")
+	return e
+}
+
+func (e *Encoder) text(s string) uint64 {
+	if n, ok := e.strings[s]; ok {
+		return n
+	}
+	n := uint64(len(e.strings))
+	e.strings[s] = n
+	e.table = append(e.table, fieldString<<3|2)
+	e.table = binary.AppendUvarint(e.table, uint64(len(s)))
+	e.table = append(e.table, s...)
+	return n
+}
+
+func appendNumber(dst []byte, field int, v uint64) []byte {
+	if v == 0 {
+		return dst
+	}
+	return binary.AppendUvarint(append(dst, byte(field<<3)), v)
+}
+
+func appendMessage(dst []byte, field int, message []byte) []byte {
+	dst = binary.AppendUvarint(append(dst, byte(field<<3|2)), uint64(len(message)))
+	return append(dst, message...)
+}
+
+func (e *Encoder) valueType(field int, dst []byte, name, unit string) []byte {
+	e.scratch = appendNumber(appendNumber(e.scratch[:0], 1, e.text(name)), 2, e.text(unit))
+	return appendMessage(dst, field, e.scratch)
+}
+
+// SampleType adds a kind of value.
+func (e *Encoder) SampleType(name, unit string) {
+	e.types = e.valueType(fieldSampleType, e.types, name, unit)
+}
+
+// Period sets the period and its kind.
+func (e *Encoder) Period(name, unit string, period int64) {
+	e.tail = e.valueType(fieldPeriodType, e.tail, name, unit)
+	e.tail = appendNumber(e.tail, fieldPeriod, uint64(period))
+}
+
+// Times set when the profile began and how long it took.
+func (e *Encoder) Times(startNS, durationNS int64) {
+	e.tail = appendNumber(e.tail, fieldTime, uint64(startNS))
+	e.tail = appendNumber(e.tail, fieldDuration, uint64(durationNS))
+}
+
+// Function adds a function and returns its id.
+func (e *Encoder) Function(name, system, file string, startLine int64) uint64 {
+	e.nFunction++
+	b := appendNumber(e.scratch[:0], 1, e.nFunction)
+	b = appendNumber(b, 2, e.text(name))
+	b = appendNumber(b, 3, e.text(system))
+	b = appendNumber(b, 4, e.text(file))
+	e.scratch = appendNumber(b, 5, uint64(startLine))
+	e.functions = appendMessage(e.functions, fieldFunction, e.scratch)
+	return e.nFunction
+}
+
+// Location adds a line of a function and returns its id.
+func (e *Encoder) Location(function uint64, line int64) uint64 {
+	e.nLocation++
+	var l [24]byte
+	inner := appendNumber(appendNumber(l[:0], 1, function), 2, uint64(line))
+	e.scratch = appendMessage(appendNumber(e.scratch[:0], 1, e.nLocation), 4, inner)
+	e.locations = appendMessage(e.locations, fieldLocation, e.scratch)
+	return e.nLocation
+}
+
+// Sample adds a stack, the leaf first, with one value for each sample type.
+func (e *Encoder) Sample(stack []uint64, values ...int64) {
+	size := 0
+	for _, id := range stack {
+		size += uvarintLen(id)
+	}
+	b := e.scratch[:0]
+	if len(stack) > 0 {
+		b = binary.AppendUvarint(append(b, 1<<3|2), uint64(size))
+		for _, id := range stack {
+			b = binary.AppendUvarint(b, id)
+		}
+	}
+	size = 0
+	for _, v := range values {
+		size += uvarintLen(uint64(v))
+	}
+	b = binary.AppendUvarint(append(b, 2<<3|2), uint64(size))
+	for _, v := range values {
+		b = binary.AppendUvarint(b, uint64(v))
+	}
+	e.scratch = b
+	e.samples = appendMessage(e.samples, fieldSample, b)
+}
+
+func uvarintLen(v uint64) int {
+	n := 1
+	for ; v >= 0x80; v >>= 7 {
+		n++
+	}
+	return n
+}
+
+// Append appends the profile, not compressed.
+func (e *Encoder) Append(dst []byte) []byte {
+	dst = append(dst, e.types...)
+	dst = append(dst, e.samples...)
+	dst = append(dst, e.locations...)
+	dst = append(dst, e.functions...)
+	dst = append(dst, e.table...)
+	return append(dst, e.tail...)
+}

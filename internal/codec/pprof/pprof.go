@@ -1,0 +1,305 @@
+// Package pprof reads and writes pprof's profile.proto.
+//
+// Bytes come in, compressed or not; Profile.Decode inflates them into a buffer it
+// keeps, walks the messages by hand and leaves typed slices that hold no pointers:
+// texts are places in the buffer, functions and locations are numbered from 0, and
+// everything is reused by the next Decode. What refers to something else has been
+// checked, so that readers index without asking. Encoder goes the other way and
+// appends merged stacks. There is no symbolizing, no merging and no I/O here.
+//
+//	profile    1 sample_type*  2 sample*  3 mapping*  4 location*  5 function*
+//	           6 string*  9 time  10 duration  11 period_type  12 period
+//	sample     1 location* (leaf first)  2 value*  3 label*
+//	location   1 id  2 mapping  3 address  4 line*      line      1 function  2 line
+//	function   1 id  2 name  3 system  4 file  5 start  label     1 key  2 str  3 num
+//
+// Bytes from outside get ErrCorrupt or ErrLimit with the offending place, never a
+// panic, and no more memory than Limits allow.
+package pprof
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/klauspost/compress/gzip"
+)
+
+var (
+	// ErrCorrupt is returned for what is no valid profile.
+	ErrCorrupt = errors.New("corrupt pprof")
+	// ErrLimit is returned for a profile that is bigger than it may be.
+	ErrLimit = errors.New("pprof too big")
+)
+
+// Limits of one profile. A zero field takes the default.
+type Limits struct {
+	Bytes       int // inflated; 64 MiB
+	Strings     int // 1,000,000
+	Functions   int // 500,000
+	Locations   int // 500,000
+	Samples     int // 500,000
+	Depth       int // locations of a stack; 4,096
+	SampleTypes int // 64
+}
+
+// WithDefaults fills the zero fields.
+func (l Limits) WithDefaults() Limits {
+	def := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	def(&l.Bytes, 64<<20)
+	def(&l.Strings, 1_000_000)
+	def(&l.Functions, 500_000)
+	def(&l.Locations, 500_000)
+	def(&l.Samples, 500_000)
+	def(&l.Depth, 4096)
+	def(&l.SampleTypes, 64)
+	return l
+}
+
+// ValueType is a pair of texts, by number.
+type ValueType struct{ Type, Unit uint32 }
+
+// Function is a function; texts are by number.
+type Function struct {
+	id                 uint64
+	Name, System, File uint32
+	StartLine          int64
+}
+
+// Line is a line of a function, by number.
+type Line struct {
+	Function uint32
+	Line     int64
+	id       uint64 // of the function, until it is resolved
+}
+
+// Location is an address; Lines[From:To] are its functions, the innermost first.
+type Location struct {
+	id        uint64
+	mappingID uint64
+	Address   uint64
+	Mapping   int32 // -1: none
+	From, To  uint32
+}
+
+// Mapping is a file in memory.
+type Mapping struct {
+	id                   uint64
+	Start, Limit, Offset uint64
+	File, BuildID        uint32
+}
+
+// Label is a label of a sample: a text if Text is not 0, else a number.
+type Label struct {
+	Key, Text uint32
+	Number    int64
+}
+
+// Sample is a stack with its values.
+type Sample struct {
+	locFrom, locTo     uint32
+	valFrom            uint32
+	labelFrom, labelTo uint32
+}
+
+type span struct{ from, to uint32 }
+
+// Profile is a decoded profile. The zero value is ready for Decode; what it holds
+// is valid until the next one.
+type Profile struct {
+	SampleTypes []ValueType
+	PeriodType  ValueType
+	Period      int64
+	TimeNS      int64
+	DurationNS  int64
+	Functions   []Function
+	Locations   []Location
+	Lines       []Line
+	Mappings    []Mapping
+	Samples     []Sample
+
+	strings []span
+	stacks  []uint32
+	values  []int64
+	labels  []Label
+
+	locIDs []uint64 // of stacks, until they are resolved
+	byID   idTable
+	raw    []byte
+	buf    []byte
+	input  bytes.Reader
+	gunzip *gzip.Reader
+	limits Limits
+}
+
+// Strings is the number of texts.
+func (p *Profile) Strings() int { return len(p.strings) }
+
+// Text is a text by its number, aliasing the profile.
+func (p *Profile) Text(i uint32) []byte {
+	s := p.strings[i]
+	return p.raw[s.from:s.to]
+}
+
+// Stack is the locations of a sample by number, the leaf first.
+func (p *Profile) Stack(s *Sample) []uint32 { return p.stacks[s.locFrom:s.locTo] }
+
+// Values are a sample's, as many as there are sample types.
+func (p *Profile) Values(s *Sample) []int64 {
+	return p.values[s.valFrom : int(s.valFrom)+len(p.SampleTypes)]
+}
+
+// Labels are a sample's.
+func (p *Profile) Labels(s *Sample) []Label { return p.labels[s.labelFrom:s.labelTo] }
+
+// RawBytes is how long the profile is once inflated.
+func (p *Profile) RawBytes() int { return len(p.raw) }
+
+// HasLabels says whether any sample has a label.
+func (p *Profile) HasLabels() bool { return len(p.labels) > 0 }
+
+func corrupt(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
+}
+
+func tooMany(what string, n, limit int) error {
+	return fmt.Errorf("%w: %d %s are more than %d", ErrLimit, n, what, limit)
+}
+
+// Decode reads src, which it does not keep unless src is not compressed: then the
+// profile aliases it.
+func (p *Profile) Decode(src []byte, limits Limits) error {
+	p.reset(limits.WithDefaults())
+	if err := p.inflate(src); err != nil {
+		return err
+	}
+	if err := p.walk(); err != nil {
+		return err
+	}
+	return p.resolve()
+}
+
+func (p *Profile) reset(limits Limits) {
+	p.limits = limits
+	p.SampleTypes, p.Functions, p.Locations = p.SampleTypes[:0], p.Functions[:0], p.Locations[:0]
+	p.Lines, p.Mappings, p.Samples = p.Lines[:0], p.Mappings[:0], p.Samples[:0]
+	p.strings, p.stacks, p.values, p.labels, p.locIDs = p.strings[:0], p.stacks[:0], p.values[:0], p.labels[:0], p.locIDs[:0]
+	p.PeriodType, p.Period, p.TimeNS, p.DurationNS = ValueType{}, 0, 0, 0
+	p.raw = nil
+}
+
+func (p *Profile) inflate(src []byte) error {
+	if len(src) < 2 || src[0] != 0x1F || src[1] != 0x8B {
+		if len(src) > p.limits.Bytes {
+			return tooMany("bytes", len(src), p.limits.Bytes)
+		}
+		p.raw = src
+		return nil
+	}
+	p.input.Reset(src)
+	defer p.input.Reset(nil)
+	var err error
+	if p.gunzip == nil {
+		p.gunzip, err = gzip.NewReader(&p.input)
+	} else {
+		err = p.gunzip.Reset(&p.input)
+	}
+	if err != nil {
+		p.gunzip = nil
+		return corrupt("gzip: %v", err)
+	}
+	if p.buf == nil {
+		p.buf = make([]byte, 0, max(4<<10, min(4*len(src), 1<<20)))
+	}
+	p.buf = p.buf[:0]
+	for {
+		if len(p.buf) == cap(p.buf) {
+			p.buf = append(p.buf, 0)[:len(p.buf)]
+		}
+		n, err := p.gunzip.Read(p.buf[len(p.buf):min(cap(p.buf), p.limits.Bytes+1)])
+		p.buf = p.buf[:len(p.buf)+n]
+		if len(p.buf) > p.limits.Bytes {
+			return fmt.Errorf("%w: it inflates to more than %d bytes", ErrLimit, p.limits.Bytes)
+		}
+		if err == io.EOF {
+			p.raw = p.buf
+			return nil
+		}
+		if err != nil {
+			return corrupt("gzip: %v", err)
+		}
+	}
+}
+
+// A field of a message: a number, or the bytes raw[from:to].
+type field struct {
+	number   int
+	value    uint64
+	from, to int
+	bytes    bool
+}
+
+// uvarint is binary.Uvarint at a place; next is negative if there is none.
+func uvarint(b []byte, at int) (v uint64, next int) {
+	if at < len(b) && b[at] < 0x80 {
+		return uint64(b[at]), at + 1
+	}
+	if at+1 < len(b) && b[at+1] < 0x80 {
+		return uint64(b[at]&0x7F) | uint64(b[at+1])<<7, at + 2
+	}
+	if at > len(b) {
+		return 0, -1
+	}
+	v, n := binary.Uvarint(b[at:])
+	if n <= 0 {
+		return 0, -1
+	}
+	return v, at + n
+}
+
+// next reads the field at a place of raw[:end].
+func (p *Profile) next(at, end int) (field, int, error) {
+	start := at
+	tag, at := uvarint(p.raw[:end], at)
+	if at < 0 || tag>>3 == 0 || tag>>3 > 1<<29-1 {
+		return field{}, 0, corrupt("no field at byte %d", start)
+	}
+	f := field{number: int(tag >> 3)}
+	switch tag & 7 {
+	case 0:
+		if f.value, at = uvarint(p.raw[:end], at); at < 0 {
+			return field{}, 0, corrupt("field %d at byte %d is cut short", f.number, start)
+		}
+	case 1:
+		at += 8
+	case 5:
+		at += 4
+	case 2:
+		var size uint64
+		if size, at = uvarint(p.raw[:end], at); at < 0 || size > uint64(end-at) {
+			return field{}, 0, corrupt("field %d at byte %d is longer than what it is in", f.number, start)
+		}
+		f.from, f.to, f.bytes = at, at+int(size), true
+		at = f.to
+	default:
+		return field{}, 0, corrupt("field %d at byte %d has wire type %d", f.number, start, tag&7)
+	}
+	if at > end {
+		return field{}, 0, corrupt("field %d at byte %d is cut short", f.number, start)
+	}
+	return f, at, nil
+}
+
+// wants checks the wire type of a field whose number is known.
+func (f field) wants(isBytes bool, at int) error {
+	if f.bytes != isBytes {
+		return corrupt("field %d before byte %d has the wrong wire type", f.number, at)
+	}
+	return nil
+}

@@ -1,0 +1,314 @@
+package pprof
+
+import "math"
+
+// Numbers of the profile's fields.
+const (
+	fieldSampleType = 1
+	fieldSample     = 2
+	fieldMapping    = 3
+	fieldLocation   = 4
+	fieldFunction   = 5
+	fieldString     = 6
+	fieldTime       = 9
+	fieldDuration   = 10
+	fieldPeriodType = 11
+	fieldPeriod     = 12
+)
+
+// walk reads the messages; numbers that refer to something are checked later.
+func (p *Profile) walk() error {
+	if uint64(len(p.raw)) > math.MaxInt32 {
+		return tooMany("bytes", len(p.raw), math.MaxInt32)
+	}
+	for at := 0; at < len(p.raw); {
+		f, next, err := p.next(at, len(p.raw))
+		if err != nil {
+			return err
+		}
+		at = next
+		if f.number >= fieldSampleType && f.number <= fieldString || f.number == fieldPeriodType {
+			if err := f.wants(true, at); err != nil {
+				return err
+			}
+		}
+		switch f.number {
+		case fieldSampleType:
+			err = p.sampleType(f)
+		case fieldSample:
+			err = p.sample(f)
+		case fieldMapping:
+			err = p.mapping(f)
+		case fieldLocation:
+			err = p.location(f)
+		case fieldFunction:
+			err = p.function(f)
+		case fieldString:
+			p.strings = append(p.strings, span{uint32(f.from), uint32(f.to)})
+			if len(p.strings) > p.limits.Strings {
+				err = tooMany("strings", len(p.strings), p.limits.Strings)
+			}
+		case fieldTime:
+			p.TimeNS = int64(f.value)
+		case fieldDuration:
+			p.DurationNS = int64(f.value)
+		case fieldPeriodType:
+			p.PeriodType, err = p.valueType(f)
+		case fieldPeriod:
+			p.Period = int64(f.value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// index cuts a number that refers to something to 32 bits; one that is too big
+// stays too big.
+func index(v uint64) uint32 { return uint32(min(v, math.MaxUint32)) }
+
+func (p *Profile) valueType(f field) (ValueType, error) {
+	var v ValueType
+	for at := f.from; at < f.to; {
+		sub, next, err := p.next(at, f.to)
+		if err != nil {
+			return v, err
+		}
+		at = next
+		switch sub.number {
+		case 1:
+			v.Type = index(sub.value)
+		case 2:
+			v.Unit = index(sub.value)
+		}
+	}
+	return v, nil
+}
+
+func (p *Profile) sampleType(f field) error {
+	v, err := p.valueType(f)
+	if err != nil {
+		return err
+	}
+	p.SampleTypes = append(p.SampleTypes, v)
+	if len(p.SampleTypes) > p.limits.SampleTypes {
+		return tooMany("sample types", len(p.SampleTypes), p.limits.SampleTypes)
+	}
+	return nil
+}
+
+func (p *Profile) sample(f field) error {
+	s := Sample{locFrom: uint32(len(p.locIDs)), valFrom: uint32(len(p.values)), labelFrom: uint32(len(p.labels))}
+	if len(p.Samples) >= p.limits.Samples {
+		return tooMany("samples", len(p.Samples)+1, p.limits.Samples)
+	}
+	for at := f.from; at < f.to; {
+		sub, next, err := p.next(at, f.to)
+		if err != nil {
+			return err
+		}
+		at = next
+		switch sub.number {
+		case 1:
+			err = p.stackIDs(sub, int(s.locFrom))
+		case 2:
+			err = p.sampleValues(sub, int(s.valFrom))
+		case 3:
+			err = p.label(sub)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	s.locTo, s.labelTo = uint32(len(p.locIDs)), uint32(len(p.labels))
+	if n := len(p.values) - int(s.valFrom); n != len(p.SampleTypes) && !p.typesFollow(f, n) {
+		return corrupt("sample %d has %d values where there are %d sample types", len(p.Samples), n, len(p.SampleTypes))
+	}
+	p.Samples = append(p.Samples, s)
+	return nil
+}
+
+// typesFollow says whether sample types may still come: then the number of values
+// is checked when all has been read.
+func (p *Profile) typesFollow(f field, n int) bool {
+	return n > len(p.SampleTypes) && f.to < len(p.raw)
+}
+
+func (p *Profile) stackIDs(sub field, from int) error {
+	if !sub.bytes {
+		p.locIDs = append(p.locIDs, sub.value)
+	} else {
+		ids, raw := p.locIDs, p.raw[:sub.to]
+		for at := sub.from; at < sub.to; {
+			var v uint64
+			if v, at = uvarint(raw, at); at < 0 {
+				return corrupt("locations of sample %d are cut short", len(p.Samples))
+			}
+			ids = append(ids, v)
+		}
+		p.locIDs = ids
+	}
+	if n := len(p.locIDs) - from; n > p.limits.Depth {
+		return tooMany("locations in one stack", n, p.limits.Depth)
+	}
+	return nil
+}
+
+func (p *Profile) sampleValues(sub field, from int) error {
+	if !sub.bytes {
+		p.values = append(p.values, int64(sub.value))
+	}
+	for at := sub.from; at < sub.to; {
+		var v uint64
+		if v, at = uvarint(p.raw[:sub.to], at); at < 0 {
+			return corrupt("values of sample %d are cut short", len(p.Samples))
+		}
+		p.values = append(p.values, int64(v))
+	}
+	for _, v := range p.values[from:] {
+		if v < 0 {
+			return corrupt("sample %d has the negative value %d", len(p.Samples), v)
+		}
+	}
+	if n := len(p.values) - from; n > p.limits.SampleTypes {
+		return tooMany("values of one sample", n, p.limits.SampleTypes)
+	}
+	return nil
+}
+
+func (p *Profile) label(f field) error {
+	if err := f.wants(true, f.to); err != nil {
+		return err
+	}
+	var l Label
+	for at := f.from; at < f.to; {
+		sub, next, err := p.next(at, f.to)
+		if err != nil {
+			return err
+		}
+		at = next
+		switch sub.number {
+		case 1:
+			l.Key = index(sub.value)
+		case 2:
+			l.Text = index(sub.value)
+		case 3:
+			l.Number = int64(sub.value)
+		}
+	}
+	p.labels = append(p.labels, l)
+	return nil
+}
+
+func (p *Profile) mapping(f field) error {
+	var m Mapping
+	for at := f.from; at < f.to; {
+		sub, next, err := p.next(at, f.to)
+		if err != nil {
+			return err
+		}
+		at = next
+		switch sub.number {
+		case 1:
+			m.id = sub.value
+		case 2:
+			m.Start = sub.value
+		case 3:
+			m.Limit = sub.value
+		case 4:
+			m.Offset = sub.value
+		case 5:
+			m.File = index(sub.value)
+		case 6:
+			m.BuildID = index(sub.value)
+		}
+	}
+	p.Mappings = append(p.Mappings, m)
+	if len(p.Mappings) > p.limits.Functions {
+		return tooMany("mappings", len(p.Mappings), p.limits.Functions)
+	}
+	return nil
+}
+
+func (p *Profile) location(f field) error {
+	l := Location{Mapping: -1, From: uint32(len(p.Lines))}
+	for at := f.from; at < f.to; {
+		sub, next, err := p.next(at, f.to)
+		if err != nil {
+			return err
+		}
+		at = next
+		switch sub.number {
+		case 1:
+			l.id = sub.value
+		case 2:
+			l.mappingID = sub.value
+		case 3:
+			l.Address = sub.value
+		case 4:
+			if err := p.line(sub); err != nil {
+				return err
+			}
+		}
+	}
+	l.To = uint32(len(p.Lines))
+	if n := int(l.To - l.From); n > p.limits.Depth {
+		return tooMany("lines of one location", n, p.limits.Depth)
+	}
+	p.Locations = append(p.Locations, l)
+	if len(p.Locations) > p.limits.Locations {
+		return tooMany("locations", len(p.Locations), p.limits.Locations)
+	}
+	return nil
+}
+
+func (p *Profile) line(f field) error {
+	if err := f.wants(true, f.to); err != nil {
+		return err
+	}
+	var l Line
+	for at := f.from; at < f.to; {
+		sub, next, err := p.next(at, f.to)
+		if err != nil {
+			return err
+		}
+		at = next
+		switch sub.number {
+		case 1:
+			l.id = sub.value
+		case 2:
+			l.Line = int64(sub.value)
+		}
+	}
+	p.Lines = append(p.Lines, l)
+	return nil
+}
+
+func (p *Profile) function(f field) error {
+	var fn Function
+	for at := f.from; at < f.to; {
+		sub, next, err := p.next(at, f.to)
+		if err != nil {
+			return err
+		}
+		at = next
+		switch sub.number {
+		case 1:
+			fn.id = sub.value
+		case 2:
+			fn.Name = index(sub.value)
+		case 3:
+			fn.System = index(sub.value)
+		case 4:
+			fn.File = index(sub.value)
+		case 5:
+			fn.StartLine = int64(sub.value)
+		}
+	}
+	p.Functions = append(p.Functions, fn)
+	if len(p.Functions) > p.limits.Functions {
+		return tooMany("functions", len(p.Functions), p.limits.Functions)
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+package profile
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/store/profile/block"
+)
+
+// each calls f with the series that a request means; twice with those in two
+// sources. Times choose sources, as in Prometheus: not rows.
+func (e *Engine) each(ctx context.Context, req *profiles.LabelsRequest, f func(src block.Source, s *block.Series)) ([]error, error) {
+	minNS, maxNS := int64(0), int64(math.MaxInt64)
+	if req.StartMS != 0 || req.EndMS != 0 {
+		var err error
+		if minNS, maxNS, err = span(req.StartMS, req.EndMS); err != nil {
+			return nil, err
+		}
+	}
+	view, err := e.store.View(req.Tenant, minNS, maxNS)
+	if err != nil {
+		return nil, err
+	}
+	defer view.Close()
+	return withoutCorrupt(view.Sources, func(sources []block.Source) error {
+		for _, src := range sources {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			series, err := src.Series()
+			if err != nil {
+				return in(src, err)
+			}
+			for i := range series {
+				if len(req.AnyOf) == 0 || slices.ContainsFunc(req.AnyOf, func(m []*labels.Matcher) bool { return matches(series[i].Labels, m) }) {
+					f(src, &series[i])
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// ProfileTypes are the types that there are, in order.
+func (e *Engine) ProfileTypes(ctx context.Context, req *profiles.LabelsRequest) ([]profiles.Type, []error, error) {
+	found := map[profiles.Type]bool{}
+	warnings, err := e.each(ctx, req, func(src block.Source, s *block.Series) { found[src.Types()[s.Type]] = true })
+	types := slices.SortedFunc(maps.Keys(found), func(a, b profiles.Type) int { return bytes.Compare([]byte(a.String()), []byte(b.String())) })
+	return types, warnings, err
+}
+
+// LabelNames are the names that there are, in order.
+func (e *Engine) LabelNames(ctx context.Context, req *profiles.LabelsRequest) ([]string, []error, error) {
+	found := map[string]bool{}
+	warnings, err := e.each(ctx, req, func(_ block.Source, s *block.Series) {
+		for set := s.Labels; len(set) > 0; {
+			name, _, rest, err := labelenc.Next(set)
+			if err != nil {
+				return
+			}
+			if !found[string(name)] {
+				found[string(name)] = true
+			}
+			set = rest
+		}
+	})
+	return slices.Sorted(maps.Keys(found)), warnings, err
+}
+
+// LabelValues are the values of the label LabelFor, in order.
+func (e *Engine) LabelValues(ctx context.Context, req *profiles.LabelsRequest) ([]string, []error, error) {
+	found := map[string]bool{}
+	warnings, err := e.each(ctx, req, func(_ block.Source, s *block.Series) {
+		if v := find(s.Labels, req.LabelFor); len(v) > 0 && !found[string(v)] {
+			found[string(v)] = true
+		}
+	})
+	return slices.Sorted(maps.Keys(found)), warnings, err
+}
+
+// Series are the label sets that there are, encoded and in order, cut down to Names.
+func (e *Engine) Series(ctx context.Context, req *profiles.LabelsRequest) ([][]byte, []error, error) {
+	found := map[string]bool{}
+	var cut []byte
+	warnings, err := e.each(ctx, req, func(_ block.Source, s *block.Series) {
+		cut = cut[:0]
+		for set := s.Labels; len(set) > 0; {
+			name, _, rest, err := labelenc.Next(set)
+			if err != nil {
+				return
+			}
+			if len(req.Names) == 0 || slices.Contains(req.Names, string(name)) {
+				cut = append(cut, set[:len(set)-len(rest)]...)
+			}
+			set = rest
+		}
+		if len(cut) > 0 && !found[string(cut)] {
+			found[string(cut)] = true
+		}
+	})
+	sets := make([][]byte, 0, len(found))
+	for set := range found {
+		sets = append(sets, []byte(set))
+	}
+	slices.SortFunc(sets, labelenc.Compare)
+	return sets, warnings, err
+}

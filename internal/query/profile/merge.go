@@ -1,0 +1,210 @@
+package profile
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/store/profile/block"
+
+	store "github.com/ferula-io/ferula/internal/store/profile"
+)
+
+// countedStacks says of every stack whether it begins with these functions, the
+// root first.
+func countedStacks(s *block.Symbols, site []string) []bool {
+	deep := make([]int32, len(s.Parents)) // so many functions of site, and nothing else; -1: something else
+	counted := make([]bool, len(s.Parents))
+	counted[0] = len(site) == 0
+	for i := 1; i < len(s.Parents); i++ {
+		parent := s.Parents[i]
+		switch {
+		case counted[parent]:
+			counted[i] = true
+		case deep[parent] >= 0 && s.FrameName(s.NodeFrame[i]) == site[deep[parent]]:
+			deep[i] = deep[parent] + 1
+			counted[i] = int(deep[i]) == len(site)
+		default:
+			deep[i] = -1
+		}
+	}
+	return counted
+}
+
+// merge adds the samples of the wanted rows of every source by stack, and gives each
+// source's sums to add. Sums are borrowed.
+func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, begin func(), add func(s *block.Symbols, sums []int64) error) ([]error, error) {
+	minNS, maxNS, err := span(req.StartMS, req.EndMS)
+	if err != nil {
+		return nil, err
+	}
+	if len(req.IDs) > e.opts.IDsMax {
+		return nil, fmt.Errorf("%w: %d profile ids are more than %d", profiles.ErrLimit, len(req.IDs), e.opts.IDsMax)
+	}
+	if req.MaxNodes < 0 {
+		return nil, fmt.Errorf("%w: max_nodes %d is negative", profiles.ErrBadRequest, req.MaxNodes)
+	}
+	view, err := e.store.View(req.Tenant, minNS, maxNS)
+	if err != nil {
+		return nil, err
+	}
+	defer view.Close()
+	return withoutCorrupt(view.Sources, func(sources []block.Source) error {
+		begin()
+		for _, src := range sources {
+			if err := mergeSource(ctx, src, req, minNS, maxNS, add); err != nil {
+				return in(src, err)
+			}
+		}
+		return nil
+	})
+}
+
+func mergeSource(ctx context.Context, src block.Source, req *profiles.MergeRequest, minNS, maxNS int64, add func(s *block.Symbols, sums []int64) error) error {
+	t := typeOf(src, req.Type)
+	if t < 0 {
+		return nil
+	}
+	series, err := src.Series()
+	if err != nil {
+		return err
+	}
+	wanted := make([]int32, len(series))
+	any := false
+	for i := range series {
+		wanted[i] = -1
+		if series[i].Type == uint32(t) && matches(series[i].Labels, req.Matchers) {
+			wanted[i], any = 0, true
+		}
+	}
+	if !any {
+		return nil
+	}
+	rows, err := rowsOf(ctx, src, req, wanted, minNS, maxNS)
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	symbols, err := src.Symbols()
+	if err != nil {
+		return err
+	}
+	sums := make([]int64, len(symbols.Parents))
+	err = src.Samples(ctx, rows, func(_ int, stacks []uint32, values []int64) error {
+		for i, stack := range stacks {
+			sums[stack] = addValues(sums[stack], values[i])
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if len(req.CallSite) > 0 {
+		for i, counted := range countedStacks(symbols, req.CallSite) {
+			if !counted {
+				sums[i] = 0
+			}
+		}
+	}
+	return add(symbols, sums)
+}
+
+func rowsOf(ctx context.Context, src block.Source, req *profiles.MergeRequest, wanted []int32, minNS, maxNS int64) ([]int, error) {
+	if len(req.IDs) == 0 {
+		return store.RowsOf(ctx, src, wanted, minNS, maxNS)
+	}
+	var rows []int
+	for _, id := range req.IDs {
+		var inner error
+		err := src.Find(id, func(row int) {
+			c, err := src.Columns(row)
+			if err != nil {
+				inner = err
+				return
+			}
+			if t := c.TimeAt(row - c.First); t >= minNS && t <= maxNS && wanted[c.SeriesAt(row-c.First)] >= 0 {
+				rows = append(rows, row)
+			}
+		})
+		if err == nil {
+			err = inner
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(rows)
+	return slices.Compact(rows), nil
+}
+
+// MergeFlame adds profiles up and draws them as a flame graph, which is the
+// caller's.
+func (e *Engine) MergeFlame(ctx context.Context, req *profiles.MergeRequest) (*profiles.FlameGraph, error) {
+	var t *tree
+	warnings, err := e.merge(ctx, req, func() { t = newTree() }, func(s *block.Symbols, sums []int64) error {
+		t.add(s, sums)
+		if len(t.nodes) > e.opts.NodesMax {
+			return fmt.Errorf("%w: the flame graph has more than %d nodes", profiles.ErrLimit, e.opts.NodesMax)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	flame := t.flame(req.MaxNodes)
+	flame.Warnings = warnings
+	return flame, nil
+}
+
+// MergePprof adds profiles up and returns pprof's profile.proto, not compressed.
+// What could not be read is in warnings.
+func (e *Engine) MergePprof(ctx context.Context, req *profiles.MergeRequest) (raw []byte, warnings []error, err error) {
+	var symbols *block.Builder
+	var sums []int64
+	warnings, err = e.merge(ctx, req, func() { symbols, sums = block.NewBuilder(), nil }, func(s *block.Symbols, from []int64) error {
+		nodes := symbols.AddUsed(s, from)
+		if len(symbols.Parents) > e.opts.NodesMax {
+			return fmt.Errorf("%w: the merged profile has more than %d stacks", profiles.ErrLimit, e.opts.NodesMax)
+		}
+		sums = append(sums, make([]int64, len(symbols.Parents)-len(sums))...)
+		for i, v := range from {
+			if v != 0 {
+				sums[nodes[i]] = addValues(sums[nodes[i]], v)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return encodePprof(&symbols.Symbols, sums, req), warnings, nil
+}
+
+func encodePprof(s *block.Symbols, sums []int64, req *profiles.MergeRequest) []byte {
+	e := pprof.NewEncoder()
+	e.SampleType(req.Type.SampleType, req.Type.SampleUnit)
+	e.Period(req.Type.PeriodType, req.Type.PeriodUnit, 0)
+	start, end := max(0, min(req.StartMS, farthestMS)), max(0, min(req.EndMS, farthestMS))
+	e.Times(start*1e6, (end-start)*1e6)
+	functions := make([]uint64, len(s.Functions))
+	for i, f := range s.Functions {
+		functions[i] = e.Function(s.Strings[f.Name], s.Strings[f.System], s.Strings[f.File], f.StartLine)
+	}
+	locations := make([]uint64, len(s.Frames))
+	for i, f := range s.Frames {
+		locations[i] = e.Location(functions[f.Function], int64(f.Line))
+	}
+	var stack []uint64
+	for i, v := range sums {
+		if v == 0 {
+			continue
+		}
+		stack = stack[:0]
+		for node := uint32(i); node != 0; node = s.Parents[node] {
+			stack = append(stack, locations[s.NodeFrame[node]])
+		}
+		e.Sample(stack, v)
+	}
+	return e.Append(nil)
+}

@@ -1,0 +1,364 @@
+package profile
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/store/profile/block"
+
+	store "github.com/ferula-io/ferula/internal/store/profile"
+)
+
+// stepMaxMS is ten years.
+const stepMaxMS = 10 * 366 * 24 * 3600 * 1000
+
+// selection is the memory of one SelectSeries, lent by the engine's pool until the
+// answer is closed.
+type selection struct {
+	engine  *Engine
+	scan    store.Scan
+	byKey   map[string]int32
+	groups  []group
+	order   []int32
+	groupBy []string
+	key     []byte
+	keys    []byte // of all groups, one after the other
+	groupOf [][]int32
+	series  [][]block.Series // of the sources that were scanned
+	reduced [][]span32       // of each source, by series: the labels less GroupBy
+	text    []byte           // the reduced labels
+	common  []byte
+
+	answered  []profiles.AnsweredSeries
+	points    []profiles.AnsweredPoint
+	exemplars []profiles.Exemplar
+}
+
+type group struct {
+	from, to int // of keys
+	total    int64
+	points   int
+}
+
+type span32 struct{ from, to uint32 } // to is 0: not made yet
+
+// keptBytes is how much memory a selection may have and still go back to the pool.
+const keptBytes = 64 << 20
+
+func (e *Engine) selection() *selection {
+	if s, ok := e.pool.Get().(*selection); ok {
+		return s
+	}
+	return &selection{engine: e, byKey: map[string]int32{}}
+}
+
+func (s *selection) release() {
+	clear(s.answered)
+	clear(s.exemplars)
+	clear(s.points)
+	clear(s.series)
+	s.reset()
+	if 48*cap(s.scan.Cells)+40*cap(s.points)+64*cap(s.exemplars)+cap(s.text) <= keptBytes {
+		s.engine.pool.Put(s)
+	}
+}
+
+// reset forgets what a scan found and keeps the memory.
+func (s *selection) reset() {
+	s.scan.Reset()
+	clear(s.byKey)
+	s.groups, s.order, s.keys, s.text = s.groups[:0], s.order[:0], s.keys[:0], s.text[:0]
+	s.groupOf, s.series = s.groupOf[:0], s.series[:0]
+	s.answered, s.points, s.exemplars = s.answered[:0], s.points[:0], s.exemplars[:0]
+}
+
+// steps checks a request's range and turns it into buckets. Labels before 1970 hold
+// nothing and are passed over.
+func (e *Engine) steps(req *profiles.SeriesRequest) (startMS int64, b store.Buckets, err error) {
+	switch {
+	case req.StepMS < 1 || req.StepMS > stepMaxMS:
+		return 0, b, fmt.Errorf("%w: step of %d ms is not between 1 ms and ten years", profiles.ErrBadRequest, req.StepMS)
+	case req.StartMS > req.EndMS:
+		return 0, b, fmt.Errorf("%w: the range is upside down: start %d is after end %d", profiles.ErrBadRequest, req.StartMS, req.EndMS)
+	case req.Limit < 0:
+		return 0, b, fmt.Errorf("%w: limit %d is negative", profiles.ErrBadRequest, req.Limit)
+	}
+	start, end := req.StartMS, min(req.EndMS, farthestMS)
+	if start < 0 {
+		start = (start%req.StepMS + req.StepMS) % req.StepMS
+	}
+	if start > end {
+		return start, b, nil
+	}
+	n := (end-start)/req.StepMS + 1
+	if n > int64(e.opts.CellsMax) {
+		return 0, b, fmt.Errorf("%w: %d steps are more than %d: make the step longer", profiles.ErrLimit, n, e.opts.CellsMax)
+	}
+	return start, store.Buckets{FromNS: (start - req.StepMS) * 1e6, StepNS: req.StepMS * 1e6, N: int(n)}, nil
+}
+
+// SelectSeries answers with values over time. The answer is the caller's until it
+// closes it.
+func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) (*profiles.SeriesAnswer, error) {
+	startMS, buckets, err := e.steps(req)
+	if err != nil {
+		return nil, err
+	}
+	if buckets.N == 0 {
+		return profiles.NewSeriesAnswer(nil), nil
+	}
+	view, err := e.store.View(req.Tenant, buckets.FromNS+1, buckets.FromNS+int64(buckets.N)*buckets.StepNS)
+	if err != nil {
+		return nil, err
+	}
+	defer view.Close()
+	s := e.selection()
+	s.groupBy = append(s.groupBy[:0], req.GroupBy...)
+	slices.Sort(s.groupBy)
+	s.groupBy = slices.Compact(s.groupBy)
+	warnings, err := withoutCorrupt(view.Sources, func(sources []block.Source) error {
+		s.reset()
+		s.scan.Buckets, s.scan.Exemplars = buckets, req.Exemplars
+		for _, src := range sources {
+			if err := s.source(ctx, src, req, sources); err != nil {
+				return in(src, err)
+			}
+		}
+		if err := s.scan.Finish(); err != nil {
+			return err
+		}
+		return s.answer(startMS, req)
+	})
+	if err != nil {
+		s.release()
+		return nil, err
+	}
+	answer := profiles.NewSeriesAnswer(s.release)
+	answer.Series, answer.Warnings = s.answered, warnings
+	return answer, nil
+}
+
+// source groups the series of a source and scans its rows.
+func (s *selection) source(ctx context.Context, src block.Source, req *profiles.SeriesRequest, all []block.Source) error {
+	if len(s.groupOf) == 0 {
+		s.scan.Share(all)
+	}
+	t := typeOf(src, req.Type)
+	if t < 0 {
+		return nil
+	}
+	series, err := src.Series()
+	if err != nil {
+		return err
+	}
+	groupOf, any := s.assign(series, uint32(t), req)
+	if !any {
+		return nil
+	}
+	s.series = append(s.series, series)
+	if n := len(s.groups) * s.scan.Buckets.N; n > s.engine.opts.CellsMax {
+		return fmt.Errorf("%w: %d series of %d steps are more than %d points", profiles.ErrLimit, len(s.groups), s.scan.Buckets.N, s.engine.opts.CellsMax)
+	} else if n > len(s.scan.Cells) {
+		had := len(s.scan.Cells)
+		s.scan.Cells = slices.Grow(s.scan.Cells, n-had)[:n]
+		clear(s.scan.Cells[had:])
+	}
+	if len(req.CallSite) == 0 {
+		return s.scan.Source(ctx, src, groupOf, len(s.groups))
+	}
+	symbols, err := src.Symbols()
+	if err != nil {
+		return err
+	}
+	return s.scan.SourceSamples(ctx, src, groupOf, len(s.groups), countedStacks(symbols, req.CallSite))
+}
+
+// assign gives the matching series of a source their groups.
+func (s *selection) assign(series []block.Series, t uint32, req *profiles.SeriesRequest) (groupOf []int32, any bool) {
+	n := len(s.groupOf)
+	if n < cap(s.groupOf) {
+		s.groupOf = s.groupOf[:n+1]
+		groupOf = s.groupOf[n][:0]
+	} else {
+		s.groupOf = append(s.groupOf, nil)
+	}
+	groupOf = slices.Grow(groupOf, len(series))[:len(series)]
+	s.groupOf[n] = groupOf
+	for i := range series {
+		groupOf[i] = -1
+		if series[i].Type == t && matches(series[i].Labels, req.Matchers) {
+			groupOf[i], any = s.groupFor(series[i].Labels), true
+		}
+	}
+	if !any {
+		s.groupOf = s.groupOf[:n]
+	}
+	return groupOf, any
+}
+
+func (s *selection) groupFor(set []byte) int32 {
+	s.key = s.key[:0]
+	for _, name := range s.groupBy {
+		if v := find(set, name); len(v) > 0 {
+			s.key = labelenc.AppendLabel(s.key, name, string(v))
+		}
+	}
+	g, ok := s.byKey[string(s.key)]
+	if !ok {
+		g = int32(len(s.groups))
+		s.byKey[string(s.key)] = g
+		from := len(s.keys)
+		s.keys = append(s.keys, s.key...)
+		s.groups = append(s.groups, group{from: from, to: len(s.keys)})
+	}
+	return g
+}
+
+func (s *selection) labels(g int32) []byte {
+	return s.keys[s.groups[g].from:s.groups[g].to:s.groups[g].to]
+}
+
+// answer makes points and exemplars of the cells.
+func (s *selection) answer(startMS int64, req *profiles.SeriesRequest) error {
+	points := 0
+	for g := range s.groups {
+		for i := range s.cells(g) {
+			if c := &s.cells(g)[i]; c.Rows > 0 {
+				s.groups[g].points++
+				s.groups[g].total = addValues(s.groups[g].total, c.Sum)
+			}
+		}
+		if s.groups[g].points > 0 {
+			s.order = append(s.order, int32(g))
+		}
+	}
+	byLabels := func(a, b int32) int { return labelenc.Compare(s.labels(a), s.labels(b)) }
+	if req.Limit > 0 && len(s.order) > req.Limit {
+		slices.SortFunc(s.order, func(a, b int32) int {
+			if c := cmp.Compare(s.groups[b].total, s.groups[a].total); c != 0 {
+				return c
+			}
+			return byLabels(a, b)
+		})
+		s.order = s.order[:req.Limit]
+	}
+	slices.SortFunc(s.order, byLabels)
+	for _, g := range s.order {
+		points += s.groups[g].points
+	}
+	s.points = slices.Grow(s.points[:0], points)
+	if req.Exemplars {
+		s.exemplars = slices.Grow(s.exemplars[:0], points)
+		s.prepareLabels()
+	}
+	for _, g := range s.order {
+		from := len(s.points)
+		for i := range s.cells(int(g)) {
+			c := &s.cells(int(g))[i]
+			if c.Rows == 0 {
+				continue
+			}
+			p := profiles.AnsweredPoint{TimeMS: startMS + int64(i)*req.StepMS, Value: float64(c.Sum)}
+			if req.Average {
+				p.Value /= float64(c.Rows)
+			}
+			if req.Exemplars {
+				if err := s.exemplar(c, int(g)); err != nil {
+					return err
+				}
+				n := len(s.exemplars)
+				p.Exemplars = s.exemplars[n-1 : n : n]
+			}
+			s.points = append(s.points, p)
+		}
+		s.answered = append(s.answered, profiles.AnsweredSeries{Labels: s.labels(g), Points: s.points[from:len(s.points):len(s.points)]})
+	}
+	return nil
+}
+
+func (s *selection) cells(g int) []store.Cell {
+	n := s.scan.Buckets.N
+	return s.scan.Cells[g*n : (g+1)*n]
+}
+
+// exemplar looks up whose profile is the best of a cell.
+func (s *selection) exemplar(c *store.Cell, g int) error {
+	id, err := s.scan.ID(c.Best)
+	if err != nil {
+		return err
+	}
+	rows := 0
+	var set []byte
+	err = s.scan.Rows(c.Best, g, func(source int, ref uint32) {
+		rows++
+		own := s.less(source, ref)
+		switch {
+		case rows == 1:
+			set = own
+		case !bytes.Equal(set, own):
+			s.common = appendCommon(s.common[:0], set, own)
+			set = bytes.Clone(s.common)
+		}
+	})
+	s.exemplars = append(s.exemplars, profiles.Exemplar{ID: id, TimeNS: c.BestTime, Value: c.BestValue, Labels: set})
+	return err
+}
+
+// prepareLabels makes room for the reduced labels of every series.
+func (s *selection) prepareLabels() {
+	if len(s.groupBy) == 0 {
+		return
+	}
+	for len(s.reduced) < len(s.series) {
+		s.reduced = append(s.reduced, nil)
+	}
+	for i, series := range s.series {
+		s.reduced[i] = slices.Grow(s.reduced[i][:0], len(series))[:len(series)]
+		clear(s.reduced[i])
+	}
+}
+
+// less are the labels of a series less those it is grouped by. They are made once,
+// and only for series that have a winner.
+func (s *selection) less(source int, ref uint32) []byte {
+	plain := s.series[source][ref].Plain
+	if len(s.groupBy) == 0 {
+		return plain
+	}
+	at := &s.reduced[source][ref]
+	if at.to == 0 {
+		from := len(s.text)
+		for set := plain; len(set) > 0; {
+			name, _, rest, err := labelenc.Next(set)
+			if err != nil {
+				break
+			}
+			if !slices.Contains(s.groupBy, string(name)) {
+				s.text = append(s.text, set[:len(set)-len(rest)]...)
+			}
+			set = rest
+		}
+		*at = span32{uint32(from) + 1, uint32(len(s.text)) + 1}
+	}
+	return s.text[at.from-1 : at.to-1 : at.to-1]
+}
+
+// appendCommon appends the labels that two sets have in common.
+func appendCommon(dst, a, b []byte) []byte {
+	for len(a) > 0 {
+		name, value, rest, err := labelenc.Next(a)
+		if err != nil {
+			return dst
+		}
+		if other := find(b, string(name)); other != nil && bytes.Equal(other, value) {
+			dst = append(dst, a[:len(a)-len(rest)]...)
+		}
+		a = rest
+	}
+	return dst
+}

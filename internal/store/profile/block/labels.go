@@ -1,0 +1,48 @@
+package block
+
+import (
+	"math"
+	"slices"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+// AddValues adds two values, neither negative; a sum that is too big stays the
+// biggest there is, in whatever order it is made.
+func AddValues(a, b int64) int64 {
+	if sum := a + b; sum >= 0 {
+		return sum
+	}
+	return math.MaxInt64
+}
+
+// FullLabels is a pushed label set with those that say the type.
+func FullLabels(plain []byte, t profiles.Type) []byte {
+	said := [...][2]string{
+		{profiles.LabelPeriodType, t.PeriodType}, {profiles.LabelPeriodUnit, t.PeriodUnit}, {profiles.LabelType, t.String()},
+		{profiles.LabelSampleType, t.SampleType}, {profiles.LabelSampleUnit, t.SampleUnit},
+	}
+	slices.SortFunc(said[:], func(a, b [2]string) int { return compare(a[0], b[0]) })
+	var own []byte
+	for _, l := range said {
+		if l[1] != "" {
+			own = labelenc.AppendLabel(own, l[0], l[1])
+		}
+	}
+	full, err := labelenc.AppendMerged(make([]byte, 0, len(own)+len(plain)), own, plain)
+	if err != nil {
+		return plain
+	}
+	return full
+}
+
+func compare(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}

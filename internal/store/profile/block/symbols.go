@@ -1,0 +1,200 @@
+package block
+
+// Function is a function; texts are by number.
+type Function struct {
+	Name, System, File uint32
+	StartLine          int64
+}
+
+// Frame is a line of a function.
+type Frame struct{ Function, Line uint32 }
+
+// Symbols are texts, functions, frames and the tree of stacks. A stack is a node,
+// which has a frame and a parent with a smaller number; node 0 is the root and has
+// neither. Shared and immutable.
+type Symbols struct {
+	Strings   []string
+	Functions []Function
+	Frames    []Frame
+	Parents   []uint32
+	NodeFrame []uint32
+}
+
+// Builder makes symbols out of what it is told, each once.
+type Builder struct {
+	Symbols
+	strings   map[string]uint32
+	functions map[Function]uint32
+	frames    table
+	nodes     table
+	bytes     int
+}
+
+// NewBuilder starts with the empty text and the root.
+func NewBuilder() *Builder {
+	b := &Builder{strings: map[string]uint32{}, functions: map[Function]uint32{}}
+	b.String(nil)
+	b.Parents, b.NodeFrame = append(b.Parents, 0), append(b.NodeFrame, 0)
+	return b
+}
+
+// Bytes is about how much memory the symbols take.
+func (b *Builder) Bytes() int {
+	return b.bytes + 48*len(b.Strings) + 64*len(b.Functions) + 24*(len(b.Frames)+len(b.Parents))
+}
+
+// String numbers a text, which is copied.
+func (b *Builder) String(text []byte) uint32 {
+	if n, ok := b.strings[string(text)]; ok {
+		return n
+	}
+	s, n := string(text), uint32(len(b.Strings))
+	b.strings[s] = n
+	b.Strings = append(b.Strings, s)
+	b.bytes += len(s)
+	return n
+}
+
+// Function numbers a function.
+func (b *Builder) Function(f Function) uint32 {
+	if n, ok := b.functions[f]; ok {
+		return n
+	}
+	n := uint32(len(b.Functions))
+	b.functions[f] = n
+	b.Functions = append(b.Functions, f)
+	return n
+}
+
+// Frame numbers a line of a function.
+func (b *Builder) Frame(function, line uint32) uint32 {
+	n, added := b.frames.get(uint64(function)<<32|uint64(line), uint32(len(b.Frames)))
+	if added {
+		b.Frames = append(b.Frames, Frame{function, line})
+	}
+	return n
+}
+
+// Node numbers a frame called by a node.
+func (b *Builder) Node(parent, frame uint32) uint32 {
+	n, added := b.nodes.get(uint64(parent)<<32|uint64(frame), uint32(len(b.Parents)))
+	if added {
+		b.Parents, b.NodeFrame = append(b.Parents, parent), append(b.NodeFrame, frame)
+	}
+	return n
+}
+
+// Add takes over the symbols of another and returns the number that each of its
+// nodes has here.
+func (b *Builder) Add(s *Symbols) []uint32 {
+	texts := make([]uint32, len(s.Strings))
+	for i, t := range s.Strings {
+		texts[i] = b.String([]byte(t))
+	}
+	functions := make([]uint32, len(s.Functions))
+	for i, f := range s.Functions {
+		functions[i] = b.Function(Function{texts[f.Name], texts[f.System], texts[f.File], f.StartLine})
+	}
+	frames := make([]uint32, len(s.Frames))
+	for i, f := range s.Frames {
+		frames[i] = b.Frame(functions[f.Function], f.Line)
+	}
+	nodes := make([]uint32, len(s.Parents))
+	for i := 1; i < len(s.Parents); i++ {
+		nodes[i] = b.Node(nodes[s.Parents[i]], frames[s.NodeFrame[i]])
+	}
+	return nodes
+}
+
+// table numbers keys of 64 bits: open addressing, linear probing, at most half full.
+type table struct {
+	slots []slot
+	n     int
+	shift uint
+}
+
+type slot struct {
+	key   uint64
+	value uint32
+	used  bool
+}
+
+// get returns the number of key, which becomes next if it has none.
+func (t *table) get(key uint64, next uint32) (value uint32, added bool) {
+	if 2*t.n >= len(t.slots) {
+		t.grow()
+	}
+	mask := uint64(len(t.slots) - 1)
+	for i := key * fibonacci >> t.shift; ; i = (i + 1) & mask {
+		s := &t.slots[i]
+		if !s.used {
+			*s = slot{key, next, true}
+			t.n++
+			return next, true
+		}
+		if s.key == key {
+			return s.value, false
+		}
+	}
+}
+
+const fibonacci = 0x9E3779B97F4A7C15
+
+func (t *table) grow() {
+	old := t.slots
+	size := max(1<<10, 2*len(old))
+	t.slots, t.shift = make([]slot, size), 64
+	for n := size; n > 1; n >>= 1 {
+		t.shift--
+	}
+	mask := uint64(size - 1)
+	for _, s := range old {
+		if !s.used {
+			continue
+		}
+		i := s.key * fibonacci >> t.shift
+		for t.slots[i].used {
+			i = (i + 1) & mask
+		}
+		t.slots[i] = s
+	}
+}
+
+// FrameName is the name of a frame's function.
+func (s *Symbols) FrameName(frame uint32) string {
+	return s.Strings[s.Functions[s.Frames[frame].Function].Name]
+}
+
+// Used says which nodes have a sum, or a node below them that does.
+func (s *Symbols) Used(sums []int64) []bool {
+	used := make([]bool, len(s.Parents))
+	for i := len(s.Parents) - 1; i > 0; i-- {
+		if used[i] || sums[i] != 0 {
+			used[i], used[s.Parents[i]] = true, true
+		}
+	}
+	return used
+}
+
+// AddUsed is Add for the nodes that have a sum, and those above them; the others
+// get number 0.
+func (b *Builder) AddUsed(s *Symbols, sums []int64) []uint32 {
+	used, nodes, frames := s.Used(sums), make([]uint32, len(s.Parents)), make([]uint32, len(s.Frames))
+	for i := 1; i < len(s.Parents); i++ {
+		if !used[i] {
+			continue
+		}
+		frame := s.NodeFrame[i]
+		if frames[frame] == 0 {
+			frames[frame] = b.addFrame(s, s.Frames[frame]) + 1
+		}
+		nodes[i] = b.Node(nodes[s.Parents[i]], frames[frame]-1)
+	}
+	return nodes
+}
+
+func (b *Builder) addFrame(s *Symbols, frame Frame) uint32 {
+	f := s.Functions[frame.Function]
+	text := func(n uint32) uint32 { return b.String([]byte(s.Strings[n])) }
+	return b.Frame(b.Function(Function{text(f.Name), text(f.System), text(f.File), f.StartLine}), frame.Line)
+}

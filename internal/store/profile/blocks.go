@@ -1,0 +1,146 @@
+package profile
+
+import (
+	"bytes"
+	"sync/atomic"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/store/profile/block"
+)
+
+// heldBlock is an open block and how many hold it: the tenant, until it is gone,
+// and every view.
+type heldBlock struct {
+	*block.Reader
+	holders atomic.Int64
+	remove  atomic.Bool // its folder, once nobody holds it
+}
+
+// release lets go; the last one closes the files.
+func (b *heldBlock) release() error {
+	if b.holders.Add(-1) > 0 {
+		return nil
+	}
+	return b.Close()
+}
+
+// holds says whether the block has rows of a profile, and one of this series.
+func (b *heldBlock) holds(key block.Key, labels []byte) (profile, row bool) {
+	minNS, maxNS := b.Bounds()
+	if key.TimeNS < minNS || key.TimeNS > maxNS {
+		return false, false
+	}
+	series, err := b.Series()
+	if err != nil {
+		return false, false
+	}
+	err = b.Find(key.ID, func(at int) {
+		c, err := b.Columns(at)
+		if err != nil || c.TimeAt(at-c.First) != key.TimeNS {
+			return
+		}
+		profile = true
+		row = row || bytes.Equal(series[c.SeriesAt(at-c.First)].Labels, labels)
+	})
+	return profile && err == nil, row && err == nil
+}
+
+// holds is the same of a head.
+func (h *head) holds(key block.Key, labels []byte) (profile, row bool) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	l, ok := h.last[key]
+	if !ok {
+		return false, false
+	}
+	cols := block.Columns{Series: h.seriesCol}
+	for at := l.row + 1; at != 0; at = h.previous[at-1] {
+		if bytes.Equal(h.series[cols.SeriesAt(int(at-1))].Labels, labels) {
+			return true, true
+		}
+	}
+	return true, false
+}
+
+// View is the profiles of one tenant at one moment. Its sources are held until
+// Close.
+type View struct {
+	Sources []block.Source
+	held    []*heldBlock
+}
+
+// View holds the head and the blocks that have rows between two times, in
+// nanoseconds and inclusive. A tenant that nobody knows has none.
+func (s *Store) View(tenant string, minNS, maxNS int64) (*View, error) {
+	t, err := s.tenant(tenant, false)
+	if err != nil {
+		return nil, err
+	}
+	v := &View{}
+	if t == nil {
+		return v, nil
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	overlaps := func(src block.Source) bool {
+		lo, hi := src.Bounds()
+		return src.Rows() > 0 && lo <= maxNS && hi >= minNS
+	}
+	for _, b := range t.blocks {
+		if overlaps(b) {
+			b.holders.Add(1)
+			v.held = append(v.held, b)
+			v.Sources = append(v.Sources, b)
+		}
+	}
+	for _, h := range []*head{t.flushing, t.head} {
+		if h == nil {
+			continue
+		}
+		if view := h.view(); overlaps(view) {
+			v.Sources = append(v.Sources, view)
+		}
+	}
+	return v, nil
+}
+
+// Close lets the sources go.
+func (v *View) Close() {
+	for _, b := range v.held {
+		_ = b.release() // a mapping that cannot be undone harms nobody's answer
+	}
+	v.held, v.Sources = nil, nil
+}
+
+// Stats are the times that a tenant's profiles span.
+func (s *Store) Stats(tenant string) (profiles.Stats, error) {
+	t, err := s.tenant(tenant, false)
+	if err != nil || t == nil {
+		return profiles.Stats{}, err
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	var stats profiles.Stats
+	found := false
+	add := func(minNS, maxNS int64, rows int) {
+		if rows == 0 {
+			return
+		}
+		if !found || minNS/1e6 < stats.OldestMS {
+			stats.OldestMS = minNS / 1e6
+		}
+		stats.NewestMS, found = max(stats.NewestMS, maxNS/1e6), true
+	}
+	for _, b := range t.blocks {
+		minNS, maxNS := b.Bounds()
+		add(minNS, maxNS, b.Rows())
+	}
+	for _, h := range []*head{t.flushing, t.head} {
+		if h != nil {
+			h.mu.RLock()
+			add(h.minNS, h.maxNS, h.rows())
+			h.mu.RUnlock()
+		}
+	}
+	return stats, nil
+}

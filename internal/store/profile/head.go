@@ -1,0 +1,451 @@
+package profile
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/store/profile/block"
+)
+
+const (
+	arenaChunk = 1 << 20
+	splitsMax  = 128 // sets of sample labels of one profile; the samples of further ones count without
+)
+
+// head is the profiles that are in the log and in no block yet. One goroutine
+// appends; what it has appended never changes, so that a reader takes the slices'
+// headers under the lock and reads on without it.
+type head struct {
+	mu      sync.RWMutex
+	symbols *block.Builder
+	types   []profiles.Type
+	series  []block.Series
+	bySet   map[string]uint32 // of Series.Labels
+	byType  map[profiles.Type]uint32
+
+	seriesCol, timeCol, valueCol, ordCol []byte
+	ids                                  []profiles.ID
+	at                                   []uint64 // place of a row's samples
+	previous                             []uint32 // row of the same profile + 1
+	chunks                               [][]byte
+	last                                 map[block.Key]lastRow
+	shared                               []block.Key
+	splits                               bool
+	minNS, maxNS                         int64
+	bytes                                int
+
+	// Reused by apply.
+	lineFrame []uint32
+	locFrame  []uint32
+	pairs     []pair
+	nodes     []uint32
+	parts     []part
+	partOf    []int
+	byPart    map[string]int
+	encoded   []byte
+	rowsOf    []uint32
+}
+
+type lastRow struct{ row, ord uint32 }
+
+type pair struct {
+	stack uint32
+	value int64
+}
+
+// part is the samples of a profile that have the same labels.
+type part struct{ labels []byte }
+
+func newHead() *head {
+	return &head{
+		symbols: block.NewBuilder(), bySet: map[string]uint32{}, byType: map[profiles.Type]uint32{}, byPart: map[string]int{},
+		last: map[block.Key]lastRow{}, minNS: math.MaxInt64, maxNS: math.MinInt64,
+	}
+}
+
+func (h *head) rows() int { return len(h.ids) }
+
+// size is about how much memory the head takes.
+func (h *head) size() int {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.bytes + h.symbols.Bytes()
+}
+
+// apply adds a profile. older says whether a block has rows of it, and whether it
+// has that series of it; a row that is already there is not added again.
+func (h *head) apply(p *profiles.Pushed, timeNS int64, older func(key block.Key, labels []byte) (profile, row bool)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	decoded := p.Profile
+	h.resolveNodes(decoded)
+	h.cutParts(p.Labels, decoded)
+	key := block.Key{ID: p.ID, TimeNS: timeNS}
+	known, again := h.last[key]
+	ord := known.ord
+	if !again {
+		ord = uint32(len(h.last))
+	}
+	shared, seen := again, 0
+	for i := range h.parts {
+		for t := range decoded.SampleTypes {
+			ref := h.seriesOf(h.parts[i].labels, h.typeOf(p.Labels, decoded, t))
+			if h.has(key, ref) {
+				continue
+			}
+			if profile, row := older(key, h.series[ref].Labels); row {
+				continue
+			} else if profile {
+				shared = true
+			}
+			h.addRow(key, ord, ref, h.gather(decoded, i, t))
+			seen++
+		}
+	}
+	if seen > len(decoded.SampleTypes) || (again && seen > 0) {
+		h.splits = true
+	}
+	if shared && seen > 0 && !slices.Contains(h.shared, key) {
+		h.shared = append(h.shared, key)
+	}
+	h.minNS, h.maxNS = min(h.minNS, timeNS), max(h.maxNS, timeNS)
+}
+
+// has says whether the head has a row of this profile and series.
+func (h *head) has(key block.Key, ref uint32) bool {
+	l, ok := h.last[key]
+	if !ok {
+		return false
+	}
+	for row := l.row + 1; row != 0; row = h.previous[row-1] {
+		if binary.LittleEndian.Uint32(h.seriesCol[4*(row-1):]) == ref {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *head) addRow(key block.Key, ord, ref uint32, value int64) {
+	row, previous := uint32(len(h.ids)), uint32(0)
+	if l, ok := h.last[key]; ok {
+		previous = l.row + 1
+	}
+	h.last[key] = lastRow{row, ord}
+	le := binary.LittleEndian
+	h.seriesCol = le.AppendUint32(h.seriesCol, ref)
+	h.timeCol = le.AppendUint64(h.timeCol, uint64(key.TimeNS))
+	h.valueCol = le.AppendUint64(h.valueCol, uint64(value))
+	h.ordCol = le.AppendUint32(h.ordCol, ord)
+	h.ids = append(h.ids, key.ID)
+	h.previous = append(h.previous, previous)
+	h.at = append(h.at, h.store(h.encoded))
+	h.bytes += len(h.encoded) + 24 + 16 + 8 + 4 + 24
+}
+
+// store puts a row's samples into the arena.
+func (h *head) store(b []byte) uint64 {
+	last := len(h.chunks) - 1
+	if last < 0 || cap(h.chunks[last])-len(h.chunks[last]) < len(b) {
+		h.chunks = append(h.chunks, make([]byte, 0, max(arenaChunk, len(b))))
+		last++
+	}
+	at := len(h.chunks[last])
+	h.chunks[last] = append(h.chunks[last], b...)
+	return uint64(last)<<32 | uint64(at)
+}
+
+// gather sums the samples of a part by stack, encodes them in the order of stacks
+// and returns their total.
+func (h *head) gather(p *pprof.Profile, part, t int) int64 {
+	h.pairs = h.pairs[:0]
+	for i := range p.Samples {
+		if len(h.parts) > 1 && h.partOf[i] != part {
+			continue
+		}
+		if v := p.Values(&p.Samples[i])[t]; v != 0 {
+			h.pairs = append(h.pairs, pair{h.nodes[i], v})
+		}
+	}
+	slices.SortFunc(h.pairs, func(a, b pair) int { return cmp.Compare(a.stack, b.stack) })
+	kept := h.pairs[:0]
+	var total int64
+	for _, s := range h.pairs {
+		total = block.AddValues(total, s.value)
+		if n := len(kept); n > 0 && kept[n-1].stack == s.stack {
+			kept[n-1].value = block.AddValues(kept[n-1].value, s.value)
+			continue
+		}
+		kept = append(kept, s)
+	}
+	h.encoded = binary.AppendUvarint(h.encoded[:0], uint64(len(kept)))
+	var last uint32
+	for _, s := range kept {
+		h.encoded = binary.AppendUvarint(h.encoded, uint64(s.stack-last))
+		h.encoded = binary.AppendUvarint(h.encoded, uint64(s.value))
+		last = s.stack
+	}
+	return total
+}
+
+// resolveNodes finds the node of every sample's stack.
+func (h *head) resolveNodes(p *pprof.Profile) {
+	h.lineFrame = reset(h.lineFrame, len(p.Lines))
+	h.locFrame = reset(h.locFrame, len(p.Locations))
+	h.nodes = reset(h.nodes, len(p.Samples))
+	for i := range p.Samples {
+		var node uint32
+		stack := p.Stack(&p.Samples[i])
+		for j := len(stack) - 1; j >= 0; j-- {
+			l := &p.Locations[stack[j]]
+			if l.From == l.To {
+				if h.locFrame[stack[j]] == 0 {
+					h.locFrame[stack[j]] = h.unnamed(p, l) + 1
+				}
+				node = h.symbols.Node(node, h.locFrame[stack[j]]-1)
+				continue
+			}
+			for k := l.To; k > l.From; k-- {
+				frame := h.lineFrame[k-1]
+				if frame == 0 {
+					frame = h.frame(p, &p.Lines[k-1]) + 1
+					h.lineFrame[k-1] = frame
+				}
+				node = h.symbols.Node(node, frame-1)
+			}
+		}
+		h.nodes[i] = node
+	}
+}
+
+func reset(s []uint32, n int) []uint32 {
+	if cap(s) < n {
+		return make([]uint32, n)
+	}
+	s = s[:n]
+	clear(s)
+	return s
+}
+
+func (h *head) frame(p *pprof.Profile, line *pprof.Line) uint32 {
+	f := &p.Functions[line.Function]
+	name := p.Text(f.Name)
+	if len(name) == 0 {
+		name = p.Text(f.System)
+	}
+	fn := h.symbols.Function(block.Function{
+		Name: h.symbols.String(name), System: h.symbols.String(p.Text(f.System)), File: h.symbols.String(p.Text(f.File)), StartLine: f.StartLine,
+	})
+	return h.symbols.Frame(fn, uint32(max(0, min(line.Line, math.MaxInt32))))
+}
+
+// unnamed is the frame of an address without functions.
+func (h *head) unnamed(p *pprof.Profile, l *pprof.Location) uint32 {
+	var file uint32
+	if l.Mapping >= 0 {
+		file = h.symbols.String(p.Text(p.Mappings[l.Mapping].File))
+	}
+	name := h.symbols.String(strconv.AppendUint([]byte("0x"), l.Address, 16))
+	return h.symbols.Frame(h.symbols.Function(block.Function{Name: name, System: name, File: file}), 0)
+}
+
+// cutParts finds which samples have which labels. Labels that name one request
+// (profile_id, span_id, trace_id) and numbers do not make a part.
+func (h *head) cutParts(plain []byte, p *pprof.Profile) {
+	h.parts = append(h.parts[:0], part{plain})
+	if !p.HasLabels() {
+		return
+	}
+	h.partOf = h.partOf[:0]
+	clear(h.byPart)
+	var key []byte
+	for i := range p.Samples {
+		key = sampleLabels(key[:0], p, p.Labels(&p.Samples[i]))
+		if len(key) == 0 {
+			h.partOf = append(h.partOf, 0)
+			continue
+		}
+		n, ok := h.byPart[string(key)]
+		if !ok && len(h.parts) < splitsMax {
+			merged, err := labelenc.AppendMerged(nil, plain, key)
+			if err == nil {
+				n = len(h.parts)
+				if bytes.Equal(merged, plain) {
+					n = 0
+				} else {
+					h.parts = append(h.parts, part{merged})
+				}
+				h.byPart[string(key)] = n
+			}
+		}
+		h.partOf = append(h.partOf, n)
+	}
+	h.dropEmptyRest()
+}
+
+// dropEmptyRest takes the part without labels away if no sample is in it.
+func (h *head) dropEmptyRest() {
+	if len(h.parts) == 1 || slices.Contains(h.partOf, 0) {
+		return
+	}
+	h.parts = slices.Delete(h.parts, 0, 1)
+	for i := range h.partOf {
+		h.partOf[i]--
+	}
+}
+
+func sampleLabels(dst []byte, p *pprof.Profile, labels []pprof.Label) []byte {
+	if len(labels) == 0 {
+		return dst
+	}
+	sorted := slices.Clone(labels)
+	slices.SortStableFunc(sorted, func(a, b pprof.Label) int { return bytes.Compare(p.Text(a.Key), p.Text(b.Key)) })
+	last := ""
+	for _, l := range sorted {
+		name, value := string(p.Text(l.Key)), string(p.Text(l.Text))
+		switch {
+		case name == "" || value == "" || name == last || name == "profile_id" || name == "span_id" || name == "trace_id":
+			continue
+		case len(name) > 1 && name[:2] == "__":
+			continue
+		}
+		dst, last = labelenc.AppendLabel(dst, name, value), name
+	}
+	return dst
+}
+
+func (h *head) typeOf(plain []byte, p *pprof.Profile, t int) uint32 {
+	st := p.SampleTypes[t]
+	key := profiles.Type{
+		Name: string(labelValue(plain, profiles.LabelName)), SampleType: string(p.Text(st.Type)), SampleUnit: string(p.Text(st.Unit)),
+		PeriodType: string(p.Text(p.PeriodType.Type)), PeriodUnit: string(p.Text(p.PeriodType.Unit)),
+	}
+	n, ok := h.byType[key]
+	if !ok {
+		n = uint32(len(h.types))
+		h.byType[key] = n
+		h.types = append(h.types, key)
+	}
+	return n
+}
+
+func labelValue(set []byte, name string) []byte {
+	for len(set) > 0 {
+		n, v, rest, err := labelenc.Next(set)
+		if err != nil {
+			return nil
+		}
+		if string(n) == name {
+			return v
+		}
+		set = rest
+	}
+	return nil
+}
+
+func (h *head) seriesOf(plain []byte, t uint32) uint32 {
+	h.encoded = append(binary.AppendUvarint(h.encoded[:0], uint64(t)), plain...)
+	if n, ok := h.bySet[string(h.encoded)]; ok {
+		return n
+	}
+	n := uint32(len(h.series))
+	h.bySet[string(h.encoded)] = n
+	kept := bytes.Clone(plain)
+	h.series = append(h.series, block.Series{Type: t, Plain: kept, Labels: block.FullLabels(kept, h.types[t])})
+	h.bytes += 4*len(kept) + 200
+	return n
+}
+
+// headView is a head as it was at one moment.
+type headView struct {
+	rows         int
+	types        []profiles.Type
+	series       []block.Series
+	cols         block.Columns
+	ids          []profiles.ID
+	at           []uint64
+	previous     []uint32
+	chunks       [][]byte
+	symbols      block.Symbols
+	shared       []block.Key
+	splits       bool
+	minNS, maxNS int64
+	spans        [1]block.Span
+}
+
+var _ block.Source = (*headView)(nil)
+
+func (h *head) view() *headView {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	n := len(h.ids)
+	v := &headView{
+		rows: n, types: h.types, series: h.series, ids: h.ids, at: h.at, previous: h.previous, chunks: slices.Clone(h.chunks),
+		cols:    block.Columns{N: n, Series: h.seriesCol, Time: h.timeCol, Value: h.valueCol, Ord: h.ordCol},
+		symbols: h.symbols.Symbols, shared: h.shared, splits: h.splits, minNS: h.minNS, maxNS: h.maxNS,
+	}
+	v.spans[0] = block.Span{Type: -1, Hi: n, Splits: h.splits}
+	return v
+}
+
+func (v *headView) Name() string                       { return "head" }
+func (v *headView) Bounds() (int64, int64)             { return v.minNS, v.maxNS }
+func (v *headView) Rows() int                          { return v.rows }
+func (v *headView) Types() []profiles.Type             { return v.types }
+func (v *headView) Series() ([]block.Series, error)    { return v.series, nil }
+func (v *headView) Spans() ([]block.Span, error)       { return v.spans[:], nil }
+func (v *headView) Columns(int) (block.Columns, error) { return v.cols, nil }
+func (v *headView) ID(row int) (profiles.ID, error)    { return v.ids[row], nil }
+func (v *headView) Symbols() (*block.Symbols, error)   { return &v.symbols, nil }
+func (v *headView) Shared() []block.Key                { return v.shared }
+func (v *headView) Find(id profiles.ID, f func(row int)) error {
+	for row, other := range v.ids {
+		if other == id {
+			f(row)
+		}
+	}
+	return nil
+}
+
+// batchRows is how many rows are worked on between two looks at the context.
+const batchRows = 1024
+
+func (v *headView) Samples(ctx context.Context, rows []int, f func(row int, stacks []uint32, values []int64) error) error {
+	var stacks []uint32
+	var values []int64
+	for i, row := range rows {
+		if i%batchRows == 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+		b := v.chunks[v.at[row]>>32][uint32(v.at[row]):]
+		n, size := binary.Uvarint(b)
+		b = b[size:]
+		stacks, values = stacks[:0], values[:0]
+		var last uint32
+		for range n {
+			delta, size := binary.Uvarint(b)
+			value, size2 := binary.Uvarint(b[size:])
+			if size <= 0 || size2 <= 0 {
+				return fmt.Errorf("%w: head: samples of row %d", profiles.ErrCorrupt, row)
+			}
+			b = b[size+size2:]
+			last += uint32(delta)
+			stacks, values = append(stacks, last), append(values, int64(value))
+		}
+		if err := f(row, stacks, values); err != nil {
+			return err
+		}
+	}
+	return nil
+}

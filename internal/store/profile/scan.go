@@ -1,0 +1,431 @@
+package profile
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/store/profile/block"
+)
+
+// Locator says where a row lies.
+type Locator struct {
+	Source uint32 // of the scan's sources
+	Row    uint32
+}
+
+// Cell is one group in one bucket. Where Rows is 0 nothing else means anything.
+type Cell struct {
+	Sum  int64
+	Rows uint32
+	has  bool    // the fields below mean something
+	Best Locator // first row of the best profile
+	// BestValue is of all rows of that profile in this cell.
+	BestValue int64
+	BestTime  int64
+}
+
+// Buckets are the steps of a scan: bucket i holds times in (FromNS+i*StepNS,
+// FromNS+(i+1)*StepNS].
+type Buckets struct {
+	FromNS, StepNS int64
+	N              int
+}
+
+// Scan adds rows to cells: of each group N of them, one after the other. Source by
+// source it is told which group a series is in.
+type Scan struct {
+	Buckets   Buckets
+	Exemplars bool
+	Cells     []Cell // groups * Buckets.N, grown by the caller between sources
+
+	sources []block.Source
+	groups  [][]int32
+	run     []run // of each group: the profile whose rows are being summed
+	late    map[lateKey]*late
+	winners []*late // those that a cell points to
+	shared  map[block.Key]bool
+}
+
+// lateSource is the Source of a Locator that points to winners.
+const lateSource = ^uint32(0)
+
+// run is the rows of one profile that lie side by side.
+type run struct {
+	ord    uint32
+	used   bool
+	source uint32
+	row    uint32
+	value  int64
+	cell   int
+	time   int64
+}
+
+type lateKey struct {
+	cell int
+	key  block.Key
+}
+
+// late is a profile in a cell, whose rows do not all lie side by side.
+type late struct {
+	key   block.Key
+	value int64
+	rows  []Locator
+}
+
+// Share names the profiles that have rows in several places; they are summed by id.
+func (s *Scan) Share(sources []block.Source) {
+	for _, src := range sources {
+		for _, key := range src.Shared() {
+			if s.shared == nil {
+				s.shared = map[block.Key]bool{}
+			}
+			s.shared[key] = true
+		}
+	}
+}
+
+// Reset makes a scan ready for another query and keeps its memory.
+func (s *Scan) Reset() {
+	clear(s.sources)
+	clear(s.groups)
+	s.Cells, s.sources, s.groups, s.run = s.Cells[:0], s.sources[:0], s.groups[:0], s.run[:0]
+	s.late, s.winners, s.shared = nil, nil, nil
+}
+
+// Source scans one source. groupOf is by series: the group's number, or -1; it is
+// kept until Reset. wants says whether a span of rows can have any of them.
+func (s *Scan) Source(ctx context.Context, src block.Source, groupOf []int32, groups int) error {
+	number := uint32(len(s.sources))
+	s.sources, s.groups = append(s.sources, src), append(s.groups, groupOf)
+	spans, err := src.Spans()
+	if err != nil {
+		return err
+	}
+	for i := range spans {
+		span := &spans[i]
+		if !wanted(span, groupOf) {
+			continue
+		}
+		if err := s.span(ctx, src, number, span, groupOf, groups); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wanted says whether a span has rows of a series that has a group.
+func wanted(span *block.Span, groupOf []int32) bool {
+	return span.Series == nil || slices.ContainsFunc(span.Series, func(ref uint32) bool { return groupOf[ref] >= 0 })
+}
+
+func noColumn(src block.Source, row int) error {
+	return fmt.Errorf("%w: %s: row %d is in no column", profiles.ErrCorrupt, src.Name(), row)
+}
+
+func (s *Scan) span(ctx context.Context, src block.Source, number uint32, span *block.Span, groupOf []int32, groups int) error {
+	slow := s.Exemplars && (span.Splits || s.shared != nil)
+	if slow {
+		s.beginRuns(groups)
+	}
+	for row := span.Lo; row < span.Hi; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		c, err := src.Columns(row)
+		if err != nil {
+			return err
+		}
+		lo, hi := row-c.First, min(span.Hi-c.First, c.N)
+		if hi <= lo {
+			return noColumn(src, row)
+		}
+		row = c.First + hi
+		if span.Sorted {
+			lo, hi = s.clip(&c, lo, hi)
+		}
+		k := kernel{Scan: s, c: &c, number: number, groupOf: groupOf}
+		switch {
+		case !s.Exemplars:
+			k.sums(lo, hi)
+		case slow:
+			err = k.splits(src, lo, hi)
+		default:
+			err = k.best(lo, hi)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if slow {
+		return s.endRuns()
+	}
+	return nil
+}
+
+func (s *Scan) beginRuns(groups int) {
+	if cap(s.run) < groups {
+		s.run = make([]run, groups)
+	}
+	s.run = s.run[:groups]
+	clear(s.run)
+}
+
+func (s *Scan) endRuns() error {
+	for i := range s.run {
+		if err := s.compete(&s.run[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clip narrows sorted rows to those in the buckets.
+func (s *Scan) clip(c *block.Columns, lo, hi int) (int, int) {
+	first := func(after int64) int { // the first row with a greater time
+		a, b := lo, hi
+		for a < b {
+			if mid := (a + b) / 2; c.TimeAt(mid) > after {
+				b = mid
+			} else {
+				a = mid + 1
+			}
+		}
+		return a
+	}
+	return first(s.Buckets.FromNS), first(s.Buckets.FromNS + int64(s.Buckets.N)*s.Buckets.StepNS)
+}
+
+// kernel goes over rows whose columns are at hand.
+type kernel struct {
+	*Scan
+	c       *block.Columns
+	number  uint32
+	groupOf []int32
+}
+
+// bucket finds the bucket of a time; -1: none.
+func (b *Buckets) bucket(t int64) int {
+	if t <= b.FromNS {
+		return -1
+	}
+	i := (t - b.FromNS - 1) / b.StepNS
+	if i >= int64(b.N) {
+		return -1
+	}
+	return int(i)
+}
+
+// sums adds rows without looking for the best. Rows of one bucket mostly follow
+// each other, so that a division is needed only when its end is passed.
+func (k *kernel) sums(lo, hi int) {
+	bucket, from, to := -1, int64(0), int64(0) // times in (from, to] are in bucket
+	for i := lo; i < hi; i++ {
+		group := k.groupOf[k.c.SeriesAt(i)]
+		if group < 0 {
+			continue
+		}
+		if t := k.c.TimeAt(i); t <= from || t > to {
+			if bucket = k.Buckets.bucket(t); bucket < 0 {
+				from, to = 0, 0
+				continue
+			}
+			from = k.Buckets.FromNS + int64(bucket)*k.Buckets.StepNS
+			to = from + k.Buckets.StepNS
+		}
+		cell := &k.Cells[int(group)*k.Buckets.N+bucket]
+		cell.Sum = block.AddValues(cell.Sum, k.c.ValueAt(i))
+		cell.Rows++
+	}
+}
+
+// best adds rows, each of a profile of its own, and keeps the best of each cell.
+func (k *kernel) best(lo, hi int) error {
+	bucket, from, to := -1, int64(0), int64(0)
+	for i := lo; i < hi; i++ {
+		group := k.groupOf[k.c.SeriesAt(i)]
+		if group < 0 {
+			continue
+		}
+		t := k.c.TimeAt(i)
+		if t <= from || t > to {
+			if bucket = k.Buckets.bucket(t); bucket < 0 {
+				from, to = 0, 0
+				continue
+			}
+			from = k.Buckets.FromNS + int64(bucket)*k.Buckets.StepNS
+			to = from + k.Buckets.StepNS
+		}
+		cell := &k.Cells[int(group)*k.Buckets.N+bucket]
+		v := k.c.ValueAt(i)
+		cell.Sum = block.AddValues(cell.Sum, v)
+		cell.Rows++
+		if v <= cell.BestValue && cell.has {
+			if v < cell.BestValue || t > cell.BestTime {
+				continue
+			}
+			if t == cell.BestTime {
+				smaller, err := k.smaller(Locator{k.number, uint32(k.c.First + i)}, cell.Best)
+				if err != nil {
+					return err
+				}
+				if !smaller {
+					continue
+				}
+			}
+		}
+		cell.Best, cell.BestValue, cell.BestTime, cell.has = Locator{k.number, uint32(k.c.First + i)}, v, t, true
+	}
+	return nil
+}
+
+// smaller says whether the id at a is smaller than the one at b.
+func (s *Scan) smaller(a, b Locator) (bool, error) {
+	idA, err := s.ID(a)
+	if err != nil {
+		return false, err
+	}
+	idB, err := s.ID(b)
+	return bytes.Compare(idA[:], idB[:]) < 0, err
+}
+
+// splits is best where a profile may have several rows: those that lie side by side
+// are summed before they compete, those that do not are summed by id at the end.
+func (k *kernel) splits(src block.Source, lo, hi int) error {
+	for i := lo; i < hi; i++ {
+		group := k.groupOf[k.c.SeriesAt(i)]
+		if group < 0 {
+			continue
+		}
+		t := k.c.TimeAt(i)
+		bucket := k.Buckets.bucket(t)
+		if bucket < 0 {
+			continue
+		}
+		r := run{ord: k.c.OrdAt(i), used: true, row: uint32(k.c.First + i), value: k.c.ValueAt(i), time: t,
+			cell: int(group)*k.Buckets.N + bucket, source: k.number}
+		if err := k.add(src, int(group), r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add adds a row, which is a run of one.
+func (s *Scan) add(src block.Source, group int, r run) error {
+	cell := &s.Cells[r.cell]
+	cell.Sum = block.AddValues(cell.Sum, r.value)
+	cell.Rows++
+	if !s.Exemplars {
+		return nil
+	}
+	if s.shared != nil {
+		id, err := src.ID(int(r.row))
+		if err != nil {
+			return err
+		}
+		if key := (block.Key{ID: id, TimeNS: r.time}); s.shared[key] {
+			s.addLate(lateKey{r.cell, key}, r.value, Locator{r.source, r.row})
+			return nil
+		}
+	}
+	last := &s.run[group]
+	if last.used && last.ord == r.ord && last.source == r.source {
+		last.value = block.AddValues(last.value, r.value)
+		return nil
+	}
+	err := s.compete(last)
+	*last = r
+	return err
+}
+
+func (s *Scan) addLate(at lateKey, value int64, row Locator) {
+	if s.late == nil {
+		s.late = map[lateKey]*late{}
+	}
+	l := s.late[at]
+	if l == nil {
+		l = &late{key: at.key}
+		s.late[at] = l
+	}
+	l.value = block.AddValues(l.value, value)
+	l.rows = append(l.rows, row)
+}
+
+// compete lets a run's profile be the best of its cell.
+func (s *Scan) compete(r *run) error {
+	if !r.used {
+		return nil
+	}
+	r.used = false
+	cell, here := &s.Cells[r.cell], Locator{r.source, r.row}
+	if cell.has && r.value <= cell.BestValue {
+		if r.value < cell.BestValue || r.time > cell.BestTime {
+			return nil
+		}
+		if r.time == cell.BestTime {
+			if smaller, err := s.smaller(here, cell.Best); err != nil || !smaller {
+				return err
+			}
+		}
+	}
+	cell.Best, cell.BestValue, cell.BestTime, cell.has = here, r.value, r.time, true
+	return nil
+}
+
+// Finish lets the profiles compete whose rows came from several places.
+func (s *Scan) Finish() error {
+	for at, l := range s.late {
+		s.winners = append(s.winners, l)
+		r := run{used: true, source: lateSource, row: uint32(len(s.winners) - 1), value: l.value, time: l.key.TimeNS, cell: at.cell}
+		if err := s.compete(&r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ID is the id of the profile at a place.
+func (s *Scan) ID(at Locator) (profiles.ID, error) {
+	if at.Source == lateSource {
+		return s.winners[at.Row].key.ID, nil
+	}
+	return s.sources[at.Source].ID(int(at.Row))
+}
+
+// Rows calls f with the series of every row of the profile at a place, a cell's
+// Best, that is in the group.
+func (s *Scan) Rows(at Locator, group int, f func(source int, series uint32)) error {
+	if at.Source == lateSource {
+		for _, row := range s.winners[at.Row].rows {
+			c, err := s.sources[row.Source].Columns(int(row.Row))
+			if err != nil {
+				return err
+			}
+			f(int(row.Source), c.SeriesAt(int(row.Row)-c.First))
+		}
+		return nil
+	}
+	src, groupOf := s.sources[at.Source], s.groups[at.Source]
+	c, err := src.Columns(int(at.Row))
+	if err != nil {
+		return err
+	}
+	ord := c.OrdAt(int(at.Row) - c.First)
+	for row := int(at.Row); row < src.Rows(); row++ {
+		if row-c.First >= c.N {
+			if c, err = src.Columns(row); err != nil {
+				return err
+			}
+		}
+		if c.OrdAt(row-c.First) != ord {
+			break
+		}
+		if ref := c.SeriesAt(row - c.First); groupOf[ref] == int32(group) {
+			f(int(at.Source), ref)
+		}
+	}
+	return nil
+}

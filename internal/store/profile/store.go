@@ -1,0 +1,282 @@
+// Package profile is where profiles rest: on one disk, a folder for each tenant.
+//
+//	<dir>/profiles/<tenant>/wal/00000001    what is not in a block yet
+//	<dir>/profiles/<tenant>/<ulid>/         a block: index, profiles.parquet
+//
+// A push comes in as []profiles.Pushed. Append decodes it, joins the pushes of
+// others in one write to the log, waits until that is on the disk and in the head,
+// and only then returns. When the head is big or old it is written as a block and
+// the log is cut; blocks are merged into bigger ones, and the old ones go. Readers
+// take a View, which holds the head and the blocks of one moment, and either scan
+// rows into Cells that remember where their best profile lies (ids and labels are
+// looked up for winners only), or ask a source for samples.
+//
+// A profile is named by id and time. A row of it that is there already, for the
+// same series, is not stored a second time; rows that come in later are remembered
+// as shared, because a scan cannot see them side by side. There is no HTTP, no
+// selector language and no flame graph here.
+package profile
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/store/profile/wal"
+)
+
+// Options of a Store. The zero value of a field takes the default.
+type Options struct {
+	Dir            string        // data folder; profiles lie in Dir/profiles
+	Retention      time.Duration // how long profiles are kept; 0: 15 days; negative: for ever
+	RetentionBytes int64         // of the blocks of a tenant; 0: no limit
+	HeadBytes      int           // a bigger head becomes a block; 0: 64 MiB
+	HeadAge        time.Duration // an older head becomes a block; 0: 15 minutes
+	BlockBytes     int64         // blocks are merged up to this size; 0: 256 MiB
+	TenantsMax     int           // 0: 1,000
+	PendingBytes   int           // pushes of a tenant that wait for the disk; 0: 64 MiB
+	Limits         pprof.Limits
+}
+
+func (o Options) withDefaults() Options {
+	if o.Retention == 0 {
+		o.Retention = 15 * 24 * time.Hour
+	}
+	if o.HeadBytes == 0 {
+		o.HeadBytes = 64 << 20
+	}
+	if o.HeadAge == 0 {
+		o.HeadAge = 15 * time.Minute
+	}
+	if o.BlockBytes == 0 {
+		o.BlockBytes = 256 << 20
+	}
+	if o.TenantsMax == 0 {
+		o.TenantsMax = 1000
+	}
+	if o.PendingBytes == 0 {
+		o.PendingBytes = 64 << 20
+	}
+	o.Limits = o.Limits.WithDefaults()
+	return o
+}
+
+// Validate reports every fault of the options at once.
+func (o Options) Validate() error {
+	var errs []error
+	if o.Dir == "" {
+		errs = append(errs, errors.New("no folder for profiles"))
+	}
+	for name, v := range map[string]int64{
+		"retention size": o.RetentionBytes, "head size": int64(o.HeadBytes), "head age": int64(o.HeadAge),
+		"block size": o.BlockBytes, "number of tenants": int64(o.TenantsMax), "size of waiting pushes": int64(o.PendingBytes),
+	} {
+		if v < 0 {
+			errs = append(errs, fmt.Errorf("%s %d is negative", name, v))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Store is the profiles of all tenants. It is safe for concurrent use. It exists
+// before it is open: until Open has returned every call answers ErrUnavailable.
+type Store struct {
+	opts    Options
+	logger  *slog.Logger
+	metrics *metrics
+	create  wal.Create // tests let it fail
+	now     func() time.Time
+
+	mu       sync.RWMutex
+	tenants  map[string]*tenant
+	opened   bool
+	closed   bool
+	decoders sync.Pool
+	stop     chan struct{}
+	running  sync.WaitGroup
+}
+
+// New describes a store; nothing is opened until Open.
+func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Store, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	return &Store{
+		opts: opts.withDefaults(), logger: logger, metrics: newMetrics(reg), create: wal.CreateFile, now: time.Now,
+		tenants: map[string]*tenant{}, stop: make(chan struct{}),
+	}, nil
+}
+
+func (s *Store) root() string { return filepath.Join(s.opts.Dir, "profiles") }
+
+// Open opens the blocks and replays the logs of all tenants.
+func (s *Store) Open() error {
+	if err := os.MkdirAll(s.root(), 0o755); err != nil {
+		return fmt.Errorf("profiles: %w", err)
+	}
+	entries, err := os.ReadDir(s.root())
+	if err != nil {
+		return fmt.Errorf("profiles: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range entries {
+		if !e.IsDir() || checkTenant(e.Name()) != nil {
+			continue
+		}
+		t, err := s.openTenant(e.Name())
+		if err != nil {
+			return fmt.Errorf("profiles of tenant %s: %w", e.Name(), err)
+		}
+		s.tenants[e.Name()] = t
+	}
+	s.opened = true
+	s.running.Go(s.maintain)
+	return nil
+}
+
+// checkTenant says whether a name may be the name of a folder.
+func checkTenant(name string) error {
+	if name == "" || len(name) > 150 || name == "." || name == ".." {
+		return fmt.Errorf("%w: tenant %q", profiles.ErrBadRequest, name)
+	}
+	for i := range len(name) {
+		c := name[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
+			return fmt.Errorf("%w: tenant %q has a character that is none of a-z, A-Z, 0-9, - _ .", profiles.ErrBadRequest, name)
+		}
+	}
+	return nil
+}
+
+// tenant finds a tenant, or makes it. Without make the answer may be nil.
+func (s *Store) tenant(name string, make bool) (*tenant, error) {
+	if err := checkTenant(name); err != nil {
+		return nil, err
+	}
+	s.mu.RLock()
+	t, opened, closed := s.tenants[name], s.opened, s.closed
+	s.mu.RUnlock()
+	switch {
+	case !opened:
+		return nil, fmt.Errorf("%w: the log is being replayed", profiles.ErrUnavailable)
+	case closed:
+		return nil, fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
+	case t != nil || !make:
+		return t, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.tenants[name]; t != nil {
+		return t, nil
+	}
+	if s.closed {
+		return nil, fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
+	}
+	if len(s.tenants) >= s.opts.TenantsMax {
+		return nil, fmt.Errorf("%w: there are %d tenants already", profiles.ErrLimit, len(s.tenants))
+	}
+	t, err := s.openTenant(name)
+	if err != nil {
+		return nil, fmt.Errorf("profiles of tenant %s: %w", name, err)
+	}
+	s.tenants[name] = t
+	return t, nil
+}
+
+// Append stores a push and returns once it is on the disk: all of it, or, with an
+// error, nothing. What is pushed is borrowed until it returns; ids and times that
+// are missing are filled in.
+func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.Pushed) error {
+	t, err := s.tenant(tenant, true)
+	if err != nil || len(pushed) == 0 {
+		return err
+	}
+	var lent []*pprof.Profile
+	defer func() {
+		for i := range lent {
+			s.decoders.Put(lent[i])
+		}
+	}()
+	for i := range pushed {
+		p := &pushed[i]
+		if err := labelenc.Validate(p.Labels); err != nil {
+			return fmt.Errorf("%w: profile %d: %w", profiles.ErrBadRequest, i, err)
+		}
+		if len(labelValue(p.Labels, profiles.LabelName)) == 0 {
+			return fmt.Errorf("%w: profile %d has no label %s", profiles.ErrBadRequest, i, profiles.LabelName)
+		}
+		if p.Profile == nil {
+			decoder := s.decoder()
+			lent = append(lent, decoder)
+			if err := decoder.Decode(p.Raw, s.opts.Limits); err != nil {
+				return fmt.Errorf("profile %d: %w", i, err)
+			}
+			p.Profile = decoder
+			defer func() { p.Profile = nil }()
+		}
+		if err := complete(p, i, s.now()); err != nil {
+			return err
+		}
+	}
+	return t.append(ctx, pushed)
+}
+
+// timeMax is the year 2200: farther times are mistakes of unit.
+const timeMax = 7_258_118_400_000_000_000
+
+func complete(p *profiles.Pushed, i int, now time.Time) error {
+	if p.TimeNS == 0 {
+		p.TimeNS = p.Profile.TimeNS
+	}
+	if p.TimeNS == 0 {
+		p.TimeNS = now.UnixNano()
+	}
+	if p.TimeNS < 0 || p.TimeNS > timeMax {
+		return fmt.Errorf("%w: profile %d has the time %d ns", profiles.ErrBadRequest, i, p.TimeNS)
+	}
+	if p.ID == (profiles.ID{}) {
+		if _, err := rand.Read(p.ID[:]); err != nil {
+			return err
+		}
+		p.ID[6], p.ID[8] = p.ID[6]&0x0F|0x40, p.ID[8]&0x3F|0x80
+	}
+	return nil
+}
+
+func (s *Store) decoder() *pprof.Profile {
+	if p, ok := s.decoders.Get().(*pprof.Profile); ok {
+		return p
+	}
+	return &pprof.Profile{}
+}
+
+// Close waits for pushes that have been accepted, and closes. The head stays in the
+// log.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	close(s.stop)
+	s.mu.Unlock()
+	s.running.Wait()
+	var errs []error
+	for _, t := range s.tenants {
+		errs = append(errs, t.close())
+	}
+	return errors.Join(errs...)
+}

@@ -19,13 +19,14 @@ import (
 	"github.com/ferula-io/ferula/bench/areas/api"
 	"github.com/ferula-io/ferula/bench/areas/frontend"
 	"github.com/ferula-io/ferula/bench/areas/jsonenc"
+	"github.com/ferula-io/ferula/bench/areas/read"
 	"github.com/ferula-io/ferula/bench/goal"
 	"github.com/ferula-io/ferula/bench/peer"
 	"github.com/ferula-io/ferula/bench/report"
 )
 
 // areas are run in this order.
-func areas() []area.Area { return []area.Area{jsonenc.Area, frontend.Area, api.Area} }
+func areas() []area.Area { return []area.Area{jsonenc.Area, frontend.Area, api.Area, read.Area} }
 
 type options struct {
 	area, root, out string

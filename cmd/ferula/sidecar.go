@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/ferula-io/ferula/internal/role"
+)
+
+// sidecarCommand has the flags of `thanos sidecar`. docs/ops/flags.md tells of
+// each what becomes of it.
+type sidecarCommand struct {
+	PrometheusURL  string   `name:"prometheus.url" default:"http://127.0.0.1:9090" help:"URL at which to reach Prometheus's API."`
+	ReadyTimeout   duration `name:"prometheus.ready_timeout" default:"10m" help:"Maximum time to wait for Prometheus to start up."`
+	AskEvery       duration `name:"prometheus.get_config_interval" default:"30s" help:"How often to ask for Prometheus' configuration and time range."`
+	AskTimeout     duration `name:"prometheus.get_config_timeout" default:"30s" help:"Timeout of these questions."`
+	HTTPClient     string   `name:"prometheus.http-client" placeholder:"YAML" xor:"httpclient" help:"Authentication and TLS towards Prometheus."`
+	HTTPClientFile string   `name:"prometheus.http-client-file" placeholder:"FILE" xor:"httpclient" help:"File with authentication and TLS towards Prometheus."`
+	Path           string   `name:"tsdb.path" default:"./data" help:"Data folder of Prometheus, whose blocks are shipped."`
+	MinTime        minTime  `name:"min-time" default:"0000-01-01T00:00:00Z" help:"Serve only samples after this: a time in RFC3339, or a duration relative to now such as -1d."`
+
+	HTTPAddress     string   `name:"http-address" default:"127.0.0.1:10902" help:"Listen host:port for HTTP endpoints."`
+	HTTPGracePeriod duration `name:"http-grace-period" default:"2m" help:"Time to wait after an interrupt received for running requests."`
+	HTTPConfig      string   `name:"http.config" placeholder:"FILE" help:"File that enables TLS or authentication for all HTTP endpoints."`
+
+	GRPCAddress string    `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for the StoreAPI."`
+	GRPC        grpcFlags `embed:""`
+	SortBytes   size      `name:"store.sort-bytes" default:"256MB" help:"Memory of one request to sort series in whose labels an external label is replaced, or one is taken away; it fails beyond."`
+
+	ReloadConfig  string   `name:"reloader.config-file" placeholder:"FILE" help:"Configuration file of Prometheus that is watched, so that it reloads."`
+	ReloadOutput  string   `name:"reloader.config-envsubst-file" placeholder:"FILE" help:"File that gets the configuration with $(NAME) replaced by the environment's values."`
+	ReloadDirs    []string `name:"reloader.rule-dir" sep:"none" placeholder:"DIR" help:"Folder of rules that is watched (repeated)."`
+	ReloadWatch   duration `name:"reloader.watch-interval" default:"3m" help:"How often the files are read again, at least; never less often than every 5 s."`
+	ReloadRetry   duration `name:"reloader.retry-interval" default:"5s" help:"How long to wait after a reload that failed."`
+	ReloadMethod  string   `name:"reloader.method" enum:"http,signal" default:"http" help:"How Prometheus is told: http. Signal is refused."`
+	ReloadProcess string   `name:"reloader.process-name" default:"prometheus" hidden:"" help:"Refused unless it is the default: see reloader.method."`
+
+	TracingConfig     string `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Where to send traces, type OTLP."`
+	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing" help:"File that says where to send traces."`
+	RequestLog        string `name:"request.logging-config" hidden:"" xor:"requestlog" help:"Inert: calls are counted in metrics, and failed ones logged."`
+	RequestLogFile    string `name:"request.logging-config-file" hidden:"" xor:"requestlog" help:"Inert: see request.logging-config."`
+
+	AutoMemory  bool    `name:"enable-auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the container's or the system's memory."`
+	MemoryRatio float64 `name:"auto-gomemlimit.ratio" default:"0.9" help:"Share of that memory to use."`
+
+	Objstore objstoreFlags `embed:""`
+	Log      logFlags      `embed:""`
+}
+
+// minTime is a time, or a distance from now.
+type minTime struct {
+	at    time.Time
+	after time.Duration
+	fixed bool
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *minTime) UnmarshalText(text []byte) error {
+	if at, err := time.Parse(time.RFC3339, string(text)); err == nil {
+		*m = minTime{at: at, fixed: true}
+		return nil
+	}
+	rest, past := strings.CutPrefix(string(text), "-")
+	var d duration
+	if err := d.UnmarshalText([]byte(rest)); err != nil {
+		return fmt.Errorf("%q is neither a time in RFC3339 nor a duration such as -1d", text)
+	}
+	*m = minTime{after: time.Duration(d)}
+	if past {
+		m.after = -m.after
+	}
+	return nil
+}
+
+func (m minTime) ms() int64 {
+	if m.fixed {
+		return m.at.UnixMilli()
+	}
+	return time.Now().Add(m.after).UnixMilli()
+}
+
+// Run is called by kong.
+func (c *sidecarCommand) Run(ctx context.Context, _ *kong.Context) error {
+	logger, _, err := c.Log.logger()
+	if err != nil {
+		return err
+	}
+	opts, err := c.options()
+	if err != nil {
+		return err
+	}
+	opts.Logger = logger
+	c.warn(logger)
+	memory := memoryFlags{Auto: c.AutoMemory, Ratio: c.MemoryRatio}
+	if err := memory.Validate(); err != nil {
+		return err
+	}
+	memory.apply(logger)
+	s, err := role.NewSidecar(opts)
+	if err != nil {
+		return err
+	}
+	return s.Run(ctx)
+}
+
+func (c *sidecarCommand) warn(logger *slog.Logger) {
+	if c.RequestLog != "" || c.RequestLogFile != "" {
+		logger.Warn("flags that have no effect here", "flags", "request.logging-config, request.logging-config-file")
+	}
+}
+
+func (c *sidecarCommand) options() (role.SidecarOptions, error) {
+	var errs []error
+	text := func(inline, file string) string {
+		got, err := yamlOf(inline, file)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return got
+	}
+	if c.ReloadMethod != "http" || c.ReloadProcess != "prometheus" {
+		errs = append(errs, errors.New("--reloader.method=signal and --reloader.process-name are not supported: Prometheus is told over HTTP, which needs its --web.enable-lifecycle"))
+	}
+	if _, _, err := net.SplitHostPort(c.GRPCAddress); err != nil {
+		errs = append(errs, fmt.Errorf("--grpc-address: %w", err))
+	}
+	ship, err := c.Objstore.options()
+	errs = append(errs, err)
+	grpc, limits := c.GRPC.options(c.GRPCAddress)
+	limits.SortBytesMax = int(c.SortBytes)
+	return role.SidecarOptions{
+		Web:           role.WebOptions{ListenAddress: c.HTTPAddress, ConfigFile: c.HTTPConfig, DrainTimeout: time.Duration(c.HTTPGracePeriod)},
+		GRPC:          grpc,
+		PrometheusURL: c.PrometheusURL,
+		HTTPClient:    text(c.HTTPClient, c.HTTPClientFile),
+		ReadyTimeout:  time.Duration(c.ReadyTimeout),
+		AskEvery:      time.Duration(c.AskEvery),
+		AskTimeout:    time.Duration(c.AskTimeout),
+		MinTimeMS:     c.MinTime.ms,
+		TSDBDir:       c.Path,
+		Ship:          ship,
+		Reload: role.ReloadOptions{
+			ConfigFile: c.ReloadConfig, OutputFile: c.ReloadOutput, RuleDirs: c.ReloadDirs,
+			Every: min(time.Duration(c.ReloadWatch), 5*time.Second), Retry: time.Duration(c.ReloadRetry),
+		},
+		Limits:  limits,
+		Tracing: text(c.TracingConfig, c.TracingConfigFile),
+	}, errors.Join(errs...)
+}

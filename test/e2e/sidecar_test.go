@@ -1,0 +1,385 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	pb "github.com/ferula-io/ferula/internal/codec/apipb"
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// sidecar is a running `ferula sidecar` in this process.
+type sidecar struct {
+	*server
+	conn   *grpc.ClientConn
+	client *storeapi.Client
+	grpc   string
+}
+
+// startSidecar runs a sidecar beside a Prometheus; it does not wait for it.
+func startSidecar(t *testing.T, prometheus string, change func(*role.SidecarOptions)) *sidecar {
+	t.Helper()
+	opts := role.SidecarOptions{
+		Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, GRPC: role.GRPCOptions{ListenAddress: "127.0.0.1:0"},
+		PrometheusURL: prometheus, AskEvery: 50 * time.Millisecond, TSDBDir: t.TempDir(),
+		Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)),
+	}
+	if change != nil {
+		change(&opts)
+	}
+	one, err := role.NewSidecar(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- one.Run(ctx) }()
+	s := &sidecar{server: &server{t: t, base: "http://" + one.Addr().String(), ready: "/-/ready"}, grpc: one.GRPCAddr().String()}
+	s.conn, s.client = storeClient(t, s.grpc)
+	stopped := false
+	s.stop = func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		cancel()
+		return <-done
+	}
+	t.Cleanup(func() {
+		_ = s.conn.Close()
+		if err := s.stop(); err != nil {
+			t.Errorf("the sidecar stopped with %v", err)
+		}
+	})
+	return s
+}
+
+func storeClient(t *testing.T, address string) (*grpc.ClientConn, *storeapi.Client) {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn, storeapi.NewClient(conn, storeapi.ClientOptions{})
+}
+
+// storeSeries reads all series of a request as text, samples included, in the
+// order in which they come.
+func storeSeries(client *storeapi.Client, r storeapi.SeriesRequest) ([]string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	set := client.Series(ctx, r)
+	defer set.Close()
+	var lines []string
+	builder := labels.NewScratchBuilder(8)
+	for set.Next() {
+		lset, err := labelenc.Labels(set.Labels(), &builder)
+		if err != nil {
+			return nil, err
+		}
+		line := lset.String()
+		for _, c := range set.Chunks() {
+			chunk, err := chunkenc.FromData(c.Encoding, append([]byte(nil), c.Data...))
+			if err != nil {
+				return nil, err
+			}
+			it := chunk.Iterator(nil)
+			for it.Next() != chunkenc.ValNone {
+				if at, v := it.At(); at >= r.MinMS && at <= r.MaxMS {
+					line += fmt.Sprintf(" %d=%g", at, v)
+				}
+			}
+		}
+		lines = append(lines, line)
+	}
+	return lines, set.Err()
+}
+
+func eq(name, value string) *labels.Matcher {
+	return labels.MustNewMatcher(labels.MatchEqual, name, value)
+}
+
+// configFile writes a configuration with external labels.
+func configFile(t *testing.T, external string) string {
+	t.Helper()
+	return writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {"+external+"}}\nscrape_configs: []\n")
+}
+
+// sampled writes one sample of each series now.
+func (s *server) sampled(series ...labels.Labels) int64 {
+	s.t.Helper()
+	now := time.Now().UnixMilli()
+	for i, lset := range series {
+		var pairs []string
+		lset.Range(func(l labels.Label) { pairs = append(pairs, l.Name, l.Value) })
+		if status, text, _ := s.write(v1Type, "snappy", encoded(s.t, v1(v1Series(now, float64(i), pairs...)))); status/100 != 2 {
+			s.t.Fatal(status, text)
+		}
+	}
+	return now
+}
+
+func TestASidecarServesThePrometheusBesideIt(t *testing.T) {
+	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu, replica: r1") })
+	now := prom.sampled(labels.FromStrings("__name__", "beside", "a", "1"), labels.FromStrings("__name__", "beside", "a", "2", "cluster", "own"))
+	s := startSidecar(t, prom.base, nil)
+	s.waitReady()
+	ctx := context.Background()
+	info, err := s.client.Info(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Component != "sidecar" || len(info.LabelSets) != 1 || info.LabelSets[0].String() != `{cluster="eu", replica="r1"}` || info.Store == nil || info.Store.MaxMS != math.MaxInt64 || !info.Store.Sharding || !info.Rules || !info.Targets || !info.MetricMetadata || info.Exemplars == nil {
+		t.Errorf("%+v, %+v", info, info.Store)
+	}
+	ask := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", "beside")}}
+	want := []string{
+		fmt.Sprintf(`{__name__="beside", a="1", cluster="eu", replica="r1"} %d=0`, now),
+		fmt.Sprintf(`{__name__="beside", a="2", cluster="eu", replica="r1"} %d=1`, now),
+	}
+	if got, err := storeSeries(s.client, ask); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+	ask.WithoutReplicaLabels = []string{"replica"}
+	if got, err := storeSeries(s.client, ask); err != nil || len(got) != 2 || strings.Contains(got[0], "replica") {
+		t.Errorf("without replica: %q, %v", got, err)
+	}
+	ask.SkipChunks = true
+	if got, err := storeSeries(s.client, ask); err != nil || len(got) != 2 || strings.Contains(got[0], "=0") {
+		t.Errorf("without chunks: %q, %v", got, err)
+	}
+	names, _, err := s.client.LabelNames(ctx, storeapi.LabelsRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", "beside"), eq("cluster", "eu")}})
+	if err != nil || strings.Join(names, " ") != "__name__ a cluster replica" {
+		t.Errorf("%q, %v", names, err)
+	}
+	values, _, err := s.client.LabelValues(ctx, storeapi.LabelsRequest{Label: "a", MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchNotEqual, "a", "")}})
+	if err != nil || strings.Join(values, " ") != "1 2" {
+		t.Errorf("%q, %v", values, err)
+	}
+	values, _, err = s.client.LabelValues(ctx, storeapi.LabelsRequest{Label: "a", MinMS: now - 9000, MaxMS: now - 8000})
+	if err != nil || len(values) != 0 {
+		t.Logf("values of another time: %q, %v (the head does not look at time)", values, err)
+	}
+	for _, wrong := range [][]*labels.Matcher{{eq("cluster", "eu")}, nil} {
+		if _, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: wrong}); !errors.Is(err, storeapi.ErrBadRequest) {
+			t.Errorf("%v: %v", wrong, err)
+		}
+	}
+	if got, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", "beside"), eq("cluster", "us")}}); err != nil || len(got) != 0 {
+		t.Errorf("another cluster: %q, %v", got, err)
+	}
+}
+
+func TestASidecarPassesOnTargetsAndMetadata(t *testing.T) {
+	prom := startServe(t, func(o *role.ServeOptions) {
+		o.ConfigFile = writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: [{job_name: none, static_configs: [{targets: ['127.0.0.1:1']}]}]\n")
+	})
+	s := startSidecar(t, prom.base, nil)
+	s.waitReady()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	var found *pb.TargetDiscovery
+	eventually(t, 20*time.Second, "a target", func() bool {
+		stream, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/thanos.Targets/Targets")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out pb.TargetsResponse
+		if err := errors.Join(stream.SendMsg(&pb.TargetsRequest{}), stream.CloseSend(), stream.RecvMsg(&out)); err != nil {
+			t.Fatal(err)
+		}
+		found = out.GetTargets()
+		return len(found.GetActiveTargets()) == 1
+	})
+	if lset := fmt.Sprint(found.ActiveTargets[0].Labels.Labels); !strings.Contains(lset, `name:"cluster"`) || found.ActiveTargets[0].ScrapePool != "none" {
+		t.Errorf("%v", found)
+	}
+	for method, in := range map[string]any{"/thanos.Metadata/MetricMetadata": &pb.MetricMetadataRequest{Limit: -1}, "/thanos.Rules/Rules": &pb.RulesRequest{}} {
+		stream, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out pb.MetricMetadataResponse
+		err = errors.Join(stream.SendMsg(in), stream.CloseSend(), stream.RecvMsg(&out))
+		if method == "/thanos.Metadata/MetricMetadata" && err != nil {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+}
+
+// freeAddress is one that a server may take, give back and take again.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func TestASidecarWaitsForItsPrometheusAndSurvivesRestartAndReload(t *testing.T) {
+	address, dir := freeAddress(t), t.TempDir()
+	s := startSidecar(t, "http://"+address, nil)
+	if status, _ := s.get("/-/ready"); status != http.StatusServiceUnavailable {
+		t.Errorf("ready without a Prometheus: %d", status)
+	}
+	if status, _ := s.get("/-/healthy"); status != http.StatusOK {
+		t.Errorf("not healthy: %d", status)
+	}
+	if _, err := s.client.Info(context.Background()); !errors.Is(err, storeapi.ErrUnavailable) {
+		t.Errorf("info without a Prometheus: %v", err)
+	}
+	file := configFile(t, "cluster: eu")
+	start := func() *server {
+		return startServe(t, func(o *role.ServeOptions) {
+			o.Web.ListenAddress, o.ConfigFile, o.Store.Dir, o.Web.EnableLifecycle = address, file, dir, true
+		})
+	}
+	prom := start()
+	s.waitReady()
+	now := prom.sampled(labels.FromStrings("__name__", "stays"))
+	ask := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", "stays")}}
+	same := func(cluster string) bool {
+		got, err := storeSeries(s.client, ask)
+		return err == nil && len(got) == 1 && got[0] == fmt.Sprintf(`{__name__="stays", cluster="%s"} %d=0`, cluster, now)
+	}
+	if !same("eu") {
+		t.Error("the series is not served")
+	}
+	if err := prom.stop(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, "the sidecar to see that Prometheus is gone", func() bool {
+		status, _ := s.get("/-/ready")
+		return status == http.StatusServiceUnavailable
+	})
+	if _, err := storeSeries(s.client, ask); !errors.Is(err, storeapi.ErrUnavailable) {
+		t.Errorf("series of a Prometheus that is gone: %v", err)
+	}
+	start()
+	s.waitReady()
+	if !same("eu") {
+		t.Error("after a restart the series is not served")
+	}
+	writeFile(t, file, "global: {external_labels: {cluster: us}}\nscrape_configs: []\n")
+	resp, err := http.Post("http://"+address+"/-/reload", "", nil)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatal(err, resp)
+	}
+	resp.Body.Close()
+	eventually(t, 20*time.Second, "the new external labels", func() bool { return same("us") })
+}
+
+// runSidecar runs one until it ends by itself.
+func runSidecar(t *testing.T, opts role.SidecarOptions) error {
+	t.Helper()
+	opts.Web.ListenAddress, opts.GRPC.ListenAddress = "127.0.0.1:0", "127.0.0.1:0"
+	opts.Logger, opts.AskEvery, opts.TSDBDir = slog.New(slog.DiscardHandler), 50*time.Millisecond, t.TempDir()
+	one, err := role.NewSidecar(opts)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return one.Run(ctx)
+}
+
+func TestASidecarIsRefusedWhereItCouldDoHarm(t *testing.T) {
+	bare := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "") })
+	compacting := startServe(t, func(o *role.ServeOptions) {
+		o.ConfigFile = configFile(t, "cluster: eu")
+		o.Flags = map[string]string{"storage.tsdb.min-block-duration": "2h", "storage.tsdb.max-block-duration": "36h"}
+	})
+	bucket := role.ShippingOptions{Bucket: "type: FILESYSTEM\nconfig: {directory: " + t.TempDir() + "}\n"}
+	for what, opts := range map[string]role.SidecarOptions{
+		"external labels":    {PrometheusURL: bare.base},
+		"must both be 2h":    {PrometheusURL: compacting.base, Ship: bucket},
+		"was not ready with": {PrometheusURL: "http://127.0.0.1:1", ReadyTimeout: 10 * time.Millisecond},
+		"prometheus.url":     {PrometheusURL: "localhost:9090"},
+		"http-client":        {PrometheusURL: bare.base, HTTPClient: "{basic: 1}"},
+		"envsubst":           {PrometheusURL: bare.base, Reload: role.ReloadOptions{OutputFile: "x"}},
+	} {
+		if err := runSidecar(t, opts); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestASidecarShipsTheBlocksBesideIt(t *testing.T) {
+	dir, to := t.TempDir(), t.TempDir()
+	id := writeBlock(t, dir, 1, labels.FromStrings("__name__", "shipped"))
+	prom := startServe(t, func(o *role.ServeOptions) {
+		o.ConfigFile, o.Store.Dir = configFile(t, "cluster: eu"), dir
+		o.Flags = map[string]string{"storage.tsdb.min-block-duration": "2h", "storage.tsdb.max-block-duration": "2h"}
+	})
+	s := startSidecar(t, prom.base, func(o *role.SidecarOptions) {
+		o.TSDBDir, o.Ship.Bucket = dir, "type: FILESYSTEM\nconfig: {directory: "+to+"}\n"
+	})
+	eventually(t, 20*time.Second, "the block to be shipped", func() bool {
+		_, body := s.get("/-/ready")
+		return strings.Contains(body, "Shipping was done")
+	})
+	if text, err := os.ReadFile(filepath.Join(to, id, "meta.json")); err != nil || !strings.Contains(string(text), `"source": "sidecar"`) {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+func TestASidecarReloadsItsPrometheusWhenFilesChange(t *testing.T) {
+	dir := t.TempDir()
+	from, to, rules := filepath.Join(dir, "in.yml"), filepath.Join(dir, "out.yml"), filepath.Join(dir, "rules")
+	t.Setenv("FERULA_E2E_CLUSTER", "eu")
+	if err := os.Mkdir(rules, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, from, "global: {external_labels: {cluster: $(FERULA_E2E_CLUSTER)}}\nscrape_configs: []\n")
+	writeFile(t, to, "global: {external_labels: {cluster: first}}\nscrape_configs: []\n")
+	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Web.EnableLifecycle = to, true })
+	s := startSidecar(t, prom.base, func(o *role.SidecarOptions) {
+		o.Reload = role.ReloadOptions{ConfigFile: from, OutputFile: to, RuleDirs: []string{rules}, Every: 20 * time.Millisecond, Retry: 20 * time.Millisecond}
+	})
+	cluster := func(want string) {
+		t.Helper()
+		eventually(t, 20*time.Second, "cluster "+want, func() bool {
+			info, err := s.client.Info(context.Background())
+			return err == nil && info.LabelSets[0].Get("cluster") == want
+		})
+	}
+	reloads := func(want string) {
+		t.Helper()
+		eventually(t, 20*time.Second, want+" reloads", func() bool {
+			_, metrics := s.get("/metrics")
+			return strings.Contains(metrics, "thanos_sidecar_reloader_reloads_total "+want+"\n")
+		})
+	}
+	cluster("eu")
+	reloads("1")
+	writeFile(t, filepath.Join(rules, "a.yml"), "groups: []\n")
+	reloads("2")
+	writeFile(t, from, "global: {external_labels: {cluster: us}}\nscrape_configs: []\n")
+	cluster("us")
+	reloads("3")
+	writeFile(t, from, "global: {external_labels: {cluster: $(FERULA_E2E_UNSET)}}\n")
+	eventually(t, 20*time.Second, "a failure", func() bool {
+		_, metrics := s.get("/metrics")
+		return !strings.Contains(metrics, "thanos_sidecar_reloader_reloads_failed_total 0\n")
+	})
+}

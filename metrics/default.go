@@ -171,6 +171,16 @@ func GetOrCreatePrometheusHistogramExt(name string, upperBounds []float64) *Prom
 	return defaultSet.GetOrCreatePrometheusHistogramExt(name, upperBounds)
 }
 
+// NewNativeHistogram registers a new native histogram in the default set.
+func NewNativeHistogram(name string, o NativeOptions) *PrometheusHistogram {
+	return defaultSet.NewNativeHistogram(name, o)
+}
+
+// GetOrCreateNativeHistogram is Set.GetOrCreateNativeHistogram of the default set.
+func GetOrCreateNativeHistogram(name string, o NativeOptions) *PrometheusHistogram {
+	return defaultSet.GetOrCreateNativeHistogram(name, o)
+}
+
 // NewSummary registers a new summary in the default set.
 func NewSummary(name string) *Summary { return defaultSet.NewSummary(name) }
 

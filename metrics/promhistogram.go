@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
+	"github.com/ferula-io/ferula/metrics/internal/native"
 )
 
 // PrometheusHistogramDefaultBuckets are the bounds of a PrometheusHistogram that
@@ -34,13 +35,55 @@ type PrometheusHistogram struct {
 	buckets []uint64 // one for each bound, and one for what is above
 	count   uint64
 	sum     float64
+
+	native   *native.Buckets // nil unless it is one
+	examples []exemplar      // one for each bucket, or none yet
+}
+
+// NativeOptions say how a native histogram divides values. The zero value is what
+// suits most.
+type NativeOptions struct {
+	BucketFactor  float64   // a bucket's bounds differ by it at most; 0: 1.1
+	ZeroThreshold float64   // values up to it count as zero; 0: 2^-128
+	BucketsMax    int       // then the resolution is halved; 0: 160
+	UpperBounds   []float64 // of buckets in formats that are text; may be empty
 }
 
 func newPrometheusHistogram(name string, bounds []float64) *PrometheusHistogram {
 	if err := ValidateBuckets(bounds); err != nil {
 		panic(fmt.Errorf("BUG: histogram %q: %w", name, err))
 	}
-	if last := len(bounds) - 1; math.IsInf(bounds[last], +1) {
+	return newBuckets(name, bounds)
+}
+
+// newNativeHistogram panics, naming the histogram, if the options make no sense.
+func newNativeHistogram(name string, o NativeOptions) *PrometheusHistogram {
+	if o.BucketFactor == 0 {
+		o.BucketFactor = 1.1
+	}
+	if o.ZeroThreshold == 0 {
+		o.ZeroThreshold = native.DefaultZeroThreshold
+	}
+	if o.BucketsMax == 0 {
+		o.BucketsMax = native.DefaultBucketsMax
+	}
+	if !(o.BucketFactor > 1) || !(o.ZeroThreshold > 0) || o.BucketsMax < 0 {
+		panic(fmt.Errorf("BUG: native histogram %q: %+v", name, o))
+	}
+	if len(o.UpperBounds) > 0 {
+		if err := ValidateBuckets(o.UpperBounds); err != nil {
+			panic(fmt.Errorf("BUG: native histogram %q: %w", name, err))
+		}
+	}
+	// The coarsest schema whose factor, 2^(2^-schema), is not above the one asked for.
+	schema := -math.Floor(math.Log2(math.Log2(o.BucketFactor)))
+	h := newBuckets(name, o.UpperBounds)
+	h.native = native.New(int32(min(max(schema, native.SchemaMin), native.SchemaMax)), o.ZeroThreshold, o.BucketsMax)
+	return h
+}
+
+func newBuckets(name string, bounds []float64) *PrometheusHistogram {
+	if last := len(bounds) - 1; last >= 0 && math.IsInf(bounds[last], +1) {
 		bounds = bounds[:last]
 	}
 	h := &PrometheusHistogram{
@@ -62,15 +105,39 @@ func (h *PrometheusHistogram) Update(v float64) {
 	if !(v >= 0) {
 		return
 	}
-	i := 0
-	for i < len(h.bounds) && v > h.bounds[i] {
-		i++
-	}
+	i := h.bucket(v)
 	h.mu.Lock()
 	h.buckets[i]++
 	h.count++
 	h.sum += v
+	if h.native != nil {
+		h.native.Add(v)
+	}
 	h.mu.Unlock()
+}
+
+func (h *PrometheusHistogram) bucket(v float64) int {
+	i := 0
+	for i < len(h.bounds) && v > h.bounds[i] {
+		i++
+	}
+	return i
+}
+
+// UpdateWithExemplar counts v, and tells where to learn more of this value: labels are
+// those of Counter.AddWithExemplar. The last exemplar of each bucket is kept.
+func (h *PrometheusHistogram) UpdateWithExemplar(v float64, labels ...string) {
+	if !(v >= 0) {
+		return
+	}
+	h.Update(v)
+	h.mu.Lock()
+	if h.examples == nil {
+		h.examples = make([]exemplar, len(h.buckets))
+	}
+	x := &h.examples[h.bucket(v)]
+	h.mu.Unlock()
+	x.set(v, labels)
 }
 
 // UpdateDuration counts the seconds since start.
@@ -83,6 +150,10 @@ func (h *PrometheusHistogram) Reset() {
 	h.mu.Lock()
 	clear(h.buckets)
 	h.count, h.sum = 0, 0
+	h.examples = nil
+	if h.native != nil {
+		h.native.Reset()
+	}
 	h.mu.Unlock()
 }
 
@@ -112,7 +183,14 @@ func (h *PrometheusHistogram) read(m *exposition.Metric) bool {
 		if i < len(h.bounds) {
 			b.Upper = h.bounds[i]
 		}
+		if h.examples != nil {
+			b.Exemplar = h.examples[i].read(m)
+		}
 		m.Buckets = append(m.Buckets, b)
+	}
+	if n := h.native; n != nil {
+		m.Native.Is, m.Native.Schema, m.Native.ZeroThreshold, m.Native.ZeroCount = true, n.Schema, n.ZeroThreshold, n.Zero
+		m.Native.Indexes, m.Native.Counts = append(m.Native.Indexes, n.Indexes...), append(m.Native.Counts, n.Counts...)
 	}
 	return true
 }

@@ -69,6 +69,9 @@ func NewSet() *Set { return &Set{} }
 // add is called with mu held.
 func (s *Set) add(m metric) {
 	s.index.add(m)
+	if n := len(s.metrics); n+2 > cap(s.metrics) {
+		s.metrics = append(make([]entry, 0, n+n/8+8), s.metrics...) // tighter than append would
+	}
 	now := time.Now().UnixMilli()
 	if sm, ok := m.(*Summary); ok {
 		s.metrics = append(s.metrics, entry{(*quantileLines)(sm), now})

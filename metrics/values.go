@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"sync"
 	"sync/atomic"
+	"time"
+	"unicode/utf8"
 
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
@@ -13,7 +16,8 @@ import (
 // zero Counter counts, but belongs to no set.
 type Counter struct {
 	named
-	n atomic.Uint64
+	n       atomic.Uint64
+	example atomic.Pointer[exemplar]
 }
 
 // Inc adds one.
@@ -28,6 +32,18 @@ func (c *Counter) Add(n int) { c.n.Add(uint64(n)) }
 // AddInt64 adds n.
 func (c *Counter) AddInt64(n int64) { c.n.Add(uint64(n)) }
 
+// IncWithExemplar is AddWithExemplar of one.
+func (c *Counter) IncWithExemplar(labels ...string) { c.AddWithExemplar(1, labels...) }
+
+// AddWithExemplar adds n, and tells in OpenMetrics and protobuf where to learn more of
+// this one: labels are names and values in turn, such as "trace_id" and the id, of 128
+// characters in all. The last exemplar is kept. What cannot be one is not, but n is
+// added.
+func (c *Counter) AddWithExemplar(n int, labels ...string) {
+	c.Add(n)
+	exemplarOf(&c.example).set(float64(n), labels)
+}
+
 // Get returns the count.
 func (c *Counter) Get() uint64 { return c.n.Load() }
 
@@ -40,7 +56,7 @@ func (c *Counter) appendTo(dst []byte) []byte { return appendUint(dst, c.name, c
 
 func (c *Counter) read(m *exposition.Metric) bool {
 	m.Reset(exposition.Counter)
-	m.Value = float64(c.Get())
+	m.Value, m.Exemplar = float64(c.Get()), c.example.Load().read(m)
 	return true
 }
 
@@ -48,11 +64,18 @@ func (c *Counter) read(m *exposition.Metric) bool {
 // gauge. The zero FloatCounter counts, but belongs to no set.
 type FloatCounter struct {
 	named
-	v atomicFloat
+	v       atomicFloat
+	example atomic.Pointer[exemplar]
 }
 
 // Add adds n.
 func (fc *FloatCounter) Add(n float64) { fc.v.add(n) }
+
+// AddWithExemplar adds n as Counter.AddWithExemplar does.
+func (fc *FloatCounter) AddWithExemplar(n float64, labels ...string) {
+	fc.Add(n)
+	exemplarOf(&fc.example).set(n, labels)
+}
 
 // Sub takes n away.
 func (fc *FloatCounter) Sub(n float64) { fc.v.add(-n) }
@@ -69,7 +92,7 @@ func (fc *FloatCounter) appendTo(dst []byte) []byte { return appendFloat(dst, fc
 
 func (fc *FloatCounter) read(m *exposition.Metric) bool {
 	m.Reset(exposition.Counter)
-	m.Value = fc.Get()
+	m.Value, m.Exemplar = fc.Get(), fc.example.Load().read(m)
 	return true
 }
 
@@ -140,6 +163,58 @@ func (g *Gauge) read(m *exposition.Metric) (ok bool) {
 	m.Reset(exposition.Gauge)
 	m.Value = g.Get()
 	return true
+}
+
+// exemplar is the last value that somebody wants to be found again. It is made with
+// the first one, and its room is used again.
+type exemplar struct {
+	mu     sync.Mutex
+	labels []byte // as between the braces of a name
+	value  float64
+	atMS   int64 // 0: there is none
+}
+
+const exemplarRunesMax = 128 // OpenMetrics' own limit, of names and values together
+
+func exemplarOf(p *atomic.Pointer[exemplar]) *exemplar {
+	if x := p.Load(); x != nil {
+		return x
+	}
+	p.CompareAndSwap(nil, &exemplar{})
+	return p.Load()
+}
+
+func (x *exemplar) set(v float64, labels []string) {
+	runes := 0
+	for i, text := range labels {
+		if runes += utf8.RuneCountInString(text); runes > exemplarRunesMax || !utf8.ValidString(text) || i%2 == 0 && !exposition.IsClassic(text) {
+			return
+		}
+	}
+	if len(labels) == 0 || len(labels)%2 != 0 {
+		return
+	}
+	now := time.Now().UnixMilli()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.labels, x.value, x.atMS = x.labels[:0], v, now
+	for i := 0; i < len(labels); i += 2 {
+		x.labels = append(append(x.labels, labels[i]...), `="`...)
+		x.labels = append(exposition.AppendQuoted(x.labels, labels[i+1], true), `",`...)
+	}
+}
+
+// read copies the exemplar to m; x may be nil.
+func (x *exemplar) read(m *exposition.Metric) exposition.Exemplar {
+	if x == nil {
+		return exposition.Exemplar{}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.atMS == 0 {
+		return exposition.Exemplar{}
+	}
+	return m.NewExemplar(x.labels, x.value, x.atMS)
 }
 
 // atomicFloat is a float64 without a lock: an addition is tried until nobody came

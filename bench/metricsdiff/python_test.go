@@ -36,7 +36,7 @@ func TestPeerPythonReadsOpenMetricsStrictly(t *testing.T) {
 			t.Errorf("%s: %v\n%s\n%s", escaping, err, out, page)
 			continue
 		}
-		for _, want := range []string{"counter 2 0 plain\n", "unknown 1 0 clash_total\n", "gauge 1 0 clash\n", "histogram 7 0 bounded\n", "gauge 1 0 go_goroutines\n"} {
+		for _, want := range []string{"counter 2 1 plain\n", "unknown 1 0 clash_total\n", "gauge 1 0 clash\n", "histogram 7 0 bounded\n", "gauge 1 0 go_goroutines\n"} {
 			if !strings.Contains(string(out), want) {
 				t.Errorf("%s: no %q in\n%s", escaping, want, out)
 			}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/ferula-io/ferula/internal/bufpool"
+	"github.com/ferula-io/ferula/internal/invariant"
 )
 
 // connBufferBytes is what one read or write on a connection moves: a batch.
@@ -63,6 +64,11 @@ const keepBytes = 1 << 20
 
 func (f *inFrame) copyFrom(data mem.BufferSlice) {
 	size := data.Len()
+	if invariant.Enabled {
+		for i := range f.buf {
+			f.buf[i] = 0xDB // what still aliases it shows
+		}
+	}
 	if cap(f.buf) < size || (cap(f.buf) > keepBytes && size < cap(f.buf)/8) {
 		f.buf = make([]byte, 0, size+size/8)
 	}

@@ -3,6 +3,7 @@ package storeapi
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"sync"
@@ -15,6 +16,8 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/series"
@@ -272,4 +275,25 @@ func check(t testing.TB, got, want []row) {
 			t.Fatalf("series %s has chunks\n%s, want\n%s", want[i].labels, g, w)
 		}
 	}
+}
+
+var errEnd = io.EOF
+
+type metadataMD = metadata.MD
+
+// reader is canned without the allocation of a codec a message.
+type reader struct {
+	*canned
+	codec interface {
+		Unmarshal(data mem.BufferSlice, v any) error
+	}
+}
+
+func (r reader) RecvMsg(m any) error {
+	if len(r.pieces) == 0 {
+		return errEnd
+	}
+	next := r.pieces[0]
+	r.pieces = r.pieces[1:]
+	return r.codec.Unmarshal(next, m)
 }

@@ -1,0 +1,349 @@
+package storeapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// endless gives the same metric with ever greater numbers, 1 KiB each.
+type endless struct {
+	memory
+	given atomic.Int64
+}
+
+func (e *endless) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
+	q, err := e.memory.RawQuerier(ctx, mint, maxt)
+	return endlessQuerier{q, e}, err
+}
+
+type endlessQuerier struct {
+	series.Querier
+	e *endless
+}
+
+func (q endlessQuerier) Select(context.Context, ...*labels.Matcher) series.Set {
+	return &endlessSet{e: q.e, chunks: []series.Chunk{{Encoding: 1, Data: make([]byte, 1000)}}}
+}
+
+type endlessSet struct {
+	rowSet
+	e      *endless
+	labels []byte
+	chunks []series.Chunk
+}
+
+func (s *endlessSet) Next() bool {
+	s.labels = labelenc.AppendLabel(s.labels[:0], "n", fmt.Sprintf("%012d", s.e.given.Add(1)))
+	return true
+}
+
+func (s *endlessSet) Labels() []byte         { return s.labels }
+func (s *endlessSet) Chunks() []series.Chunk { return s.chunks }
+
+// old is a server as protobuf's own runtime has it: it sends what it is told,
+// series by series, and ignores batches.
+type old struct {
+	responses []*pb.SeriesResponse
+	asked     *pb.SeriesRequest
+}
+
+func (o *old) register(s *grpc.Server) {
+	s.RegisterService(&grpc.ServiceDesc{ServiceName: "thanos.Store", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
+		StreamName: "Series", ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
+			o.asked = &pb.SeriesRequest{}
+			if err := stream.RecvMsg(o.asked); err != nil {
+				return err
+			}
+			for _, r := range o.responses {
+				if err := stream.SendMsg(r); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}}}, o)
+}
+
+func oneResponse(r row) *pb.SeriesResponse {
+	one := &pb.Series{}
+	r.labels.Range(func(l labels.Label) { one.Labels = append(one.Labels, &pb.Label{Name: l.Name, Value: l.Value}) })
+	for _, c := range r.chunks {
+		one.Chunks = append(one.Chunks, &pb.AggrChunk{MinTime: c.MinMS, MaxTime: c.MaxMS, Raw: &pb.Chunk{Type: pb.Chunk_Encoding(c.Encoding - 1), Data: c.Data}})
+	}
+	for _, c := range r.aggr {
+		data := &pb.Chunk{Type: pb.Chunk_Encoding(c.Encoding - 1), Data: c.Data}
+		if n := len(one.Chunks); n == 0 || one.Chunks[n-1].Raw != nil || one.Chunks[n-1].MinTime != c.MinMS {
+			one.Chunks = append(one.Chunks, &pb.AggrChunk{MinTime: c.MinMS, MaxTime: c.MaxMS})
+		}
+		last := one.Chunks[len(one.Chunks)-1]
+		*[]**pb.Chunk{nil, &last.Count, &last.Sum, &last.Min, &last.Max, &last.Counter}[c.Aggr] = data
+	}
+	return &pb.SeriesResponse{Result: &pb.SeriesResponse_Series{Series: one}}
+}
+
+func readOld(t *testing.T, responses ...*pb.SeriesResponse) ([]row, error) {
+	t.Helper()
+	conn := connect(t, (&old{responses: responses}).register)
+	return read(t, NewClient(conn, ClientOptions{}).Series(t.Context(), SeriesRequest{Matchers: all()}))
+}
+
+func TestAServerWithoutBatchesIsRead(t *testing.T) {
+	want := rows(t, 50)
+	var responses []*pb.SeriesResponse
+	for _, r := range want {
+		responses = append(responses, oneResponse(r))
+	}
+	got, err := readOld(t, responses...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, got, want)
+}
+
+func TestAClientWithoutBatchesIsServed(t *testing.T) {
+	src := &memory{rows: rows(t, 50)}
+	conn := serving(t, src, ServerOptions{})
+	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, "/thanos.Store/Series") // protobuf's own codec
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(stream.SendMsg(&pb.SeriesRequest{MaxTime: 9, Matchers: matchersTo(all())}), stream.CloseSend()); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range src.rows {
+		var got pb.SeriesResponse
+		if err := stream.RecvMsg(&got); err != nil {
+			t.Fatal(err)
+		}
+		if want := oneResponse(r); !proto.Equal(&got, want) {
+			t.Fatalf("got %v, want %v", &got, want)
+		}
+	}
+}
+
+func TestASeriesThatWasSplitIsJoined(t *testing.T) {
+	whole := row{labels: labels.FromStrings("__name__", "a")}
+	var responses []*pb.SeriesResponse
+	for i := range 6 {
+		c := xor(t, int64(i)*100_000, 20)
+		whole.chunks = append(whole.chunks, c)
+		responses = append(responses, oneResponse(row{labels: whole.labels, chunks: []series.Chunk{c}}))
+	}
+	next := row{labels: labels.FromStrings("__name__", "b"), chunks: []series.Chunk{xor(t, 5, 5)}}
+	got, err := readOld(t, append(responses, oneResponse(next))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, got, []row{whole, next})
+}
+
+func TestALongSeriesIsSplitByTheServer(t *testing.T) {
+	long := row{labels: labels.FromStrings("__name__", "requests_total")}
+	for i := range 3000 {
+		c := xor(t, int64(i)*1000_000, 1)
+		c.Data = bytes.Repeat([]byte{byte(i)}, 1000)
+		long.chunks = append(long.chunks, c)
+	}
+	got, err := ask(t, &memory{rows: []row{long}}, ServerOptions{}, SeriesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, got, []row{long})
+}
+
+func TestDownsampledChunksAreNeverTakenForRaw(t *testing.T) {
+	aggr := func(a Aggr, fromMS int64) AggrChunk { return AggrChunk{a, xor(t, fromMS, 3)} }
+	want := []row{
+		{labels: labels.FromStrings("__name__", "requests_total", "a", "1"), aggr: []AggrChunk{aggr(Count, 5), aggr(Sum, 5), aggr(Min, 5), aggr(Max, 5), aggr(Counter, 5), aggr(Count, 9000), aggr(Max, 9000)}},
+		{labels: labels.FromStrings("__name__", "requests_total", "a", "2"), chunks: []series.Chunk{xor(t, 7, 7)}, aggr: []AggrChunk{aggr(Counter, 5)}},
+	}
+	got, err := readOld(t, oneResponse(want[0]), oneResponse(want[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, got, want)
+	// And through a server that has them itself.
+	got, err = ask(t, whole{&memory{rows: want}}, ServerOptions{}, SeriesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, got, want)
+}
+
+// whole answers requests itself.
+type whole struct{ *memory }
+
+func (w whole) Series(_ context.Context, r SeriesRequest) Stream {
+	return &rowSet{rows: w.matching(r.Matchers), err: w.err}
+}
+
+func TestSeriesOutOfOrderAreAnError(t *testing.T) {
+	list := rows(t, 3)
+	for name, order := range map[string][]int{"later before": {0, 2, 1}, "one again": {0, 1, 0}} {
+		var responses []*pb.SeriesResponse
+		for _, i := range order {
+			responses = append(responses, oneResponse(list[i]))
+		}
+		if _, err := readOld(t, responses...); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "not in order") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestACorruptChunkIsNamed(t *testing.T) {
+	bad := oneResponse(row{labels: labels.FromStrings("__name__", "x"), chunks: []series.Chunk{xor(t, 1, 1), xor(t, 1e6, 1)}})
+	bad.GetSeries().Chunks[1].Raw.Type = 9
+	_, err := readOld(t, bad)
+	if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), `series {__name__="x"}: chunk 1: raw: `) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAMessageBeyondTheLimitIsRefused(t *testing.T) {
+	conn := serving(t, &memory{rows: rows(t, 1000)}, ServerOptions{})
+	_, err := read(t, NewClient(conn, ClientOptions{MessageBytesMax: 1000}).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()}))
+	if !errors.Is(err, ErrLimit) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNobodyListens(t *testing.T) {
+	conn := serving(t, &memory{}, ServerOptions{})
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	client := NewClient(conn, ClientOptions{})
+	set := client.Series(t.Context(), SeriesRequest{Matchers: all()})
+	if set.Next() || set.Err() == nil {
+		t.Error("series of a closed connection", set.Err())
+	}
+	if err := set.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := client.Info(t.Context()); err == nil {
+		t.Error("info of a closed connection")
+	}
+}
+
+// gRPC hands a message over in pieces that end anywhere.
+func TestAMessageInPiecesIsTheSame(t *testing.T) {
+	want := rows(t, 3)
+	b := newBatches(nil, &pb.SeriesRequest{ResponseBatchSize: 10})
+	for _, r := range want {
+		if err := b.add(labelenc.Append(nil, r.labels), r.chunks, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stream := &canned{}
+	b.stream = stream
+	if err := b.flush(); err != nil {
+		t.Fatal(err)
+	}
+	message := stream.messages[0]
+	for at := range len(message) {
+		pieces := mem.BufferSlice{mem.SliceBuffer(message[:at]), mem.SliceBuffer(message[at:])}
+		checkPieces(t, pieces, want)
+	}
+	var pieces mem.BufferSlice
+	for i := range message {
+		pieces = append(pieces, mem.SliceBuffer(message[i:i+1]))
+	}
+	checkPieces(t, pieces, want)
+}
+
+func checkPieces(t *testing.T, pieces mem.BufferSlice, want []row) {
+	t.Helper()
+	set := &SeriesSet{stream: &canned{pieces: []mem.BufferSlice{pieces}}, cancel: func() {}}
+	got, err := read(t, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, got, want)
+}
+
+// canned is both ends of a stream, in memory.
+type canned struct {
+	grpc.ClientStream
+	messages [][]byte
+	pieces   []mem.BufferSlice
+}
+
+func (c *canned) SendMsg(m any) error {
+	data, err := Codec().Marshal(m)
+	if err == nil {
+		c.messages = append(c.messages, data.Materialize())
+		data.Free()
+	}
+	return err
+}
+
+func (c *canned) RecvMsg(m any) error {
+	if len(c.pieces) == 0 {
+		return errEnd
+	}
+	next := c.pieces[0]
+	c.pieces = c.pieces[1:]
+	return Codec().Unmarshal(next, m)
+}
+
+func (*canned) SetHeader(_ metadataMD) error  { return nil }
+func (*canned) SendHeader(_ metadataMD) error { return nil }
+func (*canned) SetTrailer(metadataMD)         {}
+func (*canned) Context() context.Context      { return context.Background() }
+
+func TestABatchIsSentOnce(t *testing.T) {
+	f := outFrame{buf: frames.Pool.Get()}
+	data, err := Codec().Marshal(&f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data.Free()
+	if _, err := Codec().Marshal(&f); !errors.Is(err, errTaken) {
+		t.Errorf("a second time: %v", err)
+	}
+}
+
+func TestReadingSeriesDoesNotAllocate(t *testing.T) {
+	list := rows(t, 2000)
+	b := newBatches(nil, &pb.SeriesRequest{ResponseBatchSize: 64})
+	stream := &canned{}
+	b.stream = stream
+	for _, r := range list {
+		if err := b.add(labelenc.Append(nil, r.labels), r.chunks, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.flush(); err != nil {
+		t.Fatal(err)
+	}
+	var pieces []mem.BufferSlice
+	for _, m := range stream.messages {
+		pieces = append(pieces, mem.BufferSlice{mem.SliceBuffer(m)})
+	}
+	codec := Codec()
+	in := &canned{}
+	n := testing.AllocsPerRun(10, func() {
+		in.pieces = slices.Clone(pieces)
+		set := &SeriesSet{stream: reader{in, codec}, cancel: func() {}}
+		for set.Next() {
+		}
+	})
+	if n > 60 {
+		t.Errorf("%d series took %.0f allocations", len(list), n)
+	}
+}

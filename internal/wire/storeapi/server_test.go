@@ -1,0 +1,315 @@
+package storeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// ask reads the series of a request from a server of src.
+func ask(t *testing.T, src Source, opts ServerOptions, r SeriesRequest) ([]row, error) {
+	t.Helper()
+	if r.MaxMS == 0 {
+		r.MaxMS = 1 << 40
+	}
+	if r.Matchers == nil {
+		r.Matchers = all()
+	}
+	return read(t, NewClient(serving(t, src, opts), ClientOptions{}).Series(t.Context(), r))
+}
+
+func TestReplicaLabelsAreTakenAway(t *testing.T) {
+	src := &memory{external: labels.FromStrings("cluster", "eu", "replica", "x")}
+	chunk := xor(t, 1000, 3)
+	for _, replica := range []string{"", "a", "b"} { // in the order of labels
+		for _, zone := range []string{"", "1", "2"} {
+			b := labels.NewBuilder(labels.FromStrings("__name__", "requests_total"))
+			src.rows = append(src.rows, row{labels: b.Set("pod", replica).Set("zone", zone).Labels(), chunks: []series.Chunk{chunk, xor(t, 5000+int64(len(replica)), 2)}})
+		}
+	}
+	slices.SortFunc(src.rows, func(a, b row) int { return labels.Compare(a.labels, b.labels) })
+	got, err := ask(t, src, ServerOptions{}, SeriesRequest{WithoutReplicaLabels: []string{"replica"}})
+	if err != nil || len(got) != 9 || got[0].labels.Has("replica") || !got[0].labels.Has("cluster") {
+		t.Errorf("an external replica label: %v %v", got, err)
+	}
+	got, err = ask(t, src, ServerOptions{}, SeriesRequest{WithoutReplicaLabels: []string{"pod", "replica"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, r := range got {
+		names = append(names, r.labels.String())
+		if len(r.chunks) != 3 { // the one that all have, and those of the two kinds
+			t.Errorf("%s has %d chunks", r.labels, len(r.chunks))
+		}
+	}
+	want := `{__name__="requests_total", cluster="eu"} {__name__="requests_total", cluster="eu", zone="1"} {__name__="requests_total", cluster="eu", zone="2"}`
+	if strings.Join(names, " ") != want {
+		t.Errorf("got  %s\nwant %s", strings.Join(names, " "), want)
+	}
+	if _, err = ask(t, src, ServerOptions{SortBytesMax: 300}, SeriesRequest{WithoutReplicaLabels: []string{"pod"}}); !errors.Is(err, ErrLimit) || status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("more than may be sorted: %v", err)
+	}
+}
+
+func TestShardsPartTheSeriesByTheHashOfThanos(t *testing.T) {
+	src := &memory{rows: rows(t, 200), external: labels.FromStrings("cluster", "eu")}
+	for _, shard := range []Shard{{Total: 3, By: true, Labels: []string{"instance", "cluster"}}, {Total: 3, Labels: []string{"code", "cluster"}}} {
+		seen := 0
+		for shard.Index = range shard.Total {
+			got, err := ask(t, src, ServerOptions{}, SeriesRequest{Shard: &shard})
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen += len(got)
+			for _, r := range got {
+				hashed := ""
+				r.labels.Range(func(l labels.Label) {
+					if slices.Contains(shard.Labels, l.Name) == shard.By {
+						hashed += l.Name + "\xff" + l.Value + "\xff"
+					}
+				})
+				if xxhash.Sum64String(hashed)%3 != uint64(shard.Index) {
+					t.Errorf("%s is not of shard %d", r.labels, shard.Index)
+				}
+			}
+		}
+		if seen != 200 {
+			t.Errorf("%v: %d series in all shards", shard, seen)
+		}
+	}
+}
+
+func TestLabelsOnlyAndTheFirstFew(t *testing.T) {
+	src := &memory{rows: rows(t, 100)}
+	got, err := ask(t, src, ServerOptions{}, SeriesRequest{SkipChunks: true})
+	if err != nil || len(got) != 100 || len(got[5].chunks) != 0 {
+		t.Errorf("%d series, %v", len(got), err)
+	}
+	got, err = ask(t, src, ServerOptions{}, SeriesRequest{Limit: 7})
+	if err != nil || len(got) != 7 {
+		t.Errorf("%d series, %v", len(got), err)
+	}
+	check(t, got, src.rows[:7])
+}
+
+func TestLimitsCountWhatIsInBatches(t *testing.T) {
+	chunks := 0
+	src := &memory{rows: rows(t, 100)}
+	for _, r := range src.rows {
+		chunks += len(r.chunks)
+	}
+	for name, c := range map[string]struct {
+		opts   ServerOptions
+		ok     bool
+		reason string
+	}{
+		"series":          {ServerOptions{SeriesMax: 99}, false, "series"},
+		"exactly series":  {ServerOptions{SeriesMax: 100}, true, ""},
+		"samples":         {ServerOptions{SamplesMax: int64(chunks)*120 - 1}, false, "chunks"},
+		"exactly samples": {ServerOptions{SamplesMax: int64(chunks) * 120}, true, ""},
+		"bytes":           {ServerOptions{BytesMax: 1000}, false, "bytes"},
+	} {
+		reg := prometheus.NewRegistry()
+		c.opts.Registerer = reg
+		_, err := ask(t, src, c.opts, SeriesRequest{})
+		if c.ok && err != nil || !c.ok && (!errors.Is(err, ErrLimit) || status.Code(err) != codes.ResourceExhausted) {
+			t.Errorf("%s: %v", name, err)
+		}
+		want := ""
+		if !c.ok {
+			want = "# HELP thanos_store_selects_dropped_total Number of select queries that were dropped due to configured limits.\n# TYPE thanos_store_selects_dropped_total counter\nthanos_store_selects_dropped_total{reason=\"" + c.reason + "\"} 1\n"
+		}
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "thanos_store_selects_dropped_total"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestErrorsHaveTheirCodes(t *testing.T) {
+	regexp := &labels.Matcher{Type: labels.MatchRegexp, Name: "a", Value: "("}
+	for name, c := range map[string]struct {
+		src  *memory
+		r    SeriesRequest
+		code codes.Code
+		is   error
+	}{
+		"bad regular expression":         {&memory{}, SeriesRequest{Matchers: []*labels.Matcher{regexp}}, codes.InvalidArgument, ErrBadRequest},
+		"range that ends before":         {&memory{}, SeriesRequest{MinMS: 5, MaxMS: 4}, codes.InvalidArgument, ErrBadRequest},
+		"no matcher":                     {&memory{external: labels.FromStrings("a", "b")}, SeriesRequest{Matchers: []*labels.Matcher{equal("a", "b")}}, codes.InvalidArgument, ErrBadRequest},
+		"shard beyond the last":          {&memory{}, SeriesRequest{Shard: &Shard{Index: 3, Total: 3}}, codes.InvalidArgument, ErrBadRequest},
+		"storage that is not open":       {&memory{querier: func(int64, int64) error { return tsdb.ErrNotReady }}, SeriesRequest{}, codes.Unavailable, ErrUnavailable},
+		"corrupt series":                 {&memory{err: fmt.Errorf("block 1: %w", series.ErrCorrupt)}, SeriesRequest{}, codes.DataLoss, ErrCorrupt},
+		"limit of a source":              {&memory{err: fmt.Errorf("x: %w", ErrLimit)}, SeriesRequest{}, codes.ResourceExhausted, ErrLimit},
+		"status of a source":             {&memory{err: status.Error(codes.PermissionDenied, "no")}, SeriesRequest{}, codes.PermissionDenied, nil},
+		"anything else":                  {&memory{err: errors.New("oh")}, SeriesRequest{}, codes.Internal, nil},
+		"chunk of an impossible kind":    {&memory{rows: []row{{labels: labels.FromStrings("__name__", "requests_total"), chunks: []series.Chunk{{Encoding: 77, Data: []byte{1, 2, 3}}}}}}, SeriesRequest{}, codes.DataLoss, ErrCorrupt},
+		"external labels ask for others": {&memory{external: labels.FromStrings("a", "b"), rows: rows(t, 1)}, SeriesRequest{Matchers: append(all(), equal("a", "c"))}, codes.OK, nil},
+	} {
+		_, err := ask(t, c.src, ServerOptions{}, c.r)
+		if status.Code(err) != c.code || c.is != nil && !errors.Is(err, c.is) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if n := c.src.openQueriers(); n != 0 {
+			t.Errorf("%s: %d queriers are open", name, n)
+		}
+	}
+	if _, err := matchersFrom([]*pb.LabelMatcher{{Type: 9, Name: "a"}}); !errors.Is(err, ErrBadRequest) {
+		t.Errorf("unknown operator: %v", err)
+	}
+	_, err := ask(t, &memory{rows: []row{{labels: labels.FromStrings("__name__", "requests_total", "a", "1"), chunks: []series.Chunk{xor(t, 1, 1), {Encoding: 77}}}}}, ServerOptions{}, SeriesRequest{})
+	if err == nil || !strings.Contains(err.Error(), `series {__name__="requests_total", a="1"}: chunk 1`) {
+		t.Errorf("the corrupt chunk is not named: %v", err)
+	}
+}
+
+func TestWarningsComeBesideTheSeries(t *testing.T) {
+	src := &memory{rows: rows(t, 200), warnings: []string{"one store is away"}}
+	set := NewClient(serving(t, src, ServerOptions{}), ClientOptions{}).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()})
+	got, err := read(t, set)
+	if err != nil || len(got) != 200 || len(set.Warnings()) != 1 || set.Warnings().AsErrors()[0].Error() != "one store is away" {
+		t.Errorf("%d series, %v, %v", len(got), set.Warnings(), err)
+	}
+}
+
+func TestInfoAndLabels(t *testing.T) {
+	src := &memory{rows: rows(t, 20), external: labels.FromStrings("cluster", "eu", "job", "other")}
+	client := NewClient(serving(t, src, ServerOptions{}), ClientOptions{})
+	info, err := client.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, _ := src.Info(t.Context())
+	want.Store.Sharding, want.Store.WithoutReplicaLabels = true, true
+	if got, want := fmt.Sprintf("%+v %+v %+v", info, info.Store, info.Exemplars), fmt.Sprintf("%+v %+v %+v", want, want.Store, want.Exemplars); stripPointers(got) != stripPointers(want) {
+		t.Errorf("info\n%s, want\n%s", got, want)
+	}
+	for name, c := range map[string]struct {
+		r    LabelsRequest
+		want string
+		code codes.Code
+	}{
+		"names":                         {LabelsRequest{}, "__name__ cluster code instance job", codes.OK},
+		"names without":                 {LabelsRequest{WithoutReplicaLabels: []string{"cluster", "code"}}, "__name__ instance job", codes.OK},
+		"names of another cluster":      {LabelsRequest{Matchers: []*labels.Matcher{equal("cluster", "us")}}, "", codes.OK},
+		"names of nothing":              {LabelsRequest{Matchers: []*labels.Matcher{equal("code", "1")}}, "", codes.OK},
+		"names, two":                    {LabelsRequest{Limit: 2}, "__name__ cluster", codes.OK},
+		"values":                        {LabelsRequest{Label: "code"}, "200 201 202 203 204 205 206", codes.OK},
+		"values, two":                   {LabelsRequest{Label: "code", Limit: 2}, "200 201", codes.OK},
+		"values of an external label":   {LabelsRequest{Label: "job"}, "other", codes.OK},
+		"of one that is taken away":     {LabelsRequest{Label: "job", WithoutReplicaLabels: []string{"job"}}, "", codes.OK},
+		"external, if there is a match": {LabelsRequest{Label: "job", Matchers: []*labels.Matcher{equal("code", "200"), equal("job", "other")}}, "other", codes.OK},
+		"external, if there is none":    {LabelsRequest{Label: "job", Matchers: []*labels.Matcher{equal("code", "1")}}, "", codes.OK},
+		"of another cluster":            {LabelsRequest{Label: "code", Matchers: []*labels.Matcher{equal("cluster", "us")}}, "", codes.OK},
+		"range that ends before":        {LabelsRequest{Label: "code", MinMS: 1}, "", codes.InvalidArgument},
+	} {
+		ask := client.LabelNames
+		if c.r.Label != "" {
+			ask = client.LabelValues
+		}
+		got, _, err := ask(t.Context(), c.r)
+		if strings.Join(got, " ") != c.want || status.Code(err) != c.code {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	if _, _, err := client.LabelValues(t.Context(), LabelsRequest{}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("values of no label: %v", err)
+	}
+	if n := src.openQueriers(); n != 0 {
+		t.Errorf("%d queriers are open", n)
+	}
+	exemplars, _, err := client.Exemplars(t.Context(), ExemplarsRequest{Query: "up", MinMS: 4, MaxMS: 5})
+	if err != nil || len(exemplars) != 1 || exemplars[0].SeriesLabels.String() != `{__name__="up", cluster="eu", job="other"}` || exemplars[0].Exemplars[0].Ts != 4 {
+		t.Errorf("exemplars: %v %v", exemplars, err)
+	}
+}
+
+// stripPointers takes addresses out of a printed struct.
+func stripPointers(s string) string {
+	var out strings.Builder
+	for part := range strings.SplitSeq(s, "0x") {
+		out.WriteString(strings.TrimLeft(part, "0123456789abcdef"))
+	}
+	return out.String()
+}
+
+func TestChunksOfLaterEncodingsAreWrittenAnew(t *testing.T) {
+	newer, err := chunkenc.NewEmptyChunk(chunkenc.EncXOR2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	app, err := newer.Appender()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range int64(100) {
+		app.Append(500, 1000+i*1000, math.Sqrt(float64(i)))
+	}
+	src := &memory{rows: []row{{labels: labels.FromStrings("__name__", "requests_total"), chunks: []series.Chunk{{MinMS: 1000, MaxMS: 100_000, Encoding: chunkenc.EncXOR2, Data: newer.Bytes()}}}}}
+	got, err := ask(t, src, ServerOptions{}, SeriesRequest{})
+	if err != nil || len(got) != 1 || len(got[0].chunks) != 1 {
+		t.Fatal(got, err)
+	}
+	c := got[0].chunks[0]
+	chunk, err := chunkenc.FromData(c.Encoding, c.Data)
+	if err != nil || c.Encoding != chunkenc.EncXOR || c.MinMS != 1000 || c.MaxMS != 100_000 {
+		t.Fatal(c, err)
+	}
+	it := chunk.Iterator(nil)
+	for i := range int64(100) {
+		if it.Next() != chunkenc.ValFloat {
+			t.Fatal("too few samples")
+		}
+		if ts, v := it.At(); ts != 1000+i*1000 || v != math.Sqrt(float64(i)) {
+			t.Fatal(ts, v)
+		}
+	}
+}
+
+// A client that reads nothing must not make the server read all of its source.
+func TestAStalledClientIsNotReadAheadFor(t *testing.T) {
+	src := &endless{memory: memory{rows: rows(t, 1)}}
+	conn := serving(t, src, ServerOptions{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	set := NewClient(conn, ClientOptions{}).Series(ctx, SeriesRequest{MaxMS: 1, Matchers: all()})
+	defer set.Close()
+	if !set.Next() {
+		t.Fatal(set.Err())
+	}
+	last := int64(-1)
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline) && src.given.Load() != last; time.Sleep(300 * time.Millisecond) {
+		last = src.given.Load()
+	}
+	if n := src.given.Load(); n != last || n > 30_000 {
+		t.Fatalf("%d series of 1 KiB were read for a client that stalls", n)
+	}
+	cancel()
+	for set.Next() {
+	}
+	if !errors.Is(set.Err(), context.Canceled) {
+		t.Errorf("after cancelling: %v", set.Err())
+	}
+	for deadline := time.Now().Add(10 * time.Second); src.openQueriers() != 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the querier of a client that has gone stays open")
+		}
+	}
+}

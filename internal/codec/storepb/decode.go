@@ -1,14 +1,10 @@
 package storepb
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math/bits"
 
 	"github.com/cespare/xxhash/v2"
-
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
 // Kind says what a response holds.
@@ -93,7 +89,7 @@ func nextMessage(want uint64, src []byte) (body, rest []byte, err error) {
 // DecodeSeries decodes a series. Its labels alias src if they lie in one piece,
 // as they do with every known peer, and are appended to scratch otherwise; its
 // chunks, whose data aliases src, are appended to chunks. Labels are not
-// checked: Follows does that.
+// checked: labelenc.Follows does that.
 func DecodeSeries(src, scratch []byte, chunks []Chunk) (labels, scratchOut []byte, _ []Chunk, err error) {
 	whole, at := src, 0
 	for at < len(whole) && whole[at] == tagSeries { // the tag of a label is the same
@@ -220,85 +216,4 @@ func decodeData(src []byte, c *Chunk) error {
 		}
 	}
 	return nil
-}
-
-// Follows checks that labels is a label set, and compares it with the valid set
-// that came before it: > 0 if it belongs after previous, 0 if it is the same.
-// Labels that both begin with are not looked at again.
-func Follows(previous, labels []byte) (int, error) {
-	same := commonPrefix(previous, labels)
-	if same == len(labels) && same == len(previous) {
-		return 0, nil
-	}
-	at := 0
-	var last []byte
-	for at < same {
-		_, rest, ok := prefixed(labels[at+1:])
-		if end := len(labels) - len(rest); !ok || end > same {
-			break
-		} else if end == same || !endsWithin(labels[end:], same-end) {
-			// The last common label: names behind it must be greater than its own.
-			last, _, _, _ = labelenc.Next(labels[at:])
-			at = end
-			break
-		} else {
-			at = end
-		}
-	}
-	after := false
-	if at == len(previous) {
-		after = true // previous is what labels begins with
-	} else if at < len(labels) {
-		name, value, _, err := labelenc.Next(labels[at:])
-		if err != nil {
-			return 0, err
-		}
-		before, beforeValue, _, _ := labelenc.Next(previous[at:])
-		c := bytes.Compare(name, before)
-		after = c > 0 || c == 0 && bytes.Compare(value, beforeValue) > 0
-	}
-	if err := validate(labels[at:], last); err != nil {
-		return 0, err
-	}
-	if after {
-		return 1, nil
-	}
-	return -1, nil
-}
-
-// endsWithin says whether the label at the start of set ends within n bytes.
-func endsWithin(set []byte, n int) bool {
-	_, rest, ok := prefixed(set[1:])
-	return ok && len(set)-len(rest) <= n
-}
-
-// validate checks labels that come after one named last.
-func validate(set, last []byte) error {
-	for len(set) > 0 {
-		name, _, rest, err := labelenc.Next(set)
-		if err != nil {
-			return err
-		}
-		if len(name) == 0 {
-			return fmt.Errorf("%w: a label has no name", labelenc.ErrCorrupt)
-		}
-		if bytes.Compare(last, name) >= 0 {
-			return fmt.Errorf("%w: %q does not belong after %q", labelenc.ErrCorrupt, name, last)
-		}
-		last, set = name, rest
-	}
-	return nil
-}
-
-func commonPrefix(a, b []byte) int {
-	n, i := min(len(a), len(b)), 0
-	for ; i+8 <= n; i += 8 {
-		if x := binary.LittleEndian.Uint64(a[i:]) ^ binary.LittleEndian.Uint64(b[i:]); x != 0 {
-			return i + bits.TrailingZeros64(x)/8
-		}
-	}
-	for i < n && a[i] == b[i] {
-		i++
-	}
-	return i
 }

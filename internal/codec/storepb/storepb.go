@@ -8,9 +8,8 @@
 //
 // Encoded label sets and chunks come in and are appended to a response; a
 // response comes in as one piece of memory, and label sets and chunks that alias
-// it go out. Order is checked on the way, with hardly a look at what a series
-// has in common with the one before it. Requests and small answers are not here:
-// they are generated (folder thanospb). There is no gRPC and no I/O.
+// it go out. Label sets are not looked into. Requests and small answers are not
+// here: they are generated (folder thanospb). There is no gRPC and no I/O.
 package storepb
 
 import (

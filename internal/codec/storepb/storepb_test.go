@@ -248,54 +248,6 @@ func TestWhatIsCutShortIsCorrupt(t *testing.T) {
 	}
 }
 
-func TestFollowsOrdersAsLabelsDo(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		draw := func() labels.Labels {
-			b := labels.NewBuilder(labels.EmptyLabels())
-			for _, name := range []string{"A", "a", "aa", "b", "instance"} {
-				if rapid.Bool().Draw(t, name) {
-					b.Set(name, rapid.SampledFrom([]string{"1", "12", "2", "same"}).Draw(t, "value"))
-				}
-			}
-			return b.Labels()
-		}
-		before, after := draw(), draw()
-		got, err := Follows(labelenc.Append(nil, before), labelenc.Append(nil, after))
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := -1 * labels.Compare(before, after)
-		if got > 0 != (want > 0) || got < 0 != (want < 0) {
-			t.Fatalf("%s before %s: %d, want %d", before, after, got, want)
-		}
-	})
-}
-
-func TestFollowsRefusesWhatIsNoLabelSet(t *testing.T) {
-	set := func(pairs ...string) (dst []byte) {
-		for i := 0; i < len(pairs); i += 2 {
-			dst = labelenc.AppendLabel(dst, pairs[i], pairs[i+1])
-		}
-		return dst
-	}
-	good := set("a", "1", "b", "2", "c", "3")
-	for name, bad := range map[string][]byte{
-		"a name twice":                     set("a", "1", "a", "2"),
-		"a name twice behind what is same": set("a", "1", "b", "2", "b", "3"),
-		"not sorted":                       set("b", "1", "a", "2"),
-		"not sorted behind what is same":   set("a", "1", "b", "2", "aa", "3"),
-		"no name":                          set("", "1"),
-		"no name behind what is same":      set("a", "1", "", "2"),
-		"cut short":                        good[:len(good)-1],
-	} {
-		for _, before := range [][]byte{nil, good, set("a", "1")} {
-			if _, err := Follows(before, bad); err == nil {
-				t.Errorf("%s after %q is taken", name, before)
-			}
-		}
-	}
-}
-
 func FuzzDecode(f *testing.F) {
 	buf := appendOne(AppendHead(nil), one{labels.FromStrings("a", "1", "b", "22"), []Chunk{{1, 2, Raw, 1, []byte("data")}, {3, 4, Count, 1, []byte("x")}}})
 	SealBatch(buf)
@@ -321,7 +273,7 @@ func FuzzDecode(f *testing.F) {
 				checkSentinel(t, err)
 				continue
 			}
-			order, err := Follows(previous, lset)
+			order, err := labelenc.Follows(previous, lset)
 			if valid := labelenc.Validate(lset) == nil; valid != (err == nil) {
 				t.Fatalf("%q after %q: %v", lset, previous, err)
 			}

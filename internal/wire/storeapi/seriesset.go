@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"google.golang.org/grpc"
 
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/storepb"
 	"github.com/ferula-io/ferula/internal/series"
 )
@@ -60,7 +61,7 @@ func (s *SeriesSet) next() error {
 		if err := s.decode(); err != nil {
 			return err
 		}
-		order, err := storepb.Follows(s.labels, s.ahead)
+		order, err := labelenc.Follows(s.labels, s.ahead)
 		if err != nil {
 			return err
 		}
@@ -78,7 +79,7 @@ func (s *SeriesSet) next() error {
 		} else if err != nil {
 			return err
 		}
-		order, err := storepb.Follows(s.labels, s.ahead)
+		order, err := labelenc.Follows(s.labels, s.ahead)
 		switch {
 		case err != nil:
 			return err

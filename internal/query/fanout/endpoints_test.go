@@ -1,0 +1,179 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// zone is a resolver with fixed answers.
+type zone struct {
+	hosts map[string][]string
+	srv   map[string][]*net.SRV
+	err   error
+}
+
+func (z *zone) LookupIPAddr(_ context.Context, host string) ([]net.IPAddr, error) {
+	var all []net.IPAddr
+	for _, ip := range z.hosts[host] {
+		all = append(all, net.IPAddr{IP: net.ParseIP(ip)})
+	}
+	if all == nil && z.err == nil {
+		return nil, &net.DNSError{IsNotFound: true}
+	}
+	return all, z.err
+}
+
+func (z *zone) LookupSRV(_ context.Context, _, _, name string) (string, []*net.SRV, error) {
+	if z.srv[name] == nil && z.err == nil {
+		return "", nil, &net.DNSError{IsNotFound: true}
+	}
+	return "", z.srv[name], z.err
+}
+
+func TestNamesAreLookedUpAsTheirPrefixSays(t *testing.T) {
+	z := &zone{
+		hosts: map[string][]string{"store": {"10.0.0.2", "10.0.0.1"}, "one.": {"10.0.0.3"}, "two.": {"10.0.0.4", "fd00::1"}},
+		srv:   map[string][]*net.SRV{"_grpc._tcp.stores": {{Target: "one.", Port: 1}, {Target: "two.", Port: 2}}},
+	}
+	for name, want := range map[string][]string{
+		"host:1":                         {"host:1"},
+		"dns+store:9":                    {"10.0.0.2:9", "10.0.0.1:9"},
+		"dnssrv+_grpc._tcp.stores":       {"10.0.0.3:1", "10.0.0.4:2", "[fd00::1]:2"},
+		"dnssrv+_grpc._tcp.stores:7":     {"10.0.0.3:7", "10.0.0.4:7", "[fd00::1]:7"},
+		"dnssrvnoa+_grpc._tcp.stores":    {"one:1", "two:2"},
+		"dns+nobody:1":                   nil,
+		"dnssrvnoa+_grpc._tcp.not.there": nil,
+	} {
+		if got, err := resolve(context.Background(), z, name); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v %v, want %v", name, got, err, want)
+		}
+	}
+	for _, name := range []string{"dns+store", "dnsx+store:1"} {
+		if _, err := resolve(context.Background(), z, name); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}
+
+func TestStoresComeAndGoAndAreHiddenWhenTheyHaveBeenDown(t *testing.T) {
+	now := time.Unix(1000, 0)
+	dialled := map[string]*fake{}
+	z := &zone{hosts: map[string][]string{"stores": {"10.0.0.1", "10.0.0.2"}}}
+	e := NewEndpoints(EndpointsOptions{
+		Static:   []Address{{Name: "dns+stores:1"}, {Name: "fixed:1", Strict: true}},
+		Resolver: z, Now: func() time.Time { return now }, DNSInterval: 30 * time.Second, HideAfter: time.Minute,
+		Dial: func(address string, _ bool) (Client, error) {
+			dialled[address] = &fake{}
+			return dialled[address], nil
+		},
+	})
+	names := func() []string {
+		e.Update(context.Background())
+		var all []string
+		for _, s := range e.Statuses() {
+			name := s.Name
+			if s.LastError != nil {
+				name += " down"
+			}
+			all = append(all, name)
+		}
+		return all
+	}
+	check := func(what string, want ...string) {
+		t.Helper()
+		if got := names(); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	check("at first", "10.0.0.1:1", "10.0.0.2:1", "fixed:1")
+	z.hosts["stores"] = []string{"10.0.0.2", "10.0.0.3"}
+	check("before the next lookup", "10.0.0.1:1", "10.0.0.2:1", "fixed:1")
+	now = now.Add(31 * time.Second)
+	check("after it", "10.0.0.2:1", "10.0.0.3:1", "fixed:1")
+	if !dialled["10.0.0.1:1"].closed {
+		t.Error("the connection of a store that has gone is open")
+	}
+	z.err = errors.New("no answer")
+	now = now.Add(31 * time.Second)
+	check("the name server is down", "10.0.0.2:1", "10.0.0.3:1", "fixed:1")
+	dialled["10.0.0.3:1"].infoErr, dialled["fixed:1"].infoErr = errBroken, errBroken
+	check("stores are down", "10.0.0.2:1", "10.0.0.3:1 down", "fixed:1 down")
+	now = now.Add(61 * time.Second)
+	check("for long", "10.0.0.2:1", "fixed:1 down")
+	if c, err := e.choose(Request{}, func(*storeapi.Info) bool { return true }); err != nil || len(c.stores) != 2 || len(c.missing) != 1 {
+		t.Errorf("chosen: %v %v", c, err)
+	} else {
+		c.release()
+	}
+	dialled["10.0.0.3:1"].infoErr = nil
+	check("again there", "10.0.0.2:1", "10.0.0.3:1", "fixed:1 down")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	e.Run(ctx)
+	for name, f := range dialled {
+		if !f.closed {
+			t.Errorf("%s is open at the end", name)
+		}
+	}
+}
+
+func TestAConnectionInUseIsClosedWhenItIsNot(t *testing.T) {
+	s := &fake{stall: true}
+	f, e := world(t, Options{}, s)
+	q, _ := f.Queryable(Request{}).Querier(0, 10)
+	set := q.Select(context.Background(), false, nil)
+	for range 100 {
+		if s.mu.Lock(); s.open == 1 {
+			s.mu.Unlock()
+			break
+		}
+		s.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	e.replace(nil)
+	if s.closed {
+		t.Error("closed while a query reads")
+	}
+	_ = q.Close()
+	if set.Next() || !s.closed {
+		t.Error("not closed")
+	}
+}
+
+func TestEndpointsAreReadFromFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	files := Files{
+		ConfigFile: write("endpoints.yml", "endpoints:\n- address: a:1\n  strict: true\n- {address: b:1, group: true}\n"),
+		Discovery:  []string{filepath.Join(dir, "sd-*")},
+	}
+	write("sd-1.json", `[{"targets": ["c:1", "dns+d:1"], "labels": {"x": "y"}}]`)
+	write("sd-2.yaml", "- targets: [e:1]\n")
+	got, err := files.Read()
+	want := []Address{{"a:1", true, false}, {"b:1", false, true}, {"c:1", false, false}, {"dns+d:1", false, false}, {"e:1", false, false}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v %v", got, err)
+	}
+	for _, text := range []string{
+		"endpoints: [{address: a:1, client_config: {tls_config: {enabled: true}}}]", "default_client_config: {tls_config: {enabled: true}}",
+		"endpoints: [{address: a:1, service_config: x}]", "endpoints: [{}]", "nonsense: 1", "endpoints: 1",
+	} {
+		if _, err := (Files{Config: []byte(text)}).Read(); err == nil {
+			t.Errorf("%s is accepted", text)
+		}
+	}
+}

@@ -1,0 +1,241 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+func named(name string) labels.Labels { return labels.FromStrings("__name__", name) }
+
+// holding is a store with one series of one sample.
+func holding(t testing.TB, name string) *fake {
+	return &fake{series: []one{{labels: named(name), chunks: []series.Chunk{encode(t, []sample{{1, 1, false}})}}}}
+}
+
+var errBroken = errors.New("it is broken")
+
+// Each of these is a store beside a good one. Asked to warn, the querier answers what
+// the good one has and names the other; asked to abort, it fails.
+func TestAStoreThatFailsCostsAWarningOrTheAnswer(t *testing.T) {
+	corrupt := series.Chunk{MinMS: 1, MaxMS: 1, Encoding: chunkenc.EncXOR, Data: []byte{0}}
+	backwards := encode(t, []sample{{1, 1, false}})
+	backwards.MinMS = 2
+	for name, bad := range map[string]*fake{
+		"breaks at once":           {err: errBroken},
+		"breaks after a series":    {series: holding(t, "y").series, err: errBroken},
+		"stalls":                   {stall: true},
+		"stalls after a series":    {series: holding(t, "y").series, stall: true},
+		"is down":                  {infoErr: errBroken},
+		"ends before it begins":    {series: []one{{labels: named("y"), chunks: []series.Chunk{backwards}}}},
+		"has a label without name": {series: []one{{labels: labels.FromStrings("", "x")}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, _ := world(t, Options{ResponseTimeout: 50 * time.Millisecond}, holding(t, "x"), bad)
+			got, _, warnings, err := read(t, f.Queryable(Request{}), 0, 10, nil)
+			if err != nil || len(got[named("x").String()]) != 1 || len(warnings) != 1 || !strings.Contains(warnings[0], "store s1") {
+				t.Errorf("warned: %v %v %q", err, got, warnings)
+			}
+			_, _, _, err = read(t, f.Queryable(Request{AbortOnPartial: true}), 0, 10, nil)
+			if err == nil || !strings.Contains(err.Error(), "store s1") {
+				t.Errorf("aborted: %v", err)
+			}
+		})
+	}
+	f, _ := world(t, Options{}, &fake{series: []one{{labels: named("y"), chunks: []series.Chunk{corrupt}}}})
+	if _, _, _, err := read(t, f.Queryable(Request{}), 0, 10, nil); !errors.Is(err, series.ErrCorrupt) {
+		t.Errorf("a chunk that cannot be read: %v", err)
+	}
+	f, _ = world(t, Options{}, &fake{series: []one{{labels: named("y"), chunks: []series.Chunk{{MinMS: 1, MaxMS: 2, Encoding: 29, Data: []byte{0, 1, 2}}}}}})
+	if _, _, _, err := read(t, f.Queryable(Request{}), 0, 10, nil); !errors.Is(err, series.ErrCorrupt) {
+		t.Errorf("a chunk of an unknown encoding: %v", err)
+	}
+}
+
+func TestWarningsOfStoresArePassedOn(t *testing.T) {
+	s := holding(t, "x")
+	s.warning = "a part of me is missing"
+	f, _ := world(t, Options{}, s)
+	if _, _, warnings, err := read(t, f.Queryable(Request{}), 0, 10, nil); err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], s.warning) {
+		t.Errorf("%v %q", err, warnings)
+	}
+}
+
+func TestOfTwoHundredStoresThoseThatAreDownAreNamed(t *testing.T) {
+	var stores []*fake
+	for i := range 200 {
+		s := holding(t, fmt.Sprintf("m%03d", i))
+		if i%10 == 3 {
+			s.infoErr = errBroken
+		}
+		if i%10 == 7 && i < 100 {
+			s.err = errBroken
+		}
+		stores = append(stores, s)
+	}
+	f, _ := world(t, Options{}, stores...)
+	got, order, warnings, err := read(t, f.Queryable(Request{}), 0, 10, nil)
+	if err != nil || len(got) != 180 || len(warnings) != 30 || !slices.IsSorted(order) {
+		t.Errorf("%v: %d series, %d warnings", err, len(got), len(warnings))
+	}
+}
+
+func TestTheLimitsOfAQueryHoldOverItsSelections(t *testing.T) {
+	for name, opts := range map[string]Options{"bytes": {BytesMax: 200}, "series": {SeriesMax: 3}} {
+		f, _ := world(t, opts, holding(t, "x"), holding(t, "y"))
+		q := f.Queryable(Request{})
+		if _, _, _, err := read(t, q, 0, 10, nil); err != nil {
+			t.Errorf("%s: the first selection: %v", name, err)
+		}
+		if _, _, _, err := read(t, q, 0, 10, nil); !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: the second selection: %v", name, err)
+		}
+	}
+}
+
+func TestAQueryWhoseClientLeavesEnds(t *testing.T) {
+	f, _ := world(t, Options{SelectsMax: 1}, holding(t, "x"), &fake{stall: true})
+	q, err := f.Queryable(Request{}).Querier(0, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	first := q.Select(ctx, true, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "x"))
+	waiting := q.Select(ctx, true, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "x"))
+	cancel()
+	if first.Next() || waiting.Next() || !errors.Is(first.Err(), context.Canceled) || !errors.Is(waiting.Err(), context.Canceled) {
+		t.Error(first.Err(), waiting.Err())
+	}
+	if err := q.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// A querier that is closed without being read ends what it has begun.
+	q, _ = f.Queryable(Request{}).Querier(0, 10)
+	set := q.Select(context.Background(), true, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "x"))
+	if err := q.Close(); err != nil || set.Next() || set.Err() == nil {
+		t.Error(err, set.Err())
+	}
+}
+
+func TestOnlyStoresThatMayHoldSomethingAreAsked(t *testing.T) {
+	eu, us, old, rules := holding(t, "x"), holding(t, "x"), holding(t, "x"), holding(t, "x")
+	store := func(minMS, maxMS int64) *storeapi.StoreInfo {
+		return &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MinMS: minMS, MaxMS: maxMS}}
+	}
+	eu.info = storeapi.Info{LabelSets: []labels.Labels{labels.FromStrings("region", "eu"), labels.FromStrings("region", "ch")}, Store: store(100, 200)}
+	us.info = storeapi.Info{LabelSets: []labels.Labels{labels.FromStrings("region", "us")}, Store: store(100, 200)}
+	old.info = storeapi.Info{Store: store(0, 99)}
+	f, _ := world(t, Options{}, eu, us, old, rules)
+	region := func(kind labels.MatchType, value string) *labels.Matcher {
+		return labels.MustNewMatcher(kind, "region", value)
+	}
+	address := labels.MustNewMatcher(labels.MatchRegexp, "__address__", "s[01]")
+	for _, c := range []struct {
+		minMS, maxMS int64
+		matcher      *labels.Matcher
+		r            Request
+		asked        [4]int
+	}{
+		{100, 200, region(labels.MatchEqual, "eu"), Request{}, [4]int{1, 0, 0, 1}},
+		{100, 200, region(labels.MatchNotEqual, "eu"), Request{}, [4]int{1, 1, 0, 1}},
+		{99, 100, region(labels.MatchRegexp, "u.*"), Request{}, [4]int{0, 1, 1, 1}},
+		{0, 98, region(labels.MatchEqual, ""), Request{}, [4]int{0, 0, 1, 1}},
+		{201, 300, region(labels.MatchRegexp, ".*"), Request{}, [4]int{0, 0, 0, 1}},
+		{0, 300, region(labels.MatchRegexp, ".*"), Request{Stores: [][]*labels.Matcher{{address}}}, [4]int{1, 1, 0, 0}},
+	} {
+		for _, s := range []*fake{eu, us, old, rules} {
+			s.asked = nil
+		}
+		if _, _, _, err := read(t, f.Queryable(c.r), c.minMS, c.maxMS, nil, c.matcher); err != nil {
+			t.Error(err)
+		}
+		if got := [4]int{len(eu.asked), len(us.asked), len(old.asked), len(rules.asked)}; got != c.asked {
+			t.Errorf("%d to %d, %s: asked %v, want %v", c.minMS, c.maxMS, c.matcher, got, c.asked)
+		}
+	}
+}
+
+func TestNoStoresAreAnErrorOnlyToWhoWantsEverything(t *testing.T) {
+	f, _ := world(t, Options{})
+	if got, _, _, err := read(t, f.Queryable(Request{}), 0, 10, nil); err != nil || len(got) != 0 {
+		t.Error(err, got)
+	}
+	if _, _, _, err := read(t, f.Queryable(Request{AbortOnPartial: true}), 0, 10, nil); !errors.Is(err, ErrNoStores) {
+		t.Error(err)
+	}
+}
+
+func TestNamesAndValuesAreUnited(t *testing.T) {
+	a, b, broken := &fake{names: []string{"a", "c", "r"}}, &fake{names: []string{"b", "c"}}, &fake{openErr: errBroken}
+	f, _ := world(t, Options{}, a, b, broken)
+	q, _ := f.Queryable(Request{ReplicaLabels: []string{"r"}}).Querier(0, 10)
+	defer q.Close()
+	names, warnings, err := q.LabelNames(context.Background(), nil)
+	if err != nil || !slices.Equal(names, []string{"a", "b", "c"}) || len(warnings) != 1 {
+		t.Error(names, warnings, err)
+	}
+	values, _, err := q.LabelValues(context.Background(), "x", &storage.LabelHints{Limit: 2})
+	if err != nil || !slices.Equal(values, []string{"a", "b"}) {
+		t.Error(values, err)
+	}
+	strict, _ := f.Queryable(Request{AbortOnPartial: true}).Querier(0, 10)
+	defer strict.Close()
+	if _, _, err := strict.LabelNames(context.Background(), nil); !errors.Is(err, errBroken) {
+		t.Error(err)
+	}
+}
+
+func TestSeeksShowWhatReadingShows(t *testing.T) {
+	chunks := []series.Chunk{encode(t, []sample{{1, 1, false}, {5, 5, false}}), encode(t, []sample{{6, 6, true}, {9, 9, true}}), encode(t, []sample{{12, 12, false}})}
+	all := decode(t, chunks, 2, 11)
+	for first := int64(0); first < 14; first++ {
+		for second := first; second < 14; second++ {
+			for _, next := range []bool{false, true} {
+				v := &view{minMS: 2, maxMS: 11}
+				it := v.track(chunks, false, nil)
+				want := func(from int64) int64 {
+					for _, s := range all {
+						if s.t >= from {
+							return s.t
+						}
+					}
+					return -1
+				}
+				at := func(vt chunkenc.ValueType) int64 {
+					if vt == chunkenc.ValNone {
+						return -1
+					}
+					return it.AtT()
+				}
+				got := at(it.Seek(first))
+				if got != want(first) {
+					t.Fatalf("sought %d: %d, want %d", first, got, want(first))
+				}
+				to := second
+				if next && got >= 0 {
+					if n := at(it.Next()); n != want(got+1) {
+						t.Fatalf("after %d: %d, want %d", got, n, want(got+1))
+					}
+					to = max(second, got+1)
+				}
+				if got < 0 {
+					continue
+				}
+				if got := at(it.Seek(to)); got != want(max(to, got)) {
+					t.Fatalf("sought %d, %v, then %d: %d, want %d", first, next, to, got, want(max(to, first)))
+				}
+			}
+		}
+	}
+}

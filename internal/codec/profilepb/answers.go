@@ -11,12 +11,17 @@ type Encoder interface {
 }
 
 // SeriesAnswer is what SelectSeries answers (querier.v1.SelectSeriesResponse).
-type SeriesAnswer struct{ Series []PointSeries }
+type SeriesAnswer struct{ Source SeriesSource }
 
-// PointSeries is one series of an answer.
-type PointSeries struct {
-	Labels []byte // an encoded label set, as labelenc spells it
-	Points []AnswerPoint
+// SeriesSource is a result as whoever made it keeps it. It is read twice, for
+// lengths go before what they measure, and must say the same both times.
+type SeriesSource interface {
+	Len() int
+	Labels(series int) []byte // an encoded label set, as labelenc spells it
+	Points(series int) int
+	// Point fills into, whose memory is reused: Exemplars may be appended to
+	// into.Exemplars[:0].
+	Point(series, point int, into *AnswerPoint)
 }
 
 // AnswerPoint is the value of one step.
@@ -29,9 +34,7 @@ type AnswerPoint struct {
 // AnswerExemplar is one profile that stands for a point.
 type AnswerExemplar struct {
 	TimestampMS int64
-	ProfileID   string
-	SpanID      string
-	TraceID     string
+	ProfileID   []byte
 	Value       int64
 	Labels      []byte // encoded, less those that the series has
 }
@@ -74,24 +77,6 @@ type DiffAnswer struct {
 // LabelSetsAnswer is what Series answers.
 type LabelSetsAnswer struct{ Sets [][]byte } // encoded, as labelenc spells them
 
-// HeatmapAnswer is what SelectHeatmap answers.
-type HeatmapAnswer struct{ Series []HeatmapRow }
-
-// HeatmapRow is the slots of one series.
-type HeatmapRow struct {
-	Labels []byte
-	Slots  []HeatmapCells
-}
-
-// HeatmapCells is one column of a heat map: how many profiles lie in each range of
-// values that begins at YMin.
-type HeatmapCells struct {
-	TimestampMS int64
-	YMin        []float64
-	Counts      []int32
-	Exemplars   []AnswerExemplar
-}
-
 var (
 	_ Encoder = (*SeriesAnswer)(nil)
 	_ Encoder = (*MergeAnswer)(nil)
@@ -99,5 +84,4 @@ var (
 	_ Encoder = (*ProfileAnswer)(nil)
 	_ Encoder = (*DiffAnswer)(nil)
 	_ Encoder = (*LabelSetsAnswer)(nil)
-	_ Encoder = (*HeatmapAnswer)(nil)
 )

@@ -7,7 +7,7 @@
 //
 //	series      0x0A len ( labels: the set's own bytes   0x12 len point )*
 //	point       0x09 float64  0x10 varint ms  0x22 len exemplar
-//	exemplar    0x08 ms  0x12 id  0x1A span  0x20 value  0x2A len label  0x32 trace
+//	exemplar    0x08 ms  0x12 id  0x20 value  0x2A len label
 //
 // Append functions leave dst[:len(dst)] alone and retain nothing. Label sets are
 // valid ones, made by ferula; texts may be anything and leave as valid UTF-8. There
@@ -21,6 +21,7 @@ type Pushed struct {
 	Labels []LabelText // in the sender's order, not checked
 	Raw    []byte      // pprof, compressed or not; the pusher's until the push returns
 	ID     string      // "" lets the store choose one
+	TimeNS int64       // when it began, if it does not say so itself
 }
 
 // LabelText is a label as it came in.

@@ -114,11 +114,9 @@ func appendLabelsJSON(dst, set []byte) []byte {
 func (e *AnswerExemplar) appendJSON(dst []byte) []byte {
 	o := open(dst)
 	o.int64("timestamp", e.TimestampMS)
-	o.text("profileId", e.ProfileID)
-	o.text("spanId", e.SpanID)
+	o.text("profileId", string(e.ProfileID))
 	o.int64("value", e.Value)
 	o.labels("labels", e.Labels)
-	o.text("traceId", e.TraceID)
 	return o.close()
 }
 
@@ -132,12 +130,15 @@ func (p *AnswerPoint) appendJSON(dst []byte) []byte {
 
 // AppendJSON implements Encoder.
 func (a *SeriesAnswer) AppendJSON(dst []byte) []byte {
+	var p AnswerPoint
 	o := open(dst)
-	o.list("series", len(a.Series), func(dst []byte, i int) []byte {
-		s := &a.Series[i]
+	o.list("series", a.Source.Len(), func(dst []byte, i int) []byte {
 		o := open(dst)
-		o.labels("labels", s.Labels)
-		o.list("points", len(s.Points), func(dst []byte, j int) []byte { return s.Points[j].appendJSON(dst) })
+		o.labels("labels", a.Source.Labels(i))
+		o.list("points", a.Source.Points(i), func(dst []byte, j int) []byte {
+			a.Source.Point(i, j, &p)
+			return p.appendJSON(dst)
+		})
 		return o.close()
 	})
 	return o.close()
@@ -220,28 +221,6 @@ func (a *LabelSetsAnswer) AppendJSON(dst []byte) []byte {
 	o.list("labelsSet", len(a.Sets), func(dst []byte, i int) []byte {
 		o := open(dst)
 		o.labels("labels", a.Sets[i])
-		return o.close()
-	})
-	return o.close()
-}
-
-func (c *HeatmapCells) appendJSON(dst []byte) []byte {
-	o := open(dst)
-	o.int64("timestamp", c.TimestampMS)
-	o.list("yMin", len(c.YMin), func(dst []byte, i int) []byte { return appendDouble(dst, c.YMin[i]) })
-	o.list("counts", len(c.Counts), func(dst []byte, i int) []byte { return strconv.AppendInt(dst, int64(c.Counts[i]), 10) })
-	o.list("exemplars", len(c.Exemplars), func(dst []byte, i int) []byte { return c.Exemplars[i].appendJSON(dst) })
-	return o.close()
-}
-
-// AppendJSON implements Encoder.
-func (a *HeatmapAnswer) AppendJSON(dst []byte) []byte {
-	o := open(dst)
-	o.list("series", len(a.Series), func(dst []byte, i int) []byte {
-		row := &a.Series[i]
-		o := open(dst)
-		o.labels("labels", row.Labels)
-		o.list("slots", len(row.Slots), func(dst []byte, j int) []byte { return row.Slots[j].appendJSON(dst) })
 		return o.close()
 	})
 	return o.close()

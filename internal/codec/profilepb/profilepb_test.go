@@ -69,9 +69,9 @@ func (r source) labels() ([]byte, []*LabelPair) {
 func (r source) exemplars() (out []AnswerExemplar, want []*Exemplar) {
 	for range r.IntN(3) {
 		set, pairs := r.labels()
-		e := AnswerExemplar{TimestampMS: r.int(), ProfileID: r.text(), SpanID: r.text(), TraceID: r.text(), Value: r.int(), Labels: set}
+		e := AnswerExemplar{TimestampMS: r.int(), ProfileID: []byte(r.text()), Value: r.int(), Labels: set}
 		out = append(out, e)
-		want = append(want, &Exemplar{Timestamp: e.TimestampMS, ProfileId: e.ProfileID, SpanId: e.SpanID, TraceId: e.TraceID, Value: e.Value, Labels: pairs})
+		want = append(want, &Exemplar{Timestamp: e.TimestampMS, ProfileId: string(e.ProfileID), Value: e.Value, Labels: pairs})
 	}
 	return out, want
 }
@@ -92,32 +92,41 @@ func (r source) flame() (*Flame, *FlameGraph) {
 	return f, want
 }
 
+// slices is a result that is kept as slices.
+type slices []pointSeries
+
+type pointSeries struct {
+	labels []byte
+	points []AnswerPoint
+}
+
+func (s slices) Len() int            { return len(s) }
+func (s slices) Labels(i int) []byte { return s[i].labels }
+func (s slices) Points(i int) int    { return len(s[i].points) }
+func (s slices) Point(i, j int, into *AnswerPoint) {
+	p := &s[i].points[j]
+	into.TimestampMS, into.Value, into.Exemplars = p.TimestampMS, p.Value, append(into.Exemplars[:0], p.Exemplars...)
+}
+
 func TestSeriesAreWrittenAsGeneratedCodeWouldWriteThem(t *testing.T) {
 	r := source{rand.New(rand.NewPCG(1, 2))}
 	for range 300 {
-		got, want := &SeriesAnswer{}, &SelectSeriesResponse{}
-		rows, wantRows := &HeatmapAnswer{}, &SelectHeatmapResponse{}
+		got, want := slices{}, &SelectSeriesResponse{}
 		sets, wantSets := &LabelSetsAnswer{}, &SeriesResponse{}
 		for range r.IntN(4) {
 			set, pairs := r.labels()
-			s, w := PointSeries{Labels: set}, &Series{Labels: pairs}
-			row, wantRow := HeatmapRow{Labels: set}, &HeatmapSeries{Labels: pairs}
+			s, w := pointSeries{labels: set}, &Series{Labels: pairs}
 			for range r.IntN(5) {
 				p := AnswerPoint{TimestampMS: r.int(), Value: r.double()}
 				exemplars, wantExemplars := r.exemplars()
 				p.Exemplars = exemplars
-				s.Points = append(s.Points, p)
+				s.points = append(s.points, p)
 				w.Points = append(w.Points, &Point{Timestamp: p.TimestampMS, Value: p.Value, Exemplars: wantExemplars})
-				c := HeatmapCells{TimestampMS: p.TimestampMS, YMin: []float64{p.Value, 2}, Counts: []int32{-1, 0, 300}, Exemplars: exemplars}
-				row.Slots = append(row.Slots, c)
-				wantRow.Slots = append(wantRow.Slots, &HeatmapSlot{Timestamp: c.TimestampMS, YMin: c.YMin, Counts: c.Counts, Exemplars: wantExemplars})
 			}
-			got.Series, want.Series = append(got.Series, s), append(want.Series, w)
-			rows.Series, wantRows.Series = append(rows.Series, row), append(wantRows.Series, wantRow)
+			got, want.Series = append(got, s), append(want.Series, w)
 			sets.Sets, wantSets.LabelsSet = append(sets.Sets, set), append(wantSets.LabelsSet, &Labels{Labels: pairs})
 		}
-		check(t, "series", got, want, &SelectSeriesResponse{})
-		check(t, "heat map", rows, wantRows, &SelectHeatmapResponse{})
+		check(t, "series", &SeriesAnswer{got}, want, &SelectSeriesResponse{})
 		check(t, "label sets", sets, wantSets, &SeriesResponse{})
 	}
 }
@@ -156,15 +165,16 @@ func TestNamesThatAreNotUTF8StillMakeAValidMessage(t *testing.T) {
 }
 
 func BenchmarkSeriesAnswer(b *testing.B) {
-	a := &SeriesAnswer{}
+	var result slices
 	labels := labelenc.AppendLabel(nil, "service_name", "ferula")
 	for range 100 {
-		s := PointSeries{Labels: labels}
+		s := pointSeries{labels: labels}
 		for i := range 60 {
-			s.Points = append(s.Points, AnswerPoint{TimestampMS: int64(1e12) + int64(i), Value: float64(i) / 3, Exemplars: []AnswerExemplar{{TimestampMS: 1e12, ProfileID: "0123456789abcdef0123456789abcdef", Value: 7, Labels: labels}}})
+			s.points = append(s.points, AnswerPoint{TimestampMS: int64(1e12) + int64(i), Value: float64(i) / 3, Exemplars: []AnswerExemplar{{TimestampMS: 1e12, ProfileID: []byte("0123456789abcdef0123456789abcdef"), Value: 7, Labels: labels}}})
 		}
-		a.Series = append(a.Series, s)
+		result = append(result, s)
 	}
+	a := &SeriesAnswer{result}
 	var buf []byte
 	b.Run("proto", func(b *testing.B) {
 		b.ReportAllocs()

@@ -93,16 +93,16 @@ func cutLabel(set []byte) (name, value, rest []byte) {
 }
 
 func (e *AnswerExemplar) size() int {
-	return sizeInt(e.TimestampMS) + sizeBytes(len(e.ProfileID)) + sizeBytes(len(e.SpanID)) + sizeInt(e.Value) + len(e.Labels) + sizeBytes(len(e.TraceID))
+	return sizeInt(e.TimestampMS) + sizeBytes(len(e.ProfileID)) + sizeInt(e.Value) + len(e.Labels)
 }
 
 func (e *AnswerExemplar) append(dst []byte) []byte {
 	dst = appendInt(dst, varint1, e.TimestampMS)
-	dst = appendText(dst, bytes2, e.ProfileID)
-	dst = appendText(dst, bytes3, e.SpanID)
+	if len(e.ProfileID) > 0 {
+		dst = append(appendHead(dst, bytes2, len(e.ProfileID)), e.ProfileID...)
+	}
 	dst = appendInt(dst, varint4, e.Value)
-	dst = retagged(dst, e.Labels, bytes5)
-	return appendText(dst, bytes6, e.TraceID)
+	return retagged(dst, e.Labels, bytes5)
 }
 
 func (p *AnswerPoint) size() int {
@@ -130,16 +130,19 @@ func (p *AnswerPoint) append(dst []byte) []byte {
 
 // AppendProto implements Encoder.
 func (a *SeriesAnswer) AppendProto(dst []byte) []byte {
-	for i := range a.Series {
-		s := &a.Series[i]
-		size := len(s.Labels)
-		for j := range s.Points {
-			n := s.Points[j].size()
+	var p AnswerPoint
+	for i := range a.Source.Len() {
+		labels, points := a.Source.Labels(i), a.Source.Points(i)
+		size := len(labels)
+		for j := range points {
+			a.Source.Point(i, j, &p)
+			n := p.size()
 			size += 1 + sizeUvarint(uint64(n)) + n
 		}
-		dst = append(appendHead(dst, bytes1, size), s.Labels...)
-		for j := range s.Points {
-			dst = s.Points[j].append(appendHead(dst, bytes2, s.Points[j].size()))
+		dst = append(appendHead(dst, bytes1, size), labels...)
+		for j := range points {
+			a.Source.Point(i, j, &p)
+			dst = p.append(appendHead(dst, bytes2, p.size()))
 		}
 	}
 	return dst
@@ -225,45 +228,6 @@ func (a *DiffAnswer) AppendProto(dst []byte) []byte {
 func (a *LabelSetsAnswer) AppendProto(dst []byte) []byte {
 	for _, set := range a.Sets {
 		dst = append(appendHead(dst, bytes2, len(set)), set...)
-	}
-	return dst
-}
-
-func (c *HeatmapCells) append(dst []byte) []byte {
-	dst = appendInt(dst, varint1, c.TimestampMS)
-	if len(c.YMin) > 0 {
-		dst = appendHead(dst, bytes2, 8*len(c.YMin))
-		for _, v := range c.YMin {
-			dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(v))
-		}
-	}
-	if len(c.Counts) > 0 {
-		size := 0
-		for _, v := range c.Counts {
-			size += sizeUvarint(uint64(int64(v)))
-		}
-		dst = appendHead(dst, bytes3, size)
-		for _, v := range c.Counts {
-			dst = binary.AppendUvarint(dst, uint64(int64(v)))
-		}
-	}
-	for i := range c.Exemplars {
-		dst = c.Exemplars[i].append(appendHead(dst, bytes4, c.Exemplars[i].size()))
-	}
-	return dst
-}
-
-// AppendProto implements Encoder.
-func (a *HeatmapAnswer) AppendProto(dst []byte) []byte {
-	for i := range a.Series {
-		row := &a.Series[i]
-		dst = appendMessage(dst, bytes1, func(dst []byte) []byte {
-			dst = append(dst, row.Labels...)
-			for j := range row.Slots {
-				dst = appendMessage(dst, bytes2, row.Slots[j].append)
-			}
-			return dst
-		})
 	}
 	return dst
 }

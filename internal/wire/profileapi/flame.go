@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
 // Widths of a node in a flame graph's level and in a diff's.
@@ -142,7 +143,7 @@ func Diff(left, right *profilepb.Flame) *profilepb.DiffAnswer {
 const dotShare = 0.005
 
 // Dot draws which function calls which, as a graph for graphviz.
-func Dot(flame *profilepb.Flame, t ProfileType) string {
+func Dot(flame *profilepb.Flame, t profiles.Type) string {
 	type edge struct{ from, to string }
 	type weight struct{ flat, cum int64 }
 	nodes, edges := map[string]*weight{}, map[edge]int64{}
@@ -185,7 +186,7 @@ func Dot(flame *profilepb.Flame, t ProfileType) string {
 		return cmp.Or(cmp.Compare(nodes[b].cum, nodes[a].cum), strings.Compare(a, b))
 	})
 	number := make(map[string]int, len(names))
-	out := []byte("digraph " + strconv.Quote(t.ID) + " {\nnode [shape=box]\n")
+	out := []byte("digraph " + strconv.Quote(t.String()) + " {\nnode [shape=box]\n")
 	for i, name := range names {
 		number[name] = i
 		out = fmt.Appendf(out, "n%d [label=%s]\n", i, strconv.Quote(fmt.Sprintf("%s\n%d of %d %s", name, nodes[name].flat, nodes[name].cum, t.SampleUnit)))

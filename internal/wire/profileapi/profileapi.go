@@ -3,9 +3,9 @@
 // protobuf and JSON, and the older /pyroscope/render for who still asks for it.
 //
 // A request comes in as one message of limited size; codec.go reads it, select.go
-// checks what it asks for and turns it into a Query of plain values and matchers,
-// and the Querier's answer writes itself (codec/profilepb), so that no tree of
-// messages is built. Pushed profiles are handed to the Pusher as they came; the
+// checks what it asks for and turns it into a request of series/profiles, and the
+// Querier's answer writes itself (codec/profilepb), so that no tree of messages is
+// built; its memory is given back once it has been written. Pushed profiles are handed to the Pusher as they came; the
 // answer is a success only once that has returned, which is once they are durable.
 // The tenant is X-Scope-OrgID's. There is no storage, no decoding of profiles, no
 // evaluation and no listener here.
@@ -14,14 +14,15 @@ package profileapi
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
 // Pusher takes profiles in. It returns once they are durable, or why not.
@@ -29,43 +30,16 @@ type Pusher interface {
 	Push(ctx context.Context, tenant string, profiles []profilepb.Pushed) error
 }
 
-// Query says which profiles are meant. Times are inclusive.
-type Query struct {
-	Tenant   string
-	Type     ProfileType
-	Matchers []*labels.Matcher
-	StartMS  int64
-	EndMS    int64
-
-	ProfileIDs []string // nil: every one
-	TraceIDs   []string
-	SpanIDs    []string
-	CallSites  []string // names from the root; only stacks that begin so count
-	NodesMax   int      // of a flame graph
-}
-
-// SeriesQuery asks for values over time.
-type SeriesQuery struct {
-	Query
-	StepMS    int64
-	GroupBy   []string
-	Average   bool
-	SeriesMax int // 0: no limit
-	Exemplars bool
-}
-
-// Querier answers. What it returns is the caller's.
+// Querier answers. Warnings say what could not be read; the rest is answered.
 type Querier interface {
-	ProfileTypes(ctx context.Context, tenant string, startMS, endMS int64) ([]string, error)
-	LabelNames(ctx context.Context, tenant string, anyOf [][]*labels.Matcher, startMS, endMS int64) ([]string, error)
-	LabelValues(ctx context.Context, tenant, name string, anyOf [][]*labels.Matcher, startMS, endMS int64) ([]string, error)
-	Series(ctx context.Context, tenant string, anyOf [][]*labels.Matcher, names []string, startMS, endMS int64) ([][]byte, error)
-	// Stats are the times of the oldest and newest profile; ok is false if there is none.
-	Stats(ctx context.Context, tenant string) (oldestMS, newestMS int64, ok bool, err error)
-	SelectSeries(ctx context.Context, q SeriesQuery) (*profilepb.SeriesAnswer, error)
-	SelectFlame(ctx context.Context, q Query) (*profilepb.Flame, error)
-	SelectPprof(ctx context.Context, q Query) ([]byte, error) // a profile.proto, not compressed
-	SelectHeatmap(ctx context.Context, q SeriesQuery) (*profilepb.HeatmapAnswer, error)
+	SelectSeries(ctx context.Context, r *profiles.SeriesRequest) (*profiles.SeriesAnswer, error)
+	MergeFlame(ctx context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error)
+	MergePprof(ctx context.Context, r *profiles.MergeRequest) (raw []byte, warnings []error, err error) // not compressed
+	ProfileTypes(ctx context.Context, r *profiles.LabelsRequest) ([]profiles.Type, []error, error)
+	LabelNames(ctx context.Context, r *profiles.LabelsRequest) ([]string, []error, error)
+	LabelValues(ctx context.Context, r *profiles.LabelsRequest) ([]string, []error, error)
+	Series(ctx context.Context, r *profiles.LabelsRequest) ([][]byte, []error, error) // encoded label sets
+	Stats(tenant string) (profiles.Stats, error)
 }
 
 // Options of a Server. Zero values take the defaults.
@@ -77,9 +51,10 @@ type Options struct {
 	PointsMax     int64         // steps in a range; 0: 11,000
 	QueryTimeout  time.Duration // of one query; 0: 2 minutes
 	SelectorBytes int           // of one selector; 0: 64 KiB
-	// Code says which code of Connect's an error of the Querier or Pusher has; nil
-	// and CodeUnknown make it internal.
-	Code func(error) connect.Code
+	// Code says which code of Connect's an error has beyond those of
+	// series/profiles; nil and CodeUnknown make it internal.
+	Code   func(error) connect.Code
+	Logger *slog.Logger // told what could not be read; nil: nobody is
 }
 
 func (o Options) withDefaults() Options {
@@ -98,6 +73,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.QueryTimeout == 0 {
 		o.QueryTimeout = 2 * time.Minute
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Code == nil {
 		o.Code = func(error) connect.Code { return connect.CodeUnknown }
@@ -135,7 +113,7 @@ func (s *Server) Register(mux *http.ServeMux, prefix string, wrap func(name stri
 		if prefix != "" {
 			h = http.StripPrefix(prefix, h) // the procedure's name is the path's
 		}
-		mux.Handle("POST "+prefix+path, wrap(path, h))
+		mux.Handle("POST "+prefix+path, wrap(path, closing(h)))
 	}
 	get := func(path string, f http.HandlerFunc) { mux.Handle("GET "+prefix+path, wrap(path, f)) }
 	options := []connect.HandlerOption{
@@ -173,6 +151,27 @@ func (s *Server) inPlace(next http.Handler) http.Handler {
 	})
 }
 
+type closersKey struct{}
+
+// closing gives the memory of answers back once they have been written.
+func closing(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var closers []func()
+		defer func() {
+			for _, f := range closers {
+				f()
+			}
+		}()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), closersKey{}, &closers)))
+	})
+}
+
+// afterwards has f called when the answer is out.
+func afterwards(ctx context.Context, f func()) {
+	closers := ctx.Value(closersKey{}).(*[]func())
+	*closers = append(*closers, f)
+}
+
 // call makes a Connect function of one that knows the tenant: it bounds the time
 // and turns errors into Connect's.
 func call[Req, Res any](s *Server, f func(ctx context.Context, tenant string, m *Req) (*Res, error)) func(context.Context, *connect.Request[Req]) (*connect.Response[Res], error) {
@@ -208,6 +207,12 @@ func (s *Server) codeOf(err error) connect.Code {
 		return connect.CodeInvalidArgument
 	case errors.As(err, &coded):
 		return coded.Code()
+	case errors.Is(err, profiles.ErrBadRequest):
+		return connect.CodeInvalidArgument
+	case errors.Is(err, profiles.ErrLimit):
+		return connect.CodeResourceExhausted
+	case errors.Is(err, profiles.ErrUnavailable):
+		return connect.CodeUnavailable
 	case errors.Is(err, context.Canceled):
 		return connect.CodeCanceled
 	case errors.Is(err, context.DeadlineExceeded):

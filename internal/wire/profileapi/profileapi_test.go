@@ -13,16 +13,17 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"connectrpc.com/connect"
-	"github.com/prometheus/prometheus/model/labels"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
 func TestMain(m *testing.M) {
@@ -32,6 +33,8 @@ func TestMain(m *testing.M) {
 
 const cpu = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 
+const firstID = "00000000-0000-0000-0000-000000000001"
+
 var errFull = errors.New("too much")
 
 // stub remembers what it was asked and answers always the same.
@@ -40,6 +43,7 @@ type stub struct {
 	pushed []profilepb.Pushed
 	asked  any
 	err    error
+	open   atomic.Int32 // answers that were not closed
 }
 
 func (s *stub) Push(_ context.Context, tenant string, profiles []profilepb.Pushed) error {
@@ -47,32 +51,42 @@ func (s *stub) Push(_ context.Context, tenant string, profiles []profilepb.Pushe
 	return s.err
 }
 
-func (s *stub) ProfileTypes(_ context.Context, tenant string, startMS, endMS int64) ([]string, error) {
-	s.tenant, s.asked = tenant, [2]int64{startMS, endMS}
-	return []string{cpu}, s.err
+func (s *stub) ProfileTypes(_ context.Context, r *profiles.LabelsRequest) ([]profiles.Type, []error, error) {
+	s.tenant, s.asked = r.Tenant, *r
+	t, err := profiles.ParseType(cpu)
+	return []profiles.Type{t}, nil, errors.Join(err, s.err)
 }
 
-func (s *stub) LabelNames(_ context.Context, tenant string, anyOf [][]*labels.Matcher, _, _ int64) ([]string, error) {
-	s.tenant, s.asked = tenant, fmt.Sprint(anyOf)
-	return []string{"service_name"}, s.err
+func (s *stub) LabelNames(_ context.Context, r *profiles.LabelsRequest) ([]string, []error, error) {
+	s.tenant, s.asked = r.Tenant, *r
+	return []string{"service_name"}, nil, s.err
 }
 
-func (s *stub) LabelValues(_ context.Context, tenant, name string, anyOf [][]*labels.Matcher, _, _ int64) ([]string, error) {
-	s.tenant, s.asked = tenant, name+fmt.Sprint(anyOf)
-	return []string{"a", `b"`}, s.err
+func (s *stub) LabelValues(_ context.Context, r *profiles.LabelsRequest) ([]string, []error, error) {
+	s.tenant, s.asked = r.Tenant, *r
+	return []string{"a", `b"`}, []error{errFull}, s.err
 }
 
-func (s *stub) Series(_ context.Context, tenant string, anyOf [][]*labels.Matcher, names []string, _, _ int64) ([][]byte, error) {
-	s.tenant, s.asked = tenant, fmt.Sprint(anyOf, names)
-	return [][]byte{labelenc.AppendLabel(nil, "service_name", "a")}, s.err
+func (s *stub) Series(_ context.Context, r *profiles.LabelsRequest) ([][]byte, []error, error) {
+	s.tenant, s.asked = r.Tenant, *r
+	return [][]byte{labelenc.AppendLabel(nil, "service_name", "a")}, nil, s.err
 }
 
-func (s *stub) Stats(context.Context, string) (int64, int64, bool, error) { return 1, 2, true, s.err }
+func (s *stub) Stats(string) (profiles.Stats, error) {
+	return profiles.Stats{OldestMS: 1, NewestMS: 2}, s.err
+}
 
-func (s *stub) SelectSeries(_ context.Context, q SeriesQuery) (*profilepb.SeriesAnswer, error) {
-	s.tenant, s.asked = q.Tenant, q
-	set := labelenc.AppendLabel(nil, "service_name", "a")
-	return &profilepb.SeriesAnswer{Series: []profilepb.PointSeries{{Labels: set, Points: []profilepb.AnswerPoint{{TimestampMS: 30_000, Value: 5, Exemplars: []profilepb.AnswerExemplar{{TimestampMS: 29_999, ProfileID: "p1", Value: 5}}}}}}}, s.err
+func (s *stub) SelectSeries(_ context.Context, r *profiles.SeriesRequest) (*profiles.SeriesAnswer, error) {
+	s.tenant, s.asked = r.Tenant, *r
+	if s.err != nil {
+		return nil, s.err
+	}
+	s.open.Add(1)
+	a := profiles.NewSeriesAnswer(func() { s.open.Add(-1) })
+	a.Series = []profiles.AnsweredSeries{{Labels: labelenc.AppendLabel(nil, "service_name", "a"), Points: []profiles.AnsweredPoint{
+		{TimeMS: 15_000, Value: 1}, {TimeMS: 30_000, Value: 5, Exemplars: []profiles.Exemplar{{ID: profiles.ID{15: 1}, TimeNS: 29_999_000_001, Value: 5}}},
+	}}}
+	return a, nil
 }
 
 // flame is main -> (work -> main, idle), the latter nearly nothing.
@@ -85,19 +99,15 @@ func flame() *profilepb.Flame {
 	}
 }
 
-func (s *stub) SelectFlame(_ context.Context, q Query) (*profilepb.Flame, error) {
-	s.tenant, s.asked = q.Tenant, q
-	return flame(), s.err
+func (s *stub) MergeFlame(_ context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error) {
+	s.tenant, s.asked = r.Tenant, *r
+	f := flame()
+	return &profiles.FlameGraph{Names: f.Names, Levels: f.Levels, Total: f.Total, MaxSelf: f.MaxSelf}, s.err
 }
 
-func (s *stub) SelectPprof(_ context.Context, q Query) ([]byte, error) {
-	s.asked = q
-	return []byte{0x32, 0, 0x48, 7}, s.err // string_table: [""], time_nanos: 7
-}
-
-func (s *stub) SelectHeatmap(_ context.Context, q SeriesQuery) (*profilepb.HeatmapAnswer, error) {
-	s.asked = q
-	return &profilepb.HeatmapAnswer{}, s.err
+func (s *stub) MergePprof(_ context.Context, r *profiles.MergeRequest) ([]byte, []error, error) {
+	s.asked = *r
+	return []byte{0x32, 0, 0x48, 7}, nil, s.err // string_table: [""], time_nanos: 7
 }
 
 // serve runs a server over a stub, with HTTP/2 without TLS.
@@ -116,7 +126,12 @@ func serve(t *testing.T, prefix string) (*stub, string) {
 	server.Config.Protocols.SetHTTP1(true)
 	server.Config.Protocols.SetUnencryptedHTTP2(true)
 	server.Start()
-	t.Cleanup(server.Close)
+	t.Cleanup(func() {
+		server.Close()
+		if n := s.open.Load(); n != 0 {
+			t.Errorf("%d answers were not closed", n)
+		}
+	})
 	return s, server.URL + prefix
 }
 
@@ -161,12 +176,12 @@ func TestEveryProtocolAndSpellingGivesTheSame(t *testing.T) {
 			}
 			expect := &profilepb.SelectSeriesResponse{Series: []*profilepb.Series{{
 				Labels: []*profilepb.LabelPair{{Name: "service_name", Value: "a"}},
-				Points: []*profilepb.Point{{Value: 5, Timestamp: 30_000, Exemplars: []*profilepb.Exemplar{{Timestamp: 29_999, ProfileId: "p1", Value: 5}}}},
+				Points: []*profilepb.Point{{Value: 1, Timestamp: 15_000}, {Value: 5, Timestamp: 30_000, Exemplars: []*profilepb.Exemplar{{Timestamp: 29_999, ProfileId: firstID, Value: 5}}}},
 			}}}
 			if !proto.Equal(answer.Msg, expect) {
 				t.Errorf("answered %s", protojson.Format(answer.Msg))
 			}
-			q := s.asked.(SeriesQuery)
+			q := s.asked.(profiles.SeriesRequest)
 			if q.Tenant != AnonymousTenant || q.Type.SampleUnit != "nanoseconds" || q.StepMS != 15_000 || q.EndMS != 60_000 || !q.Exemplars || q.Average || !slices.Equal(q.GroupBy, []string{"g"}) || fmt.Sprint(q.Matchers) != `[a="b"]` {
 				t.Errorf("asked %+v", q)
 			}
@@ -221,7 +236,7 @@ func TestBadRequestsAreNamed(t *testing.T) {
 		status       int
 		code, text   string
 	}{
-		{"SelectSeries", whole(""), 200, "", `"profileId":"p1"`},
+		{"SelectSeries", whole(""), 200, "", `"profileId":"` + firstID},
 		{"SelectSeries", whole(`labelSelector="{a=}"`), 400, "invalid_argument", "selector {a=}"},
 		{"SelectSeries", whole(`labelSelector="{a=~\"(\"}"`), 400, "invalid_argument", "missing closing"},
 		{"SelectSeries", whole(`labelSelector="{` + strings.Repeat("a", 70000) + `"`), 400, "invalid_argument", "longer than"},
@@ -250,7 +265,10 @@ func TestBadRequestsAreNamed(t *testing.T) {
 		{"SelectMergeStacktraces", whole(`format=99`), 400, "invalid_argument", "format 99"},
 		{"SelectMergeProfile", whole(""), 200, "", `"timeNanos":"7"`},
 		{"SelectMergeSpanProfile", whole(""), 400, "invalid_argument", "span_selector is empty"},
-		{"SelectHeatmap", whole(""), 200, "", "{}"},
+		{"SelectHeatmap", whole(""), 501, "unimplemented", "SelectHeatmap"},
+		{"SelectMergeStacktraces", whole(`profileIdSelector=["x"]`), 400, "invalid_argument", `profile id \"x\" is no UUID`},
+		{"SelectMergeStacktraces", whole(`profileIdSelector=["` + firstID + `"]`), 200, "", `"total":"1000"`},
+		{"SelectMergeSpanProfile", whole(`spanSelector=["00f","a.b"]`), 200, "", `"total":"1000"`},
 		{"Diff", `{}`, 400, "invalid_argument", "both left and right"},
 		{"Diff", `{"left":` + whole("") + `,"right":` + whole("start=") + `}`, 200, "", `"leftTicks":"1000"`},
 		{"ProfileTypes", `{}`, 200, "", `"ID":"` + cpu + `"`},
@@ -316,11 +334,11 @@ func TestTheOlderAPIDrawsTheSame(t *testing.T) {
 	status, body := get("/pyroscope/render", "query", cpu+`{a="b"}`, "from", "0", "until", "60", "groupBy", "service_name")
 	want := `{"version":1,"flamebearer":{"names":["total","main","idle","work"],"levels":[[0,1000,0,0],[0,1000,100,1],[0,1,1,2,0,899,400,3],[1,499,499,1]],"numTicks":1000,"maxSelf":499},` +
 		`"metadata":{"format":"single","spyName":"","sampleRate":1000000000,"units":"samples","name":"cpu"},` +
-		`"timeline":{"startTime":0,"samples":[0,0,5,0,0],"durationDelta":15},"groups":{"a":{"startTime":0,"samples":[0,0,5,0,0],"durationDelta":15}}}`
+		`"timeline":{"startTime":0,"samples":[0,1,5,0,0],"durationDelta":15},"groups":{"a":{"startTime":0,"samples":[0,1,5,0,0],"durationDelta":15}}}`
 	if status != 200 || body != want {
 		t.Errorf("%d %s\nwant %s", status, body, want)
 	}
-	if q := s.asked.(SeriesQuery); q.StartMS != 0 || q.EndMS != 60_000 || !slices.Equal(q.GroupBy, []string{"service_name"}) {
+	if q := s.asked.(profiles.SeriesRequest); q.StartMS != 0 || q.EndMS != 60_000 || !slices.Equal(q.GroupBy, []string{"service_name"}) {
 		t.Errorf("asked %+v", q)
 	}
 	for _, tt := range []struct {
@@ -377,7 +395,7 @@ func TestADiffOfAFlameGraphWithItselfHasBothSidesAlike(t *testing.T) {
 }
 
 func TestADotGraphLeavesOutWhatIsTooSmallAndCountsRecursionOnce(t *testing.T) {
-	got := Dot(flame(), ProfileType{ID: cpu, SampleUnit: "nanoseconds"})
+	got := Dot(flame(), profiles.Type{Name: "process_cpu", SampleUnit: "nanoseconds"})
 	for _, want := range []string{`label="main\n599 of 1000 nanoseconds"`, `label="work\n400 of 899 nanoseconds"`, `n0 -> n1 [label="899"]`, `n1 -> n0 [label="499"]`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in\n%s", want, got)

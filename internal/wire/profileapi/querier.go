@@ -2,11 +2,13 @@ package profileapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"connectrpc.com/connect"
 
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
 func unimplemented(what string) error {
@@ -39,112 +41,141 @@ func (s *Server) pushed(ctx context.Context, tenant string, m *profilepb.PushReq
 }
 
 func (s *Server) profileTypes(ctx context.Context, tenant string, m *profilepb.ProfileTypesRequest) (*profilepb.ProfileTypesResponse, error) {
-	start, end, err := span(m.GetStart(), m.GetEnd(), true)
+	r, err := s.labelsQuery(tenant, nil, m.GetStart(), m.GetEnd())
 	if err != nil {
 		return nil, err
 	}
-	ids, err := s.query.ProfileTypes(ctx, tenant, start, end)
-	if err != nil {
-		return nil, err
-	}
+	types, warnings, err := s.query.ProfileTypes(ctx, &r)
+	s.warn(tenant, warnings)
 	answer := &profilepb.ProfileTypesResponse{}
-	for _, id := range ids {
-		t, err := ParseProfileType(id)
-		if err != nil {
-			return nil, err
-		}
+	for _, t := range types {
 		answer.ProfileTypes = append(answer.ProfileTypes, &profilepb.ProfileType{
-			ID: id, Name: t.Name, SampleType: t.SampleType, SampleUnit: t.SampleUnit, PeriodType: t.PeriodType, PeriodUnit: t.PeriodUnit,
+			ID: t.String(), Name: t.Name, SampleType: t.SampleType, SampleUnit: t.SampleUnit, PeriodType: t.PeriodType, PeriodUnit: t.PeriodUnit,
 		})
 	}
-	return answer, nil
+	return answer, err
 }
 
 func (s *Server) labelNames(ctx context.Context, tenant string, m *profilepb.LabelNamesRequest) (*profilepb.LabelNamesResponse, error) {
-	start, end, err := span(m.GetStart(), m.GetEnd(), true)
+	r, err := s.labelsQuery(tenant, m.GetMatchers(), m.GetStart(), m.GetEnd())
 	if err != nil {
 		return nil, err
 	}
-	anyOf, err := s.selectors(m.GetMatchers())
-	if err != nil {
-		return nil, err
-	}
-	names, err := s.query.LabelNames(ctx, tenant, anyOf, start, end)
+	names, warnings, err := s.query.LabelNames(ctx, &r)
+	s.warn(tenant, warnings)
 	return &profilepb.LabelNamesResponse{Names: names}, err
 }
 
 func (s *Server) labelValues(ctx context.Context, tenant string, m *profilepb.LabelValuesRequest) (*profilepb.LabelValuesResponse, error) {
 	if m.GetName() == "" {
-		return nil, badRequest{fmt.Errorf("the label's name is missing")}
+		return nil, badRequest{errors.New("the label's name is missing")}
 	}
-	start, end, err := span(m.GetStart(), m.GetEnd(), true)
+	r, err := s.labelsQuery(tenant, m.GetMatchers(), m.GetStart(), m.GetEnd())
 	if err != nil {
 		return nil, err
 	}
-	anyOf, err := s.selectors(m.GetMatchers())
-	if err != nil {
-		return nil, err
-	}
-	values, err := s.query.LabelValues(ctx, tenant, m.GetName(), anyOf, start, end)
+	r.LabelFor = m.GetName()
+	values, warnings, err := s.query.LabelValues(ctx, &r)
+	s.warn(tenant, warnings)
 	return &profilepb.LabelValuesResponse{Names: values}, err
 }
 
 func (s *Server) series(ctx context.Context, tenant string, m *profilepb.SeriesRequest) (*profilepb.LabelSetsAnswer, error) {
-	start, end, err := span(m.GetStart(), m.GetEnd(), true)
+	r, err := s.labelsQuery(tenant, m.GetMatchers(), m.GetStart(), m.GetEnd())
 	if err != nil {
 		return nil, err
 	}
-	anyOf, err := s.selectors(m.GetMatchers())
-	if err != nil {
-		return nil, err
-	}
-	sets, err := s.query.Series(ctx, tenant, anyOf, m.GetLabelNames(), start, end)
+	r.Names = m.GetLabelNames()
+	sets, warnings, err := s.query.Series(ctx, &r)
+	s.warn(tenant, warnings)
 	return &profilepb.LabelSetsAnswer{Sets: sets}, err
 }
 
-func (s *Server) stats(ctx context.Context, tenant string, _ *profilepb.GetProfileStatsRequest) (*profilepb.GetProfileStatsResponse, error) {
-	oldest, newest, ok, err := s.query.Stats(ctx, tenant)
-	if err != nil || !ok {
+func (s *Server) stats(_ context.Context, tenant string, _ *profilepb.GetProfileStatsRequest) (*profilepb.GetProfileStatsResponse, error) {
+	stats, err := s.query.Stats(tenant)
+	if err != nil || stats == (profiles.Stats{}) {
 		return &profilepb.GetProfileStatsResponse{}, err
 	}
-	return &profilepb.GetProfileStatsResponse{DataIngested: true, OldestProfileTime: oldest, NewestProfileTime: newest}, nil
+	return &profilepb.GetProfileStatsResponse{DataIngested: true, OldestProfileTime: stats.OldestMS, NewestProfileTime: stats.NewestMS}, nil
+}
+
+// seriesSource lets a result be written as it is.
+type seriesSource []profiles.AnsweredSeries
+
+func (s seriesSource) Len() int            { return len(s) }
+func (s seriesSource) Labels(i int) []byte { return s[i].Labels }
+func (s seriesSource) Points(i int) int    { return len(s[i].Points) }
+
+func (s seriesSource) Point(i, j int, into *profilepb.AnswerPoint) {
+	p := &s[i].Points[j]
+	into.TimestampMS, into.Value = p.TimeMS, p.Value
+	if cap(into.Exemplars) < len(p.Exemplars) {
+		into.Exemplars = make([]profilepb.AnswerExemplar, len(p.Exemplars))
+	}
+	into.Exemplars = into.Exemplars[:len(p.Exemplars)]
+	for k := range p.Exemplars {
+		from, to := &p.Exemplars[k], &into.Exemplars[k]
+		to.TimestampMS, to.Value, to.Labels = from.TimeNS/1e6, from.Value, from.Labels
+		to.ProfileID = from.ID.Append(to.ProfileID[:0])
+	}
 }
 
 func (s *Server) selectSeries(ctx context.Context, tenant string, m *profilepb.SelectSeriesRequest) (*profilepb.SeriesAnswer, error) {
-	q, err := s.seriesQuery(tenant, m)
+	r, err := s.seriesQuery(tenant, m)
 	if err != nil {
 		return nil, err
 	}
-	switch m.GetAggregation() {
-	case profilepb.TimeSeriesAggregationType_TIME_SERIES_AGGREGATION_TYPE_SUM:
-	case profilepb.TimeSeriesAggregationType_TIME_SERIES_AGGREGATION_TYPE_AVERAGE:
-		q.Average = true
-	default:
-		return nil, badRequest{fmt.Errorf("aggregation %d is unknown", m.GetAggregation())}
+	answer, err := s.query.SelectSeries(ctx, &r)
+	if err != nil {
+		return nil, err
 	}
-	for _, site := range m.GetStackTraceSelector().GetCallSite() {
-		q.CallSites = append(q.CallSites, site.GetName())
+	afterwards(ctx, answer.Close)
+	s.warn(tenant, answer.Warnings)
+	return &profilepb.SeriesAnswer{Source: seriesSource(answer.Series)}, nil
+}
+
+// warn says what an answer lacks.
+func (s *Server) warn(tenant string, warnings []error) {
+	for _, err := range warnings {
+		s.opts.Logger.Warn("An answer lacks what could not be read", "tenant", tenant, "err", err)
 	}
-	return s.query.SelectSeries(ctx, q)
+}
+
+func (s *Server) flame(ctx context.Context, r profiles.MergeRequest) (*profilepb.Flame, error) {
+	f, err := s.query.MergeFlame(ctx, &r)
+	if err != nil {
+		return nil, err
+	}
+	s.warn(r.Tenant, f.Warnings)
+	return &profilepb.Flame{Names: f.Names, Levels: f.Levels, Total: f.Total, MaxSelf: f.MaxSelf}, nil
+}
+
+func (s *Server) pprof(ctx context.Context, r *profiles.MergeRequest) ([]byte, error) {
+	raw, warnings, err := s.query.MergePprof(ctx, r)
+	s.warn(r.Tenant, warnings)
+	return raw, err
 }
 
 func (s *Server) selectMergeStacktraces(ctx context.Context, tenant string, m *profilepb.SelectMergeStacktracesRequest) (*profilepb.MergeAnswer, error) {
-	q, err := s.mergeQuery(tenant, m)
+	r, err := s.mergeQuery(tenant, m)
 	if err != nil {
 		return nil, err
 	}
 	switch m.GetFormat() {
 	case profilepb.ProfileFormat_PROFILE_FORMAT_UNSPECIFIED, profilepb.ProfileFormat_PROFILE_FORMAT_FLAMEGRAPH:
-		flame, err := s.query.SelectFlame(ctx, q)
+		flame, err := s.flame(ctx, r)
 		return &profilepb.MergeAnswer{Flame: flame}, err
 	case profilepb.ProfileFormat_PROFILE_FORMAT_DOT:
-		flame, err := s.query.SelectFlame(ctx, q)
+		flame, err := s.flame(ctx, r)
 		if err != nil {
 			return nil, err
 		}
-		return &profilepb.MergeAnswer{Dot: Dot(flame, q.Type)}, nil
+		return &profilepb.MergeAnswer{Dot: Dot(flame, r.Type)}, nil
 	case profilepb.ProfileFormat_PROFILE_FORMAT_PPROF:
-		raw, err := s.query.SelectPprof(ctx, q)
+		if m.MaxNodes == nil {
+			r.MaxNodes = 0 // a pprof is whole unless somebody wants less
+		}
+		raw, err := s.pprof(ctx, &r)
 		return &profilepb.MergeAnswer{Pprof: raw}, err
 	case profilepb.ProfileFormat_PROFILE_FORMAT_TREE:
 		return nil, unimplemented("PROFILE_FORMAT_TREE")
@@ -153,7 +184,7 @@ func (s *Server) selectMergeStacktraces(ctx context.Context, tenant string, m *p
 }
 
 func (s *Server) selectMergeProfile(ctx context.Context, tenant string, m *profilepb.SelectMergeProfileRequest) (*profilepb.ProfileAnswer, error) {
-	q, err := s.querySelection(selection{
+	r, err := s.merge(selection{
 		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(), endMS: m.GetEnd(),
 		profiles: m.GetProfileIdSelector(), traces: m.GetTraceIdSelector(), stack: m.GetStackTraceSelector(), nodes: m.MaxNodes,
 	})
@@ -161,51 +192,44 @@ func (s *Server) selectMergeProfile(ctx context.Context, tenant string, m *profi
 		return nil, err
 	}
 	if m.MaxNodes == nil {
-		q.NodesMax = 0 // a pprof is whole unless somebody wants less
+		r.MaxNodes = 0
 	}
-	raw, err := s.query.SelectPprof(ctx, q)
+	raw, err := s.pprof(ctx, &r)
 	return &profilepb.ProfileAnswer{Profile: raw}, err
 }
 
 func (s *Server) selectMergeSpanProfile(ctx context.Context, tenant string, m *profilepb.SelectMergeSpanProfileRequest) (*profilepb.SpanMergeAnswer, error) {
-	q, err := s.querySelection(selection{
+	r, err := s.merge(selection{
 		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(), endMS: m.GetEnd(),
 		spans: m.GetSpanSelector(), nodes: m.MaxNodes,
 	})
 	switch {
 	case err != nil:
 		return nil, err
-	case len(q.SpanIDs) == 0:
-		return nil, badRequest{fmt.Errorf("span_selector is empty")}
+	case len(m.GetSpanSelector()) == 0:
+		return nil, badRequest{errors.New("span_selector is empty")}
 	}
 	switch m.GetFormat() {
 	case profilepb.ProfileFormat_PROFILE_FORMAT_UNSPECIFIED, profilepb.ProfileFormat_PROFILE_FORMAT_FLAMEGRAPH:
-		flame, err := s.query.SelectFlame(ctx, q)
+		flame, err := s.flame(ctx, r)
 		return &profilepb.SpanMergeAnswer{Flame: flame}, err
 	}
 	return nil, unimplemented(m.GetFormat().String())
 }
 
-func (s *Server) selectHeatmap(ctx context.Context, tenant string, m *profilepb.SelectHeatmapRequest) (*profilepb.HeatmapAnswer, error) {
-	q, err := s.seriesQuery(tenant, m)
-	if err != nil {
-		return nil, err
-	}
-	if t := m.GetQueryType(); t == profilepb.HeatmapQueryType_HEATMAP_QUERY_TYPE_SPAN {
-		return nil, unimplemented(t.String())
-	}
-	return s.query.SelectHeatmap(ctx, q)
+func (s *Server) selectHeatmap(context.Context, string, *profilepb.SelectHeatmapRequest) (*profilepb.SelectHeatmapResponse, error) {
+	return nil, unimplemented("SelectHeatmap")
 }
 
 func (s *Server) diff(ctx context.Context, tenant string, m *profilepb.DiffRequest) (*profilepb.DiffAnswer, error) {
 	var flames [2]*profilepb.Flame
 	for i, side := range []*profilepb.SelectMergeStacktracesRequest{m.GetLeft(), m.GetRight()} {
 		if side == nil {
-			return nil, badRequest{fmt.Errorf("a diff needs both left and right")}
+			return nil, badRequest{errors.New("a diff needs both left and right")}
 		}
-		q, err := s.mergeQuery(tenant, side)
+		r, err := s.mergeQuery(tenant, side)
 		if err == nil {
-			flames[i], err = s.query.SelectFlame(ctx, q)
+			flames[i], err = s.flame(ctx, r)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", [...]string{"left", "right"}[i], err)

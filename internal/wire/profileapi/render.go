@@ -2,6 +2,7 @@ package profileapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 	"github.com/ferula-io/ferula/internal/httpbody"
+	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -89,30 +91,30 @@ func legacyRange(form url.Values, from, until string) (startMS, endMS int64, err
 }
 
 // legacyQuery reads a query of the form `profile-type{selector}`.
-func (s *Server) legacyQuery(tenant string, form url.Values, query, from, until string) (Query, error) {
+func (s *Server) legacyQuery(tenant string, form url.Values, query, from, until string) (profiles.MergeRequest, error) {
 	text := form.Get(query)
 	if text == "" {
-		return Query{}, badRequest{fmt.Errorf("%s is missing", query)}
+		return profiles.MergeRequest{}, badRequest{fmt.Errorf("%s is missing", query)}
 	}
-	profileType, selector := text, ""
+	id, selector := text, ""
 	if at := strings.IndexByte(text, '{'); at >= 0 {
-		profileType, selector = text[:at], text[at:]
+		id, selector = text[:at], text[at:]
 	}
 	startMS, endMS, err := legacyRange(form, from, until)
 	if err != nil {
-		return Query{}, err
+		return profiles.MergeRequest{}, err
 	}
-	sel := selection{tenant: tenant, profileType: profileType, selector: selector, startMS: startMS, endMS: endMS}
+	sel := selection{tenant: tenant, profileType: id, selector: selector, startMS: startMS, endMS: endMS}
 	for _, name := range []string{"max-nodes", "maxNodes"} {
 		if text := form.Get(name); text != "" {
 			n, err := strconv.ParseInt(text, 10, 64)
 			if err != nil {
-				return Query{}, badRequest{fmt.Errorf("%s %q is not a number", name, text)}
+				return profiles.MergeRequest{}, badRequest{fmt.Errorf("%s %q is not a number", name, text)}
 			}
 			sel.nodes = &n
 		}
 	}
-	return s.querySelection(sel)
+	return s.merge(sel)
 }
 
 // timelineStep is the widest that still draws well: fifteen seconds, or what gives
@@ -128,7 +130,7 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request) {
 			if err != nil {
 				return nil, err
 			}
-			flame, err := s.query.SelectFlame(ctx, q)
+			flame, err := s.flame(ctx, q)
 			if err != nil {
 				return nil, err
 			}
@@ -147,7 +149,8 @@ func (s *Server) renderJSON(ctx context.Context, tenant string, form url.Values)
 	if err != nil {
 		return nil, err
 	}
-	over := SeriesQuery{Query: q, StepMS: timelineStep(q.StartMS, q.EndMS)}
+	over := overTime(q)
+	over.StepMS = timelineStep(q.StartMS, q.EndMS)
 	switch form.Get("aggregation") {
 	case "", "sum":
 	case "avg", "average":
@@ -155,28 +158,30 @@ func (s *Server) renderJSON(ctx context.Context, tenant string, form url.Values)
 	default:
 		return nil, badRequest{fmt.Errorf("aggregation %q is neither sum nor avg", form.Get("aggregation"))}
 	}
-	flame, err := s.query.SelectFlame(ctx, q)
+	flame, err := s.flame(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	whole, err := s.query.SelectSeries(ctx, over)
+	whole, err := s.query.SelectSeries(ctx, &over)
 	if err != nil {
 		return nil, err
 	}
-	groups := &profilepb.SeriesAnswer{}
+	defer whole.Close()
+	groups := &profiles.SeriesAnswer{}
 	for _, names := range form["groupBy"] {
 		over.GroupBy = append(over.GroupBy, strings.Split(names, ",")...)
 	}
 	if len(over.GroupBy) > 0 {
-		if groups, err = s.query.SelectSeries(ctx, over); err != nil {
+		if groups, err = s.query.SelectSeries(ctx, &over); err != nil {
 			return nil, err
 		}
+		defer groups.Close()
 	}
 	b := []byte(`{"version":1,"flamebearer":{`)
 	b = appendFlamebearer(b, flame.Names, flame.Levels, flame.Total, flame.MaxSelf)
 	b = appendMetadata(append(b, `},"metadata":{"format":"single",`...), q.Type)
 	b = append(b, `},"timeline":`...)
-	var points []profilepb.AnswerPoint
+	var points []profiles.AnsweredPoint
 	if len(whole.Series) > 0 {
 		points = whole.Series[0].Points
 	}
@@ -186,8 +191,7 @@ func (s *Server) renderJSON(ctx context.Context, tenant string, form url.Values)
 		if i > 0 {
 			b = append(b, ',')
 		}
-		name := groupName(series.Labels)
-		b = promjson.AppendString(b, name)
+		b = promjson.AppendString(b, groupName(series.Labels))
 		b = appendTimeline(append(b, ':'), over, series.Points)
 	}
 	return append(b, "}}"...), nil
@@ -234,7 +238,7 @@ func appendFlamebearer(b []byte, names []string, levels [][]int64, total, maxSel
 
 // appendMetadata says in the older API's words what the numbers are: nanoseconds
 // are samples of which there are a billion in a second.
-func appendMetadata(b []byte, t ProfileType) []byte {
+func appendMetadata(b []byte, t profiles.Type) []byte {
 	units, rate := "objects", 100
 	switch t.SampleUnit {
 	case "nanoseconds":
@@ -252,13 +256,13 @@ func appendMetadata(b []byte, t ProfileType) []byte {
 }
 
 // appendTimeline spreads points over the range; steps without one are 0.
-func appendTimeline(b []byte, q SeriesQuery, points []profilepb.AnswerPoint) []byte {
+func appendTimeline(b []byte, q profiles.SeriesRequest, points []profiles.AnsweredPoint) []byte {
 	b = strconv.AppendInt(append(b, `{"startTime":`...), q.StartMS/1000, 10)
 	b = append(b, `,"samples":[`...)
 	n := int((q.EndMS-q.StartMS)/q.StepMS) + 1
 	values := make([]float64, n)
 	for _, p := range points {
-		if i := (p.TimestampMS - q.StartMS) / q.StepMS; i >= 0 && i < int64(n) {
+		if i := (p.TimeMS - q.StartMS) / q.StepMS; i >= 0 && i < int64(n) {
 			values[i] = p.Value
 		}
 	}
@@ -278,13 +282,13 @@ func appendTimeline(b []byte, q SeriesQuery, points []profilepb.AnswerPoint) []b
 func (s *Server) renderDiff(w http.ResponseWriter, r *http.Request) {
 	s.legacy(w, r, "application/json", func(ctx context.Context, tenant string, form url.Values) ([]byte, error) {
 		var flames [2]*profilepb.Flame
-		var q Query
+		var q profiles.MergeRequest
 		for i, side := range []string{"left", "right"} {
 			var err error
 			if q, err = s.legacyQuery(tenant, form, side+"Query", side+"From", side+"Until"); err != nil {
 				return nil, err
 			}
-			if flames[i], err = s.query.SelectFlame(ctx, q); err != nil {
+			if flames[i], err = s.flame(ctx, q); err != nil {
 				return nil, err
 			}
 		}
@@ -299,39 +303,38 @@ func (s *Server) renderDiff(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) legacyLabelValues(w http.ResponseWriter, r *http.Request) {
-	s.legacyLabels(w, r, func(ctx context.Context, tenant string, form url.Values, startMS, endMS int64) ([]string, error) {
-		name := form.Get("label")
-		if name == "" {
-			return nil, badRequest{fmt.Errorf("label is missing")}
+	s.legacyLabels(w, r, func(ctx context.Context, form url.Values, r profiles.LabelsRequest) ([]string, error) {
+		if r.LabelFor = form.Get("label"); r.LabelFor == "" {
+			return nil, badRequest{errors.New("label is missing")}
 		}
-		anyOf, err := s.selectors(form["query"])
-		if err != nil {
-			return nil, err
-		}
-		return s.query.LabelValues(ctx, tenant, name, anyOf, startMS, endMS)
+		values, warnings, err := s.query.LabelValues(ctx, &r)
+		s.warn(r.Tenant, warnings)
+		return values, err
 	})
 }
 
 func (s *Server) legacyLabelNames(w http.ResponseWriter, r *http.Request) {
-	s.legacyLabels(w, r, func(ctx context.Context, tenant string, form url.Values, startMS, endMS int64) ([]string, error) {
-		anyOf, err := s.selectors(form["query"])
-		if err != nil {
-			return nil, err
-		}
-		return s.query.LabelNames(ctx, tenant, anyOf, startMS, endMS)
+	s.legacyLabels(w, r, func(ctx context.Context, _ url.Values, r profiles.LabelsRequest) ([]string, error) {
+		names, warnings, err := s.query.LabelNames(ctx, &r)
+		s.warn(r.Tenant, warnings)
+		return names, err
 	})
 }
 
-func (s *Server) legacyLabels(w http.ResponseWriter, r *http.Request, f func(ctx context.Context, tenant string, form url.Values, startMS, endMS int64) ([]string, error)) {
+func (s *Server) legacyLabels(w http.ResponseWriter, r *http.Request, f func(ctx context.Context, form url.Values, r profiles.LabelsRequest) ([]string, error)) {
 	s.legacy(w, r, "application/json", func(ctx context.Context, tenant string, form url.Values) ([]byte, error) {
-		startMS, endMS := int64(math.MinInt64), int64(math.MaxInt64)
+		var startMS, endMS int64
+		var err error
 		if form.Has("from") || form.Has("until") {
-			var err error
 			if startMS, endMS, err = legacyRange(form, "from", "until"); err != nil {
 				return nil, err
 			}
 		}
-		values, err := f(ctx, tenant, form, startMS, endMS)
+		asked, err := s.labelsQuery(tenant, form["query"], startMS, endMS)
+		if err != nil {
+			return nil, err
+		}
+		values, err := f(ctx, form, asked)
 		if err != nil {
 			return nil, err
 		}

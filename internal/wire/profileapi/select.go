@@ -4,31 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
+	"regexp"
 	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// ProfileType is what is measured, as `name:sample_type:sample_unit:period_type:period_unit`.
-type ProfileType struct {
-	ID                                                   string
-	Name, SampleType, SampleUnit, PeriodType, PeriodUnit string
-}
-
-// ParseProfileType takes an ID apart.
-func ParseProfileType(id string) (ProfileType, error) {
-	parts := strings.Split(id, ":")
-	// Some SDKs add :delta behind, which means nothing to a reader.
-	if len(parts) == 6 && parts[5] == "delta" {
-		parts, id = parts[:5], strings.TrimSuffix(id, ":delta")
-	}
-	if len(parts) != 5 || slices.Contains(parts[:3], "") {
-		return ProfileType{}, badRequest{fmt.Errorf("profile type %q is not of the form name:sample_type:sample_unit:period_type:period_unit", id)}
-	}
-	return ProfileType{ID: id, Name: parts[0], SampleType: parts[1], SampleUnit: parts[2], PeriodType: parts[3], PeriodUnit: parts[4]}, nil
+// profileType reads a type's ID. Some SDKs add :delta behind, which means nothing
+// to a reader.
+func profileType(id string) (profiles.Type, error) {
+	return profiles.ParseType(strings.TrimSuffix(id, ":delta"))
 }
 
 // selector reads `{a="b",c=~"d"}`. None at all means everything.
@@ -91,86 +79,135 @@ type selection struct {
 	nodes                         *int64
 }
 
-func (s *Server) querySelection(sel selection) (Query, error) {
-	q := Query{Tenant: sel.tenant, ProfileIDs: sel.profiles, TraceIDs: sel.traces, SpanIDs: sel.spans, NodesMax: s.opts.NodesDefault}
+// ids makes a matcher of the ids that a label of samples may have.
+func ids(name string, values []string) (*labels.Matcher, error) {
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		quoted[i] = regexp.QuoteMeta(v)
+	}
+	return labels.NewMatcher(labels.MatchRegexp, name, strings.Join(quoted, "|"))
+}
+
+func (s *Server) merge(sel selection) (profiles.MergeRequest, error) {
+	r := profiles.MergeRequest{Tenant: sel.tenant, MaxNodes: s.opts.NodesDefault}
 	var err error
-	if q.Type, err = ParseProfileType(sel.profileType); err != nil {
-		return q, err
+	if r.Type, err = profileType(sel.profileType); err != nil {
+		return r, err
 	}
-	if q.Matchers, err = s.selector(sel.selector); err != nil {
-		return q, err
+	if r.Matchers, err = s.selector(sel.selector); err != nil {
+		return r, err
 	}
-	if q.StartMS, q.EndMS, err = span(sel.startMS, sel.endMS, false); err != nil {
-		return q, err
+	if r.StartMS, r.EndMS, err = span(sel.startMS, sel.endMS, false); err != nil {
+		return r, err
 	}
 	if n := len(sel.profiles) + len(sel.traces) + len(sel.spans); n > idsMax {
-		return q, badRequest{fmt.Errorf("%d ids are more than %d", n, idsMax)}
+		return r, badRequest{fmt.Errorf("%d ids are more than %d", n, idsMax)}
+	}
+	for _, text := range sel.profiles {
+		id, err := profiles.ParseID(text)
+		if err != nil {
+			return r, err
+		}
+		r.IDs = append(r.IDs, id)
+	}
+	for name, values := range map[string][]string{"trace_id": sel.traces, "span_id": sel.spans} {
+		if len(values) == 0 {
+			continue
+		}
+		m, err := ids(name, values)
+		if err != nil {
+			return r, badRequest{err}
+		}
+		r.Matchers = append(r.Matchers, m)
 	}
 	if sel.nodes != nil && *sel.nodes != 0 {
 		if *sel.nodes < 0 || *sel.nodes > int64(s.opts.NodesMax) {
-			return q, badRequest{fmt.Errorf("max_nodes %d is not between 1 and %d", *sel.nodes, s.opts.NodesMax)}
+			return r, badRequest{fmt.Errorf("max_nodes %d is not between 1 and %d", *sel.nodes, s.opts.NodesMax)}
 		}
-		q.NodesMax = int(*sel.nodes)
+		r.MaxNodes = int(*sel.nodes)
 	}
-	for _, site := range sel.stack.GetCallSite() {
-		q.CallSites = append(q.CallSites, site.GetName())
-	}
-	if sel.stack.GetGoPgo() != nil {
-		return q, unimplemented("stack_trace_selector.go_pgo")
-	}
-	return q, nil
+	r.CallSite, err = callSite(sel.stack)
+	return r, err
 }
 
-func (s *Server) mergeQuery(tenant string, m *profilepb.SelectMergeStacktracesRequest) (Query, error) {
-	return s.querySelection(selection{
+func callSite(stack *profilepb.StackTraceSelector) ([]string, error) {
+	if stack.GetGoPgo() != nil {
+		return nil, unimplemented("stack_trace_selector.go_pgo")
+	}
+	if n := len(stack.GetCallSite()); n > idsMax {
+		return nil, badRequest{fmt.Errorf("a call site of %d functions is longer than %d", n, idsMax)}
+	}
+	var names []string
+	for _, site := range stack.GetCallSite() {
+		names = append(names, site.GetName())
+	}
+	return names, nil
+}
+
+func (s *Server) mergeQuery(tenant string, m *profilepb.SelectMergeStacktracesRequest) (profiles.MergeRequest, error) {
+	return s.merge(selection{
 		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(), endMS: m.GetEnd(),
 		profiles: m.GetProfileIdSelector(), traces: m.GetTraceIdSelector(), spans: m.GetSpanSelector(),
 		stack: m.GetStackTraceSelector(), nodes: m.MaxNodes,
 	})
 }
 
-// seriesRequest is what SelectSeries and SelectHeatmap share.
-type seriesRequest interface {
-	GetProfileTypeID() string
-	GetLabelSelector() string
-	GetStart() int64
-	GetEnd() int64
-	GetStep() float64
-	GetGroupBy() []string
-	GetLimit() int64
-	GetExemplarType() profilepb.ExemplarType
-}
-
-func (s *Server) seriesQuery(tenant string, m seriesRequest) (SeriesQuery, error) {
-	base, err := s.querySelection(selection{tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(), endMS: m.GetEnd()})
-	q := SeriesQuery{Query: base, GroupBy: m.GetGroupBy()}
+func (s *Server) seriesQuery(tenant string, m *profilepb.SelectSeriesRequest) (profiles.SeriesRequest, error) {
+	base, err := s.merge(selection{
+		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(), endMS: m.GetEnd(), stack: m.GetStackTraceSelector(),
+	})
+	r := overTime(base)
 	if err != nil {
-		return q, err
+		return r, err
 	}
 	step := m.GetStep()
 	if !(step >= 0.001) || step > 1e9 { // NaN is neither
-		return q, badRequest{fmt.Errorf("step %v is not between 0.001 and 1e9 seconds", step)}
+		return r, badRequest{fmt.Errorf("step %v is not between 0.001 and 1e9 seconds", step)}
 	}
-	q.StepMS = int64(math.Round(step * 1000))
-	if q.EndMS-q.StartMS < 0 || (q.EndMS-q.StartMS)/q.StepMS >= s.opts.PointsMax {
-		return q, badRequest{fmt.Errorf("the range makes more than %d points a series with a step of %v seconds: take a longer step", s.opts.PointsMax, step)}
+	r.StepMS = int64(math.Round(step * 1000))
+	if r.EndMS-r.StartMS < 0 || (r.EndMS-r.StartMS)/r.StepMS >= s.opts.PointsMax {
+		return r, badRequest{fmt.Errorf("the range makes more than %d points a series with a step of %v seconds: take a longer step", s.opts.PointsMax, step)}
 	}
-	if limit := m.GetLimit(); limit < 0 || limit > math.MaxInt32 {
-		return q, badRequest{fmt.Errorf("limit %d is not between 0 and %d", limit, math.MaxInt32)}
-	} else {
-		q.SeriesMax = int(limit)
+	limit := m.GetLimit()
+	if limit < 0 || limit > math.MaxInt32 {
+		return r, badRequest{fmt.Errorf("limit %d is not between 0 and %d", limit, math.MaxInt32)}
 	}
-	if len(q.GroupBy) > selectorsMax {
-		return q, badRequest{fmt.Errorf("%d labels to group by are more than %d", len(q.GroupBy), selectorsMax)}
+	r.Limit = int(limit)
+	r.GroupBy = m.GetGroupBy()
+	if len(r.GroupBy) > selectorsMax {
+		return r, badRequest{fmt.Errorf("%d labels to group by are more than %d", len(r.GroupBy), selectorsMax)}
 	}
 	switch m.GetExemplarType() {
 	case profilepb.ExemplarType_EXEMPLAR_TYPE_UNSPECIFIED, profilepb.ExemplarType_EXEMPLAR_TYPE_NONE:
 	case profilepb.ExemplarType_EXEMPLAR_TYPE_INDIVIDUAL:
-		q.Exemplars = true
+		r.Exemplars = true
 	case profilepb.ExemplarType_EXEMPLAR_TYPE_SPAN:
-		return q, unimplemented("EXEMPLAR_TYPE_SPAN")
+		return r, unimplemented("EXEMPLAR_TYPE_SPAN")
 	default:
-		return q, badRequest{fmt.Errorf("exemplar_type %d is unknown", m.GetExemplarType())}
+		return r, badRequest{fmt.Errorf("exemplar_type %d is unknown", m.GetExemplarType())}
 	}
-	return q, nil
+	switch m.GetAggregation() {
+	case profilepb.TimeSeriesAggregationType_TIME_SERIES_AGGREGATION_TYPE_SUM:
+	case profilepb.TimeSeriesAggregationType_TIME_SERIES_AGGREGATION_TYPE_AVERAGE:
+		r.Average = true
+	default:
+		return r, badRequest{fmt.Errorf("aggregation %d is unknown", m.GetAggregation())}
+	}
+	return r, nil
+}
+
+// overTime asks for the values of what a merge would put together.
+func overTime(r profiles.MergeRequest) profiles.SeriesRequest {
+	return profiles.SeriesRequest{Tenant: r.Tenant, Type: r.Type, Matchers: r.Matchers, StartMS: r.StartMS, EndMS: r.EndMS, CallSite: r.CallSite}
+}
+
+// labelsQuery checks a request about labels.
+func (s *Server) labelsQuery(tenant string, selectors []string, startMS, endMS int64) (profiles.LabelsRequest, error) {
+	r := profiles.LabelsRequest{Tenant: tenant}
+	var err error
+	if r.StartMS, r.EndMS, err = span(startMS, endMS, true); err != nil {
+		return r, err
+	}
+	r.AnyOf, err = s.selectors(selectors)
+	return r, err
 }

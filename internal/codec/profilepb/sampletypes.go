@@ -1,0 +1,36 @@
+package profilepb
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// SampleTypeConfig is what an SDK says about one of a profile's sample types.
+type SampleTypeConfig struct {
+	Units, DisplayName, Aggregation string
+	Cumulative                      bool
+}
+
+// ParseSampleTypes reads the sample_type_config of /ingest: a JSON object of one
+// object for each sample type. Keys it does not know are left alone.
+func ParseSampleTypes(text []byte) (map[string]SampleTypeConfig, error) {
+	var root structpb.Struct
+	if err := protojson.Unmarshal(text, &root); err != nil {
+		return nil, fmt.Errorf("sample_type_config: %w", err)
+	}
+	all := make(map[string]SampleTypeConfig, len(root.GetFields()))
+	for name, value := range root.GetFields() {
+		object := value.GetStructValue()
+		if object == nil {
+			return nil, fmt.Errorf("sample_type_config: %q is no object", name)
+		}
+		f := object.GetFields()
+		all[name] = SampleTypeConfig{
+			Units: f["units"].GetStringValue(), DisplayName: f["display-name"].GetStringValue(),
+			Aggregation: f["aggregation"].GetStringValue(), Cumulative: f["cumulative"].GetBoolValue(),
+		}
+	}
+	return all, nil
+}

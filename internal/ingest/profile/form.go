@@ -1,0 +1,261 @@
+package profile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+// Tenant reads the tenant of a request.
+type Tenant func(http.Header) (string, error)
+
+// uploadsMax is how many uploads hold a body at once; further ones wait.
+const uploadsMax = 16
+
+// upload is one request to /ingest, read.
+type upload struct {
+	name        string
+	from, until time.Time
+	rate        uint64
+	spy, units  string
+	format      string
+
+	profile, previous []byte
+	config            map[string]profilepb.SampleTypeConfig
+}
+
+// Handler is the older SDKs' POST /ingest.
+func (in *Ingester) Handler(tenantOf Tenant) http.Handler {
+	places := make(chan struct{}, uploadsMax)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		case <-r.Context().Done():
+			return // the sender has gone, nothing was taken
+		}
+		tenant, err := tenantOf(r.Header)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if err := in.upload(w, r, tenant); err != nil {
+			http.Error(w, err.Error(), StatusOf(err))
+		}
+	})
+}
+
+// StatusOf is the HTTP status of what Push returns.
+func StatusOf(err error) int {
+	var limit *LimitError
+	var tooLong *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLong):
+		return http.StatusRequestEntityTooLarge
+	case errors.As(err, &limit) && limit.Later():
+		return http.StatusTooManyRequests
+	case errors.As(err, &limit), errors.Is(err, profiles.ErrBadRequest), errors.Is(err, pprof.ErrCorrupt), errors.Is(err, pprof.ErrLimit):
+		return http.StatusBadRequest
+	case errors.Is(err, profiles.ErrLimit):
+		return http.StatusTooManyRequests
+	case errors.Is(err, profiles.ErrUnavailable):
+		return http.StatusServiceUnavailable
+	case errors.Is(err, errUnsupported):
+		return http.StatusUnsupportedMediaType
+	}
+	return http.StatusInternalServerError
+}
+
+var errUnsupported = errors.New("is not taken in: send pprof, or folded stacks as groups or lines")
+
+// upload reads a request and pushes what it holds.
+func (in *Ingester) upload(w http.ResponseWriter, r *http.Request, tenant string) error {
+	u, err := in.parse(r.URL.RawQuery, r.Header.Get("Content-Type"))
+	if err == nil {
+		r.Body = http.MaxBytesReader(w, r.Body, int64(in.limits.ProfileBytes)*2+(1<<20)) // a profile and the one before it
+		err = u.read(r.Body, r.Header.Get("Content-Type"))
+	}
+	if err == nil {
+		err = in.push(r.Context(), tenant, u)
+		if err == nil {
+			return nil
+		}
+		return err // counted by Push, or below
+	}
+	in.discarded.WithLabelValues(reasonOf(err)).Inc()
+	return err
+}
+
+// push makes a profile of an upload.
+func (in *Ingester) push(ctx context.Context, tenant string, u *upload) error {
+	app, lset, err := parseName(u.name)
+	var raw []byte
+	var types []string
+	if err == nil {
+		raw, types, err = in.pprofOf(u)
+	}
+	if err != nil {
+		in.discarded.WithLabelValues(reasonOf(err)).Inc()
+		return err
+	}
+	named, serviced := false, false
+	for _, l := range lset {
+		named = named || (l.Name == profiles.LabelName && l.Value != "")
+		serviced = serviced || (l.Name == profiles.LabelService && l.Value != "")
+	}
+	if !named {
+		lset = append(lset, profilepb.LabelText{Name: profiles.LabelName, Value: profileName(types, u.config, u.units)})
+	}
+	if !serviced {
+		lset = append(lset, profilepb.LabelText{Name: profiles.LabelService, Value: app})
+	}
+	return in.Push(ctx, tenant, []profilepb.Pushed{{Labels: lset, Raw: raw, TimeNS: u.from.UnixNano()}})
+}
+
+// parse reads the query string.
+func (in *Ingester) parse(query, contentType string) (*upload, error) {
+	form, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, badRequest("query: %v", err)
+	}
+	now := in.now()
+	u := &upload{name: form.Get("name"), spy: form.Get("spyName"), units: form.Get("units"), format: form.Get("format"), from: now, until: now, rate: 100}
+	if u.name == "" {
+		return nil, badRequest("name is missing")
+	}
+	for key, at := range map[string]*time.Time{"from": &u.from, "until": &u.until} {
+		if text := form.Get(key); text != "" {
+			if *at, err = profilepb.ParseMoment(text, now); err != nil {
+				return nil, badRequest("%s: %v", key, err)
+			}
+		}
+	}
+	if u.until.Before(u.from) {
+		return nil, badRequest("until is before from")
+	}
+	if text := form.Get("sampleRate"); text != "" && text != "0" {
+		if u.rate, err = strconv.ParseUint(text, 10, 32); err != nil || u.rate == 0 || u.rate > 1e9 {
+			return nil, badRequest("sampleRate %.100q is not between 1 and 1000000000", text)
+		}
+	}
+	if media, _, err := mime.ParseMediaType(contentType); err == nil && media == "multipart/form-data" && u.format == "" {
+		u.format = "pprof" // as SDKs send it
+	}
+	switch u.format {
+	case "", "groups", "lines", "pprof":
+		return u, nil
+	case "jfr", "trie", "tree", "speedscope":
+		return nil, unsupported{u.format}
+	}
+	return nil, badRequest("format %.100q is unknown", u.format)
+}
+
+// unsupported is a format that is known and not taken in.
+type unsupported struct{ format string }
+
+func (e unsupported) Error() string { return "format " + e.format + " " + errUnsupported.Error() }
+func (e unsupported) Unwrap() error { return errUnsupported }
+
+// read takes the body, whose length is bounded already.
+func (u *upload) read(body io.Reader, contentType string) error {
+	media, params, err := mime.ParseMediaType(contentType)
+	if err != nil || media != "multipart/form-data" {
+		u.profile, err = io.ReadAll(body)
+		return bodyError(err)
+	}
+	parts := multipart.NewReader(body, params["boundary"])
+	for {
+		part, err := parts.NextRawPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return bodyError(err)
+		}
+		text, err := io.ReadAll(part)
+		if err != nil {
+			return bodyError(err)
+		}
+		switch part.FormName() {
+		case "profile":
+			u.profile = text
+		case "prev_profile":
+			u.previous = text
+		case "sample_type_config":
+			if u.config, err = profilepb.ParseSampleTypes(text); err != nil {
+				return badRequest("%v", err)
+			}
+		}
+	}
+	if u.profile == nil {
+		return badRequest("the form has no field named profile")
+	}
+	return nil
+}
+
+func bodyError(err error) error {
+	var tooLong *http.MaxBytesError
+	if err == nil || errors.As(err, &tooLong) {
+		return err
+	}
+	return badRequest("body: %v", err)
+}
+
+// pprofOf is the upload as a pprof, and what its samples are of.
+func (in *Ingester) pprofOf(u *upload) (raw []byte, types []string, err error) {
+	if u.format != "pprof" && !isPprof(u.profile) {
+		folded := newFolded(u.units, u.rate, u.from, u.until)
+		if u.format == "lines" {
+			err = folded.readLines(u.profile)
+		} else {
+			err = folded.readGroups(u.profile)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		raw = folded.encoder.Append(nil)
+		return raw, []string{foldedNames[u.units]}, nil
+	}
+	decoded := in.decoded.Get().(*pprof.Profile)
+	defer in.decoded.Put(decoded)
+	if err := decoded.Decode(u.profile, in.limits.decode()); err != nil {
+		return nil, nil, err
+	}
+	for _, t := range decoded.SampleTypes {
+		types = append(types, string(decoded.Text(t.Type)))
+	}
+	raw = u.profile
+	if u.previous != nil {
+		// Both are checked by ferula's own decoder before another one sees them.
+		if err := decoded.Decode(u.previous, in.limits.decode()); err != nil {
+			return nil, nil, err
+		}
+		if raw, err = in.since(u); err != nil {
+			return nil, nil, err
+		}
+	}
+	return raw, types, nil
+}
+
+// foldedNames say by the units of folded stacks what they measure.
+var foldedNames = map[string]string{
+	"": "cpu", "samples": "cpu", "bytes": "inuse_space", "objects": "inuse_objects", "goroutines": "goroutine",
+	"lock_nanoseconds": "delay", "lock_samples": "contentions",
+}
+
+// isPprof tells a pprof that came without saying so: gzip, or a first field that
+// holds a sample type.
+func isPprof(body []byte) bool {
+	return bytes.HasPrefix(body, []byte{0x1F, 0x8B}) || bytes.HasPrefix(body, []byte{0x0A, 0x04, 0x08})
+}

@@ -1,0 +1,199 @@
+// Package profile is the way in for profiles: pushed ones, the older SDKs'
+// uploads, the endpoints that are scraped, and ferula's own.
+//
+//	push.v1 (wire/profileapi) ---------------------+
+//	/ingest (form.go: pprof, folded stacks) -------+--> Ingester.Push --> Store
+//	/debug/pprof of targets (scraper.go) ----------+
+//	this process (self.go) ------------------------+
+//
+// Every profile passes Ingester.Push: its labels are put in order, it is decoded
+// once, within limits, and handed to the Store, which returns when it is durable.
+// A push is taken as a whole or refused as a whole, with an error that says why,
+// and what is refused is counted. There is no storage here, no wire format but
+// /ingest's, and no tenant is known beyond its limits.
+package profile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+// Store keeps profiles; it returns when they are durable. What it gets is borrowed
+// until then.
+type Store interface {
+	Append(ctx context.Context, tenant string, batch []profiles.Pushed) error
+}
+
+// Options of an Ingester.
+type Options struct {
+	Limits Limits
+	Now    func() time.Time // nil: time.Now
+}
+
+// Ingester takes profiles in. Use New.
+type Ingester struct {
+	limits  Limits
+	store   Store
+	logger  *slog.Logger
+	now     func() time.Time
+	tenants tenants
+	decoded sync.Pool // *pprof.Profile
+
+	received  prometheus.Counter
+	bytes     *prometheus.CounterVec
+	discarded *prometheus.CounterVec
+}
+
+// New makes an ingester; it owns no goroutine.
+func New(opts Options, store Store, logger *slog.Logger, reg prometheus.Registerer) (*Ingester, error) {
+	if err := opts.Limits.Validate(); err != nil {
+		return nil, err
+	}
+	limits := opts.Limits.withDefaults()
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	in := &Ingester{
+		limits: limits, store: store, logger: logger, now: opts.Now,
+		tenants:   tenants{limits: limits, byName: map[string]*tenant{}},
+		received:  prometheus.NewCounter(prometheus.CounterOpts{Name: "ferula_profiles_received_total", Help: "Profiles taken in."}),
+		bytes:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ferula_profiles_received_bytes_total", Help: "Bytes of profiles taken in, as sent and inflated."}, []string{"form"}),
+		discarded: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ferula_profiles_discarded_total", Help: "Profiles refused, by reason."}, []string{"reason"}),
+	}
+	in.decoded.New = func() any { return &pprof.Profile{} }
+	if reg != nil {
+		reg.MustRegister(in.received, in.bytes, in.discarded)
+	}
+	return in, nil
+}
+
+// inflatedKept is the greatest profile whose buffers are kept for another.
+const inflatedKept = 8 << 20
+
+// Push takes profiles in, all of them or none.
+func (in *Ingester) Push(ctx context.Context, tenant string, pushed []profilepb.Pushed) error {
+	batch := make([]profiles.Pushed, 0, len(pushed))
+	defer func() {
+		for _, p := range batch {
+			if p.Profile.RawBytes() <= inflatedKept {
+				in.decoded.Put(p.Profile)
+			}
+		}
+	}()
+	err := in.check(ctx, tenant, pushed, &batch)
+	if err == nil {
+		err = in.store.Append(ctx, tenant, batch)
+	}
+	if err != nil {
+		in.discarded.WithLabelValues(reasonOf(err)).Add(float64(len(pushed)))
+		return err
+	}
+	in.received.Add(float64(len(pushed)))
+	for _, p := range batch {
+		in.bytes.WithLabelValues("sent").Add(float64(len(p.Raw)))
+		in.bytes.WithLabelValues("inflated").Add(float64(p.Profile.RawBytes()))
+	}
+	return nil
+}
+
+func reasonOf(err error) string {
+	var limit *LimitError
+	switch {
+	case errors.As(err, &limit):
+		return limit.Reason
+	case errors.Is(err, pprof.ErrLimit):
+		return "profile_size"
+	case errors.Is(err, pprof.ErrCorrupt), errors.Is(err, profiles.ErrBadRequest):
+		return "invalid"
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return "canceled"
+	}
+	return "store"
+}
+
+// check decodes a push into batch and says what is wrong with it.
+func (in *Ingester) check(ctx context.Context, tenantName string, pushed []profilepb.Pushed, batch *[]profiles.Pushed) error {
+	tenant, err := in.tenants.get(tenantName)
+	if err != nil {
+		return err
+	}
+	now := in.now()
+	hashes := make(map[uint64]struct{}, len(pushed))
+	inflated := 0
+	for i := range pushed {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		p, err := in.one(&pushed[i], now)
+		if p.Profile != nil {
+			*batch = append(*batch, p)
+		}
+		if err != nil {
+			return fmt.Errorf("profile %d: %w", i+1, err)
+		}
+		inflated += p.Profile.RawBytes()
+		hashes[xxhash.Sum64(p.Labels)] = struct{}{}
+	}
+	if err := tenant.admit(hashes, in.limits.Series, now); err != nil {
+		return err
+	}
+	if !tenant.rate.AllowN(now, inflated) {
+		return limitError("rate", "%d bytes of profiles exceed the tenant's rate of %d bytes a second", inflated, in.limits.RateBytes)
+	}
+	return nil
+}
+
+// one checks a single profile. The decoded profile must be given back even with an
+// error.
+func (in *Ingester) one(pushed *profilepb.Pushed, now time.Time) (p profiles.Pushed, err error) {
+	if n := len(pushed.Raw); n > in.limits.ProfileBytes {
+		return p, limitError("profile_size", "%d bytes, at most %d", n, in.limits.ProfileBytes)
+	}
+	lset, err := normalize(pushed.Labels, &in.limits)
+	if err != nil {
+		return p, err
+	}
+	named := false
+	for _, l := range lset {
+		named = named || l.Name == profiles.LabelName
+		p.Labels = labelenc.AppendLabel(p.Labels, l.Name, l.Value)
+	}
+	if !named {
+		return p, badRequest("label __name__ is missing")
+	}
+	if pushed.ID != "" {
+		if p.ID, err = profiles.ParseID(pushed.ID); err != nil {
+			return p, err
+		}
+	}
+	p.Raw, p.Profile = pushed.Raw, in.decoded.Get().(*pprof.Profile)
+	if err := p.Profile.Decode(pushed.Raw, in.limits.decode()); err != nil {
+		return p, err
+	}
+	if len(p.Profile.SampleTypes) == 0 {
+		return p, badRequest("it has no sample type")
+	}
+	if p.TimeNS = cmp.Or(p.Profile.TimeNS, pushed.TimeNS); p.TimeNS == 0 {
+		p.TimeNS = now.UnixNano()
+	}
+	switch at := time.Unix(0, p.TimeNS); {
+	case at.Before(now.Add(-in.limits.Age)):
+		return p, limitError("too_old", "it began at %s, more than %s ago", at.UTC().Format(time.RFC3339), in.limits.Age)
+	case at.After(now.Add(in.limits.Future)):
+		return p, limitError("too_new", "it began at %s, more than %s ahead", at.UTC().Format(time.RFC3339), in.limits.Future)
+	}
+	return p, nil
+}

@@ -1,0 +1,153 @@
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/ferula-io/ferula/internal/codec/pprof"
+)
+
+// Limits are what one tenant may send. Zero values take the defaults.
+type Limits struct {
+	RateBytes       int           // of inflated profiles in a second; 0: 32 MiB
+	BurstBytes      int           // at once; 0: twice the rate, and never less than one whole profile
+	Series          int           // that were pushed within the last hour; 0: 20,000
+	ProfileBytes    int           // of one profile as it is sent; 0: 16 MiB
+	InflatedBytes   int           // of one profile; 0: 64 MiB
+	Symbols         int           // texts of one profile; 0: 500,000
+	Samples         int           // of one profile; 0: 500,000
+	Labels          int           // of one series; 0: 30
+	LabelNameBytes  int           // 0: 1,024
+	LabelValueBytes int           // 0: 2,048
+	Age             time.Duration // how long ago a profile may begin; 0: an hour
+	Future          time.Duration // how far ahead; 0: ten minutes
+	Tenants         int           // altogether; 0: 1,000
+}
+
+func (l Limits) withDefaults() Limits {
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&l.RateBytes, 32<<20)
+	def(&l.InflatedBytes, 64<<20)
+	def(&l.BurstBytes, 2*l.RateBytes)
+	l.BurstBytes = max(l.BurstBytes, l.InflatedBytes)
+	def(&l.Series, 20_000)
+	def(&l.ProfileBytes, 16<<20)
+	def(&l.Symbols, 500_000)
+	def(&l.Samples, 500_000)
+	def(&l.Labels, 30)
+	def(&l.LabelNameBytes, 1024)
+	def(&l.LabelValueBytes, 2048)
+	def(&l.Tenants, 1000)
+	if l.Age == 0 {
+		l.Age = time.Hour
+	}
+	if l.Future == 0 {
+		l.Future = 10 * time.Minute
+	}
+	return l
+}
+
+// Validate reports every fault at once.
+func (l Limits) Validate() error {
+	var errs []error
+	for name, v := range map[string]int{
+		"rate": l.RateBytes, "burst": l.BurstBytes, "series": l.Series, "profile bytes": l.ProfileBytes, "inflated bytes": l.InflatedBytes,
+		"symbols": l.Symbols, "samples": l.Samples, "labels": l.Labels, "label name bytes": l.LabelNameBytes, "label value bytes": l.LabelValueBytes,
+		"age": int(l.Age), "future": int(l.Future), "tenants": l.Tenants,
+	} {
+		if v < 0 || v > math.MaxInt64/4 {
+			errs = append(errs, fmt.Errorf("profile limit on %s: %d is not between 0 and %d", name, v, math.MaxInt64/4))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Limits) decode() pprof.Limits {
+	return pprof.Limits{Bytes: l.InflatedBytes, Strings: l.Symbols, Functions: l.Symbols, Locations: l.Symbols, Samples: l.Samples}
+}
+
+// LimitError says which limit a push met.
+type LimitError struct {
+	Reason string // as in the metric of discarded profiles
+	text   string
+}
+
+// Error implements error.
+func (e *LimitError) Error() string { return e.text }
+
+// Later says whether the same push may succeed another time.
+func (e *LimitError) Later() bool {
+	return e.Reason == "rate" || e.Reason == "series" || e.Reason == "tenants"
+}
+
+func limitError(reason, format string, args ...any) error {
+	return &LimitError{Reason: reason, text: fmt.Sprintf(format, args...)}
+}
+
+// seriesIdle is how long a series counts that is not pushed any more.
+const seriesIdle = time.Hour
+
+// tenants is what is remembered of those who push.
+type tenants struct {
+	limits Limits
+	mu     sync.Mutex
+	byName map[string]*tenant
+}
+
+type tenant struct {
+	rate   *rate.Limiter
+	mu     sync.Mutex
+	series map[uint64]time.Time // when each was pushed last, by the hash of its labels
+	swept  time.Time
+}
+
+func (t *tenants) get(name string) (*tenant, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	known := t.byName[name]
+	if known == nil {
+		if len(t.byName) >= t.limits.Tenants {
+			return nil, limitError("tenants", "there are %d tenants already, which is the limit", len(t.byName))
+		}
+		known = &tenant{rate: rate.NewLimiter(rate.Limit(t.limits.RateBytes), t.limits.BurstBytes), series: map[uint64]time.Time{}}
+		t.byName[name] = known
+	}
+	return known, nil
+}
+
+// admit lets a series in if it is known or there is room. It is remembered only
+// by touch, once the push as a whole is taken.
+func (t *tenant) admit(hashes map[uint64]struct{}, seriesMax int, now time.Time) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fresh := 0
+	for hash := range hashes {
+		if _, known := t.series[hash]; !known {
+			fresh++
+		}
+	}
+	if fresh > 0 && len(t.series)+fresh > seriesMax && now.Sub(t.swept) > time.Minute {
+		t.swept = now
+		for hash, last := range t.series {
+			if now.Sub(last) > seriesIdle {
+				delete(t.series, hash)
+			}
+		}
+	}
+	if fresh > 0 && len(t.series)+fresh > seriesMax {
+		return limitError("series", "%d new series beside %d are more than the limit of %d", fresh, len(t.series), seriesMax)
+	}
+	for hash := range hashes {
+		t.series[hash] = now
+	}
+	return nil
+}

@@ -82,6 +82,7 @@ func newGRPCServer(opts GRPCOptions, logger *slog.Logger, reg prometheus.Registe
 		return nil, nil
 	}
 	opts = opts.withDefaults()
+	storeapi.RegisterSnappy()
 	g := &grpcServer{opts: opts, health: health.NewServer(), logger: logger.With("component", "grpc")}
 	g.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 	calls := newCallMetrics(reg, g.logger)

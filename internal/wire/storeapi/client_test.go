@@ -347,3 +347,17 @@ func TestReadingSeriesDoesNotAllocate(t *testing.T) {
 		t.Errorf("%d series took %.0f allocations", len(list), n)
 	}
 }
+
+func TestSnappyIsSpokenByWhoAsksForIt(t *testing.T) {
+	RegisterSnappy()
+	RegisterSnappy()
+	src := &memory{rows: rows(t, 2000)}
+	conn := serving(t, src, ServerOptions{})
+	for range 3 {
+		got, err := read(t, NewClient(conn, ClientOptions{Compression: Snappy}).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(t, got, src.rows)
+	}
+}

@@ -1,0 +1,67 @@
+package storeapi
+
+import (
+	"io"
+	"sync"
+
+	"github.com/klauspost/compress/snappy"
+	"google.golang.org/grpc/encoding"
+)
+
+// Snappy names the compressor that Thanos calls so: snappy in its framed format.
+const Snappy = "snappy"
+
+// RegisterSnappy makes the compressor known to gRPC, whose registry is the
+// process': servers answer with it whoever asks with it, and clients may name it.
+// Whoever starts a process calls it before its first server or client.
+var RegisterSnappy = sync.OnceFunc(func() { encoding.RegisterCompressor(compressor{}) })
+
+type compressor struct{}
+
+var (
+	snappyWriters = sync.Pool{New: func() any { return snappy.NewBufferedWriter(nil) }}
+	snappyReaders = sync.Pool{New: func() any { return snappy.NewReader(nil) }}
+)
+
+// Name implements encoding.Compressor.
+func (compressor) Name() string { return Snappy }
+
+// Compress implements encoding.Compressor.
+func (compressor) Compress(to io.Writer) (io.WriteCloser, error) {
+	w := snappyWriters.Get().(*snappy.Writer)
+	w.Reset(to)
+	return snappyWriter{w}, nil
+}
+
+// snappyWriter goes back to its pool when it is closed.
+type snappyWriter struct{ *snappy.Writer }
+
+func (w snappyWriter) Close() error {
+	err := w.Writer.Close()
+	w.Reset(nil)
+	snappyWriters.Put(w.Writer)
+	return err
+}
+
+// Decompress implements encoding.Compressor.
+func (compressor) Decompress(from io.Reader) (io.Reader, error) {
+	r := snappyReaders.Get().(*snappy.Reader)
+	r.Reset(from)
+	return &snappyReader{r}, nil
+}
+
+// snappyReader goes back to its pool at the end of its stream.
+type snappyReader struct{ from *snappy.Reader }
+
+func (r *snappyReader) Read(p []byte) (int, error) {
+	if r.from == nil {
+		return 0, io.EOF
+	}
+	n, err := r.from.Read(p)
+	if err == io.EOF {
+		r.from.Reset(nil)
+		snappyReaders.Put(r.from)
+		r.from = nil
+	}
+	return n, err
+}

@@ -14,7 +14,6 @@ import (
 	"github.com/ferula-io/ferula/internal/query/fanout"
 	"github.com/ferula-io/ferula/internal/query/promql"
 	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
 // queryCommand has the flags of `thanos query`, and a few of its own under names
@@ -27,8 +26,9 @@ type queryCommand struct {
 	RoutePrefix     string   `name:"web.route-prefix" placeholder:"PATH" help:"Prefix for API and page. Defaults to that of web.external-prefix."`
 	ExternalPrefix  string   `name:"web.external-prefix" placeholder:"PATH" help:"Prefix under which a proxy offers the page. The page's links are relative, so it needs none."`
 
-	GRPC       queryGRPCFlags       `embed:""`
-	GRPCClient queryGRPCClientFlags `embed:""`
+	GRPCAddress string               `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for gRPC: the stores as one StoreAPI."`
+	GRPC        grpcFlags            `embed:""`
+	GRPCClient  queryGRPCClientFlags `embed:""`
 
 	Endpoints      []string `name:"endpoint" sep:"none" placeholder:"ADDRESS" help:"Address of a store, host:port, or with dns+, dnssrv+ or dnssrvnoa+ before it a name that is looked up (repeated)."`
 	EndpointStrict []string `name:"endpoint-strict" sep:"none" placeholder:"ADDRESS" help:"The same, asked even while it seems to be down (repeated)."`
@@ -65,8 +65,6 @@ type queryCommand struct {
 	Engine             string   `name:"query.promql-engine" default:"prometheus" help:"Engine of queries that name none. Only prometheus is here."`
 	Mode               string   `name:"query.mode" default:"local" help:"Where queries are evaluated. Only local is here."`
 	Features           []string `name:"enable-feature" sep:"," placeholder:"NAME" help:"promql-experimental-functions"`
-	LimitSeries        int64    `name:"store.limits.request-series" default:"0" help:"Series of one answer of the StoreAPI that is offered. 0: no limit."`
-	LimitSamples       int64    `name:"store.limits.request-samples" default:"0" help:"Samples of one such answer, taking a chunk for 120. 0: no limit."`
 
 	TracingConfig     string `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Where to send traces, type OTLP."`
 	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing" help:"File that says where to send traces."`
@@ -77,26 +75,6 @@ type queryCommand struct {
 	Refused queryRefused `embed:""`
 	Inert   queryInert   `embed:""`
 	Log     logFlags     `embed:""`
-}
-
-// queryGRPCFlags are about the StoreAPI that is offered.
-type queryGRPCFlags struct {
-	Address       string   `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for gRPC: the stores as one StoreAPI."`
-	TLSCert       string   `name:"grpc-server-tls-cert" placeholder:"FILE" help:"Certificate of the gRPC server."`
-	TLSKey        string   `name:"grpc-server-tls-key" placeholder:"FILE" help:"Key of the gRPC server."`
-	TLSClientCA   string   `name:"grpc-server-tls-client-ca" placeholder:"FILE" help:"CA by which clients must have certificates."`
-	TLSMinVersion string   `name:"grpc-server-tls-min-version" default:"1.3" help:"Least version of TLS: 1.0 to 1.3."`
-	TLSCiphers    []string `name:"grpc-server-tls-ciphers" sep:"," placeholder:"NAME" help:"Cipher suites (repeated)."`
-	TLSCurves     []string `name:"grpc-server-tls-curves" sep:"," placeholder:"NAME" help:"Curves (repeated)."`
-	MaxAge        duration `name:"grpc-server-max-connection-age" default:"60m" help:"After this, clients are told to connect again."`
-	GracePeriod   duration `name:"grpc-grace-period" default:"2m" help:"Time to wait after an interrupt received for running calls."`
-}
-
-func (f queryGRPCFlags) options() role.GRPCOptions {
-	return role.GRPCOptions{
-		ListenAddress: f.Address, TLSCert: f.TLSCert, TLSKey: f.TLSKey, TLSClientCA: f.TLSClientCA, TLSMinVersion: f.TLSMinVersion,
-		TLSCiphers: f.TLSCiphers, TLSCurves: f.TLSCurves, MaxConnectionAge: time.Duration(f.MaxAge), GracePeriod: time.Duration(f.GracePeriod),
-	}
 }
 
 // queryGRPCClientFlags are about the connections to stores.
@@ -225,11 +203,12 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 	if c.Mode != "local" {
 		errs = append(errs, fmt.Errorf("--query.mode=%s is not supported: queries are evaluated here", c.Mode))
 	}
+	grpc, offered := c.GRPC.options(c.GRPCAddress)
 	o := role.QueryOptions{
 		Web:         role.WebOptions{ListenAddress: c.HTTPAddress, ConfigFile: c.HTTPConfig, DrainTimeout: time.Duration(c.HTTPGracePeriod), RoutePrefix: c.RoutePrefix},
 		DisableCORS: c.DisableCORS,
-		GRPC:        c.GRPC.options(),
-		StoreAPI:    storeapi.ServerOptions{SeriesMax: c.LimitSeries, SamplesMax: c.LimitSamples},
+		GRPC:        grpc,
+		StoreAPI:    offered,
 		Client:      c.GRPCClient.options(),
 		Fanout:      fanout.Options{SelectsMax: c.MaxSelects, SeriesMax: c.MaxSeries, BytesMax: int64(c.MaxChunkBytes), SortBytesMax: int64(c.MaxSortBytes)},
 		Chain:       c.DedupFunc == "chain",

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/ferula-io/ferula/internal/query/fanout"
+	"github.com/ferula-io/ferula/internal/role"
+)
+
+func queryOptions(t *testing.T, args ...string) (role.QueryOptions, error) {
+	t.Helper()
+	cli, err := parse(t, append([]string{"query"}, args...)...)
+	if err != nil {
+		return role.QueryOptions{}, err
+	}
+	return cli.Query.options()
+}
+
+// The arguments that kube-thanos gives a querier.
+func TestTheArgumentsOfKubeThanosForAQuerierAreTakenAsTheyAre(t *testing.T) {
+	o, err := queryOptions(t,
+		"--grpc-address=0.0.0.0:10901",
+		"--http-address=0.0.0.0:9090",
+		"--log.level=info",
+		"--log.format=logfmt",
+		"--query.replica-label=prometheus_replica",
+		"--query.replica-label=rule_replica",
+		"--endpoint=dnssrv+_grpc._tcp.thanos-receive.thanos.svc.cluster.local",
+		"--endpoint=dnssrv+_grpc._tcp.thanos-store.thanos.svc.cluster.local",
+		"--query.timeout=5m",
+		"--query.lookback-delta=15m",
+		"--query.max-concurrent=30",
+		"--store.response-timeout=30s",
+		"--query.auto-downsampling",
+		"--web.external-prefix=.",
+		"--web.prefix-header=X-Forwarded-Prefix",
+		"--query.telemetry.request-duration-seconds-quantiles=0.1",
+		"--query.telemetry.request-duration-seconds-quantiles=0.25",
+		"--tracing.config=\"config\":\n  \"endpoint\": \"localhost:4317\"\n\"type\": \"OTLP\"",
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Web.ListenAddress != "0.0.0.0:9090" || o.GRPC.ListenAddress != "0.0.0.0:10901" || o.Web.RoutePrefix != "" {
+		t.Errorf("addresses: %+v %+v", o.Web, o.GRPC)
+	}
+	want := []fanout.Address{{Name: "dnssrv+_grpc._tcp.thanos-receive.thanos.svc.cluster.local"}, {Name: "dnssrv+_grpc._tcp.thanos-store.thanos.svc.cluster.local"}}
+	if !slices.Equal(o.Endpoints.Static, want) {
+		t.Errorf("endpoints: %v", o.Endpoints.Static)
+	}
+	if !slices.Equal(o.Stores.ReplicaLabels, []string{"prometheus_replica", "rule_replica"}) || !o.Stores.AutoDownsampling || !o.Stores.Partial {
+		t.Errorf("%+v", o.Stores)
+	}
+	if o.Query.Timeout != 5*time.Minute || o.Query.LookbackDelta != 15*time.Minute || o.Query.MaxConcurrency != 30 || o.Fanout.ResponseTimeout != 30*time.Second {
+		t.Errorf("%+v %+v", o.Query, o.Fanout)
+	}
+	if !strings.Contains(o.Tracing, "4317") {
+		t.Error(o.Tracing)
+	}
+}
+
+func TestEndpointsAreOfFourKinds(t *testing.T) {
+	o, err := queryOptions(t, "--endpoint=a:1", "--endpoint-strict=b:1", "--endpoint-group=dns+c:1", "--endpoint-group-strict=d:1", "--query.replica-label=x,y", "--no-query.partial-response")
+	want := []fanout.Address{{Name: "a:1"}, {Name: "b:1", Strict: true}, {Name: "c:1", Group: true}, {Name: "d:1", Strict: true, Group: true}}
+	if err != nil || !slices.Equal(o.Endpoints.Static, want) {
+		t.Errorf("%v %v", err, o.Endpoints.Static)
+	}
+	if !slices.Equal(o.Stores.ReplicaLabels, []string{"x", "y"}) || o.Stores.Partial {
+		t.Errorf("%+v", o.Stores)
+	}
+}
+
+func TestWhatAQuerierCannotHonourIsRefused(t *testing.T) {
+	for _, arg := range []string{
+		"--selector-label=a=\"b\"", "--selector.relabel-config=x", "--selector.relabel-config-file=x", "--query.enforce-tenancy", "--query.tenant-certificate-field=commonName",
+		"--query.enable-x-functions", "--query.partition-label=x", "--query.promql-engine=thanos", "--query.mode=distributed", "--nonsense", "--deduplication.func=guess",
+		"--enable-feature=nonsense", "--endpoint-strict=dns+a:1", "--endpoint-group=dnssrv+a", "--endpoint.sd-config-file=/nowhere", "--endpoint.sd-config=nonsense: 1",
+		"--store.response-timeout=soon", "--query.timeout=soon", "--tracing.config-file=/nowhere", "--log.format=journald", "--query.disable-fallback",
+	} {
+		if _, err := queryOptions(t, arg); err == nil {
+			t.Errorf("%s is accepted", arg)
+		}
+	}
+	if _, err := queryOptions(t, "--no-query.enforce-tenancy", "--query.promql-engine=prometheus", "--query.mode=local", "--enable-feature=promql-experimental-functions"); err != nil {
+		t.Error(err)
+	}
+}
+
+// The list of flags is that of Thanos 0.42.4's help.
+func TestEveryFlagOfThanosQueryIsDocumentedAndKnown(t *testing.T) {
+	names, err := os.ReadFile("testdata/thanos-query-flags.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, err := os.ReadFile("../../docs/ops/flags.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(doc), "\n## query\n")
+	if !ok {
+		t.Fatal("docs/ops/flags.md has no section query")
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	var cli commands
+	parser, err := kong.New(&cli, kong.Vars{"features": "", "version": ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, command := range parser.Model.Children {
+		if command.Name == "query" {
+			for _, flag := range command.Flags {
+				known[flag.Name] = true
+			}
+		}
+	}
+	if n := len(strings.Fields(string(names))); n < 70 {
+		t.Fatalf("only %d flags", n)
+	}
+	for _, name := range strings.Fields(string(names)) {
+		if !regexp.MustCompile("(?m)^\\| `--" + regexp.QuoteMeta(name) + "` \\| (honoured|inert|refused) \\|").MatchString(section) {
+			t.Errorf("docs/ops/flags.md has no row for --%s", name)
+		}
+		if !known[name] {
+			t.Errorf("--%s is not known", name)
+		}
+	}
+}

@@ -96,8 +96,7 @@ type Options struct {
 	ListenAddress string
 	CORSOrigin    *regexp.Regexp // nil: every origin
 	Logger        *slog.Logger
-	Registerer    prometheus.Registerer // nil: no request metrics
-	Now           func() time.Time      // nil: time.Now
+	Now           func() time.Time // nil: time.Now
 
 	BodyMaxBytes int64 // of a form; 0: 10 MiB
 }
@@ -123,14 +122,12 @@ func (o Options) withDefaults() Options {
 
 // API answers /api/v1. Use New.
 type API struct {
-	opts    Options
-	metrics *requestMetrics
+	opts Options
 }
 
 // New makes an API; it starts nothing and owns no goroutine.
 func New(opts Options) *API {
-	opts = opts.withDefaults()
-	return &API{opts: opts, metrics: newRequestMetrics(opts.Registerer)}
+	return &API{opts: opts.withDefaults()}
 }
 
 // answer is what an endpoint has to say. write appends the value of `data`; nil
@@ -146,14 +143,14 @@ type endpoint func(r *http.Request) (answer, *apiError)
 
 // Register adds every endpoint to mux below prefix, e.g. "/api/v1".
 func (a *API) Register(mux *http.ServeMux, prefix string) {
-	preflight := a.serve("options", func(*http.Request) (answer, *apiError) { return answer{}, nil })
+	preflight := a.serve(func(*http.Request) (answer, *apiError) { return answer{}, nil })
 	get := func(path string, f endpoint) {
-		mux.Handle("GET "+prefix+path, a.serve(path, f))
+		mux.Handle("GET "+prefix+path, a.serve(f))
 		mux.Handle("OPTIONS "+prefix+path, preflight)
 	}
 	both := func(path string, f endpoint) {
 		get(path, f)
-		mux.Handle("POST "+prefix+path, a.serve(path, f))
+		mux.Handle("POST "+prefix+path, a.serve(f))
 	}
 	both("/query", a.query)
 	both("/query_range", a.queryRange)
@@ -189,15 +186,15 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	}
 	if a.opts.Status != nil {
 		get("/status/tsdb", a.statusTSDB)
-		mux.Handle("GET "+prefix+"/status/walreplay", a.serveAlways("/status/walreplay", a.statusWALReplay))
+		mux.Handle("GET "+prefix+"/status/walreplay", a.serveAlways(a.statusWALReplay))
 		mux.Handle("OPTIONS "+prefix+"/status/walreplay", preflight)
 	}
 	if a.opts.RemoteWrite != nil {
-		mux.Handle("POST "+prefix+"/write", a.metrics.instrument("/write", a.opts.Ready(a.opts.RemoteWrite)))
+		mux.Handle("POST "+prefix+"/write", a.opts.Ready(a.opts.RemoteWrite))
 		mux.Handle("OPTIONS "+prefix+"/write", preflight)
 	}
 	if a.opts.RemoteRead != nil {
-		mux.Handle("POST "+prefix+"/read", a.metrics.instrument("/read", a.opts.Ready(a.opts.RemoteRead)))
+		mux.Handle("POST "+prefix+"/read", a.opts.Ready(a.opts.RemoteRead))
 		mux.Handle("OPTIONS "+prefix+"/read", preflight)
 	}
 }
@@ -211,12 +208,12 @@ func constant(data string) endpoint {
 }
 
 // serve is serveAlways behind the readiness gate.
-func (a *API) serve(name string, f endpoint) http.Handler {
-	return a.opts.Ready(a.serveAlways(name, f))
+func (a *API) serve(f endpoint) http.Handler {
+	return a.opts.Ready(a.serveAlways(f))
 }
 
-func (a *API) serveAlways(name string, f endpoint) http.Handler {
-	return a.metrics.instrument(name, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func (a *API) serveAlways(f endpoint) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		httputil.SetCORS(w, a.opts.CORSOrigin, r)
 		w.Header().Add("Vary", "Accept-Encoding")
 		if err := parseForm(w, r, a.opts.BodyMaxBytes); err != nil {
@@ -235,7 +232,7 @@ func (a *API) serveAlways(name string, f endpoint) http.Handler {
 		default:
 			a.respond(w, r, ans)
 		}
-	}))
+	})
 }
 
 // queryContext ends with the request, or after the request's own timeout.

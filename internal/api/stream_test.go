@@ -18,11 +18,7 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/prometheus/promql"
-
-	"github.com/ferula-io/ferula/internal/api"
 )
 
 var encodings = []string{"identity", "gzip", "zstd"}
@@ -331,39 +327,6 @@ func TestLabelValuesAreNotReadAfterTheQuerierIsClosed(t *testing.T) {
 		got := send(both.ours, a.request(t))
 		if strings.Count(got.body, "value1") != len(list) || closed != 1 {
 			t.Errorf("%s: %s; closed %d times", a, got, closed)
-		}
-	}
-}
-
-func TestRequestsAndTheirBytesAreCounted(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	p, mux := shared(t).parts(t), http.NewServeMux()
-	api.New(api.Options{Engine: p.engine, Parser: p.parser, Queryable: p.queryable, Registerer: reg}).Register(mux, prefix)
-	bytes := 0
-	for _, a := range []ask{{path: "/query", form: form("query", "many", "time", "600")}, {path: "/query", form: form("query", "1")}, {path: "/query", form: form("query", "{")}, {method: http.MethodPost, how: inBody, path: "/query", form: form("query", "many", "time", "600")}} {
-		bytes += len(send(mux, a.request(t)).body)
-	}
-	const want = `
-# HELP ferula_http_requests_total HTTP requests answered, by endpoint and status.
-# TYPE ferula_http_requests_total counter
-ferula_http_requests_total{code="200",handler="/query"} 3
-ferula_http_requests_total{code="400",handler="/query"} 1
-`
-	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "ferula_http_requests_total"); err != nil {
-		t.Error(err)
-	}
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() != "ferula_http_response_bytes_total" {
-			continue
-		}
-		for _, m := range f.GetMetric() {
-			if m.GetLabel()[0].GetValue() == "/query" && m.GetCounter().GetValue() != float64(bytes) {
-				t.Errorf("%v bytes are counted, %d were sent", m.GetCounter().GetValue(), bytes)
-			}
 		}
 	}
 }

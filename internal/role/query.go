@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
@@ -51,7 +50,7 @@ type QueryOptions struct {
 // Query is a querier over many stores in one process. Use NewQuery, then Run once.
 type Query struct {
 	opts      QueryOptions
-	reg       *prometheus.Registry
+	reg       *registry
 	engine    *promql.Engine
 	endpoints *fanout.Endpoints
 	fanout    *fanout.Fanout
@@ -137,7 +136,6 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		ListenAddress: q.listener.Addr().String(),
 		CORSOrigin:    origin,
 		Logger:        q.opts.Logger.With("component", "api"),
-		Registerer:    q.reg,
 	}).Register(endpoints, prefix+"/api/v1")
 	mux := http.NewServeMux()
 	var answers http.Handler = endpoints
@@ -179,7 +177,7 @@ func (q *Query) GRPCAddr() net.Addr { return q.grpc.addr() }
 func (q *Query) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	server := q.opts.Web.server(q.handler, q.opts.Logger)
+	server := q.opts.Web.server(q.reg.observed(q.handler), q.opts.Logger)
 	var serving, work sync.WaitGroup
 	serving.Go(func() {
 		if err := q.opts.Web.serve(q.listener, server, q.opts.Logger); err != nil {

@@ -37,7 +37,7 @@ type QueryFrontendOptions struct {
 // Run once.
 type QueryFrontend struct {
 	opts     QueryFrontendOptions
-	reg      *prometheus.Registry
+	reg      *registry
 	client   *downstream.Client
 	tracing  *tracing
 	caches   []*cache.Cache
@@ -168,7 +168,7 @@ func (q *QueryFrontend) Addr() net.Addr { return q.listener.Addr() }
 func (q *QueryFrontend) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	server := q.opts.Web.server(q.handler, q.opts.Logger)
+	server := q.opts.Web.server(q.reg.observed(q.handler), q.opts.Logger)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		if err := q.opts.Web.serve(q.listener, server, q.opts.Logger); err != nil {

@@ -13,9 +13,6 @@ import (
 	"runtime/debug"
 	"strconv"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-
 	"github.com/ferula-io/ferula/internal/api"
 )
 
@@ -44,22 +41,6 @@ func buildInfo() api.BuildInfo {
 		}
 	}
 	return info
-}
-
-// newRegistry makes the process' registry with what every role exposes.
-func newRegistry() *prometheus.Registry {
-	reg := prometheus.NewRegistry()
-	build := buildInfo()
-	reg.MustRegister(
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name:        "ferula_build_info",
-			Help:        "Always 1; the labels say which program runs.",
-			ConstLabels: prometheus.Labels{"version": Version, "revision": build.Revision, "goversion": build.GoVersion},
-		}, func() float64 { return 1 }),
-	)
-	return reg
 }
 
 // setGCPercent applies runtime.gogc as Prometheus does and leaves it where

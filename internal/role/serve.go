@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/grafana/regexp"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/promslog"
 
 	"github.com/ferula-io/ferula/internal/api"
@@ -47,7 +46,7 @@ type ServeOptions struct {
 // Serve is a small Prometheus in one process. Use NewServe, then Run once.
 type Serve struct {
 	opts     ServeOptions
-	reg      *prometheus.Registry
+	reg      *registry
 	store    *tsdb.Store
 	remotes  *remotes // the store and the servers read beside it
 	engine   *promql.Engine
@@ -139,7 +138,7 @@ func (s *Serve) Run(ctx context.Context) error {
 	defer stop(nil)
 	defer context.AfterFunc(s.quitting, func() { stop(context.Canceled) })()
 	defer s.config.listen()()
-	server := s.opts.Web.server(s.handler, s.opts.Logger)
+	server := s.opts.Web.server(s.reg.observed(s.handler), s.opts.Logger)
 	var serving, work sync.WaitGroup
 	serving.Go(func() {
 		if err := s.opts.Web.serve(s.listener, server, s.opts.Logger); err != nil {

@@ -45,7 +45,6 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		ListenAddress: s.listener.Addr().String(),
 		CORSOrigin:    origin,
 		Logger:        s.opts.Logger.With("component", "api"),
-		Registerer:    s.reg,
 	}).Register(endpoints, prefix+"/api/v1")
 	mux := http.NewServeMux()
 	mux.Handle(prefix+"/api/", endpoints)

@@ -69,7 +69,7 @@ func (o SidecarOptions) withDefaults() SidecarOptions {
 // NewSidecar, then Run once.
 type Sidecar struct {
 	opts     SidecarOptions
-	reg      *prometheus.Registry
+	reg      *registry
 	beside   *beside
 	http     *http.Client
 	tracing  *tracing
@@ -157,7 +157,7 @@ func (s *Sidecar) GRPCAddr() net.Addr { return s.grpc.addr() }
 func (s *Sidecar) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	server := s.opts.Web.server(s.handler, s.opts.Logger)
+	server := s.opts.Web.server(s.reg.observed(s.handler), s.opts.Logger)
 	var serving, work sync.WaitGroup
 	serving.Go(func() {
 		if err := s.opts.Web.serve(s.listener, server, s.opts.Logger); err != nil {

@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/exporter-toolkit/web"
 	"golang.org/x/net/netutil"
 )
@@ -150,14 +148,4 @@ func operational(mux *http.ServeMux, prefix string, g *gate) {
 func say(w http.ResponseWriter, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = io.WriteString(w, text) // the asker has gone if it fails
-}
-
-// metricsHandler exposes a process' own metrics.
-func metricsHandler(reg *prometheus.Registry, logger *slog.Logger) http.Handler {
-	return promhttp.InstrumentMetricHandler(reg, promhttp.HandlerFor(reg, promhttp.HandlerOpts{
-		EnableOpenMetrics:   true,
-		ErrorLog:            slog.NewLogLogger(logger.Handler(), slog.LevelError),
-		ErrorHandling:       promhttp.ContinueOnError,
-		MaxRequestsInFlight: 16,
-	}))
 }

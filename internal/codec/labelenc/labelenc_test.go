@@ -172,3 +172,22 @@ func BenchmarkCompare(b *testing.B) {
 		})
 	}
 }
+
+func TestLabelsAreCopied(t *testing.T) {
+	builder := labels.NewScratchBuilder(4)
+	set := AppendLabel(AppendLabel(nil, "a", "first"), "b", "second")
+	got, err := Labels(set, &builder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range set {
+		set[i] = 'x'
+	}
+	if got.String() != `{a="first", b="second"}` {
+		t.Fatalf("changed with the bytes it was made from: %s", got)
+	}
+	set = AppendLabel(AppendLabel(set[:0], "a", "first"), "b", "second")
+	if n := testing.AllocsPerRun(100, func() { got, _ = Labels(set, &builder) }); n > 1 {
+		t.Errorf("%.0f allocations", n)
+	}
+}

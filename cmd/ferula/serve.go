@@ -83,6 +83,7 @@ type serveCommand struct {
 	DiscoveryReloadInterval duration `name:"scrape.discovery-reload-interval" default:"5s" hidden:"" help:"How often changed targets are taken over."`
 	Features                []string `name:"enable-feature" sep:"none" placeholder:"NAME,..." help:"Comma separated feature names: ${features}."`
 
+	Profiles    profileFlags  `embed:""`
 	Objstore    objstoreFlags `embed:""`
 	GRPCAddress string        `name:"grpc-address" default:"127.0.0.1:9491" help:"Address to listen on for gRPC (StoreAPI). None if empty."`
 	GRPC        grpcFlags     `embed:""`
@@ -179,6 +180,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 	if opts.Ship, err = c.Objstore.options(); err != nil {
 		return opts, err
 	}
+	opts.Profiles = c.Profiles.options()
 	opts.GRPC, opts.StoreAPI = c.GRPC.options(c.GRPCAddress)
 	for _, list := range c.Features {
 		for name := range strings.SplitSeq(list, ",") {

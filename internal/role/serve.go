@@ -37,6 +37,7 @@ type ServeOptions struct {
 	Ship       ShippingOptions
 	GRPC       GRPCOptions
 	StoreAPI   storeapi.ServerOptions // its registry is the process'
+	Profiles   ProfilesOptions
 
 	Flags    map[string]string // as status/flags shows them
 	LogLevel *promslog.Level   // changed by runtime.log_level; may be nil
@@ -52,6 +53,7 @@ type Serve struct {
 	engine   *promql.Engine
 	scraper  *scrape.Scraper
 	config   *liveConfig
+	profiles *profileLane
 	shipping *shipping
 	listener net.Listener
 	grpc     *grpcServer // nil: none
@@ -93,6 +95,9 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if err = s.newShipping(); err != nil {
 		return nil, err
 	}
+	if err = s.newProfiles(); err != nil {
+		return nil, err
+	}
 	s.remotes = newRemotes(s.store)
 	opts.Query.TrackerDir = opts.Store.Dir
 	if s.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), s.reg); err != nil {
@@ -116,6 +121,7 @@ func (s *Serve) free() {
 		_ = s.listener.Close()
 	}
 	_ = s.shipping.close()
+	_ = s.profiles.close()
 	if s.engine != nil {
 		_ = s.engine.Close()
 	}
@@ -166,7 +172,7 @@ func (s *Serve) Run(ctx context.Context) error {
 	if e := context.Cause(ctx); !errors.Is(e, context.Canceled) {
 		err = errors.Join(err, e)
 	}
-	return errors.Join(err, s.engine.Close(), s.store.Close(), s.shipping.close())
+	return errors.Join(err, s.engine.Close(), s.profiles.close(), s.store.Close(), s.shipping.close())
 }
 
 // work opens the storage, applies the configuration, and scrapes until ctx ends.
@@ -174,6 +180,9 @@ func (s *Serve) work(ctx context.Context) error {
 	defer s.scraper.Close()
 	begun := time.Now()
 	if err := s.store.Open(); err != nil {
+		return err
+	}
+	if err := s.profiles.open(); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -188,6 +197,7 @@ func (s *Serve) work(ctx context.Context) error {
 	var reloads sync.WaitGroup
 	reloads.Go(func() { s.config.watch(ctx) })
 	reloads.Go(func() { s.shipping.run(ctx) })
+	reloads.Go(func() { s.profiles.run(ctx) })
 	err := s.scraper.Run(ctx)
 	reloads.Wait()
 	return err

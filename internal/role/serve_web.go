@@ -47,15 +47,16 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Logger:        s.opts.Logger.With("component", "api"),
 	}).Register(endpoints, prefix+"/api/v1")
 	mux := http.NewServeMux()
-	mux.Handle(prefix+"/api/", endpoints)
+	mux.Handle(prefix+"/api/", s.profiles.labelled(endpoints))
 	mux.Handle("GET "+prefix+"/metrics", metricsHandler(s.reg, s.opts.Logger))
 	operational(mux, prefix, s.gate)
+	s.profiles.register(mux, prefix, s.gate.wrap)
 	s.lifecycle(mux, prefix)
 	mux.Handle(prefix+"/", ui.Handler(prefix))
 	if prefix != "" {
 		mux.Handle("GET /{$}", http.RedirectHandler(prefix+"/", http.StatusFound))
 	}
-	return mux, nil
+	return s.profiles.labelled(mux), nil
 }
 
 // lifecycle adds reloading and quitting, if the operator allowed it.

@@ -56,7 +56,14 @@ func (o WebOptions) listen() (net.Listener, error) {
 
 // server makes what serve and drain work on.
 func (o WebOptions) server(handler http.Handler, logger *slog.Logger) *http.Server {
+	var protocols *http.Protocols
+	if o.ConfigFile == "" { // gRPC without TLS; with it, the configuration says what there is
+		protocols = new(http.Protocols)
+		protocols.SetHTTP1(true)
+		protocols.SetUnencryptedHTTP2(true)
+	}
 	return &http.Server{
+		Protocols:         protocols,
 		Handler:           handler,
 		ReadTimeout:       o.ReadTimeout,
 		ReadHeaderTimeout: o.ReadTimeout,

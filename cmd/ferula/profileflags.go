@@ -1,0 +1,55 @@
+package main
+
+import (
+	"time"
+
+	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
+	"github.com/ferula-io/ferula/internal/role"
+	store "github.com/ferula-io/ferula/internal/store/profile"
+	"github.com/ferula-io/ferula/internal/wire/profileapi"
+)
+
+// profileFlags are about profiles, in serve.
+type profileFlags struct {
+	Path          string   `name:"storage.profiles.path" default:"" placeholder:"DIR" help:"Folder in which the folder of profiles lies. The one of --storage.tsdb.path if empty."`
+	RetentionTime duration `name:"storage.profiles.retention.time" default:"15d" help:"How long to retain profiles. 0s means for ever."`
+	RetentionSize size     `name:"storage.profiles.retention.size" default:"0" help:"Maximum number of bytes of a tenant's profile blocks to retain, e.g. 512MB. 0 means no limit."`
+
+	Self  bool     `name:"profiles.self" default:"true" negatable:"" help:"Profile this process: CPU without a gap, heap, goroutines, mutexes, blocking."`
+	Every duration `name:"profiles.self.interval" default:"15s" help:"Length of a slice of own CPU, and how often the other own profiles are taken."`
+
+	MaxNodes int  `name:"profiles.max-nodes" default:"8192" help:"Nodes of a flame graph whose request does not say how many."`
+	BodySize size `name:"profiles.max-request-size" default:"64MB" help:"Maximum bytes of one request to the profile API, compressed and not."`
+
+	Rate        size     `name:"profiles.limit.rate" default:"32MB" help:"Bytes of inflated profiles that a tenant may push in a second."`
+	Burst       size     `name:"profiles.limit.burst" default:"64MB" help:"Bytes of inflated profiles that a tenant may push at once."`
+	Series      int      `name:"profiles.limit.series" default:"20000" help:"Series of a tenant that were pushed within an hour."`
+	Profile     size     `name:"profiles.limit.profile-size" default:"16MB" help:"Bytes of one profile as it is sent."`
+	Inflated    size     `name:"profiles.limit.inflated-size" default:"64MB" help:"Bytes of one profile once it is inflated."`
+	Symbols     int      `name:"profiles.limit.symbols" default:"500000" help:"Texts, functions and locations of one profile, each."`
+	Samples     int      `name:"profiles.limit.samples" default:"500000" help:"Samples of one profile."`
+	Labels      int      `name:"profiles.limit.labels" default:"30" help:"Labels of one series."`
+	LabelNames  int      `name:"profiles.limit.label-name-length" default:"1024" help:"Bytes of a label's name."`
+	LabelValues int      `name:"profiles.limit.label-value-length" default:"2048" help:"Bytes of a label's value."`
+	Age         duration `name:"profiles.limit.age" default:"1h" help:"How long ago a pushed profile may have begun."`
+	Future      duration `name:"profiles.limit.future" default:"10m" help:"How far ahead a pushed profile may begin."`
+	Tenants     int      `name:"profiles.limit.tenants" default:"1000" help:"Tenants altogether."`
+}
+
+func (f profileFlags) options() role.ProfilesOptions {
+	retention := time.Duration(f.RetentionTime)
+	if retention == 0 {
+		retention = -1 // for ever
+	}
+	return role.ProfilesOptions{
+		Store: store.Options{Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), TenantsMax: f.Tenants},
+		Limits: ingest.Limits{
+			RateBytes: int(f.Rate), BurstBytes: int(f.Burst), Series: f.Series, ProfileBytes: int(f.Profile), InflatedBytes: int(f.Inflated),
+			Symbols: f.Symbols, Samples: f.Samples, Labels: f.Labels, LabelNameBytes: f.LabelNames, LabelValueBytes: f.LabelValues,
+			Age: time.Duration(f.Age), Future: time.Duration(f.Future), Tenants: f.Tenants,
+		},
+		API:   profileapi.Options{BodyMaxBytes: int(f.BodySize), NodesDefault: f.MaxNodes},
+		Self:  f.Self,
+		Every: time.Duration(f.Every),
+	}
+}

@@ -1,0 +1,130 @@
+package role
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	codec "github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
+	query "github.com/ferula-io/ferula/internal/query/profile"
+	store "github.com/ferula-io/ferula/internal/store/profile"
+	"github.com/ferula-io/ferula/internal/wire/profileapi"
+)
+
+// ProfilesOptions are about the profile lane of serve.
+type ProfilesOptions struct {
+	Store  store.Options // its folder is that of the metrics unless it says another
+	Query  query.Options
+	Limits ingest.Limits
+	API    profileapi.Options
+	Self   bool // profile this process
+	Every  time.Duration
+}
+
+// profileLane takes profiles in, keeps them, and answers for them.
+type profileLane struct {
+	store    *store.Store
+	ingester *ingest.Ingester
+	engine   *query.Engine
+	api      *profileapi.Server
+	self     *ingest.Self // nil: this process is not profiled
+}
+
+// newProfiles builds the lane; nothing is opened yet.
+func (s *Serve) newProfiles() (err error) {
+	opts, logger := s.opts.Profiles, s.opts.Logger.With("component", "profiles")
+	if opts.Store.Dir == "" {
+		opts.Store.Dir = s.opts.Store.Dir
+	}
+	l := &profileLane{}
+	if l.store, err = store.New(opts.Store, logger, s.reg); err != nil {
+		return fmt.Errorf("profile storage options: %w", err)
+	}
+	s.profiles = l
+	if l.ingester, err = ingest.New(ingest.Options{Limits: opts.Limits}, l.store, logger, s.reg); err != nil {
+		return err
+	}
+	l.engine = query.New(opts.Query, l.store)
+	opts.API.Code, opts.API.Logger = profileCode, logger
+	l.api = profileapi.New(opts.API, l.ingester, l.engine)
+	if opts.Self {
+		own := ingest.SelfOptions{Every: opts.Every, Tenant: profileapi.AnonymousTenant, Labels: []profilepb.LabelText{{Name: "version", Value: Version}}}
+		l.self = ingest.NewSelf(own, l.ingester, logger)
+	}
+	return nil
+}
+
+// profileCode says which of Connect's codes an error of the way in has.
+func profileCode(err error) connect.Code {
+	var limit *ingest.LimitError
+	switch {
+	case errors.As(err, &limit) && limit.Later():
+		return connect.CodeResourceExhausted
+	case errors.As(err, &limit), errors.Is(err, codec.ErrCorrupt), errors.Is(err, codec.ErrLimit):
+		return connect.CodeInvalidArgument
+	}
+	return connect.CodeUnknown
+}
+
+// open opens the blocks and replays the logs.
+func (l *profileLane) open() error { return l.store.Open() }
+
+// run profiles this process until ctx ends, and returns once the last profile is
+// kept.
+func (l *profileLane) run(ctx context.Context) {
+	var running sync.WaitGroup
+	if l.self != nil {
+		running.Go(func() { l.self.Run(ctx) })
+	}
+	running.Wait()
+}
+
+func (l *profileLane) close() error {
+	if l == nil {
+		return nil
+	}
+	return l.store.Close()
+}
+
+// exemplar leads from a request to the slice of CPU in which it was answered.
+func (l *profileLane) exemplar() []string {
+	if id, ok := l.self.Current(); ok {
+		return []string{"profile_id", id.String()}
+	}
+	return nil
+}
+
+// register adds the lane's endpoints.
+func (l *profileLane) register(mux *http.ServeMux, prefix string, ready func(http.Handler) http.Handler) {
+	wrap := func(_ string, h http.Handler) http.Handler { return ready(h) }
+	l.api.Register(mux, prefix, wrap)
+	mux.Handle("POST "+prefix+"/ingest", ready(l.ingester.Handler(profileapi.TenantOf)))
+	if l.self != nil {
+		// More exact than the route of operational, which takes every role's.
+		mux.HandleFunc("GET "+prefix+"/debug/pprof/profile", l.self.ServeCPU)
+	}
+}
+
+// labelled has the samples of own CPU say which endpoint they belong to, so that a
+// flame graph can be had of one.
+func (l *profileLane) labelled(mux *http.ServeMux) http.Handler {
+	if l.self == nil {
+		return mux
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, pattern := mux.Handler(r)
+		pprof.Do(r.Context(), pprof.Labels("handler", pattern[strings.IndexByte(pattern, ' ')+1:]), func(ctx context.Context) {
+			inner := r.WithContext(ctx)
+			mux.ServeHTTP(w, inner)
+			r.Pattern = inner.Pattern // whoever counts requests looks there
+		})
+	})
+}

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -112,14 +113,15 @@ func typeOf(src block.Source, t profiles.Type) int {
 
 // withoutCorrupt runs f over sources until none of them is found corrupt; f starts
 // from nothing each time. It returns what was wrong with those left out.
-func withoutCorrupt(sources []block.Source, f func(sources []block.Source) error) (warnings []error, err error) {
+func withoutCorrupt(view *store.View, f func(sources []block.Source) error) (warnings []error, err error) {
+	sources, warnings := view.Sources, view.Warnings
 	for {
 		err := f(sources)
 		var bad *badSource
 		if !errors.As(err, &bad) || !errors.Is(err, profiles.ErrCorrupt) {
 			return warnings, err
 		}
-		warnings = append(warnings, err)
+		warnings = append(slices.Clip(warnings), err)
 		kept := make([]block.Source, 0, len(sources))
 		for _, src := range sources {
 			if src != bad.source {

@@ -111,5 +111,18 @@ func TestWhatIsPushedIsFound(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+	s = openStore(t, dir, store.Options{})
+	check(s)
+	if err := s.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	check(s)
+	if err := s.Append(ctx, "anonymous", pushed); err != nil {
+		t.Fatal(err)
+	}
+	check(s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	check(openStore(t, dir, store.Options{}))
 }

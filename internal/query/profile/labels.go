@@ -29,7 +29,7 @@ func (e *Engine) each(ctx context.Context, req *profiles.LabelsRequest, f func(s
 		return nil, err
 	}
 	defer view.Close()
-	return withoutCorrupt(view.Sources, func(sources []block.Source) error {
+	return withoutCorrupt(view, func(sources []block.Source) error {
 		for _, src := range sources {
 			if err := ctx.Err(); err != nil {
 				return err

@@ -51,7 +51,7 @@ func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, begin fu
 		return nil, err
 	}
 	defer view.Close()
-	return withoutCorrupt(view.Sources, func(sources []block.Source) error {
+	return withoutCorrupt(view, func(sources []block.Source) error {
 		begin()
 		for _, src := range sources {
 			if err := mergeSource(ctx, src, req, minNS, maxNS, add); err != nil {

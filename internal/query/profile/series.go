@@ -121,7 +121,7 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 	s.groupBy = append(s.groupBy[:0], req.GroupBy...)
 	slices.Sort(s.groupBy)
 	s.groupBy = slices.Compact(s.groupBy)
-	warnings, err := withoutCorrupt(view.Sources, func(sources []block.Source) error {
+	warnings, err := withoutCorrupt(view, func(sources []block.Source) error {
 		s.reset()
 		s.scan.Buckets, s.scan.Exemplars = buckets, req.Exemplars
 		for _, src := range sources {

@@ -12,8 +12,9 @@ import (
 // and every view.
 type heldBlock struct {
 	*block.Reader
-	holders atomic.Int64
-	remove  atomic.Bool // its folder, once nobody holds it
+	path     string
+	holders  atomic.Int64
+	unmerged bool // it is left alone, as merging it failed; guarded by tenant.flushMu
 }
 
 // release lets go; the last one closes the files.
@@ -65,8 +66,9 @@ func (h *head) holds(key block.Key, labels []byte) (profile, row bool) {
 // View is the profiles of one tenant at one moment. Its sources are held until
 // Close.
 type View struct {
-	Sources []block.Source
-	held    []*heldBlock
+	Sources  []block.Source
+	Warnings []error // blocks that could not be opened; borrowed
+	held     []*heldBlock
 }
 
 // View holds the head and the blocks that have rows between two times, in
@@ -80,6 +82,7 @@ func (s *Store) View(tenant string, minNS, maxNS int64) (*View, error) {
 	if t == nil {
 		return v, nil
 	}
+	v.Warnings = t.broken
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	overlaps := func(src block.Source) bool {

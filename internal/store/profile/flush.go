@@ -1,10 +1,391 @@
 package profile
 
-// openBlocks opens the tenant's blocks and says up to which segment of the log they
-// hold everything.
-func (t *tenant) openBlocks() (uint64, error) { return 0, nil }
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
-func (t *tenant) closeBlocks() {}
+	"github.com/oklog/ulid/v2"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/store/profile/block"
+	"github.com/ferula-io/ferula/internal/store/profile/wal"
+)
+
+const temporary = "tmp-"
+
+// openBlocks opens the tenant's blocks and says up to which segment of the log they
+// hold everything. What a crash left half done is removed: folders that are not
+// blocks yet, and blocks that another has replaced. A corrupt block stays where it
+// is, unread.
+func (t *tenant) openBlocks() (through uint64, err error) {
+	if err := os.MkdirAll(t.dir, 0o755); err != nil {
+		return 0, err
+	}
+	entries, err := os.ReadDir(t.dir)
+	if err != nil {
+		return 0, err
+	}
+	replaced := map[[16]byte]bool{}
+	for _, e := range entries {
+		path := filepath.Join(t.dir, e.Name())
+		if strings.HasPrefix(e.Name(), temporary) {
+			if err := os.RemoveAll(path); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		if _, err := ulid.ParseStrict(e.Name()); err != nil || !e.IsDir() {
+			continue
+		}
+		r, err := block.Open(path)
+		if err != nil {
+			t.store.metrics.corrupt.Inc()
+			t.store.logger.Error("a block of profiles is left out", "tenant", t.name, "err", err)
+			t.broken = append(t.broken, err)
+			continue
+		}
+		through = max(through, r.Meta().Through)
+		for _, parent := range r.Meta().Parents {
+			replaced[parent] = true
+		}
+		t.blocks = append(t.blocks, hold(r, path))
+	}
+	kept := t.blocks[:0]
+	for _, b := range t.blocks {
+		if !replaced[b.Meta().ULID] {
+			kept = append(kept, b)
+			continue
+		}
+		if err := errors.Join(b.release(), os.RemoveAll(b.path)); err != nil {
+			return 0, err
+		}
+	}
+	t.blocks = kept
+	slices.SortFunc(t.blocks, byAge)
+	return through, nil
+}
+
+func hold(r *block.Reader, path string) *heldBlock {
+	b := &heldBlock{Reader: r, path: path}
+	b.holders.Store(1)
+	return b
+}
+
+func byAge(a, b *heldBlock) int {
+	minA, _ := a.Bounds()
+	minB, _ := b.Bounds()
+	if c := cmp.Compare(minA, minB); c != 0 {
+		return c
+	}
+	idA, idB := a.Meta().ULID, b.Meta().ULID
+	return bytes.Compare(idA[:], idB[:])
+}
+
+func (t *tenant) closeBlocks() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, b := range t.blocks {
+		if err := b.release(); err != nil {
+			t.store.logger.Warn("closing a block of profiles", "block", b.Name(), "err", err)
+		}
+	}
+	t.blocks = nil
+}
+
+// flush writes the head as a block. If that fails the head stays, in memory and in
+// the log, and the next flush tries again.
+func (t *tenant) flush(ctx context.Context) error {
+	t.flushMu.Lock()
+	defer t.flushMu.Unlock()
+	if t.stuck == nil {
+		answer := make(chan cut, 1)
+		select {
+		case t.cuts <- answer:
+		case <-t.ended:
+			return fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		c := <-answer
+		if c.err != nil || c.head == nil {
+			return c.err
+		}
+		t.stuck = &c
+	}
+	meta := block.Meta{Through: t.stuck.through}
+	b, err := t.writeBlock(meta, func(w *block.Writer) (*block.Content, error) { return writeHead(ctx, w, t.stuck.head.view()) })
+	if err != nil {
+		t.store.metrics.flushesFailed.Inc()
+		return fmt.Errorf("profiles of tenant %s: write a block: %w", t.name, err)
+	}
+	t.mu.Lock()
+	t.blocks = append(slices.Clone(t.blocks), b)
+	slices.SortFunc(t.blocks, byAge)
+	t.flushing = nil
+	t.mu.Unlock()
+	through := t.stuck.through
+	t.stuck = nil
+	t.store.metrics.flushes.Inc()
+	if err := wal.Remove(filepath.Join(t.dir, "wal"), through); err != nil {
+		return fmt.Errorf("profiles of tenant %s: the log: %w", t.name, err)
+	}
+	return nil
+}
+
+// writeBlock makes a block's folder under a temporary name, lets fill write it and
+// gives it its name once all of it is on the disk.
+func (t *tenant) writeBlock(meta block.Meta, fill func(w *block.Writer) (*block.Content, error)) (_ *heldBlock, err error) {
+	id := ulid.MustNewDefault(t.store.now())
+	meta.ULID = id
+	tmp, path := filepath.Join(t.dir, temporary+id.String()), filepath.Join(t.dir, id.String())
+	if err := os.Mkdir(tmp, 0o755); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(tmp))
+		}
+	}()
+	w, err := block.NewWriter(tmp, func(path string) (io.WriteCloser, error) { return t.store.create(path) })
+	if err != nil {
+		return nil, err
+	}
+	defer w.Abort()
+	content, err := fill(w)
+	if err != nil {
+		return nil, err
+	}
+	meta.Level, meta.Parents = max(meta.Level, content.Meta.Level), content.Meta.Parents
+	content.Meta = meta
+	if err := w.Finish(content); err != nil {
+		return nil, err
+	}
+	if err := wal.SyncDir(tmp); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return nil, err
+	}
+	if err := wal.SyncDir(t.dir); err != nil {
+		return nil, err
+	}
+	r, err := block.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return hold(r, path), nil
+}
+
+// order is the numbers that types and series have in a block, by what they are.
+type order struct {
+	types  []profiles.Type
+	typeOf map[profiles.Type]uint32
+	series []block.Series
+}
+
+func orderTypes(of ...[]profiles.Type) *order {
+	o := &order{typeOf: map[profiles.Type]uint32{}}
+	for _, types := range of {
+		for _, t := range types {
+			o.typeOf[t] = 0
+		}
+	}
+	o.types = slices.SortedFunc(maps.Keys(o.typeOf), func(a, b profiles.Type) int { return strings.Compare(a.String(), b.String()) })
+	for i, t := range o.types {
+		o.typeOf[t] = uint32(i)
+	}
+	return o
+}
+
+// add numbers the series of a source, which must be called for all of them before
+// finish.
+func (o *order) add(types []profiles.Type, series []block.Series) {
+	for _, s := range series {
+		s.Type = o.typeOf[types[s.Type]]
+		o.series = append(o.series, s)
+	}
+}
+
+func compareSeries(a, b block.Series) int {
+	if c := cmp.Compare(a.Type, b.Type); c != 0 {
+		return c
+	}
+	return labelenc.Compare(a.Labels, b.Labels)
+}
+
+func (o *order) finish() {
+	slices.SortFunc(o.series, compareSeries)
+	o.series = slices.CompactFunc(o.series, func(a, b block.Series) bool { return compareSeries(a, b) == 0 })
+}
+
+// of is the numbers that a source's series have here.
+func (o *order) of(types []profiles.Type, series []block.Series) []uint32 {
+	numbers := make([]uint32, len(series))
+	for i, s := range series {
+		s.Type = o.typeOf[types[s.Type]]
+		at, _ := slices.BinarySearchFunc(o.series, s, compareSeries)
+		numbers[i] = uint32(at)
+	}
+	return numbers
+}
+
+// headRow is a row of a head on its way into a block.
+type headRow struct {
+	dataset string
+	key     block.Key
+	series  uint32
+	t       uint32
+	row     int
+}
+
+func compareRows(a, b *headRow) int {
+	if c := cmp.Compare(a.t, b.t); c != 0 {
+		return c
+	}
+	if c := strings.Compare(a.dataset, b.dataset); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(a.key.TimeNS, b.key.TimeNS); c != 0 {
+		return c
+	}
+	if c := bytes.Compare(a.key.ID[:], b.key.ID[:]); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.series, b.series)
+}
+
+// writeHead writes the rows of a head in the order of blocks.
+func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Content, error) {
+	o := orderTypes(v.types)
+	o.add(v.types, v.series)
+	o.finish()
+	numbers := o.of(v.types, v.series)
+	symbols, nodes := v.symbols.Arrange()
+	// The dataset of a profile whose rows are of several services is the least of
+	// them, so that its rows lie side by side.
+	datasets := make(map[block.Key]string, v.rows)
+	services := make([]string, len(v.series))
+	for i := range v.series {
+		services[i] = string(labelValue(v.series[i].Plain, profiles.LabelService))
+	}
+	rows := make([]headRow, v.rows)
+	for i := range rows {
+		ref := v.cols.SeriesAt(i)
+		key := block.Key{ID: v.ids[i], TimeNS: v.cols.TimeAt(i)}
+		rows[i] = headRow{key: key, series: numbers[ref], t: o.series[numbers[ref]].Type, row: i}
+		if known, ok := datasets[key]; !ok || services[ref] < known {
+			datasets[key] = services[ref]
+		}
+	}
+	for i := range rows {
+		rows[i].dataset = datasets[rows[i].key]
+	}
+	slices.SortFunc(rows, func(a, b headRow) int { return compareRows(&a, &b) })
+	sorted := make([]int, len(rows))
+	for i := range rows {
+		sorted[i] = rows[i].row
+	}
+	var samples sampleSorter
+	at := 0
+	err := v.Samples(ctx, sorted, func(_ int, stacks []uint32, values []int64) error {
+		r := &rows[at]
+		at++
+		samples.renumber(stacks, values, nodes)
+		return w.Add(&block.Row{Type: r.t, Dataset: r.dataset, Key: r.key, Series: r.series, Stacks: samples.stacks, Values: samples.values})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &block.Content{Types: o.types, Series: o.series, Symbols: symbols, Shared: v.shared}, nil
+}
+
+// sampleSorter gives stacks other numbers and sorts them again.
+type sampleSorter struct {
+	pairs  []pair
+	stacks []uint32
+	values []int64
+}
+
+func (s *sampleSorter) renumber(stacks []uint32, values []int64, nodes []uint32) {
+	s.pairs, s.stacks, s.values = s.pairs[:0], s.stacks[:0], s.values[:0]
+	for i, stack := range stacks {
+		s.pairs = append(s.pairs, pair{nodes[stack], values[i]})
+	}
+	slices.SortFunc(s.pairs, func(a, b pair) int { return cmp.Compare(a.stack, b.stack) })
+	for _, p := range s.pairs {
+		s.stacks, s.values = append(s.stacks, p.stack), append(s.values, p.value)
+	}
+}
+
+// maintainEvery is how often heads and blocks are looked at.
+const maintainEvery = 2 * time.Second
 
 // maintain writes heads as blocks, merges blocks and removes old ones.
-func (s *Store) maintain() { <-s.stop }
+func (s *Store) maintain() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-s.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	tick := time.NewTicker(maintainEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-tick.C:
+		}
+		s.mu.RLock()
+		tenants := slices.Collect(maps.Values(s.tenants))
+		s.mu.RUnlock()
+		for _, t := range tenants {
+			if err := t.maintain(ctx); err != nil && ctx.Err() == nil {
+				s.logger.Error("keeping profiles in order", "tenant", t.name, "err", err)
+			}
+		}
+	}
+}
+
+// Flush writes the heads of all tenants as blocks, now.
+func (s *Store) Flush(ctx context.Context) error {
+	return s.all(func(t *tenant) error { return t.flush(ctx) })
+}
+
+func (s *Store) all(f func(t *tenant) error) error {
+	s.mu.RLock()
+	tenants := slices.Collect(maps.Values(s.tenants))
+	s.mu.RUnlock()
+	var errs []error
+	for _, t := range tenants {
+		errs = append(errs, f(t))
+	}
+	return errors.Join(errs...)
+}
+
+func (t *tenant) maintain(ctx context.Context) error {
+	t.mu.RLock()
+	old := t.store.now().Sub(t.headFrom) >= t.store.opts.HeadAge
+	head, stuck := t.head, t.flushing != nil
+	t.mu.RUnlock()
+	var errs []error
+	if stuck || head.size() >= t.store.opts.HeadBytes || (old && head.count() > 0) {
+		errs = append(errs, t.flush(ctx))
+	}
+	errs = append(errs, t.compact(ctx), t.retain())
+	return errors.Join(errs...)
+}

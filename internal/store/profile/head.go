@@ -75,6 +75,13 @@ func newHead() *head {
 
 func (h *head) rows() int { return len(h.ids) }
 
+// count is rows for those who do not hold the lock.
+func (h *head) count() int {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return len(h.ids)
+}
+
 // size is about how much memory the head takes.
 func (h *head) size() int {
 	h.mu.RLock()

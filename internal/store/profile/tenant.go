@@ -34,9 +34,11 @@ type tenant struct {
 	flushing *head // being written as a block
 	headFrom time.Time
 	blocks   []*heldBlock
+	broken   []error // blocks that could not be opened; never changes
 
 	cuts    chan chan cut // to the committer
-	flushMu sync.Mutex    // one flush or compaction at a time
+	flushMu sync.Mutex    // one flush, merge or removal of blocks at a time
+	stuck   *cut          // a head that is to become a block; guarded by flushMu
 	ended   chan struct{} // closed with the committer
 }
 

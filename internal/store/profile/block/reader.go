@@ -1,16 +1,446 @@
 package block
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/encoding"
+	"github.com/prometheus/prometheus/tsdb/fileutil"
 
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// Reader is an open block.
-type Reader struct{ Source }
+// Reader is an open block: two mapped files. It is safe for concurrent use; what it
+// returns is valid until Close, series, spans and symbols beyond it.
+type Reader struct {
+	name        string
+	meta        Meta
+	index, rows *fileutil.MmapFile
+	sections    map[uint32]section
+	types       []profiles.Type
+	series      []Series
+	spans       []Span
+	chunks      []chunk
+	order       []byte // rows by id
+	shared      []Key
 
-// Close closes it.
-func (r *Reader) Close() error { return nil }
+	checked   []atomic.Uint32 // of each chunk: which columns have had their checksum compared
+	orderOnce sync.Once
+	orderErr  error
+	fileOnce  sync.Once
+	file      *parquet.File
+	fileErr   error
+	symbols   atomic.Pointer[Symbols]
+	symbolsMu sync.Mutex
+}
 
-var _ = context.Background
-var _ profiles.ID
+var _ Source = (*Reader)(nil)
+
+// Open opens the block in a folder. Its columns and symbols are checked when they
+// are first read, the rest now.
+func Open(dir string) (_ *Reader, err error) {
+	r := &Reader{name: "block " + filepath.Base(dir)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("%s: %w", r.name, err), r.Close())
+		}
+	}()
+	if r.index, err = fileutil.OpenMmapFile(filepath.Join(dir, IndexFile)); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if r.rows, err = fileutil.OpenMmapFile(filepath.Join(dir, RowsFile)); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if err := r.read(r.index.Bytes(), uint64(len(r.rows.Bytes()))); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// read reads an index for a rows file of so many bytes.
+func (r *Reader) read(index []byte, rowsBytes uint64) (err error) {
+	if r.sections, err = sections(index); err != nil {
+		return err
+	}
+	body := func(kind uint32) []byte {
+		s, ok := r.sections[kind]
+		if !ok {
+			err = errors.Join(err, corruptf("index: section %d is missing", kind))
+			return nil
+		}
+		b, openErr := s.open(int(kind))
+		err = errors.Join(err, openErr)
+		return b
+	}
+	meta, series, spans, chunks, shared := body(sectionMeta), body(sectionSeries), body(sectionSpans), body(sectionChunks), body(sectionShared)
+	if err != nil {
+		return err
+	}
+	if r.meta, err = decodeMeta(meta); err != nil {
+		return fmt.Errorf("meta: %w", err)
+	}
+	if r.meta.RowsBytes != rowsBytes {
+		return corruptf("%s has %d bytes in place of %d", RowsFile, rowsBytes, r.meta.RowsBytes)
+	}
+	if r.types, r.series, err = decodeSeries(bytes.Clone(series)); err != nil {
+		return fmt.Errorf("series: %w", err)
+	}
+	if r.spans, err = decodeSpans(spans, len(r.types), len(r.series), int(r.meta.Rows)); err != nil {
+		return fmt.Errorf("spans: %w", err)
+	}
+	if r.chunks, err = decodeChunks(chunks, int(r.meta.Rows), rowsBytes); err != nil {
+		return fmt.Errorf("chunks: %w", err)
+	}
+	if r.shared, err = decodeKeys(shared); err != nil {
+		return fmt.Errorf("shared: %w", err)
+	}
+	ids, ok := r.sections[sectionIDs]
+	if r.order = ids.stored; !ok || ids.spelling != plain || uint64(len(r.order)) != 4*r.meta.Rows {
+		return corruptf("%d bytes of ids for %d rows", len(r.order), r.meta.Rows)
+	}
+	if _, ok := r.sections[sectionSymbols]; !ok {
+		return corruptf("there are no symbols")
+	}
+	r.checked = make([]atomic.Uint32, len(r.chunks))
+	return nil
+}
+
+// Close unmaps the files.
+func (r *Reader) Close() error {
+	var errs []error
+	for _, f := range []*fileutil.MmapFile{r.index, r.rows} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Name is what errors call the block.
+func (r *Reader) Name() string { return r.name }
+
+// Meta says what the block is.
+func (r *Reader) Meta() Meta { return r.meta }
+
+// Bytes is how much room its files take.
+func (r *Reader) Bytes() int64 { return int64(len(r.index.Bytes()) + len(r.rows.Bytes())) }
+
+// Bounds are the first and last time.
+func (r *Reader) Bounds() (int64, int64) { return r.meta.MinNS, r.meta.MaxNS }
+
+// Rows is how many there are.
+func (r *Reader) Rows() int { return int(r.meta.Rows) }
+
+// Types are what the rows measure.
+func (r *Reader) Types() []profiles.Type { return r.types }
+
+// Series are the label sets.
+func (r *Reader) Series() ([]Series, error) { return r.series, nil }
+
+// Spans are where the rows of which series lie.
+func (r *Reader) Spans() ([]Span, error) { return r.spans, nil }
+
+// Shared are profiles that have rows in an older source, too.
+func (r *Reader) Shared() []Key { return r.shared }
+
+// column is the bytes of a column in a row group, compared with its checksum the
+// first time.
+func (r *Reader) column(group, col int) ([]byte, error) {
+	p := r.chunks[group].places[col]
+	b := r.rows.Bytes()[p.offset : p.offset+p.size : p.offset+p.size]
+	if r.checked[group].Load()&(1<<col) == 0 {
+		if xxhash.Sum64(b) != p.sum {
+			return nil, corruptf("column %s of row group %d: wrong checksum", columnNames[col], group)
+		}
+		if col == colSeries {
+			for i := 0; i < len(b); i += 4 {
+				if binary.LittleEndian.Uint32(b[i:]) >= uint32(len(r.series)) {
+					return nil, corruptf("row %d is of no series", group*groupRows+i/4)
+				}
+			}
+		}
+		r.checked[group].Or(1 << col)
+	}
+	return b, nil
+}
+
+// Columns are those of the row's group.
+func (r *Reader) Columns(row int) (c Columns, err error) {
+	group := row / groupRows
+	if row < 0 || group >= len(r.chunks) {
+		return c, corruptf("there is no row %d", row)
+	}
+	c.First, c.N = group*groupRows, r.chunks[group].rows
+	if c.Series, err = r.column(group, colSeries); err != nil {
+		return c, err
+	}
+	if c.Time, err = r.column(group, colTime); err != nil {
+		return c, err
+	}
+	if c.Value, err = r.column(group, colValue); err != nil {
+		return c, err
+	}
+	c.Ord, err = r.column(group, colProfile)
+	return c, err
+}
+
+// ID is the id of a row's profile.
+func (r *Reader) ID(row int) (id profiles.ID, err error) {
+	group := row / groupRows
+	if row < 0 || group >= len(r.chunks) || row%groupRows >= r.chunks[group].rows {
+		return id, corruptf("there is no row %d", row)
+	}
+	b, err := r.column(group, colID)
+	if err != nil {
+		return id, err
+	}
+	copy(id[:], b[16*(row%groupRows):])
+	return id, nil
+}
+
+// Find calls f with the rows of a profile, ascending.
+func (r *Reader) Find(id profiles.ID, f func(row int)) error {
+	r.orderOnce.Do(func() { _, r.orderErr = r.sections[sectionIDs].open(sectionIDs) })
+	if r.orderErr != nil {
+		return r.orderErr
+	}
+	at := func(i int) int { return int(binary.LittleEndian.Uint32(r.order[4*i:])) }
+	lo, hi := 0, r.Rows()
+	for lo < hi {
+		mid := (lo + hi) / 2
+		other, err := r.ID(at(mid))
+		if err != nil {
+			return err
+		}
+		if bytes.Compare(other[:], id[:]) < 0 {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	for ; lo < r.Rows(); lo++ {
+		other, err := r.ID(at(lo))
+		if err != nil {
+			return err
+		}
+		if other != id {
+			break
+		}
+		f(at(lo))
+	}
+	return nil
+}
+
+// Symbols are decoded on first use and stay until DropSymbols.
+func (r *Reader) Symbols() (*Symbols, error) {
+	if s := r.symbols.Load(); s != nil {
+		return s, nil
+	}
+	r.symbolsMu.Lock()
+	defer r.symbolsMu.Unlock()
+	if s := r.symbols.Load(); s != nil {
+		return s, nil
+	}
+	b, err := r.sections[sectionSymbols].open(sectionSymbols)
+	if err != nil {
+		return nil, err
+	}
+	s, err := decodeSymbols(b)
+	if err != nil {
+		return nil, fmt.Errorf("symbols: %w", err)
+	}
+	r.symbols.Store(s)
+	return s, nil
+}
+
+// DropSymbols frees the memory of the symbols; who has them keeps them.
+func (r *Reader) DropSymbols() { r.symbols.Store(nil) }
+
+func (r *Reader) parquetFile() (*parquet.File, error) {
+	r.fileOnce.Do(func() {
+		b := r.rows.Bytes()
+		r.file, r.fileErr = parquet.OpenFile(bytes.NewReader(b), int64(len(b)), parquet.SkipBloomFilters(true))
+		switch {
+		case r.fileErr != nil:
+			r.fileErr = corruptf("%s: %v", RowsFile, r.fileErr)
+		case len(r.file.RowGroups()) != len(r.chunks):
+			r.fileErr = corruptf("%s has %d row groups in place of %d", RowsFile, len(r.file.RowGroups()), len(r.chunks))
+		}
+	})
+	return r.file, r.fileErr
+}
+
+// Samples calls f with the samples of rows, which ascend.
+func (r *Reader) Samples(ctx context.Context, rows []int, f func(row int, stacks []uint32, values []int64) error) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	file, err := r.parquetFile()
+	if err != nil {
+		return err
+	}
+	symbols, err := r.Symbols()
+	if err != nil {
+		return err
+	}
+	var values []int64
+	for len(rows) > 0 {
+		group := rows[0] / groupRows
+		if rows[0] < 0 || group >= len(r.chunks) {
+			return corruptf("there is no row %d", rows[0])
+		}
+		n := 0
+		for n < len(rows) && rows[n]/groupRows == group {
+			n++
+		}
+		if values, err = r.groupSamples(ctx, file, group, rows[:n], len(symbols.Parents), values, f); err != nil {
+			return err
+		}
+		rows = rows[n:]
+	}
+	return nil
+}
+
+func (r *Reader) groupSamples(ctx context.Context, file *parquet.File, group int, rows []int, nodes int, values []int64,
+	f func(row int, stacks []uint32, values []int64) error,
+) (_ []int64, err error) {
+	counts, err := r.column(group, colCount)
+	if err != nil {
+		return values, err
+	}
+	scales, err := r.column(group, colScale)
+	if err != nil {
+		return values, err
+	}
+	for _, col := range []int{colStacks, colValues} {
+		if _, err := r.column(group, col); err != nil {
+			return values, err
+		}
+	}
+	columns := file.RowGroups()[group].ColumnChunks()
+	stacks, scaled := lists{counts: counts, kind: encoding.Int32, width: 4}, lists{counts: counts, kind: encoding.Int64, width: 8}
+	stacks.begin(columns[colStacks])
+	scaled.begin(columns[colValues])
+	defer func() { err = errors.Join(err, stacks.end(), scaled.end()) }()
+	for i, at := range rows {
+		if i%64 == 0 {
+			if err := ctx.Err(); err != nil {
+				return values, err
+			}
+		}
+		row := at % groupRows
+		if row >= r.chunks[group].rows {
+			return values, corruptf("there is no row %d", at)
+		}
+		from, to, err := stacks.find(row)
+		if err != nil {
+			return values, fmt.Errorf("stacks of row %d: %w", at, err)
+		}
+		own := stacks.u32[from:to]
+		for _, stack := range own {
+			if stack >= uint32(nodes) {
+				return values, corruptf("row %d has stack %d of %d", at, stack, nodes)
+			}
+		}
+		if from, to, err = scaled.find(row); err != nil {
+			return values, fmt.Errorf("values of row %d: %w", at, err)
+		}
+		scale := int64(binary.LittleEndian.Uint64(scales[8*row:]))
+		values = values[:0]
+		for _, v := range scaled.i64[from:to] {
+			if scale < 1 || v < 0 || v > math.MaxInt64/scale {
+				return values, corruptf("row %d has the value %d times %d", at, v, scale)
+			}
+			values = append(values, v*scale)
+		}
+		if err := f(at, own, values); err != nil {
+			return values, err
+		}
+	}
+	return values, nil
+}
+
+// lists finds the lists of rows in a column's pages.
+type lists struct {
+	counts []byte // of all rows of the group
+	kind   encoding.Kind
+	width  int64
+	pages  parquet.Pages
+	page   parquet.Page
+	first  int // row of the page
+	rows   int // of the page
+	row    int // where at is
+	at     int // place of row in the page's values
+	length int // of the page's values
+	u32    []uint32
+	i64    []int64
+}
+
+func (l *lists) begin(column parquet.ColumnChunk) { l.pages = column.Pages() }
+
+func (l *lists) end() error {
+	parquet.Release(l.page)
+	return l.pages.Close()
+}
+
+// find is where the list of a row lies in the page, which becomes the row's.
+func (l *lists) find(row int) (from, to int, err error) {
+	if l.page == nil || row >= l.first+l.rows {
+		if err := l.turn(row); err != nil {
+			return 0, 0, err
+		}
+	}
+	for ; l.row < row; l.row++ {
+		l.at += int(binary.LittleEndian.Uint32(l.counts[4*l.row:]))
+	}
+	from, to = l.at, l.at+int(binary.LittleEndian.Uint32(l.counts[4*row:]))
+	if to > l.length {
+		return 0, 0, corruptf("it is longer than its page")
+	}
+	return from, to, nil
+}
+
+// turn reads on to the page that has a row.
+func (l *lists) turn(row int) (err error) {
+	defer func() { // the pages are what their checksum says, but the decoder of pages is not ours
+		if p := recover(); p != nil {
+			err = corruptf("page of row %d: %v", row, p)
+		}
+	}()
+	next := l.first + l.rows
+	parquet.Release(l.page)
+	l.page = nil
+	if row > next {
+		if err := l.pages.SeekToRow(int64(row)); err != nil {
+			return corruptf("%v", err)
+		}
+		next = row
+	}
+	page, err := l.pages.ReadPage()
+	if err != nil {
+		return corruptf("%v", err)
+	}
+	values := page.Data()
+	if values.Kind() != l.kind {
+		return corruptf("the page has values of %s", values.Kind())
+	}
+	if l.kind == encoding.Int32 {
+		l.u32 = values.Uint32()
+	} else {
+		l.i64 = values.Int64()
+	}
+	l.page, l.first, l.rows, l.row, l.at, l.length = page, next, int(page.NumRows()), next, 0, int(values.Size()/l.width)
+	if row >= l.first+l.rows {
+		return corruptf("row %d is in no page", row)
+	}
+	return nil
+}

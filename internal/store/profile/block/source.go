@@ -36,11 +36,12 @@ type Series struct {
 
 // Span is a run of rows [Lo, Hi) in which a reader may look for some series.
 type Span struct {
-	Type   int32 // of its rows; -1: of several
-	Lo, Hi int
-	Sorted bool     // by time, then profile
-	Splits bool     // a profile may have several rows; they lie side by side
-	Series []uint32 // that have rows in it, sorted; nil: any
+	Type    int32 // of its rows; -1: of several
+	Lo, Hi  int
+	Dataset string   // what its profiles have in common: the service; "" of a head
+	Sorted  bool     // by time, then profile
+	Splits  bool     // a profile may have several rows; they lie side by side
+	Series  []uint32 // that have rows in it, sorted; nil: any
 }
 
 // Columns are rows as little-endian numbers of fixed width: shared and immutable.

@@ -198,3 +198,28 @@ func (b *Builder) addFrame(s *Symbols, frame Frame) uint32 {
 	text := func(n uint32) uint32 { return b.String([]byte(s.Strings[n])) }
 	return b.Frame(b.Function(Function{text(f.Name), text(f.System), text(f.File), f.StartLine}), frame.Line)
 }
+
+// Arrange numbers the stacks anew, depth first, so that those of one profile have
+// numbers near each other. It returns what number each has got.
+func (s *Symbols) Arrange() (*Symbols, []uint32) {
+	n := len(s.Parents)
+	first, next, numbers := make([]uint32, n), make([]uint32, n), make([]uint32, n)
+	for i := n - 1; i > 0; i-- { // lists of children, the oldest first
+		next[i] = first[s.Parents[i]]
+		first[s.Parents[i]] = uint32(i)
+	}
+	arranged := &Symbols{Strings: s.Strings, Functions: s.Functions, Frames: s.Frames, Parents: make([]uint32, 1, n), NodeFrame: make([]uint32, 1, n)}
+	for node := first[0]; node != 0; {
+		numbers[node] = uint32(len(arranged.Parents))
+		arranged.Parents = append(arranged.Parents, numbers[s.Parents[node]])
+		arranged.NodeFrame = append(arranged.NodeFrame, s.NodeFrame[node])
+		down := first[node]
+		for down == 0 && node != 0 { // no children: the next sibling, or an ancestor's
+			if down = next[node]; down == 0 {
+				node = s.Parents[node]
+			}
+		}
+		node = down
+	}
+	return arranged, numbers
+}

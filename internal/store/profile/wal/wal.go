@@ -2,7 +2,7 @@
 //
 // Records come in as payloads; frames of length, checksum and payload go to the end
 // of the newest segment, and Append returns once they are on the disk. A segment is
-// closed by Cut, or when it is long; Truncate removes closed ones. Open hands what
+// closed by Cut, or when it is long; Remove removes closed ones. Open hands what
 // the segments hold to a function, in order, and then starts a new segment, so that
 // nothing is ever written behind the torn end that a crash left. What a record means
 // is not known here, and nothing is written from two goroutines.
@@ -228,15 +228,16 @@ func (l *Log) Cut() (uint64, error) {
 	return closed, nil
 }
 
-// Truncate removes the segments up to number through, which must be closed.
-func (l *Log) Truncate(through uint64) error {
-	numbers, err := segments(l.dir)
+// Remove removes the segments of a log up to number through, which must be closed.
+// It may be called while the log is written.
+func Remove(dir string, through uint64) error {
+	numbers, err := segments(dir)
 	if err != nil {
 		return err
 	}
 	for _, n := range numbers {
-		if n <= through && n < l.number {
-			err = errors.Join(err, os.Remove(l.path(n)))
+		if n <= through {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, fmt.Sprintf("%08d", n))))
 		}
 	}
 	return err

@@ -1,0 +1,459 @@
+package block
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+// Names of a block's files.
+const (
+	IndexFile = "index"
+	RowsFile  = "profiles.parquet"
+)
+
+const (
+	magic         = "ferulaP\x01"
+	sectionHeader = 32
+	sectionMax    = 1 << 31
+)
+
+// Kinds of sections of an index.
+const (
+	sectionMeta = iota + 1
+	sectionSeries
+	sectionSpans
+	sectionChunks
+	sectionIDs
+	sectionSymbols
+	sectionShared
+	sectionEnd
+)
+
+const (
+	plain = iota
+	zstded
+)
+
+// Meta says what a block is.
+type Meta struct {
+	ULID         [16]byte
+	MinNS, MaxNS int64 // inclusive
+	Rows         uint64
+	Profiles     uint64
+	Level        uint64
+	Through      uint64     // segment of the log up to which it holds everything
+	Parents      [][16]byte // blocks it has been made of, which it replaces
+	RowsBytes    uint64     // of RowsFile
+}
+
+// chunk is where the columns of a row group lie, by column.
+type chunk struct {
+	rows   int
+	places [numColumns]place
+}
+
+type place struct {
+	offset, size uint64
+	sum          uint64 // xxhash64
+}
+
+func corruptf(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
+}
+
+func appendText(dst []byte, s string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+}
+
+func appendMeta(dst []byte, m *Meta) []byte {
+	dst = append(dst, m.ULID[:]...)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(m.MinNS))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(m.MaxNS))
+	for _, v := range []uint64{m.Rows, m.Profiles, m.Level, m.Through, m.RowsBytes, uint64(len(m.Parents))} {
+		dst = binary.AppendUvarint(dst, v)
+	}
+	for _, p := range m.Parents {
+		dst = append(dst, p[:]...)
+	}
+	return dst
+}
+
+// decoder cuts numbers and texts off bytes; the first fault stays.
+type decoder struct {
+	b   []byte
+	err error
+}
+
+func (d *decoder) fail() {
+	if d.err == nil {
+		d.err = corruptf("cut short")
+	}
+	d.b = nil
+}
+
+func (d *decoder) uvarint() uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 {
+		d.fail()
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *decoder) bytes(n uint64) []byte {
+	if n > uint64(len(d.b)) {
+		d.fail()
+		return nil
+	}
+	b := d.b[:n]
+	d.b = d.b[n:]
+	return b
+}
+
+func (d *decoder) text() []byte { return d.bytes(d.uvarint()) }
+
+func (d *decoder) u64() uint64 {
+	if b := d.bytes(8); b != nil {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return 0
+}
+
+// count is a number of things of which each takes at least size bytes.
+func (d *decoder) count(size int) int {
+	n := d.uvarint()
+	if n > uint64(len(d.b)/size) {
+		d.fail()
+		return 0
+	}
+	return int(n)
+}
+
+func (d *decoder) number(below int, what string) uint32 {
+	v := d.uvarint()
+	if v >= uint64(below) && d.err == nil {
+		d.err = corruptf("%s %d is not below %d", what, v, below)
+	}
+	if d.err != nil {
+		return 0
+	}
+	return uint32(v)
+}
+
+func (d *decoder) ulid() (id [16]byte) {
+	copy(id[:], d.bytes(16))
+	return id
+}
+
+func decodeMeta(b []byte) (m Meta, err error) {
+	d := decoder{b: b}
+	m.ULID = d.ulid()
+	m.MinNS, m.MaxNS = int64(d.u64()), int64(d.u64())
+	for _, v := range []*uint64{&m.Rows, &m.Profiles, &m.Level, &m.Through, &m.RowsBytes} {
+		*v = d.uvarint()
+	}
+	for range d.count(16) {
+		m.Parents = append(m.Parents, d.ulid())
+	}
+	if d.err == nil && (m.Rows > 1<<32-1 || m.MinNS > m.MaxNS) {
+		d.err = corruptf("%d rows between %d and %d", m.Rows, m.MinNS, m.MaxNS)
+	}
+	return m, d.err
+}
+
+func appendSeries(dst []byte, types []profiles.Type, series []Series) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(types)))
+	for _, t := range types {
+		for _, s := range []string{t.Name, t.SampleType, t.SampleUnit, t.PeriodType, t.PeriodUnit} {
+			dst = appendText(dst, s)
+		}
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(series)))
+	for _, s := range series {
+		dst = binary.AppendUvarint(dst, uint64(s.Type))
+		dst = append(binary.AppendUvarint(dst, uint64(len(s.Plain))), s.Plain...)
+	}
+	return dst
+}
+
+func decodeSeries(b []byte) (types []profiles.Type, series []Series, err error) {
+	d := decoder{b: b}
+	for range d.count(5) {
+		var t profiles.Type
+		for _, s := range []*string{&t.Name, &t.SampleType, &t.SampleUnit, &t.PeriodType, &t.PeriodUnit} {
+			*s = string(d.text())
+		}
+		types = append(types, t)
+	}
+	n := d.count(2)
+	series = make([]Series, 0, n)
+	for range n {
+		s := Series{Type: d.number(len(types), "type"), Plain: d.text()}
+		if d.err != nil {
+			return nil, nil, d.err
+		}
+		if err := labelenc.Validate(s.Plain); err != nil {
+			return nil, nil, corruptf("series %d: %v", len(series), err)
+		}
+		s.Labels = FullLabels(s.Plain, types[s.Type])
+		series = append(series, s)
+	}
+	return types, series, d.err
+}
+
+func appendSpans(dst []byte, spans []Span) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(spans)))
+	for _, s := range spans {
+		splits := uint64(0)
+		if s.Splits {
+			splits = 1
+		}
+		dst = appendText(dst, s.Dataset)
+		for _, v := range []uint64{uint64(s.Type), splits, uint64(s.Hi - s.Lo), uint64(len(s.Series))} {
+			dst = binary.AppendUvarint(dst, v)
+		}
+		var last uint32
+		for _, ref := range s.Series {
+			dst = binary.AppendUvarint(dst, uint64(ref-last))
+			last = ref
+		}
+	}
+	return dst
+}
+
+func decodeSpans(b []byte, types, series, rows int) ([]Span, error) {
+	d := decoder{b: b}
+	n := d.count(5)
+	spans := make([]Span, 0, n)
+	at := 0
+	for range n {
+		s := Span{Dataset: string(d.text()), Sorted: true, Lo: at}
+		s.Type = int32(d.number(types, "type"))
+		s.Splits = d.number(2, "flag") == 1
+		s.Hi = at + int(d.number(rows-at+1, "rows of a span"))
+		at = s.Hi
+		var last uint64
+		for range d.count(1) {
+			last += d.uvarint()
+			if last >= uint64(series) {
+				return nil, corruptf("a span has series %d of %d", last, series)
+			}
+			s.Series = append(s.Series, uint32(last))
+		}
+		if d.err != nil {
+			return nil, d.err
+		}
+		spans = append(spans, s)
+	}
+	if at != rows && d.err == nil {
+		return nil, corruptf("spans have %d of %d rows", at, rows)
+	}
+	return spans, d.err
+}
+
+func appendChunks(dst []byte, chunks []chunk) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(chunks)))
+	for _, c := range chunks {
+		dst = binary.AppendUvarint(dst, uint64(c.rows))
+		for _, p := range c.places {
+			dst = binary.LittleEndian.AppendUint64(binary.AppendUvarint(binary.AppendUvarint(dst, p.offset), p.size), p.sum)
+		}
+	}
+	return dst
+}
+
+// decodeChunks checks that each column lies in the file, and those of fixed width
+// are as long as their rows want.
+func decodeChunks(b []byte, rows int, fileBytes uint64) ([]chunk, error) {
+	d := decoder{b: b}
+	n := d.count(1 + 10*numColumns)
+	chunks := make([]chunk, 0, n)
+	for range n {
+		c := chunk{rows: int(d.number(groupRows+1, "rows of a group"))}
+		for i := range c.places {
+			p := place{offset: d.uvarint(), size: d.uvarint(), sum: d.u64()}
+			if d.err != nil {
+				return nil, d.err
+			}
+			if p.offset > fileBytes || p.size > fileBytes-p.offset {
+				return nil, corruptf("column %s is outside the file", columnNames[i])
+			}
+			if w := widths[i]; w > 0 && p.size != uint64(w*c.rows) {
+				return nil, corruptf("column %s has %d bytes for %d rows", columnNames[i], p.size, c.rows)
+			}
+			c.places[i] = p
+		}
+		if want := min(rows, groupRows); c.rows != want || want == 0 {
+			return nil, corruptf("a group has %d rows", c.rows)
+		}
+		rows -= c.rows
+		chunks = append(chunks, c)
+	}
+	if rows != 0 && d.err == nil {
+		return nil, corruptf("groups lack %d rows", rows)
+	}
+	return chunks, d.err
+}
+
+func appendSymbols(dst []byte, s *Symbols) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(s.Strings)))
+	for _, t := range s.Strings {
+		dst = appendText(dst, t)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(s.Functions)))
+	for _, f := range s.Functions {
+		for _, v := range []uint64{uint64(f.Name), uint64(f.System), uint64(f.File), uint64(f.StartLine)} {
+			dst = binary.AppendUvarint(dst, v)
+		}
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(s.Frames)))
+	for _, f := range s.Frames {
+		dst = binary.AppendUvarint(binary.AppendUvarint(dst, uint64(f.Function)), uint64(f.Line))
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(s.Parents)))
+	for i := 1; i < len(s.Parents); i++ {
+		dst = binary.AppendUvarint(binary.AppendUvarint(dst, uint64(uint32(i)-s.Parents[i])), uint64(s.NodeFrame[i]))
+	}
+	return dst
+}
+
+func decodeSymbols(b []byte) (*Symbols, error) {
+	d, s := decoder{b: b}, &Symbols{}
+	n := d.count(1)
+	s.Strings = make([]string, 0, n)
+	for range n {
+		s.Strings = append(s.Strings, string(d.text()))
+	}
+	n = d.count(4)
+	s.Functions = make([]Function, 0, n)
+	for range n {
+		f := Function{Name: d.number(len(s.Strings), "text"), System: d.number(len(s.Strings), "text"), File: d.number(len(s.Strings), "text")}
+		f.StartLine = int64(d.uvarint())
+		s.Functions = append(s.Functions, f)
+	}
+	n = d.count(2)
+	s.Frames = make([]Frame, 0, n)
+	for range n {
+		f := Frame{Function: d.number(len(s.Functions), "function")}
+		f.Line = d.number(1<<32-1, "line")
+		s.Frames = append(s.Frames, f)
+	}
+	n = d.count(1)
+	if d.err == nil && n == 0 {
+		return nil, corruptf("the tree has no root")
+	}
+	s.Parents, s.NodeFrame = make([]uint32, n), make([]uint32, n)
+	for i := 1; i < n && d.err == nil; i++ {
+		up := d.number(i+1, "parent")
+		if up == 0 && d.err == nil {
+			return nil, corruptf("stack %d is its own parent", i)
+		}
+		s.Parents[i], s.NodeFrame[i] = uint32(i)-up, d.number(len(s.Frames), "frame")
+	}
+	if d.err != nil {
+		return nil, d.err
+	}
+	return s, nil
+}
+
+func appendKeys(dst []byte, keys []Key) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(keys)))
+	for _, k := range keys {
+		dst = binary.LittleEndian.AppendUint64(append(dst, k.ID[:]...), uint64(k.TimeNS))
+	}
+	return dst
+}
+
+func decodeKeys(b []byte) (keys []Key, err error) {
+	d := decoder{b: b}
+	for range d.count(24) {
+		keys = append(keys, Key{ID: d.ulid(), TimeNS: int64(d.u64())})
+	}
+	return keys, d.err
+}
+
+// Both are safe for concurrent use of EncodeAll and DecodeAll.
+var (
+	zstdWriter = sync.OnceValues(func() (*zstd.Encoder, error) {
+		return zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1))
+	})
+	zstdReader = sync.OnceValues(func() (*zstd.Decoder, error) {
+		return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(sectionMax))
+	})
+)
+
+// appendSection appends a section: its header and its bytes.
+//
+//	kind u32 | spelling u32 | stored u64 | plain u64 | xxhash64 of what is stored
+func appendSection(dst []byte, kind, spelling uint32, body []byte) ([]byte, error) {
+	stored := body
+	if spelling == zstded {
+		w, err := zstdWriter()
+		if err != nil {
+			return nil, err
+		}
+		stored = w.EncodeAll(body, nil)
+	}
+	le := binary.LittleEndian
+	dst = le.AppendUint32(le.AppendUint32(dst, kind), spelling)
+	dst = le.AppendUint64(le.AppendUint64(dst, uint64(len(stored))), uint64(len(body)))
+	return append(le.AppendUint64(dst, xxhash.Sum64(stored)), stored...), nil
+}
+
+type section struct {
+	spelling uint32
+	plain    uint64
+	sum      uint64
+	stored   []byte
+}
+
+// sections finds them in an index; bodies are not looked at.
+func sections(b []byte) (map[uint32]section, error) {
+	if len(b) < len(magic) || string(b[:len(magic)]) != magic {
+		return nil, corruptf("index: no index of this version")
+	}
+	le, found := binary.LittleEndian, map[uint32]section{}
+	for b = b[len(magic):]; ; {
+		if len(b) < sectionHeader {
+			return nil, corruptf("index: cut short")
+		}
+		kind, s := le.Uint32(b), section{spelling: le.Uint32(b[4:]), plain: le.Uint64(b[16:]), sum: le.Uint64(b[24:])}
+		size := le.Uint64(b[8:])
+		b = b[sectionHeader:]
+		if kind == sectionEnd {
+			return found, nil
+		}
+		if size > uint64(len(b)) || s.plain > sectionMax || s.spelling > zstded {
+			return nil, corruptf("index: section %d is longer than the file", kind)
+		}
+		s.stored, b = b[:size], b[size:]
+		found[kind] = s
+	}
+}
+
+// open checks a section and returns its plain bytes, which may alias the index.
+func (s section) open(kind int) ([]byte, error) {
+	if xxhash.Sum64(s.stored) != s.sum {
+		return nil, corruptf("index: section %d: wrong checksum", kind)
+	}
+	if s.spelling == plain {
+		return s.stored, nil
+	}
+	r, err := zstdReader()
+	if err != nil {
+		return nil, err
+	}
+	b, err := r.DecodeAll(s.stored, make([]byte, 0, min(s.plain, 64*uint64(len(s.stored))+1024)))
+	if err != nil || uint64(len(b)) != s.plain {
+		return nil, corruptf("index: section %d: %d bytes in place of %d: %v", kind, len(b), s.plain, err)
+	}
+	return b, nil
+}

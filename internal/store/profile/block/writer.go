@@ -1,0 +1,318 @@
+package block
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+// Columns of RowsFile, by number.
+const (
+	colSeries = iota
+	colTime
+	colValue
+	colProfile
+	colID
+	colCount
+	colScale
+	colStacks
+	colValues
+	numColumns
+)
+
+var (
+	columnNames = [numColumns]string{"series", "time_ns", "value", "profile", "id", "samples", "scale", "stacks", "values"}
+	widths      = [numColumns]int{4, 8, 8, 4, 16, 4, 8, 0, 0} // bytes a row; 0: it varies
+)
+
+const (
+	groupRows = 16 << 10
+	// A page of any column of fixed width holds a whole group.
+	pageBytes = 17 * groupRows
+)
+
+// fileRow is a row as it lies in RowsFile. Columns of fixed width are neither
+// encoded nor compressed, so that a row's place in them follows from its number.
+type fileRow struct {
+	Series  uint32   `parquet:"series,plain,uncompressed"`
+	TimeNS  int64    `parquet:"time_ns,plain,uncompressed"`
+	Value   int64    `parquet:"value,plain,uncompressed"`
+	Profile uint32   `parquet:"profile,plain,uncompressed"`
+	ID      [16]byte `parquet:"id,plain,uncompressed"`
+	Count   uint32   `parquet:"samples,plain,uncompressed"`
+	Scale   int64    `parquet:"scale,plain,uncompressed"`
+	Stacks  []uint32 `parquet:"stacks,list" parquet-element:",delta,zstd"`
+	Values  []int64  `parquet:"values,list" parquet-element:",delta,zstd"`
+}
+
+// Row is one row on its way into a block.
+type Row struct {
+	Type    uint32
+	Dataset string
+	Key     Key
+	Series  uint32
+	Stacks  []uint32 // ascending; borrowed, as are Values
+	Values  []int64
+}
+
+// Create makes a file.
+type Create func(path string) (io.WriteCloser, error)
+
+// Writer writes one block. Rows come in the order of type, dataset, time, id and
+// series, each of which ascends.
+type Writer struct {
+	dir      string
+	create   Create
+	file     io.WriteCloser
+	parquet  *parquet.GenericWriter[fileRow]
+	buffered []fileRow
+	numbers  map[Key]uint32
+	spans    []Span
+	last     Key
+	ids      []profiles.ID
+	meta     Meta
+}
+
+// NewWriter starts a block in a folder that is there and empty.
+func NewWriter(dir string, create Create) (*Writer, error) {
+	file, err := create(filepath.Join(dir, RowsFile))
+	if err != nil {
+		return nil, err
+	}
+	w := &Writer{
+		dir: dir, create: create, file: file, numbers: map[Key]uint32{},
+		meta: Meta{MinNS: math.MaxInt64, MaxNS: math.MinInt64},
+		parquet: parquet.NewGenericWriter[fileRow](file, parquet.PageBufferSize(pageBytes), parquet.WriteBufferSize(1<<20),
+			parquet.DataPageStatistics(false), parquet.CreatedBy("ferula", "1", "")),
+	}
+	return w, nil
+}
+
+// Abort gives up; the caller removes the folder.
+func (w *Writer) Abort() {
+	if w.file != nil {
+		_ = w.file.Close() // it is going to be removed
+	}
+}
+
+const rowsBuffered = 64
+
+// Add adds a row.
+func (w *Writer) Add(r *Row) error {
+	number, ok := w.numbers[r.Key]
+	if !ok {
+		number = uint32(len(w.numbers))
+		w.numbers[r.Key] = number
+	}
+	row := int(w.meta.Rows)
+	if n := len(w.spans); n == 0 || w.spans[n-1].Type != int32(r.Type) || w.spans[n-1].Dataset != r.Dataset {
+		w.spans = append(w.spans, Span{Type: int32(r.Type), Dataset: r.Dataset, Lo: row, Sorted: true})
+	} else if w.last == r.Key {
+		w.spans[n-1].Splits = true
+	}
+	span := &w.spans[len(w.spans)-1]
+	span.Hi = row + 1
+	if at, found := slices.BinarySearch(span.Series, r.Series); !found {
+		span.Series = slices.Insert(span.Series, at, r.Series)
+	}
+	w.last = r.Key
+	w.ids = append(w.ids, r.Key.ID)
+	w.meta.Rows++
+	if w.meta.Rows > math.MaxUint32 {
+		return fmt.Errorf("%w: a block of more than %d rows", profiles.ErrLimit, uint32(math.MaxUint32))
+	}
+	w.meta.MinNS, w.meta.MaxNS = min(w.meta.MinNS, r.Key.TimeNS), max(w.meta.MaxNS, r.Key.TimeNS)
+	w.buffer(r, number)
+	if len(w.buffered) == rowsBuffered || w.meta.Rows%groupRows == 0 {
+		return w.flush()
+	}
+	return nil
+}
+
+// buffer copies a row. Values are divided by what divides all of them, which for
+// times of a sampling profiler is its period.
+func (w *Writer) buffer(r *Row, number uint32) {
+	n := len(w.buffered)
+	if n < cap(w.buffered) {
+		w.buffered = w.buffered[:n+1]
+	} else {
+		w.buffered = append(w.buffered, fileRow{})
+	}
+	f := &w.buffered[n]
+	*f = fileRow{
+		Series: r.Series, TimeNS: r.Key.TimeNS, Profile: number, ID: r.Key.ID, Count: uint32(len(r.Stacks)), Scale: 1,
+		Stacks: append(f.Stacks[:0], r.Stacks...), Values: append(f.Values[:0], r.Values...),
+	}
+	var scale int64
+	for _, v := range f.Values {
+		f.Value = AddValues(f.Value, v)
+		for a := v; a != 0; {
+			scale, a = a, scale%a
+		}
+	}
+	if scale > 1 {
+		f.Scale = scale
+		for i := range f.Values {
+			f.Values[i] /= scale
+		}
+	}
+}
+
+func (w *Writer) flush() error {
+	if len(w.buffered) > 0 {
+		if _, err := w.parquet.Write(w.buffered); err != nil {
+			return err
+		}
+		w.buffered = w.buffered[:0]
+	}
+	if w.meta.Rows%groupRows == 0 {
+		return w.parquet.Flush()
+	}
+	return nil
+}
+
+// Content is what a block holds besides its rows. Meta gets what the rows say.
+type Content struct {
+	Meta    Meta
+	Types   []profiles.Type // in the order of their names
+	Series  []Series        // in the order of types and labels
+	Symbols *Symbols
+	Shared  []Key
+}
+
+// Finish writes the rest and closes the files, which are on the disk then.
+func (w *Writer) Finish(c *Content) error {
+	if err := w.flush(); err != nil {
+		return err
+	}
+	if err := w.parquet.Close(); err != nil {
+		return err
+	}
+	if err := closeFile(w.file); err != nil {
+		return err
+	}
+	w.file = nil
+	path := filepath.Join(w.dir, RowsFile)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	chunks, err := findChunks(b)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	meta := c.Meta
+	meta.MinNS, meta.MaxNS, meta.Rows = w.meta.MinNS, w.meta.MaxNS, w.meta.Rows
+	meta.Profiles, meta.RowsBytes = uint64(len(w.numbers)), uint64(len(b))
+	index := []byte(magic)
+	for _, s := range []struct {
+		kind, spelling uint32
+		body           []byte
+	}{
+		{sectionMeta, plain, appendMeta(nil, &meta)},
+		{sectionSeries, zstded, appendSeries(nil, c.Types, c.Series)},
+		{sectionSpans, zstded, appendSpans(nil, w.spans)},
+		{sectionChunks, plain, appendChunks(nil, chunks)},
+		{sectionIDs, plain, w.idOrder()},
+		{sectionSymbols, zstded, appendSymbols(nil, c.Symbols)},
+		{sectionShared, plain, appendKeys(nil, c.Shared)},
+		{sectionEnd, plain, nil},
+	} {
+		if index, err = appendSection(index, s.kind, s.spelling, s.body); err != nil {
+			return err
+		}
+	}
+	return w.writeIndex(index)
+}
+
+func (w *Writer) writeIndex(index []byte) error {
+	file, err := w.create(filepath.Join(w.dir, IndexFile))
+	if err != nil {
+		return err
+	}
+	if _, err := file.Write(index); err != nil {
+		return errors.Join(err, file.Close())
+	}
+	return closeFile(file)
+}
+
+// closeFile puts a file on the disk, if it is one that lies there.
+func closeFile(f io.WriteCloser) error {
+	var err error
+	if s, ok := f.(interface{ Sync() error }); ok {
+		err = s.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// idOrder is the numbers of the rows in the order of their ids.
+func (w *Writer) idOrder() []byte {
+	order := make([]uint32, len(w.ids))
+	for i := range order {
+		order[i] = uint32(i)
+	}
+	slices.SortFunc(order, func(a, b uint32) int {
+		if c := bytes.Compare(w.ids[a][:], w.ids[b][:]); c != 0 {
+			return c
+		}
+		return int(int64(a) - int64(b))
+	})
+	dst := make([]byte, 0, 4*len(order))
+	for _, row := range order {
+		dst = binary.LittleEndian.AppendUint32(dst, row)
+	}
+	return dst
+}
+
+// findChunks finds the columns of each row group: the one page of those of fixed
+// width without its header, and all pages of the others.
+func findChunks(b []byte) ([]chunk, error) {
+	file, err := parquet.OpenFile(bytes.NewReader(b), int64(len(b)))
+	if err != nil {
+		return nil, err
+	}
+	var chunks []chunk
+	for _, group := range file.RowGroups() {
+		c := chunk{rows: int(group.NumRows())}
+		for i, column := range group.ColumnChunks() {
+			offsets, err := column.OffsetIndex()
+			if err != nil {
+				return nil, err
+			}
+			p, err := findPlace(offsets, widths[i]*c.rows)
+			if err != nil {
+				return nil, fmt.Errorf("column %s: %w", columnNames[i], err)
+			}
+			p.sum = xxhash.Sum64(b[p.offset : p.offset+p.size])
+			c.places[i] = p
+		}
+		chunks = append(chunks, c)
+	}
+	return chunks, nil
+}
+
+func findPlace(offsets parquet.OffsetIndex, fixed int) (place, error) {
+	n := offsets.NumPages()
+	if n == 0 {
+		return place{}, errors.New("it has no pages")
+	}
+	first, end := offsets.Offset(0), offsets.Offset(n-1)+offsets.CompressedPageSize(n-1)
+	if fixed == 0 {
+		return place{offset: uint64(first), size: uint64(end - first)}, nil
+	}
+	if n != 1 || end-first < int64(fixed) {
+		return place{}, fmt.Errorf("it has %d pages of %d bytes", n, end-first)
+	}
+	return place{offset: uint64(end) - uint64(fixed), size: uint64(fixed)}, nil
+}

@@ -1,0 +1,300 @@
+package profile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"slices"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/store/profile/block"
+)
+
+// fanout is how many blocks of a level become one of the next.
+const fanout = 4
+
+// Compact merges blocks as long as there are enough of one level.
+func (s *Store) Compact(ctx context.Context) error {
+	return s.all(func(t *tenant) error { return t.compact(ctx) })
+}
+
+func (t *tenant) compact(ctx context.Context) error {
+	t.flushMu.Lock()
+	defer t.flushMu.Unlock()
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		run := t.pick()
+		if run == nil {
+			return nil
+		}
+		if err := t.merge(ctx, run); err != nil {
+			t.store.metrics.compactFail.Inc()
+			for _, b := range run { // whichever it was: what is corrupt is not tried again
+				b.unmerged = b.unmerged || errors.Is(err, profiles.ErrCorrupt)
+			}
+			return fmt.Errorf("profiles of tenant %s: merge blocks: %w", t.name, err)
+		}
+		t.store.metrics.compactions.Inc()
+	}
+}
+
+// pick finds fanout blocks of one level that follow each other and are not too big
+// together.
+func (t *tenant) pick() []*heldBlock {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	byLevel := map[uint64][]*heldBlock{}
+	for _, b := range t.blocks {
+		if b.unmerged {
+			continue
+		}
+		level := b.Meta().Level
+		run := append(byLevel[level], b)
+		var size int64
+		for _, r := range run {
+			size += r.Bytes()
+		}
+		switch {
+		case size > t.store.opts.BlockBytes:
+			run = []*heldBlock{b}
+		case len(run) == fanout:
+			return run
+		}
+		byLevel[level] = run
+	}
+	return nil
+}
+
+// merge writes blocks as one and puts it in their place.
+func (t *tenant) merge(ctx context.Context, run []*heldBlock) error {
+	var meta block.Meta
+	for _, b := range run {
+		m := b.Meta()
+		meta.Level, meta.Through = max(meta.Level, m.Level+1), max(meta.Through, m.Through)
+	}
+	merged, err := t.writeBlock(meta, func(w *block.Writer) (*block.Content, error) {
+		content, err := mergeBlocks(ctx, w, run)
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range run {
+			content.Meta.Parents = append(content.Meta.Parents, b.Meta().ULID)
+		}
+		return content, nil
+	})
+	if err != nil {
+		return err
+	}
+	t.replace(run, merged)
+	return nil
+}
+
+// replace takes blocks away and puts one in their place, which may be nil. Their
+// folders are removed; mappings stay until the last reader is gone.
+func (t *tenant) replace(old []*heldBlock, by *heldBlock) {
+	t.mu.Lock()
+	blocks := slices.DeleteFunc(slices.Clone(t.blocks), func(b *heldBlock) bool { return slices.Contains(old, b) })
+	if by != nil {
+		blocks = append(blocks, by)
+	}
+	slices.SortFunc(blocks, byAge)
+	t.blocks = blocks
+	t.mu.Unlock()
+	for _, b := range old {
+		if err := errors.Join(os.RemoveAll(b.path), b.release()); err != nil {
+			t.store.logger.Warn("removing a block of profiles", "tenant", t.name, "block", b.Name(), "err", err)
+		}
+	}
+}
+
+// blockRow is a row of a block that is being merged.
+type blockRow struct {
+	headRow
+	stacks []uint32
+	values []int64
+}
+
+// cursor reads the rows of a block in order.
+type cursor struct {
+	row  blockRow
+	next func() (blockRow, error, bool)
+	stop func()
+	done bool
+}
+
+func (c *cursor) advance() error {
+	row, err, ok := c.next()
+	c.row, c.done = row, !ok
+	return err
+}
+
+// rowsOfBlock goes over a block's rows with the numbers they get in another. What it
+// yields is borrowed until the next one.
+func rowsOfBlock(ctx context.Context, b block.Source, o *order, nodes []uint32) iter.Seq2[blockRow, error] {
+	return func(yield func(blockRow, error) bool) {
+		series, err := b.Series()
+		if err != nil {
+			yield(blockRow{}, err)
+			return
+		}
+		spans, err := b.Spans()
+		if err != nil {
+			yield(blockRow{}, err)
+			return
+		}
+		numbers := o.of(b.Types(), series)
+		rows := make([]int, b.Rows())
+		for i := range rows {
+			rows[i] = i
+		}
+		var samples sampleSorter
+		stop := errors.New("stop")
+		span := 0
+		err = b.Samples(ctx, rows, func(row int, stacks []uint32, values []int64) error {
+			c, err := b.Columns(row)
+			if err != nil {
+				return err
+			}
+			id, err := b.ID(row)
+			if err != nil {
+				return err
+			}
+			for row >= spans[span].Hi {
+				span++
+			}
+			samples.renumber(stacks, values, nodes)
+			ref := numbers[c.SeriesAt(row-c.First)]
+			r := blockRow{
+				headRow: headRow{
+					dataset: spans[span].Dataset, key: block.Key{ID: id, TimeNS: c.TimeAt(row - c.First)}, series: ref, t: o.series[ref].Type, row: row,
+				},
+				stacks: samples.stacks, values: samples.values,
+			}
+			if !yield(r, nil) {
+				return stop
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, stop) {
+			yield(blockRow{}, fmt.Errorf("%s: %w", b.Name(), err))
+		}
+	}
+}
+
+// mergeBlocks writes the rows of blocks in order; of equal ones the first.
+func mergeBlocks(ctx context.Context, w *block.Writer, run []*heldBlock) (_ *block.Content, err error) {
+	builder := block.NewBuilder()
+	nodes := make([][]uint32, len(run))
+	var types [][]profiles.Type
+	content := &block.Content{}
+	shared := map[block.Key]bool{}
+	for i, b := range run {
+		symbols, err := b.Symbols()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", b.Name(), err)
+		}
+		nodes[i] = builder.Add(symbols)
+		types = append(types, b.Types())
+		for _, key := range b.Shared() {
+			if !shared[key] {
+				shared[key] = true
+				content.Shared = append(content.Shared, key)
+			}
+		}
+	}
+	symbols, arranged := builder.Arrange()
+	o := orderTypes(types...)
+	for i, b := range run {
+		for at, n := range nodes[i] {
+			nodes[i][at] = arranged[n]
+		}
+		series, err := b.Series()
+		if err != nil {
+			return nil, err
+		}
+		o.add(b.Types(), series)
+	}
+	o.finish()
+	cursors := make([]*cursor, len(run))
+	for i, b := range run {
+		c := &cursor{}
+		c.next, c.stop = iter.Pull2(rowsOfBlock(ctx, b, o, nodes[i]))
+		defer c.stop()
+		if err := c.advance(); err != nil {
+			return nil, err
+		}
+		cursors[i] = c
+	}
+	if err := mergeRows(w, cursors); err != nil {
+		return nil, err
+	}
+	content.Types, content.Series, content.Symbols = o.types, o.series, symbols
+	return content, nil
+}
+
+func mergeRows(w *block.Writer, cursors []*cursor) error {
+	var last headRow
+	for first := true; ; first = false {
+		var least *cursor
+		for _, c := range cursors {
+			if !c.done && (least == nil || compareRows(&c.row.headRow, &least.row.headRow) < 0) {
+				least = c
+			}
+		}
+		if least == nil {
+			return nil
+		}
+		r := &least.row
+		if first || compareRows(&last, &r.headRow) != 0 {
+			err := w.Add(&block.Row{Type: r.t, Dataset: r.dataset, Key: r.key, Series: r.series, Stacks: r.stacks, Values: r.values})
+			if err != nil {
+				return err
+			}
+		}
+		last = r.headRow
+		if err := least.advance(); err != nil {
+			return err
+		}
+	}
+}
+
+// retain removes blocks that are too old, and the oldest ones as long as all
+// together are too big.
+func (t *tenant) retain() error {
+	t.flushMu.Lock()
+	defer t.flushMu.Unlock()
+	t.mu.RLock()
+	blocks := slices.Clone(t.blocks)
+	t.mu.RUnlock()
+	slices.SortFunc(blocks, func(a, b *heldBlock) int { // the one that ends last comes first
+		_, maxA := a.Bounds()
+		_, maxB := b.Bounds()
+		switch {
+		case maxA > maxB:
+			return -1
+		case maxA < maxB:
+			return 1
+		}
+		return byAge(b, a)
+	})
+	o := t.store.opts
+	var gone []*heldBlock
+	var size int64
+	for _, b := range blocks {
+		_, maxNS := b.Bounds()
+		size += b.Bytes()
+		tooOld := o.Retention > 0 && maxNS < t.store.now().Add(-o.Retention).UnixNano()
+		tooMuch := o.RetentionBytes > 0 && size > o.RetentionBytes
+		if tooOld || tooMuch {
+			gone = append(gone, b)
+		}
+	}
+	if len(gone) > 0 {
+		t.replace(gone, nil)
+	}
+	return nil
+}

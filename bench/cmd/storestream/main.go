@@ -1,0 +1,248 @@
+// Command storestream moves series through ferula's StoreAPI. It is a worker of package streams: server and client are in
+// this process, and TCP over loopback is between them; or, with -serve, a server of as many series as it is asked for.
+//
+// The server's source holds encoded label sets and chunks, as the raw seam has them, and goes all the way through
+// storeapi.Server; the client keeps what it receives until the stream ends: each label set as labels.Labels, chunks copied.
+// Noop tasks move the same messages over gRPC with a codec that does nothing.
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ferula-io/ferula/bench/streams"
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+func main() {
+	addr := flag.String("serve", "", "serve made-up series at this address, and HTTP, instead of doing tasks")
+	grpcAddr := flag.String("grpc", "", "with -serve: the address of the StoreAPI")
+	flag.Parse()
+	storeapi.RegisterSnappy()
+	err := error(nil)
+	if *addr != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		err = serve(ctx, *addr, *grpcAddr)
+	} else {
+		err = streams.Work((&worker{}).do)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "storestream:", err)
+		os.Exit(1)
+	}
+}
+
+// one is a series as the raw seam has it.
+type one struct {
+	labels []byte
+	chunks []series.Chunk
+}
+
+// source is a store of series in memory.
+type source struct{ series []one }
+
+func (s *source) Info(context.Context) (storeapi.Info, error) { return storeapi.Info{}, nil }
+func (s *source) ExternalLabels() labels.Labels               { return labels.EmptyLabels() }
+
+func (s *source) LabelNames(context.Context, storeapi.LabelsRequest) (names, warnings []string, err error) {
+	return nil, nil, nil
+}
+
+func (s *source) LabelValues(context.Context, storeapi.LabelsRequest) (values, warnings []string, err error) {
+	return nil, nil, nil
+}
+
+func (s *source) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
+	return querier{s.series}, nil
+}
+
+type querier struct{ series []one }
+
+func (q querier) Select(context.Context, ...*labels.Matcher) series.Set { return &set{rest: q.series} }
+func (querier) LabelNames(context.Context) ([]string, error)            { return nil, nil }
+func (querier) Close() error                                            { return nil }
+
+type set struct {
+	rest []one
+	at   one
+}
+
+func (s *set) Next() bool {
+	if len(s.rest) == 0 {
+		return false
+	}
+	s.at, s.rest = s.rest[0], s.rest[1:]
+	return true
+}
+
+func (s *set) Labels() []byte                  { return s.at.labels }
+func (s *set) Chunks() []series.Chunk          { return s.at.chunks }
+func (*set) Err() error                        { return nil }
+func (*set) Warnings() annotations.Annotations { return nil }
+
+// worker keeps the last file that was asked for.
+type worker struct {
+	file   string
+	series []one
+}
+
+func (w *worker) load(file string) error {
+	if w.file == file {
+		return nil
+	}
+	w.series = nil
+	list, err := streams.Read(file)
+	if err != nil {
+		return err
+	}
+	for _, s := range list {
+		var o one
+		for _, l := range s.Labels {
+			o.labels = labelenc.AppendLabel(o.labels, l.Name, l.Value)
+		}
+		for _, c := range s.Chunks {
+			o.chunks = append(o.chunks, series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data})
+		}
+		w.series = append(w.series, o)
+	}
+	w.file = file
+	return nil
+}
+
+func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
+	if err := w.load(t.File); err != nil {
+		return f, err
+	}
+	held := w.series[:min(t.Series, len(w.series))]
+	if t.Noop {
+		return noop(t, held)
+	}
+	c, err := connect(t.Check, func(s *grpc.Server) { storeapi.NewServer(&source{held}, storeapi.ServerOptions{}).Register(s) }, storeapi.GRPCServerOptions())
+	if err != nil {
+		return f, err
+	}
+	defer c.close()
+	client := storeapi.NewClient(c.conn, storeapi.ClientOptions{BatchSeries: t.Batch, NoExtension: !t.Extension, Compression: t.Compression})
+	if t.Check {
+		k, err := receive(client, t)
+		if err != nil {
+			return f, err
+		}
+		return streams.Figures{WireBytes: c.counter.Bytes.Load(), Digest: k.digest()}, nil
+	}
+	return streams.Measure(t.Repeats, func() error {
+		k, err := receive(client, t)
+		if err == nil && len(k.labels) != len(held) {
+			err = fmt.Errorf("%d series of %d came", len(k.labels), len(held))
+		}
+		return err
+	})
+}
+
+// connection is a server with a client of it.
+type connection struct {
+	conn    *grpc.ClientConn
+	counter *streams.Counter
+	server  *grpc.Server
+	done    chan struct{}
+}
+
+func connect(count bool, register func(*grpc.Server), opts []grpc.ServerOption) (*connection, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	c := &connection{counter: &streams.Counter{Listener: l}, server: grpc.NewServer(opts...), done: make(chan struct{})}
+	if count {
+		l = c.counter
+	}
+	register(c.server)
+	go func() { defer close(c.done); _ = c.server.Serve(l) }()
+	c.conn, err = grpc.NewClient(l.Addr().String(), append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		c.server.Stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *connection) close() {
+	_ = c.conn.Close()
+	c.server.Stop()
+	<-c.done
+}
+
+// kept is what a client keeps of a stream.
+type kept struct {
+	labels []labels.Labels
+	chunks [][]series.Chunk
+	arena  []byte         // of the chunks' data
+	slots  []series.Chunk // of the lists
+}
+
+const (
+	arenaBytes = 1 << 20
+	arenaSlots = 4096
+)
+
+func (k *kept) add(lset labels.Labels, chunks []series.Chunk) {
+	if len(k.slots)+len(chunks) > cap(k.slots) {
+		k.slots = make([]series.Chunk, 0, max(arenaSlots, len(chunks)))
+	}
+	first := len(k.slots)
+	for _, c := range chunks {
+		if len(k.arena)+len(c.Data) > cap(k.arena) {
+			k.arena = make([]byte, 0, max(arenaBytes, len(c.Data)))
+		}
+		start := len(k.arena)
+		k.arena = append(k.arena, c.Data...)
+		c.Data = k.arena[start:len(k.arena):len(k.arena)]
+		k.slots = append(k.slots, c)
+	}
+	k.labels = append(k.labels, lset)
+	k.chunks = append(k.chunks, k.slots[first:len(k.slots):len(k.slots)])
+}
+
+func receive(client *storeapi.Client, t streams.Task) (*kept, error) {
+	set := client.Series(context.Background(), storeapi.SeriesRequest{
+		MaxMS: 1 << 60, SkipChunks: t.LabelsOnly, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchNotEqual, "__name__", "")},
+	})
+	defer set.Close()
+	k := &kept{}
+	builder := labels.NewScratchBuilder(16)
+	for set.Next() {
+		lset, err := labelenc.Labels(set.Labels(), &builder)
+		if err != nil {
+			return nil, err
+		}
+		k.add(lset, set.Chunks())
+	}
+	return k, set.Err()
+}
+
+func (k *kept) digest() string {
+	d := streams.Digest{Hash: sha256.New()}
+	for i, lset := range k.labels {
+		lset.Range(func(l labels.Label) { d.Label(l.Name, l.Value) })
+		for _, c := range k.chunks[i] {
+			d.Chunk(c.MinMS, c.MaxMS, byte(c.Encoding), c.Data)
+		}
+		d.End()
+	}
+	return d.String()
+}

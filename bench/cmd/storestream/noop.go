@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+
+	"github.com/ferula-io/ferula/bench/streams"
+	"github.com/ferula-io/ferula/internal/codec/storepb"
+)
+
+// noopCodec moves bytes as they are and looks at nothing.
+type noopCodec struct{}
+
+type message struct{ bytes []byte }
+
+func (noopCodec) Name() string { return "proto" }
+
+func (noopCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.(*message).bytes)}, nil
+}
+
+func (noopCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	v.(*counted).bytes += data.Len()
+	return nil
+}
+
+type counted struct{ bytes int }
+
+// messageBytes is how long the messages of a floor are: as those of ferula.
+const messageBytes = 127 << 10
+
+// noop moves the series in ready-made messages of 128 KiB, both sides' buffers as long.
+func noop(t streams.Task, held []one) (streams.Figures, error) {
+	var messages []*message
+	total := 0
+	buf := storepb.AppendHead(nil)
+	flush := func() {
+		storepb.SealBatch(buf)
+		messages = append(messages, &message{buf})
+		total += len(buf)
+		buf = storepb.AppendHead(make([]byte, 0, messageBytes))
+	}
+	for _, s := range held {
+		size := 0
+		for _, c := range s.chunks {
+			size += storepb.ChunkSize(c.MinMS, c.MaxMS, uint8(c.Encoding), len(c.Data))
+		}
+		if len(buf)+storepb.SeriesSize(len(s.labels), size) > messageBytes {
+			flush()
+		}
+		buf = storepb.AppendSeriesHead(buf, s.labels, size)
+		for _, c := range s.chunks {
+			buf = storepb.AppendChunk(buf, c.MinMS, c.MaxMS, uint8(c.Encoding), c.Data)
+		}
+	}
+	flush()
+	handler := func(_ any, stream grpc.ServerStream) error {
+		if err := stream.RecvMsg(&counted{}); err != nil {
+			return err
+		}
+		for _, m := range messages {
+			if err := stream.SendMsg(m); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	register := func(s *grpc.Server) {
+		s.RegisterService(&grpc.ServiceDesc{ServiceName: "noop", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{StreamName: "Stream", Handler: handler, ServerStreams: true}}}, struct{}{})
+	}
+	c, err := connect(false, register, []grpc.ServerOption{grpc.ForceServerCodecV2(noopCodec{}), grpc.ReadBufferSize(128 << 10), grpc.WriteBufferSize(128 << 10)})
+	if err != nil {
+		return streams.Figures{}, err
+	}
+	defer c.close()
+	once := func() error {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/noop/Stream", grpc.ForceCodecV2(noopCodec{}))
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(stream.SendMsg(&message{[]byte{1}}), stream.CloseSend()); err != nil {
+			return err
+		}
+		got := counted{}
+		for {
+			if err := stream.RecvMsg(&got); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				return err
+			}
+		}
+		if got.bytes != total {
+			return fmt.Errorf("%d bytes of %d came", got.bytes, total)
+		}
+		return nil
+	}
+	return streams.Measure(t.Repeats, once)
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	_ "net/http/pprof" // the bench asks for collections by it
+	"strconv"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"google.golang.org/grpc"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// serve offers series that are made up as they are sent, so that only the server's own memory can grow with their number,
+// which is the value of the matcher of the label "series".
+func serve(ctx context.Context, addr, grpcAddr string) error {
+	http.HandleFunc("/-/ready", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ready") })
+	l, err := net.Listen("tcp", grpcAddr)
+	if err != nil {
+		return err
+	}
+	server := grpc.NewServer(storeapi.GRPCServerOptions()...)
+	storeapi.NewServer(&madeUp{}, storeapi.ServerOptions{}).Register(server)
+	web := &http.Server{Addr: addr}
+	failed := make(chan error, 2)
+	go func() { failed <- server.Serve(l) }()
+	go func() { failed <- web.ListenAndServe() }()
+	select {
+	case err = <-failed:
+	case <-ctx.Done():
+	}
+	server.Stop()
+	return errors.Join(err, web.Close())
+}
+
+// madeUp is a source of as many series as are asked for.
+type madeUp struct{ source }
+
+func (m *madeUp) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
+	return madeUpQuerier{}, nil
+}
+
+type madeUpQuerier struct{ querier }
+
+func (madeUpQuerier) Select(_ context.Context, matchers ...*labels.Matcher) series.Set {
+	n, err := strconv.Atoi(matchers[0].Value)
+	if err != nil {
+		return series.Failed(err)
+	}
+	return &madeUpSet{left: n, chunks: []series.Chunk{{MaxMS: 1, Encoding: chunkenc.EncXOR, Data: make([]byte, 300)}}}
+}
+
+type madeUpSet struct {
+	set
+	left, n int
+	labels  []byte
+	chunks  []series.Chunk
+}
+
+func (s *madeUpSet) Next() bool {
+	if s.n == s.left {
+		return false
+	}
+	s.n++
+	s.labels = labelenc.AppendLabel(s.labels[:0], "__name__", "made_up_bytes_total")
+	s.labels = labelenc.AppendLabel(s.labels, "instance", fmt.Sprintf("instance-%09d.internal:9100", s.n))
+	s.labels = labelenc.AppendLabel(s.labels, "job", "made-up")
+	return true
+}
+
+func (s *madeUpSet) Labels() []byte         { return s.labels }
+func (s *madeUpSet) Chunks() []series.Chunk { return s.chunks }

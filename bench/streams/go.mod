@@ -1,0 +1,3 @@
+module github.com/ferula-io/ferula/bench/streams
+
+go 1.26.0

@@ -1,0 +1,243 @@
+// Package streams is what workers that move series have in common: the file that they read them from, and the tasks that
+// they are given.
+//
+// The bench writes a file of series and starts one worker a side, each a program of its own because their dependencies
+// cannot live together. A worker reads tasks as lines of JSON from its standard input, does each in its own process with
+// server and client over loopback, and answers with a line of figures. This is a module without dependencies, so that it
+// lifts none. What is not here: any codec.
+package streams
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync/atomic"
+	"syscall"
+)
+
+// Chunk is one encoded chunk; Encoding is Prometheus' own number.
+type Chunk struct {
+	MinMS, MaxMS int64
+	Encoding     byte
+	Data         []byte
+}
+
+// Label is a name and a value.
+type Label struct{ Name, Value string }
+
+// Series are labels in order with chunks.
+type Series struct {
+	Labels []Label
+	Chunks []Chunk
+}
+
+// ErrFile says that a file of series is none.
+var ErrFile = errors.New("not a file of series")
+
+// Write writes series to a file.
+func Write(path string, list []Series) error {
+	out := binary.AppendUvarint(nil, uint64(len(list)))
+	text := func(s string) { out = append(binary.AppendUvarint(out, uint64(len(s))), s...) }
+	for _, s := range list {
+		out = binary.AppendUvarint(out, uint64(len(s.Labels)))
+		for _, l := range s.Labels {
+			text(l.Name)
+			text(l.Value)
+		}
+		out = binary.AppendUvarint(out, uint64(len(s.Chunks)))
+		for _, c := range s.Chunks {
+			out = binary.AppendVarint(out, c.MinMS)
+			out = binary.AppendVarint(out, c.MaxMS)
+			out = append(out, c.Encoding)
+			text(string(c.Data))
+		}
+	}
+	return os.WriteFile(path, out, 0o644)
+}
+
+// Read reads a file of series. Every string and chunk is an allocation of its own, as in a store's memory.
+func Read(path string) (list []Series, err error) {
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if recover() != nil { // an index out of range
+			err = fmt.Errorf("%s: %w", path, ErrFile)
+		}
+	}()
+	number := func() int {
+		v, n := binary.Uvarint(src)
+		src = src[n:]
+		return int(v)
+	}
+	signed := func() int64 {
+		v, n := binary.Varint(src)
+		src = src[n:]
+		return v
+	}
+	text := func() string {
+		n := number()
+		s := string(src[:n])
+		src = src[n:]
+		return s
+	}
+	list = make([]Series, number())
+	for i := range list {
+		s := &list[i]
+		s.Labels = make([]Label, number())
+		for j := range s.Labels {
+			s.Labels[j] = Label{text(), text()}
+		}
+		s.Chunks = make([]Chunk, number())
+		for j := range s.Chunks {
+			c := &s.Chunks[j]
+			c.MinMS, c.MaxMS, c.Encoding = signed(), signed(), src[0]
+			src = src[1:]
+			c.Data = []byte(text())
+		}
+	}
+	return list, nil
+}
+
+// Task is what a worker is to do: to move the first Series of a file through a stream.
+type Task struct {
+	File        string
+	Series      int
+	Batch       int    // asked for
+	Extension   bool   // ask for what only ferula knows beside
+	Compression string // of the connection
+	LabelsOnly  bool
+	Noop        bool // move the same messages without encoding or decoding them
+	Repeats     int
+	Check       bool // digest what arrives and count what is sent, and take no time
+}
+
+// Figures are of one task. Without Check they are of one repeat on average.
+type Figures struct {
+	CPUNanoseconds int64
+	Mallocs        int64
+	AllocBytes     int64
+	WireBytes      int64  // with Check
+	Digest         string // with Check
+	Error          string
+}
+
+// Work does tasks until there are no more.
+func Work(do func(Task) (Figures, error)) error {
+	in, out := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
+	for in.Scan() {
+		var t Task
+		if err := json.Unmarshal(in.Bytes(), &t); err != nil {
+			return err
+		}
+		f, err := do(t)
+		if err != nil {
+			f.Error = err.Error()
+		}
+		if err := out.Encode(f); err != nil {
+			return err
+		}
+	}
+	return in.Err()
+}
+
+// Measure takes the processor time and the allocations of once, which runs repeats times. What is garbage before is not
+// paid for, what it leaves behind is.
+func Measure(repeats int, once func() error) (Figures, error) {
+	if err := once(); err != nil { // warms pools and connections
+		return Figures{}, err
+	}
+	runtime.GC()
+	debug.FreeOSMemory()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	begun := cpu()
+	for range repeats {
+		if err := once(); err != nil {
+			return Figures{}, err
+		}
+	}
+	runtime.GC()
+	used := cpu() - begun
+	runtime.ReadMemStats(&after)
+	n := int64(repeats)
+	return Figures{
+		CPUNanoseconds: used / n, Mallocs: int64(after.Mallocs-before.Mallocs) / n, AllocBytes: int64(after.TotalAlloc-before.TotalAlloc) / n,
+	}, nil
+}
+
+// cpu is the processor time of this process, user and system, in nanoseconds.
+func cpu() int64 {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		panic(err) // cannot fail for the process itself
+	}
+	return r.Utime.Nano() + r.Stime.Nano()
+}
+
+// Digest adds labels and chunks to a hash, so that two streams can be compared.
+type Digest struct {
+	Hash hash.Hash
+	buf  []byte
+}
+
+// Label adds one label.
+func (d *Digest) Label(name, value string) {
+	d.buf = append(binary.AppendUvarint(d.buf, uint64(len(name))), name...)
+	d.buf = append(binary.AppendUvarint(d.buf, uint64(len(value))), value...)
+}
+
+// Chunk adds one chunk.
+func (d *Digest) Chunk(minMS, maxMS int64, encoding byte, data []byte) {
+	d.buf = binary.AppendVarint(d.buf, minMS)
+	d.buf = binary.AppendVarint(d.buf, maxMS)
+	d.buf = append(d.buf, encoding)
+	d.buf = append(binary.AppendUvarint(d.buf, uint64(len(data))), data...)
+}
+
+// End ends a series.
+func (d *Digest) End() {
+	d.Hash.Write(append(d.buf, 0xFF))
+	d.buf = d.buf[:0]
+}
+
+// String is the digest of all series.
+func (d *Digest) String() string { return hex.EncodeToString(d.Hash.Sum(nil)) }
+
+// Counter is a listener that counts what its connections write.
+type Counter struct {
+	net.Listener
+	Bytes atomic.Int64
+}
+
+// Accept implements net.Listener.
+func (c *Counter) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &counted{conn, c}, nil
+}
+
+type counted struct {
+	net.Conn
+	counter *Counter
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.counter.Bytes.Add(int64(n))
+	return n, err
+}
+
+var _ io.Writer = (*counted)(nil)

@@ -1,0 +1,183 @@
+// Command thanoscodec moves series through Thanos' own StoreAPI messages and codec, as its releases are built: with
+// -tags slicelabels and the module versions of its own go.mod. It is a worker of package streams: server and client are in
+// this process, and TCP over loopback is between them.
+//
+// The server holds messages that are made already and sends them in batches, as Thanos' batching server does; the client
+// keeps what it receives, labels and chunks, until the stream ends. What is not here: stores, interceptors, merging.
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"os"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	_ "github.com/thanos-io/thanos/pkg/extgrpc" // its codec
+	"github.com/thanos-io/thanos/pkg/extgrpc/snappy"
+	"github.com/thanos-io/thanos/pkg/store/labelpb"
+	"github.com/thanos-io/thanos/pkg/store/storepb"
+
+	"github.com/ferula-io/ferula/bench/streams"
+)
+
+func main() {
+	w := &worker{}
+	if err := streams.Work(w.do); err != nil {
+		fmt.Fprintln(os.Stderr, "thanoscodec:", err)
+		os.Exit(1)
+	}
+}
+
+// worker keeps the last file that was asked for.
+type worker struct {
+	file   string
+	series []*storepb.Series
+}
+
+func (w *worker) load(file string) error {
+	if w.file == file {
+		return nil
+	}
+	w.series = nil
+	list, err := streams.Read(file)
+	if err != nil {
+		return err
+	}
+	for _, s := range list {
+		one := &storepb.Series{}
+		for _, l := range s.Labels {
+			one.Labels = append(one.Labels, labelpb.ZLabel{Name: l.Name, Value: l.Value})
+		}
+		for _, c := range s.Chunks {
+			one.Chunks = append(one.Chunks, storepb.AggrChunk{MinTime: c.MinMS, MaxTime: c.MaxMS, Raw: &storepb.Chunk{Type: storepb.Chunk_Encoding(c.Encoding - 1), Data: c.Data}})
+		}
+		w.series = append(w.series, one)
+	}
+	w.file = file
+	return nil
+}
+
+// server streams the first series that it holds.
+type server struct {
+	storepb.UnimplementedStoreServer
+	series []*storepb.Series
+	labels bool
+}
+
+func (s *server) Series(r *storepb.SeriesRequest, out storepb.Store_SeriesServer) error {
+	size := int(r.ResponseBatchSize)
+	batch := make([]*storepb.Series, 0, max(size, 1))
+	for _, one := range s.series {
+		if s.labels {
+			one = &storepb.Series{Labels: one.Labels}
+		}
+		if size <= 1 {
+			if err := out.Send(storepb.NewSeriesResponse(one)); err != nil {
+				return err
+			}
+			continue
+		}
+		if batch = append(batch, one); len(batch) >= size {
+			if err := out.Send(storepb.NewBatchResponse(batch)); err != nil {
+				return err
+			}
+			batch = make([]*storepb.Series, 0, size)
+		}
+	}
+	if len(batch) > 0 {
+		return out.Send(storepb.NewBatchResponse(batch))
+	}
+	return nil
+}
+
+func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
+	if t.Noop {
+		return f, errors.New("this worker has no codec that does nothing")
+	}
+	if err := w.load(t.File); err != nil {
+		return f, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return f, err
+	}
+	counter := &streams.Counter{Listener: l}
+	if t.Check {
+		l = counter
+	}
+	srv := grpc.NewServer(grpc.MaxSendMsgSize(math.MaxInt32), grpc.MaxRecvMsgSize(math.MaxInt32))
+	storepb.RegisterStoreServer(srv, &server{series: w.series[:min(t.Series, len(w.series))], labels: t.LabelsOnly})
+	done := make(chan struct{})
+	go func() { defer close(done); _ = srv.Serve(l) }()
+	defer func() { srv.Stop(); <-done }()
+	options := []grpc.CallOption{grpc.MaxCallRecvMsgSize(math.MaxInt32)}
+	if t.Compression != "" {
+		options = append(options, grpc.UseCompressor(snappy.Name))
+	}
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(options...))
+	if err != nil {
+		return f, err
+	}
+	defer conn.Close()
+	client := storepb.NewStoreClient(conn)
+	if t.Check {
+		kept, err := receive(client, t)
+		if err != nil {
+			return f, err
+		}
+		return streams.Figures{WireBytes: counter.Bytes.Load(), Digest: digest(kept)}, nil
+	}
+	return streams.Measure(t.Repeats, func() error {
+		kept, err := receive(client, t)
+		if err == nil && len(kept) != min(t.Series, len(w.series)) {
+			err = fmt.Errorf("%d series of %d came", len(kept), t.Series)
+		}
+		return err
+	})
+}
+
+// receive keeps all series of a stream.
+func receive(client storepb.StoreClient, t streams.Task) (kept []*storepb.Series, err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	stream, err := client.Series(ctx, &storepb.SeriesRequest{MaxTime: math.MaxInt64, ResponseBatchSize: int64(t.Batch), SkipChunks: t.LabelsOnly})
+	if err != nil {
+		return nil, err
+	}
+	for {
+		r, err := stream.Recv()
+		if err == io.EOF {
+			return kept, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if one := r.GetSeries(); one != nil {
+			kept = append(kept, one)
+		}
+		if batch := r.GetBatch(); batch != nil {
+			kept = append(kept, batch.Series...)
+		}
+	}
+}
+
+func digest(kept []*storepb.Series) string {
+	d := streams.Digest{Hash: sha256.New()}
+	for _, s := range kept {
+		for _, l := range s.Labels {
+			d.Label(l.Name, l.Value)
+		}
+		for _, c := range s.Chunks {
+			d.Chunk(c.MinTime, c.MaxTime, byte(c.Raw.Type)+1, c.Raw.Data)
+		}
+		d.End()
+	}
+	return d.String()
+}

@@ -46,7 +46,7 @@ ui-check: ui
 browser:
 	test/browser.sh
 
-# Tests against real peers: Prometheus, Thanos, node_exporter, Redis, memcached.
+# Tests against real peers: Prometheus, Thanos, versitygw, node_exporter, Redis, memcached.
 interop:
 	FERULA_TEST_PEERS=1 $(GO) test -count=1 -v -run Peer ./test/... ./internal/frontend/...
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(GO) test -count=1 -v -run Peer ./metricsdiff/

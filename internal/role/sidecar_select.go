@@ -57,6 +57,7 @@ type besideQuerier struct {
 	*beside
 	external   labels.Labels
 	mint, maxt int64
+	listed     bool    // what follows is known
 	split      []split // labels that are selected value by value
 	kept       []string
 }
@@ -67,14 +68,13 @@ type split struct {
 	values []string
 }
 
-// LabelNames implements series.Querier: those of the series that Select gives,
-// which is asked afterwards.
+// LabelNames implements series.Querier: those of the series that Select gives.
 func (q *besideQuerier) LabelNames(ctx context.Context) ([]string, error) {
 	names, _, err := q.api.LabelNames(ctx, nil, q.mint, q.maxt, 0)
 	if err != nil {
 		return nil, toStore(err)
 	}
-	q.split, q.kept = nil, nil
+	q.split, q.kept, q.listed = nil, nil, true
 	selections := 1
 	for _, name := range names {
 		if !q.external.Has(name) {
@@ -96,6 +96,11 @@ func (q *besideQuerier) LabelNames(ctx context.Context) ([]string, error) {
 
 // Select implements series.Querier.
 func (q *besideQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
+	if !q.listed {
+		if _, err := q.LabelNames(ctx); err != nil {
+			return series.Failed(err)
+		}
+	}
 	without := labels.NewBuilder(q.external)
 	without.Del(q.kept...)
 	var sets []series.Set

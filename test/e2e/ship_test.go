@@ -87,8 +87,11 @@ func TestServeRefusesToShipWhatCouldBeLostOrMixedUp(t *testing.T) {
 	for what, change := range map[string]func(*role.ServeOptions){
 		"external":           shipping(bare, t.TempDir(), ""),
 		"min-block-duration": func(o *role.ServeOptions) { shipping(labelled, t.TempDir(), "")(o); o.Store.MaxBlockDuration = 0 },
-		"must both be 2h":    func(o *role.ServeOptions) { shipping(labelled, t.TempDir(), "")(o); o.Store.MinBlockDuration = time.Hour },
-		"not supported":      shipping(labelled, "", "type: GCS\nconfig: {}\n"),
+		"must both be 2h": func(o *role.ServeOptions) {
+			shipping(labelled, t.TempDir(), "")(o)
+			o.Store.MinBlockDuration = time.Hour
+		},
+		"not supported": shipping(labelled, "", "type: GCS\nconfig: {}\n"),
 	} {
 		opts := role.ServeOptions{Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, Logger: slog.New(slog.DiscardHandler)}
 		change(&opts)

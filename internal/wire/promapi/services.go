@@ -77,7 +77,7 @@ func toStatus(err error) error {
 	return status.Error(code, err.Error())
 }
 
-// abort is Thanos' number for a partial response strategy, which rules of a
+// abort is Thanos' number for a partial response strategy, which groups of a
 // Prometheus have since they know no other.
 const abort = 1
 
@@ -154,7 +154,7 @@ func ruleOf(r jsontree.Value, external labels.Labels) (*pb.Rule, error) {
 			alert.Alerts = append(alert.Alerts, &pb.AlertInstance{
 				// Thanos leaves these as they are in the server.
 				Labels: labelSet(a.Get("labels"), labels.EmptyLabels()), Annotations: labelSet(a.Get("annotations"), labels.EmptyLabels()),
-				State: alertState(a.Get("state").Text()), ActiveAt: active, Value: a.Get("value").Text(), PartialResponseStrategy: abort,
+				State: alertState(a.Get("state").Text()), ActiveAt: active, Value: a.Get("value").Text(),
 			})
 		}
 		return &pb.Rule{Result: &pb.Rule_Alert{Alert: alert}}, nil

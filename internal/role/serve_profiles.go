@@ -58,6 +58,7 @@ func (s *Serve) newProfiles() (err error) {
 	if opts.Self {
 		own := ingest.SelfOptions{Every: opts.Every, Tenant: profileapi.AnonymousTenant, Labels: []profilepb.LabelText{{Name: "version", Value: Version}}}
 		l.self = ingest.NewSelf(own, l.ingester, logger)
+		s.reg.exemplar = l.exemplar
 	}
 	return nil
 }
@@ -94,12 +95,14 @@ func (l *profileLane) close() error {
 	return l.store.Close()
 }
 
-// exemplar leads from a request to the slice of CPU in which it was answered.
-func (l *profileLane) exemplar() []string {
+// exemplar leads from a request to its trace and to the slice of CPU in which it
+// was answered.
+func (l *profileLane) exemplar(r *http.Request) []string {
+	lset := traceOf(r)
 	if id, ok := l.self.Current(); ok {
-		return []string{"profile_id", id.String()}
+		lset = append(lset, "profile_id", id.String())
 	}
-	return nil
+	return lset
 }
 
 // register adds the lane's endpoints.

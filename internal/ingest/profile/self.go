@@ -126,7 +126,8 @@ func (s *Self) Run(ctx context.Context) {
 // slice profiles the CPU once.
 func (s *Self) slice(ctx context.Context) error {
 	var id profiles.ID
-	_, _ = rand.Read(id[:]) // never fails
+	_, _ = rand.Read(id[:])                     // never fails
+	id[6], id[8] = id[6]&15|0x40, id[8]&63|0x80 // a random UUID says so
 	var b bytes.Buffer
 	start := time.Now()
 	if err := pprof.StartCPUProfile(&b); err != nil {

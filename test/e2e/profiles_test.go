@@ -1,0 +1,298 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/google/pprof/profile"
+
+	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/role"
+)
+
+const cpuType = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
+
+// ask posts JSON to the profile API as a person with curl does.
+func (s *server) ask(method string, request map[string]any, answer any) (int, string) {
+	s.t.Helper()
+	body, err := json.Marshal(request)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	resp, err := http.Post(s.base+"/"+method, "application/json", bytes.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if resp.StatusCode == http.StatusOK && answer != nil {
+		if err := json.Unmarshal(text, answer); err != nil {
+			s.t.Fatalf("%s: %v in %.300s", method, err, text)
+		}
+	}
+	return resp.StatusCode, string(text)
+}
+
+// lastHour is the range of a request, and some of the future.
+func lastHour(fields map[string]any) map[string]any {
+	fields["start"] = fmt.Sprint(time.Now().Add(-time.Hour).UnixMilli())
+	fields["end"] = fmt.Sprint(time.Now().Add(time.Minute).UnixMilli())
+	return fields
+}
+
+type seriesAnswer struct {
+	Series []struct {
+		Labels []struct{ Name, Value string }
+		Points []struct {
+			Value     float64
+			Timestamp string
+			Exemplars []struct {
+				ProfileID string `json:"profileId"`
+				Value     string
+				Labels    []struct{ Name, Value string }
+			}
+		}
+	}
+}
+
+type flameAnswer struct {
+	Flamegraph struct {
+		Names  []string
+		Levels []struct{ Values []string }
+		Total  string
+	}
+}
+
+// flame asks for the flame graph of a type, of all profiles or of some.
+func (s *server) flame(profileType, selector string, ids ...string) flameAnswer {
+	s.t.Helper()
+	var f flameAnswer
+	request := lastHour(map[string]any{"profileTypeID": profileType, "labelSelector": selector})
+	if len(ids) > 0 {
+		request["profileIdSelector"] = ids
+	}
+	if status, text := s.ask("querier.v1.QuerierService/SelectMergeStacktraces", request, &f); status != http.StatusOK {
+		s.t.Fatalf("%s%s: %d %s", profileType, selector, status, text)
+	}
+	return f
+}
+
+func (f flameAnswer) has(function string) bool {
+	for _, name := range f.Flamegraph.Names {
+		if strings.Contains(name, function) {
+			return true
+		}
+	}
+	return false
+}
+
+func profiling(every time.Duration) func(*role.ServeOptions) {
+	return func(o *role.ServeOptions) { o.Profiles.Self, o.Profiles.Every = true, every }
+}
+
+func TestFerulaProfilesItselfAndItsExemplarsLeadToFlameGraphs(t *testing.T) {
+	s := startServe(t, profiling(time.Second))
+	var found seriesAnswer
+	eventually(t, 30*time.Second, "points of own CPU with exemplars", func() bool {
+		s.get("/api/v1/query?query=count({__name__!=''})")
+		found = seriesAnswer{}
+		status, text := s.ask("querier.v1.QuerierService/SelectSeries", lastHour(map[string]any{
+			"profileTypeID": cpuType, "labelSelector": `{service_name="ferula"}`, "groupBy": []string{"service_name"}, "step": 15, "exemplarType": "EXEMPLAR_TYPE_INDIVIDUAL",
+		}), &found)
+		if status != http.StatusOK {
+			t.Fatalf("%d %s", status, text)
+		}
+		return len(found.Series) == 1 && len(found.Series[0].Points[0].Exemplars) == 1
+	})
+	if l := found.Series[0].Labels; len(l) != 1 || l[0].Value != "ferula" {
+		t.Errorf("labels %v", l)
+	}
+	exemplar := found.Series[0].Points[0].Exemplars[0]
+	if f := s.flame(cpuType, "", exemplar.ProfileID); f.Flamegraph.Total != exemplar.Value || len(f.Flamegraph.Levels) < 2 {
+		t.Errorf("the exemplar says %s, its flame graph %s", exemplar.Value, f.Flamegraph.Total)
+	}
+	eventually(t, 20*time.Second, "the other profiles", func() bool {
+		var types struct{ ProfileTypes []struct{ ID string } }
+		s.ask("querier.v1.QuerierService/ProfileTypes", map[string]any{}, &types)
+		all := fmt.Sprint(types)
+		for _, id := range []string{"memory:alloc_space:bytes:space:bytes", "memory:inuse_space:bytes:space:bytes", "goroutines:goroutine:count:goroutine:count", "mutex:delay:nanoseconds:contentions:count", "block:delay:nanoseconds:contentions:count"} {
+			if !strings.Contains(all, id) {
+				return false
+			}
+		}
+		return true
+	})
+	if f := s.flame("goroutines:goroutine:count:goroutine:count", ""); !f.has("role.(*Serve).Run") {
+		t.Errorf("no goroutine of the server among %.300s", fmt.Sprint(f.Flamegraph.Names))
+	}
+	// Somebody takes a CPU profile of this process meanwhile.
+	status, text := s.get("/debug/pprof/profile?seconds=1")
+	if p, err := profile.ParseData([]byte(text)); status != http.StatusOK || err != nil || len(p.SampleType) != 2 {
+		t.Errorf("/debug/pprof/profile: %d %v", status, err)
+	}
+}
+
+func TestWithoutSelfProfilingNothingIsThere(t *testing.T) {
+	s := startServe(t, nil)
+	if status, text := s.ask("querier.v1.QuerierService/ProfileTypes", map[string]any{}, nil); status != http.StatusOK || strings.TrimSpace(text) != "{}" {
+		t.Errorf("%d %s", status, text)
+	}
+	if status, text := s.ask("querier.v1.QuerierService/GetProfileStats", map[string]any{}, nil); status != http.StatusOK || strings.TrimSpace(text) != "{}" {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
+var exemplarID = regexp.MustCompile(`ferula_http_request_duration_seconds_bucket\{[^}]*handler="/api/v1/query"[^#]*# \{[^}]*profile_id="([^"]+)"`)
+
+func TestAnExemplarOfARequestHistogramLeadsToTheCPUOfThatTime(t *testing.T) {
+	s := startServe(t, profiling(time.Second))
+	var id string
+	eventually(t, 20*time.Second, "an exemplar with a profile", func() bool {
+		s.get("/api/v1/query?query=1")
+		request, err := http.NewRequest(http.MethodGet, s.base+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+		resp, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := exemplarID.FindSubmatch(text); m != nil {
+			id = string(m[1])
+		}
+		return id != ""
+	})
+	eventually(t, 20*time.Second, "the flame graph of "+id, func() bool {
+		return s.flame("process_cpu:samples:count:cpu:nanoseconds", "", id).Flamegraph.Total != "0"
+	})
+}
+
+// folded uploads stacks as an older SDK does.
+func (s *server) folded(query, stacks string) (int, string) {
+	s.t.Helper()
+	resp, err := http.Post(s.base+"/ingest?"+query, "text/plain", strings.NewReader(stacks))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+func TestPushedProfilesAreFoundByEveryProtocolAndSurviveARestart(t *testing.T) {
+	dir := t.TempDir()
+	inDir := func(o *role.ServeOptions) { o.Store.Dir = dir }
+	s := startServe(t, inDir)
+	from := time.Now().Add(-10 * time.Second).Unix()
+	if status, text := s.folded(fmt.Sprintf("name=shop%%7Bzone=a%%7D&from=%d&until=now", from), "main;work;sort 3\nmain;idle 1\n"); status != http.StatusOK {
+		t.Fatal(status, text)
+	}
+	f := s.flame(cpuType, `{service_name="shop"}`)
+	if !f.has("sort") || f.Flamegraph.Total != "40000000" {
+		t.Errorf("%+v", f)
+	}
+	raw := mergedProfile(t, s, connect.WithGRPC())
+	if err := raw.CheckValid(); err != nil || len(raw.Sample) != 2 {
+		t.Errorf("%v, %d samples", err, len(raw.Sample))
+	}
+	push := connect.NewClient[profilepb.PushRequest, profilepb.PushResponse](http.DefaultClient, s.base+"/push.v1.PusherService/Push")
+	var packed bytes.Buffer
+	raw.TimeNanos = time.Now().UnixNano() // a merge begins with its range
+	if err := raw.Write(&packed); err != nil {
+		t.Fatal(err)
+	}
+	_, err := push.CallUnary(context.Background(), connect.NewRequest(&profilepb.PushRequest{Series: []*profilepb.RawProfileSeries{{
+		Labels:  []*profilepb.LabelPair{{Name: "__name__", Value: "process_cpu"}, {Name: "service_name", Value: "again"}},
+		Samples: []*profilepb.RawSample{{RawProfile: packed.Bytes()}},
+	}}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func() {
+		t.Helper()
+		if f := s.flame(cpuType, `{service_name="again"}`); !f.has("sort") || f.Flamegraph.Total != "40000000" {
+			t.Errorf("%+v", f)
+		}
+		status, text := s.get("/pyroscope/render?" + url.Values{"query": {cpuType + `{service_name="shop"}`}, "from": {"now-1h"}, "until": {"now"}, "groupBy": {"zone"}}.Encode())
+		if status != http.StatusOK || !strings.Contains(text, `"sort"`) || !strings.Contains(text, `"numTicks":40000000`) || !strings.Contains(text, `"groups":{"a":`) {
+			t.Errorf("%d %s", status, text)
+		}
+		if status, text = s.get("/pyroscope/label-values?label=service_name"); status != http.StatusOK || text != `["again","shop"]` {
+			t.Errorf("%d %s", status, text)
+		}
+	}
+	check()
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	s = startServe(t, inDir)
+	check()
+}
+
+func h2cClient(t *testing.T) *http.Client {
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	c := &http.Client{Transport: &http.Transport{Protocols: p}}
+	t.Cleanup(c.CloseIdleConnections)
+	return c
+}
+
+// mergedProfile is everything of the shop as a pprof.
+func mergedProfile(t *testing.T, s *server, options ...connect.ClientOption) *profile.Profile {
+	t.Helper()
+	client := connect.NewClient[profilepb.SelectMergeStacktracesRequest, profilepb.SelectMergeStacktracesResponse](h2cClient(t), s.base+"/querier.v1.QuerierService/SelectMergeStacktraces", options...)
+	answer, err := client.CallUnary(context.Background(), connect.NewRequest(&profilepb.SelectMergeStacktracesRequest{
+		ProfileTypeID: cpuType, LabelSelector: `{service_name="shop"}`, Start: time.Now().Add(-time.Hour).UnixMilli(), End: time.Now().UnixMilli(), Format: profilepb.ProfileFormat_PROFILE_FORMAT_PPROF,
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := profile.ParseUncompressed(marshal(t, answer.Msg.GetPprof().GetProfile()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestPushesOverALimitAreRefusedWithItsName(t *testing.T) {
+	s := startServe(t, func(o *role.ServeOptions) {
+		o.Profiles.Limits.Labels, o.Profiles.Limits.Series = 3, 1
+	})
+	if status, text := s.folded("name=a%7Bx=1,y=2%7D", "main 1"); status != http.StatusBadRequest || !strings.Contains(text, "4 labels, at most 3") {
+		t.Errorf("%d %s", status, text)
+	}
+	if status, text := s.folded("name=a", "main 1"); status != http.StatusOK {
+		t.Errorf("%d %s", status, text)
+	}
+	if status, text := s.folded("name=b", "main 1"); status != http.StatusTooManyRequests || !strings.Contains(text, "the limit of 1") {
+		t.Errorf("%d %s", status, text)
+	}
+	_, text := s.get("/metrics")
+	for _, want := range []string{`ferula_profiles_discarded_total{reason="labels"} 1`, `ferula_profiles_discarded_total{reason="series"} 1`, "ferula_profiles_received_total 1"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("/metrics does not say %s", want)
+		}
+	}
+}

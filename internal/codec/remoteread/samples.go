@@ -29,8 +29,12 @@ func FloatSize(timeMS int64) int { return 2 + 9 + 1 + uvarintLen(uint64(timeMS))
 
 // AppendFloat appends one float sample of a series, its field's tag included.
 func AppendFloat(dst []byte, timeMS int64, v float64) []byte {
+	return appendFloatBits(dst, timeMS, math.Float64bits(v))
+}
+
+func appendFloatBits(dst []byte, timeMS int64, v uint64) []byte {
 	dst = append(dst, 2<<3|wireBytes, byte(9+1+uvarintLen(uint64(timeMS))), 1<<3|wireFixed64)
-	dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(v))
+	dst = binary.LittleEndian.AppendUint64(dst, v)
 	return binary.AppendUvarint(append(dst, 2<<3|wireVarint), uint64(timeMS))
 }
 

@@ -243,6 +243,14 @@ func (e *encoder) free() {
 
 // chunk appends at most left samples of a chunk, and returns how many are left.
 func (e *encoder) chunk(c series.Chunk, left int) (int, error) {
+	if c.Encoding == chunkenc.EncXOR {
+		plain, n, err := codec.AppendXORFloats(*e.plain, c.Data, left, c.MinMS, c.MaxMS)
+		*e.plain = plain
+		if err != nil {
+			return left, err
+		}
+		return left - n, e.packFull()
+	}
 	it, err := e.open(c)
 	if err != nil {
 		return left, err

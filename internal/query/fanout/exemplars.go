@@ -34,7 +34,7 @@ func (e exemplarQuerier) Select(start, end int64, selectors ...[]*labels.Matcher
 // Exemplars asks all stores that have exemplars of series that match one of the
 // selectors; times are inclusive, in ms. Those of replicas are united.
 func (q *Query) Exemplars(ctx context.Context, start, end int64, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error) {
-	found, warnings, err := q.f.exemplars(ctx, q.r, storeapi.ExemplarsRequest{Query: expression(selectors), MinMS: start, MaxMS: end}, selectors)
+	found, warnings, err := q.f.exemplars(ctx, q.r, storeapi.ExemplarsRequest{MinMS: start, MaxMS: end}, selectors)
 	var all annotations.Annotations
 	for _, w := range warnings {
 		all.Add(w)
@@ -42,34 +42,39 @@ func (q *Query) Exemplars(ctx context.Context, start, end int64, selectors [][]*
 	return found, all, err
 }
 
-// expression has the selectors in it, and is otherwise of no meaning.
-func expression(selectors [][]*labels.Matcher) string {
+// expression has the selectors in it that a store may match, and is otherwise of no
+// meaning; "" if there are none. Matchers of a store's external labels are left out
+// where it passes them on to a Prometheus, which does not know them; a querier is
+// given them.
+func expression(info *storeapi.Info, selectors [][]*labels.Matcher) string {
+	var sets []labels.Labels
+	if info != nil {
+		sets = info.LabelSets
+	}
 	var b strings.Builder
-	for i, matchers := range selectors {
-		if i > 0 {
+	for _, matchers := range selectors {
+		if !anyMatches(sets, matchers) {
+			continue
+		}
+		if b.Len() > 0 {
 			b.WriteString(" or ")
 		}
-		b.WriteString("{")
-		for j, m := range matchers {
-			if j > 0 {
-				b.WriteString(",")
+		selector := []string{`__name__=~".+"`} // so that there is something
+		for _, m := range matchers {
+			external := slices.ContainsFunc(sets, func(set labels.Labels) bool { return set.Has(m.Name) })
+			if !external || info.Component == "query" {
+				selector = append(selector, m.String())
 			}
-			b.WriteString(m.String())
 		}
-		b.WriteString("}")
+		b.WriteString("{" + strings.Join(selector, ",") + "}")
 	}
 	return b.String()
 }
 
+// Of exemplars no time range is heeded: the components of Thanos say 0 to 0.
 func (f *Fanout) exemplars(ctx context.Context, r Request, er storeapi.ExemplarsRequest, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, []error, error) {
 	c, err := f.endpoints.choose(r, func(info *storeapi.Info) bool {
-		switch {
-		case info == nil:
-			return true
-		case info.Exemplars == nil || er.MinMS > info.Exemplars.MaxMS || er.MaxMS < info.Exemplars.MinMS:
-			return false
-		}
-		return len(selectors) == 0 || slices.ContainsFunc(selectors, func(matchers []*labels.Matcher) bool { return anyMatches(info.LabelSets, matchers) })
+		return info == nil || info.Exemplars != nil && expression(info, selectors) != ""
 	})
 	if err != nil {
 		return nil, nil, err
@@ -78,9 +83,11 @@ func (f *Fanout) exemplars(ctx context.Context, r Request, er storeapi.Exemplars
 	er.AbortOnPartial = r.AbortOnPartial
 	found := make([][]exemplar.QueryResult, len(c.stores))
 	warnings, err := each(ctx, f, r, c, func(ctx context.Context, i int) ([]string, error) {
+		one := er
+		one.Query = expression(c.infos[i], selectors)
 		var warnings []string
 		var err error
-		found[i], warnings, err = c.stores[i].client.Exemplars(ctx, er)
+		found[i], warnings, err = c.stores[i].client.Exemplars(ctx, one)
 		return warnings, err
 	})
 	if err != nil {

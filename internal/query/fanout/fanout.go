@@ -9,7 +9,7 @@
 // names it, or the whole answer, as the request says: nothing is left out silently.
 // Replicas and overlapping chunks are untangled where samples are read.
 //
-// There is no gRPC here but storeapi's requests and sets, no PromQL and no HTTP;
+// There is no gRPC here but storeapi's requests and sets, no evaluation and no HTTP;
 // what makes one series of replicas is given by options.
 //
 //	Select ── gate ── stores that match ── Series ×n ── guard ×n ── merge ── slabs ── iterators

@@ -9,8 +9,10 @@ import (
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/ferula-io/ferula/internal/nesting"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
@@ -106,7 +108,14 @@ func (s *Source) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (val
 
 // Exemplars implements storeapi.ExemplarSource.
 func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (results []exemplar.QueryResult, warnings []string, err error) {
-	results, said, err := s.f.exemplars(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, nil)
+	if err := nesting.Check(r.Query, nesting.LevelsMax); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", storeapi.ErrBadRequest, err)
+	}
+	expr, err := parser.NewParser(parser.Options{EnableExperimentalFunctions: true}).ParseExpr(r.Query)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", storeapi.ErrBadRequest, err)
+	}
+	results, said, err := s.f.exemplars(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, parser.ExtractSelectors(expr))
 	return results, texts(said), err
 }
 

@@ -38,6 +38,9 @@ func (o StoreClientOptions) dialer() (func(address string, group bool) (fanout.C
 		}
 		creds = credentials.NewTLS(config)
 	}
+	if o.Client.Compression == storeapi.Snappy {
+		storeapi.RegisterSnappy()
+	}
 	wait := backoff.DefaultConfig
 	wait.MaxDelay = 5 * time.Second // a store that comes back is found soon
 	options := append(storeapi.GRPCDialOptions(),

@@ -144,3 +144,9 @@ func (r *resorted) Labels() []byte                    { return r.current.labels 
 func (r *resorted) Chunks() []Chunk                   { return r.current.chunks }
 func (r *resorted) Err() error                        { return r.err }
 func (r *resorted) Warnings() annotations.Annotations { return r.set.Warnings() }
+
+// Without takes the labels of some names away from a set's series, and puts them in
+// order anew, within sortBytesMax; series that become the same are then one.
+func Without(set Set, names []string, sortBytesMax int) Set {
+	return &resorted{set: set, gone: names, bytesMax: sortBytesMax}
+}

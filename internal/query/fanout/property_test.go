@@ -2,6 +2,7 @@ package fanout
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"math"
@@ -206,3 +207,42 @@ func TestASeriesInSeveralPiecesIsOne(t *testing.T) {
 		t.Errorf("%v %v", err, got)
 	}
 }
+
+// A querier behind a querier sees the same, whichever of the two asks for replicas to
+// be made one.
+func TestWhatIsOfferedToAFurtherQuerierIsTheSame(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		var stores []*fake
+		for range 1 + rng.IntN(6) {
+			f := &fake{strips: rng.IntN(2) == 0}
+			for _, lset := range randomLabelSets(rng, rng.IntN(6)) {
+				with := labels.NewBuilder(lset).Set("r", fmt.Sprint(rng.IntN(2))).Labels()
+				f.series = append(f.series, one{labels: with, chunks: randomSeries(t, rng, func(int64) (float64, bool) { return rng.Float64(), false }, false)})
+			}
+			slices.SortFunc(f.series, func(a, b one) int { return labels.Compare(a.labels, b.labels) })
+			stores = append(stores, f)
+		}
+		near, _ := world(t, Options{}, stores...)
+		e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "near"}}, Dial: func(string, bool) (Client, error) { return sourceClient{near.Source()}, nil }})
+		e.Update(context.Background())
+		far := New(e, near.opts)
+		for _, replicaLabels := range [][]string{nil, {"r"}} {
+			want, wantOrder, _, err := read(t, near.Queryable(Request{ReplicaLabels: replicaLabels}), 0, 40_000, nil)
+			got, order, warnings, err2 := read(t, far.Queryable(Request{ReplicaLabels: replicaLabels}), 0, 40_000, nil)
+			if err != nil || err2 != nil || len(warnings) > 0 || !slices.Equal(order, wantOrder) {
+				t.Fatalf("seed %d: %v %v %q, order %q, want %q", seed, err, err2, warnings, order, wantOrder)
+			}
+			for name, samples := range want {
+				if !slices.Equal(got[name], samples) {
+					t.Fatalf("seed %d: %s\ngot  %v\nwant %v", seed, name, got[name], samples)
+				}
+			}
+		}
+	}
+}
+
+// sourceClient asks a source without a wire between.
+type sourceClient struct{ *Source }
+
+func (sourceClient) Close() error { return nil }

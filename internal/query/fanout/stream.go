@@ -212,14 +212,19 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest, 
 			g.timer.Stop()
 		}
 		asked := sr
+		var set series.Set = g
 		if info := c.infos[i]; len(sr.WithoutReplicaLabels) > 0 && (info == nil || info.Store == nil || !info.Store.WithoutReplicaLabels) {
-			g.strip = sr.WithoutReplicaLabels
+			if ordered {
+				set = series.Without(g, sr.WithoutReplicaLabels, int(f.opts.SortBytesMax))
+			} else {
+				g.strip = sr.WithoutReplicaLabels
+			}
 			asked.WithoutReplicaLabels = nil
 			asked.Limit = 0 // several of its series may become one
 		}
 		g.stream = s.client.Series(g.ctx, asked)
 		g.aggr, _ = g.stream.(aggregated)
-		m.streams, sets = append(m.streams, g), append(sets, g)
+		m.streams, sets = append(m.streams, g), append(sets, set)
 	}
 	m.Set = series.Merge(sets...)
 	return m, nil

@@ -72,7 +72,7 @@ func TestWhatIsPushedIsFound(t *testing.T) {
 		{Labels: cpuLabels("a"), ID: profiles.ID{1}, TimeNS: at.UnixNano(), Raw: cpu(map[string][]string{"x": {"leaf", "main"}}, map[string]int64{"x": 3})},
 		{Labels: cpuLabels("b"), ID: profiles.ID{2}, TimeNS: at.UnixNano() - 1, Raw: cpu(map[string][]string{"x": {"other", "main"}}, map[string]int64{"x": 2})},
 	}
-	s := openStore(t, dir, store.Options{})
+	s := openStore(t, dir, store.Options{Retention: -1})
 	if err := s.Append(ctx, "anonymous", pushed); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestWhatIsPushedIsFound(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = openStore(t, dir, store.Options{})
+	s = openStore(t, dir, store.Options{Retention: -1})
 	check(s)
 	if err := s.Flush(ctx); err != nil {
 		t.Fatal(err)
@@ -124,5 +124,5 @@ func TestWhatIsPushedIsFound(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	check(openStore(t, dir, store.Options{}))
+	check(openStore(t, dir, store.Options{Retention: -1}))
 }

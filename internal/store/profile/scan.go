@@ -47,6 +47,7 @@ type Scan struct {
 	late    map[lateKey]*late
 	winners []*late // those that a cell points to
 	shared  map[block.Key]bool
+	sampled bool // rows without counted samples are left out, so that a profile's rows are those listed
 }
 
 // lateSource is the Source of a Locator that points to winners.
@@ -92,7 +93,7 @@ func (s *Scan) Reset() {
 	clear(s.sources)
 	clear(s.groups)
 	s.Cells, s.sources, s.groups, s.run = s.Cells[:0], s.sources[:0], s.groups[:0], s.run[:0]
-	s.late, s.winners, s.shared = nil, nil, nil
+	s.late, s.winners, s.shared, s.sampled = nil, nil, nil, false
 }
 
 // Source scans one source. groupOf is by series: the group's number, or -1; it is
@@ -321,12 +322,12 @@ func (s *Scan) add(src block.Source, group int, r run) error {
 	if !s.Exemplars {
 		return nil
 	}
-	if s.shared != nil {
+	if s.sampled || s.shared != nil {
 		id, err := src.ID(int(r.row))
 		if err != nil {
 			return err
 		}
-		if key := (block.Key{ID: id, TimeNS: r.time}); s.shared[key] {
+		if key := (block.Key{ID: id, TimeNS: r.time}); s.sampled || s.shared[key] {
 			s.addLate(lateKey{r.cell, key}, r.value, Locator{r.source, r.row})
 			return nil
 		}

@@ -346,10 +346,11 @@ func decodeSymbols(b []byte) (*Symbols, error) {
 		f.Line = d.number(1<<32-1, "line")
 		s.Frames = append(s.Frames, f)
 	}
-	n = d.count(1)
-	if d.err == nil && n == 0 {
-		return nil, corruptf("the tree has no root")
+	stacks := d.uvarint()
+	if d.err == nil && (stacks == 0 || stacks-1 > uint64(len(d.b)/2)) {
+		return nil, corruptf("a tree of %d stacks", stacks)
 	}
+	n = int(stacks)
 	s.Parents, s.NodeFrame = make([]uint32, n), make([]uint32, n)
 	for i := 1; i < n && d.err == nil; i++ {
 		up := d.number(i+1, "parent")
@@ -380,15 +381,33 @@ func decodeKeys(b []byte) (keys []Key, err error) {
 	return keys, d.err
 }
 
-// Both are safe for concurrent use of EncodeAll and DecodeAll.
-var (
-	zstdWriter = sync.OnceValues(func() (*zstd.Encoder, error) {
-		return zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1))
-	})
-	zstdReader = sync.OnceValues(func() (*zstd.Decoder, error) {
-		return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(sectionMax))
-	})
-)
+// zstdWriters and zstdReaders hold *zstd.Encoder and *zstd.Decoder; what lies idle
+// in them the garbage collector takes.
+var zstdWriters, zstdReaders sync.Pool
+
+func compress(b []byte) ([]byte, error) {
+	w, ok := zstdWriters.Get().(*zstd.Encoder)
+	if !ok {
+		var err error
+		if w, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1)); err != nil {
+			return nil, err
+		}
+	}
+	defer zstdWriters.Put(w)
+	return w.EncodeAll(b, nil), nil
+}
+
+func decompress(b, dst []byte) ([]byte, error) {
+	r, ok := zstdReaders.Get().(*zstd.Decoder)
+	if !ok {
+		var err error
+		if r, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(sectionMax)); err != nil {
+			return nil, err
+		}
+	}
+	defer zstdReaders.Put(r)
+	return r.DecodeAll(b, dst)
+}
 
 // appendSection appends a section: its header and its bytes.
 //
@@ -396,11 +415,10 @@ var (
 func appendSection(dst []byte, kind, spelling uint32, body []byte) ([]byte, error) {
 	stored := body
 	if spelling == zstded {
-		w, err := zstdWriter()
-		if err != nil {
+		var err error
+		if stored, err = compress(body); err != nil {
 			return nil, err
 		}
-		stored = w.EncodeAll(body, nil)
 	}
 	le := binary.LittleEndian
 	dst = le.AppendUint32(le.AppendUint32(dst, kind), spelling)
@@ -447,11 +465,7 @@ func (s section) open(kind int) ([]byte, error) {
 	if s.spelling == plain {
 		return s.stored, nil
 	}
-	r, err := zstdReader()
-	if err != nil {
-		return nil, err
-	}
-	b, err := r.DecodeAll(s.stored, make([]byte, 0, min(s.plain, 64*uint64(len(s.stored))+1024)))
+	b, err := decompress(s.stored, make([]byte, 0, min(s.plain, 64*uint64(len(s.stored))+1024)))
 	if err != nil || uint64(len(b)) != s.plain {
 		return nil, corruptf("index: section %d: %d bytes in place of %d: %v", kind, len(b), s.plain, err)
 	}

@@ -17,16 +17,21 @@ import (
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/areas/api"
+	"github.com/ferula-io/ferula/bench/areas/exposition"
 	"github.com/ferula-io/ferula/bench/areas/frontend"
 	"github.com/ferula-io/ferula/bench/areas/jsonenc"
 	"github.com/ferula-io/ferula/bench/areas/read"
+	"github.com/ferula-io/ferula/bench/areas/remoteread"
+	"github.com/ferula-io/ferula/bench/areas/sidecar"
 	"github.com/ferula-io/ferula/bench/goal"
 	"github.com/ferula-io/ferula/bench/peer"
 	"github.com/ferula-io/ferula/bench/report"
 )
 
 // areas are run in this order.
-func areas() []area.Area { return []area.Area{jsonenc.Area, frontend.Area, api.Area, read.Area} }
+func areas() []area.Area {
+	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, read.Area, remoteread.Area, sidecar.Area}
+}
 
 type options struct {
 	area, root, out string
@@ -84,7 +89,7 @@ func run(ctx context.Context, o options) (short int, err error) {
 	}
 	chosen := areas()
 	if o.area != "" {
-		chosen = slices.DeleteFunc(chosen, func(a area.Area) bool { return a.Name != o.area })
+		chosen = slices.DeleteFunc(chosen, func(a area.Area) bool { return !a.Measures(o.area) })
 	}
 	if len(chosen) == 0 && len(goal.Of(goals, o.area)) == 0 {
 		return 0, fmt.Errorf("there is no area %q; -list names them", o.area)
@@ -98,7 +103,11 @@ func run(ctx context.Context, o options) (short int, err error) {
 	}
 	peer.SetRuntime()
 	for _, a := range chosen {
-		missed, err := runArea(ctx, o, root, a, goal.Of(goals, a.Name))
+		of := goal.Of(goals, a.Name)
+		for _, also := range a.Also {
+			of = append(of, goal.Of(goals, also)...)
+		}
+		missed, err := runArea(ctx, o, root, a, of)
 		if err != nil {
 			return short, fmt.Errorf("area %s: %w", a.Name, err)
 		}
@@ -141,6 +150,9 @@ func list(goals []goal.Goal) error {
 	implemented := map[string]string{}
 	for _, a := range areas() {
 		implemented[a.Name] = a.About
+		for _, also := range a.Also {
+			implemented[also] = a.About
+		}
 	}
 	last := ""
 	for _, g := range goals {

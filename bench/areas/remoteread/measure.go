@@ -1,0 +1,200 @@
+package remoteread
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/blocks"
+	"github.com/ferula-io/ferula/bench/proc"
+)
+
+const repeats = 3 // of a request for one reading of CPU
+
+// great compares and measures servers over the great blocks.
+func (b *bench) great(ctx context.Context) error {
+	return b.both(ctx, floats, func() error {
+		if err := b.compare(ctx, floats, compared); err != nil {
+			return err
+		}
+		for round := 1; round <= b.env.Rounds; round++ {
+			for _, r := range measuredAlive {
+				for i := range b.sides {
+					if err := b.measure(ctx, round, &b.sides[i], r); err != nil {
+						return err
+					}
+				}
+			}
+			if err := b.underneath(ctx, round); err != nil {
+				return err
+			}
+			b.env.Logf("round %d of %d: CPU of chunks %v and %v s, of samples %v and %v s", round, b.env.Rounds,
+				b.out.Tape.Best(b.out.Sides[0], "CPU: "+chunks8h.what), b.out.Tape.Best(b.out.Sides[1], "CPU: "+chunks8h.what),
+				b.out.Tape.Best(b.out.Sides[0], "CPU: "+samples8h.what), b.out.Tape.Best(b.out.Sides[1], "CPU: "+samples8h.what))
+		}
+		return b.classic(ctx)
+	})
+}
+
+// askAgain asks and fails if the answer is not as long as the compared one was.
+func (b *bench) askAgain(ctx context.Context, s *side, r read) (answer, error) {
+	a, err := ask(ctx, s.server.URL(), r, nil)
+	if want := b.lengths[s.name+name(floats, r)]; err == nil && (a.bytes == 0 || a.bytes != want) {
+		err = fmt.Errorf("%s: %s: %w: %d bytes, %d before", s.name, r.what, area.ErrUnequal, a.bytes, want)
+	}
+	return a, err
+}
+
+// measure takes one reading of the CPU of a request, and what comes with it.
+func (b *bench) measure(ctx context.Context, round int, s *side, r read) error {
+	var first, elapsed time.Duration
+	before, err := s.server.IO()
+	if err != nil {
+		return err
+	}
+	cpu, err := s.server.CPUDuring(ctx, func() error {
+		for range repeats {
+			a, err := b.askAgain(ctx, s, r)
+			if err != nil {
+				return err
+			}
+			first, elapsed = first+a.firstByte, elapsed+a.elapsed
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	after, err := s.server.IO()
+	if err != nil {
+		return err
+	}
+	mallocs, err := s.server.MallocsDuring(ctx, func() error {
+		_, err := b.askAgain(ctx, s, r)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	tape := &b.out.Tape
+	tape.Add(round, s.name, "CPU: "+r.what, area.Seconds, cpu.Seconds()/repeats)
+	tape.Add(round, s.name, "first byte: "+r.what, area.Seconds, first.Seconds()/repeats)
+	tape.Add(round, s.name, "last byte: "+r.what, area.Seconds, elapsed.Seconds()/repeats)
+	tape.Add(round, s.name, "write calls: "+r.what, area.Count, float64(after.Sub(before).Writes)/repeats)
+	tape.Add(round, s.name, "mallocs: "+r.what, area.Count, float64(mallocs))
+	return nil
+}
+
+const floorCPU = "CPU: the floor under chunks, 8 h"
+
+// underneath measures the floor; it stands in ferula's column.
+func (b *bench) underneath(ctx context.Context, round int) (err error) {
+	dir, err := blocks.Ensure(ctx, b.env.Cache, floats)
+	if err != nil {
+		return err
+	}
+	floor, err := b.start(ctx, b.floor, "-dir="+dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, floor.Stop()) }()
+	get := func() error {
+		a, err := floor.Get(ctx, proc.Request{Path: "/floor"}, io.Discard)
+		if err == nil && a.Bytes < b.lengths[b.out.Sides[1]+chunks8h.what]*9/10 {
+			err = fmt.Errorf("floor: %w: %d bytes", area.ErrUnequal, a.Bytes)
+		}
+		return err
+	}
+	if err := get(); err != nil { // maps the pages
+		return err
+	}
+	cpu, err := floor.CPUDuring(ctx, func() error {
+		return errors.Join(get(), get(), get())
+	})
+	b.out.Tape.Add(round, b.out.Sides[1], floorCPU, area.Seconds, cpu.Seconds()/repeats)
+	return err
+}
+
+// classic is the table that the protocol's two forms are known by: real, user and system time, for one reader and for
+// many at once.
+func (b *bench) classic(ctx context.Context) error {
+	for _, c := range []struct {
+		r read
+		n int
+	}{{chunks2h, 1}, {samples2h, 1}, {chunks8h, 1}, {samples8h, 1}, {chunks8h, readers}, {chunksTenth, readers}, {samplesTenth, readers}} {
+		for i := range b.sides {
+			s := &b.sides[i]
+			if err := s.server.GC(ctx); err != nil {
+				return err
+			}
+			user, sys, err := times(s.server.Pid())
+			if err != nil {
+				return err
+			}
+			a, err := askAll(ctx, s.server.URL(), c.r, c.n)
+			if err != nil {
+				return err
+			}
+			user2, sys2, err := times(s.server.Pid())
+			if err != nil {
+				return err
+			}
+			what := c.r.what
+			if c.n > 1 {
+				what += fmt.Sprintf(", %d readers", c.n)
+			}
+			tape := &b.out.Tape
+			tape.Add(1, s.name, "real: "+what, area.Seconds, a.elapsed.Seconds())
+			tape.Add(1, s.name, "user: "+what, area.Seconds, user2-user)
+			tape.Add(1, s.name, "sys: "+what, area.Seconds, sys2-sys)
+		}
+	}
+	return nil
+}
+
+// decimals compares answers of values that compress well, for their bytes.
+func (b *bench) decimals(ctx context.Context) error {
+	return b.both(ctx, decimals, func() error {
+		return b.compare(ctx, decimals, []read{of(decimals, "8 h", chunks, from, to), of(decimals, "8 h", samples, from, to)})
+	})
+}
+
+// conclude computes what the goals ask for.
+func (b *bench) conclude() {
+	tape, out := &b.out.Tape, b.out
+	prometheus, ferula := out.Sides[0], out.Sides[1]
+	over := func(goal, what string) { out.Measure(goal, tape.Over(ferula, prometheus, what), what) }
+	own := func(goal, what string, unit float64, more ...string) {
+		out.Measure(goal, tape.Best(ferula, what)/unit, append([]string{what}, more...)...)
+	}
+	over("remoteread/chunks-cpu", "CPU: "+chunks8h.what)
+	own("remoteread/chunks-anon-mib", "growth of RssAnon: "+chunks8h.what, 1<<20)
+	own("remoteread/chunks-mallocs", "mallocs: "+chunks8h.what, 1)
+	own("remoteread/chunks-writes", "write calls: "+chunks8h.what, 1)
+	out.Measure("remoteread/chunks-floor", area.Over(tape.Best(ferula, "CPU: "+chunks8h.what), tape.Best(ferula, floorCPU)), "CPU: "+chunks8h.what, floorCPU)
+	over("remoteread/samples-cpu", "CPU: "+samples8h.what)
+	own("remoteread/samples-anon-mib", "growth of RssAnon: "+samples8h.what, 1<<20)
+	over("remoteread/samples-first-byte", "first byte: "+samples8h.what)
+	bytesFloats, bytesDecimals := "bytes: "+samples8h.what, "bytes: "+name(decimals, of(decimals, "8 h", samples, from, to))
+	out.Measure("remoteread/samples-bytes", max(tape.Over(ferula, prometheus, bytesFloats), tape.Over(ferula, prometheus, bytesDecimals)), bytesFloats, bytesDecimals)
+	over("remoteread/unaligned-cpu", "CPU: "+chunksCut.what)
+	worst, from := 0.0, []string{}
+	for _, form := range []string{"chunks", "samples"} {
+		few, many := growthName(few, form), growthName(many, form)
+		worst, from = max(worst, area.Over(tape.Best(ferula, many), tape.Best(ferula, few))), append(from, few, many)
+	}
+	out.Measure("remoteread/growth", worst, from...)
+	out.Measure("remoteread/client-samples-anon-mib", max(tape.Best(ferula, clientGrowth), tape.Best(prometheus, clientGrowth))/(1<<20), clientGrowth)
+	out.Notes = append(out.Notes,
+		fmt.Sprintf("%d series x 8 h at 15 s (%d samples each, %d blocks of 2 h), 15-digit floats; samples-bytes also over 1,000 series of values with 2 decimals.", floats.Series, floats.Samples, 4),
+		"Streams of chunks are equal byte by byte. Samples are compared as ferula's client reads them: labels, times and values, from both servers and in both forms.",
+		"CPU is that of the server process per request, over some requests in a row and the collection that follows them.",
+		"The floor, in ferula's column, maps the same chunk files and writes them to the client, with one copy and two checksums.",
+		"Growth is taken on a process that has just started: peak of RssAnon during its first request, less RssAnon after a collection before it. remoteread/growth is the worse of the two forms, 120 samples a series.",
+		"The client is a process that reads all of it as samples, sorts them within its window and drops them, from Prometheus and from ferula (by column); the worse of the two counts.",
+		fmt.Sprintf("%d readers ask for samples of a tenth of the series only: ten answers of all of them at once would be 20 GB in Prometheus. User and system time are in ticks of 10 ms; real is the slowest reader's.", readers),
+	)
+}

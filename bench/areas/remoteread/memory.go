@@ -1,0 +1,149 @@
+package remoteread
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/prometheus/prompb"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/blocks"
+	"github.com/ferula-io/ferula/bench/proc"
+)
+
+// memory measures what the first request costs a server that has just started.
+func (b *bench) memory(ctx context.Context) error {
+	for round := 1; round <= b.env.Rounds; round++ {
+		for _, r := range []read{chunks8h, samples8h} {
+			for i := range b.sides {
+				if err := b.fresh(ctx, round, &b.sides[i], floats, r, "growth of RssAnon: "+r.what); err != nil {
+					return err
+				}
+			}
+		}
+		b.env.Logf("round %d of %d: memory", round, b.env.Rounds)
+	}
+	return nil
+}
+
+// fresh starts a server, takes the growth of its memory during one request, and stops it. In the first round of the great
+// blocks memory is also drawn over time.
+func (b *bench) fresh(ctx context.Context, round int, s *side, spec blocks.Spec, r read, what string) (err error) {
+	if err := b.serve(ctx, s, spec); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	drawn := line{side: s.name, what: r.what}
+	growth, err := s.server.GrowthDuring(ctx, func() error {
+		if round > 1 || spec != floats {
+			_, err := ask(ctx, s.server.URL(), r, nil)
+			return err
+		}
+		stop, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			drawn.watch(s.server, stop)
+		}()
+		_, err := b.askAgain(ctx, s, r)
+		close(stop)
+		<-ended
+		return err
+	})
+	if len(drawn.anon) > 0 {
+		b.lines = append(b.lines, drawn)
+	}
+	b.out.Tape.Add(round, s.name, what, area.Bytes, float64(growth.Bytes()))
+	return err
+}
+
+func growthName(spec blocks.Spec, form string) string {
+	return fmt.Sprintf("growth of RssAnon: %s, %d series x %d samples", form, spec.Series, spec.Samples)
+}
+
+// growth measures how memory depends on the number of series.
+func (b *bench) growth(ctx context.Context) error {
+	for round := 1; round <= b.env.Rounds; round++ {
+		for _, spec := range []blocks.Spec{few, many} {
+			for form, kind := range map[string]prompb.ReadRequest_ResponseType{"chunks": chunks, "samples": samples} {
+				for i := range b.sides {
+					if err := b.fresh(ctx, round, &b.sides[i], spec, of(spec, "all", kind, spec.StartMS, spec.EndMS()-1), growthName(spec, form)); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		b.env.Logf("round %d of %d: memory by series", round, b.env.Rounds)
+	}
+	return nil
+}
+
+const clientGrowth = "growth of RssAnon of ferula's client: samples, 8 h"
+
+// client measures the memory of ferula's client.
+func (b *bench) client(ctx context.Context) error {
+	return b.both(ctx, floats, func() error {
+		for round := 1; round <= b.env.Rounds; round++ {
+			for _, s := range b.sides {
+				drain, err := b.start(ctx, b.drain)
+				if err != nil {
+					return err
+				}
+				cpu := time.Duration(0)
+				growth, err := drain.GrowthDuring(ctx, func() error {
+					before, err := drain.CPU()
+					if err != nil {
+						return err
+					}
+					said, err := drained(ctx, drain, s.server.URL(), samples8h)
+					if err == nil && !strings.HasPrefix(said, fmt.Sprintf("%d series, %d samples, ", floats.Series, floats.Series*floats.Samples)) {
+						err = fmt.Errorf("%w: %s", area.ErrUnequal, said)
+					}
+					after, e := drain.CPU()
+					cpu = after - before
+					return errors.Join(err, e)
+				})
+				if err := errors.Join(err, drain.Stop()); err != nil {
+					return err
+				}
+				b.out.Tape.Add(round, s.name, clientGrowth, area.Bytes, float64(growth.Bytes()))
+				b.out.Tape.Add(round, s.name, "CPU of ferula's client: samples, 8 h", area.Seconds, cpu.Seconds())
+			}
+		}
+		return nil
+	})
+}
+
+// line is memory over time.
+type line struct {
+	side, what string
+	at         []time.Duration
+	anon       []int64
+}
+
+func (l *line) watch(s *proc.Server, stop <-chan struct{}) {
+	begun, tick := time.Now(), time.NewTicker(5*time.Millisecond)
+	defer tick.Stop()
+	for {
+		if anon, err := s.Anon(); err == nil {
+			l.at, l.anon = append(l.at, time.Since(begun)), append(l.anon, anon)
+		}
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// plot draws the lines, memory on a scale of powers of two.
+func (b *bench) plot(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(svg(b.lines)), 0o644)
+}

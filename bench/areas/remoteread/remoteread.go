@@ -1,0 +1,222 @@
+// Package remoteread measures what remote read costs the server that answers it and the client that reads: goals
+// remoteread/*.
+//
+// Prometheus and ferula serve run as processes on copies of the same blocks and are asked the same in turn, in both forms
+// of the protocol. Streams of chunks must be equal byte by byte; of samples, whose series Prometheus does not sort and
+// whose zeros it leaves out, ferula's own client must read the same labels, times and values from all four. Then come
+// CPU, write calls and allocations of a server that lives on, memory of servers that have just started, the classic
+// table of the protocol's two forms, and the memory of ferula's client.
+package remoteread
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/blocks"
+	"github.com/ferula-io/ferula/bench/peer"
+	"github.com/ferula-io/ferula/bench/proc"
+)
+
+// Area is the table's entry.
+var Area = area.Area{Name: "remoteread", About: "remote read of Prometheus and ferula serve, both forms, and ferula's client", Run: run}
+
+const (
+	series  = 10_000
+	hourMS  = 3600_000
+	stepMS  = 15_000
+	readers = 16
+)
+
+var (
+	floats = blocks.Spec{
+		Metric: "bench_metric", Values: blocks.Floats15, Series: series, Samples: 8 * hourMS / stepMS,
+		StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 1,
+	}
+	decimals = blocks.Spec{
+		Metric: "bench_metric", Values: blocks.Decimals2, Series: 1000, Samples: 8 * hourMS / stepMS,
+		StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 2,
+	}
+	few  = small(1_000)
+	many = small(100_000)
+)
+
+// small are blocks of many series with few samples.
+func small(series int) blocks.Spec {
+	return blocks.Spec{Metric: "bench_metric", Values: blocks.Integers, Series: series, Samples: 120, StepMS: 60_000, StartMS: blocks.QuietStartMS, Seed: 3}
+}
+
+// What is asked of the great blocks. A container's series are one in ten.
+var (
+	from, to      = floats.StartMS, floats.EndMS() - 1
+	chunks8h      = of(floats, "8 h", chunks, from, to)
+	samples8h     = of(floats, "8 h", samples, from, to)
+	chunks2h      = of(floats, "2 h", chunks, from+2*hourMS, from+4*hourMS-1)
+	samples2h     = of(floats, "2 h", samples, from+2*hourMS, from+4*hourMS-1)
+	chunksCut     = of(floats, "2 h that cut chunks", chunks, from+hourMS+7_777, from+3*hourMS+7_777)
+	oneContainer  = labels.MustNewMatcher(labels.MatchEqual, "container", "container-0")
+	chunksTenth   = of(floats, "8 h, a tenth of the series", chunks, from, to, oneContainer)
+	samplesTenth  = of(floats, "8 h, a tenth of the series", samples, from, to, oneContainer)
+	compared      = []read{chunks8h, samples8h, chunks2h, samples2h, chunksCut}
+	measuredAlive = []read{chunks8h, samples8h, chunksCut}
+)
+
+// side is one of the two servers.
+type side struct {
+	name    string
+	program peer.Program
+	dir     string
+	server  *proc.Server // nil while none runs
+}
+
+// bench is one run of the area.
+type bench struct {
+	env          area.Env
+	sides        [2]side
+	drain, floor peer.Program
+	lengths      map[string]int64 // of an answer, by side and what
+	lines        []line           // of the plot
+	out          *area.Outcome
+}
+
+func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
+	b := &bench{env: env, lengths: map[string]int64{}, out: &area.Outcome{Sides: []string{"Prometheus", "ferula"}}}
+	prometheus, err := env.Programs.Get(ctx, peer.Prometheus)
+	if err != nil {
+		return nil, err
+	}
+	ferula, err := env.Programs.Ferula(ctx, peer.Prometheus)
+	if err != nil {
+		return nil, err
+	}
+	for i, program := range []peer.Program{prometheus, ferula} {
+		b.sides[i] = side{name: b.out.Sides[i], program: program, dir: filepath.Join(env.Cache, "run", "remoteread", program.Name)}
+		b.out.Versions = append(b.out.Versions, program.Version)
+	}
+	if b.drain, err = b.build(ctx, "drain", env.Programs.Root, "./test/drain"); err != nil {
+		return nil, err
+	}
+	if b.floor, err = b.build(ctx, "floor", filepath.Join(env.Programs.Root, "bench"), "./areas/remoteread/floor"); err != nil {
+		return nil, err
+	}
+	for _, step := range []func(context.Context) error{b.great, b.decimals, b.memory, b.growth, b.client} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	b.conclude()
+	if env.Programs.Null {
+		return b.out, nil
+	}
+	return b.out, b.plot(filepath.Join(env.Programs.Root, "docs", "perf", "remote-read-memory.svg"))
+}
+
+// build builds a small program that only this area runs.
+func (b *bench) build(ctx context.Context, name, dir, pkg string) (peer.Program, error) {
+	path := filepath.Join(b.env.Cache, name)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", path, pkg)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=")
+	if filepath.Base(dir) == "bench" {
+		cmd.Env = append(cmd.Env, "GOWORK=off")
+	}
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return peer.Program{}, fmt.Errorf("building %s: %w: %s", name, err, text)
+	}
+	return peer.Program{Name: name, Path: path, Version: name + ", built from this tree"}, nil
+}
+
+// run starts one of those programs.
+func (b *bench) start(ctx context.Context, program peer.Program, args ...string) (*proc.Server, error) {
+	return proc.Start(ctx, proc.Spec{
+		Name: program.Name, Path: program.Path, Env: peer.RuntimeEnv(), Ready: "/-/ready", Log: filepath.Join(b.env.Cache, "run", "remoteread", program.Name+".log"),
+		Args: func(addr string) []string { return append([]string{"-listen=" + addr}, args...) },
+	})
+}
+
+// serve starts a side over blocks of its own.
+func (b *bench) serve(ctx context.Context, s *side, spec blocks.Spec) error {
+	blocksDir, err := blocks.Ensure(ctx, b.env.Cache, spec)
+	if err != nil {
+		return err
+	}
+	data, config := filepath.Join(s.dir, "data"), filepath.Join(s.dir, "prometheus.yml")
+	if err := errors.Join(blocks.Copy(blocksDir, data), os.WriteFile(config, []byte("scrape_configs: []\n"), 0o644)); err != nil {
+		return err
+	}
+	s.server, err = proc.Start(ctx, s.program.Serve(peer.TSDB{Dir: data, Config: config, Log: filepath.Join(s.dir, "log")}))
+	return err
+}
+
+func (s *side) stop() error {
+	server := s.server
+	s.server = nil
+	client.CloseIdleConnections()
+	return server.Stop()
+}
+
+// both runs work while both sides serve a spec.
+func (b *bench) both(ctx context.Context, spec blocks.Spec, work func() error) (err error) {
+	for i := range b.sides {
+		s := &b.sides[i]
+		if err := b.serve(ctx, s, spec); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.stop()) }()
+	}
+	return work()
+}
+
+// compare fails unless both sides give the same to every read.
+func (b *bench) compare(ctx context.Context, spec blocks.Spec, reads []read) (err error) {
+	drain, err := b.start(ctx, b.drain)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, drain.Stop()) }()
+	said := map[string]string{}
+	for _, r := range reads {
+		var answers [2]answer
+		for i, s := range b.sides {
+			if answers[i], err = askHashed(ctx, s.server.URL(), r); err != nil {
+				return err
+			}
+			b.lengths[s.name+name(spec, r)] = answers[i].bytes
+			b.out.Tape.Add(1, s.name, "bytes: "+name(spec, r), area.Bytes, float64(answers[i].bytes))
+			text, err := drained(ctx, drain, s.server.URL(), r)
+			if err != nil {
+				return fmt.Errorf("%s: %s: %w", s.name, r.what, err)
+			}
+			same := fmt.Sprint(r.mint, r.maxt)
+			if said[same] == "" {
+				said[same] = text
+			}
+			var nSeries, nSamples int
+			if _, err := fmt.Sscanf(text, "%d series, %d samples", &nSeries, &nSamples); err != nil || nSeries != spec.Series || nSamples < spec.Series {
+				return fmt.Errorf("%s: %s: %w: %q", s.name, r.what, area.ErrEmpty, text)
+			}
+			if text != said[same] {
+				return fmt.Errorf("%s: %s: %w: %s, elsewhere %s", s.name, r.what, area.ErrUnequal, text, said[same])
+			}
+		}
+		if r.form == chunks && !bytes.Equal(answers[0].hash, answers[1].hash) {
+			return fmt.Errorf("%s: %w: streams of %d and %d bytes", r.what, area.ErrUnequal, answers[0].bytes, answers[1].bytes)
+		}
+		b.env.Logf("answers are equal: %s: %s", name(spec, r), said[fmt.Sprint(r.mint, r.maxt)])
+	}
+	return nil
+}
+
+// name is what a read is called in the table.
+func name(spec blocks.Spec, r read) string {
+	if spec == floats {
+		return r.what
+	}
+	return fmt.Sprintf("%s, %s x %d", r.what, spec.Values, spec.Series)
+}

@@ -1,0 +1,91 @@
+package remoteread
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/xml"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/snappy"
+	"github.com/prometheus/prometheus/prompb"
+
+	"github.com/ferula-io/ferula/bench/proc"
+)
+
+func TestARequestAsksForItsFormAndRange(t *testing.T) {
+	var got prompb.ReadRequest
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		plain, err := snappy.Decode(nil, body)
+		if err == nil {
+			err = got.Unmarshal(plain)
+		}
+		if err != nil || r.URL.Path != "/api/v1/read" || r.Method != http.MethodPost {
+			t.Error(err, r.URL.Path, r.Method)
+		}
+		_, _ = w.Write(make([]byte, 300_000))
+	}))
+	defer s.Close()
+	a, err := ask(context.Background(), s.URL, samplesTenth, sha256.New())
+	if err != nil || a.bytes != 300_000 || len(a.hash) != sha256.Size || a.firstByte <= 0 || a.elapsed < a.firstByte {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if q := got.Queries[0]; got.AcceptedResponseTypes[0] != samples || q.StartTimestampMs != from || q.EndTimestampMs != to || len(q.Matchers) != 2 {
+		t.Errorf("%+v", got)
+	}
+	if a, err := askAll(context.Background(), s.URL, chunks8h, 4); err != nil || a.bytes != 300_000 {
+		t.Errorf("%+v, %v", a, err)
+	}
+	s.Config.Handler = http.NotFoundHandler()
+	if _, err := ask(context.Background(), s.URL, samplesTenth, nil); !errors.Is(err, proc.ErrStatus) {
+		t.Error(err)
+	}
+}
+
+func TestTheBlocksStayAsTheyAreWhileTheyAreMeasured(t *testing.T) {
+	for _, spec := range []int64{floats.EndMS(), decimals.EndMS(), few.EndMS(), many.EndMS()} {
+		if spec > floats.StartMS+8*hourMS {
+			t.Errorf("samples up to %d", spec)
+		}
+	}
+}
+
+func TestThePlotIsAnImageWithEveryLine(t *testing.T) {
+	text := svg([]line{
+		{"Prometheus", "samples, 8 h", []time.Duration{0, time.Second}, []int64{20 << 20, 2000 << 20}},
+		{"ferula", "chunks, 8 h", []time.Duration{0, time.Second / 4}, []int64{0, 9 << 20}},
+	})
+	for decoder := xml.NewDecoder(strings.NewReader(text)); ; {
+		if _, err := decoder.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if strings.Count(text, "<polyline") != 2 || !strings.Contains(text, "ferula: chunks, 8 h, 0.25 s") {
+		t.Error(text)
+	}
+}
+
+func TestTimesGrowWithWork(t *testing.T) {
+	user, sys, err := times(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for begun := proc.SelfCPU(); proc.SelfCPU()-begun < 100*time.Millisecond; {
+	}
+	user2, sys2, err := times(os.Getpid())
+	if err != nil || user2+sys2-user-sys < 0.08 {
+		t.Errorf("%g of 0.1 s, %v", user2+sys2-user-sys, err)
+	}
+}

@@ -1,0 +1,83 @@
+package remoteread
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+)
+
+// fanned reads by all ways and compares them.
+func fanned(t *testing.T, f *Fanout, mint, maxt int64) (got summary, warnings string) {
+	t.Helper()
+	q, err := f.Querier(mint, maxt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	c, err := f.ChunkQuerier(mint, maxt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	set := q.Select(context.Background(), true, nil, everything)
+	got = sum(t, set, asIs)
+	if chunks := sum(t, storage.NewSeriesSetFromChunkSeriesSet(c.Select(context.Background(), true, nil, everything)), asIs); chunks != got {
+		t.Errorf("chunks %+v, samples %+v", chunks, got)
+	}
+	if raw := sumOf(t, NewClient(ClientOptions{URL: serve(t, f, Options{})}), mint, maxt); raw != got {
+		t.Errorf("by remote read %+v, samples %+v", raw, got)
+	}
+	if err := errors.Join(set.Warnings().AsErrors()...); err != nil {
+		warnings = err.Error()
+	}
+	return got, warnings
+}
+
+func TestLocalAndRemoteSeriesAreOne(t *testing.T) {
+	local, far, both := open(t, t.TempDir()), open(t, t.TempDir()), open(t, t.TempDir())
+	fill(t, far, 30, startMS, startMS+hourMS, 30_000)
+	fill(t, local, 20, startMS+hourMS, startMS+2*hourMS, 30_000)
+	fill(t, both, 30, startMS, startMS+hourMS, 30_000)
+	fill(t, both, 20, startMS+hourMS, startMS+2*hourMS, 30_000)
+	mint, maxt := startMS, startMS+9*hourMS
+	want, _ := fanned(t, NewFanout(both), mint, maxt)
+	external := labels.FromStrings("host", "x", "zone", "y") // before some of the series' own, and behind
+	address := serve(t, far, Options{ExternalLabels: func() labels.Labels { return external }})
+	f := NewFanout(local)
+	f.SetEndpoints([]Endpoint{{Client: NewClient(ClientOptions{URL: address}), ExternalLabels: external}})
+	if got, warnings := fanned(t, f, mint, maxt); got != want || warnings != "" || want.samples < 1000 {
+		t.Errorf("%+v, want %+v, %s", got, want, warnings)
+	}
+	// Where the local storage has everything nobody is asked.
+	alone, _ := fanned(t, NewFanout(local), startMS+hourMS+1, maxt)
+	f.SetEndpoints([]Endpoint{{Client: NewClient(ClientOptions{URL: "http://127.0.0.1:1/", Tries: 1}), LocalStart: func() (int64, error) { return startMS + hourMS, nil }}})
+	if got, warnings := fanned(t, f, startMS+hourMS+1, maxt); got != alone || warnings != "" {
+		t.Errorf("%+v, want %+v, %s", got, alone, warnings)
+	}
+	if got, warnings := fanned(t, f, startMS+hourMS, maxt); got.series != alone.series || !strings.Contains(warnings, "unavailable") {
+		t.Errorf("%+v, %q", got, warnings)
+	}
+	f.SetEndpoints([]Endpoint{{LocalStart: func() (int64, error) { return 0, errors.New("not yet") }}})
+	if _, err := f.Querier(mint, maxt); err == nil {
+		t.Error("a querier without a local start")
+	}
+}
+
+func TestAnEndpointIsAskedOnlyForWhatItMayHave(t *testing.T) {
+	e := Endpoint{
+		ExternalLabels:   labels.FromStrings("cluster", "eu", "zone", "1"),
+		RequiredMatchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "tier", "old")},
+	}
+	if _, _, ok := e.narrow([]*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, "tier", "old")}); ok {
+		t.Error("a regular expression is not the matcher that is required")
+	}
+	asked := []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "tier", "old"), labels.MustNewMatcher(labels.MatchNotEqual, "zone", "2")}
+	narrowed, added, ok := e.narrow(asked)
+	if !ok || len(added) != 1 || added[0] != "cluster" || len(narrowed) != 3 || narrowed[2].String() != `cluster="eu"` || len(asked) != 2 {
+		t.Error(narrowed, added, ok)
+	}
+}

@@ -93,7 +93,7 @@ func NewEndpoints(opts EndpointsOptions) *Endpoints {
 	e := &Endpoints{opts: opts.withDefaults(), resolved: map[string][]string{}}
 	e.current.Store(&[]*store{})
 	if opts.Registerer != nil {
-		opts.Registerer.MustRegister(&storesCollector{e})
+		opts.Registerer.MustRegister(&storesCollector{e, prometheus.NewDesc("ferula_query_stores", "Stores by component and whether they answer.", []string{"component", "up"}, nil)})
 	}
 	return e
 }
@@ -279,12 +279,13 @@ func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen
 }
 
 // storesCollector counts stores by what they are.
-type storesCollector struct{ e *Endpoints }
-
-var storesDesc = prometheus.NewDesc("ferula_query_stores", "Stores by component and whether they answer.", []string{"component", "up"}, nil)
+type storesCollector struct {
+	e    *Endpoints
+	desc *prometheus.Desc
+}
 
 // Describe implements prometheus.Collector.
-func (c *storesCollector) Describe(ch chan<- *prometheus.Desc) { ch <- storesDesc }
+func (c *storesCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
 
 // Collect implements prometheus.Collector.
 func (c *storesCollector) Collect(ch chan<- prometheus.Metric) {
@@ -299,6 +300,6 @@ func (c *storesCollector) Collect(ch chan<- prometheus.Metric) {
 		counts[k]++
 	}
 	for k, n := range counts {
-		ch <- prometheus.MustNewConstMetric(storesDesc, prometheus.GaugeValue, float64(n), k.component, k.up)
+		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(n), k.component, k.up)
 	}
 }

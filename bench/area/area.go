@@ -26,10 +26,14 @@ var (
 
 // Area is one area of goals and the bench that measures it.
 type Area struct {
-	Name  string // as in the goals' names
-	About string // one line
+	Name  string   // as in the goals' names
+	Also  []string // further names of goals that it measures
+	About string   // one line
 	Run   func(ctx context.Context, env Env) (*Outcome, error)
 }
+
+// Measures tells whether goals of this name are the area's.
+func (a Area) Measures(name string) bool { return a.Name == name || slices.Contains(a.Also, name) }
 
 // Env is what an area is given.
 type Env struct {

@@ -1,0 +1,453 @@
+// Package exposition measures what metrics cost a program, in the bench's own process:
+// goals exposition/*, update/*, lookup/* and memory/*.
+//
+// In come ferula's metrics, the library it replaces and client_golang, each filled
+// with the same values by the same code. What they write is compared first: with the
+// library it replaces byte by byte, with client_golang by the number of lines. Then
+// they are scraped, updated and looked up in turn. The floor is a loop that appends
+// the very same page from prefixes that are rendered already and values that are not.
+package exposition
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/proc"
+)
+
+// Area is the table's entry.
+var Area = area.Area{
+	Name: "exposition", Also: []string{"update", "lookup", "memory"},
+	About: "metrics, VictoriaMetrics/metrics and client_golang, in one process", Run: run,
+}
+
+const (
+	nanoseconds = "ns"
+	heapBytes   = 64 << 20
+	sliceTime   = 40 * time.Millisecond // of one reading
+	slices      = 3                     // of which a reading is the best
+)
+
+// bench is one run.
+type bench struct {
+	ctx context.Context
+	env area.Env
+	out *area.Outcome
+
+	worstAllocs float64 // of ferula's scrapes
+}
+
+func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
+	b := &bench{ctx: ctx, env: env, out: &area.Outcome{
+		Sides:    []string{victoria, golang, floor, ferula},
+		Versions: versions("github.com/VictoriaMetrics/metrics", "github.com/prometheus/client_golang"),
+	}}
+	heap := make([]byte, heapBytes) // a program has something in memory, or the collector runs for every scrape
+	defer runtime.KeepAlive(heap)
+	for _, step := range []func() error{b.scrapes, b.summaries, b.mixes, b.maintainer, b.zipped, b.process, b.updates, b.contended, b.lookups, b.memory} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	b.out.Measure("exposition/allocs", b.worstAllocs)
+	b.out.Notes = append(b.out.Notes,
+		"Nanoseconds are CPU time of the process, collection of garbage included, of one scrape, update or look-up; each reading is the best of three slices of 40 ms.",
+		"client_golang's histogram of ranges has its default buckets, and its summaries four quantiles of another algorithm: its lines are as many, or nearly, not the same.",
+		"Updated between scrapes: the updates are part of the reading. The goal is for one; 100 and 1,000 are beside it.",
+		"Contended: two threads, each bound to a core of its own, update one metric; nanoseconds of wall time an update of either. A slice in which one of them did not have its core is repeated.",
+		fmt.Sprintf("The heap holds %d MiB besides.", heapBytes>>20),
+	)
+	return b.out, nil
+}
+
+// cpu is the CPU time of one call of f, in nanoseconds.
+func (b *bench) cpu(f func(n int)) float64 {
+	n := 1
+	for {
+		before := proc.SelfCPU()
+		f(n)
+		used := proc.SelfCPU() - before
+		if used >= sliceTime/4 || n > 1<<30 {
+			n = max(1, int(float64(n)*float64(sliceTime)/float64(max(used, 1))))
+			break
+		}
+		n *= 4
+	}
+	best := math.Inf(1)
+	for range slices {
+		runtime.GC()
+		before := proc.SelfCPU()
+		f(n)
+		best = min(best, float64((proc.SelfCPU()-before).Nanoseconds())/float64(n))
+	}
+	return best
+}
+
+// allocated counts allocations and bytes of one call of f, as a whole number.
+func allocated(f func(n int)) (count, bytes float64) {
+	const calls = 200
+	f(calls)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f(calls)
+	runtime.ReadMemStats(&after)
+	return math.Floor(float64(after.Mallocs-before.Mallocs) / calls), math.Floor(float64(after.TotalAlloc-before.TotalAlloc) / calls)
+}
+
+// timed is one side of something to be measured.
+type timed struct {
+	side string
+	call func(n int)
+}
+
+// measure times the sides in turn, all rounds.
+func (b *bench) measure(what string, sides ...timed) error {
+	for round := 1; round <= b.env.Rounds; round++ {
+		for _, s := range sides {
+			if err := b.ctx.Err(); err != nil {
+				return err
+			}
+			b.out.Tape.Add(round, s.side, what, nanoseconds, b.cpu(s.call))
+		}
+	}
+	return nil
+}
+
+// scraped is measure for scrapes: allocations too, alone and by two at once.
+func (b *bench) scraped(what string, sides ...timed) error {
+	if err := b.measure(what, sides...); err != nil {
+		return err
+	}
+	for _, s := range sides {
+		if s.side == floor {
+			continue
+		}
+		count, size := allocated(s.call)
+		b.out.Tape.Add(1, s.side, what+": allocations", area.Count, count)
+		b.out.Tape.Add(1, s.side, what+": allocated", area.Bytes, size)
+		both := inParallel(s.call)
+		b.out.Tape.Add(1, s.side, what+", two at once", nanoseconds, b.cpu(both))
+		together, _ := allocated(both)
+		if s.side == ferula {
+			b.worstAllocs = max(b.worstAllocs, count, together)
+		}
+	}
+	return nil
+}
+
+// inParallel divides the calls between two goroutines.
+func inParallel(call func(n int)) func(n int) {
+	return func(n int) {
+		var wg sync.WaitGroup
+		for i := range 2 {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				call((n + i) / 2)
+			}()
+		}
+		wg.Wait()
+	}
+}
+
+func scrapeOf(l library) func(n int) {
+	return func(n int) {
+		for range n {
+			l.write(io.Discard)
+		}
+	}
+}
+
+func page(l library) []byte {
+	var b bytes.Buffer
+	l.write(&b)
+	return b.Bytes()
+}
+
+// lines counts those that are no comments.
+func lines(text []byte) int {
+	return bytes.Count(text, []byte("\n")) - bytes.Count(text, []byte("# "))
+}
+
+// filled makes each library do the same, and compares what they write.
+func filled(what string, fill func(l library)) (all [3]library, err error) {
+	for i, m := range makers {
+		all[i] = m.make()
+		fill(all[i])
+	}
+	if err := area.SameBytes(what, page(all[0]), page(all[2])); err != nil {
+		return all, err
+	}
+	if n := lines(page(all[1])); n == 0 || n > 2*lines(page(all[2])) || 2*n < lines(page(all[2])) {
+		return all, fmt.Errorf("%s: %w: client_golang writes %d lines, ferula %d", what, area.ErrUnequal, n, lines(page(all[2])))
+	}
+	return all, nil
+}
+
+func (b *bench) scrapes() error {
+	for _, k := range kinds {
+		all, err := filled(k.name, func(l library) { k.make(l) })
+		if err != nil {
+			return err
+		}
+		lowest, err := floorOf(page(all[2]))
+		if err != nil {
+			return err
+		}
+		what := "scrape: " + k.name
+		if err := b.scraped(what, timed{victoria, scrapeOf(all[0])}, timed{golang, scrapeOf(all[1])}, timed{floor, lowest}, timed{ferula, scrapeOf(all[2])}); err != nil {
+			return err
+		}
+		if k.goal != "summary" {
+			b.out.Measure("exposition/"+k.goal, b.out.Tape.Over(ferula, floor, what), what)
+		}
+		b.env.Logf("%s: bytes are equal", what)
+	}
+	return nil
+}
+
+// floorOf writes the same page again: prefixes as they are, values appended.
+func floorOf(text []byte) (func(n int), error) {
+	type line struct {
+		prefix string
+		whole  bool
+		uint   uint64
+		float  float64
+	}
+	var all []line
+	for text := range strings.Lines(string(text)) {
+		at := strings.LastIndexByte(text, ' ')
+		l, value := line{prefix: text[:at+1]}, strings.TrimSpace(text[at:])
+		var err error
+		if l.uint, err = strconv.ParseUint(value, 10, 64); err == nil {
+			l.whole = true
+		} else if l.float, err = strconv.ParseFloat(value, 64); err != nil {
+			return nil, err
+		}
+		all = append(all, l)
+	}
+	var w io.Writer = io.Discard
+	buf := make([]byte, 0, 2*len(text))
+	write := func() {
+		buf = buf[:0]
+		for i := range all {
+			l := &all[i]
+			buf = append(buf, l.prefix...)
+			if l.whole {
+				buf = strconv.AppendUint(buf, l.uint, 10)
+			} else {
+				buf = strconv.AppendFloat(buf, l.float, 'g', -1, 64)
+			}
+			buf = append(buf, '\n')
+		}
+		_, _ = w.Write(buf)
+	}
+	write()
+	if err := area.SameBytes("floor", text, buf); err != nil {
+		return nil, err
+	}
+	return func(n int) {
+		for range n {
+			write()
+		}
+	}, nil
+}
+
+// summaries are scraped after so many updates each time.
+func (b *bench) summaries() error {
+	k := kinds[len(kinds)-1]
+	for _, burst := range []int{0, 1, 100, 1000} {
+		what := fmt.Sprintf("scrape: Summary, %d updates between", burst)
+		var sides []timed
+		for _, m := range makers {
+			l := m.make()
+			update := k.make(l)
+			i := 0
+			sides = append(sides, timed{m.side, func(n int) {
+				for range n {
+					for range burst {
+						i++
+						update(i)
+					}
+					l.write(io.Discard)
+				}
+			}})
+		}
+		if err := b.measure(what, sides...); err != nil {
+			return err
+		}
+		switch burst {
+		case 0:
+			b.out.Measure("exposition/summary-idle", b.out.Tape.Over(ferula, victoria, what), what)
+		case 1:
+			b.out.Measure("exposition/summary-busy", b.out.Tape.Over(ferula, victoria, what), what)
+		}
+	}
+	return nil
+}
+
+func (b *bench) mixes() error {
+	for _, c := range []struct {
+		lines int
+		goal  string
+	}{{1000, "exposition/mixed-1k"}, {10_000, "exposition/mixed-10k"}} {
+		what := fmt.Sprintf("scrape: %d lines of all types", c.lines)
+		all, err := filled(what, func(l library) { mixed(l, c.lines) })
+		if err != nil {
+			return err
+		}
+		lowest, err := floorOf(page(all[2]))
+		if err != nil {
+			return err
+		}
+		if err := b.scraped(what, timed{victoria, scrapeOf(all[0])}, timed{golang, scrapeOf(all[1])}, timed{floor, lowest}, timed{ferula, scrapeOf(all[2])}); err != nil {
+			return err
+		}
+		b.out.Measure(c.goal, b.out.Tape.Over(ferula, victoria, what), what)
+		if c.lines == 10_000 {
+			b.out.Measure("exposition/mixed-10k-vs-client-golang", b.out.Tape.Over(ferula, golang, what), what)
+		}
+		b.env.Logf("%s: bytes are equal", what)
+	}
+	return nil
+}
+
+func (b *bench) maintainer() error {
+	all, err := filled("the maintainer's set", maintainers)
+	if err != nil {
+		return err
+	}
+	return b.scraped("scrape: the maintainer's set", timed{victoria, scrapeOf(all[0])}, timed{golang, scrapeOf(all[1])}, timed{ferula, scrapeOf(all[2])})
+}
+
+// discard is an answer to nobody.
+type discard struct {
+	header http.Header
+	bytes  int
+}
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) WriteHeader(int)             {}
+func (d *discard) Write(p []byte) (int, error) { d.bytes += len(p); return len(p), nil }
+
+// zipped asks the handlers for a compressed page of 10,000 lines, and ferula's for all
+// formats, whose allocations count.
+func (b *bench) zipped() error {
+	all, err := filled("page to be compressed", func(l library) { mixed(l, 10_000) })
+	if err != nil {
+		return err
+	}
+	ask := func(l library, accept, encoding string) func(n int) {
+		h := l.handler()
+		req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+		req.Header.Set("Accept", accept)
+		req.Header.Set("Accept-Encoding", encoding)
+		return func(n int) {
+			w := &discard{header: http.Header{}}
+			for range n {
+				clear(w.header) // net/http makes a new one each time
+				h.ServeHTTP(w, req)
+			}
+		}
+	}
+	what := "handler: 10000 lines, gzip"
+	if err := b.scraped(what, timed{golang, ask(all[1], "", "gzip")}, timed{ferula, ask(all[2], "", "gzip")}); err != nil {
+		return err
+	}
+	b.out.Measure("exposition/gzip", b.out.Tape.Over(ferula, golang, what), what)
+	for _, c := range [][2]string{
+		{"text", ""}, {"OpenMetrics", "application/openmetrics-text;version=1.0.0"},
+		{"protobuf", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"},
+	} {
+		if err := b.scraped("handler: 10000 lines, "+c[0], timed{golang, ask(all[1], c[1], "")}, timed{ferula, ask(all[2], c[1], "")}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) process() error {
+	what := "process and Go metrics"
+	p, o := newVictoria().process, newFerula().process
+	var a, c bytes.Buffer
+	p(&a)
+	o(&c)
+	if x, y := lines(a.Bytes()), lines(c.Bytes()); x != y || x == 0 {
+		return fmt.Errorf("%s: %w: %d and %d lines", what, area.ErrUnequal, x, y)
+	}
+	loop := func(write func(io.Writer)) func(n int) {
+		return func(n int) {
+			for range n {
+				write(io.Discard)
+			}
+		}
+	}
+	if err := b.scraped(what, timed{victoria, loop(p)}, timed{ferula, loop(o)}); err != nil {
+		return err
+	}
+	b.out.Measure("exposition/process", b.out.Tape.Over(ferula, victoria, what), what)
+	return nil
+}
+
+// memory is heap by metric, names included.
+func (b *bench) memory() error {
+	for _, c := range []struct {
+		what, goal string
+		n          int
+		make       func(l library, i int)
+	}{
+		{"heap: a counter with 3 labels", "memory/counter-bytes", 100_000, func(l library, i int) {
+			l.counter("http_requests_total", "GET", "/api/v1/"+digits(i), "200")
+		}},
+		{"heap: a summary never updated", "memory/summary-unused-bytes", 10_000, func(l library, i int) { l.summary("s", "GET", "/api/v1/"+digits(i), "200") }},
+	} {
+		for _, m := range makers {
+			before, l := heapInUse(), m.make()
+			for i := range c.n {
+				c.make(l, i)
+			}
+			l.write(io.Discard)
+			b.out.Tape.Add(1, m.side, c.what, area.Bytes, (heapInUse()-before)/float64(c.n))
+			runtime.KeepAlive(l)
+		}
+		b.out.Measure(c.goal, b.out.Tape.Best(ferula, c.what), c.what)
+	}
+	return nil
+}
+
+func heapInUse() float64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc)
+}
+
+// versions names the modules this program was built with.
+func versions(paths ...string) []string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
+	}
+	var found []string
+	for _, dep := range info.Deps {
+		for _, path := range paths {
+			if dep.Path == path {
+				found = append(found, strings.TrimPrefix(dep.Path, "github.com/")+" "+dep.Version)
+			}
+		}
+	}
+	return found
+}

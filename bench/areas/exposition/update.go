@@ -1,0 +1,187 @@
+package exposition
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	stdslices "slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/ferula-io/ferula/bench/area"
+	ours "github.com/ferula-io/ferula/metrics"
+)
+
+// updates of one metric by one goroutine; kinds by their goals.
+func (b *bench) updates() error {
+	for _, c := range []struct {
+		goal string
+		kind int
+	}{{"counter", 0}, {"", 1}, {"gauge", 2}, {"histogram", 3}, {"", 4}, {"summary", 6}} {
+		k := kinds[c.kind]
+		what := "update: " + k.name
+		var sides []timed
+		for _, m := range makers {
+			update := k.make(m.make())
+			sides = append(sides, timed{m.side, func(n int) {
+				for i := range n {
+					update(i)
+				}
+			}})
+		}
+		if err := b.measure(what, sides...); err != nil {
+			return err
+		}
+		if c.goal != "" {
+			b.out.Measure("update/"+c.goal, b.out.Tape.Over(ferula, victoria, what), what)
+		}
+	}
+	return nil
+}
+
+const (
+	contendedSlice  = 20 * time.Millisecond
+	contendedSlices = 9 // of which a reading is the median
+	contendedTries  = 200
+	ownCore         = 0.9 // of a slice's time that each thread must have had
+)
+
+var errNoCores = errors.New("two threads never had a core each")
+
+// contended has two threads on two cores update one metric. What counts is the worst
+// type, over the better of the peers in that type.
+func (b *bench) contended() error {
+	if runtime.NumCPU() < 2 {
+		b.env.Logf("contended: one core only, not measured")
+		return nil
+	}
+	worst, from := 0.0, ""
+	for _, c := range []int{0, 1, 2, 3, 4, 6} {
+		k := kinds[c]
+		what := "update, contended: " + k.name
+		for round := 1; round <= b.env.Rounds; round++ {
+			for _, m := range makers {
+				update := k.make(m.make())
+				ns, err := contend(update)
+				if err != nil {
+					return fmt.Errorf("%s: %s: %w", what, m.side, err)
+				}
+				b.out.Tape.Add(round, m.side, what, nanoseconds, ns)
+			}
+			if err := b.ctx.Err(); err != nil {
+				return err
+			}
+		}
+		better := min(b.out.Tape.Best(victoria, what), b.out.Tape.Best(golang, what))
+		if ratio := area.Over(b.out.Tape.Best(ferula, what), better); ratio > worst {
+			worst, from = ratio, what
+		}
+	}
+	b.out.Measure("update/contended", worst, from)
+	b.out.Notes = append(b.out.Notes, "update/contended is that of: "+from)
+	return nil
+}
+
+// contend is the median of slices, in nanoseconds an update.
+func contend(update func(i int)) (float64, error) {
+	var all []float64
+	for range contendedTries {
+		ns, share := contendOnce(update)
+		if share < ownCore {
+			continue
+		}
+		if all = append(all, ns); len(all) == contendedSlices {
+			stdslices.Sort(all)
+			return all[len(all)/2], nil
+		}
+	}
+	return math.NaN(), errNoCores
+}
+
+// contendOnce also tells which share of the time the thread had that had less.
+func contendOnce(update func(i int)) (ns, share float64) {
+	var wg sync.WaitGroup
+	var ready, done atomic.Int32
+	var total, took atomic.Int64
+	shares := [2]float64{}
+	for core := range 2 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			runtime.LockOSThread() // and never unlocked: the thread ends with its affinity
+			var set unix.CPUSet
+			set.Set(core)
+			if unix.SchedSetaffinity(0, &set) != nil {
+				return
+			}
+			ready.Add(1)
+			for ready.Load() < 2 {
+			}
+			start, used, n := time.Now(), threadCPU(), 0
+			for ; done.Load() == 0; n += 64 {
+				for i := range 64 {
+					update(n + i)
+				}
+				if core == 0 && n&1023 == 0 && time.Since(start) > contendedSlice {
+					done.Store(1)
+				}
+			}
+			elapsed := time.Since(start)
+			shares[core] = float64(threadCPU()-used) / float64(elapsed)
+			total.Add(int64(n))
+			took.Add(int64(elapsed) / 2)
+		}()
+	}
+	wg.Wait()
+	return 2 * float64(took.Load()) / float64(total.Load()), min(shares[0], shares[1])
+}
+
+func threadCPU() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
+		panic(err) // cannot fail for the thread itself
+	}
+	return time.Duration(ts.Nano())
+}
+
+// lookups find one of a thousand counters by three values, and count in it.
+func (b *bench) lookups() error {
+	p := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "c_total"}, labelNames)
+	o := ours.NewSet().NewCounterVec("c_total", "", labelNames...)
+	for i := range 1000 {
+		path := "/api/v1/" + digits(i)
+		p.WithLabelValues("GET", path, "200")
+		o.With("GET", path, "200")
+	}
+	path := "/api/v1/" + digits(77)
+	what := "look-up by three labels"
+	sides := []timed{
+		{golang, func(n int) {
+			for range n {
+				p.WithLabelValues("GET", path, "200").Inc()
+			}
+		}},
+		{ferula, func(n int) {
+			for range n {
+				o.With("GET", path, "200").Inc()
+			}
+		}},
+	}
+	if err := b.measure(what, sides...); err != nil {
+		return err
+	}
+	for _, s := range sides {
+		count, _ := allocated(s.call)
+		b.out.Tape.Add(1, s.side, what+": allocations", area.Count, count)
+		if s.side == ferula && count != 0 {
+			return fmt.Errorf("%s: %w: %v allocations, where the goal allows none", what, area.ErrUnequal, count)
+		}
+	}
+	b.out.Measure("lookup/three-labels", b.out.Tape.Over(ferula, golang, what), what)
+	return nil
+}

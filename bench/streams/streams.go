@@ -117,6 +117,7 @@ type Task struct {
 	Extension   bool   // ask for what only ferula knows beside
 	Compression string // of the connection
 	LabelsOnly  bool
+	Keep        bool // all that is received until the stream ends; else each series is looked at and let go
 	Noop        bool // move the same messages without encoding or decoding them
 	Repeats     int
 	Check       bool // digest what arrives and count what is sent, and take no time

@@ -3,7 +3,7 @@
 // this process, and TCP over loopback is between them.
 //
 // The server holds messages that are made already and sends them in batches, as Thanos' batching server does; the client
-// keeps what it receives, labels and chunks, until the stream ends. What is not here: stores, interceptors, merging.
+// looks at what it receives, or keeps it until the stream ends. What is not here: stores, interceptors, merging.
 package main
 
 import (
@@ -128,42 +128,60 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	defer conn.Close()
 	client := storepb.NewStoreClient(conn)
 	if t.Check {
-		kept, err := receive(client, t)
+		t.Keep = true
+		kept, _, err := receive(client, t)
 		if err != nil {
 			return f, err
 		}
 		return streams.Figures{WireBytes: counter.Bytes.Load(), Digest: digest(kept)}, nil
 	}
 	return streams.Measure(t.Repeats, func() error {
-		kept, err := receive(client, t)
-		if err == nil && len(kept) != min(t.Series, len(w.series)) {
-			err = fmt.Errorf("%d series of %d came", len(kept), t.Series)
+		_, n, err := receive(client, t)
+		if err == nil && n != min(t.Series, len(w.series)) {
+			err = fmt.Errorf("%d series of %d came", n, t.Series)
 		}
 		return err
 	})
 }
 
-// receive keeps all series of a stream.
-func receive(client storepb.StoreClient, t streams.Task) (kept []*storepb.Series, err error) {
+// receive reads a stream, and keeps its series if it is to.
+func receive(client storepb.StoreClient, t streams.Task) (kept []*storepb.Series, n int, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	stream, err := client.Series(ctx, &storepb.SeriesRequest{MaxTime: math.MaxInt64, ResponseBatchSize: int64(t.Batch), SkipChunks: t.LabelsOnly})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
+	}
+	looked := 0
+	take := func(one *storepb.Series) {
+		n++
+		if t.Keep {
+			kept = append(kept, one)
+			return
+		}
+		looked += one.PromLabels().Len()
+		for i := range one.Chunks {
+			looked += len(one.Chunks[i].Raw.Data)
+		}
 	}
 	for {
 		r, err := stream.Recv()
 		if err == io.EOF {
-			return kept, nil
+			if !t.Keep && looked == 0 && n > 0 {
+				return nil, 0, errors.New("there was nothing in the series")
+			}
+			return kept, n, nil
 		}
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if one := r.GetSeries(); one != nil {
-			kept = append(kept, one)
+			take(one)
 		}
 		if batch := r.GetBatch(); batch != nil {
-			kept = append(kept, batch.Series...)
+			for _, one := range batch.Series {
+				take(one)
+			}
 		}
 	}
 }

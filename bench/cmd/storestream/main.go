@@ -2,13 +2,15 @@
 // this process, and TCP over loopback is between them; or, with -serve, a server of as many series as it is asked for.
 //
 // The server's source holds encoded label sets and chunks, as the raw seam has them, and goes all the way through
-// storeapi.Server; the client keeps what it receives until the stream ends: each label set as labels.Labels, chunks copied.
+// storeapi.Server; the client makes labels.Labels of each label set, and looks at the chunks or keeps all until the stream
+// ends.
 // Noop tasks move the same messages over gRPC with a codec that does nothing.
 package main
 
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -139,18 +141,20 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	defer c.close()
 	client := storeapi.NewClient(c.conn, storeapi.ClientOptions{BatchSeries: t.Batch, NoExtension: !t.Extension, Compression: t.Compression})
 	if t.Check {
+		t.Keep = true
 		k, err := receive(client, t)
 		if err != nil {
 			return f, err
 		}
+		defer k.set.Close()
 		return streams.Figures{WireBytes: c.counter.Bytes.Load(), Digest: k.digest()}, nil
 	}
 	return streams.Measure(t.Repeats, func() error {
 		k, err := receive(client, t)
-		if err == nil && len(k.labels) != len(held) {
-			err = fmt.Errorf("%d series of %d came", len(k.labels), len(held))
+		if err == nil && k.n != len(held) {
+			err = fmt.Errorf("%d series of %d came", k.n, len(held))
 		}
-		return err
+		return errors.Join(err, k.set.Close())
 	})
 }
 
@@ -187,33 +191,24 @@ func (c *connection) close() {
 	<-c.done
 }
 
-// kept is what a client keeps of a stream.
+// kept is what a client keeps of a stream: labels, and chunks whose data is valid until the set is closed.
 type kept struct {
+	set    *storeapi.SeriesSet
+	n      int
+	looked int
 	labels []labels.Labels
 	chunks [][]series.Chunk
-	arena  []byte         // of the chunks' data
 	slots  []series.Chunk // of the lists
 }
 
-const (
-	arenaBytes = 1 << 20
-	arenaSlots = 4096
-)
+const arenaSlots = 4096
 
 func (k *kept) add(lset labels.Labels, chunks []series.Chunk) {
 	if len(k.slots)+len(chunks) > cap(k.slots) {
 		k.slots = make([]series.Chunk, 0, max(arenaSlots, len(chunks)))
 	}
 	first := len(k.slots)
-	for _, c := range chunks {
-		if len(k.arena)+len(c.Data) > cap(k.arena) {
-			k.arena = make([]byte, 0, max(arenaBytes, len(c.Data)))
-		}
-		start := len(k.arena)
-		k.arena = append(k.arena, c.Data...)
-		c.Data = k.arena[start:len(k.arena):len(k.arena)]
-		k.slots = append(k.slots, c)
-	}
+	k.slots = append(k.slots, chunks...)
 	k.labels = append(k.labels, lset)
 	k.chunks = append(k.chunks, k.slots[first:len(k.slots):len(k.slots)])
 }
@@ -222,15 +217,28 @@ func receive(client *storeapi.Client, t streams.Task) (*kept, error) {
 	set := client.Series(context.Background(), storeapi.SeriesRequest{
 		MaxMS: 1 << 60, SkipChunks: t.LabelsOnly, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchNotEqual, "__name__", "")},
 	})
-	defer set.Close()
-	k := &kept{}
+	if t.Keep {
+		set.Keep()
+	}
+	k := &kept{set: set}
 	builder := labels.NewScratchBuilder(16)
 	for set.Next() {
 		lset, err := labelenc.Labels(set.Labels(), &builder)
 		if err != nil {
-			return nil, err
+			return k, err
 		}
-		k.add(lset, set.Chunks())
+		k.n++
+		if t.Keep {
+			k.add(lset, set.Chunks())
+			continue
+		}
+		k.looked += lset.Len()
+		for _, c := range set.Chunks() {
+			k.looked += len(c.Data)
+		}
+	}
+	if !t.Keep && k.looked == 0 && k.n > 0 {
+		return k, errors.New("there was nothing in the series")
 	}
 	return k, set.Err()
 }

@@ -13,32 +13,34 @@ func Follows(previous, labels []byte) (int, error) {
 	if same == len(labels) && same == len(previous) {
 		return 0, nil
 	}
-	at := 0
-	var last []byte
+	at, before := 0, -1 // where the first label that is not common begins, and the one before it
 	for at < same {
 		_, rest, ok := prefixed(labels[at+1:])
-		if end := len(labels) - len(rest); !ok || end > same {
+		end := len(labels) - len(rest)
+		if !ok || end > same {
 			break
-		} else if end == same || !endsWithin(labels[end:], same-end) {
-			// The last common label: names behind it must be greater than its own.
-			last, _, _, _ = Next(labels[at:])
-			at = end
-			break
-		} else {
-			at = end
 		}
+		at, before = end, at
 	}
 	after := false
 	if at == len(previous) {
 		after = true // previous is what labels begins with
 	} else if at < len(labels) {
-		name, value, _, err := Next(labels[at:])
+		name, value, rest, err := Next(labels[at:])
 		if err != nil {
 			return 0, err
 		}
-		before, beforeValue, _, _ := Next(previous[at:])
-		c := bytes.Compare(name, before)
-		after = c > 0 || c == 0 && bytes.Compare(value, beforeValue) > 0
+		oldName, oldValue, oldRest, _ := Next(previous[at:])
+		c := bytes.Compare(name, oldName)
+		after = c > 0 || c == 0 && bytes.Compare(value, oldValue) > 0
+		// Where only one value differs, what is behind it is as good as it was.
+		if after && c == 0 && bytes.Equal(rest, oldRest) {
+			return 1, nil
+		}
+	}
+	var last []byte
+	if before >= 0 {
+		last, _, _, _ = Next(labels[before:])
 	}
 	if err := validate(labels[at:], last); err != nil {
 		return 0, err
@@ -47,12 +49,6 @@ func Follows(previous, labels []byte) (int, error) {
 		return 1, nil
 	}
 	return -1, nil
-}
-
-// endsWithin says whether the label at the start of set ends within n bytes.
-func endsWithin(set []byte, n int) bool {
-	_, rest, ok := prefixed(set[1:])
-	return ok && len(set)-len(rest) <= n
 }
 
 // validate checks labels that come after one named last.

@@ -88,6 +88,17 @@ func prefixed(src []byte) (field, rest []byte, ok bool) {
 // Next cuts the first label off src. Name and value alias src. Fields it does
 // not know are refused: no peer sends any.
 func Next(src []byte) (name, value, rest []byte, err error) {
+	// Nearly always all three lengths are of one byte, and nothing else is in it.
+	if len(src) > 3 && src[0] == tagLabel && src[2] == tagName && src[1]|src[3] < 0x80 {
+		end, at := 2+int(src[1]), 4+int(src[3])
+		if end <= len(src) && at+2 <= end && src[at] == tagValue && at+2+int(src[at+1]) == end && src[at+1] < 0x80 {
+			return src[4:at:at], src[at+2 : end : end], src[end:], nil
+		}
+	}
+	return nextSlow(src)
+}
+
+func nextSlow(src []byte) (name, value, rest []byte, err error) {
 	if len(src) == 0 || src[0] != tagLabel {
 		return nil, nil, nil, ErrCorrupt
 	}

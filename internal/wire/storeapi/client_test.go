@@ -361,3 +361,33 @@ func TestSnappyIsSpokenByWhoAsksForIt(t *testing.T) {
 		check(t, got, src.rows)
 	}
 }
+
+func TestKeptSeriesAreValidUntilClose(t *testing.T) {
+	want := rows(t, 3000)
+	set := NewClient(serving(t, &memory{rows: want}, ServerOptions{}), ClientOptions{}).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()})
+	set.Keep()
+	type kept struct {
+		labels []byte
+		chunks []series.Chunk
+	}
+	var all []kept
+	for set.Next() {
+		all = append(all, kept{set.Labels(), slices.Clone(set.Chunks())})
+	}
+	if set.Err() != nil {
+		t.Fatal(set.Err())
+	}
+	var got []row
+	builder := labels.NewScratchBuilder(8)
+	for _, k := range all {
+		lset, err := labelenc.Labels(k.labels, &builder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, row{labels: lset, chunks: k.chunks})
+	}
+	check(t, got, want)
+	if err := set.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

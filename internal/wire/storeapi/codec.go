@@ -2,6 +2,7 @@ package storeapi
 
 import (
 	"errors"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
@@ -58,17 +59,32 @@ func (codec) Name() string { return "proto" }
 // makes them whole, and what is decoded may alias it.
 type inFrame struct{ buf []byte }
 
-// keepBytes is the greatest buffer that is kept for the next message when that
-// one is much smaller.
+// keepBytes is the greatest buffer that is kept for others, or for the next
+// message when that one is much smaller.
 const keepBytes = 1 << 20
 
-func (f *inFrame) copyFrom(data mem.BufferSlice) {
-	size := data.Len()
+// inFrames are frames that nobody reads any more.
+var inFrames = sync.Pool{New: func() any { return &inFrame{} }}
+
+func (f *inFrame) free() {
+	f.poison()
+	if cap(f.buf) <= keepBytes {
+		inFrames.Put(f)
+	}
+}
+
+// poison shows what still aliases a frame that is not its any more.
+func (f *inFrame) poison() {
 	if invariant.Enabled {
 		for i := range f.buf {
-			f.buf[i] = 0xDB // what still aliases it shows
+			f.buf[i] = 0xDB
 		}
 	}
+}
+
+func (f *inFrame) copyFrom(data mem.BufferSlice) {
+	f.poison()
+	size := data.Len()
 	if cap(f.buf) < size || (cap(f.buf) > keepBytes && size < cap(f.buf)/8) {
 		f.buf = make([]byte, 0, size+size/8)
 	}

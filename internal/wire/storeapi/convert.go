@@ -58,12 +58,20 @@ func matchersFrom(matchers []*pb.LabelMatcher) ([]*labels.Matcher, error) {
 	return out, nil
 }
 
+// extendedBatch is how many series a batch may have between two ferulas, where
+// bytes bound it. Servers that do not know the extension bound batches by their
+// number only, so that nobody else can be asked for so many.
+const extendedBatch = 1 << 16
+
 func seriesRequest(r SeriesRequest, opts ClientOptions) *pb.SeriesRequest {
 	out := &pb.SeriesRequest{
 		MinTime: r.MinMS, MaxTime: r.MaxMS, Matchers: matchersTo(r.Matchers), MaxResolutionWindow: r.MaxResolutionMS,
 		PartialResponseDisabled: r.AbortOnPartial, PartialResponseStrategy: strategy(r.AbortOnPartial),
 		SkipChunks: r.SkipChunks, WithoutReplicaLabels: r.WithoutReplicaLabels, Limit: r.Limit,
 		ResponseBatchSize: int64(opts.BatchSeries),
+	}
+	if !opts.NoExtension {
+		out.Extension = &pb.Extension{BatchSeries: extendedBatch}
 	}
 	for _, a := range r.Aggregates {
 		out.Aggregates = append(out.Aggregates, pb.Aggr(a))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -28,8 +29,10 @@ type SeriesSet struct {
 
 	frames []*inFrame // of the current series and the one ahead; the last is being read
 	spare  []*inFrame
-	batch  []byte // rest of the frame's batch
-	one    []byte // the frame's only series, not yet decoded; nil: none
+	keep   bool
+	kept   []*inFrame // all that were read, if they are to be kept
+	batch  []byte     // rest of the frame's batch
+	one    []byte     // the frame's only series, not yet decoded; nil: none
 
 	labels   []byte
 	chunks   []series.Chunk
@@ -110,10 +113,19 @@ func (s *SeriesSet) take() {
 	}
 }
 
+// Keep makes labels and chunks valid until Close instead of until Next, without a
+// copy: what was received stays in memory as it came. It is called before the
+// first Next, by who holds all of an answer anyway.
+func (s *SeriesSet) Keep() { s.keep = true }
+
 // release takes all frames but the one being read back.
 func (s *SeriesSet) release() {
 	if last := len(s.frames) - 1; last > 0 {
-		s.spare = append(s.spare, s.frames[:last]...)
+		if s.keep {
+			s.kept = append(s.kept, s.frames[:last]...)
+		} else {
+			s.spare = append(s.spare, s.frames[:last]...)
+		}
 		s.frames[0] = s.frames[last]
 		s.frames = s.frames[:1]
 	}
@@ -153,16 +165,22 @@ func (s *SeriesSet) decode() (err error) {
 
 // receive takes the next message into a frame.
 func (s *SeriesSet) receive() error {
+	if s.ended {
+		return io.EOF
+	}
 	var frame *inFrame
 	if n := len(s.spare); n > 0 {
 		frame, s.spare = s.spare[n-1], s.spare[:n-1]
 	} else {
-		frame = &inFrame{}
+		frame = inFrames.Get().(*inFrame)
 	}
-	for {
-		if s.ended {
-			return io.EOF
+	received := false
+	defer func() {
+		if !received {
+			frame.free()
 		}
+	}()
+	for {
 		if err := s.stream.RecvMsg(frame); errors.Is(err, io.EOF) {
 			s.ended = true
 			return io.EOF
@@ -177,11 +195,11 @@ func (s *SeriesSet) receive() error {
 		case storepb.Warning:
 			s.warnings.Add(errors.New(string(body)))
 		case storepb.OneSeries:
-			s.one = body
+			s.one, received = body, true
 			s.frames = append(s.frames, frame)
 			return nil
 		case storepb.Batch:
-			s.batch = body
+			s.batch, received = body, true
 			s.frames = append(s.frames, frame)
 			return nil
 		}
@@ -192,8 +210,16 @@ func (s *SeriesSet) receive() error {
 func (s *SeriesSet) fail(err error) {
 	s.err = err
 	s.cancel()
-	s.frames, s.spare, s.batch, s.one, s.ahead, s.decoded = nil, nil, nil, nil, nil, nil
+	s.batch, s.one, s.ahead, s.decoded = nil, nil, nil, nil
 	s.labels, s.chunks, s.aggr = nil, nil, nil
+	if s.keep {
+		s.kept = append(s.kept, s.frames...)
+		s.frames = nil
+	}
+	for _, frame := range slices.Concat(s.frames, s.spare) {
+		frame.free()
+	}
+	s.frames, s.spare = nil, nil
 }
 
 // Labels implements series.Set.
@@ -221,6 +247,10 @@ func (s *SeriesSet) Close() error {
 	if s.err == nil {
 		s.fail(errClosed)
 	}
+	for _, frame := range s.kept {
+		frame.free()
+	}
+	s.kept = nil
 	return nil
 }
 

@@ -15,6 +15,8 @@ type profileFlags struct {
 	RetentionTime duration `name:"storage.profiles.retention.time" default:"15d" help:"How long to retain profiles. 0s means for ever."`
 	RetentionSize size     `name:"storage.profiles.retention.size" default:"0" help:"Maximum number of bytes of a tenant's profile blocks to retain, e.g. 512MB. 0 means no limit."`
 
+	ConfigFile string `name:"profiles.config-file" placeholder:"FILE" help:"File of targets whose /debug/pprof is fetched."`
+
 	Self  bool     `name:"profiles.self" default:"true" negatable:"" help:"Profile this process: CPU without a gap, heap, goroutines, mutexes, blocking."`
 	Every duration `name:"profiles.self.interval" default:"15s" help:"Length of a slice of own CPU, and how often the other own profiles are taken."`
 
@@ -42,7 +44,8 @@ func (f profileFlags) options() role.ProfilesOptions {
 		retention = -1 // for ever
 	}
 	return role.ProfilesOptions{
-		Store: store.Options{Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), TenantsMax: f.Tenants},
+		ConfigFile: f.ConfigFile,
+		Store:      store.Options{Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), TenantsMax: f.Tenants},
 		Limits: ingest.Limits{
 			RateBytes: int(f.Rate), BurstBytes: int(f.Burst), Series: f.Series, ProfileBytes: int(f.Profile), InflatedBytes: int(f.Inflated),
 			Symbols: f.Symbols, Samples: f.Samples, Labels: f.Labels, LabelNameBytes: f.LabelNames, LabelValueBytes: f.LabelValues,

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/util/logging"
 
+	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 )
 
@@ -111,11 +112,19 @@ func (l *liveConfig) reload() error {
 	l.applying.Lock()
 	defer l.applying.Unlock()
 	logger := l.serve.opts.Logger
+	profiles, err := l.serve.profiles.load()
 	if l.serve.opts.ConfigFile == "" {
-		logger.Info("Nothing to reload: the server runs without a configuration file")
-		return nil
+		if err == nil && profiles == nil {
+			logger.Info("Nothing to reload: the server runs without a configuration file")
+			return nil
+		}
+		return l.reloadProfiles(profiles, err)
 	}
-	cfg, err := scrape.Load(l.serve.opts.ConfigFile, logger)
+	cfg, err2 := scrape.Load(l.serve.opts.ConfigFile, logger)
+	err = errors.Join(err, err2)
+	if err == nil {
+		err = l.serve.profiles.apply(profiles)
+	}
 	if err == nil {
 		old := l.current()
 		if err = l.apply(cfg); err != nil {
@@ -130,6 +139,21 @@ func (l *liveConfig) reload() error {
 		return err
 	}
 	logger.Info("Reloaded", "file", l.serve.opts.ConfigFile)
+	return nil
+}
+
+// reloadProfiles is reload where only profiles have a configuration.
+func (l *liveConfig) reloadProfiles(cfg *ingest.Config, err error) error {
+	if err == nil {
+		err = l.serve.profiles.apply(cfg)
+	}
+	current := l.current()
+	l.done(err, &current)
+	if err != nil {
+		l.serve.opts.Logger.Error("Reload failed, the old configuration stays in force", "err", err)
+		return err
+	}
+	l.serve.opts.Logger.Info("Reloaded", "file", l.serve.opts.Profiles.ConfigFile)
 	return nil
 }
 

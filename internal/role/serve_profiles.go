@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"runtime/pprof"
 	"strings"
@@ -21,21 +22,27 @@ import (
 
 // ProfilesOptions are about the profile lane of serve.
 type ProfilesOptions struct {
-	Store  store.Options // its folder is that of the metrics unless it says another
-	Query  query.Options
-	Limits ingest.Limits
-	API    profileapi.Options
-	Self   bool // profile this process
-	Every  time.Duration
+	ConfigFile string        // targets whose profiles are fetched; "": none
+	Store      store.Options // its folder is that of the metrics unless it says another
+	Query      query.Options
+	Limits     ingest.Limits
+	API        profileapi.Options
+	Self       bool // profile this process
+	Every      time.Duration
 }
 
 // profileLane takes profiles in, keeps them, and answers for them.
 type profileLane struct {
+	logger   *slog.Logger
 	store    *store.Store
 	ingester *ingest.Ingester
 	engine   *query.Engine
 	api      *profileapi.Server
 	self     *ingest.Self // nil: this process is not profiled
+
+	file    string          // of config
+	config  *ingest.Config  // to be applied first
+	scraper *ingest.Scraper // nil: no targets are fetched
 }
 
 // newProfiles builds the lane; nothing is opened yet.
@@ -44,7 +51,7 @@ func (s *Serve) newProfiles() (err error) {
 	if opts.Store.Dir == "" {
 		opts.Store.Dir = s.opts.Store.Dir
 	}
-	l := &profileLane{}
+	l := &profileLane{logger: logger}
 	if l.store, err = store.New(opts.Store, logger, s.reg); err != nil {
 		return fmt.Errorf("profile storage options: %w", err)
 	}
@@ -60,7 +67,29 @@ func (s *Serve) newProfiles() (err error) {
 		l.self = ingest.NewSelf(own, l.ingester, logger)
 		s.reg.exemplar = l.exemplar
 	}
-	return nil
+	if l.file = opts.ConfigFile; l.file == "" {
+		return nil
+	}
+	if l.config, err = ingest.LoadConfig(l.file); err != nil {
+		return err
+	}
+	l.scraper, err = ingest.NewScraper(l.ingester, profileapi.AnonymousTenant, logger, s.reg)
+	return err
+}
+
+// load reads the configuration anew; nil if there is none. apply takes it.
+func (l *profileLane) load() (*ingest.Config, error) {
+	if l.scraper == nil {
+		return nil, nil
+	}
+	return ingest.LoadConfig(l.file)
+}
+
+func (l *profileLane) apply(cfg *ingest.Config) error {
+	if l.scraper == nil {
+		return nil
+	}
+	return l.scraper.ApplyConfig(cfg)
 }
 
 // profileCode says which of Connect's codes an error of the way in has.
@@ -76,14 +105,23 @@ func profileCode(err error) connect.Code {
 }
 
 // open opens the blocks and replays the logs.
-func (l *profileLane) open() error { return l.store.Open() }
+func (l *profileLane) open() error {
+	return errors.Join(l.store.Open(), l.apply(l.config))
+}
 
-// run profiles this process until ctx ends, and returns once the last profile is
-// kept.
+// run profiles this process and fetches targets until ctx ends, and returns once
+// the last profile is kept.
 func (l *profileLane) run(ctx context.Context) {
 	var running sync.WaitGroup
 	if l.self != nil {
 		running.Go(func() { l.self.Run(ctx) })
+	}
+	if l.scraper != nil {
+		running.Go(func() {
+			if err := l.scraper.Run(ctx); err != nil {
+				l.logger.Error("Profiles are not fetched any more", "err", err)
+			}
+		})
 	}
 	running.Wait()
 }
@@ -91,6 +129,9 @@ func (l *profileLane) run(ctx context.Context) {
 func (l *profileLane) close() error {
 	if l == nil {
 		return nil
+	}
+	if l.scraper != nil {
+		l.scraper.Close()
 	}
 	return l.store.Close()
 }

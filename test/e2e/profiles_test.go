@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/store/tsdb"
 )
 
 const cpuType = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
@@ -294,5 +296,57 @@ func TestPushesOverALimitAreRefusedWithItsName(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("/metrics does not say %s", want)
 		}
+	}
+}
+
+func TestProfilesOfTargetsAreFetchedAndTheFileIsReadAnew(t *testing.T) {
+	target := startServe(t, nil)
+	address := strings.TrimPrefix(target.base, "http://")
+	path := t.TempDir() + "/profiles.yml"
+	job := func(name string) string {
+		return `
+global: {scrape_interval: 1s}
+scrape_configs:
+  - job_name: ` + name + `
+    static_configs: [{targets: ['` + address + `']}]
+    profiling_config: {pprof_config: {process_cpu: {enabled: false}}}
+`
+	}
+	writeFile(t, path, job("one"))
+	s := startServe(t, func(o *role.ServeOptions) {
+		o.Profiles.ConfigFile, o.Web.EnableLifecycle = path, true
+	})
+	goroutines := "goroutines:goroutine:count:goroutine:count"
+	eventually(t, 20*time.Second, "goroutines of the target", func() bool {
+		return s.flame(goroutines, `{service_name="one",job="one",instance="`+address+`"}`).has("role.(*Serve).Run")
+	})
+	reload := func() (int, string) {
+		resp, err := http.Post(s.base+"/-/reload", "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(text)
+	}
+	writeFile(t, path, job("two")+"    jbo: 1\n")
+	if status, text := reload(); status != http.StatusInternalServerError || !strings.Contains(text, "line 7: field jbo not found") {
+		t.Errorf("%d %s", status, text)
+	}
+	writeFile(t, path, job("two"))
+	if status, text := reload(); status != http.StatusOK {
+		t.Errorf("%d %s", status, text)
+	}
+	eventually(t, 20*time.Second, "goroutines of the other job", func() bool { return s.flame(goroutines, `{service_name="two"}`).has("role.(*Serve).Run") })
+}
+
+func TestAProfileConfigurationWithAnUnknownKeyIsRefusedAtTheStart(t *testing.T) {
+	path := writeFile(t, t.TempDir()+"/profiles.yml", "scrape_configs:\n  - job_name: a\n    scrape_interv: 1s\n")
+	_, err := role.NewServe(role.ServeOptions{Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, Store: tsdb.Options{Dir: t.TempDir()}, Profiles: role.ProfilesOptions{ConfigFile: path}, Logger: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), "line 3: field scrape_interv not found") {
+		t.Error(err)
 	}
 }

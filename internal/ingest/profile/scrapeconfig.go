@@ -1,0 +1,211 @@
+package profile
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	httpconfig "github.com/prometheus/common/config"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/discovery"
+	"github.com/prometheus/prometheus/model/relabel"
+	"go.yaml.in/yaml/v2"
+
+	// The ways of finding targets, as for metrics.
+	_ "github.com/prometheus/prometheus/discovery/dns"
+	_ "github.com/prometheus/prometheus/discovery/file"
+	_ "github.com/prometheus/prometheus/discovery/http"
+)
+
+// Config is a file of targets whose /debug/pprof is fetched. Unknown keys are an
+// error.
+type Config struct {
+	Global GlobalConfig `yaml:"global"`
+	Jobs   []*JobConfig `yaml:"scrape_configs"`
+}
+
+// GlobalConfig is what jobs have that do not say otherwise.
+type GlobalConfig struct {
+	ScrapeInterval model.Duration `yaml:"scrape_interval"`
+	ScrapeTimeout  model.Duration `yaml:"scrape_timeout"`
+}
+
+// JobConfig is targets of one kind. Discovery, relabelling and the HTTP client are
+// those of prometheus.yml.
+type JobConfig struct {
+	JobName        string            `yaml:"job_name"`
+	ScrapeInterval model.Duration    `yaml:"scrape_interval"`
+	ScrapeTimeout  model.Duration    `yaml:"scrape_timeout"`
+	Scheme         string            `yaml:"scheme"`
+	Params         url.Values        `yaml:"params"`
+	Profiling      ProfilingConfig   `yaml:"profiling_config"`
+	Relabel        []*relabel.Config `yaml:"relabel_configs"`
+
+	HTTPClientConfig        httpconfig.HTTPClientConfig `yaml:",inline"`
+	ServiceDiscoveryConfigs discovery.Configs           `yaml:"-"`
+}
+
+// ProfilingConfig says which profiles are fetched from where.
+type ProfilingConfig struct {
+	PathPrefix string                    `yaml:"path_prefix"`
+	Pprof      map[string]*ProfileConfig `yaml:"pprof_config"`
+}
+
+// ProfileConfig is one profile of a target. Its key is the first part of its type.
+type ProfileConfig struct {
+	Enabled *bool  `yaml:"enabled"` // nil: yes
+	Path    string `yaml:"path"`    // "": as Go serves it
+	// Delta keeps of counts the difference to the fetch before; nil: yes, where Go
+	// counts since the start.
+	Delta   *bool `yaml:"delta"`
+	Seconds int   `yaml:"seconds"` // that the target profiles for; CPU: 0 is nearly the interval
+}
+
+// goProfiles are what every job fetches unless it says otherwise.
+var goProfiles = []fetched{
+	{key: "process_cpu", name: "process_cpu", path: "/debug/pprof/profile", timed: true},
+	{key: "memory", name: "memory", path: "/debug/pprof/allocs", delta: true},
+	{key: "goroutine", name: "goroutines", path: "/debug/pprof/goroutine"},
+	{key: "mutex", name: "mutex", path: "/debug/pprof/mutex", delta: true},
+	{key: "block", name: "block", path: "/debug/pprof/block", delta: true},
+}
+
+// fetched is one profile of a job, with every default in place.
+type fetched struct {
+	key, name, path string
+	timed, delta    bool
+	seconds         int
+}
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (j *JobConfig) UnmarshalYAML(unmarshal func(any) error) error {
+	*j = JobConfig{Scheme: "http", HTTPClientConfig: httpconfig.DefaultHTTPClientConfig}
+	if err := discovery.UnmarshalYAMLWithInlineConfigs(j, unmarshal); err != nil {
+		return err
+	}
+	if j.JobName == "" {
+		return errors.New("job_name is empty")
+	}
+	if err := j.HTTPClientConfig.Validate(); err != nil {
+		return fmt.Errorf("job %q: %w", j.JobName, err)
+	}
+	if j.Scheme != "http" && j.Scheme != "https" {
+		return fmt.Errorf("job %q: scheme %q is neither http nor https", j.JobName, j.Scheme)
+	}
+	for _, rule := range j.Relabel {
+		if rule == nil {
+			return fmt.Errorf("job %q: empty or null rule in relabel_configs", j.JobName)
+		}
+		rule.NameValidationScheme = model.UTF8Validation
+		if err := rule.Validate(model.UTF8Validation); err != nil {
+			return fmt.Errorf("job %q: relabel_configs: %w", j.JobName, err)
+		}
+	}
+	return nil
+}
+
+// LoadConfig reads a file. Relative paths inside are taken from its folder.
+func LoadConfig(path string) (*Config, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read profile configuration: %w", err)
+	}
+	cfg, err := parseConfig(text)
+	if err != nil {
+		return nil, fmt.Errorf("profile configuration %s: %w", path, err)
+	}
+	for _, job := range cfg.Jobs {
+		job.ServiceDiscoveryConfigs.SetDirectory(filepath.Dir(path))
+		job.HTTPClientConfig.SetDirectory(filepath.Dir(path))
+	}
+	return cfg, nil
+}
+
+func parseConfig(text []byte) (*Config, error) {
+	cfg := &Config{Global: GlobalConfig{ScrapeInterval: model.Duration(15 * time.Second), ScrapeTimeout: model.Duration(10 * time.Second)}}
+	if err := yaml.UnmarshalStrict(text, cfg); err != nil {
+		return nil, err
+	}
+	var errs []error
+	seen := map[string]bool{}
+	for i, job := range cfg.Jobs {
+		if job == nil {
+			errs = append(errs, fmt.Errorf("scrape_configs[%d] is empty", i))
+			continue
+		}
+		if seen[job.JobName] {
+			errs = append(errs, fmt.Errorf("job %q is there twice", job.JobName))
+		}
+		seen[job.JobName] = true
+		job.ScrapeInterval = cmp.Or(job.ScrapeInterval, cfg.Global.ScrapeInterval)
+		job.ScrapeTimeout = cmp.Or(job.ScrapeTimeout, cfg.Global.ScrapeTimeout)
+		if job.ScrapeInterval < model.Duration(time.Second) {
+			errs = append(errs, fmt.Errorf("job %q: scrape_interval %s is shorter than a second", job.JobName, job.ScrapeInterval))
+		}
+		if _, err := job.profiles(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return cfg, errors.Join(errs...)
+}
+
+// profiles lists what a job fetches.
+func (j *JobConfig) profiles() ([]fetched, error) {
+	list := slices.Clone(goProfiles)
+	var errs []error
+	for key, c := range j.Profiling.Pprof {
+		i := slices.IndexFunc(list, func(f fetched) bool { return f.key == key })
+		if i < 0 {
+			list = append(list, fetched{key: key, name: key})
+			i = len(list) - 1
+		}
+		if c == nil {
+			c = &ProfileConfig{}
+		}
+		if c.Enabled != nil && !*c.Enabled {
+			list = slices.Delete(list, i, i+1)
+			continue
+		}
+		f := &list[i]
+		f.path = cmp.Or(c.Path, f.path)
+		if c.Delta != nil {
+			f.delta = *c.Delta && !f.timed
+		}
+		f.seconds = c.Seconds
+		switch {
+		case f.path == "" || f.path[0] != '/':
+			errs = append(errs, fmt.Errorf("job %q: profile %q: path %q does not begin with a slash", j.JobName, key, f.path))
+		case !validName(f.name):
+			errs = append(errs, fmt.Errorf("job %q: profile %q is not made of letters, digits and underscores", j.JobName, key))
+		case c.Seconds < 0 || time.Duration(c.Seconds)*time.Second > time.Duration(j.ScrapeInterval):
+			errs = append(errs, fmt.Errorf("job %q: profile %q: %d seconds are not between 0 and the interval of %s", j.JobName, key, c.Seconds, j.ScrapeInterval))
+		}
+	}
+	for i := range list {
+		f := &list[i]
+		if f.timed && f.seconds == 0 {
+			f.seconds = max(1, int(time.Duration(j.ScrapeInterval)/time.Second)-1)
+		}
+		f.delta = f.delta && f.seconds == 0 // then the target gives a difference itself
+	}
+	slices.SortFunc(list, func(a, b fetched) int { return strings.Compare(a.key, b.key) })
+	return list, errors.Join(errs...)
+}
+
+// scrapeConfig is the job in the words of Prometheus, whose code makes targets.
+func (j *JobConfig) scrapeConfig() *config.ScrapeConfig {
+	c := config.DefaultScrapeConfig
+	c.JobName, c.Scheme, c.Params = j.JobName, j.Scheme, j.Params
+	c.MetricsPath = cmp.Or(j.Profiling.PathPrefix, "/")
+	c.ScrapeInterval, c.ScrapeTimeout = j.ScrapeInterval, min(j.ScrapeTimeout, j.ScrapeInterval)
+	c.RelabelConfigs = j.Relabel
+	c.MetricNameValidationScheme = model.UTF8Validation
+	return &c
+}

@@ -28,6 +28,8 @@ type Set struct {
 	odd     atomic.Bool                         // some name is not classic
 	writers atomic.Pointer[[]func(w io.Writer)] // copied on write
 
+	expiring atomic.Pointer[[]sweeper] // vectors; copied on write
+
 	lastSpec atomic.Pointer[summarySpec]
 	texts    atomic.Pointer[map[string]description] // of families; copied on write
 
@@ -144,6 +146,12 @@ type view struct {
 // enter begins a scrape. What alone costs is two atomic operations; the page that
 // comes with it survives collections of garbage.
 func (s *Set) enter() (v view) {
+	if vectors := s.expiring.Load(); vectors != nil {
+		now := time.Now()
+		for _, v := range *vectors {
+			v.sweep(now)
+		}
+	}
 	var late []entry
 	if s.changed.Load() {
 		late = s.order()
@@ -158,6 +166,22 @@ func (s *Set) enter() (v view) {
 		v.entries = late
 	}
 	return v
+}
+
+// sweeper is a vector whose members expire.
+type sweeper interface{ sweep(now time.Time) }
+
+func (s *Set) expire(v sweeper) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var vectors []sweeper
+	if old := s.expiring.Load(); old != nil {
+		vectors = append(vectors, *old...)
+	}
+	if !slices.Contains(vectors, v) {
+		vectors = append(vectors, v)
+	}
+	s.expiring.Store(&vectors)
 }
 
 // leave ends a scrape.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 func TestAVectorEscapesDescribesAndEnds(t *testing.T) {
@@ -66,9 +67,11 @@ func TestManyMembersAreEachFoundByManyAtOnce(t *testing.T) {
 
 func TestAWrongVectorPanicsWithItsName(t *testing.T) {
 	for what, f := range map[string]func(){
-		"name":         func() { NewSet().NewCounterVec("wrong name", "", "a") },
+		"name":         func() { NewSet().NewCounterVec("wrong\xff", "", "a") },
 		"no label":     func() { NewSet().NewCounterVec("wrong name", "") },
-		"label":        func() { NewSet().NewCounterVec("wrong name", "", "a.b") },
+		"label":        func() { NewSet().NewCounterVec("wrong name", "", "a\xff") },
+		"empty label":  func() { NewSet().NewCounterVec("wrong name", "", "") },
+		"factor":       func() { NewSet().NewNativeHistogramVec("wrong name", "", NativeOptions{BucketFactor: 1}, "a") },
 		"label twice":  func() { NewSet().NewCounterVec("wrong name", "", "a", "a") },
 		"values":       func() { NewSet().NewCounterVec("wrong", "", "a").With("1", "2") },
 		"other type":   func() { s := NewSet(); s.NewGauge(`wrong{a="b"}`, nil); s.NewCounterVec("wrong", "", "a").With("b") },
@@ -110,4 +113,62 @@ func ExampleVec() {
 	served.With("GET", "200").Inc()
 	fmt.Print(text(s))
 	// Output: requests_total{method="GET",code="200"} 1
+}
+
+func TestAMemberIsDeletedAndBeginsAnew(t *testing.T) {
+	s := NewSet()
+	v := s.NewCounterVec("c", "", "a")
+	for round := range 3 {
+		for i := range 500 {
+			v.With(fmt.Sprint(i)).Add(round + 1)
+		}
+		for i := range 500 {
+			if i%2 == 0 && (!v.Delete(fmt.Sprint(i)) || v.Delete(fmt.Sprint(i))) {
+				t.Fatalf("%d: delete once and only once", i)
+			}
+		}
+		if n := len(s.ListMetricNames()); n != 250 {
+			t.Fatalf("%d metrics are left", n)
+		}
+	}
+	if n := v.With("0").Get(); n != 0 {
+		t.Errorf("a deleted member remembers %d", n)
+	}
+	if n := v.With("1").Get(); n != 1+2+3 {
+		t.Errorf("a member that stayed has %d", n)
+	}
+}
+
+func TestMembersThatNobodyAsksForExpire(t *testing.T) {
+	s := NewSet()
+	v := s.NewCounterVec("c", "", "a").Expire(time.Hour)
+	v.With("used").Inc()
+	v.With("idle").Inc()
+	now := time.Now()
+	for range 8 {
+		now = now.Add(31 * time.Minute)
+		v.sweep(now)
+		v.With("used").Inc()
+	}
+	check(t, "page", text(s), "c{a=\"used\"} 9\n")
+	v.Expire(0)
+	v.sweep(now.Add(100 * time.Hour))
+	check(t, "page", text(s), "c{a=\"used\"} 9\n")
+}
+
+func TestAVectorTakesNamesOfAnyCharacters(t *testing.T) {
+	ExposeMetadata(true)
+	defer ExposeMetadata(false)
+	s := NewSet()
+	s.NewCounterVec("http.requests \"x\"", "Help.", "status code", "method").With("200", "GET").Inc()
+	s.NewSummaryVec("größe", "Size.", "l").With("x").Update(1)
+	page := text(s)
+	for _, want := range []string{
+		"# HELP \"http.requests \\\"x\\\"\" Help.\n# TYPE \"http.requests \\\"x\\\"\" counter\n{\"http.requests \\\"x\\\"\",\"status code\"=\"200\",method=\"GET\"} 1\n",
+		"# HELP \"größe\" Size.\n# TYPE \"größe\" summary\n{\"größe\",l=\"x\",quantile=\"0.5\"} 1\n", "{\"größe_count\",l=\"x\"} 1\n",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %s in\n%s", want, page)
+		}
+	}
 }

@@ -37,6 +37,7 @@ type readCommand struct {
 	Output   string `name:"output" short:"o" required:"" placeholder:"FILE" help:"File to write, for blocks a folder, or - for the standard output."`
 	Format   string `name:"format" enum:"parquet,csv,jsonl,openmetrics,blocks," default:"" help:"parquet, csv, jsonl, openmetrics or blocks; by the output's extension if not given."`
 	Resume   bool   `name:"resume" help:"Go on with what an earlier run of the same command had to leave."`
+	Retries  int    `name:"retries" default:"4" help:"How often a window is read again before the run fails, after 1s, 2s, 4s and so on."`
 	Progress bool   `name:"progress" default:"true" negatable:"" help:"Tell on the standard error how far it is."`
 
 	Log    logFlags    `embed:""`
@@ -145,6 +146,9 @@ func (c *readCommand) options(now time.Time) (role.ReadOptions, error) {
 	o.Export.Output, o.Export.Format, o.Export.Resume = c.Output, c.Format, c.Resume
 	if o.Export.Format == "" {
 		o.Export.Format = export.FormatOf(c.Output)
+	}
+	if o.Export.Tries = c.Retries + 1; c.Retries < 0 {
+		fail("retries", errors.New("is negative"))
 	}
 	// It is kept in a file: no header, which may be a secret, and no password.
 	from := c.TSDBPath

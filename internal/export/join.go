@@ -50,28 +50,31 @@ func (r *run) joinInto(ctx context.Context, tmp, output string, parts []string) 
 			_ = f.Close() // what was written is of no use
 		}
 	}()
-	counted := &counter{w: f}
-	w := bufio.NewWriterSize(counted, bufferBytes)
+	w := bufio.NewWriterSize(f, bufferBytes)
 	switch r.opts.Format {
 	case Parquet:
 		err = joinParquet(ctx, w, parts)
 	case OpenMetrics:
 		err = joinOpenMetrics(ctx, w, parts, filepath.Dir(tmp))
 	default:
-		err = concatenate(ctx, w, parts)
+		err = concatenate(ctx, f, parts)
 	}
 	if err := errors.Join(err, w.Flush()); err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
 		return err
 	}
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	r.sum.BytesWritten = counted.n
+	r.sum.BytesWritten = info.Size()
 	return os.Rename(tmp, output)
 }
 
-// concatenate joins parts that are lines.
-func concatenate(ctx context.Context, w io.Writer, parts []string) error {
+// concatenate joins parts that are lines. Between files the kernel copies.
+func concatenate(ctx context.Context, w *os.File, parts []string) error {
 	for _, path := range parts {
 		if ctx.Err() != nil {
 			return ctx.Err()

@@ -1,0 +1,397 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/prompb"
+
+	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/store/tsdb"
+)
+
+// writeReadable writes hours of a few series, a sample a minute, to each server. The
+// values are whole numbers, so that sums are exact in any order. It returns the
+// first and the last time, in seconds.
+func writeReadable(t *testing.T, hours int, servers ...*server) (start, end int64) {
+	t.Helper()
+	end = time.Now().Unix() / 60 * 60
+	start = end - int64(hours)*3600
+	for at := start; at <= end; at += 600 {
+		var all []prompb.TimeSeries
+		for i := range 12 {
+			ts := v1Series(0, 0, "__name__", fmt.Sprintf("read_%d_total", i%3), "i", fmt.Sprint(i), "job", "read", "text", []string{"plain", `"quoted" \`, "two\nlines", "ümläut, 日本"}[i%4])
+			ts.Samples = nil
+			for s := at; s < min(at+600, end+1); s += 60 {
+				ts.Samples = append(ts.Samples, prompb.Sample{Timestamp: s*1000 + int64(i), Value: float64((s/60*7 + int64(i)) % 10_007)})
+			}
+			all = append(all, ts)
+		}
+		body := encoded(t, v1(all...))
+		for _, s := range servers {
+			if status, text, _ := s.write(v1Type, "snappy", body); status/100 != 2 {
+				t.Fatalf("%s: %d %s", s.base, status, text)
+			}
+		}
+	}
+	return start, end + 1
+}
+
+// readArgs are those of `ferula read` of what writeReadable wrote.
+func readArgs(base string, start, end int64, output string, more ...string) []string {
+	return append([]string{"read", "--url=" + base, "--start=" + fmt.Sprint(start), "--end", fmt.Sprint(end), "-o", output, `--match={job="read"}`}, more...)
+}
+
+// localArgs are the same from a folder.
+func localArgs(dir string, start, end int64, output string) []string {
+	args := readArgs("", start, end, output)
+	args[1] = "--tsdb.path=" + dir
+	return args
+}
+
+// runRead runs the binary to its end and returns its exit code and what it said.
+func runRead(t *testing.T, path string, args ...string) (int, string, []byte) {
+	t.Helper()
+	cmd := exec.Command(path, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), stderr.String(), stdout.Bytes()
+}
+
+func mustRead(t *testing.T, path string, args ...string) string {
+	t.Helper()
+	code, said, _ := runRead(t, path, args...)
+	if code != 0 {
+		t.Fatalf("exit code %d of %q:\n%s", code, args, said)
+	}
+	return said
+}
+
+// totals are the number of samples of a CSV file and their sum.
+func totals(t *testing.T, path string) (count int, sum float64) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	records, err := csv.NewReader(f).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range records[1:] {
+		v, err := strconv.ParseFloat(r[3], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		count, sum = count+1, sum+v
+	}
+	return count, sum
+}
+
+// asked are the same by PromQL.
+func (s *server) asked(start, end int64) (count int, sum float64) {
+	s.t.Helper()
+	window := fmt.Sprintf(`{job="read"}[%ds]))`, end-start+1)
+	number := func(expr string) float64 {
+		v, err := strconv.ParseFloat(s.value(expr, "time", fmt.Sprint(end)), 64)
+		if err != nil {
+			s.t.Fatalf("%s: %v", expr, err)
+		}
+		return v
+	}
+	return int(number("sum(count_over_time(" + window)), number("sum(sum_over_time(" + window)
+}
+
+func TestReadWritesWhatPromQLCounts(t *testing.T) {
+	path, s := binary(t), startServe(t, idle(t))
+	start, end := writeReadable(t, 5, s)
+	wantCount, wantSum := s.asked(start, end)
+	if wantCount != 12*301 {
+		t.Fatalf("%d samples are stored", wantCount)
+	}
+	out := filepath.Join(t.TempDir(), "out.csv")
+	said := mustRead(t, path, readArgs(s.base, start, end, out, "--match=read_1_total", `--match={__name__=~"read_.*"}`)...)
+	if count, sum := totals(t, out); count != wantCount || sum != wantSum {
+		t.Errorf("%d samples of sum %g, want %d of %g", count, sum, wantCount, wantSum)
+	}
+	if !strings.Contains(said, "3,612 samples of 12 series") {
+		t.Errorf("the summary is %q", said)
+	}
+	want, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, said, stdout := runRead(t, path, readArgs(s.base, start, end, "-", "--format=csv", "--no-progress")...)
+	if code != 0 || said != "" || !bytes.Equal(stdout, want) {
+		t.Errorf("standard output: exit code %d, %d bytes, want %d; %s", code, len(stdout), len(want), said)
+	}
+}
+
+func TestReadRefusesWhatItCannotDo(t *testing.T) {
+	path := binary(t)
+	out := filepath.Join(t.TempDir(), "out.csv")
+	for _, c := range []struct {
+		args string
+		code int
+		said string
+	}{
+		{"read -o " + out, 80, "--match"},
+		{"read -o " + out + " --match=up", 1, "no source"},
+		{"read -o " + out + " --match=up --url=nonsense", 1, "URL"},
+		{"read -o " + out + " --match=up{ --url=http://127.0.0.1:1", 1, "--match"},
+		{"read -o " + out + " --match=up --url=http://127.0.0.1:1 --start=yesterday", 80, "yesterday"},
+		{"read -o " + out + " --match=up --url=http://127.0.0.1:1 --start=now --end -8h", 1, "ends"},
+		{"read -o " + out + ".what --match=up --url=http://127.0.0.1:1", 1, "format"},
+		{"read -o - --format=blocks --match=up --url=http://127.0.0.1:1", 1, "standard output"},
+		{"read -o " + out + " --match=up --url=http://127.0.0.1:1 --retries=0", 1, "refused"},
+		{"read -o " + out + " --match=up --tsdb.path=" + filepath.Dir(out) + "/none", 1, "none"},
+		{"read -o " + out + " --match=up --tsdb.path=" + filepath.Dir(out), 1, "neither blocks nor"},
+	} {
+		code, said, _ := runRead(t, path, strings.Fields(c.args)...)
+		if code != c.code || !strings.Contains(said, c.said) {
+			t.Errorf("%s: exit code %d, want %d with %q:\n%s", c.args, code, c.code, c.said, said)
+		}
+	}
+	if entries, err := os.ReadDir(filepath.Dir(out)); err != nil || len(entries) != 0 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+// gatedProxy passes requests on until there were as many as it lets through; the
+// next one hangs, or is answered with a failure.
+type gatedProxy struct {
+	*httptest.Server
+	left    atomic.Int64
+	hang    atomic.Bool
+	reached chan struct{}
+}
+
+func newGatedProxy(t *testing.T, base string) *gatedProxy {
+	t.Helper()
+	u, err := url.Parse(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass := httputil.NewSingleHostReverseProxy(u)
+	p := &gatedProxy{reached: make(chan struct{}, 100)}
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case p.left.Add(-1) >= 0:
+			pass.ServeHTTP(w, r)
+		case p.hang.Load():
+			_, _ = io.Copy(io.Discard, r.Body) // else the client's end is not noticed
+			p.reached <- struct{}{}
+			<-r.Context().Done()
+		default:
+			http.Error(w, "the source is down", http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(p.Close)
+	return p
+}
+
+func TestReadGoesOnAfterAKillAtEveryWindow(t *testing.T) {
+	path, s := binary(t), startServe(t, idle(t))
+	start, end := writeReadable(t, 5, s)
+	dir := t.TempDir()
+	plain := filepath.Join(dir, "plain.csv")
+	mustRead(t, path, readArgs(s.base, start, end, plain, "--window=1h")...)
+	want, err := os.ReadFile(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := newGatedProxy(t, s.base)
+	proxy.hang.Store(true)
+	out := filepath.Join(dir, "out.csv")
+	args := readArgs(proxy.URL, start, end, out, "--window=1h", "--resume")
+	kills := 0
+	for done := false; !done; { // each run gets one window further
+		proxy.left.Store(1)
+		cmd := exec.Command(path, args...)
+		var said bytes.Buffer
+		cmd.Stderr = &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		select {
+		case <-proxy.reached:
+			kills++
+			_ = cmd.Process.Kill()
+			<-ended
+		case err := <-ended:
+			if done = true; err != nil {
+				t.Fatal(err, said.String())
+			}
+		case <-time.After(30 * time.Second):
+			_ = cmd.Process.Kill()
+			t.Fatal("the run neither asks nor ends")
+		}
+		if kills > 10 {
+			t.Fatal("no progress")
+		}
+	}
+	if kills < 5 {
+		t.Errorf("only %d runs were killed", kills)
+	}
+	got, err := os.ReadFile(out)
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes, want the %d of an undisturbed run, %v", len(got), len(want), err)
+	}
+	if _, err := os.Stat(out + ".partial"); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("parts are left")
+	}
+}
+
+func TestReadEndsCleanlyWhenItIsStoppedOrItsSourceDies(t *testing.T) {
+	path, s := binary(t), startServe(t, idle(t))
+	start, end := writeReadable(t, 5, s)
+	proxy := newGatedProxy(t, s.base)
+	for _, signal := range []os.Signal{nil, syscall.SIGTERM, os.Interrupt} {
+		out := filepath.Join(t.TempDir(), "out.parquet")
+		args := readArgs(proxy.URL, start, end, out, "--retries=0")
+		proxy.left.Store(2)
+		proxy.hang.Store(signal != nil)
+		cmd := exec.Command(path, args...)
+		var said bytes.Buffer
+		cmd.Stderr = &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if signal != nil {
+			<-proxy.reached
+			_ = cmd.Process.Signal(signal)
+		}
+		_ = cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != 75 || !strings.Contains(said.String(), "--resume") {
+			t.Errorf("%v: exit code %d: %s", signal, code, said.String())
+		}
+		if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%v: something stands at the output", signal)
+		}
+		if left, err := filepath.Glob(out + ".partial/*.tmp"); err != nil || len(left) != 0 {
+			t.Errorf("%v: left %q, %v", signal, left, err)
+		}
+		proxy.left.Store(1000)
+		said.Reset()
+		if text := mustRead(t, path, append(args, "--resume")...); !strings.Contains(text, "2 windows were there") || !strings.Contains(text, "3,612 samples") {
+			t.Errorf("%v: %s", signal, text)
+		}
+	}
+}
+
+// contents are names, sizes and times of all that is in a folder.
+func contents(t *testing.T, dir string) []string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			all = append(all, fmt.Sprint(path, info.Size(), info.ModTime(), info.Mode()))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestReadTakesAFolderThatAServerHasOpenAndLeavesItAlone(t *testing.T) {
+	path, dir := binary(t), t.TempDir()
+	s := startServe(t, func(o *role.ServeOptions) {
+		idle(t)(o)
+		o.Store = tsdb.Options{Dir: dir}
+	})
+	start, end := writeReadable(t, 5, s)
+	remote, local := filepath.Join(t.TempDir(), "remote.csv"), filepath.Join(t.TempDir(), "local.csv")
+	mustRead(t, path, readArgs(s.base, start, end, remote)...)
+	want, err := os.ReadFile(remote)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := localArgs(dir, start, end, local)
+	for _, serving := range []bool{true, false} {
+		before := contents(t, dir)
+		mustRead(t, path, args...)
+		if got, err := os.ReadFile(local); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("serving %t: %d bytes, want the %d that were read remotely, %v", serving, len(got), len(want), err)
+		}
+		if after := contents(t, dir); !slices.Equal(before, after) {
+			t.Errorf("serving %t: the folder was\n%s and is\n%s", serving, strings.Join(before, "\n"), strings.Join(after, "\n"))
+		}
+		if err := s.stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Blocks that were exported are a folder too.
+	blocks := filepath.Join(t.TempDir(), "blocks")
+	mustRead(t, path, localArgs(dir, start, end, blocks)...)
+	mustRead(t, path, localArgs(blocks, start, end, local)...)
+	if got, err := os.ReadFile(local); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("from exported blocks: %d bytes, want %d, %v", len(got), len(want), err)
+	}
+}
+
+func TestReadSendsHeadersAndCredentials(t *testing.T) {
+	path, s := binary(t), startServe(t, idle(t))
+	start, end := writeReadable(t, 1, s)
+	var got atomic.Pointer[http.Header]
+	u, err := url.Parse(s.base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass := httputil.NewSingleHostReverseProxy(u)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := r.Header.Clone()
+		got.Store(&header)
+		if user, password, _ := r.BasicAuth(); user != "eve" || password != "apple" {
+			http.Error(w, "who are you", http.StatusUnauthorized)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	}))
+	defer front.Close()
+	out := filepath.Join(t.TempDir(), "out.csv")
+	config := writeFile(t, filepath.Join(t.TempDir(), "http.yml"), "basic_auth: {username: eve, password: apple}\n")
+	code, said, _ := runRead(t, path, readArgs(front.URL, start, end, out)...)
+	if code != 1 || !strings.Contains(said, "who are you") {
+		t.Errorf("without credentials: exit code %d: %s", code, said)
+	}
+	mustRead(t, path, readArgs(front.URL, start, end, out, "--http.config-file="+config, "--header=X-Scope-OrgID: team-a")...)
+	if tenant := got.Load().Get("X-Scope-OrgID"); tenant != "team-a" {
+		t.Errorf("the header is %q", tenant)
+	}
+	if count, sum := totals(t, out); count != 12*61 || math.IsNaN(sum) {
+		t.Errorf("%d samples", count)
+	}
+}

@@ -20,6 +20,7 @@ import (
 	"github.com/ferula-io/ferula/bench/areas/exposition"
 	"github.com/ferula-io/ferula/bench/areas/frontend"
 	"github.com/ferula-io/ferula/bench/areas/jsonenc"
+	"github.com/ferula-io/ferula/bench/areas/profiles"
 	"github.com/ferula-io/ferula/bench/areas/read"
 	"github.com/ferula-io/ferula/bench/areas/remoteread"
 	"github.com/ferula-io/ferula/bench/areas/sidecar"
@@ -30,7 +31,7 @@ import (
 
 // areas are run in this order.
 func areas() []area.Area {
-	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, read.Area, remoteread.Area, sidecar.Area}
+	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, read.Area, remoteread.Area, sidecar.Area, profiles.Area}
 }
 
 type options struct {

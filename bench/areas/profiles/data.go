@@ -1,0 +1,174 @@
+package profiles
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+
+	googlepprof "github.com/google/pprof/profile"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/pprof"
+	seam "github.com/ferula-io/ferula/internal/series/profiles"
+
+	store "github.com/ferula-io/ferula/internal/store/profile"
+)
+
+const (
+	epochMS = 1_700_000_000_000
+	hourMS  = 3_600_000
+
+	functions = 600
+	services  = 4
+	stacks    = 2_000 // that a service has; a profile has 200 of them
+	samples   = 200
+	depthMin  = 8
+	depthMax  = 40
+)
+
+func openStore(dir string) (*store.Store, error) {
+	// Nothing becomes a block unless the bench says so.
+	s, err := store.New(store.Options{Dir: dir, Retention: -1, HeadBytes: 2 << 30, HeadAge: 1 << 50}, slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.Open()
+}
+
+func labelsOf(name, service string, pod int) []byte {
+	set := labelenc.AppendLabel(nil, seam.LabelName, name)
+	if pod >= 0 {
+		set = labelenc.AppendLabel(set, "pod", fmt.Sprintf("pod-%d", pod))
+	}
+	return labelenc.AppendLabel(set, seam.LabelService, service)
+}
+
+func idOf(i int) (id seam.ID) {
+	r := rand.New(rand.NewPCG(uint64(i), 3))
+	binary.LittleEndian.PutUint64(id[:], r.Uint64())
+	binary.LittleEndian.PutUint64(id[8:], r.Uint64())
+	return id
+}
+
+var cpuType = seam.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu", PeriodUnit: "nanoseconds"}
+
+// small is a profile with one sample, for questions that do not look at samples.
+func small(value int64) []byte {
+	e := pprof.NewEncoder()
+	e.SampleType("cpu", "nanoseconds")
+	e.Period("cpu", "nanoseconds", 1e7)
+	leaf, top := e.Location(e.Function("work", "work", "work.go", 1), 2), e.Location(e.Function("main", "main", "main.go", 1), 3)
+	e.Sample([]uint64{leaf, top}, value)
+	return e.Append(nil)
+}
+
+// pushRows stores so many profiles of one row, spread over an hour, and writes them as
+// one block.
+func pushRows(ctx context.Context, s *store.Store, rows, datasets int) error {
+	r := rand.New(rand.NewPCG(1, 2))
+	var pushed []seam.Pushed
+	sets := make([][]byte, datasets)
+	for i := range sets {
+		sets[i] = labelsOf("process_cpu", fmt.Sprintf("service-%03d", i), 0)
+	}
+	for i := range rows {
+		at := (epochMS*1e6 + int64(i)*(hourMS*1e6/int64(rows)))
+		pushed = append(pushed, seam.Pushed{Labels: sets[i%datasets], ID: idOf(i), TimeNS: at, Raw: small((1 + r.Int64N(100_000)) * 1e7)})
+		if len(pushed) == 1000 || i == rows-1 {
+			if err := s.Append(ctx, tenant, pushed); err != nil {
+				return err
+			}
+			pushed = pushed[:0]
+		}
+	}
+	return s.Flush(ctx)
+}
+
+const tenant = "anonymous"
+
+// heap makes profiles as a heap profiler does: objects and bytes, whose sizes are the
+// stack's. Stacks are walks down a random tree of calls.
+type heapMaker struct {
+	pool  [services][][]int // of functions, leaf first
+	sizes [services][]int64
+	fns   []*googlepprof.Function
+	locs  []*googlepprof.Location
+}
+
+func newHeapMaker() *heapMaker {
+	r := rand.New(rand.NewPCG(5, 6))
+	m := &heapMaker{}
+	for i := range functions {
+		name := fmt.Sprintf("github.com/example/project/internal/package%02d.(*Type%02d).Method%03d", i%37, i%53, i)
+		fn := &googlepprof.Function{ID: uint64(i + 1), Name: name, SystemName: name, Filename: fmt.Sprintf("/src/project/internal/package%02d/file%02d.go", i%37, i%53), StartLine: int64(10 + i)}
+		m.fns = append(m.fns, fn)
+		m.locs = append(m.locs, &googlepprof.Location{ID: uint64(i + 1), Address: uint64(0x400000 + 64*i), Line: []googlepprof.Line{{Function: fn, Line: int64(20 + i)}}})
+	}
+	for s := range m.pool {
+		for range stacks {
+			var stack []int
+			fn := s
+			for range depthMin + r.IntN(depthMax-depthMin+1) {
+				stack = append(stack, fn)
+				fn = (fn*7 + s + 1 + r.IntN(3)*r.IntN(3)) % functions // few callees each
+			}
+			for i, j := 0, len(stack)-1; i < j; i, j = i+1, j-1 {
+				stack[i], stack[j] = stack[j], stack[i]
+			}
+			m.pool[s] = append(m.pool[s], stack)
+			m.sizes[s] = append(m.sizes[s], int64(16+r.IntN(4080)))
+		}
+	}
+	return m
+}
+
+var heapType = seam.Type{Name: "memory", SampleType: "alloc_space", SampleUnit: "bytes", PeriodType: "space", PeriodUnit: "bytes"}
+
+// profile is the i-th profile, gzipped as clients send it.
+func (m *heapMaker) profile(i int) ([]byte, error) {
+	r := rand.New(rand.NewPCG(uint64(i), 11))
+	service := i % services
+	p := &googlepprof.Profile{
+		SampleType: []*googlepprof.ValueType{{Type: "alloc_objects", Unit: "count"}, {Type: "alloc_space", Unit: "bytes"}},
+		PeriodType: &googlepprof.ValueType{Type: "space", Unit: "bytes"}, Period: 512 << 10, TimeNanos: timeOf(i), DurationNanos: 15e9,
+		Function: m.fns, Location: m.locs,
+	}
+	for _, at := range r.Perm(stacks)[:samples] {
+		s := &googlepprof.Sample{}
+		for _, fn := range m.pool[service][at] {
+			s.Location = append(s.Location, m.locs[fn])
+		}
+		objects := 1 + int64(r.ExpFloat64()*300)
+		s.Value = []int64{objects, objects * m.sizes[service][at]}
+		p.Sample = append(p.Sample, s)
+	}
+	var b bytes.Buffer
+	err := p.Write(&b)
+	return b.Bytes(), err
+}
+
+func timeOf(i int) int64 { return epochMS*1e6 + int64(i)*(hourMS*1e6/10_000) }
+
+// heapPushes are the profiles as they are pushed.
+func heapPushes(n int) ([]seam.Pushed, error) {
+	m := newHeapMaker()
+	pushed := make([]seam.Pushed, n)
+	for i := range pushed {
+		raw, err := m.profile(i)
+		if err != nil {
+			return nil, err
+		}
+		pushed[i] = seam.Pushed{Labels: labelsOf("memory", fmt.Sprintf("service-%03d", i%services), i%8), ID: idOf(i), TimeNS: timeOf(i), Raw: raw}
+	}
+	return pushed, nil
+}
+
+func folder() (string, func(), error) {
+	dir, err := os.MkdirTemp("", "ferula-bench-profiles-")
+	return dir, func() { _ = os.RemoveAll(dir) }, err
+}

@@ -1,0 +1,246 @@
+package profiles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/ferula-io/ferula/bench/area"
+	query "github.com/ferula-io/ferula/internal/query/profile"
+	seam "github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+// question is one select of the table.
+type question struct {
+	what   string
+	req    seam.SeriesRequest
+	rows   int
+	counts bool // for the goals of exemplars
+}
+
+func ask(minutes int64, groupBy ...string) seam.SeriesRequest {
+	// Off the grid: neither the start nor the end is a multiple of the step.
+	start := int64(epochMS + hourMS - minutes*60_000 + 1_237)
+	return seam.SeriesRequest{
+		Tenant: tenant, Type: cpuType, StartMS: start, EndMS: start + minutes*60_000, StepMS: max(1000, minutes*60_000/20), GroupBy: groupBy,
+	}
+}
+
+func questions(rows, datasets int) []question {
+	name := fmt.Sprintf("%d rows, %d datasets", rows, datasets)
+	all := []question{{what: name + ", 60 min", req: ask(60), rows: rows, counts: true}}
+	if rows <= 3000 {
+		for _, minutes := range []int64{1, 5, 15} {
+			all = append(all, question{what: fmt.Sprintf("%s, %d min", name, minutes), req: ask(minutes), rows: rows})
+		}
+	}
+	all = append(all, question{what: name + ", 60 min, by service", req: ask(60, seam.LabelService), rows: rows})
+	return all
+}
+
+func selects(ctx context.Context, env area.Env, out *area.Outcome) error {
+	ratios := map[string]float64{"time": math.NaN(), "allocs": math.NaN(), "bytes": math.NaN(), "naive": math.NaN()}
+	for _, size := range [][2]int{{3000, 1}, {3000, 6}, {3000, 100}, {100_000, 1}, {100_000, 100}, {1_000_000, 1}, {1_000_000, 100}} {
+		if err := selectsOf(ctx, env, out, size[0], size[1], ratios); err != nil {
+			return fmt.Errorf("%d rows, %d datasets: %w", size[0], size[1], err)
+		}
+	}
+	out.Measure("profiles/exemplars-time", ratios["time"])
+	out.Measure("profiles/exemplars-allocs", ratios["allocs"])
+	out.Measure("profiles/exemplars-bytes", ratios["bytes"])
+	out.Measure("profiles/select-vs-naive", ratios["naive"])
+	return nil
+}
+
+func selectsOf(ctx context.Context, env area.Env, out *area.Outcome, rows, datasets int, ratios map[string]float64) (err error) {
+	dir, remove, err := folder()
+	if err != nil {
+		return err
+	}
+	defer remove()
+	s, err := openStore(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := pushRows(ctx, s, rows, datasets); err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "profiles", tenant, "*", "profiles.parquet"))
+	if err != nil || len(files) != 1 {
+		return fmt.Errorf("%d blocks: %w", len(files), err)
+	}
+	e := query.New(query.Options{}, s)
+	for _, q := range questions(rows, datasets) {
+		if err := measureSelect(ctx, env, out, e, files[0], q, datasets, ratios); err != nil {
+			return fmt.Errorf("%s: %w", q.what, err)
+		}
+	}
+	return nil
+}
+
+func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *query.Engine, file string, q question, datasets int, ratios map[string]float64) error {
+	run := func(exemplars bool) func() error {
+		req := q.req
+		req.Exemplars = exemplars
+		return func() error {
+			answer, err := e.SelectSeries(ctx, &req)
+			if err != nil {
+				return err
+			}
+			answer.Close()
+			return nil
+		}
+	}
+	if err := compareSelect(ctx, e, file, q); err != nil {
+		return err
+	}
+	sides := []struct {
+		name string
+		run  func() error
+	}{{plain, run(false)}, {with, run(true)}}
+	for round := 1; round <= 3*env.Rounds; round++ {
+		for _, side := range sides {
+			t, err := times(side.run)
+			if err != nil {
+				return err
+			}
+			out.Tape.Add(round, side.name, "time: "+q.what, area.Seconds, t)
+		}
+	}
+	for _, side := range sides {
+		allocs, bytes, err := memory(side.run)
+		if err != nil {
+			return err
+		}
+		out.Tape.Add(1, side.name, "allocations: "+q.what, area.Count, allocs)
+		out.Tape.Add(1, side.name, "bytes allocated: "+q.what, area.Bytes, bytes)
+	}
+	if !q.counts {
+		return nil
+	}
+	t, err := times(func() error { _, err := naiveSelect(file, &q.req); return err })
+	if err != nil {
+		return err
+	}
+	out.Tape.Add(1, naive, "time: "+q.what, area.Seconds, t)
+	ratio := func(what string) float64 { return out.Tape.Over(with, plain, what+": "+q.what) }
+	if datasets == 6 {
+		out.Measure("profiles/select-allocs-3k", out.Tape.Best(with, "allocations: "+q.what), "allocations: "+q.what)
+	} else {
+		ratios["time"] = worse(ratios["time"], ratio("time"))
+		ratios["allocs"] = worse(ratios["allocs"], ratio("allocations"))
+		ratios["bytes"] = worse(ratios["bytes"], ratio("bytes allocated"))
+	}
+	ratios["naive"] = worse(ratios["naive"], out.Tape.Over(with, naive, "time: "+q.what))
+	env.Logf("%s: with exemplars %.3f of time, %.3f of allocations, %.3f of bytes", q.what, ratio("time"), ratio("allocations"), ratio("bytes allocated"))
+	return nil
+}
+
+// naiveRow are the columns that the answer needs.
+type naiveRow struct {
+	Series  uint32   `parquet:"series"`
+	TimeNS  int64    `parquet:"time_ns"`
+	Value   int64    `parquet:"value"`
+	Profile uint32   `parquet:"profile"`
+	ID      [16]byte `parquet:"id"`
+}
+
+type naiveCell struct {
+	sum, best, time int64
+	id              [16]byte
+}
+
+// naiveSelect answers one group's points and exemplars by reading every row.
+func naiveSelect(path string, req *seam.SeriesRequest) (map[int64]*naiveCell, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	r := parquet.NewGenericReader[naiveRow](file)
+	defer r.Close()
+	cells := map[int64]*naiveCell{}
+	rows := make([]naiveRow, 256)
+	for {
+		n, err := r.Read(rows)
+		for _, row := range rows[:n] {
+			from := (req.StartMS - req.StepMS) * 1e6
+			step := req.StepMS * 1e6
+			label := (row.TimeNS - from + step - 1) / step
+			at := req.StartMS + (label-1)*req.StepMS
+			if row.TimeNS <= from || at > req.EndMS {
+				continue
+			}
+			c := cells[at]
+			if c == nil {
+				c = &naiveCell{best: -1}
+				cells[at] = c
+			}
+			c.sum += row.Value
+			if row.Value > c.best || (row.Value == c.best && (row.TimeNS < c.time || (row.TimeNS == c.time && string(row.ID[:]) < string(c.id[:])))) {
+				c.best, c.time, c.id = row.Value, row.TimeNS, row.ID
+			}
+		}
+		if err == io.EOF {
+			return cells, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// compareSelect compares what is answered with what the naive reader finds; of groups
+// their sum and the best among them.
+func compareSelect(ctx context.Context, e *query.Engine, file string, q question) error {
+	want, err := naiveSelect(file, &q.req)
+	if err != nil {
+		return err
+	}
+	sums, rows := map[int64]float64{}, 0
+	best := map[int64]seam.Exemplar{}
+	for _, exemplars := range []bool{false, true} {
+		clear(sums)
+		req := q.req
+		req.Exemplars = exemplars
+		answer, err := e.SelectSeries(ctx, &req)
+		if err != nil {
+			return err
+		}
+		for _, s := range answer.Series {
+			for _, p := range s.Points {
+				sums[p.TimeMS] += p.Value
+				rows++
+				for _, x := range p.Exemplars {
+					if b, ok := best[p.TimeMS]; !ok || x.Value > b.Value {
+						best[p.TimeMS] = x
+					}
+				}
+			}
+		}
+		warnings := answer.Warnings
+		answer.Close()
+		if len(warnings) > 0 {
+			return errors.Join(warnings...)
+		}
+		if len(sums) == 0 || len(sums) != len(want) {
+			return fmt.Errorf("%w: %d points of %d", area.ErrEmpty, len(sums), len(want))
+		}
+		for at, c := range want {
+			if math.Abs(sums[at]-float64(c.sum)) > 1e-9*float64(c.sum) {
+				return fmt.Errorf("%w: at %d: %v, want %d", area.ErrUnequal, at, sums[at], c.sum)
+			}
+			if b := best[at]; exemplars && (b.Value != c.best || (len(q.req.GroupBy) == 0 && (b.ID != c.id || b.TimeNS != c.time))) {
+				return fmt.Errorf("%w: exemplar at %d: %+v, want %+v", area.ErrUnequal, at, b, c)
+			}
+		}
+	}
+	return nil
+}

@@ -56,6 +56,23 @@ const dotPlace = (page) => page.evaluate(() => {
 });
 
 export const checks = {
+  async "the server's own profiles show, and one of them alone"(tab) {
+    const { page } = tab;
+    await page.goto(`${tab.base}/profiles?range=5m`);
+    await until("a flame graph of the server", async () => {
+      await page.locator("#refresh").click();
+      return (await flame(page))?.total > 0;
+    }, 60_000);
+    const whole = (await flame(page)).total;
+    await screenshot(page, "profiles-own");
+    const id = await until("a dot", () => page.evaluate(() => document.querySelector(".plot")?.plot?.options.dots?.[0]?.id));
+    const at = await page.evaluate(() => document.querySelector(".plot").plot.options.dots[0].timeMS);
+    await page.goto(`${tab.base}/profiles?range=5m&id=${id}&at=${at}`);
+    await until("the flame graph of one profile", async () => { const f = await flame(page); return f && f.total > 0 && f.total <= whole; });
+    const [file] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "pprof" }).click()]);
+    check(file.suggestedFilename() === "process_cpu-cpu.pb", file.suggestedFilename());
+  },
+
   async "a dot of the profile series leads to its own flame graph, and back"(tab) {
     const { page } = tab;
     const asked = await answers(page);

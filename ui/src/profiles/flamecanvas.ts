@@ -106,7 +106,7 @@ export class FlameCanvas {
       text = shortName(name);
       width = ctx.measureText(text).width;
     }
-    if (width > room) text = `${text.slice(0, Math.max(0, Math.floor((text.length * room) / width) - 1))}…`;
+    if (width > room) text = `${text.slice(0, Math.max(0, Math.floor((text.length * room) / width) - 2))}…`;
     if (text.length < 2) return;
     ctx.fillStyle = this.colors.text;
     ctx.fillText(text, x, y);

@@ -51,6 +51,10 @@ type Querier interface {
 	Close() error
 }
 
+// Fixed is a Querier that knows whether all its selections give the same: none of
+// what it reads is still written to.
+type Fixed interface{ Fixed() bool }
+
 // Source is a storage that knows the raw seam: the optional upgrade of a
 // storage.ChunkQueryable. mint and maxt are inclusive, in ms.
 type Source interface {

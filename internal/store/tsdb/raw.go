@@ -50,7 +50,13 @@ type rawQuerier struct {
 	mint, maxt int64
 	blocks     []*rawBlock
 	stock      []storage.ChunkQuerier
+	live       bool // the head is among stock
 }
+
+var _ series.Fixed = (*rawQuerier)(nil)
+
+// Fixed implements series.Fixed.
+func (q *rawQuerier) Fixed() bool { return !q.live }
 
 func (q *rawQuerier) open(db *tsdb.DB) error {
 	// The head is looked at before the blocks: what it loses to a block after this
@@ -76,12 +82,14 @@ func (q *rawQuerier) open(db *tsdb.DB) error {
 		blocks, end = append(blocks, b), max(end, meta.MaxTime)
 	}
 	if !plain || (len(blocks) > 0 && headMin < end) {
+		q.live = true
 		return q.addStock(db.ChunkQuerier(q.mint, q.maxt))
 	}
 	if err := q.addBlocks(blocks); err != nil {
 		return err
 	}
-	if end <= q.maxt {
+	if end <= q.maxt && headMin <= q.maxt {
+		q.live = true
 		return q.addStock(db.ChunkQuerier(end, q.maxt))
 	}
 	return nil

@@ -44,7 +44,7 @@ type ClientOptions struct {
 	SamplesOnly    bool // do not ask for chunks: the form that every server has
 	FrameBytesMax  int  // a longer frame is an error; 0: 50,000,000
 	SeriesBytesMax int  // so are more chunks of one series, in bytes; 0: 64 MiB
-	HoldBytesMax   int  // memory to bring series into order, for chunks mostly an eighth of it; 0: 16 MiB
+	HoldBytesMax   int  // memory to bring series into order, for chunks mostly an eighth of it; 0: 12 MiB
 
 	Tries      int // of a request until its answer begins; 0: 3
 	RetryAfter time.Duration
@@ -61,7 +61,7 @@ func (o ClientOptions) withDefaults() ClientOptions {
 		o.SeriesBytesMax = 64 << 20
 	}
 	if o.HoldBytesMax == 0 {
-		o.HoldBytesMax = 16 << 20
+		o.HoldBytesMax = 12 << 20
 	}
 	if o.Tries == 0 {
 		o.Tries = 3
@@ -244,7 +244,7 @@ func (c *Client) understand(resp *http.Response, answer *answerBody) (source, er
 	if encoding == "" || encoding == "snappy" { // not every server says what samples are packed in
 		switch {
 		case strings.HasPrefix(kind, "application/x-streamed-protobuf") && encoding == "":
-			return &frameSource{body: answer, from: answer.from, aheadAt: -1, frameBytesMax: c.opts.FrameBytesMax, seriesBytesMax: c.opts.SeriesBytesMax}, nil
+			return &frameSource{body: answer, from: answer.from, frameBytesMax: c.opts.FrameBytesMax, seriesBytesMax: c.opts.SeriesBytesMax}, nil
 		case strings.HasPrefix(kind, "application/x-protobuf"):
 			return &sampleSource{body: answer, from: answer.from, seriesBytesMax: c.opts.SeriesBytesMax}, nil
 		}

@@ -207,7 +207,7 @@ func TestTheClientAllocatesNothingASeries(t *testing.T) {
 // framesFrom reads a stream of frames as the client would.
 func framesFrom(stream []byte, frameBytesMax int) *ordered {
 	return &ordered{holdBytesMax: 1 << 20, open: func() (source, error) {
-		return &frameSource{body: io.NopCloser(nil), from: bufio.NewReader(bytes.NewReader(stream)), aheadAt: -1, frameBytesMax: frameBytesMax, seriesBytesMax: 1 << 20}, nil
+		return &frameSource{body: io.NopCloser(nil), from: bufio.NewReader(bytes.NewReader(stream)), frameBytesMax: frameBytesMax, seriesBytesMax: 1 << 20}, nil
 	}}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
@@ -16,61 +17,73 @@ import (
 )
 
 // frameSource reads an answer with chunks. A series that was split over frames is
-// joined, so one frame is read ahead: it waits behind the current ones in the same
-// buffer, and is moved to its front by next.
+// joined, so one frame is read ahead, into a buffer of its own; frames change
+// places and are not copied.
 type frameSource struct {
 	body           io.Closer
 	from           *bufio.Reader
 	frameBytesMax  int
 	seriesBytesMax int
 
-	buf     []byte // payloads of the current series, and of the next one
-	aheadAt int    // where the payload of the next series begins; -1: there is none
-	labels  []byte
-	other   []byte // labels of the frame read ahead
-	decoded []codec.Chunk
-	chunks  []series.Chunk
+	current   frame
+	following frame   // read ahead, if there is one
+	more      []frame // of the current series, of which only the buffers matter
+	free      [][]byte
+	have      bool // following has a frame
+	decoded   []codec.Chunk
 
 	checksum [4]byte // a field so that it is not allocated for every frame
 }
 
+// frame is one frame, decoded; labels are a copy, chunks alias buf.
+type frame struct {
+	buf    []byte
+	labels []byte
+	chunks []series.Chunk
+}
+
+// freeFramesMax bounds the buffers that wait for the next series that is split.
+const freeFramesMax = 4
+
 // next brings the next series; io.EOF is the end.
 func (f *frameSource) next() error {
-	if f.aheadAt >= 0 {
-		f.buf = append(f.buf[:0], f.buf[f.aheadAt:]...)
-	} else {
-		f.buf = f.buf[:0]
-		if err := f.read(); err != nil {
-			return err
+	for _, joined := range f.more {
+		if len(f.free) < freeFramesMax {
+			f.free = append(f.free, joined.buf)
 		}
 	}
-	f.aheadAt, f.chunks = -1, f.chunks[:0]
-	var err error
-	if f.labels, err = f.decode(f.buf, f.labels); err != nil {
+	clear(f.more)
+	f.more = f.more[:0]
+	if f.have {
+		f.current, f.following, f.have = f.following, f.current, false
+	} else if err := f.read(&f.current); err != nil {
 		return err
 	}
+	bytesOf := len(f.current.buf)
 	for {
-		start, n := len(f.buf), len(f.chunks)
-		if err := f.read(); errors.Is(err, io.EOF) {
+		if err := f.read(&f.following); errors.Is(err, io.EOF) {
 			return nil // the next call will find it too
 		} else if err != nil {
 			return err
 		}
-		if f.other, err = f.decode(f.buf[start:], f.other); err != nil {
-			return err
-		}
-		if !bytes.Equal(f.other, f.labels) {
-			f.aheadAt, f.chunks = start, f.chunks[:n]
+		if !bytes.Equal(f.following.labels, f.current.labels) {
+			f.have = true
 			return nil
 		}
-		if len(f.buf) > f.seriesBytesMax {
-			return fmt.Errorf("%w: series %s: more than %d bytes (SeriesBytesMax) of chunks", ErrLimit, labelsText(f.labels), f.seriesBytesMax)
+		if bytesOf += len(f.following.buf); bytesOf > f.seriesBytesMax {
+			return fmt.Errorf("%w: series %s: more than %d bytes (SeriesBytesMax) of chunks", ErrLimit, labelsText(f.current.labels), f.seriesBytesMax)
+		}
+		f.current.chunks = append(f.current.chunks, f.following.chunks...)
+		f.more = append(f.more, frame{buf: f.following.buf})
+		f.following.buf = nil
+		if n := len(f.free); n > 0 {
+			f.following.buf, f.free = f.free[n-1], f.free[:n-1]
 		}
 	}
 }
 
-// read appends the payload of the next frame to buf; io.EOF is a clean end.
-func (f *frameSource) read() error {
+// read reads and decodes the next frame; io.EOF is a clean end.
+func (f *frameSource) read(to *frame) error {
 	size, err := binary.ReadUvarint(f.from)
 	if errors.Is(err, io.EOF) {
 		return io.EOF
@@ -83,21 +96,20 @@ func (f *frameSource) read() error {
 	if _, err := io.ReadFull(f.from, f.checksum[:]); err != nil {
 		return fmt.Errorf("read a frame: %w", unexpected(err))
 	}
-	start := len(f.buf)
+	to.buf = to.buf[:0]
 	// The length is not believed before its bytes are there.
 	for left := int(size); left > 0; {
-		n := min(left, max(64<<10, len(f.buf)-start))
-		at := len(f.buf)
-		if cap(f.buf)-at < n {
-			f.buf = append(f.buf, make([]byte, n)...)
-		}
-		f.buf = f.buf[:at+n]
-		if _, err := io.ReadFull(f.from, f.buf[at:]); err != nil {
+		n, at := min(left, max(64<<10, len(to.buf))), len(to.buf)
+		to.buf = slices.Grow(to.buf, n)[:at+n]
+		if _, err := io.ReadFull(f.from, to.buf[at:]); err != nil {
 			return fmt.Errorf("read a frame: %w", unexpected(err))
 		}
 		left -= n
 	}
-	return codec.CheckFrame(f.buf[start:], binary.BigEndian.Uint32(f.checksum[:]))
+	if err := codec.CheckFrame(to.buf, binary.BigEndian.Uint32(f.checksum[:])); err != nil {
+		return err
+	}
+	return f.decode(to)
 }
 
 // unexpected is the error of an end in the middle, which must not look clean.
@@ -108,30 +120,31 @@ func unexpected(err error) error {
 	return err
 }
 
-// decode appends the chunks of a payload and returns its labels in dst.
-func (f *frameSource) decode(payload, dst []byte) ([]byte, error) {
+// decode makes labels and chunks of a payload.
+func (f *frameSource) decode(to *frame) error {
 	var err error
-	if _, dst, f.decoded, err = codec.DecodeFrame(payload, dst[:0], f.decoded[:0]); err != nil {
-		return dst, err
+	if _, to.labels, f.decoded, err = codec.DecodeFrame(to.buf, to.labels[:0], f.decoded[:0]); err != nil {
+		return err
 	}
-	if err := labelenc.Validate(dst); err != nil {
-		return dst, err
+	if err := labelenc.Validate(to.labels); err != nil {
+		return err
 	}
+	to.chunks = to.chunks[:0]
 	for _, c := range f.decoded {
-		f.chunks = append(f.chunks, series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data})
+		to.chunks = append(to.chunks, series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data})
 	}
-	return dst, nil
+	return nil
 }
 
-func (f *frameSource) Labels() []byte         { return f.labels }
-func (f *frameSource) Chunks() []series.Chunk { return f.chunks }
+func (f *frameSource) Labels() []byte         { return f.current.labels }
+func (f *frameSource) Chunks() []series.Chunk { return f.current.chunks }
 
 // ahead implements source.
 func (f *frameSource) ahead() []byte {
-	if f.aheadAt < 0 {
+	if !f.have {
 		return nil
 	}
-	return f.other
+	return f.following.labels
 }
 
 func (f *frameSource) close() error { return f.body.Close() }

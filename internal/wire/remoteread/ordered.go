@@ -230,6 +230,15 @@ func (closed) Chunks() []series.Chunk { return nil }
 func (closed) ahead() []byte          { return nil }
 func (closed) close() error           { return nil }
 
+// Ahead is the label set after the current one, if that is known and will be the
+// next that is given; until Next.
+func (o *ordered) Ahead() []byte {
+	if o.current != nil || o.pending || len(o.held) > 0 || o.done {
+		return nil
+	}
+	return o.from.ahead()
+}
+
 func (o *ordered) Labels() []byte {
 	if o.current != nil {
 		return o.current.labels

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/golang/snappy"
@@ -32,6 +33,7 @@ type measured struct {
 type samplesQuery struct {
 	query
 	querier series.Querier
+	fixed   bool // the second pass finds what the first one did
 	series  []measured
 	bytes   uint64 // of the encoded result
 }
@@ -87,31 +89,24 @@ func (s *Server) measure(ctx context.Context, q *samplesQuery) (err error) {
 		return err
 	}
 	set := series.SelectWithExternal(ctx, q.querier, s.opts.ExternalLabels(), q.matchers...)
+	if fixed, ok := q.querier.(series.Fixed); ok {
+		q.fixed = fixed.Fixed()
+	}
 	var r chunkReader
 	all := 0
-	for set.Next() {
-		m := measured{hash: xxhash.Sum64(set.Labels())}
-		size := uint64(len(set.Labels()))
-		if !q.labelsOnly {
-			for _, c := range set.Chunks() {
-				n, bytes, err := r.measure(c)
-				if err != nil {
-					return err
-				}
-				m.samples += uint32(n)
-				size += bytes
-			}
+	for n := 0; set.Next(); n++ {
+		m, err := r.measureSeries(set, q.labelsOnly)
+		if err != nil {
+			return err
 		}
 		if all += int(m.samples); s.opts.SamplesMax > 0 && all > s.opts.SamplesMax {
 			return badRequest{fmt.Errorf("exceeded sample limit (%d)", s.opts.SamplesMax)}
 		}
-		if size > math.MaxUint32 {
-			return badRequest{fmt.Errorf("a series has %d bytes of samples: ask for STREAMED_XOR_CHUNKS", size)}
+		q.bytes += codec.MessageSize(uint64(m.bytes))
+		if !q.again(set) {
+			q.series = append(q.series, m)
 		}
-		m.bytes = uint32(size)
-		q.bytes += codec.MessageSize(size)
-		q.series = append(q.series, m)
-		if len(q.series)%128 == 0 && ctx.Err() != nil {
+		if n%128 == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
@@ -122,16 +117,32 @@ func (s *Server) measure(ctx context.Context, q *samplesQuery) (err error) {
 	return nil
 }
 
+// again tells whether the second pass measures a series anew instead of looking
+// it up: if that takes chunk headers only, and nobody writes to the series.
+func (q *samplesQuery) again(set series.Set) bool {
+	return q.fixed && !slices.ContainsFunc(set.Chunks(), func(c series.Chunk) bool { return !headerSays(c) })
+}
+
 // write is the second pass.
 func (s *Server) write(ctx context.Context, q *samplesQuery, e *encoder) error {
 	set := series.SelectWithExternal(ctx, q.querier, s.opts.ExternalLabels(), q.matchers...)
 	rest := q.series
-	for len(rest) > 0 && set.Next() {
-		m := rest[0]
-		if xxhash.Sum64(set.Labels()) != m.hash {
-			continue // it was not there before
+	for (q.fixed || len(rest) > 0) && set.Next() {
+		var m measured
+		if q.again(set) {
+			var err error
+			if m, err = e.measureSeries(set, q.labelsOnly); err != nil {
+				return err
+			}
+		} else {
+			if len(rest) == 0 {
+				return errChanged
+			}
+			if m = rest[0]; xxhash.Sum64(set.Labels()) != m.hash {
+				continue // it was not there before
+			}
+			rest = rest[1:]
 		}
-		rest = rest[1:]
 		*e.plain = append(codec.AppendMessageHead(*e.plain, uint64(m.bytes)), set.Labels()...)
 		begun := e.total + uint64(len(*e.plain)) - uint64(len(set.Labels()))
 		left := int(m.samples)
@@ -183,11 +194,37 @@ func (r *chunkReader) open(c series.Chunk) (chunkenc.Iterator, error) {
 	return r.iter, nil
 }
 
-// measure counts the samples of a chunk and the bytes that they take. A chunk of
-// floats begins with their number.
-func (r *chunkReader) measure(c series.Chunk) (n int, bytes uint64, err error) {
+// measureSeries measures the series at hand, all of its chunks.
+func (r *chunkReader) measureSeries(set series.Set, labelsOnly bool) (m measured, err error) {
+	m.hash = xxhash.Sum64(set.Labels())
+	size := uint64(len(set.Labels()))
+	if !labelsOnly {
+		for _, c := range set.Chunks() {
+			n, bytes, err := r.measure(c)
+			if err != nil {
+				return m, err
+			}
+			m.samples += uint32(n)
+			size += bytes
+		}
+	}
+	if size > math.MaxUint32 {
+		return m, badRequest{fmt.Errorf("a series has %d bytes of samples: ask for STREAMED_XOR_CHUNKS", size)}
+	}
+	m.bytes = uint32(size)
+	return m, nil
+}
+
+// headerSays tells whether measure needs no more of a chunk than its header: a
+// chunk of floats begins with their number, and all take the same.
+func headerSays(c series.Chunk) bool {
 	floats := c.Encoding == chunkenc.EncXOR || c.Encoding == chunkenc.EncXOR2
-	if floats && len(c.Data) >= 2 && c.MinMS >= codec.FloatFromMS && c.MaxMS <= codec.FloatToMS {
+	return floats && len(c.Data) >= 2 && c.MinMS >= codec.FloatFromMS && c.MaxMS <= codec.FloatToMS
+}
+
+// measure counts the samples of a chunk and the bytes that they take.
+func (r *chunkReader) measure(c series.Chunk) (n int, bytes uint64, err error) {
+	if headerSays(c) {
 		n = int(binary.BigEndian.Uint16(c.Data))
 		return n, uint64(n) * codec.FloatBytes, nil
 	}

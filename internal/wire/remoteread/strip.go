@@ -20,15 +20,16 @@ var ErrLabelMissing = errors.New("series of remote read lack a label that is to 
 type WithoutQuerier interface {
 	series.Querier
 	// SelectWithout selects series that all have these labels, and takes them away.
-	// A server that streams chunks sorted its series before it put its external
-	// labels on, so that it is without them that they are in order as they come.
-	SelectWithout(ctx context.Context, without labels.Labels, matchers ...*labels.Matcher) series.Set
+	// Prometheus sorts its series before it puts its external labels on, so that it
+	// is without them that they are in order as they come: inOrder says that they
+	// are, and that none need be held to sort them. It is an error if they are not.
+	SelectWithout(ctx context.Context, without labels.Labels, inOrder bool, matchers ...*labels.Matcher) series.Set
 }
 
 var _ WithoutQuerier = (*clientQuerier)(nil)
 
 // SelectWithout implements WithoutQuerier.
-func (q *clientQuerier) SelectWithout(ctx context.Context, without labels.Labels, matchers ...*labels.Matcher) series.Set {
+func (q *clientQuerier) SelectWithout(ctx context.Context, without labels.Labels, inOrder bool, matchers ...*labels.Matcher) series.Set {
 	set := q.sel(ctx, nil, matchers)
 	if without.IsEmpty() {
 		return set
@@ -38,6 +39,9 @@ func (q *clientQuerier) SelectWithout(ctx context.Context, without labels.Labels
 		from, err := open()
 		if err != nil {
 			return nil, err
+		}
+		if _, chunks := from.(*frameSource); chunks && inOrder {
+			set.windowBytes = 0
 		}
 		return &lacking{source: from, without: encoded}, nil
 	}

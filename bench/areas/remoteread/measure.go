@@ -162,6 +162,9 @@ func (b *bench) decimals(ctx context.Context) error {
 	})
 }
 
+// noise is what growth is not told from: pages that were free but not given back.
+const noise = 1 << 20
+
 // conclude computes what the goals ask for.
 func (b *bench) conclude() {
 	tape, out := &b.out.Tape, b.out
@@ -184,7 +187,7 @@ func (b *bench) conclude() {
 	worst, from := 0.0, []string{}
 	for _, form := range []string{"chunks", "samples"} {
 		few, many := growthName(few, form), growthName(many, form)
-		worst, from = max(worst, area.Over(tape.Best(ferula, many), tape.Best(ferula, few))), append(from, few, many)
+		worst, from = max(worst, area.Over(max(noise, tape.Best(ferula, many)), max(noise, tape.Best(ferula, few)))), append(from, few, many)
 	}
 	out.Measure("remoteread/growth", worst, from...)
 	out.Measure("remoteread/client-samples-anon-mib", max(tape.Best(ferula, clientGrowth), tape.Best(prometheus, clientGrowth))/(1<<20), clientGrowth)
@@ -192,8 +195,8 @@ func (b *bench) conclude() {
 		fmt.Sprintf("%d series x 8 h at 15 s (%d samples each, %d blocks of 2 h), 15-digit floats; samples-bytes also over 1,000 series of values with 2 decimals.", floats.Series, floats.Samples, 4),
 		"Streams of chunks are equal byte by byte. Samples are compared as ferula's client reads them: labels, times and values, from both servers and in both forms.",
 		"CPU is that of the server process per request, over some requests in a row and the collection that follows them.",
-		"The floor, in ferula's column, maps the same chunk files and writes them to the client, with one copy and two checksums.",
-		"Growth is taken on a process that has just started: peak of RssAnon during its first request, less RssAnon after a collection before it. remoteread/growth is the worse of the two forms, 120 samples a series.",
+		"The floor, in ferula's column, maps the same chunk files and writes them to the client in pieces of 64 KiB, with one copy and two checksums.",
+		"Growth is taken on a process that has just started: peak of RssAnon during its first request, less RssAnon after a collection before it. remoteread/growth is the worse of the two forms, 120 samples a series; less than 1 MiB counts as 1 MiB, since a process that has collected keeps about as much of free pages.",
 		"The client is a process that reads all of it as samples, sorts them within its window and drops them, from Prometheus and from ferula (by column); the worse of the two counts.",
 		fmt.Sprintf("%d readers ask for samples of a tenth of the series only: ten answers of all of them at once would be 20 GB in Prometheus. User and system time are in ticks of 10 ms; real is the slowest reader's.", readers),
 	)

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const writeBytes = 256 << 10
+const writeBytes = 64 << 10
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:0", "address to listen on")

@@ -392,3 +392,23 @@ func TestAHistogramAgreesWithItselfInOneScrape(t *testing.T) {
 	stop.Store(true)
 	wg.Wait()
 }
+
+// Of what was in order some are removed from the front and the back, and others come
+// that belong before all of them.
+func TestAPageIsInOrderWhateverIsRemovedBetween(t *testing.T) {
+	s := NewSet()
+	for i := range 20 {
+		s.NewCounter(fmt.Sprintf("m%02d", i))
+	}
+	text(s)
+	s.UnregisterMetric("m00")
+	s.UnregisterMetric("m19")
+	s.NewCounter("a2")
+	s.NewCounter("a1")
+	lines := strings.Split(text(s), "\n")
+	for i := 1; i < len(lines)-1; i++ {
+		if lines[i-1] >= lines[i] {
+			t.Errorf("%s stands before %s", lines[i-1], lines[i])
+		}
+	}
+}

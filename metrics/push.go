@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strings"
@@ -28,6 +29,13 @@ type PushOptions struct {
 	DisableCompression bool
 	// Method of the request; GET if empty.
 	Method string
+	// RetriesMax is how often a push is tried again that met no server, or a status of
+	// 429 or 5xx. 0 never tries again, as the peers of this library.
+	RetriesMax int
+	// Backoff is waited before the second try, and twice as long before each further
+	// one, up to 30 seconds; half of it at random, so that not all come at once. 0
+	// means 100 ms. A push that ctx or the interval ends is not tried again.
+	Backoff time.Duration
 	// WaitGroup, if any, is done when the goroutine that pushes has ended.
 	WaitGroup *sync.WaitGroup
 }
@@ -207,7 +215,39 @@ func (p *pusher) push(ctx context.Context, writeMetrics func(w io.Writer)) error
 	p.pushes.Inc()
 	p.bytes.Add(len(body))
 	p.size.Update(float64(len(body)))
-	return p.send(ctx, body)
+	return p.sendAgain(ctx, body)
+}
+
+const (
+	defaultBackoff = 100 * time.Millisecond
+	backoffMax     = 30 * time.Second
+)
+
+// errTryAgain marks what may be better the next time.
+var errTryAgain = errors.New("may be tried again")
+
+// sendAgain sends until it works, is pointless or was tried often enough.
+func (p *pusher) sendAgain(ctx context.Context, body []byte) error {
+	wait := p.options.Backoff
+	if wait <= 0 {
+		wait = defaultBackoff
+	}
+	for try := 0; ; try++ {
+		err := p.send(ctx, body)
+		if err == nil || try >= p.options.RetriesMax || !errors.Is(err, errTryAgain) {
+			return err
+		}
+		wait = min(wait, backoffMax)
+		timer := time.NewTimer(wait/2 + rand.N(wait/2+1))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+		wait *= 2
+		pushSet.GetOrCreateCounter(p.metricName("metrics_push_retries_total")).Inc()
+	}
 }
 
 func (p *pusher) send(ctx context.Context, body []byte) error {
@@ -224,17 +264,32 @@ func (p *pusher) send(ctx context.Context, body []byte) error {
 	}
 	if err != nil {
 		p.errors.Inc()
-		return fmt.Errorf("cannot push metrics to %q: %w", p.redacted, err)
+		return pushError{fmt.Sprintf("cannot push metrics to %q: %s", p.redacted, err), err, ctx.Err() == nil}
 	}
 	defer resp.Body.Close()
 	const answerMax = 4 << 10
 	answer, _ := io.ReadAll(io.LimitReader(resp.Body, answerMax))
 	if resp.StatusCode/100 != 2 {
 		p.errors.Inc()
-		return fmt.Errorf("unexpected status code in response from %q: %d; expecting 2xx; response body: %q", p.redacted, resp.StatusCode, answer)
+		text := fmt.Sprintf("unexpected status code in response from %q: %d; expecting 2xx; response body: %q", p.redacted, resp.StatusCode, answer)
+		return pushError{text, nil, resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode/100 == 5}
 	}
 	return nil
 }
+
+// pushError is a failed try.
+type pushError struct {
+	text  string
+	cause error
+	again bool
+}
+
+func (e pushError) Error() string { return e.text }
+
+func (e pushError) Unwrap() error { return e.cause }
+
+// Is tells whether the push may be tried again.
+func (e pushError) Is(target error) bool { return e.again && target == errTryAgain }
 
 // appendLabelled appends the lines of text with labels put before their own. What is
 // no line of a metric, neither name nor value, is left as it is.

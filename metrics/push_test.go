@@ -102,3 +102,40 @@ func TestWrongPushesAreRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestAPushIsTriedAgainWhereThatMayHelp(t *testing.T) {
+	for _, c := range []struct {
+		statuses []int // of the tries, the last one for all further ones
+		retries  int
+		pushes   int
+		ok       bool
+	}{
+		{[]int{503, 429, 200}, 5, 3, true},
+		{[]int{500}, 2, 3, false},
+		{[]int{400}, 5, 1, false},
+		{[]int{500}, 0, 1, false},
+	} {
+		pushes := 0
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(c.statuses[min(pushes, len(c.statuses)-1)])
+			pushes++
+		}))
+		err := NewSet().PushMetrics(context.Background(), server.URL, &PushOptions{RetriesMax: c.retries, Backoff: time.Millisecond})
+		server.Close()
+		if (err == nil) != c.ok || pushes != c.pushes {
+			t.Errorf("%v: %d pushes, want %d; %v", c.statuses, pushes, c.pushes, err)
+		}
+	}
+}
+
+func TestAPushThatWaitsEndsWithItsContext(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }))
+	defer server.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	start := time.Now()
+	err := NewSet().PushMetrics(ctx, server.URL, &PushOptions{RetriesMax: 100, Backoff: time.Hour})
+	if err == nil || time.Since(start) > 10*time.Second {
+		t.Errorf("%v after %s", err, time.Since(start))
+	}
+}

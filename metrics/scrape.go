@@ -254,11 +254,11 @@ func (s *Set) order() (late []entry) {
 // the others.
 func inOrder(metrics []entry, n int, gone map[metric]struct{}) ([]entry, int) {
 	if len(gone) > 0 {
-		kept := metrics[:0]
+		kept, sorted := metrics[:0], n
 		for i, m := range metrics {
 			if _, there := gone[m.metric]; !there {
 				kept = append(kept, m)
-			} else if i < n {
+			} else if i < sorted {
 				n--
 			}
 		}

@@ -75,6 +75,7 @@ type Options struct {
 	Parser    parser.Parser
 	Queryable storage.Queryable
 	Exemplars storage.ExemplarQueryable
+	Flames    Flames
 	// Stores takes the place of Queryable and Exemplars in a querier of many stores.
 	Stores        Stores
 	StoreDefaults StoreDefaults
@@ -155,6 +156,9 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	both("/query", a.query)
 	both("/query_range", a.queryRange)
 	both("/query_exemplars", a.queryExemplars)
+	if a.opts.Flames != nil {
+		get("/exemplar/flamegraph", a.exemplarFlamegraph)
+	}
 	both("/format_query", a.formatQuery)
 	both("/parse_query", a.parseQuery)
 	both("/labels", a.labelNames)

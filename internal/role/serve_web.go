@@ -9,6 +9,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/api"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
+	"github.com/ferula-io/ferula/internal/query/exemplar"
 	"github.com/ferula-io/ferula/internal/ui"
 	"github.com/ferula-io/ferula/internal/wire/remoteread"
 )
@@ -31,6 +32,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Parser:        s.engine.Parser,
 		Queryable:     s.remotes,
 		Exemplars:     s.store,
+		Flames:        exemplar.New(s.store, s.profiles.engine),
 		Targets:       s.scraper.Manager,
 		Status:        s.store,
 		Gatherer:      s.reg,

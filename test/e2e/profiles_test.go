@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -348,5 +349,81 @@ func TestAProfileConfigurationWithAnUnknownKeyIsRefusedAtTheStart(t *testing.T) 
 	_, err := role.NewServe(role.ServeOptions{Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, Store: tsdb.Options{Dir: t.TempDir()}, Profiles: role.ProfilesOptions{ConfigFile: path}, Logger: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), "line 3: field scrape_interv not found") {
 		t.Error(err)
+	}
+}
+
+// One call leads from the slowest request to the CPU of its time; of its endpoint
+// alone, if that is wanted.
+func TestOneCallLeadsFromAMetricsExemplarToTheFlameGraph(t *testing.T) {
+	config := writeFile(t, t.TempDir()+"/prometheus.yml", "")
+	s := startServe(t, func(o *role.ServeOptions) { profiling(time.Second)(o); o.ConfigFile = config })
+	address := strings.TrimPrefix(s.base, "http://")
+	writeFile(t, config, "global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs: [{job_name: own, static_configs: [{targets: ['"+address+"']}]}]\n")
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	var answer struct {
+		Data struct {
+			Exemplar struct {
+				SeriesLabels map[string]string
+				Exemplar     struct{ Labels map[string]string }
+			}
+			By, ID, Type string
+			Flamegraph   struct {
+				Names  []string
+				Levels [][]int64
+				Total  int64
+			}
+		}
+	}
+	params := func(extra ...string) string {
+		form := url.Values{"query": {`ferula_http_request_duration_seconds_bucket{handler="/api/v1/query_range"}`}}
+		for i := 0; i+1 < len(extra); i += 2 {
+			form.Set(extra[i], extra[i+1])
+		}
+		return "/api/v1/exemplar/flamegraph?" + form.Encode()
+	}
+	now := time.Now().Unix()
+	slow := "/api/v1/query_range?" + url.Values{"query": {"sum(rate(up[5m])) + scalar(vector(1)) * time()"}, "start": {fmt.Sprint(now - 3600*24)}, "end": {fmt.Sprint(now)}, "step": {"10"}}.Encode()
+	eventually(t, 40*time.Second, "the CPU of the endpoint", func() bool {
+		for range 20 {
+			if status, text := s.get(slow); status != http.StatusOK {
+				t.Fatal(status, text)
+			}
+		}
+		status, text := s.get(params("match", "handler"))
+		if status == http.StatusBadRequest && strings.Contains(text, "no exemplar") {
+			return false
+		}
+		if err := json.Unmarshal([]byte(text), &answer); err != nil || status != http.StatusOK {
+			t.Fatal(status, text)
+		}
+		return answer.Data.Flamegraph.Total > 0
+	})
+	d := answer.Data
+	if d.By != "profile_id" || d.Exemplar.Exemplar.Labels["profile_id"] != d.ID || d.Exemplar.SeriesLabels["handler"] != "/api/v1/query_range" || d.Type != cpuType || d.Flamegraph.Names[0] != "total" {
+		t.Errorf("%+v", d)
+	}
+	if whole := s.flame(cpuType, "", d.ID).Flamegraph.Total; len(whole) < len(fmt.Sprint(d.Flamegraph.Total)) {
+		t.Errorf("all endpoints took %s, one of them %d", whole, d.Flamegraph.Total)
+	}
+	if status, text := s.get("/api/v1/exemplar/flamegraph?profile_id=" + d.ID); status != http.StatusOK || !strings.Contains(text, `"exemplar":null,"by":"profile_id"`) {
+		t.Errorf("%d %.200s", status, text)
+	}
+	for path, want := range map[string]string{
+		"/api/v1/exemplar/flamegraph":                           "must be given",
+		"/api/v1/exemplar/flamegraph?query=1":                   "selects no series",
+		"/api/v1/exemplar/flamegraph?query=%7B":                 "parse error",
+		"/api/v1/exemplar/flamegraph?query=nothing_of_the_kind": "no exemplar in this range",
+		"/api/v1/exemplar/flamegraph?profile_id=x":              "no UUID",
+		params("type", "x"):                                     "type",
+		params("selector", "{"):                                 "selector",
+		params("max_nodes", "0"):                                "max_nodes",
+		params("time", "x"):                                     "time",
+		params("start", "2", "end", "1"):                        "end timestamp must not be before",
+	} {
+		if status, text := s.get(path); status != http.StatusBadRequest || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s, want %q", path, status, text, want)
+		}
 	}
 }

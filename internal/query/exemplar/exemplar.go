@@ -1,0 +1,182 @@
+// Package exemplar is where the two lanes meet: from a sample that stands for a
+// metric, or a profile that stands for a series of profiles, to the flame graph of
+// what was done then.
+//
+// A Request comes in. If it names a profile, that one is asked for. If it names
+// metrics, their exemplars in the range are read, and of those that say where to
+// look the one with the greatest value is taken, or the one nearest to a time:
+//
+//	exemplar's label     the flame graph is of
+//	profile_id           that profile
+//	span_id              the samples that carry the same span_id
+//	trace_id             the samples that carry the same trace_id
+//
+// Labels that the metric's series and the profiles' samples share may narrow it,
+// so that one can have the CPU of one endpoint. There is no storage, no PromQL but
+// the selectors it is given, and no HTTP here.
+package exemplar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+// ErrNone is returned where no exemplar in the range leads to a profile.
+var ErrNone = errors.New("no exemplar in this range leads to a profile")
+
+// Merger makes flame graphs. query/profile's engine is one.
+type Merger interface {
+	MergeFlame(ctx context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error)
+}
+
+// DefaultType is looked at where a request does not say.
+var DefaultType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu", PeriodUnit: "nanoseconds"}
+
+// Request names what is looked for: ProfileID, or Selectors and a range.
+type Request struct {
+	Tenant    string
+	ProfileID string
+	Selectors [][]*labels.Matcher // of metrics; any of them
+	StartMS   int64               // inclusive
+	EndMS     int64
+	NearMS    int64    // 0: the greatest value, else the exemplar nearest to it
+	Match     []string // labels whose values the samples must have in common with the metric's series
+
+	Type     profiles.Type // the zero value is DefaultType
+	Matchers []*labels.Matcher
+	NodesMax int
+}
+
+// Answer is a flame graph and what led to it. It is the caller's.
+type Answer struct {
+	Found    bool          // whether an exemplar led here, and not a profile's id
+	Series   labels.Labels // that the exemplar stands for
+	Exemplar exemplar.Exemplar
+	By       string // profile_id, span_id or trace_id
+	ID       string
+	Type     profiles.Type
+	Flame    *profiles.FlameGraph
+}
+
+// Finder finds. Use New.
+type Finder struct {
+	metrics  storage.ExemplarQueryable
+	profiles Merger
+}
+
+// New makes a finder; metrics may be nil, then only profiles can be named.
+func New(metrics storage.ExemplarQueryable, merger Merger) *Finder {
+	return &Finder{metrics: metrics, profiles: merger}
+}
+
+// marginMS is how long before an exemplar's time a profile may have begun, and how
+// long after it one may end.
+const marginMS = 60 * 60 * 1000
+
+// Find leads to a flame graph.
+func (f *Finder) Find(ctx context.Context, r Request) (*Answer, error) {
+	a := &Answer{Type: r.Type}
+	if a.Type == (profiles.Type{}) {
+		a.Type = DefaultType
+	}
+	merge := profiles.MergeRequest{Tenant: r.Tenant, Type: a.Type, Matchers: r.Matchers, StartMS: math.MinInt64, EndMS: math.MaxInt64, MaxNodes: r.NodesMax}
+	if r.ProfileID != "" {
+		a.By, a.ID = "profile_id", r.ProfileID
+	} else {
+		if err := f.find(ctx, r, a); err != nil {
+			return nil, err
+		}
+		merge.StartMS, merge.EndMS = a.Exemplar.Ts-marginMS, a.Exemplar.Ts+marginMS
+		for _, name := range r.Match {
+			m, err := labels.NewMatcher(labels.MatchEqual, name, a.Series.Get(name))
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", profiles.ErrBadRequest, err)
+			}
+			merge.Matchers = append(merge.Matchers, m)
+		}
+	}
+	if a.By == "profile_id" {
+		id, err := profiles.ParseID(a.ID)
+		if err != nil {
+			return nil, err
+		}
+		merge.IDs = []profiles.ID{id}
+	} else {
+		m, err := labels.NewMatcher(labels.MatchEqual, a.By, a.ID)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", profiles.ErrBadRequest, err)
+		}
+		merge.Matchers = append(merge.Matchers, m)
+	}
+	flame, err := f.profiles.MergeFlame(ctx, &merge)
+	if err != nil {
+		return nil, fmt.Errorf("flame graph of %s %s: %w", a.By, a.ID, err)
+	}
+	a.Flame = flame
+	return a, nil
+}
+
+// find chooses the exemplar.
+func (f *Finder) find(ctx context.Context, r Request, a *Answer) error {
+	if f.metrics == nil || len(r.Selectors) == 0 {
+		return fmt.Errorf("%w: neither a profile nor metrics are named", profiles.ErrBadRequest)
+	}
+	q, err := f.metrics.ExemplarQuerier(ctx)
+	if err != nil {
+		return fmt.Errorf("exemplars: %w", err)
+	}
+	results, err := q.Select(r.StartMS, r.EndMS, r.Selectors...)
+	if err != nil {
+		return fmt.Errorf("exemplars: %w", err)
+	}
+	for _, result := range results {
+		for _, e := range result.Exemplars {
+			by, id := lead(e.Labels)
+			if by == "" || (a.Found && !better(r.NearMS, &e, &a.Exemplar)) {
+				continue
+			}
+			a.Found, a.Series, a.Exemplar, a.By, a.ID = true, result.SeriesLabels, e, by, id
+		}
+	}
+	if !a.Found {
+		return ErrNone
+	}
+	return nil
+}
+
+// lead is the most exact way that an exemplar points to.
+func lead(lset labels.Labels) (by, id string) {
+	for _, names := range [][3]string{{"profile_id", "profileID", "profileId"}, {"span_id", "spanID", "spanId"}, {"trace_id", "traceID", "traceId"}} {
+		for _, name := range names {
+			if id := lset.Get(name); id != "" {
+				return names[0], id
+			}
+		}
+	}
+	return "", ""
+}
+
+// better compares by the distance to a time or by value; of equals the later one
+// wins.
+func better(nearMS int64, e, than *exemplar.Exemplar) bool {
+	if nearMS != 0 {
+		a, b := abs(e.Ts-nearMS), abs(than.Ts-nearMS)
+		return a < b || (a == b && e.Ts > than.Ts)
+	}
+	return e.Value > than.Value || (e.Value == than.Value && e.Ts > than.Ts)
+}
+
+func abs(n int64) int64 {
+	if n < 0 {
+		return -n
+	}
+	return n
+}

@@ -1,0 +1,115 @@
+package exemplar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+const (
+	first  = "00000000-0000-0000-0000-000000000001"
+	second = "00000000-0000-0000-0000-000000000002"
+)
+
+type world struct {
+	results []exemplar.QueryResult
+	err     error
+	asked   *profiles.MergeRequest
+	from    [2]int64
+}
+
+func (w *world) ExemplarQuerier(context.Context) (storage.ExemplarQuerier, error) { return w, nil }
+
+func (w *world) Select(start, end int64, _ ...[]*labels.Matcher) ([]exemplar.QueryResult, error) {
+	w.from = [2]int64{start, end}
+	return w.results, w.err
+}
+
+func (w *world) MergeFlame(_ context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error) {
+	w.asked = r
+	return &profiles.FlameGraph{Total: 7}, w.err
+}
+
+func at(ms int64, value float64, lset ...string) exemplar.Exemplar {
+	return exemplar.Exemplar{Labels: labels.FromStrings(lset...), Value: value, Ts: ms}
+}
+
+func metrics() [][]*labels.Matcher {
+	return [][]*labels.Matcher{{labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")}}
+}
+
+func TestTheGreatestOrTheNearestExemplarLeadsToItsProfile(t *testing.T) {
+	w := &world{results: []exemplar.QueryResult{
+		{SeriesLabels: labels.FromStrings("__name__", "m", "handler", "/a"), Exemplars: []exemplar.Exemplar{at(1000, 1, "profile_id", first), at(2000, 9, "other", "x")}},
+		{SeriesLabels: labels.FromStrings("__name__", "m", "handler", "/b"), Exemplars: []exemplar.Exemplar{at(3000, 2, "trace_id", "t", "profileID", second), at(9000, 2, "profile_id", first)}},
+	}}
+	f := New(w, w)
+	for _, tt := range []struct {
+		near   int64
+		ms     int64
+		id     string
+		series string
+	}{{0, 9000, first, "/b"}, {2100, 3000, second, "/b"}, {1, 1000, first, "/a"}, {2000, 3000, second, "/b"}} {
+		a, err := f.Find(context.Background(), Request{Tenant: "acme", Selectors: metrics(), StartMS: 5, EndMS: 6, NearMS: tt.near, Match: []string{"handler"}, NodesMax: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !a.Found || a.Exemplar.Ts != tt.ms || a.ID != tt.id || a.Series.Get("handler") != tt.series || a.Flame.Total != 7 {
+			t.Errorf("near %d: %+v", tt.near, a)
+		}
+		if r := w.asked; r.Tenant != "acme" || len(r.IDs) != 1 || r.IDs[0].String() != tt.id || fmt.Sprint(r.Matchers) != `[handler="`+tt.series+`"]` || r.Type != DefaultType || r.StartMS != tt.ms-marginMS || r.MaxNodes != 3 {
+			t.Errorf("near %d: asked %+v", tt.near, r)
+		}
+	}
+	if w.from != [2]int64{5, 6} {
+		t.Error(w.from)
+	}
+}
+
+func TestSpansAndTracesLeadToSamplesThatCarryThem(t *testing.T) {
+	for want, lset := range map[string][]string{
+		`[span_id="s"]`: {"spanID", "s", "trace_id", "t"}, `[trace_id="t"]`: {"traceId", "t"},
+	} {
+		w := &world{results: []exemplar.QueryResult{{Exemplars: []exemplar.Exemplar{at(1, 1, lset...)}}}}
+		if _, err := New(w, w).Find(context.Background(), Request{Selectors: metrics()}); err != nil || fmt.Sprint(w.asked.Matchers) != want || w.asked.IDs != nil {
+			t.Errorf("%v: %v %+v", lset, err, w.asked)
+		}
+	}
+}
+
+func TestAProfileMayBeNamedItself(t *testing.T) {
+	w := &world{}
+	typ := profiles.Type{Name: "memory", SampleType: "alloc_space"}
+	a, err := New(nil, w).Find(context.Background(), Request{ProfileID: first, Type: typ})
+	if err != nil || a.Found || w.asked.IDs[0].String() != first || w.asked.Type != typ || w.asked.StartMS != math.MinInt64 || w.asked.EndMS != math.MaxInt64 {
+		t.Errorf("%+v %+v %v", a, w.asked, err)
+	}
+}
+
+func TestWhatLeadsNowhereIsNamed(t *testing.T) {
+	broken := errors.New("broken")
+	for name, tt := range map[string]struct {
+		w    *world
+		r    Request
+		want error
+	}{
+		"nothing":     {&world{}, Request{}, profiles.ErrBadRequest},
+		"no exemplar": {&world{}, Request{Selectors: metrics()}, ErrNone},
+		"bad id":      {&world{}, Request{ProfileID: "x"}, profiles.ErrBadRequest},
+		"bad label":   {&world{results: []exemplar.QueryResult{{Exemplars: []exemplar.Exemplar{at(1, 1, "profile_id", "x")}}}}, Request{Selectors: metrics()}, profiles.ErrBadRequest},
+		"broken":      {&world{err: broken}, Request{Selectors: metrics()}, broken},
+		"no flames":   {&world{err: broken}, Request{ProfileID: first}, broken},
+	} {
+		if _, err := New(tt.w, tt.w).Find(context.Background(), tt.r); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v, want %v", name, err, tt.want)
+		}
+	}
+}

@@ -8,6 +8,7 @@ package peer
 import (
 	"bytes"
 	"context"
+	"debug/buildinfo"
 	"fmt"
 	"os"
 	"os/exec"
@@ -36,6 +37,9 @@ const (
 	VersityGW  = "versitygw"
 	Ferula     = "ferula"
 	Relay      = "relay" // the bench's own floor under frontends
+
+	Storestream = "storestream" // a worker that moves series through ferula's StoreAPI
+	ThanosCodec = "thanoscodec" // one that moves them through Thanos'
 )
 
 // RuntimeEnv is the environment by which every program is given the same runtime settings.
@@ -88,8 +92,10 @@ func (p Programs) Get(ctx context.Context, name string) (Program, error) {
 		switch name {
 		case Ferula:
 			build = p.buildFerula
-		case Relay:
+		case Relay, Storestream:
 			build = p.buildOwn
+		case ThanosCodec:
+			build = p.buildThanosCodec
 		}
 		path, err := build(ctx, name)
 		if err != nil {
@@ -97,8 +103,20 @@ func (p Programs) Get(ctx context.Context, name string) (Program, error) {
 		}
 		program.Path = path
 	}
-	if name == Ferula || name == Relay {
+	switch name {
+	case Ferula, Relay, Storestream:
 		program.Version = name + ", built from this tree"
+		return program, nil
+	case ThanosCodec:
+		info, err := buildinfo.ReadFile(program.Path)
+		if err != nil {
+			return Program{}, fmt.Errorf("%s: %w", name, err)
+		}
+		for _, module := range info.Deps {
+			if module.Path == "github.com/thanos-io/thanos" {
+				program.Version = name + ", built with Thanos " + module.Version
+			}
+		}
 		return program, nil
 	}
 	version, err := exec.CommandContext(ctx, program.Path, "--version").CombinedOutput() // some say it on standard error
@@ -193,6 +211,14 @@ func (p Programs) buildOwn(ctx context.Context, name string) (string, error) {
 	path := filepath.Join(p.Cache, name)
 	_, err := run(ctx, filepath.Join(p.Root, "bench"), []string{"GOWORK=off", "GOFLAGS=", "CGO_ENABLED=0"},
 		"go", "build", "-trimpath", "-buildvcs=false", "-o", path, "./cmd/"+name)
+	return path, err
+}
+
+// buildThanosCodec builds the worker that has a module of its own, with the tags and the dependencies of Thanos' releases.
+func (p Programs) buildThanosCodec(ctx context.Context, name string) (string, error) {
+	path := filepath.Join(p.Cache, name)
+	_, err := run(ctx, filepath.Join(p.Root, "bench", name), []string{"GOWORK=off", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0"},
+		"go", "build", "-trimpath", "-buildvcs=false", "-tags=slicelabels", "-o", path, ".")
 	return path, err
 }
 

@@ -115,6 +115,7 @@ type Task struct {
 	Series      int
 	Batch       int    // asked for
 	Extension   bool   // ask for what only ferula knows beside
+	NoSymbols   bool   // but not for symbols
 	Compression string // of the connection
 	LabelsOnly  bool
 	Keep        bool // all that is received until the stream ends; else each series is looked at and let go

@@ -139,7 +139,7 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 		return f, err
 	}
 	defer c.close()
-	client := storeapi.NewClient(c.conn, storeapi.ClientOptions{BatchSeries: t.Batch, NoExtension: !t.Extension, Compression: t.Compression})
+	client := storeapi.NewClient(c.conn, storeapi.ClientOptions{BatchSeries: t.Batch, NoExtension: !t.Extension, NoSymbols: t.NoSymbols, Compression: t.Compression})
 	if t.Check {
 		t.Keep = true
 		k, err := receive(client, t)

@@ -19,6 +19,7 @@ import (
 type ClientOptions struct {
 	BatchSeries     int    // asked for of servers that know batches; 0: 64; 1: none
 	NoExtension     bool   // ask for nothing that Thanos does not know: neither symbols nor large batches
+	NoSymbols       bool   // do not ask for labels as numbers
 	MessageBytesMax int    // a longer message is an error; 0: 256 MiB
 	Compression     string // name of a registered compressor for what is sent; "": none
 }

@@ -1,0 +1,90 @@
+package storeapi
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/bench/streams"
+)
+
+const (
+	dataVersion  = 1 // must change whenever ensure gives other data
+	seriesCount  = 100_000
+	chunkSamples = 120
+	seriesPerPod = 10
+	startMS      = 1767225600_000
+	stepMS       = 15_000
+)
+
+// lset is nine labels, those of a container in a cluster.
+func lset(i int) []streams.Label {
+	pod := i / seriesPerPod
+	return []streams.Label{
+		{Name: "__name__", Value: "container_network_receive_bytes_total"},
+		{Name: "cluster", Value: "eu-west-1-production"},
+		{Name: "container", Value: fmt.Sprintf("container-%d", i%seriesPerPod)},
+		{Name: "endpoint", Value: "https-metrics"},
+		{Name: "instance", Value: fmt.Sprintf("10.%d.%d.%d:10250", 32+pod>>16, pod>>8&255, pod&255)},
+		{Name: "job", Value: "kubernetes-pods"},
+		{Name: "namespace", Value: fmt.Sprintf("team-%02d", pod%20)},
+		{Name: "node", Value: fmt.Sprintf("ip-10-0-%03d.eu-west-1.compute.internal", pod%100)},
+		{Name: "pod", Value: fmt.Sprintf("service-%03d-%08x-%05d", pod%250, uint32(pod)*2654435761, pod)},
+	}
+}
+
+// ensure returns the file of seriesCount series of that many samples, in the order of their labels, and makes it if it is
+// not there: gauges that walk in steps of 0.01, scraped every 15 s.
+func ensure(cache string, samples int) (string, error) {
+	path := filepath.Join(cache, "streams", fmt.Sprintf("v%d-%dx%d", dataVersion, seriesCount, samples))
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", err
+	}
+	list := make([]streams.Series, seriesCount)
+	for i := range list {
+		chunks, err := chunksOf(i, samples)
+		if err != nil {
+			return "", err
+		}
+		list[i] = streams.Series{Labels: lset(i), Chunks: chunks}
+	}
+	slices.SortFunc(list, func(a, b streams.Series) int {
+		return slices.CompareFunc(a.Labels, b.Labels, func(a, b streams.Label) int { return strings.Compare(a.Value, b.Value) })
+	})
+	part := path + ".part"
+	if err := streams.Write(part, list); err != nil {
+		return "", err
+	}
+	return path, os.Rename(part, path)
+}
+
+func chunksOf(i, samples int) (chunks []streams.Chunk, err error) {
+	rng := rand.New(rand.NewPCG(1, uint64(i)))
+	value := rng.IntN(100_000)
+	for from := 0; from < samples; from += chunkSamples {
+		c := chunkenc.NewXORChunk()
+		app, err := c.Appender()
+		if err != nil {
+			return nil, err
+		}
+		to := min(from+chunkSamples, samples)
+		for j := from; j < to; j++ {
+			if j%3 == 0 { // it stands still in between, as many do
+				value += rng.IntN(201) - 100
+			}
+			app.Append(0, startMS+int64(j)*stepMS, float64(value)/100)
+		}
+		chunks = append(chunks, streams.Chunk{
+			MinMS: startMS + int64(from)*stepMS, MaxMS: startMS + int64(to-1)*stepMS, Encoding: byte(c.Encoding()), Data: slices.Clone(c.Bytes()),
+		})
+	}
+	return chunks, nil
+}

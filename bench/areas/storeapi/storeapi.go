@@ -1,0 +1,249 @@
+// Package storeapi measures what it costs to move series through a StoreAPI stream: goals storeapi/*.
+//
+// In comes a file of series from a seed. Two workers, Thanos' codec as released and ferula's server and client, move them
+// over TCP in their own process; a third way, gRPC with a codec that does nothing, is the floor. What arrives is compared
+// first, to the byte of every label and chunk. The growth of a streaming server is taken from a process of its own.
+// What is not here: queriers between stores and clients (goals hop2 and query), for which the area is to be extended.
+package storeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/peer"
+	"github.com/ferula-io/ferula/bench/streams"
+)
+
+// Area is the table's entry.
+var Area = area.Area{Name: "storeapi", About: "StoreAPI streams through ferula, Thanos' codec, and gRPC alone", Run: run}
+
+const (
+	thanos = "Thanos codec"
+	floor  = "gRPC alone"
+	ferula = "ferula"
+
+	nanosecondsASeries = "ns/series"
+
+	thanosBatch = 64 // what Thanos' querier asks for
+	repeats     = 5
+	matrixTotal = 100_000 // series of one reading of the matrix, in as many streams as that takes
+)
+
+var (
+	sampleCounts = []int{100, 240}
+	seriesCounts = []int{100, 1000, 10_000, 100_000}
+	batches      = []int{1, 64, 1000, 10_000}
+)
+
+// side is one way to move series.
+type side struct {
+	name   string
+	worker *worker
+	task   streams.Task // what it always asks for
+}
+
+type bench struct {
+	env   area.Env
+	out   *area.Outcome
+	sides []side
+	files map[int]string // by samples
+}
+
+func run(ctx context.Context, env area.Env) (_ *area.Outcome, err error) {
+	b := &bench{env: env, files: map[int]string{}, out: &area.Outcome{Sides: []string{thanos, floor, ferula}}}
+	for _, n := range sampleCounts {
+		if b.files[n], err = ensure(env.Cache, n); err != nil {
+			return nil, err
+		}
+	}
+	codec, err := env.Programs.Get(ctx, peer.ThanosCodec)
+	if err != nil {
+		return nil, err
+	}
+	own, err := env.Programs.Get(ctx, peer.Storestream)
+	if err != nil {
+		return nil, err
+	}
+	b.out.Versions = []string{codec.Version, own.Version}
+	mine := own
+	if env.Programs.Null {
+		mine = codec
+	}
+	b.sides = []side{{name: thanos, task: streams.Task{Batch: thanosBatch}}, {name: floor, task: streams.Task{Noop: true}}, {name: ferula, task: streams.Task{Batch: thanosBatch, Extension: true}}}
+	for i, p := range []peer.Program{codec, own, mine} {
+		if b.sides[i].worker, err = startWorker(p); err != nil {
+			return nil, err
+		}
+		w := b.sides[i].worker
+		defer func() { err = errors.Join(err, w.close()) }()
+	}
+	for _, step := range []func(context.Context) error{b.compare, b.streams, b.matrix, b.wire} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.growth(ctx, own); err != nil {
+		return nil, err
+	}
+	b.conclude()
+	return b.out, nil
+}
+
+// compare checks that every series arrives the same, in every way that is measured.
+func (b *bench) compare(ctx context.Context) error {
+	for _, n := range sampleCounts {
+		want := ""
+		for _, s := range b.sides {
+			if s.task.Noop {
+				continue // it is compared with nothing: its client does not look
+			}
+			for _, t := range []streams.Task{s.task, {Batch: thanosBatch}, {Batch: 1}} {
+				t.File, t.Series, t.Check = b.files[n], seriesCount, true
+				f, err := s.worker.do(ctx, t)
+				if err != nil {
+					return err
+				}
+				if want == "" {
+					want = f.Digest
+				}
+				if f.Digest != want || want == "" {
+					return fmt.Errorf("%d samples, %s, %+v: %w", n, s.name, t, area.ErrUnequal)
+				}
+			}
+		}
+	}
+	b.env.Logf("series arrive equal")
+	return nil
+}
+
+func streamWhat(samples int) string { return fmt.Sprintf("CPU: %d samples", samples) }
+
+// plainWhat is ferula without symbols, which moves the bytes that the floor moves.
+func plainWhat(samples int) string { return streamWhat(samples) + ", the same bytes" }
+func keptWhat(samples int) string  { return streamWhat(samples) + ", all kept" }
+func allocWhat(samples int) string { return fmt.Sprintf("allocations: %d samples, all kept", samples) }
+
+// streams takes the readings that goals follow from, in turn.
+func (b *bench) streams(ctx context.Context) error {
+	for round := 1; round <= b.env.Rounds; round++ {
+		for _, n := range sampleCounts {
+			for _, s := range b.sides {
+				t := s.task
+				t.File, t.Series, t.Repeats = b.files[n], seriesCount, repeats
+				f, err := s.worker.do(ctx, t)
+				if err != nil {
+					return err
+				}
+				b.add(round, s.name, streamWhat(n), f)
+				switch s.name {
+				case floor:
+					b.add(round, s.name, plainWhat(n), f)
+					continue
+				case ferula:
+					plain := t
+					plain.NoSymbols = true
+					if f, err = s.worker.do(ctx, plain); err != nil {
+						return err
+					}
+					b.add(round, s.name, plainWhat(n), f)
+				}
+				t.Keep = true
+				if f, err = s.worker.do(ctx, t); err != nil {
+					return err
+				}
+				b.add(round, s.name, keptWhat(n), f)
+				b.out.Tape.Add(round, s.name, allocWhat(n), area.Count, float64(f.Mallocs)/seriesCount)
+			}
+		}
+		b.env.Logf("round %d of %d", round, b.env.Rounds)
+	}
+	return nil
+}
+
+func (b *bench) add(round int, side, what string, f streams.Figures) {
+	b.out.Tape.Add(round, side, what, nanosecondsASeries, float64(f.CPUNanoseconds)/seriesCount)
+}
+
+// matrix takes one reading of every size of stream and batch. Each side is asked as Thanos asks, so that the batch is
+// what it says.
+func (b *bench) matrix(ctx context.Context) error {
+	begun := time.Now()
+	for _, n := range sampleCounts {
+		for _, count := range seriesCounts {
+			for _, batch := range batches {
+				if batch > count {
+					continue
+				}
+				what := fmt.Sprintf("%d samples x %d series, batch %d", n, count, batch)
+				for _, s := range b.sides {
+					if s.task.Noop {
+						continue
+					}
+					times := max(1, matrixTotal/count)
+					f, err := s.worker.do(ctx, streams.Task{File: b.files[n], Series: count, Batch: batch, Repeats: times})
+					if err != nil {
+						return err
+					}
+					b.out.Tape.Add(1, s.name, "CPU: "+what, nanosecondsASeries, float64(f.CPUNanoseconds)/float64(count))
+					b.out.Tape.Add(1, s.name, "allocations: "+what, area.Count, float64(f.Mallocs)/float64(count))
+				}
+			}
+		}
+	}
+	b.env.Logf("matrix, %s", time.Since(begun).Round(time.Second))
+	return nil
+}
+
+// wire counts the bytes that servers write.
+func (b *bench) wire(ctx context.Context) error {
+	for _, n := range sampleCounts {
+		for _, kind := range []struct {
+			what string
+			task streams.Task
+		}{
+			{"plain", streams.Task{NoSymbols: true}}, {"snappy", streams.Task{NoSymbols: true, Compression: "snappy"}},
+			{"labels only", streams.Task{NoSymbols: true, LabelsOnly: true}},
+			{"symbols", streams.Task{}}, {"symbols, snappy", streams.Task{Compression: "snappy"}}, {"symbols, labels only", streams.Task{LabelsOnly: true}},
+		} {
+			for _, s := range b.sides {
+				t := kind.task
+				t.Batch, t.Extension = s.task.Batch, s.task.Extension
+				if s.task.Noop || s.name == thanos && !t.NoSymbols {
+					continue
+				}
+				t.File, t.Series, t.Check = b.files[n], seriesCount, true
+				f, err := s.worker.do(ctx, t)
+				if err != nil {
+					return err
+				}
+				b.out.Tape.Add(1, s.name, fmt.Sprintf("bytes of a series: %d samples, %s", n, kind.what), area.Bytes, float64(f.WireBytes)/seriesCount)
+			}
+		}
+	}
+	return nil
+}
+
+// conclude computes the figures of the goals.
+func (b *bench) conclude() {
+	tape := &b.out.Tape
+	worst := 0.0
+	for _, n := range sampleCounts {
+		b.out.Measure(fmt.Sprintf("storeapi/series-%d", n), tape.Over(ferula, thanos, streamWhat(n)), streamWhat(n))
+		b.out.Measure(fmt.Sprintf("storeapi/vs-noop-%d", n), tape.Over(ferula, floor, plainWhat(n)), plainWhat(n))
+		worst = max(worst, tape.Best(ferula, allocWhat(n)))
+	}
+	b.out.Measure("storeapi/allocs-per-series", worst, allocWhat(sampleCounts[0]), allocWhat(sampleCounts[1]))
+	labels, symbols := "bytes of a series: 100 samples, labels only", "bytes of a series: 100 samples, symbols, labels only"
+	b.out.Measure("storeapi/symbols-label-bytes", area.Over(tape.Best(ferula, symbols), tape.Best(ferula, labels)), labels, symbols)
+	b.out.Measure("storeapi/growth", area.Over(tape.Best(ferula, growthWhat(manySeries)), tape.Best(ferula, growthWhat(fewSeries))), growthWhat(fewSeries), growthWhat(manySeries))
+	b.out.Notes = append(b.out.Notes,
+		fmt.Sprintf("%d series of 9 labels, gauges in XOR chunks of %d samples; server and client in one process, TCP between them, no store, no TLS, no interceptors. CPU is of both.", seriesCount, chunkSamples),
+		"Each side is asked as it is by default: Thanos in batches of 64; ferula by ferula, in batches of 128 KiB with symbols. Each client turns labels into the engine's type and looks at the chunks, then lets go; \"all kept\": holds everything until the stream ends, ferula by the set's Keep.",
+		"gRPC alone moves the messages that ferula makes without symbols, ready made, through buffers of 128 KiB, and drops them. \"The same bytes\" is ferula without symbols.",
+		"The matrix is read once and not in rounds; both sides are asked as Thanos asks, and ferula ends a batch at 128 KiB all the same.",
+		"Growth is that of a server whose series are made up as they are sent, so that nothing but the server itself can grow.",
+	)
+}

@@ -51,14 +51,15 @@ type storedSeries struct {
 	view   *view
 }
 
-// own copies bytes to where they may be kept.
+// own copies bytes to where they may be kept, and read xorSlack bytes beyond: nobody
+// appends to them.
 func (k *kept) own(b []byte) []byte {
-	if cap(k.bytes)-len(k.bytes) < len(b) {
-		k.bytes = make([]byte, 0, max(slabBytes, len(b)))
+	if cap(k.bytes)-len(k.bytes) < len(b)+xorSlack {
+		k.bytes = make([]byte, 0, max(slabBytes, len(b)+xorSlack))
 	}
 	start := len(k.bytes)
 	k.bytes = append(k.bytes, b...)
-	return k.bytes[start:len(k.bytes):len(k.bytes)]
+	return k.bytes[start : len(k.bytes) : len(k.bytes)+xorSlack]
 }
 
 // add keeps a series, or joins its chunks to the last one if that has the same labels.

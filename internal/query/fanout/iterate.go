@@ -40,92 +40,56 @@ func (v *view) track(chunks []series.Chunk, replica bool, reuse chunkenc.Iterato
 }
 
 // chunkIterator shows the samples of chunks, one after the other, within bounds.
-// Objects for reading are made once and used for every chunk.
+// Objects for reading are made once and used for every chunk. Chunks of floats are
+// decoded as a whole when they are begun; others are read sample by sample.
 type chunkIterator struct {
 	chunks       []series.Chunk // still to be read
 	minMS, maxMS int64
 	average      bool
 	repeats      bool // a chunk's last sample may repeat the time of the one before
 
-	current   chunkenc.Iterator // nil: none
-	valueType chunkenc.ValueType
-	lastMS    int64 // end of the chunk before
+	// Of a chunk of floats those within bounds, the current one first; or
+	times  []int64
+	values []float64
+	// the iterator over another chunk.
+	current   chunkenc.Iterator
+	valueType chunkenc.ValueType // of the current sample; ValNone before the first and after the last
+	lastMS    int64              // time of the last sample of the chunks before, or of the current one of another chunk
 	err       error
 
-	xor     chunkenc.XORChunk
-	xorIter chunkenc.Iterator
-	mean    mean
+	xor  xorDecoder
+	mean mean
 }
 
 func (it *chunkIterator) begin() {
-	it.current, it.valueType, it.lastMS, it.err = nil, chunkenc.ValNone, minTime, nil
-}
-
-// open begins the next chunk; false if there is none, or it cannot be read.
-func (it *chunkIterator) open() bool {
-	it.current = nil
-	for len(it.chunks) > 0 && it.chunks[0].MaxMS < it.minMS {
-		it.chunks = it.chunks[1:]
-	}
-	if len(it.chunks) == 0 || it.chunks[0].MinMS > it.maxMS {
-		it.chunks = nil
-		return false
-	}
-	c := it.chunks[0]
-	it.chunks = it.chunks[1:]
-	if it.current, it.err = it.reader(c); it.err != nil {
-		it.err = fmt.Errorf("%w: chunk from %d to %d: %w", series.ErrCorrupt, c.MinMS, c.MaxMS, it.err)
-		return false
-	}
-	return true
-}
-
-func (it *chunkIterator) reader(c series.Chunk) (chunkenc.Iterator, error) {
-	encoding, aggr := untagged(c.Encoding)
-	if it.average && aggr == aggrCount {
-		if len(it.chunks) == 0 || !follows(c, it.chunks[0], true) {
-			return nil, errNotPaired
-		}
-		sum := it.chunks[0]
-		it.chunks = it.chunks[1:]
-		sumEncoding, _ := untagged(sum.Encoding)
-		counts, err := chunkenc.FromData(encoding, c.Data)
-		if err != nil {
-			return nil, err
-		}
-		sums, err := chunkenc.FromData(sumEncoding, sum.Data)
-		if err != nil {
-			return nil, err
-		}
-		it.mean = mean{Iterator: sums.Iterator(nil), counts: counts.Iterator(nil)}
-		return &it.mean, nil
-	}
-	if it.average && aggr == aggrSum {
-		return nil, errNotPaired
-	}
-	if encoding == chunkenc.EncXOR {
-		if len(c.Data) < 2 {
-			return nil, errors.New("it has no header")
-		}
-		it.xor.Reset(c.Data)
-		it.xorIter = it.xor.Iterator(it.xorIter)
-		return it.xorIter, nil
-	}
-	chunk, err := chunkenc.FromData(encoding, c.Data)
-	if err != nil {
-		return nil, err
-	}
-	if len(c.Data) < 2 {
-		return nil, errors.New("it has no header")
-	}
-	return chunk.Iterator(nil), nil
+	it.times, it.values, it.current, it.valueType, it.lastMS, it.err = nil, nil, nil, chunkenc.ValNone, minTime, nil
 }
 
 // Next implements chunkenc.Iterator.
 func (it *chunkIterator) Next() chunkenc.ValueType {
+	if len(it.times) > 1 {
+		it.times, it.values = it.times[1:], it.values[1:]
+		return chunkenc.ValFloat
+	}
+	it.valueType = it.advance()
+	return it.valueType
+}
+
+// advance goes on where there is no further sample in the array.
+func (it *chunkIterator) advance() chunkenc.ValueType {
+	if len(it.times) > 0 {
+		it.lastMS = it.times[0]
+		it.times, it.values = nil, nil
+	}
 	for it.err == nil {
-		if it.current == nil && !it.open() {
-			break
+		if it.current == nil {
+			if !it.open() {
+				break
+			}
+			if len(it.times) > 0 {
+				return chunkenc.ValFloat
+			}
+			continue
 		}
 		vt := it.current.Next()
 		if vt == chunkenc.ValNone {
@@ -139,38 +103,132 @@ func (it *chunkIterator) Next() chunkenc.ValueType {
 		switch {
 		case t > it.maxMS:
 			it.chunks, it.current = nil, nil
-			it.valueType = chunkenc.ValNone
 			return chunkenc.ValNone
 		case t <= it.lastMS && !it.repeats:
 			continue // chunks whose ranges were said to be apart, and are not
 		case t >= it.minMS:
-			it.lastMS, it.valueType = t, vt
+			it.lastMS = t
 			return vt
 		}
 	}
-	it.valueType = chunkenc.ValNone
 	return chunkenc.ValNone
+}
+
+// open begins the next chunk, which may have no sample within bounds; false if there
+// is none, or it cannot be read.
+func (it *chunkIterator) open() bool {
+	for len(it.chunks) > 0 && it.chunks[0].MaxMS < it.minMS {
+		it.chunks = it.chunks[1:]
+	}
+	if len(it.chunks) == 0 || it.chunks[0].MinMS > it.maxMS {
+		it.chunks = nil
+		return false
+	}
+	c := it.chunks[0]
+	it.chunks = it.chunks[1:]
+	if it.err = it.use(c); it.err != nil {
+		it.err = fmt.Errorf("%w: chunk from %d to %d: %w", series.ErrCorrupt, c.MinMS, c.MaxMS, it.err)
+		return false
+	}
+	return true
+}
+
+func (it *chunkIterator) use(c series.Chunk) (err error) {
+	encoding, aggr := untagged(c.Encoding)
+	switch {
+	case it.average && aggr == aggrCount:
+		return it.beginMean(c, encoding)
+	case it.average && aggr == aggrSum:
+		return errNotPaired
+	case encoding == chunkenc.EncXOR:
+		if err := it.xor.decode(c.Data, it.repeats); err != nil {
+			return err
+		}
+		it.times, it.values = it.xor.times, it.xor.values
+		from, least := 0, it.minMS
+		if !it.repeats && it.lastMS >= least {
+			least = it.lastMS + 1 // chunks whose ranges were said to be apart, and are not
+		}
+		for from < len(it.times) && it.times[from] < least {
+			from++
+		}
+		to := len(it.times)
+		for to > from && it.times[to-1] > it.maxMS {
+			to--
+		}
+		it.times, it.values = it.times[from:to], it.values[from:to]
+		return nil
+	case len(c.Data) < 2:
+		return errXORNoHeader
+	}
+	chunk, err := chunkenc.FromData(encoding, c.Data)
+	if err != nil {
+		return err
+	}
+	it.current = chunk.Iterator(nil)
+	return nil
+}
+
+// beginMean begins a count and the sum that follows it.
+func (it *chunkIterator) beginMean(c series.Chunk, encoding chunkenc.Encoding) error {
+	if len(it.chunks) == 0 || !follows(c, it.chunks[0], true) {
+		return errNotPaired
+	}
+	sum := it.chunks[0]
+	it.chunks = it.chunks[1:]
+	if len(c.Data) < 2 || len(sum.Data) < 2 {
+		return errXORNoHeader
+	}
+	counts, err := chunkenc.FromData(encoding, c.Data)
+	if err != nil {
+		return err
+	}
+	sumEncoding, _ := untagged(sum.Encoding)
+	sums, err := chunkenc.FromData(sumEncoding, sum.Data)
+	if err != nil {
+		return err
+	}
+	it.mean = mean{Iterator: sums.Iterator(nil), counts: counts.Iterator(nil)}
+	it.current = &it.mean
+	return nil
 }
 
 // Seek implements chunkenc.Iterator.
 func (it *chunkIterator) Seek(t milliseconds) chunkenc.ValueType {
-	if it.valueType != chunkenc.ValNone && it.lastMS >= t {
+	if it.valueType != chunkenc.ValNone && it.AtT() >= t {
 		return it.valueType
 	}
-	if it.current == nil || it.valueType == chunkenc.ValNone {
-		for len(it.chunks) > 1 && it.chunks[0].MaxMS < t && !it.average {
-			it.chunks = it.chunks[1:]
+	if n := len(it.times); n > 0 && it.times[n-1] >= t {
+		i := 1
+		for it.times[i] < t {
+			i++
 		}
+		it.times, it.values = it.times[i:], it.values[i:]
+		return it.valueType
+	}
+	if n := len(it.times); n > 0 { // nothing of this chunk will do
+		it.times, it.values = it.times[n-1:], it.values[n-1:]
+	}
+	for it.current == nil && len(it.chunks) > 1 && it.chunks[0].MaxMS < t && !it.average {
+		it.chunks = it.chunks[1:]
 	}
 	for {
-		if vt := it.Next(); vt == chunkenc.ValNone || it.lastMS >= t {
+		if vt := it.Next(); vt == chunkenc.ValNone || it.AtT() >= t {
 			return vt
 		}
 	}
 }
 
 // At implements chunkenc.Iterator.
-func (it *chunkIterator) At() (int64, float64) { return it.current.At() }
+func (it *chunkIterator) At() (int64, float64) {
+	if len(it.times) > 0 {
+		return it.times[0], it.values[0]
+	}
+	if it.current == nil {
+		return it.lastMS, 0 // at the end
+	}
+	return it.current.At()
+}
 
 // AtHistogram implements chunkenc.Iterator.
 func (it *chunkIterator) AtHistogram(h *histogram.Histogram) (int64, *histogram.Histogram) {
@@ -183,10 +241,15 @@ func (it *chunkIterator) AtFloatHistogram(h *histogram.FloatHistogram) (int64, *
 }
 
 // AtT implements chunkenc.Iterator.
-func (it *chunkIterator) AtT() int64 { return it.lastMS }
+func (it *chunkIterator) AtT() int64 {
+	if len(it.times) > 0 {
+		return it.times[0]
+	}
+	return it.lastMS
+}
 
-// AtST implements chunkenc.Iterator.
-func (it *chunkIterator) AtST() int64 { return it.current.AtST() }
+// AtST implements chunkenc.Iterator: start times do not come over the wire.
+func (it *chunkIterator) AtST() int64 { return 0 }
 
 // Err implements chunkenc.Iterator.
 func (it *chunkIterator) Err() error { return it.err }

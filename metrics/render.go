@@ -25,9 +25,16 @@ type renderer struct {
 	text  []byte
 }
 
+// view is what a scrape holds of a set.
+type view struct {
+	entries []entry
+	page    *page
+	at      int // how far the walk over several sets has come
+}
+
 var renderers sync.Pool
 
-const rendererMax = 1 << 20 // bytes of a family; one that met a bigger one is not kept
+const rendererMax = 4 << 20 // bytes of a family in protobuf; one that met a bigger one is not kept
 
 func takeRenderer() *renderer {
 	if r, ok := renderers.Get().(*renderer); ok {
@@ -185,6 +192,11 @@ func (r *renderer) strictSets(w io.Writer) error {
 		_, labels := exposition.Split(name)
 		r.m.Labels, r.m.CreatedMS = append(r.m.Labels, labels...), m.madeMS
 		r.enc.Add(&r.m)
+		if len(r.enc.Page) >= pageFlush && r.enc.Form.Format != exposition.Protobuf { // whose families are one piece
+			if err := r.flush(w); err != nil {
+				return err
+			}
+		}
 	}
 	if err := end(); err != nil {
 		return err
@@ -216,13 +228,14 @@ func (r *renderer) begin(s *Set, name, family string, kind exposition.Type) {
 // enter and leave hold all sets at once; nobody waits for one while holding another.
 func (r *renderer) enter() {
 	for _, s := range r.sets {
-		r.views = append(r.views, s.enter())
+		entries, p := s.enter()
+		r.views = append(r.views, view{entries, p, 0})
 	}
 }
 
 func (r *renderer) leave() {
 	for i, s := range r.sets {
-		s.leave(&r.views[i])
+		s.leave(r.views[i].page)
 	}
 	clear(r.views)
 	r.views = r.views[:0]

@@ -118,54 +118,69 @@ func (s *Set) writeMore(w io.Writer) {
 // write leaves out the metadata of families that are in seen, and adds those it
 // wrote; seen may be nil.
 func (s *Set) write(w io.Writer, seen map[string]struct{}) error {
-	v := s.enter()
-	defer s.leave(&v)
-	p, withMetadata, described := v.page, exposeMetadata.Load(), ""
-	for i := range v.entries {
+	entries, p := s.enter()
+	defer s.leave(p)
+	b, withMetadata, described := p.b, exposeMetadata.Load(), ""
+	for i := range entries {
 		if withMetadata {
-			p.b, described = s.appendDescribed(p.b, v.entries[i].metric, described, seen)
+			b, described = s.appendDescribed(b, entries[i].metric, described, seen)
 		} else {
-			p.b = v.entries[i].appendTo(p.b)
+			b = entries[i].appendTo(b)
 		}
-		if len(p.b) >= pageFlush {
-			if err := p.flush(w); err != nil {
+		if len(b) >= pageFlush {
+			if _, err := w.Write(b); err != nil {
 				return err
 			}
+			b = b[:0]
 		}
 	}
-	return p.flush(w)
-}
-
-// view is what a scrape holds of a set.
-type view struct {
-	entries []entry
-	page    *page
-	at      int // how far a walk over several sets has come
+	p.b = b
+	if len(b) == 0 {
+		return nil
+	}
+	_, err := w.Write(b)
+	return err
 }
 
 // enter begins a scrape. What alone costs is two atomic operations; the page that
 // comes with it survives collections of garbage.
-func (s *Set) enter() (v view) {
-	if vectors := s.expiring.Load(); vectors != nil {
-		now := time.Now()
-		for _, v := range *vectors {
-			v.sweep(now)
-		}
+func (s *Set) enter() (entries []entry, p *page) {
+	if s.expiring.Load() != nil {
+		s.sweep()
 	}
-	var late []entry
 	if s.changed.Load() {
-		late = s.order()
+		entries = s.order()
 	}
 	if s.alone.TryLock() {
-		v.page = &s.page
+		p = &s.page
 	} else {
 		s.others.RLock()
-		v.page = takePage()
+		p = takePage()
 	}
-	if v.entries = s.sorted; late != nil {
-		v.entries = late
+	if entries == nil {
+		entries = s.sorted
 	}
-	return v
+	return entries, p
+}
+
+// leave ends a scrape.
+func (s *Set) leave(p *page) {
+	if p != &s.page {
+		givePage(p)
+		s.others.RUnlock()
+		return
+	}
+	if p.b = p.b[:0]; cap(p.b) > pageMax {
+		p.b = nil
+	}
+	s.alone.Unlock()
+}
+
+func (s *Set) sweep() {
+	now := time.Now()
+	for _, v := range *s.expiring.Load() {
+		v.sweep(now)
+	}
 }
 
 // sweeper is a vector whose members expire.
@@ -182,19 +197,6 @@ func (s *Set) expire(v sweeper) {
 		vectors = append(vectors, v)
 	}
 	s.expiring.Store(&vectors)
-}
-
-// leave ends a scrape.
-func (s *Set) leave(v *view) {
-	if v.page != &s.page {
-		givePage(v.page)
-		s.others.RUnlock()
-		return
-	}
-	if s.page.b = s.page.b[:0]; cap(s.page.b) > pageMax {
-		s.page.b = nil
-	}
-	s.alone.Unlock()
 }
 
 // appendDescribed puts the metadata of a family before its first metric that has

@@ -247,7 +247,11 @@ func appendFloat(dst []byte, prefix string, v float64) []byte {
 
 // appendNumber writes whole numbers without an exponent.
 func appendNumber(dst []byte, prefix string, v float64) []byte {
-	if n := int64(v); float64(n) == v {
+	n := int64(v)
+	if float64(n) == v && n >= 0 {
+		return appendUint(dst, prefix, uint64(n))
+	}
+	if float64(n) == v {
 		dst = append(append(dst, prefix...), ' ')
 		return append(strconv.AppendInt(dst, n, 10), '\n')
 	}

@@ -195,24 +195,31 @@ func repeated(n int, update func(i int)) func(i int) {
 	return update
 }
 
-// mixed fills a library with metrics of all types, about so many lines: 3 counters and
-// gauges, a histogram of each sort and a summary with its quantiles make 44.
+// mixed fills a library with metrics of all types, about so many lines: as in most
+// programs, counters and gauges are many, and every eighth family of labels has
+// histograms and a summary as well.
 func mixed(l library, lines int) {
 	for i := 0; lines > 0; i++ {
 		v := []string{"GET", "/api/v1/" + digits(i), "200"}
 		c, f, g := l.counter("c_total", v...), l.float("f_total", v...), l.gauge("g", v...)
+		for j := range 100 {
+			c.Inc()
+			f.Add(0.37)
+			g.Set(float64(j * i))
+		}
+		lines -= 3
+		if i%8 != 0 {
+			continue
+		}
 		h, p, s := l.ranges("h", v...), l.prometheus("p", peer.PrometheusHistogramDefaultBuckets, v...), l.summary("s", v...)
 		for j := range 1500 {
 			if j < 100 {
-				c.Inc()
-				f.Add(0.37)
-				g.Set(float64(j * i))
-				h.Update(float64(j*j) / 100)
+				h.Update(1.2 * float64(uint(1)<<(uint(j)%8)))
 				p.Update(float64(j) / 10)
 			}
 			s.Update(float64(j*7919%1009) / 7)
 		}
-		lines -= 44
+		lines -= 31
 	}
 }
 

@@ -45,9 +45,9 @@ func (b *bench) updates() error {
 }
 
 const (
-	contendedSlice  = 20 * time.Millisecond
-	contendedSlices = 9 // of which a reading is the median
-	contendedTries  = 200
+	contendedSlice  = 4 * time.Millisecond
+	contendedSlices = 15 // of which a reading is the median
+	contendedTries  = 1500
 	ownCore         = 0.9 // of a slice's time that each thread must have had
 )
 
@@ -68,8 +68,10 @@ func (b *bench) contended() error {
 			for _, m := range makers {
 				update := k.make(m.make())
 				ns, err := contend(update)
-				if err != nil {
-					return fmt.Errorf("%s: %s: %w", what, m.side, err)
+				if err != nil { // the machine is busy: a goal without a figure falls short
+					b.env.Logf("%s: %s: %v", what, m.side, err)
+					b.out.Notes = append(b.out.Notes, fmt.Sprintf("%s, %s: %v.", what, m.side, err))
+					return nil
 				}
 				b.out.Tape.Add(round, m.side, what, nanoseconds, ns)
 			}
@@ -116,11 +118,13 @@ func contendOnce(update func(i int)) (ns, share float64) {
 			runtime.LockOSThread() // and never unlocked: the thread ends with its affinity
 			var set unix.CPUSet
 			set.Set(core)
-			if unix.SchedSetaffinity(0, &set) != nil {
-				return
-			}
+			bound := unix.SchedSetaffinity(0, &set) == nil
 			ready.Add(1)
 			for ready.Load() < 2 {
+			}
+			if !bound { // a share of 0
+				done.Store(1)
+				return
 			}
 			start, used, n := time.Now(), threadCPU(), 0
 			for ; done.Load() == 0; n += 64 {

@@ -19,6 +19,7 @@ import (
 	"github.com/google/pprof/profile"
 
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/codec/profilepb/googlev1"
 	"github.com/ferula-io/ferula/internal/role"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 )
@@ -262,17 +263,22 @@ func h2cClient(t *testing.T) *http.Client {
 	return c
 }
 
-// mergedProfile is everything of the shop as a pprof.
-func mergedProfile(t *testing.T, s *server, options ...connect.ClientOption) *profile.Profile {
+// mergedMessage is everything of the shop as a pprof.
+func mergedMessage(t *testing.T, s *server, options ...connect.ClientOption) *googlev1.Profile {
 	t.Helper()
 	client := connect.NewClient[profilepb.SelectMergeStacktracesRequest, profilepb.SelectMergeStacktracesResponse](h2cClient(t), s.base+"/querier.v1.QuerierService/SelectMergeStacktraces", options...)
 	answer, err := client.CallUnary(context.Background(), connect.NewRequest(&profilepb.SelectMergeStacktracesRequest{
-		ProfileTypeID: cpuType, LabelSelector: `{service_name="shop"}`, Start: time.Now().Add(-time.Hour).UnixMilli(), End: time.Now().UnixMilli(), Format: profilepb.ProfileFormat_PROFILE_FORMAT_PPROF,
+		ProfileTypeID: cpuType, LabelSelector: `{service_name="shop"}`, Start: time.Now().Add(-time.Hour).UnixMilli(), End: time.Now().Add(time.Second).UnixMilli(), Format: profilepb.ProfileFormat_PROFILE_FORMAT_PPROF,
 	}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := profile.ParseUncompressed(marshal(t, answer.Msg.GetPprof().GetProfile()))
+	return answer.Msg.GetPprof().GetProfile()
+}
+
+func mergedProfile(t *testing.T, s *server, options ...connect.ClientOption) *profile.Profile {
+	t.Helper()
+	p, err := profile.ParseUncompressed(marshal(t, mergedMessage(t, s, options...)))
 	if err != nil {
 		t.Fatal(err)
 	}

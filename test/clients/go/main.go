@@ -1,0 +1,52 @@
+// Command pushes profiles itself to a server with Grafana's Go SDK: the address
+// comes in as the argument, and it ends once its profiles have been sent.
+package main
+
+import (
+	"log"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/grafana/pyroscope-go"
+)
+
+var kept [][]byte
+
+//go:noinline
+func hotGo(until time.Time) (n int) {
+	for time.Now().Before(until) {
+		for i := range 100_000 {
+			n += i * i
+		}
+		if len(kept) < 64 {
+			kept = append(kept, make([]byte, 1<<20))
+		}
+	}
+	return n
+}
+
+func main() {
+	runtime.SetMutexProfileFraction(1)
+	p, err := pyroscope.Start(pyroscope.Config{
+		ApplicationName: "go.client", ServerAddress: os.Args[1], UploadRate: 2 * time.Second, Tags: map[string]string{"region": "eu"},
+		ProfileTypes: []pyroscope.ProfileType{
+			pyroscope.ProfileCPU, pyroscope.ProfileAllocObjects, pyroscope.ProfileAllocSpace, pyroscope.ProfileInuseObjects, pyroscope.ProfileInuseSpace,
+			pyroscope.ProfileGoroutines, pyroscope.ProfileMutexCount, pyroscope.ProfileMutexDuration,
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var mu sync.Mutex
+	mu.Lock()
+	go func() { mu.Lock(); defer mu.Unlock() }()
+	hotGo(time.Now().Add(3 * time.Second))
+	mu.Unlock()
+	hotGo(time.Now().Add(2 * time.Second))
+	p.Flush(true)
+	if err := p.Stop(); err != nil {
+		log.Fatal(err)
+	}
+}

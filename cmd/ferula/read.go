@@ -26,6 +26,7 @@ type readCommand struct {
 	URL        string   `name:"url" placeholder:"URL" xor:"source" help:"A Prometheus or ferula serve to read from, by remote read."`
 	HTTPConfig string   `name:"http.config-file" placeholder:"FILE" help:"Prometheus' HTTP client configuration: TLS, authentication, proxy."`
 	Headers    []string `name:"header" sep:"none" placeholder:"NAME: VALUE" help:"Header to send with requests (repeated)."`
+	Store      string   `name:"store" placeholder:"HOST:PORT" xor:"source" help:"A StoreAPI to read from, such as a Thanos querier, store gateway or sidecar."`
 	TSDBPath   string   `name:"tsdb.path" placeholder:"DIR" xor:"source" help:"Folder of a Prometheus database to read from, without changing it."`
 	Sandbox    string   `name:"sandbox-dir" placeholder:"DIR" help:"Folder on the same file system for links while the write-ahead log is read."`
 
@@ -40,8 +41,9 @@ type readCommand struct {
 	Retries  int    `name:"retries" default:"4" help:"How often a window is read again before the run fails, after 1s, 2s, 4s and so on."`
 	Progress bool   `name:"progress" default:"true" negatable:"" help:"Tell on the standard error how far it is."`
 
-	Log    logFlags    `embed:""`
-	Memory memoryFlags `embed:""`
+	GRPCClient queryGRPCClientFlags `embed:""`
+	Log        logFlags             `embed:""`
+	Memory     memoryFlags          `embed:""`
 }
 
 // timeFlag is a moment as it was written; --start -8h is not a flag of its own.
@@ -95,9 +97,14 @@ func (e unfinishedError) Unwrap() error { return e.error }
 
 // Run is called by kong.
 func (c *readCommand) Run(ctx context.Context, _ *kong.Context) error {
-	logger, _, err := c.Log.logger()
+	logger, level, err := c.Log.logger()
 	if err != nil {
 		return err
+	}
+	if c.Log.Level == "info" { // the replay of a log would write over the progress
+		if err := level.Set("warn"); err != nil {
+			return err
+		}
 	}
 	opts, err := c.options(time.Now())
 	if err != nil {
@@ -116,7 +123,7 @@ func (c *readCommand) Run(ctx context.Context, _ *kong.Context) error {
 }
 
 func (c *readCommand) options(now time.Time) (role.ReadOptions, error) {
-	o := role.ReadOptions{URL: c.URL, HTTPConfigFile: c.HTTPConfig, Header: http.Header{}, TSDBPath: c.TSDBPath, SandboxDir: c.Sandbox}
+	o := role.ReadOptions{URL: c.URL, HTTPConfigFile: c.HTTPConfig, Header: http.Header{}, Store: c.Store, StoreClient: c.GRPCClient.options(), TSDBPath: c.TSDBPath, SandboxDir: c.Sandbox}
 	var errs []error
 	fail := func(flag string, err error) {
 		if err != nil {
@@ -151,7 +158,7 @@ func (c *readCommand) options(now time.Time) (role.ReadOptions, error) {
 		fail("retries", errors.New("is negative"))
 	}
 	// It is kept in a file: no header, which may be a secret, and no password.
-	from := c.TSDBPath
+	from := c.TSDBPath + c.Store
 	if u, err := url.Parse(c.URL); err == nil && c.URL != "" {
 		from = u.Redacted()
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/ferula-io/ferula/internal/export/localdb"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/wire/remoteread"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
 // ReadOptions are what `ferula read` runs with. One source must be given.
@@ -24,6 +25,9 @@ type ReadOptions struct {
 	URL            string      // of a Prometheus, or of its remote read endpoint
 	HTTPConfigFile string      // Prometheus' YAML of an HTTP client; "" for none
 	Header         http.Header // sent with every request
+
+	Store       string // address of a StoreAPI
+	StoreClient StoreClientOptions
 
 	TSDBPath   string // folder of a database
 	SandboxDir string // for links while its log is read; "" chooses
@@ -53,8 +57,16 @@ func Read(ctx context.Context, opts ReadOptions) (sum export.Summary, err error)
 // that is wanted is a series.Source, and which of its errors do not pass.
 func (opts ReadOptions) source() (series.Source, func(error) bool, error) {
 	switch {
-	case opts.URL != "" && opts.TSDBPath != "":
-		return nil, nil, fmt.Errorf("%w: two sources, --url and --tsdb.path", export.ErrOptions)
+	case opts.URL != "" && opts.TSDBPath != "" || opts.URL != "" && opts.Store != "" || opts.TSDBPath != "" && opts.Store != "":
+		return nil, nil, fmt.Errorf("%w: more than one of --url, --store and --tsdb.path", export.ErrOptions)
+	case opts.Store != "":
+		store, err := openStore(opts.Store, opts.StoreClient)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w: --store: %w", export.ErrOptions, err)
+		}
+		return store, func(err error) bool {
+			return errors.Is(err, storeapi.ErrBadRequest) || errors.Is(err, storeapi.ErrLimit)
+		}, nil
 	case opts.URL != "":
 		client, err := opts.client()
 		if err != nil {
@@ -65,7 +77,7 @@ func (opts ReadOptions) source() (series.Source, func(error) bool, error) {
 		db, err := localdb.Open(opts.TSDBPath, opts.SandboxDir, opts.Logger)
 		return db, func(error) bool { return true }, err
 	}
-	return nil, nil, fmt.Errorf("%w: no source: --url or --tsdb.path", export.ErrOptions)
+	return nil, nil, fmt.Errorf("%w: no source: --url, --store or --tsdb.path", export.ErrOptions)
 }
 
 func (opts ReadOptions) client() (*remoteread.Client, error) {

@@ -12,22 +12,26 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/ferula-io/ferula/internal/bufpool"
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/series"
 )
 
 // Sizes of the pieces that what is kept is laid into.
 const (
-	slabBytes  = 256 << 10
-	slabChunks = 1024
+	slabBytes      = 256 << 10
+	labelSlabBytes = 64 << 10
+	slabChunks     = 1024
 )
 
-// kept are series in memory: bytes and chunks in slabs that are written once, and
-// live as long as any of them is read.
+// kept are series in memory: bytes and chunks in slabs that are written once. Those
+// of the data go back to their pool when the querier is closed.
 type kept struct {
 	series   []storedSeries
-	bytes    []byte         // the slab that is being filled
+	labels   []byte         // the slab that is being filled
+	data     []byte         // as well
 	chunks   []series.Chunk // as well
+	lent     []*[]byte      // of data
 	unsorted bool
 	view     *view
 	warnings annotations.Annotations
@@ -51,21 +55,48 @@ type storedSeries struct {
 	view   *view
 }
 
-// own copies bytes to where they may be kept, and read xorSlack bytes beyond: nobody
-// appends to them.
-func (k *kept) own(b []byte) []byte {
-	if cap(k.bytes)-len(k.bytes) < len(b)+xorSlack {
-		k.bytes = make([]byte, 0, max(slabBytes, len(b)+xorSlack))
+// slabs are lent to selections until their querier is closed.
+var slabs = bufpool.New(slabBytes, slabBytes)
+
+// ownLabels copies labels to where they may be kept for ever.
+func (k *kept) ownLabels(b []byte) []byte {
+	if cap(k.labels)-len(k.labels) < len(b) {
+		k.labels = make([]byte, 0, max(labelSlabBytes, len(b)))
 	}
-	start := len(k.bytes)
-	k.bytes = append(k.bytes, b...)
-	return k.bytes[start : len(k.bytes) : len(k.bytes)+xorSlack]
+	start := len(k.labels)
+	k.labels = append(k.labels, b...)
+	return k.labels[start:len(k.labels):len(k.labels)]
+}
+
+// ownData copies a chunk to where it may be kept until release, and read xorSlack
+// bytes beyond; nobody appends to it.
+func (k *kept) ownData(b []byte) []byte {
+	need := len(b) + xorSlack
+	if cap(k.data)-len(k.data) < need {
+		if need > slabBytes {
+			return append(make([]byte, 0, need), b...)
+		}
+		slab := slabs.Get()
+		k.lent = append(k.lent, slab)
+		k.data = *slab
+	}
+	start := len(k.data)
+	k.data = append(k.data, b...)
+	return k.data[start : len(k.data) : len(k.data)+xorSlack]
+}
+
+// release gives the chunks' bytes back. Labels stay valid.
+func (k *kept) release() {
+	for _, slab := range k.lent {
+		slabs.Put(slab)
+	}
+	k.lent, k.data, k.series = nil, nil, nil
 }
 
 // add keeps a series, or joins its chunks to the last one if that has the same labels.
 func (k *kept) add(lset []byte, chunks []series.Chunk) (added, size int64) {
 	if n := len(k.series); n == 0 || !bytes.Equal(k.series[n-1].raw, lset) {
-		k.series = append(k.series, storedSeries{raw: k.own(lset), view: k.view})
+		k.series = append(k.series, storedSeries{raw: k.ownLabels(lset), view: k.view})
 		added, size = 1, int64(len(lset))
 	}
 	s := &k.series[len(k.series)-1]
@@ -77,7 +108,7 @@ func (k *kept) add(lset []byte, chunks []series.Chunk) (added, size int64) {
 	}
 	start := len(k.chunks) - len(s.chunks)
 	for _, c := range chunks {
-		c.Data = k.own(c.Data)
+		c.Data = k.ownData(c.Data)
 		size += int64(len(c.Data)) + chunkBytes
 		k.chunks = append(k.chunks, c)
 	}

@@ -48,9 +48,10 @@ type chunkIterator struct {
 	average      bool
 	repeats      bool // a chunk's last sample may repeat the time of the one before
 
-	// Of a chunk of floats those within bounds, the current one first; or
+	// Of a chunk of floats the samples within bounds; or
 	times  []int64
 	values []float64
+	i      int // of the current one
 	// the iterator over another chunk.
 	current   chunkenc.Iterator
 	valueType chunkenc.ValueType // of the current sample; ValNone before the first and after the last
@@ -62,13 +63,13 @@ type chunkIterator struct {
 }
 
 func (it *chunkIterator) begin() {
-	it.times, it.values, it.current, it.valueType, it.lastMS, it.err = nil, nil, nil, chunkenc.ValNone, minTime, nil
+	it.times, it.values, it.i, it.current, it.valueType, it.lastMS, it.err = nil, nil, 0, nil, chunkenc.ValNone, minTime, nil
 }
 
 // Next implements chunkenc.Iterator.
 func (it *chunkIterator) Next() chunkenc.ValueType {
-	if len(it.times) > 1 {
-		it.times, it.values = it.times[1:], it.values[1:]
+	if i := it.i + 1; i < len(it.times) {
+		it.i = i
 		return chunkenc.ValFloat
 	}
 	it.valueType = it.advance()
@@ -77,9 +78,9 @@ func (it *chunkIterator) Next() chunkenc.ValueType {
 
 // advance goes on where there is no further sample in the array.
 func (it *chunkIterator) advance() chunkenc.ValueType {
-	if len(it.times) > 0 {
-		it.lastMS = it.times[0]
-		it.times, it.values = nil, nil
+	if n := len(it.times); n > 0 {
+		it.lastMS = it.times[n-1]
+		it.times, it.values, it.i = nil, nil, 0
 	}
 	for it.err == nil {
 		if it.current == nil {
@@ -156,7 +157,7 @@ func (it *chunkIterator) use(c series.Chunk) (err error) {
 		for to > from && it.times[to-1] > it.maxMS {
 			to--
 		}
-		it.times, it.values = it.times[from:to], it.values[from:to]
+		it.times, it.values, it.i = it.times[from:to], it.values[from:to], 0
 		return nil
 	case len(c.Data) < 2:
 		return errXORNoHeader
@@ -198,16 +199,13 @@ func (it *chunkIterator) Seek(t milliseconds) chunkenc.ValueType {
 	if it.valueType != chunkenc.ValNone && it.AtT() >= t {
 		return it.valueType
 	}
-	if n := len(it.times); n > 0 && it.times[n-1] >= t {
-		i := 1
-		for it.times[i] < t {
-			i++
+	if n := len(it.times); n > 0 {
+		if it.times[n-1] >= t {
+			for it.i++; it.times[it.i] < t; it.i++ {
+			}
+			return it.valueType
 		}
-		it.times, it.values = it.times[i:], it.values[i:]
-		return it.valueType
-	}
-	if n := len(it.times); n > 0 { // nothing of this chunk will do
-		it.times, it.values = it.times[n-1:], it.values[n-1:]
+		it.i = n - 1 // nothing of this chunk will do
 	}
 	for it.current == nil && len(it.chunks) > 1 && it.chunks[0].MaxMS < t && !it.average {
 		it.chunks = it.chunks[1:]
@@ -221,8 +219,8 @@ func (it *chunkIterator) Seek(t milliseconds) chunkenc.ValueType {
 
 // At implements chunkenc.Iterator.
 func (it *chunkIterator) At() (int64, float64) {
-	if len(it.times) > 0 {
-		return it.times[0], it.values[0]
+	if i := it.i; i < len(it.times) && i < len(it.values) {
+		return it.times[i], it.values[i]
 	}
 	if it.current == nil {
 		return it.lastMS, 0 // at the end
@@ -242,8 +240,8 @@ func (it *chunkIterator) AtFloatHistogram(h *histogram.FloatHistogram) (int64, *
 
 // AtT implements chunkenc.Iterator.
 func (it *chunkIterator) AtT() int64 {
-	if len(it.times) > 0 {
-		return it.times[0]
+	if i := it.i; i < len(it.times) {
+		return it.times[i]
 	}
 	return it.lastMS
 }

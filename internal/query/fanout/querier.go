@@ -24,6 +24,9 @@ type querier struct {
 	closed       context.Context
 	close        context.CancelFunc
 	running      sync.WaitGroup
+
+	mu   sync.Mutex
+	sets []*promised
 }
 
 var _ storage.Querier = (*querier)(nil)
@@ -53,6 +56,9 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(q.closed, cancel)
 	set := &promised{done: make(chan struct{})}
+	q.mu.Lock()
+	q.sets = append(q.sets, set)
+	q.mu.Unlock()
 	q.running.Go(func() {
 		defer close(set.done)
 		defer stop()
@@ -77,6 +83,7 @@ func (q *Query) selection(ctx context.Context, sr storeapi.SeriesRequest, v *vie
 	defer m.close()
 	k := &kept{view: v}
 	if err := k.collect(ctx, q, m); err != nil {
+		k.release()
 		return nil, err
 	}
 	return k, nil
@@ -118,10 +125,19 @@ func (p *promised) Warnings() annotations.Annotations {
 	return p.kept.warnings
 }
 
-// Close implements storage.Querier: it ends what still runs.
+// Close implements storage.Querier: it ends what still runs. No iterator is valid
+// after it.
 func (q *querier) Close() error {
 	q.close()
 	q.running.Wait()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, set := range q.sets {
+		if set.kept != nil {
+			set.kept.release()
+		}
+	}
+	q.sets = nil
 	return nil
 }
 

@@ -86,7 +86,22 @@ func ToChunkSeriesSet(set Set) storage.ChunkSeriesSet {
 // Overlapping chunks are not untangled: a set that may have them goes through
 // storage's own merging of ToChunkSeriesSet.
 func ToSeriesSet(set Set) storage.SeriesSet {
-	return storage.NewSeriesSetFromChunkSeriesSet(ToChunkSeriesSet(set))
+	chunks := &toChunks{set: set, builder: labels.NewScratchBuilder(16)}
+	return &toSeries{storage.NewSeriesSetFromChunkSeriesSet(chunks), chunks}
+}
+
+// toSeries is storage's adapter, which has nil for a series without chunks.
+type toSeries struct {
+	storage.SeriesSet
+	chunks *toChunks
+}
+
+func (t *toSeries) At() storage.Series {
+	if len(t.chunks.set.Chunks()) > 0 {
+		return t.SeriesSet.At()
+	}
+	lset := t.chunks.current.Labels()
+	return &storage.SeriesEntry{Lset: lset, SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator { return chunkenc.NewNopIterator() }}
 }
 
 type toChunks struct {

@@ -183,7 +183,7 @@ func (c *Client) ask(ctx context.Context, q codec.Query) (source, error) {
 				return nil, errors.Join(append(errs, ctx.Err())...)
 			}
 		}
-		from, err := c.once(ctx, body)
+		from, err := c.once(ctx, q, body)
 		if err == nil || errors.Is(err, ErrRefused) || ctx.Err() != nil {
 			return from, err
 		}
@@ -197,7 +197,7 @@ const refusalBytesMax = 4 << 10
 
 // once asks one time. An answer that ends before its first byte in any other way
 // than it should is as good as none.
-func (c *Client) once(ctx context.Context, body []byte) (_ source, err error) {
+func (c *Client) once(ctx context.Context, q codec.Query, body []byte) (_ source, err error) {
 	cancel := context.CancelFunc(func() {})
 	if c.opts.Timeout > 0 {
 		ctx, cancel = context.WithTimeout(ctx, c.opts.Timeout)
@@ -227,7 +227,7 @@ func (c *Client) once(ctx context.Context, body []byte) (_ source, err error) {
 		if _, err := answer.from.Peek(1); err != nil && !errors.Is(err, io.EOF) {
 			return nil, errors.Join(err, answer.Close())
 		}
-		return c.understand(resp, answer)
+		return c.understand(q, resp, answer)
 	}
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(answer.from, refusalBytesMax))
@@ -239,12 +239,12 @@ func (c *Client) once(ctx context.Context, body []byte) (_ source, err error) {
 }
 
 // understand chooses by the form that the server says it answers with.
-func (c *Client) understand(resp *http.Response, answer *answerBody) (source, error) {
+func (c *Client) understand(q codec.Query, resp *http.Response, answer *answerBody) (source, error) {
 	kind, encoding := resp.Header.Get("Content-Type"), resp.Header.Get("Content-Encoding")
 	if encoding == "" || encoding == "snappy" { // not every server says what samples are packed in
 		switch {
 		case strings.HasPrefix(kind, "application/x-streamed-protobuf") && encoding == "":
-			return &frameSource{body: answer, from: answer.from, frameBytesMax: c.opts.FrameBytesMax, seriesBytesMax: c.opts.SeriesBytesMax}, nil
+			return &frameSource{body: answer, from: answer.from, mint: q.StartMS, maxt: q.EndMS, frameBytesMax: c.opts.FrameBytesMax, seriesBytesMax: c.opts.SeriesBytesMax}, nil
 		case strings.HasPrefix(kind, "application/x-protobuf"):
 			return &sampleSource{body: answer, from: answer.from, seriesBytesMax: c.opts.SeriesBytesMax}, nil
 		}

@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/storage/remote"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	codec "github.com/ferula-io/ferula/internal/codec/remoteread"
@@ -124,7 +126,7 @@ func TestBrokenStreamsAreErrors(t *testing.T) {
 		{"unsorted", append(bytes.Clone(good), frames(1)...), 2, ErrLimit},
 		{"one twice", append(append(frames(1), frames(2)[len(frames(1)):]...), frames(1)...), 1, codec.ErrCorrupt},
 	} {
-		set, done := raw(t, NewClient(ClientOptions{URL: serveHandler(t, streamOf(tt.stream)), HoldBytesMax: 800}), 0, 1, everything)
+		set, done := raw(t, NewClient(ClientOptions{URL: serveHandler(t, streamOf(tt.stream)), HoldBytesMax: 800}), 0, 2, everything)
 		n := 0
 		for set.Next() {
 			n++
@@ -133,6 +135,56 @@ func TestBrokenStreamsAreErrors(t *testing.T) {
 			t.Errorf("%s: %d series, %v, want %d, %v", tt.name, n, set.Err(), tt.series, tt.want)
 		}
 		done()
+	}
+}
+
+func TestChunksOfServersThatCutNoneAreCut(t *testing.T) {
+	var stream []byte
+	for i := range 3 {
+		floats, ints := chunkenc.NewXORChunk(), chunkenc.NewHistogramChunk()
+		app, err := floats.Appender()
+		if err != nil {
+			t.Fatal(err)
+		}
+		hist, err := ints.Appender()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := range int64(100) {
+			app.Append(0, at, float64(at))
+			if _, _, hist, err = hist.AppendHistogram(nil, 0, 100+at, tsdbutil.GenerateTestHistogram(at), false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start := len(stream)
+		size := codec.ChunkSize(0, 99, 1, len(floats.Bytes())) + codec.ChunkSize(100, 199, 2, len(ints.Bytes()))
+		stream = codec.AppendFrameHead(stream, 0, labelenc.AppendLabel(nil, "a", fmt.Sprint(i)), size)
+		stream = codec.AppendChunk(stream, 0, 99, 1, floats.Bytes())
+		stream = codec.SealFrame(codec.AppendChunk(stream, 100, 199, 2, ints.Bytes()), start, 0)
+	}
+	client := NewClient(ClientOptions{URL: serveHandler(t, streamOf(stream))})
+	for _, tt := range []struct {
+		mint, maxt int64
+		samples    int
+	}{{0, 199, 200}, {10, 150, 141}, {0, 99, 100}, {99, 100, 2}, {150, 900, 50}, {300, 400, 0}} {
+		q, err := client.Querier(tt.mint, tt.maxt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		set := q.Select(context.Background(), true, nil, everything)
+		for set.Next() {
+			it := set.At().Iterator(nil)
+			for kind := it.Next(); kind != chunkenc.ValNone; kind = it.Next() {
+				if n++; it.AtT() < tt.mint || it.AtT() > tt.maxt || (kind == chunkenc.ValFloat) != (it.AtT() < 100) {
+					t.Errorf("from %d to %d: %s at %d", tt.mint, tt.maxt, kind, it.AtT())
+				}
+			}
+		}
+		if n != 3*tt.samples || set.Err() != nil {
+			t.Errorf("from %d to %d: %d samples, want %d, %v", tt.mint, tt.maxt, n, 3*tt.samples, set.Err())
+		}
+		_ = q.Close()
 	}
 }
 
@@ -175,7 +227,7 @@ func TestTriesAreForServersThatMayRecover(t *testing.T) {
 }
 
 func TestAnAnswerThatIsNotReadToItsEndIsLetGo(t *testing.T) {
-	set, done := raw(t, NewClient(ClientOptions{URL: serveHandler(t, streamOf(frames(20_000)))}), 0, 1, everything)
+	set, done := raw(t, NewClient(ClientOptions{URL: serveHandler(t, streamOf(frames(20_000)))}), 0, 2, everything)
 	if !set.Next() {
 		t.Fatal(set.Err())
 	}
@@ -207,7 +259,7 @@ func TestTheClientAllocatesNothingASeries(t *testing.T) {
 // framesFrom reads a stream of frames as the client would.
 func framesFrom(stream []byte, frameBytesMax int) *ordered {
 	return &ordered{holdBytesMax: 1 << 20, open: func() (source, error) {
-		return &frameSource{body: io.NopCloser(nil), from: bufio.NewReader(bytes.NewReader(stream)), frameBytesMax: frameBytesMax, seriesBytesMax: 1 << 20}, nil
+		return &frameSource{body: io.NopCloser(nil), from: bufio.NewReader(bytes.NewReader(stream)), maxt: 1 << 40, frameBytesMax: frameBytesMax, seriesBytesMax: 1 << 20}, nil
 	}}
 }
 

@@ -22,6 +22,7 @@ import (
 type frameSource struct {
 	body           io.Closer
 	from           *bufio.Reader
+	mint, maxt     int64 // what was asked for, inclusive
 	frameBytesMax  int
 	seriesBytesMax int
 
@@ -131,9 +132,52 @@ func (f *frameSource) decode(to *frame) error {
 	}
 	to.chunks = to.chunks[:0]
 	for _, c := range f.decoded {
-		to.chunks = append(to.chunks, series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data})
+		chunk := series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data}
+		switch {
+		case c.MinMS >= f.mint && c.MaxMS <= f.maxt:
+			to.chunks = append(to.chunks, chunk)
+		case c.MinMS <= f.maxt && c.MaxMS >= f.mint:
+			if to.chunks, err = appendCut(to.chunks, chunk, f.mint, f.maxt); err != nil {
+				return fmt.Errorf("series %s: %w", labelsText(to.labels), err)
+			}
+		}
 	}
 	return nil
+}
+
+// appendCut appends the samples of a chunk that lie in a range, encoded anew.
+// Prometheus and ferula cut where they serve; others send chunks as they are.
+func appendCut(dst []series.Chunk, c series.Chunk, mint, maxt int64) ([]series.Chunk, error) {
+	if len(c.Data) < 3 {
+		return dst, fmt.Errorf("%w: chunk of %d bytes", codec.ErrCorrupt, len(c.Data))
+	}
+	chunk, err := chunkenc.FromData(c.Encoding, c.Data)
+	if err != nil {
+		return dst, fmt.Errorf("%w: %w", codec.ErrCorrupt, err)
+	}
+	var r rebuilder
+	r.reset()
+	it := chunk.Iterator(nil)
+	for kind := it.Next(); kind != chunkenc.ValNone; kind = it.Next() {
+		if t := it.AtT(); t < mint || t > maxt {
+			continue
+		}
+		switch kind {
+		case chunkenc.ValFloat:
+			err = r.float(it.At())
+		case chunkenc.ValHistogram:
+			err = r.intHistogram(it.AtHistogram(nil))
+		default:
+			err = r.floatHistogram(it.AtFloatHistogram(nil))
+		}
+		if err != nil {
+			return dst, err
+		}
+	}
+	if err := it.Err(); err != nil {
+		return dst, fmt.Errorf("%w: %w", codec.ErrCorrupt, err)
+	}
+	return r.finish(dst)
 }
 
 func (f *frameSource) Labels() []byte         { return f.current.labels }

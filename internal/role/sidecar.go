@@ -1,11 +1,9 @@
 package role
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -13,14 +11,13 @@ import (
 	"net/url"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	promconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
-	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/internal/store/bucket"
@@ -94,7 +91,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("prometheus.url: %q is no http or https URL", opts.PrometheusURL)
 	}
-	if s.http, err = prometheusClient(opts.HTTPClient, opts.Logger); err != nil {
+	if s.http, err = prometheusClient(opts.HTTPClient); err != nil {
 		return nil, fmt.Errorf("prometheus.http-client: %w", err)
 	}
 	if s.tracing, err = newTracing(opts.Tracing, "ferula-sidecar"); err != nil {
@@ -124,27 +121,6 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	mux.Handle("GET /metrics", metricsHandler(s.reg, opts.Logger))
 	s.handler = mux
 	return s, nil
-}
-
-// prometheusClient makes the client of Thanos' YAML, which is Prometheus' own
-// format and a section about connections.
-func prometheusClient(text string, logger *slog.Logger) (*http.Client, error) {
-	c := struct {
-		promconfig.HTTPClientConfig `yaml:",inline"`
-		Transport                   map[string]any `yaml:"transport_config"`
-	}{HTTPClientConfig: promconfig.DefaultHTTPClientConfig}
-	decoder := yaml.NewDecoder(bytes.NewReader([]byte(text)))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	if err := c.Validate(); err != nil {
-		return nil, err
-	}
-	if len(c.Transport) > 0 {
-		logger.Warn("transport_config of prometheus.http-client has no effect here")
-	}
-	return promconfig.NewClientFromConfig(c.HTTPClientConfig, "prometheus")
 }
 
 // Addr is the HTTP address listened on.
@@ -302,6 +278,9 @@ type beside struct {
 	minTime func() int64
 	up      prometheus.Gauge
 	changed chan struct{} // asks for a refresh before its time
+	// unsorted: its series are not in the order of their own labels, which those of
+	// Prometheus are.
+	unsorted atomic.Bool
 
 	mu       sync.RWMutex
 	err      error // why it cannot be asked; nil if it can

@@ -111,7 +111,7 @@ func (q *besideQuerier) Select(ctx context.Context, matchers ...*labels.Matcher)
 // selections makes one for each combination of values of the labels in left.
 func (q *besideQuerier) selections(ctx context.Context, left []split, without *labels.Builder, matchers []*labels.Matcher, sets *[]series.Set) {
 	if len(left) == 0 {
-		*sets = append(*sets, q.SelectWithout(ctx, without.Labels(), matchers...))
+		*sets = append(*sets, q.SelectWithout(ctx, without.Labels(), len(q.kept) == 0 && !q.unsorted.Load(), matchers...))
 		return
 	}
 	name, external := left[0].name, q.external.Get(left[0].name)
@@ -142,6 +142,9 @@ type refusals struct {
 // configuration has changed since it was asked for.
 func (r refusals) Err() error {
 	err := r.Set.Err()
+	if errors.Is(err, remoteread.ErrLimit) && r.unsorted.CompareAndSwap(false, true) {
+		return fmt.Errorf("%w: it sorts its series as Prometheus does not; asked again, they are sorted here: %w", storeapi.ErrUnavailable, err)
+	}
 	if errors.Is(err, remoteread.ErrLabelMissing) {
 		select {
 		case r.changed <- struct{}{}:
@@ -150,6 +153,14 @@ func (r refusals) Err() error {
 		return fmt.Errorf("%w: its configuration has changed: %w", storeapi.ErrUnavailable, err)
 	}
 	return toStore(err)
+}
+
+// Ahead is that of the set, if it has it.
+func (r refusals) Ahead() []byte {
+	if next, ok := r.Set.(interface{ Ahead() []byte }); ok {
+		return next.Ahead()
+	}
+	return nil
 }
 
 func toStore(err error) error {

@@ -89,7 +89,8 @@ func selectPart(ctx context.Context, q Querier, external labels.Labels, own []st
 // {a} before {a, b}, goes behind them if it gets a label that is greater than b.
 // A series whose last name is less than that of the added labels is therefore
 // held, as a copy, until one comes that is greater in the new order. Sets that
-// begin one another are few, so the copies are.
+// begin one another are few, so the copies are, where a set knows its next series
+// (Ahead); else every series whose last name is such is copied.
 type widened struct {
 	set      Set
 	add      []byte
@@ -132,6 +133,12 @@ func (w *widened) Next() bool {
 		w.pending = false
 		if bytes.Compare(labelenc.LastName(w.set.Labels()), w.lastName) >= 0 {
 			return true
+		}
+		// Those that begin with a set follow it at once, so that without one there is none.
+		if next, ok := w.set.(interface{ Ahead() []byte }); ok && len(w.held) == 0 {
+			if ahead := next.Ahead(); ahead != nil && !bytes.HasPrefix(ahead, w.set.Labels()) {
+				return true
+			}
 		}
 		w.hold()
 	}

@@ -1,0 +1,204 @@
+package sidecar
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"math"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ferula-io/ferula/bench/blocks"
+)
+
+// client asks one StoreAPI.
+type client struct{ conn *grpc.ClientConn }
+
+func dial(address string) (*client, error) {
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{}), grpc.MaxCallRecvMsgSize(math.MaxInt32)))
+	return &client{conn}, err
+}
+
+// raw is a codec of messages as bytes.
+type raw struct{}
+
+// Marshal implements encoding.Codec.
+func (raw) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
+
+// Unmarshal implements encoding.Codec. What is received is lent until it returns.
+func (raw) Unmarshal(data []byte, v any) error { return v.(*message).take(data) }
+
+// Name implements encoding.Codec.
+func (raw) Name() string { return "proto" }
+
+// message counts what it is given, and shows it to read.
+type message struct {
+	bytes int64
+	read  func([]byte) error
+}
+
+func (m *message) take(data []byte) error {
+	m.bytes += int64(len(data))
+	if m.read == nil {
+		return nil
+	}
+	return m.read(data)
+}
+
+// answer says how a request was answered.
+type answer struct {
+	messages, bytes int64
+	elapsed         time.Duration
+}
+
+// drain asks for every series and receives all messages; read, if there is one, sees each of them.
+func (c *client) drain(ctx context.Context, q question, read func([]byte) error) (a answer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	begun := time.Now()
+	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/thanos.Store/Series")
+	if err != nil {
+		return a, err
+	}
+	request := appendRequest(nil, q)
+	if err := errors.Join(stream.SendMsg(&request), stream.CloseSend()); err != nil {
+		return a, err
+	}
+	m := &message{read: read}
+	for {
+		if err := stream.RecvMsg(m); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return a, err
+		}
+		a.messages++
+	}
+	a.bytes, a.elapsed = m.bytes, time.Since(begun)
+	return a, nil
+}
+
+// appendRequest asks for all samples of the metric in batches of 64, as Thanos' querier does.
+func appendRequest(dst []byte, q question) []byte {
+	field := func(number protowire.Number, v uint64) {
+		dst = protowire.AppendVarint(protowire.AppendTag(dst, number, protowire.VarintType), v)
+	}
+	field(1, uint64(blocks.QuietStartMS))
+	field(2, uint64(spec.EndMS()-1))
+	var matcher []byte
+	matcher = protowire.AppendString(protowire.AppendTag(matcher, 2, protowire.BytesType), "__name__")
+	matcher = protowire.AppendString(protowire.AppendTag(matcher, 3, protowire.BytesType), spec.Metric)
+	dst = protowire.AppendBytes(protowire.AppendTag(dst, 3, protowire.BytesType), matcher)
+	for _, name := range q.without {
+		dst = protowire.AppendString(protowire.AppendTag(dst, 14, protowire.BytesType), name)
+	}
+	field(16, 64)
+	return dst
+}
+
+// contents sums up what an answer holds, however it is cut into messages.
+type contents struct {
+	series, chunks int
+	hash           hash.Hash
+	sum            [sha256.Size]byte
+}
+
+func (c *contents) finish() {
+	if c.hash != nil {
+		c.sum = [sha256.Size]byte(c.hash.Sum(nil))
+	}
+}
+
+var errMessage = errors.New("message is not understood")
+
+// fields calls each with every field of a message.
+func fields(data []byte, each func(number protowire.Number, v uint64, bytes []byte) error) error {
+	for len(data) > 0 {
+		number, kind, n := protowire.ConsumeTag(data)
+		if n < 0 {
+			return errMessage
+		}
+		data = data[n:]
+		var v uint64
+		var b []byte
+		switch kind {
+		case protowire.VarintType:
+			v, n = protowire.ConsumeVarint(data)
+		case protowire.BytesType:
+			b, n = protowire.ConsumeBytes(data)
+		default:
+			n = -1
+		}
+		if n < 0 {
+			return errMessage
+		}
+		if err := each(number, v, b); err != nil {
+			return err
+		}
+		data = data[n:]
+	}
+	return nil
+}
+
+// read takes one SeriesResponse: a series, or a batch of them.
+func (c *contents) read(data []byte) error {
+	if c.hash == nil {
+		c.hash = sha256.New()
+	}
+	return fields(data, func(number protowire.Number, _ uint64, inner []byte) error {
+		switch number {
+		case 1:
+			return c.one(inner)
+		case 4:
+			return fields(inner, func(_ protowire.Number, _ uint64, one []byte) error { return c.one(one) })
+		}
+		return fmt.Errorf("%w: field %d: %q", errMessage, number, inner)
+	})
+}
+
+func (c *contents) one(data []byte) error {
+	c.series++
+	return fields(data, func(number protowire.Number, _ uint64, inner []byte) error {
+		if number == 1 { // a label
+			c.put(1, inner)
+			return nil
+		}
+		c.chunks++
+		var minMS, maxMS uint64
+		return fields(inner, func(number protowire.Number, v uint64, chunk []byte) error {
+			switch number {
+			case 1:
+				minMS = v
+			case 2:
+				maxMS = v
+			case 3:
+				c.put(minMS, nil)
+				c.put(maxMS, nil)
+				return fields(chunk, func(number protowire.Number, v uint64, data []byte) error {
+					if number == 2 || number == 1 && v > 0 { // not the hash, which need not be there
+						c.put(v, data)
+					}
+					return nil
+				})
+			default:
+				return fmt.Errorf("%w: chunk with field %d", errMessage, number)
+			}
+			return nil
+		})
+	})
+}
+
+func (c *contents) put(v uint64, data []byte) {
+	var head [16]byte
+	binary.BigEndian.PutUint64(head[:], v)
+	binary.BigEndian.PutUint64(head[8:], uint64(len(data)))
+	c.hash.Write(head[:])
+	c.hash.Write(data)
+}

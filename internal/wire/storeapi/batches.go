@@ -26,15 +26,40 @@ type batches struct {
 	seriesMax int
 	frame     outFrame
 	count     int
+	coded     bool           // the buffer is a batch of symbols
 	spare     []series.Chunk // for chunks that must be encoded anew
+
+	numbered series.Numbered       // nil: labels are spelled out
+	symbols  *storepb.SymbolWriter // of what it numbers
 }
 
-func newBatches(stream grpc.ServerStream, in *pb.SeriesRequest) *batches {
+// newBatches makes batches for what a request's set gives.
+func newBatches(stream grpc.ServerStream, in *pb.SeriesRequest, set series.Set) *batches {
 	b := &batches{stream: stream, seriesMax: 1}
+	if from, ok := set.(selection); ok {
+		set = from.Set
+	}
+	if numbered, ok := set.(series.Numbered); ok && in.Extension.GetSymbols() {
+		b.numbered, b.symbols = numbered, storepb.NewSymbolWriter()
+	}
 	if n := max(in.ResponseBatchSize, in.Extension.GetBatchSeries()); n > 1 {
 		b.seriesMax = int(min(n, 1<<20))
 	}
 	return b
+}
+
+// numbers are those of the current series' labels; nil from when there are none,
+// or too many.
+func (b *batches) numbers() ([]uint64, error) {
+	if b.numbered == nil {
+		return nil, nil
+	}
+	numbers := b.numbered.LabelNumbers()
+	if numbers == nil || b.symbols.Full() {
+		b.numbered = nil
+		return nil, b.flush()
+	}
+	return numbers, nil
 }
 
 // add adds a series.
@@ -46,6 +71,10 @@ func (b *batches) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk)
 			}
 			break
 		}
+	}
+	numbers, err := b.numbers()
+	if err != nil {
+		return err
 	}
 	for {
 		size, n := 0, 0
@@ -60,10 +89,10 @@ func (b *batches) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk)
 			size += storepb.SpanSize(spans[m : m+span])
 			m += span
 		}
-		if err := b.room(storepb.SeriesSize(len(lset), size)); err != nil {
+		buf, err := b.begin(lset, numbers, size)
+		if err != nil {
 			return err
 		}
-		buf := storepb.AppendSeriesHead(*b.frame.buf, lset, size)
 		for i := range chunks[:n] {
 			c := &chunks[i]
 			buf = storepb.AppendChunk(buf, c.MinMS, c.MaxMS, uint8(c.Encoding), c.Data)
@@ -86,6 +115,20 @@ func (b *batches) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk)
 	}
 }
 
+// begin appends the labels of a series whose chunks take that many bytes.
+func (b *batches) begin(lset []byte, numbers []uint64, chunksSize int) ([]byte, error) {
+	if b.numbered == nil {
+		if err := b.room(storepb.SeriesSize(len(lset), chunksSize)); err != nil {
+			return nil, err
+		}
+		return storepb.AppendSeriesHead(*b.frame.buf, lset, chunksSize), nil
+	}
+	if err := b.room(storepb.RoomFor(len(lset), len(numbers), chunksSize)); err != nil {
+		return nil, err
+	}
+	return b.symbols.AppendSeries(*b.frame.buf, lset, numbers, chunksSize)
+}
+
 // room sees to it that there is a buffer with room for size bytes.
 func (b *batches) room(size int) error {
 	if b.count > 0 && len(*b.frame.buf)+size > batchBytes {
@@ -95,7 +138,13 @@ func (b *batches) room(size int) error {
 	}
 	if b.frame.buf == nil {
 		b.frame.buf = frames.Pool.Get()
-		if b.seriesMax > 1 {
+		b.coded = false
+		switch {
+		case b.numbered != nil:
+			b.symbols.Begin()
+			b.coded = true
+			*b.frame.buf = storepb.AppendSymbolHead(*b.frame.buf)
+		case b.seriesMax > 1:
 			*b.frame.buf = storepb.AppendHead(*b.frame.buf)
 		}
 	}
@@ -110,7 +159,10 @@ func (b *batches) flush() error {
 	if len(*b.frame.buf)-storepb.HeadBytes > storepb.ResponseBytesMax {
 		return fmt.Errorf("%w: a series of %d bytes fits into no message", ErrLimit, len(*b.frame.buf))
 	}
-	if b.seriesMax > 1 {
+	switch {
+	case b.coded:
+		storepb.SealSymbolBatch(*b.frame.buf)
+	case b.seriesMax > 1:
 		storepb.SealBatch(*b.frame.buf)
 	}
 	b.count = 0

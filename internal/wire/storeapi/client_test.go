@@ -243,7 +243,7 @@ func TestNobodyListens(t *testing.T) {
 // gRPC hands a message over in pieces that end anywhere.
 func TestAMessageInPiecesIsTheSame(t *testing.T) {
 	want := rows(t, 3)
-	b := newBatches(nil, &pb.SeriesRequest{ResponseBatchSize: 10})
+	b := newBatches(nil, &pb.SeriesRequest{ResponseBatchSize: 10}, nil)
 	for _, r := range want {
 		if err := b.add(labelenc.Append(nil, r.labels), r.chunks, nil); err != nil {
 			t.Fatal(err)
@@ -320,7 +320,7 @@ func TestABatchIsSentOnce(t *testing.T) {
 
 func TestReadingSeriesDoesNotAllocate(t *testing.T) {
 	list := rows(t, 2000)
-	b := newBatches(nil, &pb.SeriesRequest{ResponseBatchSize: 64})
+	b := newBatches(nil, &pb.SeriesRequest{ResponseBatchSize: 64}, nil)
 	stream := &canned{}
 	b.stream = stream
 	for _, r := range list {
@@ -389,5 +389,80 @@ func TestKeptSeriesAreValidUntilClose(t *testing.T) {
 	check(t, got, want)
 	if err := set.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// numberedSource gives numbers to labels as a block's index does.
+type numberedSource struct {
+	*memory
+	from int // no numbers from that series on
+}
+
+func (n numberedSource) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
+	q, err := n.memory.RawQuerier(ctx, mint, maxt)
+	return numberedQuerier{q, n}, err
+}
+
+type numberedQuerier struct {
+	series.Querier
+	n numberedSource
+}
+
+func (q numberedQuerier) Select(_ context.Context, matchers ...*labels.Matcher) series.Set {
+	return &numberedSet{rowSet: rowSet{rows: q.n.matching(matchers)}, from: q.n.from, known: map[string]uint64{}}
+}
+
+type numberedSet struct {
+	rowSet
+	from    int
+	known   map[string]uint64
+	numbers []uint64
+}
+
+func (s *numberedSet) LabelNumbers() []uint64 {
+	if s.from--; s.from < 0 {
+		return nil
+	}
+	s.numbers = s.numbers[:0]
+	s.at.labels.Range(func(l labels.Label) {
+		text := l.Name + "=" + l.Value
+		if _, ok := s.known[text]; !ok {
+			s.known[text] = uint64(len(s.known)) * 7919
+		}
+		s.numbers = append(s.numbers, s.known[text])
+	})
+	return s.numbers
+}
+
+func TestLabelsTravelAsNumbersWhereTheSourceHasThem(t *testing.T) {
+	want := rows(t, 5000)
+	want = append(want, row{labels: labels.FromStrings("__name__", "requests_total", "z", strings.Repeat("x", 200_000)), chunks: []series.Chunk{xor(t, 1, 1)}})
+	for name, from := range map[string]int{"all": 1 << 30, "none": 0, "the first thousand": 1000} {
+		t.Run(name, func(t *testing.T) {
+			src := numberedSource{&memory{rows: want}, from}
+			conn := serving(t, src, ServerOptions{})
+			for _, opts := range []ClientOptions{{}, {NoSymbols: true}, {NoExtension: true}} {
+				got, err := read(t, NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				check(t, got, want)
+				set := NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all(), SkipChunks: true})
+				set.Keep()
+				var sets [][]byte
+				for set.Next() {
+					sets = append(sets, set.Labels())
+				}
+				if set.Err() != nil || len(sets) != len(want) {
+					t.Fatal(len(sets), set.Err())
+				}
+				for i, lset := range sets {
+					if !bytes.Equal(lset, labelenc.Append(nil, want[i].labels)) {
+						t.Fatalf("kept labels of series %d have changed", i)
+					}
+				}
+				_ = set.Close()
+			}
+		})
 	}
 }

@@ -57,7 +57,10 @@ func (codec) Name() string { return "proto" }
 // inFrame is a received message, joined in a buffer that is used again. gRPC
 // hands a message over in pieces that end anywhere, and takes them back; one copy
 // makes them whole, and what is decoded may alias it.
-type inFrame struct{ buf []byte }
+type inFrame struct {
+	buf    []byte
+	labels []byte // of its series, where these were sent as numbers
+}
 
 // keepBytes is the greatest buffer that is kept for others, or for the next
 // message when that one is much smaller.
@@ -68,7 +71,7 @@ var inFrames = sync.Pool{New: func() any { return &inFrame{} }}
 
 func (f *inFrame) free() {
 	f.poison()
-	if cap(f.buf) <= keepBytes {
+	if cap(f.buf) <= keepBytes && cap(f.labels) <= keepBytes {
 		inFrames.Put(f)
 	}
 }
@@ -79,6 +82,9 @@ func (f *inFrame) poison() {
 		for i := range f.buf {
 			f.buf[i] = 0xDB
 		}
+		for i := range f.labels {
+			f.labels[i] = 0xDB
+		}
 	}
 }
 
@@ -88,7 +94,7 @@ func (f *inFrame) copyFrom(data mem.BufferSlice) {
 	if cap(f.buf) < size || (cap(f.buf) > keepBytes && size < cap(f.buf)/8) {
 		f.buf = make([]byte, 0, size+size/8)
 	}
-	f.buf = f.buf[:0]
+	f.buf, f.labels = f.buf[:0], f.labels[:0]
 	for _, piece := range data {
 		f.buf = append(f.buf, piece.ReadOnlyData()...)
 	}

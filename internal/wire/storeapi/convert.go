@@ -71,7 +71,7 @@ func seriesRequest(r SeriesRequest, opts ClientOptions) *pb.SeriesRequest {
 		ResponseBatchSize: int64(opts.BatchSeries),
 	}
 	if !opts.NoExtension {
-		out.Extension = &pb.Extension{BatchSeries: extendedBatch}
+		out.Extension = &pb.Extension{Symbols: !opts.NoSymbols, BatchSeries: extendedBatch}
 	}
 	for _, a := range r.Aggregates {
 		out.Aggregates = append(out.Aggregates, pb.Aggr(a))

@@ -38,7 +38,7 @@ func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) error {
 			s.opts.Logger.Error("Closing what series were read from failed", "err", err)
 		}
 	}()
-	out := newBatches(stream, in)
+	out := newBatches(stream, in, set)
 	defer out.free()
 	return s.send(ctx, r, set, out)
 }

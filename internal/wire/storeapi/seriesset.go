@@ -32,7 +32,9 @@ type SeriesSet struct {
 	keep   bool
 	kept   []*inFrame // all that were read, if they are to be kept
 	batch  []byte     // rest of the frame's batch
-	one    []byte     // the frame's only series, not yet decoded; nil: none
+	coded  bool       // whose labels are numbers
+	table  storepb.SymbolReader
+	one    []byte // the frame's only series, not yet decoded; nil: none
 
 	labels   []byte
 	chunks   []series.Chunk
@@ -144,7 +146,12 @@ func (s *SeriesSet) decode() (err error) {
 	for s.one == nil {
 		var body []byte
 		if len(s.batch) > 0 {
-			if body, s.batch, err = storepb.NextSeries(s.batch); err != nil {
+			if s.coded {
+				body, s.batch, err = s.table.Next(s.batch)
+			} else {
+				body, s.batch, err = storepb.NextSeries(s.batch)
+			}
+			if err != nil {
 				return err
 			}
 			s.one = body
@@ -156,7 +163,12 @@ func (s *SeriesSet) decode() (err error) {
 	}
 	body := s.one
 	s.one = nil
-	s.ahead, _, s.decoded, err = storepb.DecodeSeries(body, nil, s.decoded[:0])
+	if s.coded {
+		frame := s.frames[len(s.frames)-1]
+		s.ahead, frame.labels, s.decoded, err = s.table.DecodeSeries(body, frame.labels, s.decoded[:0])
+	} else {
+		s.ahead, _, s.decoded, err = storepb.DecodeSeries(body, nil, s.decoded[:0])
+	}
 	if err != nil {
 		return fmt.Errorf("series %s: chunk %d: %w", textOf(s.ahead), len(s.decoded), err)
 	}
@@ -195,11 +207,12 @@ func (s *SeriesSet) receive() error {
 		case storepb.Warning:
 			s.warnings.Add(errors.New(string(body)))
 		case storepb.OneSeries:
-			s.one, received = body, true
+			s.one, s.coded, received = body, false, true
 			s.frames = append(s.frames, frame)
 			return nil
-		case storepb.Batch:
-			s.batch, received = body, true
+		case storepb.Batch, storepb.SymbolBatch:
+			s.batch, s.coded, received = body, kind == storepb.SymbolBatch, true
+			s.table.Begin()
 			s.frames = append(s.frames, frame)
 			return nil
 		}

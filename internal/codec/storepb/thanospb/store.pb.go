@@ -1216,8 +1216,8 @@ func (x *SeriesRequest) GetExtension() *Extension {
 }
 
 // A label that a stream names for the first time; it gets the next number,
-// beginning at 0. The name is one of an earlier label (its number plus 1) or, if
-// name_of is 0, given.
+// beginning at 0. Its name is that of an earlier label (whose number plus 1 is
+// name_of) or, if name_of is 0, given.
 type Symbol struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	NameOf        uint32                 `protobuf:"varint,1,opt,name=name_of,json=nameOf,proto3" json:"name_of,omitempty"`
@@ -1278,10 +1278,15 @@ func (x *Symbol) GetValue() string {
 	return ""
 }
 
+// A series whose labels are: as many as head says from the front of those of the
+// series before it in the same batch, then those of these numbers, then as many as
+// tail says from the end of the labels of the series before.
 type SymbolSeries struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Labels        []uint32               `protobuf:"varint,1,rep,packed,name=labels,proto3" json:"labels,omitempty"`
 	Chunks        []*AggrChunk           `protobuf:"bytes,2,rep,name=chunks,proto3" json:"chunks,omitempty"`
+	Head          uint32                 `protobuf:"varint,3,opt,name=head,proto3" json:"head,omitempty"`
+	Tail          uint32                 `protobuf:"varint,4,opt,name=tail,proto3" json:"tail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1330,6 +1335,21 @@ func (x *SymbolSeries) GetChunks() []*AggrChunk {
 	return nil
 }
 
+func (x *SymbolSeries) GetHead() uint32 {
+	if x != nil {
+		return x.Head
+	}
+	return 0
+}
+
+func (x *SymbolSeries) GetTail() uint32 {
+	if x != nil {
+		return x.Tail
+	}
+	return 0
+}
+
+// Symbols stand before the series that use them.
 type SymbolBatch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Symbols       []*Symbol              `protobuf:"bytes,1,rep,name=symbols,proto3" json:"symbols,omitempty"`
@@ -2198,10 +2218,12 @@ const file_internal_codec_storepb_thanospb_store_proto_rawDesc = "" +
 	"\x06Symbol\x12\x17\n" +
 	"\aname_of\x18\x01 \x01(\rR\x06nameOf\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x03 \x01(\tR\x05value\"Q\n" +
+	"\x05value\x18\x03 \x01(\tR\x05value\"y\n" +
 	"\fSymbolSeries\x12\x16\n" +
 	"\x06labels\x18\x01 \x03(\rR\x06labels\x12)\n" +
-	"\x06chunks\x18\x02 \x03(\v2\x11.thanos.AggrChunkR\x06chunks\"e\n" +
+	"\x06chunks\x18\x02 \x03(\v2\x11.thanos.AggrChunkR\x06chunks\x12\x12\n" +
+	"\x04head\x18\x03 \x01(\rR\x04head\x12\x12\n" +
+	"\x04tail\x18\x04 \x01(\rR\x04tail\"e\n" +
 	"\vSymbolBatch\x12(\n" +
 	"\asymbols\x18\x01 \x03(\v2\x0e.thanos.SymbolR\asymbols\x12,\n" +
 	"\x06series\x18\x02 \x03(\v2\x14.thanos.SymbolSeriesR\x06series\"\xf7\x01\n" +

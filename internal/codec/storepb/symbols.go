@@ -1,0 +1,352 @@
+package storepb
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Labels as numbers, between two ferulas:
+//
+//	symbol batch  (0x0A len symbol | 0x12 len series)*   a symbol before the first series that uses it
+//	symbol        [0x08 number of a label with the same name, plus 1] [0x12 len name] [0x1A len value]
+//	series        [0x18 head] [0x0A len (number)*] [0x20 tail]  (0x12 len chunk)*
+//
+// Each label is spelled once a stream and has the next number from then on. Of a
+// series only what differs from the one before it in the same message is sent:
+// head labels from the front and tail labels from the end are the same.
+
+// What a table may hold. A stream that has more goes on without; a reader bears
+// twice as much, since the last series may bring many.
+const (
+	symbolsMax     = 1 << 20
+	symbolBytesMax = 32 << 20
+)
+
+// SymbolWriter numbers the labels of one stream that is written.
+type SymbolWriter struct {
+	numbers map[uint64]uint32 // by the source's number
+	names   map[string]uint32 // a label that has the name
+	bytes   int
+	before  []uint64 // of the series before in the same message
+	packed  []byte
+}
+
+// NewSymbolWriter begins a stream.
+func NewSymbolWriter() *SymbolWriter {
+	return &SymbolWriter{numbers: map[uint64]uint32{}, names: map[string]uint32{}}
+}
+
+// Begin begins a message.
+func (w *SymbolWriter) Begin() { w.before = w.before[:0] }
+
+// Full says that no more labels may be numbered: the rest is to be sent as it is.
+func (w *SymbolWriter) Full() bool {
+	return len(w.numbers) >= symbolsMax-1<<10 || w.bytes >= symbolBytesMax
+}
+
+// RoomFor is at least what AppendSeries appends before the chunks.
+func RoomFor(labelsLen, labelCount, chunksSize int) int {
+	return labelsLen + 32*labelCount + 32 + chunksSize
+}
+
+// AppendSeries appends the labels that are new, then begins a series as
+// AppendSeriesHead does: labels is its encoded set, numbers has one for each, the
+// same for the same label throughout the stream.
+func (w *SymbolWriter) AppendSeries(dst, labels []byte, numbers []uint64, chunksSize int) ([]byte, error) {
+	shorter := min(len(numbers), len(w.before))
+	head, tail := 0, 0
+	for head < shorter && numbers[head] == w.before[head] {
+		head++
+	}
+	for tail < shorter-head && numbers[len(numbers)-1-tail] == w.before[len(w.before)-1-tail] {
+		tail++
+	}
+	w.packed = w.packed[:0]
+	for i := head; i < len(numbers)-tail; i++ {
+		n, ok := w.numbers[numbers[i]]
+		if !ok {
+			n = uint32(len(w.numbers))
+			var err error
+			if dst, err = w.appendSymbol(dst, labels, i, n); err != nil {
+				return dst, err
+			}
+			w.numbers[numbers[i]] = n
+		}
+		w.packed = binary.AppendUvarint(w.packed, uint64(n))
+	}
+	w.before = append(w.before[:0], numbers...)
+	size := varintFieldSize(uint64(head)) + varintFieldSize(uint64(tail)) + chunksSize
+	if len(w.packed) > 0 {
+		size += 1 + uvarintLen(uint64(len(w.packed))) + len(w.packed)
+	}
+	dst = binary.AppendUvarint(append(dst, 2<<3|wireBytes), uint64(size))
+	dst = appendVarint(dst, 3<<3, uint64(head))
+	if len(w.packed) > 0 {
+		dst = append(dst, 1<<3|wireBytes)
+		dst = binary.AppendUvarint(dst, uint64(len(w.packed)))
+		dst = append(dst, w.packed...)
+	}
+	return appendVarint(dst, 4<<3, uint64(tail)), nil
+}
+
+// appendSymbol spells label i of a set out.
+func (w *SymbolWriter) appendSymbol(dst, labels []byte, i int, number uint32) ([]byte, error) {
+	name, value, err := labelAt(labels, i)
+	if err != nil {
+		return dst, err
+	}
+	w.bytes += len(name) + len(value)
+	of, known := w.names[string(name)]
+	size := 0
+	if known {
+		size = varintFieldSize(uint64(of) + 1)
+	} else {
+		w.names[string(name)] = number
+		size = 1 + uvarintLen(uint64(len(name))) + len(name)
+	}
+	size += 1 + uvarintLen(uint64(len(value))) + len(value)
+	dst = binary.AppendUvarint(append(dst, 1<<3|wireBytes), uint64(size))
+	if known {
+		dst = appendVarint(dst, 1<<3, uint64(of)+1)
+	} else {
+		dst = binary.AppendUvarint(append(dst, 2<<3|wireBytes), uint64(len(name)))
+		dst = append(dst, name...)
+	}
+	dst = binary.AppendUvarint(append(dst, 3<<3|wireBytes), uint64(len(value)))
+	return append(dst, value...), nil
+}
+
+// labelAt is label i of an encoded set.
+func labelAt(labels []byte, i int) (name, value []byte, err error) {
+	for ; len(labels) > 0; i-- {
+		label, rest, ok := prefixed(labels[1:])
+		if !ok {
+			break
+		}
+		if i > 0 {
+			labels = rest
+			continue
+		}
+		return namedValue(label)
+	}
+	return nil, nil, fmt.Errorf("%w: fewer labels than numbers", ErrCorrupt)
+}
+
+func namedValue(label []byte) (name, value []byte, err error) {
+	for len(label) > 0 {
+		field, rest, ok := prefixed(label[1:])
+		if !ok {
+			return nil, nil, fmt.Errorf("%w: a label is cut short", ErrCorrupt)
+		}
+		if label[0] == 1<<3|wireBytes {
+			name = field
+		} else {
+			value = field
+		}
+		label = rest
+	}
+	return name, value, nil
+}
+
+// SealSymbolBatch ends a response that began with AppendSymbolHead.
+func SealSymbolBatch(buf []byte) {
+	putPadded(buf[symbolTagBytes:], len(buf)-symbolTagBytes-paddedBytes)
+}
+
+const symbolTagBytes = 3
+
+// AppendSymbolHead begins a response of a symbol batch.
+func AppendSymbolHead(dst []byte) []byte {
+	return append(binary.AppendUvarint(dst, tagSymbolBatch), 0, 0, 0, 0)
+}
+
+// SymbolReader holds the labels of one stream that is read.
+type SymbolReader struct {
+	pairs  []byte // labels as in an encoded set, one behind the other
+	ends   []int  // of each in pairs
+	before []byte // labels of the series before in the same message
+	starts []int  // of each label in before, and its end
+	spare  []int
+}
+
+// Begin begins a message.
+func (r *SymbolReader) Begin() { r.before, r.starts = nil, append(r.starts[:0], 0) }
+
+// Next cuts the first series off a batch, and takes the symbols before it; series
+// is nil at its end.
+func (r *SymbolReader) Next(batch []byte) (series, rest []byte, err error) {
+	for len(batch) > 0 {
+		tag, n := uvarint(batch)
+		if n == 0 {
+			return nil, nil, fmt.Errorf("%w: bad field", ErrCorrupt)
+		}
+		switch tag {
+		case 1<<3 | wireBytes, 2<<3 | wireBytes:
+			body, rest, ok := prefixed(batch[n:])
+			if !ok {
+				return nil, nil, cutShort(tag)
+			}
+			if tag == 2<<3|wireBytes {
+				return body, rest, nil
+			}
+			if err := r.addSymbol(body); err != nil {
+				return nil, nil, err
+			}
+			batch = rest
+		default:
+			if batch, err = skip(tag, batch[n:]); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return nil, nil, nil
+}
+
+func (r *SymbolReader) addSymbol(src []byte) error {
+	var name, value []byte
+	for len(src) > 0 {
+		tag, n := uvarint(src)
+		if n == 0 {
+			return fmt.Errorf("%w: bad field", ErrCorrupt)
+		}
+		var err error
+		switch tag {
+		case 1 << 3:
+			of, m := uvarint(src[n:])
+			if m == 0 || of > uint64(len(r.ends)) {
+				return fmt.Errorf("%w: a label has the name of an unknown one", ErrCorrupt)
+			}
+			if of > 0 {
+				if name, _, err = labelAt(r.pair(int(of-1)), 0); err != nil {
+					return err
+				}
+			}
+			src = src[n+m:]
+		case 2<<3 | wireBytes, 3<<3 | wireBytes:
+			text, rest, ok := prefixed(src[n:])
+			if !ok {
+				return cutShort(tag)
+			}
+			if tag == 2<<3|wireBytes {
+				name = text
+			} else {
+				value = text
+			}
+			src = rest
+		default:
+			if src, err = skip(tag, src[n:]); err != nil {
+				return err
+			}
+		}
+	}
+	if len(r.ends) >= 2*symbolsMax || len(r.pairs) > 2*symbolBytesMax {
+		return fmt.Errorf("%w: more than %d labels or %d bytes of them are numbered", ErrCorrupt, 2*symbolsMax, 2*symbolBytesMax)
+	}
+	body := 2 + uvarintLen(uint64(len(name))) + len(name) + uvarintLen(uint64(len(value))) + len(value)
+	r.pairs = binary.AppendUvarint(append(r.pairs, 1<<3|wireBytes), uint64(body))
+	r.pairs = binary.AppendUvarint(append(r.pairs, 1<<3|wireBytes), uint64(len(name)))
+	r.pairs = append(r.pairs, name...)
+	r.pairs = binary.AppendUvarint(append(r.pairs, 2<<3|wireBytes), uint64(len(value)))
+	r.pairs = append(r.pairs, value...)
+	r.ends = append(r.ends, len(r.pairs))
+	return nil
+}
+
+func (r *SymbolReader) pair(n int) []byte {
+	start := 0
+	if n > 0 {
+		start = r.ends[n-1]
+	}
+	return r.pairs[start:r.ends[n]]
+}
+
+// labelArenaMax bounds what the labels of one message may become.
+const labelArenaMax = 64 << 20
+
+// DecodeSeries decodes a series. Its labels are appended to arena, which must not
+// be overwritten before the next series of the message is decoded; its chunks,
+// whose data aliases src, are appended to chunks.
+func (r *SymbolReader) DecodeSeries(src, arena []byte, chunks []Chunk) (labels, arenaOut []byte, _ []Chunk, err error) {
+	var head, tail uint64
+	var packed []byte
+	for len(src) > 0 {
+		tag, n := uvarint(src)
+		if n == 0 {
+			return nil, arena, chunks, fmt.Errorf("%w: bad field", ErrCorrupt)
+		}
+		switch tag {
+		case 3 << 3, 4 << 3:
+			v, m := uvarint(src[n:])
+			if m == 0 {
+				return nil, arena, chunks, cutShort(tag)
+			}
+			if tag == 3<<3 {
+				head = v
+			} else {
+				tail = v
+			}
+			src = src[n+m:]
+		case 1<<3 | wireBytes, 2<<3 | wireBytes:
+			body, rest, ok := prefixed(src[n:])
+			if !ok {
+				return nil, arena, chunks, cutShort(tag)
+			}
+			if tag == 1<<3|wireBytes {
+				packed = body
+			} else if chunks, err = decodeSpan(body, chunks); err != nil {
+				return nil, arena, chunks, err
+			}
+			src = rest
+		default:
+			if src, err = skip(tag, src[n:]); err != nil {
+				return nil, arena, chunks, err
+			}
+		}
+	}
+	start := len(arena)
+	if arena, err = r.appendLabels(arena, head, tail, packed); err != nil {
+		return nil, arena[:start], chunks, err
+	}
+	r.before = arena[start:len(arena):len(arena)]
+	return r.before, arena, chunks, nil
+}
+
+// appendLabels puts a label set together.
+func (r *SymbolReader) appendLabels(arena []byte, head, tail uint64, packed []byte) ([]byte, error) {
+	count := uint64(max(len(r.starts)-1, 0))
+	if head > count || tail > count-head {
+		return arena, fmt.Errorf("%w: %d and %d labels of a series that has %d", ErrCorrupt, head, tail, count)
+	}
+	start := len(arena)
+	starts := r.spare[:0]
+	if head > 0 {
+		starts = append(starts, r.starts[:head]...)
+		arena = append(arena, r.before[:r.starts[head]]...)
+	}
+	for len(packed) > 0 {
+		n, m := uvarint(packed)
+		if m == 0 || n >= uint64(len(r.ends)) {
+			return arena, fmt.Errorf("%w: a series has the unknown label %d", ErrCorrupt, n)
+		}
+		packed = packed[m:]
+		starts = append(starts, len(arena)-start)
+		arena = append(arena, r.pair(int(n))...)
+		if len(arena) > labelArenaMax {
+			break
+		}
+	}
+	if tail > 0 {
+		from := r.starts[count-tail]
+		shift := len(arena) - start - from
+		for _, at := range r.starts[count-tail : count] {
+			starts = append(starts, at+shift)
+		}
+		arena = append(arena, r.before[from:]...)
+	}
+	if len(arena) > labelArenaMax {
+		return arena, fmt.Errorf("%w: labels of a message have more than %d bytes", ErrCorrupt, labelArenaMax)
+	}
+	starts = append(starts, len(arena)-start)
+	r.starts, r.spare = starts, r.starts
+	return arena, nil
+}

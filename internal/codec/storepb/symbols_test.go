@@ -1,0 +1,180 @@
+package storepb
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
+)
+
+// numbering gives every label of a test its number.
+type numbering map[string]uint64
+
+func (n numbering) of(lset labels.Labels) (numbers []uint64) {
+	lset.Range(func(l labels.Label) {
+		text := l.Name + "\xff" + l.Value
+		if _, ok := n[text]; !ok {
+			n[text] = uint64(len(n)) << 33
+		}
+		numbers = append(numbers, n[text])
+	})
+	return numbers
+}
+
+// symbolMessages encodes series in messages of a few.
+func symbolMessages(t interface{ Fatal(...any) }, list []one, each int) (messages [][]byte) {
+	w, known := NewSymbolWriter(), numbering{}
+	for len(list) > 0 {
+		n := min(each, len(list))
+		w.Begin()
+		buf := AppendSymbolHead(nil)
+		for _, o := range list[:n] {
+			size := 0
+			for i := 0; i < len(o.chunks); {
+				n := SpanLen(o.chunks[i:])
+				size += SpanSize(o.chunks[i : i+n])
+				i += n
+			}
+			before, lset, numbers := len(buf), o.encoded(), known.of(o.labels)
+			var err error
+			if buf, err = w.AppendSeries(buf, lset, numbers, size); err != nil {
+				t.Fatal(err)
+			}
+			if got := len(buf) - before + size; got > RoomFor(len(lset), len(numbers), size) {
+				t.Fatal("more than was made room for", got)
+			}
+			for i := 0; i < len(o.chunks); {
+				n := SpanLen(o.chunks[i:])
+				buf = AppendSpan(buf, o.chunks[i:i+n])
+				i += n
+			}
+		}
+		SealSymbolBatch(buf)
+		messages, list = append(messages, buf), list[n:]
+	}
+	return messages
+}
+
+func TestSymbolsAreReadAsTheyWereWritten(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		list := rapid.SliceOfN(rapid.Custom(anyOne), 1, 20).Draw(t, "series")
+		var reader SymbolReader
+		at := 0
+		for _, message := range symbolMessages(t, list, rapid.IntRange(1, 7).Draw(t, "each")) {
+			var oracle pb.SeriesResponse
+			if err := proto.Unmarshal(message, &oracle); err != nil {
+				t.Fatal(err)
+			}
+			kind, body, err := DecodeResponse(message)
+			if err != nil || kind != SymbolBatch {
+				t.Fatal(kind, err)
+			}
+			reader.Begin()
+			var arena []byte
+			for range oracle.GetSymbolBatch().Series {
+				var src, lset []byte
+				var chunks []Chunk
+				if src, body, err = reader.Next(body); err != nil || src == nil {
+					t.Fatal(src, err)
+				}
+				if lset, arena, chunks, err = reader.DecodeSeries(src, arena, nil); err != nil {
+					t.Fatal(err)
+				}
+				if !bytes.Equal(lset, list[at].encoded()) {
+					t.Fatalf("labels %q, want %q", lset, list[at].encoded())
+				}
+				if got, want := fmt.Sprint(chunks), fmt.Sprint(list[at].chunks); got != want {
+					t.Fatalf("chunks %s, want %s", got, want)
+				}
+				at++
+			}
+			if src, _, err := reader.Next(body); src != nil || err != nil {
+				t.Fatal("more series than written", err)
+			}
+		}
+		if at != len(list) {
+			t.Fatalf("%d series of %d", at, len(list))
+		}
+	})
+}
+
+func TestEachLabelIsSpelledOnce(t *testing.T) {
+	var list []one
+	for i := range 1000 {
+		list = append(list, one{labels: labels.FromStrings("__name__", "a_rather_long_metric_name_total", "instance", fmt.Sprintf("instance-number-%d", i/10), "job", "job", "z", fmt.Sprint(i%10))})
+	}
+	spelled, plain := 0, 0
+	for _, message := range symbolMessages(t, list, 100) {
+		spelled += bytes.Count(message, []byte("a_rather_long_metric_name_total"))
+		plain += len(message)
+	}
+	if spelled != 1 || plain > 1000*12 {
+		t.Errorf("a name was spelled %d times in %d bytes", spelled, plain)
+	}
+}
+
+func TestBadSymbolsAreCorrupt(t *testing.T) {
+	for name, batch := range map[string]*pb.SymbolBatch{
+		"unknown label":   {Series: []*pb.SymbolSeries{{Labels: []uint32{0}}}},
+		"unknown name":    {Symbols: []*pb.Symbol{{NameOf: 1, Value: "x"}}, Series: []*pb.SymbolSeries{{}}},
+		"head of nothing": {Series: []*pb.SymbolSeries{{Head: 1}}},
+		"tail of nothing": {Series: []*pb.SymbolSeries{{Tail: 1}}},
+		"more than it had": {Symbols: []*pb.Symbol{{Name: "a", Value: "x"}}, Series: []*pb.SymbolSeries{
+			{Labels: []uint32{0}}, {Head: 1, Tail: 1}}},
+	} {
+		raw, err := proto.Marshal(&pb.SeriesResponse{Result: &pb.SeriesResponse_SymbolBatch{SymbolBatch: batch}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := readSymbols(raw, &SymbolReader{}); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// readSymbols reads a message to its end.
+func readSymbols(message []byte, reader *SymbolReader) error {
+	kind, body, err := DecodeResponse(message)
+	if err != nil || kind != SymbolBatch {
+		return err
+	}
+	reader.Begin()
+	var arena []byte
+	for len(body) > 0 {
+		var src []byte
+		if src, body, err = reader.Next(body); err != nil {
+			return err
+		}
+		if src == nil {
+			return nil
+		}
+		if _, arena, _, err = reader.DecodeSeries(src, arena, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func FuzzSymbols(f *testing.F) {
+	list := []one{{labels.FromStrings("a", "1", "b", "2"), []Chunk{{1, 2, Raw, 1, []byte("x")}}}, {labels.FromStrings("a", "1", "b", "3", "c", "4"), nil}, {labels.FromStrings("a", "2", "c", "4"), nil}}
+	messages := symbolMessages(f, list, 2)
+	f.Add(messages[0], messages[1])
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		var reader SymbolReader
+		for _, message := range [][]byte{first, second} {
+			if err := readSymbols(message, &reader); err != nil {
+				checkSentinel(t, err)
+			}
+		}
+		if len(reader.before) > 0 && labelenc.Validate(reader.before) == nil && labelenc.LastName(reader.before) == nil {
+			t.Fatal("labels without a name")
+		}
+	})
+}

@@ -12,10 +12,8 @@ import (
 	"github.com/grafana/pyroscope-go"
 )
 
-var kept [][]byte
-
 //go:noinline
-func hotGo(until time.Time) (n int) {
+func hotGo(until time.Time) (kept [][]byte, n int) {
 	for time.Now().Before(until) {
 		for i := range 100_000 {
 			n += i * i
@@ -24,7 +22,7 @@ func hotGo(until time.Time) (n int) {
 			kept = append(kept, make([]byte, 1<<20))
 		}
 	}
-	return n
+	return kept, n
 }
 
 func main() {
@@ -42,9 +40,10 @@ func main() {
 	var mu sync.Mutex
 	mu.Lock()
 	go func() { mu.Lock(); defer mu.Unlock() }()
-	hotGo(time.Now().Add(3 * time.Second))
+	kept, _ := hotGo(time.Now().Add(3 * time.Second))
 	mu.Unlock()
 	hotGo(time.Now().Add(2 * time.Second))
+	runtime.KeepAlive(kept)
 	p.Flush(true)
 	if err := p.Stop(); err != nil {
 		log.Fatal(err)

@@ -143,24 +143,34 @@ func (r *reader) varint() int64 {
 	return int64(v>>1) ^ -int64(v&1)
 }
 
-// series appends the encoded labels of a series and what is known of its chunks
-// that overlap mint to maxt. Chunks has no data yet.
-func (ix *blockIndex) series(ref uint64, mint, maxt int64, labels []byte, metas []chunks.Meta) ([]byte, []chunks.Meta, error) {
+// entryParts are what is read of a series' entry.
+type entryParts struct {
+	labels  []byte   // encoded
+	numbers []uint64 // of each label: that of its name's symbol before that of its value's
+	metas   []chunks.Meta
+}
+
+// series reads the labels of a series and what is known of its chunks that overlap
+// mint to maxt. Chunks has no data yet. What was in into is overwritten.
+func (ix *blockIndex) series(ref uint64, mint, maxt int64, into *entryParts) error {
+	into.labels, into.numbers, into.metas = into.labels[:0], into.numbers[:0], into.metas[:0]
 	body, err := ix.entry(ref)
 	if err != nil {
-		return labels, metas, err
+		return err
 	}
 	r := reader{src: body}
 	for range min(r.uvarint(), uint64(len(body))) {
-		name, okName := ix.symbol(r.uvarint())
-		value, okValue := ix.symbol(r.uvarint())
+		nameNumber, valueNumber := r.uvarint(), r.uvarint()
+		name, okName := ix.symbol(nameNumber)
+		value, okValue := ix.symbol(valueNumber)
 		if r.bad || !okName || !okValue {
-			return labels, metas, fmt.Errorf("%w: unknown symbol", ErrCorrupt)
+			return fmt.Errorf("%w: unknown symbol", ErrCorrupt)
 		}
-		labels = labelenc.AppendSymbols(labels, name, value)
+		into.labels = labelenc.AppendSymbols(into.labels, name, value)
+		into.numbers = append(into.numbers, nameNumber<<32|valueNumber)
 	}
-	metas, err = chunkMetas(&r, mint, maxt, metas)
-	return labels, metas, err
+	into.metas, err = chunkMetas(&r, mint, maxt, into.metas)
+	return err
 }
 
 func chunkMetas(r *reader, mint, maxt int64, metas []chunks.Meta) ([]chunks.Meta, error) {

@@ -68,8 +68,7 @@ type rawSet struct {
 	postings   index.Postings
 	anyDeleted bool
 
-	labels    []byte
-	metas     []chunks.Meta
+	entryParts
 	chunks    []series.Chunk
 	intervals tombstones.Intervals // deleted, or out of range
 	some      tombstones.Intervals // those that a chunk overlaps
@@ -99,8 +98,7 @@ func (s *rawSet) Next() bool {
 // read decodes one series; ok is false if it has nothing in the range.
 func (s *rawSet) read(ref uint64) (ok bool, err error) {
 	b := s.block
-	s.labels, s.metas, err = b.files.index.series(ref, b.mint, b.maxt, s.labels[:0], s.metas[:0])
-	if err != nil || len(s.metas) == 0 {
+	if err = b.files.index.series(ref, b.mint, b.maxt, &s.entryParts); err != nil || len(s.metas) == 0 {
 		return false, err
 	}
 	// The intervals are sorted by start. Intervals.Add would keep them so, but it
@@ -176,6 +174,11 @@ func (s *rawSet) chunk(meta chunks.Meta) error {
 	s.chunks = append(s.chunks, c)
 	return nil
 }
+
+// LabelNumbers implements series.Numbered: an index has each symbol once.
+func (s *rawSet) LabelNumbers() []uint64 { return s.numbers }
+
+var _ series.Numbered = (*rawSet)(nil)
 
 func (s *rawSet) Labels() []byte                  { return s.labels }
 func (s *rawSet) Chunks() []series.Chunk          { return s.chunks }

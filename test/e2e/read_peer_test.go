@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // startPeerOver runs a real Prometheus over a folder.
@@ -117,5 +118,23 @@ func TestPeerLibrariesReadExportedParquet(t *testing.T) {
 	want := "duckdb " + rest + "duckdb label 903\npandas " + rest + "polars " + rest
 	if string(said) != want {
 		t.Errorf("the libraries say\n%swant\n%s", said, want)
+	}
+}
+
+func TestPeerThanosSidecarIsReadLikeThePrometheusBesideIt(t *testing.T) {
+	prometheus, store := queriedSidecar(t) // with external labels
+	path := binary(t)
+	start, end := writeReadable(t, 5, prometheus)
+	dir := t.TempDir()
+	remote, sidecar := filepath.Join(dir, "remote.csv"), filepath.Join(dir, "store.csv")
+	mustRead(t, path, readArgs(prometheus.base, start, end, remote)...)
+	eventually(t, 20*time.Second, "the sidecar to give samples", func() bool {
+		code, said, _ := runRead(t, path, storeArgs(store, start, end, sidecar)...)
+		return code == 0 && strings.Contains(said, "3,612 samples of 12 series")
+	})
+	a, errA := os.ReadFile(remote)
+	b, errB := os.ReadFile(sidecar)
+	if errA != nil || errB != nil || !bytes.Equal(a, b) || !strings.Contains(string(a), `""cluster"":""eu""`) {
+		t.Errorf("%d bytes from Prometheus, %d from the sidecar, %v, %v", len(a), len(b), errA, errB)
 	}
 }

@@ -68,6 +68,13 @@ func localArgs(dir string, start, end int64, output string) []string {
 	return args
 }
 
+// storeArgs are the same from a StoreAPI.
+func storeArgs(address string, start, end int64, output string) []string {
+	args := readArgs("", start, end, output)
+	args[1] = "--store=" + address
+	return args
+}
+
 // runRead runs the binary to its end and returns its exit code and what it said.
 func runRead(t *testing.T, path string, args ...string) (int, string, []byte) {
 	t.Helper()
@@ -359,6 +366,24 @@ func TestReadTakesAFolderThatAServerHasOpenAndLeavesItAlone(t *testing.T) {
 	mustRead(t, path, localArgs(blocks, start, end, local)...)
 	if got, err := os.ReadFile(local); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("from exported blocks: %d bytes, want %d, %v", len(got), len(want), err)
+	}
+}
+
+func TestReadTakesAStoreAPI(t *testing.T) {
+	s, store := grpcServe(t, "scrape_configs: []\n", nil)
+	path := binary(t)
+	start, end := writeReadable(t, 5, s)
+	dir := t.TempDir()
+	remote, other := filepath.Join(dir, "remote.parquet"), filepath.Join(dir, "store.parquet")
+	mustRead(t, path, readArgs(s.base, start, end, remote)...)
+	mustRead(t, path, storeArgs(store, start, end, other)...)
+	a, errA := os.ReadFile(remote)
+	b, errB := os.ReadFile(other)
+	if errA != nil || errB != nil || len(a) == 0 || !bytes.Equal(a, b) {
+		t.Errorf("%d bytes by remote read, %d from the store, %v, %v", len(a), len(b), errA, errB)
+	}
+	if code, said, _ := runRead(t, path, append(storeArgs(fmt.Sprintf("127.0.0.1:%d", freePort(t)), start, end, other+".csv"), "--format=csv", "--retries=0")...); code != 1 || !strings.Contains(said, "unavailable") {
+		t.Errorf("nobody listens: exit code %d: %s", code, said)
 	}
 }
 

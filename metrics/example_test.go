@@ -1,8 +1,11 @@
 package metrics_test
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"time"
 
@@ -93,4 +96,68 @@ func ExampleSet() {
 	metrics.UnregisterSet(plugin, true)
 	fmt.Println(plugin.ListMetricNames())
 	// Output: []
+}
+
+func ExampleCounterVec() {
+	s := metrics.NewSet()
+	served := s.NewCounterVec("requests_total", "Requests served.", "method", "code")
+	served.With("GET", "200").Inc()
+	served.With("PUT", "500").Add(2)
+	s.WritePrometheus(os.Stdout)
+	// Output:
+	// requests_total{method="GET",code="200"} 1
+	// requests_total{method="PUT",code="500"} 2
+}
+
+func ExampleSet_NewNativeHistogram() {
+	s := metrics.NewSet()
+	h := s.NewNativeHistogram("wait_seconds", metrics.NativeOptions{BucketFactor: 1.1, UpperBounds: []float64{1}})
+	h.Update(0.25)
+	h.Update(7)
+	s.WritePrometheus(os.Stdout) // protobuf has the exact buckets
+	// Output:
+	// wait_seconds_bucket{le="1"} 1
+	// wait_seconds_bucket{le="+Inf"} 2
+	// wait_seconds_sum 7.25
+	// wait_seconds_count 2
+}
+
+func ExampleNewHandler() {
+	s := metrics.NewSet()
+	s.Describe("requests_total", "Requests served.", "")
+	s.NewCounter("requests_total").Inc()
+	server := httptest.NewServer(metrics.NewHandler(metrics.HandlerOptions{Sets: []*metrics.Set{s}}))
+	defer server.Close()
+	req, _ := http.NewRequest(http.MethodGet, server.URL, nil)
+	req.Header.Set("Accept", "application/openmetrics-text;version=1.0.0")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	page, _ := io.ReadAll(resp.Body)
+	fmt.Print(string(page))
+	// Output:
+	// # HELP requests Requests served.
+	// # TYPE requests counter
+	// requests_total 1.0
+	// # EOF
+}
+
+func ExamplePushOptions() {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		page, _ := io.ReadAll(r.Body)
+		fmt.Print(string(page))
+	}))
+	defer server.Close()
+	s := metrics.NewSet()
+	s.NewCounter("jobs_total").Inc()
+	err := s.PushMetrics(context.Background(), server.URL, &metrics.PushOptions{
+		ExtraLabels: `job="backup"`, Method: http.MethodPost, DisableCompression: true, RetriesMax: 3,
+	})
+	fmt.Println(err)
+	// Output:
+	// jobs_total{job="backup"} 1
+	// <nil>
 }

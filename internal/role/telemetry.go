@@ -64,6 +64,10 @@ func (reg *registry) writeForeign(w io.Writer, format expfmt.Format, logger *slo
 	if err != nil {
 		logger.Error("Some metrics of this process cannot be told", "err", err)
 	}
+	if strings.HasPrefix(string(format), "text/plain") {
+		// expfmt writes the lines of version 1.0.0 under the name of 0.0.4.
+		format = expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(format.ToEscapingScheme())
+	}
 	taken := reg.ownFamilies()
 	openMetrics := format.FormatType() == expfmt.TypeOpenMetrics
 	encoder := expfmt.NewEncoder(w, format)

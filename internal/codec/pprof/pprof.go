@@ -265,6 +265,19 @@ func uvarint(b []byte, at int) (v uint64, next int) {
 
 // next reads the field at a place of raw[:end].
 func (p *Profile) next(at, end int) (field, int, error) {
+	// Nearly all are a tag of one byte and a number, or a length, of one.
+	if b := p.raw; at+1 < end && b[at] < 0x80 && b[at] >= 1<<3 && b[at+1] < 0x80 {
+		switch tag, v := b[at], int(b[at+1]); {
+		case tag&7 == 0:
+			return field{number: int(tag >> 3), value: uint64(v)}, at + 2, nil
+		case tag&7 == 2 && v <= end-at-2:
+			return field{number: int(tag >> 3), from: at + 2, to: at + 2 + v, bytes: true}, at + 2 + v, nil
+		}
+	}
+	return p.nextSlow(at, end)
+}
+
+func (p *Profile) nextSlow(at, end int) (field, int, error) {
 	start := at
 	tag, at := uvarint(p.raw[:end], at)
 	if at < 0 || tag>>3 == 0 || tag>>3 > 1<<29-1 {

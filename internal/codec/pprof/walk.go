@@ -64,26 +64,50 @@ func (p *Profile) walk() error {
 	return nil
 }
 
+// numbersMax is above the greatest field whose number is wanted.
+const numbersMax = 8
+
+// numbers reads a message of which only numbers are wanted, in fields below
+// numbersMax; of a field that comes twice the last, as in protobuf. It is what most
+// of a profile is made of, so that the usual field, a tag of one byte and a number of
+// one to three, is read on the spot.
+func (p *Profile) numbers(f field, out *[numbersMax]uint64) error {
+	b := p.raw[:f.to]
+	for at := f.from; at < len(b); {
+		tag := b[at]
+		if tag&7 == 0 && tag < numbersMax<<3 && tag >= 1<<3 && at+3 < len(b) {
+			v := uint64(b[at+1])
+			if v < 0x80 {
+				out[tag>>3&(numbersMax-1)] = v
+				at += 2
+				continue
+			}
+			if c := uint64(b[at+2]); c < 0x80 {
+				out[tag>>3&(numbersMax-1)] = v&0x7F | c<<7
+				at += 3
+				continue
+			}
+		}
+		sub, next, err := p.next(at, f.to)
+		if err != nil {
+			return err
+		}
+		if !sub.bytes && sub.number < numbersMax {
+			out[sub.number] = sub.value
+		}
+		at = next
+	}
+	return nil
+}
+
 // index cuts a number that refers to something to 32 bits; one that is too big
 // stays too big.
 func index(v uint64) uint32 { return uint32(min(v, math.MaxUint32)) }
 
 func (p *Profile) valueType(f field) (ValueType, error) {
-	var v ValueType
-	for at := f.from; at < f.to; {
-		sub, next, err := p.next(at, f.to)
-		if err != nil {
-			return v, err
-		}
-		at = next
-		switch sub.number {
-		case 1:
-			v.Type = index(sub.value)
-		case 2:
-			v.Unit = index(sub.value)
-		}
-	}
-	return v, nil
+	var n [numbersMax]uint64
+	err := p.numbers(f, &n)
+	return ValueType{Type: index(n[1]), Unit: index(n[2])}, err
 }
 
 func (p *Profile) sampleType(f field) error {
@@ -181,50 +205,18 @@ func (p *Profile) label(f field) error {
 	if err := f.wants(true, f.to); err != nil {
 		return err
 	}
-	var l Label
-	for at := f.from; at < f.to; {
-		sub, next, err := p.next(at, f.to)
-		if err != nil {
-			return err
-		}
-		at = next
-		switch sub.number {
-		case 1:
-			l.Key = index(sub.value)
-		case 2:
-			l.Text = index(sub.value)
-		case 3:
-			l.Number = int64(sub.value)
-		}
-	}
-	p.labels = append(p.labels, l)
-	return nil
+	var n [numbersMax]uint64
+	err := p.numbers(f, &n)
+	p.labels = append(p.labels, Label{Key: index(n[1]), Text: index(n[2]), Number: int64(n[3])})
+	return err
 }
 
 func (p *Profile) mapping(f field) error {
-	var m Mapping
-	for at := f.from; at < f.to; {
-		sub, next, err := p.next(at, f.to)
-		if err != nil {
-			return err
-		}
-		at = next
-		switch sub.number {
-		case 1:
-			m.id = sub.value
-		case 2:
-			m.Start = sub.value
-		case 3:
-			m.Limit = sub.value
-		case 4:
-			m.Offset = sub.value
-		case 5:
-			m.File = index(sub.value)
-		case 6:
-			m.BuildID = index(sub.value)
-		}
+	var n [numbersMax]uint64
+	if err := p.numbers(f, &n); err != nil {
+		return err
 	}
-	p.Mappings = append(p.Mappings, m)
+	p.Mappings = append(p.Mappings, Mapping{id: n[1], Start: n[2], Limit: n[3], Offset: n[4], File: index(n[5]), BuildID: index(n[6])})
 	if len(p.Mappings) > p.limits.Functions {
 		return tooMany("mappings", len(p.Mappings), p.limits.Functions)
 	}
@@ -232,31 +224,30 @@ func (p *Profile) mapping(f field) error {
 }
 
 func (p *Profile) location(f field) error {
-	l := Location{Mapping: -1, From: uint32(len(p.Lines))}
+	from := len(p.Lines)
+	var n [numbersMax]uint64
 	for at := f.from; at < f.to; {
 		sub, next, err := p.next(at, f.to)
 		if err != nil {
 			return err
 		}
 		at = next
-		switch sub.number {
-		case 1:
-			l.id = sub.value
-		case 2:
-			l.mappingID = sub.value
-		case 3:
-			l.Address = sub.value
-		case 4:
+		switch {
+		case sub.number == 4:
+			if err := sub.wants(true, at); err != nil {
+				return err
+			}
 			if err := p.line(sub); err != nil {
 				return err
 			}
+		case sub.number < numbersMax:
+			n[sub.number] = sub.value
 		}
 	}
-	l.To = uint32(len(p.Lines))
-	if n := int(l.To - l.From); n > p.limits.Depth {
-		return tooMany("lines of one location", n, p.limits.Depth)
+	if lines := len(p.Lines) - from; lines > p.limits.Depth {
+		return tooMany("lines of one location", lines, p.limits.Depth)
 	}
-	p.Locations = append(p.Locations, l)
+	p.Locations = append(p.Locations, Location{id: n[1], mappingID: n[2], Address: n[3], Mapping: -1, From: uint32(from), To: uint32(len(p.Lines))})
 	if len(p.Locations) > p.limits.Locations {
 		return tooMany("locations", len(p.Locations), p.limits.Locations)
 	}
@@ -264,49 +255,20 @@ func (p *Profile) location(f field) error {
 }
 
 func (p *Profile) line(f field) error {
-	if err := f.wants(true, f.to); err != nil {
+	var n [numbersMax]uint64
+	if err := p.numbers(f, &n); err != nil {
 		return err
 	}
-	var l Line
-	for at := f.from; at < f.to; {
-		sub, next, err := p.next(at, f.to)
-		if err != nil {
-			return err
-		}
-		at = next
-		switch sub.number {
-		case 1:
-			l.id = sub.value
-		case 2:
-			l.Line = int64(sub.value)
-		}
-	}
-	p.Lines = append(p.Lines, l)
+	p.Lines = append(p.Lines, Line{id: n[1], Line: int64(n[2])})
 	return nil
 }
 
 func (p *Profile) function(f field) error {
-	var fn Function
-	for at := f.from; at < f.to; {
-		sub, next, err := p.next(at, f.to)
-		if err != nil {
-			return err
-		}
-		at = next
-		switch sub.number {
-		case 1:
-			fn.id = sub.value
-		case 2:
-			fn.Name = index(sub.value)
-		case 3:
-			fn.System = index(sub.value)
-		case 4:
-			fn.File = index(sub.value)
-		case 5:
-			fn.StartLine = int64(sub.value)
-		}
+	var n [numbersMax]uint64
+	if err := p.numbers(f, &n); err != nil {
+		return err
 	}
-	p.Functions = append(p.Functions, fn)
+	p.Functions = append(p.Functions, Function{id: n[1], Name: index(n[2]), System: index(n[3]), File: index(n[4]), StartLine: int64(n[5])})
 	if len(p.Functions) > p.limits.Functions {
 		return tooMany("functions", len(p.Functions), p.limits.Functions)
 	}

@@ -292,21 +292,34 @@ func (s *selection) exemplar(c *store.Cell, g int) error {
 	if err != nil {
 		return err
 	}
-	rows := 0
+	source, ref, only, err := s.scan.Only(c.Best)
+	if err != nil {
+		return err
+	}
 	var set []byte
-	err = s.scan.Rows(c.Best, g, func(source int, ref uint32) {
-		rows++
+	if only {
+		set = s.less(source, ref)
+	} else if set, err = s.commonLabels(c.Best, g); err != nil {
+		return err
+	}
+	s.exemplars = append(s.exemplars, profiles.Exemplar{ID: id, TimeNS: c.BestTime, Value: c.BestValue, Labels: set})
+	return nil
+}
+
+// commonLabels are those that all rows of a cell's best profile have.
+func (s *selection) commonLabels(best store.Locator, g int) (set []byte, err error) {
+	first := true
+	err = s.scan.Rows(best, g, func(source int, ref uint32) {
 		own := s.less(source, ref)
 		switch {
-		case rows == 1:
-			set = own
+		case first:
+			set, first = own, false
 		case !bytes.Equal(set, own):
 			s.common = appendCommon(s.common[:0], set, own)
 			set = bytes.Clone(s.common)
 		}
 	})
-	s.exemplars = append(s.exemplars, profiles.Exemplar{ID: id, TimeNS: c.BestTime, Value: c.BestValue, Labels: set})
-	return err
+	return set, err
 }
 
 // prepareLabels makes room for the reduced labels of every series.

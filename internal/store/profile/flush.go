@@ -104,11 +104,14 @@ func (t *tenant) closeBlocks() {
 }
 
 // flush writes the head as a block. If that fails the head stays, in memory and in
-// the log, and the next flush tries again.
-func (t *tenant) flush(ctx context.Context) error {
+// the log, and the next flush tries again; with again that is all that is done.
+func (t *tenant) flush(ctx context.Context, again bool) error {
 	t.flushMu.Lock()
 	defer t.flushMu.Unlock()
 	if t.stuck == nil {
+		if again {
+			return nil
+		}
 		answer := make(chan cut, 1)
 		select {
 		case t.cuts <- answer:
@@ -363,7 +366,7 @@ func (s *Store) maintain() {
 
 // Flush writes the heads of all tenants as blocks, now.
 func (s *Store) Flush(ctx context.Context) error {
-	return s.all(func(t *tenant) error { return t.flush(ctx) })
+	return s.all(func(t *tenant) error { return t.flush(ctx, false) })
 }
 
 func (s *Store) all(f func(t *tenant) error) error {
@@ -383,8 +386,8 @@ func (t *tenant) maintain(ctx context.Context) error {
 	head, stuck := t.head, t.flushing != nil
 	t.mu.RUnlock()
 	var errs []error
-	if stuck || head.size() >= t.store.opts.HeadBytes || (old && head.count() > 0) {
-		errs = append(errs, t.flush(ctx))
+	if full := head.size() >= t.store.opts.HeadBytes; full || stuck || (old && head.count() > 0) {
+		errs = append(errs, t.flush(ctx, !full && !old))
 	}
 	errs = append(errs, t.compact(ctx), t.retain())
 	return errors.Join(errs...)

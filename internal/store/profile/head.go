@@ -46,6 +46,7 @@ type head struct {
 
 	// Reused by apply.
 	lineFrame []uint32
+	texts     []uint32 // of a profile's texts: the number they have here, + 1
 	locFrame  []uint32
 	pairs     []pair
 	nodes     []uint32
@@ -208,6 +209,7 @@ func (h *head) gather(p *pprof.Profile, part, t int) int64 {
 func (h *head) resolveNodes(p *pprof.Profile) {
 	h.lineFrame = reset(h.lineFrame, len(p.Lines))
 	h.locFrame = reset(h.locFrame, len(p.Locations))
+	h.texts = reset(h.texts, p.Strings())
 	h.nodes = reset(h.nodes, len(p.Samples))
 	for i := range p.Samples {
 		var node uint32
@@ -243,16 +245,21 @@ func reset(s []uint32, n int) []uint32 {
 	return s
 }
 
+// text is the number of a profile's text, looked up once.
+func (h *head) text(p *pprof.Profile, i uint32) uint32 {
+	if h.texts[i] == 0 {
+		h.texts[i] = h.symbols.String(p.Text(i)) + 1
+	}
+	return h.texts[i] - 1
+}
+
 func (h *head) frame(p *pprof.Profile, line *pprof.Line) uint32 {
 	f := &p.Functions[line.Function]
-	name := p.Text(f.Name)
-	if len(name) == 0 {
-		name = p.Text(f.System)
+	own := block.Function{Name: h.text(p, f.Name), System: h.text(p, f.System), File: h.text(p, f.File), StartLine: f.StartLine}
+	if own.Name == 0 {
+		own.Name = own.System
 	}
-	fn := h.symbols.Function(block.Function{
-		Name: h.symbols.String(name), System: h.symbols.String(p.Text(f.System)), File: h.symbols.String(p.Text(f.File)), StartLine: f.StartLine,
-	})
-	return h.symbols.Frame(fn, uint32(max(0, min(line.Line, math.MaxInt32))))
+	return h.symbols.Frame(h.symbols.Function(own), uint32(max(0, min(line.Line, math.MaxInt32))))
 }
 
 // unnamed is the frame of an address without functions.

@@ -10,7 +10,7 @@ import (
 // whose stack is counted, and a row without any does not count. counted is by stack.
 func (s *Scan) SourceSamples(ctx context.Context, src block.Source, groupOf []int32, groups int, counted []bool) error {
 	number := uint32(len(s.sources))
-	s.sampled = true
+	s.sampled, s.single = true, append(s.single, false)
 	s.sources, s.groups = append(s.sources, src), append(s.groups, groupOf)
 	rows, err := RowsOf(ctx, src, groupOf, s.Buckets.FromNS+1, s.Buckets.FromNS+int64(s.Buckets.N)*s.Buckets.StepNS)
 	if err != nil {

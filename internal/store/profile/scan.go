@@ -43,11 +43,33 @@ type Scan struct {
 
 	sources []block.Source
 	groups  [][]int32
+	single  []bool // of each source: no profile has two rows of a type
+	near    near
 	run     []run // of each group: the profile whose rows are being summed
 	late    map[lateKey]*late
 	winners []*late // those that a cell points to
 	shared  map[block.Key]bool
 	sampled bool // rows without counted samples are left out, so that a profile's rows are those listed
+}
+
+// near is the columns that were looked into last: winners mostly follow each other.
+type near struct {
+	source uint32
+	cols   block.Columns
+}
+
+// columns are those in which a row lies.
+func (s *Scan) columns(at Locator) (*block.Columns, error) {
+	n := &s.near
+	if i := int(at.Row) - n.cols.First; n.source == at.Source && i >= 0 && i < n.cols.N {
+		return &n.cols, nil
+	}
+	c, err := s.sources[at.Source].Columns(int(at.Row))
+	if err != nil {
+		return nil, err
+	}
+	*n = near{at.Source, c}
+	return &n.cols, nil
 }
 
 // lateSource is the Source of a Locator that points to winners.
@@ -93,6 +115,7 @@ func (s *Scan) Reset() {
 	clear(s.sources)
 	clear(s.groups)
 	s.Cells, s.sources, s.groups, s.run = s.Cells[:0], s.sources[:0], s.groups[:0], s.run[:0]
+	s.single, s.near = s.single[:0], near{}
 	s.late, s.winners, s.shared, s.sampled = nil, nil, nil, false
 }
 
@@ -105,6 +128,7 @@ func (s *Scan) Source(ctx context.Context, src block.Source, groupOf []int32, gr
 	if err != nil {
 		return err
 	}
+	s.single = append(s.single, !slices.ContainsFunc(spans, func(span block.Span) bool { return span.Splits }))
 	for i := range spans {
 		span := &spans[i]
 		if !wanted(span, groupOf) {
@@ -263,8 +287,11 @@ func (k *kernel) best(lo, hi int) error {
 		v := k.c.ValueAt(i)
 		cell.Sum = block.AddValues(cell.Sum, v)
 		cell.Rows++
-		if v <= cell.BestValue && cell.has {
-			if v < cell.BestValue || t > cell.BestTime {
+		if v < cell.BestValue { // mostly; without a best it is 0
+			continue
+		}
+		if v == cell.BestValue && cell.has {
+			if t > cell.BestTime {
 				continue
 			}
 			if t == cell.BestTime {
@@ -396,12 +423,25 @@ func (s *Scan) ID(at Locator) (profiles.ID, error) {
 	return s.sources[at.Source].ID(int(at.Row))
 }
 
+// Only is the series of the profile at a place, if it has no other row; what Rows
+// would call f with, for the usual case.
+func (s *Scan) Only(at Locator) (source int, series uint32, only bool, err error) {
+	if at.Source == lateSource || !s.single[at.Source] {
+		return 0, 0, false, nil
+	}
+	c, err := s.columns(at)
+	if err != nil {
+		return 0, 0, false, err
+	}
+	return int(at.Source), c.SeriesAt(int(at.Row) - c.First), true, nil
+}
+
 // Rows calls f with the series of every row of the profile at a place, a cell's
 // Best, that is in the group.
 func (s *Scan) Rows(at Locator, group int, f func(source int, series uint32)) error {
 	if at.Source == lateSource {
 		for _, row := range s.winners[at.Row].rows {
-			c, err := s.sources[row.Source].Columns(int(row.Row))
+			c, err := s.columns(row)
 			if err != nil {
 				return err
 			}
@@ -409,22 +449,21 @@ func (s *Scan) Rows(at Locator, group int, f func(source int, series uint32)) er
 		}
 		return nil
 	}
-	src, groupOf := s.sources[at.Source], s.groups[at.Source]
-	c, err := src.Columns(int(at.Row))
+	c, err := s.columns(at)
 	if err != nil {
 		return err
 	}
+	groupOf, rows := s.groups[at.Source], s.sources[at.Source].Rows()
 	ord := c.OrdAt(int(at.Row) - c.First)
-	for row := int(at.Row); row < src.Rows(); row++ {
-		if row-c.First >= c.N {
-			if c, err = src.Columns(row); err != nil {
-				return err
-			}
+	for row := at; int(row.Row) < rows; row.Row++ {
+		if c, err = s.columns(row); err != nil {
+			return err
 		}
-		if c.OrdAt(row-c.First) != ord {
+		i := int(row.Row) - c.First
+		if c.OrdAt(i) != ord {
 			break
 		}
-		if ref := c.SeriesAt(row - c.First); groupOf[ref] == int32(group) {
+		if ref := c.SeriesAt(i); groupOf[ref] == int32(group) {
 			f(int(at.Source), ref)
 		}
 	}

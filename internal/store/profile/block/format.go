@@ -51,6 +51,8 @@ type Meta struct {
 	Through      uint64     // segment of the log up to which it holds everything
 	Parents      [][16]byte // blocks it has been made of, which it replaces
 	RowsBytes    uint64     // of RowsFile
+	TailAt       uint64     // where its columns end and what describes them begins
+	TailSum      uint64     // xxhash64 from there to the end
 }
 
 // chunk is where the columns of a row group lie, by column.
@@ -76,9 +78,11 @@ func appendMeta(dst []byte, m *Meta) []byte {
 	dst = append(dst, m.ULID[:]...)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(m.MinNS))
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(m.MaxNS))
-	for _, v := range []uint64{m.Rows, m.Profiles, m.Level, m.Through, m.RowsBytes, uint64(len(m.Parents))} {
+	for _, v := range []uint64{m.Rows, m.Profiles, m.Level, m.Through, m.RowsBytes, m.TailAt} {
 		dst = binary.AppendUvarint(dst, v)
 	}
+	dst = binary.LittleEndian.AppendUint64(dst, m.TailSum)
+	dst = binary.AppendUvarint(dst, uint64(len(m.Parents)))
 	for _, p := range m.Parents {
 		dst = append(dst, p[:]...)
 	}
@@ -157,13 +161,14 @@ func decodeMeta(b []byte) (m Meta, err error) {
 	d := decoder{b: b}
 	m.ULID = d.ulid()
 	m.MinNS, m.MaxNS = int64(d.u64()), int64(d.u64())
-	for _, v := range []*uint64{&m.Rows, &m.Profiles, &m.Level, &m.Through, &m.RowsBytes} {
+	for _, v := range []*uint64{&m.Rows, &m.Profiles, &m.Level, &m.Through, &m.RowsBytes, &m.TailAt} {
 		*v = d.uvarint()
 	}
+	m.TailSum = d.u64()
 	for range d.count(16) {
 		m.Parents = append(m.Parents, d.ulid())
 	}
-	if d.err == nil && (m.Rows > 1<<32-1 || m.MinNS > m.MaxNS) {
+	if d.err == nil && (m.Rows > 1<<32-1 || m.MinNS > m.MaxNS || m.TailAt > m.RowsBytes) {
 		d.err = corruptf("%d rows between %d and %d", m.Rows, m.MinNS, m.MaxNS)
 	}
 	return m, d.err

@@ -268,6 +268,10 @@ func (r *Reader) DropSymbols() { r.symbols.Store(nil) }
 func (r *Reader) parquetFile() (*parquet.File, error) {
 	r.fileOnce.Do(func() {
 		b := r.rows.Bytes()
+		if xxhash.Sum64(b[r.meta.TailAt:]) != r.meta.TailSum {
+			r.fileErr = corruptf("%s: wrong checksum from byte %d", RowsFile, r.meta.TailAt)
+			return
+		}
 		r.file, r.fileErr = parquet.OpenFile(bytes.NewReader(b), int64(len(b)), parquet.SkipBloomFilters(true))
 		switch {
 		case r.fileErr != nil:

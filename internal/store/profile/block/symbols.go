@@ -24,7 +24,7 @@ type Symbols struct {
 type Builder struct {
 	Symbols
 	strings   map[string]uint32
-	functions map[Function]uint32
+	functions functionTable
 	frames    table
 	nodes     table
 	bytes     int
@@ -32,7 +32,7 @@ type Builder struct {
 
 // NewBuilder starts with the empty text and the root.
 func NewBuilder() *Builder {
-	b := &Builder{strings: map[string]uint32{}, functions: map[Function]uint32{}}
+	b := &Builder{strings: map[string]uint32{}}
 	b.String(nil)
 	b.Parents, b.NodeFrame = append(b.Parents, 0), append(b.NodeFrame, 0)
 	return b
@@ -57,13 +57,50 @@ func (b *Builder) String(text []byte) uint32 {
 
 // Function numbers a function.
 func (b *Builder) Function(f Function) uint32 {
-	if n, ok := b.functions[f]; ok {
-		return n
+	n, added := b.functions.get(f, b.Functions)
+	if added {
+		b.Functions = append(b.Functions, f)
 	}
-	n := uint32(len(b.Functions))
-	b.functions[f] = n
-	b.Functions = append(b.Functions, f)
 	return n
+}
+
+// functionTable numbers functions: open addressing, at most half full.
+type functionTable struct {
+	slots []uint32 // number + 1
+	shift uint
+}
+
+func (t *functionTable) start(f Function) uint64 {
+	key := (uint64(f.Name)<<32 | uint64(f.File)) * fibonacci
+	return (key ^ key>>29 ^ uint64(f.StartLine) ^ uint64(f.System)<<20) * fibonacci >> t.shift
+}
+
+func (t *functionTable) get(f Function, known []Function) (n uint32, added bool) {
+	if 2*len(known) >= len(t.slots) {
+		t.slots, t.shift = make([]uint32, max(1<<10, 2*len(t.slots))), 64
+		for n := len(t.slots); n > 1; n >>= 1 {
+			t.shift--
+		}
+		for i := range known {
+			t.slots[t.find(known[i], known)] = uint32(i) + 1
+		}
+	}
+	at := t.find(f, known)
+	if t.slots[at] != 0 {
+		return t.slots[at] - 1, false
+	}
+	t.slots[at] = uint32(len(known)) + 1
+	return uint32(len(known)), true
+}
+
+// find is the slot of a function, or the free one where it belongs.
+func (t *functionTable) find(f Function, known []Function) uint64 {
+	mask := uint64(len(t.slots) - 1)
+	for i := t.start(f); ; i = (i + 1) & mask {
+		if n := t.slots[i]; n == 0 || known[n-1] == f {
+			return i
+		}
+	}
 }
 
 // Frame numbers a line of a function.

@@ -215,6 +215,12 @@ func (w *Writer) Finish(c *Content) error {
 	meta := c.Meta
 	meta.MinNS, meta.MaxNS, meta.Rows = w.meta.MinNS, w.meta.MaxNS, w.meta.Rows
 	meta.Profiles, meta.RowsBytes = uint64(len(w.numbers)), uint64(len(b))
+	for _, c := range chunks {
+		for _, p := range c.places {
+			meta.TailAt = max(meta.TailAt, p.offset+p.size)
+		}
+	}
+	meta.TailSum = xxhash.Sum64(b[meta.TailAt:])
 	index := []byte(magic)
 	for _, s := range []struct {
 		kind, spelling uint32

@@ -1,0 +1,61 @@
+package profile
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+
+	store "github.com/ferula-io/ferula/internal/store/profile"
+)
+
+// rowsStore has one block of so many rows over an hour.
+func rowsStore(t testing.TB, rows, datasets int) *Engine {
+	s := openStore(t, t.TempDir(), store.Options{Retention: -1, HeadBytes: 2 << 30, HeadAge: 1 << 50})
+	var pushed []profiles.Pushed
+	for i := range rows {
+		e := pprof.NewEncoder()
+		e.SampleType("cpu", "nanoseconds")
+		e.Period("cpu", "nanoseconds", 1e7)
+		e.Sample([]uint64{e.Location(e.Function("main", "", "", 0), 1)}, 1+int64(uint32(i)*2654435761>>12))
+		pushed = append(pushed, profiles.Pushed{
+			Labels: cpuLabels(fmt.Sprintf("service-%d", i%datasets)), TimeNS: epochMS*1e6 + int64(i)*(3_600_000_000_000/int64(rows)), Raw: e.Append(nil),
+		})
+		if len(pushed) == 1000 || i == rows-1 {
+			if err := s.Append(context.Background(), "t", pushed); err != nil {
+				t.Fatal(err)
+			}
+			pushed = pushed[:0]
+		}
+	}
+	if err := s.Flush(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return New(Options{}, s)
+}
+
+func hour(exemplars bool) *profiles.SeriesRequest {
+	return &profiles.SeriesRequest{
+		Tenant: "t", Type: cpuType, StartMS: epochMS + 1237, EndMS: epochMS + 3_600_000, StepMS: 180_000, Exemplars: exemplars,
+	}
+}
+
+func BenchmarkSelectSeries(b *testing.B) {
+	for _, size := range [][2]int{{3000, 1}, {3000, 6}, {3000, 100}, {100_000, 1}, {100_000, 100}} {
+		e := rowsStore(b, size[0], size[1])
+		for _, exemplars := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%d rows, %d datasets, exemplars %v", size[0], size[1], exemplars), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					answer, err := e.SelectSeries(context.Background(), hour(exemplars))
+					if err != nil {
+						b.Fatal(err)
+					}
+					answer.Close()
+				}
+			})
+		}
+	}
+}

@@ -3,11 +3,13 @@ package export
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 const (
@@ -43,26 +45,54 @@ type state struct {
 func openState(dir string, opts Options) (*state, error) {
 	st := &state{dir: dir, startMS: opts.StartMS, endMS: opts.EndMS}
 	path := filepath.Join(dir, stateName)
-	text, err := os.ReadFile(path)
-	switch {
+	var err error
+	switch st.file, err = os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0); {
 	case errors.Is(err, fs.ErrNotExist):
-		return st, st.create(opts)
+		err = st.create(opts)
 	case err != nil:
 		return nil, err
 	case !opts.Resume:
-		return nil, fmt.Errorf("%w: %s is of an export that was not finished: go on with --resume, or remove it", ErrOptions, dir)
+		err = fmt.Errorf("%w: %s is of an export that was not finished: go on with --resume, or remove it", ErrOptions, dir)
+	default:
+		if err = st.resume(opts.Request); err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
 	}
-	whole, err := st.parse(string(text), opts.Request)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if err := st.tidy(); err != nil {
+		st.close()
 		return nil, err
 	}
-	if st.file, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0); err != nil {
-		return nil, err
+	return st, nil
+}
+
+// stateBytesMax is far more than the lines of windowsMax windows.
+const stateBytesMax = 64 << 20
+
+// resume goes on behind the last whole line of the state.
+func (s *state) resume(request string) error {
+	if err := s.lock(); err != nil {
+		return err
 	}
-	return st, st.file.Truncate(int64(whole)) // a line that was cut short
+	text, err := io.ReadAll(io.LimitReader(s.file, stateBytesMax))
+	if err != nil {
+		return err
+	}
+	whole, err := s.parse(string(text), request)
+	if err != nil {
+		return err
+	}
+	if err := s.tidy(); err != nil {
+		return err
+	}
+	return s.file.Truncate(int64(whole)) // a line that was cut short
+}
+
+// lock keeps a second run out for as long as the file is open.
+func (s *state) lock() error {
+	if err := syscall.Flock(int(s.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("%w: another run is writing to %s: %w", ErrOptions, s.dir, err)
+	}
+	return nil
 }
 
 // create writes the head of the state under another name first, so that there is
@@ -87,7 +117,7 @@ func (s *state) create(opts Options) (err error) {
 	if _, err := fmt.Fprintf(s.file, "%s\nrequest %q\nrange %d %d\n", stateHead, opts.Request, s.startMS, s.endMS); err != nil {
 		return err
 	}
-	if err := s.file.Sync(); err != nil {
+	if err := errors.Join(s.lock(), s.file.Sync()); err != nil {
 		return err
 	}
 	if err := os.Rename(path+".tmp", path); err != nil {
@@ -123,7 +153,7 @@ func (s *state) parse(text, request string) (whole int, err error) {
 			}
 		default:
 			var d done
-			if _, err := fmt.Sscanf(line, "done %d %d %d %d %d %s\n", &d.window, &d.series, &d.samples, &d.bytes, &d.left, &d.name); err != nil || d.window != len(s.done) || filepath.Base(d.name) != d.name {
+			if _, err := fmt.Sscanf(line, "done %d %d %d %d %d %s\n", &d.window, &d.series, &d.samples, &d.bytes, &d.left, &d.name); err != nil || d.window != len(s.done) || strings.ContainsAny(d.name, "/") || strings.HasPrefix(d.name, ".") {
 				return 0, corrupt(line)
 			}
 			s.done = append(s.done, d)

@@ -23,6 +23,12 @@ func TestFollowsOrdersAsLabelsDo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		chunk := rapid.SampledFrom([]string{"", "\x12\x03abc", "\x12\x00"}).Draw(t, "behind")
+		encoded := Append(nil, after)
+		size, order, err := CutAfter(Append(nil, before), append(encoded, chunk...))
+		if err != nil || size != len(encoded) || order > 0 != (got > 0) || order < 0 != (got < 0) {
+			t.Fatalf("cut after %s: %d of %d bytes, %d, %v", before, size, len(encoded), order, err)
+		}
 		want := -1 * labels.Compare(before, after)
 		if got > 0 != (want > 0) || got < 0 != (want < 0) {
 			t.Fatalf("%s before %s: %d, want %d", before, after, got, want)

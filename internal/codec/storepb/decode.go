@@ -132,6 +132,34 @@ func DecodeSeries(src, scratch []byte, chunks []Chunk) (labels, scratchOut []byt
 	return labels, scratch, chunks, nil
 }
 
+// DecodeChunks decodes what is behind the labels of a series. Should there be
+// labels again, apart is true, and DecodeSeries is to be asked for the whole.
+func DecodeChunks(src []byte, chunks []Chunk) (_ []Chunk, apart bool, err error) {
+	for len(src) > 0 {
+		tag, n := uvarint(src)
+		switch {
+		case n == 0:
+			return chunks, false, fmt.Errorf("%w: bad field", ErrCorrupt)
+		case tag == 2<<3|wireBytes:
+			body, rest, ok := prefixed(src[n:])
+			if !ok {
+				return chunks, false, cutShort(tag)
+			}
+			if chunks, err = decodeSpan(body, chunks); err != nil {
+				return chunks, false, err
+			}
+			src = rest
+		case tag == tagSeries:
+			return chunks, true, nil
+		default:
+			if src, err = skip(tag, src[n:]); err != nil {
+				return chunks, false, err
+			}
+		}
+	}
+	return chunks, false, nil
+}
+
 // decodeSpan appends the chunks of one message: a raw one, or aggregates.
 func decodeSpan(src []byte, chunks []Chunk) ([]Chunk, error) {
 	first := len(chunks)

@@ -24,7 +24,7 @@ const (
 
 // SymbolWriter numbers the labels of one stream that is written.
 type SymbolWriter struct {
-	numbers map[uint64]uint32 // by the source's number
+	numbers numberTable
 	names   map[string]uint32 // a label that has the name
 	bytes   int
 	before  []uint64 // of the series before in the same message
@@ -33,7 +33,7 @@ type SymbolWriter struct {
 
 // NewSymbolWriter begins a stream.
 func NewSymbolWriter() *SymbolWriter {
-	return &SymbolWriter{numbers: map[uint64]uint32{}, names: map[string]uint32{}}
+	return &SymbolWriter{names: map[string]uint32{}}
 }
 
 // Begin begins a message.
@@ -41,7 +41,7 @@ func (w *SymbolWriter) Begin() { w.before = w.before[:0] }
 
 // Full says that no more labels may be numbered: the rest is to be sent as it is.
 func (w *SymbolWriter) Full() bool {
-	return len(w.numbers) >= symbolsMax-1<<10 || w.bytes >= symbolBytesMax
+	return w.numbers.count >= symbolsMax-1<<10 || w.bytes >= symbolBytesMax
 }
 
 // RoomFor is at least what AppendSeries appends before the chunks.
@@ -63,14 +63,12 @@ func (w *SymbolWriter) AppendSeries(dst, labels []byte, numbers []uint64, chunks
 	}
 	w.packed = w.packed[:0]
 	for i := head; i < len(numbers)-tail; i++ {
-		n, ok := w.numbers[numbers[i]]
-		if !ok {
-			n = uint32(len(w.numbers))
+		n, known := w.numbers.of(numbers[i])
+		if !known {
 			var err error
 			if dst, err = w.appendSymbol(dst, labels, i, n); err != nil {
 				return dst, err
 			}
-			w.numbers[numbers[i]] = n
 		}
 		w.packed = binary.AppendUvarint(w.packed, uint64(n))
 	}
@@ -87,6 +85,52 @@ func (w *SymbolWriter) AppendSeries(dst, labels []byte, numbers []uint64, chunks
 		dst = append(dst, w.packed...)
 	}
 	return appendVarint(dst, 4<<3, uint64(tail)), nil
+}
+
+// numberTable gives the numbers of a source new ones, in the order in which they
+// are met. It is a table with open addressing: a map costs twice as much, and it
+// is asked for every label that changes from one series to the next.
+type numberTable struct {
+	slots []numberSlot // a power of two, at most half of them taken
+	count int
+}
+
+type numberSlot struct {
+	number uint64
+	next   uint32 // the new number plus 1; 0: free
+}
+
+// of is the new number of a source's; known is false if it is given only now.
+func (t *numberTable) of(number uint64) (n uint32, known bool) {
+	if 2*t.count >= len(t.slots) {
+		t.grow()
+	}
+	slot := t.find(number)
+	if slot.next > 0 {
+		return slot.next - 1, true
+	}
+	t.count++
+	slot.number, slot.next = number, uint32(t.count)
+	return slot.next - 1, false
+}
+
+func (t *numberTable) find(number uint64) *numberSlot {
+	mask := uint64(len(t.slots) - 1)
+	for at := number * 0x9E3779B97F4A7C15 >> 20; ; at++ { // the upper bits are the well mixed ones
+		if slot := &t.slots[at&mask]; slot.next == 0 || slot.number == number {
+			return slot
+		}
+	}
+}
+
+func (t *numberTable) grow() {
+	old := t.slots
+	t.slots = make([]numberSlot, max(256, 4*len(old)))
+	for _, slot := range old {
+		if slot.next > 0 {
+			*t.find(slot.number) = slot
+		}
+	}
 }
 
 // appendSymbol spells label i of a set out.

@@ -63,10 +63,7 @@ func (s *SeriesSet) Next() bool {
 // next returns io.EOF at the end.
 func (s *SeriesSet) next() error {
 	if !s.hasAhead {
-		if err := s.decode(); err != nil {
-			return err
-		}
-		order, err := labelenc.Follows(s.labels, s.ahead)
+		order, err := s.decode()
 		if err != nil {
 			return err
 		}
@@ -79,13 +76,10 @@ func (s *SeriesSet) next() error {
 	s.take()
 	s.release()
 	for {
-		if err := s.decode(); errors.Is(err, io.EOF) {
-			return nil // the next call will find it too
-		} else if err != nil {
-			return err
-		}
-		order, err := labelenc.Follows(s.labels, s.ahead)
+		order, err := s.decode()
 		switch {
+		case errors.Is(err, io.EOF):
+			return nil // the next call will find it too
 		case err != nil:
 			return err
 		case order > 0:
@@ -140,25 +134,23 @@ func (s *SeriesSet) release() {
 // spareFrames is how many frames are kept beyond the one that is read.
 const spareFrames = 2
 
-// decode decodes the next series ahead, receiving until there is one; io.EOF at
-// the end.
-func (s *SeriesSet) decode() (err error) {
+// decode decodes the next series ahead, receiving until there is one, and says
+// how it stands to the current one: > 0 behind it, 0 the same; io.EOF at the end.
+func (s *SeriesSet) decode() (order int, err error) {
 	for s.one == nil {
-		var body []byte
-		if len(s.batch) > 0 {
-			if s.coded {
-				body, s.batch, err = s.table.Next(s.batch)
-			} else {
-				body, s.batch, err = storepb.NextSeries(s.batch)
+		if len(s.batch) == 0 {
+			if err := s.receive(); err != nil {
+				return 0, err
 			}
-			if err != nil {
-				return err
-			}
-			s.one = body
 			continue
 		}
-		if err := s.receive(); err != nil {
-			return err
+		if s.coded {
+			s.one, s.batch, err = s.table.Next(s.batch)
+		} else {
+			s.one, s.batch, err = storepb.NextSeries(s.batch)
+		}
+		if err != nil {
+			return 0, err
 		}
 	}
 	body := s.one
@@ -166,13 +158,32 @@ func (s *SeriesSet) decode() (err error) {
 	if s.coded {
 		frame := s.frames[len(s.frames)-1]
 		s.ahead, frame.labels, s.decoded, err = s.table.DecodeSeries(body, frame.labels, s.decoded[:0])
-	} else {
-		s.ahead, _, s.decoded, err = storepb.DecodeSeries(body, nil, s.decoded[:0])
+		if err == nil {
+			order, err = labelenc.Follows(s.labels, s.ahead)
+		}
+		return order, s.named(err)
 	}
+	size, order, err := labelenc.CutAfter(s.labels, body)
 	if err != nil {
-		return fmt.Errorf("series %s: chunk %d: %w", textOf(s.ahead), len(s.decoded), err)
+		return 0, err
 	}
-	return nil
+	apart := false
+	s.ahead = body[:size:size]
+	s.decoded, apart, err = storepb.DecodeChunks(body[size:], s.decoded[:0])
+	if apart && err == nil {
+		if s.ahead, _, s.decoded, err = storepb.DecodeSeries(body, nil, s.decoded[:0]); err == nil {
+			order, err = labelenc.Follows(s.labels, s.ahead)
+		}
+	}
+	return order, s.named(err)
+}
+
+// named says which series and chunk could not be decoded.
+func (s *SeriesSet) named(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("series %s: chunk %d: %w", textOf(s.ahead), len(s.decoded), err)
 }
 
 // receive takes the next message into a frame.

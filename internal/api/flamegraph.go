@@ -20,6 +20,10 @@ type Flames interface {
 	Find(ctx context.Context, r exemplar.Request) (*exemplar.Answer, error)
 }
 
+// errNoSamples is a warning beside an empty flame graph: a profile arrives once it
+// has ended, and one of a hundred samples a second misses what is short.
+var errNoSamples = errors.New("the profile has not arrived yet, or has no such samples")
+
 // nodesDefault and nodesMax are of a flame graph.
 const (
 	nodesDefault = 8192
@@ -46,6 +50,9 @@ func (a *API) exemplarFlamegraph(r *http.Request) (answer, *apiError) {
 	n := &notes{}
 	for _, warning := range found.Flame.Warnings {
 		n.list.Add(warning)
+	}
+	if found.Flame.Total == 0 {
+		n.list.Add(errNoSamples)
 	}
 	return answer{write: func(s *stream) { s.exemplarFlame(found) }, notes: n}, nil
 }

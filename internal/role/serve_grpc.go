@@ -19,12 +19,14 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// newGRPC makes the server that offers the local storage as a StoreAPI.
+// newGRPC makes the server that offers the local storage as a StoreAPI, and the
+// profile API.
 func (s *Serve) newGRPC() (err error) {
 	opts := s.opts.StoreAPI
 	opts.Registerer = s.reg
 	s.grpc, err = newGRPCServer(s.opts.GRPC, s.opts.Logger, s.reg, func(to *grpc.Server) {
 		storeapi.NewServer(localStore{s}, opts).Register(to)
+		s.profiles.api.RegisterGRPC(to, s.gate.isReady)
 	})
 	return err
 }

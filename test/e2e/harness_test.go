@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 type server struct {
 	t    *testing.T
 	base string
+	grpc string // address of the gRPC server; "": none
 	stop func() error
 
 	ready string // path that tells whether requests are answered
@@ -64,6 +65,9 @@ func startServe(t *testing.T, change func(*role.ServeOptions)) *server {
 	go func() { done <- serve.Run(ctx) }()
 	stopped := false
 	s := &server{t: t, base: "http://" + serve.Addr().String()}
+	if addr := serve.GRPCAddr(); addr != nil {
+		s.grpc = addr.String()
+	}
 	if opts.Web.ConfigFile != "" {
 		s.base = "http://eve:apple@" + serve.Addr().String()
 	}

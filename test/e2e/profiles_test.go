@@ -17,6 +17,8 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/google/pprof/profile"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 	"github.com/ferula-io/ferula/internal/codec/profilepb/googlev1"
@@ -416,6 +418,9 @@ func TestOneCallLeadsFromAMetricsExemplarToTheFlameGraph(t *testing.T) {
 	if status, text := s.get("/api/v1/exemplar/flamegraph?profile_id=" + d.ID); status != http.StatusOK || !strings.Contains(text, `"exemplar":null,"by":"profile_id"`) {
 		t.Errorf("%d %.200s", status, text)
 	}
+	if status, text := s.get("/api/v1/exemplar/flamegraph?profile_id=00000000-0000-0000-0000-000000000001"); status != http.StatusOK || !strings.Contains(text, `"warnings":["the profile has not arrived yet`) {
+		t.Errorf("%d %.200s", status, text)
+	}
 	for path, want := range map[string]string{
 		"/api/v1/exemplar/flamegraph":                           "must be given",
 		"/api/v1/exemplar/flamegraph?query=1":                   "selects no series",
@@ -431,5 +436,34 @@ func TestOneCallLeadsFromAMetricsExemplarToTheFlameGraph(t *testing.T) {
 		if status, text := s.get(path); status != http.StatusBadRequest || !strings.Contains(text, want) {
 			t.Errorf("%s: %d %s, want %q", path, status, text, want)
 		}
+	}
+}
+
+func TestTheGRPCPortTakesProfilesToo(t *testing.T) {
+	s := startServe(t, func(o *role.ServeOptions) { o.GRPC.ListenAddress = "127.0.0.1:0" })
+	if status, text := s.folded("name=shop", "main;work 3\n"); status != http.StatusOK {
+		t.Fatal(status, text)
+	}
+	raw := mergedProfile(t, s)
+	raw.TimeNanos = time.Now().UnixNano()
+	var packed bytes.Buffer
+	if err := raw.Write(&packed); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	err = conn.Invoke(context.Background(), "/push.v1.PusherService/Push", &profilepb.PushRequest{Series: []*profilepb.RawProfileSeries{{
+		Labels:  []*profilepb.LabelPair{{Name: "__name__", Value: "process_cpu"}, {Name: "service_name", Value: "by gRPC"}},
+		Samples: []*profilepb.RawSample{{RawProfile: packed.Bytes()}},
+	}}}, &profilepb.PushResponse{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer profilepb.LabelValuesResponse
+	if err := conn.Invoke(context.Background(), "/querier.v1.QuerierService/LabelValues", &profilepb.LabelValuesRequest{Name: "service_name"}, &answer); err != nil || fmt.Sprint(answer.Names) != "[by gRPC shop]" {
+		t.Error(err, answer.Names)
 	}
 }

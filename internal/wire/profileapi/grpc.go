@@ -1,0 +1,96 @@
+package profileapi
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/ferula-io/ferula/internal/codec/profilepb"
+)
+
+// RegisterGRPC adds the same services to a gRPC server, for who pushes and asks on
+// its port. ready says whether calls are answered yet.
+func (s *Server) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
+	to.RegisterService(&grpc.ServiceDesc{
+		ServiceName: strings.Trim(pusherPath, "/"), HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{method(s, ready, pusherPath, "Push", s.placed)},
+	}, s)
+	q := querierPath
+	to.RegisterService(&grpc.ServiceDesc{
+		ServiceName: strings.Trim(q, "/"), HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{
+			method(s, ready, q, "ProfileTypes", s.profileTypes), method(s, ready, q, "LabelNames", s.labelNames),
+			method(s, ready, q, "LabelValues", s.labelValues), method(s, ready, q, "Series", s.series),
+			method(s, ready, q, "GetProfileStats", s.stats), method(s, ready, q, "SelectSeries", s.selectSeries),
+			method(s, ready, q, "SelectMergeStacktraces", s.selectMergeStacktraces), method(s, ready, q, "SelectMergeProfile", s.selectMergeProfile),
+			method(s, ready, q, "SelectMergeSpanProfile", s.selectMergeSpanProfile), method(s, ready, q, "SelectHeatmap", s.selectHeatmap),
+			method(s, ready, q, "Diff", s.diff),
+		},
+	}, s)
+}
+
+// placed is pushed within the places that there are.
+func (s *Server) placed(ctx context.Context, tenant string, m *profilepb.PushRequest) (*profilepb.PushResponse, error) {
+	select {
+	case s.places <- struct{}{}:
+		defer func() { <-s.places }()
+		return s.pushed(ctx, tenant, m)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// method makes a gRPC method of a function that knows the tenant.
+func method[Req, Res any](s *Server, ready func() bool, service, name string, f func(ctx context.Context, tenant string, m *Req) (*Res, error)) grpc.MethodDesc {
+	serve := func(ctx context.Context, request any) (any, error) {
+		if !ready() {
+			return nil, status.Error(codes.Unavailable, "Service Unavailable")
+		}
+		incoming, _ := metadata.FromIncomingContext(ctx)
+		tenant, err := TenantOf(http.Header{"X-Scope-Orgid": incoming.Get("x-scope-orgid")})
+		if err != nil {
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+		var closers []func()
+		ctx, cancel := context.WithTimeout(context.WithValue(ctx, closersKey{}, &closers), s.opts.QueryTimeout)
+		defer cancel()
+		answer, err := f(ctx, tenant, request.(*Req))
+		defer func() {
+			for _, f := range closers {
+				f()
+			}
+		}()
+		if err != nil {
+			return nil, status.Error(codes.Code(s.codeOf(err)), err.Error()) // both count alike
+		}
+		return written(answer), nil
+	}
+	return grpc.MethodDesc{MethodName: name, Handler: func(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		request := new(Req)
+		if err := decode(request); err != nil {
+			return nil, err
+		}
+		if interceptor == nil {
+			return serve(ctx, request)
+		}
+		return interceptor(ctx, request, &grpc.UnaryServerInfo{Server: s, FullMethod: service + name}, serve)
+	}}
+}
+
+// written makes a message of an answer that writes itself: its bytes are the
+// unknown fields of an empty one, which protobuf copies as they are.
+func written(answer any) proto.Message {
+	if e, ok := answer.(profilepb.Encoder); ok {
+		m := &emptypb.Empty{}
+		m.ProtoReflect().SetUnknown(e.AppendProto(nil))
+		return m
+	}
+	return answer.(proto.Message)
+}

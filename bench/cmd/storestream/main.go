@@ -51,8 +51,9 @@ func main() {
 
 // one is a series as the raw seam has it.
 type one struct {
-	labels []byte
-	chunks []series.Chunk
+	labels  []byte
+	numbers []uint64 // of the labels, as a block's index has them
+	chunks  []series.Chunk
 }
 
 // source is a store of series in memory.
@@ -92,6 +93,8 @@ func (s *set) Next() bool {
 	return true
 }
 
+// LabelNumbers implements series.Numbered.
+func (s *set) LabelNumbers() []uint64          { return s.at.numbers }
 func (s *set) Labels() []byte                  { return s.at.labels }
 func (s *set) Chunks() []series.Chunk          { return s.at.chunks }
 func (*set) Err() error                        { return nil }
@@ -112,9 +115,14 @@ func (w *worker) load(file string) error {
 	if err != nil {
 		return err
 	}
+	numbers := map[streams.Label]uint64{}
 	for _, s := range list {
 		var o one
 		for _, l := range s.Labels {
+			if _, known := numbers[l]; !known {
+				numbers[l] = uint64(len(numbers))
+			}
+			o.numbers = append(o.numbers, numbers[l])
 			o.labels = labelenc.AppendLabel(o.labels, l.Name, l.Value)
 		}
 		for _, c := range s.Chunks {

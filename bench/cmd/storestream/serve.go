@@ -90,5 +90,7 @@ func (s *madeUpSet) instance() []byte {
 	return s.value
 }
 
+// LabelNumbers says that there are none.
+func (s *madeUpSet) LabelNumbers() []uint64 { return nil }
 func (s *madeUpSet) Labels() []byte         { return s.labels }
 func (s *madeUpSet) Chunks() []series.Chunk { return s.chunks }

@@ -1,0 +1,356 @@
+package storeapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/blocks"
+	"github.com/ferula-io/ferula/bench/peer"
+	"github.com/ferula-io/ferula/bench/proc"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// What queriers are asked. The blocks of 8 h are those of area api, and so are the steps.
+var (
+	querySpec = blocks.Spec{
+		Metric: "bench_metric", Values: blocks.Floats15, Series: 10_000, Samples: 8 * 3600 / 15, StepMS: 15_000, StartMS: blocks.QuietStartMS, Seed: 1,
+	}
+	hopSpec = blocks.Spec{
+		Metric: "bench_metric", Values: blocks.Floats15, Series: 100_000, Samples: 120, StepMS: 15_000, StartMS: blocks.QuietStartMS, Seed: 1,
+	}
+	queryExprs = []struct{ what, expr string }{
+		{"sum by (namespace), 8 h", "sum by (namespace) (bench_metric)"},
+		{"sum by (namespace) of rate[5m], 8 h", "sum by (namespace) (rate(bench_metric[5m]))"},
+	}
+)
+
+const (
+	queryPoints   = 161
+	queryStepMS   = 180_000
+	queryFromMS   = blocks.QuietStartMS + 60_000
+	querierAsks   = 3 // in a row for one reading
+	hopWhat       = "200,000 series of 120 samples of two stores, merged and sent on"
+	querierPrefix = "CPU of the querier: "
+)
+
+// querier is one of the two programs between stores and clients.
+type querier struct {
+	name   string
+	server *proc.Server
+	conn   *grpc.ClientConn
+	client *storeapi.Client
+}
+
+// queriers measures what queries over stores, and merged streams of stores, cost the process between.
+func (b *bench) queriers(ctx context.Context) error {
+	if err := b.queries(ctx); err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	if err := b.hop(ctx); err != nil {
+		return fmt.Errorf("hop2: %w", err)
+	}
+	b.out.Notes = append(b.out.Notes,
+		"Queriers are processes between ferula serve as store and a client; only their own CPU is counted. Thanos query runs its default, the Prometheus engine. 161 steps of 3 min over 10,000 series x 8 h of 15-digit floats every 15 s: most of what is left is the engine, the same one on both sides.",
+		"Hop: a client asks as Thanos does, for batches of 64, and receives every series; both stores have the same series under another replica label, so that theirs alternate.",
+	)
+	return nil
+}
+
+// runQueriers starts Thanos query and ferula query over the same stores.
+func (b *bench) runQueriers(ctx context.Context, stores []string) (both [2]querier, stop func() error, err error) {
+	stop = func() error {
+		var errs []error
+		for _, q := range both {
+			if q.conn != nil {
+				errs = append(errs, q.conn.Close())
+			}
+			if q.server != nil {
+				errs = append(errs, q.server.Stop())
+			}
+		}
+		return errors.Join(errs...)
+	}
+	theirs, err := b.env.Programs.Get(ctx, peer.Thanos)
+	if err != nil {
+		return both, stop, err
+	}
+	ours, err := b.env.Programs.Ferula(ctx, peer.Thanos)
+	if err != nil {
+		return both, stop, err
+	}
+	for i, p := range []peer.Program{theirs, ours} {
+		q := &both[i]
+		q.name = []string{thanos, ferula}[i]
+		address, err := freeAddress()
+		if err != nil {
+			return both, stop, err
+		}
+		q.server, err = proc.Start(ctx, proc.Spec{
+			Name: p.Name + "-query", Path: p.Path, Env: peer.RuntimeEnv(), Ready: "/-/ready", Log: filepath.Join(b.env.Cache, "run", "querier", p.Name+".log"),
+			Args: func(http string) []string {
+				args := []string{"query", "--http-address=" + http, "--grpc-address=" + address}
+				for _, store := range stores {
+					args = append(args, "--endpoint="+store)
+				}
+				return args
+			},
+		})
+		if err != nil {
+			return both, stop, err
+		}
+		if q.conn, err = grpc.NewClient(address, append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...); err != nil {
+			return both, stop, err
+		}
+		q.client = storeapi.NewClient(q.conn, storeapi.ClientOptions{NoExtension: true, BatchSeries: thanosBatch})
+		if err := q.waitForStores(ctx, stores); err != nil {
+			return both, stop, err
+		}
+		b.out.Versions = append(b.out.Versions, p.Version)
+	}
+	return both, stop, nil
+}
+
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// waitForStores waits until a querier knows all of its stores.
+func (q *querier) waitForStores(ctx context.Context, stores []string) error {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		body, _, err := q.server.Fetch(ctx, proc.Request{Path: "/api/v1/stores"})
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(stores, func(s string) bool { return !strings.Contains(string(body), s) }) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s does not know its stores", q.name)
+}
+
+// runStore starts ferula serve as a store over a copy of blocks.
+func (b *bench) runStore(ctx context.Context, from, name, config string) (server *proc.Server, address string, err error) {
+	p, err := b.env.Programs.Get(ctx, peer.Ferula)
+	if err != nil {
+		return nil, "", err
+	}
+	dir := filepath.Join(b.env.Cache, "run", "querier", name)
+	if err := blocks.Copy(from, filepath.Join(dir, "data")); err != nil {
+		return nil, "", err
+	}
+	file := filepath.Join(dir, "prometheus.yml")
+	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
+		return nil, "", err
+	}
+	if address, err = freeAddress(); err != nil {
+		return nil, "", err
+	}
+	spec := p.Serve(peer.TSDB{Dir: filepath.Join(dir, "data"), Config: file, Log: filepath.Join(dir, "log")})
+	args := spec.Args
+	spec.Args = func(http string) []string { return append(args(http), "--grpc-address="+address) }
+	server, err = proc.Start(ctx, spec)
+	return server, address, err
+}
+
+// queries asks both queriers PromQL.
+func (b *bench) queries(ctx context.Context) (err error) {
+	from, err := blocks.Ensure(ctx, b.env.Cache, querySpec)
+	if err != nil {
+		return err
+	}
+	store, address, err := b.runStore(ctx, from, "one", "scrape_configs: []\n")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Stop()) }()
+	both, stop, err := b.runQueriers(ctx, []string{address})
+	defer func() { err = errors.Join(err, stop()) }()
+	if err != nil {
+		return err
+	}
+	for _, e := range queryExprs {
+		var meant [2]string
+		for i := range both {
+			body, _, err := both[i].server.Fetch(ctx, queryRequest(e.expr))
+			if err != nil {
+				return fmt.Errorf("%s: %w", both[i].name, err)
+			}
+			if meant[i], err = meaningOf(body); err != nil {
+				return fmt.Errorf("%s: %w: %.300s", both[i].name, err, body)
+			}
+		}
+		if meant[0] != meant[1] {
+			return fmt.Errorf("%s: %w: %.300s\n%.300s", e.what, area.ErrUnequal, meant[0], meant[1])
+		}
+	}
+	b.env.Logf("queriers' answers are equal")
+	for round := 1; round <= b.env.Rounds; round++ {
+		for _, e := range queryExprs {
+			for i := range both {
+				q := &both[i]
+				cpu, err := q.server.CPUDuring(ctx, func() error {
+					for range querierAsks {
+						if _, _, err := q.server.Fetch(ctx, queryRequest(e.expr)); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					return fmt.Errorf("%s: %w", q.name, err)
+				}
+				b.out.Tape.Add(round, q.name, querierPrefix+e.what, area.Seconds, cpu.Seconds()/querierAsks)
+			}
+		}
+		b.env.Logf("queriers, round %d of %d", round, b.env.Rounds)
+	}
+	what := querierPrefix + queryExprs[0].what
+	b.out.Measure("storeapi/query", b.out.Tape.Over(ferula, thanos, what), what)
+	return nil
+}
+
+func queryRequest(expr string) proc.Request {
+	seconds := func(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64) }
+	return proc.Request{Path: "/api/v1/query_range", Query: url.Values{
+		"query": {expr}, "start": {seconds(queryFromMS)}, "end": {seconds(queryFromMS + (queryPoints-1)*queryStepMS)}, "step": {seconds(queryStepMS)},
+	}}
+}
+
+// meaningOf is an answer's data with its series in order. The engine inside Thanos is an older release, which adds in
+// another order: values are told to 12 digits.
+func meaningOf(body []byte) (string, error) {
+	var answer struct {
+		Data struct {
+			Result []struct {
+				Metric map[string]string
+				Values [][2]any
+			}
+		}
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return "", err
+	}
+	if len(answer.Data.Result) < 2 {
+		return "", area.ErrEmpty
+	}
+	var lines []string
+	for _, s := range answer.Data.Result {
+		if len(s.Values) != queryPoints {
+			return "", fmt.Errorf("%d points: %w", len(s.Values), area.ErrEmpty)
+		}
+		line := fmt.Sprint(s.Metric)
+		for _, v := range s.Values {
+			f, err := strconv.ParseFloat(fmt.Sprint(v[1]), 64)
+			if err != nil {
+				return "", err
+			}
+			line += fmt.Sprintf(" %v:%.12g", v[0], f)
+		}
+		lines = append(lines, line)
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n"), nil
+}
+
+// hop has both queriers send on what two stores have.
+func (b *bench) hop(ctx context.Context) (err error) {
+	from, err := blocks.Ensure(ctx, b.env.Cache, hopSpec)
+	if err != nil {
+		return err
+	}
+	var stores []string
+	for _, name := range []string{"a", "b"} {
+		server, address, err := b.runStore(ctx, from, name, "global: {external_labels: {replica: "+name+"}}\nscrape_configs: []\n")
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, server.Stop()) }()
+		stores = append(stores, address)
+	}
+	both, stop, err := b.runQueriers(ctx, stores)
+	defer func() { err = errors.Join(err, stop()) }()
+	if err != nil {
+		return err
+	}
+	var found [2]received
+	for i := range both {
+		if found[i], err = both[i].receive(ctx, true); err != nil {
+			return fmt.Errorf("%s: %w", both[i].name, err)
+		}
+	}
+	if found[0] != found[1] || found[0].series != 2*hopSpec.Series {
+		return fmt.Errorf("%w: %d series, %d chunks; %d and %d", area.ErrUnequal, found[0].series, found[0].chunks, found[1].series, found[1].chunks)
+	}
+	b.env.Logf("merged streams are equal: %d series, %d chunks", found[0].series, found[0].chunks)
+	what := querierPrefix + hopWhat
+	for round := 1; round <= b.env.Rounds; round++ {
+		for i := range both {
+			q := &both[i]
+			cpu, err := q.server.CPUDuring(ctx, func() error {
+				got, err := q.receive(ctx, false)
+				if err == nil && (got.series != found[0].series || got.chunks != found[0].chunks) {
+					err = area.ErrUnequal
+				}
+				return err
+			})
+			if err != nil {
+				return fmt.Errorf("%s: %w", q.name, err)
+			}
+			b.out.Tape.Add(round, q.name, what, area.Seconds, cpu.Seconds())
+		}
+		b.env.Logf("hop, round %d of %d", round, b.env.Rounds)
+	}
+	b.out.Measure("storeapi/hop2", b.out.Tape.Over(ferula, thanos, what), what)
+	return nil
+}
+
+// received sums up a stream.
+type received struct {
+	series, chunks int
+	sum            [sha256.Size]byte
+}
+
+// receive asks for all series, and looks into them if they are to be compared.
+func (q *querier) receive(ctx context.Context, look bool) (r received, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	set := q.client.Series(ctx, storeapi.SeriesRequest{
+		MinMS: hopSpec.StartMS, MaxMS: hopSpec.EndMS(), Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", hopSpec.Metric)},
+	})
+	defer set.Close()
+	hash := sha256.New()
+	for set.Next() {
+		r.series++
+		r.chunks += len(set.Chunks())
+		if !look {
+			continue
+		}
+		hash.Write(set.Labels())
+		for _, c := range set.Chunks() {
+			fmt.Fprint(hash, c.MinMS, c.MaxMS, c.Encoding)
+			hash.Write(c.Data)
+		}
+	}
+	r.sum = [sha256.Size]byte(hash.Sum(nil))
+	return r, set.Err()
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	codec "github.com/ferula-io/ferula/internal/codec/remoteread"
+	"github.com/ferula-io/ferula/internal/invariant"
 	"github.com/ferula-io/ferula/internal/series"
 )
 
@@ -66,7 +68,7 @@ func (s *Server) samples(ctx context.Context, queries []query, out *sink) (err e
 	out.w.Header().Set("Content-Type", "application/x-protobuf")
 	out.w.Header().Set("Content-Encoding", "snappy")
 	out.buf = binary.AppendUvarint(out.buf, total)
-	e := &encoder{out: out, plain: buffers.Get(), packed: buffers.Get()}
+	e := &encoder{out: out, plain: buffers.Get()}
 	defer e.free()
 	for i := range reading {
 		*e.plain = codec.AppendMessageHead(*e.plain, reading[i].bytes)
@@ -264,18 +266,19 @@ func protoHistogram(it chunkenc.Iterator, kind chunkenc.ValueType) (prompb.Histo
 // the same block as all of them at once.
 const fragmentBytes = 64 << 10
 
+// headBytesMax is the longest length that a fragment may begin with.
+const headBytesMax = 3
+
 // encoder takes an answer in plain bytes and gives it compressed to a sink.
 type encoder struct {
 	chunkReader
-	out    *sink
-	plain  *[]byte
-	packed *[]byte
-	total  uint64 // packed, in plain bytes
+	out   *sink
+	plain *[]byte
+	total uint64 // packed, in plain bytes
 }
 
 func (e *encoder) free() {
 	buffers.Put(e.plain)
-	buffers.Put(e.packed)
 }
 
 // chunk appends at most left samples of a chunk, and returns how many are left.
@@ -330,17 +333,31 @@ func (e *encoder) packFull() error {
 	return e.pack(len(*e.plain) / fragmentBytes * fragmentBytes)
 }
 
-// pack compresses the first n plain bytes.
+// pack compresses the first n plain bytes, straight into the sink's buffer: the
+// length that every fragment begins with comes to lie over the bytes before it,
+// which are put back.
 func (e *encoder) pack(n int) error {
 	plain := *e.plain
 	for at := 0; at < n; at += fragmentBytes {
 		fragment := plain[at:min(n, at+fragmentBytes)]
-		packed := snappy.Encode((*e.packed)[:cap(*e.packed)], fragment)
-		_, head := binary.Uvarint(packed)
-		if err := e.out.room(len(packed) - head); err != nil {
+		if err := e.out.tail(headBytesMax + snappy.MaxEncodedLen(fragmentBytes)); err != nil {
 			return err
 		}
-		e.out.buf = append(e.out.buf, packed[head:]...)
+		head := (bits.Len(uint(len(fragment))) + 6) / 7 // bytes of a uvarint
+		var before [headBytesMax]byte
+		out, end := e.out.buf, len(e.out.buf)
+		start := max(0, end-head) // 0 if the sink has nothing, or has just written it
+		copy(before[:], out[start:end])
+		dst := out[start:cap(out)]
+		invariant.Check(len(dst) >= snappy.MaxEncodedLen(len(fragment)), "no room for a fragment of %d bytes", len(fragment))
+		invariant.Check(end == 0 || end >= head, "%d bytes before a fragment", end)
+		packed := snappy.Encode(dst, fragment)
+		if end == 0 {
+			e.out.buf = out[:copy(dst, packed[head:])]
+		} else {
+			copy(dst, before[:head])
+			e.out.buf = out[:start+len(packed)]
+		}
 		e.total += uint64(len(fragment))
 	}
 	*e.plain = append(plain[:0], plain[n:]...)

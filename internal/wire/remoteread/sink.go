@@ -3,6 +3,7 @@ package remoteread
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/ferula-io/ferula/internal/bufpool"
@@ -12,7 +13,7 @@ import (
 // every write, so that 64 KiB cost four times as many.
 const writeBytes = 256 << 10
 
-var buffers = bufpool.New(writeBytes+16<<10, 4<<20)
+var buffers = bufpool.New(writeBytes+96<<10, 4<<20)
 
 // sink collects an answer and writes it when enough has come together. Each write
 // has a deadline of its own: a reader that stalls frees its place.
@@ -45,6 +46,18 @@ func (s *sink) room(n int) error {
 		return nil
 	}
 	return s.flush()
+}
+
+// tail makes sure that n more bytes fit, and lets the buffer go beyond what is
+// written at once: for who does not know yet how many they will be.
+func (s *sink) tail(n int) error {
+	if len(s.buf) >= writeBytes {
+		if err := s.flush(); err != nil {
+			return err
+		}
+	}
+	s.buf = slices.Grow(s.buf, n)
+	return nil
 }
 
 func (s *sink) flush() error {

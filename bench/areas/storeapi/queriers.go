@@ -36,7 +36,7 @@ var (
 	}
 	queryExprs = []struct{ what, expr string }{
 		{"sum by (namespace), 8 h", "sum by (namespace) (bench_metric)"},
-		{"sum by (namespace) of rate[5m], 8 h", "sum by (namespace) (rate(bench_metric[5m]))"},
+		{"max by (namespace) of avg_over_time[5m], 8 h", "max by (namespace) (avg_over_time(bench_metric[5m]))"},
 	}
 )
 

@@ -3,7 +3,7 @@
 // In comes a file of series from a seed. Two workers, Thanos' codec as released and ferula's server and client, move them
 // over TCP in their own process; a third way, gRPC with a codec that does nothing, is the floor. What arrives is compared
 // first, to the byte of every label and chunk. The growth of a streaming server is taken from a process of its own.
-// What is not here: queriers between stores and clients (goals hop2 and query), for which the area is to be extended.
+// Queriers are processes between stores and clients (goals query and hop2): Thanos query and ferula query.
 package storeapi
 
 import (
@@ -18,10 +18,10 @@ import (
 )
 
 // Area is the table's entry.
-var Area = area.Area{Name: "storeapi", About: "StoreAPI streams through ferula, Thanos' codec, and gRPC alone", Run: run}
+var Area = area.Area{Name: "storeapi", About: "StoreAPI streams through ferula, Thanos' codec, and gRPC alone; queriers as processes", Run: run}
 
 const (
-	thanos = "Thanos codec"
+	thanos = "Thanos"
 	floor  = "gRPC alone"
 	ferula = "ferula"
 
@@ -86,6 +86,9 @@ func run(ctx context.Context, env area.Env) (_ *area.Outcome, err error) {
 		}
 	}
 	if err := b.growth(ctx, own); err != nil {
+		return nil, err
+	}
+	if err := b.queriers(ctx); err != nil {
 		return nil, err
 	}
 	b.conclude()

@@ -201,7 +201,7 @@ func newWorld(hours int64, histograms bool) *world {
 	special := []float64{math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(0, -1), math.Float64frombits(value.StaleNaN), math.MaxFloat64, math.SmallestNonzeroFloat64}
 	for i, text := range awkward {
 		s := testSeries{labels: labels.FromStrings("__name__", fmt.Sprintf("m%d_total", i%3), "job", "node", "text", text)}
-		for n, t := 0, startMS-hourMS+int64(i)*100; t < startMS+hours*hourMS; n, t = n+1, t+15_000 {
+		for n, t := 0, startMS-hourMS+int64(i)*100; t < startMS+hours*hourMS; n, t = n+1, t+60_000 {
 			v := float64(n*i) / 7
 			if n%50 < len(special) {
 				v = special[n%50]

@@ -1,0 +1,175 @@
+package localdb
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"go.uber.org/goleak"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
+}
+
+const (
+	hourMS  = int64(3600_000)
+	startMS = int64(1767225600_000)
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// appendTo appends a sample a minute of two series from mint to before maxt.
+func appendTo(t *testing.T, to interface {
+	Appender(context.Context) storage.Appender
+}, mint, maxt int64) {
+	t.Helper()
+	app := to.Appender(context.Background())
+	for ts := mint; ts < maxt; ts += 60_000 {
+		for _, i := range []string{"1", "2"} {
+			if _, err := app.Append(0, labels.FromStrings("__name__", "m", "i", i), ts, float64(ts)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := app.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func addBlock(t *testing.T, dir string, mint, maxt int64) {
+	t.Helper()
+	w, err := tsdb.NewBlockWriter(quiet, dir, 2*hourMS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, w, mint, maxt)
+	if _, err := w.Flush(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// times are those of all samples of a window, each series' apart.
+func times(t *testing.T, d *DB, mint, maxt int64) map[string]map[int64]bool {
+	t.Helper()
+	q, err := d.RawQuerier(context.Background(), mint, maxt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	set := q.Select(context.Background(), labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
+	all, builder := map[string]map[int64]bool{}, labels.NewScratchBuilder(4)
+	for set.Next() {
+		lset, err := labelenc.Labels(set.Labels(), &builder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[int64]bool{}
+		all[lset.String()] = seen
+		for _, c := range set.Chunks() {
+			chunk, err := chunkenc.FromData(c.Encoding, c.Data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for it := chunk.Iterator(nil); it.Next() != chunkenc.ValNone; {
+				seen[it.AtT()] = true
+			}
+		}
+	}
+	if set.Err() != nil {
+		t.Fatal(set.Err())
+	}
+	return all
+}
+
+func TestBlocksAndTheLogAreReadAsOne(t *testing.T) {
+	dir, sandbox := t.TempDir(), t.TempDir()
+	addBlock(t, dir, startMS, startMS+2*hourMS)
+	addBlock(t, dir, startMS+hourMS, startMS+2*hourMS) // overlaps
+	addBlock(t, dir, startMS+2*hourMS, startMS+4*hourMS)
+	db, err := tsdb.Open(dir, quiet, nil, tsdb.DefaultOptions(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	db.DisableCompactions()
+	appendTo(t, db, startMS+4*hourMS, startMS+5*hourMS)
+	d, err := Open(dir, sandbox, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []struct{ mint, maxt int64 }{
+		{startMS, startMS + 2*hourMS - 1}, {startMS + 2*hourMS, startMS + 4*hourMS - 1}, {startMS + 4*hourMS, startMS + 6*hourMS}, {startMS + hourMS + 1, startMS + 5*hourMS},
+		{startMS - 2*hourMS, startMS - 1}, // nothing is there
+	} {
+		got := times(t, d, w.mint, w.maxt)
+		for _, seen := range got {
+			n := 0
+			for ts := startMS; ts < startMS+5*hourMS; ts += 60_000 {
+				if ts >= w.mint && ts <= w.maxt {
+					if n++; !seen[ts] {
+						t.Fatalf("%+v: no sample at %d", w, ts)
+					}
+				}
+			}
+			if n != len(seen) {
+				t.Errorf("%+v: %d samples, want %d", w, len(seen), n)
+			}
+		}
+		if wanted := 2; w.maxt >= startMS && len(got) != wanted {
+			t.Errorf("%+v: %d series", w, len(got))
+		}
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(sandbox); err != nil || len(left) != 0 {
+		t.Errorf("left in the sandbox: %v, %v", left, err)
+	}
+}
+
+func TestWhatIsNoDatabaseIsAnError(t *testing.T) {
+	empty := t.TempDir()
+	for _, dir := range []string{empty, filepath.Join(empty, "none")} {
+		if d, err := Open(dir, "", quiet); !errors.Is(err, os.ErrNotExist) || d != nil {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+	broken := t.TempDir()
+	addBlock(t, broken, startMS, startMS+hourMS)
+	indexes, err := filepath.Glob(filepath.Join(broken, "*", "index"))
+	if err != nil || len(indexes) != 1 {
+		t.Fatal(indexes, err)
+	}
+	if err := os.Truncate(indexes[0], 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(broken, "", quiet); err == nil {
+		t.Error("a broken index is read")
+	}
+}
+
+func TestBlocksWithoutALogAreEnough(t *testing.T) {
+	dir := t.TempDir()
+	addBlock(t, dir, startMS, startMS+hourMS)
+	d, err := Open(dir, "", quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if got := times(t, d, startMS, startMS+10*hourMS); len(got) != 2 {
+		t.Errorf("%d series", len(got))
+	}
+}

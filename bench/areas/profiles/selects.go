@@ -16,6 +16,9 @@ import (
 	seam "github.com/ferula-io/ferula/internal/series/profiles"
 )
 
+// turns is how often a round times each side, in turn.
+const turns = 15
+
 // question is one select of the table.
 type question struct {
 	what   string
@@ -105,7 +108,7 @@ func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *quer
 		name string
 		run  func() error
 	}{{plain, run(false)}, {with, run(true)}}
-	for round := 1; round <= 3*env.Rounds; round++ {
+	for round := 1; round <= turns*env.Rounds; round++ {
 		for _, side := range sides {
 			t, err := times(side.run)
 			if err != nil {

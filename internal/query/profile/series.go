@@ -288,11 +288,7 @@ func (s *selection) cells(g int) []store.Cell {
 
 // exemplar looks up whose profile is the best of a cell.
 func (s *selection) exemplar(c *store.Cell, g int) error {
-	id, err := s.scan.ID(c.Best)
-	if err != nil {
-		return err
-	}
-	source, ref, only, err := s.scan.Only(c.Best)
+	id, source, ref, only, err := s.scan.Winner(c)
 	if err != nil {
 		return err
 	}

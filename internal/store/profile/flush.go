@@ -285,7 +285,7 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 	rows := make([]headRow, v.rows)
 	for i := range rows {
 		ref := v.cols.SeriesAt(i)
-		key := block.Key{ID: v.ids[i], TimeNS: v.cols.TimeAt(i)}
+		key := block.Key{ID: v.id(i), TimeNS: v.cols.TimeAt(i)}
 		rows[i] = headRow{key: key, series: numbers[ref], t: o.series[numbers[ref]].Type, row: i}
 		if known, ok := datasets[key]; !ok || services[ref] < known {
 			datasets[key] = services[ref]

@@ -34,7 +34,7 @@ type head struct {
 	byType  map[profiles.Type]uint32
 
 	seriesCol, timeCol, valueCol, ordCol []byte
-	ids                                  []profiles.ID
+	idCol                                []byte
 	at                                   []uint64 // place of a row's samples
 	previous                             []uint32 // row of the same profile + 1
 	chunks                               [][]byte
@@ -74,13 +74,13 @@ func newHead() *head {
 	}
 }
 
-func (h *head) rows() int { return len(h.ids) }
+func (h *head) rows() int { return len(h.at) }
 
 // count is rows for those who do not hold the lock.
 func (h *head) count() int {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	return len(h.ids)
+	return len(h.at)
 }
 
 // size is about how much memory the head takes.
@@ -144,7 +144,7 @@ func (h *head) has(key block.Key, ref uint32) bool {
 }
 
 func (h *head) addRow(key block.Key, ord, ref uint32, value int64) {
-	row, previous := uint32(len(h.ids)), uint32(0)
+	row, previous := uint32(len(h.at)), uint32(0)
 	if l, ok := h.last[key]; ok {
 		previous = l.row + 1
 	}
@@ -154,7 +154,7 @@ func (h *head) addRow(key block.Key, ord, ref uint32, value int64) {
 	h.timeCol = le.AppendUint64(h.timeCol, uint64(key.TimeNS))
 	h.valueCol = le.AppendUint64(h.valueCol, uint64(value))
 	h.ordCol = le.AppendUint32(h.ordCol, ord)
-	h.ids = append(h.ids, key.ID)
+	h.idCol = append(h.idCol, key.ID[:]...)
 	h.previous = append(h.previous, previous)
 	h.at = append(h.at, h.store(h.encoded))
 	h.bytes += len(h.encoded) + 24 + 16 + 8 + 4 + 24
@@ -385,7 +385,7 @@ type headView struct {
 	types        []profiles.Type
 	series       []block.Series
 	cols         block.Columns
-	ids          []profiles.ID
+	idCol        []byte
 	at           []uint64
 	previous     []uint32
 	chunks       [][]byte
@@ -401,9 +401,9 @@ var _ block.Source = (*headView)(nil)
 func (h *head) view() *headView {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	n := len(h.ids)
+	n := len(h.at)
 	v := &headView{
-		rows: n, types: h.types, series: h.series, ids: h.ids, at: h.at, previous: h.previous, chunks: slices.Clone(h.chunks),
+		rows: n, types: h.types, series: h.series, idCol: h.idCol, at: h.at, previous: h.previous, chunks: slices.Clone(h.chunks),
 		cols:    block.Columns{N: n, Series: h.seriesCol, Time: h.timeCol, Value: h.valueCol, Ord: h.ordCol},
 		symbols: h.symbols.Symbols, shared: h.shared, splits: h.splits, minNS: h.minNS, maxNS: h.maxNS,
 	}
@@ -418,17 +418,20 @@ func (v *headView) Types() []profiles.Type             { return v.types }
 func (v *headView) Series() ([]block.Series, error)    { return v.series, nil }
 func (v *headView) Spans() ([]block.Span, error)       { return v.spans[:], nil }
 func (v *headView) Columns(int) (block.Columns, error) { return v.cols, nil }
-func (v *headView) ID(row int) (profiles.ID, error)    { return v.ids[row], nil }
+func (v *headView) IDs(int) ([]byte, error)            { return v.idCol, nil }
+func (v *headView) ID(row int) (profiles.ID, error)    { return v.id(row), nil }
 func (v *headView) Symbols() (*block.Symbols, error)   { return &v.symbols, nil }
 func (v *headView) Shared() []block.Key                { return v.shared }
 func (v *headView) Find(id profiles.ID, f func(row int)) error {
-	for row, other := range v.ids {
-		if other == id {
+	for row := range v.rows {
+		if v.id(row) == id {
 			f(row)
 		}
 	}
 	return nil
 }
+
+func (v *headView) id(row int) profiles.ID { return profiles.ID(v.idCol[16*row:]) }
 
 // batchRows is how many rows are worked on between two looks at the context.
 const batchRows = 1024

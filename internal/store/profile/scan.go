@@ -56,6 +56,7 @@ type Scan struct {
 type near struct {
 	source uint32
 	cols   block.Columns
+	ids    []byte // of the same rows; nil: not looked at yet
 }
 
 // columns are those in which a row lies.
@@ -68,7 +69,7 @@ func (s *Scan) columns(at Locator) (*block.Columns, error) {
 	if err != nil {
 		return nil, err
 	}
-	*n = near{at.Source, c}
+	*n = near{source: at.Source, cols: c}
 	return &n.cols, nil
 }
 
@@ -420,20 +421,30 @@ func (s *Scan) ID(at Locator) (profiles.ID, error) {
 	if at.Source == lateSource {
 		return s.winners[at.Row].key.ID, nil
 	}
-	return s.sources[at.Source].ID(int(at.Row))
+	c, err := s.columns(at)
+	if err != nil {
+		return profiles.ID{}, err
+	}
+	if s.near.ids == nil {
+		if s.near.ids, err = s.sources[at.Source].IDs(int(at.Row)); err != nil {
+			return profiles.ID{}, err
+		}
+	}
+	return profiles.ID(s.near.ids[16*(int(at.Row)-c.First):]), nil
 }
 
-// Only is the series of the profile at a place, if it has no other row; what Rows
-// would call f with, for the usual case.
-func (s *Scan) Only(at Locator) (source int, series uint32, only bool, err error) {
-	if at.Source == lateSource || !s.single[at.Source] {
-		return 0, 0, false, nil
+// Winner looks up the best profile of a cell. only says that it has one row, of that
+// source and series; else Rows tells which.
+func (s *Scan) Winner(cell *Cell) (id profiles.ID, source int, series uint32, only bool, err error) {
+	at := cell.Best
+	if id, err = s.ID(at); err != nil || at.Source == lateSource || !s.single[at.Source] {
+		return id, 0, 0, false, err
 	}
 	c, err := s.columns(at)
 	if err != nil {
-		return 0, 0, false, err
+		return id, 0, 0, false, err
 	}
-	return int(at.Source), c.SeriesAt(int(at.Row) - c.First), true, nil
+	return id, int(at.Source), c.SeriesAt(int(at.Row) - c.First), true, nil
 }
 
 // Rows calls f with the series of every row of the profile at a place, a cell's

@@ -193,6 +193,15 @@ func (r *Reader) Columns(row int) (c Columns, err error) {
 	return c, err
 }
 
+// IDs are those of the row's group.
+func (r *Reader) IDs(row int) ([]byte, error) {
+	group := row / groupRows
+	if row < 0 || group >= len(r.chunks) {
+		return nil, corruptf("there is no row %d", row)
+	}
+	return r.column(group, colID)
+}
+
 // ID is the id of a row's profile.
 func (r *Reader) ID(row int) (id profiles.ID, err error) {
 	group := row / groupRows

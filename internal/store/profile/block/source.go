@@ -83,6 +83,8 @@ type Source interface {
 	Spans() ([]Span, error)
 	// Columns are those in which a row lies: a part of the rows, row among them.
 	Columns(row int) (Columns, error)
+	// IDs are the ids of the rows of Columns, 16 bytes each.
+	IDs(row int) ([]byte, error)
 	// ID is the id of a row's profile.
 	ID(row int) (profiles.ID, error)
 	// Find calls f with the rows of a profile, in any order.

@@ -66,7 +66,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 		"Nanoseconds are CPU time of the process, collection of garbage included, of one scrape, update or look-up; each reading is the best of three slices of 40 ms.",
 		"client_golang's histogram of ranges has its default buckets, and its summaries four quantiles of another algorithm: its lines are as many, or nearly, not the same.",
 		"Updated between scrapes: the updates are part of the reading. The goal is for one; 100 and 1,000 are beside it.",
-		"Contended: two threads, each bound to a core of its own, update one metric; nanoseconds of wall time an update of either. A slice in which one of them did not have its core is repeated.",
+		"Contended: two threads, each bound to a core of its own, update one metric; nanoseconds of wall time an update of either. A slice in which one of them had to wait for its core, not for the other, is repeated.",
 		fmt.Sprintf("The heap holds %d MiB besides.", heapBytes>>20),
 	)
 	return b.out, nil

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
 	stdslices "slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,8 +50,8 @@ func (b *bench) updates() error {
 const (
 	contendedSlice  = 4 * time.Millisecond
 	contendedSlices = 15 // of which a reading is the median
-	contendedTries  = 1500
-	ownCore         = 0.9 // of a slice's time that each thread must have had
+	contendedTries  = 400
+	ownCore         = 0.9 // of a slice's time in which no thread waited for its core
 )
 
 var errNoCores = errors.New("two threads never had a core each")
@@ -105,7 +108,8 @@ func contend(update func(i int)) (float64, error) {
 	return math.NaN(), errNoCores
 }
 
-// contendOnce also tells which share of the time the thread had that had less.
+// contendOnce also tells for which share of the time a thread had its core, or wanted
+// none because it waited for the other one: that is not to be held against a lock.
 func contendOnce(update func(i int)) (ns, share float64) {
 	var wg sync.WaitGroup
 	var ready, done atomic.Int32
@@ -126,7 +130,7 @@ func contendOnce(update func(i int)) (ns, share float64) {
 				done.Store(1)
 				return
 			}
-			start, used, n := time.Now(), threadCPU(), 0
+			start, waited, n := time.Now(), queued(), 0
 			for ; done.Load() == 0; n += 64 {
 				for i := range 64 {
 					update(n + i)
@@ -136,7 +140,7 @@ func contendOnce(update func(i int)) (ns, share float64) {
 				}
 			}
 			elapsed := time.Since(start)
-			shares[core] = float64(threadCPU()-used) / float64(elapsed)
+			shares[core] = 1 - float64(queued()-waited)/float64(elapsed)
 			total.Add(int64(n))
 			took.Add(int64(elapsed) / 2)
 		}()
@@ -145,12 +149,22 @@ func contendOnce(update func(i int)) (ns, share float64) {
 	return 2 * float64(took.Load()) / float64(total.Load()), min(shares[0], shares[1])
 }
 
-func threadCPU() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
-		panic(err) // cannot fail for the thread itself
+// queued is how long this thread has waited for a core, by /proc/thread-self/schedstat:
+// nanoseconds on a core, nanoseconds in the queue, and how often.
+func queued() time.Duration {
+	text, err := os.ReadFile("/proc/thread-self/schedstat")
+	if err != nil {
+		return 0
 	}
-	return time.Duration(ts.Nano())
+	fields := strings.Fields(string(text))
+	if len(fields) < 2 {
+		return 0
+	}
+	ns, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(ns)
 }
 
 // lookups find one of a thousand counters by three values, and count in it.

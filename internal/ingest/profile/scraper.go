@@ -331,8 +331,8 @@ func (f *fetcher) fetch(ctx context.Context) error {
 	return s.in.Push(ctx, s.tenant, []profilepb.Pushed{{Labels: f.labels, Raw: raw, TimeNS: start.UnixNano()}})
 }
 
-// sinceLast is what was counted since the fetch before. The first one counts from
-// the start of the process.
+// sinceLast is what was counted since the fetch before. Of the first one counts are
+// left out: they are since the start of the process, which may be months ago.
 func (f *fetcher) sinceLast(raw []byte, at time.Time) ([]byte, error) {
 	in := f.pool.scraper.in
 	checked := in.decoded.Get().(*pprof.Profile) // within limits, before anybody else decodes it
@@ -347,11 +347,12 @@ func (f *fetcher) sinceLast(raw []byte, at time.Time) ([]byte, error) {
 	}
 	previous, since := f.previous, f.since
 	f.previous, f.since = p.Copy(), at
-	if previous != nil {
-		if p, err = difference(previous, p, isCount); err != nil {
-			return nil, err
-		}
-		p.TimeNanos, p.DurationNanos = since.UnixNano(), int64(at.Sub(since))
+	if previous == nil {
+		previous, since = p.Copy(), at
 	}
+	if p, err = difference(previous, p, isCount); err != nil {
+		return nil, err
+	}
+	p.TimeNanos, p.DurationNanos = since.UnixNano(), int64(at.Sub(since))
 	return encode(p)
 }

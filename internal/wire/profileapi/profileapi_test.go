@@ -2,6 +2,7 @@ package profileapi
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -291,6 +292,27 @@ func TestBadRequestsAreNamed(t *testing.T) {
 		if tt.code != "" && (json.Unmarshal([]byte(body), &failure) != nil || failure.Code != tt.code) {
 			t.Errorf("%s %.80s: %.300s, want code %s", tt.method, tt.body, body, tt.code)
 		}
+	}
+}
+
+func TestARequestThatInflatesToTooMuchIsRefused(t *testing.T) {
+	_, base := serve(t, "")
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write(make([]byte, 50<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := post(t, base+pusherPath+"Push", b.String(), "Content-Type", "application/proto", "Content-Encoding", "gzip"); status != 429 || !strings.Contains(body, "1048576") {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, body := post(t, base+pusherPath+"Push", "no gzip", "Content-Type", "application/proto", "Content-Encoding", "gzip"); status != 400 || !strings.Contains(body, "decompressor") {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _ := post(t, base+pusherPath+"Push", "{}", "Content-Type", "text/plain"); status != 415 {
+		t.Error(status)
 	}
 }
 

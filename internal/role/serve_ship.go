@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,8 +31,9 @@ type ShippingOptions struct {
 
 // shipping is a bucket and the shipper that fills it; nil where nothing is shipped.
 type shipping struct {
-	bucket  objstore.Bucket
-	shipper *bucket.Shipper
+	bucket   objstore.Bucket
+	shipper  *bucket.Shipper
+	profiles *bucket.ProfileShipper // nil: there are no profiles
 }
 
 // newShipping makes what o asks for. component names the program.
@@ -48,14 +51,20 @@ func newShipping(o ShippingOptions, dir, component string, external func() label
 	if err != nil {
 		return nil, errors.Join(err, to.Close())
 	}
-	return &shipping{to, shipper}, nil
+	return &shipping{bucket: to, shipper: shipper}, nil
 }
 
 // run ships until ctx ends.
 func (s *shipping) run(ctx context.Context) {
-	if s != nil {
-		s.shipper.Run(ctx)
+	if s == nil {
+		return
 	}
+	var both sync.WaitGroup
+	defer both.Wait()
+	if s.profiles != nil {
+		both.Go(func() { s.profiles.Run(ctx) })
+	}
+	s.shipper.Run(ctx)
 }
 
 // note is what readiness says of shipping. A bucket that is down does not make a
@@ -110,5 +119,11 @@ func (s *Serve) newShipping() error {
 	var err error
 	s.shipping, err = newShipping(s.opts.Ship, s.opts.Store.Dir, "ferula", external, s.opts.Logger, s.reg)
 	s.gate.note = s.shipping.note
+	if err == nil && s.shipping != nil {
+		times := s.opts.Ship.Shipper
+		s.shipping.profiles = bucket.NewProfileShipper(s.shipping.bucket, bucket.ProfileShipOptions{
+			Dir: filepath.Join(s.opts.Store.Dir, "profiles"), Interval: times.Interval, RetryMin: times.RetryMin, RetryMax: times.RetryMax, Stall: times.Stall,
+		}, s.opts.Logger.With("component", "profile shipper"), s.reg)
+	}
 	return err
 }

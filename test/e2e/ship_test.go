@@ -58,6 +58,8 @@ func TestServeShipsItsBlocks(t *testing.T) {
 	s := startServe(t, func(o *role.ServeOptions) {
 		shipping(file, bucket, "")(o)
 		o.Store.Dir = dir
+		o.Ship.Shipper.Interval = 200 * time.Millisecond
+		o.Profiles.Self, o.Profiles.Every, o.Profiles.Store.HeadAge = true, 50*time.Millisecond, time.Second
 	})
 	eventually(t, 20*time.Second, "the block to be shipped", func() bool {
 		_, body := s.get("/-/ready")
@@ -67,6 +69,10 @@ func TestServeShipsItsBlocks(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), `"cluster": "eu"`) || !strings.Contains(string(text), `"source": "ferula"`) {
 		t.Errorf("%s, %v", text, err)
 	}
+	eventually(t, 20*time.Second, "a block of profiles to be shipped", func() bool {
+		found, _ := filepath.Glob(filepath.Join(bucket, "profiles", "*", "*", "index"))
+		return len(found) > 0
+	})
 	for _, name := range []string{"index", "chunks/000001"} {
 		want, err := os.ReadFile(filepath.Join(dir, id, name))
 		if err != nil {

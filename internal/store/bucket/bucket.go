@@ -9,9 +9,9 @@
 //
 // Open makes a client of Thanos' YAML. A Shipper watches the folder of a database
 // and uploads each new block once; it changes nothing in that folder but its state
-// file. Whoever wants parts of an object asks a File for them, which keeps the
-// pages that it has read in a Cache. There is no scheduling of compactions and no
-// deletion here: in the bucket both are Thanos' compactor's.
+// file. A ProfileShipper does the same for profile blocks. Whoever wants parts of an
+// object reads an Object, through a Cache of pages. There is no scheduling of
+// compactions and no deletion here: in the bucket both are Thanos' compactor's.
 package bucket
 
 import (

@@ -1,0 +1,158 @@
+package bucket
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/thanos-io/objstore"
+)
+
+// Objects are read by pages: an object store answers a short range as slowly as one
+// of this length.
+const (
+	pageBytes = 256 << 10
+	runPages  = 16 // missing pages that lie side by side and are asked for at once
+)
+
+// Cache keeps pages of objects that do not change. It is safe for concurrent use.
+type Cache struct {
+	bytesMax int64
+
+	mu     sync.Mutex
+	bytes  int64
+	pages  map[pageKey]*list.Element // of *page
+	recent *list.List                // the least recently used is the last
+}
+
+type pageKey struct {
+	name   string
+	number int64
+}
+
+type page struct {
+	key  pageKey
+	data []byte
+}
+
+// NewCache makes a cache of at most so many bytes, and at least one page.
+func NewCache(bytesMax int64) *Cache {
+	return &Cache{bytesMax: max(bytesMax, pageBytes), pages: map[pageKey]*list.Element{}, recent: list.New()}
+}
+
+// Bytes is what the cache holds.
+func (c *Cache) Bytes() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bytes
+}
+
+// get gives a page, shared and immutable; nil if it is not there.
+func (c *Cache) get(key pageKey) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.pages[key]
+	if e == nil {
+		return nil
+	}
+	c.recent.MoveToFront(e)
+	return e.Value.(*page).data
+}
+
+func (c *Cache) put(key pageKey, data []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pages[key] != nil {
+		return // two have asked for it
+	}
+	c.pages[key] = c.recent.PushFront(&page{key, data})
+	for c.bytes += int64(len(data)); c.bytes > c.bytesMax; {
+		last := c.recent.Remove(c.recent.Back()).(*page)
+		delete(c.pages, last.key)
+		c.bytes -= int64(len(last.data))
+	}
+}
+
+// Object is one object that does not change, read by ranges through a Cache.
+type Object struct {
+	cache *Cache
+	from  objstore.BucketReader
+	name  string
+	size  int64
+}
+
+// Object asks for the size of an object; its bytes are read as they are needed.
+func (c *Cache) Object(ctx context.Context, from objstore.BucketReader, name string) (*Object, error) {
+	attributes, err := from.Attributes(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("object %s: %w", name, err)
+	}
+	return &Object{c, from, name, attributes.Size}, nil
+}
+
+// Size is that of the object.
+func (o *Object) Size() int64 { return o.size }
+
+// At is the object as an io.ReaderAt for as long as ctx lasts.
+func (o *Object) At(ctx context.Context) io.ReaderAt { return objectAt{o, ctx.Err, ctx} }
+
+type objectAt struct {
+	*Object
+	ended func() error
+	ctx   context.Context // of one reading, which is all that an objectAt lives for
+}
+
+// ReadAt implements io.ReaderAt.
+func (o objectAt) ReadAt(p []byte, off int64) (n int, err error) {
+	if off < 0 {
+		return 0, fmt.Errorf("object %s: read at %d", o.name, off)
+	}
+	for n < len(p) && off < o.size {
+		if err := o.ended(); err != nil {
+			return n, err
+		}
+		number := off / pageBytes
+		data := o.cache.get(pageKey{o.name, number})
+		if data == nil {
+			if data, err = o.fetch(o.ctx, number, (off+int64(len(p)-n)-1)/pageBytes); err != nil {
+				return n, err
+			}
+		}
+		copied := copy(p[n:], data[off-number*pageBytes:])
+		n, off = n+copied, off+int64(copied)
+	}
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// fetch asks for a page that is not there, and for those after it up to last that
+// are not there either; it gives the first.
+func (o *Object) fetch(ctx context.Context, first, last int64) ([]byte, error) {
+	last = min(last, first+runPages-1, (o.size-1)/pageBytes)
+	end := first
+	for end < last && o.cache.get(pageKey{o.name, end + 1}) == nil {
+		end++
+	}
+	from, to := first*pageBytes, min((end+1)*pageBytes, o.size)
+	body, err := o.from.GetRange(ctx, o.name, from, to-from)
+	if err != nil {
+		return nil, fmt.Errorf("object %s: bytes %d to %d: %w", o.name, from, to, err)
+	}
+	defer body.Close()
+	var one []byte
+	for number := first; number <= end; number++ {
+		data := make([]byte, min(pageBytes, o.size-number*pageBytes))
+		if _, err := io.ReadFull(body, data); err != nil {
+			return nil, fmt.Errorf("object %s: bytes %d to %d: %w", o.name, from, to, err)
+		}
+		o.cache.put(pageKey{o.name, number}, data)
+		if number == first {
+			one = data
+		}
+	}
+	return one, nil
+}

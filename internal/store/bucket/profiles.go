@@ -1,0 +1,196 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/thanos-io/objstore"
+)
+
+// Files of a profile block, in the order in which they are uploaded: without its
+// index nobody can read a block.
+var profileFiles = []string{"profiles.parquet", "index"}
+
+// ProfileShipOptions of a ProfileShipper. Zero durations take ShipOptions' defaults.
+type ProfileShipOptions struct {
+	Dir                                 string // with a folder for each tenant, and in it one for each block
+	Interval, RetryMin, RetryMax, Stall time.Duration
+}
+
+// ProfileShipper uploads profile blocks, each tenant's under its own name. Blocks
+// that were merged are uploaded as well as what they were merged to, which says so:
+// who reads the bucket leaves out what another block has replaced.
+type ProfileShipper struct {
+	opts    ShipOptions
+	bucket  objstore.Bucket
+	logger  *slog.Logger
+	known   map[string]bool // blocks that are there, by their folder in the bucket
+	uploads prometheus.Counter
+	failed  prometheus.Counter
+	waiting prometheus.Gauge
+}
+
+// NewProfileShipper makes a shipper; it closes nothing that it is given.
+func NewProfileShipper(to objstore.Bucket, o ProfileShipOptions, logger *slog.Logger, reg prometheus.Registerer) *ProfileShipper {
+	s := &ProfileShipper{
+		opts:    ShipOptions{Dir: o.Dir, Interval: o.Interval, RetryMin: o.RetryMin, RetryMax: o.RetryMax, Stall: o.Stall}.withDefaults(),
+		bucket:  to,
+		logger:  logger,
+		known:   map[string]bool{},
+		uploads: prometheus.NewCounter(prometheus.CounterOpts{Name: "ferula_profile_shipper_uploads_total", Help: "Profile blocks uploaded."}),
+		failed:  prometheus.NewCounter(prometheus.CounterOpts{Name: "ferula_profile_shipper_failures_total", Help: "Looks at the folder of profile blocks that failed."}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "ferula_profile_shipper_blocks_waiting", Help: "Profile blocks that are not known to be in the bucket."}),
+	}
+	reg.MustRegister(s.uploads, s.failed, s.waiting)
+	return s
+}
+
+// Run looks at the folder until ctx ends, sooner after a failure.
+func (s *ProfileShipper) Run(ctx context.Context) {
+	var retry time.Duration
+	for {
+		wait := s.opts.Interval
+		if _, err := s.Sync(ctx); err != nil && ctx.Err() == nil {
+			s.failed.Inc()
+			retry = min(max(2*retry, s.opts.RetryMin), s.opts.RetryMax)
+			wait = retry
+			s.logger.Warn("Shipping profiles failed and is repeated", "in", wait, "err", err)
+		} else {
+			retry = 0
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// Sync looks at the folder once and uploads what is new. One block that fails does
+// not keep others back.
+func (s *ProfileShipper) Sync(ctx context.Context) (uploaded int, err error) {
+	blocks, err := s.blocks()
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	waiting := 0
+	for _, b := range blocks {
+		if s.known[b.name] {
+			continue
+		}
+		sent, err := s.ship(ctx, b)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("profile block %s: %w", b.name, err))
+			waiting++
+			continue
+		}
+		s.known[b.name] = true
+		if sent {
+			uploaded++
+			s.uploads.Inc()
+			s.logger.Info("Shipped a profile block", "block", b.name)
+		}
+	}
+	s.waiting.Set(float64(waiting))
+	s.forget(blocks)
+	return uploaded, errors.Join(errs...)
+}
+
+// profileBlock is a block on the disk and its folder in the bucket.
+type profileBlock struct{ dir, name string }
+
+// forget drops what is not on the disk any more.
+func (s *ProfileShipper) forget(blocks []profileBlock) {
+	for name := range s.known {
+		if !slices.ContainsFunc(blocks, func(b profileBlock) bool { return b.name == name }) {
+			delete(s.known, name)
+		}
+	}
+}
+
+// blocks lists what is on the disk, oldest first within each tenant.
+func (s *ProfileShipper) blocks() ([]profileBlock, error) {
+	tenants, err := os.ReadDir(s.opts.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // nobody has pushed anything yet
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found []profileBlock
+	for _, tenant := range tenants {
+		if !tenant.IsDir() || strings.HasPrefix(tenant.Name(), ".") {
+			continue
+		}
+		entries, err := os.ReadDir(filepath.Join(s.opts.Dir, tenant.Name()))
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if id, err := ulid.ParseStrict(e.Name()); err == nil && e.IsDir() {
+				found = append(found, profileBlock{filepath.Join(s.opts.Dir, tenant.Name(), e.Name()), ProfileBlock(tenant.Name(), id)})
+			}
+		}
+	}
+	return found, nil
+}
+
+// ship makes sure that a block is in the bucket, whole.
+func (s *ProfileShipper) ship(ctx context.Context, b profileBlock) (sent bool, err error) {
+	v := &view{}
+	defer v.close()
+	for _, name := range profileFiles {
+		if err := v.open(b.dir, name); err != nil {
+			if _, gone := os.Stat(b.dir); errors.Is(gone, fs.ErrNotExist) {
+				return false, nil // it was merged or has aged away
+			}
+			return false, err
+		}
+	}
+	whole := true
+	for _, f := range v.files {
+		there, err := s.there(ctx, b, f.blockFile)
+		if err != nil {
+			return false, err
+		}
+		whole = whole && there
+	}
+	if whole {
+		return false, nil
+	}
+	for _, f := range v.files {
+		name := path.Join(b.name, f.name)
+		if err := send(ctx, f.file, f.size, s.opts.Stall, func(ctx context.Context, body io.Reader) error { return s.bucket.Upload(ctx, name, body) }); err != nil {
+			return false, fmt.Errorf("upload %s: %w", f.name, err)
+		}
+		if there, err := s.there(ctx, b, f.blockFile); err != nil || !there {
+			return false, errors.Join(fmt.Errorf("%w: %s has not arrived whole", ErrCorrupt, f.name), err)
+		}
+	}
+	return true, nil
+}
+
+// there compares the size of an object with that of the file.
+func (s *ProfileShipper) there(ctx context.Context, b profileBlock, f blockFile) (bool, error) {
+	attributes, err := s.bucket.Attributes(ctx, path.Join(b.name, f.name))
+	if err != nil {
+		if s.bucket.IsObjNotFoundErr(err) {
+			return false, nil
+		}
+		return false, err
+	}
+	return attributes.Size == f.size, nil
+}

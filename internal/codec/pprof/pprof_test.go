@@ -1,0 +1,296 @@
+package pprof
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/pprof/profile"
+)
+
+// spell writes a profile as text, from the peer's structs.
+func spellPeer(p *profile.Profile) string {
+	var out strings.Builder
+	for _, st := range p.SampleType {
+		fmt.Fprintf(&out, "type %s %s\n", st.Type, st.Unit)
+	}
+	if p.PeriodType != nil {
+		fmt.Fprintf(&out, "period %s %s %d\n", p.PeriodType.Type, p.PeriodType.Unit, p.Period)
+	}
+	fmt.Fprintf(&out, "time %d %d\n", p.TimeNanos, p.DurationNanos)
+	for _, s := range p.Sample {
+		for _, l := range s.Location {
+			fmt.Fprintf(&out, "%x", l.Address)
+			if l.Mapping != nil {
+				fmt.Fprintf(&out, "@%s", l.Mapping.File)
+			}
+			for _, line := range l.Line {
+				fmt.Fprintf(&out, "[%s %s %s:%d+%d]", line.Function.Name, line.Function.SystemName, line.Function.Filename, line.Line, line.Function.StartLine)
+			}
+		}
+		var labels []string
+		for k, values := range s.Label {
+			for _, v := range values {
+				labels = append(labels, k+"="+v)
+			}
+		}
+		for k, values := range s.NumLabel {
+			for _, v := range values {
+				labels = append(labels, fmt.Sprint(k, "#", v))
+			}
+		}
+		slices.Sort(labels)
+		fmt.Fprintf(&out, " %v %v\n", s.Value, labels)
+	}
+	return out.String()
+}
+
+// spellOwn is the same of ours.
+func spellOwn(p *Profile) string {
+	var out strings.Builder
+	for _, st := range p.SampleTypes {
+		fmt.Fprintf(&out, "type %s %s\n", p.Text(st.Type), p.Text(st.Unit))
+	}
+	fmt.Fprintf(&out, "period %s %s %d\n", p.Text(p.PeriodType.Type), p.Text(p.PeriodType.Unit), p.Period)
+	fmt.Fprintf(&out, "time %d %d\n", p.TimeNS, p.DurationNS)
+	for i := range p.Samples {
+		s := &p.Samples[i]
+		for _, at := range p.Stack(s) {
+			l := &p.Locations[at]
+			fmt.Fprintf(&out, "%x", l.Address)
+			if l.Mapping >= 0 {
+				fmt.Fprintf(&out, "@%s", p.Text(p.Mappings[l.Mapping].File))
+			}
+			for _, line := range p.Lines[l.From:l.To] {
+				f := p.Functions[line.Function]
+				fmt.Fprintf(&out, "[%s %s %s:%d+%d]", p.Text(f.Name), p.Text(f.System), p.Text(f.File), line.Line, f.StartLine)
+			}
+		}
+		var labels []string
+		for _, l := range p.Labels(s) {
+			if l.Text != 0 {
+				labels = append(labels, fmt.Sprintf("%s=%s", p.Text(l.Key), p.Text(l.Text)))
+			} else {
+				labels = append(labels, fmt.Sprintf("%s#%d", p.Text(l.Key), l.Number))
+			}
+		}
+		slices.Sort(labels)
+		fmt.Fprintf(&out, " %v %v\n", p.Values(s), labels)
+	}
+	return out.String()
+}
+
+func random(r *rand.Rand) *profile.Profile {
+	p := &profile.Profile{
+		SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}, {Type: "cpu", Unit: "nanoseconds"}},
+		PeriodType: &profile.ValueType{Type: "cpu", Unit: "nanoseconds"}, Period: 1e7, TimeNanos: r.Int64(), DurationNanos: 10,
+		Mapping: []*profile.Mapping{{ID: 1, Start: 1, Limit: 1 << 40, File: "/bin/x", BuildID: "id"}},
+	}
+	for i := range 1 + r.IntN(200) {
+		fn := &profile.Function{ID: uint64(i + 1), Name: fmt.Sprint("f", i), SystemName: fmt.Sprint("s", i%3), Filename: "x.go", StartLine: int64(r.IntN(1000))}
+		p.Function = append(p.Function, fn)
+		l := &profile.Location{ID: uint64(i + 1), Address: r.Uint64() >> r.IntN(64), Mapping: p.Mapping[0]}
+		for range r.IntN(3) {
+			l.Line = append(l.Line, profile.Line{Function: p.Function[r.IntN(len(p.Function))], Line: int64(r.IntN(100_000))})
+		}
+		p.Location = append(p.Location, l)
+	}
+	for range r.IntN(50) {
+		s := &profile.Sample{Value: []int64{int64(r.IntN(300)), r.Int64() >> r.IntN(63)}}
+		for range r.IntN(40) {
+			s.Location = append(s.Location, p.Location[r.IntN(len(p.Location))])
+		}
+		if r.IntN(3) == 0 {
+			s.Label = map[string][]string{"k": {"v"}, "long": {strings.Repeat("x", 200)}}
+			s.NumLabel = map[string][]int64{"n": {int64(1 + r.IntN(1000))}}
+		}
+		p.Sample = append(p.Sample, s)
+	}
+	return p
+}
+
+func encoded(t testing.TB, p *profile.Profile, zipped bool) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	write := p.WriteUncompressed
+	if zipped {
+		write = p.Write
+	}
+	if err := write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestProfilesAreReadAsThePeerReadsThem(t *testing.T) {
+	var p Profile
+	for seed := range uint64(200) {
+		raw := encoded(t, random(rand.New(rand.NewPCG(seed, 1))), seed%2 == 0)
+		want, err := profile.ParseData(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Decode(raw, Limits{}); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if got, want := spellOwn(&p), spellPeer(want); got != want {
+			t.Fatalf("seed %d:\n%s\nwant\n%s", seed, got, want)
+		}
+	}
+}
+
+func TestARealHeapProfileIsReadAsThePeerReadsIt(t *testing.T) {
+	var b bytes.Buffer
+	if err := pprof.Lookup("heap").WriteTo(&b, 0); err != nil {
+		t.Fatal(err)
+	}
+	want, err := profile.ParseData(b.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p Profile
+	if err := p.Decode(b.Bytes(), Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := spellOwn(&p), spellPeer(want); got != want {
+		t.Fatalf("\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestWhatIsEncodedThePeerReads(t *testing.T) {
+	e := NewEncoder()
+	e.SampleType("cpu", "nanoseconds")
+	e.Period("cpu", "nanoseconds", 1e7)
+	e.Times(5, 6)
+	leaf := e.Location(e.Function("leaf", "sys", "a.go", 3), 4)
+	top := e.Location(e.Function("main", "main", "b.go", 1), 400)
+	e.Sample([]uint64{leaf, top}, 1<<40)
+	e.Sample(nil, 7)
+	raw := e.Append([]byte("kept"))
+	if !bytes.HasPrefix(raw, []byte("kept")) {
+		t.Fatal("what was there is gone")
+	}
+	got, err := profile.ParseData(raw[4:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "type cpu nanoseconds\nperiod cpu nanoseconds 10000000\ntime 5 6\n0[leaf sys a.go:4+3]0[main main b.go:400+1] [1099511627776] []\n [7] []\n"
+	if spellPeer(got) != want {
+		t.Errorf("%s", spellPeer(got))
+	}
+}
+
+// message appends a field of bytes.
+func message(field int, parts ...[]byte) []byte {
+	return appendMessage(nil, field, bytes.Join(parts, nil))
+}
+
+func number(field int, v uint64) []byte { return appendNumber(nil, field, v) }
+
+func TestHostileProfilesAreRefusedWithTheirPlace(t *testing.T) {
+	texts := bytes.Join([][]byte{message(6), message(6, []byte("a"))}, nil)
+	kind := message(1, number(1, 1), number(2, 1))
+	fn := message(5, number(1, 1), number(2, 1))
+	loc := message(4, number(1, 1), message(4, number(1, 1)))
+	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+	var bomb bytes.Buffer
+	z := gzip.NewWriter(&bomb)
+	for range 100 {
+		if _, err := z.Write(make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		raw  []byte
+		want error
+		text string
+	}{
+		"nothing":                {nil, ErrCorrupt, "no string table"},
+		"no types":               {texts, ErrCorrupt, "no sample types"},
+		"a first text":           {join(message(6, []byte("x")), kind), ErrCorrupt, "first string"},
+		"a type without text":    {join(message(6), kind), ErrCorrupt, "sample type 0"},
+		"a negative count":       {join(texts, kind, message(2, number(2, 1<<64-5))), ErrCorrupt, "sample 0 has the negative value -5"},
+		"too many values":        {join(texts, kind, message(2, number(2, 1), number(2, 1))), ErrCorrupt, "sample 0 has 2 values"},
+		"no values":              {join(texts, kind, message(2)), ErrCorrupt, "sample 0 has 0 values"},
+		"a location not there":   {join(texts, kind, loc, fn, message(2, number(1, 9), number(2, 1))), ErrCorrupt, "sample 0 has location 9"},
+		"a function not there":   {join(texts, kind, loc), ErrCorrupt, "function 1"},
+		"a function twice":       {join(texts, kind, fn, fn), ErrCorrupt, "function 1 has id 1"},
+		"a location twice":       {join(texts, kind, fn, loc, loc), ErrCorrupt, "location 1 has id 1"},
+		"a location without id":  {join(texts, kind, message(4, number(3, 5))), ErrCorrupt, "location 0 has id 0"},
+		"a mapping not there":    {join(texts, kind, message(4, number(1, 1), number(2, 4))), ErrCorrupt, "mapping 4"},
+		"a name not there":       {join(texts, kind, message(5, number(1, 1), number(2, 77))), ErrCorrupt, "function 0 has no text"},
+		"cut short":              {join(texts, kind)[:len(texts)+2], ErrCorrupt, "field 1"},
+		"an endless number":      {join(texts, bytes.Repeat([]byte{0xFF}, 20)), ErrCorrupt, "byte 5"},
+		"a group":                {join(texts, []byte{0x0B}), ErrCorrupt, "wire type 3"},
+		"a sample as number":     {join(texts, kind, number(2, 5)), ErrCorrupt, "wire type"},
+		"no gzip":                {[]byte{0x1F, 0x8B, 1, 2, 3}, ErrCorrupt, "gzip"},
+		"a bomb":                 {bomb.Bytes(), ErrLimit, "inflates to more than"},
+		"more strings":           {join(texts, bytes.Repeat(message(6), 100), kind), ErrLimit, "strings"},
+		"more functions":         {join(texts, kind, bytes.Repeat(fn, 60)), ErrLimit, "functions"},
+		"more samples":           {join(texts, kind, bytes.Repeat(message(2, number(2, 1)), 60)), ErrLimit, "samples"},
+		"a deep stack":           {join(texts, kind, message(2, bytes.Repeat(number(1, 1), 60))), ErrLimit, "one stack"},
+		"a location of 60 lines": {join(texts, kind, message(4, number(1, 1), bytes.Repeat(message(4), 60))), ErrLimit, "lines"},
+		"more types":             {join(texts, bytes.Repeat(kind, 60)), ErrLimit, "sample types"},
+		"more locations":         {join(texts, kind, bytes.Repeat(message(4), 60)), ErrLimit, "locations"},
+	} {
+		var p Profile
+		err := p.Decode(tt.raw, Limits{Bytes: 1 << 20, Strings: 100, Functions: 50, Locations: 50, Samples: 50, Depth: 50, SampleTypes: 50})
+		if !errors.Is(err, tt.want) || !strings.Contains(fmt.Sprint(err), tt.text) {
+			t.Errorf("%s: %v, want %v with %q", name, err, tt.want, tt.text)
+		}
+	}
+}
+
+func TestDecodingDoesNotAllocate(t *testing.T) {
+	raw := encoded(t, random(rand.New(rand.NewPCG(1, 1))), true)
+	var p Profile
+	if n := testing.AllocsPerRun(50, func() {
+		if err := p.Decode(raw, Limits{}); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for seed := range uint64(4) {
+		f.Add(encoded(f, random(rand.New(rand.NewPCG(seed, 1))), false))
+	}
+	f.Add(encoded(f, random(rand.New(rand.NewPCG(9, 1))), true))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var p Profile
+		err := p.Decode(raw, Limits{Bytes: 1 << 20})
+		if err != nil {
+			if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrLimit) {
+				t.Fatalf("%v", err)
+			}
+			return
+		}
+		own := spellOwn(&p) // every reference holds
+		peer, err := profile.ParseData(raw)
+		if err != nil {
+			return // the peer checks other things, too
+		}
+		if peer.PeriodType == nil || len(peer.SampleType) == 0 || strings.Contains(own, "#") {
+			return // the peer drops numbers that are 0
+		}
+		for _, s := range peer.Sample {
+			if len(s.Label) > 0 {
+				return // and labels that are empty
+			}
+		}
+		if want := spellPeer(peer); own != want {
+			t.Fatalf("%s\nwant\n%s", own, want)
+		}
+	})
+}

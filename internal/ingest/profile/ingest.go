@@ -132,7 +132,6 @@ func (in *Ingester) check(ctx context.Context, tenantName string, pushed []profi
 	}
 	now := in.now()
 	hashes := make(map[uint64]struct{}, len(pushed))
-	inflated := 0
 	for i := range pushed {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -144,16 +143,13 @@ func (in *Ingester) check(ctx context.Context, tenantName string, pushed []profi
 		if err != nil {
 			return fmt.Errorf("profile %d: %w", i+1, err)
 		}
-		inflated += p.Profile.RawBytes()
+		// Asked for each profile, so that a push of many small bombs ends early.
+		if n := p.Profile.RawBytes(); !tenant.rate.AllowN(now, n) {
+			return limitError("rate", "profile %d: its %d bytes exceed the tenant's rate of %d bytes a second, and %d at once", i+1, n, in.limits.RateBytes, in.limits.BurstBytes)
+		}
 		hashes[xxhash.Sum64(p.Labels)] = struct{}{}
 	}
-	if err := tenant.admit(hashes, in.limits.Series, now); err != nil {
-		return err
-	}
-	if !tenant.rate.AllowN(now, inflated) {
-		return limitError("rate", "%d bytes of profiles exceed the tenant's rate of %d bytes a second", inflated, in.limits.RateBytes)
-	}
-	return nil
+	return tenant.admit(hashes, in.limits.Series, now)
 }
 
 // one checks a single profile. The decoded profile must be given back even with an

@@ -274,6 +274,19 @@ func TestEveryLimitIsNamedAndCounted(t *testing.T) {
 	}
 }
 
+func TestAPushOfManyBombsEndsEarly(t *testing.T) {
+	in, store := newIngester(t, Limits{InflatedBytes: 1 << 20, BurstBytes: 3 << 20, RateBytes: 1})
+	big := made(t, func(p *profile.Profile) { p.Function[0].Name = strings.Repeat("n", 900_000) })
+	var all []profilepb.Pushed
+	for range 1000 {
+		all = append(all, profilepb.Pushed{Labels: named(), Raw: big})
+	}
+	var limit *LimitError
+	if err := in.Push(context.Background(), "a", all); !errors.As(err, &limit) || limit.Reason != "rate" || !strings.Contains(err.Error(), "profile 4:") || len(store.list()) != 0 {
+		t.Error(err)
+	}
+}
+
 func TestHostilePprofsAreRefusedOrKeptWithoutHarm(t *testing.T) {
 	in, _ := newIngester(t, Limits{})
 	cycle := []byte{0x22, 0x04, 0x08, 0x01, 0x10, 0x01} // a location whose mapping is not there

@@ -3,7 +3,7 @@
 // A POST with a snappy block around a ReadRequest comes in; series come from a
 // storage through the raw seam (package series) and leave in label order, either
 // as frames of chunks just as they are stored, or as samples. Both forms go
-// through one buffer of 256 KiB that is written whenever it is full: memory does
+// through one buffer of 512 KiB that is written whenever it is full: memory does
 // not grow with the answer. A failure before the first byte has a status, one
 // after it cuts the connection, so that no client takes a part for the whole.
 //
@@ -45,7 +45,7 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	if o.WriteTimeout == 0 {
-		o.WriteTimeout = time.Minute // for 256 KiB, after which a reader has stalled
+		o.WriteTimeout = time.Minute // for 512 KiB, after which a reader has stalled
 	}
 	if o.BodyReadTimeout == 0 {
 		o.BodyReadTimeout = time.Minute

@@ -10,8 +10,8 @@ import (
 )
 
 // writeBytes is how much is written at once. net/http makes two system calls of
-// every write, so that 64 KiB cost four times as many.
-const writeBytes = 256 << 10
+// every write: 256 KiB cost twice as many, and 5 % of the processor's time.
+const writeBytes = 512 << 10
 
 var buffers = bufpool.New(writeBytes+96<<10, 4<<20)
 

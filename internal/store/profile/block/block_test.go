@@ -1,0 +1,225 @@
+package block
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/prometheus/prometheus/tsdb/fileutil"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+func create(path string) (io.WriteCloser, error) { return os.Create(path) }
+
+var testType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu", PeriodUnit: "nanoseconds"}
+
+// writeRows writes a block of so many rows in a new folder.
+func writeRows(t testing.TB, rows int) (dir string, written []Row) {
+	t.Helper()
+	dir = t.TempDir()
+	w, err := NewWriter(dir, create)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, uint64(rows)))
+	b := NewBuilder()
+	for i := range 50 {
+		b.Node(uint32(r.IntN(i+1)), b.Frame(b.Function(Function{Name: b.String(fmt.Appendf(nil, "f%d", i)), StartLine: int64(i)}), uint32(i)))
+	}
+	for i := range rows {
+		row := Row{Key: Key{TimeNS: int64(1000 + i/3)}, Series: uint32(i % 3), Dataset: "a"}
+		binary.BigEndian.PutUint64(row.Key.ID[:], uint64(i/3)) // three rows a profile
+		for stack := uint32(r.IntN(5)); stack < uint32(len(b.Parents)); stack += 1 + uint32(r.IntN(20)) {
+			row.Stacks, row.Values = append(row.Stacks, stack), append(row.Values, int64(1+r.IntN(100))*1e7)
+		}
+		if i%10 == 0 {
+			row.Stacks, row.Values = nil, nil
+		}
+		if err := w.Add(&row); err != nil {
+			t.Fatal(err)
+		}
+		written = append(written, row)
+	}
+	var series []Series
+	for i := range 3 {
+		plain := labelenc.AppendLabel(labelenc.AppendLabel(nil, "__name__", "process_cpu"), "pod", string(rune('a'+i)))
+		series = append(series, Series{Plain: plain, Labels: FullLabels(plain, testType)})
+	}
+	content := &Content{Types: []profiles.Type{testType}, Series: series, Symbols: &b.Symbols, Shared: []Key{{TimeNS: 5}}}
+	content.Meta = Meta{ULID: [16]byte{1, 2}, Level: 3, Through: 4, Parents: [][16]byte{{9}}}
+	if err := w.Finish(content); err != nil {
+		t.Fatal(err)
+	}
+	return dir, written
+}
+
+func TestABlockComesBackAsItWasWritten(t *testing.T) {
+	for _, rows := range []int{1, 63, 64, groupRows - 1, groupRows, groupRows + 1, 2*groupRows + 77} {
+		dir, written := writeRows(t, rows)
+		r, err := Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := r.Meta(); m.Rows != uint64(rows) || m.Level != 3 || m.Through != 4 || m.ULID != [16]byte{1, 2} || len(m.Parents) != 1 || m.MinNS != 1000 || m.MaxNS != int64(1000+(rows-1)/3) {
+			t.Errorf("%d rows: meta %+v", rows, m)
+		}
+		all := make([]int, rows)
+		for i := range all {
+			all[i] = i
+		}
+		at := 0
+		check := func(row int, stacks []uint32, values []int64) error {
+			want := written[row]
+			if !slices.Equal(stacks, want.Stacks) || !slices.Equal(values, want.Values) {
+				t.Fatalf("row %d of %d: %v %v, want %v %v", row, rows, stacks, values, want.Stacks, want.Values)
+			}
+			c, err := r.Columns(row)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var total int64
+			for _, v := range want.Values {
+				total += v
+			}
+			id, err := r.ID(row)
+			if i := row - c.First; err != nil || id != want.Key.ID || c.SeriesAt(i) != want.Series || c.TimeAt(i) != want.Key.TimeNS || c.ValueAt(i) != total || c.OrdAt(i) != uint32(row/3) {
+				t.Fatalf("row %d of %d: %x %d %d %d, %v", row, rows, id, c.SeriesAt(i), c.TimeAt(i), c.ValueAt(i), err)
+			}
+			at++
+			return nil
+		}
+		ctx := context.Background()
+		if err := r.Samples(ctx, all, check); err != nil || at != rows {
+			t.Fatalf("%d rows: %d, %v", rows, at, err)
+		}
+		var some []int
+		for i := 0; i < rows; i += 1 + i/2 {
+			some = append(some, i)
+		}
+		if err := r.Samples(ctx, append(some, rows-1)[min(1, rows-1):], check); err != nil {
+			t.Fatal(err)
+		}
+		var found []int
+		if err := r.Find(written[rows-1].Key.ID, func(row int) { found = append(found, row) }); err != nil || !slices.Contains(found, rows-1) || len(found) > 3 {
+			t.Errorf("%d rows: found %v, %v", rows, found, err)
+		}
+		if err := r.Find(profiles.ID{0xFF}, func(int) { t.Error("found what is not there") }); err != nil {
+			t.Error(err)
+		}
+		spans, err := r.Spans()
+		if err != nil || len(spans) != 1 || spans[0].Splits != (rows > 1) || spans[0].Hi != rows || spans[0].Dataset != "a" || len(spans[0].Series) != min(3, rows) {
+			t.Errorf("%d rows: spans %+v, %v", rows, spans, err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestArrangedStacksMeanTheSame(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 4))
+	for range 50 {
+		b := NewBuilder()
+		for i := range r.IntN(40) {
+			b.Node(uint32(r.IntN(len(b.Parents))), b.Frame(b.Function(Function{Name: b.String(fmt.Appendf(nil, "f%d", i%7))}), 0))
+		}
+		path := func(s *Symbols, node uint32) (names string) {
+			for ; node != 0; node = s.Parents[node] {
+				names = s.FrameName(s.NodeFrame[node]) + ";" + names
+			}
+			return names
+		}
+		arranged, numbers := b.Arrange()
+		if len(arranged.Parents) != len(b.Parents) {
+			t.Fatalf("%d stacks of %d", len(arranged.Parents), len(b.Parents))
+		}
+		for i, n := range numbers {
+			if got, want := path(arranged, n), path(&b.Symbols, uint32(i)); got != want {
+				t.Fatalf("stack %d is %s, want %s", i, got, want)
+			}
+			if n != 0 && arranged.Parents[n] >= n {
+				t.Fatalf("stack %d comes before its parent", n)
+			}
+		}
+	}
+}
+
+func TestSumsThatAreTooBigStayTheBiggest(t *testing.T) {
+	if got := AddValues(AddValues(math.MaxInt64, 5), 7); got != math.MaxInt64 {
+		t.Error(got)
+	}
+}
+
+// FuzzIndex reads an index that may be anything for a rows file of the right size.
+func FuzzIndex(f *testing.F) {
+	dir, _ := writeRows(f, 100)
+	index, err := os.ReadFile(filepath.Join(dir, IndexFile))
+	if err != nil {
+		f.Fatal(err)
+	}
+	rows, err := fileutil.OpenMmapFile(filepath.Join(dir, RowsFile))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = rows.Close() })
+	found, err := sections(index)
+	if err != nil {
+		f.Fatal(err)
+	}
+	// A section is fuzzed as its plain bytes, so that checksums do not stand in the way.
+	for kind := sectionMeta; kind < sectionEnd; kind++ {
+		b, err := found[uint32(kind)].open(kind)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(kind, b)
+	}
+	f.Add(0, index)
+	f.Fuzz(func(t *testing.T, kind int, b []byte) {
+		if kind != 0 {
+			var made []byte
+			made = append(made, magic...)
+			for k := sectionMeta; k <= sectionEnd; k++ {
+				body, err := []byte(nil), error(nil)
+				if k < sectionEnd {
+					if body, err = found[uint32(k)].open(k); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if k == kind {
+					body = b
+				}
+				if made, err = appendSection(made, uint32(k), plain, body); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b = made
+		}
+		r := &Reader{name: "fuzzed", rows: rows}
+		if err := r.read(b, uint64(len(rows.Bytes()))); err != nil {
+			if !errors.Is(err, ErrCorrupt) {
+				t.Fatal(err)
+			}
+			return
+		}
+		var all []int
+		for row := range min(r.Rows(), 1000) {
+			if _, err := r.Columns(row); err != nil {
+				break
+			}
+			all = append(all, row)
+		}
+		_ = r.Samples(context.Background(), all, func(int, []uint32, []int64) error { return nil })
+		_ = r.Find(profiles.ID{}, func(int) {})
+	})
+}

@@ -193,10 +193,15 @@ type encoder interface {
 
 // newEncoder makes the encoder of a file's format. A part is not necessarily what
 // the whole file is: first is the part that begins it, and join ends it.
-func newEncoder(format string, w *bufio.Writer, first, part bool) (encoder, error) {
-	switch format {
+func (r *run) newEncoder(w *bufio.Writer, first, part bool) (encoder, error) {
+	switch format := r.opts.Format; format {
 	case Parquet:
-		return newParquetEncoder(w), nil
+		if r.parquet == nil {
+			r.parquet = newParquetEncoder(w)
+		} else {
+			r.parquet.reset(w)
+		}
+		return r.parquet, nil
 	case CSV:
 		return newCSVEncoder(w, first), nil
 	case JSONLines:
@@ -204,7 +209,7 @@ func newEncoder(format string, w *bufio.Writer, first, part bool) (encoder, erro
 	case OpenMetrics:
 		return newOpenMetricsEncoder(w, part), nil
 	}
-	return nil, fmt.Errorf("%w: unknown format %q", ErrOptions, format)
+	return nil, fmt.Errorf("%w: unknown format %q", ErrOptions, r.opts.Format)
 }
 
 // Run exports until all is written or ctx ends.
@@ -233,6 +238,7 @@ type run struct {
 	progress *progress
 	sum      Summary
 	samples  samples
+	parquet  *parquetEncoder // used again for each part: its buffers are large
 }
 
 // toStdout writes everything to one encoder. A window that has begun to be written
@@ -245,7 +251,7 @@ func (r *run) toStdout(ctx context.Context) error {
 	all := windows(r.opts.StartMS, r.opts.EndMS, length)
 	counted := &counter{w: r.opts.Stdout}
 	w := bufio.NewWriterSize(counted, bufferBytes)
-	enc, err := newEncoder(r.opts.Format, w, true, false)
+	enc, err := r.newEncoder(w, true, false)
 	if err != nil {
 		return err
 	}
@@ -465,7 +471,7 @@ func (r *run) filePart(ctx context.Context, dir string, index int, win window) (
 	finished := r.sum.BytesWritten
 	r.progress.written = func() int64 { return finished + counted.n }
 	w := bufio.NewWriterSize(counted, bufferBytes)
-	enc, err := newEncoder(r.opts.Format, w, index == 0, true)
+	enc, err := r.newEncoder(w, index == 0, true)
 	if err != nil {
 		return d, err
 	}

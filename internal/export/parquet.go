@@ -62,13 +62,19 @@ func newParquetWriter(w *bufio.Writer) *parquet.Writer {
 		parquet.DataPageStatistics(true),
 		// Bounds of the labels are of no use to who seeks a label within them.
 		parquet.SkipPageBounds("labels"), parquet.SkipPageBounds("histogram"),
-		parquet.CreatedBy("ferula", "read", ""),
+		parquet.CreatedBy("ferula", "1", "read"),
 	)
 }
 
 func newParquetEncoder(w *bufio.Writer) *parquetEncoder {
 	pw := newParquetWriter(w)
 	return &parquetEncoder{w: pw, columns: pw.ColumnWriters()}
+}
+
+// reset begins another file; what was not closed is dropped.
+func (e *parquetEncoder) reset(w *bufio.Writer) {
+	e.w.Reset(w)
+	e.columns, e.rows, e.bytes = e.w.ColumnWriters(), 0, 0
 }
 
 func (e *parquetEncoder) add(s *samples) (err error) {

@@ -20,7 +20,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/promql/parser"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
@@ -29,6 +28,7 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/frontend/split"
+	instruments "github.com/ferula-io/ferula/metrics"
 )
 
 // Downstream answers what the frontend cannot. downstream.Client implements it.
@@ -71,8 +71,8 @@ type Options struct {
 	UserHeader     string        // whose value the slow query log shows
 
 	Logger     *slog.Logger
-	Registerer prometheus.Registerer
-	Tracer     trace.Tracer // of a span for each request and stage; nil: none
+	Metrics    *instruments.Set // nil: none are kept
+	Tracer     trace.Tracer     // of a span for each request and stage; nil: none
 	Propagator propagation.TextMapPropagator
 	Now        func() time.Time
 }
@@ -163,7 +163,7 @@ func New(opts Options) (*Frontend, error) {
 			EnableExperimentalFunctions: true, ExperimentalDurationExpr: true,
 			EnableExtendedRangeSelectors: true, EnableBinopFillModifiers: true,
 		}),
-		metrics: newMetrics(opts.Registerer),
+		metrics: newMetrics(opts.Metrics),
 		sorted:  newUnsortedQueries(),
 		shared:  newFlights(),
 	}, nil

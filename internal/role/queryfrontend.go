@@ -24,7 +24,7 @@ type QueryFrontendOptions struct {
 	Web         WebOptions
 	DisableCORS bool
 	Downstream  downstream.Options
-	Frontend    frontend.Options // Downstream, caches, Admission, Logger and Registerer are filled in
+	Frontend    frontend.Options // Downstream, caches, Admission, Logger and Metrics are filled in
 	// RangeCache and LabelCache are Thanos' YAML of a response cache; "" for none.
 	RangeCache, LabelCache string
 	Limits                 limit.Options
@@ -61,11 +61,11 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 	if opts.Tracing != "" {
 		opts.Downstream.Wrap = q.tracing.around
 	}
-	if q.client, err = downstream.New(opts.Downstream, opts.Logger.With("component", "downstream"), q.reg); err != nil {
+	if q.client, err = downstream.New(opts.Downstream, opts.Logger.With("component", "downstream"), q.reg.own); err != nil {
 		return nil, fmt.Errorf("downstream: %w", err)
 	}
 	o := opts.Frontend
-	o.Downstream, o.Logger, o.Registerer = q.client, opts.Logger, q.reg
+	o.Downstream, o.Logger, o.Metrics = q.client, opts.Logger, q.reg.own
 	o.Tracer, o.Propagator = q.tracing.provider.Tracer("ferula/frontend"), q.tracing.propagator
 	if o.Cache, err = q.newCache(opts.RangeCache, "query_range"); err != nil {
 		return nil, fmt.Errorf("query-range.response-cache-config: %w", err)
@@ -73,7 +73,7 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 	if o.LabelCache, err = q.newCache(opts.LabelCache, "labels"); err != nil {
 		return nil, fmt.Errorf("labels.response-cache-config: %w", err)
 	}
-	admission, err := limit.New(opts.Limits, q.reg)
+	admission, err := limit.New(opts.Limits, q.reg.own)
 	if err != nil {
 		return nil, fmt.Errorf("limits: %w", err)
 	}

@@ -67,7 +67,7 @@ func (b *Body) Read(p []byte) (int, error) {
 			if b.hashing {
 				b.sum.write(p[:n])
 			}
-			b.call.client.metrics.decoded.Add(float64(n))
+			b.call.client.metrics.decoded.AddInt64(int64(n))
 			return n, nil
 		}
 	}
@@ -124,7 +124,7 @@ func (b *Body) resume(broken *brokenError, scratch []byte) error {
 		cause := fmt.Errorf("answer broke off after %d bytes: %w", b.n, broken.err)
 		wait := b.call.nextBackoff()
 		if !b.hashing || !b.call.mayRepeat(wait) {
-			outcome.WithLabelValues("failed").Inc()
+			outcome.With("failed").Inc()
 			return cause
 		}
 		err := b.call.repeat("broken", wait)
@@ -133,14 +133,14 @@ func (b *Body) resume(broken *brokenError, scratch []byte) error {
 		}
 		switch {
 		case err == nil:
-			outcome.WithLabelValues("continued").Inc()
+			outcome.With("continued").Inc()
 			return nil
 		case errors.As(err, &broken):
 			continue
 		case errors.Is(err, ErrChanged):
-			outcome.WithLabelValues("changed").Inc()
+			outcome.With("changed").Inc()
 		default:
-			outcome.WithLabelValues("failed").Inc()
+			outcome.With("failed").Inc()
 		}
 		return err
 	}

@@ -54,7 +54,7 @@ func (k *call) verdict(t *try, err error) (reason string, wait time.Duration) {
 		after, told := retryAfter(t.header.Get("Retry-After"), time.Now())
 		switch {
 		case told && after > k.client.opts.RetryAfterMax:
-			k.client.metrics.refused.WithLabelValues("retry-after").Inc()
+			k.client.metrics.refused.With("retry-after").Inc()
 			return "", 0
 		case told && after > 0:
 			// A little later than told, not all at the same moment.
@@ -89,13 +89,13 @@ func (k *call) mayRepeat(wait time.Duration) bool {
 		k.retries--
 		return true
 	}
-	k.client.metrics.refused.WithLabelValues(forbidden).Inc()
+	k.client.metrics.refused.With(forbidden).Inc()
 	return false
 }
 
 // repeat waits until the request may be made again.
 func (k *call) repeat(reason string, wait time.Duration) error {
-	k.client.metrics.repeats.WithLabelValues(reason).Inc()
+	k.client.metrics.repeats.With(reason).Inc()
 	k.client.logger.Info("downstream is asked again", "path", k.message.url.Path, "reason", reason, "wait", wait, "retries_left", k.retries)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

@@ -34,7 +34,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	instruments "github.com/ferula-io/ferula/metrics"
 )
 
 // Options of a client. Zero values take the defaults named; a negative time-out,
@@ -157,9 +157,9 @@ type Client struct {
 	metrics        *metrics
 }
 
-// New makes a client; nothing is sent yet. A nil logger is silent, a nil reg
-// collects nothing.
-func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Client, error) {
+// New makes a client; nothing is sent yet. A nil logger is silent, with a nil set
+// nobody sees its metrics.
+func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Client, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
@@ -175,10 +175,7 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Client,
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(reg)
-	if err != nil {
-		return nil, fmt.Errorf("downstream: %w", err)
-	}
+	m := newMetrics(set)
 	// A plain list: Prometheus does not understand quality values.
 	encodings := slices.DeleteFunc(slices.Clone(opts.Encodings), func(e string) bool { return e == Identity })
 	if len(encodings) == 0 {

@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
+	instruments "github.com/ferula-io/ferula/metrics"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/snappy"
 	"github.com/klauspost/compress/zstd"
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 )
 
@@ -47,7 +47,7 @@ func open(t testing.TB, opts Options, r Request) (*Response, error) {
 	return client(t, opts, nil).Open(t.Context(), r)
 }
 
-func client(t testing.TB, opts Options, reg prometheus.Registerer) *Client {
+func client(t testing.TB, opts Options, set *instruments.Set) *Client {
 	t.Helper()
 	if opts.BackoffMin == 0 {
 		opts.BackoffMin, opts.BackoffMax = time.Microsecond, time.Millisecond
@@ -55,7 +55,7 @@ func client(t testing.TB, opts Options, reg prometheus.Registerer) *Client {
 	if opts.BudgetBurst == 0 {
 		opts.BudgetBurst = 1 << 20
 	}
-	c, err := New(opts, slog.New(slog.DiscardHandler), reg)
+	c, err := New(opts, slog.New(slog.DiscardHandler), set)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func (s *source) Read(p []byte) (int, error) {
 	n, err := s.body.Read(p)
 	s.watch.done()
 	s.err = err
-	s.metrics.wire.Add(float64(n))
+	s.metrics.wire.AddInt64(int64(n))
 	return n, err
 }
 

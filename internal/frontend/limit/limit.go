@@ -25,7 +25,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	instruments "github.com/ferula-io/ferula/metrics"
 
 	"github.com/ferula-io/ferula/internal/invariant"
 )
@@ -98,16 +98,12 @@ type waiter struct {
 	place    *list.Element // in the queue, nil once admitted
 }
 
-// New makes a limiter; a nil reg collects nothing.
-func New(opts Options, reg prometheus.Registerer) (*Limiter, error) {
+// New makes a limiter; with a nil set nobody sees its metrics.
+func New(opts Options, set *instruments.Set) (*Limiter, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(reg)
-	if err != nil {
-		return nil, fmt.Errorf("limit: %w", err)
-	}
-	return &Limiter{opts: opts.withDefaults(), metrics: m, tenants: map[string]*tenant{}}, nil
+	return &Limiter{opts: opts.withDefaults(), metrics: newMetrics(set), tenants: map[string]*tenant{}}, nil
 }
 
 // Acquire waits for a place for one request of a tenant. release must be called
@@ -133,7 +129,7 @@ func (l *Limiter) Acquire(ctx context.Context, name string) (release func(), err
 		invariant.Check(l.turns.Len() == 0 && t.queue.Len() == 0, "limit: %d tenants and %d requests wait for a free place", l.turns.Len(), t.queue.Len())
 		l.admit(t)
 		l.mu.Unlock()
-		l.metrics.wait.Observe(0)
+		l.metrics.wait.Update(0)
 		return l.releaser(name, t), nil
 	}
 	if t.queue.Len() >= l.opts.TenantQueueMax {
@@ -171,7 +167,7 @@ func (l *Limiter) await(ctx context.Context, name string, t *tenant, w *waiter) 
 		}
 		l.mu.Unlock() // admitted at the same moment: whoever asked finds its context ended soon enough
 	}
-	l.metrics.wait.Observe(time.Since(begun).Seconds())
+	l.metrics.wait.Update(time.Since(begun).Seconds())
 	return l.releaser(name, t), nil
 }
 

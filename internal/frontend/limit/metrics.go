@@ -1,46 +1,33 @@
 package limit
 
 import (
-	"errors"
-
-	"github.com/prometheus/client_golang/prometheus"
+	instruments "github.com/ferula-io/ferula/metrics"
 )
 
 // metrics of a limiter; no label is a tenant's name, of which there is no end.
 type metrics struct {
-	running  prometheus.Gauge
-	queued   prometheus.Gauge
-	wait     prometheus.Histogram
-	rejected *prometheus.CounterVec
+	running *instruments.Gauge
+	queued  *instruments.Gauge
+	wait    *instruments.PrometheusHistogram
 
-	queueFull, tenantsFull, canceled prometheus.Counter // of rejected
+	queueFull, tenantsFull, canceled *instruments.Counter // of rejected
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
-	m := &metrics{
-		running: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "ferula_frontend_requests_running", Help: "Requests let in and not yet ended.",
-		}),
-		queued: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "ferula_frontend_queue_length", Help: "Requests that wait to be let in, of all tenants.",
-		}),
-		wait: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "ferula_frontend_queue_wait_seconds", Help: "How long requests waited before they were let in.",
-			Buckets: []float64{.001, .01, .1, .5, 1, 5, 10, 30, 60, 120},
-		}),
-		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "ferula_frontend_rejected_total", Help: "Requests that were not let in, by reason.",
-		}, []string{"reason"}),
+// newMetrics makes them in the set; set may be nil, then nobody sees them.
+func newMetrics(set *instruments.Set) *metrics {
+	if set == nil {
+		set = instruments.NewSet()
 	}
-	m.queueFull = m.rejected.WithLabelValues("queue_full")
-	m.tenantsFull = m.rejected.WithLabelValues("tenants")
-	m.canceled = m.rejected.WithLabelValues("canceled")
-	if reg == nil {
-		return m, nil
+	set.Describe("ferula_frontend_requests_running", "Requests let in and not yet ended.", "")
+	set.Describe("ferula_frontend_queue_length", "Requests that wait to be let in, of all tenants.", "")
+	set.Describe("ferula_frontend_queue_wait_seconds", "How long requests waited before they were let in.", "")
+	rejected := set.NewCounterVec("ferula_frontend_rejected_total", "Requests that were not let in, by reason.", "reason")
+	return &metrics{
+		running:     set.NewGauge("ferula_frontend_requests_running", nil),
+		queued:      set.NewGauge("ferula_frontend_queue_length", nil),
+		wait:        set.NewPrometheusHistogramExt("ferula_frontend_queue_wait_seconds", []float64{.001, .01, .1, .5, 1, 5, 10, 30, 60, 120}),
+		queueFull:   rejected.With("queue_full"),
+		tenantsFull: rejected.With("tenants"),
+		canceled:    rejected.With("canceled"),
 	}
-	var errs []error
-	for _, c := range []prometheus.Collector{m.running, m.queued, m.wait, m.rejected} {
-		errs = append(errs, reg.Register(c))
-	}
-	return m, errors.Join(errs...)
 }

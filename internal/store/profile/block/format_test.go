@@ -1,0 +1,163 @@
+package block
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+// What docs/formats/profile-block.md draws, written down once more by hand.
+func TestTheFormatIsTheDocumentedOne(t *testing.T) {
+	dir := t.TempDir()
+	w, err := NewWriter(dir, create)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := profiles.ID{0xBB}, profiles.ID{0xAA}
+	for _, r := range []Row{
+		{Dataset: "a", Key: Key{first, 0x0102030405}, Series: 0, Stacks: []uint32{1, 2}, Values: []int64{20, 50}},
+		{Dataset: "a", Key: Key{first, 0x0102030405}, Series: 1, Stacks: []uint32{2}, Values: []int64{7}},
+		{Dataset: "b", Key: Key{second, 0x0102030406}, Series: 2},
+	} {
+		if err := w.Add(&r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set := labelenc.AppendLabel(nil, "__name__", "process_cpu")
+	b := NewBuilder()
+	b.Node(b.Node(0, b.Frame(b.Function(Function{Name: b.String([]byte("main")), StartLine: 5}), 9)), 0)
+	err = w.Finish(&Content{
+		Meta: Meta{ULID: [16]byte{1}, Level: 2, Through: 3, Parents: [][16]byte{{4}, {5}}}, Types: []profiles.Type{testType},
+		Series: []Series{{Plain: set}, {Plain: set}, {Plain: set}}, Symbols: &b.Symbols, Shared: []Key{{second, 0x0102030406}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := os.ReadFile(filepath.Join(dir, RowsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := os.ReadFile(filepath.Join(dir, IndexFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	le, uv := binary.LittleEndian, binary.AppendUvarint
+	if string(index[:8]) != "ferulaP\x01" {
+		t.Fatalf("magic %q", index[:8])
+	}
+	bodies := map[uint32][]byte{}
+	at := 8
+	for kind := uint32(1); kind <= 8; kind++ {
+		head, size := index[at:at+32], int(le.Uint64(index[at+8:]))
+		stored := index[at+32 : at+32+size]
+		if le.Uint32(head) != kind || le.Uint64(head[24:]) != xxhash.Sum64(stored) {
+			t.Fatalf("section %d begins %x", kind, head)
+		}
+		if le.Uint32(head[4:]) == 1 {
+			if stored, err = decompress(stored, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(stored) != int(le.Uint64(head[16:])) {
+			t.Fatalf("section %d has %d bytes", kind, len(stored))
+		}
+		bodies[kind] = stored
+		at += 32 + size
+	}
+	if at != len(index) {
+		t.Errorf("%d bytes behind the end", len(index)-at)
+	}
+	text := func(dst []byte, s string) []byte { return append(uv(dst, uint64(len(s))), s...) }
+
+	series := uv(nil, 1)
+	for _, s := range []string{"process_cpu", "cpu", "nanoseconds", "cpu", "nanoseconds"} {
+		series = text(series, s)
+	}
+	series = append(series, 3)
+	for range 3 {
+		series = text(append(series, 0), string(set))
+	}
+	spans := append(text([]byte{2}, "a"), 0, 1, 2, 2, 0, 1)
+	spans = append(text(spans, "b"), 0, 0, 1, 1, 2)
+	ids := []byte{2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0}
+	symbols := append(text(text([]byte{2}, ""), "main"), 1, 1, 0, 0, 5, 1, 0, 9, 3, 1, 0, 1, 0)
+	shared := le.AppendUint64(append([]byte{1}, second[:]...), 0x0102030406)
+	for kind, want := range map[uint32][]byte{2: series, 3: spans, 5: ids, 6: symbols, 7: shared, 8: nil} {
+		if !bytes.Equal(bodies[kind], want) {
+			t.Errorf("section %d is\n%x\nwant\n%x", kind, bodies[kind], want)
+		}
+	}
+	checkChunks(t, bodies[4], rows, bodies[1])
+}
+
+// checkChunks finds every column of fixed width where the index says, and the end of
+// the columns where meta says.
+func checkChunks(t *testing.T, chunks, rows, meta []byte) {
+	t.Helper()
+	le := binary.LittleEndian
+	d := decoder{b: chunks}
+	if d.uvarint() != 1 || d.uvarint() != 3 {
+		t.Fatalf("chunks %x", chunks)
+	}
+	u32 := func(values ...uint32) (b []byte) {
+		for _, v := range values {
+			b = le.AppendUint32(b, v)
+		}
+		return b
+	}
+	u64 := func(values ...uint64) (b []byte) {
+		for _, v := range values {
+			b = le.AppendUint64(b, v)
+		}
+		return b
+	}
+	id := func(first ...byte) (b []byte) {
+		for _, v := range first {
+			b = append(append(b, v), make([]byte, 15)...)
+		}
+		return b
+	}
+	var end uint64
+	for i, want := range [][]byte{u32(0, 1, 2), u64(0x0102030405, 0x0102030405, 0x0102030406), u64(70, 7, 0), u32(0, 0, 1), id(0xBB, 0xBB, 0xAA), u32(2, 1, 0), u64(10, 7, 1), nil, nil} {
+		offset, size, sum := d.uvarint(), d.uvarint(), d.u64()
+		got := rows[offset : offset+size]
+		if want != nil && !bytes.Equal(got, want) {
+			t.Errorf("column %s is %x, want %x", columnNames[i], got, want)
+		}
+		if xxhash.Sum64(got) != sum {
+			t.Errorf("column %s has another checksum", columnNames[i])
+		}
+		end = max(end, offset+size)
+	}
+	if d.err != nil || len(d.b) != 0 {
+		t.Errorf("chunks end with %x, %v", d.b, d.err)
+	}
+	want := append(append([]byte{1}, make([]byte, 15)...), u64(0x0102030405, 0x0102030406)...)
+	for _, v := range []uint64{3, 2, 2, 3, uint64(len(rows)), end} {
+		want = binary.AppendUvarint(want, v)
+	}
+	want = append(want, u64(xxhash.Sum64(rows[end:]))...)
+	want = append(append(want, 2), id(4, 5)...)
+	if !bytes.Equal(meta, want) {
+		t.Errorf("meta is\n%x\nwant\n%x", meta, want)
+	}
+}
+
+func TestTheDocumentNamesEveryColumn(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "formats", "profile-block.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range columnNames {
+		if !bytes.Contains(text, []byte("`"+name+"`")) {
+			t.Errorf("column %s is not drawn", name)
+		}
+	}
+}

@@ -33,13 +33,12 @@ func TestAStoreThatFailsCostsAWarningOrTheAnswer(t *testing.T) {
 	backwards := encode(t, []sample{{1, 1, false}})
 	backwards.MinMS = 2
 	for name, bad := range map[string]*fake{
-		"breaks at once":           {err: errBroken},
-		"breaks after a series":    {series: holding(t, "y").series, err: errBroken},
-		"stalls":                   {stall: true},
-		"stalls after a series":    {series: holding(t, "y").series, stall: true},
-		"is down":                  {infoErr: errBroken},
-		"ends before it begins":    {series: []one{{labels: named("y"), chunks: []series.Chunk{backwards}}}},
-		"has a label without name": {series: []one{{labels: labels.FromStrings("", "x")}}},
+		"breaks at once":        {err: errBroken},
+		"breaks after a series": {series: holding(t, "y").series, err: errBroken},
+		"stalls":                {stall: true},
+		"stalls after a series": {series: holding(t, "y").series, stall: true},
+		"is down":               {infoErr: errBroken},
+		"ends before it begins": {series: []one{{labels: named("y"), chunks: []series.Chunk{backwards}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, _ := world(t, Options{ResponseTimeout: 50 * time.Millisecond}, holding(t, "x"), bad)

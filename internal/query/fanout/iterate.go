@@ -39,6 +39,8 @@ func (v *view) track(chunks []series.Chunk, replica bool, reuse chunkenc.Iterato
 	return it
 }
 
+var errOutside = errors.New("it has samples outside of its range")
+
 // chunkIterator shows the samples of chunks, one after the other, within bounds.
 // Objects for reading are made once and used for every chunk. Chunks of floats are
 // decoded as a whole when they are begun; others are read sample by sample.
@@ -54,6 +56,7 @@ type chunkIterator struct {
 	i      int // of the current one
 	// the iterator over another chunk.
 	current   chunkenc.Iterator
+	from, to  int64              // which that chunk says to be within
 	valueType chunkenc.ValueType // of the current sample; ValNone before the first and after the last
 	lastMS    int64              // time of the last sample of the chunks before, or of the current one of another chunk
 	err       error
@@ -102,6 +105,8 @@ func (it *chunkIterator) advance() chunkenc.ValueType {
 		}
 		t := it.current.AtT()
 		switch {
+		case t < it.from || t > it.to:
+			it.err, it.current = fmt.Errorf("%w: %w", series.ErrCorrupt, errOutside), nil
 		case t > it.maxMS:
 			it.chunks, it.current = nil, nil
 			return chunkenc.ValNone
@@ -146,6 +151,10 @@ func (it *chunkIterator) use(c series.Chunk) (err error) {
 			return err
 		}
 		it.times, it.values = it.xor.times, it.xor.values
+		if n := len(it.times); aggr == storeapi.Raw && n > 0 && (it.times[0] < c.MinMS || it.times[n-1] > c.MaxMS) {
+			it.times, it.values = nil, nil
+			return errOutside
+		}
 		from, least := 0, it.minMS
 		if !it.repeats && it.lastMS >= least {
 			least = it.lastMS + 1 // chunks whose ranges were said to be apart, and are not
@@ -166,7 +175,10 @@ func (it *chunkIterator) use(c series.Chunk) (err error) {
 	if err != nil {
 		return err
 	}
-	it.current = chunk.Iterator(nil)
+	it.current, it.from, it.to = chunk.Iterator(nil), c.MinMS, c.MaxMS
+	if aggr != storeapi.Raw {
+		it.from, it.to = minTime, maxTime
+	}
 	return nil
 }
 
@@ -190,7 +202,7 @@ func (it *chunkIterator) beginMean(c series.Chunk, encoding chunkenc.Encoding) e
 		return err
 	}
 	it.mean = mean{Iterator: sums.Iterator(nil), counts: counts.Iterator(nil)}
-	it.current = &it.mean
+	it.current, it.from, it.to = &it.mean, minTime, maxTime
 	return nil
 }
 

@@ -174,28 +174,6 @@ chunks:
 	return tracks
 }
 
-func TestSeriesComeInOrderThoughStoresGiveThemOtherwise(t *testing.T) {
-	for seed := range uint64(60) {
-		rng := rand.New(rand.NewPCG(seed, 3))
-		var stores []*fake
-		want := map[string]bool{}
-		for range 1 + rng.IntN(6) {
-			f := &fake{}
-			for _, lset := range randomLabelSets(rng, 6) {
-				f.series = append(f.series, one{labels: lset, chunks: []series.Chunk{encode(t, []sample{{5, 1, false}})}})
-				want[lset.String()] = true
-			}
-			rng.Shuffle(len(f.series), func(i, j int) { f.series[i], f.series[j] = f.series[j], f.series[i] })
-			stores = append(stores, f)
-		}
-		f, _ := world(t, Options{}, stores...)
-		got, order, _, err := read(t, f.Queryable(Request{}), 0, 10, nil)
-		if err != nil || len(got) != len(want) || len(order) != len(want) {
-			t.Fatalf("seed %d: %v, %d series, want %d", seed, err, len(order), len(want))
-		}
-	}
-}
-
 func TestASeriesInSeveralPiecesIsOne(t *testing.T) {
 	lset := labels.FromStrings("__name__", "m")
 	f, _ := world(t, Options{}, &fake{series: []one{

@@ -40,9 +40,9 @@ type aggregated interface {
 // error unless the request says otherwise, and is cut off when the store is silent
 // for too long.
 //
-// A store may give one series in several pieces, and some give series out of order
-// after they have added labels. Both are passed on: pieces are joined where series
-// are kept, and unsorted says that they must be sorted there.
+// Where labels are taken away here, series may become equal or come out of order.
+// Both is passed on: they are joined where series are kept, and unsorted says that
+// they must be sorted there.
 type guarded struct {
 	store   *store
 	stream  storeapi.Stream
@@ -90,23 +90,16 @@ func (g *guarded) Next() bool {
 	return true
 }
 
-// take checks the series that has come.
+// take takes the series that has come. Its labels are valid, and behind those of the
+// one before, as streams promise; without the labels to be taken away they may not be.
 func (g *guarded) take() error {
 	g.labels = g.stream.Labels()
-	if err := labelenc.Validate(g.labels); err != nil {
-		return err
-	}
 	if len(g.strip) > 0 {
 		g.stripped = appendWithout(g.stripped[:0], g.labels, g.strip)
 		g.labels = g.stripped
+		g.unsorted = g.unsorted || labelenc.Compare(g.last, g.labels) > 0
+		g.last = append(g.last[:0], g.labels...)
 	}
-	if labelenc.Compare(g.last, g.labels) > 0 {
-		if g.ordered {
-			return fmt.Errorf("%w: series are out of order", storeapi.ErrCorrupt)
-		}
-		g.unsorted = true
-	}
-	g.last = append(g.last[:0], g.labels...)
 	g.chunks = g.stream.Chunks()
 	if g.aggr != nil {
 		if more := g.aggr.AggrChunks(); len(more) > 0 {
@@ -205,7 +198,7 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest, 
 	m := &merged{missing: c.missing}
 	sets := make([]series.Set, 0, len(c.stores))
 	for i, s := range c.stores {
-		g := &guarded{store: s, wanted: sr.Aggregates, abort: r.AbortOnPartial, ordered: ordered, timeout: f.opts.ResponseTimeout}
+		g := &guarded{store: s, wanted: sr.Aggregates, abort: r.AbortOnPartial, timeout: f.opts.ResponseTimeout}
 		g.ctx, g.cancel = context.WithCancelCause(ctx)
 		if g.timeout > 0 {
 			g.timer = time.AfterFunc(g.timeout, func() { g.cancel(ErrStalled) })

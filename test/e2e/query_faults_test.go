@@ -1,0 +1,282 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
+	"google.golang.org/grpc"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/query/fanout"
+	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// oddStore answers Series as next tells it to: it is called with the number of the
+// series, and says what comes, or that nothing more does.
+type oddStore struct {
+	rawStore
+	next func(ctx context.Context, i int) (lset []byte, chunks []series.Chunk, err error)
+}
+
+var errEnd = errors.New("end")
+
+func (o oddStore) Series(ctx context.Context, _ storeapi.SeriesRequest) storeapi.Stream {
+	return &oddStream{ctx: ctx, next: o.next}
+}
+
+type oddStream struct {
+	ctx    context.Context
+	next   func(ctx context.Context, i int) ([]byte, []series.Chunk, error)
+	i      int
+	lset   []byte
+	chunks []series.Chunk
+	err    error
+}
+
+func (o *oddStream) Next() bool {
+	o.lset, o.chunks, o.err = o.next(o.ctx, o.i)
+	o.i++
+	return o.err == nil
+}
+func (o *oddStream) Labels() []byte                  { return o.lset }
+func (o *oddStream) Chunks() []series.Chunk          { return o.chunks }
+func (*oddStream) Warnings() annotations.Annotations { return nil }
+func (*oddStream) Close() error                      { return nil }
+func (o *oddStream) Err() error {
+	if errors.Is(o.err, errEnd) {
+		return nil
+	}
+	return o.err
+}
+
+// serveOdd offers a store on loopback; stop ends it at once.
+func serveOdd(t *testing.T, o oddStore) (address string, stop func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(storeapi.GRPCServerOptions()...)
+	storeapi.NewServer(o, storeapi.ServerOptions{}).Register(server)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(l) })
+	stop = sync.OnceFunc(func() { server.Stop(); serving.Wait() })
+	t.Cleanup(stop)
+	return l.Addr().String(), stop
+}
+
+func oddLabels(i int) []byte {
+	return labelenc.Append(nil, labels.FromStrings("__name__", "odd", "i", fmt.Sprintf("%09d", i)))
+}
+
+func oddChunks(t testing.TB, ms int64) []series.Chunk {
+	t.Helper()
+	c := chunkenc.NewXORChunk()
+	app, err := c.Appender()
+	if err != nil {
+		t.Fatal(err)
+	}
+	app.Append(0, ms, 1)
+	return []series.Chunk{{MinMS: ms, MaxMS: ms, Encoding: chunkenc.EncXOR, Data: c.Bytes()}}
+}
+
+// Each of these is a store beside a good one, over real connections. An answer is
+// right, or names the store in a warning, or is an error that does; it never hangs.
+func TestStoresThatMisbehaveCostAWarningOrTheAnswer(t *testing.T) {
+	now := time.Now().UnixMilli()
+	good := oddChunks(t, now)
+	ends := func(n int, lset func(i int) []byte, chunks []series.Chunk, err error) func(context.Context, int) ([]byte, []series.Chunk, error) {
+		return func(_ context.Context, i int) ([]byte, []series.Chunk, error) {
+			if i == n {
+				return nil, nil, err
+			}
+			return lset(i), chunks, nil
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		next  func(context.Context, int) ([]byte, []series.Chunk, error)
+		right string // the count that is right, "" if the store must be missed
+		fails bool   // whatever the request says
+	}{
+		{"is good", ends(3, oddLabels, good, errEnd), "4", false},
+		{"gives series out of order", ends(3, func(i int) []byte { return oddLabels(9 - i) }, good, errEnd), "", false},
+		{"breaks", ends(2, oddLabels, good, errors.New("a disk is gone")), "", false},
+		{"stalls", func(ctx context.Context, i int) ([]byte, []series.Chunk, error) {
+			if i == 2 {
+				<-ctx.Done()
+				return nil, nil, ctx.Err()
+			}
+			return oddLabels(i), good, nil
+		}, "", false},
+		{"has no labels' names", ends(1, func(int) []byte { return labelenc.AppendLabel(nil, "", "x") }, good, errEnd), "", false},
+		{"has a chunk of nothing", ends(1, oddLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncXOR}}, errEnd), "", true},
+		{"has a chunk that is cut", ends(1, oddLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncXOR, Data: good[0].Data[:5]}}, errEnd), "", true},
+		{"has samples outside of a chunk's range", ends(1, oddLabels, []series.Chunk{{MinMS: now - 10, MaxMS: now - 1, Encoding: chunkenc.EncXOR, Data: good[0].Data}}, errEnd), "", true},
+		{"has a histogram that is none", ends(1, oddLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncHistogram, Data: []byte{0, 9, 0, 1, 2, 3}}}, errEnd), "", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bad, _ := serveOdd(t, oddStore{next: c.next})
+			fine, _ := serveOdd(t, oddStore{next: ends(1, func(int) []byte { return oddLabels(500) }, good, errEnd)})
+			q := startQuery(t, []string{bad, fine}, func(o *role.QueryOptions) { o.Fanout.ResponseTimeout = 300 * time.Millisecond })
+			at := fmt.Sprintf("/api/v1/query?query=count(odd)&time=%d", now/1000+1)
+			begun := time.Now()
+			status, body := q.get(at)
+			switch {
+			case c.fails:
+				if status == http.StatusOK {
+					t.Errorf("%d %s", status, body)
+				}
+			case c.right != "":
+				if status != http.StatusOK || !strings.Contains(body, `"`+c.right+`"`) || strings.Contains(body, "warnings") {
+					t.Errorf("%d %s", status, body)
+				}
+			case status != http.StatusOK || !strings.Contains(body, bad) || strings.Contains(body, fine):
+				t.Errorf("%d %s", status, body)
+			}
+			if c.right == "" {
+				if status, body := q.get(at + "&partial_response=false"); status == http.StatusOK || !c.fails && !strings.Contains(body, bad) {
+					t.Errorf("no partial response: %d %s", status, body)
+				}
+			}
+			if took := time.Since(begun); took > 5*time.Second {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}
+
+func TestAStoreThatDiesWhileItStreamsIsNamed(t *testing.T) {
+	now := time.Now().UnixMilli()
+	good := oddChunks(t, now)
+	var stop func()
+	var died sync.WaitGroup
+	bad, stop := serveOdd(t, oddStore{next: func(ctx context.Context, i int) ([]byte, []series.Chunk, error) {
+		if i == 5000 {
+			died.Go(stop)
+			<-ctx.Done()
+			return nil, nil, ctx.Err()
+		}
+		return oddLabels(i), good, nil
+	}})
+	q := startQuery(t, []string{bad}, nil)
+	status, body := q.get(fmt.Sprintf("/api/v1/query?query=count(odd)&time=%d", now/1000+1))
+	if status != http.StatusOK || !strings.Contains(body, bad) {
+		t.Errorf("%d %.500s", status, body)
+	}
+	died.Wait()
+}
+
+// A store that never ends, or whose labels are huge, meets the limit of the query and
+// not that of the machine.
+func TestAQueryThatReadsTooMuchFailsWithinBoundedMemory(t *testing.T) {
+	big, good := strings.Repeat("x", 4<<20), oddChunks(t, time.Now().UnixMilli())
+	for name, next := range map[string]func(context.Context, int) ([]byte, []series.Chunk, error){
+		"without end": func(_ context.Context, i int) ([]byte, []series.Chunk, error) {
+			return oddLabels(i), good, nil
+		},
+		"huge labels": func(_ context.Context, i int) ([]byte, []series.Chunk, error) {
+			return labelenc.Append(nil, labels.FromStrings("__name__", "odd", "big", big, "i", fmt.Sprintf("%06d", i))), good, nil
+		},
+	} {
+		address, _ := serveOdd(t, oddStore{next: next})
+		q := startQuery(t, []string{address}, func(o *role.QueryOptions) { o.Fanout.BytesMax = 16 << 20 })
+		stop, peak := make(chan struct{}), uint64(0)
+		var watching sync.WaitGroup
+		watching.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(10 * time.Millisecond):
+					var m runtime.MemStats
+					runtime.ReadMemStats(&m)
+					peak = max(peak, m.HeapAlloc)
+				}
+			}
+		})
+		status, body := q.get("/api/v1/query?query=count(odd)")
+		close(stop)
+		watching.Wait()
+		if status == http.StatusOK || !strings.Contains(body, "limit") {
+			t.Errorf("%s: %d %.300s", name, status, body)
+		}
+		if peak > 512<<20 {
+			t.Errorf("%s: %d MiB of heap", name, peak>>20)
+		}
+	}
+}
+
+func TestClientsThatLeaveEndTheirQueries(t *testing.T) {
+	var open sync.WaitGroup
+	address, _ := serveOdd(t, oddStore{next: func(ctx context.Context, _ int) ([]byte, []series.Chunk, error) {
+		open.Add(1)
+		defer open.Done()
+		<-ctx.Done()
+		return nil, nil, ctx.Err()
+	}})
+	q := startQuery(t, []string{address}, nil)
+	for range 20 {
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, q.base+"/api/v1/query?query=odd", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			resp.Body.Close()
+			t.Error("an answer of a store that gives none")
+		}
+		cancel()
+	}
+	ended := make(chan struct{})
+	go func() { open.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Fatal("streams of queries whose clients have left are open")
+	}
+}
+
+// Of 200 stores 20 are down: the others answer and those are named.
+func TestTwoHundredStoresOfWhichSomeAreDown(t *testing.T) {
+	now := time.Now().UnixMilli()
+	good := oddChunks(t, now)
+	var stores []string
+	for i := range 200 {
+		if i%10 == 0 {
+			stores = append(stores, fmt.Sprintf("127.0.0.1:%d", freePort(t)))
+			continue
+		}
+		address, _ := serveOdd(t, oddStore{next: func(_ context.Context, n int) ([]byte, []series.Chunk, error) {
+			if n == 1 {
+				return nil, nil, errEnd
+			}
+			return oddLabels(i), good, nil
+		}})
+		stores = append(stores, address)
+	}
+	q := startQuery(t, nil, func(o *role.QueryOptions) {
+		o.Logger = slog.New(slog.DiscardHandler)
+		for _, store := range stores {
+			o.Endpoints.Static = append(o.Endpoints.Static, fanout.Address{Name: store})
+		}
+	})
+	status, body := q.get(fmt.Sprintf("/api/v1/query?query=count(odd)&time=%d", now/1000+1))
+	if status != http.StatusOK || !strings.Contains(body, `"180"`) || strings.Count(body, "is not asked") < 10 {
+		t.Errorf("%d %.800s", status, body)
+	}
+}

@@ -3,6 +3,7 @@ package storepb
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 // Labels as numbers, between two ferulas:
@@ -28,6 +29,7 @@ type SymbolWriter struct {
 	names   map[string]uint32 // a label that has the name
 	bytes   int
 	before  []uint64 // of the series before in the same message
+	next    []uint32 // and what they were given
 	packed  []byte
 }
 
@@ -37,11 +39,11 @@ func NewSymbolWriter() *SymbolWriter {
 }
 
 // Begin begins a message.
-func (w *SymbolWriter) Begin() { w.before = w.before[:0] }
+func (w *SymbolWriter) Begin() { w.before, w.next = w.before[:0], w.next[:0] }
 
 // Full says that no more labels may be numbered: the rest is to be sent as it is.
 func (w *SymbolWriter) Full() bool {
-	return w.numbers.count >= symbolsMax-1<<10 || w.bytes >= symbolBytesMax
+	return len(w.numbers.given) >= symbolsMax-1<<10 || w.bytes >= symbolBytesMax
 }
 
 // RoomFor is at least what AppendSeries appends before the chunks.
@@ -62,17 +64,29 @@ func (w *SymbolWriter) AppendSeries(dst, labels []byte, numbers []uint64, chunks
 		tail++
 	}
 	w.packed = w.packed[:0]
+	w.align(len(numbers), tail)
 	for i := head; i < len(numbers)-tail; i++ {
-		n, known := w.numbers.of(numbers[i])
+		after := noLabel
+		if i < shorter {
+			after = w.next[i]
+		}
+		n, known := w.numbers.of(numbers[i], after)
 		if !known {
 			var err error
 			if dst, err = w.appendSymbol(dst, labels, i, n); err != nil {
 				return dst, err
 			}
 		}
-		w.packed = binary.AppendUvarint(w.packed, uint64(n))
+		w.next[i] = n
+		if n < 0x80 {
+			w.packed = append(w.packed, byte(n))
+		} else if n < 0x80<<7 {
+			w.packed = append(w.packed, byte(n)|0x80, byte(n>>7))
+		} else {
+			w.packed = binary.AppendUvarint(w.packed, uint64(n))
+		}
 	}
-	w.before = append(w.before[:0], numbers...)
+	copy(w.before[head:], numbers[head:])
 	size := varintFieldSize(uint64(head)) + varintFieldSize(uint64(tail)) + chunksSize
 	if len(w.packed) > 0 {
 		size += 1 + uvarintLen(uint64(len(w.packed))) + len(w.packed)
@@ -87,49 +101,72 @@ func (w *SymbolWriter) AppendSeries(dst, labels []byte, numbers []uint64, chunks
 	return appendVarint(dst, 4<<3, uint64(tail)), nil
 }
 
+// align makes before and next as long as the labels of a series, moving the tail
+// that it has in common with the one before.
+func (w *SymbolWriter) align(count, tail int) {
+	had := len(w.before)
+	if had == count {
+		return
+	}
+	w.before = slices.Grow(w.before, max(count-had, 0))[:count]
+	w.next = slices.Grow(w.next, max(count-had, 0))[:max(count, had)]
+	copy(w.next[count-tail:], w.next[had-tail:had])
+	w.next = w.next[:count]
+}
+
+// noLabel is before the first label.
+const noLabel = ^uint32(0)
+
 // numberTable gives the numbers of a source new ones, in the order in which they
-// are met. It is a table with open addressing: a map costs twice as much, and it
-// is asked for every label that changes from one series to the next.
+// are met: a table with open addressing, as it is asked for every label that
+// changes from one series to the next. Values of a label tend to come in the same
+// order again, pod after pod under each container; so each remembers which came
+// behind it, which is looked at first and lies near in memory.
 type numberTable struct {
-	slots []numberSlot // a power of two, at most half of them taken
-	count int
+	slots []uint32 // numbers plus 1; a power of two, at most half of them taken
+	given []givenNumber
 }
 
-type numberSlot struct {
+type givenNumber struct {
 	number uint64
-	next   uint32 // the new number plus 1; 0: free
+	behind uint32 // the last label that came behind this one
 }
 
-// of is the new number of a source's; known is false if it is given only now.
-func (t *numberTable) of(number uint64) (n uint32, known bool) {
-	if 2*t.count >= len(t.slots) {
+// of is the new number of a source's, which came behind the label after; known is
+// false if it is given only now.
+func (t *numberTable) of(number uint64, after uint32) (n uint32, known bool) {
+	if after != noLabel {
+		if n := t.given[after].behind; t.given[n].number == number {
+			return n, true
+		}
+	}
+	if 2*len(t.given) >= len(t.slots) {
 		t.grow()
 	}
 	slot := t.find(number)
-	if slot.next > 0 {
-		return slot.next - 1, true
+	if known = *slot > 0; !known {
+		t.given = append(t.given, givenNumber{number: number, behind: uint32(len(t.given))})
+		*slot = uint32(len(t.given))
 	}
-	t.count++
-	slot.number, slot.next = number, uint32(t.count)
-	return slot.next - 1, false
+	if after != noLabel {
+		t.given[after].behind = *slot - 1
+	}
+	return *slot - 1, known
 }
 
-func (t *numberTable) find(number uint64) *numberSlot {
+func (t *numberTable) find(number uint64) *uint32 {
 	mask := uint64(len(t.slots) - 1)
 	for at := number * 0x9E3779B97F4A7C15 >> 20; ; at++ { // the upper bits are the well mixed ones
-		if slot := &t.slots[at&mask]; slot.next == 0 || slot.number == number {
+		if slot := &t.slots[at&mask]; *slot == 0 || t.given[*slot-1].number == number {
 			return slot
 		}
 	}
 }
 
 func (t *numberTable) grow() {
-	old := t.slots
-	t.slots = make([]numberSlot, max(256, 4*len(old)))
-	for _, slot := range old {
-		if slot.next > 0 {
-			*t.find(slot.number) = slot
-		}
+	t.slots = make([]uint32, max(256, 4*len(t.slots)))
+	for i := range t.given {
+		*t.find(t.given[i].number) = uint32(i + 1)
 	}
 }
 

@@ -245,7 +245,7 @@ func (b *bench) conclude() {
 	b.out.Notes = append(b.out.Notes,
 		fmt.Sprintf("%d series of 9 labels, gauges in XOR chunks of %d samples; server and client in one process, TCP between them, no store, no TLS, no interceptors. CPU is of both.", seriesCount, chunkSamples),
 		"Each side is asked as it is by default: Thanos in batches of 64; ferula by ferula, in batches of 128 KiB with symbols. Each client turns labels into the engine's type and looks at the chunks, then lets go; \"all kept\": holds everything until the stream ends, ferula by the set's Keep.",
-		"ferula's source holds encoded label sets and a number for each label, as a block's index does: symbols are sent for such sources only.",
+		"ferula's source holds encoded label sets, a number for each label and chunks one behind the other, as the mapped files of a block do; symbols are sent for sources with numbers only. Thanos' source holds its messages, ready made.",
 		"gRPC alone moves the messages that ferula makes without symbols, ready made, through buffers of 128 KiB, and drops them. \"The same bytes\" is ferula without symbols.",
 		"The matrix is read once and not in rounds; both sides are asked as Thanos asks, and ferula ends a batch at 128 KiB all the same.",
 		"Growth is that of a server whose series are made up as they are sent, so that nothing but the server itself can grow.",

@@ -115,20 +115,38 @@ func (w *worker) load(file string) error {
 	if err != nil {
 		return err
 	}
-	numbers := map[streams.Label]uint64{}
+	// Everything lies one behind the other, as in the files of a block that are mapped.
+	known := map[streams.Label]uint64{}
+	var data []byte
+	var numbers []uint64
+	var chunks []series.Chunk
+	type end struct{ labels, data, numbers, chunks int }
+	var ends []end
 	for _, s := range list {
-		var o one
 		for _, l := range s.Labels {
-			if _, known := numbers[l]; !known {
-				numbers[l] = uint64(len(numbers))
+			if _, ok := known[l]; !ok {
+				known[l] = uint64(len(known))
 			}
-			o.numbers = append(o.numbers, numbers[l])
-			o.labels = labelenc.AppendLabel(o.labels, l.Name, l.Value)
+			numbers = append(numbers, known[l])
+			data = labelenc.AppendLabel(data, l.Name, l.Value)
 		}
+		e := end{labels: len(data), numbers: len(numbers)}
 		for _, c := range s.Chunks {
-			o.chunks = append(o.chunks, series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data})
+			data = append(data, c.Data...)
+			chunks = append(chunks, series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data})
 		}
-		w.series = append(w.series, o)
+		e.data, e.chunks = len(data), len(chunks)
+		ends = append(ends, e)
+	}
+	var from end
+	for _, e := range ends {
+		at := e.labels
+		for i := from.chunks; i < e.chunks; i++ {
+			n := len(chunks[i].Data)
+			chunks[i].Data, at = data[at:at+n:at+n], at+n
+		}
+		w.series = append(w.series, one{data[from.data:e.labels:e.labels], numbers[from.numbers:e.numbers:e.numbers], chunks[from.chunks:e.chunks:e.chunks]})
+		from = e
 	}
 	w.file = file
 	return nil

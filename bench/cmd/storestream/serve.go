@@ -71,13 +71,13 @@ func (s *madeUpSet) Next() bool {
 	}
 	s.n++
 	s.labels = labelenc.AppendLabel(s.labels[:0], "__name__", "made_up_bytes_total")
-	s.labels = labelenc.AppendSymbols(s.labels, instanceName, s.instance())
+	s.labels = labelenc.AppendSymbols(s.labels, []byte(instanceName), s.instance())
 	s.labels = labelenc.AppendLabel(s.labels, "job", "made-up")
 	return true
 }
 
 // instanceName is spelled with its length before it.
-var instanceName = []byte("\x08instance")
+const instanceName = "\x08instance"
 
 // instance is a value with its length before it. Nothing is allocated: what a series costs is the server's.
 func (s *madeUpSet) instance() []byte {

@@ -11,10 +11,19 @@ import (
 // Snappy names the compressor that Thanos calls so: snappy in its framed format.
 const Snappy = "snappy"
 
-// RegisterSnappy makes the compressor known to gRPC, whose registry is the
-// process': servers answer with it whoever asks with it, and clients may name it.
-// Whoever starts a process calls it before its first server or client.
-var RegisterSnappy = sync.OnceFunc(func() { encoding.RegisterCompressor(compressor{}) })
+// registering guards gRPC's registry of compressors, which is the process'.
+var registering = sync.Mutex{}
+
+// RegisterSnappy makes the compressor known to gRPC: servers answer with it whoever
+// asks with it, and clients may name it. Whoever starts a process calls it before
+// its first server or client; more calls do nothing.
+func RegisterSnappy() {
+	registering.Lock()
+	defer registering.Unlock()
+	if encoding.GetCompressor(Snappy) == nil {
+		encoding.RegisterCompressor(compressor{})
+	}
+}
 
 type compressor struct{}
 

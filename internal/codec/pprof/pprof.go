@@ -150,6 +150,9 @@ func (p *Profile) Text(i uint32) []byte {
 // Stack is the locations of a sample by number, the leaf first.
 func (p *Profile) Stack(s *Sample) []uint32 { return p.stacks[s.locFrom:s.locTo] }
 
+// Stacks are the locations of all samples, one after the other.
+func (p *Profile) Stacks() []uint32 { return p.stacks }
+
 // Values are a sample's, as many as there are sample types.
 func (p *Profile) Values(s *Sample) []int64 {
 	return p.values[s.valFrom : int(s.valFrom)+len(p.SampleTypes)]

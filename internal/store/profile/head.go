@@ -50,6 +50,8 @@ type head struct {
 	locFrame  []uint32
 	pairs     []pair
 	nodes     []uint32
+	frames    []uint32 // of a stack, the root first
+	used      []uint32 // of a profile's locations: 1 if a stack has it
 	parts     []part
 	partOf    []int
 	byPart    map[string]int
@@ -211,8 +213,19 @@ func (h *head) resolveNodes(p *pprof.Profile) {
 	h.locFrame = reset(h.locFrame, len(p.Locations))
 	h.texts = reset(h.texts, p.Strings())
 	h.nodes = reset(h.nodes, len(p.Samples))
+	h.used = reset(h.used, len(p.Locations))
+	for _, at := range p.Stacks() {
+		h.used[at] = 1
+	}
+	for at := range p.Locations { // in their order, which is that of the last profile of the program
+		if l := &p.Locations[at]; h.used[at] != 0 {
+			for k := l.From; k < l.To; k++ {
+				h.lineFrame[k] = h.frame(p, &p.Lines[k]) + 1
+			}
+		}
+	}
 	for i := range p.Samples {
-		var node uint32
+		h.frames = h.frames[:0]
 		stack := p.Stack(&p.Samples[i])
 		for j := len(stack) - 1; j >= 0; j-- {
 			l := &p.Locations[stack[j]]
@@ -220,19 +233,14 @@ func (h *head) resolveNodes(p *pprof.Profile) {
 				if h.locFrame[stack[j]] == 0 {
 					h.locFrame[stack[j]] = h.unnamed(p, l) + 1
 				}
-				node = h.symbols.Node(node, h.locFrame[stack[j]]-1)
+				h.frames = append(h.frames, h.locFrame[stack[j]]-1)
 				continue
 			}
 			for k := l.To; k > l.From; k-- {
-				frame := h.lineFrame[k-1]
-				if frame == 0 {
-					frame = h.frame(p, &p.Lines[k-1]) + 1
-					h.lineFrame[k-1] = frame
-				}
-				node = h.symbols.Node(node, frame-1)
+				h.frames = append(h.frames, h.lineFrame[k-1]-1)
 			}
 		}
-		h.nodes[i] = node
+		h.nodes[i] = h.symbols.Stack(h.frames)
 	}
 }
 

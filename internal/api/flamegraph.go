@@ -90,6 +90,13 @@ func (a *API) exemplarRequest(r *http.Request) (exemplar.Request, *apiError) {
 		}
 		asked.NearMS = milliseconds(t)
 	}
+	if text := r.FormValue("window"); text != "" {
+		window, err := parseDuration(text)
+		if err != nil || window <= 0 {
+			return asked, invalidParameter("window", fmt.Errorf("%q is no duration above zero", text))
+		}
+		asked.WindowMS = window.Milliseconds()
+	}
 	if text := r.FormValue("type"); text != "" {
 		if asked.Type, err = profiles.ParseType(text); err != nil {
 			return asked, invalidParameter("type", err)

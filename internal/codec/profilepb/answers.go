@@ -56,12 +56,6 @@ type MergeAnswer struct {
 	Pprof []byte // a google.v1.Profile, encoded and not compressed
 }
 
-// SpanMergeAnswer is what SelectMergeSpanProfile answers.
-type SpanMergeAnswer struct {
-	Flame *Flame
-	Tree  []byte
-}
-
 // ProfileAnswer is what SelectMergeProfile answers: the bytes of a
 // google.v1.Profile, not compressed.
 type ProfileAnswer struct{ Profile []byte }
@@ -80,7 +74,6 @@ type LabelSetsAnswer struct{ Sets [][]byte } // encoded, as labelenc spells them
 var (
 	_ Encoder = (*SeriesAnswer)(nil)
 	_ Encoder = (*MergeAnswer)(nil)
-	_ Encoder = (*SpanMergeAnswer)(nil)
 	_ Encoder = (*ProfileAnswer)(nil)
 	_ Encoder = (*DiffAnswer)(nil)
 	_ Encoder = (*LabelSetsAnswer)(nil)

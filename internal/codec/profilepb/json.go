@@ -184,11 +184,6 @@ func (a *MergeAnswer) AppendJSON(dst []byte) []byte {
 	return o.close()
 }
 
-// AppendJSON implements Encoder.
-func (a *SpanMergeAnswer) AppendJSON(dst []byte) []byte {
-	return (&MergeAnswer{Flame: a.Flame, Tree: a.Tree}).AppendJSON(dst)
-}
-
 // AppendJSON implements Encoder. Nobody asks for a pprof in JSON but people with
 // curl, so reflection is good enough.
 func (a *ProfileAnswer) AppendJSON(dst []byte) []byte {

@@ -136,7 +136,6 @@ func TestFlameGraphsAreWrittenAsGeneratedCodeWouldWriteThem(t *testing.T) {
 	for range 300 {
 		f, w := r.flame()
 		check(t, "merge", &MergeAnswer{Flame: f}, &SelectMergeStacktracesResponse{Flamegraph: w}, &SelectMergeStacktracesResponse{})
-		check(t, "span merge", &SpanMergeAnswer{Flame: f, Tree: []byte{0, 255}}, &SelectMergeSpanProfileResponse{Flamegraph: w, Tree: []byte{0, 255}}, &SelectMergeSpanProfileResponse{})
 		diff := &FlameGraphDiff{Names: w.Names, Levels: w.Levels, Total: w.Total, MaxSelf: w.MaxSelf, LeftTicks: r.int(), RightTicks: r.int()}
 		check(t, "diff", &DiffAnswer{Flame: *f, LeftTicks: diff.LeftTicks, RightTicks: diff.RightTicks}, &DiffResponse{Flamegraph: diff}, &DiffResponse{})
 	}

@@ -208,11 +208,6 @@ func (a *MergeAnswer) AppendProto(dst []byte) []byte {
 }
 
 // AppendProto implements Encoder.
-func (a *SpanMergeAnswer) AppendProto(dst []byte) []byte {
-	return (&MergeAnswer{Flame: a.Flame, Tree: a.Tree}).AppendProto(dst)
-}
-
-// AppendProto implements Encoder.
 func (a *ProfileAnswer) AppendProto(dst []byte) []byte { return append(dst, a.Profile...) }
 
 // AppendProto implements Encoder.

@@ -537,3 +537,31 @@ func FuzzFolded(f *testing.F) {
 		}
 	})
 }
+
+func FuzzName(f *testing.F) {
+	f.Add("app{a=b,c=d}")
+	f.Add(`app{a="b"}`)
+	f.Add("{=}")
+	limits := Limits{}.withDefaults()
+	f.Fuzz(func(t *testing.T, text string) {
+		app, lset, err := parseName(text)
+		if err == nil && app == "" {
+			t.Fatalf("%q has no application", text)
+		}
+		out, err2 := normalize(lset, &limits)
+		if err = errors.Join(err, err2); err != nil {
+			var limit *LimitError
+			if !errors.Is(err, profiles.ErrBadRequest) && !errors.As(err, &limit) {
+				t.Fatal(err)
+			}
+			return
+		}
+		var set []byte
+		for _, l := range out {
+			set = labelenc.AppendLabel(set, l.Name, l.Value)
+		}
+		if err := labelenc.Validate(set); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+	})
+}

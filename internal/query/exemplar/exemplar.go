@@ -3,20 +3,20 @@
 // what was done then.
 //
 // A Request comes in. If it names a profile, that one is asked for. If it names
-// metrics, their exemplars in the range are read, and of those that say where to
-// look the one with the greatest value is taken, or the one nearest to a time:
-//
-//	exemplar's label     the flame graph is of
-//	profile_id           that profile
-//	span_id              the samples that carry the same span_id
-//	trace_id             the samples that carry the same trace_id
+// metrics, their exemplars in the range are read, and the one with the greatest
+// value is taken, or the one nearest to a time. Its label profile_id says which
+// profile to look at. Exemplars of programs that know no profiles have a time all the
+// same: if none names a profile, and the request says by labels whose profiles are
+// meant, those that began shortly before the exemplar are put together.
 //
 // Labels that the metric's series and the profiles' samples share may narrow it,
 // so that one can have the CPU of one endpoint. There is no storage, no PromQL but
-// the selectors it is given, and no HTTP here.
+// the selectors it is given, and no HTTP here. Span and trace ids of samples are
+// not kept by the store, so that none leads through them.
 package exemplar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +30,7 @@ import (
 )
 
 // ErrNone is returned where no exemplar in the range leads to a profile.
-var ErrNone = errors.New("no exemplar in this range leads to a profile")
+var ErrNone = errors.New("no exemplar in this range names a profile, and without labels to match or a selector its time names none either")
 
 // Merger makes flame graphs. query/profile's engine is one.
 type Merger interface {
@@ -49,6 +49,7 @@ type Request struct {
 	EndMS     int64
 	NearMS    int64    // 0: the greatest value, else the exemplar nearest to it
 	Match     []string // labels whose values the samples must have in common with the metric's series
+	WindowMS  int64    // how long before an exemplar a profile of its time may begin; 0: 15 s
 
 	Type     profiles.Type // the zero value is DefaultType
 	Matchers []*labels.Matcher
@@ -60,8 +61,8 @@ type Answer struct {
 	Found    bool          // whether an exemplar led here, and not a profile's id
 	Series   labels.Labels // that the exemplar stands for
 	Exemplar exemplar.Exemplar
-	By       string // profile_id, span_id or trace_id
-	ID       string
+	By       string // profile_id or time
+	ID       string // of the profile; "" by time
 	Type     profiles.Type
 	Flame    *profiles.FlameGraph
 }
@@ -77,9 +78,12 @@ func New(metrics storage.ExemplarQueryable, merger Merger) *Finder {
 	return &Finder{metrics: metrics, profiles: merger}
 }
 
-// marginMS is how long before an exemplar's time a profile may have begun, and how
-// long after it one may end.
+// marginMS is how long before an exemplar's time its profile may have begun, and how
+// long after it. A profile is found by its id; this keeps the search short.
 const marginMS = 60 * 60 * 1000
+
+// windowMS is as long as most profile.
+const windowMS = 15_000
 
 // Find leads to a flame graph.
 func (f *Finder) Find(ctx context.Context, r Request) (*Answer, error) {
@@ -94,13 +98,16 @@ func (f *Finder) Find(ctx context.Context, r Request) (*Answer, error) {
 		if err := f.find(ctx, r, a); err != nil {
 			return nil, err
 		}
-		merge.StartMS, merge.EndMS = a.Exemplar.Ts-marginMS, a.Exemplar.Ts+marginMS
 		for _, name := range r.Match {
 			m, err := labels.NewMatcher(labels.MatchEqual, name, a.Series.Get(name))
 			if err != nil {
 				return nil, fmt.Errorf("%w: %w", profiles.ErrBadRequest, err)
 			}
 			merge.Matchers = append(merge.Matchers, m)
+		}
+		merge.StartMS, merge.EndMS = a.Exemplar.Ts-marginMS, a.Exemplar.Ts+marginMS
+		if a.By == "time" {
+			merge.StartMS, merge.EndMS = a.Exemplar.Ts-cmp.Or(r.WindowMS, windowMS), a.Exemplar.Ts
 		}
 	}
 	if a.By == "profile_id" {
@@ -109,16 +116,10 @@ func (f *Finder) Find(ctx context.Context, r Request) (*Answer, error) {
 			return nil, err
 		}
 		merge.IDs = []profiles.ID{id}
-	} else {
-		m, err := labels.NewMatcher(labels.MatchEqual, a.By, a.ID)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", profiles.ErrBadRequest, err)
-		}
-		merge.Matchers = append(merge.Matchers, m)
 	}
 	flame, err := f.profiles.MergeFlame(ctx, &merge)
 	if err != nil {
-		return nil, fmt.Errorf("flame graph of %s %s: %w", a.By, a.ID, err)
+		return nil, fmt.Errorf("flame graph by %s %s: %w", a.By, a.ID, err)
 	}
 	a.Flame = flame
 	return a, nil
@@ -137,10 +138,17 @@ func (f *Finder) find(ctx context.Context, r Request, a *Answer) error {
 	if err != nil {
 		return fmt.Errorf("exemplars: %w", err)
 	}
+	narrow := len(r.Match) > 0 || len(r.Matchers) > 0
 	for _, result := range results {
 		for _, e := range result.Exemplars {
-			by, id := lead(e.Labels)
-			if by == "" || (a.Found && !better(r.NearMS, &e, &a.Exemplar)) {
+			by, id := "time", profileOf(e.Labels)
+			if id != "" {
+				by = "profile_id"
+			}
+			switch {
+			case by == "time" && (!narrow || a.By == "profile_id"):
+				continue
+			case a.By == by && !better(r.NearMS, &e, &a.Exemplar):
 				continue
 			}
 			a.Found, a.Series, a.Exemplar, a.By, a.ID = true, result.SeriesLabels, e, by, id
@@ -152,16 +160,9 @@ func (f *Finder) find(ctx context.Context, r Request, a *Answer) error {
 	return nil
 }
 
-// lead is the most exact way that an exemplar points to.
-func lead(lset labels.Labels) (by, id string) {
-	for _, names := range [][3]string{{"profile_id", "profileID", "profileId"}, {"span_id", "spanID", "spanId"}, {"trace_id", "traceID", "traceId"}} {
-		for _, name := range names {
-			if id := lset.Get(name); id != "" {
-				return names[0], id
-			}
-		}
-	}
-	return "", ""
+// profileOf is the profile that an exemplar names, as any program spells it.
+func profileOf(lset labels.Labels) string {
+	return cmp.Or(lset.Get("profile_id"), lset.Get("profileID"), lset.Get("profileId"))
 }
 
 // better compares by the distance to a time or by value; of equals the later one

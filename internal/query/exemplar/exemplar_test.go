@@ -74,14 +74,29 @@ func TestTheGreatestOrTheNearestExemplarLeadsToItsProfile(t *testing.T) {
 	}
 }
 
-func TestSpansAndTracesLeadToSamplesThatCarryThem(t *testing.T) {
-	for want, lset := range map[string][]string{
-		`[span_id="s"]`: {"spanID", "s", "trace_id", "t"}, `[trace_id="t"]`: {"traceId", "t"},
-	} {
-		w := &world{results: []exemplar.QueryResult{{Exemplars: []exemplar.Exemplar{at(1, 1, lset...)}}}}
-		if _, err := New(w, w).Find(context.Background(), Request{Selectors: metrics()}); err != nil || fmt.Sprint(w.asked.Matchers) != want || w.asked.IDs != nil {
-			t.Errorf("%v: %v %+v", lset, err, w.asked)
-		}
+func TestExemplarsThatNameNoProfileLeadByTheirTimeIfItIsSaidWhose(t *testing.T) {
+	w := &world{results: []exemplar.QueryResult{
+		{SeriesLabels: labels.FromStrings("service_name", "shop"), Exemplars: []exemplar.Exemplar{at(100_000, 9, "trace_id", "t"), at(200_000, 3, "trace_id", "u")}},
+	}}
+	f := New(w, w)
+	if _, err := f.Find(context.Background(), Request{Selectors: metrics()}); !errors.Is(err, ErrNone) {
+		t.Error(err)
+	}
+	a, err := f.Find(context.Background(), Request{Selectors: metrics(), Match: []string{"service_name"}})
+	if err != nil || a.By != "time" || a.ID != "" || a.Exemplar.Value != 9 {
+		t.Fatalf("%+v %v", a, err)
+	}
+	if r := w.asked; r.StartMS != 85_000 || r.EndMS != 100_000 || r.IDs != nil || fmt.Sprint(r.Matchers) != `[service_name="shop"]` {
+		t.Errorf("%+v", r)
+	}
+	selector := []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "service_name", "other")}
+	if _, err = f.Find(context.Background(), Request{Selectors: metrics(), Matchers: selector, WindowMS: 1000, NearMS: 190_000}); err != nil || w.asked.StartMS != 199_000 || fmt.Sprint(w.asked.Matchers) != `[service_name="other"]` {
+		t.Errorf("%+v %v", w.asked, err)
+	}
+	// One that names a profile is better than any that does not, before or after it.
+	w.results[0].Exemplars = []exemplar.Exemplar{at(1, 9, "trace_id", "t"), at(2, 1, "profile_id", first), at(3, 8, "trace_id", "t")}
+	if a, err = f.Find(context.Background(), Request{Selectors: metrics(), Match: []string{"service_name"}}); err != nil || a.ID != first {
+		t.Errorf("%+v %v", a, err)
 	}
 }
 

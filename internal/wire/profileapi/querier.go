@@ -198,23 +198,8 @@ func (s *Server) selectMergeProfile(ctx context.Context, tenant string, m *profi
 	return &profilepb.ProfileAnswer{Profile: raw}, err
 }
 
-func (s *Server) selectMergeSpanProfile(ctx context.Context, tenant string, m *profilepb.SelectMergeSpanProfileRequest) (*profilepb.SpanMergeAnswer, error) {
-	r, err := s.merge(selection{
-		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(), endMS: m.GetEnd(),
-		spans: m.GetSpanSelector(), nodes: m.MaxNodes,
-	})
-	switch {
-	case err != nil:
-		return nil, err
-	case len(m.GetSpanSelector()) == 0:
-		return nil, badRequest{errors.New("span_selector is empty")}
-	}
-	switch m.GetFormat() {
-	case profilepb.ProfileFormat_PROFILE_FORMAT_UNSPECIFIED, profilepb.ProfileFormat_PROFILE_FORMAT_FLAMEGRAPH:
-		flame, err := s.flame(ctx, r)
-		return &profilepb.SpanMergeAnswer{Flame: flame}, err
-	}
-	return nil, unimplemented(m.GetFormat().String())
+func (s *Server) selectMergeSpanProfile(context.Context, string, *profilepb.SelectMergeSpanProfileRequest) (*profilepb.SelectMergeSpanProfileResponse, error) {
+	return nil, unimplemented("SelectMergeSpanProfile (span ids of samples are not kept)")
 }
 
 func (s *Server) selectHeatmap(context.Context, string, *profilepb.SelectHeatmapRequest) (*profilepb.SelectHeatmapResponse, error) {

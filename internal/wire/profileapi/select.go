@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -79,15 +78,6 @@ type selection struct {
 	nodes                         *int64
 }
 
-// ids makes a matcher of the ids that a label of samples may have.
-func ids(name string, values []string) (*labels.Matcher, error) {
-	quoted := make([]string, len(values))
-	for i, v := range values {
-		quoted[i] = regexp.QuoteMeta(v)
-	}
-	return labels.NewMatcher(labels.MatchRegexp, name, strings.Join(quoted, "|"))
-}
-
 func (s *Server) merge(sel selection) (profiles.MergeRequest, error) {
 	r := profiles.MergeRequest{Tenant: sel.tenant, MaxNodes: s.opts.NodesDefault}
 	var err error
@@ -100,7 +90,10 @@ func (s *Server) merge(sel selection) (profiles.MergeRequest, error) {
 	if r.StartMS, r.EndMS, err = span(sel.startMS, sel.endMS, false); err != nil {
 		return r, err
 	}
-	if n := len(sel.profiles) + len(sel.traces) + len(sel.spans); n > idsMax {
+	if len(sel.traces)+len(sel.spans) > 0 {
+		return r, unimplemented("selection by trace or span (ids of samples are not kept; profile_id_selector is)")
+	}
+	if n := len(sel.profiles); n > idsMax {
 		return r, badRequest{fmt.Errorf("%d ids are more than %d", n, idsMax)}
 	}
 	for _, text := range sel.profiles {
@@ -109,16 +102,6 @@ func (s *Server) merge(sel selection) (profiles.MergeRequest, error) {
 			return r, err
 		}
 		r.IDs = append(r.IDs, id)
-	}
-	for name, values := range map[string][]string{"trace_id": sel.traces, "span_id": sel.spans} {
-		if len(values) == 0 {
-			continue
-		}
-		m, err := ids(name, values)
-		if err != nil {
-			return r, badRequest{err}
-		}
-		r.Matchers = append(r.Matchers, m)
 	}
 	if sel.nodes != nil && *sel.nodes != 0 {
 		if *sel.nodes < 0 || *sel.nodes > int64(s.opts.NodesMax) {

@@ -29,7 +29,7 @@ const (
 	stepMS = 15_000
 
 	repeats = 3 // requests in a row for one reading
-	config  = "global: {external_labels: {cluster: bench, replica: a}}\nscrape_configs: []\n"
+	config  = "global: {external_labels: {prometheus: bench, replica: a}}\nscrape_configs: []\n"
 )
 
 var spec = blocks.Spec{

@@ -24,6 +24,7 @@ import (
 	"github.com/ferula-io/ferula/bench/areas/read"
 	"github.com/ferula-io/ferula/bench/areas/remoteread"
 	"github.com/ferula-io/ferula/bench/areas/sidecar"
+	"github.com/ferula-io/ferula/bench/areas/stack"
 	"github.com/ferula-io/ferula/bench/areas/storeapi"
 	"github.com/ferula-io/ferula/bench/goal"
 	"github.com/ferula-io/ferula/bench/peer"
@@ -32,7 +33,7 @@ import (
 
 // areas are run in this order.
 func areas() []area.Area {
-	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, read.Area, remoteread.Area, sidecar.Area, profiles.Area, storeapi.Area}
+	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, read.Area, remoteread.Area, sidecar.Area, stack.Area, profiles.Area, storeapi.Area}
 }
 
 type options struct {

@@ -65,6 +65,9 @@ func (o GRPCOptions) withDefaults() GRPCOptions {
 	return o
 }
 
+// deadAfter is how long a client may be silent before it is asked whether it lives.
+const deadAfter = 2 * time.Minute
+
 // grpcServer is a listening gRPC server with health and reflection. It is
 // unhealthy until ready is called.
 type grpcServer struct {
@@ -89,7 +92,7 @@ func newGRPCServer(opts GRPCOptions, logger *slog.Logger, reg prometheus.Registe
 	options := append(storeapi.GRPCServerOptions(),
 		grpc.MaxRecvMsgSize(opts.RequestBytesMax), grpc.MaxSendMsgSize(1<<31-1), grpc.MaxConcurrentStreams(opts.StreamsMax),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: opts.MaxConnectionAge}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: opts.MaxConnectionAge, Time: deadAfter, Timeout: deadAfter / 4}),
 		grpc.UnaryInterceptor(calls.unary), grpc.StreamInterceptor(calls.stream),
 	)
 	config, err := opts.tls()

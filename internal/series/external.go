@@ -102,13 +102,15 @@ type widened struct {
 	held    []*heldSeries // the least is the last
 	free    []*heldSeries
 	current *heldSeries // nil: set's own
+	numbers []uint64
 	err     error
 }
 
 type heldSeries struct {
-	labels []byte
-	chunks []Chunk
-	data   []byte
+	labels  []byte
+	numbers []uint64 // of the labels, if they have any
+	chunks  []Chunk
+	data    []byte
 }
 
 func (w *widened) Next() bool {
@@ -162,6 +164,7 @@ func (w *widened) hold() {
 		h, w.free = w.free[n-1], w.free[:n-1]
 	}
 	h.labels = append(h.labels[:0], w.labels...)
+	h.numbers = append(h.numbers[:0], w.ownNumbers()...)
 	h.keepChunks(w.set.Chunks())
 	w.held = append(w.held, h)
 }

@@ -466,3 +466,27 @@ func TestLabelsTravelAsNumbersWhereTheSourceHasThem(t *testing.T) {
 		})
 	}
 }
+
+func TestNumbersAndExternalLabelsTogether(t *testing.T) {
+	src := numberedSource{&memory{rows: rows(t, 3000), external: labels.FromStrings("aa", "x", "cluster", "eu")}, 1 << 30}
+	conn := serving(t, src, ServerOptions{})
+	ask := func(opts ClientOptions) []row {
+		got, err := read(t, NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all(), WithoutReplicaLabels: []string{"aa"}}))
+		if err != nil || len(got) != 3000 || !got[0].labels.Has("cluster") {
+			t.Fatal(len(got), err)
+		}
+		return got
+	}
+	check(t, ask(ClientOptions{}), ask(ClientOptions{NoSymbols: true}))
+	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, "/thanos.Store/Series")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(stream.SendMsg(seriesRequest(SeriesRequest{MaxMS: 9, Matchers: all()}, ClientOptions{BatchSeries: 64})), stream.CloseSend()); err != nil {
+		t.Fatal(err)
+	}
+	var first pb.SeriesResponse
+	if err := stream.RecvMsg(&first); err != nil || len(first.GetSymbolBatch().GetSeries()) < 64 {
+		t.Errorf("the first message holds %d series with numbers, %v", len(first.GetSymbolBatch().GetSeries()), err)
+	}
+}

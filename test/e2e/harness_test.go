@@ -7,6 +7,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,7 +33,18 @@ func TestMain(m *testing.M) {
 		// when they are imported.
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+		goleak.Cleanup(func(code int) {
+			_ = os.RemoveAll(built.dir)
+			os.Exit(code)
+		}),
 	)
+}
+
+// built is the program, built once for all tests of this package.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
 }
 
 // server is a running `ferula serve` in this process.
@@ -188,12 +201,19 @@ func writeFile(t *testing.T, path, text string) string {
 // binary builds ferula once for all tests of this package that kill it.
 func binary(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "ferula")
-	build := exec.Command("go", "build", "-o", path, "../../cmd/ferula")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "ferula-e2e-"); built.err != nil {
+			return
+		}
+		build := exec.Command("go", "build", "-o", built.dir, "../../cmd/ferula")
+		if out, err := build.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
 	}
-	return path
+	return filepath.Join(built.dir, "ferula")
 }
 
 // needsPeer skips a test that needs another program, unless the run is meant to

@@ -188,6 +188,23 @@ func TestASidecarServesThePrometheusBesideIt(t *testing.T) {
 	}
 }
 
+func TestSortingInASidecarHasALimit(t *testing.T) {
+	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
+	now := prom.sampled(labels.FromStrings("__name__", "sorted", "a", "1", "b", "2"), labels.FromStrings("__name__", "sorted", "a", "2", "b", "1"))
+	ask := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", "sorted")}, WithoutReplicaLabels: []string{"a"}}
+	for _, bytesMax := range []int{0, 300} {
+		s := startSidecar(t, prom.base, func(o *role.SidecarOptions) { o.Limits.SortBytesMax = bytesMax })
+		s.waitReady()
+		got, err := storeSeries(s.client, ask)
+		if bytesMax > 0 && !errors.Is(err, storeapi.ErrLimit) {
+			t.Errorf("at most %d bytes: %q, %v", bytesMax, got, err)
+		}
+		if bytesMax == 0 && (err != nil || len(got) != 2 || !strings.HasPrefix(got[0], `{__name__="sorted", b="1", cluster="eu"}`)) {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+}
+
 func TestASidecarPassesOnTargetsAndMetadata(t *testing.T) {
 	prom := startServe(t, func(o *role.ServeOptions) {
 		o.ConfigFile = writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: [{job_name: none, static_configs: [{targets: ['127.0.0.1:1']}]}]\n")

@@ -34,7 +34,7 @@ type AnswerPoint struct {
 // AnswerExemplar is one profile that stands for a point.
 type AnswerExemplar struct {
 	TimestampMS int64
-	ProfileID   []byte
+	ProfileID   []byte // digits, letters and dashes
 	Value       int64
 	Labels      []byte // encoded, less those that the series has
 }

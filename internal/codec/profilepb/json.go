@@ -114,7 +114,10 @@ func appendLabelsJSON(dst, set []byte) []byte {
 func (e *AnswerExemplar) appendJSON(dst []byte) []byte {
 	o := open(dst)
 	o.int64("timestamp", e.TimestampMS)
-	o.text("profileId", string(e.ProfileID))
+	if len(e.ProfileID) > 0 { // nothing to escape in it, and no string to be made
+		o.key("profileId")
+		o.b = append(append(append(o.b, '"'), e.ProfileID...), '"')
+	}
 	o.int64("value", e.Value)
 	o.labels("labels", e.Labels)
 	return o.close()

@@ -69,7 +69,7 @@ func (r source) labels() ([]byte, []*LabelPair) {
 func (r source) exemplars() (out []AnswerExemplar, want []*Exemplar) {
 	for range r.IntN(3) {
 		set, pairs := r.labels()
-		e := AnswerExemplar{TimestampMS: r.int(), ProfileID: []byte(r.text()), Value: r.int(), Labels: set}
+		e := AnswerExemplar{TimestampMS: r.int(), ProfileID: []byte([]string{"", "00000000-0000-0000-0000-000000000001"}[r.IntN(2)]), Value: r.int(), Labels: set}
 		out = append(out, e)
 		want = append(want, &Exemplar{Timestamp: e.TimestampMS, ProfileId: string(e.ProfileID), Value: e.Value, Labels: pairs})
 	}

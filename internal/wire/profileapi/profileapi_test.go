@@ -452,3 +452,23 @@ func FuzzRequests(f *testing.F) {
 		}
 	})
 }
+
+// Exemplars are written from what the query made: nothing is allocated for each.
+func TestAnAnswerIsWrittenWithoutAllocationsForEachPoint(t *testing.T) {
+	allocations := func(n int, encode func(profilepb.Encoder, []byte) []byte) float64 {
+		set := labelenc.AppendLabel(nil, "service_name", "a")
+		s := profiles.AnsweredSeries{Labels: set}
+		for i := range n {
+			s.Points = append(s.Points, profiles.AnsweredPoint{TimeMS: int64(i), Value: 1.5, Exemplars: []profiles.Exemplar{{ID: profiles.ID{1}, TimeNS: 1e18, Value: 7, Labels: set}}})
+		}
+		answer := &profilepb.SeriesAnswer{Source: seriesSource{s}}
+		buf := encode(answer, nil)
+		return testing.AllocsPerRun(10, func() { buf = encode(answer, buf[:0]) })
+	}
+	for name, encode := range map[string]func(profilepb.Encoder, []byte) []byte{"protobuf": profilepb.Encoder.AppendProto, "JSON": profilepb.Encoder.AppendJSON} {
+		few, many := allocations(10, encode), allocations(1000, encode)
+		if many > few {
+			t.Errorf("%s: %v allocations of 10 points, %v of 1,000", name, few, many)
+		}
+	}
+}

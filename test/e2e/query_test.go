@@ -221,3 +221,35 @@ func TestParametersAboutStoresAreCheckedByAQuerier(t *testing.T) {
 		}
 	}
 }
+
+func TestStoresAreReadThroughSnappy(t *testing.T) {
+	s, store := grpcServe(t, "scrape_configs: []\n", nil)
+	end := time.Now().Truncate(time.Minute)
+	s.writeAll(storeSamples(t, end))
+	q := startQuery(t, []string{store}, func(o *role.QueryOptions) { o.Client.Client.Compression = "snappy" })
+	for _, request := range aboutStorage(storeRequests(end)) {
+		_, want := s.get(request)
+		if _, got := q.get(request); got != want && meaning(t, got) != meaning(t, want) {
+			t.Errorf("%s\nquerier %.300s\nserver %.300s", request, got, want)
+		}
+	}
+}
+
+func TestPagesOfOtherOriginsMayAskUnlessToldOtherwise(t *testing.T) {
+	for _, disabled := range []bool{false, true} {
+		q := startQuery(t, nil, func(o *role.QueryOptions) { o.DisableCORS = disabled })
+		req, err := http.NewRequest(http.MethodGet, q.base+"/api/v1/query?query=1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Origin", "http://elsewhere.example")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if allowed := resp.Header.Get("Access-Control-Allow-Origin") != ""; allowed == disabled {
+			t.Errorf("disabled %v: %v", disabled, resp.Header)
+		}
+	}
+}

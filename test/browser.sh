@@ -16,7 +16,7 @@ cleanup() {
 trap cleanup EXIT
 
 go build -o "$work/ferula" ./cmd/ferula
-"$work/ferula" serve --web.listen-address=127.0.0.1:0 --storage.tsdb.path="$work/data" 2>"$work/log" &
+"$work/ferula" serve --web.listen-address=127.0.0.1:0 --grpc-address=127.0.0.1:0 --storage.tsdb.path="$work/data" 2>"$work/log" &
 pid=$!
 url=
 for _ in $(seq 100); do

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -43,9 +44,13 @@ func (l *logTail) String() string {
 var readyURL = regexp.MustCompile(`msg=Ready url=(http://[^ /]+)`)
 
 // startProcess runs the binary in dir and waits until its log says that it is
-// ready, and where.
+// ready, and where. A server's gRPC gets a free port too, if args give it none.
 func startProcess(t *testing.T, path string, args ...string) *process {
 	t.Helper()
+	given := func(arg string) bool { return strings.HasPrefix(arg, "--grpc-address") }
+	if args[0] == "serve" && !slices.ContainsFunc(args, given) {
+		args = append(slices.Clone(args), "--grpc-address=127.0.0.1:0")
+	}
 	p := &process{cmd: exec.Command(path, args...), done: make(chan error, 1), log: &logTail{}}
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
@@ -89,8 +94,9 @@ func (p *process) signal(sig os.Signal) error {
 }
 
 // writeUntilGone writes samples of one series, one a request, until the server
-// does not answer any more, and returns how many were acknowledged.
-func (p *process) writeUntilGone(t *testing.T, writer int, fromMS int64) int {
+// does not answer any more, and returns how many were acknowledged; first is
+// called after the first one.
+func (p *process) writeUntilGone(t *testing.T, writer int, fromMS int64, first func()) int {
 	client := &http.Client{Timeout: 10 * time.Second}
 	for n := 0; ; n++ {
 		body := encoded(t, v1(v1Series(fromMS+int64(n), float64(n), "__name__", "acknowledged", "writer", fmt.Sprint(writer))))
@@ -109,6 +115,9 @@ func (p *process) writeUntilGone(t *testing.T, writer int, fromMS int64) int {
 		if resp.StatusCode != http.StatusNoContent {
 			t.Errorf("writer %d: status %d", writer, resp.StatusCode)
 			return n
+		}
+		if n == 0 {
+			first()
 		}
 	}
 }
@@ -131,10 +140,16 @@ func TestKillingTheServerLosesNothingAcknowledged(t *testing.T) {
 		checkAcknowledged(t, p, total, round)
 		fromMS := start + int64(round)*60_000
 		counts := make([]int, writers)
-		var wg sync.WaitGroup
+		var wg, begun sync.WaitGroup
+		begun.Add(writers)
 		for w := range writers {
-			wg.Go(func() { counts[w] = p.writeUntilGone(t, w, fromMS) })
+			first := sync.OnceFunc(begun.Done)
+			wg.Go(func() {
+				defer first()
+				counts[w] = p.writeUntilGone(t, w, fromMS, first)
+			})
 		}
+		begun.Wait()
 		time.Sleep(time.Duration(50+round*20) * time.Millisecond)
 		_ = p.signal(syscall.SIGKILL)
 		wg.Wait()

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
@@ -36,6 +38,33 @@ type profileFlags struct {
 	Age         duration `name:"profiles.limit.age" default:"1h" help:"How long ago a pushed profile may have begun."`
 	Future      duration `name:"profiles.limit.future" default:"10m" help:"How far ahead a pushed profile may begin."`
 	Tenants     int      `name:"profiles.limit.tenants" default:"1000" help:"Tenants altogether."`
+}
+
+// Validate is called by kong.
+func (f profileFlags) Validate() error {
+	var errs []error
+	if f.MaxNodes < 1 || f.MaxNodes > 1<<20 {
+		errs = append(errs, fmt.Errorf("--profiles.max-nodes=%d must be between 1 and %d", f.MaxNodes, 1<<20))
+	}
+	if time.Duration(f.Every) < time.Second {
+		errs = append(errs, fmt.Errorf("--profiles.self.interval=%s must be a second at least", f.Every))
+	}
+	if f.BodySize < 1 || f.BodySize > 1<<30 {
+		errs = append(errs, fmt.Errorf("--profiles.max-request-size=%s must be between 1B and 1GB", f.BodySize))
+	}
+	for _, limit := range []struct {
+		name  string
+		value int64
+	}{
+		{"rate", int64(f.Rate)}, {"burst", int64(f.Burst)}, {"series", int64(f.Series)}, {"profile-size", int64(f.Profile)}, {"inflated-size", int64(f.Inflated)},
+		{"symbols", int64(f.Symbols)}, {"samples", int64(f.Samples)}, {"labels", int64(f.Labels)}, {"label-name-length", int64(f.LabelNames)},
+		{"label-value-length", int64(f.LabelValues)}, {"age", int64(f.Age)}, {"future", int64(f.Future)}, {"tenants", int64(f.Tenants)},
+	} {
+		if limit.value < 1 {
+			errs = append(errs, fmt.Errorf("--profiles.limit.%s must be above 0", limit.name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (f profileFlags) options() role.ProfilesOptions {

@@ -174,7 +174,7 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 		get("/stores", a.stores)
 		if a.opts.Targets == nil {
 			get("/targets", constant(`{"activeTargets":[],"droppedTargets":[]}`))
-			get("/metadata", constant(`{}`))
+			get("/metadata", a.storeMetadata)
 		}
 	}
 	get("/rules", constant(`{"groups":[]}`))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/metadata"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -20,6 +21,7 @@ import (
 type Stores interface {
 	Queryable(StoreParams) storage.Queryable
 	Exemplars(ctx context.Context, p StoreParams, start, end int64, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error)
+	MetricMetadata(ctx context.Context, p StoreParams, metric string, limit int) (map[string][]metadata.Metadata, annotations.Annotations, error)
 	Statuses() []StoreStatus // in the order in which they are shown
 }
 
@@ -187,6 +189,32 @@ func (a *API) metadataRange(r *http.Request) (start, end time.Time, apiErr *apiE
 		return start, end, apiErr
 	}
 	return optionalRange(r)
+}
+
+// storeMetadata unites what the stores say of metrics.
+func (a *API) storeMetadata(r *http.Request) (answer, *apiError) {
+	limit, apiErr := optionalInt(r, "limit")
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	perMetric, apiErr := optionalInt(r, "limit_per_metric")
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	p, apiErr := a.storeParams(r, purpose{})
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	found, warnings, err := a.opts.Stores.MetricMetadata(r.Context(), p, r.FormValue("metric"), limit)
+	if err != nil {
+		return answer{}, queryError(err)
+	}
+	for name, list := range found {
+		if perMetric > 0 && len(list) > perMetric {
+			found[name] = list[:perMetric]
+		}
+	}
+	return answer{write: func(s *stream) { s.families(found, limit) }, notes: &notes{list: warnings}}, nil
 }
 
 // stores lists the stores by what they are, as Thanos does.

@@ -265,28 +265,31 @@ func (a *API) metricMetadata(r *http.Request) (answer, *apiError) {
 		return answer{}, apiErr
 	}
 	families := a.families(r.FormValue("metric"), perMetric)
+	return answer{write: func(s *stream) { s.families(families, limit) }}, nil
+}
+
+// families appends at most limit families, all if it is negative.
+func (s *stream) families(families map[string][]metadata.Metadata, limit int) {
 	names := sortedKeys(families)
 	if limit >= 0 && len(names) > limit {
 		names = names[:limit]
 	}
-	return answer{write: func(s *stream) {
-		s.raw("{")
-		for i, name := range names {
-			s.comma(i)
-			s.str(name)
-			s.raw(":[")
-			for j, md := range families[name] {
-				s.comma(j)
-				s.field(`{"type":`, string(md.Type))
-				s.field(`,"unit":`, md.Unit)
-				s.field(`,"help":`, md.Help)
-				s.raw("}")
-			}
-			s.raw("]")
-			s.room()
+	s.raw("{")
+	for i, name := range names {
+		s.comma(i)
+		s.str(name)
+		s.raw(":[")
+		for j, md := range families[name] {
+			s.comma(j)
+			s.field(`{"type":`, string(md.Type))
+			s.field(`,"unit":`, md.Unit)
+			s.field(`,"help":`, md.Help)
+			s.raw("}")
 		}
-		s.raw("}")
-	}}, nil
+		s.raw("]")
+		s.room()
+	}
+	s.raw("}")
 }
 
 func (a *API) families(metric string, perMetric int) map[string][]metadata.Metadata {

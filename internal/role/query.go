@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/metadata"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
@@ -245,6 +246,11 @@ func (m manyStores) Queryable(p api.StoreParams) storage.Queryable { return m.qu
 // Exemplars implements api.Stores.
 func (m manyStores) Exemplars(ctx context.Context, p api.StoreParams, start, end int64, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error) {
 	return m.query(p).Exemplars(ctx, start, end, selectors)
+}
+
+// MetricMetadata implements api.Stores.
+func (m manyStores) MetricMetadata(ctx context.Context, p api.StoreParams, metric string, limit int) (map[string][]metadata.Metadata, annotations.Annotations, error) {
+	return m.query(p).MetricMetadata(ctx, metric, limit)
 }
 
 // Statuses implements api.Stores.

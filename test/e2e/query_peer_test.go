@@ -95,3 +95,35 @@ func TestPeerThanosMakesTheSameOfReplicas(t *testing.T) {
 		}
 	}
 }
+
+func TestPeerMetadataOfMetricsComesThroughSidecars(t *testing.T) {
+	dir, address := t.TempDir(), fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	config := writeFile(t, filepath.Join(dir, "prometheus.yml"), "global: {scrape_interval: 1s, external_labels: {replica: a}}\nscrape_configs: [{job_name: self, static_configs: [{targets: ['"+address+"']}]}]\n")
+	startPeer(t, "http://"+address+"/-/ready", peerBinary(t, "prometheus"), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
+	prometheus := &server{t: t, base: "http://" + address}
+	eventually(t, 20*time.Second, "Prometheus to have scraped itself", func() bool {
+		_, body := prometheus.get("/api/v1/metadata?metric=go_info")
+		return strings.Contains(body, "go_info")
+	})
+	web, theirs := fmt.Sprintf("127.0.0.1:%d", freePort(t)), fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	startPeer(t, "http://"+web+"/-/ready", peerBinary(t, "thanos"), "sidecar", "--http-address="+web, "--grpc-address="+theirs, "--prometheus.url=http://"+address, "--tsdb.path="+filepath.Join(dir, "data"), "--log.level=warn")
+	ours := startSidecar(t, "http://"+address, nil)
+	ours.waitReady()
+	for name, stores := range map[string][]string{"Thanos' sidecar": {theirs}, "ferula's sidecar": {ours.grpc}, "both": {theirs, ours.grpc}} {
+		q := startQuery(t, stores, nil)
+		eventually(t, 10*time.Second, name+" to be known", func() bool {
+			_, body := q.get("/api/v1/stores")
+			return strings.Count(body, `"replica":"a"`) == len(stores)
+		})
+		for _, path := range []string{"/api/v1/metadata", "/api/v1/metadata?metric=go_info", "/api/v1/metadata?metric=nothing"} {
+			_, want := prometheus.get(path)
+			_, got := q.get(path)
+			if meaning(t, got) != meaning(t, want) {
+				t.Errorf("%s, %s\nferula     %.400s\nPrometheus %.400s", name, path, got, want)
+			}
+		}
+		if _, body := q.get("/api/v1/metadata?limit=3"); strings.Count(body, `"type"`) != 3 {
+			t.Errorf("%s: limit: %s", name, body)
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package storeapi
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/metadata"
+
+	"github.com/ferula-io/ferula/internal/codec/apipb"
+)
+
+// MetricMetadata asks for what metrics are, by name: all, or one. At most limit are
+// given; -1 is no limit.
+func (c *Client) MetricMetadata(ctx context.Context, metric string, limit int) (found map[string][]metadata.Metadata, warnings []string, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.stream(ctx, "/thanos.Metadata/MetricMetadata", &apipb.MetricMetadataRequest{Metric: metric, Limit: int32(min(limit, 1<<31-1))})
+	if err != nil {
+		return nil, nil, fromStatus(err)
+	}
+	found = map[string][]metadata.Metadata{}
+	for {
+		var msg apipb.MetricMetadataResponse
+		if err := stream.RecvMsg(&msg); errors.Is(err, io.EOF) {
+			return found, warnings, nil
+		} else if err != nil {
+			return nil, nil, fromStatus(err)
+		}
+		if w := msg.GetWarning(); w != "" {
+			warnings = append(warnings, w)
+		}
+		for name, entry := range msg.GetMetadata().GetMetadata() {
+			for _, m := range entry.GetMetas() {
+				found[name] = append(found[name], metadata.Metadata{Type: model.MetricType(m.Type), Help: m.Help, Unit: m.Unit})
+			}
+		}
+	}
+}

@@ -17,11 +17,11 @@ const repeats = 3 // of a request for one reading of CPU
 // great compares and measures servers over the great blocks.
 func (b *bench) great(ctx context.Context) error {
 	return b.both(ctx, floats, func() error {
-		if err := b.compare(ctx, floats, compared); err != nil {
+		if err := b.compare(ctx, floats, compared()); err != nil {
 			return err
 		}
 		for round := 1; round <= b.env.Rounds; round++ {
-			for _, r := range measuredAlive {
+			for _, r := range measuredAlive() {
 				for i := range b.sides {
 					if err := b.measure(ctx, round, &b.sides[i], r); err != nil {
 						return err
@@ -32,14 +32,14 @@ func (b *bench) great(ctx context.Context) error {
 				return err
 			}
 			b.env.Logf("round %d of %d: CPU of chunks %v and %v s, of samples %v and %v s", round, b.env.Rounds,
-				b.out.Tape.Best(b.out.Sides[0], "CPU: "+chunks8h.what), b.out.Tape.Best(b.out.Sides[1], "CPU: "+chunks8h.what),
-				b.out.Tape.Best(b.out.Sides[0], "CPU: "+samples8h.what), b.out.Tape.Best(b.out.Sides[1], "CPU: "+samples8h.what))
+				b.out.Tape.Best(b.out.Sides[0], "CPU: "+chunks8h().what), b.out.Tape.Best(b.out.Sides[1], "CPU: "+chunks8h().what),
+				b.out.Tape.Best(b.out.Sides[0], "CPU: "+samples8h().what), b.out.Tape.Best(b.out.Sides[1], "CPU: "+samples8h().what))
 		}
 		return b.classic(ctx)
 	})
 }
 
-// askAgain asks and fails if the answer is not as long as the compared one was.
+// askAgain asks and fails if the answer is not as long as the compared() one was.
 func (b *bench) askAgain(ctx context.Context, s *side, r read) (answer, error) {
 	a, err := ask(ctx, s.server.URL(), r, nil)
 	if want := b.lengths[s.name+name(floats, r)]; err == nil && (a.bytes == 0 || a.bytes != want) {
@@ -103,7 +103,7 @@ func (b *bench) underneath(ctx context.Context, round int) (err error) {
 	defer func() { err = errors.Join(err, floor.Stop()) }()
 	get := func() error {
 		a, err := floor.Get(ctx, proc.Request{Path: "/floor"}, io.Discard)
-		if err == nil && a.Bytes < b.lengths[b.out.Sides[1]+chunks8h.what]*9/10 {
+		if err == nil && a.Bytes < b.lengths[b.out.Sides[1]+chunks8h().what]*9/10 {
 			err = fmt.Errorf("floor: %w: %d bytes", area.ErrUnequal, a.Bytes)
 		}
 		return err
@@ -124,7 +124,7 @@ func (b *bench) classic(ctx context.Context) error {
 	for _, c := range []struct {
 		r read
 		n int
-	}{{chunks2h, 1}, {samples2h, 1}, {chunks8h, 1}, {samples8h, 1}, {chunks8h, readers}, {chunksTenth, readers}, {samplesTenth, readers}} {
+	}{{chunks2h(), 1}, {samples2h(), 1}, {chunks8h(), 1}, {samples8h(), 1}, {chunks8h(), readers}, {chunksTenth(), readers}, {samplesTenth(), readers}} {
 		for i := range b.sides {
 			s := &b.sides[i]
 			if err := s.server.GC(ctx); err != nil {
@@ -173,27 +173,27 @@ func (b *bench) conclude() {
 	own := func(goal, what string, unit float64, more ...string) {
 		out.Measure(goal, tape.Best(ferula, what)/unit, append([]string{what}, more...)...)
 	}
-	over("remoteread/chunks-cpu", "CPU: "+chunks8h.what)
-	own("remoteread/chunks-anon-mib", "growth of RssAnon: "+chunks8h.what, 1<<20)
-	own("remoteread/chunks-mallocs", "mallocs: "+chunks8h.what, 1)
-	own("remoteread/chunks-writes", "write calls: "+chunks8h.what, 1)
-	out.Measure("remoteread/chunks-floor", area.Over(tape.Best(ferula, "CPU: "+chunks8h.what), tape.Best(ferula, floorCPU)), "CPU: "+chunks8h.what, floorCPU)
-	over("remoteread/samples-cpu", "CPU: "+samples8h.what)
-	own("remoteread/samples-anon-mib", "growth of RssAnon: "+samples8h.what, 1<<20)
-	over("remoteread/samples-first-byte", "first byte: "+samples8h.what)
-	bytesFloats, bytesDecimals := "bytes: "+samples8h.what, "bytes: "+name(decimals, of(decimals, "8 h", samples, from, to))
+	over("remoteread/chunks-cpu", "CPU: "+chunks8h().what)
+	own("remoteread/chunks-anon-mib", "growth of RssAnon: "+chunks8h().what, 1<<20)
+	own("remoteread/chunks-mallocs", "mallocs: "+chunks8h().what, 1)
+	own("remoteread/chunks-writes", "write calls: "+chunks8h().what, 1)
+	out.Measure("remoteread/chunks-floor", area.Over(tape.Best(ferula, "CPU: "+chunks8h().what), tape.Best(ferula, floorCPU)), "CPU: "+chunks8h().what, floorCPU)
+	over("remoteread/samples-cpu", "CPU: "+samples8h().what)
+	own("remoteread/samples-anon-mib", "growth of RssAnon: "+samples8h().what, 1<<20)
+	over("remoteread/samples-first-byte", "first byte: "+samples8h().what)
+	bytesFloats, bytesDecimals := "bytes: "+samples8h().what, "bytes: "+name(decimals, of(decimals, "8 h", samples, from, to))
 	out.Measure("remoteread/samples-bytes", max(tape.Over(ferula, prometheus, bytesFloats), tape.Over(ferula, prometheus, bytesDecimals)), bytesFloats, bytesDecimals)
-	over("remoteread/unaligned-cpu", "CPU: "+chunksCut.what)
+	over("remoteread/unaligned-cpu", "CPU: "+chunksCut().what)
 	worst, from := 0.0, []string{}
 	for _, form := range []string{"chunks", "samples"} {
-		few, many := growthName(few, form), growthName(many, form)
+		few, many := growthName(few(), form), growthName(many(), form)
 		worst, from = max(worst, area.Over(max(noise, tape.Best(ferula, many)), max(noise, tape.Best(ferula, few)))), append(from, few, many)
 	}
 	out.Measure("remoteread/growth", worst, from...)
 	out.Measure("remoteread/client-samples-anon-mib", max(tape.Best(ferula, clientGrowth), tape.Best(prometheus, clientGrowth))/(1<<20), clientGrowth)
 	out.Notes = append(out.Notes,
 		fmt.Sprintf("%d series x 8 h at 15 s (%d samples each, %d blocks of 2 h), 15-digit floats; samples-bytes also over 1,000 series of values with 2 decimals.", floats.Series, floats.Samples, 4),
-		"Streams of chunks are equal byte by byte. Samples are compared as ferula's client reads them: labels, times and values, from both servers and in both forms.",
+		"Streams of chunks are equal byte by byte. Samples are compared() as ferula's client reads them: labels, times and values, from both servers and in both forms.",
 		"CPU is that of the server process per request, over some requests in a row and the collection that follows them.",
 		"The floor, in ferula's column, maps the same chunk files and writes them to the client in pieces of 64 KiB, with one copy and two checksums.",
 		"Growth is taken on a process that has just started: peak of RssAnon during its first request, less RssAnon after a collection before it. remoteread/growth is the worse of the two forms, 120 samples a series; less than 1 MiB counts as 1 MiB, since a process that has collected keeps about as much of free pages.",

@@ -19,7 +19,7 @@ import (
 // memory measures what the first request costs a server that has just started.
 func (b *bench) memory(ctx context.Context) error {
 	for round := 1; round <= b.env.Rounds; round++ {
-		for _, r := range []read{chunks8h, samples8h} {
+		for _, r := range []read{chunks8h(), samples8h()} {
 			for i := range b.sides {
 				if err := b.fresh(ctx, round, &b.sides[i], floats, r, "growth of RssAnon: "+r.what); err != nil {
 					return err
@@ -68,7 +68,7 @@ func growthName(spec blocks.Spec, form string) string {
 // growth measures how memory depends on the number of series.
 func (b *bench) growth(ctx context.Context) error {
 	for round := 1; round <= b.env.Rounds; round++ {
-		for _, spec := range []blocks.Spec{few, many} {
+		for _, spec := range []blocks.Spec{few(), many()} {
 			for form, kind := range map[string]prompb.ReadRequest_ResponseType{"chunks": chunks, "samples": samples} {
 				for i := range b.sides {
 					if err := b.fresh(ctx, round, &b.sides[i], spec, of(spec, "all", kind, spec.StartMS, spec.EndMS()-1), growthName(spec, form)); err != nil {
@@ -99,7 +99,7 @@ func (b *bench) client(ctx context.Context) error {
 					if err != nil {
 						return err
 					}
-					said, err := drained(ctx, drain, s.server.URL(), samples8h)
+					said, err := drained(ctx, drain, s.server.URL(), samples8h())
 					if err == nil && !strings.HasPrefix(said, fmt.Sprintf("%d series, %d samples, ", floats.Series, floats.Series*floats.Samples)) {
 						err = fmt.Errorf("%w: %s", area.ErrUnequal, said)
 					}

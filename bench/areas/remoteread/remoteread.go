@@ -44,9 +44,11 @@ var (
 		Metric: "bench_metric", Values: blocks.Decimals2, Series: 1000, Samples: 8 * hourMS / stepMS,
 		StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 2,
 	}
-	few  = small(1_000)
-	many = small(100_000)
 )
+
+// Blocks for growth.
+func few() blocks.Spec  { return small(1_000) }
+func many() blocks.Spec { return small(100_000) }
 
 // small are blocks of many series with few samples.
 func small(series int) blocks.Spec {
@@ -54,19 +56,37 @@ func small(series int) blocks.Spec {
 }
 
 // What is asked of the great blocks. A container's series are one in ten.
-var (
-	from, to      = floats.StartMS, floats.EndMS() - 1
-	chunks8h      = of(floats, "8 h", chunks, from, to)
-	samples8h     = of(floats, "8 h", samples, from, to)
-	chunks2h      = of(floats, "2 h", chunks, from+2*hourMS, from+4*hourMS-1)
-	samples2h     = of(floats, "2 h", samples, from+2*hourMS, from+4*hourMS-1)
-	chunksCut     = of(floats, "2 h that cut chunks", chunks, from+hourMS+7_777, from+3*hourMS+7_777)
-	oneContainer  = labels.MustNewMatcher(labels.MatchEqual, "container", "container-0")
-	chunksTenth   = of(floats, "8 h, a tenth of the series", chunks, from, to, oneContainer)
-	samplesTenth  = of(floats, "8 h, a tenth of the series", samples, from, to, oneContainer)
-	compared      = []read{chunks8h, samples8h, chunks2h, samples2h, chunksCut}
-	measuredAlive = []read{chunks8h, samples8h, chunksCut}
+const (
+	from = blocks.QuietStartMS
+	to   = from + 8*hourMS - 1
 )
+
+func chunks8h() read  { return of(floats, "8 h", chunks, from, to) }
+func samples8h() read { return of(floats, "8 h", samples, from, to) }
+func chunks2h() read  { return of(floats, "2 h", chunks, from+2*hourMS, from+4*hourMS-1) }
+func samples2h() read { return of(floats, "2 h", samples, from+2*hourMS, from+4*hourMS-1) }
+
+func chunksCut() read {
+	return of(floats, "2 h that cut chunks", chunks, from+hourMS+7_777, from+3*hourMS+7_777)
+}
+
+func chunksTenth() read {
+	return of(floats, "8 h, a tenth of the series", chunks, from, to, oneContainer())
+}
+
+func samplesTenth() read {
+	return of(floats, "8 h, a tenth of the series", samples, from, to, oneContainer())
+}
+
+func oneContainer() *labels.Matcher {
+	return labels.MustNewMatcher(labels.MatchEqual, "container", "container-0")
+}
+
+func compared() []read {
+	return []read{chunks8h(), samples8h(), chunks2h(), samples2h(), chunksCut()}
+}
+
+func measuredAlive() []read { return []read{chunks8h(), samples8h(), chunksCut()} }
 
 // side is one of the two servers.
 type side struct {

@@ -36,24 +36,24 @@ func TestARequestAsksForItsFormAndRange(t *testing.T) {
 		_, _ = w.Write(make([]byte, 300_000))
 	}))
 	defer s.Close()
-	a, err := ask(context.Background(), s.URL, samplesTenth, sha256.New())
+	a, err := ask(context.Background(), s.URL, samplesTenth(), sha256.New())
 	if err != nil || a.bytes != 300_000 || len(a.hash) != sha256.Size || a.firstByte <= 0 || a.elapsed < a.firstByte {
 		t.Errorf("%+v, %v", a, err)
 	}
 	if q := got.Queries[0]; got.AcceptedResponseTypes[0] != samples || q.StartTimestampMs != from || q.EndTimestampMs != to || len(q.Matchers) != 2 {
 		t.Errorf("%+v", got)
 	}
-	if a, err := askAll(context.Background(), s.URL, chunks8h, 4); err != nil || a.bytes != 300_000 {
+	if a, err := askAll(context.Background(), s.URL, chunks8h(), 4); err != nil || a.bytes != 300_000 {
 		t.Errorf("%+v, %v", a, err)
 	}
 	s.Config.Handler = http.NotFoundHandler()
-	if _, err := ask(context.Background(), s.URL, samplesTenth, nil); !errors.Is(err, proc.ErrStatus) {
+	if _, err := ask(context.Background(), s.URL, samplesTenth(), nil); !errors.Is(err, proc.ErrStatus) {
 		t.Error(err)
 	}
 }
 
 func TestTheBlocksStayAsTheyAreWhileTheyAreMeasured(t *testing.T) {
-	for _, spec := range []int64{floats.EndMS(), decimals.EndMS(), few.EndMS(), many.EndMS()} {
+	for _, spec := range []int64{floats.EndMS(), decimals.EndMS(), few().EndMS(), many().EndMS()} {
 		if spec > floats.StartMS+8*hourMS {
 			t.Errorf("samples up to %d", spec)
 		}

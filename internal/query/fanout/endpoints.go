@@ -156,25 +156,36 @@ func (e *Endpoints) ask(ctx context.Context, s *store) {
 	}
 }
 
-// lookup resolves all names. A name that cannot be looked up keeps its addresses.
+// lookup resolves all names, together. A name that cannot be looked up keeps its
+// addresses.
 func (e *Endpoints) lookup(ctx context.Context) []Address {
+	names := slices.Concat(e.opts.Static, e.dynamic)
+	found, failed := make([][]string, len(names)), make([]error, len(names))
+	var asking sync.WaitGroup
+	for i, a := range names {
+		if !a.Group { // of a group gRPC's own resolver finds the addresses
+			asking.Go(func() {
+				ctx, cancel := context.WithTimeout(ctx, e.opts.InfoTimeout)
+				defer cancel()
+				found[i], failed[i] = resolve(ctx, e.opts.Resolver, a.Name)
+			})
+		}
+	}
+	asking.Wait()
 	var all []Address
 	used := map[string]bool{}
-	for _, a := range slices.Concat(e.opts.Static, e.dynamic) {
+	for i, a := range names {
 		if a.Group {
-			all = append(all, a) // gRPC's own resolver balances between them
+			all = append(all, a)
 			continue
 		}
 		used[a.Name] = true
-		ctx, cancel := context.WithTimeout(ctx, e.opts.InfoTimeout)
-		found, err := resolve(ctx, e.opts.Resolver, a.Name)
-		cancel()
-		if err != nil {
-			e.opts.Logger.Error("endpoint could not be looked up", "err", err)
-			found = e.resolved[a.Name]
+		if failed[i] != nil {
+			e.opts.Logger.Error("endpoint could not be looked up", "err", failed[i])
+			found[i] = e.resolved[a.Name]
 		}
-		e.resolved[a.Name] = found
-		for _, address := range found {
+		e.resolved[a.Name] = found[i]
+		for _, address := range found[i] {
 			all = append(all, Address{Name: address, Strict: a.Strict})
 		}
 	}

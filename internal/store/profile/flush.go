@@ -380,6 +380,21 @@ func (s *Store) all(f func(t *tenant) error) error {
 	return errors.Join(errs...)
 }
 
+// symbolsIdle is how long symbols stay in memory after their last use, and at most
+// twice that.
+const symbolsIdle = time.Minute
+
+func (t *tenant) dropIdleSymbols() {
+	if now := t.store.now(); now.Sub(t.symbolsSwept) >= symbolsIdle {
+		t.symbolsSwept = now
+		t.mu.RLock()
+		defer t.mu.RUnlock()
+		for _, b := range t.blocks {
+			b.DropIdleSymbols()
+		}
+	}
+}
+
 func (t *tenant) maintain(ctx context.Context) error {
 	t.mu.RLock()
 	old := t.store.now().Sub(t.headFrom) >= t.store.opts.HeadAge
@@ -390,5 +405,6 @@ func (t *tenant) maintain(ctx context.Context) error {
 		errs = append(errs, t.flush(ctx, !full && !old))
 	}
 	errs = append(errs, t.compact(ctx), t.retain())
+	t.dropIdleSymbols()
 	return errors.Join(errs...)
 }

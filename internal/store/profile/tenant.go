@@ -29,12 +29,13 @@ type tenant struct {
 
 	log *wal.Log // the committer's
 
-	mu       sync.RWMutex // of what readers see
-	head     *head
-	flushing *head // being written as a block
-	headFrom time.Time
-	blocks   []*heldBlock
-	broken   []error // blocks that could not be opened; never changes
+	mu           sync.RWMutex // of what readers see
+	head         *head
+	flushing     *head // being written as a block
+	headFrom     time.Time
+	blocks       []*heldBlock
+	symbolsSwept time.Time // the maintainer's
+	broken       []error   // blocks that could not be opened; never changes
 
 	cuts    chan chan cut // to the committer
 	flushMu sync.Mutex    // one flush, merge or removal of blocks at a time
@@ -213,6 +214,8 @@ func (t *tenant) close() error {
 	t.queueMu.Unlock()
 	close(t.done)
 	<-t.ended
+	t.flushMu.Lock() // whoever writes a block finishes first
+	defer t.flushMu.Unlock()
 	t.closeBlocks()
 	return t.log.Close()
 }

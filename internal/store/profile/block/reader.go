@@ -40,6 +40,7 @@ type Reader struct {
 	file      *parquet.File
 	fileErr   error
 	symbols   atomic.Pointer[Symbols]
+	wanted    atomic.Bool // the symbols, since DropIdleSymbols looked
 	symbolsMu sync.Mutex
 }
 
@@ -249,8 +250,9 @@ func (r *Reader) Find(id profiles.ID, f func(row int)) error {
 	return nil
 }
 
-// Symbols are decoded on first use and stay until DropSymbols.
+// Symbols are decoded on first use and stay until DropIdleSymbols.
 func (r *Reader) Symbols() (*Symbols, error) {
+	r.wanted.Store(true)
 	if s := r.symbols.Load(); s != nil {
 		return s, nil
 	}
@@ -271,8 +273,13 @@ func (r *Reader) Symbols() (*Symbols, error) {
 	return s, nil
 }
 
-// DropSymbols frees the memory of the symbols; who has them keeps them.
-func (r *Reader) DropSymbols() { r.symbols.Store(nil) }
+// DropIdleSymbols frees the memory of symbols that nobody has wanted since it was
+// called last; who has them keeps them.
+func (r *Reader) DropIdleSymbols() {
+	if !r.wanted.Swap(false) {
+		r.symbols.Store(nil)
+	}
+}
 
 func (r *Reader) parquetFile() (*parquet.File, error) {
 	r.fileOnce.Do(func() {

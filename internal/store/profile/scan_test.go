@@ -1,0 +1,135 @@
+package profile
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+func TestAScanDoesNotAllocate(t *testing.T) {
+	ctx := context.Background()
+	s := openTest(t, t.TempDir(), nil)
+	var pushed []profiles.Pushed
+	for n := range uint64(5000) {
+		pushed = append(pushed, numbered(n))
+	}
+	if err := s.Append(ctx, "t", pushed); err != nil {
+		t.Fatal(err)
+	}
+	for _, where := range []string{"head", "block"} {
+		if where == "block" {
+			if err := s.Flush(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		v, err := s.View("t", 0, timeMax)
+		if err != nil || len(v.Sources) != 1 {
+			t.Fatalf("%d sources, %v", len(v.Sources), err)
+		}
+		series, err := v.Sources[0].Series()
+		if err != nil {
+			t.Fatal(err)
+		}
+		groupOf := make([]int32, len(series))
+		scan := Scan{Cells: make([]Cell, 10)}
+		for _, exemplars := range []bool{false, true} {
+			var sum int64
+			n := testing.AllocsPerRun(20, func() {
+				scan.Reset()
+				scan.Cells = scan.Cells[:10]
+				clear(scan.Cells)
+				scan.Buckets, scan.Exemplars = Buckets{FromNS: 1_699_999_999_999_999_999, StepNS: 500, N: 10}, exemplars
+				err := errors.Join(scan.Source(ctx, v.Sources[0], groupOf, 1), scan.Finish())
+				if err != nil {
+					t.Fatal(err)
+				}
+				sum = 0
+				for i := range scan.Cells {
+					sum += scan.Cells[i].Sum
+				}
+				if best := scan.Cells[9].BestValue; exemplars && best != 4999 {
+					t.Fatalf("the best is %d", best)
+				}
+			})
+			if sum != 5000*4999/2 {
+				t.Errorf("%s: the sum is %d", where, sum)
+			}
+			if n != 0 {
+				t.Errorf("%s, exemplars %v: %v allocations", where, exemplars, n)
+			}
+		}
+		v.Close()
+	}
+}
+
+// While pushes, flushes and merges run, a view has everything acknowledged before it
+// was taken, and nothing twice.
+func TestAViewIsWholeWhateverGoesOn(t *testing.T) {
+	ctx := context.Background()
+	s := openTest(t, t.TempDir(), nil)
+	var acknowledged atomic.Uint64
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		for n := uint64(0); ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := s.Append(ctx, "t", []profiles.Pushed{numbered(n)}); err != nil {
+				t.Error(err)
+				return
+			}
+			acknowledged.Store(n + 1)
+		}
+	})
+	running.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := errors.Join(s.Flush(ctx), s.Compact(ctx)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for round := 0; (round < 200 || acknowledged.Load() < 60) && !t.Failed(); round++ {
+		before := acknowledged.Load()
+		v, err := s.View("t", 0, timeMax)
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts := map[uint64]int{}
+		for _, src := range v.Sources {
+			for row := range src.Rows() {
+				id, err := src.ID(row)
+				if err != nil {
+					t.Fatal(err)
+				}
+				counts[binary.BigEndian.Uint64(id[:])-1]++
+			}
+		}
+		v.Close()
+		for n := range before {
+			if counts[n] != 1 {
+				t.Fatalf("profile %d of %d is there %d times", n, before, counts[n])
+			}
+		}
+		for n, count := range counts {
+			if count != 1 {
+				t.Fatalf("profile %d is there %d times", n, count)
+			}
+		}
+	}
+	close(stop)
+	running.Wait()
+}

@@ -1,0 +1,151 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+func frames(payloads ...string) (b []byte) {
+	for _, p := range payloads {
+		b = AppendFrame(b, func(b []byte) []byte { return append(b, p...) })
+	}
+	return b
+}
+
+// reopen says what a log has after number through.
+func reopen(t *testing.T, dir string, through uint64) (l *Log, payloads []string, torn []Torn) {
+	t.Helper()
+	l, torn, err := Open(dir, through, CreateFile, func(p []byte) error {
+		payloads = append(payloads, string(p))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l, payloads, torn
+}
+
+func TestRecordsComeBackInOrder(t *testing.T) {
+	dir := t.TempDir()
+	l, payloads, torn := reopen(t, dir, 0)
+	if len(payloads) != 0 || len(torn) != 0 {
+		t.Fatal(payloads, torn)
+	}
+	for _, b := range [][]byte{frames("a", "b"), frames("c")} {
+		if err := l.Append(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closed, err := l.Cut()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Append(frames("d")); err != nil {
+		t.Fatal(err)
+	}
+	if _, payloads, _ = reopen(t, dir, 0); !slices.Equal(payloads, []string{"a", "b", "c", "d"}) {
+		t.Errorf("all: %v", payloads)
+	}
+	if _, payloads, _ = reopen(t, dir, closed); !slices.Equal(payloads, []string{"d"}) {
+		t.Errorf("after the closed one: %v", payloads)
+	}
+	if _, payloads, _ = reopen(t, dir, 0); !slices.Equal(payloads, []string{"d"}) {
+		t.Errorf("the closed one is still there: %v", payloads)
+	}
+}
+
+func TestATornEndIsLeftOutAndNamed(t *testing.T) {
+	whole := frames("first", "second")
+	for cut := range len(whole) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "00000001"), whole[:cut], 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, payloads, torn := reopen(t, dir, 0)
+		want, left := []string{}, cut
+		if cut >= len(frames("first")) {
+			want, left = []string{"first"}, cut-len(frames("first"))
+		}
+		if !slices.Equal(payloads, want) || (left > 0) != (len(torn) == 1) || (left > 0 && torn[0].Bytes != int64(left)) {
+			t.Errorf("cut at %d: %v, %v", cut, payloads, torn)
+		}
+	}
+}
+
+func TestAChangedByteEndsASegment(t *testing.T) {
+	whole := frames("first", "second")
+	for at := range whole {
+		dir := t.TempDir()
+		broken := slices.Clone(whole)
+		broken[at] ^= 0x10
+		if err := os.WriteFile(filepath.Join(dir, "00000001"), broken, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "00000002"), frames("third"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, payloads, torn := reopen(t, dir, 0)
+		want := []string{"first", "third"}
+		if at < len(frames("first")) {
+			want = want[1:]
+		}
+		if !slices.Equal(payloads, want) || len(torn) != 1 {
+			t.Errorf("byte %d: %v, %v", at, payloads, torn)
+		}
+	}
+}
+
+// stubborn is a file that fails to write and then to be cut back.
+type stubborn struct {
+	File
+	fail *bool
+}
+
+var errDisk = errors.New("the disk is gone")
+
+func (f stubborn) Write(p []byte) (int, error) {
+	if *f.fail {
+		n, err := f.File.Write(p[:len(p)/2])
+		return n, errors.Join(err, errDisk)
+	}
+	return f.File.Write(p)
+}
+
+func (f stubborn) Truncate(size int64) error {
+	if *f.fail {
+		return errDisk
+	}
+	return f.File.Truncate(size)
+}
+
+func TestASegmentThatCannotBeCutBackIsLeftBehind(t *testing.T) {
+	dir, fail := t.TempDir(), false
+	l, _, err := Open(dir, 0, func(path string) (File, error) {
+		f, err := CreateFile(path)
+		return stubborn{f, &fail}, err
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 6 {
+		fail = i%2 == 1
+		if err := l.Append(frames(fmt.Sprint("record ", i))); errors.Is(err, errDisk) != fail {
+			t.Errorf("record %d: %v", i, err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, payloads, _ := reopen(t, dir, 0); !slices.Equal(payloads, []string{"record 0", "record 2", "record 4"}) {
+		t.Errorf("%v", payloads)
+	}
+}

@@ -10,8 +10,6 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ferula-io/ferula/internal/frontend"
 	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
@@ -94,8 +92,7 @@ func (q *QueryFrontend) newCache(yaml, name string) (frontend.RangeCache, error)
 	if yaml == "" {
 		return nil, nil
 	}
-	reg := prometheus.WrapRegistererWith(prometheus.Labels{"cache": name}, q.reg)
-	c, inert, err := cache.FromConfig([]byte(yaml), cache.Options{Merge: mergeExtents}, q.opts.Logger.With("component", "cache", "cache", name), reg)
+	c, inert, err := cache.FromConfig([]byte(yaml), cache.Options{Name: name, Merge: mergeExtents}, q.opts.Logger.With("component", "cache", "cache", name), q.reg.own)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	instruments "github.com/ferula-io/ferula/metrics"
 	"golang.org/x/sync/semaphore"
 )
 
@@ -87,6 +87,8 @@ type Source struct {
 
 // Options of a Cache. Zero values take the defaults.
 type Options struct {
+	// Name tells the cache from others of the process in metrics.
+	Name string
 	// TTL is how long an extent may be used; 0: until the store drops it.
 	TTL   time.Duration
 	Codec Codec
@@ -221,8 +223,9 @@ type Cache struct {
 	pending    pending
 }
 
-// New makes a cache over store, which it owns from then on: Close closes it.
-func New(store Store, opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Cache, error) {
+// New makes a cache over store, which it owns from then on: Close closes it. Its
+// metrics are in set, which may be nil and has no other cache of this name.
+func New(store Store, opts Options, logger *slog.Logger, set *instruments.Set) (*Cache, error) {
 	upgrade, _ := store.(localStore)
 	local := upgrade != nil && upgrade.Local()
 	opts = opts.withDefaults(local)
@@ -243,11 +246,7 @@ func New(store Store, opts Options, logger *slog.Logger, reg prometheus.Register
 		queue:    make(chan job, opts.QueueMax),
 	}
 	c.background, c.cancel = context.WithCancel(context.Background())
-	var err error
-	if c.met, err = newMetrics(reg, func() float64 { return float64(len(c.queue)) }); err != nil {
-		c.cancel()
-		return nil, err
-	}
+	c.met = newMetrics(set, opts.Name, func() float64 { return float64(len(c.queue)) })
 	c.store = guard{
 		store: store, local: local, met: c.met, patience: opts.LookupTimeout / 2,
 		breaker: newBreaker(opts.BreakerFailures, opts.BreakerBackoff, opts.BreakerBackoffMax, opts.Now, func(open bool, err error) {

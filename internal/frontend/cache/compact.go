@@ -274,7 +274,7 @@ func (k *keeper) merge(name entryName) {
 	extents, err := c.manifest(lookup, name.base, name.key)
 	done()
 	if err != nil {
-		c.met.merges.WithLabelValues(reason(err)).Inc()
+		c.met.merges.of(reason(err)).Inc()
 		return
 	}
 	now := c.opts.Now()
@@ -288,7 +288,7 @@ func (k *keeper) merge(name entryName) {
 		result = reason(err)
 		c.log.Debug("cache: merge of extents failed", "extents", end-first, "err", err)
 	}
-	c.met.merges.WithLabelValues(result).Inc()
+	c.met.merges.of(result).Inc()
 }
 
 func (c *Cache) mergeExtents(ctx context.Context, name entryName, extents []extent) error {

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	instruments "github.com/ferula-io/ferula/metrics"
 	"github.com/prometheus/common/model"
 	"go.yaml.in/yaml/v3"
 )
@@ -52,7 +52,7 @@ const (
 
 // FromConfig makes a cache of Thanos' YAML. What opts has takes precedence. inert are
 // the keys that were given and have no effect here, each with the reason.
-func FromConfig(text []byte, opts Options, logger *slog.Logger, reg prometheus.Registerer) (c *Cache, inert []string, err error) {
+func FromConfig(text []byte, opts Options, logger *slog.Logger, set *instruments.Set) (c *Cache, inert []string, err error) {
 	config, inert, err := ParseConfig(text)
 	if err != nil {
 		return nil, nil, err
@@ -60,7 +60,8 @@ func FromConfig(text []byte, opts Options, logger *slog.Logger, reg prometheus.R
 	var store Store
 	switch config.Type {
 	case TypeMemory:
-		store, err = NewMemory(config.Memory, reg)
+		config.Memory.Name = opts.Name
+		store, err = NewMemory(config.Memory, set)
 	case TypeMemcached:
 		store, err = NewMemcached(config.Memcached, logger)
 	case TypeRedis:
@@ -76,7 +77,7 @@ func FromConfig(text []byte, opts Options, logger *slog.Logger, reg prometheus.R
 	orDefault(&opts.BreakerBackoff, config.BreakerBackoff)
 	orDefault(&opts.PartBytes, config.PartBytes)
 	orDefault(&opts.EntryBytesMax, config.EntryBytesMax)
-	if c, err = New(store, opts, logger, reg); err != nil {
+	if c, err = New(store, opts, logger, set); err != nil {
 		return nil, nil, errors.Join(err, store.Close())
 	}
 	return c, inert, nil

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	instruments "github.com/ferula-io/ferula/metrics"
 )
 
 const memcachedExample = `type: MEMCACHED
@@ -156,7 +156,7 @@ func TestACacheIsMadeOfItsConfiguration(t *testing.T) {
 		"type: IN-MEMORY\n", "type: IN-MEMORY\nconfig: {max_size: 100KB, validity: 1h}\n",
 		"type: MEMCACHED\nconfig: {addresses: ['127.0.0.1:1']}\n", "type: REDIS\nconfig: {addr: '127.0.0.1:1'}\n",
 	} {
-		c, _, err := FromConfig([]byte(text), Options{Merge: concatenate}, quiet, prometheus.NewRegistry())
+		c, _, err := FromConfig([]byte(text), Options{Merge: concatenate}, quiet, instruments.NewSet())
 		check(t, err == nil, "%s: %v", text, err)
 		w := c.Writer("k", 0, 10, 10)
 		_, _ = w.Write([]byte("x"))

@@ -104,7 +104,7 @@ func (h *holding) release() {
 // LookupTimeout is not there.
 func (c *Cache) Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent {
 	if len(key) > c.opts.KeyBytesMax || startMS > endMS {
-		c.met.lookups.WithLabelValues("miss").Inc()
+		c.met.lookups.of("miss").Inc()
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.opts.LookupTimeout)
@@ -112,7 +112,7 @@ func (c *Cache) Lookup(ctx context.Context, key string, startMS, endMS int64) []
 	base := storeKey(key)
 	extents, err := c.manifest(ctx, base, key)
 	if err != nil {
-		c.met.unused.WithLabelValues(reason(err)).Inc()
+		c.met.unused.of(reason(err)).Inc()
 	}
 	now := c.opts.Now()
 	extents = slices.DeleteFunc(extents, func(e extent) bool {
@@ -120,13 +120,13 @@ func (c *Cache) Lookup(ctx context.Context, key string, startMS, endMS int64) []
 			return true
 		}
 		if !e.valid(now, c.opts.TTL) {
-			c.met.unused.WithLabelValues("expired").Inc()
+			c.met.unused.of("expired").Inc()
 			return true
 		}
 		return false
 	})
 	found := disjoint(c.loadAll(ctx, base, key, extents), startMS, endMS)
-	c.met.lookups.WithLabelValues(coverage(found, startMS, endMS)).Inc()
+	c.met.lookups.of(coverage(found, startMS, endMS)).Inc()
 	return found
 }
 
@@ -147,7 +147,7 @@ func (c *Cache) loadAll(ctx context.Context, base, key string, extents []extent)
 		parts, held, err := c.load(ctx, base, e)
 		if err != nil {
 			held.release()
-			c.met.unused.WithLabelValues(reason(err)).Inc()
+			c.met.unused.of(reason(err)).Inc()
 			if errors.Is(err, errMissing) || errors.Is(err, errCorrupt) {
 				c.forget(base, key, e.id)
 			}

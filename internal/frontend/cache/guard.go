@@ -3,11 +3,12 @@ package cache
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	instruments "github.com/ferula-io/ferula/metrics"
 )
 
 // guard stands before a store: deadlines, the circuit breaker, metrics. A local
@@ -35,7 +36,7 @@ func (g *guard) get(ctx context.Context, key string) (value []byte, err error) {
 		v, ok, err := g.store.Get(ctx, key)
 		if ok && err == nil {
 			value = v
-			g.met.bytesRead.Add(float64(len(v)))
+			g.met.bytesRead.Add(len(v))
 		}
 		return err
 	})
@@ -46,7 +47,7 @@ func (g *guard) set(ctx context.Context, key string, value []byte, ttl time.Dura
 	return g.do(ctx, opSet, func() error {
 		err := g.store.Set(ctx, key, value, ttl)
 		if err == nil {
-			g.met.bytesWritten.Add(float64(len(value)))
+			g.met.bytesWritten.Add(len(value))
 		}
 		return err
 	})
@@ -71,24 +72,24 @@ func (g *guard) hasAll(ctx context.Context, keys []string) (has bool, err error)
 
 // do runs one operation, whose deadline is in ctx.
 func (g *guard) do(ctx context.Context, op string, run func() error) error {
-	g.met.operations.WithLabelValues(op).Inc()
+	g.met.operations.of(op).Inc()
 	if g.local {
 		err := run()
 		if err != nil {
-			g.met.failures.WithLabelValues(op, reason(err)).Inc()
+			g.met.failed(op, err)
 		}
 		return err
 	}
 	if !g.breaker.allow() {
-		g.met.failures.WithLabelValues(op, reason(ErrUnavailable)).Inc()
+		g.met.failed(op, ErrUnavailable)
 		return ErrUnavailable
 	}
 	begin := time.Now()
 	err := run()
 	took := time.Since(begin)
-	g.met.duration.WithLabelValues(op).Observe(took.Seconds())
+	g.met.duration.With(g.met.cache, op).Update(took.Seconds())
 	if err != nil {
-		g.met.failures.WithLabelValues(op, reason(err)).Inc()
+		g.met.failed(op, err)
 	}
 	switch {
 	case err == nil:
@@ -200,57 +201,67 @@ func (b *breaker) unknown() {
 	b.mu.Unlock()
 }
 
-// metrics of a cache. Why something was not used, or not stored, is a label.
+// metrics of a cache. Why something was not used, or not stored, is a label; another
+// is the cache's name, for a process has several.
 type metrics struct {
-	lookups      *prometheus.CounterVec // result
-	unused       *prometheus.CounterVec // reason
-	extents      *prometheus.CounterVec // result
-	merges       *prometheus.CounterVec // result
-	operations   *prometheus.CounterVec // operation
-	failures     *prometheus.CounterVec // operation, reason
-	duration     *prometheus.HistogramVec
-	bytesRead    prometheus.Counter
-	bytesWritten prometheus.Counter
-	breaker      prometheus.Gauge
+	cache        string
+	lookups      counters                            // result
+	unused       counters                            // reason
+	extents      counters                            // result
+	merges       counters                            // result
+	operations   counters                            // operation
+	failures     counters                            // operation, reason
+	duration     *instruments.PrometheusHistogramVec // cache, operation
+	bytesRead    *instruments.Counter
+	bytesWritten *instruments.Counter
+	breaker      *instruments.Gauge
 }
+
+// counters are the part of a family that is one cache's.
+type counters struct {
+	*instruments.CounterVec
+	cache string
+}
+
+func (c counters) of(value string) *instruments.Counter { return c.With(c.cache, value) }
 
 const metricPrefix = "ferula_frontend_cache_"
 
-func newMetrics(reg prometheus.Registerer, queued func() float64) (*metrics, error) {
-	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + name, Help: help}, labels)
+// newMetrics makes them in the set; set may be nil, then nobody sees them.
+func newMetrics(set *instruments.Set, cache string, queued func() float64) *metrics {
+	if set == nil {
+		set = instruments.NewSet()
 	}
-	bytes := counters("store_bytes_total", "Bytes read from and written to the store, compressed.", "direction")
+	family := func(name, help string, labels ...string) counters {
+		return counters{set.NewCounterVec(metricPrefix+name, help, append([]string{"cache"}, labels...)...), cache}
+	}
+	bytes := family("store_bytes_total", "Bytes read from and written to the store, compressed.", "direction")
 	m := &metrics{
-		lookups:    counters("lookups_total", "Lookups: hit covers all of the asked range, partial some of it.", "result"),
-		unused:     counters("unused_total", "Entries and extents that were found and not used.", "reason"),
-		extents:    counters("extents_total", "Answers offered to the cache.", "result"),
-		merges:     counters("merges_total", "Merges of adjacent extents in the background.", "result"),
-		operations: counters("operations_total", "Operations on the store, those not tried included.", "operation"),
-		failures:   counters("operation_failures_total", "Operations on the store that failed.", "operation", "reason"),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: metricPrefix + "operation_duration_seconds", Help: "Duration of operations on a store outside of this process.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5},
-		}, []string{"operation"}),
-		bytesRead:    bytes.WithLabelValues("read"),
-		bytesWritten: bytes.WithLabelValues("written"),
-		breaker:      prometheus.NewGauge(prometheus.GaugeOpts{Name: metricPrefix + "breaker_open", Help: "1 while the store is left alone because it failed."}),
+		cache:      cache,
+		lookups:    family("lookups_total", "Lookups: hit covers all of the asked range, partial some of it.", "result"),
+		unused:     family("unused_total", "Entries and extents that were found and not used.", "reason"),
+		extents:    family("extents_total", "Answers offered to the cache.", "result"),
+		merges:     family("merges_total", "Merges of adjacent extents in the background.", "result"),
+		operations: family("operations_total", "Operations on the store, those not tried included.", "operation"),
+		failures:   family("operation_failures_total", "Operations on the store that failed.", "operation", "reason"),
+		duration: set.NewPrometheusHistogramVec(metricPrefix+"operation_duration_seconds", "Duration of operations on a store outside of this process.",
+			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}, "cache", "operation"),
+		bytesRead:    bytes.of("read"),
+		bytesWritten: bytes.of("written"),
+		breaker:      gaugeOf(set, cache, "breaker_open", "1 while the store is left alone because it failed.", nil),
 	}
+	gaugeOf(set, cache, "queue_length", "Writes that wait for a worker.", queued)
 	for _, result := range []string{"hit", "partial", "miss"} {
-		m.lookups.WithLabelValues(result)
+		m.lookups.of(result)
 	}
-	if reg == nil {
-		return m, nil
-	}
-	queue := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: metricPrefix + "queue_length", Help: "Writes that wait for a worker."}, queued)
-	return m, register(reg, m.lookups, m.unused, m.extents, m.merges, m.operations, m.failures, m.duration, bytes, m.breaker, queue)
+	return m
 }
 
-func register(reg prometheus.Registerer, collectors ...prometheus.Collector) error {
-	for _, c := range collectors {
-		if err := reg.Register(c); err != nil {
-			return err
-		}
-	}
-	return nil
+// failed counts an operation's failure.
+func (m *metrics) failed(op string, err error) { m.failures.With(m.cache, op, reason(err)).Inc() }
+
+// gaugeOf makes one cache's gauge, whose value f tells unless it is nil.
+func gaugeOf(set *instruments.Set, cache, name, help string, f func() float64) *instruments.Gauge {
+	set.Describe(metricPrefix+name, help, "")
+	return set.NewGauge(fmt.Sprintf("%s%s{cache=%q}", metricPrefix, name, cache), f)
 }

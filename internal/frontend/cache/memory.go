@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	instruments "github.com/ferula-io/ferula/metrics"
 )
 
 // MemoryOptions of a Memory. Zero values take the defaults.
@@ -17,6 +17,7 @@ type MemoryOptions struct {
 	BytesMax int64            // of values, keys and what it takes to find them; 0: 256 MiB
 	ItemsMax int              // 0: only the bytes count
 	Now      func() time.Time // nil: time.Now
+	Name     string           // of the cache, as in Options
 }
 
 // Memory is a Store in this process, bounded by bytes.
@@ -61,7 +62,7 @@ type memoryShard struct {
 	bytesMax int64
 	itemsMax int
 
-	evicted, expired, refused atomic.Int64
+	evicted, expired, refused *instruments.Counter // of all shards
 }
 
 type memoryItem struct {
@@ -76,8 +77,8 @@ func (i *memoryItem) bytes() int64 {
 	return int64(len(i.key)) + int64(cap(i.value)) + memoryItemBytes
 }
 
-// NewMemory makes an empty store in memory.
-func NewMemory(opts MemoryOptions, reg prometheus.Registerer) (*Memory, error) {
+// NewMemory makes an empty store in memory, whose metrics are in set, which may be nil.
+func NewMemory(opts MemoryOptions, set *instruments.Set) (*Memory, error) {
 	if opts.BytesMax < 0 || opts.ItemsMax < 0 {
 		return nil, fmt.Errorf("memory cache of %d bytes and %d items: neither can be negative", opts.BytesMax, opts.ItemsMax)
 	}
@@ -90,32 +91,32 @@ func NewMemory(opts MemoryOptions, reg prometheus.Registerer) (*Memory, error) {
 		most = min(most, int64(opts.ItemsMax)/memoryShardItems)
 	}
 	count := 1 << (bits.Len64(uint64(max(most, 1))) - 1)
+	if set == nil {
+		set = instruments.NewSet()
+	}
+	counter := func(name, help string) *instruments.Counter {
+		return set.NewCounterVec(metricPrefix+name, help, "cache").With(opts.Name)
+	}
+	evicted := counter("memory_evicted_total", "Values dropped to make place.")
+	expired := counter("memory_expired_total", "Values dropped because their time was over.")
+	refused := counter("memory_refused_total", "Values not stored because they are larger than a shard.")
 	m := &Memory{now: opts.Now, seed: maphash.MakeSeed(), shards: make([]memoryShard, count)}
 	for i := range m.shards {
 		m.shards[i].items = map[string]*memoryItem{}
 		m.shards[i].bytesMax = opts.BytesMax / int64(count)
 		m.shards[i].itemsMax = opts.ItemsMax / count
+		m.shards[i].evicted, m.shards[i].expired, m.shards[i].refused = evicted, expired, refused
 	}
-	if reg == nil {
-		return m, nil
+	gauge := func(name, help string, value func(s *memoryShard) int64) {
+		gaugeOf(set, opts.Name, name, help, func() float64 { return float64(m.sum(value)) })
 	}
-	gauge := func(name, help string, value func(s *memoryShard) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: metricPrefix + name, Help: help}, func() float64 { return m.sum(value) })
-	}
-	counter := func(name, help string, value func(s *memoryShard) float64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: metricPrefix + name, Help: help}, func() float64 { return m.sum(value) })
-	}
-	return m, register(reg,
-		gauge("memory_bytes", "Bytes of the memory store, keys and overhead included.", func(s *memoryShard) float64 { return float64(s.bytes) }),
-		gauge("memory_max_bytes", "What memory_bytes never exceeds.", func(s *memoryShard) float64 { return float64(s.bytesMax) }),
-		gauge("memory_items", "Values in the memory store.", func(s *memoryShard) float64 { return float64(len(s.items)) }),
-		counter("memory_evicted_total", "Values dropped to make place.", func(s *memoryShard) float64 { return float64(s.evicted.Load()) }),
-		counter("memory_expired_total", "Values dropped because their time was over.", func(s *memoryShard) float64 { return float64(s.expired.Load()) }),
-		counter("memory_refused_total", "Values not stored because they are larger than a shard.", func(s *memoryShard) float64 { return float64(s.refused.Load()) }),
-	)
+	gauge("memory_bytes", "Bytes of the memory store, keys and overhead included.", func(s *memoryShard) int64 { return s.bytes })
+	gauge("memory_max_bytes", "What memory_bytes never exceeds.", func(s *memoryShard) int64 { return s.bytesMax })
+	gauge("memory_items", "Values in the memory store.", func(s *memoryShard) int64 { return int64(len(s.items)) })
+	return m, nil
 }
 
-func (m *Memory) sum(value func(s *memoryShard) float64) (total float64) {
+func (m *Memory) sum(value func(s *memoryShard) int64) (total int64) {
 	for i := range m.shards {
 		s := &m.shards[i]
 		s.mu.RLock()
@@ -127,7 +128,7 @@ func (m *Memory) sum(value func(s *memoryShard) float64) (total float64) {
 
 // Bytes is what the store holds, keys and overhead included.
 func (m *Memory) Bytes() int64 {
-	return int64(m.sum(func(s *memoryShard) float64 { return float64(s.bytes) }))
+	return m.sum(func(s *memoryShard) int64 { return s.bytes })
 }
 
 // Local tells that no operation leaves the process.
@@ -182,7 +183,7 @@ func (m *Memory) Set(_ context.Context, key string, value []byte, ttl time.Durat
 		item.used.Store(old.used.Load())
 	}
 	if item.bytes() > s.bytesMax {
-		s.refused.Add(1)
+		s.refused.Inc()
 		return fmt.Errorf("%d bytes, at most %d: %w", item.bytes(), s.bytesMax, ErrTooLarge)
 	}
 	for s.bytes+item.bytes() > s.bytesMax || (s.itemsMax > 0 && len(s.items) >= s.itemsMax) {
@@ -220,7 +221,7 @@ func (s *memoryShard) expire(item *memoryItem) {
 	defer s.mu.Unlock()
 	if s.items[item.key] == item {
 		s.remove(item)
-		s.expired.Add(1)
+		s.expired.Inc()
 	}
 }
 
@@ -267,7 +268,7 @@ func (s *memoryShard) evict() {
 			s.hand = item.newer
 		} else {
 			s.remove(item)
-			s.evicted.Add(1)
+			s.evicted.Inc()
 			return
 		}
 	}

@@ -11,8 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	instruments "github.com/ferula-io/ferula/metrics"
 )
 
 func (m *Memory) check(t testing.TB) {
@@ -150,23 +149,20 @@ func TestValuesLargerThanAShardAreRefused(t *testing.T) {
 }
 
 func TestMemoryMetrics(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	m, err := NewMemory(MemoryOptions{BytesMax: 1000}, reg)
+	set := instruments.NewSet()
+	m, err := NewMemory(MemoryOptions{BytesMax: 1000, Name: "labels"}, set)
 	check(t, err == nil, "new: %v", err)
 	for i := range 10 {
 		_ = m.Set(context.Background(), fmt.Sprint(i), make([]byte, 100), 0)
 	}
-	err = testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP ferula_frontend_cache_memory_evicted_total Values dropped to make place.
-# TYPE ferula_frontend_cache_memory_evicted_total counter
-ferula_frontend_cache_memory_evicted_total 7
-# HELP ferula_frontend_cache_memory_items Values in the memory store.
-# TYPE ferula_frontend_cache_memory_items gauge
-ferula_frontend_cache_memory_items 3
-`), "ferula_frontend_cache_memory_evicted_total", "ferula_frontend_cache_memory_items")
-	check(t, err == nil, "%v", err)
-	problems, err := testutil.GatherAndLint(reg)
-	check(t, err == nil && len(problems) == 0, "%v %v", problems, err)
+	var page strings.Builder
+	set.WritePrometheus(&page)
+	for _, line := range []string{
+		`ferula_frontend_cache_memory_bytes{cache="labels"} 879`, `ferula_frontend_cache_memory_evicted_total{cache="labels"} 7`,
+		`ferula_frontend_cache_memory_items{cache="labels"} 3`, `ferula_frontend_cache_memory_max_bytes{cache="labels"} 1000`,
+	} {
+		check(t, strings.Contains(page.String(), line+"\n"), "no %s in\n%s", line, page.String())
+	}
 	check(t, m.Close() == nil && m.Bytes() == 0, "something is left")
 }
 

@@ -141,7 +141,7 @@ func (r *Reader) fail(err error) bool {
 		return false
 	}
 	if !errors.Is(err, context.Canceled) {
-		r.cache.met.unused.WithLabelValues(reason(err)).Inc()
+		r.cache.met.unused.of(reason(err)).Inc()
 	}
 	if errors.Is(err, errMissing) || errors.Is(err, errCorrupt) {
 		r.cache.forget(r.base, r.key, r.ext.id)

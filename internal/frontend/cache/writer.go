@@ -234,7 +234,7 @@ func (w *Writer) count() {
 	if lost := w.lost.Load(); lost != nil {
 		result = *lost
 	}
-	w.cache.met.extents.WithLabelValues(result).Inc()
+	w.cache.met.extents.of(result).Inc()
 }
 
 // finish writes the manifest when all parts are stored, or removes them.

@@ -83,20 +83,18 @@ func (s *Store) View(tenant string, minNS, maxNS int64) (*View, error) {
 		return v, nil
 	}
 	v.Warnings = t.broken
-	t.mu.RLock()
-	defer t.mu.RUnlock()
 	overlaps := func(src block.Source) bool {
 		lo, hi := src.Bounds()
 		return src.Rows() > 0 && lo <= maxNS && hi >= minNS
 	}
-	for _, b := range t.blocks {
+	heads := t.hold(func(b *heldBlock) {
 		if overlaps(b) {
 			b.holders.Add(1)
 			v.held = append(v.held, b)
 			v.Sources = append(v.Sources, b)
 		}
-	}
-	for _, h := range []*head{t.flushing, t.head} {
+	})
+	for _, h := range heads {
 		if h == nil {
 			continue
 		}
@@ -105,6 +103,19 @@ func (s *Store) View(tenant string, minNS, maxNS int64) (*View, error) {
 		}
 	}
 	return v, nil
+}
+
+// hold calls f with every block, under the tenant's lock, and returns the heads of
+// that moment, either of which may be nil. They are looked into without the lock:
+// who applies a profile holds a head's and asks for the tenant's. A head that has
+// become a block meanwhile stays what it was.
+func (t *tenant) hold(f func(b *heldBlock)) [2]*head {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, b := range t.blocks {
+		f(b)
+	}
+	return [2]*head{t.flushing, t.head}
 }
 
 // Close lets the sources go.
@@ -121,8 +132,6 @@ func (s *Store) Stats(tenant string) (profiles.Stats, error) {
 	if err != nil || t == nil {
 		return profiles.Stats{}, err
 	}
-	t.mu.RLock()
-	defer t.mu.RUnlock()
 	var stats profiles.Stats
 	found := false
 	add := func(minNS, maxNS int64, rows int) {
@@ -134,11 +143,11 @@ func (s *Store) Stats(tenant string) (profiles.Stats, error) {
 		}
 		stats.NewestMS, found = max(stats.NewestMS, maxNS/1e6), true
 	}
-	for _, b := range t.blocks {
+	heads := t.hold(func(b *heldBlock) {
 		minNS, maxNS := b.Bounds()
 		add(minNS, maxNS, b.Rows())
-	}
-	for _, h := range []*head{t.flushing, t.head} {
+	})
+	for _, h := range heads {
 		if h != nil {
 			h.mu.RLock()
 			add(h.minNS, h.maxNS, h.rows())

@@ -29,7 +29,9 @@ type tenant struct {
 
 	log *wal.Log // the committer's
 
-	mu           sync.RWMutex // of what readers see
+	// mu is of what readers see. It is taken after a head's lock, never before it:
+	// apply asks the blocks while it holds its head.
+	mu           sync.RWMutex
 	head         *head
 	flushing     *head // being written as a block
 	headFrom     time.Time

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/thanos-io/objstore"
 
@@ -37,7 +36,7 @@ type shipping struct {
 }
 
 // newShipping makes what o asks for. component names the program.
-func newShipping(o ShippingOptions, dir, component string, external func() labels.Labels, logger *slog.Logger, reg prometheus.Registerer) (*shipping, error) {
+func newShipping(o ShippingOptions, dir, component string, external func() labels.Labels, logger *slog.Logger, reg *registry) (*shipping, error) {
 	if o.Bucket == "" {
 		return nil, nil
 	}
@@ -47,7 +46,7 @@ func newShipping(o ShippingOptions, dir, component string, external func() label
 		return nil, err
 	}
 	o.Shipper.Dir, o.Shipper.Labels, o.Shipper.Source = dir, external, component
-	shipper, err := bucket.NewShipper(to, o.Shipper, logger, reg)
+	shipper, err := bucket.NewShipper(to, o.Shipper, logger, reg.own)
 	if err != nil {
 		return nil, errors.Join(err, to.Close())
 	}
@@ -123,7 +122,7 @@ func (s *Serve) newShipping() error {
 		times := s.opts.Ship.Shipper
 		s.shipping.profiles = bucket.NewProfileShipper(s.shipping.bucket, bucket.ProfileShipOptions{
 			Dir: filepath.Join(s.opts.Store.Dir, "profiles"), Interval: times.Interval, RetryMin: times.RetryMin, RetryMax: times.RetryMax, Stall: times.Stall,
-		}, s.opts.Logger.With("component", "profile shipper"), s.reg)
+		}, s.opts.Logger.With("component", "profile shipper"), s.reg.own)
 	}
 	return err
 }

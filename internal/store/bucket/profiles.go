@@ -15,8 +15,9 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/thanos-io/objstore"
+
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // Files of a profile block, in the order in which they are uploaded: without its
@@ -37,23 +38,22 @@ type ProfileShipper struct {
 	bucket  objstore.Bucket
 	logger  *slog.Logger
 	known   map[string]bool // blocks that are there, by their folder in the bucket
-	uploads prometheus.Counter
-	failed  prometheus.Counter
-	waiting prometheus.Gauge
+	uploads *metrics.Counter
+	failed  *metrics.Counter
+	waiting *metrics.Gauge
 }
 
 // NewProfileShipper makes a shipper; it closes nothing that it is given.
-func NewProfileShipper(to objstore.Bucket, o ProfileShipOptions, logger *slog.Logger, reg prometheus.Registerer) *ProfileShipper {
+func NewProfileShipper(to objstore.Bucket, o ProfileShipOptions, logger *slog.Logger, set *metrics.Set) *ProfileShipper {
 	s := &ProfileShipper{
 		opts:    ShipOptions{Dir: o.Dir, Interval: o.Interval, RetryMin: o.RetryMin, RetryMax: o.RetryMax, Stall: o.Stall}.withDefaults(),
 		bucket:  to,
 		logger:  logger,
 		known:   map[string]bool{},
-		uploads: prometheus.NewCounter(prometheus.CounterOpts{Name: "ferula_profile_shipper_uploads_total", Help: "Profile blocks uploaded."}),
-		failed:  prometheus.NewCounter(prometheus.CounterOpts{Name: "ferula_profile_shipper_failures_total", Help: "Looks at the folder of profile blocks that failed."}),
-		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "ferula_profile_shipper_blocks_waiting", Help: "Profile blocks that are not known to be in the bucket."}),
+		uploads: counterOf(set, "ferula_profile_shipper_uploads_total", "Profile blocks uploaded."),
+		failed:  counterOf(set, "ferula_profile_shipper_failures_total", "Looks at the folder of profile blocks that failed."),
+		waiting: gaugeOf(set, "ferula_profile_shipper_blocks_waiting", "Profile blocks that are not known to be in the bucket."),
 	}
-	reg.MustRegister(s.uploads, s.failed, s.waiting)
 	return s
 }
 

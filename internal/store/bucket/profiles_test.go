@@ -13,8 +13,9 @@ import (
 	"testing"
 
 	"github.com/oklog/ulid/v2"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/thanos-io/objstore"
+
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // profileBlocks makes folders that look like profile blocks.
@@ -36,7 +37,7 @@ func TestProfileBlocksAreShippedUnderTheirTenantKilledAtAnyStep(t *testing.T) {
 		for step := 1; ; step++ {
 			dir, to := t.TempDir(), objstore.NewInMemBucket()
 			profileBlocks(t, dir, one, two, "anonymous/tmp-1")
-			_, err := NewProfileShipper(&faulty{Bucket: to, at: step, half: half}, ProfileShipOptions{Dir: dir}, quiet, prometheus.NewRegistry()).Sync(context.Background())
+			_, err := NewProfileShipper(&faulty{Bucket: to, at: step, half: half}, ProfileShipOptions{Dir: dir}, quiet, metrics.NewSet()).Sync(context.Background())
 			if err == nil {
 				if step < 8 {
 					t.Fatalf("only %d steps", step)
@@ -46,7 +47,7 @@ func TestProfileBlocksAreShippedUnderTheirTenantKilledAtAnyStep(t *testing.T) {
 			if !errors.Is(err, errFault) {
 				t.Fatal(err)
 			}
-			s := NewProfileShipper(to, ProfileShipOptions{Dir: dir}, quiet, prometheus.NewRegistry())
+			s := NewProfileShipper(to, ProfileShipOptions{Dir: dir}, quiet, metrics.NewSet())
 			if _, err := s.Sync(context.Background()); err != nil {
 				t.Fatal(err)
 			}
@@ -68,7 +69,7 @@ func TestProfileBlocksAreShippedUnderTheirTenantKilledAtAnyStep(t *testing.T) {
 }
 
 func TestWithoutProfilesNothingIsShipped(t *testing.T) {
-	s := NewProfileShipper(objstore.NewInMemBucket(), ProfileShipOptions{Dir: filepath.Join(t.TempDir(), "none")}, quiet, prometheus.NewRegistry())
+	s := NewProfileShipper(objstore.NewInMemBucket(), ProfileShipOptions{Dir: filepath.Join(t.TempDir(), "none")}, quiet, metrics.NewSet())
 	if n, err := s.Sync(context.Background()); n != 0 || err != nil {
 		t.Error(n, err)
 	}

@@ -17,10 +17,11 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/thanos-io/objstore"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // ErrNoLabels is returned while there are no external labels, without which the
@@ -99,7 +100,7 @@ type ShipStatus struct {
 }
 
 // NewShipper makes a shipper; it closes nothing that it is given.
-func NewShipper(to objstore.Bucket, opts ShipOptions, logger *slog.Logger, reg prometheus.Registerer) (*Shipper, error) {
+func NewShipper(to objstore.Bucket, opts ShipOptions, logger *slog.Logger, set *metrics.Set) (*Shipper, error) {
 	opts = opts.withDefaults()
 	if opts.Dir == "" || opts.Labels == nil {
 		return nil, errors.New("shipping needs a folder and external labels")
@@ -107,7 +108,7 @@ func NewShipper(to objstore.Bucket, opts ShipOptions, logger *slog.Logger, reg p
 	if opts.Concurrency < 0 || opts.StateFile != filepath.Base(opts.StateFile) {
 		return nil, fmt.Errorf("shipping: concurrency %d must not be negative, and %q must be a plain file name", opts.Concurrency, opts.StateFile)
 	}
-	return &Shipper{opts: opts, bucket: to, logger: logger, metrics: newShipMetrics(reg)}, nil
+	return &Shipper{opts: opts, bucket: to, logger: logger, metrics: newShipMetrics(set)}, nil
 }
 
 // Status tells how the last look at the folder went.
@@ -454,6 +455,6 @@ func (r *round) put(ctx context.Context, name string, from io.ReaderAt, size int
 	if err != nil {
 		return fmt.Errorf("upload %s: %w", name, err)
 	}
-	r.metrics.bytes.Add(float64(size))
+	r.metrics.bytes.AddInt64(size)
 	return nil
 }

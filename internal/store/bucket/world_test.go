@@ -16,12 +16,13 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/thanos-io/objstore"
 	"go.uber.org/goleak"
+
+	"github.com/ferula-io/ferula/metrics"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -56,7 +57,7 @@ func newShipper(t *testing.T, to objstore.Bucket, dir string, change func(*ShipO
 	if change != nil {
 		change(&opts)
 	}
-	s, err := NewShipper(to, opts, quiet, prometheus.NewRegistry())
+	s, err := NewShipper(to, opts, quiet, metrics.NewSet())
 	if err != nil {
 		t.Fatal(err)
 	}

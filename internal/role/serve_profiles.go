@@ -56,7 +56,7 @@ func (s *Serve) newProfiles() (err error) {
 		return fmt.Errorf("profile storage options: %w", err)
 	}
 	s.profiles = l
-	if l.ingester, err = ingest.New(ingest.Options{Limits: opts.Limits}, l.store, logger, s.reg); err != nil {
+	if l.ingester, err = ingest.New(ingest.Options{Limits: opts.Limits}, l.store, logger, s.reg.own); err != nil {
 		return err
 	}
 	l.engine = query.New(opts.Query, l.store)
@@ -73,7 +73,7 @@ func (s *Serve) newProfiles() (err error) {
 	if l.config, err = ingest.LoadConfig(l.file); err != nil {
 		return err
 	}
-	l.scraper, err = ingest.NewScraper(l.ingester, profileapi.AnonymousTenant, logger, s.reg)
+	l.scraper, err = ingest.NewScraper(l.ingester, profileapi.AnonymousTenant, logger, s.reg, s.reg.own)
 	return err
 }
 

@@ -93,7 +93,7 @@ func (in *Ingester) upload(w http.ResponseWriter, r *http.Request, tenant string
 		}
 		return err // counted by Push, or below
 	}
-	in.discarded.WithLabelValues(reasonOf(err)).Inc()
+	in.discarded.With(reasonOf(err)).Inc()
 	return err
 }
 
@@ -106,7 +106,7 @@ func (in *Ingester) push(ctx context.Context, tenant string, u *upload) error {
 		raw, types, err = in.pprofOf(u)
 	}
 	if err != nil {
-		in.discarded.WithLabelValues(reasonOf(err)).Inc()
+		in.discarded.With(reasonOf(err)).Inc()
 		return err
 	}
 	named, serviced := false, false

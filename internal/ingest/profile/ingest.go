@@ -23,12 +23,12 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // Store keeps profiles; it returns when they are durable. What it gets is borrowed
@@ -52,13 +52,13 @@ type Ingester struct {
 	tenants tenants
 	decoded sync.Pool // *pprof.Profile
 
-	received  prometheus.Counter
-	bytes     *prometheus.CounterVec
-	discarded *prometheus.CounterVec
+	received  *metrics.Counter
+	bytes     *metrics.CounterVec
+	discarded *metrics.CounterVec
 }
 
-// New makes an ingester; it owns no goroutine.
-func New(opts Options, store Store, logger *slog.Logger, reg prometheus.Registerer) (*Ingester, error) {
+// New makes an ingester; it owns no goroutine. set may be nil.
+func New(opts Options, store Store, logger *slog.Logger, set *metrics.Set) (*Ingester, error) {
 	if err := opts.Limits.Validate(); err != nil {
 		return nil, err
 	}
@@ -66,17 +66,18 @@ func New(opts Options, store Store, logger *slog.Logger, reg prometheus.Register
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
+	if set == nil {
+		set = metrics.NewSet()
+	}
 	in := &Ingester{
 		limits: limits, store: store, logger: logger, now: opts.Now,
 		tenants:   tenants{limits: limits, byName: map[string]*tenant{}},
-		received:  prometheus.NewCounter(prometheus.CounterOpts{Name: "ferula_profiles_received_total", Help: "Profiles taken in."}),
-		bytes:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ferula_profiles_received_bytes_total", Help: "Bytes of profiles taken in, as sent and inflated."}, []string{"form"}),
-		discarded: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ferula_profiles_discarded_total", Help: "Profiles refused, by reason."}, []string{"reason"}),
+		received:  set.NewCounter("ferula_profiles_received_total"),
+		bytes:     set.NewCounterVec("ferula_profiles_received_bytes_total", "Bytes of profiles taken in, as sent and inflated.", "form"),
+		discarded: set.NewCounterVec("ferula_profiles_discarded_total", "Profiles refused, by reason.", "reason"),
 	}
+	set.Describe("ferula_profiles_received_total", "Profiles taken in.", "")
 	in.decoded.New = func() any { return &pprof.Profile{} }
-	if reg != nil {
-		reg.MustRegister(in.received, in.bytes, in.discarded)
-	}
 	return in, nil
 }
 
@@ -98,13 +99,13 @@ func (in *Ingester) Push(ctx context.Context, tenant string, pushed []profilepb.
 		err = in.store.Append(ctx, tenant, batch)
 	}
 	if err != nil {
-		in.discarded.WithLabelValues(reasonOf(err)).Add(float64(len(pushed)))
+		in.discarded.With(reasonOf(err)).Add(len(pushed))
 		return err
 	}
-	in.received.Add(float64(len(pushed)))
+	in.received.Add(len(pushed))
 	for _, p := range batch {
-		in.bytes.WithLabelValues("sent").Add(float64(len(p.Raw)))
-		in.bytes.WithLabelValues("inflated").Add(float64(p.Profile.RawBytes()))
+		in.bytes.With("sent").Add(len(p.Raw))
+		in.bytes.With("inflated").Add(p.Profile.RawBytes())
 	}
 	return nil
 }

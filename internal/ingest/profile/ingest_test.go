@@ -18,8 +18,6 @@ import (
 	"time"
 
 	"github.com/google/pprof/profile"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
@@ -109,7 +107,7 @@ var now = time.Unix(1_800_000_000, 0)
 func newIngester(t testing.TB, limits Limits) (*Ingester, *memory) {
 	t.Helper()
 	store := &memory{}
-	in, err := New(Options{Limits: limits, Now: func() time.Time { return now }}, store, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	in, err := New(Options{Limits: limits, Now: func() time.Time { return now }}, store, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +164,7 @@ func TestAPushIsTakenAsAWholeWithItsLabelsInOrder(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), "profile 2: ") || len(store.list()) != 2 {
 		t.Errorf("%v, %d profiles", err, len(store.list()))
 	}
-	if n := testutil.ToFloat64(in.discarded.WithLabelValues("invalid")); n != 2 {
+	if n := in.discarded.With("invalid").Get(); n != 2 {
 		t.Errorf("%v counted as discarded", n)
 	}
 	store.err = profiles.ErrUnavailable
@@ -231,7 +229,7 @@ func TestEveryLimitIsNamedAndCounted(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("%v, want %q", err, tt.text)
 			}
-			if n := testutil.ToFloat64(in.discarded.WithLabelValues(tt.reason)); n != 1 {
+			if n := in.discarded.With(tt.reason).Get(); n != 1 {
 				t.Errorf("%v counted as %s: %v", n, tt.reason, err)
 			}
 			if len(store.list()) != 0 {

@@ -27,6 +27,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // Scraper fetches the profiles of discovered targets until its Run ends.
@@ -37,7 +38,7 @@ type Scraper struct {
 	discovery *discovery.Manager
 	cancel    context.CancelFunc
 	places    chan struct{} // of answers in memory
-	scrapes   *prometheus.CounterVec
+	scrapes   *metrics.CounterVec
 
 	changed chan struct{} // says to Run that there are other pools
 	mu      sync.Mutex
@@ -47,30 +48,33 @@ type Scraper struct {
 // fetchesMax is how many fetched profiles are in memory at once.
 const fetchesMax = 16
 
-// NewScraper makes a scraper that is idle until Run.
-func NewScraper(in *Ingester, tenant string, logger *slog.Logger, reg prometheus.Registerer) (*Scraper, error) {
+// NewScraper makes a scraper that is idle until Run. reg is for the metrics of
+// discovery, set for its own; both may be nil.
+func NewScraper(in *Ingester, tenant string, logger *slog.Logger, reg prometheus.Registerer, set *metrics.Set) (*Scraper, error) {
 	if reg == nil {
 		reg = prometheus.NewRegistry()
+	}
+	if set == nil {
+		set = metrics.NewSet()
 	}
 	// Discovery registers its metrics by fixed names, which the metrics' own
 	// discovery has taken.
 	prefixed := prometheus.WrapRegistererWithPrefix("ferula_profiles_", reg)
-	metrics, err := discovery.CreateAndRegisterSDMetrics(prefixed)
+	discoveries, err := discovery.CreateAndRegisterSDMetrics(prefixed)
 	if err != nil {
 		return nil, fmt.Errorf("service discovery metrics of profiles: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	found := discovery.NewManager(ctx, logger.With("component", "profile discovery"), prefixed, metrics, discovery.Name("profiles"))
+	found := discovery.NewManager(ctx, logger.With("component", "profile discovery"), prefixed, discoveries, discovery.Name("profiles"))
 	if found == nil {
 		cancel()
 		return nil, errors.New("discovery manager of profiles could not be made")
 	}
 	s := &Scraper{
 		in: in, tenant: tenant, logger: logger, discovery: found, cancel: cancel, places: make(chan struct{}, fetchesMax),
-		scrapes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ferula_profile_scrapes_total", Help: "Profiles fetched from targets."}, []string{"job", "profile", "result"}),
+		scrapes: set.NewCounterVec("ferula_profile_scrapes_total", "Profiles fetched from targets.", "job", "profile", "result"),
 		changed: make(chan struct{}, 1), pools: map[string]*pool{},
 	}
-	reg.MustRegister(s.scrapes)
 	return s, nil
 }
 
@@ -285,7 +289,7 @@ func (f *fetcher) report(err error) {
 		result = "failed"
 	}
 	s := f.pool.scraper
-	s.scrapes.WithLabelValues(f.pool.job.JobName, f.what.key, result).Inc()
+	s.scrapes.With(f.pool.job.JobName, f.what.key, result).Inc()
 	switch {
 	case err != nil && !f.failing:
 		s.logger.Warn("A profile could not be fetched", "job", f.pool.job.JobName, "url", f.url, "err", err)

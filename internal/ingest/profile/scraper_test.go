@@ -16,7 +16,6 @@ import (
 
 	"github.com/google/pprof/profile"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // target serves profiles whose counts grow by 10 with every fetch.
@@ -70,7 +69,7 @@ func startScraper(t *testing.T, text string) (*Scraper, *memory, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := NewScraper(in, "anonymous", slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	s, err := NewScraper(in, "anonymous", slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +118,7 @@ func TestTargetsAreFetchedWithTheirLabelsAndDifferencesOfCounts(t *testing.T) {
 		return len(of("memory")) >= 3 && len(of("process_cpu")) > 0 && len(of("own")) > 0
 	})
 	wait(t, "failures", func() bool {
-		return testutil.ToFloat64(s.scrapes.WithLabelValues("shop", "mutex", "failed")) > 0 && testutil.ToFloat64(s.scrapes.WithLabelValues("shop", "block", "failed")) > 0
+		return s.scrapes.With("shop", "mutex", "failed").Get() > 0 && s.scrapes.With("shop", "block", "failed").Get() > 0
 	})
 	stop()
 	want := "__name__=memory,instance=" + address + ",job=shop,region=a,service_name=shop,zone=a"
@@ -208,7 +207,7 @@ func TestATargetThatSendsTooMuchIsRefused(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bytes.Repeat([]byte{0}, 1<<20)) }))
 	defer server.Close()
 	in, _ := newIngester(t, Limits{ProfileBytes: 1000})
-	s, err := NewScraper(in, "a", slog.New(slog.DiscardHandler), nil)
+	s, err := NewScraper(in, "a", slog.New(slog.DiscardHandler), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -296,7 +296,7 @@ var (
 func newBeside(o SidecarOptions, u *url.URL, client *http.Client, reg prometheus.Registerer) *beside {
 	b := &beside{
 		api:     promapi.New(promapi.Options{URL: u, HTTP: client}),
-		read:    remoteread.NewClient(remoteread.ClientOptions{URL: u.JoinPath("api/v1/read").String(), HTTP: client, HoldBytesMax: holdBytesMax}),
+		read:    remoteread.NewClient(remoteread.ClientOptions{URL: u.JoinPath("api/v1/read").String(), HTTP: client, HoldBytesMax: holdBytesMax, ReadAheadBytes: 512}),
 		minTime: o.MinTimeMS,
 		changed: make(chan struct{}, 1),
 		err:     errors.New("Prometheus was not asked yet"),

@@ -45,6 +45,7 @@ type ClientOptions struct {
 	FrameBytesMax  int  // a longer frame is an error; 0: 50,000,000
 	SeriesBytesMax int  // so are more chunks of one series, in bytes; 0: 64 MiB
 	HoldBytesMax   int  // memory to bring series into order, for chunks mostly an eighth of it; 0: 12 MiB
+	ReadAheadBytes int  // of an answer; 0: 64 KiB; few where the transport of HTTP reads ahead
 
 	Tries      int // of a request until its answer begins; 0: 3
 	RetryAfter time.Duration
@@ -62,6 +63,9 @@ func (o ClientOptions) withDefaults() ClientOptions {
 	}
 	if o.HoldBytesMax == 0 {
 		o.HoldBytesMax = 12 << 20
+	}
+	if o.ReadAheadBytes == 0 {
+		o.ReadAheadBytes = 64 << 10
 	}
 	if o.Tries == 0 {
 		o.Tries = 3
@@ -222,7 +226,7 @@ func (c *Client) once(ctx context.Context, q codec.Query, body []byte) (_ source
 	if err != nil {
 		return nil, err
 	}
-	answer := &answerBody{from: bufio.NewReaderSize(resp.Body, 64<<10), body: resp.Body, cancel: cancel}
+	answer := &answerBody{from: bufio.NewReaderSize(resp.Body, c.opts.ReadAheadBytes), body: resp.Body, cancel: cancel}
 	if resp.StatusCode == http.StatusOK {
 		if _, err := answer.from.Peek(1); err != nil && !errors.Is(err, io.EOF) {
 			return nil, errors.Join(err, answer.Close())

@@ -52,7 +52,7 @@ func (s *Serve) newProfiles() (err error) {
 		opts.Store.Dir = s.opts.Store.Dir
 	}
 	l := &profileLane{logger: logger}
-	if l.store, err = store.New(opts.Store, logger, s.reg); err != nil {
+	if l.store, err = store.New(opts.Store, logger, s.reg.own); err != nil {
 		return fmt.Errorf("profile storage options: %w", err)
 	}
 	s.profiles = l

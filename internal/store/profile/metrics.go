@@ -1,20 +1,25 @@
 package profile
 
-import "github.com/prometheus/client_golang/prometheus"
+import instruments "github.com/ferula-io/ferula/metrics"
 
 // metrics are a store's own.
 type metrics struct {
-	pushes, failed, bytes    prometheus.Counter
-	flushes, flushesFailed   prometheus.Counter
-	compactions, compactFail prometheus.Counter
-	corrupt                  prometheus.Counter
+	pushes, failed, bytes    *instruments.Counter
+	flushes, flushesFailed   *instruments.Counter
+	compactions, compactFail *instruments.Counter
+	corrupt                  *instruments.Counter
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ferula", Subsystem: "profiles", Name: name, Help: help})
+// newMetrics makes them in the set; set may be nil, then nobody sees them.
+func newMetrics(set *instruments.Set) *metrics {
+	if set == nil {
+		set = instruments.NewSet()
 	}
-	m := &metrics{
+	counter := func(name, help string) *instruments.Counter {
+		set.Describe("ferula_profiles_"+name, help, "")
+		return set.NewCounter("ferula_profiles_" + name)
+	}
+	return &metrics{
 		pushes:        counter("pushes_total", "Pushes that were stored."),
 		failed:        counter("pushes_failed_total", "Pushes that could not be stored."),
 		bytes:         counter("log_bytes_total", "Bytes written to the log of profiles."),
@@ -24,17 +29,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		compactFail:   counter("compactions_failed_total", "Merges of blocks that failed."),
 		corrupt:       counter("blocks_corrupt_total", "Blocks found corrupt, which are left out."),
 	}
-	if reg != nil {
-		reg.MustRegister(m.pushes, m.failed, m.bytes, m.flushes, m.flushesFailed, m.compactions, m.compactFail, m.corrupt)
-	}
-	return m
 }
 
 func (m *metrics) committed(frames, pushes int, err error) {
 	if err != nil {
-		m.failed.Add(float64(pushes))
+		m.failed.Add(pushes)
 		return
 	}
-	m.pushes.Add(float64(pushes))
-	m.bytes.Add(float64(frames))
+	m.pushes.Add(pushes)
+	m.bytes.Add(frames)
 }

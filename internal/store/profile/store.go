@@ -28,12 +28,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/internal/store/profile/wal"
+	instruments "github.com/ferula-io/ferula/metrics"
 )
 
 // Options of a Store. The zero value of a field takes the default.
@@ -107,13 +106,14 @@ type Store struct {
 	running  sync.WaitGroup
 }
 
-// New describes a store; nothing is opened until Open.
-func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Store, error) {
+// New describes a store; nothing is opened until Open. Its metrics are
+// in set, which may be nil.
+func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
 	return &Store{
-		opts: opts.withDefaults(), logger: logger, metrics: newMetrics(reg), create: wal.CreateFile, now: time.Now,
+		opts: opts.withDefaults(), logger: logger, metrics: newMetrics(set), create: wal.CreateFile, now: time.Now,
 		tenants: map[string]*tenant{}, stop: make(chan struct{}),
 	}, nil
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // The worlds of these tests begin here, at a multiple of 2 h.
@@ -36,7 +37,7 @@ var everything = labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".
 // openWorld opens a store whose compactions the test decides on.
 func openWorld(t testing.TB, dir string, lateness time.Duration) *Store {
 	t.Helper()
-	s, err := New(Options{Dir: dir, Retention: -1, OutOfOrderWindow: lateness, NoLockfile: true}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	s, err := New(Options{Dir: dir, Retention: -1, OutOfOrderWindow: lateness, NoLockfile: true}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), metrics.NewSet())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/compression"
+
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // ErrNotReady is returned by every call until the write-ahead log is replayed.
@@ -124,6 +126,7 @@ type Store struct {
 	opts   Options
 	logger *slog.Logger
 	reg    prometheus.Registerer
+	own    *metrics.Set
 	stats  *tsdb.DBStats
 	db     atomic.Pointer[tsdb.DB]
 
@@ -138,12 +141,13 @@ var (
 	_ storage.AppendableV2      = (*Store)(nil)
 )
 
-// New describes a store; nothing is opened until Open.
-func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Store, error) {
+// New describes a store; nothing is opened until Open. The database's
+// metrics are in reg, the store's own in set.
+func New(opts Options, logger *slog.Logger, reg prometheus.Registerer, set *metrics.Set) (*Store, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	return &Store{opts: opts.withDefaults(), logger: logger, reg: reg, stats: tsdb.NewDBStats()}, nil
+	return &Store{opts: opts.withDefaults(), logger: logger, reg: reg, own: set, stats: tsdb.NewDBStats()}, nil
 }
 
 // Options returns the options in force, defaults filled in.
@@ -165,8 +169,8 @@ func (s *Store) Open() error {
 // and that dashboards use.
 func (s *Store) registerBounds(db *tsdb.DB) {
 	gauge := func(name, help string, valueMS func() int64) {
-		s.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help},
-			func() float64 { return float64(valueMS() / 1000) }))
+		s.own.Describe(name, help, "")
+		s.own.NewGauge(name, func() float64 { return float64(valueMS() / 1000) })
 	}
 	gauge("prometheus_tsdb_lowest_timestamp_seconds", "Lowest timestamp value stored in the database.", func() int64 {
 		if blocks := db.Blocks(); len(blocks) > 0 {

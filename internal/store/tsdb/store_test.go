@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 	"go.uber.org/goleak"
+
+	"github.com/ferula-io/ferula/metrics"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -22,7 +24,7 @@ func newStore(t *testing.T, o Options) *Store {
 	if o.Dir == "" {
 		o.Dir = t.TempDir()
 	}
-	s, err := New(o, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	s, err := New(o, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), metrics.NewSet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +95,7 @@ func TestTheRetentionOfFlagsHoldsUnlessTheConfigurationHasOne(t *testing.T) {
 }
 
 func TestAllFaultsOfTheOptionsAreReportedAtOnce(t *testing.T) {
-	_, err := New(Options{RetentionBytes: -1, WALSegmentBytes: 1, OutOfOrderWindow: -1}, nil, nil)
+	_, err := New(Options{RetentionBytes: -1, WALSegmentBytes: 1, OutOfOrderWindow: -1}, nil, nil, nil)
 	for _, want := range []string{"no folder", "retention size", "WAL segment", "out-of-order"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %q", err, want)

@@ -34,6 +34,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ferula-io/ferula/internal/store/tsdb"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 func TestMain(m *testing.M) {
@@ -121,7 +122,7 @@ func deleteFrom(t testing.TB, dir string, mint, maxt int64, m *labels.Matcher) {
 
 func open(t testing.TB, dir string) *tsdb.Store {
 	t.Helper()
-	s, err := tsdb.New(tsdb.Options{Dir: dir, Retention: -1, OutOfOrderWindow: 100 * time.Hour, NoLockfile: true}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	s, err := tsdb.New(tsdb.Options{Dir: dir, Retention: -1, OutOfOrderWindow: 100 * time.Hour, NoLockfile: true}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), metrics.NewSet())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -165,9 +165,17 @@ func (p *Profile) stackIDs(sub field, from int) error {
 	} else {
 		ids, raw := p.locIDs, p.raw[:sub.to]
 		for at := sub.from; at < sub.to; {
-			var v uint64
-			if v, at = uvarint(raw, at); at < 0 {
-				return corrupt("locations of sample %d are cut short", len(p.Samples))
+			v := uint64(raw[at])
+			switch {
+			case v < 0x80:
+				at++
+			case at+1 < len(raw) && raw[at+1] < 0x80:
+				v = v&0x7F | uint64(raw[at+1])<<7
+				at += 2
+			default:
+				if v, at = uvarint(raw, at); at < 0 {
+					return corrupt("locations of sample %d are cut short", len(p.Samples))
+				}
 			}
 			ids = append(ids, v)
 		}
@@ -226,7 +234,16 @@ func (p *Profile) mapping(f field) error {
 func (p *Profile) location(f field) error {
 	from := len(p.Lines)
 	var n [numbersMax]uint64
-	for at := f.from; at < f.to; {
+	b := p.raw[:f.to]
+	for at := f.from; at < len(b); {
+		if b[at] == 4<<3|2 && at+1 < len(b) && b[at+1] < 0x80 && int(b[at+1]) <= len(b)-at-2 { // a short line
+			end := at + 2 + int(b[at+1])
+			if err := p.line(field{from: at + 2, to: end}); err != nil {
+				return err
+			}
+			at = end
+			continue
+		}
 		sub, next, err := p.next(at, f.to)
 		if err != nil {
 			return err

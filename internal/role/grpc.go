@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -27,6 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // GRPCOptions are about the gRPC side of any role. Zero limits take defaults.
@@ -80,7 +80,7 @@ type grpcServer struct {
 
 // newGRPCServer listens and registers services, but answers nothing until serve.
 // It gives nil where no address is given.
-func newGRPCServer(opts GRPCOptions, logger *slog.Logger, reg prometheus.Registerer, register func(*grpc.Server)) (*grpcServer, error) {
+func newGRPCServer(opts GRPCOptions, logger *slog.Logger, reg *registry, register func(*grpc.Server)) (*grpcServer, error) {
 	if opts.ListenAddress == "" {
 		return nil, nil
 	}
@@ -264,26 +264,24 @@ func (k *keyPair) get() (*tls.Certificate, error) {
 // callMetrics counts calls as go-grpc-middleware names them, and turns panics
 // into an error of that call.
 type callMetrics struct {
-	started, handled *prometheus.CounterVec
-	panics           prometheus.Counter
+	started, handled *metrics.CounterVec
+	panics           *metrics.Counter
 	logger           *slog.Logger
 }
 
-func newCallMetrics(reg prometheus.Registerer, logger *slog.Logger) *callMetrics {
+func newCallMetrics(reg *registry, logger *slog.Logger) *callMetrics {
 	names := []string{"grpc_type", "grpc_service", "grpc_method"}
-	m := &callMetrics{
-		started: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "grpc_server_started_total", Help: "Total number of RPCs started on the server."}, names),
-		handled: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "grpc_server_handled_total", Help: "Total number of RPCs completed on the server, regardless of success or failure."}, append(names, "grpc_code")),
-		panics:  prometheus.NewCounter(prometheus.CounterOpts{Name: "grpc_req_panics_recovered_total", Help: "Total number of gRPC requests recovered from internal panic."}),
+	return &callMetrics{
+		started: reg.own.NewCounterVec("grpc_server_started_total", "Total number of RPCs started on the server.", names...),
+		handled: reg.own.NewCounterVec("grpc_server_handled_total", "Total number of RPCs completed on the server, regardless of success or failure.", append(names, "grpc_code")...),
+		panics:  reg.counter("grpc_req_panics_recovered_total", "Total number of gRPC requests recovered from internal panic."),
 		logger:  logger,
 	}
-	reg.MustRegister(m.started, m.handled, m.panics)
-	return m
 }
 
 func (m *callMetrics) around(kind, method string, call func() error) (err error) {
 	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-	m.started.WithLabelValues(kind, service, name).Inc()
+	m.started.With(kind, service, name).Inc()
 	defer func() {
 		if p := recover(); p != nil {
 			m.panics.Inc()
@@ -294,7 +292,7 @@ func (m *callMetrics) around(kind, method string, call func() error) (err error)
 		if code == codes.Internal || code == codes.DataLoss || code == codes.Unknown {
 			m.logger.Error("A gRPC call failed", "method", method, "err", err)
 		}
-		m.handled.WithLabelValues(kind, service, name, code.String()).Inc()
+		m.handled.With(kind, service, name, code.String()).Inc()
 	}()
 	return call()
 }

@@ -35,7 +35,7 @@ type QueryOptions struct {
 	GRPC        GRPCOptions
 	StoreAPI    storeapi.ServerOptions // limits of the StoreAPI that is offered
 	Client      StoreClientOptions
-	Endpoints   fanout.EndpointsOptions // Dial, Logger and Registerer are filled in
+	Endpoints   fanout.EndpointsOptions // Dial, Logger and Metrics are filled in
 	Fanout      fanout.Options          // what is done with replicas is filled in
 	Chain       bool                    // replicas are mixed instead of chosen from
 	Stores      api.StoreDefaults       // Lookback is filled in
@@ -87,7 +87,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 		return nil, fmt.Errorf("gRPC client: %w", err)
 	}
 	endpoints := opts.Endpoints
-	endpoints.Dial, endpoints.Logger, endpoints.Registerer = dial, opts.Logger.With("component", "endpoints"), q.reg
+	endpoints.Dial, endpoints.Logger, endpoints.Metrics = dial, opts.Logger.With("component", "endpoints"), q.reg.own
 	q.endpoints = fanout.NewEndpoints(endpoints)
 	many := opts.Fanout
 	many.Dedup, many.IsCounter, many.Counter = dedup.Penalty, dedup.IsCounter, dedup.Counter
@@ -99,7 +99,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 		return nil, err
 	}
 	store := opts.StoreAPI
-	store.Registerer = q.reg
+	store.Metrics = q.reg.own
 	if q.grpc, err = newGRPCServer(opts.GRPC, opts.Logger, q.reg, func(to *grpc.Server) {
 		storeapi.NewServer(q.fanout.Source(), store).Register(to)
 	}); err != nil {

@@ -11,13 +11,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/util/logging"
 
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // liveConfig is the configuration in force, and the only way to change it.
@@ -32,25 +32,18 @@ type liveConfig struct {
 	lastOK   bool
 	lastTime time.Time
 
-	success     prometheus.Gauge
-	successTime prometheus.Gauge
+	success     *metrics.Gauge
+	successTime *metrics.Gauge
 }
 
 // newLiveConfig reads the configuration but applies nothing.
 func newLiveConfig(s *Serve, prefix string) (*liveConfig, error) {
 	l := &liveConfig{
-		serve:   s,
-		signals: make(chan os.Signal, 1),
-		success: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "prometheus_config_last_reload_successful",
-			Help: "Whether the last configuration reload attempt was successful.",
-		}),
-		successTime: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "prometheus_config_last_reload_success_timestamp_seconds",
-			Help: "Timestamp of the last successful configuration reload.",
-		}),
+		serve:       s,
+		signals:     make(chan os.Signal, 1),
+		success:     s.reg.gauge("prometheus_config_last_reload_successful", "Whether the last configuration reload attempt was successful."),
+		successTime: s.reg.gauge("prometheus_config_last_reload_success_timestamp_seconds", "Timestamp of the last successful configuration reload."),
 	}
-	s.reg.MustRegister(l.success, l.successTime)
 	cfg, err := l.load(prefix)
 	if err != nil {
 		return nil, err
@@ -167,7 +160,7 @@ func (l *liveConfig) done(err error, cfg *config.Config) {
 	}
 	l.cfg, l.lastTime = cfg, time.Now().UTC()
 	l.success.Set(1)
-	l.successTime.SetToCurrentTime()
+	l.successTime.Set(float64(time.Now().UnixMilli()) / 1000)
 }
 
 // apply hands a configuration to everything that takes one.

@@ -23,7 +23,7 @@ import (
 // profile API.
 func (s *Serve) newGRPC() (err error) {
 	opts := s.opts.StoreAPI
-	opts.Registerer = s.reg
+	opts.Metrics = s.reg.own
 	s.grpc, err = newGRPCServer(s.opts.GRPC, s.opts.Logger, s.reg, func(to *grpc.Server) {
 		storeapi.NewServer(localStore{s}, opts).Register(to)
 		s.profiles.api.RegisterGRPC(to, s.gate.isReady)

@@ -37,7 +37,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Status:        s.store,
 		Gatherer:      s.reg,
 		RemoteWrite:   remotewrite.NewHandler(s.opts.Write, s.store, s.opts.Logger.With("component", "remote write"), s.reg),
-		RemoteRead:    remoteread.NewServer(read, s.remotes, s.opts.Logger.With("component", "remote read"), s.reg),
+		RemoteRead:    remoteread.NewServer(read, s.remotes, s.opts.Logger.With("component", "remote read"), s.reg.own),
 		Config:        s.config.current,
 		Flags:         s.opts.Flags,
 		BuildInfo:     buildInfo(),

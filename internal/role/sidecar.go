@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
@@ -24,6 +23,7 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/promapi"
 	"github.com/ferula-io/ferula/internal/wire/remoteread"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // SidecarOptions are what `ferula sidecar` runs with. Zero durations take the
@@ -40,7 +40,7 @@ type SidecarOptions struct {
 	TSDBDir       string        // of Prometheus, for shipping
 	Ship          ShippingOptions
 	Reload        ReloadOptions
-	Limits        storeapi.ServerOptions // Logger and Registerer are filled in
+	Limits        storeapi.ServerOptions // Logger and Metrics are filled in
 	Tracing       string                 // Thanos' YAML; "" sends none
 	Logger        *slog.Logger
 }
@@ -109,7 +109,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 		return nil, err
 	}
 	limits := opts.Limits
-	limits.Registerer = s.reg
+	limits.Metrics = s.reg.own
 	if s.grpc, err = newGRPCServer(opts.GRPC, opts.Logger, s.reg, func(to *grpc.Server) {
 		storeapi.NewServer(s.beside, limits).Register(to)
 		promapi.NewServices(s.beside.api, s.beside.ExternalLabels).Register(to)
@@ -276,7 +276,7 @@ type beside struct {
 	api     *promapi.Client
 	read    *remoteread.Client
 	minTime func() int64
-	up      prometheus.Gauge
+	up      *metrics.Gauge
 	changed chan struct{} // asks for a refresh before its time
 	// unsorted: its series are not in the order of their own labels, which those of
 	// Prometheus are.
@@ -293,16 +293,15 @@ var (
 	_ storeapi.ExemplarSource = (*beside)(nil)
 )
 
-func newBeside(o SidecarOptions, u *url.URL, client *http.Client, reg prometheus.Registerer) *beside {
+func newBeside(o SidecarOptions, u *url.URL, client *http.Client, reg *registry) *beside {
 	b := &beside{
 		api:     promapi.New(promapi.Options{URL: u, HTTP: client}),
 		read:    remoteread.NewClient(remoteread.ClientOptions{URL: u.JoinPath("api/v1/read").String(), HTTP: client, HoldBytesMax: holdBytesMax, ReadAheadBytes: 512}),
 		minTime: o.MinTimeMS,
 		changed: make(chan struct{}, 1),
 		err:     errors.New("Prometheus was not asked yet"),
-		up:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "thanos_sidecar_prometheus_up", Help: "Whether the Prometheus beside answers."}),
+		up:      reg.gauge("thanos_sidecar_prometheus_up", "Whether the Prometheus beside answers."),
 	}
-	reg.MustRegister(b.up)
 	return b
 }
 

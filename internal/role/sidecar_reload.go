@@ -16,9 +16,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ferula-io/ferula/internal/envsubst"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // ReloadOptions say which files, when they change, make Prometheus reload. Zero
@@ -43,12 +42,12 @@ type reloader struct {
 	client  *http.Client
 	logger  *slog.Logger
 	seen    [sha256.Size]byte // of what Prometheus has loaded
-	reloads prometheus.Counter
-	failed  prometheus.Counter
-	success prometheus.Gauge
+	reloads *metrics.Counter
+	failed  *metrics.Counter
+	success *metrics.Gauge
 }
 
-func newReloader(o ReloadOptions, prom *url.URL, client *http.Client, logger *slog.Logger, reg prometheus.Registerer) (*reloader, error) {
+func newReloader(o ReloadOptions, prom *url.URL, client *http.Client, logger *slog.Logger, reg *registry) (*reloader, error) {
 	if o.OutputFile != "" && o.ConfigFile == "" {
 		return nil, errors.New("reloader.config-envsubst-file needs reloader.config-file")
 	}
@@ -60,11 +59,10 @@ func newReloader(o ReloadOptions, prom *url.URL, client *http.Client, logger *sl
 	}
 	r := &reloader{
 		opts: o, url: prom.JoinPath("-/reload").String(), client: client, logger: logger,
-		reloads: prometheus.NewCounter(prometheus.CounterOpts{Name: "thanos_sidecar_reloader_reloads_total", Help: "Reloads asked of Prometheus."}),
-		failed:  prometheus.NewCounter(prometheus.CounterOpts{Name: "thanos_sidecar_reloader_reloads_failed_total", Help: "Reloads that failed, or could not be asked for."}),
-		success: prometheus.NewGauge(prometheus.GaugeOpts{Name: "thanos_sidecar_reloader_last_reload_successful", Help: "Whether the last reload was a success."}),
+		reloads: reg.counter("thanos_sidecar_reloader_reloads_total", "Reloads asked of Prometheus."),
+		failed:  reg.counter("thanos_sidecar_reloader_reloads_failed_total", "Reloads that failed, or could not be asked for."),
+		success: reg.gauge("thanos_sidecar_reloader_last_reload_successful", "Whether the last reload was a success."),
 	}
-	reg.MustRegister(r.reloads, r.failed, r.success)
 	return r, nil
 }
 

@@ -47,6 +47,18 @@ func newRegistry() *registry {
 	return reg
 }
 
+// counter makes a counter of ferula's own.
+func (reg *registry) counter(name, help string) *metrics.Counter {
+	reg.own.Describe(name, help, "")
+	return reg.own.NewCounter(name)
+}
+
+// gauge makes a gauge of ferula's own.
+func (reg *registry) gauge(name, help string) *metrics.Gauge {
+	reg.own.Describe(name, help, "")
+	return reg.own.NewGauge(name, nil)
+}
+
 // metricsHandler exposes a process' own metrics in the format that is asked for.
 func metricsHandler(reg *registry, logger *slog.Logger) http.Handler {
 	return metrics.NewHandler(metrics.HandlerOptions{

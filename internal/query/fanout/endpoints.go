@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"slices"
@@ -13,9 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // What is said of a store that has not said its range.
@@ -45,11 +46,11 @@ type EndpointsOptions struct {
 	// state, and missed by queries, as long as it is configured. 0: 5 minutes.
 	HideAfter time.Duration
 
-	Dial       func(address string, group bool) (Client, error)
-	Resolver   Resolver // nil: net.DefaultResolver
-	Logger     *slog.Logger
-	Registerer prometheus.Registerer // may be nil
-	Now        func() time.Time      // nil: time.Now
+	Dial     func(address string, group bool) (Client, error)
+	Resolver Resolver // nil: net.DefaultResolver
+	Logger   *slog.Logger
+	Metrics  *metrics.Set     // may be nil
+	Now      func() time.Time // nil: time.Now
 }
 
 func (o EndpointsOptions) withDefaults() EndpointsOptions {
@@ -92,8 +93,8 @@ type Endpoints struct {
 func NewEndpoints(opts EndpointsOptions) *Endpoints {
 	e := &Endpoints{opts: opts.withDefaults(), resolved: map[string][]string{}}
 	e.current.Store(&[]*store{})
-	if opts.Registerer != nil {
-		opts.Registerer.MustRegister(&storesCollector{e, prometheus.NewDesc("ferula_query_stores", "Stores by component and whether they answer.", []string{"component", "up"}, nil)})
+	if opts.Metrics != nil {
+		opts.Metrics.RegisterMetricsWriter(e.writeMetrics)
 	}
 	return e
 }
@@ -289,28 +290,22 @@ func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen
 	return c, nil
 }
 
-// storesCollector counts stores by what they are.
-type storesCollector struct {
-	e    *Endpoints
-	desc *prometheus.Desc
-}
-
-// Describe implements prometheus.Collector.
-func (c *storesCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
-
-// Collect implements prometheus.Collector.
-func (c *storesCollector) Collect(ch chan<- prometheus.Metric) {
-	type key struct{ component, up string }
-	counts := map[key]int{}
-	for _, s := range *c.e.current.Load() {
+// writeMetrics counts stores by what they are, as they are at a scrape.
+func (e *Endpoints) writeMetrics(w io.Writer) {
+	labelText := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+	counts := map[string]int{} // by labels
+	for _, s := range *e.current.Load() {
 		st := s.status()
-		k := key{st.Component, "true"}
-		if st.LastError != nil {
-			k.up = "false"
-		}
-		counts[k]++
+		component := labelText.Replace(strings.ToValidUTF8(st.Component, "\ufffd")) // a store may say anything
+		counts[fmt.Sprintf(`component="%s",up="%t"`, component, st.LastError == nil)]++
 	}
-	for k, n := range counts {
-		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(n), k.component, k.up)
+	if len(counts) == 0 {
+		return
 	}
+	const name = "ferula_query_stores"
+	page := fmt.Appendf(nil, "# HELP %s Stores by component and whether they answer.\n# TYPE %s gauge\n", name, name)
+	for _, labels := range slices.Sorted(maps.Keys(counts)) {
+		page = fmt.Appendf(page, "%s{%s} %d\n", name, labels, counts[labels])
+	}
+	_, _ = w.Write(page) // whoever scrapes sees that it failed
 }

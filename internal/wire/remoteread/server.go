@@ -24,13 +24,13 @@ import (
 	"time"
 
 	"github.com/golang/snappy"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
 
 	codec "github.com/ferula-io/ferula/internal/codec/remoteread"
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // Options of a server. Zero limits are none.
@@ -68,20 +68,19 @@ type Server struct {
 	from    storage.ChunkQueryable
 	logger  *slog.Logger
 	places  chan struct{} // nil: no limit
-	queries prometheus.Gauge
+	queries *metrics.Gauge
 }
 
-// NewServer makes a server; it owns no goroutine. reg may be nil.
-func NewServer(opts Options, from storage.ChunkQueryable, logger *slog.Logger, reg prometheus.Registerer) *Server {
-	s := &Server{opts: opts.withDefaults(), from: from, logger: logger, queries: prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "prometheus_remote_read_handler_queries",
-		Help: "The current number of remote read queries that are either in execution or queued on the handler.",
-	})}
+// NewServer makes a server; it owns no goroutine. set may be nil.
+func NewServer(opts Options, from storage.ChunkQueryable, logger *slog.Logger, set *metrics.Set) *Server {
+	if set == nil {
+		set = metrics.NewSet()
+	}
+	const queries = "prometheus_remote_read_handler_queries"
+	set.Describe(queries, "The current number of remote read queries that are either in execution or queued on the handler.", "")
+	s := &Server{opts: opts.withDefaults(), from: from, logger: logger, queries: set.NewGauge(queries, nil)}
 	if opts.ConcurrentMax > 0 {
 		s.places = make(chan struct{}, opts.ConcurrentMax)
-	}
-	if reg != nil {
-		reg.MustRegister(s.queries)
 	}
 	return s
 }

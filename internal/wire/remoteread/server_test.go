@@ -13,7 +13,6 @@ import (
 
 	"github.com/gogo/protobuf/proto"
 	"github.com/golang/snappy"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/storage"
@@ -300,12 +299,12 @@ func TestAWaitingReaderThatLeavesIsForgotten(t *testing.T) {
 		}
 		gone <- err
 	}()
-	waitFor(t, func() bool { return testutil.ToFloat64(server.queries) == 1 })
+	waitFor(t, func() bool { return server.queries.Get() == 1 })
 	cancel()
 	if err := <-gone; err == nil {
 		t.Error("an answer")
 	}
-	waitFor(t, func() bool { return testutil.ToFloat64(server.queries) == 0 })
+	waitFor(t, func() bool { return server.queries.Get() == 0 })
 	<-server.places
 }
 

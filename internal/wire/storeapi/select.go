@@ -101,7 +101,7 @@ func (s *Server) send(ctx context.Context, r SeriesRequest, set Stream, out *bat
 			continue
 		}
 		if reason, err := tally.add(lset, chunks, spans); err != nil {
-			s.dropped.WithLabelValues(reason).Inc()
+			s.dropped.With(reason).Inc()
 			return err
 		}
 		if err := out.add(lset, chunks, spans); err != nil {

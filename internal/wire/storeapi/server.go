@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/tsdb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -14,17 +13,18 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // ServerOptions of a server. Zero limits are none.
 type ServerOptions struct {
-	SeriesMax     int64                 // of one Series request
-	SamplesMax    int64                 // of one Series request, taking each chunk for 120 as Thanos does
-	BytesMax      int64                 // of the labels and chunks of one Series request
-	ConcurrentMax int                   // Series requests answered at once, further ones wait
-	SortBytesMax  int                   // of series held because their order changes; 0: 256 MiB
-	Logger        *slog.Logger          // of what no client is told; may be nil
-	Registerer    prometheus.Registerer // may be nil
+	SeriesMax     int64        // of one Series request
+	SamplesMax    int64        // of one Series request, taking each chunk for 120 as Thanos does
+	BytesMax      int64        // of the labels and chunks of one Series request
+	ConcurrentMax int          // Series requests answered at once, further ones wait
+	SortBytesMax  int          // of series held because their order changes; 0: 256 MiB
+	Logger        *slog.Logger // of what no client is told; may be nil
+	Metrics       *metrics.Set // may be nil
 }
 
 func (o ServerOptions) withDefaults() ServerOptions {
@@ -34,6 +34,9 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Metrics == nil {
+		o.Metrics = metrics.NewSet()
+	}
 	return o
 }
 
@@ -42,20 +45,16 @@ type Server struct {
 	src     Source
 	opts    ServerOptions
 	places  chan struct{} // nil: no limit
-	dropped *prometheus.CounterVec
+	dropped *metrics.CounterVec
 }
 
 // NewServer makes a server; it owns no goroutine.
 func NewServer(src Source, opts ServerOptions) *Server {
-	s := &Server{src: src, opts: opts.withDefaults(), dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "thanos_store_selects_dropped_total",
-		Help: "Number of select queries that were dropped due to configured limits.",
-	}, []string{"reason"})}
+	opts = opts.withDefaults()
+	s := &Server{src: src, opts: opts, dropped: opts.Metrics.NewCounterVec("thanos_store_selects_dropped_total",
+		"Number of select queries that were dropped due to configured limits.", "reason")}
 	if opts.ConcurrentMax > 0 {
 		s.places = make(chan struct{}, opts.ConcurrentMax)
-	}
-	if opts.Registerer != nil {
-		opts.Registerer.MustRegister(s.dropped)
 	}
 	return s
 }

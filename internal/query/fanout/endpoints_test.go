@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // zone is a resolver with fixed answers.
@@ -67,9 +69,10 @@ func TestStoresComeAndGoAndAreHiddenWhenTheyHaveBeenDown(t *testing.T) {
 	now := time.Unix(1000, 0)
 	dialled := map[string]*fake{}
 	z := &zone{hosts: map[string][]string{"stores": {"10.0.0.1", "10.0.0.2"}}}
+	set := metrics.NewSet()
 	e := NewEndpoints(EndpointsOptions{
 		Static:   []Address{{Name: "dns+stores:1"}, {Name: "fixed:1", Strict: true}},
-		Resolver: z, Now: func() time.Time { return now }, DNSInterval: 30 * time.Second, HideAfter: time.Minute,
+		Resolver: z, Now: func() time.Time { return now }, DNSInterval: 30 * time.Second, HideAfter: time.Minute, Metrics: set,
 		Dial: func(address string, _ bool) (Client, error) {
 			dialled[address] = &fake{}
 			return dialled[address], nil
@@ -104,8 +107,20 @@ func TestStoresComeAndGoAndAreHiddenWhenTheyHaveBeenDown(t *testing.T) {
 	z.err = errors.New("no answer")
 	now = now.Add(31 * time.Second)
 	check("the name server is down", "10.0.0.2:1", "10.0.0.3:1", "fixed:1")
+	dialled["10.0.0.3:1"].info.Component = "sidecar\\\"\n\xff"
+	check("a store changes", "10.0.0.2:1", "10.0.0.3:1", "fixed:1")
 	dialled["10.0.0.3:1"].infoErr, dialled["fixed:1"].infoErr = errBroken, errBroken
 	check("stores are down", "10.0.0.2:1", "10.0.0.3:1 down", "fixed:1 down")
+	var page strings.Builder
+	set.WritePrometheus(&page)
+	if page.String() != `# HELP ferula_query_stores Stores by component and whether they answer.
+# TYPE ferula_query_stores gauge
+ferula_query_stores{component="",up="false"} 1
+ferula_query_stores{component="",up="true"} 1
+ferula_query_stores{component="sidecar\\\"\n�",up="false"} 1
+` {
+		t.Errorf("metrics:\n%s", page.String())
+	}
 	now = now.Add(61 * time.Second)
 	check("for long", "10.0.0.2:1", "fixed:1 down")
 	if c, err := e.choose(Request{}, func(*storeapi.Info) bool { return true }); err != nil || len(c.stores) != 2 || len(c.missing) != 1 {

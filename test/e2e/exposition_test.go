@@ -7,55 +7,70 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
+
+	"github.com/ferula-io/ferula/internal/role"
 )
 
-// A server's own metrics and those of Prometheus' packages are one valid page in every
-// format: each family is there once, and Prometheus reads all of it.
+// Every role's own metrics and those of Prometheus' packages are one valid page in
+// every format: each family is there once, and Prometheus reads all of it.
 func TestOwnMetricsAreOneValidPageInEveryFormat(t *testing.T) {
-	s := startServe(t, nil)
-	ask := func(accept string) ([]byte, string) {
-		req, err := http.NewRequest(http.MethodGet, s.base+"/metrics", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Accept", accept)
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		page, err := io.ReadAll(resp.Body)
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%s: status %d, %v", accept, resp.StatusCode, err)
-		}
-		return page, resp.Header.Get("Content-Type")
+	objects := "type: FILESYSTEM\nconfig: {directory: " + t.TempDir() + "}\n"
+	s := startServe(t, func(o *role.ServeOptions) {
+		o.ConfigFile = configFile(t, "cluster: one")
+		o.Ship.Bucket, o.Ship.IgnoreBlockSize = objects, true
+	})
+	sidecar := startSidecar(t, s.base, func(o *role.SidecarOptions) {
+		o.Ship = role.ShippingOptions{Bucket: objects, IgnoreBlockSize: true}
+	})
+	sidecar.waitReady()
+	query := startQuery(t, []string{sidecar.grpc}, nil)
+	front := startFrontend(t, s.base, func(o *role.QueryFrontendOptions) {
+		o.RangeCache, o.LabelCache = "type: IN-MEMORY\n", "type: IN-MEMORY\n"
+		o.Frontend.Labels.Interval = time.Hour
+	})
+	for _, c := range []struct {
+		name     string
+		of       *server
+		families int
+		wanted   []string
+	}{
+		{"serve", s, 100, []string{
+			"prometheus_tsdb_head_series", "prometheus_tsdb_head_min_time_seconds", "prometheus_config_last_reload_successful",
+			"prometheus_remote_read_handler_queries", "thanos_shipper_uploads_total", "ferula_profile_shipper_blocks_waiting",
+			"ferula_profiles_received_total", "ferula_profiles_pushes_total", "thanos_objstore_bucket_operations_total",
+			`ferula_http_requests_total{code="200", handler="/api/v1/query", method="GET"}`,
+			`ferula_http_request_duration_seconds_count{code="200", handler="/api/v1/query", method="GET"}`,
+		}},
+		{"sidecar", sidecar.server, 60, []string{
+			"thanos_sidecar_prometheus_up", "thanos_sidecar_reloader_reloads_total", "thanos_shipper_dir_syncs_total",
+			`grpc_server_started_total{grpc_method="Info", grpc_service="thanos.info.Info", grpc_type="unary"}`,
+		}},
+		{"query", query.server, 60, []string{`ferula_query_stores{component="sidecar", up="true"}`, "prometheus_engine_queries"}},
+		{"query-frontend", front, 60, []string{
+			`ferula_frontend_cache_lookups_total{cache="query_range", result="miss"}`, `ferula_frontend_cache_memory_max_bytes{cache="labels"}`,
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			traced(t, c.of.base+"/api/v1/query?query=1")
+			wanted := append(c.wanted, "ferula_build_info", "go_goroutines", "process_cpu_seconds_total", "process_open_fds")
+			pageInEveryFormat(t, c.of.base, c.families, wanted)
+		})
 	}
-	req, err := http.NewRequest(http.MethodGet, s.base+"/api/v1/query?query=1", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-	if resp, err := http.DefaultClient.Do(req); err != nil {
-		t.Fatal(err)
-	} else {
-		resp.Body.Close()
-	}
-	wanted := []string{
-		"ferula_build_info", "go_goroutines", "process_cpu_seconds_total", "process_open_fds", "prometheus_tsdb_head_series",
-		`ferula_http_requests_total{code="200", handler="/api/v1/query", method="GET"}`,
-		`ferula_http_request_duration_seconds_count{code="200", handler="/api/v1/query", method="GET"}`,
-	}
+}
+
+func pageInEveryFormat(t *testing.T, base string, families int, wanted []string) {
 	for _, accept := range []string{
 		"", "text/plain;version=1.0.0;escaping=allow-utf-8", "application/openmetrics-text;version=1.0.0",
 		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited",
 	} {
-		page, contentType := ask(accept)
-		onceEach(t, page, contentType)
+		page, contentType := metricsPage(t, base, accept)
+		onceEach(t, page, contentType, families)
 		series := seriesOf(t, page, contentType)
 		for _, want := range wanted {
 			if !strings.Contains(series, "\n"+want) {
@@ -63,14 +78,48 @@ func TestOwnMetricsAreOneValidPageInEveryFormat(t *testing.T) {
 			}
 		}
 	}
-	page, _ := ask("application/openmetrics-text;version=1.0.0")
+	page, _ := metricsPage(t, base, "application/openmetrics-text;version=1.0.0")
 	if !bytes.HasSuffix(page, []byte("\n# EOF\n")) || bytes.Count(page, []byte("# EOF")) != 1 || !bytes.Contains(page, []byte(`# {trace_id="0af7651916cd43dd8448eb211c80319c"}`)) {
 		t.Errorf("no end, or no exemplar:\n%s", page)
 	}
 }
 
+// traced sends a request that belongs to a trace.
+func traced(t *testing.T, address string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+}
+
+func metricsPage(t *testing.T, base, accept string) ([]byte, string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, base+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", accept)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: status %d, %v", accept, resp.StatusCode, err)
+	}
+	return page, resp.Header.Get("Content-Type")
+}
+
 // onceEach refuses a family that is described twice.
-func onceEach(t *testing.T, page []byte, contentType string) {
+func onceEach(t *testing.T, page []byte, contentType string, families int) {
 	t.Helper()
 	seen := map[string]int{}
 	if strings.Contains(contentType, "protobuf") {
@@ -92,7 +141,7 @@ func onceEach(t *testing.T, page []byte, contentType string) {
 			}
 		}
 	}
-	if len(seen) < 100 {
+	if len(seen) < families {
 		t.Errorf("%s: only %d families", contentType, len(seen))
 	}
 	for name, n := range seen {

@@ -138,13 +138,12 @@ func (sm *Summary) typeName() string { return "summary" }
 
 func (sm *Summary) appendTo(dst []byte) []byte {
 	sm.mu.Lock()
-	count, sum := sm.count, sm.sum
-	sm.mu.Unlock()
-	if count == 0 {
+	defer sm.mu.Unlock()
+	if sm.count == 0 {
 		return dst
 	}
-	dst = appendNumber(exposition.AppendSuffixed(dst, sm.name, "_sum"), "", sum)
-	return appendUint(exposition.AppendSuffixed(dst, sm.name, "_count"), "", count)
+	dst = appendNumber(exposition.AppendSuffixed(dst, sm.name, "_sum"), "", sm.sum)
+	return appendUint(exposition.AppendSuffixed(dst, sm.name, "_count"), "", sm.count)
 }
 
 func (sm *Summary) read(m *exposition.Metric) bool {
@@ -175,24 +174,22 @@ func (q *quantileLines) appendTo(dst []byte) []byte {
 	sm := (*Summary)(q)
 	sm.mu.Lock()
 	defer sm.mu.Unlock()
-	r := sm.recent
-	if r == nil {
-		return dst
+	if r := sm.recent; r != nil {
+		if r.stale {
+			r.lines, r.stale = sm.appendQuantiles(r.lines[:0], r), false
+		}
+		dst = append(dst, r.lines...)
 	}
-	if r.stale {
-		r.shown.quantiles(r.values, sm.spec.sorted)
-		r.lines = sm.appendQuantiles(r.lines[:0], r.values)
-		r.stale = false
-	}
-	return append(dst, r.lines...)
+	return dst
 }
 
-func (sm *Summary) appendQuantiles(dst []byte, values []float64) []byte {
+func (sm *Summary) appendQuantiles(dst []byte, r *recent) []byte {
+	r.shown.quantiles(r.values, sm.spec.sorted)
 	base, separator := exposition.OpenLabels(sm.name)
 	for i, q := range sm.spec.sorted {
-		if !math.IsNaN(values[i]) {
-			dst = append(append(append(append(dst, base...), separator...), `quantile="`...), q.text...)
-			dst = appendFloat(dst, "}", values[i])
+		if v := r.values[i]; !math.IsNaN(v) {
+			dst = append(append(append(dst, base...), separator...), `quantile="`...)
+			dst = appendFloat(append(dst, q.text...), "}", v)
 		}
 	}
 	return dst

@@ -158,27 +158,23 @@ func (g *Gauge) refuse(method string) {
 func (g *Gauge) typeName() string { return "gauge" }
 
 func (g *Gauge) appendTo(dst []byte) []byte {
-	if g.call == nil {
-		return appendNumber(dst, g.name, g.v.load())
+	if v := g.v.load(); g.call == nil || g.called(&v) {
+		return appendNumber(dst, g.name, v)
 	}
-	return g.appendCalled(dst)
+	return dst
 }
 
-// appendCalled leaves the line out if the callback panics: a scrape has no caller
-// who could do anything about it.
-func (g *Gauge) appendCalled(dst []byte) (line []byte) {
-	defer func() {
-		if recover() != nil {
-			line = dst
-		}
-	}()
-	return appendNumber(dst, g.name, g.call())
-}
-
-func (g *Gauge) read(m *exposition.Metric) (ok bool) {
-	defer func() { ok = recover() == nil }()
+func (g *Gauge) read(m *exposition.Metric) bool {
 	m.Reset(exposition.Gauge)
-	m.Value = g.Get()
+	m.Value = g.v.load()
+	return g.call == nil || g.called(&m.Value)
+}
+
+// called asks the callback for a scrape, which has no caller who could do anything
+// about a panic.
+func (g *Gauge) called(v *float64) (ok bool) {
+	defer func() { ok = recover() == nil }()
+	*v = g.call()
 	return true
 }
 

@@ -173,7 +173,7 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	if a.opts.Stores != nil {
 		get("/stores", a.stores)
 		if a.opts.Targets == nil {
-			get("/targets", constant(`{"activeTargets":[],"droppedTargets":[]}`))
+			get("/targets", a.storeTargets)
 			get("/metadata", a.storeMetadata)
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
 // Stores are many stores read as one, which every request may want differently. With
@@ -22,6 +24,8 @@ type Stores interface {
 	Queryable(StoreParams) storage.Queryable
 	Exemplars(ctx context.Context, p StoreParams, start, end int64, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error)
 	MetricMetadata(ctx context.Context, p StoreParams, metric string, limit int) (map[string][]metadata.Metadata, annotations.Annotations, error)
+	// Targets are active ones, dropped ones or any, as state says.
+	Targets(ctx context.Context, p StoreParams, state string) (storeapi.Targets, annotations.Annotations, error)
 	Statuses() []StoreStatus // in the order in which they are shown
 }
 

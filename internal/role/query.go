@@ -253,6 +253,11 @@ func (m manyStores) MetricMetadata(ctx context.Context, p api.StoreParams, metri
 	return m.query(p).MetricMetadata(ctx, metric, limit)
 }
 
+// Targets implements api.Stores.
+func (m manyStores) Targets(ctx context.Context, p api.StoreParams, state string) (storeapi.Targets, annotations.Annotations, error) {
+	return m.query(p).Targets(ctx, state)
+}
+
 // Statuses implements api.Stores.
 func (m manyStores) Statuses() []api.StoreStatus {
 	var all []api.StoreStatus

@@ -1,0 +1,105 @@
+package fanout
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// targetsClient is a Client of stores that know what is scraped.
+type targetsClient interface {
+	Targets(ctx context.Context, r storeapi.TargetsRequest) (found storeapi.Targets, warnings []string, err error)
+}
+
+// Targets asks all stores that know what is scraped. Targets that differ in replica
+// labels only are one: the one that is worst off, and of those the one scraped last.
+func (q *Query) Targets(ctx context.Context, state string) (storeapi.Targets, annotations.Annotations, error) {
+	found, warnings, err := askOffering(ctx, q, func(info *storeapi.Info) bool { return info.Targets },
+		func(ctx context.Context, client Client) (found storeapi.Targets, warnings []string, err error) {
+			if client, ok := client.(targetsClient); ok {
+				return client.Targets(ctx, storeapi.TargetsRequest{State: state, AbortOnPartial: q.r.AbortOnPartial})
+			}
+			return found, nil, nil
+		})
+	if err != nil {
+		return storeapi.Targets{}, nil, err
+	}
+	var all storeapi.Targets
+	for _, of := range found {
+		if state != "dropped" {
+			all.Active = append(all.Active, of.Active...)
+		}
+		if state != "active" {
+			all.Dropped = append(all.Dropped, of.Dropped...)
+		}
+	}
+	all.Active, all.Dropped = uniteActive(all.Active, q.r.ReplicaLabels), uniteDropped(all.Dropped, q.r.ReplicaLabels)
+	return all, warnings, nil
+}
+
+// askOffering calls all stores that offer something, or may when they have not said, and gives
+// what each found.
+func askOffering[T any](ctx context.Context, q *Query, offers func(*storeapi.Info) bool, call func(context.Context, Client) (T, []string, error)) ([]T, annotations.Annotations, error) {
+	c, err := q.f.endpoints.choose(q.r, func(info *storeapi.Info) bool { return info == nil || offers(info) })
+	if err != nil {
+		return nil, nil, err
+	}
+	defer c.release()
+	found := make([]T, len(c.stores))
+	said, err := each(ctx, q.f, q.r, c, func(ctx context.Context, i int) ([]string, error) {
+		of, warnings, err := call(ctx, c.stores[i].client)
+		if err == nil {
+			found[i] = of
+		}
+		return warnings, err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	var warnings annotations.Annotations
+	for _, w := range said {
+		warnings.Add(w)
+	}
+	return found, warnings, nil
+}
+
+func without(set labels.Labels, names []string) labels.Labels {
+	return labels.NewBuilder(set).Del(names...).Labels()
+}
+
+func uniteActive(all []storeapi.ActiveTarget, replicaLabels []string) []storeapi.ActiveTarget {
+	for i := range all {
+		all[i].Discovered, all[i].Labels = without(all[i].Discovered, replicaLabels), without(all[i].Labels, replicaLabels)
+	}
+	same := func(a, b storeapi.ActiveTarget) int {
+		return cmp.Or(cmp.Compare(a.ScrapePool, b.ScrapePool), cmp.Compare(a.ScrapeURL, b.ScrapeURL), labels.Compare(a.Discovered, b.Discovered), labels.Compare(a.Labels, b.Labels))
+	}
+	slices.SortStableFunc(all, func(a, b storeapi.ActiveTarget) int {
+		return cmp.Or(same(a, b), cmp.Compare(badness(b.Health), badness(a.Health)), b.LastScrape.Compare(a.LastScrape))
+	})
+	return slices.CompactFunc(all, func(a, b storeapi.ActiveTarget) bool { return same(a, b) == 0 })
+}
+
+// badness orders healths as Thanos does, which prefers to show what is down.
+func badness(health string) int {
+	switch health {
+	case "down":
+		return 2
+	case "up":
+		return 1
+	}
+	return 0
+}
+
+func uniteDropped(all []labels.Labels, replicaLabels []string) []labels.Labels {
+	for i := range all {
+		all[i] = without(all[i], replicaLabels)
+	}
+	slices.SortFunc(all, labels.Compare)
+	return slices.CompactFunc(all, labels.Equal)
+}

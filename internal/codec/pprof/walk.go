@@ -70,19 +70,19 @@ const numbersMax = 8
 // numbers reads a message of which only numbers are wanted, in fields below
 // numbersMax; of a field that comes twice the last, as in protobuf. It is what most
 // of a profile is made of, so that the usual field, a tag of one byte and a number of
-// one to three, is read on the spot.
+// one or two, is read on the spot.
 func (p *Profile) numbers(f field, out *[numbersMax]uint64) error {
-	b := p.raw[:f.to]
-	for at := f.from; at < len(b); {
+	b := p.raw // beyond the message's end may be looked at, so that its last field is no exception
+	for at := f.from; at < f.to; {
 		tag := b[at]
-		if tag&7 == 0 && tag < numbersMax<<3 && tag >= 1<<3 && at+3 < len(b) {
+		if tag&7 == 0 && tag < numbersMax<<3 && tag >= 1<<3 && at+2 < len(b) {
 			v := uint64(b[at+1])
-			if v < 0x80 {
+			if v < 0x80 && at+2 <= f.to {
 				out[tag>>3&(numbersMax-1)] = v
 				at += 2
 				continue
 			}
-			if c := uint64(b[at+2]); c < 0x80 {
+			if c := uint64(b[at+2]); v >= 0x80 && c < 0x80 && at+3 <= f.to {
 				out[tag>>3&(numbersMax-1)] = v&0x7F | c<<7
 				at += 3
 				continue
@@ -243,6 +243,13 @@ func (p *Profile) location(f field) error {
 			}
 			at = end
 			continue
+		}
+		if tag := b[at]; tag&7 == 0 && tag < numbersMax<<3 && tag >= 1<<3 && tag != 4<<3 { // an address has many bytes
+			if v, next := uvarint(b, at+1); next > 0 {
+				n[tag>>3&(numbersMax-1)] = v
+				at = next
+				continue
+			}
 		}
 		sub, next, err := p.next(at, f.to)
 		if err != nil {

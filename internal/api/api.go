@@ -177,7 +177,11 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 			get("/metadata", a.storeMetadata)
 		}
 	}
-	get("/rules", constant(`{"groups":[]}`))
+	if a.opts.Stores != nil {
+		get("/rules", a.storeRules)
+	} else {
+		get("/rules", constant(`{"groups":[]}`))
+	}
 	get("/alerts", constant(`{"alerts":[]}`))
 	get("/alertmanagers", constant(`{"activeAlertmanagers":[],"droppedAlertmanagers":[]}`))
 	if a.opts.Config != nil {

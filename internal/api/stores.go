@@ -26,6 +26,8 @@ type Stores interface {
 	MetricMetadata(ctx context.Context, p StoreParams, metric string, limit int) (map[string][]metadata.Metadata, annotations.Annotations, error)
 	// Targets are active ones, dropped ones or any, as state says.
 	Targets(ctx context.Context, p StoreParams, state string) (storeapi.Targets, annotations.Annotations, error)
+	// Rules are those that alert, those that record or all, as kind says.
+	Rules(ctx context.Context, p StoreParams, kind string) ([]storeapi.RuleGroup, annotations.Annotations, error)
 	Statuses() []StoreStatus // in the order in which they are shown
 }
 

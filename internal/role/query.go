@@ -258,6 +258,11 @@ func (m manyStores) Targets(ctx context.Context, p api.StoreParams, state string
 	return m.query(p).Targets(ctx, state)
 }
 
+// Rules implements api.Stores.
+func (m manyStores) Rules(ctx context.Context, p api.StoreParams, kind string) ([]storeapi.RuleGroup, annotations.Annotations, error) {
+	return m.query(p).Rules(ctx, kind)
+}
+
 // Statuses implements api.Stores.
 func (m manyStores) Statuses() []api.StoreStatus {
 	var all []api.StoreStatus

@@ -1,0 +1,103 @@
+package fanout
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// rulesClient is a Client of stores that know rules.
+type rulesClient interface {
+	Rules(ctx context.Context, r storeapi.RulesRequest) (groups []storeapi.RuleGroup, warnings []string, err error)
+}
+
+// Rules asks all stores that know rules for those of a type: alert, record or all.
+// Groups of one file and name are one, and in it rules that differ in replica labels
+// only: the one whose alert is nearest to firing, and of those the one evaluated last.
+func (q *Query) Rules(ctx context.Context, kind string) ([]storeapi.RuleGroup, annotations.Annotations, error) {
+	found, warnings, err := askOffering(ctx, q, func(info *storeapi.Info) bool { return info.Rules },
+		func(ctx context.Context, client Client) (found []storeapi.RuleGroup, warnings []string, err error) {
+			if client, ok := client.(rulesClient); ok {
+				return client.Rules(ctx, storeapi.RulesRequest{Type: kind, AbortOnPartial: q.r.AbortOnPartial})
+			}
+			return nil, nil, nil
+		})
+	if err != nil {
+		return nil, nil, err
+	}
+	return uniteGroups(slices.Concat(found...), q.r.ReplicaLabels), warnings, nil
+}
+
+func uniteGroups(all []storeapi.RuleGroup, replicaLabels []string) []storeapi.RuleGroup {
+	same := func(a, b storeapi.RuleGroup) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Name, b.Name))
+	}
+	slices.SortStableFunc(all, same)
+	united := all[:0]
+	for _, g := range all {
+		if n := len(united); n > 0 && same(united[n-1], g) == 0 {
+			united[n-1].Rules = append(united[n-1].Rules, g.Rules...)
+		} else {
+			united = append(united, g)
+		}
+	}
+	for i := range united {
+		united[i].Rules = uniteRules(united[i].Rules, replicaLabels)
+	}
+	return united
+}
+
+// uniteRules keeps the order in which rules come first, in which they are evaluated;
+// Thanos sorts them.
+func uniteRules(rules []storeapi.Rule, replicaLabels []string) []storeapi.Rule {
+	order := make([]int, len(rules))
+	for i := range rules {
+		rules[i].Labels = without(rules[i].Labels, replicaLabels)
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return compareRules(&rules[i], &rules[j]) })
+	double := make([]bool, len(rules))
+	for at := 0; at < len(order); {
+		first := order[at]
+		for at++; at < len(order) && compareRules(&rules[first], &rules[order[at]]) == 0; at++ {
+			double[order[at]] = true
+			if preferred(&rules[order[at]], &rules[first]) {
+				rules[first] = rules[order[at]]
+			}
+		}
+	}
+	united := make([]storeapi.Rule, 0, len(rules))
+	for i := range rules {
+		if !double[i] {
+			united = append(united, rules[i])
+		}
+	}
+	return united
+}
+
+func compareRules(a, b *storeapi.Rule) int {
+	if a.Alerting != b.Alerting {
+		if a.Alerting {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(a.Name, b.Name), labels.Compare(a.Labels, b.Labels), cmp.Compare(a.Query, b.Query), cmp.Compare(a.DurationSeconds, b.DurationSeconds))
+}
+
+// preferred says whether of two equal rules a is shown rather than b.
+func preferred(a, b *storeapi.Rule) bool {
+	if x, y := urgency(a.State), urgency(b.State); x != y {
+		return x > y
+	}
+	return a.LastEvaluation.After(b.LastEvaluation)
+}
+
+func urgency(state string) int {
+	return slices.Index([]string{"inactive", "pending", "firing"}, state)
+}

@@ -1,0 +1,107 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/role"
+)
+
+// listed are the elements of a list in an answer's data, in their order, each with
+// some of its fields taken away, at any depth.
+func listed(t *testing.T, body, list string, taken ...string) (lines []string) {
+	t.Helper()
+	var got struct {
+		Status   string
+		Data     map[string]json.RawMessage
+		Warnings []string
+	}
+	if err := json.Unmarshal([]byte(body), &got); err != nil || got.Status != "success" || len(got.Warnings) > 0 {
+		t.Fatalf("%v %.600s", err, body)
+	}
+	var elements []any
+	if err := json.Unmarshal(got.Data[list], &elements); err != nil {
+		t.Fatalf("%s: %v %.600s", list, err, body)
+	}
+	for _, e := range elements {
+		line, err := json.Marshal(stripped(e, taken))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, string(line))
+	}
+	return lines
+}
+
+func stripped(v any, taken []string) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for name := range v {
+			if slices.Contains(taken, name) {
+				delete(v, name)
+			} else {
+				v[name] = stripped(v[name], taken)
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = stripped(v[i], taken)
+		}
+	}
+	return v
+}
+
+// What is not compared is what changes with every scrape, the external labels, and
+// what Thanos' services do not pass on.
+func TestPeerTargetsAndRulesOfSidecarsAreThoseOfPrometheus(t *testing.T) {
+	prom := prometheusBeside(t, t.TempDir())
+	theirs := thanosSidecar(t, prom)
+	ours := startSidecar(t, prom.base, nil)
+	ours.waitReady()
+	eventually(t, 20*time.Second, "rules and targets", func() bool {
+		_, rules := prom.get("/api/v1/rules")
+		_, targets := prom.get("/api/v1/targets")
+		return strings.Contains(rules, `"state":"pending"`) && strings.Contains(targets, `"health":"up"`)
+	})
+	moving := []string{"evaluationTime", "lastEvaluation", "lastScrape", "lastScrapeDuration", "scrapeInterval", "scrapeTimeout", "cluster", "replica", "alertmanagers"}
+	for name, stores := range map[string][]string{"Thanos' sidecar": {theirs}, "ferula's sidecar": {ours.grpc}, "both": {theirs, ours.grpc}} {
+		q := startQuery(t, stores, func(o *role.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
+		eventually(t, 10*time.Second, name+" to be known", func() bool {
+			_, body := q.get("/api/v1/stores")
+			return strings.Count(body, `"replica":"r1"`) == len(stores)
+		})
+		for _, c := range []struct {
+			path, list string
+			want       int
+		}{
+			{"/api/v1/targets", "activeTargets", 1}, {"/api/v1/targets?state=active", "activeTargets", 1}, {"/api/v1/targets?state=dropped", "activeTargets", 0},
+			{"/api/v1/targets", "droppedTargets", 0},
+			{"/api/v1/rules", "groups", 1}, {"/api/v1/rules?type=alert", "groups", 1}, {"/api/v1/rules?type=record", "groups", 1},
+			{"/api/v1/rules?rule_name[]=Always", "groups", 1}, {"/api/v1/rules?rule_group[]=some", "groups", 1}, {"/api/v1/rules?rule_group[]=none", "groups", 0}, {"/api/v1/rules?file[]=none", "groups", 0},
+		} {
+			_, body := prom.get(c.path)
+			want := listed(t, body, c.list, moving...)
+			_, body = q.get(c.path)
+			got := listed(t, body, c.list, moving...)
+			if len(want) != c.want || fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s, %s\nferula     %s\nPrometheus %s", name, c.path, got, want)
+			}
+		}
+		_, body := q.get("/api/v1/targets")
+		if !strings.Contains(body, `"cluster":"eu"`) || strings.Contains(body, `"replica"`) || strings.Contains(body, `"lastScrape":"0001`) {
+			t.Errorf("%s: %s", name, body)
+		}
+		if _, body := q.get("/api/v1/targets?dedup=false"); !strings.Contains(body, `"replica":"r1"`) {
+			t.Errorf("%s, not made one: %s", name, body)
+		}
+		for _, path := range []string{"/api/v1/rules?type=x", "/api/v1/targets?state=x"} {
+			if status, body := q.get(path); status != 400 {
+				t.Errorf("%s: %d %s", path, status, body)
+			}
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package fanout
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// ruling is a store that knows rules and targets.
+type ruling struct {
+	*fake
+	targets storeapi.Targets
+	groups  []storeapi.RuleGroup
+	err     error
+	asked   *int
+}
+
+func (r ruling) Targets(context.Context, storeapi.TargetsRequest) (storeapi.Targets, []string, error) {
+	*r.asked++
+	return r.targets, nil, r.err
+}
+
+func (r ruling) Rules(context.Context, storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
+	*r.asked++
+	return r.groups, nil, r.err
+}
+
+func rulingWorld(t *testing.T, stores ...ruling) *Fanout {
+	eo := EndpointsOptions{}
+	for i := range stores {
+		eo.Static = append(eo.Static, Address{Name: fmt.Sprint("s", i)})
+	}
+	eo.Dial = func(address string, _ bool) (Client, error) {
+		var i int
+		_, err := fmt.Sscanf(address, "s%d", &i)
+		return stores[i], err
+	}
+	e := NewEndpoints(eo)
+	e.Update(context.Background())
+	t.Cleanup(func() { e.replace(nil) })
+	return New(e, Options{})
+}
+
+func offering() *fake { return &fake{info: storeapi.Info{Rules: true, Targets: true}} }
+
+func TestTargetsThatDifferInReplicaLabelsAreOneTheWorstOffAndThenTheLatest(t *testing.T) {
+	at := time.Unix(1000, 0)
+	target := func(replica, url, health string, last time.Time) storeapi.ActiveTarget {
+		set := labels.FromStrings("job", "j", "replica", replica)
+		return storeapi.ActiveTarget{Discovered: set, Labels: set, ScrapePool: "j", ScrapeURL: url, Health: health, LastScrape: last}
+	}
+	dropped := []labels.Labels{labels.FromStrings("a", "1", "replica", "x"), labels.FromStrings("a", "1", "replica", "y"), labels.FromStrings("a", "0")}
+	asked := make([]int, 3)
+	f := rulingWorld(t,
+		ruling{fake: offering(), asked: &asked[0], targets: storeapi.Targets{Active: []storeapi.ActiveTarget{
+			target("x", "u1", "up", at), target("x", "u2", "up", at), target("x", "u3", "unknown", at.Add(time.Hour)),
+		}, Dropped: dropped[:1]}},
+		ruling{fake: offering(), asked: &asked[1], targets: storeapi.Targets{Active: []storeapi.ActiveTarget{
+			target("y", "u1", "up", at.Add(time.Second)), target("y", "u2", "down", at.Add(-time.Hour)), target("y", "u3", "up", at),
+		}, Dropped: dropped[1:]}},
+		ruling{fake: &fake{}, asked: &asked[2]})
+	got, warnings, err := f.Queryable(Request{ReplicaLabels: []string{"replica"}}).Targets(t.Context(), "any")
+	var lines []string
+	for _, a := range got.Active {
+		lines = append(lines, fmt.Sprintf("%s %s %d %s%s", a.ScrapeURL, a.Health, a.LastScrape.Unix(), a.Labels, a.Discovered))
+	}
+	want := `u1 up 1001 {job="j"}{job="j"}, u2 down -2600 {job="j"}{job="j"}, u3 up 1000 {job="j"}{job="j"}`
+	if err != nil || len(warnings) > 0 || strings.Join(lines, ", ") != want || fmt.Sprint(got.Dropped) != `[{a="0"} {a="1"}]` {
+		t.Errorf("%v %v %s %s", err, warnings, lines, got.Dropped)
+	}
+	if asked[0] != 1 || asked[1] != 1 || asked[2] != 0 {
+		t.Errorf("asked %v, of which the last offers nothing", asked)
+	}
+	apart, _, err := f.Queryable(Request{}).Targets(t.Context(), "any")
+	if err != nil || len(apart.Active) != 6 || len(apart.Dropped) != 3 {
+		t.Errorf("not made one: %v %v", err, apart)
+	}
+	for state, n := range map[string][2]int{"active": {6, 0}, "dropped": {0, 3}} {
+		if some, _, err := f.Queryable(Request{}).Targets(t.Context(), state); err != nil || [2]int{len(some.Active), len(some.Dropped)} != n {
+			t.Errorf("%s: %v %v", state, err, some)
+		}
+	}
+}
+
+func TestRulesThatDifferInReplicaLabelsAreOneInTheOrderTheyAreEvaluated(t *testing.T) {
+	at := time.Unix(1000, 0)
+	rule := func(replica, name, state string, seconds int) storeapi.Rule {
+		return storeapi.Rule{Name: name, Alerting: state != "", State: state, Labels: labels.FromStrings("replica", replica), LastEvaluation: at.Add(time.Duration(seconds) * time.Second)}
+	}
+	var n int
+	f := rulingWorld(t,
+		ruling{fake: offering(), asked: &n, groups: []storeapi.RuleGroup{
+			{File: "f", Name: "z", Rules: []storeapi.Rule{rule("x", "b", "", 0), rule("x", "a", "", 9), rule("x", "c", "pending", 9), rule("x", "b", "inactive", 0)}},
+			{File: "f", Name: "y", Rules: []storeapi.Rule{rule("x", "b", "", 3)}},
+		}},
+		ruling{fake: offering(), asked: &n, groups: []storeapi.RuleGroup{
+			{File: "e", Name: "z"},
+			{File: "f", Name: "z", Rules: []storeapi.Rule{rule("y", "b", "", 1), rule("y", "a", "", 1), rule("y", "c", "firing", 1), rule("y", "d", "", 1)}},
+		}})
+	got, _, err := f.Queryable(Request{ReplicaLabels: []string{"replica"}}).Rules(t.Context(), "all")
+	var lines []string
+	for _, g := range got {
+		line := g.File + g.Name
+		for _, r := range g.Rules {
+			line += fmt.Sprintf(" %s%s%d%s", r.Name, r.State, r.LastEvaluation.Unix(), r.Labels)
+		}
+		lines = append(lines, line)
+	}
+	if want := "ez, fy b1003{}, fz b1001{} a1009{} cfiring1001{} binactive1000{} d1001{}"; err != nil || strings.Join(lines, ", ") != want {
+		t.Errorf("%v %q, want %q", err, lines, want)
+	}
+}
+
+func TestAStoreWithoutItsTargetsOrRulesIsNamedOrFailsTheRequest(t *testing.T) {
+	var n int
+	f := rulingWorld(t, ruling{fake: offering(), asked: &n, targets: storeapi.Targets{Dropped: []labels.Labels{named("x")}}, groups: []storeapi.RuleGroup{{Name: "g"}}},
+		ruling{fake: offering(), asked: &n, err: errBroken}, ruling{fake: &fake{infoErr: errBroken}, asked: &n})
+	targets, said, err := f.Queryable(Request{}).Targets(t.Context(), "any")
+	if err != nil || len(targets.Dropped) != 1 || len(said) != 2 {
+		t.Errorf("targets: %v %v %v", err, targets, said)
+	}
+	groups, said, err := f.Queryable(Request{}).Rules(t.Context(), "all")
+	if err != nil || len(groups) != 1 || len(said) != 2 {
+		t.Errorf("rules: %v %v %v", err, groups, said)
+	}
+	if _, _, err := f.Queryable(Request{AbortOnPartial: true}).Targets(t.Context(), "any"); err == nil || !strings.Contains(err.Error(), "store s") {
+		t.Errorf("targets: %v", err)
+	}
+	if _, _, err := f.Queryable(Request{AbortOnPartial: true}).Rules(t.Context(), "all"); err == nil || !strings.Contains(err.Error(), "store s") {
+		t.Errorf("rules: %v", err)
+	}
+}

@@ -179,10 +179,11 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	}
 	if a.opts.Stores != nil {
 		get("/rules", a.storeRules)
+		get("/alerts", a.storeAlerts)
 	} else {
 		get("/rules", constant(`{"groups":[]}`))
+		get("/alerts", constant(`{"alerts":[]}`))
 	}
-	get("/alerts", constant(`{"alerts":[]}`))
 	get("/alertmanagers", constant(`{"activeAlertmanagers":[],"droppedAlertmanagers":[]}`))
 	if a.opts.Config != nil {
 		get("/status/config", a.statusConfig)

@@ -157,20 +157,9 @@ func (s *stream) alertingRule(r *storeapi.Rule) {
 	s.raw(`,"annotations":`)
 	s.labels(r.Annotations)
 	s.raw(`,"alerts":[`)
-	for i, alert := range r.Alerts {
+	for i := range r.Alerts {
 		s.comma(i)
-		s.raw(`{"labels":`)
-		s.labels(alert.Labels)
-		s.raw(`,"annotations":`)
-		s.labels(alert.Annotations)
-		s.field(`,"state":`, alert.State)
-		if !alert.ActiveAt.IsZero() {
-			s.raw(`,"activeAt":`)
-			s.moment(alert.ActiveAt)
-		}
-		s.field(`,"value":`, alert.Value)
-		s.raw("}")
-		s.room()
+		s.alert(&r.Alerts[i])
 	}
 	s.raw("]")
 	s.evaluated(r)
@@ -187,4 +176,45 @@ func (s *stream) evaluated(r *storeapi.Rule) {
 	s.number(r.EvaluationSeconds)
 	s.raw(`,"lastEvaluation":`)
 	s.moment(r.LastEvaluation)
+}
+
+func (s *stream) alert(a *storeapi.Alert) {
+	s.raw(`{"labels":`)
+	s.labels(a.Labels)
+	s.raw(`,"annotations":`)
+	s.labels(a.Annotations)
+	s.field(`,"state":`, a.State)
+	if !a.ActiveAt.IsZero() {
+		s.raw(`,"activeAt":`)
+		s.moment(a.ActiveAt)
+	}
+	s.field(`,"value":`, a.Value)
+	s.raw("}")
+	s.room()
+}
+
+// storeAlerts lists the alerts of the rules that alert.
+func (a *API) storeAlerts(r *http.Request) (answer, *apiError) {
+	p, apiErr := a.storeParams(r, purpose{dedup: true})
+	if apiErr != nil {
+		return answer{}, apiErr
+	}
+	groups, warnings, err := a.opts.Stores.Rules(r.Context(), p, "alert")
+	if err != nil {
+		return answer{}, queryError(err)
+	}
+	return answer{write: func(s *stream) {
+		s.raw(`{"alerts":[`)
+		n := 0
+		for _, g := range groups {
+			for _, rule := range g.Rules {
+				for i := range rule.Alerts {
+					s.comma(n)
+					s.alert(&rule.Alerts[i])
+					n++
+				}
+			}
+		}
+		s.raw(`]}`)
+	}, notes: &notes{list: warnings}}, nil
 }

@@ -81,7 +81,7 @@ func TestPeerTargetsAndRulesOfSidecarsAreThoseOfPrometheus(t *testing.T) {
 			{"/api/v1/targets", "activeTargets", 1}, {"/api/v1/targets?state=active", "activeTargets", 1}, {"/api/v1/targets?state=dropped", "activeTargets", 0},
 			{"/api/v1/targets", "droppedTargets", 0},
 			{"/api/v1/rules", "groups", 1}, {"/api/v1/rules?type=alert", "groups", 1}, {"/api/v1/rules?type=record", "groups", 1},
-			{"/api/v1/rules?rule_name[]=Always", "groups", 1}, {"/api/v1/rules?rule_group[]=some", "groups", 1}, {"/api/v1/rules?rule_group[]=none", "groups", 0}, {"/api/v1/rules?file[]=none", "groups", 0},
+			{"/api/v1/alerts", "alerts", 1}, {"/api/v1/rules?rule_name[]=Always", "groups", 1}, {"/api/v1/rules?rule_group[]=some", "groups", 1}, {"/api/v1/rules?rule_group[]=none", "groups", 0}, {"/api/v1/rules?file[]=none", "groups", 0},
 		} {
 			_, body := prom.get(c.path)
 			want := listed(t, body, c.list, moving...)

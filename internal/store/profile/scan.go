@@ -248,6 +248,8 @@ func (b *Buckets) bucket(t int64) int {
 // each other, so that a division is needed only when its end is passed.
 func (k *kernel) sums(lo, hi int) {
 	bucket, from, to := -1, int64(0), int64(0) // times in (from, to] are in bucket
+	var cell *Cell                             // of the row before, mostly of this one, too
+	last := int32(-1)                          // its group
 	for i := lo; i < hi; i++ {
 		group := k.groupOf[k.c.SeriesAt(i)]
 		if group < 0 {
@@ -260,8 +262,10 @@ func (k *kernel) sums(lo, hi int) {
 			}
 			from = k.Buckets.FromNS + int64(bucket)*k.Buckets.StepNS
 			to = from + k.Buckets.StepNS
+			cell, last = &k.Cells[int(group)*k.Buckets.N+bucket], group
+		} else if group != last {
+			cell, last = &k.Cells[int(group)*k.Buckets.N+bucket], group
 		}
-		cell := &k.Cells[int(group)*k.Buckets.N+bucket]
 		cell.Sum = block.AddValues(cell.Sum, k.c.ValueAt(i))
 		cell.Rows++
 	}
@@ -270,6 +274,8 @@ func (k *kernel) sums(lo, hi int) {
 // best adds rows, each of a profile of its own, and keeps the best of each cell.
 func (k *kernel) best(lo, hi int) error {
 	bucket, from, to := -1, int64(0), int64(0)
+	var cell *Cell    // of the row before, mostly of this one, too
+	last := int32(-1) // its group
 	for i := lo; i < hi; i++ {
 		group := k.groupOf[k.c.SeriesAt(i)]
 		if group < 0 {
@@ -283,8 +289,10 @@ func (k *kernel) best(lo, hi int) error {
 			}
 			from = k.Buckets.FromNS + int64(bucket)*k.Buckets.StepNS
 			to = from + k.Buckets.StepNS
+			cell, last = &k.Cells[int(group)*k.Buckets.N+bucket], group
+		} else if group != last {
+			cell, last = &k.Cells[int(group)*k.Buckets.N+bucket], group
 		}
-		cell := &k.Cells[int(group)*k.Buckets.N+bucket]
 		v := k.c.ValueAt(i)
 		cell.Sum = block.AddValues(cell.Sum, v)
 		cell.Rows++
@@ -440,10 +448,7 @@ func (s *Scan) Winner(cell *Cell) (id profiles.ID, source int, series uint32, on
 	if id, err = s.ID(at); err != nil || at.Source == lateSource || !s.single[at.Source] {
 		return id, 0, 0, false, err
 	}
-	c, err := s.columns(at)
-	if err != nil {
-		return id, 0, 0, false, err
-	}
+	c := &s.near.cols // where the id lay
 	return id, int(at.Source), c.SeriesAt(int(at.Row) - c.First), true, nil
 }
 

@@ -93,13 +93,12 @@ func TestRulesThatDifferInReplicaLabelsAreOneInTheOrderTheyAreEvaluated(t *testi
 	rule := func(replica, name, state string, seconds int) storeapi.Rule {
 		return storeapi.Rule{Name: name, Alerting: state != "", State: state, Labels: labels.FromStrings("replica", replica), LastEvaluation: at.Add(time.Duration(seconds) * time.Second)}
 	}
-	var n int
 	f := rulingWorld(t,
-		ruling{fake: offering(), asked: &n, groups: []storeapi.RuleGroup{
+		ruling{fake: offering(), asked: new(int), groups: []storeapi.RuleGroup{
 			{File: "f", Name: "z", Rules: []storeapi.Rule{rule("x", "b", "", 0), rule("x", "a", "", 9), rule("x", "c", "pending", 9), rule("x", "b", "inactive", 0)}},
 			{File: "f", Name: "y", Rules: []storeapi.Rule{rule("x", "b", "", 3)}},
 		}},
-		ruling{fake: offering(), asked: &n, groups: []storeapi.RuleGroup{
+		ruling{fake: offering(), asked: new(int), groups: []storeapi.RuleGroup{
 			{File: "e", Name: "z"},
 			{File: "f", Name: "z", Rules: []storeapi.Rule{rule("y", "b", "", 1), rule("y", "a", "", 1), rule("y", "c", "firing", 1), rule("y", "d", "", 1)}},
 		}})
@@ -118,9 +117,8 @@ func TestRulesThatDifferInReplicaLabelsAreOneInTheOrderTheyAreEvaluated(t *testi
 }
 
 func TestAStoreWithoutItsTargetsOrRulesIsNamedOrFailsTheRequest(t *testing.T) {
-	var n int
-	f := rulingWorld(t, ruling{fake: offering(), asked: &n, targets: storeapi.Targets{Dropped: []labels.Labels{named("x")}}, groups: []storeapi.RuleGroup{{Name: "g"}}},
-		ruling{fake: offering(), asked: &n, err: errBroken}, ruling{fake: &fake{infoErr: errBroken}, asked: &n})
+	f := rulingWorld(t, ruling{fake: offering(), asked: new(int), targets: storeapi.Targets{Dropped: []labels.Labels{named("x")}}, groups: []storeapi.RuleGroup{{Name: "g"}}},
+		ruling{fake: offering(), asked: new(int), err: errBroken}, ruling{fake: &fake{infoErr: errBroken}, asked: new(int)})
 	targets, said, err := f.Queryable(Request{}).Targets(t.Context(), "any")
 	if err != nil || len(targets.Dropped) != 1 || len(said) != 2 {
 		t.Errorf("targets: %v %v %v", err, targets, said)

@@ -142,7 +142,7 @@ func (p Program) Serve(t TSDB) proc.Spec {
 		Args: func(addr string) []string {
 			var args []string
 			if p.kind == Ferula {
-				args = append(args, "serve")
+				args = append(args, "serve", "--grpc-address=127.0.0.1:0")
 			}
 			return append(args,
 				"--config.file="+t.Config,

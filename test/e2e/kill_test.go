@@ -59,6 +59,7 @@ func startProcess(t *testing.T, path string, args ...string) *process {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = p.cmd.Process.Kill() }) // of a test that failed half way
 	ready := make(chan string, 1)
 	go func() {
 		lines := bufio.NewScanner(stderr)

@@ -438,6 +438,23 @@ type section struct {
 	stored   []byte
 }
 
+// firstSection is the one of an index's meta, which a writer puts first.
+func firstSection(b []byte) (section, error) {
+	if len(b) < len(magic)+sectionHeader || string(b[:len(magic)]) != magic {
+		return section{}, corruptf("index: no index of this version")
+	}
+	le, b := binary.LittleEndian, b[len(magic):]
+	s, size := section{spelling: le.Uint32(b[4:]), plain: le.Uint64(b[16:]), sum: le.Uint64(b[24:])}, le.Uint64(b[8:])
+	if kind := le.Uint32(b); kind != sectionMeta || s.plain > sectionMax || s.spelling > zstded {
+		return section{}, corruptf("index: section %d is where meta should be", kind)
+	}
+	if b = b[sectionHeader:]; size > uint64(len(b)) {
+		return section{}, corruptf("index: section %d is longer than the file", sectionMeta)
+	}
+	s.stored = b[:size]
+	return s, nil
+}
+
 // sections finds them in an index; bodies are not looked at.
 func sections(b []byte) (map[uint32]section, error) {
 	if len(b) < len(magic) || string(b[:len(magic)]) != magic {

@@ -19,12 +19,15 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// Reader is an open block: two mapped files. It is safe for concurrent use; what it
+// Reader is an open block: two mapped files, or an index in memory and rows that are
+// read by ranges. It is safe for concurrent use; what it
 // returns is valid until Close, series, spans and symbols beyond it.
 type Reader struct {
 	name        string
 	meta        Meta
 	index, rows *fileutil.MmapFile
+	remote      *remote // in place of both, where they are not on the disk
+	indexBytes  int64
 	sections    map[uint32]section
 	types       []profiles.Type
 	series      []Series
@@ -36,9 +39,9 @@ type Reader struct {
 	checked   []atomic.Uint32 // of each chunk: which columns have had their checksum compared
 	orderOnce sync.Once
 	orderErr  error
-	fileOnce  sync.Once
+	fileMu    sync.Mutex
 	file      *parquet.File
-	fileErr   error
+	fileErr   error // for good
 	symbols   atomic.Pointer[Symbols]
 	wanted    atomic.Bool // the symbols, since DropIdleSymbols looked
 	symbolsMu sync.Mutex
@@ -61,6 +64,7 @@ func Open(dir string) (_ *Reader, err error) {
 	if r.rows, err = fileutil.OpenMmapFile(filepath.Join(dir, RowsFile)); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
+	r.indexBytes = int64(len(r.index.Bytes()))
 	if err := r.read(r.index.Bytes(), uint64(len(r.rows.Bytes()))); err != nil {
 		return nil, err
 	}
@@ -133,7 +137,10 @@ func (r *Reader) Name() string { return r.name }
 func (r *Reader) Meta() Meta { return r.meta }
 
 // Bytes is how much room its files take.
-func (r *Reader) Bytes() int64 { return int64(len(r.index.Bytes()) + len(r.rows.Bytes())) }
+func (r *Reader) Bytes() int64 { return r.indexBytes + int64(r.meta.RowsBytes) }
+
+// IndexBytes is how much of them its index takes.
+func (r *Reader) IndexBytes() int64 { return r.indexBytes }
 
 // Bounds are the first and last time.
 func (r *Reader) Bounds() (int64, int64) { return r.meta.MinNS, r.meta.MaxNS }
@@ -157,21 +164,69 @@ func (r *Reader) Shared() []Key { return r.shared }
 // first time.
 func (r *Reader) column(group, col int) ([]byte, error) {
 	p := r.chunks[group].places[col]
+	if r.remote != nil {
+		return r.remoteColumn(group, col, p)
+	}
 	b := r.rows.Bytes()[p.offset : p.offset+p.size : p.offset+p.size]
 	if r.checked[group].Load()&(1<<col) == 0 {
-		if xxhash.Sum64(b) != p.sum {
-			return nil, corruptf("column %s of row group %d: wrong checksum", columnNames[col], group)
+		if err := r.check(group, col, b); err != nil {
+			return nil, err
 		}
-		if col == colSeries {
-			for i := 0; i < len(b); i += 4 {
-				if binary.LittleEndian.Uint32(b[i:]) >= uint32(len(r.series)) {
-					return nil, corruptf("row %d is of no series", group*groupRows+i/4)
-				}
-			}
-		}
-		r.checked[group].Or(1 << col)
 	}
 	return b, nil
+}
+
+// remoteColumn checks what is read anew, each time.
+func (r *Reader) remoteColumn(group, col int, p place) ([]byte, error) {
+	if b := r.remote.kept(p); b != nil {
+		return b, nil
+	}
+	b := make([]byte, p.size)
+	if err := r.remote.readAt(b, p.offset); err != nil {
+		return nil, fmt.Errorf("column %s of row group %d: %w", columnNames[col], group, err)
+	}
+	if err := r.check(group, col, b); err != nil {
+		return nil, err
+	}
+	r.remote.keep(p, b)
+	return b, nil
+}
+
+// check says whether a column is what was written.
+func (r *Reader) check(group, col int, b []byte) error {
+	if xxhash.Sum64(b) != r.chunks[group].places[col].sum {
+		return corruptf("column %s of row group %d: wrong checksum", columnNames[col], group)
+	}
+	if col == colSeries {
+		for i := 0; i < len(b); i += 4 {
+			if binary.LittleEndian.Uint32(b[i:]) >= uint32(len(r.series)) {
+				return corruptf("row %d is of no series", group*groupRows+i/4)
+			}
+		}
+	}
+	r.checked[group].Or(1 << col)
+	return nil
+}
+
+// checkPages compares a column that parquet will read with its checksum.
+func (r *Reader) checkPages(group, col int) error {
+	if r.remote == nil {
+		_, err := r.column(group, col)
+		return err
+	}
+	if r.checked[group].Load()&(1<<col) != 0 {
+		return nil
+	}
+	p := r.chunks[group].places[col]
+	sum, err := r.remote.sum(p)
+	if err != nil {
+		return fmt.Errorf("column %s of row group %d: %w", columnNames[col], group, err)
+	}
+	if sum != p.sum {
+		return corruptf("column %s of row group %d: wrong checksum", columnNames[col], group)
+	}
+	r.checked[group].Or(1 << col)
+	return nil
 }
 
 // Columns are those of the row's group.
@@ -279,25 +334,28 @@ func (r *Reader) DropIdleSymbols() {
 	if !r.wanted.Swap(false) {
 		r.symbols.Store(nil)
 	}
+	if r.remote != nil {
+		r.remote.drop()
+	}
 }
 
+// parquetFile opens the rows file once; of one that is elsewhere a fault may pass.
 func (r *Reader) parquetFile() (*parquet.File, error) {
-	r.fileOnce.Do(func() {
-		b := r.rows.Bytes()
-		if xxhash.Sum64(b[r.meta.TailAt:]) != r.meta.TailSum {
-			r.fileErr = corruptf("%s: wrong checksum from byte %d", RowsFile, r.meta.TailAt)
-			return
-		}
-		r.file, r.fileErr = parquet.OpenFile(bytes.NewReader(b), int64(len(b)), parquet.SkipBloomFilters(true))
-		switch {
-		case r.fileErr != nil:
-			r.fileErr = corruptf("%s: %v", RowsFile, r.fileErr)
-		case len(r.file.RowGroups()) != len(r.chunks):
-			r.fileErr = corruptf("%s has %d row groups in place of %d", RowsFile, len(r.file.RowGroups()), len(r.chunks))
-		}
-	})
-	return r.file, r.fileErr
+	r.fileMu.Lock()
+	defer r.fileMu.Unlock()
+	if r.file != nil || r.fileErr != nil {
+		return r.file, r.fileErr
+	}
+	file, err := r.openParquet()
+	if r.remote == nil {
+		r.fileErr = err
+	}
+	r.file = file
+	return file, err
 }
+
+// readFailed says whether an error is not about what was read.
+func readFailed(err error) bool { return errors.Is(err, profiles.ErrUnavailable) }
 
 // Samples calls f with the samples of rows, which ascend.
 func (r *Reader) Samples(ctx context.Context, rows []int, f func(row int, stacks []uint32, values []int64) error) error {
@@ -342,7 +400,7 @@ func (r *Reader) groupSamples(ctx context.Context, file *parquet.File, group int
 		return values, err
 	}
 	for _, col := range []int{colStacks, colValues} {
-		if _, err := r.column(group, col); err != nil {
+		if err := r.checkPages(group, col); err != nil {
 			return values, err
 		}
 	}
@@ -429,6 +487,14 @@ func (l *lists) find(row int) (from, to int, err error) {
 	return from, to, nil
 }
 
+// pageError is what parquet says, corrupt unless nothing could be read.
+func pageError(err error) error {
+	if readFailed(err) {
+		return err
+	}
+	return corruptf("%v", err)
+}
+
 // turn reads on to the page that has a row.
 func (l *lists) turn(row int) (err error) {
 	defer func() { // the pages are what their checksum says, but the decoder of pages is not ours
@@ -441,13 +507,13 @@ func (l *lists) turn(row int) (err error) {
 	l.page = nil
 	if row > next {
 		if err := l.pages.SeekToRow(int64(row)); err != nil {
-			return corruptf("%v", err)
+			return pageError(err)
 		}
 		next = row
 	}
 	page, err := l.pages.ReadPage()
 	if err != nil {
-		return corruptf("%v", err)
+		return pageError(err)
 	}
 	values := page.Data()
 	if values.Kind() != l.kind {

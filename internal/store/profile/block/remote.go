@@ -1,0 +1,162 @@
+package block
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+const (
+	nearColumns = 8       // of a remote block that stay at hand
+	checkBytes  = 4 << 20 // read at once of a column that is only compared with its checksum
+)
+
+// HeadBytes are enough of an index for MetaOf: more than a thousand parents.
+const HeadBytes = 64 << 10
+
+// MetaOf reads what a block is off the beginning of its index.
+func MetaOf(head []byte) (Meta, error) {
+	s, err := firstSection(head)
+	if err != nil {
+		return Meta{}, err
+	}
+	body, err := s.open(sectionMeta)
+	if err != nil {
+		return Meta{}, err
+	}
+	return decodeMeta(body)
+}
+
+// remote are the rows of a block that lie elsewhere. Columns of fixed width are read
+// whole, and the last few stay.
+type remote struct {
+	rows io.ReaderAt
+	size int64
+
+	mu   sync.Mutex
+	near [nearColumns]nearColumn
+	next int // which one goes
+}
+
+type nearColumn struct {
+	place place
+	bytes []byte
+}
+
+// OpenAt opens a block whose index is at hand, which becomes the reader's, and whose
+// rows are read by ranges from where they lie. What cannot be read is
+// profiles.ErrUnavailable. Columns are compared with their checksums when they are
+// first read, as those of a local block.
+func OpenAt(name string, index []byte, rows io.ReaderAt, size int64) (*Reader, error) {
+	r := &Reader{name: "block " + name, remote: &remote{rows: rows, size: size}, indexBytes: int64(len(index))}
+	if err := r.read(index, uint64(size)); err != nil {
+		return nil, fmt.Errorf("%s: %w", r.name, err)
+	}
+	return r, nil
+}
+
+func (m *remote) readAt(b []byte, at uint64) error {
+	if n, err := m.rows.ReadAt(b, int64(at)); n < len(b) {
+		return fmt.Errorf("%w: %s: %d bytes at %d: %w", profiles.ErrUnavailable, RowsFile, len(b), at, err)
+	}
+	return nil
+}
+
+// kept is a column that was read before, nil if it is not at hand any more.
+func (m *remote) kept(p place) []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.near {
+		if n := &m.near[i]; n.bytes != nil && n.place == p {
+			return n.bytes
+		}
+	}
+	return nil
+}
+
+// keep keeps a column that has been found right.
+func (m *remote) keep(p place, b []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.near {
+		if m.near[i].bytes != nil && m.near[i].place == p {
+			return
+		}
+	}
+	m.near[m.next] = nearColumn{p, b}
+	m.next = (m.next + 1) % nearColumns
+}
+
+// drop lets the columns go that are at hand.
+func (m *remote) drop() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.near[:])
+}
+
+// sum is the checksum of a part of the rows, of which nothing stays.
+func (m *remote) sum(p place) (uint64, error) {
+	digest := xxhash.New()
+	b := make([]byte, min(p.size, checkBytes))
+	for at, end := p.offset, p.offset+p.size; at < end; at += uint64(len(b)) {
+		b = b[:min(uint64(len(b)), end-at)]
+		if err := m.readAt(b, at); err != nil {
+			return 0, err
+		}
+		_, _ = digest.Write(b) // it never fails
+	}
+	return digest.Sum64(), nil
+}
+
+// tailAt is the rows file as parquet reads it: errors are those of readAt.
+type tailAt struct{ *remote }
+
+// ReadAt implements io.ReaderAt.
+func (t tailAt) ReadAt(b []byte, at int64) (int, error) {
+	if at < 0 || at >= t.size {
+		return 0, io.EOF
+	}
+	var err error
+	if left := t.size - at; int64(len(b)) > left {
+		b, err = b[:left], io.EOF
+	}
+	if e := t.readAt(b, uint64(at)); e != nil {
+		return 0, e
+	}
+	return len(b), err
+}
+
+// openParquet opens the rows as the Parquet file they are.
+func (r *Reader) openParquet() (*parquet.File, error) {
+	var from io.ReaderAt
+	size, sum := int64(r.meta.RowsBytes), uint64(0)
+	if r.remote != nil {
+		var err error
+		if sum, err = r.remote.sum(place{offset: r.meta.TailAt, size: r.meta.RowsBytes - r.meta.TailAt}); err != nil {
+			return nil, err
+		}
+		from = tailAt{r.remote}
+	} else {
+		b := r.rows.Bytes()
+		sum, from = xxhash.Sum64(b[r.meta.TailAt:]), bytes.NewReader(b)
+	}
+	if sum != r.meta.TailSum {
+		return nil, corruptf("%s: wrong checksum from byte %d", RowsFile, r.meta.TailAt)
+	}
+	file, err := parquet.OpenFile(from, size, parquet.SkipBloomFilters(true))
+	switch {
+	case err != nil && readFailed(err):
+		return nil, err
+	case err != nil:
+		return nil, corruptf("%s: %v", RowsFile, err)
+	case len(file.RowGroups()) != len(r.chunks):
+		return nil, corruptf("%s has %d row groups in place of %d", RowsFile, len(file.RowGroups()), len(r.chunks))
+	}
+	return file, nil
+}

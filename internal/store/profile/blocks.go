@@ -2,7 +2,10 @@ package profile
 
 import (
 	"bytes"
+	"slices"
 	"sync/atomic"
+
+	"github.com/oklog/ulid/v2"
 
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/internal/store/profile/block"
@@ -78,16 +81,49 @@ func (s *Store) View(tenant string, minNS, maxNS int64) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &View{}
-	if t == nil {
+	for {
+		known, number, listErr := s.remotes.list(tenant)
+		v, disk := t.view(minNS, maxNS)
+		// What left the disk meanwhile, or came to the bucket, is in the next list.
+		if _, now, _ := s.remotes.list(tenant); now != number {
+			v.Close()
+			continue
+		}
+		if listErr != nil {
+			v.Warnings = append(v.Warnings, listErr)
+		}
+		if len(known) > 0 {
+			if err := s.remotes.add(v, known, disk, minNS, maxNS); err != nil {
+				v.Close()
+				return nil, err
+			}
+		}
 		return v, nil
 	}
-	v.Warnings = t.broken
+}
+
+// view is what the disk and the memory have; a nil tenant has nothing.
+func (t *tenant) view(minNS, maxNS int64) (*View, local) {
+	v, disk := &View{}, local{ids: map[ulid.ULID]bool{}, parents: map[ulid.ULID]bool{}}
+	if t == nil {
+		return v, disk
+	}
+	v.Warnings = slices.Clip(t.broken)
 	overlaps := func(src block.Source) bool {
 		lo, hi := src.Bounds()
 		return src.Rows() > 0 && lo <= maxNS && hi >= minNS
 	}
+	t.mu.RLock()
+	disk.writing = t.writing
+	t.mu.RUnlock()
 	heads := t.hold(func(b *heldBlock) {
+		if t.store.remotes != nil {
+			meta := b.Meta()
+			disk.ids[meta.ULID] = true
+			for _, parent := range meta.Parents {
+				disk.parents[parent] = true
+			}
+		}
 		if overlaps(b) {
 			b.holders.Add(1)
 			v.held = append(v.held, b)
@@ -102,7 +138,7 @@ func (s *Store) View(tenant string, minNS, maxNS int64) (*View, error) {
 			v.Sources = append(v.Sources, view)
 		}
 	}
-	return v, nil
+	return v, disk
 }
 
 // hold calls f with every block, under the tenant's lock, and returns the heads of
@@ -110,6 +146,9 @@ func (s *Store) View(tenant string, minNS, maxNS int64) (*View, error) {
 // who applies a profile holds a head's and asks for the tenant's. A head that has
 // become a block meanwhile stays what it was.
 func (t *tenant) hold(f func(b *heldBlock)) [2]*head {
+	if t == nil {
+		return [2]*head{}
+	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	for _, b := range t.blocks {
@@ -129,7 +168,7 @@ func (v *View) Close() {
 // Stats are the times that a tenant's profiles span.
 func (s *Store) Stats(tenant string) (profiles.Stats, error) {
 	t, err := s.tenant(tenant, false)
-	if err != nil || t == nil {
+	if err != nil {
 		return profiles.Stats{}, err
 	}
 	var stats profiles.Stats
@@ -142,6 +181,9 @@ func (s *Store) Stats(tenant string) (profiles.Stats, error) {
 			stats.OldestMS = minNS / 1e6
 		}
 		stats.NewestMS, found = max(stats.NewestMS, maxNS/1e6), true
+	}
+	for _, m := range s.remotes.metas(tenant) {
+		add(m.MinNS, m.MaxNS, int(m.Rows))
 	}
 	heads := t.hold(func(b *heldBlock) {
 		minNS, maxNS := b.Bounds()

@@ -1,12 +1,15 @@
 package profile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"os"
 	"slices"
+
+	"github.com/oklog/ulid/v2"
 
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/internal/store/profile/block"
@@ -82,7 +85,9 @@ func (t *tenant) merge(ctx context.Context, run []*heldBlock) error {
 			return nil, err
 		}
 		for _, b := range run {
-			content.Meta.Parents = append(content.Meta.Parents, b.Meta().ULID)
+			// Those before them as well: of the blocks between, some may never reach the
+			// bucket, in which the first ones stay.
+			content.Meta.Parents = append(append(content.Meta.Parents, b.Meta().ULID), b.Meta().Parents...)
 		}
 		return content, nil
 	})
@@ -103,6 +108,9 @@ func (t *tenant) replace(old []*heldBlock, by *heldBlock) {
 	}
 	slices.SortFunc(blocks, byAge)
 	t.blocks = blocks
+	if by != nil {
+		t.writing = ulid.ULID{}
+	}
 	t.mu.Unlock()
 	for _, b := range old {
 		if err := errors.Join(os.RemoveAll(b.path), b.release()); err != nil {
@@ -263,34 +271,48 @@ func mergeRows(w *block.Writer, cursors []*cursor) error {
 }
 
 // retain removes blocks that are too old, and the oldest ones as long as all
-// together are too big.
+// together are too big. With a bucket a block goes for its age only once it is known
+// to be there, whole; for want of room those that are there go first, and one that
+// is not only if that does not help.
 func (t *tenant) retain() error {
 	t.flushMu.Lock()
 	defer t.flushMu.Unlock()
 	t.mu.RLock()
 	blocks := slices.Clone(t.blocks)
 	t.mu.RUnlock()
-	slices.SortFunc(blocks, func(a, b *heldBlock) int { // the one that ends last comes first
+	slices.SortFunc(blocks, func(a, b *heldBlock) int { // the one that ends first comes first
 		_, maxA := a.Bounds()
 		_, maxB := b.Bounds()
-		switch {
-		case maxA > maxB:
-			return -1
-		case maxA < maxB:
-			return 1
+		if c := cmp.Compare(maxA, maxB); c != 0 {
+			return c
 		}
-		return byAge(b, a)
+		return byAge(a, b)
 	})
 	o := t.store.opts
-	var gone []*heldBlock
+	oldest := t.store.now().Add(-o.Retention).UnixNano()
+	var gone, safe, unsafe []*heldBlock
 	var size int64
 	for _, b := range blocks {
-		_, maxNS := b.Bounds()
-		size += b.Bytes()
-		tooOld := o.Retention > 0 && maxNS < t.store.now().Add(-o.Retention).UnixNano()
-		tooMuch := o.RetentionBytes > 0 && size > o.RetentionBytes
-		if tooOld || tooMuch {
+		there := t.store.remotes == nil || t.store.remotes.has(t.name, b)
+		if _, maxNS := b.Bounds(); there && o.Retention > 0 && maxNS < oldest {
 			gone = append(gone, b)
+			continue
+		}
+		size += b.Bytes()
+		if there {
+			safe = append(safe, b)
+		} else {
+			unsafe = append(unsafe, b)
+		}
+	}
+	for i, b := range append(safe, unsafe...) {
+		if o.RetentionBytes <= 0 || size <= o.RetentionBytes {
+			break
+		}
+		gone, size = append(gone, b), size-b.Bytes()
+		if i >= len(safe) {
+			t.store.metrics.lost.Inc()
+			t.store.logger.Warn("A block of profiles goes for want of room, and is not in the bucket", "tenant", t.name, "block", b.Name())
 		}
 	}
 	if len(gone) > 0 {

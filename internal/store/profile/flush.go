@@ -135,7 +135,7 @@ func (t *tenant) flush(ctx context.Context, again bool) error {
 	t.mu.Lock()
 	t.blocks = append(slices.Clone(t.blocks), b)
 	slices.SortFunc(t.blocks, byAge)
-	t.flushing = nil
+	t.flushing, t.writing = nil, ulid.ULID{}
 	t.mu.Unlock()
 	through := t.stuck.through
 	t.stuck = nil
@@ -151,6 +151,7 @@ func (t *tenant) flush(ctx context.Context, again bool) error {
 func (t *tenant) writeBlock(meta block.Meta, fill func(w *block.Writer) (*block.Content, error)) (_ *heldBlock, err error) {
 	id := ulid.MustNewDefault(t.store.now())
 	meta.ULID = id
+	t.writes(id)
 	tmp, path := filepath.Join(t.dir, temporary+id.String()), filepath.Join(t.dir, id.String())
 	if err := os.Mkdir(tmp, 0o755); err != nil {
 		return nil, err
@@ -158,6 +159,7 @@ func (t *tenant) writeBlock(meta block.Meta, fill func(w *block.Writer) (*block.
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.RemoveAll(tmp))
+			t.writes(ulid.ULID{})
 		}
 	}()
 	w, err := block.NewWriter(tmp, func(path string) (io.WriteCloser, error) { return t.store.create(path) })
@@ -188,6 +190,14 @@ func (t *tenant) writeBlock(meta block.Meta, fill func(w *block.Writer) (*block.
 		return nil, err
 	}
 	return hold(r, path), nil
+}
+
+// writes notes which block is being written: it may be seen in the bucket before it
+// is one of the tenant's.
+func (t *tenant) writes(id ulid.ULID) {
+	t.mu.Lock()
+	t.writing = id
+	t.mu.Unlock()
 }
 
 // order is the numbers that types and series have in a block, by what they are.
@@ -334,10 +344,9 @@ func (s *sampleSorter) renumber(stacks []uint32, values []int64, nodes []uint32)
 // maintainEvery is how often heads and blocks are looked at.
 const maintainEvery = 2 * time.Second
 
-// maintain writes heads as blocks, merges blocks and removes old ones.
-func (s *Store) maintain() {
+// untilClosed is a context that ends when the store is closed.
+func (s *Store) untilClosed() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
 	go func() {
 		select {
 		case <-s.stop:
@@ -345,6 +354,20 @@ func (s *Store) maintain() {
 		case <-ctx.Done():
 		}
 	}()
+	return ctx, cancel
+}
+
+func (s *Store) listRemotes() {
+	ctx, cancel := s.untilClosed()
+	defer cancel()
+	s.remotes.run(ctx)
+}
+
+// maintain writes heads as blocks, merges blocks and removes old ones.
+func (s *Store) maintain() {
+	ctx, cancel := s.untilClosed()
+	defer cancel()
+	swept := s.now()
 	tick := time.NewTicker(maintainEvery)
 	defer tick.Stop()
 	for {
@@ -352,6 +375,10 @@ func (s *Store) maintain() {
 		case <-s.stop:
 			return
 		case <-tick.C:
+		}
+		if now := s.now(); s.remotes != nil && now.Sub(swept) >= symbolsIdle {
+			swept = now
+			s.remotes.sweep()
 		}
 		s.mu.RLock()
 		tenants := slices.Collect(maps.Values(s.tenants))

@@ -6,8 +6,9 @@ import instruments "github.com/ferula-io/ferula/metrics"
 type metrics struct {
 	pushes, failed, bytes    *instruments.Counter
 	flushes, flushesFailed   *instruments.Counter
+	lost                     *instruments.Counter
 	compactions, compactFail *instruments.Counter
-	corrupt                  *instruments.Counter
+	corrupt, remoteOpened    *instruments.Counter
 }
 
 // newMetrics makes them in the set; set may be nil, then nobody sees them.
@@ -28,6 +29,8 @@ func newMetrics(set *instruments.Set) *metrics {
 		compactions:   counter("compactions_total", "Merges of blocks."),
 		compactFail:   counter("compactions_failed_total", "Merges of blocks that failed."),
 		corrupt:       counter("blocks_corrupt_total", "Blocks found corrupt, which are left out."),
+		remoteOpened:  counter("bucket_blocks_opened_total", "Indexes of profile blocks read from the bucket."),
+		lost:          counter("blocks_dropped_unshipped_total", "Blocks removed for want of room before they were in the bucket."),
 	}
 }
 

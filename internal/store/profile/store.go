@@ -46,6 +46,11 @@ type Options struct {
 	TenantsMax     int           // 0: 1,000
 	PendingBytes   int           // pushes of a tenant that wait for the disk; 0: 64 MiB
 	Limits         pprof.Limits
+
+	Remote           Remote        // where blocks rest besides the disk; nil: nowhere
+	RemoteEvery      time.Duration // how often it is listed; 0: 2 minutes
+	RemoteOpenMax    int           // its blocks that are open, and those of one view; 0: 4,096
+	RemoteIndexBytes int64         // indexes of its blocks that stay in memory, at least one; 0: 128 MiB
 }
 
 func (o Options) withDefaults() Options {
@@ -67,6 +72,15 @@ func (o Options) withDefaults() Options {
 	if o.PendingBytes == 0 {
 		o.PendingBytes = 64 << 20
 	}
+	if o.RemoteEvery == 0 {
+		o.RemoteEvery = 2 * time.Minute
+	}
+	if o.RemoteOpenMax == 0 {
+		o.RemoteOpenMax = 4096
+	}
+	if o.RemoteIndexBytes == 0 {
+		o.RemoteIndexBytes = 128 << 20
+	}
 	o.Limits = o.Limits.WithDefaults()
 	return o
 }
@@ -80,6 +94,7 @@ func (o Options) Validate() error {
 	for name, v := range map[string]int64{
 		"retention size": o.RetentionBytes, "head size": int64(o.HeadBytes), "head age": int64(o.HeadAge),
 		"block size": o.BlockBytes, "number of tenants": int64(o.TenantsMax), "size of waiting pushes": int64(o.PendingBytes),
+		"time between lists of the bucket": int64(o.RemoteEvery), "number of open blocks of the bucket": int64(o.RemoteOpenMax), "size of indexes of the bucket": o.RemoteIndexBytes,
 	} {
 		if v < 0 {
 			errs = append(errs, fmt.Errorf("%s %d is negative", name, v))
@@ -102,6 +117,7 @@ type Store struct {
 	opened   bool
 	closed   bool
 	decoders sync.Pool
+	remotes  *remotes // nil: there is nothing but the disk
 	stop     chan struct{}
 	running  sync.WaitGroup
 }
@@ -112,10 +128,14 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	return &Store{
+	s := &Store{
 		opts: opts.withDefaults(), logger: logger, metrics: newMetrics(set), create: wal.CreateFile, now: time.Now,
 		tenants: map[string]*tenant{}, stop: make(chan struct{}),
-	}, nil
+	}
+	if opts.Remote != nil {
+		s.remotes = newRemotes(s)
+	}
+	return s, nil
 }
 
 func (s *Store) root() string { return filepath.Join(s.opts.Dir, "profiles") }
@@ -143,6 +163,9 @@ func (s *Store) Open() error {
 	}
 	s.opened = true
 	s.running.Go(s.maintain)
+	if s.remotes != nil {
+		s.running.Go(s.listRemotes)
+	}
 	return nil
 }
 

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/oklog/ulid/v2"
+
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/internal/store/profile/block"
@@ -36,6 +38,7 @@ type tenant struct {
 	flushing     *head // being written as a block
 	headFrom     time.Time
 	blocks       []*heldBlock
+	writing      ulid.ULID // a block that has its name and is not one of blocks yet
 	symbolsSwept time.Time // the maintainer's
 	broken       []error   // blocks that could not be opened; never changes
 

@@ -1,0 +1,361 @@
+package profile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/store/profile/block"
+)
+
+// Remote is where blocks rest besides the disk. Its calls may be made at once.
+type Remote interface {
+	// Blocks lists those of all tenants, whole ones only.
+	Blocks(ctx context.Context) ([]RemoteBlock, error)
+}
+
+// RemoteBlock is a block that rests elsewhere: both of its files, read by ranges.
+// They give up by themselves on what takes too long.
+type RemoteBlock struct {
+	Tenant      string
+	ID          ulid.ULID
+	Index, Rows io.ReaderAt
+	IndexBytes  int64
+	RowsBytes   int64
+}
+
+const (
+	remoteMax      = 100_000   // blocks of all tenants
+	remoteIndexMax = 256 << 20 // bytes of one index
+	remoteAtOnce   = 8         // indexes read at once
+	listTimeout    = 5 * time.Minute
+)
+
+// remotes knows the blocks that rest elsewhere, and holds some of them open. Of a
+// block it knows the beginning of its index; the rest is read when a view wants it.
+type remotes struct {
+	store *Store
+
+	mu      sync.Mutex
+	blocks  map[string]map[ulid.ULID]*remoteBlock // by tenant; replaced as a whole
+	lists   int                                   // how many there were
+	listErr error                                 // why the list is not known at all
+	open    []*remoteBlock                        // with a reader; the last used is the last
+	bytes   int64                                 // of their indexes
+}
+
+type remoteBlock struct {
+	RemoteBlock
+	meta block.Meta
+	bad  error // why meta is not known
+
+	opening sync.Mutex
+	held    *heldBlock // nil: not open; guarded by remotes.mu
+}
+
+func newRemotes(s *Store) *remotes {
+	return &remotes{store: s, listErr: errors.New("they have not been listed yet")}
+}
+
+// run lists the blocks again and again until ctx ends.
+func (r *remotes) run(ctx context.Context) {
+	for {
+		wait := r.store.opts.RemoteEvery
+		if err := r.refresh(ctx); err != nil && ctx.Err() == nil {
+			wait = min(wait, 15*time.Second)
+			r.store.logger.Warn("The profile blocks in the bucket could not be listed", "in", wait, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// refresh lists the blocks and reads what is new of them.
+func (r *remotes) refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	listed, err := r.store.opts.Remote.Blocks(ctx)
+	if err == nil && len(listed) > remoteMax {
+		err = fmt.Errorf("%w: there are %d blocks, more than %d", profiles.ErrLimit, len(listed), remoteMax)
+	}
+	r.mu.Lock()
+	old := r.blocks
+	if err != nil && old == nil {
+		r.listErr = err
+	}
+	r.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	found := map[string]map[ulid.ULID]*remoteBlock{}
+	var fresh []*remoteBlock
+	for _, b := range listed {
+		if checkTenant(b.Tenant) != nil {
+			continue // nobody can ask for it
+		}
+		if found[b.Tenant] == nil {
+			found[b.Tenant] = map[ulid.ULID]*remoteBlock{}
+		}
+		known := old[b.Tenant][b.ID]
+		if known == nil || known.bad != nil || known.IndexBytes != b.IndexBytes || known.RowsBytes != b.RowsBytes {
+			known = &remoteBlock{RemoteBlock: b}
+			fresh = append(fresh, known)
+		}
+		found[b.Tenant][b.ID] = known
+	}
+	each(fresh, func(b *remoteBlock) {
+		if ctx.Err() == nil {
+			b.readMeta()
+		} else {
+			b.bad = ctx.Err()
+		}
+	})
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	for _, b := range fresh {
+		if b.bad != nil {
+			r.store.logger.Warn("A profile block in the bucket cannot be read", "tenant", b.Tenant, "err", b.bad)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.blocks, r.lists, r.listErr = found, r.lists+1, nil
+	for _, b := range slices.Clone(r.open) {
+		if found[b.Tenant][b.ID] != b {
+			r.shut(b)
+		}
+	}
+	return nil
+}
+
+// each calls f for all of them, a few at once.
+func each(blocks []*remoteBlock, f func(*remoteBlock)) {
+	var running sync.WaitGroup
+	slots := make(chan struct{}, remoteAtOnce)
+	for _, b := range blocks {
+		slots <- struct{}{}
+		running.Go(func() {
+			defer func() { <-slots }()
+			f(b)
+		})
+	}
+	running.Wait()
+}
+
+func (b *remoteBlock) name() string { return "bucket/" + b.ID.String() }
+
+// fail names the block in an error.
+func (b *remoteBlock) fail(err error) error { return fmt.Errorf("block %s: %w", b.name(), err) }
+
+func (b *remoteBlock) readMeta() {
+	head := make([]byte, min(b.IndexBytes, block.HeadBytes))
+	if n, err := b.Index.ReadAt(head, 0); n < len(head) {
+		b.bad = b.fail(fmt.Errorf("%w: %w", profiles.ErrUnavailable, err))
+		return
+	}
+	meta, err := block.MetaOf(head)
+	switch {
+	case err != nil:
+		b.bad = b.fail(err)
+	case meta.ULID != b.ID || meta.RowsBytes != uint64(b.RowsBytes):
+		b.bad = b.fail(fmt.Errorf("%w: it says it is %s with %d bytes of rows in place of %d", profiles.ErrCorrupt, ulid.ULID(meta.ULID), meta.RowsBytes, b.RowsBytes))
+	}
+	b.meta = meta
+}
+
+// list is what is known of a tenant's blocks. It never changes; the number says
+// which list it is. An error says why none is known.
+func (r *remotes) list(tenant string) (map[ulid.ULID]*remoteBlock, int, error) {
+	if r == nil {
+		return nil, 0, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.listErr != nil {
+		return nil, 0, fmt.Errorf("%w: profile blocks in the bucket: %w", profiles.ErrUnavailable, r.listErr)
+	}
+	return r.blocks[tenant], r.lists, nil
+}
+
+// has says whether a block of the disk is there too, whole.
+func (r *remotes) has(tenant string, local *heldBlock) bool {
+	known, _, err := r.list(tenant)
+	b := known[local.Meta().ULID]
+	return err == nil && b != nil && b.bad == nil && b.IndexBytes == local.IndexBytes() && b.IndexBytes+b.RowsBytes == local.Bytes()
+}
+
+// local is what lies on a tenant's disk, however old.
+type local struct {
+	ids     map[ulid.ULID]bool // of blocks
+	parents map[ulid.ULID]bool // what they have replaced
+	writing ulid.ULID          // of a block that is not one of them yet; its rows are
+}
+
+// add adds to a view the blocks that have rows between two times and are neither on
+// the disk nor replaced by others, wherever those are. A block on the disk goes if
+// one elsewhere has replaced it. What cannot be opened has replaced nothing.
+func (r *remotes) add(v *View, known map[ulid.ULID]*remoteBlock, disk local, minNS, maxNS int64) error {
+	failed := map[ulid.ULID]bool{}
+	for id, b := range known {
+		if b.bad != nil && !disk.ids[id] && !disk.parents[id] && id != disk.writing {
+			failed[id] = true
+			v.Warnings = append(v.Warnings, b.bad)
+		}
+	}
+	for {
+		replaced := maps.Clone(disk.parents)
+		for id, b := range known {
+			if b.bad == nil && !failed[id] && !disk.ids[id] && id != disk.writing {
+				for _, parent := range b.meta.Parents {
+					replaced[parent] = true
+				}
+			}
+		}
+		var wanted []*remoteBlock
+		for id, b := range known {
+			if b.bad == nil && !failed[id] && !disk.ids[id] && id != disk.writing && !replaced[id] && b.meta.Rows > 0 && b.meta.MinNS <= maxNS && b.meta.MaxNS >= minNS {
+				wanted = append(wanted, b)
+			}
+		}
+		if most := r.store.opts.RemoteOpenMax; len(wanted) > most {
+			return fmt.Errorf("%w: %d blocks in the bucket have profiles of this time, more than %d", profiles.ErrLimit, len(wanted), most)
+		}
+		slices.SortFunc(wanted, func(a, b *remoteBlock) int { return a.ID.Compare(b.ID) })
+		opened, faults := r.holdAll(wanted)
+		if len(faults) > 0 {
+			for _, h := range opened {
+				_ = h.release() // there is nothing to close
+			}
+			for id, err := range faults {
+				failed[id] = true
+				v.Warnings = append(v.Warnings, err)
+			}
+			continue
+		}
+		v.drop(replaced)
+		for _, h := range opened {
+			v.held, v.Sources = append(v.held, h), append(v.Sources, h)
+		}
+		return nil
+	}
+}
+
+// drop lets blocks of a view go.
+func (v *View) drop(ids map[ulid.ULID]bool) {
+	gone := func(h *heldBlock) bool { return ids[h.Meta().ULID] }
+	v.Sources = slices.DeleteFunc(v.Sources, func(src block.Source) bool {
+		h, ok := src.(*heldBlock)
+		return ok && gone(h)
+	})
+	v.held = slices.DeleteFunc(v.held, func(h *heldBlock) bool {
+		if gone(h) {
+			_ = h.release() // a mapping that cannot be undone harms nobody's answer
+			return true
+		}
+		return false
+	})
+}
+
+// holdAll holds blocks, in their order, but for those that cannot be opened.
+func (r *remotes) holdAll(wanted []*remoteBlock) (opened []*heldBlock, faults map[ulid.ULID]error) {
+	var mu sync.Mutex
+	held, faults := map[ulid.ULID]*heldBlock{}, map[ulid.ULID]error{}
+	each(wanted, func(b *remoteBlock) {
+		h, err := r.hold(b)
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			faults[b.ID] = err
+			return
+		}
+		held[b.ID] = h
+	})
+	for _, b := range wanted {
+		if h := held[b.ID]; h != nil {
+			opened = append(opened, h)
+		}
+	}
+	return opened, faults
+}
+
+// hold opens a block unless it is open, and holds it.
+func (r *remotes) hold(b *remoteBlock) (*heldBlock, error) {
+	b.opening.Lock()
+	defer b.opening.Unlock()
+	r.mu.Lock()
+	if h := b.held; h != nil {
+		h.holders.Add(1)
+		if at := slices.Index(r.open, b); at >= 0 {
+			r.open = append(slices.Delete(r.open, at, at+1), b)
+		}
+		r.mu.Unlock()
+		return h, nil
+	}
+	r.mu.Unlock()
+	if b.IndexBytes > remoteIndexMax {
+		return nil, b.fail(fmt.Errorf("%w: its index has %d bytes, more than %d", profiles.ErrLimit, b.IndexBytes, remoteIndexMax))
+	}
+	index := make([]byte, b.IndexBytes)
+	if n, err := b.Index.ReadAt(index, 0); n < len(index) {
+		return nil, b.fail(fmt.Errorf("%w: index: %w", profiles.ErrUnavailable, err))
+	}
+	reader, err := block.OpenAt(b.name(), index, b.Rows, b.RowsBytes)
+	if err != nil {
+		r.store.metrics.corrupt.Inc()
+		return nil, err
+	}
+	r.store.metrics.remoteOpened.Inc()
+	h := hold(reader, "")
+	h.holders.Add(1) // the first is that of open
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b.held = h
+	r.open, r.bytes = append(r.open, b), r.bytes+b.IndexBytes
+	for len(r.open) > 1 && (len(r.open) > r.store.opts.RemoteOpenMax || r.bytes > r.store.opts.RemoteIndexBytes) {
+		r.shut(r.open[0])
+	}
+	return h, nil
+}
+
+// shut lets a block go; views that hold it keep it. r.mu is held.
+func (r *remotes) shut(b *remoteBlock) {
+	_ = b.held.release() // there is nothing to close
+	b.held, r.bytes = nil, r.bytes-b.IndexBytes
+	r.open = slices.DeleteFunc(r.open, func(o *remoteBlock) bool { return o == b })
+}
+
+// sweep drops the symbols and columns that nobody has wanted for a while.
+func (r *remotes) sweep() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, b := range r.open {
+		b.held.DropIdleSymbols()
+	}
+}
+
+// metas are those of a tenant's blocks that can be read.
+func (r *remotes) metas(tenant string) []block.Meta {
+	known, _, _ := r.list(tenant) // a view says what is wrong
+	var metas []block.Meta
+	for b := range maps.Values(known) {
+		if b.bad == nil {
+			metas = append(metas, b.meta)
+		}
+	}
+	return metas
+}

@@ -17,6 +17,9 @@ type profileFlags struct {
 	RetentionTime duration `name:"storage.profiles.retention.time" default:"15d" help:"How long to retain profiles. 0s means for ever."`
 	RetentionSize size     `name:"storage.profiles.retention.size" default:"0" help:"Maximum number of bytes of a tenant's profile blocks to retain, e.g. 512MB. 0 means no limit."`
 
+	BucketCache size     `name:"profiles.bucket-cache-size" default:"256MB" help:"Bytes of memory for profile blocks that are read from the bucket of --objstore.config: half for indexes, half for pages."`
+	BucketSync  duration `name:"profiles.bucket-sync-interval" default:"2m" help:"How often the profile blocks in the bucket are listed."`
+
 	ConfigFile string `name:"profiles.config-file" placeholder:"FILE" help:"File of targets whose /debug/pprof is fetched."`
 
 	Self  bool     `name:"profiles.self" default:"true" negatable:"" help:"Profile this process: CPU without a gap, heap, goroutines, mutexes, blocking."`
@@ -49,6 +52,12 @@ func (f profileFlags) Validate() error {
 	if time.Duration(f.Every) < time.Second {
 		errs = append(errs, fmt.Errorf("--profiles.self.interval=%s must be a second at least", f.Every))
 	}
+	if f.BucketCache < 1<<20 {
+		errs = append(errs, fmt.Errorf("--profiles.bucket-cache-size=%s must be 1MB at least", f.BucketCache))
+	}
+	if time.Duration(f.BucketSync) < time.Second {
+		errs = append(errs, fmt.Errorf("--profiles.bucket-sync-interval=%s must be a second at least", f.BucketSync))
+	}
 	if f.BodySize < 1 || f.BodySize > 1<<30 {
 		errs = append(errs, fmt.Errorf("--profiles.max-request-size=%s must be between 1B and 1GB", f.BodySize))
 	}
@@ -73,8 +82,9 @@ func (f profileFlags) options() role.ProfilesOptions {
 		retention = -1 // for ever
 	}
 	return role.ProfilesOptions{
-		ConfigFile: f.ConfigFile,
-		Store:      store.Options{Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), TenantsMax: f.Tenants},
+		ConfigFile:       f.ConfigFile,
+		Store:            store.Options{Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), TenantsMax: f.Tenants, RemoteEvery: time.Duration(f.BucketSync)},
+		BucketCacheBytes: int64(f.BucketCache),
 		Limits: ingest.Limits{
 			RateBytes: int(f.Rate), BurstBytes: int(f.Burst), Series: f.Series, ProfileBytes: int(f.Profile), InflatedBytes: int(f.Inflated),
 			Symbols: f.Symbols, Samples: f.Samples, Labels: f.Labels, LabelNameBytes: f.LabelNames, LabelValueBytes: f.LabelValues,

@@ -29,6 +29,8 @@ type ProfilesOptions struct {
 	API        profileapi.Options
 	Self       bool // profile this process
 	Every      time.Duration
+
+	BucketCacheBytes int64 // of blocks in the bucket, half for their indexes; 0: 256 MiB
 }
 
 // profileLane takes profiles in, keeps them, and answers for them.
@@ -51,6 +53,7 @@ func (s *Serve) newProfiles() (err error) {
 	if opts.Store.Dir == "" {
 		opts.Store.Dir = s.opts.Store.Dir
 	}
+	s.readShipped(&opts)
 	l := &profileLane{logger: logger}
 	if l.store, err = store.New(opts.Store, logger, s.reg.own); err != nil {
 		return fmt.Errorf("profile storage options: %w", err)

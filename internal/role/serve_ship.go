@@ -13,6 +13,7 @@ import (
 	"github.com/thanos-io/objstore"
 
 	"github.com/ferula-io/ferula/internal/store/bucket"
+	"github.com/ferula-io/ferula/internal/store/profile"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 )
 
@@ -121,8 +122,50 @@ func (s *Serve) newShipping() error {
 	if err == nil && s.shipping != nil {
 		times := s.opts.Ship.Shipper
 		s.shipping.profiles = bucket.NewProfileShipper(s.shipping.bucket, bucket.ProfileShipOptions{
-			Dir: filepath.Join(s.opts.Store.Dir, "profiles"), Interval: times.Interval, RetryMin: times.RetryMin, RetryMax: times.RetryMax, Stall: times.Stall,
+			Dir: filepath.Join(s.profilesDir(), "profiles"), Interval: times.Interval, RetryMin: times.RetryMin, RetryMax: times.RetryMax, Stall: times.Stall,
 		}, s.opts.Logger.With("component", "profile shipper"), s.reg.own)
 	}
 	return err
+}
+
+// profilesDir is where the folder of profiles lies.
+func (s *Serve) profilesDir() string {
+	if dir := s.opts.Profiles.Store.Dir; dir != "" {
+		return dir
+	}
+	return s.opts.Store.Dir
+}
+
+// objectTimeout is how long one read of a profile block in the bucket may take.
+const objectTimeout = 30 * time.Second
+
+// shippedProfiles are the profile blocks in the bucket, as the store wants them.
+type shippedProfiles struct{ reader *bucket.ProfileReader }
+
+var _ profile.Remote = shippedProfiles{}
+
+// Blocks implements profile.Remote.
+func (p shippedProfiles) Blocks(ctx context.Context) ([]profile.RemoteBlock, error) {
+	found, err := p.reader.Blocks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	blocks := make([]profile.RemoteBlock, len(found))
+	for i, b := range found {
+		blocks[i] = profile.RemoteBlock(b)
+	}
+	return blocks, nil
+}
+
+// readShipped has the profile store answer from the bucket what is not on the disk.
+func (s *Serve) readShipped(o *ProfilesOptions) {
+	if s.shipping == nil || s.shipping.profiles == nil {
+		return
+	}
+	half := o.BucketCacheBytes / 2
+	if half <= 0 {
+		half = 128 << 20
+	}
+	o.Store.Remote = shippedProfiles{bucket.NewProfileReader(s.shipping.bucket, half, objectTimeout)}
+	o.Store.RemoteIndexBytes = half
 }

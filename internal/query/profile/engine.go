@@ -111,14 +111,15 @@ func typeOf(src block.Source, t profiles.Type) int {
 	return -1
 }
 
-// withoutCorrupt runs f over sources until none of them is found corrupt; f starts
+// withoutCorrupt runs f over sources until none of them is found corrupt or, where it
+// lies elsewhere, cannot be read; f starts
 // from nothing each time. It returns what was wrong with those left out.
 func withoutCorrupt(view *store.View, f func(sources []block.Source) error) (warnings []error, err error) {
 	sources, warnings := view.Sources, view.Warnings
 	for {
 		err := f(sources)
 		var bad *badSource
-		if !errors.As(err, &bad) || !errors.Is(err, profiles.ErrCorrupt) {
+		if !errors.As(err, &bad) || !(errors.Is(err, profiles.ErrCorrupt) || errors.Is(err, profiles.ErrUnavailable)) {
 			return warnings, err
 		}
 		warnings = append(slices.Clip(warnings), err)

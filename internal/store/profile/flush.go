@@ -367,7 +367,7 @@ func (s *Store) listRemotes() {
 func (s *Store) maintain() {
 	ctx, cancel := s.untilClosed()
 	defer cancel()
-	swept := s.now()
+	var swept time.Time
 	tick := time.NewTicker(maintainEvery)
 	defer tick.Stop()
 	for {
@@ -376,8 +376,8 @@ func (s *Store) maintain() {
 			return
 		case <-tick.C:
 		}
-		if now := s.now(); s.remotes != nil && now.Sub(swept) >= symbolsIdle {
-			swept = now
+		if s.remotes != nil && s.now().Sub(swept) >= symbolsIdle {
+			swept = s.now()
 			s.remotes.sweep()
 		}
 		s.mu.RLock()

@@ -1,0 +1,183 @@
+package profile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+	store "github.com/ferula-io/ferula/internal/store/profile"
+)
+
+// shelf is blocks elsewhere: index and rows, by id.
+type shelf map[ulid.ULID][2][]byte
+
+// Blocks implements store.Remote.
+func (s shelf) Blocks(context.Context) (list []store.RemoteBlock, err error) {
+	for id, files := range s {
+		list = append(list, store.RemoteBlock{
+			Tenant: "t", ID: id, Index: bytes.NewReader(files[0]), Rows: bytes.NewReader(files[1]),
+			IndexBytes: int64(len(files[0])), RowsBytes: int64(len(files[1])),
+		})
+	}
+	return list, nil
+}
+
+// take copies the blocks of a store that are not there yet, and returns their folders.
+func (s shelf) take(t *testing.T, dir string) (folders []string) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "profiles", "t", "*", "index"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range found {
+		folder := filepath.Dir(path)
+		index, err := os.ReadFile(path)
+		rows, err2 := os.ReadFile(filepath.Join(folder, "profiles.parquet"))
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		s[ulid.MustParseStrict(filepath.Base(folder))] = [2][]byte{index, rows}
+		folders = append(folders, folder)
+	}
+	return folders
+}
+
+// openOver opens a store over a shelf and waits until it knows what is there.
+func openOver(t *testing.T, dir string, s store.Remote) *store.Store {
+	t.Helper()
+	opened := openStore(t, dir, store.Options{Retention: -1, Remote: s})
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		v, err := opened.View("t", 0, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlisted := len(v.Warnings) > 0 && strings.Contains(v.Warnings[0].Error(), "not been listed")
+		v.Close()
+		if !unlisted {
+			return opened
+		}
+		if time.Now().After(end) {
+			t.Fatal("the blocks elsewhere were not listed")
+		}
+	}
+}
+
+// shelved pushes profiles, some of them in several parts, and returns a shelf with
+// every block there has been and the store's folder, closed, with those it has left.
+func shelved(t *testing.T, r *rand.Rand, skip func(level int) bool) (s shelf, dir string, pushed []profiles.Pushed) {
+	t.Helper()
+	ctx := context.Background()
+	s, dir = shelf{}, t.TempDir()
+	from := openStore(t, dir, store.Options{Retention: -1})
+	for i := range 17 {
+		for range 3 {
+			push := randomPush(r, pushed)
+			if err := from.Append(ctx, "t", push); err != nil {
+				t.Fatal(err)
+			}
+			pushed = append(pushed, push...)
+		}
+		if err := from.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if !skip(0) {
+			s.take(t, dir)
+		}
+		if i%4 == 3 {
+			if err := from.Compact(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if !skip(1) {
+				s.take(t, dir)
+			}
+		}
+	}
+	s.take(t, dir)
+	if err := from.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return s, dir, pushed
+}
+
+func TestAnswersAreTheSameFromTheDiskTheBucketAndBoth(t *testing.T) {
+	for seed := range uint64(6) {
+		r := rand.New(rand.NewPCG(seed, 11))
+		// Of some levels nothing was in time for the bucket.
+		s, dir, pushed := shelved(t, r, func(level int) bool { return seed%3 == 1 && level == 1 || seed%3 == 2 && r.IntN(2) == 0 })
+		rows := naiveRows(t, pushed)
+		check := func(what, dir string) {
+			t.Helper()
+			opened := openOver(t, dir, s)
+			checkAgainstNaive(t, r, New(Options{}, opened), rows, pushed)
+			checkAgainstNaive(t, r, New(Options{}, backwards{opened}), rows, pushed)
+			if stats, err := opened.Stats("t"); err != nil || stats.OldestMS == 0 {
+				t.Errorf("%s: %+v, %v", what, stats, err)
+			}
+			if err := opened.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check("both have all", dir)
+		folders := shelf{}.take(t, dir)
+		if err := os.RemoveAll(folders[r.IntN(len(folders))]); err != nil {
+			t.Fatal(err)
+		}
+		check("one is only elsewhere", dir)
+		check("all are only elsewhere", t.TempDir())
+	}
+}
+
+func TestABrokenBlockElsewhereIsNamedAndTheRestAnswers(t *testing.T) {
+	ctx, dir := context.Background(), t.TempDir()
+	r := rand.New(rand.NewPCG(5, 6))
+	from := openStore(t, dir, store.Options{Retention: -1})
+	var pushes [2][]profiles.Pushed
+	var broken ulid.ULID
+	s := shelf{}
+	for i := range pushes {
+		for range 15 {
+			pushes[i] = append(pushes[i], randomPush(r, nil)...)
+		}
+		if err := errors.Join(from.Append(ctx, "t", pushes[i]), from.Flush(ctx)); err != nil {
+			t.Fatal(err)
+		}
+		s.take(t, dir)
+		for id := range s {
+			if i == 0 {
+				broken = id
+			}
+		}
+	}
+	req := &profiles.SeriesRequest{
+		Tenant: "t", Type: cpuType, StartMS: epochMS - 1000, EndMS: epochMS + 40_000, StepMS: 5000, Exemplars: true, GroupBy: []string{"service_name"},
+	}
+	want := naiveSelect(naiveRows(t, pushes[1]), req)
+	whole := s[broken]
+	index, rows := bytes.Clone(whole[0]), bytes.Clone(whole[1])
+	index[len(index)/3] ^= 1
+	for i := range len(rows) / 2 {
+		rows[i] ^= 1
+	}
+	for name, files := range map[string][2][]byte{
+		"index": {index, whole[1]}, "rows": {whole[0], rows}, "short rows": {whole[0], whole[1][:len(whole[1])/2]}, "no index": {nil, whole[1]}, "short index": {whole[0][:150], whole[1]},
+	} {
+		s[broken] = files
+		answer, err := New(Options{}, openOver(t, t.TempDir(), s)).SelectSeries(ctx, req)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := spell(answer); len(answer.Warnings) != 1 || !strings.Contains(answer.Warnings[0].Error(), "block bucket/"+broken.String()) || got != want {
+			t.Errorf("%s: %v\n%s\nwant\n%s", name, answer.Warnings, got, want)
+		}
+		answer.Close()
+	}
+}

@@ -1,0 +1,87 @@
+package bucket
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"path"
+	"testing"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/thanos-io/objstore"
+)
+
+// countedBucket counts what is asked of a bucket.
+type countedBucket struct {
+	objstore.Bucket
+	attributes, ranges int
+	bytes              int64
+}
+
+func (c *countedBucket) Attributes(ctx context.Context, name string) (objstore.ObjectAttributes, error) {
+	c.attributes++
+	return c.Bucket.Attributes(ctx, name)
+}
+
+func (c *countedBucket) GetRange(ctx context.Context, name string, off, length int64) (io.ReadCloser, error) {
+	c.ranges, c.bytes = c.ranges+1, c.bytes+length
+	return c.Bucket.GetRange(ctx, name, off, length)
+}
+
+func TestProfileBlocksAreListedWholeAndReadByRangesOnce(t *testing.T) {
+	ctx, in := context.Background(), &countedBucket{Bucket: objstore.NewInMemBucket()}
+	one, two, half := ulid.Make(), ulid.Make(), ulid.Make()
+	rows := bytes.Repeat([]byte("0123456789abcdef"), pageBytes) // sixteen pages
+	put := func(name string, b []byte) {
+		t.Helper()
+		if err := in.Upload(ctx, name, bytes.NewReader(b)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for folder, files := range map[string][]string{
+		ProfileBlock("a", one): profileFiles, ProfileBlock("b", two): profileFiles, ProfileBlock("b", half): profileFiles[:1], "profiles/b/other": profileFiles,
+	} {
+		for _, file := range files {
+			put(path.Join(folder, file), rows)
+		}
+	}
+	r := NewProfileReader(in, 1<<20, time.Minute)
+	list := func() []ProfileObjects {
+		t.Helper()
+		found, err := r.Blocks(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	found := list()
+	if len(found) != 2 || found[0].Tenant != "a" || found[0].ID != one || found[1].ID != two || found[1].RowsBytes != int64(len(rows)) {
+		t.Fatalf("%+v", found)
+	}
+	put(path.Join(ProfileBlock("b", half), profileFiles[1]), rows[:5])
+	if found := list(); len(found) != 3 {
+		t.Fatalf("%+v", found)
+	}
+	list()
+	asked := in.attributes
+	if list(); in.attributes != asked {
+		t.Error("blocks that do not change are looked at again and again")
+	}
+	for range 3 {
+		b := make([]byte, 100)
+		if _, err := found[0].Rows.ReadAt(b, 3*pageBytes+8); err != nil || !bytes.Equal(b, rows[3*pageBytes+8:][:100]) {
+			t.Fatal(err)
+		}
+	}
+	if in.ranges != 1 || in.bytes != pageBytes || r.CacheBytes() != pageBytes {
+		t.Errorf("%d reads of %d bytes, %d in the cache", in.ranges, in.bytes, r.CacheBytes())
+	}
+	index := make([]byte, 20)
+	if _, err := found[0].Index.ReadAt(index, 4); err != nil || !bytes.Equal(index, rows[4:24]) || r.CacheBytes() != pageBytes {
+		t.Errorf("%q, %v", index, err)
+	}
+	if n, err := found[0].Index.ReadAt(index, int64(len(rows))-3); n != 3 || err == nil {
+		t.Errorf("%d, %v", n, err)
+	}
+}

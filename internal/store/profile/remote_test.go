@@ -1,0 +1,203 @@
+package profile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+// shelf is blocks elsewhere. It may fail to list them.
+type shelf struct {
+	mu     sync.Mutex
+	err    error
+	blocks []RemoteBlock
+}
+
+// Blocks implements Remote.
+func (s *shelf) Blocks(context.Context) ([]RemoteBlock, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.blocks, s.err
+}
+
+// take copies the tenant's blocks.
+func (s *shelf) take(t *testing.T, dir string) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "profiles", "t", "*", "index"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.blocks = nil
+	for _, path := range found {
+		index, err := os.ReadFile(path)
+		rows, err2 := os.ReadFile(filepath.Join(filepath.Dir(path), "profiles.parquet"))
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		s.blocks = append(s.blocks, RemoteBlock{
+			Tenant: "t", ID: ulid.MustParseStrict(filepath.Base(filepath.Dir(path))), Index: bytes.NewReader(index), Rows: bytes.NewReader(rows),
+			IndexBytes: int64(len(index)), RowsBytes: int64(len(rows)),
+		})
+	}
+}
+
+// three is a store of three blocks, hours apart and long past, over an empty shelf.
+func three(t *testing.T, change func(*Options)) (*Store, *shelf) {
+	t.Helper()
+	far, ctx := &shelf{}, context.Background()
+	s := openTest(t, t.TempDir(), func(s *Store) {
+		s.opts.Remote, s.opts.RemoteEvery, s.opts.Retention = far, time.Hour, time.Hour
+		if change != nil {
+			change(&s.opts)
+		}
+		s.remotes = newRemotes(s)
+	})
+	for n := range uint64(3) {
+		p := numbered(n)
+		p.TimeNS += int64(n) * int64(time.Hour)
+		if err := errors.Join(s.Append(ctx, "t", []profiles.Pushed{p}), s.Flush(ctx)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.awaitList()
+	return s, far
+}
+
+// awaitList waits until the shelf has been listed.
+func (s *Store) awaitList() {
+	for {
+		if _, _, err := s.remotes.list("t"); err == nil {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (s *Store) localBlocks() int {
+	t := s.tenants["t"]
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.blocks)
+}
+
+func TestABlockThatIsTooOldGoesOnceItIsInTheBucket(t *testing.T) {
+	ctx := context.Background()
+	s, far := three(t, nil)
+	retain := func(want int) {
+		t.Helper()
+		if err := errors.Join(s.remotes.refresh(ctx), s.tenants["t"].retain()); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.localBlocks(); got != want {
+			t.Fatalf("%d blocks are on the disk in place of %d", got, want)
+		}
+		if counts := stored(t, s); len(counts) != 3 || counts[0] != 1 || counts[1] != 1 || counts[2] != 1 {
+			t.Fatalf("%v", counts)
+		}
+	}
+	retain(3)
+	far.take(t, s.opts.Dir)
+	whole := far.blocks
+	cut := whole[0] // an upload that broke off
+	cut.RowsBytes--
+	far.blocks = []RemoteBlock{cut, whole[1]}
+	retain(2)
+	far.blocks = whole
+	retain(0)
+}
+
+func TestForWantOfRoomBlocksInTheBucketGoFirst(t *testing.T) {
+	ctx := context.Background()
+	s, far := three(t, func(o *Options) { o.Retention = -1 })
+	far.take(t, s.opts.Dir)
+	far.blocks = far.blocks[2:] // the newest
+	size := s.tenants["t"].blocks[0].Bytes()
+	for limit, want := range map[int64]int{size * 7 / 2: 3, size * 5 / 2: 2} {
+		s.opts.RetentionBytes = limit
+		if err := errors.Join(s.remotes.refresh(ctx), s.tenants["t"].retain()); err != nil {
+			t.Fatal(err)
+		}
+		if limit < size*3 && (s.localBlocks() != want || len(stored(t, s)) != 3 || s.metrics.lost.Get() != 0) {
+			t.Errorf("%d blocks, %v, %d lost", s.localBlocks(), stored(t, s), s.metrics.lost.Get())
+		}
+	}
+	s.opts.RetentionBytes = size * 3 / 2
+	if err := s.tenants["t"].retain(); err != nil {
+		t.Fatal(err)
+	}
+	if s.localBlocks() != 1 || len(stored(t, s)) != 2 || s.metrics.lost.Get() != 1 {
+		t.Errorf("%d blocks, %v, %d lost", s.localBlocks(), stored(t, s), s.metrics.lost.Get())
+	}
+}
+
+func TestABucketThatCannotBeListedIsNamedAndAnOldListStays(t *testing.T) {
+	ctx, far := context.Background(), &shelf{err: errors.New("no route")}
+	from, full := three(t, nil)
+	full.take(t, from.opts.Dir)
+	s := openTest(t, t.TempDir(), func(s *Store) {
+		s.opts.Remote, s.opts.RemoteEvery = far, time.Hour
+		s.remotes = newRemotes(s)
+	})
+	v, err := s.View("t", 0, timeMax)
+	if err != nil || len(v.Sources) != 0 || len(v.Warnings) != 1 || !errors.Is(v.Warnings[0], profiles.ErrUnavailable) {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	v.Close()
+	far.mu.Lock()
+	far.err, far.blocks = nil, full.blocks
+	far.mu.Unlock()
+	if err := s.remotes.refresh(ctx); err != nil || len(stored(t, s)) != 3 {
+		t.Fatal(err)
+	}
+	far.mu.Lock()
+	far.err = errors.New("no route again")
+	far.mu.Unlock()
+	if err := s.remotes.refresh(ctx); err == nil || len(stored(t, s)) != 3 {
+		t.Fatal(err)
+	}
+}
+
+func TestOnlyBlocksOfTheTimeAreOpenedAndNotMoreThanTheLimit(t *testing.T) {
+	from, full := three(t, nil)
+	full.take(t, from.opts.Dir)
+	s := openTest(t, t.TempDir(), func(s *Store) {
+		s.opts.Remote, s.opts.RemoteEvery, s.opts.RemoteOpenMax = full, time.Hour, 2
+		s.remotes = newRemotes(s)
+	})
+	s.awaitList()
+	at := numbered(0).TimeNS
+	for range 3 {
+		v, err := s.View("t", at, at+int64(time.Minute))
+		if err != nil || len(v.Sources) != 1 {
+			t.Fatalf("%+v, %v", v, err)
+		}
+		v.Close()
+	}
+	if opened := s.metrics.remoteOpened.Get(); opened != 1 {
+		t.Errorf("%d blocks were opened", opened)
+	}
+	if _, err := s.View("t", 0, timeMax); !errors.Is(err, profiles.ErrLimit) {
+		t.Error(err)
+	}
+	for n := range 3 {
+		v, err := s.View("t", at+int64(n)*int64(time.Hour), at+int64(n)*int64(time.Hour)+int64(time.Minute))
+		if err != nil || len(v.Sources) != 1 {
+			t.Fatalf("%+v, %v", v, err)
+		}
+		v.Close()
+	}
+	if n := len(s.remotes.open); n != 2 {
+		t.Errorf("%d blocks are open", n)
+	}
+}

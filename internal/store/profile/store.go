@@ -11,6 +11,9 @@
 // rows into Cells that remember where their best profile lies (ids and labels are
 // looked up for winners only), or ask a source for samples.
 //
+// Blocks may rest elsewhere, too: a Remote lists them, and a view opens those of its
+// time that are neither on the disk nor replaced by another.
+//
 // A profile is named by id and time. A row of it that is there already, for the
 // same series, is not stored a second time; rows that come in later are remembered
 // as shared, because a scan cannot see them side by side. There is no HTTP, no

@@ -3,7 +3,8 @@
 //
 // A row is one sample type of one profile for one set of labels. Rows come in from
 // a Writer's caller in order and go out to a folder of two files, a Parquet file of
-// rows and samples and an index of everything else, which Open maps; Source is what
+// rows and samples and an index of everything else, which Open maps and OpenAt reads
+// by ranges; Source is what
 // a block and a head have in common, and all that queries know. A block never
 // changes. docs/formats/profile-block.md draws the files byte by byte. There is no
 // log, no tenant and no query here.

@@ -270,10 +270,11 @@ type callMetrics struct {
 }
 
 func newCallMetrics(reg *registry, logger *slog.Logger) *callMetrics {
-	names := []string{"grpc_type", "grpc_service", "grpc_method"}
 	return &callMetrics{
-		started: reg.own.NewCounterVec("grpc_server_started_total", "Total number of RPCs started on the server.", names...),
-		handled: reg.own.NewCounterVec("grpc_server_handled_total", "Total number of RPCs completed on the server, regardless of success or failure.", append(names, "grpc_code")...),
+		started: reg.own.NewCounterVec("grpc_server_started_total", "Total number of RPCs started on the server.",
+			"grpc_method", "grpc_service", "grpc_type"),
+		handled: reg.own.NewCounterVec("grpc_server_handled_total", "Total number of RPCs completed on the server, regardless of success or failure.",
+			"grpc_code", "grpc_method", "grpc_service", "grpc_type"),
 		panics:  reg.counter("grpc_req_panics_recovered_total", "Total number of gRPC requests recovered from internal panic."),
 		logger:  logger,
 	}
@@ -281,7 +282,7 @@ func newCallMetrics(reg *registry, logger *slog.Logger) *callMetrics {
 
 func (m *callMetrics) around(kind, method string, call func() error) (err error) {
 	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-	m.started.With(kind, service, name).Inc()
+	m.started.With(name, service, kind).Inc()
 	defer func() {
 		if p := recover(); p != nil {
 			m.panics.Inc()
@@ -292,7 +293,7 @@ func (m *callMetrics) around(kind, method string, call func() error) (err error)
 		if code == codes.Internal || code == codes.DataLoss || code == codes.Unknown {
 			m.logger.Error("A gRPC call failed", "method", method, "err", err)
 		}
-		m.handled.With(kind, service, name, code.String()).Inc()
+		m.handled.With(code.String(), name, service, kind).Inc()
 	}()
 	return call()
 }

@@ -275,8 +275,8 @@ func newCallMetrics(reg *registry, logger *slog.Logger) *callMetrics {
 			"grpc_method", "grpc_service", "grpc_type"),
 		handled: reg.own.NewCounterVec("grpc_server_handled_total", "Total number of RPCs completed on the server, regardless of success or failure.",
 			"grpc_code", "grpc_method", "grpc_service", "grpc_type"),
-		panics:  reg.counter("grpc_req_panics_recovered_total", "Total number of gRPC requests recovered from internal panic."),
-		logger:  logger,
+		panics: reg.counter("grpc_req_panics_recovered_total", "Total number of gRPC requests recovered from internal panic."),
+		logger: logger,
 	}
 }
 

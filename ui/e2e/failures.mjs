@@ -93,6 +93,46 @@ export const checks = {
     check(cancelled.some((u) => u.includes("slow")), "the first request was not cancelled");
   },
 
+  async "a proxy that times out on one path is asked once, and a button asks again"(tab) {
+    tab.tolerated.push(/status of 504/);
+    let requests = 0;
+    await tab.page.route("**/api/v1/query_range?*", (r) => { requests++; return r.fulfill({ status: 504, contentType: "text/html", body: "<html>gateway time-out</html>" }); });
+    await tab.page.goto(`${tab.base}/query?expr=up&range=5m`);
+    const notice = tab.page.locator(".notice.error", { hasText: "504" });
+    await notice.waitFor();
+    await new Promise((r) => setTimeout(r, 10_000));
+    check(requests === 1, `${requests} requests in ten seconds`);
+    check((await tab.page.locator(".banner").count()) === 0, "the banner says that the server is away");
+    await tab.page.unroute("**/api/v1/query_range?*");
+    await notice.getByRole("button", { name: "Retry" }).click();
+    await tab.page.locator(".plot canvas").waitFor();
+  },
+
+  async "a failing path is refreshed at most six times a minute"(tab) {
+    tab.tolerated.push(/status of 50/);
+    let requests = 0;
+    await tab.page.route("**/api/v1/query_range?*", (r) => {
+      requests++;
+      return r.fulfill({ status: 503, contentType: "application/json", body: JSON.stringify({ status: "error", errorType: "timeout", error: "query timed out in expression evaluation" }) });
+    });
+    await tab.page.goto(`${tab.base}/query?expr=up&range=5m&refresh=1s`);
+    await tab.page.locator(".notice.error", { hasText: "too long" }).waitFor();
+    await new Promise((r) => setTimeout(r, 12_000));
+    check(requests === 1, `${requests} requests in twelve seconds of a refresh of one second`);
+  },
+
+  async "a response slower than the refresh is shown, not aborted"(tab) {
+    const aborted = [];
+    tab.page.on("requestfailed", (r) => aborted.push(r.url()));
+    await tab.page.route("**/querier.v1.QuerierService/SelectMergeStacktraces", async (route) => {
+      await new Promise((r) => setTimeout(r, 4000));
+      await route.continue().catch(() => undefined);
+    });
+    await tab.page.goto(`${tab.base}/profiles?range=5m&refresh=1s`);
+    await tab.page.locator(".flames canvas").waitFor();
+    check(aborted.length === 0, `aborted: ${aborted}`);
+  },
+
   async "a server that is away is said to be away, and the page recovers"(tab) {
     tab.tolerated.push(/Failed to load resource|net::ERR/);
     await tab.page.goto(`${tab.base}/query?expr=up&range=5m`);

@@ -1,6 +1,7 @@
 // The page's only way to the server. What comes in is a path under /api/v1 and its parameters; what goes out is the
 // decoded answer with what it cost, or one of three failures a page can tell apart. It also knows whether the server can
-// be reached at all, so that every page need not find out for itself.
+// be reached at all, so that every page need not find out for itself. It never repeats a request.
+import { probeDelayMS, RefreshGate } from "../lib/backoff.ts";
 
 /** Prometheus said no: the query is wrong, too large, timed out. */
 export class APIError extends Error {
@@ -13,8 +14,15 @@ export class APIError extends Error {
   }
 }
 
-/** The server did not answer, or is not ready yet. */
-export class UnavailableError extends Error {}
+/** No response of the server: the connection failed, a proxy responded for it, or it is not ready yet. */
+export class UnavailableError extends Error {
+  /** How long the request took before it failed. */
+  readonly ms: number;
+  constructor(message: string, ms: number) {
+    super(message);
+    this.ms = ms;
+  }
+}
 
 export interface Answer<T> { data: T; warnings: string[]; infos: string[]; ms: number; bytes: number }
 
@@ -29,19 +37,21 @@ interface Envelope<T> { status: string; data?: T; error?: string; errorType?: st
 
 /** Longer queries go in a body: proxies and servers cut addresses off at 8 KiB or so. */
 const GET_CHARS_MAX = 4000;
-const PROBE_MS = 1500;
 
 export class Server {
   /** Ends with a slash. The page is one level below it, whatever prefix a proxy puts in front. */
   readonly base: string;
   health: Health = { state: "ok" };
-  /** Counts returns from an outage; pages ask again when it changes. */
+  /** Counts returns from an outage that /-/ready has shown; what failed during it is sent again when this changes. */
   epoch = 0;
+  /** What automatic refresh has to pass. */
+  readonly refreshGate: RefreshGate;
   private listeners = new Set<() => void>();
   private probing = false;
 
-  constructor(base: string) {
+  constructor(base: string, refreshGate: RefreshGate = new RefreshGate()) {
     this.base = base;
+    this.refreshGate = refreshGate;
   }
 
   subscribe(listener: () => void): () => void {
@@ -93,36 +103,50 @@ export class Server {
   }
 
   private async fetched(url: string, init: RequestInit & { signal: AbortSignal }): Promise<{ response: Response; body: ArrayBuffer }> {
-    const { signal } = init;
+    const began = performance.now();
+    this.refreshGate.begin();
+    let failed = false;
     try {
       const response = await fetch(url, init);
       const body = await response.arrayBuffer();
-      // 503 is also how Prometheus says that one query timed out, but then the answer has a type.
-      if (response.status === 503 && !isTyped(body)) throw new UnavailableError("The server is starting");
-      if (response.status === 502 || response.status === 504) throw new UnavailableError("The server cannot be reached");
+      failed = isServerFailure(response.status);
+      const gateway = response.status === 502 || response.status === 503 || response.status === 504;
+      // A response with an error type comes from the server itself, whatever its status: it is there, and this is its error.
+      if (gateway && !isTyped(body)) throw unavailable(response, performance.now() - began);
       return { response, body };
     } catch (e) {
-      if (signal.aborted) throw e;
+      if (init.signal.aborted) throw e;
+      failed = true;
       this.suspect();
-      throw e instanceof UnavailableError ? e : new UnavailableError("The server cannot be reached");
+      throw e instanceof UnavailableError ? e : new UnavailableError("The connection to the server failed", performance.now() - began);
+    } finally {
+      this.refreshGate.end(failed && !init.signal.aborted);
     }
   }
 
-  /** Begins to watch the server until it is ready again. */
+  /** Starts a look at the server's readiness after a request without a response. */
   private suspect(): void {
     if (this.probing) return;
     this.probing = true;
     void this.probe();
   }
 
+  /** Probes until the server is ready. Only a server that was seen to be away comes back, so only then the epoch changes. */
   private async probe(): Promise<void> {
-    for (;;) {
+    let away = false;
+    for (let attempt = 0; ; attempt++) {
       const health = await this.check();
-      if (health.state === "ok") this.epoch++;
+      if (health.state === "ok") {
+        if (away) this.epoch++;
+      } else {
+        if (health.state !== this.health.state) attempt = 0;
+        away = true;
+      }
+      const changed = away || this.health.state !== "ok";
       this.health = health;
-      this.listeners.forEach((l) => l());
+      if (changed) this.listeners.forEach((l) => l());
       if (health.state === "ok") break;
-      await new Promise((wake) => setTimeout(wake, PROBE_MS));
+      await new Promise((wake) => setTimeout(wake, probeDelayMS(attempt)));
     }
     this.probing = false;
   }
@@ -149,6 +173,16 @@ export class Server {
       return { state: "starting", done: 0, total: 0 };
     }
   }
+}
+
+/** Statuses after which automatic refresh pauses: the same request would most likely fail again. */
+function isServerFailure(status: number): boolean {
+  return status >= 500 || status === 401 || status === 403 || status === 413 || status === 429;
+}
+
+function unavailable(response: Response, ms: number): UnavailableError {
+  const text = response.status === 503 ? "The server is not ready (status 503)" : `A proxy gave up waiting for the server (status ${response.status})`;
+  return new UnavailableError(text, ms);
 }
 
 function isTyped(body: ArrayBuffer): boolean {

@@ -1,7 +1,7 @@
 // The server as components see it.
 import { createContext } from "preact";
-import { useCallback, useContext, useEffect, useState } from "preact/hooks";
-import { isAbort, Server, type Answer, type Health, type Params } from "./client.ts";
+import { useCallback, useContext, useEffect, useRef, useState } from "preact/hooks";
+import { isAbort, Server, UnavailableError, type Answer, type Health, type Params } from "./client.ts";
 
 export const ServerContext = createContext<Server>(new Server("/"));
 
@@ -25,9 +25,13 @@ export interface Loaded<T, Q = Params> {
   reload: () => void;
 }
 
+/** A request that took longer than this before it failed is not sent again without the user's word: it may be what is wrong. */
+const REPEAT_MS_MAX = 5000;
+
 /**
- * Asks when the path or a parameter changes, when the server comes back, and on reload. A question that is no longer
- * wanted is cancelled. A null path asks nothing.
+ * Sends a request when the path or a parameter changes and on reload; also when the server comes back, if the last
+ * request failed quickly because the server was away. A request that is no longer wanted is cancelled. A null path sends
+ * nothing.
  */
 export function useAPI<T>(path: string | null, params: Params = {}, tick: unknown = 0): Loaded<T> {
   return useAsked<T, Params>(path, params, tick, (server, p, asked, signal) => server.get<T>(p, asked, signal));
@@ -46,19 +50,44 @@ function useAsked<T, Q extends object>(path: string | null, params: Q, tick: unk
   const [reloads, setReloads] = useState(0);
   const [state, setState] = useState<Omit<Loaded<T, Q>, "reload">>({ answer: null, asked: {} as Q, error: null, loading: path !== null });
   const key = JSON.stringify(params);
+  const failure = useRef<Error | null>(null);
   useEffect(() => {
     if (path === null) return undefined;
     const stop = new AbortController();
+    failure.current = null;
     setState((s) => ({ ...s, loading: true }));
     const asked = JSON.parse(key) as Q;
     ask(server, path, asked, stop.signal).then(
       (answer) => setState({ answer, asked, error: null, loading: false }),
       (error: Error) => {
-        if (!isAbort(error)) setState((s) => ({ ...s, error, loading: false }));
+        if (isAbort(error)) return;
+        failure.current = error;
+        setState((s) => ({ ...s, error, loading: false }));
       },
     );
     return () => stop.abort();
-  }, [server, path, key, tick, epoch, reloads]);
+  }, [server, path, key, tick, reloads]);
   const reload = useCallback(() => setReloads((n) => n + 1), []);
+  useEffect(() => {
+    const error = failure.current;
+    if (error instanceof UnavailableError && error.ms <= REPEAT_MS_MAX) reload();
+  }, [epoch]);
   return { ...state, reload };
+}
+
+/**
+ * Calls `refresh` every `everyMS` while the page is visible. 0 switches it off. A tick that finds a request running is
+ * left out, so that a slow response is never cut off by the next refresh; after failures ticks pause.
+ */
+export function useAutoRefresh(everyMS: number, refresh: () => void): void {
+  const server = useServer();
+  const latest = useRef(refresh);
+  latest.current = refresh;
+  useEffect(() => {
+    if (everyMS <= 0) return undefined;
+    const timer = setInterval(() => {
+      if (document.visibilityState === "visible" && server.refreshGate.tick()) latest.current();
+    }, Math.max(everyMS, 1000));
+    return () => clearInterval(timer);
+  }, [server, everyMS]);
 }

@@ -32,11 +32,19 @@ export function Notice({ kind, children }: { kind: "error" | "warning" | "info";
   return <div class={`notice ${kind}`} role={kind === "error" ? "alert" : "status"}>{children}</div>;
 }
 
-/** A failure in words; the shell's banner already speaks for a server that is away. */
-export function Failure({ error }: { error: Error }) {
-  const title = error instanceof UnavailableError ? "No answer" : error instanceof APIError ? titleOf(error.type) : "Unexpected failure";
-  return <Notice kind="error"><strong>{title}</strong><span>{plainMessage(error.message)}</span></Notice>;
+/** A failure in words, with a button that sends the request again. The banner already speaks for a server that is away. */
+export function Failure({ error, onRetry }: { error: Error; onRetry?: (() => void) | undefined }) {
+  const title = error instanceof UnavailableError ? "No response" : error instanceof APIError ? titleOf(error.type) : "Unexpected failure";
+  return (
+    <Notice kind="error">
+      <strong>{title}</strong><span>{plainMessage(error.message)}</span>
+      {onRetry && !isWrongQuery(error) && <button type="button" class="button retry" onClick={onRetry}>Retry</button>}
+    </Notice>
+  );
 }
+
+/** The same query would fail the same way. */
+const isWrongQuery = (error: Error): boolean => error instanceof APIError && ["bad_data", "invalid_argument", "execution"].includes(error.type);
 
 function titleOf(type: string): string {
   const titles: Record<string, string> = {

@@ -2,7 +2,7 @@
 // flame graph, of the whole range or of the one profile whose dot was clicked. All of it is in the address.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { APIError, isAbort, NO_PROFILES } from "../api/client.ts";
-import { useCall, useServer } from "../api/hooks.ts";
+import { useAutoRefresh, useCall, useServer } from "../api/hooks.ts";
 import { decodeFlame, EMPTY_FLAME, type WireFlameGraph } from "../lib/flame.ts";
 import { defaultType, parseType, profileColumns, selectorOf, typeName, type ProfileDot, type ProfileType, type WireSeries } from "../lib/profiles.ts";
 import { formatProfileState, parseProfileState, type ProfileState } from "../lib/profilestate.ts";
@@ -32,7 +32,8 @@ export function ProfilesPage() {
   const { search } = nav.place;
   const state = useMemo(() => parseProfileState(search), [search]);
   const [now, setNow] = useState(Date.now);
-  useAutoRefresh(state, setNow);
+  // Only a range that ends now changes, and a single profile does not.
+  useAutoRefresh(state.endMS === null && !state.profile ? state.refreshMS : 0, () => setNow(Date.now()));
   const put = (change: Partial<ProfileState>) => {
     setNow(Date.now());
     const text = formatProfileState({ ...state, ...change });
@@ -51,7 +52,7 @@ export function ProfilesPage() {
         <TimeBar state={{ ...state, panels: [] }} now={now} onChange={put} onRefresh={() => setNow(Date.now())} />
       </div>
       {missing && <Empty title="This server keeps no profiles">They are kept by <code>ferula serve</code>.</Empty>}
-      {types.error && !missing && <Failure error={types.error} />}
+      {types.error && !missing && <Failure error={types.error} onRetry={types.reload} />}
       {!missing && !types.error && types.answer && type === "" && (
         <Empty title="No profiles in this range">A server that profiles itself has its first ones within a minute.</Empty>
       )}
@@ -84,7 +85,7 @@ function SeriesPanel({ state, type, now, selector, onChange }: Omit<ProfiledProp
   const panel = useRef<HTMLElement>(null);
   const px = panel.current?.clientWidth ?? Math.min(innerWidth - 48, 1600);
   const g = grid(state.endMS ?? now, state.rangeMS, state.stepMS ?? Math.max(STEP_MIN_MS, autoStep(state.rangeMS, px)));
-  const { answer, asked, error, loading } = useCall<{ series?: WireSeries[] }>("SelectSeries", {
+  const { answer, asked, error, loading, reload } = useCall<{ series?: WireSeries[] }>("SelectSeries", {
     profileTypeID: type.ID, labelSelector: selector, start: String(g.start), end: String(g.end), step: g.step / 1000,
     groupBy: state.groupBy === "" ? [] : [state.groupBy], exemplarType: "EXEMPLAR_TYPE_INDIVIDUAL",
   }, now);
@@ -96,7 +97,7 @@ function SeriesPanel({ state, type, now, selector, onChange }: Omit<ProfiledProp
     <section class="panel" aria-label="Over time" ref={panel}>
       <Progress on={loading} />
       <div class="panel-bar"><h2>{typeName(type)}</h2><span class="spacer" /><p class="stats"><span>one dot is one profile; click it for its flame graph</span></p></div>
-      {error && <Failure error={error} />}
+      {error && <Failure error={error} onRetry={reload} />}
       {!error && answer && columns.labels.length === 0 && <Empty title="No data in this range">Nothing that the selector fits was profiled.</Empty>}
       {!error && answer && columns.labels.length > 0 && (
         <div class="result-area">
@@ -126,7 +127,7 @@ function FlamePanel({ state, type, now, span, selector, onChange }: ProfiledProp
     profileTypeID: type.ID, labelSelector: selector, start: String(start), end: String(end),
     ...(profile ? { profileIdSelector: [profile.id] } : {}),
   };
-  const { answer, asked, error, loading } = useCall<{ flamegraph?: WireFlameGraph }>("SelectMergeStacktraces", { ...message, maxNodes: String(NODES_MAX) }, profile ? 0 : now);
+  const { answer, asked, error, loading, reload } = useCall<{ flamegraph?: WireFlameGraph }>("SelectMergeStacktraces", { ...message, maxNodes: String(NODES_MAX) }, profile ? 0 : now);
   const flame = useMemo(() => (answer ? decodeFlame(answer.data.flamegraph) : EMPTY_FLAME), [answer]);
   const unit = parseType((asked as Asked).profileTypeID ?? "").sampleUnit;
   return (
@@ -138,7 +139,7 @@ function FlamePanel({ state, type, now, span, selector, onChange }: ProfiledProp
         <span class="spacer" />
         <Download message={message} type={type} />
       </div>
-      {error ? <Failure error={error} /> : answer ? <FlameGraph flame={flame} unit={unit} /> : <div class="waiting" />}
+      {error ? <Failure error={error} onRetry={reload} /> : answer ? <FlameGraph flame={flame} unit={unit} /> : <div class="waiting" />}
     </section>
   );
 }
@@ -182,13 +183,4 @@ function save(blob: Blob, name: string): void {
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}
-
-/** As on the query page: only a range that ends now, only while it is looked at, and never while one profile is. */
-function useAutoRefresh({ refreshMS, endMS, profile }: ProfileState, setNow: (t: number) => void): void {
-  useEffect(() => {
-    if (refreshMS <= 0 || endMS !== null || profile) return undefined;
-    const timer = setInterval(() => { if (document.visibilityState === "visible") setNow(Date.now()); }, Math.max(refreshMS, 1000));
-    return () => clearInterval(timer);
-  }, [refreshMS, endMS, profile?.id]);
 }

@@ -39,7 +39,7 @@ function MetricList({ onRun, onInsert, onClose }: Props) {
         <button type="button" class="button quiet icon-only" aria-label="Close" onClick={onClose}><icons.Close /></button>
       </div>
       <Filter value={filter} onInput={setFilter} label="Search names and descriptions" />
-      {names.error && <Failure error={names.error} />}
+      {names.error && <Failure error={names.error} onRetry={names.reload} />}
       <ul class="metrics">
         {shown.map((m) => <Metric key={m.name} metric={m} onRun={onRun} onInsert={onInsert} />)}
       </ul>

@@ -1,6 +1,6 @@
 // The query page: one time range, any number of panels, all of it in the address.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { useServer } from "../api/hooks.ts";
+import { useAutoRefresh, useServer } from "../api/hooks.ts";
 import { addHistory } from "../lib/history.ts";
 import { emptyPanel, formatState, parseState, type PanelState, type QueryState } from "../lib/urlstate.ts";
 import { useNav } from "../nav.ts";
@@ -26,10 +26,10 @@ export function QueryPage() {
   const state = intro.state ?? parsed;
   const [exploring, setExploring] = useState(false);
   const ids = usePanelIDs(state.panels.length);
-  const busy = useRef(new Set<number>());
   const handles = useRef(new Map<number, EditorHandle>());
   const promql = usePromQL();
-  useAutoRefresh(state, busy.current, setNow);
+  // Only a range that ends now changes.
+  useAutoRefresh(state.endMS === null ? state.refreshMS : 0, () => setNow(Date.now()));
   useTitle(parsed.panels[0]!.expr);
 
   const put = (next: QueryState) => {
@@ -63,7 +63,6 @@ export function QueryPage() {
           autofocus={i === 0 && state.panels.length === 1 && hasKeyboard()}
           onRun={(expr) => run(i, expr)} onChange={(p) => setPanel(i, p)} onRemove={() => remove(i)}
           onZoom={zoom} onZoomOut={() => setTime(zoomOut(state, now))}
-          onBusy={(b) => { if (b) busy.current.add(ids.list[i]!); else busy.current.delete(ids.list[i]!); }}
           onHandle={(h) => { if (h) handles.current.set(ids.list[i]!, h); else handles.current.delete(ids.list[i]!); }} />
       ))}
       {blank && intro.waiting && <Empty title="Waiting for the first samples">This server has none yet. They show here as soon as something is scraped.</Empty>}
@@ -104,15 +103,4 @@ function usePanelIDs(count: number) {
     add: () => { list.current.push(next.current++); },
     remove: (i: number) => { list.current.splice(i, 1); },
   };
-}
-
-/** Only a range that ends now is worth asking for again, only on a page that is looked at, and never before the last answer came. */
-function useAutoRefresh({ refreshMS, endMS }: QueryState, busy: ReadonlySet<number>, setNow: (t: number) => void): void {
-  useEffect(() => {
-    if (refreshMS <= 0 || endMS !== null) return undefined;
-    const timer = setInterval(() => {
-      if (document.visibilityState === "visible" && busy.size === 0) setNow(Date.now());
-    }, Math.max(refreshMS, 1000));
-    return () => clearInterval(timer);
-  }, [refreshMS, endMS]);
 }

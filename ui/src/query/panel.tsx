@@ -2,7 +2,7 @@
 import type { PromQLExtension } from "@prometheus-io/codemirror-promql";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { UnavailableError, type Answer, type Params } from "../api/client.ts";
-import { useAPI } from "../api/hooks.ts";
+import { useAPI, useHealth } from "../api/hooks.ts";
 import type { QueryData } from "../api/types.ts";
 import { formatElapsed, formatDuration } from "../lib/duration.ts";
 import type { Example } from "../lib/examples.ts";
@@ -33,7 +33,6 @@ export interface PanelProps {
   onRemove: () => void;
   onZoom: (fromMS: number, toMS: number) => void;
   onZoomOut: () => void;
-  onBusy: (busy: boolean) => void;
   onHandle: (h: EditorHandle | null) => void;
 }
 
@@ -46,7 +45,6 @@ export function Panel(props: PanelProps) {
   const error = query.error;
   const mark = useMemo(() => (error ? findMark(error.message, panel.expr) : null), [error, panel.expr]);
   useEffect(() => { props.onHandle(editor.current); return () => props.onHandle(null); }, []);
-  useEffect(() => { props.onBusy(query.loading); }, [query.loading]);
   const run = (expr = editor.current?.text() ?? "") => { setDirty(false); onRun(expr); };
   const label = props.removable ? `Query ${index + 1}` : "Query";
   return (
@@ -80,7 +78,7 @@ export function Panel(props: PanelProps) {
   );
 }
 
-interface PanelQuery { answer: Answer<QueryData> | null; error: Error | null; loading: boolean; grid: Grid }
+interface PanelQuery { answer: Answer<QueryData> | null; error: Error | null; loading: boolean; grid: Grid; reload: () => void }
 
 function usePanelQuery({ panel, time, now }: PanelProps, width: { current: HTMLElement | null }): PanelQuery {
   const end = time.endMS ?? now;
@@ -91,10 +89,10 @@ function usePanelQuery({ panel, time, now }: PanelProps, width: { current: HTMLE
     ? { query: panel.expr, start: g.start / 1000, end: g.end / 1000, step: g.step / 1000 }
     : { query: panel.expr, time: end / 1000 };
   const path = panel.expr.trim() === "" ? null : graph ? "query_range" : "query";
-  const { answer, asked, error, loading } = useAPI<QueryData>(path, params, now);
+  const { answer, asked, error, loading, reload } = useAPI<QueryData>(path, params, now);
   // After a change of tab the old answer is one to another question.
   const fits = path !== null && "step" in asked === graph;
-  return { answer: fits ? answer : null, error: path === null ? null : error, loading: path !== null && loading, grid: gridOf(asked) };
+  return { answer: fits ? answer : null, error: path === null ? null : error, loading: path !== null && loading, grid: gridOf(asked), reload };
 }
 
 /** The grid that was asked for, which is not the current one while a newer question is under way. */
@@ -120,11 +118,14 @@ function Stats({ answer, step }: { answer: Answer<QueryData>; step: number | nul
 
 function Result({ panel, query, dirty, onZoom, onZoomOut }: PanelProps & { query: PanelQuery; dirty: boolean }) {
   const { answer, error } = query;
-  // While the server is away the last answer stays; the banner says what is the matter.
-  if (error && !(answer && error instanceof UnavailableError)) return <><Failure error={error} />{dirty && <ErrorLine error={error} expr={panel.expr} />}</>;
+  const { health } = useHealth();
+  const retry = query.reload;
+  // Without a response of the server the last result stays, under the failure. While the server is away the banner shows it.
+  if (error && !(answer && error instanceof UnavailableError)) return <><Failure error={error} onRetry={retry} />{dirty && <ErrorLine error={error} expr={panel.expr} />}</>;
   if (!answer) return panel.expr === "" ? null : <div class="waiting" />;
   return (
     <div class="result-area">
+      {error && health.state === "ok" && <Failure error={error} onRetry={retry} />}
       {answer.warnings.map((w) => <Notice kind="warning" key={w}>{plainMessage(w)}</Notice>)}
       {answer.infos.map((i) => <Notice kind="info" key={i}>{plainMessage(i.replace(/^PromQL info: /, ""))}</Notice>)}
       {panel.tab === "graph"

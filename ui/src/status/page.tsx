@@ -38,7 +38,7 @@ export function StatusPage({ route }: { route: Route }) {
 
 /** Shows the answer, or why there is none. */
 function Loading({ of }: { of: Loaded<unknown> }) {
-  return <><Progress on={of.loading && !of.answer} />{of.error && <Failure error={of.error} />}</>;
+  return <><Progress on={of.loading && !of.answer} />{of.error && <Failure error={of.error} onRetry={of.reload} />}</>;
 }
 
 function ServerStatus() {

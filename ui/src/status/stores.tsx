@@ -11,7 +11,7 @@ interface Store { name: string; lastCheck: string; lastError: string | null; lab
 type StoresData = Record<string, Store[] | null>;
 
 export function Stores() {
-  const { answer, error, loading } = useAPI<StoresData>("stores");
+  const { answer, error, loading, reload } = useAPI<StoresData>("stores");
   if (error instanceof APIError && error.status === 404) {
     return <Empty title="This server asks no stores">It reads its own storage. Stores are what a <code>ferula query</code> asks.</Empty>;
   }
@@ -19,7 +19,7 @@ export function Stores() {
   return (
     <>
       <Progress on={loading && !answer} />
-      {error && <Failure error={error} />}
+      {error && <Failure error={error} onRetry={reload} />}
       {groups.map(([kind, stores]) => <Kind key={kind} kind={kind} stores={stores!} />)}
       {answer && groups.length === 0 && <Empty title="No stores">No endpoint is known; <code>--endpoint</code> names them.</Empty>}
     </>

@@ -1,6 +1,6 @@
 // What is scraped, and whether it works.
-import { useEffect, useMemo, useState } from "preact/hooks";
-import { useAPI } from "../api/hooks.ts";
+import { useMemo, useState } from "preact/hooks";
+import { useAPI, useAutoRefresh } from "../api/hooks.ts";
 import type { Target, TargetsData } from "../api/types.ts";
 import { formatAgo, formatElapsed } from "../lib/duration.ts";
 import { formatCount, plural } from "../lib/format.ts";
@@ -15,10 +15,7 @@ export function TargetsPage() {
   const { answer, error, loading, reload } = useAPI<TargetsData>("targets", {}, tick);
   const [text, setText] = useState("");
   const [health, setHealth] = useState<HealthFilter>("any");
-  useEffect(() => {
-    const timer = setInterval(() => { if (document.visibilityState === "visible") setTick((n) => n + 1); }, REFRESH_MS);
-    return () => clearInterval(timer);
-  }, []);
+  useAutoRefresh(REFRESH_MS, () => setTick((n) => n + 1));
   const all = answer?.data.activeTargets ?? [];
   const counts = useMemo(() => countHealth(all), [answer]);
   const pools = useMemo(() => groupTargets(filterTargets(all, text, health), answer?.data ?? null), [answer, text, health]);
@@ -35,7 +32,7 @@ export function TargetsPage() {
         <button type="button" class="button icon-only" aria-label="Refresh now" title="Refresh now" onClick={reload}><icons.Refresh /></button>
       </div>
       <Progress on={loading && !answer} />
-      {error && <Failure error={error} />}
+      {error && <Failure error={error} onRetry={reload} />}
       {pools.map((p) => <PoolCard key={p.name} pool={p} />)}
       {answer && all.length === 0 && pools.length === 0 && <Empty title="No targets">The configuration names nothing to scrape.</Empty>}
       {answer && all.length > 0 && pools.length === 0 && <Empty title="No target matches the filter" />}

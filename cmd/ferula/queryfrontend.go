@@ -59,7 +59,9 @@ type queryFrontendCommand struct {
 
 	Compress       bool     `name:"query-frontend.compress-responses" default:"true" negatable:"" help:"Compress answers as the client accepts: zstd or gzip."`
 	LogLonger      string   `name:"query-frontend.log-queries-longer-than" default:"0" help:"Log queries that take longer. 0 disables, a negative value logs all."`
-	OrgHeaders     []string `name:"query-frontend.org-id-header" sep:"none" placeholder:"HEADER" help:"Headers that name the tenant, the first that is there (repeated)."`
+	OrgHeaders     []string `name:"query-frontend.org-id-header" sep:"none" placeholder:"HEADER" help:"Headers that name the tenant, next to THANOS-TENANT (repeated). A request whose headers name different tenants is refused."`
+	TenantHeader   string   `name:"query-frontend.tenant-header" placeholder:"HEADER" help:"Header that names the tenant; the downstream gets its value as THANOS-TENANT. Not together with query-frontend.org-id-header."`
+	DefaultTenant  string   `name:"query-frontend.default-tenant-id" placeholder:"TENANT" help:"Tenant of requests that name none, for queues, caches and logs."`
 	ForwardHeaders []string `name:"query-frontend.forward-header" sep:"none" placeholder:"HEADER" help:"Headers forwarded to the downstream (repeated)."`
 	UserHeader     string   `name:"query-frontend.slow-query-logs-user-header" placeholder:"HEADER" help:"Header whose value is remote_user in the slow query log."`
 
@@ -84,12 +86,17 @@ type queryFrontendCommand struct {
 // queryFrontendRefused are flags of Thanos that would change answers, or what is
 // observed of them, if they were ignored.
 type queryFrontendRefused struct {
+	TenantCertificate string `name:"query-frontend.tenant-certificate-field" hidden:"" help:"Refused: tenants are not told by certificates."`
+
 	Downsampled bool `name:"query-range.request-downsampled" negatable:"" hidden:"" help:"Refused: no additional queries for downsampled data are made."`
 }
 
 func (r queryFrontendRefused) check() error {
 	if r.Downsampled {
 		return errors.New("--query-range.request-downsampled is not supported: additional queries for downsampled data are not made")
+	}
+	if r.TenantCertificate != "" {
+		return errors.New("--query-frontend.tenant-certificate-field is not supported: tenants are not told by certificates")
 	}
 	return nil
 }
@@ -183,8 +190,19 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 			interval = 0 // the default gives way to what was asked for
 		}
 	}
+	tenantHeader := c.TenantHeader
+	if strings.EqualFold(tenantHeader, limit.ThanosHeader) {
+		tenantHeader = "" // the default of Thanos, spelled out
+	}
+	tenantHeaders := c.OrgHeaders
+	if tenantHeader != "" {
+		if len(c.OrgHeaders) > 0 {
+			errs = append(errs, errors.New("--query-frontend.tenant-header and --query-frontend.org-id-header cannot be used together"))
+		}
+		tenantHeaders = []string{tenantHeader}
+	}
 	o.Frontend = frontend.Options{
-		Tenants: limit.Tenants{Headers: c.OrgHeaders},
+		Tenants: limit.Tenants{Headers: tenantHeaders, Default: c.DefaultTenant},
 		Limits: limit.Query{
 			LengthMax: time.Duration(c.MaxLength), PointsMax: int64(c.MaxPoints), QueryBytesMax: int64(c.MaxQueryBytes), AnswerBytesMax: int64(c.MaxAnswerBytes),
 		},
@@ -200,6 +218,7 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 			DefaultRange: time.Duration(c.LabelsRange), PartialResponse: fmt.Sprint(c.LabelsPartial), Retries: retries(c.LabelsRetries),
 		},
 		ForwardHeaders: slices.Concat(c.ForwardHeaders, c.OrgHeaders),
+		TenantHeader:   tenantHeader,
 		NoCompression:  !c.Compress,
 		SlowerThan:     slower,
 		UserHeader:     c.UserHeader,

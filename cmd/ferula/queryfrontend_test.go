@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -75,7 +76,7 @@ func TestDynamicSplittingTakesThePlaceOfTheDefaultInterval(t *testing.T) {
 }
 
 func TestWhatWouldChangeAnswersIfIgnoredIsRefused(t *testing.T) {
-	for _, arg := range []string{"--query-range.request-downsampled", "--tracing.config-file=/nowhere", "--nonsense", "--query-range.split-interval=soon", "--query-frontend.downstream-tripper-config=nonsense: 1", "--query-range.response-cache-config-file=/nowhere"} {
+	for _, arg := range []string{"--query-range.request-downsampled", "--tracing.config-file=/nowhere", "--nonsense", "--query-range.split-interval=soon", "--query-frontend.downstream-tripper-config=nonsense: 1", "--query-range.response-cache-config-file=/nowhere", "--query-frontend.tenant-certificate-field=commonName"} {
 		if _, err := frontendOptions(t, arg); err == nil {
 			t.Errorf("%s is accepted", arg)
 		}
@@ -116,5 +117,27 @@ func TestEveryFlagOfThanosIsDocumentedAndKnown(t *testing.T) {
 		if !help[name] {
 			t.Errorf("--%s is not known", name)
 		}
+	}
+}
+
+func TestTenantFlagsDecideHeadersAndWhatTheDownstreamGets(t *testing.T) {
+	for _, c := range []struct {
+		args           []string
+		headers        string
+		header, tenant string
+	}{
+		{nil, "[]", "", ""},
+		{[]string{"--query-frontend.org-id-header=X-Team", "--query-frontend.org-id-header=X-Org"}, "[X-Team X-Org]", "", ""},
+		{[]string{"--query-frontend.tenant-header=X-Team", "--query-frontend.default-tenant-id=all"}, "[X-Team]", "X-Team", "all"},
+		{[]string{"--query-frontend.tenant-header=thanos-tenant"}, "[]", "", ""},
+		{[]string{"--query-frontend.tenant-header=THANOS-TENANT", "--query-frontend.org-id-header=X-Org"}, "[X-Org]", "", ""},
+	} {
+		o, err := frontendOptions(t, c.args...)
+		if got := fmt.Sprint(o.Frontend.Tenants.Headers); err != nil || got != c.headers || o.Frontend.TenantHeader != c.header || o.Frontend.Tenants.Default != c.tenant {
+			t.Errorf("%q: %v, tenant headers %s, renamed %q, default %q", c.args, err, got, o.Frontend.TenantHeader, o.Frontend.Tenants.Default)
+		}
+	}
+	if _, err := frontendOptions(t, "--query-frontend.tenant-header=X-Team", "--query-frontend.org-id-header=X-Org"); err == nil {
+		t.Error("both kinds of tenant header are accepted together")
 	}
 }

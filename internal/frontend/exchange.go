@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -129,17 +130,22 @@ func badRequest(err error) error {
 	return &statusError{http.StatusBadRequest, "bad_data", err}
 }
 
-// forwarded picks the headers that the downstream gets.
+// alwaysForwarded are headers that the downstream gets whatever is configured.
+var alwaysForwarded = []string{"Accept", "Content-Type", "User-Agent", "X-Scope-OrgID", limit.ThanosHeader, "Traceparent", "Tracestate"}
+
+// forwarded picks the headers that the downstream gets. A tenant header of its own
+// arrives there under the name that Thanos' components use among each other.
 func (f *Frontend) forwarded(h http.Header) http.Header {
 	out := http.Header{}
-	for _, name := range f.opts.ForwardHeaders {
+	for _, name := range slices.Concat(f.opts.ForwardHeaders, alwaysForwarded) {
 		if values := h.Values(name); len(values) > 0 {
 			out[http.CanonicalHeaderKey(name)] = values
 		}
 	}
-	for _, name := range []string{"Accept", "Content-Type", "User-Agent", "X-Scope-OrgID", "THANOS-TENANT", "Traceparent", "Tracestate"} {
-		if values := h.Values(name); len(values) > 0 {
-			out[http.CanonicalHeaderKey(name)] = values
+	if custom := f.opts.TenantHeader; custom != "" {
+		out.Del(custom)
+		if tenant := h.Get(custom); tenant != "" {
+			out.Set(limit.ThanosHeader, tenant)
 		}
 	}
 	return out
@@ -295,10 +301,11 @@ func (a *answerWriter) gather(p []byte) {
 	a.flight.body = append(a.flight.body, p...)
 }
 
-// sharedHeader is what of the answer's header holds for others too.
+// sharedHeader is what of the answer's header holds for others too. A cookie is
+// one client's own.
 func (a *answerWriter) sharedHeader() http.Header {
 	h := a.x.w.Header().Clone()
-	for _, name := range []string{"Content-Encoding", "Content-Length", "Server-Timing", "Vary", "Date"} {
+	for _, name := range []string{"Content-Encoding", "Content-Length", "Server-Timing", "Vary", "Date", "Set-Cookie"} {
 		h.Del(name)
 	}
 	h.Set("Content-Type", a.contentType)

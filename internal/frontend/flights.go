@@ -2,7 +2,6 @@ package frontend
 
 import (
 	"net/http"
-	"strings"
 	"sync"
 )
 
@@ -54,21 +53,19 @@ func (f *flights) land(key string, fl *flight) {
 	})
 }
 
-// shareKey tells identical requests: beside the parameters, what the downstream
-// would see of the headers.
+// shareKey names what two requests must share to have one response: the key of
+// everything that may change it, the times, the forms that the client accepts, and
+// whether a cached response will do.
 func (x *exchange) shareKey() string {
-	var b strings.Builder
-	b.WriteString(x.query.key())
-	for _, name := range []string{"start", "end"} {
-		b.WriteString("|" + strings.Join(x.query.params[name], ","))
-	}
-	for _, name := range x.f.opts.ForwardHeaders {
-		b.WriteString("|" + strings.Join(x.query.header.Values(name), ","))
-	}
+	var k keyText
+	k.part(x.query.key())
+	k.list("start", x.query.params["start"])
+	k.list("end", x.query.params["end"])
+	k.list("accept", x.query.header["Accept"])
 	if hasNoStore(x.r.Header) {
-		b.WriteString("|no-store")
+		k.part("no-store")
 	}
-	return b.String()
+	return k.String()
 }
 
 // share answers x by another request's answer, or makes the answer and lets

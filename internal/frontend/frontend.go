@@ -66,6 +66,7 @@ type Options struct {
 	Labels LabelOptions
 
 	ForwardHeaders []string      // of a request, to the downstream
+	TenantHeader   string        // reaches the downstream as limit.ThanosHeader instead; "": none
 	NoCompression  bool          // of answers, whatever the client accepts
 	SlowerThan     time.Duration // log queries that take longer; 0: none, negative: all
 	UserHeader     string        // whose value the slow query log shows

@@ -64,6 +64,12 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	store := promqltest.LoadedStorage(t, loadScript)
 	t.Cleanup(func() { _ = store.Close() })
+	return newWorldOf(t, newAPI(store))
+}
+
+// newWorldOf is a downstream of which a handler is what stands behind break_.
+func newWorldOf(t *testing.T, handler http.Handler) *world {
+	t.Helper()
 	w := &world{t: t}
 	w.server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.asked.Add(1)
@@ -75,7 +81,7 @@ func newWorld(t *testing.T) *world {
 		if broken != nil && broken(rw, r) {
 			return
 		}
-		newAPI(store).ServeHTTP(rw, r)
+		handler.ServeHTTP(rw, r)
 	}))
 	t.Cleanup(w.server.Close)
 	return w

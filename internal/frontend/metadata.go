@@ -31,8 +31,11 @@ func (f *Frontend) metadata(x *exchange) error {
 	q = q.over(startMS, endMS)
 	pieces := piecesOf(startMS, endMS, o.Interval, o.Parallelism)
 	useCache := f.opts.LabelCache != nil && !hasNoStore(x.r.Header)
-	limited := q.params.Get("limit") != "" && q.params.Get("limit") != "0"
-	if len(pieces) == 1 && !useCache || limited {
+	if len(pieces) == 1 && !useCache || !cuttable(q) {
+		return f.passThrough(x, q)
+	}
+	q, ok := q.asJSON()
+	if !ok {
 		return f.passThrough(x, q)
 	}
 	lists, hits, err := f.fetchLists(x, q, pieces, useCache)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"sync"
 
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
@@ -35,6 +36,9 @@ func (f *Frontend) queryRange(x *exchange) error {
 	}
 	shape, ok := split.ShapeOf(f.parser, q.params.Get("query"))
 	if !ok || shape.Whole || !cuttable(q) || f.sorted.isUnsorted(q.key()) {
+		return f.passThrough(x, q)
+	}
+	if q, ok = q.asJSON(); !ok {
 		return f.passThrough(x, q)
 	}
 	useCache := f.opts.Cache != nil && !hasNoStore(x.r.Header)
@@ -68,11 +72,23 @@ func (f *Frontend) answerParts(x *exchange, q query, r split.Range, shape split.
 	return err
 }
 
-// cuttable tells whether a request asks for anything that parts could not give:
-// the first N series, or statistics, of the whole.
+// cuttable tells whether a request wants nothing that parts could not give: the
+// first N series of the whole, or how the whole was evaluated.
 func cuttable(q query) bool {
-	limit := q.params.Get("limit")
-	return (limit == "" || limit == "0") && q.params.Get("stats") == ""
+	if limit := q.params.Get("limit"); limit != "" && limit != "0" {
+		return false
+	}
+	for _, name := range []string{"analyze", "trace"} {
+		if value := q.params.Get(name); value != "" && !isFalse(value) {
+			return false
+		}
+	}
+	return q.params.Get("stats") == "" // Prometheus gives them for any value
+}
+
+func isFalse(text string) bool {
+	value, err := strconv.ParseBool(text)
+	return err == nil && !value
 }
 
 // plan is how a range query is put together, in the order of time.

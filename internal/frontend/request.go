@@ -1,10 +1,13 @@
 package frontend
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -28,6 +31,55 @@ type query struct {
 	params url.Values
 	header http.Header // to forward
 	tenant string
+}
+
+// neutralHeaders of those that are forwarded change no response: they say who
+// sends it, or belong to a trace. Accept is not one of them, but what is cut or
+// cached is always requested as JSON, and flights look at it by themselves.
+var neutralHeaders = map[string]bool{
+	"Accept": true, "Content-Type": true, "User-Agent": true,
+	"Traceparent": true, "Tracestate": true, "Baggage": true, "Uber-Trace-Id": true, "B3": true,
+	"X-B3-Traceid": true, "X-B3-Spanid": true, "X-B3-Parentspanid": true, "X-B3-Sampled": true, "X-B3-Flags": true,
+}
+
+// variant is a hash of the forwarded headers that may change a response, such as
+// Authorization, Cookie and everything that may name a tenant. "" stands for none.
+func (q query) variant() string {
+	names := make([]string, 0, len(q.header))
+	for name := range q.header {
+		if !neutralHeaders[name] {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	sort.Strings(names)
+	var k keyText
+	for _, name := range names {
+		k.list(name, q.header[name])
+	}
+	sum := sha256.Sum256([]byte(k.String()))
+	return hex.EncodeToString(sum[:16])
+}
+
+// keyText is a key of several texts, each with its length, so that no text can
+// imitate another.
+type keyText struct{ strings.Builder }
+
+func (k *keyText) part(text string) {
+	k.WriteString(strconv.Itoa(len(text)))
+	k.WriteByte(':')
+	k.WriteString(text)
+}
+
+func (k *keyText) list(name string, values []string) {
+	k.part(name)
+	k.WriteString(strconv.Itoa(len(values)))
+	k.WriteByte(',')
+	for _, value := range values {
+		k.part(value)
+	}
 }
 
 // errNotARange says that a request is not a range query that can be cut; the
@@ -104,8 +156,9 @@ func (q query) over(startMS, endMS int64) query {
 	return q
 }
 
-// key names what two requests must share for one's answer to serve the other:
-// tenant, path, and every parameter but start and end, known or not.
+// key names what two requests must share for the response to one to serve the
+// other: tenant, forwarded headers, path, and every parameter but start and end,
+// known or not. Every cache and every sharing of responses goes by it.
 func (q query) key() string {
 	names := make([]string, 0, len(q.params))
 	for name := range q.params {
@@ -114,22 +167,60 @@ func (q query) key() string {
 		}
 	}
 	sort.Strings(names)
-	var b strings.Builder
-	part := func(text string) { // lengths, so that no text can imitate another
-		b.WriteString(strconv.Itoa(len(text)))
-		b.WriteByte(':')
-		b.WriteString(text)
-	}
-	part(q.tenant)
-	part(q.path)
+	var k keyText
+	k.part(q.tenant)
+	k.part(q.variant())
+	k.part(q.path)
 	for _, name := range names {
-		part(name)
-		b.WriteString(strconv.Itoa(len(q.params[name])))
-		for _, value := range q.params[name] {
-			part(value)
+		k.list(name, q.params[name])
+	}
+	return k.String()
+}
+
+// asJSON is the same request with JSON as the only form of the response. ok is
+// false where the client does not accept JSON: the request must go on as it is.
+func (q query) asJSON() (_ query, ok bool) {
+	if !acceptsJSON(q.header.Values("Accept")) {
+		return q, false
+	}
+	header := q.header.Clone()
+	if header == nil {
+		header = http.Header{}
+	}
+	header.Set("Accept", "application/json")
+	q.header = header
+	return q, true
+}
+
+// acceptsJSON tells whether an Accept header allows application/json. Of several
+// ranges that match it the most specific decides.
+func acceptsJSON(accept []string) bool {
+	accepted, best, any := false, -1, false
+	for _, line := range accept {
+		for item := range strings.SplitSeq(line, ",") {
+			kind, params, _ := strings.Cut(item, ";")
+			if kind = strings.ToLower(strings.TrimSpace(kind)); kind == "" {
+				continue
+			}
+			any = true
+			rank := slices.Index([]string{"*/*", "application/*", "application/json"}, kind)
+			if rank > best {
+				best, accepted = rank, !zeroQuality(params)
+			}
 		}
 	}
-	return b.String()
+	return accepted || !any
+}
+
+func zeroQuality(params string) bool {
+	for param := range strings.SplitSeq(params, ";") {
+		name, value, _ := strings.Cut(param, "=")
+		if strings.EqualFold(strings.TrimSpace(name), "q") {
+			q, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			return err == nil && q == 0
+		}
+	}
+	return false
 }
 
 // seconds words milliseconds as the API takes them, exactly.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -384,5 +385,44 @@ func BenchmarkAcquire(b *testing.B) {
 			b.Fatal(err)
 		}
 		release()
+	}
+}
+
+func TestHeadersThatNameATenantMustAgree(t *testing.T) {
+	of := func(tenants Tenants, header ...string) (string, error) {
+		h := http.Header{}
+		for i := 0; i < len(header); i += 2 {
+			h.Add(header[i], header[i+1])
+		}
+		return tenants.Of(h)
+	}
+	own := Tenants{Headers: []string{"X-Team"}, Default: "nobody"}
+	for _, c := range []struct {
+		tenants Tenants
+		header  []string
+		want    string // "": refused
+	}{
+		{Tenants{}, nil, "anonymous"},
+		{Tenants{}, []string{"X-Scope-OrgID", "a"}, "a"},
+		{Tenants{}, []string{"THANOS-TENANT", "a"}, "a"},
+		{Tenants{}, []string{"THANOS-TENANT", "a", "X-Scope-OrgID", "a"}, "a"},
+		{Tenants{}, []string{"THANOS-TENANT", "a", "X-Scope-OrgID", ""}, "a"},
+		{Tenants{}, []string{"THANOS-TENANT", "b", "X-Scope-OrgID", "a"}, ""},
+		{Tenants{}, []string{"X-Scope-OrgID", "a", "X-Scope-OrgID", "b"}, ""},
+		{own, nil, "nobody"},
+		{own, []string{"X-Team", "a"}, "a"},
+		{own, []string{"THANOS-TENANT", "a"}, "a"},
+		{own, []string{"X-Scope-OrgID", "a"}, "nobody"},
+		{own, []string{"X-Team", "a", "X-Scope-OrgID", "b"}, "a"},
+		{own, []string{"X-Team", "a", "THANOS-TENANT", "b"}, ""},
+		{Tenants{Headers: []string{"thanos-tenant"}}, []string{"THANOS-TENANT", "a", "X-Scope-OrgID", "1"}, "a"},
+	} {
+		got, err := of(c.tenants, c.header...)
+		if c.want == "" {
+			checkIs(t, err, ErrTenant)
+			continue
+		}
+		checkIs(t, err, nil)
+		check(t, fmt.Sprint(c.header), got, c.want)
 	}
 }

@@ -119,7 +119,7 @@ func TestTenantsAreFoundInHeaders(t *testing.T) {
 		{"none, another default", Tenants{Default: "default-tenant"}, http.Header{}, "default-tenant", nil},
 		{"of Mimir and Cortex", Tenants{}, http.Header{"X-Scope-Orgid": {"a"}}, "a", nil},
 		{"of Thanos", Tenants{}, http.Header{"Thanos-Tenant": {"b"}}, "b", nil},
-		{"of both: the first decides", Tenants{}, http.Header{"X-Scope-Orgid": {"a"}, "Thanos-Tenant": {"b"}}, "a", nil},
+		{"of both that disagree", Tenants{}, http.Header{"X-Scope-Orgid": {"a"}, "Thanos-Tenant": {"b"}}, "", ErrTenant},
 		{"an empty one is none", Tenants{}, http.Header{"X-Scope-Orgid": {""}, "Thanos-Tenant": {"b"}}, "b", nil},
 		{"of one's own", Tenants{Headers: []string{"x-team"}}, http.Header{"X-Team": {"c"}, "X-Scope-Orgid": {"a"}}, "c", nil},
 		{"twice the same", Tenants{}, http.Header{"X-Scope-Orgid": {"a", "a"}}, "a", nil},
@@ -145,6 +145,9 @@ func FuzzTenants(f *testing.F) {
 	f.Add("a", "b")
 	f.Fuzz(func(t *testing.T, first, second string) {
 		name, err := Tenants{}.Of(http.Header{"X-Scope-Orgid": {first}, "Thanos-Tenant": {second}})
+		if err == nil && first != "" && second != "" && first != second {
+			t.Fatalf("%q and %q: %q", first, second, name)
+		}
 		if (err == nil) != (name != "") || err == nil && CheckTenant(name) != nil || err != nil && !errors.Is(err, ErrTenant) {
 			t.Fatalf("%q, %q: %q, %v", first, second, name, err)
 		}

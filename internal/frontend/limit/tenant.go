@@ -4,15 +4,34 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 )
 
 // tenantBytesMax is how long a tenant's name may be.
 const tenantBytesMax = 150
 
+// ThanosHeader names the tenant between Thanos' components. It is always one of
+// the tenant headers, as a Thanos downstream reads it whatever else is configured.
+const ThanosHeader = "THANOS-TENANT"
+
 // Tenants finds the tenant of a request. Zero values take the defaults named.
 type Tenants struct {
-	Headers []string // the first that is there decides; none: X-Scope-OrgID, THANOS-TENANT
-	Default string   // where none is there; "": anonymous
+	// Headers may each name the tenant; ThanosHeader is added to them. None:
+	// X-Scope-OrgID and ThanosHeader.
+	Headers []string
+	Default string // where none is there; "": anonymous
+}
+
+// headers are all that may name a tenant.
+func (t Tenants) headers() []string {
+	if len(t.Headers) == 0 {
+		return []string{"X-Scope-OrgID", ThanosHeader}
+	}
+	if slices.ContainsFunc(t.Headers, func(h string) bool { return strings.EqualFold(h, ThanosHeader) }) {
+		return t.Headers
+	}
+	return append(slices.Clone(t.Headers), ThanosHeader)
 }
 
 // Validate reports every fault at once.
@@ -29,14 +48,12 @@ func (t Tenants) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Of gives the tenant that the headers of a request name, or ErrTenant. A header
-// that is there more than once with different values is refused: the downstream
-// might believe another one than we do.
+// Of gives the tenant that the headers of a request name, or ErrTenant. Headers
+// that name different tenants are refused, and so is one header with different
+// values: the downstream might believe another one than we do.
 func (t Tenants) Of(h http.Header) (string, error) {
-	if len(t.Headers) == 0 {
-		t.Headers = []string{"X-Scope-OrgID", "THANOS-TENANT"}
-	}
-	for _, header := range t.Headers {
+	tenant, from := "", ""
+	for _, header := range t.headers() {
 		found := h.Values(header)
 		if len(found) == 0 || len(found) == 1 && found[0] == "" {
 			continue
@@ -49,12 +66,19 @@ func (t Tenants) Of(h http.Header) (string, error) {
 		if err := CheckTenant(found[0]); err != nil {
 			return "", fmt.Errorf("%w, in %s", err, header)
 		}
-		return found[0], nil
+		if from != "" && found[0] != tenant {
+			return "", fmt.Errorf("%w: %s names %q and %s names %q", ErrTenant, from, tenant, header, found[0])
+		}
+		tenant, from = found[0], header
 	}
-	if t.Default == "" {
+	switch {
+	case from != "":
+		return tenant, nil
+	case t.Default == "":
 		return "anonymous", nil
+	default:
+		return t.Default, nil
 	}
-	return t.Default, nil
 }
 
 // CheckTenant refuses names that could be mistaken for something else in a path, a

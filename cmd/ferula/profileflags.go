@@ -6,6 +6,7 @@ import (
 	"time"
 
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
+	query "github.com/ferula-io/ferula/internal/query/profile"
 	"github.com/ferula-io/ferula/internal/role"
 	store "github.com/ferula-io/ferula/internal/store/profile"
 	"github.com/ferula-io/ferula/internal/wire/profileapi"
@@ -27,6 +28,11 @@ type profileFlags struct {
 
 	MaxNodes int  `name:"profiles.max-nodes" default:"8192" help:"Nodes of a flame graph whose request does not say how many."`
 	BodySize size `name:"profiles.max-request-size" default:"64MB" help:"Maximum bytes of one request to the profile API, compressed and not."`
+
+	QueriesMax   int      `name:"profiles.query.max-concurrency" default:"20" help:"Profile queries that run at once. Further ones wait."`
+	QueryTimeout duration `name:"profiles.query.timeout" default:"2m" help:"Maximum time of a profile query, its wait included."`
+	QueryRange   duration `name:"profiles.query.max-range" default:"31d" help:"Maximum time between start and end of a profile query. 0s means no limit."`
+	QueryPartial bool     `name:"profiles.query.partial-response" default:"true" negatable:"" help:"Respond without the profile blocks that cannot be read, with a warning. Otherwise such a query fails."`
 
 	Rate        size     `name:"profiles.limit.rate" default:"32MB" help:"Bytes of inflated profiles that a tenant may push in a second."`
 	Burst       size     `name:"profiles.limit.burst" default:"64MB" help:"Bytes of inflated profiles that a tenant may push at once."`
@@ -57,6 +63,15 @@ func (f profileFlags) Validate() error {
 	}
 	if time.Duration(f.BucketSync) < time.Second {
 		errs = append(errs, fmt.Errorf("--profiles.bucket-sync-interval=%s must be a second at least", f.BucketSync))
+	}
+	if f.QueriesMax < 1 {
+		errs = append(errs, fmt.Errorf("--profiles.query.max-concurrency=%d must be 1 at least", f.QueriesMax))
+	}
+	if time.Duration(f.QueryTimeout) < time.Second {
+		errs = append(errs, fmt.Errorf("--profiles.query.timeout=%s must be a second at least", f.QueryTimeout))
+	}
+	if f.QueryRange < 0 {
+		errs = append(errs, fmt.Errorf("--profiles.query.max-range=%s must not be below 0s", f.QueryRange))
 	}
 	if f.BodySize < 1 || f.BodySize > 1<<30 {
 		errs = append(errs, fmt.Errorf("--profiles.max-request-size=%s must be between 1B and 1GB", f.BodySize))
@@ -90,7 +105,8 @@ func (f profileFlags) options() role.ProfilesOptions {
 			Symbols: f.Symbols, Samples: f.Samples, Labels: f.Labels, LabelNameBytes: f.LabelNames, LabelValueBytes: f.LabelValues,
 			Age: time.Duration(f.Age), Future: time.Duration(f.Future), Tenants: f.Tenants,
 		},
-		API:   profileapi.Options{BodyMaxBytes: int(f.BodySize), NodesDefault: f.MaxNodes},
+		Query: query.Options{ConcurrencyMax: f.QueriesMax, Timeout: time.Duration(f.QueryTimeout), RangeMax: time.Duration(f.QueryRange), FailPartial: !f.QueryPartial},
+		API:   profileapi.Options{BodyMaxBytes: int(f.BodySize), NodesDefault: f.MaxNodes, QueryTimeout: max(2*time.Minute, time.Duration(f.QueryTimeout))},
 		Self:  f.Self,
 		Every: time.Duration(f.Every),
 	}

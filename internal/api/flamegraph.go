@@ -74,6 +74,8 @@ func (a *API) exemplarRequest(r *http.Request) (exemplar.Request, *apiError) {
 		if asked.Selectors = parser.ExtractSelectors(expr); len(asked.Selectors) == 0 {
 			return asked, invalidParameter("query", errors.New("it selects no series"))
 		}
+	}
+	if asked.ProfileID == "" || r.FormValue("start") != "" || r.FormValue("end") != "" {
 		start, end, apiErr := optionalRange(r)
 		if apiErr != nil {
 			return asked, apiErr

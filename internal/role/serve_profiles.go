@@ -62,8 +62,9 @@ func (s *Serve) newProfiles() (err error) {
 	if l.ingester, err = ingest.New(ingest.Options{Limits: opts.Limits}, l.store, logger, s.reg.own); err != nil {
 		return err
 	}
+	opts.Query.Logger, opts.Query.Metrics = logger, s.reg.own
 	l.engine = query.New(opts.Query, l.store)
-	opts.API.Code, opts.API.Logger = profileCode, logger
+	opts.API.Code = profileCode
 	l.api = profileapi.New(opts.API, l.ingester, l.engine)
 	if opts.Self {
 		own := ingest.SelfOptions{Every: opts.Every, Tenant: profileapi.AnonymousTenant, Labels: []profilepb.LabelText{{Name: "version", Value: Version}}}

@@ -3,7 +3,6 @@ package profile
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -125,11 +124,9 @@ func (s *Self) Run(ctx context.Context) {
 
 // slice profiles the CPU once.
 func (s *Self) slice(ctx context.Context) error {
-	var id profiles.ID
-	_, _ = rand.Read(id[:])                     // never fails
-	id[6], id[8] = id[6]&15|0x40, id[8]&63|0x80 // a random UUID says so
 	var b bytes.Buffer
 	start := time.Now()
+	id := profiles.NewID(start.UnixMilli())
 	if err := pprof.StartCPUProfile(&b); err != nil {
 		return err
 	}

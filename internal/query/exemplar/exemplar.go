@@ -20,7 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"time"
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
@@ -40,12 +40,14 @@ type Merger interface {
 // DefaultType is looked at where a request does not say.
 var DefaultType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu", PeriodUnit: "nanoseconds"}
 
-// Request names what is looked for: ProfileID, or Selectors and a range.
+// Request names what is looked for: ProfileID, or Selectors and a range. A profile is
+// looked for in the range, near to NearMS, at the time that its id begins with, or in
+// the last day: the first of these that is known.
 type Request struct {
 	Tenant    string
 	ProfileID string
 	Selectors [][]*labels.Matcher // of metrics; any of them
-	StartMS   int64               // inclusive
+	StartMS   int64               // inclusive; with ProfileID both may be 0
 	EndMS     int64
 	NearMS    int64    // 0: the greatest value, else the exemplar nearest to it
 	Match     []string // labels whose values the samples must have in common with the metric's series
@@ -71,11 +73,12 @@ type Answer struct {
 type Finder struct {
 	metrics  storage.ExemplarQueryable
 	profiles Merger
+	now      func() time.Time
 }
 
 // New makes a finder; metrics may be nil, then only profiles can be named.
 func New(metrics storage.ExemplarQueryable, merger Merger) *Finder {
-	return &Finder{metrics: metrics, profiles: merger}
+	return &Finder{metrics: metrics, profiles: merger, now: time.Now}
 }
 
 // marginMS is how long before an exemplar's time its profile may have begun, and how
@@ -91,9 +94,10 @@ func (f *Finder) Find(ctx context.Context, r Request) (*Answer, error) {
 	if a.Type == (profiles.Type{}) {
 		a.Type = DefaultType
 	}
-	merge := profiles.MergeRequest{Tenant: r.Tenant, Type: a.Type, Matchers: r.Matchers, StartMS: math.MinInt64, EndMS: math.MaxInt64, MaxNodes: r.NodesMax}
+	merge := profiles.MergeRequest{Tenant: r.Tenant, Type: a.Type, Matchers: r.Matchers, MaxNodes: r.NodesMax}
 	if r.ProfileID != "" {
 		a.By, a.ID = "profile_id", r.ProfileID
+		merge.StartMS, merge.EndMS = f.around(r)
 	} else {
 		if err := f.find(ctx, r, a); err != nil {
 			return nil, err
@@ -123,6 +127,27 @@ func (f *Finder) Find(ctx context.Context, r Request) (*Answer, error) {
 	}
 	a.Flame = flame
 	return a, nil
+}
+
+// dayMS is how far back a profile is looked for of which only an id is known that
+// says no time.
+const dayMS = 24 * 60 * 60 * 1000
+
+// around is when a profile that is named by its id may have begun.
+func (f *Finder) around(r Request) (startMS, endMS int64) {
+	if r.StartMS != 0 || r.EndMS != 0 {
+		return r.StartMS, r.EndMS
+	}
+	if r.NearMS != 0 {
+		return r.NearMS - marginMS, r.NearMS + marginMS
+	}
+	if id, err := profiles.ParseID(r.ProfileID); err == nil { // else it is refused later
+		if ms, ok := id.TimeMS(); ok {
+			return ms - marginMS, ms + marginMS
+		}
+	}
+	now := f.now().UnixMilli()
+	return now - dayMS, now + marginMS
 }
 
 // find chooses the exemplar.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"testing"
+	"time"
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
@@ -103,9 +103,24 @@ func TestExemplarsThatNameNoProfileLeadByTheirTimeIfItIsSaidWhose(t *testing.T) 
 func TestAProfileMayBeNamedItself(t *testing.T) {
 	w := &world{}
 	typ := profiles.Type{Name: "memory", SampleType: "alloc_space"}
-	a, err := New(nil, w).Find(context.Background(), Request{ProfileID: first, Type: typ})
-	if err != nil || a.Found || w.asked.IDs[0].String() != first || w.asked.Type != typ || w.asked.StartMS != math.MinInt64 || w.asked.EndMS != math.MaxInt64 {
-		t.Errorf("%+v %+v %v", a, w.asked, err)
+	f := New(nil, w)
+	f.now = func() time.Time { return time.UnixMilli(900_000_000_000) }
+	timed := profiles.NewID(800_000_000_000).String()
+	for _, tt := range []struct {
+		r          Request
+		start, end int64
+	}{
+		{Request{ProfileID: first}, 900_000_000_000 - dayMS, 900_000_000_000 + marginMS},
+		{Request{ProfileID: first, NearMS: 700_000_000_000}, 700_000_000_000 - marginMS, 700_000_000_000 + marginMS},
+		{Request{ProfileID: first, StartMS: 5, EndMS: 7, NearMS: 700_000_000_000}, 5, 7},
+		{Request{ProfileID: timed}, 800_000_000_000 - marginMS, 800_000_000_000 + marginMS},
+		{Request{ProfileID: timed, StartMS: 5, EndMS: 7}, 5, 7},
+	} {
+		tt.r.Type = typ
+		a, err := f.Find(context.Background(), tt.r)
+		if err != nil || a.Found || w.asked.IDs[0].String() != tt.r.ProfileID || w.asked.Type != typ || w.asked.StartMS != tt.start || w.asked.EndMS != tt.end {
+			t.Errorf("%+v: %+v %+v %v", tt.r, a, w.asked, err)
+		}
 	}
 }
 

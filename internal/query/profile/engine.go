@@ -11,11 +11,13 @@
 package profile
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
-	"slices"
 	"sync"
+	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 
@@ -24,11 +26,12 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 
 	store "github.com/ferula-io/ferula/internal/store/profile"
+	instruments "github.com/ferula-io/ferula/metrics"
 )
 
 // Viewer is a store of profiles.
 type Viewer interface {
-	View(tenant string, minNS, maxNS int64) (*store.View, error)
+	View(ctx context.Context, tenant string, minNS, maxNS int64) (*store.View, error)
 	Stats(tenant string) (profiles.Stats, error)
 }
 
@@ -37,6 +40,14 @@ type Options struct {
 	CellsMax int // groups times steps of one query; 0: 2,000,000
 	NodesMax int // of a merged tree; 0: 4,000,000
 	IDsMax   int // profiles that one request may name; 0: 10,000
+
+	ConcurrencyMax int           // queries at once, further ones wait; 0: 20
+	Timeout        time.Duration // of one query, its wait for a slot included; 0: 2 minutes
+	RangeMax       time.Duration // between start and end of one query; 0: no limit
+	FailPartial    bool          // a query that would lack a block fails instead
+
+	Logger  *slog.Logger     // gets one line for each block that cannot be read; nil: no log
+	Metrics *instruments.Set // nil: nobody sees them
 }
 
 func (o Options) withDefaults() Options {
@@ -49,6 +60,18 @@ func (o Options) withDefaults() Options {
 	if o.IDsMax <= 0 {
 		o.IDsMax = 10_000
 	}
+	if o.ConcurrencyMax <= 0 {
+		o.ConcurrencyMax = 20
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 2 * time.Minute
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = instruments.NewSet()
+	}
 	return o
 }
 
@@ -56,11 +79,55 @@ func (o Options) withDefaults() Options {
 type Engine struct {
 	opts  Options
 	store Viewer
-	pool  sync.Pool // of *selection
+	pool  sync.Pool     // of *selection
+	slots chan struct{} // of running queries
+	lacks *lacks
 }
 
 // New makes an engine over a store.
-func New(opts Options, s Viewer) *Engine { return &Engine{opts: opts.withDefaults(), store: s} }
+func New(opts Options, s Viewer) *Engine {
+	opts = opts.withDefaults()
+	e := &Engine{opts: opts, store: s, slots: make(chan struct{}, opts.ConcurrencyMax), lacks: newLacks(opts)}
+	gauge := func(name, help string, value func() float64) {
+		opts.Metrics.Describe("ferula_profiles_"+name, help, "")
+		opts.Metrics.NewGauge("ferula_profiles_"+name, value)
+	}
+	gauge("queries_running", "Profile queries that run.", func() float64 { return float64(len(e.slots)) })
+	gauge("queries_max", "Profile queries that may run at once.", func() float64 { return float64(cap(e.slots)) })
+	return e
+}
+
+// admit checks a query's range and waits for a slot. The query runs with the
+// context, which ends with its time, and calls done at its end.
+func (e *Engine) admit(ctx context.Context, startMS, endMS int64) (_ context.Context, done func(), err error) {
+	if most := e.opts.RangeMax.Milliseconds(); most > 0 && endMS > startMS && uint64(endMS)-uint64(startMS) > uint64(most) {
+		return nil, nil, fmt.Errorf("%w: the range of %s is longer than %s", profiles.ErrLimit, inWords(uint64(endMS)-uint64(startMS)), e.opts.RangeMax)
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.opts.Timeout)
+	select {
+	case e.slots <- struct{}{}:
+		return ctx, func() { cancel(); <-e.slots }, nil
+	default:
+	}
+	select {
+	case e.slots <- struct{}{}:
+		return ctx, func() { cancel(); <-e.slots }, nil
+	case <-ctx.Done():
+		defer cancel()
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return nil, nil, ctx.Err()
+		}
+		return nil, nil, fmt.Errorf("%w: %d profile queries run at once, and none ended in time", profiles.ErrLimit, cap(e.slots))
+	}
+}
+
+// inWords writes a number of milliseconds as a duration.
+func inWords(ms uint64) string {
+	if ms > math.MaxInt64/uint64(time.Millisecond) {
+		return "more than 292 years"
+	}
+	return (time.Duration(ms) * time.Millisecond).String()
+}
 
 // Stats are the times that a tenant's profiles span.
 func (e *Engine) Stats(tenant string) (profiles.Stats, error) { return e.store.Stats(tenant) }
@@ -109,44 +176,6 @@ func typeOf(src block.Source, t profiles.Type) int {
 		}
 	}
 	return -1
-}
-
-// withoutCorrupt runs f over sources until none of them is found corrupt or, where it
-// lies elsewhere, cannot be read; f starts
-// from nothing each time. It returns what was wrong with those left out.
-func withoutCorrupt(view *store.View, f func(sources []block.Source) error) (warnings []error, err error) {
-	sources, warnings := view.Sources, view.Warnings
-	for {
-		err := f(sources)
-		var bad *badSource
-		if !errors.As(err, &bad) || !(errors.Is(err, profiles.ErrCorrupt) || errors.Is(err, profiles.ErrUnavailable)) {
-			return warnings, err
-		}
-		warnings = append(slices.Clip(warnings), err)
-		kept := make([]block.Source, 0, len(sources))
-		for _, src := range sources {
-			if src != bad.source {
-				kept = append(kept, src)
-			}
-		}
-		sources = kept
-	}
-}
-
-// badSource says in which source something went wrong.
-type badSource struct {
-	source block.Source
-	err    error
-}
-
-func (b *badSource) Error() string { return b.source.Name() + ": " + b.err.Error() }
-func (b *badSource) Unwrap() error { return b.err }
-
-func in(src block.Source, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &badSource{src, err}
 }
 
 // addValues is a sum that stays the biggest there is.

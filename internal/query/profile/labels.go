@@ -24,27 +24,29 @@ func (e *Engine) each(ctx context.Context, req *profiles.LabelsRequest, f func(s
 			return nil, err
 		}
 	}
-	view, err := e.store.View(req.Tenant, minNS, maxNS)
+	ctx, done, err := e.admit(ctx, req.StartMS, req.EndMS)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	view, err := e.store.View(ctx, req.Tenant, minNS, maxNS)
 	if err != nil {
 		return nil, err
 	}
 	defer view.Close()
-	return withoutCorrupt(view, func(sources []block.Source) error {
-		for _, src := range sources {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
+	return e.once(req.Tenant, view, func(p *pass) error {
+		return p.each(ctx, func(src block.Source) error {
 			series, err := src.Series()
 			if err != nil {
-				return in(src, err)
+				return err
 			}
 			for i := range series {
 				if len(req.AnyOf) == 0 || slices.ContainsFunc(req.AnyOf, func(m []*labels.Matcher) bool { return matches(series[i].Labels, m) }) {
 					f(src, &series[i])
 				}
 			}
-		}
-		return nil
+			return nil
+		})
 	})
 }
 

@@ -46,19 +46,19 @@ func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, begin fu
 	if req.MaxNodes < 0 {
 		return nil, fmt.Errorf("%w: max_nodes %d is negative", profiles.ErrBadRequest, req.MaxNodes)
 	}
-	view, err := e.store.View(req.Tenant, minNS, maxNS)
+	ctx, done, err := e.admit(ctx, req.StartMS, req.EndMS)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	view, err := e.store.View(ctx, req.Tenant, minNS, maxNS)
 	if err != nil {
 		return nil, err
 	}
 	defer view.Close()
-	return withoutCorrupt(view, func(sources []block.Source) error {
-		begin()
-		for _, src := range sources {
-			if err := mergeSource(ctx, src, req, minNS, maxNS, add); err != nil {
-				return in(src, err)
-			}
-		}
-		return nil
+	begin()
+	return e.once(req.Tenant, view, func(p *pass) error { // a source is added once all of it has been read
+		return p.each(ctx, func(src block.Source) error { return mergeSource(ctx, src, req, minNS, maxNS, add) })
 	})
 }
 

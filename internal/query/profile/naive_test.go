@@ -172,7 +172,7 @@ func naiveSelect(rows []*naiveRow, req *profiles.SeriesRequest) string {
 			}
 		}
 		for label := req.StartMS; label <= req.EndMS; label += req.StepMS {
-			if r.timeNS <= (label-req.StepMS)*1e6 || r.timeNS > label*1e6 {
+			if ms := r.timeNS / 1e6; ms <= label-req.StepMS || ms > label {
 				continue
 			}
 			key := string(encodeMap(group))
@@ -343,7 +343,7 @@ const epochMS = 1_700_000_000_000
 func randomPush(r *rand.Rand, known []profiles.Pushed) []profiles.Pushed {
 	var pushed []profiles.Pushed
 	for range 1 + r.IntN(3) {
-		p := profiles.Pushed{TimeNS: (epochMS+int64(r.IntN(60))*500)*1e6 + int64(r.IntN(2))}
+		p := profiles.Pushed{TimeNS: (epochMS+int64(r.IntN(60))*500)*1e6 + int64(r.IntN(2))*int64(r.IntN(1_000_000))}
 		r2 := r.Uint64()
 		p.ID = profiles.ID{byte(r2), byte(r2 >> 8), 1}
 		if len(known) > 0 && r.IntN(4) == 0 { // rows of a profile that has been pushed, or the same once more
@@ -532,8 +532,8 @@ func errorsOf(errs ...error) error {
 // backwards is a store whose sources come in the other order.
 type backwards struct{ *store.Store }
 
-func (b backwards) View(tenant string, minNS, maxNS int64) (*store.View, error) {
-	v, err := b.Store.View(tenant, minNS, maxNS)
+func (b backwards) View(ctx context.Context, tenant string, minNS, maxNS int64) (*store.View, error) {
+	v, err := b.Store.View(ctx, tenant, minNS, maxNS)
 	if err == nil {
 		slices.Reverse(v.Sources)
 	}

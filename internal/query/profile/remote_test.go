@@ -56,7 +56,7 @@ func openOver(t *testing.T, dir string, s store.Remote) *store.Store {
 	t.Helper()
 	opened := openStore(t, dir, store.Options{Retention: -1, Remote: s})
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		v, err := opened.View("t", 0, 1)
+		v, err := opened.View(context.Background(), "t", 0, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -99,7 +99,8 @@ func (e *Engine) steps(req *profiles.SeriesRequest) (startMS int64, b store.Buck
 	if n > int64(e.opts.CellsMax) {
 		return 0, b, fmt.Errorf("%w: %d steps are more than %d: make the step longer", profiles.ErrLimit, n, e.opts.CellsMax)
 	}
-	return start, store.Buckets{FromNS: (start - req.StepMS) * 1e6, StepNS: req.StepMS * 1e6, N: int(n)}, nil
+	// Times count as whole milliseconds: the last nanosecond of one belongs to it.
+	return start, store.Buckets{FromNS: (start-req.StepMS)*1e6 + 999_999, StepNS: req.StepMS * 1e6, N: int(n)}, nil
 }
 
 // SelectSeries answers with values over time. The answer is the caller's until it
@@ -112,7 +113,12 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 	if buckets.N == 0 {
 		return profiles.NewSeriesAnswer(nil), nil
 	}
-	view, err := e.store.View(req.Tenant, buckets.FromNS+1, buckets.FromNS+int64(buckets.N)*buckets.StepNS)
+	ctx, done, err := e.admit(ctx, req.StartMS, req.EndMS)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	view, err := e.store.View(ctx, req.Tenant, buckets.FromNS+1, buckets.FromNS+int64(buckets.N)*buckets.StepNS)
 	if err != nil {
 		return nil, err
 	}
@@ -121,18 +127,16 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 	s.groupBy = append(s.groupBy[:0], req.GroupBy...)
 	slices.Sort(s.groupBy)
 	s.groupBy = slices.Compact(s.groupBy)
-	warnings, err := withoutCorrupt(view, func(sources []block.Source) error {
+	warnings, err := e.without(ctx, req.Tenant, view, func(p *pass) error {
 		s.reset()
-		s.scan.Buckets, s.scan.Exemplars = buckets, req.Exemplars
-		for _, src := range sources {
-			if err := s.source(ctx, src, req, sources); err != nil {
-				return in(src, err)
-			}
-		}
-		if err := s.scan.Finish(); err != nil {
+		s.scan.Buckets, s.scan.Exemplars, s.scan.CellsMax = buckets, req.Exemplars, e.opts.CellsMax
+		if err := p.each(ctx, func(src block.Source) error { return s.source(ctx, src, req, p.sources) }); err != nil {
 			return err
 		}
-		return s.answer(startMS, req)
+		if err := s.scan.Finish(); err != nil && !p.fault(err) {
+			return err
+		}
+		return s.answer(ctx, p, startMS, req)
 	})
 	if err != nil {
 		s.release()
@@ -161,13 +165,6 @@ func (s *selection) source(ctx context.Context, src block.Source, req *profiles.
 		return nil
 	}
 	s.series = append(s.series, series)
-	if n := len(s.groups) * s.scan.Buckets.N; n > s.engine.opts.CellsMax {
-		return fmt.Errorf("%w: %d series of %d steps are more than %d points", profiles.ErrLimit, len(s.groups), s.scan.Buckets.N, s.engine.opts.CellsMax)
-	} else if n > len(s.scan.Cells) {
-		had := len(s.scan.Cells)
-		s.scan.Cells = slices.Grow(s.scan.Cells, n-had)[:n]
-		clear(s.scan.Cells[had:])
-	}
 	if len(req.CallSite) == 0 {
 		return s.scan.Source(ctx, src, groupOf, len(s.groups))
 	}
@@ -224,11 +221,11 @@ func (s *selection) labels(g int32) []byte {
 }
 
 // answer makes points and exemplars of the cells.
-func (s *selection) answer(startMS int64, req *profiles.SeriesRequest) error {
+func (s *selection) answer(ctx context.Context, p *pass, startMS int64, req *profiles.SeriesRequest) error {
 	points := 0
 	for g := range s.groups {
-		for i := range s.cells(g) {
-			if c := &s.cells(g)[i]; c.Rows > 0 {
+		for i := range s.scan.Group(g) {
+			if c := &s.scan.Group(g)[i]; c.Rows > 0 {
 				s.groups[g].points++
 				s.groups[g].total = addValues(s.groups[g].total, c.Sum)
 			}
@@ -258,32 +255,33 @@ func (s *selection) answer(startMS int64, req *profiles.SeriesRequest) error {
 	}
 	for _, g := range s.order {
 		from := len(s.points)
-		for i := range s.cells(int(g)) {
-			c := &s.cells(int(g))[i]
+		for i := range s.scan.Group(int(g)) {
+			c := &s.scan.Group(int(g))[i]
 			if c.Rows == 0 {
 				continue
 			}
-			p := profiles.AnsweredPoint{TimeMS: startMS + int64(i)*req.StepMS, Value: float64(c.Sum)}
+			point := profiles.AnsweredPoint{TimeMS: startMS + int64(i)*req.StepMS, Value: float64(c.Sum)}
 			if req.Average {
-				p.Value /= float64(c.Rows)
+				point.Value /= float64(c.Rows)
 			}
 			if req.Exemplars {
+				if p.faulty(s.scan.SourceAt(c.Best)) {
+					continue // there will be another pass
+				}
 				if err := s.exemplar(c, int(g)); err != nil {
-					return err
+					if ctx.Err() != nil || !p.fault(err) {
+						return err
+					}
+					continue
 				}
 				n := len(s.exemplars)
-				p.Exemplars = s.exemplars[n-1 : n : n]
+				point.Exemplars = s.exemplars[n-1 : n : n]
 			}
-			s.points = append(s.points, p)
+			s.points = append(s.points, point)
 		}
 		s.answered = append(s.answered, profiles.AnsweredSeries{Labels: s.labels(g), Points: s.points[from:len(s.points):len(s.points)]})
 	}
 	return nil
-}
-
-func (s *selection) cells(g int) []store.Cell {
-	n := s.scan.Buckets.N
-	return s.scan.Cells[g*n : (g+1)*n]
 }
 
 // exemplar looks up whose profile is the best of a cell.

@@ -21,6 +21,7 @@
 package profiles
 
 import (
+	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -67,6 +68,27 @@ func ParseID(text string) (ID, error) {
 		return id, fmt.Errorf("%w: profile id %q is no UUID", ErrBadRequest, text)
 	}
 	return id, nil
+}
+
+// NewID makes a UUID of version 7: it begins with a time, the rest is random.
+func NewID(timeMS int64) (id ID) {
+	_, _ = rand.Read(id[6:]) // it never fails
+	for i := range 6 {
+		id[i] = byte(timeMS >> (40 - 8*i))
+	}
+	id[6], id[8] = id[6]&0x0f|0x70, id[8]&0x3f|0x80
+	return id
+}
+
+// TimeMS is the time that a UUID of version 7 begins with.
+func (id ID) TimeMS() (ms int64, ok bool) {
+	if id[6]>>4 != 7 || id[8]>>6 != 2 {
+		return 0, false
+	}
+	for _, b := range id[:6] {
+		ms = ms<<8 | int64(b)
+	}
+	return ms, true
 }
 
 // Append appends the 36 characters of the UUID.

@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"context"
 	"slices"
 	"sync/atomic"
 
@@ -19,6 +20,9 @@ type heldBlock struct {
 	holders  atomic.Int64
 	unmerged bool // it is left alone, as merging it failed; guarded by tenant.flushMu
 }
+
+// Remote says whether the block is read from the bucket.
+func (b *heldBlock) Remote() bool { return b.path == "" }
 
 // release lets go; the last one closes the files.
 func (b *heldBlock) release() error {
@@ -75,13 +79,17 @@ type View struct {
 }
 
 // View holds the head and the blocks that have rows between two times, in
-// nanoseconds and inclusive. A tenant that nobody knows has none.
-func (s *Store) View(tenant string, minNS, maxNS int64) (*View, error) {
+// nanoseconds and inclusive. A tenant that nobody knows has none. Blocks in the
+// bucket that are not open by half of ctx's time are left out with a warning.
+func (s *Store) View(ctx context.Context, tenant string, minNS, maxNS int64) (*View, error) {
 	t, err := s.tenant(tenant, false)
 	if err != nil {
 		return nil, err
 	}
 	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		known, number, listErr := s.remotes.list(tenant)
 		v, disk := t.view(minNS, maxNS)
 		// What left the disk meanwhile, or came to the bucket, is in the next list.
@@ -93,7 +101,7 @@ func (s *Store) View(tenant string, minNS, maxNS int64) (*View, error) {
 			v.Warnings = append(v.Warnings, listErr)
 		}
 		if len(known) > 0 {
-			if err := s.remotes.add(v, known, disk, minNS, maxNS); err != nil {
+			if err := s.remotes.add(ctx, v, known, disk, minNS, maxNS); err != nil {
 				v.Close()
 				return nil, err
 			}

@@ -110,7 +110,7 @@ func pushUntilKilled(mode, dir string) error {
 // stored counts the rows of every number.
 func stored(t *testing.T, s *Store) map[uint64]int {
 	t.Helper()
-	v, err := s.View("t", 0, timeMax)
+	v, err := s.View(context.Background(), "t", 0, timeMax)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,7 +114,7 @@ func (r *remotes) refresh(ctx context.Context) error {
 		}
 		found[b.Tenant][b.ID] = known
 	}
-	each(fresh, func(b *remoteBlock) {
+	each(ctx, fresh, func(b *remoteBlock) {
 		if ctx.Err() == nil {
 			b.readMeta()
 		} else {
@@ -140,12 +140,17 @@ func (r *remotes) refresh(ctx context.Context) error {
 	return nil
 }
 
-// each calls f for all of them, a few at once.
-func each(blocks []*remoteBlock, f func(*remoteBlock)) {
+// each calls f for all of them, a few at once, until ctx ends.
+func each(ctx context.Context, blocks []*remoteBlock, f func(*remoteBlock)) {
 	var running sync.WaitGroup
 	slots := make(chan struct{}, remoteAtOnce)
 	for _, b := range blocks {
-		slots <- struct{}{}
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			running.Wait()
+			return
+		}
 		running.Go(func() {
 			defer func() { <-slots }()
 			f(b)
@@ -206,7 +211,13 @@ type local struct {
 // add adds to a view the blocks that have rows between two times and are neither on
 // the disk nor replaced by others, wherever those are. A block on the disk goes if
 // one elsewhere has replaced it. What cannot be opened has replaced nothing.
-func (r *remotes) add(v *View, known map[ulid.ULID]*remoteBlock, disk local, minNS, maxNS int64) error {
+func (r *remotes) add(ctx context.Context, v *View, known map[ulid.ULID]*remoteBlock, disk local, minNS, maxNS int64) error {
+	opening := ctx
+	if deadline, ok := ctx.Deadline(); ok { // the other half is for reading what is open
+		var cancel context.CancelFunc
+		opening, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
 	failed := map[ulid.ULID]bool{}
 	for id, b := range known {
 		if b.bad != nil && !disk.ids[id] && !disk.parents[id] && id != disk.writing {
@@ -233,7 +244,7 @@ func (r *remotes) add(v *View, known map[ulid.ULID]*remoteBlock, disk local, min
 			return fmt.Errorf("%w: %d blocks in the bucket have profiles of this time, more than %d", profiles.ErrLimit, len(wanted), most)
 		}
 		slices.SortFunc(wanted, func(a, b *remoteBlock) int { return a.ID.Compare(b.ID) })
-		opened, faults := r.holdAll(wanted)
+		opened, faults := r.holdAll(opening, wanted)
 		if len(faults) > 0 {
 			for _, h := range opened {
 				_ = h.release() // there is nothing to close
@@ -241,6 +252,9 @@ func (r *remotes) add(v *View, known map[ulid.ULID]*remoteBlock, disk local, min
 			for id, err := range faults {
 				failed[id] = true
 				v.Warnings = append(v.Warnings, err)
+			}
+			if err := ctx.Err(); err != nil {
+				return err
 			}
 			continue
 		}
@@ -268,42 +282,79 @@ func (v *View) drop(ids map[ulid.ULID]bool) {
 	})
 }
 
-// holdAll holds blocks, in their order, but for those that cannot be opened.
-func (r *remotes) holdAll(wanted []*remoteBlock) (opened []*heldBlock, faults map[ulid.ULID]error) {
+// holdAll holds blocks, in their order, but for those that cannot be opened until
+// ctx ends.
+func (r *remotes) holdAll(ctx context.Context, wanted []*remoteBlock) (opened []*heldBlock, faults map[ulid.ULID]error) {
 	var mu sync.Mutex
-	held, faults := map[ulid.ULID]*heldBlock{}, map[ulid.ULID]error{}
-	each(wanted, func(b *remoteBlock) {
-		h, err := r.hold(b)
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil {
-			faults[b.ID] = err
-			return
+	held, late := map[ulid.ULID]*heldBlock{}, false
+	faults = map[ulid.ULID]error{}
+	var shut []*remoteBlock
+	for _, b := range wanted {
+		if h := r.holdOpen(b); h != nil {
+			held[b.ID] = h
+		} else {
+			shut = append(shut, b)
 		}
-		held[b.ID] = h
-	})
+	}
+	all := make(chan struct{})
+	go func() { // a read that stalls ends by itself, later than ctx
+		defer close(all)
+		each(ctx, shut, func(b *remoteBlock) {
+			h, err := r.hold(ctx, b)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case late && h != nil:
+				_ = h.release() // there is nothing to close
+			case late:
+			case err != nil:
+				faults[b.ID] = err
+			default:
+				held[b.ID] = h
+			}
+		})
+	}()
+	select {
+	case <-all:
+	case <-ctx.Done():
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	late = true
 	for _, b := range wanted {
 		if h := held[b.ID]; h != nil {
 			opened = append(opened, h)
+		} else if faults[b.ID] == nil {
+			faults[b.ID] = b.fail(fmt.Errorf("%w: it was not open in time", profiles.ErrUnavailable))
 		}
 	}
 	return opened, faults
 }
 
+// holdOpen holds a block that is open; nil if it is not.
+func (r *remotes) holdOpen(b *remoteBlock) *heldBlock {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if b.held == nil {
+		return nil
+	}
+	b.held.holders.Add(1)
+	if at := slices.Index(r.open, b); at >= 0 {
+		r.open = append(slices.Delete(r.open, at, at+1), b)
+	}
+	return b.held
+}
+
 // hold opens a block unless it is open, and holds it.
-func (r *remotes) hold(b *remoteBlock) (*heldBlock, error) {
+func (r *remotes) hold(ctx context.Context, b *remoteBlock) (*heldBlock, error) {
 	b.opening.Lock()
 	defer b.opening.Unlock()
-	r.mu.Lock()
-	if h := b.held; h != nil {
-		h.holders.Add(1)
-		if at := slices.Index(r.open, b); at >= 0 {
-			r.open = append(slices.Delete(r.open, at, at+1), b)
-		}
-		r.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, b.fail(fmt.Errorf("%w: %w", profiles.ErrUnavailable, err)) // another view has tried meanwhile, for too long
+	}
+	if h := r.holdOpen(b); h != nil {
 		return h, nil
 	}
-	r.mu.Unlock()
 	if b.IndexBytes > remoteIndexMax {
 		return nil, b.fail(fmt.Errorf("%w: its index has %d bytes, more than %d", profiles.ErrLimit, b.IndexBytes, remoteIndexMax))
 	}

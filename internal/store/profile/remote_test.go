@@ -149,7 +149,7 @@ func TestABucketThatCannotBeListedIsNamedAndAnOldListStays(t *testing.T) {
 		s.opts.Remote, s.opts.RemoteEvery = far, time.Hour
 		s.remotes = newRemotes(s)
 	})
-	v, err := s.View("t", 0, timeMax)
+	v, err := s.View(context.Background(), "t", 0, timeMax)
 	if err != nil || len(v.Sources) != 0 || len(v.Warnings) != 1 || !errors.Is(v.Warnings[0], profiles.ErrUnavailable) {
 		t.Fatalf("%+v, %v", v, err)
 	}
@@ -178,7 +178,7 @@ func TestOnlyBlocksOfTheTimeAreOpenedAndNotMoreThanTheLimit(t *testing.T) {
 	s.awaitList()
 	at := numbered(0).TimeNS
 	for range 3 {
-		v, err := s.View("t", at, at+int64(time.Minute))
+		v, err := s.View(context.Background(), "t", at, at+int64(time.Minute))
 		if err != nil || len(v.Sources) != 1 {
 			t.Fatalf("%+v, %v", v, err)
 		}
@@ -187,11 +187,11 @@ func TestOnlyBlocksOfTheTimeAreOpenedAndNotMoreThanTheLimit(t *testing.T) {
 	if opened := s.metrics.remoteOpened.Get(); opened != 1 {
 		t.Errorf("%d blocks were opened", opened)
 	}
-	if _, err := s.View("t", 0, timeMax); !errors.Is(err, profiles.ErrLimit) {
+	if _, err := s.View(context.Background(), "t", 0, timeMax); !errors.Is(err, profiles.ErrLimit) {
 		t.Error(err)
 	}
 	for n := range 3 {
-		v, err := s.View("t", at+int64(n)*int64(time.Hour), at+int64(n)*int64(time.Hour)+int64(time.Minute))
+		v, err := s.View(context.Background(), "t", at+int64(n)*int64(time.Hour), at+int64(n)*int64(time.Hour)+int64(time.Minute))
 		if err != nil || len(v.Sources) != 1 {
 			t.Fatalf("%+v, %v", v, err)
 		}

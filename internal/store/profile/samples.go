@@ -9,9 +9,8 @@ import (
 // SourceSamples scans a source by its samples: a row's value is the sum of those
 // whose stack is counted, and a row without any does not count. counted is by stack.
 func (s *Scan) SourceSamples(ctx context.Context, src block.Source, groupOf []int32, groups int, counted []bool) error {
-	number := uint32(len(s.sources))
 	s.sampled, s.single = true, append(s.single, false)
-	s.sources, s.groups = append(s.sources, src), append(s.groups, groupOf)
+	number := s.begin(src, groupOf, groups)
 	rows, err := RowsOf(ctx, src, groupOf, s.Buckets.FromNS+1, s.Buckets.FromNS+int64(s.Buckets.N)*s.Buckets.StepNS)
 	if err != nil {
 		return err
@@ -33,9 +32,12 @@ func (s *Scan) SourceSamples(ctx context.Context, src block.Source, groupOf []in
 			return err
 		}
 		i := row - c.First
-		group, t := int(groupOf[c.SeriesAt(i)]), c.TimeAt(i)
-		return s.add(src, group, run{ord: c.OrdAt(i), used: true, source: number, row: uint32(row), value: value, time: t,
-			cell: group*s.Buckets.N + s.Buckets.bucket(t)})
+		group, t := groupOf[c.SeriesAt(i)], c.TimeAt(i)
+		cell := s.at(group, s.Buckets.bucket(t))
+		if err := s.crowded(); err != nil {
+			return err
+		}
+		return s.add(src, int(group), run{ord: c.OrdAt(i), used: true, source: number, row: uint32(row), value: value, time: t, cell: cell})
 	})
 	if err != nil {
 		return err

@@ -3,8 +3,11 @@ package profile
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/internal/store/profile/block"
@@ -39,7 +42,11 @@ type Buckets struct {
 type Scan struct {
 	Buckets   Buckets
 	Exemplars bool
-	Cells     []Cell // groups * Buckets.N, grown by the caller between sources
+	CellsMax  int    // groups with rows times Buckets.N; 0: no limit
+	Cells     []Cell // Buckets.N for each group that has a row; Group finds them
+
+	base []int32 // of each group: where its cells begin; -1: it has no row yet
+	full bool    // a group found no room for its cells
 
 	sources []block.Source
 	groups  [][]int32
@@ -67,7 +74,7 @@ func (s *Scan) columns(at Locator) (*block.Columns, error) {
 	}
 	c, err := s.sources[at.Source].Columns(int(at.Row))
 	if err != nil {
-		return nil, err
+		return nil, In(s.sources[at.Source], err)
 	}
 	*n = near{source: at.Source, cols: c}
 	return &n.cols, nil
@@ -116,15 +123,14 @@ func (s *Scan) Reset() {
 	clear(s.sources)
 	clear(s.groups)
 	s.Cells, s.sources, s.groups, s.run = s.Cells[:0], s.sources[:0], s.groups[:0], s.run[:0]
-	s.single, s.near = s.single[:0], near{}
+	s.single, s.near, s.base, s.full = s.single[:0], near{}, s.base[:0], false
 	s.late, s.winners, s.shared, s.sampled = nil, nil, nil, false
 }
 
 // Source scans one source. groupOf is by series: the group's number, or -1; it is
 // kept until Reset. wants says whether a span of rows can have any of them.
 func (s *Scan) Source(ctx context.Context, src block.Source, groupOf []int32, groups int) error {
-	number := uint32(len(s.sources))
-	s.sources, s.groups = append(s.sources, src), append(s.groups, groupOf)
+	number := s.begin(src, groupOf, groups)
 	spans, err := src.Spans()
 	if err != nil {
 		return err
@@ -140,6 +146,81 @@ func (s *Scan) Source(ctx context.Context, src block.Source, groupOf []int32, gr
 		}
 	}
 	return nil
+}
+
+// begin adds a source whose series are in so many groups.
+func (s *Scan) begin(src block.Source, groupOf []int32, groups int) uint32 {
+	s.sources, s.groups = append(s.sources, src), append(s.groups, groupOf)
+	for len(s.base) < groups {
+		s.base = append(s.base, -1)
+	}
+	return uint32(len(s.sources) - 1)
+}
+
+// at is the index of a group's cell; the group gets its cells with its first row.
+func (s *Scan) at(group int32, bucket int) int {
+	if base := s.base[group]; base >= 0 {
+		return int(base) + bucket
+	}
+	return s.room(group) + bucket
+}
+
+// room makes a group's cells. Beyond CellsMax all groups share the same ones, and
+// the scan of the source ends with ErrLimit.
+func (s *Scan) room(group int32) int {
+	base, n := len(s.Cells), s.Buckets.N
+	if s.full || s.CellsMax > 0 && base+n > s.CellsMax && base > 0 || base+n > math.MaxInt32 {
+		s.full = true
+		return int(s.base[slices.IndexFunc(s.base, func(b int32) bool { return b >= 0 })])
+	}
+	s.Cells = slices.Grow(s.Cells, n)[:base+n]
+	clear(s.Cells[base:])
+	s.base[group] = int32(base)
+	return base
+}
+
+// crowded is ErrLimit once a group has found no room.
+func (s *Scan) crowded() error {
+	if !s.full {
+		return nil
+	}
+	return fmt.Errorf("%w: series of %d steps have more than %d points: make the step longer, or group by fewer labels", profiles.ErrLimit, s.Buckets.N, s.CellsMax)
+}
+
+// Group is the cells of a group, one for each bucket; none without a row.
+func (s *Scan) Group(group int) []Cell {
+	if group >= len(s.base) || s.base[group] < 0 {
+		return nil
+	}
+	base := int(s.base[group])
+	return s.Cells[base : base+s.Buckets.N]
+}
+
+// SourceError says in which source something went wrong.
+type SourceError struct {
+	Source block.Source
+	Err    error
+}
+
+// Error names the source unless the error itself does.
+func (e *SourceError) Error() string {
+	text, name := e.Err.Error(), e.Source.Name()
+	if strings.HasPrefix(text, name) {
+		return text
+	}
+	return name + ": " + text
+}
+
+// Unwrap is what went wrong.
+func (e *SourceError) Unwrap() error { return e.Err }
+
+// In says that an error is of a source, unless it says of which one already.
+func In(src block.Source, err error) error {
+	var known *SourceError
+	if err == nil || errors.As(err, &known) {
+		return err
+	}
+	return &SourceError{src, err}
 }
 
 // wanted says whether a span has rows of a series that has a group.
@@ -180,6 +261,9 @@ func (s *Scan) span(ctx context.Context, src block.Source, number uint32, span *
 			err = k.splits(src, lo, hi)
 		default:
 			err = k.best(lo, hi)
+		}
+		if err == nil {
+			err = s.crowded()
 		}
 		if err != nil {
 			return err
@@ -262,9 +346,9 @@ func (k *kernel) sums(lo, hi int) {
 			}
 			from = k.Buckets.FromNS + int64(bucket)*k.Buckets.StepNS
 			to = from + k.Buckets.StepNS
-			cell, last = &k.Cells[int(group)*k.Buckets.N+bucket], group
+			cell, last = &k.Cells[k.at(group, bucket)], group
 		} else if group != last {
-			cell, last = &k.Cells[int(group)*k.Buckets.N+bucket], group
+			cell, last = &k.Cells[k.at(group, bucket)], group
 		}
 		cell.Sum = block.AddValues(cell.Sum, k.c.ValueAt(i))
 		cell.Rows++
@@ -289,9 +373,9 @@ func (k *kernel) best(lo, hi int) error {
 			}
 			from = k.Buckets.FromNS + int64(bucket)*k.Buckets.StepNS
 			to = from + k.Buckets.StepNS
-			cell, last = &k.Cells[int(group)*k.Buckets.N+bucket], group
+			cell, last = &k.Cells[k.at(group, bucket)], group
 		} else if group != last {
-			cell, last = &k.Cells[int(group)*k.Buckets.N+bucket], group
+			cell, last = &k.Cells[k.at(group, bucket)], group
 		}
 		v := k.c.ValueAt(i)
 		cell.Sum = block.AddValues(cell.Sum, v)
@@ -342,7 +426,7 @@ func (k *kernel) splits(src block.Source, lo, hi int) error {
 			continue
 		}
 		r := run{ord: k.c.OrdAt(i), used: true, row: uint32(k.c.First + i), value: k.c.ValueAt(i), time: t,
-			cell: int(group)*k.Buckets.N + bucket, source: k.number}
+			cell: k.at(group, bucket), source: k.number}
 		if err := k.add(src, int(group), r); err != nil {
 			return err
 		}
@@ -424,6 +508,14 @@ func (s *Scan) Finish() error {
 	return nil
 }
 
+// SourceAt is the source in which a row lies; nil for a profile with rows in several.
+func (s *Scan) SourceAt(at Locator) block.Source {
+	if at.Source == lateSource {
+		return nil
+	}
+	return s.sources[at.Source]
+}
+
 // ID is the id of the profile at a place.
 func (s *Scan) ID(at Locator) (profiles.ID, error) {
 	if at.Source == lateSource {
@@ -435,7 +527,7 @@ func (s *Scan) ID(at Locator) (profiles.ID, error) {
 	}
 	if s.near.ids == nil {
 		if s.near.ids, err = s.sources[at.Source].IDs(int(at.Row)); err != nil {
-			return profiles.ID{}, err
+			return profiles.ID{}, In(s.sources[at.Source], err)
 		}
 	}
 	return profiles.ID(s.near.ids[16*(int(at.Row)-c.First):]), nil

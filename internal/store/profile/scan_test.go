@@ -27,7 +27,7 @@ func TestAScanDoesNotAllocate(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		v, err := s.View("t", 0, timeMax)
+		v, err := s.View(context.Background(), "t", 0, timeMax)
 		if err != nil || len(v.Sources) != 1 {
 			t.Fatalf("%d sources, %v", len(v.Sources), err)
 		}
@@ -36,13 +36,11 @@ func TestAScanDoesNotAllocate(t *testing.T) {
 			t.Fatal(err)
 		}
 		groupOf := make([]int32, len(series))
-		scan := Scan{Cells: make([]Cell, 10)}
+		scan := Scan{}
 		for _, exemplars := range []bool{false, true} {
 			var sum int64
 			n := testing.AllocsPerRun(20, func() {
 				scan.Reset()
-				scan.Cells = scan.Cells[:10]
-				clear(scan.Cells)
 				scan.Buckets, scan.Exemplars = Buckets{FromNS: 1_699_999_999_999_999_999, StepNS: 500, N: 10}, exemplars
 				err := errors.Join(scan.Source(ctx, v.Sources[0], groupOf, 1), scan.Finish())
 				if err != nil {
@@ -104,7 +102,7 @@ func TestAViewIsWholeWhateverGoesOn(t *testing.T) {
 	})
 	for round := 0; (round < 200 || acknowledged.Load() < 60) && !t.Failed(); round++ {
 		before := acknowledged.Load()
-		v, err := s.View("t", 0, timeMax)
+		v, err := s.View(context.Background(), "t", 0, timeMax)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,6 @@ package profile
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -273,10 +272,7 @@ func complete(p *profiles.Pushed, i int, now time.Time) error {
 		return fmt.Errorf("%w: profile %d has the time %d ns", profiles.ErrBadRequest, i, p.TimeNS)
 	}
 	if p.ID == (profiles.ID{}) {
-		if _, err := rand.Read(p.ID[:]); err != nil {
-			return err
-		}
-		p.ID[6], p.ID[8] = p.ID[6]&0x0F|0x40, p.ID[8]&0x3F|0x80
+		p.ID = profiles.NewID(p.TimeNS / 1e6)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package profileapi
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 
@@ -58,17 +59,22 @@ func method[Req, Res any](s *Server, ready func() bool, service, name string, f 
 		if err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
-		var closers []func()
-		ctx, cancel := context.WithTimeout(context.WithValue(ctx, closersKey{}, &closers), s.opts.QueryTimeout)
+		ctx, outcome := withOutcome(ctx)
+		defer outcome.close()
+		ctx, cancel := context.WithTimeout(ctx, s.opts.QueryTimeout)
 		defer cancel()
 		answer, err := f(ctx, tenant, request.(*Req))
-		defer func() {
-			for _, f := range closers {
-				f()
-			}
-		}()
 		if err != nil {
 			return nil, status.Error(codes.Code(s.codeOf(err)), err.Error()) // both count alike
+		}
+		if headers := outcome.headers(); headers != nil {
+			md := metadata.MD{}
+			for name, values := range headers {
+				md[strings.ToLower(name)] = values
+			}
+			if err := errors.Join(grpc.SetHeader(ctx, md), grpc.SetTrailer(ctx, md)); err != nil {
+				return nil, status.Error(codes.Internal, err.Error()) // it must not look whole
+			}
 		}
 		return written(answer), nil
 	}

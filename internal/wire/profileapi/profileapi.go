@@ -14,7 +14,6 @@ package profileapi
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
 	"time"
 
@@ -53,8 +52,7 @@ type Options struct {
 	SelectorBytes int           // of one selector; 0: 64 KiB
 	// Code says which code of Connect's an error has beyond those of
 	// series/profiles; nil and CodeUnknown make it internal.
-	Code   func(error) connect.Code
-	Logger *slog.Logger // told what could not be read; nil: nobody is
+	Code func(error) connect.Code
 }
 
 func (o Options) withDefaults() Options {
@@ -73,9 +71,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.QueryTimeout == 0 {
 		o.QueryTimeout = 2 * time.Minute
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Code == nil {
 		o.Code = func(error) connect.Code { return connect.CodeUnknown }
@@ -151,27 +146,6 @@ func (s *Server) inPlace(next http.Handler) http.Handler {
 	})
 }
 
-type closersKey struct{}
-
-// closing gives the memory of answers back once they have been written.
-func closing(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var closers []func()
-		defer func() {
-			for _, f := range closers {
-				f()
-			}
-		}()
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), closersKey{}, &closers)))
-	})
-}
-
-// afterwards has f called when the answer is out.
-func afterwards(ctx context.Context, f func()) {
-	closers := ctx.Value(closersKey{}).(*[]func())
-	*closers = append(*closers, f)
-}
-
 // call makes a Connect function of one that knows the tenant: it bounds the time
 // and turns errors into Connect's.
 func call[Req, Res any](s *Server, f func(ctx context.Context, tenant string, m *Req) (*Res, error)) func(context.Context, *connect.Request[Req]) (*connect.Response[Res], error) {
@@ -186,7 +160,11 @@ func call[Req, Res any](s *Server, f func(ctx context.Context, tenant string, m 
 		if err != nil {
 			return nil, s.connectError(err)
 		}
-		return connect.NewResponse(answer), nil
+		response := connect.NewResponse(answer)
+		for name, values := range outcomeOf(ctx).headers() {
+			response.Header()[name], response.Trailer()[name] = values, values
+		}
+		return response, nil
 	}
 }
 

@@ -46,7 +46,7 @@ func (s *Server) profileTypes(ctx context.Context, tenant string, m *profilepb.P
 		return nil, err
 	}
 	types, warnings, err := s.query.ProfileTypes(ctx, &r)
-	s.warn(tenant, warnings)
+	warn(ctx, warnings)
 	answer := &profilepb.ProfileTypesResponse{}
 	for _, t := range types {
 		answer.ProfileTypes = append(answer.ProfileTypes, &profilepb.ProfileType{
@@ -62,7 +62,7 @@ func (s *Server) labelNames(ctx context.Context, tenant string, m *profilepb.Lab
 		return nil, err
 	}
 	names, warnings, err := s.query.LabelNames(ctx, &r)
-	s.warn(tenant, warnings)
+	warn(ctx, warnings)
 	return &profilepb.LabelNamesResponse{Names: names}, err
 }
 
@@ -76,7 +76,7 @@ func (s *Server) labelValues(ctx context.Context, tenant string, m *profilepb.La
 	}
 	r.LabelFor = m.GetName()
 	values, warnings, err := s.query.LabelValues(ctx, &r)
-	s.warn(tenant, warnings)
+	warn(ctx, warnings)
 	return &profilepb.LabelValuesResponse{Names: values}, err
 }
 
@@ -87,7 +87,7 @@ func (s *Server) series(ctx context.Context, tenant string, m *profilepb.SeriesR
 	}
 	r.Names = m.GetLabelNames()
 	sets, warnings, err := s.query.Series(ctx, &r)
-	s.warn(tenant, warnings)
+	warn(ctx, warnings)
 	return &profilepb.LabelSetsAnswer{Sets: sets}, err
 }
 
@@ -130,15 +130,8 @@ func (s *Server) selectSeries(ctx context.Context, tenant string, m *profilepb.S
 		return nil, err
 	}
 	afterwards(ctx, answer.Close)
-	s.warn(tenant, answer.Warnings)
+	warn(ctx, answer.Warnings)
 	return &profilepb.SeriesAnswer{Source: seriesSource(answer.Series)}, nil
-}
-
-// warn says what an answer lacks.
-func (s *Server) warn(tenant string, warnings []error) {
-	for _, err := range warnings {
-		s.opts.Logger.Warn("An answer lacks what could not be read", "tenant", tenant, "err", err)
-	}
 }
 
 func (s *Server) flame(ctx context.Context, r profiles.MergeRequest) (*profilepb.Flame, error) {
@@ -146,13 +139,13 @@ func (s *Server) flame(ctx context.Context, r profiles.MergeRequest) (*profilepb
 	if err != nil {
 		return nil, err
 	}
-	s.warn(r.Tenant, f.Warnings)
+	warn(ctx, f.Warnings)
 	return &profilepb.Flame{Names: f.Names, Levels: f.Levels, Total: f.Total, MaxSelf: f.MaxSelf}, nil
 }
 
 func (s *Server) pprof(ctx context.Context, r *profiles.MergeRequest) ([]byte, error) {
 	raw, warnings, err := s.query.MergePprof(ctx, r)
-	s.warn(r.Tenant, warnings)
+	warn(ctx, warnings)
 	return raw, err
 }
 

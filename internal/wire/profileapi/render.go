@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -41,7 +42,9 @@ func (s *Server) refuse(w http.ResponseWriter, err error) {
 
 // legacy reads what every endpoint of the older API takes.
 func (s *Server) legacy(w http.ResponseWriter, r *http.Request, contentType string, f func(ctx context.Context, tenant string, form url.Values) ([]byte, error)) {
-	ctx, cancel := context.WithTimeout(r.Context(), s.opts.QueryTimeout)
+	ctx, outcome := withOutcome(r.Context())
+	defer outcome.close()
+	ctx, cancel := context.WithTimeout(ctx, s.opts.QueryTimeout)
 	defer cancel()
 	tenant, err := TenantOf(r.Header)
 	if err != nil {
@@ -58,6 +61,7 @@ func (s *Server) legacy(w http.ResponseWriter, r *http.Request, contentType stri
 		s.refuse(w, err)
 		return
 	}
+	maps.Copy(w.Header(), outcome.headers())
 	body := httpbody.New(w, r, contentType)
 	defer body.Release()
 	body.Whole(len(b))
@@ -167,6 +171,7 @@ func (s *Server) renderJSON(ctx context.Context, tenant string, form url.Values)
 		return nil, err
 	}
 	defer whole.Close()
+	warn(ctx, whole.Warnings)
 	groups := &profiles.SeriesAnswer{}
 	for _, names := range form["groupBy"] {
 		over.GroupBy = append(over.GroupBy, strings.Split(names, ",")...)
@@ -176,6 +181,7 @@ func (s *Server) renderJSON(ctx context.Context, tenant string, form url.Values)
 			return nil, err
 		}
 		defer groups.Close()
+		warn(ctx, groups.Warnings)
 	}
 	b := []byte(`{"version":1,"flamebearer":{`)
 	b = appendFlamebearer(b, flame.Names, flame.Levels, flame.Total, flame.MaxSelf)
@@ -194,7 +200,7 @@ func (s *Server) renderJSON(ctx context.Context, tenant string, form url.Values)
 		b = promjson.AppendString(b, groupName(series.Labels))
 		b = appendTimeline(append(b, ':'), over, series.Points)
 	}
-	return append(b, "}}"...), nil
+	return append(outcomeOf(ctx).appendWarnings(append(b, '}')), '}'), nil
 }
 
 // groupName joins the values that a group has.
@@ -298,7 +304,7 @@ func (s *Server) renderDiff(w http.ResponseWriter, r *http.Request) {
 		b = appendMetadata(append(b, `},"metadata":{"format":"double",`...), q.Type)
 		b = strconv.AppendInt(append(b, `},"leftTicks":`...), d.LeftTicks, 10)
 		b = strconv.AppendInt(append(b, `,"rightTicks":`...), d.RightTicks, 10)
-		return append(b, '}'), nil
+		return append(outcomeOf(ctx).appendWarnings(b), '}'), nil
 	})
 }
 
@@ -308,7 +314,7 @@ func (s *Server) legacyLabelValues(w http.ResponseWriter, r *http.Request) {
 			return nil, badRequest{errors.New("label is missing")}
 		}
 		values, warnings, err := s.query.LabelValues(ctx, &r)
-		s.warn(r.Tenant, warnings)
+		warn(ctx, warnings)
 		return values, err
 	})
 }
@@ -316,7 +322,7 @@ func (s *Server) legacyLabelValues(w http.ResponseWriter, r *http.Request) {
 func (s *Server) legacyLabelNames(w http.ResponseWriter, r *http.Request) {
 	s.legacyLabels(w, r, func(ctx context.Context, _ url.Values, r profiles.LabelsRequest) ([]string, error) {
 		names, warnings, err := s.query.LabelNames(ctx, &r)
-		s.warn(r.Tenant, warnings)
+		warn(ctx, warnings)
 		return names, err
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 
@@ -54,11 +55,16 @@ func (s *Server) selectors(texts []string) ([][]*labels.Matcher, error) {
 	return anyOf, nil
 }
 
-// span checks a range. Requests about labels may leave it out.
+// recentMS is how far back a request about labels looks that does not say.
+const recentMS = 60 * 60 * 1000
+
+// span checks a range. Requests about labels may leave it out, then it is the last
+// hour.
 func span(startMS, endMS int64, optional bool) (int64, int64, error) {
 	switch {
 	case startMS == 0 && endMS == 0 && optional:
-		return math.MinInt64, math.MaxInt64, nil
+		now := time.Now().UnixMilli()
+		return now - recentMS, now, nil
 	case startMS > endMS:
 		return 0, 0, badRequest{fmt.Errorf("the range is upside down: start %d is after end %d (milliseconds)", startMS, endMS)}
 	case startMS == 0 && endMS == 0:

@@ -1,0 +1,200 @@
+package profile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/store/profile/block"
+
+	store "github.com/ferula-io/ferula/internal/store/profile"
+	instruments "github.com/ferula-io/ferula/metrics"
+)
+
+// pass is one reading of a view's sources. Those that turn out to be corrupt or
+// cannot be read are collected, so that one pass finds all of them.
+type pass struct {
+	sources []block.Source
+	faults  map[block.Source]error
+	patient *patience
+}
+
+// patience is what a query may still wait for a bucket that does not respond. Once
+// it is used up, what is left in the bucket is left out without being tried.
+type patience struct{ left time.Duration }
+
+// remote is a source that is read from a bucket.
+type remote interface{ Remote() bool }
+
+func isRemote(src block.Source) bool {
+	r, ok := src.(remote)
+	return ok && r.Remote()
+}
+
+// fault notes an error that is about one source, and says whether it is such.
+func (p *pass) fault(err error) bool {
+	var bad *store.SourceError
+	if !errors.As(err, &bad) || !errors.Is(err, profiles.ErrCorrupt) && !errors.Is(err, profiles.ErrUnavailable) {
+		return false
+	}
+	if p.faults == nil {
+		p.faults = map[block.Source]error{}
+	}
+	if p.faults[bad.Source] == nil {
+		p.faults[bad.Source] = bad
+	}
+	return true
+}
+
+// faulty says whether a source was found so in this pass.
+func (p *pass) faulty(src block.Source) bool { return src != nil && p.faults[src] != nil }
+
+// each calls f with every source; what it says is wrong with one ends only that one.
+func (p *pass) each(ctx context.Context, f func(src block.Source) error) error {
+	for _, src := range p.sources {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		away := isRemote(src)
+		if away && p.patient.left <= 0 {
+			p.fault(store.In(src, fmt.Errorf("%w: the bucket did not respond for other blocks", profiles.ErrUnavailable)))
+			continue
+		}
+		began := time.Now()
+		err := f(src)
+		if err == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !p.fault(store.In(src, err)) {
+			return err
+		}
+		if away && errors.Is(err, profiles.ErrUnavailable) {
+			p.patient.left -= time.Since(began)
+		}
+	}
+	return nil
+}
+
+// once runs f over a view's sources, of which those that fail give nothing. It
+// returns what was wrong with them.
+func (e *Engine) once(tenant string, view *store.View, f func(p *pass) error) ([]error, error) {
+	p := e.pass(view.Sources, &patience{e.opts.Timeout / 4})
+	if err := f(p); err != nil {
+		return nil, err
+	}
+	return e.partial(tenant, p.warnings(view.Warnings))
+}
+
+// without runs f over a view's sources until none of them fails; f begins again from
+// nothing without those that did.
+func (e *Engine) without(ctx context.Context, tenant string, view *store.View, f func(p *pass) error) ([]error, error) {
+	sources, warnings, patient := view.Sources, view.Warnings, &patience{e.opts.Timeout / 4}
+	for {
+		p := e.pass(sources, patient)
+		err := f(p)
+		if err != nil && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if len(p.faults) == 0 { // else an error may come of what a faulty source added
+			if err != nil {
+				return nil, err
+			}
+			return e.partial(tenant, warnings)
+		}
+		warnings = p.warnings(warnings)
+		whole := make([]block.Source, 0, len(sources))
+		for _, src := range sources {
+			if !p.faulty(src) {
+				whole = append(whole, src)
+			}
+		}
+		sources = whole
+	}
+}
+
+func (e *Engine) pass(sources []block.Source, patient *patience) *pass {
+	return &pass{sources: sources, patient: patient}
+}
+
+// warnings adds the faults of a pass, in the order of the sources.
+func (p *pass) warnings(to []error) []error {
+	to = to[:len(to):len(to)]
+	for _, src := range p.sources {
+		if err := p.faults[src]; err != nil {
+			to = append(to, err)
+		}
+	}
+	return to
+}
+
+// partial counts and logs a response that lacks something, or refuses it.
+func (e *Engine) partial(tenant string, warnings []error) ([]error, error) {
+	if len(warnings) == 0 {
+		return nil, nil
+	}
+	e.lacks.note(tenant, warnings)
+	if e.opts.FailPartial {
+		err := warnings[0]
+		if n := len(warnings) - 1; n > 0 {
+			err = fmt.Errorf("%w (and %d more)", err, n)
+		}
+		return nil, fmt.Errorf("%w: the response would be partial: %w", profiles.ErrUnavailable, err)
+	}
+	return warnings, nil
+}
+
+const (
+	lacksEvery = time.Hour // between two lines about one source
+	lacksMax   = 1000      // sources whose last line is remembered
+)
+
+// lacks counts partial responses, and logs each reason for them once in a while and
+// not with every query.
+type lacks struct {
+	logger *slog.Logger
+	total  *instruments.Counter
+
+	mu     sync.Mutex
+	logged map[string]time.Time
+}
+
+func newLacks(o Options) *lacks {
+	o.Metrics.Describe("ferula_profiles_partial_responses_total", "Responses to profile queries that lacked a block, or failed for it.", "")
+	return &lacks{logger: o.Logger, total: o.Metrics.NewCounter("ferula_profiles_partial_responses_total"), logged: map[string]time.Time{}}
+}
+
+func (l *lacks) note(tenant string, warnings []error) {
+	l.total.Inc()
+	now := time.Now()
+	for _, err := range warnings {
+		key := err.Error()
+		var bad *store.SourceError
+		if errors.As(err, &bad) {
+			key = bad.Source.Name()
+		}
+		if l.due(tenant+"/"+key, now) {
+			l.logger.Warn("Profile queries lack what cannot be read", "tenant", tenant, "err", err, "repeated_after", lacksEvery)
+		}
+	}
+}
+
+// due says whether a line about a source is due, and notes that it is written.
+func (l *lacks) due(key string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if last, ok := l.logged[key]; ok && now.Sub(last) < lacksEvery {
+		return false
+	}
+	if len(l.logged) >= lacksMax {
+		clear(l.logged)
+	}
+	l.logged[key] = now
+	return true
+}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -199,5 +200,67 @@ func TestOnlyBlocksOfTheTimeAreOpenedAndNotMoreThanTheLimit(t *testing.T) {
 	}
 	if n := len(s.remotes.open); n != 2 {
 		t.Errorf("%d blocks are open", n)
+	}
+}
+
+// stalling is an index whose reads wait once it stalls.
+type stalling struct {
+	*bytes.Reader
+	stalled atomic.Bool
+	release chan struct{}
+}
+
+// ReadAt implements io.ReaderAt.
+func (s *stalling) ReadAt(p []byte, off int64) (int, error) {
+	if s.stalled.Load() {
+		<-s.release
+		return 0, errors.New("gave up")
+	}
+	return s.Reader.ReadAt(p, off)
+}
+
+func TestAViewDoesNotWaitForABucketThatStallsLongerThanHalfOfItsTime(t *testing.T) {
+	from, full := three(t, nil)
+	full.take(t, from.opts.Dir)
+	release := make(chan struct{})
+	stuck := make([]*stalling, len(full.blocks))
+	for i, b := range full.blocks {
+		stuck[i] = &stalling{Reader: b.Index.(*bytes.Reader), release: release}
+		full.blocks[i].Index = stuck[i]
+	}
+	s := openTest(t, t.TempDir(), func(s *Store) {
+		s.opts.Remote, s.opts.RemoteEvery = full, time.Hour
+		s.remotes = newRemotes(s)
+	})
+	s.awaitList()
+	at := numbered(0).TimeNS
+	first, err := s.View(context.Background(), "t", at, at) // this one is open
+	if err != nil || len(first.Sources) != 1 {
+		t.Fatalf("%+v %v", first, err)
+	}
+	first.Close()
+	for _, b := range stuck {
+		b.stalled.Store(true)
+	}
+	for range 3 { // views that gave up do not make later ones wait longer
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		v, err := s.View(ctx, "t", 0, timeMax)
+		if err != nil || ctx.Err() != nil || len(v.Sources) != 1 || len(v.Warnings) != 2 || !errors.Is(v.Warnings[0], profiles.ErrUnavailable) {
+			t.Fatalf("%+v %v %v", v, err, ctx.Err())
+		}
+		v.Close()
+		cancel()
+	}
+	gone, cancel := context.WithCancel(context.Background())
+	go cancel()
+	if v, err := s.View(gone, "t", 0, timeMax); !errors.Is(err, context.Canceled) {
+		t.Errorf("a client that has gone: %+v %v", v, err)
+	}
+	for _, b := range stuck {
+		b.stalled.Store(false)
+	}
+	close(release)
+	if counts := stored(t, s); len(counts) != 3 {
+		t.Errorf("once it responds: %v", counts)
 	}
 }

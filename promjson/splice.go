@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // AnswerError is an answer whose status is not "success".
@@ -61,9 +63,11 @@ const spliceBytes = 64 << 10
 // The series of every part must be in the order of their labels (ErrUnsorted
 // otherwise), as those of Prometheus are, and where parts share a series, each
 // must go on strictly after the one before has ended (ErrOverlap). Warnings and
-// infos are those of all parts, each once. Of unknown members of the answer, if
-// the Scanners keep them, the first that is not false counts; those of the data
-// are dropped.
+// infos are those of all parts, each once; of annotations of PromQL the first ten
+// are named and the others counted, as Prometheus does. Of unknown members of the
+// answer, if the Scanners keep them, those count that are the same in all parts
+// that have them, and true where some parts say true and others false; any other
+// is about one part only and is dropped, as are those of the data.
 //
 // Nothing is written before every part has come to its first series: a part
 // that cannot be read, or is an AnswerError, is known by then in all but odd
@@ -244,32 +248,83 @@ func begins(piece []byte, end int64) error {
 // mergeEnvelopes makes one of those of all parts.
 func mergeEnvelopes(parts []*Scanner) *Envelope {
 	merged := &Envelope{Status: "success", ResultType: "matrix"}
-	for _, s := range parts {
+	warnings, infos := make([][]string, len(parts)), make([][]string, len(parts))
+	var differ []string // Names of members that are about one part.
+	for n, s := range parts {
 		e := &s.envelope
-		merged.Warnings = union(merged.Warnings, e.Warnings)
-		merged.Infos = union(merged.Infos, e.Infos)
+		warnings[n], infos[n] = e.Warnings, e.Infos
 		for _, m := range e.Unknown {
 			if m.InData {
 				continue
 			}
 			i := slices.IndexFunc(merged.Unknown, func(have Member) bool { return have.Name == m.Name })
-			if i < 0 {
+			switch {
+			case i < 0:
 				merged.Unknown = append(merged.Unknown, m)
-			} else if string(merged.Unknown[i].Value) == "false" {
-				merged.Unknown[i] = m
+			case bytes.Equal(merged.Unknown[i].Value, m.Value):
+			case isBool(merged.Unknown[i].Value) && isBool(m.Value):
+				merged.Unknown[i].Value = []byte("true")
+			default:
+				differ = append(differ, m.Name)
 			}
 		}
+	}
+	merged.Unknown = slices.DeleteFunc(merged.Unknown, func(m Member) bool { return slices.Contains(differ, m.Name) })
+	merged.Warnings, merged.Infos = union(warnings...), union(infos...)
+	if len(parts) > 1 {
+		merged.Warnings = countOmitted(merged.Warnings, " more warning annotations omitted")
+		merged.Infos = countOmitted(merged.Infos, " more info annotations omitted")
 	}
 	return merged
 }
 
-func union(list, more []string) []string {
-	for _, s := range more {
-		if !slices.Contains(list, s) {
-			list = append(list, s)
+func isBool(value []byte) bool { return string(value) == "true" || string(value) == "false" }
+
+// union is every string of the lists once, in the order in which they come.
+func union(lists ...[]string) []string {
+	var all []string
+	var seen map[string]bool
+	for _, list := range lists {
+		for _, s := range list {
+			if seen[s] {
+				continue
+			}
+			if seen == nil {
+				seen = map[string]bool{}
+			}
+			seen[s] = true
+			all = append(all, s)
 		}
 	}
-	return list
+	return all
+}
+
+// annotationsMax is how many warnings, or infos, Prometheus names in one answer.
+const annotationsMax = 10
+
+// countOmitted leaves as many annotations of PromQL as Prometheus names, and says
+// how many more there are at least: the parts may have omitted different ones.
+func countOmitted(texts []string, omitted string) []string {
+	named, more, before := 0, 0, 0
+	texts = slices.DeleteFunc(texts, func(text string) bool {
+		if count, ok := strings.CutSuffix(text, omitted); ok {
+			if n, err := strconv.Atoi(count); err == nil {
+				before = max(before, n)
+				return true
+			}
+		}
+		if !strings.HasPrefix(text, "PromQL ") {
+			return false
+		}
+		if named++; named > annotationsMax {
+			more++
+		}
+		return named > annotationsMax
+	})
+	if more += before; more > 0 {
+		texts = append(texts, strconv.Itoa(more)+omitted)
+	}
+	return texts
 }
 
 // output gathers bytes into writes of spliceBytes.

@@ -2,6 +2,7 @@ package promjson
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -175,6 +176,84 @@ func TestEnvelopesAreMerged(t *testing.T) {
 	}
 	check(t, "answer", got, `{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["a","\u003cb\u003e","c"],"infos":["i"],"isPartial":true,"trace":{}}`)
 	check(t, "envelope", fmt.Sprintf("%q %q %d", e.Warnings, e.Infos, len(e.Unknown)), `["a" "<b>" "c"] ["i"] 2`)
+}
+
+func TestUnknownMembersOfOnePartAreDroppedAndFlagsAreKept(t *testing.T) {
+	with := func(members string) string {
+		return `{"status":"success",` + members + `"data":{"resultType":"matrix","result":[]}}`
+	}
+	for _, c := range []struct {
+		parts []string
+		want  string
+	}{
+		{[]string{with(`"isPartial":true,`), with(`"isPartial":false,`), with(``)}, `,"isPartial":true`},
+		{[]string{with(`"isPartial":false,`), with(``), with(`"isPartial":true,`)}, `,"isPartial":true`},
+		{[]string{with(`"isPartial":false,`), with(`"isPartial":false,`)}, `,"isPartial":false`},
+		{[]string{with(`"stats":{"ms":1},"isPartial":true,`), with(`"stats":{"ms":2},`), with(`"stats":{"ms":1},`)}, `,"isPartial":true`},
+		{[]string{with(`"cluster":"a","x":null,`), with(`"cluster":"a","x":true,`)}, `,"cluster":"a"`},
+		{[]string{with(`"stats":{"ms":1},`)}, `,"stats":{"ms":1}`},
+	} {
+		got, _, err := spliced(c.parts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(t, strings.Join(c.parts, " "), got, `{"status":"success","data":{"resultType":"matrix","result":[]}`+c.want+`}`)
+	}
+}
+
+func TestAnnotationsBeyondTenAreCountedAsPrometheusDoes(t *testing.T) {
+	with := func(kind, prefix string, from, to int, more ...string) string {
+		var texts []string
+		for i := from; i < to; i++ {
+			texts = append(texts, fmt.Sprintf("%s%d", prefix, i))
+		}
+		b, err := json.Marshal(append(texts, more...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return `{"status":"success","data":{"resultType":"matrix","result":[]},"` + kind + `":` + string(b) + `}`
+	}
+	for _, c := range []struct {
+		parts []string
+		count int
+		last  string
+	}{
+		{[]string{with("warnings", "PromQL warning: ", 0, 10), with("warnings", "PromQL warning: ", 5, 10)}, 10, "PromQL warning: 9"},
+		{[]string{with("warnings", "PromQL warning: ", 0, 10), with("warnings", "PromQL warning: ", 5, 15)}, 11, "5 more warning annotations omitted"},
+		{[]string{with("warnings", "PromQL warning: ", 0, 10, "7 more warning annotations omitted"), with("warnings", "PromQL warning: ", 0, 11, "3 more warning annotations omitted")}, 11, "8 more warning annotations omitted"},
+		{[]string{with("warnings", "PromQL warning: ", 0, 10, "7 more warning annotations omitted")}, 11, "7 more warning annotations omitted"},
+		{[]string{with("warnings", "PromQL warning: ", 0, 12)}, 12, "PromQL warning: 11"},
+		{[]string{with("warnings", "store is down: ", 0, 40), with("warnings", "store is down: ", 30, 60)}, 60, "store is down: 59"},
+		{[]string{with("infos", "PromQL info: ", 0, 10), with("infos", "PromQL info: ", 10, 20)}, 11, "10 more info annotations omitted"},
+	} {
+		_, e, err := spliced(c.parts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := append(e.Warnings, e.Infos...)
+		check(t, fmt.Sprint(c.parts, " count"), fmt.Sprint(len(got)), fmt.Sprint(c.count))
+		check(t, fmt.Sprint(c.parts, " last"), got[len(got)-1], c.last)
+	}
+}
+
+// The work for warnings grows with their number, not with its square: a quarter of
+// a million comparisons each with a quarter of a million would not end in time.
+func TestManyWarningsOfManyPartsAreMerged(t *testing.T) {
+	var parts []*Scanner
+	for n := range 8 {
+		var b strings.Builder
+		b.WriteString(`{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["w"`)
+		for i := range 30_000 {
+			fmt.Fprintf(&b, `,"%d"`, n*20_000+i)
+		}
+		b.WriteString(`]}`)
+		parts = append(parts, NewScanner(strings.NewReader(b.String()), Options{}))
+	}
+	e, err := new(Splicer).Splice(io.Discard, parts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, "warnings", fmt.Sprint(len(e.Warnings)), "170001")
 }
 
 func TestOnePartPassesThrough(t *testing.T) {

@@ -36,7 +36,7 @@ type queryFrontendCommand struct {
 
 	SplitInterval    duration `name:"query-range.split-interval" default:"24h" help:"Split range queries at the multiples of this; 0 does not, or as the next three say."`
 	MinSplitInterval duration `name:"query-range.min-split-interval" default:"0s" help:"Range queries above this are split in query-range.horizontal-shards pieces. Not together with query-range.split-interval."`
-	MaxSplitInterval duration `name:"query-range.max-split-interval" default:"0s" help:"Range queries much longer than this are split in pieces of this length."`
+	MaxSplitInterval duration `name:"query-range.max-split-interval" default:"0s" help:"Range queries at least twice as long as this are split in pieces of this length."`
 	HorizontalShards int      `name:"query-range.horizontal-shards" default:"0" help:"Number of pieces below query-range.max-split-interval."`
 	Align            bool     `name:"query-range.align-range-with-step" negatable:"" help:"Move start and end to multiples of the step. Off by default, unlike Thanos, because it changes answers."`
 	RangeRetries     int      `name:"query-range.max-retries-per-request" default:"5" help:"Maximum number of retries of one part of a range query."`

@@ -270,6 +270,15 @@ func TestWhatMustNotBeKeptIsNotKept(t *testing.T) {
 			_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["store 10.0.0.1:10901 is unreachable"]}`)
 			return true
 		}},
+		"an empty one for want of stores": {query: "requests_total", end: 3599, break_: func(w http.ResponseWriter, _ *http.Request) bool {
+			_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["No StoreAPIs matched for this query"]}`)
+			return true
+		}},
+		"one that calls itself partial": {query: "requests_total", end: 3599, break_: func(w http.ResponseWriter, _ *http.Request) bool {
+			_, _ = io.WriteString(w, `{"status":"success","isPartial":true,"data":{"resultType":"matrix","result":[]}}`)
+			return true
+		}},
+		"@ with an offset into the future": {query: "requests_total @ 15000 offset -1h", end: 3599},
 		"an error": {query: "requests_total", end: 3599, break_: func(w http.ResponseWriter, _ *http.Request) bool {
 			_, _ = io.WriteString(w, `{"status":"error","errorType":"execution","error":"no"}`)
 			return true
@@ -294,20 +303,6 @@ func TestWhatMustNotBeKeptIsNotKept(t *testing.T) {
 		resp.Body.Close()
 		check(t, len(cached.entries) == 0, "%s is kept", name)
 	}
-}
-
-func TestAWarningThatNoStoreMatchedDoesNotDisableCaching(t *testing.T) {
-	w := newWorld(t)
-	cached := newMemoryCache()
-	w.break_ = func(w http.ResponseWriter, _ *http.Request) bool {
-		_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["No StoreAPIs matched for this query"]}`)
-		return true
-	}
-	front := w.front(func(o *Options) { o.Cache = cached })
-	path := rangePath("requests_total", 0, 7199, 30)
-	_, first, _ := get(t, front.URL+path)
-	_, again, h := get(t, front.URL+path)
-	check(t, w.asked.Load() == 2 && h.Get("X-Ferula-Cache") == "hit" && first == again && strings.Contains(again, "No StoreAPIs"), "%d %s", w.asked.Load(), again)
 }
 
 func TestFailuresOfTheDownstreamHaveTheirStatus(t *testing.T) {

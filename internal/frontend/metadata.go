@@ -139,7 +139,7 @@ func (f *Frontend) fetchList(ctx context.Context, q query, piece split.Range, bu
 		return splice.List{}, false, err
 	}
 	settled := piece.EndMS <= f.opts.Now().Add(-f.opts.Labels.MaxFreshness).UnixMilli()
-	if useCache && settled && keepable(list.Warnings) && !hasNoStore(resp.Header) {
+	if useCache && settled && keepable(list.Notes) && !hasNoStore(resp.Header) {
 		keep := f.opts.LabelCache.Keep(key, piece.StartMS, piece.EndMS, 1)
 		if _, err := keep.Write(text); err != nil {
 			keep.Abort()

@@ -134,14 +134,14 @@ func (f *Frontend) fetchAndSplice(x *exchange, p plan) error {
 	for i, o := range parts {
 		list[i] = o.part
 	}
-	warnings, err := s.Write(x.answer, list)
+	notes, err := s.Write(x.answer, list)
 	if err != nil {
 		return f.partFailed(err)
 	}
 	if err := x.answer.close(); err != nil {
 		return err
 	}
-	if keepable(warnings) {
+	if keepable(notes) {
 		for i, o := range parts {
 			if o.keep != nil && s.OnGrid(i) && !noStore(o.resp) {
 				o.keep.Commit()

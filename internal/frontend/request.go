@@ -145,6 +145,16 @@ func (q query) bounds(now time.Time, byDefault time.Duration) (startMS, endMS in
 	return startMS, endMS, nil
 }
 
+// lookback is what the request says of how far back, and smoothed selectors how
+// far ahead, samples count; 0 where it says nothing that is understood.
+func (q query) lookback() time.Duration {
+	lookback, err := parseDuration(q.params.Get("lookback_delta"))
+	if err != nil {
+		return 0
+	}
+	return lookback
+}
+
 // over is the same request for another range.
 func (q query) over(startMS, endMS int64) query {
 	params := make(url.Values, len(q.params)+2)

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -8,8 +9,11 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/frontend/splice"
 	"github.com/ferula-io/ferula/internal/frontend/split"
 )
 
@@ -38,44 +42,128 @@ type Keeper interface {
 	Abort()
 }
 
+const (
+	// lookupsMax bounds the look-ups for one query. A query of more intervals than
+	// that is cut in longer ones at once.
+	lookupsMax = 100
+	// lookupsAtOnce of them are under way together, so that a remote cache costs a
+	// few round trips and not one for every interval.
+	lookupsAtOnce = 16
+)
+
 // plan cuts a range query and looks for what is known of it. There are never more
 // parts to fetch than may be open at once: the interval is widened until it fits.
 func (f *Frontend) plan(x *exchange, q query, r split.Range, shape split.Shape, useCache bool) plan {
 	since := f.opts.Now()
+	settledMS := shape.SettledUntil(f.opts.Now().Add(-f.opts.MaxFreshness).UnixMilli(), q.lookback())
 	interval := f.opts.Split.IntervalFor(r)
-	settledMS := f.opts.Now().Add(-f.opts.MaxFreshness).UnixMilli()
-	useCache = useCache && shape.LatestMS <= settledMS
-	p := plan{query: q}
-	hits, fetches := f.planParts(x, &p, split.Plan(r, interval), interval, useCache, settledMS-shape.AheadMS)
-	if fetches > f.opts.Parallelism {
+	intervals := split.Plan(r, interval)
+	widen := func() {
 		interval = split.Widen(r, interval, f.opts.Parallelism)
-		hits, fetches = f.planParts(x, &p, split.Plan(r, interval), interval, useCache, settledMS-shape.AheadMS)
+		intervals = split.Plan(r, interval)
 	}
-	if fetches > f.opts.Parallelism {
-		// Many gaps between kept pieces: fewer whole intervals are cheaper.
-		useCache = false
-		hits, fetches = f.planParts(x, &p, split.Plan(r, interval), interval, useCache, 0)
+	if !useCache || settledMS == math.MinInt64 {
+		if len(intervals) > f.opts.Parallelism {
+			widen()
+		}
+		p := plan{query: q}
+		for _, part := range intervals {
+			p.parts = append(p.parts, planPart{Range: part.Range})
+		}
+		return p
 	}
-	if useCache {
-		x.cache = cacheState(hits, fetches)
-		x.stage("cache", since)
+	if len(intervals) > lookupsMax {
+		widen()
 	}
+	found, ok := f.lookUp(x.r.Context(), q, intervals, interval)
+	if !ok && len(intervals) > f.opts.Parallelism {
+		widen()
+		found, ok = f.lookUp(x.r.Context(), q, intervals, interval)
+	}
+	if !ok {
+		// Many gaps between cached pieces: whole intervals are cheaper, and cached in
+		// place of the pieces.
+		for i := range found {
+			found[i] = known{key: cacheKey(q.key(), intervals[i], interval), gaps: []split.Range{intervals[i].Range}}
+		}
+	}
+	p, hits, fetches := f.assemble(q, found, settledMS)
+	x.cache = cacheState(hits, fetches)
+	x.stage("cache", since)
 	return p
 }
 
-// planParts fills p from the intervals, and counts what is known and what is not.
-func (f *Frontend) planParts(x *exchange, p *plan, intervals []split.Part, interval time.Duration, useCache bool, settledMS int64) (hits, fetches int) {
-	p.giveUp()
-	for _, part := range intervals {
-		if !useCache {
-			p.parts = append(p.parts, planPart{Range: part.Range})
-			fetches++
-			continue
+// known is what the cache has of one interval of a query, and what it has not.
+type known struct {
+	key     string
+	pieces  []split.Range
+	extents []Extent // one for each piece
+	gaps    []split.Range
+}
+
+// cacheKey names an interval of a query on its grid.
+func cacheKey(key string, part split.Part, interval time.Duration) string {
+	return fmt.Sprintf("%s|%d|%d|%d|%d", key, part.StepMS, part.Phase(), interval.Milliseconds(), part.Index)
+}
+
+// lookUp looks for all intervals, several at once. ok is false if there are more
+// gaps than may be fetched; it gives up as soon as that is clear.
+func (f *Frontend) lookUp(ctx context.Context, q query, intervals []split.Part, interval time.Duration) (found []known, ok bool) {
+	found = make([]known, len(intervals))
+	key := q.key()
+	var next, gaps atomic.Int64
+	work := func() {
+		for gaps.Load() <= int64(f.opts.Parallelism) {
+			i := int(next.Add(1)) - 1
+			if i >= len(intervals) {
+				return
+			}
+			found[i] = f.known(ctx, cacheKey(key, intervals[i], interval), intervals[i])
+			gaps.Add(int64(len(found[i].gaps)))
 		}
-		h, m := f.planPart(x, p, part, interval, settledMS)
-		hits, fetches = hits+h, fetches+m
 	}
-	return hits, fetches
+	var workers sync.WaitGroup
+	for range min(lookupsAtOnce, len(intervals)) - 1 {
+		workers.Go(work)
+	}
+	work()
+	workers.Wait()
+	return found, gaps.Load() <= int64(f.opts.Parallelism)
+}
+
+// known looks for one interval.
+func (f *Frontend) known(ctx context.Context, key string, part split.Part) known {
+	k := known{key: key}
+	for _, e := range f.opts.Cache.Lookup(ctx, key, part.StartMS, part.EndMS) {
+		from, to := e.Bounds()
+		if piece, ok := part.Clip(from, to); ok {
+			k.pieces, k.extents = append(k.pieces, piece), append(k.extents, e)
+		}
+	}
+	k.gaps = part.Without(k.pieces)
+	return k
+}
+
+// assemble makes the parts of what is known and what is not, in the order of time.
+// What is fetched is kept as far as it has settled.
+func (f *Frontend) assemble(q query, found []known, settledMS int64) (p plan, hits, fetches int) {
+	p.query = q
+	for _, k := range found {
+		from := len(p.parts)
+		for i, piece := range k.pieces {
+			p.parts = append(p.parts, planPart{Range: piece, cached: k.extents[i]})
+		}
+		for _, gap := range k.gaps {
+			part := planPart{Range: gap}
+			if settled, ok := gap.Clip(math.MinInt64, settledMS); ok {
+				part.keep = f.opts.Cache.Keep(k.key, settled.StartMS, settled.EndMS, gap.StepMS)
+			}
+			p.parts = append(p.parts, part)
+		}
+		slices.SortFunc(p.parts[from:], func(a, b planPart) int { return cmp.Compare(a.StartMS, b.StartMS) })
+		hits, fetches = hits+len(k.pieces), fetches+len(k.gaps)
+	}
+	return p, hits, fetches
 }
 
 func cacheState(hits, fetches int) string {
@@ -89,46 +177,6 @@ func cacheState(hits, fetches int) string {
 	}
 }
 
-// giveUp lets go of what a plan holds that will not be carried out.
-func (p *plan) giveUp() {
-	for _, part := range p.parts {
-		if part.keep != nil {
-			part.keep.Abort()
-		}
-	}
-	p.parts = p.parts[:0]
-}
-
-// planPart adds one interval of a query: kept extents, and fetches for the gaps,
-// which are kept as far as their moments have settled.
-func (f *Frontend) planPart(x *exchange, p *plan, part split.Part, interval time.Duration, settledMS int64) (hits, fetches int) {
-	key := fmt.Sprintf("%s|%d|%d|%d|%d", p.query.key(), part.StepMS, part.Phase(), interval.Milliseconds(), part.Index)
-	var known []split.Range
-	var extents []Extent
-	for _, e := range f.opts.Cache.Lookup(x.r.Context(), key, part.StartMS, part.EndMS) {
-		from, to := e.Bounds()
-		if piece, ok := part.Clip(from, to); ok {
-			known, extents = append(known, piece), append(extents, e)
-		}
-	}
-	add := func(pp planPart) { p.parts = append(p.parts, pp) }
-	for i, piece := range known {
-		add(planPart{Range: piece, cached: extents[i]})
-	}
-	for _, gap := range part.Without(known) {
-		pp := planPart{Range: gap}
-		if settled, ok := gap.Clip(math.MinInt64, settledMS); ok {
-			pp.keep = f.opts.Cache.Keep(key, settled.StartMS, settled.EndMS, gap.StepMS)
-		}
-		add(pp)
-		fetches++
-	}
-	slices.SortFunc(p.parts, func(a, b planPart) int {
-		return int(max(-1, min(1, a.StartMS-b.StartMS)))
-	})
-	return len(known), fetches
-}
-
 func hasNoStore(h http.Header) bool {
 	for _, value := range h.Values("Cache-Control") {
 		if strings.Contains(strings.ToLower(value), "no-store") {
@@ -138,14 +186,9 @@ func hasNoStore(h http.Header) bool {
 	return false
 }
 
-// keepable tells whether an answer with these warnings is whole. Warnings of the
-// engine about the query itself will come again, and so will the word that no
-// store has such series; anything else means that data was missing.
-func keepable(warnings []string) bool {
-	for _, w := range warnings {
-		if !strings.HasPrefix(w, "PromQL ") && !strings.HasPrefix(w, "No StoreAPIs matched") {
-			return false
-		}
-	}
-	return true
+// keepable tells whether a response with these notes is complete. Warnings of the
+// engine about the query itself will come again; anything else means that data was
+// missing, also that no store was there to ask.
+func keepable(notes splice.Notes) bool {
+	return !notes.Partial && !slices.ContainsFunc(notes.Warnings, func(w string) bool { return !strings.HasPrefix(w, "PromQL ") })
 }

@@ -13,9 +13,10 @@ import (
 // List is the answer to a request for label names, label values or series: JSON
 // strings, or metric objects.
 type List struct {
+	Notes
 	elements []element
-	Warnings []string
-	Infos    []string
+	infos    []string
+	members  []promjson.Member // that Prometheus does not have
 }
 
 // element is one of a list, and for a string what it means without escapes.
@@ -39,13 +40,20 @@ func ReadList(answer []byte) (List, error) {
 	if e.Status != "success" {
 		return List{}, &promjson.AnswerError{Status: e.Status, Type: e.ErrorType, Message: e.Error}
 	}
-	l := List{Warnings: e.Warnings, Infos: e.Infos}
+	l := List{Notes: notesOf(e), infos: e.Infos}
+	left := unknownBytes
 	for _, m := range e.Unknown {
-		if m.Name == "data" && !m.InData {
+		if m.InData {
+			continue
+		}
+		if m.Name == "data" {
 			var err error
 			if l.elements, err = elementsOf(m.Value); err != nil {
 				return List{}, err
 			}
+		} else if size := len(m.Name) + len(m.Value); size <= left {
+			left -= size
+			l.members = append(l.members, m)
 		}
 	}
 	return l, nil
@@ -114,15 +122,14 @@ func compareElements(a, b element) int {
 }
 
 // WriteUnion writes the answer that has the elements of all lists, each once and
-// in order, and their warnings and infos.
+// in order, their warnings and infos, and members that are not one list's only.
 func WriteUnion(w io.Writer, lists []List) error {
-	var (
-		all             []element
-		warnings, infos []string
-	)
+	var all []element
+	var warnings, infos notes
 	for _, l := range lists {
 		all = append(all, l.elements...)
-		warnings, infos = unite(warnings, l.Warnings), unite(infos, l.Infos)
+		warnings.add(l.Warnings)
+		infos.add(l.infos)
 	}
 	slices.SortFunc(all, compareElements)
 	all = slices.CompactFunc(all, func(a, b element) bool { return compareElements(a, b) == 0 })
@@ -137,8 +144,12 @@ func WriteUnion(w io.Writer, lists []List) error {
 		}
 	}
 	b = append(b, ']')
-	b = appendNotes(b, "warnings", warnings)
-	b = appendNotes(b, "infos", infos)
+	b = appendNotes(b, "warnings", warnings.texts)
+	b = appendNotes(b, "infos", infos.texts)
+	for _, m := range uniteMembers(lists) {
+		b = promjson.AppendString(append(b, ','), m.Name)
+		b = append(append(b, ':'), m.Value...)
+	}
 	_, err := writeFull(w, append(b, '}'), 0)
 	return err
 }

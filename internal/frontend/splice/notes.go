@@ -1,6 +1,7 @@
 package splice
 
 import (
+	"bytes"
 	"io"
 	"slices"
 
@@ -10,13 +11,47 @@ import (
 // notesMax bounds the warnings, and the infos, of all lists together.
 const notesMax = 1000
 
-func unite(all, more []string) []string {
+// notes are warnings or infos of several responses, each once.
+type notes struct {
+	texts []string
+	seen  map[string]bool
+}
+
+func (n *notes) add(more []string) {
 	for _, text := range more {
-		if len(all) < notesMax && !slices.Contains(all, text) {
-			all = append(all, text)
+		if len(n.texts) == notesMax || n.seen[text] {
+			continue
+		}
+		if n.seen == nil {
+			n.seen = map[string]bool{}
+		}
+		n.seen[text] = true
+		n.texts = append(n.texts, text)
+	}
+}
+
+// uniteMembers gives the members that are the same in all lists that have them,
+// and isPartial as true where any list says so. Others are about one list only.
+func uniteMembers(lists []List) []promjson.Member {
+	var all []promjson.Member
+	var differ []string
+	for _, l := range lists {
+		for _, m := range l.members {
+			i := slices.IndexFunc(all, func(have promjson.Member) bool { return have.Name == m.Name })
+			switch {
+			case i < 0:
+				all = append(all, m)
+			case bytes.Equal(all[i].Value, m.Value):
+			case m.Name == "isPartial":
+				if saysPartial(m) {
+					all[i] = m
+				}
+			default:
+				differ = append(differ, m.Name)
+			}
 		}
 	}
-	return all
+	return slices.DeleteFunc(all, func(m promjson.Member) bool { return slices.Contains(differ, m.Name) })
 }
 
 // appendNotes writes texts as Prometheus does: no key where there are none.

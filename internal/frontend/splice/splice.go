@@ -59,12 +59,36 @@ func New(opts Options) *Splice {
 	return &Splice{opts: opts, splicer: promjson.Splicer{WriteBytes: opts.WriteBytes}}
 }
 
-// Write puts the parts together into w and returns what they warned of. Nothing
+// unknownBytes is how much is kept of the members of a response that Prometheus
+// does not have.
+const unknownBytes = 4 << 10
+
+// Notes is what parts said besides their data.
+type Notes struct {
+	Warnings []string
+	// Partial says that a part called itself incomplete, as VictoriaMetrics does.
+	Partial bool
+}
+
+func notesOf(e *promjson.Envelope) Notes {
+	n := Notes{Warnings: e.Warnings}
+	for _, m := range e.Unknown {
+		n.Partial = n.Partial || saysPartial(m)
+	}
+	return n
+}
+
+// saysPartial takes anything but false for a yes.
+func saysPartial(m promjson.Member) bool {
+	return m.Name == "isPartial" && !m.InData && string(m.Value) != "false" && string(m.Value) != "null"
+}
+
+// Write puts the parts together into w and returns what they said besides. Nothing
 // is written before every part has begun; after that, what was written before an
 // error must not pass for an answer. Errors of parts are promjson.PartErrors.
-func (s *Splice) Write(w io.Writer, parts []Part) (warnings []string, err error) {
+func (s *Splice) Write(w io.Writer, parts []Part) (notes Notes, err error) {
 	for len(s.scanners) < len(parts) {
-		s.scanners = append(s.scanners, promjson.NewScanner(nil, promjson.Options{BufferBytes: s.opts.ReadBytes, HoldBytes: s.opts.HoldBytes}))
+		s.scanners = append(s.scanners, promjson.NewScanner(nil, promjson.Options{BufferBytes: s.opts.ReadBytes, HoldBytes: s.opts.HoldBytes, UnknownBytes: unknownBytes}))
 	}
 	for i, p := range parts {
 		s.scanners[i].Reset(p.Body)
@@ -77,9 +101,9 @@ func (s *Splice) Write(w io.Writer, parts []Part) (warnings []string, err error)
 	}
 	envelope, err := s.splicer.Splice(w, s.scanners[:len(parts)]...)
 	if err != nil {
-		return nil, err
+		return Notes{}, err
 	}
-	return envelope.Warnings, nil
+	return notesOf(envelope), nil
 }
 
 // OnGrid tells, once Write has returned, whether the series of a part began on

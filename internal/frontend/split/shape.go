@@ -14,12 +14,40 @@ type Shape struct {
 	// Whole tells that the answer at a step depends on the whole range, through
 	// @ start(), @ end(), or the functions of these names and range(): it must be asked for in one piece.
 	Whole bool
-	// LatestMS is the latest moment that an answer reads whatever its step, by @:
-	// math.MinInt64 where there is none. What has not settled by then must not be
-	// kept.
+	// LatestMS is the latest time that an expression names by @, whatever its step:
+	// math.MinInt64 where there is none.
 	LatestMS int64
-	// AheadMS is how far after its own step an answer reads, by negative offsets.
+	// AheadMS is how far after its own step, or after a time named by @, an
+	// expression reads, by negative offsets.
 	AheadMS int64
+	// Smoothed selectors read as far ahead again as the lookback goes back.
+	Smoothed bool
+}
+
+// lookbackUnknown is what is assumed of a downstream's lookback where the request
+// does not name one. It is a setting of the downstream, 5 min if nobody set it;
+// more only means that the response to a smoothed query is cached later.
+const lookbackUnknown = time.Hour
+
+// aheadMax stands for an expression that reads who knows how far ahead.
+const aheadMax = math.MaxInt64 / 4
+
+// SettledUntil is the last step whose value can no longer change, where data up to
+// settledMS cannot; math.MinInt64 where every step may. lookback is what the
+// request says of it, 0 where it says nothing.
+func (s Shape) SettledUntil(settledMS int64, lookback time.Duration) int64 {
+	ahead := s.AheadMS
+	if s.Smoothed {
+		if lookback <= 0 {
+			lookback = lookbackUnknown
+		}
+		ahead += lookback.Milliseconds()
+	}
+	until := settledMS - ahead
+	if s.LatestMS > until {
+		return math.MinInt64
+	}
+	return until
 }
 
 // ShapeOf looks at an expression. ok is false where it cannot be parsed, which
@@ -45,6 +73,7 @@ func (s *Shape) look(node parser.Node) {
 	case *parser.VectorSelector:
 		s.at(n.Timestamp, n.StartOrEnd)
 		s.offset(n.OriginalOffset, n.OriginalOffsetExpr)
+		s.Smoothed = s.Smoothed || n.Smoothed
 	case *parser.MatrixSelector:
 		s.duration(n.RangeExpr)
 	case *parser.SubqueryExpr:
@@ -76,11 +105,11 @@ func (s *Shape) at(timestampMS *int64, startOrEnd parser.ItemType) {
 // offset counts negative offsets, which add up through subqueries.
 func (s *Shape) offset(offset time.Duration, expr *parser.DurationExpr) {
 	if offset < 0 {
-		s.AheadMS += -offset.Milliseconds()
+		s.AheadMS = min(s.AheadMS+(-offset+time.Millisecond-1).Milliseconds(), aheadMax)
 	}
 	if expr != nil {
 		// Only an evaluation knows its value.
-		s.AheadMS = math.MaxInt64 / 4
+		s.AheadMS = aheadMax
 		s.duration(expr)
 	}
 }

@@ -111,7 +111,7 @@ func (o Options) IntervalFor(r Range) time.Duration {
 	}
 	length := time.Duration(r.EndMS-r.StartMS) * time.Millisecond
 	switch {
-	case length/o.MaxInterval > 2:
+	case length/o.MaxInterval >= 2:
 		return o.MaxInterval
 	case length > o.MinInterval:
 		return max(length/time.Duration(o.HorizontalShards), time.Millisecond).Truncate(time.Millisecond)

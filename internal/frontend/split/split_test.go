@@ -119,7 +119,8 @@ func TestIntervalsAreChosenAsThanosDoes(t *testing.T) {
 		{Options{}, hours(1), 0},
 		{dynamic, hours(1), time.Hour},
 		{dynamic, hours(2), 30 * time.Minute},
-		{dynamic, hours(48), 12 * time.Hour},
+		{dynamic, hours(47), 47 * time.Hour / 4},
+		{dynamic, hours(48), 24 * time.Hour},
 		{dynamic, hours(72), 24 * time.Hour},
 		{dynamic, hours(720), 24 * time.Hour},
 	} {
@@ -150,21 +151,29 @@ func TestShapesTellWhatMustNotBeCutOrKept(t *testing.T) {
 	p := parser.NewParser(parser.Options{EnableExperimentalFunctions: true, ExperimentalDurationExpr: true, EnableExtendedRangeSelectors: true, EnableBinopFillModifiers: true})
 	const none = math.MinInt64
 	for query, want := range map[string]Shape{
-		`up`:                                  {false, none, 0},
-		`sum by (a) (rate(up[5m] offset 1h))`: {false, none, 0},
-		`up @ 100`:                            {false, 100_000, 0},
-		`up @ 100 + rate(up[1m] @ 200)`:       {false, 200_000, 0},
-		`up @ start()`:                        {true, none, 0},
-		`rate(up[5m] @ end())`:                {true, none, 0},
-		`max_over_time(up[1h:1m] @ end())`:    {true, none, 0},
-		`up offset -1h`:                       {false, none, 3600_000},
-		`max_over_time((up offset -1h)[2h:] offset -1m)`: {false, none, 3660_000},
-		`up[range()]`:                           {true, none, 0},
-		`rate(up[step()])`:                      {false, none, 0},
-		`rate(up[max_of(step(), 1m)])`:          {false, none, 0},
-		`sort_desc(up)`:                         {true, none, 0},
-		`end() - start()`:                       {true, none, 0},
-		`absent_over_time(up[5m]) or vector(0)`: {false, none, 0},
+		`up`:                                  {false, none, 0, false},
+		`sum by (a) (rate(up[5m] offset 1h))`: {false, none, 0, false},
+		`up @ 100`:                            {false, 100_000, 0, false},
+		`up @ 100 + rate(up[1m] @ 200)`:       {false, 200_000, 0, false},
+		`up @ start()`:                        {true, none, 0, false},
+		`rate(up[5m] @ end())`:                {true, none, 0, false},
+		`max_over_time(up[1h:1m] @ end())`:    {true, none, 0, false},
+		`up offset -1h`:                       {false, none, 3600_000, false},
+		`max_over_time((up offset -1h)[2h:] offset -1m)`: {false, none, 3660_000, false},
+		`max_over_time((up offset -1h)[2h:] @ 100)`:      {false, 100_000, 3600_000, false},
+		`up @ 100 offset -1h`:                            {false, 100_000, 3600_000, false},
+		`rate(up[5m] offset -1m30s)`:                     {false, none, 90_000, false},
+		`(up offset -1h) + (up offset -2h)`:              {false, none, 3 * 3600_000, false},
+		`max_over_time((up offset -1h)[2h:] @ end())`:    {true, none, 3600_000, false},
+		`up smoothed`:                            {false, none, 0, true},
+		`rate(up[5m] smoothed @ 100 offset -1m)`: {false, 100_000, 60_000, true},
+		`rate(up[5m] anchored)`:                  {false, none, 0, false},
+		`up[range()]`:                            {true, none, 0, false},
+		`rate(up[step()])`:                       {false, none, 0, false},
+		`rate(up[max_of(step(), 1m)])`:           {false, none, 0, false},
+		`sort_desc(up)`:                          {true, none, 0, false},
+		`end() - start()`:                        {true, none, 0, false},
+		`absent_over_time(up[5m]) or vector(0)`:  {false, none, 0, false},
 	} {
 		got, ok := ShapeOf(p, query)
 		check(t, ok && got == want, "%s: %+v %v, want %+v", query, got, ok, want)
@@ -175,4 +184,42 @@ func TestShapesTellWhatMustNotBeCutOrKept(t *testing.T) {
 		_, ok := ShapeOf(p, bad)
 		check(t, !ok, "%.20q is parsed", bad)
 	}
+}
+
+func TestStepsAreSettledOnceAllTheyReadIs(t *testing.T) {
+	p := parser.NewParser(parser.Options{EnableExperimentalFunctions: true, ExperimentalDurationExpr: true, EnableExtendedRangeSelectors: true})
+	const now, none = 100_000_000, math.MinInt64
+	for _, c := range []struct {
+		query    string
+		lookback time.Duration
+		want     int64
+	}{
+		{`up`, 0, now},
+		{`up offset 1h`, 0, now},
+		{`up offset -1h`, 0, now - 3600_000},
+		{`up @ 100000`, 0, now},
+		{`up @ 100000.001`, 0, none},
+		{`up @ 99000 offset -1000s`, 0, now - 1000_000},
+		{`up @ 99000 offset -1001s`, 0, none},
+		{`up @ 99000 + up offset -1001s`, 0, none}, // not so, but nothing is lost
+		{`max_over_time((up @ 99000 offset -1h)[2h:])`, 0, none},
+		{`max_over_time((up offset -1h)[2h:] @ 97000)`, 0, none},
+		{`max_over_time((up offset -1h)[2h:] @ 96400)`, 0, now - 3600_000},
+		{`up smoothed`, 0, now - 3600_000},
+		{`up smoothed`, 5 * time.Minute, now - 300_000},
+		{`increase(up[1m] smoothed @ 99900)`, time.Minute, now - 60_000},
+		{`increase(up[1m] smoothed @ 99900)`, 101 * time.Second, none},
+		{`up smoothed offset -1m`, time.Minute, now - 120_000},
+		{`up anchored`, 0, now},
+		{`up offset -200y + up @ 9e15`, 0, none},
+		{`up @ 9.1e15`, 0, none},
+		{`up @ -9.1e15 offset -290y`, 0, now - 290*365*24*3600_000},
+	} {
+		shape, ok := ShapeOf(p, c.query)
+		check(t, ok, "%s is not parsed", c.query)
+		got := shape.SettledUntil(now, c.lookback)
+		check(t, got == c.want, "%s, lookback %s: settled until %d, want %d", c.query, c.lookback, got, c.want)
+	}
+	shape, ok := ShapeOf(p, strings.Repeat("max_over_time(", 40)+"up"+strings.Repeat("[1m:] offset (1m * -1))", 40))
+	check(t, ok && shape.SettledUntil(now, 0) < -1<<60, "%+v %v", shape, ok)
 }

@@ -1,0 +1,132 @@
+package frontend
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// countingCache counts what it is used for, and how many look-ups run at once.
+type countingCache struct {
+	*memoryCache
+	mu                   sync.Mutex
+	lookups, keeps       int
+	running, runningMost int
+	before               func() // each look-up
+}
+
+func (c *countingCache) Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent {
+	c.mu.Lock()
+	c.lookups++
+	c.running++
+	c.runningMost = max(c.runningMost, c.running)
+	before := c.before
+	c.mu.Unlock()
+	if before != nil {
+		before()
+	}
+	defer func() {
+		c.mu.Lock()
+		c.running--
+		c.mu.Unlock()
+	}()
+	return c.memoryCache.Lookup(ctx, key, startMS, endMS)
+}
+
+func (c *countingCache) Keep(key string, startMS, endMS, stepMS int64) Keeper {
+	c.mu.Lock()
+	c.keeps++
+	c.mu.Unlock()
+	return c.memoryCache.Keep(key, startMS, endMS, stepMS)
+}
+
+func (c *countingCache) reset() (lookups, keeps int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lookups, keeps = c.lookups, c.keeps
+	c.lookups, c.keeps = 0, 0
+	return lookups, keeps
+}
+
+// emptyWorld answers every range query with no series.
+func emptyWorld(t *testing.T) *world {
+	return newWorldOf(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
+	}))
+}
+
+const day = 24 * 3600
+
+func countingFront(t *testing.T) (w *world, c *countingCache, base string) {
+	w, c = emptyWorld(t), &countingCache{memoryCache: newMemoryCache()}
+	front := w.front(func(o *Options) {
+		o.Split.Interval, o.Cache = 24*time.Hour, c
+		o.Now = func() time.Time { return time.Unix(20_000*day, 0) }
+	})
+	return w, c, front.URL
+}
+
+func TestLookupsOfOneQueryAreBounded(t *testing.T) {
+	for days, most := range map[int]int{1: 1, 14: 14, 15: 14 + lookupsAtOnce + 14, lookupsMax: 14 + lookupsAtOnce + 14, lookupsMax + 1: 14, 11_000: 14} {
+		w, c, base := countingFront(t)
+		path := rangePath("up", 0, float64(days*day-1), day)
+		for _, want := range []string{"miss", "hit"} {
+			calls := w.asked.Load()
+			status, body, h := get(t, base+path)
+			check(t, status == 200 && h.Get("X-Ferula-Cache") == want, "%d days: %d, cache %s, %.300s", days, status, h.Get("X-Ferula-Cache"), body)
+			lookups, keeps := c.reset()
+			calls = w.asked.Load() - calls
+			check(t, lookups <= most && calls <= 14, "%d days, %s: %d look-ups, at most %d; %d calls", days, want, lookups, most, calls)
+			check(t, int64(keeps) == calls, "%d days, %s: %d keepers for %d calls", days, want, keeps, calls)
+		}
+	}
+}
+
+func TestCachedDaysServeALongerQueryWithoutBeingFetchedAgain(t *testing.T) {
+	w, c, base := countingFront(t)
+	for from := 0; from < 84; from += 14 {
+		_, _, _ = get(t, base+rangePath("up", float64(from*day), float64((from+14)*day-1), 3600))
+	}
+	c.reset()
+	before := w.asked.Load()
+	_, _, h := get(t, base+rangePath("up", 0, 90*day-1, 3600))
+	lookups, _ := c.reset()
+	check(t, lookups == 90 && w.asked.Load() == before+6 && h.Get("X-Ferula-Cache") == "partial", "%d look-ups, %d calls, cache %s", lookups, w.asked.Load()-before, h.Get("X-Ferula-Cache"))
+}
+
+func TestLookupsRunAtOnceAndNoMoreThanAllowed(t *testing.T) {
+	_, c, base := countingFront(t)
+	_, _, _ = get(t, base+rangePath("up", 0, 14*day-1, 3600))
+	c.reset()
+	var arrived sync.WaitGroup
+	arrived.Add(14)
+	c.before = func() { // no look-up ends before all have begun
+		arrived.Done()
+		arrived.Wait()
+	}
+	_, _, h := get(t, base+rangePath("up", 0, 14*day-1, 3600))
+	check(t, h.Get("X-Ferula-Cache") == "hit", "cache %s", h.Get("X-Ferula-Cache"))
+	c.before, c.runningMost = nil, 0
+	_, _, _ = get(t, base+rangePath("up", 0, 90*day-1, 3600))
+	check(t, c.runningMost <= lookupsAtOnce, "%d look-ups at once", c.runningMost)
+}
+
+func TestManyGapsAreFetchedAsWholeIntervalsAndCached(t *testing.T) {
+	w, c, base := countingFront(t)
+	// Every day has twelve cached pieces with gaps between them.
+	for i := range 24 {
+		_, _, _ = get(t, base+rangePath("up", float64(i*2*3600), float64(i*2*3600+1800), 1800))
+	}
+	c.reset()
+	for i, want := range []string{"miss", "hit"} {
+		before := w.asked.Load()
+		status, body, h := get(t, base+rangePath("up", 0, 2*day-1, 1800))
+		calls := w.asked.Load() - before
+		check(t, status == 200 && strings.Contains(body, "success") && h.Get("X-Ferula-Cache") == want, "%d: %d %s, cache %s", i, status, body, h.Get("X-Ferula-Cache"))
+		check(t, calls == []int64{2, 0}[i], "%d: %d calls", i, calls)
+	}
+}

@@ -1,0 +1,214 @@
+package frontend
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/promql/promqltest"
+
+	"github.com/ferula-io/ferula/internal/api"
+)
+
+// Two histories of one database: alike up to movingSettledS, with other samples and
+// other series after it.
+const (
+	movingSettledS = 298 * 30
+	movingNowS     = 300 * 30
+	movingBefore   = `
+load 30s
+  up{job="a"} 0+3x297 900+1x4
+  up{job="b"} 5+0.5x298
+  up{job="d"} 4+1x280 _x18 400x1
+`
+	movingAfter = `
+load 30s
+  up{job="a"} 0+3x297 5+7x200
+  up{job="b"} 5+0.5x297 77x200
+  up{job="c"} _x299 1+1x200
+  up{job="d"} 4+1x280 _x18 9000x1
+`
+)
+
+// movingWorld is a downstream whose history can be exchanged. Its lookback is not
+// that of Prometheus, which the frontend cannot know.
+func movingWorld(t *testing.T) (w *world, exchange func()) {
+	p := parser.NewParser(parser.Options{EnableExperimentalFunctions: true, EnableExtendedRangeSelectors: true, ExperimentalDurationExpr: true})
+	handler := func(script string) http.Handler {
+		store := promqltest.LoadedStorage(t, script)
+		t.Cleanup(func() { _ = store.Close() })
+		mux := http.NewServeMux()
+		api.New(api.Options{
+			Engine: promql.NewEngine(promql.EngineOpts{MaxSamples: 1e7, Timeout: time.Minute, EnableAtModifier: true, EnableNegativeOffset: true, LookbackDelta: 11 * time.Minute,
+				NoStepSubqueryIntervalFn: func(int64) int64 { return 60_000 }, Parser: p}),
+			Parser: p, Queryable: store,
+		}).Register(mux, "/api/v1")
+		return mux
+	}
+	before, after := handler(movingBefore), handler(movingAfter)
+	var changed atomic.Bool
+	w = newWorldOf(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if changed.Load() {
+			after.ServeHTTP(rw, r)
+			return
+		}
+		before.ServeHTTP(rw, r)
+	}))
+	return w, func() { changed.Store(true) }
+}
+
+// randomAhead makes expressions that read at, before and after their steps in every
+// way that PromQL has.
+type randomAhead struct{ *rand.Rand }
+
+func (r randomAhead) oneOf(texts ...string) string { return texts[r.IntN(len(texts))] }
+
+func (r randomAhead) minutes() string { return fmt.Sprintf("%dm", 1+r.IntN(90)) }
+
+func (r randomAhead) modifiers() string {
+	var b strings.Builder
+	if r.IntN(3) == 0 {
+		fmt.Fprintf(&b, " @ %s", r.oneOf(fmt.Sprint(r.IntN(movingNowS+3600)), "start()", "end()"))
+	}
+	if r.IntN(2) == 0 {
+		b.WriteString(" offset " + r.oneOf("-", "-", "") + r.minutes())
+	}
+	return b.String()
+}
+
+func (r randomAhead) expression(depth int) string {
+	if depth > 0 {
+		switch r.IntN(4) {
+		case 0:
+			return fmt.Sprintf("%s((%s)[%s:%s]%s)", r.oneOf("max_over_time", "last_over_time", "sum_over_time"), r.expression(depth-1), r.minutes(), r.oneOf("", "1m", "7m"), r.modifiers())
+		case 1:
+			return fmt.Sprintf("(%s) %s (%s)", r.expression(depth-1), r.oneOf("+", "or", "unless"), r.expression(depth-1))
+		}
+	}
+	if r.IntN(2) == 0 {
+		return fmt.Sprintf("%s(up[%s]%s%s)", r.oneOf("rate", "increase", "delta"), r.minutes(), r.oneOf("", "", " smoothed", " anchored"), r.modifiers())
+	}
+	return "up" + r.oneOf("", "", " smoothed") + r.modifiers()
+}
+
+func TestCachedResponsesStayTrueWhenDataThatHasNotSettledChanges(t *testing.T) {
+	rounds := 1500
+	if testing.Short() {
+		rounds = 250
+	}
+	w, exchange := movingWorld(t)
+	var now atomic.Int64
+	now.Store(movingNowS)
+	front := w.front(func(o *Options) {
+		o.Split.Interval, o.Cache = 20*time.Minute, newMemoryCache()
+		o.MaxFreshness = (movingNowS - movingSettledS + 30) * time.Second
+		o.Now = func() time.Time { return time.Unix(now.Load(), 0) }
+	})
+	r := randomAhead{rand.New(rand.NewPCG(31, 32))}
+	var paths []string
+	for range rounds {
+		start := float64(r.IntN(movingNowS))
+		path := rangePath(r.expression(2), start, start+float64(r.IntN(movingNowS-int(start)+1)), 60)
+		if r.IntN(3) == 0 {
+			path += "&lookback_delta=" + r.oneOf("1m", "25m", "400")
+		}
+		paths = append(paths, path)
+		_, _, _ = get(t, front.URL+path)
+	}
+	exchange()
+	now.Store(movingNowS + 24*3600)
+	hits := 0
+	for _, path := range paths {
+		wantStatus, want, _ := get(t, w.server.URL+path)
+		status, got, h := get(t, front.URL+path)
+		text, _ := url.QueryUnescape(path)
+		// Infos are about all that was read, which differs with the cut.
+		want, _, _ = strings.Cut(want, `,"infos":`)
+		got, _, _ = strings.Cut(got, `,"infos":`)
+		check(t, status == wantStatus && strings.TrimSuffix(got, "}") == strings.TrimSuffix(want, "}"), "%s (cache %s)\ngot  %.1500s\nwant %.1500s", text, h.Get("X-Ferula-Cache"), got, want)
+		if state := h.Get("X-Ferula-Cache"); status == 200 && (state == "hit" || state == "partial") {
+			hits++
+		}
+	}
+	check(t, hits > rounds/4, "only %d of %d were cached", hits, rounds)
+}
+
+func TestAPartialResponseSaysSoAndIsNotCached(t *testing.T) {
+	for name, path := range sharedPaths {
+		w := newWorldOf(t, http.NotFoundHandler())
+		var partial atomic.Bool
+		partial.Store(true)
+		var mu sync.Mutex
+		calls := 0
+		w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			calls++
+			data := `["a"]`
+			if name == "range" {
+				data = `{"resultType":"matrix","result":[]}`
+			}
+			// The second half of the range is the one of which a node is away.
+			_, _ = io.WriteString(rw, fmt.Sprintf(`{"status":"success","isPartial":%t,"stats":{"call":%d},"data":%s}`, partial.Load() && r.Form.Get("start") != "0", calls, data))
+			return true
+		}
+		front := w.front(func(o *Options) {
+			o.Cache, o.LabelCache, o.Labels.Interval = newMemoryCache(), newMemoryCache(), time.Hour
+		})
+		for i, want := range []string{`"isPartial":true`, `"isPartial":true`, `"isPartial":false`, `"isPartial":false`} {
+			partial.Store(i < 2)
+			status, body, h := get(t, front.URL+path)
+			check(t, status == 200 && strings.Contains(body, want) && !strings.Contains(body, "stats"), "%s: %d: %d %s", name, i, status, body)
+			check(t, (h.Get("X-Ferula-Cache") == "hit") == (i == 3), "%s: %d: cache %s", name, i, h.Get("X-Ferula-Cache"))
+		}
+	}
+}
+
+func TestUnsettledListsAreNotCached(t *testing.T) {
+	w := newWorld(t)
+	cached := newMemoryCache()
+	now := int64(12_000)
+	front := w.front(func(o *Options) {
+		o.Labels.Interval, o.LabelCache = time.Hour, cached
+		o.Now = func() time.Time { return time.Unix(now, 0) }
+	})
+	for _, path := range []string{"/api/v1/labels?start=0&end=11999", "/api/v1/label/room/values?start=0&end=11999", "/api/v1/series?match[]=nh&start=0&end=11999"} {
+		before := w.asked.Load()
+		for range 3 {
+			status, _, _ := get(t, front.URL+path)
+			check(t, status == 200, "%d", status)
+		}
+		// Four pieces, and of the last one more for each of two repetitions.
+		check(t, w.asked.Load() == before+4+2, "%s: %d calls", path, w.asked.Load()-before)
+	}
+}
+
+func TestABodyBeyondItsLimitIsRefused(t *testing.T) {
+	w := newWorld(t)
+	front := w.front(nil)
+	post := func(contentType, body string) (int, string) {
+		resp, err := http.Post(front.URL+"/api/v1/query", contentType, strings.NewReader(body))
+		check(t, err == nil, "%v", err)
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(text)
+	}
+	form := func(length int) string { return "query=1&x=" + strings.Repeat("a", length-len("query=1&x=")) }
+	status, body := post("application/x-www-form-urlencoded", form(formMaxBytes))
+	check(t, status == 200, "at the limit: %d %.200s", status, body)
+	before := w.asked.Load()
+	for _, kind := range []string{"application/x-www-form-urlencoded", "application/octet-stream"} {
+		status, body = post(kind, form(formMaxBytes+1))
+		check(t, status == 400 && strings.Contains(body, fmt.Sprint(formMaxBytes)), "%s, one more: %d %.200s", kind, status, body)
+	}
+	check(t, w.asked.Load() == before, "the downstream got it")
+}

@@ -3,6 +3,7 @@ package storepb
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -199,10 +200,28 @@ func decodeSpan(src []byte, chunks []Chunk) ([]Chunk, error) {
 			}
 		}
 	}
-	for i := first; i < len(chunks); i++ {
-		chunks[i].MinMS, chunks[i].MaxMS = minMS, maxMS
+	span := chunks[first:]
+	for i := range span {
+		span[i].MinMS, span[i].MaxMS = minMS, maxMS
 	}
-	return chunks, nil
+	return chunks, orderSpan(span)
+}
+
+// orderSpan puts the fields of one message into the order of their numbers, in which
+// nearly every peer writes them. A field that comes twice is refused.
+func orderSpan(span []Chunk) error {
+	for i := 1; i < len(span); i++ {
+		if span[i].Aggr <= span[i-1].Aggr {
+			slices.SortStableFunc(span, func(a, b Chunk) int { return int(a.Aggr) - int(b.Aggr) })
+			for j := 1; j < len(span); j++ {
+				if span[j].Aggr == span[j-1].Aggr {
+					return fmt.Errorf("%w: a chunk has its %s twice", ErrCorrupt, span[j].Aggr)
+				}
+			}
+			return nil
+		}
+	}
+	return nil
 }
 
 func decodeData(src []byte, c *Chunk) error {

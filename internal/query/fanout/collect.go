@@ -3,7 +3,6 @@ package fanout
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"slices"
 	"unsafe"
 
@@ -40,7 +39,7 @@ type kept struct {
 // view is what all series of a selection are read by.
 type view struct {
 	minMS, maxMS int64 // samples outside are not shown
-	average      bool  // downsampled chunks are pairs of a count and a sum
+	average      bool  // of downsampled chunks sums are divided by counts
 	function     string
 	isCounter    bool // function is one of counters
 	dedup        func([]chunkenc.Iterator, string) chunkenc.Iterator
@@ -193,12 +192,15 @@ func ownedLabels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, err
 // Labels implements storage.Series.
 func (s *storedSeries) Labels() labels.Labels { return s.labels }
 
-// Iterator implements storage.Series.
+// Iterator implements storage.Series. Where chunks overlap and replicas are not made
+// one, raw chunks are chained sample by sample. Downsampled ones are not: they are
+// other values of the same time. What lies before the end of the chunks before is left
+// out then.
 func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
-	if !overlap(s.chunks, s.view.average) {
+	if !overlap(s.chunks) || s.view.dedup == nil && slices.ContainsFunc(s.chunks, isPacked) {
 		return s.view.track(s.chunks, false, reuse)
 	}
-	tracks := split(s.chunks, s.view.average)
+	tracks := split(s.chunks)
 	its := make([]chunkenc.Iterator, 0, len(tracks))
 	for _, chunks := range tracks {
 		its = append(its, s.view.track(chunks, s.view.dedup != nil, nil))
@@ -209,20 +211,10 @@ func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	return storage.ChainSampleIteratorFromIterators(nil, its)
 }
 
-// follows says whether a chunk belongs to the one before: the sum to its count.
-func follows(before, c series.Chunk, average bool) bool {
-	if !average || before.MinMS != c.MinMS || before.MaxMS != c.MaxMS {
-		return false
-	}
-	_, a := untagged(before.Encoding)
-	_, b := untagged(c.Encoding)
-	return a == aggrCount && b == aggrSum
-}
-
 // overlap says whether sorted chunks have samples of one time in more than one.
-func overlap(chunks []series.Chunk, average bool) bool {
+func overlap(chunks []series.Chunk) bool {
 	for i := 1; i < len(chunks); i++ {
-		if chunks[i-1].MaxMS >= chunks[i].MinMS && !follows(chunks[i-1], chunks[i], average) {
+		if chunks[i-1].MaxMS >= chunks[i].MinMS {
 			return true
 		}
 	}
@@ -231,20 +223,15 @@ func overlap(chunks []series.Chunk, average bool) bool {
 
 // split lays sorted chunks into tracks without overlaps, each chunk into the first
 // track where it fits.
-func split(chunks []series.Chunk, average bool) [][]series.Chunk {
+func split(chunks []series.Chunk) [][]series.Chunk {
 	var tracks [][]series.Chunk
-	last := 0 // the track of the chunk before
-	for i, c := range chunks {
-		if i > 0 && follows(chunks[i-1], c, average) {
-			tracks[last] = append(tracks[last], c)
-			continue
-		}
-		last = slices.IndexFunc(tracks, func(t []series.Chunk) bool { return t[len(t)-1].MaxMS < c.MinMS })
-		if last < 0 {
-			last = len(tracks)
+	for _, c := range chunks {
+		i := slices.IndexFunc(tracks, func(t []series.Chunk) bool { return t[len(t)-1].MaxMS < c.MinMS })
+		if i < 0 {
+			i = len(tracks)
 			tracks = append(tracks, nil)
 		}
-		tracks[last] = append(tracks[last], c)
+		tracks[i] = append(tracks[i], c)
 	}
 	return tracks
 }
@@ -259,5 +246,3 @@ func (s *keptSet) Next() bool                        { s.i++; return s.i <= len(
 func (s *keptSet) At() storage.Series                { return &s.k.series[s.i-1] }
 func (s *keptSet) Err() error                        { return nil }
 func (s *keptSet) Warnings() annotations.Annotations { return s.k.warnings }
-
-var errNotPaired = fmt.Errorf("%w: a downsampled chunk has a count and no sum, or the other way round", series.ErrCorrupt)

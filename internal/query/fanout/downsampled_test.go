@@ -2,10 +2,12 @@ package fanout
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
 
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 
 	"github.com/ferula-io/ferula/internal/series"
@@ -79,6 +81,138 @@ func TestOfDownsampledDataTheAggregateThatFitsTheFunctionIsRead(t *testing.T) {
 		again, _, _, err := read(t, New(e, f.opts).Queryable(Request{MaxResolutionMS: 300_000}), 0, 2000, &storage.SelectHints{Start: 0, End: 2000, Func: function})
 		if err != nil || !slices.Equal(again[named("m").String()], got[named("m").String()]) {
 			t.Errorf("%q through another querier: %v %v", function, err, again)
+		}
+	}
+}
+
+// replicasOfASpan are two stores that hold the same span of one series of a replica
+// each, as recording rules of two Prometheis leave them: equal times, other values.
+func replicasOfASpan(t *testing.T, countB float64) (a, b *fake) {
+	t.Helper()
+	of := func(replica string, count, sum float64) *fake {
+		return &fake{series: []one{{labels: labels.FromStrings("__name__", "m", "r", replica), aggr: slices.Concat(
+			aggregates(t, map[storeapi.Aggr][]sample{
+				storeapi.Count: floats(300, 5, 600, count), storeapi.Sum: floats(300, 50, 600, sum), storeapi.Min: floats(300, sum, 600, sum), storeapi.Max: floats(300, sum, 600, sum),
+				storeapi.Counter: floats(300, sum, 600, 10*sum, 600, 10*sum),
+			}),
+			aggregates(t, map[storeapi.Aggr][]sample{
+				storeapi.Count: floats(900, count), storeapi.Sum: floats(900, 2*sum), storeapi.Min: floats(900, sum), storeapi.Max: floats(900, sum),
+				storeapi.Counter: floats(900, 20*sum, 900, 20*sum),
+			}))}}}
+	}
+	return of("1", 5, 50), of("2", countB, 60)
+}
+
+// The sum of one replica is never divided by the count of the other, whether or not
+// their counts are the same bytes, and whether or not a further querier stands between.
+func TestDownsampledSpansOfTwoReplicasStayApart(t *testing.T) {
+	for _, countB := range []float64{5, 6} {
+		for function, want := range map[string][2][]sample{ // of either replica: which is shown is decided by bytes
+			"":                {floats(300, 10, 600, 10, 900, 20), floats(300, 10, 600, 60/countB, 900, 120/countB)},
+			"sum_over_time":   {floats(300, 50, 600, 50, 900, 100), floats(300, 50, 600, 60, 900, 120)},
+			"count_over_time": {floats(300, 5, 600, 5, 900, 5), floats(300, 5, 600, countB, 900, countB)},
+			"min_over_time":   {floats(300, 50, 600, 50, 900, 50), floats(300, 60, 600, 60, 900, 60)},
+			"rate":            {floats(300, 50, 600, 500, 900, 1000), floats(300, 60, 600, 600, 900, 1200)},
+		} {
+			a, b := replicasOfASpan(t, countB)
+			near, _ := world(t, Options{}, a, b)
+			e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "near"}}, Dial: func(string, bool) (Client, error) { return sourceClient{near.Source()}, nil }})
+			e.Update(t.Context())
+			for _, f := range []*Fanout{near, New(e, near.opts)} {
+				r := Request{MaxResolutionMS: 300_000, ReplicaLabels: []string{"r"}}
+				got, _, warnings, err := read(t, f.Queryable(r), 0, 2000, &storage.SelectHints{Start: 0, End: 2000, Func: function})
+				if s := got[named("m").String()]; err != nil || len(warnings) > 0 || !slices.Equal(s, want[0]) && !slices.Equal(s, want[1]) {
+					t.Errorf("%q, counts 5 and %g, through Source %v: %v %q %v, want one of %v", function, countB, f != near, err, warnings, s, want)
+				}
+			}
+		}
+	}
+}
+
+// Every chunk that leaves for a further querier is whole: all aggregates that are
+// wanted, of one replica.
+func TestDownsampledSpansLeaveWhole(t *testing.T) {
+	for _, countB := range []float64{5, 6} {
+		a, b := replicasOfASpan(t, countB)
+		f, _ := world(t, Options{}, a, b)
+		set := f.Source().Series(t.Context(), storeapi.SeriesRequest{
+			MaxMS: 2000, MaxResolutionMS: 300_000, Aggregates: []storeapi.Aggr{storeapi.Sum, storeapi.Count}, WithoutReplicaLabels: []string{"r"},
+			Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")},
+		})
+		if !set.Next() {
+			t.Fatal(set.Err())
+		}
+		spans, sums := 0, map[string]bool{}
+		for rest := set.(aggregated).AggrChunks(); len(rest) > 0; spans++ {
+			n := storeapi.SpanLen(rest)
+			if n != 2 || rest[0].Aggr != storeapi.Count || rest[1].Aggr != storeapi.Sum {
+				t.Fatalf("counts 5 and %g: a chunk has %v", countB, rest[:n])
+			}
+			pair := fmt.Sprint(decode(t, []series.Chunk{rest[0].Chunk}, 0, 2000), decode(t, []series.Chunk{rest[1].Chunk}, 0, 2000))
+			sums[pair] = true
+			rest = rest[n:]
+		}
+		for _, f := range []*fake{a, b} {
+			for i := 0; i < len(f.series[0].aggr); i += 5 {
+				pair := fmt.Sprint(decode(t, []series.Chunk{f.series[0].aggr[i].Chunk}, 0, 2000), decode(t, []series.Chunk{f.series[0].aggr[i+1].Chunk}, 0, 2000))
+				if !sums[pair] {
+					t.Errorf("counts 5 and %g: %s is missing in %v", countB, pair, sums)
+				}
+			}
+		}
+		if spans != 4 || set.Next() {
+			t.Errorf("%d spans, more: %v", spans, set.Err())
+		}
+		if err := set.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A sidecar has the raw samples of a series whose downsampled ones are in the bucket.
+// Without replica labels each time is counted once, and a counter that was reset has
+// one level.
+func TestRawAndDownsampledDataOfOneTimeAreNotAdded(t *testing.T) {
+	var samples, counts, sums, counter []sample
+	for at := int64(0); at < 6000; at += 10 {
+		samples = append(samples, sample{at, float64(at % 1000), false})
+	}
+	for end := int64(290); end < 3000; end += 300 { // the coarse data ends before the raw
+		n, sum := 0.0, 0.0
+		for _, s := range samples {
+			if s.t > end-300 && s.t <= end {
+				n, sum = n+1, sum+s.v
+			}
+		}
+		counts, sums = append(counts, sample{end, n, false}), append(sums, sample{end, sum, false})
+	}
+	total, last := 0.0, 0.0
+	for _, s := range samples[:300] {
+		if total += s.v - last; s.v < last {
+			total += last
+		}
+		if last = s.v; s.t%300 == 290 {
+			counter = append(counter, sample{s.t, total, false})
+		}
+	}
+	counter = append(counter, sample{2990, last, false})
+	coarse := &fake{series: []one{{labels: named("m"), aggr: aggregates(t, map[storeapi.Aggr][]sample{storeapi.Count: counts, storeapi.Sum: sums, storeapi.Counter: counter})}}}
+	fine := &fake{series: []one{{labels: named("m")}}}
+	for i := 0; i < len(samples); i += 50 {
+		fine.series[0].chunks = append(fine.series[0].chunks, encode(t, samples[i:i+50]))
+	}
+	fine.series[0].chunks = fine.series[0].chunks[2:] // it begins at 1000
+	f, _ := world(t, Options{}, coarse, fine)
+	for _, function := range []string{"sum_over_time", "count_over_time", "rate", ""} {
+		got, _, _, err := read(t, f.Queryable(Request{MaxResolutionMS: 300_000}), 0, 6000, &storage.SelectHints{Start: 0, End: 6000, Func: function})
+		s := got[named("m").String()]
+		if want := len(counts) + 300; err != nil || len(s) != want {
+			t.Fatalf("%q: %v, %d samples, want %d", function, err, len(s), want)
+		}
+		for i := 1; i < len(s); i++ {
+			if s[i].t <= s[i-1].t || function == "rate" && (s[i].v < s[i-1].v || s[i].v > s[i-1].v+300) {
+				t.Fatalf("%q: %v after %v", function, s[i], s[i-1])
+			}
 		}
 	}
 }

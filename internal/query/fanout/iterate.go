@@ -3,32 +3,28 @@ package fanout
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
+	"github.com/ferula-io/ferula/internal/codec/storepb"
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
-)
-
-const (
-	aggrCount   = storeapi.Count
-	aggrSum     = storeapi.Sum
-	aggrCounter = storeapi.Counter
 )
 
 // milliseconds is a time; by this name vet does not take an iterator's Seek for that
 // of an io.Seeker.
 type milliseconds = int64
 
-// track reads chunks that do not overlap, of one of several replicas or of all there is.
+func isPacked(c series.Chunk) bool { return c.Encoding == packedEncoding }
+
+// track reads chunks in order, of one of several replicas or of all there is. What is
+// not after the samples of the chunks before is left out.
 func (v *view) track(chunks []series.Chunk, replica bool, reuse chunkenc.Iterator) chunkenc.Iterator {
-	for _, c := range chunks {
-		if _, a := untagged(c.Encoding); a == aggrCounter || replica && v.isCounter {
-			// Bounds are put around what was made good: a reset before the first sample
-			// shown has happened.
-			return &bounded{Iterator: v.counter(&chunkIterator{chunks: chunks, minMS: minTime, maxMS: maxTime, repeats: true}), minMS: v.minMS, maxMS: v.maxMS}
-		}
+	if v.isCounter && (replica || slices.ContainsFunc(chunks, isPacked)) {
+		// Bounds are put around what was made good: a reset before the first sample
+		// shown has happened.
+		return &bounded{Iterator: v.counter(&chunkIterator{chunks: chunks, minMS: minTime, maxMS: maxTime, repeats: true}), minMS: v.minMS, maxMS: v.maxMS}
 	}
 	it, ok := reuse.(*chunkIterator)
 	if !ok {
@@ -39,7 +35,10 @@ func (v *view) track(chunks []series.Chunk, replica bool, reuse chunkenc.Iterato
 	return it
 }
 
-var errOutside = errors.New("it has samples outside of its range")
+var (
+	errNotPaired = errors.New("a downsampled chunk has a count and no sum, or the other way round")
+	errOutside   = errors.New("it has samples outside of its range")
+)
 
 // chunkIterator shows the samples of chunks, one after the other, within bounds.
 // Objects for reading are made once and used for every chunk. Chunks of floats are
@@ -139,25 +138,47 @@ func (it *chunkIterator) open() bool {
 	return true
 }
 
-func (it *chunkIterator) use(c series.Chunk) (err error) {
-	encoding, aggr := untagged(c.Encoding)
-	switch {
-	case it.average && aggr == aggrCount:
-		return it.beginMean(c, encoding)
-	case it.average && aggr == aggrSum:
+func (it *chunkIterator) use(c series.Chunk) error {
+	if c.Encoding != packedEncoding {
+		return it.useOne(c, false)
+	}
+	var count, other storepb.Chunk // other is the sum, or the one aggregate that is wanted
+	for rest := c.Data; len(rest) > 0; {
+		one, next, err := storepb.NextPacked(rest)
+		if err != nil {
+			return err
+		}
+		if rest = next; it.average && one.Aggr == storepb.Count {
+			count = one
+		} else {
+			other = one
+		}
+	}
+	if !it.average {
+		return it.useOne(series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(other.Encoding), Data: other.Data}, true)
+	}
+	if count.Encoding == 0 || other.Encoding == 0 {
 		return errNotPaired
-	case encoding == chunkenc.EncXOR:
+	}
+	return it.beginMean(count, other)
+}
+
+// useOne begins a chunk of samples, or of one aggregate, whose samples may lie outside
+// of the span.
+func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
+	switch {
+	case c.Encoding == chunkenc.EncXOR:
 		if err := it.xor.decode(c.Data, it.repeats); err != nil {
 			return err
 		}
 		it.times, it.values = it.xor.times, it.xor.values
-		if n := len(it.times); aggr == storeapi.Raw && n > 0 && (it.times[0] < c.MinMS || it.times[n-1] > c.MaxMS) {
+		if n := len(it.times); !aggregate && n > 0 && (it.times[0] < c.MinMS || it.times[n-1] > c.MaxMS) {
 			it.times, it.values = nil, nil
 			return errOutside
 		}
 		from, least := 0, it.minMS
 		if !it.repeats && it.lastMS >= least {
-			least = it.lastMS + 1 // chunks whose ranges were said to be apart, and are not
+			least = it.lastMS + 1 // chunks that overlap, or whose ranges were said to be apart, and are not
 		}
 		for from < len(it.times) && it.times[from] < least {
 			from++
@@ -171,33 +192,27 @@ func (it *chunkIterator) use(c series.Chunk) (err error) {
 	case len(c.Data) < 2:
 		return errXORNoHeader
 	}
-	chunk, err := chunkenc.FromData(encoding, c.Data)
+	chunk, err := chunkenc.FromData(c.Encoding, c.Data)
 	if err != nil {
 		return err
 	}
 	it.current, it.from, it.to = chunk.Iterator(nil), c.MinMS, c.MaxMS
-	if aggr != storeapi.Raw {
+	if aggregate {
 		it.from, it.to = minTime, maxTime
 	}
 	return nil
 }
 
-// beginMean begins a count and the sum that follows it.
-func (it *chunkIterator) beginMean(c series.Chunk, encoding chunkenc.Encoding) error {
-	if len(it.chunks) == 0 || !follows(c, it.chunks[0], true) {
-		return errNotPaired
-	}
-	sum := it.chunks[0]
-	it.chunks = it.chunks[1:]
-	if len(c.Data) < 2 || len(sum.Data) < 2 {
+// beginMean begins a span's counts and sums.
+func (it *chunkIterator) beginMean(count, sum storepb.Chunk) error {
+	if len(count.Data) < 2 || len(sum.Data) < 2 {
 		return errXORNoHeader
 	}
-	counts, err := chunkenc.FromData(encoding, c.Data)
+	counts, err := chunkenc.FromData(chunkenc.Encoding(count.Encoding), count.Data)
 	if err != nil {
 		return err
 	}
-	sumEncoding, _ := untagged(sum.Encoding)
-	sums, err := chunkenc.FromData(sumEncoding, sum.Data)
+	sums, err := chunkenc.FromData(chunkenc.Encoding(sum.Encoding), sum.Data)
 	if err != nil {
 		return err
 	}
@@ -219,7 +234,7 @@ func (it *chunkIterator) Seek(t milliseconds) chunkenc.ValueType {
 		}
 		it.i = n - 1 // nothing of this chunk will do
 	}
-	for it.current == nil && len(it.chunks) > 1 && it.chunks[0].MaxMS < t && !it.average {
+	for it.current == nil && len(it.chunks) > 1 && it.chunks[0].MaxMS < t {
 		it.chunks = it.chunks[1:]
 	}
 	for {

@@ -10,8 +10,10 @@ import (
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/ferula-io/ferula/internal/codec/storepb"
 	"github.com/ferula-io/ferula/internal/nesting"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
@@ -131,6 +133,7 @@ func texts(errs []error) []string {
 type passed struct {
 	m      *merged
 	chunks []series.Chunk
+	raw    []series.Chunk // chunks, where there are downsampled ones too
 	aggr   []storeapi.AggrChunk
 	err    error
 }
@@ -140,24 +143,28 @@ func (p *passed) Next() bool {
 	if p.err != nil || !p.m.Next() {
 		return false
 	}
-	p.chunks, p.aggr = p.m.Chunks(), p.aggr[:0]
-	if slices.ContainsFunc(p.chunks, isTagged) {
-		all := p.chunks
-		p.chunks = nil
-		for _, c := range all {
-			encoding, aggr := untagged(c.Encoding)
-			c.Encoding = encoding
-			if aggr == storeapi.Raw {
-				p.chunks = append(p.chunks, c)
-			} else {
-				p.aggr = append(p.aggr, storeapi.AggrChunk{Aggr: aggr, Chunk: c})
+	all := p.m.Chunks()
+	p.chunks, p.aggr = all, p.aggr[:0]
+	if !slices.ContainsFunc(all, isPacked) {
+		return true
+	}
+	p.raw = p.raw[:0]
+	for _, c := range all {
+		if c.Encoding != packedEncoding {
+			p.raw = append(p.raw, c)
+			continue
+		}
+		for rest := c.Data; len(rest) > 0; {
+			var one storepb.Chunk
+			if one, rest, p.err = storepb.NextPacked(rest); p.err != nil {
+				return false
 			}
+			p.aggr = append(p.aggr, storeapi.AggrChunk{Aggr: one.Aggr, Chunk: series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(one.Encoding), Data: one.Data}})
 		}
 	}
+	p.chunks = p.raw
 	return true
 }
-
-func isTagged(c series.Chunk) bool { return c.Encoding>>aggrShift != 0 }
 
 // Labels implements series.Set.
 func (p *passed) Labels() []byte { return p.m.Labels() }

@@ -13,23 +13,15 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/storepb"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// A downsampled chunk goes through the merge as a chunk of an encoding that nobody
-// else has: the aggregate in the three bits above. So the raw seam knows nothing of
-// aggregates, and chunks of one span stay next to each other in the order of their
-// numbers.
-const aggrShift = 5
-
-func tagged(e chunkenc.Encoding, a storeapi.Aggr) chunkenc.Encoding {
-	return e | chunkenc.Encoding(a)<<aggrShift
-}
-
-func untagged(e chunkenc.Encoding) (chunkenc.Encoding, storeapi.Aggr) {
-	return e & (1<<aggrShift - 1), storeapi.Aggr(e >> aggrShift)
-}
+// packedEncoding is that of a downsampled chunk on its way through the merge: all wanted
+// aggregates of one span as one chunk (storepb.AppendPacked). So the raw seam knows
+// nothing of aggregates, and the count of one replica never meets the sum of another.
+const packedEncoding chunkenc.Encoding = storepb.PackedEncoding
 
 // aggregated is a stream of a store that has downsampled data.
 type aggregated interface {
@@ -61,6 +53,9 @@ type guarded struct {
 	labels   []byte
 	stripped []byte
 	chunks   []series.Chunk
+	all      []series.Chunk  // chunks, where there are downsampled ones too
+	packed   []byte          // their data
+	span     []storepb.Chunk // of the one that is being packed
 	unsorted bool
 	err      error
 	warning  error
@@ -103,14 +98,7 @@ func (g *guarded) take() error {
 	g.chunks = g.stream.Chunks()
 	if g.aggr != nil {
 		if more := g.aggr.AggrChunks(); len(more) > 0 {
-			g.chunks = slices.Clone(g.chunks)
-			for _, c := range more {
-				if slices.Contains(g.wanted, c.Aggr) {
-					c.Encoding = tagged(c.Encoding, c.Aggr)
-					g.chunks = append(g.chunks, c.Chunk)
-				}
-			}
-			slices.SortStableFunc(g.chunks, compareChunks)
+			g.pack(more)
 		}
 	}
 	for _, c := range g.chunks {
@@ -119,6 +107,29 @@ func (g *guarded) take() error {
 		}
 	}
 	return nil
+}
+
+// pack adds the wanted aggregates to the chunks, those of one span as one chunk.
+func (g *guarded) pack(aggregates []storeapi.AggrChunk) {
+	g.all, g.packed = append(g.all[:0], g.chunks...), g.packed[:0]
+	for len(aggregates) > 0 {
+		n, start := storeapi.SpanLen(aggregates), len(g.packed)
+		g.span = g.span[:0]
+		for _, c := range aggregates[:n] {
+			if slices.Contains(g.wanted, c.Aggr) {
+				g.span = append(g.span, storepb.Chunk{Aggr: c.Aggr, Encoding: uint8(c.Encoding), Data: c.Data})
+			}
+		}
+		g.packed = storepb.AppendPacked(g.packed, g.span)
+		if end := len(g.packed); end > start {
+			first := &aggregates[0]
+			g.all = append(g.all, series.Chunk{MinMS: first.MinMS, MaxMS: first.MaxMS, Encoding: packedEncoding, Data: g.packed[start:end:end]})
+		}
+		aggregates = aggregates[n:]
+	}
+	if g.chunks = g.all; !slices.IsSortedFunc(g.chunks, compareChunks) {
+		slices.SortStableFunc(g.chunks, compareChunks)
+	}
 }
 
 // appendWithout appends a valid set without the labels of some names.
@@ -178,7 +189,27 @@ func compareChunks(a, b series.Chunk) int {
 	if c := cmp.Or(cmp.Compare(a.MinMS, b.MinMS), cmp.Compare(a.MaxMS, b.MaxMS), cmp.Compare(a.Encoding, b.Encoding)); c != 0 {
 		return c
 	}
+	if a.Encoding == packedEncoding {
+		return comparePacked(a.Data, b.Data)
+	}
 	return bytes.Compare(b.Data, a.Data)
+}
+
+// comparePacked orders downsampled chunks of the same span by their first aggregate
+// that differs; lengths, which stand before the data, do not count.
+func comparePacked(a, b []byte) int {
+	for len(a) > 0 && len(b) > 0 {
+		x, restA, errA := storepb.NextPacked(a)
+		y, restB, errB := storepb.NextPacked(b)
+		if errA != nil || errB != nil {
+			break
+		}
+		if c := cmp.Or(cmp.Compare(x.Aggr, y.Aggr), cmp.Compare(x.Encoding, y.Encoding), bytes.Compare(y.Data, x.Data)); c != 0 {
+			return c
+		}
+		a, b = restA, restB
+	}
+	return bytes.Compare(b, a)
 }
 
 // merged is what all the stores of a request give, in order.

@@ -77,32 +77,26 @@ func (b *batches) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk)
 		return err
 	}
 	for {
-		size, n := 0, 0
-		for n < len(chunks) && (n == 0 || size < seriesBytes) {
-			c := &chunks[n]
-			size += storepb.ChunkSize(c.MinMS, c.MaxMS, uint8(c.Encoding), len(c.Data))
-			n++
-		}
-		m := 0
-		for m < len(spans) && (n+m == 0 || size < seriesBytes) {
-			span := storepb.SpanLen(spans[m:])
-			size += storepb.SpanSize(spans[m : m+span])
-			m += span
+		size, n, m := 0, 0, 0
+		for n < len(chunks) || m < len(spans) {
+			if n+m > 0 && size >= seriesBytes {
+				break
+			}
+			if rawIsNext(chunks[n:], spans[m:]) {
+				c := &chunks[n]
+				size += storepb.ChunkSize(c.MinMS, c.MaxMS, uint8(c.Encoding), len(c.Data))
+				n++
+			} else {
+				span := storepb.SpanLen(spans[m:])
+				size += storepb.SpanSize(spans[m : m+span])
+				m += span
+			}
 		}
 		buf, err := b.begin(lset, numbers, size)
 		if err != nil {
 			return err
 		}
-		for i := range chunks[:n] {
-			c := &chunks[i]
-			buf = storepb.AppendChunk(buf, c.MinMS, c.MaxMS, uint8(c.Encoding), c.Data)
-		}
-		for i := 0; i < m; {
-			span := storepb.SpanLen(spans[i:m])
-			buf = storepb.AppendSpan(buf, spans[i:i+span])
-			i += span
-		}
-		*b.frame.buf = buf
+		*b.frame.buf = appendChunks(buf, chunks[:n], spans[:m])
 		b.count++
 		if b.count >= b.seriesMax {
 			if err := b.flush(); err != nil {
@@ -113,6 +107,28 @@ func (b *batches) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk)
 			return nil
 		}
 	}
+}
+
+// rawIsNext says whether the next of two lists in order of time is a raw chunk. Readers
+// rely on the order of all chunks of a series: what is not after the end of the chunk
+// before they leave out.
+func rawIsNext(chunks []series.Chunk, spans []storepb.Chunk) bool {
+	return len(spans) == 0 || len(chunks) > 0 && chunks[0].MinMS <= spans[0].MinMS
+}
+
+func appendChunks(buf []byte, chunks []series.Chunk, spans []storepb.Chunk) []byte {
+	for len(chunks)+len(spans) > 0 {
+		if rawIsNext(chunks, spans) {
+			c := &chunks[0]
+			buf = storepb.AppendChunk(buf, c.MinMS, c.MaxMS, uint8(c.Encoding), c.Data)
+			chunks = chunks[1:]
+			continue
+		}
+		span := storepb.SpanLen(spans)
+		buf = storepb.AppendSpan(buf, spans[:span])
+		spans = spans[span:]
+	}
+	return buf
 }
 
 // begin appends the labels of a series whose chunks take that many bytes.

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ferula-io/ferula/internal/codec/storepb"
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/metrics"
@@ -310,5 +311,28 @@ func TestAStalledClientIsNotReadAheadFor(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the querier of a client that has gone stays open")
 		}
+	}
+}
+
+// Readers of StoreAPI leave out what is not after the chunk before, so raw and
+// downsampled chunks leave in one order of time.
+func TestRawAndDownsampledChunksLeaveInOrderOfTime(t *testing.T) {
+	raw := func(minMS int64) series.Chunk {
+		return series.Chunk{MinMS: minMS, MaxMS: minMS + 5, Encoding: chunkenc.EncXOR, Data: []byte{1}}
+	}
+	span := func(minMS int64) (all []storepb.Chunk) {
+		for _, aggr := range []Aggr{Count, Sum} {
+			all = append(all, storepb.Chunk{MinMS: minMS, MaxMS: minMS + 5, Aggr: aggr, Encoding: 1, Data: []byte{2}})
+		}
+		return all
+	}
+	wire := appendChunks(nil, []series.Chunk{raw(20), raw(60), raw(70)}, slices.Concat(span(10), span(30), span(80)))
+	_, _, got, err := storepb.DecodeSeries(wire, nil, nil)
+	var times []int64
+	for _, c := range got {
+		times = append(times, c.MinMS)
+	}
+	if err != nil || !slices.Equal(times, []int64{10, 10, 20, 30, 30, 60, 70, 80, 80}) {
+		t.Errorf("%v %v", err, times)
 	}
 }

@@ -63,6 +63,16 @@ type AggrChunk struct {
 	series.Chunk
 }
 
+// SpanLen is how many of the chunks, from the first one on, are of one downsampled span:
+// different aggregates of the same range.
+func SpanLen(chunks []AggrChunk) int {
+	n := 1
+	for n < len(chunks) && chunks[n].Aggr > chunks[n-1].Aggr && chunks[n].MinMS == chunks[0].MinMS && chunks[n].MaxMS == chunks[0].MaxMS {
+		n++
+	}
+	return n
+}
+
 // Shard asks for those series whose labels hash to Index of Total.
 type Shard struct {
 	Index, Total int64

@@ -1,0 +1,92 @@
+package fanout
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// encodedStore streams series that are encoded already.
+type encodedStore struct {
+	fake
+	labels [][]byte
+	chunks []series.Chunk
+}
+
+func (s *encodedStore) Series(context.Context, storeapi.SeriesRequest) storeapi.Stream {
+	return &encodedStream{s: s, at: -1}
+}
+
+type encodedStream struct {
+	fakeStream
+	s  *encodedStore
+	at int
+}
+
+func (s *encodedStream) Next() bool                        { s.at++; return s.at < len(s.s.labels) }
+func (s *encodedStream) Labels() []byte                    { return s.s.labels[s.at] }
+func (s *encodedStream) Chunks() []series.Chunk            { return s.s.chunks }
+func (s *encodedStream) AggrChunks() []storeapi.AggrChunk  { return nil }
+func (s *encodedStream) Err() error                        { return nil }
+func (s *encodedStream) Warnings() annotations.Annotations { return nil }
+func (s *encodedStream) Close() error                      { return nil }
+
+// BenchmarkSelect reads 10,000 series in all.
+func BenchmarkSelect(b *testing.B) {
+	const total = 10_000
+	for _, c := range []struct {
+		name          string
+		stores, times int // times: in how many stores each series is
+	}{{"1 store", 1, 1}, {"8 stores apart", 8, 1}, {"2 replicas", 2, 2}} {
+		b.Run(c.name, func(b *testing.B) {
+			var samples []sample
+			for i := range 120 {
+				samples = append(samples, sample{int64(i) * 15_000, float64(i * i), false})
+			}
+			chunks := []series.Chunk{encode(b, samples)}
+			e := NewEndpoints(EndpointsOptions{Dial: func(address string, _ bool) (Client, error) {
+				s := &encodedStore{chunks: chunks}
+				var at int
+				_, err := fmt.Sscanf(address, "s%d", &at)
+				for i := range total * c.times / c.stores {
+					cluster := at
+					if c.times > 1 {
+						cluster = 0
+					}
+					s.labels = append(s.labels, labelenc.Append(nil, labels.FromStrings("__name__", "http_requests_total", "cluster", fmt.Sprint(cluster), "instance", fmt.Sprintf("10.0.%03d.%03d:9100", i/250, i%250), "job", "node", "method", "GET")))
+				}
+				return s, err
+			}})
+			for i := range c.stores {
+				e.opts.Static = append(e.opts.Static, Address{Name: fmt.Sprint("s", i)})
+			}
+			e.Update(b.Context())
+			f := New(e, Options{IsCounter: func(string) bool { return false }})
+			b.ReportAllocs()
+			for b.Loop() {
+				q, err := f.Queryable(Request{}).Querier(0, 1<<40)
+				if err != nil {
+					b.Fatal(err)
+				}
+				n := 0
+				for set := q.Select(b.Context(), true, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "http_requests_total")); set.Next(); n++ {
+					_ = set.At()
+				}
+				if n != total {
+					b.Fatal(n)
+				}
+				if err := q.Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/total, "ns/series")
+		})
+	}
+}

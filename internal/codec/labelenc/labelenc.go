@@ -7,7 +7,9 @@
 // Names and values come in and are appended; encoded sets come in and are
 // compared, merged and walked without being turned into objects. A set is sorted
 // by name and holds no name twice, as the storage keeps it; Validate says
-// whether bytes from a wire do. There are no labels.Labels inside ferula's wires:
+// whether bytes from a wire do. Of the spellings that protobuf allows one is taken:
+// lengths in as few bytes as they need, the name before the value, each once. Only an
+// empty value may be left out, since there are peers that do. There are no labels.Labels inside ferula's wires:
 // Labels makes them at the edge where PromQL wants them.
 package labelenc
 
@@ -68,7 +70,7 @@ func uvarintLen(n int) int {
 	return size
 }
 
-// prefixed cuts a length and that many bytes off src.
+// prefixed cuts a length, in as few bytes as it needs, and that many bytes off src.
 func prefixed(src []byte) (field, rest []byte, ok bool) {
 	if len(src) > 0 && src[0] < 0x80 { // nearly always
 		end := 1 + int(src[0])
@@ -78,7 +80,7 @@ func prefixed(src []byte) (field, rest []byte, ok bool) {
 		return src[1:end], src[end:], true
 	}
 	size, n := binary.Uvarint(src)
-	if n <= 0 || size > uint64(len(src)-n) {
+	if n <= 0 || src[n-1] == 0 || size > uint64(len(src)-n) {
 		return nil, nil, false
 	}
 	end := n + int(size)
@@ -114,22 +116,17 @@ func nextSlow(src []byte) (name, value, rest []byte, err error) {
 }
 
 func pair(label []byte) (name, value []byte, ok bool) {
-	for len(label) > 0 {
-		tag := label[0]
-		var field []byte
-		if field, label, ok = prefixed(label[1:]); !ok {
-			return nil, nil, false
-		}
-		switch tag {
-		case tagName:
-			name = field
-		case tagValue:
-			value = field
-		default:
+	if len(label) > 0 && label[0] == tagName {
+		if name, label, ok = prefixed(label[1:]); !ok {
 			return nil, nil, false
 		}
 	}
-	return name, value, true
+	if len(label) > 0 && label[0] == tagValue {
+		if value, label, ok = prefixed(label[1:]); !ok {
+			return nil, nil, false
+		}
+	}
+	return name, value, len(label) == 0
 }
 
 // Compare orders two valid sets as labels.Compare does: by the first label that
@@ -137,25 +134,24 @@ func pair(label []byte) (name, value []byte, ok bool) {
 // comparison of the bytes would be wrong, since lengths stand before texts.
 // Of invalid sets it says something, and does not panic.
 func Compare(a, b []byte) int {
-	same := commonPrefix(a, b)
-	if same == len(a) && same == len(b) {
-		return 0
-	}
-	// Labels that end before the first difference are equal; only lengths are read
-	// on the way to the one that holds it.
-	at := 0
 	for {
-		labelA, restA, okA := cut(a[at:])
-		if !okA {
+		same := commonPrefix(a, b)
+		if same == len(a) && same == len(b) {
+			return 0
+		}
+		// Labels that end before the first difference are equal; only lengths are read
+		// on the way to the one that holds it.
+		at := 0
+		labelA, restA, ok := cut(a)
+		for ok && len(a)-len(restA) <= same {
+			at = len(a) - len(restA)
+			labelA, restA, ok = cut(a[at:])
+		}
+		if !ok {
 			return len(a) - len(b) // a ends here, or is no label set
 		}
-		end := len(a) - len(restA)
-		if end <= same {
-			at = end
-			continue
-		}
-		labelB, _, okB := cut(b[at:])
-		if !okB {
+		labelB, restB, ok := cut(b[at:])
+		if !ok {
 			return len(a) - len(b)
 		}
 		nameA, valueA, _ := pair(labelA)
@@ -163,7 +159,10 @@ func Compare(a, b []byte) int {
 		if c := bytes.Compare(nameA, nameB); c != 0 {
 			return c
 		}
-		return bytes.Compare(valueA, valueB)
+		if c := bytes.Compare(valueA, valueB); c != 0 {
+			return c
+		}
+		a, b = restA, restB // an empty value that one of them leaves out
 	}
 }
 

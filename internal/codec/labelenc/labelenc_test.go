@@ -102,6 +102,12 @@ func TestWhatIsNotALabelSetIsRefused(t *testing.T) {
 		"no name":        AppendLabel(nil, "", "1"),
 		"twice a name":   AppendLabel(AppendLabel(nil, "a", "1"), "a", "2"),
 		"unsorted":       AppendLabel(AppendLabel(nil, "b", "1"), "a", "2"),
+		"value first":    {0x0A, 6, 0x12, 1, '1', 0x0A, 1, 'a'},
+		"name twice":     {0x0A, 9, 0x0A, 1, 'b', 0x0A, 1, 'a', 0x12, 1, '1'},
+		"value twice":    {0x0A, 9, 0x0A, 1, 'a', 0x12, 1, '2', 0x12, 1, '1'},
+		"padded label":   {0x0A, 0x86, 0, 0x0A, 1, 'a', 0x12, 1, '1'},
+		"padded name":    {0x0A, 7, 0x0A, 0x81, 0, 'a', 0x12, 1, '1'},
+		"padded value":   {0x0A, 7, 0x0A, 1, 'a', 0x12, 0x81, 0, '1'},
 		"endless length": {0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F},
 	} {
 		if err := Validate(set); !errors.Is(err, ErrCorrupt) {
@@ -113,10 +119,60 @@ func TestWhatIsNotALabelSetIsRefused(t *testing.T) {
 	}
 }
 
+// A set that is cut off ends inside of a label wherever lengths are of two bytes, too.
+func TestSetsThatAreCutOffAreRefused(t *testing.T) {
+	for _, set := range sets {
+		whole := Append(nil, set)
+		ends := map[int]bool{0: true} // where a label ends
+		for rest := whole; len(rest) > 0; {
+			_, _, after, err := Next(rest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rest = after
+			ends[len(whole)-len(rest)] = true
+		}
+		for n := range whole {
+			if ends[n] {
+				continue
+			}
+			cut := whole[:n:n]
+			Compare(cut, whole)
+			Compare(whole, cut)
+			if err := Validate(cut); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("%d of %d bytes: %v", n, len(whole), err)
+			}
+			for _, before := range [][]byte{nil, whole, cut[:n-1]} {
+				if _, err := Follows(before, cut); !errors.Is(err, ErrCorrupt) {
+					t.Errorf("%d of %d bytes after %d: %v", n, len(whole), len(before), err)
+				}
+			}
+		}
+	}
+}
+
+// Some peers write an empty value and some leave it out.
+func TestAnEmptyValueIsTheSameWrittenOrNot(t *testing.T) {
+	without := []byte{tagLabel, 3, tagName, 1, 'a'}
+	b1, b2 := AppendLabel(nil, "b", "1"), AppendLabel(nil, "b", "2")
+	with := AppendLabel(nil, "a", "")
+	for _, c := range []struct {
+		a, b []byte
+		want int
+	}{{with, without, 0}, {append(bytes.Clone(with), b1...), append(bytes.Clone(without), b2...), -1}, {append(bytes.Clone(without), b2...), append(bytes.Clone(with), b1...), 1}, {append(bytes.Clone(without), b1...), with, 1}} {
+		if got := sign(Compare(c.a, c.b)); got != c.want || Validate(c.a) != nil || Validate(c.b) != nil {
+			t.Errorf("%q, %q: %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+}
+
 func FuzzLabelSet(f *testing.F) {
 	for _, set := range sets {
 		f.Add(Append(nil, set), Append(nil, sets[2]))
 	}
+	long := Append(nil, sets[9])
+	f.Add(long[:len(long)-1], long)
+	f.Add([]byte{tagLabel, 3, tagName, 1, 'b'}, Append(nil, sets[12]))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		Compare(a, b)
 		LastName(a)
@@ -137,6 +193,9 @@ func FuzzLabelSet(f *testing.F) {
 		}
 		if got, want := sign(Compare(Append(nil, set), Append(nil, other))), sign(labels.Compare(set, other)); got != want {
 			t.Fatalf("Compare(%s, %s) = %d, want %d", set, other, got, want)
+		}
+		if got, want := sign(Compare(a, b)), sign(labels.Compare(set, other)); got != want {
+			t.Fatalf("Compare(%x, %x) = %d, want %d", a, b, got, want)
 		}
 		merged, err := AppendMerged(nil, Append(nil, set), Append(nil, other))
 		if err != nil || Validate(merged) != nil {

@@ -251,19 +251,16 @@ func (c *queryCommand) endpoints() (fanout.EndpointsOptions, error) {
 		InfoTimeout: time.Duration(c.InfoTimeout), HideAfter: time.Duration(c.HideAfter),
 	}
 	for _, from := range []struct {
+		flag          string
 		names         []string
 		strict, group bool
-	}{{c.Endpoints, false, false}, {c.EndpointStrict, true, false}, {c.EndpointGroup, false, true}, {c.GroupStrict, true, true}} {
+	}{{"endpoint", c.Endpoints, false, false}, {"endpoint-strict", c.EndpointStrict, true, false}, {"endpoint-group", c.EndpointGroup, false, true}, {"endpoint-group-strict", c.GroupStrict, true, true}} {
 		for _, name := range from.names {
-			if from.strict && !from.group && strings.Contains(name, "+") {
-				return o, fmt.Errorf("--endpoint-strict=%s: must be an address and not a name that is looked up", name)
+			address, err := fanout.Address{Name: name, Strict: from.strict, Group: from.group}.Checked()
+			if err != nil {
+				return o, fmt.Errorf("--%s=%s: %w", from.flag, name, err)
 			}
-			if from.group {
-				if name = strings.TrimPrefix(name, "dns+"); strings.Contains(name, "+") {
-					return o, fmt.Errorf("--endpoint-group=%s: only host:port and dns+host:port are supported", name)
-				}
-			}
-			o.Static = append(o.Static, fanout.Address{Name: name, Strict: from.strict, Group: from.group})
+			o.Static = append(o.Static, address)
 		}
 	}
 	config, err := yamlOf(c.SDConfig, c.SDConfigFile)

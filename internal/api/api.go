@@ -15,6 +15,8 @@ package api
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -79,6 +81,7 @@ type Options struct {
 	// Stores takes the place of Queryable and Exemplars in a querier of many stores.
 	Stores        Stores
 	StoreDefaults StoreDefaults
+	StoreTimeout  time.Duration // of requests to Stores that are not evaluated; 0: none
 	Targets       Targets
 	Status        Status
 	Gatherer      prometheus.Gatherer // read for status/tsdb's chunk count
@@ -155,15 +158,15 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	}
 	both("/query", a.query)
 	both("/query_range", a.queryRange)
-	both("/query_exemplars", a.queryExemplars)
+	both("/query_exemplars", a.timed(a.queryExemplars))
 	if a.opts.Flames != nil {
 		get("/exemplar/flamegraph", a.exemplarFlamegraph)
 	}
 	both("/format_query", a.formatQuery)
 	both("/parse_query", a.parseQuery)
-	both("/labels", a.labelNames)
-	get("/label/{name}/values", a.labelValues)
-	both("/series", a.series)
+	both("/labels", a.timed(a.labelNames))
+	get("/label/{name}/values", a.timed(a.labelValues))
+	both("/series", a.timed(a.series))
 	if a.opts.Targets != nil {
 		get("/scrape_pools", a.scrapePools)
 		get("/targets", a.targets)
@@ -173,13 +176,13 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	if a.opts.Stores != nil {
 		get("/stores", a.stores)
 		if a.opts.Targets == nil {
-			get("/targets", a.storeTargets)
-			get("/metadata", a.storeMetadata)
+			get("/targets", a.timed(a.storeTargets))
+			get("/metadata", a.timed(a.storeMetadata))
 		}
 	}
 	if a.opts.Stores != nil {
-		get("/rules", a.storeRules)
-		get("/alerts", a.storeAlerts)
+		get("/rules", a.timed(a.storeRules))
+		get("/alerts", a.timed(a.storeAlerts))
 	} else {
 		get("/rules", constant(`{"groups":[]}`))
 		get("/alerts", constant(`{"alerts":[]}`))
@@ -242,6 +245,29 @@ func (a *API) serveAlways(f endpoint) http.Handler {
 			a.respond(w, r, ans)
 		}
 	})
+}
+
+// errStoreTimeout ends requests to stores, some of which have not responded.
+var errStoreTimeout = errors.New("the stores have not responded in time")
+
+// timed bounds the time of an endpoint that asks stores without the engine, which has
+// a time limit of its own.
+func (a *API) timed(f endpoint) endpoint {
+	if a.opts.Stores == nil || a.opts.StoreTimeout <= 0 {
+		return f
+	}
+	return func(r *http.Request) (answer, *apiError) {
+		ctx, cancel := context.WithTimeoutCause(r.Context(), a.opts.StoreTimeout, fmt.Errorf("%w: %w (%s)", context.DeadlineExceeded, errStoreTimeout, a.opts.StoreTimeout))
+		ans, apiErr := f(r.WithContext(ctx))
+		release := ans.release
+		ans.release = func() {
+			if release != nil {
+				release()
+			}
+			cancel()
+		}
+		return ans, apiErr
+	}
 }
 
 // queryContext ends with the request, or after the request's own timeout.

@@ -78,6 +78,8 @@ func queryError(err error) *apiError {
 		return &apiError{kindTimeout, err}
 	case errors.As(err, &inStorage):
 		return &apiError{kindInternal, err}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &apiError{kindTimeout, err}
 	case errors.Is(err, context.Canceled):
 		return &apiError{kindCanceled, err}
 	default:

@@ -1,6 +1,7 @@
 package role
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,6 +129,7 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Parser:        q.engine.Parser,
 		Stores:        manyStores{q.fanout, q.endpoints},
 		StoreDefaults: q.opts.Stores,
+		StoreTimeout:  cmp.Or(q.opts.Query.Timeout, promql.TimeoutByDefault),
 		Gatherer:      q.reg,
 		Flags:         q.opts.Flags,
 		BuildInfo:     buildInfo(),

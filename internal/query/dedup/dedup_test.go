@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -299,5 +300,43 @@ func BenchmarkTwoReplicas(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*1000), "ns/sample")
 		})
+	}
+}
+
+// failing is a replica that ends with an error after its samples.
+type failing struct {
+	samples
+	err error
+}
+
+func (f *failing) Err() error {
+	if f.i > len(f.all) {
+		return f.err
+	}
+	return nil
+}
+
+// Samples that cannot be read are an error of whichever replica has them, and not
+// fewer samples.
+func TestTheErrorOfEveryReplicaIsReported(t *testing.T) {
+	corrupt := errors.New("corrupt")
+	for _, function := range []string{"", "rate"} {
+		for broken := range 3 {
+			var replicas []chunkenc.Iterator
+			for i := range 3 {
+				f := &failing{samples: samples{all: []sample{{int64(i + 1), 1, false}, {int64(i + 1001), 2, false}}}}
+				if i == broken {
+					f.err = corrupt
+				}
+				replicas = append(replicas, f)
+			}
+			it := Penalty(replicas, function)
+			for it.Next() != chunkenc.ValNone {
+			}
+			if err := it.Err(); !errors.Is(err, corrupt) {
+				t.Errorf("%q: replica %d is broken: %v", function, broken, err)
+			}
+			replicas[broken].(*failing).i = 0
+		}
 	}
 }

@@ -40,6 +40,7 @@ type kept struct {
 type view struct {
 	minMS, maxMS int64 // samples outside are not shown
 	average      bool  // of downsampled chunks sums are divided by counts
+	counters     bool  // of downsampled chunks counters are read
 	function     string
 	isCounter    bool // function is one of counters
 	dedup        func([]chunkenc.Iterator, string) chunkenc.Iterator

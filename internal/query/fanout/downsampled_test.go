@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 
+	"github.com/ferula-io/ferula/internal/query/dedup"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
@@ -232,6 +233,27 @@ func TestTheResolutionAskedForIsFineEnoughForTheFunction(t *testing.T) {
 		if got := s.asked[0].MaxResolutionMS; got != c.want {
 			t.Errorf("%s over %d: %d, want %d", c.function, c.rangeMS, got, c.want)
 		}
+	}
+}
+
+// Labels of a series are wanted however coarse its samples are.
+func TestSeriesThatAreOnlyDownsampledAreListed(t *testing.T) {
+	s := downsampledStore(t)
+	f, _ := world(t, Options{}, s)
+	got, _, _, err := read(t, f.Queryable(Request{}), 0, 2000, &storage.SelectHints{Start: 0, End: 2000, Func: forSeries})
+	if _, found := got[named("m").String()]; err != nil || !found || s.asked[0].MaxResolutionMS != math.MaxInt64 || !s.asked[0].SkipChunks {
+		t.Errorf("%v %v, asked with %+v", err, got, s.asked[0])
+	}
+}
+
+// The resets of downsampled counters are made good whatever is done with replicas.
+func TestDownsampledCountersOfMixedReplicasNeverFall(t *testing.T) {
+	s := downsampledStore(t)
+	_, e := world(t, Options{}, s)
+	f := New(e, Options{Dedup: dedup.Chain, IsCounter: func(string) bool { return false }, Counter: dedup.Counter})
+	got, _, _, err := read(t, f.Queryable(Request{MaxResolutionMS: 300_000, ReplicaLabels: []string{"r"}}), 0, 2000, &storage.SelectHints{Start: 0, End: 2000, Func: "rate"})
+	if want := floats(10, 1, 20, 2, 250, 3, 300, 5, 600, 12, 650, 13, 900, 18); err != nil || !slices.Equal(got[named("m").String()], want) {
+		t.Errorf("%v %v, want %v", err, got, want)
 	}
 }
 

@@ -32,6 +32,22 @@ type Address struct {
 	Group  bool // one of the addresses behind the name is asked, not all
 }
 
+// Checked is the address as it is used, or what is wrong with it: of a group gRPC looks
+// the name up, so its prefix goes; a strict store is always there, so it has an address.
+func (a Address) Checked() (Address, error) {
+	if a.Group {
+		a.Name = strings.TrimPrefix(a.Name, "dns+")
+		if strings.Contains(a.Name, "+") {
+			return a, fmt.Errorf("group %s: only host:port and dns+host:port are supported", a.Name)
+		}
+		return a, nil
+	}
+	if a.Strict && strings.Contains(a.Name, "+") {
+		return a, fmt.Errorf("strict endpoint %s: must be an address and not a name that is looked up", a.Name)
+	}
+	return a, nil
+}
+
 // EndpointsOptions say where stores are. Zero durations take the defaults named.
 type EndpointsOptions struct {
 	Static []Address
@@ -195,7 +211,15 @@ func (e *Endpoints) lookup(ctx context.Context) []Address {
 			delete(e.resolved, name)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Address) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(all, func(a, b Address) int {
+		if c := strings.Compare(a.Name, b.Name); c != 0 || a.Strict == b.Strict {
+			return c
+		}
+		if a.Strict { // of two that are the same store the strict one stays
+			return -1
+		}
+		return 1
+	})
 	all = slices.CompactFunc(all, func(a, b Address) bool { return a.Name == b.Name })
 	if len(all) > endpointsMax {
 		e.opts.Logger.Error("too many endpoints: the last are left out", "found", len(all), "limit", endpointsMax)

@@ -42,15 +42,20 @@ func (z *zone) LookupSRV(_ context.Context, _, _, name string) (string, []*net.S
 
 func TestNamesAreLookedUpAsTheirPrefixSays(t *testing.T) {
 	z := &zone{
-		hosts: map[string][]string{"store": {"10.0.0.2", "10.0.0.1"}, "one.": {"10.0.0.3"}, "two.": {"10.0.0.4", "fd00::1"}},
-		srv:   map[string][]*net.SRV{"_grpc._tcp.stores": {{Target: "one.", Port: 1}, {Target: "two.", Port: 2}}},
+		hosts: map[string][]string{
+			"store": {"10.0.0.2", "10.0.0.1"}, "one.": {"10.0.0.3"}, "two.": {"10.0.0.4", "fd00::1"}, "six": {"fd00::1", "10.0.0.4", "fd00::2"}, "localhost": {"::1", "127.0.0.1"},
+		},
+		srv: map[string][]*net.SRV{"_grpc._tcp.stores": {{Target: "one.", Port: 1}, {Target: "two.", Port: 2}}},
 	}
 	for name, want := range map[string][]string{
 		"host:1":                         {"host:1"},
 		"dns+store:9":                    {"10.0.0.2:9", "10.0.0.1:9"},
-		"dnssrv+_grpc._tcp.stores":       {"10.0.0.3:1", "10.0.0.4:2", "[fd00::1]:2"},
-		"dnssrv+_grpc._tcp.stores:7":     {"10.0.0.3:7", "10.0.0.4:7", "[fd00::1]:7"},
+		"dnssrv+_grpc._tcp.stores":       {"10.0.0.3:1", "10.0.0.4:2"},
+		"dnssrv+_grpc._tcp.stores:7":     {"10.0.0.3:7", "10.0.0.4:7"},
 		"dnssrvnoa+_grpc._tcp.stores":    {"one:1", "two:2"},
+		"dns+six:9":                      {"[fd00::1]:9", "[fd00::2]:9"},
+		"dnsdualstack+six:9":             {"[fd00::1]:9", "10.0.0.4:9", "[fd00::2]:9"},
+		"dns+localhost:9":                {"127.0.0.1:9"},
 		"dns+nobody:1":                   nil,
 		"dnssrvnoa+_grpc._tcp.not.there": nil,
 	} {
@@ -173,7 +178,7 @@ func TestEndpointsAreReadFromFiles(t *testing.T) {
 		return path
 	}
 	files := Files{
-		ConfigFile: write("endpoints.yml", "endpoints:\n- address: a:1\n  strict: true\n- {address: b:1, group: true}\n"),
+		ConfigFile: write("endpoints.yml", "endpoints:\n- address: a:1\n  strict: true\n- {address: dns+b:1, group: true}\n"),
 		Discovery:  []string{filepath.Join(dir, "sd-*")},
 	}
 	write("sd-1.json", `[{"targets": ["c:1", "dns+d:1"], "labels": {"x": "y"}}]`)
@@ -185,10 +190,21 @@ func TestEndpointsAreReadFromFiles(t *testing.T) {
 	}
 	for _, text := range []string{
 		"endpoints: [{address: a:1, client_config: {tls_config: {enabled: true}}}]", "default_client_config: {tls_config: {enabled: true}}",
-		"endpoints: [{address: a:1, service_config: x}]", "endpoints: [{}]", "nonsense: 1", "endpoints: 1",
+		"endpoints: [{address: a:1, service_config: x}]", "endpoints: [{address: dnssrv+a, group: true}]", "endpoints: [{address: dns+a:1, strict: true}]", "endpoints: [{}]", "nonsense: 1", "endpoints: 1",
 	} {
 		if _, err := (Files{Config: []byte(text)}).Read(); err == nil {
 			t.Errorf("%s is accepted", text)
 		}
+	}
+}
+
+func TestOfOneAddressGivenTwiceTheStrictOneStays(t *testing.T) {
+	for _, static := range [][]Address{{{Name: "a:1"}, {Name: "a:1", Strict: true}}, {{Name: "a:1", Strict: true}, {Name: "a:1"}}} {
+		e := NewEndpoints(EndpointsOptions{Static: static, Dial: func(string, bool) (Client, error) { return &fake{}, nil }})
+		e.Update(t.Context())
+		if got := e.Statuses(); len(got) != 1 || !got[0].Strict {
+			t.Errorf("%v: %v", static, got)
+		}
+		e.replace(nil)
 	}
 }

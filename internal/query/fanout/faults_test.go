@@ -238,3 +238,27 @@ func TestSeeksShowWhatReadingShows(t *testing.T) {
 		}
 	}
 }
+
+// A limit counts series as they are shown. A store whose replica labels are taken away
+// here must not cut off at it: several of its series become one.
+func TestALimitIsNotPassedOnWhereReplicaLabelsAreTakenAwayHere(t *testing.T) {
+	for _, strips := range []bool{true, false} {
+		s := &fake{strips: strips}
+		for _, name := range []string{"x", "y"} {
+			for _, r := range []string{"1", "2", "3"} {
+				s.series = append(s.series, one{labels: labels.FromStrings("__name__", name, "r", r), chunks: holding(t, name).series[0].chunks})
+			}
+		}
+		f, _ := world(t, Options{}, s)
+		hints := &storage.SelectHints{Start: 0, End: 10, Limit: 2}
+		if got, _, _, err := read(t, f.Queryable(Request{ReplicaLabels: []string{"r"}}), 0, 10, hints); err != nil || len(got) != 2 {
+			t.Errorf("the store strips %v: %v %v", strips, err, got)
+		}
+		if got := s.asked[0].Limit; strips && got != 2 || !strips && got != 0 {
+			t.Errorf("the store strips %v: asked for %d series", strips, got)
+		}
+		if _, _, _, err := read(t, f.Queryable(Request{}), 0, 10, hints); err != nil || s.asked[1].Limit != 2 {
+			t.Errorf("the store strips %v, no replica labels: asked for %d series, %v", strips, s.asked[1].Limit, err)
+		}
+	}
+}

@@ -85,7 +85,11 @@ func parseEndpoints(text []byte) ([]Address, error) {
 		case e.ServiceConfig != "":
 			return nil, fmt.Errorf("endpoint %s: service_config is not supported", e.Address)
 		}
-		all = append(all, Address{Name: e.Address, Strict: e.Strict, Group: e.Group})
+		address, err := Address{Name: e.Address, Strict: e.Strict, Group: e.Group}.Checked()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, address)
 	}
 	return all, nil
 }

@@ -21,7 +21,7 @@ func isPacked(c series.Chunk) bool { return c.Encoding == packedEncoding }
 // track reads chunks in order, of one of several replicas or of all there is. What is
 // not after the samples of the chunks before is left out.
 func (v *view) track(chunks []series.Chunk, replica bool, reuse chunkenc.Iterator) chunkenc.Iterator {
-	if v.isCounter && (replica || slices.ContainsFunc(chunks, isPacked)) {
+	if replica && v.isCounter || v.counters && slices.ContainsFunc(chunks, isPacked) {
 		// Bounds are put around what was made good: a reset before the first sample
 		// shown has happened.
 		return &bounded{Iterator: v.counter(&chunkIterator{chunks: chunks, minMS: minTime, maxMS: maxTime, repeats: true}), minMS: v.minMS, maxMS: v.maxMS}

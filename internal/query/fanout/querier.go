@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -48,8 +49,11 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 		MaxResolutionMS:      q.q.resolution(function, rangeMS),
 		Aggregates:           aggregatesFor(function),
 	}
+	if sr.SkipChunks { // a series may be there in downsampled blocks only
+		sr.MaxResolutionMS = math.MaxInt64
+	}
 	opts := q.q.f.opts
-	v := &view{minMS: q.minMS, maxMS: q.maxMS, average: len(sr.Aggregates) == 2, function: function, isCounter: opts.IsCounter(function), counter: opts.Counter}
+	v := &view{minMS: q.minMS, maxMS: q.maxMS, average: len(sr.Aggregates) == 2, counters: sr.Aggregates[0] == storeapi.Counter, function: function, isCounter: opts.IsCounter(function), counter: opts.Counter}
 	if len(sr.WithoutReplicaLabels) > 0 {
 		v.dedup = opts.Dedup
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -17,9 +18,10 @@ type Resolver interface {
 
 // resolve turns the name of an endpoint into addresses, by what stands before "+":
 //
-//	dns        the addresses of the host; the port must be given
-//	dnssrv     the addresses of the targets of the SRV record, with its ports unless one is given
-//	dnssrvnoa  the same targets by name
+//	dns           the addresses of the host, of one family; the port must be given
+//	dnsdualstack  its addresses of both families
+//	dnssrv        the addresses of the targets of the SRV record, with its ports unless one is given
+//	dnssrvnoa     the same targets by name
 //
 // Without a prefix the name is the address. A name that does not exist is none.
 func resolve(ctx context.Context, r Resolver, name string) ([]string, error) {
@@ -36,7 +38,7 @@ func resolve(ctx context.Context, r Resolver, name string) ([]string, error) {
 		if port == "" {
 			return nil, fmt.Errorf("endpoint %s: the port is missing", name)
 		}
-		return hosts(ctx, r, host, port)
+		return hosts(ctx, r, host, port, kind == "dnsdualstack")
 	case "dnssrv", "dnssrvnoa":
 		_, records, err := r.LookupSRV(ctx, "", "", host)
 		if err != nil && !notFound(err) {
@@ -52,7 +54,7 @@ func resolve(ctx context.Context, r Resolver, name string) ([]string, error) {
 				all = append(all, net.JoinHostPort(strings.TrimRight(record.Target, "."), to))
 				continue
 			}
-			found, err := hosts(ctx, r, record.Target, to)
+			found, err := hosts(ctx, r, record.Target, to, false)
 			if err != nil {
 				return nil, fmt.Errorf("endpoint %s: %w", name, err)
 			}
@@ -63,16 +65,35 @@ func resolve(ctx context.Context, r Resolver, name string) ([]string, error) {
 	return nil, fmt.Errorf("endpoint %s: unknown way to look it up %q", name, kind)
 }
 
-func hosts(ctx context.Context, r Resolver, host, port string) ([]string, error) {
+// hosts are the addresses of a host. Unless both families are wanted they are of one:
+// a host with an address of each is one store, and must not be read twice.
+func hosts(ctx context.Context, r Resolver, host, port string, both bool) ([]string, error) {
 	ips, err := r.LookupIPAddr(ctx, host)
 	if err != nil && !notFound(err) {
 		return nil, err
+	}
+	if !both {
+		ips = oneFamily(ips)
 	}
 	var all []string
 	for _, ip := range ips {
 		all = append(all, net.JoinHostPort(ip.String(), port))
 	}
 	return all, nil
+}
+
+// oneFamily keeps the addresses of the family of the first one, which the resolver
+// puts first if it can be reached; of loopback those of IPv4, where servers listen.
+func oneFamily(ips []net.IPAddr) []net.IPAddr {
+	is4 := func(ip net.IPAddr) bool { return ip.IP.To4() != nil }
+	if len(ips) == 0 {
+		return nil
+	}
+	keep4 := is4(ips[0])
+	if ips[0].IP.IsLoopback() {
+		keep4 = slices.ContainsFunc(ips, is4)
+	}
+	return slices.DeleteFunc(slices.Clone(ips), func(ip net.IPAddr) bool { return is4(ip) != keep4 })
 }
 
 func notFound(err error) bool {

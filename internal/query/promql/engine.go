@@ -20,6 +20,9 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
+// TimeoutByDefault is the time limit of a query where Options name none.
+const TimeoutByDefault = 2 * time.Minute
+
 // Options bound what a query may cost. Zero values take Prometheus' defaults.
 type Options struct {
 	MaxSamples     int           // samples one query may hold in memory; 0: 50,000,000
@@ -42,7 +45,7 @@ func (o Options) withDefaults() Options {
 		o.MaxSamples = 50_000_000
 	}
 	if o.Timeout == 0 {
-		o.Timeout = 2 * time.Minute
+		o.Timeout = TimeoutByDefault
 	}
 	if o.MaxConcurrency == 0 {
 		o.MaxConcurrency = 20

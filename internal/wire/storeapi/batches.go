@@ -24,6 +24,7 @@ const (
 type batches struct {
 	stream    grpc.ServerStream
 	seriesMax int
+	bytesMax  int // of a message
 	frame     outFrame
 	count     int
 	coded     bool           // the buffer is a batch of symbols
@@ -35,7 +36,7 @@ type batches struct {
 
 // newBatches makes batches for what a request's set gives.
 func newBatches(stream grpc.ServerStream, in *pb.SeriesRequest, set series.Set) *batches {
-	b := &batches{stream: stream, seriesMax: 1}
+	b := &batches{stream: stream, seriesMax: 1, bytesMax: storepb.ResponseBytesMax}
 	if from, ok := set.(selection); ok {
 		set = from.Set
 	}
@@ -172,7 +173,7 @@ func (b *batches) flush() error {
 	if b.count == 0 {
 		return nil
 	}
-	if len(*b.frame.buf)-storepb.HeadBytes > storepb.ResponseBytesMax {
+	if len(*b.frame.buf)-storepb.HeadBytes > b.bytesMax {
 		return fmt.Errorf("%w: a series of %d bytes fits into no message", ErrLimit, len(*b.frame.buf))
 	}
 	switch {

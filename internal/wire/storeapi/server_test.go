@@ -14,9 +14,11 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/storepb"
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
 	"github.com/ferula-io/ferula/internal/series"
@@ -334,5 +336,51 @@ func TestRawAndDownsampledChunksLeaveInOrderOfTime(t *testing.T) {
 	}
 	if err != nil || !slices.Equal(times, []int64{10, 10, 20, 30, 30, 60, 70, 80, 80}) {
 		t.Errorf("%v %v", err, times)
+	}
+}
+
+// sentSizes is a stream that only remembers the lengths of messages.
+type sentSizes struct {
+	grpc.ServerStream
+	sizes []int
+}
+
+func (s *sentSizes) SendMsg(m any) error {
+	buf := m.(*outFrame).buf
+	s.sizes = append(s.sizes, len(*buf))
+	frames.Put(buf)
+	m.(*outFrame).buf = nil
+	return nil
+}
+
+// The length of a message has four bytes in its head: what is longer is an error, not
+// a message with a wrong length.
+func TestAMessageThatIsTooLongIsNotSent(t *testing.T) {
+	for _, batch := range []int64{1, 64} {
+		lset := labelenc.AppendLabel(nil, "a", "1")
+		send := func(bytesMax int) (sizes []int, err error) {
+			stream := &sentSizes{}
+			b := newBatches(stream, &pb.SeriesRequest{ResponseBatchSize: batch}, nil)
+			if b.bytesMax != storepb.ResponseBytesMax {
+				t.Errorf("the limit is %d", b.bytesMax)
+			}
+			b.bytesMax = bytesMax
+			defer b.free()
+			if err = b.add(lset, []series.Chunk{{Encoding: chunkenc.EncXOR, Data: make([]byte, 1000)}}, nil); err == nil {
+				err = b.flush()
+			}
+			return stream.sizes, err
+		}
+		sizes, err := send(1 << 20)
+		if err != nil || len(sizes) != 1 {
+			t.Fatal(sizes, err)
+		}
+		whole := sizes[0] - storepb.HeadBytes
+		if sizes, err := send(whole); err != nil || len(sizes) != 1 {
+			t.Errorf("batches of %d: at the limit: %v %v", batch, sizes, err)
+		}
+		if sizes, err := send(whole - 1); !errors.Is(err, ErrLimit) || len(sizes) != 0 {
+			t.Errorf("batches of %d: one past the limit: %v %v", batch, sizes, err)
+		}
 	}
 }

@@ -238,39 +238,57 @@ func (f *Fanout) list(ctx context.Context, r Request, lr storeapi.LabelsRequest,
 }
 
 // each calls all chosen stores at once. What fails is a warning, or the first failure
-// ends all.
+// ends all; so does a warning of a store where a part must not be missing. When the
+// context ends those that have not responded are named.
 func each(ctx context.Context, f *Fanout, r Request, c *chosen, call func(ctx context.Context, i int) ([]string, error)) ([]error, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	said := make([][]error, len(c.stores))
+	pending := make([]string, len(c.stores)) // addresses of those that the context's end has stopped
 	var asking sync.WaitGroup
 	for i, s := range c.stores {
 		asking.Go(func() {
-			ctx, done := ctx, context.CancelFunc(func() {})
-			if f.opts.ResponseTimeout > 0 {
-				ctx, done = context.WithTimeoutCause(ctx, f.opts.ResponseTimeout, ErrStalled)
-			}
-			defer done()
-			warnings, err := call(ctx, i)
-			if err != nil && errors.Is(context.Cause(ctx), ErrStalled) {
-				err = fmt.Errorf("it %w: %s", ErrStalled, f.opts.ResponseTimeout)
-			}
+			var one []error
+			warnings, err := callOne(ctx, f, i, call)
 			if err != nil {
-				err = fmt.Errorf("store %s: %w", s.address, err)
-				if r.AbortOnPartial {
-					cancel(err)
-					return
+				if ctx.Err() != nil {
+					pending[i] = s.address
 				}
-				said[i] = append(said[i], err)
+				one = append(one, err)
 			}
 			for _, w := range warnings {
-				said[i] = append(said[i], errors.New(w))
+				one = append(one, errors.New(w))
+			}
+			for i := range one {
+				one[i] = fmt.Errorf("store %s: %w", s.address, one[i])
+			}
+			if said[i] = one; len(one) > 0 && r.AbortOnPartial {
+				cancel(one[0])
 			}
 		})
 	}
 	asking.Wait()
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		err := context.Cause(ctx)
+		pending = slices.DeleteFunc(pending, func(address string) bool { return address == "" })
+		if errors.Is(err, context.DeadlineExceeded) && len(pending) > 0 {
+			err = fmt.Errorf("%w: waiting for %s", err, strings.Join(pending, ", "))
+		}
+		return nil, err
 	}
 	return append(c.missing, slices.Concat(said...)...), nil
+}
+
+// callOne calls one store, within the time that it may be silent.
+func callOne(ctx context.Context, f *Fanout, i int, call func(ctx context.Context, i int) ([]string, error)) ([]string, error) {
+	if f.opts.ResponseTimeout > 0 {
+		var done context.CancelFunc
+		ctx, done = context.WithTimeoutCause(ctx, f.opts.ResponseTimeout, ErrStalled)
+		defer done()
+	}
+	warnings, err := call(ctx, i)
+	if err != nil && errors.Is(context.Cause(ctx), ErrStalled) {
+		err = fmt.Errorf("it %w: %s", ErrStalled, f.opts.ResponseTimeout)
+	}
+	return warnings, err
 }

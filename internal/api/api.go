@@ -259,6 +259,17 @@ func (a *API) timed(f endpoint) endpoint {
 	return func(r *http.Request) (answer, *apiError) {
 		ctx, cancel := context.WithTimeoutCause(r.Context(), a.opts.StoreTimeout, fmt.Errorf("%w: %w (%s)", context.DeadlineExceeded, errStoreTimeout, a.opts.StoreTimeout))
 		ans, apiErr := f(r.WithContext(ctx))
+		if apiErr != nil && apiErr.kind == kindExecution && errors.Is(apiErr.err, context.DeadlineExceeded) {
+			apiErr = &apiError{kindTimeout, apiErr.err}
+		}
+		if write := ans.write; write != nil {
+			ans.write = func(s *stream) {
+				write(s)
+				if late := (*midStreamError)(nil); errors.As(s.err, &late) && errors.Is(late.err, context.DeadlineExceeded) && !errors.Is(late.err, errStoreTimeout) {
+					late.err = fmt.Errorf("%w: %w", errStoreTimeout, late.err)
+				}
+			}
+		}
 		release := ans.release
 		ans.release = func() {
 			if release != nil {

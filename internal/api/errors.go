@@ -78,7 +78,7 @@ func queryError(err error) *apiError {
 		return &apiError{kindTimeout, err}
 	case errors.As(err, &inStorage):
 		return &apiError{kindInternal, err}
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, errStoreTimeout):
 		return &apiError{kindTimeout, err}
 	case errors.Is(err, context.Canceled):
 		return &apiError{kindCanceled, err}

@@ -89,6 +89,8 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if err = os.MkdirAll(opts.Store.Dir, 0o777); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
+	section := s.config.current().StorageConfig
+	opts.Store.Section = &section
 	if s.store, err = tsdb.New(opts.Store, opts.Logger.With("component", "tsdb"), s.reg, s.reg.own); err != nil {
 		return nil, fmt.Errorf("storage options: %w", err)
 	}

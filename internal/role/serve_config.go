@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/util/logging"
 
@@ -22,8 +22,9 @@ import (
 
 // liveConfig is the configuration in force, and the only way to change it.
 type liveConfig struct {
-	serve   *Serve
-	signals chan os.Signal
+	serve    *Serve
+	defaults scrape.Defaults // what the file leaves to flags
+	signals  chan os.Signal
 
 	applying sync.Mutex // one reload at a time
 
@@ -44,6 +45,10 @@ func newLiveConfig(s *Serve, prefix string) (*liveConfig, error) {
 		success:     s.reg.gauge("prometheus_config_last_reload_successful", "Whether the last configuration reload attempt was successful."),
 		successTime: s.reg.gauge("prometheus_config_last_reload_success_timestamp_seconds", "Timestamp of the last successful configuration reload."),
 	}
+	l.defaults.Retention = s.opts.Store.DefaultRetention()
+	if s.opts.LogLevel != nil {
+		l.defaults.LogLevel = s.opts.LogLevel.String()
+	}
 	cfg, err := l.load(prefix)
 	if err != nil {
 		return nil, err
@@ -55,13 +60,13 @@ func newLiveConfig(s *Serve, prefix string) (*liveConfig, error) {
 func (l *liveConfig) load(prefix string) (*config.Config, error) {
 	logger := l.serve.opts.Logger
 	if file := l.serve.opts.ConfigFile; file != "" {
-		return scrape.Load(file, logger)
+		return scrape.Load(file, l.defaults, logger)
 	}
 	scheme := "http"
 	if usesTLS(l.serve.opts.Web.ConfigFile) {
 		scheme = "https"
 	}
-	return scrape.Default(scheme, l.serve.listener.Addr().String(), prefix+"/metrics", logger)
+	return scrape.Default(scheme, l.serve.listener.Addr().String(), prefix+"/metrics", l.defaults, logger)
 }
 
 // usesTLS tells whether a web configuration turns TLS on. Its faults are
@@ -113,7 +118,7 @@ func (l *liveConfig) reload() error {
 		}
 		return l.reloadProfiles(profiles, err)
 	}
-	cfg, err2 := scrape.Load(l.serve.opts.ConfigFile, logger)
+	cfg, err2 := scrape.Load(l.serve.opts.ConfigFile, l.defaults, logger)
 	err = errors.Join(err, err2)
 	if err == nil {
 		err = l.serve.profiles.apply(profiles)
@@ -228,18 +233,17 @@ func (l *liveConfig) watch(ctx context.Context) {
 
 // retentionText words the retention in force as Prometheus does.
 func (l *liveConfig) retentionText() string {
-	opts := l.serve.store.Options()
-	duration, bytes := model.Duration(opts.Retention), opts.RetentionBytes
 	cfg := l.current()
-	if section := cfg.StorageConfig.TSDBConfig; section != nil && section.Retention != nil && *section.Retention != (config.TSDBRetentionConfig{}) {
-		duration, bytes = section.Retention.Time, int64(section.Retention.Size)
-	}
+	retention := cfg.StorageConfig.TSDBConfig.Retention // loading fills it in
 	var parts []string
-	if duration != 0 {
-		parts = append(parts, duration.String())
+	if retention.Time != 0 {
+		parts = append(parts, retention.Time.String())
 	}
-	if bytes != 0 {
-		parts = append(parts, sizeText(bytes))
+	if retention.Size != 0 {
+		parts = append(parts, retention.Size.String())
+	}
+	if retention.Percentage != 0 {
+		parts = append(parts, strconv.FormatFloat(retention.Percentage, 'g', -1, 64)+"%")
 	}
 	return strings.Join(parts, " or ")
 }

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/alecthomas/units"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/api"
@@ -13,8 +12,6 @@ import (
 	"github.com/ferula-io/ferula/internal/ui"
 	"github.com/ferula-io/ferula/internal/wire/remoteread"
 )
-
-func sizeText(bytes int64) string { return units.Base2Bytes(bytes).String() }
 
 // newHandler joins the API, the page and the operational endpoints.
 func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, error) {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 
 	"github.com/prometheus/prometheus/config"
 
@@ -17,14 +18,39 @@ import (
 	_ "github.com/prometheus/prometheus/discovery/http"
 )
 
+// Defaults are what a configuration leaves to flags.
+type Defaults struct {
+	Retention config.TSDBRetentionConfig // where there is no storage.tsdb.retention
+	LogLevel  string                     // where there is no runtime.log_level; "": info
+}
+
+// loading guards the defaults of Prometheus' package, which are variables of it.
+var loading sync.Mutex
+
+// load parses a configuration with the defaults in force.
+func (d Defaults) load(text string, logger *slog.Logger) (*config.Config, error) {
+	loading.Lock()
+	defer loading.Unlock()
+	retention, runtime, whole := config.DefaultTSDBRetentionConfig, config.DefaultRuntimeConfig, config.DefaultConfig.Runtime
+	defer func() {
+		config.DefaultTSDBRetentionConfig, config.DefaultRuntimeConfig, config.DefaultConfig.Runtime = retention, runtime, whole
+	}()
+	config.DefaultTSDBRetentionConfig = d.Retention
+	if d.LogLevel != "" {
+		config.DefaultRuntimeConfig.LogLevel = config.LogLevel(d.LogLevel)
+		config.DefaultConfig.Runtime = config.DefaultRuntimeConfig
+	}
+	return config.Load(text, logger)
+}
+
 // Load reads an unchanged prometheus.yml. Unknown keys are an error that names
 // the file and the line. Relative paths inside are taken from the file's folder.
-func Load(path string, logger *slog.Logger) (*config.Config, error) {
+func Load(path string, defaults Defaults, logger *slog.Logger) (*config.Config, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	cfg, err := parse(string(text), logger)
+	cfg, err := parse(string(text), defaults, logger)
 	if err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", path, err)
 	}
@@ -37,8 +63,8 @@ func Load(path string, logger *slog.Logger) (*config.Config, error) {
 	return cfg, nil
 }
 
-func parse(text string, logger *slog.Logger) (*config.Config, error) {
-	cfg, err := config.Load(text, logger)
+func parse(text string, defaults Defaults, logger *slog.Logger) (*config.Config, error) {
+	cfg, err := defaults.load(text, logger)
 	if err != nil && strings.Contains(err.Error(), "_sd_configs not found") {
 		return nil, fmt.Errorf("%w (targets are found by static_configs, file_sd_configs, http_sd_configs and dns_sd_configs here)", err)
 	}
@@ -47,7 +73,7 @@ func parse(text string, logger *slog.Logger) (*config.Config, error) {
 
 // Default is the configuration of a server that was given none: it scrapes
 // itself, often enough that graphs appear within seconds.
-func Default(scheme, listenAddress, metricsPath string, logger *slog.Logger) (*config.Config, error) {
+func Default(scheme, listenAddress, metricsPath string, defaults Defaults, logger *slog.Logger) (*config.Config, error) {
 	text := fmt.Sprintf(`
 global:
   scrape_interval: 5s
@@ -61,7 +87,7 @@ scrape_configs:
     static_configs:
       - targets: [%q]
 `, scheme, metricsPath, listenAddress)
-	cfg, err := parse(text, logger)
+	cfg, err := parse(text, defaults, logger)
 	if err != nil {
 		return nil, fmt.Errorf("own configuration: %w", err)
 	}

@@ -1,15 +1,12 @@
 package tsdb
 
 import (
-	"github.com/alecthomas/units"
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/metadata"
 	"github.com/prometheus/prometheus/storage"
 )
-
-func bytesOf(n int64) units.Base2Bytes { return units.Base2Bytes(n) }
 
 // notReady refuses every append with ErrNotReady, so that a writer that comes
 // before the log is replayed is told to try again.

@@ -135,12 +135,7 @@ func (q *rawQuerier) addGroup(group []*tsdb.Block) error {
 		}
 		queriers = append(queriers, one)
 	}
-	floats := func() chunkenc.Encoding {
-		if q.store.opts.FloatChunkEncodingIsXOR2 {
-			return chunkenc.EncXOR2
-		}
-		return chunkenc.EncXOR
-	}
+	floats := func() chunkenc.Encoding { return chunkenc.Encoding(q.store.encoding.Load()) }
 	return q.addStock(storage.NewMergeChunkQuerier(queriers, nil, storage.NewCompactingChunkSeriesMergerWithFloatEncoding(storage.ChainedSeriesMerge, floats)), nil)
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
@@ -267,6 +268,57 @@ func TestTheRawSeamGivesLateAndOverlappingSamples(t *testing.T) {
 	}
 	s = openWorld(t, dir, 24*time.Hour)
 	t.Run("overlapping blocks", func(t *testing.T) { checkRanges(t, s) })
+}
+
+func TestOverlappingBlocksAreMergedInTheEncodingOfTheConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	for late := range int64(2) {
+		w, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, 2*hourMS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		app := w.Appender(context.Background())
+		for at := startMS + late*7; at < startMS+hourMS; at += 15_000 {
+			if _, err := app.Append(0, labels.FromStrings(labels.MetricName, "m"), at, float64(at%1000)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := app.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Flush(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := openWorld(t, dir, 0)
+	for _, floats := range []string{config.FloatChunkEncodingXOR2, config.FloatChunkEncodingXOR, ""} {
+		section := config.TSDBConfig{ChunkEncoding: config.ChunkEncodingConfig{Floats: floats}}
+		if err := s.ApplyConfig(&config.Config{StorageConfig: config.StorageConfig{TSDBConfig: &section}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, chunks := checkRaw(t, s, startMS, startMS+hourMS, everything); chunks == 0 {
+			t.Errorf("%q: no chunks", floats)
+		}
+		raw, err := s.RawQuerier(context.Background(), startMS, startMS+hourMS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := raw.Select(context.Background(), everything)
+		if !set.Next() {
+			t.Fatalf("%q: no series: %v", floats, set.Err())
+		}
+		for _, c := range set.Chunks() {
+			if got := chunkenc.Encoding(c.Encoding) == chunkenc.EncXOR2; got != (floats == config.FloatChunkEncodingXOR2) {
+				t.Errorf("%q: a chunk is encoded as %s", floats, chunkenc.Encoding(c.Encoding))
+			}
+		}
+		if err := raw.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func TestABlockThatIsCompactedAwayIsReadToItsEnd(t *testing.T) {

@@ -14,15 +14,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/alecthomas/units"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/compression"
+	"github.com/prometheus/prometheus/util/runtime"
 
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -33,7 +37,7 @@ var ErrNotReady = tsdb.ErrNotReady
 // Options of a Store. The zero value of a field takes Prometheus' default.
 type Options struct {
 	Dir                      string        // folder of blocks and write-ahead log
-	Retention                time.Duration // how long samples are kept; 0 and no size limit: 15 days
+	Retention                time.Duration // how long samples are kept; 0 and no size limit: 15 days; negative: no limit
 	RetentionBytes           int64         // size of blocks kept; 0: no limit
 	MinBlockDuration         time.Duration // span of a block cut from the head; 0: 2h
 	MaxBlockDuration         time.Duration // longest compacted block; 0: a tenth of the retention, at most 31 days
@@ -44,21 +48,66 @@ type Options struct {
 	OutOfOrderWindow         time.Duration // how far back a sample may arrive out of order
 	SnapshotOnShutdown       bool
 	FloatChunkEncodingIsXOR2 bool
+
+	// Section is the `storage` section of the configuration file with which the
+	// database opens; nil: none. It overrides the fields above, as it does in
+	// Prometheus. The database deletes blocks beyond its retention while it opens,
+	// so a section that is applied afterwards comes too late.
+	Section *config.StorageConfig
 }
 
 const (
 	defaultRetention    = 15 * 24 * time.Hour
-	maxRetention        = 100 * 365 * 24 * time.Hour
 	defaultMaxExemplars = 100_000
 	longestBlock        = 31 * 24 * time.Hour
 )
 
-func (o Options) withDefaults() Options {
+// DefaultRetention is the retention where the configuration file has none.
+func (o Options) DefaultRetention() config.TSDBRetentionConfig {
 	if o.Retention == 0 && o.RetentionBytes == 0 {
 		o.Retention = defaultRetention
 	}
-	if o.Retention < 0 || o.Retention > maxRetention {
-		o.Retention = maxRetention
+	return config.TSDBRetentionConfig{Time: model.Duration(max(0, o.Retention)), Size: units.Base2Bytes(o.RetentionBytes)}
+}
+
+// section completes a storage section of the configuration file, which may be nil,
+// with what it leaves to the options.
+func (o Options) section(given *config.StorageConfig) config.StorageConfig {
+	var complete config.StorageConfig
+	if given != nil {
+		complete = *given
+	}
+	inner := config.TSDBConfig{}
+	if complete.TSDBConfig != nil {
+		inner = *complete.TSDBConfig
+	}
+	if inner.Retention == nil {
+		retention := o.DefaultRetention()
+		inner.Retention = &retention
+	}
+	if given == nil {
+		inner.OutOfOrderTimeWindow = o.OutOfOrderWindow.Milliseconds()
+	}
+	complete.TSDBConfig = &inner
+	if complete.ExemplarsConfig == nil {
+		complete.ExemplarsConfig = &config.ExemplarsConfig{MaxExemplars: defaultMaxExemplars}
+		if o.MaxExemplars != 0 {
+			complete.ExemplarsConfig.MaxExemplars = max(0, o.MaxExemplars)
+		}
+	}
+	return complete
+}
+
+// resolved are the options in force: the section over the fields, and defaults
+// filled in. A retention of 0 is no limit then.
+func (o Options) resolved() Options {
+	section := o.section(o.Section)
+	o.Section = &section
+	o.Retention, o.RetentionBytes = time.Duration(section.TSDBConfig.Retention.Time), int64(section.TSDBConfig.Retention.Size)
+	o.OutOfOrderWindow = time.Duration(section.TSDBConfig.OutOfOrderTimeWindow) * time.Millisecond
+	o.MaxExemplars = section.ExemplarsConfig.MaxExemplars
+	if floats := section.TSDBConfig.ChunkEncoding.Floats; floats != "" {
+		o.FloatChunkEncodingIsXOR2 = floats == config.FloatChunkEncodingXOR2
 	}
 	if o.MinBlockDuration == 0 {
 		o.MinBlockDuration = time.Duration(tsdb.DefaultBlockDuration) * time.Millisecond
@@ -74,9 +123,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.WALCompression == "" {
 		o.WALCompression = compression.Snappy
-	}
-	if o.MaxExemplars == 0 {
-		o.MaxExemplars = defaultMaxExemplars
 	}
 	return o
 }
@@ -99,20 +145,34 @@ func (o Options) Validate() error {
 	if o.MaxBlockDuration != 0 && o.MinBlockDuration != 0 && o.MaxBlockDuration < o.MinBlockDuration {
 		errs = append(errs, fmt.Errorf("longest block %s is shorter than shortest block %s", o.MaxBlockDuration, o.MinBlockDuration))
 	}
+	if percentage := o.percentage(); percentage > 0 && o.Dir != "" && runtime.FsSize(o.Dir) == 0 {
+		errs = append(errs, fmt.Errorf("storage.tsdb.retention.percentage: %g %% of %s is unknown, since the size of its file system is", percentage, o.Dir))
+	}
 	return errors.Join(errs...)
 }
 
+// percentage is how much of the disk the section allows to blocks; 0: no limit.
+func (o Options) percentage() float64 {
+	if o.Section == nil || o.Section.TSDBConfig == nil || o.Section.TSDBConfig.Retention == nil {
+		return 0
+	}
+	return o.Section.TSDBConfig.Retention.Percentage
+}
+
+// prometheus are resolved options as Prometheus' package takes them.
 func (o Options) prometheus() *tsdb.Options {
 	p := tsdb.DefaultOptions()
 	p.RetentionDuration = o.Retention.Milliseconds()
 	p.MaxBytes = o.RetentionBytes
+	p.MaxPercentage = o.percentage()
+	p.StaleSeriesCompactionThreshold = o.Section.TSDBConfig.StaleSeriesCompactionThreshold
 	p.MinBlockDuration = o.MinBlockDuration.Milliseconds()
 	p.MaxBlockDuration = o.MaxBlockDuration.Milliseconds()
 	p.WALSegmentSize = o.WALSegmentBytes
 	p.WALCompression = o.WALCompression
 	p.NoLockfile = o.NoLockfile
-	p.EnableExemplarStorage = o.MaxExemplars > 0
-	p.MaxExemplars = o.MaxExemplars
+	p.EnableExemplarStorage = true // with room for none it is off, until a reload makes room
+	p.MaxExemplars = max(0, o.MaxExemplars)
 	p.OutOfOrderTimeWindow = o.OutOfOrderWindow.Milliseconds()
 	p.EnableMemorySnapshotOnShutdown = o.SnapshotOnShutdown
 	if o.FloatChunkEncodingIsXOR2 {
@@ -123,12 +183,17 @@ func (o Options) prometheus() *tsdb.Options {
 
 // Store is one database on one disk. It is safe for concurrent use.
 type Store struct {
-	opts   Options
+	given  Options // what the configuration file overrides
+	opts   Options // in force when the database opens
 	logger *slog.Logger
 	reg    prometheus.Registerer
 	own    *metrics.Set
 	stats  *tsdb.DBStats
 	db     atomic.Pointer[tsdb.DB]
+
+	applying sync.Mutex
+	applied  config.StorageConfig // in force
+	encoding atomic.Uint32        // of floats, by the section in force
 
 	mappings mappings // of blocks that are read through RawQuerier
 }
@@ -147,10 +212,16 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer, set *metr
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	return &Store{opts: opts.withDefaults(), logger: logger, reg: reg, own: set, stats: tsdb.NewDBStats()}, nil
+	s := &Store{given: opts, opts: opts.resolved(), logger: logger, reg: reg, own: set, stats: tsdb.NewDBStats()}
+	if s.opts.percentage() > 0 && s.opts.RetentionBytes > 0 {
+		logger.Warn("storage.tsdb.retention.size is ignored, because storage.tsdb.retention.percentage is specified")
+	}
+	s.setApplied(*s.opts.Section)
+	return s, nil
 }
 
-// Options returns the options in force, defaults filled in.
+// Options returns the options with which the database opens, the configuration
+// file's section applied and defaults filled in. A retention of 0 is no limit.
 func (s *Store) Options() Options { return s.opts }
 
 // Open replays the write-ahead log and makes the store ready. It may take
@@ -194,31 +265,42 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// ApplyConfig takes the `storage` section of a reloaded configuration. A section
-// without a retention leaves the one given by flags in force.
+// ApplyConfig takes the `storage` section of a reloaded configuration, or none of
+// it if a part of it cannot be applied. A section without a retention leaves the
+// one given by options in force.
 func (s *Store) ApplyConfig(cfg *config.Config) error {
 	db := s.db.Load()
 	if db == nil {
 		return ErrNotReady
 	}
-	applied := *cfg
-	section := config.TSDBConfig{}
-	if cfg.StorageConfig.TSDBConfig != nil {
-		section = *cfg.StorageConfig.TSDBConfig
-	}
-	if section.Retention == nil || *section.Retention == (config.TSDBRetentionConfig{}) {
-		retention := config.TSDBRetentionConfig{}
-		if err := retention.Time.Set(fmt.Sprintf("%dms", s.opts.Retention.Milliseconds())); err != nil {
-			return fmt.Errorf("retention %s: %w", s.opts.Retention, err)
+	s.applying.Lock()
+	defer s.applying.Unlock()
+	next := s.given.section(&cfg.StorageConfig)
+	// What can fail goes first, under the old retention: blocks that a failed reload
+	// has deleted do not come back.
+	careful, inner := next, *next.TSDBConfig
+	inner.Retention = s.applied.TSDBConfig.Retention
+	careful.TSDBConfig = &inner
+	for _, section := range []config.StorageConfig{careful, next} {
+		if err := db.ApplyConfig(&config.Config{StorageConfig: section}); err != nil {
+			if back := db.ApplyConfig(&config.Config{StorageConfig: s.applied}); back != nil {
+				err = errors.Join(err, fmt.Errorf("and the old storage configuration could not be restored: %w", back))
+			}
+			return err
 		}
-		retention.Size = bytesOf(s.opts.RetentionBytes)
-		section.Retention = &retention
 	}
-	applied.StorageConfig.TSDBConfig = &section
-	if applied.StorageConfig.ExemplarsConfig == nil && s.opts.MaxExemplars > 0 {
-		applied.StorageConfig.ExemplarsConfig = &config.ExemplarsConfig{MaxExemplars: s.opts.MaxExemplars}
+	s.setApplied(next)
+	return nil
+}
+
+func (s *Store) setApplied(section config.StorageConfig) {
+	encoding := chunkenc.EncXOR
+	switch floats := section.TSDBConfig.ChunkEncoding.Floats; {
+	case floats == config.FloatChunkEncodingXOR2, floats == "" && s.opts.FloatChunkEncodingIsXOR2:
+		encoding = chunkenc.EncXOR2
 	}
-	return db.ApplyConfig(&applied)
+	s.applied = section
+	s.encoding.Store(uint32(encoding))
 }
 
 // Querier implements storage.Queryable; mint and maxt are inclusive, in ms.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"go.uber.org/goleak"
 
 	"github.com/ferula-io/ferula/metrics"
@@ -52,45 +55,124 @@ func TestUntilItIsOpenEveryCallSaysThatItIsNotReady(t *testing.T) {
 	}
 }
 
-func TestTheRetentionOfFlagsHoldsUnlessTheConfigurationHasOne(t *testing.T) {
+// gaugeOf reads a gauge of the database.
+func gaugeOf(t *testing.T, s *Store, name string) float64 {
+	t.Helper()
+	families, err := s.reg.(*prometheus.Registry).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// sectionOf is the storage section of a file; without a retention in it, it has none.
+func sectionOf(t *testing.T, text string) config.StorageConfig {
+	t.Helper()
+	cfg, err := config.Load(text, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(text, "retention") {
+		cfg.StorageConfig.TSDBConfig.Retention = nil
+	}
+	return cfg.StorageConfig
+}
+
+func TestTheRetentionOfOptionsHoldsUnlessTheConfigurationHasOne(t *testing.T) {
+	for _, given := range []Options{{Retention: 48 * time.Hour}, {RetentionBytes: 1 << 30}, {Retention: 48 * time.Hour, RetentionBytes: 1 << 30}} {
+		s := newStore(t, given)
+		if err := s.Open(); err != nil {
+			t.Fatal(err)
+		}
+		for _, tt := range []struct {
+			text           string
+			seconds, bytes float64
+		}{
+			{"", given.Retention.Seconds(), float64(given.RetentionBytes)},
+			{"storage: {tsdb: {out_of_order_time_window: 10m}}", given.Retention.Seconds(), float64(given.RetentionBytes)},
+			{"storage: {tsdb: {retention: {time: 1h}}}", 3600, 0},
+			{"storage: {tsdb: {retention: {size: 1KB}}}", 0, 1024},
+			{"storage: {tsdb: {retention: {time: 0s}}}", 0, 0},
+			{"", given.Retention.Seconds(), float64(given.RetentionBytes)},
+		} {
+			if err := s.ApplyConfig(&config.Config{StorageConfig: sectionOf(t, tt.text)}); err != nil {
+				t.Fatal(err)
+			}
+			if got := gaugeOf(t, s, "prometheus_tsdb_retention_limit_seconds"); got != tt.seconds {
+				t.Errorf("%q: the retention is %g s, want %g", tt.text, got, tt.seconds)
+			}
+			if got := gaugeOf(t, s, "prometheus_tsdb_retention_limit_bytes"); got != tt.bytes {
+				t.Errorf("%q: the retention is %g bytes, want %g", tt.text, got, tt.bytes)
+			}
+		}
+	}
+}
+
+func TestTheSectionOfTheConfigurationOverridesOptionsBeforeTheDatabaseOpens(t *testing.T) {
+	section := sectionOf(t, `storage:
+  tsdb:
+    retention: {time: 100d, size: 2GB, percentage: 80}
+    out_of_order_time_window: 30m
+    stale_series_compaction_threshold: 0.5
+    chunk_encoding: {floats: xor2}
+  exemplars: {max_exemplars: 7}
+`)
+	opts := Options{Dir: t.TempDir(), Retention: time.Hour, Section: &section}.resolved()
+	got := opts.prometheus()
+	if got.RetentionDuration != 100*24*hourMS || got.MaxBytes != 2<<30 || got.MaxPercentage != 80 || got.OutOfOrderTimeWindow != hourMS/2 ||
+		got.StaleSeriesCompactionThreshold != 0.5 || got.FloatChunkEncoding != chunkenc.EncXOR2 || got.MaxExemplars != 7 || !got.EnableExemplarStorage ||
+		got.MaxBlockDuration != 10*24*hourMS {
+		t.Errorf("%+v", got)
+	}
+	section = sectionOf(t, "storage: {exemplars: {max_exemplars: 0}, tsdb: {chunk_encoding: {floats: xor}}}")
+	got = Options{Retention: 48 * time.Hour, FloatChunkEncodingIsXOR2: true, OutOfOrderWindow: time.Hour, Section: &section}.resolved().prometheus()
+	if got.RetentionDuration != 48*hourMS || got.FloatChunkEncoding != chunkenc.EncXOR || got.MaxExemplars != 0 || got.OutOfOrderTimeWindow != 0 || got.MaxBlockDuration != 48*hourMS/10 {
+		t.Errorf("%+v", got)
+	}
+	got = Options{RetentionBytes: 1}.resolved().prometheus()
+	if got.RetentionDuration != 0 || got.MaxBytes != 1 || got.MaxBlockDuration != 31*24*hourMS || got.MaxExemplars != defaultMaxExemplars {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestASectionThatCannotBeAppliedChangesNothing(t *testing.T) {
 	s := newStore(t, Options{Retention: 48 * time.Hour})
 	if err := s.Open(); err != nil {
 		t.Fatal(err)
 	}
-	seconds := func() float64 {
-		families, err := s.reg.(*prometheus.Registry).Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range families {
-			if f.GetName() == "prometheus_tsdb_retention_limit_seconds" {
-				return f.GetMetric()[0].GetGauge().GetValue()
-			}
-		}
-		return -1
+	log := filepath.Join(s.opts.Dir, "wbl")
+	if err := os.WriteFile(log, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	apply := func(text string) {
-		cfg, err := config.Load(text, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.ApplyConfig(cfg); err != nil {
-			t.Fatal(err)
-		}
+	next := &config.Config{StorageConfig: sectionOf(t, `storage:
+  tsdb: {retention: {time: 1h, size: 1KB}, out_of_order_time_window: 10m, chunk_encoding: {floats: xor2}}
+  exemplars: {max_exemplars: 7}
+`)}
+	state := func() [4]float64 {
+		return [4]float64{gaugeOf(t, s, "prometheus_tsdb_retention_limit_seconds"), gaugeOf(t, s, "prometheus_tsdb_retention_limit_bytes"),
+			gaugeOf(t, s, "prometheus_tsdb_exemplar_max_exemplars"), float64(s.encoding.Load())}
 	}
-	for _, tt := range []struct {
-		text string
-		want float64
-	}{
-		{"", 48 * 3600},
-		{"storage: {tsdb: {out_of_order_time_window: 10m}}", 48 * 3600},
-		{"storage: {tsdb: {retention: {time: 1h}}}", 3600},
-		{"", 48 * 3600},
-	} {
-		apply(tt.text)
-		if got := seconds(); got != tt.want {
-			t.Errorf("%q: the retention is %g s, want %g", tt.text, got, tt.want)
-		}
+	before := state()
+	if err := s.ApplyConfig(next); err == nil {
+		t.Fatal("a log of late samples was made where a file lies")
+	}
+	if got := state(); got != before {
+		t.Errorf("after a failure: %v, want %v", got, before)
+	}
+	if err := os.Remove(log); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ApplyConfig(next); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := state(), [4]float64{3600, 1024, 7, float64(chunkenc.EncXOR2)}; got != want {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 

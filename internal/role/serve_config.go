@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/util/logging"
 
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
@@ -27,6 +28,7 @@ type liveConfig struct {
 	signals  chan os.Signal
 
 	applying sync.Mutex // one reload at a time
+	inForce  *parts     // nil until the first is applied
 
 	mu       sync.RWMutex
 	cfg      *config.Config
@@ -97,61 +99,40 @@ func (l *liveConfig) applyFirst() error {
 	l.applying.Lock()
 	defer l.applying.Unlock()
 	cfg := l.current()
-	if err := l.apply(&cfg); err != nil {
+	if err := l.apply(&cfg, l.serve.profiles.config); err != nil {
 		return err
 	}
 	l.done(nil, &cfg)
 	return nil
 }
 
-// reload reads the file anew. Whatever is wrong with it, the old configuration
-// stays in force.
+// reload reads the files again. Whatever is wrong with one of them, the old
+// configuration stays in force, all of it.
 func (l *liveConfig) reload() error {
 	l.applying.Lock()
 	defer l.applying.Unlock()
-	logger := l.serve.opts.Logger
+	logger, file := l.serve.opts.Logger, l.serve.opts.ConfigFile
+	if file == "" && l.serve.profiles.file == "" {
+		logger.Info("Nothing to reload: the server runs without a configuration file")
+		return nil
+	}
 	profiles, err := l.serve.profiles.load()
-	if l.serve.opts.ConfigFile == "" {
-		if err == nil && profiles == nil {
-			logger.Info("Nothing to reload: the server runs without a configuration file")
-			return nil
-		}
-		return l.reloadProfiles(profiles, err)
-	}
-	cfg, err2 := scrape.Load(l.serve.opts.ConfigFile, l.defaults, logger)
-	err = errors.Join(err, err2)
-	if err == nil {
-		err = l.serve.profiles.apply(profiles)
+	current := l.current()
+	cfg := &current
+	if file != "" {
+		var err2 error
+		cfg, err2 = scrape.Load(file, l.defaults, logger)
+		err = errors.Join(err, err2)
 	}
 	if err == nil {
-		old := l.current()
-		if err = l.apply(cfg); err != nil {
-			if back := l.apply(&old); back != nil {
-				err = errors.Join(err, fmt.Errorf("and the old configuration could not be restored: %w", back))
-			}
-		}
+		err = l.apply(cfg, profiles)
 	}
 	l.done(err, cfg)
 	if err != nil {
 		logger.Error("Reload failed, the old configuration stays in force", "err", err)
 		return err
 	}
-	logger.Info("Reloaded", "file", l.serve.opts.ConfigFile)
-	return nil
-}
-
-// reloadProfiles is reload where only profiles have a configuration.
-func (l *liveConfig) reloadProfiles(cfg *ingest.Config, err error) error {
-	if err == nil {
-		err = l.serve.profiles.apply(cfg)
-	}
-	current := l.current()
-	l.done(err, &current)
-	if err != nil {
-		l.serve.opts.Logger.Error("Reload failed, the old configuration stays in force", "err", err)
-		return err
-	}
-	l.serve.opts.Logger.Info("Reloaded", "file", l.serve.opts.Profiles.ConfigFile)
+	logger.Info("Reloaded", "file", file, "profiles", l.serve.profiles.file)
 	return nil
 }
 
@@ -168,8 +149,16 @@ func (l *liveConfig) done(err error, cfg *config.Config) {
 	l.successTime.Set(float64(time.Now().UnixMilli()) / 1000)
 }
 
-// apply hands a configuration to everything that takes one.
-func (l *liveConfig) apply(cfg *config.Config) error {
+// parts are a configuration as those take it that can refuse it.
+type parts struct {
+	cfg      *config.Config // with the files that it names read into it
+	profiles *ingest.Config // nil: no profiles are fetched
+}
+
+// apply hands a configuration to everything that takes one, or to nothing. First
+// comes what can be tried without effect, then what is put back if a later part
+// refuses, and in the end what cannot fail.
+func (l *liveConfig) apply(cfg *config.Config, profiles *ingest.Config) (err error) {
 	s := l.serve
 	if names := scrape.Unserved(cfg); len(names) > 0 {
 		s.opts.Logger.Warn("The configuration has sections that are not served by this program and have no effect", "sections", strings.Join(names, ", "))
@@ -177,39 +166,77 @@ func (l *liveConfig) apply(cfg *config.Config) error {
 	if err := checkServeShips(s.opts.Ship, s.store.Options(), cfg.GlobalConfig.ExternalLabels); err != nil {
 		return err
 	}
-	if err := s.store.ApplyConfig(cfg); err != nil {
-		return fmt.Errorf("storage configuration: %w", err)
-	}
-	if err := s.remotes.apply(cfg); err != nil {
+	next := &parts{profiles: profiles}
+	if next.cfg, err = scrape.Resolve(cfg); err != nil {
 		return err
 	}
-	if err := l.applyQueryLog(cfg.GlobalConfig.QueryLogFile); err != nil {
+	if l.inForce != nil {
+		if err := scrape.CheckChanged(l.inForce.cfg, next.cfg); err != nil {
+			return err
+		}
+	}
+	takeRemotes, err := s.remotes.prepare(cfg)
+	if err != nil {
 		return err
 	}
-	if err := s.scraper.ApplyConfig(cfg); err != nil {
+	queryLog, err := openQueryLog(cfg.GlobalConfig.QueryLogFile)
+	if err != nil {
 		return err
 	}
+	if err := l.swap(next); err != nil {
+		if queryLog != nil {
+			_ = queryLog.Close() // nothing was written
+		}
+		return err
+	}
+	l.inForce = next
+	takeRemotes()
+	s.engine.SetQueryLogger(queryLog)
 	s.engine.SetEvaluationInterval(time.Duration(cfg.GlobalConfig.EvaluationInterval))
 	setGCPercent(cfg.Runtime.GoGC)
-	if s.opts.LogLevel != nil && cfg.Runtime.LogLevel != "" {
-		if err := s.opts.LogLevel.Set(string(cfg.Runtime.LogLevel)); err != nil {
-			return fmt.Errorf("runtime.log_level: %w", err)
-		}
+	if s.opts.LogLevel != nil {
+		_ = s.opts.LogLevel.Set(string(cfg.Runtime.LogLevel)) // loading has checked it
 	}
 	return nil
 }
 
-func (l *liveConfig) applyQueryLog(file string) error {
+// swap applies the parts in turn; if one refuses, those before it get back what is
+// in force. The storage deletes nothing before all others have agreed.
+func (l *liveConfig) swap(next *parts) error {
+	s, old := l.serve, l.inForce
+	storage, err := s.store.Stage(next.cfg)
+	if err != nil {
+		return fmt.Errorf("storage configuration: %w", err)
+	}
+	if err := s.profiles.apply(next.profiles); err != nil {
+		return errors.Join(err, storage.Undo())
+	}
+	if err := s.scraper.ApplyConfig(next.cfg); err != nil {
+		err = errors.Join(err, storage.Undo())
+		if old == nil {
+			return err
+		}
+		if back := errors.Join(s.scraper.ApplyConfig(old.cfg), s.profiles.apply(old.profiles)); back != nil {
+			err = errors.Join(err, fmt.Errorf("the old configuration could not be restored: %w", back))
+		}
+		return err
+	}
+	if err := storage.Commit(); err != nil {
+		return fmt.Errorf("storage configuration: %w", err)
+	}
+	return nil
+}
+
+// openQueryLog gives nil where no file is named.
+func openQueryLog(file string) (promql.QueryLogger, error) {
 	if file == "" {
-		l.serve.engine.SetQueryLogger(nil)
-		return nil
+		return nil, nil
 	}
 	logger, err := logging.NewJSONFileLogger(file)
 	if err != nil {
-		return fmt.Errorf("global.query_log_file: %w", err)
+		return nil, fmt.Errorf("global.query_log_file: %w", err)
 	}
-	l.serve.engine.SetQueryLogger(logger)
-	return nil
+	return logger, nil
 }
 
 // listen takes SIGHUP, which would otherwise end the process, from now on; the

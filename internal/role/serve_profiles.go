@@ -89,6 +89,7 @@ func (l *profileLane) load() (*ingest.Config, error) {
 	return ingest.LoadConfig(l.file)
 }
 
+// apply takes a configuration as a whole or not at all.
 func (l *profileLane) apply(cfg *ingest.Config) error {
 	if l.scraper == nil {
 		return nil
@@ -110,7 +111,7 @@ func profileCode(err error) connect.Code {
 
 // open opens the blocks and replays the logs.
 func (l *profileLane) open() error {
-	return errors.Join(l.store.Open(), l.apply(l.config))
+	return l.store.Open()
 }
 
 // run profiles this process and fetches targets until ctx ends, and returns once

@@ -40,14 +40,15 @@ func newRemotes(store *tsdb.Store) *remotes {
 	return &remotes{Fanout: remoteread.NewFanout(store), store: store}
 }
 
-// apply takes the sections of a configuration, all or none of them.
-func (r *remotes) apply(cfg *config.Config) error {
+// prepare makes the endpoints of a configuration's sections. They are in force once
+// the returned function is called, which cannot fail.
+func (r *remotes) prepare(cfg *config.Config) (take func(), err error) {
 	var endpoints []remoteread.Endpoint
 	var clients []*http.Client
 	for i, section := range cfg.RemoteReadConfigs {
 		for _, before := range cfg.RemoteReadConfigs[:i] {
 			if reflect.DeepEqual(before, section) {
-				return fmt.Errorf("remote_read: two sections for %s are the same", section.URL.Redacted())
+				return nil, fmt.Errorf("remote_read: two sections for %s are the same", section.URL.Redacted())
 			}
 		}
 		name := section.Name
@@ -56,17 +57,18 @@ func (r *remotes) apply(cfg *config.Config) error {
 		}
 		client, err := remoteHTTPClient(section.HTTPClientConfig, "remote_read "+name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		clients = append(clients, client)
 		endpoints = append(endpoints, r.endpoint(section, client, cfg.GlobalConfig.ExternalLabels))
 	}
-	r.SetEndpoints(endpoints)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.letGo()
-	r.clients = clients
-	return nil
+	return func() {
+		r.SetEndpoints(endpoints)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.letGo()
+		r.clients = clients
+	}, nil
 }
 
 func (r *remotes) endpoint(section *config.RemoteReadConfig, client *http.Client, external labels.Labels) remoteread.Endpoint {

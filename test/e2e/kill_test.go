@@ -216,3 +216,15 @@ func TestSignalsReloadAndDrain(t *testing.T) {
 		}
 	}
 }
+
+// commandOf prepares a run of the program that a failed test does not leave behind.
+func commandOf(t *testing.T, path string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(path, args...)
+	t.Cleanup(func() {
+		if cmd.Process != nil {
+			_ = cmd.Process.Kill()
+		}
+	})
+	return cmd
+}

@@ -1,15 +1,19 @@
 package scrape
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 
+	commonconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/util/logging"
 
 	// The ways of finding targets that a configuration may use; static_configs is
 	// part of discovery itself. Each registers its section's name on import.
@@ -69,6 +73,48 @@ func parse(text string, defaults Defaults, logger *slog.Logger) (*config.Config,
 		return nil, fmt.Errorf("%w (targets are found by static_configs, file_sd_configs, http_sd_configs and dns_sd_configs here)", err)
 	}
 	return cfg, err
+}
+
+// Resolve gives the configuration with the files of scrape_config_files read into
+// it, so that it stays the same when it is applied a second time.
+func Resolve(cfg *config.Config) (*config.Config, error) {
+	jobs, err := cfg.GetScrapeConfigs()
+	if err != nil {
+		return nil, fmt.Errorf("scrape configuration: %w", err)
+	}
+	resolved := *cfg
+	resolved.ScrapeConfigs, resolved.ScrapeConfigFiles = jobs, nil
+	return &resolved, nil
+}
+
+// CheckChanged tries, of every job that differs between two resolved configurations,
+// what the scrape manager would find out only when other jobs have changed: it makes
+// the HTTP client, which reads files of TLS and of passwords, and opens the log of
+// failed scrapes.
+func CheckChanged(old, next *config.Config) error {
+	var errs []error
+	for _, job := range next.ScrapeConfigs {
+		if slices.ContainsFunc(old.ScrapeConfigs, func(o *config.ScrapeConfig) bool { return reflect.DeepEqual(o, job) }) {
+			continue
+		}
+		if err := try(job); err != nil {
+			errs = append(errs, fmt.Errorf("scrape job %q: %w", job.JobName, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func try(job *config.ScrapeConfig) error {
+	client, err := commonconfig.NewClientFromConfig(job.HTTPClientConfig, job.JobName)
+	if err != nil {
+		return err
+	}
+	client.CloseIdleConnections()
+	log, err := logging.NewJSONFileLogger(job.ScrapeFailureLogFile)
+	if err != nil || log == nil {
+		return err
+	}
+	return log.Close()
 }
 
 // Default is the configuration of a server that was given none: it scrapes

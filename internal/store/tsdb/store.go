@@ -191,7 +191,7 @@ type Store struct {
 	stats  *tsdb.DBStats
 	db     atomic.Pointer[tsdb.DB]
 
-	applying sync.Mutex
+	applying sync.Mutex           // from Stage to Commit or Undo
 	applied  config.StorageConfig // in force
 	encoding atomic.Uint32        // of floats, by the section in force
 
@@ -269,27 +269,67 @@ func (s *Store) Close() error {
 // it if a part of it cannot be applied. A section without a retention leaves the
 // one given by options in force.
 func (s *Store) ApplyConfig(cfg *config.Config) error {
+	staged, err := s.Stage(cfg)
+	if err != nil {
+		return err
+	}
+	return staged.Commit()
+}
+
+// Staged is a section of which that part is in force that could have failed, and not
+// yet that which deletes data. Either Commit or Undo is called, once.
+type Staged struct {
+	store *Store
+	next  config.StorageConfig
+}
+
+// Stage applies of a section what can fail, under the old retention and with the old
+// room for exemplars: blocks and exemplars that are gone do not come back if another
+// part of a configuration is refused afterwards.
+func (s *Store) Stage(cfg *config.Config) (*Staged, error) {
 	db := s.db.Load()
+	if db == nil {
+		return nil, ErrNotReady
+	}
+	s.applying.Lock()
+	staged := &Staged{s, s.given.section(&cfg.StorageConfig)}
+	careful, inner := staged.next, *staged.next.TSDBConfig
+	inner.Retention, careful.ExemplarsConfig = s.applied.TSDBConfig.Retention, s.applied.ExemplarsConfig
+	careful.TSDBConfig = &inner
+	if err := db.ApplyConfig(&config.Config{StorageConfig: careful}); err != nil {
+		return nil, errors.Join(err, staged.Undo())
+	}
+	return staged, nil
+}
+
+// Commit puts the whole section in force.
+func (s *Staged) Commit() error {
+	defer s.store.applying.Unlock()
+	db := s.store.db.Load()
 	if db == nil {
 		return ErrNotReady
 	}
-	s.applying.Lock()
-	defer s.applying.Unlock()
-	next := s.given.section(&cfg.StorageConfig)
-	// What can fail goes first, under the old retention: blocks that a failed reload
-	// has deleted do not come back.
-	careful, inner := next, *next.TSDBConfig
-	inner.Retention = s.applied.TSDBConfig.Retention
-	careful.TSDBConfig = &inner
-	for _, section := range []config.StorageConfig{careful, next} {
-		if err := db.ApplyConfig(&config.Config{StorageConfig: section}); err != nil {
-			if back := db.ApplyConfig(&config.Config{StorageConfig: s.applied}); back != nil {
-				err = errors.Join(err, fmt.Errorf("and the old storage configuration could not be restored: %w", back))
-			}
-			return err
-		}
+	if err := db.ApplyConfig(&config.Config{StorageConfig: s.next}); err != nil {
+		return errors.Join(err, s.store.restore(db))
 	}
-	s.setApplied(next)
+	s.store.setApplied(s.next)
+	return nil
+}
+
+// Undo puts what was in force in force again.
+func (s *Staged) Undo() error {
+	defer s.store.applying.Unlock()
+	db := s.store.db.Load()
+	if db == nil {
+		return ErrNotReady
+	}
+	return s.store.restore(db)
+}
+
+func (s *Store) restore(db *tsdb.DB) error {
+	if err := db.ApplyConfig(&config.Config{StorageConfig: s.applied}); err != nil {
+		return fmt.Errorf("the old storage configuration could not be restored: %w", err)
+	}
 	return nil
 }
 

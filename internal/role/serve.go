@@ -184,9 +184,7 @@ func (s *Serve) work(ctx context.Context) error {
 	if err := s.store.Open(); err != nil {
 		return err
 	}
-	if err := s.profiles.open(); err != nil {
-		return err
-	}
+	s.profiles.open()
 	if ctx.Err() != nil {
 		return nil
 	}

@@ -26,7 +26,7 @@ func (s *Serve) newGRPC() (err error) {
 	opts.Metrics = s.reg.own
 	s.grpc, err = newGRPCServer(s.opts.GRPC, s.opts.Logger, s.reg, func(to *grpc.Server) {
 		storeapi.NewServer(localStore{s}, opts).Register(to)
-		s.profiles.api.RegisterGRPC(to, s.gate.isReady)
+		s.profiles.api.RegisterGRPC(to, func() bool { return s.gate.isReady() && s.profiles.serving() })
 	})
 	return err
 }

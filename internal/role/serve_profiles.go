@@ -9,15 +9,19 @@ import (
 	"runtime/pprof"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
 	codec "github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
+	"github.com/ferula-io/ferula/internal/query/exemplar"
 	query "github.com/ferula-io/ferula/internal/query/profile"
+	"github.com/ferula-io/ferula/internal/series/profiles"
 	store "github.com/ferula-io/ferula/internal/store/profile"
 	"github.com/ferula-io/ferula/internal/wire/profileapi"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // ProfilesOptions are about the profile lane of serve.
@@ -45,6 +49,9 @@ type profileLane struct {
 	file    string          // of config
 	config  *ingest.Config  // to be applied first
 	scraper *ingest.Scraper // nil: no targets are fetched
+
+	fault     atomic.Pointer[error] // why the store could not be opened; nil: it is open, or not yet
+	available *metrics.Gauge
 }
 
 // newProfiles builds the lane; nothing is opened yet.
@@ -54,7 +61,7 @@ func (s *Serve) newProfiles() (err error) {
 		opts.Store.Dir = s.opts.Store.Dir
 	}
 	s.readShipped(&opts)
-	l := &profileLane{logger: logger}
+	l := &profileLane{logger: logger, available: s.reg.gauge("ferula_profiles_available", "Whether the profile store is open. While it is 0 profiles are refused with status 503 and metrics are served.")}
 	if l.store, err = store.New(opts.Store, logger, s.reg.own); err != nil {
 		return fmt.Errorf("profile storage options: %w", err)
 	}
@@ -91,7 +98,7 @@ func (l *profileLane) load() (*ingest.Config, error) {
 
 // apply takes a configuration as a whole or not at all.
 func (l *profileLane) apply(cfg *ingest.Config) error {
-	if l.scraper == nil {
+	if l.scraper == nil || l.fault.Load() != nil {
 		return nil
 	}
 	return l.scraper.ApplyConfig(cfg)
@@ -109,14 +116,63 @@ func profileCode(err error) connect.Code {
 	return connect.CodeUnknown
 }
 
-// open opens the blocks and replays the logs.
-func (l *profileLane) open() error {
-	return l.store.Open()
+// open opens the blocks and replays the logs. A store that cannot be opened is logged
+// and told by every request for profiles; metrics are served without it.
+func (l *profileLane) open() {
+	err := l.store.Open()
+	if err == nil {
+		l.available.Set(1)
+		return
+	}
+	if e := l.store.Close(); e != nil { // what was opened before the fault
+		err = errors.Join(err, e)
+	}
+	l.fault.Store(&err)
+	l.logger.Error("The profile store cannot be opened; profiles are refused until a restart opens it, metrics are served", "err", err)
+}
+
+// serving tells whether requests for profiles are answered.
+func (l *profileLane) serving() bool { return l.fault.Load() == nil }
+
+// note is what readiness says of profiles.
+func (l *profileLane) note() string {
+	if fault := l.fault.Load(); fault != nil {
+		return fmt.Sprintf("Profiles are not available: %v\n", *fault)
+	}
+	return ""
+}
+
+// flames are found while there is a store.
+type flames struct {
+	lane   *profileLane
+	finder *exemplar.Finder
+}
+
+// Find implements api.Flames.
+func (f flames) Find(ctx context.Context, r exemplar.Request) (*exemplar.Answer, error) {
+	if fault := f.lane.fault.Load(); fault != nil {
+		return nil, fmt.Errorf("%w: %w", profiles.ErrUnavailable, *fault)
+	}
+	return f.finder.Find(ctx, r)
+}
+
+// guard refuses requests for profiles while there is no store.
+func (l *profileLane) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if fault := l.fault.Load(); fault != nil {
+			http.Error(w, fmt.Sprintf("profiles are not available: %v", *fault), http.StatusServiceUnavailable)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // run profiles this process and fetches targets until ctx ends, and returns once
 // the last profile is kept.
 func (l *profileLane) run(ctx context.Context) {
+	if !l.serving() {
+		return
+	}
 	var running sync.WaitGroup
 	if l.self != nil {
 		running.Go(func() { l.self.Run(ctx) })
@@ -153,9 +209,9 @@ func (l *profileLane) exemplar(r *http.Request) []string {
 
 // register adds the lane's endpoints.
 func (l *profileLane) register(mux *http.ServeMux, prefix string, ready func(http.Handler) http.Handler) {
-	wrap := func(_ string, h http.Handler) http.Handler { return ready(h) }
+	wrap := func(_ string, h http.Handler) http.Handler { return ready(l.guard(h)) }
 	l.api.Register(mux, prefix, wrap)
-	mux.Handle("POST "+prefix+"/ingest", ready(l.ingester.Handler(profileapi.TenantOf)))
+	mux.Handle("POST "+prefix+"/ingest", ready(l.guard(l.ingester.Handler(profileapi.TenantOf))))
 	if l.self != nil {
 		// More exact than the route of operational, which takes every role's.
 		mux.HandleFunc("GET "+prefix+"/debug/pprof/profile", l.self.ServeCPU)

@@ -118,7 +118,7 @@ func (s *Serve) newShipping() error {
 	}
 	var err error
 	s.shipping, err = newShipping(s.opts.Ship, s.opts.Store.Dir, "ferula", external, s.opts.Logger, s.reg)
-	s.gate.note = s.shipping.note
+	s.gate.note = func() string { return s.shipping.note() + s.profiles.note() }
 	if err == nil && s.shipping != nil {
 		times := s.opts.Ship.Shipper
 		s.shipping.profiles = bucket.NewProfileShipper(s.shipping.bucket, bucket.ProfileShipOptions{

@@ -29,7 +29,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Parser:        s.engine.Parser,
 		Queryable:     s.remotes,
 		Exemplars:     s.store,
-		Flames:        exemplar.New(s.store, s.profiles.engine),
+		Flames:        flames{s.profiles, exemplar.New(s.store, s.profiles.engine)},
 		Targets:       s.scraper.Manager,
 		Status:        s.store,
 		Gatherer:      s.reg,

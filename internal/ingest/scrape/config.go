@@ -9,11 +9,11 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 
 	commonconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/util/logging"
+	"go.yaml.in/yaml/v2"
 
 	// The ways of finding targets that a configuration may use; static_configs is
 	// part of discovery itself. Each registers its section's name on import.
@@ -28,23 +28,35 @@ type Defaults struct {
 	LogLevel  string                     // where there is no runtime.log_level; "": info
 }
 
-// loading guards the defaults of Prometheus' package, which are variables of it.
-var loading sync.Mutex
-
-// load parses a configuration with the defaults in force.
+// load parses a configuration and fills in what it leaves to the defaults. Those of
+// Prometheus' package are variables of the whole process, so what is absent is looked
+// up in the text.
 func (d Defaults) load(text string, logger *slog.Logger) (*config.Config, error) {
-	loading.Lock()
-	defer loading.Unlock()
-	retention, runtime, whole := config.DefaultTSDBRetentionConfig, config.DefaultRuntimeConfig, config.DefaultConfig.Runtime
-	defer func() {
-		config.DefaultTSDBRetentionConfig, config.DefaultRuntimeConfig, config.DefaultConfig.Runtime = retention, runtime, whole
-	}()
-	config.DefaultTSDBRetentionConfig = d.Retention
-	if d.LogLevel != "" {
-		config.DefaultRuntimeConfig.LogLevel = config.LogLevel(d.LogLevel)
-		config.DefaultConfig.Runtime = config.DefaultRuntimeConfig
+	cfg, err := config.Load(text, logger)
+	if err != nil {
+		return nil, err
 	}
-	return config.Load(text, logger)
+	var given struct {
+		Storage struct {
+			TSDB struct {
+				Retention *struct{} `yaml:"retention"`
+			} `yaml:"tsdb"`
+		} `yaml:"storage"`
+		Runtime struct {
+			LogLevel *string `yaml:"log_level"`
+		} `yaml:"runtime"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &given); err != nil {
+		return nil, err
+	}
+	if given.Storage.TSDB.Retention == nil {
+		retention := d.Retention
+		cfg.StorageConfig.TSDBConfig.Retention = &retention
+	}
+	if given.Runtime.LogLevel == nil && d.LogLevel != "" {
+		cfg.Runtime.LogLevel = config.LogLevel(d.LogLevel)
+	}
+	return cfg, nil
 }
 
 // Load reads an unchanged prometheus.yml. Unknown keys are an error that names

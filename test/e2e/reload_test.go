@@ -55,10 +55,10 @@ func newReloadWorld(t *testing.T) *reloadWorld {
 	t.Cleanup(target.Close)
 	w.address = strings.TrimPrefix(target.URL, "http://")
 	w.metrics, w.profiles = filepath.Join(w.dir, "prometheus.yml"), filepath.Join(w.dir, "profiles.yml")
-	metrics := func(version, retention, exemplars, gogc, more string) string {
+	metrics := func(version, retention, exemplars, gogc string) string {
 		return fmt.Sprintf(`global: {scrape_interval: 200ms, scrape_timeout: 200ms, query_log_file: %[1]s.log, external_labels: {version: %[1]s}}
 runtime: {gogc: %[5]s}
-storage: {tsdb: {retention: {time: %[3]s}%[6]s}, exemplars: {max_exemplars: %[4]s}}
+storage: {tsdb: {retention: {time: %[3]s}}, exemplars: {max_exemplars: %[4]s}}
 scrape_config_files: [jobs.yml]
 scrape_configs:
 - job_name: shared
@@ -67,7 +67,7 @@ scrape_configs:
 - job_name: %[1]s
   metrics_path: /%[1]s/metrics
   static_configs: [{targets: ['%[2]s']}]
-`, version, w.address, retention, exemplars, gogc, more)
+`, version, w.address, retention, exemplars, gogc)
 	}
 	profiles := func(version string) string {
 		return fmt.Sprintf(`global: {scrape_interval: 1s}
@@ -77,8 +77,8 @@ scrape_configs:
   profiling_config: {path_prefix: /%[1]s, pprof_config: {process_cpu: {enabled: false}}}
 `, version, w.address)
 	}
-	w.oldMetrics, w.oldProf = metrics("old", "90d", "10", "70", ""), profiles("old")
-	w.newMetrics, w.newProf = metrics("new", "1h", "20", "60", ", out_of_order_time_window: 10m"), profiles("new")
+	w.oldMetrics, w.oldProf = metrics("old", "90d", "10", "70"), profiles("old")
+	w.newMetrics, w.newProf = metrics("new", "1h", "20", "60"), profiles("new")
 	w.write(t, w.oldMetrics, w.oldProf)
 	writeFile(t, filepath.Join(w.dir, "jobs.yml"), "scrape_configs: []\n")
 	w.server = startServe(t, func(o *role.ServeOptions) {
@@ -150,9 +150,10 @@ func TestAReloadOfWhichOnePartFailsChangesNoPart(t *testing.T) {
 		"log level":                {metrics: replaced(w.newMetrics, "runtime: {", "runtime: {log_level: loud, "), want: "loud"},
 		"a file with further jobs": {before: func() { writeFile(t, filepath.Join(w.dir, "jobs.yml"), "nonsense: 1\n") }, after: func() { writeFile(t, filepath.Join(w.dir, "jobs.yml"), "scrape_configs: []\n") }, want: "jobs.yml"},
 		"storage": {
-			before: func() { writeFile(t, filepath.Join(w.data, "wbl"), "") },
-			after:  func() { _ = os.Remove(filepath.Join(w.data, "wbl")) },
-			want:   "storage",
+			metrics: replaced(w.newMetrics, "tsdb: {", "tsdb: {out_of_order_time_window: 10m, "),
+			before:  func() { writeFile(t, filepath.Join(w.data, "wbl"), "") },
+			after:   func() { _ = os.Remove(filepath.Join(w.data, "wbl")) },
+			want:    "storage",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -27,7 +27,11 @@ const (
 	kindOther kind = iota
 	kindRange
 	kindLabels // label names, label values and series
+	kindInstant
 )
+
+// String is the kind's name in metrics.
+func (k kind) String() string { return [...]string{"other", "range", "labels", "instant"}[k] }
 
 // kindOf tells the endpoint by the end of the path, so that prefixes pass.
 func kindOf(path string) kind {
@@ -37,6 +41,8 @@ func kindOf(path string) kind {
 		return kindOther
 	case endpoint == "query_range":
 		return kindRange
+	case endpoint == "query":
+		return kindInstant
 	case endpoint == "labels" || endpoint == "series":
 		return kindLabels
 	case strings.HasPrefix(endpoint, "label/") && strings.HasSuffix(endpoint, "/values"):
@@ -247,7 +253,12 @@ func (f *Frontend) fail(x *exchange, err error) {
 	writeError(x.w, e)
 }
 
-func (f *Frontend) refuse(w http.ResponseWriter, err error) { writeError(w, classify(err)) }
+// refuse ends a request that was not let in.
+func (f *Frontend) refuse(x *exchange, err error) {
+	e := classify(err)
+	x.status = e.status
+	writeError(x.w, e)
+}
 
 func writeError(w http.ResponseWriter, e *statusError) {
 	b := promjson.AppendString([]byte(`{"status":"error","errorType":`), e.kind)

@@ -174,13 +174,15 @@ func New(opts Options) (*Frontend, error) {
 func (f *Frontend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x, err := f.begin(w, r)
 	if err != nil {
-		f.refuse(w, err)
+		e := classify(err)
+		f.metrics.refused(kindOf(r.URL.Path), e.status)
+		writeError(w, e)
 		return
 	}
 	defer x.end()
 	release, err := f.admit(x)
 	if err != nil {
-		f.refuse(w, err)
+		f.refuse(x, err)
 		return
 	}
 	defer release()

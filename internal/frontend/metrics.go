@@ -57,8 +57,15 @@ func (m *metrics) request(x *exchange, took time.Duration) {
 	if m == nil {
 		return
 	}
-	kind := [...]string{"other", "range", "labels"}[x.kind]
+	kind := x.kind.String()
 	m.requests.With(kind, strconv.Itoa(x.status), x.cache).Inc()
 	m.duration.With(kind).Update(took.Seconds())
 	m.bytes.AddInt64(int64(x.answer.written))
+}
+
+// refused counts a request that could not be read.
+func (m *metrics) refused(kind kind, status int) {
+	if m != nil {
+		m.requests.With(kind.String(), strconv.Itoa(status), "").Inc()
+	}
 }

@@ -16,11 +16,14 @@ const copyBytes = 256 << 10
 
 var copyBuffers = bufpool.New(copyBytes, copyBytes)
 
-// passThrough streams the downstream's answer as it is. Identical requests that
-// only read share one call.
+// passThrough streams the downstream's answer as it is. What may change something
+// there is sent once: a failure does not tell whether it was done.
 func (f *Frontend) passThrough(x *exchange, q query) error {
 	req := q.request(f.opts.InstantRetries)
 	req.Method, req.Body = x.r.Method, x.body
+	if !req.ChangesNothing() {
+		req.Retries = -1
+	}
 	since := f.opts.Now()
 	resp, err := f.opts.Downstream.Open(x.r.Context(), req)
 	x.stage("fetch", since)
@@ -71,5 +74,5 @@ func (x *exchange) sharable() bool {
 	if !ok || x.r.Method == http.MethodHead {
 		return false
 	}
-	return x.kind != kindOther || endpoint == "query" || endpoint == "query_exemplars" || endpoint == "metadata"
+	return x.kind != kindOther || endpoint == "query_exemplars" || endpoint == "metadata"
 }

@@ -53,6 +53,19 @@ func isQuery(path string) bool {
 	return i >= 0 && slices.Contains(queryEndpoints, path[i+len("/api/v1"):])
 }
 
+// ChangesNothing tells whether a request may be sent again without harm, whatever
+// became of it: one that only reads, or a query in the body of a POST.
+func (r Request) ChangesNothing() bool {
+	switch r.Method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions:
+		return true
+	case http.MethodPost:
+		return r.Body == nil && isQuery(r.Path)
+	default:
+		return false
+	}
+}
+
 // perConnection are the headers that end at the next hop, RFC 9110 section 7.6.1.
 var perConnection = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection",
@@ -121,7 +134,7 @@ func (c *Client) message(r Request) (message, error) {
 	default:
 		target.RawQuery, m.body = params, r.Body
 	}
-	m.repeatable = query || method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
+	m.repeatable = r.ChangesNothing()
 	if m.repeatable && m.method == http.MethodPost {
 		// Present but empty: not sent, yet it tells net/http that the request may
 		// be sent again on a new connection if an idle one turns out to be dead.

@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/ferula-io/ferula/internal/frontend"
 	"github.com/ferula-io/ferula/internal/frontend/cache"
@@ -27,6 +29,9 @@ type QueryFrontendOptions struct {
 	RangeCache, LabelCache string
 	Limits                 limit.Options
 	Tracing                string // Thanos' YAML; "" sends none
+	// ProbeEvery is the time between two checks of the downstream, by which the
+	// process is ready or not; 0: 10 s, negative: it is always ready.
+	ProbeEvery time.Duration
 
 	Logger *slog.Logger
 }
@@ -37,6 +42,7 @@ type QueryFrontend struct {
 	opts     QueryFrontendOptions
 	reg      *registry
 	client   *downstream.Client
+	seen     *seenDownstream
 	tracing  *tracing
 	caches   []*cache.Cache
 	listener net.Listener
@@ -62,8 +68,9 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 	if q.client, err = downstream.New(opts.Downstream, opts.Logger.With("component", "downstream"), q.reg.own); err != nil {
 		return nil, fmt.Errorf("downstream: %w", err)
 	}
+	q.seen = &seenDownstream{Client: q.client}
 	o := opts.Frontend
-	o.Downstream, o.Logger, o.Metrics = q.client, opts.Logger, q.reg.own
+	o.Downstream, o.Logger, o.Metrics = q.seen, opts.Logger, q.reg.own
 	o.Tracer, o.Propagator = q.tracing.provider.Tracer("ferula/frontend"), q.tracing.propagator
 	if o.Cache, err = q.newCache(opts.RangeCache, "query_range"); err != nil {
 		return nil, fmt.Errorf("query-range.response-cache-config: %w", err)
@@ -172,9 +179,8 @@ func (q *QueryFrontend) Run(ctx context.Context) error {
 			stop(fmt.Errorf("web server: %w", err))
 		}
 	})
-	q.gate.ready()
-	q.opts.Logger.Info("Ready", "url", "http://"+q.listener.Addr().String()+"/", "downstream", q.opts.Downstream.URL)
-	<-ctx.Done()
+	q.opts.Logger.Info("Listening", "address", q.listener.Addr().String())
+	q.followDownstream(ctx)
 	q.gate.stopping()
 	q.opts.Logger.Info("Stopping", "reason", context.Cause(ctx))
 	err := q.opts.Web.drain(server)
@@ -184,6 +190,91 @@ func (q *QueryFrontend) Run(ctx context.Context) error {
 	}
 	return errors.Join(err, q.free())
 }
+
+const (
+	probeEvery   = 10 * time.Second
+	probeTimeout = 5 * time.Second
+)
+
+// followDownstream makes the process ready while the downstream is there, until
+// ctx ends. Queries are passed on all the while: readiness is for those who choose
+// among several frontends.
+func (q *QueryFrontend) followDownstream(ctx context.Context) {
+	every := q.opts.ProbeEvery
+	if every == 0 {
+		every = probeEvery
+	}
+	begun, reported := time.Now(), false
+	for ctx.Err() == nil {
+		var err error
+		if every > 0 {
+			err = q.probe(ctx)
+		}
+		alive := err == nil || q.seen.since(begun)
+		begun = time.Now()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case alive && !q.gate.isReady():
+			q.gate.ready()
+			reported = false
+			q.opts.Logger.Info("Ready", "url", "http://"+q.listener.Addr().String()+"/", "downstream", q.opts.Downstream.URL)
+		case !alive && (q.gate.isReady() || !reported):
+			q.gate.waiting()
+			reported = true
+			q.opts.Logger.Warn("Not ready: the downstream is not available", "downstream", q.opts.Downstream.URL, "err", err)
+		}
+		if every < 0 {
+			<-ctx.Done()
+			return
+		}
+		pause := every
+		if !alive {
+			pause = min(pause, 2*time.Second) // it may just be starting
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+// probe wants any response that is not a failure of the downstream, also that it
+// has no such page: not everything that speaks the API says whether it is ready.
+func (q *QueryFrontend) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	resp, err := q.client.Open(ctx, downstream.Request{Path: "/-/ready", Retries: -1})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.Status >= http.StatusInternalServerError {
+		return fmt.Errorf("the response to /-/ready has status %d", resp.Status)
+	}
+	return nil
+}
+
+// seenDownstream remembers when it last responded. A downstream that is too busy
+// for a probe is there.
+type seenDownstream struct {
+	*downstream.Client
+	last atomic.Int64 // ns since the epoch
+}
+
+// Open implements frontend.Downstream.
+func (s *seenDownstream) Open(ctx context.Context, r downstream.Request) (*downstream.Response, error) {
+	resp, err := s.Client.Open(ctx, r)
+	if err == nil && resp.Status < http.StatusInternalServerError {
+		s.last.Store(time.Now().UnixNano())
+	}
+	return resp, err
+}
+
+// since tells whether it has responded after t.
+func (s *seenDownstream) since(t time.Time) bool { return s.last.Load() > t.UnixNano() }
 
 // free lets go of what NewQueryFrontend took.
 func (q *QueryFrontend) free() error {

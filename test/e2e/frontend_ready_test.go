@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/frontend/downstream"
+	"github.com/ferula-io/ferula/internal/role"
+)
+
+// A frontend is ready while its downstream is, and what it has in front learns of
+// the downstream's end and return.
+func TestTheFrontendIsReadyWhileItsDownstreamIs(t *testing.T) {
+	var status, queryStatus atomic.Int64
+	status.Store(http.StatusServiceUnavailable)
+	queryStatus.Store(http.StatusOK)
+	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/prefix/-/ready" && status.Load() == 0:
+			panic(http.ErrAbortHandler)
+		case r.URL.Path == "/prefix/-/ready":
+			w.WriteHeader(int(status.Load()))
+		case strings.HasPrefix(r.URL.Path, "/prefix/api/v1/"):
+			w.WriteHeader(int(queryStatus.Load()))
+			_, _ = io.WriteString(w, `{"status":"success","data":[]}`)
+		default:
+			t.Errorf("a request for %s", r.URL)
+		}
+	}))
+	defer behind.Close()
+	front := runFrontend(t, role.QueryFrontendOptions{Downstream: downstream.Options{URL: behind.URL + "/prefix"}, ProbeEvery: 20 * time.Millisecond})
+	ready := func() int {
+		status, _ := front.get("/-/ready")
+		return status
+	}
+	query := func() int {
+		status, _ := front.get("/api/v1/query?query=1")
+		return status
+	}
+	become := func(why string, want int) {
+		t.Helper()
+		eventually(t, 20*time.Second, fmt.Sprintf("%d because %s", want, why), func() bool { return ready() == want })
+	}
+	if got, _ := front.get("/-/healthy"); got != http.StatusOK {
+		t.Errorf("a frontend that waits is not healthy: %d", got)
+	}
+	become("the downstream is starting", http.StatusServiceUnavailable)
+	status.Store(http.StatusOK)
+	become("it is ready", http.StatusOK)
+	status.Store(0)
+	become("it breaks connections", http.StatusServiceUnavailable)
+	if got := query(); got != http.StatusOK {
+		t.Errorf("a query through a frontend that is not ready: %d", got)
+	}
+	status.Store(http.StatusNotFound)
+	become("it has no such page", http.StatusOK)
+	status.Store(http.StatusBadGateway)
+	become("a proxy before it has lost it", http.StatusServiceUnavailable)
+	// A downstream that responds to queries is there, whatever became of the probe.
+	eventually(t, 20*time.Second, "200 because it responds to queries", func() bool { return query() == http.StatusOK && ready() == http.StatusOK })
+	queryStatus.Store(http.StatusInternalServerError)
+	eventually(t, 20*time.Second, "503 because queries fail too", func() bool { return query() >= 500 && ready() == http.StatusServiceUnavailable })
+	behind.Config.SetKeepAlivesEnabled(false)
+	behind.CloseClientConnections()
+	behind.Listener.Close()
+	become("nothing listens there", http.StatusServiceUnavailable)
+}
+
+// runFrontend runs a query frontend until the test ends, ready or not.
+func runFrontend(t *testing.T, opts role.QueryFrontendOptions) *server {
+	t.Helper()
+	opts.Web = role.WebOptions{ListenAddress: "127.0.0.1:0"}
+	opts.Logger = slog.New(slog.NewTextHandler(testLog{t}, nil))
+	q, err := role.NewQueryFrontend(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- q.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("the frontend stopped with %v", err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Error("the frontend did not stop")
+		}
+	})
+	return &server{t: t, base: "http://" + q.Addr().String()}
+}

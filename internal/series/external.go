@@ -16,6 +16,14 @@ import (
 // their own: each one doubles the selections.
 const externalInUseMax = 4
 
+// ExternalSelector is a Querier of several storages, not all of which lack the
+// external labels: it adds them itself, to each storage in the right way.
+type ExternalSelector interface {
+	Querier
+	// SelectWithExternal is what the function SelectWithExternal does.
+	SelectWithExternal(ctx context.Context, external labels.Labels, matchers ...*labels.Matcher) Set
+}
+
 // SelectWithExternal selects as if every series had the external labels, which
 // are a server's own: matchers of every type see them, a series' own label wins,
 // and the set is in the order of the labels that it gives.
@@ -24,6 +32,9 @@ const externalInUseMax = 4
 // changes with the value; so such series are selected apart from those without,
 // and the selections merged.
 func SelectWithExternal(ctx context.Context, q Querier, external labels.Labels, matchers ...*labels.Matcher) Set {
+	if own, ok := q.(ExternalSelector); ok {
+		return own.SelectWithExternal(ctx, external, matchers...)
+	}
 	if external.IsEmpty() {
 		return q.Select(ctx, matchers...)
 	}

@@ -37,15 +37,8 @@ func (e Endpoint) upTo(mint, maxt int64) (_ int64, ok bool, err error) {
 }
 
 // narrow adds matchers for the external labels that no matcher names, and gives
-// the names of those. ok is false if a required matcher is missing.
-func (e Endpoint) narrow(matchers []*labels.Matcher) (_ []*labels.Matcher, added []string, ok bool) {
-	for _, r := range e.RequiredMatchers {
-		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool {
-			return m.Type == labels.MatchEqual && m.Name == r.Name && m.Value == r.Value
-		}) {
-			return nil, nil, false
-		}
-	}
+// the names of those.
+func (e Endpoint) narrow(matchers []*labels.Matcher) (_ []*labels.Matcher, added []string) {
 	narrowed := slices.Clone(matchers)
 	e.ExternalLabels.Range(func(l labels.Label) {
 		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return m.Name == l.Name }) {
@@ -53,15 +46,15 @@ func (e Endpoint) narrow(matchers []*labels.Matcher) (_ []*labels.Matcher, added
 			added = append(added, l.Name)
 		}
 	})
-	return narrowed, added, true
+	return narrowed, added
 }
 
 // sel selects from the endpoint by one of its client's queriers.
 func (e Endpoint) sel(ctx context.Context, q *clientQuerier, hints *storage.SelectHints, matchers []*labels.Matcher) series.Set {
-	narrowed, added, ok := e.narrow(matchers)
-	if !ok {
+	if !e.required(matchers) {
 		return series.Failed(nil)
 	}
+	narrowed, added := e.narrow(matchers)
 	set := q.sel(ctx, hints, narrowed)
 	if len(added) > 0 {
 		open := set.open
@@ -182,23 +175,6 @@ func (f *Fanout) ChunkQuerier(mint, maxt int64) (storage.ChunkQuerier, error) {
 		remote = append(remote, &endpointChunkQuerier{q})
 	}
 	return storage.NewMergeChunkQuerier([]storage.ChunkQuerier{local}, remote, storage.NewCompactingChunkSeriesMerger(storage.ChainedSeriesMerge)), nil
-}
-
-// RawQuerier implements series.Source: the local storage's own way, unless other
-// servers have a part in the range.
-func (f *Fanout) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
-	asked, err := f.asked(mint, maxt)
-	if err != nil {
-		return nil, err
-	}
-	if len(asked) == 0 {
-		return series.Open(ctx, f.local, mint, maxt)
-	}
-	q, err := f.ChunkQuerier(mint, maxt)
-	if err != nil {
-		return nil, err
-	}
-	return series.FromChunkQuerier(q), nil
 }
 
 type endpointQuerier struct {

@@ -4,16 +4,18 @@
 // A folder comes in; out go raw queriers over windows of it. Nothing in the folder
 // is locked, written or repaired. The log's head needs a folder of its own beside
 // it (hard links to the chunks that are mapped already), which is made elsewhere on
-// the same file system and removed. Replaying the log takes memory for the series
-// and the youngest chunks of the head, and is done only for windows that reach
-// behind the last block. What is not here: opening a database to write to it, see
-// package store/tsdb.
+// the same file system and removed. Replaying the logs takes memory for the series
+// and the youngest chunks of the head. It is done once for a DB, when a window
+// reaches behind the last block, or at the first window if there are samples that
+// came out of order, which may be of any time. What is not here: opening a database
+// to write to it, see package store/tsdb.
 package localdb
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
 	"os"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/wlog"
 
 	"github.com/ferula-io/ferula/internal/series"
 )
@@ -33,6 +36,8 @@ type DB struct {
 	db           *tsdb.DBReadOnly
 	blocks       []tsdb.BlockReader
 	headMS       int64 // samples from here on may be in the log
+	late         bool  // and so may older ones, which came out of order
+	head         *head // nil: the log was not needed yet
 }
 
 var _ series.Source = (*DB)(nil)
@@ -60,8 +65,24 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 		}
 	} else if err != nil {
 		return nil, errors.Join(err, d.db.Close())
+	} else if d.late, err = hasSegment(filepath.Join(dir, wlog.WblDirName)); err != nil {
+		return nil, errors.Join(err, d.db.Close())
 	}
 	return d, nil
+}
+
+// hasSegment tells whether a log has anything in it.
+func hasSegment(dir string) (bool, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	for _, entry := range entries {
+		if info, err := entry.Info(); err == nil && info.Size() > 0 { // one that is gone was truncated away
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // chooseSandbox finds a folder that links from dir can be made in.
@@ -80,13 +101,20 @@ func chooseSandbox(dir string) string {
 	return tmp
 }
 
-// Close closes the blocks.
-func (d *DB) Close() error { return d.db.Close() }
+// Close closes the blocks and the head.
+func (d *DB) Close() error {
+	if d.head == nil {
+		return d.db.Close()
+	}
+	return errors.Join(d.head.close(), d.db.Close())
+}
 
 // RawQuerier implements series.Source; mint and maxt are inclusive, in ms.
-func (d *DB) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
-	if maxt >= d.headMS {
-		return d.withHead(mint, maxt)
+func (d *DB) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
+	if d.head == nil && (d.late || maxt >= d.headMS) {
+		if err := d.replay(ctx); err != nil {
+			return nil, err
+		}
 	}
 	var queriers []storage.ChunkQuerier
 	for _, b := range d.blocks {
@@ -102,28 +130,31 @@ func (d *DB) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, er
 		}
 		queriers = append(queriers, q)
 	}
+	if d.head != nil && maxt >= d.head.minMS {
+		queriers = append(queriers, headWindow{d.head.querier, mint, maxt})
+	}
 	merged := storage.NewMergeChunkQuerier(queriers, nil, storage.NewCompactingChunkSeriesMerger(storage.ChainedSeriesMerge))
 	return series.FromChunkQuerier(merged), nil
 }
 
-// withHead reads the log too, which Prometheus does for one querier at a time.
-func (d *DB) withHead(mint, maxt int64) (series.Querier, error) {
+// replay reads the logs, and then looks at the blocks again: what left the logs for
+// a block before they were read is in one of those.
+func (d *DB) replay(ctx context.Context) error {
+	h, err := openHead(ctx, d.dir, d.sandbox, d.headMS, d.late, d.logger)
+	if err != nil {
+		return fmt.Errorf("write-ahead log of %s: %w", d.dir, err)
+	}
 	db, err := tsdb.OpenDBReadOnly(d.dir, d.sandbox, d.logger)
 	if err != nil {
-		return nil, err
+		return errors.Join(fmt.Errorf("open %s: %w", d.dir, err), h.close())
 	}
-	q, err := db.ChunkQuerier(mint, maxt)
+	blocks, err := db.Blocks()
 	if err != nil {
-		return nil, fmt.Errorf("write-ahead log of %s: %w", d.dir, errors.Join(err, db.Close()))
+		return errors.Join(fmt.Errorf("open %s: %w", d.dir, err), db.Close(), h.close())
 	}
-	return &headQuerier{Querier: series.FromChunkQuerier(q), db: db}, nil
+	if err := d.db.Close(); err != nil {
+		return errors.Join(err, db.Close(), h.close())
+	}
+	d.db, d.blocks, d.head = db, blocks, h
+	return nil
 }
-
-// headQuerier closes the database with the querier.
-type headQuerier struct {
-	series.Querier
-	db *tsdb.DBReadOnly
-}
-
-// Close implements series.Querier.
-func (q *headQuerier) Close() error { return errors.Join(q.Querier.Close(), q.db.Close()) }

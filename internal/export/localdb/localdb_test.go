@@ -173,3 +173,50 @@ func TestBlocksWithoutALogAreEnough(t *testing.T) {
 		t.Errorf("%d series", len(got))
 	}
 }
+
+func TestLateSamplesAreInTheWindowsOfBlocks(t *testing.T) {
+	dir, sandbox := t.TempDir(), t.TempDir()
+	addBlock(t, dir, startMS, startMS+2*hourMS)
+	addBlock(t, dir, startMS+2*hourMS, startMS+4*hourMS)
+	opts := tsdb.DefaultOptions()
+	opts.OutOfOrderTimeWindow = 24 * hourMS
+	db, err := tsdb.Open(dir, quiet, nil, opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	db.DisableCompactions()
+	appendTo(t, db, startMS+4*hourMS, startMS+5*hourMS)
+	appendTo(t, db, startMS+2*hourMS+30_000, startMS+2*hourMS+630_000) // between those of a block
+	d, err := Open(dir, sandbox, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		mint, maxt int64
+		want       int
+	}{
+		{startMS, startMS + 2*hourMS - 1, 120}, {startMS + 2*hourMS, startMS + 4*hourMS - 1, 130},
+		{startMS + 2*hourMS + 30_000, startMS + 2*hourMS + 30_000, 1}, {startMS + 2*hourMS + 600_000, startMS + 2*hourMS + 660_000, 2},
+		{startMS + 4*hourMS, startMS + 6*hourMS, 60}, {startMS, startMS + 6*hourMS, 310}, {startMS - hourMS, startMS - 1, 0},
+	} {
+		got := times(t, d, tt.mint, tt.maxt)
+		if len(got) != min(2, tt.want*2) {
+			t.Errorf("%+v: %d series", tt, len(got))
+		}
+		for lset, seen := range got {
+			if len(seen) != tt.want {
+				t.Errorf("%+v: %s has %d samples", tt, lset, len(seen))
+			}
+		}
+	}
+	if d.head == nil || d.head.minMS != startMS+2*hourMS+30_000 {
+		t.Errorf("the head begins elsewhere: %+v", d.head)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(sandbox); err != nil || len(left) != 0 {
+		t.Errorf("left in the sandbox: %v, %v", left, err)
+	}
+}

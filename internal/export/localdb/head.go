@@ -1,0 +1,144 @@
+package localdb
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+	"github.com/prometheus/prometheus/tsdb/index"
+	"github.com/prometheus/prometheus/tsdb/wlog"
+)
+
+// head is what the logs of a database hold, replayed once. Prometheus gives a head
+// only together with blocks, so it is the head of a folder made for it:
+//
+//	wal, wbl, chunks_head   links to those of the database
+//	ULID/                   a block of no series that ends where the database's do
+//
+// The block tells the replay which samples are in blocks already.
+type head struct {
+	dir     string
+	db      *tsdb.DBReadOnly
+	querier storage.ChunkQuerier // of all times
+	minMS   int64                // no sample is older
+}
+
+// openHead replays the logs of the database in dir. With late there are samples
+// older than afterMS, the end of the blocks.
+func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool, logger *slog.Logger) (_ *head, err error) {
+	h := &head{minMS: afterMS}
+	if h.dir, err = os.MkdirTemp(sandbox, "ferula_read_"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, h.close())
+		}
+	}()
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"wal", wlog.WblDirName, "chunks_head"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := os.Symlink(filepath.Join(dir, name), filepath.Join(h.dir, name)); err != nil {
+			return nil, err
+		}
+	}
+	if afterMS != math.MinInt64 {
+		if err := emptyBlock(ctx, h.dir, afterMS); err != nil {
+			return nil, err
+		}
+	}
+	if h.db, err = tsdb.OpenDBReadOnly(h.dir, h.dir, logger); err != nil {
+		return nil, err
+	}
+	if h.querier, err = h.db.ChunkQuerier(math.MinInt64, math.MaxInt64); err != nil {
+		return nil, err
+	}
+	if late {
+		h.minMS, err = h.oldest(ctx)
+	}
+	return h, err
+}
+
+// emptyBlock writes a block without series that ends at endMS, exclusive.
+func emptyBlock(ctx context.Context, parent string, endMS int64) error {
+	id, err := ulid.New(ulid.Now(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(parent, id.String())
+	if err := os.MkdirAll(filepath.Join(dir, "chunks"), 0o777); err != nil {
+		return err
+	}
+	w, err := index.NewWriter(ctx, filepath.Join(dir, "index"))
+	if err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	meta := tsdb.BlockMeta{ULID: id, MinTime: endMS - 1, MaxTime: endMS, Version: 1, Compaction: tsdb.BlockMetaCompaction{Level: 1, Sources: []ulid.ULID{id}}}
+	text, err := json.Marshal(meta)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "meta.json"), text, 0o666)
+}
+
+// oldest is the time of the oldest sample, so that windows before it need not look.
+func (h *head) oldest(ctx context.Context) (int64, error) {
+	oldest := int64(math.MaxInt64)
+	set := h.querier.Select(ctx, false, nil, labels.MustNewMatcher(labels.MatchEqual, "", ""))
+	var it chunks.Iterator
+	for set.Next() {
+		it = set.At().Iterator(it)
+		for it.Next() {
+			oldest = min(oldest, it.At().MinTime)
+		}
+		if err := it.Err(); err != nil {
+			return 0, fmt.Errorf("series %s: %w", set.At().Labels(), err)
+		}
+	}
+	return oldest, set.Err()
+}
+
+func (h *head) close() error {
+	var errs []error
+	if h.querier != nil {
+		errs = append(errs, h.querier.Close())
+	}
+	if h.db != nil {
+		errs = append(errs, h.db.Close())
+	}
+	return errors.Join(append(errs, os.RemoveAll(h.dir))...)
+}
+
+// headWindow is a head between two times, inclusive; closing it leaves the head
+// open.
+type headWindow struct {
+	storage.ChunkQuerier
+	mint, maxt int64
+}
+
+// Select implements storage.ChunkQuerier.
+func (w headWindow) Select(ctx context.Context, sorted bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.ChunkSeriesSet {
+	return w.ChunkQuerier.Select(ctx, sorted, &storage.SelectHints{Start: w.mint, End: w.maxt}, matchers...)
+}
+
+// Close implements storage.ChunkQuerier.
+func (headWindow) Close() error { return nil }

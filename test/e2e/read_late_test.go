@@ -1,0 +1,69 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/prompb"
+
+	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/store/tsdb"
+)
+
+func TestReadOfAFolderHasSamplesThatCameOutOfOrder(t *testing.T) {
+	path, dir := binary(t), t.TempDir()
+	config := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "storage: {tsdb: {out_of_order_time_window: 24h}}\nscrape_configs: []\n")
+	s := startServe(t, func(o *role.ServeOptions) {
+		o.Store, o.ConfigFile = tsdb.Options{Dir: dir}, config
+	})
+	start, end := writeReadable(t, 8, s)
+	eventually(t, 60*time.Second, "the head to become blocks", func() bool {
+		blocks, err := filepath.Glob(filepath.Join(dir, "*", "meta.json"))
+		return err == nil && len(blocks) >= 2 && s.metric("prometheus_tsdb_head_min_time") > float64(start+2*3600)*1000
+	})
+	// Between the others: one series that is there, and one that is not.
+	late := []prompb.TimeSeries{
+		v1Series(0, 0, "__name__", "read_0_total", "i", "0", "job", "read", "text", "plain"),
+		v1Series(0, 0, "__name__", "read_late", "job", "read"),
+	}
+	for i := range late {
+		late[i].Samples = nil
+		for n := range int64(10) {
+			late[i].Samples = append(late[i].Samples, prompb.Sample{Timestamp: (start+3600+n*60)*1000 + 30_000, Value: float64(n)})
+		}
+	}
+	before, _ := s.asked(start, end)
+	s.writeAll([][]byte{encoded(t, v1(late...))})
+	wantCount, wantSum := s.asked(start, end)
+	if wantCount != before+20 {
+		t.Fatalf("%d samples, %d before the late ones", wantCount, before)
+	}
+	out := t.TempDir()
+	for _, serving := range []bool{true, false} {
+		for _, name := range []string{"all.csv", "all.jsonl", "all.om", "all.parquet"} {
+			remote, local := filepath.Join(out, "remote-"+name), filepath.Join(out, fmt.Sprint("local-", serving, "-", name))
+			if serving {
+				mustRead(t, path, readArgs(s.base, start, end, remote)...)
+			}
+			mustRead(t, path, localArgs(dir, start, end, local)...)
+			want, errWant := os.ReadFile(remote)
+			got, errGot := os.ReadFile(local)
+			if errWant != nil || errGot != nil || !bytes.Equal(want, got) {
+				t.Errorf("serving %t, %s: %d bytes from the folder, %d remotely, %v, %v", serving, name, len(got), len(want), errWant, errGot)
+			}
+		}
+		blocks, again := filepath.Join(out, fmt.Sprint("blocks-", serving)), filepath.Join(out, fmt.Sprint("again-", serving, ".csv"))
+		mustRead(t, path, localArgs(dir, start, end, blocks)...)
+		mustRead(t, path, localArgs(blocks, start, end, again)...)
+		if count, sum := totals(t, again); count != wantCount || sum != wantSum {
+			t.Errorf("serving %t, blocks: %d samples of sum %g, want %d of %g", serving, count, sum, wantCount, wantSum)
+		}
+		if err := s.stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

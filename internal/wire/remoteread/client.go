@@ -44,7 +44,7 @@ type ClientOptions struct {
 	SamplesOnly    bool // do not ask for chunks: the form that every server has
 	FrameBytesMax  int  // a longer frame is an error; 0: 50,000,000
 	SeriesBytesMax int  // so are more chunks of one series, in bytes; 0: 64 MiB
-	HoldBytesMax   int  // memory to bring series into order, for chunks mostly an eighth of it; 0: 12 MiB
+	HoldBytesMax   int  // memory to bring series into order, for chunks mostly an eighth of it, and as much to decompress samples; 0: 12 MiB
 	ReadAheadBytes int  // of an answer; 0: 64 KiB; few where the transport of HTTP reads ahead
 
 	Tries      int // of a request until its answer begins; 0: 3
@@ -250,7 +250,7 @@ func (c *Client) understand(q codec.Query, resp *http.Response, answer *answerBo
 		case strings.HasPrefix(kind, "application/x-streamed-protobuf") && encoding == "":
 			return &frameSource{body: answer, from: answer.from, mint: q.StartMS, maxt: q.EndMS, frameBytesMax: c.opts.FrameBytesMax, seriesBytesMax: c.opts.SeriesBytesMax}, nil
 		case strings.HasPrefix(kind, "application/x-protobuf"):
-			return &sampleSource{body: answer, from: answer.from, seriesBytesMax: c.opts.SeriesBytesMax}, nil
+			return &sampleSource{body: answer, from: answer.from, seriesBytesMax: c.opts.SeriesBytesMax, holdBytesMax: c.opts.HoldBytesMax}, nil
 		}
 	}
 	return nil, errors.Join(fmt.Errorf("%w: %s answers with type %q and encoding %q, and neither streamed chunks nor samples in snappy", ErrRefused, c.name, kind, encoding), answer.Close())

@@ -23,6 +23,7 @@ type sampleSource struct {
 	body           io.Closer
 	from           *bufio.Reader
 	seriesBytesMax int
+	holdBytesMax   int // of what is decompressed
 
 	begun     bool
 	plain     blockReader
@@ -40,7 +41,7 @@ type sampleSource struct {
 func (s *sampleSource) next() error {
 	if !s.begun {
 		s.begun = true
-		if err := s.plain.begin(s.from); err != nil {
+		if err := s.plain.begin(s.from, s.holdBytesMax); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/gogo/protobuf/proto"
 	"github.com/golang/snappy"
+	"github.com/klauspost/compress/s2"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/prompb"
@@ -142,7 +144,7 @@ func packed(t testing.TB, answer *prompb.ReadResponse) []byte {
 // samplesFrom reads an answer of samples as the client would.
 func samplesFrom(from io.Reader, holdBytesMax, seriesBytesMax int) *ordered {
 	return &ordered{windowBytes: holdBytesMax, holdBytesMax: holdBytesMax, open: func() (source, error) {
-		return &sampleSource{body: io.NopCloser(nil), from: bufio.NewReader(from), seriesBytesMax: seriesBytesMax}, nil
+		return &sampleSource{body: io.NopCloser(nil), from: bufio.NewReader(from), seriesBytesMax: seriesBytesMax, holdBytesMax: holdBytesMax}, nil
 	}}
 }
 
@@ -227,9 +229,9 @@ func TestBrokenAnswersWithSamplesAreErrors(t *testing.T) {
 	for i := range long {
 		long[i] = prompb.Sample{Timestamp: int64(i), Value: rand.Float64()}
 	}
-	// 100 KiB of literals, and a copy that reaches back to their beginning.
-	far := append([]byte{0x81, 0xa0, 0x06, 0xf8, 0xff, 0x8f, 0x01, 0x7a, 0xfd, 0x9f, 0x06}, make([]byte, 100<<10-4)...)
-	far = append(far, 0x03, 0x00, 0x40, 0x01, 0x00)
+	// 6 MiB of a field that is left out, and a copy that reaches back to its beginning.
+	far := []byte{0x81, 0x80, 0x80, 0x03, 0xfc, 0xff, 0xff, 0x5f, 0x00, 0x7a, 0xfc, 0xff, 0xff, 0x02}
+	far = append(append(far, make([]byte, 6<<20-5)...), 0x03, 0x00, 0x00, 0x60, 0x00)
 	for _, tt := range []struct {
 		name   string
 		answer []byte
@@ -265,8 +267,36 @@ func TestBrokenAnswersWithSamplesAreErrors(t *testing.T) {
 	}
 }
 
+// blockOf decompresses a block by views of the given lengths.
+func blockOf(from *bufio.Reader, windowMax int, next func() int) (got []byte, err error) {
+	var b blockReader
+	if err := b.begin(from, windowMax); err != nil {
+		return nil, err
+	}
+	for b.rest() > 0 {
+		n := int(min(b.rest(), uint64(next())))
+		view, err := b.view(n)
+		if err != nil {
+			return got, err
+		}
+		got = append(got, view...)
+		b.skip(n)
+	}
+	return got, b.finish()
+}
+
 func TestABlockComesOutAsTheLibraryDecodesIt(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
+	// What other encoders make comes out as long as the window has what is copied.
+	for _, size := range []int{100_000, 400_000, 3 << 20} {
+		plain := slices.Concat(repeated(1, size/10), repeated(uint64(size), size*8/10), repeated(1, size/10))
+		for _, block := range [][]byte{s2.EncodeSnappy(nil, plain), s2.EncodeSnappyBetter(nil, plain), s2.EncodeSnappyBest(nil, plain)} {
+			got, err := blockOf(bufio.NewReader(iotest.HalfReader(bytes.NewReader(block))), 3<<20, func() int { return 1 + random.IntN(viewBytesMax) })
+			if err != nil || !bytes.Equal(got, plain) {
+				t.Errorf("%d bytes: %d, %v", size, len(got), err)
+			}
+		}
+	}
 	for _, size := range []int{0, 1, 15, 60, 61, 65_535, 65_536, 65_537, 300_000, 1 << 20} {
 		plain := make([]byte, size)
 		for i := range plain {
@@ -280,23 +310,71 @@ func TestABlockComesOutAsTheLibraryDecodesIt(t *testing.T) {
 			}
 		}
 		for _, from := range []io.Reader{bytes.NewReader(snappy.Encode(nil, plain)), iotest.OneByteReader(bytes.NewReader(snappy.Encode(nil, plain)))} {
-			var b blockReader
-			if err := b.begin(bufio.NewReader(from)); err != nil {
-				t.Fatal(err)
-			}
-			got := make([]byte, 0, size)
-			for b.rest() > 0 {
-				n := int(min(b.rest(), uint64(1+random.IntN(viewBytesMax))))
-				view, err := b.view(n)
-				if err != nil {
-					t.Fatal(size, err)
-				}
-				got = append(got, view...)
-				b.skip(n)
-			}
-			if err := b.finish(); err != nil || !bytes.Equal(got, plain) {
+			got, err := blockOf(bufio.NewReader(from), 0, func() int { return 1 + random.IntN(viewBytesMax) })
+			if err != nil || !bytes.Equal(got, plain) {
 				t.Errorf("%d bytes: %v", size, err)
 			}
+		}
+	}
+}
+
+// repeated is n random bytes, the same for the same seed.
+func repeated(seed uint64, n int) []byte {
+	random, out := rand.New(rand.NewPCG(seed, seed)), make([]byte, n)
+	for i := range out {
+		out[i] = byte(random.Uint32())
+	}
+	return out
+}
+
+// reaches is how far back the longest copy of a block reaches.
+func reaches(t *testing.T, block []byte) (most int) {
+	t.Helper()
+	_, n := binary.Uvarint(block)
+	for src := block[n:]; len(src) > 0; {
+		size, length, offset := element(src)
+		if size == 0 {
+			t.Fatal("the block is cut short")
+		}
+		if most = max(most, offset); offset < 0 {
+			size += length
+		}
+		src = src[size:]
+	}
+	return most
+}
+
+func TestSamplesOfEncodersThatCopyFromFarAreRead(t *testing.T) {
+	// Series so long that the text that their labels share is far away.
+	var order []*prompb.TimeSeries
+	for i := range 6 {
+		one := &prompb.TimeSeries{Labels: []prompb.Label{{Name: "a", Value: fmt.Sprint(i)}, {Name: "text", Value: string(bytes.ToValidUTF8(repeated(7, 2000), []byte("?")))}}}
+		for at := range int64(40_000) {
+			one.Samples = append(one.Samples, prompb.Sample{Timestamp: at * 15_000, Value: math.Float64frombits(0x3ff<<52 | uint64(at*int64(i+1)*0x9e3779b97f4a7)>>12)})
+		}
+		order = append(order, one)
+	}
+	response := &prompb.ReadResponse{Results: []*prompb.QueryResult{{Timeseries: order}}}
+	plain, err := proto.Marshal(response)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := sum(t, remote.FromQueryResult(true, response.Results[0]), asIs)
+	for name, block := range map[string][]byte{"better": s2.EncodeSnappyBetter(nil, plain), "best": s2.EncodeSnappyBest(nil, plain)} {
+		far := reaches(t, block)
+		if far < 700_000 {
+			t.Fatalf("%s: copies reach back %d bytes", name, far)
+		}
+		for _, from := range []io.Reader{bytes.NewReader(block), iotest.HalfReader(bytes.NewReader(block)), iotest.DataErrReader(bytes.NewReader(block))} {
+			if got := sum(t, series.ToSeriesSet(samplesFrom(from, 12<<20, 4<<20)), asIs); got != want {
+				t.Errorf("%s: %+v, want %+v", name, got, want)
+			}
+		}
+		set := samplesFrom(bytes.NewReader(block), 256<<10, 4<<20)
+		for set.Next() {
+		}
+		if !errors.Is(set.Err(), ErrLimit) || !strings.Contains(set.Err().Error(), "HoldBytesMax") {
+			t.Errorf("%s with a window of 256 KiB: %v", name, set.Err())
 		}
 	}
 }
@@ -379,6 +457,7 @@ func FuzzSamples(f *testing.F) {
 func FuzzBlock(f *testing.F) {
 	f.Add(snappy.Encode(nil, bytes.Repeat([]byte("ferula "), 40)))
 	f.Add([]byte{10, 0x01, 0x01})
+	f.Add(s2.EncodeSnappyBetter(nil, slices.Concat(repeated(1, 300), repeated(2, 70_000), repeated(1, 300))))
 	f.Fuzz(func(t *testing.T, block []byte) {
 		size, err := snappy.DecodedLen(block)
 		if err != nil || size > 1<<20 {
@@ -387,7 +466,7 @@ func FuzzBlock(f *testing.F) {
 		want, wantErr := snappy.Decode(nil, block)
 		var b blockReader
 		var got []byte
-		err = b.begin(bufio.NewReader(bytes.NewReader(block)))
+		err = b.begin(bufio.NewReader(bytes.NewReader(block)), 1<<20)
 		for err == nil && b.rest() > 0 {
 			var view []byte
 			if view, err = b.some(1); err == nil {
@@ -397,9 +476,6 @@ func FuzzBlock(f *testing.F) {
 		}
 		if err == nil {
 			err = b.finish()
-		}
-		if errors.Is(err, ErrLimit) {
-			return
 		}
 		if (err == nil) != (wantErr == nil) || (err == nil && !slices.Equal(got, want)) {
 			t.Fatalf("%v, want %v", err, wantErr)

@@ -12,31 +12,34 @@ import (
 )
 
 const (
-	// historyBytes is how far back a snappy copy may reach. Every known encoder
-	// cuts its input into fragments of 64 KiB and never reaches out of one, though
-	// the format has offsets of 32 bits.
-	historyBytes = 64 << 10
 	// viewBytesMax is the longest view of blockReader.
 	viewBytesMax = 64 << 10
-	windowBytes  = 256 << 10
+	// windowBytesMin is a window of a fragment of 64 KiB, in which most encoders
+	// look for what they copy, and some room.
+	windowBytesMin = 256 << 10
 )
 
 // blockReader decompresses one snappy block as it comes in. A block is a length
 // and then literals and copies; what is decompressed stays in a window as long as
-// it was not taken or copies may reach it.
+// it was not taken or copies may reach it. The format lets a copy reach back to the
+// beginning of the block. Snappy's own encoders copy within 64 KiB only, others (S2's
+// for snappy) from anywhere. So a block of up to windowMax bytes is kept whole, and of
+// a longer one the last third of that or more.
 type blockReader struct {
 	from     *bufio.Reader // of at least 16 bytes
 	total    uint64        // the whole block, decompressed
 	taken    uint64        // by skip
 	produced uint64
-	window   []byte
+	window   []byte // grows up to windowMax
+	history  int    // bytes that slide keeps
+	max      int
 	at, end  int // of what is decompressed and not taken
 	literal  int // bytes of the current literal that are still to come
 }
 
 // begin reads the block's length.
-func (b *blockReader) begin(from *bufio.Reader) error {
-	*b = blockReader{from: from, window: make([]byte, windowBytes)}
+func (b *blockReader) begin(from *bufio.Reader, windowMax int) error {
+	b.reset(from, windowMax)
 	total, err := binary.ReadUvarint(b.from)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("read a snappy block: %w", io.ErrUnexpectedEOF)
@@ -48,6 +51,11 @@ func (b *blockReader) begin(from *bufio.Reader) error {
 	}
 	b.total = total
 	return nil
+}
+
+func (b *blockReader) reset(from *bufio.Reader, windowMax int) {
+	windowMax = max(windowMax, windowBytesMin)
+	*b = blockReader{from: from, window: make([]byte, windowBytesMin), history: windowMax / 3, max: windowMax + 2*viewBytesMax}
 }
 
 // finish checks that the block ends where it said it would.
@@ -125,9 +133,16 @@ func (b *blockReader) decompress(n int) error {
 	return nil
 }
 
-// slide moves what is still needed to the front.
+// slide makes room: the window grows, and once it is as long as it may be what is
+// still needed moves to the front.
 func (b *blockReader) slide() {
-	start := min(b.at, max(0, b.end-historyBytes))
+	if len(b.window) < b.max {
+		longer := make([]byte, min(2*len(b.window), b.max))
+		copy(longer, b.window[:b.end])
+		b.window = longer
+		return
+	}
+	start := min(b.at, max(0, b.end-b.history))
 	b.end = copy(b.window, b.window[start:b.end])
 	b.at -= start
 }
@@ -157,8 +172,8 @@ func (b *blockReader) elements(src []byte) (used int, err error) {
 		if offset == 0 || uint64(offset) > b.produced {
 			return used, fmt.Errorf("%w: a snappy copy reaches back %d bytes, and there are %d", codec.ErrCorrupt, offset, b.produced)
 		}
-		if offset > b.end || offset > historyBytes {
-			return used, fmt.Errorf("%w: a snappy copy reaches back %d bytes, and %d are kept", ErrLimit, offset, historyBytes)
+		if offset > b.end {
+			return used, fmt.Errorf("%w: a snappy copy reaches back %d bytes, and %d are kept, a third of HoldBytesMax or more", ErrLimit, offset, b.end)
 		}
 		b.repeat(offset, length)
 		if err := b.produce(length); err != nil {

@@ -35,11 +35,13 @@ type readCommand struct {
 	End    timeFlag `name:"end" default:"now" help:"Last moment, the same."`
 	Window duration `name:"window" default:"2h" help:"How much is read at once, and lost when it fails. Windows begin at its multiples."`
 
-	Output   string `name:"output" short:"o" required:"" placeholder:"FILE" help:"File to write, for blocks a folder, or - for the standard output."`
-	Format   string `name:"format" enum:"parquet,csv,jsonl,openmetrics,blocks," default:"" help:"parquet, csv, jsonl, openmetrics or blocks; by the output's extension if not given."`
-	Resume   bool   `name:"resume" help:"Go on with what an earlier run of the same command had to leave."`
-	Retries  int    `name:"retries" default:"4" help:"How often a window is read again before the run fails, after 1s, 2s, 4s and so on."`
-	Progress bool   `name:"progress" default:"true" negatable:"" help:"Tell on the standard error how far it is."`
+	Output   string   `name:"output" short:"o" required:"" placeholder:"FILE" help:"File to write, for blocks a folder, or - for the standard output."`
+	Format   string   `name:"format" enum:"parquet,csv,jsonl,openmetrics,blocks," default:"" help:"parquet, csv, jsonl, openmetrics or blocks; by the output's extension if not given."`
+	Resume   bool     `name:"resume" help:"Go on with what an earlier run of the same command had to leave."`
+	Timeout  duration `name:"timeout" default:"2m" help:"How long a server may send nothing, before its response begins and within it; then the window is read again. 0 waits for ever."`
+	SortMem  size     `name:"sort-memory" default:"12MiB" help:"Memory to sort a response with samples, which servers may send in any order. Beyond it a file is used."`
+	Retries  int      `name:"retries" default:"4" help:"How often a window is read again before the run fails, after 1s, 2s, 4s and so on, up to 1m."`
+	Progress bool     `name:"progress" default:"true" negatable:"" help:"Tell on the standard error how far it is."`
 
 	GRPCClient queryGRPCClientFlags `embed:""`
 	Log        logFlags             `embed:""`
@@ -123,7 +125,7 @@ func (c *readCommand) Run(ctx context.Context, _ *kong.Context) error {
 }
 
 func (c *readCommand) options(now time.Time) (role.ReadOptions, error) {
-	o := role.ReadOptions{URL: c.URL, HTTPConfigFile: c.HTTPConfig, Header: http.Header{}, Store: c.Store, StoreClient: c.GRPCClient.options(), TSDBPath: c.TSDBPath, SandboxDir: c.Sandbox}
+	o := role.ReadOptions{URL: c.URL, HTTPConfigFile: c.HTTPConfig, Header: http.Header{}, Store: c.Store, StoreClient: c.GRPCClient.options(), TSDBPath: c.TSDBPath, SandboxDir: c.Sandbox, StallTimeout: time.Duration(c.Timeout), SortBytes: int(c.SortMem)}
 	var errs []error
 	fail := func(flag string, err error) {
 		if err != nil {
@@ -153,6 +155,9 @@ func (c *readCommand) options(now time.Time) (role.ReadOptions, error) {
 	o.Export.Output, o.Export.Format, o.Export.Resume = c.Output, c.Format, c.Resume
 	if o.Export.Format == "" {
 		o.Export.Format = export.FormatOf(c.Output)
+	}
+	if c.SortMem < 0 {
+		fail("sort-memory", errors.New("is negative"))
 	}
 	if o.Export.Tries = c.Retries + 1; c.Retries < 0 {
 		fail("retries", errors.New("is negative"))

@@ -78,7 +78,7 @@ type Options struct {
 
 	Stdout     io.Writer
 	Tries      int           // of a window; 0: 5
-	RetryAfter time.Duration // the first time, then twice as long each time; 0: 1s
+	RetryAfter time.Duration // the first time, then twice as long each time; up to a minute; 0: 1s
 	Permanent  func(error) bool
 	Progress   ProgressOptions
 	Now        func() time.Time
@@ -293,7 +293,7 @@ func (r *run) retry(ctx context.Context, index int, try func() (series int64, cl
 		if !clean || n == r.opts.Tries || !errors.As(err, &failed) || r.opts.Permanent(err) {
 			return series, err
 		}
-		wait := r.opts.RetryAfter << (n - 1)
+		wait := retryWait(r.opts.RetryAfter, n)
 		r.opts.Warn(fmt.Sprintf("window %d is read again in %s: %v", index+1, wait, err))
 		select {
 		case <-ctx.Done():
@@ -301,6 +301,20 @@ func (r *run) retry(ctx context.Context, index int, try func() (series int64, cl
 		case <-time.After(wait):
 		}
 	}
+}
+
+// retryMax is the longest wait before a window is read again.
+const retryMax = time.Minute
+
+// retryWait is the wait after n failures: it doubles.
+func retryWait(first time.Duration, n int) time.Duration {
+	wait := first
+	for range n - 1 {
+		if wait *= 2; wait >= retryMax {
+			return max(first, retryMax)
+		}
+	}
+	return wait
 }
 
 // sourceError is a failure to read, which may pass.
@@ -366,9 +380,13 @@ func (r *run) read(ctx context.Context, win window, add func(*samples) error) (n
 	return n, nil
 }
 
+// PartialDir is the folder of an export to output until it is finished; it is there
+// while windows are read.
+func PartialDir(output string) string { return strings.TrimRight(output, "/") + ".partial" }
+
 // toFiles writes each window to a part, and joins the parts.
 func (r *run) toFiles(ctx context.Context) error {
-	dir := strings.TrimRight(r.opts.Output, "/") + ".partial"
+	dir := PartialDir(r.opts.Output)
 	if err := r.checkOutput(); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -25,9 +26,12 @@ type ReadOptions struct {
 	URL            string      // of a Prometheus, or of its remote read endpoint
 	HTTPConfigFile string      // Prometheus' YAML of an HTTP client; "" for none
 	Header         http.Header // sent with every request
+	SortBytes      int         // memory to sort a response with samples, beyond it in a file; 0: the client's default
 
 	Store       string // address of a StoreAPI
 	StoreClient StoreClientOptions
+
+	StallTimeout time.Duration // how long a server or store may send nothing; 0: for ever
 
 	TSDBPath   string // folder of a database
 	SandboxDir string // for links while its log is read; "" chooses
@@ -60,7 +64,7 @@ func (opts ReadOptions) source() (series.Source, func(error) bool, error) {
 	case opts.URL != "" && opts.TSDBPath != "" || opts.URL != "" && opts.Store != "" || opts.TSDBPath != "" && opts.Store != "":
 		return nil, nil, fmt.Errorf("%w: more than one of --url, --store and --tsdb.path", export.ErrOptions)
 	case opts.Store != "":
-		store, err := openStore(opts.Store, opts.StoreClient)
+		store, err := openStore(opts.Store, opts.StoreClient, opts.StallTimeout)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: --store: %w", export.ErrOptions, err)
 		}
@@ -72,7 +76,7 @@ func (opts ReadOptions) source() (series.Source, func(error) bool, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: %w", export.ErrOptions, err)
 		}
-		return client, func(err error) bool { return errors.Is(err, remoteread.ErrRefused) }, nil
+		return client, remoteread.Permanent, nil
 	case opts.TSDBPath != "":
 		db, err := localdb.Open(opts.TSDBPath, opts.SandboxDir, opts.Logger)
 		return db, func(error) bool { return true }, err
@@ -101,7 +105,14 @@ func (opts ReadOptions) client() (*remoteread.Client, error) {
 	if len(opts.Header) > 0 {
 		client.Transport = withHeader{client.Transport, opts.Header}
 	}
-	return remoteread.NewClient(remoteread.ClientOptions{URL: u.String(), HTTP: client}), nil
+	sortDir := os.TempDir()
+	if opts.Export.Output != export.Stdout {
+		sortDir = export.PartialDir(opts.Export.Output)
+	}
+	return remoteread.NewClient(remoteread.ClientOptions{
+		URL: u.String(), HTTP: client, StallTimeout: opts.StallTimeout, HoldBytesMax: opts.SortBytes, SortDir: sortDir,
+		Tries: 1, // windows are read again by the export
+	}), nil
 }
 
 // withHeader adds headers to requests.

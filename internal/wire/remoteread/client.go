@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	codec "github.com/ferula-io/ferula/internal/codec/remoteread"
 	"github.com/ferula-io/ferula/internal/series"
 )
@@ -34,18 +36,30 @@ var ErrLabels = errors.New("remote read cannot list labels")
 // error says which of the options is meant.
 var ErrLimit = errors.New("remote read answer exceeds a limit")
 
+// Permanent tells whether an error would be the same if the server were queried
+// again.
+func Permanent(err error) bool {
+	return errors.Is(err, ErrRefused) || errors.Is(err, ErrLimit) || errors.Is(err, codec.ErrCorrupt) || errors.Is(err, labelenc.ErrCorrupt)
+}
+
 // ClientOptions of a client. Zero limits take the defaults.
 type ClientOptions struct {
 	URL     string            // of the endpoint, /api/v1/read included
 	HTTP    *http.Client      // with the authentication and TLS that it needs; nil: http.DefaultClient
 	Headers map[string]string // of every request; those of the protocol cannot be changed
 	Timeout time.Duration     // of a request until its answer is read; 0: none
+	// StallTimeout is how long the server may send nothing, before the response
+	// begins and within it; 0: for ever.
+	StallTimeout time.Duration
 
 	SamplesOnly    bool // do not ask for chunks: the form that every server has
 	FrameBytesMax  int  // a longer frame is an error; 0: 50,000,000
 	SeriesBytesMax int  // so are more chunks of one series, in bytes; 0: 64 MiB
 	HoldBytesMax   int  // memory to bring series into order, for chunks mostly an eighth of it, and as much to decompress samples; 0: 12 MiB
-	ReadAheadBytes int  // of an answer; 0: 64 KiB; few where the transport of HTTP reads ahead
+	// SortDir is where samples' series are sorted that are more than HoldBytesMax; ""
+	// is nowhere: what is out of order then is an error.
+	SortDir        string
+	ReadAheadBytes int // of an answer; 0: 64 KiB; few where the transport of HTTP reads ahead
 
 	Tries      int // of a request until its answer begins; 0: 3
 	RetryAfter time.Duration
@@ -149,8 +163,13 @@ func (q *clientQuerier) sel(ctx context.Context, hints *storage.SelectHints, mat
 	set := &ordered{holdBytesMax: q.client.opts.HoldBytesMax, windowBytes: q.client.opts.HoldBytesMax}
 	set.open = func() (source, error) {
 		from, err := q.client.ask(ctx, asked)
-		if _, ok := from.(*frameSource); ok {
+		switch from.(type) {
+		case *frameSource:
 			set.windowBytes /= 8
+		case *sampleSource:
+			if q.client.opts.SortDir != "" {
+				from, set.windowBytes = &spilled{source: from, dir: q.client.opts.SortDir, bytesMax: set.holdBytesMax}, 0
+			}
 		}
 		return from, err
 	}
@@ -191,7 +210,9 @@ func (c *Client) ask(ctx context.Context, q codec.Query) (source, error) {
 		if err == nil || errors.Is(err, ErrRefused) || ctx.Err() != nil {
 			return from, err
 		}
-		errs = append(errs, err)
+		if !slices.ContainsFunc(errs, func(before error) bool { return before.Error() == err.Error() }) {
+			errs = append(errs, err)
+		}
 	}
 	return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, c.name, errors.Join(errs...))
 }
@@ -201,17 +222,19 @@ const refusalBytesMax = 4 << 10
 
 // once asks one time. An answer that ends before its first byte in any other way
 // than it should is as good as none.
-func (c *Client) once(ctx context.Context, q codec.Query, body []byte) (_ source, err error) {
+func (c *Client) once(ctx context.Context, q codec.Query, asked []byte) (_ source, err error) {
 	cancel := context.CancelFunc(func() {})
 	if c.opts.Timeout > 0 {
 		ctx, cancel = context.WithTimeout(ctx, c.opts.Timeout)
 	}
+	ctx, unguard, silence := guard(ctx, c.opts.StallTimeout)
+	end := func() { unguard(); cancel() }
 	defer func() {
 		if err != nil {
-			cancel()
+			end()
 		}
 	}()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.opts.URL, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.opts.URL, bytes.NewReader(asked))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
@@ -223,10 +246,12 @@ func (c *Client) once(ctx context.Context, q codec.Query, body []byte) (_ source
 	request.Header.Set("Content-Type", "application/x-protobuf")
 	request.Header.Set("X-Prometheus-Remote-Read-Version", "0.1.0")
 	resp, err := c.opts.HTTP.Do(request)
+	silence.rest()
 	if err != nil {
-		return nil, err
+		return nil, stalled(ctx, err)
 	}
-	answer := &answerBody{from: bufio.NewReaderSize(resp.Body, c.opts.ReadAheadBytes), body: resp.Body, cancel: cancel}
+	body := &guardedReader{from: resp.Body, ctx: ctx, guard: silence}
+	answer := &answerBody{from: bufio.NewReaderSize(body, c.opts.ReadAheadBytes), body: resp.Body, cancel: end}
 	if resp.StatusCode == http.StatusOK {
 		if _, err := answer.from.Peek(1); err != nil && !errors.Is(err, io.EOF) {
 			return nil, errors.Join(err, answer.Close())

@@ -61,6 +61,22 @@ type heldSeries struct {
 	data   []byte
 }
 
+// copy takes a copy of a series.
+func (h *heldSeries) copy(lset []byte, chunks []series.Chunk) {
+	h.labels = append(h.labels[:0], lset...)
+	h.chunks = append(h.chunks[:0], chunks...)
+	size := 0
+	for _, c := range h.chunks {
+		size += len(c.Data)
+	}
+	h.data = slices.Grow(h.data[:0], size) // so that it does not move below
+	for i, c := range h.chunks {
+		start := len(h.data)
+		h.data = append(h.data, c.Data...)
+		h.chunks[i].Data = h.data[start:]
+	}
+}
+
 func (h *heldSeries) bytes() int { return cap(h.labels) + cap(h.data) + cap(h.chunks)*chunkHeadBytes }
 
 func (o *ordered) Next() bool {
@@ -158,18 +174,7 @@ func (o *ordered) hold() error {
 	if n := len(o.free); n > 0 {
 		h, o.free = o.free[n-1], o.free[:n-1]
 	}
-	h.labels = append(h.labels[:0], o.from.Labels()...)
-	h.chunks = append(h.chunks[:0], o.from.Chunks()...)
-	size := 0
-	for _, c := range h.chunks {
-		size += len(c.Data)
-	}
-	h.data = slices.Grow(h.data[:0], size) // so that it does not move below
-	for i, c := range h.chunks {
-		start := len(h.data)
-		h.data = append(h.data, c.Data...)
-		h.chunks[i].Data = h.data[start:]
-	}
+	h.copy(o.from.Labels(), o.from.Chunks())
 	heap.Push(&o.held, h)
 	o.pending = false
 	if o.bytes += h.bytes(); o.bytes > o.holdBytesMax+h.bytes() {

@@ -42,6 +42,8 @@ func (q *clientQuerier) SelectWithout(ctx context.Context, without labels.Labels
 		}
 		if _, chunks := from.(*frameSource); chunks && inOrder {
 			set.windowBytes = 0
+		} else if set.windowBytes == 0 {
+			set.windowBytes = set.holdBytesMax // it was sorted with the labels
 		}
 		return &lacking{source: from, without: encoded}, nil
 	}

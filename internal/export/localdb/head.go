@@ -3,7 +3,6 @@ package localdb
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -92,12 +91,8 @@ func emptyBlock(ctx context.Context, parent string, endMS int64) error {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	meta := tsdb.BlockMeta{ULID: id, MinTime: endMS - 1, MaxTime: endMS, Version: 1, Compaction: tsdb.BlockMetaCompaction{Level: 1, Sources: []ulid.ULID{id}}}
-	text, err := json.Marshal(meta)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, "meta.json"), text, 0o666)
+	meta := fmt.Sprintf(`{"ulid":%q,"minTime":%d,"maxTime":%d,"compaction":{"level":1,"sources":[%q]},"version":1}`, id, endMS-1, endMS, id)
+	return os.WriteFile(filepath.Join(dir, "meta.json"), []byte(meta), 0o666)
 }
 
 // oldest is the time of the oldest sample, so that windows before it need not look.

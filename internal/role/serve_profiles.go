@@ -211,7 +211,7 @@ func (l *profileLane) exemplar(r *http.Request) []string {
 func (l *profileLane) register(mux *http.ServeMux, prefix string, ready func(http.Handler) http.Handler) {
 	wrap := func(_ string, h http.Handler) http.Handler { return ready(l.guard(h)) }
 	l.api.Register(mux, prefix, wrap)
-	mux.Handle("POST "+prefix+"/ingest", ready(l.guard(l.ingester.Handler(profileapi.TenantOf))))
+	mux.Handle("POST "+prefix+"/ingest", ready(l.guard(l.ingester.Handler(profileapi.TenantOf, nil))))
 	if l.self != nil {
 		// More exact than the route of operational, which takes every role's.
 		mux.HandleFunc("GET "+prefix+"/debug/pprof/profile", l.self.ServeCPU)

@@ -14,13 +14,14 @@ import (
 
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
 // Tenant reads the tenant of a request.
 type Tenant func(http.Header) (string, error)
 
-// uploadsMax is how many uploads hold a body at once; further ones wait.
+// uploadsMax is how many uploads are decoded at once; further ones wait.
 const uploadsMax = 16
 
 // upload is one request to /ingest, read.
@@ -35,34 +36,57 @@ type upload struct {
 	config            map[string]profilepb.SampleTypeConfig
 }
 
-// Handler is the older SDKs' POST /ingest.
-func (in *Ingester) Handler(tenantOf Tenant) http.Handler {
-	places := make(chan struct{}, uploadsMax)
+// Handler is the older SDKs' POST /ingest. bodies may be nil: it is shared with other
+// receivers.
+func (in *Ingester) Handler(tenantOf Tenant, bodies *reqbody.Reader) http.Handler {
+	if bodies == nil {
+		bodies = reqbody.New(reqbody.Options{})
+	}
+	slots := make(chan struct{}, uploadsMax)
+	bytesMax := int64(in.limits.ProfileBytes)*2 + (1 << 20) // a profile and the one before it
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
-		case <-r.Context().Done():
-			return // the sender has gone, nothing was taken
-		}
 		tenant, err := tenantOf(r.Header)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		if err := in.upload(w, r, tenant); err != nil {
+		if err := in.receive(w, r, tenant, bodies, bytesMax, slots); err != nil {
+			reqbody.Prepare(w, r, err)
 			http.Error(w, err.Error(), StatusOf(err))
 		}
 	})
 }
 
+// receive reads the body before the request takes a slot.
+func (in *Ingester) receive(w http.ResponseWriter, r *http.Request, tenant string, bodies *reqbody.Reader, bytesMax int64, slots chan struct{}) error {
+	u, err := in.parse(r.URL.RawQuery, r.Header.Get("Content-Type"))
+	if err != nil {
+		in.discarded.With(reasonOf(err)).Inc()
+		return err
+	}
+	body, err := bodies.Read(w, r, bytesMax)
+	if err == nil {
+		defer body.Release()
+		err = bodies.Enter(r.Context(), slots)
+	}
+	if err != nil {
+		in.discarded.With(reasonOf(err)).Inc()
+		return err
+	}
+	defer func() { <-slots }()
+	if err := u.read(body, r.Header.Get("Content-Type")); err != nil {
+		in.discarded.With(reasonOf(err)).Inc()
+		return err
+	}
+	return in.push(r.Context(), tenant, u) // which counts what it refuses
+}
+
 // StatusOf is the HTTP status of what Push returns.
 func StatusOf(err error) int {
 	var limit *LimitError
-	var tooLong *http.MaxBytesError
 	switch {
-	case errors.As(err, &tooLong):
-		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, reqbody.ErrTooLarge), errors.Is(err, reqbody.ErrBusy), errors.Is(err, reqbody.ErrSlow), errors.Is(err, reqbody.ErrUnread):
+		return reqbody.Status(err)
 	case errors.As(err, &limit) && limit.Later():
 		return http.StatusTooManyRequests
 	case errors.As(err, &limit), errors.Is(err, profiles.ErrBadRequest), errors.Is(err, pprof.ErrCorrupt), errors.Is(err, pprof.ErrLimit):
@@ -78,24 +102,6 @@ func StatusOf(err error) int {
 }
 
 var errUnsupported = errors.New("is not taken in: send pprof, or folded stacks as groups or lines")
-
-// upload reads a request and pushes what it holds.
-func (in *Ingester) upload(w http.ResponseWriter, r *http.Request, tenant string) error {
-	u, err := in.parse(r.URL.RawQuery, r.Header.Get("Content-Type"))
-	if err == nil {
-		r.Body = http.MaxBytesReader(w, r.Body, int64(in.limits.ProfileBytes)*2+(1<<20)) // a profile and the one before it
-		err = u.read(r.Body, r.Header.Get("Content-Type"))
-	}
-	if err == nil {
-		err = in.push(r.Context(), tenant, u)
-		if err == nil {
-			return nil
-		}
-		return err // counted by Push, or below
-	}
-	in.discarded.With(reasonOf(err)).Inc()
-	return err
-}
 
 // push makes a profile of an upload.
 func (in *Ingester) push(ctx context.Context, tenant string, u *upload) error {
@@ -167,14 +173,14 @@ type unsupported struct{ format string }
 func (e unsupported) Error() string { return "format " + e.format + " " + errUnsupported.Error() }
 func (e unsupported) Unwrap() error { return errUnsupported }
 
-// read takes the body, whose length is bounded already.
-func (u *upload) read(body io.Reader, contentType string) error {
+// read takes the body apart. What it keeps of it is valid until the body's Release.
+func (u *upload) read(body *reqbody.Body, contentType string) error {
 	media, params, err := mime.ParseMediaType(contentType)
 	if err != nil || media != "multipart/form-data" {
-		u.profile, err = io.ReadAll(body)
-		return bodyError(err)
+		u.profile = body.Bytes()
+		return nil
 	}
-	parts := multipart.NewReader(body, params["boundary"])
+	parts := multipart.NewReader(body.NewReader(), params["boundary"])
 	for {
 		part, err := parts.NextRawPart()
 		if errors.Is(err, io.EOF) {
@@ -204,13 +210,7 @@ func (u *upload) read(body io.Reader, contentType string) error {
 	return nil
 }
 
-func bodyError(err error) error {
-	var tooLong *http.MaxBytesError
-	if err == nil || errors.As(err, &tooLong) {
-		return err
-	}
-	return badRequest("body: %v", err)
-}
+func bodyError(err error) error { return badRequest("body: %v", err) }
 
 // pprofOf is the upload as a pprof, and what its samples are of.
 func (in *Ingester) pprofOf(u *upload) (raw []byte, types []string, err error) {

@@ -27,6 +27,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -119,8 +120,12 @@ func reasonOf(err error) string {
 		return "profile_size"
 	case errors.Is(err, pprof.ErrCorrupt), errors.Is(err, profiles.ErrBadRequest):
 		return "invalid"
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return "canceled"
+	case errors.Is(err, reqbody.ErrTooLarge):
+		return "profile_size"
+	case errors.Is(err, reqbody.ErrBusy):
+		return "busy"
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, reqbody.ErrUnread):
+		return "canceled" // the sender has gone, or was too slow
 	}
 	return "store"
 }

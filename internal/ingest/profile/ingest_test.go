@@ -318,7 +318,7 @@ func ingest(t *testing.T, in *Ingester, query, contentType string, body []byte) 
 	r := httptest.NewRequest(http.MethodPost, "/ingest?"+query, bytes.NewReader(body))
 	r.Header.Set("Content-Type", contentType)
 	w := httptest.NewRecorder()
-	in.Handler(func(h http.Header) (string, error) { return h.Get("X-Scope-OrgID") + "tenant", nil }).ServeHTTP(w, r)
+	in.Handler(func(h http.Header) (string, error) { return h.Get("X-Scope-OrgID") + "tenant", nil }, nil).ServeHTTP(w, r)
 	return w.Code, w.Body.String()
 }
 

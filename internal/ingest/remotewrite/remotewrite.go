@@ -4,56 +4,138 @@
 // is appended to a storage.Appendable; the answer is a success only after Commit,
 // that is once the samples are in the write-ahead log. The decoding and its
 // statuses are those of Prometheus' own receiver, which this package puts limits
-// around: on the bytes of a body, before and after decompression (32 MiB, by the
-// receiver), and on how many requests are decoded at once. There is no storage
-// and no routing here.
+// around: a body is read before its request takes a slot, its bytes are limited
+// before and after decompression (32 MiB), and what it would decode to is estimated
+// before anything is decoded. There is no storage and no routing here.
 package remotewrite
 
 import (
-	"io"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"time"
 
+	"github.com/klauspost/compress/snappy"
 	remoteapi "github.com/prometheus/client_golang/exp/api/remote"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/storage/remote"
+	"golang.org/x/sync/semaphore"
+
+	codec "github.com/ferula-io/ferula/internal/codec/remotewrite"
+	"github.com/ferula-io/ferula/internal/reqbody"
 )
 
 // Options of a receiver. Zero values take the defaults.
 type Options struct {
-	InFlightMax int // requests decoded at once, further ones wait; 0: 16
+	InFlightMax  int   // requests decoded at once, further ones wait; 0: 16
+	DecodedMax   int64 // bytes that one request may decode to; 0: 256 MiB
+	DecodingMax  int64 // bytes that all requests in flight may decode to; 0: 512 MiB, no less than DecodedMax
+	BodyMaxBytes int64 // of a request, compressed; 0: 32 MiB, which is the most
+
 	// MetadataInWAL writes the metadata of 2.0 requests to the write-ahead log.
 	MetadataInWAL bool
+
+	Bodies *reqbody.Reader // shared with other receivers; nil: one of its own
 }
 
 // bodyMaxBytes is the receiver's limit, compressed and not. It is enforced here
 // too so that a longer body is refused before it is read into memory.
 const bodyMaxBytes = 32 << 20
 
+func (o Options) withDefaults() Options {
+	if o.InFlightMax == 0 {
+		o.InFlightMax = 16
+	}
+	if o.DecodedMax == 0 {
+		o.DecodedMax = 256 << 20
+	}
+	if o.DecodingMax == 0 {
+		o.DecodingMax = 512 << 20
+	}
+	o.DecodingMax = max(o.DecodingMax, o.DecodedMax)
+	if o.BodyMaxBytes == 0 || o.BodyMaxBytes > bodyMaxBytes {
+		o.BodyMaxBytes = bodyMaxBytes
+	}
+	if o.Bodies == nil {
+		o.Bodies = reqbody.New(reqbody.Options{})
+	}
+	return o
+}
+
+type handler struct {
+	opts     Options
+	receiver http.Handler
+	slots    chan struct{}
+	decoding *semaphore.Weighted
+}
+
 // NewHandler makes the receiver for one endpoint.
 func NewHandler(opts Options, to storage.Appendable, logger *slog.Logger, reg prometheus.Registerer) http.Handler {
-	if opts.InFlightMax == 0 {
-		opts.InFlightMax = 16
-	}
+	opts = opts.withDefaults()
+	logger = slog.New(newLimited(logger.Handler(), linesMax, linesEvery, time.Now))
 	accepted := remoteapi.MessageTypes{remoteapi.WriteV1MessageType, remoteapi.WriteV2MessageType}
-	receiver := remote.NewWriteHandler(logger, reg, to, accepted, false, false, opts.MetadataInWAL)
-	places := make(chan struct{}, opts.InFlightMax)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength > bodyMaxBytes {
-			// A sender reads the answer once it has sent its body: take what comes,
-			// within bounds, so that it sees more than a broken connection.
-			_, _ = io.CopyN(io.Discard, r.Body, 4*bodyMaxBytes)
-			http.Error(w, "request body is larger than 33554432 bytes", http.StatusRequestEntityTooLarge)
-			return
+	return &handler{
+		opts:     opts,
+		receiver: remote.NewWriteHandler(logger, reg, to, accepted, false, false, opts.MetadataInWAL),
+		slots:    make(chan struct{}, opts.InFlightMax),
+		decoding: semaphore.NewWeighted(opts.DecodingMax),
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := h.opts.Bodies.Read(w, r, h.opts.BodyMaxBytes)
+	if err != nil {
+		reqbody.Fail(w, r, err)
+		return
+	}
+	defer body.Release()
+	if err := h.opts.Bodies.Enter(r.Context(), h.slots); err != nil {
+		if r.Context().Err() == nil {
+			reqbody.Fail(w, r, err)
 		}
-		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
-		case <-r.Context().Done():
-			return // the sender has gone, nothing was written
-		}
-		r.Body = http.MaxBytesReader(w, r.Body, bodyMaxBytes+1) // one more, so that the receiver says what is wrong
-		receiver.ServeHTTP(w, r)
-	})
+		return // the sender has gone, nothing was written
+	}
+	defer func() { <-h.slots }()
+	cost, err := costOf(body.Bytes(), r.Header.Get("Content-Type"), h.opts.DecodedMax)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if cost.Bytes > h.opts.DecodedMax {
+		http.Error(w, fmt.Sprintf("the request decodes to more than %d bytes, %d series into it; send fewer series in a request",
+			h.opts.DecodedMax, cost.Series), http.StatusRequestEntityTooLarge)
+		return
+	}
+	if h.decoding.Acquire(r.Context(), cost.Bytes) != nil {
+		return // the sender has gone
+	}
+	defer h.decoding.Release(cost.Bytes)
+	r.Body = body.NewReader()
+	h.receiver.ServeHTTP(w, r)
+}
+
+// costOf estimates what a body decodes to. Where the receiver finds a fault without
+// decoding the messages the cost is nothing, so that its words are the response.
+func costOf(body []byte, contentType string, decodedMax int64) (codec.Cost, error) {
+	size, err := snappy.DecodedLen(body)
+	if err != nil || size > bodyMaxBytes {
+		return codec.Cost{}, nil
+	}
+	if contentType == "" {
+		contentType = "application/x-protobuf" // as the receiver takes it
+	}
+	kind, err := remoteapi.ParseProtoMsg(contentType)
+	if err != nil {
+		return codec.Cost{}, nil
+	}
+	plain, err := snappy.Decode(nil, body)
+	if err != nil {
+		return codec.Cost{}, nil
+	}
+	if kind == remoteapi.WriteV2MessageType {
+		return codec.CostV2(plain, decodedMax)
+	}
+	return codec.CostV1(plain, decodedMax)
 }

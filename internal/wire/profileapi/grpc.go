@@ -37,17 +37,6 @@ func (s *Server) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
 	}, s)
 }
 
-// placed is pushed within the places that there are.
-func (s *Server) placed(ctx context.Context, tenant string, m *profilepb.PushRequest) (*profilepb.PushResponse, error) {
-	select {
-	case s.places <- struct{}{}:
-		defer func() { <-s.places }()
-		return s.pushed(ctx, tenant, m)
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
 // method makes a gRPC method of a function that knows the tenant.
 func method[Req, Res any](s *Server, ready func() bool, service, name string, f func(ctx context.Context, tenant string, m *Req) (*Res, error)) grpc.MethodDesc {
 	serve := func(ctx context.Context, request any) (any, error) {

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
@@ -53,6 +54,9 @@ type Options struct {
 	// Code says which code of Connect's an error has beyond those of
 	// series/profiles; nil and CodeUnknown make it internal.
 	Code func(error) connect.Code
+
+	Bodies       *reqbody.Reader // shared with other receivers; nil: one of its own
+	PushDisabled bool            // pushes are refused, queries are not
 }
 
 func (o Options) withDefaults() Options {
@@ -71,6 +75,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.QueryTimeout == 0 {
 		o.QueryTimeout = 2 * time.Minute
+	}
+	if o.Bodies == nil {
+		o.Bodies = reqbody.New(reqbody.Options{})
 	}
 	if o.Code == nil {
 		o.Code = func(error) connect.Code { return connect.CodeUnknown }
@@ -104,18 +111,19 @@ func (s *Server) Register(mux *http.ServeMux, prefix string, wrap func(name stri
 	if wrap == nil {
 		wrap = func(_ string, h http.Handler) http.Handler { return h }
 	}
-	handle := func(path string, h http.Handler) {
+	receive := func(path string, h http.Handler, slots chan struct{}) {
 		if prefix != "" {
 			h = http.StripPrefix(prefix, h) // the procedure's name is the path's
 		}
-		mux.Handle("POST "+prefix+path, wrap(path, closing(h)))
+		mux.Handle("POST "+prefix+path, wrap(path, s.received(closing(h), slots)))
 	}
+	handle := func(path string, h http.Handler) { receive(path, h, nil) }
 	get := func(path string, f http.HandlerFunc) { mux.Handle("GET "+prefix+path, wrap(path, f)) }
 	options := []connect.HandlerOption{
 		connect.WithCodec(protoCodec{}), connect.WithCodec(jsonCodec{"json"}), connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
 		connect.WithReadMaxBytes(s.opts.BodyMaxBytes), connect.WithCompressMinBytes(1 << 10),
 	}
-	handle(pusherPath+"Push", s.inPlace(connect.NewUnaryHandler(pusherPath+"Push", call(s, s.pushed), options...)))
+	receive(pusherPath+"Push", connect.NewUnaryHandler(pusherPath+"Push", call(s, s.pushed), options...), s.places)
 	q := querierPath
 	handle(q+"ProfileTypes", connect.NewUnaryHandler(q+"ProfileTypes", call(s, s.profileTypes), options...))
 	handle(q+"LabelNames", connect.NewUnaryHandler(q+"LabelNames", call(s, s.labelNames), options...))
@@ -132,18 +140,6 @@ func (s *Server) Register(mux *http.ServeMux, prefix string, wrap func(name stri
 	get("/pyroscope/render-diff", s.renderDiff)
 	get("/pyroscope/label-values", s.legacyLabelValues)
 	get("/pyroscope/label-names", s.legacyLabelNames)
-}
-
-// inPlace lets only so many pushes hold a body at once.
-func (s *Server) inPlace(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case s.places <- struct{}{}:
-			defer func() { <-s.places }()
-			next.ServeHTTP(w, r)
-		case <-r.Context().Done(): // the sender has gone, nothing was taken
-		}
-	})
 }
 
 // call makes a Connect function of one that knows the tenant: it bounds the time
@@ -189,7 +185,9 @@ func (s *Server) codeOf(err error) connect.Code {
 		return connect.CodeInvalidArgument
 	case errors.Is(err, profiles.ErrLimit):
 		return connect.CodeResourceExhausted
-	case errors.Is(err, profiles.ErrUnavailable):
+	case errors.Is(err, errPushDisabled):
+		return connect.CodeUnimplemented
+	case errors.Is(err, profiles.ErrUnavailable), errors.Is(err, reqbody.ErrBusy):
 		return connect.CodeUnavailable
 	case errors.Is(err, context.Canceled):
 		return connect.CodeCanceled

@@ -19,6 +19,9 @@ func unimplemented(what string) error {
 const pushedMax = 10_000
 
 func (s *Server) pushed(ctx context.Context, tenant string, m *profilepb.PushRequest) (*profilepb.PushResponse, error) {
+	if s.opts.PushDisabled {
+		return nil, errPushDisabled
+	}
 	var all []profilepb.Pushed
 	for _, series := range m.GetSeries() {
 		lset := make([]profilepb.LabelText, 0, len(series.GetLabels()))

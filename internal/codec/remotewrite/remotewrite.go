@@ -1,0 +1,210 @@
+// Package remotewrite tells what a remote write request costs before anything is
+// decoded: two bytes on the wire can become a hundred in memory, and a text that is
+// sent once can be part of a million label sets.
+//
+// The bytes of a WriteRequest (1.0) or a Request (2.0) come in, decompressed; their
+// tags are walked once, and the number of series and an estimate of the decoded
+// bytes go out. Nothing is decoded, copied or kept.
+package remotewrite
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// ErrCorrupt is what every fault of the bytes is.
+var ErrCorrupt = errors.New("corrupt remote write request")
+
+// Cost is what a request becomes once it is decoded.
+type Cost struct {
+	Series int
+	// Bytes of structs, slices and, in 2.0, of the label sets that refer to symbols.
+	Bytes int64
+}
+
+// Sizes of the structs that a decoder makes of each message and element, of which
+// the tests prove that they are no less than those of the decoder in use.
+const (
+	textBytes   = 16
+	number64    = 8
+	number32    = 4
+	labelBytes  = 64
+	sampleBytes = 56
+
+	spanBytes      = 40
+	exemplarBytes  = 72
+	histogramBytes = 320
+	metadataBytes  = 88
+	seriesBytes    = 176
+)
+
+// form is how a repeated field is spelled.
+type form uint8
+
+const (
+	message form = iota
+	varints
+	doubles
+	symbols // varints that refer to texts
+	symbol  // such a text
+)
+
+// field is a repeated field, or one that has some within.
+type field struct {
+	form form
+	each int64      // bytes of one element, decoded
+	of   *[17]field // of a message: its fields by number; a field without a size is not counted
+}
+
+var (
+	plain [17]field
+
+	histogram = [17]field{
+		8: {message, spanBytes, &plain}, 9: {varints, number64, nil}, 10: {doubles, number64, nil},
+		11: {message, spanBytes, &plain}, 12: {varints, number64, nil}, 13: {doubles, number64, nil}, 16: {doubles, number64, nil},
+	}
+	exemplarV1 = [17]field{1: {message, labelBytes, &plain}}
+	seriesV1   = [17]field{
+		1: {message, labelBytes, &plain}, 2: {message, sampleBytes, &plain}, 3: {message, exemplarBytes, &exemplarV1}, 4: {message, histogramBytes, &histogram},
+	}
+	requestV1 = [17]field{1: {message, seriesBytes, &seriesV1}, 3: {message, metadataBytes, &plain}}
+
+	exemplarV2 = [17]field{1: {symbols, number32, nil}}
+	seriesV2   = [17]field{
+		1: {symbols, number32, nil}, 2: {message, sampleBytes, &plain}, 3: {message, histogramBytes, &histogram}, 4: {message, exemplarBytes, &exemplarV2},
+	}
+	requestV2 = [17]field{4: {symbol, textBytes, nil}, 5: {message, seriesBytes, &seriesV2}}
+)
+
+// CostV1 walks a WriteRequest. It stops with what it has once that is more than
+// bytesMax.
+func CostV1(src []byte, bytesMax int64) (Cost, error) {
+	w := walk{bytesMax: bytesMax}
+	err := w.message(src, &requestV1)
+	return Cost{w.series, w.bytes}, err
+}
+
+// CostV2 walks a Request of 2.0, in the same way.
+func CostV2(src []byte, bytesMax int64) (Cost, error) {
+	w := walk{bytesMax: bytesMax}
+	// Symbols may stand behind the series that refer to them.
+	err := w.symbols(src)
+	if err == nil {
+		err = w.message(src, &requestV2)
+	}
+	return Cost{w.series, w.bytes}, err
+}
+
+type walk struct {
+	bytes, bytesMax int64
+	texts           []uint32 // lengths of symbols
+	series          int
+}
+
+// symbols learns the lengths of the texts.
+func (w *walk) symbols(src []byte) error {
+	for len(src) > 0 {
+		number, kind, n := protowire.ConsumeTag(src)
+		if n < 0 {
+			return corrupt(n)
+		}
+		src = src[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, src); n < 0 {
+			return corrupt(n)
+		}
+		if number == 4 && kind == protowire.BytesType {
+			if int64(len(w.texts))*textBytes > w.bytesMax {
+				return nil // the walk will say so
+			}
+			value, _ := protowire.ConsumeBytes(src)
+			w.texts = append(w.texts, uint32(len(value)))
+		}
+		src = src[n:]
+	}
+	return nil
+}
+
+// message counts what is repeated in one.
+func (w *walk) message(src []byte, fields *[17]field) error {
+	for len(src) > 0 && w.bytes <= w.bytesMax {
+		number, kind, n := protowire.ConsumeTag(src)
+		if n < 0 {
+			return corrupt(n)
+		}
+		src = src[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, src); n < 0 {
+			return corrupt(n)
+		}
+		if int(number) < len(fields) && fields[number].each > 0 {
+			if err := w.field(&fields[number], kind, src[:n]); err != nil {
+				return err
+			}
+		}
+		src = src[n:]
+	}
+	return nil
+}
+
+// field counts one occurrence of a repeated field.
+func (w *walk) field(f *field, kind protowire.Type, value []byte) error {
+	if kind != protowire.BytesType {
+		w.bytes += f.each // one number that is not packed
+		if f.form == symbols {
+			ref, n := protowire.ConsumeVarint(value)
+			if n >= 0 {
+				w.refer(ref)
+			}
+		}
+		return nil
+	}
+	inner, _ := protowire.ConsumeBytes(value) // it was measured already
+	switch f.form {
+	case message:
+		w.bytes += f.each
+		if f.of == &seriesV1 || f.of == &seriesV2 {
+			w.series++
+		}
+		if f.of == &plain {
+			return nil
+		}
+		return w.message(inner, f.of)
+	case varints:
+		for _, c := range inner {
+			if c < 0x80 {
+				w.bytes += f.each
+			}
+		}
+	case symbols:
+		return w.references(inner, f.each)
+	case doubles:
+		w.bytes += int64(len(inner)/8) * f.each
+	case symbol:
+		w.bytes += f.each
+	}
+	return nil
+}
+
+// references counts the texts that packed numbers refer to.
+func (w *walk) references(packed []byte, each int64) error {
+	for len(packed) > 0 && w.bytes <= w.bytesMax {
+		ref, n := protowire.ConsumeVarint(packed)
+		if n < 0 {
+			return corrupt(n)
+		}
+		packed = packed[n:]
+		w.bytes += each
+		w.refer(ref)
+	}
+	return nil
+}
+
+// refer counts a text that becomes part of a label set.
+func (w *walk) refer(ref uint64) {
+	if i := uint32(ref); int64(i) < int64(len(w.texts)) { // as decoders cut it
+		w.bytes += int64(w.texts[i])
+	}
+}
+
+func corrupt(n int) error { return fmt.Errorf("%w: %w", ErrCorrupt, protowire.ParseError(n)) }

@@ -54,26 +54,24 @@ const (
 // field is a repeated field, or one that has some within.
 type field struct {
 	form form
-	each int64      // bytes of one element, decoded
-	of   *[17]field // of a message: its fields by number; a field without a size is not counted
+	each int64      // bytes of one element, decoded; 0: it is not counted
+	of   *[17]field // of a message: its fields by number; nil: none is repeated
 }
 
 var (
-	plain [17]field
-
 	histogram = [17]field{
-		8: {message, spanBytes, &plain}, 9: {varints, number64, nil}, 10: {doubles, number64, nil},
-		11: {message, spanBytes, &plain}, 12: {varints, number64, nil}, 13: {doubles, number64, nil}, 16: {doubles, number64, nil},
+		8: {message, spanBytes, nil}, 9: {varints, number64, nil}, 10: {doubles, number64, nil},
+		11: {message, spanBytes, nil}, 12: {varints, number64, nil}, 13: {doubles, number64, nil}, 16: {doubles, number64, nil},
 	}
-	exemplarV1 = [17]field{1: {message, labelBytes, &plain}}
+	exemplarV1 = [17]field{1: {message, labelBytes, nil}}
 	seriesV1   = [17]field{
-		1: {message, labelBytes, &plain}, 2: {message, sampleBytes, &plain}, 3: {message, exemplarBytes, &exemplarV1}, 4: {message, histogramBytes, &histogram},
+		1: {message, labelBytes, nil}, 2: {message, sampleBytes, nil}, 3: {message, exemplarBytes, &exemplarV1}, 4: {message, histogramBytes, &histogram},
 	}
-	requestV1 = [17]field{1: {message, seriesBytes, &seriesV1}, 3: {message, metadataBytes, &plain}}
+	requestV1 = [17]field{1: {message, seriesBytes, &seriesV1}, 3: {message, metadataBytes, nil}}
 
 	exemplarV2 = [17]field{1: {symbols, number32, nil}}
 	seriesV2   = [17]field{
-		1: {symbols, number32, nil}, 2: {message, sampleBytes, &plain}, 3: {message, histogramBytes, &histogram}, 4: {message, exemplarBytes, &exemplarV2},
+		1: {symbols, number32, nil}, 2: {message, sampleBytes, nil}, 3: {message, histogramBytes, &histogram}, 4: {message, exemplarBytes, &exemplarV2},
 	}
 	requestV2 = [17]field{4: {symbol, textBytes, nil}, 5: {message, seriesBytes, &seriesV2}}
 )
@@ -166,7 +164,7 @@ func (w *walk) field(f *field, kind protowire.Type, value []byte) error {
 		if f.of == &seriesV1 || f.of == &seriesV2 {
 			w.series++
 		}
-		if f.of == &plain {
+		if f.of == nil {
 			return nil
 		}
 		return w.message(inner, f.of)

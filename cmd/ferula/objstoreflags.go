@@ -2,16 +2,14 @@ package main
 
 import (
 	"fmt"
-	"os"
 
-	"github.com/ferula-io/ferula/internal/envsubst"
 	"github.com/ferula-io/ferula/internal/role"
 	"github.com/ferula-io/ferula/internal/store/bucket"
 )
 
 // objstoreFlags are Thanos' flags about object storage and shipping to it.
 type objstoreFlags struct {
-	Config     string `name:"objstore.config" placeholder:"YAML" xor:"objstore" help:"Object storage to ship blocks to, type S3 or FILESYSTEM, in Thanos' format."`
+	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore" help:"Object storage to ship blocks to, type S3 or FILESYSTEM, in Thanos' format."`
 	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore" help:"File that says to which object storage blocks are shipped."`
 
 	UploadCompacted bool   `name:"shipper.upload-compacted" negatable:"" help:"Ship compacted blocks too, once, when a server joins whose blocks were compacted."`
@@ -24,19 +22,12 @@ type objstoreFlags struct {
 }
 
 func (f objstoreFlags) options() (role.ShippingOptions, error) {
-	text := f.Config
-	if f.ConfigFile != "" {
-		read, err := os.ReadFile(f.ConfigFile)
-		if err != nil {
-			return role.ShippingOptions{}, fmt.Errorf("--objstore.config-file: %w", err)
-		}
-		if text = string(read); text == "" {
-			return role.ShippingOptions{}, fmt.Errorf("--objstore.config-file: %s is empty", f.ConfigFile)
-		}
-	}
-	text, err := envsubst.Expand(text)
+	text, err := yamlOf("objstore.config", f.Config, f.ConfigFile)
 	if err != nil {
-		return role.ShippingOptions{}, fmt.Errorf("--objstore.config: %w", err)
+		return role.ShippingOptions{}, err
+	}
+	if text == "" && f.ConfigFile != "" {
+		return role.ShippingOptions{}, fmt.Errorf("--objstore.config-file: %s is empty", f.ConfigFile)
 	}
 	return role.ShippingOptions{
 		Bucket:          text,

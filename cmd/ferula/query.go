@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -34,7 +35,7 @@ type queryCommand struct {
 	EndpointStrict []string `name:"endpoint-strict" sep:"none" placeholder:"ADDRESS" help:"The same, asked even while it seems to be down (repeated)."`
 	EndpointGroup  []string `name:"endpoint-group" sep:"none" placeholder:"ADDRESS" help:"A name behind which any address has the same data: one is asked at a time (repeated)."`
 	GroupStrict    []string `name:"endpoint-group-strict" sep:"none" placeholder:"ADDRESS" help:"The same, asked even while it seems to be down (repeated)."`
-	SDConfig       string   `name:"endpoint.sd-config" placeholder:"YAML" xor:"sdconfig" help:"Endpoints as YAML."`
+	SDConfig       secret   `name:"endpoint.sd-config" placeholder:"YAML" xor:"sdconfig" help:"Endpoints as YAML."`
 	SDConfigFile   string   `name:"endpoint.sd-config-file" placeholder:"FILE" xor:"sdconfig" help:"File with endpoints as YAML."`
 	SDReload       duration `name:"endpoint.sd-config-reload-interval" default:"5m" help:"How often that file is read again."`
 	SDFiles        []string `name:"store.sd-files" sep:"none" placeholder:"PATTERN" help:"Files with targets in the format of Prometheus' file discovery (repeated)."`
@@ -66,7 +67,7 @@ type queryCommand struct {
 	Mode               string   `name:"query.mode" default:"local" help:"Where queries are evaluated. Only local is here."`
 	Features           []string `name:"enable-feature" sep:"," placeholder:"NAME" help:"promql-experimental-functions"`
 
-	TracingConfig     string `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Where to send traces, type OTLP."`
+	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Where to send traces, type OTLP."`
 	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing" help:"File that says where to send traces."`
 
 	AutoMemory  bool    `name:"enable-auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the container's or the system's memory."`
@@ -181,7 +182,7 @@ func (c *queryCommand) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	opts.Logger, opts.Flags = logger, flagValues(k)
+	opts.Logger, opts.Flags, opts.Web.CommandLine = logger, flagValues(k), commandLine(k, os.Args)
 	c.Inert.warn(logger)
 	memory := memoryFlags{Auto: c.AutoMemory, Ratio: c.MemoryRatio}
 	if err := memory.Validate(); err != nil {
@@ -237,7 +238,7 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 	if o.Endpoints, err = c.endpoints(); err != nil {
 		errs = append(errs, err)
 	}
-	if o.Tracing, err = yamlOf(c.TracingConfig, c.TracingConfigFile); err != nil {
+	if o.Tracing, err = yamlOf("tracing.config", c.TracingConfig, c.TracingConfigFile); err != nil {
 		errs = append(errs, err)
 	}
 	return o, errors.Join(errs...)
@@ -263,9 +264,9 @@ func (c *queryCommand) endpoints() (fanout.EndpointsOptions, error) {
 			o.Static = append(o.Static, address)
 		}
 	}
-	config, err := yamlOf(c.SDConfig, c.SDConfigFile)
+	config, err := yamlOf("endpoint.sd-config", c.SDConfig, c.SDConfigFile)
 	if err != nil {
-		return o, fmt.Errorf("--endpoint.sd-config-file: %w", err)
+		return o, err
 	}
 	files := fanout.Files{ConfigFile: c.SDConfigFile, Discovery: c.SDFiles}
 	if c.SDConfigFile == "" {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -24,10 +23,10 @@ import (
 // own under names that Thanos does not use. docs/ops/flags.md tells of each what
 // becomes of it.
 type queryFrontendCommand struct {
-	DownstreamURL      string   `name:"query-frontend.downstream-url" default:"http://localhost:9090" help:"URL of the downstream that speaks the Prometheus HTTP API."`
-	TripperConfig      string   `name:"query-frontend.downstream-tripper-config" placeholder:"YAML" xor:"tripper" help:"Settings of the connections to the downstream."`
-	TripperConfigFile  string   `name:"query-frontend.downstream-tripper-config-file" placeholder:"FILE" xor:"tripper" help:"File with the settings of the connections to the downstream."`
-	DownstreamEncoding []string `name:"downstream.encoding" sep:"," default:"identity" help:"Encodings to ask the downstream for, the most wanted first: identity, zstd, snappy, gzip. Identity is cheapest on a fast network."`
+	DownstreamURL      secretURL `name:"query-frontend.downstream-url" default:"http://localhost:9090" help:"URL of the downstream that speaks the Prometheus HTTP API."`
+	TripperConfig      secret    `name:"query-frontend.downstream-tripper-config" placeholder:"YAML" xor:"tripper" help:"Settings of the connections to the downstream."`
+	TripperConfigFile  string    `name:"query-frontend.downstream-tripper-config-file" placeholder:"FILE" xor:"tripper" help:"File with the settings of the connections to the downstream."`
+	DownstreamEncoding []string  `name:"downstream.encoding" sep:"," default:"identity" help:"Encodings to ask the downstream for, the most wanted first: identity, zstd, snappy, gzip. Identity is cheapest on a fast network."`
 
 	HTTPAddress     string   `name:"http-address" default:"127.0.0.1:10902" help:"Listen host:port for HTTP endpoints."`
 	HTTPGracePeriod duration `name:"http-grace-period" default:"2m" help:"Time to wait after an interrupt received for running requests."`
@@ -45,7 +44,7 @@ type queryFrontendCommand struct {
 	Parallelism      int      `name:"query-range.max-query-parallelism" default:"14" help:"Maximum number of parts of one range query asked for at once; longer queries get longer parts."`
 	Freshness        duration `name:"query-range.response-cache-max-freshness" default:"1m" help:"Answers about the last moments are not cached: they may still change."`
 	PartialResponse  bool     `name:"query-range.partial-response" default:"true" negatable:"" help:"What range queries ask for that do not say partial_response."`
-	RangeCache       string   `name:"query-range.response-cache-config" placeholder:"YAML" xor:"rangecache" help:"Cache of range queries' answers: IN-MEMORY, MEMCACHED or REDIS."`
+	RangeCache       secret   `name:"query-range.response-cache-config" placeholder:"YAML" xor:"rangecache" help:"Cache of range queries' answers: IN-MEMORY, MEMCACHED or REDIS."`
 	RangeCacheFile   string   `name:"query-range.response-cache-config-file" placeholder:"FILE" xor:"rangecache" help:"File with the cache of range queries' answers."`
 
 	LabelsInterval    duration `name:"labels.split-interval" default:"24h" help:"Split requests for labels and series at the multiples of this; 0 does not."`
@@ -54,7 +53,7 @@ type queryFrontendCommand struct {
 	LabelsFreshness   duration `name:"labels.response-cache-max-freshness" default:"1m" help:"Answers about the last moments are not cached."`
 	LabelsPartial     bool     `name:"labels.partial-response" default:"true" negatable:"" help:"What such requests ask for that do not say partial_response."`
 	LabelsRange       duration `name:"labels.default-time-range" default:"24h" help:"The range of requests for labels and series that name none."`
-	LabelCache        string   `name:"labels.response-cache-config" placeholder:"YAML" xor:"labelcache" help:"Cache of answers about labels and series."`
+	LabelCache        secret   `name:"labels.response-cache-config" placeholder:"YAML" xor:"labelcache" help:"Cache of answers about labels and series."`
 	LabelCacheFile    string   `name:"labels.response-cache-config-file" placeholder:"FILE" xor:"labelcache" help:"File with the cache of answers about labels and series."`
 
 	Compress       bool     `name:"query-frontend.compress-responses" default:"true" negatable:"" help:"Compress answers as the client accepts: zstd or gzip."`
@@ -72,7 +71,7 @@ type queryFrontendCommand struct {
 	MaxQueryBytes       size `name:"limits.max-query-bytes" default:"0" help:"Length of a query's text. 0: no limit but the body's."`
 	MaxAnswerBytes      size `name:"limits.max-response-bytes" default:"0" help:"Bytes of an answer, before compression. 0: no limit."`
 
-	TracingConfig     string `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Where to send traces, type OTLP."`
+	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Where to send traces, type OTLP."`
 	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing" help:"File that says where to send traces."`
 
 	AutoMemory  bool    `name:"enable-auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the container's or the system's memory."`
@@ -133,7 +132,7 @@ func (i queryFrontendInert) warn(logger *slog.Logger) {
 }
 
 // Run is called by kong.
-func (c *queryFrontendCommand) Run(ctx context.Context, _ *kong.Context) error {
+func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context) error {
 	logger, _, err := c.Log.logger()
 	if err != nil {
 		return err
@@ -145,7 +144,7 @@ func (c *queryFrontendCommand) Run(ctx context.Context, _ *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	opts.Logger = logger
+	opts.Logger, opts.Web.CommandLine = logger, commandLine(k, os.Args)
 	c.Inert.warn(logger)
 	memory := memoryFlags{Auto: c.AutoMemory, Ratio: c.MemoryRatio}
 	if err := memory.Validate(); err != nil {
@@ -164,21 +163,21 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	o.Web = role.WebOptions{ListenAddress: c.HTTPAddress, ConfigFile: c.HTTPConfig, DrainTimeout: time.Duration(c.HTTPGracePeriod)}
 	o.DisableCORS = c.DisableCORS
 	var errs []error
-	text := func(inline, file string) string {
-		got, err := yamlOf(inline, file)
+	text := func(flag string, inline secret, file string) string {
+		got, err := yamlOf(flag, inline, file)
 		if err != nil {
 			errs = append(errs, err)
 		}
 		return got
 	}
-	o.RangeCache = text(c.RangeCache, c.RangeCacheFile)
-	o.LabelCache = text(c.LabelCache, c.LabelCacheFile)
-	o.Tracing = text(c.TracingConfig, c.TracingConfigFile)
-	transport, err := downstream.ParseTransport([]byte(text(c.TripperConfig, c.TripperConfigFile)))
+	o.RangeCache = text("query-range.response-cache-config", c.RangeCache, c.RangeCacheFile)
+	o.LabelCache = text("labels.response-cache-config", c.LabelCache, c.LabelCacheFile)
+	o.Tracing = text("tracing.config", c.TracingConfig, c.TracingConfigFile)
+	transport, err := downstream.ParseTransport([]byte(text("query-frontend.downstream-tripper-config", c.TripperConfig, c.TripperConfigFile)))
 	if err != nil {
 		errs = append(errs, fmt.Errorf("--query-frontend.downstream-tripper-config: %w", err))
 	}
-	o.Downstream = downstream.Options{URL: c.DownstreamURL, Encodings: c.DownstreamEncoding, Retries: retries(c.RangeRetries), Transport: transport}
+	o.Downstream = downstream.Options{URL: string(c.DownstreamURL), Encodings: c.DownstreamEncoding, Retries: retries(c.RangeRetries), Transport: transport}
 	slower, err := slowerThan(c.LogLonger)
 	if err != nil {
 		errs = append(errs, err)
@@ -248,25 +247,4 @@ func slowerThan(text string) (time.Duration, error) {
 		return -time.Duration(d), nil
 	}
 	return time.Duration(d), nil
-}
-
-var environment = regexp.MustCompile(`\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
-
-// yamlOf takes YAML from a flag or a file, $(NAME) replaced by the environment's
-// value, as Kubernetes does in arguments; a name that is not set stays.
-func yamlOf(inline, file string) (string, error) {
-	text := inline
-	if file != "" {
-		read, err := os.ReadFile(file)
-		if err != nil {
-			return "", err
-		}
-		text = string(read)
-	}
-	return environment.ReplaceAllStringFunc(text, func(name string) string {
-		if value, ok := os.LookupEnv(name[2 : len(name)-1]); ok {
-			return value
-		}
-		return name
-	}), nil
 }

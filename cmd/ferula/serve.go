@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -53,14 +54,14 @@ func (s size) String() string { return units.Base2Bytes(s).String() }
 type serveCommand struct {
 	ConfigFile string `name:"config.file" placeholder:"FILE" help:"Prometheus configuration file. Without one the server scrapes itself."`
 
-	ListenAddress   string   `name:"web.listen-address" default:"127.0.0.1:9490" help:"Address to listen on for UI, API and telemetry."`
-	WebConfigFile   string   `name:"web.config.file" placeholder:"FILE" help:"File that enables TLS or basic authentication."`
-	ReadTimeout     duration `name:"web.read-timeout" default:"5m" help:"Maximum duration before timing out read of the request, and closing idle connections."`
-	MaxConnections  int      `name:"web.max-connections" default:"512" help:"Maximum number of simultaneous connections."`
-	ExternalURL     string   `name:"web.external-url" placeholder:"URL" help:"The URL under which the server is externally reachable. Its path is the prefix of all routes unless --web.route-prefix says otherwise."`
-	RoutePrefix     string   `name:"web.route-prefix" placeholder:"PATH" help:"Prefix for the internal routes of web endpoints."`
-	EnableLifecycle bool     `name:"web.enable-lifecycle" help:"Enable reload via HTTP request."`
-	CORSOrigin      string   `name:"web.cors.origin" default:".*" help:"Regular expression for the CORS origin. It is fully anchored."`
+	ListenAddress   string    `name:"web.listen-address" default:"127.0.0.1:9490" help:"Address to listen on for UI, API and telemetry."`
+	WebConfigFile   string    `name:"web.config.file" placeholder:"FILE" help:"File that enables TLS or basic authentication."`
+	ReadTimeout     duration  `name:"web.read-timeout" default:"5m" help:"Maximum duration before timing out read of the request, and closing idle connections."`
+	MaxConnections  int       `name:"web.max-connections" default:"512" help:"Maximum number of simultaneous connections."`
+	ExternalURL     secretURL `name:"web.external-url" placeholder:"URL" help:"The URL under which the server is externally reachable. Its path is the prefix of all routes unless --web.route-prefix says otherwise."`
+	RoutePrefix     string    `name:"web.route-prefix" placeholder:"PATH" help:"Prefix for the internal routes of web endpoints."`
+	EnableLifecycle bool      `name:"web.enable-lifecycle" help:"Enable reload via HTTP request."`
+	CORSOrigin      string    `name:"web.cors.origin" default:".*" help:"Regular expression for the CORS origin. It is fully anchored."`
 
 	Path             string   `name:"storage.tsdb.path" default:"data" help:"Folder of the metrics storage."`
 	RetentionTime    duration `name:"storage.tsdb.retention.time" default:"0s" help:"How long to retain samples. 15d if neither this nor a size is given."`
@@ -83,6 +84,7 @@ type serveCommand struct {
 	DiscoveryReloadInterval duration `name:"scrape.discovery-reload-interval" default:"5s" hidden:"" help:"How often changed targets are taken over."`
 	Features                []string `name:"enable-feature" sep:"none" placeholder:"NAME,..." help:"Comma separated feature names: ${features}."`
 
+	Receive     receiveFlags  `embed:""`
 	Profiles    profileFlags  `embed:""`
 	Objstore    objstoreFlags `embed:""`
 	GRPCAddress string        `name:"grpc-address" default:"127.0.0.1:9491" help:"Address to listen on for gRPC (StoreAPI). None if empty."`
@@ -130,7 +132,7 @@ func (c *serveCommand) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	opts.Logger, opts.LogLevel, opts.Flags = logger, level, flagValues(k)
+	opts.Logger, opts.LogLevel, opts.Flags, opts.Web.CommandLine = logger, level, flagValues(k), commandLine(k, os.Args)
 	c.Memory.apply(logger)
 	serve, err := role.NewServe(opts)
 	if err != nil {
@@ -145,7 +147,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 		Web: role.WebOptions{
 			ListenAddress:   c.ListenAddress,
 			ConfigFile:      c.WebConfigFile,
-			ExternalURL:     c.ExternalURL,
+			ExternalURL:     string(c.ExternalURL),
 			RoutePrefix:     c.RoutePrefix,
 			CORSOrigin:      c.CORSOrigin,
 			EnableLifecycle: c.EnableLifecycle,
@@ -180,6 +182,10 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 	if opts.Ship, err = c.Objstore.options(); err != nil {
 		return opts, err
 	}
+	if err := c.Receive.check(c.Profiles); err != nil {
+		return opts, err
+	}
+	opts.Receive = c.Receive.options(time.Duration(c.ReadTimeout))
 	opts.Profiles = c.Profiles.options()
 	opts.GRPC, opts.StoreAPI = c.GRPC.options(c.GRPCAddress)
 	for _, list := range c.Features {
@@ -203,9 +209,6 @@ func flagValues(k *kong.Context) map[string]string {
 		case []string:
 			values[flag.Name] = strings.Join(value, ",")
 		default:
-			if flag.Name == "objstore.config" && fmt.Sprint(value) != "" {
-				value = "<secret>" // status/flags is for everybody
-			}
 			if flag.Name != "help" {
 				values[flag.Name] = fmt.Sprint(value)
 			}

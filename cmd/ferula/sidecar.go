@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -17,14 +18,14 @@ import (
 // sidecarCommand has the flags of `thanos sidecar`. docs/ops/flags.md tells of
 // each what becomes of it.
 type sidecarCommand struct {
-	PrometheusURL  string   `name:"prometheus.url" default:"http://127.0.0.1:9090" help:"URL at which to reach Prometheus's API."`
-	ReadyTimeout   duration `name:"prometheus.ready_timeout" default:"10m" help:"Maximum time to wait for Prometheus to start up."`
-	AskEvery       duration `name:"prometheus.get_config_interval" default:"30s" help:"How often to ask for Prometheus' configuration and time range."`
-	AskTimeout     duration `name:"prometheus.get_config_timeout" default:"30s" help:"Timeout of these questions."`
-	HTTPClient     string   `name:"prometheus.http-client" placeholder:"YAML" xor:"httpclient" help:"Authentication and TLS towards Prometheus."`
-	HTTPClientFile string   `name:"prometheus.http-client-file" placeholder:"FILE" xor:"httpclient" help:"File with authentication and TLS towards Prometheus."`
-	Path           string   `name:"tsdb.path" default:"./data" help:"Data folder of Prometheus, whose blocks are shipped."`
-	MinTime        minTime  `name:"min-time" default:"0000-01-01T00:00:00Z" help:"Serve only samples after this: a time in RFC3339, or a duration relative to now such as -1d."`
+	PrometheusURL  secretURL `name:"prometheus.url" default:"http://127.0.0.1:9090" help:"URL at which to reach Prometheus's API."`
+	ReadyTimeout   duration  `name:"prometheus.ready_timeout" default:"10m" help:"Maximum time to wait for Prometheus to start up."`
+	AskEvery       duration  `name:"prometheus.get_config_interval" default:"30s" help:"How often to ask for Prometheus' configuration and time range."`
+	AskTimeout     duration  `name:"prometheus.get_config_timeout" default:"30s" help:"Timeout of these questions."`
+	HTTPClient     secret    `name:"prometheus.http-client" placeholder:"YAML" xor:"httpclient" help:"Authentication and TLS towards Prometheus."`
+	HTTPClientFile string    `name:"prometheus.http-client-file" placeholder:"FILE" xor:"httpclient" help:"File with authentication and TLS towards Prometheus."`
+	Path           string    `name:"tsdb.path" default:"./data" help:"Data folder of Prometheus, whose blocks are shipped."`
+	MinTime        minTime   `name:"min-time" default:"0000-01-01T00:00:00Z" help:"Serve only samples after this: a time in RFC3339, or a duration relative to now such as -1d."`
 
 	HTTPAddress     string   `name:"http-address" default:"127.0.0.1:10902" help:"Listen host:port for HTTP endpoints."`
 	HTTPGracePeriod duration `name:"http-grace-period" default:"2m" help:"Time to wait after an interrupt received for running requests."`
@@ -42,7 +43,7 @@ type sidecarCommand struct {
 	ReloadMethod  string   `name:"reloader.method" enum:"http,signal" default:"http" help:"How Prometheus is told: http. Signal is refused."`
 	ReloadProcess string   `name:"reloader.process-name" default:"prometheus" hidden:"" help:"Refused unless it is the default: see reloader.method."`
 
-	TracingConfig     string `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Where to send traces, type OTLP."`
+	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Where to send traces, type OTLP."`
 	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing" help:"File that says where to send traces."`
 	RequestLog        string `name:"request.logging-config" hidden:"" xor:"requestlog" help:"Inert: calls are counted in metrics, and failed ones logged."`
 	RequestLogFile    string `name:"request.logging-config-file" hidden:"" xor:"requestlog" help:"Inert: see request.logging-config."`
@@ -87,7 +88,7 @@ func (m minTime) ms() int64 {
 }
 
 // Run is called by kong.
-func (c *sidecarCommand) Run(ctx context.Context, _ *kong.Context) error {
+func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context) error {
 	logger, _, err := c.Log.logger()
 	if err != nil {
 		return err
@@ -96,7 +97,7 @@ func (c *sidecarCommand) Run(ctx context.Context, _ *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	opts.Logger = logger
+	opts.Logger, opts.Web.CommandLine = logger, commandLine(k, os.Args)
 	c.warn(logger)
 	memory := memoryFlags{Auto: c.AutoMemory, Ratio: c.MemoryRatio}
 	if err := memory.Validate(); err != nil {
@@ -118,8 +119,8 @@ func (c *sidecarCommand) warn(logger *slog.Logger) {
 
 func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 	var errs []error
-	text := func(inline, file string) string {
-		got, err := yamlOf(inline, file)
+	text := func(flag string, inline secret, file string) string {
+		got, err := yamlOf(flag, inline, file)
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -138,8 +139,8 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 	return role.SidecarOptions{
 		Web:           role.WebOptions{ListenAddress: c.HTTPAddress, ConfigFile: c.HTTPConfig, DrainTimeout: time.Duration(c.HTTPGracePeriod)},
 		GRPC:          grpc,
-		PrometheusURL: c.PrometheusURL,
-		HTTPClient:    text(c.HTTPClient, c.HTTPClientFile),
+		PrometheusURL: string(c.PrometheusURL),
+		HTTPClient:    text("prometheus.http-client", c.HTTPClient, c.HTTPClientFile),
 		ReadyTimeout:  time.Duration(c.ReadyTimeout),
 		AskEvery:      time.Duration(c.AskEvery),
 		AskTimeout:    time.Duration(c.AskTimeout),
@@ -151,6 +152,6 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 			Every: min(time.Duration(c.ReloadWatch), 5*time.Second), Retry: time.Duration(c.ReloadRetry),
 		},
 		Limits:  limits,
-		Tracing: text(c.TracingConfig, c.TracingConfigFile),
+		Tracing: text("tracing.config", c.TracingConfig, c.TracingConfigFile),
 	}, errors.Join(errs...)
 }

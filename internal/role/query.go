@@ -108,7 +108,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	}
 	external, err := externalURL(opts.Web.ExternalURL, q.listener.Addr())
 	if err != nil {
-		return nil, fmt.Errorf("external URL %q: %w", opts.Web.ExternalURL, err)
+		return nil, fmt.Errorf("external URL %q: %w", redactedURL(opts.Web.ExternalURL), err)
 	}
 	q.handler, err = q.newHandler(routePrefix(opts.Web.RoutePrefix, external), external)
 	return q, err
@@ -147,11 +147,11 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	}
 	mux.Handle(prefix+"/api/", answers)
 	mux.Handle("GET "+prefix+"/metrics", metricsHandler(q.reg, q.opts.Logger))
-	operational(mux, prefix, q.gate)
+	q.opts.Web.operational(mux, prefix, q.gate)
 	mux.Handle(prefix+"/", ui.Handler(prefix))
 	if prefix != "" {
 		mux.Handle("GET /{$}", http.RedirectHandler(prefix+"/", http.StatusFound))
-		operational(mux, "", q.gate) // Thanos has these at the root too
+		q.opts.Web.operational(mux, "", q.gate) // Thanos has these at the root too
 		mux.Handle("GET /metrics", metricsHandler(q.reg, q.opts.Logger))
 	}
 	return mux, nil

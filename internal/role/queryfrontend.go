@@ -140,9 +140,9 @@ func (k keptAnswers) Keep(key string, startMS, endMS, stepMS int64) frontend.Kee
 
 func (q *QueryFrontend) newHandler(front *frontend.Frontend) http.Handler {
 	mux := http.NewServeMux()
-	operational(mux, "", q.gate)
+	q.opts.Web.operational(mux, "", q.gate)
 	mux.Handle("GET /metrics", metricsHandler(q.reg, q.opts.Logger))
-	mux.Handle("/", q.withCORS(front))
+	mux.Handle("/", q.withCORS(guardUnknown(originGuard(nil), front)))
 	return mux
 }
 
@@ -218,11 +218,11 @@ func (q *QueryFrontend) followDownstream(ctx context.Context) {
 		case alive && !q.gate.isReady():
 			q.gate.ready()
 			reported = false
-			q.opts.Logger.Info("Ready", "url", "http://"+q.listener.Addr().String()+"/", "downstream", q.opts.Downstream.URL)
+			q.opts.Logger.Info("Ready", "url", "http://"+q.listener.Addr().String()+"/", "downstream", redactedURL(q.opts.Downstream.URL))
 		case !alive && (q.gate.isReady() || !reported):
 			q.gate.waiting()
 			reported = true
-			q.opts.Logger.Warn("Not ready: the downstream is not available", "downstream", q.opts.Downstream.URL, "err", err)
+			q.opts.Logger.Warn("Not ready: the downstream is not available", "downstream", redactedURL(q.opts.Downstream.URL), "err", err)
 		}
 		if every < 0 {
 			<-ctx.Done()

@@ -87,7 +87,7 @@ func (opts ReadOptions) source() (series.Source, func(error) bool, error) {
 func (opts ReadOptions) client() (*remoteread.Client, error) {
 	u, err := url.Parse(opts.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("--url: %q is not the URL of an HTTP server", opts.URL)
+		return nil, fmt.Errorf("--url: %q is not the URL of an HTTP server", redactedURL(opts.URL))
 	}
 	if u.Path = strings.TrimRight(u.Path, "/"); !strings.HasSuffix(u.Path, "/read") {
 		u.Path += readPath

@@ -20,6 +20,7 @@ import (
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/query/promql"
+	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 	"github.com/ferula-io/ferula/internal/wire/remoteread"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
@@ -33,6 +34,7 @@ type ServeOptions struct {
 	Query      promql.Options
 	Scrape     scrape.Options
 	Write      remotewrite.Options
+	Receive    ReceiveOptions
 	Read       remoteread.Options // its external labels are those of the configuration
 	Ship       ShippingOptions
 	GRPC       GRPCOptions
@@ -58,6 +60,7 @@ type Serve struct {
 	listener net.Listener
 	grpc     *grpcServer // nil: none
 	gate     *gate
+	bodies   *reqbody.Reader // of all receivers
 	handler  http.Handler
 	started  time.Time
 	quit     context.CancelFunc // ends Run
@@ -68,7 +71,7 @@ type Serve struct {
 // answers nothing yet. The configuration is read and checked first.
 func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	opts.Web = opts.Web.withDefaults()
-	s := &Serve{opts: opts, reg: newRegistry(), gate: &gate{}, started: time.Now().UTC()}
+	s := &Serve{opts: opts, reg: newRegistry(), gate: &gate{}, started: time.Now().UTC(), bodies: reqbody.New(opts.Receive.Bodies)}
 	s.quitting, s.quit = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -80,7 +83,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	}
 	external, err := externalURL(opts.Web.ExternalURL, s.listener.Addr())
 	if err != nil {
-		return nil, fmt.Errorf("external URL %q: %w", opts.Web.ExternalURL, err)
+		return nil, fmt.Errorf("external URL %q: %w", redactedURL(opts.Web.ExternalURL), err)
 	}
 	prefix := routePrefix(opts.Web.RoutePrefix, external)
 	if s.config, err = newLiveConfig(s, prefix); err != nil {
@@ -221,7 +224,7 @@ func externalURL(text string, addr net.Addr) (*url.URL, error) {
 	if strings.Trim(text, `"'`) != text {
 		return nil, errors.New("must not begin or end with quotes")
 	}
-	u, err := url.Parse(text)
+	u, err := parseURL(text)
 	if err != nil {
 		return nil, err
 	}

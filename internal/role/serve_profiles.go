@@ -44,6 +44,7 @@ type profileLane struct {
 	ingester *ingest.Ingester
 	engine   *query.Engine
 	api      *profileapi.Server
+	uploads  http.Handler // POST /ingest
 	self     *ingest.Self // nil: this process is not profiled
 
 	file    string          // of config
@@ -71,8 +72,11 @@ func (s *Serve) newProfiles() (err error) {
 	}
 	opts.Query.Logger, opts.Query.Metrics = logger, s.reg.own
 	l.engine = query.New(opts.Query, l.store)
-	opts.API.Code = profileCode
+	opts.API.Code, opts.API.Bodies, opts.API.PushDisabled = profileCode, s.bodies, s.opts.Receive.ProfilesOff
 	l.api = profileapi.New(opts.API, l.ingester, l.engine)
+	if l.uploads = l.ingester.Handler(profileapi.TenantOf, s.bodies); s.opts.Receive.ProfilesOff {
+		l.uploads = switchedOff("profiles", "--profiles.enable-receiver")
+	}
 	if opts.Self {
 		own := ingest.SelfOptions{Every: opts.Every, Tenant: profileapi.AnonymousTenant, Labels: []profilepb.LabelText{{Name: "version", Value: Version}}}
 		l.self = ingest.NewSelf(own, l.ingester, logger)
@@ -208,10 +212,15 @@ func (l *profileLane) exemplar(r *http.Request) []string {
 }
 
 // register adds the lane's endpoints.
-func (l *profileLane) register(mux *http.ServeMux, prefix string, ready func(http.Handler) http.Handler) {
-	wrap := func(_ string, h http.Handler) http.Handler { return ready(l.guard(h)) }
+func (l *profileLane) register(mux *http.ServeMux, prefix string, ready, foreign func(http.Handler) http.Handler) {
+	wrap := func(name string, h http.Handler) http.Handler {
+		if h = l.guard(h); strings.HasPrefix(name, "/push.") {
+			h = foreign(h)
+		}
+		return ready(h)
+	}
 	l.api.Register(mux, prefix, wrap)
-	mux.Handle("POST "+prefix+"/ingest", ready(l.guard(l.ingester.Handler(profileapi.TenantOf, nil))))
+	mux.Handle("POST "+prefix+"/ingest", ready(foreign(l.guard(l.uploads))))
 	if l.self != nil {
 		// More exact than the route of operational, which takes every role's.
 		mux.HandleFunc("GET "+prefix+"/debug/pprof/profile", l.self.ServeCPU)

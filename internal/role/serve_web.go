@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/api"
-	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/query/exemplar"
 	"github.com/ferula-io/ferula/internal/ui"
 	"github.com/ferula-io/ferula/internal/wire/remoteread"
@@ -19,6 +18,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	if err != nil {
 		return nil, err
 	}
+	guard := originGuard(external)
 	read := s.opts.Read
 	read.ExternalLabels = func() labels.Labels { return s.config.current().GlobalConfig.ExternalLabels }
 	// The API has a mux of its own, so that an unknown endpoint or method is
@@ -33,7 +33,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Targets:       s.scraper.Manager,
 		Status:        s.store,
 		Gatherer:      s.reg,
-		RemoteWrite:   remotewrite.NewHandler(s.opts.Write, s.store, s.opts.Logger.With("component", "remote write"), s.reg),
+		RemoteWrite:   s.remoteWrite(guard),
 		RemoteRead:    remoteread.NewServer(read, s.remotes, s.opts.Logger.With("component", "remote read"), s.reg.own),
 		Config:        s.config.current,
 		Flags:         s.opts.Flags,
@@ -48,9 +48,9 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	mux := http.NewServeMux()
 	mux.Handle(prefix+"/api/", s.profiles.labelled(endpoints))
 	mux.Handle("GET "+prefix+"/metrics", metricsHandler(s.reg, s.opts.Logger))
-	operational(mux, prefix, s.gate)
-	s.profiles.register(mux, prefix, s.gate.wrap)
-	s.lifecycle(mux, prefix)
+	s.opts.Web.operational(mux, prefix, s.gate)
+	s.profiles.register(mux, prefix, s.gate.wrap, guard)
+	s.lifecycle(mux, prefix, guard)
 	mux.Handle(prefix+"/", ui.Handler(prefix))
 	if prefix != "" {
 		mux.Handle("GET /{$}", http.RedirectHandler(prefix+"/", http.StatusFound))
@@ -59,9 +59,9 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 }
 
 // lifecycle adds reloading and quitting, if the operator allowed it.
-func (s *Serve) lifecycle(mux *http.ServeMux, prefix string) {
-	guard := func(act func() error) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
+func (s *Serve) lifecycle(mux *http.ServeMux, prefix string, guard func(http.Handler) http.Handler) {
+	allowed := func(act func() error) http.Handler {
+		return guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			if !s.opts.Web.EnableLifecycle {
 				http.Error(w, "Lifecycle API is not enabled.", http.StatusForbidden)
 				return
@@ -73,10 +73,10 @@ func (s *Serve) lifecycle(mux *http.ServeMux, prefix string) {
 			if err := act(); err != nil {
 				http.Error(w, "failed to reload config: "+err.Error(), http.StatusInternalServerError)
 			}
-		}
+		}))
 	}
 	for _, method := range []string{"POST ", "PUT "} {
-		mux.HandleFunc(method+prefix+"/-/reload", guard(s.config.reload))
-		mux.HandleFunc(method+prefix+"/-/quit", guard(func() error { s.quit(); return nil }))
+		mux.Handle(method+prefix+"/-/reload", allowed(s.config.reload))
+		mux.Handle(method+prefix+"/-/quit", allowed(func() error { s.quit(); return nil }))
 	}
 }

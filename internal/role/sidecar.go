@@ -89,7 +89,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	}()
 	u, err := url.Parse(opts.PrometheusURL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("prometheus.url: %q is no http or https URL", opts.PrometheusURL)
+		return nil, fmt.Errorf("prometheus.url: %q is no http or https URL", redactedURL(opts.PrometheusURL))
 	}
 	if s.http, err = prometheusClient(opts.HTTPClient); err != nil {
 		return nil, fmt.Errorf("prometheus.http-client: %w", err)
@@ -117,7 +117,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	operational(mux, "", s.gate)
+	opts.Web.operational(mux, "", s.gate)
 	mux.Handle("GET /metrics", metricsHandler(s.reg, opts.Logger))
 	s.handler = mux
 	return s, nil
@@ -196,7 +196,7 @@ func (s *Sidecar) work(ctx context.Context) error {
 		case err == nil && !s.gate.isReady():
 			s.gate.ready()
 			s.grpc.ready()
-			s.opts.Logger.Info("Ready", "prometheus", s.opts.PrometheusURL, "external_labels", s.beside.ExternalLabels().String(), "grpc", s.GRPCAddr(), "http", s.Addr())
+			s.opts.Logger.Info("Ready", "prometheus", redactedURL(s.opts.PrometheusURL), "external_labels", s.beside.ExternalLabels().String(), "grpc", s.GRPCAddr(), "http", s.Addr())
 			if !follows {
 				follows = true
 				shipping.Go(func() { s.shipping.run(ctx) })

@@ -57,7 +57,7 @@ func prometheusClient(text string) (*http.Client, error) {
 	}
 	var proxy func(*http.Request) (*url.URL, error)
 	if c.ProxyURL != "" {
-		u, err := url.Parse(c.ProxyURL)
+		u, err := parseURL(c.ProxyURL)
 		if err != nil {
 			return nil, fmt.Errorf("proxy_url: %w", err)
 		}

@@ -9,6 +9,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/url"
+	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +30,7 @@ type WebOptions struct {
 	MaxConnections  int           // further ones wait; 0: 512
 	ReadTimeout     time.Duration // of one request's header and body; 0: 5 minutes
 	DrainTimeout    time.Duration // for running requests at the end; 0: 30 s
+	CommandLine     []string      // as /debug/pprof/cmdline shows it; nil: the program's name only
 }
 
 func (o WebOptions) withDefaults() WebOptions {
@@ -133,7 +137,7 @@ func (g *gate) wrap(next http.Handler) http.Handler {
 }
 
 // operational adds health, readiness and profiling.
-func operational(mux *http.ServeMux, prefix string, g *gate) {
+func (o WebOptions) operational(mux *http.ServeMux, prefix string, g *gate) {
 	mux.HandleFunc("GET "+prefix+"/-/healthy", func(w http.ResponseWriter, _ *http.Request) { say(w, "ferula is healthy.\n") })
 	mux.Handle("GET "+prefix+"/-/ready", g.wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		text := "ferula is ready.\n"
@@ -146,10 +150,44 @@ func operational(mux *http.ServeMux, prefix string, g *gate) {
 		r.URL.Path = r.URL.Path[len(prefix):] // pprof.Index knows its names by the path
 		pprof.Index(w, r)
 	})
-	mux.HandleFunc(prefix+"/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc(prefix+"/debug/pprof/cmdline", o.cmdline)
 	mux.HandleFunc(prefix+"/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc(prefix+"/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc(prefix+"/debug/pprof/trace", pprof.Trace)
+}
+
+// cmdline is pprof's without the secrets that flags may hold. Arguments are separated
+// by NUL.
+func (o WebOptions) cmdline(w http.ResponseWriter, _ *http.Request) {
+	args := o.CommandLine
+	if args == nil {
+		args = os.Args[:1]
+	}
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	say(w, strings.Join(args, "\x00"))
+}
+
+// parseURL is url.Parse with an error that does not repeat the URL, which may have a
+// password.
+func parseURL(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	var parsing *url.Error
+	if errors.As(err, &parsing) {
+		err = parsing.Err
+	}
+	return u, err
+}
+
+// redactedURL is a URL as it may be logged: without its password.
+func redactedURL(text string) string {
+	u, err := url.Parse(text)
+	switch {
+	case err == nil:
+		return u.Redacted()
+	case strings.Contains(text, "@"):
+		return "<secret>"
+	}
+	return text
 }
 
 func say(w http.ResponseWriter, text string) {

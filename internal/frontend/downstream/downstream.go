@@ -120,7 +120,11 @@ func (o Options) Validate() error {
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf("downstream: "+format, args...)) }
 	switch u, err := url.Parse(o.URL); {
 	case err != nil:
-		fault("%w", err)
+		var parsing *url.Error // it names the URL with its password
+		if errors.As(err, &parsing) {
+			err = parsing.Err
+		}
+		fault("URL: %w", err)
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		fault("URL %q is not http://host or https://host", u.Redacted())
 	case u.RawQuery != "" || u.Fragment != "":

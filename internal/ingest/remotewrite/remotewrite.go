@@ -98,7 +98,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return // the sender has gone, nothing was written
 	}
 	defer func() { <-h.slots }()
-	cost, err := costOf(body.Bytes(), r.Header.Get("Content-Type"), h.opts.DecodedMax)
+	cost, err := costOf(body.Bytes(), r.Header, h.opts.DecodedMax)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -118,11 +118,15 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // costOf estimates what a body decodes to. Where the receiver finds a fault without
 // decoding the messages the cost is nothing, so that its words are the response.
-func costOf(body []byte, contentType string, decodedMax int64) (codec.Cost, error) {
+func costOf(body []byte, header http.Header, decodedMax int64) (codec.Cost, error) {
+	if encoding := header.Get("Content-Encoding"); encoding != "" && encoding != "snappy" {
+		return codec.Cost{}, nil
+	}
 	size, err := snappy.DecodedLen(body)
 	if err != nil || size > bodyMaxBytes {
 		return codec.Cost{}, nil
 	}
+	contentType := header.Get("Content-Type")
 	if contentType == "" {
 		contentType = "application/x-protobuf" // as the receiver takes it
 	}

@@ -10,12 +10,14 @@ import (
 	"slices"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/ferula-io/ferula/internal/envsubst"
 )
 
 // Files are where endpoints are read from, again and again.
 type Files struct {
 	Config     []byte   // Thanos' YAML of endpoints; nil for none
-	ConfigFile string   // file with the same; "" for none
+	ConfigFile string   // file with the same, in which $(NAME) is replaced; "" for none
 	Discovery  []string // patterns of files in Prometheus' format of discovery by files
 }
 
@@ -27,10 +29,15 @@ func (f Files) Read() ([]Address, error) {
 	var all []Address
 	text := f.Config
 	if f.ConfigFile != "" {
-		var err error
-		if text, err = os.ReadFile(f.ConfigFile); err != nil {
+		read, err := os.ReadFile(f.ConfigFile)
+		if err != nil {
 			return nil, err
 		}
+		expanded, err := envsubst.Expand(string(read))
+		if err != nil {
+			return nil, fmt.Errorf("endpoint configuration %s: %w", f.ConfigFile, err)
+		}
+		text = []byte(expanded)
 	}
 	if len(text) > 0 {
 		found, err := parseEndpoints(text)

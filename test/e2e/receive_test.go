@@ -1,0 +1,320 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/snappy"
+
+	"github.com/ferula-io/ferula/internal/reqbody"
+	"github.com/ferula-io/ferula/internal/role"
+)
+
+// receivers are the paths that take something in, with a body that each accepts.
+func receivers(t *testing.T) []struct {
+	path, contentType string
+	body              []byte
+	status            int
+} {
+	now := time.Now().UnixMilli()
+	return []struct {
+		path, contentType string
+		body              []byte
+		status            int
+	}{
+		{"/api/v1/write", v1Type, encoded(t, v1(v1Series(now, 1, "__name__", "apples"))), http.StatusNoContent},
+		{"/ingest?name=shop&format=groups", "text/plain", []byte("main;work 17\n"), http.StatusOK},
+		{"/push.v1.PusherService/Push", "application/json", []byte("{}"), http.StatusOK},
+	}
+}
+
+// stalledSender opens a connection that sends headers and two bytes of a body.
+func stalledSender(t *testing.T, s *server, path, contentType string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nContent-Length: 30000000\r\n\r\nxx", path, contentType); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+var residentBytes = regexp.MustCompile(`(?m)^process_resident_memory_bytes (\S+)$`)
+
+func (s *server) resident(t *testing.T) float64 {
+	t.Helper()
+	_, page := s.get("/metrics")
+	m := residentBytes.FindStringSubmatch(page)
+	if m == nil {
+		t.Fatal("process_resident_memory_bytes is not on the page")
+	}
+	v, err := strconv.ParseFloat(m[1], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestSlowSendersDoNotStopTheOthers(t *testing.T) {
+	dir := t.TempDir()
+	file := writeFile(t, dir+"/prometheus.yml", "scrape_configs: []\n")
+	p := startProcess(t, binary(t), "serve", "--config.file="+file, "--storage.tsdb.path="+dir+"/data", "--web.listen-address=127.0.0.1:0",
+		"--receive.body-timeout=10m", "--no-profiles.self")
+	before := p.resident(t)
+	for _, r := range receivers(t) {
+		for range 100 {
+			stalledSender(t, p.server, r.path, r.contentType)
+		}
+	}
+	client := &http.Client{Timeout: 20 * time.Second}
+	for _, r := range receivers(t) {
+		for _, c := range []*http.Client{client, {Timeout: 20 * time.Second, Transport: h2cClient(t).Transport}} {
+			resp, err := c.Post(p.base+r.path, r.contentType, bytes.NewReader(r.body))
+			if err != nil {
+				t.Errorf("%s behind 100 slow senders: %v", r.path, err)
+				continue
+			}
+			text, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode != r.status {
+				t.Errorf("%s behind 100 slow senders: %d %s", r.path, resp.StatusCode, text)
+			}
+		}
+	}
+	// 64 KiB for the first chunk of each, and what a connection costs.
+	if grown := p.resident(t) - before; grown > 128<<20 {
+		t.Errorf("300 slow senders hold %.0f bytes", grown)
+	}
+}
+
+func TestCrawlingSendersAreCutWithAStatus(t *testing.T) {
+	s := startServe(t, func(o *role.ServeOptions) {
+		idle(t)(o)
+		o.Receive.Bodies = reqbody.Options{Grace: 300 * time.Millisecond}
+	})
+	for _, r := range receivers(t) {
+		conn := stalledSender(t, s, r.path, r.contentType)
+		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", r.path, err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || !strings.Contains(string(text), "too slow") {
+			t.Errorf("%s: %d %v %s", r.path, resp.StatusCode, resp.Header, text)
+		}
+		slow, feed := io.Pipe()
+		go func() { _, _ = feed.Write([]byte("xx")) }()
+		resp, err = h2cClient(t).Post(s.base+r.path, r.contentType, slow)
+		if err != nil {
+			t.Fatalf("%s over HTTP/2: %v", r.path, err)
+		}
+		text, _ = io.ReadAll(resp.Body)
+		resp.Body.Close()
+		feed.Close()
+		if resp.StatusCode != http.StatusServiceUnavailable || resp.ProtoMajor != 2 || !strings.Contains(string(text), "too slow") {
+			t.Errorf("%s over HTTP/2: %d %s", r.path, resp.StatusCode, text)
+		}
+	}
+	// gRPC has its statuses in trailers.
+	slow, feed := io.Pipe()
+	defer feed.Close()
+	go func() { _, _ = feed.Write([]byte{0, 0}) }()
+	resp, err := h2cClient(t).Post(s.base+"/push.v1.PusherService/Push", "application/grpc", slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if code := resp.Header.Get("Grpc-Status") + resp.Trailer.Get("Grpc-Status"); code != "14" {
+		t.Errorf("gRPC: status %q, want 14 (unavailable)", code)
+	}
+}
+
+// send posts with headers as a browser sets them.
+func (s *server) send(method, path, contentType string, body []byte, header ...string) (int, string) {
+	s.t.Helper()
+	req, err := http.NewRequest(method, s.base+path, bytes.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", contentType)
+	for i := 0; i+1 < len(header); i += 2 {
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+			continue
+		}
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+func TestPagesOfOtherOriginsCannotWrite(t *testing.T) {
+	s := startServe(t, func(o *role.ServeOptions) {
+		idle(t)(o)
+		o.Web.EnableLifecycle = true
+		o.Web.ExternalURL = "https://ferula.example.com/"
+	})
+	foreign := [][]string{
+		{"Origin", "https://evil.example"},
+		{"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site"},
+		{"Sec-Fetch-Site", "same-site"},
+		{"Origin", "null"},
+	}
+	own := [][]string{
+		nil,
+		{"Origin", s.base, "Sec-Fetch-Site", "same-origin"},
+		{"Origin", s.base},
+		{"Origin", "https://ferula.example.com"}, // by a proxy that changes Host
+	}
+	routes := receivers(t)
+	for _, path := range []string{"/-/reload", "/-/quit"} {
+		routes = append(routes, struct {
+			path, contentType string
+			body              []byte
+			status            int
+		}{path, "text/plain", nil, http.StatusOK})
+	}
+	for _, r := range routes {
+		methods := []string{http.MethodPost}
+		if strings.HasPrefix(r.path, "/-/") {
+			methods = append(methods, http.MethodPut)
+		}
+		for _, method := range methods {
+			for _, header := range foreign {
+				// Without a content type it needs no preflight.
+				if status, text := s.send(method, r.path, "", r.body, header...); status != http.StatusForbidden || !strings.Contains(text, "another origin") {
+					t.Errorf("%s %s with %v: %d %s", method, r.path, header, status, text)
+				}
+			}
+			for _, header := range own {
+				if r.path == "/-/quit" {
+					continue
+				}
+				if status, text := s.send(method, r.path, r.contentType, r.body, header...); status != r.status {
+					t.Errorf("%s %s with %v: %d %s", method, r.path, header, status, text)
+				}
+			}
+		}
+	}
+	if got := s.value("count(apples)"); got != "1" {
+		t.Errorf("apples: %q", got)
+	}
+	// Reading is as free as Prometheus has it, by POST too.
+	resp, err := http.DefaultClient.Do(func() *http.Request {
+		req, _ := http.NewRequest(http.MethodPost, s.base+"/api/v1/query", strings.NewReader("query=apples"))
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.Header.Set("Origin", "https://grafana.example")
+		req.Header.Set("Sec-Fetch-Site", "cross-site")
+		return req
+	}())
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK || resp.Header.Get("Access-Control-Allow-Origin") == "" {
+		t.Errorf("a read of another origin: %d %v", resp.StatusCode, resp.Header)
+	}
+	if status, text := s.ask("querier.v1.QuerierService/LabelNames", map[string]any{}, nil); status != http.StatusOK {
+		t.Errorf("the profile API: %d %s", status, text)
+	}
+}
+
+func TestTheFrontendPassesOnNoWritesOfOtherOrigins(t *testing.T) {
+	behind := startServe(t, func(o *role.ServeOptions) {
+		idle(t)(o)
+		o.Web.EnableLifecycle = true
+	})
+	front := startFrontend(t, behind.base, nil)
+	r := receivers(t)[0]
+	for _, path := range []string{r.path, "/-/reload"} {
+		if status, text := front.send(http.MethodPost, path, r.contentType, r.body, "Origin", "https://evil.example"); status != http.StatusForbidden {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+	if status, text := front.send(http.MethodPost, "/api/v1/query", "application/x-www-form-urlencoded", []byte("query=1"), "Origin", "https://grafana.example", "Sec-Fetch-Site", "cross-site"); status != http.StatusOK {
+		t.Errorf("a read: %d %s", status, text)
+	}
+	if status, text := front.send(http.MethodPost, r.path, r.contentType, r.body); status != r.status {
+		t.Errorf("another client: %d %s", status, text)
+	}
+}
+
+func TestReceiversCanBeSwitchedOff(t *testing.T) {
+	dir := t.TempDir()
+	file := writeFile(t, dir+"/prometheus.yml", "scrape_configs: []\n")
+	p := startProcess(t, binary(t), "serve", "--config.file="+file, "--storage.tsdb.path="+dir+"/data", "--web.listen-address=127.0.0.1:0",
+		"--no-web.enable-remote-write-receiver", "--no-profiles.enable-receiver", "--no-profiles.self")
+	want := map[string]struct {
+		status int
+		flag   string
+	}{
+		"/api/v1/write": {404, "--web.enable-remote-write-receiver"}, "/ingest?name=shop&format=groups": {404, "--profiles.enable-receiver"},
+		"/push.v1.PusherService/Push": {501, "unimplemented"},
+	}
+	for _, r := range receivers(t) {
+		status, text := p.send(http.MethodPost, r.path, r.contentType, r.body)
+		if w := want[r.path]; status != w.status || !strings.Contains(text, w.flag) {
+			t.Errorf("%s: %d %s, want %d and %s", r.path, status, text, w.status, w.flag)
+		}
+	}
+	if status, text := p.get("/api/v1/query?query=1"); status != http.StatusOK {
+		t.Errorf("queries: %d %s", status, text)
+	}
+	_, flags := p.get("/api/v1/status/flags")
+	for _, flag := range []string{`"web.enable-remote-write-receiver":"false"`, `"profiles.enable-receiver":"false"`} {
+		if !strings.Contains(flags, flag) {
+			t.Errorf("status/flags has no %s", flag)
+		}
+	}
+}
+
+func TestASmallRequestOfManySeriesCostsLittle(t *testing.T) {
+	dir := t.TempDir()
+	file := writeFile(t, dir+"/prometheus.yml", "scrape_configs: []\n")
+	p := startProcess(t, binary(t), "serve", "--config.file="+file, "--storage.tsdb.path="+dir+"/data", "--web.listen-address=127.0.0.1:0", "--no-profiles.self")
+	before := p.resident(t)
+	// 16 million series without labels in a few hundred kB.
+	status, text, _ := p.write(v1Type, "snappy", snappy.Encode(nil, bytes.Repeat([]byte{0x0A, 0}, 16<<20-1)))
+	if status != http.StatusRequestEntityTooLarge || !strings.Contains(text, "268435456 bytes") {
+		t.Errorf("1.0: %d %s", status, text)
+	}
+	status, text, _ = p.write(v2Type, "snappy", snappy.Encode(nil, bytes.Repeat([]byte{0x2A, 0}, 16<<20-1)))
+	if status != http.StatusRequestEntityTooLarge || !strings.Contains(text, "268435456 bytes") {
+		t.Errorf("2.0: %d %s", status, text)
+	}
+	if grown := p.resident(t) - before; grown > 256<<20 {
+		t.Errorf("two requests cost %.0f bytes", grown)
+	}
+	lines := strings.Count(p.log.String(), "\n")
+	if status, text, _ := p.write(v1Type, "snappy", snappy.Encode(nil, bytes.Repeat([]byte{0x0A, 0}, 32<<10))); status != http.StatusNoContent {
+		t.Errorf("32,768 series without labels: %d %s", status, text)
+	}
+	if more := strings.Count(p.log.String(), "\n") - lines; more < 1 || more > 50 {
+		t.Errorf("they are %d lines in the log", more)
+	}
+	if _, page := p.get("/metrics"); !strings.Contains(page, "prometheus_api_remote_write_invalid_labels_samples_total 32768") {
+		t.Error("they are not counted")
+	}
+}

@@ -1,0 +1,197 @@
+package e2e
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/role"
+)
+
+// planted is part of every secret that a test gives to a program.
+const planted = "PLANTED"
+
+// program is a run of the binary whose whole output is retained.
+type program struct {
+	*server
+	cmd    *exec.Cmd
+	output *logTail
+	ended  chan struct{}
+}
+
+// startProgram runs the binary with HTTP on address, and waits until it answers there.
+func startProgram(t *testing.T, address string, env []string, args ...string) *program {
+	t.Helper()
+	p := &program{server: &server{t: t, base: "http://" + address}, cmd: exec.Command(binary(t), args...), output: &logTail{}, ended: make(chan struct{})}
+	p.cmd.Env = append(p.cmd.Environ(), env...)
+	read, write := io.Pipe()
+	p.cmd.Stdout, p.cmd.Stderr = write, write
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		lines := bufio.NewScanner(read)
+		for lines.Scan() {
+			p.output.add(lines.Text())
+		}
+	})
+	go func() {
+		_ = p.cmd.Wait() // its status does not matter here
+		_ = write.Close()
+		reading.Wait()
+		close(p.ended)
+	}()
+	t.Cleanup(func() { _ = p.cmd.Process.Kill(); <-p.ended })
+	eventually(t, 30*time.Second, "the program to listen", func() bool {
+		select {
+		case <-p.ended:
+			t.Fatalf("it ended:\n%s", p.output)
+		default:
+		}
+		status, _ := p.get("/-/healthy")
+		return status == http.StatusOK
+	})
+	return p
+}
+
+// outputs are the paths that could show what a role was configured with.
+var outputs = []string{
+	"/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2", "/debug/pprof/", "/metrics", "/-/ready",
+	"/api/v1/status/flags", "/api/v1/status/config", "/api/v1/status/runtimeinfo", "/api/v1/targets", "/api/v1/stores",
+	"/api/v1/query?query=up", "/api/v1/query_range?query=up&start=0&end=10&step=5", "/api/v1/series?match[]=up", "/api/v1/labels", "/api/v1/read", "/",
+}
+
+// checkNoSecrets reads all that a program tells, ends it, and looks for the secrets.
+func (p *program) checkNoSecrets(t *testing.T) {
+	t.Helper()
+	for _, path := range outputs {
+		if _, text := p.get(path); strings.Contains(text, planted) {
+			t.Errorf("%s shows a secret:\n%s", path, linesWith(text, planted))
+		}
+	}
+	if _, cmdline := p.get("/debug/pprof/cmdline"); !strings.Contains(cmdline, "\x00--") || !strings.Contains(cmdline, "<secret>") {
+		t.Errorf("the command line is not shown: %q", cmdline)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(40 * time.Second):
+		t.Fatalf("it does not end:\n%s", p.output)
+	}
+	if log := p.output.String(); strings.Contains(log, planted) || len(log) == 0 {
+		t.Errorf("the output shows a secret, or is empty:\n%s", linesWith(log, planted))
+	}
+}
+
+func linesWith(text, part string) string {
+	var found []string
+	for line := range strings.SplitSeq(text, "\n") {
+		if strings.Contains(line, part) {
+			found = append(found, line)
+		}
+	}
+	return strings.Join(found, "\n")
+}
+
+const (
+	// Nothing listens at these addresses, so that clients fail and say so.
+	s3Config = "type: S3\nconfig:\n  bucket: b\n  endpoint: 127.0.0.1:1\n  insecure: true\n  access_key: PLANTED-access\n  secret_key: $(SECRET_KEY)\n"
+	otlpText = "type: OTLP\nconfig:\n  client_type: http\n  endpoint: 127.0.0.1:1\n  insecure: true\n  headers: {authorization: Bearer PLANTED-tracing}\n"
+)
+
+var secretEnvironment = []string{"SECRET_KEY=PLANTED-environment"}
+
+func TestServeTellsNoSecrets(t *testing.T) {
+	dir := t.TempDir()
+	file := writeFile(t, filepath.Join(dir, "prometheus.yml"), `
+global: {external_labels: {replica: a}}
+scrape_configs:
+  - job_name: basic
+    basic_auth: {username: eve, password: PLANTED-basic}
+    static_configs: [{targets: ["127.0.0.1:1"]}]
+  - job_name: bearer
+    authorization: {credentials: PLANTED-bearer}
+    http_headers: {X-Key: {secrets: [PLANTED-header]}}
+    proxy_url: http://eve:PLANTED-proxy@127.0.0.1:1/
+    static_configs: [{targets: ["127.0.0.1:1"]}]
+remote_read:
+  - url: http://eve:PLANTED-read@127.0.0.1:1/api/v1/read
+    read_recent: true
+`)
+	address := freeAddress(t)
+	p := startProgram(t, address, secretEnvironment, "serve", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address="+address, "--grpc-address=127.0.0.1:0", "--web.external-url=http://eve:PLANTED-url@"+address+"/", "--log.level=debug",
+		"--storage.tsdb.min-block-duration=2h", "--storage.tsdb.max-block-duration=2h", "--objstore.config", s3Config)
+	eventually(t, 20*time.Second, "it to be ready", func() bool { status, _ := p.get("/-/ready"); return status == http.StatusOK })
+	p.checkNoSecrets(t)
+}
+
+func TestAQuerierTellsNoSecrets(t *testing.T) {
+	address := freeAddress(t)
+	p := startProgram(t, address, nil, "query", "--http-address="+address, "--grpc-address=127.0.0.1:0", "--log.level=debug",
+		"--tracing.config="+otlpText, "--endpoint.sd-config=endpoints: [] # PLANTED")
+	p.checkNoSecrets(t)
+}
+
+func TestAQueryFrontendTellsNoSecrets(t *testing.T) {
+	address := freeAddress(t)
+	redis := "type: REDIS\nconfig: {addr: \"127.0.0.1:1\", username: eve, password: PLANTED-redis}"
+	p := startProgram(t, address, nil, "query-frontend", "--http-address="+address, "--log.level=debug", "--query-frontend.log-queries-longer-than=-1s",
+		"--query-frontend.downstream-url=http://eve:PLANTED-downstream@127.0.0.1:1/", "--tracing.config", otlpText, "--query-range.max-retries-per-request=0",
+		"--query.max-retries-per-request=0", "--labels.max-retries-per-request=0",
+		"--query-range.response-cache-config", redis, "--labels.response-cache-config="+redis,
+		"--query-frontend.downstream-tripper-config=max_idle_conns_per_host: 10 # PLANTED")
+	p.checkNoSecrets(t)
+}
+
+func TestASidecarTellsNoSecrets(t *testing.T) {
+	prometheus := startServe(t, func(o *role.ServeOptions) {
+		o.ConfigFile = configFile(t, "replica: a")
+		o.Flags = map[string]string{"storage.tsdb.min-block-duration": "2h", "storage.tsdb.max-block-duration": "2h"}
+	})
+	beside := strings.TrimPrefix(prometheus.base, "http://")
+	address := freeAddress(t)
+	p := startProgram(t, address, secretEnvironment, "sidecar", "--http-address="+address, "--grpc-address=127.0.0.1:0", "--log.level=debug",
+		"--prometheus.url=http://eve:PLANTED-url@"+beside, "--prometheus.http-client", "basic_auth: {username: eve, password: PLANTED-client}",
+		"--tracing.config="+otlpText, "--tsdb.path="+t.TempDir(), "--objstore.config="+s3Config)
+	p.checkNoSecrets(t)
+}
+
+func TestErrorsAtTheStartTellNoSecrets(t *testing.T) {
+	for name, args := range map[string][]string{
+		"downstream that is no URL":  {"query-frontend", "--query-frontend.downstream-url=http://eve:PLANTED@127.0.0.1:x y/"},
+		"downstream without a host":  {"query-frontend", "--query-frontend.downstream-url=ftp://eve:PLANTED@127.0.0.1/"},
+		"prometheus that is no URL":  {"sidecar", "--prometheus.url=http://eve:PLANTED@127.0.0.1:x y/"},
+		"prometheus by another way":  {"sidecar", "--prometheus.url=ftp://eve:PLANTED@127.0.0.1/"},
+		"external URL that is none":  {"serve", "--web.listen-address=127.0.0.1:0", "--web.external-url=http://eve:PLANTED@127.0.0.1:x y/"},
+		"bucket with an unknown key": {"serve", "--web.listen-address=127.0.0.1:0", "--objstore.config=type: S3\nconfig: {secret_key: PLANTED, unknown: 1}"},
+		"tracing of an unknown type": {"query", "--tracing.config=type: JAEGER\nconfig: {headers: {a: PLANTED}}"},
+		"cache with an unknown key":  {"query-frontend", "--query-range.response-cache-config=type: REDIS\nconfig: {password: PLANTED, unknown: 1}"},
+		"client with an unknown key": {"sidecar", "--prometheus.http-client=basic_auth: {password: PLANTED, unknown: 1}"},
+		"proxy that is no URL":       {"sidecar", "--prometheus.http-client=proxy_url: \"http://eve:PLANTED@127.0.0.1:x y/\""},
+		"server to read from":        {"read", "--url=ftp://eve:PLANTED@127.0.0.1/", "--match=up", "-o=x.csv"},
+		"a variable that is not set": {"sidecar", "--prometheus.http-client=basic_auth: {password: PLANTED, username: $(NOT_SET_ANYWHERE)}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(binary(t), args...)
+			cmd.Dir = t.TempDir()
+			out, err := cmd.CombinedOutput()
+			if err == nil {
+				t.Fatalf("it is accepted:\n%s", out)
+			}
+			if strings.Contains(string(out), planted) || !strings.Contains(string(out), "error:") {
+				t.Errorf("%s", out)
+			}
+		})
+	}
+}

@@ -35,6 +35,9 @@ type sidecarCommand struct {
 	GRPC        grpcFlags `embed:""`
 	SortBytes   size      `name:"store.sort-bytes" default:"256MB" help:"Memory of one request to sort series in whose labels an external label is replaced, or one is taken away; it fails beyond."`
 
+	SelectionsMax int `name:"prometheus.max-selections" default:"3" help:"Remote reads of one Series request at most, where series have a label named as an external label. With more values of it one read is sorted here."`
+	ReadsMax      int `name:"prometheus.max-remote-reads" default:"8" help:"Remote reads at once; further requests wait. Prometheus' --storage.remote.read-concurrent-limit is 10."`
+
 	ReloadConfig  string   `name:"reloader.config-file" placeholder:"FILE" help:"Configuration file of Prometheus that is watched, so that it reloads."`
 	ReloadOutput  string   `name:"reloader.config-envsubst-file" placeholder:"FILE" help:"File that gets the configuration with $(NAME) replaced by the environment's values."`
 	ReloadDirs    []string `name:"reloader.rule-dir" sep:"none" placeholder:"DIR" help:"Folder of rules that is watched (repeated)."`
@@ -136,12 +139,17 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 	errs = append(errs, err)
 	grpc, limits := c.GRPC.options(c.GRPCAddress)
 	limits.SortBytesMax = int(c.SortBytes)
+	if c.SelectionsMax < 1 || c.ReadsMax < c.SelectionsMax {
+		errs = append(errs, fmt.Errorf("--prometheus.max-selections=%d must be 1 at least, and --prometheus.max-remote-reads=%d not less than it", c.SelectionsMax, c.ReadsMax))
+	}
 	return role.SidecarOptions{
 		Web:           role.WebOptions{ListenAddress: c.HTTPAddress, ConfigFile: c.HTTPConfig, DrainTimeout: time.Duration(c.HTTPGracePeriod)},
 		GRPC:          grpc,
 		PrometheusURL: string(c.PrometheusURL),
 		HTTPClient:    text("prometheus.http-client", c.HTTPClient, c.HTTPClientFile),
 		ReadyTimeout:  time.Duration(c.ReadyTimeout),
+		SelectionsMax: c.SelectionsMax,
+		ReadsMax:      c.ReadsMax,
 		AskEvery:      time.Duration(c.AskEvery),
 		AskTimeout:    time.Duration(c.AskTimeout),
 		MinTimeMS:     c.MinTime.ms,

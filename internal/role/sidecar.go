@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/internal/store/bucket"
@@ -41,6 +42,8 @@ type SidecarOptions struct {
 	Ship          ShippingOptions
 	Reload        ReloadOptions
 	Limits        storeapi.ServerOptions // Logger and Metrics are filled in
+	SelectionsMax int                    // remote reads of one Series request; 0: 3
+	ReadsMax      int                    // remote reads at once, SelectionsMax at least; 0: 8
 	Tracing       string                 // Thanos' YAML; "" sends none
 	Logger        *slog.Logger
 }
@@ -55,6 +58,16 @@ func (o SidecarOptions) withDefaults() SidecarOptions {
 	}
 	if o.AskTimeout == 0 {
 		o.AskTimeout = 30 * time.Second
+	}
+	if o.SelectionsMax <= 0 {
+		o.SelectionsMax = defaultSelectionsMax
+	}
+	if o.ReadsMax <= 0 {
+		o.ReadsMax = defaultReadsMax
+	}
+	o.ReadsMax = max(o.ReadsMax, o.SelectionsMax)
+	if o.Limits.SortBytesMax == 0 {
+		o.Limits.SortBytesMax = 256 << 20
 	}
 	if o.MinTimeMS == nil {
 		o.MinTimeMS = func() int64 { return math.MinInt64 }
@@ -278,6 +291,11 @@ type beside struct {
 	minTime func() int64
 	up      *metrics.Gauge
 	changed chan struct{} // asks for a refresh before its time
+
+	selectionsMax int                 // remote reads of one Series request
+	reads         *semaphore.Weighted // of all requests
+	sortBytes     int                 // of one request
+
 	// unsorted: its series are not in the order of their own labels, which those of
 	// Prometheus are.
 	unsorted atomic.Bool
@@ -299,8 +317,11 @@ func newBeside(o SidecarOptions, u *url.URL, client *http.Client, reg *registry)
 		read:    remoteread.NewClient(remoteread.ClientOptions{URL: u.JoinPath("api/v1/read").String(), HTTP: client, HoldBytesMax: holdBytesMax, ReadAheadBytes: 512}),
 		minTime: o.MinTimeMS,
 		changed: make(chan struct{}, 1),
-		err:     errors.New("Prometheus was not asked yet"),
-		up:      reg.gauge("thanos_sidecar_prometheus_up", "Whether the Prometheus beside answers."),
+
+		selectionsMax: o.SelectionsMax, reads: semaphore.NewWeighted(int64(o.ReadsMax)), sortBytes: o.Limits.SortBytesMax,
+
+		err: errors.New("Prometheus was not asked yet"),
+		up:  reg.gauge("thanos_sidecar_prometheus_up", "Whether the Prometheus beside answers."),
 	}
 	return b
 }

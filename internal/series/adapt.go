@@ -37,11 +37,12 @@ func (c chunkQuerier) Close() error { return c.q.Close() }
 func FromChunkSeriesSet(set storage.ChunkSeriesSet) Set { return &fromChunks{set: set} }
 
 type fromChunks struct {
-	set    storage.ChunkSeriesSet
-	iter   chunks.Iterator
-	labels []byte
-	chunks []Chunk
-	err    error
+	set        storage.ChunkSeriesSet
+	labelsOnly bool
+	iter       chunks.Iterator
+	labels     []byte
+	chunks     []Chunk
+	err        error
 }
 
 func (f *fromChunks) Next() bool {
@@ -55,6 +56,9 @@ func (f *fromChunks) Next() bool {
 	series := f.set.At()
 	f.labels = labelenc.Append(f.labels[:0], series.Labels())
 	f.chunks = f.chunks[:0]
+	if f.labelsOnly {
+		return true
+	}
 	f.iter = series.Iterator(f.iter)
 	for f.iter.Next() {
 		meta := f.iter.At()

@@ -42,7 +42,7 @@ func SelectReplacing(ctx context.Context, q Querier, external labels.Labels, wit
 	if external.IsEmpty() && len(without) == 0 {
 		return q.Select(ctx, matchers...)
 	}
-	names, err := q.LabelNames(ctx)
+	names, err := namesOf(ctx, q, matchers)
 	if err != nil {
 		return Failed(err)
 	}

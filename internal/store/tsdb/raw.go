@@ -148,12 +148,33 @@ func (q *rawQuerier) addStock(stock storage.ChunkQuerier, err error) error {
 
 // Select implements series.Querier.
 func (q *rawQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
+	return q.selectSeries(ctx, false, matchers)
+}
+
+// LabelsOnly implements series.LabelsReader: of blocks only the index is read.
+func (q *rawQuerier) LabelsOnly() series.Querier { return rawLabels{q} }
+
+var _ series.LabelsReader = (*rawQuerier)(nil)
+
+// rawLabels gives the labels of a view.
+type rawLabels struct{ *rawQuerier }
+
+// Select implements series.Querier.
+func (q rawLabels) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
+	return q.selectSeries(ctx, true, matchers)
+}
+
+func (q *rawQuerier) selectSeries(ctx context.Context, labelsOnly bool, matchers []*labels.Matcher) series.Set {
 	sets := make([]series.Set, 0, len(q.blocks)+len(q.stock))
 	for _, b := range q.blocks {
-		sets = append(sets, b.selectSeries(ctx, matchers))
+		sets = append(sets, b.selectSeries(ctx, labelsOnly, matchers))
+	}
+	from := series.FromChunkSeriesSet
+	if labelsOnly {
+		from = series.LabelsOfChunkSeriesSet
 	}
 	for _, stock := range q.stock {
-		sets = append(sets, series.FromChunkSeriesSet(stock.Select(ctx, true, nil, matchers...)))
+		sets = append(sets, from(stock.Select(ctx, true, nil, matchers...)))
 	}
 	return series.Merge(sets...)
 }

@@ -550,3 +550,71 @@ func drain(b *testing.B, set series.Set) {
 		b.Fatal(n, set.Err())
 	}
 }
+
+func TestLabelsAreSelectedWithoutReadingChunks(t *testing.T) {
+	dir := t.TempDir()
+	s := openWorld(t, dir, 0)
+	fill(t, s, 40, startMS, startMS+8*hourMS, 30_000)
+	compact(t, s)
+	if len(s.db.Load().Blocks()) < 2 {
+		t.Fatal("there are too few blocks")
+	}
+	all := func(q series.Querier) (lsets []string, chunks int, err error) {
+		set := q.Select(context.Background(), everything)
+		for set.Next() {
+			lsets, chunks = append(lsets, string(set.Labels())), chunks+len(set.Chunks())
+		}
+		return lsets, chunks, set.Err()
+	}
+	want := map[string][]string{}
+	ranges := map[string][2]int64{"blocks and head": {startMS, startMS + 8*hourMS}, "one block": {startMS, startMS + 2*hourMS - 1}, "some of it": {startMS + 1000, startMS + hourMS/2}, "nothing": {startMS - 9000, startMS - 8000}}
+	for name, r := range ranges {
+		q, err := s.RawQuerier(context.Background(), r[0], r[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		lsets, chunks, err := all(q)
+		if err != nil || (chunks == 0) != (name == "nothing") {
+			t.Errorf("%s: %d series, %d chunks, %v", name, len(lsets), chunks, err)
+		}
+		want[name] = lsets
+		if err := q.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	segments, err := filepath.Glob(filepath.Join(dir, "*", "chunks", "*"))
+	if err != nil || len(segments) < 2 {
+		t.Fatal(segments, err)
+	}
+	for _, path := range segments { // no chunk can be read any more
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 8; i < len(text); i++ {
+			text[i] ^= 0xFF
+		}
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = openWorld(t, dir, 0)
+	for name, r := range ranges {
+		q, err := s.RawQuerier(context.Background(), r[0], r[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lsets, chunks, err := all(series.LabelsOnly(q)); err != nil || chunks != 0 || !slices.Equal(lsets, want[name]) {
+			t.Errorf("%s: %d series in place of %d, %d chunks, %v", name, len(lsets), len(want[name]), chunks, err)
+		}
+		if _, _, err := all(q); name == "one block" && err == nil {
+			t.Errorf("%s: the chunks are still whole", name)
+		}
+		if err := q.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

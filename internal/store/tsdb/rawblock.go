@@ -53,12 +53,12 @@ func (r *rawBlock) close() error {
 	return errors.Join(r.store.mappings.release(r.block.Dir(), r.files, gone), r.postings.Close(), r.deletions.Close())
 }
 
-func (r *rawBlock) selectSeries(ctx context.Context, matchers []*labels.Matcher) series.Set {
+func (r *rawBlock) selectSeries(ctx context.Context, labelsOnly bool, matchers []*labels.Matcher) series.Set {
 	p, err := tsdb.PostingsForMatchers(ctx, r.postings, matchers...)
 	if err != nil {
 		return series.Failed(fmt.Errorf("block %s: %w", r.block, err))
 	}
-	return &rawSet{block: r, postings: r.postings.SortedPostings(p), anyDeleted: r.deletions.Total() > 0}
+	return &rawSet{block: r, postings: r.postings.SortedPostings(p), anyDeleted: r.deletions.Total() > 0, labelsOnly: labelsOnly}
 }
 
 // rawSet walks the series of a block. Entries are decoded from the mapped index
@@ -67,6 +67,7 @@ type rawSet struct {
 	block      *rawBlock
 	postings   index.Postings
 	anyDeleted bool
+	labelsOnly bool // chunks are not read
 
 	entryParts
 	chunks    []series.Chunk
@@ -116,6 +117,9 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 		s.intervals = append(s.intervals, tombstones.Interval{Mint: b.maxt + 1, Maxt: math.MaxInt64})
 	}
 	s.chunks, s.arena = s.chunks[:0], s.arena[:0]
+	if s.labelsOnly {
+		return true, nil
+	}
 	for _, meta := range s.metas {
 		if err := s.chunk(meta); err != nil {
 			return false, fmt.Errorf("chunk %d: %w", meta.Ref, err)

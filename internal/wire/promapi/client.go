@@ -12,6 +12,7 @@ package promapi
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -81,6 +82,11 @@ func (c *Client) data(ctx context.Context, path string, query url.Values) (jsont
 		return jsontree.Value{}, nil, err
 	}
 	defer resp.Body.Close()
+	return c.answered(resp, path)
+}
+
+// answered reads a response.
+func (c *Client) answered(resp *http.Response, path string) (jsontree.Value, []string, error) {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, c.opts.AnswerBytesMax+1))
 	if err != nil {
 		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, path, err)
@@ -117,14 +123,29 @@ func texts(list jsontree.Value) []string {
 	return all
 }
 
+// labelBytesMax is how long a name or a value may be: Prometheus' label sets hold no
+// more than 16 MiB in one.
+const labelBytesMax = 8 << 20
+
+func checkLabel(name, value string) error {
+	if n := max(len(name), len(value)); n > labelBytesMax {
+		return fmt.Errorf("a label of %d bytes is longer than %d", n, labelBytesMax)
+	}
+	return nil
+}
+
 // labelsOf reads an object of strings.
-func labelsOf(v jsontree.Value) labels.Labels {
+func labelsOf(v jsontree.Value) (labels.Labels, error) {
 	b := labels.NewScratchBuilder(len(v.Members()))
 	for _, m := range v.Members() {
-		b.Add(m.Name, m.Value.Text())
+		text := m.Value.Text()
+		if err := checkLabel(m.Name, text); err != nil {
+			return labels.EmptyLabels(), fmt.Errorf("%w: %w", ErrAnswer, err)
+		}
+		b.Add(m.Name, text)
 	}
 	b.Sort()
-	return b.Labels()
+	return b.Labels(), nil
 }
 
 // ExternalLabels are those of the configuration that the server runs with.
@@ -264,6 +285,120 @@ func escapedName(name string) string {
 	return escaped
 }
 
+// elementBytesMax is how long one label set in a response may be.
+const elementBytesMax = 16 << 20
+
+// Series calls f with the labels of every series that matches, in the order of the
+// server, which may be none. They are decoded as they come; what f returns ends it.
+func (c *Client) Series(ctx context.Context, matchers []*labels.Matcher, minMS, maxMS int64, f func(labels.Labels) error) (warnings []string, err error) {
+	const path = "api/v1/series"
+	resp, err := c.get(ctx, path, window(matchers, minMS, maxMS, 0))
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		_, _, err := c.answered(resp, path)
+		return nil, err
+	}
+	body := &limited{from: resp.Body}
+	decoder := json.NewDecoder(body)
+	status := ""
+	bad := func(err error) error {
+		kind := ErrAnswer
+		if body.err != nil && !errors.Is(body.err, io.EOF) {
+			kind = ErrUnavailable
+		}
+		return fmt.Errorf("%w: %s: %w", kind, path, err)
+	}
+	if err := delimiter(decoder, '{'); err != nil {
+		return nil, bad(err)
+	}
+	for decoder.More() {
+		name, err := decoder.Token()
+		switch {
+		case err != nil:
+		case name == "status":
+			err = decoder.Decode(&status)
+		case name == "warnings":
+			err = decoder.Decode(&warnings)
+		case name == "data":
+			var stop error
+			if stop, err = eachSet(decoder, body, f); stop != nil {
+				return nil, stop
+			}
+		default:
+			err = decoder.Decode(new(json.RawMessage))
+		}
+		if err != nil {
+			return nil, bad(err)
+		}
+	}
+	if err := delimiter(decoder, '}'); err != nil {
+		return nil, bad(err)
+	}
+	if status != "success" {
+		return nil, bad(fmt.Errorf("status is %q", status))
+	}
+	return warnings, nil
+}
+
+// eachSet reads a list of label sets; stop is what f returned.
+func eachSet(decoder *json.Decoder, body *limited, f func(labels.Labels) error) (stop, err error) {
+	if err := delimiter(decoder, '['); err != nil {
+		return nil, err
+	}
+	builder := labels.NewScratchBuilder(16)
+	for decoder.More() {
+		var set map[string]string
+		if err := decoder.Decode(&set); err != nil {
+			return nil, err
+		}
+		body.read = 0
+		builder.Reset()
+		for name, value := range set {
+			if err := checkLabel(name, value); err != nil {
+				return nil, err
+			}
+			builder.Add(name, value)
+		}
+		builder.Sort()
+		if stop := f(builder.Labels()); stop != nil {
+			return stop, nil
+		}
+	}
+	return nil, delimiter(decoder, ']')
+}
+
+func delimiter(decoder *json.Decoder, want json.Delim) error {
+	got, err := decoder.Token()
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	if err == nil && got != want {
+		err = fmt.Errorf("%v in place of %v", got, want)
+	}
+	return err
+}
+
+// limited is a body of which only so much may be read for one element.
+type limited struct {
+	from io.Reader
+	read int
+	err  error // of from
+}
+
+// Read implements io.Reader.
+func (l *limited) Read(p []byte) (int, error) {
+	if l.read > elementBytesMax {
+		return 0, fmt.Errorf("a label set of more than %d bytes", elementBytesMax)
+	}
+	n, err := l.from.Read(p)
+	l.read += n
+	l.err = err
+	return n, err
+}
+
 // Exemplars are those of the selectors in a PromQL expression.
 func (c *Client) Exemplars(ctx context.Context, query string, minMS, maxMS int64) (results []exemplar.QueryResult, warnings []string, err error) {
 	data, warnings, err := c.data(ctx, "api/v1/query_exemplars", url.Values{"query": {query}, "start": {seconds(minMS)}, "end": {seconds(maxMS)}})
@@ -271,14 +406,21 @@ func (c *Client) Exemplars(ctx context.Context, query string, minMS, maxMS int64
 		return nil, nil, err
 	}
 	for _, e := range data.Elements() {
-		result := exemplar.QueryResult{SeriesLabels: labelsOf(e.Get("seriesLabels"))}
+		var result exemplar.QueryResult
+		if result.SeriesLabels, err = labelsOf(e.Get("seriesLabels")); err != nil {
+			return nil, nil, err
+		}
 		for _, x := range e.Get("exemplars").Elements() {
 			value, err := strconv.ParseFloat(x.Get("value").Text(), 64)
 			if err != nil {
 				return nil, nil, fmt.Errorf("%w: exemplar: %w", ErrAnswer, err)
 			}
+			lset, err := labelsOf(x.Get("labels"))
+			if err != nil {
+				return nil, nil, err
+			}
 			result.Exemplars = append(result.Exemplars, exemplar.Exemplar{
-				Labels: labelsOf(x.Get("labels")), Value: value, HasTs: true, Ts: int64(math.Round(x.Get("timestamp").Float() * 1000)),
+				Labels: lset, Value: value, HasTs: true, Ts: int64(math.Round(x.Get("timestamp").Float() * 1000)),
 			})
 		}
 		results = append(results, result)

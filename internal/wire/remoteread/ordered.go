@@ -39,7 +39,8 @@ type source interface {
 type ordered struct {
 	open         func() (source, error) // at the first Next
 	windowBytes  int
-	holdBytesMax int // at least windowBytes
+	holdBytesMax int  // at least windowBytes
+	asTheyCome   bool // none is held, and the order is not looked at
 
 	from    source
 	pending bool // from has a series that was not given yet
@@ -109,6 +110,13 @@ func (o *ordered) next() error {
 	for {
 		if err := o.advance(); err != nil {
 			return err
+		}
+		if o.asTheyCome {
+			if o.done {
+				return io.EOF
+			}
+			o.pending = false
+			return nil
 		}
 		if o.done && len(o.held) == 0 {
 			return io.EOF

@@ -24,6 +24,9 @@ type WithoutQuerier interface {
 	// is without them that they are in order as they come: inOrder says that they
 	// are, and that none need be held to sort them. It is an error if they are not.
 	SelectWithout(ctx context.Context, without labels.Labels, inOrder bool, matchers ...*labels.Matcher) series.Set
+	// SelectUnordered is SelectWithout for a caller that sorts: series come in the order
+	// of the server, a label set may come twice, and none is held.
+	SelectUnordered(ctx context.Context, without labels.Labels, matchers ...*labels.Matcher) series.Set
 }
 
 var _ WithoutQuerier = (*clientQuerier)(nil)
@@ -47,6 +50,13 @@ func (q *clientQuerier) SelectWithout(ctx context.Context, without labels.Labels
 		}
 		return &lacking{source: from, without: encoded}, nil
 	}
+	return set
+}
+
+// SelectUnordered implements WithoutQuerier.
+func (q *clientQuerier) SelectUnordered(ctx context.Context, without labels.Labels, matchers ...*labels.Matcher) series.Set {
+	set := q.SelectWithout(ctx, without, false, matchers...)
+	set.(*ordered).asTheyCome = true
 	return set
 }
 

@@ -69,6 +69,9 @@ func (s *Server) open(ctx context.Context, r SeriesRequest) (Stream, error) {
 	if err != nil {
 		return nil, err
 	}
+	if r.SkipChunks {
+		q = series.LabelsOnly(q)
+	}
 	set := series.SelectReplacing(ctx, q, external, r.WithoutReplicaLabels, s.opts.SortBytesMax, matchers...)
 	return selection{set, q}, nil
 }

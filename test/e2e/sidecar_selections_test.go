@@ -1,0 +1,188 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// gated is a Prometheus that admits few remote reads, and sends little ahead of a
+// client that does not read.
+type gated struct {
+	*httptest.Server
+	slots chan struct{}
+
+	mu                        sync.Mutex
+	reads, open, most, listed int
+}
+
+func newGated(t *testing.T, behind string, slots int) *gated {
+	u, err := url.Parse(behind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(u)
+	g := &gated{slots: make(chan struct{}, slots)}
+	g.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/api/v1/read":
+			select {
+			case g.slots <- struct{}{}:
+				defer func() { <-g.slots }()
+			case <-r.Context().Done():
+				return
+			}
+			g.mu.Lock()
+			g.reads++
+			g.open++
+			g.most = max(g.most, g.open)
+			g.mu.Unlock()
+			defer func() {
+				g.mu.Lock()
+				g.open--
+				g.mu.Unlock()
+			}()
+		case "/api/v1/series":
+			g.mu.Lock()
+			g.listed++
+			g.mu.Unlock()
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	g.Config.ErrorLog = nil
+	g.Listener = smallBuffers{g.Listener}
+	g.Start()
+	t.Cleanup(g.Close)
+	return g
+}
+
+// counts are the remote reads and lists since the last call.
+func (g *gated) counts() (reads, most, listed int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	reads, most, listed = g.reads, g.most, g.listed
+	g.reads, g.most, g.listed = 0, 0, 0
+	return reads, most, listed
+}
+
+type smallBuffers struct{ net.Listener }
+
+func (l smallBuffers) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetWriteBuffer(4 << 10)
+	}
+	return conn, err
+}
+
+// fat is a metric whose series take megabytes for each of its clusters.
+func fat(name string, clusters ...string) (all []labels.Labels) {
+	for _, cluster := range clusters {
+		for i := range 120 {
+			b := labels.NewBuilder(labels.FromStrings("__name__", name, "i", fmt.Sprintf("%03d", i), "own", cluster, "text", strings.Repeat("x", 12<<10)))
+			all = append(all, b.Set("cluster", cluster).Labels())
+		}
+	}
+	return all
+}
+
+func TestASidecarDoesNotOpenMoreRemoteReadsThanPrometheusAdmits(t *testing.T) {
+	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
+	now := prom.sampled(fat("one", "", "us")...)
+	now = max(now, prom.sampled(fat("many", "", "eu", "us", "ap", "sa", "af")...))
+	now = max(now, prom.sampled(labels.FromStrings("__name__", "none", "a", "1")))
+	for _, tt := range []struct {
+		metric        string
+		selectionsMax int
+		series, reads int
+	}{
+		{"none", 0, 1, 1}, {"one", 0, 240, 2}, {"one", 1, 240, 1}, {"many", 0, 720, 1}, {"many", 6, 720, 6},
+	} {
+		slots := 3
+		if tt.selectionsMax > slots {
+			slots = tt.selectionsMax
+		}
+		g := newGated(t, prom.base, slots)
+		s := startSidecar(t, g.URL, func(o *role.SidecarOptions) { o.SelectionsMax = tt.selectionsMax })
+		s.waitReady()
+		g.counts()
+		got, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 60_000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", tt.metric)}})
+		reads, most, _ := g.counts()
+		if err != nil || len(got) != tt.series || reads != tt.reads || most > slots || !slices.IsSorted(got) {
+			t.Errorf("%s, %d selections: %d series by %d remote reads, %d at once: %v", tt.metric, tt.selectionsMax, len(got), reads, most, err)
+		}
+		for _, line := range got {
+			if !strings.Contains(line, `cluster="eu"`) {
+				t.Fatalf("%s: %.200s", tt.metric, line)
+			}
+		}
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestRequestsToASidecarTakeAllTheirRemoteReadsAtOnce(t *testing.T) {
+	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
+	now := prom.sampled(fat("two", "", "us", "ap")...)
+	g := newGated(t, prom.base, 3)
+	s := startSidecar(t, g.URL, func(o *role.SidecarOptions) { o.ReadsMax = 3 })
+	s.waitReady()
+	var running sync.WaitGroup
+	for range 6 {
+		running.Go(func() {
+			got, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 60_000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", "two")}})
+			if err != nil || len(got) != 360 {
+				t.Errorf("%d series, %v", len(got), err)
+			}
+		})
+	}
+	running.Wait()
+	if reads, most, _ := g.counts(); reads != 18 || most > 3 {
+		t.Errorf("%d remote reads, %d at once", reads, most)
+	}
+}
+
+func TestASidecarListsLabelsWithoutReadingSamples(t *testing.T) {
+	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu, replica: r1") })
+	now := prom.sampled(
+		labels.FromStrings("__name__", "listed", "a", "2"), labels.FromStrings("__name__", "listed", "a", "1", "z", "\u00fc"),
+		labels.FromStrings("__name__", "listed", "a", "3", "cluster", "own"), labels.FromStrings("__name__", "other", "a", "3"),
+	)
+	g := newGated(t, prom.base, 1)
+	s := startSidecar(t, g.URL, nil)
+	s.waitReady()
+	g.counts()
+	ask := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", "listed")}, SkipChunks: true}
+	want := []string{
+		`{__name__="listed", a="1", cluster="eu", replica="r1", z="` + "\u00fc" + `"}`,
+		`{__name__="listed", a="2", cluster="eu", replica="r1"}`, `{__name__="listed", a="3", cluster="eu", replica="r1"}`,
+	}
+	if got, err := storeSeries(s.client, ask); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+	if reads, _, listed := g.counts(); reads != 0 || listed != 1 {
+		t.Errorf("%d remote reads, %d lists", reads, listed)
+	}
+	ask.MinMS, ask.MaxMS = -1<<62, 1<<62
+	if got, err := storeSeries(s.client, ask); err != nil || !slices.Equal(got, want) {
+		t.Errorf("of all times: %q, %v", got, err)
+	}
+	small := startSidecar(t, g.URL, func(o *role.SidecarOptions) { o.Limits.SortBytesMax = 100 })
+	small.waitReady()
+	if _, err := storeSeries(small.client, ask); err == nil || !strings.Contains(err.Error(), "more than 100 bytes") {
+		t.Errorf("beyond the memory to sort: %v", err)
+	}
+}

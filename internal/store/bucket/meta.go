@@ -31,6 +31,7 @@ type blockMeta struct {
 	deleted    int64 // tombstones
 	resolution int64 // of downsampling, in ms
 	labels     labels.Labels
+	sources    []ulid.ULID // blocks of level 1 that it was made of
 	files      []blockFile
 	members    []jsontree.Member // all but the section thanos, as they are spelled
 }
@@ -64,6 +65,11 @@ func parseMeta(text []byte) (blockMeta, error) {
 	m.samples, _ = v.Get("stats").Get("numSamples").Int()
 	m.deleted, _ = v.Get("stats").Get("numTombstones").Int()
 	m.level, _ = v.Get("compaction").Get("level").Int()
+	for _, e := range v.Get("compaction").Get("sources").Elements() {
+		if id, err := ulid.ParseStrict(e.Text()); err == nil {
+			m.sources = append(m.sources, id)
+		}
+	}
 	thanos := v.Get("thanos")
 	m.resolution, _ = thanos.Get("downsample").Get("resolution").Int()
 	builder := labels.NewScratchBuilder(8)

@@ -6,7 +6,7 @@ import "github.com/ferula-io/ferula/metrics"
 type shipMetrics struct {
 	syncs, syncFailures     *metrics.Counter
 	uploads, uploadFailures *metrics.Counter
-	corrupted, bytes        *metrics.Counter
+	corrupted, bytes, lost  *metrics.Counter
 	compactedDone, waiting  *metrics.Gauge
 	lastSuccess             *metrics.Gauge
 }
@@ -30,6 +30,7 @@ func newShipMetrics(set *metrics.Set) shipMetrics {
 		corrupted:      counterOf(set, "thanos_shipper_corrupted_blocks_total", "Blocks found in the folder whose meta.json cannot be read."),
 		compactedDone:  gaugeOf(set, "thanos_shipper_upload_compacted_done", "1 if compacted blocks are uploaded and all are."),
 		bytes:          counterOf(set, "ferula_shipper_uploaded_bytes_total", "Bytes of files uploaded."),
+		lost:           counterOf(set, "ferula_shipper_blocks_lost_total", "Blocks that were deleted from the disk before they were shipped."),
 		waiting:        gaugeOf(set, "ferula_shipper_blocks_waiting", "Blocks that belong into the bucket and are not known to be there."),
 		lastSuccess:    gaugeOf(set, "ferula_shipper_last_success_timestamp_seconds", "When a look at the folder last left nothing to do."),
 	}

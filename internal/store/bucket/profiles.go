@@ -92,6 +92,9 @@ func (s *ProfileShipper) Sync(ctx context.Context) (uploaded int, err error) {
 			continue
 		}
 		sent, err := s.ship(ctx, b)
+		if errors.Is(err, errVanished) {
+			continue // it was merged, or has aged away, which the store counts
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("profile block %s: %w", b.name, err))
 			waiting++
@@ -155,7 +158,7 @@ func (s *ProfileShipper) ship(ctx context.Context, b profileBlock) (sent bool, e
 	for _, name := range profileFiles {
 		if err := v.open(b.dir, name); err != nil {
 			if _, gone := os.Stat(b.dir); errors.Is(gone, fs.ErrNotExist) {
-				return false, nil // it was merged or has aged away
+				return false, errVanished
 			}
 			return false, err
 		}

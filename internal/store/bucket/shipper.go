@@ -85,7 +85,8 @@ type Shipper struct {
 	logger  *slog.Logger
 	metrics shipMetrics
 
-	syncing sync.Mutex // one Sync at a time
+	syncing sync.Mutex  // one Sync at a time
+	pending []ulid.ULID // blocks that waited after the last look; guarded by syncing
 
 	mu     sync.Mutex
 	status ShipStatus
@@ -178,7 +179,11 @@ type round struct {
 	asked    bool
 	waiting  int
 	uploaded int
+	left     []ulid.ULID // have left the disk, and it is not known whether they are lost
 }
+
+// errVanished is returned for a block that was deleted before it was shipped.
+var errVanished = errors.New("the block was deleted from the disk before it was shipped")
 
 func (r *round) run(ctx context.Context) error {
 	if r.labels.IsEmpty() {
@@ -194,11 +199,20 @@ func (r *round) run(ctx context.Context) error {
 		r.waiting = len(blocks) + len(errs)
 		return errors.Join(errs...)
 	}
+	if err := r.missed(ctx, blocks); err != nil {
+		errs = append(errs, err)
+	}
+	defer func() { r.remain(blocks) }()
 	for i, m := range blocks {
 		if !r.wanted(m) {
 			continue
 		}
-		if err := r.ship(ctx, m); err != nil {
+		err := r.ship(ctx, m)
+		if errors.Is(err, errVanished) {
+			r.left = append(r.left, m.id) // the next look finds out what has become of it
+			continue
+		}
+		if err != nil {
 			r.waiting++
 			errs = append(errs, fmt.Errorf("block %s: %w", m.id, err))
 			if ctx.Err() != nil || !r.opts.AllowOutOfOrder {
@@ -218,6 +232,40 @@ func (r *round) run(ctx context.Context) error {
 		r.remember(statePath)
 	}
 	return errors.Join(errs...)
+}
+
+// missed counts the blocks that waited after the last look and have left the disk
+// since. One that is in the bucket all the same, or went into a block that belongs
+// there, is not lost.
+func (r *round) missed(ctx context.Context, blocks []blockMeta) error {
+	for i, id := range r.pending {
+		if _, err := os.Stat(filepath.Join(r.opts.Dir, id.String())); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if slices.ContainsFunc(blocks, func(m blockMeta) bool { return r.wanted(m) && slices.Contains(m.sources, id) }) {
+			continue
+		}
+		whole, err := r.whole(ctx, id)
+		if err != nil {
+			r.left = slices.Clone(r.pending[i:]) // looked at again
+			return fmt.Errorf("block %s, which has left the disk: %w", id, err)
+		}
+		if !whole {
+			r.metrics.lost.Inc()
+			r.logger.Error("A block was deleted from the disk before it was shipped", "block", id)
+		}
+	}
+	return nil
+}
+
+// remain keeps which blocks of the folder still wait.
+func (r *round) remain(blocks []blockMeta) {
+	r.pending = slices.Clone(r.left)
+	for _, m := range blocks {
+		if r.wanted(m) && !slices.Contains(r.known, m.id) && !slices.Contains(r.there, m.id) && !slices.Contains(r.pending, m.id) {
+			r.pending = append(r.pending, m.id)
+		}
+	}
 }
 
 // remember writes the state file. Where that fails only questions are repeated.
@@ -298,8 +346,7 @@ func (r *round) ship(ctx context.Context, m blockMeta) error {
 	begun := r.opts.Now()
 	n, err := r.upload(ctx, m.id)
 	if _, gone := os.Stat(filepath.Join(r.opts.Dir, m.id.String())); err != nil && errors.Is(err, fs.ErrNotExist) && errors.Is(gone, fs.ErrNotExist) {
-		r.logger.Error("A block was deleted from the disk before it was shipped", "block", m.id)
-		return nil
+		return errVanished
 	}
 	if err != nil {
 		r.metrics.uploadFailures.Inc()

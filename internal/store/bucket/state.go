@@ -66,19 +66,25 @@ func writeState(path string, ids []ulid.ULID) error {
 		return err
 	}
 	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if err = errors.Join(err, disk.sync(f), f.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := disk.rename(tmp, path); err != nil {
 		return err
 	}
 	return syncDir(filepath.Dir(path))
 }
+
+// disk is what makes a file durable, in its order; tests watch it.
+var disk = struct {
+	sync   func(f *os.File) error
+	rename func(from, to string) error
+}{(*os.File).Sync, os.Rename}
 
 func syncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	return errors.Join(disk.sync(d), d.Close())
 }

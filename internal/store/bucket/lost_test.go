@@ -1,0 +1,171 @@
+package bucket
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/thanos-io/objstore"
+
+	"github.com/ferula-io/ferula/metrics"
+)
+
+func TestBlocksThatLeaveTheDiskBeforeTheyAreShippedAreCounted(t *testing.T) {
+	dir, to := t.TempDir(), objstore.NewInMemBucket()
+	shipped := makeBlock(t, dir, 0)
+	down := &faulty{Bucket: to, at: 1 << 30}
+	s := newShipper(t, down, dir, nil)
+	mustSync(t, s, 1)
+	lost, merged, stays := makeBlock(t, dir, 1), makeBlock(t, dir, 2), makeBlock(t, dir, 3)
+	down.at = down.done + 1 // from now on the bucket is down
+	if _, err := s.Sync(context.Background()); err == nil || s.Status().Waiting != 3 {
+		t.Fatalf("%v, %d waiting", err, s.Status().Waiting)
+	}
+	// Retention takes two, and a third goes into a block that will be shipped.
+	into := makeBlock(t, dir, 2)
+	setLevel(t, dir, into, `"`+into.String()+`"
+		]`, `"`+merged.String()+`"
+		]`)
+	for _, id := range []ulid.ULID{shipped, lost, merged} {
+		if err := os.RemoveAll(filepath.Join(dir, id.String())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Sync(context.Background()); err == nil || s.metrics.lost.Get() != 0 {
+		t.Fatalf("while the bucket is down nobody knows: %v, %d lost", err, s.metrics.lost.Get())
+	}
+	down.at = 1 << 30
+	for range 2 { // they are counted once
+		if _, err := s.Sync(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.metrics.lost.Get(); n != 1 || s.Status().Waiting != 0 {
+			t.Errorf("%d lost, %d waiting", n, s.Status().Waiting)
+		}
+	}
+	if got := trusted(t, to, dirsOf(t, dir, to)); !slices.Contains(got, stays) || !slices.Contains(got, into) || slices.Contains(got, lost) {
+		t.Errorf("%v", got)
+	}
+}
+
+// dirsOf is a folder that has the files of the bucket's blocks where the disk has
+// them no more.
+func dirsOf(t *testing.T, dir string, from objstore.Bucket) string {
+	t.Helper()
+	for name, text := range objects(t, from) {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err == nil {
+			continue
+		}
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// vanishing deletes a block when the bucket is first asked for it, before it is read.
+type vanishing struct {
+	objstore.Bucket
+	dir string
+}
+
+func (v *vanishing) Exists(ctx context.Context, name string) (bool, error) {
+	if err := os.RemoveAll(v.dir); err != nil {
+		return false, err
+	}
+	return v.Bucket.Exists(ctx, name)
+}
+
+func TestABlockThatVanishesBeforeItsUploadIsNotListedAsShipped(t *testing.T) {
+	dir, to := t.TempDir(), objstore.NewInMemBucket()
+	id, other := makeBlock(t, dir, 0), makeBlock(t, dir, 1)
+	s := newShipper(t, &vanishing{to, filepath.Join(dir, id.String())}, dir, nil)
+	mustSync(t, s, 1)
+	listed, err := readState(filepath.Join(dir, "thanos.shipper.json"))
+	if err != nil || !slices.Equal(listed, []ulid.ULID{other}) {
+		t.Errorf("listed as shipped are %v, %v", listed, err)
+	}
+	mustSync(t, s, 0)
+	if n := s.metrics.lost.Get(); n != 1 {
+		t.Errorf("%d are lost", n)
+	}
+}
+
+// short takes uploads of one file in part, and says that all went well.
+type short struct {
+	objstore.Bucket
+	file string
+}
+
+func (s *short) Upload(ctx context.Context, name string, r io.Reader, o ...objstore.ObjectUploadOption) error {
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	if strings.HasSuffix(name, "/"+s.file) {
+		text = text[:len(text)-1]
+	}
+	return s.Bucket.Upload(ctx, name, bytes.NewReader(text), o...)
+}
+
+func TestAProfileObjectThatArrivesShortIsNotShipped(t *testing.T) {
+	for _, file := range profileFiles {
+		dir, to := t.TempDir(), objstore.NewInMemBucket()
+		name := "anonymous/" + ulid.Make().String()
+		profileBlocks(t, dir, name)
+		cutting := &short{Bucket: to, file: file}
+		s := NewProfileShipper(cutting, ProfileShipOptions{Dir: dir}, quiet, metrics.NewSet())
+		for range 2 {
+			if n, err := s.Sync(context.Background()); n != 0 || !errors.Is(err, ErrCorrupt) || s.uploads.Get() != 0 || s.waiting.Get() != 1 {
+				t.Fatalf("%s: %d shipped, %v", file, n, err)
+			}
+		}
+		cutting.file = "none"
+		if n, err := s.Sync(context.Background()); n != 1 || err != nil || s.waiting.Get() != 0 {
+			t.Errorf("%s: %d shipped, %v", file, n, err)
+		}
+		for object, text := range objects(t, to) {
+			if want := name + filepath.Base(object); string(text) != want {
+				t.Errorf("%s is %q", object, text)
+			}
+		}
+	}
+}
+
+func TestTheListOfShippedBlocksIsOnTheDiskBeforeItReplacesTheOldOne(t *testing.T) {
+	was := disk
+	t.Cleanup(func() { disk = was })
+	dir := t.TempDir()
+	path := filepath.Join(dir, "thanos.shipper.json")
+	var steps []string
+	disk.sync = func(f *os.File) error {
+		steps = append(steps, "sync "+filepath.Base(f.Name()))
+		return was.sync(f)
+	}
+	disk.rename = func(from, to string) error {
+		steps = append(steps, "rename "+filepath.Base(to))
+		return was.rename(from, to)
+	}
+	if err := writeState(path, []ulid.ULID{ulid.Make()}); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"sync thanos.shipper.json.tmp", "rename thanos.shipper.json", "sync " + filepath.Base(dir)}; !slices.Equal(steps, want) {
+		t.Errorf("%q", steps)
+	}
+	full := errors.New("no space left")
+	disk.sync = func(*os.File) error { return full }
+	if err := writeState(path, nil); !errors.Is(err, full) {
+		t.Error(err)
+	}
+	if ids, err := readState(path); err != nil || len(ids) != 1 {
+		t.Errorf("the old list is gone: %v, %v", ids, err)
+	}
+}

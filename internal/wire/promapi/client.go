@@ -12,7 +12,6 @@ package promapi
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -283,120 +282,6 @@ func escapedName(name string) string {
 		}
 	}
 	return escaped
-}
-
-// elementBytesMax is how long one label set in a response may be.
-const elementBytesMax = 16 << 20
-
-// Series calls f with the labels of every series that matches, in the order of the
-// server, which may be none. They are decoded as they come; what f returns ends it.
-func (c *Client) Series(ctx context.Context, matchers []*labels.Matcher, minMS, maxMS int64, f func(labels.Labels) error) (warnings []string, err error) {
-	const path = "api/v1/series"
-	resp, err := c.get(ctx, path, window(matchers, minMS, maxMS, 0))
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode/100 != 2 {
-		_, _, err := c.answered(resp, path)
-		return nil, err
-	}
-	body := &limited{from: resp.Body}
-	decoder := json.NewDecoder(body)
-	status := ""
-	bad := func(err error) error {
-		kind := ErrAnswer
-		if body.err != nil && !errors.Is(body.err, io.EOF) {
-			kind = ErrUnavailable
-		}
-		return fmt.Errorf("%w: %s: %w", kind, path, err)
-	}
-	if err := delimiter(decoder, '{'); err != nil {
-		return nil, bad(err)
-	}
-	for decoder.More() {
-		name, err := decoder.Token()
-		switch {
-		case err != nil:
-		case name == "status":
-			err = decoder.Decode(&status)
-		case name == "warnings":
-			err = decoder.Decode(&warnings)
-		case name == "data":
-			var stop error
-			if stop, err = eachSet(decoder, body, f); stop != nil {
-				return nil, stop
-			}
-		default:
-			err = decoder.Decode(new(json.RawMessage))
-		}
-		if err != nil {
-			return nil, bad(err)
-		}
-	}
-	if err := delimiter(decoder, '}'); err != nil {
-		return nil, bad(err)
-	}
-	if status != "success" {
-		return nil, bad(fmt.Errorf("status is %q", status))
-	}
-	return warnings, nil
-}
-
-// eachSet reads a list of label sets; stop is what f returned.
-func eachSet(decoder *json.Decoder, body *limited, f func(labels.Labels) error) (stop, err error) {
-	if err := delimiter(decoder, '['); err != nil {
-		return nil, err
-	}
-	builder := labels.NewScratchBuilder(16)
-	for decoder.More() {
-		var set map[string]string
-		if err := decoder.Decode(&set); err != nil {
-			return nil, err
-		}
-		body.read = 0
-		builder.Reset()
-		for name, value := range set {
-			if err := checkLabel(name, value); err != nil {
-				return nil, err
-			}
-			builder.Add(name, value)
-		}
-		builder.Sort()
-		if stop := f(builder.Labels()); stop != nil {
-			return stop, nil
-		}
-	}
-	return nil, delimiter(decoder, ']')
-}
-
-func delimiter(decoder *json.Decoder, want json.Delim) error {
-	got, err := decoder.Token()
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	if err == nil && got != want {
-		err = fmt.Errorf("%v in place of %v", got, want)
-	}
-	return err
-}
-
-// limited is a body of which only so much may be read for one element.
-type limited struct {
-	from io.Reader
-	read int
-	err  error // of from
-}
-
-// Read implements io.Reader.
-func (l *limited) Read(p []byte) (int, error) {
-	if l.read > elementBytesMax {
-		return 0, fmt.Errorf("a label set of more than %d bytes", elementBytesMax)
-	}
-	n, err := l.from.Read(p)
-	l.read += n
-	l.err = err
-	return n, err
 }
 
 // Exemplars are those of the selectors in a PromQL expression.

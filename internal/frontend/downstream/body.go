@@ -10,10 +10,7 @@ import (
 	"github.com/ferula-io/ferula/internal/bufpool"
 )
 
-var (
-	errClosed   = errors.New("downstream: the body is closed")
-	errNotEnded = errors.New("downstream: an answer that has not ended needs no resuming")
-)
+var errClosed = errors.New("downstream: the body is closed")
 
 // A caller whose own buffer is too small lends none for skipping what it already has.
 const (
@@ -30,7 +27,6 @@ type Body struct {
 	status   int
 	bytesMax int64
 	hashing  bool
-	complete func() bool
 
 	mu   sync.Mutex
 	call *call
@@ -78,13 +74,6 @@ func (b *Body) Read(p []byte) (int, error) {
 // afterwards, or b.err says why not.
 func (b *Body) settle(scratch []byte) {
 	err := b.next
-	if errors.Is(err, io.EOF) {
-		if b.complete == nil || b.complete() {
-			b.end(io.EOF)
-			return
-		}
-		err = &brokenError{fmt.Errorf("%w: %w", ErrUnavailable, errEarly)}
-	}
 	var broken *brokenError
 	if errors.As(err, &broken) {
 		if err = b.resume(broken, scratch); err == nil {
@@ -93,23 +82,6 @@ func (b *Body) settle(scratch []byte) {
 		}
 	}
 	b.end(err)
-}
-
-// Resume says that an answer that ended with io.EOF was not complete after all:
-// Read goes on, if the request made again gives the same bytes and more. It is
-// Request.Complete for a reader that finds out later.
-func (b *Body) Resume() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case b.err == nil:
-		return errNotEnded
-	case !errors.Is(b.err, io.EOF):
-		return b.err
-	}
-	b.err, b.next = nil, &brokenError{fmt.Errorf("%w: %w", ErrUnavailable, errEarly)}
-	b.call.client.metrics.inFlight.Inc()
-	return nil
 }
 
 // resume makes the request again and reads the answer up to where the last one

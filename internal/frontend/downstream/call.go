@@ -43,6 +43,10 @@ func (k *call) answer() (*try, error) {
 // that the try stands.
 func (k *call) verdict(t *try, err error) (reason string, wait time.Duration) {
 	switch {
+	case errors.Is(err, ErrTimeout) && !errors.Is(err, errUnsent):
+		// The query ran for so long, and would again.
+		k.client.metrics.refused.With("timeout").Inc()
+		return "", 0
 	case errors.Is(err, ErrTimeout):
 		return "timeout", k.nextBackoff()
 	case errors.Is(err, ErrUnavailable) && !lasting(err):
@@ -62,6 +66,10 @@ func (k *call) verdict(t *try, err error) (reason string, wait time.Duration) {
 		}
 	}
 	if t.status >= 500 {
+		if t.outOfTime() {
+			k.client.metrics.refused.With("timeout").Inc()
+			return "", 0
+		}
 		return "5xx", k.nextBackoff()
 	}
 	return "", 0

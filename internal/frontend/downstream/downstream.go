@@ -10,8 +10,8 @@
 // if that hashes alike does reading go on; otherwise it ends in ErrChanged, and
 // whoever passes bytes on must abort its own answer.
 //
-//	Open ── try ── 2xx, 4xx ──────────────────────────> Response
-//	         │  └─ 5xx, no connection, too slow ─ wait ─ try …
+//	Open ── try ── 2xx, 4xx, out of time ─────────────> Response
+//	         │  └─ 5xx, no connection ─ wait ─ try …
 //	Read ── bytes ──────────────────────────────────────> caller
 //	         └─ break at byte n ─ wait ─ try ─ n bytes hash alike? ─ yes ─> bytes
 //	                                                               └─ no ─> ErrChanged
@@ -44,8 +44,10 @@ type Options struct {
 	Encodings []string // to ask for, the most wanted first; none: Identity
 	UserAgent string   // where the request forwards none; "": ferula
 
-	ConnectTimeout   time.Duration // to a TCP connection; 0: 5s
-	FirstByteTimeout time.Duration // from sending to the answer's status line; 0: 3m
+	ConnectTimeout time.Duration // to a TCP connection; 0: 5s
+	// FirstByteTimeout is from sending to the response's status line; 0: no limit, as
+	// how long a query may take is the downstream's to say.
+	FirstByteTimeout time.Duration
 	IdleTimeout      time.Duration // of silence while a body is read; 0: 1m
 
 	Retries       int           // repetitions of one request; 0: 5
@@ -62,9 +64,7 @@ type Options struct {
 	// buffer is filled past it, except from chunks that are smaller than it: those
 	// cost 5 to 15 % more CPU with 64 KiB. Idle connections keep theirs.
 	ReadBufferBytes int
-	// NoResume saves the hash of every byte: an answer that breaks off is an error.
-	NoResume  bool
-	Transport Transport
+	Transport       Transport
 
 	// Wrap puts something around the transport, once for every try: tracing.
 	Wrap func(http.RoundTripper) http.RoundTripper
@@ -79,7 +79,6 @@ func (o Options) withDefaults() Options {
 		}
 	}
 	orTime(&o.ConnectTimeout, 5*time.Second)
-	orTime(&o.FirstByteTimeout, 3*time.Minute) // Prometheus and Thanos give a query two
 	orTime(&o.IdleTimeout, time.Minute)
 	orTime(&o.BackoffMin, 100*time.Millisecond)
 	orTime(&o.BackoffMax, max(2*time.Second, o.BackoffMin))
@@ -211,7 +210,7 @@ type Response struct {
 	Length int64
 	// Delimited says that the connection tells the end of the body from a break,
 	// by a length or chunks. Without, an early end looks like an end here, and only
-	// Request.Complete can tell.
+	// who knows what the body should be can tell.
 	Delimited bool
 	Body      *Body
 }
@@ -224,8 +223,9 @@ func (r *Response) CopyHeader(dst http.Header) {
 }
 
 // Open asks the downstream and returns once an answer has begun whose status is
-// final: not a 5xx while there are retries left, and not a 429 or 503 that names a
-// Retry-After which can be waited for. Such an answer that can not be repeated any
+// final: not a 5xx while there are retries left, unless it says that the query ran
+// out of time, and not a 429 or 503 that names a Retry-After which can be waited for.
+// Such an answer that can not be repeated any
 // more is returned like any other. The context bounds the body, too: when it ends,
 // Read fails with its cause.
 func (c *Client) Open(ctx context.Context, r Request) (*Response, error) {
@@ -249,7 +249,7 @@ func (c *Client) Open(ctx context.Context, r Request) (*Response, error) {
 		c.metrics.inFlight.Dec()
 		return nil, err
 	}
-	b := &Body{call: k, try: t, cancel: cancel, status: t.status, bytesMax: c.opts.BytesMax, complete: r.Complete, hashing: !c.opts.NoResume && k.retries > 0}
+	b := &Body{call: k, try: t, cancel: cancel, status: t.status, bytesMax: c.opts.BytesMax, hashing: k.retries > 0}
 	if r.BytesMax > 0 {
 		b.bytesMax = r.BytesMax
 	}

@@ -35,14 +35,21 @@ var (
 	errReleased  = errors.New("downstream try released")
 )
 
+// errUnsent is with the ErrTimeout of a request that was not sent, as there was no
+// connection in time.
+var errUnsent = errors.New("no connection in time")
+
 // failure words what went wrong with a try: a caller that has gone is told so
 // with its own context's error, everything else is ErrTimeout or ErrUnavailable.
-func failure(caller, try context.Context, err error) error {
+func failure(caller, try context.Context, sent bool, err error) error {
 	if caller.Err() != nil {
 		return fmt.Errorf("downstream: %w", context.Cause(caller))
 	}
 	if cause := context.Cause(try); errors.Is(cause, errFirstByte) || errors.Is(cause, errStalled) {
 		return fmt.Errorf("%w: %w", ErrTimeout, cause)
+	}
+	if !sent {
+		err = fmt.Errorf("%w: %w", errUnsent, err)
 	}
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {

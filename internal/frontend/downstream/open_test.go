@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,6 +45,36 @@ func gives(code int, header ...string) func(*http.Request) (*http.Response, erro
 }
 
 func refuses(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") }
+
+// hangsUnsent is a connection that does not come within its time-out.
+func hangsUnsent(r *http.Request) (*http.Response, error) {
+	select {
+	case <-time.After(5 * time.Second):
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+	case <-r.Context().Done():
+		return nil, context.Cause(r.Context())
+	}
+}
+
+func afterwards(wait time.Duration, then func(*http.Request) (*http.Response, error)) func(*http.Request) (*http.Response, error) {
+	return func(r *http.Request) (*http.Response, error) {
+		select {
+		case <-time.After(wait):
+			return then(r)
+		case <-r.Context().Done():
+			return nil, context.Cause(r.Context())
+		}
+	}
+}
+
+// says is an answer with a body.
+func says(code int, body string) func(*http.Request) (*http.Response, error) {
+	return func(*http.Request) (*http.Response, error) {
+		resp := status(code)
+		resp.Body, resp.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+		return resp, nil
+	}
+}
 
 func hangs(r *http.Request) (*http.Response, error) { return endless(r.Context()) }
 
@@ -99,8 +131,12 @@ func TestAnswersAreAskedForAgainUntilOneStands(t *testing.T) {
 		{name: "one retry for this one", request: Request{Retries: 1}, script: script(gives(500)), status: 500, at: "[0s 50ms]"},
 		{name: "what may change something is not asked again", request: Request{Method: "POST", Path: "/api/v1/admin/tsdb/delete_series"}, script: script(gives(500)), status: 500, at: "[0s]"},
 		{name: "unless told to", request: Request{Method: "POST", Path: "/api/v1/read", Body: []byte("x"), Retries: 1}, script: script(gives(500), gives(200)), status: 200, at: "[0s 50ms]"},
-		{name: "slow headers, then success", script: script(hangs, gives(200)), status: 200, at: "[0s 3m0.05s]"},
-		{name: "slow headers for ever", opts: Options{Retries: 1, FirstByteTimeout: time.Second}, script: script(hangs), err: ErrTimeout, at: "[0s 1.05s]"},
+		{name: "slow headers are waited for", script: script(afterwards(time.Hour, gives(200))), status: 200, at: "[0s]"},
+		{name: "headers beyond the time-out are not waited for again", opts: Options{FirstByteTimeout: time.Second}, script: script(hangs), err: ErrTimeout, at: "[0s]"},
+		{name: "a connection beyond its time-out is tried again", script: script(hangsUnsent, gives(200)), status: 200, at: "[0s 5.05s]"},
+		{name: "a query that ran out of time is not repeated", script: script(says(503, `{"status":"error","errorType":"timeout","error":"query timed out"}`)), status: 503, at: "[0s]"},
+		{name: "a query that ran out of time at a gateway is not repeated", script: script(gives(504)), status: 504, at: "[0s]"},
+		{name: "another 503 is repeated", script: script(says(503, `{"status":"error","errorType":"unavailable","error":"timeout"}`), gives(200)), status: 200, at: "[0s 50ms]"},
 		{name: "429 stands without Retry-After", script: script(gives(429)), status: 429, at: "[0s]"},
 		{name: "429 with seconds", script: script(gives(429, "Retry-After", "3"), gives(200)), status: 200, at: "[0s 3s]"},
 		{name: "503 with seconds", script: script(gives(503, "Retry-After", " 2 "), gives(200)), status: 200, at: "[0s 2s]"},
@@ -197,13 +233,11 @@ func TestRetriesWorkOverTheNetwork(t *testing.T) {
 			reset(conn)
 		case 2:
 			_, _ = io.WriteString(conn, "HTTP/1.1 garbage\r\n\r\n")
-		case 3:
-			gone(conn) // the first byte never comes
 		default:
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 		}
 	})
-	status, body, err := get(t, client(t, Options{URL: server.url, FirstByteTimeout: 300 * time.Millisecond, Retries: 10}, nil), "/")
+	status, body, err := get(t, client(t, Options{URL: server.url, Retries: 10}, nil), "/")
 	checkIs(t, err, nil)
 	check(t, "answer", fmt.Sprint(status, body), "200ok")
 }
@@ -288,4 +322,40 @@ func FuzzRetryAfter(f *testing.F) {
 			t.Fatalf("%q: %s, again %s", text, wait, again)
 		}
 	})
+}
+
+// What Thanos' key response_header_timeout says is all that limits the wait for headers.
+func TestTheTimeoutOfHeadersIsTheTransportsAndIsNotRepeated(t *testing.T) {
+	transport, err := ParseTransport([]byte("response_header_timeout: 100ms"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) { gone(conn) })
+	_, err = open(t, Options{URL: server.url, Transport: transport}, Request{Path: "/api/v1/query_range"})
+	checkIs(t, err, ErrTimeout)
+	check(t, "requests", server.count("/api/v1/query_range"), 1)
+}
+
+func TestTheBodyOfAQueryThatRanOutOfTimeIsHandedOn(t *testing.T) {
+	for name, text := range map[string]string{
+		"short": `{"status":"error","errorType":"timeout","error":"query timed out"}`,
+		"long":  `{"status":"error","errorType":"timeout","error":"` + strings.Repeat("x", 3*peekBytes) + `"}`,
+		"none":  "",
+	} {
+		for _, encoding := range []string{Identity, Gzip} {
+			body := encode(t, encoding, text)
+			url := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Encoding", encoding)
+				w.WriteHeader(503)
+				_, _ = io.WriteString(w, body)
+			}, nil)
+			resp, err := open(t, Options{URL: url, Retries: 1}, Request{Path: "/"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := readAll(resp, 100)
+			checkIs(t, err, nil)
+			check(t, name+", "+encoding, got, text)
+		}
+	}
 }

@@ -18,7 +18,7 @@ import (
 const formBytes = 4 << 10
 
 // Request is one question to the downstream. Open reads it and keeps nothing of
-// it but Body and Complete.
+// it but Body.
 type Request struct {
 	// Method is GET if empty. For the query endpoints, which take both, GET and
 	// POST are the same: a short query goes as GET, a long one as a form.
@@ -37,11 +37,6 @@ type Request struct {
 	// that may change something; negative: none.
 	Retries  int
 	BytesMax int64 // of the decoded answer; 0: the client's
-	// Complete, if set, is asked when the answer ends as if it were whole, after
-	// all its bytes were handed out. If it says no, the end counts as a break and
-	// the request is made again. It is the only means by which an early end is
-	// noticed where the downstream gives no length (Response.Delimited).
-	Complete func() bool
 }
 
 // queryEndpoints take a form as well as a URL, and change nothing, so that they

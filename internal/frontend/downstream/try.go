@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,9 @@ type try struct {
 
 	source   source
 	decoding *decoding // nil: the source's bytes are the answer's
+
+	peeked  []byte // of the body, to be read first
+	peekErr error  // behind them
 }
 
 // source is the body as it comes from the connection. It has reads watched and
@@ -57,7 +61,7 @@ func (c *Client) send(caller context.Context, m *message) (*try, error) {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		err = failure(caller, ctx, err)
+		err = failure(caller, ctx, t.source.watch.sent.Load(), err)
 		cancel(errReleased)
 		c.metrics.failed(err)
 		return nil, err
@@ -100,6 +104,18 @@ func (t *try) begin(method string, resp *http.Response) (err error) {
 // Read gives decoded bytes. Its error is io.EOF at what looks like the end,
 // a brokenError where asking again may help, or final.
 func (t *try) Read(p []byte) (int, error) {
+	if len(t.peeked) > 0 {
+		n := copy(p, t.peeked)
+		t.peeked = t.peeked[n:]
+		return n, nil
+	}
+	if t.peekErr != nil {
+		return 0, t.peekErr
+	}
+	return t.read(p)
+}
+
+func (t *try) read(p []byte) (int, error) {
 	if t.decoding == nil {
 		n, err := t.source.Read(p)
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -122,9 +138,34 @@ func (t *try) Read(p []byte) (int, error) {
 	}
 }
 
+// peekBytes is how long an error's body may be to be looked into.
+const peekBytes = 4 << 10
+
+// outOfTime tells whether a 5xx says that the query took longer than it may: as a
+// gateway does by the status, and the API by the type of the error.
+func (t *try) outOfTime() bool {
+	if t.status != http.StatusServiceUnavailable {
+		return t.status == http.StatusGatewayTimeout
+	}
+	if t.source.body == nil {
+		return false
+	}
+	body := make([]byte, 0, peekBytes)
+	for len(body) < cap(body) && t.peekErr == nil {
+		var n int
+		n, t.peekErr = t.read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+	}
+	t.peeked = body
+	var said struct {
+		Type string `json:"errorType"`
+	}
+	return json.Unmarshal(body, &said) == nil && said.Type == "timeout"
+}
+
 // broken words an end of the connection in the middle of a body.
 func (t *try) broken(err error) error {
-	err = failure(t.caller, t.ctx, err)
+	err = failure(t.caller, t.ctx, true, err)
 	if errors.Is(err, ErrUnavailable) {
 		return &brokenError{err}
 	}

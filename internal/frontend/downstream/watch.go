@@ -16,6 +16,7 @@ type watch struct {
 	idle time.Duration
 	end  func()
 	conn atomic.Pointer[countedConn] // nil where the connection is not our own dialer's
+	sent atomic.Bool                 // there was a connection to send the request on
 
 	mu      sync.Mutex
 	timer   *time.Timer
@@ -50,6 +51,7 @@ func counted(dial func(ctx context.Context, network, address string) (net.Conn, 
 // attach makes a context whose request tells the watch its connection.
 func (w *watch) attach(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+		w.sent.Store(true)
 		conn := info.Conn
 		if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
 			conn = secure.NetConn()

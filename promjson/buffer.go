@@ -24,6 +24,8 @@ type buffer struct {
 	eof     bool  // That was the end of the input.
 	elastic bool  // The buffer may grow, up to hold.
 	hold    int
+	most    int    // Reads that fill the buffer make it larger, up to this.
+	filled  bool   // The last read did.
 	moved   func() // Called before the bytes of the buffer move.
 }
 
@@ -38,7 +40,9 @@ func (b *buffer) fill() error {
 		keep = b.mark
 	}
 	if room := len(b.buf) - b.end; room == 0 || (room < len(b.buf)/8 && keep > len(b.buf)/2) {
-		if keep > 0 {
+		if b.filled && len(b.buf) < b.most {
+			b.widen(keep)
+		} else if keep > 0 {
 			b.shift(keep)
 		} else if err := b.grow(); err != nil {
 			return err
@@ -50,7 +54,9 @@ func (b *buffer) fill() error {
 		if b.readErr != nil {
 			return b.fail(b.end, "", b.readErr)
 		}
+		room := len(b.buf) - b.end
 		n, err := b.r.Read(b.buf[b.end:])
+		b.filled = n == room && room >= len(b.buf)/2
 		if n < 0 || n > len(b.buf)-b.end {
 			panic("promjson: the reader returned an impossible count")
 		}
@@ -76,6 +82,20 @@ func (b *buffer) shift(keep int) {
 	if b.mark >= 0 {
 		b.mark -= keep
 	}
+}
+
+// widen gives larger reads their room, and keeps what stands from keep on.
+func (b *buffer) widen(keep int) {
+	b.moved()
+	larger := make([]byte, min(4*len(b.buf), b.most))
+	copy(larger, b.buf[keep:b.end])
+	b.base += int64(keep)
+	b.pos -= keep
+	b.end -= keep
+	if b.mark >= 0 {
+		b.mark -= keep
+	}
+	b.buf = larger
 }
 
 func (b *buffer) grow() error {

@@ -7,6 +7,11 @@ type Options struct {
 	// BufferBytes is the size of reads, and of what a series is handed out in.
 	// The default is 64 KiB; from a socket 1 MiB is cheaper.
 	BufferBytes int
+	// StartBytes, if less than BufferBytes, is the size of the first reads: a short
+	// answer needs no more. The buffer grows to BufferBytes where reads fill it.
+	// Where the input is not valid JSON, what becomes of it may then depend on how
+	// the reader cuts it.
+	StartBytes int
 	// HoldBytes is what may have to be in memory at once: the largest metric
 	// object, the largest point (a histogram), and a whole series where its
 	// members stand in an unusual order. The default is 1 MiB.
@@ -24,6 +29,10 @@ func (o Options) withDefaults() Options {
 		o.BufferBytes = 64 << 10
 	}
 	o.BufferBytes = max(o.BufferBytes, 16)
+	if o.StartBytes <= 0 {
+		o.StartBytes = o.BufferBytes
+	}
+	o.StartBytes = min(max(o.StartBytes, 16), o.BufferBytes)
 	if o.HoldBytes <= 0 {
 		o.HoldBytes = 1 << 20
 	}
@@ -132,8 +141,8 @@ func (s *Scanner) Reset(r io.Reader) {
 		return
 	}
 	buf := s.buf
-	if s.r == nil || len(buf) != s.o.BufferBytes {
-		buf = make([]byte, s.o.BufferBytes) // It was another's, or has grown.
+	if s.r == nil || len(buf) < s.o.StartBytes || len(buf) > s.o.BufferBytes {
+		buf = make([]byte, s.o.StartBytes) // It was another's, or has grown.
 	}
 	s.reset(buffer{r: r, buf: buf})
 }
@@ -145,7 +154,7 @@ func (s *Scanner) ResetBytes(answer []byte) {
 }
 
 func (s *Scanner) reset(b buffer) {
-	b.mark, b.moved, b.elastic, b.hold = -1, s.moved, true, s.o.HoldBytes
+	b.mark, b.moved, b.elastic, b.hold, b.most = -1, s.moved, true, s.o.HoldBytes, s.o.BufferBytes
 	*s = Scanner{
 		buffer: b, o: s.o, ownMetric: s.ownMetric, name: s.name,
 		textBytes: s.o.TextBytes, keepBytes: s.o.UnknownBytes,

@@ -87,6 +87,11 @@ func scanned(t *testing.T, src []byte, whole bool) string {
 				t.Fatalf("buffer of %d, read %s:\n%s\nnot\n%s\nof %q", size, name, got, want, src)
 			}
 		}
+		for name, r := range readers(src) {
+			if got := transcript(NewScanner(r, Options{BufferBytes: size, StartBytes: 16, UnknownBytes: 1 << 16})); whole && got != want {
+				t.Fatalf("buffer of 16 to %d, read %s:\n%s\nnot\n%s\nof %q", size, name, got, want, src)
+			}
+		}
 	}
 	return want
 }
@@ -142,4 +147,40 @@ func FuzzScanner(f *testing.F) {
 			t.Fatalf("no offset: %s", got)
 		}
 	})
+}
+
+// sizedReader notes how large its reads are.
+type sizedReader struct {
+	r     io.Reader
+	sizes []int
+}
+
+func (r *sizedReader) Read(p []byte) (int, error) {
+	r.sizes = append(r.sizes, len(p))
+	return r.r.Read(p)
+}
+
+func TestTheBufferGrowsOnlyWhereReadsFillIt(t *testing.T) {
+	long := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[` + strings.Repeat(`[1,"1"],`, 1000) + `[2,"2"]]}]}}`
+	options := Options{StartBytes: 64, BufferBytes: 1024}
+	full := &sizedReader{r: strings.NewReader(long)}
+	s := NewScanner(full, options)
+	transcript(s)
+	if s.Err() != nil || len(s.buf) != 1024 {
+		t.Errorf("reads that fill the buffer: %d bytes, %v", len(s.buf), s.Err())
+	}
+	check(t, "first read", fmt.Sprint(full.sizes[0]), "64")
+	trickle := &sizedReader{r: &cutReader{[]byte(long), 20}}
+	s = NewScanner(trickle, options)
+	transcript(s)
+	if s.Err() != nil || len(s.buf) != 64 {
+		t.Errorf("short reads: %d bytes, %v", len(s.buf), s.Err())
+	}
+	s.Reset(strings.NewReader(long))
+	transcript(s)
+	was := &s.buf[0]
+	s.Reset(strings.NewReader(long))
+	if transcript(s); &s.buf[0] != was || len(s.buf) != 1024 {
+		t.Error("a buffer that has grown is not used again")
+	}
 }

@@ -27,12 +27,16 @@ type Part struct {
 
 // Options are the limits and sizes of a splice. Zero values take the defaults.
 type Options struct {
-	ReadBytes  int // size of reads from a part; 0: 1 MiB
+	StartBytes int // size of the first reads from a part; 0: 64 KiB
+	ReadBytes  int // size of reads from a part that fills them; 0: 1 MiB
 	WriteBytes int // size of writes; 0: 256 KiB
 	HoldBytes  int // of one metric object or histogram at most; 0: 4 MiB
 }
 
 func (o Options) withDefaults() Options {
+	if o.StartBytes == 0 {
+		o.StartBytes = 64 << 10
+	}
 	if o.ReadBytes == 0 {
 		o.ReadBytes = 1 << 20
 	}
@@ -88,7 +92,9 @@ func saysPartial(m promjson.Member) bool {
 // error must not pass for an answer. Errors of parts are promjson.PartErrors.
 func (s *Splice) Write(w io.Writer, parts []Part) (notes Notes, err error) {
 	for len(s.scanners) < len(parts) {
-		s.scanners = append(s.scanners, promjson.NewScanner(nil, promjson.Options{BufferBytes: s.opts.ReadBytes, HoldBytes: s.opts.HoldBytes, UnknownBytes: unknownBytes}))
+		s.scanners = append(s.scanners, promjson.NewScanner(nil, promjson.Options{
+			StartBytes: s.opts.StartBytes, BufferBytes: s.opts.ReadBytes, HoldBytes: s.opts.HoldBytes, UnknownBytes: unknownBytes,
+		}))
 	}
 	for i, p := range parts {
 		s.scanners[i].Reset(p.Body)

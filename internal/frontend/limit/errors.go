@@ -18,6 +18,8 @@ var (
 	// ErrTenants is the ErrLimit of too many tenants at the same time: come again
 	// later.
 	ErrTenants = fmt.Errorf("%w: too many tenants", ErrLimit)
+	// ErrWait is the ErrLimit of a request that waited too long: come again later.
+	ErrWait = fmt.Errorf("%w: waited too long", ErrLimit)
 	// ErrTenant says that a request does not name its tenant properly.
 	ErrTenant = errors.New("invalid tenant")
 )

@@ -7,14 +7,17 @@
 // order in which they came, so that who sends a thousand requests waits for them
 // himself. A tenant is remembered only while it has requests here.
 //
+// AcquireN takes several places at once or waits, for a request that cannot use one
+// without the others: calls of the downstream, which are read together. The tenant
+// whose turn it is waits for enough of them, and others behind it.
+//
 //	          ┌ queue of a ┐
 //	Acquire ──┤ queue of b ├── in turn, each within its own limit ──> places
 //	          └ queue of c ┘                                            │
 //	             waiting <──────────────── release ─────────────────────┘
 //
-// Beside it stand plain checks: what a query may ask for (Query), how many bytes may
-// pass (Reader, Writer), and how the headers of a request name its tenant (Tenants).
-// No clock decides anything here, and nothing is known of queries but their numbers.
+// Beside it stand plain checks: what a query may ask for (Query), and how the headers of a request name its tenant (Tenants).
+// The only clock is that of WaitMax, and nothing is known of queries but their numbers.
 package limit
 
 import (
@@ -33,9 +36,13 @@ import (
 // Options of admission. Zero values take the defaults named.
 type Options struct {
 	ConcurrencyMax       int // requests let in at once; 0: 256
-	TenantConcurrencyMax int // of one tenant; 0: as many as of all
+	TenantConcurrencyMax int // of one tenant; 0: three quarters of all
 	TenantQueueMax       int // requests of one tenant that may wait; 0: 512, negative: none
 	TenantsMax           int // that may have requests here at the same time; 0: 10000
+	// WaitMax is how long a request may wait; 0: 1 minute, negative: no limit.
+	WaitMax time.Duration
+	// Downstream makes the metrics those of calls of the downstream.
+	Downstream bool
 }
 
 func (o Options) withDefaults() Options {
@@ -43,7 +50,11 @@ func (o Options) withDefaults() Options {
 		o.ConcurrencyMax = 256
 	}
 	if o.TenantConcurrencyMax == 0 {
-		o.TenantConcurrencyMax = o.ConcurrencyMax
+		o.TenantConcurrencyMax = o.ConcurrencyMax - o.ConcurrencyMax/4
+	}
+	o.TenantConcurrencyMax = min(o.TenantConcurrencyMax, o.ConcurrencyMax)
+	if o.WaitMax == 0 {
+		o.WaitMax = time.Minute
 	}
 	if o.TenantQueueMax == 0 {
 		o.TenantQueueMax = 512
@@ -81,7 +92,7 @@ type Limiter struct {
 	running int
 	tenants map[string]*tenant
 	// turns are the tenants that wait and are below their own limit, who is next
-	// first. While a place is free it is empty.
+	// first. While there are places for the first it is empty.
 	turns list.List
 }
 
@@ -94,8 +105,9 @@ type tenant struct {
 
 // waiter is one request in a queue.
 type waiter struct {
-	admitted chan struct{} // closed when it gets its place
+	admitted chan struct{} // closed when it gets its places
 	place    *list.Element // in the queue, nil once admitted
+	n        int           // places it needs
 }
 
 // New makes a limiter; with a nil set nobody sees its metrics.
@@ -103,14 +115,28 @@ func New(opts Options, set *instruments.Set) (*Limiter, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	return &Limiter{opts: opts.withDefaults(), metrics: newMetrics(set), tenants: map[string]*tenant{}}, nil
+	return &Limiter{opts: opts.withDefaults(), metrics: newMetrics(set, opts.Downstream), tenants: map[string]*tenant{}}, nil
 }
+
+// Most is how many places a request can have at all.
+func (l *Limiter) Most() int { return l.opts.TenantConcurrencyMax }
 
 // Acquire waits for a place for one request of a tenant. release must be called
 // when the request has ended; a second call does nothing. Errors: ErrQueueFull,
-// ErrTenants, or the context's cause. Who holds a place must not wait for another
-// one: all might be held by those who do.
+// ErrTenants, ErrWait, or the context's cause. Who holds a place must not wait for
+// another one: all might be held by those who do.
 func (l *Limiter) Acquire(ctx context.Context, name string) (release func(), err error) {
+	free, err := l.AcquireN(ctx, name, 1)
+	if err != nil {
+		return nil, err
+	}
+	return func() { free(1) }, nil
+}
+
+// AcquireN waits for n places at once, which are at most Most. They are given back
+// by free, one after the other or together; more than there were are not.
+func (l *Limiter) AcquireN(ctx context.Context, name string, n int) (free func(n int), err error) {
+	invariant.Check(n > 0 && n <= l.Most(), "limit: %d places, of which a tenant may have %d", n, l.Most())
 	if ctx.Err() != nil {
 		return nil, l.left(ctx)
 	}
@@ -125,12 +151,11 @@ func (l *Limiter) Acquire(ctx context.Context, name string) (release func(), err
 		t = &tenant{}
 		l.tenants[name] = t
 	}
-	if l.running < l.opts.ConcurrencyMax && t.running < l.opts.TenantConcurrencyMax {
-		invariant.Check(l.turns.Len() == 0 && t.queue.Len() == 0, "limit: %d tenants and %d requests wait for a free place", l.turns.Len(), t.queue.Len())
-		l.admit(t)
+	if l.turns.Len() == 0 && t.queue.Len() == 0 && l.fits(t, n) && l.running+n <= l.opts.ConcurrencyMax {
+		l.admit(t, n)
 		l.mu.Unlock()
 		l.metrics.wait.Update(0)
-		return l.releaser(name, t), nil
+		return l.releaser(name, t, n), nil
 	}
 	if t.queue.Len() >= l.opts.TenantQueueMax {
 		waiting := t.queue.Len()
@@ -139,7 +164,7 @@ func (l *Limiter) Acquire(ctx context.Context, name string) (release func(), err
 		l.metrics.queueFull.Inc()
 		return nil, &Error{Limit: fmt.Sprintf("waiting requests of tenant %q", name), Value: int64(waiting) + 1, Max: int64(max(0, l.opts.TenantQueueMax)), kind: ErrQueueFull}
 	}
-	w := &waiter{admitted: make(chan struct{})}
+	w := &waiter{admitted: make(chan struct{}), n: n}
 	w.place = t.queue.PushBack(w)
 	l.queueUp(t)
 	l.mu.Unlock()
@@ -147,28 +172,51 @@ func (l *Limiter) Acquire(ctx context.Context, name string) (release func(), err
 }
 
 // await stands in the queue.
-func (l *Limiter) await(ctx context.Context, name string, t *tenant, w *waiter) (release func(), err error) {
+func (l *Limiter) await(ctx context.Context, name string, t *tenant, w *waiter) (free func(int), err error) {
 	l.metrics.queued.Inc()
 	defer l.metrics.queued.Dec()
 	begun := time.Now()
+	var late <-chan time.Time // never, without a limit
+	if l.opts.WaitMax > 0 {
+		timer := time.NewTimer(l.opts.WaitMax)
+		defer timer.Stop()
+		late = timer.C
+	}
 	select {
 	case <-w.admitted:
 	case <-ctx.Done():
-		l.mu.Lock()
-		if w.place != nil {
-			t.queue.Remove(w.place)
-			if t.queue.Len() == 0 && t.turn != nil {
-				l.turns.Remove(t.turn)
-				t.turn = nil
-			}
-			l.forget(name, t)
-			l.mu.Unlock()
+		if l.leave(name, t, w) {
 			return nil, l.left(ctx)
 		}
-		l.mu.Unlock() // admitted at the same moment: whoever asked finds its context ended soon enough
+	case <-late:
+		if l.leave(name, t, w) {
+			l.metrics.late.Inc()
+			return nil, &Error{Limit: "time in the queue", Max: l.opts.WaitMax.Milliseconds(), Unit: "ms", kind: ErrWait}
+		}
 	}
 	l.metrics.wait.Update(time.Since(begun).Seconds())
-	return l.releaser(name, t), nil
+	return l.releaser(name, t, w.n), nil
+}
+
+// leave takes a request out of its queue; false: it was admitted at the same time,
+// and finds the end of its context soon enough.
+func (l *Limiter) leave(name string, t *tenant, w *waiter) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w.place == nil {
+		return false
+	}
+	t.queue.Remove(w.place)
+	w.place = nil
+	if t.queue.Len() == 0 && t.turn != nil {
+		l.turns.Remove(t.turn)
+		t.turn = nil
+	}
+	// It may have needed more places than those behind it.
+	l.queueUp(t)
+	l.next()
+	l.forget(name, t)
+	return true
 }
 
 func (l *Limiter) left(ctx context.Context) error {
@@ -176,49 +224,68 @@ func (l *Limiter) left(ctx context.Context) error {
 	return fmt.Errorf("limit: %w", context.Cause(ctx))
 }
 
-// releaser gives the place back once.
-func (l *Limiter) releaser(name string, t *tenant) func() {
-	var once sync.Once
-	return func() {
-		once.Do(func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.running--
-			t.running--
-			l.metrics.running.Dec()
-			l.queueUp(t)
-			l.next()
-			l.forget(name, t)
-		})
+// releaser gives back each of n places once.
+func (l *Limiter) releaser(name string, t *tenant, n int) func(int) {
+	return func(some int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		some = min(some, n)
+		if some <= 0 {
+			return
+		}
+		n -= some
+		l.running -= some
+		t.running -= some
+		l.metrics.running.Add(-float64(some))
+		l.queueUp(t)
+		l.next()
+		l.forget(name, t)
 	}
 }
 
 // The methods below are called with mu held.
 
+// fits tells whether a tenant may have n more places.
+func (l *Limiter) fits(t *tenant, n int) bool { return t.running+n <= l.opts.TenantConcurrencyMax }
+
+// first is the request of a tenant that waits longest.
+func (t *tenant) first() *waiter {
+	w, _ := t.queue.Front().Value.(*waiter) // nothing else is in it
+	return w
+}
+
 // queueUp gives a tenant that waits and may run its turn, behind all others'.
 func (l *Limiter) queueUp(t *tenant) {
-	if t.turn == nil && t.queue.Len() > 0 && t.running < l.opts.TenantConcurrencyMax {
+	if t.turn == nil && t.queue.Len() > 0 && l.fits(t, t.first().n) {
 		t.turn = l.turns.PushBack(t)
 	}
 }
 
 // next admits whoever's turn it is, as long as there are places.
 func (l *Limiter) next() {
-	for l.running < l.opts.ConcurrencyMax && l.turns.Len() > 0 {
-		t, _ := l.turns.Remove(l.turns.Front()).(*tenant) // nothing else is in it
+	for l.turns.Len() > 0 {
+		t, _ := l.turns.Front().Value.(*tenant) // nothing else is in it
+		w := t.first()
+		if l.fits(t, w.n) && l.running+w.n > l.opts.ConcurrencyMax {
+			return
+		}
+		l.turns.Remove(t.turn)
 		t.turn = nil
-		w, _ := t.queue.Remove(t.queue.Front()).(*waiter)
+		if !l.fits(t, w.n) { // the request whose turn it was has left
+			continue
+		}
+		t.queue.Remove(w.place)
 		w.place = nil
-		l.admit(t)
+		l.admit(t, w.n)
 		close(w.admitted)
 		l.queueUp(t)
 	}
 }
 
-func (l *Limiter) admit(t *tenant) {
-	l.running++
-	t.running++
-	l.metrics.running.Inc()
+func (l *Limiter) admit(t *tenant, n int) {
+	l.running += n
+	t.running += n
+	l.metrics.running.Add(float64(n))
 }
 
 // forget drops a tenant without requests.

@@ -1,6 +1,8 @@
 package limit
 
 import (
+	"strings"
+
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
@@ -10,24 +12,37 @@ type metrics struct {
 	queued  *instruments.Gauge
 	wait    *instruments.PrometheusHistogram
 
-	queueFull, tenantsFull, canceled *instruments.Counter // of rejected
+	queueFull, tenantsFull, canceled, late *instruments.Counter // of rejected
 }
 
+// names are those of a limiter's metrics, and what they are about.
+type names struct{ running, queued, wait, rejected, of, begun string }
+
 // newMetrics makes them in the set; set may be nil, then nobody sees them.
-func newMetrics(set *instruments.Set) *metrics {
+func newMetrics(set *instruments.Set, downstream bool) *metrics {
 	if set == nil {
 		set = instruments.NewSet()
 	}
-	set.Describe("ferula_frontend_requests_running", "Requests let in and not yet ended.", "")
-	set.Describe("ferula_frontend_queue_length", "Requests that wait to be let in, of all tenants.", "")
-	set.Describe("ferula_frontend_queue_wait_seconds", "How long requests waited before they were let in.", "")
-	rejected := set.NewCounterVec("ferula_frontend_rejected_total", "Requests that were not let in, by reason.", "reason")
+	n := names{"ferula_frontend_requests_running", "ferula_frontend_queue_length", "ferula_frontend_queue_wait_seconds", "ferula_frontend_rejected_total", "Requests", "let in"}
+	if downstream {
+		n = names{"ferula_frontend_downstream_slots_held", "ferula_frontend_downstream_queue_length", "ferula_frontend_downstream_queue_wait_seconds",
+			"ferula_frontend_downstream_rejected_total", "Groups of downstream calls", "begun"}
+	}
+	if downstream {
+		set.Describe(n.running, "Downstream calls begun and not yet read to their end.", "")
+	} else {
+		set.Describe(n.running, "Requests let in and not yet ended.", "")
+	}
+	set.Describe(n.queued, n.of+" that wait to be "+n.begun+", of all tenants.", "")
+	set.Describe(n.wait, "How long "+strings.ToLower(n.of[:1])+n.of[1:]+" waited before they were "+n.begun+".", "")
+	rejected := set.NewCounterVec(n.rejected, n.of+" that were not "+n.begun+", by reason.", "reason")
 	return &metrics{
-		running:     set.NewGauge("ferula_frontend_requests_running", nil),
-		queued:      set.NewGauge("ferula_frontend_queue_length", nil),
-		wait:        set.NewPrometheusHistogramExt("ferula_frontend_queue_wait_seconds", []float64{.001, .01, .1, .5, 1, 5, 10, 30, 60, 120}),
+		running:     set.NewGauge(n.running, nil),
+		queued:      set.NewGauge(n.queued, nil),
+		wait:        set.NewPrometheusHistogramExt(n.wait, []float64{.001, .01, .1, .5, 1, 5, 10, 30, 60, 120}),
 		queueFull:   rejected.With("queue_full"),
 		tenantsFull: rejected.With("tenants"),
 		canceled:    rejected.With("canceled"),
+		late:        rejected.With("timeout"),
 	}
 }

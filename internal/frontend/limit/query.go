@@ -1,16 +1,13 @@
 package limit
 
-import (
-	"io"
-	"time"
-)
+import "time"
 
 // Query limits what one query may ask for. A zero field is no limit.
 type Query struct {
 	LengthMax      time.Duration // from start to end
 	PointsMax      int64         // of each series; start and end count
 	QueryBytesMax  int64         // of the expression's text
-	AnswerBytesMax int64         // see Reader and Writer
+	AnswerBytesMax int64         // which are counted where they are written
 }
 
 // CheckText refuses an expression that is too long.
@@ -42,63 +39,3 @@ func (q Query) CheckRange(startMS, endMS, stepMS int64) error {
 }
 
 func clamp(n uint64) int64 { return int64(min(n, 1<<63-1)) }
-
-// Reader passes on at most AnswerBytesMax bytes of src; if there are more, the read
-// after the last allowed one fails with ErrLimit.
-func (q Query) Reader(src io.Reader) io.Reader {
-	if q.AnswerBytesMax <= 0 {
-		return src
-	}
-	return &reader{src: src, left: q.AnswerBytesMax, max: q.AnswerBytesMax}
-}
-
-// Writer passes on at most AnswerBytesMax bytes to dst. A write that would go beyond
-// fails with ErrLimit and passes nothing on.
-func (q Query) Writer(dst io.Writer) io.Writer {
-	if q.AnswerBytesMax <= 0 {
-		return dst
-	}
-	return &writer{dst: dst, left: q.AnswerBytesMax, max: q.AnswerBytesMax}
-}
-
-func tooManyBytes(limit int64) error {
-	return &Error{Limit: "length of the answer", Max: limit, Unit: "bytes"}
-}
-
-type reader struct {
-	src       io.Reader
-	left, max int64
-	err       error
-}
-
-func (r *reader) Read(p []byte) (int, error) {
-	if r.err != nil || len(p) == 0 {
-		return 0, r.err
-	}
-	n, err := r.src.Read(p[:min(int64(len(p)), r.left+1)]) // one more, to see that there is none
-	if int64(n) > r.left {
-		n, err = int(r.left), tooManyBytes(r.max)
-	}
-	r.left -= int64(n)
-	r.err = err
-	return n, err
-}
-
-type writer struct {
-	dst       io.Writer
-	left, max int64
-	err       error
-}
-
-func (w *writer) Write(p []byte) (int, error) {
-	if w.err == nil && int64(len(p)) > w.left {
-		w.err = tooManyBytes(w.max)
-	}
-	if w.err != nil {
-		return 0, w.err
-	}
-	w.left -= int64(len(p))
-	n, err := w.dst.Write(p)
-	w.err = err
-	return n, err
-}

@@ -1,14 +1,11 @@
 package limit
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"math"
 	"net/http"
 	"strings"
 	"testing"
-	"testing/iotest"
 	"time"
 )
 
@@ -50,61 +47,6 @@ func TestTextIsChecked(t *testing.T) {
 	var refusal *Error
 	check(t, "kind", errors.As(err, &refusal) && errors.Is(err, ErrLimit), true)
 	check(t, "text", err.Error(), "limit exceeded: length of the query's text: 4 bytes, at most 3 bytes")
-}
-
-func TestReadersAreBounded(t *testing.T) {
-	for _, wrap := range []func(io.Reader) io.Reader{func(r io.Reader) io.Reader { return r }, iotest.OneByteReader, iotest.DataErrReader} {
-		for n := range 20 {
-			text := strings.Repeat("x", n)
-			got, err := io.ReadAll(Query{AnswerBytesMax: 10}.Reader(wrap(strings.NewReader(text))))
-			if n <= 10 {
-				checkIs(t, err, nil)
-			} else {
-				checkIs(t, err, ErrLimit)
-			}
-			check(t, "bytes", len(got), min(n, 10))
-		}
-	}
-	r := Query{AnswerBytesMax: 1}.Reader(strings.NewReader("xy"))
-	for range 3 { // and it stays so
-		_, err := io.ReadAll(r)
-		checkIs(t, err, ErrLimit)
-		check(t, "text", err.Error(), "limit exceeded: length of the answer: at most 1 bytes")
-	}
-	src := strings.NewReader("x")
-	check(t, "no limit, no wrapper", Query{}.Reader(src) == io.Reader(src), true)
-}
-
-func TestWritersAreBounded(t *testing.T) {
-	var dst bytes.Buffer
-	w := Query{AnswerBytesMax: 10}.Writer(&dst)
-	for _, text := range []string{"12345", "", "67890"} {
-		n, err := io.WriteString(w, text)
-		checkIs(t, err, nil)
-		check(t, "written", n, len(text))
-	}
-	for range 2 {
-		n, err := io.WriteString(w, "x")
-		checkIs(t, err, ErrLimit)
-		check(t, "written", n, 0)
-	}
-	check(t, "all", dst.String(), "1234567890")
-	check(t, "no limit, no wrapper", Query{}.Writer(&dst) == io.Writer(&dst), true)
-	failing := Query{AnswerBytesMax: 10}.Writer(&failOnce{})
-	_, err := io.WriteString(failing, "x")
-	checkIs(t, err, io.ErrClosedPipe)
-	_, err = io.WriteString(failing, "x")
-	checkIs(t, err, io.ErrClosedPipe)
-}
-
-type failOnce struct{ done bool }
-
-func (f *failOnce) Write(p []byte) (int, error) {
-	if !f.done {
-		f.done = true
-		return 0, io.ErrClosedPipe
-	}
-	return len(p), nil
 }
 
 func TestTenantsAreFoundInHeaders(t *testing.T) {

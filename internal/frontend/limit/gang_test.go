@@ -1,0 +1,157 @@
+package limit
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	instruments "github.com/ferula-io/ferula/metrics"
+)
+
+func newLimiter(t *testing.T, opts Options) *Limiter {
+	t.Helper()
+	l, err := New(opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestSlotsAreTakenAllAtOnceOrNotAtAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, Options{ConcurrencyMax: 4, TenantConcurrencyMax: 4})
+		first, err := l.AcquireN(t.Context(), "a", 3)
+		checkIs(t, err, nil)
+		var got atomic.Int64
+		acquire := func(n int) {
+			free, err := l.AcquireN(t.Context(), "a", n)
+			checkIs(t, err, nil)
+			got.Add(int64(n))
+			free(n)
+		}
+		go acquire(3)
+		go func() { time.Sleep(1); acquire(1) }() // there is a slot for it, and a larger request is before it
+		time.Sleep(2)
+		synctest.Wait()
+		check(t, "slots given while one is free and three are wanted", got.Load(), 0)
+		first(1)
+		synctest.Wait()
+		check(t, "slots given while two are free", got.Load(), 0)
+		first(1)
+		synctest.Wait()
+		check(t, "slots given once three are free", got.Load(), 4)
+		first(5)
+		first(1)
+		check(t, "slots held", l.running, 0)
+		check(t, "tenants", len(l.tenants), 0)
+	})
+}
+
+func TestALargeRequestThatLeavesLetsSmallerOnesPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, Options{ConcurrencyMax: 4, TenantConcurrencyMax: 4})
+		free, err := l.AcquireN(t.Context(), "c", 3)
+		checkIs(t, err, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() { _, err := l.AcquireN(ctx, "a", 4); left <- err }()
+		synctest.Wait()
+		passed := 0
+		for _, tenant := range []string{"a", "b"} {
+			go func() {
+				free, err := l.AcquireN(t.Context(), tenant, 1)
+				checkIs(t, err, nil)
+				passed++
+				free(1)
+			}()
+			synctest.Wait()
+		}
+		check(t, "passed a request that waits", passed, 0)
+		cancel()
+		checkIs(t, <-left, context.Canceled)
+		synctest.Wait()
+		check(t, "passed once it has left", passed, 2)
+		free(3)
+		check(t, "slots held", l.running, 0)
+		check(t, "turns", l.turns.Len(), 0)
+	})
+}
+
+func TestARequestDoesNotWaitLongerThanItMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := instruments.NewSet()
+		l, err := New(Options{ConcurrencyMax: 1, WaitMax: 10 * time.Second}, set)
+		checkIs(t, err, nil)
+		free, err := l.AcquireN(t.Context(), "a", 1)
+		checkIs(t, err, nil)
+		begun := time.Now()
+		_, err = l.Acquire(t.Context(), "b")
+		checkIs(t, err, ErrWait)
+		check(t, "waited", time.Since(begun), 10*time.Second)
+		if err == nil || !strings.Contains(err.Error(), "10s") {
+			t.Errorf("%v does not name the limit", err)
+		}
+		check(t, "queues", l.turns.Len(), 0)
+		free(1)
+		check(t, "tenants", len(l.tenants), 0)
+	})
+}
+
+func TestByDefaultOneTenantCannotHaveEverything(t *testing.T) {
+	for total, share := range map[int]int{256: 192, 4: 3, 3: 3, 2: 2, 1: 1} {
+		check(t, "of a tenant", newLimiter(t, Options{ConcurrencyMax: total}).Most(), share)
+	}
+	check(t, "more than of all", newLimiter(t, Options{ConcurrencyMax: 5, TenantConcurrencyMax: 50}).Most(), 5)
+}
+
+// Requests of any size, some of which leave, never hold more than there is, and all
+// of them end.
+func TestSlotsAreNeverGivenTwiceAndNoRequestIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const total, share = 10, 7
+		l := newLimiter(t, Options{ConcurrencyMax: total, TenantConcurrencyMax: share, TenantQueueMax: 1 << 20, WaitMax: -1})
+		var held [3]atomic.Int64
+		var all, most atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 2000 {
+			r := rand.New(rand.NewPCG(5, uint64(i)))
+			wg.Go(func() {
+				tenant := r.IntN(len(held))
+				n := int64(1 + r.IntN(share))
+				time.Sleep(time.Duration(r.IntN(3000)))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+r.IntN(1<<r.IntN(22))))
+				defer cancel()
+				free, err := l.AcquireN(ctx, string(rune('a'+tenant)), int(n))
+				if err != nil {
+					return
+				}
+				if of := held[tenant].Add(n); of > share {
+					t.Errorf("a tenant holds %d", of)
+				}
+				if sum := all.Add(n); sum > total {
+					t.Errorf("%d are held", sum)
+				} else {
+					most.Store(max(most.Load(), sum))
+				}
+				for n > 0 {
+					time.Sleep(time.Duration(r.IntN(30)))
+					some := 1 + r.Int64N(n)
+					held[tenant].Add(-some)
+					all.Add(-some)
+					free(int(some))
+					n -= some
+				}
+			})
+		}
+		wg.Wait()
+		check(t, "held at most", most.Load(), total)
+		check(t, "held in the end", l.running, 0)
+		check(t, "tenants in the end", len(l.tenants), 0)
+		check(t, "turns in the end", l.turns.Len(), 0)
+	})
+}

@@ -64,12 +64,14 @@ type queryFrontendCommand struct {
 	ForwardHeaders []string `name:"query-frontend.forward-header" sep:"none" placeholder:"HEADER" help:"Headers forwarded to the downstream (repeated)."`
 	UserHeader     string   `name:"query-frontend.slow-query-logs-user-header" placeholder:"HEADER" help:"Header whose value is remote_user in the slow query log."`
 
-	MaxConcurrent       int  `name:"limits.max-concurrent" default:"256" help:"Requests answered at once; further ones wait."`
-	MaxTenantConcurrent int  `name:"limits.max-tenant-concurrent" default:"0" help:"Requests of one tenant answered at once. 0: as many as of all."`
-	MaxTenantQueue      int  `name:"limits.max-tenant-queue" default:"512" help:"Requests of one tenant that may wait; further ones get 429."`
-	MaxPoints           int  `name:"limits.max-points" default:"0" help:"Steps of a range query. 0: the downstream's limit."`
-	MaxQueryBytes       size `name:"limits.max-query-bytes" default:"0" help:"Length of a query's text. 0: no limit but the body's."`
-	MaxAnswerBytes      size `name:"limits.max-response-bytes" default:"0" help:"Bytes of an answer, before compression. 0: no limit."`
+	MaxConcurrent       int      `name:"limits.max-concurrent" default:"256" help:"Requests answered at once; further ones wait."`
+	MaxTenantConcurrent int      `name:"limits.max-tenant-concurrent" default:"0" help:"Requests of one tenant answered at once. 0: three quarters of all."`
+	MaxTenantQueue      int      `name:"limits.max-tenant-queue" default:"512" help:"Requests of one tenant that may wait; further ones get 429."`
+	MaxQueueTime        duration `name:"limits.max-queue-time" default:"1m" help:"How long a request may wait, and then the calls of the downstream that it needs; after that it gets 503. 0: no limit."`
+	MaxDownstream       int      `name:"limits.max-downstream-concurrent" default:"256" help:"Calls of the downstream under way at once; max_conns_per_host of the tripper configuration may allow fewer. A query takes all that it needs together, one tenant three quarters at most."`
+	MaxPoints           int      `name:"limits.max-points" default:"0" help:"Steps of a range query. 0: the downstream's limit."`
+	MaxQueryBytes       size     `name:"limits.max-query-bytes" default:"0" help:"Length of a query's text. 0: no limit but the body's."`
+	MaxAnswerBytes      size     `name:"limits.max-response-bytes" default:"0" help:"Bytes of an answer, before compression. 0: no limit."`
 
 	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Where to send traces, type OTLP."`
 	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing" help:"File that says where to send traces."`
@@ -160,7 +162,9 @@ func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context) error {
 
 func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	var o role.QueryFrontendOptions
-	o.Web = role.WebOptions{ListenAddress: c.HTTPAddress, ConfigFile: c.HTTPConfig, DrainTimeout: time.Duration(c.HTTPGracePeriod)}
+	// No limit of connections: one would come before the queues of tenants, and
+	// before probes. What is running and waiting is limited for each tenant.
+	o.Web = role.WebOptions{ListenAddress: c.HTTPAddress, ConfigFile: c.HTTPConfig, DrainTimeout: time.Duration(c.HTTPGracePeriod), MaxConnections: -1}
 	o.DisableCORS = c.DisableCORS
 	var errs []error
 	text := func(flag string, inline secret, file string) string {
@@ -182,7 +186,11 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	if err != nil {
 		errs = append(errs, err)
 	}
-	o.Limits = limit.Options{ConcurrencyMax: c.MaxConcurrent, TenantConcurrencyMax: c.MaxTenantConcurrent, TenantQueueMax: c.MaxTenantQueue}
+	o.Limits = limit.Options{ConcurrencyMax: c.MaxConcurrent, TenantConcurrencyMax: c.MaxTenantConcurrent, TenantQueueMax: c.MaxTenantQueue, WaitMax: time.Duration(c.MaxQueueTime)}
+	if c.MaxQueueTime == 0 {
+		o.Limits.WaitMax = -1
+	}
+	o.DownstreamMax = c.MaxDownstream
 	interval := time.Duration(c.SplitInterval)
 	if c.MinSplitInterval != 0 || c.MaxSplitInterval != 0 || c.HorizontalShards != 0 {
 		if interval == 24*time.Hour {

@@ -223,6 +223,8 @@ func classify(err error) *statusError {
 		return &statusError{http.StatusGatewayTimeout, "timeout", err}
 	case errors.Is(err, limit.ErrQueueFull), errors.Is(err, limit.ErrTenants):
 		return &statusError{http.StatusTooManyRequests, "unavailable", err}
+	case errors.Is(err, limit.ErrWait):
+		return &statusError{http.StatusServiceUnavailable, "timeout", err}
 	case errors.Is(err, limit.ErrTenant):
 		return &statusError{http.StatusBadRequest, "bad_data", err}
 	case errors.Is(err, limit.ErrLimit), errors.Is(err, downstream.ErrLimit), errors.Is(err, errAnswerTooLarge):

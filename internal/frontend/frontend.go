@@ -24,6 +24,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
@@ -42,6 +43,14 @@ type Admission interface {
 	Acquire(ctx context.Context, tenant string) (release func(), err error)
 }
 
+// Slots are calls of the downstream that may be under way at once. A query takes all
+// that it needs together. limit.Limiter implements it.
+type Slots interface {
+	// AcquireN waits for n slots, at most Most; free gives some of them back.
+	AcquireN(ctx context.Context, tenant string, n int) (free func(some int), err error)
+	Most() int
+}
+
 // Options are what a Frontend is made of and how it behaves. Zero values take
 // the defaults.
 type Options struct {
@@ -49,6 +58,7 @@ type Options struct {
 	Cache      RangeCache // nil: no result cache
 	LabelCache RangeCache // nil: no cache of labels and series
 	Admission  Admission  // nil: everybody at once
+	Slots      Slots      // nil: as many calls of the downstream as there are parts
 	Tenants    limit.Tenants
 	Limits     limit.Query
 
@@ -105,6 +115,10 @@ func (o Options) withDefaults() Options {
 	if o.Labels.DefaultRange == 0 {
 		o.Labels.DefaultRange = 24 * time.Hour
 	}
+	if o.Slots != nil { // longer parts rather than more than there can be
+		o.Parallelism = min(o.Parallelism, o.Slots.Most())
+		o.Labels.Parallelism = min(o.Labels.Parallelism, o.Slots.Most())
+	}
 	if o.Labels.BytesMax == 0 {
 		o.Labels.BytesMax = 64 << 20
 	}
@@ -149,6 +163,7 @@ type Frontend struct {
 	splices splicePool
 	sorted  *unsortedQueries
 	shared  *flights
+	ahead   *semaphore.Weighted // bytes that parts are read ahead
 }
 
 // New makes a frontend.
@@ -167,6 +182,7 @@ func New(opts Options) (*Frontend, error) {
 		metrics: newMetrics(opts.Metrics),
 		sorted:  newUnsortedQueries(),
 		shared:  newFlights(),
+		ahead:   semaphore.NewWeighted(aheadAllBytes),
 	}, nil
 }
 

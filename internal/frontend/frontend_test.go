@@ -178,6 +178,7 @@ func (c *memoryCache) Keep(key string, startMS, endMS, _ int64) Keeper {
 func (e *memoryExtent) Bounds() (int64, int64)      { return e.start, e.end }
 func (e *memoryExtent) Write(p []byte) (int, error) { return e.b.Write(p) }
 func (e *memoryExtent) Abort()                      {}
+func (e *memoryExtent) Release()                    {}
 func (e *memoryExtent) Commit() {
 	e.cache.mu.Lock()
 	defer e.cache.mu.Unlock()

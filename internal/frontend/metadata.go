@@ -106,13 +106,25 @@ func (f *Frontend) fetchList(ctx context.Context, q query, piece split.Range, bu
 	key := fmt.Sprintf("%s|%d|%d", q.key(), piece.StartMS, piece.EndMS)
 	if useCache {
 		for _, e := range f.opts.LabelCache.Lookup(ctx, key, piece.StartMS, piece.EndMS) {
-			if from, to := e.Bounds(); from != piece.StartMS || to != piece.EndMS {
+			if from, to := e.Bounds(); from != piece.StartMS || to != piece.EndMS || cached {
+				e.Release()
 				continue
 			}
-			if list, err := f.keptList(ctx, e, budget); err == nil {
-				return list, true, nil
+			kept, err := f.keptList(ctx, e, budget)
+			if err == nil {
+				list, cached = kept, true
 			}
 		}
+		if cached {
+			return list, true, nil
+		}
+	}
+	if f.opts.Slots != nil { // one after the other: each is read to its end
+		free, err := f.opts.Slots.AcquireN(ctx, q.tenant, 1)
+		if err != nil {
+			return splice.List{}, false, err
+		}
+		defer free(1)
 	}
 	resp, err := f.opts.Downstream.Open(ctx, q.over(piece.StartMS, piece.EndMS).request(f.opts.Labels.Retries))
 	if err != nil {

@@ -24,6 +24,11 @@ func (f *Frontend) passThrough(x *exchange, q query) error {
 	if !req.ChangesNothing() {
 		req.Retries = -1
 	}
+	free, err := f.slots(x, 1)
+	if err != nil {
+		return err
+	}
+	defer free(1)
 	since := f.opts.Now()
 	resp, err := f.opts.Downstream.Open(x.r.Context(), req)
 	x.stage("fetch", since)

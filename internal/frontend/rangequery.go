@@ -45,6 +45,7 @@ func (f *Frontend) queryRange(x *exchange) error {
 	err = f.answerParts(x, q, r, shape, useCache)
 	if errors.Is(err, errCacheLost) && !x.answer.begun() {
 		f.opts.Logger.Warn("a kept answer could not be read; asking for everything", "err", err)
+		x.cache = cacheState(0, 1)
 		err = f.answerParts(x, q, r, shape, false)
 	}
 	return err
@@ -104,12 +105,36 @@ type planPart struct {
 	keep   Keeper
 }
 
-// opened is a part whose answer has begun.
+// giveUp lets go of what a part holds that is not opened or not kept.
+func (p *planPart) giveUp() {
+	if p.keep != nil {
+		p.keep.Abort()
+		p.keep = nil
+	}
+	if p.cached != nil {
+		p.cached.Release()
+		p.cached = nil
+	}
+}
+
+// opened is a part of a plan on its way into a splice.
 type opened struct {
-	part splice.Part
-	body io.Closer
-	keep Keeper
+	planPart
+	body io.ReadCloser        // nil until it has begun
 	resp *downstream.Response // nil for a cached part
+	err  error
+}
+
+// splicePart is an opened part as the splice takes it.
+func (o *opened) splicePart() splice.Part {
+	switch {
+	case o.resp == nil:
+		return splice.Part{Body: o.body, Cut: true, FromMS: o.StartMS, ToMS: o.EndMS}
+	case o.keep != nil:
+		return splice.Part{Body: io.TeeReader(o.body, o.keep), FromMS: o.StartMS, StepMS: o.StepMS}
+	default:
+		return splice.Part{Body: o.body}
+	}
 }
 
 // fetchAndSplice opens all parts at once and lays them end to end.
@@ -117,22 +142,42 @@ func (f *Frontend) fetchAndSplice(x *exchange, p plan) error {
 	ctx, cancel := context.WithCancel(x.r.Context())
 	defer cancel()
 	since := f.opts.Now()
-	parts, err := f.openAll(ctx, cancel, p)
+	parts := make([]opened, len(p.parts))
+	for i, part := range p.parts {
+		parts[i].planPart = part
+	}
 	defer closeAll(parts)
-	x.stage("fetch", since)
+	fetches, lost := f.openCached(ctx, parts)
+	if lost > 0 {
+		x.cache = cacheState(len(parts)-fetches, fetches)
+	}
+	if fetches > f.opts.Parallelism {
+		return fmt.Errorf("%w, %d parts in all", errCacheLost, fetches)
+	}
+	free, err := f.slots(x, fetches)
 	if err != nil {
 		return err
 	}
-	for _, o := range parts {
-		if o.resp != nil && o.resp.Status != http.StatusOK {
-			return f.relay(x, o.resp)
-		}
+	defer free(fetches)
+	defer closeAll(parts) // connections end before their slots do
+	failed := f.openAll(ctx, p.query, parts, free)
+	x.stage("fetch", since)
+	if failed != nil && failed.err != nil {
+		return failed.err
 	}
-	s := f.splices.get(f.opts)
+	if failed != nil {
+		return f.relay(x, failed.resp)
+	}
+	return f.spliceParts(x, parts)
+}
+
+// spliceParts lays parts end to end that have begun, and keeps what may be kept.
+func (f *Frontend) spliceParts(x *exchange, parts []opened) error {
+	s := f.splices.get()
 	defer f.splices.put(s)
 	list := make([]splice.Part, len(parts))
-	for i, o := range parts {
-		list[i] = o.part
+	for i := range parts {
+		list[i] = parts[i].splicePart()
 	}
 	notes, err := s.Write(x.answer, list)
 	if err != nil {
@@ -156,50 +201,104 @@ func noStore(resp *downstream.Response) bool {
 	return resp != nil && hasNoStore(resp.Header)
 }
 
-// openAll asks for all parts at once and waits until each answer has begun. When
-// one fails the others are given up.
-func (f *Frontend) openAll(ctx context.Context, giveUp context.CancelFunc, p plan) ([]opened, error) {
-	all := make([]opened, len(p.parts))
-	errs := make([]error, len(p.parts))
+// slots waits for n calls of the downstream, all at once: who holds some of them
+// and waits for others would hold up those who do the same.
+func (f *Frontend) slots(x *exchange, n int) (free func(int), err error) {
+	if f.opts.Slots == nil || n == 0 {
+		return func(int) {}, nil
+	}
+	since := f.opts.Now()
+	free, err = f.opts.Slots.AcquireN(x.r.Context(), x.query.tenant, n)
+	x.stage("slots", since)
+	return free, err
+}
+
+// openCached opens the parts that are cached. One that is lost, or does not come in
+// time, is to be fetched like any other: fetches counts all that are to be fetched.
+func (f *Frontend) openCached(ctx context.Context, parts []opened) (fetches, lost int) {
 	var wg sync.WaitGroup
-	for i, part := range p.parts {
+	cached := 0
+	for i := range parts {
+		o := &parts[i]
+		if o.cached == nil {
+			continue
+		}
+		cached++
 		wg.Go(func() {
-			if all[i], errs[i] = f.openPart(ctx, p.query, part); errs[i] != nil {
-				giveUp()
+			kept, err := o.cached.Open(ctx)
+			o.cached = nil
+			if err != nil {
+				f.opts.Logger.Warn("a cached part could not be read and is fetched", "err", err)
+				return
 			}
+			o.body = keptBody{kept}
 		})
 	}
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, context.Canceled) {
-			return all, err
+	for i := range parts {
+		if parts[i].body == nil {
+			fetches++
 		}
 	}
-	return all, errors.Join(errs...)
+	return fetches, cached - (len(parts) - fetches)
 }
 
-func (f *Frontend) openPart(ctx context.Context, q query, p planPart) (opened, error) {
-	if p.cached != nil {
-		kept, err := p.cached.Open(ctx)
-		if err != nil {
-			return opened{}, fmt.Errorf("%w: %w", errCacheLost, err)
+// openAll asks for all parts that are not open at once, waits until each answer has
+// begun, and reads ahead meanwhile. When one fails the others are given up at once,
+// and it is returned: with an error, or with an answer that is not a success.
+func (f *Frontend) openAll(ctx context.Context, q query, parts []opened, free func(int)) (failed *opened) {
+	barrier := make(chan struct{})
+	cancels := make([]context.CancelFunc, len(parts))
+	ctxs := make([]context.Context, len(parts))
+	var first sync.Once
+	var begun sync.WaitGroup
+	for i := range parts {
+		if parts[i].body == nil {
+			ctxs[i], cancels[i] = context.WithCancel(ctx)
 		}
-		body := keptBody{kept}
-		return opened{part: splice.Part{Body: body, Cut: true, FromMS: p.StartMS, ToMS: p.EndMS}, body: body}, nil
 	}
-	resp, err := f.opts.Downstream.Open(ctx, q.over(p.StartMS, p.EndMS).request(f.opts.RangeRetries))
+	for i := range parts {
+		o := &parts[i]
+		if o.body != nil {
+			continue
+		}
+		begun.Add(1)
+		go func() { // ends before Close of the body it opens
+			o.err = f.openPart(ctxs[i], q, o, free)
+			ahead, ok := o.body.(*aheadBody)
+			if !ok {
+				first.Do(func() {
+					failed = o
+					for other, cancel := range cancels {
+						if other != i && cancel != nil {
+							cancel()
+						}
+					}
+				})
+			}
+			begun.Done()
+			if ok {
+				ahead.fill(barrier)
+			}
+		}()
+	}
+	begun.Wait()
+	close(barrier)
+	return failed
+}
+
+// openPart gets the beginning of a part's answer. Its body is read ahead if it is a
+// success.
+func (f *Frontend) openPart(ctx context.Context, q query, o *opened, free func(int)) error {
+	resp, err := f.opts.Downstream.Open(ctx, q.over(o.StartMS, o.EndMS).request(f.opts.RangeRetries))
 	if err != nil {
-		if p.keep != nil {
-			p.keep.Abort()
-		}
-		return opened{}, err
+		return err
 	}
-	o := opened{part: splice.Part{Body: resp.Body}, body: resp.Body, keep: p.keep, resp: resp}
-	if p.keep != nil {
-		o.part.Body = io.TeeReader(resp.Body, p.keep)
-		o.part.FromMS, o.part.StepMS = p.StartMS, p.StepMS
+	o.resp, o.body = resp, resp.Body
+	if resp.Status == http.StatusOK {
+		o.body = newAheadBody(resp.Body, f.ahead, func() { free(1) })
 	}
-	return o, nil
+	return nil
 }
 
 // keptBody marks failures of a kept answer as the cache's.
@@ -218,13 +317,14 @@ func (q query) request(retries int) downstream.Request {
 	return downstream.Request{Path: q.path, Params: q.params, Header: q.header, Retries: retries}
 }
 
+// closeAll lets go of all that parts hold. It may be called again.
 func closeAll(parts []opened) {
-	for _, o := range parts {
-		if o.keep != nil {
-			o.keep.Abort()
-		}
+	for i := range parts {
+		o := &parts[i]
+		o.planPart.giveUp()
 		if o.body != nil {
 			_ = o.body.Close() // what is left of it is not wanted
+			o.body = nil
 		}
 	}
 }
@@ -249,7 +349,7 @@ func (f *Frontend) partFailed(err error) error {
 // splicePool lends splices, whose scanners and buffers are worth keeping.
 type splicePool struct{ pool sync.Pool }
 
-func (p *splicePool) get(o Options) *splice.Splice {
+func (p *splicePool) get() *splice.Splice {
 	if s, ok := p.pool.Get().(*splice.Splice); ok {
 		return s
 	}

@@ -28,10 +28,15 @@ type RangeCache interface {
 	Keep(key string, startMS, endMS, stepMS int64) Keeper
 }
 
-// Extent is a kept answer.
+// Extent is a kept answer. It is opened or released.
 type Extent interface {
 	Bounds() (startMS, endMS int64) // inclusive
+	// Open gives the bytes of the answer once all of them are at hand: what the cache
+	// loses afterwards does not matter. One that it has lost is an error, also where
+	// the bytes do not come in time.
 	Open(ctx context.Context) (io.ReadCloser, error)
+	// Release lets go of an extent that is not opened.
+	Release()
 }
 
 // Keeper takes the bytes of an answer while they pass; Commit makes them found,
@@ -77,12 +82,14 @@ func (f *Frontend) plan(x *exchange, q query, r split.Range, shape split.Shape, 
 	}
 	found, ok := f.lookUp(x.r.Context(), q, intervals, interval)
 	if !ok && len(intervals) > f.opts.Parallelism {
+		releaseAll(found)
 		widen()
 		found, ok = f.lookUp(x.r.Context(), q, intervals, interval)
 	}
 	if !ok {
 		// Many gaps between cached pieces: whole intervals are cheaper, and cached in
 		// place of the pieces.
+		releaseAll(found)
 		for i := range found {
 			found[i] = known{key: cacheKey(q.key(), intervals[i], interval), gaps: []split.Range{intervals[i].Range}}
 		}
@@ -99,6 +106,15 @@ type known struct {
 	pieces  []split.Range
 	extents []Extent // one for each piece
 	gaps    []split.Range
+}
+
+// releaseAll lets go of what was found and is not used.
+func releaseAll(found []known) {
+	for _, k := range found {
+		for _, e := range k.extents {
+			e.Release()
+		}
+	}
 }
 
 // cacheKey names an interval of a query on its grid.
@@ -138,6 +154,8 @@ func (f *Frontend) known(ctx context.Context, key string, part split.Part) known
 		from, to := e.Bounds()
 		if piece, ok := part.Clip(from, to); ok {
 			k.pieces, k.extents = append(k.pieces, piece), append(k.extents, e)
+		} else {
+			e.Release()
 		}
 	}
 	k.gaps = part.Without(k.pieces)

@@ -1,11 +1,13 @@
 package role
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"sync"
@@ -17,6 +19,7 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/frontend/splice"
+	instruments "github.com/ferula-io/ferula/metrics"
 )
 
 // QueryFrontendOptions are what `ferula query-frontend` runs with.
@@ -28,7 +31,10 @@ type QueryFrontendOptions struct {
 	// RangeCache and LabelCache are Thanos' YAML of a response cache; "" for none.
 	RangeCache, LabelCache string
 	Limits                 limit.Options
-	Tracing                string // Thanos' YAML; "" sends none
+	// DownstreamMax is how many calls of the downstream may be under way at once; 0:
+	// 256. The transport's connections per host may allow fewer.
+	DownstreamMax int
+	Tracing       string // Thanos' YAML; "" sends none
 	// ProbeEvery is the time between two checks of the downstream, by which the
 	// process is ready or not; 0: 10 s, negative: it is always ready.
 	ProbeEvery time.Duration
@@ -44,6 +50,7 @@ type QueryFrontend struct {
 	client   *downstream.Client
 	seen     *seenDownstream
 	tracing  *tracing
+	slots    *limit.Limiter // of calls of the downstream
 	caches   []*cache.Cache
 	listener net.Listener
 	gate     *gate
@@ -83,6 +90,11 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 		return nil, fmt.Errorf("limits: %w", err)
 	}
 	o.Admission = admission
+	slots, err := newSlots(opts, q.reg.own)
+	if err != nil {
+		return nil, fmt.Errorf("limits: %w", err)
+	}
+	q.slots, o.Slots = slots, slots
 	front, err := frontend.New(o)
 	if err != nil {
 		return nil, err
@@ -92,6 +104,16 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 	}
 	q.handler = q.newHandler(front)
 	return q, nil
+}
+
+// newSlots limits the calls of the downstream. Who waits for one has been admitted,
+// so that their number is limited already.
+func newSlots(opts QueryFrontendOptions, set *instruments.Set) (*limit.Limiter, error) {
+	calls := cmp.Or(opts.DownstreamMax, 256)
+	if perHost := opts.Downstream.Transport.MaxConnsPerHost; perHost != nil && *perHost > 0 {
+		calls = min(calls, *perHost)
+	}
+	return limit.New(limit.Options{ConcurrencyMax: calls, TenantQueueMax: math.MaxInt, WaitMax: opts.Limits.WaitMax, Downstream: true}, set)
 }
 
 // newCache makes a result cache of its YAML, or none.
@@ -210,7 +232,8 @@ func (q *QueryFrontend) followDownstream(ctx context.Context) {
 		if every > 0 {
 			err = q.probe(ctx)
 		}
-		alive := err == nil || q.seen.since(begun)
+		// With every connection that it may have in use, the probe waits like a query.
+		alive := err == nil || q.seen.since(begun) || q.gate.isReady() && q.slots.Full()
 		begun = time.Now()
 		switch {
 		case ctx.Err() != nil:

@@ -27,7 +27,7 @@ type WebOptions struct {
 	RoutePrefix     string        // path before every route; "" takes the external URL's
 	CORSOrigin      string        // regular expression of allowed origins; "" allows every one
 	EnableLifecycle bool          // POST /-/reload and /-/quit
-	MaxConnections  int           // further ones wait; 0: 512
+	MaxConnections  int           // further ones wait; 0: 512, negative: no limit
 	ReadTimeout     time.Duration // of one request's header and body; 0: 5 minutes
 	DrainTimeout    time.Duration // for running requests at the end; 0: 30 s
 	CommandLine     []string      // as /debug/pprof/cmdline shows it; nil: the program's name only
@@ -81,8 +81,10 @@ func (o WebOptions) server(handler http.Handler, logger *slog.Logger) *http.Serv
 // serve answers until the server is shut down.
 func (o WebOptions) serve(listener net.Listener, server *http.Server, logger *slog.Logger) error {
 	addresses, systemd := []string{listener.Addr().String()}, false
-	limited := netutil.LimitListener(listener, o.MaxConnections)
-	err := web.ServeMultiple([]net.Listener{limited}, server, &web.FlagConfig{
+	if o.MaxConnections > 0 {
+		listener = netutil.LimitListener(listener, o.MaxConnections)
+	}
+	err := web.ServeMultiple([]net.Listener{listener}, server, &web.FlagConfig{
 		WebListenAddresses: &addresses,
 		WebSystemdSocket:   &systemd,
 		WebConfigFile:      &o.ConfigFile,

@@ -39,8 +39,8 @@ import (
 
 // What a store's operation or a reader may fail with.
 var (
-	// ErrGone ends a stream whose rest is no longer there, or no longer what was
-	// written: the caller fetches the answer again.
+	// ErrGone means that not all of an answer is there, or no longer what was written:
+	// the caller fetches it again.
 	ErrGone = errors.New("the cached answer is gone")
 	// ErrUnavailable means that the store was not asked, because it failed a moment ago.
 	ErrUnavailable = errors.New("the cache's store is unavailable")
@@ -105,15 +105,19 @@ type Options struct {
 	// InFlightBytesMax limits what writers hold and the store has not taken yet;
 	// 0: 32 MiB.
 	InFlightBytesMax int64
-	// HeldBytesMax limits the parts that Lookups hold, in advance of their being
-	// read; 0: 64 MiB. Parts of a local store, held, are not copies.
+	// HeldBytesMax limits the parts in memory that were found and are not read yet;
+	// 0: 64 MiB. Those of a local store are not copies and do not count.
 	HeldBytesMax int64
-	// PrefetchBytes is the size up to which Lookup fetches all of an extent; 0: 4 MiB,
-	// or HeldBytesMax with a local store.
+	// SpilledBytesMax limits those for which there is no room in memory, and which are
+	// in files of SpillDir, whose names are removed at once; 0: 4 GiB.
+	SpilledBytesMax int64
+	SpillDir        string // "": the directory for temporary files
+	// PrefetchBytes is the size up to which Lookup fetches all of an extent; 0: 4 MiB.
 	PrefetchBytes int64
 
 	LookupTimeout time.Duration // of a whole Lookup; 0: 250 ms
-	GetTimeout    time.Duration // of one part while a stream is read; 0: 1 s
+	GetTimeout    time.Duration // of one part; 0: 1 s
+	WholeTimeout  time.Duration // of the parts of an extent that is opened; 0: 5 s
 	SetTimeout    time.Duration // 0: 1 s
 	WriterWait    time.Duration // that a Writer, in all, holds its caller up before it gives up; 0: 50 ms
 	MergeTimeout  time.Duration // of one merge in the background; 0: 30 s
@@ -138,7 +142,7 @@ func orDefault[T comparable](v *T, def T) {
 	}
 }
 
-func (o Options) withDefaults(local bool) Options {
+func (o Options) withDefaults() Options {
 	orDefault(&o.PartBytes, 512<<10)
 	orDefault(&o.InlineBytes, 16<<10)
 	orDefault(&o.KeyBytesMax, 64<<10)
@@ -146,12 +150,11 @@ func (o Options) withDefaults(local bool) Options {
 	orDefault(&o.EntryBytesMax, 256<<20)
 	orDefault(&o.InFlightBytesMax, 32<<20)
 	orDefault(&o.HeldBytesMax, 64<<20)
-	if local {
-		orDefault(&o.PrefetchBytes, o.HeldBytesMax)
-	}
+	orDefault(&o.SpilledBytesMax, 4<<30)
 	orDefault(&o.PrefetchBytes, min(4<<20, o.HeldBytesMax))
 	orDefault(&o.LookupTimeout, 250*time.Millisecond)
 	orDefault(&o.GetTimeout, time.Second)
+	orDefault(&o.WholeTimeout, 5*time.Second)
 	orDefault(&o.SetTimeout, time.Second)
 	orDefault(&o.WriterWait, 50*time.Millisecond)
 	orDefault(&o.MergeTimeout, 30*time.Second)
@@ -189,10 +192,10 @@ func (o Options) validate() error {
 	fault(o.ExtentsMax < 1 || o.ExtentsMax > manifestExtents/4, "extents of an entry %d: 1 to %d", o.ExtentsMax, manifestExtents/4)
 	fault(o.EntryBytesMax < int64(o.PartBytes), "an entry of %d bytes is smaller than a part", o.EntryBytesMax)
 	fault(o.InFlightBytesMax < 2*int64(o.PartBytes), "%d bytes in flight are fewer than two parts", o.InFlightBytesMax)
-	fault(o.HeldBytesMax < 0 || o.PrefetchBytes < 0, "bytes to hold %d and to prefetch %d cannot be negative", o.HeldBytesMax, o.PrefetchBytes)
+	fault(o.HeldBytesMax < 0 || o.SpilledBytesMax < 0 || o.PrefetchBytes < 0, "bytes to hold %d, to spill %d and to prefetch %d cannot be negative", o.HeldBytesMax, o.SpilledBytesMax, o.PrefetchBytes)
 	fault(o.Workers < 1 || o.QueueMax < 1, "%d workers and a queue of %d: at least 1", o.Workers, o.QueueMax)
 	fault(o.BreakerFailures < 1, "breaker failures %d: at least 1", o.BreakerFailures)
-	for _, d := range []time.Duration{o.LookupTimeout, o.GetTimeout, o.SetTimeout, o.WriterWait, o.MergeTimeout, o.DeleteAfter, o.CloseTimeout, o.BreakerBackoff} {
+	for _, d := range []time.Duration{o.LookupTimeout, o.GetTimeout, o.WholeTimeout, o.SetTimeout, o.WriterWait, o.MergeTimeout, o.DeleteAfter, o.CloseTimeout, o.BreakerBackoff} {
 		fault(d < 0, "time %s is negative", d)
 	}
 	return errors.Join(faults...)
@@ -210,6 +213,7 @@ type Cache struct {
 
 	inFlight *semaphore.Weighted // of InFlightBytesMax
 	held     *semaphore.Weighted // of HeldBytesMax
+	spilled  *semaphore.Weighted // of SpilledBytesMax
 
 	locks [64]sync.Mutex // one manifest is changed by one at a time, by the hash of its key
 
@@ -228,7 +232,7 @@ type Cache struct {
 func New(store Store, opts Options, logger *slog.Logger, set *instruments.Set) (*Cache, error) {
 	upgrade, _ := store.(localStore)
 	local := upgrade != nil && upgrade.Local()
-	opts = opts.withDefaults(local)
+	opts = opts.withDefaults()
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
@@ -243,6 +247,7 @@ func New(store Store, opts Options, logger *slog.Logger, set *instruments.Set) (
 
 		inFlight: semaphore.NewWeighted(opts.InFlightBytesMax),
 		held:     semaphore.NewWeighted(opts.HeldBytesMax),
+		spilled:  semaphore.NewWeighted(opts.SpilledBytesMax),
 		queue:    make(chan job, opts.QueueMax),
 	}
 	c.background, c.cancel = context.WithCancel(context.Background())

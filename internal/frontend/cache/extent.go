@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -49,25 +50,91 @@ type Extent struct {
 // Bounds are StartMS and EndMS.
 func (e Extent) Bounds() (startMS, endMS int64) { return e.StartMS, e.EndMS }
 
-// Whole tells whether all the bytes of the extent have been fetched and checked, so
+// whole tells whether all the bytes of the extent have been fetched and checked, so
 // that its stream cannot end with ErrGone.
-func (e Extent) Whole() bool {
-	return !slices.ContainsFunc(e.parts, func(p []byte) bool { return p == nil })
+func (e *Extent) whole() bool {
+	return e.held.spilled() || !slices.ContainsFunc(e.parts, func(p []byte) bool { return p == nil })
 }
 
-// Open gives the stored bytes as a stream, a *Reader. The parts that are not here yet
-// are fetched while it is read, one ahead, under ctx. Where one of them is gone or is
-// not what it was, Read gives ErrGone; Open itself does where ctx has ended.
+// Release gives up an extent that is not opened. It may be called again.
+func (e Extent) Release() { e.held.release() }
+
+// Open gives the stored bytes as a stream, a *Reader, once all of them are here: in
+// memory, up to HeldBytesMax for all extents, or else in a temporary file. Whatever
+// happens to the store afterwards, the stream goes on. Where a part is gone, is not
+// what it was, or does not come within WholeTimeout, Open gives ErrGone, and so it does
+// where there is no room or ctx has ended. The extent is released with an error, and by
+// the Reader's Close.
 func (e Extent) Open(ctx context.Context) (io.ReadCloser, error) {
-	if err := ctx.Err(); err != nil {
+	err := ctx.Err()
+	if err == nil && !e.whole() {
+		if err = e.complete(ctx); err != nil {
+			e.cache.met.unused.of(reason(err)).Inc()
+			// A store too slow for this one is too slow for the next who wants it.
+			if ctx.Err() == nil && !errors.Is(err, errNoRoom) && !errors.Is(err, ErrUnavailable) {
+				e.cache.forget(e.base, e.key, e.ext.id)
+			}
+		}
+	}
+	if err != nil {
+		e.held.release()
 		return nil, fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	return newReader(ctx, &e), nil
 }
 
-// holding is a share of HeldBytesMax. It ends when the first reader is closed, or
-// when nobody has the extent any more: its caller may find it and not use it.
-type holding struct{ share *heldShare }
+// errNoRoom is an extent that neither memory nor the disk has room for.
+var errNoRoom = errors.New("no room to hold it")
+
+// complete fetches the parts that are not here.
+func (e *Extent) complete(ctx context.Context) error {
+	if e.held == nil {
+		if e.held = e.cache.hold(e.ext.storedBytes()); e.held == nil {
+			var err error
+			if e.held, err = e.cache.spill(e.ext.storedBytes(), len(e.parts)); err != nil {
+				return err
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.cache.opts.WholeTimeout)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(fetchesMax)
+	parts, next := slices.Clone(e.parts), int64(0)
+	for i, part := range e.ext.parts {
+		at := next
+		next += int64(part.storedBytes)
+		group.Go(func() (err error) {
+			if parts[i] == nil {
+				ctx, cancel := context.WithTimeout(ctx, e.cache.opts.GetTimeout)
+				defer cancel()
+				if parts[i], err = e.cache.part(ctx, e.base, e.ext, i); err != nil {
+					return err
+				}
+			}
+			if e.held.spilled() {
+				err = e.held.write(i, at, parts[i])
+				parts[i] = nil
+			}
+			return err
+		})
+	}
+	err := group.Wait()
+	e.parts = parts
+	return err
+}
+
+// holding is what an extent has of HeldBytesMax or of SpilledBytesMax, and the file
+// it has then. It ends when the reader is closed, with Release, or when nobody has
+// the extent any more.
+type holding struct {
+	share *heldShare
+	file  *os.File
+	parts []stretch // of the file, by part
+}
+
+// stretch is where the blocks of a part stand in a file.
+type stretch struct{ at, bytes int64 }
 
 type heldShare struct {
 	from  *semaphore.Weighted
@@ -80,21 +147,69 @@ func (s *heldShare) release() {
 	}
 }
 
-// hold takes bytes of HeldBytesMax; nil where they are not to be had.
-func (c *Cache) hold(bytes int64) *holding {
-	if bytes > c.opts.PrefetchBytes || !c.held.TryAcquire(bytes) {
+func newHolding(from *semaphore.Weighted, bytes int64) *holding {
+	if !from.TryAcquire(bytes) {
 		return nil
 	}
-	share := &heldShare{from: c.held}
+	share := &heldShare{from: from}
 	share.bytes.Store(bytes)
-	h := &holding{share}
+	h := &holding{share: share}
 	runtime.AddCleanup(h, (*heldShare).release, share)
 	return h
 }
 
+// hold takes bytes of HeldBytesMax; nil where they are not to be had.
+func (c *Cache) hold(bytes int64) *holding { return newHolding(c.held, bytes) }
+
+// spill takes bytes of SpilledBytesMax and a file for them, which has no name.
+func (c *Cache) spill(bytes int64, parts int) (*holding, error) {
+	h := newHolding(c.spilled, bytes)
+	if h == nil {
+		return nil, fmt.Errorf("%w: %d bytes", errNoRoom, bytes)
+	}
+	file, err := os.CreateTemp(c.opts.SpillDir, "ferula-cache-*")
+	if err != nil {
+		h.release()
+		return nil, fmt.Errorf("%w: %w", errNoRoom, err)
+	}
+	if err := os.Remove(file.Name()); err != nil { // it goes with its last reader, also if the process dies
+		h.release()
+		return nil, errors.Join(fmt.Errorf("%w: %w", errNoRoom, err), file.Close())
+	}
+	h.file, h.parts = file, make([]stretch, parts)
+	return h, nil
+}
+
+// spilled tells whether the parts are in a file.
+func (h *holding) spilled() bool { return h != nil && h.file != nil }
+
+// write puts the blocks of a part where it is in the file.
+func (h *holding) write(part int, at int64, blocks []byte) error {
+	if _, err := h.file.WriteAt(blocks, at); err != nil {
+		return fmt.Errorf("%w: %w", errNoRoom, err)
+	}
+	h.parts[part] = stretch{at, int64(len(blocks))}
+	return nil
+}
+
+// read gives the blocks of a part from the file, in scratch if it is large enough.
+func (h *holding) read(part int, scratch []byte) ([]byte, error) {
+	s := h.parts[part]
+	if int64(cap(scratch)) < s.bytes {
+		scratch = make([]byte, s.bytes)
+	}
+	scratch = scratch[:s.bytes]
+	_, err := h.file.ReadAt(scratch, s.at)
+	return scratch, err
+}
+
 func (h *holding) release() {
-	if h != nil {
-		h.share.release()
+	if h == nil {
+		return
+	}
+	h.share.release()
+	if h.file != nil {
+		_ = h.file.Close() // it has no name and nothing to be flushed
 	}
 }
 
@@ -180,8 +295,13 @@ func (c *Cache) load(ctx context.Context, base string, e *extent) (parts [][]byt
 		return parts, nil, err
 	}
 	fetch := len(parts)
-	if held = c.hold(e.storedBytes()); held == nil {
-		fetch = 1
+	if !c.local { // what a local store gives is no copy, and stays as long as it is held
+		if bytes := e.storedBytes(); bytes <= c.opts.PrefetchBytes {
+			held = c.hold(bytes)
+		}
+		if held == nil {
+			fetch = 1
+		}
 	}
 	if c.local || fetch == 1 {
 		for i := range fetch {

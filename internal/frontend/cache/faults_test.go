@@ -1,9 +1,12 @@
 package cache
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -214,22 +217,115 @@ func TestACallerThatLeavesDoesNotOpenTheBreaker(t *testing.T) {
 	check(t, errors.Is(err, ErrGone) && errors.Is(err, context.Canceled), "open: %v", err)
 }
 
-func TestAStreamEndsWithGoneWhenTheStoreFailsInBetween(t *testing.T) {
+func TestAnExtentThatIsLostAfterItWasFoundIsNotOpened(t *testing.T) {
 	for _, fault := range []func(context.Context, string, string) error{broken, hang} {
 		synctest.Test(t, func(t *testing.T) {
 			store := newFakeStore()
 			c := newCache(t, store, Options{PartBytes: 5000, InlineBytes: 1, PrefetchBytes: 1})
 			put(t, c, "k", 0, 10, 10, noise(100<<10))
 			found := c.Lookup(context.Background(), "k", 0, 10)
-			check(t, len(found) == 1 && !found[0].Whole(), "found %d", len(found))
+			check(t, len(found) == 1 && !found[0].whole(), "found %d", len(found))
 			store.fail(fault)
 			d := took(func() {
 				got, err := readAll(found[0])
-				check(t, errors.Is(err, ErrGone) && len(got) > 0 && len(got) < 100<<10, "%d bytes, %v", len(got), err)
+				check(t, errors.Is(err, ErrGone) && len(got) == 0, "%d bytes, %v", len(got), err)
 			})
 			check(t, d <= c.opts.GetTimeout, "took %s", d)
+			check(t, c.held.TryAcquire(c.opts.HeldBytesMax), "something is still held")
+			c.held.Release(c.opts.HeldBytesMax)
 		})
 	}
+}
+
+func TestAStreamThatHasBegunDoesNotNeedTheStore(t *testing.T) {
+	for name, opts := range map[string]Options{
+		"in memory":          {},
+		"in a file":          {HeldBytesMax: 1000},
+		"in advance":         {PrefetchBytes: 1 << 20},
+		"some of it in file": {HeldBytesMax: 60_000, PrefetchBytes: 1},
+	} {
+		opts.PartBytes, opts.InlineBytes, opts.SpillDir = 5000, 1, t.TempDir()
+		store := newFakeStore()
+		c := newCache(t, store, opts)
+		want := noise(100 << 10)
+		put(t, c, "k", 0, 10, 10, want)
+		put(t, c, "other", 0, 10, 10, noise(50<<10))
+		readers := map[io.ReadCloser][]byte{}
+		for range 3 {
+			for key, text := range map[string][]byte{"k": want, "other": noise(50 << 10)} {
+				r, err := c.Lookup(context.Background(), key, 0, 10)[0].Open(context.Background())
+				check(t, err == nil, "%s: open: %v", name, err)
+				readers[r] = text
+			}
+		}
+		store.mu.Lock()
+		clear(store.values) // all of it is evicted
+		store.mu.Unlock()
+		store.fail(broken)
+		for r, text := range readers {
+			got, err := io.ReadAll(r)
+			check(t, err == nil && bytes.Equal(got, text), "%s: %d bytes, %v", name, len(got), err)
+			check(t, r.Close() == nil, "%s: close", name)
+		}
+		left, err := os.ReadDir(opts.SpillDir)
+		check(t, err == nil && len(left) == 0, "%s: %d files are left", name, len(left))
+		check(t, c.held.TryAcquire(c.opts.HeldBytesMax) && c.spilled.TryAcquire(c.opts.SpilledBytesMax), "%s: something is still held", name)
+	}
+}
+
+func TestAnExtentThatHasNoRoomIsNotOpenedAndNotForgotten(t *testing.T) {
+	for name, opts := range map[string]Options{
+		"the disk is used up":       {SpilledBytesMax: 1000},
+		"files cannot be made here": {SpillDir: "/nonexistent"},
+	} {
+		opts.PartBytes, opts.InlineBytes, opts.HeldBytesMax = 5000, 1, 1000
+		c := newCache(t, newFakeStore(), opts)
+		put(t, c, "k", 0, 10, 10, noise(100<<10))
+		for range 2 {
+			found := c.Lookup(context.Background(), "k", 0, 10)
+			check(t, len(found) == 1, "%s: not found", name)
+			_, err := found[0].Open(context.Background())
+			check(t, errors.Is(err, ErrGone), "%s: %v", name, err)
+		}
+		check(t, c.held.TryAcquire(c.opts.HeldBytesMax) && c.spilled.TryAcquire(c.opts.SpilledBytesMax), "%s: something is still held", name)
+	}
+}
+
+func TestAnExtentThatDoesNotComeInTimeIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		c := newCache(t, store, Options{PartBytes: 5000, InlineBytes: 1, PrefetchBytes: 1, BreakerFailures: 1 << 20})
+		put(t, c, "k", 0, 10, 10, noise(100<<10))
+		found := c.Lookup(context.Background(), "k", 0, 10)
+		store.fail(func(ctx context.Context, op, key string) error {
+			if op != opGet || key == storeKey("k") {
+				return nil
+			}
+			return slow(2*time.Second)(ctx, op, key)
+		})
+		_, err := found[0].Open(context.Background())
+		check(t, errors.Is(err, ErrGone) && errors.Is(err, context.DeadlineExceeded), "open: %v", err)
+		flush(t, c)
+		store.fail(nil)
+		check(t, len(c.Lookup(context.Background(), "k", 0, 10)) == 0, "it is found again")
+		put(t, c, "k", 0, 10, 10, noise(1000))
+		check(t, len(get(t, c, "k", 0, 10)) == 1, "it cannot be stored again")
+	})
+}
+
+// A caller that leaves is not the store's fault.
+func TestAnExtentIsNotForgottenForACallerThatLeaves(t *testing.T) {
+	store := newFakeStore()
+	c := newCache(t, store, Options{PartBytes: 5000, InlineBytes: 1, PrefetchBytes: 1})
+	put(t, c, "k", 0, 10, 10, noise(100<<10))
+	found := c.Lookup(context.Background(), "k", 0, 10)
+	ctx, cancel := context.WithCancel(context.Background())
+	store.fail(func(context.Context, string, string) error { cancel(); return context.Canceled })
+	_, err := found[0].Open(ctx)
+	check(t, errors.Is(err, ErrGone), "open: %v", err)
+	store.fail(nil)
+	flush(t, c)
+	check(t, len(get(t, c, "k", 0, 10)) == 1, "forgotten")
 }
 
 func TestHeldBytesAreBoundedAndGivenBack(t *testing.T) {
@@ -238,7 +334,7 @@ func TestHeldBytesAreBoundedAndGivenBack(t *testing.T) {
 	var open []Extent
 	for i := range 4 {
 		found := c.Lookup(context.Background(), "k", 0, 10)
-		check(t, len(found) == 1 && found[0].Whole() == (i < 2), "look-up %d: whole %v", i, found[0].Whole())
+		check(t, len(found) == 1 && found[0].whole() == (i < 2), "look-up %d: whole %v", i, found[0].whole())
 		open = append(open, found...)
 	}
 	for _, e := range open {
@@ -247,6 +343,29 @@ func TestHeldBytesAreBoundedAndGivenBack(t *testing.T) {
 	}
 	check(t, c.held.TryAcquire(50_000), "something is still held")
 	c.held.Release(50_000)
+	for range 4 { // found and not used
+		for _, e := range c.Lookup(context.Background(), "k", 0, 10) {
+			e.Release()
+			e.Release()
+		}
+		check(t, c.held.TryAcquire(50_000), "something is held for an extent that was released")
+		c.held.Release(50_000)
+	}
+}
+
+func TestWhatALocalStoreEvictsMeanwhileStaysReadable(t *testing.T) {
+	m := newMemory(t, MemoryOptions{BytesMax: 8 << 20})
+	c := newCache(t, m, Options{HeldBytesMax: 100, PartBytes: 5000, InlineBytes: 1})
+	want := noise(300 << 10)
+	put(t, c, "k", 0, 10, 10, want)
+	found := c.Lookup(context.Background(), "k", 0, 10)
+	check(t, len(found) == 1 && found[0].whole(), "found %d", len(found))
+	for i := range found[0].parts {
+		check(t, m.Delete(context.Background(), partKey(storeKey("k"), found[0].ext.id, i)) == nil, "delete")
+	}
+	check(t, len(c.Lookup(context.Background(), "k", 0, 10)) == 0, "it was not evicted")
+	got, err := readAll(found[0])
+	check(t, err == nil && bytes.Equal(got, want), "%d bytes, %v", len(got), err)
 }
 
 func TestOptionsTellAllThatIsWrong(t *testing.T) {

@@ -145,7 +145,7 @@ func asCache(t *testing.T, store Store) {
 	// Large ones are looked for, not fetched in advance.
 	put(t, c, "large", 0, 10, 10, noise(6<<20))
 	found := c.Lookup(context.Background(), "large", 0, 10)
-	check(t, len(found) == 1 && !found[0].Whole(), "found %d", len(found))
+	check(t, len(found) == 1 && !found[0].whole(), "found %d", len(found))
 	b, err := readAll(found[0])
 	check(t, err == nil && bytes.Equal(b, noise(6<<20)), "%d bytes, %v", len(b), err)
 }

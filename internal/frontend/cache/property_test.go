@@ -98,8 +98,8 @@ func someone(t *testing.T, c *Cache, r *rand.Rand, found, gone *atomic.Int64) {
 	for _, e := range c.Lookup(context.Background(), key, start, end) {
 		text, err := readAll(e)
 		if err != nil {
-			if !errors.Is(err, ErrGone) || e.Whole() {
-				t.Errorf("read: %v, whole %v", err, e.Whole())
+			if !errors.Is(err, ErrGone) || e.whole() {
+				t.Errorf("read: %v, whole %v", err, e.whole())
 			}
 			gone.Add(1)
 			continue

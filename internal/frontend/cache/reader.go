@@ -20,7 +20,8 @@ type Reader struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	held *holding
+	held    *holding
+	spilled []byte // room for the blocks of a part that is in a file
 
 	number int    // of the part whose blocks are being read
 	blocks []byte // of that part, still to be decoded
@@ -42,6 +43,9 @@ type fetched struct {
 func newReader(ctx context.Context, e *Extent) *Reader {
 	r := &Reader{cache: e.cache, base: e.base, key: e.key, ext: e.ext, parts: e.parts, held: e.held, number: -1, dec: decoders.Get().(*decoder)}
 	r.ctx, r.cancel = context.WithCancel(ctx)
+	if r.held.spilled() {
+		return r
+	}
 	r.fetchAhead(0)
 	return r
 }
@@ -63,7 +67,7 @@ func (r *Reader) Close() error {
 	}
 	decoders.Put(r.dec)
 	r.held.release()
-	r.dec, r.rest, r.buffer, r.parts, r.err = nil, nil, nil, nil, os.ErrClosed
+	r.dec, r.rest, r.buffer, r.parts, r.spilled, r.err = nil, nil, nil, nil, nil, os.ErrClosed
 	return nil
 }
 
@@ -189,6 +193,14 @@ func (r *Reader) block() (b block, ok bool) {
 func (r *Reader) nextPart() bool {
 	next := r.number + 1
 	blocks := r.parts[next]
+	if blocks == nil && r.held.spilled() {
+		var err error
+		if r.spilled, err = r.held.read(next, r.spilled); r.fail(err) {
+			return false
+		}
+		r.number, r.blocks, r.left = next, r.spilled, r.ext.parts[next].rawBytes
+		return true
+	}
 	if blocks == nil {
 		var err error
 		if r.ahead == nil {

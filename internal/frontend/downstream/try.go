@@ -2,12 +2,13 @@ package downstream
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/ferula-io/ferula/promjson"
 )
 
 // try is one request on the wire and the answer that came of it, from its status
@@ -157,10 +158,11 @@ func (t *try) outOfTime() bool {
 		body = body[:len(body)+n]
 	}
 	t.peeked = body
-	var said struct {
-		Type string `json:"errorType"`
+	scanner := promjson.NewScanner(nil, promjson.Options{})
+	scanner.ResetBytes(body)
+	for scanner.Next() {
 	}
-	return json.Unmarshal(body, &said) == nil && said.Type == "timeout"
+	return scanner.Err() == nil && scanner.Envelope().ErrorType == "timeout"
 }
 
 // broken words an end of the connection in the middle of a body.

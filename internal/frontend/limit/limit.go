@@ -121,6 +121,13 @@ func New(opts Options, set *instruments.Set) (*Limiter, error) {
 // Most is how many places a request can have at all.
 func (l *Limiter) Most() int { return l.opts.TenantConcurrencyMax }
 
+// Full tells whether there is no place left.
+func (l *Limiter) Full() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.running >= l.opts.ConcurrencyMax
+}
+
 // Acquire waits for a place for one request of a tenant. release must be called
 // when the request has ended; a second call does nothing. Errors: ErrQueueFull,
 // ErrTenants, ErrWait, or the context's cause. Who holds a place must not wait for

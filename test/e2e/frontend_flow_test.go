@@ -1,0 +1,113 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// asTenant requests path of a server for a tenant.
+func asTenant(ctx context.Context, base, path, tenant string) (status int, body string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header.Set("X-Scope-OrgID", tenant)
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
+}
+
+func TestOneTenantsHangingRequestsDoNotHoldUpOthersNorProbes(t *testing.T) {
+	var hanging atomic.Int64
+	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Scope-OrgID") == "greedy" {
+			hanging.Add(1)
+			<-r.Context().Done()
+			return
+		}
+		_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
+	}))
+	defer behind.Close()
+	front := startProcess(t, binary(t), "query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url="+behind.URL, "--limits.max-queue-time=1h")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var greedy sync.WaitGroup
+	var refused atomic.Int64
+	for i := range 600 {
+		greedy.Go(func() {
+			path := fmt.Sprintf("/api/v1/query_range?query=x%d&start=0&end=300000&step=60", i) // four parts each
+			if status, _, err := asTenant(ctx, front.base, path, "greedy"); err == nil && status == http.StatusTooManyRequests {
+				refused.Add(1)
+			}
+		})
+	}
+	defer greedy.Wait()
+	defer cancel()
+	eventually(t, 60*time.Second, "the tenant to have all that it may have", func() bool {
+		_, metrics := front.get("/metrics")
+		return hanging.Load() == 192 && strings.Contains(metrics, "\nferula_frontend_queue_length 408\n")
+	})
+	soon, done := context.WithTimeout(t.Context(), 20*time.Second)
+	defer done()
+	for _, path := range []string{"/-/healthy", "/-/ready", "/metrics", "/api/v1/query_range?query=x&start=0&end=300000&step=60", "/api/v1/query?query=x", "/api/v1/labels"} {
+		if status, body, err := asTenant(soon, front.base, path, "modest"); status != http.StatusOK {
+			t.Errorf("%s: %d %.200s %v", path, status, body, err)
+		}
+	}
+	if refused.Load() != 0 {
+		t.Errorf("%d requests of the tenant were refused", refused.Load())
+	}
+	cancel()
+	greedy.Wait()
+	if err := front.signal(os.Interrupt); err != nil {
+		t.Errorf("%v\n%s", err, front.log)
+	}
+}
+
+func TestAFrontendHonoursItsDownstreamsConnectionsAndTimes(t *testing.T) {
+	var mu sync.Mutex
+	asked := map[string]int{}
+	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		asked[r.FormValue("query")]++
+		mu.Unlock()
+		if r.FormValue("query") == "slow" {
+			<-r.Context().Done()
+			return
+		}
+		_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
+	}))
+	defer behind.Close()
+	front := startProcess(t, binary(t), "query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url="+behind.URL,
+		"--query-frontend.downstream-tripper-config={max_conns_per_host: 2, response_header_timeout: 500ms}")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	const path = "/api/v1/query_range?start=0&end=1000000&step=300&query="
+	if status, body, err := asTenant(ctx, front.base, path+"parts", "a"); status != http.StatusOK {
+		t.Errorf("more parts than connections: %d %s %v", status, body, err)
+	}
+	if status, body, err := asTenant(ctx, front.base, path+"slow", "a"); status != http.StatusGatewayTimeout || !strings.Contains(body, `"timeout"`) {
+		t.Errorf("a query that runs out of time: %d %s %v", status, body, err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if asked["parts"] != 2 || asked["slow"] > 2 {
+		t.Errorf("calls of the downstream: %v", asked)
+	}
+	if err := front.signal(os.Interrupt); err != nil {
+		t.Errorf("%v\n%s", err, front.log)
+	}
+}

@@ -259,9 +259,7 @@ func (a *API) timed(f endpoint) endpoint {
 	return func(r *http.Request) (answer, *apiError) {
 		ctx, cancel := context.WithTimeoutCause(r.Context(), a.opts.StoreTimeout, fmt.Errorf("%w: %w (%s)", context.DeadlineExceeded, errStoreTimeout, a.opts.StoreTimeout))
 		ans, apiErr := f(r.WithContext(ctx))
-		if apiErr != nil && apiErr.kind == kindExecution && errors.Is(apiErr.err, context.DeadlineExceeded) {
-			apiErr = &apiError{kindTimeout, apiErr.err}
-		}
+		apiErr = a.late(apiErr)
 		if write := ans.write; write != nil {
 			ans.write = func(s *stream) {
 				write(s)
@@ -279,6 +277,15 @@ func (a *API) timed(f endpoint) endpoint {
 		}
 		return ans, apiErr
 	}
+}
+
+// late calls a request a timeout whose time ended in the stores: they are given the
+// deadline too, and may notice it first.
+func (a *API) late(err *apiError) *apiError {
+	if a.opts.Stores != nil && err != nil && err.kind == kindExecution && errors.Is(err.err, context.DeadlineExceeded) {
+		return &apiError{kindTimeout, err.err}
+	}
+	return err
 }
 
 // queryContext ends with the request, or after the request's own timeout.

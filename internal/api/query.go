@@ -110,7 +110,7 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Grid, resoluti
 		if ended := endedInQueue(res.Err); ended != nil {
 			return answer{}, ended
 		}
-		return answer{}, queryError(res.Err)
+		return answer{}, a.late(queryError(res.Err))
 	}
 	warnings := res.Warnings
 	if truncate(res, limit) {

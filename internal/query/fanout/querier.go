@@ -67,6 +67,7 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 		defer close(set.done)
 		defer stop()
 		defer cancel()
+		defer recovered(&set.err, q.q.f.endpoints.opts.Logger, "all")
 		set.kept, set.err = q.q.selection(ctx, sr, v)
 	})
 	return set
@@ -80,17 +81,13 @@ func (q *Query) selection(ctx context.Context, sr storeapi.SeriesRequest, v *vie
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	m, err := q.f.fan(ctx, q.r, sr, false)
+	sr.BytesMax = max(1, q.f.opts.BytesMax-q.bytes.Load())
+	all, err := q.f.fan(ctx, q.r, sr)
 	if err != nil {
 		return nil, err
 	}
-	defer m.close()
-	k := &kept{view: v}
-	if err := k.collect(ctx, q, m); err != nil {
-		k.release()
-		return nil, err
-	}
-	return k, nil
+	defer all.close()
+	return collect(ctx, q, all, v)
 }
 
 // promised is the set of a selection that may still be running.

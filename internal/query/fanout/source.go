@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
+	"runtime/debug"
 	"slices"
 
 	"github.com/prometheus/prometheus/model/exemplar"
@@ -86,7 +88,7 @@ func (s *Source) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.
 	if len(r.Matchers) == 0 {
 		return &passed{err: fmt.Errorf("%w: there are no matchers", storeapi.ErrBadRequest)}
 	}
-	m, err := s.f.fan(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, true)
+	m, err := s.f.merge(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r)
 	if err != nil {
 		return &passed{err: err}
 	}
@@ -223,4 +225,149 @@ func (q *rawQuerier) Close() error {
 		errs = append(errs, set.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// Sizes of what is read ahead of one store.
+const (
+	aheadPages     = 64
+	aheadPageBytes = 64 << 10
+	aheadSeries    = 1024 // of one page
+)
+
+// ahead is a set that a goroutine reads, some pages ahead of who uses it. What Next
+// brings lies in the page that is used, which is filled again afterwards.
+type ahead struct {
+	pages chan *page // in order; closed at the end
+	free  chan *page
+	done  chan struct{} // closed when the goroutine has ended
+	set   series.Set    // belongs to the goroutine until then
+
+	page *page
+	i    int
+	err  error // valid at the end
+}
+
+type page struct {
+	bytes  []byte // labels and chunks; when it moves, what lies in it stays valid
+	chunks []series.Chunk
+	series []pageSeries
+}
+
+type pageSeries struct {
+	labels []byte
+	chunks []series.Chunk
+}
+
+// readAhead begins to read a set; whoever ends ctx waits for done.
+func readAhead(ctx context.Context, set series.Set, named func(error) error, logger *slog.Logger) *ahead {
+	a := &ahead{pages: make(chan *page, aheadPages), free: make(chan *page, aheadPages+2), done: make(chan struct{}), set: set}
+	go func() {
+		defer close(a.done)
+		defer close(a.pages)
+		defer func() {
+			if p := recover(); p != nil {
+				logger.Error("panic while a store was read", "panic", p, "stack", string(debug.Stack()))
+				a.err = named(fmt.Errorf("%w: %v", errPanicked, p))
+			}
+		}()
+		a.err = a.read(ctx)
+	}()
+	return a
+}
+
+func (a *ahead) read(ctx context.Context) error {
+	p := &page{}
+	for n := 0; a.set.Next(); n++ {
+		p.add(a.set.Labels(), a.set.Chunks())
+		// The merge waits for the first series of every store.
+		if n > 0 && len(p.bytes) < aheadPageBytes && len(p.series) < aheadSeries {
+			continue
+		}
+		select {
+		case a.pages <- p:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		select {
+		case p = <-a.free:
+			p.bytes, p.chunks, p.series = p.bytes[:0], p.chunks[:0], p.series[:0]
+		default:
+			p = &page{}
+		}
+	}
+	if len(p.series) > 0 {
+		select {
+		case a.pages <- p:
+		case <-ctx.Done():
+		}
+	}
+	return a.set.Err()
+}
+
+func (p *page) add(lset []byte, chunks []series.Chunk) {
+	own := func(b []byte) []byte {
+		start := len(p.bytes)
+		p.bytes = append(p.bytes, b...)
+		return p.bytes[start:len(p.bytes):len(p.bytes)]
+	}
+	s := pageSeries{labels: own(lset)}
+	start := len(p.chunks)
+	for _, c := range chunks {
+		c.Data = own(c.Data)
+		p.chunks = append(p.chunks, c)
+	}
+	s.chunks = p.chunks[start:len(p.chunks):len(p.chunks)]
+	p.series = append(p.series, s)
+}
+
+// Next implements series.Set.
+func (a *ahead) Next() bool {
+	if a.i++; a.page != nil && a.i < len(a.page.series) {
+		return true
+	}
+	if a.page != nil {
+		if cap(a.page.bytes) <= 4*aheadPageBytes {
+			a.free <- a.page // there is room for all pages
+		}
+		a.page = nil
+	}
+	var more bool
+	a.page, more = <-a.pages
+	a.i = 0
+	return more
+}
+
+// Labels implements series.Set.
+func (a *ahead) Labels() []byte { return a.page.series[a.i].labels }
+
+// Chunks implements series.Set.
+func (a *ahead) Chunks() []series.Chunk { return a.page.series[a.i].chunks }
+
+// ended says whether the goroutine has: nothing of the set may be looked at before.
+func (a *ahead) ended() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Err implements series.Set.
+func (a *ahead) Err() error {
+	if a.page == nil { // the pages are closed after it is set
+		return a.err
+	}
+	return nil
+}
+
+// Warnings implements series.Set. Of a set that was left before its end there are none.
+func (a *ahead) Warnings() annotations.Annotations {
+	if a.page == nil {
+		<-a.done
+	}
+	if !a.ended() {
+		return nil
+	}
+	return a.set.Warnings()
 }

@@ -30,18 +30,19 @@ type aggregated interface {
 
 // guarded is what one store streams, watched: it ends with a warning instead of an
 // error unless the request says otherwise, and is cut off when the store is silent
-// for too long.
+// for too long, which includes connecting to it. The call is made by the first Next,
+// so that each goroutine waits for its own store only.
 //
 // Where labels are taken away here, series may become equal or come out of order.
 // Both is passed on: they are joined where series are kept, and unsorted says that
 // they must be sorted there.
 type guarded struct {
 	store   *store
-	stream  storeapi.Stream
-	aggr    aggregated // nil: has none
+	request storeapi.SeriesRequest
+	stream  storeapi.Stream // nil: not yet called
+	aggr    aggregated      // nil: has none
 	wanted  []storeapi.Aggr
 	abort   bool
-	ordered bool     // fail rather than pass on series out of order
 	strip   []string // labels to take away, which the store cannot
 
 	cancel  context.CancelCauseFunc
@@ -68,6 +69,10 @@ func (g *guarded) Next() bool {
 	if g.timer != nil {
 		g.timer.Reset(g.timeout)
 	}
+	if g.stream == nil {
+		g.stream = g.store.client.Series(g.ctx, g.request)
+		g.aggr, _ = g.stream.(aggregated)
+	}
 	more := g.stream.Next()
 	if g.timer != nil {
 		g.timer.Stop()
@@ -75,6 +80,8 @@ func (g *guarded) Next() bool {
 	if !more {
 		if err := g.stream.Err(); err != nil {
 			g.fail(err)
+		} else if g.abort {
+			g.refuseWarnings()
 		}
 		return false
 	}
@@ -160,24 +167,37 @@ func (g *guarded) fail(err error) {
 	g.warning = err
 }
 
+// refuseWarnings makes what a store warns of an error: it says that it misses a part.
+func (g *guarded) refuseWarnings() {
+	for _, warning := range g.stream.Warnings() {
+		g.fail(warning)
+		return
+	}
+}
+
 func (g *guarded) Labels() []byte         { return g.labels }
 func (g *guarded) Chunks() []series.Chunk { return g.chunks }
 func (g *guarded) Err() error             { return g.err }
 
 func (g *guarded) Warnings() annotations.Annotations {
 	var all annotations.Annotations
-	all.Merge(g.stream.Warnings())
+	if g.stream != nil {
+		all.Merge(g.stream.Warnings())
+	}
 	if g.warning != nil {
 		all.Add(g.warning)
 	}
 	return all
 }
 
+// close ends the call. Whoever reads the stream has stopped.
 func (g *guarded) close() {
 	if g.timer != nil {
 		g.timer.Stop()
 	}
-	_ = g.stream.Close() // nothing of it is wanted any more
+	if g.stream != nil {
+		_ = g.stream.Close() // nothing of it is wanted any more
+	}
 	g.cancel(context.Canceled)
 	_ = g.store.release()
 }
@@ -212,43 +232,76 @@ func comparePacked(a, b []byte) int {
 	return bytes.Compare(b, a)
 }
 
-// merged is what all the stores of a request give, in order.
-type merged struct {
-	series.Set
+// fanned are the streams of all the stores of a request.
+type fanned struct {
+	ctx     context.Context //nolint:containedctx // that of all the streams
+	cancel  context.CancelCauseFunc
 	streams []*guarded
 	missing []error
 }
 
-// fan asks the stores that may hold something. The set is closed by the caller.
-func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest, ordered bool) (*merged, error) {
+// fan chooses the stores that may hold something, and prepares their streams; they are
+// closed by the caller.
+func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) (*fanned, error) {
 	c, err := f.endpoints.choose(r, func(info *storeapi.Info) bool { return mayHold(info, sr.MinMS, sr.MaxMS, sr.Matchers) })
 	if err != nil {
 		return nil, err
 	}
 	sr.AbortOnPartial = r.AbortOnPartial
-	m := &merged{missing: c.missing}
-	sets := make([]series.Set, 0, len(c.stores))
+	all := &fanned{missing: c.missing}
+	all.ctx, all.cancel = context.WithCancelCause(ctx)
 	for i, s := range c.stores {
-		g := &guarded{store: s, wanted: sr.Aggregates, abort: r.AbortOnPartial, timeout: f.opts.ResponseTimeout}
-		g.ctx, g.cancel = context.WithCancelCause(ctx)
+		g := &guarded{store: s, request: sr, wanted: sr.Aggregates, abort: r.AbortOnPartial, timeout: f.opts.ResponseTimeout}
+		g.ctx, g.cancel = context.WithCancelCause(all.ctx)
 		if g.timeout > 0 {
 			g.timer = time.AfterFunc(g.timeout, func() { g.cancel(ErrStalled) })
 			g.timer.Stop()
 		}
-		asked := sr
-		var set series.Set = g
 		if info := c.infos[i]; len(sr.WithoutReplicaLabels) > 0 && (info == nil || info.Store == nil || !info.Store.WithoutReplicaLabels) {
-			if ordered {
-				set = series.Without(g, sr.WithoutReplicaLabels, int(f.opts.SortBytesMax))
-			} else {
-				g.strip = sr.WithoutReplicaLabels
-			}
-			asked.WithoutReplicaLabels = nil
-			asked.Limit = 0 // several of its series may become one
+			g.strip = sr.WithoutReplicaLabels
+			g.request.WithoutReplicaLabels = nil
+			g.request.Limit = 0 // several of its series may become one
 		}
-		g.stream = s.client.Series(g.ctx, asked)
-		g.aggr, _ = g.stream.(aggregated)
-		m.streams, sets = append(m.streams, g), append(sets, set)
+		all.streams = append(all.streams, g)
+	}
+	return all, nil
+}
+
+func (a *fanned) close() {
+	a.cancel(context.Canceled)
+	for _, g := range a.streams {
+		g.close()
+	}
+	a.streams = nil
+}
+
+// merged is what all the stores of a request give, in order of labels.
+type merged struct {
+	series.Set
+	*fanned
+	ahead []*ahead
+}
+
+// merge asks the stores for a further querier. Each is read ahead by a goroutine of its
+// own, so that none waits for what another one sends.
+func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest) (*merged, error) {
+	all, err := f.fan(ctx, r, sr)
+	if err != nil {
+		return nil, err
+	}
+	m := &merged{fanned: all}
+	sets := make([]series.Set, 0, len(all.streams))
+	for _, g := range all.streams {
+		var set series.Set = g
+		if names := g.strip; len(names) > 0 {
+			g.strip = nil
+			set = series.Without(g, names, int(f.opts.SortBytesMax))
+		}
+		if len(all.streams) > 1 {
+			a := readAhead(g.ctx, set, func(err error) error { return fmt.Errorf("store %s: %w", g.store.address, err) }, f.endpoints.opts.Logger)
+			m.ahead, set = append(m.ahead, a), a
+		}
+		sets = append(sets, set)
 	}
 	m.Set = series.Merge(sets...)
 	return m, nil
@@ -263,13 +316,10 @@ func (m *merged) Warnings() annotations.Annotations {
 	return all
 }
 
-func (m *merged) unsorted() bool {
-	return slices.ContainsFunc(m.streams, func(g *guarded) bool { return g.unsorted })
-}
-
 func (m *merged) close() {
-	for _, g := range m.streams {
-		g.close()
+	m.cancel(context.Canceled)
+	for _, a := range m.ahead {
+		<-a.done
 	}
-	m.streams = nil
+	m.fanned.close()
 }

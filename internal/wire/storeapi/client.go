@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
@@ -20,7 +22,7 @@ type ClientOptions struct {
 	BatchSeries     int    // asked for of servers that know batches; 0: 64; 1: none
 	NoExtension     bool   // ask for nothing that Thanos does not know: neither symbols nor large batches
 	NoSymbols       bool   // do not ask for labels as numbers
-	MessageBytesMax int    // a longer message is an error; 0: 256 MiB
+	MessageBytesMax int    // a longer message, or a series of more bytes, is an error; 0: 2 GiB less one byte
 	Compression     string // name of a registered compressor for what is sent; "": none
 }
 
@@ -29,7 +31,7 @@ func (o ClientOptions) withDefaults() ClientOptions {
 		o.BatchSeries = 64
 	}
 	if o.MessageBytesMax == 0 {
-		o.MessageBytesMax = 256 << 20
+		o.MessageBytesMax = math.MaxInt32 // as Thanos, whose batches are bounded by the number of series only
 	}
 	return o
 }
@@ -106,8 +108,8 @@ func (c *Client) Exemplars(ctx context.Context, r ExemplarsRequest) (results []e
 }
 
 // stream sends the one message of a call whose answer is a stream.
-func (c *Client) stream(ctx context.Context, method string, request any) (grpc.ClientStream, error) {
-	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method, c.call...)
+func (c *Client) stream(ctx context.Context, method string, request any, more ...grpc.CallOption) (grpc.ClientStream, error) {
+	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method, slices.Concat(c.call, more)...)
 	if err != nil {
 		return nil, err
 	}
@@ -123,8 +125,13 @@ func (c *Client) stream(ctx context.Context, method string, request any) (grpc.C
 // The caller closes the set.
 func (c *Client) Series(ctx context.Context, r SeriesRequest) *SeriesSet {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &SeriesSet{cancel: cancel}
-	stream, err := c.stream(ctx, "/thanos.Store/Series", seriesRequest(r, c.opts))
+	s := &SeriesSet{cancel: cancel, bytesMax: c.opts.MessageBytesMax}
+	var limit []grpc.CallOption
+	if r.BytesMax > 0 && r.BytesMax < int64(s.bytesMax) {
+		s.bytesMax = int(r.BytesMax)
+		limit = append(limit, grpc.MaxCallRecvMsgSize(s.bytesMax))
+	}
+	stream, err := c.stream(ctx, "/thanos.Store/Series", seriesRequest(r, c.opts), limit...)
 	if err != nil {
 		s.fail(fromStatus(err))
 	}

@@ -24,8 +24,9 @@ import (
 // nothing given away or decoded ahead is in them, and few are needed: one for the
 // current series, one for the next, more only for a series longer than a message.
 type SeriesSet struct {
-	stream grpc.ClientStream
-	cancel context.CancelFunc
+	stream   grpc.ClientStream
+	cancel   context.CancelFunc
+	bytesMax int // of the messages that the current series and the one ahead lie in
 
 	frames []*inFrame // of the current series and the one ahead; the last is being read
 	spare  []*inFrame
@@ -35,6 +36,7 @@ type SeriesSet struct {
 	coded  bool       // whose labels are numbers
 	table  storepb.SymbolReader
 	one    []byte // the frame's only series, not yet decoded; nil: none
+	used   bool   // something that is held lies in the last frame
 
 	labels   []byte
 	chunks   []series.Chunk
@@ -44,6 +46,7 @@ type SeriesSet struct {
 	hasAhead bool
 	given    bool // a series was
 	warnings annotations.Annotations
+	warned   int  // bytes of warnings
 	ended    bool // the last message was received
 	err      error
 }
@@ -154,7 +157,7 @@ func (s *SeriesSet) decode() (order int, err error) {
 		}
 	}
 	body := s.one
-	s.one = nil
+	s.one, s.used = nil, true
 	if s.coded {
 		frame := s.frames[len(s.frames)-1]
 		s.ahead, frame.labels, s.decoded, err = s.table.DecodeSeries(body, frame.labels, s.decoded[:0])
@@ -191,6 +194,18 @@ func (s *SeriesSet) receive() error {
 	if s.ended {
 		return io.EOF
 	}
+	// A message without a series leaves nothing to be held.
+	if last := len(s.frames) - 1; last >= 0 && !s.used && !s.keep {
+		s.spare = append(s.spare, s.frames[last])
+		s.frames = s.frames[:last]
+	}
+	held := 0
+	for _, frame := range s.frames {
+		held += len(frame.buf)
+	}
+	if len(s.frames) > 1 && held > s.bytesMax {
+		return fmt.Errorf("%w: series %s has more than %d bytes", ErrLimit, textOf(s.labels), s.bytesMax)
+	}
 	var frame *inFrame
 	if n := len(s.spare); n > 0 {
 		frame, s.spare = s.spare[n-1], s.spare[:n-1]
@@ -216,19 +231,37 @@ func (s *SeriesSet) receive() error {
 		}
 		switch kind {
 		case storepb.Warning:
-			s.warnings.Add(errors.New(string(body)))
+			s.warn(body)
 		case storepb.OneSeries:
-			s.one, s.coded, received = body, false, true
+			s.one, s.coded, s.used, received = body, false, false, true
 			s.frames = append(s.frames, frame)
 			return nil
 		case storepb.Batch, storepb.SymbolBatch:
-			s.batch, s.coded, received = body, kind == storepb.SymbolBatch, true
+			s.batch, s.coded, s.used, received = body, kind == storepb.SymbolBatch, false, true
 			s.table.Begin()
 			s.frames = append(s.frames, frame)
 			return nil
 		}
 	}
 }
+
+// What is kept of warnings.
+const (
+	warningsMax      = 1000
+	warningsBytesMax = 1 << 20
+)
+
+// warn keeps a warning, or says that there are more than are kept.
+func (s *SeriesSet) warn(text []byte) {
+	if len(s.warnings) >= warningsMax || s.warned+len(text) > warningsBytesMax {
+		s.warnings.Add(errWarnings)
+		return
+	}
+	s.warned += len(text)
+	s.warnings.Add(errors.New(string(text)))
+}
+
+var errWarnings = errors.New("there are further warnings, which are left out")
 
 // fail ends the set; io.EOF is a good end.
 func (s *SeriesSet) fail(err error) {

@@ -100,6 +100,7 @@ type SeriesRequest struct {
 	Aggregates           []Aggr   // wanted of downsampled data
 	AbortOnPartial       bool     // fail rather than warn when a part is missing
 	Hints                *Hints   // may be nil
+	BytesMax             int64    // a client takes no longer message and no longer series; 0: its own limit
 }
 
 // LabelsRequest asks for the names of labels, or for one's values.

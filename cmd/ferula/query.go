@@ -53,6 +53,7 @@ type queryCommand struct {
 	MaxSamples         int      `name:"query.max-samples" default:"50000000" help:"Samples one query may hold in memory while it is evaluated."`
 	MaxSeries          int64    `name:"query.max-series" default:"0" help:"Series one query may read. 0: no limit."`
 	MaxChunkBytes      size     `name:"query.max-chunk-bytes" default:"4GB" help:"Bytes of chunks and labels one query may read."`
+	MaxTotalBytes      size     `name:"query.max-total-chunk-bytes" default:"0" help:"Bytes of chunks and labels all queries together may hold; a query waits up to 10s for others to end. 0 is no limit."`
 	MaxSortBytes       size     `name:"query.max-sort-bytes" default:"256MB" help:"Bytes of one store's series that may be sorted here when it cannot remove replica labels itself."`
 	ReplicaLabels      []string `name:"query.replica-label" sep:"," placeholder:"NAME" help:"Label that tells replicas apart; series that differ in it only are made one (repeated)."`
 	DedupFunc          string   `name:"deduplication.func" enum:"penalty,chain" default:"penalty" help:"How: by choosing between replicas (penalty), or by mixing them (chain)."`
@@ -211,7 +212,7 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 		GRPC:        grpc,
 		StoreAPI:    offered,
 		Client:      c.GRPCClient.options(),
-		Fanout:      fanout.Options{SelectsMax: c.MaxSelects, SeriesMax: c.MaxSeries, BytesMax: int64(c.MaxChunkBytes), SortBytesMax: int64(c.MaxSortBytes)},
+		Fanout:      fanout.Options{SelectsMax: c.MaxSelects, SeriesMax: c.MaxSeries, BytesMax: int64(c.MaxChunkBytes), TotalBytesMax: int64(c.MaxTotalBytes), SortBytesMax: int64(c.MaxSortBytes)},
 		Chain:       c.DedupFunc == "chain",
 		Stores: api.StoreDefaults{
 			ReplicaLabels: c.ReplicaLabels, Partial: c.PartialResponse, AutoDownsampling: c.AutoDownsampling, InstantResolution: time.Duration(c.InstantResolution),

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
+
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -59,7 +61,9 @@ type EndpointsOptions struct {
 	InfoInterval   time.Duration // 0: 5 s
 	InfoTimeout    time.Duration // 0: 5 s
 	// HideAfter is how long a store that is down is still listed; it is asked for its
-	// state, and missed by queries, as long as it is configured. 0: 5 minutes.
+	// state, and missed by queries, as long as it is configured. As long queries miss a
+	// store whose address its name does not give any more, unless one that has said the
+	// same of itself is there, and a name that has given no address yet. 0: 5 minutes.
 	HideAfter time.Duration
 
 	Dial     func(address string, group bool) (Client, error)
@@ -101,13 +105,17 @@ type Endpoints struct {
 	mu       sync.Mutex // of what follows: one update at a time
 	dynamic  []Address
 	resolved map[string][]string // of each name, as it was last found
+	gone     map[string]gone     // addresses that their names do not give any more
+	empty    map[string]absent   // names that have given no address yet
+	absent   atomic.Pointer[[]absent]
 	reloadAt time.Time
 	lookupAt time.Time
 }
 
 // NewEndpoints makes an empty set.
 func NewEndpoints(opts EndpointsOptions) *Endpoints {
-	e := &Endpoints{opts: opts.withDefaults(), resolved: map[string][]string{}}
+	e := &Endpoints{opts: opts.withDefaults(), resolved: map[string][]string{}, gone: map[string]gone{}, empty: map[string]absent{}}
+	e.absent.Store(&[]absent{})
 	e.current.Store(&[]*store{})
 	if opts.Metrics != nil {
 		opts.Metrics.RegisterMetricsWriter(e.writeMetrics)
@@ -154,7 +162,81 @@ func (e *Endpoints) Update(ctx context.Context) {
 		asking.Go(func() { e.ask(ctx, s) })
 	}
 	asking.Wait()
+	e.miss(now)
 }
+
+// absent is what queries miss though there is no store for it.
+type absent struct {
+	address string         // or the name that gives none
+	info    *storeapi.Info // as it was said last; nil: never
+	err     error
+	since   time.Time
+	fails   bool // it cannot be looked up, which does not become old
+}
+
+// gone is a store that was there.
+type gone struct {
+	info  *storeapi.Info
+	name  string
+	since time.Time
+}
+
+// miss tells queries what is absent.
+func (e *Endpoints) miss(now time.Time) {
+	var all []absent
+	for name, a := range e.empty {
+		if a.fails || now.Sub(a.since) <= e.opts.HideAfter {
+			all = append(all, a)
+		} else {
+			e.opts.Logger.Warn("endpoint has no addresses; it is not missed any more", "endpoint", name)
+			delete(e.empty, name)
+		}
+	}
+	for address, g := range e.gone {
+		if now.Sub(g.since) > e.opts.HideAfter || e.replaced(g.info) {
+			delete(e.gone, address)
+			continue
+		}
+		all = append(all, absent{address: address, info: g.info, err: fmt.Errorf("%s does not give its address any more", g.name)})
+	}
+	slices.SortFunc(all, func(a, b absent) int { return strings.Compare(a.address, b.address) })
+	e.absent.Store(&all)
+}
+
+// replaced says whether there is a store that says of itself what another one said, as
+// one has it that has come back with another address, or a further replica of it.
+func (e *Endpoints) replaced(old *storeapi.Info) bool {
+	for _, s := range *e.current.Load() {
+		if info, err := s.known(); err == nil && info != nil && info.Component == old.Component && slices.EqualFunc(info.LabelSets, old.LabelSets, labels.Equal) {
+			return true
+		}
+	}
+	return false
+}
+
+// forget remembers what a name gives, and what it gave and does not give any more.
+func (e *Endpoints) forget(name string, found []string, failed error) {
+	old, known := e.resolved[name]
+	a, was := e.empty[name]
+	switch {
+	case len(found) > 0:
+		delete(e.empty, name)
+	case failed != nil:
+		e.empty[name] = absent{address: name, err: failed, fails: true}
+	case !known || was && a.fails:
+		e.empty[name] = absent{address: name, err: errNoAddresses, since: e.opts.Now()}
+	}
+	for _, s := range *e.current.Load() {
+		if slices.Contains(old, s.address) && !slices.Contains(found, s.address) {
+			if info, _ := s.known(); info != nil { // of one that never said anything there is nothing to be missed
+				e.gone[s.address] = gone{info: info, name: name, since: e.opts.Now()}
+			}
+		}
+	}
+	e.resolved[name] = found
+}
+
+var errNoAddresses = errors.New("there are no addresses of this name")
 
 func (e *Endpoints) ask(ctx context.Context, s *store) {
 	ctx, cancel := context.WithTimeout(ctx, e.opts.InfoTimeout)
@@ -201,7 +283,7 @@ func (e *Endpoints) lookup(ctx context.Context) []Address {
 			e.opts.Logger.Error("endpoint could not be looked up", "err", failed[i])
 			found[i] = e.resolved[a.Name]
 		}
-		e.resolved[a.Name] = found[i]
+		e.forget(a.Name, found[i], failed[i])
 		for _, address := range found[i] {
 			all = append(all, Address{Name: address, Strict: a.Strict})
 		}
@@ -209,6 +291,12 @@ func (e *Endpoints) lookup(ctx context.Context) []Address {
 	for name := range e.resolved {
 		if !used[name] {
 			delete(e.resolved, name)
+			delete(e.empty, name)
+		}
+	}
+	for address, g := range e.gone {
+		if !used[g.name] || slices.ContainsFunc(all, func(a Address) bool { return a.Name == address }) {
+			delete(e.gone, address)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Address) int {
@@ -291,10 +379,16 @@ func (c *chosen) release() {
 // have never said what they hold.
 func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen, error) {
 	all := *e.current.Load()
-	if len(all) == 0 && r.AbortOnPartial {
+	absent := *e.absent.Load()
+	if len(all)+len(absent) == 0 && r.AbortOnPartial {
 		return nil, ErrNoStores
 	}
 	c := &chosen{}
+	for _, a := range absent {
+		if picked(r.Stores, a.address) && wanted(a.info) {
+			c.missing = append(c.missing, fmt.Errorf("store %s is not asked: %w", a.address, a.err))
+		}
+	}
 	for _, s := range all {
 		info, err := s.known()
 		if !picked(r.Stores, s.address) || !wanted(info) {
@@ -328,8 +422,8 @@ func (e *Endpoints) writeMetrics(w io.Writer) {
 	}
 	const name = "ferula_query_stores"
 	page := fmt.Appendf(nil, "# HELP %s Stores by component and whether they answer.\n# TYPE %s gauge\n", name, name)
-	for _, labels := range slices.Sorted(maps.Keys(counts)) {
-		page = fmt.Appendf(page, "%s{%s} %d\n", name, labels, counts[labels])
+	for _, set := range slices.Sorted(maps.Keys(counts)) {
+		page = fmt.Appendf(page, "%s{%s} %d\n", name, set, counts[set])
 	}
 	_, _ = w.Write(page) // whoever scrapes sees that it failed
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
+
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -207,4 +209,74 @@ func TestOfOneAddressGivenTwiceTheStrictOneStays(t *testing.T) {
 		}
 		e.replace(nil)
 	}
+}
+
+// A store that leaves the records of its name is missed until it is back, another says
+// the same of itself, or it has been away for long; so is a name without addresses.
+func TestWhatANameDoesNotGiveIsMissed(t *testing.T) {
+	now := time.Unix(1000, 0)
+	z := &zone{hosts: map[string][]string{"stores": {"10.0.0.1", "10.0.0.2"}}}
+	replica := map[string]string{"10.0.0.1:1": "a", "10.0.0.2:1": "b", "10.0.0.3:1": "a"}
+	e := NewEndpoints(EndpointsOptions{
+		Static:   []Address{{Name: "dns+stores:1"}, {Name: "dns+later:1"}},
+		Resolver: z, Now: func() time.Time { return now }, DNSInterval: 30 * time.Second, HideAfter: time.Minute,
+		Dial: func(address string, _ bool) (Client, error) {
+			return &fake{info: storeapi.Info{Component: "sidecar", LabelSets: []labels.Labels{labels.FromStrings("replica", replica[address])}}}, nil
+		},
+	})
+	defer e.replace(nil)
+	check := func(what string, seconds int, want ...string) {
+		t.Helper()
+		now = now.Add(time.Duration(seconds) * time.Second)
+		e.Update(t.Context())
+		anyOf := func(value string) func(*storeapi.Info) bool {
+			return func(info *storeapi.Info) bool {
+				return mayHold(info, 0, 1, []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, "replica", value)})
+			}
+		}
+		c, err := e.choose(Request{}, anyOf(".*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.release()
+		if len(c.missing) != len(want) {
+			t.Errorf("%s: missing %q, want %q", what, c.missing, want)
+			return
+		}
+		for i, w := range want {
+			if !strings.Contains(c.missing[i].Error(), w) {
+				t.Errorf("%s: missing %q, want %q", what, c.missing, want)
+			}
+		}
+		_, err = e.choose(Request{AbortOnPartial: true}, anyOf(".*"))
+		if len(want) > 0 && !errors.Is(err, storeapi.ErrUnavailable) {
+			t.Errorf("%s: a request that must miss nothing: %v", what, err)
+		}
+		if c, err := e.choose(Request{}, anyOf("nothing has this")); err != nil || len(c.missing) > 0 && !strings.HasPrefix(c.missing[0].Error(), "store dns+") {
+			t.Errorf("%s: what cannot hold anything is missed: %v", what, c.missing)
+		}
+	}
+	check("a name without addresses", 0, "dns+later:1")
+	z.hosts["later"] = []string{"10.0.0.9"}
+	check("it has one", 31)
+	z.hosts["stores"] = []string{"10.0.0.2"}
+	check("a store has left", 31, "10.0.0.1:1")
+	check("it is not back", 31, "10.0.0.1:1")
+	z.hosts["stores"] = []string{"10.0.0.1", "10.0.0.2"}
+	check("it is back", 31)
+	z.hosts["stores"] = []string{"10.0.0.2", "10.0.0.3"}
+	check("another has its place", 31)
+	z.hosts["stores"] = nil
+	check("all have left", 31, "10.0.0.2:1", "10.0.0.3:1")
+	check("a moment later", 31, "10.0.0.2:1", "10.0.0.3:1")
+	check("for long", 31)
+	z.err, z.hosts["later"] = errors.New("no answer"), nil
+	check("the name server is down", 31, "dns+stores:1") // what had addresses keeps them
+	e.opts.Static = append(e.opts.Static, Address{Name: "dns+new:1"})
+	check("and was so from the beginning", 31, "dns+new:1", "dns+stores:1")
+	check("it still is", 301, "dns+new:1", "dns+stores:1")
+	z.err = nil
+	z.hosts["stores"] = []string{"10.0.0.2"}
+	z.hosts["later"], z.hosts["new"] = []string{"10.0.0.9"}, []string{"10.0.0.8"}
+	check("it is back, too", 31)
 }

@@ -47,11 +47,15 @@ type fake struct {
 	series []one // in order of labels
 	strips bool  // honours WithoutReplicaLabels
 
-	infoErr   error
-	err       error // after the series
-	warning   string
-	stall     bool  // instead of the end
-	openErr   error // of lists
+	infoErr error
+	err     error // after the series
+	warning string
+	stall   bool  // instead of the end
+	openErr error // of lists
+	// onOpen and onNext are called in Series and Next, if set; left is how many series
+	// are still to come.
+	onOpen    func(ctx context.Context)
+	onNext    func(ctx context.Context, r storeapi.SeriesRequest, left int)
 	names     []string
 	exemplars []exemplar.QueryResult
 
@@ -86,11 +90,14 @@ func (f *fake) Exemplars(context.Context, storeapi.ExemplarsRequest) ([]exemplar
 }
 
 func (f *fake) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+	if f.onOpen != nil {
+		f.onOpen(ctx)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked = append(f.asked, r)
 	f.open++
-	s := &fakeStream{f: f, ctx: ctx}
+	s := &fakeStream{f: f, ctx: ctx, r: r}
 	for _, have := range f.series {
 		if slices.ContainsFunc(r.Matchers, func(m *labels.Matcher) bool { return !m.Matches(have.labels.Get(m.Name)) }) {
 			continue
@@ -112,6 +119,7 @@ func (f *fake) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.St
 type fakeStream struct {
 	f      *fake
 	ctx    context.Context
+	r      storeapi.SeriesRequest
 	series []one
 	labels []byte
 	chunks []series.Chunk
@@ -126,6 +134,9 @@ func (s *fakeStream) Next() bool {
 	}
 	for _, c := range s.chunks {
 		clear(c.Data)
+	}
+	if s.f.onNext != nil {
+		s.f.onNext(s.ctx, s.r, len(s.series))
 	}
 	if s.err = s.ctx.Err(); s.err != nil {
 		return false

@@ -3,16 +3,22 @@ package storeapi
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/storepb"
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // A stream that is cut must not look like one that has ended.
@@ -110,4 +116,98 @@ func FuzzSeriesSet(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// hostile sends what message makes of the number of a message, until that is nil.
+type hostile struct {
+	canned
+	n       int
+	message func(n int) []byte
+}
+
+func (h *hostile) RecvMsg(m any) error {
+	data := h.message(h.n)
+	if h.n++; data == nil {
+		return io.EOF
+	}
+	return Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, m)
+}
+
+// A store cannot make a client hold more than it is allowed to within one series.
+func TestAStoreThatSendsOneSeriesWithoutEndIsCutOff(t *testing.T) {
+	lset := labelenc.AppendLabel(nil, "a", "1")
+	chunk := series.Chunk{Encoding: chunkenc.EncXOR, Data: make([]byte, 1000)}
+	message := storepb.AppendSeriesHead(nil, lset, storepb.ChunkSize(0, 0, 1, 1000))
+	message = storepb.AppendChunk(message, 0, 0, uint8(chunk.Encoding), chunk.Data)
+	const bytesMax = 100_000
+	in := &hostile{message: func(n int) []byte {
+		if n > 1000 {
+			return nil
+		}
+		return message
+	}}
+	set := &SeriesSet{stream: in, cancel: func() {}, bytesMax: bytesMax}
+	if set.Next() || !errors.Is(set.Err(), ErrLimit) || !strings.Contains(set.Err().Error(), `{a="1"}`) {
+		t.Errorf("after %d messages: %v", in.n, set.Err())
+	}
+	if most := bytesMax/len(message) + 2; in.n > most {
+		t.Errorf("%d messages were taken, want %d at most", in.n, most)
+	}
+}
+
+func TestMessagesWithoutASeriesAreNotHeld(t *testing.T) {
+	empty := storepb.AppendHead(nil)
+	storepb.SealBatch(empty)
+	lset := labelenc.AppendLabel(nil, "a", "1")
+	held := 0
+	var set *SeriesSet
+	in := &hostile{message: func(n int) []byte {
+		held = max(held, len(set.frames)+len(set.spare))
+		switch {
+		case n == 0 || n == 5000:
+			return storepb.AppendSeriesHead(nil, lset, 0)
+		case n > 5000:
+			return nil
+		}
+		return empty
+	}}
+	set = &SeriesSet{stream: in, cancel: func() {}, bytesMax: 1000}
+	if !set.Next() || set.Next() || set.Err() != nil || held > 3 {
+		t.Errorf("%v, %d frames were held", set.Err(), held)
+	}
+}
+
+func TestWarningsWithoutEndAreNotHeld(t *testing.T) {
+	for name, text := range map[string]string{"many": "%d", "long": "%d " + strings.Repeat("x", 100_000)} {
+		set := &SeriesSet{cancel: func() {}, stream: &hostile{message: func(n int) []byte {
+			if n > 5000 {
+				return nil
+			}
+			return storepb.AppendWarning(nil, fmt.Sprintf(text, n))
+		}}}
+		bytes := 0
+		if set.Next() || set.Err() != nil {
+			t.Error(set.Err())
+		}
+		for w := range set.Warnings() {
+			bytes += len(w)
+		}
+		if _, told := set.Warnings()[errWarnings.Error()]; !told || len(set.Warnings()) > warningsMax+1 || bytes > warningsBytesMax+1000 {
+			t.Errorf("%s: %d warnings of %d bytes, told: %v", name, len(set.Warnings()), bytes, told)
+		}
+	}
+}
+
+// What is left of a query's budget bounds a message before it is read.
+func TestAMessageBeyondTheBudgetIsRefused(t *testing.T) {
+	src := &memory{rows: rows(t, 100)}
+	client := NewClient(serving(t, src, ServerOptions{}), ClientOptions{})
+	for _, c := range []struct {
+		bytesMax int64
+		want     error
+	}{{0, nil}, {1 << 40, nil}, {100, ErrLimit}} {
+		if _, err := read(t, client.Series(t.Context(), SeriesRequest{MaxMS: 1 << 40, Matchers: all(), BytesMax: c.bytesMax})); !errors.Is(err, c.want) {
+			t.Errorf("%d bytes: %v, want %v", c.bytesMax, err, c.want)
+		}
+	}
 }

@@ -26,7 +26,7 @@ import (
 type SeriesSet struct {
 	stream   grpc.ClientStream
 	cancel   context.CancelFunc
-	bytesMax int // of the messages that the current series and the one ahead lie in
+	bytesMax int // of the messages that the current series and the one ahead lie in; 0: none
 
 	frames []*inFrame // of the current series and the one ahead; the last is being read
 	spare  []*inFrame
@@ -203,7 +203,7 @@ func (s *SeriesSet) receive() error {
 	for _, frame := range s.frames {
 		held += len(frame.buf)
 	}
-	if len(s.frames) > 1 && held > s.bytesMax {
+	if s.bytesMax > 0 && len(s.frames) > 1 && held > s.bytesMax {
 		return fmt.Errorf("%w: series %s has more than %d bytes", ErrLimit, textOf(s.labels), s.bytesMax)
 	}
 	var frame *inFrame

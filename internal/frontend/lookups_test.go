@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -102,15 +103,32 @@ func TestLookupsRunAtOnceAndNoMoreThanAllowed(t *testing.T) {
 	_, c, base := countingFront(t)
 	_, _, _ = get(t, base+rangePath("up", 0, 14*day-1, 3600))
 	c.reset()
-	var arrived sync.WaitGroup
-	arrived.Add(14)
+	var arrived atomic.Int64
+	all := make(chan struct{})
 	c.before = func() { // no look-up ends before all have begun
-		arrived.Done()
-		arrived.Wait()
+		if arrived.Add(1) == 14 {
+			close(all)
+		}
+		select {
+		case <-all:
+		case <-time.After(10 * time.Second):
+		}
 	}
 	_, _, h := get(t, base+rangePath("up", 0, 14*day-1, 3600))
-	check(t, h.Get("X-Ferula-Cache") == "hit", "cache %s", h.Get("X-Ferula-Cache"))
-	c.before, c.runningMost = nil, 0
+	check(t, h.Get("X-Ferula-Cache") == "hit" && c.runningMost == 14, "cache %s, %d look-ups at once", h.Get("X-Ferula-Cache"), c.runningMost)
+	c.runningMost = 0
+	tooMany := make(chan struct{})
+	var running atomic.Int64
+	c.before = func() { // long enough for all that may run to do so at once
+		defer running.Add(-1)
+		if running.Add(1) == lookupsAtOnce+1 {
+			close(tooMany)
+		}
+		select {
+		case <-tooMany:
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 	_, _, _ = get(t, base+rangePath("up", 0, 90*day-1, 3600))
 	check(t, c.runningMost <= lookupsAtOnce, "%d look-ups at once", c.runningMost)
 }

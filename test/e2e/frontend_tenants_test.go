@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A process with the flags of a multi-tenant site: neither the cache nor a shared
-// flight gives one client what another got.
+// A process with the flags of a multi-tenant site: the cache gives no client what
+// another got.
 func TestTheFrontendsProcessKeepsTenantsApart(t *testing.T) {
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = r.ParseForm()

@@ -4,7 +4,8 @@
 // keeps, walks the messages by hand and leaves typed slices that hold no pointers:
 // texts are places in the buffer, functions and locations are numbered from 0, and
 // everything is reused by the next Decode. What refers to something else has been
-// checked, so that readers index without asking. Encoder goes the other way and
+// checked, so that readers index without asking; what refers to nothing is dropped,
+// as is a sample with a negative value, and counted in Repairs. Encoder goes the other way and
 // appends merged stacks. There is no symbolizing, no merging and no I/O here.
 //
 //	profile    1 sample_type*  2 sample*  3 mapping*  4 location*  5 function*
@@ -23,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/klauspost/compress/gzip"
 )
@@ -41,8 +43,39 @@ type Limits struct {
 	Functions   int // 500,000
 	Locations   int // 500,000
 	Samples     int // 500,000
-	Depth       int // locations of a stack; 4,096
+	Depth       int // frames of a stack; 1,000; those beyond, at the leaf, are cut off
+	Nodes       int // of the tree that the stacks make, about; 1,000,000
 	SampleTypes int // 64
+}
+
+// Unlimited is for profiles that have been accepted once.
+func Unlimited() Limits {
+	const most = math.MaxInt32
+	return Limits{Bytes: most, Strings: most, Functions: most, Locations: most, Samples: most, Depth: most, Nodes: most, SampleTypes: most}
+}
+
+// Repairs counts what Decode has mended, by reason.
+type Repairs struct {
+	Depth    int // stacks that were cut
+	Negative int // samples dropped for a negative value
+	Location int // samples dropped for a location that is not there
+	Function int // lines whose function is not there, dropped, or had no id
+	Mapping  int // locations whose mapping is not there, which have none now
+}
+
+// Each calls f with every reason that occurred.
+func (r Repairs) Each(f func(reason string, n int)) {
+	for _, one := range []struct {
+		reason string
+		n      int
+	}{
+		{"depth", r.Depth}, {"negative_value", r.Negative}, {"missing_location", r.Location}, {"missing_function", r.Function},
+		{"missing_mapping", r.Mapping},
+	} {
+		if one.n > 0 {
+			f(one.reason, one.n)
+		}
+	}
 }
 
 // WithDefaults fills the zero fields.
@@ -57,7 +90,8 @@ func (l Limits) WithDefaults() Limits {
 	def(&l.Functions, 500_000)
 	def(&l.Locations, 500_000)
 	def(&l.Samples, 500_000)
-	def(&l.Depth, 4096)
+	def(&l.Depth, 1000)
+	def(&l.Nodes, 1_000_000)
 	def(&l.SampleTypes, 64)
 	return l
 }
@@ -123,12 +157,15 @@ type Profile struct {
 	Lines       []Line
 	Mappings    []Mapping
 	Samples     []Sample
+	Repairs     Repairs
 
 	strings []span
 	stacks  []uint32
 	values  []int64
 	labels  []Label
 
+	nodes  int
+	order  []uint32 // of samples, by their stacks
 	locIDs []uint64 // of stacks, until they are resolved
 	byID   idTable
 	raw    []byte
@@ -164,6 +201,9 @@ func (p *Profile) Labels(s *Sample) []Label { return p.labels[s.labelFrom:s.labe
 // RawBytes is how long the profile is once inflated.
 func (p *Profile) RawBytes() int { return len(p.raw) }
 
+// Nodes is about how many nodes the tree of all stacks has, and never less.
+func (p *Profile) Nodes() int { return p.nodes }
+
 // HasLabels says whether any sample has a label.
 func (p *Profile) HasLabels() bool { return len(p.labels) > 0 }
 
@@ -185,7 +225,11 @@ func (p *Profile) Decode(src []byte, limits Limits) error {
 	if err := p.walk(); err != nil {
 		return err
 	}
-	return p.resolve()
+	if err := p.resolve(); err != nil {
+		return err
+	}
+	p.cutStacks()
+	return p.countNodes()
 }
 
 func (p *Profile) reset(limits Limits) {
@@ -194,7 +238,7 @@ func (p *Profile) reset(limits Limits) {
 	p.Lines, p.Mappings, p.Samples = p.Lines[:0], p.Mappings[:0], p.Samples[:0]
 	p.strings, p.stacks, p.values, p.labels, p.locIDs = p.strings[:0], p.stacks[:0], p.values[:0], p.labels[:0], p.locIDs[:0]
 	p.PeriodType, p.Period, p.TimeNS, p.DurationNS = ValueType{}, 0, 0, 0
-	p.raw = nil
+	p.raw, p.Repairs, p.nodes = nil, Repairs{}, 0
 }
 
 func (p *Profile) inflate(src []byte) error {

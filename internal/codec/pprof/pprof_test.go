@@ -214,38 +214,134 @@ func TestHostileProfilesAreRefusedWithTheirPlace(t *testing.T) {
 		want error
 		text string
 	}{
-		"nothing":                {nil, ErrCorrupt, "no string table"},
-		"no types":               {texts, ErrCorrupt, "no sample types"},
-		"a first text":           {join(message(6, []byte("x")), kind), ErrCorrupt, "first string"},
-		"a type without text":    {join(message(6), kind), ErrCorrupt, "sample type 0"},
-		"a negative count":       {join(texts, kind, message(2, number(2, 1<<64-5))), ErrCorrupt, "sample 0 has the negative value -5"},
-		"too many values":        {join(texts, kind, message(2, number(2, 1), number(2, 1))), ErrCorrupt, "sample 0 has 2 values"},
-		"no values":              {join(texts, kind, message(2)), ErrCorrupt, "sample 0 has 0 values"},
-		"a location not there":   {join(texts, kind, loc, fn, message(2, number(1, 9), number(2, 1))), ErrCorrupt, "sample 0 has location 9"},
-		"a function not there":   {join(texts, kind, loc), ErrCorrupt, "function 1"},
-		"a function twice":       {join(texts, kind, fn, fn), ErrCorrupt, "function 1 has id 1"},
-		"a location twice":       {join(texts, kind, fn, loc, loc), ErrCorrupt, "location 1 has id 1"},
-		"a location without id":  {join(texts, kind, message(4, number(3, 5))), ErrCorrupt, "location 0 has id 0"},
-		"a mapping not there":    {join(texts, kind, message(4, number(1, 1), number(2, 4))), ErrCorrupt, "mapping 4"},
-		"a name not there":       {join(texts, kind, message(5, number(1, 1), number(2, 77))), ErrCorrupt, "function 0 has no text"},
-		"cut short":              {join(texts, kind)[:len(texts)+2], ErrCorrupt, "field 1"},
-		"an endless number":      {join(texts, bytes.Repeat([]byte{0xFF}, 20)), ErrCorrupt, "byte 5"},
-		"a group":                {join(texts, []byte{0x0B}), ErrCorrupt, "wire type 3"},
-		"a sample as number":     {join(texts, kind, number(2, 5)), ErrCorrupt, "wire type"},
-		"no gzip":                {[]byte{0x1F, 0x8B, 1, 2, 3}, ErrCorrupt, "gzip"},
-		"a bomb":                 {bomb.Bytes(), ErrLimit, "inflates to more than"},
-		"more strings":           {join(texts, bytes.Repeat(message(6), 100), kind), ErrLimit, "strings"},
-		"more functions":         {join(texts, kind, bytes.Repeat(fn, 60)), ErrLimit, "functions"},
-		"more samples":           {join(texts, kind, bytes.Repeat(message(2, number(2, 1)), 60)), ErrLimit, "samples"},
-		"a deep stack":           {join(texts, kind, message(2, bytes.Repeat(number(1, 1), 60))), ErrLimit, "one stack"},
-		"a location of 60 lines": {join(texts, kind, message(4, number(1, 1), bytes.Repeat(message(4), 60))), ErrLimit, "lines"},
-		"more types":             {join(texts, bytes.Repeat(kind, 60)), ErrLimit, "sample types"},
-		"more locations":         {join(texts, kind, bytes.Repeat(message(4), 60)), ErrLimit, "locations"},
+		"nothing":               {nil, ErrCorrupt, "no string table"},
+		"no types":              {texts, ErrCorrupt, "no sample types"},
+		"a first text":          {join(message(6, []byte("x")), kind), ErrCorrupt, "first string"},
+		"a type without text":   {join(message(6), kind), ErrCorrupt, "sample type 0"},
+		"too many values":       {join(texts, kind, message(2, number(2, 1), number(2, 1))), ErrCorrupt, "sample 0 has 2 values"},
+		"no values":             {join(texts, kind, message(2)), ErrCorrupt, "sample 0 has 0 values"},
+		"a function twice":      {join(texts, kind, fn, fn), ErrCorrupt, "function 1 has id 1"},
+		"a location twice":      {join(texts, kind, fn, loc, loc), ErrCorrupt, "location 1 has id 1"},
+		"a location without id": {join(texts, kind, message(4, number(3, 5))), ErrCorrupt, "location 0 has id 0"},
+		"a name not there":      {join(texts, kind, message(5, number(1, 1), number(2, 77))), ErrCorrupt, "function 0 has no text"},
+		"cut short":             {join(texts, kind)[:len(texts)+2], ErrCorrupt, "field 1"},
+		"an endless number":     {join(texts, bytes.Repeat([]byte{0xFF}, 20)), ErrCorrupt, "byte 5"},
+		"a group":               {join(texts, []byte{0x0B}), ErrCorrupt, "wire type 3"},
+		"a sample as number":    {join(texts, kind, number(2, 5)), ErrCorrupt, "wire type"},
+		"no gzip":               {[]byte{0x1F, 0x8B, 1, 2, 3}, ErrCorrupt, "gzip"},
+		"a bomb":                {bomb.Bytes(), ErrLimit, "inflates to more than"},
+		"more strings":          {join(texts, bytes.Repeat(message(6), 100), kind), ErrLimit, "strings"},
+		"more functions":        {join(texts, kind, bytes.Repeat(fn, 60)), ErrLimit, "functions"},
+		"more samples":          {join(texts, kind, bytes.Repeat(message(2, number(2, 1)), 60)), ErrLimit, "samples"},
+		"more types":            {join(texts, bytes.Repeat(kind, 60)), ErrLimit, "sample types"},
+		"more locations":        {join(texts, kind, bytes.Repeat(message(4), 60)), ErrLimit, "locations"},
 	} {
 		var p Profile
 		err := p.Decode(tt.raw, Limits{Bytes: 1 << 20, Strings: 100, Functions: 50, Locations: 50, Samples: 50, Depth: 50, SampleTypes: 50})
 		if !errors.Is(err, tt.want) || !strings.Contains(fmt.Sprint(err), tt.text) {
 			t.Errorf("%s: %v, want %v with %q", name, err, tt.want, tt.text)
+		}
+	}
+}
+
+func TestRepairableProfilesAreRepairedAndCounted(t *testing.T) {
+	texts := bytes.Join([][]byte{message(6), message(6, []byte("a")), message(6, []byte("b"))}, nil)
+	kind := message(1, number(1, 1), number(2, 1))
+	a, b := message(5, number(1, 1), number(2, 1)), message(5, number(1, 2), number(2, 2))
+	line := func(function uint64) []byte { return message(4, number(1, function)) }
+	at := func(id uint64, parts ...[]byte) []byte { return message(4, number(1, id), bytes.Join(parts, nil)) }
+	sample := func(value uint64, locations ...uint64) []byte {
+		var b []byte
+		for _, l := range locations {
+			b = append(b, number(1, l)...)
+		}
+		return message(2, b, number(2, value))
+	}
+	for name, tt := range map[string]struct {
+		parts   [][]byte
+		stacks  []string // function names, the leaf first, and the value
+		repairs Repairs
+	}{
+		"nothing to repair":    {[][]byte{a, at(1, line(1)), sample(5, 1)}, []string{"a 5"}, Repairs{}},
+		"a negative value":     {[][]byte{a, at(1, line(1)), sample(1<<64-5, 1), sample(7, 1)}, []string{"a 7"}, Repairs{Negative: 1}},
+		"a missing location":   {[][]byte{a, at(1, line(1)), sample(3, 1, 9), sample(7, 1)}, []string{"a 7"}, Repairs{Location: 1}},
+		"no location at all":   {[][]byte{sample(3, 9), sample(7)}, []string{"7"}, Repairs{Location: 1}},
+		"a missing function":   {[][]byte{a, at(1, line(1), line(8)), at(2, line(9)), sample(7, 1, 2)}, []string{"a ? 7"}, Repairs{Function: 2}},
+		"a missing mapping":    {[][]byte{a, message(4, number(1, 1), number(2, 4), line(1)), sample(7, 1)}, []string{"a 7"}, Repairs{Mapping: 1}},
+		"functions without id": {[][]byte{message(5, number(2, 1)), message(5, number(2, 2)), at(1, line(0)), at(2, line(0)), sample(7, 2, 1)}, []string{"b a 7"}, Repairs{Function: 2}},
+		"a deep stack":         {[][]byte{a, b, at(1, line(1)), at(2, line(2)), sample(7, 1, 1, 1, 1, 2, 1), sample(8, 1, 2, 1)}, []string{"a b a 7", "a b a 8"}, Repairs{Depth: 1}},
+		"a very deep stack":    {[][]byte{a, b, at(1, line(1)), at(2, line(2)), sample(7, append(slices.Repeat([]uint64{1}, 99), 2)...)}, []string{"a a b 7"}, Repairs{Depth: 1}},
+		"inlined frames":       {[][]byte{a, b, at(1, line(1), line(2)), at(2, line(2)), sample(7, 1, 1), sample(8, 2, 1)}, []string{"a b 7", "b a b 8"}, Repairs{Depth: 1}},
+		"many inlined frames":  {[][]byte{a, b, at(1, line(1), line(1), line(1), line(2)), sample(7, 1)}, []string{"a a b 7"}, Repairs{}},
+	} {
+		var p Profile
+		if err := p.Decode(bytes.Join(append([][]byte{texts, kind}, tt.parts...), nil), Limits{Depth: 3}); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var stacks []string
+		for i := range p.Samples {
+			s := &p.Samples[i]
+			var names []string
+			for _, l := range p.Stack(s) {
+				for _, line := range p.Lines[p.Locations[l].From:p.Locations[l].To] {
+					names = append(names, string(p.Text(p.Functions[line.Function].Name)))
+				}
+				if p.Locations[l].From == p.Locations[l].To {
+					names = append(names, "?")
+				}
+			}
+			stacks = append(stacks, strings.Join(append(names, fmt.Sprint(p.Values(s)[0])), " "))
+		}
+		if !slices.Equal(stacks, tt.stacks) || p.Repairs != tt.repairs {
+			t.Errorf("%s: %q, %+v, want %q, %+v", name, stacks, p.Repairs, tt.stacks, tt.repairs)
+		}
+		for _, l := range p.Stacks() {
+			if int(l) >= len(p.Locations) {
+				t.Errorf("%s: a stack has location %d of %d", name, l, len(p.Locations))
+			}
+		}
+	}
+}
+
+func TestNodesAreThoseOfTheTreeOfStacks(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	for _, samples := range []int{10, 3000} {
+		e := NewEncoder()
+		e.SampleType("a", "b")
+		var locations []uint64
+		for i := range 4 {
+			locations = append(locations, e.Location(e.Function(fmt.Sprint(i), "", "", 0), 1))
+		}
+		tree, frames := map[string]bool{}, 0
+		for range samples {
+			stack := make([]uint64, 1+r.IntN(200))
+			var path strings.Builder
+			for i := len(stack) - 1; i >= 0; i-- {
+				stack[i] = locations[min(r.IntN(40), 3)]
+				fmt.Fprint(&path, stack[i])
+				tree[path.String()] = true
+			}
+			frames += len(stack)
+			e.Sample(stack, 1)
+		}
+		raw := e.Append(nil)
+		var p Profile
+		if err := p.Decode(raw, Limits{}); err != nil {
+			t.Fatal(err)
+		}
+		want := len(tree)
+		if frames <= countedFrames {
+			want = frames // not worth counting
+		}
+		if p.Nodes() != want {
+			t.Errorf("%d samples: %d nodes, want %d", samples, p.Nodes(), want)
+		}
+		if err := p.Decode(raw, Limits{Nodes: len(tree)}); err != nil {
+			t.Errorf("at the limit: %v", err)
+		}
+		if err := p.Decode(raw, Limits{Nodes: len(tree) - 1}); !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "nodes") {
+			t.Errorf("one past the limit: %v", err)
 		}
 	}
 }
@@ -277,6 +373,9 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		own := spellOwn(&p) // every reference holds
+		if p.Repairs != (Repairs{}) {
+			return
+		}
 		peer, err := profile.ParseData(raw)
 		if err != nil {
 			return // the peer checks other things, too

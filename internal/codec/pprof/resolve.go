@@ -1,5 +1,11 @@
 package pprof
 
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
 // idTable finds the number of an id. Ids are nearly always 1, 2, 3 and so on, and
 // then a slice does; a map takes the others.
 type idTable struct {
@@ -49,7 +55,8 @@ func (t *idTable) find(id uint64) (uint32, bool) {
 	return i, ok
 }
 
-// resolve turns ids into numbers and checks every reference.
+// resolve turns ids into numbers and checks every reference: one to a text must be
+// good, what another one leads astray is dropped.
 func (p *Profile) resolve() error {
 	if len(p.strings) == 0 {
 		return corrupt("there is no string table")
@@ -72,15 +79,8 @@ func (p *Profile) resolve() error {
 			return corrupt("sample %d has %d values where there are %d sample types", i, to-from, len(p.SampleTypes))
 		}
 	}
-	if i, ok := p.byID.fill(len(p.Functions), func(i int) uint64 { return p.Functions[i].id }); !ok {
-		return corrupt("function %d has id %d, which is 0 or there twice", i, p.Functions[i].id)
-	}
-	for i := range p.Lines {
-		line := &p.Lines[i]
-		var ok bool
-		if line.Function, ok = p.byID.find(line.id); !ok {
-			return corrupt("line %d is of function %d, which is not there", i, line.id)
-		}
+	if err := p.resolveLines(); err != nil {
+		return err
 	}
 	if i, ok := p.byID.fill(len(p.Mappings), func(i int) uint64 { return p.Mappings[i].id }); !ok {
 		return corrupt("mapping %d has id %d, which is 0 or there twice", i, p.Mappings[i].id)
@@ -92,11 +92,58 @@ func (p *Profile) resolve() error {
 		}
 		m, ok := p.byID.find(l.mappingID)
 		if !ok {
-			return corrupt("location %d is in mapping %d, which is not there", i, l.mappingID)
+			p.Repairs.Mapping++ // the address has no file then, and the frames are the same
+			continue
 		}
 		l.Mapping = int32(m)
 	}
 	return p.resolveStacks()
+}
+
+func (p *Profile) resolveLines() error {
+	p.nameFunctions()
+	if i, ok := p.byID.fill(len(p.Functions), func(i int) uint64 { return p.Functions[i].id }); !ok {
+		return corrupt("function %d has id %d, which is 0 or there twice", i, p.Functions[i].id)
+	}
+	for i := range p.Locations {
+		l := &p.Locations[i]
+		to := l.From
+		for at := l.From; at < l.To; at++ {
+			line := p.Lines[at]
+			var ok bool
+			if line.Function, ok = p.byID.find(line.id); !ok {
+				p.Repairs.Function++
+				continue
+			}
+			p.Lines[to] = line
+			to++
+		}
+		l.To = to
+	}
+	return nil
+}
+
+// nameFunctions numbers functions none of which has an id, as .NET's SDK sends them:
+// the first is that of the first location, and so on.
+func (p *Profile) nameFunctions() {
+	for i := range p.Functions {
+		if p.Functions[i].id != 0 {
+			return
+		}
+	}
+	if len(p.Locations) != len(p.Functions) {
+		return
+	}
+	for i := range p.Locations {
+		if l := &p.Locations[i]; l.To-l.From != 1 || p.Lines[l.From].id != 0 {
+			return
+		}
+	}
+	for i := range p.Functions {
+		p.Functions[i].id = uint64(i) + 1
+		p.Lines[p.Locations[i].From].id = uint64(i) + 1
+	}
+	p.Repairs.Function += len(p.Functions)
 }
 
 func (p *Profile) resolveStacks() error {
@@ -107,25 +154,133 @@ func (p *Profile) resolveStacks() error {
 		p.stacks = make([]uint32, 0, cap(p.locIDs))
 	}
 	p.stacks = p.stacks[:len(p.locIDs)]
+	missing := false
 	for i, id := range p.locIDs {
 		n, ok := p.byID.find(id)
 		if !ok {
-			return corrupt("sample %d has location %d, which is not there", p.sampleOf(i), id)
+			missing, n = true, noLocation
 		}
 		p.stacks[i] = n
+	}
+	if missing {
+		p.dropUnresolved()
 	}
 	return nil
 }
 
-func (p *Profile) sampleOf(loc int) int {
-	for i, s := range p.Samples {
-		if loc < int(s.locTo) {
-			return i
+const noLocation = math.MaxUint32
+
+// dropUnresolved drops the samples with a location that is not there.
+func (p *Profile) dropUnresolved() {
+	n := len(p.Samples)
+	p.Samples = slices.DeleteFunc(p.Samples, func(s Sample) bool { return slices.Contains(p.Stack(&s), noLocation) })
+	p.Repairs.Location += n - len(p.Samples)
+	for i, at := range p.stacks {
+		if at == noLocation { // of no sample any more, but Stacks has it
+			p.stacks[i] = 0
 		}
 	}
-	return len(p.Samples)
+	if len(p.Locations) == 0 {
+		p.stacks = p.stacks[:0]
+		for i := range p.Samples {
+			p.Samples[i].locFrom, p.Samples[i].locTo = 0, 0
+		}
+	}
 }
 
+// cutStacks cuts stacks that have more frames than they may at the leaf's end.
+func (p *Profile) cutStacks() {
+	depth, widest := uint32(min(p.limits.Depth, math.MaxInt32)), uint32(1)
+	for i := range p.Locations {
+		l := &p.Locations[i]
+		if l.To-l.From > depth {
+			l.From = l.To - depth // the caller comes last
+		}
+		widest = max(widest, l.To-l.From)
+	}
+	for i := range p.Samples {
+		s := &p.Samples[i]
+		n := s.locTo - s.locFrom
+		if uint64(n)*uint64(widest) <= uint64(depth) {
+			continue
+		}
+		frames, from := uint32(0), s.locTo
+		for from > s.locFrom {
+			if frames += p.width(p.stacks[from-1]); frames > depth {
+				break
+			}
+			from--
+		}
+		if from > s.locFrom {
+			s.locFrom = from
+			p.Repairs.Depth++
+		}
+	}
+}
+
+// width is how many frames a location is: an address without functions is one.
+func (p *Profile) width(location uint32) uint32 {
+	l := &p.Locations[location]
+	return max(1, l.To-l.From)
+}
+
+// countedFrames is how many frames are taken for as many nodes; with more it is
+// counted how many the stacks share.
+const countedFrames = 256 << 10
+
+// countNodes finds how many nodes the tree of stacks has, and checks it.
+func (p *Profile) countNodes() error {
+	total := 0
+	for i := range p.Samples {
+		for _, location := range p.Stack(&p.Samples[i]) {
+			total += int(p.width(location))
+		}
+	}
+	if p.nodes = total; total > min(countedFrames, p.limits.Nodes) {
+		p.nodes = p.sharedNodes()
+	}
+	if p.nodes > p.limits.Nodes {
+		return tooMany("nodes in the tree of all stacks", p.nodes, p.limits.Nodes)
+	}
+	return nil
+}
+
+// sharedNodes counts the nodes of the tree: in the order of stacks each one adds what
+// lies behind the part that it shares with the one before.
+func (p *Profile) sharedNodes() int {
+	p.order = p.order[:0]
+	for i := range p.Samples {
+		p.order = append(p.order, uint32(i))
+	}
+	stack := func(i uint32) []uint32 { return p.Stack(&p.Samples[i]) }
+	slices.SortFunc(p.order, func(a, b uint32) int {
+		x, y := stack(a), stack(b)
+		n := sharedEnd(x, y)
+		if n == len(x) || n == len(y) {
+			return len(x) - len(y)
+		}
+		return cmp.Compare(x[len(x)-1-n], y[len(y)-1-n])
+	})
+	nodes := 0
+	var last []uint32
+	for _, i := range p.order {
+		own := stack(i)
+		for _, location := range own[:len(own)-sharedEnd(own, last)] {
+			nodes += int(p.width(location))
+		}
+		last = own
+	}
+	return nodes
+}
+
+// sharedEnd is how many locations two stacks share at the root, which is their end.
+func sharedEnd(x, y []uint32) int {
+	n := 0
+	for n < len(x) && n < len(y) && x[len(x)-1-n] == y[len(y)-1-n] {
+		n++
+	}
+	return n
+}
 func (p *Profile) checkTexts() error {
 	n := uint32(len(p.strings))
 	for i, t := range p.SampleTypes {

@@ -145,12 +145,28 @@ func (p *Profile) sample(f field) error {
 			return err
 		}
 	}
+	p.cutIDs(int(s.locFrom))
 	s.locTo, s.labelTo = uint32(len(p.locIDs)), uint32(len(p.labels))
 	if n := len(p.values) - int(s.valFrom); n != len(p.SampleTypes) && !p.typesFollow(f, n) {
 		return corrupt("sample %d has %d values where there are %d sample types", len(p.Samples), n, len(p.SampleTypes))
 	}
+	for _, v := range p.values[s.valFrom:] {
+		if v < 0 {
+			p.locIDs, p.values, p.labels = p.locIDs[:s.locFrom], p.values[:s.valFrom], p.labels[:s.labelFrom]
+			p.Repairs.Negative++
+			return nil
+		}
+	}
 	p.Samples = append(p.Samples, s)
 	return nil
+}
+
+// cutIDs drops the leaf's end of a stack that is too deep. One location too many is
+// left, so that cutStacks counts the stack.
+func (p *Profile) cutIDs(from int) {
+	if over := len(p.locIDs) - from - p.limits.Depth - 1; over > 0 {
+		p.locIDs = append(p.locIDs[:from], p.locIDs[from+over:]...)
+	}
 }
 
 // typesFollow says whether sample types may still come: then the number of values
@@ -178,11 +194,16 @@ func (p *Profile) stackIDs(sub field, from int) error {
 				}
 			}
 			ids = append(ids, v)
+			if len(ids)-from > 2*p.limits.Depth {
+				p.locIDs = ids
+				p.cutIDs(from)
+				ids = p.locIDs
+			}
 		}
 		p.locIDs = ids
 	}
-	if n := len(p.locIDs) - from; n > p.limits.Depth {
-		return tooMany("locations in one stack", n, p.limits.Depth)
+	if len(p.locIDs)-from > 2*p.limits.Depth {
+		p.cutIDs(from)
 	}
 	return nil
 }
@@ -197,11 +218,6 @@ func (p *Profile) sampleValues(sub field, from int) error {
 			return corrupt("values of sample %d are cut short", len(p.Samples))
 		}
 		p.values = append(p.values, int64(v))
-	}
-	for _, v := range p.values[from:] {
-		if v < 0 {
-			return corrupt("sample %d has the negative value %d", len(p.Samples), v)
-		}
 	}
 	if n := len(p.values) - from; n > p.limits.SampleTypes {
 		return tooMany("values of one sample", n, p.limits.SampleTypes)
@@ -267,9 +283,6 @@ func (p *Profile) location(f field) error {
 		case sub.number < numbersMax:
 			n[sub.number] = sub.value
 		}
-	}
-	if lines := len(p.Lines) - from; lines > p.limits.Depth {
-		return tooMany("lines of one location", lines, p.limits.Depth)
 	}
 	p.Locations = append(p.Locations, Location{id: n[1], mappingID: n[2], Address: n[3], Mapping: -1, From: uint32(from), To: uint32(len(p.Lines))})
 	if len(p.Locations) > p.limits.Locations {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/oklog/ulid/v2"
 	"github.com/thanos-io/objstore"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
 // ProfileObjects is a profile block in the bucket: its two objects, read by ranges.
@@ -55,8 +57,9 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 	var found []ProfileObjects
 	known := map[string]*knownProfile{}
 	err := r.from.Iter(ctx, profilesDir+"/", func(folder string) error {
-		tenant := path.Base(folder)
-		if !strings.HasSuffix(folder, "/") {
+		base := path.Base(folder)
+		tenant, ok := profiles.TenantOfFolder(base)
+		if !ok || !strings.HasSuffix(folder, "/") {
 			return nil
 		}
 		return r.from.Iter(ctx, folder, func(name string) error {
@@ -64,7 +67,7 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 			if err != nil || !strings.HasSuffix(name, "/") {
 				return nil // it is no block
 			}
-			name = ProfileBlock(tenant, id)
+			name = ProfileBlock(base, id)
 			k, err := r.look(ctx, name)
 			if err != nil || k == nil {
 				return err

@@ -11,12 +11,12 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/oklog/ulid/v2"
 	"github.com/thanos-io/objstore"
 
+	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -135,7 +135,8 @@ func (s *ProfileShipper) blocks() ([]profileBlock, error) {
 	}
 	var found []profileBlock
 	for _, tenant := range tenants {
-		if !tenant.IsDir() || strings.HasPrefix(tenant.Name(), ".") {
+		name, ok := profiles.TenantOfFolder(tenant.Name())
+		if !ok || !tenant.IsDir() {
 			continue
 		}
 		entries, err := os.ReadDir(filepath.Join(s.opts.Dir, tenant.Name()))
@@ -144,7 +145,7 @@ func (s *ProfileShipper) blocks() ([]profileBlock, error) {
 		}
 		for _, e := range entries {
 			if id, err := ulid.ParseStrict(e.Name()); err == nil && e.IsDir() {
-				found = append(found, profileBlock{filepath.Join(s.opts.Dir, tenant.Name(), e.Name()), ProfileBlock(tenant.Name(), id)})
+				found = append(found, profileBlock{filepath.Join(s.opts.Dir, tenant.Name(), e.Name()), ProfileBlock(profiles.TenantFolder(name), id)})
 			}
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"os"
 	"slices"
 
 	"github.com/oklog/ulid/v2"
@@ -34,7 +33,11 @@ func (t *tenant) compact(ctx context.Context) error {
 		if run == nil {
 			return nil
 		}
-		if err := t.merge(ctx, run); err != nil {
+		err := t.merge(ctx, run)
+		if ctx.Err() == nil {
+			t.mergeRetry.result(t.store.now(), err)
+		}
+		if err != nil {
 			t.store.metrics.compactFail.Inc()
 			for _, b := range run { // whichever it was: what is corrupt is not tried again
 				b.unmerged = b.unmerged || errors.Is(err, profiles.ErrCorrupt)
@@ -79,7 +82,16 @@ func (t *tenant) merge(ctx context.Context, run []*heldBlock) error {
 		m := b.Meta()
 		meta.Level, meta.Through = max(meta.Level, m.Level+1), max(meta.Through, m.Through)
 	}
-	merged, err := t.writeBlock(meta, func(w *block.Writer) (*block.Content, error) {
+	if t.merging.id != (ulid.ULID{}) && !slices.Equal(t.merging.run, run) {
+		if err := t.discard(t.merging.id); err != nil {
+			return err
+		}
+		t.merging = unfinished{}
+	}
+	if t.merging.id == (ulid.ULID{}) {
+		t.merging = unfinished{id: ulid.MustNewDefault(t.store.now()), run: run}
+	}
+	merged, err := t.writeBlock(t.merging.id, meta, func(w *block.Writer) (*block.Content, error) {
 		content, err := mergeBlocks(ctx, w, run)
 		if err != nil {
 			return nil, err
@@ -94,6 +106,7 @@ func (t *tenant) merge(ctx context.Context, run []*heldBlock) error {
 	if err != nil {
 		return err
 	}
+	t.merging = unfinished{}
 	t.replace(run, merged)
 	return nil
 }
@@ -113,7 +126,7 @@ func (t *tenant) replace(old []*heldBlock, by *heldBlock) {
 	}
 	t.mu.Unlock()
 	for _, b := range old {
-		if err := errors.Join(os.RemoveAll(b.path), b.release()); err != nil {
+		if err := errors.Join(t.discard(b.Meta().ULID), b.release()); err != nil {
 			t.store.logger.Warn("removing a block of profiles", "tenant", t.name, "block", b.Name(), "err", err)
 		}
 	}

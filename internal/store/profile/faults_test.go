@@ -9,23 +9,26 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/internal/series/profiles"
-	"github.com/ferula-io/ferula/internal/store/profile/wal"
+	"github.com/ferula-io/ferula/internal/vfs"
 )
 
 // smallDisk is a disk with so many bytes left. A write that does not fit is written
 // in part, as disks do.
-type smallDisk struct{ left atomic.Int64 }
+type smallDisk struct {
+	vfs.Disk
+	left atomic.Int64
+}
 
 type smallFile struct {
-	wal.File
+	vfs.File
 	disk *smallDisk
 }
 
-func (d *smallDisk) create(path string) (wal.File, error) {
+func (d *smallDisk) Create(path string) (vfs.File, error) {
 	if d.left.Load() <= 0 {
 		return nil, syscall.ENOSPC
 	}
-	f, err := wal.CreateFile(path)
+	f, err := d.Disk.Create(path)
 	return &smallFile{f, d}, err
 }
 
@@ -40,7 +43,7 @@ func (f *smallFile) Write(p []byte) (int, error) {
 func TestAFullDiskRefusesPushesAndLosesNothing(t *testing.T) {
 	dir, ctx, disk := t.TempDir(), context.Background(), &smallDisk{}
 	disk.left.Store(2000)
-	s := openTest(t, dir, func(s *Store) { s.create = disk.create })
+	s := openTest(t, dir, func(s *Store) { s.fs = disk })
 	stores := map[uint64]bool{}
 	full := 0
 	for n := range uint64(60) {
@@ -77,7 +80,7 @@ func TestAFullDiskRefusesPushesAndLosesNothing(t *testing.T) {
 func TestAFullDiskKeepsTheHeadUntilABlockFits(t *testing.T) {
 	dir, ctx, disk := t.TempDir(), context.Background(), &smallDisk{}
 	disk.left.Store(1 << 20)
-	s := openTest(t, dir, func(s *Store) { s.create = disk.create })
+	s := openTest(t, dir, func(s *Store) { s.fs = disk })
 	for n := range uint64(20) {
 		if err := s.Append(ctx, "t", []profiles.Pushed{numbered(n)}); err != nil {
 			t.Fatal(err)
@@ -163,7 +166,7 @@ func TestBadPushesAreRefused(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	for _, tenant := range []string{"", "..", "a/b", "a b", "ä"} {
+	for _, tenant := range []string{"", "..", "a/b", "a b", "ä", "a|b", "%2Eops"} {
 		if err := s.Append(ctx, tenant, []profiles.Pushed{good}); !errors.Is(err, profiles.ErrBadRequest) {
 			t.Errorf("tenant %q: %v", tenant, err)
 		}

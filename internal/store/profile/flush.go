@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 	"github.com/ferula-io/ferula/internal/store/profile/wal"
+	"github.com/ferula-io/ferula/internal/vfs"
 )
 
 const temporary = "tmp-"
@@ -29,9 +29,6 @@ const temporary = "tmp-"
 // blocks yet, and blocks that another has replaced. A corrupt block stays where it
 // is, unread.
 func (t *tenant) openBlocks() (through uint64, err error) {
-	if err := os.MkdirAll(t.dir, 0o755); err != nil {
-		return 0, err
-	}
 	entries, err := os.ReadDir(t.dir)
 	if err != nil {
 		return 0, err
@@ -40,7 +37,7 @@ func (t *tenant) openBlocks() (through uint64, err error) {
 	for _, e := range entries {
 		path := filepath.Join(t.dir, e.Name())
 		if strings.HasPrefix(e.Name(), temporary) {
-			if err := os.RemoveAll(path); err != nil {
+			if err := t.store.fs.RemoveAll(path); err != nil {
 				return 0, err
 			}
 			continue
@@ -48,7 +45,7 @@ func (t *tenant) openBlocks() (through uint64, err error) {
 		if _, err := ulid.ParseStrict(e.Name()); err != nil || !e.IsDir() {
 			continue
 		}
-		r, err := block.Open(path)
+		r, err := t.store.openBlock(path)
 		if err != nil {
 			t.store.metrics.corrupt.Inc()
 			t.store.logger.Error("a block of profiles is left out", "tenant", t.name, "err", err)
@@ -67,7 +64,7 @@ func (t *tenant) openBlocks() (through uint64, err error) {
 			kept = append(kept, b)
 			continue
 		}
-		if err := errors.Join(b.release(), os.RemoveAll(b.path)); err != nil {
+		if err := errors.Join(b.release(), t.discard(b.Meta().ULID)); err != nil {
 			return 0, err
 		}
 	}
@@ -127,7 +124,10 @@ func (t *tenant) flush(ctx context.Context, again bool) error {
 		t.stuck = &c
 	}
 	meta := block.Meta{Through: t.stuck.through}
-	b, err := t.writeBlock(meta, func(w *block.Writer) (*block.Content, error) { return writeHead(ctx, w, t.stuck.head.view()) })
+	b, err := t.writeBlock(t.stuck.id, meta, func(w *block.Writer) (*block.Content, error) { return writeHead(ctx, w, t.stuck.head.view()) })
+	if ctx.Err() == nil {
+		t.flushRetry.result(t.store.now(), err)
+	}
 	if err != nil {
 		t.store.metrics.flushesFailed.Inc()
 		return fmt.Errorf("profiles of tenant %s: write a block: %w", t.name, err)
@@ -138,31 +138,46 @@ func (t *tenant) flush(ctx context.Context, again bool) error {
 	t.flushing, t.writing = nil, ulid.ULID{}
 	t.mu.Unlock()
 	through := t.stuck.through
+	t.store.budget.discharge(t.stuck.head)
 	t.stuck = nil
 	t.store.metrics.flushes.Inc()
-	if err := wal.Remove(filepath.Join(t.dir, "wal"), through); err != nil {
+	if err := wal.Remove(t.store.fs, t.logDir(), through); err != nil {
 		return fmt.Errorf("profiles of tenant %s: the log: %w", t.name, err)
 	}
 	return nil
 }
 
+// discard removes the folder of a block, if it is there, and what was written of it.
+func (t *tenant) discard(id ulid.ULID) error {
+	return vfs.Discard(t.store.fs, filepath.Join(t.dir, id.String()), filepath.Join(t.dir, temporary+id.String()))
+}
+
 // writeBlock makes a block's folder under a temporary name, lets fill write it and
-// gives it its name once all of it is on the disk.
-func (t *tenant) writeBlock(meta block.Meta, fill func(w *block.Writer) (*block.Content, error)) (_ *heldBlock, err error) {
-	id := ulid.MustNewDefault(t.store.now())
+// gives it its name once all of it is on the disk. After an error there is no block
+// of that name, or, if that too failed, one with what fill has written: then it must
+// be tried again under the same name, or discarded, before its rows are written under
+// another one.
+func (t *tenant) writeBlock(id ulid.ULID, meta block.Meta, fill func(w *block.Writer) (*block.Content, error)) (_ *heldBlock, err error) {
 	meta.ULID = id
 	t.writes(id)
-	tmp, path := filepath.Join(t.dir, temporary+id.String()), filepath.Join(t.dir, id.String())
-	if err := os.Mkdir(tmp, 0o755); err != nil {
+	fs, tmp, path := t.store.fs, filepath.Join(t.dir, temporary+id.String()), filepath.Join(t.dir, id.String())
+	if err := t.discard(id); err != nil {
+		return nil, err
+	}
+	if err := fs.Mkdir(tmp); err != nil {
 		return nil, err
 	}
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(tmp))
-			t.writes(ulid.ULID{})
+		if err == nil {
+			return
 		}
+		if discarded := t.discard(id); discarded != nil {
+			err = errors.Join(err, discarded)
+			return
+		}
+		t.writes(ulid.ULID{})
 	}()
-	w, err := block.NewWriter(tmp, func(path string) (io.WriteCloser, error) { return t.store.create(path) })
+	w, err := block.NewWriter(fs, tmp)
 	if err != nil {
 		return nil, err
 	}
@@ -176,16 +191,13 @@ func (t *tenant) writeBlock(meta block.Meta, fill func(w *block.Writer) (*block.
 	if err := w.Finish(content); err != nil {
 		return nil, err
 	}
-	if err := wal.SyncDir(tmp); err != nil {
+	if err := fs.Rename(tmp, path); err != nil {
 		return nil, err
 	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := fs.SyncDir(t.dir); err != nil {
 		return nil, err
 	}
-	if err := wal.SyncDir(t.dir); err != nil {
-		return nil, err
-	}
-	r, err := block.Open(path)
+	r, err := t.store.openBlock(path)
 	if err != nil {
 		return nil, err
 	}
@@ -374,20 +386,22 @@ func (s *Store) maintain() {
 		select {
 		case <-s.stop:
 			return
+		case <-s.budget.wake:
+			s.relieve(ctx)
+			continue
 		case <-tick.C:
 		}
+		s.reopen()
 		if s.remotes != nil && s.now().Sub(swept) >= symbolsIdle {
 			swept = s.now()
 			s.remotes.sweep()
 		}
-		s.mu.RLock()
-		tenants := slices.Collect(maps.Values(s.tenants))
-		s.mu.RUnlock()
-		for _, t := range tenants {
+		for _, t := range s.list() {
 			if err := t.maintain(ctx); err != nil && ctx.Err() == nil {
 				s.logger.Error("keeping profiles in order", "tenant", t.name, "err", err)
 			}
 		}
+		s.forget()
 	}
 }
 
@@ -397,11 +411,8 @@ func (s *Store) Flush(ctx context.Context) error {
 }
 
 func (s *Store) all(f func(t *tenant) error) error {
-	s.mu.RLock()
-	tenants := slices.Collect(maps.Values(s.tenants))
-	s.mu.RUnlock()
 	var errs []error
-	for _, t := range tenants {
+	for _, t := range s.list() {
 		errs = append(errs, f(t))
 	}
 	return errors.Join(errs...)
@@ -423,15 +434,19 @@ func (t *tenant) dropIdleSymbols() {
 }
 
 func (t *tenant) maintain(ctx context.Context) error {
+	now := t.store.now()
 	t.mu.RLock()
-	old := t.store.now().Sub(t.headFrom) >= t.store.opts.HeadAge
+	old := now.Sub(t.headFrom) >= t.store.opts.HeadAge
 	head, stuck := t.head, t.flushing != nil
 	t.mu.RUnlock()
 	var errs []error
-	if full := head.size() >= t.store.opts.HeadBytes; full || stuck || (old && head.count() > 0) {
+	if full := head.size() >= t.store.opts.HeadBytes; (full || stuck || (old && head.count() > 0)) && t.flushRetry.due(now) {
 		errs = append(errs, t.flush(ctx, !full && !old))
 	}
-	errs = append(errs, t.compact(ctx), t.retain())
+	if t.mergeRetry.due(now) {
+		errs = append(errs, t.compact(ctx))
+	}
+	errs = append(errs, t.retain())
 	t.dropIdleSymbols()
 	return errors.Join(errs...)
 }

@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	arenaChunk = 1 << 20
-	splitsMax  = 128 // sets of sample labels of one profile; the samples of further ones count without
+	arenaChunkMin = 16 << 10
+	arenaChunk    = 1 << 20
+	splitsMax     = 128 // sets of sample labels of one profile; the samples of further ones count without
 )
 
 // head is the profiles that are in the log and in no block yet. One goroutine
@@ -40,11 +41,17 @@ type head struct {
 	chunks                               [][]byte
 	last                                 map[block.Key]lastRow
 	shared                               []block.Key
+	isShared                             map[block.Key]bool
 	splits                               bool
 	minNS, maxNS                         int64
 	bytes                                int
+	charged                              int64 // of the budget; its writer's
 
-	// Reused by apply.
+	*scratch // while a profile is applied
+}
+
+// scratch is what apply works in; it is lent from one head to the next.
+type scratch struct {
 	lineFrame []uint32
 	texts     []uint32 // of a profile's texts: the number they have here, + 1
 	locFrame  []uint32
@@ -56,7 +63,18 @@ type head struct {
 	partOf    []int
 	byPart    map[string]int
 	encoded   []byte
-	rowsOf    []uint32
+	seriesKey []byte
+}
+
+var scratches = sync.Pool{New: func() any { return &scratch{byPart: map[string]int{}} }}
+
+// scratchMax is how many elements of one kind are reused; more go to the collector.
+const scratchMax = 256 << 10
+
+func (s *scratch) giveBack() {
+	if max(cap(s.lineFrame), cap(s.texts), cap(s.locFrame), cap(s.pairs), cap(s.nodes), cap(s.encoded)) <= scratchMax {
+		scratches.Put(s)
+	}
 }
 
 type lastRow struct{ row, ord uint32 }
@@ -71,8 +89,8 @@ type part struct{ labels []byte }
 
 func newHead() *head {
 	return &head{
-		symbols: block.NewBuilder(), bySet: map[string]uint32{}, byType: map[profiles.Type]uint32{}, byPart: map[string]int{},
-		last: map[block.Key]lastRow{}, minNS: math.MaxInt64, maxNS: math.MinInt64,
+		symbols: block.NewBuilder(), bySet: map[string]uint32{}, byType: map[profiles.Type]uint32{},
+		last: map[block.Key]lastRow{}, isShared: map[block.Key]bool{}, minNS: math.MaxInt64, maxNS: math.MinInt64,
 	}
 }
 
@@ -98,6 +116,11 @@ func (h *head) apply(p *profiles.Pushed, timeNS int64, older func(key block.Key,
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	decoded := p.Profile
+	h.scratch = scratches.Get().(*scratch)
+	defer func() {
+		h.giveBack()
+		h.scratch = nil
+	}()
 	h.resolveNodes(decoded)
 	h.cutParts(p.Labels, decoded)
 	key := block.Key{ID: p.ID, TimeNS: timeNS}
@@ -109,6 +132,10 @@ func (h *head) apply(p *profiles.Pushed, timeNS int64, older func(key block.Key,
 	shared, seen := again, 0
 	for i := range h.parts {
 		for t := range decoded.SampleTypes {
+			value, some := h.gather(decoded, i, t)
+			if !some {
+				continue // a type of which nothing was sampled is no row
+			}
 			ref := h.seriesOf(h.parts[i].labels, h.typeOf(p.Labels, decoded, t))
 			if h.has(key, ref) {
 				continue
@@ -118,17 +145,21 @@ func (h *head) apply(p *profiles.Pushed, timeNS int64, older func(key block.Key,
 			} else if profile {
 				shared = true
 			}
-			h.addRow(key, ord, ref, h.gather(decoded, i, t))
+			h.addRow(key, ord, ref, value)
 			seen++
 		}
 	}
 	if seen > len(decoded.SampleTypes) || (again && seen > 0) {
 		h.splits = true
 	}
-	if shared && seen > 0 && !slices.Contains(h.shared, key) {
+	if shared && seen > 0 && !h.isShared[key] {
+		h.isShared[key] = true
 		h.shared = append(h.shared, key)
+		h.bytes += 2 * lastRowBytes
 	}
-	h.minNS, h.maxNS = min(h.minNS, timeNS), max(h.maxNS, timeNS)
+	if seen > 0 {
+		h.minNS, h.maxNS = min(h.minNS, timeNS), max(h.maxNS, timeNS)
+	}
 }
 
 // has says whether the head has a row of this profile and series.
@@ -149,6 +180,8 @@ func (h *head) addRow(key block.Key, ord, ref uint32, value int64) {
 	row, previous := uint32(len(h.at)), uint32(0)
 	if l, ok := h.last[key]; ok {
 		previous = l.row + 1
+	} else {
+		h.bytes += lastRowBytes
 	}
 	h.last[key] = lastRow{row, ord}
 	le := binary.LittleEndian
@@ -159,14 +192,26 @@ func (h *head) addRow(key block.Key, ord, ref uint32, value int64) {
 	h.idCol = append(h.idCol, key.ID[:]...)
 	h.previous = append(h.previous, previous)
 	h.at = append(h.at, h.store(h.encoded))
-	h.bytes += len(h.encoded) + 24 + 16 + 8 + 4 + 24
+	h.bytes += rowBytes
 }
+
+// What a row takes in memory but for its samples, and what a profile does besides.
+const (
+	rowBytes     = 70
+	lastRowBytes = 64
+)
 
 // store puts a row's samples into the arena.
 func (h *head) store(b []byte) uint64 {
 	last := len(h.chunks) - 1
 	if last < 0 || cap(h.chunks[last])-len(h.chunks[last]) < len(b) {
-		h.chunks = append(h.chunks, make([]byte, 0, max(arenaChunk, len(b))))
+		size := arenaChunkMin
+		if last >= 0 {
+			size = min(2*cap(h.chunks[last]), arenaChunk)
+		}
+		size = max(size, len(b))
+		h.chunks = append(h.chunks, make([]byte, 0, size))
+		h.bytes += size
 		last++
 	}
 	at := len(h.chunks[last])
@@ -175,8 +220,8 @@ func (h *head) store(b []byte) uint64 {
 }
 
 // gather sums the samples of a part by stack, encodes them in the order of stacks
-// and returns their total.
-func (h *head) gather(p *pprof.Profile, part, t int) int64 {
+// and returns their total, and whether there are any that are not 0.
+func (h *head) gather(p *pprof.Profile, part, t int) (total int64, some bool) {
 	h.pairs = h.pairs[:0]
 	for i := range p.Samples {
 		if len(h.parts) > 1 && h.partOf[i] != part {
@@ -188,7 +233,6 @@ func (h *head) gather(p *pprof.Profile, part, t int) int64 {
 	}
 	slices.SortFunc(h.pairs, func(a, b pair) int { return cmp.Compare(a.stack, b.stack) })
 	kept := h.pairs[:0]
-	var total int64
 	for _, s := range h.pairs {
 		total = block.AddValues(total, s.value)
 		if n := len(kept); n > 0 && kept[n-1].stack == s.stack {
@@ -204,7 +248,7 @@ func (h *head) gather(p *pprof.Profile, part, t int) int64 {
 		h.encoded = binary.AppendUvarint(h.encoded, uint64(s.value))
 		last = s.stack
 	}
-	return total
+	return total, len(kept) > 0
 }
 
 // resolveNodes finds the node of every sample's stack.
@@ -375,12 +419,12 @@ func labelValue(set []byte, name string) []byte {
 }
 
 func (h *head) seriesOf(plain []byte, t uint32) uint32 {
-	h.encoded = append(binary.AppendUvarint(h.encoded[:0], uint64(t)), plain...)
-	if n, ok := h.bySet[string(h.encoded)]; ok {
+	h.seriesKey = append(binary.AppendUvarint(h.seriesKey[:0], uint64(t)), plain...)
+	if n, ok := h.bySet[string(h.seriesKey)]; ok {
 		return n
 	}
 	n := uint32(len(h.series))
-	h.bySet[string(h.encoded)] = n
+	h.bySet[string(h.seriesKey)] = n
 	kept := bytes.Clone(plain)
 	h.series = append(h.series, block.Series{Type: t, Plain: kept, Labels: block.FullLabels(kept, h.types[t])})
 	h.bytes += 4*len(kept) + 200

@@ -60,12 +60,12 @@ func openTest(t testing.TB, dir string, change func(*Store)) *Store {
 	return s
 }
 
-// numbered is a small profile whose id and value are its number.
+// numbered is a small profile whose id is its number, and its value one more.
 func numbered(n uint64) profiles.Pushed {
 	e := pprof.NewEncoder()
 	e.SampleType("cpu", "nanoseconds")
 	e.Period("cpu", "nanoseconds", 1)
-	e.Sample([]uint64{e.Location(e.Function(fmt.Sprint("f", n%7), "", "", 0), 1)}, int64(n))
+	e.Sample([]uint64{e.Location(e.Function(fmt.Sprint("f", n%7), "", "", 0), 1)}, int64(n)+1)
 	p := profiles.Pushed{TimeNS: 1_700_000_000_000_000_000 + int64(n), Raw: e.Append(nil)}
 	binary.BigEndian.PutUint64(p.ID[:], n+1)
 	p.Labels = labelenc.AppendLabel(labelenc.AppendLabel(nil, "__name__", "process_cpu"), "service_name", string(rune('a'+n%3)))
@@ -131,7 +131,7 @@ func stored(t *testing.T, s *Store) map[uint64]int {
 		}
 		err := src.Samples(context.Background(), rows, func(row int, stacks []uint32, values []int64) error {
 			id, err := src.ID(row)
-			if n := int64(binary.BigEndian.Uint64(id[:]) - 1); n > 0 && (len(values) != 1 || values[0] != n) {
+			if n := int64(binary.BigEndian.Uint64(id[:]) - 1); len(values) != 1 || values[0] != n+1 {
 				t.Errorf("%s: the samples of profile %d are %v", src.Name(), n, values)
 			}
 			return err

@@ -9,6 +9,8 @@ type metrics struct {
 	lost                     *instruments.Counter
 	compactions, compactFail *instruments.Counter
 	corrupt, remoteOpened    *instruments.Counter
+	noRoom, tenantsFailed    *instruments.Counter
+	setAside, gaps, torn     *instruments.Counter
 }
 
 // newMetrics makes them in the set; set may be nil, then nobody sees them.
@@ -30,6 +32,11 @@ func newMetrics(set *instruments.Set) *metrics {
 		compactFail:   counter("compactions_failed_total", "Merges of blocks that failed."),
 		corrupt:       counter("blocks_corrupt_total", "Blocks found corrupt, which are left out."),
 		remoteOpened:  counter("bucket_blocks_opened_total", "Indexes of profile blocks read from the bucket."),
+		noRoom:        counter("pushes_without_memory_total", "Pushes refused since the heads of all tenants have as much memory as they may."),
+		tenantsFailed: counter("tenants_open_failed_total", "Failures to open a tenant, which is tried again."),
+		setAside:      counter("log_records_set_aside_total", "Records of the log that could not be used at a start and were set aside."),
+		gaps:          counter("log_gaps_total", "Parts of the log found damaged at a start, which were set aside."),
+		torn:          counter("log_torn_ends_total", "Segments of the log found at a start that end in the middle of a record."),
 		lost:          counter("blocks_dropped_unshipped_total", "Blocks removed for want of room before they were in the bucket."),
 	}
 }

@@ -101,7 +101,7 @@ func (r *remotes) refresh(ctx context.Context) error {
 	found := map[string]map[ulid.ULID]*remoteBlock{}
 	var fresh []*remoteBlock
 	for _, b := range listed {
-		if checkTenant(b.Tenant) != nil {
+		if profiles.CheckTenant(b.Tenant) != nil {
 			continue // nobody can ask for it
 		}
 		if found[b.Tenant] == nil {

@@ -25,15 +25,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/series/profiles"
-	"github.com/ferula-io/ferula/internal/store/profile/wal"
+	"github.com/ferula-io/ferula/internal/store/profile/block"
+	"github.com/ferula-io/ferula/internal/vfs"
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
@@ -43,11 +46,12 @@ type Options struct {
 	Retention      time.Duration // how long profiles are kept; 0: 15 days; negative: for ever
 	RetentionBytes int64         // of the blocks of a tenant; 0: no limit
 	HeadBytes      int           // a bigger head becomes a block; 0: 64 MiB
+	HeadsBytes     int64         // memory of the heads of all tenants; pushes beyond it are refused; 0: 512 MiB
 	HeadAge        time.Duration // an older head becomes a block; 0: 15 minutes
 	BlockBytes     int64         // blocks are merged up to this size; 0: 256 MiB
 	TenantsMax     int           // 0: 1,000
 	PendingBytes   int           // pushes of a tenant that wait for the disk; 0: 64 MiB
-	Limits         pprof.Limits
+	Limits         pprof.Limits  // of profiles that come in undecoded; of those in the log only Depth counts
 
 	Remote           Remote        // where blocks rest besides the disk; nil: nowhere
 	RemoteEvery      time.Duration // how often it is listed; 0: 2 minutes
@@ -61,6 +65,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.HeadBytes == 0 {
 		o.HeadBytes = 64 << 20
+	}
+	if o.HeadsBytes == 0 {
+		o.HeadsBytes = 512 << 20
 	}
 	if o.HeadAge == 0 {
 		o.HeadAge = 15 * time.Minute
@@ -94,7 +101,7 @@ func (o Options) Validate() error {
 		errs = append(errs, errors.New("no folder for profiles"))
 	}
 	for name, v := range map[string]int64{
-		"retention size": o.RetentionBytes, "head size": int64(o.HeadBytes), "head age": int64(o.HeadAge),
+		"retention size": o.RetentionBytes, "head size": int64(o.HeadBytes), "size of all heads": o.HeadsBytes, "head age": int64(o.HeadAge),
 		"block size": o.BlockBytes, "number of tenants": int64(o.TenantsMax), "size of waiting pushes": int64(o.PendingBytes),
 		"time between lists of the bucket": int64(o.RemoteEvery), "number of open blocks of the bucket": int64(o.RemoteOpenMax), "size of indexes of the bucket": o.RemoteIndexBytes,
 	} {
@@ -111,11 +118,17 @@ type Store struct {
 	opts    Options
 	logger  *slog.Logger
 	metrics *metrics
-	create  wal.Create // tests let it fail
 	now     func() time.Time
+	budget  budget
+	frames  sync.Pool // *[]byte, of batches
+
+	// Tests let these fail.
+	fs        vfs.FS
+	openBlock func(path string) (*block.Reader, error)
 
 	mu       sync.RWMutex
 	tenants  map[string]*tenant
+	failed   map[string]*failedTenant // those that could not be opened
 	opened   bool
 	closed   bool
 	decoders sync.Pool
@@ -131,9 +144,10 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error
 		return nil, err
 	}
 	s := &Store{
-		opts: opts.withDefaults(), logger: logger, metrics: newMetrics(set), create: wal.CreateFile, now: time.Now,
-		tenants: map[string]*tenant{}, stop: make(chan struct{}),
+		opts: opts.withDefaults(), logger: logger, metrics: newMetrics(set), now: time.Now, fs: vfs.Disk{}, openBlock: block.Open,
+		tenants: map[string]*tenant{}, failed: map[string]*failedTenant{}, stop: make(chan struct{}),
 	}
+	s.budget.max, s.budget.wake = s.opts.HeadsBytes, make(chan struct{}, 1)
 	if opts.Remote != nil {
 		s.remotes = newRemotes(s)
 	}
@@ -142,9 +156,15 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error
 
 func (s *Store) root() string { return filepath.Join(s.opts.Dir, "profiles") }
 
-// Open opens the blocks and replays the logs of all tenants.
+// Open opens the blocks and replays the logs of all tenants. A tenant that cannot be
+// opened does not stop the others: it is unavailable, and tried again later.
 func (s *Store) Open() error {
-	if err := os.MkdirAll(s.root(), 0o755); err != nil {
+	for _, dir := range []string{s.opts.Dir, s.root()} {
+		if err := makeDirs(s.fs, dir); err != nil {
+			return fmt.Errorf("profiles: %w", err)
+		}
+	}
+	if err := s.fs.SyncDir(s.root()); err != nil {
 		return fmt.Errorf("profiles: %w", err)
 	}
 	entries, err := os.ReadDir(s.root())
@@ -154,14 +174,18 @@ func (s *Store) Open() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range entries {
-		if !e.IsDir() || checkTenant(e.Name()) != nil {
+		name, ok := profiles.TenantOfFolder(e.Name())
+		if !e.IsDir() || !ok || s.tenants[name] != nil {
 			continue
 		}
-		t, err := s.openTenant(e.Name())
-		if err != nil {
-			return fmt.Errorf("profiles of tenant %s: %w", e.Name(), err)
+		if err := s.renameFolder(e.Name(), name); err != nil {
+			s.logger.Error("A folder is left out", "folder", filepath.Join(s.root(), e.Name()), "err", err)
+			continue
 		}
-		s.tenants[e.Name()] = t
+		if _, err := s.openTenant(name, true); err != nil {
+			s.metrics.tenantsFailed.Inc()
+			s.logger.Error("The profiles of a tenant cannot be opened; it is tried again", "tenant", name, "err", err)
+		}
 	}
 	s.opened = true
 	s.running.Go(s.maintain)
@@ -171,33 +195,103 @@ func (s *Store) Open() error {
 	return nil
 }
 
-// checkTenant says whether a name may be the name of a folder.
-func checkTenant(name string) error {
-	if name == "" || len(name) > 150 || name == "." || name == ".." {
-		return fmt.Errorf("%w: tenant %q", profiles.ErrBadRequest, name)
+// makeDirs makes a folder, and those it is in if they are missing.
+func makeDirs(fs vfs.FS, path string) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil
 	}
-	for i := range len(name) {
-		c := name[i]
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
-			return fmt.Errorf("%w: tenant %q has a character that is none of a-z, A-Z, 0-9, - _ .", profiles.ErrBadRequest, name)
+	if parent := filepath.Dir(path); parent != path {
+		if err := makeDirs(fs, parent); err != nil {
+			return err
 		}
 	}
-	return nil
+	return vfs.MakeDir(fs, path)
 }
 
-// tenant finds a tenant, or makes it. Without make the answer may be nil.
+// renameFolder gives a folder the name that its tenant's has now: older versions did
+// not escape names.
+func (s *Store) renameFolder(folder, tenant string) error {
+	now := profiles.TenantFolder(tenant)
+	if folder == now {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(s.root(), folder, "wal")); err != nil {
+		return fmt.Errorf("it is no tenant's: %w", err)
+	}
+	if _, err := os.Stat(filepath.Join(s.root(), now)); err == nil {
+		return fmt.Errorf("there are both folders %q and %q", folder, now)
+	}
+	if err := s.fs.Rename(filepath.Join(s.root(), folder), filepath.Join(s.root(), now)); err != nil {
+		return err
+	}
+	return s.fs.SyncDir(s.root())
+}
+
+// failedTenant is why a tenant could not be opened.
+type failedTenant struct {
+	err   error
+	retry retry
+}
+
+// openTenant opens a tenant, whose folder exists if known. It is called with the lock.
+func (s *Store) openTenant(name string, known bool) (*tenant, error) {
+	t, err := s.readTenant(name, known)
+	if err == nil {
+		s.tenants[name] = t
+		delete(s.failed, name)
+		return t, nil
+	}
+	if known {
+		failed := s.failed[name]
+		if failed == nil {
+			failed = &failedTenant{retry: retry{min: 10 * time.Second, max: 5 * time.Minute}}
+			s.failed[name] = failed
+		}
+		failed.err = err
+		failed.retry.result(s.now(), err)
+	}
+	return nil, err
+}
+
+// reopen tries tenants again that could not be opened.
+func (s *Store) reopen() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, failed := range s.failed {
+		if !failed.retry.due(s.now()) {
+			continue
+		}
+		if _, err := s.openTenant(name, true); err != nil {
+			s.metrics.tenantsFailed.Inc()
+			s.logger.Error("The profiles of a tenant can still not be opened; it is tried again", "tenant", name, "err", err)
+		} else {
+			s.logger.Info("The profiles of a tenant could be opened", "tenant", name)
+		}
+	}
+}
+
+// list is the tenants that are open.
+func (s *Store) list() []*tenant {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Collect(maps.Values(s.tenants))
+}
+
+// tenant finds a tenant, or makes it. Without make the result may be nil.
 func (s *Store) tenant(name string, make bool) (*tenant, error) {
-	if err := checkTenant(name); err != nil {
+	if err := profiles.CheckTenant(name); err != nil {
 		return nil, err
 	}
 	s.mu.RLock()
-	t, opened, closed := s.tenants[name], s.opened, s.closed
+	t, failed, opened, closed := s.tenants[name], s.failed[name], s.opened, s.closed
 	s.mu.RUnlock()
 	switch {
 	case !opened:
 		return nil, fmt.Errorf("%w: the log is being replayed", profiles.ErrUnavailable)
 	case closed:
-		return nil, fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
+		return nil, errClosed
+	case failed != nil:
+		return nil, fmt.Errorf("%w: tenant %s cannot be opened: %w", profiles.ErrUnavailable, name, failed.err)
 	case t != nil || !make:
 		return t, nil
 	}
@@ -207,25 +301,25 @@ func (s *Store) tenant(name string, make bool) (*tenant, error) {
 		return t, nil
 	}
 	if s.closed {
-		return nil, fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
+		return nil, errClosed
 	}
-	if len(s.tenants) >= s.opts.TenantsMax {
-		return nil, fmt.Errorf("%w: there are %d tenants already", profiles.ErrLimit, len(s.tenants))
+	if len(s.tenants)+len(s.failed) >= s.opts.TenantsMax {
+		return nil, fmt.Errorf("%w: there are %d tenants already", profiles.ErrLimit, len(s.tenants)+len(s.failed))
 	}
-	t, err := s.openTenant(name)
+	t, err := s.openTenant(name, false)
 	if err != nil {
 		return nil, fmt.Errorf("profiles of tenant %s: %w", name, err)
 	}
-	s.tenants[name] = t
 	return t, nil
 }
+
+var errClosed = fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
 
 // Append stores a push and returns once it is on the disk: all of it, or, with an
 // error, nothing. What is pushed is borrowed until it returns; ids and times that
 // are missing are filled in.
 func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.Pushed) error {
-	t, err := s.tenant(tenant, true)
-	if err != nil || len(pushed) == 0 {
+	if _, err := s.tenant(tenant, false); err != nil || len(pushed) == 0 {
 		return err
 	}
 	var lent []*pprof.Profile
@@ -255,7 +349,21 @@ func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.Pus
 			return err
 		}
 	}
-	return t.append(ctx, pushed)
+	need := costOf(pushed...)
+	if !s.budget.take(need) {
+		s.metrics.noRoom.Inc()
+		return s.noRoom(need)
+	}
+	defer s.budget.add(-need)
+	for {
+		t, err := s.tenant(tenant, true)
+		if err != nil {
+			return err
+		}
+		if err := t.append(ctx, pushed); !errors.Is(err, errForgotten) {
+			return err
+		}
+	}
 }
 
 // timeMax is the year 2200: farther times are mistakes of unit.
@@ -298,7 +406,7 @@ func (s *Store) Close() error {
 	s.running.Wait()
 	var errs []error
 	for _, t := range s.tenants {
-		errs = append(errs, t.close())
+		errs = append(errs, t.close(errClosed))
 	}
 	return errors.Join(errs...)
 }

@@ -9,10 +9,10 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 	"github.com/ferula-io/ferula/internal/store/profile/wal"
+	"github.com/ferula-io/ferula/internal/vfs"
 )
 
 // tenant is the log, head and blocks of one tenant. Its committer is the only
@@ -23,10 +23,10 @@ type tenant struct {
 	dir   string
 
 	queueMu sync.Mutex
-	queue   batch // what the committer takes next
-	spare   batch
+	queue   batch         // what the committer takes next
+	used    time.Time     // when it was pushed to last
 	wake    chan struct{} // of capacity 1
-	closing bool
+	closing error         // why nothing more is queued
 	done    chan struct{}
 
 	log *wal.Log // the committer's
@@ -45,7 +45,17 @@ type tenant struct {
 	cuts    chan chan cut // to the committer
 	flushMu sync.Mutex    // one flush, merge or removal of blocks at a time
 	stuck   *cut          // a head that is to become a block; guarded by flushMu
+	merging unfinished    // guarded by flushMu
 	ended   chan struct{} // closed with the committer
+
+	flushRetry, mergeRetry retry
+}
+
+// unfinished is a merge that failed. Until it succeeds, or its block is known not to
+// be there, no other one may begin.
+type unfinished struct {
+	id  ulid.ULID
+	run []*heldBlock
 }
 
 // batch is pushes that go to the disk together.
@@ -63,37 +73,32 @@ type waiting struct {
 type cut struct {
 	head    *head
 	through uint64
+	id      ulid.ULID // of the block that the head becomes, however often that is tried
 	err     error
 }
 
-func (s *Store) openTenant(name string) (*tenant, error) {
+// readTenant opens a tenant's blocks and replays its log. A folder is made for one
+// that is new.
+func (s *Store) readTenant(name string, known bool) (*tenant, error) {
 	t := &tenant{
-		store: s, name: name, dir: filepath.Join(s.root(), name), head: newHead(), headFrom: s.now(),
+		store: s, name: name, dir: filepath.Join(s.root(), profiles.TenantFolder(name)), head: newHead(), headFrom: s.now(), used: s.now(),
 		wake: make(chan struct{}, 1), done: make(chan struct{}), cuts: make(chan chan cut), ended: make(chan struct{}),
+		flushRetry: retry{min: 4 * time.Second, max: time.Minute}, mergeRetry: retry{min: 4 * time.Second, max: 10 * time.Minute},
+	}
+	if !known {
+		if err := vfs.MakeDir(s.fs, t.dir); err != nil {
+			return nil, err
+		}
 	}
 	through, err := t.openBlocks()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = t.replay(through)
 	}
-	decoder := &pprof.Profile{}
-	log, torn, err := wal.Open(filepath.Join(t.dir, "wal"), through, s.create, func(record []byte) error {
-		return readRecord(record, func(p *profiles.Pushed) error {
-			if err := decoder.Decode(p.Raw, s.opts.Limits); err != nil {
-				return err
-			}
-			p.Profile = decoder
-			t.apply(p)
-			return nil
-		})
-	})
 	if err != nil {
+		s.budget.discharge(t.head)
 		t.closeBlocks()
 		return nil, err
 	}
-	for _, end := range torn {
-		s.logger.Warn("the log of profiles ends in the middle of a record, which nobody was told is stored", "segment", end.Segment, "at", end.At, "bytes", end.Bytes)
-	}
-	t.log = log
 	go t.commit()
 	return t, nil
 }
@@ -106,15 +111,19 @@ func (t *tenant) append(ctx context.Context, pushed []profiles.Pushed) error {
 	}
 	w := &waiting{pushed: pushed, done: make(chan error, 1)}
 	t.queueMu.Lock()
-	if t.closing {
+	if t.closing != nil {
 		t.queueMu.Unlock()
-		return fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
+		return t.closing
 	}
 	if len(t.queue.frames) > t.store.opts.PendingBytes {
 		n := len(t.queue.frames)
 		t.queueMu.Unlock()
 		return fmt.Errorf("%w: %d bytes of profiles wait for the disk", profiles.ErrUnavailable, n)
 	}
+	if t.queue.frames == nil {
+		t.queue.frames = t.store.lendFrames()
+	}
+	t.used = t.store.now()
 	t.queue.frames = wal.AppendFrame(t.queue.frames, func(b []byte) []byte { return appendRecord(b, pushed) })
 	t.queue.waiting = append(t.queue.waiting, w)
 	t.queueMu.Unlock()
@@ -144,47 +153,52 @@ func (t *tenant) commit() {
 func (t *tenant) commitQueue() {
 	t.queueMu.Lock()
 	b := t.queue
-	t.queue, t.spare = t.spare, batch{}
+	t.queue = batch{}
 	t.queueMu.Unlock()
 	if len(b.waiting) == 0 {
-		t.giveBack(b)
 		return
 	}
 	err := t.tooFull()
 	if err == nil {
 		err = t.log.Append(b.frames)
 	}
-	for _, w := range b.waiting {
-		if err == nil {
+	if err == nil {
+		for _, w := range b.waiting {
 			for i := range w.pushed {
 				t.apply(&w.pushed[i])
 			}
 		}
+		t.store.budget.charge(t.head)
+		t.dropIfEmpty()
 	}
 	t.store.metrics.committed(len(b.frames), len(b.waiting), err)
-	for i, w := range b.waiting {
+	t.store.giveBackFrames(b.frames)
+	for _, w := range b.waiting {
 		w.done <- err
-		b.waiting[i] = nil
 	}
-	t.giveBack(b)
 }
 
-func (t *tenant) giveBack(b batch) {
-	if cap(b.frames) > 8<<20 {
-		b.frames = nil
+// framesMax is the greatest batch whose buffer is used for another.
+const framesMax = 8 << 20
+
+func (s *Store) lendFrames() []byte {
+	if b, ok := s.frames.Get().(*[]byte); ok {
+		return (*b)[:0]
 	}
-	t.queueMu.Lock()
-	t.spare = batch{b.frames[:0], b.waiting[:0]}
-	t.queueMu.Unlock()
+	return nil
 }
 
-// headsMax is how many times its size a head may become while blocks cannot be
-// written.
-const headsMax = 8
+func (s *Store) giveBackFrames(b []byte) {
+	if cap(b) <= framesMax {
+		s.frames.Put(&b)
+	}
+}
 
-// tooFull says why nothing more may come into memory.
+// tooFull says why nothing more may come into a tenant's memory: one tenant whose
+// blocks cannot be written must not take the memory of all.
 func (t *tenant) tooFull() error {
-	if size := t.head.size(); size > headsMax*t.store.opts.HeadBytes {
+	if size := t.head.size(); int64(size) > t.store.budget.max/2 {
+		t.store.budget.relieve()
 		return fmt.Errorf("%w: %d bytes of profiles could not be written as a block yet", profiles.ErrUnavailable, size)
 	}
 	return nil
@@ -193,6 +207,21 @@ func (t *tenant) tooFull() error {
 // apply puts a durable profile into the head.
 func (t *tenant) apply(p *profiles.Pushed) {
 	t.head.apply(p, p.TimeNS, t.older)
+}
+
+// emptyHeadBytes is how much a head without rows may take.
+const emptyHeadBytes = 1 << 20
+
+// dropIfEmpty starts a new head in place of one that has symbols only: those of
+// pushes that were stored already.
+func (t *tenant) dropIfEmpty() {
+	if t.head.rows() > 0 || t.head.size() < emptyHeadBytes {
+		return
+	}
+	t.store.budget.discharge(t.head)
+	t.mu.Lock()
+	t.head = newHead()
+	t.mu.Unlock()
 }
 
 // cutHead closes the head and starts another.
@@ -210,18 +239,33 @@ func (t *tenant) cutHead() cut {
 	t.mu.Lock()
 	t.flushing, t.head, t.headFrom = head, newHead(), t.store.now()
 	t.mu.Unlock()
-	return cut{head: head, through: through}
+	return cut{head: head, through: through, id: ulid.MustNewDefault(t.store.now())}
 }
 
-func (t *tenant) close() error {
+// headSize is the memory of the head that is being filled.
+func (t *tenant) headSize() int {
+	t.mu.RLock()
+	head := t.head
+	t.mu.RUnlock()
+	if head.count() == 0 {
+		return 0
+	}
+	return head.size()
+}
+
+func (t *tenant) close(why error) error {
 	t.queueMu.Lock()
-	t.closing = true
+	t.closing = why
 	t.queueMu.Unlock()
 	close(t.done)
 	<-t.ended
 	t.flushMu.Lock() // whoever writes a block finishes first
 	defer t.flushMu.Unlock()
 	t.closeBlocks()
+	t.store.budget.discharge(t.head)
+	if t.stuck != nil {
+		t.store.budget.discharge(t.stuck.head)
+	}
 	return t.log.Close()
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -17,9 +16,8 @@ import (
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/vfs"
 )
-
-func create(path string) (io.WriteCloser, error) { return os.Create(path) }
 
 var testType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu", PeriodUnit: "nanoseconds"}
 
@@ -27,7 +25,7 @@ var testType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit:
 func writeRows(t testing.TB, rows int) (dir string, written []Row) {
 	t.Helper()
 	dir = t.TempDir()
-	w, err := NewWriter(dir, create)
+	w, err := NewWriter(vfs.Disk{}, dir)
 	if err != nil {
 		t.Fatal(err)
 	}

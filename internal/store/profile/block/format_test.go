@@ -11,12 +11,13 @@ import (
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/vfs"
 )
 
 // What docs/formats/profile-block.md draws, written down once more by hand.
 func TestTheFormatIsTheDocumentedOne(t *testing.T) {
 	dir := t.TempDir()
-	w, err := NewWriter(dir, create)
+	w, err := NewWriter(vfs.Disk{}, dir)
 	if err != nil {
 		t.Fatal(err)
 	}

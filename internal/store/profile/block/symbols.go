@@ -45,7 +45,8 @@ func NewBuilder() *Builder {
 
 // Bytes is about how much memory the symbols take.
 func (b *Builder) Bytes() int {
-	return b.bytes + 48*len(b.Strings) + 64*len(b.Functions) + 24*(len(b.Frames)+len(b.Parents))
+	tables := 16*(len(b.frames.slots)+len(b.nodes.slots)) + 4*len(b.functions.slots) + 48*len(b.strings) + 32*len(b.stacks)
+	return b.bytes + tables + 16*cap(b.Strings) + 24*cap(b.Functions) + 8*cap(b.Frames) + 4*(cap(b.Parents)+cap(b.NodeFrame))
 }
 
 // String numbers a text, which is copied.
@@ -154,7 +155,6 @@ func (b *Builder) Stack(frames []uint32) uint32 {
 	}
 	if _, taken := b.stacks[hash]; !taken {
 		b.stacks[hash] = n
-		b.bytes += 24
 	}
 	return n
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/vfs"
 )
 
 // Columns of RowsFile, by number.
@@ -66,15 +66,12 @@ type Row struct {
 	Values  []int64
 }
 
-// Create makes a file.
-type Create func(path string) (io.WriteCloser, error)
-
 // Writer writes one block. Rows come in the order of type, dataset, time, id and
 // series, each of which ascends.
 type Writer struct {
+	fs       vfs.FS
 	dir      string
-	create   Create
-	file     io.WriteCloser
+	file     vfs.File
 	parquet  *parquet.GenericWriter[fileRow]
 	buffered []fileRow
 	numbers  map[Key]uint32
@@ -85,13 +82,13 @@ type Writer struct {
 }
 
 // NewWriter starts a block in a folder that is there and empty.
-func NewWriter(dir string, create Create) (*Writer, error) {
-	file, err := create(filepath.Join(dir, RowsFile))
+func NewWriter(fs vfs.FS, dir string) (*Writer, error) {
+	file, err := fs.Create(filepath.Join(dir, RowsFile))
 	if err != nil {
 		return nil, err
 	}
 	w := &Writer{
-		dir: dir, create: create, file: file, numbers: map[Key]uint32{},
+		fs: fs, dir: dir, file: file, numbers: map[Key]uint32{},
 		meta: Meta{MinNS: math.MaxInt64, MaxNS: math.MinInt64},
 		parquet: parquet.NewGenericWriter[fileRow](file, parquet.PageBufferSize(pageBytes), parquet.WriteBufferSize(1<<20),
 			parquet.DataPageStatistics(false), parquet.CreatedBy("ferula", "1", "")),
@@ -191,7 +188,8 @@ type Content struct {
 	Shared  []Key
 }
 
-// Finish writes the rest and closes the files, which are on the disk then.
+// Finish writes the rest and closes the files, which are on the disk then, and their
+// names as well.
 func (w *Writer) Finish(c *Content) error {
 	if err := w.flush(); err != nil {
 		return err
@@ -243,24 +241,21 @@ func (w *Writer) Finish(c *Content) error {
 }
 
 func (w *Writer) writeIndex(index []byte) error {
-	file, err := w.create(filepath.Join(w.dir, IndexFile))
+	file, err := w.fs.Create(filepath.Join(w.dir, IndexFile))
 	if err != nil {
 		return err
 	}
 	if _, err := file.Write(index); err != nil {
 		return errors.Join(err, file.Close())
 	}
-	return closeFile(file)
+	if err := closeFile(file); err != nil {
+		return err
+	}
+	return w.fs.SyncDir(w.dir)
 }
 
-// closeFile puts a file on the disk, if it is one that lies there.
-func closeFile(f io.WriteCloser) error {
-	var err error
-	if s, ok := f.(interface{ Sync() error }); ok {
-		err = s.Sync()
-	}
-	return errors.Join(err, f.Close())
-}
+// closeFile puts a file on the disk.
+func closeFile(f vfs.File) error { return errors.Join(f.Sync(), f.Close()) }
 
 // idOrder is the numbers of the rows in the order of their ids.
 func (w *Writer) idOrder() []byte {

@@ -7,7 +7,12 @@
 // nothing is ever written behind the torn end that a crash left. What a record means
 // is not known here, and nothing is written from two goroutines.
 //
+// What cannot be read never ends Open: bytes that are no record are skipped up to
+// the next record, a record that is refused is skipped, and both are copied into the
+// folder aside, together with the reason, and reported as Damage.
+//
 //	segment   8 digits: records       record   u32 length | u32 CRC-32C of payload | payload
+//	aside/<segment>-<offset>.bytes    what was skipped        .txt   why
 package wal
 
 import (
@@ -19,6 +24,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+
+	"github.com/ferula-io/ferula/internal/vfs"
 )
 
 const (
@@ -29,72 +36,46 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// File is what a segment is written to.
-type File interface {
-	Write(p []byte) (int, error)
-	Truncate(size int64) error
-	Seek(offset int64, whence int) (int64, error)
-	Sync() error
-	Close() error
-}
-
-// Create makes a file that must not be there yet.
-type Create func(path string) (File, error)
-
-// CreateFile is Create on a disk.
-func CreateFile(path string) (File, error) {
-	return os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-}
-
 // Log is a log in one folder. It belongs to one goroutine.
 type Log struct {
+	fs     vfs.FS
 	dir    string
-	create Create
 	number uint64
-	file   File
+	file   vfs.File // nil: the next Append starts a segment
 	size   int64
-	frames []byte
-}
-
-// Torn is what Open found and left out: the end of a segment that is no record.
-type Torn struct {
-	Segment string
-	At      int64
-	Bytes   int64
 }
 
 // Open replays the segments after number through, in order, removes the others and
-// starts a new one. What replay gets is borrowed; its error ends Open.
-func Open(dir string, through uint64, create Create, replay func(payload []byte) error) (*Log, []Torn, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+// starts a new one. The folder's parent must exist. What replay gets is borrowed, and
+// the segment it is in; its error sets the record aside unless it is a StopError,
+// which ends Open.
+func Open(fs vfs.FS, dir string, through uint64, replay func(segment uint64, payload []byte) error) (*Log, []Damage, error) {
+	if err := vfs.MakeDir(fs, dir); err != nil {
 		return nil, nil, fmt.Errorf("log %s: %w", dir, err)
 	}
 	numbers, err := segments(dir)
 	if err != nil {
 		return nil, nil, err
 	}
-	l := &Log{dir: dir, create: create, number: through}
-	var torn []Torn
+	l := &Log{fs: fs, dir: dir, number: through}
+	var damaged []Damage
 	for _, n := range numbers {
 		l.number = max(l.number, n)
 		if n <= through {
-			if err := os.Remove(l.path(n)); err != nil {
+			if err := fs.Remove(l.path(n)); err != nil {
 				return nil, nil, fmt.Errorf("log %s: %w", dir, err)
 			}
 			continue
 		}
-		rest, err := l.replay(n, replay)
-		if err != nil {
+		r := reader{log: l, number: n, replay: replay}
+		if err := r.read(); err != nil {
 			return nil, nil, err
 		}
-		if rest != nil {
-			torn = append(torn, *rest)
-		}
+		damaged = append(damaged, r.damaged...)
 	}
-	if err := l.begin(); err != nil {
-		return nil, nil, err
-	}
-	return l, torn, nil
+	// What is there can be read even if nothing can be written: Append tries again.
+	_ = l.begin()
+	return l, damaged, nil
 }
 
 func segments(dir string) ([]uint64, error) {
@@ -112,37 +93,9 @@ func segments(dir string) ([]uint64, error) {
 	return numbers, nil
 }
 
-func (l *Log) path(n uint64) string { return filepath.Join(l.dir, fmt.Sprintf("%08d", n)) }
+func segmentPath(dir string, n uint64) string { return filepath.Join(dir, fmt.Sprintf("%08d", n)) }
 
-func (l *Log) replay(n uint64, f func([]byte) error) (*Torn, error) {
-	b, err := os.ReadFile(l.path(n))
-	if err != nil {
-		return nil, fmt.Errorf("log %s: %w", l.dir, err)
-	}
-	for at := 0; at < len(b); {
-		payload, ok := frame(b[at:])
-		if !ok {
-			return &Torn{Segment: l.path(n), At: int64(at), Bytes: int64(len(b) - at)}, nil
-		}
-		if err := f(payload); err != nil {
-			return nil, fmt.Errorf("log segment %s: record at byte %d: %w", l.path(n), at, err)
-		}
-		at += headerBytes + len(payload)
-	}
-	return nil, nil
-}
-
-func frame(b []byte) (payload []byte, ok bool) {
-	if len(b) < headerBytes {
-		return nil, false
-	}
-	size := binary.LittleEndian.Uint32(b)
-	if size == 0 || size > recordMax || int(size) > len(b)-headerBytes {
-		return nil, false
-	}
-	payload = b[headerBytes : headerBytes+int(size)]
-	return payload, crc32.Checksum(payload, castagnoli) == binary.LittleEndian.Uint32(b[4:])
-}
+func (l *Log) path(n uint64) string { return segmentPath(l.dir, n) }
 
 // AppendFrame appends the frame of what fill appends.
 func AppendFrame(dst []byte, fill func([]byte) []byte) []byte {
@@ -154,24 +107,23 @@ func AppendFrame(dst []byte, fill func([]byte) []byte) []byte {
 	return dst
 }
 
+// begin starts the next segment. One whose name could not be made durable is not
+// written to, and its number is not used again.
 func (l *Log) begin() error {
-	l.number++
-	file, err := l.create(l.path(l.number))
+	path := l.path(l.number + 1)
+	file, err := l.fs.Create(path)
 	if err != nil {
-		l.number--
+		if errors.Is(err, os.ErrExist) {
+			l.number++
+		}
 		return fmt.Errorf("log %s: %w", l.dir, err)
 	}
-	l.file, l.size = file, 0
-	return SyncDir(l.dir)
-}
-
-// SyncDir makes the names in a folder durable.
-func SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
+	l.number++
+	if err := l.fs.SyncDir(l.dir); err != nil {
+		return errors.Join(fmt.Errorf("log %s: %w", l.dir, err), file.Close())
 	}
-	return errors.Join(d.Sync(), d.Close())
+	l.file, l.size = file, 0
+	return nil
 }
 
 // Append writes whole frames and returns once they are on the disk. After an error
@@ -230,14 +182,14 @@ func (l *Log) Cut() (uint64, error) {
 
 // Remove removes the segments of a log up to number through, which must be closed.
 // It may be called while the log is written.
-func Remove(dir string, through uint64) error {
+func Remove(fs vfs.FS, dir string, through uint64) error {
 	numbers, err := segments(dir)
 	if err != nil {
 		return err
 	}
 	for _, n := range numbers {
 		if n <= through {
-			err = errors.Join(err, os.Remove(filepath.Join(dir, fmt.Sprintf("%08d", n))))
+			err = errors.Join(err, fs.Remove(segmentPath(dir, n)))
 		}
 	}
 	return err

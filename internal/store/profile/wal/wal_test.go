@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/ferula-io/ferula/internal/vfs"
 )
 
 func frames(payloads ...string) (b []byte) {
@@ -17,9 +19,9 @@ func frames(payloads ...string) (b []byte) {
 }
 
 // reopen says what a log has after number through.
-func reopen(t *testing.T, dir string, through uint64) (l *Log, payloads []string, torn []Torn) {
+func reopen(t *testing.T, dir string, through uint64) (l *Log, payloads []string, torn []Damage) {
 	t.Helper()
-	l, torn, err := Open(dir, through, CreateFile, func(p []byte) error {
+	l, torn, err := Open(vfs.Disk{}, dir, through, func(_ uint64, p []byte) error {
 		payloads = append(payloads, string(p))
 		return nil
 	})
@@ -81,7 +83,7 @@ func TestATornEndIsLeftOutAndNamed(t *testing.T) {
 	}
 }
 
-func TestAChangedByteEndsASegment(t *testing.T) {
+func TestAChangedByteLosesOnlyItsRecord(t *testing.T) {
 	whole := frames("first", "second")
 	for at := range whole {
 		dir := t.TempDir()
@@ -94,20 +96,37 @@ func TestAChangedByteEndsASegment(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, payloads, torn := reopen(t, dir, 0)
-		want := []string{"first", "third"}
+		want, kind, bytes := []string{"first", "third"}, Torn, len(frames("second"))
 		if at < len(frames("first")) {
-			want = want[1:]
+			want, kind, bytes = []string{"second", "third"}, Gap, len(frames("first"))
 		}
-		if !slices.Equal(payloads, want) || len(torn) != 1 {
+		if !slices.Equal(payloads, want) || len(torn) != 1 || torn[0].Kind != kind || torn[0].Bytes != int64(bytes) {
 			t.Errorf("byte %d: %v, %v", at, payloads, torn)
+			continue
+		}
+		if kind == Torn {
+			continue
+		}
+		if aside, err := os.ReadFile(torn[0].Aside); err != nil || !slices.Equal(aside, broken[:bytes]) {
+			t.Errorf("byte %d: %q is set aside, %v", at, aside, err)
 		}
 	}
 }
 
 // stubborn is a file that fails to write and then to be cut back.
 type stubborn struct {
-	File
+	vfs.File
 	fail *bool
+}
+
+type stubbornDisk struct {
+	vfs.Disk
+	fail *bool
+}
+
+func (d stubbornDisk) Create(path string) (vfs.File, error) {
+	f, err := d.Disk.Create(path)
+	return stubborn{f, d.fail}, err
 }
 
 var errDisk = errors.New("the disk is gone")
@@ -129,10 +148,7 @@ func (f stubborn) Truncate(size int64) error {
 
 func TestASegmentThatCannotBeCutBackIsLeftBehind(t *testing.T) {
 	dir, fail := t.TempDir(), false
-	l, _, err := Open(dir, 0, func(path string) (File, error) {
-		f, err := CreateFile(path)
-		return stubborn{f, &fail}, err
-	}, nil)
+	l, _, err := Open(stubbornDisk{fail: &fail}, dir, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

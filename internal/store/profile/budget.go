@@ -1,0 +1,115 @@
+package profile
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+// budget is the memory of the heads of all tenants together. A push takes what it
+// may need at most before it is logged; once it is in a head, what that has really
+// grown by is charged in its place.
+type budget struct {
+	max  int64
+	used atomic.Int64
+	wake chan struct{} // of capacity 1; gets something when heads should become blocks
+}
+
+// take reserves bytes, or reserves nothing and is false.
+func (b *budget) take(bytes int64) bool {
+	for {
+		used := b.used.Load()
+		if used+bytes > b.max/2 {
+			b.relieve()
+		}
+		if used+bytes > b.max {
+			return false
+		}
+		if b.used.CompareAndSwap(used, used+bytes) {
+			return true
+		}
+	}
+}
+
+func (b *budget) relieve() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (b *budget) add(bytes int64) { b.used.Add(bytes) }
+
+// tight says whether heads should become blocks although they are small and new.
+func (b *budget) tight() bool { return b.used.Load() > b.max/2 }
+
+// charge takes a head's growth since the last time.
+func (b *budget) charge(h *head) {
+	size := int64(h.size())
+	b.add(size - h.charged)
+	h.charged = size
+}
+
+// discharge gives back what a head was charged, which nobody changes any more.
+func (b *budget) discharge(h *head) {
+	b.add(-h.charged)
+	h.charged = 0
+}
+
+// What parts of a profile take in a head at most; see Builder.Bytes and head.size.
+const (
+	costNode     = 80
+	costText     = 80
+	costFunction = 80
+	costFrame    = 64
+	costSample   = 48
+	costValue    = 15
+)
+
+// costOf is the memory that decoded profiles may need in a head.
+func costOf(pushed ...profiles.Pushed) int64 {
+	var sum int64
+	for i := range pushed {
+		p, d := &pushed[i], pushed[i].Profile
+		samples, types, rows := int64(len(d.Samples)), int64(len(d.SampleTypes)), int64(1)
+		if d.HasLabels() {
+			rows = min(samples, splitsMax)
+		}
+		rows *= types
+		sum += int64(d.RawBytes()) + costNode*int64(d.Nodes()) + costText*int64(d.Strings()) + costFunction*int64(len(d.Functions))
+		sum += costFrame*int64(len(d.Lines)+len(d.Locations)) + samples*(costSample+costValue*types)
+		sum += rows * (rowBytes + lastRowBytes + 200 + 4*int64(len(p.Labels)))
+	}
+	return sum
+}
+
+// noRoom is why a push is refused for want of memory.
+func (s *Store) noRoom(need int64) error {
+	if need > s.budget.max {
+		return fmt.Errorf("%w: the push may need %d bytes of memory, more than all heads may have: %d", profiles.ErrLimit, need, s.budget.max)
+	}
+	return fmt.Errorf("%w: the push may need %d bytes of memory, and heads have %d of %d: they are being written as blocks", profiles.ErrUnavailable, need, s.budget.used.Load(), s.budget.max)
+}
+
+// relieve writes the biggest heads as blocks until the budget has room.
+func (s *Store) relieve(ctx context.Context) {
+	tried := map[*tenant]bool{}
+	for s.budget.tight() && ctx.Err() == nil {
+		var biggest *tenant
+		size := 0
+		for _, t := range s.list() {
+			if n := t.headSize(); n > size && !tried[t] && t.flushRetry.due(s.now()) {
+				biggest, size = t, n
+			}
+		}
+		if biggest == nil {
+			return
+		}
+		tried[biggest] = true
+		if err := biggest.flush(ctx, false); err != nil && ctx.Err() == nil {
+			s.logger.Error("A head of profiles could not be written as a block", "tenant", biggest.name, "err", err)
+		}
+	}
+}

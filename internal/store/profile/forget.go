@@ -1,0 +1,84 @@
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+// errForgotten is what a push gets that has found a tenant just when it was
+// forgotten; it is tried with a new one.
+var errForgotten = fmt.Errorf("%w: the tenant is being forgotten", profiles.ErrUnavailable)
+
+// tenantIdle is how long after its last push a tenant without any profiles is
+// forgotten.
+const tenantIdle = time.Hour
+
+// forget closes tenants that have no profiles any more and are not pushed to, and
+// removes their folders.
+func (s *Store) forget() {
+	for _, t := range s.list() {
+		if !t.idle() {
+			continue
+		}
+		s.mu.Lock()
+		// A push may come until it is closed; then the tenant stays.
+		if s.closed || !t.endIfIdle() {
+			s.mu.Unlock()
+			continue
+		}
+		delete(s.tenants, t.name)
+		err := errors.Join(t.close(errForgotten), s.removeTenant(t))
+		s.mu.Unlock()
+		if err != nil {
+			s.logger.Warn("removing the folder of a tenant without profiles", "tenant", t.name, "err", err)
+		}
+	}
+}
+
+// idle says whether a tenant has nothing, and was not pushed to for a while.
+func (t *tenant) idle() bool {
+	t.flushMu.Lock()
+	defer t.flushMu.Unlock()
+	t.mu.RLock()
+	head, empty := t.head, t.flushing == nil && len(t.blocks) == 0 && len(t.broken) == 0
+	t.mu.RUnlock()
+	empty = empty && head.count() == 0
+	t.queueMu.Lock()
+	defer t.queueMu.Unlock()
+	return empty && len(t.queue.waiting) == 0 && t.store.now().Sub(t.used) >= tenantIdle
+}
+
+// endIfIdle ends the queue of a tenant that is still idle.
+func (t *tenant) endIfIdle() bool {
+	if !t.idle() {
+		return false
+	}
+	t.queueMu.Lock()
+	defer t.queueMu.Unlock()
+	if len(t.queue.waiting) > 0 || t.store.now().Sub(t.used) < tenantIdle {
+		return false
+	}
+	t.closing = errForgotten
+	return true
+}
+
+// removeTenant removes a tenant's folder, but for what was set aside.
+func (s *Store) removeTenant(t *tenant) error {
+	entries, err := os.ReadDir(t.logDir())
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			return nil // somebody has to look at what was set aside
+		}
+	}
+	if err := s.fs.RemoveAll(t.logDir()); err != nil {
+		return err
+	}
+	return errors.Join(s.fs.Remove(t.dir), s.fs.SyncDir(s.root()))
+}

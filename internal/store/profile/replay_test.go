@@ -1,0 +1,245 @@
+package profile
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/store/profile/block"
+	"github.com/ferula-io/ferula/internal/store/profile/wal"
+)
+
+// writeLog makes the log of a tenant that has these records.
+func writeLog(t *testing.T, dir, tenant string, records ...[]byte) (path string) {
+	t.Helper()
+	path = filepath.Join(dir, "profiles", tenant, "wal", "00000001")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var b []byte
+	for _, r := range records {
+		b = wal.AppendFrame(b, func(b []byte) []byte { return append(b, r...) })
+	}
+	if err := os.WriteFile(path, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func recordOf(pushed ...profiles.Pushed) []byte { return appendRecord(nil, pushed) }
+
+func TestARecordThatCannotBeUsedIsSetAsideAndTheOthersAreThere(t *testing.T) {
+	dir := t.TempDir()
+	bad := numbered(2)
+	bad.Raw = []byte("hello")
+	writeLog(t, dir, "t", recordOf(numbered(1)), []byte("what is this?"), recordOf(bad, numbered(3)), recordOf(numbered(4)))
+	for start := range 3 {
+		s := openTest(t, dir, nil)
+		counts := stored(t, s)
+		if len(counts) != 3 || counts[1] != 1 || counts[3] != 1 || counts[4] != 1 {
+			t.Errorf("start %d: %v", start, counts)
+		}
+		if got := s.metrics.setAside.Get(); got != 2 {
+			t.Errorf("start %d: %d records were set aside", start, got)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	aside, err := filepath.Glob(filepath.Join(dir, "profiles", "t", "wal", "aside", "*.txt"))
+	if err != nil || len(aside) != 2 {
+		t.Fatalf("%v, %v", aside, err)
+	}
+	reason, err := os.ReadFile(aside[1])
+	if err != nil || !strings.Contains(string(reason), "profile 1: corrupt pprof") {
+		t.Errorf("%q, %v", reason, err)
+	}
+}
+
+func TestATenantThatCannotBeOpenedStopsNoOther(t *testing.T) {
+	dir, ctx := t.TempDir(), context.Background()
+	writeLog(t, dir, "good", recordOf(numbered(1)))
+	// A file in place of the folder of the log.
+	if err := os.MkdirAll(filepath.Join(dir, "profiles", "bad"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	bad := filepath.Join(dir, "profiles", "bad", "wal")
+	if err := os.WriteFile(bad, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s := openTest(t, dir, nil)
+	v, err := s.View("good", 0, timeMax)
+	if err != nil || len(v.Sources) != 1 {
+		t.Fatalf("%v, %v", v, err)
+	}
+	v.Close()
+	if _, err := s.View("bad", 0, timeMax); err == nil || !strings.Contains(err.Error(), "tenant bad cannot be opened") {
+		t.Errorf("a query: %v", err)
+	}
+	if err := s.Append(ctx, "bad", []profiles.Pushed{numbered(2)}); err == nil || !strings.Contains(err.Error(), "tenant bad cannot be opened") {
+		t.Errorf("a push: %v", err)
+	}
+	if err := os.Remove(bad); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	s.failed["bad"].retry.wait = 0
+	s.mu.Unlock()
+	s.reopen()
+	if err := s.Append(ctx, "bad", []profiles.Pushed{numbered(2)}); err != nil {
+		t.Error(err)
+	}
+}
+
+// spread is a profile of so many stacks of so many frames, which share nothing at the
+// root.
+func spread(id uint64, stacks, depth int) profiles.Pushed {
+	e := pprof.NewEncoder()
+	e.SampleType("cpu", "nanoseconds")
+	common := e.Location(e.Function("common", "", "", 0), 1)
+	for i := range stacks {
+		stack := make([]uint64, depth)
+		for j := range stack {
+			stack[j] = common
+		}
+		stack[depth-1] = e.Location(e.Function(fmt.Sprint("root", id, "_", i), "", "", 0), 1)
+		e.Sample(stack, 1)
+	}
+	p := profiles.Pushed{TimeNS: 1_700_000_000_000_000_000 + int64(id), Raw: e.Append(nil)}
+	binary.BigEndian.PutUint64(p.ID[:], id+1)
+	p.Labels = labelenc.AppendLabel(nil, "__name__", "process_cpu")
+	return p
+}
+
+func TestALogThatIsTooBigForMemoryBecomesBlocksWhileItIsReplayed(t *testing.T) {
+	dir := t.TempDir()
+	const n, depth = 40, 500
+	var records [][]byte
+	for id := range uint64(n) {
+		records = append(records, recordOf(spread(id, 40, depth)))
+	}
+	path := writeLog(t, dir, "t", records[:n/2]...)
+	second := writeLog(t, dir, "other", records[n/2:]...)
+	if err := os.Rename(second, filepath.Join(filepath.Dir(path), "00000002")); err != nil {
+		t.Fatal(err)
+	}
+	const budget = 16 << 20
+	for start := range 3 { // what is replayed again is found in the blocks
+		s := openTest(t, dir, func(s *Store) { s.budget.max, s.fs = budget, unsynced{} })
+		counts := map[uint64]int{}
+		v, err := s.View("t", 0, timeMax)
+		if err != nil {
+			t.Fatal(err)
+		}
+		heads := 0
+		for _, src := range v.Sources {
+			for row := range src.Rows() {
+				id, err := src.ID(row)
+				if err != nil {
+					t.Fatal(err)
+				}
+				counts[binary.BigEndian.Uint64(id[:])-1]++
+			}
+			if src.Name() == "head" {
+				heads += src.Rows()
+			}
+		}
+		blocks := len(v.held)
+		v.Close()
+		for id := range uint64(n) {
+			if counts[id] != 1 {
+				t.Errorf("start %d: profile %d is there %d times", start, id, counts[id])
+			}
+		}
+		if used := s.budget.used.Load(); used > budget || blocks < 2 || heads > n/2 {
+			t.Errorf("start %d: %d bytes are used, %d blocks, %d rows in the head", start, used, blocks, heads)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if used := s.budget.used.Load(); used != 0 {
+			t.Errorf("start %d: %d bytes are charged at the end", start, used)
+		}
+	}
+}
+
+func TestHeadsOfAllTenantsShareOneBudget(t *testing.T) {
+	ctx := context.Background()
+	const budget = 8 << 20
+	s := openTest(t, t.TempDir(), func(s *Store) { s.budget.max, s.fs = budget, unsynced{} })
+	refused, accepted := 0, 0
+	s.openBlock = func(string) (*block.Reader, error) { return nil, os.ErrPermission } // nothing becomes a block
+	for n := range 200 {
+		switch err := s.Append(ctx, fmt.Sprint("tenant", n), []profiles.Pushed{spread(uint64(n), 10, 500)}); {
+		case err == nil:
+			accepted++
+		case strings.Contains(err.Error(), "bytes of memory"):
+			refused++
+		default:
+			t.Fatal(err)
+		}
+	}
+	if accepted < 5 || refused < 50 {
+		t.Errorf("%d accepted, %d refused", accepted, refused)
+	}
+	if used := s.budget.used.Load(); used > budget {
+		t.Errorf("%d bytes are used", used)
+	}
+	var size int
+	for _, tenant := range s.list() {
+		size += tenant.headSize()
+	}
+	if size > budget || size < budget/4 {
+		t.Errorf("the heads have %d bytes", size)
+	}
+	if got := len(s.list()); got != accepted {
+		t.Errorf("%d tenants, although %d were accepted", got, accepted)
+	}
+	for _, tenant := range s.list() {
+		if _, err := os.Stat(tenant.dir); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What is reserved before the log is written is never less than what is needed.
+func TestAHeadGrowsByNoMoreThanWasReserved(t *testing.T) {
+	for name, make := range map[string]func(i uint64) profiles.Pushed{
+		"deep":  func(i uint64) profiles.Pushed { return spread(i, 20, 500) },
+		"small": numbered,
+	} {
+		s := openTest(t, t.TempDir(), func(s *Store) { s.fs = unsynced{} })
+		for i := range uint64(300) {
+			p := make(i)
+			if err := s.Append(context.Background(), "t", []profiles.Pushed{p}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tenant, err := s.tenant("t", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := tenant.head.size()
+		var decoder pprof.Profile
+		var cost int64
+		for i := range uint64(300) {
+			p := make(i)
+			if err := decoder.Decode(p.Raw, pprof.Limits{}); err != nil {
+				t.Fatal(err)
+			}
+			p.Profile = &decoder
+			cost += costOf(p)
+		}
+		t.Logf("%s: %d bytes, reserved %d", name, size, cost)
+		if int64(size) > cost+64<<10 {
+			t.Errorf("%s: a head of %d bytes was made of pushes that reserved %d", name, size, cost)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package wal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/ferula-io/ferula/internal/vfs"
+)
+
+// Damage is a part of a segment that Open skipped.
+type Damage struct {
+	Segment string
+	At      int64
+	Bytes   int64
+	Kind    Kind
+	Err     error  // of Refused and Unreadable: why
+	Aside   string // where a copy lies; "": nowhere
+}
+
+// Kind is what Damage is about.
+type Kind int
+
+const (
+	// Torn is the end of a segment that is no whole record: what a crash leaves of a
+	// write that was not acknowledged. Damage to the last records looks the same.
+	Torn Kind = iota
+	// Gap is bytes that are no record although records follow.
+	Gap
+	// Refused is a record that replay could not use.
+	Refused
+	// Unreadable is a segment that the disk does not return.
+	Unreadable
+)
+
+// StopError ends Open, and the record stays in the log.
+type StopError struct{ Err error }
+
+// Error implements error.
+func (e *StopError) Error() string { return e.Err.Error() }
+
+// Unwrap is what stopped.
+func (e *StopError) Unwrap() error { return e.Err }
+
+const (
+	asideDir = "aside"
+	// asideBytesMax is how much a log sets aside; what is beyond is dropped.
+	asideBytesMax = 256 << 20
+	// scanBytesMax is how many bytes are checksummed to find the next record.
+	scanBytesMax = 1 << 30
+)
+
+// reader reads one segment.
+type reader struct {
+	log     *Log
+	number  uint64
+	replay  func(segment uint64, payload []byte) error
+	damaged []Damage
+	scanned int64
+}
+
+func (r *reader) read() error {
+	path := r.log.path(r.number)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		r.unreadable(path, err)
+		return nil
+	}
+	for at := 0; at < len(b); {
+		payload, ok := frame(b[at:])
+		if !ok {
+			next := r.next(b, at)
+			d := Damage{Segment: path, At: int64(at), Bytes: int64(next - at), Kind: Gap, Err: errors.New("no record begins here")}
+			if next == len(b) {
+				d.Kind = Torn
+			} else {
+				r.setAside(&d, b[at:next])
+			}
+			r.damaged = append(r.damaged, d)
+			at = next
+			continue
+		}
+		end := at + headerBytes + len(payload)
+		if err := r.replay(r.number, payload); err != nil {
+			var stop *StopError
+			if errors.As(err, &stop) {
+				return fmt.Errorf("log segment %s: record at byte %d: %w", path, at, err)
+			}
+			d := Damage{Segment: path, At: int64(at), Bytes: int64(end - at), Kind: Refused, Err: err}
+			r.setAside(&d, b[at:end])
+			r.damaged = append(r.damaged, d)
+		}
+		at = end
+	}
+	return nil
+}
+
+func frame(b []byte) (payload []byte, ok bool) {
+	if len(b) < headerBytes {
+		return nil, false
+	}
+	size := binary.LittleEndian.Uint32(b)
+	if size == 0 || size > recordMax || int(size) > len(b)-headerBytes {
+		return nil, false
+	}
+	payload = b[headerBytes : headerBytes+int(size)]
+	return payload, crc32.Checksum(payload, castagnoli) == binary.LittleEndian.Uint32(b[4:])
+}
+
+// next finds the record behind bytes that are none: where the length before them
+// says that it is, or else the first place at which a checksum fits. It is the end
+// of the segment if there is none, or if looking for it takes too long.
+func (r *reader) next(b []byte, at int) int {
+	if len(b)-at >= headerBytes {
+		size := int64(binary.LittleEndian.Uint32(b[at:]))
+		if end := int64(at) + headerBytes + size; size > 0 && end < int64(len(b)) && r.fits(b[end:]) {
+			return int(end)
+		}
+	}
+	for next := at + 1; next < len(b)-headerBytes && r.scanned < scanBytesMax; next++ {
+		if r.fits(b[next:]) {
+			return next
+		}
+	}
+	return len(b)
+}
+
+func (r *reader) fits(b []byte) bool {
+	if len(b) >= headerBytes {
+		if size := int64(binary.LittleEndian.Uint32(b)); size <= int64(len(b)) {
+			r.scanned += size
+		}
+	}
+	_, ok := frame(b)
+	return ok
+}
+
+// setAside copies what is skipped, unless that was done at an earlier start.
+func (r *reader) setAside(d *Damage, b []byte) {
+	dir := filepath.Join(r.log.dir, asideDir)
+	path := filepath.Join(dir, fmt.Sprintf("%08d-%d.bytes", r.number, d.At))
+	if info, err := os.Stat(path); err == nil && info.Size() == int64(len(b)) {
+		d.Aside = path
+		return
+	}
+	err := vfs.MakeDir(r.log.fs, dir)
+	if err == nil {
+		var used int64
+		if used, err = folderBytes(dir); err == nil && used+int64(len(b)) > asideBytesMax {
+			err = fmt.Errorf("%s holds %d bytes already", dir, used)
+		}
+	}
+	if err == nil {
+		err = vfs.WriteFile(r.log.fs, path, b)
+	}
+	if err == nil {
+		d.Aside = path
+		err = vfs.WriteFile(r.log.fs, path[:len(path)-len(".bytes")]+".txt", []byte(d.Err.Error()+"\n"))
+	}
+	if err != nil {
+		d.Err = errors.Join(d.Err, fmt.Errorf("set aside: %w", err))
+	}
+}
+
+// unreadable moves a segment out of the way of Remove.
+func (r *reader) unreadable(path string, err error) {
+	d := Damage{Segment: path, Kind: Unreadable, Err: err}
+	dir := filepath.Join(r.log.dir, asideDir)
+	aside := filepath.Join(dir, strconv.FormatUint(r.number, 10)+".segment")
+	move := vfs.MakeDir(r.log.fs, dir)
+	if move == nil {
+		move = r.log.fs.Rename(path, aside)
+	}
+	if move == nil {
+		d.Aside = aside
+	}
+	d.Err = errors.Join(d.Err, move)
+	r.damaged = append(r.damaged, d)
+}
+
+func folderBytes(dir string) (int64, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	var bytes int64
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			bytes += info.Size()
+		}
+	}
+	return bytes, nil
+}

@@ -1,0 +1,399 @@
+// Package crashfs is a file system for tests that forgets what was not synced.
+//
+// An FS changes a real folder, so that readers see what they would see, and keeps
+// two versions of every file and folder in memory: what it holds now, and what
+// would still be there after a power cut. Fault decides for every call whether it
+// succeeds, fails, or is the one during which the power goes. After writes what a
+// disk may hold then into another folder, as a Survival chooses: of a folder all
+// unsynced changes of names or none, of a file all unsynced bytes, some, none, or
+// zeros in their place.
+package crashfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/ferula-io/ferula/internal/vfs"
+)
+
+// ErrCrashed is what every call returns from the power cut on.
+var ErrCrashed = errors.New("the power is gone")
+
+// Call is one call that changes files.
+type Call struct {
+	Number int // from 1
+	Op     string
+	Path   string
+}
+
+// String is for messages of tests.
+func (c Call) String() string { return fmt.Sprintf("call %d: %s %s", c.Number, c.Op, c.Path) }
+
+// FS is a folder whose unsynced changes can be lost. Use New.
+type FS struct {
+	dir   string
+	fault func(Call) error
+
+	mu    sync.Mutex
+	root  *node
+	calls []Call
+	down  bool
+}
+
+var _ vfs.FS = (*FS)(nil)
+
+// node is a file or a folder.
+type node struct {
+	folder        bool
+	now, durable  map[string]*node // of a folder
+	data, content []byte           // of a file: now, and durable
+}
+
+func newFolder() *node {
+	return &node{folder: true, now: map[string]*node{}, durable: map[string]*node{}}
+}
+
+// New makes an FS of a folder that exists; what is in it is durable. fault may be
+// nil. It is called under a lock with each call; its error is the call's, which
+// changes nothing then, except that a write writes half. ErrCrashed cuts the power.
+func New(dir string, fault func(Call) error) (*FS, error) {
+	f := &FS{dir: dir, fault: fault, root: newFolder()}
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		parent, name, err := f.parent(path)
+		if err != nil {
+			return err
+		}
+		n := newFolder()
+		if !e.IsDir() {
+			n = &node{}
+			if n.data, err = os.ReadFile(path); err != nil {
+				return err
+			}
+			n.content = slices.Clone(n.data)
+		}
+		parent.now[name], parent.durable[name] = n, n
+		return nil
+	})
+	return f, err
+}
+
+// Calls are those so far.
+func (f *FS) Calls() []Call {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.calls)
+}
+
+// Crash cuts the power now.
+func (f *FS) Crash() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.down = true
+}
+
+// enter counts a call and says whether it fails.
+func (f *FS) enter(op, path string) error {
+	if f.down {
+		return ErrCrashed
+	}
+	rel, err := filepath.Rel(f.dir, path)
+	if err != nil {
+		return err
+	}
+	c := Call{Number: len(f.calls) + 1, Op: op, Path: rel}
+	f.calls = append(f.calls, c)
+	if f.fault == nil {
+		return nil
+	}
+	if err := f.fault(c); err != nil {
+		f.down = f.down || errors.Is(err, ErrCrashed)
+		return &fs.PathError{Op: op, Path: path, Err: err}
+	}
+	return nil
+}
+
+// find is the node of a path.
+func (f *FS) find(path string) (*node, error) {
+	rel, err := filepath.Rel(f.dir, path)
+	if err != nil {
+		return nil, err
+	}
+	n := f.root
+	if rel == "." {
+		return n, nil
+	}
+	for name := range strings.SplitSeq(rel, string(filepath.Separator)) {
+		if n = n.now[name]; n == nil {
+			return nil, &fs.PathError{Op: "find", Path: path, Err: fs.ErrNotExist}
+		}
+	}
+	return n, nil
+}
+
+func (f *FS) parent(path string) (*node, string, error) {
+	n, err := f.find(filepath.Dir(path))
+	return n, filepath.Base(path), err
+}
+
+// Create implements vfs.FS.
+func (f *FS) Create(path string) (vfs.File, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.enter("create", path); err != nil {
+		return nil, err
+	}
+	real, err := vfs.Disk{}.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	parent, name, err := f.parent(path)
+	if err != nil {
+		return nil, errors.Join(err, real.Close())
+	}
+	n := &node{}
+	parent.now[name] = n
+	return &file{fs: f, path: path, real: real, node: n}, nil
+}
+
+// Mkdir implements vfs.FS.
+func (f *FS) Mkdir(path string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.enter("mkdir", path); err != nil {
+		return err
+	}
+	if err := (vfs.Disk{}).Mkdir(path); err != nil {
+		return err
+	}
+	parent, name, err := f.parent(path)
+	if err == nil {
+		parent.now[name] = newFolder()
+	}
+	return err
+}
+
+// Rename implements vfs.FS.
+func (f *FS) Rename(from, to string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.enter("rename", from); err != nil {
+		return err
+	}
+	if err := (vfs.Disk{}).Rename(from, to); err != nil {
+		return err
+	}
+	old, oldName, err := f.parent(from)
+	if err != nil {
+		return err
+	}
+	parent, name, err := f.parent(to)
+	if err == nil {
+		parent.now[name] = old.now[oldName]
+		delete(old.now, oldName)
+	}
+	return err
+}
+
+// Remove implements vfs.FS.
+func (f *FS) Remove(path string) error { return f.remove("remove", path, vfs.Disk{}.Remove) }
+
+// RemoveAll implements vfs.FS. The names in a folder go one after the other, as they
+// do on a disk.
+func (f *FS) RemoveAll(path string) error {
+	return f.remove("removeall", path, vfs.Disk{}.RemoveAll)
+}
+
+func (f *FS) remove(op, path string, remove func(string) error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.enter(op, path); err != nil {
+		return err
+	}
+	if err := remove(path); err != nil {
+		return err
+	}
+	parent, name, err := f.parent(path)
+	if errors.Is(err, fs.ErrNotExist) && op == "removeall" {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if n := parent.now[name]; n != nil {
+		n.empty()
+		delete(parent.now, name)
+	}
+	return nil
+}
+
+func (n *node) empty() {
+	for name, child := range n.now {
+		child.empty()
+		delete(n.now, name)
+	}
+}
+
+// SyncDir implements vfs.FS.
+func (f *FS) SyncDir(path string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.enter("syncdir", path); err != nil {
+		return err
+	}
+	n, err := f.find(path)
+	if err != nil {
+		return err
+	}
+	n.durable = map[string]*node{}
+	for name, child := range n.now {
+		n.durable[name] = child
+	}
+	return nil
+}
+
+type file struct {
+	fs   *FS
+	path string
+	real vfs.File
+	node *node
+	at   int
+}
+
+// Write implements vfs.File.
+func (f *file) Write(p []byte) (int, error) {
+	f.fs.mu.Lock()
+	defer f.fs.mu.Unlock()
+	if f.fs.down {
+		return 0, ErrCrashed
+	}
+	fault := f.fs.enter("write", f.path)
+	if fault != nil {
+		p = p[:len(p)/2]
+	}
+	n, err := f.real.Write(p)
+	if grow := f.at + n - len(f.node.data); grow > 0 {
+		f.node.data = append(f.node.data, make([]byte, grow)...)
+	}
+	copy(f.node.data[f.at:], p[:n])
+	f.at += n
+	if fault != nil {
+		err = fault
+	}
+	return n, err
+}
+
+// Truncate implements vfs.File.
+func (f *file) Truncate(size int64) error {
+	f.fs.mu.Lock()
+	defer f.fs.mu.Unlock()
+	if err := f.fs.enter("truncate", f.path); err != nil {
+		return err
+	}
+	if err := f.real.Truncate(size); err != nil {
+		return err
+	}
+	f.node.data = append(slices.Clone(f.node.data[:min(int(size), len(f.node.data))]), make([]byte, max(0, int(size)-len(f.node.data)))...)
+	return nil
+}
+
+// Seek implements vfs.File; it changes no file and is not counted.
+func (f *file) Seek(offset int64, whence int) (int64, error) {
+	f.fs.mu.Lock()
+	defer f.fs.mu.Unlock()
+	at, err := f.real.Seek(offset, whence)
+	if err == nil {
+		f.at = int(at)
+	}
+	return at, err
+}
+
+// Sync implements vfs.File.
+func (f *file) Sync() error {
+	f.fs.mu.Lock()
+	defer f.fs.mu.Unlock()
+	if err := f.fs.enter("sync", f.path); err != nil {
+		return err
+	}
+	f.node.content = slices.Clone(f.node.data)
+	return nil
+}
+
+// Close implements vfs.File; it makes nothing durable and is not counted.
+func (f *file) Close() error { return f.real.Close() }
+
+// Survival says what of the unsynced changes is there after a power cut.
+type Survival struct {
+	Names   func() bool // asked for every folder that has some: are they there?
+	Content func() Content
+}
+
+// Content is what is left of a file's unsynced bytes.
+type Content int
+
+// What may be left of them.
+const (
+	Lost   Content = iota // the file is as it was synced
+	Kept                  // all of them
+	Half                  // half of those behind what was synced
+	Zeroed                // the length, but zeros behind what was synced
+)
+
+// After writes what is there after a power cut into a folder, which must exist.
+func (f *FS) After(dir string, s Survival) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return after(f.root, dir, s)
+}
+
+func after(n *node, dir string, s Survival) error {
+	names := n.durable
+	if s.Names() {
+		names = n.now
+	}
+	sorted := make([]string, 0, len(names))
+	for name := range names {
+		sorted = append(sorted, name)
+	}
+	slices.Sort(sorted)
+	for _, name := range sorted {
+		child, path := names[name], filepath.Join(dir, name)
+		if !child.folder {
+			if err := os.WriteFile(path, child.left(s.Content()), 0o644); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := os.Mkdir(path, 0o755); err != nil {
+			return err
+		}
+		if err := after(child, path, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *node) left(c Content) []byte {
+	synced := len(n.content)
+	if len(n.data) <= synced && c != Kept {
+		return n.content // it was cut, or nothing was added
+	}
+	switch c {
+	case Kept:
+		return n.data
+	case Half:
+		return append(slices.Clone(n.content), n.data[synced:synced+(len(n.data)-synced)/2]...)
+	case Zeroed:
+		return append(slices.Clone(n.content), make([]byte, len(n.data)-synced)...)
+	}
+	return n.content
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/codec/pprof"
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
 	query "github.com/ferula-io/ferula/internal/query/profile"
 	"github.com/ferula-io/ferula/internal/role"
@@ -26,6 +27,8 @@ type profileFlags struct {
 	Self  bool     `name:"profiles.self" default:"true" negatable:"" help:"Profile this process: CPU without a gap, heap, goroutines, mutexes, blocking."`
 	Every duration `name:"profiles.self.interval" default:"15s" help:"Length of a slice of own CPU, and how often the other own profiles are taken."`
 
+	HeadSize size `name:"profiles.head-size" default:"512MB" help:"Bytes of memory for profiles that are not in a block yet, of all tenants together. Pushes that may need more are refused until heads have become blocks."`
+
 	MaxNodes int  `name:"profiles.max-nodes" default:"8192" help:"Nodes of a flame graph whose request does not say how many."`
 	BodySize size `name:"profiles.max-request-size" default:"64MB" help:"Maximum bytes of one request to the profile API, compressed and not."`
 
@@ -38,9 +41,11 @@ type profileFlags struct {
 	Burst       size     `name:"profiles.limit.burst" default:"64MB" help:"Bytes of inflated profiles that a tenant may push at once."`
 	Series      int      `name:"profiles.limit.series" default:"20000" help:"Series of a tenant that were pushed within an hour."`
 	Profile     size     `name:"profiles.limit.profile-size" default:"16MB" help:"Bytes of one profile as it is sent."`
-	Inflated    size     `name:"profiles.limit.inflated-size" default:"64MB" help:"Bytes of one profile once it is inflated."`
+	Inflated    size     `name:"profiles.limit.inflated-size" default:"4MB" help:"Bytes of one profile once it is inflated."`
 	Symbols     int      `name:"profiles.limit.symbols" default:"500000" help:"Texts, functions and locations of one profile, each."`
-	Samples     int      `name:"profiles.limit.samples" default:"500000" help:"Samples of one profile."`
+	Samples     int      `name:"profiles.limit.samples" default:"16000" help:"Samples of one profile."`
+	Depth       int      `name:"profiles.limit.depth" default:"1000" help:"Frames of one stack. Of a deeper one the frames next to the root are retained."`
+	Nodes       int      `name:"profiles.limit.nodes" default:"500000" help:"Nodes of the tree that the stacks of one profile make."`
 	Labels      int      `name:"profiles.limit.labels" default:"30" help:"Labels of one series."`
 	LabelNames  int      `name:"profiles.limit.label-name-length" default:"1024" help:"Bytes of a label's name."`
 	LabelValues int      `name:"profiles.limit.label-value-length" default:"2048" help:"Bytes of a label's value."`
@@ -73,6 +78,9 @@ func (f profileFlags) Validate() error {
 	if f.QueryRange < 0 {
 		errs = append(errs, fmt.Errorf("--profiles.query.max-range=%s must not be below 0s", f.QueryRange))
 	}
+	if f.HeadSize < 16<<20 {
+		errs = append(errs, fmt.Errorf("--profiles.head-size=%s must be 16MB at least", f.HeadSize))
+	}
 	if f.BodySize < 1 || f.BodySize > 1<<30 {
 		errs = append(errs, fmt.Errorf("--profiles.max-request-size=%s must be between 1B and 1GB", f.BodySize))
 	}
@@ -81,7 +89,7 @@ func (f profileFlags) Validate() error {
 		value int64
 	}{
 		{"rate", int64(f.Rate)}, {"burst", int64(f.Burst)}, {"series", int64(f.Series)}, {"profile-size", int64(f.Profile)}, {"inflated-size", int64(f.Inflated)},
-		{"symbols", int64(f.Symbols)}, {"samples", int64(f.Samples)}, {"labels", int64(f.Labels)}, {"label-name-length", int64(f.LabelNames)},
+		{"symbols", int64(f.Symbols)}, {"samples", int64(f.Samples)}, {"depth", int64(f.Depth)}, {"nodes", int64(f.Nodes)}, {"labels", int64(f.Labels)}, {"label-name-length", int64(f.LabelNames)},
 		{"label-value-length", int64(f.LabelValues)}, {"age", int64(f.Age)}, {"future", int64(f.Future)}, {"tenants", int64(f.Tenants)},
 	} {
 		if limit.value < 1 {
@@ -97,12 +105,15 @@ func (f profileFlags) options() role.ProfilesOptions {
 		retention = -1 // for ever
 	}
 	return role.ProfilesOptions{
-		ConfigFile:       f.ConfigFile,
-		Store:            store.Options{Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), TenantsMax: f.Tenants, RemoteEvery: time.Duration(f.BucketSync)},
+		ConfigFile: f.ConfigFile,
+		Store: store.Options{
+			Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), HeadsBytes: int64(f.HeadSize), TenantsMax: f.Tenants,
+			Limits: pprof.Limits{Depth: f.Depth}, RemoteEvery: time.Duration(f.BucketSync),
+		},
 		BucketCacheBytes: int64(f.BucketCache),
 		Limits: ingest.Limits{
 			RateBytes: int(f.Rate), BurstBytes: int(f.Burst), Series: f.Series, ProfileBytes: int(f.Profile), InflatedBytes: int(f.Inflated),
-			Symbols: f.Symbols, Samples: f.Samples, Labels: f.Labels, LabelNameBytes: f.LabelNames, LabelValueBytes: f.LabelValues,
+			Symbols: f.Symbols, Samples: f.Samples, Depth: f.Depth, Nodes: f.Nodes, Labels: f.Labels, LabelNameBytes: f.LabelNames, LabelValueBytes: f.LabelValues,
 			Age: time.Duration(f.Age), Future: time.Duration(f.Future), Tenants: f.Tenants,
 		},
 		Query: query.Options{ConcurrencyMax: f.QueriesMax, Timeout: time.Duration(f.QueryTimeout), RangeMax: time.Duration(f.QueryRange), FailPartial: !f.QueryPartial},

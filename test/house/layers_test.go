@@ -13,7 +13,7 @@ var layers = []struct {
 	folders  []string
 	siblings bool
 }{
-	{"leaves", []string{"internal/invariant", "internal/bufpool", "internal/httpbody", "internal/reqbody", "internal/nesting", "internal/jsontree", "internal/envsubst", "internal/golden", "internal/faultio"}, true},
+	{"leaves", []string{"internal/invariant", "internal/bufpool", "internal/httpbody", "internal/reqbody", "internal/nesting", "internal/jsontree", "internal/envsubst", "internal/golden", "internal/faultio", "internal/vfs"}, true},
 	{"codec", []string{"internal/codec"}, false},
 	{"series", []string{"internal/series"}, false},
 	{"ingest, store, wire", []string{"internal/ingest", "internal/store", "internal/wire"}, false},

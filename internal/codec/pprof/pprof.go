@@ -60,6 +60,7 @@ type Repairs struct {
 	Negative int // samples dropped for a negative value
 	Location int // samples dropped for a location that is not there
 	Function int // lines whose function is not there, dropped, or had no id
+	Time     int // a time in another unit; Decode leaves it to its caller
 	Mapping  int // locations whose mapping is not there, which have none now
 }
 
@@ -70,7 +71,7 @@ func (r Repairs) Each(f func(reason string, n int)) {
 		n      int
 	}{
 		{"depth", r.Depth}, {"negative_value", r.Negative}, {"missing_location", r.Location}, {"missing_function", r.Function},
-		{"missing_mapping", r.Mapping},
+		{"missing_mapping", r.Mapping}, {"time_unit", r.Time},
 	} {
 		if one.n > 0 {
 			f(one.reason, one.n)

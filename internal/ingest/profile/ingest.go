@@ -56,6 +56,7 @@ type Ingester struct {
 	received  *metrics.Counter
 	bytes     *metrics.CounterVec
 	discarded *metrics.CounterVec
+	repaired  *metrics.CounterVec
 }
 
 // New makes an ingester; it owns no goroutine. set may be nil.
@@ -76,6 +77,7 @@ func New(opts Options, store Store, logger *slog.Logger, set *metrics.Set) (*Ing
 		received:  set.NewCounter("ferula_profiles_received_total"),
 		bytes:     set.NewCounterVec("ferula_profiles_received_bytes_total", "Bytes of profiles taken in, as sent and inflated.", "form"),
 		discarded: set.NewCounterVec("ferula_profiles_discarded_total", "Profiles refused, by reason.", "reason"),
+		repaired:  set.NewCounterVec("ferula_profiles_repaired_total", "Parts of accepted profiles that were dropped or mended, by reason.", "reason"),
 	}
 	set.Describe("ferula_profiles_received_total", "Profiles taken in.", "")
 	in.decoded.New = func() any { return &pprof.Profile{} }
@@ -95,7 +97,7 @@ func (in *Ingester) Push(ctx context.Context, tenant string, pushed []profilepb.
 			}
 		}
 	}()
-	err := in.check(ctx, tenant, pushed, &batch)
+	known, hashes, err := in.check(ctx, tenant, pushed, &batch)
 	if err == nil {
 		err = in.store.Append(ctx, tenant, batch)
 	}
@@ -103,8 +105,10 @@ func (in *Ingester) Push(ctx context.Context, tenant string, pushed []profilepb.
 		in.discarded.With(reasonOf(err)).Add(len(pushed))
 		return err
 	}
+	in.tenants.accepted(tenant, known, hashes, in.now())
 	in.received.Add(len(pushed))
 	for _, p := range batch {
+		p.Profile.Repairs.Each(func(reason string, n int) { in.repaired.With(reason).Add(n) })
 		in.bytes.With("sent").Add(len(p.Raw))
 		in.bytes.With("inflated").Add(p.Profile.RawBytes())
 	}
@@ -131,32 +135,38 @@ func reasonOf(err error) string {
 }
 
 // check decodes a push into batch and says what is wrong with it.
-func (in *Ingester) check(ctx context.Context, tenantName string, pushed []profilepb.Pushed, batch *[]profiles.Pushed) error {
-	tenant, err := in.tenants.get(tenantName)
-	if err != nil {
-		return err
-	}
+func (in *Ingester) check(ctx context.Context, tenantName string, pushed []profilepb.Pushed, batch *[]profiles.Pushed) (known *tenant, hashes map[uint64]struct{}, err error) {
 	now := in.now()
-	hashes := make(map[uint64]struct{}, len(pushed))
+	if known, err = in.tenants.get(tenantName, now); err != nil {
+		return nil, nil, err
+	}
+	hashes = make(map[uint64]struct{}, len(pushed))
 	for i := range pushed {
 		if err := ctx.Err(); err != nil {
-			return err
+			return nil, nil, err
 		}
 		p, err := in.one(&pushed[i], now)
 		if p.Profile != nil {
 			*batch = append(*batch, p)
 		}
 		if err != nil {
-			return fmt.Errorf("profile %d: %w", i+1, err)
+			return nil, nil, fmt.Errorf("profile %d: %w", i+1, err)
 		}
 		// Asked for each profile, so that a push of many small bombs ends early.
-		if n := p.Profile.RawBytes(); !tenant.rate.AllowN(now, n) {
-			return limitError("rate", "profile %d: its %d bytes exceed the tenant's rate of %d bytes a second, and %d at once", i+1, n, in.limits.RateBytes, in.limits.BurstBytes)
+		if n := p.Profile.RawBytes(); !known.rate.AllowN(now, n) {
+			return nil, nil, limitError("rate", "profile %d: its %d bytes exceed the tenant's rate of %d bytes a second, and %d at once", i+1, n, in.limits.RateBytes, in.limits.BurstBytes)
 		}
 		hashes[xxhash.Sum64(p.Labels)] = struct{}{}
 	}
-	return tenant.admit(hashes, in.limits.Series, now)
+	return known, hashes, known.admit(hashes, in.limits.Series, now)
 }
+
+// A time between these is one of this century in microseconds, as older SDKs for Rust
+// and Python send it; in nanoseconds it would be one of January 1970.
+const (
+	microsecondsMin = 946_684_800_000_000   // the year 2000
+	microsecondsMax = 4_102_444_800_000_000 // the year 2100
+)
 
 // one checks a single profile. The decoded profile must be given back even with an
 // error.
@@ -187,6 +197,10 @@ func (in *Ingester) one(pushed *profilepb.Pushed, now time.Time) (p profiles.Pus
 	}
 	if len(p.Profile.SampleTypes) == 0 {
 		return p, badRequest("it has no sample type")
+	}
+	if t := p.Profile.TimeNS; t >= microsecondsMin && t < microsecondsMax {
+		p.Profile.TimeNS = t * 1000
+		p.Profile.Repairs.Time++
 	}
 	if p.TimeNS = cmp.Or(p.Profile.TimeNS, pushed.TimeNS); p.TimeNS == 0 {
 		p.TimeNS = now.UnixNano()

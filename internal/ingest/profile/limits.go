@@ -18,9 +18,11 @@ type Limits struct {
 	BurstBytes      int           // at once; 0: twice the rate, and never less than one whole profile
 	Series          int           // that were pushed within the last hour; 0: 20,000
 	ProfileBytes    int           // of one profile as it is sent; 0: 16 MiB
-	InflatedBytes   int           // of one profile; 0: 64 MiB
+	InflatedBytes   int           // of one profile; 0: 4 MiB
 	Symbols         int           // texts of one profile; 0: 500,000
-	Samples         int           // of one profile; 0: 500,000
+	Samples         int           // of one profile; 0: 16,000
+	Depth           int           // frames of one stack, which is cut at the leaf's end; 0: 1,000
+	Nodes           int           // of the tree of one profile's stacks; 0: 500,000
 	Labels          int           // of one series; 0: 30
 	LabelNameBytes  int           // 0: 1,024
 	LabelValueBytes int           // 0: 2,048
@@ -36,13 +38,15 @@ func (l Limits) withDefaults() Limits {
 		}
 	}
 	def(&l.RateBytes, 32<<20)
-	def(&l.InflatedBytes, 64<<20)
+	def(&l.InflatedBytes, 4<<20)
 	def(&l.BurstBytes, 2*l.RateBytes)
 	l.BurstBytes = max(l.BurstBytes, l.InflatedBytes)
 	def(&l.Series, 20_000)
 	def(&l.ProfileBytes, 16<<20)
 	def(&l.Symbols, 500_000)
-	def(&l.Samples, 500_000)
+	def(&l.Samples, 16_000)
+	def(&l.Depth, 1000)
+	def(&l.Nodes, 500_000)
 	def(&l.Labels, 30)
 	def(&l.LabelNameBytes, 1024)
 	def(&l.LabelValueBytes, 2048)
@@ -61,7 +65,7 @@ func (l Limits) Validate() error {
 	var errs []error
 	for name, v := range map[string]int{
 		"rate": l.RateBytes, "burst": l.BurstBytes, "series": l.Series, "profile bytes": l.ProfileBytes, "inflated bytes": l.InflatedBytes,
-		"symbols": l.Symbols, "samples": l.Samples, "labels": l.Labels, "label name bytes": l.LabelNameBytes, "label value bytes": l.LabelValueBytes,
+		"symbols": l.Symbols, "samples": l.Samples, "depth": l.Depth, "nodes": l.Nodes, "labels": l.Labels, "label name bytes": l.LabelNameBytes, "label value bytes": l.LabelValueBytes,
 		"age": int(l.Age), "future": int(l.Future), "tenants": l.Tenants,
 	} {
 		if v < 0 || v > math.MaxInt64/4 {
@@ -72,7 +76,7 @@ func (l Limits) Validate() error {
 }
 
 func (l *Limits) decode() pprof.Limits {
-	return pprof.Limits{Bytes: l.InflatedBytes, Strings: l.Symbols, Functions: l.Symbols, Locations: l.Symbols, Samples: l.Samples}
+	return pprof.Limits{Bytes: l.InflatedBytes, Strings: l.Symbols, Functions: l.Symbols, Locations: l.Symbols, Samples: l.Samples, Depth: l.Depth, Nodes: l.Nodes}
 }
 
 // LimitError says which limit a push met.
@@ -101,6 +105,7 @@ type tenants struct {
 	limits Limits
 	mu     sync.Mutex
 	byName map[string]*tenant
+	swept  time.Time
 }
 
 type tenant struct {
@@ -108,24 +113,67 @@ type tenant struct {
 	mu     sync.Mutex
 	series map[uint64]time.Time // when each was pushed last, by the hash of its labels
 	swept  time.Time
+	last   time.Time // when a push was stored last
 }
 
-func (t *tenants) get(name string) (*tenant, error) {
+// get finds a tenant. A new one is remembered by accepted only, so that pushes that
+// are refused take none of the room.
+func (t *tenants) get(name string, now time.Time) (*tenant, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	known := t.byName[name]
-	if known == nil {
-		if len(t.byName) >= t.limits.Tenants {
-			return nil, limitError("tenants", "there are %d tenants already, which is the limit", len(t.byName))
-		}
-		known = &tenant{rate: rate.NewLimiter(rate.Limit(t.limits.RateBytes), t.limits.BurstBytes), series: map[uint64]time.Time{}}
-		t.byName[name] = known
+	if known := t.byName[name]; known != nil {
+		return known, nil
 	}
-	return known, nil
+	if err := t.room(now); err != nil {
+		return nil, err
+	}
+	return &tenant{rate: rate.NewLimiter(rate.Limit(t.limits.RateBytes), t.limits.BurstBytes), series: map[uint64]time.Time{}}, nil
 }
 
-// admit lets a series in if it is known or there is room. It is remembered only
-// by touch, once the push as a whole is taken.
+// room forgets tenants that do not push any more, if there are too many.
+func (t *tenants) room(now time.Time) error {
+	if len(t.byName) < t.limits.Tenants {
+		return nil
+	}
+	if now.Sub(t.swept) > time.Minute {
+		t.swept = now
+		for name, known := range t.byName {
+			if known.idle(now) {
+				delete(t.byName, name)
+			}
+		}
+	}
+	if len(t.byName) >= t.limits.Tenants {
+		return limitError("tenants", "there are %d tenants already, which is the limit", len(t.byName))
+	}
+	return nil
+}
+
+// accepted remembers a tenant and the series of a push of it that was stored.
+func (t *tenants) accepted(name string, pushed *tenant, hashes map[uint64]struct{}, now time.Time) {
+	t.mu.Lock()
+	if known := t.byName[name]; known != nil {
+		pushed = known // another first push was faster
+	} else {
+		t.byName[name] = pushed
+	}
+	t.mu.Unlock()
+	pushed.mu.Lock()
+	defer pushed.mu.Unlock()
+	pushed.last = now
+	for hash := range hashes {
+		pushed.series[hash] = now
+	}
+}
+
+func (t *tenant) idle(now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return now.Sub(t.last) > seriesIdle
+}
+
+// admit lets series in that are known or for which there is room. They are remembered
+// once the push as a whole is stored.
 func (t *tenant) admit(hashes map[uint64]struct{}, seriesMax int, now time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,9 +193,6 @@ func (t *tenant) admit(hashes map[uint64]struct{}, seriesMax int, now time.Time)
 	}
 	if fresh > 0 && len(t.series)+fresh > seriesMax {
 		return limitError("series", "%d new series beside %d are more than the limit of %d", fresh, len(t.series), seriesMax)
-	}
-	for hash := range hashes {
-		t.series[hash] = now
 	}
 	return nil
 }

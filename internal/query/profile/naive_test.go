@@ -74,7 +74,7 @@ func encodeMap(m map[string]string) []byte {
 }
 
 // naiveRows decodes what has been pushed with google/pprof. Rows that are there
-// already do not count.
+// already, and those without samples, do not count.
 func naiveRows(t testing.TB, pushed []profiles.Pushed) []*naiveRow {
 	var rows []*naiveRow
 	seen := map[string]bool{}
@@ -108,10 +108,11 @@ func naiveRows(t testing.TB, pushed []profiles.Pushed) []*naiveRow {
 				}
 				r.stacks[strings.Join(names, ";")] += sample.Value[i]
 			}
-			if len(prof.Sample) == 0 {
-				parts[""] = &naiveRow{typ: typ, labels: series, id: p.ID, timeNS: p.TimeNS}
-			}
 			for _, r := range parts {
+				maps.DeleteFunc(r.stacks, func(_ string, value int64) bool { return value == 0 })
+				if len(r.stacks) == 0 {
+					continue // a type of which nothing was sampled is no row
+				}
 				key := fmt.Sprintf("%x %d %s %q", r.id, r.timeNS, r.typ, encodeMap(r.labels))
 				if !seen[key] {
 					seen[key] = true

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
@@ -88,7 +89,7 @@ func costOf(pushed ...profiles.Pushed) int64 {
 // noRoom is why a push is refused for want of memory.
 func (s *Store) noRoom(need int64) error {
 	if need > s.budget.max {
-		return fmt.Errorf("%w: the push may need %d bytes of memory, more than all heads may have: %d", profiles.ErrLimit, need, s.budget.max)
+		return fmt.Errorf("%w: the push may need %d bytes of memory, more than all heads may have: %d", pprof.ErrLimit, need, s.budget.max)
 	}
 	return fmt.Errorf("%w: the push may need %d bytes of memory, and heads have %d of %d: they are being written as blocks", profiles.ErrUnavailable, need, s.budget.used.Load(), s.budget.max)
 }

@@ -320,11 +320,11 @@ func (f *file) Seek(offset int64, whence int) (int64, error) {
 func (f *file) Sync() error {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
-	if err := f.fs.enter("sync", f.path); err != nil {
-		return err
+	err := f.fs.enter("sync", f.path)
+	if err == nil || !f.fs.down {
+		f.node.content = slices.Clone(f.node.data) // a sync that fails may have done it
 	}
-	f.node.content = slices.Clone(f.node.data)
-	return nil
+	return err
 }
 
 // Close implements vfs.File; it makes nothing durable and is not counted.

@@ -29,6 +29,8 @@ type profileFlags struct {
 
 	HeadSize size `name:"profiles.head-size" default:"512MB" help:"Bytes of memory for profiles that are not in a block yet, of all tenants together. Pushes that may need more are refused until heads have become blocks."`
 
+	Multitenancy bool `name:"profiles.multitenancy" help:"Take the tenant of a request from its header X-Scope-OrgID. Without it every request is of the tenant anonymous."`
+
 	MaxNodes int  `name:"profiles.max-nodes" default:"8192" help:"Nodes of a flame graph whose request does not say how many."`
 	BodySize size `name:"profiles.max-request-size" default:"64MB" help:"Maximum bytes of one request to the profile API, compressed and not."`
 
@@ -105,7 +107,8 @@ func (f profileFlags) options() role.ProfilesOptions {
 		retention = -1 // for ever
 	}
 	return role.ProfilesOptions{
-		ConfigFile: f.ConfigFile,
+		SingleTenant: !f.Multitenancy,
+		ConfigFile:   f.ConfigFile,
 		Store: store.Options{
 			Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), HeadsBytes: int64(f.HeadSize), TenantsMax: f.Tenants,
 			Limits: pprof.Limits{Depth: f.Depth}, RemoteEvery: time.Duration(f.BucketSync),

@@ -78,6 +78,9 @@ type Options struct {
 	Queryable storage.Queryable
 	Exemplars storage.ExemplarQueryable
 	Flames    Flames
+	// FlamesTenant reads the tenant of a request for a flame graph; nil:
+	// profileapi.TenantOf.
+	FlamesTenant func(http.Header) (string, error)
 	// Stores takes the place of Queryable and Exemplars in a querier of many stores.
 	Stores        Stores
 	StoreDefaults StoreDefaults

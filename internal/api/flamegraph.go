@@ -60,7 +60,11 @@ func (a *API) exemplarFlamegraph(r *http.Request) (answer, *apiError) {
 func (a *API) exemplarRequest(r *http.Request) (exemplar.Request, *apiError) {
 	asked := exemplar.Request{ProfileID: r.FormValue("profile_id"), Match: r.Form["match"], NodesMax: nodesDefault}
 	var err error
-	if asked.Tenant, err = profileapi.TenantOf(r.Header); err != nil {
+	tenantOf := a.opts.FlamesTenant
+	if tenantOf == nil {
+		tenantOf = profileapi.TenantOf
+	}
+	if asked.Tenant, err = tenantOf(r.Header); err != nil {
 		return asked, badData(err)
 	}
 	if asked.ProfileID == "" {

@@ -32,9 +32,19 @@ type ProfilesOptions struct {
 	Limits     ingest.Limits
 	API        profileapi.Options
 	Self       bool // profile this process
-	Every      time.Duration
+
+	SingleTenant bool // every request is the anonymous tenant's, whatever X-Scope-OrgID says
+	Every        time.Duration
 
 	BucketCacheBytes int64 // of blocks in the bucket, half for their indexes; 0: 256 MiB
+}
+
+// tenantOf reads the tenant of a request.
+func (o ProfilesOptions) tenantOf() ingest.Tenant {
+	if o.SingleTenant {
+		return profileapi.Anonymous
+	}
+	return profileapi.TenantOf
 }
 
 // profileLane takes profiles in, keeps them, and answers for them.
@@ -73,8 +83,9 @@ func (s *Serve) newProfiles() (err error) {
 	opts.Query.Logger, opts.Query.Metrics = logger, s.reg.own
 	l.engine = query.New(opts.Query, l.store)
 	opts.API.Code, opts.API.Bodies, opts.API.PushDisabled = profileCode, s.bodies, s.opts.Receive.ProfilesOff
+	opts.API.Tenant = opts.tenantOf()
 	l.api = profileapi.New(opts.API, l.ingester, l.engine)
-	if l.uploads = l.ingester.Handler(profileapi.TenantOf, s.bodies); s.opts.Receive.ProfilesOff {
+	if l.uploads = l.ingester.Handler(opts.tenantOf(), s.bodies); s.opts.Receive.ProfilesOff {
 		l.uploads = switchedOff("profiles", "--profiles.enable-receiver")
 	}
 	if opts.Self {

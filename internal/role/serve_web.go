@@ -30,6 +30,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Queryable:     s.remotes,
 		Exemplars:     s.store,
 		Flames:        flames{s.profiles, exemplar.New(s.store, s.profiles.engine)},
+		FlamesTenant:  s.opts.Profiles.tenantOf(),
 		Targets:       s.scraper.Manager,
 		Status:        s.store,
 		Gatherer:      s.reg,

@@ -40,7 +40,7 @@ func TestABrokenProfileBlockIsNamedToEveryClient(t *testing.T) {
 	}
 	var files []string
 	eventually(t, 30*time.Second, "the block to be on the disk", func() bool {
-		files, _ = filepath.Glob(filepath.Join(dir, "profiles", "*", "*", "profiles.parquet"))
+		files, _ = filepath.Glob(filepath.Join(dir, "profiles", "*", "0*", "profiles.parquet"))
 		return len(files) == 1
 	})
 	if err := s.stop(); err != nil {

@@ -75,12 +75,12 @@ func TestATenantThatCannotBeOpenedStopsNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := openTest(t, dir, nil)
-	v, err := s.View("good", 0, timeMax)
+	v, err := s.View(context.Background(), "good", 0, timeMax)
 	if err != nil || len(v.Sources) != 1 {
 		t.Fatalf("%v, %v", v, err)
 	}
 	v.Close()
-	if _, err := s.View("bad", 0, timeMax); err == nil || !strings.Contains(err.Error(), "tenant bad cannot be opened") {
+	if _, err := s.View(context.Background(), "bad", 0, timeMax); err == nil || !strings.Contains(err.Error(), "tenant bad cannot be opened") {
 		t.Errorf("a query: %v", err)
 	}
 	if err := s.Append(ctx, "bad", []profiles.Pushed{numbered(2)}); err == nil || !strings.Contains(err.Error(), "tenant bad cannot be opened") {
@@ -134,7 +134,7 @@ func TestALogThatIsTooBigForMemoryBecomesBlocksWhileItIsReplayed(t *testing.T) {
 	for start := range 3 { // what is replayed again is found in the blocks
 		s := openTest(t, dir, func(s *Store) { s.budget.max, s.fs = budget, unsynced{} })
 		counts := map[uint64]int{}
-		v, err := s.View("t", 0, timeMax)
+		v, err := s.View(context.Background(), "t", 0, timeMax)
 		if err != nil {
 			t.Fatal(err)
 		}

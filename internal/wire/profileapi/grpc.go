@@ -44,7 +44,7 @@ func method[Req, Res any](s *Server, ready func() bool, service, name string, f 
 			return nil, status.Error(codes.Unavailable, "Service Unavailable")
 		}
 		incoming, _ := metadata.FromIncomingContext(ctx)
-		tenant, err := TenantOf(http.Header{"X-Scope-Orgid": incoming.Get("x-scope-orgid")})
+		tenant, err := s.opts.Tenant(http.Header{"X-Scope-Orgid": incoming.Get("x-scope-orgid")})
 		if err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}

@@ -14,6 +14,7 @@ package profileapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -51,6 +52,8 @@ type Options struct {
 	PointsMax     int64         // steps in a range; 0: 11,000
 	QueryTimeout  time.Duration // of one query; 0: 2 minutes
 	SelectorBytes int           // of one selector; 0: 64 KiB
+	// Tenant reads the tenant of a request; nil: TenantOf.
+	Tenant func(http.Header) (string, error)
 	// Code says which code of Connect's an error has beyond those of
 	// series/profiles; nil and CodeUnknown make it internal.
 	Code func(error) connect.Code
@@ -64,6 +67,9 @@ func (o Options) withDefaults() Options {
 		if *v == 0 {
 			*v = d
 		}
+	}
+	if o.Tenant == nil {
+		o.Tenant = TenantOf
 	}
 	def(&o.BodyMaxBytes, 64<<20)
 	def(&o.PushesMax, 16)
@@ -146,7 +152,7 @@ func (s *Server) Register(mux *http.ServeMux, prefix string, wrap func(name stri
 // and turns errors into Connect's.
 func call[Req, Res any](s *Server, f func(ctx context.Context, tenant string, m *Req) (*Res, error)) func(context.Context, *connect.Request[Req]) (*connect.Response[Res], error) {
 	return func(ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
-		tenant, err := TenantOf(r.Header())
+		tenant, err := s.opts.Tenant(r.Header())
 		if err != nil {
 			return nil, connect.NewError(connect.CodeInvalidArgument, err)
 		}
@@ -203,30 +209,17 @@ func (s *Server) codeOf(err error) connect.Code {
 // AnonymousTenant is who asks without saying so.
 const AnonymousTenant = "anonymous"
 
-// tenantBytesMax is as long as the peers allow it to be.
-const tenantBytesMax = 150
-
-// TenantOf reads the tenant of a request. It is going to be the name of a folder,
-// so what could lead out of its parent is refused.
+// TenantOf reads the tenant of a request.
 func TenantOf(h http.Header) (string, error) {
 	tenant := h.Get("X-Scope-OrgID")
 	if tenant == "" {
 		return AnonymousTenant, nil
 	}
-	if len(tenant) > tenantBytesMax {
-		return "", badRequest{errors.New("X-Scope-OrgID is longer than 150 characters")}
-	}
-	for i := range len(tenant) {
-		c := tenant[i]
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		case c == '!' || c == '-' || c == '_' || c == '.' || c == '*' || c == '\'' || c == '(' || c == ')':
-		default:
-			return "", badRequest{errors.New("X-Scope-OrgID may hold letters, digits and !-_.*'() only, and one tenant")}
-		}
-	}
-	if tenant == "." || tenant == ".." {
-		return "", badRequest{errors.New("X-Scope-OrgID must not be . or ..")}
+	if err := profiles.CheckTenant(tenant); err != nil {
+		return "", badRequest{fmt.Errorf("X-Scope-OrgID: %w", err)}
 	}
 	return tenant, nil
 }
+
+// Anonymous is TenantOf of a server that has one tenant only, whatever a request says.
+func Anonymous(http.Header) (string, error) { return AnonymousTenant, nil }

@@ -46,7 +46,7 @@ func (s *Server) legacy(w http.ResponseWriter, r *http.Request, contentType stri
 	defer outcome.close()
 	ctx, cancel := context.WithTimeout(ctx, s.opts.QueryTimeout)
 	defer cancel()
-	tenant, err := TenantOf(r.Header)
+	tenant, err := s.opts.Tenant(r.Header)
 	if err != nil {
 		s.refuse(w, err)
 		return

@@ -41,6 +41,14 @@ for (const [status, errorType] of [[502, "unavailable"], [503, "timeout"], [504,
   });
 }
 
+test("Server.call: what a partial response lacks is a warning", async () => {
+  serve(() => new Response("{}", { headers: { "Ferula-Partial-Response": "true", "Ferula-Warning": "block 01: corrupt" } }));
+  const server = new Server("/");
+  assert.deepEqual((await server.call("querier.v1.QuerierService/SelectSeries", {}, new AbortController().signal)).warnings, ["block 01: corrupt"]);
+  serve(() => new Response("{}"));
+  assert.deepEqual((await server.call("querier.v1.QuerierService/SelectSeries", {}, new AbortController().signal)).warnings, []);
+});
+
 test("Server.call: deadline_exceeded of Connect is an error of the query", async () => {
   serve((url) => (ready(url) ? new Response("ok") : new Response(JSON.stringify({ code: "deadline_exceeded", message: "late" }), { status: 504 })));
   const server = new Server("/");

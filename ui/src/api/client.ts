@@ -83,7 +83,7 @@ export class Server {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(message), signal,
     });
     const ms = performance.now() - began;
-    return { data: decodeConnect<T>(response, body), warnings: [], infos: [], ms, bytes: body.byteLength };
+    return { data: decodeConnect<T>(response, body), warnings: partial(response), infos: [], ms, bytes: body.byteLength };
   }
 
   /** The same in protobuf; the answer is kept as it is, as a file. */
@@ -203,6 +203,12 @@ function decode<T>(response: Response, body: ArrayBuffer): Envelope<T> {
     throw new APIError(envelope.error ?? `The server answered ${response.status}`, envelope.errorType ?? "error", response.status);
   }
   return envelope;
+}
+
+/** What a response of the profile API lacks, by its header; several reasons are one text then. */
+function partial(response: Response): string[] {
+  const text = response.headers.get("Ferula-Warning");
+  return text === null || text === "" ? [] : [text];
 }
 
 /** A server without the lane of profiles knows none of its paths. */

@@ -12,7 +12,7 @@ import { formatTime } from "../lib/time.ts";
 import { formatUnit, formatUnitTicks } from "../lib/units.ts";
 import { useNav } from "../nav.ts";
 import * as icons from "../parts/icons.tsx";
-import { Empty, Failure, Progress } from "../parts/small.tsx";
+import { Empty, Failure, Notice, Progress } from "../parts/small.tsx";
 import { usePrefs } from "../prefs.ts";
 import { Chart } from "../query/chart.tsx";
 import { TimeBar, zoomOut } from "../query/timebar.tsx";
@@ -98,6 +98,7 @@ function SeriesPanel({ state, type, now, selector, onChange }: Omit<ProfiledProp
       <Progress on={loading} />
       <div class="panel-bar"><h2>{typeName(type)}</h2><span class="spacer" /><p class="stats"><span>one dot is one profile; click it for its flame graph</span></p></div>
       {error && <Failure error={error} onRetry={reload} />}
+      {!error && <Partial warnings={answer?.warnings} />}
       {!error && answer && columns.labels.length === 0 && <Empty title="No data in this range">Nothing that the selector fits was profiled.</Empty>}
       {!error && answer && columns.labels.length > 0 && (
         <div class="result-area">
@@ -110,6 +111,11 @@ function SeriesPanel({ state, type, now, selector, onChange }: Omit<ProfiledProp
       )}
     </section>
   );
+}
+
+/** What is drawn lacks what the server could not read. */
+function Partial({ warnings = [] }: { warnings?: readonly string[] | undefined }) {
+  return <>{warnings.map((w) => <Notice kind="warning" key={w}>The data is not complete: {w}</Notice>)}</>;
 }
 
 interface Asked { profileTypeID?: string; start?: string; end?: string; step?: number }
@@ -139,6 +145,7 @@ function FlamePanel({ state, type, now, span, selector, onChange }: ProfiledProp
         <span class="spacer" />
         <Download message={message} type={type} />
       </div>
+      {!error && <Partial warnings={answer?.warnings} />}
       {error ? <Failure error={error} onRetry={reload} /> : answer ? <FlameGraph flame={flame} unit={unit} /> : <div class="waiting" />}
     </section>
   );

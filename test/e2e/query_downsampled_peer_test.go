@@ -15,14 +15,32 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	prometheustsdb "github.com/prometheus/prometheus/tsdb"
+
+	"github.com/ferula-io/ferula/internal/role"
 )
 
-// downsampledBucket makes a bucket with a block of 48 h that Thanos has downsampled
-// to 5 minutes, and gives its folder.
-func downsampledBucket(t *testing.T, from time.Time) (bucket string) {
+// downsampledBucket makes a bucket with a block of 48 h for each replica, which Thanos has
+// downsampled to 5 minutes, and gives its folder. Replicas have samples of the same
+// times, as rules leave them, and other values.
+func downsampledBucket(t *testing.T, from time.Time, replicas ...string) (bucket string) {
 	t.Helper()
 	thanos := peerBinary(t, "thanos")
 	bucket = t.TempDir()
+	for i, replica := range replicas {
+		replicaBlock(t, bucket, from, replica, float64(i))
+	}
+	web := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	startPeer(t, "http://"+web+"/-/healthy", thanos, "tools", "bucket", "downsample", "--objstore.config="+filesystem(bucket), "--data-dir="+t.TempDir(), "--http-address="+web, "--log.level=warn")
+	eventually(t, 60*time.Second, "Thanos to downsample the blocks", func() bool {
+		metas, _ := filepath.Glob(filepath.Join(bucket, "*", "meta.json"))
+		return len(metas) == 2*len(replicas)
+	})
+	return bucket
+}
+
+// replicaBlock writes the block of one replica, whose values are off by some.
+func replicaBlock(t *testing.T, bucket string, from time.Time, replica string, off float64) {
+	t.Helper()
 	ctx := context.Background()
 	w, err := prometheustsdb.NewBlockWriter(slog.New(slog.DiscardHandler), bucket, (100 * time.Hour).Milliseconds())
 	if err != nil {
@@ -32,15 +50,15 @@ func downsampledBucket(t *testing.T, from time.Time) (bucket string) {
 	app := w.Appender(ctx)
 	for i := range 48 * 60 {
 		at := from.Add(time.Duration(i) * time.Minute).UnixMilli()
-		counted := float64(i%1500) * 7 // restarts now and then
+		counted := float64(i%1500)*7 + off // restarts now and then
 		for _, s := range []struct {
 			lset labels.Labels
 			v    float64
 		}{
 			{labels.FromStrings("__name__", "counted_total", "job", "a"), counted},
-			{labels.FromStrings("__name__", "counted_total", "job", "b"), float64(i) * 3},
-			{labels.FromStrings("__name__", "level", "room", "x"), math.Round(1000 * math.Sin(float64(i)/50))},
-			{labels.FromStrings("__name__", "level", "room", "y"), float64(i % 37)},
+			{labels.FromStrings("__name__", "counted_total", "job", "b"), float64(i)*3 + off},
+			{labels.FromStrings("__name__", "level", "room", "x"), math.Round(1000*math.Sin(float64(i)/50)) + off},
+			{labels.FromStrings("__name__", "level", "room", "y"), float64(i%37) + off},
 		} {
 			if _, err := app.Append(0, s.lset, at, s.v); err != nil {
 				t.Fatal(err)
@@ -63,33 +81,82 @@ func downsampledBucket(t *testing.T, from time.Time) (bucket string) {
 	if err := json.Unmarshal(text, &meta); err != nil {
 		t.Fatal(err)
 	}
-	meta["thanos"] = map[string]any{"labels": map[string]string{"cluster": "eu", "replica": "a"}, "downsample": map[string]int{"resolution": 0}, "source": "test"}
+	meta["thanos"] = map[string]any{"labels": map[string]string{"cluster": "eu", "replica": replica}, "downsample": map[string]int{"resolution": 0}, "source": "test"}
 	if text, err = json.Marshal(meta); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	web := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	startPeer(t, "http://"+web+"/-/healthy", thanos, "tools", "bucket", "downsample", "--objstore.config="+filesystem(bucket), "--data-dir="+t.TempDir(), "--http-address="+web, "--log.level=warn")
-	eventually(t, 60*time.Second, "Thanos to downsample the block", func() bool {
-		metas, _ := filepath.Glob(filepath.Join(bucket, "*", "meta.json"))
-		return len(metas) == 2
-	})
-	return bucket
 }
 
 func filesystem(dir string) string { return "{type: FILESYSTEM, config: {directory: " + dir + "}}" }
 
-// Both queriers read the same store gateway over a block and its downsampled twin.
+// Both queriers read the same store gateway over blocks and their downsampled twins.
 func TestPeerThanosMakesTheSameOfDownsampledData(t *testing.T) {
 	from := time.Now().Add(-72 * time.Hour).Truncate(2 * time.Hour)
-	bucket := downsampledBucket(t, from)
-	web, store := fmt.Sprintf("127.0.0.1:%d", freePort(t)), fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	compareCoarse(t, from, gateway(t, downsampledBucket(t, from, "a")), false)
+}
+
+// Two replicas have chunks of the same spans: what is divided is of one replica, and a
+// Thanos on top can read what a querier passes on.
+func TestPeerThanosMakesTheSameOfDownsampledReplicas(t *testing.T) {
+	from := time.Now().Add(-72 * time.Hour).Truncate(2 * time.Hour)
+	bucket := downsampledBucket(t, from, "a", "b")
+	store := gateway(t, bucket)
+	ours := compareCoarse(t, from, store, true)
+	onTop := thanosQuery(t, []string{ours.grpc}, "--query.replica-label=replica")
+	form := url.Values{
+		"query": {"avg_over_time(level[1h])"}, "start": {fmt.Sprint(from.Add(3 * time.Hour).Unix())}, "end": {fmt.Sprint(from.Add(45 * time.Hour).Unix())}, "step": {"1800"},
+		"max_source_resolution": {"5m"},
+	}
+	status, got := onTop.get("/api/v1/query_range?" + form.Encode())
+	if _, want := ours.get("/api/v1/query_range?" + form.Encode()); status != 200 || meaning(t, got) != meaning(t, want) {
+		t.Errorf("Thanos on top: %d %.700s\nferula %.700s", status, got, want)
+	}
+	// Once the raw blocks are gone the series are listed nevertheless.
+	metas, _ := filepath.Glob(filepath.Join(bucket, "*", "meta.json"))
+	for _, file := range metas {
+		if text, err := os.ReadFile(file); err != nil {
+			t.Fatal(err)
+		} else if strings.Contains(strings.ReplaceAll(string(text), " ", ""), `"resolution":0`) {
+			if err := os.RemoveAll(filepath.Dir(file)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	coarse := startQuery(t, []string{gateway(t, bucket)}, nil)
+	list := "/api/v1/series?" + url.Values{"match[]": {"level"}, "start": form["start"], "end": form["end"]}.Encode()
+	eventually(t, 20*time.Second, "the series to be listed", func() bool {
+		_, body := coarse.get(list)
+		return strings.Count(body, `"__name__":"level"`) == 4
+	})
+}
+
+// gateway runs a store gateway of Thanos.
+func gateway(t *testing.T, bucket string) (store string) {
+	t.Helper()
+	web := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	store = fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	startPeer(t, "http://"+web+"/-/ready", peerBinary(t, "thanos"), "store", "--objstore.config="+filesystem(bucket), "--data-dir="+t.TempDir(),
 		"--http-address="+web, "--grpc-address="+store, "--log.level=warn")
-	theirs := thanosQuery(t, []string{store})
-	ours := startQuery(t, []string{store}, nil)
+	return store
+}
+
+// compareCoarse compares what both queriers say of a store, with replicas made one or
+// without any.
+func compareCoarse(t *testing.T, from time.Time, store string, replicas bool) *querier {
+	t.Helper()
+	var args []string
+	if replicas {
+		args = append(args, "--query.replica-label=replica")
+	}
+	theirs := thanosQuery(t, []string{store}, args...)
+	ours := startQuery(t, []string{store}, func(o *role.QueryOptions) {
+		if replicas {
+			o.Stores.ReplicaLabels = []string{"replica"}
+		}
+	})
 	eventually(t, 20*time.Second, "the gateway to be known", func() bool {
 		_, body := ours.get("/api/v1/stores")
 		return strings.Contains(body, `"store":[`) && strings.Contains(body, `"cluster":"eu"`)
@@ -111,7 +178,7 @@ func TestPeerThanosMakesTheSameOfDownsampledData(t *testing.T) {
 			// Of raw counters that restart ferula's rates are Prometheus'.
 			if resolution == "0s" {
 				fine = got
-				if strings.Contains(query, "rate(") || strings.Contains(query, "increase(") {
+				if !replicas && (strings.Contains(query, "rate(") || strings.Contains(query, "increase(")) {
 					continue
 				}
 			}
@@ -126,4 +193,5 @@ func TestPeerThanosMakesTheSameOfDownsampledData(t *testing.T) {
 	if compared < 50 || coarse < 20 {
 		t.Errorf("%d answers compared, %d of them of coarse data", compared, coarse)
 	}
+	return ours
 }

@@ -262,3 +262,16 @@ func TestALimitIsNotPassedOnWhereReplicaLabelsAreTakenAwayHere(t *testing.T) {
 		}
 	}
 }
+
+// A message that is longer than what is left of the query's bytes is the query's limit,
+// and not a store that is missing.
+func TestAMessageBeyondTheLimitFailsTheQuery(t *testing.T) {
+	s := &fake{err: fmt.Errorf("%w: received message larger than max", storeapi.ErrBytesMax)}
+	f, _ := world(t, Options{BytesMax: 1000}, s, holding(t, "x"))
+	if _, _, warnings, err := read(t, f.Queryable(Request{}), 0, 10, nil); !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "store s0") {
+		t.Errorf("%v %q", err, warnings)
+	}
+	if got := s.asked[0].BytesMax; got != 1000 {
+		t.Errorf("asked with %d bytes", got)
+	}
+}

@@ -160,6 +160,10 @@ func (g *guarded) fail(err error) {
 		err = fmt.Errorf("it %w: %s", ErrStalled, g.timeout)
 	}
 	err = fmt.Errorf("store %s: %w", g.store.address, err)
+	if g.request.BytesMax > 0 && errors.Is(err, storeapi.ErrBytesMax) { // a limit of the query, and no failure of the store
+		g.err = fmt.Errorf("%w: more bytes of chunks and labels than are left: %w", ErrLimit, err)
+		return
+	}
 	if parent := g.ctx.Err(); g.abort || parent != nil && !errors.Is(context.Cause(g.ctx), ErrStalled) {
 		g.err = err
 		return

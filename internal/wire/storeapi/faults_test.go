@@ -147,7 +147,7 @@ func TestAStoreThatSendsOneSeriesWithoutEndIsCutOff(t *testing.T) {
 		return message
 	}}
 	set := &SeriesSet{stream: in, cancel: func() {}, bytesMax: bytesMax}
-	if set.Next() || !errors.Is(set.Err(), ErrLimit) || !strings.Contains(set.Err().Error(), `{a="1"}`) {
+	if set.Next() || !errors.Is(set.Err(), ErrBytesMax) || !errors.Is(set.Err(), ErrLimit) || !strings.Contains(set.Err().Error(), `{a="1"}`) {
 		t.Errorf("after %d messages: %v", in.n, set.Err())
 	}
 	if most := bytesMax/len(message) + 2; in.n > most {
@@ -205,7 +205,7 @@ func TestAMessageBeyondTheBudgetIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		bytesMax int64
 		want     error
-	}{{0, nil}, {1 << 40, nil}, {100, ErrLimit}} {
+	}{{0, nil}, {1 << 40, nil}, {100, ErrBytesMax}} {
 		if _, err := read(t, client.Series(t.Context(), SeriesRequest{MaxMS: 1 << 40, Matchers: all(), BytesMax: c.bytesMax})); !errors.Is(err, c.want) {
 			t.Errorf("%d bytes: %v, want %v", c.bytesMax, err, c.want)
 		}

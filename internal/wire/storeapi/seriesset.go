@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/storepb"
@@ -204,7 +207,7 @@ func (s *SeriesSet) receive() error {
 		held += len(frame.buf)
 	}
 	if s.bytesMax > 0 && len(s.frames) > 1 && held > s.bytesMax {
-		return fmt.Errorf("%w: series %s has more than %d bytes", ErrLimit, textOf(s.labels), s.bytesMax)
+		return fmt.Errorf("%w: series %s has more than %d", ErrBytesMax, textOf(s.labels), s.bytesMax)
 	}
 	var frame *inFrame
 	if n := len(s.spare); n > 0 {
@@ -223,6 +226,9 @@ func (s *SeriesSet) receive() error {
 			s.ended = true
 			return io.EOF
 		} else if err != nil {
+			if status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") { // gRPC has no other sign of it
+				return fmt.Errorf("%w: %w", ErrBytesMax, err)
+			}
 			return fromStatus(err)
 		}
 		kind, body, err := storepb.DecodeResponse(frame.buf)

@@ -26,6 +26,7 @@ package storeapi
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
@@ -42,6 +43,9 @@ var (
 	ErrUnavailable = errors.New("store unavailable") // Unavailable
 	ErrCorrupt     = storepb.ErrCorrupt              // DataLoss
 )
+
+// ErrBytesMax is a message or a series that is longer than the request takes.
+var ErrBytesMax = fmt.Errorf("%w: more bytes than the request takes", ErrLimit)
 
 // Aggr says what the samples of a chunk are.
 type Aggr = storepb.Aggr

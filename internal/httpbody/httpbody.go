@@ -43,6 +43,7 @@ type Body struct {
 
 	control *http.ResponseController
 	stall   time.Duration
+	http2   bool
 }
 
 // stallTimeout is how long one write to the client may take: who reads nothing
@@ -55,7 +56,7 @@ const smallBytes = 512
 // New prepares a body of the given type, compressed as r's client accepts.
 func New(w http.ResponseWriter, r *http.Request, contentType string) *Body {
 	return &Body{w: w, contentType: contentType, status: http.StatusOK, encoding: Accepted(r.Header.Values("Accept-Encoding")),
-		control: http.NewResponseController(w), stall: stallTimeout}
+		control: http.NewResponseController(w), stall: stallTimeout, http2: r.ProtoMajor == 2}
 }
 
 // SetStatus makes the answer's status another than 200.
@@ -111,6 +112,7 @@ func (b *Body) Write(p []byte) (int, error) {
 		b.begin()
 	}
 	b.extend()
+	defer b.rest()
 	return b.sink().Write(p)
 }
 
@@ -118,6 +120,15 @@ func (b *Body) Write(p []byte) (int, error) {
 // as in tests, waits as it does.
 func (b *Body) extend() {
 	_ = b.control.SetWriteDeadline(time.Now().Add(b.stall))
+}
+
+// rest ends that time where the producer of the next piece may take longer: HTTP/2
+// resets the stream at the deadline although nothing waits to be written. HTTP/1 only
+// looks at it when something is written.
+func (b *Body) rest() {
+	if b.http2 {
+		_ = b.control.SetWriteDeadline(time.Time{})
+	}
 }
 
 // SetStallTimeout changes how long one write to the client may take.
@@ -136,7 +147,7 @@ func (b *Body) sink() io.Writer {
 
 // Close ends the compressed stream.
 func (b *Body) Close() error {
-	b.extend()
+	b.extend() // what the server still buffers is written under this deadline, too
 	switch {
 	case b.gz != nil:
 		return b.gz.Close()

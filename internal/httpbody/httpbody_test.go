@@ -148,3 +148,35 @@ func TestAClientThatReadsNothingIsGivenUp(t *testing.T) {
 		t.Fatal("the handler still waits for its client")
 	}
 }
+
+// HTTP/2 resets a stream at its write deadline even if nothing is written then.
+func TestAProducerThatPausesIsNotCutOff(t *testing.T) {
+	const stall = 50 * time.Millisecond
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b := New(w, r, "text/plain")
+		defer b.Release()
+		b.SetStallTimeout(stall)
+		for range 2 {
+			if _, err := b.Write(bytes.Repeat([]byte("a"), 1<<16)); err != nil {
+				t.Error(err)
+			}
+			_ = http.NewResponseController(w).Flush() // an error shows in the next Write
+			time.Sleep(5 * stall)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	resp, err := server.Client().Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || len(text) != 2<<16 || resp.ProtoMajor != 2 {
+		t.Errorf("%d bytes by %s, %v", len(text), resp.Proto, err)
+	}
+}

@@ -64,6 +64,8 @@ func (s *sink) flush() error {
 	s.begun = true
 	_ = s.control.SetWriteDeadline(time.Now().Add(s.timeout)) // a test's writer has none
 	n, err := s.w.Write(s.buf)
+	// HTTP/2 would reset the stream at the deadline, while the next frame is made.
+	_ = s.control.SetWriteDeadline(time.Time{})
 	s.written += int64(n)
 	s.buf = s.buf[:0]
 	if err != nil {
@@ -72,13 +74,12 @@ func (s *sink) flush() error {
 	return nil
 }
 
-// end writes what is left, and takes the deadline away from the connection.
+// end writes what is left.
 func (s *sink) end() error {
 	if len(s.buf) > 0 {
 		if err := s.flush(); err != nil {
 			return err
 		}
 	}
-	_ = s.control.SetWriteDeadline(time.Time{})
 	return nil
 }

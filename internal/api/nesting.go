@@ -1,6 +1,7 @@
 package api
 
 import (
+	"math"
 	"net/http"
 
 	"github.com/prometheus/prometheus/promql/parser"
@@ -8,9 +9,22 @@ import (
 	"github.com/ferula-io/ferula/internal/nesting"
 )
 
-// prettyNestingMax is nesting.LevelsMax for formatting, whose time grows by the
-// cube: it is a second already here.
-const prettyNestingMax = 1_000
+// Formatting spells each level's text to see whether it fits into a line, and spelling
+// copies each level's text: it takes time by the square of the levels and by the
+// length. prettyNestingMax is how many levels a text of up to prettyBytes may have;
+// longer texts may have fewer.
+const (
+	prettyNestingMax = 200
+	prettyBytes      = 8 << 10
+)
+
+// prettyLevels is how many levels a query of n bytes may have to be formatted.
+func prettyLevels(n int) int {
+	if n <= prettyBytes {
+		return prettyNestingMax
+	}
+	return max(2, int(prettyNestingMax*math.Sqrt(float64(prettyBytes)/float64(n))))
+}
 
 // parseExpr parses `query` unless it is deeper than levelsMax.
 func (a *API) parseExpr(r *http.Request, levelsMax int) (parser.Expr, error) {

@@ -13,7 +13,7 @@ import (
 )
 
 func (a *API) formatQuery(r *http.Request) (answer, *apiError) {
-	expr, err := a.parseExpr(r, prettyNestingMax)
+	expr, err := a.parseExpr(r, prettyLevels(len(r.FormValue("query"))))
 	if err != nil {
 		return answer{}, invalidParameter("query", err)
 	}

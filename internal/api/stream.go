@@ -2,6 +2,7 @@ package api
 
 import (
 	"io"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"time"
@@ -178,7 +179,11 @@ func (a *API) respond(w http.ResponseWriter, r *http.Request, ans answer) {
 	buffers.Put(buffer)
 	body.Release()
 	if s.err != nil {
-		a.opts.Logger.Info("answer not fully written", "path", r.URL.Path, "err", s.err)
+		level := slog.LevelInfo                     // the client has gone
+		if _, own := s.err.(*midStreamError); own { //nolint:errorlint // set here, never wrapped
+			level = slog.LevelError
+		}
+		a.opts.Logger.Log(r.Context(), level, "answer not fully written", "path", r.URL.Path, "err", s.err)
 		// A half answer must not look complete: cut the connection.
 		panic(http.ErrAbortHandler)
 	}

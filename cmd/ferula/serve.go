@@ -54,10 +54,10 @@ func (s size) String() string { return units.Base2Bytes(s).String() }
 type serveCommand struct {
 	ConfigFile string `name:"config.file" placeholder:"FILE" help:"Prometheus configuration file. Without one the server scrapes itself."`
 
-	ListenAddress   string    `name:"web.listen-address" default:"127.0.0.1:9490" help:"Address to listen on for UI, API and telemetry."`
+	ListenAddress   []string  `name:"web.listen-address" default:"127.0.0.1:9490" sep:"none" placeholder:"ADDRESS" help:"Address to listen on for UI, API and telemetry. Can be repeated. ${default} by default."`
 	WebConfigFile   string    `name:"web.config.file" placeholder:"FILE" help:"File that enables TLS or basic authentication."`
 	ReadTimeout     duration  `name:"web.read-timeout" default:"5m" help:"Maximum duration before timing out read of the request, and closing idle connections."`
-	MaxConnections  int       `name:"web.max-connections" default:"512" help:"Maximum number of simultaneous connections."`
+	MaxConnections  int       `name:"web.max-connections" default:"512" help:"Maximum number of simultaneous connections across all listeners."`
 	ExternalURL     secretURL `name:"web.external-url" placeholder:"URL" help:"The URL under which the server is externally reachable. Its path is the prefix of all routes unless --web.route-prefix says otherwise."`
 	RoutePrefix     string    `name:"web.route-prefix" placeholder:"PATH" help:"Prefix for the internal routes of web endpoints."`
 	EnableLifecycle bool      `name:"web.enable-lifecycle" help:"Enable reload via HTTP request."`
@@ -89,6 +89,8 @@ type serveCommand struct {
 	Objstore    objstoreFlags `embed:""`
 	GRPCAddress string        `name:"grpc-address" default:"127.0.0.1:9491" help:"Address to listen on for gRPC (StoreAPI). None if empty."`
 	GRPC        grpcFlags     `embed:""`
+
+	AllowAnonymous bool `name:"grpc-server-allow-anonymous" help:"Let the gRPC server answer clients without certificates at an address that is not loopback although --web.config.file wants a password or a certificate of them."`
 
 	Log    logFlags    `embed:""`
 	Memory memoryFlags `embed:""`
@@ -145,7 +147,8 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 	opts := role.ServeOptions{
 		ConfigFile: c.ConfigFile,
 		Web: role.WebOptions{
-			ListenAddress:   c.ListenAddress,
+			ListenAddress:   c.ListenAddress[0],
+			MoreAddresses:   c.ListenAddress[1:],
 			ConfigFile:      c.WebConfigFile,
 			ExternalURL:     string(c.ExternalURL),
 			RoutePrefix:     c.RoutePrefix,
@@ -188,6 +191,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 	opts.Receive = c.Receive.options(time.Duration(c.ReadTimeout))
 	opts.Profiles = c.Profiles.options()
 	opts.GRPC, opts.StoreAPI = c.GRPC.options(c.GRPCAddress)
+	opts.GRPC.AllowAnonymous = c.AllowAnonymous
 	for _, list := range c.Features {
 		for name := range strings.SplitSeq(list, ",") {
 			enable, ok := features[strings.TrimSpace(name)]

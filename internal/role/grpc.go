@@ -39,6 +39,10 @@ type GRPCOptions struct {
 	TLSCiphers      []string // names of package crypto/tls; none: Go's choice
 	TLSCurves       []string
 
+	// AllowAnonymous lets clients without certificates in, at an address that others
+	// reach too, although the HTTP side wants a password or a certificate of them.
+	AllowAnonymous bool
+
 	MaxConnectionAge time.Duration // then clients are told to connect again; 0: never
 	GracePeriod      time.Duration // for running calls at the end; 0: 30 s
 	ConnectionsMax   int           // further ones wait; 0: 512
@@ -63,6 +67,31 @@ func (o GRPCOptions) withDefaults() GRPCOptions {
 		o.RequestBytesMax = 32 << 20
 	}
 	return o
+}
+
+// openBeside says that the server would answer everybody while the HTTP side does not.
+func (o GRPCOptions) openBeside(web WebOptions) error {
+	if o.ListenAddress == "" || o.TLSClientCA != "" || isLoopback(o.ListenAddress) || !web.security().clients {
+		return nil
+	}
+	return fmt.Errorf("the gRPC server on %s would answer every client, while %s wants a password or a certificate of them: give it --grpc-server-tls-client-ca, or a loopback address, or none (--grpc-address=)", o.ListenAddress, web.ConfigFile)
+}
+
+// warnOpenBeside is openBeside where Thanos' peers are used to no clients' certificates.
+func (o GRPCOptions) warnOpenBeside(web WebOptions, logger *slog.Logger) {
+	if err := o.openBeside(web); err != nil {
+		logger.Warn("The gRPC server is open to clients that the HTTP side refuses", "reason", err)
+	}
+}
+
+// isLoopback tells whether only this machine reaches an address.
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false // listening will say what is wrong with it
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || (ip != nil && ip.IsLoopback())
 }
 
 // deadAfter is how long a client may be silent before it is asked whether it lives.

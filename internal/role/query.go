@@ -101,6 +101,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	}
 	store := opts.StoreAPI
 	store.Metrics = q.reg.own
+	opts.GRPC.warnOpenBeside(opts.Web, opts.Logger)
 	if q.grpc, err = newGRPCServer(opts.GRPC, opts.Logger, q.reg, func(to *grpc.Server) {
 		storeapi.NewServer(q.fanout.Source(), store).Register(to)
 	}); err != nil {
@@ -199,7 +200,7 @@ func (q *Query) Run(ctx context.Context) error {
 		q.endpoints.Update(ctx)
 		q.gate.ready()
 		q.grpc.ready()
-		q.opts.Logger.Info("Ready", "url", "http://"+q.listener.Addr().String()+"/", "stores", len(q.endpoints.Statuses()))
+		q.opts.Logger.Info("Ready", "url", q.opts.Web.scheme()+"://"+q.listener.Addr().String()+"/", "stores", len(q.endpoints.Statuses()))
 		q.endpoints.Run(finding)
 	})
 	<-ctx.Done()

@@ -241,7 +241,7 @@ func (q *QueryFrontend) followDownstream(ctx context.Context) {
 		case alive && !q.gate.isReady():
 			q.gate.ready()
 			reported = false
-			q.opts.Logger.Info("Ready", "url", "http://"+q.listener.Addr().String()+"/", "downstream", redactedURL(q.opts.Downstream.URL))
+			q.opts.Logger.Info("Ready", "url", q.opts.Web.scheme()+"://"+q.listener.Addr().String()+"/", "downstream", redactedURL(q.opts.Downstream.URL))
 		case !alive && (q.gate.isReady() || !reported):
 			q.gate.waiting()
 			reported = true

@@ -1,6 +1,7 @@
 package role
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,6 +63,7 @@ type Serve struct {
 	gate     *gate
 	bodies   *reqbody.Reader // of all receivers
 	handler  http.Handler
+	own      *pipeListener // where the server scrapes itself; nil: at its address
 	started  time.Time
 	quit     context.CancelFunc // ends Run
 	quitting context.Context
@@ -78,6 +80,9 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 			s.free()
 		}
 	}()
+	if opts.Web.MaxConnections < 0 {
+		return nil, fmt.Errorf("web.max-connections: %d connections are less than 1", opts.Web.MaxConnections)
+	}
 	if s.listener, err = opts.Web.listen(); err != nil {
 		return nil, err
 	}
@@ -89,6 +94,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if s.config, err = newLiveConfig(s, prefix); err != nil {
 		return nil, err
 	}
+	opts.Logger.Info("Starting ferula", "version", Version, "revision", buildInfo().Revision, "goversion", buildInfo().GoVersion, "config", cmp.Or(opts.ConfigFile, "none, the server scrapes itself"))
 	if err = os.MkdirAll(opts.Store.Dir, 0o777); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
@@ -108,11 +114,18 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if s.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), s.reg); err != nil {
 		return nil, fmt.Errorf("query options: %w", err)
 	}
+	if opts.ConfigFile == "" && opts.Web.ConfigFile != "" {
+		s.own = newPipeListener(s.listener.Addr())
+		opts.Scrape.Dial = s.own.dial
+	}
 	if s.scraper, err = scrape.New(opts.Scrape, s.store, opts.Logger, s.reg); err != nil {
 		return nil, err
 	}
 	if s.handler, err = s.newHandler(prefix, external); err != nil {
 		return nil, err
+	}
+	if err = opts.GRPC.openBeside(opts.Web); err != nil && !opts.GRPC.AllowAnonymous {
+		return nil, fmt.Errorf("%w, or allow it with --grpc-server-allow-anonymous", err)
 	}
 	if err = s.newGRPC(); err != nil {
 		return nil, err
@@ -138,6 +151,16 @@ func (s *Serve) free() {
 // Addr is the address listened on.
 func (s *Serve) Addr() net.Addr { return s.listener.Addr() }
 
+// MoreAddrs are the further addresses listened on.
+func (s *Serve) MoreAddrs() (addrs []net.Addr) {
+	if l, ok := s.listener.(*listening); ok {
+		for _, one := range l.all[1:] {
+			addrs = append(addrs, one.Addr())
+		}
+	}
+	return addrs
+}
+
 // GRPCAddr is the address of the gRPC server, nil if there is none.
 func (s *Serve) GRPCAddr() net.Addr { return s.grpc.addr() }
 
@@ -161,6 +184,7 @@ func (s *Serve) Run(ctx context.Context) error {
 			stop(fmt.Errorf("gRPC server: %w", err))
 		}
 	})
+	own := s.serveOwn()
 	work.Go(func() {
 		if err := s.work(ctx); err != nil {
 			stop(err)
@@ -171,6 +195,7 @@ func (s *Serve) Run(ctx context.Context) error {
 	s.grpc.stopping()
 	s.opts.Logger.Info("Stopping", "reason", context.Cause(ctx))
 	work.Wait()
+	own()
 	err := errors.Join(s.opts.Web.drain(server), s.grpc.drain())
 	s.remotes.close()
 	serving.Wait()
@@ -196,7 +221,7 @@ func (s *Serve) work(ctx context.Context) error {
 	}
 	s.gate.ready()
 	s.grpc.ready()
-	s.opts.Logger.Info("Ready", "url", "http://"+s.listener.Addr().String()+"/", "after", time.Since(begun).Round(time.Millisecond))
+	s.opts.Logger.Info("Ready", "url", s.opts.Web.scheme()+"://"+s.listener.Addr().String()+"/", "after", time.Since(begun).Round(time.Millisecond))
 	var reloads sync.WaitGroup
 	reloads.Go(func() { s.config.watch(ctx) })
 	reloads.Go(func() { s.shipping.run(ctx) })

@@ -55,7 +55,9 @@ func newLiveConfig(s *Serve, prefix string) (*liveConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.cfg = cfg
+	// It is not applied before the log is replayed, which may take longer than an alert
+	// on this metric waits.
+	l.done(nil, cfg)
 	return l, nil
 }
 
@@ -64,21 +66,8 @@ func (l *liveConfig) load(prefix string) (*config.Config, error) {
 	if file := l.serve.opts.ConfigFile; file != "" {
 		return scrape.Load(file, l.defaults, logger)
 	}
-	scheme := "http"
-	if usesTLS(l.serve.opts.Web.ConfigFile) {
-		scheme = "https"
-	}
-	return scrape.Default(scheme, l.serve.listener.Addr().String(), prefix+"/metrics", l.defaults, logger)
-}
-
-// usesTLS tells whether a web configuration turns TLS on. Its faults are
-// reported by the server that uses it.
-func usesTLS(webConfigFile string) bool {
-	if webConfigFile == "" {
-		return false
-	}
-	text, err := os.ReadFile(webConfigFile)
-	return err == nil && strings.Contains("\n"+string(text), "\ntls_server_config:")
+	// With a web configuration the server is scraped within the process, without TLS.
+	return scrape.Default("http", l.serve.listener.Addr().String(), prefix+"/metrics", l.defaults, logger)
 }
 
 // current is the configuration in force.

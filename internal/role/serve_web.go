@@ -1,8 +1,11 @@
 package role
 
 import (
+	"context"
+	"net"
 	"net/http"
 	"net/url"
+	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
 
@@ -59,6 +62,69 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	return s.profiles.labelled(mux), nil
 }
 
+// serveOwn exposes the metrics within the process until the returned function is
+// called.
+func (s *Serve) serveOwn() (stop func()) {
+	if s.own == nil {
+		return func() {}
+	}
+	server := &http.Server{Handler: metricsHandler(s.reg, s.opts.Logger), ReadHeaderTimeout: s.opts.Web.ReadTimeout}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(s.own) // until it is closed
+	}()
+	return func() {
+		_ = server.Close()
+		<-done
+	}
+}
+
+// pipeListener accepts what is dialled within the process. A server that wants
+// passwords or certificates of clients scrapes itself through it: it needs neither,
+// and no port is open to others for it.
+type pipeListener struct {
+	addr   net.Addr
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newPipeListener(addr net.Addr) *pipeListener {
+	return &pipeListener{addr: addr, conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case l.conns <- server:
+		return client, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Accept implements net.Listener.
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Addr implements net.Listener.
+func (l *pipeListener) Addr() net.Addr { return l.addr }
+
+// Close implements net.Listener.
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
 // lifecycle adds reloading and quitting, if the operator allowed it.
 func (s *Serve) lifecycle(mux *http.ServeMux, prefix string, guard func(http.Handler) http.Handler) {
 	allowed := func(act func() error) http.Handler {
@@ -79,5 +145,11 @@ func (s *Serve) lifecycle(mux *http.ServeMux, prefix string, guard func(http.Han
 	for _, method := range []string{"POST ", "PUT "} {
 		mux.Handle(method+prefix+"/-/reload", allowed(s.config.reload))
 		mux.Handle(method+prefix+"/-/quit", allowed(func() error { s.quit(); return nil }))
+	}
+	for _, path := range []string{"/-/reload", "/-/quit"} {
+		mux.HandleFunc("GET "+prefix+path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Allow", "POST, PUT")
+			http.Error(w, "Only POST or PUT requests allowed", http.StatusMethodNotAllowed)
+		})
 	}
 }

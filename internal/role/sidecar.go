@@ -123,6 +123,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	}
 	limits := opts.Limits
 	limits.Metrics = s.reg.own
+	opts.GRPC.warnOpenBeside(opts.Web, opts.Logger)
 	if s.grpc, err = newGRPCServer(opts.GRPC, opts.Logger, s.reg, func(to *grpc.Server) {
 		storeapi.NewServer(s.beside, limits).Register(to)
 		promapi.NewServices(s.beside.api, s.beside.ExternalLabels).Register(to)

@@ -40,7 +40,7 @@ func newRegistry() *registry {
 		With(Version, build.Revision, build.GoVersion).Set(1)
 	reg.own.RegisterMetricsWriter(metrics.WriteFDMetrics)
 	labels := []string{"handler", "method", "code"}
-	reg.requests = reg.own.NewCounterVec("ferula_http_requests_total", "HTTP requests answered, by path pattern, method and status.", labels...)
+	reg.requests = reg.own.NewCounterVec("ferula_http_requests_total", "HTTP requests answered, by path pattern, method and status; code \"aborted\" is a response that was broken off.", labels...)
 	reg.bytes = reg.own.NewCounterVec("ferula_http_response_bytes_total", "Bytes of answers written, after compression.", labels[:1]...)
 	reg.duration = reg.own.NewPrometheusHistogramVec("ferula_http_request_duration_seconds", "How long requests took, by path pattern, method and status.",
 		[]float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 120}, labels...)
@@ -128,17 +128,18 @@ func (reg *registry) observed(next http.Handler) http.Handler {
 		o := &observedWriter{ResponseWriter: w}
 		finished := false
 		defer func() {
-			if !finished && o.status == 0 {
-				o.status = http.StatusInternalServerError // it panicked
-			}
-			reg.observe(r, o, time.Since(start))
+			reg.observe(r, o, time.Since(start), finished)
 		}()
 		next.ServeHTTP(o, r)
 		finished = true
 	})
 }
 
-func (reg *registry) observe(r *http.Request, o *observedWriter, took time.Duration) {
+// aborted is the code of a response that was broken off, since what had been written
+// of it must not look complete; also where a handler panicked.
+const aborted = "aborted"
+
+func (reg *registry) observe(r *http.Request, o *observedWriter, took time.Duration, finished bool) {
 	handler, status := "none", o.status
 	if r.Pattern != "" {
 		handler = r.Pattern[strings.IndexByte(r.Pattern, ' ')+1:]
@@ -147,6 +148,9 @@ func (reg *registry) observe(r *http.Request, o *observedWriter, took time.Durat
 		status = http.StatusOK
 	}
 	method, code := knownMethod(r.Method), strconv.Itoa(status)
+	if !finished {
+		code = aborted
+	}
 	reg.requests.With(handler, method, code).Inc()
 	reg.bytes.With(handler).AddInt64(o.written)
 	h := reg.duration.With(handler, method, code)

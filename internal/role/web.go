@@ -11,23 +11,26 @@ import (
 	"net/http/pprof"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/exporter-toolkit/web"
-	"golang.org/x/net/netutil"
+	"go.yaml.in/yaml/v2"
 )
 
 // WebOptions are about the HTTP side of any role.
 type WebOptions struct {
 	ListenAddress   string        // host:port; port 0 takes a free one
+	MoreAddresses   []string      // listened on too; what is said of the address is of the first
 	ConfigFile      string        // TLS and basic authentication, exporter-toolkit's format
 	ExternalURL     string        // where users reach the server; "" derives it from the address
 	RoutePrefix     string        // path before every route; "" takes the external URL's
 	CORSOrigin      string        // regular expression of allowed origins; "" allows every one
 	EnableLifecycle bool          // POST /-/reload and /-/quit
-	MaxConnections  int           // further ones wait; 0: 512, negative: no limit
+	MaxConnections  int           // of all addresses together, further ones wait; 0: 512, negative: no limit
 	ReadTimeout     time.Duration // of one request's header and body; 0: 5 minutes
 	DrainTimeout    time.Duration // for running requests at the end; 0: 30 s
 	CommandLine     []string      // as /debug/pprof/cmdline shows it; nil: the program's name only
@@ -46,16 +49,73 @@ func (o WebOptions) withDefaults() WebOptions {
 	return o
 }
 
-// listen checks the web configuration and takes the address.
+// listening is the listeners of one web server. As a listener it is the first.
+type listening struct {
+	net.Listener
+	all []net.Listener
+}
+
+// Close implements net.Listener.
+func (l *listening) Close() error {
+	var errs []error
+	for _, one := range l.all {
+		errs = append(errs, one.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// listen checks the web configuration and takes the addresses.
 func (o WebOptions) listen() (net.Listener, error) {
 	if err := web.Validate(o.ConfigFile); err != nil {
 		return nil, fmt.Errorf("web configuration %s: %w", o.ConfigFile, err)
 	}
-	l, err := net.Listen("tcp", o.ListenAddress)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", o.ListenAddress, err)
+	l := &listening{}
+	for _, address := range append([]string{o.ListenAddress}, o.MoreAddresses...) {
+		one, err := net.Listen("tcp", address)
+		if err != nil {
+			_ = l.Close()
+			return nil, fmt.Errorf("listen on %s: %w", address, err)
+		}
+		l.all = append(l.all, one)
 	}
+	l.Listener = l.all[0]
 	return l, nil
+}
+
+// scheme is that of the server's URLs.
+func (o WebOptions) scheme() string {
+	if o.security().tls {
+		return "https"
+	}
+	return "http"
+}
+
+// security is what a web configuration wants of clients.
+type security struct {
+	tls     bool
+	clients bool // they have a password or a certificate
+}
+
+// security reads the web configuration. Its faults are found by listen.
+func (o WebOptions) security() security {
+	if o.ConfigFile == "" {
+		return security{}
+	}
+	var file struct {
+		TLS *struct {
+			ClientAuth string `yaml:"client_auth_type"`
+		} `yaml:"tls_server_config"`
+		Users map[string]string `yaml:"basic_auth_users"`
+	}
+	text, err := os.ReadFile(o.ConfigFile)
+	if err != nil || yaml.Unmarshal(text, &file) != nil {
+		return security{}
+	}
+	found := security{tls: file.TLS != nil, clients: len(file.Users) > 0}
+	if file.TLS != nil && (file.TLS.ClientAuth == "RequireAndVerifyClientCert" || file.TLS.ClientAuth == "RequireAnyClientCert") {
+		found.clients = true
+	}
+	return found
 }
 
 // server makes what serve and drain work on.
@@ -80,11 +140,19 @@ func (o WebOptions) server(handler http.Handler, logger *slog.Logger) *http.Serv
 
 // serve answers until the server is shut down.
 func (o WebOptions) serve(listener net.Listener, server *http.Server, logger *slog.Logger) error {
-	addresses, systemd := []string{listener.Addr().String()}, false
-	if o.MaxConnections > 0 {
-		listener = netutil.LimitListener(listener, o.MaxConnections)
+	all := []net.Listener{listener}
+	if l, ok := listener.(*listening); ok {
+		all = slices.Clone(l.all)
 	}
-	err := web.ServeMultiple([]net.Listener{listener}, server, &web.FlagConfig{
+	addresses, systemd := make([]string, len(all)), false
+	connections := make(chan struct{}, max(0, o.MaxConnections))
+	for i, one := range all {
+		addresses[i] = one.Addr().String()
+		if o.MaxConnections > 0 {
+			all[i] = &limitListener{Listener: one, connections: connections, closed: make(chan struct{})}
+		}
+	}
+	err := web.ServeMultiple(all, server, &web.FlagConfig{
 		WebListenAddresses: &addresses,
 		WebSystemdSocket:   &systemd,
 		WebConfigFile:      &o.ConfigFile,
@@ -93,6 +161,46 @@ func (o WebOptions) serve(listener net.Listener, server *http.Server, logger *sl
 		return nil
 	}
 	return err
+}
+
+// limitListener accepts a connection once there is a slot for it among those of all
+// listeners. A listener without a client holds no slot.
+type limitListener struct {
+	net.Listener
+	connections chan struct{}
+	closed      chan struct{}
+	once        sync.Once
+}
+
+// Accept implements net.Listener.
+func (l *limitListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case l.connections <- struct{}{}:
+		return &limitedConn{Conn: conn, release: sync.OnceFunc(func() { <-l.connections })}, nil
+	case <-l.closed:
+		return nil, errors.Join(net.ErrClosed, conn.Close())
+	}
+}
+
+// Close implements net.Listener.
+func (l *limitListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+type limitedConn struct {
+	net.Conn
+	release func()
+}
+
+// Close implements net.Conn.
+func (c *limitedConn) Close() error {
+	defer c.release()
+	return c.Conn.Close()
 }
 
 // drain waits for running requests, as long as it may.
@@ -133,6 +241,7 @@ func (g *gate) wrap(next http.Handler) http.Handler {
 			w.Header().Set("X-Prometheus-Stopping", "true")
 			http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
 		default:
+			w.Header().Set("X-Prometheus-Stopping", "false")
 			http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -150,6 +151,60 @@ func TestTracingIsOfTypeOTLPOrNone(t *testing.T) {
 			if err := tr.close(); err != nil {
 				t.Errorf("%q: close: %v", text, err)
 			}
+		}
+	}
+}
+
+func TestAGateThatStartsSaysThatItDoesNotStop(t *testing.T) {
+	w := httptest.NewRecorder()
+	(&gate{}).wrap(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	if w.Code != http.StatusServiceUnavailable || w.Header().Get("X-Prometheus-Stopping") != "false" {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+}
+
+func TestResponsesThatAreBrokenOffAreCountedAsSuch(t *testing.T) {
+	reg := newRegistry()
+	mux := http.NewServeMux()
+	mux.HandleFunc("/half", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("half"))
+		panic(http.ErrAbortHandler)
+	})
+	mux.HandleFunc("/none", func(http.ResponseWriter, *http.Request) { panic("a bug") })
+	mux.HandleFunc("/whole", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("whole")) })
+	server := httptest.NewUnstartedServer(reg.observed(mux))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.Start()
+	defer server.Close()
+	for path, code := range map[string]string{"/half": aborted, "/none": aborted, "/whole": "200"} {
+		resp, err := server.Client().Get(server.URL + path)
+		if err == nil {
+			_, err = io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+		}
+		if (err == nil) != (code == "200") {
+			t.Errorf("%s: %v", path, err)
+		}
+		server.CloseClientConnections() // until then the handler may still count
+		for _, of := range []string{aborted, "200", "500"} {
+			want := uint64(0)
+			if of == code {
+				want = 1
+			}
+			if got := reg.requests.With(path, "GET", of).Get(); got != want {
+				t.Errorf("%s: %d requests of code %s, want %d", path, got, of, want)
+			}
+		}
+	}
+}
+
+func TestAnAddressIsLoopbackOnlyIfItSaysSo(t *testing.T) {
+	for address, want := range map[string]bool{
+		"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "localhost:1": true,
+		":1": false, "0.0.0.0:1": false, "[::]:1": false, "10.0.0.1:1": false, "example.org:1": false, "localhost.example.org:1": false, "nonsense": false,
+	} {
+		if got := isLoopback(address); got != want {
+			t.Errorf("%s: %t", address, got)
 		}
 	}
 }

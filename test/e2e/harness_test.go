@@ -61,6 +61,25 @@ type server struct {
 // it is ready.
 func startServe(t *testing.T, change func(*role.ServeOptions)) *server {
 	t.Helper()
+	opts := serveOptions(t, change)
+	serve, err := role.NewServe(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := runServe(t, serve)
+	if opts.Web.ConfigFile != "" {
+		s.base = "http://eve:apple@" + serve.Addr().String()
+	}
+	if external, err := url.Parse(opts.Web.ExternalURL); err == nil {
+		s.ready = strings.TrimRight(external.Path, "/") + "/-/ready"
+	}
+	s.waitReady()
+	return s
+}
+
+// serveOptions are those of a server on a free port.
+func serveOptions(t *testing.T, change func(*role.ServeOptions)) role.ServeOptions {
+	t.Helper()
 	opts := role.ServeOptions{
 		Web:    role.WebOptions{ListenAddress: "127.0.0.1:0"},
 		Store:  tsdb.Options{Dir: t.TempDir()},
@@ -69,10 +88,12 @@ func startServe(t *testing.T, change func(*role.ServeOptions)) *server {
 	if change != nil {
 		change(&opts)
 	}
-	serve, err := role.NewServe(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	return opts
+}
+
+// runServe runs a server until the test ends, and does not wait for it.
+func runServe(t *testing.T, serve *role.Serve) *server {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- serve.Run(ctx) }()
@@ -80,12 +101,6 @@ func startServe(t *testing.T, change func(*role.ServeOptions)) *server {
 	s := &server{t: t, base: "http://" + serve.Addr().String()}
 	if addr := serve.GRPCAddr(); addr != nil {
 		s.grpc = addr.String()
-	}
-	if opts.Web.ConfigFile != "" {
-		s.base = "http://eve:apple@" + serve.Addr().String()
-	}
-	if external, err := url.Parse(opts.Web.ExternalURL); err == nil {
-		s.ready = strings.TrimRight(external.Path, "/") + "/-/ready"
 	}
 	s.stop = func() error {
 		if stopped {
@@ -106,7 +121,6 @@ func startServe(t *testing.T, change func(*role.ServeOptions)) *server {
 			t.Errorf("the server stopped with %v", err)
 		}
 	})
-	s.waitReady()
 	return s
 }
 

@@ -12,10 +12,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	commonconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/discovery"
@@ -29,6 +31,9 @@ type Options struct {
 	DiscoveryReloadInterval time.Duration // how often changed targets are taken over; 0: 5 s
 	MetadataInWAL           bool          // write scraped metadata to the write-ahead log
 	TypeAndUnitLabels       bool          // add __type__ and __unit__ labels
+
+	// Dial connects to targets; nil: over the network.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Scraper fetches metrics until its Run ends.
@@ -43,11 +48,16 @@ func New(opts Options, to storage.AppendableV2, logger *slog.Logger, reg prometh
 	if opts.DiscoveryReloadInterval == 0 {
 		opts.DiscoveryReloadInterval = 5 * time.Second
 	}
+	var client []commonconfig.HTTPClientOption
+	if opts.Dial != nil {
+		client = append(client, commonconfig.WithDialContextFunc(opts.Dial))
+	}
 	manager, err := scrape.NewManager(&scrape.Options{
 		DiscoveryReloadInterval:  model.Duration(opts.DiscoveryReloadInterval),
 		DiscoveryReloadOnStartup: true, // or the first target would wait for the interval
 		AppendMetadata:           opts.MetadataInWAL,
 		EnableTypeAndUnitLabels:  opts.TypeAndUnitLabels,
+		HTTPClientOptions:        client,
 	}, logger.With("component", "scrape"), logging.NewJSONFileLogger, nil, to, reg)
 	if err != nil {
 		return nil, fmt.Errorf("scrape manager: %w", err)

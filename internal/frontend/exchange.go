@@ -123,7 +123,7 @@ func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *exchange, e
 	if err := f.opts.Limits.CheckText(x.query.params.Get("query")); err != nil {
 		return nil, err
 	}
-	x.answer = &answerWriter{x: x, limit: f.opts.Limits.AnswerBytesMax}
+	x.answer = &answerWriter{x: x, limit: f.opts.Limits.AnswerBytesMax, before: w.Header().Clone()}
 	f.metrics.inFlight(1)
 	return x, nil
 }
@@ -252,6 +252,7 @@ func (f *Frontend) fail(x *exchange, err error) {
 	if x.answer.begun() {
 		panic(http.ErrAbortHandler)
 	}
+	x.answer.rewind()
 	writeError(x.w, e)
 }
 
@@ -281,8 +282,9 @@ type answerWriter struct {
 	written int64
 
 	contentType string
-	flight      *flight // gathers the answer for others, nil once it is too long
-	land        func()  // lets them go
+	before      http.Header // as it was at first
+	flight      *flight     // where the answer is gathered, nil once it is too long
+	land        func()      // lets those go who wait for it
 }
 
 func (a *answerWriter) begun() bool { return a.body != nil && a.body.Begun() }
@@ -295,23 +297,50 @@ func (a *answerWriter) Write(p []byte) (int, error) {
 	if a.body == nil {
 		a.open("application/json")
 	}
-	a.gather(p)
+	if a.flight != nil {
+		if a.gather(p) {
+			a.written += int64(len(p))
+			return len(p), nil
+		}
+		if err := a.stream(); err != nil {
+			return 0, err
+		}
+	}
 	n, err := a.body.Write(p)
 	a.written += int64(n)
 	return n, err
 }
 
-// gather keeps the answer for those who asked the same, as long as it is short.
-func (a *answerWriter) gather(p []byte) {
-	if a.flight == nil {
-		return
-	}
+// gather keeps the answer as long as it is short.
+func (a *answerWriter) gather(p []byte) bool {
 	if len(a.flight.body)+len(p) > sharedMaxBytes {
-		a.flight.body, a.flight = nil, nil
-		a.land()
-		return
+		return false
 	}
 	a.flight.body = append(a.flight.body, p...)
+	return true
+}
+
+// stream ends the gathering of an answer that is too long for it.
+func (a *answerWriter) stream() error {
+	gathered := a.flight.body
+	a.flight.body, a.flight.long = nil, true
+	a.flight = nil
+	a.land()
+	_, err := a.body.Write(gathered)
+	return err
+}
+
+// rewind drops what has been written, of which nothing is sent yet.
+func (a *answerWriter) rewind() {
+	a.body, a.written = nil, 0
+	if a.flight != nil {
+		a.flight.body = nil
+	}
+	h := a.x.w.Header()
+	clear(h)
+	for name, values := range a.before {
+		h[name] = values
+	}
 }
 
 // sharedHeader is what of the answer's header holds for others too. A cookie is
@@ -353,7 +382,7 @@ func (a *answerWriter) open(contentType string) {
 
 // close ends an answer that is complete.
 func (a *answerWriter) close() error {
-	if a.body == nil {
+	if a.body == nil || a.flight != nil {
 		return nil
 	}
 	return a.body.Close()

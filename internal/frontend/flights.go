@@ -1,12 +1,15 @@
 package frontend
 
 import (
+	"context"
 	"net/http"
 	"sync"
 )
 
-// sharedMaxBytes is how much of an answer is held for those who asked the same
-// meanwhile. They ask for themselves if there is more.
+// sharedMaxBytes is how long a response may be to be shared. It is gathered before
+// its first byte is sent, so that no client, gone or slow, holds up the others. A
+// longer one is streamed to the client whose request it was made for, and the
+// others' requests are answered for themselves.
 const sharedMaxBytes = 1 << 20
 
 // flights are the requests being answered now, so that who asks the same at the
@@ -21,33 +24,56 @@ func newFlights() *flights { return &flights{flying: map[string]*flight{}} }
 // flight is one answer being made. What stands below done is read only once it
 // is closed.
 type flight struct {
-	done chan struct{}
-	once sync.Once
+	waiting int                // clients that want the response
+	cancel  context.CancelFunc // of the work on it, when there are none
+	done    chan struct{}
+	once    sync.Once
 
 	complete bool
+	err      error // of all who wait
+	long     bool  // too long to be shared
 	status   int
 	header   http.Header
 	body     []byte
 }
 
-// join returns the flight of a request, and whether the caller is to make the
-// answer.
-func (f *flights) join(key string) (fl *flight, leads bool) {
+// join returns the flight of a request, and the context of the work if the caller
+// is to make the answer. It does not end with the caller's client, but with the last
+// of all clients.
+func (f *flights) join(ctx context.Context, key string) (fl *flight, work context.Context) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fl, ok := f.flying[key]; ok {
-		return fl, false
+		fl.waiting++
+		return fl, nil
 	}
-	fl = &flight{done: make(chan struct{})}
+	fl = &flight{waiting: 1, done: make(chan struct{})}
+	work, fl.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	f.flying[key] = fl
-	return fl, true
+	return fl, work
+}
+
+// leave takes a client out of a flight. With the last one the work ends, and nobody
+// joins any more.
+func (f *flights) leave(key string, fl *flight) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if fl.waiting--; fl.waiting > 0 {
+		return
+	}
+	if f.flying[key] == fl {
+		delete(f.flying, key)
+	}
+	fl.cancel()
 }
 
 // land ends a flight: nobody joins any more, and who waits goes on.
 func (f *flights) land(key string, fl *flight) {
 	fl.once.Do(func() {
 		f.mu.Lock()
-		delete(f.flying, key)
+		if f.flying[key] == fl {
+			delete(f.flying, key)
+		}
 		f.mu.Unlock()
 		close(fl.done)
 	})
@@ -75,28 +101,67 @@ func (f *Frontend) share(x *exchange, make func() error) error {
 		return make()
 	}
 	key := x.shareKey()
-	fl, leads := f.shared.join(key)
-	if !leads {
+	client := x.r
+	for {
+		fl, work := f.shared.join(client.Context(), key)
+		if work != nil {
+			return f.lead(x, key, fl, work, make)
+		}
 		select {
 		case <-fl.done:
-		case <-x.r.Context().Done():
-			return x.r.Context().Err()
+		case <-client.Context().Done():
+			f.shared.leave(key, fl)
+			return client.Context().Err()
 		}
-		if !fl.complete {
+		f.shared.leave(key, fl)
+		switch {
+		case fl.complete:
+			f.metrics.sharedAnswer()
+			return x.repeat(fl)
+		case fl.err != nil: // it would fail again, and take as long
+			return fl.err
+		case fl.long:
 			return make()
 		}
-		f.metrics.sharedAnswer()
-		return x.repeat(fl)
 	}
-	// Whatever happens, also a panic that cuts the connection, who waits goes on.
+}
+
+// lead makes the answer of a flight. It goes on for the others when x's client has
+// gone, and is sent to it, like to them, once it is complete.
+func (f *Frontend) lead(x *exchange, key string, fl *flight, work context.Context, make func() error) error {
+	client := x.r
+	left := context.AfterFunc(client.Context(), func() { f.shared.leave(key, fl) })
+	defer func() {
+		if left() {
+			f.shared.leave(key, fl)
+		}
+	}()
+	// Whatever happens, also a panic, who waits goes on.
 	defer f.shared.land(key, fl)
-	x.answer.flight, x.answer.land = fl, func() { f.shared.land(key, fl) }
+	x.r = client.WithContext(work)
+	x.answer.flight = fl
+	x.answer.land = func() { f.shared.land(key, fl) }
 	err := make()
-	if err == nil && x.answer.flight != nil {
+	x.r = client
+	if x.answer.flight == nil { // it was too long, and has been sent
+		return err
+	}
+	if err == nil {
 		fl.complete, fl.status = true, x.status
 		fl.header = x.answer.sharedHeader()
+	} else {
+		fl.err = err
 	}
-	return err
+	x.answer.flight = nil
+	x.answer.rewind()
+	f.shared.land(key, fl)
+	switch {
+	case client.Context().Err() != nil:
+		return client.Context().Err()
+	case err != nil:
+		return err
+	}
+	return x.repeat(fl)
 }
 
 // repeat sends what another request was answered.

@@ -62,7 +62,7 @@ func (f *Frontend) relay(x *exchange, resp *downstream.Response) error {
 			return err
 		}
 	}
-	if !x.answer.begun() {
+	if x.answer.flight == nil && !x.answer.begun() {
 		x.w.WriteHeader(resp.Status) // an answer without a body
 		return nil
 	}

@@ -45,6 +45,7 @@ func (f *Frontend) queryRange(x *exchange) error {
 	err = f.answerParts(x, q, r, shape, useCache)
 	if errors.Is(err, errCacheLost) && !x.answer.begun() {
 		f.opts.Logger.Warn("a kept answer could not be read; asking for everything", "err", err)
+		x.answer.rewind()
 		x.cache = cacheState(0, 1)
 		err = f.answerParts(x, q, r, shape, false)
 	}
@@ -67,6 +68,7 @@ func (f *Frontend) answerParts(x *exchange, q query, r split.Range, shape split.
 		f.sorted.remember(q.key())
 		f.opts.Logger.Info("downstream answers are not sorted; the query is no longer split", "query", q.params.Get("query"))
 		if !x.answer.begun() {
+			x.answer.rewind()
 			return f.passThrough(x, q)
 		}
 	}

@@ -215,7 +215,7 @@ func (q *QueryFrontend) Run(ctx context.Context) error {
 
 const (
 	probeEvery   = 10 * time.Second
-	probeTimeout = 5 * time.Second
+	probeTimeout = 5 * time.Second // or ProbeEvery, if that is shorter
 )
 
 // followDownstream makes the process ready while the downstream is there, until
@@ -267,7 +267,11 @@ func (q *QueryFrontend) followDownstream(ctx context.Context) {
 // probe wants any response that is not a failure of the downstream, also that it
 // has no such page: not everything that speaks the API says whether it is ready.
 func (q *QueryFrontend) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	timeout := probeTimeout
+	if every := q.opts.ProbeEvery; every > 0 {
+		timeout = min(timeout, every)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	resp, err := q.client.Open(ctx, downstream.Request{Path: "/-/ready", Retries: -1})
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/ferula-io/ferula/internal/role"
 )
 
 // asTenant requests path of a server for a tenant.
@@ -109,5 +111,40 @@ func TestAFrontendHonoursItsDownstreamsConnectionsAndTimes(t *testing.T) {
 	}
 	if err := front.signal(os.Interrupt); err != nil {
 		t.Errorf("%v\n%s", err, front.log)
+	}
+}
+
+// A probe that waits for a connection like any query does not make the process unready.
+func TestAFrontendStaysReadyWhileAllItsConnectionsAreInUse(t *testing.T) {
+	var hanging, probes atomic.Int64
+	behind := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/-/ready" {
+			probes.Add(1)
+			return
+		}
+		hanging.Add(1)
+		<-r.Context().Done()
+	}))
+	defer behind.Close()
+	two, every := 2, 300*time.Millisecond
+	front := startFrontend(t, behind.URL, func(o *role.QueryFrontendOptions) {
+		o.Downstream.Transport.MaxConnsPerHost, o.ProbeEvery = &two, every
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var queries sync.WaitGroup
+	for i := range two {
+		queries.Go(func() { _, _, _ = asTenant(ctx, front.base, fmt.Sprintf("/api/v1/query?query=x%d", i), "a") })
+	}
+	defer queries.Wait()
+	defer cancel()
+	eventually(t, 20*time.Second, "both connections to be in use", func() bool { return hanging.Load() == 2 })
+	before := probes.Load()
+	for begun := time.Now(); time.Since(begun) < 5*every; time.Sleep(every / 4) {
+		if status, body := front.get("/-/ready"); status != http.StatusOK {
+			t.Fatalf("not ready after %s: %d %s", time.Since(begun), status, body)
+		}
+	}
+	if probes.Load() > before+1 {
+		t.Error("a probe had a connection: the test shows nothing")
 	}
 }

@@ -72,6 +72,7 @@ type queryFrontendCommand struct {
 	MaxPoints           int      `name:"limits.max-points" default:"0" help:"Steps of a range query. 0: the downstream's limit."`
 	MaxQueryBytes       size     `name:"limits.max-query-bytes" default:"0" help:"Length of a query's text. 0: no limit but the body's."`
 	MaxAnswerBytes      size     `name:"limits.max-response-bytes" default:"0" help:"Bytes of an answer, before compression. 0: no limit."`
+	MaxLabelBytes       size     `name:"limits.max-labels-bytes" default:"128MiB" help:"Bytes of all parts of a request for labels or series, before they are united in memory, which takes two to four times as much; beyond it gets 422. 0: the default."`
 
 	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Where to send traces, type OTLP."`
 	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing" help:"File that says where to send traces."`
@@ -223,6 +224,7 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 		Labels: frontend.LabelOptions{
 			Interval: time.Duration(c.LabelsInterval), Parallelism: c.LabelsParallelism, MaxFreshness: time.Duration(c.LabelsFreshness),
 			DefaultRange: time.Duration(c.LabelsRange), PartialResponse: fmt.Sprint(c.LabelsPartial), Retries: retries(c.LabelsRetries),
+			BytesMax: int64(c.MaxLabelBytes),
 		},
 		ForwardHeaders: slices.Concat(c.ForwardHeaders, c.OrgHeaders),
 		TenantHeader:   tenantHeader,

@@ -96,7 +96,7 @@ type LabelOptions struct {
 	DefaultRange    time.Duration // where a request names no times; 0: 24h
 	PartialResponse string
 	Retries         int
-	BytesMax        int64 // of all pieces, which are united in memory; 0: 64 MiB
+	BytesMax        int64 // of all pieces, which are united in memory; 0: 128 MiB
 }
 
 func (o Options) withDefaults() Options {
@@ -120,7 +120,7 @@ func (o Options) withDefaults() Options {
 		o.Labels.Parallelism = min(o.Labels.Parallelism, o.Slots.Most())
 	}
 	if o.Labels.BytesMax == 0 {
-		o.Labels.BytesMax = 64 << 20
+		o.Labels.BytesMax = 128 << 20
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

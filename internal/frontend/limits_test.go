@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -113,5 +114,20 @@ func TestSlowQueriesAreLoggedWithWhatWasAskedAndByWhom(t *testing.T) {
 	}
 	for _, want := range []string{"slow query detected", "param_query=requests_total", "param_start=0", "tenant=team-a", "remote_user=eve", "cache=miss", "fetch=", "status=200"} {
 		check(t, strings.Contains(log.String(), want), "the log does not say %q: %s", want, log.String())
+	}
+}
+
+func TestListsThatAreUnitedHaveALimitOfBytes(t *testing.T) {
+	const part = `{"status":"success","data":["a","b"]}`
+	w := newWorld(t)
+	w.break_ = func(rw http.ResponseWriter, _ *http.Request) bool {
+		_, _ = io.WriteString(rw, part)
+		return true
+	}
+	for bytesMax, want := range map[int64]int{2 * int64(len(part)): 200, 2*int64(len(part)) - 1: 422} {
+		front := w.front(func(o *Options) { o.Labels.Interval, o.Labels.BytesMax = time.Hour, bytesMax })
+		status, body, _ := get(t, front.URL+"/api/v1/labels?start=0&end=7199")
+		check(t, status == want, "%d bytes: %d %s", bytesMax, status, body)
+		check(t, want == 200 || strings.Contains(body, "labels or series") && strings.Contains(body, fmt.Sprint(bytesMax)), "%s does not name the limit", body)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/frontend/splice"
 	"github.com/ferula-io/ferula/internal/frontend/split"
 	"github.com/ferula-io/ferula/promjson"
@@ -76,7 +77,7 @@ func (f *Frontend) fetchLists(x *exchange, q query, pieces []split.Range, useCac
 	defer func() { x.stage("fetch", since) }()
 	ctx, cancel := context.WithCancel(x.r.Context())
 	defer cancel()
-	budget := &byteBudget{left: f.opts.Labels.BytesMax}
+	budget := &byteBudget{max: f.opts.Labels.BytesMax, left: f.opts.Labels.BytesMax}
 	lists = make([]splice.List, len(pieces))
 	errs := make([]error, len(pieces))
 	cached := make([]bool, len(pieces))
@@ -177,6 +178,7 @@ func (f *Frontend) keptList(ctx context.Context, e Extent, budget *byteBudget) (
 
 // byteBudget bounds what the pieces of one request hold together.
 type byteBudget struct {
+	max  int64
 	mu   sync.Mutex
 	left int64
 }
@@ -194,7 +196,7 @@ func (b *byteBudget) readAll(r io.Reader) ([]byte, error) {
 		spent := b.left < 0
 		b.mu.Unlock()
 		if spent {
-			return nil, errAnswerTooLarge
+			return nil, &limit.Error{Limit: "parts of a response of labels or series, together", Max: b.max, Unit: "bytes"}
 		}
 		if errors.Is(err, io.EOF) {
 			return text, nil

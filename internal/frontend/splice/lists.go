@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"github.com/ferula-io/ferula/promjson"
 )
@@ -19,10 +18,28 @@ type List struct {
 	members  []promjson.Member // that Prometheus does not have
 }
 
-// element is one of a list, and for a string what it means without escapes.
+// element is one of a list.
 type element struct {
 	raw  []byte // aliases the answer
-	text string
+	text string // what a string with escapes means
+}
+
+// means is what a string means.
+func (e *element) means() []byte {
+	if e.text != "" {
+		return []byte(e.text)
+	}
+	return e.raw[1 : len(e.raw)-1]
+}
+
+// isPlain tells whether a string in its quotes means what it spells.
+func isPlain(raw []byte) bool {
+	for _, c := range raw {
+		if c < ' ' || c == '\\' || c >= 0x80 {
+			return false
+		}
+	}
+	return true
 }
 
 // ReadList reads an answer whose data is a list. An answer that says it is an
@@ -71,7 +88,7 @@ func elementsOf(list []byte) ([]element, error) {
 		case '"', '{':
 			end := valueEnd(list, i)
 			e := element{raw: list[i:end]}
-			if c == '"' {
+			if c == '"' && !isPlain(e.raw) {
 				labels, err := promjson.DecodeLabels(nil, slices.Concat([]byte(`{"":`), e.raw, []byte("}")))
 				if err != nil {
 					return nil, err
@@ -111,31 +128,60 @@ func valueEnd(b []byte, i int) int {
 	return len(b)
 }
 
-func compareElements(a, b element) int {
+func compareElements(a, b *element) int {
 	if a.raw[0] == '{' || b.raw[0] == '{' {
 		if bytes.Equal(a.raw, b.raw) {
 			return 0
 		}
 		return promjson.CompareMetrics(a.raw, b.raw)
 	}
-	return strings.Compare(a.text, b.text)
+	return bytes.Compare(a.means(), b.means())
+}
+
+// sortElements sorts what is not sorted: names and values are, series may not be.
+func sortElements(list []element) {
+	if !slices.IsSortedFunc(list, func(a, b element) int { return compareElements(&a, &b) }) {
+		slices.SortFunc(list, func(a, b element) int { return compareElements(&a, &b) })
+	}
+}
+
+// nextElement takes the least element off all lists that have it, however often; nil
+// at their end.
+func nextElement(lists [][]element) (least *element) {
+	for _, l := range lists {
+		if len(l) > 0 && (least == nil || compareElements(&l[0], least) < 0) {
+			least = &l[0]
+		}
+	}
+	if least == nil {
+		return nil
+	}
+	for i := range lists {
+		for len(lists[i]) > 0 && compareElements(&lists[i][0], least) == 0 {
+			lists[i] = lists[i][1:]
+		}
+	}
+	return least
 }
 
 // WriteUnion writes the answer that has the elements of all lists, each once and
 // in order, their warnings and infos, and members that are not one list's only.
 func WriteUnion(w io.Writer, lists []List) error {
-	var all []element
 	var warnings, infos notes
+	rest := make([][]element, 0, len(lists))
 	for _, l := range lists {
-		all = append(all, l.elements...)
+		sortElements(l.elements)
+		rest = append(rest, l.elements)
 		warnings.add(l.Warnings)
 		infos.add(l.infos)
 	}
-	slices.SortFunc(all, compareElements)
-	all = slices.CompactFunc(all, func(a, b element) bool { return compareElements(a, b) == 0 })
 	b := []byte(`{"status":"success","data":[`)
-	for i, e := range all {
-		if i > 0 {
+	for n := 0; ; n++ {
+		e := nextElement(rest)
+		if e == nil {
+			break
+		}
+		if n > 0 {
 			b = append(b, ',')
 		}
 		var err error

@@ -2,8 +2,15 @@ package splice
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"testing"
+	"unicode/utf16"
 
 	"github.com/ferula-io/ferula/promjson"
 )
@@ -34,6 +41,58 @@ func TestListsAreUnitedInOrderEachElementOnce(t *testing.T) {
 		got := union(t, tt.answers...)
 		check(t, got == tt.want, "%q: %s, want %s", tt.answers, got, tt.want)
 	}
+}
+
+// Any lists, sorted or not, with escapes or not, give what a set gives.
+func TestTheUnionOfAnyListsIsThatOfASet(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	words := []string{"a", "b", "aa", "a b", "é", "\u00e9", "<", "\"", "\\", "\n", "", "z", "\U0001F600", "~", "\x7f"}
+	for range 300 {
+		want := map[string]bool{}
+		var answers []string
+		for range 1 + r.IntN(4) {
+			b := []byte(`{"status":"success","data":[`)
+			for i := range r.IntN(10) {
+				if i > 0 {
+					b = append(b, ',')
+				}
+				word := words[r.IntN(len(words))] + words[r.IntN(len(words))]
+				want[word] = true
+				if r.IntN(2) == 0 {
+					b = promjson.AppendString(b, word)
+				} else { // spelled by the number of each unit
+					b = append(b, '"')
+					for _, unit := range utf16.Encode([]rune(word)) {
+						b = fmt.Appendf(b, `\u%04x`, unit)
+					}
+					b = append(b, '"')
+				}
+			}
+			answers = append(answers, string(append(b, "]}"...)))
+		}
+		var got struct{ Data []string }
+		text := union(t, answers...)
+		check(t, json.Unmarshal([]byte(text), &got) == nil, "%s", text)
+		check(t, slices.Equal(got.Data, slices.Sorted(maps.Keys(want))), "%q: %q", answers, got.Data)
+	}
+}
+
+func TestReadingAListTakesLittleMoreThanItsText(t *testing.T) {
+	b := []byte(`{"status":"success","data":[`)
+	const n = 10_000
+	for i := range n {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = fmt.Appendf(b, `"value-%06d"`, i)
+	}
+	b = append(b, "]}"...)
+	allocs := testing.AllocsPerRun(5, func() {
+		l, err := ReadList(b)
+		check(t, err == nil, "%v", err)
+		check(t, WriteUnion(io.Discard, []List{l, l}) == nil, "write")
+	})
+	check(t, allocs < n/10, "%v allocations for %d values", allocs, n)
 }
 
 func TestAnswersThatAreNoListsAreErrors(t *testing.T) {

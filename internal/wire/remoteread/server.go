@@ -175,13 +175,20 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(s.opts.BodyReadTimeout)) // a test's writer has none
 	body, err := io.ReadAll(io.LimitReader(r.Body, requestBytesMax+1))
-	_ = control.SetReadDeadline(time.Time{})
+	if err == nil && len(body) > requestBytesMax {
+		err = fmt.Errorf("the request has more than %d bytes", requestBytesMax)
+	} else if err != nil {
+		err = fmt.Errorf("read the request: %w", err)
+	}
 	if err != nil {
-		return nil, badRequest{fmt.Errorf("read the request: %w", err)}
+		// The deadline stays, and the connection ends: the server would wait for the
+		// rest of the body otherwise, before it responds.
+		if r.ProtoMajor == 1 {
+			w.Header().Set("Connection", "close")
+		}
+		return nil, badRequest{err}
 	}
-	if len(body) > requestBytesMax {
-		return nil, badRequest{fmt.Errorf("the request has more than %d bytes", requestBytesMax)}
-	}
+	_ = control.SetReadDeadline(time.Time{})
 	return body, nil
 }
 

@@ -293,7 +293,7 @@ func TestASenderThatLeavesWhileItWaitsWritesNothing(t *testing.T) {
 func TestMemoryAndSlotsAreGivenBackWhateverHappens(t *testing.T) {
 	h := handlerOf(Options{InFlightMax: 1, DecodedMax: 2000, DecodingMax: 2000, BodyMaxBytes: 1000,
 		Bodies: reqbody.New(reqbody.Options{BytesMax: 1001, Wait: time.Millisecond})}, &stub{failAt: map[string]error{"bad": errors.New("x")}})
-	for range 5 {
+	for range 50 {
 		for want, body := range map[int][]byte{
 			204: one(t, "good"), 500: one(t, "bad"), 413: snappy.Encode(nil, bytes.Repeat([]byte{0x0A, 0}, 1000)), 400: {0xFF},
 		} {

@@ -12,16 +12,20 @@ import (
 
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/fileutil"
+	"github.com/prometheus/prometheus/tsdb/index"
 )
 
 // mappedIdle is how long the files of a block stay mapped after its last reader.
 const mappedIdle = time.Minute
 
 // mapped is the files of one block, mapped a second time beside the database,
-// whose own mapping cannot be reached. The pages are the same.
+// whose own mapping cannot be reached. The pages are the same. Since the mapping is
+// not the database's, a block can be deleted while it is read: its files lose their
+// names, and stay until the mapping is closed.
 type mapped struct {
 	files    []*fileutil.MmapFile
 	index    *blockIndex
+	postings *index.Reader // over the same bytes
 	segments segments
 
 	readers int // guarded by mappings.mu, as is idleAt
@@ -43,6 +47,9 @@ func mapBlock(dir string) (_ *mapped, err error) {
 	}
 	if m.index, err = newBlockIndex(bytes); err != nil {
 		return nil, err
+	}
+	if m.postings, err = index.NewReader(byteSlice(bytes), index.DecodePostingsRaw); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	entries, err := os.ReadDir(filepath.Join(dir, "chunks"))
 	if err != nil {
@@ -88,7 +95,7 @@ type mappings struct {
 }
 
 // acquire maps the block in dir, or shares its mapping. The caller holds a
-// handle of the block, so its folder is there, and releases.
+// handle of the block meanwhile, so its folder is there, and releases.
 func (p *mappings) acquire(dir string) (*mapped, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
@@ -20,11 +21,12 @@ var _ series.Source = (*Store)(nil)
 // meanwhile.
 const openTries = 10
 
-// RawQuerier implements series.Source; mint and maxt are inclusive, in ms. It
-// holds the blocks that it reads: their deletion waits for Close.
+// RawQuerier implements series.Source; mint and maxt are inclusive, in ms. Blocks
+// that are read here can be deleted meanwhile: their files are there until Close.
 //
 // Blocks that overlap no other are read here. Blocks that do, and the head, go
-// through Prometheus' chunk queriers; and so does everything if the head has
+// through Prometheus' chunk queriers, for which deletion and the head's garbage
+// collection wait until Close; and so does everything if the head has
 // samples in the time of blocks. What is given is equal to the byte.
 func (s *Store) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	db := s.db.Load()
@@ -183,11 +185,13 @@ func (q *rawQuerier) selectSeries(ctx context.Context, labelsOnly bool, matchers
 func (q *rawQuerier) LabelNames(ctx context.Context) ([]string, error) {
 	var all []string
 	for _, b := range q.blocks {
-		names, err := b.postings.LabelNames(ctx)
+		names, err := b.files.postings.LabelNames(ctx)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, names...)
+		for _, name := range names {
+			all = append(all, strings.Clone(name)) // the mapping may be closed before them
+		}
 	}
 	for _, stock := range q.stock {
 		names, _, err := stock.LabelNames(ctx, nil)

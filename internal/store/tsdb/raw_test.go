@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -321,35 +322,83 @@ func TestOverlappingBlocksAreMergedInTheEncodingOfTheConfiguration(t *testing.T)
 	}
 }
 
-func TestABlockThatIsCompactedAwayIsReadToItsEnd(t *testing.T) {
+// copied is a series of a set.
+type copied struct {
+	labels []byte
+	chunks []series.Chunk
+}
+
+// rest copies what a set still has.
+func rest(t *testing.T, set series.Set) (all []copied) {
+	t.Helper()
+	for set.Next() {
+		one := copied{labels: bytes.Clone(set.Labels()), chunks: slices.Clone(set.Chunks())}
+		for i := range one.chunks {
+			one.chunks[i].Data = bytes.Clone(one.chunks[i].Data)
+		}
+		all = append(all, one)
+	}
+	if set.Err() != nil {
+		t.Fatal(set.Err())
+	}
+	return all
+}
+
+func TestBlocksAreDeletedWhileTheyAreReadAndReadToTheirEnd(t *testing.T) {
 	s := openWorld(t, t.TempDir(), 0)
 	fill(t, s, 20, startMS, startMS+8*hourMS, 60_000)
 	compact(t, s)
 	db := s.db.Load()
-	raw, err := s.RawQuerier(context.Background(), startMS, startMS+4*hourMS)
-	if err != nil {
-		t.Fatal(err)
+	open := func() (series.Querier, series.Set) {
+		t.Helper()
+		raw, err := s.RawQuerier(context.Background(), startMS+1, startMS+4*hourMS-1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw, raw.Select(context.Background(), everything)
 	}
-	set := raw.Select(context.Background(), everything)
-	if !set.Next() {
-		t.Fatal(set.Err())
+	whole, set := open()
+	want := rest(t, set)
+	if err := whole.Close(); err != nil || len(want) != 22 {
+		t.Fatalf("%d series, %v", len(want), err)
 	}
+	raw, set := open()
+	for n := range 3 {
+		if !set.Next() || !bytes.Equal(set.Labels(), want[n].labels) {
+			t.Fatal(n, set.Err())
+		}
+	}
+	before := map[string]bool{}
+	for _, b := range db.Blocks() {
+		before[b.Dir()] = true
+	}
+	// The reader holds nothing that these wait for: they end while it is open.
 	if err := db.Delete(context.Background(), startMS, startMS+hourMS, everything); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- db.CleanTombstones() }() // rewrites the blocks and deletes the old ones
-	seen := 1
-	for set.Next() {
-		seen++
+	if err := db.CleanTombstones(); err != nil { // rewrites the blocks and deletes the old ones
+		t.Fatal(err)
 	}
-	if set.Err() != nil || seen != 22 {
-		t.Errorf("%d series, %v", seen, set.Err())
+	gone := 0
+	for dir := range before {
+		if _, err := os.Stat(dir); err != nil {
+			gone++
+		}
+	}
+	if gone == 0 {
+		t.Fatal("no block was deleted")
+	}
+	checkRanges(t, s) // other readers come and go
+	if got := rest(t, set); !reflect.DeepEqual(got, want[3:]) {
+		t.Errorf("%d series differ from those before the deletion", len(got))
+	}
+	if got := rest(t, raw.Select(context.Background(), everything)); !reflect.DeepEqual(got, want) {
+		t.Errorf("a second selection: %d series differ", len(got))
+	}
+	if names, err := raw.LabelNames(context.Background()); err != nil || len(names) < 4 {
+		t.Error(names, err)
 	}
 	if err := raw.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := <-done; err != nil {
 		t.Error(err)
 	}
 	checkRanges(t, s)
@@ -357,6 +406,24 @@ func TestABlockThatIsCompactedAwayIsReadToItsEnd(t *testing.T) {
 		if _, err := os.Stat(dir); err != nil || m.readers != 0 {
 			t.Errorf("%s is still mapped, with %d readers", dir, m.readers)
 		}
+	}
+}
+
+func TestRangesThatBeginAndEndOnASampleHaveIt(t *testing.T) {
+	s := openWorld(t, t.TempDir(), 0)
+	fill(t, s, 12, startMS, startMS+8*hourMS, 30_000)
+	compact(t, s)
+	head, blocks := s.db.Load().Head().MinTime(), s.db.Load().Blocks()
+	if end := blocks[len(blocks)-1].MaxTime(); head != end {
+		t.Fatalf("the head begins at %d, the blocks end at %d", head, end)
+	}
+	within := startMS + 37*30_000 // in a chunk, neither first nor last
+	for _, r := range [][2]int64{
+		{within, within}, {within, within + hourMS}, {within - 1, within}, {within + 1, within + 30_000}, {within - hourMS, within},
+		{head - hourMS, head}, {head, head}, {head - 1, head - 1}, {head - hourMS, head - 1}, {startMS, head}, {head - 1, head + 1},
+	} {
+		checkRaw(t, s, r[0], r[1], everything)
+		checkSamples(t, s, r[0], r[1], everything)
 	}
 }
 

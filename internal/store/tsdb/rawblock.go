@@ -18,27 +18,35 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// rawBlock reads one block, and holds it: postings and tombstones are readers of
-// the database, whose Close the block's deletion waits for.
+// rawBlock reads one block by a mapping of its own. It holds no reader of the
+// database: compaction, retention and the head's garbage collection wait for those,
+// and so would wait for the slowest client.
 type rawBlock struct {
 	store      *Store
 	block      *tsdb.Block
 	files      *mapped
-	postings   tsdb.IndexReader
-	deletions  tombstones.Reader
+	deletions  map[storage.SeriesRef]tombstones.Intervals // as they were when it was opened
 	mint, maxt int64
 }
 
 func (s *Store) openRawBlock(b *tsdb.Block, mint, maxt int64) (_ *rawBlock, err error) {
 	r := &rawBlock{store: s, block: b, mint: mint, maxt: maxt}
-	if r.postings, err = b.Index(); err != nil {
+	deletions, err := b.Tombstones() // holds the block until it is mapped
+	if err != nil {
 		return nil, err
 	}
-	if r.deletions, err = b.Tombstones(); err != nil {
-		return nil, errors.Join(err, r.postings.Close())
+	defer func() { err = errors.Join(err, deletions.Close()) }()
+	if deletions.Total() > 0 {
+		r.deletions = make(map[storage.SeriesRef]tombstones.Intervals)
+		if err := deletions.Iter(func(ref storage.SeriesRef, intervals tombstones.Intervals) error {
+			r.deletions[ref] = intervals // not changed any more: a deletion makes others
+			return nil
+		}); err != nil {
+			return nil, err
+		}
 	}
 	if r.files, err = s.mappings.acquire(b.Dir()); err != nil {
-		return nil, errors.Join(err, r.postings.Close(), r.deletions.Close())
+		return nil, err
 	}
 	return r, nil
 }
@@ -50,15 +58,15 @@ func (r *rawBlock) close() error {
 			gone = gone && b != r.block
 		}
 	}
-	return errors.Join(r.store.mappings.release(r.block.Dir(), r.files, gone), r.postings.Close(), r.deletions.Close())
+	return r.store.mappings.release(r.block.Dir(), r.files, gone)
 }
 
 func (r *rawBlock) selectSeries(ctx context.Context, labelsOnly bool, matchers []*labels.Matcher) series.Set {
-	p, err := tsdb.PostingsForMatchers(ctx, r.postings, matchers...)
+	p, err := tsdb.PostingsForMatchers(ctx, r.files.postings, matchers...)
 	if err != nil {
 		return series.Failed(fmt.Errorf("block %s: %w", r.block, err))
 	}
-	return &rawSet{block: r, postings: r.postings.SortedPostings(p), anyDeleted: r.deletions.Total() > 0, labelsOnly: labelsOnly}
+	return &rawSet{block: r, postings: r.files.postings.SortedPostings(p), labelsOnly: labelsOnly}
 }
 
 // rawSet walks the series of a block. Entries are decoded from the mapped index
@@ -66,7 +74,6 @@ func (r *rawBlock) selectSeries(ctx context.Context, labelsOnly bool, matchers [
 type rawSet struct {
 	block      *rawBlock
 	postings   index.Postings
-	anyDeleted bool
 	labelsOnly bool // chunks are not read
 
 	entryParts
@@ -108,10 +115,8 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 	if s.metas[0].MinTime < b.mint {
 		s.intervals = append(s.intervals, tombstones.Interval{Mint: math.MinInt64, Maxt: b.mint - 1})
 	}
-	if s.anyDeleted {
-		if ok, err = s.delete(ref); err != nil || !ok {
-			return false, err
-		}
+	if deleted := s.block.deletions[storage.SeriesRef(ref)]; len(deleted) > 0 && !s.delete(deleted) {
+		return false, nil
 	}
 	if s.metas[len(s.metas)-1].MaxTime > b.maxt {
 		s.intervals = append(s.intervals, tombstones.Interval{Mint: b.maxt + 1, Maxt: math.MaxInt64})
@@ -129,12 +134,8 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 }
 
 // delete takes the chunks away that are deleted as a whole, and adds the
-// intervals within the range.
-func (s *rawSet) delete(ref uint64) (ok bool, err error) {
-	deleted, err := s.block.deletions.Get(storage.SeriesRef(ref))
-	if err != nil || len(deleted) == 0 {
-		return true, err
-	}
+// intervals within the range. It returns whether any chunk is left.
+func (s *rawSet) delete(deleted tombstones.Intervals) bool {
 	kept := s.metas[:0]
 	for _, meta := range s.metas {
 		if !(tombstones.Interval{Mint: meta.MinTime, Maxt: meta.MaxTime}).IsSubrange(deleted) {
@@ -147,7 +148,7 @@ func (s *rawSet) delete(ref uint64) (ok bool, err error) {
 			s.intervals = append(s.intervals, interval)
 		}
 	}
-	return len(kept) > 0, nil
+	return len(kept) > 0
 }
 
 // chunk appends one chunk of the current series, as stored if it may be.

@@ -76,6 +76,9 @@ type serveCommand struct {
 	ReadSampleLimit     int `name:"storage.remote.read-sample-limit" default:"50000000" help:"Maximum number of samples of a remote read query that is answered with samples. 0 means no limit. It does not apply to streamed chunks."`
 	ReadMaxBytesInFrame int `name:"storage.remote.read-max-bytes-in-frame" default:"1048576" help:"Maximum number of bytes in a frame of streamed chunks, beyond which a series is split. 0 means no limit. Clients have one too."`
 
+	ReadSlowTimeout duration `name:"storage.remote.read-timeout" default:"15m" help:"Maximum time that a remote read response may wait for its reader, all in all. 0 means no limit."`
+	ReadSortMemory  size     `name:"storage.remote.read-sort-memory" default:"12MiB" help:"Memory to sort a response of a remote_read endpoint, which may come in any order. Larger responses out of order fail."`
+
 	LookbackDelta  duration `name:"query.lookback-delta" default:"5m" help:"The maximum lookback duration for retrieving metrics during expression evaluations."`
 	QueryTimeout   duration `name:"query.timeout" default:"2m" help:"Maximum time a query may take before being aborted."`
 	MaxConcurrency int      `name:"query.max-concurrency" default:"20" help:"Maximum number of queries executed concurrently."`
@@ -179,7 +182,9 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 			ConcurrentMax: c.ReadConcurrentLimit,
 			SamplesMax:    c.ReadSampleLimit,
 			FrameBytesMax: c.ReadMaxBytesInFrame,
+			ReaderWaitMax: time.Duration(c.ReadSlowTimeout),
 		},
+		ReadSort: int(c.ReadSortMemory),
 	}
 	var err error
 	if opts.Ship, err = c.Objstore.options(); err != nil {

@@ -37,6 +37,7 @@ type ServeOptions struct {
 	Write      remotewrite.Options
 	Receive    ReceiveOptions
 	Read       remoteread.Options // its external labels are those of the configuration
+	ReadSort   int                // bytes of memory to sort a response of a remote_read section; 0: the client's default
 	Ship       ShippingOptions
 	GRPC       GRPCOptions
 	StoreAPI   storeapi.ServerOptions // its registry is the process'
@@ -109,7 +110,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if err = s.newProfiles(); err != nil {
 		return nil, err
 	}
-	s.remotes = newRemotes(s.store)
+	s.remotes = newRemotes(s.store, opts.ReadSort)
 	opts.Query.TrackerDir = opts.Store.Dir
 	if s.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), s.reg); err != nil {
 		return nil, fmt.Errorf("query options: %w", err)

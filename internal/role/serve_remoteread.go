@@ -31,13 +31,14 @@ func remoteHTTPClient(cfg commonconfig.HTTPClientConfig, name string) (*http.Cli
 type remotes struct {
 	*remoteread.Fanout
 	store *tsdb.Store
+	sort  int // bytes
 
 	mu      sync.Mutex
 	clients []*http.Client // of the sections in force
 }
 
-func newRemotes(store *tsdb.Store) *remotes {
-	return &remotes{Fanout: remoteread.NewFanout(store), store: store}
+func newRemotes(store *tsdb.Store, sortBytes int) *remotes {
+	return &remotes{Fanout: remoteread.NewFanout(store), store: store, sort: sortBytes}
 }
 
 // prepare makes the endpoints of a configuration's sections. They are in force once
@@ -75,7 +76,7 @@ func (r *remotes) endpoint(section *config.RemoteReadConfig, client *http.Client
 	e := remoteread.Endpoint{
 		Client: remoteread.NewClient(remoteread.ClientOptions{
 			URL: section.URL.String(), HTTP: client, Headers: section.Headers, Timeout: time.Duration(section.RemoteTimeout),
-			FrameBytesMax: int(min(section.ChunkedReadLimit, 1<<31)),
+			HoldBytesMax: r.sort, FrameBytesMax: int(min(section.ChunkedReadLimit, 1<<31)),
 		}),
 	}
 	if section.FilterExternalLabels {

@@ -171,16 +171,27 @@ func cutFrame(t testing.TB, frame []byte) (payload []byte, checksum uint32) {
 
 func TestHostileMessagesAreRefused(t *testing.T) {
 	good := AppendRequest(nil, request())
+	withMatchers := func(n, queries int) (src []byte) {
+		for range queries {
+			src = binary.AppendUvarint(append(src, 0x0A), uint64(2*n))
+			src = append(src, bytes.Repeat([]byte{0x1A, 0}, n)...)
+		}
+		return src
+	}
+	if r, err := DecodeRequest(withMatchers(matchersMax/2, 2)); err != nil || len(r.Queries) != 2 {
+		t.Errorf("as many matchers as there may be: %v", err)
+	}
 	for name, src := range map[string][]byte{
-		"cut short":        good[:len(good)-1],
-		"field 0":          {0x00, 1},
-		"group":            {0x0B},
-		"query as varint":  {0x08, 1},
-		"matcher type 4":   {0x0A, 4, 0x1A, 2, 0x08, 4},
-		"negative length":  {0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x01},
-		"too many queries": bytes.Repeat([]byte{0x0A, 0}, queriesMax+1),
-		"too many types":   bytes.Repeat([]byte{0x10, 0}, acceptedMax+1),
-		"packed cut short": {0x12, 1, 0x80},
+		"cut short":         good[:len(good)-1],
+		"field 0":           {0x00, 1},
+		"group":             {0x0B},
+		"query as varint":   {0x08, 1},
+		"matcher type 4":    {0x0A, 4, 0x1A, 2, 0x08, 4},
+		"negative length":   {0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x01},
+		"too many queries":  bytes.Repeat([]byte{0x0A, 0}, queriesMax+1),
+		"too many matchers": withMatchers(matchersMax/2+1, 2),
+		"too many types":    bytes.Repeat([]byte{0x10, 0}, acceptedMax+1),
+		"packed cut short":  {0x12, 1, 0x80},
 	} {
 		if _, err := DecodeRequest(src); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)

@@ -78,7 +78,7 @@ func (r Request) ResponseType() (form ResponseType, ok bool) {
 // Limits on requests beyond which nobody reasonable goes. 32 MiB of empty
 // messages would otherwise become gigabytes of structs.
 const (
-	queriesMax  = 10_000
+	queriesMax  = 100 // Prometheus and Thanos send one
 	matchersMax = 100_000
 )
 

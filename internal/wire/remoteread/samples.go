@@ -53,17 +53,15 @@ func (s *Server) samples(ctx context.Context, queries []query, out *sink) (err e
 			}
 		}
 	}()
-	total := uint64(0)
+	total, measured := uint64(0), 0
 	for i := range reading {
 		q := &reading[i]
 		q.query = queries[i]
-		if err := s.measure(ctx, q); err != nil {
+		if err := s.measure(ctx, q, total, measured); err != nil {
 			return fmt.Errorf("query %d: %w", i, err)
 		}
 		total += codec.MessageSize(q.bytes)
-	}
-	if total > math.MaxUint32 {
-		return badRequest{fmt.Errorf("the answer has %d bytes, and SAMPLES ends at 4 GiB: ask for less, or for STREAMED_XOR_CHUNKS", total)}
+		measured += len(q.series)
 	}
 	out.w.Header().Set("Content-Type", "application/x-protobuf")
 	out.w.Header().Set("Content-Encoding", "snappy")
@@ -85,8 +83,9 @@ func (s *Server) samples(ctx context.Context, queries []query, out *sink) (err e
 	return nil
 }
 
-// measure is the first pass.
-func (s *Server) measure(ctx context.Context, q *samplesQuery) (err error) {
+// measure is the first pass. The queries before this one take total bytes and have
+// measured series.
+func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, measured int) (err error) {
 	if q.querier, err = series.Open(ctx, s.from, q.mint, q.maxt); err != nil {
 		return err
 	}
@@ -105,8 +104,13 @@ func (s *Server) measure(ctx context.Context, q *samplesQuery) (err error) {
 			return badRequest{fmt.Errorf("exceeded sample limit (%d)", s.opts.SamplesMax)}
 		}
 		q.bytes += codec.MessageSize(uint64(m.bytes))
+		if total+codec.MessageSize(q.bytes) > math.MaxUint32 {
+			return badRequest{errors.New("the response has more than 4 GiB, where SAMPLES ends: request less, or STREAMED_XOR_CHUNKS")}
+		}
 		if !q.again(set) {
-			q.series = append(q.series, m)
+			if q.series = append(q.series, m); measured+len(q.series) > s.opts.MeasuredMax {
+				return badRequest{fmt.Errorf("the queries have more than %d series of the head or with histograms, as many as SAMPLES may have: request less, or STREAMED_XOR_CHUNKS", s.opts.MeasuredMax)}
+			}
 		}
 		if n%128 == 0 && ctx.Err() != nil {
 			return ctx.Err()

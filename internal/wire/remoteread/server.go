@@ -4,7 +4,8 @@
 // storage through the raw seam (package series) and leave in label order, either
 // as frames of chunks just as they are stored, or as samples. Both forms go
 // through one buffer of 512 KiB that is written whenever it is full: memory does
-// not grow with the answer. A failure before the first byte has a status, one
+// not grow with the answer, but for samples of the head, which take 16 bytes a
+// series. A failure before the first byte has a status, one
 // after it cuts the connection, so that no client takes a part for the whole.
 //
 // The client asks for chunks and gives them through the raw seam and storage's
@@ -35,10 +36,12 @@ import (
 
 // Options of a server. Zero limits are none.
 type Options struct {
-	ConcurrentMax   int // requests answered at once, further ones wait
-	SamplesMax      int // of one query that is answered with samples
-	FrameBytesMax   int // a series beyond it is split into several frames
-	WriteTimeout    time.Duration
+	ConcurrentMax   int           // requests answered at once, further ones wait
+	SamplesMax      int           // of one query that is answered with samples
+	FrameBytesMax   int           // a series beyond it is split into several frames
+	WriteTimeout    time.Duration // of 512 KiB; 0: a minute
+	ReaderWaitMax   time.Duration // that all writes of a response may wait for its reader
+	MeasuredMax     int           // series of the head that samples are measured of; 0: 5,000,000
 	BodyReadTimeout time.Duration
 	ExternalLabels  func() labels.Labels // nil: none
 }
@@ -46,6 +49,9 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.WriteTimeout == 0 {
 		o.WriteTimeout = time.Minute // for 512 KiB, after which a reader has stalled
+	}
+	if o.MeasuredMax == 0 {
+		o.MeasuredMax = 5_000_000 // of 16 bytes
 	}
 	if o.BodyReadTimeout == 0 {
 		o.BodyReadTimeout = time.Minute
@@ -117,7 +123,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !small {
 		body, err = s.read(w, r)
 	}
-	out := newSink(w, s.opts.WriteTimeout)
+	out := newSink(w, s.opts.WriteTimeout, s.opts.ReaderWaitMax)
 	defer out.free()
 	if err == nil {
 		err = s.answer(r.Context(), body, out)

@@ -1,6 +1,7 @@
 package remoteread
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -15,20 +16,26 @@ const writeBytes = 512 << 10
 
 var buffers = bufpool.New(writeBytes+96<<10, 4<<20)
 
+// errSlowReader is the error of a reader that takes a response too slowly.
+var errSlowReader = errors.New("the reader is too slow")
+
 // sink collects an answer and writes it when enough has come together. Each write
-// has a deadline of its own: a reader that stalls frees its place.
+// has a deadline of its own, and all of them have one: a reader that stalls, or takes
+// little at a time, frees its place and the storage that it holds.
 type sink struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
-	timeout time.Duration
+	timeout time.Duration // of a write
+	waitMax time.Duration // of all writes; 0: no limit
+	waited  time.Duration
 	pooled  *[]byte
 	buf     []byte
 	begun   bool // something was written: the status is out
 	written int64
 }
 
-func newSink(w http.ResponseWriter, timeout time.Duration) *sink {
-	s := &sink{w: w, control: http.NewResponseController(w), timeout: timeout, pooled: buffers.Get()}
+func newSink(w http.ResponseWriter, timeout, waitMax time.Duration) *sink {
+	s := &sink{w: w, control: http.NewResponseController(w), timeout: timeout, waitMax: waitMax, pooled: buffers.Get()}
 	s.buf = *s.pooled
 	return s
 }
@@ -62,12 +69,20 @@ func (s *sink) tail(n int) error {
 
 func (s *sink) flush() error {
 	s.begun = true
-	_ = s.control.SetWriteDeadline(time.Now().Add(s.timeout)) // a test's writer has none
+	timeout := s.timeout
+	if s.waitMax > 0 {
+		timeout = min(timeout, s.waitMax-s.waited)
+	}
+	start := time.Now()
+	_ = s.control.SetWriteDeadline(start.Add(timeout)) // a test's writer has none
 	n, err := s.w.Write(s.buf)
 	// HTTP/2 would reset the stream at the deadline, while the next frame is made.
 	_ = s.control.SetWriteDeadline(time.Time{})
 	s.written += int64(n)
 	s.buf = s.buf[:0]
+	if s.waited += time.Since(start); s.waitMax > 0 && s.waited >= s.waitMax {
+		return fmt.Errorf("write the response: %w: %d bytes in %s of waiting", errSlowReader, s.written, s.waited.Round(time.Millisecond))
+	}
 	if err != nil {
 		return fmt.Errorf("write the answer: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql/parser"
+	"golang.org/x/term"
 
 	"github.com/ferula-io/ferula/internal/export"
 	"github.com/ferula-io/ferula/internal/role"
@@ -172,7 +173,10 @@ func (c *readCommand) options(now time.Time) (role.ReadOptions, error) {
 	o.Export.Stdout = os.Stdout
 	if c.Progress {
 		info, err := os.Stderr.Stat()
-		o.Export.Progress = export.ProgressOptions{To: os.Stderr, Terminal: err == nil && info.Mode()&os.ModeCharDevice != 0}
+		o.Export.Progress = export.ProgressOptions{To: os.Stderr, Terminal: err == nil && info.Mode()&os.ModeCharDevice != 0, Width: func() int {
+			columns, _, _ := term.GetSize(int(os.Stderr.Fd())) // 0 if it is not known
+			return columns
+		}}
 	}
 	return o, errors.Join(errs...)
 }

@@ -387,10 +387,13 @@ func PartialDir(output string) string { return strings.TrimRight(output, "/") + 
 // toFiles writes each window to a part, and joins the parts.
 func (r *run) toFiles(ctx context.Context) error {
 	dir := PartialDir(r.opts.Output)
-	if err := r.checkOutput(); err != nil {
+	named := r.named()
+	if named {
+		dir = strings.TrimRight(r.opts.Output, "/")
+	} else if err := r.checkOutput(); err != nil {
 		return err
 	}
-	st, err := openState(dir, r.opts)
+	st, err := openState(dir, r.opts, named)
 	if err != nil {
 		return err
 	}
@@ -410,6 +413,11 @@ func (r *run) toFiles(ctx context.Context) error {
 		r.sum.Resumed++
 	}
 	r.progress.resumed(r.sum.Resumed, r.sum.Samples)
+	if named && len(st.done) == len(all) {
+		return endBlocks(st, dir)
+	} else if named {
+		return fmt.Errorf("%w: the folder %s has %d of %d windows", ErrOptions, dir, len(st.done), len(all))
+	}
 	for i := len(st.done); i < len(all); i++ {
 		done, err := r.part(ctx, dir, i, all[i])
 		if err == nil {

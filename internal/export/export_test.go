@@ -484,3 +484,106 @@ func benchmark(b *testing.B, format string) {
 		os.RemoveAll(o.Output)
 	}
 }
+
+func TestBlocksThatHaveTheirNameAndAStateAreFinishedByResume(t *testing.T) {
+	w := newWorld(5, false)
+	w.fail = func(opened, _ int) error {
+		if opened > 1 {
+			return errDown
+		}
+		return nil
+	}
+	o := options(t, w, Blocks, 5)
+	if _, err := Run(context.Background(), o); !errors.Is(err, ErrUnfinished) {
+		t.Fatal(err)
+	}
+	partial := o.Output + ".partial"
+	state, err := os.ReadFile(filepath.Join(partial, stateName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.fail, o.Resume = nil, true
+	want := w.want(o.StartMS, o.EndMS, blockLength, true)
+	whole := mustRun(t, o)
+	if _, err := os.Stat(filepath.Join(o.Output, stateName)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the state is among the blocks: %v", err)
+	}
+	// A state that lacks windows is not one of a whole folder.
+	path := filepath.Join(o.Output, stateName)
+	if err := os.WriteFile(path, state, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(context.Background(), o); !errors.Is(err, ErrOptions) {
+		t.Errorf("a part of the windows: %v", err)
+	}
+	// A crash after the folder got its name leaves the whole state.
+	entries, err := os.ReadDir(o.Output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 1; i < whole.Windows; i++ {
+		name := noBlock
+		if i < len(entries)-1 { // ULIDs are in the order of the windows, the state is behind them
+			name = entries[i].Name()
+		}
+		state = fmt.Appendf(state, "done %d 1 1 1 0 %s\n", i, name)
+	}
+	if err := os.WriteFile(path, state, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sum := mustRun(t, o)
+	if sum.Resumed != whole.Windows {
+		t.Errorf("%+v, want %+v", sum, whole)
+	}
+	same(t, decode(t, Blocks, o.Output), want, true)
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the state is among the blocks: %v", err)
+	}
+}
+
+func TestAStateWhoseLastLineIsTornIsResumedTwice(t *testing.T) {
+	w := newWorld(9, false)
+	down := func(after int) func(int, int) error {
+		w.opened = 0
+		return func(opened, _ int) error {
+			if opened > after {
+				return errDown
+			}
+			return nil
+		}
+	}
+	o := options(t, w, CSV, 9)
+	for n, tail := range []string{"", "done 2 17 1", "done"} {
+		if n > 0 {
+			path := filepath.Join(o.Output+".partial", stateName)
+			state, err := os.ReadFile(path)
+			if err == nil {
+				err = os.WriteFile(path, append(state, tail...), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.fail = down(1)
+		if _, err := Run(context.Background(), o); !errors.Is(err, ErrUnfinished) {
+			t.Fatalf("run %d: %v", n, err)
+		}
+		o.Resume = true
+	}
+	w.fail = nil
+	if sum := mustRun(t, o); sum.Resumed != 3 {
+		t.Errorf("%+v", sum)
+	}
+	same(t, decode(t, CSV, o.Output), w.want(o.StartMS, o.EndMS, blockLength, true), true)
+}
+
+func TestTheWaitBetweenTriesIsBounded(t *testing.T) {
+	for n, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute, 100: time.Minute} {
+		if got := retryWait(time.Second, n); got != want {
+			t.Errorf("after %d failures %s, want %s", n, got, want)
+		}
+	}
+	if got := retryWait(time.Hour, 3); got != time.Hour {
+		t.Errorf("%s", got)
+	}
+}

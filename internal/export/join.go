@@ -17,17 +17,14 @@ func (r *run) join(ctx context.Context, st *state) error {
 	parts := st.parts()
 	switch {
 	case r.opts.Format == Blocks:
-		st.close()
-		if err := os.Remove(filepath.Join(st.dir, stateName)); err != nil {
-			return err
-		}
+		// The state goes last, so that Resume can go on wherever this stops.
 		if err := os.Remove(output); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is empty
 			return err
 		}
-		if err := errors.Join(syncDir(st.dir), os.Rename(st.dir, output)); err != nil {
+		if err := errors.Join(syncDir(st.dir), os.Rename(st.dir, output), syncDir(filepath.Dir(output))); err != nil {
 			return err
 		}
-		return syncDir(filepath.Dir(output))
+		return endBlocks(st, output)
 	case len(parts) == 1 && r.opts.Format != OpenMetrics: // it is the whole file
 		if err := os.Rename(parts[0], output); err != nil {
 			return err
@@ -38,6 +35,23 @@ func (r *run) join(ctx context.Context, st *state) error {
 		}
 	}
 	return errors.Join(syncDir(filepath.Dir(output)), st.remove())
+}
+
+// endBlocks takes the state out of a folder of blocks that has its name.
+func endBlocks(st *state, output string) error {
+	st.close()
+	return errors.Join(os.Remove(filepath.Join(output, stateName)), syncDir(output))
+}
+
+// named tells whether the blocks of an earlier run have their name already, and only
+// the state is left of it.
+func (r *run) named() bool {
+	if r.opts.Format != Blocks || !r.opts.Resume {
+		return false
+	}
+	_, errPartial := os.Stat(PartialDir(r.opts.Output))
+	_, errState := os.Stat(filepath.Join(r.opts.Output, stateName))
+	return errors.Is(errPartial, fs.ErrNotExist) && errState == nil
 }
 
 func (r *run) joinInto(ctx context.Context, tmp, output string, parts []string) (err error) {

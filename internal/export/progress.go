@@ -9,8 +9,9 @@ import (
 
 // ProgressOptions say where an export tells how far it is.
 type ProgressOptions struct {
-	To       io.Writer // nil: nowhere
-	Terminal bool      // a line that is written over; else one every few seconds
+	To       io.Writer  // nil: nowhere
+	Terminal bool       // a line that is written over; else one every few seconds
+	Width    func() int // columns of the terminal, 0 if it does not say; nil: it does not
 }
 
 const (
@@ -112,8 +113,29 @@ func (p *progress) tell() {
 		return
 	}
 	full := int(p.fraction() * barWidth)
-	fmt.Fprintf(p.opts.To, "\r\x1b[K[%s%s] %s", strings.Repeat("=", full), strings.Repeat(" ", barWidth-full), p.text())
+	line := fmt.Sprintf("[%s%s] %s", strings.Repeat("=", full), strings.Repeat(" ", barWidth-full), p.text())
+	if p.opts.Width != nil {
+		line = fit(line, p.opts.Width())
+	}
+	fmt.Fprintf(p.opts.To, "\r\x1b[K%s", line)
 	p.shown = true
+}
+
+// fit drops fields from a line's end until it has at most width columns: a longer
+// one would be wrapped, and only its last row written over. The time that is left,
+// which is the last field, stays longest.
+func fit(line string, width int) string {
+	if width <= 0 || len(line) < width {
+		return line
+	}
+	fields := strings.Split(line, "  ")
+	last := fields[len(fields)-1]
+	for n := len(fields) - 2; n > 0; n-- {
+		if line = strings.Join(fields[:n], "  ") + "  " + last; len(line) < width {
+			return line
+		}
+	}
+	return line[:min(len(line), max(0, width-1))]
 }
 
 // end leaves the terminal with an empty line.

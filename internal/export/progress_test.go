@@ -117,3 +117,31 @@ func FuzzState(f *testing.F) {
 		}
 	})
 }
+
+func TestALineOfATerminalFits(t *testing.T) {
+	var out bytes.Buffer
+	clock := time.Unix(0, 0)
+	width := 0
+	p := newProgress(ProgressOptions{To: &out, Terminal: true, Width: func() int { return width }}, func() time.Time { return clock })
+	p.begin(1000)
+	clock = clock.Add(time.Hour)
+	line := func(columns int) string {
+		out.Reset()
+		width = columns
+		p.windowDone(123_456_789)
+		return strings.TrimPrefix(out.String(), "\r\x1b[K")
+	}
+	whole := line(0)
+	if !strings.HasSuffix(whole, " left") || !strings.Contains(whole, "samples/s") {
+		t.Fatalf("%q", whole)
+	}
+	for columns := 1; columns < len(whole)+10; columns++ {
+		got := line(columns)
+		if len(got) >= columns && columns < len(whole) {
+			t.Errorf("%d columns: %q", columns, got)
+		}
+		if columns > 80 && (!strings.HasSuffix(got, " left") || !strings.Contains(got, "window")) {
+			t.Errorf("%d columns: %q", columns, got)
+		}
+	}
+}

@@ -41,8 +41,9 @@ type state struct {
 	file           *os.File
 }
 
-// openState begins a folder, or goes on with one.
-func openState(dir string, opts Options) (*state, error) {
+// openState begins a folder, or goes on with one. In the folder of a result (named)
+// nothing is removed.
+func openState(dir string, opts Options, named bool) (*state, error) {
 	st := &state{dir: dir, startMS: opts.StartMS, endMS: opts.EndMS}
 	path := filepath.Join(dir, stateName)
 	var err error
@@ -54,7 +55,7 @@ func openState(dir string, opts Options) (*state, error) {
 	case !opts.Resume:
 		err = fmt.Errorf("%w: %s is of an export that was not finished: go on with --resume, or remove it", ErrOptions, dir)
 	default:
-		if err = st.resume(opts.Request); err != nil {
+		if err = st.resume(opts.Request, named); err != nil {
 			err = fmt.Errorf("%s: %w", path, err)
 		}
 	}
@@ -69,7 +70,7 @@ func openState(dir string, opts Options) (*state, error) {
 const stateBytesMax = 64 << 20
 
 // resume goes on behind the last whole line of the state.
-func (s *state) resume(request string) error {
+func (s *state) resume(request string, named bool) error {
 	if err := s.lock(); err != nil {
 		return err
 	}
@@ -80,6 +81,9 @@ func (s *state) resume(request string) error {
 	whole, err := s.parse(string(text), request)
 	if err != nil {
 		return err
+	}
+	if named {
+		return nil
 	}
 	if err := s.tidy(); err != nil {
 		return err

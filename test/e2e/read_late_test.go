@@ -17,14 +17,18 @@ import (
 func TestReadOfAFolderHasSamplesThatCameOutOfOrder(t *testing.T) {
 	path, dir := binary(t), t.TempDir()
 	config := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "storage: {tsdb: {out_of_order_time_window: 24h}}\nscrape_configs: []\n")
-	s := startServe(t, func(o *role.ServeOptions) {
-		o.Store, o.ConfigFile = tsdb.Options{Dir: dir}, config
-	})
+	configure := func(o *role.ServeOptions) { o.Store, o.ConfigFile = tsdb.Options{Dir: dir}, config }
+	s := startServe(t, configure)
 	start, end := writeReadable(t, 8, s)
 	eventually(t, 60*time.Second, "the head to become blocks", func() bool {
 		blocks, err := filepath.Glob(filepath.Join(dir, "*", "meta.json"))
 		return err == nil && len(blocks) >= 2 && s.metric("prometheus_tsdb_head_min_time") > float64(start+2*3600)*1000
 	})
+	// The compaction that is under way would take the late samples into a block.
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	s = startServe(t, configure)
 	// Between the others: one series that is there, and one that is not.
 	late := []prompb.TimeSeries{
 		v1Series(0, 0, "__name__", "read_0_total", "i", "0", "job", "read", "text", "plain"),
@@ -41,6 +45,13 @@ func TestReadOfAFolderHasSamplesThatCameOutOfOrder(t *testing.T) {
 	wantCount, wantSum := s.asked(start, end)
 	if wantCount != before+20 {
 		t.Fatalf("%d samples, %d before the late ones", wantCount, before)
+	}
+	logged, err := filepath.Glob(filepath.Join(dir, "wbl", "0*"))
+	if err != nil || len(logged) == 0 {
+		t.Fatal("the late samples are in no log", err)
+	}
+	if info, err := os.Stat(logged[len(logged)-1]); err != nil || info.Size() == 0 {
+		t.Fatal("the late samples are in no log", err)
 	}
 	out := t.TempDir()
 	for _, serving := range []bool{true, false} {

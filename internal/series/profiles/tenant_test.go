@@ -1,0 +1,37 @@
+package profiles
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestTenantNamesAreThoseOfThePeersAndSafeAsFolders(t *testing.T) {
+	for name, folder := range map[string]string{
+		"anonymous": "anonymous", "a!b*(c)'_-.d": "a!b*(c)'_-.d", ".ops": "%2Eops", "...": "%2E..", strings.Repeat("x", 150): strings.Repeat("x", 150),
+	} {
+		if err := CheckTenant(name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+		if got := TenantFolder(name); got != folder {
+			t.Errorf("%q: folder %q", name, got)
+		}
+		if got, ok := TenantOfFolder(folder); !ok || got != name {
+			t.Errorf("folder %q: %q, %t", folder, got, ok)
+		}
+	}
+	for _, name := range []string{"", ".", "..", "a/b", "a|b", "a b", "a%2Eb", "ä", "a\x00", `a\b`, strings.Repeat("x", 151)} {
+		if err := CheckTenant(name); !errors.Is(err, ErrBadRequest) {
+			t.Errorf("%q: %v", name, err)
+		}
+		if _, ok := TenantOfFolder(name); ok {
+			t.Errorf("folder %q is a tenant's", name)
+		}
+	}
+	if name, ok := TenantOfFolder(".ops"); !ok || name != ".ops" {
+		t.Errorf("a folder of an older version: %q, %t", name, ok)
+	}
+	if _, ok := TenantOfFolder("%2E"); ok {
+		t.Error("a folder that is only a dot is a tenant's")
+	}
+}

@@ -1,0 +1,77 @@
+package profile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/pprof/profile"
+
+	"github.com/ferula-io/ferula/internal/codec/profilepb"
+)
+
+func TestRefusedPushesOfNewTenantsTakeNoRoomAndIdleTenantsAreForgotten(t *testing.T) {
+	in, store := newIngester(t, Limits{Tenants: 2})
+	clock := now
+	in.now = func() time.Time { return clock }
+	push := func(tenant string) error {
+		raw := made(t, func(p *profile.Profile) { p.TimeNanos = clock.UnixNano() })
+		return in.Push(context.Background(), tenant, []profilepb.Pushed{{Labels: named(), Raw: raw}})
+	}
+	store.err = errors.New("full")
+	for n := range 10 {
+		if err := push(fmt.Sprint("refused", n)); !errors.Is(err, store.err) {
+			t.Fatal(err)
+		}
+	}
+	store.err = nil
+	limited := func(tenant string) bool {
+		err := push(tenant)
+		var limit *LimitError
+		if err != nil && (!errors.As(err, &limit) || limit.Reason != "tenants") {
+			t.Fatal(err)
+		}
+		return err != nil
+	}
+	if limited("one") || limited("two") || !limited("three") || limited("two") {
+		t.Error("two tenants are not the limit")
+	}
+	clock = clock.Add(seriesIdle - time.Minute)
+	if limited("two") || !limited("three") {
+		t.Error("a tenant was forgotten within the hour")
+	}
+	clock = clock.Add(3 * time.Minute)
+	if limited("three") || limited("two") || !limited("one") {
+		t.Error("the idle tenant was not forgotten, or another one was")
+	}
+}
+
+func TestProfilesThatCanBeRepairedAreTakenAndCounted(t *testing.T) {
+	in, store := newIngester(t, Limits{Depth: 2})
+	raw := made(t, func(p *profile.Profile) {
+		p.TimeNanos = now.UnixMicro()
+		bad := *p.Sample[0]
+		bad.Value = []int64{-1}
+		for len(bad.Value) < len(p.SampleType) {
+			bad.Value = append(bad.Value, 1)
+		}
+		deep := *p.Sample[0]
+		for range 5 {
+			deep.Location = append(deep.Location, p.Sample[0].Location[0])
+		}
+		p.Sample = append(p.Sample, &bad, &deep)
+	})
+	if err := in.Push(context.Background(), "t", []profilepb.Pushed{{Labels: named(), Raw: raw}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := store.list(); len(got) != 1 || got[0].timeNS != now.UnixMicro()*1000 {
+		t.Errorf("stored: %v", got)
+	}
+	for reason, want := range map[string]uint64{"negative_value": 1, "depth": 1, "time_unit": 1, "missing_mapping": 0} {
+		if got := in.repaired.With(reason).Get(); got != want {
+			t.Errorf("%s: %d, want %d", reason, got, want)
+		}
+	}
+}

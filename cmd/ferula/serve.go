@@ -107,7 +107,7 @@ var features = map[string]func(*role.ServeOptions){
 	"promql-delayed-name-removal":     func(o *role.ServeOptions) { o.Query.DelayedNameRemoval = true },
 	"promql-per-step-stats":           func(o *role.ServeOptions) { o.Query.PerStepStats = true },
 	"type-and-unit-labels": func(o *role.ServeOptions) {
-		o.Query.TypeAndUnitLabels, o.Scrape.TypeAndUnitLabels = true, true
+		o.Query.TypeAndUnitLabels, o.Scrape.TypeAndUnitLabels, o.Write.TypeAndUnitLabels = true, true, true
 	},
 	"metadata-wal-records": func(o *role.ServeOptions) {
 		o.Scrape.MetadataInWAL, o.Write.MetadataInWAL = true, true

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -189,6 +190,30 @@ func TestSeriesWithInvalidLabelsAreCountedAndTheRestIsWritten(t *testing.T) {
 	v2 := &writev2.Request{Symbols: []string{"", "kind", "nameless"}, Timeseries: []writev2.TimeSeries{{LabelsRefs: []uint32{1, 2}, Samples: []writev2.Sample{{Timestamp: now, Value: 1}}}}}
 	if status, text, _ := s.write(v2Type, "snappy", encoded(t, v2)); status != 400 || !strings.Contains(text, "invalid metric name or labels") {
 		t.Errorf("2.0: %d %s", status, text)
+	}
+}
+
+func TestPushedSeriesHaveTypeAndUnitLabelsWhereTheFeatureIsOn(t *testing.T) {
+	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")
+	for feature, want := range map[string]string{"type-and-unit-labels": "gauge bytes", "promql-duration-expr": " "} {
+		p := startProcess(t, binary(t), "serve", "--web.listen-address=127.0.0.1:0", "--storage.tsdb.path="+t.TempDir(), "--config.file="+file, "--enable-feature="+feature)
+		req := &writev2.Request{
+			Symbols: []string{"", "__name__", "pears_bytes", "bytes"},
+			Timeseries: []writev2.TimeSeries{{
+				LabelsRefs: []uint32{1, 2}, Samples: []writev2.Sample{{Timestamp: time.Now().UnixMilli(), Value: 2.5}},
+				Metadata: writev2.Metadata{Type: writev2.Metadata_METRIC_TYPE_GAUGE, UnitRef: 3},
+			}},
+		}
+		if status, text, _ := p.write(v2Type, "snappy", encoded(t, req)); status != http.StatusNoContent {
+			t.Fatalf("%d %s", status, text)
+		}
+		found := p.instant("pears_bytes")
+		if len(found) != 1 || found[0].Metric["__type__"]+" "+found[0].Metric["__unit__"] != want {
+			t.Errorf("%s: %v, want %q", feature, found, want)
+		}
+		if err := p.signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -35,6 +35,8 @@ type Options struct {
 
 	// MetadataInWAL writes the metadata of 2.0 requests to the write-ahead log.
 	MetadataInWAL bool
+	// TypeAndUnitLabels adds __type__ and __unit__ to the series of 2.0 requests.
+	TypeAndUnitLabels bool
 
 	Bodies *reqbody.Reader // shared with other receivers; nil: one of its own
 }
@@ -77,7 +79,7 @@ func NewHandler(opts Options, to storage.Appendable, logger *slog.Logger, reg pr
 	accepted := remoteapi.MessageTypes{remoteapi.WriteV1MessageType, remoteapi.WriteV2MessageType}
 	return &handler{
 		opts:     opts,
-		receiver: remote.NewWriteHandler(logger, reg, to, accepted, false, false, opts.MetadataInWAL),
+		receiver: remote.NewWriteHandler(logger, reg, to, accepted, false, opts.TypeAndUnitLabels, opts.MetadataInWAL),
 		slots:    make(chan struct{}, opts.InFlightMax),
 		decoding: semaphore.NewWeighted(opts.DecodingMax),
 	}

@@ -1,0 +1,116 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"time"
+)
+
+// federatedWorld is a server that reads another one by remote_read. Both may have
+// external labels, and both hold series of their own.
+type federatedWorld struct {
+	env       *env
+	rng       *rand.Rand
+	near, far *server
+	atMS      int64
+}
+
+func newFederatedWorld(e *env, dir string, rng *rand.Rand) (world, error) {
+	label := func() map[string]string {
+		if rng.IntN(3) == 0 {
+			return nil
+		}
+		return map[string]string{"cluster": "eu"}
+	}
+	far, err := newServer(e, filepath.Join(dir, "far"), serveConfig{retentionFile: "1y", external: label()})
+	if err != nil {
+		return nil, err
+	}
+	near, err := newServer(e, filepath.Join(dir, "near"), serveConfig{retentionFile: "1y", external: label(), remoteRead: []string{far.base()}})
+	if err != nil {
+		return nil, err
+	}
+	return &federatedWorld{env: e, rng: rng, near: near, far: far, atMS: time.Now().Add(-time.Hour).UnixMilli()}, nil
+}
+
+func (w *federatedWorld) start() error {
+	w.near.mintMS, w.far.mintMS = w.atMS, w.atMS
+	if err := w.far.run(); err != nil {
+		return err
+	}
+	return w.near.run()
+}
+
+func (w *federatedWorld) stop() error {
+	if err := w.near.stop(); err != nil {
+		return err
+	}
+	return w.far.stop()
+}
+
+func (w *federatedWorld) steps() []step {
+	var list []step
+	for i := range 2 + w.rng.IntN(3) {
+		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
+		target, name := w.near, "near"
+		if i == 0 || rng.IntN(2) == 0 {
+			target, name = w.far, "far"
+		}
+		list = append(list, step{"write to " + name, func() error {
+			points := map[int64]float64{}
+			for n := range int64(10 + rng.IntN(50)) {
+				points[w.atMS+n*1000] = float64(rng.IntN(1000))
+			}
+			w.atMS += 60_000
+			return target.put(map[string]string{"server": name, "id": fmt.Sprint(i)}, points)
+		}})
+	}
+	return list
+}
+
+// check reads the union of both through the near server. What the far server adds
+// by its external labels is taken off by the near one only if they are its own, so
+// the model's series are compared without that label.
+func (w *federatedWorld) check() error {
+	union := w.near.model.clone()
+	for series, points := range w.far.model.acked {
+		for ms, v := range points {
+			union.acked.put(series, ms, v)
+		}
+	}
+	for series, points := range w.far.model.maybe {
+		for ms, v := range points {
+			union.maybe.put(series, ms, v)
+		}
+	}
+	// A far server without the label does not match what the near one asks for.
+	if len(w.near.cfg.external) > 0 && len(w.far.cfg.external) == 0 {
+		union = w.near.model
+	}
+	minMS, maxMS := min(w.near.mintMS, w.far.mintMS), time.Now().UnixMilli()
+	drop := []string{"cluster"}
+	got, warnings, err := raw(w.env.ctx, w.env.client, w.near.base(), metricName, minMS, maxMS, drop, nil)
+	if err == nil && len(warnings) > 0 {
+		err = fmt.Errorf("warnings: %q", warnings)
+	}
+	if err == nil {
+		err = union.check(got, minMS, maxMS, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("near by PromQL: %w", err)
+	}
+	if got, err = remoteReadSamples(w.env.ctx, w.env.client, w.near.base(), minMS, maxMS, drop); err == nil {
+		err = union.check(got, minMS, maxMS, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("near by remote read SAMPLES: %w: %s", err, w.near.proc.log)
+	}
+	if got, err = export(w.env.ctx, w.env.binary, "--url="+w.near.base(), "jsonl", minMS, maxMS, drop); err == nil {
+		err = union.check(got, minMS, maxMS, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("near by ferula read: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"time"
+)
+
+// frontendWorld is a query frontend with a cache in front of two tenants' servers.
+// The tenant is whatever THANOS-TENANT says, as behind a gateway that sets it.
+type frontendWorld struct {
+	env      *env
+	rng      *rand.Rand
+	tenants  [2]*server
+	gateway  *http.Server
+	gateAddr string
+	front    *process
+	http     string
+	constant bool // clients send one X-Scope-OrgID for every tenant
+	drops    bool // the gateway cuts some responses
+	cut      *rand.Rand
+	asked    []rangeQuery
+}
+
+type rangeQuery struct {
+	expr           string
+	startMS, endMS int64
+	stepMS         int64
+}
+
+func newFrontendWorld(e *env, dir string, rng *rand.Rand) (world, error) {
+	w := &frontendWorld{env: e, rng: rng, constant: rng.IntN(2) == 0}
+	for i := range w.tenants {
+		srv, err := newServer(e, filepath.Join(dir, fmt.Sprint("tenant", i)), serveConfig{retentionFile: "1y"})
+		if err != nil {
+			return nil, err
+		}
+		w.tenants[i] = srv
+	}
+	return w, nil
+}
+
+func (w *frontendWorld) start() error {
+	for i, srv := range w.tenants {
+		srv.mintMS = time.Now().UnixMilli()
+		if err := srv.run(); err != nil {
+			return err
+		}
+		points := map[int64]float64{}
+		for n := range int64(120) {
+			points[time.Now().Add(-30*time.Minute).UnixMilli()+n*10_000] = float64(i)*1000 + float64(n)
+		}
+		if err := srv.put(map[string]string{"tenant": fmt.Sprint(i)}, points); err != nil {
+			return err
+		}
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	w.gateAddr = listener.Addr().String()
+	w.gateway = &http.Server{Handler: w.route(), ReadHeaderTimeout: time.Minute}
+	go func() { _ = w.gateway.Serve(listener) }()
+	if w.http, err = freeAddress(); err != nil {
+		return err
+	}
+	args := []string{"query-frontend", "--http-address=" + w.http, "--query-frontend.downstream-url=http://" + w.gateAddr,
+		"--query-range.split-interval=" + pick(w.rng, "5m", "10m", "1h"),
+		"--query-range.response-cache-config={type: IN-MEMORY, config: {max_size: 64MB}}"}
+	if w.rng.IntN(2) == 0 {
+		args = append(args, "--query-frontend.downstream-tripper-config={max_conns_per_host: 2}")
+	}
+	w.front, err = start(w.env.ctx, w.env.binary, "query-frontend", args...)
+	return err
+}
+
+// route sends a request to the server of its tenant.
+func (w *frontendWorld) route() http.Handler {
+	var proxies [2]http.Handler
+	for i, srv := range w.tenants {
+		target, err := url.Parse(srv.base())
+		if err != nil {
+			panic(err) // made by this package
+		}
+		proxies[i] = httputil.NewSingleHostReverseProxy(target)
+	}
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("THANOS-TENANT") {
+		case "t0":
+			proxies[0].ServeHTTP(rw, r)
+		case "t1":
+			proxies[1].ServeHTTP(rw, r)
+		default:
+			http.Error(rw, "no such tenant", http.StatusForbidden)
+		}
+	})
+}
+
+func (w *frontendWorld) stop() error {
+	if w.gateway != nil {
+		defer w.gateway.Close()
+	}
+	if w.front != nil {
+		if err := w.front.stop(); err != nil {
+			return err
+		}
+	}
+	for _, srv := range w.tenants {
+		if err := srv.stop(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *frontendWorld) steps() []step {
+	nowMS := time.Now().UnixMilli()
+	var list []step
+	for range 4 + w.rng.IntN(4) {
+		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
+		switch rng.IntN(3) {
+		case 0:
+			list = append(list, step{"write now", func() error { return w.writeNow(rng) }})
+		default:
+			stepMS := pick(rng, int64(15_000), 60_000)
+			start := (nowMS - int64(10+rng.IntN(25))*60_000) / stepMS * stepMS
+			q := rangeQuery{w.expression(rng, nowMS), start, nowMS / stepMS * stepMS, stepMS}
+			list = append(list, step{"query " + q.expr, func() error { w.asked = append(w.asked, q); return nil }})
+		}
+	}
+	return list
+}
+
+// expression is one that reads before, at or after its steps.
+func (w *frontendWorld) expression(rng *rand.Rand, nowMS int64) string {
+	return pick(rng,
+		metricName,
+		"sum(rate("+metricName+"[2m]))",
+		fmt.Sprintf("count_over_time(%s[1h] @ %s offset -3m)", metricName, seconds(nowMS-180_000)),
+		fmt.Sprintf("%s @ %s offset -2m", metricName, seconds(nowMS-120_000)),
+		metricName+" offset -1m",
+		"max_over_time("+metricName+"[2m:30s] offset -2m)",
+		metricName+" @ end()",
+	)
+}
+
+// writeNow adds a sample at the present, which queries that read ahead will see.
+func (w *frontendWorld) writeNow(rng *rand.Rand) error {
+	for i, srv := range w.tenants {
+		if err := srv.put(map[string]string{"tenant": fmt.Sprint(i)}, map[int64]float64{time.Now().UnixMilli(): float64(rng.IntN(100_000))}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check sends every query so far again, for both tenants, and compares with what
+// the tenant's server returns itself.
+func (w *frontendWorld) check() error {
+	if err := w.front.gone(); err != nil {
+		return err
+	}
+	for _, q := range w.asked {
+		form := url.Values{"query": {q.expr}, "start": {seconds(q.startMS)}, "end": {seconds(q.endMS)}, "step": {seconds(q.stepMS)}}
+		for i, srv := range w.tenants {
+			header := map[string]string{"THANOS-TENANT": fmt.Sprint("t", i)}
+			if w.constant {
+				header["X-Scope-OrgID"] = "1"
+			}
+			want, _, err := api(w.env.ctx, w.env.client, srv.base()+"/api/v1/query_range", form, nil)
+			if err != nil {
+				return err
+			}
+			status, got, err := w.query(form, header)
+			if err != nil {
+				return fmt.Errorf("tenant %d, %s: %w", i, q.expr, err)
+			}
+			if status == http.StatusBadRequest && w.constant {
+				continue // two tenant headers that disagree may be refused
+			}
+			if status != http.StatusOK || !bytes.Equal(bytes.TrimSpace(got), bytes.TrimSpace(want)) {
+				return fmt.Errorf("tenant %d, %s from %d to %d step %d: frontend returns %d %.600s; the server %.600s", i, q.expr, q.startMS, q.endMS, q.stepMS, status, got, want)
+			}
+		}
+	}
+	return nil
+}
+
+func (w *frontendWorld) query(form url.Values, header map[string]string) (int, []byte, error) {
+	req, err := http.NewRequestWithContext(w.env.ctx, http.MethodGet, "http://"+w.http+"/api/v1/query_range?"+form.Encode(), nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	for name, value := range header {
+		req.Header.Set(name, value)
+	}
+	client := &http.Client{Timeout: 20 * time.Second, Transport: w.env.client.Transport}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, body, err
+}

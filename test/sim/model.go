@@ -1,0 +1,124 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// samples are the samples of one path's response, or of the model: by series, in
+// the form of seriesKey, and by timestamp in milliseconds.
+type samples map[string]map[int64]float64
+
+func (s samples) put(series string, ms int64, v float64) {
+	if s[series] == nil {
+		s[series] = map[int64]float64{}
+	}
+	s[series][ms] = v
+}
+
+func (s samples) has(series string, ms int64, v float64) bool {
+	got, ok := s[series][ms]
+	return ok && got == v
+}
+
+func (s samples) count() int {
+	n := 0
+	for _, points := range s {
+		n += len(points)
+	}
+	return n
+}
+
+// seriesKey is a label set in one spelling, without the labels in drop.
+func seriesKey(labels map[string]string, drop ...string) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		if !slices.Contains(drop, name) {
+			parts = append(parts, fmt.Sprintf("%s=%q", name, labels[name]))
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// model knows what a storage was given. A response must have every acknowledged
+// sample, and may have those whose request ended without a verdict.
+type model struct {
+	acked samples
+	maybe samples
+}
+
+func newModel() *model { return &model{acked: samples{}, maybe: samples{}} }
+
+// maybeCount is how many samples have no verdict.
+func (m *model) maybeCount() int { return m.maybe.count() }
+
+// clone is a copy that further writes do not change.
+func (m *model) clone() *model {
+	c := newModel()
+	for series, points := range m.acked {
+		c.acked[series] = maps.Clone(points)
+	}
+	for series, points := range m.maybe {
+		c.maybe[series] = maps.Clone(points)
+	}
+	return c
+}
+
+// check compares a response with the model over [minMS, maxMS]. Samples before
+// keepFromMS may be gone, because retention may have deleted them.
+func (m *model) check(got samples, minMS, maxMS, keepFromMS int64) error {
+	for series, points := range m.acked {
+		for ms, v := range points {
+			if ms < max(minMS, keepFromMS) || ms > maxMS {
+				continue
+			}
+			have, ok := got[series][ms]
+			if !ok {
+				return fmt.Errorf("acknowledged sample {%s} @%d is missing (%d of %d samples of the series are there)", series, ms, len(got[series]), len(points))
+			}
+			if have != v {
+				return fmt.Errorf("sample {%s} @%d is %v, written was %v", series, ms, have, v)
+			}
+		}
+	}
+	for series, points := range got {
+		for ms, v := range points {
+			if !m.acked.has(series, ms, v) && !m.maybe.has(series, ms, v) {
+				return fmt.Errorf("sample {%s} @%d %v was never written", series, ms, v)
+			}
+			if ms < minMS || ms > maxMS {
+				return fmt.Errorf("sample {%s} @%d is outside of the range %d to %d", series, ms, minMS, maxMS)
+			}
+		}
+	}
+	return nil
+}
+
+// profileModel knows the total values of pushed profiles by service.
+type profileModel struct {
+	acked map[string]int64
+	maybe map[string][]int64
+}
+
+func newProfileModel() *profileModel {
+	return &profileModel{acked: map[string]int64{}, maybe: map[string][]int64{}}
+}
+
+// check compares the total of a service. Each push without a verdict is there as
+// a whole or not at all.
+func (m *profileModel) check(service string, got int64) error {
+	sums := map[int64]bool{m.acked[service]: true}
+	for _, v := range m.maybe[service] {
+		more := map[int64]bool{}
+		for sum := range sums {
+			more[sum+v] = true
+		}
+		maps.Copy(sums, more)
+	}
+	if !sums[got] {
+		return fmt.Errorf("profiles of %s sum to %d, pushed were %d (%d pushes without a verdict)", service, got, m.acked[service], len(m.maybe[service]))
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package sim
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	startTimeout = 60 * time.Second
+	stopTimeout  = 60 * time.Second
+)
+
+var readyLine = regexp.MustCompile(`msg=Ready .*`)
+
+// process is one ferula process.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	exit chan error
+	log  *logTail
+}
+
+// logTail keeps the last lines of a log.
+type logTail struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+const logLinesMax = 60
+
+func (l *logTail) add(line string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lines = append(l.lines, line); len(l.lines) > logLinesMax {
+		l.lines = l.lines[1:]
+	}
+}
+
+func (l *logTail) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.lines, "\n")
+}
+
+// start runs the binary and waits until its log reports that it is ready. An
+// error holds the end of the log.
+func start(ctx context.Context, binary, name string, args ...string) (*process, error) {
+	p := &process{name: name, cmd: exec.Command(binary, args...), exit: make(chan error, 1), log: &logTail{}}
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	ready := make(chan struct{}, 1)
+	go func() {
+		lines := bufio.NewScanner(stderr)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			p.log.add(lines.Text())
+			if readyLine.MatchString(lines.Text()) {
+				select {
+				case ready <- struct{}{}:
+				default:
+				}
+			}
+		}
+		p.exit <- p.cmd.Wait()
+	}()
+	select {
+	case <-ready:
+		return p, nil
+	case err := <-p.exit:
+		p.exit <- err
+		return nil, fmt.Errorf("%s does not start (%v): %s", name, err, p.log)
+	case <-time.After(startTimeout):
+		p.kill()
+		return nil, fmt.Errorf("%s is not ready after %s: %s", name, startTimeout, p.log)
+	case <-ctx.Done():
+		p.kill()
+		return nil, ctx.Err()
+	}
+}
+
+// kill ends the process without a chance to clean up.
+func (p *process) kill() {
+	if p == nil {
+		return
+	}
+	_ = p.cmd.Process.Kill()
+	select {
+	case <-p.exit:
+	case <-time.After(stopTimeout):
+	}
+}
+
+// stop ends the process as a supervisor does and fails if it ends otherwise.
+func (p *process) stop() error {
+	if p == nil {
+		return nil
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("%s: %w: %s", p.name, err, p.log)
+	}
+	select {
+	case err := <-p.exit:
+		if err != nil {
+			return fmt.Errorf("%s ends with %w: %s", p.name, err, p.log)
+		}
+		return nil
+	case <-time.After(stopTimeout):
+		p.kill()
+		return fmt.Errorf("%s does not end within %s: %s", p.name, stopTimeout, p.log)
+	}
+}
+
+// reload sends SIGHUP.
+func (p *process) reload() error { return p.cmd.Process.Signal(syscall.SIGHUP) }
+
+// gone reports an exit that no step asked for.
+func (p *process) gone() error {
+	select {
+	case err := <-p.exit:
+		p.exit <- err
+		return fmt.Errorf("%s ended by itself (%v): %s", p.name, err, p.log)
+	default:
+		return nil
+	}
+}
+
+// rssAnonMiB is the process' anonymous memory.
+func (p *process) rssAnonMiB() (int, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			kib, err := strconv.Atoi(strings.Fields(rest)[0])
+			return kib / 1024, err
+		}
+	}
+	return 0, errors.New("no RssAnon in status")
+}
+
+// freeAddress returns a loopback address that nothing listens on.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+// client has no idle connections, so that a process that is killed is not found
+// through a dead one.
+func newClient() *http.Client {
+	return &http.Client{Timeout: 60 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
+}

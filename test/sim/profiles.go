@@ -1,0 +1,119 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"time"
+)
+
+// profilesWorld is a server that takes profiles of all sizes, with limits that
+// differ from start to start.
+type profilesWorld struct {
+	env   *env
+	rng   *rand.Rand
+	srv   *server
+	model *profileModel
+	begin time.Time
+}
+
+const (
+	profileTenant  = "sim"
+	profileRSSMax  = 900 // MiB; heads and queries together stay far below
+	profileService = "service"
+)
+
+func newProfilesWorld(e *env, dir string, rng *rand.Rand) (world, error) {
+	srv, err := newServer(e, filepath.Join(dir, "serve"), serveConfig{retentionFile: "1y"})
+	if err != nil {
+		return nil, err
+	}
+	w := &profilesWorld{env: e, rng: rng, srv: srv, model: newProfileModel(), begin: time.Now()}
+	w.setLimits(rng)
+	return w, nil
+}
+
+// setLimits raises limits or leaves them at their defaults.
+func (w *profilesWorld) setLimits(rng *rand.Rand) {
+	w.srv.cfg.profileFlags = nil
+	if rng.IntN(2) == 0 {
+		w.srv.cfg.profileFlags = []string{"--profiles.limit.samples=1000000", "--profiles.limit.symbols=1000000",
+			"--profiles.limit.inflated-size=128MB", "--profiles.limit.rate=512MB", "--profiles.limit.burst=512MB", "--profiles.limit.profile-size=64MB"}
+	}
+}
+
+func (w *profilesWorld) start() error {
+	w.srv.mintMS = w.begin.UnixMilli()
+	return w.srv.run()
+}
+
+func (w *profilesWorld) stop() error { return w.srv.stop() }
+
+func (w *profilesWorld) steps() []step {
+	var list []step
+	for range 5 + w.rng.IntN(5) {
+		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
+		switch rng.IntN(6) {
+		case 0, 1:
+			list = append(list, step{"push small profiles", func() error { return w.push(rng, stacks{1 + rng.IntN(200), 1 + rng.IntN(60), 1 + rng.Int64N(1000)}) }})
+		case 2:
+			list = append(list, step{"push a wide profile", func() error { return w.push(rng, stacks{pick(rng, 15_000, 60_000, 510_000), 2, 7}) }})
+		case 3:
+			list = append(list, step{"push deep stacks", func() error { return w.push(rng, stacks{pick(rng, 50, 250), pick(rng, 900, 4000), 3}) }})
+		case 4:
+			list = append(list, step{"kill, start with other limits", func() error {
+				w.srv.kill()
+				w.setLimits(rng)
+				return w.srv.run()
+			}})
+		case 5:
+			list = append(list, step{"stop, start with other limits", func() error {
+				if err := w.srv.stop(); err != nil {
+					return err
+				}
+				w.setLimits(rng)
+				return w.srv.run()
+			}})
+		}
+	}
+	return list
+}
+
+func (w *profilesWorld) push(rng *rand.Rand, s stacks) error {
+	raw, err := s.encode(time.Now())
+	if err != nil {
+		return err
+	}
+	service := fmt.Sprint(profileService, rng.IntN(3))
+	err = pushProfile(w.env.ctx, w.env.client, w.srv.base(), profileTenant, service, raw)
+	switch {
+	case err == nil:
+		w.model.acked[service] += s.total()
+	case errors.Is(err, errRefused): // over a limit: nothing of it may be there
+	default:
+		w.model.maybe[service] = append(w.model.maybe[service], s.total())
+	}
+	return nil
+}
+
+func (w *profilesWorld) check() error {
+	if err := w.srv.proc.gone(); err != nil {
+		return err
+	}
+	from, to := w.begin.Add(-time.Minute).UnixMilli(), time.Now().Add(time.Minute).UnixMilli()
+	for i := range 3 {
+		service := fmt.Sprint(profileService, i)
+		total, err := profileTotal(w.env.ctx, w.env.client, w.srv.base(), profileTenant, service, from, to)
+		if err != nil {
+			return err
+		}
+		if err := w.model.check(service, total); err != nil {
+			return err
+		}
+	}
+	if mib, err := w.srv.proc.rssAnonMiB(); err != nil || mib > profileRSSMax {
+		return fmt.Errorf("%d MiB of memory, at most %d (%v)", mib, profileRSSMax, err)
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// replicasWorld is a pair of servers with the same data under a querier, and
+// sometimes a store that accepts connections and never responds.
+type replicasWorld struct {
+	env      *env
+	rng      *rand.Rand
+	pair     [2]*server
+	query    *process
+	http     string
+	stalled  net.Listener
+	atMS     int64
+	diverged bool // the replicas do not hold the same samples
+}
+
+func newReplicasWorld(e *env, dir string, rng *rand.Rand) (world, error) {
+	w := &replicasWorld{env: e, rng: rng, atMS: time.Now().Add(-3 * time.Hour).UnixMilli()}
+	for i := range w.pair {
+		cfg := serveConfig{retentionFile: "1y", external: map[string]string{"cluster": "eu", "replica": fmt.Sprint("r", i)}}
+		srv, err := newServer(e, filepath.Join(dir, fmt.Sprint("replica", i)), cfg)
+		if err != nil {
+			return nil, err
+		}
+		srv.mintMS = w.atMS
+		w.pair[i] = srv
+	}
+	return w, nil
+}
+
+func (w *replicasWorld) start() error {
+	for _, srv := range w.pair {
+		if err := srv.run(); err != nil {
+			return err
+		}
+	}
+	// A store without a sample has no time range, and a querier leaves it out until it next looks.
+	if err := w.write(rand.New(rand.NewPCG(1, 1)), w.pair[0], w.pair[1]); err != nil {
+		return err
+	}
+	var err error
+	if w.http, err = freeAddress(); err != nil {
+		return err
+	}
+	args := []string{"query", "--http-address=" + w.http, "--grpc-address=127.0.0.1:0", "--query.replica-label=replica",
+		"--endpoint=" + w.pair[0].grpc, "--endpoint=" + w.pair[1].grpc, "--store.response-timeout=3s", "--query.timeout=30s"}
+	if w.rng.IntN(2) == 0 {
+		if w.stalled, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return err
+		}
+		args = append(args, "--endpoint-strict="+w.stalled.Addr().String())
+	}
+	if w.query, err = start(w.env.ctx, w.env.binary, "query", args...); err != nil {
+		return err
+	}
+	return w.waitForStores()
+}
+
+// waitForStores returns once the querier has seen both servers.
+func (w *replicasWorld) waitForStores() error {
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		body, _, err := api(w.env.ctx, w.env.client, "http://"+w.http+"/api/v1/stores", nil, nil)
+		if err == nil && strings.Contains(string(body), `"r0"`) && strings.Contains(string(body), `"r1"`) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the querier does not see its stores: %s %v: %s", body, err, w.query.log)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func (w *replicasWorld) stop() error {
+	if w.stalled != nil {
+		w.stalled.Close()
+	}
+	if w.query != nil {
+		if err := w.query.stop(); err != nil {
+			return err
+		}
+	}
+	for _, srv := range w.pair {
+		if err := srv.stop(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *replicasWorld) steps() []step {
+	var list []step
+	for range 3 + w.rng.IntN(4) {
+		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
+		switch rng.IntN(4) {
+		case 0, 1:
+			list = append(list, step{"write to both", func() error { return w.write(rng, w.pair[0], w.pair[1]) }})
+		case 2:
+			list = append(list, step{"write to one", func() error { w.diverged = true; return w.write(rng, w.pair[rng.IntN(2)]) }})
+		case 3:
+			list = append(list, step{"kill one and start it", func() error {
+				srv := w.pair[rng.IntN(2)]
+				srv.kill()
+				if err := srv.run(); err != nil {
+					return err
+				}
+				return w.waitForStores()
+			}})
+		}
+	}
+	return list
+}
+
+func (w *replicasWorld) write(rng *rand.Rand, to ...*server) error {
+	points := map[int64]float64{}
+	n := int64(20 + rng.IntN(60))
+	for i := range n {
+		points[w.atMS+i*15_000] = float64(rng.IntN(1000))
+	}
+	w.atMS += n * 15_000
+	series := map[string]string{"id": fmt.Sprint(rng.IntN(3))}
+	for _, srv := range to {
+		if err := srv.put(series, points); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *replicasWorld) check() error {
+	minMS, maxMS := w.pair[0].mintMS, time.Now().UnixMilli()
+	got, warnings, err := raw(w.env.ctx, w.env.client, "http://"+w.http, metricName, minMS, maxMS, []string{"cluster"}, url.Values{"dedup": {"false"}})
+	if err != nil {
+		return fmt.Errorf("querier without deduplication: %w", err)
+	}
+	if w.stalled != nil && len(warnings) == 0 {
+		return fmt.Errorf("a store does not respond, and the response has no warning")
+	}
+	if w.stalled == nil && len(warnings) > 0 {
+		return fmt.Errorf("warnings of healthy stores: %q", warnings)
+	}
+	for i, srv := range w.pair {
+		mine := samples{}
+		label := fmt.Sprintf(`replica=%q`, fmt.Sprint("r", i))
+		for series, points := range got {
+			if strings.Contains(series, label) {
+				mine[strings.Trim(strings.Replace(series, label, "", 1), ",")] = points
+			}
+		}
+		if err := srv.model.check(mine, minMS, maxMS, 0); err != nil {
+			return fmt.Errorf("querier without deduplication, replica %d: %w", i, err)
+		}
+	}
+	if w.diverged {
+		return nil
+	}
+	got, _, err = raw(w.env.ctx, w.env.client, "http://"+w.http, metricName, minMS, maxMS, []string{"cluster"}, nil)
+	if err == nil {
+		err = w.pair[0].model.check(got, minMS, maxMS, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("querier with deduplication: %w", err)
+	}
+	return nil
+}

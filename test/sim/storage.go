@@ -1,0 +1,195 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"time"
+)
+
+// storageWorld is one server with old blocks, late samples, restarts with other
+// configurations and kills.
+type storageWorld struct {
+	env *env
+	rng *rand.Rand
+	srv *server
+	dir string
+
+	headMS  int64 // the greatest timestamp written in order
+	counter int
+}
+
+func newStorageWorld(e *env, dir string, rng *rand.Rand) (world, error) {
+	cfg := serveConfig{window: pick(rng, 0, 3*time.Hour, 24*time.Hour)}
+	setRetention(rng, &cfg)
+	if rng.IntN(2) == 0 {
+		cfg.external = map[string]string{"cluster": "eu"}
+	}
+	srv, err := newServer(e, filepath.Join(dir, "serve"), cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &storageWorld{env: e, rng: rng, srv: srv, dir: dir}, nil
+}
+
+// setRetention draws where the retention is configured and how long it is. None is
+// shorter than the default, so that a block may only go for a wrong reason.
+func setRetention(rng *rand.Rand, cfg *serveConfig) {
+	cfg.retentionFile, cfg.retentionFlag, cfg.sizeFile = "", "", ""
+	switch rng.IntN(5) {
+	case 0:
+		cfg.retentionFile = pick(rng, "60d", "1y")
+	case 1:
+		cfg.retentionFlag = pick(rng, "60d", "1y")
+	case 2:
+		cfg.retentionFile, cfg.retentionFlag = pick(rng, "60d", "1y"), "15d"
+	case 3:
+		cfg.sizeFile = "1TB"
+	case 4:
+		cfg.sizeFile, cfg.retentionFile = "1TB", "1y"
+	}
+}
+
+func pick[T any](rng *rand.Rand, from ...T) T { return from[rng.IntN(len(from))] }
+
+func (w *storageWorld) start() error {
+	w.headMS = time.Now().Add(-10 * time.Hour).UnixMilli()
+	w.srv.mintMS = w.headMS
+	if err := w.srv.writeBlocks(w.rng, 40*24*time.Hour, 20*24*time.Hour, 24*time.Hour); err != nil {
+		return err
+	}
+	return w.srv.run()
+}
+
+func (w *storageWorld) stop() error { return w.srv.stop() }
+
+func (w *storageWorld) check() error {
+	if err := w.srv.proc.gone(); err != nil {
+		return err
+	}
+	return w.srv.compareAll([]string{pick(w.rng, "jsonl", "csv", "openmetrics")}, false)
+}
+
+func (w *storageWorld) steps() []step {
+	var list []step
+	add := func(name string, run func(rng *rand.Rand) error) {
+		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
+		list = append(list, step{name, func() error { return run(rng) }})
+	}
+	for range 6 + w.rng.IntN(10) {
+		switch w.rng.IntN(8) {
+		case 0, 1, 2:
+			add("write in order", w.writeInOrder)
+		case 3:
+			add("write late", w.writeLate)
+		case 4:
+			add("kill while a write runs, start with another retention", w.killAndStart)
+		case 5:
+			add("stop, read the folder, start", w.stopAndStart)
+		case 6:
+			add("reload with another retention", w.reload)
+		case 7:
+			add("senders that stall", w.stalledSenders)
+		}
+	}
+	return list
+}
+
+// writeInOrder appends some minutes or hours to a few series.
+func (w *storageWorld) writeInOrder(rng *rand.Rand) error {
+	stepMS := pick(rng, int64(15_000), 60_000, 240_000)
+	// Series that follow in a later request must not be too old for the head by then.
+	n := 2 + rng.Int64N(40*60_000/stepMS)
+	from := w.headMS + stepMS
+	if latest := time.Now().UnixMilli(); from+n*stepMS > latest {
+		return nil // the present is reached
+	}
+	for id := range 1 + rng.IntN(3) {
+		points := map[int64]float64{}
+		for i := range n {
+			points[from+i*stepMS] = float64(rng.IntN(1_000_000)) / 100
+		}
+		if err := w.srv.put(map[string]string{"kind": "new", "id": fmt.Sprint(id)}, points); err != nil {
+			return err
+		}
+	}
+	w.headMS = from + (n-1)*stepMS
+	return nil
+}
+
+// writeLate writes samples that lie in the out-of-order window, where there is one.
+func (w *storageWorld) writeLate(rng *rand.Rand) error {
+	if w.srv.cfg.window == 0 {
+		return nil
+	}
+	points := map[int64]float64{}
+	width := min(w.srv.cfg.window, 6*time.Hour) - time.Minute
+	for range 10 {
+		w.counter++
+		// Odd milliseconds collide with no other sample.
+		points[(w.headMS-rng.Int64N(width.Milliseconds()))/2000*2000+1+2*int64(w.counter%900)] = float64(w.counter)
+	}
+	series := map[string]string{"kind": "new", "id": "0"}
+	if rng.IntN(2) == 0 {
+		series = map[string]string{"kind": "late"}
+	}
+	return w.srv.put(series, points)
+}
+
+// killAndStart kills the server while a writer is at work.
+func (w *storageWorld) killAndStart(rng *rand.Rand) error {
+	done := make(chan error, 1)
+	writer := rand.New(rand.NewPCG(rng.Uint64(), 0))
+	go func() { done <- w.writeInOrder(writer) }()
+	time.Sleep(time.Duration(rng.IntN(5)) * time.Millisecond)
+	w.srv.kill()
+	if err := <-done; err != nil {
+		return err
+	}
+	setRetention(rng, &w.srv.cfg)
+	return w.srv.run()
+}
+
+func (w *storageWorld) stopAndStart(rng *rand.Rand) error {
+	if err := w.srv.stop(); err != nil {
+		return err
+	}
+	if err := w.srv.compareAll([]string{pick(rng, "jsonl", "csv", "openmetrics")}, true); err != nil {
+		return fmt.Errorf("while stopped: %w", err)
+	}
+	return w.srv.run()
+}
+
+func (w *storageWorld) reload(rng *rand.Rand) error {
+	setRetention(rng, &w.srv.cfg)
+	w.srv.cfg.retentionFlag = "" // a flag does not change by a reload
+	if w.srv.cfg.retentionFile == "" && w.srv.cfg.sizeFile == "" {
+		w.srv.cfg.retentionFile = "1y"
+	}
+	if err := writeConfig(w.srv); err != nil {
+		return err
+	}
+	return w.srv.proc.reload()
+}
+
+// stalledSenders holds more connections than requests may run at once, each with
+// a request whose body does not come. Another write has to succeed meanwhile.
+func (w *storageWorld) stalledSenders(rng *rand.Rand) error {
+	for range 40 {
+		conn, err := net.Dial("tcp", w.srv.http)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST /api/v1/write HTTP/1.1\r\nHost: %s\r\nContent-Type: application/x-protobuf\r\nContent-Encoding: snappy\r\nContent-Length: 1000\r\n\r\nab", w.srv.http)
+	}
+	before := w.srv.model.maybeCount()
+	if err := w.writeInOrder(rng); err != nil {
+		return err
+	}
+	if w.srv.model.maybeCount() > before {
+		return fmt.Errorf("a write got no acknowledgement while other senders stalled")
+	}
+	return nil
+}

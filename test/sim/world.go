@@ -1,0 +1,283 @@
+package sim
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+)
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+
+// env is what all worlds of a run share.
+type env struct {
+	ctx    context.Context
+	binary string
+	client *http.Client
+	logf   func(format string, args ...any)
+}
+
+// A world is a set of processes with a model of what they hold. Its seed makes
+// the configuration and the steps.
+type world interface {
+	// start makes folders and files and runs the processes.
+	start() error
+	// steps returns the world's steps in order. Each is made from its own random
+	// numbers, so that one can be left out without changing the others.
+	steps() []step
+	// check compares every path with the model.
+	check() error
+	// stop ends the processes and reports what they left behind.
+	stop() error
+}
+
+// step is one action on a world.
+type step struct {
+	name string
+	run  func() error
+}
+
+// server is one `ferula serve` with what it was given.
+type server struct {
+	env     *env
+	dir     string // data, configuration
+	http    string // address
+	grpc    string
+	proc    *process
+	cfg     serveConfig
+	model   *model
+	mintMS  int64 // the oldest timestamp that any sample has
+	running bool
+}
+
+// serveConfig is one combination of flags and file.
+type serveConfig struct {
+	retentionFile string            // storage.tsdb.retention.time of the file, "" leaves it out
+	retentionFlag string            // --storage.tsdb.retention.time, "" leaves it out
+	sizeFile      string            // storage.tsdb.retention.size of the file
+	window        time.Duration     // out_of_order_time_window, 0 leaves it out
+	external      map[string]string // external_labels
+	remoteRead    []string          // base URLs of remote_read sections
+	profileFlags  []string          // limits of profiles
+}
+
+// keep is how long samples are retained, or 0 for ever.
+func (c serveConfig) keep() time.Duration {
+	switch {
+	case c.retentionFile != "":
+		return parseDays(c.retentionFile)
+	case c.retentionFlag != "":
+		return parseDays(c.retentionFlag)
+	case c.sizeFile != "":
+		return 0
+	default:
+		return 15 * 24 * time.Hour
+	}
+}
+
+// parseDays reads a number of days or years, which is what the worlds use.
+func parseDays(text string) time.Duration {
+	n := 0
+	unit := text[len(text)-1]
+	if _, err := fmt.Sscanf(text[:len(text)-1], "%d", &n); err != nil {
+		panic(err) // a constant of this package
+	}
+	if unit == 'y' {
+		n *= 365
+	}
+	return time.Duration(n) * 24 * time.Hour
+}
+
+func (c serveConfig) yaml() string {
+	var b strings.Builder
+	b.WriteString("global:\n  scrape_interval: 1h\n")
+	if len(c.external) > 0 {
+		b.WriteString("  external_labels:\n")
+		for _, name := range sortedKeys(c.external) {
+			fmt.Fprintf(&b, "    %s: %s\n", name, c.external[name])
+		}
+	}
+	b.WriteString("scrape_configs: []\n")
+	if len(c.remoteRead) > 0 {
+		b.WriteString("remote_read:\n")
+		for _, base := range c.remoteRead {
+			fmt.Fprintf(&b, "  - url: %s/api/v1/read\n    read_recent: true\n", base)
+		}
+	}
+	if c.retentionFile != "" || c.sizeFile != "" || c.window > 0 {
+		b.WriteString("storage:\n  tsdb:\n")
+		if c.window > 0 {
+			fmt.Fprintf(&b, "    out_of_order_time_window: %s\n", c.window)
+		}
+		if c.retentionFile != "" || c.sizeFile != "" {
+			b.WriteString("    retention:\n")
+		}
+		if c.retentionFile != "" {
+			fmt.Fprintf(&b, "      time: %s\n", c.retentionFile)
+		}
+		if c.sizeFile != "" {
+			fmt.Fprintf(&b, "      size: %s\n", c.sizeFile)
+		}
+	}
+	return b.String()
+}
+
+func newServer(e *env, dir string, cfg serveConfig) (*server, error) {
+	s := &server{env: e, dir: dir, cfg: cfg, model: newModel()}
+	var err error
+	if s.http, err = freeAddress(); err != nil {
+		return nil, err
+	}
+	if s.grpc, err = freeAddress(); err != nil {
+		return nil, err
+	}
+	return s, os.MkdirAll(filepath.Join(dir, "data"), 0o755)
+}
+
+func (s *server) base() string { return "http://" + s.http }
+
+func (s *server) configFile() string { return filepath.Join(s.dir, "prometheus.yml") }
+
+// run starts the process with the present configuration.
+func (s *server) run() error {
+	if err := writeConfig(s); err != nil {
+		return err
+	}
+	args := []string{"serve", "--config.file=" + s.configFile(), "--web.listen-address=" + s.http, "--grpc-address=" + s.grpc,
+		"--storage.tsdb.path=" + filepath.Join(s.dir, "data"), "--no-profiles.self", "--storage.remote.read-sample-limit=0"}
+	if s.cfg.retentionFlag != "" {
+		args = append(args, "--storage.tsdb.retention.time="+s.cfg.retentionFlag)
+	}
+	args = append(args, s.cfg.profileFlags...)
+	var err error
+	s.proc, err = start(s.env.ctx, s.env.binary, filepath.Base(s.dir), args...)
+	s.running = err == nil
+	return err
+}
+
+func writeConfig(s *server) error { return os.WriteFile(s.configFile(), []byte(s.cfg.yaml()), 0o600) }
+
+func (s *server) kill() {
+	s.proc.kill()
+	s.running = false
+}
+
+func (s *server) stop() error {
+	if !s.running {
+		return nil
+	}
+	s.running = false
+	return s.proc.stop()
+}
+
+// keepFromMS is the timestamp from which on samples must be retained. A block goes
+// as a whole, and only when all of it is older than the retention.
+func (s *server) keepFromMS() int64 {
+	keep := s.cfg.keep()
+	if keep == 0 {
+		return 0
+	}
+	return time.Now().Add(-keep).UnixMilli()
+}
+
+// put writes samples of one series and moves them into the model by the verdict.
+func (s *server) put(series map[string]string, points map[int64]float64) error {
+	key := seriesKey(series)
+	err := write(s.env.ctx, s.env.client, s.base(), series, points)
+	into := s.model.acked
+	if err != nil {
+		into = s.model.maybe
+	}
+	for ms, v := range points {
+		into.put(key, ms, v)
+		s.mintMS = min(s.mintMS, ms)
+	}
+	if errors.Is(err, errRefused) {
+		return err
+	}
+	return nil
+}
+
+// writeBlocks puts finished blocks of two hours into the data folder before the
+// first start, one for each age.
+func (s *server) writeBlocks(rng *rand.Rand, ages ...time.Duration) error {
+	for i, age := range ages {
+		from := time.Now().Add(-age).Truncate(2 * time.Hour)
+		var list []storage.Series
+		series := map[string]string{"kind": "old", "age": fmt.Sprint(i)}
+		points := map[int64]float64{}
+		for n := range int64(20) {
+			points[from.UnixMilli()+n*60_000+rng.Int64N(1000)] = float64(rng.IntN(1000))
+		}
+		ls := labels.FromMap(map[string]string{"__name__": metricName, "kind": "old", "age": fmt.Sprint(i)})
+		list = append(list, storage.NewListSeries(ls, chunkSamples(points)))
+		if _, err := tsdb.CreateBlock(list, filepath.Join(s.dir, "data"), 2*time.Hour.Milliseconds(), slog.New(slog.DiscardHandler)); err != nil {
+			return err
+		}
+		for ms, v := range points {
+			s.model.acked.put(seriesKey(series), ms, v)
+			s.mintMS = min(s.mintMS, ms)
+		}
+	}
+	return nil
+}
+
+// compareAll reads [minMS, maxMS] by every path of a server and compares each with
+// the model. The series of paths that add external labels lose them first.
+func (s *server) compareAll(formats []string, offline bool) error {
+	drop := sortedKeys(s.cfg.external)
+	minMS, maxMS := s.mintMS-1000, time.Now().Add(time.Minute).UnixMilli()
+	verify := func(path string, got samples, err error) error {
+		if err == nil {
+			err = s.model.check(got, minMS, maxMS, s.keepFromMS())
+		}
+		if err != nil {
+			return fmt.Errorf("%s by %s: %w", filepath.Base(s.dir), path, err)
+		}
+		return nil
+	}
+	ctx := s.env.ctx
+	if !offline {
+		got, warnings, err := raw(ctx, s.env.client, s.base(), metricName, minMS, maxMS, nil, nil)
+		if err == nil && len(warnings) > 0 {
+			err = fmt.Errorf("warnings of a complete storage: %q", warnings)
+		}
+		if err := verify("PromQL", got, err); err != nil {
+			return err
+		}
+		got, err = remoteReadSamples(ctx, s.env.client, s.base(), minMS, maxMS, drop)
+		if err := verify("remote read SAMPLES", got, err); err != nil {
+			return err
+		}
+	}
+	for _, format := range formats {
+		if !offline {
+			got, err := export(ctx, s.env.binary, "--url="+s.base(), format, minMS, maxMS, drop)
+			if err := verify("ferula read --url, "+format, got, err); err != nil {
+				return err
+			}
+			got, err = export(ctx, s.env.binary, "--store="+s.grpc, format, minMS, maxMS, drop)
+			if err := verify("ferula read --store, "+format, got, err); err != nil {
+				return err
+			}
+		}
+		got, err := export(ctx, s.env.binary, "--tsdb.path="+filepath.Join(s.dir, "data"), format, minMS, maxMS, nil)
+		if err := verify("ferula read --tsdb.path, "+format, got, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -14,6 +14,7 @@ var (
 	secondsFlag = flag.Int("sim.seconds", 10, "how long to run")
 	seedFlag    = flag.Uint64("sim.seed", 0, "run this seed only; 0 runs fresh ones")
 	fromFlag    = flag.Uint64("sim.from", 0, "first of consecutive seeds; 0 takes the clock")
+	worldsFlag  = flag.Int("sim.worlds", 0, "how many worlds to run; 0 runs until -sim.seconds")
 	kindFlag    = flag.String("sim.kind", "", "run this kind of world only")
 	binaryFlag  = flag.String("sim.binary", "", "the ferula binary; empty builds it")
 	shrinkFlag  = flag.Duration("sim.shrink", time.Minute, "how long to look for fewer steps after a failure")
@@ -45,7 +46,13 @@ func TestSim_EveryPathReturnsWhatWasAcknowledged(t *testing.T) {
 	}
 	deadline := time.Now().Add(time.Duration(*secondsFlag) * time.Second)
 	worlds := 0
-	for seed := first; time.Now().Before(deadline) && !t.Failed(); seed++ {
+	more := func() bool {
+		if *worldsFlag > 0 {
+			return worlds < *worldsFlag
+		}
+		return time.Now().Before(deadline)
+	}
+	for seed := first; more() && !t.Failed(); seed++ {
 		if *kindFlag != "" && kinds[seed%uint64(len(kinds))].name != *kindFlag {
 			continue
 		}

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Shows what the simulator can find: each patch of test/sim/faults puts one fault
+# back into a copy of the tree, and the simulator has to fail within a number of
+# seeds. A patch's first lines say which kind of world and how many:
+#
+#	# kind: storage
+#	# seeds: 20
+#	# fault: what a user would see
+#
+# Usage: test/sim/prove.sh [PATCH...]; prints a row of a table for each.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+root=$PWD
+work=$(mktemp -d)
+trap 'git worktree remove --force "$work/tree" 2>/dev/null || true; rm -rf "$work"' EXIT
+git worktree add --quiet --detach "$work/tree" HEAD
+patches=("$@")
+[[ ${#patches[@]} -gt 0 ]] || patches=(test/sim/faults/*.patch)
+go test -c -o "$work/sim.test" ./test/sim
+missed=0
+for patch in "${patches[@]}"; do
+	field() { sed -n "s/^# $1: //p" "$root/$patch" | head -n 1; }
+	kind=$(field kind) seeds=$(field seeds) fault=$(field fault)
+	git -C "$work/tree" reset --quiet --hard
+	if ! git -C "$work/tree" apply "$root/$patch"; then
+		echo "| $(basename "$patch" .patch) | $kind | the patch does not apply | |"
+		missed=$((missed + 1))
+		continue
+	fi
+	(cd "$work/tree" && go build -o "$work/ferula" ./cmd/ferula)
+	(cd "$work/tree" && go test -c -o "$work/patched.test" ./test/sim)
+	if out=$(cd test/sim && "$work/patched.test" -test.run TestSim -test.timeout 30m -sim.binary "$work/ferula" -sim.kind "$kind" -sim.from 1 -sim.worlds "$seeds" -sim.shrink 0s 2>&1); then
+		echo "| $(basename "$patch" .patch) | $kind | NOT FOUND in $seeds | $fault |"
+		missed=$((missed + 1))
+	else
+		found=$(grep -cE 'seed [0-9]+ \(' <<<"$out" || true)
+		echo "| $(basename "$patch" .patch) | $kind | within $((found > 1 ? found - 1 : 1)) of $seeds | $fault |"
+	fi
+done
+exit $((missed > 0))

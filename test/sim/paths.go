@@ -226,21 +226,21 @@ func parseJSONLines(text []byte, drop []string) (samples, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	for {
 		var line struct {
-			Metric     map[string]string `json:"metric"`
-			Values     []float64         `json:"values"`
-			Timestamps []int64           `json:"timestamps"`
+			Metric map[string]string `json:"metric"`
+			Values [][2]any          `json:"values"`
 		}
 		if err := decoder.Decode(&line); err == io.EOF {
 			return got, nil
 		} else if err != nil {
 			return nil, fmt.Errorf("jsonl: %w", err)
 		}
-		if len(line.Values) != len(line.Timestamps) {
-			return nil, fmt.Errorf("jsonl: %d values and %d timestamps", len(line.Values), len(line.Timestamps))
-		}
 		key := seriesKey(line.Metric, append([]string{"__name__"}, drop...)...)
-		for i, ms := range line.Timestamps {
-			got.put(key, ms, line.Values[i])
+		for _, pair := range line.Values {
+			ms, v, err := point(pair)
+			if err != nil {
+				return nil, fmt.Errorf("jsonl: %w", err)
+			}
+			got.put(key, ms, v)
 		}
 	}
 }

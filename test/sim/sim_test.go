@@ -17,6 +17,7 @@ var (
 	worldsFlag  = flag.Int("sim.worlds", 0, "how many worlds to run; 0 runs until -sim.seconds")
 	kindFlag    = flag.String("sim.kind", "", "run this kind of world only")
 	binaryFlag  = flag.String("sim.binary", "", "the ferula binary; empty builds it")
+	keepFlag    = flag.Bool("sim.keep", false, "leave the folders of worlds")
 	shrinkFlag  = flag.Duration("sim.shrink", time.Minute, "how long to look for fewer steps after a failure")
 )
 
@@ -68,7 +69,9 @@ func runOne(t *testing.T, e *env, seed uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
+	if !*keepFlag {
+		defer os.RemoveAll(dir)
+	}
 	began := time.Now()
 	ran, err := runSeed(e, filepath.Join(dir, "world"), seed, nil)
 	kind := kinds[seed%uint64(len(kinds))].name

@@ -56,8 +56,11 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 	if d.blocks, err = d.db.Blocks(); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, errors.Join(err, d.db.Close()))
 	}
+	// A block of samples that came out of order may end after samples that are only in the log.
 	for _, b := range d.blocks {
-		d.headMS = max(d.headMS, b.Meta().MaxTime)
+		if meta := b.Meta(); !meta.Compaction.FromOutOfOrder() {
+			d.headMS = max(d.headMS, meta.MaxTime)
+		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "wal")); errors.Is(err, os.ErrNotExist) {
 		if d.headMS = math.MaxInt64; len(d.blocks) == 0 {

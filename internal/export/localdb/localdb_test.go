@@ -220,3 +220,37 @@ func TestLateSamplesAreInTheWindowsOfBlocks(t *testing.T) {
 		t.Errorf("left in the sandbox: %v, %v", left, err)
 	}
 }
+
+func TestDB_ABlockOfLateSamplesDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
+	dir := t.TempDir()
+	opts := tsdb.DefaultOptions()
+	opts.OutOfOrderTimeWindow = 24 * hourMS
+	db, err := tsdb.Open(dir, quiet, nil, opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	db.DisableCompactions()
+	appendTo(t, db, startMS, startMS+hourMS)
+	appendTo(t, db, startMS+30_000, startMS+630_000)
+	if err := db.CompactOOOHead(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if len(db.Blocks()) != 1 {
+		t.Fatalf("%d blocks of late samples", len(db.Blocks()))
+	}
+	d, err := Open(dir, t.TempDir(), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	got := times(t, d, startMS, startMS+2*hourMS)
+	if len(got) != 2 {
+		t.Errorf("%d series", len(got))
+	}
+	for lset, seen := range got {
+		if len(seen) != 70 {
+			t.Errorf("%s has %d samples, written were 70", lset, len(seen))
+		}
+	}
+}

@@ -68,7 +68,7 @@ func (w *storageWorld) check() error {
 	if err := w.srv.proc.gone(); err != nil {
 		return err
 	}
-	return w.srv.compareAll([]string{"jsonl", "csv", "openmetrics"}, false)
+	return w.srv.compareAll([]string{pick(w.rng, "jsonl", "csv", "openmetrics")}, false)
 }
 
 func (w *storageWorld) steps() []step {

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	secondsFlag = flag.Int("sim.seconds", 10, "how long to run")
+	secondsFlag = flag.Int("sim.seconds", 5, "how long to run")
 	seedFlag    = flag.Uint64("sim.seed", 0, "run this seed only; 0 runs fresh ones")
 	fromFlag    = flag.Uint64("sim.from", 0, "first of consecutive seeds; 0 takes the clock")
 	worldsFlag  = flag.Int("sim.worlds", 0, "how many worlds to run; 0 runs until -sim.seconds")

@@ -1,70 +1,96 @@
 # Everything a person or CI does with this repository. `make run` and `make test`
-# need only Go; `make ui` needs node, `make bench` and `make interop` build their
-# peers first.
+# need only Go. `make ui` needs node; `make bench` and `make interop` build their
+# peers first; linters and generators are pinned in tools/go.mod.
 
 GO ?= go
 export GOTOOLCHAIN = local
 MODULES = . ./metrics ./promjson
+PACKAGES = ./... ./metrics/... ./promjson/...
 HERE = github.com/ferula-io/ferula
+FUZZTIME ?= 30s
+FUZZMINIMIZE ?= 5s
+TOOLS = $(CURDIR)/bin/tools
 
-.PHONY: run build test race check bench ui ui-check browser interop generate tidy fuzz
+.PHONY: help run build test race check lint vuln bench bench-test ui ui-check browser interop clients generate generated tidy tidied fuzz
 
-run:
+help: ## list the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+run: ## run ferula serve without flags
 	$(GO) run ./cmd/ferula serve
 
-build:
+build: ## build bin/ferula
 	$(GO) build -o bin/ferula ./cmd/ferula
 
-# Every test that needs only Go. Tests that need a peer, a server or a browser say
-# so in one line and are skipped; `make interop` and .ci/run run them.
-test:
-	$(GO) test ./... ./metrics/... ./promjson/...
+# Tests that need a peer, a server or a browser say so in one line and are skipped;
+# `make interop`, `make browser` and .ci/run run them.
+test: ## every test that needs only Go
+	$(GO) test $(PACKAGES)
 
-race:
-	$(GO) test -race -tags invariants ./... ./metrics/... ./promjson/...
+race: ## the same with the race detector and invariants
+	$(GO) test -race -tags invariants $(PACKAGES)
 
-check:
+check: ## format, vet, the rules of the house, the build of every module
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-ed: $$unformatted"; exit 1; }
-	$(GO) vet ./... ./metrics/... ./promjson/...
-	$(GO) vet -tags invariants ./... ./metrics/... ./promjson/...
+	$(GO) vet $(PACKAGES)
+	$(GO) vet -tags invariants $(PACKAGES)
 	cd bench && GOWORK=off $(GO) vet ./...
+	cd bench/streams && GOWORK=off $(GO) vet ./...
+	cd bench/thanoscodec && GOWORK=off $(GO) vet ./...
+	cd test/clients/go && GOWORK=off $(GO) vet ./...
+	cd tools && GOWORK=off $(GO) vet ./...
 	$(GO) test ./test/house/
 	$(GO) build -o /dev/null ./cmd/ferula
 
-# make bench AREA=api
-bench:
+lint: ## staticcheck, errcheck and errorlint
+	cd tools && GOWORK=off $(GO) build -o $(TOOLS)/lint ./lint
+	$(TOOLS)/lint $(PACKAGES)
+
+# The database of vulnerabilities is fetched from the network.
+vuln: ## known vulnerabilities in what is linked
+	cd tools && GOWORK=off $(GO) build -o $(TOOLS)/govulncheck golang.org/x/vuln/cmd/govulncheck
+	$(TOOLS)/govulncheck $(PACKAGES)
+
+bench: ## measure against the peers: make bench AREA=api
 	cd bench && GOWORK=off $(GO) run ./cmd/bench $(if $(AREA),-area=$(AREA)) $(BENCHFLAGS)
 
-# The page: built files are committed, so only who changes it needs node.
-ui:
+bench-test: ## the tests of the bench module, which compare bytes with the peers' libraries
+	cd bench && GOWORK=off $(GO) test ./...
+
+ui: ## build the page into internal/ui/dist; needed only after a change of ui/
 	cd ui && npm ci --no-audit --no-fund && npm run build
 
-ui-check: ui
+ui-check: ui ## the committed page is what its source gives
 	git diff --exit-code --stat -- internal/ui/dist
 
-# The page in a real Chromium, against a server of its own.
-browser:
+browser: ## the page in Chromium, against a server of its own
 	test/browser.sh
 
-# Tests against real peers: Prometheus, Thanos, versitygw, node_exporter, Redis, memcached.
-interop:
+interop: ## tests against real peers: Prometheus, Thanos, versitygw, node_exporter, Redis, memcached
 	FERULA_TEST_PEERS=1 $(GO) test -count=1 -v -run Peer ./test/... ./internal/frontend/...
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(GO) test -count=1 -v -run Peer ./metricsdiff/
 
-generate:
-	$(GO) generate ./... ./metrics/... ./promjson/...
+generate: ## make generated Go code from its sources
+	cd tools && GOWORK=off $(GO) run ./protogen ..
+	cd promjson && $(GO) generate ./...
+
+generated: generate ## the committed generated code is what its sources give
+	git diff --exit-code --stat -- '*.pb.go' promjson/tables.go
 
 # go.work ties the modules at v0.0.0, which `go mod tidy` alone would look for in
-# the proxy: give it a replace for the moment of the tidying.
-tidy:
+# the proxy: it gets a replace while it runs.
+tidy: ## tidy every go.mod
 	cd promjson && GOWORK=off $(GO) mod tidy
 	cd metrics && GOWORK=off $(GO) mod tidy
+	cd tools && GOWORK=off $(GO) mod tidy
 	$(GO) mod edit -replace $(HERE)/promjson=./promjson -replace $(HERE)/metrics=./metrics
 	GOWORK=off $(GO) mod tidy; status=$$?; \
 	$(GO) mod edit -dropreplace $(HERE)/promjson -dropreplace $(HERE)/metrics; exit $$status
 
-# Thirty seconds of fuzzing for every fuzz test.
-fuzz:
+tidied: tidy ## the committed go.mod files are tidy
+	git diff --exit-code --stat -- '*go.mod' '*go.sum'
+
+fuzz: ## fuzz every target for FUZZTIME (30s)
 	@for module in $(MODULES); do (cd $$module && for pkg in $$($(GO) list ./...); do \
 		for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
-			echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime 30s $$pkg || exit 1; done; done) || exit 1; done
+			echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime $(FUZZMINIMIZE) $$pkg || exit 1; done; done) || exit 1; done

@@ -1,7 +1,7 @@
 // Package profilepb is the profile API's messages as bytes: push.v1, querier.v1 and
 // types.v1 of the Pyroscope API, by the same names and numbers.
 //
-// Requests are small, so generated code (from proto/, by generate.sh) reads them.
+// Requests are small, so generated code (from proto/, by `make generate`) reads them.
 // Answers are big and are written by hand: a query's result, with label sets as the
 // bytes that labelenc spells, is appended as protobuf or as protobuf's JSON.
 //
@@ -13,8 +13,6 @@
 // valid ones, made by ferula; texts may be anything and leave as valid UTF-8. There
 // is no HTTP, no selection and no compression here.
 package profilepb
-
-//go:generate ./generate.sh
 
 // Pushed is one profile as it came in.
 type Pushed struct {

@@ -4,8 +4,5 @@
 // numbers; what goes out are generated types and descriptors, for the requests,
 // for small answers, and for reflection. Streams of series do not pass through
 // here: package storepb reads and writes them by hand, and uses these types as
-// its oracle in tests. `make generate` makes the code anew; it needs protoc and
-// protoc-gen-go, which a build does not.
+// its oracle in tests. `make generate` makes the code from the .proto files.
 package thanospb
-
-//go:generate protoc -I ../../../.. --go_out=../../../.. --go_opt=paths=source_relative internal/codec/storepb/thanospb/store.proto internal/codec/storepb/thanospb/info.proto

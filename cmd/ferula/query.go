@@ -250,7 +250,7 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 func (c *queryCommand) endpoints() (fanout.EndpointsOptions, error) {
 	o := fanout.EndpointsOptions{
 		ReloadInterval: time.Duration(min(c.SDReload, c.SDInterval)), DNSInterval: time.Duration(c.DNSInterval),
-		InfoTimeout: time.Duration(c.InfoTimeout), HideAfter: time.Duration(c.HideAfter),
+		InfoTimeout: time.Duration(c.InfoTimeout), UnhealthyTimeout: time.Duration(c.HideAfter),
 	}
 	for _, from := range []struct {
 		flag          string

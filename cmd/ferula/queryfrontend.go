@@ -212,7 +212,7 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	o.Frontend = frontend.Options{
 		Tenants: limit.Tenants{Headers: tenantHeaders, Default: c.DefaultTenant},
 		Limits: limit.Query{
-			LengthMax: time.Duration(c.MaxLength), PointsMax: int64(c.MaxPoints), QueryBytesMax: int64(c.MaxQueryBytes), AnswerBytesMax: int64(c.MaxAnswerBytes),
+			LengthMax: time.Duration(c.MaxLength), PointsMax: int64(c.MaxPoints), QueryBytesMax: int64(c.MaxQueryBytes), ResponseBytesMax: int64(c.MaxAnswerBytes),
 		},
 		Split:           split.Options{Interval: interval, MinInterval: time.Duration(c.MinSplitInterval), MaxInterval: time.Duration(c.MaxSplitInterval), HorizontalShards: c.HorizontalShards},
 		Parallelism:     c.Parallelism,

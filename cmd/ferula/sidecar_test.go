@@ -50,7 +50,7 @@ func TestTheArgumentsOfPrometheusOperatorAreTakenAsTheyAre(t *testing.T) {
 	if o.PrometheusURL != "https://localhost:9090/" || o.Web.ListenAddress != ":10902" || o.GRPC.ListenAddress != ":10901" || o.TSDBDir != "/prometheus" || o.Ship.Bucket != bucket || o.GRPC.TLSClientCA != "/etc/tls/grpc/ca.crt" {
 		t.Errorf("%+v", o)
 	}
-	if !strings.Contains(o.HTTPClient, "insecure_skip_verify") || o.ReadyTimeout != 20*time.Minute || o.AskEvery != 90*time.Second {
+	if !strings.Contains(o.HTTPClient, "insecure_skip_verify") || o.ReadyTimeout != 20*time.Minute || o.PollInterval != 90*time.Second {
 		t.Errorf("%+v", o)
 	}
 	if ago := time.Since(time.UnixMilli(o.MinTimeMS())); ago < 6*time.Hour || ago > 6*time.Hour+time.Minute {

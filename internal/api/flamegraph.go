@@ -17,7 +17,7 @@ import (
 
 // Flames leads from exemplars to flame graphs.
 type Flames interface {
-	Find(ctx context.Context, r exemplar.Request) (*exemplar.Answer, error)
+	Find(ctx context.Context, r exemplar.Request) (*exemplar.Result, error)
 }
 
 // errNoSamples is a warning beside an empty flame graph: a profile arrives once it
@@ -137,7 +137,7 @@ func (s *stream) count(n int64) {
 	s.integer(n)
 }
 
-func (s *stream) exemplarFlame(a *exemplar.Answer) {
+func (s *stream) exemplarFlame(a *exemplar.Result) {
 	s.raw(`{"exemplar":`)
 	if a.Found {
 		s.raw(`{"seriesLabels":`)

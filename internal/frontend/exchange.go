@@ -123,7 +123,7 @@ func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *exchange, e
 	if err := f.opts.Limits.CheckText(x.query.params.Get("query")); err != nil {
 		return nil, err
 	}
-	x.answer = &answerWriter{x: x, limit: f.opts.Limits.AnswerBytesMax, before: w.Header().Clone()}
+	x.answer = &answerWriter{x: x, limit: f.opts.Limits.ResponseBytesMax, before: w.Header().Clone()}
 	f.metrics.inFlight(1)
 	return x, nil
 }

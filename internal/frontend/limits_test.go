@@ -17,7 +17,7 @@ import (
 func TestLimitsRefuseWithAStatusAndTheLimitsName(t *testing.T) {
 	w := newWorld(t)
 	front := w.front(func(o *Options) {
-		o.Limits = limit.Query{LengthMax: time.Hour, PointsMax: 1000, QueryBytesMax: 50, AnswerBytesMax: 1000}
+		o.Limits = limit.Query{LengthMax: time.Hour, PointsMax: 1000, QueryBytesMax: 50, ResponseBytesMax: 1000}
 	})
 	for name, tt := range map[string]struct {
 		path, text string

@@ -38,7 +38,7 @@ func (c *countingCache) Lookup(ctx context.Context, key string, startMS, endMS i
 	return c.memoryCache.Lookup(ctx, key, startMS, endMS)
 }
 
-func (c *countingCache) Keep(key string, startMS, endMS, stepMS int64) Keeper {
+func (c *countingCache) Keep(key string, startMS, endMS, stepMS int64) CacheWriter {
 	c.mu.Lock()
 	c.keeps++
 	c.mu.Unlock()

@@ -34,8 +34,8 @@ func (f *Frontend) queryRange(x *exchange) error {
 	if err := f.opts.Limits.CheckRange(r.StartMS, r.EndMS, r.StepMS); err != nil {
 		return err
 	}
-	shape, ok := split.ShapeOf(f.parser, q.params.Get("query"))
-	if !ok || shape.Whole || !cuttable(q) || f.sorted.isUnsorted(q.key()) {
+	shape, ok := split.TraitsOf(f.parser, q.params.Get("query"))
+	if !ok || shape.Unsplittable || !cuttable(q) || f.sorted.isUnsorted(q.key()) {
 		return f.passThrough(x, q)
 	}
 	if q, ok = q.asJSON(); !ok {
@@ -56,7 +56,7 @@ func (f *Frontend) queryRange(x *exchange) error {
 var errCacheLost = errors.New("kept answer is lost")
 
 // answerParts plans, fetches and puts together.
-func (f *Frontend) answerParts(x *exchange, q query, r split.Range, shape split.Shape, useCache bool) error {
+func (f *Frontend) answerParts(x *exchange, q query, r split.Range, shape split.Traits, useCache bool) error {
 	plan := f.plan(x, q, r, shape, useCache)
 	if len(plan.parts) == 1 && plan.parts[0].cached == nil && plan.parts[0].keep == nil {
 		// One part that nobody keeps: nothing to put together.
@@ -104,7 +104,7 @@ type plan struct {
 type planPart struct {
 	split.Range
 	cached Extent
-	keep   Keeper
+	keep   CacheWriter
 }
 
 // giveUp lets go of what a part holds that is not opened or not kept.

@@ -25,7 +25,7 @@ type RangeCache interface {
 	Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent
 	// Keep takes the bytes of an answer that holds at least [startMS, endMS]; all
 	// that it holds is on the grid of startMS and stepMS.
-	Keep(key string, startMS, endMS, stepMS int64) Keeper
+	Keep(key string, startMS, endMS, stepMS int64) CacheWriter
 }
 
 // Extent is a kept answer. It is opened or released.
@@ -41,7 +41,7 @@ type Extent interface {
 
 // Keeper takes the bytes of an answer while they pass; Commit makes them found,
 // Abort drops them. One of the two ends it.
-type Keeper interface {
+type CacheWriter interface {
 	io.Writer
 	Commit()
 	Abort()
@@ -58,7 +58,7 @@ const (
 
 // plan cuts a range query and looks for what is known of it. There are never more
 // parts to fetch than may be open at once: the interval is widened until it fits.
-func (f *Frontend) plan(x *exchange, q query, r split.Range, shape split.Shape, useCache bool) plan {
+func (f *Frontend) plan(x *exchange, q query, r split.Range, shape split.Traits, useCache bool) plan {
 	since := f.opts.Now()
 	settledMS := shape.SettledUntil(f.opts.Now().Add(-f.opts.MaxFreshness).UnixMilli(), q.lookback())
 	interval := f.opts.Split.IntervalFor(r)

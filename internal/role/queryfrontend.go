@@ -156,7 +156,7 @@ func (k keptAnswers) Lookup(ctx context.Context, key string, startMS, endMS int6
 }
 
 // Keep implements frontend.RangeCache.
-func (k keptAnswers) Keep(key string, startMS, endMS, stepMS int64) frontend.Keeper {
+func (k keptAnswers) Keep(key string, startMS, endMS, stepMS int64) frontend.CacheWriter {
 	return k.Cache.Writer(key, startMS, endMS, stepMS)
 }
 

@@ -89,7 +89,7 @@ func (s *Serve) newProfiles() (err error) {
 		l.uploads = switchedOff("profiles", "--profiles.enable-receiver")
 	}
 	if opts.Self {
-		own := ingest.SelfOptions{Every: opts.Every, Tenant: profileapi.AnonymousTenant, Labels: []profilepb.LabelText{{Name: "version", Value: Version}}}
+		own := ingest.SelfOptions{Every: opts.Every, Tenant: profileapi.AnonymousTenant, Labels: []profilepb.RawLabel{{Name: "version", Value: Version}}}
 		l.self = ingest.NewSelf(own, l.ingester, logger)
 		s.reg.exemplar = l.exemplar
 	}
@@ -164,7 +164,7 @@ type flames struct {
 }
 
 // Find implements api.Flames.
-func (f flames) Find(ctx context.Context, r exemplar.Request) (*exemplar.Answer, error) {
+func (f flames) Find(ctx context.Context, r exemplar.Request) (*exemplar.Result, error) {
 	if fault := f.lane.fault.Load(); fault != nil {
 		return nil, fmt.Errorf("%w: %w", profiles.ErrUnavailable, *fault)
 	}

@@ -35,8 +35,8 @@ type SidecarOptions struct {
 	PrometheusURL string
 	HTTPClient    string        // Thanos' YAML of the client; "" has no authentication
 	ReadyTimeout  time.Duration // how long Prometheus may take to start; 0: 10 min
-	AskEvery      time.Duration // for configuration and time range; 0: 30 s
-	AskTimeout    time.Duration // 0: 30 s
+	PollInterval      time.Duration // for configuration and time range; 0: 30 s
+	PollTimeout    time.Duration // 0: 30 s
 	MinTimeMS     func() int64  // nothing before is served; nil: everything is
 	TSDBDir       string        // of Prometheus, for shipping
 	Ship          ShippingOptions
@@ -53,11 +53,11 @@ func (o SidecarOptions) withDefaults() SidecarOptions {
 	if o.ReadyTimeout == 0 {
 		o.ReadyTimeout = 10 * time.Minute
 	}
-	if o.AskEvery == 0 {
-		o.AskEvery = 30 * time.Second
+	if o.PollInterval == 0 {
+		o.PollInterval = 30 * time.Second
 	}
-	if o.AskTimeout == 0 {
-		o.AskTimeout = 30 * time.Second
+	if o.PollTimeout == 0 {
+		o.PollTimeout = 30 * time.Second
 	}
 	if o.SelectionsMax <= 0 {
 		o.SelectionsMax = defaultSelectionsMax
@@ -222,7 +222,7 @@ func (s *Sidecar) work(ctx context.Context) error {
 				return fmt.Errorf("Prometheus was not ready within %s: %w", s.opts.ReadyTimeout, err)
 			}
 		}
-		pause := s.opts.AskEvery
+		pause := s.opts.PollInterval
 		if err != nil {
 			pause = min(pause, 2*time.Second) // it may just be starting
 		}
@@ -238,7 +238,7 @@ func (s *Sidecar) work(ctx context.Context) error {
 // ask brings what is known of Prometheus up to date; anew says that it may be
 // another process than before, whose flags must be looked at.
 func (s *Sidecar) ask(ctx context.Context, anew bool) error {
-	ctx, done := context.WithTimeout(ctx, s.opts.AskTimeout)
+	ctx, done := context.WithTimeout(ctx, s.opts.PollTimeout)
 	defer done()
 	if anew && s.shipping != nil {
 		flags, err := s.beside.api.Flags(ctx)

@@ -87,7 +87,7 @@ func (l *listedSet) collect() (err error) {
 		l.text = labelenc.Append(l.text, lset)
 		l.sets = append(l.sets, textSpan{from, len(l.text)})
 		if len(l.text)+textSpanBytes*len(l.sets) > l.bytesMax {
-			return fmt.Errorf("%w: the labels of the series that match have more than %d bytes", series.ErrTooMuchToSort, l.bytesMax)
+			return fmt.Errorf("%w: the labels of the series that match have more than %d bytes", series.ErrSortLimit, l.bytesMax)
 		}
 		n := len(l.sets)
 		sorted = sorted && (n == 1 || labelenc.Compare(l.at(l.sets[n-2]), l.at(l.sets[n-1])) <= 0)

@@ -31,7 +31,7 @@ type ExternalSelector interface {
 // Where a series has an external label's name itself, its place among the others
 // changes with the value; so such series are selected apart from those without,
 // and the selections merged.
-func SelectWithExternal(ctx context.Context, q Querier, external labels.Labels, matchers ...*labels.Matcher) Set {
+func SelectWithExternalLabels(ctx context.Context, q Querier, external labels.Labels, matchers ...*labels.Matcher) Set {
 	if own, ok := q.(ExternalSelector); ok {
 		return own.SelectWithExternal(ctx, external, matchers...)
 	}

@@ -20,11 +20,11 @@ func (fixedQuerier) Close() error                                     { return n
 
 func TestChunksAreDroppedWhereTheyCannotBeLeftUnread(t *testing.T) {
 	q := fixedQuerier{[]one{{labels.FromStrings("a", "1"), []Chunk{chunk(1, 2, "x")}}, {labels.FromStrings("a", "2"), nil}}, []string{"a"}}
-	set := SelectReplacing(context.Background(), LabelsOnly(q), labels.FromStrings("z", "9"), nil, 1<<20)
+	set := SelectReplacingLabels(context.Background(), LabelsOnly(q), labels.FromStrings("z", "9"), nil, 1<<20)
 	if got := texts(t, set); !slices.Equal(got, []string{`{a="1", z="9"}`, `{a="2", z="9"}`}) || set.Err() != nil {
 		t.Errorf("%q %v", got, set.Err())
 	}
-	set = SelectReplacing(context.Background(), LabelsOnly(q), labels.FromStrings("a", "9"), nil, 1<<20)
+	set = SelectReplacingLabels(context.Background(), LabelsOnly(q), labels.FromStrings("a", "9"), nil, 1<<20)
 	if got := texts(t, set); !slices.Equal(got, []string{`{a="9"}`}) || set.Err() != nil {
 		t.Errorf("with a label replaced: %q %v", got, set.Err())
 	}

@@ -8,7 +8,7 @@ import (
 
 // Numbered is a Set whose source knows labels by number, as a block's index does:
 // the optional upgrade of a Set, for wires that send numbers.
-type Numbered interface {
+type SymbolRefs interface {
 	// LabelNumbers has a number for each label of the current series, in their
 	// order, borrowed until Next. Equal numbers of one set are equal labels, and
 	// equal labels have equal numbers.
@@ -33,7 +33,7 @@ func (w *widened) LabelNumbers() []uint64 {
 // ownNumbers puts the numbers of the labels of set's current series and of those
 // that are added in the order of their names.
 func (w *widened) ownNumbers() []uint64 {
-	numbered, ok := w.set.(Numbered)
+	numbered, ok := w.set.(SymbolRefs)
 	if !ok {
 		return nil
 	}

@@ -14,7 +14,7 @@ import (
 
 // ErrTooMuchToSort is returned where series must be sorted anew and are too many
 // for that.
-var ErrTooMuchToSort = errors.New("too many bytes to sort")
+var ErrSortLimit = errors.New("too many bytes to sort")
 
 // MatchExternal splits off the matchers of external labels, which win over a
 // series' own: ok is false if one of them does not match.
@@ -38,7 +38,7 @@ func MatchExternal(external labels.Labels, matchers []*labels.Matcher) (rest []*
 // to override one that series do carry changes the order throughout, so these
 // are collected and sorted, within sortBytesMax; series that become the same are
 // then one, with the chunks of all.
-func SelectReplacing(ctx context.Context, q Querier, external labels.Labels, without []string, sortBytesMax int, matchers ...*labels.Matcher) Set {
+func SelectReplacingLabels(ctx context.Context, q Querier, external labels.Labels, without []string, sortBytesMax int, matchers ...*labels.Matcher) Set {
 	if external.IsEmpty() && len(without) == 0 {
 		return q.Select(ctx, matchers...)
 	}
@@ -129,7 +129,7 @@ func (r *resorted) collect() error {
 		}
 		one.keepChunks(r.set.Chunks())
 		if size += heldSeriesBytes + len(one.labels) + len(one.data) + 64*len(one.chunks); size > r.bytesMax {
-			return fmt.Errorf("%w: labels %q are carried by series themselves, so that without them or with others in their place all must be sorted again, and they have more than %d bytes", ErrTooMuchToSort, r.gone, r.bytesMax)
+			return fmt.Errorf("%w: labels %q are carried by series themselves, so that without them or with others in their place all must be sorted again, and they have more than %d bytes", ErrSortLimit, r.gone, r.bytesMax)
 		}
 		r.all = append(r.all, one)
 	}
@@ -147,6 +147,6 @@ func (r *resorted) Warnings() annotations.Annotations { return r.set.Warnings() 
 
 // Without takes the labels of some names away from a set's series, and puts them in
 // order anew, within sortBytesMax; series that become the same are then one.
-func Without(set Set, names []string, sortBytesMax int) Set {
+func WithoutLabels(set Set, names []string, sortBytesMax int) Set {
 	return &resorted{set: set, gone: names, bytesMax: sortBytesMax}
 }

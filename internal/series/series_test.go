@@ -228,7 +228,7 @@ func TestExternalLabelsAreMatchedMergedAndKeepTheOrder(t *testing.T) {
 			}
 		}
 		slices.SortFunc(want, func(a, b wanted) int { return labels.Compare(a.labels, b.labels) })
-		got := texts(t, SelectWithExternal(context.Background(), m, external, matchers...))
+		got := texts(t, SelectWithExternalLabels(context.Background(), m, external, matchers...))
 		// Two series may become one; their chunks then stand in the order of time.
 		distinct := slices.CompactFunc(slices.Clone(want), func(a, b wanted) bool { return labels.Equal(a.labels, b.labels) })
 		if len(got) != len(distinct) {
@@ -246,7 +246,7 @@ func TestExternalLabelsAreMatchedMergedAndKeepTheOrder(t *testing.T) {
 
 func TestTooManyOwnExternalLabelsAreRefused(t *testing.T) {
 	lset := labels.FromStrings("a", "1", "b", "1", "c", "1", "d", "1", "e", "1")
-	set := SelectWithExternal(context.Background(), memory{[]one{{labels: lset}}}, lset)
+	set := SelectWithExternalLabels(context.Background(), memory{[]one{{labels: lset}}}, lset)
 	if set.Next() || set.Err() == nil {
 		t.Error("no failure")
 	}

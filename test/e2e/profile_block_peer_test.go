@@ -43,7 +43,7 @@ func TestPeerLibrariesReadBlocksOfProfiles(t *testing.T) {
 	}
 	defer s.Close()
 	const count, from = 20_000, int64(1_700_000_000_000_000_000)
-	var pushed []profiles.Pushed
+	var pushed []profiles.RawProfile
 	var total int64
 	samples := 0
 	for i := range int64(count) {
@@ -58,7 +58,7 @@ func TestPeerLibrariesReadBlocksOfProfiles(t *testing.T) {
 			samples += 2
 		}
 		set := labelenc.AppendLabel(labelenc.AppendLabel(nil, "__name__", "process_cpu"), "service_name", fmt.Sprint("s", i%4))
-		pushed = append(pushed, profiles.Pushed{Labels: set, TimeNS: from + i, Raw: e.Append(nil)})
+		pushed = append(pushed, profiles.RawProfile{Labels: set, TimeNS: from + i, Raw: e.Append(nil)})
 	}
 	if err := s.Append(ctx, "t", pushed); err != nil {
 		t.Fatal(err)

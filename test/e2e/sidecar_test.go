@@ -39,7 +39,7 @@ func startSidecar(t *testing.T, prometheus string, change func(*role.SidecarOpti
 	t.Helper()
 	opts := role.SidecarOptions{
 		Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, GRPC: role.GRPCOptions{ListenAddress: "127.0.0.1:0"},
-		PrometheusURL: prometheus, AskEvery: 50 * time.Millisecond, TSDBDir: t.TempDir(),
+		PrometheusURL: prometheus, PollInterval: 50 * time.Millisecond, TSDBDir: t.TempDir(),
 		Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)),
 	}
 	if change != nil {
@@ -310,7 +310,7 @@ func TestASidecarWaitsForItsPrometheusAndSurvivesRestartAndReload(t *testing.T) 
 func runSidecar(t *testing.T, opts role.SidecarOptions) error {
 	t.Helper()
 	opts.Web.ListenAddress, opts.GRPC.ListenAddress = "127.0.0.1:0", "127.0.0.1:0"
-	opts.Logger, opts.AskEvery, opts.TSDBDir = slog.New(slog.DiscardHandler), 50*time.Millisecond, t.TempDir()
+	opts.Logger, opts.PollInterval, opts.TSDBDir = slog.New(slog.DiscardHandler), 50*time.Millisecond, t.TempDir()
 	one, err := role.NewSidecar(opts)
 	if err != nil {
 		return err

@@ -71,14 +71,14 @@ func small(value int64) []byte {
 // one block.
 func pushRows(ctx context.Context, s *store.Store, rows, datasets int) error {
 	r := rand.New(rand.NewPCG(1, 2))
-	var pushed []seam.Pushed
+	var pushed []seam.RawProfile
 	sets := make([][]byte, datasets)
 	for i := range sets {
 		sets[i] = labelsOf("process_cpu", fmt.Sprintf("service-%03d", i), 0)
 	}
 	for i := range rows {
 		at := (epochMS*1e6 + int64(i)*(hourMS*1e6/int64(rows)))
-		pushed = append(pushed, seam.Pushed{Labels: sets[i%datasets], ID: idOf(i), TimeNS: at, Raw: small((1 + r.Int64N(100_000)) * 1e7)})
+		pushed = append(pushed, seam.RawProfile{Labels: sets[i%datasets], ID: idOf(i), TimeNS: at, Raw: small((1 + r.Int64N(100_000)) * 1e7)})
 		if len(pushed) == 1000 || i == rows-1 {
 			if err := s.Append(ctx, tenant, pushed); err != nil {
 				return err
@@ -155,15 +155,15 @@ func (m *heapMaker) profile(i int) ([]byte, error) {
 func timeOf(i int) int64 { return epochMS*1e6 + int64(i)*(hourMS*1e6/10_000) }
 
 // heapPushes are the profiles as they are pushed.
-func heapPushes(n int) ([]seam.Pushed, error) {
+func heapPushes(n int) ([]seam.RawProfile, error) {
 	m := newHeapMaker()
-	pushed := make([]seam.Pushed, n)
+	pushed := make([]seam.RawProfile, n)
 	for i := range pushed {
 		raw, err := m.profile(i)
 		if err != nil {
 			return nil, err
 		}
-		pushed[i] = seam.Pushed{Labels: labelsOf("memory", fmt.Sprintf("service-%03d", i%services), i%8), ID: idOf(i), TimeNS: timeOf(i), Raw: raw}
+		pushed[i] = seam.RawProfile{Labels: labelsOf("memory", fmt.Sprintf("service-%03d", i%services), i%8), ID: idOf(i), TimeNS: timeOf(i), Raw: raw}
 	}
 	return pushed, nil
 }

@@ -86,7 +86,7 @@ func bytesBelow(dir string) (sum float64) {
 }
 
 // pushAll pushes one profile at a time, from several clients at once.
-func pushAll(ctx context.Context, s *store.Store, pushed []seam.Pushed) error {
+func pushAll(ctx context.Context, s *store.Store, pushed []seam.RawProfile) error {
 	errs := make([]error, clients)
 	var running sync.WaitGroup
 	for c := range clients {
@@ -100,7 +100,7 @@ func pushAll(ctx context.Context, s *store.Store, pushed []seam.Pushed) error {
 	return errors.Join(errs...)
 }
 
-func pushes(ctx context.Context, env area.Env, out *area.Outcome, pushed []seam.Pushed) error {
+func pushes(ctx context.Context, env area.Env, out *area.Outcome, pushed []seam.RawProfile) error {
 	const what = "CPU: a push"
 	for round := 1; round <= env.Rounds; round++ {
 		parse, err := used(func() error {
@@ -127,7 +127,7 @@ func pushes(ctx context.Context, env area.Env, out *area.Outcome, pushed []seam.
 	return nil
 }
 
-func pushOnce(ctx context.Context, out *area.Outcome, round int, what string, pushed []seam.Pushed) (err error) {
+func pushOnce(ctx context.Context, out *area.Outcome, round int, what string, pushed []seam.RawProfile) (err error) {
 	dir, remove, err := folder()
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func pushOnce(ctx context.Context, out *area.Outcome, round int, what string, pu
 	return err
 }
 
-func merges(ctx context.Context, env area.Env, out *area.Outcome, s *store.Store, pushed []seam.Pushed) error {
+func merges(ctx context.Context, env area.Env, out *area.Outcome, s *store.Store, pushed []seam.RawProfile) error {
 	e := query.New(query.Options{}, s)
 	few := &seam.MergeRequest{Tenant: tenant, Type: heapType, StartMS: epochMS, EndMS: timeOf(profilesMerged-1) / 1e6}
 	all := *few
@@ -205,7 +205,7 @@ func merges(ctx context.Context, env area.Env, out *area.Outcome, s *store.Store
 
 // mergeNaively decodes every profile and merges them in groups, so that not all are in
 // memory at once.
-func mergeNaively(pushed []seam.Pushed) (sum *googlepprof.Profile, err error) {
+func mergeNaively(pushed []seam.RawProfile) (sum *googlepprof.Profile, err error) {
 	for len(pushed) > 0 {
 		n := min(50, len(pushed))
 		var group []*googlepprof.Profile

@@ -11,7 +11,7 @@ type Encoder interface {
 }
 
 // SeriesAnswer is what SelectSeries answers (querier.v1.SelectSeriesResponse).
-type SeriesAnswer struct{ Source SeriesSource }
+type SeriesEncoder struct{ Source SeriesSource }
 
 // SeriesSource is a result as whoever made it keeps it. It is read twice, for
 // lengths go before what they measure, and must say the same both times.
@@ -21,18 +21,18 @@ type SeriesSource interface {
 	Points(series int) int
 	// Point fills into, whose memory is reused: Exemplars may be appended to
 	// into.Exemplars[:0].
-	Point(series, point int, into *AnswerPoint)
+	Point(series, point int, into *EncodedPoint)
 }
 
 // AnswerPoint is the value of one step.
-type AnswerPoint struct {
+type EncodedPoint struct {
 	TimestampMS int64
 	Value       float64
-	Exemplars   []AnswerExemplar
+	Exemplars   []EncodedExemplar
 }
 
 // AnswerExemplar is one profile that stands for a point.
-type AnswerExemplar struct {
+type EncodedExemplar struct {
 	TimestampMS int64
 	ProfileID   []byte // digits, letters and dashes
 	Value       int64
@@ -49,7 +49,7 @@ type Flame struct {
 }
 
 // MergeAnswer is what SelectMergeStacktraces answers, with one of its four forms.
-type MergeAnswer struct {
+type MergeEncoder struct {
 	Flame *Flame
 	Tree  []byte
 	Dot   string
@@ -58,23 +58,23 @@ type MergeAnswer struct {
 
 // ProfileAnswer is what SelectMergeProfile answers: the bytes of a
 // google.v1.Profile, not compressed.
-type ProfileAnswer struct{ Profile []byte }
+type ProfileEncoder struct{ Profile []byte }
 
 // DiffAnswer is two profiles laid over each other. Levels hold seven integers a
 // node: for the left and for the right profile offset, total and self, and then
 // the index of the name.
-type DiffAnswer struct {
+type DiffEncoder struct {
 	Flame
 	LeftTicks, RightTicks int64
 }
 
 // LabelSetsAnswer is what Series answers.
-type LabelSetsAnswer struct{ Sets [][]byte } // encoded, as labelenc spells them
+type LabelSetsEncoder struct{ Sets [][]byte } // encoded, as labelenc spells them
 
 var (
-	_ Encoder = (*SeriesAnswer)(nil)
-	_ Encoder = (*MergeAnswer)(nil)
-	_ Encoder = (*ProfileAnswer)(nil)
-	_ Encoder = (*DiffAnswer)(nil)
-	_ Encoder = (*LabelSetsAnswer)(nil)
+	_ Encoder = (*SeriesEncoder)(nil)
+	_ Encoder = (*MergeEncoder)(nil)
+	_ Encoder = (*ProfileEncoder)(nil)
+	_ Encoder = (*DiffEncoder)(nil)
+	_ Encoder = (*LabelSetsEncoder)(nil)
 )

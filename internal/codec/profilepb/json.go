@@ -111,7 +111,7 @@ func appendLabelsJSON(dst, set []byte) []byte {
 	return append(dst, ']')
 }
 
-func (e *AnswerExemplar) appendJSON(dst []byte) []byte {
+func (e *EncodedExemplar) appendJSON(dst []byte) []byte {
 	o := open(dst)
 	o.int64("timestamp", e.TimestampMS)
 	if len(e.ProfileID) > 0 { // nothing to escape in it, and no string to be made
@@ -123,7 +123,7 @@ func (e *AnswerExemplar) appendJSON(dst []byte) []byte {
 	return o.close()
 }
 
-func (p *AnswerPoint) appendJSON(dst []byte) []byte {
+func (p *EncodedPoint) appendJSON(dst []byte) []byte {
 	o := open(dst)
 	o.double("value", p.Value)
 	o.int64("timestamp", p.TimestampMS)
@@ -132,8 +132,8 @@ func (p *AnswerPoint) appendJSON(dst []byte) []byte {
 }
 
 // AppendJSON implements Encoder.
-func (a *SeriesAnswer) AppendJSON(dst []byte) []byte {
-	var p AnswerPoint
+func (a *SeriesEncoder) AppendJSON(dst []byte) []byte {
+	var p EncodedPoint
 	o := open(dst)
 	o.list("series", a.Source.Len(), func(dst []byte, i int) []byte {
 		o := open(dst)
@@ -166,7 +166,7 @@ func (f *Flame) appendJSON(dst []byte) []byte {
 }
 
 // AppendJSON implements Encoder.
-func (a *MergeAnswer) AppendJSON(dst []byte) []byte {
+func (a *MergeEncoder) AppendJSON(dst []byte) []byte {
 	o := open(dst)
 	if a.Flame != nil {
 		o.key("flamegraph")
@@ -181,7 +181,7 @@ func (a *MergeAnswer) AppendJSON(dst []byte) []byte {
 		o.key("pprof")
 		inner := open(o.b)
 		inner.key("profile")
-		inner.b = (&ProfileAnswer{a.Pprof}).AppendJSON(inner.b)
+		inner.b = (&ProfileEncoder{a.Pprof}).AppendJSON(inner.b)
 		o.b = inner.close()
 	}
 	return o.close()
@@ -189,7 +189,7 @@ func (a *MergeAnswer) AppendJSON(dst []byte) []byte {
 
 // AppendJSON implements Encoder. Nobody asks for a pprof in JSON but people with
 // curl, so reflection is good enough.
-func (a *ProfileAnswer) AppendJSON(dst []byte) []byte {
+func (a *ProfileEncoder) AppendJSON(dst []byte) []byte {
 	var p googlev1.Profile
 	if err := proto.Unmarshal(a.Profile, &p); err != nil {
 		return append(dst, "{}"...) // a merge that ferula encoded itself always decodes
@@ -202,7 +202,7 @@ func (a *ProfileAnswer) AppendJSON(dst []byte) []byte {
 }
 
 // AppendJSON implements Encoder.
-func (a *DiffAnswer) AppendJSON(dst []byte) []byte {
+func (a *DiffEncoder) AppendJSON(dst []byte) []byte {
 	o := open(dst)
 	o.key("flamegraph")
 	inner := open(o.b)
@@ -214,7 +214,7 @@ func (a *DiffAnswer) AppendJSON(dst []byte) []byte {
 }
 
 // AppendJSON implements Encoder.
-func (a *LabelSetsAnswer) AppendJSON(dst []byte) []byte {
+func (a *LabelSetsEncoder) AppendJSON(dst []byte) []byte {
 	o := open(dst)
 	o.list("labelsSet", len(a.Sets), func(dst []byte, i int) []byte {
 		o := open(dst)

@@ -11,12 +11,12 @@ import (
 )
 
 // ErrMoment is returned for what is no time.
-var ErrMoment = errors.New("not a time")
+var ErrTimestamp = errors.New("not a time")
 
 // ParseMoment reads a time as the older API spells it: `now`, `now-1h`, or unix
 // time in seconds, milliseconds, microseconds or nanoseconds, told apart by the
 // number of digits (10, 13, 16, 19).
-func ParseMoment(text string, now time.Time) (time.Time, error) {
+func ParseTimestamp(text string, now time.Time) (time.Time, error) {
 	if rest, ok := strings.CutPrefix(text, "now"); ok {
 		if rest == "" {
 			return now, nil
@@ -26,17 +26,17 @@ func ParseMoment(text string, now time.Time) (time.Time, error) {
 				return now.Add(-time.Duration(d)), nil
 			}
 		}
-		return time.Time{}, fmt.Errorf("%w: %q (as in now-1h)", ErrMoment, text)
+		return time.Time{}, fmt.Errorf("%w: %q (as in now-1h)", ErrTimestamp, text)
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
 		whole, fraction, ok := strings.Cut(text, ".") // some SDKs send seconds as a float
 		if n, err = strconv.ParseInt(whole, 10, 64); err != nil || !ok || strings.Trim(fraction, "0123456789") != "" {
-			return time.Time{}, fmt.Errorf("%w: %q", ErrMoment, text)
+			return time.Time{}, fmt.Errorf("%w: %q", ErrTimestamp, text)
 		}
 	}
 	if n < 0 {
-		return time.Time{}, fmt.Errorf("%w: %q is negative", ErrMoment, text)
+		return time.Time{}, fmt.Errorf("%w: %q is negative", ErrTimestamp, text)
 	}
 	switch {
 	case n < 1e11:

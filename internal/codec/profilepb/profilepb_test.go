@@ -66,10 +66,10 @@ func (r source) labels() ([]byte, []*LabelPair) {
 	return set, pairs
 }
 
-func (r source) exemplars() (out []AnswerExemplar, want []*Exemplar) {
+func (r source) exemplars() (out []EncodedExemplar, want []*Exemplar) {
 	for range r.IntN(3) {
 		set, pairs := r.labels()
-		e := AnswerExemplar{TimestampMS: r.int(), ProfileID: []byte([]string{"", "00000000-0000-0000-0000-000000000001"}[r.IntN(2)]), Value: r.int(), Labels: set}
+		e := EncodedExemplar{TimestampMS: r.int(), ProfileID: []byte([]string{"", "00000000-0000-0000-0000-000000000001"}[r.IntN(2)]), Value: r.int(), Labels: set}
 		out = append(out, e)
 		want = append(want, &Exemplar{Timestamp: e.TimestampMS, ProfileId: string(e.ProfileID), Value: e.Value, Labels: pairs})
 	}
@@ -97,13 +97,13 @@ type slices []pointSeries
 
 type pointSeries struct {
 	labels []byte
-	points []AnswerPoint
+	points []EncodedPoint
 }
 
 func (s slices) Len() int            { return len(s) }
 func (s slices) Labels(i int) []byte { return s[i].labels }
 func (s slices) Points(i int) int    { return len(s[i].points) }
-func (s slices) Point(i, j int, into *AnswerPoint) {
+func (s slices) Point(i, j int, into *EncodedPoint) {
 	p := &s[i].points[j]
 	into.TimestampMS, into.Value, into.Exemplars = p.TimestampMS, p.Value, append(into.Exemplars[:0], p.Exemplars...)
 }
@@ -112,12 +112,12 @@ func TestSeriesAreWrittenAsGeneratedCodeWouldWriteThem(t *testing.T) {
 	r := source{rand.New(rand.NewPCG(1, 2))}
 	for range 300 {
 		got, want := slices{}, &SelectSeriesResponse{}
-		sets, wantSets := &LabelSetsAnswer{}, &SeriesResponse{}
+		sets, wantSets := &LabelSetsEncoder{}, &SeriesResponse{}
 		for range r.IntN(4) {
 			set, pairs := r.labels()
 			s, w := pointSeries{labels: set}, &Series{Labels: pairs}
 			for range r.IntN(5) {
-				p := AnswerPoint{TimestampMS: r.int(), Value: r.double()}
+				p := EncodedPoint{TimestampMS: r.int(), Value: r.double()}
 				exemplars, wantExemplars := r.exemplars()
 				p.Exemplars = exemplars
 				s.points = append(s.points, p)
@@ -126,7 +126,7 @@ func TestSeriesAreWrittenAsGeneratedCodeWouldWriteThem(t *testing.T) {
 			got, want.Series = append(got, s), append(want.Series, w)
 			sets.Sets, wantSets.LabelsSet = append(sets.Sets, set), append(wantSets.LabelsSet, &Labels{Labels: pairs})
 		}
-		check(t, "series", &SeriesAnswer{got}, want, &SelectSeriesResponse{})
+		check(t, "series", &SeriesEncoder{got}, want, &SelectSeriesResponse{})
 		check(t, "label sets", sets, wantSets, &SeriesResponse{})
 	}
 }
@@ -135,9 +135,9 @@ func TestFlameGraphsAreWrittenAsGeneratedCodeWouldWriteThem(t *testing.T) {
 	r := source{rand.New(rand.NewPCG(3, 4))}
 	for range 300 {
 		f, w := r.flame()
-		check(t, "merge", &MergeAnswer{Flame: f}, &SelectMergeStacktracesResponse{Flamegraph: w}, &SelectMergeStacktracesResponse{})
+		check(t, "merge", &MergeEncoder{Flame: f}, &SelectMergeStacktracesResponse{Flamegraph: w}, &SelectMergeStacktracesResponse{})
 		diff := &FlameGraphDiff{Names: w.Names, Levels: w.Levels, Total: w.Total, MaxSelf: w.MaxSelf, LeftTicks: r.int(), RightTicks: r.int()}
-		check(t, "diff", &DiffAnswer{Flame: *f, LeftTicks: diff.LeftTicks, RightTicks: diff.RightTicks}, &DiffResponse{Flamegraph: diff}, &DiffResponse{})
+		check(t, "diff", &DiffEncoder{Flame: *f, LeftTicks: diff.LeftTicks, RightTicks: diff.RightTicks}, &DiffResponse{Flamegraph: diff}, &DiffResponse{})
 	}
 	p := &googlev1.Profile{
 		SampleType: []*googlev1.ValueType{{Type: 1, Unit: 2}}, Sample: []*googlev1.Sample{{LocationId: []uint64{1, 2}, Value: []int64{-5}}},
@@ -147,13 +147,13 @@ func TestFlameGraphsAreWrittenAsGeneratedCodeWouldWriteThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	check(t, "pprof", &MergeAnswer{Pprof: raw}, &SelectMergeStacktracesResponse{Pprof: &PprofProfile{Profile: p}}, &SelectMergeStacktracesResponse{})
-	check(t, "profile", &ProfileAnswer{raw}, p, &googlev1.Profile{})
-	check(t, "tree and dot", &MergeAnswer{Tree: []byte("x"), Dot: "digraph {}"}, &SelectMergeStacktracesResponse{Tree: []byte("x"), Dot: "digraph {}"}, &SelectMergeStacktracesResponse{})
+	check(t, "pprof", &MergeEncoder{Pprof: raw}, &SelectMergeStacktracesResponse{Pprof: &PprofProfile{Profile: p}}, &SelectMergeStacktracesResponse{})
+	check(t, "profile", &ProfileEncoder{raw}, p, &googlev1.Profile{})
+	check(t, "tree and dot", &MergeEncoder{Tree: []byte("x"), Dot: "digraph {}"}, &SelectMergeStacktracesResponse{Tree: []byte("x"), Dot: "digraph {}"}, &SelectMergeStacktracesResponse{})
 }
 
 func TestNamesThatAreNotUTF8StillMakeAValidMessage(t *testing.T) {
-	a := &MergeAnswer{Flame: &Flame{Names: []string{"a\xffb"}}}
+	a := &MergeEncoder{Flame: &Flame{Names: []string{"a\xffb"}}}
 	var got SelectMergeStacktracesResponse
 	if err := proto.Unmarshal(a.AppendProto(nil), &got); err != nil || got.Flamegraph.Names[0] != "a\uFFFDb" {
 		t.Errorf("%v, %v", got.Flamegraph, err)
@@ -169,11 +169,11 @@ func BenchmarkSeriesAnswer(b *testing.B) {
 	for range 100 {
 		s := pointSeries{labels: labels}
 		for i := range 60 {
-			s.points = append(s.points, AnswerPoint{TimestampMS: int64(1e12) + int64(i), Value: float64(i) / 3, Exemplars: []AnswerExemplar{{TimestampMS: 1e12, ProfileID: []byte("0123456789abcdef0123456789abcdef"), Value: 7, Labels: labels}}})
+			s.points = append(s.points, EncodedPoint{TimestampMS: int64(1e12) + int64(i), Value: float64(i) / 3, Exemplars: []EncodedExemplar{{TimestampMS: 1e12, ProfileID: []byte("0123456789abcdef0123456789abcdef"), Value: 7, Labels: labels}}})
 		}
 		result = append(result, s)
 	}
-	a := &SeriesAnswer{result}
+	a := &SeriesEncoder{result}
 	var buf []byte
 	b.Run("proto", func(b *testing.B) {
 		b.ReportAllocs()

@@ -92,11 +92,11 @@ func cutLabel(set []byte) (name, value, rest []byte) {
 	return name, value, rest
 }
 
-func (e *AnswerExemplar) size() int {
+func (e *EncodedExemplar) size() int {
 	return sizeInt(e.TimestampMS) + sizeBytes(len(e.ProfileID)) + sizeInt(e.Value) + len(e.Labels)
 }
 
-func (e *AnswerExemplar) append(dst []byte) []byte {
+func (e *EncodedExemplar) append(dst []byte) []byte {
 	dst = appendInt(dst, varint1, e.TimestampMS)
 	if len(e.ProfileID) > 0 {
 		dst = append(appendHead(dst, bytes2, len(e.ProfileID)), e.ProfileID...)
@@ -105,7 +105,7 @@ func (e *AnswerExemplar) append(dst []byte) []byte {
 	return retagged(dst, e.Labels, bytes5)
 }
 
-func (p *AnswerPoint) size() int {
+func (p *EncodedPoint) size() int {
 	size := sizeInt(p.TimestampMS)
 	if math.Float64bits(p.Value) != 0 {
 		size += 9
@@ -117,7 +117,7 @@ func (p *AnswerPoint) size() int {
 	return size
 }
 
-func (p *AnswerPoint) append(dst []byte) []byte {
+func (p *EncodedPoint) append(dst []byte) []byte {
 	if bits := math.Float64bits(p.Value); bits != 0 {
 		dst = binary.LittleEndian.AppendUint64(append(dst, fixed1), bits)
 	}
@@ -129,8 +129,8 @@ func (p *AnswerPoint) append(dst []byte) []byte {
 }
 
 // AppendProto implements Encoder.
-func (a *SeriesAnswer) AppendProto(dst []byte) []byte {
-	var p AnswerPoint
+func (a *SeriesEncoder) AppendProto(dst []byte) []byte {
+	var p EncodedPoint
 	for i := range a.Source.Len() {
 		labels, points := a.Source.Labels(i), a.Source.Points(i)
 		size := len(labels)
@@ -192,7 +192,7 @@ func appendMessage(dst []byte, tag byte, inner func([]byte) []byte) []byte {
 }
 
 // AppendProto implements Encoder.
-func (a *MergeAnswer) AppendProto(dst []byte) []byte {
+func (a *MergeEncoder) AppendProto(dst []byte) []byte {
 	if a.Flame != nil {
 		dst = appendMessage(dst, bytes1, a.Flame.append)
 	}
@@ -208,10 +208,10 @@ func (a *MergeAnswer) AppendProto(dst []byte) []byte {
 }
 
 // AppendProto implements Encoder.
-func (a *ProfileAnswer) AppendProto(dst []byte) []byte { return append(dst, a.Profile...) }
+func (a *ProfileEncoder) AppendProto(dst []byte) []byte { return append(dst, a.Profile...) }
 
 // AppendProto implements Encoder.
-func (a *DiffAnswer) AppendProto(dst []byte) []byte {
+func (a *DiffEncoder) AppendProto(dst []byte) []byte {
 	return appendMessage(dst, bytes1, func(dst []byte) []byte {
 		dst = a.Flame.append(dst)
 		dst = appendInt(dst, varint5, a.LeftTicks)
@@ -220,7 +220,7 @@ func (a *DiffAnswer) AppendProto(dst []byte) []byte {
 }
 
 // AppendProto implements Encoder.
-func (a *LabelSetsAnswer) AppendProto(dst []byte) []byte {
+func (a *LabelSetsEncoder) AppendProto(dst []byte) []byte {
 	for _, set := range a.Sets {
 		dst = append(appendHead(dst, bytes2, len(set)), set...)
 	}

@@ -7,7 +7,7 @@ type Query struct {
 	LengthMax      time.Duration // from start to end
 	PointsMax      int64         // of each series; start and end count
 	QueryBytesMax  int64         // of the expression's text
-	AnswerBytesMax int64         // which are counted where they are written
+	ResponseBytesMax int64         // which are counted where they are written
 }
 
 // CheckText refuses an expression that is too long.

@@ -10,16 +10,16 @@ import (
 )
 
 // Shape is what an expression says about cutting and keeping its answers.
-type Shape struct {
+type Traits struct {
 	// Whole tells that the answer at a step depends on the whole range, through
 	// @ start(), @ end(), or the functions of these names and range(): it must be asked for in one piece.
-	Whole bool
+	Unsplittable bool
 	// LatestMS is the latest time that an expression names by @, whatever its step:
 	// math.MinInt64 where there is none.
 	LatestMS int64
 	// AheadMS is how far after its own step, or after a time named by @, an
 	// expression reads, by negative offsets.
-	AheadMS int64
+	LookAheadMS int64
 	// Smoothed selectors read as far ahead again as the lookback goes back.
 	Smoothed bool
 }
@@ -35,8 +35,8 @@ const aheadMax = math.MaxInt64 / 4
 // SettledUntil is the last step whose value can no longer change, where data up to
 // settledMS cannot; math.MinInt64 where every step may. lookback is what the
 // request says of it, 0 where it says nothing.
-func (s Shape) SettledUntil(settledMS int64, lookback time.Duration) int64 {
-	ahead := s.AheadMS
+func (s Traits) SettledUntil(settledMS int64, lookback time.Duration) int64 {
+	ahead := s.LookAheadMS
 	if s.Smoothed {
 		if lookback <= 0 {
 			lookback = lookbackUnknown
@@ -52,15 +52,15 @@ func (s Shape) SettledUntil(settledMS int64, lookback time.Duration) int64 {
 
 // ShapeOf looks at an expression. ok is false where it cannot be parsed, which
 // the downstream will tell in its own words.
-func ShapeOf(p parser.Parser, query string) (shape Shape, ok bool) {
+func TraitsOf(p parser.Parser, query string) (shape Traits, ok bool) {
 	if nesting.Check(query, nesting.LevelsMax) != nil {
-		return Shape{}, false
+		return Traits{}, false
 	}
 	expr, err := p.ParseExpr(query)
 	if err != nil {
-		return Shape{}, false
+		return Traits{}, false
 	}
-	shape = Shape{LatestMS: math.MinInt64}
+	shape = Traits{LatestMS: math.MinInt64}
 	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
 		shape.look(node)
 		return nil
@@ -68,7 +68,7 @@ func ShapeOf(p parser.Parser, query string) (shape Shape, ok bool) {
 	return shape, true
 }
 
-func (s *Shape) look(node parser.Node) {
+func (s *Traits) look(node parser.Node) {
 	switch n := node.(type) {
 	case *parser.VectorSelector:
 		s.at(n.Timestamp, n.StartOrEnd)
@@ -84,18 +84,18 @@ func (s *Shape) look(node parser.Node) {
 	case *parser.Call:
 		switch n.Func.Name {
 		case "start", "end", "range": // functions that answer the query's own bounds
-			s.Whole = true
+			s.Unsplittable = true
 		case "sort", "sort_desc", "sort_by_label", "sort_by_label_desc":
 			// They do nothing over a range, and say so; over a part of one step they
 			// would do something and say nothing.
-			s.Whole = true
+			s.Unsplittable = true
 		}
 	}
 }
 
-func (s *Shape) at(timestampMS *int64, startOrEnd parser.ItemType) {
+func (s *Traits) at(timestampMS *int64, startOrEnd parser.ItemType) {
 	if startOrEnd != 0 {
-		s.Whole = true
+		s.Unsplittable = true
 	}
 	if timestampMS != nil {
 		s.LatestMS = max(s.LatestMS, *timestampMS)
@@ -103,26 +103,26 @@ func (s *Shape) at(timestampMS *int64, startOrEnd parser.ItemType) {
 }
 
 // offset counts negative offsets, which add up through subqueries.
-func (s *Shape) offset(offset time.Duration, expr *parser.DurationExpr) {
+func (s *Traits) offset(offset time.Duration, expr *parser.DurationExpr) {
 	if offset < 0 {
-		s.AheadMS = min(s.AheadMS+(-offset+time.Millisecond-1).Milliseconds(), aheadMax)
+		s.LookAheadMS = min(s.LookAheadMS+(-offset+time.Millisecond-1).Milliseconds(), aheadMax)
 	}
 	if expr != nil {
 		// Only an evaluation knows its value.
-		s.AheadMS = aheadMax
+		s.LookAheadMS = aheadMax
 		s.duration(expr)
 	}
 }
 
 // duration looks for range() in an expression in place of a duration.
-func (s *Shape) duration(expr parser.Expr) {
+func (s *Traits) duration(expr parser.Expr) {
 	switch n := expr.(type) {
 	case *parser.DurationExpr:
 		if n == nil {
 			return
 		}
 		if n.Op == parser.RANGE {
-			s.Whole = true
+			s.Unsplittable = true
 		}
 		s.duration(n.LHS)
 		s.duration(n.RHS)

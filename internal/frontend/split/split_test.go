@@ -150,7 +150,7 @@ func TestRangesThatAreNoneAreRefused(t *testing.T) {
 func TestShapesTellWhatMustNotBeCutOrKept(t *testing.T) {
 	p := parser.NewParser(parser.Options{EnableExperimentalFunctions: true, ExperimentalDurationExpr: true, EnableExtendedRangeSelectors: true, EnableBinopFillModifiers: true})
 	const none = math.MinInt64
-	for query, want := range map[string]Shape{
+	for query, want := range map[string]Traits{
 		`up`:                                  {false, none, 0, false},
 		`sum by (a) (rate(up[5m] offset 1h))`: {false, none, 0, false},
 		`up @ 100`:                            {false, 100_000, 0, false},
@@ -175,13 +175,13 @@ func TestShapesTellWhatMustNotBeCutOrKept(t *testing.T) {
 		`end() - start()`:                        {true, none, 0, false},
 		`absent_over_time(up[5m]) or vector(0)`:  {false, none, 0, false},
 	} {
-		got, ok := ShapeOf(p, query)
+		got, ok := TraitsOf(p, query)
 		check(t, ok && got == want, "%s: %+v %v, want %+v", query, got, ok, want)
 	}
-	got, ok := ShapeOf(p, "up offset (1m * 2)")
-	check(t, ok && got.AheadMS > 1<<40 && !got.Whole, "an offset that only an evaluation knows: %+v %v", got, ok)
+	got, ok := TraitsOf(p, "up offset (1m * 2)")
+	check(t, ok && got.LookAheadMS > 1<<40 && !got.Unsplittable, "an offset that only an evaluation knows: %+v %v", got, ok)
 	for _, bad := range []string{"", "up{", "nofunction(up)", strings.Repeat("(", 10), strings.Repeat("abs(", 200_000), strings.Repeat("-", 100_000) + "1"} {
-		_, ok := ShapeOf(p, bad)
+		_, ok := TraitsOf(p, bad)
 		check(t, !ok, "%.20q is parsed", bad)
 	}
 }
@@ -215,11 +215,11 @@ func TestStepsAreSettledOnceAllTheyReadIs(t *testing.T) {
 		{`up @ 9.1e15`, 0, none},
 		{`up @ -9.1e15 offset -290y`, 0, now - 290*365*24*3600_000},
 	} {
-		shape, ok := ShapeOf(p, c.query)
+		shape, ok := TraitsOf(p, c.query)
 		check(t, ok, "%s is not parsed", c.query)
 		got := shape.SettledUntil(now, c.lookback)
 		check(t, got == c.want, "%s, lookback %s: settled until %d, want %d", c.query, c.lookback, got, c.want)
 	}
-	shape, ok := ShapeOf(p, strings.Repeat("max_over_time(", 40)+"up"+strings.Repeat("[1m:] offset (1m * -1))", 40))
+	shape, ok := TraitsOf(p, strings.Repeat("max_over_time(", 40)+"up"+strings.Repeat("[1m:] offset (1m * -1))", 40))
 	check(t, ok && shape.SettledUntil(now, 0) < -1<<60, "%+v %v", shape, ok)
 }

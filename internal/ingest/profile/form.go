@@ -121,12 +121,12 @@ func (in *Ingester) push(ctx context.Context, tenant string, u *upload) error {
 		serviced = serviced || (l.Name == profiles.LabelService && l.Value != "")
 	}
 	if !named {
-		lset = append(lset, profilepb.LabelText{Name: profiles.LabelName, Value: profileName(types, u.config, u.units)})
+		lset = append(lset, profilepb.RawLabel{Name: profiles.LabelName, Value: profileName(types, u.config, u.units)})
 	}
 	if !serviced {
-		lset = append(lset, profilepb.LabelText{Name: profiles.LabelService, Value: app})
+		lset = append(lset, profilepb.RawLabel{Name: profiles.LabelService, Value: app})
 	}
-	return in.Push(ctx, tenant, []profilepb.Pushed{{Labels: lset, Raw: raw, TimeNS: u.from.UnixNano()}})
+	return in.Push(ctx, tenant, []profilepb.RawProfile{{Labels: lset, Raw: raw, TimeNS: u.from.UnixNano()}})
 }
 
 // parse reads the query string.
@@ -142,7 +142,7 @@ func (in *Ingester) parse(query, contentType string) (*upload, error) {
 	}
 	for key, at := range map[string]*time.Time{"from": &u.from, "until": &u.until} {
 		if text := form.Get(key); text != "" {
-			if *at, err = profilepb.ParseMoment(text, now); err != nil {
+			if *at, err = profilepb.ParseTimestamp(text, now); err != nil {
 				return nil, badRequest("%s: %v", key, err)
 			}
 		}

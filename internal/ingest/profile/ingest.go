@@ -35,7 +35,7 @@ import (
 // Store keeps profiles; it returns when they are durable. What it gets is borrowed
 // until then.
 type Store interface {
-	Append(ctx context.Context, tenant string, batch []profiles.Pushed) error
+	Append(ctx context.Context, tenant string, batch []profiles.RawProfile) error
 }
 
 // Options of an Ingester.
@@ -88,8 +88,8 @@ func New(opts Options, store Store, logger *slog.Logger, set *metrics.Set) (*Ing
 const inflatedKept = 8 << 20
 
 // Push takes profiles in, all of them or none.
-func (in *Ingester) Push(ctx context.Context, tenant string, pushed []profilepb.Pushed) error {
-	batch := make([]profiles.Pushed, 0, len(pushed))
+func (in *Ingester) Push(ctx context.Context, tenant string, pushed []profilepb.RawProfile) error {
+	batch := make([]profiles.RawProfile, 0, len(pushed))
 	defer func() {
 		for _, p := range batch {
 			if p.Profile.RawBytes() <= inflatedKept {
@@ -135,7 +135,7 @@ func reasonOf(err error) string {
 }
 
 // check decodes a push into batch and says what is wrong with it.
-func (in *Ingester) check(ctx context.Context, tenantName string, pushed []profilepb.Pushed, batch *[]profiles.Pushed) (known *tenant, hashes map[uint64]struct{}, err error) {
+func (in *Ingester) check(ctx context.Context, tenantName string, pushed []profilepb.RawProfile, batch *[]profiles.RawProfile) (known *tenant, hashes map[uint64]struct{}, err error) {
 	now := in.now()
 	if known, err = in.tenants.get(tenantName, now); err != nil {
 		return nil, nil, err
@@ -170,7 +170,7 @@ const (
 
 // one checks a single profile. The decoded profile must be given back even with an
 // error.
-func (in *Ingester) one(pushed *profilepb.Pushed, now time.Time) (p profiles.Pushed, err error) {
+func (in *Ingester) one(pushed *profilepb.RawProfile, now time.Time) (p profiles.RawProfile, err error) {
 	if n := len(pushed.Raw); n > in.limits.ProfileBytes {
 		return p, limitError("profile_size", "%d bytes, at most %d", n, in.limits.ProfileBytes)
 	}

@@ -48,7 +48,7 @@ type memory struct {
 	told chan struct{} // may be nil
 }
 
-func (m *memory) Append(_ context.Context, tenant string, batch []profiles.Pushed) error {
+func (m *memory) Append(_ context.Context, tenant string, batch []profiles.RawProfile) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.err != nil {
@@ -135,10 +135,10 @@ func made(t testing.TB, change func(*profile.Profile)) []byte {
 	return b.Bytes()
 }
 
-func named(extra ...string) []profilepb.LabelText {
-	lset := []profilepb.LabelText{{Name: "__name__", Value: "process_cpu"}}
+func named(extra ...string) []profilepb.RawLabel {
+	lset := []profilepb.RawLabel{{Name: "__name__", Value: "process_cpu"}}
 	for i := 0; i+1 < len(extra); i += 2 {
-		lset = append(lset, profilepb.LabelText{Name: extra[i], Value: extra[i+1]})
+		lset = append(lset, profilepb.RawLabel{Name: extra[i], Value: extra[i+1]})
 	}
 	return lset
 }
@@ -146,7 +146,7 @@ func named(extra ...string) []profilepb.LabelText {
 func TestAPushIsTakenAsAWholeWithItsLabelsInOrder(t *testing.T) {
 	in, store := newIngester(t, Limits{})
 	id := "01020304-0506-0708-090a-0b0c0d0e0f10"
-	err := in.Push(context.Background(), "acme", []profilepb.Pushed{
+	err := in.Push(context.Background(), "acme", []profilepb.RawProfile{
 		{Labels: named("zone.name", "b", "service_name", "shop", "empty", "", "__session_id__", "1"), Raw: made(t, nil), ID: id},
 		{Labels: named(), Raw: made(t, func(p *profile.Profile) { p.TimeNanos = 0 })},
 	})
@@ -160,7 +160,7 @@ func TestAPushIsTakenAsAWholeWithItsLabelsInOrder(t *testing.T) {
 	if all[1].labels != "__name__=process_cpu,service_name=unspecified" || all[1].timeNS != now.UnixNano() || all[1].id != (profiles.ID{}) {
 		t.Errorf("%+v", all[1])
 	}
-	err = in.Push(context.Background(), "acme", []profilepb.Pushed{{Labels: named(), Raw: made(t, nil)}, {Labels: named(), Raw: []byte("no pprof")}})
+	err = in.Push(context.Background(), "acme", []profilepb.RawProfile{{Labels: named(), Raw: made(t, nil)}, {Labels: named(), Raw: []byte("no pprof")}})
 	if err == nil || !strings.HasPrefix(err.Error(), "profile 2: ") || len(store.list()) != 2 {
 		t.Errorf("%v, %d profiles", err, len(store.list()))
 	}
@@ -168,7 +168,7 @@ func TestAPushIsTakenAsAWholeWithItsLabelsInOrder(t *testing.T) {
 		t.Errorf("%v counted as discarded", n)
 	}
 	store.err = profiles.ErrUnavailable
-	if err = in.Push(context.Background(), "acme", []profilepb.Pushed{{Labels: named(), Raw: made(t, nil)}}); !errors.Is(err, profiles.ErrUnavailable) {
+	if err = in.Push(context.Background(), "acme", []profilepb.RawProfile{{Labels: named(), Raw: made(t, nil)}}); !errors.Is(err, profiles.ErrUnavailable) {
 		t.Error(err)
 	}
 }
@@ -202,7 +202,7 @@ func TestEveryLimitIsNamedAndCounted(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		labels []profilepb.LabelText
+		labels []profilepb.RawLabel
 		raw    []byte
 		reason string
 		text   string
@@ -219,13 +219,13 @@ func TestEveryLimitIsNamedAndCounted(t *testing.T) {
 		{"bad name", named("a-b", "v"), made(t, nil), "invalid", `"a-b"`},
 		{"bad value", named("a", "\xff"), made(t, nil), "invalid", "not UTF-8"},
 		{"twice", named("a.b", "1", "a_b", "2"), made(t, nil), "invalid", `"a_b" is there twice`},
-		{"nameless", []profilepb.LabelText{{Name: "a", Value: "b"}}, made(t, nil), "invalid", "__name__ is missing"},
+		{"nameless", []profilepb.RawLabel{{Name: "a", Value: "b"}}, made(t, nil), "invalid", "__name__ is missing"},
 		{"no profile", named(), nil, "invalid", ""},
 		{"garbage", named(), []byte{0x0A, 0xFF, 0xFF, 0xFF}, "invalid", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			in, store := newIngester(t, limits)
-			err := in.Push(context.Background(), "a", []profilepb.Pushed{{Labels: tt.labels, Raw: tt.raw}})
+			err := in.Push(context.Background(), "a", []profilepb.RawProfile{{Labels: tt.labels, Raw: tt.raw}})
 			if err == nil || !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("%v, want %q", err, tt.text)
 			}
@@ -238,8 +238,8 @@ func TestEveryLimitIsNamedAndCounted(t *testing.T) {
 		})
 	}
 	in, _ := newIngester(t, limits)
-	push := func(tenant string, lset []profilepb.LabelText) error {
-		return in.Push(context.Background(), tenant, []profilepb.Pushed{{Labels: lset, Raw: made(t, nil)}})
+	push := func(tenant string, lset []profilepb.RawLabel) error {
+		return in.Push(context.Background(), tenant, []profilepb.RawProfile{{Labels: lset, Raw: made(t, nil)}})
 	}
 	for i := range 2 {
 		if err := push("a", named("n", fmt.Sprint(i))); err != nil {
@@ -275,9 +275,9 @@ func TestEveryLimitIsNamedAndCounted(t *testing.T) {
 func TestAPushOfManyBombsEndsEarly(t *testing.T) {
 	in, store := newIngester(t, Limits{InflatedBytes: 1 << 20, BurstBytes: 3 << 20, RateBytes: 1})
 	big := made(t, func(p *profile.Profile) { p.Function[0].Name = strings.Repeat("n", 900_000) })
-	var all []profilepb.Pushed
+	var all []profilepb.RawProfile
 	for range 1000 {
-		all = append(all, profilepb.Pushed{Labels: named(), Raw: big})
+		all = append(all, profilepb.RawProfile{Labels: named(), Raw: big})
 	}
 	var limit *LimitError
 	if err := in.Push(context.Background(), "a", all); !errors.As(err, &limit) || limit.Reason != "rate" || !strings.Contains(err.Error(), "profile 4:") || len(store.list()) != 0 {
@@ -304,7 +304,7 @@ func TestHostilePprofsAreRefusedOrKeptWithoutHarm(t *testing.T) {
 			}
 		}),
 	} {
-		err := in.Push(context.Background(), "a", []profilepb.Pushed{{Labels: named(), Raw: raw}})
+		err := in.Push(context.Background(), "a", []profilepb.RawProfile{{Labels: named(), Raw: raw}})
 		t.Logf("%s: %v", name, err)
 		if status := StatusOf(err); err != nil && status != http.StatusBadRequest {
 			t.Errorf("%s: %d %v", name, status, err)
@@ -452,7 +452,7 @@ func TestOwnProfilesAreSlicesOfCPUAndDifferencesOfCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	self := NewSelf(SelfOptions{Every: 200 * time.Millisecond, Tenant: "anonymous", Labels: []profilepb.LabelText{{Name: "version", Value: "1"}}}, in, slog.New(slog.DiscardHandler))
+	self := NewSelf(SelfOptions{Every: 200 * time.Millisecond, Tenant: "anonymous", Labels: []profilepb.RawLabel{{Name: "version", Value: "1"}}}, in, slog.New(slog.DiscardHandler))
 	if _, ok := self.Current(); ok {
 		t.Error("a slice before Run")
 	}

@@ -25,7 +25,7 @@ func isNote(name string) bool { return name == "__session_id__" || name == "__de
 
 // parseName reads `app{k=v,k2=v2}` as /ingest has it: no quotes, and neither commas
 // nor braces in values.
-func parseName(text string) (app string, lset []profilepb.LabelText, err error) {
+func parseName(text string) (app string, lset []profilepb.RawLabel, err error) {
 	app, rest, found := strings.Cut(text, "{")
 	app = strings.TrimSpace(app)
 	if app == "" {
@@ -50,15 +50,15 @@ func parseName(text string) (app string, lset []profilepb.LabelText, err error) 
 		if quoted, ok := strings.CutPrefix(value, `"`); ok {
 			value = strings.TrimSuffix(quoted, `"`)
 		}
-		lset = append(lset, profilepb.LabelText{Name: name, Value: value})
+		lset = append(lset, profilepb.RawLabel{Name: name, Value: value})
 	}
 	return app, lset, nil
 }
 
 // normalize makes a label set of what came in: names with underscores for dots,
 // sorted, none twice, none empty, and with a service. It copies.
-func normalize(in []profilepb.LabelText, limits *Limits) ([]profilepb.LabelText, error) {
-	out := make([]profilepb.LabelText, 0, len(in)+1)
+func normalize(in []profilepb.RawLabel, limits *Limits) ([]profilepb.RawLabel, error) {
+	out := make([]profilepb.RawLabel, 0, len(in)+1)
 	hasService := false
 	for _, l := range in {
 		if l.Value == "" || isNote(l.Name) {
@@ -76,15 +76,15 @@ func normalize(in []profilepb.LabelText, limits *Limits) ([]profilepb.LabelText,
 			return nil, badRequest("the value of label %q is not UTF-8", name)
 		}
 		hasService = hasService || name == profiles.LabelService
-		out = append(out, profilepb.LabelText{Name: name, Value: l.Value})
+		out = append(out, profilepb.RawLabel{Name: name, Value: l.Value})
 	}
 	if !hasService {
-		out = append(out, profilepb.LabelText{Name: profiles.LabelService, Value: unknownService})
+		out = append(out, profilepb.RawLabel{Name: profiles.LabelService, Value: unknownService})
 	}
 	if len(out) > limits.Labels {
 		return nil, limitError("labels", "%d labels, at most %d", len(out), limits.Labels)
 	}
-	slices.SortFunc(out, func(a, b profilepb.LabelText) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b profilepb.RawLabel) int { return cmp.Compare(a.Name, b.Name) })
 	for i := 1; i < len(out); i++ {
 		if out[i].Name == out[i-1].Name {
 			return nil, badRequest("label %q is there twice", out[i].Name)

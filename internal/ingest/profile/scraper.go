@@ -222,7 +222,7 @@ type fetcher struct {
 	pool     *pool
 	what     fetched
 	url      string
-	labels   []profilepb.LabelText
+	labels   []profilepb.RawLabel
 	previous *profile.Profile // for differences
 	since    time.Time        // when previous was fetched
 	failing  bool
@@ -241,7 +241,7 @@ func newFetcher(p *pool, t *scrape.Target, what fetched) *fetcher {
 		u.RawQuery = query.Encode()
 	}
 	f.url = u.String()
-	f.labels = []profilepb.LabelText{{Name: profiles.LabelName, Value: what.name}}
+	f.labels = []profilepb.RawLabel{{Name: profiles.LabelName, Value: what.name}}
 	service := ""
 	t.LabelsRange(func(l labels.Label) {
 		if l.Name == profiles.LabelName {
@@ -250,10 +250,10 @@ func newFetcher(p *pool, t *scrape.Target, what fetched) *fetcher {
 		if l.Name == profiles.LabelService {
 			service = l.Value
 		}
-		f.labels = append(f.labels, profilepb.LabelText{Name: l.Name, Value: l.Value})
+		f.labels = append(f.labels, profilepb.RawLabel{Name: l.Name, Value: l.Value})
 	})
 	if service == "" {
-		f.labels = append(f.labels, profilepb.LabelText{Name: profiles.LabelService, Value: p.job.JobName})
+		f.labels = append(f.labels, profilepb.RawLabel{Name: profiles.LabelService, Value: p.job.JobName})
 	}
 	return f
 }
@@ -332,7 +332,7 @@ func (f *fetcher) fetch(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.in.Push(ctx, s.tenant, []profilepb.Pushed{{Labels: f.labels, Raw: raw, TimeNS: start.UnixNano()}})
+	return s.in.Push(ctx, s.tenant, []profilepb.RawProfile{{Labels: f.labels, Raw: raw, TimeNS: start.UnixNano()}})
 }
 
 // sinceLast is what was counted since the fetch before. Of the first one counts are

@@ -24,7 +24,7 @@ import (
 type SelfOptions struct {
 	Every         time.Duration         // length of a slice of CPU, and between the other profiles; 0: 15 s
 	Tenant        string                // who they belong to
-	Labels        []profilepb.LabelText // beside service_name=ferula
+	Labels        []profilepb.RawLabel // beside service_name=ferula
 	MutexFraction int                   // one of so many contentions is counted; 0: 100; negative: none
 	BlockRateNS   int                   // a sample for so long a wait; 0: 1 ms; negative: none
 }
@@ -203,6 +203,6 @@ const pushTimeout = 5 * time.Second
 func (s *Self) push(ctx context.Context, name, id string, start time.Time, raw []byte) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pushTimeout)
 	defer cancel()
-	lset := append([]profilepb.LabelText{{Name: profiles.LabelName, Value: name}, {Name: profiles.LabelService, Value: "ferula"}}, s.opts.Labels...)
-	return s.in.Push(ctx, s.opts.Tenant, []profilepb.Pushed{{Labels: lset, Raw: raw, ID: id, TimeNS: start.UnixNano()}})
+	lset := append([]profilepb.RawLabel{{Name: profiles.LabelName, Value: name}, {Name: profiles.LabelService, Value: "ferula"}}, s.opts.Labels...)
+	return s.in.Push(ctx, s.opts.Tenant, []profilepb.RawProfile{{Labels: lset, Raw: raw, ID: id, TimeNS: start.UnixNano()}})
 }

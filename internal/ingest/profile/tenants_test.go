@@ -18,7 +18,7 @@ func TestRefusedPushesOfNewTenantsTakeNoRoomAndIdleTenantsAreForgotten(t *testin
 	in.now = func() time.Time { return clock }
 	push := func(tenant string) error {
 		raw := made(t, func(p *profile.Profile) { p.TimeNanos = clock.UnixNano() })
-		return in.Push(context.Background(), tenant, []profilepb.Pushed{{Labels: named(), Raw: raw}})
+		return in.Push(context.Background(), tenant, []profilepb.RawProfile{{Labels: named(), Raw: raw}})
 	}
 	store.err = errors.New("full")
 	for n := range 10 {
@@ -63,7 +63,7 @@ func TestProfilesThatCanBeRepairedAreTakenAndCounted(t *testing.T) {
 		}
 		p.Sample = append(p.Sample, &bad, &deep)
 	})
-	if err := in.Push(context.Background(), "t", []profilepb.Pushed{{Labels: named(), Raw: raw}}); err != nil {
+	if err := in.Push(context.Background(), "t", []profilepb.RawProfile{{Labels: named(), Raw: raw}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := store.list(); len(got) != 1 || got[0].timeNS != now.UnixMicro()*1000 {

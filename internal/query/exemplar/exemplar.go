@@ -59,7 +59,7 @@ type Request struct {
 }
 
 // Answer is a flame graph and what led to it. It is the caller's.
-type Answer struct {
+type Result struct {
 	Found    bool          // whether an exemplar led here, and not a profile's id
 	Series   labels.Labels // that the exemplar stands for
 	Exemplar exemplar.Exemplar
@@ -89,8 +89,8 @@ const marginMS = 60 * 60 * 1000
 const windowMS = 15_000
 
 // Find leads to a flame graph.
-func (f *Finder) Find(ctx context.Context, r Request) (*Answer, error) {
-	a := &Answer{Type: r.Type}
+func (f *Finder) Find(ctx context.Context, r Request) (*Result, error) {
+	a := &Result{Type: r.Type}
 	if a.Type == (profiles.Type{}) {
 		a.Type = DefaultType
 	}
@@ -151,7 +151,7 @@ func (f *Finder) around(r Request) (startMS, endMS int64) {
 }
 
 // find chooses the exemplar.
-func (f *Finder) find(ctx context.Context, r Request, a *Answer) error {
+func (f *Finder) find(ctx context.Context, r Request, a *Result) error {
 	if f.metrics == nil || len(r.Selectors) == 0 {
 		return fmt.Errorf("%w: neither a profile nor metrics are named", profiles.ErrBadRequest)
 	}

@@ -64,7 +64,7 @@ type EndpointsOptions struct {
 	// state, and missed by queries, as long as it is configured. As long queries miss a
 	// store whose address its name does not give any more, unless one that has said the
 	// same of itself is there, and a name that has given no address yet. 0: 5 minutes.
-	HideAfter time.Duration
+	UnhealthyTimeout time.Duration
 
 	Dial     func(address string, group bool) (Client, error)
 	Resolver Resolver // nil: net.DefaultResolver
@@ -77,7 +77,7 @@ func (o EndpointsOptions) withDefaults() EndpointsOptions {
 	for _, d := range []struct {
 		value     *time.Duration
 		byDefault time.Duration
-	}{{&o.ReloadInterval, 5 * time.Minute}, {&o.DNSInterval, 30 * time.Second}, {&o.InfoInterval, 5 * time.Second}, {&o.InfoTimeout, 5 * time.Second}, {&o.HideAfter, 5 * time.Minute}} {
+	}{{&o.ReloadInterval, 5 * time.Minute}, {&o.DNSInterval, 30 * time.Second}, {&o.InfoInterval, 5 * time.Second}, {&o.InfoTimeout, 5 * time.Second}, {&o.UnhealthyTimeout, 5 * time.Minute}} {
 		if *d.value <= 0 {
 			*d.value = d.byDefault
 		}
@@ -185,7 +185,7 @@ type gone struct {
 func (e *Endpoints) miss(now time.Time) {
 	var all []absent
 	for name, a := range e.empty {
-		if a.fails || now.Sub(a.since) <= e.opts.HideAfter {
+		if a.fails || now.Sub(a.since) <= e.opts.UnhealthyTimeout {
 			all = append(all, a)
 		} else {
 			e.opts.Logger.Warn("endpoint has no addresses; it is not missed any more", "endpoint", name)
@@ -193,7 +193,7 @@ func (e *Endpoints) miss(now time.Time) {
 		}
 	}
 	for address, g := range e.gone {
-		if now.Sub(g.since) > e.opts.HideAfter || e.replaced(g.info) {
+		if now.Sub(g.since) > e.opts.UnhealthyTimeout || e.replaced(g.info) {
 			delete(e.gone, address)
 			continue
 		}
@@ -351,7 +351,7 @@ func (e *Endpoints) Statuses() []Status {
 	var all []Status
 	for _, s := range *e.current.Load() {
 		s.mu.Lock()
-		hidden := !s.strict && !s.downSince.IsZero() && now.Sub(s.downSince) > e.opts.HideAfter
+		hidden := !s.strict && !s.downSince.IsZero() && now.Sub(s.downSince) > e.opts.UnhealthyTimeout
 		s.mu.Unlock()
 		if !hidden {
 			all = append(all, s.status())

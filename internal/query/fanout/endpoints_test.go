@@ -79,7 +79,7 @@ func TestStoresComeAndGoAndAreHiddenWhenTheyHaveBeenDown(t *testing.T) {
 	set := metrics.NewSet()
 	e := NewEndpoints(EndpointsOptions{
 		Static:   []Address{{Name: "dns+stores:1"}, {Name: "fixed:1", Strict: true}},
-		Resolver: z, Now: func() time.Time { return now }, DNSInterval: 30 * time.Second, HideAfter: time.Minute, Metrics: set,
+		Resolver: z, Now: func() time.Time { return now }, DNSInterval: 30 * time.Second, UnhealthyTimeout: time.Minute, Metrics: set,
 		Dial: func(address string, _ bool) (Client, error) {
 			dialled[address] = &fake{}
 			return dialled[address], nil
@@ -219,7 +219,7 @@ func TestWhatANameDoesNotGiveIsMissed(t *testing.T) {
 	replica := map[string]string{"10.0.0.1:1": "a", "10.0.0.2:1": "b", "10.0.0.3:1": "a"}
 	e := NewEndpoints(EndpointsOptions{
 		Static:   []Address{{Name: "dns+stores:1"}, {Name: "dns+later:1"}},
-		Resolver: z, Now: func() time.Time { return now }, DNSInterval: 30 * time.Second, HideAfter: time.Minute,
+		Resolver: z, Now: func() time.Time { return now }, DNSInterval: 30 * time.Second, UnhealthyTimeout: time.Minute,
 		Dial: func(address string, _ bool) (Client, error) {
 			return &fake{info: storeapi.Info{Component: "sidecar", LabelSets: []labels.Labels{labels.FromStrings("replica", replica[address])}}}, nil
 		},

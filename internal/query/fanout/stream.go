@@ -299,7 +299,7 @@ func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest
 		var set series.Set = g
 		if names := g.strip; len(names) > 0 {
 			g.strip = nil
-			set = series.Without(g, names, int(f.opts.SortBytesMax))
+			set = series.WithoutLabels(g, names, int(f.opts.SortBytesMax))
 		}
 		if len(all.streams) > 1 {
 			a := readAhead(g.ctx, set, func(err error) error { return fmt.Errorf("store %s: %w", g.store.address, err) }, f.endpoints.opts.Logger)

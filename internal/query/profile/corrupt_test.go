@@ -19,7 +19,7 @@ import (
 func TestACorruptBlockIsNamedAndTheRestAnswers(t *testing.T) {
 	ctx, dir := context.Background(), t.TempDir()
 	r := rand.New(rand.NewPCG(3, 4))
-	var pushes [2][]profiles.Pushed
+	var pushes [2][]profiles.RawProfile
 	s := openStore(t, dir, store.Options{Retention: -1})
 	for i := range pushes {
 		for range 15 {
@@ -37,7 +37,7 @@ func TestACorruptBlockIsNamedAndTheRestAnswers(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	all, rest := naiveRows(t, append(append([]profiles.Pushed{}, pushes[0]...), pushes[1]...)), naiveRows(t, pushes[1])
+	all, rest := naiveRows(t, append(append([]profiles.RawProfile{}, pushes[0]...), pushes[1]...)), naiveRows(t, pushes[1])
 	req := &profiles.SeriesRequest{
 		Tenant: "t", Type: cpuType, StartMS: epochMS - 1000, EndMS: epochMS + 40_000, StepMS: 5000, Exemplars: true, GroupBy: []string{"service_name"},
 	}
@@ -170,7 +170,7 @@ func TestAFlameGraphIsCutToItsGreatestNodes(t *testing.T) {
 	s := openStore(t, t.TempDir(), store.Options{Retention: -1})
 	ctx, e := context.Background(), New(Options{}, s)
 	raw := cpu(map[string][]string{"a": {"a", "main"}, "b": {"b", "main"}, "c": {"c", "b", "main"}, "d": {"d", "main"}}, map[string]int64{"a": 5, "b": 3, "c": 2, "d": 1})
-	if err := s.Append(ctx, "t", []profiles.Pushed{{Labels: cpuLabels("a"), TimeNS: 1, Raw: raw}}); err != nil {
+	if err := s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("a"), TimeNS: 1, Raw: raw}}); err != nil {
 		t.Fatal(err)
 	}
 	flame, err := e.MergeFlame(ctx, &profiles.MergeRequest{Tenant: "t", Type: cpuType, EndMS: 1000, MaxNodes: 4})

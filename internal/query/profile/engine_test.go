@@ -68,7 +68,7 @@ func TestWhatIsPushedIsFound(t *testing.T) {
 	dir := t.TempDir()
 	ctx := context.Background()
 	at := time.UnixMilli(1_700_000_000_000)
-	pushed := []profiles.Pushed{
+	pushed := []profiles.RawProfile{
 		{Labels: cpuLabels("a"), ID: profiles.ID{1}, TimeNS: at.UnixNano(), Raw: cpu(map[string][]string{"x": {"leaf", "main"}}, map[string]int64{"x": 3})},
 		{Labels: cpuLabels("b"), ID: profiles.ID{2}, TimeNS: at.UnixNano() - 1, Raw: cpu(map[string][]string{"x": {"other", "main"}}, map[string]int64{"x": 2})},
 	}

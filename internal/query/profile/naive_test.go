@@ -75,7 +75,7 @@ func encodeMap(m map[string]string) []byte {
 
 // naiveRows decodes what has been pushed with google/pprof. Rows that are there
 // already, and those without samples, do not count.
-func naiveRows(t testing.TB, pushed []profiles.Pushed) []*naiveRow {
+func naiveRows(t testing.TB, pushed []profiles.RawProfile) []*naiveRow {
 	var rows []*naiveRow
 	seen := map[string]bool{}
 	for _, p := range pushed {
@@ -247,7 +247,7 @@ func selected(t testing.TB, e *Engine, req *profiles.SeriesRequest) string {
 	return spell(answer)
 }
 
-func spell(answer *profiles.SeriesAnswer) string {
+func spell(answer *profiles.SeriesResult) string {
 	var out strings.Builder
 	for _, s := range answer.Series {
 		fmt.Fprintf(&out, "%q\n", s.Labels)
@@ -341,10 +341,10 @@ const epochMS = 1_700_000_000_000
 
 // randomPush makes a push of a few profiles: few services, times, values and ids, so
 // that ties, splits and repetitions are common.
-func randomPush(r *rand.Rand, known []profiles.Pushed) []profiles.Pushed {
-	var pushed []profiles.Pushed
+func randomPush(r *rand.Rand, known []profiles.RawProfile) []profiles.RawProfile {
+	var pushed []profiles.RawProfile
 	for range 1 + r.IntN(3) {
-		p := profiles.Pushed{TimeNS: (epochMS+int64(r.IntN(60))*500)*1e6 + int64(r.IntN(2))*int64(r.IntN(1_000_000))}
+		p := profiles.RawProfile{TimeNS: (epochMS+int64(r.IntN(60))*500)*1e6 + int64(r.IntN(2))*int64(r.IntN(1_000_000))}
 		r2 := r.Uint64()
 		p.ID = profiles.ID{byte(r2), byte(r2 >> 8), 1}
 		if len(known) > 0 && r.IntN(4) == 0 { // rows of a profile that has been pushed, or the same once more
@@ -442,7 +442,7 @@ func randomSite(r *rand.Rand) (site []string) {
 	return site
 }
 
-func checkAgainstNaive(t *testing.T, r *rand.Rand, e *Engine, rows []*naiveRow, pushed []profiles.Pushed) {
+func checkAgainstNaive(t *testing.T, r *rand.Rand, e *Engine, rows []*naiveRow, pushed []profiles.RawProfile) {
 	t.Helper()
 	for range 6 {
 		req := randomSelect(r)
@@ -485,7 +485,7 @@ func TestAnswersAreThoseOfANaiveReference(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		dir := t.TempDir()
 		s := openStore(t, dir, store.Options{Retention: -1})
-		var pushed []profiles.Pushed
+		var pushed []profiles.RawProfile
 		for range 2 + r.IntN(6) {
 			for range r.IntN(12) {
 				push := randomPush(r, pushed)

@@ -72,7 +72,7 @@ func several(t testing.TB, n int, ties bool) *store.Store {
 			at, value = epochMS*1e6, 1
 		}
 		raw := cpu(map[string][]string{"a": {"a", "main"}}, map[string]int64{"a": value})
-		if err := errors.Join(s.Append(ctx, "t", []profiles.Pushed{{Labels: cpuLabels("shop"), TimeNS: at, Raw: raw}}), s.Flush(ctx)); err != nil {
+		if err := errors.Join(s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("shop"), TimeNS: at, Raw: raw}}), s.Flush(ctx)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -83,7 +83,7 @@ func minute(exemplars bool) *profiles.SeriesRequest {
 	return &profiles.SeriesRequest{Tenant: "t", Type: cpuType, StartMS: epochMS, EndMS: epochMS + 60_000, StepMS: 60_000, Exemplars: exemplars, GroupBy: []string{"service_name"}}
 }
 
-func total(a *profiles.SeriesAnswer) (sum float64) {
+func total(a *profiles.SeriesResult) (sum float64) {
 	for _, s := range a.Series {
 		for _, p := range s.Points {
 			sum += p.Value
@@ -281,9 +281,9 @@ func TestARangeBeyondTheGreatestIsRefused(t *testing.T) {
 func TestOnlyGroupsWithRowsCountAgainstTheLimitOfPoints(t *testing.T) {
 	ctx, s := context.Background(), openStore(t, t.TempDir(), store.Options{Retention: -1})
 	raw := cpu(map[string][]string{"a": {"a", "main"}}, map[string]int64{"a": 1})
-	var pushed []profiles.Pushed
+	var pushed []profiles.RawProfile
 	for i := range 200 { // pods that come and go, two a minute
-		pushed = append(pushed, profiles.Pushed{Labels: cpuLabels(fmt.Sprintf("pod-%d", i)), TimeNS: (epochMS + int64(i)*30_000) * 1e6, Raw: raw})
+		pushed = append(pushed, profiles.RawProfile{Labels: cpuLabels(fmt.Sprintf("pod-%d", i)), TimeNS: (epochMS + int64(i)*30_000) * 1e6, Raw: raw})
 	}
 	if err := s.Append(ctx, "t", pushed); err != nil {
 		t.Fatal(err)
@@ -316,7 +316,7 @@ func TestOnlyGroupsWithRowsCountAgainstTheLimitOfPoints(t *testing.T) {
 func TestTimesCountAsWholeMilliseconds(t *testing.T) {
 	ctx, s := context.Background(), openStore(t, t.TempDir(), store.Options{Retention: -1})
 	raw := cpu(map[string][]string{"a": {"a", "main"}}, map[string]int64{"a": 1})
-	if err := s.Append(ctx, "t", []profiles.Pushed{{Labels: cpuLabels("shop"), TimeNS: epochMS*1e6 + 400_000, Raw: raw}}); err != nil {
+	if err := s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("shop"), TimeNS: epochMS*1e6 + 400_000, Raw: raw}}); err != nil {
 		t.Fatal(err)
 	}
 	e := New(Options{}, s)

@@ -73,7 +73,7 @@ func openOver(t *testing.T, dir string, s store.Remote) *store.Store {
 
 // shelved pushes profiles, some of them in several parts, and returns a shelf with
 // every block there has been and the store's folder, closed, with those it has left.
-func shelved(t *testing.T, r *rand.Rand, skip func(level int) bool) (s shelf, dir string, pushed []profiles.Pushed) {
+func shelved(t *testing.T, r *rand.Rand, skip func(level int) bool) (s shelf, dir string, pushed []profiles.RawProfile) {
 	t.Helper()
 	ctx := context.Background()
 	s, dir = shelf{}, t.TempDir()
@@ -140,7 +140,7 @@ func TestABrokenBlockElsewhereIsNamedAndTheRestAnswers(t *testing.T) {
 	ctx, dir := context.Background(), t.TempDir()
 	r := rand.New(rand.NewPCG(5, 6))
 	from := openStore(t, dir, store.Options{Retention: -1})
-	var pushes [2][]profiles.Pushed
+	var pushes [2][]profiles.RawProfile
 	var broken ulid.ULID
 	s := shelf{}
 	for i := range pushes {

@@ -14,13 +14,13 @@ import (
 // rowsStore has one block of so many rows over an hour.
 func rowsStore(t testing.TB, rows, datasets int) *Engine {
 	s := openStore(t, t.TempDir(), store.Options{Retention: -1, HeadBytes: 2 << 30, HeadAge: 1 << 50})
-	var pushed []profiles.Pushed
+	var pushed []profiles.RawProfile
 	for i := range rows {
 		e := pprof.NewEncoder()
 		e.SampleType("cpu", "nanoseconds")
 		e.Period("cpu", "nanoseconds", 1e7)
 		e.Sample([]uint64{e.Location(e.Function("main", "", "", 0), 1)}, 1+int64(uint32(i)*2654435761>>12))
-		pushed = append(pushed, profiles.Pushed{
+		pushed = append(pushed, profiles.RawProfile{
 			Labels: cpuLabels(fmt.Sprintf("service-%d", i%datasets)), TimeNS: epochMS*1e6 + int64(i)*(3_600_000_000_000/int64(rows)), Raw: e.Append(nil),
 		})
 		if len(pushed) == 1000 || i == rows-1 {

@@ -34,8 +34,8 @@ type selection struct {
 	text    []byte           // the reduced labels
 	common  []byte
 
-	answered  []profiles.AnsweredSeries
-	points    []profiles.AnsweredPoint
+	answered  []profiles.Series
+	points    []profiles.Point
 	exemplars []profiles.Exemplar
 }
 
@@ -105,13 +105,13 @@ func (e *Engine) steps(req *profiles.SeriesRequest) (startMS int64, b store.Buck
 
 // SelectSeries answers with values over time. The answer is the caller's until it
 // closes it.
-func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) (*profiles.SeriesAnswer, error) {
+func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) (*profiles.SeriesResult, error) {
 	startMS, buckets, err := e.steps(req)
 	if err != nil {
 		return nil, err
 	}
 	if buckets.N == 0 {
-		return profiles.NewSeriesAnswer(nil), nil
+		return profiles.NewSeriesResult(nil), nil
 	}
 	ctx, done, err := e.admit(ctx, req.StartMS, req.EndMS)
 	if err != nil {
@@ -142,7 +142,7 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 		s.release()
 		return nil, err
 	}
-	answer := profiles.NewSeriesAnswer(s.release)
+	answer := profiles.NewSeriesResult(s.release)
 	answer.Series, answer.Warnings = s.answered, warnings
 	return answer, nil
 }
@@ -260,7 +260,7 @@ func (s *selection) answer(ctx context.Context, p *pass, startMS int64, req *pro
 			if c.Rows == 0 {
 				continue
 			}
-			point := profiles.AnsweredPoint{TimeMS: startMS + int64(i)*req.StepMS, Value: float64(c.Sum)}
+			point := profiles.Point{TimeMS: startMS + int64(i)*req.StepMS, Value: float64(c.Sum)}
 			if req.Average {
 				point.Value /= float64(c.Rows)
 			}
@@ -279,7 +279,7 @@ func (s *selection) answer(ctx context.Context, p *pass, startMS int64, req *pro
 			}
 			s.points = append(s.points, point)
 		}
-		s.answered = append(s.answered, profiles.AnsweredSeries{Labels: s.labels(g), Points: s.points[from:len(s.points):len(s.points)]})
+		s.answered = append(s.answered, profiles.Series{Labels: s.labels(g), Points: s.points[from:len(s.points):len(s.points)]})
 	}
 	return nil
 }

@@ -125,7 +125,7 @@ func (t Type) String() string {
 }
 
 // Pushed is one profile on its way in. All of it is borrowed until Append returns.
-type Pushed struct {
+type RawProfile struct {
 	Labels []byte // encoded, valid, with __name__
 	ID     ID     // zero: the store chooses one
 	TimeNS int64  // since 1970; 0: what the profile says
@@ -151,18 +151,18 @@ type SeriesRequest struct {
 }
 
 // SeriesAnswer is owned by who asked until Close; nothing of it may be kept after.
-type SeriesAnswer struct {
-	Series   []AnsweredSeries // in the order of their labels
+type SeriesResult struct {
+	Series   []Series // in the order of their labels
 	Warnings []error          // what could not be read; the rest is answered
 
 	release func()
 }
 
 // NewSeriesAnswer makes an answer whose memory release takes back.
-func NewSeriesAnswer(release func()) *SeriesAnswer { return &SeriesAnswer{release: release} }
+func NewSeriesResult(release func()) *SeriesResult { return &SeriesResult{release: release} }
 
 // Close gives the answer's memory back.
-func (a *SeriesAnswer) Close() {
+func (a *SeriesResult) Close() {
 	if a != nil && a.release != nil {
 		release := a.release
 		a.release = nil
@@ -171,13 +171,13 @@ func (a *SeriesAnswer) Close() {
 }
 
 // AnsweredSeries is one group: its labels are those of GroupBy that it has.
-type AnsweredSeries struct {
+type Series struct {
 	Labels []byte // encoded
-	Points []AnsweredPoint
+	Points []Point
 }
 
 // AnsweredPoint is a step that has rows.
-type AnsweredPoint struct {
+type Point struct {
 	TimeMS    int64
 	Value     float64
 	Exemplars []Exemplar // one at most

@@ -70,7 +70,7 @@ const (
 )
 
 // costOf is the memory that decoded profiles may need in a head.
-func costOf(pushed ...profiles.Pushed) int64 {
+func costOf(pushed ...profiles.RawProfile) int64 {
 	var sum int64
 	for i := range pushed {
 		p, d := &pushed[i], pushed[i].Profile

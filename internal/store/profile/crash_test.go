@@ -23,7 +23,7 @@ import (
 func script(s *Store, again func() bool) map[uint64]bool {
 	ctx, acknowledged := context.Background(), map[uint64]bool{}
 	for n := uint64(0); n < 20; n += 2 {
-		if s.Append(ctx, "t", []profiles.Pushed{numbered(n), numbered(n + 1)}) == nil {
+		if s.Append(ctx, "t", []profiles.RawProfile{numbered(n), numbered(n + 1)}) == nil {
 			acknowledged[n] = true
 		}
 		if n%4 == 2 {
@@ -215,7 +215,7 @@ func TestABlockThatCannotBeOpenedAfterItIsWrittenIsNotWrittenTwice(t *testing.T)
 				}
 			})
 			for n := range uint64(8) {
-				if err := s.Append(ctx, "t", []profiles.Pushed{numbered(n)}); err != nil {
+				if err := s.Append(ctx, "t", []profiles.RawProfile{numbered(n)}); err != nil {
 					t.Fatal(err)
 				}
 				if n%2 == 1 {

@@ -47,7 +47,7 @@ func TestAFullDiskRefusesPushesAndLosesNothing(t *testing.T) {
 	stores := map[uint64]bool{}
 	full := 0
 	for n := range uint64(60) {
-		switch err := s.Append(ctx, "t", []profiles.Pushed{numbered(n)}); {
+		switch err := s.Append(ctx, "t", []profiles.RawProfile{numbered(n)}); {
 		case err == nil:
 			stores[n] = true
 		case errors.Is(err, syscall.ENOSPC):
@@ -82,7 +82,7 @@ func TestAFullDiskKeepsTheHeadUntilABlockFits(t *testing.T) {
 	disk.left.Store(1 << 20)
 	s := openTest(t, dir, func(s *Store) { s.fs = disk })
 	for n := range uint64(20) {
-		if err := s.Append(ctx, "t", []profiles.Pushed{numbered(n)}); err != nil {
+		if err := s.Append(ctx, "t", []profiles.RawProfile{numbered(n)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -96,7 +96,7 @@ func TestAFullDiskKeepsTheHeadUntilABlockFits(t *testing.T) {
 		}
 	}
 	disk.left.Store(1 << 20)
-	if err := s.Append(ctx, "t", []profiles.Pushed{numbered(20)}); err != nil {
+	if err := s.Append(ctx, "t", []profiles.RawProfile{numbered(20)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Flush(ctx); err != nil {
@@ -116,7 +116,7 @@ func TestOldBlocksGo(t *testing.T) {
 	for n := range uint64(3) {
 		p := numbered(n)
 		p.TimeNS += int64(n) * int64(time.Hour)
-		if err := s.Append(ctx, "t", []profiles.Pushed{p}); err != nil {
+		if err := s.Append(ctx, "t", []profiles.RawProfile{p}); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Flush(ctx); err != nil {
@@ -152,22 +152,22 @@ func TestOldBlocksGo(t *testing.T) {
 func TestBadPushesAreRefused(t *testing.T) {
 	s, ctx := openTest(t, t.TempDir(), nil), context.Background()
 	good := numbered(1)
-	for name, change := range map[string]func(p *profiles.Pushed){
-		"no name":        func(p *profiles.Pushed) { p.Labels = nil },
-		"no labels":      func(p *profiles.Pushed) { p.Labels = []byte("hello") },
-		"no pprof":       func(p *profiles.Pushed) { p.Raw = []byte("hello") },
-		"nothing":        func(p *profiles.Pushed) { p.Raw = nil },
-		"a far time":     func(p *profiles.Pushed) { p.TimeNS = 1<<63 - 1 },
-		"a time in 1969": func(p *profiles.Pushed) { p.TimeNS = -1 },
+	for name, change := range map[string]func(p *profiles.RawProfile){
+		"no name":        func(p *profiles.RawProfile) { p.Labels = nil },
+		"no labels":      func(p *profiles.RawProfile) { p.Labels = []byte("hello") },
+		"no pprof":       func(p *profiles.RawProfile) { p.Raw = []byte("hello") },
+		"nothing":        func(p *profiles.RawProfile) { p.Raw = nil },
+		"a far time":     func(p *profiles.RawProfile) { p.TimeNS = 1<<63 - 1 },
+		"a time in 1969": func(p *profiles.RawProfile) { p.TimeNS = -1 },
 	} {
 		p := good
 		change(&p)
-		if err := s.Append(ctx, "t", []profiles.Pushed{numbered(2), p}); err == nil {
+		if err := s.Append(ctx, "t", []profiles.RawProfile{numbered(2), p}); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
 	for _, tenant := range []string{"", "..", "a/b", "a b", "ä", "a|b", "%2Eops"} {
-		if err := s.Append(ctx, tenant, []profiles.Pushed{good}); !errors.Is(err, profiles.ErrBadRequest) {
+		if err := s.Append(ctx, tenant, []profiles.RawProfile{good}); !errors.Is(err, profiles.ErrBadRequest) {
 			t.Errorf("tenant %q: %v", tenant, err)
 		}
 	}

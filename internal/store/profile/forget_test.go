@@ -20,10 +20,10 @@ func TestATenantWithoutProfilesIsForgottenAndMayComeBack(t *testing.T) {
 		s.opts.TenantsMax, s.opts.Retention = 1, 30*time.Minute
 		s.now = func() time.Time { return time.Unix(0, now.Load()) }
 	})
-	push := func(tenant string) error { return s.Append(ctx, tenant, []profiles.Pushed{numbered(1)}) }
+	push := func(tenant string) error { return s.Append(ctx, tenant, []profiles.RawProfile{numbered(1)}) }
 	bad := numbered(1)
 	bad.Raw = []byte("hello")
-	if err := s.Append(ctx, "refused", []profiles.Pushed{bad}); err == nil || len(s.list()) != 0 {
+	if err := s.Append(ctx, "refused", []profiles.RawProfile{bad}); err == nil || len(s.list()) != 0 {
 		t.Fatalf("a refused push made a tenant: %v", err)
 	}
 	if err := push("one"); err != nil {
@@ -57,7 +57,7 @@ func TestATenantWithoutProfilesIsForgottenAndMayComeBack(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "profiles", "one")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its folder: %v", err)
 	}
-	if err := one.append(ctx, []profiles.Pushed{numbered(2)}); !errors.Is(err, errForgotten) {
+	if err := one.append(ctx, []profiles.RawProfile{numbered(2)}); !errors.Is(err, errForgotten) {
 		t.Errorf("a push that had found the tenant before: %v", err)
 	}
 	if err := push("two"); err != nil {
@@ -70,7 +70,7 @@ func TestTenantsOfAllNamesAreStoredAndFoundAgain(t *testing.T) {
 	names := []string{"a!b*(c)'", ".ops", "plain"}
 	s := openTest(t, dir, nil)
 	for _, name := range names {
-		if err := s.Append(ctx, name, []profiles.Pushed{numbered(1)}); err != nil {
+		if err := s.Append(ctx, name, []profiles.RawProfile{numbered(1)}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -112,7 +112,7 @@ func (h *head) size() int {
 
 // apply adds a profile. older says whether a block has rows of it, and whether it
 // has that series of it; a row that is already there is not added again.
-func (h *head) apply(p *profiles.Pushed, timeNS int64, older func(key block.Key, labels []byte) (profile, row bool)) {
+func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.Key, labels []byte) (profile, row bool)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	decoded := p.Profile

@@ -61,12 +61,12 @@ func openTest(t testing.TB, dir string, change func(*Store)) *Store {
 }
 
 // numbered is a small profile whose id is its number, and its value one more.
-func numbered(n uint64) profiles.Pushed {
+func numbered(n uint64) profiles.RawProfile {
 	e := pprof.NewEncoder()
 	e.SampleType("cpu", "nanoseconds")
 	e.Period("cpu", "nanoseconds", 1)
 	e.Sample([]uint64{e.Location(e.Function(fmt.Sprint("f", n%7), "", "", 0), 1)}, int64(n)+1)
-	p := profiles.Pushed{TimeNS: 1_700_000_000_000_000_000 + int64(n), Raw: e.Append(nil)}
+	p := profiles.RawProfile{TimeNS: 1_700_000_000_000_000_000 + int64(n), Raw: e.Append(nil)}
 	binary.BigEndian.PutUint64(p.ID[:], n+1)
 	p.Labels = labelenc.AppendLabel(labelenc.AppendLabel(nil, "__name__", "process_cpu"), "service_name", string(rune('a'+n%3)))
 	return p
@@ -87,7 +87,7 @@ func pushUntilKilled(mode, dir string) error {
 		return err
 	}
 	for n := from; n < from+1_000_000; n += 2 {
-		if err := s.Append(ctx, "t", []profiles.Pushed{numbered(n), numbered(n + 1)}); err != nil {
+		if err := s.Append(ctx, "t", []profiles.RawProfile{numbered(n), numbered(n + 1)}); err != nil {
 			return err
 		}
 		if _, err := fmt.Println(n); err != nil {
@@ -224,7 +224,7 @@ func TestABlockThatHasBeenReplacedIsNotReadAgain(t *testing.T) {
 	s := openTest(t, dir, nil)
 	ctx := context.Background()
 	for n := range uint64(4) {
-		if err := s.Append(ctx, "t", []profiles.Pushed{numbered(n)}); err != nil {
+		if err := s.Append(ctx, "t", []profiles.RawProfile{numbered(n)}); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Flush(ctx); err != nil {

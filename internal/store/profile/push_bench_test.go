@@ -81,7 +81,7 @@ func BenchmarkApply(b *testing.B) {
 		b.Fatal(err)
 	}
 	h := newHead()
-	pushed := profiles.Pushed{Labels: benchLabels(), Profile: &p, TimeNS: 1}
+	pushed := profiles.RawProfile{Labels: benchLabels(), Profile: &p, TimeNS: 1}
 	none := func(block.Key, []byte) (bool, bool) { return false, false }
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
@@ -105,7 +105,7 @@ func BenchmarkAppend(b *testing.B) {
 	raw := bigProfile(1)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := s.Append(context.Background(), "t", []profiles.Pushed{{Labels: benchLabels(), TimeNS: 1, Raw: raw}}); err != nil {
+		if err := s.Append(context.Background(), "t", []profiles.RawProfile{{Labels: benchLabels(), TimeNS: 1, Raw: raw}}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -128,7 +128,7 @@ func BenchmarkAppendBySixteen(b *testing.B) {
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for i := 0; pb.Next(); i++ {
-			if err := s.Append(context.Background(), "t", []profiles.Pushed{{Labels: benchLabels(), TimeNS: 1, Raw: raws[i%100]}}); err != nil {
+			if err := s.Append(context.Background(), "t", []profiles.RawProfile{{Labels: benchLabels(), TimeNS: 1, Raw: raws[i%100]}}); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -20,7 +20,7 @@ import (
 
 // walks are profiles of four services with 2,000 stacks each, of which a profile has
 // 200: a head sees most stacks once a few hundred profiles are in it, none at first.
-func walks(n int) []profiles.Pushed {
+func walks(n int) []profiles.RawProfile {
 	r := rand.New(rand.NewPCG(5, 6))
 	var fns []*googlepprof.Function
 	var locs []*googlepprof.Location
@@ -40,7 +40,7 @@ func walks(n int) []profiles.Pushed {
 			pool[s][k] = stack
 		}
 	}
-	pushed := make([]profiles.Pushed, n)
+	pushed := make([]profiles.RawProfile, n)
 	for i := range pushed {
 		p := &googlepprof.Profile{
 			SampleType: []*googlepprof.ValueType{{Type: "alloc_objects", Unit: "count"}, {Type: "alloc_space", Unit: "bytes"}},
@@ -54,7 +54,7 @@ func walks(n int) []profiles.Pushed {
 			panic(err)
 		}
 		labels := labelenc.AppendLabel(labelenc.AppendLabel(nil, "__name__", "memory"), "service_name", fmt.Sprintf("service-%d", i%4))
-		pushed[i] = profiles.Pushed{Labels: labels, ID: profiles.ID{1, byte(i), byte(i >> 8)}, TimeNS: int64(i) + 1, Raw: b.Bytes()}
+		pushed[i] = profiles.RawProfile{Labels: labels, ID: profiles.ID{1, byte(i), byte(i >> 8)}, TimeNS: int64(i) + 1, Raw: b.Bytes()}
 	}
 	return pushed
 }
@@ -91,7 +91,7 @@ func BenchmarkPushOfWalks(b *testing.B) {
 	})
 }
 
-func pushWalks(b *testing.B, pushed []profiles.Pushed) {
+func pushWalks(b *testing.B, pushed []profiles.RawProfile) {
 	s, err := New(Options{Dir: b.TempDir(), Retention: -1, HeadBytes: 2 << 30, HeadAge: 1 << 50}, slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
 	if err != nil {
 		b.Fatal(err)

@@ -55,7 +55,7 @@ func busy(t *testing.T, change func(*Store)) (s *Store, tenant *tenant, disk *sl
 			change(s)
 		}
 	})
-	push := func(n uint64) { results <- s.Append(context.Background(), "t", []profiles.Pushed{numbered(n)}) }
+	push := func(n uint64) { results <- s.Append(context.Background(), "t", []profiles.RawProfile{numbered(n)}) }
 	go push(1)
 	<-disk.syncing
 	go push(2)
@@ -73,7 +73,7 @@ func busy(t *testing.T, change func(*Store)) (s *Store, tenant *tenant, disk *sl
 
 func TestPushesThatWaitForASlowDiskAreLimited(t *testing.T) {
 	s, _, disk, results := busy(t, func(s *Store) { s.opts.PendingBytes = 1 })
-	err := s.Append(context.Background(), "t", []profiles.Pushed{numbered(3)})
+	err := s.Append(context.Background(), "t", []profiles.RawProfile{numbered(3)})
 	if !errors.Is(err, profiles.ErrUnavailable) || !strings.Contains(err.Error(), "wait for the disk") {
 		t.Errorf("one past the limit: %v", err)
 	}
@@ -96,7 +96,7 @@ func TestAPushThatIsQueuedWhenTheStoreClosesIsStored(t *testing.T) {
 			defer tenant.queueMu.Unlock()
 			return tenant.closing != nil
 		})
-		if err := tenant.append(context.Background(), []profiles.Pushed{numbered(3)}); !errors.Is(err, profiles.ErrUnavailable) {
+		if err := tenant.append(context.Background(), []profiles.RawProfile{numbered(3)}); !errors.Is(err, profiles.ErrUnavailable) {
 			t.Fatalf("a push after the end: %v", err)
 		}
 		close(disk.proceed)

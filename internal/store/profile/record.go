@@ -13,7 +13,7 @@ import (
 //	profile   id 16 | i64 time | uvarint len labels | uvarint len pprof
 const recordVersion = 1
 
-func appendRecord(dst []byte, pushed []profiles.Pushed) []byte {
+func appendRecord(dst []byte, pushed []profiles.RawProfile) []byte {
 	dst = append(dst, recordVersion)
 	for i := range pushed {
 		p := &pushed[i]
@@ -26,7 +26,7 @@ func appendRecord(dst []byte, pushed []profiles.Pushed) []byte {
 }
 
 // readRecord calls f with each profile, which aliases the record.
-func readRecord(record []byte, f func(p *profiles.Pushed) error) error {
+func readRecord(record []byte, f func(p *profiles.RawProfile) error) error {
 	if len(record) == 0 || record[0] != recordVersion {
 		return fmt.Errorf("%w: record of an unknown version", profiles.ErrCorrupt)
 	}
@@ -34,7 +34,7 @@ func readRecord(record []byte, f func(p *profiles.Pushed) error) error {
 		if len(b) < 24 {
 			return fmt.Errorf("%w: record is cut short", profiles.ErrCorrupt)
 		}
-		p := profiles.Pushed{ID: profiles.ID(b[:16]), TimeNS: int64(binary.LittleEndian.Uint64(b[16:]))}
+		p := profiles.RawProfile{ID: profiles.ID(b[:16]), TimeNS: int64(binary.LittleEndian.Uint64(b[16:]))}
 		var ok bool
 		if p.Labels, b, ok = prefixed(b[24:]); !ok {
 			return fmt.Errorf("%w: labels of a record are cut short", profiles.ErrCorrupt)

@@ -67,7 +67,7 @@ func three(t *testing.T, change func(*Options)) (*Store, *shelf) {
 	for n := range uint64(3) {
 		p := numbered(n)
 		p.TimeNS += int64(n) * int64(time.Hour)
-		if err := errors.Join(s.Append(ctx, "t", []profiles.Pushed{p}), s.Flush(ctx)); err != nil {
+		if err := errors.Join(s.Append(ctx, "t", []profiles.RawProfile{p}), s.Flush(ctx)); err != nil {
 			t.Fatal(err)
 		}
 	}

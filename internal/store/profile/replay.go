@@ -65,7 +65,7 @@ func (r *replayer) record(segment uint64, record []byte) error {
 	t := r.tenant
 	var bad []error
 	n := 0
-	err := readRecord(record, func(p *profiles.Pushed) error {
+	err := readRecord(record, func(p *profiles.RawProfile) error {
 		n++
 		err := r.decoder.Decode(p.Raw, r.limits)
 		if err == nil {

@@ -33,7 +33,7 @@ func writeLog(t *testing.T, dir, tenant string, records ...[]byte) (path string)
 	return path
 }
 
-func recordOf(pushed ...profiles.Pushed) []byte { return appendRecord(nil, pushed) }
+func recordOf(pushed ...profiles.RawProfile) []byte { return appendRecord(nil, pushed) }
 
 func TestARecordThatCannotBeUsedIsSetAsideAndTheOthersAreThere(t *testing.T) {
 	dir := t.TempDir()
@@ -83,7 +83,7 @@ func TestATenantThatCannotBeOpenedStopsNoOther(t *testing.T) {
 	if _, err := s.View(context.Background(), "bad", 0, timeMax); err == nil || !strings.Contains(err.Error(), "tenant bad cannot be opened") {
 		t.Errorf("a query: %v", err)
 	}
-	if err := s.Append(ctx, "bad", []profiles.Pushed{numbered(2)}); err == nil || !strings.Contains(err.Error(), "tenant bad cannot be opened") {
+	if err := s.Append(ctx, "bad", []profiles.RawProfile{numbered(2)}); err == nil || !strings.Contains(err.Error(), "tenant bad cannot be opened") {
 		t.Errorf("a push: %v", err)
 	}
 	if err := os.Remove(bad); err != nil {
@@ -93,14 +93,14 @@ func TestATenantThatCannotBeOpenedStopsNoOther(t *testing.T) {
 	s.failed["bad"].retry.wait = 0
 	s.mu.Unlock()
 	s.reopen()
-	if err := s.Append(ctx, "bad", []profiles.Pushed{numbered(2)}); err != nil {
+	if err := s.Append(ctx, "bad", []profiles.RawProfile{numbered(2)}); err != nil {
 		t.Error(err)
 	}
 }
 
 // spread is a profile of so many stacks of so many frames, which share nothing at the
 // root.
-func spread(id uint64, stacks, depth int) profiles.Pushed {
+func spread(id uint64, stacks, depth int) profiles.RawProfile {
 	e := pprof.NewEncoder()
 	e.SampleType("cpu", "nanoseconds")
 	common := e.Location(e.Function("common", "", "", 0), 1)
@@ -112,7 +112,7 @@ func spread(id uint64, stacks, depth int) profiles.Pushed {
 		stack[depth-1] = e.Location(e.Function(fmt.Sprint("root", id, "_", i), "", "", 0), 1)
 		e.Sample(stack, 1)
 	}
-	p := profiles.Pushed{TimeNS: 1_700_000_000_000_000_000 + int64(id), Raw: e.Append(nil)}
+	p := profiles.RawProfile{TimeNS: 1_700_000_000_000_000_000 + int64(id), Raw: e.Append(nil)}
 	binary.BigEndian.PutUint64(p.ID[:], id+1)
 	p.Labels = labelenc.AppendLabel(nil, "__name__", "process_cpu")
 	return p
@@ -177,7 +177,7 @@ func TestHeadsOfAllTenantsShareOneBudget(t *testing.T) {
 	refused, accepted := 0, 0
 	s.openBlock = func(string) (*block.Reader, error) { return nil, os.ErrPermission } // nothing becomes a block
 	for n := range 200 {
-		switch err := s.Append(ctx, fmt.Sprint("tenant", n), []profiles.Pushed{spread(uint64(n), 10, 500)}); {
+		switch err := s.Append(ctx, fmt.Sprint("tenant", n), []profiles.RawProfile{spread(uint64(n), 10, 500)}); {
 		case err == nil:
 			accepted++
 		case strings.Contains(err.Error(), "bytes of memory"):
@@ -211,14 +211,14 @@ func TestHeadsOfAllTenantsShareOneBudget(t *testing.T) {
 
 // What is reserved before the log is written is never less than what is needed.
 func TestAHeadGrowsByNoMoreThanWasReserved(t *testing.T) {
-	for name, make := range map[string]func(i uint64) profiles.Pushed{
-		"deep":  func(i uint64) profiles.Pushed { return spread(i, 20, 500) },
+	for name, make := range map[string]func(i uint64) profiles.RawProfile{
+		"deep":  func(i uint64) profiles.RawProfile { return spread(i, 20, 500) },
 		"small": numbered,
 	} {
 		s := openTest(t, t.TempDir(), func(s *Store) { s.fs = unsynced{} })
 		for i := range uint64(300) {
 			p := make(i)
-			if err := s.Append(context.Background(), "t", []profiles.Pushed{p}); err != nil {
+			if err := s.Append(context.Background(), "t", []profiles.RawProfile{p}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -14,7 +14,7 @@ import (
 func TestAScanDoesNotAllocate(t *testing.T) {
 	ctx := context.Background()
 	s := openTest(t, t.TempDir(), nil)
-	var pushed []profiles.Pushed
+	var pushed []profiles.RawProfile
 	for n := range uint64(5000) {
 		pushed = append(pushed, numbered(n))
 	}
@@ -80,7 +80,7 @@ func TestAViewIsWholeWhateverGoesOn(t *testing.T) {
 				return
 			default:
 			}
-			if err := s.Append(ctx, "t", []profiles.Pushed{numbered(n)}); err != nil {
+			if err := s.Append(ctx, "t", []profiles.RawProfile{numbered(n)}); err != nil {
 				t.Error(err)
 				return
 			}

@@ -318,7 +318,7 @@ var errClosed = fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
 // Append stores a push and returns once it is on the disk: all of it, or, with an
 // error, nothing. What is pushed is borrowed until it returns; ids and times that
 // are missing are filled in.
-func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.Pushed) error {
+func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.RawProfile) error {
 	if _, err := s.tenant(tenant, false); err != nil || len(pushed) == 0 {
 		return err
 	}
@@ -369,7 +369,7 @@ func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.Pus
 // timeMax is the year 2200: farther times are mistakes of unit.
 const timeMax = 7_258_118_400_000_000_000
 
-func complete(p *profiles.Pushed, i int, now time.Time) error {
+func complete(p *profiles.RawProfile, i int, now time.Time) error {
 	if p.TimeNS == 0 {
 		p.TimeNS = p.Profile.TimeNS
 	}

@@ -65,7 +65,7 @@ type batch struct {
 }
 
 type waiting struct {
-	pushed []profiles.Pushed
+	pushed []profiles.RawProfile
 	done   chan error // of capacity 1
 }
 
@@ -105,7 +105,7 @@ func (s *Store) readTenant(name string, known bool) (*tenant, error) {
 
 // append waits until a push is on the disk. Once it is queued it is waited for,
 // whatever the context says: what is borrowed is still in use.
-func (t *tenant) append(ctx context.Context, pushed []profiles.Pushed) error {
+func (t *tenant) append(ctx context.Context, pushed []profiles.RawProfile) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (t *tenant) tooFull() error {
 }
 
 // apply puts a durable profile into the head.
-func (t *tenant) apply(p *profiles.Pushed) {
+func (t *tenant) apply(p *profiles.RawProfile) {
 	t.head.apply(p, p.TimeNS, t.older)
 }
 

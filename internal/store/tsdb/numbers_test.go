@@ -16,7 +16,7 @@ func TestABlocksLabelsHaveNumbers(t *testing.T) {
 	}
 	defer q.Close()
 	set := q.Select(context.Background(), everything)
-	numbered, ok := set.(series.Numbered)
+	numbered, ok := set.(series.SymbolRefs)
 	if !ok {
 		t.Fatalf("%T of one block has no numbers", set)
 	}

@@ -183,7 +183,7 @@ func (s *rawSet) chunk(meta chunks.Meta) error {
 // LabelNumbers implements series.Numbered: an index has each symbol once.
 func (s *rawSet) LabelNumbers() []uint64 { return s.numbers }
 
-var _ series.Numbered = (*rawSet)(nil)
+var _ series.SymbolRefs = (*rawSet)(nil)
 
 func (s *rawSet) Labels() []byte                  { return s.labels }
 func (s *rawSet) Chunks() []series.Chunk          { return s.chunks }

@@ -85,9 +85,9 @@ func overlay(root *frame, flame *profilepb.Flame, side int) {
 }
 
 // Diff lays two flame graphs over each other. Either may be nil.
-func Diff(left, right *profilepb.Flame) *profilepb.DiffAnswer {
+func Diff(left, right *profilepb.Flame) *profilepb.DiffEncoder {
 	var top frame
-	answer := &profilepb.DiffAnswer{}
+	answer := &profilepb.DiffEncoder{}
 	for side, flame := range []*profilepb.Flame{left, right} {
 		if flame != nil {
 			overlay(&top, flame, side)

@@ -28,12 +28,12 @@ import (
 
 // Pusher takes profiles in. It returns once they are durable, or why not.
 type Pusher interface {
-	Push(ctx context.Context, tenant string, profiles []profilepb.Pushed) error
+	Push(ctx context.Context, tenant string, profiles []profilepb.RawProfile) error
 }
 
 // Querier answers. Warnings say what could not be read; the rest is answered.
 type Querier interface {
-	SelectSeries(ctx context.Context, r *profiles.SeriesRequest) (*profiles.SeriesAnswer, error)
+	SelectSeries(ctx context.Context, r *profiles.SeriesRequest) (*profiles.SeriesResult, error)
 	MergeFlame(ctx context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error)
 	MergePprof(ctx context.Context, r *profiles.MergeRequest) (raw []byte, warnings []error, err error) // not compressed
 	ProfileTypes(ctx context.Context, r *profiles.LabelsRequest) ([]profiles.Type, []error, error)

@@ -41,13 +41,13 @@ var errFull = errors.New("too much")
 // stub remembers what it was asked and answers always the same.
 type stub struct {
 	tenant string
-	pushed []profilepb.Pushed
+	pushed []profilepb.RawProfile
 	asked  any
 	err    error
 	open   atomic.Int32 // answers that were not closed
 }
 
-func (s *stub) Push(_ context.Context, tenant string, profiles []profilepb.Pushed) error {
+func (s *stub) Push(_ context.Context, tenant string, profiles []profilepb.RawProfile) error {
 	s.tenant, s.pushed = tenant, profiles
 	return s.err
 }
@@ -77,14 +77,14 @@ func (s *stub) Stats(string) (profiles.Stats, error) {
 	return profiles.Stats{OldestMS: 1, NewestMS: 2}, s.err
 }
 
-func (s *stub) SelectSeries(_ context.Context, r *profiles.SeriesRequest) (*profiles.SeriesAnswer, error) {
+func (s *stub) SelectSeries(_ context.Context, r *profiles.SeriesRequest) (*profiles.SeriesResult, error) {
 	s.tenant, s.asked = r.Tenant, *r
 	if s.err != nil {
 		return nil, s.err
 	}
 	s.open.Add(1)
-	a := profiles.NewSeriesAnswer(func() { s.open.Add(-1) })
-	a.Series = []profiles.AnsweredSeries{{Labels: labelenc.AppendLabel(nil, "service_name", "a"), Points: []profiles.AnsweredPoint{
+	a := profiles.NewSeriesResult(func() { s.open.Add(-1) })
+	a.Series = []profiles.Series{{Labels: labelenc.AppendLabel(nil, "service_name", "a"), Points: []profiles.Point{
 		{TimeMS: 15_000, Value: 1}, {TimeMS: 30_000, Value: 5, Exemplars: []profiles.Exemplar{{ID: profiles.ID{15: 1}, TimeNS: 29_999_000_001, Value: 5}}},
 	}}}
 	return a, nil
@@ -163,8 +163,8 @@ func TestEveryProtocolAndSpellingGivesTheSame(t *testing.T) {
 			if _, err := push.CallUnary(context.Background(), request); err != nil {
 				t.Fatal(err)
 			}
-			lset := []profilepb.LabelText{{Name: "service_name", Value: "a"}}
-			want := []profilepb.Pushed{{Labels: lset, Raw: []byte("pprof"), ID: "id"}, {Labels: lset, Raw: []byte("other")}}
+			lset := []profilepb.RawLabel{{Name: "service_name", Value: "a"}}
+			want := []profilepb.RawProfile{{Labels: lset, Raw: []byte("pprof"), ID: "id"}, {Labels: lset, Raw: []byte("other")}}
 			if s.tenant != "acme" || !reflect.DeepEqual(s.pushed, want) {
 				t.Errorf("%s pushed %v", s.tenant, s.pushed)
 			}
@@ -457,11 +457,11 @@ func FuzzRequests(f *testing.F) {
 func TestAnAnswerIsWrittenWithoutAllocationsForEachPoint(t *testing.T) {
 	allocations := func(n int, encode func(profilepb.Encoder, []byte) []byte) float64 {
 		set := labelenc.AppendLabel(nil, "service_name", "a")
-		s := profiles.AnsweredSeries{Labels: set}
+		s := profiles.Series{Labels: set}
 		for i := range n {
-			s.Points = append(s.Points, profiles.AnsweredPoint{TimeMS: int64(i), Value: 1.5, Exemplars: []profiles.Exemplar{{ID: profiles.ID{1}, TimeNS: 1e18, Value: 7, Labels: set}}})
+			s.Points = append(s.Points, profiles.Point{TimeMS: int64(i), Value: 1.5, Exemplars: []profiles.Exemplar{{ID: profiles.ID{1}, TimeNS: 1e18, Value: 7, Labels: set}}})
 		}
-		answer := &profilepb.SeriesAnswer{Source: seriesSource{s}}
+		answer := &profilepb.SeriesEncoder{Source: seriesSource{s}}
 		buf := encode(answer, nil)
 		return testing.AllocsPerRun(10, func() { buf = encode(answer, buf[:0]) })
 	}

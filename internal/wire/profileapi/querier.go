@@ -22,14 +22,14 @@ func (s *Server) pushed(ctx context.Context, tenant string, m *profilepb.PushReq
 	if s.opts.PushDisabled {
 		return nil, errPushDisabled
 	}
-	var all []profilepb.Pushed
+	var all []profilepb.RawProfile
 	for _, series := range m.GetSeries() {
-		lset := make([]profilepb.LabelText, 0, len(series.GetLabels()))
+		lset := make([]profilepb.RawLabel, 0, len(series.GetLabels()))
 		for _, pair := range series.GetLabels() {
-			lset = append(lset, profilepb.LabelText{Name: pair.GetName(), Value: pair.GetValue()})
+			lset = append(lset, profilepb.RawLabel{Name: pair.GetName(), Value: pair.GetValue()})
 		}
 		for _, sample := range series.GetSamples() {
-			all = append(all, profilepb.Pushed{Labels: lset, Raw: sample.GetRawProfile(), ID: sample.GetID()})
+			all = append(all, profilepb.RawProfile{Labels: lset, Raw: sample.GetRawProfile(), ID: sample.GetID()})
 		}
 	}
 	if len(all) > pushedMax {
@@ -83,7 +83,7 @@ func (s *Server) labelValues(ctx context.Context, tenant string, m *profilepb.La
 	return &profilepb.LabelValuesResponse{Names: values}, err
 }
 
-func (s *Server) series(ctx context.Context, tenant string, m *profilepb.SeriesRequest) (*profilepb.LabelSetsAnswer, error) {
+func (s *Server) series(ctx context.Context, tenant string, m *profilepb.SeriesRequest) (*profilepb.LabelSetsEncoder, error) {
 	r, err := s.labelsQuery(tenant, m.GetMatchers(), m.GetStart(), m.GetEnd())
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (s *Server) series(ctx context.Context, tenant string, m *profilepb.SeriesR
 	r.Names = m.GetLabelNames()
 	sets, warnings, err := s.query.Series(ctx, &r)
 	warn(ctx, warnings)
-	return &profilepb.LabelSetsAnswer{Sets: sets}, err
+	return &profilepb.LabelSetsEncoder{Sets: sets}, err
 }
 
 func (s *Server) stats(_ context.Context, tenant string, _ *profilepb.GetProfileStatsRequest) (*profilepb.GetProfileStatsResponse, error) {
@@ -103,17 +103,17 @@ func (s *Server) stats(_ context.Context, tenant string, _ *profilepb.GetProfile
 }
 
 // seriesSource lets a result be written as it is.
-type seriesSource []profiles.AnsweredSeries
+type seriesSource []profiles.Series
 
 func (s seriesSource) Len() int            { return len(s) }
 func (s seriesSource) Labels(i int) []byte { return s[i].Labels }
 func (s seriesSource) Points(i int) int    { return len(s[i].Points) }
 
-func (s seriesSource) Point(i, j int, into *profilepb.AnswerPoint) {
+func (s seriesSource) Point(i, j int, into *profilepb.EncodedPoint) {
 	p := &s[i].Points[j]
 	into.TimestampMS, into.Value = p.TimeMS, p.Value
 	if cap(into.Exemplars) < len(p.Exemplars) {
-		into.Exemplars = make([]profilepb.AnswerExemplar, len(p.Exemplars))
+		into.Exemplars = make([]profilepb.EncodedExemplar, len(p.Exemplars))
 	}
 	into.Exemplars = into.Exemplars[:len(p.Exemplars)]
 	for k := range p.Exemplars {
@@ -123,7 +123,7 @@ func (s seriesSource) Point(i, j int, into *profilepb.AnswerPoint) {
 	}
 }
 
-func (s *Server) selectSeries(ctx context.Context, tenant string, m *profilepb.SelectSeriesRequest) (*profilepb.SeriesAnswer, error) {
+func (s *Server) selectSeries(ctx context.Context, tenant string, m *profilepb.SelectSeriesRequest) (*profilepb.SeriesEncoder, error) {
 	r, err := s.seriesQuery(tenant, m)
 	if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (s *Server) selectSeries(ctx context.Context, tenant string, m *profilepb.S
 	}
 	afterwards(ctx, answer.Close)
 	warn(ctx, answer.Warnings)
-	return &profilepb.SeriesAnswer{Source: seriesSource(answer.Series)}, nil
+	return &profilepb.SeriesEncoder{Source: seriesSource(answer.Series)}, nil
 }
 
 func (s *Server) flame(ctx context.Context, r profiles.MergeRequest) (*profilepb.Flame, error) {
@@ -152,7 +152,7 @@ func (s *Server) pprof(ctx context.Context, r *profiles.MergeRequest) ([]byte, e
 	return raw, err
 }
 
-func (s *Server) selectMergeStacktraces(ctx context.Context, tenant string, m *profilepb.SelectMergeStacktracesRequest) (*profilepb.MergeAnswer, error) {
+func (s *Server) selectMergeStacktraces(ctx context.Context, tenant string, m *profilepb.SelectMergeStacktracesRequest) (*profilepb.MergeEncoder, error) {
 	r, err := s.mergeQuery(tenant, m)
 	if err != nil {
 		return nil, err
@@ -160,26 +160,26 @@ func (s *Server) selectMergeStacktraces(ctx context.Context, tenant string, m *p
 	switch m.GetFormat() {
 	case profilepb.ProfileFormat_PROFILE_FORMAT_UNSPECIFIED, profilepb.ProfileFormat_PROFILE_FORMAT_FLAMEGRAPH:
 		flame, err := s.flame(ctx, r)
-		return &profilepb.MergeAnswer{Flame: flame}, err
+		return &profilepb.MergeEncoder{Flame: flame}, err
 	case profilepb.ProfileFormat_PROFILE_FORMAT_DOT:
 		flame, err := s.flame(ctx, r)
 		if err != nil {
 			return nil, err
 		}
-		return &profilepb.MergeAnswer{Dot: Dot(flame, r.Type)}, nil
+		return &profilepb.MergeEncoder{Dot: Dot(flame, r.Type)}, nil
 	case profilepb.ProfileFormat_PROFILE_FORMAT_PPROF:
 		if m.MaxNodes == nil {
 			r.MaxNodes = 0 // a pprof is whole unless somebody wants less
 		}
 		raw, err := s.pprof(ctx, &r)
-		return &profilepb.MergeAnswer{Pprof: raw}, err
+		return &profilepb.MergeEncoder{Pprof: raw}, err
 	case profilepb.ProfileFormat_PROFILE_FORMAT_TREE:
 		return nil, unimplemented("PROFILE_FORMAT_TREE")
 	}
 	return nil, badRequest{fmt.Errorf("format %d is unknown", m.GetFormat())}
 }
 
-func (s *Server) selectMergeProfile(ctx context.Context, tenant string, m *profilepb.SelectMergeProfileRequest) (*profilepb.ProfileAnswer, error) {
+func (s *Server) selectMergeProfile(ctx context.Context, tenant string, m *profilepb.SelectMergeProfileRequest) (*profilepb.ProfileEncoder, error) {
 	r, err := s.merge(selection{
 		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(), endMS: m.GetEnd(),
 		profiles: m.GetProfileIdSelector(), traces: m.GetTraceIdSelector(), stack: m.GetStackTraceSelector(), nodes: m.MaxNodes,
@@ -191,7 +191,7 @@ func (s *Server) selectMergeProfile(ctx context.Context, tenant string, m *profi
 		r.MaxNodes = 0
 	}
 	raw, err := s.pprof(ctx, &r)
-	return &profilepb.ProfileAnswer{Profile: raw}, err
+	return &profilepb.ProfileEncoder{Profile: raw}, err
 }
 
 func (s *Server) selectMergeSpanProfile(context.Context, string, *profilepb.SelectMergeSpanProfileRequest) (*profilepb.SelectMergeSpanProfileResponse, error) {
@@ -202,7 +202,7 @@ func (s *Server) selectHeatmap(context.Context, string, *profilepb.SelectHeatmap
 	return nil, unimplemented("SelectHeatmap")
 }
 
-func (s *Server) diff(ctx context.Context, tenant string, m *profilepb.DiffRequest) (*profilepb.DiffAnswer, error) {
+func (s *Server) diff(ctx context.Context, tenant string, m *profilepb.DiffRequest) (*profilepb.DiffEncoder, error) {
 	var flames [2]*profilepb.Flame
 	for i, side := range []*profilepb.SelectMergeStacktracesRequest{m.GetLeft(), m.GetRight()} {
 		if side == nil {

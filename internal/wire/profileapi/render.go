@@ -81,7 +81,7 @@ func legacyRange(form url.Values, from, until string) (startMS, endMS int64, err
 		if text == "" {
 			text = def
 		}
-		t, e := profilepb.ParseMoment(text, now)
+		t, e := profilepb.ParseTimestamp(text, now)
 		if e != nil && err == nil {
 			err = badRequest{fmt.Errorf("%s: %w", name, e)}
 		}
@@ -172,7 +172,7 @@ func (s *Server) renderJSON(ctx context.Context, tenant string, form url.Values)
 	}
 	defer whole.Close()
 	warn(ctx, whole.Warnings)
-	groups := &profiles.SeriesAnswer{}
+	groups := &profiles.SeriesResult{}
 	for _, names := range form["groupBy"] {
 		over.GroupBy = append(over.GroupBy, strings.Split(names, ",")...)
 	}
@@ -187,7 +187,7 @@ func (s *Server) renderJSON(ctx context.Context, tenant string, form url.Values)
 	b = appendFlamebearer(b, flame.Names, flame.Levels, flame.Total, flame.MaxSelf)
 	b = appendMetadata(append(b, `},"metadata":{"format":"single",`...), q.Type)
 	b = append(b, `},"timeline":`...)
-	var points []profiles.AnsweredPoint
+	var points []profiles.Point
 	if len(whole.Series) > 0 {
 		points = whole.Series[0].Points
 	}
@@ -262,7 +262,7 @@ func appendMetadata(b []byte, t profiles.Type) []byte {
 }
 
 // appendTimeline spreads points over the range; steps without one are 0.
-func appendTimeline(b []byte, q profiles.SeriesRequest, points []profiles.AnsweredPoint) []byte {
+func appendTimeline(b []byte, q profiles.SeriesRequest, points []profiles.Point) []byte {
 	b = strconv.AppendInt(append(b, `{"startTime":`...), q.StartMS/1000, 10)
 	b = append(b, `,"samples":[`...)
 	n := int((q.EndMS-q.StartMS)/q.StepMS) + 1

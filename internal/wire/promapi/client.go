@@ -34,14 +34,14 @@ import (
 var (
 	ErrUnavailable = errors.New("Prometheus is unavailable")
 	ErrRefused     = errors.New("Prometheus refused the request")
-	ErrAnswer      = errors.New("answer of Prometheus is not understood")
+	ErrBadResponse      = errors.New("answer of Prometheus is not understood")
 )
 
 // Options of a client.
 type Options struct {
 	URL            *url.URL     // of the server, without /api
 	HTTP           *http.Client // with the authentication and TLS that it needs; nil: http.DefaultClient
-	AnswerBytesMax int64        // 0: 256 MiB
+	ResponseBytesMax int64        // 0: 256 MiB
 }
 
 // Client asks one Prometheus. It is safe for concurrent use.
@@ -52,8 +52,8 @@ func New(opts Options) *Client {
 	if opts.HTTP == nil {
 		opts.HTTP = http.DefaultClient
 	}
-	if opts.AnswerBytesMax == 0 {
-		opts.AnswerBytesMax = 256 << 20
+	if opts.ResponseBytesMax == 0 {
+		opts.ResponseBytesMax = 256 << 20
 	}
 	return &Client{opts}
 }
@@ -86,12 +86,12 @@ func (c *Client) data(ctx context.Context, path string, query url.Values) (jsont
 
 // answered reads a response.
 func (c *Client) answered(resp *http.Response, path string) (jsontree.Value, []string, error) {
-	text, err := io.ReadAll(io.LimitReader(resp.Body, c.opts.AnswerBytesMax+1))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, c.opts.ResponseBytesMax+1))
 	if err != nil {
 		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, path, err)
 	}
-	if int64(len(text)) > c.opts.AnswerBytesMax {
-		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: longer than %d bytes", ErrAnswer, path, c.opts.AnswerBytesMax)
+	if int64(len(text)) > c.opts.ResponseBytesMax {
+		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: longer than %d bytes", ErrBadResponse, path, c.opts.ResponseBytesMax)
 	}
 	answer, bad := jsontree.Parse(text)
 	if resp.StatusCode/100 != 2 {
@@ -109,7 +109,7 @@ func (c *Client) answered(resp *http.Response, path string) (jsontree.Value, []s
 		bad = fmt.Errorf("status is %q", answer.Get("status").Text())
 	}
 	if bad != nil {
-		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: %w", ErrAnswer, path, bad)
+		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: %w", ErrBadResponse, path, bad)
 	}
 	return answer.Get("data"), texts(answer.Get("warnings")), nil
 }
@@ -139,7 +139,7 @@ func labelsOf(v jsontree.Value) (labels.Labels, error) {
 	for _, m := range v.Members() {
 		text := m.Value.Text()
 		if err := checkLabel(m.Name, text); err != nil {
-			return labels.EmptyLabels(), fmt.Errorf("%w: %w", ErrAnswer, err)
+			return labels.EmptyLabels(), fmt.Errorf("%w: %w", ErrBadResponse, err)
 		}
 		b.Add(m.Name, text)
 	}
@@ -160,7 +160,7 @@ func (c *Client) ExternalLabels(ctx context.Context) (labels.Labels, error) {
 	}
 	// Not config.Load: a newer server may say what this program does not know.
 	if err := yaml.Unmarshal([]byte(data.Get("yaml").Text()), &file); err != nil {
-		return labels.EmptyLabels(), fmt.Errorf("%w: its configuration: %w", ErrAnswer, err)
+		return labels.EmptyLabels(), fmt.Errorf("%w: its configuration: %w", ErrBadResponse, err)
 	}
 	return labels.FromMap(file.Global.External), nil
 }
@@ -189,7 +189,7 @@ func (c *Client) LowestTimestampMS(ctx context.Context) (int64, error) {
 	if resp.StatusCode != http.StatusOK {
 		return 0, fmt.Errorf("%w: metrics: %s", ErrUnavailable, resp.Status)
 	}
-	lines := bufio.NewScanner(io.LimitReader(resp.Body, c.opts.AnswerBytesMax))
+	lines := bufio.NewScanner(io.LimitReader(resp.Body, c.opts.ResponseBytesMax))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		text, ok := strings.CutPrefix(lines.Text(), lowestTimestamp)
@@ -198,7 +198,7 @@ func (c *Client) LowestTimestampMS(ctx context.Context) (int64, error) {
 		}
 		seconds, err := strconv.ParseFloat(text, 64)
 		if err != nil {
-			return 0, fmt.Errorf("%w: metrics: %w", ErrAnswer, err)
+			return 0, fmt.Errorf("%w: metrics: %w", ErrBadResponse, err)
 		}
 		if seconds*1000 >= math.MaxInt64/2 { // an empty head has no lowest time
 			return math.MinInt64, nil
@@ -208,7 +208,7 @@ func (c *Client) LowestTimestampMS(ctx context.Context) (int64, error) {
 	if err := lines.Err(); err != nil {
 		return 0, fmt.Errorf("%w: metrics: %w", ErrUnavailable, err)
 	}
-	return 0, fmt.Errorf("%w: metrics: there is no %s", ErrAnswer, strings.TrimSpace(lowestTimestamp))
+	return 0, fmt.Errorf("%w: metrics: there is no %s", ErrBadResponse, strings.TrimSpace(lowestTimestamp))
 }
 
 // window is the query of a request about labels. Times are inclusive.
@@ -298,7 +298,7 @@ func (c *Client) Exemplars(ctx context.Context, query string, minMS, maxMS int64
 		for _, x := range e.Get("exemplars").Elements() {
 			value, err := strconv.ParseFloat(x.Get("value").Text(), 64)
 			if err != nil {
-				return nil, nil, fmt.Errorf("%w: exemplar: %w", ErrAnswer, err)
+				return nil, nil, fmt.Errorf("%w: exemplar: %w", ErrBadResponse, err)
 			}
 			lset, err := labelsOf(x.Get("labels"))
 			if err != nil {

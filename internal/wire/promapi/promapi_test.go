@@ -73,7 +73,7 @@ func newFake(t *testing.T) (*fake, *Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return f, New(Options{URL: u, HTTP: f.Client(), AnswerBytesMax: 1 << 16})
+	return f, New(Options{URL: u, HTTP: f.Client(), ResponseBytesMax: 1 << 16})
 }
 
 func TestWhatPrometheusSaysIsRead(t *testing.T) {
@@ -115,14 +115,14 @@ func TestAnswersThatAreNotUnderstoodAreErrors(t *testing.T) {
 		want   error
 	}{
 		{400, `{"status":"error","error":"bad matcher"}`, ErrRefused}, {422, "no", ErrRefused}, {503, "starting", ErrUnavailable}, {429, "", ErrUnavailable}, {500, "{", ErrUnavailable},
-		{0, `{"status":"success","data":`, ErrAnswer}, {0, "<html>", ErrAnswer}, {0, `{"status":"error"}`, ErrAnswer}, {0, `"` + strings.Repeat("x", 1<<17) + `"`, ErrAnswer},
+		{0, `{"status":"success","data":`, ErrBadResponse}, {0, "<html>", ErrBadResponse}, {0, `{"status":"error"}`, ErrBadResponse}, {0, `"` + strings.Repeat("x", 1<<17) + `"`, ErrBadResponse},
 	} {
 		f.status, f.text = wrong.status, wrong.text
 		if _, _, err := c.LabelNames(ctx, nil, 0, 1, 0); !errors.Is(err, wrong.want) {
 			t.Errorf("%d %.40s: %v, want %v", wrong.status, wrong.text, err, wrong.want)
 		}
 	}
-	for text, want := range map[string]error{"x 1\n": ErrAnswer, "prometheus_tsdb_lowest_timestamp_seconds soon\n": ErrAnswer} {
+	for text, want := range map[string]error{"x 1\n": ErrBadResponse, "prometheus_tsdb_lowest_timestamp_seconds soon\n": ErrBadResponse} {
 		f.status, f.text = 0, text
 		if _, err := c.LowestTimestampMS(ctx); !errors.Is(err, want) {
 			t.Errorf("%s: %v", text, err)
@@ -133,7 +133,7 @@ func TestAnswersThatAreNotUnderstoodAreErrors(t *testing.T) {
 		t.Errorf("an empty head: %d, %v", got, err)
 	}
 	f.text = `{"status":"success","data":{"yaml":"global: [\n"}}`
-	if _, err := c.ExternalLabels(ctx); !errors.Is(err, ErrAnswer) {
+	if _, err := c.ExternalLabels(ctx); !errors.Is(err, ErrBadResponse) {
 		t.Error(err)
 	}
 	f.Close()

@@ -33,12 +33,12 @@ func (c *Client) Series(ctx context.Context, matchers []*labels.Matcher, minMS, 
 	switch {
 	case stop != nil:
 		return nil, stop
-	case errors.Is(err, errSpelling), errors.Is(err, io.EOF), errors.Is(err, ErrAnswer):
-		return nil, fmt.Errorf("%w: %s: %w", ErrAnswer, path, err)
+	case errors.Is(err, errSpelling), errors.Is(err, io.EOF), errors.Is(err, ErrBadResponse):
+		return nil, fmt.Errorf("%w: %s: %w", ErrBadResponse, path, err)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, path, err)
 	case status != "success":
-		return nil, fmt.Errorf("%w: %s: status is %q", ErrAnswer, path, status)
+		return nil, fmt.Errorf("%w: %s: status is %q", ErrBadResponse, path, status)
 	}
 	return warnings, nil
 }

@@ -36,9 +36,9 @@ func TestSeriesAreReadAsTheyCome(t *testing.T) {
 		want   error
 	}{
 		{400, `{"status":"error","error":"bad matcher"}`, ErrRefused}, {503, "starting", ErrUnavailable}, {429, "", ErrUnavailable},
-		{0, `{"status":"success","data":[{"a":"1"}`, ErrAnswer}, {0, "<html>", ErrAnswer}, {0, `{"status":"error","data":[]}`, ErrAnswer}, {0, `{"data":[]}`, ErrAnswer},
-		{0, `{"status":"success","data":[{"a":1}]}`, ErrAnswer}, {0, `{"status":"success","data":{}}`, ErrAnswer}, {0, `[]`, ErrAnswer},
-		{0, `{"status":"success","data":[{"a":"` + strings.Repeat("x", elementBytesMax+1<<20) + `"}]}`, ErrAnswer},
+		{0, `{"status":"success","data":[{"a":"1"}`, ErrBadResponse}, {0, "<html>", ErrBadResponse}, {0, `{"status":"error","data":[]}`, ErrBadResponse}, {0, `{"data":[]}`, ErrBadResponse},
+		{0, `{"status":"success","data":[{"a":1}]}`, ErrBadResponse}, {0, `{"status":"success","data":{}}`, ErrBadResponse}, {0, `[]`, ErrBadResponse},
+		{0, `{"status":"success","data":[{"a":"` + strings.Repeat("x", elementBytesMax+1<<20) + `"}]}`, ErrBadResponse},
 	} {
 		f.status, f.text = wrong.status, wrong.text
 		if _, _, err := read(); !errors.Is(err, wrong.want) {
@@ -47,7 +47,7 @@ func TestSeriesAreReadAsTheyCome(t *testing.T) {
 	}
 	wide := New(Options{URL: c.opts.URL, HTTP: f.Client()})
 	f.status, f.text = 0, `{"status":"success","data":[{"seriesLabels":{"a":"`+strings.Repeat("x", 17<<20)+`"},"exemplars":[]}]}`
-	if _, _, err := wide.Exemplars(ctx, "x", 0, 1); !errors.Is(err, ErrAnswer) {
+	if _, _, err := wide.Exemplars(ctx, "x", 0, 1); !errors.Is(err, ErrBadResponse) {
 		t.Errorf("an exemplar's label beyond what a label set holds: %v", err)
 	}
 	stop := errors.New("enough")

@@ -94,7 +94,7 @@ func (s *Services) rules(in *pb.RulesRequest, out grpc.ServerStream) error {
 	for _, g := range data.Get("groups").Elements() {
 		group, err := ruleGroup(g, external)
 		if err != nil {
-			return fmt.Errorf("%w: rules: %w", ErrAnswer, err)
+			return fmt.Errorf("%w: rules: %w", ErrBadResponse, err)
 		}
 		if err := out.SendMsg(&pb.RulesResponse{Result: &pb.RulesResponse_Group{Group: group}}); err != nil {
 			return err
@@ -206,7 +206,7 @@ func (s *Services) targets(in *pb.TargetsRequest, out grpc.ServerStream) error {
 	for _, t := range data.Get("activeTargets").Elements() {
 		last, err := moment(t.Get("lastScrape"))
 		if err != nil {
-			return fmt.Errorf("%w: targets: %w", ErrAnswer, err)
+			return fmt.Errorf("%w: targets: %w", ErrBadResponse, err)
 		}
 		found.ActiveTargets = append(found.ActiveTargets, &pb.ActiveTarget{
 			DiscoveredLabels: labelSet(t.Get("discoveredLabels"), external), Labels: labelSet(t.Get("labels"), external),

@@ -47,7 +47,7 @@ func (q *fanoutQuerier) Select(ctx context.Context, matchers ...*labels.Matcher)
 // the matchers of the request, adds the labels to its own series, and then the
 // parts are merged.
 func (q *fanoutQuerier) SelectWithExternal(ctx context.Context, external labels.Labels, matchers ...*labels.Matcher) series.Set {
-	sets := []storage.ChunkSeriesSet{series.ToChunkSeriesSet(series.SelectWithExternal(ctx, q.local, external, matchers...))}
+	sets := []storage.ChunkSeriesSet{series.ToChunkSeriesSet(series.SelectWithExternalLabels(ctx, q.local, external, matchers...))}
 	for i := range q.remote {
 		r := &q.remote[i]
 		sets = append(sets, series.ToChunkSeriesSet(&bestEffort{Set: r.endpoint.selExternal(ctx, &r.clientQuerier, external, matchers)}))

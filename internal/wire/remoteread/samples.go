@@ -89,7 +89,7 @@ func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, mea
 	if q.querier, err = series.Open(ctx, s.from, q.mint, q.maxt); err != nil {
 		return err
 	}
-	set := series.SelectWithExternal(ctx, q.querier, s.opts.ExternalLabels(), q.matchers...)
+	set := series.SelectWithExternalLabels(ctx, q.querier, s.opts.ExternalLabels(), q.matchers...)
 	if fixed, ok := q.querier.(series.Fixed); ok {
 		q.fixed = fixed.Fixed()
 	}
@@ -131,7 +131,7 @@ func (q *samplesQuery) again(set series.Set) bool {
 
 // write is the second pass.
 func (s *Server) write(ctx context.Context, q *samplesQuery, e *encoder) error {
-	set := series.SelectWithExternal(ctx, q.querier, s.opts.ExternalLabels(), q.matchers...)
+	set := series.SelectWithExternalLabels(ctx, q.querier, s.opts.ExternalLabels(), q.matchers...)
 	rest := q.series
 	for (q.fixed || len(rest) > 0) && set.Next() {
 		var m measured

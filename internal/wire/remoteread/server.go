@@ -257,7 +257,7 @@ func (s *Server) chunksOf(ctx context.Context, index int, q query, out *sink) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, querier.Close()) }()
-	set := series.SelectWithExternal(ctx, querier, s.opts.ExternalLabels(), q.matchers...)
+	set := series.SelectWithExternalLabels(ctx, querier, s.opts.ExternalLabels(), q.matchers...)
 	for set.Next() {
 		if err := s.frames(index, set.Labels(), set.Chunks(), out); err != nil {
 			return err

@@ -30,7 +30,7 @@ type batches struct {
 	coded     bool           // the buffer is a batch of symbols
 	spare     []series.Chunk // for chunks that must be encoded anew
 
-	numbered series.Numbered       // nil: labels are spelled out
+	numbered series.SymbolRefs       // nil: labels are spelled out
 	symbols  *storepb.SymbolWriter // of what it numbers
 }
 
@@ -40,7 +40,7 @@ func newBatches(stream grpc.ServerStream, in *pb.SeriesRequest, set series.Set) 
 	if from, ok := set.(selection); ok {
 		set = from.Set
 	}
-	if numbered, ok := set.(series.Numbered); ok && in.Extension.GetSymbols() {
+	if numbered, ok := set.(series.SymbolRefs); ok && in.Extension.GetSymbols() {
 		b.numbered, b.symbols = numbered, storepb.NewSymbolWriter()
 	}
 	if n := max(in.ResponseBatchSize, in.Extension.GetBatchSeries()); n > 1 {

@@ -72,7 +72,7 @@ func (s *Server) open(ctx context.Context, r SeriesRequest) (Stream, error) {
 	if r.SkipChunks {
 		q = series.LabelsOnly(q)
 	}
-	set := series.SelectReplacing(ctx, q, external, r.WithoutReplicaLabels, s.opts.SortBytesMax, matchers...)
+	set := series.SelectReplacingLabels(ctx, q, external, r.WithoutReplicaLabels, s.opts.SortBytesMax, matchers...)
 	return selection{set, q}, nil
 }
 

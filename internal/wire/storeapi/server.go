@@ -77,7 +77,7 @@ func toStatus(err error) error {
 	switch {
 	case errors.Is(err, ErrBadRequest):
 		code = codes.InvalidArgument
-	case errors.Is(err, ErrLimit), errors.Is(err, series.ErrTooMuchToSort):
+	case errors.Is(err, ErrLimit), errors.Is(err, series.ErrSortLimit):
 		code = codes.ResourceExhausted
 	case errors.Is(err, ErrUnavailable), errors.Is(err, tsdb.ErrNotReady):
 		code = codes.Unavailable

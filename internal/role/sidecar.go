@@ -35,8 +35,8 @@ type SidecarOptions struct {
 	PrometheusURL string
 	HTTPClient    string        // Thanos' YAML of the client; "" has no authentication
 	ReadyTimeout  time.Duration // how long Prometheus may take to start; 0: 10 min
-	PollInterval      time.Duration // for configuration and time range; 0: 30 s
-	PollTimeout    time.Duration // 0: 30 s
+	PollInterval  time.Duration // for configuration and time range; 0: 30 s
+	PollTimeout   time.Duration // 0: 30 s
 	MinTimeMS     func() int64  // nothing before is served; nil: everything is
 	TSDBDir       string        // of Prometheus, for shipping
 	Ship          ShippingOptions

@@ -115,7 +115,7 @@ var forbidden = []struct {
 
 func TestOutsidePackagesStayWhereTheyBelong(t *testing.T) {
 	for _, s := range sources(t) {
-		if s.test || strings.HasPrefix(s.pkg, "bench") || strings.HasPrefix(s.pkg, "test/") {
+		if s.test || strings.HasPrefix(s.pkg, "bench") || strings.HasPrefix(s.pkg, "test/") || strings.HasPrefix(s.pkg, "tools") {
 			continue
 		}
 		for _, path := range s.imports() {

@@ -17,9 +17,9 @@ package profilepb
 // Pushed is one profile as it came in.
 type RawProfile struct {
 	Labels []RawLabel // in the sender's order, not checked
-	Raw    []byte      // pprof, compressed or not; the pusher's until the push returns
-	ID     string      // "" lets the store choose one
-	TimeNS int64       // when it began, if it does not say so itself
+	Raw    []byte     // pprof, compressed or not; the pusher's until the push returns
+	ID     string     // "" lets the store choose one
+	TimeNS int64      // when it began, if it does not say so itself
 }
 
 // LabelText is a label as it came in.

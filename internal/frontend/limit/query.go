@@ -4,9 +4,9 @@ import "time"
 
 // Query limits what one query may ask for. A zero field is no limit.
 type Query struct {
-	LengthMax      time.Duration // from start to end
-	PointsMax      int64         // of each series; start and end count
-	QueryBytesMax  int64         // of the expression's text
+	LengthMax        time.Duration // from start to end
+	PointsMax        int64         // of each series; start and end count
+	QueryBytesMax    int64         // of the expression's text
 	ResponseBytesMax int64         // which are counted where they are written
 }
 

@@ -22,11 +22,11 @@ import (
 
 // SelfOptions are about the profiles of this very process.
 type SelfOptions struct {
-	Every         time.Duration         // length of a slice of CPU, and between the other profiles; 0: 15 s
-	Tenant        string                // who they belong to
+	Every         time.Duration        // length of a slice of CPU, and between the other profiles; 0: 15 s
+	Tenant        string               // who they belong to
 	Labels        []profilepb.RawLabel // beside service_name=ferula
-	MutexFraction int                   // one of so many contentions is counted; 0: 100; negative: none
-	BlockRateNS   int                   // a sample for so long a wait; 0: 1 ms; negative: none
+	MutexFraction int                  // one of so many contentions is counted; 0: 100; negative: none
+	BlockRateNS   int                  // a sample for so long a wait; 0: 1 ms; negative: none
 }
 
 func (o SelfOptions) withDefaults() SelfOptions {

@@ -153,7 +153,7 @@ type SeriesRequest struct {
 // SeriesAnswer is owned by who asked until Close; nothing of it may be kept after.
 type SeriesResult struct {
 	Series   []Series // in the order of their labels
-	Warnings []error          // what could not be read; the rest is answered
+	Warnings []error  // what could not be read; the rest is answered
 
 	release func()
 }

@@ -34,13 +34,13 @@ import (
 var (
 	ErrUnavailable = errors.New("Prometheus is unavailable")
 	ErrRefused     = errors.New("Prometheus refused the request")
-	ErrBadResponse      = errors.New("answer of Prometheus is not understood")
+	ErrBadResponse = errors.New("answer of Prometheus is not understood")
 )
 
 // Options of a client.
 type Options struct {
-	URL            *url.URL     // of the server, without /api
-	HTTP           *http.Client // with the authentication and TLS that it needs; nil: http.DefaultClient
+	URL              *url.URL     // of the server, without /api
+	HTTP             *http.Client // with the authentication and TLS that it needs; nil: http.DefaultClient
 	ResponseBytesMax int64        // 0: 256 MiB
 }
 

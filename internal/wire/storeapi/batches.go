@@ -30,7 +30,7 @@ type batches struct {
 	coded     bool           // the buffer is a batch of symbols
 	spare     []series.Chunk // for chunks that must be encoded anew
 
-	numbered series.SymbolRefs       // nil: labels are spelled out
+	numbered series.SymbolRefs     // nil: labels are spelled out
 	symbols  *storepb.SymbolWriter // of what it numbers
 }
 

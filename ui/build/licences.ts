@@ -1,4 +1,4 @@
-// Lists the packages whose code is in the bundle, with their licences' full text, as those licences ask.
+// Lists the packages whose code is in the bundle, with their licences' full text, as those licences require.
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Plugin } from "vite";

@@ -1,5 +1,5 @@
-// A browser that keeps account: every console error, every request and every answer of the API is on record, so that a
-// test can fail on what nobody was looking at.
+// A browser that keeps account: every console error, request and API response is on record, so that a
+// test can fail on what no check looked at.
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
@@ -42,7 +42,7 @@ async function record(tab, response) {
   }
 }
 
-/** Repeats `probe` until it returns something, and says what was awaited if it never does. */
+/** Repeats `probe` until it returns something, and names what was awaited if it never does. */
 export async function until(what, probe, timeoutMS = 8000) {
   const end = Date.now() + timeoutMS;
   let last;

@@ -1,9 +1,9 @@
-// Checks of what is shown when something is wrong, or huge, or rare. The rare answers are made here.
+// Checks of what is shown when something is wrong, or huge, or rare. The rare responses are made here.
 import { check, drawn, runQuery, screenshot, until } from "./browser.mjs";
 
 const success = (data) => ({ status: 200, contentType: "application/json", body: JSON.stringify({ status: "success", data }) });
 
-/** Answers query_range with `count` lines over the grid that was asked for. */
+/** Responds to query_range with `count` lines over the requested steps. */
 function manySeries(count) {
   return (route) => {
     const q = new URL(route.request().url()).searchParams;
@@ -17,7 +17,7 @@ function manySeries(count) {
   };
 }
 
-/** Two frames later everything that was asked for has been painted. */
+/** Two frames later every change has been painted. */
 const painted = (page) => page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done()))));
 
 export const checks = {
@@ -34,7 +34,7 @@ export const checks = {
     check((await tab.page.locator(".notice.error").count()) === 0, "the error stayed");
   },
 
-  async "infos are shown above the answer"(tab) {
+  async "infos are shown above the result"(tab) {
     await tab.page.goto(`${tab.base}/query?range=5m&expr=${encodeURIComponent("rate(scrape_duration_seconds[1m])")}`);
     await tab.page.locator(".notice.info", { hasText: "might not be a counter" }).waitFor();
     await tab.page.locator(".plot canvas").waitFor();
@@ -65,7 +65,7 @@ export const checks = {
     await tab.page.goto(`${tab.base}/query?expr=up&range=5m`);
     await tab.page.locator(".plot canvas").waitFor();
     await runQuery(tab.page, `vector(4) # ${"x".repeat(5000)}`);
-    await until("the answer", async () => (await drawn(tab.page))?.data[1]?.includes(4));
+    await until("the result", async () => (await drawn(tab.page))?.data[1]?.includes(4));
     check(methods.includes("POST"), `methods: ${methods}`);
   },
 
@@ -89,11 +89,11 @@ export const checks = {
     await tab.page.goto(`${tab.base}/query?range=5m&expr=slow`);
     await tab.page.locator(".cm-content").waitFor();
     await runQuery(tab.page, "vector(5)");
-    await until("the second answer", async () => (await drawn(tab.page))?.data[1]?.includes(5));
+    await until("the second result", async () => (await drawn(tab.page))?.data[1]?.includes(5));
     check(cancelled.some((u) => u.includes("slow")), "the first request was not cancelled");
   },
 
-  async "a proxy that times out on one path is asked once, and a button asks again"(tab) {
+  async "a proxy that times out on one path gets one request, and a button repeats it"(tab) {
     tab.tolerated.push(/status of 504/);
     let requests = 0;
     await tab.page.route("**/api/v1/query_range?*", (r) => { requests++; return r.fulfill({ status: 504, contentType: "text/html", body: "<html>gateway time-out</html>" }); });
@@ -102,7 +102,7 @@ export const checks = {
     await notice.waitFor();
     await new Promise((r) => setTimeout(r, 10_000));
     check(requests === 1, `${requests} requests in ten seconds`);
-    check((await tab.page.locator(".banner").count()) === 0, "the banner says that the server is away");
+    check((await tab.page.locator(".banner").count()) === 0, "the banner shows the server as away");
     await tab.page.unroute("**/api/v1/query_range?*");
     await notice.getByRole("button", { name: "Retry" }).click();
     await tab.page.locator(".plot canvas").waitFor();
@@ -133,7 +133,7 @@ export const checks = {
     check(aborted.length === 0, `aborted: ${aborted}`);
   },
 
-  async "a server that is away is said to be away, and the page recovers"(tab) {
+  async "a server that is away is shown as away, and the page recovers"(tab) {
     tab.tolerated.push(/Failed to load resource|net::ERR/);
     await tab.page.goto(`${tab.base}/query?expr=up&range=5m`);
     await tab.page.locator(".plot canvas").waitFor();

@@ -9,8 +9,8 @@ export const checks = {
   async "targets are listed with their health"(tab) {
     await tab.page.goto(`${tab.base}/targets`);
     await tab.page.locator("table.targets .badge").first().waitFor();
-    const answer = await (await fetch(`${tab.base}/api/v1/targets`)).json();
-    check((await tab.page.locator("table.targets .endpoint").count()) === answer.data.activeTargets.length, "not every target is listed");
+    const result = await (await fetch(`${tab.base}/api/v1/targets`)).json();
+    check((await tab.page.locator("table.targets .endpoint").count()) === result.data.activeTargets.length, "not every target is listed");
     await screenshot(tab.page, "targets-light");
     await tab.page.getByRole("button", { name: "Discovered labels" }).first().click();
     await tab.page.locator(".discovered", { hasText: "__address__" }).waitFor();
@@ -18,7 +18,7 @@ export const checks = {
     await tab.page.locator(".empty", { hasText: "No target matches" }).waitFor();
   },
 
-  async "status pages show what the API tells"(tab) {
+  async "status pages show what the API returns"(tab) {
     await tab.page.goto(`${tab.base}/status`);
     await tab.page.locator(".facts", { hasText: "Go version" }).waitFor();
     await tab.page.locator(".facts", { hasText: "Running for" }).waitFor();

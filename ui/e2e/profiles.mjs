@@ -1,4 +1,4 @@
-// Checks of the profiles page. What the server measured of itself is looked at as it is; what must be exact has answers
+// Checks of the profiles page. What the server measured of itself is looked at as it is; what must be exact has responses
 // made here.
 import { check, drawn, screenshot, until } from "./browser.mjs";
 
@@ -13,16 +13,16 @@ const ONE = { names: ["total", "main.only"], total: "20000000", maxSelf: "200000
 
 const json = (message) => ({ status: 200, contentType: "application/json", body: JSON.stringify(message) });
 
-/** Answers the whole API: two lines, a dot in each tenth step, and the flame graph of the range or of one profile. */
-async function answers(page) {
-  const asked = [];
+/** Responds for the whole API: two lines, a dot in each tenth step, and the flame graph of the range or of one profile. */
+async function respond(page) {
+  const requested = [];
   const service = (method) => `**/querier.v1.QuerierService/${method}`;
   await page.route(service("ProfileTypes"), (r) => r.fulfill(json({ profileTypes: [{ ID: "memory:inuse_space:bytes:space:bytes", name: "memory", sampleType: "inuse_space", sampleUnit: "bytes" }, { ID: TYPE, name: "process_cpu", sampleType: "cpu", sampleUnit: "nanoseconds" }] })));
   await page.route(service("LabelValues"), (r) => r.fulfill(json({ names: ["ferula", "shop"] })));
   await page.route(service("LabelNames"), (r) => r.fulfill(json({ names: ["__period_type__", "pod", "service_name"] })));
   await page.route(service("SelectSeries"), (r) => {
     const q = r.request().postDataJSON();
-    asked.push({ method: "SelectSeries", ...q });
+    requested.push({ method: "SelectSeries", ...q });
     const [start, end, step] = [Number(q.start), Number(q.end), q.step * 1000];
     const points = Array.from({ length: Math.floor((end - start) / step) + 1 }, (_, i) => {
       const timestamp = String(start + i * step);
@@ -34,10 +34,10 @@ async function answers(page) {
   });
   await page.route(service("SelectMergeStacktraces"), (r) => {
     const q = r.request().postDataJSON();
-    asked.push({ method: "SelectMergeStacktraces", ...q });
+    requested.push({ method: "SelectMergeStacktraces", ...q });
     return r.fulfill(json({ flamegraph: q.profileIdSelector ? ONE : WHOLE }));
   });
-  return asked;
+  return requested;
 }
 
 const flame = (page) => page.evaluate(() => {
@@ -75,11 +75,11 @@ export const checks = {
 
   async "a dot of the profile series leads to its own flame graph, and back"(tab) {
     const { page } = tab;
-    const asked = await answers(page);
+    const requested = await respond(page);
     await page.goto(`${tab.base}/profiles`);
     await until("two lines", async () => (await drawn(page))?.data.length === 3);
     await total(page, 1e9);
-    check(asked.some((q) => q.method === "SelectSeries" && q.profileTypeID === TYPE && q.exemplarType === "EXEMPLAR_TYPE_INDIVIDUAL"), "CPU time is not what is shown first");
+    check(requested.some((q) => q.method === "SelectSeries" && q.profileTypeID === TYPE && q.exemplarType === "EXEMPLAR_TYPE_INDIVIDUAL"), "CPU time is not what is shown first");
     await screenshot(page, "profiles-light");
     const dot = await dotPlace(page);
     await page.mouse.move(dot.x, dot.y);
@@ -87,7 +87,7 @@ export const checks = {
     await screenshot(page, "profiles-dot");
     await page.mouse.click(dot.x, dot.y);
     await total(page, 2e7);
-    check(asked[asked.length - 1].profileIdSelector[0] === dot.id, "another profile was asked for");
+    check(requested[requested.length - 1].profileIdSelector[0] === dot.id, "another profile was requested");
     check(new URL(page.url()).searchParams.get("id") === dot.id, "the profile is not in the address");
     await page.locator("#whole-range").click();
     await total(page, 1e9);
@@ -95,7 +95,7 @@ export const checks = {
 
   async "a flame graph can be searched, focused and read as a table"(tab) {
     const { page } = tab;
-    await answers(page);
+    await respond(page);
     await page.goto(`${tab.base}/profiles`);
     await total(page, 1e9);
     await page.getByLabel(/Find functions/).fill("mallocgc");
@@ -117,7 +117,7 @@ export const checks = {
 
   async "a metric's exemplar leads to the profile of its time"(tab) {
     const { page } = tab;
-    const asked = await answers(page);
+    const requested = await respond(page);
     await page.route("**/api/v1/query_range?*", (r) => {
       const q = new URL(r.request().url()).searchParams;
       const [start, end] = [Number(q.get("start")), Number(q.get("end"))];
@@ -143,18 +143,18 @@ export const checks = {
     await screenshot(page, "query-exemplar");
     await page.mouse.click(dot.x, dot.y);
     await total(page, 2e7);
-    const q = asked[asked.length - 1];
+    const q = requested[requested.length - 1];
     check(q.profileIdSelector[0] === "p1" && Number(q.start) <= at * 1000 && Number(q.end) >= at * 1000, JSON.stringify(q));
   },
 
-  async "a server without profiles says so, and errors have their words"(tab) {
+  async "a server without profiles is named as such, and errors have titles"(tab) {
     const { page } = tab;
     tab.tolerated.push(/status of 4\d\d/);
     await page.route("**/querier.v1.QuerierService/*", (r) => r.fulfill({ status: 404, contentType: "text/plain", body: "404 page not found\n" }));
     await page.goto(`${tab.base}/profiles`);
     await page.locator(".empty", { hasText: "keeps no profiles" }).waitFor();
     await page.unroute("**/querier.v1.QuerierService/*");
-    await answers(page);
+    await respond(page);
     await page.route("**/querier.v1.QuerierService/SelectSeries", (r) => r.fulfill({ status: 400, contentType: "application/json", body: JSON.stringify({ code: "invalid_argument", message: "label selector: 1:2: unexpected end" }) }));
     await page.goto(`${tab.base}/profiles`);
     await page.locator(".notice.error", { hasText: "unexpected end" }).waitFor();
@@ -162,7 +162,7 @@ export const checks = {
 
   async "the profiles page fits a phone, and a dark room"(tab) {
     const { page } = tab;
-    await answers(page);
+    await respond(page);
     await page.setViewportSize({ width: 390, height: 844 });
     await page.goto(`${tab.base}/profiles`);
     await total(page, 1e9);

@@ -8,10 +8,10 @@ const last = (list) => list[list.length - 1];
 
 const open = (tab, path) => tab.page.goto(tab.base + path);
 
-/** Whether what is drawn is the newest answer, sample by sample, with gaps where the answer has none. */
-function equal(plot, answer) {
+/** Whether what is drawn is the newest response, sample by sample, with gaps where the response has none. */
+function equal(plot, result) {
   const [times, ...columns] = plot.data;
-  const series = answer.body.data.result;
+  const series = result.body.data.result;
   if (columns.length !== series.length) return false;
   return series.every((s, i) => {
     const at = new Map((s.values ?? []).map(([t, v]) => [Math.round(t * 1000), Number(v)]));
@@ -20,10 +20,10 @@ function equal(plot, answer) {
 }
 
 async function plotEqualsAnswer(tab, expr) {
-  await until(`a plot of ${expr} that equals the API's answer`, async () => {
-    const answer = last(tab.ranges);
+  await until(`a plot of ${expr} that equals the API's response`, async () => {
+    const result = last(tab.ranges);
     const plot = await drawn(tab.page);
-    return answer?.params.query === expr && plot && equal(plot, answer);
+    return result?.params.query === expr && plot && equal(plot, result);
   });
 }
 
@@ -42,7 +42,7 @@ export const checks = {
     check(new URL(tab.page.url()).searchParams.get("expr") === "up", "the example is not in the address");
   },
 
-  async "a typed query is completed, run, and drawn as the API answered"(tab) {
+  async "a typed query is completed, run, and drawn as the API returned it"(tab) {
     await open(tab, "/query?expr=up&range=5m");
     await visible(tab, ".cm-content");
     await tab.page.locator(".cm-content").click();
@@ -69,7 +69,7 @@ export const checks = {
     await tab.page.locator(".cm-tooltip-autocomplete li").first().waitFor();
   },
 
-  async "the tooltip tells the nearest line's labels and value"(tab) {
+  async "the tooltip shows the nearest line's labels and value"(tab) {
     await open(tab, `/query?range=5m&expr=${encodeURIComponent(THREE)}`);
     await plotEqualsAnswer(tab, THREE);
     const over = await tab.page.locator(".u-over").boundingBox();
@@ -139,7 +139,7 @@ export const checks = {
     await until("an earlier end", () => Number(last(tab.ranges).params.end) < end);
   },
 
-  async "gaps stay gaps, and what cannot be drawn is said"(tab) {
+  async "gaps stay gaps, and what cannot be drawn is counted"(tab) {
     const gappy = "vector(1) and on() (vector(time()) % 60 < 30)";
     await open(tab, `/query?range=5m&step=5s&expr=${encodeURIComponent(gappy)}`);
     await plotEqualsAnswer(tab, gappy);
@@ -156,7 +156,7 @@ export const checks = {
     await plotEqualsAnswer(tab, "scrape_samples_scraped");
     await tab.page.getByRole("radio", { name: "Table" }).click();
     await visible(tab, "table.result tbody tr");
-    await until("the table to equal the answer", async () => {
+    await until("the table to equal the response", async () => {
       const want = last(tab.instants).body.data.result.map((s) => s.value[1]).sort().join();
       return (await tab.page.locator("table.result .value").allInnerTexts()).sort().join() === want;
     });
@@ -226,7 +226,7 @@ export const checks = {
     await until("a table", async () => (await tab.page.locator(".panel").nth(1).locator(".value").innerText()) === "7");
   },
 
-  async "it refreshes by itself when told to"(tab) {
+  async "it refreshes by itself when set to"(tab) {
     await open(tab, "/query?expr=up&range=5m&refresh=1s");
     await until("three requests", () => tab.ranges.length >= 3);
     await tab.page.getByLabel("Refresh by itself").selectOption("0");

@@ -3,7 +3,7 @@
 //   CHROMIUM     the browser, /usr/bin/chromium by default
 //   SCREENSHOTS  a folder to leave pictures in
 //
-// Each check opens a tab of its own. Beside what it looks at, it fails on any error in the console and on any request to
+// Each check opens a tab of its own. In addition to what it looks at, it fails on any error in the console and on any request to
 // another host.
 import { launch, openTab, until } from "./browser.mjs";
 import * as failures from "./failures.mjs";

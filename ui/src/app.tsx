@@ -72,7 +72,7 @@ const LINKS: readonly (readonly [Route, string, readonly Route[]])[] = [
 
 function Header() {
   const nav = useNav();
-  // Leaving a page of questions and coming back must not lose them.
+  // Leaving a page of queries and coming back must not lose them.
   const last = useRef<Partial<Record<Route, string>>>({});
   if (nav.place.route === "query" || nav.place.route === "profiles") last.current[nav.place.route] = nav.place.search;
   const follow = (e: MouseEvent, route: Route) => {
@@ -99,9 +99,9 @@ function Header() {
 }
 
 function Version() {
-  const { answer } = useAPI<{ version: string; program?: string }>("status/buildinfo");
-  // "version" is what clients of Prometheus' API look at; a server that is none says in "program" what it is.
-  const version = (answer?.data.program ?? answer?.data.version ?? "").replace(/^ferula /, "");
+  const { result } = useAPI<{ version: string; program?: string }>("status/buildinfo");
+  // "version" is what clients of Prometheus' API look at; any other server has its own name and version in "program".
+  const version = (result?.data.program ?? result?.data.version ?? "").replace(/^ferula /, "");
   return version ? <span class="version" title="Version of the server">{version}</span> : null;
 }
 
@@ -119,18 +119,18 @@ function ThemeButton() {
   );
 }
 
-/** Says what is wrong with the server while something is; the pages keep showing what they have. */
+/** Shows that the server is unreachable or starting; the pages keep what they have. */
 function Banner() {
   const { health } = useHealth();
   if (health.state === "ok") return null;
   if (health.state === "unreachable") {
-    return <div class="banner bad" role="alert"><strong>The server cannot be reached.</strong> Trying again until it answers.</div>;
+    return <div class="banner bad" role="alert"><strong>The server cannot be reached.</strong> Retrying until it responds.</div>;
   }
   const { done, total } = health;
   return (
     <div class="banner" role="status">
       <strong>The server is starting.</strong>
-      {total > 0 ? <> Replaying the write-ahead log: segment {done} of {total}. <progress value={done} max={total} /></> : " It will answer in a moment."}
+      {total > 0 ? <> Replaying the write-ahead log: segment {done} of {total}. <progress value={done} max={total} /></> : " It will be ready shortly."}
     </div>
   );
 }

@@ -1,4 +1,4 @@
-// Light, dark, or as the system says. The choice is an attribute on <html>; the colours are CSS's affair.
+// Light, dark, or the system's choice. The choice is an attribute on <html>; the colours are CSS's affair.
 import { useEffect, useState } from "preact/hooks";
 import { store } from "./store.ts";
 

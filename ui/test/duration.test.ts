@@ -35,7 +35,7 @@ test("durations survive being written and read", () => {
   assert.equal(formatDuration(0), "0s");
 });
 
-test("durations are spelled for people", () => {
+test("durations are written for people", () => {
   assert.equal(spellDuration(HOUR), "1 hour");
   assert.equal(spellDuration(15 * 60_000), "15 minutes");
   assert.equal(spellDuration(2 * 24 * HOUR), "2 days");

@@ -46,7 +46,7 @@ test("nested matches count once", () => {
   assert.equal(nameTest(" "), null);
 });
 
-test("names are shortened to what tells them apart", () => {
+test("names are shortened to what distinguishes them", () => {
   assert.equal(shortName("github.com/a/b/tsdb.(*Head).Append"), "tsdb.(*Head).Append");
   assert.equal(shortName("slices.SortFunc[go.shape.[]github.com/a/b.T]"), "slices.SortFunc[go.shape.[]github.com/a/b.T]");
   assert.equal(packageOf("github.com/a/b/tsdb.(*Head).Append"), "github.com/a/b/tsdb");

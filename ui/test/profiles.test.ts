@@ -40,7 +40,7 @@ test("the address keeps everything and leaves defaults out", () => {
   assert.equal(parseProfileState("?id=x").profile, null);
 });
 
-test("units are spelled as people read them", () => {
+test("units are written as people read them", () => {
   assert.equal(formatUnit(1.25e9, "nanoseconds"), "1.25 s");
   assert.equal(formatUnit(0, "nanoseconds"), "0 ns");
   assert.equal(formatUnit(3 * 2 ** 20, "bytes"), "3 MiB");
@@ -51,7 +51,7 @@ test("units are spelled as people read them", () => {
   assert.equal(formatShare(0, 0), "–");
 });
 
-test("a request for a pprof file is spelled in protobuf", () => {
+test("a request for a pprof file is encoded in protobuf", () => {
   const bytes = encodeMergeProfile({ profileTypeID: "t", labelSelector: "{}", start: "300", end: "1", profileIdSelector: ["é"] });
   assert.deepEqual([...bytes], [0x0a, 1, 0x74, 0x12, 2, 0x7b, 0x7d, 0x18, 0xac, 0x02, 0x20, 1, 0x3a, 2, 0xc3, 0xa9]);
 });

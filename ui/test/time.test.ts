@@ -34,7 +34,7 @@ test("days that do not exist and other mistakes are refused", () => {
   }
 });
 
-test("spans name the day only where it says something", () => {
+test("spans name the day only where it helps", () => {
   assert.equal(formatSpan(T, T + 3_600_000, "utc", T), "14:05 – 15:05");
   assert.equal(formatSpan(T, T + 3_600_000, "utc", NOW), "2026-01-31 14:05 – 15:05");
   assert.equal(formatSpan(T, T + 86_400_000, "utc", NOW), "2026-01-31 14:05 – 2026-02-01 14:05");

@@ -1,9 +1,9 @@
 // The page's only way to the server. What comes in is a path under /api/v1 and its parameters; what goes out is the
-// decoded answer with what it cost, or one of three failures a page can tell apart. It also knows whether the server can
+// decoded response with its cost, or one of three failures a page can tell apart. It also knows whether the server can
 // be reached at all, so that every page need not find out for itself. It never repeats a request.
 import { probeDelayMS, RefreshGate } from "../lib/backoff.ts";
 
-/** Prometheus said no: the query is wrong, too large, timed out. */
+/** An error response: the query is wrong, too large, or timed out. */
 export class APIError extends Error {
   readonly type: string;
   readonly status: number;
@@ -24,7 +24,7 @@ export class UnavailableError extends Error {
   }
 }
 
-export interface Answer<T> { data: T; warnings: string[]; infos: string[]; ms: number; bytes: number }
+export interface APIResult<T> { data: T; warnings: string[]; infos: string[]; ms: number; bytes: number }
 
 export type Health =
   | { state: "ok" }
@@ -59,8 +59,8 @@ export class Server {
     return () => this.listeners.delete(listener);
   }
 
-  /** Asks `path` below /api/v1. The signal's abort comes out as a DOMException named AbortError, as fetch throws it. */
-  async get<T>(path: string, params: Params, signal: AbortSignal): Promise<Answer<T>> {
+  /** Sends a GET for `path` below /api/v1. The signal's abort comes out as a DOMException named AbortError, as fetch throws it. */
+  async get<T>(path: string, params: Params, signal: AbortSignal): Promise<APIResult<T>> {
     const q = new URLSearchParams();
     for (const [k, v] of Object.entries(params)) if (v !== undefined) q.set(k, String(v));
     const began = performance.now();
@@ -77,7 +77,7 @@ export class Server {
   }
 
   /** Calls a method of the profile API (Connect, JSON). `method` is "querier.v1.QuerierService/SelectSeries". */
-  async call<T>(method: string, message: object, signal: AbortSignal): Promise<Answer<T>> {
+  async call<T>(method: string, message: object, signal: AbortSignal): Promise<APIResult<T>> {
     const began = performance.now();
     const { response, body } = await this.fetched(this.base + method, {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(message), signal,
@@ -86,7 +86,7 @@ export class Server {
     return { data: decodeConnect<T>(response, body), warnings: partial(response), infos: [], ms, bytes: body.byteLength };
   }
 
-  /** The same in protobuf; the answer is kept as it is, as a file. */
+  /** The same in protobuf; the response is returned as a file. */
   async callFile(method: string, message: Uint8Array<ArrayBuffer>, signal: AbortSignal): Promise<Blob> {
     const { response, body } = await this.fetched(this.base + method, {
       method: "POST", headers: { "Content-Type": "application/proto" }, body: message, signal,
@@ -162,7 +162,7 @@ export class Server {
     return this.replay();
   }
 
-  /** How far the start has come, where the server tells. */
+  /** Progress of the WAL replay, where the server reports it. */
   private async replay(): Promise<Health> {
     try {
       const r = await fetch(`${this.base}api/v1/status/walreplay`);
@@ -197,10 +197,10 @@ function decode<T>(response: Response, body: ArrayBuffer): Envelope<T> {
     envelope = JSON.parse(text) as Envelope<T>;
   } catch {
     const hint = text.trim().slice(0, 200);
-    throw new APIError(hint === "" ? `The server answered ${response.status}` : `${response.status}: ${hint}`, "bad_response", response.status);
+    throw new APIError(hint === "" ? `The server returned status ${response.status}` : `${response.status}: ${hint}`, "bad_response", response.status);
   }
   if (envelope.status !== "success") {
-    throw new APIError(envelope.error ?? `The server answered ${response.status}`, envelope.errorType ?? "error", response.status);
+    throw new APIError(envelope.error ?? `The server returned status ${response.status}`, envelope.errorType ?? "error", response.status);
   }
   return envelope;
 }
@@ -211,7 +211,7 @@ function partial(response: Response): string[] {
   return text === null || text === "" ? [] : [text];
 }
 
-/** A server without the lane of profiles knows none of its paths. */
+/** A server without profiles has none of their paths. */
 export const NO_PROFILES = "no_profiles";
 
 function decodeConnect<T>(response: Response, body: ArrayBuffer): T {
@@ -225,8 +225,8 @@ function decodeConnect<T>(response: Response, body: ArrayBuffer): T {
   }
   if (response.ok) return message as T;
   const { code, message: words } = message as { code?: string; message?: string };
-  throw new APIError(words ?? `The server answered ${response.status}`, code ?? "error", response.status);
+  throw new APIError(words ?? `The server returned status ${response.status}`, code ?? "error", response.status);
 }
 
-/** Whether the failure is only that we stopped asking. */
+/** Whether the request failed because it was aborted. */
 export const isAbort = (e: unknown): boolean => e instanceof DOMException && e.name === "AbortError";

@@ -1,7 +1,7 @@
 // The server as components see it.
 import { createContext } from "preact";
 import { useCallback, useContext, useEffect, useRef, useState } from "preact/hooks";
-import { isAbort, Server, UnavailableError, type Answer, type Health, type Params } from "./client.ts";
+import { isAbort, Server, UnavailableError, type APIResult, type Health, type Params } from "./client.ts";
 
 export const ServerContext = createContext<Server>(new Server("/"));
 
@@ -16,10 +16,10 @@ export function useHealth(): { health: Health; epoch: number } {
 }
 
 export interface Loaded<T, Q = Params> {
-  /** The last good answer; it stays while a newer one is awaited, so that nothing flickers. */
-  answer: Answer<T> | null;
-  /** The parameters that `answer` is the answer to. */
-  asked: Q;
+  /** The last good result. It stays while a newer one is loading, so that nothing flickers. */
+  result: APIResult<T> | null;
+  /** The parameters that `result` belongs to. */
+  requested: Q;
   error: Error | null;
   loading: boolean;
   reload: () => void;
@@ -34,21 +34,21 @@ const REPEAT_MS_MAX = 5000;
  * nothing.
  */
 export function useAPI<T>(path: string | null, params: Params = {}, tick: unknown = 0): Loaded<T> {
-  return useAsked<T, Params>(path, params, tick, (server, p, asked, signal) => server.get<T>(p, asked, signal));
+  return useRequest<T, Params>(path, params, tick, (server, p, requested, signal) => server.get<T>(p, requested, signal));
 }
 
 /** The same for a method of the profile API. */
 export function useCall<T>(method: string | null, message: object = {}, tick: unknown = 0): Loaded<T, object> {
-  return useAsked<T, object>(method && `querier.v1.QuerierService/${method}`, message, tick, (server, m, asked, signal) => server.call<T>(m, asked, signal));
+  return useRequest<T, object>(method && `querier.v1.QuerierService/${method}`, message, tick, (server, m, requested, signal) => server.call<T>(m, requested, signal));
 }
 
-type Ask<T, Q> = (server: Server, path: string, asked: Q, signal: AbortSignal) => Promise<Answer<T>>;
+type Send<T, Q> = (server: Server, path: string, requested: Q, signal: AbortSignal) => Promise<APIResult<T>>;
 
-function useAsked<T, Q extends object>(path: string | null, params: Q, tick: unknown, ask: Ask<T, Q>): Loaded<T, Q> {
+function useRequest<T, Q extends object>(path: string | null, params: Q, tick: unknown, send: Send<T, Q>): Loaded<T, Q> {
   const server = useServer();
   const { epoch } = useHealth();
   const [reloads, setReloads] = useState(0);
-  const [state, setState] = useState<Omit<Loaded<T, Q>, "reload">>({ answer: null, asked: {} as Q, error: null, loading: path !== null });
+  const [state, setState] = useState<Omit<Loaded<T, Q>, "reload">>({ result: null, requested: {} as Q, error: null, loading: path !== null });
   const key = JSON.stringify(params);
   const failure = useRef<Error | null>(null);
   useEffect(() => {
@@ -56,9 +56,9 @@ function useAsked<T, Q extends object>(path: string | null, params: Q, tick: unk
     const stop = new AbortController();
     failure.current = null;
     setState((s) => ({ ...s, loading: true }));
-    const asked = JSON.parse(key) as Q;
-    ask(server, path, asked, stop.signal).then(
-      (answer) => setState({ answer, asked, error: null, loading: false }),
+    const requested = JSON.parse(key) as Q;
+    send(server, path, requested, stop.signal).then(
+      (result) => setState({ result, requested, error: null, loading: false }),
       (error: Error) => {
         if (isAbort(error)) return;
         failure.current = error;

@@ -1,4 +1,4 @@
-// Queries to begin with, chosen among the metrics that exist: an example that answers "no data" teaches nothing.
+// Queries to begin with, chosen among the metrics that exist: an example with "no data" teaches nothing.
 
 export interface Example { title: string; expr: string }
 
@@ -53,7 +53,7 @@ export function firstRange(ageMS: number): number {
 
 export type MetricType = "counter" | "gauge" | "histogram" | "summary" | "unknown" | string;
 
-/** How a metric of this type is usually asked for. */
+/** The usual query for a metric of this type. */
 export function suggestExpr(name: string, type: MetricType): string {
   if (type === "counter" || /_(total|count|sum)$/.test(name)) return `rate(${name}[1m])`;
   if (type === "histogram" && name.endsWith("_bucket")) return `histogram_quantile(0.9, sum by (le) (rate(${name}[1m])))`;

@@ -58,7 +58,7 @@ export function formatTicks(ticks: readonly number[]): string[] {
   return ticks.map((v) => (v === 0 ? "0" : (v / size).toFixed(decimals + extra) + prefix));
 }
 
-/** 0.25 needs two decimals though its magnitude asks for one. */
+/** 0.25 needs two decimals though its magnitude needs one. */
 function needsDigit(delta: number, decimals: number): boolean {
   const scaled = delta * 10 ** decimals;
   return Math.abs(scaled - Math.round(scaled)) > 1e-6;

@@ -6,7 +6,7 @@ export interface Bar { lower: number; upper: number; count: number; text: string
 
 export interface HistogramView { count: number; sum: number; mean: number; bars: Bar[] }
 
-/** The API's boundary rule says which ends are inside: 0 (a,b], 1 [a,b), 2 (a,b), 3 [a,b]. */
+/** The API's boundary rule: which ends are inside: 0 (a,b], 1 [a,b), 2 (a,b), 3 [a,b]. */
 function interval(rule: number, lower: string, upper: string): string {
   return `${rule === 1 || rule === 3 ? "[" : "("}${lower}, ${upper}${rule === 0 || rule === 3 ? "]" : ")"}`;
 }

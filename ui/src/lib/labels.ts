@@ -33,7 +33,7 @@ export interface Split { common: Labels; varying: Labels[] }
 
 /**
  * Takes what all sets share out of each. A legend of forty series that repeats job and instance forty times hides the
- * one label that tells them apart.
+ * one label that distinguishes them.
  */
 export function splitCommon(sets: readonly Labels[]): Split {
   const first = sets[0];

@@ -1,4 +1,4 @@
-// From a range query's answer to the columns uPlot draws: one array of times, one of values per series, all of one length.
+// From a range query's result to the columns uPlot draws: one array of times, one of values per series, all of one length.
 import { parseSample } from "./format.ts";
 import type { Labels } from "./labels.ts";
 import { gridLength, type Grid } from "./step.ts";
@@ -18,7 +18,7 @@ export interface Columns {
   times: number[];
   values: Column[];
   labels: Labels[];
-  /** Series in the answer that are not drawn because there are too many. */
+  /** Series in the result that are not drawn because there are too many. */
   omitted: number;
   /** Samples that have no place on a linear axis: NaN and infinities. They stay gaps. */
   undrawable: number;

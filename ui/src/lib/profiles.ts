@@ -57,7 +57,7 @@ export function defaultType(types: readonly ProfileType[]): string {
 
 export interface ProfileColumns { columns: Columns; dots: ProfileDot[] }
 
-/** Points on their grid, gaps where nothing was measured, and the exemplars beside them. */
+/** Points on their grid, gaps where nothing was measured, and their exemplars. */
 export function profileColumns(series: readonly WireSeries[], g: Grid, seriesMax: number): ProfileColumns {
   const n = gridLength(g);
   const drawn = series.slice(0, seriesMax);

@@ -34,7 +34,7 @@ function indexOfByte(text: string, byte: number): number {
   return i;
 }
 
-/** The message without Prometheus' outer wording, which says nothing to the person who typed the query. */
+/** The message without Prometheus' outer wording, which does not help the person who typed the query. */
 export function plainMessage(message: string): string {
   return message.replace(/^invalid parameter "query": /, "");
 }

@@ -1,4 +1,4 @@
-// The one message the page sends in protobuf: asking for a pprof file in JSON would get it spelled out field by field.
+// The one message the page sends in protobuf: a pprof file requested in JSON would come field by field.
 
 export interface MergeProfileRequest { profileTypeID: string; labelSelector: string; start: string; end: string; profileIdSelector?: readonly string[] }
 

@@ -1,4 +1,4 @@
-// Which points of time a graph asks for.
+// Start, end and step of a graph's query.
 
 /** Steps a person would choose, in milliseconds. */
 const NICE: readonly number[] = [

@@ -39,7 +39,7 @@ export function formatSpan(from: number, to: number, zone: Zone, now: number): s
 
 const WALL = /^(\d{4})-(\d\d?)-(\d\d?)(?:[ T](\d\d?):(\d\d)(?::(\d\d)(?:\.(\d{1,3}))?)?)?$/;
 
-/** What a person types for a moment: "now", "now-1h", a wall clock time in `zone`, RFC 3339, or Unix seconds. */
+/** Time input: "now", "now-1h", a wall clock time in `zone`, RFC 3339, or Unix seconds. */
 export function parseTime(text: string, zone: Zone, now: number): number | null {
   const t = text.trim();
   const relative = /^now(?:\s*-\s*(\S+))?$/.exec(t);

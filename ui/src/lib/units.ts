@@ -12,7 +12,7 @@ const pick = (scale: Scale, size: number) => scale.find(([n]) => size >= n) ?? s
 
 const digits = (v: number): string => (Number.isInteger(v) && Math.abs(v) < 1e4 ? String(v) : String(Number(v.toPrecision(3))));
 
-/** "1.25 s", "3.4 MiB", "1.2k": three digits, because nobody compares flames by the fourth. */
+/** "1.25 s", "3.4 MiB", "1.2k": three digits, because the fourth does not help to compare. */
 export function formatUnit(v: number, unit: string): string {
   const scale = SCALES[unit];
   if (!scale || !Number.isFinite(v)) return formatShort(v);

@@ -56,7 +56,7 @@ function titleOf(type: string): string {
     unavailable: "Not available",
     invalid_argument: "The query is not valid",
     deadline_exceeded: "The query took too long",
-    resource_exhausted: "The query asks for too much",
+    resource_exhausted: "The query exceeds a limit",
   };
   return titles[type] ?? "The server reports an error";
 }
@@ -65,7 +65,7 @@ export function Empty({ title, children }: { title: string; children?: Component
   return <div class="empty"><p class="empty-title">{title}</p>{children && <p>{children}</p>}</div>;
 }
 
-/** A line at the upper edge while something is awaited; it appears late, because a flash on every fast answer only annoys. */
+/** A line at the upper edge while something is awaited; it appears late, because a flash on every fast response only annoys. */
 export const Progress = ({ on }: { on: boolean }) => <div class={`progress ${on ? "on" : ""}`} role="progressbar" aria-hidden={!on} aria-label="Loading" />;
 
 export function CopyButton({ text, label = "Copy" }: { text: string; label?: string }) {

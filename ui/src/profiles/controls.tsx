@@ -16,15 +16,15 @@ interface Props {
 interface Names { names?: string[] }
 
 export function Controls({ state, types, type, span, onChange }: Props) {
-  // Lists change slowly: they are asked for again when the range does, not with every refresh.
+  // Lists change slowly: they are loaded again when the range changes, not with every refresh.
   const range = useMemo(() => ({ start: String(span.start), end: String(span.end) }), [state.rangeMS, state.endMS]);
   const services = useCall<Names>("LabelValues", { name: "service_name", matchers: [], ...range });
   const labels = useCall<Names>("LabelNames", { matchers: [selectorOf(state.service, "")], ...range });
   const typeIDs = types.map((t) => t.ID);
   const shown = type !== "" && !typeIDs.includes(type) ? [parseType(type), ...types] : types;
   const ordered = [...shown].sort((a, b) => (typeName(a) < typeName(b) ? -1 : 1));
-  const serviceNames = withCurrent(services.answer?.data.names ?? [], state.service);
-  const groups = withCurrent((labels.answer?.data.names ?? []).filter((n) => !n.startsWith("__")), state.groupBy);
+  const serviceNames = withCurrent(services.result?.data.names ?? [], state.service);
+  const groups = withCurrent((labels.result?.data.names ?? []).filter((n) => !n.startsWith("__")), state.groupBy);
   return (
     <div class="profile-controls" role="group" aria-label="Profiles">
       <select class="button" aria-label="Profile type" id="profile-type" value={type} onChange={(e) => onChange({ type: e.currentTarget.value, profile: null })}>

@@ -1,5 +1,5 @@
 // The flame graph with what is around it: search, the way back from a focus, the tooltip, and the table of functions that
-// says the same in text.
+// shows the same in text.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { matchedTotal, nameTest, pathTo, shortName, topFunctions, type Flame, type FlameNode, type FunctionCost } from "../lib/flame.ts";
 import { formatCount, plural } from "../lib/format.ts";

@@ -41,7 +41,7 @@ export function ProfilesPage() {
   };
   const span = spanOf(state, now);
   const types = useCall<{ profileTypes?: ProfileType[] }>("ProfileTypes", { start: String(span.start), end: String(span.end) }, now);
-  const known = types.answer?.data.profileTypes ?? [];
+  const known = types.result?.data.profileTypes ?? [];
   const type = state.type || defaultType(known);
   const missing = types.error instanceof APIError && types.error.type === NO_PROFILES;
   return (
@@ -53,7 +53,7 @@ export function ProfilesPage() {
       </div>
       {missing && <Empty title="This server keeps no profiles">They are kept by <code>ferula serve</code>.</Empty>}
       {types.error && !missing && <Failure error={types.error} onRetry={types.reload} />}
-      {!missing && !types.error && types.answer && type === "" && (
+      {!missing && !types.error && types.result && type === "" && (
         <Empty title="No profiles in this range">A server that profiles itself has its first ones within a minute.</Empty>
       )}
       {type !== "" && !missing && <Profiled state={state} type={parseType(type)} now={now} span={span} onChange={put} />}
@@ -63,7 +63,7 @@ export function ProfilesPage() {
 
 interface Span { start: number; end: number }
 
-/** Whole seconds, so that lists of names are not asked for anew with every refresh of a second. */
+/** Whole seconds, so that lists of names are not loaded again with every refresh of a second. */
 function spanOf(s: ProfileState, now: number): Span {
   const end = Math.ceil((s.endMS ?? now) / 1000) * 1000;
   return { start: end - s.rangeMS, end };
@@ -85,22 +85,22 @@ function SeriesPanel({ state, type, now, selector, onChange }: Omit<ProfiledProp
   const panel = useRef<HTMLElement>(null);
   const px = panel.current?.clientWidth ?? Math.min(innerWidth - 48, 1600);
   const g = grid(state.endMS ?? now, state.rangeMS, state.stepMS ?? Math.max(STEP_MIN_MS, autoStep(state.rangeMS, px)));
-  const { answer, asked, error, loading, reload } = useCall<{ series?: WireSeries[] }>("SelectSeries", {
+  const { result, requested, error, loading, reload } = useCall<{ series?: WireSeries[] }>("SelectSeries", {
     profileTypeID: type.ID, labelSelector: selector, start: String(g.start), end: String(g.end), step: g.step / 1000,
     groupBy: state.groupBy === "" ? [] : [state.groupBy], exemplarType: "EXEMPLAR_TYPE_INDIVIDUAL",
   }, now);
-  const unit = parseType((asked as Asked).profileTypeID ?? "").sampleUnit;
-  const drawn = gridOf(asked as Asked, g);
-  const { columns, dots } = useMemo(() => profileColumns(answer?.data.series ?? [], drawn, SERIES_MAX), [answer]);
+  const unit = parseType((requested as Requested).profileTypeID ?? "").sampleUnit;
+  const drawn = gridOf(requested as Requested, g);
+  const { columns, dots } = useMemo(() => profileColumns(result?.data.series ?? [], drawn, SERIES_MAX), [result]);
   const format = useMemo(() => ({ long: (v: number) => formatUnit(v, unit), ticks: (t: readonly number[]) => formatUnitTicks(t, unit) }), [unit]);
   return (
     <section class="panel" aria-label="Over time" ref={panel}>
       <Progress on={loading} />
       <div class="panel-bar"><h2>{typeName(type)}</h2><span class="spacer" /><p class="stats"><span>one dot is one profile; click it for its flame graph</span></p></div>
       {error && <Failure error={error} onRetry={reload} />}
-      {!error && <Partial warnings={answer?.warnings} />}
-      {!error && answer && columns.labels.length === 0 && <Empty title="No data in this range">Nothing that the selector fits was profiled.</Empty>}
-      {!error && answer && columns.labels.length > 0 && (
+      {!error && <Partial warnings={result?.warnings} />}
+      {!error && result && columns.labels.length === 0 && <Empty title="No data in this range">Nothing that the selector fits was profiled.</Empty>}
+      {!error && result && columns.labels.length > 0 && (
         <div class="result-area">
           <Chart columns={columns} grid={drawn} stacked={false} format={format} short={format.long} dots={dots}
             dotHint={() => "Click for the flame graph of this profile"}
@@ -118,12 +118,12 @@ function Partial({ warnings = [] }: { warnings?: readonly string[] | undefined }
   return <>{warnings.map((w) => <Notice kind="warning" key={w}>The data is not complete: {w}</Notice>)}</>;
 }
 
-interface Asked { profileTypeID?: string; start?: string; end?: string; step?: number }
+interface Requested { profileTypeID?: string; start?: string; end?: string; step?: number }
 
-/** The grid that was asked for, which is not the current one while a newer question is under way. */
-function gridOf(asked: Asked, current: Grid): Grid {
-  if (asked.step === undefined) return current;
-  return { start: Number(asked.start), end: Number(asked.end), step: Math.round(asked.step * 1000) };
+/** The steps of the shown result. They differ from the current ones while a newer query runs. */
+function gridOf(requested: Requested, current: Grid): Grid {
+  if (requested.step === undefined) return current;
+  return { start: Number(requested.start), end: Number(requested.end), step: Math.round(requested.step * 1000) };
 }
 
 function FlamePanel({ state, type, now, span, selector, onChange }: ProfiledProps & { selector: string }) {
@@ -133,9 +133,9 @@ function FlamePanel({ state, type, now, span, selector, onChange }: ProfiledProp
     profileTypeID: type.ID, labelSelector: selector, start: String(start), end: String(end),
     ...(profile ? { profileIdSelector: [profile.id] } : {}),
   };
-  const { answer, asked, error, loading, reload } = useCall<{ flamegraph?: WireFlameGraph }>("SelectMergeStacktraces", { ...message, maxNodes: String(NODES_MAX) }, profile ? 0 : now);
-  const flame = useMemo(() => (answer ? decodeFlame(answer.data.flamegraph) : EMPTY_FLAME), [answer]);
-  const unit = parseType((asked as Asked).profileTypeID ?? "").sampleUnit;
+  const { result, requested, error, loading, reload } = useCall<{ flamegraph?: WireFlameGraph }>("SelectMergeStacktraces", { ...message, maxNodes: String(NODES_MAX) }, profile ? 0 : now);
+  const flame = useMemo(() => (result ? decodeFlame(result.data.flamegraph) : EMPTY_FLAME), [result]);
+  const unit = parseType((requested as Requested).profileTypeID ?? "").sampleUnit;
   return (
     <section class="panel" aria-label="Where it was spent">
       <Progress on={loading} />
@@ -145,8 +145,8 @@ function FlamePanel({ state, type, now, span, selector, onChange }: ProfiledProp
         <span class="spacer" />
         <Download message={message} type={type} />
       </div>
-      {!error && <Partial warnings={answer?.warnings} />}
-      {error ? <Failure error={error} onRetry={reload} /> : answer ? <FlameGraph flame={flame} unit={unit} /> : <div class="waiting" />}
+      {!error && <Partial warnings={result?.warnings} />}
+      {error ? <Failure error={error} onRetry={reload} /> : result ? <FlameGraph flame={flame} unit={unit} /> : <div class="waiting" />}
     </section>
   );
 }

@@ -147,7 +147,7 @@ function heading(drawn: number, omitted: number): string {
 
 function SortHead({ text, of, sort, onSort }: { text: string; of: SortKey; sort: Sort | null; onSort: (s: Sort | null) => void }) {
   const mine = sort?.key === of ? sort : null;
-  // Figures fall first and names rise first; the third click gives back the server's order.
+  // Figures fall first and names rise first; the third click restores the server's order.
   const firstDown = of !== "name";
   const next = !mine ? { key: of, down: firstDown } : mine.down === firstDown ? { key: of, down: !firstDown } : null;
   return (

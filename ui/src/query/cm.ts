@@ -62,7 +62,7 @@ export function replaceText(view: EditorView, text: string): void {
 const CACHE_MS = 60_000;
 const METADATA_MAX = 20_000;
 
-/** Completion asks the same server, under the same prefix. One per page: all panels share what it has cached. */
+/** Completion uses the same server, under the same prefix. One per page: all panels share what it has cached. */
 export function newPromQL(base: string): PromQLExtension {
   return new PromQLExtension().setComplete({
     remote: { url: base.replace(/\/$/, ""), cache: { maxAge: CACHE_MS }, httpErrorHandler: () => undefined },
@@ -90,7 +90,7 @@ function enterCommand(run: Command): Command {
     const chosen = selectedCompletion(view.state);
     const head = view.state.selection.main.head;
     if (chosen && view.state.sliceDoc(Math.max(0, head - chosen.label.length), head) !== chosen.label) {
-      // Refused in the first moments, lest a list that just popped up swallows a key; but half a name is not run either.
+      // Refused in the first milliseconds, lest a list that just popped up swallows a key; but half a name is not run either.
       acceptCompletion(view);
       return true;
     }

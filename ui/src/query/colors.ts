@@ -44,7 +44,7 @@ function channels(hex: string): [number, number, number] {
   return [n >> 16, (n >> 8) & 255, n & 255];
 }
 
-/** Any CSS colour as #rrggbb: the bundler shortens what the style sheet says, and a canvas gives back the long form. */
+/** Any CSS colour as #rrggbb: the bundler shortens what the style sheet has, and a canvas returns the long form. */
 function normal(color: string): string {
   const context = document.createElement("canvas").getContext("2d")!;
   context.fillStyle = color;

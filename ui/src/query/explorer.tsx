@@ -27,14 +27,14 @@ function MetricList({ onRun, onInsert, onClose }: Props) {
   const names = useAPI<string[]>("label/__name__/values");
   const metadata = useAPI<Metadata>("metadata");
   const [filter, setFilter] = useState("");
-  const rows = useMemo(() => metricRows(names.answer?.data ?? [], metadata.answer?.data ?? {}), [names.answer, metadata.answer]);
+  const rows = useMemo(() => metricRows(names.result?.data ?? [], metadata.result?.data ?? {}), [names.result, metadata.result]);
   const found = useMemo(() => searchMetrics(rows, filter), [rows, filter]);
   const shown = found.slice(0, ROWS_MAX);
   return (
     <div class="explorer-body">
       <div class="explorer-head">
         <h2>Metrics</h2>
-        <span class="count">{names.answer ? plural(rows.length, "metric") : ""}</span>
+        <span class="count">{names.result ? plural(rows.length, "metric") : ""}</span>
         <span class="spacer" />
         <button type="button" class="button quiet icon-only" aria-label="Close" onClick={onClose}><icons.Close /></button>
       </div>
@@ -44,7 +44,7 @@ function MetricList({ onRun, onInsert, onClose }: Props) {
         {shown.map((m) => <Metric key={m.name} metric={m} onRun={onRun} onInsert={onInsert} />)}
       </ul>
       {found.length > shown.length && <p class="hint">{formatCount(found.length - shown.length)} more; type to narrow them down.</p>}
-      {names.answer && found.length === 0 && <Empty title={rows.length === 0 ? "No metrics yet" : "No metric matches"} />}
+      {names.result && found.length === 0 && <Empty title={rows.length === 0 ? "No metrics yet" : "No metric matches"} />}
     </div>
   );
 }

@@ -1,4 +1,4 @@
-// The Graph tab: asks for a range, shows lines.
+// The Graph tab: sends a range query, shows lines.
 import { useMemo, useState } from "preact/hooks";
 import { useAPI } from "../api/hooks.ts";
 import type { QueryData } from "../api/types.ts";
@@ -14,7 +14,7 @@ import { Empty } from "../parts/small.tsx";
 import { usePrefs } from "../prefs.ts";
 import { Chart } from "./chart.tsx";
 
-/** More lines than this cannot be told apart and make every movement of the mouse slow; one click draws them anyway. */
+/** More lines than this cannot be distinguished and make every movement of the mouse slow; one click draws them anyway. */
 const SERIES_MAX = 200;
 
 interface Props {
@@ -68,9 +68,9 @@ function Notes({ columns, onAll }: { columns: Columns; onAll: () => void }) {
 const NO_DOTS: Dot[] = [];
 
 function useExemplars(expr: string | null, grid: Grid, columns: Columns): { dots: Dot[]; error: Error | null } {
-  const { answer, error } = useAPI<ExemplarSeries[]>(expr === null ? null : "query_exemplars",
+  const { result, error } = useAPI<ExemplarSeries[]>(expr === null ? null : "query_exemplars",
     { query: expr ?? "", start: grid.start / 1000, end: grid.end / 1000 });
-  const dots = useMemo(() => (expr === null || !answer ? NO_DOTS : exemplarDots(answer.data, columns.labels)), [answer, expr, columns]);
+  const dots = useMemo(() => (expr === null || !result ? NO_DOTS : exemplarDots(result.data, columns.labels)), [result, expr, columns]);
   return { dots, error };
 }
 

@@ -1,4 +1,4 @@
-// Past queries behind a button beside the editor.
+// Past queries behind a button next to the editor.
 import { useState } from "preact/hooks";
 import { readHistory } from "../lib/history.ts";
 import * as icons from "../parts/icons.tsx";

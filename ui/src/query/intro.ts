@@ -12,12 +12,12 @@ export interface Intro {
   examples: readonly Example[];
   /** The state to show, or null until it is known. */
   state: QueryState | null;
-  /** The server answers, and has not one series yet. */
+  /** The server responds and has no series yet. */
   waiting: boolean;
 }
 
 /** What is known of the server when the first example is chosen; the choice then stands. */
-interface Start { expr: string; /** When its data begins, or null where that is not told. */ bornMS: number | null }
+interface Start { expr: string; /** When its data begins, or null where the server does not report it. */ bornMS: number | null }
 
 /** With `on` false only the examples are looked up. */
 export function useIntro(on: boolean, now: number): Intro {
@@ -25,22 +25,22 @@ export function useIntro(on: boolean, now: number): Intro {
   const names = useAPI<string[]>("label/__name__/values", { "match[]": EXAMPLE_NAMES }, tries);
   const tsdb = useAPI<TSDBStatus>(on ? "status/tsdb" : null, { limit: 1 }, tries);
   const [start, setStart] = useState<Start | null>(null);
-  const list = names.answer?.data;
+  const list = names.result?.data;
   const empty = list !== undefined && list.length === 0;
   useEffect(() => {
     if (!empty) return undefined;
     const timer = setTimeout(() => setTries((n) => n + 1), RETRY_MS);
     return () => clearTimeout(timer);
-  }, [empty, names.answer]);
+  }, [empty, names.result]);
   const examples = chooseExamples(list ?? []);
-  const settled = !tsdb.loading && (tsdb.answer !== null || tsdb.error !== null);
+  const settled = !tsdb.loading && (tsdb.result !== null || tsdb.error !== null);
   useEffect(() => {
     if (!on || start !== null || !settled || names.loading) return;
-    const bornMS = beginning(tsdb.answer?.data);
+    const bornMS = beginning(tsdb.result?.data);
     const first = firstExample(examples, bornMS === null ? Infinity : Date.now() - bornMS);
     if (first) setStart({ expr: first.expr, bornMS });
   }, [on, start, settled, names.loading, list]);
-  return { examples, state: on && start ? stateOf(start, now) : null, waiting: empty && tsdb.answer?.data.headStats.numSeries === 0 };
+  return { examples, state: on && start ? stateOf(start, now) : null, waiting: empty && tsdb.result?.data.headStats.numSeries === 0 };
 }
 
 /** The range grows with the data until the visitor takes over. */
@@ -49,7 +49,7 @@ function stateOf({ expr, bornMS }: Start, now: number): QueryState {
   return { ...emptyState(), panels: [{ expr, tab: "graph", stacked: false, exemplars: false }], rangeMS, refreshMS: REFRESH_MS };
 }
 
-/** When the oldest sample was taken. An empty head says so with the largest number there is. */
+/** When the oldest sample was taken. An empty head reports the largest number there is. */
 function beginning(status: TSDBStatus | undefined): number | null {
   const min = status?.headStats.minTime;
   return min === undefined || min <= 0 || min > Date.now() ? null : min;

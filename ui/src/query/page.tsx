@@ -79,7 +79,7 @@ export function QueryPage() {
 /** On a phone the focus would bring up a keyboard over half of the screen. */
 const hasKeyboard = () => matchMedia("(pointer: fine)").matches;
 
-/** Tabs are told apart by their queries. */
+/** Browser tabs are distinguished by their queries. */
 function useTitle(expr: string): void {
   useEffect(() => { document.title = expr === "" ? "ferula" : `${expr.slice(0, 60)} · ferula`; }, [expr]);
 }

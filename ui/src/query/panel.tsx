@@ -1,7 +1,7 @@
-// One query: its editor, and its answer as a graph or a table.
+// One query: its editor, and its result as a graph or a table.
 import type { PromQLExtension } from "@prometheus-io/codemirror-promql";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { UnavailableError, type Answer, type Params } from "../api/client.ts";
+import { UnavailableError, type APIResult, type Params } from "../api/client.ts";
 import { useAPI, useHealth } from "../api/hooks.ts";
 import type { QueryData } from "../api/types.ts";
 import { formatElapsed, formatDuration } from "../lib/duration.ts";
@@ -70,7 +70,7 @@ export function Panel(props: PanelProps) {
             <label class="check" title="Single requests, at the values they had"><input type="checkbox" checked={panel.exemplars} onChange={(e) => onChange({ exemplars: e.currentTarget.checked })} />Exemplars</label>
           </>}
           <span class="spacer" />
-          {query.answer && <Stats answer={query.answer} step={panel.tab === "graph" ? query.grid.step : null} />}
+          {query.result && <Stats result={query.result} step={panel.tab === "graph" ? query.grid.step : null} />}
         </div>
       )}
       <Result {...props} query={query} dirty={dirty} />
@@ -78,7 +78,7 @@ export function Panel(props: PanelProps) {
   );
 }
 
-interface PanelQuery { answer: Answer<QueryData> | null; error: Error | null; loading: boolean; grid: Grid; reload: () => void }
+interface PanelQuery { result: APIResult<QueryData> | null; error: Error | null; loading: boolean; grid: Grid; reload: () => void }
 
 function usePanelQuery({ panel, time, now }: PanelProps, width: { current: HTMLElement | null }): PanelQuery {
   const end = time.endMS ?? now;
@@ -89,13 +89,13 @@ function usePanelQuery({ panel, time, now }: PanelProps, width: { current: HTMLE
     ? { query: panel.expr, start: g.start / 1000, end: g.end / 1000, step: g.step / 1000 }
     : { query: panel.expr, time: end / 1000 };
   const path = panel.expr.trim() === "" ? null : graph ? "query_range" : "query";
-  const { answer, asked, error, loading, reload } = useAPI<QueryData>(path, params, now);
-  // After a change of tab the old answer is one to another question.
-  const fits = path !== null && "step" in asked === graph;
-  return { answer: fits ? answer : null, error: path === null ? null : error, loading: path !== null && loading, grid: gridOf(asked), reload };
+  const { result, requested, error, loading, reload } = useAPI<QueryData>(path, params, now);
+  // After a change of tab the old result belongs to another query.
+  const fits = path !== null && "step" in requested === graph;
+  return { result: fits ? result : null, error: path === null ? null : error, loading: path !== null && loading, grid: gridOf(requested), reload };
 }
 
-/** The grid that was asked for, which is not the current one while a newer question is under way. */
+/** The steps of the shown result. They differ from the current ones while a newer query runs. */
 function gridOf({ start = 0, end = 0, step = 1 }: Params): Grid {
   const ms = (v: string | number) => Math.round(Number(v) * 1000);
   return { start: ms(start), end: ms(end), step: ms(step) };
@@ -105,32 +105,32 @@ function seriesCount(data: QueryData): number {
   return data.resultType === "vector" || data.resultType === "matrix" ? data.result.length : 1;
 }
 
-function Stats({ answer, step }: { answer: Answer<QueryData>; step: number | null }) {
+function Stats({ result, step }: { result: APIResult<QueryData>; step: number | null }) {
   return (
     <p class="stats">
-      <span><b>{formatCount(seriesCount(answer.data))}</b> series</span>
+      <span><b>{formatCount(seriesCount(result.data))}</b> series</span>
       {step !== null && <span title="Distance between points">step <b>{formatDuration(step)}</b></span>}
-      <span title="Time from question to answer"><b>{formatElapsed(answer.ms)}</b></span>
-      <span title="Size of the answer, uncompressed"><b>{formatBytes(answer.bytes)}</b></span>
+      <span title="Time from request to response"><b>{formatElapsed(result.ms)}</b></span>
+      <span title="Size of the response, uncompressed"><b>{formatBytes(result.bytes)}</b></span>
     </p>
   );
 }
 
 function Result({ panel, query, dirty, onZoom, onZoomOut }: PanelProps & { query: PanelQuery; dirty: boolean }) {
-  const { answer, error } = query;
+  const { result, error } = query;
   const { health } = useHealth();
   const retry = query.reload;
   // Without a response of the server the last result stays, under the failure. While the server is away the banner shows it.
-  if (error && !(answer && error instanceof UnavailableError)) return <><Failure error={error} onRetry={retry} />{dirty && <ErrorLine error={error} expr={panel.expr} />}</>;
-  if (!answer) return panel.expr === "" ? null : <div class="waiting" />;
+  if (error && !(result && error instanceof UnavailableError)) return <><Failure error={error} onRetry={retry} />{dirty && <ErrorLine error={error} expr={panel.expr} />}</>;
+  if (!result) return panel.expr === "" ? null : <div class="waiting" />;
   return (
     <div class="result-area">
       {error && health.state === "ok" && <Failure error={error} onRetry={retry} />}
-      {answer.warnings.map((w) => <Notice kind="warning" key={w}>{plainMessage(w)}</Notice>)}
-      {answer.infos.map((i) => <Notice kind="info" key={i}>{plainMessage(i.replace(/^PromQL info: /, ""))}</Notice>)}
+      {result.warnings.map((w) => <Notice kind="warning" key={w}>{plainMessage(w)}</Notice>)}
+      {result.infos.map((i) => <Notice kind="info" key={i}>{plainMessage(i.replace(/^PromQL info: /, ""))}</Notice>)}
       {panel.tab === "graph"
-        ? <GraphView data={answer.data} grid={query.grid} stacked={panel.stacked} exemplarsOf={panel.exemplars ? panel.expr : null} onZoom={onZoom} onZoomOut={onZoomOut} />
-        : <TableView data={answer.data} />}
+        ? <GraphView data={result.data} grid={query.grid} stacked={panel.stacked} exemplarsOf={panel.exemplars ? panel.expr : null} onZoom={onZoom} onZoomOut={onZoomOut} />
+        : <TableView data={result.data} />}
     </div>
   );
 }

@@ -11,7 +11,7 @@ import { fadeColor, palette, type Palette } from "./colors.ts";
 export interface PlotOptions {
   zone: Zone;
   stacked: boolean;
-  /** Seconds. The axis shows what was asked for even where no data is. */
+  /** Seconds. The axis shows the requested range even where no data is. */
   from: number;
   to: number;
   height: number;
@@ -305,7 +305,7 @@ export class Plot {
     return [time, value];
   }
 
-  /** Beside the crosshair, on the side with room; never over the point it speaks of. */
+  /** Next to the crosshair, on the side with space; never over the point it describes. */
   private place(x: number, y: number, top: number): void {
     const { left: plotLeft, top: plotTop } = this.offset();
     this.dot.style.transform = `translate(${plotLeft + x}px, ${plotTop + y}px)`;

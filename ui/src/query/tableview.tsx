@@ -1,4 +1,4 @@
-// The Table tab: the answer at one instant, with every digit the server sent.
+// The Table tab: the result at one instant, with every digit the server sent.
 import { useMemo, useState } from "preact/hooks";
 import type { QueryData, VectorSample } from "../api/types.ts";
 import { formatCount, formatShort, parseSample } from "../lib/format.ts";

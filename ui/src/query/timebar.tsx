@@ -83,7 +83,7 @@ function RangeForm({ state, now, zone, onChange }: FormProps) {
   );
 }
 
-/** A range and where it ends, as Prometheus asks for it. */
+/** A range and where it ends, as Prometheus has it. */
 function RangeEnd({ state, zone, onChange }: Omit<FormProps, "now">) {
   const [range, setRange] = useState(formatDuration(state.rangeMS));
   const [end, setEnd] = useState(state.endMS === null ? "now" : formatTime(state.endMS, zone));

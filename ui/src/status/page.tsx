@@ -1,4 +1,4 @@
-// What the server is, what it holds, how it was told to run.
+// Build, storage, flags and configuration of the server.
 import { useMemo, useState } from "preact/hooks";
 import { useAPI, type Loaded } from "../api/hooks.ts";
 import type { NameValue, TSDBStatus } from "../api/types.ts";
@@ -36,9 +36,9 @@ export function StatusPage({ route }: { route: Route }) {
   );
 }
 
-/** Shows the answer, or why there is none. */
+/** Shows progress, or the error. */
 function Loading({ of }: { of: Loaded<unknown> }) {
-  return <><Progress on={of.loading && !of.answer} />{of.error && <Failure error={of.error} onRetry={of.reload} />}</>;
+  return <><Progress on={of.loading && !of.result} />{of.error && <Failure error={of.error} onRetry={of.reload} />}</>;
 }
 
 function ServerStatus() {
@@ -46,13 +46,13 @@ function ServerStatus() {
   const runtime = useAPI<Record<string, string | number | boolean>>("status/runtimeinfo");
   return (
     <div class="columns">
-      <section class="card"><h2>Build</h2><Loading of={build} />{build.answer && <Facts rows={buildRows(build.answer.data)} />}</section>
-      <section class="card"><h2>Runtime</h2><Loading of={runtime} />{runtime.answer && <RuntimeFacts data={runtime.answer.data} />}</section>
+      <section class="card"><h2>Build</h2><Loading of={build} />{build.result && <Facts rows={buildRows(build.result.data)} />}</section>
+      <section class="card"><h2>Runtime</h2><Loading of={runtime} />{runtime.result && <RuntimeFacts data={runtime.result.data} />}</section>
     </div>
   );
 }
 
-/** Only what was set at the build: an unset revision says nothing. A program of its own is named first. */
+/** Only what was set at the build: an unset revision is left out. The server's own name comes first. */
 function buildRows({ program, ...rest }: Record<string, string>): [string, string][] {
   const rows = Object.entries(rest).filter(([, v]) => v !== "").map(([k, v]): [string, string] => [program && k === "version" ? "Prometheus version" : words(k), v]);
   return program ? [["Program", program], ...rows] : rows;
@@ -89,7 +89,7 @@ function Facts({ rows }: { rows: readonly (readonly [string, string])[] }) {
 function TSDB() {
   const { zone } = usePrefs();
   const status = useAPI<TSDBStatus>("status/tsdb");
-  const d = status.answer?.data;
+  const d = status.result?.data;
   if (!d) return <Loading of={status} />;
   const { numSeries, chunkCount, numLabelPairs, minTime, maxTime } = d.headStats;
   const empty = minTime > maxTime;
@@ -136,7 +136,7 @@ function Top({ title, rows, format }: { title: string; rows: NameValue[] | null;
 function Flags() {
   const flags = useAPI<Record<string, string>>("status/flags");
   const [text, setText] = useState("");
-  const rows = useMemo(() => Object.entries(flags.answer?.data ?? {}).sort(([a], [b]) => (a < b ? -1 : 1)), [flags.answer]);
+  const rows = useMemo(() => Object.entries(flags.result?.data ?? {}).sort(([a], [b]) => (a < b ? -1 : 1)), [flags.result]);
   const found = rows.filter(([k, v]) => `--${k}=${v}`.toLowerCase().includes(text.toLowerCase()));
   return (
     <section class="card">
@@ -145,14 +145,14 @@ function Flags() {
       <table class="data flags"><tbody>
         {found.map(([k, v]) => <tr key={k}><th scope="row"><code>--{k}</code></th><td><code>{v === "" ? <span class="none">empty</span> : v}</code></td></tr>)}
       </tbody></table>
-      {flags.answer && found.length === 0 && <Empty title="No flag matches" />}
+      {flags.result && found.length === 0 && <Empty title="No flag matches" />}
     </section>
   );
 }
 
 function Config() {
   const config = useAPI<{ yaml: string }>("status/config");
-  const yaml = config.answer?.data.yaml;
+  const yaml = config.result?.data.yaml;
   return (
     <section class="card config" aria-label="Configuration">
       <Loading of={config} />

@@ -1,4 +1,4 @@
-// The stores a querier asks, as /api/v1/stores lists them. A server that reads its own storage has none.
+// The stores of a querier, as /api/v1/stores lists them. A server that reads its own storage has none.
 import { APIError } from "../api/client.ts";
 import { useAPI } from "../api/hooks.ts";
 import type { Labels } from "../lib/labels.ts";
@@ -11,17 +11,17 @@ interface Store { name: string; lastCheck: string; lastError: string | null; lab
 type StoresData = Record<string, Store[] | null>;
 
 export function Stores() {
-  const { answer, error, loading, reload } = useAPI<StoresData>("stores");
+  const { result, error, loading, reload } = useAPI<StoresData>("stores");
   if (error instanceof APIError && error.status === 404) {
-    return <Empty title="This server asks no stores">It reads its own storage. Stores are what a <code>ferula query</code> asks.</Empty>;
+    return <Empty title="This server has no stores">It reads its own storage. A <code>ferula query</code> reads from stores.</Empty>;
   }
-  const groups = Object.entries(answer?.data ?? {}).filter(([, stores]) => stores && stores.length > 0).sort(([a], [b]) => (a < b ? -1 : 1));
+  const groups = Object.entries(result?.data ?? {}).filter(([, stores]) => stores && stores.length > 0).sort(([a], [b]) => (a < b ? -1 : 1));
   return (
     <>
-      <Progress on={loading && !answer} />
+      <Progress on={loading && !result} />
       {error && <Failure error={error} onRetry={reload} />}
       {groups.map(([kind, stores]) => <Kind key={kind} kind={kind} stores={stores!} />)}
-      {answer && groups.length === 0 && <Empty title="No stores">No endpoint is known; <code>--endpoint</code> names them.</Empty>}
+      {result && groups.length === 0 && <Empty title="No stores">No endpoint is known; <code>--endpoint</code> names them.</Empty>}
     </>
   );
 }
@@ -34,14 +34,14 @@ function Kind({ kind, stores }: { kind: string; stores: readonly Store[] }) {
       <h2>{kind}<span class={`badge ${down > 0 ? "down" : "up"}`}>{stores.length - down} of {stores.length} up</span></h2>
       <div class="table-scroll">
         <table class="data targets stores">
-          <thead><tr><th scope="col">Address</th><th scope="col">State</th><th scope="col">Labels</th><th scope="col">From – to</th><th scope="col" class="num">Asked</th></tr></thead>
+          <thead><tr><th scope="col">Address</th><th scope="col">State</th><th scope="col">Labels</th><th scope="col">From – to</th><th scope="col" class="num">Last check</th></tr></thead>
           <tbody>
             {stores.map((s) => (
               <tr key={s.name}>
                 <td class="endpoint">{s.name}{s.lastError && <div class="target-error">{s.lastError}</div>}</td>
                 <td><span class={`badge ${s.lastError ? "down" : "up"}`}>{s.lastError ? "down" : "up"}</span></td>
                 <td>{(s.labelSets ?? []).map((l) => <LabelList key={JSON.stringify(l)} labels={l} />)}</td>
-                <td>{moment(s.minTime, zone, "the beginning")} – {moment(s.maxTime, zone, "now")}</td>
+                <td>{formatBound(s.minTime, zone, "the beginning")} – {formatBound(s.maxTime, zone, "now")}</td>
                 <td class="num">{formatAgo(Date.now() - Date.parse(s.lastCheck))}</td>
               </tr>
             ))}
@@ -53,4 +53,4 @@ function Kind({ kind, stores }: { kind: string; stores: readonly Store[] }) {
 }
 
 /** Stores without a bound say so with the largest and smallest numbers there are, which no Date can hold. */
-const moment = (ms: number, zone: Zone, open: string): string => (Math.abs(ms) > 4e12 ? open : formatTime(Math.floor(ms / 1000) * 1000, zone));
+const formatBound = (ms: number, zone: Zone, open: string): string => (Math.abs(ms) > 4e12 ? open : formatTime(Math.floor(ms / 1000) * 1000, zone));

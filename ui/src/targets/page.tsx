@@ -12,13 +12,13 @@ const REFRESH_MS = 10_000;
 
 export function TargetsPage() {
   const [tick, setTick] = useState(0);
-  const { answer, error, loading, reload } = useAPI<TargetsData>("targets", {}, tick);
+  const { result, error, loading, reload } = useAPI<TargetsData>("targets", {}, tick);
   const [text, setText] = useState("");
   const [health, setHealth] = useState<HealthFilter>("any");
   useAutoRefresh(REFRESH_MS, () => setTick((n) => n + 1));
-  const all = answer?.data.activeTargets ?? [];
-  const counts = useMemo(() => countHealth(all), [answer]);
-  const pools = useMemo(() => groupTargets(filterTargets(all, text, health), answer?.data ?? null), [answer, text, health]);
+  const all = result?.data.activeTargets ?? [];
+  const counts = useMemo(() => countHealth(all), [result]);
+  const pools = useMemo(() => groupTargets(filterTargets(all, text, health), result?.data ?? null), [result, text, health]);
   const options: readonly (readonly [HealthFilter, string])[] = [
     ["any", `All ${formatCount(all.length)}`], ["up", `Up ${formatCount(counts.up)}`], ["down", `Down ${formatCount(counts.down)}`], ["unknown", `Unknown ${formatCount(counts.unknown)}`],
   ];
@@ -31,11 +31,11 @@ export function TargetsPage() {
         <Filter value={text} onInput={setText} label="Filter by address, label or error" />
         <button type="button" class="button icon-only" aria-label="Refresh now" title="Refresh now" onClick={reload}><icons.Refresh /></button>
       </div>
-      <Progress on={loading && !answer} />
+      <Progress on={loading && !result} />
       {error && <Failure error={error} onRetry={reload} />}
       {pools.map((p) => <PoolCard key={p.name} pool={p} />)}
-      {answer && all.length === 0 && pools.length === 0 && <Empty title="No targets">The configuration names nothing to scrape.</Empty>}
-      {answer && all.length > 0 && pools.length === 0 && <Empty title="No target matches the filter" />}
+      {result && all.length === 0 && pools.length === 0 && <Empty title="No targets">The configuration names nothing to scrape.</Empty>}
+      {result && all.length > 0 && pools.length === 0 && <Empty title="No target matches the filter" />}
     </div>
   );
 }

@@ -25,7 +25,7 @@ func (s *server) post(path, contentType, body string) (int, string) {
 	return resp.StatusCode, string(text[:n])
 }
 
-func TestReloadingTakesTheNewConfigurationAndABadFileKeepsTheOld(t *testing.T) {
+func TestServe_ReloadAppliesTheNewConfigurationAndABadFileKeepsTheOldOne(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "prometheus.yml")
 	write := func(job, more string) {
 		writeFile(t, file, "scrape_configs:\n- job_name: "+job+"\n  static_configs: [{targets: ['127.0.0.1:1']}]\n"+more)
@@ -77,7 +77,7 @@ func TestReloadingTakesTheNewConfigurationAndABadFileKeepsTheOld(t *testing.T) {
 	})
 }
 
-func TestLifecycleRequestsAreRefusedUnlessEnabled(t *testing.T) {
+func TestServe_LifecycleRequestsAreRefusedUnlessEnabled(t *testing.T) {
 	s := startServe(t, nil)
 	for _, path := range []string{"/-/reload", "/-/quit"} {
 		if status, body := s.post(path, "", ""); status != http.StatusForbidden || !strings.Contains(body, "not enabled") {
@@ -86,7 +86,7 @@ func TestLifecycleRequestsAreRefusedUnlessEnabled(t *testing.T) {
 	}
 }
 
-func TestQuitEndsTheServer(t *testing.T) {
+func TestServe_QuitStopsTheServer(t *testing.T) {
 	s := startServe(t, func(o *role.ServeOptions) { o.Web.EnableLifecycle = true })
 	if status, body := s.post("/-/quit", "", ""); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
@@ -110,7 +110,7 @@ func newServe(t *testing.T, change func(*role.ServeOptions)) error {
 	return err
 }
 
-func TestFaultsOfTheConfigurationAreFoundBeforeTheServerStarts(t *testing.T) {
+func TestServe_InvalidConfigurationIsRefusedAtStart(t *testing.T) {
 	dir := t.TempDir()
 	for text, want := range map[string]string{
 		"global: {scrape_interval: 1m}\nnonsense: 1\n":                                   "line 2: field nonsense not found",
@@ -143,7 +143,7 @@ func TestFaultsOfTheConfigurationAreFoundBeforeTheServerStarts(t *testing.T) {
 	}
 }
 
-func TestSectionsThatAreNotServedAreNamedInOneMessage(t *testing.T) {
+func TestServe_UnsupportedSectionsAreLoggedOnce(t *testing.T) {
 	var log strings.Builder
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), `
 rule_files: [rules.yml]
@@ -162,7 +162,7 @@ remote_write: [{url: 'http://127.0.0.1:1/'}]
 	}
 }
 
-func TestPasswordsOfTheConfigurationAreNotShown(t *testing.T) {
+func TestServe_StatusConfigHidesPasswords(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs:\n- job_name: a\n  basic_auth: {username: eve, password: apple}\n")
 	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = file })
 	if _, body := s.get("/api/v1/status/config"); strings.Contains(body, "apple") || !strings.Contains(body, `\u003csecret\u003e`) {
@@ -170,7 +170,7 @@ func TestPasswordsOfTheConfigurationAreNotShown(t *testing.T) {
 	}
 }
 
-func TestTheQueryLogIsWritten(t *testing.T) {
+func TestServe_QueryLogIsWritten(t *testing.T) {
 	dir := t.TempDir()
 	log := filepath.Join(dir, "queries.log")
 	file := writeFile(t, filepath.Join(dir, "prometheus.yml"), "global: {query_log_file: "+log+"}\n")
@@ -182,7 +182,7 @@ func TestTheQueryLogIsWritten(t *testing.T) {
 	}
 }
 
-func TestBasicAuthenticationGuardsEveryRoute(t *testing.T) {
+func TestServe_BasicAuthGuardsEveryRoute(t *testing.T) {
 	const appleInBcrypt = "$2a$04$ZPhz8rfdmpae1mBwsJUU1ugnOw3VCQbDPPYb9UM60sEIvn6WarITe"
 	file := writeFile(t, filepath.Join(t.TempDir(), "web.yml"), "basic_auth_users:\n  eve: "+appleInBcrypt+"\n")
 	s := startServe(t, func(o *role.ServeOptions) { o.Web.ConfigFile = file }) // the harness is eve

@@ -19,7 +19,7 @@ import (
 
 // Every role's own metrics and those of Prometheus' packages are one valid page in
 // every format: each family is there once, and Prometheus reads all of it.
-func TestOwnMetricsAreOneValidPageInEveryFormat(t *testing.T) {
+func TestMetrics_EveryRoleExposesOneValidPageInEveryFormat(t *testing.T) {
 	objects := "type: FILESYSTEM\nconfig: {directory: " + t.TempDir() + "}\n"
 	s := startServe(t, func(o *role.ServeOptions) {
 		o.ConfigFile = configFile(t, "cluster: one")
@@ -57,7 +57,7 @@ func TestOwnMetricsAreOneValidPageInEveryFormat(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			traced(t, c.of.base+"/api/v1/query?query=1")
+			sendTraced(t, c.of.base+"/api/v1/query?query=1")
 			wanted := append(c.wanted, "ferula_build_info", "go_goroutines", "process_cpu_seconds_total", "process_open_fds")
 			pageInEveryFormat(t, c.of.base, c.families, wanted)
 		})
@@ -70,7 +70,7 @@ func pageInEveryFormat(t *testing.T, base string, families int, wanted []string)
 		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited",
 	} {
 		page, contentType := metricsPage(t, base, accept)
-		onceEach(t, page, contentType, families)
+		checkFamiliesOnce(t, page, contentType, families)
 		series := seriesOf(t, page, contentType)
 		for _, want := range wanted {
 			if !strings.Contains(series, "\n"+want) {
@@ -85,7 +85,7 @@ func pageInEveryFormat(t *testing.T, base string, families int, wanted []string)
 }
 
 // traced sends a request that belongs to a trace.
-func traced(t *testing.T, address string) {
+func sendTraced(t *testing.T, address string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, address, nil)
 	if err != nil {
@@ -119,7 +119,7 @@ func metricsPage(t *testing.T, base, accept string) ([]byte, string) {
 }
 
 // onceEach refuses a family that is described twice.
-func onceEach(t *testing.T, page []byte, contentType string, families int) {
+func checkFamiliesOnce(t *testing.T, page []byte, contentType string, families int) {
 	t.Helper()
 	seen := map[string]int{}
 	if strings.Contains(contentType, "protobuf") {

@@ -32,7 +32,7 @@ func asTenant(ctx context.Context, base, path, tenant string) (status int, body 
 	return resp.StatusCode, string(b), err
 }
 
-func TestOneTenantsHangingRequestsDoNotHoldUpOthersNorProbes(t *testing.T) {
+func TestFrontend_OneTenantsHangingRequestsDoNotDelayOtherTenantsNorProbes(t *testing.T) {
 	var hanging atomic.Int64
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Scope-OrgID") == "greedy" {
@@ -79,12 +79,12 @@ func TestOneTenantsHangingRequestsDoNotHoldUpOthersNorProbes(t *testing.T) {
 	}
 }
 
-func TestAFrontendHonoursItsDownstreamsConnectionsAndTimes(t *testing.T) {
+func TestFrontend_DownstreamConnectionLimitAndTimeoutAreHonoured(t *testing.T) {
 	var mu sync.Mutex
-	asked := map[string]int{}
+	requests := map[string]int{}
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
-		asked[r.FormValue("query")]++
+		requests[r.FormValue("query")]++
 		mu.Unlock()
 		if r.FormValue("query") == "slow" {
 			<-r.Context().Done()
@@ -106,8 +106,8 @@ func TestAFrontendHonoursItsDownstreamsConnectionsAndTimes(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if asked["parts"] != 2 || asked["slow"] > 2 {
-		t.Errorf("calls of the downstream: %v", asked)
+	if requests["parts"] != 2 || requests["slow"] > 2 {
+		t.Errorf("calls of the downstream: %v", requests)
 	}
 	if err := front.signal(os.Interrupt); err != nil {
 		t.Errorf("%v\n%s", err, front.log)
@@ -115,7 +115,7 @@ func TestAFrontendHonoursItsDownstreamsConnectionsAndTimes(t *testing.T) {
 }
 
 // A probe that waits for a connection like any query does not make the process unready.
-func TestAFrontendStaysReadyWhileAllItsConnectionsAreInUse(t *testing.T) {
+func TestFrontend_StaysReadyWhileAllConnectionsAreInUse(t *testing.T) {
 	var hanging, probes atomic.Int64
 	behind := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/-/ready" {

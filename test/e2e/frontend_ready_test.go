@@ -18,7 +18,7 @@ import (
 
 // A frontend is ready while its downstream is, and what it has in front learns of
 // the downstream's end and return.
-func TestTheFrontendIsReadyWhileItsDownstreamIs(t *testing.T) {
+func TestFrontend_IsReadyWhileItsDownstreamIs(t *testing.T) {
 	var status, queryStatus atomic.Int64
 	status.Store(http.StatusServiceUnavailable)
 	queryStatus.Store(http.StatusOK)

@@ -11,7 +11,7 @@ import (
 
 // A process with the flags of a multi-tenant site: the cache gives no client what
 // another got.
-func TestTheFrontendsProcessKeepsTenantsApart(t *testing.T) {
+func TestFrontend_CacheSeparatesTenants(t *testing.T) {
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = r.ParseForm()
 		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"seen":"%s/%s/%s"},"values":[[%s,"1"]]}]}}`,

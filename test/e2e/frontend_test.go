@@ -113,7 +113,7 @@ func differAt(a, b string) int {
 	return max(0, i-100)
 }
 
-func TestTheFrontendBeforeServeAnswersTheSameBytes(t *testing.T) {
+func TestFrontend_ResponseEqualsTheDownstreamsByteForByte(t *testing.T) {
 	behind := startServe(t, idle(t))
 	end := time.Now().Truncate(time.Minute)
 	writeHours(t, end, 4, behind)
@@ -124,7 +124,7 @@ func TestTheFrontendBeforeServeAnswersTheSameBytes(t *testing.T) {
 }
 
 // peerWorld is a Prometheus with a few hours of samples.
-func peerWorld(t *testing.T, end time.Time) (prometheus *server, dir string) {
+func startFilledPrometheus(t *testing.T, end time.Time) (prometheus *server, dir string) {
 	t.Helper()
 	path := peerBinary(t, "prometheus")
 	dir = t.TempDir()
@@ -137,9 +137,9 @@ func peerWorld(t *testing.T, end time.Time) (prometheus *server, dir string) {
 	return prometheus, filepath.Join(dir, "data")
 }
 
-func TestPeerFrontendBeforePrometheusWithEveryCache(t *testing.T) {
+func TestPeerFrontend_ResponseEqualsPrometheusWithEveryCache(t *testing.T) {
 	end := time.Now().Truncate(time.Minute)
-	prometheus, _ := peerWorld(t, end)
+	prometheus, _ := startFilledPrometheus(t, end)
 	redis, memcached := freePort(t), freePort(t)
 	startServerProgram(t, "redis-server", redis, "--port", fmt.Sprint(redis), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
 	startServerProgram(t, "memcached", memcached, "-p", fmt.Sprint(memcached), "-l", "127.0.0.1", "-u", "nobody", "-U", "0")
@@ -157,9 +157,9 @@ func TestPeerFrontendBeforePrometheusWithEveryCache(t *testing.T) {
 	}
 }
 
-func TestPeerFrontendBeforeThanosQuery(t *testing.T) {
+func TestPeerFrontend_ResponseEqualsThanosQuery(t *testing.T) {
 	end := time.Now().Truncate(time.Minute)
-	prometheus, data := peerWorld(t, end)
+	prometheus, data := startFilledPrometheus(t, end)
 	thanos := peerBinary(t, "thanos")
 	sidecarHTTP, sidecarGRPC, queryHTTP, queryGRPC := freePort(t), freePort(t), freePort(t), freePort(t)
 	local := func(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
@@ -196,7 +196,7 @@ func startServerProgram(t *testing.T, name string, port int, args ...string) {
 	})
 }
 
-func TestTracesOfTheFrontendReachTheirReceiver(t *testing.T) {
+func TestFrontend_ExportsTracesByOTLP(t *testing.T) {
 	var mu sync.Mutex
 	var received strings.Builder
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

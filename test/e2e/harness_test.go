@@ -183,15 +183,15 @@ func (s *server) instant(query string, params ...string) []sample {
 	if status != http.StatusOK {
 		return nil
 	}
-	var answer struct {
+	var response struct {
 		Data struct {
 			Result []sample `json:"result"`
 		} `json:"data"`
 	}
-	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+	if err := json.Unmarshal([]byte(body), &response); err != nil {
 		s.t.Fatalf("%s: %v in %s", query, err, body)
 	}
-	return answer.Data.Result
+	return response.Data.Result
 }
 
 func (s *server) value(query string, params ...string) string {

@@ -123,7 +123,7 @@ func (p *process) writeUntilGone(t *testing.T, writer int, fromMS int64, first f
 	}
 }
 
-func TestKillingTheServerLosesNothingAcknowledged(t *testing.T) {
+func TestServe_KillLosesNoAcknowledgedSample(t *testing.T) {
 	rounds := 10
 	if testing.Short() {
 		rounds = 2
@@ -181,7 +181,7 @@ func checkAcknowledged(t *testing.T, p *process, want map[int]int, kills int) {
 	}
 }
 
-func TestSignalsReloadAndDrain(t *testing.T) {
+func TestServe_SIGHUPReloadsAndSIGTERMStops(t *testing.T) {
 	path, dir := binary(t), t.TempDir()
 	config := writeFile(t, filepath.Join(dir, "prometheus.yml"), "scrape_configs: [{job_name: before}]\n")
 	p := startProcess(t, path, "serve", "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=127.0.0.1:0")

@@ -77,7 +77,7 @@ func peerBinary(t *testing.T, name string) string {
 	return path
 }
 
-func TestPeerNodeExporterIsScrapedWithAllItsFamilies(t *testing.T) {
+func TestPeerNodeExporter_AllFamiliesAreScraped(t *testing.T) {
 	path, err := exec.LookPath("prometheus-node-exporter")
 	needsPeer(t, "prometheus-node-exporter", err == nil)
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -164,7 +164,7 @@ func checkFamilies(t *testing.T, s *server, exposed string) {
 }
 
 // The same samples are written to both servers; then both are asked the same.
-func TestPeerPrometheusAnswersTheSame(t *testing.T) {
+func TestPeerPrometheus_SameRequestsHaveTheSameResponses(t *testing.T) {
 	path := peerBinary(t, "prometheus")
 	dir := t.TempDir()
 	config := writeFile(t, filepath.Join(dir, "prometheus.yml"), "scrape_configs: []\n")

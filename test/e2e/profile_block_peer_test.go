@@ -28,7 +28,7 @@ print("pyarrow", t.num_rows, pc.sum(t["value"]).as_py(), len(set(t["profile"].to
     pc.min(t["time_ns"]).as_py(), pc.max(t["time_ns"]).as_py(), pc.sum(t["samples"]).as_py(), sums, sum(len(s) for s in t["stacks"].to_pylist()))
 `
 
-func TestPeerLibrariesReadBlocksOfProfiles(t *testing.T) {
+func TestPeerLibraries_ReadProfileBlocks(t *testing.T) {
 	python := os.Getenv("FERULA_TEST_PYTHON")
 	if python == "" || exec.Command(python, "-c", "import duckdb, pyarrow").Run() != nil {
 		t.Skip("needs FERULA_TEST_PYTHON, a python with duckdb and pyarrow: run .ci/run")
@@ -70,12 +70,12 @@ func TestPeerLibrariesReadBlocksOfProfiles(t *testing.T) {
 	if err != nil || len(files) != 1 {
 		t.Fatalf("%d blocks, %v", len(files), err)
 	}
-	said, err := exec.Command(python, "-c", profileRows, files[0]).CombinedOutput()
+	output, err := exec.Command(python, "-c", profileRows, files[0]).CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, said)
+		t.Fatalf("%v\n%s", err, output)
 	}
 	rest := fmt.Sprintf(" %d %d %d %d %d %d %d %d %d\n", 2*count, total, count, count, from, from+count-1, samples, total, samples)
-	if want := "duckdb" + rest + "pyarrow" + rest; string(said) != want {
-		t.Errorf("the libraries say\n%swant\n%s", said, want)
+	if want := "duckdb" + rest + "pyarrow" + rest; string(output) != want {
+		t.Errorf("the libraries say\n%swant\n%s", output, want)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-func TestProfilesThatRestOnlyInTheBucketAnswerAsBefore(t *testing.T) {
+func TestProfiles_BlocksOnlyInTheBucketAreQueried(t *testing.T) {
 	dir, bucket := t.TempDir(), t.TempDir()
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
 	over := func(dir string) func(*role.ServeOptions) {

@@ -28,7 +28,7 @@ func (p *process) pushUntilGone(t *testing.T, round, writer int) int {
 	}
 }
 
-func TestKillingTheServerLosesNoAcknowledgedProfileAndDoublesNone(t *testing.T) {
+func TestProfiles_KillLosesNoAcknowledgedProfileAndDuplicatesNone(t *testing.T) {
 	rounds := 20
 	if testing.Short() {
 		rounds = 2

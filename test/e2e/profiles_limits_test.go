@@ -109,7 +109,7 @@ func profileArgs(dir string, more ...string) []string {
 	return append([]string{"serve", "--web.listen-address=127.0.0.1:0", "--grpc-address=", "--storage.tsdb.path=" + dir, "--no-profiles.self", "--log.level=info"}, more...)
 }
 
-func TestAProfileAcceptedAtARaisedLimitIsThereAfterRestarts(t *testing.T) {
+func TestProfiles_ProfileAcceptedUnderARaisedLimitSurvivesRestarts(t *testing.T) {
 	path, dir := binary(t), t.TempDir()
 	const samples = 510_000
 	raised := []string{"--profiles.limit.samples=1000000", "--profiles.limit.symbols=2000000", "--profiles.limit.inflated-size=256MB", "--profiles.limit.nodes=2000000",
@@ -131,7 +131,7 @@ func TestAProfileAcceptedAtARaisedLimitIsThereAfterRestarts(t *testing.T) {
 	}
 }
 
-func TestHostileStacksNeitherFillTheMemoryNorStopARestart(t *testing.T) {
+func TestProfiles_DeepStacksNeitherFillMemoryNorPreventARestart(t *testing.T) {
 	path, dir := binary(t), t.TempDir()
 	p := startProcess(t, path, profileArgs(dir)...)
 	before := p.residentMB(t)
@@ -157,7 +157,7 @@ func TestHostileStacksNeitherFillTheMemoryNorStopARestart(t *testing.T) {
 	}
 }
 
-func TestAThousandTenantsShareTheMemoryOfHeads(t *testing.T) {
+func TestProfiles_AThousandTenantsShareTheHeadMemoryLimit(t *testing.T) {
 	path, dir := binary(t), t.TempDir()
 	args := profileArgs(dir, "--profiles.head-size=64MB", "--profiles.multitenancy")
 	p := startProcess(t, path, args...)

@@ -23,7 +23,7 @@ import (
 
 // TestABrokenProfileBlockIsNamedToEveryClient breaks a block on the disk between two
 // runs of a server.
-func TestABrokenProfileBlockIsNamedToEveryClient(t *testing.T) {
+func TestProfiles_PartialResponseNamesABrokenBlock(t *testing.T) {
 	dir := t.TempDir()
 	change := func(strict bool) func(*role.ServeOptions) {
 		return func(o *role.ServeOptions) {
@@ -70,13 +70,13 @@ func TestABrokenProfileBlockIsNamedToEveryClient(t *testing.T) {
 	request := &profilepb.SelectMergeStacktracesRequest{ProfileTypeID: cpuType, Start: time.Now().Add(-time.Hour).UnixMilli(), End: time.Now().Add(time.Minute).UnixMilli()}
 	for protocol, options := range map[string][]connect.ClientOption{"Connect JSON": {connect.WithProtoJSON()}, "gRPC": {connect.WithGRPC()}, "gRPC-web": {connect.WithGRPCWeb()}} {
 		client := connect.NewClient[profilepb.SelectMergeStacktracesRequest, profilepb.SelectMergeStacktracesResponse](h2cClient(t), s.base+"/querier.v1.QuerierService/SelectMergeStacktraces", options...)
-		answer, err := client.CallUnary(context.Background(), connect.NewRequest(request))
+		response, err := client.CallUnary(context.Background(), connect.NewRequest(request))
 		if err != nil {
 			t.Fatalf("%s: %v", protocol, err)
 		}
-		check(protocol+" header", answer.Header())
-		check(protocol+" trailer", answer.Trailer())
-		if f := answer.Msg.GetFlamegraph(); f.GetTotal() != 20_000_000 || !strings.Contains(fmt.Sprint(f.GetNames()), "rest") || strings.Contains(fmt.Sprint(f.GetNames()), "work") {
+		check(protocol+" header", response.Header())
+		check(protocol+" trailer", response.Trailer())
+		if f := response.Msg.GetFlamegraph(); f.GetTotal() != 20_000_000 || !strings.Contains(fmt.Sprint(f.GetNames()), "rest") || strings.Contains(fmt.Sprint(f.GetNames()), "work") {
 			t.Errorf("%s: %v", protocol, f)
 		}
 	}
@@ -112,7 +112,7 @@ func TestABrokenProfileBlockIsNamedToEveryClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = startServe(t, change(true))
-	if status, text := s.ask("querier.v1.QuerierService/SelectMergeStacktraces", lastHour(map[string]any{"profileTypeID": cpuType}), nil); status != http.StatusServiceUnavailable || !strings.Contains(text, name) || !strings.Contains(text, "partial") {
+	if status, text := s.postJSON("querier.v1.QuerierService/SelectMergeStacktraces", lastHour(map[string]any{"profileTypeID": cpuType}), nil); status != http.StatusServiceUnavailable || !strings.Contains(text, name) || !strings.Contains(text, "partial") {
 		t.Errorf("without partial responses: %d %s", status, text)
 	}
 }

@@ -28,7 +28,7 @@ func client(t *testing.T, name string) []string {
 	return strings.Fields(string(out))
 }
 
-func TestPeerClientsPushAndTheirFunctionsAppear(t *testing.T) {
+func TestPeerSDK_PushedProfilesAreQueryable(t *testing.T) {
 	for _, tt := range []struct {
 		name, service, function string
 		types                   []string
@@ -49,7 +49,7 @@ func TestPeerClientsPushAndTheirFunctionsAppear(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			var types struct{ ProfileTypes []struct{ ID string } }
-			s.ask("querier.v1.QuerierService/ProfileTypes", map[string]any{}, &types)
+			s.postJSON("querier.v1.QuerierService/ProfileTypes", map[string]any{}, &types)
 			selector := `{service_name="` + tt.service + `",region="eu"}`
 			for _, id := range tt.types {
 				f := s.flame(id, selector)
@@ -64,7 +64,7 @@ func TestPeerClientsPushAndTheirFunctionsAppear(t *testing.T) {
 	}
 }
 
-func TestPeerGoToolPprofOpensWhatComesOut(t *testing.T) {
+func TestPeerGoToolPprof_OpensMergedProfiles(t *testing.T) {
 	goBinary, err := exec.LookPath("go")
 	needsPeer(t, "go", err == nil && peersWanted())
 	s := startServe(t, nil)
@@ -82,7 +82,7 @@ func TestPeerGoToolPprofOpensWhatComesOut(t *testing.T) {
 }
 
 // The calls that Grafana's datasource makes, one after the other as it makes them.
-func TestTheCallsOfGrafanasDatasourceGetWellFormedAnswers(t *testing.T) {
+func TestProfiles_CallsOfGrafanasDataSourceGetWellFormedResponses(t *testing.T) {
 	s := startServe(t, nil)
 	if status, text := s.folded("name=shop%7Bzone=a%7D", "main;work;sort 3\nmain;idle 1\n"); status != http.StatusOK {
 		t.Fatal(status, text)
@@ -137,9 +137,9 @@ func unary[Req, Res any](t *testing.T, s *server, method string, request *Req) *
 	c := connect.NewClient[Req, Res](http.DefaultClient, s.base+"/querier.v1.QuerierService/"+method)
 	r := connect.NewRequest(request)
 	r.Header().Set("X-Scope-OrgID", "anonymous")
-	answer, err := c.CallUnary(context.Background(), r)
+	response, err := c.CallUnary(context.Background(), r)
 	if err != nil {
 		t.Fatalf("%s: %v", method, err)
 	}
-	return answer.Msg
+	return response.Msg
 }

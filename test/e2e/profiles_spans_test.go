@@ -40,7 +40,7 @@ func spans(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-func TestAnExemplarOfAnotherProgramLeadsByItsTime(t *testing.T) {
+func TestProfiles_ExemplarOfAnotherProgramSelectsProfilesByTime(t *testing.T) {
 	page := "# TYPE latency_seconds histogram\nlatency_seconds_bucket{le=\"+Inf\"} 1 # {trace_id=\"trace1\",span_id=\"span2\"} 0.5\nlatency_seconds_count 1\nlatency_seconds_sum 0.5\n# EOF\n"
 	exporter := newPage(t, "application/openmetrics-text; version=1.0.0; charset=utf-8", page)
 	config := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs: [{job_name: app, static_configs: [{targets: ['"+exporter+"']}]}]\n")
@@ -59,7 +59,7 @@ func TestAnExemplarOfAnotherProgramLeadsByItsTime(t *testing.T) {
 	}
 	for _, extra := range []string{"spanSelector", "traceIdSelector"} {
 		request := lastHour(map[string]any{"profileTypeID": cpuType, "labelSelector": "{}", extra: []string{"x"}})
-		if status, text := s.ask("querier.v1.QuerierService/SelectMergeStacktraces", request, nil); status != http.StatusNotImplemented || !strings.Contains(text, "unimplemented") {
+		if status, text := s.postJSON("querier.v1.QuerierService/SelectMergeStacktraces", request, nil); status != http.StatusNotImplemented || !strings.Contains(text, "unimplemented") {
 			t.Errorf("%s: %d %s", extra, status, text)
 		}
 	}

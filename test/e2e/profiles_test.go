@@ -29,7 +29,7 @@ import (
 const cpuType = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 
 // ask posts JSON to the profile API as a person with curl does.
-func (s *server) ask(method string, request map[string]any, answer any) (int, string) {
+func (s *server) postJSON(method string, request map[string]any, response any) (int, string) {
 	s.t.Helper()
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -44,8 +44,8 @@ func (s *server) ask(method string, request map[string]any, answer any) (int, st
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if resp.StatusCode == http.StatusOK && answer != nil {
-		if err := json.Unmarshal(text, answer); err != nil {
+	if resp.StatusCode == http.StatusOK && response != nil {
+		if err := json.Unmarshal(text, response); err != nil {
 			s.t.Fatalf("%s: %v in %.300s", method, err, text)
 		}
 	}
@@ -59,7 +59,7 @@ func lastHour(fields map[string]any) map[string]any {
 	return fields
 }
 
-type seriesAnswer struct {
+type seriesResponse struct {
 	Series []struct {
 		Labels []struct{ Name, Value string }
 		Points []struct {
@@ -74,7 +74,7 @@ type seriesAnswer struct {
 	}
 }
 
-type flameAnswer struct {
+type flameResponse struct {
 	Flamegraph struct {
 		Names  []string
 		Levels []struct{ Values []string }
@@ -83,20 +83,20 @@ type flameAnswer struct {
 }
 
 // flame asks for the flame graph of a type, of all profiles or of some.
-func (s *server) flame(profileType, selector string, ids ...string) flameAnswer {
+func (s *server) flame(profileType, selector string, ids ...string) flameResponse {
 	s.t.Helper()
-	var f flameAnswer
+	var f flameResponse
 	request := lastHour(map[string]any{"profileTypeID": profileType, "labelSelector": selector})
 	if len(ids) > 0 {
 		request["profileIdSelector"] = ids
 	}
-	if status, text := s.ask("querier.v1.QuerierService/SelectMergeStacktraces", request, &f); status != http.StatusOK {
+	if status, text := s.postJSON("querier.v1.QuerierService/SelectMergeStacktraces", request, &f); status != http.StatusOK {
 		s.t.Fatalf("%s%s: %d %s", profileType, selector, status, text)
 	}
 	return f
 }
 
-func (f flameAnswer) has(function string) bool {
+func (f flameResponse) has(function string) bool {
 	for _, name := range f.Flamegraph.Names {
 		if strings.Contains(name, function) {
 			return true
@@ -109,13 +109,13 @@ func profiling(every time.Duration) func(*role.ServeOptions) {
 	return func(o *role.ServeOptions) { o.Profiles.Self, o.Profiles.Every = true, every }
 }
 
-func TestFerulaProfilesItselfAndItsExemplarsLeadToFlameGraphs(t *testing.T) {
+func TestProfiles_SelfProfilesAreSelectedByExemplar(t *testing.T) {
 	s := startServe(t, profiling(time.Second))
-	var found seriesAnswer
+	var found seriesResponse
 	eventually(t, 30*time.Second, "points of own CPU with exemplars", func() bool {
 		s.get("/api/v1/query?query=count({__name__!=''})")
-		found = seriesAnswer{}
-		status, text := s.ask("querier.v1.QuerierService/SelectSeries", lastHour(map[string]any{
+		found = seriesResponse{}
+		status, text := s.postJSON("querier.v1.QuerierService/SelectSeries", lastHour(map[string]any{
 			"profileTypeID": cpuType, "labelSelector": `{service_name="ferula"}`, "groupBy": []string{"service_name"}, "step": 15, "exemplarType": "EXEMPLAR_TYPE_INDIVIDUAL",
 		}), &found)
 		if status != http.StatusOK {
@@ -132,7 +132,7 @@ func TestFerulaProfilesItselfAndItsExemplarsLeadToFlameGraphs(t *testing.T) {
 	}
 	eventually(t, 20*time.Second, "the other profiles", func() bool {
 		var types struct{ ProfileTypes []struct{ ID string } }
-		s.ask("querier.v1.QuerierService/ProfileTypes", map[string]any{}, &types)
+		s.postJSON("querier.v1.QuerierService/ProfileTypes", map[string]any{}, &types)
 		all := fmt.Sprint(types)
 		for _, id := range []string{"memory:alloc_space:bytes:space:bytes", "memory:inuse_space:bytes:space:bytes", "goroutines:goroutine:count:goroutine:count", "mutex:delay:nanoseconds:contentions:count", "block:delay:nanoseconds:contentions:count"} {
 			if !strings.Contains(all, id) {
@@ -151,19 +151,19 @@ func TestFerulaProfilesItselfAndItsExemplarsLeadToFlameGraphs(t *testing.T) {
 	}
 }
 
-func TestWithoutSelfProfilingNothingIsThere(t *testing.T) {
+func TestProfiles_WithoutSelfProfilingTheStoreIsEmpty(t *testing.T) {
 	s := startServe(t, nil)
-	if status, text := s.ask("querier.v1.QuerierService/ProfileTypes", map[string]any{}, nil); status != http.StatusOK || strings.TrimSpace(text) != "{}" {
+	if status, text := s.postJSON("querier.v1.QuerierService/ProfileTypes", map[string]any{}, nil); status != http.StatusOK || strings.TrimSpace(text) != "{}" {
 		t.Errorf("%d %s", status, text)
 	}
-	if status, text := s.ask("querier.v1.QuerierService/GetProfileStats", map[string]any{}, nil); status != http.StatusOK || strings.TrimSpace(text) != "{}" {
+	if status, text := s.postJSON("querier.v1.QuerierService/GetProfileStats", map[string]any{}, nil); status != http.StatusOK || strings.TrimSpace(text) != "{}" {
 		t.Errorf("%d %s", status, text)
 	}
 }
 
 var exemplarID = regexp.MustCompile(`ferula_http_request_duration_seconds_bucket\{[^}]*handler="/api/v1/query"[^#]*# \{[^}]*profile_id="([^"]+)"`)
 
-func TestAnExemplarOfARequestHistogramLeadsToTheCPUOfThatTime(t *testing.T) {
+func TestProfiles_ExemplarOfARequestHistogramSelectsTheCPUProfileOfItsTime(t *testing.T) {
 	s := startServe(t, profiling(time.Second))
 	own := func() string {
 		request, err := http.NewRequest(http.MethodGet, s.base+"/metrics", nil)
@@ -217,7 +217,7 @@ func (s *server) folded(query, stacks string) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-func TestPushedProfilesAreFoundByEveryProtocolAndSurviveARestart(t *testing.T) {
+func TestProfiles_PushedProfilesAreQueriedByEveryProtocolAndSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
 	inDir := func(o *role.ServeOptions) { o.Store.Dir = dir }
 	s := startServe(t, inDir)
@@ -279,13 +279,13 @@ func h2cClient(t *testing.T) *http.Client {
 func mergedMessage(t *testing.T, s *server, options ...connect.ClientOption) *googlev1.Profile {
 	t.Helper()
 	client := connect.NewClient[profilepb.SelectMergeStacktracesRequest, profilepb.SelectMergeStacktracesResponse](h2cClient(t), s.base+"/querier.v1.QuerierService/SelectMergeStacktraces", options...)
-	answer, err := client.CallUnary(context.Background(), connect.NewRequest(&profilepb.SelectMergeStacktracesRequest{
+	response, err := client.CallUnary(context.Background(), connect.NewRequest(&profilepb.SelectMergeStacktracesRequest{
 		ProfileTypeID: cpuType, LabelSelector: `{service_name="shop"}`, Start: time.Now().Add(-time.Hour).UnixMilli(), End: time.Now().Add(time.Second).UnixMilli(), Format: profilepb.ProfileFormat_PROFILE_FORMAT_PPROF,
 	}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer.Msg.GetPprof().GetProfile()
+	return response.Msg.GetPprof().GetProfile()
 }
 
 func mergedProfile(t *testing.T, s *server, options ...connect.ClientOption) *profile.Profile {
@@ -297,7 +297,7 @@ func mergedProfile(t *testing.T, s *server, options ...connect.ClientOption) *pr
 	return p
 }
 
-func TestPushesOverALimitAreRefusedWithItsName(t *testing.T) {
+func TestProfiles_PushOverALimitIsRefusedWithTheLimitsName(t *testing.T) {
 	s := startServe(t, func(o *role.ServeOptions) {
 		o.Profiles.Limits.Labels, o.Profiles.Limits.Series = 3, 1
 	})
@@ -318,7 +318,7 @@ func TestPushesOverALimitAreRefusedWithItsName(t *testing.T) {
 	}
 }
 
-func TestProfilesOfTargetsAreFetchedAndTheFileIsReadAnew(t *testing.T) {
+func TestProfiles_TargetsAreScrapedAndTheFileIsReloaded(t *testing.T) {
 	target := startServe(t, nil)
 	address := strings.TrimPrefix(target.base, "http://")
 	path := t.TempDir() + "/profiles.yml"
@@ -362,7 +362,7 @@ scrape_configs:
 	eventually(t, 20*time.Second, "goroutines of the other job", func() bool { return s.flame(goroutines, `{service_name="two"}`).has("role.(*Serve).Run") })
 }
 
-func TestAProfileConfigurationWithAnUnknownKeyIsRefusedAtTheStart(t *testing.T) {
+func TestProfiles_UnknownConfigurationKeyIsRefusedAtStart(t *testing.T) {
 	path := writeFile(t, t.TempDir()+"/profiles.yml", "scrape_configs:\n  - job_name: a\n    scrape_interv: 1s\n")
 	_, err := role.NewServe(role.ServeOptions{Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, Store: tsdb.Options{Dir: t.TempDir()}, Profiles: role.ProfilesOptions{ConfigFile: path}, Logger: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), "line 3: field scrape_interv not found") {
@@ -372,7 +372,7 @@ func TestAProfileConfigurationWithAnUnknownKeyIsRefusedAtTheStart(t *testing.T) 
 
 // One call leads from the slowest request to the CPU of its time; of its endpoint
 // alone, if that is wanted.
-func TestOneCallLeadsFromAMetricsExemplarToTheFlameGraph(t *testing.T) {
+func TestProfiles_ExemplarFlamegraphReturnsTheProfileOfTheSlowestRequest(t *testing.T) {
 	config := writeFile(t, t.TempDir()+"/prometheus.yml", "")
 	s := startServe(t, func(o *role.ServeOptions) { profiling(time.Second)(o); o.ConfigFile = config })
 	address := strings.TrimPrefix(s.base, "http://")
@@ -380,7 +380,7 @@ func TestOneCallLeadsFromAMetricsExemplarToTheFlameGraph(t *testing.T) {
 	if err := syscall.Kill(syscall.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	var answer struct {
+	var response struct {
 		Data struct {
 			Exemplar struct {
 				SeriesLabels map[string]string
@@ -413,12 +413,12 @@ func TestOneCallLeadsFromAMetricsExemplarToTheFlameGraph(t *testing.T) {
 		if status == http.StatusBadRequest && strings.Contains(text, "no exemplar") {
 			return false
 		}
-		if err := json.Unmarshal([]byte(text), &answer); err != nil || status != http.StatusOK {
+		if err := json.Unmarshal([]byte(text), &response); err != nil || status != http.StatusOK {
 			t.Fatal(status, text)
 		}
-		return answer.Data.Flamegraph.Total > 0
+		return response.Data.Flamegraph.Total > 0
 	})
-	d := answer.Data
+	d := response.Data
 	if d.By != "profile_id" || d.Exemplar.Exemplar.Labels["profile_id"] != d.ID || d.Exemplar.SeriesLabels["handler"] != "/api/v1/query_range" || d.Type != cpuType || d.Flamegraph.Names[0] != "total" {
 		t.Errorf("%+v", d)
 	}
@@ -449,7 +449,7 @@ func TestOneCallLeadsFromAMetricsExemplarToTheFlameGraph(t *testing.T) {
 	}
 }
 
-func TestTheGRPCPortTakesProfilesToo(t *testing.T) {
+func TestProfiles_GRPCPortAcceptsPushesAndQueries(t *testing.T) {
 	s := startServe(t, func(o *role.ServeOptions) { o.GRPC.ListenAddress = "127.0.0.1:0" })
 	if status, text := s.folded("name=shop", "main;work 3\n"); status != http.StatusOK {
 		t.Fatal(status, text)
@@ -472,8 +472,8 @@ func TestTheGRPCPortTakesProfilesToo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var answer profilepb.LabelValuesResponse
-	if err := conn.Invoke(context.Background(), "/querier.v1.QuerierService/LabelValues", &profilepb.LabelValuesRequest{Name: "service_name"}, &answer); err != nil || fmt.Sprint(answer.Names) != "[by gRPC shop]" {
-		t.Error(err, answer.Names)
+	var response profilepb.LabelValuesResponse
+	if err := conn.Invoke(context.Background(), "/querier.v1.QuerierService/LabelValues", &profilepb.LabelValuesRequest{Name: "service_name"}, &response); err != nil || fmt.Sprint(response.Names) != "[by gRPC shop]" {
+		t.Error(err, response.Names)
 	}
 }

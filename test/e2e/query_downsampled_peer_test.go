@@ -93,14 +93,14 @@ func replicaBlock(t *testing.T, bucket string, from time.Time, replica string, o
 func filesystem(dir string) string { return "{type: FILESYSTEM, config: {directory: " + dir + "}}" }
 
 // Both queriers read the same store gateway over blocks and their downsampled twins.
-func TestPeerThanosMakesTheSameOfDownsampledData(t *testing.T) {
+func TestPeerThanosQuery_SameResultsOfDownsampledBlocks(t *testing.T) {
 	from := time.Now().Add(-72 * time.Hour).Truncate(2 * time.Hour)
 	compareCoarse(t, from, gateway(t, downsampledBucket(t, from, "a")), false)
 }
 
 // Two replicas have chunks of the same spans: what is divided is of one replica, and a
 // Thanos on top can read what a querier passes on.
-func TestPeerThanosMakesTheSameOfDownsampledReplicas(t *testing.T) {
+func TestPeerThanosQuery_SameResultsOfDownsampledReplicas(t *testing.T) {
 	from := time.Now().Add(-72 * time.Hour).Truncate(2 * time.Hour)
 	bucket := downsampledBucket(t, from, "a", "b")
 	store := gateway(t, bucket)
@@ -111,7 +111,7 @@ func TestPeerThanosMakesTheSameOfDownsampledReplicas(t *testing.T) {
 		"max_source_resolution": {"5m"},
 	}
 	status, got := onTop.get("/api/v1/query_range?" + form.Encode())
-	if _, want := ours.get("/api/v1/query_range?" + form.Encode()); status != 200 || meaning(t, got) != meaning(t, want) {
+	if _, want := ours.get("/api/v1/query_range?" + form.Encode()); status != 200 || normalizedResponse(t, got) != normalizedResponse(t, want) {
 		t.Errorf("Thanos on top: %d %.700s\nferula %.700s", status, got, want)
 	}
 	// Once the raw blocks are gone the series are listed nevertheless.
@@ -182,7 +182,7 @@ func compareCoarse(t *testing.T, from time.Time, store string, replicas bool) *q
 					continue
 				}
 			}
-			if compared++; meaning(t, got) != meaning(t, want) {
+			if compared++; normalizedResponse(t, got) != normalizedResponse(t, want) {
 				t.Errorf("%s at %s\nferula %.700s\nThanos %.700s", query, resolution, got, want)
 			}
 			if got != fine {

@@ -27,18 +27,18 @@ import (
 
 // oddStore answers Series as next tells it to: it is called with the number of the
 // series, and says what comes, or that nothing more does.
-type oddStore struct {
+type misbehavingStore struct {
 	rawStore
 	next func(ctx context.Context, i int) (lset []byte, chunks []series.Chunk, err error)
 }
 
 var errEnd = errors.New("end")
 
-func (o oddStore) Series(ctx context.Context, _ storeapi.SeriesRequest) storeapi.Stream {
-	return &oddStream{ctx: ctx, next: o.next}
+func (o misbehavingStore) Series(ctx context.Context, _ storeapi.SeriesRequest) storeapi.Stream {
+	return &misbehavingStream{ctx: ctx, next: o.next}
 }
 
-type oddStream struct {
+type misbehavingStream struct {
 	ctx    context.Context
 	next   func(ctx context.Context, i int) ([]byte, []series.Chunk, error)
 	i      int
@@ -47,16 +47,16 @@ type oddStream struct {
 	err    error
 }
 
-func (o *oddStream) Next() bool {
+func (o *misbehavingStream) Next() bool {
 	o.lset, o.chunks, o.err = o.next(o.ctx, o.i)
 	o.i++
 	return o.err == nil
 }
-func (o *oddStream) Labels() []byte                  { return o.lset }
-func (o *oddStream) Chunks() []series.Chunk          { return o.chunks }
-func (*oddStream) Warnings() annotations.Annotations { return nil }
-func (*oddStream) Close() error                      { return nil }
-func (o *oddStream) Err() error {
+func (o *misbehavingStream) Labels() []byte                  { return o.lset }
+func (o *misbehavingStream) Chunks() []series.Chunk          { return o.chunks }
+func (*misbehavingStream) Warnings() annotations.Annotations { return nil }
+func (*misbehavingStream) Close() error                      { return nil }
+func (o *misbehavingStream) Err() error {
 	if errors.Is(o.err, errEnd) {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (o *oddStream) Err() error {
 }
 
 // serveOdd offers a store on loopback; stop ends it at once.
-func serveOdd(t *testing.T, o oddStore) (address string, stop func()) {
+func serveMisbehaving(t *testing.T, o misbehavingStore) (address string, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -79,11 +79,11 @@ func serveOdd(t *testing.T, o oddStore) (address string, stop func()) {
 	return l.Addr().String(), stop
 }
 
-func oddLabels(i int) []byte {
+func testLabels(i int) []byte {
 	return labelenc.Append(nil, labels.FromStrings("__name__", "odd", "i", fmt.Sprintf("%09d", i)))
 }
 
-func oddChunks(t testing.TB, ms int64) []series.Chunk {
+func testChunks(t testing.TB, ms int64) []series.Chunk {
 	t.Helper()
 	c := chunkenc.NewXORChunk()
 	app, err := c.Appender()
@@ -96,9 +96,9 @@ func oddChunks(t testing.TB, ms int64) []series.Chunk {
 
 // Each of these is a store beside a good one, over real connections. An answer is
 // right, or names the store in a warning, or is an error that does; it never hangs.
-func TestStoresThatMisbehaveCostAWarningOrTheAnswer(t *testing.T) {
+func TestQuery_MisbehavingStoreCausesAWarningOrAnError(t *testing.T) {
 	now := time.Now().UnixMilli()
-	good := oddChunks(t, now)
+	good := testChunks(t, now)
 	ends := func(n int, lset func(i int) []byte, chunks []series.Chunk, err error) func(context.Context, int) ([]byte, []series.Chunk, error) {
 		return func(_ context.Context, i int) ([]byte, []series.Chunk, error) {
 			if i == n {
@@ -113,25 +113,25 @@ func TestStoresThatMisbehaveCostAWarningOrTheAnswer(t *testing.T) {
 		right string // the count that is right, "" if the store must be missed
 		fails bool   // whatever the request says
 	}{
-		{"is good", ends(3, oddLabels, good, errEnd), "4", false},
-		{"gives series out of order", ends(3, func(i int) []byte { return oddLabels(9 - i) }, good, errEnd), "", false},
-		{"breaks", ends(2, oddLabels, good, errors.New("a disk is gone")), "", false},
+		{"is good", ends(3, testLabels, good, errEnd), "4", false},
+		{"gives series out of order", ends(3, func(i int) []byte { return testLabels(9 - i) }, good, errEnd), "", false},
+		{"breaks", ends(2, testLabels, good, errors.New("a disk is gone")), "", false},
 		{"stalls", func(ctx context.Context, i int) ([]byte, []series.Chunk, error) {
 			if i == 2 {
 				<-ctx.Done()
 				return nil, nil, ctx.Err()
 			}
-			return oddLabels(i), good, nil
+			return testLabels(i), good, nil
 		}, "", false},
 		{"has no labels' names", ends(1, func(int) []byte { return labelenc.AppendLabel(nil, "", "x") }, good, errEnd), "", false},
-		{"has a chunk of nothing", ends(1, oddLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncXOR}}, errEnd), "", true},
-		{"has a chunk that is cut", ends(1, oddLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncXOR, Data: good[0].Data[:5]}}, errEnd), "", true},
-		{"has samples outside of a chunk's range", ends(1, oddLabels, []series.Chunk{{MinMS: now - 10, MaxMS: now - 1, Encoding: chunkenc.EncXOR, Data: good[0].Data}}, errEnd), "", true},
-		{"has a histogram that is none", ends(1, oddLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncHistogram, Data: []byte{0, 9, 0, 1, 2, 3}}}, errEnd), "", true},
+		{"has a chunk of nothing", ends(1, testLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncXOR}}, errEnd), "", true},
+		{"has a chunk that is cut", ends(1, testLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncXOR, Data: good[0].Data[:5]}}, errEnd), "", true},
+		{"has samples outside of a chunk's range", ends(1, testLabels, []series.Chunk{{MinMS: now - 10, MaxMS: now - 1, Encoding: chunkenc.EncXOR, Data: good[0].Data}}, errEnd), "", true},
+		{"has a histogram that is none", ends(1, testLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncHistogram, Data: []byte{0, 9, 0, 1, 2, 3}}}, errEnd), "", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bad, _ := serveOdd(t, oddStore{next: c.next})
-			fine, _ := serveOdd(t, oddStore{next: ends(1, func(int) []byte { return oddLabels(500) }, good, errEnd)})
+			bad, _ := serveMisbehaving(t, misbehavingStore{next: c.next})
+			fine, _ := serveMisbehaving(t, misbehavingStore{next: ends(1, func(int) []byte { return testLabels(500) }, good, errEnd)})
 			q := startQuery(t, []string{bad, fine}, func(o *role.QueryOptions) { o.Fanout.ResponseTimeout = 300 * time.Millisecond })
 			at := fmt.Sprintf("/api/v1/query?query=count(odd)&time=%d", now/1000+1)
 			begun := time.Now()
@@ -160,18 +160,18 @@ func TestStoresThatMisbehaveCostAWarningOrTheAnswer(t *testing.T) {
 	}
 }
 
-func TestAStoreThatDiesWhileItStreamsIsNamed(t *testing.T) {
+func TestQuery_StoreThatDiesWhileStreamingIsNamed(t *testing.T) {
 	now := time.Now().UnixMilli()
-	good := oddChunks(t, now)
+	good := testChunks(t, now)
 	var stop func()
 	var died sync.WaitGroup
-	bad, stop := serveOdd(t, oddStore{next: func(ctx context.Context, i int) ([]byte, []series.Chunk, error) {
+	bad, stop := serveMisbehaving(t, misbehavingStore{next: func(ctx context.Context, i int) ([]byte, []series.Chunk, error) {
 		if i == 5000 {
 			died.Go(stop)
 			<-ctx.Done()
 			return nil, nil, ctx.Err()
 		}
-		return oddLabels(i), good, nil
+		return testLabels(i), good, nil
 	}})
 	q := startQuery(t, []string{bad}, nil)
 	status, body := q.get(fmt.Sprintf("/api/v1/query?query=count(odd)&time=%d", now/1000+1))
@@ -183,17 +183,17 @@ func TestAStoreThatDiesWhileItStreamsIsNamed(t *testing.T) {
 
 // A store that never ends, or whose labels are huge, meets the limit of the query and
 // not that of the machine.
-func TestAQueryThatReadsTooMuchFailsWithinBoundedMemory(t *testing.T) {
-	big, good := strings.Repeat("x", 4<<20), oddChunks(t, time.Now().UnixMilli())
+func TestQuery_FailsWithinBoundedMemoryOverTheByteLimit(t *testing.T) {
+	big, good := strings.Repeat("x", 4<<20), testChunks(t, time.Now().UnixMilli())
 	for name, next := range map[string]func(context.Context, int) ([]byte, []series.Chunk, error){
 		"without end": func(_ context.Context, i int) ([]byte, []series.Chunk, error) {
-			return oddLabels(i), good, nil
+			return testLabels(i), good, nil
 		},
 		"huge labels": func(_ context.Context, i int) ([]byte, []series.Chunk, error) {
 			return labelenc.Append(nil, labels.FromStrings("__name__", "odd", "big", big, "i", fmt.Sprintf("%06d", i))), good, nil
 		},
 	} {
-		address, _ := serveOdd(t, oddStore{next: next})
+		address, _ := serveMisbehaving(t, misbehavingStore{next: next})
 		q := startQuery(t, []string{address}, func(o *role.QueryOptions) { o.Fanout.BytesMax = 16 << 20 })
 		stop, peak := make(chan struct{}), uint64(0)
 		var watching sync.WaitGroup
@@ -221,9 +221,9 @@ func TestAQueryThatReadsTooMuchFailsWithinBoundedMemory(t *testing.T) {
 	}
 }
 
-func TestClientsThatLeaveEndTheirQueries(t *testing.T) {
+func TestQuery_ClientDisconnectCancelsItsStoreStreams(t *testing.T) {
 	var open sync.WaitGroup
-	address, _ := serveOdd(t, oddStore{next: func(ctx context.Context, _ int) ([]byte, []series.Chunk, error) {
+	address, _ := serveMisbehaving(t, misbehavingStore{next: func(ctx context.Context, _ int) ([]byte, []series.Chunk, error) {
 		open.Add(1)
 		defer open.Done()
 		<-ctx.Done()
@@ -252,20 +252,20 @@ func TestClientsThatLeaveEndTheirQueries(t *testing.T) {
 }
 
 // Of 200 stores 20 are down: the others answer and those are named.
-func TestTwoHundredStoresOfWhichSomeAreDown(t *testing.T) {
+func TestQuery_TwoHundredStoresOfWhichSomeAreDown(t *testing.T) {
 	now := time.Now().UnixMilli()
-	good := oddChunks(t, now)
+	good := testChunks(t, now)
 	var stores []string
 	for i := range 200 {
 		if i%10 == 0 {
 			stores = append(stores, fmt.Sprintf("127.0.0.1:%d", freePort(t)))
 			continue
 		}
-		address, _ := serveOdd(t, oddStore{next: func(_ context.Context, n int) ([]byte, []series.Chunk, error) {
+		address, _ := serveMisbehaving(t, misbehavingStore{next: func(_ context.Context, n int) ([]byte, []series.Chunk, error) {
 			if n == 1 {
 				return nil, nil, errEnd
 			}
-			return oddLabels(i), good, nil
+			return testLabels(i), good, nil
 		}})
 		stores = append(stores, address)
 	}

@@ -25,7 +25,7 @@ func queriedSidecar(t *testing.T) (prometheus *server, store string) {
 	return &server{t: t, base: "http://" + address}, store
 }
 
-func TestPeerAThanosSidecarIsReadAndAnswersAreThoseOfPrometheus(t *testing.T) {
+func TestPeerThanosSidecar_ResultsEqualPrometheus(t *testing.T) {
 	prometheus, store := queriedSidecar(t)
 	end := time.Now().Truncate(time.Minute)
 	prometheus.writeAll(storeSamples(t, end))
@@ -42,7 +42,7 @@ func TestPeerAThanosSidecarIsReadAndAnswersAreThoseOfPrometheus(t *testing.T) {
 		_, want := prometheus.get(request)
 		for _, dedup := range []string{"true", "false"} {
 			_, got := q.get(request + "&dedup=" + dedup)
-			if compared++; meaning(t, got, "cluster", "replica") != meaning(t, want) {
+			if compared++; normalizedResponse(t, got, "cluster", "replica") != normalizedResponse(t, want) {
 				t.Errorf("%s dedup=%s\nferula     %.600s\nPrometheus %.600s", request, dedup, got, want)
 			}
 		}
@@ -56,7 +56,7 @@ func TestPeerAThanosSidecarIsReadAndAnswersAreThoseOfPrometheus(t *testing.T) {
 // is not compared where it differs from Prometheus, which ferula follows: it counts no
 // resets, since it makes them good before, and so a rate after one is extrapolated
 // otherwise even if there is only one replica.
-func TestPeerThanosMakesTheSameOfReplicas(t *testing.T) {
+func TestPeerThanosQuery_SameDeduplicationOfReplicas(t *testing.T) {
 	end := time.Now().Truncate(time.Minute)
 	stores := replicas(t, end)
 	theirs := thanosQuery(t, stores, "--query.replica-label=replica")
@@ -75,11 +75,11 @@ func TestPeerThanosMakesTheSameOfReplicas(t *testing.T) {
 			request := "/api/v1/query_range?" + form.Encode() + dedup
 			_, want := theirs.get(request)
 			_, got := ours.get(request)
-			if compared++; meaning(t, got) != meaning(t, want) {
+			if compared++; normalizedResponse(t, got) != normalizedResponse(t, want) {
 				t.Errorf("%s\nferula %.900s\nThanos %.900s", request, got, want)
 			}
 			_, got = again.get(request)
-			if compared++; meaning(t, got) != meaning(t, want) {
+			if compared++; normalizedResponse(t, got) != normalizedResponse(t, want) {
 				t.Errorf("%s\nThanos over ferula %.900s\nThanos %.900s", request, got, want)
 			}
 		}
@@ -90,13 +90,13 @@ func TestPeerThanosMakesTheSameOfReplicas(t *testing.T) {
 	for _, path := range []string{"/api/v1/series?match[]=counted_total", "/api/v1/series?match[]=level&dedup=false", "/api/v1/labels", "/api/v1/label/replica/values", "/api/v1/label/job/values"} {
 		_, want := theirs.get(path)
 		_, got := ours.get(path)
-		if meaning(t, got) != meaning(t, want) {
+		if normalizedResponse(t, got) != normalizedResponse(t, want) {
 			t.Errorf("%s\nferula %s\nThanos %s", path, got, want)
 		}
 	}
 }
 
-func TestPeerMetadataOfMetricsComesThroughSidecars(t *testing.T) {
+func TestPeerThanosSidecar_MetricMetadataIsForwarded(t *testing.T) {
 	dir, address := t.TempDir(), fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	config := writeFile(t, filepath.Join(dir, "prometheus.yml"), "global: {scrape_interval: 1s, external_labels: {replica: a}}\nscrape_configs: [{job_name: self, static_configs: [{targets: ['"+address+"']}]}]\n")
 	startPeer(t, "http://"+address+"/-/ready", peerBinary(t, "prometheus"), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
@@ -118,7 +118,7 @@ func TestPeerMetadataOfMetricsComesThroughSidecars(t *testing.T) {
 		for _, path := range []string{"/api/v1/metadata", "/api/v1/metadata?metric=go_info", "/api/v1/metadata?metric=nothing"} {
 			_, want := prometheus.get(path)
 			_, got := q.get(path)
-			if meaning(t, got) != meaning(t, want) {
+			if normalizedResponse(t, got) != normalizedResponse(t, want) {
 				t.Errorf("%s, %s\nferula     %.400s\nPrometheus %.400s", name, path, got, want)
 			}
 		}

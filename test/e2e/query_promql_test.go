@@ -28,12 +28,12 @@ import (
 
 // behindStoreAPI is a storage that is written to directly and read through a
 // querier, a StoreAPI and a connection.
-type behindStoreAPI struct {
+type storeAPIStorage struct {
 	*teststorage.TestStorage
 	query *fanout.Query
 }
 
-func (b *behindStoreAPI) Querier(mint, maxt int64) (storage.Querier, error) {
+func (b *storeAPIStorage) Querier(mint, maxt int64) (storage.Querier, error) {
 	return b.query.Querier(mint, maxt)
 }
 
@@ -109,7 +109,7 @@ func overStoreAPI(t testing.TB, opts fanout.Options, sources ...storeapi.Source)
 // A chunk that was cut no longer says whether a histogram at its beginning follows
 // the one before without a reset: its hint is "unknown" and not "not_reset", here as
 // in remote read and in Thanos.
-var notCarried = map[string][]int{
+var unsupportedEvaluations = map[string][]int{
 	"native_histograms.test": {1747, 1752, 1821, 1826, 1880, 1885},
 	"range_queries.test":     {93},
 }
@@ -117,7 +117,7 @@ var notCarried = map[string][]int{
 // Prometheus' own scripts, each of their storages read over the wire. With replica
 // labels that nobody has, replicas are made one all the way and nothing may change.
 // Start timestamps are not on the wire at all, which leaves one file out.
-func TestPrometheusScriptsPassThroughAQuerierAndAStoreAPI(t *testing.T) {
+func TestQuery_PrometheusScriptsPassOverTheStoreAPI(t *testing.T) {
 	engine, err := promql.New(promql.Options{
 		MaxSamples: 10_000_000, ExperimentalFunctions: true, ExtendedRangeSelectors: true, BinopFillModifiers: true, DelayedNameRemoval: true,
 		Timeout: 100 * time.Second,
@@ -144,17 +144,17 @@ func TestPrometheusScriptsPassThroughAQuerierAndAStoreAPI(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			promqltest.RunTestWithStorage(t, without(t, string(text), notCarried[name]), engine, func(t testing.TB) storage.Storage {
+			promqltest.RunTestWithStorage(t, withoutEvaluations(t, string(text), unsupportedEvaluations[name]), engine, func(t testing.TB) storage.Storage {
 				s := teststorage.New(t)
 				f := overStoreAPI(t, fanout.Options{}, rawStore{s})
-				return &behindStoreAPI{s, f.Queryable(fanout.Request{ReplicaLabels: []string{"no_such_replica"}})}
+				return &storeAPIStorage{s, f.Queryable(fanout.Request{ReplicaLabels: []string{"no_such_replica"}})}
 			})
 		})
 	}
 }
 
 // without leaves out the evaluations that begin at some lines, the first being 1.
-func without(t *testing.T, script string, evaluations []int) string {
+func withoutEvaluations(t *testing.T, script string, evaluations []int) string {
 	t.Helper()
 	lines := strings.Split(script, "\n")
 	for _, line := range evaluations {

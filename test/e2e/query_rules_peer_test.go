@@ -13,7 +13,7 @@ import (
 
 // listed are the elements of a list in an answer's data, in their order, each with
 // some of its fields taken away, at any depth.
-func listed(t *testing.T, body, list string, taken ...string) (lines []string) {
+func responseList(t *testing.T, body, list string, taken ...string) (lines []string) {
 	t.Helper()
 	var got struct {
 		Status   string
@@ -28,7 +28,7 @@ func listed(t *testing.T, body, list string, taken ...string) (lines []string) {
 		t.Fatalf("%s: %v %.600s", list, err, body)
 	}
 	for _, e := range elements {
-		line, err := json.Marshal(stripped(e, taken))
+		line, err := json.Marshal(withoutFields(e, taken))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,19 +37,19 @@ func listed(t *testing.T, body, list string, taken ...string) (lines []string) {
 	return lines
 }
 
-func stripped(v any, taken []string) any {
+func withoutFields(v any, taken []string) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for name := range v {
 			if slices.Contains(taken, name) {
 				delete(v, name)
 			} else {
-				v[name] = stripped(v[name], taken)
+				v[name] = withoutFields(v[name], taken)
 			}
 		}
 	case []any:
 		for i := range v {
-			v[i] = stripped(v[i], taken)
+			v[i] = withoutFields(v[i], taken)
 		}
 	}
 	return v
@@ -57,8 +57,8 @@ func stripped(v any, taken []string) any {
 
 // What is not compared is what changes with every scrape, the external labels, and
 // what Thanos' services do not pass on.
-func TestPeerTargetsAndRulesOfSidecarsAreThoseOfPrometheus(t *testing.T) {
-	prom := prometheusBeside(t, t.TempDir())
+func TestPeerThanosSidecar_TargetsAndRulesEqualPrometheus(t *testing.T) {
+	prom := startPrometheusForSidecar(t, t.TempDir())
 	theirs := thanosSidecar(t, prom)
 	ours := startSidecar(t, prom.base, nil)
 	ours.waitReady()
@@ -84,9 +84,9 @@ func TestPeerTargetsAndRulesOfSidecarsAreThoseOfPrometheus(t *testing.T) {
 			{"/api/v1/alerts", "alerts", 1}, {"/api/v1/rules?rule_name[]=Always", "groups", 1}, {"/api/v1/rules?rule_group[]=some", "groups", 1}, {"/api/v1/rules?rule_group[]=none", "groups", 0}, {"/api/v1/rules?file[]=none", "groups", 0},
 		} {
 			_, body := prom.get(c.path)
-			want := listed(t, body, c.list, moving...)
+			want := responseList(t, body, c.list, moving...)
 			_, body = q.get(c.path)
-			got := listed(t, body, c.list, moving...)
+			got := responseList(t, body, c.list, moving...)
 			if len(want) != c.want || fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("%s, %s\nferula     %s\nPrometheus %s", name, c.path, got, want)
 			}

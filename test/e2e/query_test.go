@@ -58,23 +58,23 @@ func startQuery(t *testing.T, stores []string, change func(*role.QueryOptions)) 
 
 // aboutStorage are requests whose answers a querier gives too. Which of equal series
 // topk takes depends on the order in which a storage gives them.
-func aboutStorage(requests []string) []string {
+func storageRequests(requests []string) []string {
 	return slices.DeleteFunc(slices.Clone(requests), func(r string) bool {
 		return r == "/api/v1/targets" || r == "/api/v1/metadata" || r == "/api/v1/scrape_pools" || strings.Contains(r, "topk")
 	})
 }
 
-func TestAQuerierOverAServerAnswersAsTheServer(t *testing.T) {
+func TestQuery_ResponseEqualsTheStoresOwn(t *testing.T) {
 	s, store := grpcServe(t, "scrape_configs: []\n", nil)
 	end := time.Now().Truncate(time.Minute)
 	s.writeAll(storeSamples(t, end))
 	q := startQuery(t, []string{store}, nil)
 	second := startQuery(t, []string{q.grpc}, nil)
-	requests := aboutStorage(append(sharedRequests(end), storeRequests(end)...))
+	requests := storageRequests(append(sharedRequests(end), storeRequests(end)...))
 	for _, request := range requests {
 		wantStatus, want := s.get(request)
 		for name, one := range map[string]*querier{"querier": q, "querier of the querier": second} {
-			if status, got := one.get(request); status != wantStatus || got != want && meaning(t, got) != meaning(t, want) {
+			if status, got := one.get(request); status != wantStatus || got != want && normalizedResponse(t, got) != normalizedResponse(t, want) {
 				t.Errorf("%s\n%s %d %.500s\nserver %d %.500s", request, name, status, got, wantStatus, want)
 			}
 		}
@@ -114,7 +114,7 @@ func replicas(t *testing.T, end time.Time) (stores []string) {
 	return stores
 }
 
-func TestReplicasAreOneUnlessARequestWantsThemApart(t *testing.T) {
+func TestQuery_ReplicasAreDeduplicatedUnlessDedupIsFalse(t *testing.T) {
 	// Where a database cuts its chunks decides, a little, who is shown when; on the hour
 	// it cuts none.
 	end := time.Now().Truncate(time.Hour)
@@ -151,7 +151,7 @@ func TestReplicasAreOneUnlessARequestWantsThemApart(t *testing.T) {
 	}
 }
 
-func TestAStoreThatIsDownIsNamedOrFailsTheQuery(t *testing.T) {
+func TestQuery_StoreThatIsDownIsNamedOrFailsTheRequest(t *testing.T) {
 	s, store := grpcServe(t, "scrape_configs: []\n", nil)
 	end := time.Now().Truncate(time.Minute)
 	s.writeAll(storeSamples(t, end))
@@ -159,14 +159,14 @@ func TestAStoreThatIsDownIsNamedOrFailsTheQuery(t *testing.T) {
 	q := startQuery(t, []string{store, down}, nil)
 	at := fmt.Sprintf("&time=%d", end.Unix())
 	status, body := q.get("/api/v1/query?query=temperature" + at)
-	var answer struct {
+	var response struct {
 		Data     struct{ Result []any }
 		Warnings []string
 	}
-	if err := json.Unmarshal([]byte(body), &answer); err != nil || status != http.StatusOK {
+	if err := json.Unmarshal([]byte(body), &response); err != nil || status != http.StatusOK {
 		t.Fatal(status, err, body)
 	}
-	if len(answer.Data.Result) != 1 || len(answer.Warnings) != 1 || !strings.Contains(answer.Warnings[0], down) {
+	if len(response.Data.Result) != 1 || len(response.Warnings) != 1 || !strings.Contains(response.Warnings[0], down) {
 		t.Errorf("%s", body)
 	}
 	for _, path := range []string{"/api/v1/query?query=temperature", "/api/v1/labels?", "/api/v1/series?match[]=temperature"} {
@@ -203,7 +203,7 @@ func TestAStoreThatIsDownIsNamedOrFailsTheQuery(t *testing.T) {
 	})
 }
 
-func TestParametersAboutStoresAreCheckedByAQuerier(t *testing.T) {
+func TestQuery_StoreParametersAreValidated(t *testing.T) {
 	q := startQuery(t, nil, nil)
 	for _, parameter := range []string{
 		"engine=thanos", "engine=x", "dedup=x", "partial_response=x", "max_source_resolution=x", "max_source_resolution=-1", "storeMatch[]=x{", "shard_info={}",
@@ -224,20 +224,20 @@ func TestParametersAboutStoresAreCheckedByAQuerier(t *testing.T) {
 	}
 }
 
-func TestStoresAreReadThroughSnappy(t *testing.T) {
+func TestQuery_ReadsStoresWithSnappyCompression(t *testing.T) {
 	s, store := grpcServe(t, "scrape_configs: []\n", nil)
 	end := time.Now().Truncate(time.Minute)
 	s.writeAll(storeSamples(t, end))
 	q := startQuery(t, []string{store}, func(o *role.QueryOptions) { o.Client.Client.Compression = "snappy" })
-	for _, request := range aboutStorage(storeRequests(end)) {
+	for _, request := range storageRequests(storeRequests(end)) {
 		_, want := s.get(request)
-		if _, got := q.get(request); got != want && meaning(t, got) != meaning(t, want) {
+		if _, got := q.get(request); got != want && normalizedResponse(t, got) != normalizedResponse(t, want) {
 			t.Errorf("%s\nquerier %.300s\nserver %.300s", request, got, want)
 		}
 	}
 }
 
-func TestPagesOfOtherOriginsMayAskUnlessToldOtherwise(t *testing.T) {
+func TestQuery_CORSHeadersAreSentUnlessDisabled(t *testing.T) {
 	for _, disabled := range []bool{false, true} {
 		q := startQuery(t, nil, func(o *role.QueryOptions) { o.DisableCORS = disabled })
 		req, err := http.NewRequest(http.MethodGet, q.base+"/api/v1/query?query=1", nil)

@@ -41,7 +41,7 @@ func silentStore(t *testing.T) (address string) {
 
 // Every request that waits for a store ends after the time limit of queries, names the
 // store, and leaves no slot behind.
-func TestARequestThatAStoreDoesNotRespondToEnds(t *testing.T) {
+func TestQuery_SilentStoreEndsByTheQueryTimeout(t *testing.T) {
 	store := silentStore(t)
 	q := startQuery(t, []string{store}, func(o *role.QueryOptions) { o.Query.Timeout = 300 * time.Millisecond })
 	eventually(t, 20*time.Second, "the store to be known", func() bool {

@@ -14,7 +14,7 @@ import (
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 )
 
-func TestReadOfAFolderHasSamplesThatCameOutOfOrder(t *testing.T) {
+func TestRead_FolderIncludesOutOfOrderSamples(t *testing.T) {
 	path, dir := binary(t), t.TempDir()
 	config := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "storage: {tsdb: {out_of_order_time_window: 24h}}\nscrape_configs: []\n")
 	configure := func(o *role.ServeOptions) { o.Store, o.ConfigFile = tsdb.Options{Dir: dir}, config }
@@ -40,9 +40,9 @@ func TestReadOfAFolderHasSamplesThatCameOutOfOrder(t *testing.T) {
 			late[i].Samples = append(late[i].Samples, prompb.Sample{Timestamp: (start+3600+n*60)*1000 + 30_000, Value: float64(n)})
 		}
 	}
-	before, _ := s.asked(start, end)
+	before, _ := s.promQLTotals(start, end)
 	s.writeAll([][]byte{encoded(t, v1(late...))})
-	wantCount, wantSum := s.asked(start, end)
+	wantCount, wantSum := s.promQLTotals(start, end)
 	if wantCount != before+20 {
 		t.Fatalf("%d samples, %d before the late ones", wantCount, before)
 	}

@@ -22,7 +22,7 @@ func startPeerOver(t *testing.T, data string, more ...string) *server {
 	return &server{t: t, base: "http://" + address}
 }
 
-func TestPeerPrometheusIsReadLikeFerulaServe(t *testing.T) {
+func TestPeerPrometheus_ExportEqualsFerulaServe(t *testing.T) {
 	prometheus := startPeerOver(t, filepath.Join(t.TempDir(), "data"))
 	ours, path := startServe(t, idle(t)), binary(t)
 	start, end := writeReadable(t, 5, ours, prometheus)
@@ -30,7 +30,7 @@ func TestPeerPrometheusIsReadLikeFerulaServe(t *testing.T) {
 	for i, s := range []*server{ours, prometheus} {
 		out := filepath.Join(t.TempDir(), "out.csv")
 		mustRead(t, path, readArgs(s.base, start, end, out, "--match=read_1_total")...)
-		wantCount, wantSum := s.asked(start, end)
+		wantCount, wantSum := s.promQLTotals(start, end)
 		if count, sum := totals(t, out); count != wantCount || sum != wantSum || count != 12*301 {
 			t.Errorf("%s: %d samples of sum %g, PromQL has %d of %g", s.base, count, sum, wantCount, wantSum)
 		}
@@ -44,11 +44,11 @@ func TestPeerPrometheusIsReadLikeFerulaServe(t *testing.T) {
 	}
 }
 
-func TestPeerPrometheusServesExportedBlocks(t *testing.T) {
+func TestPeerPrometheus_ServesExportedBlocks(t *testing.T) {
 	promtool := peerBinary(t, "promtool")
 	s, path := startServe(t, idle(t)), binary(t)
 	start, end := writeReadable(t, 5, s)
-	wantCount, wantSum := s.asked(start, end)
+	wantCount, wantSum := s.promQLTotals(start, end)
 	blocks := filepath.Join(t.TempDir(), "blocks")
 	mustRead(t, path, readArgs(s.base, start, end, blocks)...)
 	entries, err := os.ReadDir(blocks)
@@ -61,12 +61,12 @@ func TestPeerPrometheusServesExportedBlocks(t *testing.T) {
 		}
 	}
 	served := startPeerOver(t, blocks, "--storage.tsdb.retention.time=10y")
-	if count, sum := served.asked(start, end); count != wantCount || sum != wantSum {
+	if count, sum := served.promQLTotals(start, end); count != wantCount || sum != wantSum {
 		t.Errorf("Prometheus has %d samples of sum %g of the blocks, want %d of %g", count, sum, wantCount, wantSum)
 	}
 }
 
-func TestPeerPromtoolMakesBlocksOfExportedOpenMetrics(t *testing.T) {
+func TestPeerPromtool_CreatesBlocksFromExportedOpenMetrics(t *testing.T) {
 	promtool := peerBinary(t, "promtool")
 	s, path := startServe(t, idle(t)), binary(t)
 	start, end := writeReadable(t, 5, s)
@@ -100,28 +100,28 @@ p = polars.read_parquet(path)
 print("polars", p.height, p["value"].sum(), p["labels"].n_unique(), p["timestamp"].dt.epoch("ms").min(), p["timestamp"].dt.epoch("ms").max(), p["name"].n_unique(), p["histogram"].count())
 `
 
-func TestPeerLibrariesReadExportedParquet(t *testing.T) {
+func TestPeerLibraries_ReadExportedParquet(t *testing.T) {
 	python := os.Getenv("FERULA_TEST_PYTHON")
 	if python == "" || exec.Command(python, "-c", "import duckdb, pandas, polars, pyarrow").Run() != nil {
 		t.Skip("needs FERULA_TEST_PYTHON, a python with duckdb, pandas, polars and pyarrow: run .ci/run")
 	}
 	s, path := startServe(t, idle(t)), binary(t)
 	start, end := writeReadable(t, 5, s)
-	count, sum := s.asked(start, end)
+	count, sum := s.promQLTotals(start, end)
 	out := filepath.Join(t.TempDir(), "out.parquet")
 	mustRead(t, path, readArgs(s.base, start, end, out)...)
-	said, err := exec.Command(python, "-c", frames, out).CombinedOutput()
+	output, err := exec.Command(python, "-c", frames, out).CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, said)
+		t.Fatalf("%v\n%s", err, output)
 	}
 	rest := fmt.Sprintf("%d %.1f 12 %d %d 3 0\n", count, sum, start*1000, (end-1)*1000+11)
 	want := "duckdb " + rest + "duckdb label 903\npandas " + rest + "polars " + rest
-	if string(said) != want {
-		t.Errorf("the libraries say\n%swant\n%s", said, want)
+	if string(output) != want {
+		t.Errorf("the libraries say\n%swant\n%s", output, want)
 	}
 }
 
-func TestPeerThanosSidecarIsReadLikeThePrometheusBesideIt(t *testing.T) {
+func TestPeerThanosSidecar_ExportEqualsItsPrometheus(t *testing.T) {
 	prometheus, store := queriedSidecar(t) // with external labels
 	path := binary(t)
 	start, end := writeReadable(t, 5, prometheus)
@@ -129,8 +129,8 @@ func TestPeerThanosSidecarIsReadLikeThePrometheusBesideIt(t *testing.T) {
 	remote, sidecar := filepath.Join(dir, "remote.csv"), filepath.Join(dir, "store.csv")
 	mustRead(t, path, readArgs(prometheus.base, start, end, remote)...)
 	eventually(t, 20*time.Second, "the sidecar to give samples", func() bool {
-		code, said, _ := runRead(t, path, storeArgs(store, start, end, sidecar)...)
-		return code == 0 && strings.Contains(said, "3,612 samples of 12 series")
+		code, stderr, _ := runRead(t, path, storeArgs(store, start, end, sidecar)...)
+		return code == 0 && strings.Contains(stderr, "3,612 samples of 12 series")
 	})
 	a, errA := os.ReadFile(remote)
 	b, errB := os.ReadFile(sidecar)

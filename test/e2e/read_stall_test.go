@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 )
 
-func TestReadEndsIfItsSourceSendsNothing(t *testing.T) {
+func TestRead_SilentSourceEndsByTheTimeout(t *testing.T) {
 	path, s := binary(t), startServe(t, idle(t))
 	start, end := writeReadable(t, 5, s)
 	// A server that accepts connections, and no more.
@@ -29,9 +29,9 @@ func TestReadEndsIfItsSourceSendsNothing(t *testing.T) {
 	defer mute.Close()
 	out := filepath.Join(t.TempDir(), "out.csv")
 	for _, args := range [][]string{readArgs("http://"+mute.Addr().String(), start, end, out), storeArgs(mute.Addr().String(), start, end, out)} {
-		code, said, _ := runRead(t, path, append(args, "--timeout=300ms", "--retries=1")...)
-		if code != 1 || strings.Count(said, "sends nothing for 300ms") != 2 { // a warning, and the end
-			t.Errorf("%s: exit code %d:\n%s", args[1], code, said)
+		code, stderr, _ := runRead(t, path, append(args, "--timeout=300ms", "--retries=1")...)
+		if code != 1 || strings.Count(stderr, "sends nothing for 300ms") != 2 { // a warning, and the end
+			t.Errorf("%s: exit code %d:\n%s", args[1], code, stderr)
 		}
 	}
 	// One that stops in the middle of a body, the first time.
@@ -62,14 +62,14 @@ func TestReadEndsIfItsSourceSendsNothing(t *testing.T) {
 		_, _ = w.Write(body)
 	}))
 	defer half.Close()
-	wantCount, wantSum := s.asked(start, end)
-	said := mustRead(t, path, readArgs(half.URL, start, end, out, "--timeout=300ms")...)
-	if count, sum := totals(t, out); count != wantCount || sum != wantSum || !strings.Contains(said, "sends nothing for 300ms") {
-		t.Errorf("%d samples of sum %g, want %d of %g:\n%s", count, sum, wantCount, wantSum, said)
+	wantCount, wantSum := s.promQLTotals(start, end)
+	stderr := mustRead(t, path, readArgs(half.URL, start, end, out, "--timeout=300ms")...)
+	if count, sum := totals(t, out); count != wantCount || sum != wantSum || !strings.Contains(stderr, "sends nothing for 300ms") {
+		t.Errorf("%d samples of sum %g, want %d of %g:\n%s", count, sum, wantCount, wantSum, stderr)
 	}
 }
 
-func TestReadSortsWhatComesInAnyOrder(t *testing.T) {
+func TestRead_SortsUnorderedSeries(t *testing.T) {
 	result := &prompb.QueryResult{}
 	random := rand.New(rand.NewPCG(1, 1))
 	for _, i := range random.Perm(3000) {
@@ -111,7 +111,7 @@ func TestReadSortsWhatComesInAnyOrder(t *testing.T) {
 	// What will not pass is not repeated.
 	body = snappy.Encode(nil, append(plain, plain...))
 	requests.Store(0)
-	if code, said, _ := runRead(t, path, args(filepath.Join(dir, "broken.csv"))...); code != 1 || requests.Load() != 1 || !strings.Contains(said, "more than one result") {
-		t.Errorf("exit code %d after %d requests: %s", code, requests.Load(), said)
+	if code, stderr, _ := runRead(t, path, args(filepath.Join(dir, "broken.csv"))...); code != 1 || requests.Load() != 1 || !strings.Contains(stderr, "more than one result") {
+		t.Errorf("exit code %d after %d requests: %s", code, requests.Load(), stderr)
 	}
 }

@@ -91,11 +91,11 @@ func runRead(t *testing.T, path string, args ...string) (int, string, []byte) {
 
 func mustRead(t *testing.T, path string, args ...string) string {
 	t.Helper()
-	code, said, _ := runRead(t, path, args...)
+	code, stderr, _ := runRead(t, path, args...)
 	if code != 0 {
-		t.Fatalf("exit code %d of %q:\n%s", code, args, said)
+		t.Fatalf("exit code %d of %q:\n%s", code, args, stderr)
 	}
-	return said
+	return stderr
 }
 
 // totals are the number of samples of a CSV file and their sum.
@@ -121,7 +121,7 @@ func totals(t *testing.T, path string) (count int, sum float64) {
 }
 
 // asked are the same by PromQL.
-func (s *server) asked(start, end int64) (count int, sum float64) {
+func (s *server) promQLTotals(start, end int64) (count int, sum float64) {
 	s.t.Helper()
 	window := fmt.Sprintf(`{job="read"}[%ds]))`, end-start+1)
 	number := func(expr string) float64 {
@@ -134,38 +134,38 @@ func (s *server) asked(start, end int64) (count int, sum float64) {
 	return int(number("sum(count_over_time(" + window)), number("sum(sum_over_time(" + window)
 }
 
-func TestReadWritesWhatPromQLCounts(t *testing.T) {
+func TestRead_ExportsTheSamplesThatPromQLCounts(t *testing.T) {
 	path, s := binary(t), startServe(t, idle(t))
 	start, end := writeReadable(t, 5, s)
-	wantCount, wantSum := s.asked(start, end)
+	wantCount, wantSum := s.promQLTotals(start, end)
 	if wantCount != 12*301 {
 		t.Fatalf("%d samples are stored", wantCount)
 	}
 	out := filepath.Join(t.TempDir(), "out.csv")
-	said := mustRead(t, path, readArgs(s.base, start, end, out, "--match=read_1_total", `--match={__name__=~"read_.*"}`)...)
+	stderr := mustRead(t, path, readArgs(s.base, start, end, out, "--match=read_1_total", `--match={__name__=~"read_.*"}`)...)
 	if count, sum := totals(t, out); count != wantCount || sum != wantSum {
 		t.Errorf("%d samples of sum %g, want %d of %g", count, sum, wantCount, wantSum)
 	}
-	if !strings.Contains(said, "3,612 samples of 12 series") {
-		t.Errorf("the summary is %q", said)
+	if !strings.Contains(stderr, "3,612 samples of 12 series") {
+		t.Errorf("the summary is %q", stderr)
 	}
 	want, err := os.ReadFile(out)
 	if err != nil {
 		t.Fatal(err)
 	}
-	code, said, stdout := runRead(t, path, readArgs(s.base, start, end, "-", "--format=csv", "--no-progress")...)
-	if code != 0 || said != "" || !bytes.Equal(stdout, want) {
-		t.Errorf("standard output: exit code %d, %d bytes, want %d; %s", code, len(stdout), len(want), said)
+	code, stderr, stdout := runRead(t, path, readArgs(s.base, start, end, "-", "--format=csv", "--no-progress")...)
+	if code != 0 || stderr != "" || !bytes.Equal(stdout, want) {
+		t.Errorf("standard output: exit code %d, %d bytes, want %d; %s", code, len(stdout), len(want), stderr)
 	}
 }
 
-func TestReadRefusesWhatItCannotDo(t *testing.T) {
+func TestRead_InvalidArgumentsAreRefused(t *testing.T) {
 	path := binary(t)
 	out := filepath.Join(t.TempDir(), "out.csv")
 	for _, c := range []struct {
-		args string
-		code int
-		said string
+		args   string
+		code   int
+		stderr string
 	}{
 		{"read -o " + out, 80, "--match"},
 		{"read -o " + out + " --match=up", 1, "no source"},
@@ -179,9 +179,9 @@ func TestReadRefusesWhatItCannotDo(t *testing.T) {
 		{"read -o " + out + " --match=up --tsdb.path=" + filepath.Dir(out) + "/none", 1, "none"},
 		{"read -o " + out + " --match=up --tsdb.path=" + filepath.Dir(out), 1, "neither blocks nor"},
 	} {
-		code, said, _ := runRead(t, path, strings.Fields(c.args)...)
-		if code != c.code || !strings.Contains(said, c.said) {
-			t.Errorf("%s: exit code %d, want %d with %q:\n%s", c.args, code, c.code, c.said, said)
+		code, stderr, _ := runRead(t, path, strings.Fields(c.args)...)
+		if code != c.code || !strings.Contains(stderr, c.stderr) {
+			t.Errorf("%s: exit code %d, want %d with %q:\n%s", c.args, code, c.code, c.stderr, stderr)
 		}
 	}
 	if entries, err := os.ReadDir(filepath.Dir(out)); err != nil || len(entries) != 0 {
@@ -191,21 +191,21 @@ func TestReadRefusesWhatItCannotDo(t *testing.T) {
 
 // gatedProxy passes requests on until there were as many as it lets through; the
 // next one hangs, or is answered with a failure.
-type gatedProxy struct {
+type limitedProxy struct {
 	*httptest.Server
 	left    atomic.Int64
 	hang    atomic.Bool
 	reached chan struct{}
 }
 
-func newGatedProxy(t *testing.T, base string) *gatedProxy {
+func newLimitedProxy(t *testing.T, base string) *limitedProxy {
 	t.Helper()
 	u, err := url.Parse(base)
 	if err != nil {
 		t.Fatal(err)
 	}
 	pass := httputil.NewSingleHostReverseProxy(u)
-	p := &gatedProxy{reached: make(chan struct{}, 100)}
+	p := &limitedProxy{reached: make(chan struct{}, 100)}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case p.left.Add(-1) >= 0:
@@ -222,7 +222,7 @@ func newGatedProxy(t *testing.T, base string) *gatedProxy {
 	return p
 }
 
-func TestReadGoesOnAfterAKillAtEveryWindow(t *testing.T) {
+func TestRead_ResumesAfterAKillAtEveryWindow(t *testing.T) {
 	path, s := binary(t), startServe(t, idle(t))
 	start, end := writeReadable(t, 5, s)
 	dir := t.TempDir()
@@ -232,7 +232,7 @@ func TestReadGoesOnAfterAKillAtEveryWindow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := newGatedProxy(t, s.base)
+	proxy := newLimitedProxy(t, s.base)
 	proxy.hang.Store(true)
 	out := filepath.Join(dir, "out.csv")
 	args := readArgs(proxy.URL, start, end, out, "--window=1h", "--resume")
@@ -240,8 +240,8 @@ func TestReadGoesOnAfterAKillAtEveryWindow(t *testing.T) {
 	for done := false; !done; { // each run gets one window further
 		proxy.left.Store(1)
 		cmd := exec.Command(path, args...)
-		var said bytes.Buffer
-		cmd.Stderr = &said
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +254,7 @@ func TestReadGoesOnAfterAKillAtEveryWindow(t *testing.T) {
 			<-ended
 		case err := <-ended:
 			if done = true; err != nil {
-				t.Fatal(err, said.String())
+				t.Fatal(err, stderr.String())
 			}
 		case <-time.After(30 * time.Second):
 			_ = cmd.Process.Kill()
@@ -276,18 +276,18 @@ func TestReadGoesOnAfterAKillAtEveryWindow(t *testing.T) {
 	}
 }
 
-func TestReadEndsCleanlyWhenItIsStoppedOrItsSourceDies(t *testing.T) {
+func TestRead_SignalOrDeadSourceLeavesAResumableExport(t *testing.T) {
 	path, s := binary(t), startServe(t, idle(t))
 	start, end := writeReadable(t, 5, s)
-	proxy := newGatedProxy(t, s.base)
+	proxy := newLimitedProxy(t, s.base)
 	for _, signal := range []os.Signal{nil, syscall.SIGTERM, os.Interrupt} {
 		out := filepath.Join(t.TempDir(), "out.parquet")
 		args := readArgs(proxy.URL, start, end, out, "--retries=0")
 		proxy.left.Store(2)
 		proxy.hang.Store(signal != nil)
 		cmd := exec.Command(path, args...)
-		var said bytes.Buffer
-		cmd.Stderr = &said
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -296,8 +296,8 @@ func TestReadEndsCleanlyWhenItIsStoppedOrItsSourceDies(t *testing.T) {
 			_ = cmd.Process.Signal(signal)
 		}
 		_ = cmd.Wait()
-		if code := cmd.ProcessState.ExitCode(); code != 75 || !strings.Contains(said.String(), "--resume") {
-			t.Errorf("%v: exit code %d: %s", signal, code, said.String())
+		if code := cmd.ProcessState.ExitCode(); code != 75 || !strings.Contains(stderr.String(), "--resume") {
+			t.Errorf("%v: exit code %d: %s", signal, code, stderr.String())
 		}
 		if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%v: something stands at the output", signal)
@@ -306,7 +306,7 @@ func TestReadEndsCleanlyWhenItIsStoppedOrItsSourceDies(t *testing.T) {
 			t.Errorf("%v: left %q, %v", signal, left, err)
 		}
 		proxy.left.Store(1000)
-		said.Reset()
+		stderr.Reset()
 		if text := mustRead(t, path, append(args, "--resume")...); !strings.Contains(text, "2 windows were there") || !strings.Contains(text, "3,612 samples") {
 			t.Errorf("%v: %s", signal, text)
 		}
@@ -333,7 +333,7 @@ func contents(t *testing.T, dir string) []string {
 	return all
 }
 
-func TestReadTakesAFolderThatAServerHasOpenAndLeavesItAlone(t *testing.T) {
+func TestRead_FolderOfARunningServerIsReadAndNotChanged(t *testing.T) {
 	path, dir := binary(t), t.TempDir()
 	s := startServe(t, func(o *role.ServeOptions) {
 		idle(t)(o)
@@ -374,7 +374,7 @@ func TestReadTakesAFolderThatAServerHasOpenAndLeavesItAlone(t *testing.T) {
 	}
 }
 
-func TestReadTakesAStoreAPI(t *testing.T) {
+func TestRead_ReadsAStoreAPI(t *testing.T) {
 	s, store := grpcServe(t, "scrape_configs: []\n", nil)
 	path := binary(t)
 	start, end := writeReadable(t, 5, s)
@@ -387,12 +387,12 @@ func TestReadTakesAStoreAPI(t *testing.T) {
 	if errA != nil || errB != nil || len(a) == 0 || !bytes.Equal(a, b) {
 		t.Errorf("%d bytes by remote read, %d from the store, %v, %v", len(a), len(b), errA, errB)
 	}
-	if code, said, _ := runRead(t, path, append(storeArgs(fmt.Sprintf("127.0.0.1:%d", freePort(t)), start, end, other+".csv"), "--format=csv", "--retries=0")...); code != 1 || !strings.Contains(said, "unavailable") {
-		t.Errorf("nobody listens: exit code %d: %s", code, said)
+	if code, stderr, _ := runRead(t, path, append(storeArgs(fmt.Sprintf("127.0.0.1:%d", freePort(t)), start, end, other+".csv"), "--format=csv", "--retries=0")...); code != 1 || !strings.Contains(stderr, "unavailable") {
+		t.Errorf("nobody listens: exit code %d: %s", code, stderr)
 	}
 }
 
-func TestReadSendsHeadersAndCredentials(t *testing.T) {
+func TestRead_SendsHeadersAndCredentials(t *testing.T) {
 	path, s := binary(t), startServe(t, idle(t))
 	start, end := writeReadable(t, 1, s)
 	var got atomic.Pointer[http.Header]
@@ -413,9 +413,9 @@ func TestReadSendsHeadersAndCredentials(t *testing.T) {
 	defer front.Close()
 	out := filepath.Join(t.TempDir(), "out.csv")
 	config := writeFile(t, filepath.Join(t.TempDir(), "http.yml"), "basic_auth: {username: eve, password: apple}\n")
-	code, said, _ := runRead(t, path, readArgs(front.URL, start, end, out)...)
-	if code != 1 || !strings.Contains(said, "who are you") {
-		t.Errorf("without credentials: exit code %d: %s", code, said)
+	code, stderr, _ := runRead(t, path, readArgs(front.URL, start, end, out)...)
+	if code != 1 || !strings.Contains(stderr, "who are you") {
+		t.Errorf("without credentials: exit code %d: %s", code, stderr)
 	}
 	mustRead(t, path, readArgs(front.URL, start, end, out, "--http.config-file="+config, "--header=X-Scope-OrgID: team-a")...)
 	if tenant := got.Load().Get("X-Scope-OrgID"); tenant != "team-a" {

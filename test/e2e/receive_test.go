@@ -67,7 +67,7 @@ func (s *server) resident(t *testing.T) float64 {
 	return v
 }
 
-func TestSlowSendersDoNotStopTheOthers(t *testing.T) {
+func TestServe_StalledSendersDoNotBlockOthers(t *testing.T) {
 	dir := t.TempDir()
 	file := writeFile(t, dir+"/prometheus.yml", "scrape_configs: []\n")
 	p := startProcess(t, binary(t), "serve", "--config.file="+file, "--storage.tsdb.path="+dir+"/data", "--web.listen-address=127.0.0.1:0",
@@ -99,7 +99,7 @@ func TestSlowSendersDoNotStopTheOthers(t *testing.T) {
 	}
 }
 
-func TestCrawlingSendersAreCutWithAStatus(t *testing.T) {
+func TestServe_SlowSendersAreCutOffWithAStatus(t *testing.T) {
 	s := startServe(t, func(o *role.ServeOptions) {
 		idle(t)(o)
 		o.Receive.Bodies = reqbody.Options{Grace: 300 * time.Millisecond}
@@ -170,7 +170,7 @@ func (s *server) send(method, path, contentType string, body []byte, header ...s
 	return resp.StatusCode, string(text)
 }
 
-func TestPagesOfOtherOriginsCannotWrite(t *testing.T) {
+func TestServe_WritesOfOtherOriginsAreRefused(t *testing.T) {
 	s := startServe(t, func(o *role.ServeOptions) {
 		idle(t)(o)
 		o.Web.EnableLifecycle = true
@@ -236,12 +236,12 @@ func TestPagesOfOtherOriginsCannotWrite(t *testing.T) {
 	if resp.StatusCode != http.StatusOK || resp.Header.Get("Access-Control-Allow-Origin") == "" {
 		t.Errorf("a read of another origin: %d %v", resp.StatusCode, resp.Header)
 	}
-	if status, text := s.ask("querier.v1.QuerierService/LabelNames", map[string]any{}, nil); status != http.StatusOK {
+	if status, text := s.postJSON("querier.v1.QuerierService/LabelNames", map[string]any{}, nil); status != http.StatusOK {
 		t.Errorf("the profile API: %d %s", status, text)
 	}
 }
 
-func TestTheFrontendPassesOnNoWritesOfOtherOrigins(t *testing.T) {
+func TestFrontend_WritesOfOtherOriginsAreNotForwarded(t *testing.T) {
 	behind := startServe(t, func(o *role.ServeOptions) {
 		idle(t)(o)
 		o.Web.EnableLifecycle = true
@@ -261,7 +261,7 @@ func TestTheFrontendPassesOnNoWritesOfOtherOrigins(t *testing.T) {
 	}
 }
 
-func TestReceiversCanBeSwitchedOff(t *testing.T) {
+func TestServe_ReceiversCanBeDisabled(t *testing.T) {
 	dir := t.TempDir()
 	file := writeFile(t, dir+"/prometheus.yml", "scrape_configs: []\n")
 	p := startProcess(t, binary(t), "serve", "--config.file="+file, "--storage.tsdb.path="+dir+"/data", "--web.listen-address=127.0.0.1:0",
@@ -290,7 +290,7 @@ func TestReceiversCanBeSwitchedOff(t *testing.T) {
 	}
 }
 
-func TestASmallRequestOfManySeriesCostsLittle(t *testing.T) {
+func TestServe_SmallRequestOfManySeriesUsesBoundedMemory(t *testing.T) {
 	dir := t.TempDir()
 	file := writeFile(t, dir+"/prometheus.yml", "scrape_configs: []\n")
 	p := startProcess(t, binary(t), "serve", "--config.file="+file, "--storage.tsdb.path="+dir+"/data", "--web.listen-address=127.0.0.1:0", "--no-profiles.self")

@@ -21,9 +21,9 @@ import (
 )
 
 // visits counts the requests of two configurations to one target.
-type visits struct{ oldMetrics, oldProfiles, newMetrics, newProfiles atomic.Int64 }
+type requestCounts struct{ oldMetrics, oldProfiles, newMetrics, newProfiles atomic.Int64 }
 
-func (v *visits) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (v *requestCounts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/old/metrics"):
 		v.oldMetrics.Add(1)
@@ -39,18 +39,18 @@ func (v *visits) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // reloadWorld is a server whose files are written in an old and a new version,
 // which differ in everything that a reload may change.
-type reloadWorld struct {
+type reloadFixture struct {
 	*server
 	dir, data, address  string
 	metrics, profiles   string // the files
-	visits              visits
+	visits              requestCounts
 	oldMetrics, oldProf string
 	newMetrics, newProf string
 }
 
-func newReloadWorld(t *testing.T) *reloadWorld {
+func newReloadFixture(t *testing.T) *reloadFixture {
 	t.Helper()
-	w := &reloadWorld{dir: t.TempDir(), data: t.TempDir()}
+	w := &reloadFixture{dir: t.TempDir(), data: t.TempDir()}
 	target := httptest.NewServer(&w.visits)
 	t.Cleanup(target.Close)
 	w.address = strings.TrimPrefix(target.URL, "http://")
@@ -89,14 +89,14 @@ scrape_configs:
 	return w
 }
 
-func (w *reloadWorld) write(t *testing.T, metrics, profiles string) {
+func (w *reloadFixture) write(t *testing.T, metrics, profiles string) {
 	t.Helper()
 	writeFile(t, w.metrics, metrics)
 	writeFile(t, w.profiles, profiles)
 }
 
 // state is what of the configuration shows.
-func (w *reloadWorld) state() string {
+func (w *reloadFixture) state() string {
 	w.t.Helper()
 	var b strings.Builder
 	_, metrics := w.get("/metrics")
@@ -119,8 +119,8 @@ func (w *reloadWorld) state() string {
 	return b.String()
 }
 
-func TestAReloadOfWhichOnePartFailsChangesNoPart(t *testing.T) {
-	w := newReloadWorld(t)
+func TestServe_FailedReloadChangesNothing(t *testing.T) {
+	w := newReloadFixture(t)
 	eventually(t, 20*time.Second, "targets of the first configuration", func() bool {
 		_, pools := w.get("/api/v1/scrape_pools")
 		return w.visits.oldMetrics.Load() > 1 && w.visits.oldProfiles.Load() > 1 && strings.Contains(pools, `"old"`)
@@ -207,7 +207,7 @@ func TestAReloadOfWhichOnePartFailsChangesNoPart(t *testing.T) {
 	})
 }
 
-func TestAReloadWithoutExternalLabelsIsRefusedWhereBlocksAreShipped(t *testing.T) {
+func TestServe_ReloadWithoutExternalLabelsIsRefusedIfBlocksAreShipped(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "prometheus.yml")
 	writeFile(t, file, "global: {external_labels: {cluster: eu}}\n")
 	s := startServe(t, func(o *role.ServeOptions) {
@@ -241,7 +241,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func TestTheLogLevelIsTheFlagsUnlessTheFileHasOne(t *testing.T) {
+func TestServe_LogLevelOfTheFileOverridesTheFlag(t *testing.T) {
 	target := httptest.NewServer(http.NotFoundHandler())
 	defer target.Close()
 	file := filepath.Join(t.TempDir(), "prometheus.yml")
@@ -284,7 +284,7 @@ func TestTheLogLevelIsTheFlagsUnlessTheFileHasOne(t *testing.T) {
 	}
 }
 
-func TestAProcessThatLogsErrorsOnlyLogsNothingOfAQuietLife(t *testing.T) {
+func TestServe_LogLevelErrorLogsNothingIfNothingFails(t *testing.T) {
 	program, port := binary(t), freePort(t)
 	for flag, want := range map[string]bool{"error": false, "debug": true} {
 		log := &lockedBuffer{}

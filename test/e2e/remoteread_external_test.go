@@ -139,7 +139,7 @@ func checkExternal(t *testing.T, near *server, at time.Time, want int) {
 
 // externalWorld writes a series to near, and to far some with and without stored
 // labels.
-func externalWorld(t *testing.T, near, far *server, at time.Time) {
+func writeExternalSeries(t *testing.T, near, far *server, at time.Time) {
 	t.Helper()
 	ms := at.Add(-time.Minute).UnixMilli()
 	near.writeAll([][]byte{encoded(t, v1(v1Series(ms, 1, "__name__", "near", "a", "1"), v1Series(ms, 2, "__name__", "far", "both", "yes")))})
@@ -149,7 +149,7 @@ func externalWorld(t *testing.T, near, far *server, at time.Time) {
 	))})
 }
 
-func TestRemoteReadOfAServerWithExternalLabelsHasWhatItsEndpointsHave(t *testing.T) {
+func TestRemoteRead_ExternalLabelsAreTheSameByEveryPath(t *testing.T) {
 	for _, tt := range []struct {
 		name, far, section string
 		want               int
@@ -165,13 +165,13 @@ func TestRemoteReadOfAServerWithExternalLabelsHasWhatItsEndpointsHave(t *testing
 			file := writeFile(t, filepath.Join(t.TempDir(), "far.yml"), tt.far+"scrape_configs: []\n")
 			far := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = file })
 			near, _ := readsFrom(t, "global: {external_labels: {cluster: eu}}\nremote_read: [{url: '"+far.base+"/api/v1/read', read_recent: true"+tt.section+"}]\n")
-			externalWorld(t, near, far, at)
+			writeExternalSeries(t, near, far, at)
 			checkExternal(t, near, at, tt.want)
 		})
 	}
 }
 
-func TestPeerPrometheusBehindAServerWithExternalLabelsIsReadThroughIt(t *testing.T) {
+func TestPeerPrometheus_IsReadThroughAServerWithExternalLabels(t *testing.T) {
 	for _, tt := range []struct {
 		far  string
 		want int
@@ -180,7 +180,7 @@ func TestPeerPrometheusBehindAServerWithExternalLabelsIsReadThroughIt(t *testing
 			at := time.Now().Truncate(time.Second)
 			far := startPrometheus(t, "global: {external_labels: {cluster: "+tt.far+"}}\n", "")
 			near, _ := readsFrom(t, "global: {external_labels: {cluster: eu}}\nremote_read: [{url: '"+far.base+"/api/v1/read', read_recent: true}]\n")
-			externalWorld(t, near, far, at)
+			writeExternalSeries(t, near, far, at)
 			checkExternal(t, near, at, tt.want)
 		})
 	}

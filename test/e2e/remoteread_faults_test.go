@@ -59,7 +59,7 @@ func (s *server) metric(name string) float64 {
 }
 
 // stalled asks, and reads nothing but the head of the answer and some bytes.
-func stalled(t *testing.T, address string, form prompb.ReadRequest_ResponseType, mint, maxt int64) net.Conn {
+func stalledReader(t *testing.T, address string, form prompb.ReadRequest_ResponseType, mint, maxt int64) net.Conn {
 	t.Helper()
 	q, err := remote.ToQuery(mint, maxt, []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".+")}, nil)
 	if err != nil {
@@ -91,7 +91,7 @@ func stalled(t *testing.T, address string, form prompb.ReadRequest_ResponseType,
 	return conn
 }
 
-func TestReadersThatStallOrLeaveWhileBlocksAreCompactedCostNothingAfterwards(t *testing.T) {
+func TestRemoteRead_StalledReadersDuringCompactionReleaseFilesAndMemory(t *testing.T) {
 	dir := t.TempDir()
 	for i := range int64(3) {
 		blockIn(t, dir, 600, pathsStart+2*i*hourMS, pathsStart+2*(i+1)*hourMS, 20_000)
@@ -113,7 +113,7 @@ func TestReadersThatStallOrLeaveWhileBlocksAreCompactedCostNothingAfterwards(t *
 	// it and the blocks are compacted; 4 others read all of it meanwhile.
 	var conns []net.Conn
 	for i := range 12 {
-		conn := stalled(t, s.base, prompb.ReadRequest_ResponseType(i%2), mint, maxt)
+		conn := stalledReader(t, s.base, prompb.ReadRequest_ResponseType(i%2), mint, maxt)
 		if i >= 8 {
 			conn.Close()
 		} else {

@@ -38,7 +38,7 @@ var pathsStart = time.Now().Add(-16*time.Hour).UnixMilli() / (6 * hourMS) * (6 *
 
 // appendWorld appends floats and histograms of both kinds from mint up to, not
 // including, maxt, and a series that changes between them.
-func appendWorld(t testing.TB, to interface {
+func appendFixture(t testing.TB, to interface {
 	Appender(context.Context) storage.Appender
 }, n int, mint, maxt, stepMS int64) {
 	t.Helper()
@@ -91,7 +91,7 @@ func blockIn(t testing.TB, dir string, n int, mint, maxt, stepMS int64) string {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	appendWorld(t, w, n, mint, maxt, stepMS)
+	appendFixture(t, w, n, mint, maxt, stepMS)
 	id, err := w.Flush(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func blockIn(t testing.TB, dir string, n int, mint, maxt, stepMS int64) string {
 
 // world is a data folder with all that a storage may have: blocks, of which two
 // overlap and one has tombstones, a head, and late samples.
-func world(t testing.TB) string {
+func dataFolder(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	withTombstones, err := prometheustsdb.OpenBlock(slog.New(slog.DiscardHandler), blockIn(t, dir, 30, pathsStart, pathsStart+2*hourMS, 30_000), nil, nil)
@@ -121,7 +121,7 @@ func world(t testing.TB) string {
 		t.Fatal(err)
 	}
 	db.DisableCompactions()
-	appendWorld(t, db, 28, pathsStart+4*hourMS, pathsStart+5*hourMS, 30_000)
+	appendFixture(t, db, 28, pathsStart+4*hourMS, pathsStart+5*hourMS, 30_000)
 	appendLate(t, db)
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
@@ -249,8 +249,8 @@ func samplesProxy(t testing.TB, address string) string {
 	return s.URL
 }
 
-func TestPeerEveryPathOfRemoteReadGivesTheSameSamples(t *testing.T) {
-	dir := world(t)
+func TestPeerPrometheus_EveryRemoteReadPathReturnsTheSameSamples(t *testing.T) {
+	dir := dataFolder(t)
 	for name, external := range map[string]string{"no external labels": "", "external labels": "global: {external_labels: {cluster: mm, nn: x}}\n"} {
 		t.Run(name, func(t *testing.T) {
 			config := external + "storage: {tsdb: {out_of_order_time_window: 100h}}\n"

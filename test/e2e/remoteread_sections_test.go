@@ -22,7 +22,7 @@ func readsFrom(t *testing.T, sections string) (s *server, file string) {
 }
 
 // sameAnswers asks both servers all that sharedRequests has of queries.
-func sameAnswers(t *testing.T, got, want *server, end time.Time) {
+func compareResponses(t *testing.T, got, want *server, end time.Time) {
 	t.Helper()
 	compared, withData := 0, 0
 	for _, request := range sharedRequests(end) {
@@ -72,12 +72,12 @@ func (s *server) writeAll(bodies [][]byte) {
 	}
 }
 
-func TestAServerThatReadsAnotherAnswersAsThatOneDoes(t *testing.T) {
+func TestRemoteRead_ResponseEqualsTheRemoteServers(t *testing.T) {
 	end := time.Now().Truncate(time.Minute)
 	far := startServe(t, idle(t))
 	far.writeAll(sortedSamples(t, end))
 	near, _ := readsFrom(t, "remote_read: [{url: '"+far.base+"/api/v1/read', read_recent: true}]\n")
-	sameAnswers(t, near, far, end)
+	compareResponses(t, near, far, end)
 	// What both have is one series with the samples of both.
 	all := startServe(t, idle(t))
 	later := end.Add(time.Minute)
@@ -85,7 +85,7 @@ func TestAServerThatReadsAnotherAnswersAsThatOneDoes(t *testing.T) {
 	all.writeAll(sortedSamples(t, end))
 	all.writeAll(more)
 	near.writeAll(more)
-	sameAnswers(t, near, all, later)
+	compareResponses(t, near, all, later)
 	form := url.Values{"query": {`{__name__=~".+"}`}, "start": {fmt.Sprint(end.Add(-time.Hour).Unix())}, "end": {fmt.Sprint(later.Unix())}, "step": {"15"}}
 	_, got := near.get("/api/v1/query_range?" + form.Encode())
 	if _, want := all.get("/api/v1/query_range?" + form.Encode()); got != want || !strings.Contains(got, "near") {
@@ -93,7 +93,7 @@ func TestAServerThatReadsAnotherAnswersAsThatOneDoes(t *testing.T) {
 	}
 }
 
-func TestRemoteReadSectionsKeepTheirPromises(t *testing.T) {
+func TestRemoteRead_SectionOptionsAreHonoured(t *testing.T) {
 	const appleInBcrypt = "$2a$04$ZPhz8rfdmpae1mBwsJUU1ugnOw3VCQbDPPYb9UM60sEIvn6WarITe"
 	dir := t.TempDir()
 	web := writeFile(t, filepath.Join(dir, "web.yml"), "basic_auth_users:\n  eve: "+appleInBcrypt+"\n")
@@ -158,7 +158,7 @@ func wantsHeader(t *testing.T, address, name, value string) string {
 	return s.URL
 }
 
-func TestRemoteReadSectionsAreReloaded(t *testing.T) {
+func TestRemoteRead_SectionsAreReloaded(t *testing.T) {
 	now := time.Now()
 	far := startServe(t, idle(t))
 	far.writeAll([][]byte{encoded(t, v1(v1Series(now.UnixMilli(), 1.5, "__name__", "far")))})
@@ -185,16 +185,16 @@ func TestRemoteReadSectionsAreReloaded(t *testing.T) {
 	}
 }
 
-func TestPeerPrometheusAndFerulaReadEachOther(t *testing.T) {
+func TestPeerPrometheus_AndFerulaReadEachOther(t *testing.T) {
 	end := time.Now().Truncate(time.Minute)
 	prometheus := startPrometheus(t, "", "")
 	prometheus.writeAll(sortedSamples(t, end))
 	near, _ := readsFrom(t, "remote_read: [{url: '"+prometheus.base+"/api/v1/read', read_recent: true}]\n")
-	sameAnswers(t, near, prometheus, end)
+	compareResponses(t, near, prometheus, end)
 	far := startServe(t, idle(t))
 	far.writeAll(sortedSamples(t, end))
 	reader := startPrometheus(t, "remote_read: [{url: '"+far.base+"/api/v1/read', read_recent: true}]\n", "")
-	sameAnswers(t, reader, far, end)
+	compareResponses(t, reader, far, end)
 }
 
 // startPrometheus runs a real Prometheus that receives remote write, with these

@@ -60,7 +60,7 @@ func (s *server) remoteRead(form prompb.ReadRequest_ResponseType, mint, maxt int
 	return lines
 }
 
-func TestRemoteReadGivesWhatWasWrittenWithExternalLabels(t *testing.T) {
+func TestRemoteRead_ReturnsWrittenSamplesWithExternalLabels(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
 	s := startServe(t, func(o *role.ServeOptions) {
 		o.ConfigFile = file

@@ -21,7 +21,7 @@ func oldAndNew(t *testing.T, dir string) (old, recent string) {
 	return writeBlock(t, dir, 40*blocksADay, labels.FromStrings("__name__", "old")), writeBlock(t, dir, blocksADay, labels.FromStrings("__name__", "recent"))
 }
 
-func isThere(t *testing.T, dir, block string) bool {
+func blockExists(t *testing.T, dir, block string) bool {
 	t.Helper()
 	_, err := os.Stat(filepath.Join(dir, block, "meta.json"))
 	if err != nil && !os.IsNotExist(err) {
@@ -32,7 +32,7 @@ func isThere(t *testing.T, dir, block string) bool {
 
 // The database removes blocks when it opens, so the retention of the file must be
 // known by then.
-func TestAStartDeletesOnlyWhatTheRetentionInForceDoesNotCover(t *testing.T) {
+func TestServe_StartDeletesOnlyBlocksOutsideTheRetention(t *testing.T) {
 	for name, tt := range map[string]struct {
 		file  string
 		flags tsdb.Options
@@ -62,10 +62,10 @@ func TestAStartDeletesOnlyWhatTheRetentionInForceDoesNotCover(t *testing.T) {
 				o.Store.Dir = dir
 			}
 			check := func(when string) {
-				if !isThere(t, dir, recent) {
+				if !blockExists(t, dir, recent) {
 					t.Errorf("%s: the recent block is gone", when)
 				}
-				if got := isThere(t, dir, old); got != tt.stays {
+				if got := blockExists(t, dir, old); got != tt.stays {
 					t.Errorf("%s: the old block is there: %t, want %t", when, got, tt.stays)
 				}
 			}
@@ -92,7 +92,7 @@ func TestAStartDeletesOnlyWhatTheRetentionInForceDoesNotCover(t *testing.T) {
 	}
 }
 
-func TestAFolderOfPrometheusWithItsFileStaysWhole(t *testing.T) {
+func TestServe_PrometheusFolderKeepsItsBlocks(t *testing.T) {
 	program, dir := binary(t), t.TempDir()
 	old, recent := oldAndNew(t, dir)
 	for _, folder := range []string{"wal", "chunks_head"} {
@@ -111,7 +111,7 @@ storage: {tsdb: {retention: {time: 1y, size: 10GB}, out_of_order_time_window: 30
 `)
 	for range 2 {
 		p := startProcess(t, program, "serve", "--web.listen-address=127.0.0.1:0", "--storage.tsdb.path="+dir, "--config.file="+file)
-		if !isThere(t, dir, old) || !isThere(t, dir, recent) {
+		if !blockExists(t, dir, old) || !blockExists(t, dir, recent) {
 			t.Errorf("a block is gone:\n%s", p.log)
 		}
 		_, metrics := p.get("/metrics")
@@ -128,7 +128,7 @@ storage: {tsdb: {retention: {time: 1y, size: 10GB}, out_of_order_time_window: 30
 
 // The longest block is a tenth of the retention, and blocks that are compacted are
 // not shipped: so this shows which retention the longest block was taken from.
-func TestTheLongestBlockFollowsTheRetentionOfTheFile(t *testing.T) {
+func TestServe_MaxBlockDurationFollowsTheRetentionOfTheFile(t *testing.T) {
 	bucket := "type: FILESYSTEM\nconfig: {directory: " + t.TempDir() + "}\n"
 	for retention, want := range map[string]string{"20h": "", "3d": "7h12m0s", "1y": "744h0m0s", "0s": "744h0m0s"} {
 		file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"),
@@ -144,7 +144,7 @@ func TestTheLongestBlockFollowsTheRetentionOfTheFile(t *testing.T) {
 	}
 }
 
-func TestFaultsOfTheRetentionAreFoundBeforeTheServerStarts(t *testing.T) {
+func TestServe_InvalidRetentionIsRefusedAtStart(t *testing.T) {
 	for text, want := range map[string]string{
 		"{percentage: 101}": "must be in the range [0, 100]",
 		"{size: -1GB}":      "retention.size",

@@ -16,7 +16,7 @@ import (
 )
 
 // planted is part of every secret that a test gives to a program.
-const planted = "PLANTED"
+const secretMark = "PLANTED"
 
 // program is a run of the binary whose whole output is retained.
 type program struct {
@@ -63,7 +63,7 @@ func startProgram(t *testing.T, address string, env []string, args ...string) *p
 }
 
 // outputs are the paths that could show what a role was configured with.
-var outputs = []string{
+var secretPaths = []string{
 	"/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2", "/debug/pprof/", "/metrics", "/-/ready",
 	"/api/v1/status/flags", "/api/v1/status/config", "/api/v1/status/runtimeinfo", "/api/v1/targets", "/api/v1/stores",
 	"/api/v1/query?query=up", "/api/v1/query_range?query=up&start=0&end=10&step=5", "/api/v1/series?match[]=up", "/api/v1/labels", "/api/v1/read", "/",
@@ -72,9 +72,9 @@ var outputs = []string{
 // checkNoSecrets reads all that a program tells, ends it, and looks for the secrets.
 func (p *program) checkNoSecrets(t *testing.T) {
 	t.Helper()
-	for _, path := range outputs {
-		if _, text := p.get(path); strings.Contains(text, planted) {
-			t.Errorf("%s shows a secret:\n%s", path, linesWith(text, planted))
+	for _, path := range secretPaths {
+		if _, text := p.get(path); strings.Contains(text, secretMark) {
+			t.Errorf("%s shows a secret:\n%s", path, linesWith(text, secretMark))
 		}
 	}
 	if _, cmdline := p.get("/debug/pprof/cmdline"); !strings.Contains(cmdline, "\x00--") || !strings.Contains(cmdline, "<secret>") {
@@ -88,8 +88,8 @@ func (p *program) checkNoSecrets(t *testing.T) {
 	case <-time.After(40 * time.Second):
 		t.Fatalf("it does not end:\n%s", p.output)
 	}
-	if log := p.output.String(); strings.Contains(log, planted) || len(log) == 0 {
-		t.Errorf("the output shows a secret, or is empty:\n%s", linesWith(log, planted))
+	if log := p.output.String(); strings.Contains(log, secretMark) || len(log) == 0 {
+		t.Errorf("the output shows a secret, or is empty:\n%s", linesWith(log, secretMark))
 	}
 }
 
@@ -111,7 +111,7 @@ const (
 
 var secretEnvironment = []string{"SECRET_KEY=PLANTED-environment"}
 
-func TestServeTellsNoSecrets(t *testing.T) {
+func TestServe_ShowsNoSecrets(t *testing.T) {
 	dir := t.TempDir()
 	file := writeFile(t, filepath.Join(dir, "prometheus.yml"), `
 global: {external_labels: {replica: a}}
@@ -136,14 +136,14 @@ remote_read:
 	p.checkNoSecrets(t)
 }
 
-func TestAQuerierTellsNoSecrets(t *testing.T) {
+func TestQuery_ShowsNoSecrets(t *testing.T) {
 	address := freeAddress(t)
 	p := startProgram(t, address, nil, "query", "--http-address="+address, "--grpc-address=127.0.0.1:0", "--log.level=debug",
 		"--tracing.config="+otlpText, "--endpoint.sd-config=endpoints: [] # PLANTED")
 	p.checkNoSecrets(t)
 }
 
-func TestAQueryFrontendTellsNoSecrets(t *testing.T) {
+func TestFrontend_ShowsNoSecrets(t *testing.T) {
 	address := freeAddress(t)
 	redis := "type: REDIS\nconfig: {addr: \"127.0.0.1:1\", username: eve, password: PLANTED-redis}"
 	p := startProgram(t, address, nil, "query-frontend", "--http-address="+address, "--log.level=debug", "--query-frontend.log-queries-longer-than=-1s",
@@ -154,20 +154,20 @@ func TestAQueryFrontendTellsNoSecrets(t *testing.T) {
 	p.checkNoSecrets(t)
 }
 
-func TestASidecarTellsNoSecrets(t *testing.T) {
+func TestSidecar_ShowsNoSecrets(t *testing.T) {
 	prometheus := startServe(t, func(o *role.ServeOptions) {
 		o.ConfigFile = configFile(t, "replica: a")
 		o.Flags = map[string]string{"storage.tsdb.min-block-duration": "2h", "storage.tsdb.max-block-duration": "2h"}
 	})
-	beside := strings.TrimPrefix(prometheus.base, "http://")
+	prometheusAddress := strings.TrimPrefix(prometheus.base, "http://")
 	address := freeAddress(t)
 	p := startProgram(t, address, secretEnvironment, "sidecar", "--http-address="+address, "--grpc-address=127.0.0.1:0", "--log.level=debug",
-		"--prometheus.url=http://eve:PLANTED-url@"+beside, "--prometheus.http-client", "basic_auth: {username: eve, password: PLANTED-client}",
+		"--prometheus.url=http://eve:PLANTED-url@"+prometheusAddress, "--prometheus.http-client", "basic_auth: {username: eve, password: PLANTED-client}",
 		"--tracing.config="+otlpText, "--tsdb.path="+t.TempDir(), "--objstore.config="+s3Config)
 	p.checkNoSecrets(t)
 }
 
-func TestErrorsAtTheStartTellNoSecrets(t *testing.T) {
+func TestCommand_StartErrorsShowNoSecrets(t *testing.T) {
 	for name, args := range map[string][]string{
 		"downstream that is no URL":  {"query-frontend", "--query-frontend.downstream-url=http://eve:PLANTED@127.0.0.1:x y/"},
 		"downstream without a host":  {"query-frontend", "--query-frontend.downstream-url=ftp://eve:PLANTED@127.0.0.1/"},
@@ -189,7 +189,7 @@ func TestErrorsAtTheStartTellNoSecrets(t *testing.T) {
 			if err == nil {
 				t.Fatalf("it is accepted:\n%s", out)
 			}
-			if strings.Contains(string(out), planted) || !strings.Contains(string(out), "error:") {
+			if strings.Contains(string(out), secretMark) || !strings.Contains(string(out), "error:") {
 				t.Errorf("%s", out)
 			}
 		})

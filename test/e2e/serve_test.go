@@ -12,7 +12,7 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-func TestWithoutAConfigurationTheServerScrapesItself(t *testing.T) {
+func TestServe_ScrapesItselfWithoutAConfiguration(t *testing.T) {
 	s := startServe(t, nil)
 	eventually(t, 20*time.Second, "its own up to be 1", func() bool { return s.value("up") == "1" })
 	if got := s.instant(`ferula_build_info`); len(got) != 1 || got[0].Metric["version"] != role.Version {
@@ -51,7 +51,7 @@ func TestWithoutAConfigurationTheServerScrapesItself(t *testing.T) {
 	}
 }
 
-func TestStoppingClosesTheStorageAndStartingAgainFindsTheData(t *testing.T) {
+func TestServe_DataSurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
 	first := startServe(t, func(o *role.ServeOptions) { o.Store.Dir = dir })
 	eventually(t, 20*time.Second, "a first scrape", func() bool { return first.value("up") == "1" })
@@ -65,7 +65,7 @@ func TestStoppingClosesTheStorageAndStartingAgainFindsTheData(t *testing.T) {
 	}
 }
 
-func TestAPrefixMovesEveryRoute(t *testing.T) {
+func TestServe_ExternalURLPrefixesEveryRoute(t *testing.T) {
 	s := startServe(t, func(o *role.ServeOptions) { o.Web.ExternalURL = "http://metrics.example/ferula/" })
 	for path, want := range map[string]int{
 		"/ferula/": 200, "/ferula/-/healthy": 200, "/ferula/metrics": 200, "/ferula/api/v1/labels": 200,
@@ -81,7 +81,7 @@ func TestAPrefixMovesEveryRoute(t *testing.T) {
 	})
 }
 
-func TestTargetsAreFoundRelabelledAndAuthenticated(t *testing.T) {
+func TestServe_TargetsAreDiscoveredRelabelledAndAuthenticated(t *testing.T) {
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, password, _ := r.BasicAuth(); user != "eve" || password != "apple" {
 			http.Error(w, "who are you", http.StatusUnauthorized)

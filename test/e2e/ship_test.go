@@ -51,7 +51,7 @@ func shipping(file, bucket string, text string) func(*role.ServeOptions) {
 	}
 }
 
-func TestServeShipsItsBlocks(t *testing.T) {
+func TestServe_ShipsItsBlocks(t *testing.T) {
 	dir, bucket := t.TempDir(), t.TempDir()
 	id := writeBlock(t, dir, 1, labels.FromStrings("__name__", "shipped", "a", "1"))
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
@@ -87,7 +87,7 @@ func TestServeShipsItsBlocks(t *testing.T) {
 	}
 }
 
-func TestServeRefusesToShipWhatCouldBeLostOrMixedUp(t *testing.T) {
+func TestServe_UnsafeShippingOptionsAreRefused(t *testing.T) {
 	labelled := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
 	bare := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")
 	for what, change := range map[string]func(*role.ServeOptions){
@@ -108,7 +108,7 @@ func TestServeRefusesToShipWhatCouldBeLostOrMixedUp(t *testing.T) {
 	}
 }
 
-func TestABucketThatIsDownIsSaidAndTheServerGoesOn(t *testing.T) {
+func TestServe_BucketOutageIsReportedAndShippingRecovers(t *testing.T) {
 	dir, nowhere := t.TempDir(), filepath.Join(t.TempDir(), "file")
 	writeFile(t, nowhere, "in the way of the bucket's folder")
 	writeBlock(t, dir, 1, labels.FromStrings("__name__", "waits"))

@@ -21,18 +21,18 @@ import (
 
 // beside is a real Prometheus with external labels, and what it needs to be one
 // beside which a sidecar may ship.
-type besidePeer struct {
+type prometheusPeerServer struct {
 	*server
 	dir string
 }
 
-const besideConfig = `
+const peerPrometheusConfig = `
 global: {scrape_interval: 1s, evaluation_interval: 1s, external_labels: {cluster: eu, replica: r1}}
 rule_files: [rules.yml]
 scrape_configs: [{job_name: self, static_configs: [{targets: ['%s']}]}]
 `
 
-const besideRules = `
+const peerPrometheusRules = `
 groups:
 - name: some
   interval: 1s
@@ -43,22 +43,22 @@ groups:
 `
 
 // prometheusBeside runs one on a folder that may have blocks already.
-func prometheusBeside(t *testing.T, dir string, args ...string) *besidePeer {
+func startPrometheusForSidecar(t *testing.T, dir string, args ...string) *prometheusPeerServer {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	config := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), fmt.Sprintf(besideConfig, address))
-	writeFile(t, filepath.Join(filepath.Dir(config), "rules.yml"), besideRules)
+	config := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), fmt.Sprintf(peerPrometheusConfig, address))
+	writeFile(t, filepath.Join(filepath.Dir(config), "rules.yml"), peerPrometheusRules)
 	args = append([]string{
 		"--config.file=" + config, "--storage.tsdb.path=" + dir, "--storage.tsdb.retention.time=10y", "--enable-feature=exemplar-storage",
 		"--storage.tsdb.min-block-duration=2h", "--storage.tsdb.max-block-duration=2h",
 		"--web.listen-address=" + address, "--web.enable-remote-write-receiver", "--web.enable-lifecycle", "--log.level=warn",
 	}, args...)
 	startPeer(t, "http://"+address+"/-/ready", peerBinary(t, "prometheus"), args...)
-	return &besidePeer{&server{t: t, base: "http://" + address}, dir}
+	return &prometheusPeerServer{&server{t: t, base: "http://" + address}, dir}
 }
 
 // thanosSidecar runs the peer's, and returns the address of its StoreAPI.
-func thanosSidecar(t *testing.T, prom *besidePeer, args ...string) string {
+func thanosSidecar(t *testing.T, prom *prometheusPeerServer, args ...string) string {
 	t.Helper()
 	http, address := fmt.Sprintf("127.0.0.1:%d", freePort(t)), fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	startPeer(t, "http://"+http+"/-/ready", peerBinary(t, "thanos"), append([]string{
@@ -69,7 +69,7 @@ func thanosSidecar(t *testing.T, prom *besidePeer, args ...string) string {
 
 // blocksBeside are series of several kinds in blocks: with and without labels of
 // their own that are named as external ones, and some that begin others.
-func blocksBeside(t *testing.T, dir string, blocks int) (mint, maxt int64) {
+func writeSidecarBlocks(t *testing.T, dir string, blocks int) (mint, maxt int64) {
 	t.Helper()
 	var series []labels.Labels
 	for i := range 40 {
@@ -86,10 +86,10 @@ func blocksBeside(t *testing.T, dir string, blocks int) (mint, maxt int64) {
 	return end.Add(-time.Duration(blocks+1) * twoHours).UnixMilli(), end.Add(-twoHours).UnixMilli() - 1
 }
 
-func TestPeerSidecarsOfThanosAndFerulaSayTheSame(t *testing.T) {
+func TestPeerThanosSidecar_ResponsesEqualFerulaSidecars(t *testing.T) {
 	dir := t.TempDir()
-	mint, maxt := blocksBeside(t, dir, 3)
-	prom := prometheusBeside(t, dir)
+	mint, maxt := writeSidecarBlocks(t, dir, 3)
+	prom := startPrometheusForSidecar(t, dir)
 	peerAddress := thanosSidecar(t, prom)
 	s := startSidecar(t, prom.base, nil)
 	s.waitReady()
@@ -112,17 +112,17 @@ func TestPeerSidecarsOfThanosAndFerulaSayTheSame(t *testing.T) {
 	}
 	compared := 0
 	for what, r := range map[string]storeapi.SeriesRequest{
-		"all blocks":           {Matchers: []*labels.Matcher{eq("__name__", "blocks")}},
-		"own labels":           {Matchers: []*labels.Matcher{eq("__name__", "own")}},
-		"both, by cluster":     {Matchers: []*labels.Matcher{re("__name__", "own|blocks"), eq("cluster", "eu")}},
-		"another cluster":      {Matchers: []*labels.Matcher{re("__name__", "own|blocks"), eq("cluster", "us")}},
+		"all blocks":           {Matchers: []*labels.Matcher{equalMatcher("__name__", "blocks")}},
+		"own labels":           {Matchers: []*labels.Matcher{equalMatcher("__name__", "own")}},
+		"both, by cluster":     {Matchers: []*labels.Matcher{re("__name__", "own|blocks"), equalMatcher("cluster", "eu")}},
+		"another cluster":      {Matchers: []*labels.Matcher{re("__name__", "own|blocks"), equalMatcher("cluster", "us")}},
 		"without replica":      {Matchers: []*labels.Matcher{re("__name__", "own|blocks")}, WithoutReplicaLabels: []string{"replica"}},
 		"without cluster":      {Matchers: []*labels.Matcher{re("__name__", "own|blocks")}, WithoutReplicaLabels: []string{"cluster", "replica"}},
-		"without an own label": {Matchers: []*labels.Matcher{eq("__name__", "blocks")}, WithoutReplicaLabels: []string{"i"}},
-		"without chunks":       {Matchers: []*labels.Matcher{eq("__name__", "blocks"), eq("a", "1")}, SkipChunks: true},
-		"nothing":              {Matchers: []*labels.Matcher{eq("__name__", "nothing")}},
-		"a shard":              {Matchers: []*labels.Matcher{eq("__name__", "blocks")}, Shard: &storeapi.Shard{Index: 1, Total: 3, By: true, Labels: []string{"i"}}},
-		"a range":              {Matchers: []*labels.Matcher{eq("__name__", "blocks")}, MinMS: mint + 600_000, MaxMS: mint + 7_000_000},
+		"without an own label": {Matchers: []*labels.Matcher{equalMatcher("__name__", "blocks")}, WithoutReplicaLabels: []string{"i"}},
+		"without chunks":       {Matchers: []*labels.Matcher{equalMatcher("__name__", "blocks"), equalMatcher("a", "1")}, SkipChunks: true},
+		"nothing":              {Matchers: []*labels.Matcher{equalMatcher("__name__", "nothing")}},
+		"a shard":              {Matchers: []*labels.Matcher{equalMatcher("__name__", "blocks")}, Shard: &storeapi.Shard{Index: 1, Total: 3, By: true, Labels: []string{"i"}}},
+		"a range":              {Matchers: []*labels.Matcher{equalMatcher("__name__", "blocks")}, MinMS: mint + 600_000, MaxMS: mint + 7_000_000},
 	} {
 		if r.MaxMS == 0 {
 			r.MinMS, r.MaxMS = mint, maxt
@@ -150,20 +150,20 @@ func TestPeerSidecarsOfThanosAndFerulaSayTheSame(t *testing.T) {
 		}
 	}
 	for what, r := range map[string]storeapi.LabelsRequest{
-		"names": {}, "names of": {Matchers: []*labels.Matcher{eq("__name__", "own")}}, "names of nothing": {Matchers: []*labels.Matcher{eq("__name__", "nothing")}},
-		"values a": {Label: "a"}, "values of": {Label: "x", Matchers: []*labels.Matcher{eq("__name__", "own")}}, "values cluster": {Label: "cluster"},
-		"values cluster of": {Label: "cluster", Matchers: []*labels.Matcher{eq("__name__", "own")}}, "limited": {Label: "i", Limit: 3},
-		"another cluster": {Label: "a", Matchers: []*labels.Matcher{eq("cluster", "us")}},
+		"names": {}, "names of": {Matchers: []*labels.Matcher{equalMatcher("__name__", "own")}}, "names of nothing": {Matchers: []*labels.Matcher{equalMatcher("__name__", "nothing")}},
+		"values a": {Label: "a"}, "values of": {Label: "x", Matchers: []*labels.Matcher{equalMatcher("__name__", "own")}}, "values cluster": {Label: "cluster"},
+		"values cluster of": {Label: "cluster", Matchers: []*labels.Matcher{equalMatcher("__name__", "own")}}, "limited": {Label: "i", Limit: 3},
+		"another cluster": {Label: "a", Matchers: []*labels.Matcher{equalMatcher("cluster", "us")}},
 	} {
 		r.MinMS, r.MaxMS = mint, maxt
-		ask := func(c *storeapi.Client) string {
+		labelList := func(c *storeapi.Client) string {
 			list, _, err := c.LabelNames(ctx, r)
 			if r.Label != "" {
 				list, _, err = c.LabelValues(ctx, r)
 			}
 			return fmt.Sprint(list, err)
 		}
-		if got, want := ask(s.client), ask(peer); slices.Compact(strings.Fields(got))[0] != slices.Compact(strings.Fields(want))[0] || strings.Join(slices.Compact(strings.Fields(got)), " ") != strings.Join(slices.Compact(strings.Fields(want)), " ") {
+		if got, want := labelList(s.client), labelList(peer); slices.Compact(strings.Fields(got))[0] != slices.Compact(strings.Fields(want))[0] || strings.Join(slices.Compact(strings.Fields(got)), " ") != strings.Join(slices.Compact(strings.Fields(want)), " ") {
 			t.Errorf("%s: %s, Thanos %s", what, got, want)
 		}
 	}
@@ -181,10 +181,10 @@ func names(lines []string) []string {
 	return sets
 }
 
-func TestPeerThanosQueryReadsTheSidecarAsPrometheus(t *testing.T) {
+func TestPeerThanosQuery_ResultsOverTheSidecarEqualPrometheus(t *testing.T) {
 	dir := t.TempDir()
-	blocksBeside(t, dir, 2)
-	prom := prometheusBeside(t, dir)
+	writeSidecarBlocks(t, dir, 2)
+	prom := startPrometheusForSidecar(t, dir)
 	end := time.Now().Truncate(time.Minute)
 	prom.writeAll(storeSamples(t, end))
 	s := startSidecar(t, prom.base, nil)
@@ -200,7 +200,7 @@ func TestPeerThanosQueryReadsTheSidecarAsPrometheus(t *testing.T) {
 	for _, request := range storeRequests(end) {
 		_, want := other.get(request + "&dedup=true")
 		_, got := query.get(request + "&dedup=true")
-		if compared++; meaning(t, got) != meaning(t, want) {
+		if compared++; normalizedResponse(t, got) != normalizedResponse(t, want) {
 			t.Errorf("%s\nthrough ferula's sidecar %.700s\nthrough Thanos' %.700s", request, got, want)
 		}
 		if strings.HasPrefix(request, "/api/v1/label") || strings.Contains(request, "sum by") || strings.Contains(request, "histogram_quantile") || strings.Contains(request, "absent") {
@@ -212,8 +212,8 @@ func TestPeerThanosQueryReadsTheSidecarAsPrometheus(t *testing.T) {
 		// Not deduplicated: at a counter's reset that changes values even of one replica.
 		_, got = query.get(request + "&dedup=false")
 		_, want = prom.get(request)
-		if compared++; meaning(t, got, "cluster", "replica") != meaning(t, want) {
-			t.Errorf("%s\nthrough ferula's sidecar %.700s\nPrometheus %.700s", request, differing(meaning(t, got, "cluster", "replica"), meaning(t, want)), differing(meaning(t, want), meaning(t, got, "cluster", "replica")))
+		if compared++; normalizedResponse(t, got, "cluster", "replica") != normalizedResponse(t, want) {
+			t.Errorf("%s\nthrough ferula's sidecar %.700s\nPrometheus %.700s", request, firstDifference(normalizedResponse(t, got, "cluster", "replica"), normalizedResponse(t, want)), firstDifference(normalizedResponse(t, want), normalizedResponse(t, got, "cluster", "replica")))
 		}
 	}
 	if compared < 40 {
@@ -222,7 +222,7 @@ func TestPeerThanosQueryReadsTheSidecarAsPrometheus(t *testing.T) {
 	blocks := fmt.Sprintf("/api/v1/query?query={__name__=~\"blocks|own\"}&time=%d", end.Truncate(twoHours).Add(-twoHours).Unix()-1)
 	_, want := other.get(blocks)
 	_, got := query.get(blocks)
-	if meaning(t, got) != meaning(t, want) || strings.Count(got, `"metric"`) < 40 {
+	if normalizedResponse(t, got) != normalizedResponse(t, want) || strings.Count(got, `"metric"`) < 40 {
 		t.Errorf("blocks through ferula's sidecar %.900s\nthrough Thanos' %.900s", got, want)
 	}
 	for _, path := range []string{"/api/v1/rules", "/api/v1/rules?type=alert", "/api/v1/rules?type=record", "/api/v1/targets", "/api/v1/targets?state=dropped", "/api/v1/metadata", "/api/v1/metadata?metric=up&limit=3"} {
@@ -230,12 +230,12 @@ func TestPeerThanosQueryReadsTheSidecarAsPrometheus(t *testing.T) {
 		for range 40 {
 			_, mine = query.get(path)
 			_, theirs = other.get(path)
-			if still(mine) == still(theirs) {
+			if withoutVolatileFields(mine) == withoutVolatileFields(theirs) {
 				break
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
-		if compared++; still(mine) != still(theirs) || len(mine) < 20 {
+		if compared++; withoutVolatileFields(mine) != withoutVolatileFields(theirs) || len(mine) < 20 {
 			t.Errorf("%s\nthrough ferula's sidecar %s\nthrough Thanos' %s", path, mine, theirs)
 		}
 	}
@@ -245,7 +245,7 @@ func TestPeerThanosQueryReadsTheSidecarAsPrometheus(t *testing.T) {
 }
 
 // differing is a text from a little before where it differs from another.
-func differing(text, other string) string {
+func firstDifference(text, other string) string {
 	at := 0
 	for at < len(text) && at < len(other) && text[at] == other[at] {
 		at++
@@ -254,7 +254,7 @@ func differing(text, other string) string {
 }
 
 // still is an answer without what changes from one evaluation or scrape to the next.
-func still(body string) string {
+func withoutVolatileFields(body string) string {
 	for _, name := range []string{"evaluationTime", "lastEvaluation", "lastScrape", "lastScrapeDuration"} {
 		parts := strings.Split(body, `"`+name+`":`)
 		for i := 1; i < len(parts); i++ {
@@ -304,11 +304,11 @@ func thanosTool(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-func TestPeerThanosTakesWhatIsShippedToS3(t *testing.T) {
+func TestPeerThanosTools_AcceptBlocksShippedToS3(t *testing.T) {
 	dir := t.TempDir()
 	const blocks = 8 // whatever the hour, some of them fill a range of the compactor
-	mint, maxt := blocksBeside(t, dir, blocks)
-	prom := prometheusBeside(t, dir)
+	mint, maxt := writeSidecarBlocks(t, dir, blocks)
+	prom := startPrometheusForSidecar(t, dir)
 	bucket, folder := s3Gateway(t)
 	file := writeFile(t, filepath.Join(t.TempDir(), "objstore.yml"), bucket)
 	s := startSidecar(t, prom.base, func(o *role.SidecarOptions) {
@@ -330,8 +330,8 @@ func TestPeerThanosTakesWhatIsShippedToS3(t *testing.T) {
 	}
 	writeFile(t, filepath.Join(profiles, "meta.json"), `{"not": "a metrics block"}`)
 	writeFile(t, filepath.Join(profiles, "profiles.parquet"), "columns")
-	ask := storeapi.SeriesRequest{MinMS: mint, MaxMS: maxt, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, "__name__", "blocks|own")}}
-	want, err := storeSeries(s.client, ask)
+	request := storeapi.SeriesRequest{MinMS: mint, MaxMS: maxt, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, "__name__", "blocks|own")}}
+	want, err := storeSeries(s.client, request)
 	if err != nil || len(want) < 40 {
 		t.Fatal(len(want), err)
 	}
@@ -341,7 +341,7 @@ func TestPeerThanosTakesWhatIsShippedToS3(t *testing.T) {
 		startPeer(t, "http://"+http+"/-/ready", peerBinary(t, "thanos"), "store", "--data-dir="+t.TempDir(), "--objstore.config-file="+file, "--http-address="+http, "--grpc-address="+address, "--log.level=warn")
 		conn, client := storeClient(t, address)
 		defer conn.Close()
-		got, err := storeSeries(client, ask)
+		got, err := storeSeries(client, request)
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("the store gateway gives %d series, %v, the sidecar %d\n%.300q\n%.300q", len(got), err, len(want), got, want)
 		}

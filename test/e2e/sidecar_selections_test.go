@@ -20,7 +20,7 @@ import (
 
 // gated is a Prometheus that admits few remote reads, and sends little ahead of a
 // client that does not read.
-type gated struct {
+type slotLimitedPrometheus struct {
 	*httptest.Server
 	slots chan struct{}
 
@@ -28,13 +28,13 @@ type gated struct {
 	reads, open, most, listed int
 }
 
-func newGated(t *testing.T, behind string, slots int) *gated {
+func newSlotLimitedPrometheus(t *testing.T, behind string, slots int) *slotLimitedPrometheus {
 	u, err := url.Parse(behind)
 	if err != nil {
 		t.Fatal(err)
 	}
 	proxy := httputil.NewSingleHostReverseProxy(u)
-	g := &gated{slots: make(chan struct{}, slots)}
+	g := &slotLimitedPrometheus{slots: make(chan struct{}, slots)}
 	g.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/api/v1/read":
@@ -69,7 +69,7 @@ func newGated(t *testing.T, behind string, slots int) *gated {
 }
 
 // counts are the remote reads and lists since the last call.
-func (g *gated) counts() (reads, most, listed int) {
+func (g *slotLimitedPrometheus) counts() (reads, most, listed int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	reads, most, listed = g.reads, g.most, g.listed
@@ -88,7 +88,7 @@ func (l smallBuffers) Accept() (net.Conn, error) {
 }
 
 // fat is a metric whose series take megabytes for each of its clusters.
-func fat(name string, clusters ...string) (all []labels.Labels) {
+func wideMetric(name string, clusters ...string) (all []labels.Labels) {
 	for _, cluster := range clusters {
 		for i := range 120 {
 			b := labels.NewBuilder(labels.FromStrings("__name__", name, "i", fmt.Sprintf("%03d", i), "own", cluster, "text", strings.Repeat("x", 12<<10)))
@@ -98,11 +98,11 @@ func fat(name string, clusters ...string) (all []labels.Labels) {
 	return all
 }
 
-func TestASidecarDoesNotOpenMoreRemoteReadsThanPrometheusAdmits(t *testing.T) {
+func TestSidecar_OpensNoMoreRemoteReadsThanPrometheusAllows(t *testing.T) {
 	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
-	now := prom.sampled(fat("one", "", "us")...)
-	now = max(now, prom.sampled(fat("many", "", "eu", "us", "ap", "sa", "af")...))
-	now = max(now, prom.sampled(labels.FromStrings("__name__", "none", "a", "1")))
+	now := prom.writeNow(wideMetric("one", "", "us")...)
+	now = max(now, prom.writeNow(wideMetric("many", "", "eu", "us", "ap", "sa", "af")...))
+	now = max(now, prom.writeNow(labels.FromStrings("__name__", "none", "a", "1")))
 	for _, tt := range []struct {
 		metric        string
 		selectionsMax int
@@ -114,11 +114,11 @@ func TestASidecarDoesNotOpenMoreRemoteReadsThanPrometheusAdmits(t *testing.T) {
 		if tt.selectionsMax > slots {
 			slots = tt.selectionsMax
 		}
-		g := newGated(t, prom.base, slots)
+		g := newSlotLimitedPrometheus(t, prom.base, slots)
 		s := startSidecar(t, g.URL, func(o *role.SidecarOptions) { o.SelectionsMax = tt.selectionsMax })
 		s.waitReady()
 		g.counts()
-		got, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 60_000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", tt.metric)}})
+		got, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 60_000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", tt.metric)}})
 		reads, most, _ := g.counts()
 		if err != nil || len(got) != tt.series || reads != tt.reads || most > slots || !slices.IsSorted(got) {
 			t.Errorf("%s, %d selections: %d series by %d remote reads, %d at once: %v", tt.metric, tt.selectionsMax, len(got), reads, most, err)
@@ -134,16 +134,16 @@ func TestASidecarDoesNotOpenMoreRemoteReadsThanPrometheusAdmits(t *testing.T) {
 	}
 }
 
-func TestRequestsToASidecarTakeAllTheirRemoteReadsAtOnce(t *testing.T) {
+func TestSidecar_RequestAcquiresAllItsRemoteReadSlotsAtOnce(t *testing.T) {
 	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
-	now := prom.sampled(fat("two", "", "us", "ap")...)
-	g := newGated(t, prom.base, 3)
+	now := prom.writeNow(wideMetric("two", "", "us", "ap")...)
+	g := newSlotLimitedPrometheus(t, prom.base, 3)
 	s := startSidecar(t, g.URL, func(o *role.SidecarOptions) { o.ReadsMax = 3 })
 	s.waitReady()
 	var running sync.WaitGroup
 	for range 6 {
 		running.Go(func() {
-			got, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 60_000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", "two")}})
+			got, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 60_000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", "two")}})
 			if err != nil || len(got) != 360 {
 				t.Errorf("%d series, %v", len(got), err)
 			}
@@ -155,34 +155,34 @@ func TestRequestsToASidecarTakeAllTheirRemoteReadsAtOnce(t *testing.T) {
 	}
 }
 
-func TestASidecarListsLabelsWithoutReadingSamples(t *testing.T) {
+func TestSidecar_ListsLabelsWithoutReadingSamples(t *testing.T) {
 	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu, replica: r1") })
-	now := prom.sampled(
+	now := prom.writeNow(
 		labels.FromStrings("__name__", "listed", "a", "2"), labels.FromStrings("__name__", "listed", "a", "1", "z", "\u00fc"),
 		labels.FromStrings("__name__", "listed", "a", "3", "cluster", "own"), labels.FromStrings("__name__", "other", "a", "3"),
 	)
-	g := newGated(t, prom.base, 1)
+	g := newSlotLimitedPrometheus(t, prom.base, 1)
 	s := startSidecar(t, g.URL, nil)
 	s.waitReady()
 	g.counts()
-	ask := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", "listed")}, SkipChunks: true}
+	request := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", "listed")}, SkipChunks: true}
 	want := []string{
 		`{__name__="listed", a="1", cluster="eu", replica="r1", z="` + "\u00fc" + `"}`,
 		`{__name__="listed", a="2", cluster="eu", replica="r1"}`, `{__name__="listed", a="3", cluster="eu", replica="r1"}`,
 	}
-	if got, err := storeSeries(s.client, ask); err != nil || !slices.Equal(got, want) {
+	if got, err := storeSeries(s.client, request); err != nil || !slices.Equal(got, want) {
 		t.Errorf("%q, %v; want %q", got, err, want)
 	}
 	if reads, _, listed := g.counts(); reads != 0 || listed != 1 {
 		t.Errorf("%d remote reads, %d lists", reads, listed)
 	}
-	ask.MinMS, ask.MaxMS = -1<<62, 1<<62
-	if got, err := storeSeries(s.client, ask); err != nil || !slices.Equal(got, want) {
+	request.MinMS, request.MaxMS = -1<<62, 1<<62
+	if got, err := storeSeries(s.client, request); err != nil || !slices.Equal(got, want) {
 		t.Errorf("of all times: %q, %v", got, err)
 	}
 	small := startSidecar(t, g.URL, func(o *role.SidecarOptions) { o.Limits.SortBytesMax = 100 })
 	small.waitReady()
-	if _, err := storeSeries(small.client, ask); err == nil || !strings.Contains(err.Error(), "more than 100 bytes") {
+	if _, err := storeSeries(small.client, request); err == nil || !strings.Contains(err.Error(), "more than 100 bytes") {
 		t.Errorf("beyond the memory to sort: %v", err)
 	}
 }

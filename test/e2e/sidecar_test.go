@@ -113,7 +113,7 @@ func storeSeries(client *storeapi.Client, r storeapi.SeriesRequest) ([]string, e
 	return lines, set.Err()
 }
 
-func eq(name, value string) *labels.Matcher {
+func equalMatcher(name, value string) *labels.Matcher {
 	return labels.MustNewMatcher(labels.MatchEqual, name, value)
 }
 
@@ -124,7 +124,7 @@ func configFile(t *testing.T, external string) string {
 }
 
 // sampled writes one sample of each series now.
-func (s *server) sampled(series ...labels.Labels) int64 {
+func (s *server) writeNow(series ...labels.Labels) int64 {
 	s.t.Helper()
 	now := time.Now().UnixMilli()
 	for i, lset := range series {
@@ -137,9 +137,9 @@ func (s *server) sampled(series ...labels.Labels) int64 {
 	return now
 }
 
-func TestASidecarServesThePrometheusBesideIt(t *testing.T) {
+func TestSidecar_ServesItsPrometheus(t *testing.T) {
 	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu, replica: r1") })
-	now := prom.sampled(labels.FromStrings("__name__", "beside", "a", "1"), labels.FromStrings("__name__", "beside", "a", "2", "cluster", "own"))
+	now := prom.writeNow(labels.FromStrings("__name__", "local", "a", "1"), labels.FromStrings("__name__", "local", "a", "2", "cluster", "own"))
 	s := startSidecar(t, prom.base, nil)
 	s.waitReady()
 	ctx := context.Background()
@@ -150,23 +150,23 @@ func TestASidecarServesThePrometheusBesideIt(t *testing.T) {
 	if info.Component != "sidecar" || len(info.LabelSets) != 1 || info.LabelSets[0].String() != `{cluster="eu", replica="r1"}` || info.Store == nil || info.Store.MaxMS != math.MaxInt64 || !info.Store.Sharding || !info.Rules || !info.Targets || !info.MetricMetadata || info.Exemplars == nil {
 		t.Errorf("%+v, %+v", info, info.Store)
 	}
-	ask := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", "beside")}}
+	request := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", "local")}}
 	want := []string{
-		fmt.Sprintf(`{__name__="beside", a="1", cluster="eu", replica="r1"} %d=0`, now),
-		fmt.Sprintf(`{__name__="beside", a="2", cluster="eu", replica="r1"} %d=1`, now),
+		fmt.Sprintf(`{__name__="local", a="1", cluster="eu", replica="r1"} %d=0`, now),
+		fmt.Sprintf(`{__name__="local", a="2", cluster="eu", replica="r1"} %d=1`, now),
 	}
-	if got, err := storeSeries(s.client, ask); err != nil || !slices.Equal(got, want) {
+	if got, err := storeSeries(s.client, request); err != nil || !slices.Equal(got, want) {
 		t.Errorf("%q, %v; want %q", got, err, want)
 	}
-	ask.WithoutReplicaLabels = []string{"replica"}
-	if got, err := storeSeries(s.client, ask); err != nil || len(got) != 2 || strings.Contains(got[0], "replica") {
+	request.WithoutReplicaLabels = []string{"replica"}
+	if got, err := storeSeries(s.client, request); err != nil || len(got) != 2 || strings.Contains(got[0], "replica") {
 		t.Errorf("without replica: %q, %v", got, err)
 	}
-	ask.SkipChunks = true
-	if got, err := storeSeries(s.client, ask); err != nil || len(got) != 2 || strings.Contains(got[0], "=0") {
+	request.SkipChunks = true
+	if got, err := storeSeries(s.client, request); err != nil || len(got) != 2 || strings.Contains(got[0], "=0") {
 		t.Errorf("without chunks: %q, %v", got, err)
 	}
-	names, _, err := s.client.LabelNames(ctx, storeapi.LabelsRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", "beside"), eq("cluster", "eu")}})
+	names, _, err := s.client.LabelNames(ctx, storeapi.LabelsRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", "local"), equalMatcher("cluster", "eu")}})
 	if err != nil || strings.Join(names, " ") != "__name__ a cluster replica" {
 		t.Errorf("%q, %v", names, err)
 	}
@@ -178,24 +178,24 @@ func TestASidecarServesThePrometheusBesideIt(t *testing.T) {
 	if err != nil || len(values) != 0 {
 		t.Logf("values of another time: %q, %v (the head does not look at time)", values, err)
 	}
-	for _, wrong := range [][]*labels.Matcher{{eq("cluster", "eu")}, nil} {
+	for _, wrong := range [][]*labels.Matcher{{equalMatcher("cluster", "eu")}, nil} {
 		if _, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: wrong}); !errors.Is(err, storeapi.ErrBadRequest) {
 			t.Errorf("%v: %v", wrong, err)
 		}
 	}
-	if got, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", "beside"), eq("cluster", "us")}}); err != nil || len(got) != 0 {
+	if got, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", "local"), equalMatcher("cluster", "us")}}); err != nil || len(got) != 0 {
 		t.Errorf("another cluster: %q, %v", got, err)
 	}
 }
 
-func TestSortingInASidecarHasALimit(t *testing.T) {
+func TestSidecar_SortMemoryIsLimited(t *testing.T) {
 	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
-	now := prom.sampled(labels.FromStrings("__name__", "sorted", "a", "1", "b", "2"), labels.FromStrings("__name__", "sorted", "a", "2", "b", "1"))
-	ask := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", "sorted")}, WithoutReplicaLabels: []string{"a"}}
+	now := prom.writeNow(labels.FromStrings("__name__", "sorted", "a", "1", "b", "2"), labels.FromStrings("__name__", "sorted", "a", "2", "b", "1"))
+	request := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", "sorted")}, WithoutReplicaLabels: []string{"a"}}
 	for _, bytesMax := range []int{0, 300} {
 		s := startSidecar(t, prom.base, func(o *role.SidecarOptions) { o.Limits.SortBytesMax = bytesMax })
 		s.waitReady()
-		got, err := storeSeries(s.client, ask)
+		got, err := storeSeries(s.client, request)
 		if bytesMax > 0 && !errors.Is(err, storeapi.ErrLimit) {
 			t.Errorf("at most %d bytes: %q, %v", bytesMax, got, err)
 		}
@@ -205,7 +205,7 @@ func TestSortingInASidecarHasALimit(t *testing.T) {
 	}
 }
 
-func TestASidecarPassesOnTargetsAndMetadata(t *testing.T) {
+func TestSidecar_ForwardsTargetsAndMetadata(t *testing.T) {
 	prom := startServe(t, func(o *role.ServeOptions) {
 		o.ConfigFile = writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: [{job_name: none, static_configs: [{targets: ['127.0.0.1:1']}]}]\n")
 	})
@@ -253,7 +253,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func TestASidecarWaitsForItsPrometheusAndSurvivesRestartAndReload(t *testing.T) {
+func TestSidecar_WaitsForPrometheusAndFollowsRestartAndReload(t *testing.T) {
 	address, dir := freeAddress(t), t.TempDir()
 	s := startSidecar(t, "http://"+address, nil)
 	if status, _ := s.get("/-/ready"); status != http.StatusServiceUnavailable {
@@ -273,10 +273,10 @@ func TestASidecarWaitsForItsPrometheusAndSurvivesRestartAndReload(t *testing.T) 
 	}
 	prom := start()
 	s.waitReady()
-	now := prom.sampled(labels.FromStrings("__name__", "stays"))
-	ask := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{eq("__name__", "stays")}}
+	now := prom.writeNow(labels.FromStrings("__name__", "stays"))
+	request := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", "stays")}}
 	same := func(cluster string) bool {
-		got, err := storeSeries(s.client, ask)
+		got, err := storeSeries(s.client, request)
 		return err == nil && len(got) == 1 && got[0] == fmt.Sprintf(`{__name__="stays", cluster="%s"} %d=0`, cluster, now)
 	}
 	if !same("eu") {
@@ -289,7 +289,7 @@ func TestASidecarWaitsForItsPrometheusAndSurvivesRestartAndReload(t *testing.T) 
 		status, _ := s.get("/-/ready")
 		return status == http.StatusServiceUnavailable
 	})
-	if _, err := storeSeries(s.client, ask); !errors.Is(err, storeapi.ErrUnavailable) {
+	if _, err := storeSeries(s.client, request); !errors.Is(err, storeapi.ErrUnavailable) {
 		t.Errorf("series of a Prometheus that is gone: %v", err)
 	}
 	start()
@@ -320,7 +320,7 @@ func runSidecar(t *testing.T, opts role.SidecarOptions) error {
 	return one.Run(ctx)
 }
 
-func TestASidecarIsRefusedWhereItCouldDoHarm(t *testing.T) {
+func TestSidecar_UnsafeOptionsAreRefused(t *testing.T) {
 	bare := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "") })
 	compacting := startServe(t, func(o *role.ServeOptions) {
 		o.ConfigFile = configFile(t, "cluster: eu")
@@ -341,7 +341,7 @@ func TestASidecarIsRefusedWhereItCouldDoHarm(t *testing.T) {
 	}
 }
 
-func TestASidecarShipsTheBlocksBesideIt(t *testing.T) {
+func TestSidecar_ShipsTheBlocksOfItsPrometheus(t *testing.T) {
 	dir, to := t.TempDir(), t.TempDir()
 	id := writeBlock(t, dir, 1, labels.FromStrings("__name__", "shipped"))
 	prom := startServe(t, func(o *role.ServeOptions) {
@@ -360,7 +360,7 @@ func TestASidecarShipsTheBlocksBesideIt(t *testing.T) {
 	}
 }
 
-func TestASidecarReloadsItsPrometheusWhenFilesChange(t *testing.T) {
+func TestSidecar_ReloadsPrometheusWhenFilesChange(t *testing.T) {
 	dir := t.TempDir()
 	from, to, rules := filepath.Join(dir, "in.yml"), filepath.Join(dir, "out.yml"), filepath.Join(dir, "rules")
 	t.Setenv("FERULA_E2E_CLUSTER", "eu")

@@ -13,10 +13,10 @@ import (
 
 // Every part of ferula in the place of Thanos' and beside it, over one Prometheus
 // and its shipped blocks: each way to ask gives Prometheus' own answers.
-func TestPeerEachPartTakesThePlaceOfTheOther(t *testing.T) {
+func TestPeerThanos_EveryComponentIsInterchangeable(t *testing.T) {
 	dir, bucket := t.TempDir(), t.TempDir()
-	mint, maxt := blocksBeside(t, dir, 4)
-	prom := prometheusBeside(t, dir)
+	mint, maxt := writeSidecarBlocks(t, dir, 4)
+	prom := startPrometheusForSidecar(t, dir)
 	objects := "type: FILESYSTEM\nconfig: {directory: " + bucket + "}\n"
 	side := startSidecar(t, prom.base, func(o *role.SidecarOptions) { o.TSDBDir, o.Ship.Bucket = dir, objects })
 	side.waitReady()
@@ -63,12 +63,12 @@ func TestPeerEachPartTakesThePlaceOfTheOther(t *testing.T) {
 			var got string
 			// A querier may have to find its stores first.
 			for range 100 {
-				if _, got = s.get(request); meaning(t, got, "cluster") == meaning(t, want) {
+				if _, got = s.get(request); normalizedResponse(t, got, "cluster") == normalizedResponse(t, want) {
 					break
 				}
 				time.Sleep(100 * time.Millisecond)
 			}
-			if compared++; meaning(t, got, "cluster") != meaning(t, want) || strings.Count(got, `"metric"`) == 0 {
+			if compared++; normalizedResponse(t, got, "cluster") != normalizedResponse(t, want) || strings.Count(got, `"metric"`) == 0 {
 				t.Errorf("%s: %s\n%.500s\nPrometheus\n%.500s", what, request, got, want)
 				break
 			}

@@ -58,13 +58,13 @@ func thanosQuery(t *testing.T, stores []string, args ...string) *server {
 
 // answerData is an answer's status and data, with what order means nothing sorted, and without what one server says and the
 // other does not.
-func answerData(t *testing.T, body string, without ...string) any {
+func responseData(t *testing.T, body string, without ...string) any {
 	t.Helper()
-	var answer map[string]any
-	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+	var response map[string]any
+	if err := json.Unmarshal([]byte(body), &response); err != nil {
 		t.Fatalf("%v: %.300s", err, body)
 	}
-	data := answer["data"]
+	data := response["data"]
 	if object, ok := data.(map[string]any); ok {
 		delete(object, "analysis")
 		delete(object, "stats")
@@ -75,13 +75,13 @@ func answerData(t *testing.T, body string, without ...string) any {
 	if list, ok := data.([]any); ok {
 		sortJSON(list, without)
 	}
-	return []any{answer["status"], data}
+	return []any{response["status"], data}
 }
 
 // meaning is answerData as text, with long numbers rounded.
-func meaning(t *testing.T, body string, without ...string) string {
+func normalizedResponse(t *testing.T, body string, without ...string) string {
 	t.Helper()
-	text, err := json.Marshal(answerData(t, body, without...))
+	text, err := json.Marshal(responseData(t, body, without...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func meaning(t *testing.T, body string, without ...string) string {
 var longNumber = regexp.MustCompile(`"-?[0-9][0-9.e+-]{12,}"`)
 
 // alike compares what JSON holds. Values may differ in their last digits: the engine inside Thanos is an older one.
-func alike(a, b any) bool {
+func equalWithinRounding(a, b any) bool {
 	switch a := a.(type) {
 	case map[string]any:
 		b, ok := b.(map[string]any)
@@ -106,14 +106,14 @@ func alike(a, b any) bool {
 			return false
 		}
 		for key := range a {
-			if other, ok := b[key]; !ok || !alike(a[key], other) {
+			if other, ok := b[key]; !ok || !equalWithinRounding(a[key], other) {
 				return false
 			}
 		}
 		return true
 	case []any:
 		b, ok := b.([]any)
-		return ok && slices.EqualFunc(a, b, alike)
+		return ok && slices.EqualFunc(a, b, equalWithinRounding)
 	case string:
 		b, ok := b.(string)
 		if !ok || a == b {
@@ -199,7 +199,7 @@ func prometheusPeer(t *testing.T) *server {
 	return &server{t: t, base: "http://" + address}
 }
 
-func TestPeerThanosReadsTheStoreAPIAndAnswersAsPrometheus(t *testing.T) {
+func TestPeerThanosQuery_ResultsOverTheStoreAPIEqualPrometheus(t *testing.T) {
 	prometheus := prometheusPeer(t)
 	plain, plainStore := grpcServe(t, "scrape_configs: []\n", nil)
 	labelled, labelledStore := grpcServe(t, "global: {external_labels: {cluster: eu, a_replica: one}}\nscrape_configs: []\n", nil)
@@ -217,14 +217,14 @@ func TestPeerThanosReadsTheStoreAPIAndAnswersAsPrometheus(t *testing.T) {
 		}
 		_, want := prometheus.get(request)
 		_, got := overPlain.get(request + "&dedup=false")
-		if compared++; !alike(answerData(t, got), answerData(t, want)) {
+		if compared++; !equalWithinRounding(responseData(t, got), responseData(t, want)) {
 			t.Errorf("%s\nthrough ferula %.700s\nPrometheus     %.700s", request, got, want)
 		}
 		if strings.HasPrefix(request, "/api/v1/label") || strings.Contains(request, "sum by") || strings.Contains(request, "histogram_quantile") || strings.Contains(request, "absent") {
 			continue // names and values are more, and these drop what was added
 		}
 		_, got = overLabelled.get(request + "&dedup=true")
-		if compared++; !alike(answerData(t, got, "cluster", "a_replica"), answerData(t, want)) {
+		if compared++; !equalWithinRounding(responseData(t, got, "cluster", "a_replica"), responseData(t, want)) {
 			t.Errorf("%s\nthrough ferula with external labels, deduplicated %.700s\nPrometheus     %.700s", request, got, want)
 		}
 	}
@@ -242,7 +242,7 @@ func TestPeerThanosReadsTheStoreAPIAndAnswersAsPrometheus(t *testing.T) {
 }
 
 // The client reads a querier of Thanos that reads ferula, and a sidecar of Thanos before a Prometheus: the same series.
-func TestPeerThanosIsReadByTheClient(t *testing.T) {
+func TestPeerThanos_StoreAPIsAreReadByTheClient(t *testing.T) {
 	s, store := grpcServe(t, "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n", nil)
 	end := time.Now().Truncate(time.Minute)
 	bodies := storeSamples(t, end)
@@ -263,7 +263,7 @@ func TestPeerThanosIsReadByTheClient(t *testing.T) {
 		return strings.Contains(body, store)
 	})
 
-	request := storeapi.SeriesRequest{MinMS: end.Add(-time.Hour).UnixMilli(), MaxMS: end.UnixMilli(), Matchers: named("requests_total|temperature|size_bucket")}
+	request := storeapi.SeriesRequest{MinMS: end.Add(-time.Hour).UnixMilli(), MaxMS: end.UnixMilli(), Matchers: nameMatchers("requests_total|temperature|size_bucket")}
 	want, err := readStore(t, dial(t, store, insecure.NewCredentials()), storeapi.ClientOptions{}, request)
 	if err != nil || len(want) != 6 {
 		t.Fatal(want, err)

@@ -80,11 +80,11 @@ func readStore(t *testing.T, conn *grpc.ClientConn, opts storeapi.ClientOptions,
 	return lines, set.Err()
 }
 
-func named(pattern string) []*labels.Matcher {
+func nameMatchers(pattern string) []*labels.Matcher {
 	return []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, "__name__", pattern)}
 }
 
-func TestTheStoreAPIGivesWhatWasWritten(t *testing.T) {
+func TestStoreAPI_ReturnsWrittenSamples(t *testing.T) {
 	s, address := grpcServe(t, "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n", nil)
 	now := time.Now().UnixMilli()
 	s.writeAll([][]byte{encoded(t, v1(
@@ -93,16 +93,16 @@ func TestTheStoreAPIGivesWhatWasWritten(t *testing.T) {
 	conn := dial(t, address, insecure.NewCredentials())
 	want := fmt.Sprintf(`{__name__="e2e", a="1", cluster="eu"} %d=1.5|{__name__="e2e", a="1", cluster="eu", z="2"} %d=-2|{__name__="e2e", cluster="eu"} %d=3`, now, now, now)
 	for _, opts := range []storeapi.ClientOptions{{}, {NoExtension: true}, {NoExtension: true, BatchSeries: 1}, {Compression: storeapi.Snappy}} {
-		got, err := readStore(t, conn, opts, storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: named("e2e")})
+		got, err := readStore(t, conn, opts, storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: nameMatchers("e2e")})
 		if err != nil || strings.Join(got, "|") != want {
 			t.Errorf("%+v: %s, %v\nwant %s", opts, strings.Join(got, "|"), err, want)
 		}
 	}
-	got, err := readStore(t, conn, storeapi.ClientOptions{}, storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: append(named("e2e|other"), labels.MustNewMatcher(labels.MatchNotEqual, "cluster", "eu"))})
+	got, err := readStore(t, conn, storeapi.ClientOptions{}, storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: append(nameMatchers("e2e|other"), labels.MustNewMatcher(labels.MatchNotEqual, "cluster", "eu"))})
 	if err != nil || len(got) != 0 {
 		t.Errorf("series of another cluster: %v, %v", got, err)
 	}
-	if _, err := readStore(t, conn, storeapi.ClientOptions{}, storeapi.SeriesRequest{MinMS: 2, MaxMS: 1, Matchers: named("e2e")}); status.Code(err) != codes.InvalidArgument {
+	if _, err := readStore(t, conn, storeapi.ClientOptions{}, storeapi.SeriesRequest{MinMS: 2, MaxMS: 1, Matchers: nameMatchers("e2e")}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a range that ends before it begins: %v", err)
 	}
 	info, err := storeapi.NewClient(conn, storeapi.ClientOptions{}).Info(t.Context())
@@ -116,21 +116,21 @@ func TestTheStoreAPIGivesWhatWasWritten(t *testing.T) {
 	}
 }
 
-func TestLimitsOfTheStoreAPI(t *testing.T) {
+func TestStoreAPI_LimitsAreEnforced(t *testing.T) {
 	s, address := grpcServe(t, "scrape_configs: []\n", func(o *role.ServeOptions) { o.StoreAPI = storeapi.ServerOptions{SeriesMax: 2} })
 	now := time.Now().UnixMilli()
 	s.writeAll([][]byte{encoded(t, v1(v1Series(now, 1, "__name__", "e2e", "a", "1"), v1Series(now, 1, "__name__", "e2e", "a", "2"), v1Series(now, 1, "__name__", "e2e", "a", "3")))})
 	conn := dial(t, address, insecure.NewCredentials())
-	if _, err := readStore(t, conn, storeapi.ClientOptions{}, storeapi.SeriesRequest{MaxMS: now, Matchers: named("e2e")}); !errors.Is(err, storeapi.ErrLimit) || status.Code(err) != codes.ResourceExhausted {
+	if _, err := readStore(t, conn, storeapi.ClientOptions{}, storeapi.SeriesRequest{MaxMS: now, Matchers: nameMatchers("e2e")}); !errors.Is(err, storeapi.ErrLimit) || status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("three series of two: %v", err)
 	}
-	got, err := readStore(t, conn, storeapi.ClientOptions{}, storeapi.SeriesRequest{MaxMS: now, Limit: 2, Matchers: named("e2e")})
+	got, err := readStore(t, conn, storeapi.ClientOptions{}, storeapi.SeriesRequest{MaxMS: now, Limit: 2, Matchers: nameMatchers("e2e")})
 	if err != nil || len(got) != 2 {
 		t.Errorf("the first two: %v, %v", got, err)
 	}
 }
 
-func TestHealthAndReflectionOfTheStoreAPI(t *testing.T) {
+func TestStoreAPI_HealthAndReflectionAreServed(t *testing.T) {
 	_, address := grpcServe(t, "scrape_configs: []\n", nil)
 	conn := dial(t, address, insecure.NewCredentials())
 	health, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
@@ -141,19 +141,19 @@ func TestHealthAndReflectionOfTheStoreAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(r *reflectionpb.ServerReflectionRequest) *reflectionpb.ServerReflectionResponse {
+	reflect := func(r *reflectionpb.ServerReflectionRequest) *reflectionpb.ServerReflectionResponse {
 		t.Helper()
 		if err := stream.Send(r); err != nil {
 			t.Fatal(err)
 		}
-		answer, err := stream.Recv()
+		response, err := stream.Recv()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return answer
+		return response
 	}
 	var names []string
-	for _, service := range ask(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}).GetListServicesResponse().GetService() {
+	for _, service := range reflect(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}).GetListServicesResponse().GetService() {
 		names = append(names, service.Name)
 	}
 	for _, name := range []string{"thanos.Store", "thanos.info.Info", "thanos.Exemplars", "grpc.health.v1.Health"} {
@@ -161,9 +161,9 @@ func TestHealthAndReflectionOfTheStoreAPI(t *testing.T) {
 			t.Errorf("services %q: no %s", names, name)
 		}
 	}
-	answer := ask(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "thanos.Store"}})
-	if len(answer.GetFileDescriptorResponse().GetFileDescriptorProto()) == 0 {
-		t.Errorf("no description of thanos.Store: %v", answer.GetErrorResponse())
+	response := reflect(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "thanos.Store"}})
+	if len(response.GetFileDescriptorResponse().GetFileDescriptorProto()) == 0 {
+		t.Errorf("no description of thanos.Store: %v", response.GetErrorResponse())
 	}
 	if err := stream.CloseSend(); err != nil {
 		t.Error(err)
@@ -232,7 +232,7 @@ func (a *authority) issue(name string) tls.Certificate {
 	return pair
 }
 
-func TestTheStoreAPIAsksForCertificates(t *testing.T) {
+func TestStoreAPI_ClientCertificatesAreRequired(t *testing.T) {
 	ca := newAuthority(t)
 	ca.issue("server")
 	client := ca.issue("client")

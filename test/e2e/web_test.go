@@ -50,7 +50,7 @@ func certificate(t *testing.T) (certFile, keyFile string) {
 		writeFile(t, filepath.Join(dir, "key.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
 }
 
-func TestAServerThatWantsAPasswordStillScrapesItself(t *testing.T) {
+func TestServe_ScrapesItselfWithBasicAuth(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "web.yml"), eveInBcrypt)
 	s := startServe(t, func(o *role.ServeOptions) {
 		o.Web.ConfigFile, o.Web.RoutePrefix = file, "/ferula"
@@ -67,7 +67,7 @@ func TestAServerThatWantsAPasswordStillScrapesItself(t *testing.T) {
 	}
 }
 
-func TestAServerThatWantsCertificatesStillScrapesItself(t *testing.T) {
+func TestServe_ScrapesItselfWithClientCertificates(t *testing.T) {
 	cert, key := certificate(t)
 	file := writeFile(t, filepath.Join(t.TempDir(), "web.yml"),
 		"tls_server_config: {cert_file: "+cert+", key_file: "+key+", client_auth_type: RequireAndVerifyClientCert, client_ca_file: "+cert+"}\n")
@@ -104,7 +104,7 @@ func TestAServerThatWantsCertificatesStillScrapesItself(t *testing.T) {
 	}
 }
 
-func TestTheGRPCServerIsNotOpenBesideAServerWithPasswords(t *testing.T) {
+func TestServe_AnonymousGRPCIsRefusedIfHTTPHasPasswords(t *testing.T) {
 	cert, key := certificate(t)
 	dir := t.TempDir()
 	passwords := writeFile(t, filepath.Join(dir, "passwords.yml"), eveInBcrypt)
@@ -137,7 +137,7 @@ func TestTheGRPCServerIsNotOpenBesideAServerWithPasswords(t *testing.T) {
 	}
 }
 
-func TestSeveralAddressesAreListenedOn(t *testing.T) {
+func TestServe_ListensOnSeveralAddresses(t *testing.T) {
 	program, first, second := binary(t), freePort(t), freePort(t)
 	args := []string{"serve", fmt.Sprintf("--web.listen-address=127.0.0.1:%d", first), fmt.Sprintf("--web.listen-address=127.0.0.1:%d", second), "--storage.tsdb.path=" + t.TempDir()}
 	p := startProcess(t, program, args...)
@@ -171,7 +171,7 @@ func TestSeveralAddressesAreListenedOn(t *testing.T) {
 	}
 }
 
-func TestTheConnectionsOfAllAddressesAreLimitedTogether(t *testing.T) {
+func TestServe_MaxConnectionsAppliesToAllAddresses(t *testing.T) {
 	serve, err := role.NewServe(serveOptions(t, func(o *role.ServeOptions) {
 		o.ConfigFile = writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")
 		o.Web.MoreAddresses, o.Web.MaxConnections = []string{"127.0.0.1:0"}, 1
@@ -193,25 +193,25 @@ func TestTheConnectionsOfAllAddressesAreLimitedTogether(t *testing.T) {
 	if _, err := held.Read(make([]byte, 1)); err != nil { // it is accepted, and stays open
 		t.Fatal(err)
 	}
-	answered := make(chan int, 1)
+	status := make(chan int, 1)
 	go func() {
 		code, _ := (&server{t: t, base: "http://" + serve.MoreAddrs()[0].String()}).get("/-/healthy")
-		answered <- code
+		status <- code
 	}()
 	select {
-	case code := <-answered:
+	case code := <-status:
 		t.Errorf("a second connection is answered %d", code)
 	case <-time.After(300 * time.Millisecond):
 	}
 	if err := held.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if code := <-answered; code != http.StatusOK {
+	if code := <-status; code != http.StatusOK {
 		t.Errorf("%d", code)
 	}
 }
 
-func TestLifecycleByGETIsNotAllowed(t *testing.T) {
+func TestServe_LifecycleByGETIsNotAllowed(t *testing.T) {
 	s := startServe(t, func(o *role.ServeOptions) { o.Web.EnableLifecycle = true })
 	for _, path := range []string{"/-/reload", "/-/quit"} {
 		if code, _ := s.get(path); code != http.StatusMethodNotAllowed {

@@ -74,7 +74,7 @@ func v1Series(tsMS int64, v float64, labels ...string) prompb.TimeSeries {
 	return ts
 }
 
-func TestRemoteWriteOneIsAnsweredByQueries(t *testing.T) {
+func TestServe_RemoteWriteV1IsQueryable(t *testing.T) {
 	s := startServe(t, idle(t))
 	now := time.Now().UnixMilli()
 	h := prompb.FromIntHistogram(now, &histogram.Histogram{
@@ -98,7 +98,7 @@ func TestRemoteWriteOneIsAnsweredByQueries(t *testing.T) {
 	}
 }
 
-func TestRemoteWriteTwoTellsWhatItWrote(t *testing.T) {
+func TestServe_RemoteWriteV2ReturnsWrittenCounts(t *testing.T) {
 	s := startServe(t, idle(t))
 	now := time.Now().UnixMilli()
 	req := &writev2.Request{
@@ -124,7 +124,7 @@ func TestRemoteWriteTwoTellsWhatItWrote(t *testing.T) {
 	}
 }
 
-func TestRemoteWriteRefusesBadInputAsPrometheusDoes(t *testing.T) {
+func TestServe_RemoteWriteRefusesInvalidInputAsPrometheusDoes(t *testing.T) {
 	s := startServe(t, idle(t))
 	now := time.Now().UnixMilli()
 	sample := func(tsMS int64, v float64) []byte {
@@ -169,7 +169,7 @@ func TestRemoteWriteRefusesBadInputAsPrometheusDoes(t *testing.T) {
 	}
 }
 
-func TestSeriesWithInvalidLabelsAreCountedAndTheRestIsWritten(t *testing.T) {
+func TestServe_SeriesWithInvalidLabelsAreCountedAndTheRestIsWritten(t *testing.T) {
 	s := startServe(t, idle(t))
 	now := time.Now().UnixMilli()
 	req := v1(
@@ -193,7 +193,7 @@ func TestSeriesWithInvalidLabelsAreCountedAndTheRestIsWritten(t *testing.T) {
 	}
 }
 
-func TestPushedSeriesHaveTypeAndUnitLabelsWhereTheFeatureIsOn(t *testing.T) {
+func TestServe_PushedSeriesHaveTypeAndUnitLabelsIfTheFeatureIsOn(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")
 	for feature, want := range map[string]string{"type-and-unit-labels": "gauge bytes", "promql-duration-expr": " "} {
 		p := startProcess(t, binary(t), "serve", "--web.listen-address=127.0.0.1:0", "--storage.tsdb.path="+t.TempDir(), "--config.file="+file, "--enable-feature="+feature)
@@ -217,7 +217,7 @@ func TestPushedSeriesHaveTypeAndUnitLabelsWhereTheFeatureIsOn(t *testing.T) {
 	}
 }
 
-func TestManyWritersAtOnceLoseNothing(t *testing.T) {
+func TestServe_ConcurrentWritersLoseNothing(t *testing.T) {
 	s := startServe(t, idle(t))
 	const writers, rounds = 8, 20
 	now := time.Now().Add(-time.Minute).UnixMilli()

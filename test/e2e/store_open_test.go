@@ -21,7 +21,7 @@ import (
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 )
 
-func TestMetricsAreServedWhereTheProfileStoreCannotBeOpened(t *testing.T) {
+func TestServe_MetricsAreServedIfTheProfileStoreDoesNotOpen(t *testing.T) {
 	dir, log := t.TempDir(), &lockedBuffer{}
 	blocked := writeFile(t, filepath.Join(dir, "profiles"), "not a folder")
 	config := writeFile(t, filepath.Join(t.TempDir(), "profiles.yml"), "scrape_configs: [{job_name: a, static_configs: [{targets: ['127.0.0.1:1']}]}]\n")
@@ -84,7 +84,7 @@ func TestMetricsAreServedWhereTheProfileStoreCannotBeOpened(t *testing.T) {
 	})
 }
 
-func TestADatabaseThatCannotBeOpenedEndsTheServerAndLeavesTheProfilesAlone(t *testing.T) {
+func TestServe_TSDBThatDoesNotOpenStopsTheServerAndKeepsTheProfiles(t *testing.T) {
 	dir := t.TempDir()
 	first := startServe(t, func(o *role.ServeOptions) { o.Store.Dir = dir })
 	now := time.Now().UnixMilli()

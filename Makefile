@@ -1,4 +1,4 @@
-# Everything a person or CI does with this repository. `make run` and `make test`
+# Everything that a developer or CI does with this repository. `make run` and `make test`
 # need only Go. `make ui` needs node; `make bench` and `make interop` build their
 # peers first; linters and generators are pinned in tools/go.mod.
 
@@ -22,15 +22,15 @@ run: ## run ferula serve without flags
 build: ## build bin/ferula
 	$(GO) build -o bin/ferula ./cmd/ferula
 
-# Tests that need a peer, a server or a browser say so in one line and are skipped;
+# Tests that need a peer, a server or a browser are skipped with one line of reason;
 # `make interop`, `make browser` and .ci/run run them.
 test: ## every test that needs only Go
 	$(GO) test $(PACKAGES)
 
-race: ## the same with the race detector and invariants
+race: ## test, with the race detector and invariants
 	$(GO) test -race -tags invariants $(PACKAGES)
 
-check: ## format, vet, the rules of the house, the build of every module
+check: ## gofmt, vet of every module, house rules, and the build of ferula
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-ed: $$unformatted"; exit 1; }
 	$(GO) vet $(PACKAGES)
 	$(GO) vet -tags invariants $(PACKAGES)
@@ -47,20 +47,20 @@ lint: ## staticcheck, errcheck and errorlint
 	$(TOOLS)/lint $(PACKAGES)
 
 # The database of vulnerabilities is fetched from the network.
-vuln: ## known vulnerabilities in what is linked
+vuln: ## known vulnerabilities in linked packages
 	cd tools && GOWORK=off $(GO) build -o $(TOOLS)/govulncheck golang.org/x/vuln/cmd/govulncheck
 	$(TOOLS)/govulncheck $(PACKAGES)
 
 bench: ## measure against the peers: make bench AREA=api
 	cd bench && GOWORK=off $(GO) run ./cmd/bench $(if $(AREA),-area=$(AREA)) $(BENCHFLAGS)
 
-bench-test: ## the tests of the bench module, which compare bytes with the peers' libraries
+bench-test: ## tests of the bench module, which compare bytes with the peers' libraries
 	cd bench && GOWORK=off $(GO) test ./...
 
 ui: ## build the page into internal/ui/dist; needed only after a change of ui/
 	cd ui && npm ci --no-audit --no-fund && npm run build
 
-ui-check: ui ## the committed page is what its source gives
+ui-check: ui ## fail if the committed page is not current
 	git diff --exit-code --stat -- internal/ui/dist
 
 browser: ## the page in Chromium, against a server of its own
@@ -70,15 +70,15 @@ interop: ## tests against real peers: Prometheus, Thanos, versitygw, node_export
 	FERULA_TEST_PEERS=1 $(GO) test -count=1 -v -run Peer ./test/... ./internal/frontend/...
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(GO) test -count=1 -v -run Peer ./metricsdiff/
 
-generate: ## make generated Go code from its sources
+generate: ## generate Go code from .proto files and tables
 	cd tools && GOWORK=off $(GO) run ./protogen ..
 	cd promjson && $(GO) generate ./...
 
-generated: generate ## the committed generated code is what its sources give
+generated: generate ## fail if the committed generated code is not current
 	git diff --exit-code --stat -- '*.pb.go' promjson/tables.go
 
-# go.work ties the modules at v0.0.0, which `go mod tidy` alone would look for in
-# the proxy: it gets a replace while it runs.
+# go.work ties the modules at v0.0.0. `go mod tidy` ignores workspaces and would look
+# for that version in the module proxy: it gets a replace while it runs.
 tidy: ## tidy every go.mod
 	cd promjson && GOWORK=off $(GO) mod tidy
 	cd metrics && GOWORK=off $(GO) mod tidy
@@ -87,7 +87,7 @@ tidy: ## tidy every go.mod
 	GOWORK=off $(GO) mod tidy; status=$$?; \
 	$(GO) mod edit -dropreplace $(HERE)/promjson -dropreplace $(HERE)/metrics; exit $$status
 
-tidied: tidy ## the committed go.mod files are tidy
+tidied: tidy ## fail if a committed go.mod is not tidy
 	git diff --exit-code --stat -- '*go.mod' '*go.sum'
 
 fuzz: ## fuzz every target for FUZZTIME (30s)

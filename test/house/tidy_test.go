@@ -262,8 +262,10 @@ func TestTheMapAndTheFoldersAgree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if lines := strings.Count(string(text), "\n"); lines > 250 {
-		t.Errorf("ARCHITECTURE.md has %d lines, at most 250", lines)
+	// The map, an entry for each group of packages, three requests and a glossary: what
+	// a newcomer reads in one sitting. Guides belong into docs/howto.md.
+	if lines := strings.Count(string(text), "\n"); lines > 400 {
+		t.Errorf("ARCHITECTURE.md has %d lines, at most 400", lines)
 	}
 	mapped := map[string]bool{}
 	for line := range strings.Lines(string(text)) {

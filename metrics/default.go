@@ -172,12 +172,12 @@ func GetOrCreatePrometheusHistogramExt(name string, upperBounds []float64) *Prom
 }
 
 // NewNativeHistogram registers a new native histogram in the default set.
-func NewNativeHistogram(name string, o NativeOptions) *PrometheusHistogram {
+func NewNativeHistogram(name string, o NativeHistogramOptions) *PrometheusHistogram {
 	return defaultSet.NewNativeHistogram(name, o)
 }
 
 // GetOrCreateNativeHistogram is Set.GetOrCreateNativeHistogram of the default set.
-func GetOrCreateNativeHistogram(name string, o NativeOptions) *PrometheusHistogram {
+func GetOrCreateNativeHistogram(name string, o NativeHistogramOptions) *PrometheusHistogram {
 	return defaultSet.GetOrCreateNativeHistogram(name, o)
 }
 

@@ -111,7 +111,7 @@ func ExampleCounterVec() {
 
 func ExampleSet_NewNativeHistogram() {
 	s := metrics.NewSet()
-	h := s.NewNativeHistogram("wait_seconds", metrics.NativeOptions{BucketFactor: 1.1, UpperBounds: []float64{1}})
+	h := s.NewNativeHistogram("wait_seconds", metrics.NativeHistogramOptions{BucketFactor: 1.1, UpperBounds: []float64{1}})
 	h.Update(0.25)
 	h.Update(7)
 	s.WritePrometheus(os.Stdout) // protobuf has the exact buckets
@@ -154,7 +154,7 @@ func ExamplePushOptions() {
 	s := metrics.NewSet()
 	s.NewCounter("jobs_total").Inc()
 	err := s.PushMetrics(context.Background(), server.URL, &metrics.PushOptions{
-		ExtraLabels: `job="backup"`, Method: http.MethodPost, DisableCompression: true, RetriesMax: 3,
+		ExtraLabels: `job="backup"`, Method: http.MethodPost, DisableCompression: true, MaxRetries: 3,
 	})
 	fmt.Println(err)
 	// Output:

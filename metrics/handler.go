@@ -15,15 +15,15 @@ import (
 
 // HandlerOptions says what a handler shows. The zero value shows the registered sets.
 type HandlerOptions struct {
-	Sets           []*Set // nil: the default set and those of RegisterSet
-	ProcessMetrics bool   // and what WriteProcessMetrics writes
-	Metadata       bool   // HELP and TYPE in text, whatever ExposeMetadata says; other formats always have them
-	CreatedLines   bool   // _created lines in OpenMetrics; protobuf always tells when a metric was made
-	ScrapesMax     int    // at once, further ones get 503; 0: 16
+	Sets                []*Set // nil: the default set and those of RegisterSet
+	ProcessMetrics      bool   // and what WriteProcessMetrics writes
+	Metadata            bool   // HELP and TYPE in text, whatever ExposeMetadata says; other formats always have them
+	CreatedLines        bool   // _created lines in OpenMetrics; protobuf always tells when a metric was made
+	MaxRequestsInFlight int    // at once, further ones get 503; 0: 16
 
-	// More writes further families in the format that contentType names, without a
+	// WriteExtra writes further families in the format that contentType names, without a
 	// final # EOF. None of them may be one of the sets'. May be nil.
-	More func(w io.Writer, contentType string) error
+	WriteExtra func(w io.Writer, contentType string) error
 }
 
 // Handler answers scrapes with the registered sets, as NewHandler does.
@@ -42,8 +42,8 @@ func (s *Set) Handler() http.Handler { return NewHandler(HandlerOptions{Sets: []
 // Scrapes that come while a page of the same form is being made share that page. A
 // page is whole before its first byte is sent.
 func NewHandler(opts HandlerOptions) http.Handler {
-	if opts.ScrapesMax == 0 {
-		opts.ScrapesMax = 16
+	if opts.MaxRequestsInFlight == 0 {
+		opts.MaxRequestsInFlight = 16
 	}
 	h := &handler{HandlerOptions: opts, types: map[exposition.Form][]string{}}
 	exposition.Forms(func(f exposition.Form) { h.types[f] = []string{f.ContentType()} })
@@ -104,7 +104,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		f, first := h.join(key)
 		if f == nil {
 			header.Set("Retry-After", "1")
-			http.Error(w, fmt.Sprintf("%d scrapes are running already", h.ScrapesMax), http.StatusServiceUnavailable)
+			http.Error(w, fmt.Sprintf("%d scrapes are running already", h.MaxRequestsInFlight), http.StatusServiceUnavailable)
 			return
 		}
 		defer h.leave(f)
@@ -137,7 +137,7 @@ func (h *handler) head(header http.Header, key flightKey) {
 func (h *handler) join(key flightKey) (f *flight, first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.scrapes >= h.ScrapesMax {
+	if h.scrapes >= h.MaxRequestsInFlight {
 		return nil, false
 	}
 	h.scrapes++
@@ -197,8 +197,8 @@ func (h *handler) page(w io.Writer, form exposition.Form) error {
 		return err
 	}
 	giveRenderer(r)
-	if h.More != nil {
-		if err := h.More(w, form.ContentType()); err != nil {
+	if h.WriteExtra != nil {
+		if err := h.WriteExtra(w, form.ContentType()); err != nil {
 			return err
 		}
 	}

@@ -183,7 +183,7 @@ func TestOverlappingScrapesShareAPageAndAreLimited(t *testing.T) {
 		}
 		return float64(calls)
 	})
-	h := NewHandler(HandlerOptions{Sets: []*Set{s}, ScrapesMax: 4}).(*handler)
+	h := NewHandler(HandlerOptions{Sets: []*Set{s}, MaxRequestsInFlight: 4}).(*handler)
 	var wg sync.WaitGroup
 	pages := make([]string, 4)
 	scrape := func(i int) {
@@ -222,7 +222,7 @@ func TestWhoWritesMoreMayFailOrPanic(t *testing.T) {
 	s := NewSet()
 	s.NewCounter("c_total")
 	mode := ""
-	h := NewHandler(HandlerOptions{Sets: []*Set{s}, More: func(w io.Writer, contentType string) error {
+	h := NewHandler(HandlerOptions{Sets: []*Set{s}, WriteExtra: func(w io.Writer, contentType string) error {
 		switch mode {
 		case "fail":
 			return errors.New("no more")

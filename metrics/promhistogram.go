@@ -40,12 +40,12 @@ type PrometheusHistogram struct {
 	examples []exemplar      // one for each bucket, or none yet
 }
 
-// NativeOptions say how a native histogram divides values. The zero value is what
+// NativeHistogramOptions say how a native histogram divides values. The zero value is what
 // suits most.
-type NativeOptions struct {
+type NativeHistogramOptions struct {
 	BucketFactor  float64   // a bucket's bounds differ by it at most; 0: 1.1
 	ZeroThreshold float64   // values up to it count as zero; 0: 2^-128
-	BucketsMax    int       // then the resolution is halved; 0: 160
+	MaxBuckets    int       // then the resolution is halved; 0: 160
 	UpperBounds   []float64 // of buckets in formats that are text; may be empty
 }
 
@@ -57,17 +57,17 @@ func newPrometheusHistogram(name string, bounds []float64) *PrometheusHistogram 
 }
 
 // newNativeHistogram panics, naming the histogram, if the options make no sense.
-func newNativeHistogram(name string, o NativeOptions) *PrometheusHistogram {
+func newNativeHistogram(name string, o NativeHistogramOptions) *PrometheusHistogram {
 	if o.BucketFactor == 0 {
 		o.BucketFactor = 1.1
 	}
 	if o.ZeroThreshold == 0 {
 		o.ZeroThreshold = native.DefaultZeroThreshold
 	}
-	if o.BucketsMax == 0 {
-		o.BucketsMax = native.DefaultBucketsMax
+	if o.MaxBuckets == 0 {
+		o.MaxBuckets = native.DefaultBucketsMax
 	}
-	if !(o.BucketFactor > 1) || !(o.ZeroThreshold > 0) || o.BucketsMax < 0 {
+	if !(o.BucketFactor > 1) || !(o.ZeroThreshold > 0) || o.MaxBuckets < 0 {
 		panic(fmt.Errorf("BUG: native histogram %q: %+v", name, o))
 	}
 	if len(o.UpperBounds) > 0 {
@@ -78,7 +78,7 @@ func newNativeHistogram(name string, o NativeOptions) *PrometheusHistogram {
 	// The coarsest schema whose factor, 2^(2^-schema), is not above the one asked for.
 	schema := -math.Floor(math.Log2(math.Log2(o.BucketFactor)))
 	h := newBuckets(name, o.UpperBounds)
-	h.native = native.New(int32(min(max(schema, native.SchemaMin), native.SchemaMax)), o.ZeroThreshold, o.BucketsMax)
+	h.native = native.New(int32(min(max(schema, native.SchemaMin), native.SchemaMax)), o.ZeroThreshold, o.MaxBuckets)
 	return h
 }
 

@@ -29,13 +29,13 @@ type PushOptions struct {
 	DisableCompression bool
 	// Method of the request; GET if empty.
 	Method string
-	// RetriesMax is how often a push is tried again that met no server, or a status of
+	// MaxRetries is how often a push is tried again that met no server, or a status of
 	// 429 or 5xx. 0 never tries again, as the peers of this library.
-	RetriesMax int
-	// Backoff is waited before the second try, and twice as long before each further
+	MaxRetries int
+	// MinBackoff is waited before the second try, and twice as long before each further
 	// one, up to 30 seconds; half of it at random, so that not all come at once. 0
 	// means 100 ms. A push that ctx or the interval ends is not tried again.
-	Backoff time.Duration
+	MinBackoff time.Duration
 	// WaitGroup, if any, is done when the goroutine that pushes has ended.
 	WaitGroup *sync.WaitGroup
 }
@@ -228,13 +228,13 @@ var errTryAgain = errors.New("may be tried again")
 
 // sendAgain sends until it works, is pointless or was tried often enough.
 func (p *pusher) sendAgain(ctx context.Context, body []byte) error {
-	wait := p.options.Backoff
+	wait := p.options.MinBackoff
 	if wait <= 0 {
 		wait = defaultBackoff
 	}
 	for try := 0; ; try++ {
 		err := p.send(ctx, body)
-		if err == nil || try >= p.options.RetriesMax || !errors.Is(err, errTryAgain) {
+		if err == nil || try >= p.options.MaxRetries || !errors.Is(err, errTryAgain) {
 			return err
 		}
 		wait = min(wait, backoffMax)

@@ -120,7 +120,7 @@ func TestAPushIsTriedAgainWhereThatMayHelp(t *testing.T) {
 			w.WriteHeader(c.statuses[min(pushes, len(c.statuses)-1)])
 			pushes++
 		}))
-		err := NewSet().PushMetrics(context.Background(), server.URL, &PushOptions{RetriesMax: c.retries, Backoff: time.Millisecond})
+		err := NewSet().PushMetrics(context.Background(), server.URL, &PushOptions{MaxRetries: c.retries, MinBackoff: time.Millisecond})
 		server.Close()
 		if (err == nil) != c.ok || pushes != c.pushes {
 			t.Errorf("%v: %d pushes, want %d; %v", c.statuses, pushes, c.pushes, err)
@@ -134,7 +134,7 @@ func TestAPushThatWaitsEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(20*time.Millisecond, cancel)
 	start := time.Now()
-	err := NewSet().PushMetrics(ctx, server.URL, &PushOptions{RetriesMax: 100, Backoff: time.Hour})
+	err := NewSet().PushMetrics(ctx, server.URL, &PushOptions{MaxRetries: 100, MinBackoff: time.Hour})
 	if err == nil || time.Since(start) > 10*time.Second {
 		t.Errorf("%v after %s", err, time.Since(start))
 	}

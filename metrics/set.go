@@ -98,13 +98,13 @@ func (s *Set) GetOrCreatePrometheusHistogramExt(name string, upperBounds []float
 
 // NewNativeHistogram registers a new histogram whose buckets adapt to what they are
 // given. Only protobuf shows these; the formats that are text show o.UpperBounds.
-func (s *Set) NewNativeHistogram(name string, o NativeOptions) *PrometheusHistogram {
+func (s *Set) NewNativeHistogram(name string, o NativeHistogramOptions) *PrometheusHistogram {
 	return register(s, newNativeHistogram(checked(name), o))
 }
 
 // GetOrCreateNativeHistogram returns the histogram of this name, whatever its
 // options, and registers it first, with these, if there is none.
-func (s *Set) GetOrCreateNativeHistogram(name string, o NativeOptions) *PrometheusHistogram {
+func (s *Set) GetOrCreateNativeHistogram(name string, o NativeHistogramOptions) *PrometheusHistogram {
 	if h, ok := lookup[*PrometheusHistogram](s, name); ok {
 		return h
 	}

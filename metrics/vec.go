@@ -20,7 +20,7 @@ import (
 //	served := metrics.NewCounterVec("requests_total", "Requests served.", "method", "code")
 //	served.With("GET", "200").Inc()
 //
-// A family has SeriesMax members at most, unless Limit says otherwise. Whoever asks
+// A family has DefaultMaxSeries members at most, unless Limit says otherwise. Whoever asks
 // for one more gets the member whose labels are all "overflow", so that nothing is
 // lost but detail, and memory ends somewhere. Delete takes a member out, Expire those
 // that nobody asks for. A member that is unregistered from the set instead is no
@@ -53,8 +53,8 @@ type (
 	SummaryVec             = Vec[*Summary]
 )
 
-// SeriesMax is how many members a vector has, unless Limit says otherwise.
-const SeriesMax = 10_000
+// DefaultMaxSeries is how many members a vector has, unless Limit says otherwise.
+const DefaultMaxSeries = 10_000
 
 const overflow = "overflow"
 
@@ -98,7 +98,7 @@ func NewPrometheusHistogramVec(name, help string, upperBounds []float64, labels 
 }
 
 // NewNativeHistogramVec makes a vector of native histograms in the default set.
-func NewNativeHistogramVec(name, help string, o NativeOptions, labels ...string) *PrometheusHistogramVec {
+func NewNativeHistogramVec(name, help string, o NativeHistogramOptions, labels ...string) *PrometheusHistogramVec {
 	return defaultSet.NewNativeHistogramVec(name, help, o, labels...)
 }
 
@@ -134,7 +134,7 @@ func (s *Set) NewPrometheusHistogramVec(name, help string, upperBounds []float64
 }
 
 // NewNativeHistogramVec makes a vector of native histograms.
-func (s *Set) NewNativeHistogramVec(name, help string, o NativeOptions, labels ...string) *PrometheusHistogramVec {
+func (s *Set) NewNativeHistogramVec(name, help string, o NativeHistogramOptions, labels ...string) *PrometheusHistogramVec {
 	newNativeHistogram(name, o) // panics here and not at the first value
 	return newVec(s, name, help, labels, func(name string) *PrometheusHistogram { return newNativeHistogram(name, o) })
 }
@@ -148,7 +148,7 @@ func newVec[M metric](s *Set, name, help string, labels []string, create func(na
 	if len(labels) == 0 || !isText(name) {
 		panic(fmt.Errorf("BUG: invalid metric name %q or no labels", name))
 	}
-	v := &Vec[M]{set: s, name: name, create: create, seed: maphash.MakeSeed(), most: SeriesMax, gone: &member[M]{}}
+	v := &Vec[M]{set: s, name: name, create: create, seed: maphash.MakeSeed(), most: DefaultMaxSeries, gone: &member[M]{}}
 	for i, label := range labels {
 		if !isText(label) || slices.Contains(labels[:i], label) {
 			panic(fmt.Errorf("BUG: metric %q: invalid label %q", name, label))

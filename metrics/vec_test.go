@@ -71,7 +71,7 @@ func TestAWrongVectorPanicsWithItsName(t *testing.T) {
 		"no label":     func() { NewSet().NewCounterVec("wrong name", "") },
 		"label":        func() { NewSet().NewCounterVec("wrong name", "", "a\xff") },
 		"empty label":  func() { NewSet().NewCounterVec("wrong name", "", "") },
-		"factor":       func() { NewSet().NewNativeHistogramVec("wrong name", "", NativeOptions{BucketFactor: 1}, "a") },
+		"factor":       func() { NewSet().NewNativeHistogramVec("wrong name", "", NativeHistogramOptions{BucketFactor: 1}, "a") },
 		"label twice":  func() { NewSet().NewCounterVec("wrong name", "", "a", "a") },
 		"values":       func() { NewSet().NewCounterVec("wrong", "", "a").With("1", "2") },
 		"other type":   func() { s := NewSet(); s.NewGauge(`wrong{a="b"}`, nil); s.NewCounterVec("wrong", "", "a").With("b") },

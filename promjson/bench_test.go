@@ -34,7 +34,7 @@ func BenchmarkPoints(b *testing.B) {
 		}
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
-			g := NewGrid(benchStart, benchStep, benchSteps)
+			g := NewSteps(benchStart, benchStep, benchSteps)
 			buf := make([]byte, 0, 128<<10)
 			size := 0
 			done := reportCPU(b, len(matrix)*benchSteps, "cpu-ns/sample")
@@ -54,8 +54,8 @@ func BenchmarkPoints(b *testing.B) {
 	}
 }
 
-// benchAnswer is a matrix of n series with steps of the usual grid.
-func benchAnswer(n, from, steps int) []byte {
+// benchResponse is a matrix of n series with steps of the usual grid.
+func benchResponse(n, from, steps int) []byte {
 	r := rand.New(rand.NewPCG(1, 2))
 	values := make([]float64, benchSteps)
 	dst := []byte(`{"status":"success","data":{"resultType":"matrix","result":[`)
@@ -79,7 +79,7 @@ func benchAnswer(n, from, steps int) []byte {
 
 func BenchmarkScan(b *testing.B) {
 	const series = 11000
-	src := benchAnswer(series, 0, benchSteps)
+	src := benchResponse(series, 0, benchSteps)
 	run := func(b *testing.B, s *Scanner, reset func()) {
 		b.ReportAllocs()
 		done := reportCPU(b, series*benchSteps, "cpu-ns/sample")
@@ -120,8 +120,8 @@ func BenchmarkScan(b *testing.B) {
 
 func BenchmarkSplice(b *testing.B) {
 	const series = 11000
-	whole := benchAnswer(series, 0, benchSteps)
-	halves := [][]byte{benchAnswer(series, 0, 81), benchAnswer(series, 81, 80)}
+	whole := benchResponse(series, 0, benchSteps)
+	halves := [][]byte{benchResponse(series, 0, 81), benchResponse(series, 81, 80)}
 	run := func(b *testing.B, size int) {
 		var sp Splicer
 		var got bytes.Buffer

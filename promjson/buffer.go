@@ -7,29 +7,29 @@ import (
 	"io"
 )
 
-// errFull says that what must be kept fills the buffer.
-var errFull = errors.New("promjson: buffer full")
+// errBufferFull says that what must be kept fills the buffer.
+var errBufferFull = errors.New("promjson: buffer full")
 
 // buffer holds a stretch of the input, of which buf[pos:end] is still to be
 // read. What stands from mark on is kept when more is read in, unless mark is
 // -1; everything is found at other indexes then.
 type buffer struct {
-	r       io.Reader
-	buf     []byte
-	pos     int
-	end     int
-	mark    int
-	base    int64 // The offset of buf[0] in the input.
-	readErr error // What r has said at last: there is nothing behind buf[:end].
-	eof     bool  // That was the end of the input.
-	elastic bool  // The buffer may grow, up to hold.
-	hold    int
-	most    int    // Reads that fill the buffer make it larger, up to this.
-	filled  bool   // The last read did.
-	moved   func() // Called before the bytes of the buffer move.
+	r            io.Reader
+	buf          []byte
+	pos          int
+	end          int
+	mark         int
+	base         int64 // The offset of buf[0] in the input.
+	readErr      error // What r has said at last: there is nothing behind buf[:end].
+	eof          bool  // That was the end of the input.
+	growable     bool  // The buffer may grow, up to hold.
+	maxBuf       int
+	maxReadBuf   int    // Reads that fill the buffer make it larger, up to this.
+	lastReadFull bool   // The last read did.
+	beforeMove   func() // Called before the bytes of the buffer move.
 }
 
-// fill reads at least one byte behind end. Its error is errFull where mark
+// fill reads at least one byte behind end. Its error is errBufferFull where mark
 // forbids that, or the end of the input.
 func (b *buffer) fill() error {
 	if b.r == nil {
@@ -40,7 +40,7 @@ func (b *buffer) fill() error {
 		keep = b.mark
 	}
 	if room := len(b.buf) - b.end; room == 0 || (room < len(b.buf)/8 && keep > len(b.buf)/2) {
-		if b.filled && len(b.buf) < b.most {
+		if b.lastReadFull && len(b.buf) < b.maxReadBuf {
 			b.widen(keep)
 		} else if keep > 0 {
 			b.shift(keep)
@@ -56,7 +56,7 @@ func (b *buffer) fill() error {
 		}
 		room := len(b.buf) - b.end
 		n, err := b.r.Read(b.buf[b.end:])
-		b.filled = n == room && room >= len(b.buf)/2
+		b.lastReadFull = n == room && room >= len(b.buf)/2
 		if n < 0 || n > len(b.buf)-b.end {
 			panic("promjson: the reader returned an impossible count")
 		}
@@ -74,7 +74,7 @@ func (b *buffer) fill() error {
 }
 
 func (b *buffer) shift(keep int) {
-	b.moved()
+	b.beforeMove()
 	copy(b.buf, b.buf[keep:b.end])
 	b.base += int64(keep)
 	b.pos -= keep
@@ -86,8 +86,8 @@ func (b *buffer) shift(keep int) {
 
 // widen gives larger reads their room, and keeps what stands from keep on.
 func (b *buffer) widen(keep int) {
-	b.moved()
-	larger := make([]byte, min(4*len(b.buf), b.most))
+	b.beforeMove()
+	larger := make([]byte, min(4*len(b.buf), b.maxReadBuf))
 	copy(larger, b.buf[keep:b.end])
 	b.base += int64(keep)
 	b.pos -= keep
@@ -99,10 +99,10 @@ func (b *buffer) widen(keep int) {
 }
 
 func (b *buffer) grow() error {
-	if !b.elastic || len(b.buf) >= b.hold {
-		return errFull
+	if !b.growable || len(b.buf) >= b.maxBuf {
+		return errBufferFull
 	}
-	larger := make([]byte, min(2*len(b.buf), b.hold))
+	larger := make([]byte, min(2*len(b.buf), b.maxBuf))
 	copy(larger, b.buf[:b.end])
 	b.buf = larger
 	return nil
@@ -133,7 +133,7 @@ func (b *buffer) find(c byte, from int) (int, error) {
 
 // fail makes an error for buf[at].
 func (b *buffer) fail(at int, what string, err error) error {
-	return &Error{Offset: b.base + int64(at), What: what, Err: err}
+	return &Error{Offset: b.base + int64(at), Reason: what, Err: err}
 }
 
 func (b *buffer) syntax(what string) error {
@@ -222,7 +222,7 @@ func (b *buffer) text() ([]byte, error) {
 // io.ErrUnexpectedEOF, and a reader's own error is found as well.
 var (
 	// ErrSyntax: the bytes are not JSON, or not an answer of this API.
-	ErrSyntax = errors.New("malformed answer")
+	ErrSyntax = errors.New("malformed response")
 	// ErrLimit: the answer is well-formed so far and beyond what Options allow.
 	ErrLimit = errors.New("limit exceeded")
 	// ErrUnsorted: the series of a part are not in the order of their labels.
@@ -234,16 +234,16 @@ var (
 // Error says where in the input something went wrong.
 type Error struct {
 	Offset int64 // The byte, counted from the start of the input.
-	What   string
+	Reason string
 	Err    error // ErrSyntax, ErrLimit, io.ErrUnexpectedEOF or the reader's.
 }
 
 // Error names the byte, the kind of error and what was expected.
 func (e *Error) Error() string {
-	if e.What == "" {
+	if e.Reason == "" {
 		return fmt.Sprintf("promjson: byte %d: %v", e.Offset, e.Err)
 	}
-	return fmt.Sprintf("promjson: byte %d: %v: %s", e.Offset, e.Err, e.What)
+	return fmt.Sprintf("promjson: byte %d: %v: %s", e.Offset, e.Err, e.Reason)
 }
 
 // Unwrap returns e.Err.

@@ -7,9 +7,9 @@ import (
 	"strconv"
 )
 
-// Answer is an answer as a whole, for those who need its samples. Everything in
+// Response is a whole decoded response. Everything in
 // it is owned.
-type Answer struct {
+type Response struct {
 	Envelope
 	// Series are those of a matrix, or the samples of a vector, each of which is
 	// a series with one value or one histogram.
@@ -46,9 +46,9 @@ type StringPoint struct {
 // Decode reads an answer and decodes all of it, in memory that Options do not
 // bound. An answer with status "error" is an AnswerError, and its Envelope is
 // returned with it.
-func Decode(r io.Reader, o Options) (*Answer, error) {
+func Decode(r io.Reader, o Options) (*Response, error) {
 	s := NewScanner(r, o)
-	a := &Answer{}
+	a := &Response{}
 	for s.Next() {
 		series, err := decodeSeries(s)
 		if err != nil {
@@ -61,7 +61,7 @@ func Decode(r io.Reader, o Options) (*Answer, error) {
 	}
 	a.Envelope = s.envelope
 	if a.Status != "success" {
-		return a, &AnswerError{a.Status, a.ErrorType, a.Error}
+		return a, &APIError{a.Status, a.ErrorType, a.Error}
 	}
 	return a, a.decodeResult(s.result)
 }
@@ -84,7 +84,7 @@ func decodeSeries(s *Scanner) (series Series, err error) {
 }
 
 // decodeResult decodes the result of a scalar or string query.
-func (a *Answer) decodeResult(raw []byte) error {
+func (a *Response) decodeResult(raw []byte) error {
 	switch a.ResultType {
 	case "scalar":
 		points, err := DecodePoints(nil, raw)

@@ -13,7 +13,7 @@ import (
 )
 
 // encode writes a as Prometheus does.
-func (a *Answer) encode() string {
+func (a *Response) encode() string {
 	b := fmt.Appendf(nil, `{"status":"success","data":{"resultType":"%s","result":`, a.ResultType)
 	switch a.ResultType {
 	case "scalar":
@@ -72,7 +72,7 @@ func (s *Series) encode(b []byte, single bool) []byte {
 	return append(b, '}')
 }
 
-func TestAnswersOfPrometheusReadBackAsWritten(t *testing.T) {
+func TestDecode_ResponsesOfPrometheusRoundTrip(t *testing.T) {
 	for _, name := range []string{"matrix_floats", "matrix_histograms", "matrix_empty", "matrix_nolabels", "vector", "vector_empty", "scalar", "string"} {
 		src, err := os.ReadFile("testdata/" + name + ".json")
 		if err != nil {
@@ -88,7 +88,7 @@ func TestAnswersOfPrometheusReadBackAsWritten(t *testing.T) {
 	}
 }
 
-func TestAnyWayToSpellPointsIsDecoded(t *testing.T) {
+func TestDecodePoints_AnyValidJSON(t *testing.T) {
 	points, err := DecodePoints(nil, []byte(` [ 1 , "2" ] ,[1.5e0,"\u0031e3"],[-1.5,"-0"],[0,"NaN"],[0,"-Inf"],[0,"+Inf"],[0,"12345678901234567890"],[0,"0.1234567890123456789"],[1700000000.123,"9007199254740993"] `))
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestAnyWayToSpellPointsIsDecoded(t *testing.T) {
 	check(t, "histograms", fmt.Sprint(histograms), "[{1000 {0 0 []}} {2000 {2 1 []}} {3000 {0 0 [{3 1 2 3}]}}]")
 }
 
-func TestBadPointsAreRefused(t *testing.T) {
+func TestDecodePoints_RejectsBadPoints(t *testing.T) {
 	for _, s := range []string{`[`, `[1`, `[1,`, `[1,2]`, `[1,"2"`, `[1,"2",3]`, `[1,"x"]`, `[1,""]`, `["1","2"]`, `[1,"2"],`, `,[1,"2"]`, `[1,"2"] [1,"2"]`,
 		"[1,\"2\"]\x00", `[1,"1.2.3"]`, `[1,"-"]`, `[1,".5.5"]`, `{}`, `[1e999,"1"]`, `[1,"1]`} {
 		if points, err := DecodePoints(nil, []byte(s)); !errors.Is(err, ErrSyntax) {
@@ -116,7 +116,7 @@ func TestBadPointsAreRefused(t *testing.T) {
 	}
 }
 
-func TestDecodingSaysWhereItFails(t *testing.T) {
+func TestDecode_ErrorHasTheOffset(t *testing.T) {
 	src := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[[1,"1"],[2,"2"],[3,"3"],[4,"bad"]]}]}}`
 	for _, size := range []int{16, 64, 1000} {
 		_, err := Decode(strings.NewReader(src), Options{BufferBytes: size})
@@ -126,11 +126,11 @@ func TestDecodingSaysWhereItFails(t *testing.T) {
 		}
 	}
 	a, err := Decode(strings.NewReader(`{"status":"error","errorType":"bad_data","error":"why"}`), Options{})
-	var answer *AnswerError
-	if !errors.As(err, &answer) || *answer != (AnswerError{"error", "bad_data", "why"}) || a == nil || a.Error != "why" {
+	var answer *APIError
+	if !errors.As(err, &answer) || *answer != (APIError{"error", "bad_data", "why"}) || a == nil || a.Error != "why" {
 		t.Errorf("an error: %v", err)
 	}
-	for _, src := range []string{"", answerOf(`{"metric":{"a":1}}`), answerOf(`{"metric":{},"histograms":[[1,2]]}`), answerOf(`{"metric":{"a":"\u00zz"}}`),
+	for _, src := range []string{"", matrixResponse(`{"metric":{"a":1}}`), matrixResponse(`{"metric":{},"histograms":[[1,2]]}`), matrixResponse(`{"metric":{"a":"\u00zz"}}`),
 		`{"status":"success","data":{"resultType":"scalar","result":[]}}`, `{"status":"success","data":{"resultType":"scalar","result":[1,"x"]}}`,
 		`{"status":"success","data":{"resultType":"string","result":[1,2]}}`, `{"status":"success","data":{"resultType":"string","result":["1"]}}`} {
 		if a, err := Decode(strings.NewReader(src), Options{}); err == nil {
@@ -139,7 +139,7 @@ func TestDecodingSaysWhereItFails(t *testing.T) {
 	}
 }
 
-func TestShortFloatsAreParsedExactly(t *testing.T) {
+func TestParseShort_IsExact(t *testing.T) {
 	for range 300000 {
 		s := strconv.FormatFloat(randomValue(1), 'f', rand.IntN(22)-1, 64)
 		want, _ := strconv.ParseFloat(s, 64)
@@ -182,7 +182,7 @@ func FuzzDecode(f *testing.F) {
 
 func BenchmarkDecode(b *testing.B) {
 	const series = 1100
-	src := benchAnswer(series, 0, benchSteps)
+	src := benchResponse(series, 0, benchSteps)
 	b.Run("answer", func(b *testing.B) {
 		r := bytes.NewReader(src)
 		b.ReportAllocs()

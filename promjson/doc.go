@@ -11,7 +11,7 @@
 //
 // The way out: samples, label strings and histograms come in one by one, and the
 // very bytes that Prometheus writes for them are appended to a slice of the
-// caller's ([AppendPoints] with a [Grid], [AppendLabelString], [AppendString],
+// caller's ([AppendPoints] with a [Steps], [AppendLabelString], [AppendString],
 // [AppendHistogram]). An append function leaves dst[:len(dst)] alone, retains
 // nothing, and does not allocate where dst has room.
 //

@@ -12,7 +12,7 @@ func check(t *testing.T, what, got, want string) {
 	}
 }
 
-func TestTimestampsAreSecondsWithThreeDigitsOrNone(t *testing.T) {
+func TestAppendTimestamp_SecondsWithThreeDigitsOrNone(t *testing.T) {
 	for ms, want := range map[int64]string{
 		0: "0", 1: "0.001", 10: "0.010", 100: "0.100", 1000: "1", 1001: "1.001", 1010: "1.010", 1100: "1.100",
 		1700000000000: "1700000000", 1700000015500: "1700000015.500", 12345678123456555: "12345678123456.555",
@@ -24,7 +24,7 @@ func TestTimestampsAreSecondsWithThreeDigitsOrNone(t *testing.T) {
 	}
 }
 
-func TestLabelStringsEscapeQuoteBackslashAndControls(t *testing.T) {
+func TestAppendLabelString_EscapesQuoteBackslashAndControls(t *testing.T) {
 	for s, want := range map[string]string{
 		"":             `""`,
 		"node":         `"node"`,
@@ -38,7 +38,7 @@ func TestLabelStringsEscapeQuoteBackslashAndControls(t *testing.T) {
 	}
 }
 
-func TestOtherStringsEscapeMarkupAndInvalidUTF8(t *testing.T) {
+func TestAppendString_EscapesMarkupAndInvalidUTF8(t *testing.T) {
 	for s, want := range map[string]string{
 		"":                  `""`,
 		`a"b\c`:             `"a\"b\\c"`,
@@ -56,11 +56,11 @@ type otherPoint struct {
 	F float64
 }
 
-func TestPointsOfAnyPackageAreEncodedInPieces(t *testing.T) {
+func TestAppendPoints_PointsOfAnyPackageInPieces(t *testing.T) {
 	points := []otherPoint{{1000, 1}, {2500, math.NaN()}, {3000, math.Inf(-1)}, {4000, 1e21}, {5000, 1e-7}}
 	want := `[1,"1"],[2.500,"NaN"],[3,"-Inf"],[4,"1e+21"],[5,"1e-07"]`
-	g := NewGrid(1000, 1000, 4)
-	for _, grid := range []*Grid{nil, new(Grid), g} {
+	g := NewSteps(1000, 1000, 4)
+	for _, grid := range []*Steps{nil, new(Steps), g} {
 		for cut := 1; cut < len(points); cut++ {
 			dst := AppendPoints(nil, grid, points[:cut])
 			dst = append(dst, ',')
@@ -71,7 +71,7 @@ func TestPointsOfAnyPackageAreEncodedInPieces(t *testing.T) {
 	check(t, "no points", string(AppendPoints(nil, g, points[:0])), "")
 }
 
-func TestHistogramsLeaveOutEmptyBuckets(t *testing.T) {
+func TestAppendHistogram_OmitsEmptyBuckets(t *testing.T) {
 	buckets := []Bucket{{Closed, -0.001, 0.001, 0}, {LeftOpen, 0.001, 1, 2}, {RightOpen, -2, -1, 0.5}}
 	check(t, "histogram", string(AppendHistogram(nil, 5, 18.4, buckets)),
 		`{"count":"5","sum":"18.4","buckets":[[0,"0.001","1","2"],[1,"-2","-1","0.5"]]}`)

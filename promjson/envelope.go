@@ -83,7 +83,7 @@ func (s *Scanner) beginResult() error {
 // spend takes n bytes off the budget for texts.
 func (s *Scanner) spend(n int) error {
 	if s.textBytes -= n; s.textBytes < 0 {
-		return s.fail(s.pos, "more than TextBytes of text", ErrLimit)
+		return s.fail(s.pos, "more than MaxTextBytes of text", ErrLimit)
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (s *Scanner) strings(dst *[]string) error {
 // unknown reads any value, and keeps it while there is room.
 func (s *Scanner) unknown(name []byte, inData bool) error {
 	var k skipper
-	if s.keepBytes <= 0 {
+	if s.unknownBytes <= 0 {
 		return s.skip(&k)
 	}
 	if _, err := s.space(); err != nil {
@@ -163,14 +163,14 @@ func (s *Scanner) unknown(name []byte, inData bool) error {
 	err := s.skip(&k)
 	from := s.mark
 	s.mark = -1
-	if err == errFull {
+	if err == errBufferFull {
 		return s.skip(&k) // More than can be kept: on without keeping.
 	}
 	if err != nil {
 		return err
 	}
-	if size := s.pos - from + len(name); size <= s.keepBytes {
-		s.keepBytes -= size
+	if size := s.pos - from + len(name); size <= s.unknownBytes {
+		s.unknownBytes -= size
 		s.envelope.Unknown = append(s.envelope.Unknown, Member{string(name), inData, bytes.Clone(s.buf[from:s.pos])})
 	}
 	return nil

@@ -24,7 +24,7 @@ func ExampleAppendPoints() {
 		{`the "other"`, []sample{{1700000015000, 5e-324}}},
 	}
 
-	grid := promjson.NewGrid(1700000000000, 15000, 2)
+	grid := promjson.NewSteps(1700000000000, 15000, 2)
 	var buf []byte
 	for _, s := range series {
 		buf = append(buf[:0], `{"metric":{"job":`...)
@@ -103,7 +103,7 @@ func ExampleSplicer() {
 	_, err = splicer.Splice(io.Discard,
 		promjson.NewScanner(strings.NewReader(morning), promjson.Options{}),
 		promjson.NewScanner(strings.NewReader(failed), promjson.Options{}))
-	var answer *promjson.AnswerError
+	var answer *promjson.APIError
 	fmt.Println(errors.As(err, &answer), answer.Type, answer.Message)
 	// Output:
 	// {"status":"success","data":{"resultType":"matrix","result":[{"metric":{"job":"a"},"values":[[1,"1"],[2,"3"]]},{"metric":{"job":"b"},"values":[[1,"2"]]}]}}

@@ -31,11 +31,11 @@ const (
 	exponentMask = 1<<11 - 1
 	hiddenBit    = 1 << fractionBits
 	maxExact     = 1 << 53 // Every integer below is a float.
-	doubt        = 64
+	margin       = 64
 
 	// floatRoom is what putFloat may write, the longest float being 25 bytes.
-	floatRoom = 32
-	bodyRoom  = floatRoom - 1
+	floatBuf  = 32
+	digitsBuf = floatBuf - 1
 
 	zeroDigits = 0x3030303030303030 // "00000000"
 )
@@ -46,21 +46,21 @@ const (
 // are NaN, +Inf, -Inf and -0.
 func AppendFloat(dst []byte, v float64) []byte {
 	n := len(dst)
-	if cap(dst)-n >= floatRoom {
-		if k := putFloat((*[floatRoom]byte)(dst[n:n+floatRoom]), v); k > 0 {
+	if cap(dst)-n >= floatBuf {
+		if k := putFloat((*[floatBuf]byte)(dst[n:n+floatBuf]), v); k > 0 {
 			return dst[:n+k]
 		}
-		return appendSlow(dst, v)
+		return appendStrconv(dst, v)
 	}
-	var b [floatRoom]byte
+	var b [floatBuf]byte
 	if k := putFloat(&b, v); k > 0 {
 		return append(dst, b[:k]...)
 	}
-	return appendSlow(dst, v)
+	return appendStrconv(dst, v)
 }
 
 // appendSlow is what every other path must agree with.
-func appendSlow(dst []byte, v float64) []byte {
+func appendStrconv(dst []byte, v float64) []byte {
 	abs := math.Abs(v)
 	format := byte('f')
 	if abs != 0 && (abs < 1e-6 || abs >= 1e21) {
@@ -71,19 +71,19 @@ func appendSlow(dst []byte, v float64) []byte {
 
 // putFloat writes v and returns how many bytes it takes, or 0 where v is for
 // appendSlow. What b holds beyond them is undefined.
-func putFloat(b *[floatRoom]byte, v float64) int {
+func putFloat(b *[floatBuf]byte, v float64) int {
 	raw := math.Float64bits(v)
 	if i := int64(math.Abs(v)); float64(i) == math.Abs(v) && i < maxExact {
 		sign := int(raw >> 63)
 		b[0] = '-'
-		return putInt((*[bodyRoom]byte)(b[sign:sign+bodyRoom]), uint64(i)) + sign
+		return putInt((*[digitsBuf]byte)(b[sign:sign+digitsBuf]), uint64(i)) + sign
 	}
 	return putFraction(b, raw)
 }
 
 // putFraction is putFloat for the bits of what is not an integer below maxExact.
 // Its steps are functions that are small enough for the compiler to inline.
-func putFraction(full *[floatRoom]byte, raw uint64) int {
+func putFraction(full *[floatBuf]byte, raw uint64) int {
 	index := raw>>fractionBits&exponentMask - minExponent
 	if index >= uint64(len(scales)) {
 		return 0
@@ -97,14 +97,14 @@ func putFraction(full *[floatRoom]byte, raw uint64) int {
 	if !sure || power > inside {
 		return 0
 	}
-	q, digit, point := sixteen(q, digit, s.exp)
+	q, digit, point := sixteenDigits(q, digit, s.exp)
 	high, low := q/1e8, q%1e8
 	w0 := uint64(fourDigits(high/10000)) | uint64(fourDigits(high%10000))<<32
 	w1 := uint64(fourDigits(low/10000)) | uint64(fourDigits(low%10000))<<32
 	n := significant(w0, w1, digit)
 	full[0] = '-'
 	sign := int(raw >> 63)
-	b := (*[bodyRoom]byte)(full[sign : sign+bodyRoom])
+	b := (*[digitsBuf]byte)(full[sign : sign+digitsBuf])
 	if uint(point-1) >= 15 || n <= point {
 		return putFar(b, w0, w1, digit, n, point) + sign
 	}
@@ -137,13 +137,13 @@ func shortest(q, g, limit uint64) (integer, digit, inside uint64, sure bool) {
 	distance := (g ^ -up) + up
 	inside = (distance - limit) >> 63
 	digit, f := bits.Mul64(g, 10)
-	sure = distance-(limit-doubt) > 2*doubt && (f-(1<<63-16*doubt) >= 32*doubt || inside == 1)
+	sure = distance-(limit-margin) > 2*margin && (f-(1<<63-16*margin) >= 32*margin || inside == 1)
 	return q + up&inside, (digit + f>>63) & (inside - 1), inside, sure
 }
 
 // sixteen makes 16 digits of q, which has 15 or 16, and says where the point is,
 // counted from the first.
-func sixteen(q, digit uint64, exp int) (uint64, uint64, int) {
+func sixteenDigits(q, digit uint64, exp int) (uint64, uint64, int) {
 	short := (q - 1e15) >> 63
 	return q + (9*q+digit)&-short, digit & (short - 1), 16 + exp - int(short)
 }
@@ -162,7 +162,7 @@ func significant(w0, w1, digit uint64) int {
 
 // putNear writes the digits of w0 and w1 with a point behind one of the first 15:
 // one place too far to the right, and then once more the word with the point.
-func putNear(b *[bodyRoom]byte, w0, w1 uint64, point int) {
+func putNear(b *[digitsBuf]byte, w0, w1 uint64, point int) {
 	binary.LittleEndian.PutUint64(b[9:], w1)
 	at := uint64(1) << (uint(point) * 8 & 63)
 	if point < 8 {
@@ -176,7 +176,7 @@ func putNear(b *[bodyRoom]byte, w0, w1 uint64, point int) {
 
 // putFar writes the n digits of w0, w1 and d where the point is before the
 // first, after the sixteenth, or where the number has an exponent.
-func putFar(b *[bodyRoom]byte, w0, w1, digit uint64, n, point int) int {
+func putFar(b *[digitsBuf]byte, w0, w1, digit uint64, n, point int) int {
 	d := byte('0' + digit)
 	switch {
 	case point > 21 || point < -5:
@@ -217,7 +217,7 @@ func putFar(b *[bodyRoom]byte, w0, w1, digit uint64, n, point int) int {
 }
 
 // putInt writes i, which is below 2^53.
-func putInt(b *[bodyRoom]byte, i uint64) int {
+func putInt(b *[digitsBuf]byte, i uint64) int {
 	if i < 10000 {
 		w := fourDigits(i)
 		skip := bits.TrailingZeros32((w^0x30303030)|1<<24) &^ 7

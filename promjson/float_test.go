@@ -20,7 +20,7 @@ type floatChecker struct {
 
 func (c *floatChecker) check(v float64) {
 	for _, v := range [2]float64{v, -v} {
-		want := appendSlow(c.want[:0], v)
+		want := appendStrconv(c.want[:0], v)
 		if got := AppendFloat(c.got[:0], v); string(got) != string(want) {
 			c.t.Fatalf("%x: got %s, strconv writes %s", math.Float64bits(v), got, want)
 		}
@@ -28,7 +28,7 @@ func (c *floatChecker) check(v float64) {
 			c.t.Fatalf("%x without room: got %s, strconv writes %s", math.Float64bits(v), got, want)
 		}
 	}
-	var b [floatRoom]byte
+	var b [floatBuf]byte
 	if putFloat(&b, v) > 0 {
 		c.fast++
 	} else {
@@ -156,7 +156,7 @@ var moreFloatClasses = map[string]func(c *floatChecker){
 	},
 }
 
-func TestFloatsAreThoseOfStrconv(t *testing.T) {
+func TestAppendFloat_EqualsStrconv(t *testing.T) {
 	for _, classes := range []map[string]func(c *floatChecker){floatClasses, moreFloatClasses} {
 		for name, f := range classes {
 			t.Run(name, func(t *testing.T) { f(&floatChecker{t: t}) })
@@ -165,7 +165,7 @@ func TestFloatsAreThoseOfStrconv(t *testing.T) {
 }
 
 // PROMJSON_FLOATS=100000000 runs this for longer.
-func TestRandomBitPatternsAreThoseOfStrconv(t *testing.T) {
+func TestAppendFloat_RandomBitsEqualStrconv(t *testing.T) {
 	n := 1000000
 	if s := os.Getenv("PROMJSON_FLOATS"); s != "" {
 		n = int(decimal(t, s))

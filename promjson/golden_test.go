@@ -10,7 +10,7 @@ import (
 
 // testdata was written by the codec of Prometheus 3.15 (web/api/v1): answers in
 // *.json, single values in encode.txt, one a line as kind, input and output.
-func TestSingleValuesAreThoseOfPrometheus(t *testing.T) {
+func TestAppend_ValuesEqualPrometheus(t *testing.T) {
 	src, err := os.ReadFile("testdata/encode.txt")
 	if err != nil {
 		t.Fatal(err)

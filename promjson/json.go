@@ -303,5 +303,5 @@ func (c *cursor) next(n int, end byte) (more bool, wrong string) {
 }
 
 func (c *cursor) error(wrong string) error {
-	return &Error{Offset: int64(c.i), What: wrong, Err: ErrSyntax}
+	return &Error{Offset: int64(c.i), Reason: wrong, Err: ErrSyntax}
 }

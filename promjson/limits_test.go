@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestWhatIsTooLargeIsRefused(t *testing.T) {
+func TestScanner_LimitsAreErrors(t *testing.T) {
 	long := strings.Repeat("x", 3000)
 	points := strings.Repeat(`[1,"2"],`, 1000) + `[1,"2"]`
 	histogram := `[1,{"count":"1","sum":"2","buckets":[` + strings.Repeat(`[0,"1","2","3"],`, 300) + `[0,"1","2","3"]]}]`
@@ -18,14 +18,14 @@ func TestWhatIsTooLargeIsRefused(t *testing.T) {
 		src  string
 		want error
 	}{
-		"a metric":                  {answerOf(`{"metric":{"a":"` + long + `"},"values":[[1,"2"]]}`), ErrLimit},
-		"a metric below the limit":  {answerOf(`{"metric":{"a":"` + long[:1500] + `"},"values":[[1,"2"]]}`), nil},
+		"a metric":                  {matrixResponse(`{"metric":{"a":"` + long + `"},"values":[[1,"2"]]}`), ErrLimit},
+		"a metric below the limit":  {matrixResponse(`{"metric":{"a":"` + long[:1500] + `"},"values":[[1,"2"]]}`), nil},
 		"a name":                    {`{"` + long + `":1}`, ErrLimit},
-		"a histogram":               {answerOf(`{"metric":{},"histograms":[` + histogram + `]}`), ErrLimit},
-		"values":                    {answerOf(`{"metric":{},"values":[` + points + `]}`), nil},
-		"values before the metric":  {answerOf(`{"values":[` + points + `],"metric":{}}`), ErrLimit},
-		"values behind histograms":  {answerOf(`{"metric":{},"histograms":[` + points + `],"values":[[1,"2"]]}`), ErrLimit},
-		"histograms behind values":  {answerOf(`{"metric":{},"values":[` + points + `],"histograms":[` + points + `]}`), nil},
+		"a histogram":               {matrixResponse(`{"metric":{},"histograms":[` + histogram + `]}`), ErrLimit},
+		"values":                    {matrixResponse(`{"metric":{},"values":[` + points + `]}`), nil},
+		"values before the metric":  {matrixResponse(`{"values":[` + points + `],"metric":{}}`), ErrLimit},
+		"values behind histograms":  {matrixResponse(`{"metric":{},"histograms":[` + points + `],"values":[[1,"2"]]}`), ErrLimit},
+		"histograms behind values":  {matrixResponse(`{"metric":{},"values":[` + points + `],"histograms":[` + points + `]}`), nil},
 		"a warning":                 {`{"warnings":["` + long[:1500] + `"]}`, ErrLimit},
 		"many warnings":             {`{"warnings":["` + strings.Repeat(`","`, 100) + `"]}`, ErrLimit},
 		"an error":                  {`{"error":"` + long[:1500] + `"}`, ErrLimit},
@@ -35,21 +35,21 @@ func TestWhatIsTooLargeIsRefused(t *testing.T) {
 		"an unknown member":         {`{"x":["` + strings.Repeat(long, 100) + `"]}`, nil},
 		"an unknown member of data": {`{"data":{"x":["` + strings.Repeat(long, 100) + `"]}}`, nil},
 	} {
-		o := Options{BufferBytes: 128, HoldBytes: 2048, TextBytes: 1000, UnknownBytes: 1000}
+		o := Options{BufferBytes: 128, MaxBufferBytes: 2048, MaxTextBytes: 1000, MaxUnknownBytes: 1000}
 		for cut, r := range readers([]byte(c.src)) {
 			s := NewScanner(r, o)
 			transcript(s)
 			if !errors.Is(s.Err(), c.want) {
 				t.Errorf("%s, read %s: %v", name, cut, s.Err())
 			}
-			if len(s.buf) > o.HoldBytes {
+			if len(s.buf) > o.MaxBufferBytes {
 				t.Errorf("%s: the buffer has grown to %d", name, len(s.buf))
 			}
 		}
 	}
 }
 
-func TestUnknownMembersAreKeptWhileThereIsRoom(t *testing.T) {
+func TestScanner_UnknownMembersUpToTheLimit(t *testing.T) {
 	src := `{"a":1,"status":"success","b":{"c":["long enough"]},"data":{"d":[2],"resultType":"matrix","result":[],"e":null},"f":"x"}`
 	for limit, want := range map[int]string{
 		0:    "",
@@ -58,7 +58,7 @@ func TestUnknownMembersAreKeptWhileThereIsRoom(t *testing.T) {
 		11:   `a=1 d=[2]! e=null!`,
 		1000: `a=1 b={"c":["long enough"]} d=[2]! e=null! f="x"`,
 	} {
-		s := NewScanner(iotestOneByte(src), Options{BufferBytes: 16, UnknownBytes: limit})
+		s := NewScanner(iotestOneByte(src), Options{BufferBytes: 16, MaxUnknownBytes: limit})
 		for s.Next() {
 		}
 		var got []string
@@ -104,7 +104,7 @@ func (r *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func TestASeriesOfAnySizeTakesLittleMemory(t *testing.T) {
+func TestScanner_LargeSeriesTakesLittleMemory(t *testing.T) {
 	for name, tail := range map[string]string{
 		"as Prometheus spells it": `]}]}}`,
 		"with spaces":             ` ] } ] } }`,
@@ -131,40 +131,40 @@ func TestASeriesOfAnySizeTakesLittleMemory(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhere(t *testing.T) {
+func TestScanner_ErrorHasTheOffset(t *testing.T) {
 	for src, want := range map[string]string{
 		``:                      `promjson: byte 0: unexpected EOF`,
-		`x`:                     `promjson: byte 0: malformed answer: expected {`,
-		`{"status":1}`:          `promjson: byte 10: malformed answer: expected a string`,
+		`x`:                     `promjson: byte 0: malformed response: expected {`,
+		`{"status":1}`:          `promjson: byte 10: malformed response: expected a string`,
 		`{"status":"success"`:   `promjson: byte 19: unexpected EOF`,
-		`{"status":"success"}}`: `promjson: byte 20: malformed answer: expected the end`,
-		`{"status":"success",}`: `promjson: byte 20: malformed answer: expected a string`,
-		`{"status":"\x"}`:       `promjson: byte 12: malformed answer: an unknown escape`,
-		`{"x":[1,}`:             `promjson: byte 8: malformed answer: expected a value`,
-		`{"x":tru}`:             `promjson: byte 8: malformed answer: neither true, false nor null`,
-		`{"x":{1:2}}`:           `promjson: byte 6: malformed answer: expected a key`,
-		`{"x":{"a",}}`:          `promjson: byte 9: malformed answer: expected a colon`,
-		`{"x":[1}`:              `promjson: byte 7: malformed answer: expected a comma or the closing bracket`,
-		`{"data":{"result":1}}`: `promjson: byte 18: malformed answer: neither true, false nor null`,
-		`{"data":{"resultType":"scalar","result":[{"metric":{}}]}}`: `promjson: byte 57: malformed answer: the result is no scalar`,
-		`{"data":{"result":[],"result":[]}}`:                        `promjson: byte 30: malformed answer: result again`,
-		`{"\x":1}`:                                                  `promjson: byte 3: malformed answer: an unknown escape`,
-		`{"st\u00zz":1}`:                                            `promjson: byte 11: malformed answer: an unknown escape in a name`,
-		`{"error":"\u00zz"}`:                                        `promjson: byte 17: malformed answer: an unknown escape`,
-		`{"warnings":1}`:                                            `promjson: byte 12: malformed answer: expected [`,
-		`{"warnings":["" ""]}`:                                      `promjson: byte 16: malformed answer: expected a comma or the closing bracket`,
-		`{"data":{},"data":{}}`:                                     `promjson: byte 18: malformed answer: data again`,
-		answerOf(`1`):                                               `promjson: byte 64: malformed answer: the result is no matrix`,
-		answerOf(`{}`):                                              `promjson: byte 62: malformed answer: a series without a metric`,
-		answerOf(`{"metric":1}`):                                    `promjson: byte 70: malformed answer: expected {`,
-		answerOf(`{"metric":{},"metric":{}}`):                       `promjson: byte 82: malformed answer: a member again`,
-		answerOf(`{"metric":{"a":1},"values":[]}`):                  `promjson: byte 75: malformed answer: metric: expected a string`,
-		answerOf(`{"metric":{},"values":[1]}`):                      `promjson: byte 83: malformed answer: expected a point`,
-		answerOf(`{"metric":{},"values":[[1,"2"],]}`):               `promjson: byte 91: malformed answer: expected a point`,
-		answerOf(`{"metric":{},"values": [[1,"2"][1,"2"]]}`):        `promjson: byte 91: malformed answer: expected a comma or the closing bracket`,
-		answerOf(`{"metric":{},"values":[]}{}`):                     `promjson: byte 85: malformed answer: expected ,`,
-		answerOf(`{"metric":{},"values":[[1,"2"]],"values":[]}`):    `promjson: byte 101: malformed answer: a member again`,
-		answerOf(`{"metric":{},"histograms":[[1,{"a":"` + "\n}]]}"): `promjson: byte 96: malformed answer: a control character in a string`,
+		`{"status":"success"}}`: `promjson: byte 20: malformed response: expected the end`,
+		`{"status":"success",}`: `promjson: byte 20: malformed response: expected a string`,
+		`{"status":"\x"}`:       `promjson: byte 12: malformed response: an unknown escape`,
+		`{"x":[1,}`:             `promjson: byte 8: malformed response: expected a value`,
+		`{"x":tru}`:             `promjson: byte 8: malformed response: neither true, false nor null`,
+		`{"x":{1:2}}`:           `promjson: byte 6: malformed response: expected a key`,
+		`{"x":{"a",}}`:          `promjson: byte 9: malformed response: expected a colon`,
+		`{"x":[1}`:              `promjson: byte 7: malformed response: expected a comma or the closing bracket`,
+		`{"data":{"result":1}}`: `promjson: byte 18: malformed response: neither true, false nor null`,
+		`{"data":{"resultType":"scalar","result":[{"metric":{}}]}}`:       `promjson: byte 57: malformed response: the result is no scalar`,
+		`{"data":{"result":[],"result":[]}}`:                              `promjson: byte 30: malformed response: result again`,
+		`{"\x":1}`:                                                        `promjson: byte 3: malformed response: an unknown escape`,
+		`{"st\u00zz":1}`:                                                  `promjson: byte 11: malformed response: an unknown escape in a name`,
+		`{"error":"\u00zz"}`:                                              `promjson: byte 17: malformed response: an unknown escape`,
+		`{"warnings":1}`:                                                  `promjson: byte 12: malformed response: expected [`,
+		`{"warnings":["" ""]}`:                                            `promjson: byte 16: malformed response: expected a comma or the closing bracket`,
+		`{"data":{},"data":{}}`:                                           `promjson: byte 18: malformed response: data again`,
+		matrixResponse(`1`):                                               `promjson: byte 64: malformed response: the result is no matrix`,
+		matrixResponse(`{}`):                                              `promjson: byte 62: malformed response: a series without a metric`,
+		matrixResponse(`{"metric":1}`):                                    `promjson: byte 70: malformed response: expected {`,
+		matrixResponse(`{"metric":{},"metric":{}}`):                       `promjson: byte 82: malformed response: a member again`,
+		matrixResponse(`{"metric":{"a":1},"values":[]}`):                  `promjson: byte 75: malformed response: metric: expected a string`,
+		matrixResponse(`{"metric":{},"values":[1]}`):                      `promjson: byte 83: malformed response: expected a point`,
+		matrixResponse(`{"metric":{},"values":[[1,"2"],]}`):               `promjson: byte 91: malformed response: expected a point`,
+		matrixResponse(`{"metric":{},"values": [[1,"2"][1,"2"]]}`):        `promjson: byte 91: malformed response: expected a comma or the closing bracket`,
+		matrixResponse(`{"metric":{},"values":[]}{}`):                     `promjson: byte 85: malformed response: expected ,`,
+		matrixResponse(`{"metric":{},"values":[[1,"2"]],"values":[]}`):    `promjson: byte 101: malformed response: a member again`,
+		matrixResponse(`{"metric":{},"histograms":[[1,{"a":"` + "\n}]]}"): `promjson: byte 96: malformed response: a control character in a string`,
 	} {
 		got := strings.TrimSuffix(scanned(t, []byte(src), true), "\n")
 		got = got[strings.LastIndexByte(got, '\n')+1:]
@@ -172,16 +172,16 @@ func TestErrorsSayWhere(t *testing.T) {
 	}
 }
 
-func TestOddButValidAnswersAreScanned(t *testing.T) {
+func TestScanner_UnusualValidResponses(t *testing.T) {
 	long := strings.Repeat(`[1,"2"],`, 100) + `[1,"2"]`
 	for src, want := range map[string]string{
-		answerOf(`{"metric":{},"values":null,"histograms":null}`):                     "{}",
-		answerOf(`{"metric":{},"values":[],"histograms":[]}`):                         "{}",
-		answerOf(`{"metric":{},"values":[` + long + `],"x":{},"histograms":null}`):    "{} values " + long,
-		answerOf(`{"metric":{},"values":[` + long + `],"histograms":[[1,{}]]}`):       "{} values " + long + " histograms [1,{}]",
-		answerOf(`{"metric":{},"values":[` + long + `] , "histograms" : [ [1,{}] ]}`): "{} values " + long + " histograms [1,{}]",
-		answerOf(`{"metric":{},"values":[`+long+`]}`, `{"metric":{"a":"b"}}`):         "{} values " + long + "\n" + `{"a":"b"}`,
-		`{"status":null,"data":null,"warnings":null,"infos":["\f\r"]}`:                "",
+		matrixResponse(`{"metric":{},"values":null,"histograms":null}`):                     "{}",
+		matrixResponse(`{"metric":{},"values":[],"histograms":[]}`):                         "{}",
+		matrixResponse(`{"metric":{},"values":[` + long + `],"x":{},"histograms":null}`):    "{} values " + long,
+		matrixResponse(`{"metric":{},"values":[` + long + `],"histograms":[[1,{}]]}`):       "{} values " + long + " histograms [1,{}]",
+		matrixResponse(`{"metric":{},"values":[` + long + `] , "histograms" : [ [1,{}] ]}`): "{} values " + long + " histograms [1,{}]",
+		matrixResponse(`{"metric":{},"values":[`+long+`]}`, `{"metric":{"a":"b"}}`):         "{} values " + long + "\n" + `{"a":"b"}`,
+		`{"status":null,"data":null,"warnings":null,"infos":["\f\r"]}`:                      "",
 		`{"data":{"result":null}}`: "",
 	} {
 		got := scanned(t, []byte(src), true)
@@ -194,9 +194,9 @@ func TestOddButValidAnswersAreScanned(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotWantedNeedNotBeRead(t *testing.T) {
+func TestScanner_UnreadPiecesAreSkipped(t *testing.T) {
 	long := strings.Repeat(`[1,"2"],`, 100) + `[1,"2"]`
-	src := answerOf(`{"metric":{"a":"1"},"values":[`+long+`],"histograms":[[1,{}]]}`, `{"metric":{"a":"2"},"histograms":[[2,{}]]}`, `{"metric":{"a":"3"},"values":[`+long+`]}`)
+	src := matrixResponse(`{"metric":{"a":"1"},"values":[`+long+`],"histograms":[[1,{}]]}`, `{"metric":{"a":"2"},"histograms":[[2,{}]]}`, `{"metric":{"a":"3"},"values":[`+long+`]}`)
 	for _, size := range []int{16, 100, 10000} {
 		s := NewScanner(strings.NewReader(src), Options{BufferBytes: size})
 		got := ""
@@ -215,19 +215,19 @@ func TestWhatIsNotWantedNeedNotBeRead(t *testing.T) {
 	}
 }
 
-func TestErrorsInAStreamedSeriesSayWhere(t *testing.T) {
+func TestScanner_ErrorInAStreamedSeriesHasTheOffset(t *testing.T) {
 	head := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[` + strings.Repeat(`[1,"2"],`, 100) + `[1,"2"]`
 	for tail, want := range map[string]string{
-		`,]`:                                 "1: malformed answer: expected a point",
-		` 1`:                                 "1: malformed answer: expected a comma or the closing bracket",
-		`],"values":[]`:                      "11: malformed answer: a member again",
-		`],"metric":{}`:                      "11: malformed answer: a member again",
-		`],"histograms":1`:                   "15: malformed answer: expected [",
-		`],"x":}`:                            "6: malformed answer: expected a value",
-		`],x`:                                "2: malformed answer: expected a string",
+		`,]`:                                 "1: malformed response: expected a point",
+		` 1`:                                 "1: malformed response: expected a comma or the closing bracket",
+		`],"values":[]`:                      "11: malformed response: a member again",
+		`],"metric":{}`:                      "11: malformed response: a member again",
+		`],"histograms":1`:                   "15: malformed response: expected [",
+		`],"x":}`:                            "6: malformed response: expected a value",
+		`],x`:                                "2: malformed response: expected a string",
 		`],"histograms":[[1,{}`:              "21: unexpected EOF",
-		`],"histograms":[],"histograms":[]}`: "31: malformed answer: a member again",
-		`],"histograms":[` + strings.Repeat(`[1,{}],`, 40) + `[1,{}]],"histograms":[]}`: "317: malformed answer: a member again",
+		`],"histograms":[],"histograms":[]}`: "31: malformed response: a member again",
+		`],"histograms":[` + strings.Repeat(`[1,{}],`, 40) + `[1,{}]],"histograms":[]}`: "317: malformed response: a member again",
 	} {
 		for cut, r := range readers([]byte(head + tail)) {
 			s := NewScanner(r, Options{BufferBytes: 64})
@@ -241,8 +241,8 @@ func TestErrorsInAStreamedSeriesSayWhere(t *testing.T) {
 	}
 }
 
-func TestAReaderThatFailsIsReported(t *testing.T) {
-	src := answerOf(`{"metric":{},"values":[[1,"2"]]}`)
+func TestScanner_ReaderErrorIsReturned(t *testing.T) {
+	src := matrixResponse(`{"metric":{},"values":[[1,"2"]]}`)
 	r := io.MultiReader(strings.NewReader(src[:80]), &failingReader{})
 	s := NewScanner(r, Options{})
 	for s.Next() {

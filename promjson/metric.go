@@ -20,11 +20,11 @@ type Label struct {
 type metricForm uint8
 
 const (
-	formUnknown metricForm = iota
-	formBad                // Not an object of strings.
-	formAny                // Names in any order.
-	formSorted             // Names ascend.
-	formPlain              // Names ascend, and there is neither an escape nor a space outside strings.
+	formUnknown   metricForm = iota
+	formBad                  // Not an object of strings.
+	formAny                  // Names in any order.
+	formSorted               // Names ascend.
+	formCanonical            // Names ascend, and there is neither an escape nor a space outside strings.
 )
 
 // CompareMetrics orders two metric objects, {"name":"value",...}, as Prometheus
@@ -43,8 +43,8 @@ func CompareMetrics(a, b []byte) int {
 
 func compareMetrics(a, b []byte, formA, formB metricForm) int {
 	switch min(formA, formB) {
-	case formPlain:
-		return comparePlain(a, b)
+	case formCanonical:
+		return compareCanonical(a, b)
 	case formSorted:
 		return compareSorted(a, b)
 	case formAny:
@@ -59,14 +59,14 @@ func compareMetrics(a, b []byte, formA, formB metricForm) int {
 
 // comparePlain finds the first byte that differs. In plain objects every quote
 // begins or ends a string, so the number of quotes before says where it stands.
-func comparePlain(a, b []byte) int {
+func compareCanonical(a, b []byte) int {
 	n := commonPrefix(a, b)
-	return partingOrder(a, b, n, bytes.Count(a[:n], []byte{'"'})%2 == 0)
+	return compareAtDifference(a, b, n, bytes.Count(a[:n], []byte{'"'})%2 == 0)
 }
 
 // partingOrder compares two plain objects that part at index n, be it between
 // strings or within one.
-func partingOrder(a, b []byte, n int, between bool) int {
+func compareAtDifference(a, b []byte, n int, between bool) int {
 	switch {
 	case n == len(a) || n == len(b):
 		return 0 // The same object: none is a prefix of another.
@@ -126,8 +126,8 @@ func compareSorted(a, b []byte) int {
 // The strings are the caller's: they do not alias metric.
 func DecodeLabels(dst []Label, metric []byte) ([]Label, error) {
 	start := len(dst)
-	var places [32]labelPlace
-	if list, ok := plainLabels(metric, places[:0], 1); ok {
+	var places [32]labelSpan
+	if list, ok := canonicalLabels(metric, places[:0], 1); ok {
 		text := string(metric) // One string for all.
 		dst = slices.Grow(dst, len(list))
 		for i, p := range list {
@@ -167,8 +167,8 @@ func DecodeLabels(dst []Label, metric []byte) ([]Label, error) {
 
 // metricFormOf checks a metric object. Of a bad one it says where and why.
 func metricFormOf(m []byte) (form metricForm, at int, wrong string) {
-	if plainSorted(m) {
-		return formPlain, 0, ""
+	if isCanonical(m) {
+		return formCanonical, 0, ""
 	}
 	r := readLabels(m)
 	form = formSorted
@@ -196,20 +196,20 @@ func metricFormOf(m []byte) (form metricForm, at int, wrong string) {
 
 // labelPlace is where a label stands in a metric object of formPlain: its
 // opening quote and the quote that closes its name.
-type labelPlace struct {
+type labelSpan struct {
 	start, nameEnd int
 }
 
 // plainSorted reports whether m is of formPlain.
-func plainSorted(m []byte) bool {
-	var room [32]labelPlace
-	_, ok := plainLabels(m, room[:0], 1)
+func isCanonical(m []byte) bool {
+	var room [32]labelSpan
+	_, ok := canonicalLabels(m, room[:0], 1)
 	return ok
 }
 
 // plainLabels appends the places of the labels of m from start on, which come
 // behind those already in places. It reports false where m is not of formPlain.
-func plainLabels(m []byte, places []labelPlace, start int) ([]labelPlace, bool) {
+func canonicalLabels(m []byte, places []labelSpan, start int) ([]labelSpan, bool) {
 	if len(m) < 2 || m[0] != '{' {
 		return places, false
 	}
@@ -230,7 +230,7 @@ func plainLabels(m []byte, places []labelPlace, start int) ([]labelPlace, bool) 
 				return places, false
 			}
 		}
-		places = append(places, labelPlace{i, nameEnd})
+		places = append(places, labelSpan{i, nameEnd})
 		valueEnd := plainRun(m, nameEnd+3)
 		if len(m)-valueEnd < 2 || m[valueEnd] != '"' {
 			return places, false
@@ -248,7 +248,7 @@ func plainLabels(m []byte, places []labelPlace, start int) ([]labelPlace, bool) 
 type metricOrder struct {
 	last   []byte
 	form   metricForm
-	labels []labelPlace // Of last, if its form is formPlain.
+	labels []labelSpan // Of last, if its form is formPlain.
 }
 
 func (o *metricOrder) reset() {
@@ -257,8 +257,8 @@ func (o *metricOrder) reset() {
 
 // follow returns the form of m and how m compares to the object before. If m is
 // bad, it says where and why.
-func (o *metricOrder) follow(m []byte) (form metricForm, c int, at int, wrong string) {
-	if o.form == formPlain {
+func (o *metricOrder) compareNext(m []byte) (form metricForm, c int, at int, wrong string) {
+	if o.form == formCanonical {
 		n := commonPrefix(o.last, m)
 		k := len(o.labels)
 		for k > 0 && o.labels[k-1].start >= n {
@@ -272,10 +272,10 @@ func (o *metricOrder) follow(m []byte) (form metricForm, c int, at int, wrong st
 		if k < len(o.labels) {
 			end = o.labels[k].start - 1
 		}
-		if labels, ok := plainLabels(m, o.labels[:max(k-1, 0)], start); ok {
-			c = partingOrder(m, o.last, n, k == 0 || n == end)
+		if labels, ok := canonicalLabels(m, o.labels[:max(k-1, 0)], start); ok {
+			c = compareAtDifference(m, o.last, n, k == 0 || n == end)
 			o.last, o.labels = append(o.last[:0], m...), labels
-			return formPlain, c, 0, ""
+			return formCanonical, c, 0, ""
 		}
 	}
 	form, at, wrong = metricFormOf(m)
@@ -288,8 +288,8 @@ func (o *metricOrder) follow(m []byte) (form metricForm, c int, at int, wrong st
 		c = 1
 	}
 	o.last, o.form = append(o.last[:0], m...), form
-	if form == formPlain {
-		o.labels, _ = plainLabels(m, o.labels[:0], 1)
+	if form == formCanonical {
+		o.labels, _ = canonicalLabels(m, o.labels[:0], 1)
 	}
 	return form, c, 0, ""
 }

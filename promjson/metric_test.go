@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestMetricsCompareByTheirLabels(t *testing.T) {
+func TestCompareMetrics_OrdersByLabels(t *testing.T) {
 	// Ascending; those in one line are equal.
 	rows := [][]string{
 		{`{}`, ` { } `},
@@ -50,13 +50,13 @@ func TestMetricsCompareByTheirLabels(t *testing.T) {
 	}
 }
 
-func TestBadMetricsCompareByTheirBytes(t *testing.T) {
+func TestCompareMetrics_MalformedObjectsCompareByBytes(t *testing.T) {
 	if CompareMetrics([]byte("x"), []byte("{}")) >= 0 || CompareMetrics([]byte("{}"), []byte("x")) <= 0 || CompareMetrics([]byte("x"), []byte("x")) != 0 {
 		t.Error("they do not")
 	}
 }
 
-func TestMetricsInAnySpellingCompareByTheirLabels(t *testing.T) {
+func TestCompareMetrics_AnyValidJSON(t *testing.T) {
 	for seed := range uint64(20000) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		var labels [2][]Label
@@ -67,7 +67,7 @@ func TestMetricsInAnySpellingCompareByTheirLabels(t *testing.T) {
 				labels[1] = slices.Clone(labels[0])
 				labels[1][r.IntN(len(labels[1]))].Value = oddStrings[r.IntN(len(oddStrings))]
 			}
-			w := &speller{r: r, plain: r.IntN(2) == 0}
+			w := &jsonVariants{r: r, plain: r.IntN(2) == 0}
 			var members []func()
 			for _, l := range labels[i] {
 				members = append(members, func() { w.member(l.Name, func() { w.text(l.Value) }) })
@@ -89,7 +89,7 @@ func TestMetricsInAnySpellingCompareByTheirLabels(t *testing.T) {
 	}
 }
 
-func TestMetricsInTurnCompareByTheirLabels(t *testing.T) {
+func TestMetricOrder_ComparesConsecutiveObjects(t *testing.T) {
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		var order metricOrder
@@ -106,12 +106,12 @@ func TestMetricsInTurnCompareByTheirLabels(t *testing.T) {
 				}
 			}
 			var members []func()
-			w := &speller{r: r, plain: r.IntN(10) > 0}
+			w := &jsonVariants{r: r, plain: r.IntN(10) > 0}
 			for _, l := range labels {
 				members = append(members, func() { w.member(l.Name, func() { w.text(l.Value) }) })
 			}
 			w.list('{', '}', members...)
-			form, c, _, wrong := order.follow([]byte(w.String()))
+			form, c, _, wrong := order.compareNext([]byte(w.String()))
 			if form == formBad {
 				t.Fatalf("%s: %s", w.String(), wrong)
 			}
@@ -123,13 +123,13 @@ func TestMetricsInTurnCompareByTheirLabels(t *testing.T) {
 			}
 			last = labels
 		}
-		if _, _, _, wrong := order.follow([]byte(`{"__name__":"up","a"}`)); wrong == "" {
+		if _, _, _, wrong := order.compareNext([]byte(`{"__name__":"up","a"}`)); wrong == "" {
 			t.Fatal("a bad object was accepted")
 		}
 	}
 }
 
-func TestBadMetricsAreRefused(t *testing.T) {
+func TestDecodeLabels_RejectsBadObjects(t *testing.T) {
 	for _, m := range []string{"", "{", "}", "[]", `""`, `{"a"}`, `{"a":}`, `{"a":1}`, `{"a":"b",}`, `{,"a":"b"}`, `{"a":"b"}}`, `{"a":"b"`,
 		`{"a":"b`, `{"a":"b\`, `{"a":"\x"}`, `{"a":"\u12"}`, `{"a":"\u12g4"}`, "{\"a\":\"\n\"}", `{"a":"b" "c":"d"}`, `{"a":{}}`} {
 		if _, err := DecodeLabels(nil, []byte(m)); err == nil {
@@ -183,7 +183,7 @@ func BenchmarkCompareMetrics(b *testing.B) {
 	b.Run("different and checked before", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			compareMetrics(x, y, formPlain, formPlain)
+			compareMetrics(x, y, formCanonical, formCanonical)
 		}
 	})
 	b.Run("escaped", func(b *testing.B) {

@@ -28,7 +28,7 @@ const MaxPointLen = 64
 
 const (
 	// pieceLen is for how many points room is made at once.
-	pieceLen = 64
+	growPoints = 64
 
 	// pointGap is what stands between a value and the next time. Every time is
 	// written with the gap before it and the quote of its value behind it.
@@ -39,11 +39,11 @@ const (
 // is the inside of a "values" array. Times on the grid are copied, others are
 // written; g may be nil. A long series can be encoded piece by piece so that
 // the caller can write dst out in between: he puts the comma between pieces.
-func AppendPoints[P PointLike](dst []byte, g *Grid, points []P) []byte {
+func AppendPoints[P PointLike](dst []byte, g *Steps, points []P) []byte {
 	if len(points) == 0 {
 		return dst
 	}
-	dst = slices.Grow(dst, MaxPointLen*min(len(points), pieceLen))
+	dst = slices.Grow(dst, MaxPointLen*min(len(points), growPoints))
 	p := Point(points[0])
 	dst = append(dst, '[')
 	dst = AppendTimestamp(dst, p.T)
@@ -51,7 +51,7 @@ func AppendPoints[P PointLike](dst []byte, g *Grid, points []P) []byte {
 	dst = AppendFloat(dst, p.F)
 	next := g.after(p.T)
 	for points = points[1:]; len(points) > 0; {
-		piece := points[:min(len(points), pieceLen)]
+		piece := points[:min(len(points), growPoints)]
 		points = points[len(piece):]
 		dst = slices.Grow(dst, MaxPointLen*(len(piece)+1))
 		dst, next = appendPiece(dst, g, next, piece)
@@ -61,10 +61,10 @@ func AppendPoints[P PointLike](dst []byte, g *Grid, points []P) []byte {
 
 // appendPiece appends points behind another point whose value is still open.
 // There is room for all of them, and next is the grid's index expected first.
-func appendPiece[P PointLike](dst []byte, g *Grid, next int, points []P) ([]byte, int) {
+func appendPiece[P PointLike](dst []byte, g *Steps, next int, points []P) ([]byte, int) {
 	n := len(dst)
 	dst = dst[:cap(dst)]
-	var stamps []stamp
+	var stamps []encodedStep
 	if g != nil {
 		stamps = g.stamps
 	}
@@ -74,13 +74,13 @@ func appendPiece[P PointLike](dst []byte, g *Grid, next int, points []P) ([]byte
 		if uint(next) < uint(len(stamps)) && stamps[next].t == p.T {
 			s := &stamps[next]
 			b := (*[24]byte)(dst[n : n+24])
-			binary.LittleEndian.PutUint64(b[0:], s.text[0])
-			binary.LittleEndian.PutUint64(b[8:], s.text[1])
-			binary.LittleEndian.PutUint64(b[16:], s.text[2])
-			n += int(s.text[2] >> 56)
+			binary.LittleEndian.PutUint64(b[0:], s.value[0])
+			binary.LittleEndian.PutUint64(b[8:], s.value[1])
+			binary.LittleEndian.PutUint64(b[16:], s.value[2])
+			n += int(s.value[2] >> 56)
 			next++
 		} else {
-			n = len(appendStamp(dst[:n], p.T))
+			n = len(appendPointStart(dst[:n], p.T))
 			next = g.after(p.T)
 			if g != nil {
 				stamps = g.stamps
@@ -88,7 +88,7 @@ func appendPiece[P PointLike](dst []byte, g *Grid, next int, points []P) ([]byte
 		}
 
 		raw := math.Float64bits(p.F)
-		b := (*[floatRoom]byte)(dst[n : n+floatRoom])
+		b := (*[floatBuf]byte)(dst[n : n+floatBuf])
 		k := 0
 		if whole := int64(p.F); math.Float64bits(float64(whole)) == raw {
 			if uint64(whole) < uint64(len(small)) {
@@ -99,14 +99,14 @@ func appendPiece[P PointLike](dst []byte, g *Grid, next int, points []P) ([]byte
 			}
 			k = putFloat(b, p.F)
 		} else if raw == known {
-			*b = *(*[floatRoom]byte)(dst[knownAt : knownAt+floatRoom])
+			*b = *(*[floatBuf]byte)(dst[knownAt : knownAt+floatBuf])
 			n += knownLen
 			continue
 		} else {
 			k = putFraction(b, raw)
 		}
 		if k == 0 {
-			k = len(appendSlow(dst[:n], p.F)) - n
+			k = len(appendStrconv(dst[:n], p.F)) - n
 		}
 		known, knownAt, knownLen = raw, n, k
 		n += k
@@ -114,52 +114,52 @@ func appendPiece[P PointLike](dst []byte, g *Grid, next int, points []P) ([]byte
 	return dst[:n], next
 }
 
-func appendStamp(dst []byte, ms int64) []byte {
+func appendPointStart(dst []byte, ms int64) []byte {
 	dst = append(dst, pointGap...)
 	dst = AppendTimestamp(dst, ms)
 	return append(dst, ',', '"')
 }
 
-// Grid holds what the series of one range query share: the times start,
-// start+step, ... of its steps, as text. A caller keeps one Grid through a
+// Steps holds what the series of one range query share: the times start,
+// start+step, ... of its steps, as text. A caller keeps one Steps through a
 // whole matrix. The text is made when a time is first met, so a grid costs
-// nothing by itself. The zero Grid has no times. A Grid is not safe for
+// nothing by itself. The zero Steps has no times. Steps is not safe for
 // concurrent use.
-type Grid struct {
+type Steps struct {
 	start, step int64
 	count       int
-	stamps      []stamp // The times made so far, from the start on.
+	stamps      []encodedStep // The times made so far, from the start on.
 }
 
 // stamp is a time as it stands between two values: "],[1700000000,"
 // The last byte of the text is its length.
-type stamp struct {
-	t    int64
-	text [3]uint64
+type encodedStep struct {
+	t     int64
+	value [3]uint64
 }
 
 // gridMax bounds a grid's memory at 512 KiB. Prometheus answers a query with
 // 11,000 steps at most; later times are written one by one.
-const gridMax = 1 << 14
+const maxSteps = 1 << 14
 
-// NewGrid returns the grid of count times from startMS in steps of stepMS.
-func NewGrid(startMS, stepMS int64, count int) *Grid {
-	g := new(Grid)
+// NewSteps returns the grid of count times from startMS in steps of stepMS.
+func NewSteps(startMS, stepMS int64, count int) *Steps {
+	g := new(Steps)
 	g.Reset(startMS, stepMS, count)
 	return g
 }
 
 // Reset gives g other times and keeps its memory.
-func (g *Grid) Reset(startMS, stepMS int64, count int) {
+func (g *Steps) Reset(startMS, stepMS int64, count int) {
 	if stepMS <= 0 {
 		count = min(count, 1)
 	}
-	*g = Grid{start: startMS, step: stepMS, count: min(count, gridMax), stamps: g.stamps[:0]}
+	*g = Steps{start: startMS, step: stepMS, count: min(count, maxSteps), stamps: g.stamps[:0]}
 }
 
 // after returns the index of the time that follows ms, for which the grid then
 // has the text, or -1 where the grid does not know it.
-func (g *Grid) after(ms int64) int {
+func (g *Steps) after(ms int64) int {
 	if g == nil || g.step <= 0 || ms < g.start || ms-g.start < 0 {
 		return -1
 	}
@@ -169,7 +169,7 @@ func (g *Grid) after(ms int64) int {
 	}
 	next := int(steps) + 1
 	for len(g.stamps) <= next {
-		s, ok := makeStamp(g.start + int64(len(g.stamps))*g.step)
+		s, ok := newEncodedStep(g.start + int64(len(g.stamps))*g.step)
 		if !ok {
 			return -1
 		}
@@ -179,17 +179,17 @@ func (g *Grid) after(ms int64) int {
 }
 
 // makeStamp reports false where the text does not fit.
-func makeStamp(ms int64) (stamp, bool) {
+func newEncodedStep(ms int64) (encodedStep, bool) {
 	var room [40]byte
-	text := appendStamp(room[:0], ms)
+	text := appendPointStart(room[:0], ms)
 	if len(text) > 23 {
-		return stamp{}, false
+		return encodedStep{}, false
 	}
 	clear(room[len(text):])
 	room[23] = byte(len(text))
-	s := stamp{t: ms}
-	for i := range s.text {
-		s.text[i] = binary.LittleEndian.Uint64(room[8*i:])
+	s := encodedStep{t: ms}
+	for i := range s.value {
+		s.value[i] = binary.LittleEndian.Uint64(room[8*i:])
 	}
 	return s, true
 }

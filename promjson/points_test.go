@@ -15,7 +15,7 @@ func plainPoints(dst []byte, points []Point) []byte {
 		dst = append(dst, '[')
 		dst = appendAnyTimestamp(dst, p.T)
 		dst = append(dst, ',', '"')
-		dst = appendSlow(dst, p.F)
+		dst = appendStrconv(dst, p.F)
 		dst = append(dst, '"', ']')
 	}
 	return dst
@@ -42,11 +42,11 @@ func randomValue(last float64) float64 {
 	return rand.NormFloat64()
 }
 
-func TestPointsOnAndOffTheGridAreWrittenAlike(t *testing.T) {
+func TestAppendPoints_OnAndOffTheStepsAreEncodedAlike(t *testing.T) {
 	for range 3000 {
 		start := []int64{0, -5000, 1700000000000, 1700000000123, math.MinInt64, math.MaxInt64 - 5000, 999999990000}[rand.IntN(7)]
 		step := []int64{-1, 0, 1, 15, 1000, 15000, math.MaxInt64}[rand.IntN(7)]
-		g := NewGrid(start, step, rand.IntN(300)-10)
+		g := NewSteps(start, step, rand.IntN(300)-10)
 		for range 3 {
 			var points []Point
 			at, v := start, 1.0
@@ -71,15 +71,15 @@ func TestPointsOnAndOffTheGridAreWrittenAlike(t *testing.T) {
 	}
 }
 
-func TestGridsAreBoundedAndReset(t *testing.T) {
-	points := make([]Point, 3*gridMax)
+func TestSteps_AreBoundedAndReset(t *testing.T) {
+	points := make([]Point, 3*maxSteps)
 	for i := range points {
 		points[i].T = int64(i) * 1000
 	}
-	g := NewGrid(0, 1000, len(points))
+	g := NewSteps(0, 1000, len(points))
 	got := AppendPoints(nil, g, points)
 	check(t, "points beyond the limit", string(got), string(plainPoints(nil, points)))
-	if len(g.stamps) > gridMax {
+	if len(g.stamps) > maxSteps {
 		t.Errorf("the grid has %d times", len(g.stamps))
 	}
 	g.Reset(500, 10, 100)
@@ -87,19 +87,19 @@ func TestGridsAreBoundedAndReset(t *testing.T) {
 	check(t, "points after a reset", string(AppendPoints(nil, g, points)), string(plainPoints(nil, points)))
 }
 
-func TestPointsLeaveTheRestOfDstAlone(t *testing.T) {
+func TestAppendPoints_LeavesDstUntouched(t *testing.T) {
 	points := []Point{{1000, 0.5}, {2000, 2}}
 	dst := append(make([]byte, 0, 8), "kept:"...)
 	check(t, "text", string(AppendPoints(dst, nil, points)), `kept:[1,"0.5"],[2,"2"]`)
 	check(t, "prefix", string(dst), "kept:")
 }
 
-func TestEncodingDoesNotAllocate(t *testing.T) {
+func TestAppendPoints_DoesNotAllocate(t *testing.T) {
 	points := make([]Point, 1000)
 	for i := range points {
 		points[i] = Point{int64(i) * 15000, randomValue(1)}
 	}
-	g := NewGrid(0, 15000, len(points))
+	g := NewSteps(0, 15000, len(points))
 	buckets := []Bucket{{Closed, -1, 1, 2}, {LeftOpen, 1, 2, 0.5}}
 	buf := make([]byte, 0, MaxPointLen*len(points))
 	small := make([]byte, 0, 26)

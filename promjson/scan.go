@@ -7,21 +7,21 @@ type Options struct {
 	// BufferBytes is the size of reads, and of what a series is handed out in.
 	// The default is 64 KiB; from a socket 1 MiB is cheaper.
 	BufferBytes int
-	// StartBytes, if less than BufferBytes, is the size of the first reads: a short
+	// InitialBufferBytes, if less than BufferBytes, is the size of the first reads: a short
 	// answer needs no more. The buffer grows to BufferBytes where reads fill it.
 	// Where the input is not valid JSON, what becomes of it may then depend on how
 	// the reader cuts it.
-	StartBytes int
-	// HoldBytes is what may have to be in memory at once: the largest metric
+	InitialBufferBytes int
+	// MaxBufferBytes is what may have to be in memory at once: the largest metric
 	// object, the largest point (a histogram), and a whole series where its
 	// members stand in an unusual order. The default is 1 MiB.
-	HoldBytes int
-	// TextBytes bounds the strings of the envelope, all together: warnings,
+	MaxBufferBytes int
+	// MaxTextBytes bounds the strings of the envelope, all together: warnings,
 	// infos, error and so on. It also bounds Result. The default is 1 MiB.
-	TextBytes int
-	// UnknownBytes is how much of the members that are not known is kept in the
+	MaxTextBytes int
+	// MaxUnknownBytes is how much of the members that are not known is kept in the
 	// Envelope. What does not fit is skipped, as is everything by default.
-	UnknownBytes int
+	MaxUnknownBytes int
 }
 
 func (o Options) withDefaults() Options {
@@ -29,16 +29,16 @@ func (o Options) withDefaults() Options {
 		o.BufferBytes = 64 << 10
 	}
 	o.BufferBytes = max(o.BufferBytes, 16)
-	if o.StartBytes <= 0 {
-		o.StartBytes = o.BufferBytes
+	if o.InitialBufferBytes <= 0 {
+		o.InitialBufferBytes = o.BufferBytes
 	}
-	o.StartBytes = min(max(o.StartBytes, 16), o.BufferBytes)
-	if o.HoldBytes <= 0 {
-		o.HoldBytes = 1 << 20
+	o.InitialBufferBytes = min(max(o.InitialBufferBytes, 16), o.BufferBytes)
+	if o.MaxBufferBytes <= 0 {
+		o.MaxBufferBytes = 1 << 20
 	}
-	o.HoldBytes = max(o.HoldBytes, o.BufferBytes)
-	if o.TextBytes <= 0 {
-		o.TextBytes = 1 << 20
+	o.MaxBufferBytes = max(o.MaxBufferBytes, o.BufferBytes)
+	if o.MaxTextBytes <= 0 {
+		o.MaxTextBytes = 1 << 20
 	}
 	return o
 }
@@ -52,7 +52,7 @@ type Envelope struct {
 	ResultType string // "matrix", "vector", "scalar" or "string".
 	Warnings   []string
 	Infos      []string
-	Unknown    []Member // See Options.UnknownBytes.
+	Unknown    []Member // See Options.MaxUnknownBytes.
 }
 
 // Member is a member of the answer, or of its data, that has no place of its
@@ -96,10 +96,10 @@ type Scanner struct {
 	seen  struct{ data, result, series bool }
 	err   error
 
-	envelope  Envelope
-	result    []byte
-	textBytes int // What is left of the budget.
-	keepBytes int
+	envelope     Envelope
+	result       []byte
+	textBytes    int // What is left of the budget.
+	unknownBytes int
 
 	metric     []byte
 	form       metricForm
@@ -128,7 +128,7 @@ const (
 // end of r unless it fails.
 func NewScanner(r io.Reader, o Options) *Scanner {
 	s := &Scanner{}
-	s.moved = s.saveMetric
+	s.beforeMove = s.saveMetric
 	s.o = o.withDefaults()
 	s.Reset(r)
 	return s
@@ -141,8 +141,8 @@ func (s *Scanner) Reset(r io.Reader) {
 		return
 	}
 	buf := s.buf
-	if s.r == nil || len(buf) < s.o.StartBytes || len(buf) > s.o.BufferBytes {
-		buf = make([]byte, s.o.StartBytes) // It was another's, or has grown.
+	if s.r == nil || len(buf) < s.o.InitialBufferBytes || len(buf) > s.o.BufferBytes {
+		buf = make([]byte, s.o.InitialBufferBytes) // It was another's, or has grown.
 	}
 	s.reset(buffer{r: r, buf: buf})
 }
@@ -154,10 +154,10 @@ func (s *Scanner) ResetBytes(answer []byte) {
 }
 
 func (s *Scanner) reset(b buffer) {
-	b.mark, b.moved, b.elastic, b.hold, b.most = -1, s.moved, true, s.o.HoldBytes, s.o.BufferBytes
+	b.mark, b.beforeMove, b.growable, b.maxBuf, b.maxReadBuf = -1, s.beforeMove, true, s.o.MaxBufferBytes, s.o.BufferBytes
 	*s = Scanner{
 		buffer: b, o: s.o, ownMetric: s.ownMetric, name: s.name,
-		textBytes: s.o.TextBytes, keepBytes: s.o.UnknownBytes,
+		textBytes: s.o.MaxTextBytes, unknownBytes: s.o.MaxUnknownBytes,
 	}
 }
 
@@ -198,14 +198,14 @@ func (s *Scanner) checkMetric() bool {
 }
 
 func (s *Scanner) badMetric(at int, wrong string) error {
-	return &Error{Offset: s.metricAt + int64(at), What: "metric: " + wrong, Err: ErrSyntax}
+	return &Error{Offset: s.metricAt + int64(at), Reason: "metric: " + wrong, Err: ErrSyntax}
 }
 
 // locate makes an error in a piece one in the answer.
 func (s *Scanner) locate(piece []byte, err error) error {
 	if e, ok := err.(*Error); ok {
 		// The piece is part of the buffer and reaches as far.
-		return &Error{Offset: s.base + int64(cap(s.buf)-cap(piece)) + e.Offset, What: e.What, Err: e.Err}
+		return &Error{Offset: s.base + int64(cap(s.buf)-cap(piece)) + e.Offset, Reason: e.Reason, Err: e.Err}
 	}
 	return err
 }
@@ -228,7 +228,7 @@ func (s *Scanner) next() bool {
 		if err != nil {
 			s.stop(err)
 		}
-		if found && s.err == nil && (!s.window.on || s.look()) {
+		if found && s.err == nil && (!s.window.on || s.findPointInWindow()) {
 			return s.err == nil
 		}
 	}
@@ -237,8 +237,8 @@ func (s *Scanner) next() bool {
 
 // stop makes err the answer's.
 func (s *Scanner) stop(err error) {
-	if err == errFull {
-		err = s.fail(s.pos, "more than HoldBytes at once", ErrLimit)
+	if err == errBufferFull {
+		err = s.fail(s.pos, "more than MaxBufferBytes at once", ErrLimit)
 	}
 	s.err = err
 	s.metric = nil

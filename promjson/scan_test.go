@@ -70,13 +70,13 @@ func (r *cutReader) Read(p []byte) (int, error) {
 // reader nor, where whole says so, the size of the buffer makes a difference.
 func scanned(t *testing.T, src []byte, whole bool) string {
 	t.Helper()
-	s := NewScanner(nil, Options{UnknownBytes: 1 << 16})
+	s := NewScanner(nil, Options{MaxUnknownBytes: 1 << 16})
 	s.ResetBytes(src)
 	want := transcript(s)
 	for _, size := range []int{16, 20, 64, 200, 1000, 1 << 16} {
 		first := ""
 		for name, r := range readers(src) {
-			got := transcript(NewScanner(r, Options{BufferBytes: size, UnknownBytes: 1 << 16}))
+			got := transcript(NewScanner(r, Options{BufferBytes: size, MaxUnknownBytes: 1 << 16}))
 			if first == "" {
 				first = got
 			}
@@ -88,7 +88,7 @@ func scanned(t *testing.T, src []byte, whole bool) string {
 			}
 		}
 		for name, r := range readers(src) {
-			if got := transcript(NewScanner(r, Options{BufferBytes: size, StartBytes: 16, UnknownBytes: 1 << 16})); whole && got != want {
+			if got := transcript(NewScanner(r, Options{BufferBytes: size, InitialBufferBytes: 16, MaxUnknownBytes: 1 << 16})); whole && got != want {
 				t.Fatalf("buffer of 16 to %d, read %s:\n%s\nnot\n%s\nof %q", size, name, got, want, src)
 			}
 		}
@@ -96,7 +96,7 @@ func scanned(t *testing.T, src []byte, whole bool) string {
 	return want
 }
 
-func TestAnswersOfPrometheusAreScanned(t *testing.T) {
+func TestScanner_ResponsesOfPrometheus(t *testing.T) {
 	files, _ := filepath.Glob("testdata/*.json")
 	if len(files) < 8 {
 		t.Fatal("testdata is missing")
@@ -115,7 +115,7 @@ func TestAnswersOfPrometheusAreScanned(t *testing.T) {
 	}
 }
 
-func TestEveryPrefixOfAnAnswerIsAnError(t *testing.T) {
+func TestScanner_EveryPrefixIsAnError(t *testing.T) {
 	src, err := os.ReadFile("testdata/matrix_histograms.json")
 	if err != nil {
 		t.Fatal(err)
@@ -160,9 +160,9 @@ func (r *sizedReader) Read(p []byte) (int, error) {
 	return r.r.Read(p)
 }
 
-func TestTheBufferGrowsOnlyWhereReadsFillIt(t *testing.T) {
+func TestScanner_BufferGrowsOnlyWhenReadsFillIt(t *testing.T) {
 	long := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[` + strings.Repeat(`[1,"1"],`, 1000) + `[2,"2"]]}]}}`
-	options := Options{StartBytes: 64, BufferBytes: 1024}
+	options := Options{InitialBufferBytes: 64, BufferBytes: 1024}
 	full := &sizedReader{r: strings.NewReader(long)}
 	s := NewScanner(full, options)
 	transcript(s)

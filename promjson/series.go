@@ -9,11 +9,11 @@ import "bytes"
 type seriesState struct {
 	values, histograms []byte // Pieces that are ready, or nil.
 
-	stream stream
-	quick  bool // The stream is spelled as Prometheus does, as far as is known.
-	fresh  bool // No point of the array has been read.
-	comma  bool // A point has been read, the comma behind it has not.
-	past   kind // The last kind of array that has begun.
+	stream     stream
+	canonical  bool // The stream is spelled as Prometheus does, as far as is known.
+	empty      bool // No point of the array has been read.
+	afterPoint bool // A point has been read, the comma behind it has not.
+	lastKind   kind // The last kind of array that has begun.
 }
 
 // stream is what a series that is streamed has come to.
@@ -73,7 +73,7 @@ func (s *Scanner) element() (found bool, err error) {
 	s.series = seriesState{}
 
 	s.mark = s.pos
-	if !s.quickSeries() {
+	if !s.canonicalSeries() {
 		s.pos = s.mark
 		err = s.anySeries()
 	}
@@ -84,9 +84,9 @@ func (s *Scanner) element() (found bool, err error) {
 // quickSeries reads a series with values only, spelled as Prometheus does. It
 // reports false, with pos anywhere, where the series is not like that, or
 // cannot be read: then anySeries finds the error again.
-func (s *Scanner) quickSeries() bool {
+func (s *Scanner) canonicalSeries() bool {
 	const head, middle = len(seriesHead), len(seriesMiddle)
-	s.elastic = true
+	s.growable = true
 	if !s.have(head) || string(s.buf[s.mark:s.mark+head]) != seriesHead {
 		return false
 	}
@@ -105,7 +105,7 @@ func (s *Scanner) quickSeries() bool {
 			return false
 		}
 	}
-	if !s.quickPoints(end + middle - 1) {
+	if !s.canonicalPoints(end + middle - 1) {
 		return false
 	}
 	s.metric = s.buf[s.mark+head : s.mark+end]
@@ -117,8 +117,8 @@ func (s *Scanner) quickSeries() bool {
 // of their series, or as many as fit into the buffer. It reports false where
 // they are not spelled as Prometheus does. The next colon belongs to the next
 // series, or else another member could stand in between.
-func (s *Scanner) quickPoints(from int) bool {
-	s.elastic = false
+func (s *Scanner) canonicalPoints(from int) bool {
+	s.growable = false
 	colon, err := s.find(':', from)
 	if err != nil {
 		colon = s.end - s.mark
@@ -137,7 +137,7 @@ func (s *Scanner) quickPoints(from int) bool {
 		s.pos = s.mark + from + end + len("]]}")
 		return true
 	}
-	if err != errFull {
+	if err != errBufferFull {
 		return false
 	}
 	// There is neither an end nor a string with more than digits in front of
@@ -146,7 +146,7 @@ func (s *Scanner) quickPoints(from int) bool {
 	if end < 0 || bytes.IndexByte(points[:end], '\\') >= 0 {
 		return false
 	}
-	s.series = seriesState{values: points[:end+2], stream: streamPoints, past: kindValues, quick: true}
+	s.series = seriesState{values: points[:end+2], stream: streamPoints, lastKind: kindValues, canonical: true}
 	s.pos = s.mark + from + end + len(`"],`)
 	return true
 }
@@ -171,7 +171,7 @@ func (s *Scanner) anySeries() error {
 	s.series = seriesState{}
 	var metric, values, histograms span
 	for {
-		s.elastic = true
+		s.growable = true
 		name, more, err := s.member()
 		if err != nil {
 			return err
@@ -243,14 +243,14 @@ func (s *Scanner) array(p *span, k kind, haveMetric bool) error {
 	if err != nil || !found {
 		return err
 	}
-	mayStream := haveMetric && s.series.past < k
-	valuesMayFollow := k == kindHistograms && s.series.past == kindNone
-	s.series.past = max(s.series.past, k)
+	mayStream := haveMetric && s.series.lastKind < k
+	valuesMayFollow := k == kindHistograms && s.series.lastKind == kindNone
+	s.series.lastKind = max(s.series.lastKind, k)
 	points, done, err := s.points(mayStream, valuesMayFollow)
 	p.from, p.to = points.from, points.to
 	if err == nil && !done {
 		s.series.stream = streamPoints
-		s.series.past = k
+		s.series.lastKind = k
 	}
 	return err
 }
@@ -266,7 +266,7 @@ func (s *Scanner) openArray() (found bool, err error) {
 		return false, s.skip(new(skipper))
 	case '[':
 		s.pos++
-		s.series.comma, s.series.fresh = false, true
+		s.series.afterPoint, s.series.empty = false, true
 		return true, nil
 	}
 	return false, s.syntax("expected [")
@@ -277,19 +277,19 @@ func (s *Scanner) openArray() (found bool, err error) {
 // buffer grows first where the caller would rather have the whole array.
 func (s *Scanner) points(mayStream, growFirst bool) (p span, done bool, err error) {
 	for {
-		s.elastic = !mayStream || !p.ok || growFirst
+		s.growable = !mayStream || !p.ok || growFirst
 		start := s.pos - s.mark
 		c, err := s.space()
 		if err == nil {
 			switch {
-			case c == ']' && (s.series.comma || s.series.fresh):
+			case c == ']' && (s.series.afterPoint || s.series.empty):
 				s.pos++
 				return p, true, nil
-			case s.series.comma && c == ',':
+			case s.series.afterPoint && c == ',':
 				s.pos++
-				s.series.comma = false
+				s.series.afterPoint = false
 				continue
-			case s.series.comma:
+			case s.series.afterPoint:
 				return p, false, s.syntax("expected a comma or the closing bracket")
 			case c != '[':
 				return p, false, s.syntax("expected a point")
@@ -297,7 +297,7 @@ func (s *Scanner) points(mayStream, growFirst bool) (p span, done bool, err erro
 			start = s.pos - s.mark
 			err = s.skip(new(skipper))
 		}
-		if err == errFull && mayStream && p.ok {
+		if err == errBufferFull && mayStream && p.ok {
 			s.pos = s.mark + start
 			return p, false, nil
 		}
@@ -308,7 +308,7 @@ func (s *Scanner) points(mayStream, growFirst bool) (p span, done bool, err erro
 			p = span{from: start, ok: true}
 		}
 		p.to = s.pos - s.mark
-		s.series.comma, s.series.fresh = true, false
+		s.series.afterPoint, s.series.empty = true, false
 	}
 }
 
@@ -319,10 +319,10 @@ func (s *Scanner) NextValues() []byte {
 	if !s.window.on {
 		return s.rawValues()
 	}
-	if p := s.take(kindValues); p != nil {
+	if p := s.takePending(kindValues); p != nil {
 		return p
 	}
-	return s.windowed((*Scanner).rawValues)
+	return s.nextInWindow((*Scanner).rawValues)
 }
 
 // rawValues is NextValues without a window.
@@ -331,7 +331,7 @@ func (s *Scanner) rawValues() []byte {
 		s.series.values = nil
 		return p
 	}
-	if s.series.stream == streamPoints && s.series.past == kindValues {
+	if s.series.stream == streamPoints && s.series.lastKind == kindValues {
 		return s.more()
 	}
 	return nil
@@ -344,10 +344,10 @@ func (s *Scanner) NextHistograms() []byte {
 	if !s.window.on {
 		return s.rawHistograms()
 	}
-	if p := s.take(kindHistograms); p != nil {
+	if p := s.takePending(kindHistograms); p != nil {
 		return p
 	}
-	return s.windowed((*Scanner).rawHistograms)
+	return s.nextInWindow((*Scanner).rawHistograms)
 }
 
 // rawHistograms is NextHistograms without a window.
@@ -374,13 +374,13 @@ func (s *Scanner) rawHistograms() []byte {
 func (s *Scanner) more() []byte {
 	s.mark = s.pos
 	defer func() { s.mark = -1 }()
-	if s.series.quick {
-		if s.quickPoints(0) {
+	if s.series.canonical {
+		if s.canonicalPoints(0) {
 			p := s.series.values
 			s.series.values = nil
 			return p
 		}
-		s.series.quick = false
+		s.series.canonical = false
 		s.pos = s.mark
 	}
 	p, done, err := s.points(true, false)
@@ -397,7 +397,7 @@ func (s *Scanner) more() []byte {
 // nextArray goes on to the next array of a series that is streamed, or to the
 // end of the series.
 func (s *Scanner) nextArray() error {
-	s.elastic = true
+	s.growable = true
 	for {
 		s.first = false
 		name, more, err := s.member()
@@ -410,21 +410,21 @@ func (s *Scanner) nextArray() error {
 		}
 		switch string(name) {
 		case "histograms":
-			if s.series.past == kindHistograms {
+			if s.series.lastKind == kindHistograms {
 				return s.syntax("a member again")
 			}
 			found, err := s.openArray()
 			if err != nil {
 				return err
 			}
-			s.series.past = kindHistograms
+			s.series.lastKind = kindHistograms
 			if found {
 				s.series.stream = streamPoints
 				return nil
 			}
 		case "values", "value", "histogram", "metric":
-			if string(name) == "values" && s.series.past == kindHistograms {
-				return s.fail(s.pos, "values behind more histograms than HoldBytes", ErrLimit)
+			if string(name) == "values" && s.series.lastKind == kindHistograms {
+				return s.fail(s.pos, "values behind more histograms than MaxBufferBytes", ErrLimit)
 			}
 			return s.syntax("a member again")
 		default:

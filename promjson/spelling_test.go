@@ -12,27 +12,27 @@ import (
 )
 
 // speller writes JSON in any way that means the same.
-type speller struct {
+type jsonVariants struct {
 	strings.Builder
 	r     *rand.Rand
 	plain bool // As Prometheus writes it.
 }
 
-func (w *speller) odd(n int) bool { return !w.plain && w.r.IntN(n) == 0 }
+func (w *jsonVariants) odd(n int) bool { return !w.plain && w.r.IntN(n) == 0 }
 
-func (w *speller) space() {
+func (w *jsonVariants) space() {
 	for w.odd(4) {
 		w.WriteByte(" \n\r\t"[w.r.IntN(4)])
 	}
 }
 
-func (w *speller) token(s string) {
+func (w *jsonVariants) token(s string) {
 	w.space()
 	w.WriteString(s)
 	w.space()
 }
 
-func (w *speller) text(s string) {
+func (w *jsonVariants) text(s string) {
 	w.space()
 	w.WriteByte('"')
 	for _, c := range []byte(s) {
@@ -51,7 +51,7 @@ func (w *speller) text(s string) {
 }
 
 // object writes members, shuffled and with others among them.
-func (w *speller) object(members ...func()) {
+func (w *jsonVariants) object(members ...func()) {
 	if !w.plain {
 		w.r.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
 		if w.odd(3) {
@@ -61,7 +61,7 @@ func (w *speller) object(members ...func()) {
 	w.list('{', '}', members...)
 }
 
-func (w *speller) list(open, end byte, items ...func()) {
+func (w *jsonVariants) list(open, end byte, items ...func()) {
 	w.token(string(rune(open)))
 	for i, item := range items {
 		if i > 0 {
@@ -72,11 +72,11 @@ func (w *speller) list(open, end byte, items ...func()) {
 	w.token(string(rune(end)))
 }
 
-func (w *speller) unknown() {
+func (w *jsonVariants) unknown() {
 	w.member(fmt.Sprint("other", w.r.Uint64()), func() { w.any(3) })
 }
 
-func (w *speller) any(depth int) {
+func (w *jsonVariants) any(depth int) {
 	switch n := w.r.IntN(7); {
 	case n < 2 && depth > 0:
 		var items []func()
@@ -95,13 +95,13 @@ func (w *speller) any(depth int) {
 	}
 }
 
-func (w *speller) member(name string, value func()) {
+func (w *jsonVariants) member(name string, value func()) {
 	w.text(name)
 	w.token(":")
 	value()
 }
 
-func (w *speller) strings(list []string) func() {
+func (w *jsonVariants) strings(list []string) func() {
 	return func() {
 		var items []func()
 		for _, s := range list {
@@ -184,7 +184,7 @@ func randomModel(r *rand.Rand) model {
 	return m
 }
 
-func (m model) write(w *speller) string {
+func (m model) write(w *jsonVariants) string {
 	w.Reset()
 	points := func(list []string) func() {
 		return func() {
@@ -236,7 +236,7 @@ func (m model) write(w *speller) string {
 }
 
 // point spreads spaces between the tokens of a point.
-func (w *speller) point(p string) {
+func (w *jsonVariants) point(p string) {
 	for i := range len(p) {
 		if strings.IndexByte("[]{},:", p[i]) >= 0 {
 			w.token(p[i : i+1])
@@ -281,11 +281,11 @@ func scanModel(t *testing.T, s *Scanner) (m model) {
 	return m
 }
 
-func TestAnySpellingIsScannedAlike(t *testing.T) {
+func TestScanner_AnyValidJSON(t *testing.T) {
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		m := randomModel(r)
-		src := []byte(m.write(&speller{r: r, plain: seed%3 == 0}))
+		src := []byte(m.write(&jsonVariants{r: r, plain: seed%3 == 0}))
 		if !json.Valid(src) {
 			t.Fatalf("the test writes %s", src)
 		}

@@ -10,12 +10,12 @@ import (
 )
 
 // AnswerError is an answer whose status is not "success".
-type AnswerError struct {
+type APIError struct {
 	Status, Type, Message string
 }
 
 // Error repeats what the answer says.
-func (e *AnswerError) Error() string {
+func (e *APIError) Error() string {
 	return fmt.Sprintf("promjson: the answer's status is %q: %s: %s", e.Status, e.Type, e.Message)
 }
 
@@ -40,10 +40,10 @@ type Splicer struct {
 	// is cheaper.
 	WriteBytes int
 
-	out   output
-	parts []part
-	same  []*part     // Those that have the series to be written, in order.
-	order metricOrder // The series that have been written.
+	out     output
+	parts   []part
+	current []*part     // Those that have the series to be written, in order.
+	order   metricOrder // The series that have been written.
 }
 
 type part struct {
@@ -87,10 +87,10 @@ func (sp *Splicer) Splice(w io.Writer, parts ...*Scanner) (*Envelope, error) {
 	}
 	sp.out.text(`{"status":"success","data":{"resultType":"matrix","result":[`)
 	for n := 0; ; n++ {
-		if err := sp.choose(); err != nil {
+		if err := sp.selectNext(); err != nil {
 			return nil, err
 		}
-		if len(sp.same) == 0 {
+		if len(sp.current) == 0 {
 			break
 		}
 		if n > 0 {
@@ -99,7 +99,7 @@ func (sp *Splicer) Splice(w io.Writer, parts ...*Scanner) (*Envelope, error) {
 		if err := sp.series(); err != nil {
 			return nil, err
 		}
-		for _, p := range sp.same {
+		for _, p := range sp.current {
 			if err := p.advance(); err != nil {
 				return nil, err
 			}
@@ -124,25 +124,25 @@ func (p *part) advance() error {
 		p.done = true
 	}
 	if e.Status != "success" && (p.done || e.Status != "") {
-		return p.fail(&AnswerError{e.Status, e.ErrorType, e.Error})
+		return p.fail(&APIError{e.Status, e.ErrorType, e.Error})
 	}
 	if e.ResultType != "matrix" && (p.done || e.ResultType != "") {
-		return p.fail(&Error{Offset: p.base + int64(p.pos), What: "the result is no matrix", Err: ErrSyntax})
+		return p.fail(&Error{Offset: p.base + int64(p.pos), Reason: "the result is no matrix", Err: ErrSyntax})
 	}
 	return nil
 }
 
 // choose finds the parts that have the next series, which is the least of those
 // they have come to, and sees that it follows the one written last.
-func (sp *Splicer) choose() error {
-	sp.same = sp.same[:0]
+func (sp *Splicer) selectNext() error {
+	sp.current = sp.current[:0]
 	for i := range sp.parts {
 		p := &sp.parts[i]
 		if p.done {
 			continue
 		}
-		if len(sp.same) > 0 {
-			c, err := compareParts(p, sp.same[0])
+		if len(sp.current) > 0 {
+			c, err := compareParts(p, sp.current[0])
 			if err != nil {
 				return err
 			}
@@ -150,22 +150,22 @@ func (sp *Splicer) choose() error {
 				continue
 			}
 			if c < 0 {
-				sp.same = sp.same[:0]
+				sp.current = sp.current[:0]
 			}
 		}
-		sp.same = append(sp.same, p)
+		sp.current = append(sp.current, p)
 	}
-	if len(sp.same) == 0 {
+	if len(sp.current) == 0 {
 		return nil
 	}
-	first := sp.same[0]
-	form, c, at, wrong := sp.order.follow(first.metric)
+	first := sp.current[0]
+	form, c, at, wrong := sp.order.compareNext(first.metric)
 	if form == formBad {
 		return first.fail(first.badMetric(at, wrong))
 	}
 	first.form = form
 	if c <= 0 && len(sp.parts) > 1 { // The order of one part does not matter.
-		return first.fail(&Error{Offset: first.metricAt, What: string(first.metric), Err: ErrUnsorted})
+		return first.fail(&Error{Offset: first.metricAt, Reason: string(first.metric), Err: ErrUnsorted})
 	}
 	return nil
 }
@@ -189,7 +189,7 @@ func compareParts(p, q *part) (int, error) {
 // series writes the series that the parts in same have come to.
 func (sp *Splicer) series() error {
 	sp.out.text(`{"metric":`)
-	sp.out.bytes(sp.same[0].metric)
+	sp.out.bytes(sp.current[0].metric)
 	if err := sp.array(`,"values":[`, (*Scanner).NextValues); err != nil {
 		return err
 	}
@@ -204,11 +204,11 @@ func (sp *Splicer) series() error {
 func (sp *Splicer) array(open string, next func(*Scanner) []byte) error {
 	before := open
 	end := int64(0) // The last time written, once before is a comma.
-	for i, p := range sp.same {
+	for i, p := range sp.current {
 		resumes := before == ","
 		for piece := next(p.Scanner); piece != nil; piece = next(p.Scanner) {
 			if resumes {
-				if err := begins(piece, end); err != nil {
+				if err := checkStartsAfter(piece, end); err != nil {
 					return p.fail(fmt.Errorf("series %s: %w", p.metric, p.locate(piece, err)))
 				}
 				resumes = false
@@ -216,7 +216,7 @@ func (sp *Splicer) array(open string, next func(*Scanner) []byte) error {
 			sp.out.text(before)
 			sp.out.bytes(piece)
 			before = ","
-			if i < len(sp.same)-1 {
+			if i < len(sp.current)-1 {
 				var err error
 				if end, err = LastTime(piece); err != nil {
 					return p.fail(fmt.Errorf("series %s: %w", p.metric, p.locate(piece, err)))
@@ -237,7 +237,7 @@ func (sp *Splicer) array(open string, next func(*Scanner) []byte) error {
 }
 
 // begins sees that a piece begins after the time end.
-func begins(piece []byte, end int64) error {
+func checkStartsAfter(piece []byte, end int64) error {
 	start, err := FirstTime(piece)
 	if err == nil && start <= end {
 		err = fmt.Errorf("%w: %s after %s", ErrOverlap, AppendTimestamp(nil, start), AppendTimestamp(nil, end))
@@ -270,10 +270,10 @@ func mergeEnvelopes(parts []*Scanner) *Envelope {
 		}
 	}
 	merged.Unknown = slices.DeleteFunc(merged.Unknown, func(m Member) bool { return slices.Contains(differ, m.Name) })
-	merged.Warnings, merged.Infos = union(warnings...), union(infos...)
+	merged.Warnings, merged.Infos = dedupStrings(warnings...), dedupStrings(infos...)
 	if len(parts) > 1 {
-		merged.Warnings = countOmitted(merged.Warnings, " more warning annotations omitted")
-		merged.Infos = countOmitted(merged.Infos, " more info annotations omitted")
+		merged.Warnings = limitAnnotations(merged.Warnings, " more warning annotations omitted")
+		merged.Infos = limitAnnotations(merged.Infos, " more info annotations omitted")
 	}
 	return merged
 }
@@ -281,7 +281,7 @@ func mergeEnvelopes(parts []*Scanner) *Envelope {
 func isBool(value []byte) bool { return string(value) == "true" || string(value) == "false" }
 
 // union is every string of the lists once, in the order in which they come.
-func union(lists ...[]string) []string {
+func dedupStrings(lists ...[]string) []string {
 	var all []string
 	var seen map[string]bool
 	for _, list := range lists {
@@ -300,11 +300,11 @@ func union(lists ...[]string) []string {
 }
 
 // annotationsMax is how many warnings, or infos, Prometheus names in one answer.
-const annotationsMax = 10
+const maxAnnotations = 10
 
 // countOmitted leaves as many annotations of PromQL as Prometheus names, and says
 // how many more there are at least: the parts may have omitted different ones.
-func countOmitted(texts []string, omitted string) []string {
+func limitAnnotations(texts []string, omitted string) []string {
 	named, more, before := 0, 0, 0
 	texts = slices.DeleteFunc(texts, func(text string) bool {
 		if count, ok := strings.CutSuffix(text, omitted); ok {
@@ -316,10 +316,10 @@ func countOmitted(texts []string, omitted string) []string {
 		if !strings.HasPrefix(text, "PromQL ") {
 			return false
 		}
-		if named++; named > annotationsMax {
+		if named++; named > maxAnnotations {
 			more++
 		}
-		return named > annotationsMax
+		return named > maxAnnotations
 	})
 	if more += before; more > 0 {
 		texts = append(texts, strconv.Itoa(more)+omitted)

@@ -43,13 +43,13 @@ func (m model) cut(t *testing.T, start, end int64) model {
 	return c
 }
 
-func TestSplicedPartsAreTheWholeAnswer(t *testing.T) {
+func TestSplicer_PartsEqualTheWholeResponse(t *testing.T) {
 	const first, last = 1700000000000, 1700000000000 + 20*20000
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		m := randomModel(r).cut(t, 0, 1<<62)
-		m.envelope.Warnings = union(nil, m.envelope.Warnings)
-		want := m.write(&speller{r: r, plain: true})
+		m.envelope.Warnings = dedupStrings(nil, m.envelope.Warnings)
+		want := m.write(&jsonVariants{r: r, plain: true})
 
 		cuts := []int64{first, last + 1}
 		for range r.IntN(5) {
@@ -64,7 +64,7 @@ func TestSplicedPartsAreTheWholeAnswer(t *testing.T) {
 			if len(cuts) > 2 && i < len(m.envelope.Warnings) {
 				c.envelope.Warnings = m.envelope.Warnings[:i+1]
 			}
-			text := c.write(&speller{r: r, plain: true})
+			text := c.write(&jsonVariants{r: r, plain: true})
 			texts = append(texts, text)
 			size := []int{16, 64, 300, 4096}[r.IntN(4)]
 			parts = append(parts, NewScanner(&cutReader{[]byte(text), 1 + r.IntN(300)}, Options{BufferBytes: size}))
@@ -79,14 +79,14 @@ func TestSplicedPartsAreTheWholeAnswer(t *testing.T) {
 	}
 }
 
-func TestPartsInAnySpellingAreSpliced(t *testing.T) {
+func TestSplicer_AnyValidJSON(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		m := randomModel(r).cut(t, 0, 1<<62)
 		at := 1700000000000 + r.Int64N(200000)
 		var parts []*Scanner
 		for _, c := range []model{m.cut(t, 0, at), m.cut(t, at, 1<<62)} {
-			text := c.write(&speller{r: r, plain: r.IntN(2) == 0})
+			text := c.write(&jsonVariants{r: r, plain: r.IntN(2) == 0})
 			parts = append(parts, NewScanner(strings.NewReader(text), Options{BufferBytes: 16 << r.IntN(8)}))
 		}
 		var b bytes.Buffer
@@ -95,60 +95,60 @@ func TestPartsInAnySpellingAreSpliced(t *testing.T) {
 		}
 		s := NewScanner(&b, Options{})
 		got, want := scanModel(t, s), m
-		want.envelope.Warnings = union(nil, want.envelope.Warnings)
+		want.envelope.Warnings = dedupStrings(nil, want.envelope.Warnings)
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("seed %d:\n got %+v\nwant %+v", seed, got, want)
 		}
 	}
 }
 
-func answerOf(series ...string) string {
+func matrixResponse(series ...string) string {
 	return `{"status":"success","data":{"resultType":"matrix","result":[` + strings.Join(series, ",") + `]}}`
 }
 
 func spliced(answers ...string) (string, *Envelope, error) {
 	var parts []*Scanner
 	for _, a := range answers {
-		parts = append(parts, NewScanner(strings.NewReader(a), Options{UnknownBytes: 1000}))
+		parts = append(parts, NewScanner(strings.NewReader(a), Options{MaxUnknownBytes: 1000}))
 	}
 	var b bytes.Buffer
 	e, err := new(Splicer).Splice(&b, parts...)
 	return b.String(), e, err
 }
 
-func TestPartsThatDoNotFitAreRefused(t *testing.T) {
+func TestSplicer_RejectsPartsThatDoNotFit(t *testing.T) {
 	const (
 		a = `{"metric":{"a":"1"},"values":[[1,"1"],[2.5,"2"]]}`
 		b = `{"metric":{"a":"2"},"values":[[1,"1"],[2,"2"]]}`
 	)
-	var answer *AnswerError
+	var answer *APIError
 	for name, c := range map[string]struct {
 		parts   []string
 		want    error
 		part    int
 		nothing bool // Nothing may have been written.
 	}{
-		"the same time twice":       {[]string{answerOf(a), answerOf(`{"metric":{"a":"1"},"values":[[2.500,"2"]]}`)}, ErrOverlap, 1, true},
-		"back in time":              {[]string{answerOf(a), answerOf(b), answerOf(`{"metric":{"a":"1"},"values":[[2,"2"]]}`)}, ErrOverlap, 2, true},
-		"histograms at one time":    {[]string{answerOf(`{"metric":{},"histograms":[[1,{"count":"1","sum":"1"}]]}`), answerOf(`{"metric":{},"histograms":[[1,{"count":"1","sum":"1"}]]}`)}, ErrOverlap, 1, true},
-		"out of order":              {[]string{answerOf(b, a), answerOf(a)}, ErrUnsorted, 0, true},
-		"a series twice":            {[]string{answerOf(a, a), answerOf()}, ErrUnsorted, 0, true},
-		"a broken series":           {[]string{answerOf(a), answerOf(a[:20])}, ErrSyntax, 1, true},
-		"cut off":                   {[]string{answerOf(a), answerOf(a)[:90]}, io.ErrUnexpectedEOF, 1, true},
-		"an error":                  {[]string{answerOf(a), `{"status":"error","errorType":"timeout","error":"too slow"}`}, nil, 1, true},
-		"an error behind the data":  {[]string{answerOf(a), `{"data":{"result":[` + b + `]},"status":"error"}`}, nil, 1, false},
+		"the same time twice":       {[]string{matrixResponse(a), matrixResponse(`{"metric":{"a":"1"},"values":[[2.500,"2"]]}`)}, ErrOverlap, 1, true},
+		"back in time":              {[]string{matrixResponse(a), matrixResponse(b), matrixResponse(`{"metric":{"a":"1"},"values":[[2,"2"]]}`)}, ErrOverlap, 2, true},
+		"histograms at one time":    {[]string{matrixResponse(`{"metric":{},"histograms":[[1,{"count":"1","sum":"1"}]]}`), matrixResponse(`{"metric":{},"histograms":[[1,{"count":"1","sum":"1"}]]}`)}, ErrOverlap, 1, true},
+		"out of order":              {[]string{matrixResponse(b, a), matrixResponse(a)}, ErrUnsorted, 0, true},
+		"a series twice":            {[]string{matrixResponse(a, a), matrixResponse()}, ErrUnsorted, 0, true},
+		"a broken series":           {[]string{matrixResponse(a), matrixResponse(a[:20])}, ErrSyntax, 1, true},
+		"cut off":                   {[]string{matrixResponse(a), matrixResponse(a)[:90]}, io.ErrUnexpectedEOF, 1, true},
+		"an error":                  {[]string{matrixResponse(a), `{"status":"error","errorType":"timeout","error":"too slow"}`}, nil, 1, true},
+		"an error behind the data":  {[]string{matrixResponse(a), `{"data":{"result":[` + b + `]},"status":"error"}`}, nil, 1, false},
 		"no status":                 {[]string{`{}`}, nil, 0, true},
-		"a vector":                  {[]string{answerOf(a), `{"status":"success","data":{"resultType":"vector","result":[]}}`}, ErrSyntax, 1, true},
+		"a vector":                  {[]string{matrixResponse(a), `{"status":"success","data":{"resultType":"vector","result":[]}}`}, ErrSyntax, 1, true},
 		"a scalar":                  {[]string{`{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}`}, ErrSyntax, 0, true},
 		"no data":                   {[]string{`{"status":"success"}`}, ErrSyntax, 0, true},
-		"a bad metric":              {[]string{answerOf(`{"metric":{"a":"1","a"},"values":[[1,"1"]]}`)}, ErrSyntax, 0, true},
-		"another bad metric":        {[]string{answerOf(a), answerOf(`{"metric":{"a":"1","a"},"values":[[1,"1"]]}`)}, ErrSyntax, 1, true},
-		"a bad metric later":        {[]string{answerOf(a, `{"metric":{"a"},"values":[[1,"1"]]}`), answerOf(`{"metric":{"a":"1"},"values":[[7,"1"]]}`)}, ErrSyntax, 0, true},
-		"a last time that is none":  {[]string{answerOf(`{"metric":{},"values":[[1,"2"],["x","3"]]}`), answerOf(`{"metric":{},"values":[[5,"2"]]}`)}, ErrSyntax, 0, true},
-		"a first time that is none": {[]string{answerOf(`{"metric":{},"values":[[1,"2"]]}`), answerOf(`{"metric":{},"values":[[null,"2"]]}`)}, ErrSyntax, 1, true},
-		"a last point that is none": {[]string{answerOf(`{"metric":{},"values":[[1,"2"],3]}`), answerOf(`{"metric":{},"values":[[5,"2"]]}`)}, ErrSyntax, 0, true},
-		"cut off in a long series":  {[]string{answerOf(a), answerOf(`{"metric":{"a":"1"},"values":[` + strings.Repeat(`[7,"1"],`, 20000))}, ErrSyntax, 1, false},
-		"two bad metrics":           {[]string{answerOf(`{"metric":{"a"},"values":[[1,"1"]]}`), answerOf(`{"metric":{"a"},"values":[[2,"1"]]}`)}, ErrSyntax, 0, true},
+		"a bad metric":              {[]string{matrixResponse(`{"metric":{"a":"1","a"},"values":[[1,"1"]]}`)}, ErrSyntax, 0, true},
+		"another bad metric":        {[]string{matrixResponse(a), matrixResponse(`{"metric":{"a":"1","a"},"values":[[1,"1"]]}`)}, ErrSyntax, 1, true},
+		"a bad metric later":        {[]string{matrixResponse(a, `{"metric":{"a"},"values":[[1,"1"]]}`), matrixResponse(`{"metric":{"a":"1"},"values":[[7,"1"]]}`)}, ErrSyntax, 0, true},
+		"a last time that is none":  {[]string{matrixResponse(`{"metric":{},"values":[[1,"2"],["x","3"]]}`), matrixResponse(`{"metric":{},"values":[[5,"2"]]}`)}, ErrSyntax, 0, true},
+		"a first time that is none": {[]string{matrixResponse(`{"metric":{},"values":[[1,"2"]]}`), matrixResponse(`{"metric":{},"values":[[null,"2"]]}`)}, ErrSyntax, 1, true},
+		"a last point that is none": {[]string{matrixResponse(`{"metric":{},"values":[[1,"2"],3]}`), matrixResponse(`{"metric":{},"values":[[5,"2"]]}`)}, ErrSyntax, 0, true},
+		"cut off in a long series":  {[]string{matrixResponse(a), matrixResponse(`{"metric":{"a":"1"},"values":[` + strings.Repeat(`[7,"1"],`, 20000))}, ErrSyntax, 1, false},
+		"two bad metrics":           {[]string{matrixResponse(`{"metric":{"a"},"values":[[1,"1"]]}`), matrixResponse(`{"metric":{"a"},"values":[[2,"1"]]}`)}, ErrSyntax, 0, true},
 	} {
 		got, _, err := spliced(c.parts...)
 		var part *PartError
@@ -167,7 +167,7 @@ func TestPartsThatDoNotFitAreRefused(t *testing.T) {
 	}
 }
 
-func TestEnvelopesAreMerged(t *testing.T) {
+func TestSplicer_MergesEnvelopes(t *testing.T) {
 	got, e, err := spliced(
 		`{"status":"success","isPartial":false,"data":{"resultType":"matrix","result":[],"stats":{"x":1}},"warnings":["a","<b>"]}`,
 		`{"status":"success","isPartial":true,"data":{"resultType":"matrix","result":null},"warnings":["c","a"],"infos":["i"],"trace":{}}`)
@@ -178,7 +178,7 @@ func TestEnvelopesAreMerged(t *testing.T) {
 	check(t, "envelope", fmt.Sprintf("%q %q %d", e.Warnings, e.Infos, len(e.Unknown)), `["a" "<b>" "c"] ["i"] 2`)
 }
 
-func TestUnknownMembersOfOnePartAreDroppedAndFlagsAreKept(t *testing.T) {
+func TestSplicer_MergesEqualUnknownMembersAndFlags(t *testing.T) {
 	with := func(members string) string {
 		return `{"status":"success",` + members + `"data":{"resultType":"matrix","result":[]}}`
 	}
@@ -201,7 +201,7 @@ func TestUnknownMembersOfOnePartAreDroppedAndFlagsAreKept(t *testing.T) {
 	}
 }
 
-func TestAnnotationsBeyondTenAreCountedAsPrometheusDoes(t *testing.T) {
+func TestSplicer_CountsAnnotationsBeyondTen(t *testing.T) {
 	with := func(kind, prefix string, from, to int, more ...string) string {
 		var texts []string
 		for i := from; i < to; i++ {
@@ -238,7 +238,7 @@ func TestAnnotationsBeyondTenAreCountedAsPrometheusDoes(t *testing.T) {
 
 // The work for warnings grows with their number, not with its square: a quarter of
 // a million comparisons each with a quarter of a million would not end in time.
-func TestManyWarningsOfManyPartsAreMerged(t *testing.T) {
+func TestSplicer_MergesManyWarnings(t *testing.T) {
 	var parts []*Scanner
 	for n := range 8 {
 		var b strings.Builder
@@ -256,7 +256,7 @@ func TestManyWarningsOfManyPartsAreMerged(t *testing.T) {
 	check(t, "warnings", fmt.Sprint(len(e.Warnings)), "170001")
 }
 
-func TestOnePartPassesThrough(t *testing.T) {
+func TestSplicer_OnePartIsUnchanged(t *testing.T) {
 	for _, file := range []string{"matrix_floats", "matrix_histograms", "matrix_nolabels", "matrix_empty"} {
 		src, err := os.ReadFile("testdata/" + file + ".json")
 		if err != nil {
@@ -268,7 +268,7 @@ func TestOnePartPassesThrough(t *testing.T) {
 		}
 		check(t, file, got, string(src))
 	}
-	unsorted := answerOf(`{"metric":{"b":"1"}}`, `{"metric":{"a":"1"}}`)
+	unsorted := matrixResponse(`{"metric":{"b":"1"}}`, `{"metric":{"a":"1"}}`)
 	got, _, err := spliced(unsorted)
 	check(t, "unsorted", fmt.Sprint(got, err), unsorted+"<nil>")
 }
@@ -277,8 +277,8 @@ type shortWriter struct{}
 
 func (shortWriter) Write(p []byte) (int, error) { return len(p) / 2, nil }
 
-func TestPiecesLargerThanTheOutputAreWrittenAsTheyAre(t *testing.T) {
-	src := benchAnswer(2, 0, benchSteps)
+func TestSplicer_LargePiecesAreNotBuffered(t *testing.T) {
+	src := benchResponse(2, 0, benchSteps)
 	long := bytes.Replace(src, []byte(`"values":[`), append([]byte(`"values":[`), bytes.Repeat([]byte(`[1,"2"],`), 20000)...), 1)
 	for _, size := range []int{1000, 1 << 20} {
 		var b bytes.Buffer
@@ -300,8 +300,8 @@ func (w *failingWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestAWriterThatFailsEndsTheSplice(t *testing.T) {
-	src := benchAnswer(50, 0, 100)
+func TestSplicer_WriterErrorIsReturned(t *testing.T) {
+	src := benchResponse(50, 0, 100)
 	for _, n := range []int{0, 70000, len(src) - 1} {
 		_, err := new(Splicer).Splice(&failingWriter{n}, NewScanner(bytes.NewReader(src), Options{}))
 		if !errors.Is(err, io.ErrClosedPipe) {
@@ -310,8 +310,8 @@ func TestAWriterThatFailsEndsTheSplice(t *testing.T) {
 	}
 }
 
-func TestScanningAndSplicingDoNotAllocate(t *testing.T) {
-	halves := [][]byte{benchAnswer(100, 0, 80), benchAnswer(100, 80, 81)}
+func TestSplicer_DoesNotAllocate(t *testing.T) {
+	halves := [][]byte{benchResponse(100, 0, 80), benchResponse(100, 80, 81)}
 	var parts []*Scanner
 	var inputs []*bytes.Reader
 	for range halves {
@@ -334,12 +334,12 @@ func TestScanningAndSplicingDoNotAllocate(t *testing.T) {
 }
 
 func FuzzSplice(f *testing.F) {
-	f.Add([]byte(answerOf(`{"metric":{"a":"1"},"values":[[1,"1"]]}`, `{"metric":{"a":"2"},"values":[[1,"1"]]}`)), []byte(answerOf(`{"metric":{"a":"1"},"values":[[2,"1"]],"histograms":[[3,{}]]}`)))
-	f.Add([]byte(answerOf(`{"metric":{"\u0061":"1","b":"}"},"values":[[1,"1"]]}`)), []byte(answerOf(`{"values": [[2e0,"1"]],"metric":{"b":"}", "a":"1"}}`)))
+	f.Add([]byte(matrixResponse(`{"metric":{"a":"1"},"values":[[1,"1"]]}`, `{"metric":{"a":"2"},"values":[[1,"1"]]}`)), []byte(matrixResponse(`{"metric":{"a":"1"},"values":[[2,"1"]],"histograms":[[3,{}]]}`)))
+	f.Add([]byte(matrixResponse(`{"metric":{"\u0061":"1","b":"}"},"values":[[1,"1"]]}`)), []byte(matrixResponse(`{"values": [[2e0,"1"]],"metric":{"b":"}", "a":"1"}}`)))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		first := ""
 		for name, r := range readers(b) {
-			parts := []*Scanner{NewScanner(bytes.NewReader(a), Options{BufferBytes: 64}), NewScanner(r, Options{BufferBytes: 32, UnknownBytes: 100})}
+			parts := []*Scanner{NewScanner(bytes.NewReader(a), Options{BufferBytes: 64}), NewScanner(r, Options{BufferBytes: 32, MaxUnknownBytes: 100})}
 			var w bytes.Buffer
 			e, err := new(Splicer).Splice(&w, parts...)
 			got := fmt.Sprint(w.String(), e, err)

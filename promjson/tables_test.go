@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestTablesAreRight(t *testing.T) {
+func TestTables_EqualTheirDefinition(t *testing.T) {
 	one, tenth := big.NewRat(1, 1), big.NewRat(1, 10)
 	for i, s := range scales {
 		// The unit of the exponent, divided by 10^exp.

@@ -7,18 +7,18 @@ import (
 )
 
 // stampRoom is what the quick path of AppendTimestamp may write.
-const stampRoom = 16
+const timestampBuf = 16
 
 // AppendTimestamp appends ms, milliseconds since the epoch, as Prometheus
 // writes timestamps: in seconds, with a point and exactly three digits where
 // there is a fraction, so 10000 is 10 and 10010 is 10.010.
 func AppendTimestamp(dst []byte, ms int64) []byte {
 	n := len(dst)
-	if ms < 1e12 || ms >= 1e13 || cap(dst)-n < stampRoom {
+	if ms < 1e12 || ms >= 1e13 || cap(dst)-n < timestampBuf {
 		return appendAnyTimestamp(dst, ms)
 	}
 	// From 2001 to 2286 the seconds have ten digits.
-	b := (*[stampRoom]byte)(dst[n : n+stampRoom])
+	b := (*[timestampBuf]byte)(dst[n : n+timestampBuf])
 	seconds, fraction := uint64(ms)/1000, uint64(ms)%1000
 	low := seconds % 1e8
 	binary.LittleEndian.PutUint16(b[0:], uint16(fourDigits(seconds/1e8)>>16))
@@ -49,12 +49,12 @@ func appendAnyTimestamp(dst []byte, ms int64) []byte {
 func FirstTime(piece []byte) (ms int64, err error) {
 	i := skipSpaces(piece, 0)
 	if i == len(piece) || piece[i] != '[' {
-		return 0, &Error{Offset: int64(i), What: "expected a point", Err: ErrSyntax}
+		return 0, &Error{Offset: int64(i), Reason: "expected a point", Err: ErrSyntax}
 	}
 	i = skipSpaces(piece, i+1)
 	ms, _, wrong := parseTime(piece[i:])
 	if wrong != "" {
-		return 0, &Error{Offset: int64(i), What: wrong, Err: ErrSyntax}
+		return 0, &Error{Offset: int64(i), Reason: wrong, Err: ErrSyntax}
 	}
 	return ms, nil
 }
@@ -81,7 +81,7 @@ func LastTime(piece []byte) (ms int64, err error) {
 			}
 		}
 	}
-	return 0, &Error{What: "expected a point", Err: ErrSyntax}
+	return 0, &Error{Reason: "expected a point", Err: ErrSyntax}
 }
 
 func skipSpaces(b []byte, i int) int {

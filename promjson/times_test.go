@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestTimesAreReadExactly(t *testing.T) {
+func TestParseTime_IsExact(t *testing.T) {
 	for s, want := range map[string]int64{
 		"0": 0, "-0": 0, "1": 1000, "1700000000": 1700000000000, "1700000000.5": 1700000000500, "1700000000.123": 1700000000123,
 		"1.7e9": 1700000000000, "1.7000000005e+09": 1700000000500, "17000E5": 1700000000000, "1700000000000e-3": 1700000000000,
@@ -38,7 +38,7 @@ func TestTimesAreReadExactly(t *testing.T) {
 	}
 }
 
-func TestTimesReadBackAsWritten(t *testing.T) {
+func TestParseTime_RoundTrip(t *testing.T) {
 	for range 100000 {
 		want := int64(rand.Uint64()) >> rand.UintN(64)
 		if want == math.MinInt64 {

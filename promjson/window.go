@@ -4,9 +4,9 @@ import "bytes"
 
 // Window is what of an answer is wanted, and what grid its points should be on.
 type Window struct {
-	FromMS, ToMS int64 // Both inclusive.
+	StartMS, EndMS int64 // Both inclusive.
 	// StepMS is the distance of points, counted from FromMS; 0 expects nothing. It
-	// is only watched: see Scanner.OnGrid.
+	// is only watched: see Scanner.StepAligned.
 	StepMS int64
 }
 
@@ -14,43 +14,43 @@ type Window struct {
 // out, because those without a point inside are not.
 type window struct {
 	Window
-	on      bool
-	offGrid bool
-	held    []byte // The first piece of the series.
-	kind    kind   // Of what held is.
+	on        bool
+	unaligned bool
+	pending   []byte // The first piece of the series.
+	kind      kind   // Of what held is.
 }
 
 // SetWindow makes s drop the points outside of w, and series that have none
 // inside. It is called before the first Next, and holds until s is reset.
 func (s *Scanner) SetWindow(w Window) { s.window = window{Window: w, on: true} }
 
-// OnGrid reports whether every series so far began on the grid of the window. A
+// StepAligned reports whether every series so far began on the grid of the window. A
 // server that moves the times of a query to its liking gives others.
-func (s *Scanner) OnGrid() bool { return !s.window.offGrid }
+func (s *Scanner) StepAligned() bool { return !s.window.unaligned }
 
 // look reads on to the first point inside the window, and reports false where
 // the series has none.
-func (s *Scanner) look() bool {
-	s.window.held = s.windowed((*Scanner).rawValues)
-	if s.window.kind = kindValues; s.window.held == nil {
-		s.window.held = s.windowed((*Scanner).rawHistograms)
+func (s *Scanner) findPointInWindow() bool {
+	s.window.pending = s.nextInWindow((*Scanner).rawValues)
+	if s.window.kind = kindValues; s.window.pending == nil {
+		s.window.pending = s.nextInWindow((*Scanner).rawHistograms)
 		s.window.kind = kindHistograms
 	}
-	return s.window.held != nil
+	return s.window.pending != nil
 }
 
 // take hands out what look has found, if it is of this kind.
-func (s *Scanner) take(k kind) []byte {
+func (s *Scanner) takePending(k kind) []byte {
 	if s.window.kind != k {
 		return nil
 	}
-	p := s.window.held
-	s.window.held = nil
+	p := s.window.pending
+	s.window.pending = nil
 	return p
 }
 
 // windowed returns the next piece that has points inside the window.
-func (s *Scanner) windowed(raw func(*Scanner) []byte) []byte {
+func (s *Scanner) nextInWindow(raw func(*Scanner) []byte) []byte {
 	for p := raw(s); p != nil; p = raw(s) {
 		kept, err := s.clip(p)
 		if err != nil {
@@ -72,13 +72,13 @@ func (s *Scanner) clip(points []byte) ([]byte, error) {
 		if err != nil {
 			return nil, s.locate(points, err)
 		}
-		if ms >= s.window.FromMS {
-			if s.window.StepMS > 0 && (ms-s.window.FromMS)%s.window.StepMS != 0 {
-				s.window.offGrid = true
+		if ms >= s.window.StartMS {
+			if s.window.StepMS > 0 && (ms-s.window.StartMS)%s.window.StepMS != 0 {
+				s.window.unaligned = true
 			}
 			break
 		}
-		points = points[pointBehind(points):]
+		points = points[secondPoint(points):]
 	}
 	for len(points) > 0 {
 		last := lastPoint(points)
@@ -86,7 +86,7 @@ func (s *Scanner) clip(points []byte) ([]byte, error) {
 		if err != nil {
 			return nil, s.locate(points[last:], err)
 		}
-		if ms <= s.window.ToMS {
+		if ms <= s.window.EndMS {
 			break
 		}
 		points = bytes.TrimRight(points[:last], ", \t\r\n")
@@ -96,7 +96,7 @@ func (s *Scanner) clip(points []byte) ([]byte, error) {
 
 // pointBehind is where the second point begins, or len(points). The strings of a
 // point are numbers, so brackets are never inside of one.
-func pointBehind(points []byte) int {
+func secondPoint(points []byte) int {
 	depth := 0
 	for i, c := range points {
 		if c == '[' {

@@ -30,7 +30,7 @@ func windowed(t *testing.T, answer string, w Window, size int) string {
 	return b.String()
 }
 
-func TestAWindowDropsPointsAndSeriesOutside(t *testing.T) {
+func TestWindow_DropsPointsAndSeriesOutside(t *testing.T) {
 	const answer = `{"status":"success","data":{"resultType":"matrix","result":[` +
 		`{"metric":{"a":"1"},"values":[[1,"1"],[2,"2"],[3,"3"]]},` +
 		`{"metric":{"a":"2"},"values":[[9,"9"]]},` +
@@ -41,33 +41,33 @@ func TestAWindowDropsPointsAndSeriesOutside(t *testing.T) {
 		`{"a":"3"} v h [2,{"count":"1","sum":"2","buckets":[[0,"1","2","1"]]}]` + "\n" +
 		`{"a":"4"} v [2,"2"] h` + "\n"
 	for _, size := range []int{16, 64, 4096} {
-		got := strings.ReplaceAll(windowed(t, answer, Window{FromMS: 2000, ToMS: 3000}, size), `"] [`, `"],[`)
+		got := strings.ReplaceAll(windowed(t, answer, Window{StartMS: 2000, EndMS: 3000}, size), `"] [`, `"],[`)
 		if got != want {
 			t.Errorf("buffer of %d:\ngot  %s\nwant %s", size, got, want)
 		}
 	}
-	if got := windowed(t, answer, Window{FromMS: 4000, ToMS: 5000}, 64); got != "" {
+	if got := windowed(t, answer, Window{StartMS: 4000, EndMS: 5000}, 64); got != "" {
 		t.Errorf("points between: %s", got)
 	}
 }
 
-func TestAWindowWatchesTheGrid(t *testing.T) {
+func TestWindow_StepAligned(t *testing.T) {
 	for at, want := range map[string]bool{"10": true, "10.5": false, "40": true, "-20": true} {
 		s := NewScanner(strings.NewReader(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[`+at+`,"1"]]}]}}`), Options{})
-		s.SetWindow(Window{FromMS: -50_000, ToMS: 100_000, StepMS: 30_000})
+		s.SetWindow(Window{StartMS: -50_000, EndMS: 100_000, StepMS: 30_000})
 		for s.Next() {
 		}
-		if s.Err() != nil || s.OnGrid() != want {
-			t.Errorf("%s: on grid %v, %v", at, s.OnGrid(), s.Err())
+		if s.Err() != nil || s.StepAligned() != want {
+			t.Errorf("%s: on grid %v, %v", at, s.StepAligned(), s.Err())
 		}
 	}
 }
 
-func TestBadTimesInAWindowAreErrors(t *testing.T) {
+func TestWindow_BadTimestampIsAnError(t *testing.T) {
 	for _, bad := range []string{`[[1,"1"],[?,"1"],[9,"9"]]`, `[[5,"1"],[6,"1"],[?,"9"]]`} {
 		src := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":` + bad + `}]}}`
 		s := NewScanner(strings.NewReader(src), Options{})
-		s.SetWindow(Window{FromMS: 5000, ToMS: 6000})
+		s.SetWindow(Window{StartMS: 5000, EndMS: 6000})
 		for s.Next() {
 		}
 		if e, ok := s.Err().(*Error); !ok || src[e.Offset] != '?' {
@@ -75,7 +75,7 @@ func TestBadTimesInAWindowAreErrors(t *testing.T) {
 		}
 	}
 	s := NewScanner(strings.NewReader(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[["x","1"]]}]}}`), Options{})
-	s.SetWindow(Window{FromMS: 0, ToMS: 1})
+	s.SetWindow(Window{StartMS: 0, EndMS: 1})
 	for s.Next() {
 	}
 	if e, ok := s.Err().(*Error); !ok || e.Offset < 60 {

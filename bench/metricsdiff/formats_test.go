@@ -50,7 +50,7 @@ func everything() *ours.Set {
 	}
 	s.NewHistogram("empty")
 	s.GetOrCreateCounter(`plain_total{a="b"}`).AddWithExemplar(2, "trace_id", "0123", "note", "é\n") // no quote: prometheus_client does not see that it is escaped
-	native := s.NewNativeHistogram("native", ours.NativeOptions{UpperBounds: []float64{0.5, 2}})
+	native := s.NewNativeHistogram("native", ours.NativeHistogramOptions{UpperBounds: []float64{0.5, 2}})
 	native.UpdateWithExemplar(1, "trace_id", "4567")
 	native.Update(100)
 	p := s.NewPrometheusHistogramExt(`bounded{a="b"}`, []float64{0.5, 1, 1e21})

@@ -21,7 +21,7 @@ func TestNativeHistogramsAreThoseOfClientGolang(t *testing.T) {
 		for _, spread := range []float64{0, 0.3, 2, 20} {
 			r := rand.New(rand.NewPCG(uint64(spread*10), uint64(factor*1000)))
 			s := ours.NewSet()
-			o := s.NewNativeHistogram("h", ours.NativeOptions{BucketFactor: factor, BucketsMax: 100_000})
+			o := s.NewNativeHistogram("h", ours.NativeHistogramOptions{BucketFactor: factor, MaxBuckets: 100_000})
 			p := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "h", NativeHistogramBucketFactor: factor})
 			values := []float64{0, 0, 1, 2, 4, math.Inf(1)}
 			if spread == 0 {
@@ -53,7 +53,7 @@ func TestNativeHistogramsAreThoseOfClientGolang(t *testing.T) {
 
 func TestANativeHistogramKeepsItsLimit(t *testing.T) {
 	s := ours.NewSet()
-	h := s.NewNativeHistogram("h", ours.NativeOptions{BucketsMax: 20, UpperBounds: []float64{1}})
+	h := s.NewNativeHistogram("h", ours.NativeHistogramOptions{MaxBuckets: 20, UpperBounds: []float64{1}})
 	for i := range 10_000 {
 		h.Update(math.Exp(float64(i%1000)/20 - 20))
 	}
@@ -77,7 +77,7 @@ func TestExemplarsStandInOpenMetricsAndProtobuf(t *testing.T) {
 	s := ours.NewSet()
 	c, f := s.NewCounter(`c_total{a="b"}`), s.NewFloatCounter("f_total")
 	p := s.NewPrometheusHistogramExt("p", []float64{1})
-	n := s.NewNativeHistogram("n", ours.NativeOptions{})
+	n := s.NewNativeHistogram("n", ours.NativeHistogramOptions{})
 	for range 3 {
 		c.IncWithExemplar("trace_id", "abc\"\\\n")
 		f.AddWithExemplar(0.5, "trace_id", "abc", "span_id", "é")

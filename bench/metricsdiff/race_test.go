@@ -21,7 +21,7 @@ func TestEveryPageHoldsWhileEverythingHappens(t *testing.T) {
 	s := ours.NewSet()
 	kept := s.NewCounter("kept_total")
 	p := s.NewPrometheusHistogramExt("p", []float64{1, 2})
-	n := s.NewNativeHistogram("n", ours.NativeOptions{BucketsMax: 4, UpperBounds: []float64{1}})
+	n := s.NewNativeHistogram("n", ours.NativeHistogramOptions{MaxBuckets: 4, UpperBounds: []float64{1}})
 	r := s.NewHistogram("r")
 	v := s.NewCounterVec("v_total", "", "i").Limit(30).Expire(time.Millisecond)
 	h := ours.NewHandler(ours.HandlerOptions{Sets: []*ours.Set{s}, Metadata: true, CreatedLines: true})

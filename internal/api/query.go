@@ -41,7 +41,7 @@ func (a *API) queryRange(r *http.Request) (answer, *apiError) {
 	if apiErr != nil {
 		return answer{}, apiErr
 	}
-	grid := promjson.NewGrid(milliseconds(start), step.Milliseconds(), int(end.Sub(start)/step)+1)
+	grid := promjson.NewSteps(milliseconds(start), step.Milliseconds(), int(end.Sub(start)/step)+1)
 	return a.evaluate(r, limit, grid, step/5, func(e evaluation) (promql.Query, error) {
 		return a.opts.Engine.NewRangeQuery(e.ctx, e.from, e.opts, r.FormValue("query"), start, end, step)
 	})
@@ -75,7 +75,7 @@ func (a *API) parseSteps(r *http.Request) (start, end time.Time, step time.Durat
 
 // evaluate runs a query and describes its answer. The result's points belong to
 // the engine until the answer is released.
-func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Grid, resolution time.Duration, newQuery func(evaluation) (promql.Query, error)) (answer, *apiError) {
+func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Steps, resolution time.Duration, newQuery func(evaluation) (promql.Query, error)) (answer, *apiError) {
 	ctx, cancel, apiErr := a.queryContext(r)
 	if apiErr != nil {
 		return answer{}, apiErr

@@ -22,7 +22,7 @@ type evaluation struct {
 const pointsPerPiece = 512
 
 // result appends {"resultType":...,"result":...,"stats":...}.
-func (s *stream) result(res *promql.Result, grid *promjson.Grid, qs stats.QueryStats) {
+func (s *stream) result(res *promql.Result, grid *promjson.Steps, qs stats.QueryStats) {
 	s.field(`{"resultType":`, string(res.Value.Type()))
 	s.raw(`,"result":`)
 	switch v := res.Value.(type) {
@@ -42,7 +42,7 @@ func (s *stream) result(res *promql.Result, grid *promjson.Grid, qs stats.QueryS
 	s.raw("}")
 }
 
-func (s *stream) matrix(m promql.Matrix, grid *promjson.Grid) {
+func (s *stream) matrix(m promql.Matrix, grid *promjson.Steps) {
 	s.raw("[")
 	for i := range m {
 		s.comma(i)
@@ -54,7 +54,7 @@ func (s *stream) matrix(m promql.Matrix, grid *promjson.Grid) {
 	s.raw("]")
 }
 
-func (s *stream) series(series *promql.Series, grid *promjson.Grid) {
+func (s *stream) series(series *promql.Series, grid *promjson.Steps) {
 	s.raw(`{"metric":`)
 	s.labels(series.Metric)
 	if len(series.Floats) > 0 {
@@ -70,7 +70,7 @@ func (s *stream) series(series *promql.Series, grid *promjson.Grid) {
 	s.raw("}")
 }
 
-func (s *stream) floats(points []promql.FPoint, grid *promjson.Grid) {
+func (s *stream) floats(points []promql.FPoint, grid *promjson.Steps) {
 	for done := 0; done < len(points); {
 		s.comma(done)
 		piece := points[done:min(done+pointsPerPiece, len(points))]

@@ -137,7 +137,7 @@ func (f *Frontend) fetchList(ctx context.Context, q query, piece split.Range, bu
 		return splice.List{}, false, err
 	}
 	list, err = splice.ReadList(text)
-	var said *promjson.AnswerError
+	var said *promjson.APIError
 	switch {
 	case errors.As(err, &said):
 		status := resp.Status

@@ -334,7 +334,7 @@ func closeAll(parts []opened) {
 // partFailed turns a failure of a splice into what the client is told: an
 // answer's own error keeps its kind and text.
 func (f *Frontend) partFailed(err error) error {
-	var said *promjson.AnswerError
+	var said *promjson.APIError
 	if !errors.As(err, &said) || said.Status != "error" {
 		return err
 	}

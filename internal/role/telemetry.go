@@ -63,7 +63,7 @@ func (reg *registry) gauge(name, help string) *metrics.Gauge {
 func metricsHandler(reg *registry, logger *slog.Logger) http.Handler {
 	return metrics.NewHandler(metrics.HandlerOptions{
 		Sets: []*metrics.Set{reg.own}, ProcessMetrics: true, Metadata: true,
-		More: func(w io.Writer, contentType string) error {
+		WriteExtra: func(w io.Writer, contentType string) error {
 			return reg.writeForeign(w, expfmt.Format(contentType), logger)
 		},
 	})

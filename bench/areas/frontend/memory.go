@@ -59,7 +59,7 @@ func joiners() []joiner {
 	for _, c := range codecs.Codecs() {
 		all = append(all, joiner{side: typed, what: joinWhat + c.Name, unit: 3, join: c.Join, exact: true})
 	}
-	grid := &promjson.Window{FromMS: small.StartMS, ToMS: math.MaxInt64, StepMS: small.StepMS}
+	grid := &promjson.Window{StartMS: small.StartMS, EndMS: math.MaxInt64, StepMS: small.StepMS}
 	buffer := make([]byte, pieceBytes)
 	all = append(all,
 		joiner{side: copying, what: copyWhat, unit: 20, join: func(w io.Writer, parts ...io.Reader) error { return copyAll(w, buffer, parts) }},

@@ -159,12 +159,12 @@ func encodePeer(w io.Writer, m promql.Matrix) error {
 
 // streamer encodes with promjson and keeps its buffer between answers.
 type streamer struct {
-	grid   *promjson.Grid
+	grid   *promjson.Steps
 	buffer []byte
 }
 
 func newStreamer() *streamer {
-	return &streamer{grid: promjson.NewGrid(startMS, stepMS, points), buffer: make([]byte, 0, bufferBytes)}
+	return &streamer{grid: promjson.NewSteps(startMS, stepMS, points), buffer: make([]byte, 0, bufferBytes)}
 }
 
 func (s *streamer) encode(w io.Writer, m promql.Matrix) error {

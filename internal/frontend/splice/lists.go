@@ -43,9 +43,9 @@ func isPlain(raw []byte) bool {
 }
 
 // ReadList reads an answer whose data is a list. An answer that says it is an
-// error gives a promjson.AnswerError. The list aliases the answer.
+// error gives a promjson.APIError. The list aliases the answer.
 func ReadList(answer []byte) (List, error) {
-	s := promjson.NewScanner(nil, promjson.Options{UnknownBytes: len(answer) + 1, HoldBytes: len(answer) + 1, TextBytes: len(answer) + 1})
+	s := promjson.NewScanner(nil, promjson.Options{MaxUnknownBytes: len(answer) + 1, MaxBufferBytes: len(answer) + 1, MaxTextBytes: len(answer) + 1})
 	s.ResetBytes(answer)
 	for s.Next() {
 		return List{}, fmt.Errorf("%w: data is no list", promjson.ErrSyntax)
@@ -55,7 +55,7 @@ func ReadList(answer []byte) (List, error) {
 	}
 	e := s.Envelope()
 	if e.Status != "success" {
-		return List{}, &promjson.AnswerError{Status: e.Status, Type: e.ErrorType, Message: e.Error}
+		return List{}, &promjson.APIError{Status: e.Status, Type: e.ErrorType, Message: e.Error}
 	}
 	l := List{Notes: notesOf(e), infos: e.Infos}
 	left := unknownBytes

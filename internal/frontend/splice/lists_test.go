@@ -101,6 +101,6 @@ func TestAnswersThatAreNoListsAreErrors(t *testing.T) {
 		check(t, err != nil, "%s is a list", bad)
 	}
 	_, err := ReadList([]byte(`{"status":"error","errorType":"bad_data","error":"no"}`))
-	var said *promjson.AnswerError
+	var said *promjson.APIError
 	check(t, errors.As(err, &said) && said.Message == "no", "%v", err)
 }

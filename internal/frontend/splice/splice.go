@@ -93,16 +93,16 @@ func saysPartial(m promjson.Member) bool {
 func (s *Splice) Write(w io.Writer, parts []Part) (notes Notes, err error) {
 	for len(s.scanners) < len(parts) {
 		s.scanners = append(s.scanners, promjson.NewScanner(nil, promjson.Options{
-			StartBytes: s.opts.StartBytes, BufferBytes: s.opts.ReadBytes, HoldBytes: s.opts.HoldBytes, UnknownBytes: unknownBytes,
+			InitialBufferBytes: s.opts.StartBytes, BufferBytes: s.opts.ReadBytes, MaxBufferBytes: s.opts.HoldBytes, MaxUnknownBytes: unknownBytes,
 		}))
 	}
 	for i, p := range parts {
 		s.scanners[i].Reset(p.Body)
 		if p.Cut {
-			s.scanners[i].SetWindow(promjson.Window{FromMS: p.FromMS, ToMS: p.ToMS, StepMS: p.StepMS})
+			s.scanners[i].SetWindow(promjson.Window{StartMS: p.FromMS, EndMS: p.ToMS, StepMS: p.StepMS})
 		} else if p.StepMS > 0 {
 			// Everything is wanted: a bound far away that is on the grid.
-			s.scanners[i].SetWindow(promjson.Window{FromMS: p.FromMS - (p.FromMS-math.MinInt64/2)/p.StepMS*p.StepMS, ToMS: math.MaxInt64, StepMS: p.StepMS})
+			s.scanners[i].SetWindow(promjson.Window{StartMS: p.FromMS - (p.FromMS-math.MinInt64/2)/p.StepMS*p.StepMS, EndMS: math.MaxInt64, StepMS: p.StepMS})
 		}
 	}
 	envelope, err := s.splicer.Splice(w, s.scanners[:len(parts)]...)
@@ -114,4 +114,4 @@ func (s *Splice) Write(w io.Writer, parts []Part) (notes Notes, err error) {
 
 // OnGrid tells, once Write has returned, whether the series of a part began on
 // its grid. A server that moves a query's times to its liking gives others.
-func (s *Splice) OnGrid(part int) bool { return s.scanners[part].OnGrid() }
+func (s *Splice) OnGrid(part int) bool { return s.scanners[part].StepAligned() }

@@ -250,7 +250,7 @@ func TestPartsThatCannotBeSplicedAreErrors(t *testing.T) {
 		}
 	}
 	_, err := splice(good, `{"status":"error","errorType":"timeout","error":"too slow"}`)
-	var answerErr *promjson.AnswerError
+	var answerErr *promjson.APIError
 	check(t, errors.As(err, &answerErr) && answerErr.Type == "timeout" && answerErr.Message == "too slow", "%v", err)
 }
 

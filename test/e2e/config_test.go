@@ -37,7 +37,7 @@ func TestServe_ReloadAppliesTheNewConfigurationAndABadFileKeepsTheOldOne(t *test
 		return strings.Contains(body, "job_name: "+job)
 	}
 	if !jobIs("one") {
-		t.Fatal("the first configuration is not in force")
+		t.Fatal("the first configuration is not loaded")
 	}
 	write("two", "")
 	if status, body := s.post("/-/reload", "", ""); status != http.StatusOK || !jobIs("two") {
@@ -58,14 +58,14 @@ func TestServe_ReloadAppliesTheNewConfigurationAndABadFileKeepsTheOldOne(t *test
 			t.Errorf("%s: %d %s", name, status, body)
 		}
 		if !jobIs("two") {
-			t.Errorf("%s: the old configuration is no longer in force", name)
+			t.Errorf("%s: the old configuration was replaced", name)
 		}
 		if _, info := s.get("/api/v1/status/runtimeinfo"); !strings.Contains(info, `"reloadConfigSuccess":false`) {
-			t.Errorf("%s: runtimeinfo does not tell: %s", name, info)
+			t.Errorf("%s: runtimeinfo reports success: %s", name, info)
 		}
 	}
 	if _, metrics := s.get("/metrics"); !strings.Contains(metrics, "prometheus_config_last_reload_successful 0") {
-		t.Error("the metric does not tell that the last reload failed")
+		t.Error("prometheus_config_last_reload_successful is not 0 after a failed reload")
 	}
 	write("four", "")
 	if status, body := s.post("/-/reload", "", ""); status != http.StatusOK || !jobIs("four") {
@@ -91,13 +91,13 @@ func TestServe_QuitStopsTheServer(t *testing.T) {
 	if status, body := s.post("/-/quit", "", ""); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
-	eventually(t, 10*time.Second, "the server to be gone", func() bool {
+	eventually(t, 10*time.Second, "the server to stop", func() bool {
 		status, _ := s.get("/-/healthy")
 		return status == 0
 	})
 }
 
-// newServe tries to start with the options and returns what is wrong with them.
+// newServe returns the error of creating a server with the options.
 func newServe(t *testing.T, change func(*role.ServeOptions)) error {
 	t.Helper()
 	opts := role.ServeOptions{
@@ -158,7 +158,7 @@ remote_write: [{url: 'http://127.0.0.1:1/'}]
 		t.Fatal(err)
 	}
 	if got := log.String(); strings.Count(got, "alerting, rule_files, remote_write") != 1 {
-		t.Fatalf("the log says %s", got)
+		t.Fatalf("want one log line with the sections, got %s", got)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestServe_QueryLogIsWritten(t *testing.T) {
 func TestServe_BasicAuthGuardsEveryRoute(t *testing.T) {
 	const appleInBcrypt = "$2a$04$ZPhz8rfdmpae1mBwsJUU1ugnOw3VCQbDPPYb9UM60sEIvn6WarITe"
 	file := writeFile(t, filepath.Join(t.TempDir(), "web.yml"), "basic_auth_users:\n  eve: "+appleInBcrypt+"\n")
-	s := startServe(t, func(o *role.ServeOptions) { o.Web.ConfigFile = file }) // the harness is eve
+	s := startServe(t, func(o *role.ServeOptions) { o.Web.ConfigFile = file }) // the test client logs in as eve
 	s.base = strings.Replace(s.base, "eve:apple@", "", 1)
 	for _, path := range []string{"/", "/metrics", "/-/healthy", "/api/v1/query?query=1", "/debug/pprof/"} {
 		if status, _ := s.get(path); status != http.StatusUnauthorized {

@@ -17,8 +17,8 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// Every role's own metrics and those of Prometheus' packages are one valid page in
-// every format: each family is there once, and Prometheus reads all of it.
+// The page has the role's own metrics and those of Prometheus' packages. Prometheus'
+// parser reads it, and each family occurs once.
 func TestMetrics_EveryRoleExposesOneValidPageInEveryFormat(t *testing.T) {
 	objects := "type: FILESYSTEM\nconfig: {directory: " + t.TempDir() + "}\n"
 	s := startServe(t, func(o *role.ServeOptions) {
@@ -80,11 +80,11 @@ func pageInEveryFormat(t *testing.T, base string, families int, wanted []string)
 	}
 	page, _ := metricsPage(t, base, "application/openmetrics-text;version=1.0.0")
 	if !bytes.HasSuffix(page, []byte("\n# EOF\n")) || bytes.Count(page, []byte("# EOF")) != 1 || !bytes.Contains(page, []byte(`# {trace_id="0af7651916cd43dd8448eb211c80319c"}`)) {
-		t.Errorf("no end, or no exemplar:\n%s", page)
+		t.Errorf("no # EOF or no exemplar:\n%s", page)
 	}
 }
 
-// traced sends a request that belongs to a trace.
+// sendTraced sends a request with a trace context.
 func sendTraced(t *testing.T, address string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, address, nil)
@@ -118,7 +118,7 @@ func metricsPage(t *testing.T, base, accept string) ([]byte, string) {
 	return page, resp.Header.Get("Content-Type")
 }
 
-// onceEach refuses a family that is described twice.
+// checkFamiliesOnce fails the test if the page has fewer families or one of them twice.
 func checkFamiliesOnce(t *testing.T, page []byte, contentType string, families int) {
 	t.Helper()
 	seen := map[string]int{}
@@ -146,12 +146,12 @@ func checkFamiliesOnce(t *testing.T, page []byte, contentType string, families i
 	}
 	for name, n := range seen {
 		if n != 1 {
-			t.Errorf("%s: family %s is there %d times", contentType, name, n)
+			t.Errorf("%s: family %s occurs %d times", contentType, name, n)
 		}
 	}
 }
 
-// seriesOf lists what Prometheus' scraper reads, each on a line of its own.
+// seriesOf returns the series that Prometheus' scraper parses, one per line.
 func seriesOf(t *testing.T, page []byte, contentType string) string {
 	t.Helper()
 	p, err := textparse.New(page, contentType, labels.NewSymbolTable(), textparse.ParserOptions{})
@@ -174,7 +174,7 @@ func seriesOf(t *testing.T, page []byte, contentType string) string {
 		var l labels.Labels
 		p.Labels(&l)
 		if seen[l.String()] {
-			t.Errorf("%s: %s is there twice", contentType, l)
+			t.Errorf("%s: %s occurs twice", contentType, l)
 		}
 		seen[l.String()] = true
 		b.WriteString("\n" + l.Get("__name__") + l.DropMetricName().String())

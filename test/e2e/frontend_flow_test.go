@@ -16,7 +16,7 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// asTenant requests path of a server for a tenant.
+// asTenant sends a GET with the tenant's header and returns status and body.
 func asTenant(ctx context.Context, base, path, tenant string) (status int, body string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
 	if err != nil {
@@ -50,7 +50,7 @@ func TestFrontend_OneTenantsHangingRequestsDoNotDelayOtherTenantsNorProbes(t *te
 	var refused atomic.Int64
 	for i := range 600 {
 		greedy.Go(func() {
-			path := fmt.Sprintf("/api/v1/query_range?query=x%d&start=0&end=300000&step=60", i) // four parts each
+			path := fmt.Sprintf("/api/v1/query_range?query=x%d&start=0&end=300000&step=60", i) // four splits each
 			if status, _, err := asTenant(ctx, front.base, path, "greedy"); err == nil && status == http.StatusTooManyRequests {
 				refused.Add(1)
 			}
@@ -58,7 +58,7 @@ func TestFrontend_OneTenantsHangingRequestsDoNotDelayOtherTenantsNorProbes(t *te
 	}
 	defer greedy.Wait()
 	defer cancel()
-	eventually(t, 60*time.Second, "the tenant to have all that it may have", func() bool {
+	eventually(t, 60*time.Second, "the tenant to reach its limits", func() bool {
 		_, metrics := front.get("/metrics")
 		return hanging.Load() == 192 && strings.Contains(metrics, "\nferula_frontend_queue_length 408\n")
 	})
@@ -99,22 +99,22 @@ func TestFrontend_DownstreamConnectionLimitAndTimeoutAreHonoured(t *testing.T) {
 	defer cancel()
 	const path = "/api/v1/query_range?start=0&end=1000000&step=300&query="
 	if status, body, err := asTenant(ctx, front.base, path+"parts", "a"); status != http.StatusOK {
-		t.Errorf("more parts than connections: %d %s %v", status, body, err)
+		t.Errorf("more splits than connections: %d %s %v", status, body, err)
 	}
 	if status, body, err := asTenant(ctx, front.base, path+"slow", "a"); status != http.StatusGatewayTimeout || !strings.Contains(body, `"timeout"`) {
-		t.Errorf("a query that runs out of time: %d %s %v", status, body, err)
+		t.Errorf("a query that times out: %d %s %v", status, body, err)
 	}
 	mu.Lock()
 	defer mu.Unlock()
 	if requests["parts"] != 2 || requests["slow"] > 2 {
-		t.Errorf("calls of the downstream: %v", requests)
+		t.Errorf("requests to the downstream: %v", requests)
 	}
 	if err := front.signal(os.Interrupt); err != nil {
 		t.Errorf("%v\n%s", err, front.log)
 	}
 }
 
-// A probe that waits for a connection like any query does not make the process unready.
+// A readiness probe that waits for a free connection does not make the frontend unready.
 func TestFrontend_StaysReadyWhileAllConnectionsAreInUse(t *testing.T) {
 	var hanging, probes atomic.Int64
 	behind := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -145,6 +145,6 @@ func TestFrontend_StaysReadyWhileAllConnectionsAreInUse(t *testing.T) {
 		}
 	}
 	if probes.Load() > before+1 {
-		t.Error("a probe had a connection: the test shows nothing")
+		t.Error("a probe got a connection, so the test proves nothing")
 	}
 }

@@ -16,8 +16,7 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// A frontend is ready while its downstream is, and what it has in front learns of
-// the downstream's end and return.
+// The load balancer of a frontend must see the downstream stop and recover.
 func TestFrontend_IsReadyWhileItsDownstreamIs(t *testing.T) {
 	var status, queryStatus atomic.Int64
 	status.Store(http.StatusServiceUnavailable)
@@ -50,7 +49,7 @@ func TestFrontend_IsReadyWhileItsDownstreamIs(t *testing.T) {
 		eventually(t, 20*time.Second, fmt.Sprintf("%d because %s", want, why), func() bool { return ready() == want })
 	}
 	if got, _ := front.get("/-/healthy"); got != http.StatusOK {
-		t.Errorf("a frontend that waits is not healthy: %d", got)
+		t.Errorf("a frontend that waits for its downstream is not healthy: %d", got)
 	}
 	become("the downstream is starting", http.StatusServiceUnavailable)
 	status.Store(http.StatusOK)
@@ -61,10 +60,10 @@ func TestFrontend_IsReadyWhileItsDownstreamIs(t *testing.T) {
 		t.Errorf("a query through a frontend that is not ready: %d", got)
 	}
 	status.Store(http.StatusNotFound)
-	become("it has no such page", http.StatusOK)
+	become("it has no readiness endpoint", http.StatusOK)
 	status.Store(http.StatusBadGateway)
-	become("a proxy before it has lost it", http.StatusServiceUnavailable)
-	// A downstream that responds to queries is there, whatever became of the probe.
+	become("a proxy in front of it returns 502", http.StatusServiceUnavailable)
+	// A downstream that responds to queries is ready, even if its probe fails.
 	eventually(t, 20*time.Second, "200 because it responds to queries", func() bool { return query() == http.StatusOK && ready() == http.StatusOK })
 	queryStatus.Store(http.StatusInternalServerError)
 	eventually(t, 20*time.Second, "503 because queries fail too", func() bool { return query() >= 500 && ready() == http.StatusServiceUnavailable })
@@ -74,7 +73,8 @@ func TestFrontend_IsReadyWhileItsDownstreamIs(t *testing.T) {
 	become("nothing listens there", http.StatusServiceUnavailable)
 }
 
-// runFrontend runs a query frontend until the test ends, ready or not.
+// runFrontend starts a query frontend that runs until the test ends. It does not wait
+// for readiness.
 func runFrontend(t *testing.T, opts role.QueryFrontendOptions) *server {
 	t.Helper()
 	opts.Web = role.WebOptions{ListenAddress: "127.0.0.1:0"}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A process with the flags of a multi-tenant site: the cache gives no client what
-// another got.
+// The cache must not return the response of one tenant or token to another. Each case
+// has the flags of a multi-tenant installation.
 func TestFrontend_CacheSeparatesTenants(t *testing.T) {
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = r.ParseForm()
@@ -22,7 +22,7 @@ func TestFrontend_CacheSeparatesTenants(t *testing.T) {
 	for name, c := range map[string]struct {
 		args          []string
 		first, second map[string]string
-		sees          string // the second; "": refused
+		sees          string // what the second client gets; "": its request is refused
 	}{
 		"one tenant named by the other header": {nil, map[string]string{"THANOS-TENANT": "a"}, map[string]string{"X-Scope-OrgID": "a"}, "a//"},
 		"a header added to the gateway's":      {nil, map[string]string{"THANOS-TENANT": "a"}, map[string]string{"THANOS-TENANT": "b", "X-Scope-OrgID": "a"}, ""},

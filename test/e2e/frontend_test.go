@@ -23,12 +23,13 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// startFrontend runs a query frontend before a server until the test ends.
-func startFrontend(t *testing.T, before string, change func(*role.QueryFrontendOptions)) *server {
+// startFrontend runs a query frontend in front of the downstream URL until the test
+// ends, and waits until it is ready.
+func startFrontend(t *testing.T, downstreamURL string, change func(*role.QueryFrontendOptions)) *server {
 	t.Helper()
 	opts := role.QueryFrontendOptions{
 		Web:        role.WebOptions{ListenAddress: "127.0.0.1:0"},
-		Downstream: downstream.Options{URL: before},
+		Downstream: downstream.Options{URL: downstreamURL},
 		Frontend:   frontend.Options{Split: split.Options{Interval: time.Hour}},
 		Logger:     slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
@@ -53,7 +54,7 @@ func startFrontend(t *testing.T, before string, change func(*role.QueryFrontendO
 	return s
 }
 
-// hours of samples, a few series, written to each server.
+// writeHours writes the hours of samples before end, of a few series, to each server.
 func writeHours(t *testing.T, end time.Time, hours int, servers ...*server) {
 	t.Helper()
 	for at := end.Add(-time.Duration(hours) * time.Hour); !at.After(end); at = at.Add(30 * time.Second) {
@@ -80,8 +81,8 @@ var frontendQueries = []string{
 	"nothing or vector(0)", "requests_total @ end()", "topk(1, requests_total)", "requests_total / ignoring(code) group_left sum without (code) (requests_total)", "sum(", "time()",
 }
 
-// compareFrontend asks a frontend and what stands behind it the same, twice, and
-// compares bytes.
+// compareFrontend sends random range queries to a frontend, twice each, and to its
+// downstream, and compares the responses byte for byte.
 func compareFrontend(t *testing.T, front, behind *server, end time.Time, rounds int) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(21, 22))
@@ -92,7 +93,7 @@ func compareFrontend(t *testing.T, front, behind *server, end time.Time, rounds 
 		form := url.Values{"query": {query}, "start": {fmt.Sprint(from.Unix())}, "end": {fmt.Sprint(to.Unix())}, "step": {[]string{"15", "60", "37.5", "5m"}[r.IntN(4)]}}
 		path := "/api/v1/query_range?" + form.Encode()
 		wantStatus, want := behind.get(path)
-		// A Thanos querier adds how it evaluated, which parts cannot have together.
+		// A Thanos querier adds an analysis of each evaluation, which splits cannot share.
 		want = strings.Replace(want, `,"analysis":{}`, "", 1)
 		for range 2 {
 			status, got := front.get(path)
@@ -104,7 +105,7 @@ func compareFrontend(t *testing.T, front, behind *server, end time.Time, rounds 
 	}
 }
 
-// differAt is a little before the first byte that differs.
+// differAt returns an offset up to 100 bytes before the first difference.
 func differAt(a, b string) int {
 	i := 0
 	for i < len(a) && i < len(b) && a[i] == b[i] {
@@ -123,7 +124,8 @@ func TestFrontend_ResponseEqualsTheDownstreamsByteForByte(t *testing.T) {
 	}
 }
 
-// peerWorld is a Prometheus with a few hours of samples.
+// startFilledPrometheus runs a Prometheus with four hours of samples, and returns it
+// with its data folder.
 func startFilledPrometheus(t *testing.T, end time.Time) (prometheus *server, dir string) {
 	t.Helper()
 	path := peerBinary(t, "prometheus")
@@ -142,7 +144,7 @@ func TestPeerFrontend_ResponseEqualsPrometheusWithEveryCache(t *testing.T) {
 	prometheus, _ := startFilledPrometheus(t, end)
 	redis, memcached := freePort(t), freePort(t)
 	startServerProgram(t, "redis-server", redis, "--port", fmt.Sprint(redis), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
-	startServerProgram(t, "memcached", memcached, "-p", fmt.Sprint(memcached), "-l", "127.0.0.1", "-u", "nobody", "-U", "0")
+	startServerProgram(t, "memcached", memcached, "-p", fmt.Sprint(memcached), "-l", "127.0.0.1", "-u", "daemon", "-U", "0")
 	for name, cache := range map[string]string{
 		"none":      "",
 		"memory":    "{type: IN-MEMORY, config: {max_size: 64MB}}",
@@ -172,7 +174,8 @@ func TestPeerFrontend_ResponseEqualsThanosQuery(t *testing.T) {
 	compareFrontend(t, front, query, end, 40)
 }
 
-// startServerProgram runs a server of the machine's packages on a port.
+// startServerProgram runs an installed program until the test ends, and waits until it
+// listens on the port.
 func startServerProgram(t *testing.T, name string, port int, args ...string) {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -208,7 +211,7 @@ func TestFrontend_ExportsTracesByOTLP(t *testing.T) {
 	}))
 	defer receiver.Close()
 	behind := startServe(t, idle(t))
-	t.Run("asking", func(t *testing.T) { // the frontend ends with the subtest, and sends what is left
+	t.Run("query", func(t *testing.T) { // the frontend stops with the subtest and exports the remaining spans
 		front := startFrontend(t, behind.base, func(o *role.QueryFrontendOptions) {
 			o.Tracing = "type: OTLP\nconfig: {client_type: http, insecure: true, endpoint: '" + strings.TrimPrefix(receiver.URL, "http://") + "'}"
 		})

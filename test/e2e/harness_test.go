@@ -1,7 +1,7 @@
-// Package e2e runs whole roles and talks to them as their users do: over HTTP on
-// loopback, with real configuration files, and where it matters as processes
-// that are killed. Tests whose names contain Peer need another program and are
-// run by `make interop`; the others need only Go.
+// Package e2e tests whole commands over HTTP and gRPC on loopback, with real
+// configuration files. Most run inside the test's process; tests of kills, signals
+// and flags run the binary. A test whose name begins with TestPeer needs another
+// program and is run by `make interop`; the others need only Go.
 package e2e
 
 import (
@@ -29,8 +29,8 @@ import (
 func TestMain(m *testing.M) {
 	http.DefaultTransport.(*http.Transport).DisableKeepAlives = true
 	goleak.VerifyTestMain(m,
-		// Belongs to packages that Prometheus' configuration links, which start it
-		// when they are imported.
+		// Packages that Prometheus' configuration links start these when they are
+		// imported.
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
 		goleak.Cleanup(func(code int) {
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// built is the program, built once for all tests of this package.
+// built is the ferula binary, which binary() builds once for the package.
 var built struct {
 	once sync.Once
 	dir  string
@@ -51,10 +51,10 @@ var built struct {
 type server struct {
 	t    *testing.T
 	base string
-	grpc string // address of the gRPC server; "": none
+	grpc string // address of the gRPC server; "" if it has none
 	stop func() error
 
-	ready string // path that tells whether requests are answered
+	ready string // path of the readiness endpoint
 }
 
 // startServe runs a server on a free port until the test ends, and waits until
@@ -77,7 +77,7 @@ func startServe(t *testing.T, change func(*role.ServeOptions)) *server {
 	return s
 }
 
-// serveOptions are those of a server on a free port.
+// serveOptions returns options for a server on a free port and an empty folder.
 func serveOptions(t *testing.T, change func(*role.ServeOptions)) role.ServeOptions {
 	t.Helper()
 	opts := role.ServeOptions{
@@ -91,7 +91,7 @@ func serveOptions(t *testing.T, change func(*role.ServeOptions)) role.ServeOptio
 	return opts
 }
 
-// runServe runs a server until the test ends, and does not wait for it.
+// runServe runs a server until the test ends. It does not wait for readiness.
 func runServe(t *testing.T, serve *role.Serve) *server {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -124,8 +124,8 @@ func runServe(t *testing.T, serve *role.Serve) *server {
 	return s
 }
 
-// testLog sends the server's log to the test's. The server has stopped, and so
-// logs no more, before the test ends.
+// testLog writes the server's log to the test's log. The server stops before the test
+// ends, so it never logs to a finished test.
 type testLog struct{ t *testing.T }
 
 func (l testLog) Write(p []byte) (int, error) {
@@ -141,7 +141,7 @@ func (s *server) waitReady() {
 	})
 }
 
-// eventually polls until ok, or fails the test.
+// eventually polls until ok returns true, and fails the test after within.
 func eventually(t *testing.T, within time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -172,7 +172,7 @@ type sample struct {
 	Value  [2]any            `json:"value"`
 }
 
-// instant runs an instant query; no answer at all is an empty vector.
+// instant runs an instant query. A response other than 200 is an empty vector.
 func (s *server) instant(query string, params ...string) []sample {
 	s.t.Helper()
 	form := url.Values{"query": {query}}
@@ -212,7 +212,7 @@ func writeFile(t *testing.T, path, text string) string {
 	return path
 }
 
-// binary builds ferula once for all tests of this package that kill it.
+// binary returns the path of the ferula binary, which the first call builds.
 func binary(t *testing.T) string {
 	t.Helper()
 	built.once.Do(func() {
@@ -230,18 +230,17 @@ func binary(t *testing.T) string {
 	return filepath.Join(built.dir, "ferula")
 }
 
-// needsPeer skips a test that needs another program, unless the run is meant to
-// have all of them.
+// needsPeer skips a test whose program is not installed, and fails it if peersWanted.
 func needsPeer(t *testing.T, what string, found bool) {
 	t.Helper()
 	switch {
 	case found:
 	case peersWanted():
-		t.Fatalf("%s is needed and not there", what)
+		t.Fatalf("%s is not installed", what)
 	default:
 		t.Skipf("needs %s: run `make interop`", what)
 	}
 }
 
-// peersWanted says that a missing peer is a failure.
+// peersWanted reports whether a missing peer fails the test.
 func peersWanted() bool { return os.Getenv("FERULA_TEST_PEERS") != "" }

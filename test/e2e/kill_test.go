@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// process is ferula as its users run it.
+// process is a running ferula binary.
 type process struct {
 	*server
 	cmd  *exec.Cmd
@@ -43,12 +43,12 @@ func (l *logTail) String() string {
 
 var readyURL = regexp.MustCompile(`msg=Ready url=(http://[^ /]+)`)
 
-// startProcess runs the binary in dir and waits until its log says that it is
-// ready, and where. A server's gRPC gets a free port too, if args give it none.
+// startProcess runs the binary and waits until its log reports that it is ready, and
+// at which URL. `ferula serve` gets a free gRPC port unless args set one.
 func startProcess(t *testing.T, path string, args ...string) *process {
 	t.Helper()
-	given := func(arg string) bool { return strings.HasPrefix(arg, "--grpc-address") }
-	if args[0] == "serve" && !slices.ContainsFunc(args, given) {
+	isGRPCFlag := func(arg string) bool { return strings.HasPrefix(arg, "--grpc-address") }
+	if args[0] == "serve" && !slices.ContainsFunc(args, isGRPCFlag) {
 		args = append(slices.Clone(args), "--grpc-address=127.0.0.1:0")
 	}
 	p := &process{cmd: exec.Command(path, args...), done: make(chan error, 1), log: &logTail{}}
@@ -59,7 +59,7 @@ func startProcess(t *testing.T, path string, args ...string) *process {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = p.cmd.Process.Kill() }) // of a test that failed half way
+	t.Cleanup(func() { _ = p.cmd.Process.Kill() }) // if the test failed before it stopped the process
 	ready := make(chan string, 1)
 	go func() {
 		lines := bufio.NewScanner(stderr)
@@ -94,9 +94,9 @@ func (p *process) signal(sig os.Signal) error {
 	}
 }
 
-// writeUntilGone writes samples of one series, one a request, until the server
-// does not answer any more, and returns how many were acknowledged; first is
-// called after the first one.
+// writeUntilGone writes samples of one series, one per request, until the server no
+// longer responds. It returns how many were acknowledged, and calls first after the
+// first of them.
 func (p *process) writeUntilGone(t *testing.T, writer int, fromMS int64, first func()) int {
 	client := &http.Client{Timeout: 10 * time.Second}
 	for n := 0; ; n++ {
@@ -133,8 +133,8 @@ func TestServe_KillLosesNoAcknowledgedSample(t *testing.T) {
 	args := []string{"serve", "--config.file=" + config, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=127.0.0.1:0"}
 	total := map[int]int{}
 	const writers = 4
-	// A round has a minute of its own in the past: its samples, a millisecond
-	// apart, neither run ahead of the clock nor into the next round.
+	// Each round writes into another minute of the past, one sample per millisecond,
+	// so that no sample is in the future or in the minute of the next round.
 	start := time.Now().Add(-20 * time.Minute).UnixMilli()
 	for round := range rounds {
 		p := startProcess(t, path, args...)
@@ -168,8 +168,8 @@ func TestServe_KillLosesNoAcknowledgedSample(t *testing.T) {
 	}
 }
 
-// checkAcknowledged counts what is there: at least what was acknowledged, and no
-// more than one sample a writer and kill beyond, whose answer was lost.
+// checkAcknowledged counts the stored samples of each writer. All acknowledged ones
+// must be stored, and at most one more per kill, whose response was lost.
 func checkAcknowledged(t *testing.T, p *process, want map[int]int, kills int) {
 	t.Helper()
 	for w, n := range want {
@@ -212,12 +212,12 @@ func TestServe_SIGHUPReloadsAndSIGTERMStops(t *testing.T) {
 		last := args[len(args)-1]
 		name := strings.TrimPrefix(strings.SplitN(last, "=", 2)[0], "--")
 		if !strings.Contains(string(out), name) {
-			t.Errorf("%v: the message does not name it: %s", args, out)
+			t.Errorf("%v: the error does not name the argument: %s", args, out)
 		}
 	}
 }
 
-// commandOf prepares a run of the program that a failed test does not leave behind.
+// commandOf returns a command whose process is killed when the test ends.
 func commandOf(t *testing.T, path string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(path, args...)

@@ -18,7 +18,7 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// freePort is a loopback port that nobody listens on now.
+// freePort returns a loopback port on which no process listens.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -29,7 +29,8 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// startPeer runs another program until the test ends, and waits for url.
+// startPeer runs another program until the test ends, and waits until the URL ready
+// returns 200.
 func startPeer(t *testing.T, ready string, path string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(path, args...)
@@ -49,7 +50,7 @@ func startPeer(t *testing.T, ready string, path string, args ...string) {
 			<-done
 		}
 		if t.Failed() {
-			t.Logf("%s said:\n%s", filepath.Base(path), log.String())
+			t.Logf("output of %s:\n%s", filepath.Base(path), log.String())
 		}
 	})
 	eventually(t, 60*time.Second, filepath.Base(path)+" to be ready", func() bool {
@@ -62,7 +63,8 @@ func startPeer(t *testing.T, ready string, path string, args ...string) {
 	})
 }
 
-// peerBinary finds or builds a peer by the script that pins its release.
+// peerBinary returns the path of a peer's binary. If peersWanted, it builds a missing
+// one by test/peers/build.sh, which pins its release.
 func peerBinary(t *testing.T, name string) string {
 	t.Helper()
 	out, err := exec.Command("../peers/build.sh", "-n", name).Output()
@@ -115,8 +117,8 @@ var (
 	sampleLine = regexp.MustCompile(`(?m)^([a-zA-Z_:][a-zA-Z0-9_:]*)`)
 )
 
-// checkFamilies compares an exposition with what the server has of it: type and
-// help of each family, and a series for each name.
+// checkFamilies compares an exposition with the server that scraped it: type and help
+// of each family in its metadata, and a series for each metric name.
 func checkFamilies(t *testing.T, s *server, exposed string) {
 	t.Helper()
 	var metadata struct {
@@ -126,7 +128,7 @@ func checkFamilies(t *testing.T, s *server, exposed string) {
 	if err := json.Unmarshal([]byte(body), &metadata); err != nil {
 		t.Fatal(err)
 	}
-	// A scraper negotiates OpenMetrics, whose counters are named without _total.
+	// The scraper negotiates OpenMetrics, whose counter families have no suffix _total.
 	known := func(family string) (typ, help string) {
 		for _, name := range []string{family, strings.TrimSuffix(family, "_total")} {
 			if md := metadata.Data[name]; len(md) > 0 {
@@ -163,7 +165,7 @@ func checkFamilies(t *testing.T, s *server, exposed string) {
 	}
 }
 
-// The same samples are written to both servers; then both are asked the same.
+// Both servers get the same samples and then the same requests.
 func TestPeerPrometheus_SameRequestsHaveTheSameResponses(t *testing.T) {
 	path := peerBinary(t, "prometheus")
 	dir := t.TempDir()
@@ -195,7 +197,8 @@ func TestPeerPrometheus_SameRequestsHaveTheSameResponses(t *testing.T) {
 	}
 }
 
-// sharedSamples is half an hour of a few series, values of all kinds.
+// sharedSamples returns remote write requests with half an hour of a few series, whose
+// values are counters, tiny, huge and of a classic histogram.
 func sharedSamples(t *testing.T, end time.Time) [][]byte {
 	t.Helper()
 	var bodies [][]byte

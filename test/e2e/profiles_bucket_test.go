@@ -21,7 +21,7 @@ func TestProfiles_BlocksOnlyInTheBucketAreQueried(t *testing.T) {
 			o.Store.Dir = dir
 			o.Ship.Shipper.Interval = 100 * time.Millisecond
 			o.Profiles.Store.HeadAge, o.Profiles.Store.RemoteEvery = time.Second, 100*time.Millisecond
-			o.Profiles.Store.Retention = time.Second // whatever is in the bucket leaves the disk
+			o.Profiles.Store.Retention = time.Second // a shipped block is deleted from the disk
 		}
 	}
 	s := startServe(t, over(dir))
@@ -37,7 +37,7 @@ func TestProfiles_BlocksOnlyInTheBucketAreQueried(t *testing.T) {
 		found, _ := filepath.Glob(filepath.Join(dir, "profiles", "*", "*", "index"))
 		return len(found)
 	}
-	eventually(t, 30*time.Second, "the block to be in the bucket and nowhere else", func() bool {
+	eventually(t, 30*time.Second, "the block to be only in the bucket", func() bool {
 		if got := s.flame(cpuType, `{service_name="shop"}`); !reflect.DeepEqual(got, want) {
 			t.Fatalf("%+v\nwant %+v", got, want)
 		}
@@ -52,7 +52,7 @@ func TestProfiles_BlocksOnlyInTheBucketAreQueried(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	s = startServe(t, over(t.TempDir())) // on another disk
+	s = startServe(t, over(t.TempDir())) // with an empty data folder
 	eventually(t, 10*time.Second, "the same flame graph", func() bool {
 		return reflect.DeepEqual(s.flame(cpuType, `{service_name="shop"}`), want)
 	})

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// pushUntilGone uploads profiles of one stack each, with names of their own, until
-// the server does not answer any more, and returns how many were acknowledged.
+// pushUntilGone uploads profiles of one stack each, every one with another function,
+// until the server no longer responds. It returns how many were acknowledged.
 func (p *process) pushUntilGone(t *testing.T, round, writer int) int {
 	client := &http.Client{Timeout: 10 * time.Second}
 	for n := 0; ; n++ {
@@ -57,11 +57,11 @@ func TestProfiles_KillLosesNoAcknowledgedProfileAndDuplicatesNone(t *testing.T) 
 			total += n
 			for i := range n {
 				if name := fmt.Sprintf("f_%d_%d_%d", round, w, i); values[name] != 1 {
-					t.Fatalf("acknowledged %s is there %d times", name, values[name])
+					t.Fatalf("acknowledged %s is stored %d times", name, values[name])
 				}
 			}
 			if extra := fmt.Sprintf("f_%d_%d_%d", round, w, n); values[extra] > 1 {
-				t.Errorf("%s is there %d times", extra, values[extra])
+				t.Errorf("%s is stored %d times", extra, values[extra])
 			}
 		}
 	}
@@ -74,7 +74,7 @@ func TestProfiles_KillLosesNoAcknowledgedProfileAndDuplicatesNone(t *testing.T) 
 	}
 }
 
-// selfByName sums a flame graph's own values by function.
+// selfByName returns the self values of a flame graph, summed by function.
 func (s *server) selfByName(profileType, selector string) map[string]int64 {
 	f := s.flame(profileType, selector)
 	out := map[string]int64{}

@@ -17,7 +17,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 )
 
-// ingestProfile posts a pprof to /ingest and returns the status and the body.
+// ingestProfile posts a pprof to /ingest and returns status and body.
 func (s *server) ingestProfile(name, tenant string, raw []byte) (int, string) {
 	s.t.Helper()
 	request, err := http.NewRequest(http.MethodPost, s.base+"/ingest?format=pprof&name="+name, bytes.NewReader(raw))
@@ -39,7 +39,7 @@ func (s *server) ingestProfile(name, tenant string, raw []byte) (int, string) {
 	return resp.StatusCode, body.String()
 }
 
-// zipped is a pprof as SDKs send it.
+// zipped returns a gzipped pprof, as SDKs send it.
 func zipped(t *testing.T, e *pprof.Encoder) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -53,7 +53,7 @@ func zipped(t *testing.T, e *pprof.Encoder) []byte {
 	return b.Bytes()
 }
 
-// wideProfile has many samples, each of a function of its own.
+// wideProfile returns a profile of many samples, each with another function.
 func wideProfile(t *testing.T, samples int) []byte {
 	e := pprof.NewEncoder()
 	e.SampleType("cpu", "nanoseconds")
@@ -65,8 +65,8 @@ func wideProfile(t *testing.T, samples int) []byte {
 	return zipped(t, e)
 }
 
-// deepProfile has stacks that differ at the root and share the rest: each frame is a
-// node of the tree.
+// deepProfile returns a profile whose stacks differ only at the root, so that each
+// frame of each stack is a node of the call tree.
 func deepProfile(t *testing.T, stacks, depth int) []byte {
 	e := pprof.NewEncoder()
 	e.SampleType("cpu", "nanoseconds")
@@ -85,12 +85,12 @@ func deepProfile(t *testing.T, stacks, depth int) []byte {
 
 func (s *server) total(selector string) string { return s.flame(cpuType, selector).Flamegraph.Total }
 
-// residentMB is the process' own memory, without what it has mapped.
+// residentMB returns the process' anonymous memory in MiB, without mapped files.
 func (p *process) residentMB(t *testing.T) int {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
-		t.Skip("there is no /proc: ", err)
+		t.Skip("needs /proc: ", err)
 	}
 	for line := range strings.Lines(string(b)) {
 		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
@@ -119,8 +119,8 @@ func TestProfiles_ProfileAcceptedUnderARaisedLimitSurvivesRestarts(t *testing.T)
 	if status, body := p.ingestProfile("wide", "", raw); status != http.StatusOK {
 		t.Fatalf("%d: %s", status, body)
 	}
-	for i, args := range [][]string{raised, nil} { // the same limits, and lower ones
-		_ = p.signal(syscall.SIGKILL) // its error says that it was killed
+	for i, args := range [][]string{raised, nil} { // the raised limits, then the default ones
+		_ = p.signal(syscall.SIGKILL) // its error is the kill
 		p = startProcess(t, path, profileArgs(dir, args...)...)
 		if total := p.total(`{service_name="wide"}`); total != strconv.Itoa(samples) {
 			t.Errorf("restart %d: the total is %s", i, total)
@@ -136,21 +136,21 @@ func TestProfiles_DeepStacksNeitherFillMemoryNorPreventARestart(t *testing.T) {
 	p := startProcess(t, path, profileArgs(dir)...)
 	before := p.residentMB(t)
 	if status, body := p.ingestProfile("hostile", "", deepProfile(t, 250, 3000)); status != http.StatusOK {
-		t.Fatalf("%d: %s", status, body) // it is cut, not refused
+		t.Fatalf("%d: %s", status, body) // the stacks are truncated, not refused
 	}
 	if total := p.total(`{service_name="hostile"}`); total != "250" {
 		t.Errorf("the total is %s", total)
 	}
 	if status, body := p.ingestProfile("hostile", "", deepProfile(t, 1300, 2900)); status != http.StatusBadRequest || !strings.Contains(body, "nodes") {
-		t.Errorf("one at the greatest size: %d: %s", status, body)
+		t.Errorf("a profile of the maximum size: %d: %s", status, body)
 	}
 	if grown := p.residentMB(t) - before; grown > 200 {
-		t.Errorf("two pushes took %d MB", grown)
+		t.Errorf("two pushes hold %d MB", grown)
 	}
 	if _, page := p.get("/metrics"); !strings.Contains(page, `ferula_profiles_repaired_total{reason="depth"} 250`) {
-		t.Error("the stacks that were cut are not counted")
+		t.Error("truncated stacks are not counted")
 	}
-	_ = p.signal(syscall.SIGKILL) // its error says that it was killed
+	_ = p.signal(syscall.SIGKILL) // its error is the kill
 	p = startProcess(t, path, profileArgs(dir)...)
 	if total := p.total(`{service_name="hostile"}`); total != "250" {
 		t.Errorf("after a restart the total is %s", total)
@@ -188,7 +188,7 @@ func TestProfiles_AThousandTenantsShareTheHeadMemoryLimit(t *testing.T) {
 		t.Errorf("%d MB", grown)
 	}
 	t.Logf("statuses: %v, %d MB before, %d MB now", counts, before, p.residentMB(t))
-	_ = p.signal(syscall.SIGKILL) // its error says that it was killed
+	_ = p.signal(syscall.SIGKILL) // its error is the kill
 	p = startProcess(t, path, args...)
 	for i := 0; i < len(accepted); i += len(accepted)/10 + 1 {
 		request, err := http.NewRequest(http.MethodGet, p.base+"/pyroscope/render?format=json&from=now-1h&query="+cpuType+"{}", nil)

@@ -21,8 +21,7 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// TestABrokenProfileBlockIsNamedToEveryClient breaks a block on the disk between two
-// runs of a server.
+// The test corrupts a block on the disk between two runs of a server.
 func TestProfiles_PartialResponseNamesABrokenBlock(t *testing.T) {
 	dir := t.TempDir()
 	change := func(strict bool) func(*role.ServeOptions) {

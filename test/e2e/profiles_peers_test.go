@@ -16,8 +16,8 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 )
 
-// client is the command that runs a real client, by the script that pins its
-// release.
+// client returns the command that runs a real SDK, from test/clients/build.sh, which
+// pins its release.
 func client(t *testing.T, name string) []string {
 	t.Helper()
 	out, err := exec.Command("../clients/build.sh", "-n", name).Output()
@@ -81,7 +81,7 @@ func TestPeerGoToolPprof_OpensMergedProfiles(t *testing.T) {
 	}
 }
 
-// The calls that Grafana's datasource makes, one after the other as it makes them.
+// The requests are those of Grafana's data source, in its order.
 func TestProfiles_CallsOfGrafanasDataSourceGetWellFormedResponses(t *testing.T) {
 	s := startServe(t, nil)
 	if status, text := s.folded("name=shop%7Bzone=a%7D", "main;work;sort 3\nmain;idle 1\n"); status != http.StatusOK {
@@ -124,7 +124,7 @@ func TestProfiles_CallsOfGrafanasDataSourceGetWellFormedResponses(t *testing.T) 
 	}
 	diff := unary[profilepb.DiffRequest, profilepb.DiffResponse](t, s, "Diff", &profilepb.DiffRequest{
 		Left:  &profilepb.SelectMergeStacktracesRequest{ProfileTypeID: cpuType, LabelSelector: "{}", Start: start, End: end},
-		Right: &profilepb.SelectMergeStacktracesRequest{ProfileTypeID: cpuType, LabelSelector: `{service_name="nobody"}`, Start: start, End: end},
+		Right: &profilepb.SelectMergeStacktracesRequest{ProfileTypeID: cpuType, LabelSelector: `{service_name="none"}`, Start: start, End: end},
 	})
 	if diff.Flamegraph.LeftTicks != 40e6 || diff.Flamegraph.RightTicks != 0 || len(diff.Flamegraph.Levels) != 4 {
 		t.Error(diff)

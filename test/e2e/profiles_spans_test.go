@@ -16,7 +16,7 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// spans is a profile of two spans of one trace, and of what belongs to none.
+// spans returns a profile of two spans of one trace, and of samples without a span.
 func spans(t *testing.T) []byte {
 	t.Helper()
 	p := &profile.Profile{
@@ -53,7 +53,7 @@ func TestProfiles_ExemplarOfAnotherProgramSelectsProfilesByTime(t *testing.T) {
 	if resp.StatusCode != http.StatusOK {
 		t.Fatal(resp.Status)
 	}
-	// Ids of spans and traces are not kept, and nobody is told otherwise.
+	// Span and trace IDs are not stored, so selecting by them is refused.
 	if f := s.flame(cpuType, `{service_name="app"}`); f.Flamegraph.Total != "600" || !f.has("main.second") {
 		t.Errorf("%+v", f)
 	}
@@ -63,7 +63,7 @@ func TestProfiles_ExemplarOfAnotherProgramSelectsProfilesByTime(t *testing.T) {
 			t.Errorf("%s: %d %s", extra, status, text)
 		}
 	}
-	// The exemplar of another program's histogram names no profile but has a time.
+	// The exemplar of another program has no profile ID, so its time selects.
 	query := "/api/v1/exemplar/flamegraph?query=latency_seconds_bucket"
 	if status, text := s.get(query); status != http.StatusBadRequest || !strings.Contains(text, "no exemplar in this range") {
 		t.Errorf("%d %s", status, text)
@@ -80,7 +80,7 @@ func TestProfiles_ExemplarOfAnotherProgramSelectsProfilesByTime(t *testing.T) {
 	})
 }
 
-// newPage serves one page of metrics and returns its address.
+// newPage serves one page of metrics until the test ends, and returns its address.
 func newPage(t *testing.T, contentType, text string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -28,7 +28,8 @@ import (
 
 const cpuType = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 
-// ask posts JSON to the profile API as a person with curl does.
+// postJSON posts JSON to a method of the profile API. A response of status 200 is
+// decoded into response, if it is not nil.
 func (s *server) postJSON(method string, request map[string]any, response any) (int, string) {
 	s.t.Helper()
 	body, err := json.Marshal(request)
@@ -52,7 +53,7 @@ func (s *server) postJSON(method string, request map[string]any, response any) (
 	return resp.StatusCode, string(text)
 }
 
-// lastHour is the range of a request, and some of the future.
+// lastHour sets start and end of a request to the last hour and the next minute.
 func lastHour(fields map[string]any) map[string]any {
 	fields["start"] = fmt.Sprint(time.Now().Add(-time.Hour).UnixMilli())
 	fields["end"] = fmt.Sprint(time.Now().Add(time.Minute).UnixMilli())
@@ -82,7 +83,8 @@ type flameResponse struct {
 	}
 }
 
-// flame asks for the flame graph of a type, of all profiles or of some.
+// flame returns the flame graph of a profile type and a label selector; ids limit it to
+// these profiles.
 func (s *server) flame(profileType, selector string, ids ...string) flameResponse {
 	s.t.Helper()
 	var f flameResponse
@@ -128,7 +130,7 @@ func TestProfiles_SelfProfilesAreSelectedByExemplar(t *testing.T) {
 	}
 	exemplar := found.Series[0].Points[0].Exemplars[0]
 	if f := s.flame(cpuType, "", exemplar.ProfileID); f.Flamegraph.Total != exemplar.Value || len(f.Flamegraph.Levels) < 2 {
-		t.Errorf("the exemplar says %s, its flame graph %s", exemplar.Value, f.Flamegraph.Total)
+		t.Errorf("the exemplar's value is %s, the total of its flame graph %s", exemplar.Value, f.Flamegraph.Total)
 	}
 	eventually(t, 20*time.Second, "the other profiles", func() bool {
 		var types struct{ ProfileTypes []struct{ ID string } }
@@ -144,7 +146,7 @@ func TestProfiles_SelfProfilesAreSelectedByExemplar(t *testing.T) {
 	if f := s.flame("goroutines:goroutine:count:goroutine:count", ""); !f.has("role.(*Serve).Run") {
 		t.Errorf("no goroutine of the server among %.300s", fmt.Sprint(f.Flamegraph.Names))
 	}
-	// Somebody takes a CPU profile of this process meanwhile.
+	// Self-profiling must release the CPU profiler to /debug/pprof.
 	status, text := s.get("/debug/pprof/profile?seconds=1")
 	if p, err := profile.ParseData([]byte(text)); status != http.StatusOK || err != nil || len(p.SampleType) != 2 {
 		t.Errorf("/debug/pprof/profile: %d %v", status, err)
@@ -185,7 +187,7 @@ func TestProfiles_ExemplarOfARequestHistogramSelectsTheCPUProfileOfItsTime(t *te
 		}
 		return ""
 	}
-	seen := map[string]bool{} // a slice arrives only after it has ended
+	seen := map[string]bool{} // a profile is stored only after its interval ended
 	eventually(t, 30*time.Second, "an exemplar whose profile has samples", func() bool {
 		for range 100 {
 			s.get("/api/v1/query?query=1")
@@ -202,7 +204,7 @@ func TestProfiles_ExemplarOfARequestHistogramSelectsTheCPUProfileOfItsTime(t *te
 	})
 }
 
-// folded uploads stacks as an older SDK does.
+// folded uploads folded stacks to /ingest, as older SDKs do.
 func (s *server) folded(query, stacks string) (int, string) {
 	s.t.Helper()
 	resp, err := http.Post(s.base+"/ingest?"+query, "text/plain", strings.NewReader(stacks))
@@ -235,7 +237,7 @@ func TestProfiles_PushedProfilesAreQueriedByEveryProtocolAndSurviveARestart(t *t
 	}
 	push := connect.NewClient[profilepb.PushRequest, profilepb.PushResponse](http.DefaultClient, s.base+"/push.v1.PusherService/Push")
 	var packed bytes.Buffer
-	raw.TimeNanos = time.Now().UnixNano() // a merge begins with its range
+	raw.TimeNanos = time.Now().UnixNano() // the time of a merged profile is the start of the range
 	if err := raw.Write(&packed); err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +277,7 @@ func h2cClient(t *testing.T) *http.Client {
 	return c
 }
 
-// mergedMessage is everything of the shop as a pprof.
+// mergedMessage returns all profiles of service shop, merged into one pprof.
 func mergedMessage(t *testing.T, s *server, options ...connect.ClientOption) *googlev1.Profile {
 	t.Helper()
 	client := connect.NewClient[profilepb.SelectMergeStacktracesRequest, profilepb.SelectMergeStacktracesResponse](h2cClient(t), s.base+"/querier.v1.QuerierService/SelectMergeStacktraces", options...)
@@ -313,7 +315,7 @@ func TestProfiles_PushOverALimitIsRefusedWithTheLimitsName(t *testing.T) {
 	_, text := s.get("/metrics")
 	for _, want := range []string{`ferula_profiles_discarded_total{reason="labels"} 1`, `ferula_profiles_discarded_total{reason="series"} 1`, "ferula_profiles_received_total 1"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("/metrics does not say %s", want)
+			t.Errorf("no %s in /metrics", want)
 		}
 	}
 }
@@ -370,8 +372,8 @@ func TestProfiles_UnknownConfigurationKeyIsRefusedAtStart(t *testing.T) {
 	}
 }
 
-// One call leads from the slowest request to the CPU of its time; of its endpoint
-// alone, if that is wanted.
+// One request returns the CPU flame graph of the slowest request's interval, with
+// match=handler only of its endpoint.
 func TestProfiles_ExemplarFlamegraphReturnsTheProfileOfTheSlowestRequest(t *testing.T) {
 	config := writeFile(t, t.TempDir()+"/prometheus.yml", "")
 	s := startServe(t, func(o *role.ServeOptions) { profiling(time.Second)(o); o.ConfigFile = config })
@@ -423,7 +425,7 @@ func TestProfiles_ExemplarFlamegraphReturnsTheProfileOfTheSlowestRequest(t *test
 		t.Errorf("%+v", d)
 	}
 	if whole := s.flame(cpuType, "", d.ID).Flamegraph.Total; len(whole) < len(fmt.Sprint(d.Flamegraph.Total)) {
-		t.Errorf("all endpoints took %s, one of them %d", whole, d.Flamegraph.Total)
+		t.Errorf("the total of all endpoints is %s, that of one is %d", whole, d.Flamegraph.Total)
 	}
 	if status, text := s.get("/api/v1/exemplar/flamegraph?profile_id=" + d.ID); status != http.StatusOK || !strings.Contains(text, `"exemplar":null,"by":"profile_id"`) {
 		t.Errorf("%d %.200s", status, text)

@@ -19,9 +19,9 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// downsampledBucket makes a bucket with a block of 48 h for each replica, which Thanos has
-// downsampled to 5 minutes, and gives its folder. Replicas have samples of the same
-// times, as rules leave them, and other values.
+// downsampledBucket creates a bucket with a block of 48 h per replica, lets Thanos
+// downsample them to 5 minutes, and returns its folder. Samples of the replicas have
+// the same timestamps, like those of recording rules, and different values.
 func downsampledBucket(t *testing.T, from time.Time, replicas ...string) (bucket string) {
 	t.Helper()
 	thanos := peerBinary(t, "thanos")
@@ -38,7 +38,7 @@ func downsampledBucket(t *testing.T, from time.Time, replicas ...string) (bucket
 	return bucket
 }
 
-// replicaBlock writes the block of one replica, whose values are off by some.
+// replicaBlock writes the block of one replica; off is added to its values.
 func replicaBlock(t *testing.T, bucket string, from time.Time, replica string, off float64) {
 	t.Helper()
 	ctx := context.Background()
@@ -50,7 +50,7 @@ func replicaBlock(t *testing.T, bucket string, from time.Time, replica string, o
 	app := w.Appender(ctx)
 	for i := range 48 * 60 {
 		at := from.Add(time.Duration(i) * time.Minute).UnixMilli()
-		counted := float64(i%1500)*7 + off // restarts now and then
+		counted := float64(i%1500)*7 + off // the counter resets every 1500 samples
 		for _, s := range []struct {
 			lset labels.Labels
 			v    float64
@@ -92,14 +92,14 @@ func replicaBlock(t *testing.T, bucket string, from time.Time, replica string, o
 
 func filesystem(dir string) string { return "{type: FILESYSTEM, config: {directory: " + dir + "}}" }
 
-// Both queriers read the same store gateway over blocks and their downsampled twins.
+// Both queriers read the same store gateway, which serves raw and downsampled blocks.
 func TestPeerThanosQuery_SameResultsOfDownsampledBlocks(t *testing.T) {
 	from := time.Now().Add(-72 * time.Hour).Truncate(2 * time.Hour)
 	compareCoarse(t, from, gateway(t, downsampledBucket(t, from, "a")), false)
 }
 
-// Two replicas have chunks of the same spans: what is divided is of one replica, and a
-// Thanos on top can read what a querier passes on.
+// Both replicas have chunks of the same time ranges. avg_over_time must divide sum and
+// count of the same replica, and a Thanos querier must read them through ferula's.
 func TestPeerThanosQuery_SameResultsOfDownsampledReplicas(t *testing.T) {
 	from := time.Now().Add(-72 * time.Hour).Truncate(2 * time.Hour)
 	bucket := downsampledBucket(t, from, "a", "b")
@@ -114,7 +114,7 @@ func TestPeerThanosQuery_SameResultsOfDownsampledReplicas(t *testing.T) {
 	if _, want := ours.get("/api/v1/query_range?" + form.Encode()); status != 200 || normalizedResponse(t, got) != normalizedResponse(t, want) {
 		t.Errorf("Thanos on top: %d %.700s\nferula %.700s", status, got, want)
 	}
-	// Once the raw blocks are gone the series are listed nevertheless.
+	// Series are also listed when only downsampled blocks remain.
 	metas, _ := filepath.Glob(filepath.Join(bucket, "*", "meta.json"))
 	for _, file := range metas {
 		if text, err := os.ReadFile(file); err != nil {
@@ -133,7 +133,7 @@ func TestPeerThanosQuery_SameResultsOfDownsampledReplicas(t *testing.T) {
 	})
 }
 
-// gateway runs a store gateway of Thanos.
+// gateway runs a Thanos store gateway and returns its gRPC address.
 func gateway(t *testing.T, bucket string) (store string) {
 	t.Helper()
 	web := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -143,8 +143,8 @@ func gateway(t *testing.T, bucket string) (store string) {
 	return store
 }
 
-// compareCoarse compares what both queriers say of a store, with replicas made one or
-// without any.
+// compareCoarse compares the results of both queriers over a store at every resolution.
+// With replicas, both deduplicate by the label "replica".
 func compareCoarse(t *testing.T, from time.Time, store string, replicas bool) *querier {
 	t.Helper()
 	var args []string
@@ -175,7 +175,7 @@ func compareCoarse(t *testing.T, from time.Time, store string, replicas bool) *q
 			request := "/api/v1/query_range?" + form.Encode()
 			_, want := theirs.get(request)
 			_, got := ours.get(request)
-			// Of raw counters that restart ferula's rates are Prometheus'.
+			// Over counter resets in raw data ferula follows Prometheus' rates, not Thanos'.
 			if resolution == "0s" {
 				fine = got
 				if !replicas && (strings.Contains(query, "rate(") || strings.Contains(query, "increase(")) {
@@ -191,7 +191,7 @@ func compareCoarse(t *testing.T, from time.Time, store string, replicas bool) *q
 		}
 	}
 	if compared < 50 || coarse < 20 {
-		t.Errorf("%d answers compared, %d of them of coarse data", compared, coarse)
+		t.Errorf("%d responses compared, %d of them of downsampled data", compared, coarse)
 	}
 	return ours
 }

@@ -25,8 +25,8 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// oddStore answers Series as next tells it to: it is called with the number of the
-// series, and says what comes, or that nothing more does.
+// misbehavingStore is a StoreAPI whose Series calls next with the number of the series.
+// next returns the series to send, errEnd to end the stream, or the error to fail with.
 type misbehavingStore struct {
 	rawStore
 	next func(ctx context.Context, i int) (lset []byte, chunks []series.Chunk, err error)
@@ -63,7 +63,7 @@ func (o *misbehavingStream) Err() error {
 	return o.err
 }
 
-// serveOdd offers a store on loopback; stop ends it at once.
+// serveMisbehaving serves a store on loopback; stop closes its connections at once.
 func serveMisbehaving(t *testing.T, o misbehavingStore) (address string, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -94,8 +94,8 @@ func testChunks(t testing.TB, ms int64) []series.Chunk {
 	return []series.Chunk{{MinMS: ms, MaxMS: ms, Encoding: chunkenc.EncXOR, Data: c.Bytes()}}
 }
 
-// Each of these is a store beside a good one, over real connections. An answer is
-// right, or names the store in a warning, or is an error that does; it never hangs.
+// Each store is queried together with a good one, over real connections. The result is
+// complete, or a warning names the store, or the request fails. It never hangs.
 func TestQuery_MisbehavingStoreCausesAWarningOrAnError(t *testing.T) {
 	now := time.Now().UnixMilli()
 	good := testChunks(t, now)
@@ -110,12 +110,12 @@ func TestQuery_MisbehavingStoreCausesAWarningOrAnError(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		next  func(context.Context, int) ([]byte, []series.Chunk, error)
-		right string // the count that is right, "" if the store must be missed
-		fails bool   // whatever the request says
+		count string // the expected result, "" if the response must be partial
+		fails bool   // the request fails also with partial_response=true
 	}{
 		{"is good", ends(3, testLabels, good, errEnd), "4", false},
-		{"gives series out of order", ends(3, func(i int) []byte { return testLabels(9 - i) }, good, errEnd), "", false},
-		{"breaks", ends(2, testLabels, good, errors.New("a disk is gone")), "", false},
+		{"sends series out of order", ends(3, func(i int) []byte { return testLabels(9 - i) }, good, errEnd), "", false},
+		{"fails", ends(2, testLabels, good, errors.New("disk failure")), "", false},
 		{"stalls", func(ctx context.Context, i int) ([]byte, []series.Chunk, error) {
 			if i == 2 {
 				<-ctx.Done()
@@ -123,11 +123,11 @@ func TestQuery_MisbehavingStoreCausesAWarningOrAnError(t *testing.T) {
 			}
 			return testLabels(i), good, nil
 		}, "", false},
-		{"has no labels' names", ends(1, func(int) []byte { return labelenc.AppendLabel(nil, "", "x") }, good, errEnd), "", false},
-		{"has a chunk of nothing", ends(1, testLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncXOR}}, errEnd), "", true},
-		{"has a chunk that is cut", ends(1, testLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncXOR, Data: good[0].Data[:5]}}, errEnd), "", true},
-		{"has samples outside of a chunk's range", ends(1, testLabels, []series.Chunk{{MinMS: now - 10, MaxMS: now - 1, Encoding: chunkenc.EncXOR, Data: good[0].Data}}, errEnd), "", true},
-		{"has a histogram that is none", ends(1, testLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncHistogram, Data: []byte{0, 9, 0, 1, 2, 3}}}, errEnd), "", true},
+		{"sends an empty label name", ends(1, func(int) []byte { return labelenc.AppendLabel(nil, "", "x") }, good, errEnd), "", false},
+		{"sends an empty chunk", ends(1, testLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncXOR}}, errEnd), "", true},
+		{"sends a truncated chunk", ends(1, testLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncXOR, Data: good[0].Data[:5]}}, errEnd), "", true},
+		{"sends samples outside of the chunk's range", ends(1, testLabels, []series.Chunk{{MinMS: now - 10, MaxMS: now - 1, Encoding: chunkenc.EncXOR, Data: good[0].Data}}, errEnd), "", true},
+		{"sends an invalid histogram", ends(1, testLabels, []series.Chunk{{MinMS: now, MaxMS: now, Encoding: chunkenc.EncHistogram, Data: []byte{0, 9, 0, 1, 2, 3}}}, errEnd), "", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bad, _ := serveMisbehaving(t, misbehavingStore{next: c.next})
@@ -141,14 +141,14 @@ func TestQuery_MisbehavingStoreCausesAWarningOrAnError(t *testing.T) {
 				if status == http.StatusOK {
 					t.Errorf("%d %s", status, body)
 				}
-			case c.right != "":
-				if status != http.StatusOK || !strings.Contains(body, `"`+c.right+`"`) || strings.Contains(body, "warnings") {
+			case c.count != "":
+				if status != http.StatusOK || !strings.Contains(body, `"`+c.count+`"`) || strings.Contains(body, "warnings") {
 					t.Errorf("%d %s", status, body)
 				}
 			case status != http.StatusOK || !strings.Contains(body, bad) || strings.Contains(body, fine):
 				t.Errorf("%d %s", status, body)
 			}
-			if c.right == "" {
+			if c.count == "" {
 				if status, body := q.get(at + "&partial_response=false"); status == http.StatusOK || !c.fails && !strings.Contains(body, bad) {
 					t.Errorf("no partial response: %d %s", status, body)
 				}
@@ -181,8 +181,8 @@ func TestQuery_StoreThatDiesWhileStreamingIsNamed(t *testing.T) {
 	died.Wait()
 }
 
-// A store that never ends, or whose labels are huge, meets the limit of the query and
-// not that of the machine.
+// A stream without end, or with huge labels, must fail by the query's byte limit before
+// it exhausts memory.
 func TestQuery_FailsWithinBoundedMemoryOverTheByteLimit(t *testing.T) {
 	big, good := strings.Repeat("x", 4<<20), testChunks(t, time.Now().UnixMilli())
 	for name, next := range map[string]func(context.Context, int) ([]byte, []series.Chunk, error){
@@ -238,7 +238,7 @@ func TestQuery_ClientDisconnectCancelsItsStoreStreams(t *testing.T) {
 		}
 		if resp, err := http.DefaultClient.Do(req); err == nil {
 			resp.Body.Close()
-			t.Error("an answer of a store that gives none")
+			t.Error("got a response although the store sends none")
 		}
 		cancel()
 	}
@@ -247,11 +247,11 @@ func TestQuery_ClientDisconnectCancelsItsStoreStreams(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(10 * time.Second):
-		t.Fatal("streams of queries whose clients have left are open")
+		t.Fatal("streams of queries whose clients disconnected are still open")
 	}
 }
 
-// Of 200 stores 20 are down: the others answer and those are named.
+// Of 200 stores 20 are down. Warnings name them, and the result has the other 180.
 func TestQuery_TwoHundredStoresOfWhichSomeAreDown(t *testing.T) {
 	now := time.Now().UnixMilli()
 	good := testChunks(t, now)

@@ -11,7 +11,8 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// queriedSidecar runs a real sidecar beside a real Prometheus with external labels.
+// queriedSidecar runs a Prometheus with external labels and a Thanos sidecar for it, and
+// returns the sidecar's gRPC address.
 func queriedSidecar(t *testing.T) (prometheus *server, store string) {
 	t.Helper()
 	dir, address := t.TempDir(), fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -37,7 +38,7 @@ func TestPeerThanosSidecar_ResultsEqualPrometheus(t *testing.T) {
 	compared := 0
 	for _, request := range storeRequests(end) {
 		if strings.HasPrefix(request, "/api/v1/label") || strings.Contains(request, "sum+by") || strings.Contains(request, "histogram_quantile") || strings.Contains(request, "absent") {
-			continue // names and values are more, and these drop what was added
+			continue // labels include the external ones, and these functions drop them
 		}
 		_, want := prometheus.get(request)
 		for _, dedup := range []string{"true", "false"} {
@@ -48,14 +49,14 @@ func TestPeerThanosSidecar_ResultsEqualPrometheus(t *testing.T) {
 		}
 	}
 	if compared < 30 {
-		t.Fatalf("only %d answers compared", compared)
+		t.Fatalf("only %d responses compared", compared)
 	}
 }
 
-// Both queriers read the same two stores. What Thanos makes of counters that restart
-// is not compared where it differs from Prometheus, which ferula follows: it counts no
-// resets, since it makes them good before, and so a rate after one is extrapolated
-// otherwise even if there is only one replica.
+// Both queriers read the same two stores. Counter resets are not compared where Thanos
+// differs from Prometheus, which ferula follows: Thanos adjusts counters for resets
+// before the engine reads them, so the engine extrapolates a rate after a reset
+// differently even with a single replica.
 func TestPeerThanosQuery_SameDeduplicationOfReplicas(t *testing.T) {
 	end := time.Now().Truncate(time.Minute)
 	stores := replicas(t, end)
@@ -85,7 +86,7 @@ func TestPeerThanosQuery_SameDeduplicationOfReplicas(t *testing.T) {
 		}
 	}
 	if compared < 90 {
-		t.Fatalf("only %d answers compared", compared)
+		t.Fatalf("only %d responses compared", compared)
 	}
 	for _, path := range []string{"/api/v1/series?match[]=counted_total", "/api/v1/series?match[]=level&dedup=false", "/api/v1/labels", "/api/v1/label/replica/values", "/api/v1/label/job/values"} {
 		_, want := theirs.get(path)

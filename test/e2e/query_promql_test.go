@@ -26,8 +26,8 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// behindStoreAPI is a storage that is written to directly and read through a
-// querier, a StoreAPI and a connection.
+// storeAPIStorage is a storage that is written directly and read through a querier, a
+// StoreAPI and a gRPC connection.
 type storeAPIStorage struct {
 	*teststorage.TestStorage
 	query *fanout.Query
@@ -37,7 +37,7 @@ func (b *storeAPIStorage) Querier(mint, maxt int64) (storage.Querier, error) {
 	return b.query.Querier(mint, maxt)
 }
 
-// rawStore offers a storage as a StoreAPI.
+// rawStore serves a storage as the source of a StoreAPI.
 type rawStore struct{ storage.ChunkQueryable }
 
 func (rawStore) Info(context.Context) (storeapi.Info, error) {
@@ -56,7 +56,7 @@ func (rawStore) LabelValues(context.Context, storeapi.LabelsRequest) (values, wa
 	return nil, nil, nil
 }
 
-// grpcStore is a client with its connection.
+// grpcStore is a StoreAPI client that owns its connection.
 type grpcStore struct {
 	*storeapi.Client
 	conn *grpc.ClientConn
@@ -67,7 +67,7 @@ func (g grpcStore) Series(ctx context.Context, r storeapi.SeriesRequest) storeap
 }
 func (g grpcStore) Close() error { return g.conn.Close() }
 
-// overStoreAPI offers sources on loopback and reads them as one.
+// overStoreAPI serves sources on loopback and returns a fanout over them.
 func overStoreAPI(t testing.TB, opts fanout.Options, sources ...storeapi.Source) *fanout.Fanout {
 	t.Helper()
 	eo := fanout.EndpointsOptions{Dial: func(address string, _ bool) (fanout.Client, error) {
@@ -105,18 +105,17 @@ func overStoreAPI(t testing.TB, opts fanout.Options, sources ...storeapi.Source)
 	return fanout.New(e, opts)
 }
 
-// notCarried are evaluations, by file and line, of what chunks on a wire do not carry.
-// A chunk that was cut no longer says whether a histogram at its beginning follows
-// the one before without a reset: its hint is "unknown" and not "not_reset", here as
-// in remote read and in Thanos.
+// unsupportedEvaluations are evaluations, by file and line, that need information which
+// chunks on the wire do not have. The first histogram of a cut chunk has the counter
+// reset hint "unknown" instead of "not_reset", as with remote read and Thanos.
 var unsupportedEvaluations = map[string][]int{
 	"native_histograms.test": {1747, 1752, 1821, 1826, 1880, 1885},
 	"range_queries.test":     {93},
 }
 
-// Prometheus' own scripts, each of their storages read over the wire. With replica
-// labels that nobody has, replicas are made one all the way and nothing may change.
-// Start timestamps are not on the wire at all, which leaves one file out.
+// Every script of Prometheus runs against a storage that is read over gRPC. A replica
+// label that no series has switches deduplication on, which must not change a result.
+// Start timestamps are not sent over the wire, so one file is skipped.
 func TestQuery_PrometheusScriptsPassOverTheStoreAPI(t *testing.T) {
 	engine, err := promql.New(promql.Options{
 		MaxSamples: 10_000_000, ExperimentalFunctions: true, ExtendedRangeSelectors: true, BinopFillModifiers: true, DelayedNameRemoval: true,
@@ -153,7 +152,7 @@ func TestQuery_PrometheusScriptsPassOverTheStoreAPI(t *testing.T) {
 	}
 }
 
-// without leaves out the evaluations that begin at some lines, the first being 1.
+// withoutEvaluations removes the evaluations that begin at these lines, counted from 1.
 func withoutEvaluations(t *testing.T, script string, evaluations []int) string {
 	t.Helper()
 	lines := strings.Split(script, "\n")

@@ -11,9 +11,9 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// listed are the elements of a list in an answer's data, in their order, each with
-// some of its fields taken away, at any depth.
-func responseList(t *testing.T, body, list string, taken ...string) (lines []string) {
+// responseList returns the elements of a list in a response's data as JSON, in their
+// order, without the fields in drop at any depth.
+func responseList(t *testing.T, body, list string, drop ...string) (lines []string) {
 	t.Helper()
 	var got struct {
 		Status   string
@@ -28,7 +28,7 @@ func responseList(t *testing.T, body, list string, taken ...string) (lines []str
 		t.Fatalf("%s: %v %.600s", list, err, body)
 	}
 	for _, e := range elements {
-		line, err := json.Marshal(withoutFields(e, taken))
+		line, err := json.Marshal(withoutFields(e, drop))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,26 +37,26 @@ func responseList(t *testing.T, body, list string, taken ...string) (lines []str
 	return lines
 }
 
-func withoutFields(v any, taken []string) any {
+func withoutFields(v any, drop []string) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for name := range v {
-			if slices.Contains(taken, name) {
+			if slices.Contains(drop, name) {
 				delete(v, name)
 			} else {
-				v[name] = withoutFields(v[name], taken)
+				v[name] = withoutFields(v[name], drop)
 			}
 		}
 	case []any:
 		for i := range v {
-			v[i] = withoutFields(v[i], taken)
+			v[i] = withoutFields(v[i], drop)
 		}
 	}
 	return v
 }
 
-// What is not compared is what changes with every scrape, the external labels, and
-// what Thanos' services do not pass on.
+// The comparison leaves out fields that change with every scrape, external labels, and
+// fields that Thanos' services do not forward.
 func TestPeerThanosSidecar_TargetsAndRulesEqualPrometheus(t *testing.T) {
 	prom := startPrometheusForSidecar(t, t.TempDir())
 	theirs := thanosSidecar(t, prom)
@@ -67,7 +67,7 @@ func TestPeerThanosSidecar_TargetsAndRulesEqualPrometheus(t *testing.T) {
 		_, targets := prom.get("/api/v1/targets")
 		return strings.Contains(rules, `"state":"pending"`) && strings.Contains(targets, `"health":"up"`)
 	})
-	moving := []string{"evaluationTime", "lastEvaluation", "lastScrape", "lastScrapeDuration", "scrapeInterval", "scrapeTimeout", "cluster", "replica", "alertmanagers"}
+	volatile := []string{"evaluationTime", "lastEvaluation", "lastScrape", "lastScrapeDuration", "scrapeInterval", "scrapeTimeout", "cluster", "replica", "alertmanagers"}
 	for name, stores := range map[string][]string{"Thanos' sidecar": {theirs}, "ferula's sidecar": {ours.grpc}, "both": {theirs, ours.grpc}} {
 		q := startQuery(t, stores, func(o *role.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
 		eventually(t, 10*time.Second, name+" to be known", func() bool {
@@ -84,9 +84,9 @@ func TestPeerThanosSidecar_TargetsAndRulesEqualPrometheus(t *testing.T) {
 			{"/api/v1/alerts", "alerts", 1}, {"/api/v1/rules?rule_name[]=Always", "groups", 1}, {"/api/v1/rules?rule_group[]=some", "groups", 1}, {"/api/v1/rules?rule_group[]=none", "groups", 0}, {"/api/v1/rules?file[]=none", "groups", 0},
 		} {
 			_, body := prom.get(c.path)
-			want := responseList(t, body, c.list, moving...)
+			want := responseList(t, body, c.list, volatile...)
 			_, body = q.get(c.path)
-			got := responseList(t, body, c.list, moving...)
+			got := responseList(t, body, c.list, volatile...)
 			if len(want) != c.want || fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("%s, %s\nferula     %s\nPrometheus %s", name, c.path, got, want)
 			}
@@ -96,7 +96,7 @@ func TestPeerThanosSidecar_TargetsAndRulesEqualPrometheus(t *testing.T) {
 			t.Errorf("%s: %s", name, body)
 		}
 		if _, body := q.get("/api/v1/targets?dedup=false"); !strings.Contains(body, `"replica":"r1"`) {
-			t.Errorf("%s, not made one: %s", name, body)
+			t.Errorf("%s, not deduplicated: %s", name, body)
 		}
 		for _, path := range []string{"/api/v1/rules?type=x", "/api/v1/targets?state=x"} {
 			if status, body := q.get(path); status != 400 {

@@ -23,7 +23,8 @@ type querier struct {
 	grpc string
 }
 
-// startQuery runs a querier over stores until the test ends.
+// startQuery runs a querier over stores until the test ends, and waits until it is
+// ready.
 func startQuery(t *testing.T, stores []string, change func(*role.QueryOptions)) *querier {
 	t.Helper()
 	opts := role.QueryOptions{
@@ -56,8 +57,8 @@ func startQuery(t *testing.T, stores []string, change func(*role.QueryOptions)) 
 	return q
 }
 
-// aboutStorage are requests whose answers a querier gives too. Which of equal series
-// topk takes depends on the order in which a storage gives them.
+// storageRequests removes the requests whose responses differ between a server and a
+// querier. Which of equal series topk returns depends on the order of the storage.
 func storageRequests(requests []string) []string {
 	return slices.DeleteFunc(slices.Clone(requests), func(r string) bool {
 		return r == "/api/v1/targets" || r == "/api/v1/metadata" || r == "/api/v1/scrape_pools" || strings.Contains(r, "topk")
@@ -84,8 +85,8 @@ func TestQuery_ResponseEqualsTheStoresOwn(t *testing.T) {
 	}
 }
 
-// replicas are two servers that scraped the same things at different moments, each
-// with gaps and with restarts of a counter.
+// replicas runs two servers with samples of the same series at different timestamps,
+// each with gaps and counter resets, and returns their StoreAPI addresses.
 func replicas(t *testing.T, end time.Time) (stores []string) {
 	t.Helper()
 	for replica, offset := range []time.Duration{0, 4 * time.Second} {
@@ -115,8 +116,8 @@ func replicas(t *testing.T, end time.Time) (stores []string) {
 }
 
 func TestQuery_ReplicasAreDeduplicatedUnlessDedupIsFalse(t *testing.T) {
-	// Where a database cuts its chunks decides, a little, who is shown when; on the hour
-	// it cuts none.
+	// Deduplication switches replicas at gaps, and which one it picks depends slightly on
+	// where the TSDB cuts chunks. It cuts none on the full hour.
 	end := time.Now().Truncate(time.Hour)
 	stores := replicas(t, end)
 	q := startQuery(t, stores, func(o *role.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
@@ -128,7 +129,7 @@ func TestQuery_ReplicasAreDeduplicatedUnlessDedupIsFalse(t *testing.T) {
 			t.Errorf("%q: %s, want %s", params, got, want)
 		}
 	}
-	// A counter that did not restart grew by a second a second, whoever was watching.
+	// A counter without resets grows by one per second in every replica.
 	at := []string{"time", fmt.Sprint(end.Unix())}
 	if got := q.value(`resets(counted_total{job="a"}[39m])`, at...); got != "0" {
 		t.Errorf("resets: %s", got)
@@ -193,11 +194,11 @@ func TestQuery_StoreThatIsDownIsNamedOrFailsTheRequest(t *testing.T) {
 	if len(up) != 1 || up[0].Name != store || up[0].LastError != nil || len(gone) != 1 || gone[0].Name != down || gone[0].LastError == nil {
 		t.Errorf("%s", body)
 	}
-	// The server goes away too: nothing is left, and that is said.
+	// Without any store the result is empty, and warnings name the stores.
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the store to be missed", func() bool {
+	eventually(t, 10*time.Second, "a warning that names the store", func() bool {
 		_, body := q.get("/api/v1/query?query=temperature" + at)
 		return strings.Contains(body, `"result":[]`) && strings.Contains(body, store)
 	})

@@ -14,8 +14,8 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// silentStore is a server that says that it has everything, and never responds to
-// anything else.
+// silentStore runs a server whose Info advertises every service and all times, and that
+// never responds to another request.
 func silentStore(t *testing.T) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -39,8 +39,8 @@ func silentStore(t *testing.T) (address string) {
 	return listener.Addr().String()
 }
 
-// Every request that waits for a store ends after the time limit of queries, names the
-// store, and leaves no slot behind.
+// Every request that waits for a store ends by the query timeout, names the store, and
+// releases its slot.
 func TestQuery_SilentStoreEndsByTheQueryTimeout(t *testing.T) {
 	store := silentStore(t)
 	q := startQuery(t, []string{store}, func(o *role.QueryOptions) { o.Query.Timeout = 300 * time.Millisecond })
@@ -62,7 +62,7 @@ func TestQuery_SilentStoreEndsByTheQueryTimeout(t *testing.T) {
 			go func() {
 				defer close(done)
 				status, body := q.get(request + separator + "partial_response=" + partial)
-				// The store is given the deadline too, and may be the first to notice it.
+				// The deadline is sent to the store, which may exceed it first.
 				if partial == "true" && status == http.StatusOK && strings.Contains(body, `"warnings":["store `+store) {
 					return
 				}

@@ -24,12 +24,12 @@ func TestRead_FolderIncludesOutOfOrderSamples(t *testing.T) {
 		blocks, err := filepath.Glob(filepath.Join(dir, "*", "meta.json"))
 		return err == nil && len(blocks) >= 2 && s.metric("prometheus_tsdb_head_min_time") > float64(start+2*3600)*1000
 	})
-	// The compaction that is under way would take the late samples into a block.
+	// A running compaction would write the out-of-order samples into a block.
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
 	s = startServe(t, configure)
-	// Between the others: one series that is there, and one that is not.
+	// One series that exists already, and a new one.
 	late := []prompb.TimeSeries{
 		v1Series(0, 0, "__name__", "read_0_total", "i", "0", "job", "read", "text", "plain"),
 		v1Series(0, 0, "__name__", "read_late", "job", "read"),
@@ -44,14 +44,14 @@ func TestRead_FolderIncludesOutOfOrderSamples(t *testing.T) {
 	s.writeAll([][]byte{encoded(t, v1(late...))})
 	wantCount, wantSum := s.promQLTotals(start, end)
 	if wantCount != before+20 {
-		t.Fatalf("%d samples, %d before the late ones", wantCount, before)
+		t.Fatalf("%d samples, %d before the out-of-order ones", wantCount, before)
 	}
 	logged, err := filepath.Glob(filepath.Join(dir, "wbl", "0*"))
 	if err != nil || len(logged) == 0 {
-		t.Fatal("the late samples are in no log", err)
+		t.Fatal("the out-of-order samples are not in the WBL", err)
 	}
 	if info, err := os.Stat(logged[len(logged)-1]); err != nil || info.Size() == 0 {
-		t.Fatal("the late samples are in no log", err)
+		t.Fatal("the out-of-order samples are not in the WBL", err)
 	}
 	out := t.TempDir()
 	for _, serving := range []bool{true, false} {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// startPeerOver runs a real Prometheus over a folder.
+// startPeerOver runs a real Prometheus on a data folder.
 func startPeerOver(t *testing.T, data string, more ...string) *server {
 	t.Helper()
 	path := peerBinary(t, "prometheus")
@@ -81,12 +81,12 @@ func TestPeerPromtool_CreatesBlocksFromExportedOpenMetrics(t *testing.T) {
 	a, errA := os.ReadFile(want)
 	b, errB := os.ReadFile(got)
 	if errA != nil || errB != nil || !bytes.Equal(a, b) {
-		t.Errorf("%d bytes of CSV by way of OpenMetrics, %d without, %v, %v", len(b), len(a), errA, errB)
+		t.Errorf("%d bytes of CSV from OpenMetrics, %d directly, %v, %v", len(b), len(a), errA, errB)
 	}
 }
 
-// frames reads a Parquet file with each of the libraries that the documents name,
-// and prints what they make of it.
+// frames is a Python program that reads a Parquet file with each library that the
+// documents name, and prints counts and sums.
 const frames = `
 import sys, duckdb, pandas, polars
 path = sys.argv[1]
@@ -117,7 +117,7 @@ func TestPeerLibraries_ReadExportedParquet(t *testing.T) {
 	rest := fmt.Sprintf("%d %.1f 12 %d %d 3 0\n", count, sum, start*1000, (end-1)*1000+11)
 	want := "duckdb " + rest + "duckdb label 903\npandas " + rest + "polars " + rest
 	if string(output) != want {
-		t.Errorf("the libraries say\n%swant\n%s", output, want)
+		t.Errorf("the libraries print\n%swant\n%s", output, want)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestPeerThanosSidecar_ExportEqualsItsPrometheus(t *testing.T) {
 	dir := t.TempDir()
 	remote, sidecar := filepath.Join(dir, "remote.csv"), filepath.Join(dir, "store.csv")
 	mustRead(t, path, readArgs(prometheus.base, start, end, remote)...)
-	eventually(t, 20*time.Second, "the sidecar to give samples", func() bool {
+	eventually(t, 20*time.Second, "the sidecar to return samples", func() bool {
 		code, stderr, _ := runRead(t, path, storeArgs(store, start, end, sidecar)...)
 		return code == 0 && strings.Contains(stderr, "3,612 samples of 12 series")
 	})

@@ -21,7 +21,7 @@ import (
 func TestRead_SilentSourceEndsByTheTimeout(t *testing.T) {
 	path, s := binary(t), startServe(t, idle(t))
 	start, end := writeReadable(t, 5, s)
-	// A server that accepts connections, and no more.
+	// A server that accepts connections and never responds.
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -30,11 +30,11 @@ func TestRead_SilentSourceEndsByTheTimeout(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out.csv")
 	for _, args := range [][]string{readArgs("http://"+mute.Addr().String(), start, end, out), storeArgs(mute.Addr().String(), start, end, out)} {
 		code, stderr, _ := runRead(t, path, append(args, "--timeout=300ms", "--retries=1")...)
-		if code != 1 || strings.Count(stderr, "sends nothing for 300ms") != 2 { // a warning, and the end
+		if code != 1 || strings.Count(stderr, "sends nothing for 300ms") != 2 { // once in the retry's warning, once in the error
 			t.Errorf("%s: exit code %d:\n%s", args[1], code, stderr)
 		}
 	}
-	// One that stops in the middle of a body, the first time.
+	// A server whose first response stops in the middle of the body.
 	var requests atomic.Int64
 	half := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		request, err := http.NewRequestWithContext(r.Context(), r.Method, s.base+r.URL.Path, r.Body)
@@ -45,7 +45,7 @@ func TestRead_SilentSourceEndsByTheTimeout(t *testing.T) {
 		request.Header = r.Header
 		resp, err := http.DefaultClient.Do(request)
 		if err != nil {
-			return // the client has gone
+			return // the client disconnected
 		}
 		defer resp.Body.Close()
 		body, err := io.ReadAll(resp.Body)
@@ -108,7 +108,7 @@ func TestRead_SortsUnorderedSeries(t *testing.T) {
 	if string(piped) != string(memory) {
 		t.Errorf("to the standard output: %d bytes, want %d", len(piped), len(memory))
 	}
-	// What will not pass is not repeated.
+	// A response that a retry cannot fix is not requested again.
 	body = snappy.Encode(nil, append(plain, plain...))
 	requests.Store(0)
 	if code, stderr, _ := runRead(t, path, args(filepath.Join(dir, "broken.csv"))...); code != 1 || requests.Load() != 1 || !strings.Contains(stderr, "more than one result") {

@@ -29,9 +29,9 @@ import (
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 )
 
-// writeReadable writes hours of a few series, a sample a minute, to each server. The
-// values are whole numbers, so that sums are exact in any order. It returns the
-// first and the last time, in seconds.
+// writeReadable writes 12 series with one sample per minute for some hours to each
+// server, and returns the half-open time range [start, end) in seconds. Values are
+// integers, so that sums are exact in any order.
 func writeReadable(t *testing.T, hours int, servers ...*server) (start, end int64) {
 	t.Helper()
 	end = time.Now().Unix() / 60 * 60
@@ -56,27 +56,27 @@ func writeReadable(t *testing.T, hours int, servers ...*server) (start, end int6
 	return start, end + 1
 }
 
-// readArgs are those of `ferula read` of what writeReadable wrote.
+// readArgs are the arguments of `ferula read --url` for the samples of writeReadable.
 func readArgs(base string, start, end int64, output string, more ...string) []string {
 	return append([]string{"read", "--url=" + base, "--start=" + fmt.Sprint(start), "--end", fmt.Sprint(end), "-o", output, `--match={job="read"}`}, more...)
 }
 
-// localArgs are the same from a folder.
+// localArgs are the same with --tsdb.path.
 func localArgs(dir string, start, end int64, output string) []string {
 	args := readArgs("", start, end, output)
 	args[1] = "--tsdb.path=" + dir
 	return args
 }
 
-// storeArgs are the same from a StoreAPI.
+// storeArgs are the same with --store.
 func storeArgs(address string, start, end int64, output string) []string {
 	args := readArgs("", start, end, output)
 	args[1] = "--store=" + address
 	return args
 }
 
-// runRead runs the binary to its end and returns its exit code and what it said.
-func runRead(t *testing.T, path string, args ...string) (int, string, []byte) {
+// runRead runs the binary until it exits, and returns exit code, stderr and stdout.
+func runRead(t *testing.T, path string, args ...string) (code int, errorOutput string, output []byte) {
 	t.Helper()
 	cmd := exec.Command(path, args...)
 	var stdout, stderr bytes.Buffer
@@ -98,7 +98,7 @@ func mustRead(t *testing.T, path string, args ...string) string {
 	return stderr
 }
 
-// totals are the number of samples of a CSV file and their sum.
+// totals returns the number of samples of a CSV file and their sum.
 func totals(t *testing.T, path string) (count int, sum float64) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -120,7 +120,7 @@ func totals(t *testing.T, path string) (count int, sum float64) {
 	return count, sum
 }
 
-// asked are the same by PromQL.
+// promQLTotals returns the same totals by PromQL.
 func (s *server) promQLTotals(start, end int64) (count int, sum float64) {
 	s.t.Helper()
 	window := fmt.Sprintf(`{job="read"}[%ds]))`, end-start+1)
@@ -189,13 +189,12 @@ func TestRead_InvalidArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// gatedProxy passes requests on until there were as many as it lets through; the
-// next one hangs, or is answered with a failure.
+// limitedProxy forwards a number of requests. Later ones hang or fail with 503.
 type limitedProxy struct {
 	*httptest.Server
-	left    atomic.Int64
-	hang    atomic.Bool
-	reached chan struct{}
+	left    atomic.Int64  // requests to forward
+	hang    atomic.Bool   // later requests hang
+	reached chan struct{} // receives when a request hangs
 }
 
 func newLimitedProxy(t *testing.T, base string) *limitedProxy {
@@ -211,7 +210,7 @@ func newLimitedProxy(t *testing.T, base string) *limitedProxy {
 		case p.left.Add(-1) >= 0:
 			pass.ServeHTTP(w, r)
 		case p.hang.Load():
-			_, _ = io.Copy(io.Discard, r.Body) // else the client's end is not noticed
+			_, _ = io.Copy(io.Discard, r.Body) // without a read the server does not notice a disconnect
 			p.reached <- struct{}{}
 			<-r.Context().Done()
 		default:
@@ -237,7 +236,7 @@ func TestRead_ResumesAfterAKillAtEveryWindow(t *testing.T) {
 	out := filepath.Join(dir, "out.csv")
 	args := readArgs(proxy.URL, start, end, out, "--window=1h", "--resume")
 	kills := 0
-	for done := false; !done; { // each run gets one window further
+	for done := false; !done; { // each run exports one more window
 		proxy.left.Store(1)
 		cmd := exec.Command(path, args...)
 		var stderr bytes.Buffer
@@ -258,7 +257,7 @@ func TestRead_ResumesAfterAKillAtEveryWindow(t *testing.T) {
 			}
 		case <-time.After(30 * time.Second):
 			_ = cmd.Process.Kill()
-			t.Fatal("the run neither asks nor ends")
+			t.Fatal("the run neither sends a request nor exits")
 		}
 		if kills > 10 {
 			t.Fatal("no progress")
@@ -269,10 +268,10 @@ func TestRead_ResumesAfterAKillAtEveryWindow(t *testing.T) {
 	}
 	got, err := os.ReadFile(out)
 	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%d bytes, want the %d of an undisturbed run, %v", len(got), len(want), err)
+		t.Errorf("%d bytes, want the %d of an uninterrupted run, %v", len(got), len(want), err)
 	}
 	if _, err := os.Stat(out + ".partial"); !errors.Is(err, fs.ErrNotExist) {
-		t.Error("parts are left")
+		t.Error("the folder of partial files was not removed")
 	}
 }
 
@@ -300,7 +299,7 @@ func TestRead_SignalOrDeadSourceLeavesAResumableExport(t *testing.T) {
 			t.Errorf("%v: exit code %d: %s", signal, code, stderr.String())
 		}
 		if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%v: something stands at the output", signal)
+			t.Errorf("%v: the output file exists", signal)
 		}
 		if left, err := filepath.Glob(out + ".partial/*.tmp"); err != nil || len(left) != 0 {
 			t.Errorf("%v: left %q, %v", signal, left, err)
@@ -313,7 +312,7 @@ func TestRead_SignalOrDeadSourceLeavesAResumableExport(t *testing.T) {
 	}
 }
 
-// contents are names, sizes and times of all that is in a folder.
+// contents lists path, size, modification time and mode of everything in a folder.
 func contents(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string
@@ -349,7 +348,8 @@ func TestRead_FolderOfARunningServerIsReadAndNotChanged(t *testing.T) {
 	args := localArgs(dir, start, end, local)
 	for _, serving := range []bool{true, false} {
 		var before, after []string
-		// A server may still be truncating its log; a change of the reader's is there each time.
+		// The server may truncate its WAL meanwhile, so a difference counts only if it occurs
+		// in every try.
 		for try := 0; try == 0 || serving && try < 10 && !slices.Equal(before, after); try++ {
 			before = contents(t, dir)
 			mustRead(t, path, args...)
@@ -365,7 +365,7 @@ func TestRead_FolderOfARunningServerIsReadAndNotChanged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Blocks that were exported are a folder too.
+	// Exported blocks can be read as a folder, too.
 	blocks := filepath.Join(t.TempDir(), "blocks")
 	mustRead(t, path, localArgs(dir, start, end, blocks)...)
 	mustRead(t, path, localArgs(blocks, start, end, local)...)
@@ -388,7 +388,7 @@ func TestRead_ReadsAStoreAPI(t *testing.T) {
 		t.Errorf("%d bytes by remote read, %d from the store, %v, %v", len(a), len(b), errA, errB)
 	}
 	if code, stderr, _ := runRead(t, path, append(storeArgs(fmt.Sprintf("127.0.0.1:%d", freePort(t)), start, end, other+".csv"), "--format=csv", "--retries=0")...); code != 1 || !strings.Contains(stderr, "unavailable") {
-		t.Errorf("nobody listens: exit code %d: %s", code, stderr)
+		t.Errorf("nothing listens: exit code %d: %s", code, stderr)
 	}
 }
 
@@ -405,7 +405,7 @@ func TestRead_SendsHeadersAndCredentials(t *testing.T) {
 		header := r.Header.Clone()
 		got.Store(&header)
 		if user, password, _ := r.BasicAuth(); user != "eve" || password != "apple" {
-			http.Error(w, "who are you", http.StatusUnauthorized)
+			http.Error(w, "wrong account", http.StatusUnauthorized)
 			return
 		}
 		pass.ServeHTTP(w, r)
@@ -414,7 +414,7 @@ func TestRead_SendsHeadersAndCredentials(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out.csv")
 	config := writeFile(t, filepath.Join(t.TempDir(), "http.yml"), "basic_auth: {username: eve, password: apple}\n")
 	code, stderr, _ := runRead(t, path, readArgs(front.URL, start, end, out)...)
-	if code != 1 || !strings.Contains(stderr, "who are you") {
+	if code != 1 || !strings.Contains(stderr, "wrong account") {
 		t.Errorf("without credentials: exit code %d: %s", code, stderr)
 	}
 	mustRead(t, path, readArgs(front.URL, start, end, out, "--http.config-file="+config, "--header=X-Scope-OrgID: team-a")...)

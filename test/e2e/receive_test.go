@@ -19,7 +19,8 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// receivers are the paths that take something in, with a body that each accepts.
+// receivers returns the paths that accept pushed data, with a valid body for each and
+// the status of its response.
 func receivers(t *testing.T) []struct {
 	path, contentType string
 	body              []byte
@@ -83,19 +84,19 @@ func TestServe_StalledSendersDoNotBlockOthers(t *testing.T) {
 		for _, c := range []*http.Client{client, {Timeout: 20 * time.Second, Transport: h2cClient(t).Transport}} {
 			resp, err := c.Post(p.base+r.path, r.contentType, bytes.NewReader(r.body))
 			if err != nil {
-				t.Errorf("%s behind 100 slow senders: %v", r.path, err)
+				t.Errorf("%s with 100 stalled senders: %v", r.path, err)
 				continue
 			}
 			text, _ := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			if resp.StatusCode != r.status {
-				t.Errorf("%s behind 100 slow senders: %d %s", r.path, resp.StatusCode, text)
+				t.Errorf("%s with 100 stalled senders: %d %s", r.path, resp.StatusCode, text)
 			}
 		}
 	}
-	// 64 KiB for the first chunk of each, and what a connection costs.
+	// 64 KiB for the first read of each body, plus the connections.
 	if grown := p.resident(t) - before; grown > 128<<20 {
-		t.Errorf("300 slow senders hold %.0f bytes", grown)
+		t.Errorf("300 stalled senders hold %.0f bytes", grown)
 	}
 }
 
@@ -128,7 +129,7 @@ func TestServe_SlowSendersAreCutOffWithAStatus(t *testing.T) {
 			t.Errorf("%s over HTTP/2: %d %s", r.path, resp.StatusCode, text)
 		}
 	}
-	// gRPC has its statuses in trailers.
+	// gRPC returns its status in a trailer.
 	slow, feed := io.Pipe()
 	defer feed.Close()
 	go func() { _, _ = feed.Write([]byte{0, 0}) }()
@@ -143,7 +144,7 @@ func TestServe_SlowSendersAreCutOffWithAStatus(t *testing.T) {
 	}
 }
 
-// send posts with headers as a browser sets them.
+// send sends a request with headers as a browser sets them.
 func (s *server) send(method, path, contentType string, body []byte, header ...string) (int, string) {
 	s.t.Helper()
 	req, err := http.NewRequest(method, s.base+path, bytes.NewReader(body))
@@ -186,7 +187,7 @@ func TestServe_WritesOfOtherOriginsAreRefused(t *testing.T) {
 		nil,
 		{"Origin", s.base, "Sec-Fetch-Site", "same-origin"},
 		{"Origin", s.base},
-		{"Origin", "https://ferula.example.com"}, // by a proxy that changes Host
+		{"Origin", "https://ferula.example.com"}, // behind a proxy that changes Host
 	}
 	routes := receivers(t)
 	for _, path := range []string{"/-/reload", "/-/quit"} {
@@ -203,7 +204,7 @@ func TestServe_WritesOfOtherOriginsAreRefused(t *testing.T) {
 		}
 		for _, method := range methods {
 			for _, header := range foreign {
-				// Without a content type it needs no preflight.
+				// Without a Content-Type a browser sends no preflight request.
 				if status, text := s.send(method, r.path, "", r.body, header...); status != http.StatusForbidden || !strings.Contains(text, "another origin") {
 					t.Errorf("%s %s with %v: %d %s", method, r.path, header, status, text)
 				}
@@ -221,7 +222,7 @@ func TestServe_WritesOfOtherOriginsAreRefused(t *testing.T) {
 	if got := s.value("count(apples)"); got != "1" {
 		t.Errorf("apples: %q", got)
 	}
-	// Reading is as free as Prometheus has it, by POST too.
+	// Queries of other origins are allowed as in Prometheus, by POST, too.
 	resp, err := http.DefaultClient.Do(func() *http.Request {
 		req, _ := http.NewRequest(http.MethodPost, s.base+"/api/v1/query", strings.NewReader("query=apples"))
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -295,7 +296,7 @@ func TestServe_SmallRequestOfManySeriesUsesBoundedMemory(t *testing.T) {
 	file := writeFile(t, dir+"/prometheus.yml", "scrape_configs: []\n")
 	p := startProcess(t, binary(t), "serve", "--config.file="+file, "--storage.tsdb.path="+dir+"/data", "--web.listen-address=127.0.0.1:0", "--no-profiles.self")
 	before := p.resident(t)
-	// 16 million series without labels in a few hundred kB.
+	// Snappy compresses 16 million series without labels to a few hundred kB.
 	status, text, _ := p.write(v1Type, "snappy", snappy.Encode(nil, bytes.Repeat([]byte{0x0A, 0}, 16<<20-1)))
 	if status != http.StatusRequestEntityTooLarge || !strings.Contains(text, "268435456 bytes") {
 		t.Errorf("1.0: %d %s", status, text)
@@ -305,16 +306,16 @@ func TestServe_SmallRequestOfManySeriesUsesBoundedMemory(t *testing.T) {
 		t.Errorf("2.0: %d %s", status, text)
 	}
 	if grown := p.resident(t) - before; grown > 256<<20 {
-		t.Errorf("two requests cost %.0f bytes", grown)
+		t.Errorf("two requests hold %.0f bytes", grown)
 	}
 	lines := strings.Count(p.log.String(), "\n")
 	if status, text, _ := p.write(v1Type, "snappy", snappy.Encode(nil, bytes.Repeat([]byte{0x0A, 0}, 32<<10))); status != http.StatusNoContent {
 		t.Errorf("32,768 series without labels: %d %s", status, text)
 	}
 	if more := strings.Count(p.log.String(), "\n") - lines; more < 1 || more > 50 {
-		t.Errorf("they are %d lines in the log", more)
+		t.Errorf("they caused %d log lines", more)
 	}
 	if _, page := p.get("/metrics"); !strings.Contains(page, "prometheus_api_remote_write_invalid_labels_samples_total 32768") {
-		t.Error("they are not counted")
+		t.Error("the refused samples are not counted")
 	}
 }

@@ -20,7 +20,8 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// visits counts the requests of two configurations to one target.
+// requestCounts is a target that counts the requests of the old and the new
+// configuration.
 type requestCounts struct{ oldMetrics, oldProfiles, newMetrics, newProfiles atomic.Int64 }
 
 func (v *requestCounts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -37,13 +38,13 @@ func (v *requestCounts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 }
 
-// reloadWorld is a server whose files are written in an old and a new version,
-// which differ in everything that a reload may change.
+// reloadFixture is a server with an old and a new version of its configuration files,
+// which differ in everything that a reload can change.
 type reloadFixture struct {
 	*server
 	dir, data, address  string
 	metrics, profiles   string // the files
-	visits              requestCounts
+	requests            requestCounts
 	oldMetrics, oldProf string
 	newMetrics, newProf string
 }
@@ -51,7 +52,7 @@ type reloadFixture struct {
 func newReloadFixture(t *testing.T) *reloadFixture {
 	t.Helper()
 	w := &reloadFixture{dir: t.TempDir(), data: t.TempDir()}
-	target := httptest.NewServer(&w.visits)
+	target := httptest.NewServer(&w.requests)
 	t.Cleanup(target.Close)
 	w.address = strings.TrimPrefix(target.URL, "http://")
 	w.metrics, w.profiles = filepath.Join(w.dir, "prometheus.yml"), filepath.Join(w.dir, "profiles.yml")
@@ -95,7 +96,7 @@ func (w *reloadFixture) write(t *testing.T, metrics, profiles string) {
 	writeFile(t, w.profiles, profiles)
 }
 
-// state is what of the configuration shows.
+// state returns everything that shows which configuration is loaded.
 func (w *reloadFixture) state() string {
 	w.t.Helper()
 	var b strings.Builder
@@ -123,7 +124,7 @@ func TestServe_FailedReloadChangesNothing(t *testing.T) {
 	w := newReloadFixture(t)
 	eventually(t, 20*time.Second, "targets of the first configuration", func() bool {
 		_, pools := w.get("/api/v1/scrape_pools")
-		return w.visits.oldMetrics.Load() > 1 && w.visits.oldProfiles.Load() > 1 && strings.Contains(pools, `"old"`)
+		return w.requests.oldMetrics.Load() > 1 && w.requests.oldProfiles.Load() > 1 && strings.Contains(pools, `"old"`)
 	})
 	missing := filepath.Join(w.dir, "missing.pem")
 	badTLS := "\n  scheme: https\n  tls_config: {ca_file: " + missing + "}"
@@ -182,17 +183,18 @@ func TestServe_FailedReloadChangesNothing(t *testing.T) {
 			}
 		})
 	}
-	metrics, profiles := w.visits.oldMetrics.Load(), w.visits.oldProfiles.Load()
-	eventually(t, 20*time.Second, "further visits by the old configuration", func() bool {
-		return w.visits.oldMetrics.Load() > metrics+4 && w.visits.oldProfiles.Load() > profiles+8
+	metrics, profiles := w.requests.oldMetrics.Load(), w.requests.oldProfiles.Load()
+	eventually(t, 20*time.Second, "further requests by the old configuration", func() bool {
+		return w.requests.oldMetrics.Load() > metrics+4 && w.requests.oldProfiles.Load() > profiles+8
 	})
-	// A part may be in force until a later one has refused, never longer.
-	newMetrics, newProfiles := w.visits.newMetrics.Load(), w.visits.newProfiles.Load()
-	eventually(t, 20*time.Second, "still further visits", func() bool {
-		return w.visits.oldMetrics.Load() > metrics+8 && w.visits.oldProfiles.Load() > profiles+16
+	// A component may use the new configuration until a later component refuses it, and
+	// not longer.
+	newMetrics, newProfiles := w.requests.newMetrics.Load(), w.requests.newProfiles.Load()
+	eventually(t, 20*time.Second, "more requests by the old configuration", func() bool {
+		return w.requests.oldMetrics.Load() > metrics+8 && w.requests.oldProfiles.Load() > profiles+16
 	})
-	if m, p := w.visits.newMetrics.Load(), w.visits.newProfiles.Load(); m != newMetrics || p != newProfiles {
-		t.Errorf("%d and %d visits by configurations that were refused", m-newMetrics, p-newProfiles)
+	if m, p := w.requests.newMetrics.Load(), w.requests.newProfiles.Load(); m != newMetrics || p != newProfiles {
+		t.Errorf("%d and %d requests by configurations that were refused", m-newMetrics, p-newProfiles)
 	}
 	before := w.state()
 	w.write(t, w.newMetrics, w.newProf)
@@ -200,10 +202,10 @@ func TestServe_FailedReloadChangesNothing(t *testing.T) {
 		t.Fatalf("%d %s", status, body)
 	}
 	if w.state() == before {
-		t.Error("a good configuration changes nothing")
+		t.Error("a valid configuration changes nothing")
 	}
-	eventually(t, 20*time.Second, "visits by the new configuration", func() bool {
-		return w.visits.newMetrics.Load() > newMetrics && w.visits.newProfiles.Load() > newProfiles
+	eventually(t, 20*time.Second, "requests by the new configuration", func() bool {
+		return w.requests.newMetrics.Load() > newMetrics && w.requests.newProfiles.Load() > newProfiles
 	})
 }
 
@@ -223,7 +225,7 @@ func TestServe_ReloadWithoutExternalLabelsIsRefusedIfBlocksAreShipped(t *testing
 	}
 }
 
-// lockedBuffer is a log that is read while it is written.
+// lockedBuffer is a log that can be read while it is written.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -295,7 +297,7 @@ func TestServe_LogLevelErrorLogsNothingIfNothingFails(t *testing.T) {
 		}
 		s := &server{t: t, base: fmt.Sprintf("http://127.0.0.1:%d", port), ready: "/-/ready"}
 		s.waitReady()
-		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil { // there is nothing to reload
+		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil { // nothing changed
 			t.Fatal(err)
 		}
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {
@@ -306,7 +308,7 @@ func TestServe_LogLevelErrorLogsNothingIfNothingFails(t *testing.T) {
 		}
 		for _, level := range []string{"level=INFO", "level=DEBUG"} {
 			if got := strings.Contains(log.String(), level); got != want {
-				t.Errorf("--log.level=%s: lines of %s: %t:\n%s", flag, level, got, log)
+				t.Errorf("--log.level=%s: has %s: %t:\n%s", flag, level, got, log)
 			}
 		}
 	}

@@ -21,8 +21,7 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// externalLine is one sample of a series; a series without a cluster gets that of
-// the server.
+// externalLine formats one sample. A series without a label cluster gets the given one.
 func externalLine(metric map[string]string, cluster string, ms int64, value string) string {
 	if metric["cluster"] == "" {
 		metric = maps.Clone(metric)
@@ -31,7 +30,7 @@ func externalLine(metric map[string]string, cluster string, ms int64, value stri
 	return fmt.Sprintf("%s %d=%s", labels.FromMap(metric), ms, value)
 }
 
-// rowsOfPromQL are the samples that PromQL has up to at.
+// rowsOfPromQL returns the samples of the ten minutes before at by PromQL.
 func (s *server) rowsOfPromQL(query, cluster string, at time.Time) []string {
 	s.t.Helper()
 	form := url.Values{"query": {query + "[10m]"}, "time": {fmt.Sprint(at.Unix())}}
@@ -58,7 +57,7 @@ func (s *server) rowsOfPromQL(query, cluster string, at time.Time) []string {
 	return lines
 }
 
-// rowsOfCSV are the samples of an exported file.
+// rowsOfCSV returns the samples of an exported file.
 func rowsOfCSV(t *testing.T, path string) []string {
 	t.Helper()
 	f, err := os.Open(path)
@@ -90,8 +89,8 @@ func rowsOfCSV(t *testing.T, path string) []string {
 	return lines
 }
 
-// checkExternal compares all ways to read a server that has external labels and
-// reads another one.
+// checkExternal reads near, which has external labels and a remote_read section, by
+// PromQL, remote read and `ferula read`, and compares the results.
 func checkExternal(t *testing.T, near *server, at time.Time, want int) {
 	t.Helper()
 	rows := near.rowsOfPromQL(`{__name__=~"near|far"}`, "eu", at)
@@ -99,7 +98,7 @@ func checkExternal(t *testing.T, near *server, at time.Time, want int) {
 		t.Errorf("PromQL has %d rows, want %d:\n%s", len(rows), want, strings.Join(rows, "\n"))
 	}
 	mint, maxt := at.Add(-10*time.Minute).UnixMilli()+1, at.UnixMilli()
-	flat := func(lines []string) (all []string) { // a line a sample
+	flat := func(lines []string) (all []string) { // one line per sample
 		for _, line := range lines {
 			head, samples, _ := strings.Cut(line, "} ")
 			for _, one := range strings.Fields(samples) {
@@ -137,8 +136,8 @@ func checkExternal(t *testing.T, near *server, at time.Time, want int) {
 	}
 }
 
-// externalWorld writes a series to near, and to far some with and without stored
-// labels.
+// writeExternalSeries writes series to near and far. Some of far's have a stored label
+// with the name of an external one.
 func writeExternalSeries(t *testing.T, near, far *server, at time.Time) {
 	t.Helper()
 	ms := at.Add(-time.Minute).UnixMilli()

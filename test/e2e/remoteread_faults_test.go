@@ -24,17 +24,17 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// openFiles is how many files this process has open.
+// openFiles returns the number of open files of this process.
 func openFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		t.Skip("counts files by /proc")
+		t.Skip("needs /proc")
 	}
 	return len(entries)
 }
 
-// heapBytes is what is live.
+// heapBytes returns the bytes of live heap objects.
 func heapBytes() int64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -43,13 +43,13 @@ func heapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// metric is the value of one of the server's own metrics.
+// metric returns the value of one of the server's own metrics.
 func (s *server) metric(name string) float64 {
 	s.t.Helper()
 	_, text := s.get("/metrics")
 	m := regexp.MustCompile(`(?m)^` + name + ` (\S+)$`).FindStringSubmatch(text)
 	if m == nil {
-		s.t.Fatalf("there is no metric %s", name)
+		s.t.Fatalf("no metric %s", name)
 	}
 	v, err := strconv.ParseFloat(m[1], 64)
 	if err != nil {
@@ -58,7 +58,8 @@ func (s *server) metric(name string) float64 {
 	return v
 }
 
-// stalled asks, and reads nothing but the head of the answer and some bytes.
+// stalledReader sends a remote read request, and reads only the response header and the
+// first 1000 bytes of the body.
 func stalledReader(t *testing.T, address string, form prompb.ReadRequest_ResponseType, mint, maxt int64) net.Conn {
 	t.Helper()
 	q, err := remote.ToQuery(mint, maxt, []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".+")}, nil)
@@ -107,10 +108,10 @@ func TestRemoteRead_StalledReadersDuringCompactionReleaseFilesAndMemory(t *testi
 	if want.samples < 500_000 {
 		t.Fatalf("%+v", want)
 	}
-	s.metric("prometheus_remote_read_handler_queries") // a page opens files of /proc, once
+	s.metric("prometheus_remote_read_handler_queries") // the first page opens files of /proc
 	files, heap := openFiles(t), heapBytes()
-	// 8 readers stall and 4 leave; samples that come in make the head so long that
-	// it and the blocks are compacted; 4 others read all of it meanwhile.
+	// 8 readers stall and 4 disconnect. New samples extend the head until it and the
+	// blocks are compacted, while 4 other readers read everything.
 	var conns []net.Conn
 	for i := range 12 {
 		conn := stalledReader(t, s.base, prompb.ReadRequest_ResponseType(i%2), mint, maxt)
@@ -128,13 +129,13 @@ func TestRemoteRead_StalledReadersDuringCompactionReleaseFilesAndMemory(t *testi
 	for i := range 4 {
 		readers.Go(func() {
 			if got := readBy(t, address, i%2 == 0, mint, maxt, all); got != want {
-				t.Errorf("beside stalled readers: %+v, want %+v", got, want)
+				t.Errorf("with stalled readers: %+v, want %+v", got, want)
 			}
 		})
 	}
 	readers.Wait()
-	eventually(t, 20*time.Second, "the readers to be gone", func() bool { return s.metric("prometheus_remote_read_handler_queries") == 0 })
-	eventually(t, 30*time.Second, "the three blocks to be one", func() bool { // beside the two of the head
+	eventually(t, 20*time.Second, "the readers to be disconnected", func() bool { return s.metric("prometheus_remote_read_handler_queries") == 0 })
+	eventually(t, 30*time.Second, "the three blocks to be one", func() bool { // plus two of the head
 		found, err := filepath.Glob(filepath.Join(dir, "01*"))
 		return err == nil && len(found) == 3 && s.metric("prometheus_tsdb_compactions_total") >= 3
 	})

@@ -32,12 +32,12 @@ import (
 
 const hourMS = int64(3600_000)
 
-// pathsStart is where the world of these tests begins: some hours ago, so that no
-// server takes its samples for too old, and at the beginning of a block.
+// pathsStart is the timestamp of the first sample. It is at a block boundary, and recent
+// enough that no server refuses the samples as too old.
 var pathsStart = time.Now().Add(-16*time.Hour).UnixMilli() / (6 * hourMS) * (6 * hourMS)
 
-// appendWorld appends floats and histograms of both kinds from mint up to, not
-// including, maxt, and a series that changes between them.
+// appendFixture appends float series, integer and float histograms, and a series that
+// changes between float and histogram, for [mint, maxt).
 func appendFixture(t testing.TB, to interface {
 	Appender(context.Context) storage.Appender
 }, n int, mint, maxt, stepMS int64) {
@@ -48,7 +48,7 @@ func appendFixture(t testing.TB, to interface {
 			t.Fatal(err)
 		}
 	}
-	// Not in the order of labels: a head keeps the order of appending.
+	// The order is not that of labels, because a head returns series as they were appended.
 	for i := n - 1; i >= 0; i-- {
 		b := labels.NewScratchBuilder(4)
 		b.Add(labels.MetricName, fmt.Sprintf("m%d", i%4))
@@ -99,8 +99,8 @@ func blockIn(t testing.TB, dir string, n int, mint, maxt, stepMS int64) string {
 	return filepath.Join(dir, id.String())
 }
 
-// world is a data folder with all that a storage may have: blocks, of which two
-// overlap and one has tombstones, a head, and late samples.
+// dataFolder writes a folder with blocks, of which two overlap and one has tombstones,
+// a head, and out-of-order samples.
 func dataFolder(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -129,7 +129,7 @@ func dataFolder(t testing.TB) string {
 	return dir
 }
 
-// appendLate appends what is older than the head.
+// appendLate appends samples that are older than the head.
 func appendLate(t testing.TB, db *prometheustsdb.DB) {
 	t.Helper()
 	app := db.Appender(context.Background())
@@ -145,7 +145,7 @@ func appendLate(t testing.TB, db *prometheustsdb.DB) {
 	}
 }
 
-// copyOf is a folder's copy: each server gets its own.
+// copyOf copies a data folder, since a server locks its own.
 func copyOf(t testing.TB, dir string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "data")
@@ -156,7 +156,7 @@ func copyOf(t testing.TB, dir string) string {
 	return to
 }
 
-// content is what was read: every label, time and value in one hash.
+// content summarizes a response: one hash over all labels, timestamps and values.
 type content struct {
 	series, samples int
 	hash            uint64
@@ -179,14 +179,14 @@ func contentOf(t testing.TB, set storage.SeriesSet) content {
 			}
 			var fh *histogram.FloatHistogram
 			at, fh := it.AtFloatHistogram(fh)
-			fh.CounterResetHint = 0 // is not the same in both forms
+			fh.CounterResetHint = 0 // differs between chunks and samples
 			fmt.Fprint(h, at, kind, fh)
 		}
 		if it.Err() != nil {
 			t.Fatal(it.Err())
 		}
 		if n == 0 {
-			continue // only servers of samples send those
+			continue // only responses of samples have series without any
 		}
 		c.samples += n
 		lines = append(lines, fmt.Sprint(set.At().Labels(), h.Sum64()))
@@ -203,7 +203,7 @@ func contentOf(t testing.TB, set storage.SeriesSet) content {
 	return c
 }
 
-// readBy reads with ferula's client.
+// readBy reads with ferula's remote read client.
 func readBy(t testing.TB, address string, samplesOnly bool, mint, maxt int64, matchers ...*labels.Matcher) content {
 	t.Helper()
 	q, err := remoteread.NewClient(remoteread.ClientOptions{URL: address, SamplesOnly: samplesOnly, Timeout: time.Minute}).Querier(mint, maxt)
@@ -214,7 +214,7 @@ func readBy(t testing.TB, address string, samplesOnly bool, mint, maxt int64, ma
 	return contentOf(t, q.Select(context.Background(), true, nil, matchers...))
 }
 
-// samplesProxy stands before a server and makes every request one for samples.
+// samplesProxy forwards remote read requests, changed to accept only SAMPLES.
 func samplesProxy(t testing.TB, address string) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -280,7 +280,7 @@ func TestPeerPrometheus_EveryRemoteReadPathReturnsTheSameSamples(t *testing.T) {
 				{pathsStart - hourMS, pathsStart + 9*hourMS, all},
 				{pathsStart + hourMS/3 + 7, pathsStart + 3*hourMS - 1, all},
 				{pathsStart + hourMS + 1, pathsStart + hourMS + 30_000, all},
-				{pathsStart + 4*hourMS + 10*60_000, pathsStart + 5*hourMS, all}, // of the head alone
+				{pathsStart + 4*hourMS + 10*60_000, pathsStart + 5*hourMS, all}, // only in the head
 				{pathsStart, pathsStart + 5*hourMS, labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, "mixed")},
 				{pathsStart, pathsStart + 5*hourMS, labels.MustNewMatcher(labels.MatchEqual, "cluster", "zz")},
 			} {

@@ -14,14 +14,14 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// readsFrom starts a server whose remote_read sections are the given ones.
+// readsFrom starts a server with these sections in its configuration file.
 func readsFrom(t *testing.T, sections string) (s *server, file string) {
 	t.Helper()
 	file = writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n"+sections)
 	return startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Web.EnableLifecycle = file, true }), file
 }
 
-// sameAnswers asks both servers all that sharedRequests has of queries.
+// compareResponses sends the queries of sharedRequests to both servers.
 func compareResponses(t *testing.T, got, want *server, end time.Time) {
 	t.Helper()
 	compared, withData := 0, 0
@@ -43,9 +43,8 @@ func compareResponses(t *testing.T, got, want *server, end time.Time) {
 	}
 }
 
-// sortedSamples is what sharedRequests asks for, its series first appended in the
-// order of their labels: a head gives series in the order of appending, and what
-// goes through a merge is in the order of labels.
+// sortedSamples returns the series of sharedSamples in the order of their labels. A head
+// returns series in the order of appending, a merge in the order of labels.
 func sortedSamples(t *testing.T, end time.Time) [][]byte {
 	t.Helper()
 	var bodies [][]byte
@@ -78,7 +77,7 @@ func TestRemoteRead_ResponseEqualsTheRemoteServers(t *testing.T) {
 	far.writeAll(sortedSamples(t, end))
 	near, _ := readsFrom(t, "remote_read: [{url: '"+far.base+"/api/v1/read', read_recent: true}]\n")
 	compareResponses(t, near, far, end)
-	// What both have is one series with the samples of both.
+	// A series of both servers has the samples of both.
 	all := startServe(t, idle(t))
 	later := end.Add(time.Minute)
 	more := [][]byte{encoded(t, v1(v1Series(later.UnixMilli(), 5, "__name__", "temperature", "room", `"kitchen"\`), v1Series(later.UnixMilli(), 6, "__name__", "near")))}
@@ -103,24 +102,24 @@ func TestRemoteRead_SectionOptionsAreHonoured(t *testing.T) {
 	far.writeAll([][]byte{encoded(t, v1(v1Series(now.UnixMilli(), 1.5, "__name__", "far", "a", "1"), v1Series(now.UnixMilli(), 2, "__name__", "far", "a", "1", "b", "2"), v1Series(now.UnixMilli(), 3, "__name__", "far", "z", "1")))})
 	address := strings.Replace(far.base, "eve:apple@", "", 1) + "/api/v1/read"
 	account := ", basic_auth: {username: eve, password: apple}"
-	picky := wantsHeader(t, address, "X-Ferula", "please")
+	needsHeader := requireHeader(t, address, "X-Ferula", "please")
 	own := "global: {external_labels: {cluster: eu}}\n"
 	for _, tt := range []struct {
 		name, config, query string
 		want                int
 		warning             string
 	}{
-		{"the server's own labels are asked for and taken off", own + "remote_read: [{url: '" + address + "', read_recent: true" + account + "}]\n", `far{cluster=""}`, 0, ""},
-		{"a matcher for an own label is passed on", own + "remote_read: [{url: '" + address + "', read_recent: true" + account + "}]\n", `far{cluster="eu"}`, 3, ""},
-		{"labels come without the own ones", own + "remote_read: [{url: '" + address + "', read_recent: true" + account + "}]\n", `count by (cluster) (far)`, 1, ""},
-		{"nor are they asked for if that is turned off", "global: {external_labels: {cluster: us}}\nremote_read: [{url: '" + address + "', read_recent: true, filter_external_labels: false" + account + "}]\n", `far{cluster="eu"}`, 3, ""},
-		{"another cluster has nothing", "global: {external_labels: {cluster: us}}\nremote_read: [{url: '" + address + "', read_recent: true" + account + "}]\n", `far`, 0, ""},
-		{"what is young is local", "remote_read: [{url: '" + address + "'" + account + "}]\n", `far offset -3h`, 0, ""},
-		{"without a required matcher nothing is asked", "remote_read: [{url: '" + address + "', read_recent: true, required_matchers: {a: '1'}" + account + "}]\n", `far`, 0, ""},
-		{"with it it is", "remote_read: [{url: '" + address + "', read_recent: true, required_matchers: {a: '1'}" + account + "}]\n", `far{a="1"}`, 2, ""},
-		{"headers are sent", "remote_read: [{url: '" + picky + "', read_recent: true, headers: {X-Ferula: please}" + account + "}]\n", `far`, 3, ""},
+		{"external labels are added to the request and removed from the result", own + "remote_read: [{url: '" + address + "', read_recent: true" + account + "}]\n", `far{cluster=""}`, 0, ""},
+		{"a matcher for an external label is forwarded", own + "remote_read: [{url: '" + address + "', read_recent: true" + account + "}]\n", `far{cluster="eu"}`, 3, ""},
+		{"the result has no external labels", own + "remote_read: [{url: '" + address + "', read_recent: true" + account + "}]\n", `count by (cluster) (far)`, 1, ""},
+		{"filter_external_labels is false", "global: {external_labels: {cluster: us}}\nremote_read: [{url: '" + address + "', read_recent: true, filter_external_labels: false" + account + "}]\n", `far{cluster="eu"}`, 3, ""},
+		{"another cluster returns nothing", "global: {external_labels: {cluster: us}}\nremote_read: [{url: '" + address + "', read_recent: true" + account + "}]\n", `far`, 0, ""},
+		{"recent samples are read locally", "remote_read: [{url: '" + address + "'" + account + "}]\n", `far offset -3h`, 0, ""},
+		{"a required matcher is missing", "remote_read: [{url: '" + address + "', read_recent: true, required_matchers: {a: '1'}" + account + "}]\n", `far`, 0, ""},
+		{"a required matcher is there", "remote_read: [{url: '" + address + "', read_recent: true, required_matchers: {a: '1'}" + account + "}]\n", `far{a="1"}`, 2, ""},
+		{"headers are sent", "remote_read: [{url: '" + needsHeader + "', read_recent: true, headers: {X-Ferula: please}" + account + "}]\n", `far`, 3, ""},
 		{"no account", "remote_read: [{url: '" + address + "', read_recent: true}]\n", `far`, 0, "401 Unauthorized"},
-		{"nobody there", "remote_read: [{url: 'http://u:secret@127.0.0.1:1/', read_recent: true, remote_timeout: 2s}]\n", `far`, 0, "unavailable: http://u:xxxxx@127.0.0.1:1/"},
+		{"connection refused", "remote_read: [{url: 'http://u:secret@127.0.0.1:1/', read_recent: true, remote_timeout: 2s}]\n", `far`, 0, "unavailable: http://u:xxxxx@127.0.0.1:1/"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			near, _ := readsFrom(t, tt.config)
@@ -130,7 +129,7 @@ func TestRemoteRead_SectionOptionsAreHonoured(t *testing.T) {
 				t.Errorf("%d %s, want %d series", status, body, tt.want)
 			}
 			if strings.Contains(tt.query, "count by") && strings.Contains(body, "cluster") {
-				t.Errorf("%s has the own label", body)
+				t.Errorf("%s has an external label", body)
 			}
 			if tt.warning == "" && strings.Contains(body, "warnings") || !strings.Contains(body, tt.warning) || (tt.warning != "" && !strings.Contains(body, `"warnings":[`)) {
 				t.Errorf("%s, want the warning %q", body, tt.warning)
@@ -139,8 +138,8 @@ func TestRemoteRead_SectionOptionsAreHonoured(t *testing.T) {
 	}
 }
 
-// wantsHeader passes on what has a header, and answers 403 to what has not.
-func wantsHeader(t *testing.T, address, name, value string) string {
+// requireHeader forwards requests that have a header, and returns 403 for others.
+func requireHeader(t *testing.T, address, name, value string) string {
 	t.Helper()
 	to, err := url.Parse(address)
 	if err != nil {
@@ -197,8 +196,8 @@ func TestPeerPrometheus_AndFerulaReadEachOther(t *testing.T) {
 	compareResponses(t, reader, far, end)
 }
 
-// startPrometheus runs a real Prometheus that receives remote write, with these
-// sections in its configuration, on a data folder or, for "", on one of its own.
+// startPrometheus runs a real Prometheus with a remote write receiver and these sections
+// in its configuration. An empty data is a new folder.
 func startPrometheus(t *testing.T, sections, data string) *server {
 	t.Helper()
 	path := peerBinary(t, "prometheus")

@@ -20,7 +20,7 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// remoteRead reads series by Prometheus' own client, in one of the two forms.
+// remoteRead reads series with Prometheus' own client, as SAMPLES or STREAMED_XOR_CHUNKS.
 func (s *server) remoteRead(form prompb.ReadRequest_ResponseType, mint, maxt int64, m *labels.Matcher) []string {
 	s.t.Helper()
 	u, err := url.Parse(s.base + "/api/v1/read")

@@ -14,7 +14,7 @@ import (
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 )
 
-// oldAndNew writes a block that is 40 days old and one that is a day old.
+// oldAndNew writes a block that is 40 days old and one that is one day old.
 func oldAndNew(t *testing.T, dir string) (old, recent string) {
 	t.Helper()
 	const blocksADay = 12
@@ -30,14 +30,13 @@ func blockExists(t *testing.T, dir, block string) bool {
 	return err == nil
 }
 
-// The database removes blocks when it opens, so the retention of the file must be
-// known by then.
+// The TSDB deletes blocks when it opens, so it must get the retention of the file before.
 func TestServe_StartDeletesOnlyBlocksOutsideTheRetention(t *testing.T) {
 	for name, tt := range map[string]struct {
 		file  string
 		flags tsdb.Options
 		stays bool
-		text  string // of status/runtimeinfo
+		text  string // storageRetention of /api/v1/status/runtimeinfo
 	}{
 		"time in the file":                {file: "storage: {tsdb: {retention: {time: 1y}}}", stays: true, text: "1y"},
 		"size alone in the file":          {file: "storage: {tsdb: {retention: {size: 1GB}}}", stays: true, text: "1GiB"},
@@ -49,7 +48,7 @@ func TestServe_StartDeletesOnlyBlocksOutsideTheRetention(t *testing.T) {
 		"long flag, no section":           {file: "storage: {tsdb: {out_of_order_time_window: 5m}}", flags: tsdb.Options{Retention: 90 * 24 * time.Hour}, stays: true, text: "90d"},
 		"size flag, no section":           {file: "", flags: tsdb.Options{RetentionBytes: 1 << 30}, stays: true, text: "1GiB"},
 		"a null section is the default":   {file: "storage: {tsdb: {retention: }}", stays: false, text: "15d"},
-		"nothing anywhere":                {file: "", stays: false, text: "15d"},
+		"no flag, no section":             {file: "", stays: false, text: "15d"},
 		"long flag, file is shorter":      {file: "storage: {tsdb: {retention: {time: 7d}}}", flags: tsdb.Options{Retention: 365 * 24 * time.Hour}, stays: false, text: "1w"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,10 +62,10 @@ func TestServe_StartDeletesOnlyBlocksOutsideTheRetention(t *testing.T) {
 			}
 			check := func(when string) {
 				if !blockExists(t, dir, recent) {
-					t.Errorf("%s: the recent block is gone", when)
+					t.Errorf("%s: the recent block was deleted", when)
 				}
 				if got := blockExists(t, dir, old); got != tt.stays {
-					t.Errorf("%s: the old block is there: %t, want %t", when, got, tt.stays)
+					t.Errorf("%s: the old block exists: %t, want %t", when, got, tt.stays)
 				}
 			}
 			for _, when := range []string{"first start", "second start"} {
@@ -112,7 +111,7 @@ storage: {tsdb: {retention: {time: 1y, size: 10GB}, out_of_order_time_window: 30
 	for range 2 {
 		p := startProcess(t, program, "serve", "--web.listen-address=127.0.0.1:0", "--storage.tsdb.path="+dir, "--config.file="+file)
 		if !blockExists(t, dir, old) || !blockExists(t, dir, recent) {
-			t.Errorf("a block is gone:\n%s", p.log)
+			t.Errorf("a block was deleted:\n%s", p.log)
 		}
 		_, metrics := p.get("/metrics")
 		for _, want := range []string{"prometheus_tsdb_retention_limit_seconds 3.1536e+07", "prometheus_tsdb_retention_limit_bytes 1.073741824e+10", "prometheus_tsdb_exemplar_max_exemplars 1000"} {
@@ -126,8 +125,8 @@ storage: {tsdb: {retention: {time: 1y, size: 10GB}, out_of_order_time_window: 30
 	}
 }
 
-// The longest block is a tenth of the retention, and blocks that are compacted are
-// not shipped: so this shows which retention the longest block was taken from.
+// The default of --storage.tsdb.max-block-duration is a tenth of the retention. Shipping
+// refuses a duration that compacts blocks, and its error names the duration.
 func TestServe_MaxBlockDurationFollowsTheRetentionOfTheFile(t *testing.T) {
 	bucket := "type: FILESYSTEM\nconfig: {directory: " + t.TempDir() + "}\n"
 	for retention, want := range map[string]string{"20h": "", "3d": "7h12m0s", "1y": "744h0m0s", "0s": "744h0m0s"} {

@@ -15,10 +15,10 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// planted is part of every secret that a test gives to a program.
+// secretMark is part of every secret in the configuration of a test.
 const secretMark = "PLANTED"
 
-// program is a run of the binary whose whole output is retained.
+// program is a running ferula binary with its whole output.
 type program struct {
 	*server
 	cmd    *exec.Cmd
@@ -26,7 +26,7 @@ type program struct {
 	ended  chan struct{}
 }
 
-// startProgram runs the binary with HTTP on address, and waits until it answers there.
+// startProgram runs the binary with HTTP on address, and waits until /-/healthy is 200.
 func startProgram(t *testing.T, address string, env []string, args ...string) *program {
 	t.Helper()
 	p := &program{server: &server{t: t, base: "http://" + address}, cmd: exec.Command(binary(t), args...), output: &logTail{}, ended: make(chan struct{})}
@@ -44,7 +44,7 @@ func startProgram(t *testing.T, address string, env []string, args ...string) *p
 		}
 	})
 	go func() {
-		_ = p.cmd.Wait() // its status does not matter here
+		_ = p.cmd.Wait() // any exit status is fine
 		_ = write.Close()
 		reading.Wait()
 		close(p.ended)
@@ -53,7 +53,7 @@ func startProgram(t *testing.T, address string, env []string, args ...string) *p
 	eventually(t, 30*time.Second, "the program to listen", func() bool {
 		select {
 		case <-p.ended:
-			t.Fatalf("it ended:\n%s", p.output)
+			t.Fatalf("the program exited:\n%s", p.output)
 		default:
 		}
 		status, _ := p.get("/-/healthy")
@@ -62,14 +62,15 @@ func startProgram(t *testing.T, address string, env []string, args ...string) *p
 	return p
 }
 
-// outputs are the paths that could show what a role was configured with.
+// secretPaths are paths whose responses could contain the configuration.
 var secretPaths = []string{
 	"/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2", "/debug/pprof/", "/metrics", "/-/ready",
 	"/api/v1/status/flags", "/api/v1/status/config", "/api/v1/status/runtimeinfo", "/api/v1/targets", "/api/v1/stores",
 	"/api/v1/query?query=up", "/api/v1/query_range?query=up&start=0&end=10&step=5", "/api/v1/series?match[]=up", "/api/v1/labels", "/api/v1/read", "/",
 }
 
-// checkNoSecrets reads all that a program tells, ends it, and looks for the secrets.
+// checkNoSecrets requests secretPaths, stops the program, and fails the test if a
+// response or the output contains a secret.
 func (p *program) checkNoSecrets(t *testing.T) {
 	t.Helper()
 	for _, path := range secretPaths {
@@ -86,7 +87,7 @@ func (p *program) checkNoSecrets(t *testing.T) {
 	select {
 	case <-p.ended:
 	case <-time.After(40 * time.Second):
-		t.Fatalf("it does not end:\n%s", p.output)
+		t.Fatalf("the program does not exit:\n%s", p.output)
 	}
 	if log := p.output.String(); strings.Contains(log, secretMark) || len(log) == 0 {
 		t.Errorf("the output shows a secret, or is empty:\n%s", linesWith(log, secretMark))
@@ -104,7 +105,7 @@ func linesWith(text, part string) string {
 }
 
 const (
-	// Nothing listens at these addresses, so that clients fail and say so.
+	// Nothing listens on these addresses, so that clients fail and log the error.
 	s3Config = "type: S3\nconfig:\n  bucket: b\n  endpoint: 127.0.0.1:1\n  insecure: true\n  access_key: PLANTED-access\n  secret_key: $(SECRET_KEY)\n"
 	otlpText = "type: OTLP\nconfig:\n  client_type: http\n  endpoint: 127.0.0.1:1\n  insecure: true\n  headers: {authorization: Bearer PLANTED-tracing}\n"
 )
@@ -169,25 +170,25 @@ func TestSidecar_ShowsNoSecrets(t *testing.T) {
 
 func TestCommand_StartErrorsShowNoSecrets(t *testing.T) {
 	for name, args := range map[string][]string{
-		"downstream that is no URL":  {"query-frontend", "--query-frontend.downstream-url=http://eve:PLANTED@127.0.0.1:x y/"},
+		"invalid downstream URL":     {"query-frontend", "--query-frontend.downstream-url=http://eve:PLANTED@127.0.0.1:x y/"},
 		"downstream without a host":  {"query-frontend", "--query-frontend.downstream-url=ftp://eve:PLANTED@127.0.0.1/"},
-		"prometheus that is no URL":  {"sidecar", "--prometheus.url=http://eve:PLANTED@127.0.0.1:x y/"},
-		"prometheus by another way":  {"sidecar", "--prometheus.url=ftp://eve:PLANTED@127.0.0.1/"},
-		"external URL that is none":  {"serve", "--web.listen-address=127.0.0.1:0", "--web.external-url=http://eve:PLANTED@127.0.0.1:x y/"},
+		"invalid Prometheus URL":     {"sidecar", "--prometheus.url=http://eve:PLANTED@127.0.0.1:x y/"},
+		"unsupported scheme":         {"sidecar", "--prometheus.url=ftp://eve:PLANTED@127.0.0.1/"},
+		"invalid external URL":       {"serve", "--web.listen-address=127.0.0.1:0", "--web.external-url=http://eve:PLANTED@127.0.0.1:x y/"},
 		"bucket with an unknown key": {"serve", "--web.listen-address=127.0.0.1:0", "--objstore.config=type: S3\nconfig: {secret_key: PLANTED, unknown: 1}"},
 		"tracing of an unknown type": {"query", "--tracing.config=type: JAEGER\nconfig: {headers: {a: PLANTED}}"},
 		"cache with an unknown key":  {"query-frontend", "--query-range.response-cache-config=type: REDIS\nconfig: {password: PLANTED, unknown: 1}"},
 		"client with an unknown key": {"sidecar", "--prometheus.http-client=basic_auth: {password: PLANTED, unknown: 1}"},
-		"proxy that is no URL":       {"sidecar", "--prometheus.http-client=proxy_url: \"http://eve:PLANTED@127.0.0.1:x y/\""},
-		"server to read from":        {"read", "--url=ftp://eve:PLANTED@127.0.0.1/", "--match=up", "-o=x.csv"},
-		"a variable that is not set": {"sidecar", "--prometheus.http-client=basic_auth: {password: PLANTED, username: $(NOT_SET_ANYWHERE)}"},
+		"invalid proxy URL":          {"sidecar", "--prometheus.http-client=proxy_url: \"http://eve:PLANTED@127.0.0.1:x y/\""},
+		"read from an FTP URL":       {"read", "--url=ftp://eve:PLANTED@127.0.0.1/", "--match=up", "-o=x.csv"},
+		"unset variable":             {"sidecar", "--prometheus.http-client=basic_auth: {password: PLANTED, username: $(NOT_SET_ANYWHERE)}"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command(binary(t), args...)
 			cmd.Dir = t.TempDir()
 			out, err := cmd.CombinedOutput()
 			if err == nil {
-				t.Fatalf("it is accepted:\n%s", out)
+				t.Fatalf("the arguments are accepted:\n%s", out)
 			}
 			if strings.Contains(string(out), secretMark) || !strings.Contains(string(out), "error:") {
 				t.Errorf("%s", out)

@@ -84,7 +84,7 @@ func TestServe_ExternalURLPrefixesEveryRoute(t *testing.T) {
 func TestServe_TargetsAreDiscoveredRelabelledAndAuthenticated(t *testing.T) {
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, password, _ := r.BasicAuth(); user != "eve" || password != "apple" {
-			http.Error(w, "who are you", http.StatusUnauthorized)
+			http.Error(w, "wrong account", http.StatusUnauthorized)
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
@@ -125,6 +125,6 @@ scrape_configs:
 	}
 	eventually(t, 20*time.Second, "the refused scrape", func() bool { return s.value(`up{job="http"}`) == "0" })
 	if _, body := s.get("/api/v1/targets?scrapePool=http"); !strings.Contains(body, "401 Unauthorized") {
-		t.Errorf("the target does not say why it is down: %s", body)
+		t.Errorf("the target has no last error: %s", body)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 )
 
-// floatSample is a float as chunks.Sample.
+// floatSample is a chunks.Sample with a float value.
 type floatSample struct {
 	t int64
 	v float64

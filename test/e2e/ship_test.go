@@ -17,11 +17,11 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// twoHours is the length of a block that is shipped.
+// twoHours is the duration of a block that is shipped.
 const twoHours = 2 * time.Hour
 
-// writeBlock writes a level-1 block of two hours, back ones before the last whole
-// one, and returns its name. Each series has a sample a minute.
+// writeBlock writes a level-1 block of two hours and returns its ULID. back 0 is the last
+// complete block range before now, 1 the one before. Each series has a sample per minute.
 func writeBlock(t *testing.T, dir string, back int, series ...labels.Labels) string {
 	t.Helper()
 	start := time.Now().Truncate(twoHours).Add(-time.Duration(back+1) * twoHours).UnixMilli()
@@ -83,7 +83,7 @@ func TestServe_ShipsItsBlocks(t *testing.T) {
 		}
 	}
 	if _, metrics := s.get("/metrics"); !strings.Contains(metrics, "thanos_shipper_uploads_total 1") || !strings.Contains(metrics, "thanos_objstore_bucket_operations_total") {
-		t.Error("the metrics do not tell of the upload")
+		t.Error("the upload is not counted")
 	}
 }
 
@@ -110,7 +110,7 @@ func TestServe_UnsafeShippingOptionsAreRefused(t *testing.T) {
 
 func TestServe_BucketOutageIsReportedAndShippingRecovers(t *testing.T) {
 	dir, nowhere := t.TempDir(), filepath.Join(t.TempDir(), "file")
-	writeFile(t, nowhere, "in the way of the bucket's folder")
+	writeFile(t, nowhere, "a file where the bucket's folder should be")
 	writeBlock(t, dir, 1, labels.FromStrings("__name__", "waits"))
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
 	s := startServe(t, func(o *role.ServeOptions) {
@@ -118,14 +118,14 @@ func TestServe_BucketOutageIsReportedAndShippingRecovers(t *testing.T) {
 		o.Store.Dir = dir
 		o.Ship.Shipper.RetryMin = 50 * time.Millisecond
 	})
-	eventually(t, 20*time.Second, "the failure to be said", func() bool {
+	eventually(t, 20*time.Second, "the failure in /-/ready", func() bool {
 		status, body := s.get("/-/ready")
 		return status == 200 && strings.Contains(body, "Shipping fails since") && strings.Contains(body, "waiting: 1")
 	})
 	if err := os.Remove(nowhere); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "the block to be shipped in the end", func() bool {
+	eventually(t, 20*time.Second, "the block to be shipped after all", func() bool {
 		_, body := s.get("/-/ready")
 		return strings.Contains(body, "Shipping was done")
 	})

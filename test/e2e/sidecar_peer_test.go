@@ -19,8 +19,8 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// beside is a real Prometheus with external labels, and what it needs to be one
-// beside which a sidecar may ship.
+// prometheusPeerServer is a real Prometheus with external labels, and the block
+// durations that shipping by a sidecar requires.
 type prometheusPeerServer struct {
 	*server
 	dir string
@@ -42,7 +42,7 @@ groups:
   - {alert: Always, expr: "vector(1)", for: 1h, keep_firing_for: 2m, labels: {severity: none}, annotations: {text: "it <is>"}}
 `
 
-// prometheusBeside runs one on a folder that may have blocks already.
+// startPrometheusForSidecar runs one on a folder that may already have blocks.
 func startPrometheusForSidecar(t *testing.T, dir string, args ...string) *prometheusPeerServer {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -57,7 +57,7 @@ func startPrometheusForSidecar(t *testing.T, dir string, args ...string) *promet
 	return &prometheusPeerServer{&server{t: t, base: "http://" + address}, dir}
 }
 
-// thanosSidecar runs the peer's, and returns the address of its StoreAPI.
+// thanosSidecar runs a Thanos sidecar and returns the address of its StoreAPI.
 func thanosSidecar(t *testing.T, prom *prometheusPeerServer, args ...string) string {
 	t.Helper()
 	http, address := fmt.Sprintf("127.0.0.1:%d", freePort(t)), fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -67,8 +67,8 @@ func thanosSidecar(t *testing.T, prom *prometheusPeerServer, args ...string) str
 	return address
 }
 
-// blocksBeside are series of several kinds in blocks: with and without labels of
-// their own that are named as external ones, and some that begin others.
+// writeSidecarBlocks writes blocks and returns their time range. Some series have a label
+// with the name of an external one; the label set of some is a prefix of another.
 func writeSidecarBlocks(t *testing.T, dir string, blocks int) (mint, maxt int64) {
 	t.Helper()
 	var series []labels.Labels
@@ -135,7 +135,7 @@ func TestPeerThanosSidecar_ResponsesEqualFerulaSidecars(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: Thanos: %v", what, err)
 		}
-		// Thanos gives series that have become the same one after the other, ferula as one.
+		// Where removed labels make series equal, Thanos sends each of them, ferula one.
 		if strings.HasPrefix(what, "without an own") {
 			if len(got) == 0 || !slices.IsSorted(names(got)) {
 				t.Errorf("%s: %.600q", what, got)
@@ -168,11 +168,11 @@ func TestPeerThanosSidecar_ResponsesEqualFerulaSidecars(t *testing.T) {
 		}
 	}
 	if compared < 8 {
-		t.Fatalf("only %d answers compared", compared)
+		t.Fatalf("only %d responses compared", compared)
 	}
 }
 
-// names are the label sets of series as text.
+// names returns the label sets of series lines.
 func names(lines []string) []string {
 	sets := make([]string, len(lines))
 	for i, line := range lines {
@@ -207,9 +207,9 @@ func TestPeerThanosQuery_ResultsOverTheSidecarEqualPrometheus(t *testing.T) {
 			continue
 		}
 		if strings.Contains(request, "rate%28") {
-			continue // the older engine inside Thanos has another rate where a counter begins anew
+			continue // Thanos' older engine computes another rate at a counter reset
 		}
-		// Not deduplicated: at a counter's reset that changes values even of one replica.
+		// Deduplication changes values at a counter reset even of a single replica.
 		_, got = query.get(request + "&dedup=false")
 		_, want = prom.get(request)
 		if compared++; normalizedResponse(t, got, "cluster", "replica") != normalizedResponse(t, want) {
@@ -217,7 +217,7 @@ func TestPeerThanosQuery_ResultsOverTheSidecarEqualPrometheus(t *testing.T) {
 		}
 	}
 	if compared < 40 {
-		t.Fatalf("only %d answers compared", compared)
+		t.Fatalf("only %d responses compared", compared)
 	}
 	blocks := fmt.Sprintf("/api/v1/query?query={__name__=~\"blocks|own\"}&time=%d", end.Truncate(twoHours).Add(-twoHours).Unix()-1)
 	_, want := other.get(blocks)
@@ -244,7 +244,7 @@ func TestPeerThanosQuery_ResultsOverTheSidecarEqualPrometheus(t *testing.T) {
 	}
 }
 
-// differing is a text from a little before where it differs from another.
+// firstDifference returns text from 60 bytes before its first difference to other.
 func firstDifference(text, other string) string {
 	at := 0
 	for at < len(text) && at < len(other) && text[at] == other[at] {
@@ -253,7 +253,7 @@ func firstDifference(text, other string) string {
 	return text[max(0, at-60):]
 }
 
-// still is an answer without what changes from one evaluation or scrape to the next.
+// withoutVolatileFields removes the fields that change with every evaluation or scrape.
 func withoutVolatileFields(body string) string {
 	for _, name := range []string{"evaluationTime", "lastEvaluation", "lastScrape", "lastScrapeDuration"} {
 		parts := strings.Split(body, `"`+name+`":`)
@@ -267,7 +267,8 @@ func withoutVolatileFields(body string) string {
 	return body
 }
 
-// s3Gateway runs a real S3 server over a folder, and returns Thanos' YAML of it.
+// s3Gateway runs a real S3 server over a folder. It returns the object storage
+// configuration for a bucket, and the bucket's folder.
 func s3Gateway(t *testing.T) (config, dir string) {
 	t.Helper()
 	path, dir, port := peerBinary(t, "versitygw"), t.TempDir(), freePort(t)
@@ -306,7 +307,7 @@ func thanosTool(t *testing.T, args ...string) string {
 
 func TestPeerThanosTools_AcceptBlocksShippedToS3(t *testing.T) {
 	dir := t.TempDir()
-	const blocks = 8 // whatever the hour, some of them fill a range of the compactor
+	const blocks = 8 // enough that at any hour some fill a range of the compactor
 	mint, maxt := writeSidecarBlocks(t, dir, blocks)
 	prom := startPrometheusForSidecar(t, dir)
 	bucket, folder := s3Gateway(t)
@@ -343,7 +344,7 @@ func TestPeerThanosTools_AcceptBlocksShippedToS3(t *testing.T) {
 		defer conn.Close()
 		got, err := storeSeries(client, request)
 		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("the store gateway gives %d series, %v, the sidecar %d\n%.300q\n%.300q", len(got), err, len(want), got, want)
+			t.Errorf("the store gateway returns %d series, %v, the sidecar %d\n%.300q\n%.300q", len(got), err, len(want), got, want)
 		}
 	}
 	served()
@@ -353,11 +354,11 @@ func TestPeerThanosTools_AcceptBlocksShippedToS3(t *testing.T) {
 	}
 	for name, want := range map[string]string{"meta.json": `{"not": "a metrics block"}`, "profiles.parquet": "columns"} {
 		if text, err := os.ReadFile(filepath.Join(profiles, name)); err != nil || string(text) != want {
-			t.Errorf("the compactor has touched profiles: %s: %q, %v", name, text, err)
+			t.Errorf("the compactor changed profiles: %s: %q, %v", name, text, err)
 		}
 	}
 	served()
-	// What the compactor has made is not shipped again.
+	// Compacted blocks are not shipped again.
 	before, _ := os.ReadDir(folder)
 	eventually(t, 20*time.Second, "another look", func() bool { _, body := s.get("/-/ready"); return strings.Contains(body, "Shipping was done") })
 	if after, _ := os.ReadDir(folder); len(after) != len(before) {

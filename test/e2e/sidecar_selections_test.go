@@ -18,14 +18,14 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// gated is a Prometheus that admits few remote reads, and sends little ahead of a
-// client that does not read.
+// slotLimitedPrometheus is a proxy for a Prometheus with few slots for remote reads. Its
+// socket buffers are small, so that a client that does not read blocks a slot.
 type slotLimitedPrometheus struct {
 	*httptest.Server
 	slots chan struct{}
 
 	mu                        sync.Mutex
-	reads, open, most, listed int
+	reads, open, peak, listed int
 }
 
 func newSlotLimitedPrometheus(t *testing.T, behind string, slots int) *slotLimitedPrometheus {
@@ -47,7 +47,7 @@ func newSlotLimitedPrometheus(t *testing.T, behind string, slots int) *slotLimit
 			g.mu.Lock()
 			g.reads++
 			g.open++
-			g.most = max(g.most, g.open)
+			g.peak = max(g.peak, g.open)
 			g.mu.Unlock()
 			defer func() {
 				g.mu.Lock()
@@ -68,13 +68,14 @@ func newSlotLimitedPrometheus(t *testing.T, behind string, slots int) *slotLimit
 	return g
 }
 
-// counts are the remote reads and lists since the last call.
-func (g *slotLimitedPrometheus) counts() (reads, most, listed int) {
+// counts returns, since the last call, the number of remote reads, the most at the same
+// time, and the number of series listings.
+func (g *slotLimitedPrometheus) counts() (reads, peak, listed int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	reads, most, listed = g.reads, g.most, g.listed
-	g.reads, g.most, g.listed = 0, 0, 0
-	return reads, most, listed
+	reads, peak, listed = g.reads, g.peak, g.listed
+	g.reads, g.peak, g.listed = 0, 0, 0
+	return reads, peak, listed
 }
 
 type smallBuffers struct{ net.Listener }
@@ -87,7 +88,7 @@ func (l smallBuffers) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-// fat is a metric whose series take megabytes for each of its clusters.
+// wideMetric returns 120 series per cluster, with megabytes of labels.
 func wideMetric(name string, clusters ...string) (all []labels.Labels) {
 	for _, cluster := range clusters {
 		for i := range 120 {
@@ -119,9 +120,9 @@ func TestSidecar_OpensNoMoreRemoteReadsThanPrometheusAllows(t *testing.T) {
 		s.waitReady()
 		g.counts()
 		got, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 60_000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", tt.metric)}})
-		reads, most, _ := g.counts()
-		if err != nil || len(got) != tt.series || reads != tt.reads || most > slots || !slices.IsSorted(got) {
-			t.Errorf("%s, %d selections: %d series by %d remote reads, %d at once: %v", tt.metric, tt.selectionsMax, len(got), reads, most, err)
+		reads, peak, _ := g.counts()
+		if err != nil || len(got) != tt.series || reads != tt.reads || peak > slots || !slices.IsSorted(got) {
+			t.Errorf("%s, %d selections: %d series by %d remote reads, %d at once: %v", tt.metric, tt.selectionsMax, len(got), reads, peak, err)
 		}
 		for _, line := range got {
 			if !strings.Contains(line, `cluster="eu"`) {
@@ -150,8 +151,8 @@ func TestSidecar_RequestAcquiresAllItsRemoteReadSlotsAtOnce(t *testing.T) {
 		})
 	}
 	running.Wait()
-	if reads, most, _ := g.counts(); reads != 18 || most > 3 {
-		t.Errorf("%d remote reads, %d at once", reads, most)
+	if reads, peak, _ := g.counts(); reads != 18 || peak > 3 {
+		t.Errorf("%d remote reads, %d at once", reads, peak)
 	}
 }
 
@@ -178,11 +179,11 @@ func TestSidecar_ListsLabelsWithoutReadingSamples(t *testing.T) {
 	}
 	request.MinMS, request.MaxMS = -1<<62, 1<<62
 	if got, err := storeSeries(s.client, request); err != nil || !slices.Equal(got, want) {
-		t.Errorf("of all times: %q, %v", got, err)
+		t.Errorf("unlimited time range: %q, %v", got, err)
 	}
 	small := startSidecar(t, g.URL, func(o *role.SidecarOptions) { o.Limits.SortBytesMax = 100 })
 	small.waitReady()
 	if _, err := storeSeries(small.client, request); err == nil || !strings.Contains(err.Error(), "more than 100 bytes") {
-		t.Errorf("beyond the memory to sort: %v", err)
+		t.Errorf("over the limit of sort memory: %v", err)
 	}
 }

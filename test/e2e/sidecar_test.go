@@ -34,7 +34,8 @@ type sidecar struct {
 	grpc   string
 }
 
-// startSidecar runs a sidecar beside a Prometheus; it does not wait for it.
+// startSidecar runs a sidecar for the Prometheus of this URL until the test ends. It does
+// not wait for readiness.
 func startSidecar(t *testing.T, prometheus string, change func(*role.SidecarOptions)) *sidecar {
 	t.Helper()
 	opts := role.SidecarOptions{
@@ -81,8 +82,8 @@ func storeClient(t *testing.T, address string) (*grpc.ClientConn, *storeapi.Clie
 	return conn, storeapi.NewClient(conn, storeapi.ClientOptions{})
 }
 
-// storeSeries reads all series of a request as text, samples included, in the
-// order in which they come.
+// storeSeries returns one line per series of a response, with its samples, in the order
+// of the response.
 func storeSeries(client *storeapi.Client, r storeapi.SeriesRequest) ([]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -123,7 +124,7 @@ func configFile(t *testing.T, external string) string {
 	return writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {"+external+"}}\nscrape_configs: []\n")
 }
 
-// sampled writes one sample of each series now.
+// writeNow writes one sample of each series with the current timestamp, and returns it.
 func (s *server) writeNow(series ...labels.Labels) int64 {
 	s.t.Helper()
 	now := time.Now().UnixMilli()
@@ -176,7 +177,7 @@ func TestSidecar_ServesItsPrometheus(t *testing.T) {
 	}
 	values, _, err = s.client.LabelValues(ctx, storeapi.LabelsRequest{Label: "a", MinMS: now - 9000, MaxMS: now - 8000})
 	if err != nil || len(values) != 0 {
-		t.Logf("values of another time: %q, %v (the head does not look at time)", values, err)
+		t.Logf("values of another time: %q, %v (the head ignores the range)", values, err)
 	}
 	for _, wrong := range [][]*labels.Matcher{{equalMatcher("cluster", "eu")}, nil} {
 		if _, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: wrong}); !errors.Is(err, storeapi.ErrBadRequest) {
@@ -242,7 +243,7 @@ func TestSidecar_ForwardsTargetsAndMetadata(t *testing.T) {
 	}
 }
 
-// freeAddress is one that a server may take, give back and take again.
+// freeAddress returns an address that a server can listen on, also after a restart.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -285,12 +286,12 @@ func TestSidecar_WaitsForPrometheusAndFollowsRestartAndReload(t *testing.T) {
 	if err := prom.stop(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "the sidecar to see that Prometheus is gone", func() bool {
+	eventually(t, 20*time.Second, "the sidecar to notice that Prometheus stopped", func() bool {
 		status, _ := s.get("/-/ready")
 		return status == http.StatusServiceUnavailable
 	})
 	if _, err := storeSeries(s.client, request); !errors.Is(err, storeapi.ErrUnavailable) {
-		t.Errorf("series of a Prometheus that is gone: %v", err)
+		t.Errorf("series of a stopped Prometheus: %v", err)
 	}
 	start()
 	s.waitReady()
@@ -306,7 +307,7 @@ func TestSidecar_WaitsForPrometheusAndFollowsRestartAndReload(t *testing.T) {
 	eventually(t, 20*time.Second, "the new external labels", func() bool { return same("us") })
 }
 
-// runSidecar runs one until it ends by itself.
+// runSidecar runs a sidecar until it stops by itself, and returns its error.
 func runSidecar(t *testing.T, opts role.SidecarOptions) error {
 	t.Helper()
 	opts.Web.ListenAddress, opts.GRPC.ListenAddress = "127.0.0.1:0", "127.0.0.1:0"

@@ -11,8 +11,9 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// Every part of ferula in the place of Thanos' and beside it, over one Prometheus
-// and its shipped blocks: each way to ask gives Prometheus' own answers.
+// Sidecar, querier and query frontend of ferula replace those of Thanos in several
+// combinations, over one Prometheus and its shipped blocks. Each combination must return
+// the results of Prometheus.
 func TestPeerThanos_EveryComponentIsInterchangeable(t *testing.T) {
 	dir, bucket := t.TempDir(), t.TempDir()
 	mint, maxt := writeSidecarBlocks(t, dir, 4)
@@ -53,15 +54,15 @@ func TestPeerThanos_EveryComponentIsInterchangeable(t *testing.T) {
 		"ferula query over Thanos' query":                          query(theirStore).base,
 		"ferula query over ferula's sidecar and the store gateway": query(side.grpc, gateway).base,
 		"Thanos query over ferula's sidecar and the store gateway": theirWhole,
-		"ferula's frontend before Thanos query":                    front(theirQuery),
-		"Thanos' frontend before ferula query":                     theirFront,
-		"ferula's frontend before ferula query":                    front(ourQuery.base),
+		"ferula's frontend for Thanos query":                       front(theirQuery),
+		"Thanos' frontend for ferula query":                        theirFront,
+		"ferula's frontend for ferula query":                       front(ourQuery.base),
 	} {
 		s := &server{t: t, base: base}
 		for _, request := range stackRequests(mint, maxt) {
 			_, want := prom.get(request)
 			var got string
-			// A querier may have to find its stores first.
+			// A querier may not know its stores yet.
 			for range 100 {
 				if _, got = s.get(request); normalizedResponse(t, got, "cluster") == normalizedResponse(t, want) {
 					break
@@ -75,12 +76,12 @@ func TestPeerThanos_EveryComponentIsInterchangeable(t *testing.T) {
 		}
 	}
 	if compared < 50 {
-		t.Fatalf("only %d answers compared", compared)
+		t.Fatalf("only %d responses compared", compared)
 	}
 }
 
-// stackRequests are asked of everything that answers queries. What is asked drops
-// no label but the external ones, or all.
+// stackRequests are queries for every querier and frontend. Their results have all labels
+// or none but the external ones differ.
 func stackRequests(mint, maxt int64) []string {
 	var requests []string
 	start, end := mint/1000+3600, maxt/1000-1800

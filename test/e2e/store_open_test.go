@@ -40,7 +40,7 @@ func TestServe_MetricsAreServedIfTheProfileStoreDoesNotOpen(t *testing.T) {
 			t.Errorf("POST %s: %d %s", path, code, body)
 		}
 	}
-	// Of Prometheus' API "unavailable" is 500.
+	// Prometheus' API maps its error type "unavailable" to 500.
 	if code, body := s.get("/api/v1/exemplar/flamegraph?profile_id=7c9e6679-7425-40de-944b-e07fc1f90ae7&time=1"); code != http.StatusInternalServerError || !strings.Contains(body, reason) {
 		t.Errorf("flame graph of an exemplar: %d %s", code, body)
 	}
@@ -48,10 +48,10 @@ func TestServe_MetricsAreServedIfTheProfileStoreDoesNotOpen(t *testing.T) {
 		t.Errorf("readiness: %d %s", code, body)
 	}
 	if _, metrics := s.get("/metrics"); !strings.Contains(metrics, "\nferula_profiles_available 0\n") {
-		t.Error("the metric does not tell of the fault")
+		t.Error("ferula_profiles_available is not 0")
 	}
 	if text := log.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, reason) {
-		t.Errorf("the log says %s", text)
+		t.Errorf("no error with %q in the log: %s", reason, text)
 	}
 	conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -72,10 +72,10 @@ func TestServe_MetricsAreServedIfTheProfileStoreDoesNotOpen(t *testing.T) {
 	}
 	s = startServe(t, change)
 	if code, body := s.get("/-/ready"); code != http.StatusOK || strings.Contains(body, "Profiles") {
-		t.Errorf("readiness once the fault is mended: %d %s", code, body)
+		t.Errorf("readiness after the store can be opened: %d %s", code, body)
 	}
 	if _, metrics := s.get("/metrics"); !strings.Contains(metrics, "\nferula_profiles_available 1\n") {
-		t.Error("the metric does not tell that profiles are available")
+		t.Error("ferula_profiles_available is not 1")
 	}
 	eventually(t, 20*time.Second, "own profiles", func() bool {
 		now := time.Now().UnixMilli()
@@ -88,7 +88,7 @@ func TestServe_TSDBThatDoesNotOpenStopsTheServerAndKeepsTheProfiles(t *testing.T
 	dir := t.TempDir()
 	first := startServe(t, func(o *role.ServeOptions) { o.Store.Dir = dir })
 	now := time.Now().UnixMilli()
-	if code, body := first.folded(fmt.Sprintf("name=kept&from=%d&until=now", now/1000-10), "main;work 17\n"); code != http.StatusOK {
+	if code, body := first.folded(fmt.Sprintf("name=stored&from=%d&until=now", now/1000-10), "main;work 17\n"); code != http.StatusOK {
 		t.Fatalf("%d %s", code, body)
 	}
 	if err := first.stop(); err != nil {
@@ -104,7 +104,7 @@ func TestServe_TSDBThatDoesNotOpenStopsTheServerAndKeepsTheProfiles(t *testing.T
 		t.Fatal(err)
 	}
 	if err := serve.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "open database in "+dir) {
-		t.Fatalf("the server ends with %v", err)
+		t.Fatalf("the server stopped with %v", err)
 	}
 	if err := os.Remove(wal); err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestServe_TSDBThatDoesNotOpenStopsTheServerAndKeepsTheProfiles(t *testing.T
 		t.Fatal(err)
 	}
 	again := startServe(t, func(o *role.ServeOptions) { o.Store.Dir = dir })
-	if _, body := again.post("/querier.v1.QuerierService/LabelValues", "application/json", fmt.Sprintf(`{"name":"service_name","start":"%d","end":"%d"}`, now-60_000, now+60_000)); !strings.Contains(body, "kept") {
+	if _, body := again.post("/querier.v1.QuerierService/LabelValues", "application/json", fmt.Sprintf(`{"name":"service_name","start":"%d","end":"%d"}`, now-60_000, now+60_000)); !strings.Contains(body, "stored") {
 		t.Error(body)
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// grpcServe runs a server that also offers its StoreAPI at the address returned.
+// grpcServe runs a server with a StoreAPI, and returns the StoreAPI's address.
 func grpcServe(t *testing.T, config string, change func(*role.ServeOptions)) (s *server, address string) {
 	t.Helper()
 	address = fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -34,7 +34,7 @@ func grpcServe(t *testing.T, config string, change func(*role.ServeOptions)) (s 
 	return s, address
 }
 
-// thanosQuery runs a real querier over stores, and waits until it knows them.
+// thanosQuery runs a Thanos querier over stores, and waits until it knows them.
 func thanosQuery(t *testing.T, stores []string, args ...string) *server {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -56,8 +56,8 @@ func thanosQuery(t *testing.T, stores []string, args ...string) *server {
 	return q
 }
 
-// answerData is an answer's status and data, with what order means nothing sorted, and without what one server says and the
-// other does not.
+// responseData returns a response's status and data, with lists sorted where their order has no meaning, and without the
+// labels in drop and the fields that only one of the servers sends.
 func responseData(t *testing.T, body string, without ...string) any {
 	t.Helper()
 	var response map[string]any
@@ -78,7 +78,7 @@ func responseData(t *testing.T, body string, without ...string) any {
 	return []any{response["status"], data}
 }
 
-// meaning is answerData as text, with long numbers rounded.
+// normalizedResponse returns responseData as text, with long numbers rounded.
 func normalizedResponse(t *testing.T, body string, without ...string) string {
 	t.Helper()
 	text, err := json.Marshal(responseData(t, body, without...))
@@ -94,10 +94,10 @@ func normalizedResponse(t *testing.T, body string, without ...string) string {
 	})
 }
 
-// longNumber is a value of so many digits that the last ones are those of additions.
+// longNumber is a value with so many digits that the last ones are rounding errors.
 var longNumber = regexp.MustCompile(`"-?[0-9][0-9.e+-]{12,}"`)
 
-// alike compares what JSON holds. Values may differ in their last digits: the engine inside Thanos is an older one.
+// equalWithinRounding compares decoded JSON. Values may differ in their last digits, because Thanos has an older engine.
 func equalWithinRounding(a, b any) bool {
 	switch a := a.(type) {
 	case map[string]any:
@@ -152,7 +152,7 @@ func sortJSON(list []any, without []string) {
 	slices.SortFunc(list, func(a, b any) int { return strings.Compare(key(a), key(b)) })
 }
 
-// storeSamples are the shared samples, with an exemplar now and then.
+// storeSamples returns sharedSamples and a series with exemplars.
 func storeSamples(t *testing.T, end time.Time) [][]byte {
 	t.Helper()
 	bodies := sharedSamples(t, end)
@@ -166,7 +166,7 @@ func storeSamples(t *testing.T, end time.Time) [][]byte {
 	return bodies
 }
 
-// storeRequests are asked of Thanos and of Prometheus.
+// storeRequests are requests that both Thanos and Prometheus support.
 func storeRequests(end time.Time) []string {
 	from := end.Add(-25 * time.Minute)
 	span := fmt.Sprintf("start=%d&end=%d", from.Unix(), end.Unix())
@@ -213,7 +213,7 @@ func TestPeerThanosQuery_ResultsOverTheStoreAPIEqualPrometheus(t *testing.T) {
 	compared := 0
 	for _, request := range storeRequests(end) {
 		if strings.Contains(request, "rate%28") {
-			continue // Thanos adds counters up over their resets before the engine sees them
+			continue // Thanos adjusts counters for resets before the engine reads them
 		}
 		_, want := prometheus.get(request)
 		_, got := overPlain.get(request + "&dedup=false")
@@ -221,7 +221,7 @@ func TestPeerThanosQuery_ResultsOverTheStoreAPIEqualPrometheus(t *testing.T) {
 			t.Errorf("%s\nthrough ferula %.700s\nPrometheus     %.700s", request, got, want)
 		}
 		if strings.HasPrefix(request, "/api/v1/label") || strings.Contains(request, "sum by") || strings.Contains(request, "histogram_quantile") || strings.Contains(request, "absent") {
-			continue // names and values are more, and these drop what was added
+			continue // labels include the external ones, and these functions drop them
 		}
 		_, got = overLabelled.get(request + "&dedup=true")
 		if compared++; !equalWithinRounding(responseData(t, got, "cluster", "a_replica"), responseData(t, want)) {
@@ -229,7 +229,7 @@ func TestPeerThanosQuery_ResultsOverTheStoreAPIEqualPrometheus(t *testing.T) {
 		}
 	}
 	if compared < 40 {
-		t.Fatalf("only %d answers compared", compared)
+		t.Fatalf("only %d responses compared", compared)
 	}
 	_, body := overLabelled.get("/api/v1/label/cluster/values")
 	if !strings.Contains(body, `["eu"]`) {
@@ -241,7 +241,7 @@ func TestPeerThanosQuery_ResultsOverTheStoreAPIEqualPrometheus(t *testing.T) {
 	}
 }
 
-// The client reads a querier of Thanos that reads ferula, and a sidecar of Thanos before a Prometheus: the same series.
+// ferula's client reads a Thanos querier over ferula, and a Thanos sidecar of a Prometheus with the same samples.
 func TestPeerThanos_StoreAPIsAreReadByTheClient(t *testing.T) {
 	s, store := grpcServe(t, "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n", nil)
 	end := time.Now().Truncate(time.Minute)

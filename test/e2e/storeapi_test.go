@@ -35,7 +35,7 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// dial connects to a gRPC server until the test ends.
+// dial opens a connection to a gRPC server that is closed when the test ends.
 func dial(t *testing.T, address string, creds credentials.TransportCredentials) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(address, append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(creds))...)
@@ -46,7 +46,7 @@ func dial(t *testing.T, address string, creds credentials.TransportCredentials) 
 	return conn
 }
 
-// readStore reads series as text, samples decoded.
+// readStore returns one line per series of a response, with its samples.
 func readStore(t *testing.T, conn *grpc.ClientConn, opts storeapi.ClientOptions, r storeapi.SeriesRequest) ([]string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -111,7 +111,7 @@ func TestStoreAPI_ReturnsWrittenSamples(t *testing.T) {
 	}
 	for _, metric := range []string{`grpc_server_handled_total{grpc_code="OK",grpc_method="Series",grpc_service="thanos.Store",grpc_type="server_stream"} 5`, `grpc_code="InvalidArgument",grpc_method="Series"`} {
 		if _, body := s.get("/metrics"); !strings.Contains(body, metric) {
-			t.Errorf("own metrics do not say %s", metric)
+			t.Errorf("no %s in /metrics", metric)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func TestStoreAPI_LimitsAreEnforced(t *testing.T) {
 	s.writeAll([][]byte{encoded(t, v1(v1Series(now, 1, "__name__", "e2e", "a", "1"), v1Series(now, 1, "__name__", "e2e", "a", "2"), v1Series(now, 1, "__name__", "e2e", "a", "3")))})
 	conn := dial(t, address, insecure.NewCredentials())
 	if _, err := readStore(t, conn, storeapi.ClientOptions{}, storeapi.SeriesRequest{MaxMS: now, Matchers: nameMatchers("e2e")}); !errors.Is(err, storeapi.ErrLimit) || status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("three series of two: %v", err)
+		t.Errorf("three series with a limit of two: %v", err)
 	}
 	got, err := readStore(t, conn, storeapi.ClientOptions{}, storeapi.SeriesRequest{MaxMS: now, Limit: 2, Matchers: nameMatchers("e2e")})
 	if err != nil || len(got) != 2 {
@@ -170,7 +170,7 @@ func TestStoreAPI_HealthAndReflectionAreServed(t *testing.T) {
 	}
 }
 
-// authority signs certificates.
+// authority is a certificate authority.
 type authority struct {
 	t    *testing.T
 	dir  string
@@ -207,7 +207,7 @@ func (a *authority) write(name, kind string, der []byte) {
 	}
 }
 
-// issue writes name.pem and name-key.pem.
+// issue writes a signed certificate to name.pem and its key to name-key.pem.
 func (a *authority) issue(name string) tls.Certificate {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -259,7 +259,7 @@ func TestStoreAPI_ClientCertificatesAreRequired(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// A renewed certificate is taken without a restart.
+	// A renewed certificate is loaded without a restart.
 	renewed := ca.issue("server")
 	later := time.Now().Add(2 * time.Second)
 	if err := errors.Join(os.Chtimes(ca.file("server.pem"), later, later), os.Chtimes(ca.file("server-key.pem"), later, later)); err != nil {
@@ -271,6 +271,6 @@ func TestStoreAPI_ClientCertificatesAreRequired(t *testing.T) {
 	}
 	defer conn.Close()
 	if got := conn.ConnectionState().PeerCertificates[0].Raw; !slices.Equal(got, renewed.Certificate[0]) {
-		t.Error("the server still shows its old certificate")
+		t.Error("the server still sends its old certificate")
 	}
 }

@@ -22,10 +22,10 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// eveInBcrypt is user eve with the password apple.
+// eveInBcrypt is a web configuration with user eve, whose password is apple.
 const eveInBcrypt = "basic_auth_users:\n  eve: $2a$04$ZPhz8rfdmpae1mBwsJUU1ugnOw3VCQbDPPYb9UM60sEIvn6WarITe\n"
 
-// certificate writes a certificate by itself for 127.0.0.1, and its key.
+// certificate writes a self-signed certificate for 127.0.0.1 and its key.
 func certificate(t *testing.T) (certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -97,10 +97,10 @@ func TestServe_ScrapesItselfWithClientCertificates(t *testing.T) {
 		return strings.Contains(string(text[:n]), `"instance":"`+serve.Addr().String()+`"`)
 	})
 	if want := "url=" + s.base + "/"; !strings.Contains(log.String(), want) {
-		t.Errorf("the log does not say %s:\n%s", want, log)
+		t.Errorf("no %s in the log:\n%s", want, log)
 	}
 	if _, err := http.Get(s.base + "/metrics"); err == nil {
-		t.Error("a client without a certificate is answered")
+		t.Error("a client without a certificate gets a response")
 	}
 }
 
@@ -163,7 +163,7 @@ func TestServe_ListensOnSeveralAddresses(t *testing.T) {
 	defer l.Close()
 	out, err := commandOf(t, program, append(args, "--web.listen-address="+l.Addr().String())...).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "listen on "+l.Addr().String()) {
-		t.Errorf("an address that is taken: %v: %s", err, out)
+		t.Errorf("an address in use: %v: %s", err, out)
 	}
 	out, err = commandOf(t, program, append(args, "--web.max-connections=-1")...).CombinedOutput()
 	if err == nil || strings.Contains(string(out), "panic") || !strings.Contains(string(out), "web.max-connections") {
@@ -190,7 +190,7 @@ func TestServe_MaxConnectionsAppliesToAllAddresses(t *testing.T) {
 	if _, err := fmt.Fprintf(held, "GET /-/healthy HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := held.Read(make([]byte, 1)); err != nil { // it is accepted, and stays open
+	if _, err := held.Read(make([]byte, 1)); err != nil { // the connection was accepted and stays open
 		t.Fatal(err)
 	}
 	status := make(chan int, 1)
@@ -200,7 +200,7 @@ func TestServe_MaxConnectionsAppliesToAllAddresses(t *testing.T) {
 	}()
 	select {
 	case code := <-status:
-		t.Errorf("a second connection is answered %d", code)
+		t.Errorf("a second connection got the response %d", code)
 	case <-time.After(300 * time.Millisecond):
 	}
 	if err := held.Close(); err != nil {

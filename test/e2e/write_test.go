@@ -25,8 +25,8 @@ const (
 	v2Type = "application/x-protobuf;proto=io.prometheus.write.v2.Request"
 )
 
-// idle is a configuration that scrapes nothing, so that only what a test writes
-// is there.
+// idle sets a configuration without scrape jobs, so that the storage has only samples
+// that the test writes.
 func idle(t *testing.T) func(*role.ServeOptions) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")
 	return func(o *role.ServeOptions) { o.ConfigFile = file }
@@ -41,7 +41,7 @@ func encoded(t *testing.T, m proto.Message) []byte {
 	return snappy.Encode(nil, raw)
 }
 
-// write posts a body and returns status, text and headers.
+// write posts a remote write request and returns status, body and headers.
 func (s *server) write(contentType, encoding string, body []byte) (int, string, http.Header) {
 	s.t.Helper()
 	req, err := http.NewRequest(http.MethodPost, s.base+"/api/v1/write", bytes.NewReader(body))
@@ -94,7 +94,7 @@ func TestServe_RemoteWriteV1IsQueryable(t *testing.T) {
 		t.Errorf("the histogram's count is %q", got)
 	}
 	if _, body := s.get("/api/v1/query_exemplars?query=apples"); !strings.Contains(body, `"trace_id":"abc"`) {
-		t.Errorf("the exemplar is not there: %s", body)
+		t.Errorf("no exemplar: %s", body)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestServe_RemoteWriteRefusesInvalidInputAsPrometheusDoes(t *testing.T) {
 	if status, text, _ := s.write(v1Type, "snappy", sample(now, 1)); status != 204 {
 		t.Fatalf("%d %s", status, text)
 	}
-	bomb := append([]byte{0xff, 0xff, 0xff, 0xff, 0x0f}, bytes.Repeat([]byte{0xfe}, 1000)...) // says 4 GiB
+	bomb := append([]byte{0xff, 0xff, 0xff, 0xff, 0x0f}, bytes.Repeat([]byte{0xfe}, 1000)...) // claims 4 GiB
 	tests := []struct {
 		name, contentType, encoding string
 		body                        []byte
@@ -165,7 +165,7 @@ func TestServe_RemoteWriteRefusesInvalidInputAsPrometheusDoes(t *testing.T) {
 		t.Errorf("after all that apples is %q", got)
 	}
 	if status, _ := s.get("/api/v1/write"); status != http.StatusMethodNotAllowed {
-		t.Errorf("GET is answered %d", status)
+		t.Errorf("GET: %d", status)
 	}
 }
 
@@ -240,6 +240,6 @@ func TestServe_ConcurrentWritersLoseNothing(t *testing.T) {
 		}
 	}
 	if got := s.value("sum(count_over_time(load[2m]))"); got != fmt.Sprint(writers*rounds) {
-		t.Errorf("%s of %d samples are there", got, writers*rounds)
+		t.Errorf("%s of %d samples are stored", got, writers*rounds)
 	}
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the page's end-to-end test in Chromium against a ferula of its own, on a
-# free port and an empty folder, and takes both away again.
+# Runs the page's end-to-end test in Chromium against a new ferula process with a free
+# port and an empty folder, and removes both.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -25,7 +25,7 @@ for _ in $(seq 100); do
 	sleep 0.2
 done
 [[ -n $url ]] || { cat "$work/log"; exit 1; }
-sleep 20 # a line needs a few scrapes
+sleep 20 # a graph needs a few scrapes
 cd ui
 [[ -d node_modules ]] || npm ci --no-audit --no-fund --loglevel=error
 SCREENSHOTS=${SCREENSHOTS:-$work} npm run --silent e2e -- "$url"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs clients that push profiles, and prints for each the command that runs it,
-# one a line, to which the server's address is added:
+# Installs clients that push profiles, and prints one line per client: the command that
+# runs it, to which the caller appends the server's address.
 #
 #	test/clients/build.sh [-n] go|python|node...
 #
-# With -n nothing is installed, and what is not there is a failure.
+# With -n nothing is installed, and a client that is not installed is an error.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${FERULA_CLIENTS_DIR:-$here/.cache}
@@ -14,7 +14,7 @@ if [[ ${1:-} == -n ]]; then
 	shift
 fi
 
-# fresh STAMP FILE...: the stamp is there and no file is newer.
+# fresh STAMP FILE...: succeeds if the stamp exists and no file is newer.
 fresh() {
 	local stamp=$1
 	shift

@@ -1,10 +1,10 @@
-// Command drain reads by remote read with ferula's client, keeps nothing, and says what it has read. The bench runs it as a
-// process and measures its memory from outside.
+// Command drain reads by remote read with ferula's client and discards the samples. The bench runs it as a process and
+// measures its memory from outside.
 //
 //	GET /drain?url=URL&metric=NAME&start=MS&end=MS&form=chunks|samples
 //
-// answers with the number of series, of samples, and a hash over all labels, times and values that does not depend on
-// the order of series nor on how samples lie in chunks.
+// returns the number of series and samples, and a hash over all labels, timestamps and values. The hash depends neither
+// on the order of series nor on chunk boundaries.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	_ "net/http/pprof" // the bench asks for collections
+	_ "net/http/pprof" // the bench requests garbage collections
 	"os"
 	"strconv"
 
@@ -31,12 +31,12 @@ func main() {
 	flag.Parse()
 	http.HandleFunc("/-/ready", func(http.ResponseWriter, *http.Request) {})
 	http.HandleFunc("/drain", func(w http.ResponseWriter, r *http.Request) {
-		said, err := drain(r)
+		summary, err := drain(r)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 			return
 		}
-		fmt.Fprintln(w, said)
+		fmt.Fprintln(w, summary)
 	})
 	if err := http.ListenAndServe(*listen, nil); err != nil {
 		fmt.Fprintln(os.Stderr, "drain:", err)
@@ -75,7 +75,7 @@ func hash(ctx context.Context, set series.Set) (string, error) {
 		_, _ = one.Write(set.Labels())
 		for _, c := range set.Chunks() {
 			if c.Encoding != chunkenc.EncXOR {
-				return "", fmt.Errorf("a chunk has encoding %s", c.Encoding)
+				return "", fmt.Errorf("unsupported chunk encoding %s", c.Encoding)
 			}
 			xor.Reset(c.Data)
 			iter = xor.Iterator(iter)

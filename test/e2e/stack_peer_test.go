@@ -80,8 +80,8 @@ func TestPeerThanos_EveryComponentIsInterchangeable(t *testing.T) {
 	}
 }
 
-// stackRequests are queries for every querier and frontend. Their results have all labels
-// or none but the external ones differ.
+// stackRequests are the queries that every combination gets. The comparison removes
+// external labels from the results, so no query may depend on them.
 func stackRequests(mint, maxt int64) []string {
 	var requests []string
 	start, end := mint/1000+3600, maxt/1000-1800

@@ -58,7 +58,7 @@ func thanosQuery(t *testing.T, stores []string, args ...string) *server {
 
 // responseData returns a response's status and data, with lists sorted where their order has no meaning, and without the
 // labels in drop and the fields that only one of the servers sends.
-func responseData(t *testing.T, body string, without ...string) any {
+func responseData(t *testing.T, body string, drop ...string) any {
 	t.Helper()
 	var response map[string]any
 	if err := json.Unmarshal([]byte(body), &response); err != nil {
@@ -69,19 +69,19 @@ func responseData(t *testing.T, body string, without ...string) any {
 		delete(object, "analysis")
 		delete(object, "stats")
 		if list, ok := object["result"].([]any); ok && object["resultType"] != "scalar" && object["resultType"] != "string" {
-			sortJSON(list, without)
+			sortJSON(list, drop)
 		}
 	}
 	if list, ok := data.([]any); ok {
-		sortJSON(list, without)
+		sortJSON(list, drop)
 	}
 	return []any{response["status"], data}
 }
 
 // normalizedResponse returns responseData as text, with long numbers rounded.
-func normalizedResponse(t *testing.T, body string, without ...string) string {
+func normalizedResponse(t *testing.T, body string, drop ...string) string {
 	t.Helper()
-	text, err := json.Marshal(responseData(t, body, without...))
+	text, err := json.Marshal(responseData(t, body, drop...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func equalWithinRounding(a, b any) bool {
 	return a == b
 }
 
-func sortJSON(list []any, without []string) {
+func sortJSON(list []any, drop []string) {
 	key := func(v any) string {
 		if object, ok := v.(map[string]any); ok {
 			for _, field := range []string{"metric", "seriesLabels"} {
@@ -140,7 +140,7 @@ func sortJSON(list []any, without []string) {
 	}
 	for _, v := range list {
 		object, _ := v.(map[string]any)
-		for _, label := range without {
+		for _, label := range drop {
 			delete(object, label)
 			for _, field := range []string{"metric", "seriesLabels"} {
 				if labels, ok := object[field].(map[string]any); ok {

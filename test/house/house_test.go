@@ -1,9 +1,9 @@
-// Package house holds the rules of the repository as tests: which package may
-// import which, how long things may grow, and what must be documented.
+// Package house tests the rules of the repository: which package may import which,
+// how long files and functions may be, what must be documented, and which words are
+// used.
 //
-// The source tree comes in as syntax, never as running code; what goes out are
-// failures that name the file and the rule. Every exception stands in the one
-// list below, with its reason.
+// The tests parse the source tree and fail with the file and the rule. The list
+// exceptions has every exception with its reason.
 package house
 
 import (
@@ -19,20 +19,20 @@ import (
 
 const modulePath = "github.com/ferula-io/ferula"
 
-// root of the repository, from this package's folder, in which tests run.
+// root of the repository, relative to this folder, in which the tests run.
 const root = "../.."
 
-// source is one parsed file; path is relative to the root.
+// source is a parsed Go file.
 type source struct {
-	path string
-	pkg  string // folder, relative to the root
+	path string // relative to root
+	pkg  string // folder, relative to root
 	file *ast.File
 	fset *token.FileSet
 	test bool
 	text string
 }
 
-// sources parses every Go file of the repository that people wrote.
+// sources parses every Go file of the repository that is not generated.
 func sources(t *testing.T) []source {
 	t.Helper()
 	var all []source
@@ -70,7 +70,7 @@ func sources(t *testing.T) []source {
 		t.Fatal(err)
 	}
 	if len(all) < 20 {
-		t.Fatalf("only %d files found: the rules are looking at the wrong place", len(all))
+		t.Fatalf("only %d files found: root is wrong", len(all))
 	}
 	return all
 }
@@ -87,7 +87,7 @@ func (s source) imports() []string {
 	return paths
 }
 
-// at words a position as file:line.
+// at formats a position as file:line.
 func (s source) at(pos token.Pos) string {
 	return s.path + ":" + lineText(s.fset.Position(pos).Line)
 }

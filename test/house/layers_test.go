@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// layers from the bottom to the top: a package imports only from layers strictly
-// below its own, from below its own folder, and from its siblings only where
-// siblings is true.
+// layers from the bottom to the top. A package imports only packages of lower layers,
+// packages within its own folder, and, where siblings is true, packages of its layer.
 var layers = []struct {
 	name     string
 	folders  []string
@@ -34,8 +33,8 @@ func layerOf(pkg string) int {
 	return -1
 }
 
-// own turns an import path into a folder of this repository, or "".
-func own(path string) string {
+// ownPath returns the folder of an import path of this repository, or "".
+func ownPath(path string) string {
 	rest, ok := strings.CutPrefix(path, modulePath+"/")
 	if !ok {
 		return ""
@@ -43,7 +42,7 @@ func own(path string) string {
 	return rest
 }
 
-func TestImportsGoStrictlyDown(t *testing.T) {
+func TestLayers_ImportsGoStrictlyDown(t *testing.T) {
 	checked := 0
 	for _, s := range sources(t) {
 		from := layerOf(s.pkg)
@@ -51,16 +50,16 @@ func TestImportsGoStrictlyDown(t *testing.T) {
 			continue
 		}
 		for _, path := range s.imports() {
-			to := layerOf(own(path))
-			if own(path) == "" || to < 0 {
+			to := layerOf(ownPath(path))
+			if ownPath(path) == "" || to < 0 {
 				continue
 			}
 			checked++
-			inside := strings.HasPrefix(own(path), s.pkg+"/") // a package may use those in its own folder
+			inside := strings.HasPrefix(ownPath(path), s.pkg+"/") // a package may import those in its folder
 			if to < from || (to == from && (layers[from].siblings || inside)) {
 				continue
 			}
-			t.Errorf("%s (layer %q) imports %s (layer %q)", s.path, layers[from].name, own(path), layers[to].name)
+			t.Errorf("%s (layer %q) imports %s (layer %q)", s.path, layers[from].name, ownPath(path), layers[to].name)
 		}
 	}
 	if checked < 10 {
@@ -68,7 +67,7 @@ func TestImportsGoStrictlyDown(t *testing.T) {
 	}
 }
 
-func TestEveryInternalPackageHasALayer(t *testing.T) {
+func TestLayers_EveryInternalPackageHasALayer(t *testing.T) {
 	for _, s := range sources(t) {
 		if strings.HasPrefix(s.pkg, "internal/") && layerOf(s.pkg) < 0 {
 			t.Errorf("%s is in no layer", s.path)
@@ -76,16 +75,16 @@ func TestEveryInternalPackageHasALayer(t *testing.T) {
 	}
 }
 
-// The frontend works on encoded requests and answers: of ferula it may know
-// codecs, promjson and leaves only.
-func TestTheFrontendKnowsNoEngineAndNoStorage(t *testing.T) {
+// The frontend processes encoded requests and responses. It may import only codecs,
+// promjson and leaves.
+func TestLayers_FrontendImportsNeitherEngineNorStorage(t *testing.T) {
 	for _, s := range sources(t) {
 		if !strings.HasPrefix(s.pkg, "internal/frontend") || s.test {
 			continue
 		}
 		for _, path := range s.imports() {
 			switch {
-			case own(path) != "" && own(path) != "promjson" && !strings.HasPrefix(own(path), "internal/frontend") && layerOf(own(path)) > 1:
+			case ownPath(path) != "" && ownPath(path) != "promjson" && !strings.HasPrefix(ownPath(path), "internal/frontend") && layerOf(ownPath(path)) > 1:
 				t.Errorf("%s imports %s", s.path, path)
 			case path == "github.com/prometheus/prometheus/promql" || strings.HasPrefix(path, "github.com/prometheus/prometheus/tsdb"):
 				t.Errorf("%s imports %s", s.path, path)
@@ -94,7 +93,7 @@ func TestTheFrontendKnowsNoEngineAndNoStorage(t *testing.T) {
 	}
 }
 
-// forbidden says where an outside package may be imported; elsewhere it may not.
+// forbidden lists external packages that only some folders may import.
 var forbidden = []struct {
 	path   string // prefix of the import path
 	only   []string
@@ -105,15 +104,15 @@ var forbidden = []struct {
 	{"google.golang.org/protobuf", []string{"internal/codec", "internal/wire"}, "protobuf types stop at codec and wire"},
 	{"github.com/gogo/protobuf", []string{"internal/codec", "internal/wire"}, "protobuf types stop at codec and wire"},
 	{"github.com/prometheus/prometheus/prompb", []string{"internal/codec", "internal/wire"}, "protobuf types stop at codec and wire"},
-	{"github.com/prometheus/prometheus/web", nil, "it doubles the program; it is the oracle of tests"},
-	{"github.com/prometheus/client_golang/prometheus/promauto", nil, "registries come through constructors"},
+	{"github.com/prometheus/prometheus/web", nil, "it doubles the size of the binary; only tests compare with it"},
+	{"github.com/prometheus/client_golang/prometheus/promauto", nil, "constructors receive the registry"},
 	{"github.com/thanos-io/thanos", nil, "its label types panic without a build tag"},
 	{"github.com/grafana/pyroscope", nil, "AGPL"},
 	{"github.com/grafana/mimir", nil, "AGPL"},
 	{"github.com/minio", nil, "AGPL"},
 }
 
-func TestOutsidePackagesStayWhereTheyBelong(t *testing.T) {
+func TestLayers_ForbiddenImports(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.test || strings.HasPrefix(s.pkg, "bench") || strings.HasPrefix(s.pkg, "test/") || strings.HasPrefix(s.pkg, "tools") {
 			continue
@@ -137,8 +136,8 @@ func within(pkg string, folders []string) bool {
 	return false
 }
 
-// The two public modules can be imported by anybody: they bring nothing along.
-func TestPublicModulesUseTheStandardLibraryOnly(t *testing.T) {
+// Any program can import the two public modules without further dependencies.
+func TestLayers_PublicModulesUseOnlyTheStandardLibrary(t *testing.T) {
 	for _, s := range sources(t) {
 		module, _, _ := strings.Cut(s.pkg, "/")
 		if module != "promjson" && module != "metrics" {

@@ -6,22 +6,22 @@ import (
 	"testing"
 )
 
-var peersMetric = regexp.MustCompile(`^(New|Must)\w*(Counter|Gauge|Untyped|Histogram|Summary|Desc|Metric)\w*$`)
+var clientGolangConstructor = regexp.MustCompile(`^(New|Must)\w*(Counter|Gauge|Untyped|Histogram|Summary|Desc|Metric)\w*$`)
 
-// Metrics of ferula's own come from metrics; client_golang is there for the packages
-// of others that register in it.
-func TestOwnMetricsComeFromTheOwnLibrary(t *testing.T) {
+// ferula's own metrics use the module metrics. client_golang is linked for packages of
+// other projects that register metrics in it.
+func TestMetrics_OwnMetricsUseTheMetricsModule(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.test || !within(s.pkg, []string{"internal", "cmd"}) {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
 			call, ok := n.(*ast.SelectorExpr)
-			if !ok || !peersMetric.MatchString(call.Sel.Name) {
+			if !ok || !clientGolangConstructor.MatchString(call.Sel.Name) {
 				return true
 			}
 			if pkg, ok := call.X.(*ast.Ident); ok && (pkg.Name == "prometheus" || pkg.Name == "promauto") {
-				t.Errorf("%s: %s.%s: metrics of ferula's own come from metrics", s.at(call.Pos()), pkg.Name, call.Sel.Name)
+				t.Errorf("%s: %s.%s: own metrics use the module metrics", s.at(call.Pos()), pkg.Name, call.Sel.Name)
 			}
 			return true
 		})

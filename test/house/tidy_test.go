@@ -17,15 +17,15 @@ const (
 	importChainMax   = 8
 )
 
-// exceptions from the budgets, each with its reason. The key is what a failure
-// names: a file, a folder, or file:function.
+// exceptions maps a file, a folder or file:function, as failures name them, to the
+// reason why it may exceed a limit.
 var exceptions = map[string]string{
-	"internal/role": "six roles share web, grpc, tracing and registry; a folder a role would export all of it",
+	"internal/role": "six roles share web, grpc, tracing and registry; one folder per role would have to export all of it",
 }
 
 func excepted(key string) bool { return exceptions[key] != "" }
 
-func TestFilesAndFunctionsStayShort(t *testing.T) {
+func TestTidy_FilesAndFunctionsStayShort(t *testing.T) {
 	for _, s := range sources(t) {
 		lines := strings.Count(s.text, "\n")
 		if lines > fileLinesMax && !excepted(s.path) {
@@ -47,7 +47,7 @@ func TestFilesAndFunctionsStayShort(t *testing.T) {
 	}
 }
 
-func TestPackagesStaySmall(t *testing.T) {
+func TestTidy_PackagesStaySmall(t *testing.T) {
 	files := map[string]int{}
 	for _, s := range sources(t) {
 		if !s.test {
@@ -61,7 +61,7 @@ func TestPackagesStaySmall(t *testing.T) {
 	}
 }
 
-func TestEveryPackageHasAPackageComment(t *testing.T) {
+func TestTidy_EveryPackageHasAPackageComment(t *testing.T) {
 	documented := map[string]bool{}
 	for _, s := range sources(t) {
 		if s.test && documented[s.pkg] {
@@ -80,7 +80,7 @@ func TestEveryPackageHasAPackageComment(t *testing.T) {
 	}
 }
 
-func TestExportedNamesAreDocumented(t *testing.T) {
+func TestTidy_ExportedNamesAreDocumented(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.test {
 			continue
@@ -88,13 +88,13 @@ func TestExportedNamesAreDocumented(t *testing.T) {
 		for _, decl := range s.file.Decls {
 			switch d := decl.(type) {
 			case *ast.FuncDecl:
-				// What Error and Unwrap do is said by the errors package.
+				// The errors package documents Error and Unwrap.
 				standard := d.Recv != nil && (d.Name.Name == "Error" || d.Name.Name == "Unwrap")
 				if d.Name.IsExported() && d.Doc == nil && !standard && receiverIsExported(d) {
 					t.Errorf("%s: %s is not documented", s.at(d.Pos()), d.Name.Name)
 				}
 			case *ast.GenDecl:
-				undocumented(t, s, d)
+				checkDocumented(t, s, d)
 			}
 		}
 	}
@@ -115,7 +115,7 @@ func receiverIsExported(f *ast.FuncDecl) bool {
 	return ok && name.IsExported()
 }
 
-func undocumented(t *testing.T, s source, d *ast.GenDecl) {
+func checkDocumented(t *testing.T, s source, d *ast.GenDecl) {
 	t.Helper()
 	for _, spec := range d.Specs {
 		switch sp := spec.(type) {
@@ -133,7 +133,7 @@ func undocumented(t *testing.T, s source, d *ast.GenDecl) {
 	}
 }
 
-func TestNoInitFunctions(t *testing.T) {
+func TestTidy_NoInitFunctions(t *testing.T) {
 	for _, s := range sources(t) {
 		for _, decl := range s.file.Decls {
 			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
@@ -143,9 +143,9 @@ func TestNoInitFunctions(t *testing.T) {
 	}
 }
 
-// Package variables are tables, sentinels, capped pools and embedded files: a
-// literal, or a call that makes one of these.
-func TestPackageVariablesAreTablesSentinelsOrPools(t *testing.T) {
+// A package variable is a table, a sentinel error, a pool or an embedded file: a literal,
+// or a call that creates one of these.
+func TestTidy_PackageVariablesAreTablesSentinelsOrPools(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.test {
 			continue
@@ -167,14 +167,14 @@ func TestPackageVariablesAreTablesSentinelsOrPools(t *testing.T) {
 
 func isConstantLike(v *ast.ValueSpec) bool {
 	if len(v.Values) == 0 {
-		return slices.Contains([]string{"sync.Pool", "embed.FS"}, exprText(v.Type))
+		return slices.Contains([]string{"sync.Pool", "embed.FS"}, exprString(v.Type))
 	}
 	for _, value := range v.Values {
 		switch e := value.(type) {
 		case *ast.CompositeLit, *ast.BasicLit, *ast.SelectorExpr:
 		case *ast.UnaryExpr:
 		case *ast.CallExpr:
-			name := exprText(e.Fun)
+			name := exprString(e.Fun)
 			if !slices.Contains([]string{"errors.New", "fmt.Errorf", "bufpool.New", "regexp.MustCompile", "crc32.MakeTable", "math.Inf", "math.NaN"}, name) && !strings.HasPrefix(name, "time.Unix") {
 				return false
 			}
@@ -185,58 +185,58 @@ func isConstantLike(v *ast.ValueSpec) bool {
 	return true
 }
 
-// exprText words a plain expression: a name, a.b, or a.b().c.
-func exprText(e ast.Expr) string {
+// exprString formats a name, a.b, or a.b().c, and returns "" for other expressions.
+func exprString(e ast.Expr) string {
 	switch x := e.(type) {
 	case *ast.Ident:
 		return x.Name
 	case *ast.SelectorExpr:
-		return exprText(x.X) + "." + x.Sel.Name
+		return exprString(x.X) + "." + x.Sel.Name
 	case *ast.CallExpr:
-		return exprText(x.Fun)
+		return exprString(x.Fun)
 	case *ast.StarExpr:
-		return exprText(x.X)
+		return exprString(x.X)
 	default:
 		return ""
 	}
 }
 
-// chain is the longest path of imports within the repository that starts at pkg.
-func chain(pkg string, imports map[string][]string, known map[string]int) int {
+// longestChain returns the length of the longest chain of imports within the repository
+// that starts at pkg.
+func longestChain(pkg string, imports map[string][]string, known map[string]int) int {
 	if n, ok := known[pkg]; ok {
 		return n
 	}
 	longest := 0
 	for _, to := range imports[pkg] {
-		longest = max(longest, chain(to, imports, known))
+		longest = max(longest, longestChain(to, imports, known))
 	}
 	known[pkg] = longest + 1
 	return longest + 1
 }
 
-func TestImportChainsStayShort(t *testing.T) {
+func TestTidy_ImportChainsStayShort(t *testing.T) {
 	imports := map[string][]string{}
 	for _, s := range sources(t) {
 		if s.test {
 			continue
 		}
 		for _, path := range s.imports() {
-			if to := own(path); to != "" {
+			if to := ownPath(path); to != "" {
 				imports[s.pkg] = append(imports[s.pkg], to)
 			}
 		}
 	}
 	known := map[string]int{}
 	for pkg := range imports {
-		if n := chain(pkg, imports, known); n > importChainMax {
+		if n := longestChain(pkg, imports, known); n > importChainMax {
 			t.Errorf("%s begins a chain of %d imports, at most %d", pkg, n, importChainMax)
 		}
 	}
 }
 
-// A dependency that was tried and breaks the build must not come back by an
-// update of everything.
-func TestPinnedDependenciesStayPinned(t *testing.T) {
+// An update of all dependencies must not change versions that break the build.
+func TestTidy_PinnedDependenciesStayPinned(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	if err != nil {
 		t.Fatal(err)
@@ -244,20 +244,19 @@ func TestPinnedDependenciesStayPinned(t *testing.T) {
 	mod := string(text)
 	for _, want := range []string{
 		"github.com/prometheus/prometheus v0.315.0\n",
-		"github.com/prometheus/common v0.72.1\n", // v0.73 needs a module that cannot be had
+		"github.com/prometheus/common v0.72.1\n", // v0.73 needs a module that the proxy does not have
 	} {
 		if !strings.Contains(mod, want) {
 			t.Errorf("go.mod does not pin %s", strings.TrimSpace(want))
 		}
 	}
 	if strings.Contains(mod, "replace ") {
-		t.Error("go.mod has a replace: go install would refuse it")
+		t.Error("go.mod has a replace directive, which go install refuses")
 	}
 }
 
-// The map in ARCHITECTURE.md names every package of internal and cmd, and none
-// that is not there.
-func TestTheMapAndTheFoldersAgree(t *testing.T) {
+// The map in ARCHITECTURE.md lists exactly the packages of internal and cmd.
+func TestTidy_ArchitectureMapListsEveryPackage(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -274,20 +273,20 @@ func TestTheMapAndTheFoldersAgree(t *testing.T) {
 			mapped[folder] = true
 		}
 	}
-	there := map[string]bool{}
+	existing := map[string]bool{}
 	for _, s := range sources(t) {
 		if !s.test && (strings.HasPrefix(s.pkg, "internal/") || strings.HasPrefix(s.pkg, "cmd/")) {
-			there[s.pkg] = true
+			existing[s.pkg] = true
 		}
 	}
-	for folder := range there {
+	for folder := range existing {
 		if !mapped[folder] {
-			t.Errorf("the map does not name %s", folder)
+			t.Errorf("the map does not list %s", folder)
 		}
 	}
 	for folder := range mapped {
-		if !there[folder] {
-			t.Errorf("the map names %s, which is not there", folder)
+		if !existing[folder] {
+			t.Errorf("the map lists %s, which does not exist", folder)
 		}
 	}
 }

@@ -71,7 +71,8 @@ func TestWords_CommentsStringsAndNamesUseTheFieldsTerms(t *testing.T) {
 	}
 }
 
-// isDeclaredHere keeps names of other modules out: they are only used, never declared.
+// isDeclaredHere reports whether the file declares a function of this name. Names of other
+// modules are only used, never declared.
 func isDeclaredHere(s source, n *ast.Ident) bool {
 	for _, decl := range s.file.Decls {
 		if f, ok := decl.(*ast.FuncDecl); ok && f.Name == n {
@@ -112,7 +113,7 @@ func camelParts(name string) []string {
 	return parts
 }
 
-// texts are what people read besides Go: documents, scripts, the page's source.
+// The test covers files other than Go: documents, scripts, the page's source.
 func TestWords_DocumentsAndThePageUseTheFieldsTerms(t *testing.T) {
 	kinds := map[string]bool{".md": true, ".ts": true, ".tsx": true, ".mjs": true, ".sh": true, ".proto": true, ".tsv": true, ".css": true, ".py": true, ".js": true}
 	checked := 0
@@ -145,6 +146,6 @@ func TestWords_DocumentsAndThePageUseTheFieldsTerms(t *testing.T) {
 		t.Fatal(err)
 	}
 	if checked < 20 {
-		t.Fatalf("only %d documents found: the rule is looking at the wrong place", checked)
+		t.Fatalf("only %d documents found: root is wrong", checked)
 	}
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds the peers from their released Go modules and prints the path of each binary, one a line, in the order asked:
+# Builds the peers from their released Go modules and prints the path of each binary, one per line, in the order of the
+# arguments:
 #
 #	test/peers/build.sh prometheus promtool thanos versitygw
 #
-# What comes in is the committed go.mod and go.sum of each peer, what goes out is a binary in FERULA_PEERS_DIR
-# (default test/peers/.cache) under a name that holds its content key: module files, Go version, tags and flags.
-# A binary that is there already is not built again; with -n, one that is not there is a failure. Nothing here is
-# patched: a peer is what its authors released.
+# It builds from the committed go.mod and go.sum of each peer into FERULA_PEERS_DIR (default test/peers/.cache). The
+# file name has a hash of module files, Go version, tags and flags, and an existing file is not built again. With -n, a
+# missing binary is an error. Peers are not patched.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -14,7 +14,7 @@ cache=${FERULA_PEERS_DIR:-$here/.cache}
 mkdir -p "$cache"
 cache=$(cd "$cache" && pwd)
 
-# The workspace of the repository must not lift a peer's dependencies, and a build must not change its go.mod.
+# The repository's workspace must not raise the versions of a peer's dependencies, and a build must not change its go.mod.
 export GOWORK=off GOFLAGS=-mod=readonly CGO_ENABLED=0
 
 usage() {
@@ -22,7 +22,7 @@ usage() {
 	exit 2
 }
 
-# peer NAME sets folder, module, package, tags and the variable that holds its version.
+# peer NAME sets folder, module, package, tags and the variable of its version.
 peer() {
 	case $1 in
 	prometheus | promtool)
@@ -41,7 +41,7 @@ peer() {
 	esac
 }
 
-# release MODULE_VERSION prints the number the authors gave that release: Prometheus 3.15.0 is the module v0.315.0.
+# release MODULE_VERSION prints the version of the release: the module v0.315.0 is Prometheus 3.15.0.
 release() {
 	local version=${1#v}
 	if [[ $module == github.com/prometheus/prometheus ]]; then
@@ -69,7 +69,7 @@ build() {
 	binary=$cache/$name-$version-$key
 	if [[ ! -x $binary ]]; then
 		[[ -z $only_find ]] || { echo "$name $version is not built" >&2 && exit 1; }
-		# Two callers may ask at once: the second waits and finds the binary.
+		# Of two concurrent calls, the second waits for the first and finds its binary.
 		exec 9>"$cache/$name.lock"
 		flock 9
 		if [[ ! -x $binary ]]; then

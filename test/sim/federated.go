@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// federatedWorld is a server that reads another one by remote_read. Both may have
-// external labels, and both hold series of their own.
-type federatedWorld struct {
-	env       *env
+// federatedScenario is a server that reads another one by remote_read. Each has its own
+// series and may have external labels.
+type federatedScenario struct {
+	env       *environment
 	rng       *rand.Rand
 	near, far *server
 	atMS      int64
 }
 
-func newFederatedWorld(e *env, dir string, rng *rand.Rand) (world, error) {
+func newFederatedScenario(e *environment, dir string, rng *rand.Rand) (scenario, error) {
 	label := func() map[string]string {
 		if rng.IntN(3) == 0 {
 			return nil
@@ -31,10 +31,10 @@ func newFederatedWorld(e *env, dir string, rng *rand.Rand) (world, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &federatedWorld{env: e, rng: rng, near: near, far: far, atMS: time.Now().Add(-time.Hour).UnixMilli()}, nil
+	return &federatedScenario{env: e, rng: rng, near: near, far: far, atMS: time.Now().Add(-time.Hour).UnixMilli()}, nil
 }
 
-func (w *federatedWorld) start() error {
+func (w *federatedScenario) start() error {
 	w.near.mintMS, w.far.mintMS = w.atMS, w.atMS
 	if err := w.far.run(); err != nil {
 		return err
@@ -42,14 +42,14 @@ func (w *federatedWorld) start() error {
 	return w.near.run()
 }
 
-func (w *federatedWorld) stop() error {
+func (w *federatedScenario) stop() error {
 	if err := w.near.stop(); err != nil {
 		return err
 	}
 	return w.far.stop()
 }
 
-func (w *federatedWorld) steps() []step {
+func (w *federatedScenario) steps() []step {
 	var list []step
 	for i := range 2 + w.rng.IntN(3) {
 		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
@@ -69,10 +69,10 @@ func (w *federatedWorld) steps() []step {
 	return list
 }
 
-// check reads the union of both through the near server. What the far server adds
-// by its external labels is taken off by the near one only if they are its own, so
-// the model's series are compared without that label.
-func (w *federatedWorld) check() error {
+// check reads the series of both through the near server. The near server removes an
+// external label of the far one only if it has the same label, so the comparison
+// ignores that label.
+func (w *federatedScenario) check() error {
 	union := w.near.model.clone()
 	for series, points := range w.far.model.acked {
 		for ms, v := range points {
@@ -84,13 +84,14 @@ func (w *federatedWorld) check() error {
 			union.maybe.put(series, ms, v)
 		}
 	}
-	// A far server without the label does not match what the near one asks for.
+	// The near server requests only series with its external labels, and the far one
+	// has none.
 	if len(w.near.cfg.external) > 0 && len(w.far.cfg.external) == 0 {
 		union = w.near.model
 	}
 	minMS, maxMS := min(w.near.mintMS, w.far.mintMS), time.Now().UnixMilli()
 	drop := []string{"cluster"}
-	got, warnings, err := raw(w.env.ctx, w.env.client, w.near.base(), metricName, minMS, maxMS, drop, nil)
+	got, warnings, err := queryRaw(w.env.ctx, w.env.client, w.near.base(), metricName, minMS, maxMS, drop, nil)
 	if err == nil && len(warnings) > 0 {
 		err = fmt.Errorf("warnings: %q", warnings)
 	}

@@ -14,19 +14,17 @@ import (
 )
 
 // frontendWorld is a query frontend with a cache in front of two tenants' servers.
-// The tenant is whatever THANOS-TENANT says, as behind a gateway that sets it.
-type frontendWorld struct {
-	env      *env
+// The header THANOS-TENANT names the tenant, as behind a gateway that sets it.
+type frontendScenario struct {
+	env      *environment
 	rng      *rand.Rand
 	tenants  [2]*server
 	gateway  *http.Server
 	gateAddr string
 	front    *process
 	http     string
-	constant bool // clients send one X-Scope-OrgID for every tenant
-	drops    bool // the gateway cuts some responses
-	cut      *rand.Rand
-	asked    []rangeQuery
+	constant bool // clients send the same X-Scope-OrgID for every tenant
+	sent     []rangeQuery
 }
 
 type rangeQuery struct {
@@ -35,8 +33,8 @@ type rangeQuery struct {
 	stepMS         int64
 }
 
-func newFrontendWorld(e *env, dir string, rng *rand.Rand) (world, error) {
-	w := &frontendWorld{env: e, rng: rng, constant: rng.IntN(2) == 0}
+func newFrontendScenario(e *environment, dir string, rng *rand.Rand) (scenario, error) {
+	w := &frontendScenario{env: e, rng: rng, constant: rng.IntN(2) == 0}
 	for i := range w.tenants {
 		srv, err := newServer(e, filepath.Join(dir, fmt.Sprint("tenant", i)), serveConfig{retentionFile: "1y"})
 		if err != nil {
@@ -47,7 +45,7 @@ func newFrontendWorld(e *env, dir string, rng *rand.Rand) (world, error) {
 	return w, nil
 }
 
-func (w *frontendWorld) start() error {
+func (w *frontendScenario) start() error {
 	for i, srv := range w.tenants {
 		srv.mintMS = time.Now().UnixMilli()
 		if err := srv.run(); err != nil {
@@ -81,13 +79,13 @@ func (w *frontendWorld) start() error {
 	return err
 }
 
-// route sends a request to the server of its tenant.
-func (w *frontendWorld) route() http.Handler {
+// route forwards a request to the server of its tenant.
+func (w *frontendScenario) route() http.Handler {
 	var proxies [2]http.Handler
 	for i, srv := range w.tenants {
 		target, err := url.Parse(srv.base())
 		if err != nil {
-			panic(err) // made by this package
+			panic(err) // the URL comes from this package
 		}
 		proxies[i] = httputil.NewSingleHostReverseProxy(target)
 	}
@@ -103,7 +101,7 @@ func (w *frontendWorld) route() http.Handler {
 	})
 }
 
-func (w *frontendWorld) stop() error {
+func (w *frontendScenario) stop() error {
 	if w.gateway != nil {
 		defer w.gateway.Close()
 	}
@@ -120,7 +118,7 @@ func (w *frontendWorld) stop() error {
 	return nil
 }
 
-func (w *frontendWorld) steps() []step {
+func (w *frontendScenario) steps() []step {
 	nowMS := time.Now().UnixMilli()
 	var list []step
 	for range 4 + w.rng.IntN(4) {
@@ -132,14 +130,14 @@ func (w *frontendWorld) steps() []step {
 			stepMS := pick(rng, int64(15_000), 60_000)
 			start := (nowMS - int64(10+rng.IntN(25))*60_000) / stepMS * stepMS
 			q := rangeQuery{w.expression(rng, nowMS), start, nowMS / stepMS * stepMS, stepMS}
-			list = append(list, step{"query " + q.expr, func() error { w.asked = append(w.asked, q); return nil }})
+			list = append(list, step{"query " + q.expr, func() error { w.sent = append(w.sent, q); return nil }})
 		}
 	}
 	return list
 }
 
-// expression is one that reads before, at or after its steps.
-func (w *frontendWorld) expression(rng *rand.Rand, nowMS int64) string {
+// expression returns a query that reads before, at or after the timestamps of its steps.
+func (w *frontendScenario) expression(rng *rand.Rand, nowMS int64) string {
 	return pick(rng,
 		metricName,
 		"sum(rate("+metricName+"[2m]))",
@@ -151,8 +149,9 @@ func (w *frontendWorld) expression(rng *rand.Rand, nowMS int64) string {
 	)
 }
 
-// writeNow adds a sample at the present, which queries that read ahead will see.
-func (w *frontendWorld) writeNow(rng *rand.Rand) error {
+// writeNow writes a sample with the current timestamp, which queries with a negative
+// offset read.
+func (w *frontendScenario) writeNow(rng *rand.Rand) error {
 	for i, srv := range w.tenants {
 		if err := srv.put(map[string]string{"tenant": fmt.Sprint(i)}, map[int64]float64{time.Now().UnixMilli(): float64(rng.IntN(100_000))}); err != nil {
 			return err
@@ -161,13 +160,13 @@ func (w *frontendWorld) writeNow(rng *rand.Rand) error {
 	return nil
 }
 
-// check sends every query so far again, for both tenants, and compares with what
-// the tenant's server returns itself.
-func (w *frontendWorld) check() error {
-	if err := w.front.gone(); err != nil {
+// check repeats every query so far for both tenants, and compares the response with the
+// one of the tenant's server.
+func (w *frontendScenario) check() error {
+	if err := w.front.unexpectedExit(); err != nil {
 		return err
 	}
-	for _, q := range w.asked {
+	for _, q := range w.sent {
 		form := url.Values{"query": {q.expr}, "start": {seconds(q.startMS)}, "end": {seconds(q.endMS)}, "step": {seconds(q.stepMS)}}
 		for i, srv := range w.tenants {
 			header := map[string]string{"THANOS-TENANT": fmt.Sprint("t", i)}
@@ -183,7 +182,7 @@ func (w *frontendWorld) check() error {
 				return fmt.Errorf("tenant %d, %s: %w", i, q.expr, err)
 			}
 			if status == http.StatusBadRequest && w.constant {
-				continue // two tenant headers that disagree may be refused
+				continue // two tenant headers with different values may be refused
 			}
 			if status != http.StatusOK || !bytes.Equal(bytes.TrimSpace(got), bytes.TrimSpace(want)) {
 				return fmt.Errorf("tenant %d, %s from %d to %d step %d: frontend returns %d %.600s; the server %.600s", i, q.expr, q.startMS, q.endMS, q.stepMS, status, got, want)
@@ -193,7 +192,7 @@ func (w *frontendWorld) check() error {
 	return nil
 }
 
-func (w *frontendWorld) query(form url.Values, header map[string]string) (int, []byte, error) {
+func (w *frontendScenario) query(form url.Values, header map[string]string) (int, []byte, error) {
 	req, err := http.NewRequestWithContext(w.env.ctx, http.MethodGet, "http://"+w.http+"/api/v1/query_range?"+form.Encode(), nil)
 	if err != nil {
 		return 0, nil, err

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// samples are the samples of one path's response, or of the model: by series, in
-// the form of seriesKey, and by timestamp in milliseconds.
+// samples are the values of a response or of the model, by series (see seriesKey) and
+// timestamp in milliseconds.
 type samples map[string]map[int64]float64
 
 func (s samples) put(series string, ms int64, v float64) {
@@ -31,7 +31,7 @@ func (s samples) count() int {
 	return n
 }
 
-// seriesKey is a label set in one spelling, without the labels in drop.
+// seriesKey returns a label set as text, sorted by name, without the labels in drop.
 func seriesKey(labels map[string]string, drop ...string) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(labels)) {
@@ -42,8 +42,8 @@ func seriesKey(labels map[string]string, drop ...string) string {
 	return strings.Join(parts, ",")
 }
 
-// model knows what a storage was given. A response must have every acknowledged
-// sample, and may have those whose request ended without a verdict.
+// model records the samples sent to a storage. A response must have every acknowledged
+// sample, and may have those of requests that ended without a status.
 type model struct {
 	acked samples
 	maybe samples
@@ -51,10 +51,10 @@ type model struct {
 
 func newModel() *model { return &model{acked: samples{}, maybe: samples{}} }
 
-// maybeCount is how many samples have no verdict.
+// maybeCount returns the number of samples whose request ended without a status.
 func (m *model) maybeCount() int { return m.maybe.count() }
 
-// clone is a copy that further writes do not change.
+// clone returns a copy that later writes do not change.
 func (m *model) clone() *model {
 	c := newModel()
 	for series, points := range m.acked {
@@ -67,7 +67,7 @@ func (m *model) clone() *model {
 }
 
 // check compares a response with the model over [minMS, maxMS]. Samples before
-// keepFromMS may be gone, because retention may have deleted them.
+// keepFromMS may be missing, because retention may have deleted them.
 func (m *model) check(got samples, minMS, maxMS, keepFromMS int64) error {
 	for series, points := range m.acked {
 		for ms, v := range points {
@@ -76,10 +76,10 @@ func (m *model) check(got samples, minMS, maxMS, keepFromMS int64) error {
 			}
 			have, ok := got[series][ms]
 			if !ok {
-				return fmt.Errorf("acknowledged sample {%s} @%d is missing (%d of %d samples of the series are there)", series, ms, len(got[series]), len(points))
+				return fmt.Errorf("acknowledged sample {%s} @%d is missing (the response has %d of %d samples of the series)", series, ms, len(got[series]), len(points))
 			}
 			if have != v {
-				return fmt.Errorf("sample {%s} @%d is %v, written was %v", series, ms, have, v)
+				return fmt.Errorf("sample {%s} @%d is %v, but %v was written", series, ms, have, v)
 			}
 		}
 	}
@@ -96,7 +96,7 @@ func (m *model) check(got samples, minMS, maxMS, keepFromMS int64) error {
 	return nil
 }
 
-// profileModel knows the total values of pushed profiles by service.
+// profileModel records the total values of pushed profiles by service.
 type profileModel struct {
 	acked map[string]int64
 	maybe map[string][]int64
@@ -106,8 +106,8 @@ func newProfileModel() *profileModel {
 	return &profileModel{acked: map[string]int64{}, maybe: map[string][]int64{}}
 }
 
-// check compares the total of a service. Each push without a verdict is there as
-// a whole or not at all.
+// check compares the total of a service. A push without a status is stored as a whole
+// or not at all.
 func (m *profileModel) check(service string, got int64) error {
 	sums := map[int64]bool{m.acked[service]: true}
 	for _, v := range m.maybe[service] {
@@ -118,7 +118,7 @@ func (m *profileModel) check(service string, got int64) error {
 		maps.Copy(sums, more)
 	}
 	if !sums[got] {
-		return fmt.Errorf("profiles of %s sum to %d, pushed were %d (%d pushes without a verdict)", service, got, m.acked[service], len(m.maybe[service]))
+		return fmt.Errorf("profiles of %s sum to %d, but %d was pushed (%d pushes without a status)", service, got, m.acked[service], len(m.maybe[service]))
 	}
 	return nil
 }

@@ -24,11 +24,11 @@ import (
 
 const metricName = "sim_value"
 
-// errRefused is a response that accepts nothing of a request.
+// errRefused means that the server refused the whole request.
 var errRefused = errors.New("refused")
 
-// write sends samples by remote write 1.0. A nil error is an acknowledgement;
-// errRefused is a verdict of the server, any other error leaves it open.
+// write sends samples by remote write 1.0. A nil error is an acknowledgement. After
+// errRefused no sample is stored; after any other error they may be.
 func write(ctx context.Context, c *http.Client, base string, series map[string]string, points map[int64]float64) error {
 	ts := prompb.TimeSeries{Labels: []prompb.Label{{Name: "__name__", Value: metricName}}}
 	for _, name := range sortedKeys(series) {
@@ -67,11 +67,11 @@ func post(ctx context.Context, c *http.Client, target string, body []byte, heade
 		return 0, "", err
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(text), err
+	responseBody, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(responseBody), err
 }
 
-// queryResponse is what the Prometheus API returns for a query.
+// queryResponse is the response of /api/v1/query.
 type queryResponse struct {
 	Status   string   `json:"status"`
 	Error    string   `json:"error"`
@@ -86,7 +86,7 @@ type queryResponse struct {
 	} `json:"data"`
 }
 
-// api sends a GET and returns the body of a 200.
+// api sends a GET and returns body and header. A status other than 200 is an error.
 func api(ctx context.Context, c *http.Client, target string, params url.Values, header map[string]string) ([]byte, http.Header, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target+"?"+params.Encode(), nil)
 	if err != nil {
@@ -110,9 +110,9 @@ func api(ctx context.Context, c *http.Client, target string, params url.Values, 
 	return body, resp.Header, nil
 }
 
-// raw reads every sample of the selector by PromQL, as the range selector of an
-// instant query. Warnings make the response partial.
-func raw(ctx context.Context, c *http.Client, base, selector string, minMS, maxMS int64, drop []string, params url.Values) (samples, []string, error) {
+// queryRaw reads every sample of the selector in [minMS, maxMS] by an instant query with
+// a range selector. It also returns the warnings, which mark a partial response.
+func queryRaw(ctx context.Context, c *http.Client, base, selector string, minMS, maxMS int64, drop []string, params url.Values) (samples, []string, error) {
 	form := url.Values{
 		"query": {fmt.Sprintf("%s[%dms]", selector, maxMS-minMS+1)},
 		"time":  {seconds(maxMS)},
@@ -137,7 +137,7 @@ func raw(ctx context.Context, c *http.Client, base, selector string, minMS, maxM
 				return nil, nil, err
 			}
 			if _, double := got[key][ms]; double {
-				return nil, nil, fmt.Errorf("sample {%s} @%d comes twice", key, ms)
+				return nil, nil, fmt.Errorf("sample {%s} @%d occurs twice", key, ms)
 			}
 			got.put(key, ms, f)
 		}
@@ -149,7 +149,7 @@ func point(v [2]any) (int64, float64, error) {
 	t, ok := v[0].(float64)
 	text, isText := v[1].(string)
 	if !ok || !isText {
-		return 0, 0, fmt.Errorf("a point is %v", v)
+		return 0, 0, fmt.Errorf("invalid point %v", v)
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	return int64(t*1000 + 0.5), f, err
@@ -157,8 +157,8 @@ func point(v [2]any) (int64, float64, error) {
 
 func seconds(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64) }
 
-// remoteReadSamples reads by remote read in the form SAMPLES, as a Prometheus
-// before streaming does.
+// remoteReadSamples reads by remote read with the response type SAMPLES, which
+// Prometheus used before streaming.
 func remoteReadSamples(ctx context.Context, c *http.Client, base string, minMS, maxMS int64, drop []string) (samples, error) {
 	raw, err := proto.Marshal(&prompb.ReadRequest{Queries: []*prompb.Query{{
 		StartTimestampMs: minMS, EndTimestampMs: maxMS,
@@ -200,8 +200,8 @@ func remoteReadSamples(ctx context.Context, c *http.Client, base string, minMS, 
 	return got, nil
 }
 
-// export runs `ferula read` to its standard output in a text format: jsonl, csv
-// or openmetrics. source is the flag that names what is read.
+// export runs `ferula read` with the format jsonl, csv or openmetrics and parses its
+// standard output. source is the flag of the source, like --url=http://….
 func export(ctx context.Context, binary, source, format string, minMS, maxMS int64, drop []string) (samples, error) {
 	args := []string{"read", source, "--match=" + metricName, "--output=-", "--format=" + format, "--no-progress",
 		"--start=" + seconds(minMS), "--end=" + seconds(maxMS), "--retries=0", "--log.level=warn"}
@@ -315,8 +315,8 @@ func parseOpenMetrics(text string, drop []string) (samples, error) {
 	return got, nil
 }
 
-// stacks describes a CPU profile: so many samples of one nanosecond-value each,
-// with stacks of a depth whose frames differ at the root.
+// stacks describes a CPU profile: the number of samples, the depth of their stacks, which
+// differ at the root, and the value of each sample in nanoseconds.
 type stacks struct {
 	samples, depth int
 	value          int64
@@ -324,7 +324,7 @@ type stacks struct {
 
 func (s stacks) total() int64 { return int64(s.samples) * s.value }
 
-// encode makes the pprof bytes.
+// encode returns the profile as a gzipped pprof.
 func (s stacks) encode(at time.Time) ([]byte, error) {
 	p := &profile.Profile{
 		SampleType: []*profile.ValueType{{Type: "cpu", Unit: "nanoseconds"}},
@@ -348,7 +348,7 @@ func (s stacks) encode(at time.Time) ([]byte, error) {
 	}
 	leaf := location("leaf")
 	for i := range s.samples {
-		// Equal stacks are kept apart by their order of frames.
+		// The second frame makes stacks with the same root differ.
 		chain := []*profile.Location{leaf}
 		if len(shared) > 0 {
 			chain = append(chain, shared[i%len(shared)])
@@ -385,7 +385,7 @@ func pushProfile(ctx context.Context, c *http.Client, base, tenant, service stri
 	}
 }
 
-// profileTotal is the total of a service's flame graph, by querier.v1 in JSON.
+// profileTotal returns the total of a service's flame graph, by querier.v1 in JSON.
 func profileTotal(ctx context.Context, c *http.Client, base, tenant, service string, fromMS, toMS int64) (int64, error) {
 	body, err := json.Marshal(map[string]any{
 		"profileTypeID": "process_cpu:cpu:nanoseconds:cpu:nanoseconds", "labelSelector": fmt.Sprintf("{service_name=%q}", service),

@@ -24,7 +24,7 @@ const (
 
 var readyLine = regexp.MustCompile(`msg=Ready .*`)
 
-// process is one ferula process.
+// process is a running ferula binary.
 type process struct {
 	name string
 	cmd  *exec.Cmd
@@ -32,7 +32,7 @@ type process struct {
 	log  *logTail
 }
 
-// logTail keeps the last lines of a log.
+// logTail holds the last logLinesMax lines of a log.
 type logTail struct {
 	mu    sync.Mutex
 	lines []string
@@ -54,8 +54,8 @@ func (l *logTail) String() string {
 	return strings.Join(l.lines, "\n")
 }
 
-// start runs the binary and waits until its log reports that it is ready. An
-// error holds the end of the log.
+// start runs the binary and waits until its log reports that it is ready. An error
+// includes the end of the log.
 func start(ctx context.Context, binary, name string, args ...string) (*process, error) {
 	p := &process{name: name, cmd: exec.Command(binary, args...), exit: make(chan error, 1), log: &logTail{}}
 	stderr, err := p.cmd.StderrPipe()
@@ -85,7 +85,7 @@ func start(ctx context.Context, binary, name string, args ...string) (*process, 
 		return p, nil
 	case err := <-p.exit:
 		p.exit <- err
-		return nil, fmt.Errorf("%s does not start (%v): %s", name, err, p.log)
+		return nil, fmt.Errorf("%s exits before it is ready (%v): %s", name, err, p.log)
 	case <-time.After(startTimeout):
 		p.kill()
 		return nil, fmt.Errorf("%s is not ready after %s: %s", name, startTimeout, p.log)
@@ -95,7 +95,7 @@ func start(ctx context.Context, binary, name string, args ...string) (*process, 
 	}
 }
 
-// kill ends the process without a chance to clean up.
+// kill sends SIGKILL.
 func (p *process) kill() {
 	if p == nil {
 		return
@@ -107,7 +107,7 @@ func (p *process) kill() {
 	}
 }
 
-// stop ends the process as a supervisor does and fails if it ends otherwise.
+// stop sends SIGTERM, waits for the exit, and returns an error unless the status is 0.
 func (p *process) stop() error {
 	if p == nil {
 		return nil
@@ -118,30 +118,30 @@ func (p *process) stop() error {
 	select {
 	case err := <-p.exit:
 		if err != nil {
-			return fmt.Errorf("%s ends with %w: %s", p.name, err, p.log)
+			return fmt.Errorf("%s exits with %w: %s", p.name, err, p.log)
 		}
 		return nil
 	case <-time.After(stopTimeout):
 		p.kill()
-		return fmt.Errorf("%s does not end within %s: %s", p.name, stopTimeout, p.log)
+		return fmt.Errorf("%s does not exit within %s: %s", p.name, stopTimeout, p.log)
 	}
 }
 
 // reload sends SIGHUP.
 func (p *process) reload() error { return p.cmd.Process.Signal(syscall.SIGHUP) }
 
-// gone reports an exit that no step asked for.
-func (p *process) gone() error {
+// unexpectedExit returns an error if the process exited without kill or stop.
+func (p *process) unexpectedExit() error {
 	select {
 	case err := <-p.exit:
 		p.exit <- err
-		return fmt.Errorf("%s ended by itself (%v): %s", p.name, err, p.log)
+		return fmt.Errorf("%s exited by itself (%v): %s", p.name, err, p.log)
 	default:
 		return nil
 	}
 }
 
-// rssAnonMiB is the process' anonymous memory.
+// rssAnonMiB returns the process' anonymous memory in MiB.
 func (p *process) rssAnonMiB() (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
@@ -153,10 +153,10 @@ func (p *process) rssAnonMiB() (int, error) {
 			return kib / 1024, err
 		}
 	}
-	return 0, errors.New("no RssAnon in status")
+	return 0, errors.New("no RssAnon in /proc/PID/status")
 }
 
-// freeAddress returns a loopback address that nothing listens on.
+// freeAddress returns a loopback address on which no process listens.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -166,8 +166,8 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// client has no idle connections, so that a process that is killed is not found
-// through a dead one.
+// newClient returns a client without idle connections, so that no request uses a
+// connection to a process that was killed.
 func newClient() *http.Client {
 	return &http.Client{Timeout: 60 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
 }

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// profilesWorld is a server that takes profiles of all sizes, with limits that
-// differ from start to start.
-type profilesWorld struct {
-	env   *env
+// profilesScenario is a server that receives profiles of all sizes, with limits that
+// change from start to start.
+type profilesScenario struct {
+	env   *environment
 	rng   *rand.Rand
 	srv   *server
 	model *profileModel
@@ -20,22 +20,22 @@ type profilesWorld struct {
 
 const (
 	profileTenant  = "sim"
-	profileRSSMax  = 900 // MiB; heads and queries together stay far below
+	profileRSSMax  = 900 // MiB; heads and queries together use far less
 	profileService = "service"
 )
 
-func newProfilesWorld(e *env, dir string, rng *rand.Rand) (world, error) {
+func newProfilesScenario(e *environment, dir string, rng *rand.Rand) (scenario, error) {
 	srv, err := newServer(e, filepath.Join(dir, "serve"), serveConfig{retentionFile: "1y"})
 	if err != nil {
 		return nil, err
 	}
-	w := &profilesWorld{env: e, rng: rng, srv: srv, model: newProfileModel(), begin: time.Now()}
+	w := &profilesScenario{env: e, rng: rng, srv: srv, model: newProfileModel(), begin: time.Now()}
 	w.setLimits(rng)
 	return w, nil
 }
 
 // setLimits raises limits or leaves them at their defaults.
-func (w *profilesWorld) setLimits(rng *rand.Rand) {
+func (w *profilesScenario) setLimits(rng *rand.Rand) {
 	w.srv.cfg.profileFlags = nil
 	if rng.IntN(2) == 0 {
 		w.srv.cfg.profileFlags = []string{"--profiles.limit.samples=1000000", "--profiles.limit.symbols=1000000",
@@ -43,14 +43,14 @@ func (w *profilesWorld) setLimits(rng *rand.Rand) {
 	}
 }
 
-func (w *profilesWorld) start() error {
+func (w *profilesScenario) start() error {
 	w.srv.mintMS = w.begin.UnixMilli()
 	return w.srv.run()
 }
 
-func (w *profilesWorld) stop() error { return w.srv.stop() }
+func (w *profilesScenario) stop() error { return w.srv.stop() }
 
-func (w *profilesWorld) steps() []step {
+func (w *profilesScenario) steps() []step {
 	var list []step
 	for range 5 + w.rng.IntN(5) {
 		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
@@ -80,7 +80,7 @@ func (w *profilesWorld) steps() []step {
 	return list
 }
 
-func (w *profilesWorld) push(rng *rand.Rand, s stacks) error {
+func (w *profilesScenario) push(rng *rand.Rand, s stacks) error {
 	raw, err := s.encode(time.Now())
 	if err != nil {
 		return err
@@ -90,15 +90,15 @@ func (w *profilesWorld) push(rng *rand.Rand, s stacks) error {
 	switch {
 	case err == nil:
 		w.model.acked[service] += s.total()
-	case errors.Is(err, errRefused): // over a limit: nothing of it may be there
+	case errors.Is(err, errRefused): // over a limit: none of its samples may be stored
 	default:
 		w.model.maybe[service] = append(w.model.maybe[service], s.total())
 	}
 	return nil
 }
 
-func (w *profilesWorld) check() error {
-	if err := w.srv.proc.gone(); err != nil {
+func (w *profilesScenario) check() error {
+	if err := w.srv.proc.unexpectedExit(); err != nil {
 		return err
 	}
 	from, to := w.begin.Add(-time.Minute).UnixMilli(), time.Now().Add(time.Minute).UnixMilli()
@@ -113,7 +113,7 @@ func (w *profilesWorld) check() error {
 		}
 	}
 	if mib, err := w.srv.proc.rssAnonMiB(); err != nil || mib > profileRSSMax {
-		return fmt.Errorf("%d MiB of memory, at most %d (%v)", mib, profileRSSMax, err)
+		return fmt.Errorf("%d MiB of anonymous memory, limit %d (%v)", mib, profileRSSMax, err)
 	}
 	return nil
 }

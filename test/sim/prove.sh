@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Shows what the simulator can find: each patch of test/sim/faults puts one fault
-# back into a copy of the tree, and the simulator has to fail within a number of
-# seeds. A patch's first lines say which kind of world and how many:
+# Proves that the simulator finds faults: each patch of test/sim/faults adds one fault
+# to a copy of the tree, and the simulator must fail within a number of seeds. The
+# first lines of a patch name the kind of scenario and the number of seeds:
 #
 #	# kind: storage
 #	# seeds: 20
-#	# fault: what a user would see
+#	# fault: effect that a user would notice
 #
-# Usage: test/sim/prove.sh [PATCH...]; prints a row of a table for each.
+# Usage: test/sim/prove.sh [PATCH...]. It prints a Markdown table row per patch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=$PWD

@@ -12,19 +12,19 @@ import (
 
 // replicasWorld is a pair of servers with the same data under a querier, and
 // sometimes a store that accepts connections and never responds.
-type replicasWorld struct {
-	env      *env
+type replicasScenario struct {
+	env      *environment
 	rng      *rand.Rand
 	pair     [2]*server
 	query    *process
 	http     string
 	stalled  net.Listener
 	atMS     int64
-	diverged bool // the replicas do not hold the same samples
+	diverged bool // the replicas have different samples
 }
 
-func newReplicasWorld(e *env, dir string, rng *rand.Rand) (world, error) {
-	w := &replicasWorld{env: e, rng: rng, atMS: time.Now().Add(-3 * time.Hour).UnixMilli()}
+func newReplicasScenario(e *environment, dir string, rng *rand.Rand) (scenario, error) {
+	w := &replicasScenario{env: e, rng: rng, atMS: time.Now().Add(-3 * time.Hour).UnixMilli()}
 	for i := range w.pair {
 		cfg := serveConfig{retentionFile: "1y", external: map[string]string{"cluster": "eu", "replica": fmt.Sprint("r", i)}}
 		srv, err := newServer(e, filepath.Join(dir, fmt.Sprint("replica", i)), cfg)
@@ -37,13 +37,14 @@ func newReplicasWorld(e *env, dir string, rng *rand.Rand) (world, error) {
 	return w, nil
 }
 
-func (w *replicasWorld) start() error {
+func (w *replicasScenario) start() error {
 	for _, srv := range w.pair {
 		if err := srv.run(); err != nil {
 			return err
 		}
 	}
-	// A store without a sample has no time range, and a querier leaves it out until it next looks.
+	// A store without samples has an empty time range, and a querier skips it until the next
+	// Info request.
 	if err := w.write(rand.New(rand.NewPCG(1, 1)), w.pair[0], w.pair[1]); err != nil {
 		return err
 	}
@@ -65,8 +66,8 @@ func (w *replicasWorld) start() error {
 	return w.waitForStores()
 }
 
-// waitForStores returns once the querier has seen both servers.
-func (w *replicasWorld) waitForStores() error {
+// waitForStores returns once the querier lists both servers.
+func (w *replicasScenario) waitForStores() error {
 	deadline := time.Now().Add(20 * time.Second)
 	for {
 		body, _, err := api(w.env.ctx, w.env.client, "http://"+w.http+"/api/v1/stores", nil, nil)
@@ -74,13 +75,13 @@ func (w *replicasWorld) waitForStores() error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the querier does not see its stores: %s %v: %s", body, err, w.query.log)
+			return fmt.Errorf("the querier does not list its stores: %s %v: %s", body, err, w.query.log)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
 }
 
-func (w *replicasWorld) stop() error {
+func (w *replicasScenario) stop() error {
 	if w.stalled != nil {
 		w.stalled.Close()
 	}
@@ -97,7 +98,7 @@ func (w *replicasWorld) stop() error {
 	return nil
 }
 
-func (w *replicasWorld) steps() []step {
+func (w *replicasScenario) steps() []step {
 	var list []step
 	for range 3 + w.rng.IntN(4) {
 		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
@@ -120,7 +121,7 @@ func (w *replicasWorld) steps() []step {
 	return list
 }
 
-func (w *replicasWorld) write(rng *rand.Rand, to ...*server) error {
+func (w *replicasScenario) write(rng *rand.Rand, to ...*server) error {
 	points := map[int64]float64{}
 	n := int64(20 + rng.IntN(60))
 	for i := range n {
@@ -136,9 +137,9 @@ func (w *replicasWorld) write(rng *rand.Rand, to ...*server) error {
 	return nil
 }
 
-func (w *replicasWorld) check() error {
+func (w *replicasScenario) check() error {
 	minMS, maxMS := w.pair[0].mintMS, time.Now().UnixMilli()
-	got, warnings, err := raw(w.env.ctx, w.env.client, "http://"+w.http, metricName, minMS, maxMS, []string{"cluster"}, url.Values{"dedup": {"false"}})
+	got, warnings, err := queryRaw(w.env.ctx, w.env.client, "http://"+w.http, metricName, minMS, maxMS, []string{"cluster"}, url.Values{"dedup": {"false"}})
 	if err != nil {
 		return fmt.Errorf("querier without deduplication: %w", err)
 	}
@@ -149,21 +150,21 @@ func (w *replicasWorld) check() error {
 		return fmt.Errorf("warnings of healthy stores: %q", warnings)
 	}
 	for i, srv := range w.pair {
-		mine := samples{}
+		own := samples{}
 		label := fmt.Sprintf(`replica=%q`, fmt.Sprint("r", i))
 		for series, points := range got {
 			if strings.Contains(series, label) {
-				mine[strings.Trim(strings.Replace(series, label, "", 1), ",")] = points
+				own[strings.Trim(strings.Replace(series, label, "", 1), ",")] = points
 			}
 		}
-		if err := srv.model.check(mine, minMS, maxMS, 0); err != nil {
+		if err := srv.model.check(own, minMS, maxMS, 0); err != nil {
 			return fmt.Errorf("querier without deduplication, replica %d: %w", i, err)
 		}
 	}
 	if w.diverged {
 		return nil
 	}
-	got, _, err = raw(w.env.ctx, w.env.client, "http://"+w.http, metricName, minMS, maxMS, []string{"cluster"}, nil)
+	got, _, err = queryRaw(w.env.ctx, w.env.client, "http://"+w.http, metricName, minMS, maxMS, []string{"cluster"}, nil)
 	if err == nil {
 		err = w.pair[0].model.check(got, minMS, maxMS, 0)
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 )
 
-// floatSample is a float as the writer of blocks takes it.
+// floatSample is a chunks.Sample with a float value.
 type floatSample struct {
 	ms int64
 	v  float64
@@ -20,7 +20,7 @@ func (s floatSample) FH() *histogram.FloatHistogram { return nil }
 func (s floatSample) Type() chunkenc.ValueType      { return chunkenc.ValFloat }
 func (s floatSample) Copy() chunks.Sample           { return s }
 
-// chunkSamples are points in the order of their timestamps.
+// chunkSamples returns points sorted by timestamp.
 func chunkSamples(points map[int64]float64) []chunks.Sample {
 	var list []chunks.Sample
 	for _, ms := range sortedKeys(points) {

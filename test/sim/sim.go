@@ -1,14 +1,14 @@
-// Package sim holds ferula against a model: `go test ./test/sim -sim.seconds=60`.
+// Package sim compares ferula with a model: `go test ./test/sim -sim.seconds=60`.
 //
-// A seed makes a world: processes with flags and files in combinations that users
-// have, and a list of steps that write, push, query, kill, restart, reload and
-// stall. A model in memory knows every acknowledged sample and profile. After each
-// step every path of the world returns what the model has, or names what is
-// missing, or fails; the processes start again; memory stays within its bounds.
+// A seed creates a scenario: processes with a random combination of flags and files,
+// and a list of steps that write, push, query, kill, restart, reload and stall. A model
+// in memory records every acknowledged sample and profile. After each step, every way to
+// read must return the data of the model, or a partial response with warnings, or an
+// error. Processes must start again, and memory must stay within its limit.
 //
-// What comes in is the ferula binary and a seed; what goes out is nil, or an error
-// with the seed that repeats it and the fewest steps that still show it. Timing is
-// real, so a failure that needs a race may take several runs of its seed.
+// The input is the ferula binary and a seed. The result is nil, or an error with the seed
+// that repeats it and the fewest steps that still cause it. Timing is real, so a failure
+// that needs a race may take several runs of its seed.
 package sim
 
 import (
@@ -21,20 +21,20 @@ import (
 	"time"
 )
 
-// kinds are the worlds. The seed modulo their number chooses one, so that
-// consecutive seeds visit all of them.
+// kinds are the kinds of scenarios. The seed modulo their number selects one, so that
+// consecutive seeds run all of them.
 var kinds = []struct {
 	name string
-	make func(e *env, dir string, rng *rand.Rand) (world, error)
+	make func(e *environment, dir string, rng *rand.Rand) (scenario, error)
 }{
-	{"storage", newStorageWorld},
-	{"profiles", newProfilesWorld},
-	{"frontend", newFrontendWorld},
-	{"federated", newFederatedWorld},
-	{"replicas", newReplicasWorld},
+	{"storage", newStorageScenario},
+	{"profiles", newProfilesScenario},
+	{"frontend", newFrontendScenario},
+	{"federated", newFederatedScenario},
+	{"replicas", newReplicasScenario},
 }
 
-// failure is an error of a world with the steps that lead to it.
+// failure is an error of a scenario with the steps that caused it.
 type failure struct {
 	seed  uint64
 	kind  string
@@ -48,8 +48,9 @@ func (f *failure) Error() string {
 
 func (f *failure) Unwrap() error { return f.err }
 
-// runSeed runs the world of a seed without the steps whose index is in skip.
-func runSeed(e *env, dir string, seed uint64, skip []int) (ran int, err error) {
+// runSeed runs the scenario of a seed without the steps whose index is in skip. It
+// returns how many steps it has run.
+func runSeed(e *environment, dir string, seed uint64, skip []int) (ran int, err error) {
 	kind := kinds[seed%uint64(len(kinds))]
 	rng := rand.New(rand.NewPCG(seed, 1))
 	w, err := kind.make(e, dir, rng)
@@ -85,8 +86,9 @@ func runSeed(e *env, dir string, seed uint64, skip []int) (ran int, err error) {
 	return len(list), nil
 }
 
-// shrink leaves out steps as long as the world still fails, within budget.
-func shrink(e *env, dir string, seed uint64, ran int, first error, budget time.Duration) error {
+// shrink removes steps as long as the scenario still fails, and returns the error of the
+// shortest one after at most budget.
+func shrink(e *environment, dir string, seed uint64, ran int, first error, budget time.Duration) error {
 	deadline := time.Now().Add(budget)
 	var skip []int
 	best := first

@@ -11,17 +11,17 @@ import (
 )
 
 var (
-	secondsFlag = flag.Int("sim.seconds", 5, "how long to run")
-	seedFlag    = flag.Uint64("sim.seed", 0, "run this seed only; 0 runs fresh ones")
-	fromFlag    = flag.Uint64("sim.from", 0, "first of consecutive seeds; 0 takes the clock")
-	worldsFlag  = flag.Int("sim.worlds", 0, "how many worlds to run; 0 runs until -sim.seconds")
-	kindFlag    = flag.String("sim.kind", "", "run this kind of world only")
-	binaryFlag  = flag.String("sim.binary", "", "the ferula binary; empty builds it")
-	keepFlag    = flag.Bool("sim.keep", false, "leave the folders of worlds")
-	shrinkFlag  = flag.Duration("sim.shrink", time.Minute, "how long to look for fewer steps after a failure")
+	secondsFlag = flag.Int("sim.seconds", 5, "start scenarios for this many seconds")
+	seedFlag    = flag.Uint64("sim.seed", 0, "run only this seed; 0 runs new ones")
+	fromFlag    = flag.Uint64("sim.from", 0, "first of consecutive seeds; 0 uses the clock")
+	worldsFlag  = flag.Int("sim.worlds", 0, "number of scenarios to run; 0 runs until -sim.seconds")
+	kindFlag    = flag.String("sim.kind", "", "run only scenarios of this kind")
+	binaryFlag  = flag.String("sim.binary", "", "path of the ferula binary; empty builds it")
+	keepFlag    = flag.Bool("sim.keep", false, "do not delete the folders of scenarios")
+	shrinkFlag  = flag.Duration("sim.shrink", time.Minute, "maximum time to search for fewer steps after a failure")
 )
 
-func newEnv(t *testing.T) *env {
+func newEnvironment(t *testing.T) *environment {
 	t.Helper()
 	binary := *binaryFlag
 	if binary == "" {
@@ -32,11 +32,11 @@ func newEnv(t *testing.T) *env {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	return &env{ctx: ctx, binary: binary, client: newClient(), logf: t.Logf}
+	return &environment{ctx: ctx, binary: binary, client: newClient(), logf: t.Logf}
 }
 
 func TestSim_EveryPathReturnsWhatWasAcknowledged(t *testing.T) {
-	e := newEnv(t)
+	e := newEnvironment(t)
 	if *seedFlag != 0 {
 		runOne(t, e, *seedFlag)
 		return
@@ -46,10 +46,10 @@ func TestSim_EveryPathReturnsWhatWasAcknowledged(t *testing.T) {
 		first = uint64(time.Now().UnixNano()) / 1e6
 	}
 	deadline := time.Now().Add(time.Duration(*secondsFlag) * time.Second)
-	worlds := 0
+	scenarios := 0
 	more := func() bool {
 		if *worldsFlag > 0 {
-			return worlds < *worldsFlag
+			return scenarios < *worldsFlag
 		}
 		return time.Now().Before(deadline)
 	}
@@ -58,12 +58,12 @@ func TestSim_EveryPathReturnsWhatWasAcknowledged(t *testing.T) {
 			continue
 		}
 		runOne(t, e, seed)
-		worlds++
+		scenarios++
 	}
-	t.Logf("%d worlds from seed %d", worlds, first)
+	t.Logf("%d scenarios from seed %d", scenarios, first)
 }
 
-func runOne(t *testing.T, e *env, seed uint64) {
+func runOne(t *testing.T, e *environment, seed uint64) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ferula-sim-")
 	if err != nil {
@@ -73,7 +73,7 @@ func runOne(t *testing.T, e *env, seed uint64) {
 		defer os.RemoveAll(dir)
 	}
 	began := time.Now()
-	ran, err := runSeed(e, filepath.Join(dir, "world"), seed, nil)
+	ran, err := runSeed(e, filepath.Join(dir, "scenario"), seed, nil)
 	kind := kinds[seed%uint64(len(kinds))].name
 	if err == nil {
 		t.Logf("seed %d (%s): %d steps in %s", seed, kind, ran, time.Since(began).Round(time.Millisecond))

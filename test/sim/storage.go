@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// storageWorld is one server with old blocks, late samples, restarts with other
-// configurations and kills.
-type storageWorld struct {
-	env *env
+// storageScenario is one server with old blocks, out-of-order samples, kills, and
+// restarts with other configurations.
+type storageScenario struct {
+	env *environment
 	rng *rand.Rand
 	srv *server
 	dir string
@@ -20,7 +20,7 @@ type storageWorld struct {
 	counter int
 }
 
-func newStorageWorld(e *env, dir string, rng *rand.Rand) (world, error) {
+func newStorageScenario(e *environment, dir string, rng *rand.Rand) (scenario, error) {
 	cfg := serveConfig{window: pick(rng, 0, 3*time.Hour, 24*time.Hour)}
 	setRetention(rng, &cfg)
 	if rng.IntN(2) == 0 {
@@ -30,11 +30,11 @@ func newStorageWorld(e *env, dir string, rng *rand.Rand) (world, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &storageWorld{env: e, rng: rng, srv: srv, dir: dir}, nil
+	return &storageScenario{env: e, rng: rng, srv: srv, dir: dir}, nil
 }
 
-// setRetention draws where the retention is configured and how long it is. None is
-// shorter than the default, so that a block may only go for a wrong reason.
+// setRetention selects at random where the retention is configured and how long it is.
+// None is shorter than the default, so that every deleted block is a fault.
 func setRetention(rng *rand.Rand, cfg *serveConfig) {
 	cfg.retentionFile, cfg.retentionFlag, cfg.sizeFile = "", "", ""
 	switch rng.IntN(5) {
@@ -53,7 +53,7 @@ func setRetention(rng *rand.Rand, cfg *serveConfig) {
 
 func pick[T any](rng *rand.Rand, from ...T) T { return from[rng.IntN(len(from))] }
 
-func (w *storageWorld) start() error {
+func (w *storageScenario) start() error {
 	w.headMS = time.Now().Add(-10 * time.Hour).UnixMilli()
 	w.srv.mintMS = w.headMS
 	if err := w.srv.writeBlocks(w.rng, 40*24*time.Hour, 20*24*time.Hour, 24*time.Hour); err != nil {
@@ -62,16 +62,16 @@ func (w *storageWorld) start() error {
 	return w.srv.run()
 }
 
-func (w *storageWorld) stop() error { return w.srv.stop() }
+func (w *storageScenario) stop() error { return w.srv.stop() }
 
-func (w *storageWorld) check() error {
-	if err := w.srv.proc.gone(); err != nil {
+func (w *storageScenario) check() error {
+	if err := w.srv.proc.unexpectedExit(); err != nil {
 		return err
 	}
 	return w.srv.compareAll([]string{pick(w.rng, "jsonl", "csv", "openmetrics")}, false)
 }
 
-func (w *storageWorld) steps() []step {
+func (w *storageScenario) steps() []step {
 	var list []step
 	add := func(name string, run func(rng *rand.Rand) error) {
 		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
@@ -97,13 +97,13 @@ func (w *storageWorld) steps() []step {
 }
 
 // writeInOrder appends some minutes or hours to a few series.
-func (w *storageWorld) writeInOrder(rng *rand.Rand) error {
+func (w *storageScenario) writeInOrder(rng *rand.Rand) error {
 	stepMS := pick(rng, int64(15_000), 60_000, 240_000)
 	// Series that follow in a later request must not be too old for the head by then.
 	n := 2 + rng.Int64N(40*60_000/stepMS)
 	from := w.headMS + stepMS
 	if latest := time.Now().UnixMilli(); from+n*stepMS > latest {
-		return nil // the present is reached
+		return nil // the samples would be in the future
 	}
 	for id := range 1 + rng.IntN(3) {
 		points := map[int64]float64{}
@@ -118,8 +118,8 @@ func (w *storageWorld) writeInOrder(rng *rand.Rand) error {
 	return nil
 }
 
-// writeLate writes samples that lie in the out-of-order window, where there is one.
-func (w *storageWorld) writeLate(rng *rand.Rand) error {
+// writeLate writes samples within the out-of-order window, if the server has one.
+func (w *storageScenario) writeLate(rng *rand.Rand) error {
 	if w.srv.cfg.window == 0 {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (w *storageWorld) writeLate(rng *rand.Rand) error {
 	width := min(w.srv.cfg.window, 6*time.Hour) - time.Minute
 	for range 10 {
 		w.counter++
-		// Odd milliseconds collide with no other sample.
+		// An odd timestamp differs from those of all other samples.
 		points[(w.headMS-rng.Int64N(width.Milliseconds()))/2000*2000+1+2*int64(w.counter%900)] = float64(w.counter)
 	}
 	series := map[string]string{"kind": "new", "id": "0"}
@@ -137,8 +137,8 @@ func (w *storageWorld) writeLate(rng *rand.Rand) error {
 	return w.srv.put(series, points)
 }
 
-// killAndStart kills the server while a writer is at work.
-func (w *storageWorld) killAndStart(rng *rand.Rand) error {
+// killAndStart kills the server while a writer sends samples.
+func (w *storageScenario) killAndStart(rng *rand.Rand) error {
 	done := make(chan error, 1)
 	writer := rand.New(rand.NewPCG(rng.Uint64(), 0))
 	go func() { done <- w.writeInOrder(writer) }()
@@ -151,7 +151,7 @@ func (w *storageWorld) killAndStart(rng *rand.Rand) error {
 	return w.srv.run()
 }
 
-func (w *storageWorld) stopAndStart(rng *rand.Rand) error {
+func (w *storageScenario) stopAndStart(rng *rand.Rand) error {
 	if err := w.srv.stop(); err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (w *storageWorld) stopAndStart(rng *rand.Rand) error {
 	return w.srv.run()
 }
 
-func (w *storageWorld) reload(rng *rand.Rand) error {
+func (w *storageScenario) reload(rng *rand.Rand) error {
 	setRetention(rng, &w.srv.cfg)
 	w.srv.cfg.retentionFlag = "" // a flag does not change by a reload
 	if w.srv.cfg.retentionFile == "" && w.srv.cfg.sizeFile == "" {
@@ -173,9 +173,9 @@ func (w *storageWorld) reload(rng *rand.Rand) error {
 	return w.srv.proc.reload()
 }
 
-// stalledSenders holds more connections than requests may run at once, each with
-// a request whose body does not come. Another write has to succeed meanwhile.
-func (w *storageWorld) stalledSenders(rng *rand.Rand) error {
+// stalledSenders opens more connections than the limit of concurrent requests. Each
+// sends a request without its body. Another write must succeed meanwhile.
+func (w *storageScenario) stalledSenders(rng *rand.Rand) error {
 	for range 40 {
 		conn, err := net.Dial("tcp", w.srv.http)
 		if err != nil {

@@ -1,5 +1,5 @@
-// Command pushes profiles itself to a server with Grafana's Go SDK: the address
-// comes in as the argument, and it ends once its profiles have been sent.
+// Command go pushes profiles of itself with Grafana's Go SDK to the server whose address
+// is the argument, and exits once they are sent.
 package main
 
 import (
@@ -13,16 +13,16 @@ import (
 )
 
 //go:noinline
-func hotGo(until time.Time) (kept [][]byte, n int) {
+func hotGo(until time.Time) (live [][]byte, n int) {
 	for time.Now().Before(until) {
 		for i := range 100_000 {
 			n += i * i
 		}
-		if len(kept) < 64 {
-			kept = append(kept, make([]byte, 1<<20))
+		if len(live) < 64 {
+			live = append(live, make([]byte, 1<<20))
 		}
 	}
-	return kept, n
+	return live, n
 }
 
 func main() {
@@ -40,10 +40,10 @@ func main() {
 	var mu sync.Mutex
 	mu.Lock()
 	go func() { mu.Lock(); defer mu.Unlock() }()
-	kept, _ := hotGo(time.Now().Add(3 * time.Second))
+	live, _ := hotGo(time.Now().Add(3 * time.Second))
 	mu.Unlock()
 	hotGo(time.Now().Add(2 * time.Second))
-	runtime.KeepAlive(kept)
+	runtime.KeepAlive(live)
 	p.Flush(true)
 	if err := p.Stop(); err != nil {
 		log.Fatal(err)

@@ -1,4 +1,4 @@
-// Pushes profiles of itself with Grafana's SDK to the server that is its argument.
+// Pushes profiles of itself with Grafana's Node.js SDK to the server whose address is the argument.
 "use strict";
 
 const Pyroscope = require("@pyroscope/nodejs");
@@ -13,13 +13,13 @@ Pyroscope.init({
 });
 Pyroscope.start();
 
-const kept = [];
+const live = [];
 
 function hotNode() {
   const end = Date.now() + 50;
   let n = 0;
   while (Date.now() < end) n++;
-  kept.push(new Array(10000).fill(n));
+  live.push(new Array(10000).fill(n));
 }
 
 const timer = setInterval(hotNode, 60);

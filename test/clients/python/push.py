@@ -1,4 +1,4 @@
-"""Pushes profiles of itself with Grafana's Python SDK to the server that is its argument."""
+"""Pushes profiles of itself with Grafana's Python SDK to the server whose address is the argument."""
 
 import sys
 import time

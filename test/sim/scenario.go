@@ -22,60 +22,60 @@ import (
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
-// env is what all worlds of a run share.
-type env struct {
+// environment is shared by all scenarios of a run.
+type environment struct {
 	ctx    context.Context
 	binary string
 	client *http.Client
 	logf   func(format string, args ...any)
 }
 
-// A world is a set of processes with a model of what they hold. Its seed makes
-// the configuration and the steps.
-type world interface {
-	// start makes folders and files and runs the processes.
+// A scenario is a set of processes with a model of their data. Its seed determines the
+// configuration and the steps.
+type scenario interface {
+	// start creates folders and files and runs the processes.
 	start() error
-	// steps returns the world's steps in order. Each is made from its own random
-	// numbers, so that one can be left out without changing the others.
+	// steps returns the scenario's steps in order. Each has its own random generator, so
+	// that removing a step does not change the others.
 	steps() []step
 	// check compares every path with the model.
 	check() error
-	// stop ends the processes and reports what they left behind.
+	// stop stops the processes and returns an error if one does not exit with status 0.
 	stop() error
 }
 
-// step is one action on a world.
+// step is one action of a scenario.
 type step struct {
 	name string
 	run  func() error
 }
 
-// server is one `ferula serve` with what it was given.
+// server is a `ferula serve` process with its configuration and its model.
 type server struct {
-	env     *env
-	dir     string // data, configuration
+	env     *environment
+	dir     string // of the configuration file and the data folder
 	http    string // address
 	grpc    string
 	proc    *process
 	cfg     serveConfig
 	model   *model
-	mintMS  int64 // the oldest timestamp that any sample has
+	mintMS  int64 // the oldest timestamp of all samples
 	running bool
 }
 
-// serveConfig is one combination of flags and file.
+// serveConfig is a combination of flags and configuration file.
 type serveConfig struct {
-	retentionFile string            // storage.tsdb.retention.time of the file, "" leaves it out
-	retentionFlag string            // --storage.tsdb.retention.time, "" leaves it out
+	retentionFile string            // storage.tsdb.retention.time of the file, "" omits it
+	retentionFlag string            // --storage.tsdb.retention.time, "" omits it
 	sizeFile      string            // storage.tsdb.retention.size of the file
-	window        time.Duration     // out_of_order_time_window, 0 leaves it out
+	window        time.Duration     // out_of_order_time_window, 0 omits it
 	external      map[string]string // external_labels
 	remoteRead    []string          // base URLs of remote_read sections
 	profileFlags  []string          // limits of profiles
 }
 
-// keep is how long samples are retained, or 0 for ever.
-func (c serveConfig) keep() time.Duration {
+// retention returns the retention in force, 0 for no limit.
+func (c serveConfig) retention() time.Duration {
 	switch {
 	case c.retentionFile != "":
 		return parseDays(c.retentionFile)
@@ -88,7 +88,7 @@ func (c serveConfig) keep() time.Duration {
 	}
 }
 
-// parseDays reads a number of days or years, which is what the worlds use.
+// parseDays parses a duration in days or years, the only units of the scenarios.
 func parseDays(text string) time.Duration {
 	n := 0
 	unit := text[len(text)-1]
@@ -135,7 +135,7 @@ func (c serveConfig) yaml() string {
 	return b.String()
 }
 
-func newServer(e *env, dir string, cfg serveConfig) (*server, error) {
+func newServer(e *environment, dir string, cfg serveConfig) (*server, error) {
 	s := &server{env: e, dir: dir, cfg: cfg, model: newModel()}
 	var err error
 	if s.http, err = freeAddress(); err != nil {
@@ -151,7 +151,7 @@ func (s *server) base() string { return "http://" + s.http }
 
 func (s *server) configFile() string { return filepath.Join(s.dir, "prometheus.yml") }
 
-// run starts the process with the present configuration.
+// run starts the process with the current configuration.
 func (s *server) run() error {
 	if err := writeConfig(s); err != nil {
 		return err
@@ -183,17 +183,17 @@ func (s *server) stop() error {
 	return s.proc.stop()
 }
 
-// keepFromMS is the timestamp from which on samples must be retained. A block goes
-// as a whole, and only when all of it is older than the retention.
+// keepFromMS returns the timestamp from which on samples must be retained. A block is
+// deleted as a whole, once all its samples are older than the retention.
 func (s *server) keepFromMS() int64 {
-	keep := s.cfg.keep()
-	if keep == 0 {
+	retention := s.cfg.retention()
+	if retention == 0 {
 		return 0
 	}
-	return time.Now().Add(-keep).UnixMilli()
+	return time.Now().Add(-retention).UnixMilli()
 }
 
-// put writes samples of one series and moves them into the model by the verdict.
+// put writes samples of one series, and records them in the model by the response.
 func (s *server) put(series map[string]string, points map[int64]float64) error {
 	key := seriesKey(series)
 	err := write(s.env.ctx, s.env.client, s.base(), series, points)
@@ -211,8 +211,8 @@ func (s *server) put(series map[string]string, points map[int64]float64) error {
 	return nil
 }
 
-// writeBlocks puts finished blocks of two hours into the data folder before the
-// first start, one for each age.
+// writeBlocks writes a block of two hours per age into the data folder, before the first
+// start.
 func (s *server) writeBlocks(rng *rand.Rand, ages ...time.Duration) error {
 	for i, age := range ages {
 		from := time.Now().Add(-age).Truncate(2 * time.Hour)
@@ -235,8 +235,9 @@ func (s *server) writeBlocks(rng *rand.Rand, ages ...time.Duration) error {
 	return nil
 }
 
-// compareAll reads [minMS, maxMS] by every path of a server and compares each with
-// the model. The series of paths that add external labels lose them first.
+// compareAll reads all samples in every way that a server offers, and compares each
+// result with the model. It removes external labels from results that have them.
+// Offline, it reads only the data folder.
 func (s *server) compareAll(formats []string, offline bool) error {
 	drop := sortedKeys(s.cfg.external)
 	minMS, maxMS := s.mintMS-1000, time.Now().Add(time.Minute).UnixMilli()
@@ -251,9 +252,9 @@ func (s *server) compareAll(formats []string, offline bool) error {
 	}
 	ctx := s.env.ctx
 	if !offline {
-		got, warnings, err := raw(ctx, s.env.client, s.base(), metricName, minMS, maxMS, nil, nil)
+		got, warnings, err := queryRaw(ctx, s.env.client, s.base(), metricName, minMS, maxMS, nil, nil)
 		if err == nil && len(warnings) > 0 {
-			err = fmt.Errorf("warnings of a complete storage: %q", warnings)
+			err = fmt.Errorf("unexpected warnings: %q", warnings)
 		}
 		if err := verify("PromQL", got, err); err != nil {
 			return err

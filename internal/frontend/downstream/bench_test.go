@@ -9,21 +9,21 @@ import (
 	"testing"
 )
 
-// A megabyte at a time through Body from a server on loopback that does nothing
-// but write: what remains is the system calls of both sides and the hash.
+// Reads of 1 MiB from a server on loopback that only writes: the cost left is the
+// system calls of both sides and the hash.
 func BenchmarkBody(b *testing.B) {
-	const answerBytes = 64 << 20
-	answer := []byte(strings.Repeat(`[1700000000,"12345.678"],`, answerBytes/25+1))[:answerBytes]
+	const responseBytes = 64 << 20
+	response := []byte(strings.Repeat(`[1700000000,"12345.678"],`, responseBytes/25+1))[:responseBytes]
 	for _, framing := range []string{"content-length", "one chunk", "chunks of 64 KiB"} {
 		server := serveHTTP(b, func(w http.ResponseWriter, _ *http.Request) {
-			size := answerBytes
+			size := responseBytes
 			switch framing {
 			case "content-length":
-				w.Header().Set("Content-Length", strconv.Itoa(answerBytes))
+				w.Header().Set("Content-Length", strconv.Itoa(responseBytes))
 			case "chunks of 64 KiB":
 				size = 64 << 10
 			}
-			for piece := range slices.Chunk(answer, size) {
+			for piece := range slices.Chunk(response, size) {
 				if _, err := w.Write(piece); err != nil {
 					return
 				}
@@ -31,17 +31,17 @@ func BenchmarkBody(b *testing.B) {
 		}, nil)
 		for _, buffer := range []int{64 << 10, 256 << 10} {
 			b.Run(framing+"/buffer "+strconv.Itoa(buffer>>10)+"K", func(b *testing.B) {
-				benchmarkBody(b, Options{URL: server, ReadBufferBytes: buffer}, answerBytes)
+				benchmarkBody(b, Options{URL: server, ReadBufferBytes: buffer}, responseBytes)
 			})
 		}
 	}
 }
 
-func benchmarkBody(b *testing.B, opts Options, answerBytes int64) {
+func benchmarkBody(b *testing.B, opts Options, responseBytes int64) {
 	c := client(b, opts, nil)
 	p := make([]byte, 1<<20)
 	reads := 0
-	b.SetBytes(answerBytes)
+	b.SetBytes(responseBytes)
 	b.ReportAllocs()
 	for b.Loop() {
 		resp, err := c.Open(b.Context(), Request{Path: "/"})
@@ -59,13 +59,13 @@ func benchmarkBody(b *testing.B, opts Options, answerBytes int64) {
 	b.ReportMetric(float64(reads)/float64(b.N), "reads/op")
 }
 
-// endlessBody gives bytes for ever.
+// endlessBody returns bytes for ever.
 type endlessBody struct{}
 
 func (endlessBody) Read(p []byte) (int, error) { return len(p), nil }
 func (endlessBody) Close() error               { return nil }
 
-func TestReadingDoesNotAllocate(t *testing.T) {
+func TestBodyRead_DoesNotAllocate(t *testing.T) {
 	endless := fakeTripper(func(*http.Request) (*http.Response, error) {
 		resp := status(http.StatusOK)
 		resp.Body = endlessBody{}
@@ -84,7 +84,7 @@ func TestReadingDoesNotAllocate(t *testing.T) {
 	}), 0)
 }
 
-// What a Body adds to a source that costs nothing, in reads of 256 KiB.
+// The overhead of a Body on a source that costs nothing, in reads of 256 KiB.
 func BenchmarkBodyAlone(b *testing.B) {
 	endless := fakeTripper(func(*http.Request) (*http.Response, error) {
 		resp := status(http.StatusOK)

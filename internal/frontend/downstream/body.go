@@ -12,7 +12,7 @@ import (
 
 var errClosed = errors.New("downstream: the body is closed")
 
-// A caller whose own buffer is too small lends none for skipping what it already has.
+// A caller's buffer smaller than skipMinBytes is not used for skipping.
 const (
 	skipBytes    = 64 << 10
 	skipMinBytes = 16 << 10
@@ -20,10 +20,10 @@ const (
 
 var skipBuffers = bufpool.New(skipBytes, skipBytes)
 
-// Body is the decoded body of an answer, continued behind the caller's back where
-// the connection breaks. One goroutine reads; Close may be called by another.
+// Body is the decoded body of a response. It resumes the download by itself where
+// the connection breaks. One goroutine reads; another may call Close.
 type Body struct {
-	cancel   context.CancelCauseFunc // ends call.ctx, and with it a Read that waits
+	cancel   context.CancelCauseFunc // ends call.ctx, and with it a blocked Read
 	status   int
 	bytesMax int64
 	hashing  bool
@@ -31,19 +31,19 @@ type Body struct {
 	mu   sync.Mutex
 	call *call
 	try  *try   // nil once ended
-	sum  digest // of what was handed out
-	n    int64  // bytes handed out
-	next error  // what the bytes handed out last ended with
-	err  error  // what every further Read says
+	sum  digest // of the bytes returned
+	n    int64  // bytes returned
+	next error  // the error that followed the bytes returned last
+	err  error  // of every further Read
 }
 
 var _ io.ReadCloser = (*Body)(nil)
 
-// Read gives decoded bytes, as many as have arrived, in reads as large as p. It
-// never gives bytes and an error at once. p may be overwritten behind the bytes
-// given. Errors: io.EOF; ErrChanged, ErrLimit, ErrUnavailable (ErrTimeout), the
-// context's cause, before which all bytes given are right; ErrCorrupt, before which
-// they may not be, as gzip tells only at its end.
+// Read returns decoded bytes as they arrive, up to len(p). It never returns bytes
+// and an error together, and it may overwrite p behind the bytes returned. Errors:
+// io.EOF; ErrChanged, ErrLimit, ErrUnavailable (ErrTimeout) and the context's cause,
+// before which all bytes returned are correct; ErrCorrupt, before which they may be
+// wrong, because gzip has its checksum at the end.
 func (b *Body) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -54,7 +54,7 @@ func (b *Body) Read(p []byte) (int, error) {
 		}
 		var n int
 		left := b.bytesMax - b.n
-		n, b.next = b.try.Read(p[:min(int64(len(p)), left+1)]) // one more, to see that there is none
+		n, b.next = b.try.Read(p[:min(int64(len(p)), left+1)]) // one more byte, to detect an excess
 		if int64(n) > left {
 			n, b.next = int(left), fmt.Errorf("%w of %d bytes", ErrLimit, b.bytesMax)
 		}
@@ -70,8 +70,8 @@ func (b *Body) Read(p []byte) (int, error) {
 	return 0, b.err
 }
 
-// settle deals with the error that reading stopped at: reading can go on
-// afterwards, or b.err says why not.
+// settle handles the error that reading stopped at: it clears b.next if reading can
+// continue and sets b.err otherwise.
 func (b *Body) settle(scratch []byte) {
 	err := b.next
 	var broken *brokenError
@@ -84,8 +84,8 @@ func (b *Body) settle(scratch []byte) {
 	b.end(err)
 }
 
-// resume makes the request again and reads the answer up to where the last one
-// broke off. scratch is overwritten.
+// resume sends the request again and reads the response up to where the last one
+// broke off. It overwrites scratch.
 func (b *Body) resume(broken *brokenError, scratch []byte) error {
 	if b.try != nil {
 		b.try.release()
@@ -93,7 +93,7 @@ func (b *Body) resume(broken *brokenError, scratch []byte) error {
 	}
 	outcome := b.call.client.metrics.resumes
 	for {
-		cause := fmt.Errorf("answer broke off after %d bytes: %w", b.n, broken.err)
+		cause := fmt.Errorf("response broke off after %d bytes: %w", b.n, broken.err)
 		wait := b.call.nextBackoff()
 		if !b.hashing || !b.call.mayRepeat(wait) {
 			outcome.With("failed").Inc()
@@ -118,9 +118,9 @@ func (b *Body) resume(broken *brokenError, scratch []byte) error {
 	}
 }
 
-// again makes one further try and skips what the caller has.
+// again makes one further try and skips what the caller already has.
 func (b *Body) again(scratch []byte) error {
-	t, err := b.call.answer()
+	t, err := b.call.response()
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (b *Body) again(scratch []byte) error {
 	case t.status == b.status:
 		err = b.skip(t, scratch)
 	case t.status >= 500 || t.status == 429:
-		err = fmt.Errorf("%w: answer broke off after %d bytes, then status %d", ErrUnavailable, b.n, t.status)
+		err = fmt.Errorf("%w: response broke off after %d bytes, then status %d", ErrUnavailable, b.n, t.status)
 	default:
 		err = fmt.Errorf("%w: status %d, then %d", ErrChanged, b.status, t.status)
 	}
@@ -140,7 +140,7 @@ func (b *Body) again(scratch []byte) error {
 	return nil
 }
 
-// skip reads as many bytes of t as were handed out and compares their hashes.
+// skip reads as many bytes of t as were returned to the caller and compares their hashes.
 func (b *Body) skip(t *try, scratch []byte) error {
 	if len(scratch) < skipMinBytes {
 		borrowed := skipBuffers.Get()
@@ -152,7 +152,7 @@ func (b *Body) skip(t *try, scratch []byte) error {
 		n, err := t.Read(scratch[:min(int64(len(scratch)), b.n-done)])
 		sum.write(scratch[:n])
 		switch done += int64(n); {
-		case err == nil, done == b.n: // the next read tells the same error again
+		case err == nil, done == b.n: // the next read returns the same error again
 		case errors.Is(err, io.EOF) && !t.delimited:
 			return &brokenError{fmt.Errorf("%w: %w", ErrUnavailable, errEarly)}
 		case errors.Is(err, io.EOF):
@@ -167,7 +167,7 @@ func (b *Body) skip(t *try, scratch []byte) error {
 	return nil
 }
 
-// end gives back what the body holds; every further Read says err.
+// end releases the try; every further Read returns err.
 func (b *Body) end(err error) {
 	if b.err == nil {
 		b.call.client.metrics.inFlight.Dec()
@@ -179,8 +179,8 @@ func (b *Body) end(err error) {
 	}
 }
 
-// Close ends the answer at once, wherever it is. The connection is used again if
-// the body was read to its end, and closed otherwise.
+// Close ends the response at once, however much of it was read. The connection is
+// reused if the body was read to its end, and closed otherwise.
 func (b *Body) Close() error {
 	b.cancel(errClosed)
 	b.mu.Lock()

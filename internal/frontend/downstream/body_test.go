@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// cut is a server that breaks its first answer of every path off at the byte the
-// path names, and gives the second one whole. How it breaks off, and how its
-// second answer differs, stands in the query.
+// cut is a server that breaks off its first response to every path at the byte that
+// the path names and sends the second one whole. The query parameter "how" selects a
+// RST or a FIN.
 func cut(t *testing.T, first, second string) *raw {
 	return serveRaw(t, func(conn net.Conn, r *http.Request, before int) {
 		if before > 0 {
@@ -33,7 +33,7 @@ func cut(t *testing.T, first, second string) *raw {
 	})
 }
 
-func TestAnAnswerCutAtAnyByteIsContinued(t *testing.T) {
+func TestBody_BreakAtAnyByteIsContinued(t *testing.T) {
 	text := document(3)
 	for _, framing := range []string{"content-length", "chunked"} {
 		for _, encoding := range []string{Identity, Gzip, Zstd, Snappy} {
@@ -59,7 +59,7 @@ func TestAnAnswerCutAtAnyByteIsContinued(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatComesBackDifferentIsNotContinued(t *testing.T) {
+func TestBody_ChangedResponseIsNotContinued(t *testing.T) {
 	text := document(3)
 	const at = 100 // of the text
 	other := text[:at] + "#" + text[at+1:]
@@ -77,12 +77,12 @@ func TestAnAnswerThatComesBackDifferentIsNotContinued(t *testing.T) {
 					case errors.Is(err, ErrChanged):
 						changed++
 						if len(body) <= at || !strings.HasPrefix(text, body) {
-							t.Fatalf("cut at %d: %q was handed out before ErrChanged", n, body)
+							t.Fatalf("cut at %d: %q was returned before ErrChanged", n, body)
 						}
 					case err != nil, body != other && body != text: // a mixture of both
 						t.Fatalf("cut at %d: got %q, %v", n, body, err)
 					case body == text && framing == "content-length" && encoding == Identity:
-						t.Fatalf("cut at %d: the first answer was never whole", n)
+						t.Fatalf("cut at %d: the first response was complete", n)
 					}
 				}
 				if encoding == Identity && changed < len(text)-at-1 || changed == 0 {
@@ -93,18 +93,18 @@ func TestAnAnswerThatComesBackDifferentIsNotContinued(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatComesBackShorterIsNotContinued(t *testing.T) {
+func TestBody_ShorterResponseIsNotContinued(t *testing.T) {
 	text := document(4)
 	server := cut(t, wire(t, Identity, "chunked", text), wire(t, Identity, "content-length", text[:20]))
 	_, body, err := get(t, client(t, Options{URL: server.url}, nil), "/300")
 	checkIs(t, err, ErrChanged)
-	check(t, "handed out before", strings.HasPrefix(text, body) && len(body) > 20, true)
+	check(t, "returned before", strings.HasPrefix(text, body) && len(body) > 20, true)
 }
 
-func TestAnAnswerBrokenAgainIsAskedForAgain(t *testing.T) {
+func TestBody_SecondBreakIsRetried(t *testing.T) {
 	whole := wire(t, Identity, "content-length", document(12))
 	server := serveRaw(t, func(conn net.Conn, _ *http.Request, before int) {
-		// Once sooner, once later, once at the same place.
+		// Once sooner, once later, once at the same offset.
 		n := []int{300, 200, 320, 320, len(whole)}[before]
 		_, _ = io.WriteString(conn, whole[:n])
 	})
@@ -115,17 +115,17 @@ func TestAnAnswerBrokenAgainIsAskedForAgain(t *testing.T) {
 	check(t, "requests", server.count("/"), 5)
 }
 
-func TestAnAnswerThatBreaksForEverEndsWithTheRetries(t *testing.T) {
+func TestBody_EndlessBreaksUseUpTheRetries(t *testing.T) {
 	whole := wire(t, Identity, "content-length", document(12))
 	server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) { _, _ = io.WriteString(conn, whole[:300]) })
 	_, body, err := get(t, client(t, Options{URL: server.url, Retries: 3}, nil), "/")
 	checkIs(t, err, ErrUnavailable)
 	checkIs(t, err, io.ErrUnexpectedEOF)
-	check(t, "handed out before", strings.HasPrefix(document(12), body) && body != "", true)
+	check(t, "returned before", strings.HasPrefix(document(12), body) && body != "", true)
 	check(t, "requests", server.count("/"), 4)
 }
 
-func TestABrokenAnswerIsNotContinuedByAnotherStatus(t *testing.T) {
+func TestBody_BreakIsNotContinuedByAnotherStatus(t *testing.T) {
 	for status, want := range map[int]error{404: ErrChanged, 500: ErrUnavailable, 429: ErrUnavailable} {
 		whole := wire(t, Identity, "content-length", document(12))
 		server := serveRaw(t, func(conn net.Conn, _ *http.Request, before int) {
@@ -140,7 +140,7 @@ func TestABrokenAnswerIsNotContinuedByAnotherStatus(t *testing.T) {
 	}
 }
 
-func TestAnEarlyEndWithoutLengthLooksLikeAnEndUnlessADecoderTells(t *testing.T) {
+func TestBody_EarlyEndWithoutLengthIsSeenOnlyByADecoder(t *testing.T) {
 	text := document(3)
 	for _, encoding := range []string{Identity, Gzip, Zstd, Snappy} {
 		whole := wire(t, encoding, "until-close", text)
@@ -158,7 +158,7 @@ func TestAnEarlyEndWithoutLengthLooksLikeAnEndUnlessADecoderTells(t *testing.T) 
 				t.Fatalf("%s cut at %d: got %q, %v", encoding, n, got, err)
 			}
 			if encoding == Identity {
-				check(t, "not noticed", got, text[:n-head])
+				check(t, "not detected", got, text[:n-head])
 			} else if encoding == Gzip && n > head {
 				check(t, "continued", got, text)
 			}
@@ -166,7 +166,7 @@ func TestAnEarlyEndWithoutLengthLooksLikeAnEndUnlessADecoderTells(t *testing.T) 
 	}
 }
 
-// endsAt gives n bytes and then end. It fails a reader that turns in a circle.
+// endsAt returns n bytes and then end. It fails the test if the reader never stops.
 type endsAt struct {
 	t     testing.TB
 	n     int
@@ -188,11 +188,11 @@ func (e *endsAt) Read(p []byte) (int, error) {
 
 func (e *endsAt) Close() error { return nil }
 
-func TestTheLimitOfBytesHoldsAtItAndOnePastIt(t *testing.T) {
+func TestBody_BytesMaxHoldsAtTheLimitAndOnePastIt(t *testing.T) {
 	const limit = 100
-	errHangs := errors.New("waited for more than is needed to see that the limit is exceeded")
+	errHangs := errors.New("read more than is needed to detect that the limit is exceeded")
 	for size, want := range map[int]struct {
-		end   error // of the downstream behind so many bytes
+		end   error // of the downstream after that many bytes
 		err   error
 		bytes int
 	}{
@@ -218,7 +218,7 @@ func TestTheLimitOfBytesHoldsAtItAndOnePastIt(t *testing.T) {
 	}
 }
 
-func TestABodyThatStallsIsAskedForAgain(t *testing.T) {
+func TestBody_StallIsRetried(t *testing.T) {
 	whole := wire(t, Gzip, "chunked", document(50))
 	server := serveRaw(t, func(conn net.Conn, _ *http.Request, before int) {
 		if before > 0 {
@@ -236,9 +236,9 @@ func TestABodyThatStallsIsAskedForAgain(t *testing.T) {
 	checkIs(t, err, errStalled)
 }
 
-// net/http fills a large buffer from a large chunk before Read returns: as long as
-// bytes arrive, that is no silence.
-func TestASlowDownstreamIsNotAStall(t *testing.T) {
+// net/http fills a large buffer from a large chunk before Read returns. While bytes
+// arrive, that is not a stall.
+func TestBody_SlowDownstreamIsNotAStall(t *testing.T) {
 	text := document(3)
 	server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) {
 		fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n", len(text))
@@ -258,7 +258,7 @@ func TestASlowDownstreamIsNotAStall(t *testing.T) {
 	check(t, "in one read", string(body[:n]), text)
 }
 
-func TestAWatchSeesSilenceWhileSomebodyWaits(t *testing.T) {
+func TestWatch_EndsATryThatIsSilentDuringARead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ended atomic.Int32
 		conn := &countedConn{}
@@ -272,7 +272,7 @@ func TestAWatchSeesSilenceWhileSomebodyWaits(t *testing.T) {
 		check(t, "ended while bytes came", ended.Load(), 0)
 		w.done()
 		time.Sleep(time.Hour)
-		check(t, "ended while nobody waited", ended.Load(), 0)
+		check(t, "ended while no read waited", ended.Load(), 0)
 		w.begin()
 		time.Sleep(999 * time.Millisecond)
 		check(t, "ended too soon", ended.Load(), 0)
@@ -282,8 +282,8 @@ func TestAWatchSeesSilenceWhileSomebodyWaits(t *testing.T) {
 	})
 }
 
-// What is read slowly is not stalled: time counts only while a read waits.
-func TestASlowReaderIsNotAStall(t *testing.T) {
+// The idle timeout runs only while a read waits.
+func TestBody_SlowReaderIsNotAStall(t *testing.T) {
 	server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) {
 		_, _ = io.WriteString(conn, wire(t, Identity, "content-length", document(3)))
 	})
@@ -297,7 +297,7 @@ func TestASlowReaderIsNotAStall(t *testing.T) {
 	check(t, "body", body, document(3))
 }
 
-func TestACallerThatLeavesEndsTheRead(t *testing.T) {
+func TestBody_CanceledContextAndCloseEndTheRead(t *testing.T) {
 	left := make(chan struct{})
 	server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) {
 		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegun")
@@ -322,9 +322,9 @@ func TestACallerThatLeavesEndsTheRead(t *testing.T) {
 			check(t, "read", string(p[:n]), "begun")
 			time.AfterFunc(10*time.Millisecond, func() { end(resp.Body, cancel) })
 			_, err = resp.Body.Read(p)
-			check(t, "a reason", err != nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, io.EOF), true)
+			check(t, "error kind", err != nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, io.EOF), true)
 			if name == "context" {
-				check(t, "its reason", strings.HasSuffix(err.Error(), "client has gone"), true)
+				check(t, "cause", strings.HasSuffix(err.Error(), "client has gone"), true)
 			}
 			<-left
 			resp.Body.Close()
@@ -336,7 +336,7 @@ func TestACallerThatLeavesEndsTheRead(t *testing.T) {
 	check(t, "requests", server.count("/"), 2)
 }
 
-func TestADecodedAnswerIsBounded(t *testing.T) {
+func TestBody_DecodedBytesAreLimited(t *testing.T) {
 	bomb := strings.Repeat("0", 8<<20)
 	for _, encoding := range []string{Gzip, Zstd, Snappy, Identity} {
 		encoded := wire(t, encoding, "content-length", bomb)
@@ -359,7 +359,7 @@ func TestADecodedAnswerIsBounded(t *testing.T) {
 	}
 }
 
-func TestBytesThatDoNotDecodeAreCorrupt(t *testing.T) {
+func TestBody_UndecodableBytesAreCorrupt(t *testing.T) {
 	text := document(50)
 	broken := map[string]string{"plain text": text}
 	for _, encoding := range []string{Gzip, Zstd, Snappy} {
@@ -378,7 +378,7 @@ func TestBytesThatDoNotDecodeAreCorrupt(t *testing.T) {
 				fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Encoding: %s\r\nContent-Length: %d\r\n\r\n%s", encoding, len(body), body)
 			})
 			_, got, err := get(t, client(t, Options{URL: server.url}, nil), "/")
-			// gzip's checksum comes last: what was handed out before may be wrong.
+			// gzip's checksum comes last: the bytes returned before it may be wrong.
 			if !errors.Is(err, ErrCorrupt) || !strings.HasPrefix(text, got) && name != "gzip changed" {
 				t.Errorf("%s as %s: got %q, %v", name, encoding, got, err)
 			}
@@ -387,7 +387,7 @@ func TestBytesThatDoNotDecodeAreCorrupt(t *testing.T) {
 	}
 }
 
-func TestAnUnknownEncodingIsCorrupt(t *testing.T) {
+func TestBody_UnknownEncodingIsCorrupt(t *testing.T) {
 	server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) {
 		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\nno")
 	})
@@ -395,7 +395,7 @@ func TestAnUnknownEncodingIsCorrupt(t *testing.T) {
 	checkIs(t, err, ErrCorrupt)
 }
 
-func TestAnEmptyBodyIsEmptyInEveryEncoding(t *testing.T) {
+func TestBody_EmptyBodyIsEmptyInEveryEncoding(t *testing.T) {
 	for _, encoding := range []string{Identity, Gzip, "x-gzip", Zstd, Snappy} {
 		server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) {
 			fmt.Fprintf(conn, "HTTP/1.1 400 Bad\r\nContent-Encoding: %s\r\nContent-Length: 0\r\n\r\n", encoding)
@@ -406,9 +406,9 @@ func TestAnEmptyBodyIsEmptyInEveryEncoding(t *testing.T) {
 	}
 }
 
-// A connection is kept after an answer read to its end, and after a short error
-// that was thrown away.
-func TestConnectionsAreUsedAgain(t *testing.T) {
+// A connection is reused after a response read to its end, and after a short error
+// response that was discarded.
+func TestClient_ReusesConnections(t *testing.T) {
 	var connections, requests atomic.Int32
 	server := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		if requests.Add(1)%3 == 1 {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// budget is what all requests together may spend on being repeated: a token
-// bucket to which every request adds a fraction of a token and the clock a few,
-// and from which every repetition takes a whole one. A downstream that is down
-// therefore sees little more than the load it would see anyway.
+// budget limits the retries of all requests together: a token bucket to which every
+// request adds a fraction of a token and every second a few, and from which every
+// retry takes one. A downstream that is down therefore gets little more than its
+// usual load.
 type budget struct {
 	ratio     float64
 	perSecond float64
@@ -23,14 +23,14 @@ func newBudget(ratio, perSecond float64, burst int) *budget {
 	return &budget{ratio: ratio, perSecond: perSecond, burst: float64(burst), tokens: float64(burst), last: time.Now()}
 }
 
-// deposit is called once for every request, repetitions not counted.
+// deposit is called once for every request, not for retries.
 func (b *budget) deposit() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.tokens = min(b.burst, b.tokens+b.ratio)
 }
 
-// withdraw takes a token, or reports that there is none.
+// withdraw takes a token and reports whether there was one.
 func (b *budget) withdraw() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// call is one request with what it may still spend on being repeated, whether
-// before its answer has begun or in the middle of it. It holds the context, as an
-// http.Request does, because a Body's Read takes none.
+// call is one request with its remaining retries, which count both before the
+// response has begun and in the middle of its body. It holds the context, as
+// http.Request does, because Body.Read takes none.
 type call struct {
 	client  *Client
 	ctx     context.Context
@@ -21,9 +21,8 @@ type call struct {
 	backoff time.Duration // before the next one
 }
 
-// answer makes tries until one of them stands: because its status is final, or
-// because it may not be repeated.
-func (k *call) answer() (*try, error) {
+// response sends tries until one has a final status or may not be retried.
+func (k *call) response() (*try, error) {
 	for {
 		t, err := k.client.send(k.ctx, &k.message)
 		reason, wait := k.verdict(t, err)
@@ -39,12 +38,12 @@ func (k *call) answer() (*try, error) {
 	}
 }
 
-// verdict says why the request should be made again, and after how long; "" means
-// that the try stands.
+// verdict returns why the request should be retried and after how long; "" means
+// that the try is final.
 func (k *call) verdict(t *try, err error) (reason string, wait time.Duration) {
 	switch {
 	case errors.Is(err, ErrTimeout) && !errors.Is(err, errUnsent):
-		// The query ran for so long, and would again.
+		// The query ran for this long and would do so again.
 		k.client.metrics.refused.With("timeout").Inc()
 		return "", 0
 	case errors.Is(err, ErrTimeout):
@@ -55,13 +54,13 @@ func (k *call) verdict(t *try, err error) (reason string, wait time.Duration) {
 		return "", 0
 	}
 	if t.status == http.StatusTooManyRequests || t.status == http.StatusServiceUnavailable {
-		after, told := retryAfter(t.header.Get("Retry-After"), time.Now())
+		after, set := retryAfter(t.header.Get("Retry-After"), time.Now())
 		switch {
-		case told && after > k.client.opts.RetryAfterMax:
+		case set && after > k.client.opts.RetryAfterMax:
 			k.client.metrics.refused.With("retry-after").Inc()
 			return "", 0
-		case told && after > 0:
-			// A little later than told, not all at the same moment.
+		case set && after > 0:
+			// Up to 10 % later than the header states, so that clients do not retry in step.
 			return "retry-after", after + time.Duration(k.client.opts.Jitter()*float64(after)/10)
 		}
 	}
@@ -75,14 +74,14 @@ func (k *call) verdict(t *try, err error) (reason string, wait time.Duration) {
 	return "", 0
 }
 
-// nextBackoff doubles up to the maximum; the second half of each is random.
+// nextBackoff doubles up to the maximum; the upper half of each wait is random.
 func (k *call) nextBackoff() time.Duration {
 	d := k.backoff
 	k.backoff = min(2*d, k.client.opts.BackoffMax)
 	return d/2 + time.Duration(k.client.opts.Jitter()*float64(d)/2)
 }
 
-// mayRepeat takes what a repetition costs, or counts what forbids it.
+// mayRepeat takes a retry and a token, or counts why the retry is refused.
 func (k *call) mayRepeat(wait time.Duration) bool {
 	forbidden := ""
 	deadline, bounded := k.ctx.Deadline()
@@ -101,10 +100,10 @@ func (k *call) mayRepeat(wait time.Duration) bool {
 	return false
 }
 
-// repeat waits until the request may be made again.
+// repeat waits before the next try, until the wait or the context ends.
 func (k *call) repeat(reason string, wait time.Duration) error {
 	k.client.metrics.repeats.With(reason).Inc()
-	k.client.logger.Info("downstream is asked again", "path", k.message.url.Path, "reason", reason, "wait", wait, "retries_left", k.retries)
+	k.client.logger.Info("retrying downstream request", "path", k.message.url.Path, "reason", reason, "wait", wait, "retries_left", k.retries)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
@@ -115,13 +114,13 @@ func (k *call) repeat(reason string, wait time.Duration) error {
 	}
 }
 
-// retryAfter reads the header: seconds, or a date. A date that has passed is 0.
-func retryAfter(text string, now time.Time) (wait time.Duration, told bool) {
-	text = strings.TrimSpace(text)
-	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
+// retryAfter parses the header, seconds or a date. A date in the past gives 0.
+func retryAfter(value string, now time.Time) (wait time.Duration, ok bool) {
+	value = strings.TrimSpace(value)
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second, true
 	}
-	if date, err := http.ParseTime(text); err == nil {
+	if date, err := http.ParseTime(value); err == nil {
 		return max(0, date.Sub(now)), true
 	}
 	return 0, false

@@ -13,7 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The encodings that can be asked for, as they are named in Options.Encodings.
+// The encodings that can be requested, as named in Options.Encodings.
 const (
 	Identity = "identity"
 	Gzip     = "gzip"
@@ -27,15 +27,15 @@ const (
 	snappyBlockMaxBytes = 1 << 20  // 64 KiB in the snappy format itself
 )
 
-// Decoders keep windows of up to some MiB; sync.Pool drops idle ones with the
-// garbage.
+// Decoders hold windows of up to some MiB; sync.Pool frees idle ones at garbage
+// collection.
 var (
 	gzipDecoders   sync.Pool
 	zstdDecoders   sync.Pool
 	snappyDecoders sync.Pool
 )
 
-// decoder is one pooled decoder with the buffer before it.
+// decoder is one pooled decoder with its input buffer.
 type decoder struct {
 	in  *bufio.Reader
 	out interface {
@@ -62,16 +62,16 @@ func makeSnappy() *decoder {
 	return &decoder{out: snappyReader{s2.NewReader(nil, s2.ReaderMaxBlockSize(snappyBlockMaxBytes), s2.ReaderAllocBlock(decoderReadBytes))}}
 }
 
-// makeZstd makes a decoder without goroutines: the answers of one query are
-// decoded beside each other anyway.
+// makeZstd makes a decoder without goroutines: the responses of one query are
+// decoded concurrently already.
 func makeZstd() *decoder {
 	d, _ := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), // valid options
 		zstd.WithDecoderMaxWindow(zstdWindowMaxBytes))
 	return &decoder{out: zstdReader{d}}
 }
 
-// decoding is one body on its way through a decoder, which is borrowed at the
-// first read and given back by release.
+// decoding decodes one body. It takes a decoder from the pool at the first read and
+// puts it back in release.
 type decoding struct {
 	pool *sync.Pool
 	make func() *decoder
@@ -79,7 +79,7 @@ type decoding struct {
 	d    *decoder
 }
 
-// newDecoding knows what to do with a Content-Encoding; nil means nothing.
+// newDecoding returns the decoding of a Content-Encoding; nil for identity.
 func newDecoding(encoding string, src io.Reader) (*decoding, error) {
 	switch strings.ToLower(strings.TrimSpace(encoding)) {
 	case "", Identity:
@@ -104,8 +104,8 @@ func (d *decoding) Read(p []byte) (int, error) {
 	return d.d.out.Read(p)
 }
 
-// begin waits for the first byte: nothing at all is an empty answer in every
-// encoding, as many servers give it with an error status.
+// begin waits for the first byte. A body of no bytes is empty in every encoding, as
+// many servers send it with an error status.
 func (d *decoding) begin() error {
 	borrowed, ok := d.pool.Get().(*decoder)
 	if !ok {
@@ -125,14 +125,14 @@ func (d *decoding) begin() error {
 	return nil
 }
 
-// put lets go of the connection and takes the decoder back; what state it is in
-// does not matter, the next begin resets it.
+// put drops the connection and puts the decoder back. The decoder's state does not
+// matter, because the next begin resets it.
 func (d *decoding) put(borrowed *decoder) {
 	borrowed.in.Reset(nil)
 	d.pool.Put(borrowed)
 }
 
-// release gives back what was borrowed; nothing may be read afterwards.
+// release puts the decoder back; nothing may be read afterwards.
 func (d *decoding) release() {
 	if d.d != nil {
 		d.put(d.d)
@@ -140,7 +140,7 @@ func (d *decoding) release() {
 	}
 }
 
-// early tells whether a decoder's error may come from too few bytes.
+// early reports whether a decoder's error may come from too few bytes.
 func early(err error) bool {
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, s2.ErrCorrupt)
 }

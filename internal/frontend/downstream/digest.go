@@ -7,12 +7,12 @@ const digestBlockBytes = 64 << 10
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// digest is a running hash of what was handed out: 64 bits into which the CRC-32C
-// of every block is folded. A difference within one block goes unnoticed in one of
-// 2^32 cases, never if it is a run of up to 32 bits, and one in many blocks hardly
-// ever. xxhash would make the former 2^64, but costs three times as much, which
-// shows: every byte of every answer goes through here, and it is compared only when
-// a connection broke. The zero value is the digest of nothing.
+// digest is a running hash of the bytes returned: 64 bits into which the CRC-32C of
+// every block is folded. It misses a difference within one block with a probability
+// of 2^-32, and never if the difference is a run of up to 32 bits; a difference in
+// many blocks is practically always found. xxhash would give 2^-64 but costs three
+// times as much CPU, and every byte of every response is hashed while hashes are
+// compared only after a broken connection. The zero value is the digest of no bytes.
 type digest struct {
 	chain uint64
 	crc   uint32
@@ -31,8 +31,8 @@ func (d *digest) write(p []byte) {
 	}
 }
 
-// sum tells apart digests of equally many bytes.
+// sum distinguishes digests of equally many bytes.
 func (d *digest) sum() uint64 {
-	x := (d.chain ^ uint64(d.crc)) * 0x9e3779b97f4a7c15 // odd, so that nothing is lost
+	x := (d.chain ^ uint64(d.crc)) * 0x9e3779b97f4a7c15 // odd, so the product is invertible
 	return x ^ x>>32
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestADigestDoesNotDependOnTheSizeOfReads(t *testing.T) {
+func TestDigest_DoesNotDependOnTheSizeOfReads(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	text := make([]byte, 5*digestBlockBytes+17)
 	for i := range text {
@@ -13,10 +13,10 @@ func TestADigestDoesNotDependOnTheSizeOfReads(t *testing.T) {
 	}
 	var whole digest
 	whole.write(text)
-	for _, most := range []int{1000, digestBlockBytes - 1, digestBlockBytes, digestBlockBytes + 1, 3 * digestBlockBytes} {
+	for _, limit := range []int{1000, digestBlockBytes - 1, digestBlockBytes, digestBlockBytes + 1, 3 * digestBlockBytes} {
 		var pieces digest
 		for rest := text; len(rest) > 0; {
-			n := min(len(rest), 1+random.IntN(most))
+			n := min(len(rest), 1+random.IntN(limit))
 			pieces.write(rest[:n])
 			rest = rest[n:]
 		}
@@ -24,7 +24,7 @@ func TestADigestDoesNotDependOnTheSizeOfReads(t *testing.T) {
 	}
 }
 
-func TestADigestSeesEveryChangedDigit(t *testing.T) {
+func TestDigest_DetectsEveryChangedDigit(t *testing.T) {
 	text := []byte(document(6000))
 	sum := func() uint64 {
 		var d digest

@@ -1,25 +1,26 @@
-// Package downstream is the HTTP client of the query frontend towards what it
-// stands before: Prometheus, Thanos query, VictoriaMetrics, Mimir.
+// Package downstream is the HTTP client of the query frontend for the server it
+// queries: Prometheus, Thanos query, VictoriaMetrics, Mimir.
 //
-// A Request comes in and is sent, again if need be; a Response goes out as soon as
-// its headers are there, with a Body that gives the decoded bytes as they arrive.
-// Reads go straight from the socket into the caller's buffer where nothing is
-// encoded, so the caller decides how large they are. The Body remembers the hash
-// and the length of what it handed out: where the downstream dies in the middle,
-// the request is made once more, the new answer is read up to the break, and only
-// if that hashes alike does reading go on; otherwise it ends in ErrChanged, and
-// whoever passes bytes on must abort its own answer.
+// Open takes a Request, sends it and retries it as needed. It returns a Response as
+// soon as the headers have arrived; Response.Body returns the decoded bytes as they
+// arrive. A body without a content encoding is read straight from the socket into
+// the caller's buffer, so the caller decides how large the reads are. The Body
+// records the hash and the length of what it has returned. When the downstream
+// breaks off in the middle of a body, the request is sent once more and the new
+// response is read up to the break. Reading continues only if the hashes match;
+// otherwise it ends with ErrChanged, and a caller that forwards the bytes must
+// abort its own response.
 //
-//	Open ── try ── 2xx, 4xx, out of time ─────────────> Response
+//	Open ── try ── 2xx, 4xx, query timeout ───────────> Response
 //	         │  └─ 5xx, no connection ─ wait ─ try …
 //	Read ── bytes ──────────────────────────────────────> caller
 //	         └─ break at byte n ─ wait ─ try ─ n bytes hash alike? ─ yes ─> bytes
 //	                                                               └─ no ─> ErrChanged
 //
-// Every repetition, of either kind, takes one of the request's retries and a
-// token of the budget that all requests share. The bytes belong to the caller, an
-// open connection and a borrowed decoder to the Body until its end or Close. No
-// JSON, no splitting, no cache and no admission here.
+// Every retry, of either kind, takes one of the request's retries and one token of
+// the budget that all requests share. The bytes belong to the caller. The Body holds
+// the connection and a pooled decoder until its end or Close. JSON, splitting,
+// caching and admission are other packages.
 package downstream
 
 import (
@@ -37,38 +38,38 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// Options of a client. Zero values take the defaults named; a negative time-out,
+// Options of a client. A zero value takes the default named. A negative timeout,
 // Retries or BudgetPerSecond means none.
 type Options struct {
 	URL       string   // of the downstream, with a path prefix if it has one
-	Encodings []string // to ask for, the most wanted first; none: Identity
-	UserAgent string   // where the request forwards none; "": ferula
+	Encodings []string // to request, in order of preference; none: Identity
+	UserAgent string   // if the request forwards none; "": ferula
 
-	ConnectTimeout time.Duration // to a TCP connection; 0: 5s
-	// FirstByteTimeout is from sending to the response's status line; 0: no limit, as
-	// how long a query may take is the downstream's to say.
+	ConnectTimeout time.Duration // of a TCP connection; 0: 5s
+	// FirstByteTimeout is from sending to the response's status line; 0: no limit,
+	// because the downstream limits how long a query may take.
 	FirstByteTimeout time.Duration
 	IdleTimeout      time.Duration // of silence while a body is read; 0: 1m
 
-	Retries       int           // repetitions of one request; 0: 5
-	BackoffMin    time.Duration // before the first repetition; 0: 100ms
-	BackoffMax    time.Duration // which doubling ends at; 0: 2s
-	RetryAfterMax time.Duration // the longest Retry-After that is waited for; 0: 5s
+	Retries       int           // of one request; 0: 5
+	BackoffMin    time.Duration // before the first retry; 0: 100ms
+	BackoffMax    time.Duration // upper limit of the doubling; 0: 2s
+	RetryAfterMax time.Duration // the longest Retry-After that is honoured; 0: 5s
 
-	BudgetRatio     float64 // repetitions that each request earns for all; 0: 0.2
-	BudgetPerSecond float64 // repetitions that each second earns; 0: 1
-	BudgetBurst     int     // repetitions saved up at most, and at the start; 0: 100
+	BudgetRatio     float64 // retries that each request adds to the budget; 0: 0.2
+	BudgetPerSecond float64 // retries that each second adds to the budget; 0: 1
+	BudgetBurst     int     // size of the budget, which starts full; 0: 100
 
-	BytesMax int64 // of a decoded answer; 0: 16 GiB
-	// ReadBufferBytes is the buffer of a connection, 0: 256 KiB. A caller's larger
-	// buffer is filled past it, except from chunks that are smaller than it: those
-	// cost 5 to 15 % more CPU with 64 KiB. Idle connections keep theirs.
+	BytesMax int64 // of a decoded response; 0: 16 GiB
+	// ReadBufferBytes is the read buffer of a connection; 0: 256 KiB. Reads into a
+	// larger buffer of the caller bypass it, except reads of chunks smaller than it:
+	// those cost 5 to 15 % more CPU with 64 KiB. Idle connections hold their buffer.
 	ReadBufferBytes int
 	Transport       Transport
 
-	// Wrap puts something around the transport, once for every try: tracing.
+	// Wrap wraps the transport, for tracing. Its RoundTripper sees every try.
 	Wrap func(http.RoundTripper) http.RoundTripper
-	// Jitter gives numbers in [0, 1); nil: random.
+	// Jitter returns numbers in [0, 1); nil: random.
 	Jitter func() float64
 }
 
@@ -113,41 +114,41 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate reports every fault of the options at once.
+// Validate reports every error of the options at once.
 func (o Options) Validate() error {
 	var errs []error
-	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf("downstream: "+format, args...)) }
+	invalid := func(format string, args ...any) { errs = append(errs, fmt.Errorf("downstream: "+format, args...)) }
 	switch u, err := url.Parse(o.URL); {
 	case err != nil:
 		var parsing *url.Error // it names the URL with its password
 		if errors.As(err, &parsing) {
 			err = parsing.Err
 		}
-		fault("URL: %w", err)
+		invalid("URL: %w", err)
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		fault("URL %q is not http://host or https://host", u.Redacted())
+		invalid("URL %q is not http://host or https://host", u.Redacted())
 	case u.RawQuery != "" || u.Fragment != "":
-		fault("URL %q has more than a path", u.Redacted())
+		invalid("URL %q has a query or a fragment", u.Redacted())
 	}
 	for _, encoding := range o.Encodings {
 		if !slices.Contains([]string{Identity, Gzip, Zstd, Snappy}, encoding) {
-			fault("encoding %q is none of identity, gzip, zstd, snappy", encoding)
+			invalid("unknown encoding %q: want identity, gzip, zstd or snappy", encoding)
 		}
 	}
 	if o.BackoffMin < 0 || o.BackoffMax < 0 || o.BackoffMax != 0 && o.BackoffMax < o.BackoffMin {
-		fault("back-off from %s to %s", o.BackoffMin, o.BackoffMax)
+		invalid("invalid back-off: min %s, max %s", o.BackoffMin, o.BackoffMax)
 	}
 	if o.BudgetRatio < 0 || o.BudgetBurst < 0 {
-		fault("retry budget of %g a request, %d at most", o.BudgetRatio, o.BudgetBurst)
+		invalid("invalid retry budget: ratio %g, burst %d", o.BudgetRatio, o.BudgetBurst)
 	}
 	if o.BytesMax < 0 || o.ReadBufferBytes < 0 {
-		fault("%d bytes of an answer, %d bytes read at once", o.BytesMax, o.ReadBufferBytes)
+		invalid("negative limit: response %d bytes, read buffer %d bytes", o.BytesMax, o.ReadBufferBytes)
 	}
 	errs = append(errs, o.Transport.Validate())
 	return errors.Join(errs...)
 }
 
-// Client asks one downstream. Its methods may be called concurrently.
+// Client sends requests to one downstream. Its methods may be called concurrently.
 type Client struct {
 	opts           Options
 	logger         *slog.Logger
@@ -160,8 +161,8 @@ type Client struct {
 	metrics        *metrics
 }
 
-// New makes a client; nothing is sent yet. A nil logger is silent, with a nil set
-// nobody sees its metrics.
+// New returns a client; nothing is sent yet. A nil logger discards; with a nil set
+// the metrics are not exported.
 func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Client, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -179,7 +180,7 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Client, erro
 		return nil, err
 	}
 	m := newMetrics(set)
-	// A plain list: Prometheus does not understand quality values.
+	// A plain list, because Prometheus does not parse quality values.
 	encodings := slices.DeleteFunc(slices.Clone(opts.Encodings), func(e string) bool { return e == Identity })
 	if len(encodings) == 0 {
 		encodings = []string{Identity}
@@ -195,39 +196,38 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Client, erro
 	return c, nil
 }
 
-// Close lets go of idle connections. Answers still open live on until they are
-// closed; closing them is their readers' duty.
+// Close closes idle connections. Open bodies stay readable; their readers must
+// close them.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
 
-// Response is the beginning of an answer. Whatever its status, Body must be closed,
+// Response is the start of a response. Body must be closed whatever the status,
 // even if it was read to its end.
 type Response struct {
 	Status int
-	// Header without what concerns one connection only and, where the body was
-	// decoded, without the length and encoding it had. Owned by the caller.
+	// Header without the hop-by-hop headers and, where the body was decoded, without
+	// its Content-Length and Content-Encoding. Owned by the caller.
 	Header http.Header
-	// Length of the decoded body if it is known beforehand, or -1.
+	// Length of the decoded body in bytes if known in advance, or -1.
 	Length int64
-	// Delimited says that the connection tells the end of the body from a break,
-	// by a length or chunks. Without, an early end looks like an end here, and only
-	// who knows what the body should be can tell.
+	// Delimited reports that the transfer marks the end of the body, by a length or
+	// by chunks. Without it an early end of the connection looks like the end of the
+	// body, and only a caller that parses the body can detect it.
 	Delimited bool
 	Body      *Body
 }
 
-// CopyHeader adds to dst what of the answer's headers may be passed on with a body
-// that is streamed through, possibly in another encoding: all but its length.
+// CopyHeader adds to dst the response's headers that may be forwarded with a
+// streamed body, possibly in another encoding: all but Content-Length.
 func (r *Response) CopyHeader(dst http.Header) {
 	endToEnd(dst, r.Header)
 	dst.Del("Content-Length")
 }
 
-// Open asks the downstream and returns once an answer has begun whose status is
-// final: not a 5xx while there are retries left, unless it says that the query ran
-// out of time, and not a 429 or 503 that names a Retry-After which can be waited for.
-// Such an answer that can not be repeated any
-// more is returned like any other. The context bounds the body, too: when it ends,
-// Read fails with its cause.
+// Open sends r and returns once a response with a final status has begun. A 5xx is
+// not final while retries are left, unless it reports that the query timed out. A
+// 429 or 503 is not final if its Retry-After is short enough to wait for. When the
+// retries are used up, such a response is returned like any other. The context
+// bounds the body, too: when it ends, Read fails with its cause.
 func (c *Client) Open(ctx context.Context, r Request) (*Response, error) {
 	m, err := c.message(r)
 	if err != nil {
@@ -243,7 +243,7 @@ func (c *Client) Open(ctx context.Context, r Request) (*Response, error) {
 	case !m.repeatable:
 		k.retries = 0
 	}
-	t, err := k.answer()
+	t, err := k.response()
 	if err != nil {
 		cancel(errReleased)
 		c.metrics.inFlight.Dec()

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// check compares what came with what should have.
+// check fails the test if got and want differ.
 func check[T comparable](t testing.TB, what string, got, want T) {
 	t.Helper()
 	if got != want {
@@ -33,7 +33,7 @@ func check[T comparable](t testing.TB, what string, got, want T) {
 	}
 }
 
-// checkIs wants an error of a kind; nil wants none.
+// checkIs fails the test unless err wraps want; nil wants no error.
 func checkIs(t testing.TB, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
@@ -41,7 +41,7 @@ func checkIs(t testing.TB, err, want error) {
 	}
 }
 
-// open makes a client of opts, hurried unless opts say otherwise, and asks path.
+// open sends r with a client of opts, whose back-off is short unless opts set one.
 func open(t testing.TB, opts Options, r Request) (*Response, error) {
 	t.Helper()
 	return client(t, opts, nil).Open(t.Context(), r)
@@ -63,7 +63,7 @@ func client(t testing.TB, opts Options, set *instruments.Set) *Client {
 	return c
 }
 
-// readAll reads to the end in pieces of size bytes and closes.
+// readAll reads the body to its end in pieces of size bytes and closes it.
 func readAll(r *Response, size int) (string, error) {
 	defer r.Body.Close()
 	var all bytes.Buffer
@@ -71,7 +71,7 @@ func readAll(r *Response, size int) (string, error) {
 	return all.String(), err
 }
 
-// get opens path and reads the answer.
+// get requests path and reads the response.
 func get(t testing.TB, c *Client, path string) (status int, body string, err error) {
 	t.Helper()
 	resp, err := c.Open(t.Context(), Request{Path: path})
@@ -82,22 +82,22 @@ func get(t testing.TB, c *Client, path string) (status int, body string, err err
 	return resp.Status, body, err
 }
 
-// raw is a server that speaks HTTP by hand, so that it can break off anywhere.
+// raw is a server that writes HTTP by hand, so that it can break off anywhere.
 type raw struct {
-	url   string
-	mu    sync.Mutex
-	asked map[string]int // requests by path
+	url      string
+	mu       sync.Mutex
+	requests map[string]int // by URI
 }
 
-// serveRaw answers each request with answer, which is told how often the path was
-// asked for before, and closes the connection when answer returns.
-func serveRaw(t testing.TB, answer func(conn net.Conn, r *http.Request, before int)) *raw {
+// serveRaw calls respond for each request, with the number of earlier requests of the
+// same URI, and closes the connection when respond returns.
+func serveRaw(t testing.TB, respond func(conn net.Conn, r *http.Request, before int)) *raw {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &raw{url: "http://" + listener.Addr().String(), asked: map[string]int{}}
+	s := &raw{url: "http://" + listener.Addr().String(), requests: map[string]int{}}
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -113,10 +113,10 @@ func serveRaw(t testing.TB, answer func(conn net.Conn, r *http.Request, before i
 				}
 				_, _ = io.Copy(io.Discard, r.Body)
 				s.mu.Lock()
-				before := s.asked[r.URL.RequestURI()]
-				s.asked[r.URL.RequestURI()]++
+				before := s.requests[r.URL.RequestURI()]
+				s.requests[r.URL.RequestURI()]++
 				s.mu.Unlock()
-				answer(conn, r, before)
+				respond(conn, r, before)
 			})
 		}
 	})
@@ -124,11 +124,11 @@ func serveRaw(t testing.TB, answer func(conn net.Conn, r *http.Request, before i
 	return s
 }
 
-// count tells how often path was asked for.
+// count returns the number of requests of a URI.
 func (s *raw) count(path string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asked[path]
+	return s.requests[path]
 }
 
 // reset makes the end of a connection an RST instead of a FIN.
@@ -137,7 +137,7 @@ func reset(conn net.Conn) { _ = conn.(*net.TCPConn).SetLinger(0) }
 // gone waits until the client has closed its side.
 func gone(conn net.Conn) { _, _ = conn.Read(make([]byte, 1)) }
 
-// document is a small answer; its digits make it hard to compress to nothing.
+// document is a small response; its digits keep it from compressing to almost nothing.
 func document(series int) string {
 	var b strings.Builder
 	b.WriteString(`{"status":"success","data":{"resultType":"matrix","result":[`)
@@ -185,10 +185,10 @@ func encode(t testing.TB, encoding, text string) string {
 	return b.String()
 }
 
-// The ways in which a server may say how long a body is.
+// The ways in which a server may mark the end of a body.
 var framings = []string{"content-length", "chunked", "until-close"}
 
-// wire words a whole answer as it stands on the wire.
+// wire returns the bytes of a whole response.
 func wire(t testing.TB, encoding, framing, text string) string {
 	t.Helper()
 	body := encode(t, encoding, text)
@@ -214,14 +214,14 @@ func wire(t testing.TB, encoding, framing, text string) string {
 	return b.String()
 }
 
-// fakeTripper stands in for the network where time is not to pass.
+// fakeTripper replaces the network, so that tests need no real time.
 type fakeTripper func(*http.Request) (*http.Response, error)
 
 func (f fakeTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func (f fakeTripper) wrap(http.RoundTripper) http.RoundTripper { return f }
 
-// status is an answer without a body.
+// status is a response without a body.
 func status(code int, header ...string) *http.Response {
 	resp := &http.Response{StatusCode: code, Header: http.Header{}, Body: http.NoBody, ProtoMajor: 1}
 	for i := 0; i < len(header); i += 2 {
@@ -230,7 +230,7 @@ func status(code int, header ...string) *http.Response {
 	return resp
 }
 
-// endless waits for the end of a request.
+// endless waits for the end of the request's context.
 func endless(ctx context.Context) (*http.Response, error) {
 	<-ctx.Done()
 	return nil, context.Cause(ctx)

@@ -7,7 +7,7 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// metrics of a client; they count whether or not anybody sees them.
+// metrics of a client; they count whether or not they are exported.
 type metrics struct {
 	tries     *instruments.CounterVec
 	repeats   *instruments.CounterVec
@@ -16,22 +16,22 @@ type metrics struct {
 	firstByte *instruments.PrometheusHistogram
 	inFlight  *instruments.Gauge
 
-	wire, decoded *instruments.Counter // of bytes, found once
+	wire, decoded *instruments.Counter // of bytes, resolved once
 }
 
-// newMetrics makes them in the set, or in one of their own if it is nil.
+// newMetrics registers them in the set, or in a private one if it is nil.
 func newMetrics(set *instruments.Set) *metrics {
 	if set == nil {
 		set = instruments.NewSet()
 	}
-	bytes := set.NewCounterVec("ferula_frontend_downstream_bytes_total", "Bytes of answers: received on the wire, and handed on after decoding.", "kind")
-	set.Describe("ferula_frontend_downstream_first_byte_seconds", "From sending a request to the first byte of its answer.", "")
-	set.Describe("ferula_frontend_downstream_in_flight", "Requests whose answer is awaited or being read.", "")
+	bytes := set.NewCounterVec("ferula_frontend_downstream_bytes_total", "Bytes of response bodies: received on the wire, and after decoding.", "kind")
+	set.Describe("ferula_frontend_downstream_first_byte_seconds", "Time from sending a request to the first byte of its response.", "")
+	set.Describe("ferula_frontend_downstream_in_flight", "Requests that wait for a response or read its body.", "")
 	return &metrics{
-		tries:   set.NewCounterVec("ferula_frontend_downstream_tries_total", "Requests sent to the downstream, repetitions included, by outcome.", "outcome"),
-		repeats: set.NewCounterVec("ferula_frontend_downstream_retries_total", "Requests sent to the downstream again, by why.", "reason"),
-		refused: set.NewCounterVec("ferula_frontend_downstream_retries_refused_total", "Requests that failed and were not sent again, by what forbade it.", "reason"),
-		resumes: set.NewCounterVec("ferula_frontend_downstream_resumes_total", "Answers that broke off after some bytes and were asked for again, by outcome.", "outcome"),
+		tries:   set.NewCounterVec("ferula_frontend_downstream_tries_total", "Requests sent to the downstream, including retries, by outcome.", "outcome"),
+		repeats: set.NewCounterVec("ferula_frontend_downstream_retries_total", "Retries sent to the downstream, by reason.", "reason"),
+		refused: set.NewCounterVec("ferula_frontend_downstream_retries_refused_total", "Failed requests that were not retried, by reason.", "reason"),
+		resumes: set.NewCounterVec("ferula_frontend_downstream_resumes_total", "Responses that broke off after some bytes and were requested again, by outcome.", "outcome"),
 		firstByte: set.NewPrometheusHistogramExt("ferula_frontend_downstream_first_byte_seconds",
 			[]float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 120}),
 		inFlight: set.NewGauge("ferula_frontend_downstream_in_flight", nil),
@@ -40,7 +40,7 @@ func newMetrics(set *instruments.Set) *metrics {
 	}
 }
 
-// tried counts one try that got an answer.
+// tried counts one try that got a response.
 func (m *metrics) tried(status int, took time.Duration) {
 	m.firstByte.Update(took.Seconds())
 	switch {
@@ -53,7 +53,7 @@ func (m *metrics) tried(status int, took time.Duration) {
 	}
 }
 
-// failed counts one try that got none.
+// failed counts one try without a response.
 func (m *metrics) failed(err error) {
 	switch {
 	case errors.Is(err, ErrTimeout):

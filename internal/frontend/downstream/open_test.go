@@ -18,7 +18,7 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// serveHTTP runs handler on loopback and gives its URL.
+// serveHTTP runs handler on loopback and returns its URL.
 func serveHTTP(t testing.TB, handler http.HandlerFunc, connState func(net.Conn, http.ConnState)) string {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
@@ -28,7 +28,7 @@ func serveHTTP(t testing.TB, handler http.HandlerFunc, connState func(net.Conn, 
 	return server.URL
 }
 
-// scripted answers one request after another as told, and notes when each came.
+// scripted runs one step of its script per request and records when each came.
 type scripted struct {
 	script []func(*http.Request) (*http.Response, error)
 	begun  time.Time
@@ -40,13 +40,13 @@ func (s *scripted) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.script[min(len(s.at), len(s.script))-1](r)
 }
 
-func gives(code int, header ...string) func(*http.Request) (*http.Response, error) {
+func returns(code int, header ...string) func(*http.Request) (*http.Response, error) {
 	return func(*http.Request) (*http.Response, error) { return status(code, header...), nil }
 }
 
 func refuses(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") }
 
-// hangsUnsent is a connection that does not come within its time-out.
+// hangsUnsent is a connection that is not established within its timeout.
 func hangsUnsent(r *http.Request) (*http.Response, error) {
 	select {
 	case <-time.After(5 * time.Second):
@@ -67,8 +67,8 @@ func afterwards(wait time.Duration, then func(*http.Request) (*http.Response, er
 	}
 }
 
-// says is an answer with a body.
-func says(code int, body string) func(*http.Request) (*http.Response, error) {
+// responds returns a response with a body.
+func responds(code int, body string) func(*http.Request) (*http.Response, error) {
 	return func(*http.Request) (*http.Response, error) {
 		resp := status(code)
 		resp.Body, resp.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
@@ -78,8 +78,8 @@ func says(code int, body string) func(*http.Request) (*http.Response, error) {
 
 func hangs(r *http.Request) (*http.Response, error) { return endless(r.Context()) }
 
-// inTime runs one request against a script in a bubble, without jitter, and words
-// its outcome and when its tries came.
+// inTime runs one request against a script in a synctest bubble, without jitter, and
+// returns its outcome and the times of its tries.
 func inTime(t *testing.T, opts Options, r Request, deadline time.Duration, script ...func(*http.Request) (*http.Response, error)) (status int, err error, at string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +107,7 @@ func inTime(t *testing.T, opts Options, r Request, deadline time.Duration, scrip
 	return status, err, at
 }
 
-func TestAnswersAreAskedForAgainUntilOneStands(t *testing.T) {
+func TestOpen_RetriesUntilAResponseIsFinal(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		opts     Options
@@ -118,40 +118,40 @@ func TestAnswersAreAskedForAgainUntilOneStands(t *testing.T) {
 		err      error
 		at       string
 	}{
-		{name: "the first stands", script: script(gives(200)), status: 200, at: "[0s]"},
-		{name: "a 4xx stands", script: script(gives(422)), status: 422, at: "[0s]"},
-		{name: "a redirection stands", script: script(gives(302, "Location", "/graph")), status: 302, at: "[0s]"},
-		{name: "5xx, then success", script: script(gives(500), gives(503), gives(200)), status: 200, at: "[0s 50ms 150ms]"},
-		{name: "5xx for ever", script: script(gives(502)), status: 502, at: "[0s 50ms 150ms 350ms 750ms 1.55s]"},
-		{name: "back-off ends at its maximum", opts: Options{Retries: 7}, script: script(gives(502)), status: 502, at: "[0s 50ms 150ms 350ms 750ms 1.55s 2.55s 3.55s]"},
-		{name: "no connection, then success", script: script(refuses, gives(200)), status: 200, at: "[0s 50ms]"},
+		{name: "the first is final", script: script(returns(200)), status: 200, at: "[0s]"},
+		{name: "a 4xx is final", script: script(returns(422)), status: 422, at: "[0s]"},
+		{name: "a redirect is final", script: script(returns(302, "Location", "/graph")), status: 302, at: "[0s]"},
+		{name: "5xx, then success", script: script(returns(500), returns(503), returns(200)), status: 200, at: "[0s 50ms 150ms]"},
+		{name: "5xx for ever", script: script(returns(502)), status: 502, at: "[0s 50ms 150ms 350ms 750ms 1.55s]"},
+		{name: "back-off ends at its maximum", opts: Options{Retries: 7}, script: script(returns(502)), status: 502, at: "[0s 50ms 150ms 350ms 750ms 1.55s 2.55s 3.55s]"},
+		{name: "no connection, then success", script: script(refuses, returns(200)), status: 200, at: "[0s 50ms]"},
 		{name: "no connection for ever", opts: Options{Retries: 1}, script: script(refuses), err: ErrUnavailable, at: "[0s 50ms]"},
 		{name: "no retries", opts: Options{Retries: -1}, script: script(refuses), err: ErrUnavailable, at: "[0s]"},
-		{name: "no retries for this one", request: Request{Retries: -1}, script: script(gives(500)), status: 500, at: "[0s]"},
-		{name: "one retry for this one", request: Request{Retries: 1}, script: script(gives(500)), status: 500, at: "[0s 50ms]"},
-		{name: "what may change something is not asked again", request: Request{Method: "POST", Path: "/api/v1/admin/tsdb/delete_series"}, script: script(gives(500)), status: 500, at: "[0s]"},
-		{name: "unless told to", request: Request{Method: "POST", Path: "/api/v1/read", Body: []byte("x"), Retries: 1}, script: script(gives(500), gives(200)), status: 200, at: "[0s 50ms]"},
-		{name: "slow headers are waited for", script: script(afterwards(time.Hour, gives(200))), status: 200, at: "[0s]"},
-		{name: "headers beyond the time-out are not waited for again", opts: Options{FirstByteTimeout: time.Second}, script: script(hangs), err: ErrTimeout, at: "[0s]"},
-		{name: "a connection beyond its time-out is tried again", script: script(hangsUnsent, gives(200)), status: 200, at: "[0s 5.05s]"},
-		{name: "a query that ran out of time is not repeated", script: script(says(503, `{"status":"error","errorType":"timeout","error":"query timed out"}`)), status: 503, at: "[0s]"},
-		{name: "a query that ran out of time at a gateway is not repeated", script: script(gives(504)), status: 504, at: "[0s]"},
-		{name: "another 503 is repeated", script: script(says(503, `{"status":"error","errorType":"unavailable","error":"timeout"}`), gives(200)), status: 200, at: "[0s 50ms]"},
-		{name: "429 stands without Retry-After", script: script(gives(429)), status: 429, at: "[0s]"},
-		{name: "429 with seconds", script: script(gives(429, "Retry-After", "3"), gives(200)), status: 200, at: "[0s 3s]"},
-		{name: "503 with seconds", script: script(gives(503, "Retry-After", " 2 "), gives(200)), status: 200, at: "[0s 2s]"},
-		{name: "503 with 0 backs off", script: script(gives(503, "Retry-After", "0"), gives(200)), status: 200, at: "[0s 50ms]"},
-		{name: "503 with nonsense backs off", script: script(gives(503, "Retry-After", "soon"), gives(200)), status: 200, at: "[0s 50ms]"},
-		{name: "500 with seconds backs off", script: script(gives(500, "Retry-After", "3"), gives(200)), status: 200, at: "[0s 50ms]"},
-		{name: "429 with a date", script: script(inDate(4*time.Second), gives(200)), status: 200, at: "[0s 4s]"},
-		{name: "429 that asks for too long stands", script: script(gives(429, "Retry-After", "6")), status: 429, at: "[0s]"},
-		{name: "503 that asks for too long stands", script: script(gives(503, "Retry-After", "3600")), status: 503, at: "[0s]"},
-		{name: "a longer one is waited for if allowed", opts: Options{RetryAfterMax: time.Minute}, script: script(gives(429, "Retry-After", "60"), gives(200)), status: 200, at: "[0s 1m0s]"},
-		{name: "429 beyond the deadline stands", deadline: 2 * time.Second, script: script(gives(429, "Retry-After", "3")), status: 429, at: "[0s]"},
-		{name: "429 with no retries left stands", opts: Options{Retries: 1}, script: script(gives(429, "Retry-After", "1")), status: 429, at: "[0s 1s]"},
-		{name: "a back-off beyond the deadline is not waited for", deadline: 200 * time.Millisecond, script: script(gives(500)), status: 500, at: "[0s 50ms 150ms]"},
+		{name: "no retries for this one", request: Request{Retries: -1}, script: script(returns(500)), status: 500, at: "[0s]"},
+		{name: "one retry for this one", request: Request{Retries: 1}, script: script(returns(500)), status: 500, at: "[0s 50ms]"},
+		{name: "a request that may change something is not retried", request: Request{Method: "POST", Path: "/api/v1/admin/tsdb/delete_series"}, script: script(returns(500)), status: 500, at: "[0s]"},
+		{name: "unless the request allows it", request: Request{Method: "POST", Path: "/api/v1/read", Body: []byte("x"), Retries: 1}, script: script(returns(500), returns(200)), status: 200, at: "[0s 50ms]"},
+		{name: "slow headers are waited for", script: script(afterwards(time.Hour, returns(200))), status: 200, at: "[0s]"},
+		{name: "a first-byte timeout is not retried", opts: Options{FirstByteTimeout: time.Second}, script: script(hangs), err: ErrTimeout, at: "[0s]"},
+		{name: "a connect timeout is retried", script: script(hangsUnsent, returns(200)), status: 200, at: "[0s 5.05s]"},
+		{name: "a query that ran out of time is not repeated", script: script(responds(503, `{"status":"error","errorType":"timeout","error":"query timed out"}`)), status: 503, at: "[0s]"},
+		{name: "a query that ran out of time at a gateway is not repeated", script: script(returns(504)), status: 504, at: "[0s]"},
+		{name: "another 503 is repeated", script: script(responds(503, `{"status":"error","errorType":"unavailable","error":"timeout"}`), returns(200)), status: 200, at: "[0s 50ms]"},
+		{name: "429 is final without Retry-After", script: script(returns(429)), status: 429, at: "[0s]"},
+		{name: "429 with seconds", script: script(returns(429, "Retry-After", "3"), returns(200)), status: 200, at: "[0s 3s]"},
+		{name: "503 with seconds", script: script(returns(503, "Retry-After", " 2 "), returns(200)), status: 200, at: "[0s 2s]"},
+		{name: "503 with 0 backs off", script: script(returns(503, "Retry-After", "0"), returns(200)), status: 200, at: "[0s 50ms]"},
+		{name: "503 with nonsense backs off", script: script(returns(503, "Retry-After", "soon"), returns(200)), status: 200, at: "[0s 50ms]"},
+		{name: "500 with seconds backs off", script: script(returns(500, "Retry-After", "3"), returns(200)), status: 200, at: "[0s 50ms]"},
+		{name: "429 with a date", script: script(inDate(4*time.Second), returns(200)), status: 200, at: "[0s 4s]"},
+		{name: "429 with too long a wait is final", script: script(returns(429, "Retry-After", "6")), status: 429, at: "[0s]"},
+		{name: "503 with too long a wait is final", script: script(returns(503, "Retry-After", "3600")), status: 503, at: "[0s]"},
+		{name: "a longer wait is honoured if allowed", opts: Options{RetryAfterMax: time.Minute}, script: script(returns(429, "Retry-After", "60"), returns(200)), status: 200, at: "[0s 1m0s]"},
+		{name: "429 beyond the deadline is final", deadline: 2 * time.Second, script: script(returns(429, "Retry-After", "3")), status: 429, at: "[0s]"},
+		{name: "429 with no retries left is final", opts: Options{Retries: 1}, script: script(returns(429, "Retry-After", "1")), status: 429, at: "[0s 1s]"},
+		{name: "a back-off beyond the deadline is not waited for", deadline: 200 * time.Millisecond, script: script(returns(500)), status: 500, at: "[0s 50ms 150ms]"},
 		{name: "the deadline ends a try", deadline: time.Second, script: script(hangs), err: context.DeadlineExceeded, at: "[0s]"},
-		{name: "the budget is spent", opts: Options{BudgetBurst: 2, BudgetPerSecond: -1}, script: script(gives(500)), status: 500, at: "[0s 50ms 150ms]"},
+		{name: "the budget is spent", opts: Options{BudgetBurst: 2, BudgetPerSecond: -1}, script: script(returns(500)), status: 500, at: "[0s 50ms 150ms]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			status, err, at := inTime(t, c.opts, c.request.orRoot(), c.deadline, c.script...)
@@ -179,9 +179,9 @@ func inDate(after time.Duration) func(*http.Request) (*http.Response, error) {
 	}
 }
 
-// A downstream that is down is asked little more often than if nothing were
-// repeated: at most a fifth of the requests, and one a second.
-func TestTheBudgetBoundsWhatASickDownstreamSees(t *testing.T) {
+// A downstream that is down gets few retries: at most a fifth of the requests, and
+// one a second.
+func TestBudget_LimitsRetriesToAFailingDownstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries := 0
 		down := fakeTripper(func(*http.Request) (*http.Response, error) { tries++; return status(500), nil })
@@ -196,8 +196,8 @@ func TestTheBudgetBoundsWhatASickDownstreamSees(t *testing.T) {
 			time.Sleep(seconds * time.Second / requests)
 		}
 		repeats := tries - requests
-		if most := requests/5 + seconds + 10 + 10; repeats > most || repeats < requests/5 {
-			t.Errorf("%d repetitions of %d requests, expected about %d", repeats, requests, most)
+		if limit := requests/5 + seconds + 10 + 10; repeats > limit || repeats < requests/5 {
+			t.Errorf("%d repetitions of %d requests, expected about %d", repeats, requests, limit)
 		}
 	})
 }
@@ -210,9 +210,9 @@ func open500(t *testing.T, c *Client) (int, error) {
 	return resp.Status, resp.Body.Close()
 }
 
-func TestACallerThatLeavesEndsTheWaiting(t *testing.T) {
+func TestOpen_CanceledContextEndsTheBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(Options{URL: "http://down.example", Wrap: fakeTripper(gives(503, "Retry-After", "5")).wrap}, nil, nil)
+		c, err := New(Options{URL: "http://down.example", Wrap: fakeTripper(returns(503, "Retry-After", "5")).wrap}, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +225,7 @@ func TestACallerThatLeavesEndsTheWaiting(t *testing.T) {
 	})
 }
 
-func TestRetriesWorkOverTheNetwork(t *testing.T) {
+func TestOpen_RetriesOverTheNetwork(t *testing.T) {
 	server := serveRaw(t, func(conn net.Conn, _ *http.Request, before int) {
 		switch before {
 		case 0: // nothing at all
@@ -239,10 +239,10 @@ func TestRetriesWorkOverTheNetwork(t *testing.T) {
 	})
 	status, body, err := get(t, client(t, Options{URL: server.url, Retries: 10}, nil), "/")
 	checkIs(t, err, nil)
-	check(t, "answer", fmt.Sprint(status, body), "200ok")
+	check(t, "response", fmt.Sprint(status, body), "200ok")
 }
 
-func TestNobodyListening(t *testing.T) {
+func TestOpen_RefusedConnectionIsUnavailable(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -252,8 +252,8 @@ func TestNobodyListening(t *testing.T) {
 	checkIs(t, err, ErrUnavailable)
 }
 
-// A kept connection that the downstream has closed meanwhile is nobody's error.
-func TestADeadIdleConnectionIsReplaced(t *testing.T) {
+// An idle connection that the downstream has closed meanwhile is not an error.
+func TestOpen_DeadIdleConnectionIsReplaced(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.Method)
 	}))
@@ -272,7 +272,7 @@ func TestADeadIdleConnectionIsReplaced(t *testing.T) {
 	}
 }
 
-func TestWhatHappensIsCounted(t *testing.T) {
+func TestOpen_CountsTriesRetriesAndBytes(t *testing.T) {
 	whole := wire(t, Identity, "content-length", document(12))
 	server := serveRaw(t, func(conn net.Conn, _ *http.Request, before int) {
 		switch before {
@@ -314,18 +314,18 @@ func FuzzRetryAfter(f *testing.F) {
 	}
 	now := time.Unix(1_700_000_000, 0)
 	f.Fuzz(func(t *testing.T, text string) {
-		wait, told := retryAfter(text, now)
-		if wait < 0 || !told && wait != 0 {
-			t.Fatalf("%q: %s, %v", text, wait, told)
+		wait, ok := retryAfter(text, now)
+		if wait < 0 || !ok && wait != 0 {
+			t.Fatalf("%q: %s, %v", text, wait, ok)
 		}
-		if again, _ := retryAfter(strconv.Itoa(int(wait/time.Second)), now); told && again != wait.Truncate(time.Second) && wait < time.Hour {
+		if again, _ := retryAfter(strconv.Itoa(int(wait/time.Second)), now); ok && again != wait.Truncate(time.Second) && wait < time.Hour {
 			t.Fatalf("%q: %s, again %s", text, wait, again)
 		}
 	})
 }
 
-// What Thanos' key response_header_timeout says is all that limits the wait for headers.
-func TestTheTimeoutOfHeadersIsTheTransportsAndIsNotRepeated(t *testing.T) {
+// Only response_header_timeout, Thanos' key, limits the wait for headers.
+func TestOpen_ResponseHeaderTimeoutIsNotRetried(t *testing.T) {
 	transport, err := ParseTransport([]byte("response_header_timeout: 100ms"))
 	if err != nil {
 		t.Fatal(err)
@@ -336,7 +336,7 @@ func TestTheTimeoutOfHeadersIsTheTransportsAndIsNotRepeated(t *testing.T) {
 	check(t, "requests", server.count("/api/v1/query_range"), 1)
 }
 
-func TestTheBodyOfAQueryThatRanOutOfTimeIsHandedOn(t *testing.T) {
+func TestOpen_BodyOfAQueryTimeoutIsForwarded(t *testing.T) {
 	for name, text := range map[string]string{
 		"short": `{"status":"error","errorType":"timeout","error":"query timed out"}`,
 		"long":  `{"status":"error","errorType":"timeout","error":"` + strings.Repeat("x", 3*peekBytes) + `"}`,

@@ -12,35 +12,35 @@ import (
 	"strings"
 )
 
-// formBytes is how long an encoded query may be in a URL; a longer one is sent as
-// a form where the downstream takes forms. Servers and proxies commonly refuse
-// request lines above 8 KiB.
+// formBytes is the longest encoded query in a URL; a longer one is sent as a form
+// where the endpoint takes forms. Servers and proxies commonly refuse request lines
+// above 8 KiB.
 const formBytes = 4 << 10
 
-// Request is one question to the downstream. Open reads it and keeps nothing of
-// it but Body.
+// Request is one request to the downstream. Open reads it and holds no reference to
+// it except Body.
 type Request struct {
-	// Method is GET if empty. For the query endpoints, which take both, GET and
-	// POST are the same: a short query goes as GET, a long one as a form.
+	// Method is GET if empty. The query endpoints take both GET and POST, which are
+	// equivalent: a short query is sent as GET, a long one as a form.
 	Method string
-	// Path below the downstream's own, escaped, as (*url.URL).EscapedPath gives it.
+	// Path below the downstream's own, escaped, as (*url.URL).EscapedPath returns it.
 	Path   string
 	Params url.Values
-	// Header is what to forward. What concerns one connection only and what is
-	// decided here (Accept-Encoding, Content-Length, Host) is left out.
+	// Header is forwarded, except hop-by-hop headers and those that this package sets
+	// (Accept-Encoding, Content-Length, Host).
 	Header http.Header
 	// Body, if not nil, is sent as it is, and Params go into the URL. It must not
-	// change until the answer is closed.
+	// change until the response is closed.
 	Body []byte
 
-	// Retries are repetitions at most; 0: the client's, or none if the method is one
-	// that may change something; negative: none.
+	// Retries is the most retries; 0: the client's, or none if the method may change
+	// something; negative: none.
 	Retries  int
-	BytesMax int64 // of the decoded answer; 0: the client's
+	BytesMax int64 // of the decoded response; 0: the client's
 }
 
-// queryEndpoints take a form as well as a URL, and change nothing, so that they
-// may be asked again whatever their method.
+// queryEndpoints take a form as well as a URL and change nothing, so that they may
+// be retried whatever their method.
 var queryEndpoints = []string{"/query", "/query_range", "/query_exemplars", "/series", "/labels", "/format_query", "/parse_query"}
 
 func isQuery(path string) bool {
@@ -48,8 +48,8 @@ func isQuery(path string) bool {
 	return i >= 0 && slices.Contains(queryEndpoints, path[i+len("/api/v1"):])
 }
 
-// ChangesNothing tells whether a request may be sent again without harm, whatever
-// became of it: one that only reads, or a query in the body of a POST.
+// ChangesNothing reports whether a request may be sent again without harm, even if
+// the first one was processed: it only reads, or is a query in the body of a POST.
 func (r Request) ChangesNothing() bool {
 	switch r.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions:
@@ -61,16 +61,16 @@ func (r Request) ChangesNothing() bool {
 	}
 }
 
-// perConnection are the headers that end at the next hop, RFC 9110 section 7.6.1.
+// perConnection are the hop-by-hop headers of RFC 9110 section 7.6.1.
 var perConnection = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection",
 	"Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
-// ownHeaders of a request are decided by this package.
+// ownHeaders of a request are set by this package.
 var ownHeaders = []string{"Accept-Encoding", "Content-Length", "Host", "Expect"}
 
-// endToEnd copies to dst what of src is meant for more than one connection.
+// endToEnd copies the headers of src to dst, except the hop-by-hop ones.
 func endToEnd(dst, src http.Header) {
 	var named []string // by Connection
 	for _, line := range src["Connection"] {
@@ -131,8 +131,8 @@ func (c *Client) message(r Request) (message, error) {
 	}
 	m.repeatable = r.ChangesNothing()
 	if m.repeatable && m.method == http.MethodPost {
-		// Present but empty: not sent, yet it tells net/http that the request may
-		// be sent again on a new connection if an idle one turns out to be dead.
+		// Present but empty: it is not sent, but net/http then sends the request
+		// again on a new connection if an idle one turns out to be dead.
 		m.header["Idempotency-Key"] = nil
 	}
 	return m, nil
@@ -154,7 +154,7 @@ func (c *Client) target(escaped string) (*url.URL, error) {
 	return &u, nil
 }
 
-// request makes what net/http sends, for one try.
+// request returns the http.Request of one try.
 func (m *message) request(ctx context.Context) *http.Request {
 	r := &http.Request{
 		Method: m.method, URL: m.url, Host: m.url.Host, Header: m.header.Clone(),

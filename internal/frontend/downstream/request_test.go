@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// sent is what a downstream got to see.
+// sent is the request that a downstream received.
 type sent struct {
 	method, uri, body string
 	header            http.Header
 }
 
-// recorder is a downstream that writes down what it is asked.
+// recorder is a downstream that records its last request.
 func recorder(t *testing.T) (url string, last *sent) {
 	last = &sent{}
 	url = serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -24,7 +24,7 @@ func recorder(t *testing.T) (url string, last *sent) {
 	return url, last
 }
 
-func ask(t *testing.T, opts Options, r Request) {
+func send(t *testing.T, opts Options, r Request) {
 	t.Helper()
 	resp, err := open(t, opts, r)
 	if err != nil {
@@ -34,7 +34,7 @@ func ask(t *testing.T, opts Options, r Request) {
 	checkIs(t, err, nil)
 }
 
-func TestQueriesGoAsURLOrAsForm(t *testing.T) {
+func TestOpen_QueryIsSentInTheURLOrAsAForm(t *testing.T) {
 	url, last := recorder(t)
 	long := strings.Repeat("x", formBytes)
 	for _, c := range []struct {
@@ -43,9 +43,9 @@ func TestQueriesGoAsURLOrAsForm(t *testing.T) {
 		want, wantBody            string
 	}{
 		{"short", "", "/api/v1/query_range", "up{}", nil, "GET /api/v1/query_range?query=up%7B%7D", ""},
-		{"short, asked as a form", "POST", "/api/v1/query", "up", nil, "GET /api/v1/query?query=up", ""},
+		{"short, received as a form", "POST", "/api/v1/query", "up", nil, "GET /api/v1/query?query=up", ""},
 		{"long", "", "/api/v1/query_range", long, nil, "POST /api/v1/query_range", "query=" + long},
-		{"long, asked as a form", "POST", "/api/v1/series", long, nil, "POST /api/v1/series", "query=" + long},
+		{"long, received as a form", "POST", "/api/v1/series", long, nil, "POST /api/v1/series", "query=" + long},
 		{"long, where no form is taken", "GET", "/api/v1/label/job/values", long, nil, "GET /api/v1/label/job/values?query=" + long, ""},
 		{"another form", "POST", "/api/v1/admin/x", "up", nil, "POST /api/v1/admin/x", "query=up"},
 		{"something else", "POST", "/api/v1/read", "up", []byte("\x00\x01"), "POST /api/v1/read?query=up", "\x00\x01"},
@@ -53,31 +53,31 @@ func TestQueriesGoAsURLOrAsForm(t *testing.T) {
 		{"escapes stay", "GET", "/api/v1/label/a%2Fb%20/values", "up", nil, "GET /api/v1/label/a%2Fb%20/values?query=up", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ask(t, Options{URL: url}, Request{Method: c.method, Path: c.path, Params: values("query", c.query), Body: c.body})
+			send(t, Options{URL: url}, Request{Method: c.method, Path: c.path, Params: values("query", c.query), Body: c.body})
 			check(t, "request", last.method+" "+last.uri, c.want)
 			check(t, "body", last.body, c.wantBody)
 			check(t, "form", last.header.Get("Content-Type") == "application/x-www-form-urlencoded", c.wantBody != "" && c.body == nil)
-			check(t, "nothing of it is seen", len(last.header["Idempotency-Key"]), 0)
+			check(t, "header is not sent", len(last.header["Idempotency-Key"]), 0)
 		})
 	}
 }
 
-func TestThePathPrefixIsKept(t *testing.T) {
+func TestOpen_KeepsThePathPrefix(t *testing.T) {
 	url, last := recorder(t)
 	for _, prefix := range []string{"/a%2Fb/prometheus", "/a%2Fb/prometheus/"} {
-		ask(t, Options{URL: url + prefix}, Request{Path: "/api/v1/query", Params: values("query", "1")})
+		send(t, Options{URL: url + prefix}, Request{Path: "/api/v1/query", Params: values("query", "1")})
 		check(t, "uri", last.uri, "/a%2Fb/prometheus/api/v1/query?query=1")
 	}
 }
 
-func TestPathsThatLeaveThePrefixAreRefused(t *testing.T) {
+func TestOpen_RejectsPathsOutsideThePrefix(t *testing.T) {
 	for _, path := range []string{"", "api", "/a/../b", "/a/%2e%2e/b", "/..", "/%zz", "/a?b", "/a#b"} {
 		_, err := open(t, Options{URL: "http://127.0.0.1:1/prefix"}, Request{Path: path})
 		checkIs(t, err, ErrRequest)
 	}
 }
 
-func TestHeadersAreForwardedEndToEnd(t *testing.T) {
+func TestOpen_ForwardsEndToEndHeaders(t *testing.T) {
 	url, last := recorder(t)
 	header := http.Header{
 		"X-Scope-Orgid": {"a"}, "Thanos-Tenant": {"b", "c"}, "Authorization": {"Bearer x"},
@@ -85,7 +85,7 @@ func TestHeadersAreForwardedEndToEnd(t *testing.T) {
 		"Content-Length": {"99"}, "Content-Type": {"text/plain"}, "Host": {"elsewhere"},
 	}
 	before := fmt.Sprint(header)
-	ask(t, Options{URL: url, Encodings: []string{Zstd, Identity, Gzip}}, Request{Path: "/api/v1/query", Header: header})
+	send(t, Options{URL: url, Encodings: []string{Zstd, Identity, Gzip}}, Request{Path: "/api/v1/query", Header: header})
 	check(t, "the caller's header is left alone", fmt.Sprint(header), before)
 	for key, want := range map[string]string{
 		"X-Scope-Orgid": "[a]", "Thanos-Tenant": "[b c]", "Authorization": "[Bearer x]", "Accept-Encoding": "[zstd, gzip]",
@@ -93,25 +93,25 @@ func TestHeadersAreForwardedEndToEnd(t *testing.T) {
 	} {
 		check(t, key, fmt.Sprint(last.header[key]), want)
 	}
-	ask(t, Options{URL: url, UserAgent: "other"}, Request{Path: "/"})
+	send(t, Options{URL: url, UserAgent: "other"}, Request{Path: "/"})
 	check(t, "agent", last.header.Get("User-Agent"), "other")
-	check(t, "identity is asked for", last.header.Get("Accept-Encoding"), "identity")
-	ask(t, Options{URL: url}, Request{Path: "/", Header: http.Header{"User-Agent": {"Grafana"}}})
+	check(t, "identity is requested", last.header.Get("Accept-Encoding"), "identity")
+	send(t, Options{URL: url}, Request{Path: "/", Header: http.Header{"User-Agent": {"Grafana"}}})
 	check(t, "forwarded agent", last.header.Get("User-Agent"), "Grafana")
 }
 
-func TestCredentialsInTheURLAreUsed(t *testing.T) {
+func TestOpen_UsesCredentialsOfTheURL(t *testing.T) {
 	url, last := recorder(t)
 	opts := Options{URL: strings.Replace(url, "://", "://user:pass@", 1)}
-	ask(t, opts, Request{Path: "/"})
+	send(t, opts, Request{Path: "/"})
 	check(t, "of the URL", last.header.Get("Authorization"), "Basic dXNlcjpwYXNz")
-	ask(t, opts, Request{Path: "/", Header: http.Header{"Authorization": {"Bearer x"}}})
+	send(t, opts, Request{Path: "/", Header: http.Header{"Authorization": {"Bearer x"}}})
 	check(t, "of the caller", last.header.Get("Authorization"), "Bearer x")
 	_, err := New(Options{URL: "ftp://user:pass@host"}, nil, nil)
 	check(t, "no password in errors", err != nil && !strings.Contains(err.Error(), "pass"), true)
 }
 
-func TestAnswersBringTheirHeadersAlong(t *testing.T) {
+func TestResponse_HasTheDownstreamsHeaders(t *testing.T) {
 	url := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Thanos-Stats", "1")
 		w.Header().Set("Connection", "X-Hop")
@@ -138,12 +138,12 @@ func TestAnswersBringTheirHeadersAlong(t *testing.T) {
 		check(t, path+" has a length", resp.Header.Get("Content-Length") != "", length > 0)
 		dst := http.Header{"X-Own": {"1"}}
 		resp.CopyHeader(dst)
-		check(t, "passed on", dst.Get("X-Thanos-Stats")+dst.Get("X-Own"), "11")
-		check(t, "not passed on", dst.Get("X-Hop")+dst.Get("Connection")+dst.Get("Content-Length"), "")
+		check(t, "forwarded", dst.Get("X-Thanos-Stats")+dst.Get("X-Own"), "11")
+		check(t, "not forwarded", dst.Get("X-Hop")+dst.Get("Connection")+dst.Get("Content-Length"), "")
 	}
 }
 
-func TestAnAnswerToHeadHasNoBody(t *testing.T) {
+func TestOpen_ResponseToHEADHasNoBody(t *testing.T) {
 	url := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Encoding", Gzip)
 		w.Header().Set("Content-Length", "1000")

@@ -33,7 +33,8 @@ type Transport struct {
 	TLSConfig             TLS            `yaml:"tls_config"`
 }
 
-// TLS says how a downstream with https is trusted and how it may trust us.
+// TLS configures how the server's certificate is verified and which client
+// certificate is sent, for an https downstream.
 type TLS struct {
 	CAFile             string `yaml:"ca_file"`
 	CertFile           string `yaml:"cert_file"` // read at every handshake, so that it may be renewed
@@ -50,8 +51,8 @@ const (
 	keepAlive                    = 30 * time.Second
 )
 
-// goTypeName is what the YAML library adds to a message for those who wrote the
-// struct, not the file.
+// goTypeName matches the Go type that the YAML library adds to an error. It means
+// nothing to the author of a configuration file.
 var goTypeName = regexp.MustCompile(` (in|into) (type )?downstream\.\w+`)
 
 // ParseTransport reads a Transport from YAML. Unknown and repeated keys are
@@ -61,7 +62,7 @@ func ParseTransport(text []byte) (Transport, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	decoder.KnownFields(true)
 	err := decoder.Decode(&t)
-	if errors.Is(err, io.EOF) { // nothing is set
+	if errors.Is(err, io.EOF) { // an empty file
 		err = nil
 	}
 	var faults *yaml.TypeError
@@ -78,7 +79,7 @@ func ParseTransport(text []byte) (Transport, error) {
 	return t, t.Validate()
 }
 
-// Validate reports every fault at once, except of files, which New reads.
+// Validate reports every error at once, except those of files, which New reads.
 func (t Transport) Validate() error {
 	var errs []error
 	for _, number := range []struct {
@@ -99,7 +100,7 @@ func (t Transport) Validate() error {
 	return errors.Join(errs...)
 }
 
-// build makes the transport of a client. HTTP/1.1 only: an answer is one long
+// build returns the transport of a client. HTTP/1.1 only: a response is one long
 // body, which HTTP/2 would cut into frames of 16 KiB and copy once more.
 func (t Transport) build(connectTimeout time.Duration, readBufferBytes int) (*http.Transport, error) {
 	config, err := t.TLSConfig.build()
@@ -140,7 +141,7 @@ func orInt(n *int, otherwise int) int {
 func (t TLS) build() (*tls.Config, error) {
 	config := &tls.Config{
 		ServerName:         t.ServerName,
-		InsecureSkipVerify: t.InsecureSkipVerify, //nolint:gosec // the user asked for it
+		InsecureSkipVerify: t.InsecureSkipVerify, //nolint:gosec // configured by the user
 		MinVersion:         tls.VersionTLS12,
 	}
 	if t.CAFile != "" {

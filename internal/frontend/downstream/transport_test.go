@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-func TestTransportSettingsOfThanosAreHonoured(t *testing.T) {
+func TestParseTransport_HonoursThanosSettings(t *testing.T) {
 	settings, err := ParseTransport([]byte(`
 idle_conn_timeout: 1m30s
 response_header_timeout: 2m
@@ -54,7 +54,7 @@ tls_config:
 	check(t, "read buffer", transport.ReadBufferSize, 100)
 }
 
-func TestTransportDefaults(t *testing.T) {
+func TestParseTransport_Defaults(t *testing.T) {
 	for _, text := range []string{"", "max_idle_conns_per_host: 0\nidle_conn_timeout: 0s"} {
 		settings, err := ParseTransport([]byte(text))
 		if err != nil {
@@ -72,7 +72,7 @@ func TestTransportDefaults(t *testing.T) {
 	}
 }
 
-func TestFaultsOfTransportSettingsAreNamed(t *testing.T) {
+func TestParseTransport_NamesEveryError(t *testing.T) {
 	for text, want := range map[string]string{
 		"idle_conn_timeout: 1m\nmax_idle_connections: 5": "line 2: field max_idle_connections not found",
 		"tls_config:\n  ca: x\n  cert: y":                "line 2: field ca not found\nline 3: field cert not found",
@@ -91,7 +91,7 @@ func TestFaultsOfTransportSettingsAreNamed(t *testing.T) {
 	}
 }
 
-func TestAllFaultsOfTheOptionsAreNamedAtOnce(t *testing.T) {
+func TestNew_ReportsEveryInvalidOption(t *testing.T) {
 	_, err := New(Options{
 		URL: "localhost:9090", Encodings: []string{"br"}, BackoffMin: 2, BackoffMax: 1, BudgetBurst: -1, BytesMax: -1,
 		Transport: Transport{TLSConfig: TLS{KeyFile: "x"}},
@@ -139,17 +139,17 @@ func certificate(t *testing.T, dir, name string) (certFile, keyFile string, pair
 	return certFile, keyFile, pair
 }
 
-func TestTLS(t *testing.T) {
+func TestOpen_TLS(t *testing.T) {
 	dir := t.TempDir()
 	caFile, _, pair := certificate(t, dir, "prometheus.example")
 	clientCert, clientKey, clientPair := certificate(t, dir, "frontend.example")
 	trusted := x509.NewCertPool()
 	trusted.AddCert(clientPair.Leaf)
-	var who string
+	var subject string
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who = ""
+		subject = ""
 		if len(r.TLS.PeerCertificates) > 0 {
-			who = r.TLS.PeerCertificates[0].Subject.CommonName
+			subject = r.TLS.PeerCertificates[0].Subject.CommonName
 		}
 		_, _ = io.WriteString(w, r.Proto)
 	})
@@ -163,8 +163,8 @@ func TestTLS(t *testing.T) {
 	}
 	open, closed := serve(tls.NoClientCert), serve(tls.RequireAndVerifyClientCert)
 	for _, c := range []struct {
-		name, url, yaml, who string
-		works                bool
+		name, url, yaml, subject string
+		works                    bool
 	}{
 		{"an unknown authority", open, "", "", false},
 		{"no verification", open, "tls_config: {insecure_skip_verify: true}", "", true},
@@ -188,16 +188,16 @@ func TestTLS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			check(t, "silence is seen", resp.Body.try.source.watch.bytes() > 0, true)
+			check(t, "bytes are counted", resp.Body.try.source.watch.bytes() > 0, true)
 			body, err := readAll(resp, 100)
 			checkIs(t, err, nil)
 			check(t, "protocol", body, "HTTP/1.1")
-			check(t, "who", who, c.who)
+			check(t, "subject", subject, c.subject)
 		})
 	}
 }
 
-func TestFilesOfTLSAreCheckedAtOnce(t *testing.T) {
+func TestNew_ChecksTLSFiles(t *testing.T) {
 	dir := t.TempDir()
 	cert, key, _ := certificate(t, dir, "a.example")
 	_, otherKey, _ := certificate(t, dir, "b.example")
@@ -217,8 +217,8 @@ func TestFilesOfTLSAreCheckedAtOnce(t *testing.T) {
 	}
 }
 
-// A certificate nobody trusts is not going to be trusted a moment later.
-func TestAnUntrustedDownstreamIsNotAskedAgain(t *testing.T) {
+// An untrusted certificate is not retried, because it stays untrusted.
+func TestOpen_UntrustedCertificateIsNotRetried(t *testing.T) {
 	handshakes := 0
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -234,7 +234,7 @@ func TestAnUntrustedDownstreamIsNotAskedAgain(t *testing.T) {
 	check(t, "connections", handshakes, 1)
 }
 
-func TestSettingsOfConnectTimeAreUsed(t *testing.T) {
+func TestTransport_HonoursTheConnectTimeout(t *testing.T) {
 	// A listener whose queue is full neither accepts nor refuses.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// try is one request on the wire and the answer that came of it, from its status
-// line to its last byte or release.
+// try is one request on the wire and its response, from the status line to the
+// last byte or release.
 type try struct {
-	caller context.Context // of the call, to tell its end from our own time-outs
+	caller context.Context // of the call: distinguishes its end from our own timeouts
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -24,14 +24,14 @@ type try struct {
 	delimited bool
 
 	source   source
-	decoding *decoding // nil: the source's bytes are the answer's
+	decoding *decoding // nil: the source's bytes are the body
 
 	peeked  []byte // of the body, to be read first
-	peekErr error  // behind them
+	peekErr error  // after them
 }
 
-// source is the body as it comes from the connection. It has reads watched and
-// remembers how the last one ended, which a decoder above may not tell.
+// source is the body as the connection delivers it. It watches reads for silence
+// and records how the last one ended, which a decoder on top may hide.
 type source struct {
 	body    io.ReadCloser
 	metrics *metrics
@@ -48,7 +48,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// send makes one try. On an error nothing is left behind.
+// send makes one try. On an error it has released everything.
 func (c *Client) send(caller context.Context, m *message) (*try, error) {
 	ctx, cancel := context.WithCancelCause(caller)
 	t := &try{caller: caller, ctx: ctx, cancel: cancel}
@@ -57,7 +57,7 @@ func (c *Client) send(caller context.Context, m *message) (*try, error) {
 	t.source.watch.end = func() { cancel(errStalled) }
 	begun := time.Now()
 	resp, err := c.roundTrip(t, m)
-	if err == nil && ctx.Err() != nil { // the time-out came just after the answer
+	if err == nil && ctx.Err() != nil { // the timeout fired just after the headers
 		resp.Body.Close()
 		err = context.Cause(ctx)
 	}
@@ -76,7 +76,7 @@ func (c *Client) send(caller context.Context, m *message) (*try, error) {
 	return t, nil
 }
 
-// roundTrip waits for the status line, and no longer than it may take.
+// roundTrip waits for the status line, at most FirstByteTimeout.
 func (c *Client) roundTrip(t *try, m *message) (*http.Response, error) {
 	if c.opts.FirstByteTimeout > 0 {
 		timer := time.AfterFunc(c.opts.FirstByteTimeout, func() { t.cancel(errFirstByte) })
@@ -85,7 +85,7 @@ func (c *Client) roundTrip(t *try, m *message) (*http.Response, error) {
 	return c.tripper.RoundTrip(m.request(t.source.watch.attach(t.ctx)))
 }
 
-// begin takes in what the headers say.
+// begin evaluates the response's headers.
 func (t *try) begin(method string, resp *http.Response) (err error) {
 	t.status, t.length = resp.StatusCode, resp.ContentLength
 	t.delimited = resp.ContentLength >= 0 || len(resp.TransferEncoding) > 0 || resp.ProtoMajor > 1
@@ -102,8 +102,8 @@ func (t *try) begin(method string, resp *http.Response) (err error) {
 	return err
 }
 
-// Read gives decoded bytes. Its error is io.EOF at what looks like the end,
-// a brokenError where asking again may help, or final.
+// Read returns decoded bytes. Its error is io.EOF at the apparent end, a
+// brokenError where a retry may help, or final.
 func (t *try) Read(p []byte) (int, error) {
 	if len(t.peeked) > 0 {
 		n := copy(p, t.peeked)
@@ -128,7 +128,7 @@ func (t *try) read(p []byte) (int, error) {
 	switch ended := t.source.err; {
 	case err == nil:
 		return n, nil
-	case ended != nil && !errors.Is(ended, io.EOF): // whatever the decoder made of it
+	case ended != nil && !errors.Is(ended, io.EOF): // whatever error the decoder returned
 		return n, t.broken(ended)
 	case errors.Is(err, io.EOF):
 		return n, io.EOF
@@ -139,11 +139,11 @@ func (t *try) read(p []byte) (int, error) {
 	}
 }
 
-// peekBytes is how long an error's body may be to be looked into.
+// peekBytes is how many bytes of an error's body are searched for its type.
 const peekBytes = 4 << 10
 
-// outOfTime tells whether a 5xx says that the query took longer than it may: as a
-// gateway does by the status, and the API by the type of the error.
+// outOfTime reports whether a 5xx means that the query timed out: a gateway reports
+// it by the status, the Prometheus API by the error type.
 func (t *try) outOfTime() bool {
 	if t.status != http.StatusServiceUnavailable {
 		return t.status == http.StatusGatewayTimeout
@@ -165,7 +165,7 @@ func (t *try) outOfTime() bool {
 	return scanner.Err() == nil && scanner.Envelope().ErrorType == "timeout"
 }
 
-// broken words an end of the connection in the middle of a body.
+// broken returns the error of a connection that ended in the middle of a body.
 func (t *try) broken(err error) error {
 	err = failure(t.caller, t.ctx, true, err)
 	if errors.Is(err, ErrUnavailable) {
@@ -174,29 +174,29 @@ func (t *try) broken(err error) error {
 	return err // the caller's own context has ended
 }
 
-// brokenError marks an error after which the request may be made again.
+// brokenError marks an error after which the request may be retried.
 type brokenError struct{ err error }
 
 func (e *brokenError) Error() string { return e.err.Error() }
 func (e *brokenError) Unwrap() error { return e.err }
 
-// How much of an unwanted answer is read, and how long waited for it, to keep its connection.
+// How many bytes of a rejected response are read, and for how long, to reuse its connection.
 const (
-	discardBytes    = 16 << 10
-	discardPatience = 100 * time.Millisecond
+	discardBytes = 16 << 10
+	discardGrace = 100 * time.Millisecond
 )
 
-// discard ends an answer nobody wants. A short one that is there already, or
-// nearly, is read to its end so that its connection can be used again.
+// discard ends a response that is not used. A short one that has arrived, or nearly,
+// is read to its end so that its connection can be reused.
 func (t *try) discard() {
-	timer := time.AfterFunc(discardPatience, func() { t.cancel(errReleased) })
-	_, _ = io.CopyN(io.Discard, &t.source, discardBytes) // only the connection is at stake
+	timer := time.AfterFunc(discardGrace, func() { t.cancel(errReleased) })
+	_, _ = io.CopyN(io.Discard, &t.source, discardBytes) // an error only costs the connection
 	timer.Stop()
 	t.release()
 }
 
-// release ends the try: the connection goes back if the body was read to its end
-// and is closed otherwise.
+// release ends the try. The connection returns to the pool if the body was read to
+// its end and is closed otherwise.
 func (t *try) release() {
 	if t.source.body == nil {
 		return

@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// watch ends a try whose connection stays silent while somebody waits for it. A
-// Read may take many reads of the socket, as net/http fills a large buffer from a
-// large chunk, so what counts as silence is seen at the connection.
+// watch ends a try whose connection stays silent while a Read waits for it. One Read
+// may take many reads of the socket, as net/http fills a large buffer from a large
+// chunk, so silence is measured at the connection.
 type watch struct {
 	idle time.Duration
 	end  func()
-	conn atomic.Pointer[countedConn] // nil where the connection is not our own dialer's
-	sent atomic.Bool                 // there was a connection to send the request on
+	conn atomic.Pointer[countedConn] // nil if the connection is not from our own dialer
+	sent atomic.Bool                 // the request got a connection
 
 	mu      sync.Mutex
 	timer   *time.Timer
 	waiting bool
 	until   time.Time
-	seen    int64 // bytes the connection had given when until was set
+	seen    int64 // bytes read from the connection when until was set
 }
 
 // countedConn counts the bytes read.
@@ -37,7 +37,7 @@ func (c *countedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// counted makes the connections of dial countable.
+// counted wraps dial so that its connections count the bytes read.
 func counted(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
@@ -48,7 +48,7 @@ func counted(dial func(ctx context.Context, network, address string) (net.Conn, 
 	}
 }
 
-// attach makes a context whose request tells the watch its connection.
+// attach returns a context whose request stores its connection in the watch.
 func (w *watch) attach(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
 		w.sent.Store(true)
@@ -69,7 +69,7 @@ func (w *watch) bytes() int64 {
 	return 0
 }
 
-// begin says that somebody waits from now on.
+// begin starts the idle timeout of one wait.
 func (w *watch) begin() {
 	if w.idle <= 0 {
 		return
@@ -84,7 +84,7 @@ func (w *watch) begin() {
 	}
 }
 
-// done says that nobody waits any more.
+// done ends the wait.
 func (w *watch) done() {
 	if w.idle <= 0 {
 		return
@@ -95,8 +95,8 @@ func (w *watch) done() {
 	w.timer.Stop()
 }
 
-// fire looks whether there was silence. It may come late, when somebody else waits
-// already or nobody does.
+// fire ends the try if no byte arrived since until was set. It may run late, after
+// the wait has ended or the next one has begun.
 func (w *watch) fire() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

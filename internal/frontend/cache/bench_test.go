@@ -8,15 +8,15 @@ import (
 	"testing"
 )
 
-// cpuNS is the processor time of this process so far: what a shared machine's clock
-// cannot tell.
+// cpuNS returns the CPU time of this process in nanoseconds. Wall time is not reliable on
+// a shared machine.
 func cpuNS() int64 {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	return u.Utime.Nano() + u.Stime.Nano()
 }
 
-// perSample reports the processor time since begin, a sample.
+// perSample reports the CPU time per sample since begin.
 func perSample(b *testing.B, begin int64, samples int) {
 	b.ReportMetric(float64(cpuNS()-begin)/float64(b.N)/float64(samples), "cpu-ns/sample")
 }
@@ -27,7 +27,7 @@ func kinds() []string { return []string{"rate", "counter", "gauge", "mix"} }
 
 func BenchmarkEncode(b *testing.B) {
 	for _, kind := range kinds() {
-		text := answer(kind, benchSeries, benchPoints)
+		text := response(kind, benchSeries, benchPoints)
 		for codec, name := range []string{"packed", "s2", "none"} {
 			b.Run(kind+"/"+name, func(b *testing.B) {
 				e := new(encoder)
@@ -52,7 +52,7 @@ func BenchmarkEncode(b *testing.B) {
 
 func BenchmarkDecode(b *testing.B) {
 	for _, kind := range kinds() {
-		text := answer(kind, benchSeries, benchPoints)
+		text := response(kind, benchSeries, benchPoints)
 		for codec, name := range []string{"packed", "s2", "none"} {
 			var part []byte
 			for rest := text; len(rest) > 0; {
@@ -81,13 +81,13 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkHit is a whole hit in memory: look-up, checks, and the stream read in
-// pieces as the splicer reads it.
+// BenchmarkHit is a whole hit in memory: lookup, checks, and reading the stream in pieces
+// as the splicer does.
 func BenchmarkHit(b *testing.B) {
 	for _, kind := range kinds() {
 		for _, series := range []int{1, 50, benchSeries} {
 			b.Run(fmt.Sprintf("%s/%d", kind, series), func(b *testing.B) {
-				text := answer(kind, series, benchPoints)
+				text := response(kind, series, benchPoints)
 				c := newCache(b, newMemory(b, MemoryOptions{}), Options{})
 				put(b, c, "k", 0, 100, 10, text)
 				buf := make([]byte, 256<<10)
@@ -114,12 +114,12 @@ func BenchmarkHit(b *testing.B) {
 	}
 }
 
-// BenchmarkFill is what a query pays for its answer being kept in memory.
+// BenchmarkFill is the cost of storing a query's response in memory.
 func BenchmarkFill(b *testing.B) {
 	for _, kind := range kinds() {
 		for _, series := range []int{1, 50, benchSeries} {
 			b.Run(fmt.Sprintf("%s/%d", kind, series), func(b *testing.B) {
-				text := answer(kind, series, benchPoints)
+				text := response(kind, series, benchPoints)
 				c := newCache(b, newMemory(b, MemoryOptions{}), Options{DeleteAfter: 1})
 				b.SetBytes(int64(len(text)))
 				b.ReportAllocs()

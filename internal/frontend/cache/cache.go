@@ -1,26 +1,26 @@
-// Package cache keeps the answers of range queries as the bytes they were sent as.
+// Package cache stores the results of range queries as the response bytes in which
+// they arrived.
 //
-// What comes in, through a Writer, is the byte stream of one answer together with
-// the key that names everything of the request but its range, and the range it
-// covers; it is compressed block by block while it passes, cut into parts that any
-// store takes, and handed to the store in the background. What goes out, from
-// Lookup, are the extents that overlap a range, each a stream of exactly the bytes
-// that came in. An entry is a manifest under the key's hash and the parts it names;
-// the manifest is written last, so a reader sees all of an extent or nothing of it,
-// and it holds the whole key, so a collision is a miss. Whatever is wrong with a
-// store or with what it gives back is a miss, counted by reason, and costs a bounded
-// time. In the background neighbouring extents are merged by a function that the
-// owner passes in.
+// A Writer takes the byte stream of one response, a key that identifies everything
+// of the request except its range, and the range it covers. It compresses the stream
+// block by block, cuts it into parts that fit any store, and writes them to the store
+// in the background. Lookup returns the extents that overlap a range, each a stream
+// of exactly the bytes written. An entry is a manifest, stored under the key's hash,
+// and the parts that it names. The manifest is written last, so a reader sees a whole
+// extent or none of it. It holds the whole key, so a hash collision is a miss. Every
+// fault of a store or of its data is a miss, is counted by reason and costs a bounded
+// time. In the background neighbouring extents are merged by a function of the
+// caller, MergeFunc.
 //
 //	manifest  "FQC" | version 1 | xxhash64 of the rest 8 | uvarint len, key | uvarint extents | extent …
 //	extent    id 8 | varint start ms | uvarint end - start | uvarint step ms | varint written ms |
-//	          uvarint len, the part itself if it is small | uvarint parts | { uvarint stored bytes | uvarint answer bytes } …
+//	          uvarint len, the part itself if it is small | uvarint parts | { uvarint stored bytes | uvarint response bytes } …
 //	part      xxhash64 of the rest 8 | extent id 8 | number 4 | block …
-//	block     uvarint answer bytes | method 1 | uvarint len, data
+//	block     uvarint response bytes | method 1 | uvarint len, data
 //
-// The same boxes with their reasons are in docs/formats/frontend-cache.md. There is
-// no sample, no PromQL, no JSON and no HTTP here: how an answer is cut at the edges
-// of a range, and what may be cached at all, the frontend knows.
+// docs/formats/frontend-cache.md describes the same format with reasons. The package
+// knows no samples, PromQL, JSON or HTTP: the frontend decides what may be cached and
+// how a response is cut at the edges of a range.
 package cache
 
 import (
@@ -37,31 +37,31 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// What a store's operation or a reader may fail with.
+// Errors of a store's operation or of a reader.
 var (
-	// ErrGone means that not all of an answer is there, or no longer what was written:
-	// the caller fetches it again.
-	ErrGone = errors.New("the cached answer is gone")
-	// ErrUnavailable means that the store was not asked, because it failed a moment ago.
+	// ErrGone means that an extent is incomplete or changed in the store: the caller
+	// runs the query again.
+	ErrGone = errors.New("the cached response is gone")
+	// ErrUnavailable means that the operation was not tried because the store failed recently.
 	ErrUnavailable = errors.New("the cache's store is unavailable")
-	// ErrTooLarge means that the store does not take values of that size.
+	// ErrTooLarge means that the store does not accept values of that size.
 	ErrTooLarge = errors.New("value is too large for the cache's store")
 )
 
-// Store is where the bytes rest. Implementations are Memory, Memcached and Redis.
+// Store holds the values. Implementations are Memory, Memcached and Redis.
 //
-// Every method returns when ctx ends, and may be called by many at once. A Store has
-// two optional upgrades: Local() bool, true where no operation leaves the process,
-// and HasAll(ctx, keys) (bool, error), which tells whether all keys are there at less
-// than the cost of getting them.
+// Every method returns when ctx ends, and may be called concurrently. A Store has two
+// optional methods: Local() bool, true if no operation leaves the process, and
+// HasAll(ctx, keys) (bool, error), which reports whether all keys exist at a lower
+// cost than reading them.
 type Store interface {
-	// Get gives the value under key; ok is false where there is none. The value is
-	// shared immutable.
+	// Get returns the value under key; ok is false if there is none. The value is
+	// shared and immutable.
 	Get(ctx context.Context, key string) (value []byte, ok bool, err error)
-	// Set stores value under key for ttl, for ever if ttl is 0. The value is shared
-	// immutable from the call on, whether it succeeds or not.
+	// Set stores value under key for ttl, without expiry if ttl is 0. The value is
+	// shared and immutable from the call on, whether it succeeds or not.
 	Set(ctx context.Context, key string, value []byte, ttl time.Duration) error
-	// Delete removes key; that it was not there is no error.
+	// Delete removes key; a missing key is not an error.
 	Delete(ctx context.Context, key string) error
 	// Close ends all connections and goroutines of the store.
 	Close() error
@@ -69,17 +69,17 @@ type Store interface {
 
 type localStore interface{ Local() bool }
 
-type findingStore interface {
+type hasAllStore interface {
 	HasAll(ctx context.Context, keys []string) (bool, error)
 }
 
-// MergeFunc writes to dst the answer that covers the ranges of all sources, which are
-// the answers of adjacent, disjoint ranges in the order of time. What a source holds
-// outside its range is to be cut off. It closes nothing, retains nothing, and returns
-// the first error of a source as it is.
+// MergeFunc writes to dst the response that covers the ranges of all sources: stored
+// responses of adjacent, disjoint ranges in order of time. It must cut off a source's
+// points outside its range. It closes nothing, retains nothing, and returns the first
+// error of a source unchanged.
 type MergeFunc func(ctx context.Context, dst io.Writer, sources []Source) error
 
-// Source is a stored answer and the range, both ends inclusive, it is to be used for.
+// Source is a stored response and the range, both ends inclusive, to use it for.
 type Source struct {
 	io.Reader
 	StartMS, EndMS int64
@@ -87,29 +87,29 @@ type Source struct {
 
 // Options of a Cache. Zero values take the defaults.
 type Options struct {
-	// Name tells the cache from others of the process in metrics.
+	// Name is the value of the cache label of this cache's metrics.
 	Name string
 	// TTL is how long an extent may be used; 0: until the store drops it.
 	TTL   time.Duration
 	Codec Codec
-	// Merge makes one extent of adjacent ones; nil: they stay apart.
+	// Merge merges adjacent extents; nil: they stay separate.
 	Merge MergeFunc
 
-	PartBytes   int // of one value in the store, compressed; 0: 512 KiB
-	InlineBytes int // up to this an extent is kept inside the manifest; 0: 16 KiB
+	PartBytes   int // size of one value in the store, compressed; 0: 512 KiB
+	InlineBytes int // an extent up to this size is stored in the manifest; 0: 16 KiB
 	KeyBytesMax int // longer keys are not cached; 0: 64 KiB
 	ExtentsMax  int // of an entry, before they are merged or dropped; 0: 4
-	// EntryBytesMax limits an entry, compressed; 0: 256 MiB. An extent that would be
-	// larger is not stored, and extents make place for a new one.
+	// EntryBytesMax limits an entry, compressed; 0: 256 MiB. A larger extent is not
+	// stored, and older extents are dropped for a new one.
 	EntryBytesMax int64
-	// InFlightBytesMax limits what writers hold and the store has not taken yet;
-	// 0: 32 MiB.
+	// InFlightBytesMax limits the bytes that writers hold and the store has not taken
+	// yet; 0: 32 MiB.
 	InFlightBytesMax int64
-	// HeldBytesMax limits the parts in memory that were found and are not read yet;
-	// 0: 64 MiB. Those of a local store are not copies and do not count.
+	// HeldBytesMax limits the parts in memory that Lookup found and no reader has read
+	// yet; 0: 64 MiB. Those of a local store are not copies and do not count.
 	HeldBytesMax int64
-	// SpilledBytesMax limits those for which there is no room in memory, and which are
-	// in files of SpillDir, whose names are removed at once; 0: 4 GiB.
+	// SpilledBytesMax limits the parts that exceed HeldBytesMax. They are written to
+	// files in SpillDir, which are unlinked at once; 0: 4 GiB.
 	SpilledBytesMax int64
 	SpillDir        string // "": the directory for temporary files
 	// PrefetchBytes is the size up to which Lookup fetches all of an extent; 0: 4 MiB.
@@ -117,22 +117,22 @@ type Options struct {
 
 	LookupTimeout time.Duration // of a whole Lookup; 0: 250 ms
 	GetTimeout    time.Duration // of one part; 0: 1 s
-	WholeTimeout  time.Duration // of the parts of an extent that is opened; 0: 5 s
+	WholeTimeout  time.Duration // of fetching an extent's remaining parts in Open; 0: 5 s
 	SetTimeout    time.Duration // 0: 1 s
-	WriterWait    time.Duration // that a Writer, in all, holds its caller up before it gives up; 0: 50 ms
+	WriterWait    time.Duration // total time a Writer may block its caller; 0: 50 ms
 	MergeTimeout  time.Duration // of one merge in the background; 0: 30 s
-	DeleteAfter   time.Duration // until the parts of a replaced extent go, for those who still read it; 0: 1 min
-	CloseTimeout  time.Duration // for what is still on its way to the store; 0: 2 s
+	DeleteAfter   time.Duration // from replacing an extent to deleting its parts, for current readers; 0: 1 min
+	CloseTimeout  time.Duration // of pending writes in Close; 0: 2 s
 
 	Workers  int // that write to the store; 0: 10
 	QueueMax int // writes that wait for a worker; 0: 10,000
 
-	BreakerFailures   int           // in a row, until the store is left alone; 0: 5
-	BreakerBackoff    time.Duration // how long at first; 0: 1 s
-	BreakerBackoffMax time.Duration // it doubles up to this; 0: 30 s
+	BreakerFailures   int           // consecutive failures that open the circuit breaker; 0: 5
+	BreakerBackoff    time.Duration // first time the breaker stays open; 0: 1 s
+	BreakerBackoffMax time.Duration // limit of its doubling; 0: 30 s
 
 	Now   func() time.Time // nil: time.Now
-	NewID func() uint64    // random, the same never twice; nil: math/rand/v2
+	NewID func() uint64    // unique random extent ids; nil: math/rand/v2
 }
 
 func orDefault[T comparable](v *T, def T) {
@@ -174,10 +174,10 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// partBytesMin leaves room for a block that could not be compressed.
+// partBytesMin leaves space for a block that could not be compressed.
 const partBytesMin = 4 << 10
 
-// validate tells all that is wrong with options that have their defaults.
+// validate returns every error of options that have their defaults.
 func (o Options) validate() error {
 	var faults []error
 	fault := func(bad bool, format string, args ...any) {
@@ -187,21 +187,21 @@ func (o Options) validate() error {
 	}
 	fault(o.TTL < 0, "TTL %s is negative", o.TTL)
 	fault(o.Codec > CodecNone, "codec %d does not exist", o.Codec)
-	fault(o.PartBytes < partBytesMin || o.PartBytes > 64<<20, "parts of %d bytes: at least %d, at most 64 MiB", o.PartBytes, partBytesMin)
+	fault(o.PartBytes < partBytesMin || o.PartBytes > 64<<20, "part bytes %d: want %d to 64 MiB", o.PartBytes, partBytesMin)
 	fault(o.InlineBytes < 0 || o.KeyBytesMax < 0, "inline bytes %d and key bytes %d cannot be negative", o.InlineBytes, o.KeyBytesMax)
-	fault(o.ExtentsMax < 1 || o.ExtentsMax > manifestExtents/4, "extents of an entry %d: 1 to %d", o.ExtentsMax, manifestExtents/4)
-	fault(o.EntryBytesMax < int64(o.PartBytes), "an entry of %d bytes is smaller than a part", o.EntryBytesMax)
-	fault(o.InFlightBytesMax < 2*int64(o.PartBytes), "%d bytes in flight are fewer than two parts", o.InFlightBytesMax)
-	fault(o.HeldBytesMax < 0 || o.SpilledBytesMax < 0 || o.PrefetchBytes < 0, "bytes to hold %d, to spill %d and to prefetch %d cannot be negative", o.HeldBytesMax, o.SpilledBytesMax, o.PrefetchBytes)
-	fault(o.Workers < 1 || o.QueueMax < 1, "%d workers and a queue of %d: at least 1", o.Workers, o.QueueMax)
-	fault(o.BreakerFailures < 1, "breaker failures %d: at least 1", o.BreakerFailures)
+	fault(o.ExtentsMax < 1 || o.ExtentsMax > manifestExtents/4, "extents per entry %d: want 1 to %d", o.ExtentsMax, manifestExtents/4)
+	fault(o.EntryBytesMax < int64(o.PartBytes), "entry bytes %d are fewer than one part's", o.EntryBytesMax)
+	fault(o.InFlightBytesMax < 2*int64(o.PartBytes), "in-flight bytes %d are fewer than two parts'", o.InFlightBytesMax)
+	fault(o.HeldBytesMax < 0 || o.SpilledBytesMax < 0 || o.PrefetchBytes < 0, "held bytes %d, spilled bytes %d and prefetch bytes %d cannot be negative", o.HeldBytesMax, o.SpilledBytesMax, o.PrefetchBytes)
+	fault(o.Workers < 1 || o.QueueMax < 1, "workers %d and queue length %d: want at least 1", o.Workers, o.QueueMax)
+	fault(o.BreakerFailures < 1, "breaker failures %d: want at least 1", o.BreakerFailures)
 	for _, d := range []time.Duration{o.LookupTimeout, o.GetTimeout, o.WholeTimeout, o.SetTimeout, o.WriterWait, o.MergeTimeout, o.DeleteAfter, o.CloseTimeout, o.BreakerBackoff} {
-		fault(d < 0, "time %s is negative", d)
+		fault(d < 0, "duration %s is negative", d)
 	}
 	return errors.Join(faults...)
 }
 
-// Cache keeps answers in a Store. Use New.
+// Cache stores responses in a Store. Use New.
 type Cache struct {
 	opts  Options
 	store guard
@@ -209,26 +209,26 @@ type Cache struct {
 	log   *slog.Logger
 	met   *metrics
 
-	blockBytes int // of an answer in one block
+	blockBytes int // of a response in one block
 
 	inFlight *semaphore.Weighted // of InFlightBytesMax
 	held     *semaphore.Weighted // of HeldBytesMax
 	spilled  *semaphore.Weighted // of SpilledBytesMax
 
-	locks [64]sync.Mutex // one manifest is changed by one at a time, by the hash of its key
+	locks [64]sync.Mutex // serialize changes of a manifest, chosen by the hash of its key
 
-	background context.Context // of everything that nobody waits for
+	background context.Context // of all work that no caller waits for
 	cancel     context.CancelFunc
 	queue      chan job
 	queueLock  sync.RWMutex // guards closed against sends
 	closed     bool
 	workers    sync.WaitGroup
-	keeper     *keeper
+	compactor  *compactor
 	pending    pending
 }
 
-// New makes a cache over store, which it owns from then on: Close closes it. Its
-// metrics are in set, which may be nil and has no other cache of this name.
+// New returns a cache over store, which it owns from then on: Close closes it. Its
+// metrics are registered in set, which may be nil and has no other cache of this name.
 func New(store Store, opts Options, logger *slog.Logger, set *instruments.Set) (*Cache, error) {
 	upgrade, _ := store.(localStore)
 	local := upgrade != nil && upgrade.Local()
@@ -236,7 +236,7 @@ func New(store Store, opts Options, logger *slog.Logger, set *instruments.Set) (
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	// A manifest of many small extents stays far below the size of a part.
+	// A manifest of many inline extents stays far below the size of a part.
 	opts.InlineBytes = min(opts.InlineBytes, opts.PartBytes/(4*opts.ExtentsMax))
 	c := &Cache{
 		opts:  opts,
@@ -253,29 +253,29 @@ func New(store Store, opts Options, logger *slog.Logger, set *instruments.Set) (
 	c.background, c.cancel = context.WithCancel(context.Background())
 	c.met = newMetrics(set, opts.Name, func() float64 { return float64(len(c.queue)) })
 	c.store = guard{
-		store: store, local: local, met: c.met, patience: opts.LookupTimeout / 2,
+		store: store, local: local, met: c.met, grace: opts.LookupTimeout / 2,
 		breaker: newBreaker(opts.BreakerFailures, opts.BreakerBackoff, opts.BreakerBackoffMax, opts.Now, func(open bool, err error) {
 			if open {
 				c.met.breaker.Set(1)
-				logger.Warn("cache: the store fails and is left alone for a while", "err", err)
+				logger.Warn("cache store fails: circuit breaker opened", "err", err)
 			} else {
 				c.met.breaker.Set(0)
-				logger.Info("cache: the store answers again")
+				logger.Info("cache store recovered: circuit breaker closed")
 			}
 		}),
 	}
-	if !local { // a local store's writes are done where they arise
+	if !local { // writes to a local store run in the caller's goroutine
 		for range opts.Workers {
 			c.workers.Go(c.work)
 		}
 	}
-	c.keeper = newKeeper(c)
-	c.workers.Go(c.keeper.run)
+	c.compactor = newCompactor(c)
+	c.workers.Go(c.compactor.run)
 	return c, nil
 }
 
-// Close writes what is on its way, for CloseTimeout at most, and closes the store.
-// What comes later is not stored.
+// Close finishes pending writes, for CloseTimeout at most, and closes the store.
+// Later writes are dropped.
 func (c *Cache) Close() error {
 	c.queueLock.Lock()
 	if c.closed {
@@ -285,7 +285,7 @@ func (c *Cache) Close() error {
 	c.closed = true
 	close(c.queue)
 	c.queueLock.Unlock()
-	c.keeper.stop()
+	c.compactor.stop()
 	late := time.AfterFunc(c.opts.CloseTimeout, c.cancel)
 	c.workers.Wait()
 	late.Stop()
@@ -293,20 +293,20 @@ func (c *Cache) Close() error {
 	return c.store.store.Close()
 }
 
-// Flush waits until everything that was committed so far is in the store, merges
-// included, or has been given up.
+// Flush waits until everything committed so far, merges included, is in the store or
+// has failed.
 func (c *Cache) Flush(ctx context.Context) error { return c.pending.wait(ctx) }
 
-// lock is held while the manifest at base is changed.
+// lock returns the lock of the manifest at base.
 func (c *Cache) lock(base string) *sync.Mutex {
 	return &c.locks[(uint(base[len(base)-1])*31+uint(base[len(base)-2]))%uint(len(c.locks))]
 }
 
-// job is work for the store that nobody waits for.
+// job is a write to the store that no caller waits for.
 type job func(ctx context.Context)
 
-// enqueue gives a job to the workers; false: the queue is full, or closed. With a
-// local store it is done on return.
+// enqueue hands a job to the workers; false: the queue is full or closed. With a
+// local store the job has run on return.
 func (c *Cache) enqueue(do job) bool {
 	c.queueLock.RLock()
 	if c.closed {
@@ -337,7 +337,7 @@ func (c *Cache) work() {
 	}
 }
 
-// pending counts what is under way, for Flush.
+// pending counts the work in progress, for Flush.
 type pending struct {
 	mu      sync.Mutex
 	n       int

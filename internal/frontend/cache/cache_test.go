@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// stores of both kinds, for what must hold with either.
+// stores returns a local and a remote store, for tests of both.
 func stores(t *testing.T) map[string]func() Store {
 	return map[string]func() Store{
 		"local":  func() Store { return newMemory(t, MemoryOptions{}) },
@@ -23,15 +23,15 @@ func stores(t *testing.T) map[string]func() Store {
 	}
 }
 
-func TestAnswersComeBackAsTheyWereWritten(t *testing.T) {
-	answers := map[string][]byte{
-		"small": answer("mix", 1, 3), "a block": answer("mix", 24, 161), "parts": answer("rate", 400, 161),
+func TestCache_ReturnsTheBytesWritten(t *testing.T) {
+	responses := map[string][]byte{
+		"small": response("mix", 1, 3), "a block": response("mix", 24, 161), "parts": response("rate", 400, 161),
 		"noise": noise(1<<20 + 77), "one byte": {'x'}, "labels": []byte(`{"status":"success","data":["a","b"]}`),
 	}
 	for kind, store := range stores(t) {
 		for _, codec := range []Codec{CodecPacked, CodecS2, CodecNone} {
 			c := newCache(t, store(), Options{Codec: codec, PartBytes: 200 << 10})
-			for name, want := range answers {
+			for name, want := range responses {
 				put(t, c, name, 0, 100, 10, want)
 				found := c.Lookup(context.Background(), name, 0, 100)
 				check(t, len(found) == 1 && found[0].whole(), "%s, codec %d, %s: found %d", kind, codec, name, len(found))
@@ -43,8 +43,8 @@ func TestAnswersComeBackAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-func TestAReaderMayReadInPiecesOfAnySize(t *testing.T) {
-	want := answer("mix", 200, 100)
+func TestReader_ReadsInPiecesOfAnySize(t *testing.T) {
+	want := response("mix", 200, 100)
 	for kind, store := range stores(t) {
 		for _, prefetch := range []int64{1, 1 << 30} {
 			c := newCache(t, store(), Options{PartBytes: 32 << 10, PrefetchBytes: prefetch})
@@ -79,8 +79,8 @@ func TestAReaderMayReadInPiecesOfAnySize(t *testing.T) {
 	}
 }
 
-func TestAReaderWritesToAWriter(t *testing.T) {
-	want := answer("mix", 200, 100)
+func TestReader_WriteTo(t *testing.T) {
+	want := response("mix", 200, 100)
 	for _, codec := range []Codec{CodecPacked, CodecNone} {
 		c := newCache(t, newFakeStore(), Options{PartBytes: 32 << 10, PrefetchBytes: 1, Codec: codec})
 		put(t, c, "k", 0, 100, 10, want)
@@ -97,7 +97,7 @@ func TestAReaderWritesToAWriter(t *testing.T) {
 	}
 }
 
-func TestReadersCloseInMidStream(t *testing.T) {
+func TestReader_CloseInMidStream(t *testing.T) {
 	c := newCache(t, newFakeStore(), Options{PartBytes: 8 << 10, PrefetchBytes: 1})
 	put(t, c, "k", 0, 100, 10, noise(200<<10))
 	for i := range 10 {
@@ -109,7 +109,7 @@ func TestReadersCloseInMidStream(t *testing.T) {
 	}
 }
 
-func TestExtentsAreFoundByRange(t *testing.T) {
+func TestLookup_FindsExtentsByRange(t *testing.T) {
 	for kind, store := range stores(t) {
 		c := newCache(t, store(), Options{ExtentsMax: 10})
 		put(t, c, "k", 0, 100, 10, []byte("a"))
@@ -128,7 +128,7 @@ func TestExtentsAreFoundByRange(t *testing.T) {
 	}
 }
 
-func TestOverlappingExtentsAreDividedUpOnTheGrid(t *testing.T) {
+func TestLookup_OverlappingExtentsAreSplitAtSteps(t *testing.T) {
 	c := newCache(t, newFakeStore(), Options{ExtentsMax: 10})
 	put(t, c, "k", 5, 105, 10, []byte("left"))    // 5, 15, …, 105
 	put(t, c, "k", 95, 305, 10, []byte("long"))   // 95, …, 305
@@ -139,7 +139,7 @@ func TestOverlappingExtentsAreDividedUpOnTheGrid(t *testing.T) {
 	check(t, got == "100-305:long 315-320:right", "got %q", got)
 }
 
-func TestANewExtentTakesThePlaceOfWhatItCovers(t *testing.T) {
+func TestCommit_NewExtentReplacesThoseItCovers(t *testing.T) {
 	for kind, store := range stores(t) {
 		c := newCache(t, store(), Options{ExtentsMax: 10})
 		put(t, c, "k", 0, 50, 10, []byte("old"))
@@ -154,7 +154,7 @@ func TestANewExtentTakesThePlaceOfWhatItCovers(t *testing.T) {
 	}
 }
 
-func TestWithoutAMergeTheShortestExtentsGo(t *testing.T) {
+func TestCommit_WithoutMergeDropsTheShortestExtents(t *testing.T) {
 	c := newCache(t, newFakeStore(), Options{ExtentsMax: 3})
 	for _, r := range [][2]int64{{0, 50}, {100, 110}, {200, 290}, {300, 340}, {400, 401}} {
 		put(t, c, "k", r[0], r[1], 1, []byte("x"))
@@ -163,7 +163,7 @@ func TestWithoutAMergeTheShortestExtentsGo(t *testing.T) {
 	check(t, got == "0-50:x 200-290:x 400-401:x", "got %q", got)
 }
 
-func TestAbortedAndEmptyAnswersAreNotFound(t *testing.T) {
+func TestLookup_AbortedAndEmptyResponsesAreMisses(t *testing.T) {
 	store := newFakeStore()
 	c := newCache(t, store, Options{PartBytes: 8 << 10})
 	w := c.Writer("aborted", 0, 1, 1)
@@ -178,7 +178,7 @@ func TestAbortedAndEmptyAnswersAreNotFound(t *testing.T) {
 	check(t, len(store.keys()) == 0, "left: %v", store.keys())
 }
 
-func TestNothingIsFoundBeforeCommit(t *testing.T) {
+func TestLookup_IsAMissBeforeCommit(t *testing.T) {
 	for kind, store := range stores(t) {
 		c := newCache(t, store(), Options{PartBytes: 8 << 10})
 		w := c.Writer("k", 0, 1, 1)
@@ -192,7 +192,7 @@ func TestNothingIsFoundBeforeCommit(t *testing.T) {
 	}
 }
 
-func TestExtentsExpire(t *testing.T) {
+func TestLookup_ExpiredExtentIsAMiss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(t, newFakeStore(), Options{TTL: time.Minute})
 		put(t, c, "k", 0, 10, 10, []byte("old"))
@@ -207,7 +207,7 @@ func TestExtentsExpire(t *testing.T) {
 	})
 }
 
-func TestAnExtentOfAWrongClockExpiresToo(t *testing.T) {
+func TestLookup_ExtentFromTheFutureExpires(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000)
 	for _, q := range []struct {
 		writtenMS int64
@@ -222,20 +222,20 @@ func TestAnExtentOfAWrongClockExpiresToo(t *testing.T) {
 	}
 }
 
-func TestKeysWithTheSameHashAreNotMixedUp(t *testing.T) {
+func TestLookup_HashCollisionIsAMiss(t *testing.T) {
 	store := newFakeStore()
 	c := newCache(t, store, Options{})
 	put(t, c, "tenant a", 0, 10, 10, []byte("secret"))
 	store.mu.Lock()
 	store.values[storeKey("tenant b")] = store.values[storeKey("tenant a")] // as if the hashes were equal
 	store.mu.Unlock()
-	check(t, len(get(t, c, "tenant b", 0, 10)) == 0, "found another key's answer")
+	check(t, len(get(t, c, "tenant b", 0, 10)) == 0, "found another key's response")
 	put(t, c, "tenant b", 0, 10, 10, []byte("own"))
 	got := strings.Join(get(t, c, "tenant b", 0, 10), " ")
 	check(t, got == "0-10:own", "got %q", got)
 }
 
-func TestVeryLongKeysAreNotCached(t *testing.T) {
+func TestWriter_KeyAboveTheLimitIsNotCached(t *testing.T) {
 	store := newFakeStore()
 	c := newCache(t, store, Options{KeyBytesMax: 100})
 	put(t, c, strings.Repeat("k", 101), 0, 10, 10, []byte("x"))
@@ -244,9 +244,9 @@ func TestVeryLongKeysAreNotCached(t *testing.T) {
 	check(t, len(get(t, c, strings.Repeat("k", 100), 0, 10)) == 1, "not cached")
 }
 
-func TestPartsAreNeverLargerThanAllowed(t *testing.T) {
+func TestWriter_PartsDoNotExceedPartBytes(t *testing.T) {
 	for _, size := range []int{partBytesMin, 10_000, 100_000, 512 << 10} {
-		for _, text := range [][]byte{noise(1 << 20), answer("rate", 300, 161)} {
+		for _, text := range [][]byte{noise(1 << 20), response("rate", 300, 161)} {
 			store := newFakeStore()
 			c := newCache(t, store, Options{PartBytes: size})
 			put(t, c, "k", 0, 10, 10, text)
@@ -258,7 +258,7 @@ func TestPartsAreNeverLargerThanAllowed(t *testing.T) {
 	}
 }
 
-func TestAnswersLargerThanAnEntryAreGivenUp(t *testing.T) {
+func TestWriter_ResponseLargerThanAnEntryIsAborted(t *testing.T) {
 	store := newFakeStore()
 	c := newCache(t, store, Options{PartBytes: 16 << 10, EntryBytesMax: 100 << 10})
 	put(t, c, "k", 0, 10, 10, noise(200<<10))
@@ -270,10 +270,10 @@ func TestAnswersLargerThanAnEntryAreGivenUp(t *testing.T) {
 	check(t, len(found) == 3 && strings.HasPrefix(found[2], "900-910"), "found %d", len(found))
 }
 
-// Every byte of everything stored is damaged, and every value is cut and removed: it
-// is a miss, or the stream ends with ErrGone, and never are there wrong bytes.
-func TestDamageIsAMiss(t *testing.T) {
-	want := answer("mix", 10, 30)
+// Every stored byte is damaged, and every value is truncated and removed. Each is a miss,
+// or the stream ends with ErrGone; no reader gets wrong bytes.
+func TestLookup_DamagedValueIsAMiss(t *testing.T) {
+	want := response("mix", 10, 30)
 	for _, opts := range []Options{{InlineBytes: 1, PartBytes: 5000}, {InlineBytes: 1, PartBytes: 5000, PrefetchBytes: 1}, {}} {
 		store := newFakeStore()
 		opts.BreakerFailures = 1 << 30
@@ -325,7 +325,7 @@ func TestDamageIsAMiss(t *testing.T) {
 	}
 }
 
-func TestPartsOfAnotherExtentAreNotTaken(t *testing.T) {
+func TestLookup_PartOfAnotherExtentIsRejected(t *testing.T) {
 	store := newFakeStore()
 	c := newCache(t, store, Options{PartBytes: 5000, InlineBytes: 1})
 	put(t, c, "k", 0, 10, 10, noise(20_000))
@@ -341,7 +341,7 @@ func TestPartsOfAnotherExtentAreNotTaken(t *testing.T) {
 	check(t, len(get(t, c, "k", 0, 10)) == 0, "found")
 }
 
-func TestAnExtentThatLostAPartIsReplaced(t *testing.T) {
+func TestLookup_ExtentWithoutAPartIsReplaced(t *testing.T) {
 	for _, prefetch := range []int64{1, 1 << 20} {
 		store := newFakeStore()
 		c := newCache(t, store, Options{PartBytes: 5000, InlineBytes: 1, PrefetchBytes: prefetch})
@@ -359,7 +359,7 @@ func TestAnExtentThatLostAPartIsReplaced(t *testing.T) {
 	}
 }
 
-func TestWritersOfOneEntryDoNotDisturbEachOther(t *testing.T) {
+func TestWriter_ConcurrentWritersOfOneEntry(t *testing.T) {
 	for kind, store := range stores(t) {
 		c := newCache(t, store(), Options{PartBytes: 8 << 10, ExtentsMax: 16, WriterWait: time.Minute})
 		var wait sync.WaitGroup
@@ -391,7 +391,7 @@ func TestWritersOfOneEntryDoNotDisturbEachOther(t *testing.T) {
 	}
 }
 
-func TestRandomExtentsAreFoundAsAModelFindsThem(t *testing.T) {
+func TestLookup_RandomExtentsMatchAModel(t *testing.T) {
 	r := random()
 	for range 30 {
 		c := newCache(t, newFakeStore(), Options{ExtentsMax: 16})
@@ -410,8 +410,8 @@ func TestRandomExtentsAreFoundAsAModelFindsThem(t *testing.T) {
 	}
 }
 
-// modelCheck looks a random range up: all times of the grid that some extent covers
-// are there once, none that nothing covers is.
+// modelCheck looks up a random range: it returns every step that an extent covers once,
+// and no other step.
 func modelCheck(t *testing.T, c *Cache, truth map[int64]int, r *rand.Rand) {
 	t.Helper()
 	start := 10 * r.Int64N(60)

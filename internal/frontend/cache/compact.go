@@ -9,9 +9,10 @@ import (
 	"time"
 )
 
-// update changes the manifest at base: change gets the extents that may still be
-// used, and gives those to write, or false to leave all as it is. Only this process
-// takes turns; of two processes the later one wins, which may lose an extent.
+// update changes the manifest at base. change gets the extents that are still valid
+// and returns those to write, or false to leave the manifest as it is. Updates are
+// serialized within this process only: of two processes the later write wins, which
+// may lose an extent.
 func (c *Cache) update(ctx context.Context, base, key string, change func([]extent) ([]extent, bool)) error {
 	lock := c.lock(base)
 	lock.Lock()
@@ -38,19 +39,19 @@ func (c *Cache) update(ctx context.Context, base, key string, change func([]exte
 	}
 	for i := range before {
 		if e := &before[i]; e.inline == nil && !slices.ContainsFunc(after, func(a extent) bool { return a.id == e.id }) {
-			c.keeper.deleteLater(base, e.id, len(e.parts))
+			c.compactor.deleteLater(base, e.id, len(e.parts))
 		}
 	}
 	if first, _ := c.mergeable(after); first >= 0 {
-		c.keeper.mergeSoon(base, key)
+		c.compactor.mergeSoon(base, key)
 	}
 	return nil
 }
 
-// forget takes an extent that is no longer whole out of its manifest.
-func (c *Cache) forget(base, key string, id uint64) {
+// removeExtent removes an incomplete extent from its manifest.
+func (c *Cache) removeExtent(base, key string, id uint64) {
 	c.enqueue(func(ctx context.Context) {
-		// If it fails the next one who finds the gap tries again.
+		// If it fails, the next reader that finds the extent incomplete tries again.
 		_ = c.update(ctx, base, key, func(extents []extent) ([]extent, bool) {
 			rest := slices.DeleteFunc(slices.Clone(extents), func(e extent) bool { return e.id == id })
 			return rest, len(rest) < len(extents)
@@ -58,9 +59,9 @@ func (c *Cache) forget(base, key string, id uint64) {
 	})
 }
 
-// insert adds an extent, for which others make place: those it covers, those of
-// another grid, the oldest where the entry gets too large, the shortest where there
-// are too many. It gives nil where another one covers it.
+// insert adds an extent and removes others for it: those it covers, those of another
+// step, the oldest if the entry gets too large, the shortest if there are too many.
+// It returns nil if another extent covers it.
 func (c *Cache) insert(extents []extent, e extent) []extent {
 	next := make([]extent, 0, len(extents)+1)
 	size := e.storedBytes()
@@ -87,7 +88,7 @@ func (c *Cache) insert(extents []extent, e extent) []extent {
 	for len(next) > 0 && size > c.opts.EntryBytesMax {
 		drop(func(e *extent) int64 { return e.writtenMS })
 	}
-	for len(next) >= c.extentsMost() {
+	for len(next) >= c.extentsLimit() {
 		drop(func(e *extent) int64 { return e.endMS - e.startMS })
 	}
 	next = append(next, e)
@@ -95,21 +96,21 @@ func (c *Cache) insert(extents []extent, e extent) []extent {
 	return next
 }
 
-// extentsMost is when extents are dropped: with a Merge only after it had its chance.
-func (c *Cache) extentsMost() int {
+// extentsLimit is the number from which extents are dropped: twice ExtentsMax with a Merge, to let it run first.
+func (c *Cache) extentsLimit() int {
 	if c.opts.Merge == nil {
 		return c.opts.ExtentsMax
 	}
 	return 2 * c.opts.ExtentsMax
 }
 
-// mergeCheapBytes is what is merged without looking at the proportions.
+// mergeCheapBytes is the size up to which extents are merged whatever their proportions.
 const mergeCheapBytes = 256 << 10
 
-// mergeable picks adjacent extents, extents[first:end], that should become one; -1
-// where none should. Where there are too many, it is the cheapest neighbours; else
-// only such as are of a size, so that a large extent to whose end small ones are
-// added is not written again for each of them.
+// mergeable picks adjacent extents to merge, extents[first:end], or -1 if there are
+// none. With too many extents it picks the cheapest neighbours. Otherwise it picks
+// only extents of similar size, so that a large extent is not rewritten for each
+// small one that is appended.
 func (c *Cache) mergeable(extents []extent) (first, end int) {
 	if c.opts.Merge == nil {
 		return -1, -1
@@ -136,16 +137,16 @@ func (c *Cache) mergeable(extents []extent) (first, end int) {
 	return first, end
 }
 
-// adjacent tells whether b begins with the time of the grid after a's last one.
+// adjacent reports whether b starts one step after a's end.
 func adjacent(a, b *extent) bool {
 	return a.stepMS == b.stepMS && b.startMS > a.endMS && b.startMS-a.endMS <= max(a.stepMS, 1)
 }
 
-// entryName is an entry by its manifest's key and its own.
+// entryName is an entry, by its manifest's key in the store and its own key.
 type entryName struct{ base, key string }
 
-// doomed are the parts of an extent that nobody finds any more.
-type doomed struct {
+// extentToDelete is an extent that no manifest names any more.
+type extentToDelete struct {
 	at    time.Time
 	base  string
 	id    uint64
@@ -153,41 +154,41 @@ type doomed struct {
 }
 
 const (
-	mergesWaitingMax = 1024
-	doomedMax        = 4096
+	mergesWaitingMax   = 1024
+	extentsToDeleteMax = 4096
 )
 
-// keeper is the one goroutine that merges extents and removes replaced ones. Its
-// lists are bounded: what does not fit is merged another time, or goes with its time
-// to live.
-type keeper struct {
+// compactor is the one goroutine that merges extents and deletes the parts of
+// replaced ones. Its lists are bounded: an entry that does not fit is merged after
+// its next write, and parts that do not fit expire by their TTL.
+type compactor struct {
 	cache  *Cache
-	ctx    context.Context // ends with stop; of a running merge
+	ctx    context.Context // of a running merge; canceled by stop
 	cancel context.CancelFunc
 	wake   chan struct{}
 
-	mu     sync.Mutex
-	merges []entryName
-	doomed []doomed // by at
+	mu              sync.Mutex
+	merges          []entryName
+	extentsToDelete []extentToDelete // by at
 }
 
-func newKeeper(c *Cache) *keeper {
-	k := &keeper{cache: c, wake: make(chan struct{}, 1)}
+func newCompactor(c *Cache) *compactor {
+	k := &compactor{cache: c, wake: make(chan struct{}, 1)}
 	k.ctx, k.cancel = context.WithCancel(c.background)
 	return k
 }
 
-func (k *keeper) stop() { k.cancel() }
+func (k *compactor) stop() { k.cancel() }
 
-func (k *keeper) nudge() {
+func (k *compactor) nudge() {
 	select {
 	case k.wake <- struct{}{}:
 	default:
 	}
 }
 
-// mergeSoon has an entry merged.
-func (k *keeper) mergeSoon(base, key string) {
+// mergeSoon schedules the merge of an entry.
+func (k *compactor) mergeSoon(base, key string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	name := entryName{base, key}
@@ -199,21 +200,21 @@ func (k *keeper) mergeSoon(base, key string) {
 	k.nudge()
 }
 
-// deleteLater has the parts of an extent removed when those who found it before are
-// likely to have read it.
-func (k *keeper) deleteLater(base string, id uint64, parts int) {
+// deleteLater schedules the deletion of an extent's parts, after DeleteAfter, so that
+// readers that found the extent before can finish.
+func (k *compactor) deleteLater(base string, id uint64, parts int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.ctx.Err() != nil || len(k.doomed) >= doomedMax {
+	if k.ctx.Err() != nil || len(k.extentsToDelete) >= extentsToDeleteMax {
 		return
 	}
-	k.doomed = append(k.doomed, doomed{k.cache.opts.Now().Add(k.cache.opts.DeleteAfter), base, id, parts})
+	k.extentsToDelete = append(k.extentsToDelete, extentToDelete{k.cache.opts.Now().Add(k.cache.opts.DeleteAfter), base, id, parts})
 	k.nudge()
 }
 
-// next takes what is due: an entry to merge, or parts to remove, or neither and how
-// long to sleep.
-func (k *keeper) next() (merge entryName, gone []doomed, sleep time.Duration) {
+// next takes the work that is due: an entry to merge, or parts to delete. With neither
+// it returns how long to sleep.
+func (k *compactor) next() (merge entryName, due []extentToDelete, sleep time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.merges) > 0 {
@@ -222,30 +223,30 @@ func (k *keeper) next() (merge entryName, gone []doomed, sleep time.Duration) {
 		return merge, nil, 0
 	}
 	now := k.cache.opts.Now()
-	due := 0
-	for due < len(k.doomed) && !k.doomed[due].at.After(now) {
-		due++
+	n := 0
+	for n < len(k.extentsToDelete) && !k.extentsToDelete[n].at.After(now) {
+		n++
 	}
-	gone = slices.Clone(k.doomed[:due])
-	k.doomed = slices.Delete(k.doomed, 0, due)
-	if len(k.doomed) > 0 {
-		return merge, gone, max(k.doomed[0].at.Sub(now), time.Millisecond)
+	due = slices.Clone(k.extentsToDelete[:n])
+	k.extentsToDelete = slices.Delete(k.extentsToDelete, 0, n)
+	if len(k.extentsToDelete) > 0 {
+		return merge, due, max(k.extentsToDelete[0].at.Sub(now), time.Millisecond)
 	}
-	return merge, gone, time.Hour
+	return merge, due, time.Hour
 }
 
-func (k *keeper) run() {
+func (k *compactor) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for k.ctx.Err() == nil {
-		merge, gone, sleep := k.next()
+		merge, due, sleep := k.next()
 		switch {
 		case merge != entryName{}:
 			k.merge(merge)
 			k.cache.pending.done()
 			continue
-		case len(gone) > 0:
-			for _, d := range gone {
+		case len(due) > 0:
+			for _, d := range due {
 				k.cache.deleteParts(k.ctx, d.base, d.id, d.parts)
 			}
 			continue
@@ -265,8 +266,8 @@ func (k *keeper) run() {
 	k.merges = nil
 }
 
-// merge makes one extent of adjacent ones of an entry.
-func (k *keeper) merge(name entryName) {
+// merge merges adjacent extents of one entry.
+func (k *compactor) merge(name entryName) {
 	c := k.cache
 	ctx, cancel := context.WithTimeout(k.ctx, c.opts.MergeTimeout)
 	defer cancel()
@@ -286,7 +287,7 @@ func (k *keeper) merge(name entryName) {
 	result := "merged"
 	if err := c.mergeExtents(ctx, name, extents[first:end]); err != nil {
 		result = reason(err)
-		c.log.Debug("cache: merge of extents failed", "extents", end-first, "err", err)
+		c.log.Debug("merge of cached extents failed", "extents", end-first, "err", err)
 	}
 	c.met.merges.of(result).Inc()
 }
@@ -295,7 +296,7 @@ func (c *Cache) mergeExtents(ctx context.Context, name entryName, extents []exte
 	last := &extents[len(extents)-1]
 	w := c.Writer(name.key, extents[0].startMS, last.endMS, last.stepMS)
 	defer w.Abort()
-	w.wait = c.opts.MergeTimeout // nobody waits for it
+	w.wait = c.opts.MergeTimeout // no query waits for it
 	sources := make([]Source, 0, len(extents))
 	for i := range extents {
 		e := &extents[i]

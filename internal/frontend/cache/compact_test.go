@@ -15,7 +15,7 @@ import (
 
 func contains(s, part string) bool { return strings.Contains(s, part) }
 
-// concatenate is a merge that shows what came in.
+// concatenate is a MergeFunc that shows its sources.
 func concatenate(_ context.Context, dst io.Writer, sources []Source) error {
 	for _, s := range sources {
 		if _, err := io.Copy(dst, s); err != nil {
@@ -25,7 +25,7 @@ func concatenate(_ context.Context, dst io.Writer, sources []Source) error {
 	return nil
 }
 
-func TestAdjacentExtentsBecomeOne(t *testing.T) {
+func TestMerge_JoinsAdjacentExtents(t *testing.T) {
 	for kind, store := range stores(t) {
 		c := newCache(t, store(), Options{Merge: concatenate, PartBytes: 5000, InlineBytes: 100})
 		var want bytes.Buffer
@@ -50,23 +50,23 @@ func TestAdjacentExtentsBecomeOne(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatIsAdjacentIsMerged(t *testing.T) {
+func TestMerge_SkipsExtentsThatAreNotAdjacent(t *testing.T) {
 	c := newCache(t, newFakeStore(), Options{Merge: concatenate})
 	put(t, c, "k", 0, 100, 10, []byte("a"))
 	put(t, c, "k", 120, 200, 10, []byte("c")) // 110 is missing
 	put(t, c, "k", 195, 300, 10, []byte("d")) // overlaps
-	put(t, c, "other grid", 0, 100, 10, []byte("a"))
-	put(t, c, "other grid", 105, 205, 5, []byte("b"))
+	put(t, c, "other step", 0, 100, 10, []byte("a"))
+	put(t, c, "other step", 105, 205, 5, []byte("b"))
 	got := strings.Join(get(t, c, "k", 0, 1000), " ")
 	check(t, got == "0-100:a 120-190:c 195-300:d", "got %q", got)
 	put(t, c, "k", 110, 110, 10, []byte("b"))
 	got = strings.Join(get(t, c, "k", 0, 1000), " ")
 	check(t, got == "0-200:abc 205-300:d", "got %q", got)
-	got = strings.Join(get(t, c, "other grid", 0, 1000), " ")
+	got = strings.Join(get(t, c, "other step", 0, 1000), " ")
 	check(t, got == "105-205:b", "got %q", got)
 }
 
-func TestSourcesHaveTheirRanges(t *testing.T) {
+func TestMerge_SourcesHaveTheirRanges(t *testing.T) {
 	var ranges atomic.Value
 	c := newCache(t, newFakeStore(), Options{Merge: func(ctx context.Context, dst io.Writer, sources []Source) error {
 		text := ""
@@ -81,8 +81,8 @@ func TestSourcesHaveTheirRanges(t *testing.T) {
 	check(t, ranges.Load() == "0-90 100-190 ", "got %q", ranges.Load())
 }
 
-// A large extent to whose end small ones are added is written again seldom.
-func TestMergesWriteLittleAgain(t *testing.T) {
+// A large extent is rarely rewritten when small ones are appended.
+func TestMerge_RarelyRewritesLargeExtents(t *testing.T) {
 	var written atomic.Int64
 	c := newCache(t, newFakeStore(), Options{ExtentsMax: 4, Merge: func(_ context.Context, dst io.Writer, sources []Source) error {
 		for _, s := range sources {
@@ -104,7 +104,7 @@ func TestMergesWriteLittleAgain(t *testing.T) {
 	check(t, written.Load() < 16<<20, "%d bytes were written again for %d new ones", written.Load(), 40*small)
 }
 
-func TestAMergeThatFailsChangesNothing(t *testing.T) {
+func TestMerge_FailureLeavesTheExtents(t *testing.T) {
 	for kind, store := range stores(t) {
 		c := newCache(t, store(), Options{Merge: func(_ context.Context, dst io.Writer, _ []Source) error {
 			_, _ = dst.Write(noise(10_000))
@@ -121,7 +121,7 @@ func TestAMergeThatFailsChangesNothing(t *testing.T) {
 	}
 }
 
-func TestAMergeOfWhatWasReplacedMeanwhileIsDropped(t *testing.T) {
+func TestMerge_IsDroppedIfASourceWasReplaced(t *testing.T) {
 	var c *Cache
 	var once atomic.Bool
 	c = newCache(t, newFakeStore(), Options{Merge: func(ctx context.Context, dst io.Writer, sources []Source) error {
@@ -142,7 +142,7 @@ func TestAMergeOfWhatWasReplacedMeanwhileIsDropped(t *testing.T) {
 	check(t, results(c, resultOutdated) == 1, "not counted")
 }
 
-func TestTheMergerIsAsOldAsTheOldest(t *testing.T) {
+func TestMerge_HasTheAgeOfTheOldestSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(t, newFakeStore(), Options{Merge: concatenate, TTL: time.Hour})
 		put(t, c, "k", 0, 90, 10, []byte("a"))
@@ -157,7 +157,7 @@ func TestTheMergerIsAsOldAsTheOldest(t *testing.T) {
 	})
 }
 
-func TestReplacedPartsGoAfterAWhile(t *testing.T) {
+func TestCompactor_DeletesReplacedPartsAfterDeleteAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFakeStore()
 		c := newCache(t, store, Options{PartBytes: 5000, InlineBytes: 1, PrefetchBytes: 1, DeleteAfter: time.Minute})
@@ -174,7 +174,7 @@ func TestReplacedPartsGoAfterAWhile(t *testing.T) {
 	})
 }
 
-func TestClosingEndsAMerge(t *testing.T) {
+func TestClose_EndsAMerge(t *testing.T) {
 	store := newFakeStore()
 	began := make(chan struct{})
 	c, err := New(store, Options{Merge: func(ctx context.Context, _ io.Writer, _ []Source) error {

@@ -20,8 +20,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Config is which store a cache has, with which options. It comes from the YAML of
-// Thanos' --query-range.response-cache-config.
+// Config is the store of a cache and its options, parsed from the YAML of Thanos'
+// --query-range.response-cache-config.
 type Config struct {
 	Type string // IN-MEMORY, MEMCACHED or REDIS
 	// TTL is Thanos' validity of a cache in memory, and expiration of the others.
@@ -43,15 +43,15 @@ type Config struct {
 	breakerSet       bool
 }
 
-// The stores that a Config may name.
+// The store types of a Config.
 const (
 	TypeMemory    = "IN-MEMORY"
 	TypeMemcached = "MEMCACHED"
 	TypeRedis     = "REDIS"
 )
 
-// FromConfig makes a cache of Thanos' YAML. What opts has takes precedence. inert are
-// the keys that were given and have no effect here, each with the reason.
+// FromConfig returns a cache configured by Thanos' YAML. Fields set in opts take
+// precedence. inert lists the configured keys that have no effect, with the reasons.
 func FromConfig(text []byte, opts Options, logger *slog.Logger, set *instruments.Set) (c *Cache, inert []string, err error) {
 	config, inert, err := ParseConfig(text)
 	if err != nil {
@@ -83,8 +83,8 @@ func FromConfig(text []byte, opts Options, logger *slog.Logger, set *instruments
 	return c, inert, nil
 }
 
-// ParseConfig reads Thanos' YAML. Unknown keys are errors, with their lines; all
-// other faults are told at once. inert is as for FromConfig.
+// ParseConfig parses Thanos' YAML. Unknown keys are errors with their lines; all other
+// errors are reported at once. inert is as for FromConfig.
 func ParseConfig(text []byte) (config Config, inert []string, err error) {
 	outer, err := strict[yaml.Node](text)
 	if err != nil {
@@ -107,16 +107,16 @@ func ParseConfig(text []byte) (config Config, inert []string, err error) {
 	return config, config.inert(&outer.Config), nil
 }
 
-// document is the outer part of the YAML.
+// document is the outer level of the YAML.
 type document[T any] struct {
 	Type   string `yaml:"type"`
 	Config T      `yaml:"config"`
 }
 
-// goType is what the YAML library says of a type of this package.
+// goType matches the Go type of this package in an error of the YAML library.
 var goType = regexp.MustCompile(` (?:in type|into) (?:struct \{.*\}|cache\.\S+)`)
 
-// strict decodes a document that has no unknown keys; an empty one gives zeros.
+// strict decodes a document and rejects unknown keys; an empty one gives the zero value.
 func strict[T any](text []byte) (doc document[T], err error) {
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
@@ -126,10 +126,10 @@ func strict[T any](text []byte) (doc document[T], err error) {
 	return doc, nil
 }
 
-// duration is a time as Prometheus or as Go writes it.
+// duration is a duration in Prometheus' or Go's syntax.
 type duration time.Duration
 
-// UnmarshalYAML reads 1d as well as 1h30m0s and 0.5s.
+// UnmarshalYAML accepts 1d as well as 1h30m0s and 0.5s.
 func (d *duration) UnmarshalYAML(node *yaml.Node) error {
 	if p, err := model.ParseDuration(node.Value); err == nil {
 		*d = duration(p)
@@ -137,7 +137,7 @@ func (d *duration) UnmarshalYAML(node *yaml.Node) error {
 	}
 	p, err := time.ParseDuration(node.Value)
 	if err != nil {
-		return fmt.Errorf("line %d: %q is no duration", node.Line, node.Value)
+		return fmt.Errorf("line %d: %q is not a duration", node.Line, node.Value)
 	}
 	*d = duration(p)
 	return nil
@@ -146,7 +146,7 @@ func (d *duration) UnmarshalYAML(node *yaml.Node) error {
 // binarySize is a size whose KB is 1024 bytes, as Thanos reads max_item_size.
 type binarySize int64
 
-// UnmarshalYAML reads a size.
+// UnmarshalYAML parses a size.
 func (s *binarySize) UnmarshalYAML(node *yaml.Node) error {
 	n, err := parseSize(node, 1024)
 	*s = binarySize(n)
@@ -156,15 +156,15 @@ func (s *binarySize) UnmarshalYAML(node *yaml.Node) error {
 // decimalSize is a size whose KB is 1000 bytes, as Thanos reads max_size.
 type decimalSize int64
 
-// UnmarshalYAML reads a size.
+// UnmarshalYAML parses a size.
 func (s *decimalSize) UnmarshalYAML(node *yaml.Node) error {
 	n, err := parseSize(node, 1000)
 	*s = decimalSize(n)
 	return err
 }
 
-// parseSize reads a number of bytes with an optional unit: B, KB, KiB, …, TiB; the B
-// may be left out, and case does not matter.
+// parseSize parses a number of bytes with an optional unit: B, KB, KiB, …, TiB. The B is
+// optional, and case does not matter.
 func parseSize(node *yaml.Node, kilo float64) (int64, error) {
 	text := strings.ToLower(strings.TrimSpace(node.Value))
 	end := strings.IndexFunc(text, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
@@ -187,7 +187,7 @@ func parseSize(node *yaml.Node, kilo float64) (int64, error) {
 		n *= kilo
 	}
 	if err != nil || len(unit) > 1 || (unit != "" && power == 0) || n > 1<<50 {
-		return 0, fmt.Errorf("line %d: %q is no size", node.Line, node.Value)
+		return 0, fmt.Errorf("line %d: %q is not a size", node.Line, node.Value)
 	}
 	return int64(n), nil
 }
@@ -211,7 +211,7 @@ func (c *Config) readMemory(text []byte) error {
 	c.memoryUnlimited = y.MaxSize == 0
 	c.Memory = MemoryOptions{BytesMax: int64(y.MaxSize), ItemsMax: y.MaxSizeItems}
 	orDefault(&c.Memory.BytesMax, memoryBytesMax)
-	// One query may not turn everybody else's answers out, and a part must fit.
+	// One response may not evict all others, and a part must fit.
 	c.EntryBytesMax = max(c.Memory.BytesMax/4, partBytesMin)
 	c.PartBytes = int(min(512<<10, max(c.Memory.BytesMax/8, partBytesMin)))
 	c.EntryBytesMax = max(c.EntryBytesMax, int64(c.PartBytes))
@@ -250,7 +250,7 @@ type memcachedYAML struct {
 	Expiration                duration    `yaml:"expiration"`
 }
 
-// expirationDefault is Thanos' for the stores outside of the process.
+// expirationDefault is Thanos' default for remote stores.
 const expirationDefault = 24 * time.Hour
 
 func (c *Config) readMemcached(text []byte) error {
@@ -317,7 +317,7 @@ type redisYAML struct {
 	MaxAsyncConcurrency    int         `yaml:"max_async_concurrency"`
 	SetAsyncCircuitBreaker breakerYAML `yaml:"set_async_circuit_breaker_config"`
 	Expiration             duration    `yaml:"expiration"`
-	// Of older versions of Thanos.
+	// Accepted by older versions of Thanos.
 	PoolSize     int      `yaml:"pool_size"`
 	MinIdleConns int      `yaml:"min_idle_conns"`
 	IdleTimeout  duration `yaml:"idle_timeout"`
@@ -358,7 +358,7 @@ func (c *Config) readRedis(text []byte) error {
 	return nil
 }
 
-// negative names the keys whose values are below zero, in order.
+// negative returns an error that names the keys with negative values, in order.
 func negative(values map[string]int64) error {
 	var bad []string
 	for key, v := range values {
@@ -373,7 +373,7 @@ func negative(values map[string]int64) error {
 	return fmt.Errorf("cannot be negative: %s", strings.Join(bad, ", "))
 }
 
-// inertKeys are honoured by Thanos, or accepted by it, and have no effect here.
+// inertKeys are honoured or accepted by Thanos and have no effect here.
 var inertKeys = map[string]string{
 	"max_get_multi_batch_size":  "parts are fetched one by one, ahead of their being read",
 	"get_multi_batch_size":      "parts are fetched one by one, ahead of their being read",
@@ -429,7 +429,7 @@ var tlsVersions = map[string]uint16{
 	"": 0, "1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13,
 }
 
-// tlsOf reads the files; nil where TLS is not enabled.
+// tlsOf loads the files; nil if TLS is not enabled.
 func tlsOf(enabled bool, y tlsYAML) (*tls.Config, error) {
 	if !enabled {
 		if y != (tlsYAML{}) {

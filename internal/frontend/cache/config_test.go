@@ -67,7 +67,7 @@ config:
   expiration: 24h0m0s
 `
 
-func TestConfigurationsOfThanosAreRead(t *testing.T) {
+func TestParseConfig_AcceptsThanosConfigurations(t *testing.T) {
 	c, inert, err := ParseConfig([]byte("\"config\":\n  \"max_size\": \"0\"\n  \"max_size_items\": 2048\n  \"validity\": \"6h\"\n\"type\": \"in-memory\"\n"))
 	check(t, err == nil && c.Type == TypeMemory && c.TTL == 6*time.Hour && c.Memory.ItemsMax == 2048 && c.Memory.BytesMax == 256<<20, "kube-thanos: %+v, %v", c, err)
 	check(t, len(inert) == 1 && contains(inert[0], "max_size"), "inert: %v", inert)
@@ -107,7 +107,7 @@ func keysOf(inert []string) (keys []string) {
 	return keys
 }
 
-func TestFaultsOfAConfigurationAreTold(t *testing.T) {
+func TestParseConfig_ReportsEveryError(t *testing.T) {
 	for text, want := range map[string][]string{
 		"":                             {"type"},
 		"type: DISK\n":                 {"DISK", "IN-MEMORY"},
@@ -139,7 +139,7 @@ func TestFaultsOfAConfigurationAreTold(t *testing.T) {
 	}
 }
 
-func TestSizesAreReadAsThanosReadsThem(t *testing.T) {
+func TestParseSize_MatchesThanos(t *testing.T) {
 	for text, want := range map[string][2]int64{ // as max_size and as max_item_size
 		"0": {0, 0}, "123": {123, 123}, "1KB": {1000, 1024}, "1kb": {1000, 1024}, "1K": {1000, 1024}, "1KiB": {1024, 1024}, "2 MB": {2e6, 2 << 20},
 		"1GiB": {1 << 30, 1 << 30}, "0.5GB": {5e8, 1 << 29}, "1TB": {1e12, 1 << 40}, "7B": {7, 7}, "''": {0, 0},
@@ -151,7 +151,7 @@ func TestSizesAreReadAsThanosReadsThem(t *testing.T) {
 	}
 }
 
-func TestACacheIsMadeOfItsConfiguration(t *testing.T) {
+func TestFromConfig_ReturnsAWorkingCache(t *testing.T) {
 	for _, text := range []string{
 		"type: IN-MEMORY\n", "type: IN-MEMORY\nconfig: {max_size: 100KB, validity: 1h}\n",
 		"type: MEMCACHED\nconfig: {addresses: ['127.0.0.1:1']}\n", "type: REDIS\nconfig: {addr: '127.0.0.1:1'}\n",
@@ -170,7 +170,7 @@ func TestACacheIsMadeOfItsConfiguration(t *testing.T) {
 	check(t, err != nil, "bad options")
 }
 
-func TestTLSFilesAreRead(t *testing.T) {
+func TestParseConfig_LoadsTLSFiles(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "bad.pem")
 	check(t, os.WriteFile(bad, []byte("no certificate"), 0o600) == nil, "write")

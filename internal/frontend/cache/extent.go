@@ -17,22 +17,22 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// errMissing is a part that a manifest names and the store does not have.
+// errMissing is a part that a manifest names and the store does not hold.
 var errMissing = errors.New("missing")
 
 const (
 	fetchesMax  = 8   // parts of one extent fetched at once
-	presenceMax = 256 // parts of one extent looked for
+	presenceMax = 256 // parts of one extent checked for presence
 )
 
-// Extent is a stored answer that Lookup found.
+// Extent is a stored response that Lookup found.
 type Extent struct {
-	// StartMS and EndMS, both inclusive, are the range to use the answer for: within
-	// the range asked for, and shared with no other extent.
+	// StartMS and EndMS, both inclusive, are the range to use the response for:
+	// within the requested range and disjoint from the other extents' ranges.
 	StartMS, EndMS int64
 	// HeldStartMS and HeldEndMS, both inclusive, are the range that was given to the
-	// Writer. Points outside StartMS and EndMS are to be cut off; there are none where
-	// the two ranges are the same and the Writer got no more than its range.
+	// Writer. The caller must cut off points outside StartMS and EndMS. There are none
+	// if the two ranges are equal and the Writer got only points of its range.
 	HeldStartMS, HeldEndMS int64
 	StepMS                 int64
 	WrittenAt              time.Time
@@ -43,36 +43,35 @@ type Extent struct {
 	base  string
 	key   string
 	ext   *extent
-	parts [][]byte // the blocks of the parts that are here already; shared immutable
-	held  *holding
+	parts [][]byte // the blocks of the parts fetched so far; shared, immutable
+	held  *heldBudget
 }
 
-// Bounds are StartMS and EndMS.
+// Bounds returns StartMS and EndMS.
 func (e Extent) Bounds() (startMS, endMS int64) { return e.StartMS, e.EndMS }
 
-// whole tells whether all the bytes of the extent have been fetched and checked, so
+// whole reports whether all bytes of the extent have been fetched and checked, so
 // that its stream cannot end with ErrGone.
 func (e *Extent) whole() bool {
 	return e.held.spilled() || !slices.ContainsFunc(e.parts, func(p []byte) bool { return p == nil })
 }
 
-// Release gives up an extent that is not opened. It may be called again.
+// Release releases an extent that is not opened. It may be called repeatedly.
 func (e Extent) Release() { e.held.release() }
 
-// Open gives the stored bytes as a stream, a *Reader, once all of them are here: in
-// memory, up to HeldBytesMax for all extents, or else in a temporary file. Whatever
-// happens to the store afterwards, the stream goes on. Where a part is gone, is not
-// what it was, or does not come within WholeTimeout, Open gives ErrGone, and so it does
-// where there is no room or ctx has ended. The extent is released with an error, and by
-// the Reader's Close.
+// Open fetches all stored bytes and returns them as a stream, a *Reader. They are held
+// in memory, up to HeldBytesMax for all extents, or else in a temporary file, so the
+// stream does not need the store any more. Open returns ErrGone if a part is missing,
+// has changed or does not arrive within WholeTimeout, if there is no space for it, or
+// if ctx has ended. The extent is released on an error and by the Reader's Close.
 func (e Extent) Open(ctx context.Context) (io.ReadCloser, error) {
 	err := ctx.Err()
 	if err == nil && !e.whole() {
 		if err = e.complete(ctx); err != nil {
 			e.cache.met.unused.of(reason(err)).Inc()
-			// A store too slow for this one is too slow for the next who wants it.
-			if ctx.Err() == nil && !errors.Is(err, errNoRoom) && !errors.Is(err, ErrUnavailable) {
-				e.cache.forget(e.base, e.key, e.ext.id)
+			// A store too slow for this reader is too slow for the next one.
+			if ctx.Err() == nil && !errors.Is(err, errNoSpace) && !errors.Is(err, ErrUnavailable) {
+				e.cache.removeExtent(e.base, e.key, e.ext.id)
 			}
 		}
 	}
@@ -83,10 +82,10 @@ func (e Extent) Open(ctx context.Context) (io.ReadCloser, error) {
 	return newReader(ctx, &e), nil
 }
 
-// errNoRoom is an extent that neither memory nor the disk has room for.
-var errNoRoom = errors.New("no room to hold it")
+// errNoSpace is an extent for which neither memory nor the disk has space.
+var errNoSpace = errors.New("no space to hold it")
 
-// complete fetches the parts that are not here.
+// complete fetches the parts that are not fetched yet.
 func (e *Extent) complete(ctx context.Context) error {
 	if e.held == nil {
 		if e.held = e.cache.hold(e.ext.storedBytes()); e.held == nil {
@@ -124,17 +123,16 @@ func (e *Extent) complete(ctx context.Context) error {
 	return err
 }
 
-// holding is what an extent has of HeldBytesMax or of SpilledBytesMax, and the file
-// it has then. It ends when the reader is closed, with Release, or when nobody has
-// the extent any more.
-type holding struct {
+// heldBudget is an extent's share of HeldBytesMax, or of SpilledBytesMax together with
+// its file. The share is returned by release, or when the extent is garbage collected.
+type heldBudget struct {
 	share *heldShare
 	file  *os.File
-	parts []stretch // of the file, by part
+	parts []fileRange // of the file, by part
 }
 
-// stretch is where the blocks of a part stand in a file.
-type stretch struct{ at, bytes int64 }
+// fileRange is the position of a part's blocks in a file.
+type fileRange struct{ at, bytes int64 }
 
 type heldShare struct {
 	from  *semaphore.Weighted
@@ -147,53 +145,53 @@ func (s *heldShare) release() {
 	}
 }
 
-func newHolding(from *semaphore.Weighted, bytes int64) *holding {
+func newHeldBudget(from *semaphore.Weighted, bytes int64) *heldBudget {
 	if !from.TryAcquire(bytes) {
 		return nil
 	}
 	share := &heldShare{from: from}
 	share.bytes.Store(bytes)
-	h := &holding{share: share}
+	h := &heldBudget{share: share}
 	runtime.AddCleanup(h, (*heldShare).release, share)
 	return h
 }
 
-// hold takes bytes of HeldBytesMax; nil where they are not to be had.
-func (c *Cache) hold(bytes int64) *holding { return newHolding(c.held, bytes) }
+// hold takes bytes of HeldBytesMax; nil if too few are left.
+func (c *Cache) hold(bytes int64) *heldBudget { return newHeldBudget(c.held, bytes) }
 
-// spill takes bytes of SpilledBytesMax and a file for them, which has no name.
-func (c *Cache) spill(bytes int64, parts int) (*holding, error) {
-	h := newHolding(c.spilled, bytes)
+// spill takes bytes of SpilledBytesMax and an unlinked file for them.
+func (c *Cache) spill(bytes int64, parts int) (*heldBudget, error) {
+	h := newHeldBudget(c.spilled, bytes)
 	if h == nil {
-		return nil, fmt.Errorf("%w: %d bytes", errNoRoom, bytes)
+		return nil, fmt.Errorf("%w: %d bytes", errNoSpace, bytes)
 	}
 	file, err := os.CreateTemp(c.opts.SpillDir, "ferula-cache-*")
 	if err != nil {
 		h.release()
-		return nil, fmt.Errorf("%w: %w", errNoRoom, err)
+		return nil, fmt.Errorf("%w: %w", errNoSpace, err)
 	}
-	if err := os.Remove(file.Name()); err != nil { // it goes with its last reader, also if the process dies
+	if err := os.Remove(file.Name()); err != nil { // the space is freed on close, also if the process dies
 		h.release()
-		return nil, errors.Join(fmt.Errorf("%w: %w", errNoRoom, err), file.Close())
+		return nil, errors.Join(fmt.Errorf("%w: %w", errNoSpace, err), file.Close())
 	}
-	h.file, h.parts = file, make([]stretch, parts)
+	h.file, h.parts = file, make([]fileRange, parts)
 	return h, nil
 }
 
-// spilled tells whether the parts are in a file.
-func (h *holding) spilled() bool { return h != nil && h.file != nil }
+// spilled reports whether the parts are in a file.
+func (h *heldBudget) spilled() bool { return h != nil && h.file != nil }
 
-// write puts the blocks of a part where it is in the file.
-func (h *holding) write(part int, at int64, blocks []byte) error {
+// write writes the blocks of a part to the file at offset at.
+func (h *heldBudget) write(part int, at int64, blocks []byte) error {
 	if _, err := h.file.WriteAt(blocks, at); err != nil {
-		return fmt.Errorf("%w: %w", errNoRoom, err)
+		return fmt.Errorf("%w: %w", errNoSpace, err)
 	}
-	h.parts[part] = stretch{at, int64(len(blocks))}
+	h.parts[part] = fileRange{at, int64(len(blocks))}
 	return nil
 }
 
-// read gives the blocks of a part from the file, in scratch if it is large enough.
-func (h *holding) read(part int, scratch []byte) ([]byte, error) {
+// read reads the blocks of a part from the file, into scratch if it is large enough.
+func (h *heldBudget) read(part int, scratch []byte) ([]byte, error) {
 	s := h.parts[part]
 	if int64(cap(scratch)) < s.bytes {
 		scratch = make([]byte, s.bytes)
@@ -203,20 +201,20 @@ func (h *holding) read(part int, scratch []byte) ([]byte, error) {
 	return scratch, err
 }
 
-func (h *holding) release() {
+func (h *heldBudget) release() {
 	if h == nil {
 		return
 	}
 	h.share.release()
 	if h.file != nil {
-		_ = h.file.Close() // it has no name and nothing to be flushed
+		_ = h.file.Close() // it is unlinked and needs no flush
 	}
 }
 
-// Lookup gives the extents of the entry key that overlap the range, both ends
-// inclusive, by time and without overlaps. Small ones are fetched and checked whole, of larger ones the first part
-// is and the others are looked for. It fails at nothing: what cannot be had within
-// LookupTimeout is not there.
+// Lookup returns the extents of the entry key that overlap the range, both ends
+// inclusive, sorted by time and disjoint. Small extents are fetched and checked whole.
+// Of a larger one only the first part is fetched, and the others are checked for
+// presence. Errors are misses, as are extents not fetched within LookupTimeout.
 func (c *Cache) Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent {
 	if len(key) > c.opts.KeyBytesMax || startMS > endMS {
 		c.met.lookups.of("miss").Inc()
@@ -245,7 +243,7 @@ func (c *Cache) Lookup(ctx context.Context, key string, startMS, endMS int64) []
 	return found
 }
 
-// manifest gives the extents of an entry, none where there is no such entry.
+// manifest returns the extents of an entry; none if the entry does not exist.
 func (c *Cache) manifest(ctx context.Context, base, key string) ([]extent, error) {
 	value, err := c.store.get(ctx, base)
 	if err != nil || value == nil {
@@ -254,7 +252,7 @@ func (c *Cache) manifest(ctx context.Context, base, key string) ([]extent, error
 	return decodeManifest(value, key)
 }
 
-// loadAll makes what the caller gets of the extents, without those that failed.
+// loadAll loads the extents and drops those that failed.
 func (c *Cache) loadAll(ctx context.Context, base, key string, extents []extent) []Extent {
 	loaded := make([]Extent, len(extents))
 	load := func(i int) {
@@ -264,7 +262,7 @@ func (c *Cache) loadAll(ctx context.Context, base, key string, extents []extent)
 			held.release()
 			c.met.unused.of(reason(err)).Inc()
 			if errors.Is(err, errMissing) || errors.Is(err, errCorrupt) {
-				c.forget(base, key, e.id)
+				c.removeExtent(base, key, e.id)
 			}
 			return
 		}
@@ -287,15 +285,15 @@ func (c *Cache) loadAll(ctx context.Context, base, key string, extents []extent)
 	return slices.DeleteFunc(loaded, func(e Extent) bool { return e.ext == nil })
 }
 
-// load fetches what is to be fetched in advance. held is also given with an error.
-func (c *Cache) load(ctx context.Context, base string, e *extent) (parts [][]byte, held *holding, err error) {
+// load prefetches the parts of an extent. held is also returned with an error.
+func (c *Cache) load(ctx context.Context, base string, e *extent) (parts [][]byte, held *heldBudget, err error) {
 	parts = make([][]byte, len(e.parts))
 	if e.inline != nil {
 		parts[0], err = openPart(e.inline, e.id, 0, e.parts[0].storedBytes)
 		return parts, nil, err
 	}
 	fetch := len(parts)
-	if !c.local { // what a local store gives is no copy, and stays as long as it is held
+	if !c.local { // a local store's values are not copies and live as long as they are referenced
 		if bytes := e.storedBytes(); bytes <= c.opts.PrefetchBytes {
 			held = c.hold(bytes)
 		}
@@ -325,7 +323,7 @@ func (c *Cache) load(ctx context.Context, base string, e *extent) (parts [][]byt
 	return parts, held, c.lookFor(ctx, base, e, fetch)
 }
 
-// lookFor checks that the parts from one on are there, not what they hold.
+// lookFor checks that the parts from number from on exist, but not their content.
 func (c *Cache) lookFor(ctx context.Context, base string, e *extent, from int) error {
 	left := len(e.parts) - from
 	if left == 0 {
@@ -342,7 +340,7 @@ func (c *Cache) lookFor(ctx context.Context, base string, e *extent, from int) e
 	return err
 }
 
-// part fetches part i of an extent and checks it. The blocks are shared immutable.
+// part fetches part i of an extent and checks it. The blocks are shared and immutable.
 func (c *Cache) part(ctx context.Context, base string, e *extent, i int) (blocks []byte, err error) {
 	value, err := c.store.get(ctx, partKey(base, e.id, i))
 	if err != nil {
@@ -354,9 +352,9 @@ func (c *Cache) part(ctx context.Context, base string, e *extent, i int) (blocks
 	return openPart(value, e.id, i, e.parts[i].storedBytes)
 }
 
-// disjoint gives every extent the range it is to be used for: the longest keep what
-// they have, the others what is left between them. Of all the longer extents none
-// lies inside a shorter one, so what is left is one range.
+// disjoint assigns every extent the range to use it for. Longer extents keep their
+// range, shorter ones get the rest. The rest is one range, because no longer extent
+// lies inside a shorter one.
 func disjoint(extents []Extent, startMS, endMS int64) []Extent {
 	slices.SortStableFunc(extents, func(a, b Extent) int {
 		return cmp.Compare(b.HeldEndMS-b.HeldStartMS, a.HeldEndMS-a.HeldStartMS)
@@ -367,9 +365,9 @@ func disjoint(extents []Extent, startMS, endMS int64) []Extent {
 		for _, longer := range kept {
 			switch {
 			case longer.HeldStartMS > e.EndMS || longer.HeldEndMS < e.StartMS:
-			case longer.HeldStartMS <= e.StartMS: // the first time of e's grid behind it
+			case longer.HeldStartMS <= e.StartMS: // the first step of e after it
 				e.StartMS = e.HeldStartMS + (longer.HeldEndMS-e.HeldStartMS)/step*step + step
-			default: // the last time of e's grid before it
+			default: // the last step of e before it
 				e.EndMS = e.HeldStartMS + (longer.HeldStartMS-1-e.HeldStartMS)/step*step
 			}
 		}
@@ -387,7 +385,7 @@ func disjoint(extents []Extent, startMS, endMS int64) []Extent {
 	return extents
 }
 
-// coverage words how much of the range the extents cover.
+// coverage returns the lookup's result label: hit, partial or miss.
 func coverage(extents []Extent, startMS, endMS int64) string {
 	if len(extents) == 0 {
 		return "miss"

@@ -31,7 +31,7 @@ func slow(d time.Duration) func(ctx context.Context, op, key string) error {
 	}
 }
 
-// took is how long do takes by the bubble's clock.
+// took returns the duration of do by the synctest bubble's clock.
 func took(do func()) time.Duration {
 	begin := time.Now()
 	do()
@@ -42,7 +42,7 @@ func results(c *Cache, result string) uint64 {
 	return c.met.extents.of(result).Get()
 }
 
-func TestAStoreThatHangsCostsABoundedTime(t *testing.T) {
+func TestLookup_HangingStoreCostsABoundedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFakeStore()
 		c := newCache(t, store, Options{LookupTimeout: 250 * time.Millisecond, BreakerFailures: 3, BreakerBackoff: time.Second})
@@ -73,7 +73,7 @@ func TestAStoreThatHangsCostsABoundedTime(t *testing.T) {
 	})
 }
 
-func TestAStoreThatIsSlowCostsABoundedTime(t *testing.T) {
+func TestLookup_SlowStoreCostsABoundedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFakeStore()
 		c := newCache(t, store, Options{PartBytes: 5000, InlineBytes: 1})
@@ -87,7 +87,7 @@ func TestAStoreThatIsSlowCostsABoundedTime(t *testing.T) {
 	})
 }
 
-func TestAQueryIsNotHeldUpByAStoreThatHangs(t *testing.T) {
+func TestWriter_HangingStoreDoesNotBlockTheQuery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFakeStore()
 		store.fail(hang)
@@ -109,7 +109,7 @@ func TestAQueryIsNotHeldUpByAStoreThatHangs(t *testing.T) {
 	})
 }
 
-func TestAStoreThatFailsIsAMiss(t *testing.T) {
+func TestLookup_FailingStoreIsAMiss(t *testing.T) {
 	store := newFakeStore()
 	store.fail(broken)
 	c := newCache(t, store, Options{PartBytes: 5000, BreakerFailures: 1 << 30})
@@ -123,8 +123,8 @@ func TestAStoreThatFailsIsAMiss(t *testing.T) {
 	check(t, len(get(t, c, "k", 0, 10)) == 1, "not found")
 }
 
-// Whichever operation of a write fails, readers find all of the answer or nothing.
-func TestAWriteThatFailsAnywhereLeavesNothingToBeFound(t *testing.T) {
+// Whichever operation of a write fails, readers find the whole response or none.
+func TestWriter_FailedWriteIsAMiss(t *testing.T) {
 	for at := 0; ; at++ {
 		store := newFakeStore()
 		var n, failed atomic.Int64
@@ -152,7 +152,7 @@ func TestAWriteThatFailsAnywhereLeavesNothingToBeFound(t *testing.T) {
 	}
 }
 
-func TestAFullQueueDropsAnswers(t *testing.T) {
+func TestWriter_FullQueueDropsResponses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFakeStore()
 		store.fail(slow(time.Second / 2))
@@ -173,7 +173,7 @@ func TestAFullQueueDropsAnswers(t *testing.T) {
 	})
 }
 
-func TestClosingWaitsForWritesAndNotForEver(t *testing.T) {
+func TestClose_WaitsForWritesUpToCloseTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFakeStore()
 		store.fail(slow(100 * time.Millisecond))
@@ -202,7 +202,7 @@ func TestClosingWaitsForWritesAndNotForEver(t *testing.T) {
 	})
 }
 
-func TestACallerThatLeavesDoesNotOpenTheBreaker(t *testing.T) {
+func TestBreaker_CanceledCallerDoesNotOpenIt(t *testing.T) {
 	store := newFakeStore()
 	c := newCache(t, store, Options{BreakerFailures: 1})
 	put(t, c, "k", 0, 10, 10, []byte("x"))
@@ -217,7 +217,7 @@ func TestACallerThatLeavesDoesNotOpenTheBreaker(t *testing.T) {
 	check(t, errors.Is(err, ErrGone) && errors.Is(err, context.Canceled), "open: %v", err)
 }
 
-func TestAnExtentThatIsLostAfterItWasFoundIsNotOpened(t *testing.T) {
+func TestOpen_ExtentLostAfterLookupIsGone(t *testing.T) {
 	for _, fault := range []func(context.Context, string, string) error{broken, hang} {
 		synctest.Test(t, func(t *testing.T) {
 			store := newFakeStore()
@@ -237,7 +237,7 @@ func TestAnExtentThatIsLostAfterItWasFoundIsNotOpened(t *testing.T) {
 	}
 }
 
-func TestAStreamThatHasBegunDoesNotNeedTheStore(t *testing.T) {
+func TestReader_DoesNotNeedTheStoreOnceOpened(t *testing.T) {
 	for name, opts := range map[string]Options{
 		"in memory":          {},
 		"in a file":          {HeldBytesMax: 1000},
@@ -273,7 +273,7 @@ func TestAStreamThatHasBegunDoesNotNeedTheStore(t *testing.T) {
 	}
 }
 
-func TestAnExtentThatHasNoRoomIsNotOpenedAndNotForgotten(t *testing.T) {
+func TestOpen_WithoutSpaceKeepsTheExtentStored(t *testing.T) {
 	for name, opts := range map[string]Options{
 		"the disk is used up":       {SpilledBytesMax: 1000},
 		"files cannot be made here": {SpillDir: "/nonexistent"},
@@ -291,7 +291,7 @@ func TestAnExtentThatHasNoRoomIsNotOpenedAndNotForgotten(t *testing.T) {
 	}
 }
 
-func TestAnExtentThatDoesNotComeInTimeIsForgotten(t *testing.T) {
+func TestOpen_TimeoutRemovesTheExtent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFakeStore()
 		c := newCache(t, store, Options{PartBytes: 5000, InlineBytes: 1, PrefetchBytes: 1, BreakerFailures: 1 << 20})
@@ -313,8 +313,8 @@ func TestAnExtentThatDoesNotComeInTimeIsForgotten(t *testing.T) {
 	})
 }
 
-// A caller that leaves is not the store's fault.
-func TestAnExtentIsNotForgottenForACallerThatLeaves(t *testing.T) {
+// A canceled request is not the store's fault.
+func TestOpen_CanceledContextKeepsTheExtentStored(t *testing.T) {
 	store := newFakeStore()
 	c := newCache(t, store, Options{PartBytes: 5000, InlineBytes: 1, PrefetchBytes: 1})
 	put(t, c, "k", 0, 10, 10, noise(100<<10))
@@ -328,7 +328,7 @@ func TestAnExtentIsNotForgottenForACallerThatLeaves(t *testing.T) {
 	check(t, len(get(t, c, "k", 0, 10)) == 1, "forgotten")
 }
 
-func TestHeldBytesAreBoundedAndGivenBack(t *testing.T) {
+func TestLookup_HeldBytesAreLimitedAndReleased(t *testing.T) {
 	c := newCache(t, newFakeStore(), Options{PartBytes: 5000, InlineBytes: 1, HeldBytesMax: 50_000})
 	put(t, c, "k", 0, 10, 10, noise(20_000))
 	var open []Extent
@@ -353,7 +353,7 @@ func TestHeldBytesAreBoundedAndGivenBack(t *testing.T) {
 	}
 }
 
-func TestWhatALocalStoreEvictsMeanwhileStaysReadable(t *testing.T) {
+func TestExtent_StaysReadableAfterEvictionFromALocalStore(t *testing.T) {
 	m := newMemory(t, MemoryOptions{BytesMax: 8 << 20})
 	c := newCache(t, m, Options{HeldBytesMax: 100, PartBytes: 5000, InlineBytes: 1})
 	want := noise(300 << 10)
@@ -368,15 +368,15 @@ func TestWhatALocalStoreEvictsMeanwhileStaysReadable(t *testing.T) {
 	check(t, err == nil && bytes.Equal(got, want), "%d bytes, %v", len(got), err)
 }
 
-func TestOptionsTellAllThatIsWrong(t *testing.T) {
+func TestNew_ReportsEveryInvalidOption(t *testing.T) {
 	_, err := New(newFakeStore(), Options{PartBytes: 1, TTL: -1, Workers: -1, ExtentsMax: 1000}, quiet, nil)
 	check(t, err != nil, "no error")
-	for _, word := range []string{"parts of 1", "TTL", "workers", "extents"} {
+	for _, word := range []string{"part bytes 1", "TTL", "workers", "extents"} {
 		check(t, contains(err.Error(), word), "%q is not in %q", word, err)
 	}
 }
 
-func TestTwoCachesHaveOnePageOfMetrics(t *testing.T) {
+func TestNew_TwoCachesShareAMetricsSet(t *testing.T) {
 	set := instruments.NewSet()
 	for _, name := range []string{"labels", "query_range"} {
 		c, err := New(newFakeStore(), Options{Name: name}, quiet, set)

@@ -20,7 +20,7 @@ func someExtents() []extent {
 	}
 }
 
-func TestManifestsComeBackAsTheyWere(t *testing.T) {
+func TestDecodeManifest_RoundTrip(t *testing.T) {
 	for _, extents := range [][]extent{{}, someExtents()[:1], someExtents()} {
 		for _, key := range []string{"", "k", strings.Repeat("key ", 10_000)} {
 			got, err := decodeManifest(appendManifest(nil, key, extents), key)
@@ -29,15 +29,15 @@ func TestManifestsComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-// The bytes are those of docs/formats/frontend-cache.md: who changes them changes
+// The bytes are those of docs/formats/frontend-cache.md. A change of them needs a new
 // formatVersion.
-func TestTheFormatIsTheDocumentedOne(t *testing.T) {
+func TestFormat_MatchesTheDocumentation(t *testing.T) {
 	extents := []extent{{id: 0x0102030405060708, startMS: 1000, endMS: 61000, stepMS: 15000, writtenMS: 1_700_000_000_000, parts: []partRef{{300, 1000}}}}
 	check(t, hex.EncodeToString(appendManifest(nil, "key", extents)) == ""+
 		"465143"+"01"+"e037b76ed14dd37a"+ // magic, version, checksum
 		"03"+"6b6579"+"01"+ // key, one extent
 		"0807060504030201"+"d00f"+"e0d403"+"9875"+"80a0abfef962"+ // id, start, length, step, written
-		"00"+"01"+"ac02"+"e807", // not inline, one part: stored bytes, answer bytes
+		"00"+"01"+"ac02"+"e807", // not inline, one part: stored bytes, response bytes
 		"manifest %x", appendManifest(nil, "key", extents))
 	part := beginPart(nil)
 	part = new(encoder).appendBlock(part, []byte("abc"), CodecPacked)
@@ -53,7 +53,7 @@ func TestTheFormatIsTheDocumentedOne(t *testing.T) {
 		"%s %s", storeKey("key"), partKey(storeKey("key"), 0xABC, 12))
 }
 
-func TestManifestsOfOthersAreTold(t *testing.T) {
+func TestDecodeManifest_RejectsForeignManifests(t *testing.T) {
 	m := appendManifest(nil, "key", someExtents())
 	_, err := decodeManifest(m, "another")
 	check(t, errors.Is(err, errCollision), "another key: %v", err)
@@ -67,7 +67,7 @@ func TestManifestsOfOthersAreTold(t *testing.T) {
 	}
 }
 
-// reseal gives a damaged manifest a right checksum, so that the fields are reached.
+// reseal gives a damaged manifest a valid checksum, so that its fields are decoded.
 func reseal(m []byte) []byte {
 	d := appendManifest(nil, "", nil)
 	if len(m) < 12 {
@@ -78,7 +78,7 @@ func reseal(m []byte) []byte {
 	return m
 }
 
-func TestFieldsOfManifestsAreChecked(t *testing.T) {
+func TestDecodeManifest_ChecksFields(t *testing.T) {
 	m := appendManifest(nil, "key", someExtents())
 	refused := 0
 	for i := 12; i < len(m); i++ {
@@ -120,7 +120,7 @@ func FuzzDecodeManifest(f *testing.F) {
 func FuzzDecodeBlocks(f *testing.F) {
 	e := new(encoder)
 	for _, codec := range []Codec{CodecPacked, CodecS2, CodecNone} {
-		f.Add(e.appendBlock(nil, answer("mix", 3, 10), codec))
+		f.Add(e.appendBlock(nil, response("mix", 3, 10), codec))
 	}
 	f.Fuzz(func(t *testing.T, src []byte) {
 		d := new(decoder)
@@ -139,8 +139,8 @@ func FuzzDecodeBlocks(f *testing.F) {
 	})
 }
 
-func FuzzAnyAnswerComesBack(f *testing.F) {
-	f.Add(answer("mix", 3, 10), byte(0))
+func FuzzCacheRoundTrip(f *testing.F) {
+	f.Add(response("mix", 3, 10), byte(0))
 	f.Add(noise(100), byte(1))
 	f.Fuzz(func(t *testing.T, text []byte, codec byte) {
 		if len(text) == 0 || len(text) > blockBytes {

@@ -11,16 +11,16 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// guard stands before a store: deadlines, the circuit breaker, metrics. A local
-// store is only counted.
+// guard wraps a store with metrics and the circuit breaker. A local store gets the
+// metrics only.
 type guard struct {
 	store   Store
 	local   bool
 	breaker *breaker
 	met     *metrics
-	// patience is what a store must have had before a deadline is its fault: the last
-	// of many operations of one Lookup may have had next to nothing.
-	patience time.Duration
+	// grace is the least time an operation must have had before a deadline counts as the
+	// store's failure: the last of many operations of one Lookup may get almost none.
+	grace time.Duration
 }
 
 const (
@@ -30,7 +30,7 @@ const (
 	opHas    = "has"
 )
 
-// get gives the value, which is shared immutable; nil where there is none.
+// get returns the value, which is shared and immutable; nil if there is none.
 func (g *guard) get(ctx context.Context, key string) (value []byte, err error) {
 	err = g.do(ctx, opGet, func() error {
 		v, ok, err := g.store.Get(ctx, key)
@@ -57,9 +57,9 @@ func (g *guard) delete(ctx context.Context, key string) error {
 	return g.do(ctx, opDelete, func() error { return g.store.Delete(ctx, key) })
 }
 
-// hasAll tells whether all keys are there; true also where the store cannot tell.
+// hasAll reports whether all keys exist; also true if the store cannot check it.
 func (g *guard) hasAll(ctx context.Context, keys []string) (has bool, err error) {
-	finding, ok := g.store.(findingStore)
+	finding, ok := g.store.(hasAllStore)
 	if !ok || len(keys) == 0 {
 		return true, nil
 	}
@@ -70,7 +70,7 @@ func (g *guard) hasAll(ctx context.Context, keys []string) (has bool, err error)
 	return has, err
 }
 
-// do runs one operation, whose deadline is in ctx.
+// do runs one operation, whose deadline is that of ctx.
 func (g *guard) do(ctx context.Context, op string, run func() error) error {
 	g.met.operations.of(op).Inc()
 	if g.local {
@@ -95,15 +95,15 @@ func (g *guard) do(ctx context.Context, op string, run func() error) error {
 	case err == nil:
 		g.breaker.succeeded()
 	case errors.Is(err, ErrTooLarge), errors.Is(err, ErrUnavailable), errors.Is(ctx.Err(), context.Canceled),
-		ctx.Err() != nil && took < g.patience:
-		g.breaker.unknown() // the store is not to blame
+		ctx.Err() != nil && took < g.grace:
+		g.breaker.unknown() // not the store's failure
 	default:
 		g.breaker.failed(err)
 	}
 	return err
 }
 
-// reason words an error for a metric's label.
+// reason returns the metric label of an error.
 func reason(err error) string {
 	var network net.Error
 	var op *net.OpError
@@ -130,12 +130,11 @@ func reason(err error) string {
 	return "other"
 }
 
-// breaker leaves a store alone after failures in a row. When the back-off is over
-// one operation probes it: if that succeeds all is as before, if it fails the
-// back-off doubles.
+// breaker opens after consecutive failures. When the back-off is over, one operation
+// probes the store: a success closes the breaker, a failure doubles the back-off.
 type breaker struct {
 	failuresMax int
-	first, most time.Duration
+	first, max  time.Duration
 	now         func() time.Time
 	changed     func(open bool, err error)
 
@@ -146,11 +145,11 @@ type breaker struct {
 	probing   bool
 }
 
-func newBreaker(failures int, first, most time.Duration, now func() time.Time, changed func(open bool, err error)) *breaker {
-	return &breaker{failuresMax: failures, first: first, most: most, now: now, changed: changed}
+func newBreaker(failures int, first, backoffMax time.Duration, now func() time.Time, changed func(open bool, err error)) *breaker {
+	return &breaker{failuresMax: failures, first: first, max: backoffMax, now: now, changed: changed}
 }
 
-// allow tells whether to go on; then one of succeeded, failed and unknown must follow.
+// allow reports whether the operation may run; then one of succeeded, failed and unknown must follow.
 func (b *breaker) allow() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -180,7 +179,7 @@ func (b *breaker) failed(err error) {
 	b.failures++
 	switch {
 	case wasOpen && b.probing:
-		b.backoff = min(2*b.backoff, b.most)
+		b.backoff = min(2*b.backoff, b.max)
 		b.openUntil = b.now().Add(b.backoff)
 	case !wasOpen && b.failures >= b.failuresMax:
 		b.backoff = b.first
@@ -194,15 +193,15 @@ func (b *breaker) failed(err error) {
 	}
 }
 
-// unknown ends an operation that says nothing about the store.
+// unknown ends an operation whose result does not show whether the store works.
 func (b *breaker) unknown() {
 	b.mu.Lock()
 	b.probing = false
 	b.mu.Unlock()
 }
 
-// metrics of a cache. Why something was not used, or not stored, is a label; another
-// is the cache's name, for a process has several.
+// metrics of a cache. The label cache is its name, as a process has several; reason is
+// why an entry was not used or not stored.
 type metrics struct {
 	cache        string
 	lookups      counters                            // result
@@ -217,7 +216,7 @@ type metrics struct {
 	breaker      *instruments.Gauge
 }
 
-// counters are the part of a family that is one cache's.
+// counters are the counters of one cache in a family.
 type counters struct {
 	*instruments.CounterVec
 	cache string
@@ -227,7 +226,7 @@ func (c counters) of(value string) *instruments.Counter { return c.With(c.cache,
 
 const metricPrefix = "ferula_frontend_cache_"
 
-// newMetrics makes them in the set; set may be nil, then nobody sees them.
+// newMetrics registers them in the set, or in a private one if it is nil.
 func newMetrics(set *instruments.Set, cache string, queued func() float64) *metrics {
 	if set == nil {
 		set = instruments.NewSet()
@@ -238,17 +237,17 @@ func newMetrics(set *instruments.Set, cache string, queued func() float64) *metr
 	bytes := family("store_bytes_total", "Bytes read from and written to the store, compressed.", "direction")
 	m := &metrics{
 		cache:      cache,
-		lookups:    family("lookups_total", "Lookups: hit covers all of the asked range, partial some of it.", "result"),
-		unused:     family("unused_total", "Entries and extents that were found and not used.", "reason"),
-		extents:    family("extents_total", "Answers offered to the cache.", "result"),
-		merges:     family("merges_total", "Merges of adjacent extents in the background.", "result"),
-		operations: family("operations_total", "Operations on the store, those not tried included.", "operation"),
-		failures:   family("operation_failures_total", "Operations on the store that failed.", "operation", "reason"),
-		duration: set.NewPrometheusHistogramVec(metricPrefix+"operation_duration_seconds", "Duration of operations on a store outside of this process.",
+		lookups:    family("lookups_total", "Lookups by result: hit covers all of the requested range, partial a part of it.", "result"),
+		unused:     family("unused_total", "Entries and extents that were found but not used, by reason.", "reason"),
+		extents:    family("extents_total", "Responses written to the cache, by result.", "result"),
+		merges:     family("merges_total", "Background merges of adjacent extents, by result.", "result"),
+		operations: family("operations_total", "Operations on the store, including those rejected by the circuit breaker.", "operation"),
+		failures:   family("operation_failures_total", "Failed operations on the store, by reason.", "operation", "reason"),
+		duration: set.NewPrometheusHistogramVec(metricPrefix+"operation_duration_seconds", "Duration of operations on a remote store.",
 			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}, "cache", "operation"),
 		bytesRead:    bytes.of("read"),
 		bytesWritten: bytes.of("written"),
-		breaker:      gaugeOf(set, cache, "breaker_open", "1 while the store is left alone because it failed.", nil),
+		breaker:      gaugeOf(set, cache, "breaker_open", "1 while the circuit breaker of the store is open.", nil),
 	}
 	gaugeOf(set, cache, "queue_length", "Writes that wait for a worker.", queued)
 	for _, result := range []string{"hit", "partial", "miss"} {
@@ -257,10 +256,10 @@ func newMetrics(set *instruments.Set, cache string, queued func() float64) *metr
 	return m
 }
 
-// failed counts an operation's failure.
+// failed counts a failed operation.
 func (m *metrics) failed(op string, err error) { m.failures.With(m.cache, op, reason(err)).Inc() }
 
-// gaugeOf makes one cache's gauge, whose value f tells unless it is nil.
+// gaugeOf registers one cache's gauge. f returns its value unless it is nil.
 func gaugeOf(set *instruments.Set, cache, name, help string, f func() float64) *instruments.Gauge {
 	set.Describe(metricPrefix+name, help, "")
 	return set.NewGauge(fmt.Sprintf("%s%s{cache=%q}", metricPrefix, name, cache), f)

@@ -28,8 +28,8 @@ func check(t testing.TB, ok bool, format string, args ...any) {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// fakeStore is a store outside of the process, as far as anybody can tell. Every
-// operation asks before, which may wait and fail.
+// fakeStore acts as a remote store. Every operation first calls before, which may wait
+// and fail.
 type fakeStore struct {
 	mu     sync.Mutex
 	values map[string][]byte
@@ -128,7 +128,7 @@ func (s *fakeStore) count(op string) (n int) {
 	return n
 }
 
-// newCache makes a cache that ends with the test.
+// newCache returns a cache that is closed at the end of the test.
 func newCache(t testing.TB, store Store, opts Options) *Cache {
 	t.Helper()
 	c, err := New(store, opts, quiet, nil)
@@ -151,11 +151,11 @@ func flush(t testing.TB, c *Cache) {
 	check(t, c.Flush(ctx) == nil, "flush")
 }
 
-// put stores an answer and waits for it.
-func put(t testing.TB, c *Cache, key string, startMS, endMS, stepMS int64, answer []byte) {
+// put stores a response and waits for the writes.
+func put(t testing.TB, c *Cache, key string, startMS, endMS, stepMS int64, body []byte) {
 	t.Helper()
 	w := c.Writer(key, startMS, endMS, stepMS)
-	for rest := answer; len(rest) > 0; {
+	for rest := body; len(rest) > 0; {
 		n := min(len(rest), 70_000)
 		k, err := w.Write(rest[:n])
 		check(t, k == n && err == nil, "write: %d of %d, %v", k, n, err)
@@ -174,7 +174,7 @@ func readAll(e Extent) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// get is all that Lookup finds, by its ranges and bytes.
+// get returns the ranges and bytes of all extents that Lookup finds.
 func get(t testing.TB, c *Cache, key string, startMS, endMS int64) (texts []string) {
 	t.Helper()
 	for _, e := range c.Lookup(context.Background(), key, startMS, endMS) {
@@ -192,8 +192,8 @@ func get(t testing.TB, c *Cache, key string, startMS, endMS int64) (texts []stri
 
 func random() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }
 
-// answer is a range query's answer. kind says what the numbers look like.
-func answer(kind string, series, points int) []byte {
+// response is the response of a range query. kind selects the form of the numbers.
+func response(kind string, series, points int) []byte {
 	r := random()
 	b := []byte(`{"status":"success","data":{"resultType":"matrix","result":[`)
 	for s := range series {
@@ -237,7 +237,7 @@ func answer(kind string, series, points int) []byte {
 	return append(b, "]}}"...)
 }
 
-// noise cannot be compressed.
+// noise returns bytes that cannot be compressed.
 func noise(n int) []byte {
 	b := make([]byte, n)
 	r := random()

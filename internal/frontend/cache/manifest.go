@@ -12,13 +12,13 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// formatVersion is in the keys and in the manifests: programs of different versions
+// formatVersion is in the keys and in the manifests. Processes of different versions
 // that share a server do not see each other's entries.
 const formatVersion = 1
 
 const (
 	manifestMagic    = "FQC"
-	manifestExtents  = 64      // that a manifest may say it has
+	manifestExtents  = 64      // most extents that a manifest may declare
 	manifestPartsMax = 1 << 16 // of one extent
 )
 
@@ -29,20 +29,20 @@ var (
 	errCollision = errors.New("another key with the same hash")
 )
 
-// partRef is a part as the manifest knows it.
+// partRef is a part as its manifest describes it.
 type partRef struct {
 	storedBytes int // with its header
-	rawBytes    int // of the answer in it
+	rawBytes    int // of the response in it
 }
 
-// extent is one stored answer.
+// extent is one stored response.
 type extent struct {
 	id             uint64
 	startMS, endMS int64 // inclusive
 	stepMS         int64
 	writtenMS      int64
 	parts          []partRef
-	inline         []byte // the only part, where the manifest holds it; shared immutable
+	inline         []byte // the only part, if the manifest holds it; shared, immutable
 }
 
 func (e *extent) storedBytes() (n int64) {
@@ -61,16 +61,16 @@ func (e *extent) rawBytes() (n int64) {
 
 func (e *extent) overlaps(startMS, endMS int64) bool { return e.startMS <= endMS && e.endMS >= startMS }
 
-// valid tells whether the extent may still be used. One from the future, which a
-// clock that was set back leaves behind, may be used for as long as any other.
+// valid reports whether the extent has not expired. An extent from the future, which
+// remains when a clock was set back, expires after the same TTL.
 func (e *extent) valid(now time.Time, ttl time.Duration) bool {
 	age := now.UnixMilli() - e.writtenMS
 	return ttl <= 0 || (age < ttl.Milliseconds() && -age < ttl.Milliseconds())
 }
 
-// storeKey is the manifest's key in the store: short, without spaces, and the same
-// for everybody who has the same key. A cryptographic hash, because the keys have
-// users' text in them.
+// storeKey is the manifest's key in the store: short, without spaces, and equal for
+// all processes that have the same key. It is a cryptographic hash, because users
+// control the text of the keys.
 func storeKey(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	var b [2 * 16]byte
@@ -78,7 +78,7 @@ func storeKey(key string) string {
 	return "fqc" + strconv.Itoa(formatVersion) + ":" + string(b[:])
 }
 
-// partKey is the key of a part of an extent in the entry whose manifest is at base.
+// partKey is the store key of an extent's part in the entry whose manifest is at base.
 func partKey(base string, id uint64, number int) string {
 	b := make([]byte, 0, len(base)+24)
 	b = append(append(b, base...), ':')
@@ -87,7 +87,7 @@ func partKey(base string, id uint64, number int) string {
 	return string(b)
 }
 
-// appendManifest appends the manifest of the entry key.
+// appendManifest appends the manifest of the entry key to dst.
 func appendManifest(dst []byte, key string, extents []extent) []byte {
 	begin := len(dst)
 	dst = append(append(dst, manifestMagic...), formatVersion)
@@ -119,8 +119,8 @@ func (e *extent) append(dst []byte) []byte {
 	return dst
 }
 
-// decodeManifest reads the manifest of the entry key. The extents alias src where
-// they are inline.
+// decodeManifest decodes the manifest of the entry key. Inline parts of the extents
+// alias src.
 func decodeManifest(src []byte, key string) ([]extent, error) {
 	if len(src) < len(manifestMagic)+1+8 || string(src[:len(manifestMagic)]) != manifestMagic {
 		return nil, fmt.Errorf("manifest: %w", errCorrupt)
@@ -150,12 +150,12 @@ func decodeManifest(src []byte, key string) ([]extent, error) {
 		extents = append(extents, e)
 	}
 	if len(d.src) != 0 {
-		return nil, fmt.Errorf("manifest: %d bytes too many: %w", len(d.src), errCorrupt)
+		return nil, fmt.Errorf("manifest: %d trailing bytes: %w", len(d.src), errCorrupt)
 	}
 	return extents, nil
 }
 
-// fields consumes a manifest's fields; after the first bad one all are zero.
+// fields consumes a manifest's fields; after the first invalid one all are zero.
 type fields struct {
 	src    []byte
 	failed bool

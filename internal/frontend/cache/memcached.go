@@ -19,10 +19,10 @@ import (
 
 // MemcachedOptions of a Memcached. Zero values take the defaults, which are Thanos'.
 type MemcachedOptions struct {
-	// Addresses of servers: host:port, a socket's path, or with one of the prefixes
-	// dns+, dnsdualstack+, dnssrv+ and dnssrvnoa+, looked up every UpdateInterval.
+	// Addresses of servers: host:port or a socket's path. Those with a prefix dns+,
+	// dnsdualstack+, dnssrv+ or dnssrvnoa+ are resolved every UpdateInterval.
 	Addresses []string
-	// AutoDiscovery takes the addresses for configuration endpoints.
+	// AutoDiscovery treats the addresses as configuration endpoints of a cluster.
 	AutoDiscovery  bool
 	UpdateInterval time.Duration // 0: 10 s
 
@@ -30,13 +30,13 @@ type MemcachedOptions struct {
 	IdleConnectionsMax int           // to one server; 0: 100
 	OperationsMax      int           // at once; 0: 100
 	ItemBytesMax       int64         // larger values are refused; 0: 1 MiB
-	// TTL is what a value looked for, not read, is given from then on; 0: for ever.
+	// TTL is the new expiry of a value that HasAll touches; 0: none.
 	TTL time.Duration
 	TLS *tls.Config // nil: none
 
-	ServerFailures   int           // in a row, until a server is left alone; 0: 5
-	ServerBackoff    time.Duration // how long at first; 0: 1 s
-	ServerBackoffMax time.Duration // it doubles up to this; 0: 30 s
+	ServerFailures   int           // consecutive failures that open a server's breaker; 0: 5
+	ServerBackoff    time.Duration // first time the breaker stays open; 0: 1 s
+	ServerBackoffMax time.Duration // limit of its doubling; 0: 30 s
 
 	Resolver addressResolver  // nil: the system's
 	Now      func() time.Time // nil: time.Now
@@ -62,10 +62,10 @@ func (o MemcachedOptions) withDefaults() MemcachedOptions {
 
 // Memcached is a Store on memcached servers.
 //
-// Every server has a client and a circuit breaker of its own: one that is down costs
-// the keys it has, not the others'. The client knows no context, so an operation runs
-// in a goroutine that its caller leaves when ctx ends; it ends with the connection's
-// deadline, and there are never more than OperationsMax.
+// Every server has its own client and circuit breaker: a server that is down affects
+// its own keys only. The client takes no context, so an operation runs in a goroutine,
+// and its caller returns when ctx ends. The goroutine ends with the connection's
+// deadline, and there are at most OperationsMax.
 type Memcached struct {
 	opts   MemcachedOptions
 	log    *slog.Logger
@@ -82,8 +82,8 @@ type Memcached struct {
 }
 
 var (
-	_ Store        = (*Memcached)(nil)
-	_ findingStore = (*Memcached)(nil)
+	_ Store       = (*Memcached)(nil)
+	_ hasAllStore = (*Memcached)(nil)
 )
 
 type memcachedServer struct {
@@ -93,14 +93,14 @@ type memcachedServer struct {
 	breaker *breaker
 }
 
-// serverPatience is what a server must have had before a deadline is its fault.
-const serverPatience = 100 * time.Millisecond
+// serverGrace is the least time a server must have had before a deadline counts as its failure.
+const serverGrace = 100 * time.Millisecond
 
-// itemOverheadBytes is what memcached counts as the item besides the value.
+// itemOverheadBytes is the size of an item without its value, as memcached counts it.
 const itemOverheadBytes = 256
 
-// NewMemcached makes a store on the servers, and looks them up. That they cannot be
-// found or do not answer is no error: they may come.
+// NewMemcached returns a store on the servers and resolves their addresses. A server
+// that cannot be resolved or does not respond is not an error: it may start later.
 func NewMemcached(opts MemcachedOptions, logger *slog.Logger) (*Memcached, error) {
 	opts = opts.withDefaults()
 	if len(opts.Addresses) == 0 {
@@ -137,13 +137,13 @@ func (m *Memcached) keepUpdating(ctx context.Context) {
 	}
 }
 
-// update looks the servers up, and keeps the clients of those that stay.
+// update resolves the servers and keeps the clients of those that remain.
 func (m *Memcached) update(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	addresses, err := m.book.resolve(ctx)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		m.log.Warn("cache: memcached servers could not be looked up", "err", err)
+		m.log.Warn("resolving memcached servers failed", "err", err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,7 +161,7 @@ func (m *Memcached) update(ctx context.Context) {
 	}
 	for _, old := range m.servers {
 		if !slices.Contains(next, old) {
-			_ = old.client.Close() // of idle connections, which can be lost only
+			_ = old.client.Close() // closes idle connections, which have nothing to flush
 		}
 	}
 	m.servers = next
@@ -172,9 +172,9 @@ func (m *Memcached) newServer(address string) *memcachedServer {
 	client.Timeout, client.MaxIdleConns, client.DialContext = m.opts.Timeout, m.opts.IdleConnectionsMax, m.dialer
 	changed := func(open bool, err error) {
 		if open {
-			m.log.Warn("cache: a memcached server fails and is left alone for a while", "server", address, "err", err)
+			m.log.Warn("memcached server fails: circuit breaker opened", "server", address, "err", err)
 		} else {
-			m.log.Info("cache: a memcached server answers again", "server", address)
+			m.log.Info("memcached server recovered: circuit breaker closed", "server", address)
 		}
 	}
 	return &memcachedServer{
@@ -183,10 +183,10 @@ func (m *Memcached) newServer(address string) *memcachedServer {
 	}
 }
 
-// oneServer is the selector of a client that has one server.
+// oneServer is the selector of a client with one server.
 type oneServer string
 
-// Network is tcp, or unix for a path.
+// Network returns tcp, or unix for a path.
 func (s oneServer) Network() string {
 	if strings.Contains(string(s), "/") {
 		return "unix"
@@ -194,13 +194,13 @@ func (s oneServer) Network() string {
 	return "tcp"
 }
 
-// String is the address.
+// String returns the address.
 func (s oneServer) String() string { return string(s) }
 
-// PickServer picks the one server.
+// PickServer returns the one server.
 func (s oneServer) PickServer(string) (net.Addr, error) { return s, nil }
 
-// Each visits the one server.
+// Each calls f for the one server.
 func (s oneServer) Each(visit func(net.Addr) error) error { return visit(s) }
 
 // do runs one operation on the server of key.
@@ -233,7 +233,7 @@ func (m *Memcached) do(ctx context.Context, key string, operation func(*memcache
 	m.running.Go(func() {
 		var r result
 		defer func() {
-			if p := recover(); p != nil { // the client believes the sizes that a server says
+			if p := recover(); p != nil { // the client trusts the sizes that a server sends
 				r = result{err: fmt.Errorf("memcached: client: %v", p)}
 			}
 			<-m.places
@@ -251,7 +251,7 @@ func (m *Memcached) do(ctx context.Context, key string, operation func(*memcache
 	switch {
 	case r.err == nil, errors.Is(r.err, memcache.ErrCacheMiss), errors.Is(r.err, ErrTooLarge):
 		server.breaker.succeeded()
-	case errors.Is(r.err, context.Canceled), ctx.Err() != nil && time.Since(begin) < serverPatience:
+	case errors.Is(r.err, context.Canceled), ctx.Err() != nil && time.Since(begin) < serverGrace:
 		server.breaker.unknown()
 	default:
 		server.breaker.failed(r.err)
@@ -260,7 +260,7 @@ func (m *Memcached) do(ctx context.Context, key string, operation func(*memcache
 	return r.value, r.err
 }
 
-// Get gives the value under key.
+// Get returns the value under key.
 func (m *Memcached) Get(ctx context.Context, key string) ([]byte, bool, error) {
 	value, err := m.do(ctx, key, func(c *memcache.Client) ([]byte, error) {
 		item, err := c.Get(key)
@@ -300,10 +300,10 @@ func (m *Memcached) Delete(ctx context.Context, key string) error {
 	return err
 }
 
-// touchesMax are the keys looked for at once.
+// touchesMax limits the keys touched concurrently.
 const touchesMax = 16
 
-// HasAll touches every key, which moves no values.
+// HasAll touches every key, which transfers no values.
 func (m *Memcached) HasAll(ctx context.Context, keys []string) (bool, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(touchesMax)
@@ -321,8 +321,8 @@ func (m *Memcached) HasAll(ctx context.Context, keys []string) (bool, error) {
 	return err == nil, err
 }
 
-// expiration is a time to live as memcached wants it: seconds, but a point in time
-// where they are more than a month.
+// expiration returns a TTL in memcached's encoding: seconds, or a Unix time if they are
+// more than 30 days.
 func (m *Memcached) expiration(ttl time.Duration) int32 {
 	const month = 30 * 24 * time.Hour
 	switch {
@@ -334,7 +334,7 @@ func (m *Memcached) expiration(ttl time.Duration) int32 {
 	return int32(min(m.opts.Now().Add(ttl).Unix(), 1<<31-1))
 }
 
-// Close ends the look-ups, waits for running operations and closes the connections.
+// Close stops resolving, waits for running operations and closes the connections.
 func (m *Memcached) Close() error {
 	m.cancel()
 	m.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// fakeResolver knows some names; the others do not exist.
+// fakeResolver resolves some names; the others do not exist.
 type fakeResolver struct {
 	mu    sync.Mutex
 	hosts map[string][]string
@@ -47,7 +47,7 @@ func (r *fakeResolver) set(host string, ips ...string) {
 	r.hosts[host] = ips
 }
 
-func TestAddressesAreResolvedAsThanosDoes(t *testing.T) {
+func TestResolve_MatchesThanos(t *testing.T) {
 	r := &fakeResolver{
 		hosts: map[string][]string{"cache": {"10.0.0.2", "10.0.0.1", "fd00::1"}, "node-0.": {"10.1.0.1"}, "node-1.": {"10.1.0.2"}},
 		srv:   map[string][]*net.SRV{"_mc._tcp.cache": {{Target: "node-0.", Port: 11}, {Target: "node-1.", Port: 12}}},
@@ -76,7 +76,7 @@ func TestAddressesAreResolvedAsThanosDoes(t *testing.T) {
 	}
 }
 
-func TestServersStayWhileTheirNameCannotBeResolved(t *testing.T) {
+func TestResolve_KeepsServersWhileTheirNameFails(t *testing.T) {
 	r := &fakeResolver{hosts: map[string][]string{"cache": {"10.0.0.1"}}}
 	m, err := NewMemcached(MemcachedOptions{Addresses: []string{"dns+cache:1", "fixed:2"}, Resolver: r, UpdateInterval: time.Millisecond}, quiet)
 	check(t, err == nil, "new: %v", err)
@@ -109,7 +109,7 @@ func TestServersStayWhileTheirNameCannotBeResolved(t *testing.T) {
 	becomes("10.0.0.9:1 fixed:2 ")
 }
 
-func TestKeysStayWhereTheyAreWhenAServerComes(t *testing.T) {
+func TestPick_KeysStayWhenAServerIsAdded(t *testing.T) {
 	var servers []*memcachedServer
 	m := &Memcached{opts: MemcachedOptions{}.withDefaults(), log: quiet}
 	for i := range 5 {
@@ -135,7 +135,7 @@ func TestKeysStayWhereTheyAreWhenAServerComes(t *testing.T) {
 	check(t, pick(nil, "k") == nil, "picked one of none")
 }
 
-func TestClustersAreDiscovered(t *testing.T) {
+func TestResolve_DiscoversClusters(t *testing.T) {
 	address := listen(t, func(conn net.Conn) {
 		line, _ := bufio.NewReader(conn).ReadString('\n')
 		if line == "config get cluster\r\n" {
@@ -187,31 +187,31 @@ func listen(t *testing.T, serve func(net.Conn)) (address string) {
 	return l.Addr().String()
 }
 
-func TestAServerThatSaysNonsenseIsAnError(t *testing.T) {
-	for _, says := range []string{
+func TestMemcached_InvalidResponseIsAnError(t *testing.T) {
+	for _, text := range []string{
 		"VALUE k 0 -5\r\n", "VALUE k 0 3\r\nabcdef\r\nEND\r\n", "VALUE\r\n", "ERROR\r\n", "SERVER_ERROR out of memory\r\n",
 		strings.Repeat("x", 10_000), "VALUE k 0 99999999999999999999\r\n", "END", "",
 	} {
 		address := listen(t, func(conn net.Conn) {
 			_, _ = bufio.NewReader(conn).ReadString('\n')
-			_, _ = io.WriteString(conn, says)
+			_, _ = io.WriteString(conn, text)
 		})
 		m, err := NewMemcached(MemcachedOptions{Addresses: []string{address}, ServerFailures: 100}, quiet)
 		check(t, err == nil, "new: %v", err)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		_, ok, err := m.Get(ctx, "k")
-		check(t, !ok && err != nil, "%q: %v %v", says, ok, err)
+		check(t, !ok && err != nil, "%q: %v %v", text, ok, err)
 		err = m.Set(ctx, "k", []byte("x"), 0)
-		check(t, err != nil, "%q: set", says)
+		check(t, err != nil, "%q: set", text)
 		cancel()
 		check(t, m.Close() == nil, "close")
 	}
 }
 
-func TestAServerThatIsDownCostsItsKeysOnly(t *testing.T) {
-	var asked atomic.Int64
+func TestMemcached_FailingServerAffectsItsOwnKeysOnly(t *testing.T) {
+	var requests atomic.Int64
 	hanging := listen(t, func(conn net.Conn) {
-		asked.Add(1)
+		requests.Add(1)
 		_, _ = io.Copy(io.Discard, conn)
 	})
 	working := listen(t, func(conn net.Conn) {
@@ -240,12 +240,12 @@ func TestAServerThatIsDownCostsItsKeysOnly(t *testing.T) {
 			missed++
 		}
 	}
-	check(t, failed == 3 && asked.Load() == 3, "%d failures, asked %d times", failed, asked.Load())
-	check(t, missed > 60 && unavailable > 60, "%d of the one that works, %d left alone", missed, unavailable)
+	check(t, failed == 3 && requests.Load() == 3, "%d failures, %d requests", failed, requests.Load())
+	check(t, missed > 60 && unavailable > 60, "%d misses on the working server, %d unavailable", missed, unavailable)
 	check(t, time.Since(begin) < 30*time.Second, "took %s", time.Since(begin))
 }
 
-func TestOperationsOnAMemcachedThatHangsAreBounded(t *testing.T) {
+func TestMemcached_OperationsOnAHangingServerAreBounded(t *testing.T) {
 	var open atomic.Int64
 	address := listen(t, func(conn net.Conn) {
 		open.Add(1)
@@ -271,7 +271,7 @@ func TestOperationsOnAMemcachedThatHangsAreBounded(t *testing.T) {
 	check(t, errors.Is(err, ErrUnavailable), "after closing: %v", err)
 }
 
-func TestExpirationsAreAsMemcachedWantsThem(t *testing.T) {
+func TestExpiration_MatchesMemcached(t *testing.T) {
 	m := &Memcached{opts: MemcachedOptions{Now: func() time.Time { return time.Unix(1_700_000_000, 0) }}}
 	for ttl, want := range map[time.Duration]int32{
 		0: 0, -1: 0, 1: 1, time.Second: 1, time.Second + 1: 2, 30 * 24 * time.Hour: 2_592_000, 31 * 24 * time.Hour: 1_700_000_000 + 31*86_400, 100 * 365 * 24 * time.Hour: 1<<31 - 1,
@@ -280,7 +280,7 @@ func TestExpirationsAreAsMemcachedWantsThem(t *testing.T) {
 	}
 }
 
-func TestValuesLargerThanAnItemAreRefused(t *testing.T) {
+func TestMemcached_ValueLargerThanAnItemIsRejected(t *testing.T) {
 	m, err := NewMemcached(MemcachedOptions{Addresses: []string{"127.0.0.1:1"}, ItemBytesMax: 10_000}, quiet)
 	check(t, err == nil, "new: %v", err)
 	defer m.Close()

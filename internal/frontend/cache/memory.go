@@ -14,7 +14,7 @@ import (
 
 // MemoryOptions of a Memory. Zero values take the defaults.
 type MemoryOptions struct {
-	BytesMax int64            // of values, keys and what it takes to find them; 0: 256 MiB
+	BytesMax int64            // of values, keys and overhead; 0: 256 MiB
 	ItemsMax int              // 0: only the bytes count
 	Now      func() time.Time // nil: time.Now
 	Name     string           // of the cache, as in Options
@@ -22,13 +22,13 @@ type MemoryOptions struct {
 
 // Memory is a Store in this process, bounded by bytes.
 //
-// A hit costs a map look-up under a read lock and copies nothing. What is dropped is
-// decided by SIEVE: values stand in the order in which they came, a hit only marks
-// them, and a hand moves from the oldest to the newest, taking marks off and dropping
-// what has none. An answer that nobody asks for again goes sooner than with LRU, and
-// the parts of one extent, which came and are read together, go together. Lists of
-// keys dropped before, as S3-FIFO has, would be of no use: a part never comes back
-// under its old key.
+// A hit costs a map look-up under a read lock and copies nothing. Eviction is SIEVE:
+// values are queued in the order in which they were written, a hit only marks them, and
+// a hand moves from the oldest to the newest, clearing marks and evicting the first
+// value without one. A response that is never requested again is evicted sooner than
+// with LRU, and the parts of one extent, which are written and read together, are
+// evicted together. Lists of keys evicted before, as in S3-FIFO, would be useless: a
+// part never returns under its old key.
 type Memory struct {
 	now    func() time.Time
 	seed   maphash.Seed
@@ -43,12 +43,12 @@ var (
 const (
 	memoryBytesMax  = 256 << 20
 	memoryShardsMax = 16
-	// memoryShardBytes is what a shard has at least, unless there is but one: it must
-	// hold several parts.
+	// memoryShardBytes is the smallest size of a shard if there are several: a shard
+	// must hold several parts.
 	memoryShardBytes = 8 << 20
 	memoryShardItems = 128
-	// memoryItemBytes is what an item costs besides its key and its value: the item,
-	// its place in the map and the roundings of the allocator.
+	// memoryItemBytes is the overhead of an item in addition to its key and value: the
+	// struct, its map entry and the rounding of the allocator.
 	memoryItemBytes = 192
 )
 
@@ -57,7 +57,7 @@ type memoryShard struct {
 	items    map[string]*memoryItem
 	newest   *memoryItem
 	oldest   *memoryItem
-	hand     *memoryItem // nil: at the oldest
+	hand     *memoryItem // nil: at the oldest item
 	bytes    int64
 	bytesMax int64
 	itemsMax int
@@ -67,7 +67,7 @@ type memoryShard struct {
 
 type memoryItem struct {
 	key          string
-	value        []byte // shared immutable
+	value        []byte // shared, immutable
 	expires      int64  // Unix nanoseconds; 0: never
 	older, newer *memoryItem
 	used         atomic.Bool
@@ -77,20 +77,20 @@ func (i *memoryItem) bytes() int64 {
 	return int64(len(i.key)) + int64(cap(i.value)) + memoryItemBytes
 }
 
-// NewMemory makes an empty store in memory, whose metrics are in set, which may be nil.
+// NewMemory returns an empty store whose metrics are registered in set, which may be nil.
 func NewMemory(opts MemoryOptions, set *instruments.Set) (*Memory, error) {
 	if opts.BytesMax < 0 || opts.ItemsMax < 0 {
-		return nil, fmt.Errorf("memory cache of %d bytes and %d items: neither can be negative", opts.BytesMax, opts.ItemsMax)
+		return nil, fmt.Errorf("memory cache: bytes %d and items %d cannot be negative", opts.BytesMax, opts.ItemsMax)
 	}
 	orDefault(&opts.BytesMax, memoryBytesMax)
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	most := min(memoryShardsMax, opts.BytesMax/memoryShardBytes)
+	limit := min(memoryShardsMax, opts.BytesMax/memoryShardBytes)
 	if opts.ItemsMax > 0 {
-		most = min(most, int64(opts.ItemsMax)/memoryShardItems)
+		limit = min(limit, int64(opts.ItemsMax)/memoryShardItems)
 	}
-	count := 1 << (bits.Len64(uint64(max(most, 1))) - 1)
+	count := 1 << (bits.Len64(uint64(max(limit, 1))) - 1)
 	if set == nil {
 		set = instruments.NewSet()
 	}
@@ -126,19 +126,19 @@ func (m *Memory) sum(value func(s *memoryShard) int64) (total int64) {
 	return total
 }
 
-// Bytes is what the store holds, keys and overhead included.
+// Bytes returns the size of the store in bytes, including keys and overhead.
 func (m *Memory) Bytes() int64 {
 	return m.sum(func(s *memoryShard) int64 { return s.bytes })
 }
 
-// Local tells that no operation leaves the process.
+// Local returns true: no operation leaves the process.
 func (m *Memory) Local() bool { return true }
 
 func (m *Memory) shard(key string) *memoryShard {
 	return &m.shards[maphash.String(m.seed, key)&uint64(len(m.shards)-1)]
 }
 
-// Get gives the value itself, not a copy.
+// Get returns the value itself, not a copy.
 func (m *Memory) Get(_ context.Context, key string) ([]byte, bool, error) {
 	s := m.shard(key)
 	s.mu.RLock()
@@ -153,13 +153,13 @@ func (m *Memory) Get(_ context.Context, key string) ([]byte, bool, error) {
 		s.expire(item)
 		return nil, false, nil
 	}
-	if !item.used.Load() { // most hits only read, so the cores share the line
+	if !item.used.Load() { // most hits only read, so the cores share the cache line
 		item.used.Store(true)
 	}
 	return value, true, nil
 }
 
-// HasAll tells whether all keys are there. It marks them as used.
+// HasAll reports whether all keys exist. It marks them as used.
 func (m *Memory) HasAll(ctx context.Context, keys []string) (bool, error) {
 	for _, key := range keys {
 		if _, ok, _ := m.Get(ctx, key); !ok {
@@ -169,7 +169,7 @@ func (m *Memory) HasAll(ctx context.Context, keys []string) (bool, error) {
 	return true, nil
 }
 
-// Set keeps value itself, and drops others until it fits.
+// Set stores value itself, not a copy, and evicts others until it fits.
 func (m *Memory) Set(_ context.Context, key string, value []byte, ttl time.Duration) error {
 	s := m.shard(key)
 	item := &memoryItem{key: key, value: value}
@@ -204,7 +204,7 @@ func (m *Memory) Delete(_ context.Context, key string) error {
 	return nil
 }
 
-// Close drops everything.
+// Close drops all values.
 func (m *Memory) Close() error {
 	for i := range m.shards {
 		s := &m.shards[i]
@@ -256,8 +256,8 @@ func (s *memoryShard) remove(item *memoryItem) {
 	s.bytes -= item.bytes()
 }
 
-// evict moves the hand to the first item without a mark, and drops it. The shard is
-// not empty. Two rounds at most: the first takes all marks off.
+// evict moves the hand to the first item without a mark and evicts it. The shard is
+// not empty. It takes two rounds at most, as the first clears all marks.
 func (s *memoryShard) evict() {
 	for {
 		if s.hand == nil {

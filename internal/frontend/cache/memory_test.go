@@ -34,7 +34,7 @@ func (m *Memory) check(t testing.TB) {
 	}
 }
 
-func TestMemoryNeverExceedsItsBound(t *testing.T) {
+func TestMemory_StaysWithinItsLimit(t *testing.T) {
 	ctx := context.Background()
 	for _, opts := range []MemoryOptions{{BytesMax: 100_000}, {BytesMax: 64 << 20}, {BytesMax: 1000}, {BytesMax: 1 << 20, ItemsMax: 10}, {BytesMax: 64 << 20, ItemsMax: 1000}} {
 		m := newMemory(t, opts)
@@ -71,7 +71,7 @@ func TestMemoryNeverExceedsItsBound(t *testing.T) {
 	}
 }
 
-func TestMemoryIsUsedByManyAtOnce(t *testing.T) {
+func TestMemory_ConcurrentUse(t *testing.T) {
 	m := newMemory(t, MemoryOptions{BytesMax: 1 << 20})
 	var wait sync.WaitGroup
 	for g := range 8 {
@@ -97,14 +97,14 @@ func TestMemoryIsUsedByManyAtOnce(t *testing.T) {
 	m.check(t)
 }
 
-func TestWhatIsReadStaysAndWhatIsNotGoes(t *testing.T) {
+func TestMemory_ScanDoesNotEvictValuesThatAreRead(t *testing.T) {
 	ctx := context.Background()
 	const size = 10_000
 	m := newMemory(t, MemoryOptions{BytesMax: 100 * (size + memoryItemBytes + 10)})
 	for i := range 50 {
 		check(t, m.Set(ctx, fmt.Sprintf("hot-%d", i), make([]byte, size), 0) == nil, "set")
 	}
-	for i := range 2000 { // a scan of twenty times the size, with somebody reading the hot ones
+	for i := range 2000 { // a scan of twenty times the size, while the hot ones are read
 		check(t, m.Set(ctx, fmt.Sprintf("scan-%d", i), make([]byte, size), 0) == nil, "set")
 		_, _, _ = m.Get(ctx, fmt.Sprintf("hot-%d", i%50))
 	}
@@ -117,7 +117,7 @@ func TestWhatIsReadStaysAndWhatIsNotGoes(t *testing.T) {
 	check(t, left >= 48, "%d of 50 are left", left)
 }
 
-func TestMemoryValuesExpire(t *testing.T) {
+func TestMemory_ValuesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		m := newMemory(t, MemoryOptions{})
@@ -136,7 +136,7 @@ func TestMemoryValuesExpire(t *testing.T) {
 	})
 }
 
-func TestValuesLargerThanAShardAreRefused(t *testing.T) {
+func TestMemory_ValueLargerThanAShardIsRejected(t *testing.T) {
 	ctx := context.Background()
 	m := newMemory(t, MemoryOptions{BytesMax: 10_000})
 	check(t, m.Set(ctx, "k", []byte("old"), 0) == nil, "set")
@@ -148,7 +148,7 @@ func TestValuesLargerThanAShardAreRefused(t *testing.T) {
 	check(t, err != nil, "a negative size")
 }
 
-func TestMemoryMetrics(t *testing.T) {
+func TestMemory_Metrics(t *testing.T) {
 	set := instruments.NewSet()
 	m, err := NewMemory(MemoryOptions{BytesMax: 1000, Name: "labels"}, set)
 	check(t, err == nil, "new: %v", err)
@@ -166,7 +166,7 @@ func TestMemoryMetrics(t *testing.T) {
 	check(t, m.Close() == nil && m.Bytes() == 0, "something is left")
 }
 
-func TestGetDoesNotAllocate(t *testing.T) {
+func TestMemory_GetDoesNotAllocate(t *testing.T) {
 	ctx := context.Background()
 	m := newMemory(t, MemoryOptions{})
 	check(t, m.Set(ctx, "some key", make([]byte, 100_000), time.Hour) == nil, "set")

@@ -7,30 +7,30 @@ import (
 	"strconv"
 )
 
-// The packed codec is for text that is mostly runs of `[time,"number"]` on a grid,
-// which a range query's answer is. It is lossless on any bytes: what is not such a
-// run is kept as a literal, and all literals of a block together go through s2.
+// The packed codec is for text that is mostly runs of `[time,"number"]` at regular
+// steps, as in the response of a range query. It is lossless on any bytes: all other
+// text is stored as literals, and the literals of a block are compressed by s2.
 //
 //	block     uvarint len(headers) | uvarint len(values) | headers | values | s2(literals)
 //	headers   { uvarint literal bytes | uvarint samples | varint first time | uvarint step } …
 //	          first time: milliseconds, less the previous run's first time
-//	          step: milliseconds, 0: as the run before
-//	values    per sample: 0                   as the value before
+//	          step: milliseconds, 0: as in the previous run
+//	values    per sample: 0                   equals the previous value
 //	                      n in 1..32          n characters of "*+,-./0123456789" in m = (n+1)/2 bytes:
 //	                                          character i low in byte i, character m+i high in it
-//	                      0x80+n, n in 1..32  n bytes as they are
+//	                      0x80+n, n in 1..32  n bytes unchanged
 //
-// A general compressor finds the same time stamps again for every series and pays
-// for each of them with a search, a copy and a literal; here they cost nothing. The
-// sixteen characters of a nibble lie in a row in ASCII, and the two halves of a number
-// share the bytes, so sixteen of them come out of a word with a shift, two masks and
-// two additions; neighbours in one byte would take three rounds of shifts for eight.
+// A general compressor finds the same timestamps again in every series and pays for
+// each with a search, a copy and a literal; here they cost nothing. The sixteen
+// characters of a nibble are consecutive in ASCII, and the two halves of a number share
+// the bytes, so sixteen characters are unpacked from a word with a shift, two masks and
+// two additions. Neighbours in one byte would take three rounds of shifts for eight.
 const (
-	valueMax    = 32      // longest number in a run
-	timeMax     = 24      // longest `[time,"`
-	timeLimitMS = 1e15    // times of a run are below it
-	gridMax     = 1 << 14 // times kept prepared
-	packSlack   = 80      // bytes that a sample, written in whole words, may touch
+	valueMax     = 32      // longest number in a run
+	timeMax      = 24      // longest `[time,"`
+	timeLimitMS  = 1e15    // times of a run are below it
+	stepTimesMax = 1 << 14 // times prepared at once
+	packSlack    = 80      // bytes that writing a sample in whole words may touch
 
 	nibbleBase = 0x2A2A2A2A2A2A2A2A // '*' in every byte
 	lowNibbles = 0x0F0F0F0F0F0F0F0F
@@ -39,24 +39,24 @@ const (
 	highBits   = 0x8080808080808080
 )
 
-// gridTime is the prepared text of one time: `[1700000015,"` in three words.
-type gridTime struct {
+// stepTime is the prepared text of one timestamp: `[1700000015,"` in three words.
+type stepTime struct {
 	w0, w1, w2 uint64
 	n          int    // length of the text, at least 4
-	m0, m1, m2 uint64 // the bits of the words that belong to the text
+	m0, m1, m2 uint64 // masks of the words' bits that belong to the text
 }
 
-// grid prepares the times first, first+step, … of runs, and keeps them for the next
-// run, which most often has the same ones.
-type grid struct {
+// stepTimes prepares the timestamps first, first+step, … of runs and keeps them for the
+// next run, which usually has the same ones.
+type stepTimes struct {
 	firstMS, stepMS int64
-	times           []gridTime
+	times           []stepTime
 }
 
-// seek gives the index of time t on the grid, which is laid anew where t and step do
-// not fit what is prepared of the present one. What it gives depends on what was
-// packed or unpacked before; what is written for t does not.
-func (g *grid) seek(t, step int64) int {
+// seek returns the index of time t. It restarts the list at t if t and step do not fit
+// the prepared times. The index depends on the runs packed or unpacked before; the text
+// at the index does not.
+func (g *stepTimes) seek(t, step int64) int {
 	if t >= g.firstMS && step == g.stepMS && step > 0 {
 		if ahead := t - g.firstMS; ahead%step == 0 && ahead/step <= int64(len(g.times)) {
 			return int(ahead / step)
@@ -67,13 +67,13 @@ func (g *grid) seek(t, step int64) int {
 	return 0
 }
 
-// extend prepares time k, the next one, and gives the index it has from then on.
-func (g *grid) extend(k int) (int, bool) {
+// extend prepares time k, the next one, and returns its index, which may differ from k.
+func (g *stepTimes) extend(k int) (int, bool) {
 	t := g.firstMS + int64(k)*g.stepMS
 	if t < 0 || t >= timeLimitMS {
 		return 0, false
 	}
-	if k >= gridMax {
+	if k >= stepTimesMax {
 		g.times = g.times[:0]
 		g.firstMS, k = t, 0
 	}
@@ -81,7 +81,7 @@ func (g *grid) extend(k int) (int, bool) {
 	return k, true
 }
 
-func prepareTime(t int64) gridTime {
+func prepareTime(t int64) stepTime {
 	var b [timeMax]byte
 	text := append(b[:0], '[')
 	text = strconv.AppendInt(text, t/1000, 10)
@@ -90,16 +90,16 @@ func prepareTime(t int64) gridTime {
 	}
 	text = append(text, `,"`...)
 	mask := func(from int) uint64 { return lowBytes(min(max(len(text)-from, 0), 8)) }
-	return gridTime{
+	return stepTime{
 		w0: binary.LittleEndian.Uint64(b[:8]), w1: binary.LittleEndian.Uint64(b[8:16]), w2: binary.LittleEndian.Uint64(b[16:]),
 		n: len(text), m0: mask(0), m1: mask(8), m2: mask(16),
 	}
 }
 
-// lowBytes is a mask of the n lowest bytes, of all from eight on.
+// lowBytes is a mask of the n lowest bytes; of all if n >= 8.
 func lowBytes(n int) uint64 { return uint64(1)<<(8*uint(n)) - 1 }
 
-// parseTime reads `[time,"` as milliseconds, accepting only what prepareTime writes.
+// parseTime parses `[time,"` to milliseconds. It accepts only the form that prepareTime writes.
 func parseTime(src []byte) (t int64, ok bool) {
 	if len(src) < timeMax || src[0] != '[' {
 		return 0, false
@@ -124,19 +124,19 @@ func parseTime(src []byte) (t int64, ok bool) {
 	return t, src[i] == ',' && src[i+1] == '"' && t < timeLimitMS
 }
 
-// lastValue is the value before, for those that are the same.
+// lastValue is the previous value, to detect repeated ones.
 type lastValue struct {
-	words [valueMax / 8]uint64 // its text, zeros behind it
-	n     int                  // its length; 0: there was none
+	words [valueMax / 8]uint64 // its text, padded with zeros
+	n     int                  // its length; 0: none yet
 }
 
-// packer packs blocks. Its buffers are kept for the next block.
+// packer packs blocks. It reuses its buffers for the next block.
 type packer struct {
-	grid     grid
-	headers  []byte
-	values   []byte
-	literals []byte
-	previous lastValue
+	stepTimes stepTimes
+	headers   []byte
+	values    []byte
+	literals  []byte
+	previous  lastValue
 }
 
 // appendPacked appends src as one packed block. src is borrowed.
@@ -149,7 +149,7 @@ func (p *packer) appendPacked(dst, src []byte) []byte {
 	return appendS2(dst, p.literals)
 }
 
-// split takes src apart into headers, values and literals.
+// split splits src into headers, values and literals.
 func (p *packer) split(src []byte) {
 	p.headers, p.literals = p.headers[:0], p.literals[:0]
 	if cap(p.values) < len(src)+packSlack {
@@ -157,7 +157,7 @@ func (p *packer) split(src []byte) {
 	}
 	p.values = p.values[:0]
 	p.previous = lastValue{}
-	kept, beforeMS, stepMS := 0, int64(0), int64(0) // src[kept:i] is literal
+	literal, beforeMS, stepMS := 0, int64(0), int64(0) // src[literal:i] is literal
 	for i := 0; ; {
 		next := bytes.IndexByte(src[i:], '[')
 		if next < 0 {
@@ -173,13 +173,13 @@ func (p *packer) split(src []byte) {
 		if step == 0 {
 			step = max(stepMS, 1)
 		}
-		end, samples := p.run(src, i, p.grid.seek(t, step))
+		end, samples := p.run(src, i, p.stepTimes.seek(t, step))
 		if samples == 0 {
 			i++
 			continue
 		}
-		p.literals = append(p.literals, src[kept:i]...)
-		p.headers = binary.AppendUvarint(p.headers, uint64(i-kept))
+		p.literals = append(p.literals, src[literal:i]...)
+		p.headers = binary.AppendUvarint(p.headers, uint64(i-literal))
 		p.headers = binary.AppendUvarint(p.headers, uint64(samples))
 		p.headers = binary.AppendVarint(p.headers, t-beforeMS)
 		if step == stepMS {
@@ -187,13 +187,13 @@ func (p *packer) split(src []byte) {
 		} else {
 			p.headers = binary.AppendUvarint(p.headers, uint64(step))
 		}
-		kept, i, beforeMS, stepMS = end, end, t, step
+		literal, i, beforeMS, stepMS = end, end, t, step
 	}
-	p.literals = append(p.literals, src[kept:]...)
+	p.literals = append(p.literals, src[literal:]...)
 }
 
-// stepAfter is the distance from the sample at the beginning of src to the next one;
-// 0 where there is no next one.
+// stepAfter returns the step in milliseconds from the sample at the start of src to the
+// next one; 0 if there is none.
 func stepAfter(src []byte, t int64) int64 {
 	src = src[:min(len(src), packSlack+timeMax)]
 	if i := bytes.IndexByte(src, ']'); i > 0 && i+2 < len(src) {
@@ -204,21 +204,21 @@ func stepAfter(src []byte, t int64) int64 {
 	return 0
 }
 
-// run packs the samples from src[i:], of which the first is at time k of the grid,
-// as far as they follow the grid. end is behind the last one's `]`.
+// run packs the samples from src[i:] on, while their timestamps are those of stepTimes
+// from index k on. end is the offset after the `]` of the last one.
 func (p *packer) run(src []byte, i, k int) (end, samples int) {
 	end = i
 	out := p.values[len(p.values):cap(p.values)]
 	used := 0
 	prev := &p.previous
 	for ; i+packSlack <= len(src); k++ {
-		if k >= len(p.grid.times) {
+		if k >= len(p.stepTimes.times) {
 			var ok bool
-			if k, ok = p.grid.extend(k); !ok {
+			if k, ok = p.stepTimes.extend(k); !ok {
 				break
 			}
 		}
-		at := &p.grid.times[k]
+		at := &p.stepTimes.times[k]
 		in := (*[packSlack]byte)(src[i:])
 		differs := (binary.LittleEndian.Uint64(in[0:])^at.w0)&at.m0 |
 			(binary.LittleEndian.Uint64(in[8:])^at.w1)&at.m1 |
@@ -243,8 +243,8 @@ func (p *packer) run(src []byte, i, k int) (end, samples int) {
 	return end, samples
 }
 
-// packValue packs the number at the beginning of text, which `"]` must end, and
-// leaves it in prev. It gives the bytes written, 0 where there is no such number.
+// packValue packs the number at the start of text, which `"]` must end, and stores it in
+// prev. It returns the number of bytes written, 0 if there is no such number.
 func packValue(out *[valueMax + 9]byte, text *[valueMax + 8]byte, prev *lastValue) int {
 	var w [valueMax / 8]uint64
 	n := 0
@@ -290,7 +290,7 @@ ended:
 	return 1 + m
 }
 
-// nibbles takes '*' from the first n characters of word, all if n is over eight, and
-// makes the others zero. A character that is none of the sixteen leaves a bit in the
-// upper half of its byte; what it borrows falls on those behind it.
+// nibbles subtracts '*' from the first n characters of word, from all if n > 8, and
+// zeroes the others. A character that is none of the sixteen sets a bit in the upper half
+// of its byte; its borrow affects only later bytes.
 func nibbles(word uint64, n int) uint64 { return (word - nibbleBase) & lowBytes(n) }

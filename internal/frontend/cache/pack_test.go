@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// samples is a run in text.
+// samples returns the text of a run.
 func samples(firstMS, stepMS int64, values ...string) string {
 	var b strings.Builder
 	for i, v := range values {
@@ -28,7 +28,7 @@ func repeat(value string, n int) []string {
 	return strings.Split(strings.Repeat(value+" ", n-1)+value, " ")
 }
 
-// texts that a packer must bring back as they are, by what is peculiar about them.
+// texts that must survive a round trip, by their special case.
 func texts() map[string]string {
 	wrap := func(runs ...string) string {
 		return `{"metric":{"a":"b"},"values":[` + strings.Join(runs, `]},{"metric":{"a":"c"},"values":[`) + "]}"
@@ -66,7 +66,7 @@ func texts() map[string]string {
 	}
 }
 
-// lengths are numbers of 1 to 32 digits, each twice.
+// lengths returns numbers of 1 to 32 digits, each twice.
 func lengths() (values []string) {
 	for n := 1; n <= valueMax; n++ {
 		values = append(values, strings.Repeat("1234567890", 4)[:n], strings.Repeat("9876543210", 4)[:n])
@@ -85,7 +85,7 @@ func repack(t testing.TB, p *packer, u *unpacker, text []byte) []byte {
 	return packed
 }
 
-func TestPackedTextComesBackAsItWas(t *testing.T) {
+func TestPack_RoundTrip(t *testing.T) {
 	var p packer
 	var u unpacker
 	for name, text := range texts() {
@@ -100,9 +100,9 @@ func TestPackedTextComesBackAsItWas(t *testing.T) {
 	}
 }
 
-func TestWhatWasUnpackedBeforeDoesNotMatter(t *testing.T) {
-	long := []byte(samples(0, 1000, repeat("1", 3*gridMax)...))
-	later := []byte(samples(1000*(gridMax-10), 1000, repeat("2", 100)...))
+func TestUnpack_IsIndependentOfEarlierBlocks(t *testing.T) {
+	long := []byte(samples(0, 1000, repeat("1", 3*stepTimesMax)...))
+	later := []byte(samples(1000*(stepTimesMax-10), 1000, repeat("2", 100)...))
 	var p packer
 	var u unpacker
 	for _, text := range [][]byte{long, later, long[:1000], later, []byte(samples(5, 77, repeat("3", 100)...)), later, long} {
@@ -110,24 +110,24 @@ func TestWhatWasUnpackedBeforeDoesNotMatter(t *testing.T) {
 		repack(t, new(packer), &u, text)
 		repack(t, &p, new(unpacker), text)
 	}
-	check(t, len(u.grid.times) <= gridMax && len(p.grid.times) <= gridMax, "%d and %d times are prepared", len(u.grid.times), len(p.grid.times))
+	check(t, len(u.stepTimes.times) <= stepTimesMax && len(p.stepTimes.times) <= stepTimesMax, "%d and %d times are prepared", len(u.stepTimes.times), len(p.stepTimes.times))
 }
 
-func TestPackedAnswersAreSmall(t *testing.T) {
+func TestPack_CompressesResponses(t *testing.T) {
 	var p packer
 	var u unpacker
 	for kind, want := range map[string]float64{"rate": 3.2, "counter": 5, "gauge": 10, "one": 13, "percent": 5, "mix": 4.5} {
-		text := answer(kind, 24, 161)
+		text := response(kind, 24, 161)
 		packed := repack(t, &p, &u, text)
 		got := float64(len(text)) / float64(len(packed))
 		check(t, got >= want, "%s: %d bytes packed into %d: %.2f, expected %.2f", kind, len(text), len(packed), got, want)
 	}
 }
 
-func TestDamagedPackedBlocksAreRefusedOrGiveTheRightLength(t *testing.T) {
+func TestUnpack_DamagedBlockIsRejectedOrHasTheRightLength(t *testing.T) {
 	var p packer
 	var u unpacker
-	text := answer("mix", 4, 20)
+	text := response("mix", 4, 20)
 	packed := p.appendPacked(nil, text)
 	out := make([]byte, len(text))
 	for i := range packed {
@@ -144,7 +144,7 @@ func TestDamagedPackedBlocksAreRefusedOrGiveTheRightLength(t *testing.T) {
 	check(t, u.join(append(out, 0), packed) != nil, "unpacked into one more byte")
 }
 
-func FuzzPackedTextComesBackAsItWas(f *testing.F) {
+func FuzzPackRoundTrip(f *testing.F) {
 	for _, text := range texts() {
 		f.Add([]byte(text))
 	}
@@ -173,10 +173,10 @@ func FuzzUnpackAnything(f *testing.F) {
 	})
 }
 
-func TestUnpackingDoesNotAllocate(t *testing.T) {
+func TestUnpack_DoesNotAllocate(t *testing.T) {
 	var p packer
 	var u unpacker
-	text := answer("mix", 20, 161)[:blockBytes/2]
+	text := response("mix", 20, 161)[:blockBytes/2]
 	packed := p.appendPacked(nil, text)
 	out := make([]byte, len(text))
 	n := testing.AllocsPerRun(20, func() {

@@ -9,11 +9,11 @@ import (
 	"github.com/klauspost/compress/s2"
 )
 
-// Codec is how the blocks of an answer are compressed. A block that does not get
-// smaller is kept as it is, whatever the codec.
+// Codec is how the blocks of a response are compressed. A block that does not get
+// smaller is stored uncompressed, whatever the codec.
 type Codec uint8
 
-// The codecs. All of them read what any of them wrote.
+// The codecs. Each reads the blocks of all others.
 const (
 	CodecPacked Codec = iota // numbers and times by nibbles, the rest by s2: the default
 	CodecS2
@@ -21,21 +21,21 @@ const (
 )
 
 const (
-	blockBytes    = 128 << 10 // of an answer in one block; what a core's cache holds
-	blockBytesMax = 1 << 20   // of an answer that a block may say it has
+	blockBytes    = 128 << 10 // of a response in one block; fits a core's cache
+	blockBytesMax = 1 << 20   // of a response that a block may declare
 
 	partHeaderBytes  = 20
 	blockHeaderBytes = 2*binary.MaxVarintLen32 + 1
 )
 
-// What a block's method byte says.
+// The method byte of a block.
 const (
 	methodNone byte = iota
 	methodS2
 	methodPacked
 )
 
-// beginPart is an empty part with room for its header.
+// beginPart returns an empty part with space for its header, in dst if it is large enough.
 func beginPart(dst []byte) []byte { return append(dst[:0], make([]byte, partHeaderBytes)...) }
 
 // sealPart writes the header of a part that has all its blocks.
@@ -45,7 +45,7 @@ func sealPart(part []byte, id uint64, number int) {
 	binary.LittleEndian.PutUint64(part, xxhash.Sum64(part[8:]))
 }
 
-// openPart checks that part is whole and that it is the one asked for. The blocks
+// openPart checks that part is complete and is part number of extent id. The blocks
 // alias part.
 func openPart(part []byte, id uint64, number, wantBytes int) (blocks []byte, err error) {
 	switch {
@@ -54,19 +54,19 @@ func openPart(part []byte, id uint64, number, wantBytes int) (blocks []byte, err
 	case binary.LittleEndian.Uint64(part) != xxhash.Sum64(part[8:]):
 		return nil, fmt.Errorf("part %d: checksum: %w", number, errCorrupt)
 	case binary.LittleEndian.Uint64(part[8:]) != id || binary.LittleEndian.Uint32(part[16:]) != uint32(number):
-		return nil, fmt.Errorf("part %d: it is another one: %w", number, errCorrupt)
+		return nil, fmt.Errorf("part %d: id of another part: %w", number, errCorrupt)
 	}
 	return part[partHeaderBytes:], nil
 }
 
-// block is one compressed piece of an answer. Its data alias the part.
+// block is one compressed piece of a response. Its data alias the part.
 type block struct {
 	rawBytes int
 	method   byte
 	data     []byte
 }
 
-// cutBlock takes the first block off.
+// cutBlock splits the first block off the blocks of a part.
 func cutBlock(src []byte) (b block, rest []byte, err error) {
 	raw, n := binary.Uvarint(src)
 	if n <= 0 || raw == 0 || raw > blockBytesMax || n >= len(src) {
@@ -82,7 +82,7 @@ func cutBlock(src []byte) (b block, rest []byte, err error) {
 	return b, src[n+int(stored):], nil
 }
 
-// encoder compresses blocks; its buffers are kept for the next one.
+// encoder compresses blocks; it reuses its buffers for the next one.
 type encoder struct {
 	packer packer
 	data   []byte
@@ -91,7 +91,7 @@ type encoder struct {
 // decoder is an encoder's counterpart.
 type decoder struct{ unpacker unpacker }
 
-// Both hold some hundred kilobytes, by the size of a block and of the grid.
+// Both hold some hundred kilobytes, mostly for a block and the step times.
 var (
 	encoders = sync.Pool{New: func() any { return new(encoder) }}
 	decoders = sync.Pool{New: func() any { return new(decoder) }}
@@ -142,9 +142,9 @@ func (d *decoder) decode(dst []byte, b block) error {
 
 // appendS2 appends src as one s2 block.
 func appendS2(dst, src []byte) []byte {
-	n, most := len(dst), s2.MaxEncodedLen(len(src))
-	if cap(dst)-n < most {
-		dst = append(make([]byte, 0, n+most), dst...)
+	n, limit := len(dst), s2.MaxEncodedLen(len(src))
+	if cap(dst)-n < limit {
+		dst = append(make([]byte, 0, n+limit), dst...)
 	}
-	return dst[:n+len(s2.Encode(dst[n:n+most], src))]
+	return dst[:n+len(s2.Encode(dst[n:n+limit], src))]
 }

@@ -21,13 +21,13 @@ import (
 	"time"
 )
 
-// peer is a server's process, of this test.
+// peer is a server process that the test started.
 type peer struct {
 	address string
 	command *exec.Cmd
 }
 
-// startPeer starts a server on a free port of the loopback, or skips the test.
+// startPeer starts a server on a free loopback port, or skips the test.
 func startPeer(t *testing.T, binary string, args func(port string) []string) *peer {
 	t.Helper()
 	path, err := exec.LookPath(binary)
@@ -94,7 +94,7 @@ func memcachedStore(t *testing.T, opts MemcachedOptions) Store {
 	return s
 }
 
-// asStore checks what Store promises.
+// asStore checks the contract of Store.
 func asStore(t *testing.T, s Store) {
 	t.Helper()
 	ctx := context.Background()
@@ -106,9 +106,9 @@ func asStore(t *testing.T, s Store) {
 		check(t, ok && err == nil && bytes.Equal(got, value), "%d bytes of %d, %v, %v", len(got), len(value), ok, err)
 	}
 	check(t, s.Set(ctx, "ever", []byte("x"), 0) == nil, "set")
-	has, err := s.(findingStore).HasAll(ctx, []string{"key", "ever"})
+	has, err := s.(hasAllStore).HasAll(ctx, []string{"key", "ever"})
 	check(t, has && err == nil, "has all: %v, %v", has, err)
-	has, err = s.(findingStore).HasAll(ctx, []string{"key", "none", "ever"})
+	has, err = s.(hasAllStore).HasAll(ctx, []string{"key", "none", "ever"})
 	check(t, !has && err == nil, "has not all: %v, %v", has, err)
 	check(t, s.Delete(ctx, "key") == nil && s.Delete(ctx, "key") == nil, "delete")
 	_, ok, err = s.Get(ctx, "key")
@@ -123,16 +123,16 @@ func asStore(t *testing.T, s Store) {
 	check(t, errors.Is(err, context.Canceled), "after the context has ended: %v", err)
 }
 
-// asCache writes and reads answers of all sizes, and merges some.
+// asCache writes and reads responses of all sizes, and merges some.
 func asCache(t *testing.T, store Store) {
 	t.Helper()
 	c := newCache(t, store, Options{TTL: time.Minute, Merge: concatenate, LookupTimeout: 5 * time.Second, InFlightBytesMax: 128 << 20, WriterWait: 10 * time.Second})
 	var all []byte
-	for i, answer := range [][]byte{answer("mix", 2, 10), answer("rate", 100, 161), noise(3 << 20), noise(100)} {
-		put(t, c, "key with spaces\r\nand lines", int64(i)*100, int64(i)*100+90, 10, answer)
-		all = append(all, answer...)
+	for i, body := range [][]byte{response("mix", 2, 10), response("rate", 100, 161), noise(3 << 20), noise(100)} {
+		put(t, c, "key with spaces\r\nand lines", int64(i)*100, int64(i)*100+90, 10, body)
+		all = append(all, body...)
 		found := c.Lookup(context.Background(), "key with spaces\r\nand lines", int64(i)*100, int64(i)*100+90)
-		check(t, len(found) == 1, "answer %d of %d bytes: found %d", i, len(answer), len(found))
+		check(t, len(found) == 1, "response %d of %d bytes: found %d", i, len(body), len(found))
 	}
 	flush(t, c)
 	var got []byte
@@ -142,7 +142,7 @@ func asCache(t *testing.T, store Store) {
 		got = append(got, b...)
 	}
 	check(t, bytes.Equal(got, all), "%d bytes instead of %d", len(got), len(all))
-	// Large ones are looked for, not fetched in advance.
+	// Large ones are checked for presence, not prefetched.
 	put(t, c, "large", 0, 10, 10, noise(6<<20))
 	found := c.Lookup(context.Background(), "large", 0, 10)
 	check(t, len(found) == 1 && !found[0].whole(), "found %d", len(found))
@@ -150,7 +150,7 @@ func asCache(t *testing.T, store Store) {
 	check(t, err == nil && bytes.Equal(b, noise(6<<20)), "%d bytes, %v", len(b), err)
 }
 
-func TestPeerRedis(t *testing.T) {
+func TestPeerRedis_StoreAndCache(t *testing.T) {
 	p := startRedis(t, "--requirepass", "secret")
 	opts := RedisOptions{Address: p.address, Password: "secret", Database: 3, Prefix: "ferula:"}
 	s := redisStore(t, opts)
@@ -164,7 +164,7 @@ func TestPeerRedis(t *testing.T) {
 	check(t, s.Close() == nil, "close")
 }
 
-func TestPeerRedisFromYAML(t *testing.T) {
+func TestPeerRedis_FromYAML(t *testing.T) {
 	p := startRedis(t)
 	c, _, err := FromConfig(fmt.Appendf(nil, "type: REDIS\nconfig: {addr: %q, expiration: 1m}\n", p.address), Options{LookupTimeout: 5 * time.Second}, quiet, nil)
 	check(t, err == nil, "%v", err)
@@ -173,14 +173,14 @@ func TestPeerRedisFromYAML(t *testing.T) {
 	check(t, c.Close() == nil, "close")
 }
 
-func TestPeerMemcached(t *testing.T) {
+func TestPeerMemcached_StoreAndCache(t *testing.T) {
 	p := startMemcached(t)
 	s := memcachedStore(t, MemcachedOptions{Addresses: []string{p.address}, TTL: time.Minute})
 	asStore(t, s)
 	err := s.Set(context.Background(), "large", make([]byte, 2<<20), 0)
 	check(t, errors.Is(err, ErrTooLarge), "2 MiB: %v", err)
 	check(t, s.Close() == nil, "close")
-	// That the server is the one who refuses is no different.
+	// The result is the same if the server rejects the value.
 	s = memcachedStore(t, MemcachedOptions{Addresses: []string{p.address}, ItemBytesMax: 1 << 30})
 	err = s.Set(context.Background(), "large", make([]byte, 2<<20), 0)
 	check(t, errors.Is(err, ErrTooLarge), "2 MiB: %v", err)
@@ -188,14 +188,14 @@ func TestPeerMemcached(t *testing.T) {
 	asCache(t, memcachedStore(t, MemcachedOptions{Addresses: []string{p.address}, TTL: time.Minute}))
 }
 
-func TestPeerMemcachedsShareTheKeys(t *testing.T) {
+func TestPeerMemcached_ServersShareTheKeys(t *testing.T) {
 	peers := []*peer{startMemcached(t), startMemcached(t), startMemcached(t)}
 	_, port, _ := net.SplitHostPort(peers[1].address)
 	s := memcachedStore(t, MemcachedOptions{Addresses: []string{peers[0].address, "dns+localhost:" + port, peers[2].address}, ServerFailures: 2, ServerBackoff: time.Hour})
 	c := newCache(t, s, Options{LookupTimeout: 5 * time.Second})
 	const keys = 200
 	for i := range keys {
-		put(t, c, fmt.Sprint(i), 0, 10, 10, answer("mix", 1, 10))
+		put(t, c, fmt.Sprint(i), 0, 10, 10, response("mix", 1, 10))
 	}
 	count := func() (n int) {
 		for i := range keys {
@@ -216,8 +216,8 @@ func TestPeerMemcachedsShareTheKeys(t *testing.T) {
 	check(t, time.Since(begin) < 20*time.Second, "took %s", time.Since(begin))
 }
 
-// A server that is stopped in mid-life keeps its connections and answers nothing.
-func TestPeersThatHangCostABoundedTime(t *testing.T) {
+// A stopped server process keeps its connections open and does not respond.
+func TestPeer_HangingServerCostsABoundedTime(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) (*peer, Store){
 		"redis": func(t *testing.T) (*peer, Store) {
 			p := startRedis(t)
@@ -231,7 +231,7 @@ func TestPeersThatHangCostABoundedTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p, store := start(t)
 			c := newCache(t, store, Options{BreakerFailures: 3, BreakerBackoff: 200 * time.Millisecond, BreakerBackoffMax: 400 * time.Millisecond})
-			put(t, c, "k", 0, 10, 10, answer("mix", 5, 10))
+			put(t, c, "k", 0, 10, 10, response("mix", 5, 10))
 			found := func() int { return len(c.Lookup(context.Background(), "k", 0, 10)) }
 			until := func(n int) {
 				t.Helper()
@@ -246,7 +246,7 @@ func TestPeersThatHangCostABoundedTime(t *testing.T) {
 			for range 50 {
 				check(t, found() == 0, "found")
 			}
-			// Three time-outs of 250 ms and some probes.
+			// Three timeouts of 250 ms and some probes.
 			check(t, time.Since(begin) < 10*time.Second, "fifty look-ups took %s", time.Since(begin))
 			w := c.Writer("k", 100, 110, 10)
 			for range 200 {
@@ -259,7 +259,7 @@ func TestPeersThatHangCostABoundedTime(t *testing.T) {
 	}
 }
 
-func TestPeerRedisWithSentinel(t *testing.T) {
+func TestPeerRedis_WithSentinel(t *testing.T) {
 	p := startRedis(t)
 	_, port, _ := net.SplitHostPort(p.address)
 	sentinel := startPeer(t, "redis-server", func(sentinelPort string) []string {
@@ -274,7 +274,7 @@ func TestPeerRedisWithSentinel(t *testing.T) {
 	check(t, got == "0-10:x", "got %q", got)
 }
 
-// certificate writes a certificate for 127.0.0.1 that is its own authority.
+// certificate writes a self-signed certificate for 127.0.0.1.
 func certificate(t *testing.T) (certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -294,7 +294,7 @@ func certificate(t *testing.T) (certFile, keyFile string) {
 	return certFile, keyFile
 }
 
-func TestPeerRedisWithTLS(t *testing.T) {
+func TestPeerRedis_WithTLS(t *testing.T) {
 	cert, key := certificate(t)
 	p := startPeer(t, "redis-server", func(port string) []string {
 		return []string{"--port", "0", "--tls-port", port, "--bind", "127.0.0.1", "--save", "", "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert}
@@ -302,8 +302,8 @@ func TestPeerRedisWithTLS(t *testing.T) {
 	for tls, want := range map[string]int{
 		fmt.Sprintf("{ca_file: %s, cert_file: %s, key_file: %s, min_version: '1.2'}", cert, cert, key): 1,
 		fmt.Sprintf("{insecure_skip_verify: true, cert_file: %s, key_file: %s}", cert, key):            1,
-		fmt.Sprintf("{cert_file: %s, key_file: %s}", cert, key):                                        0, // nobody vouches for the server
-		fmt.Sprintf("{ca_file: %s}", cert):                                                             0, // nobody vouches for the client
+		fmt.Sprintf("{cert_file: %s, key_file: %s}", cert, key):                                        0, // no CA for the server
+		fmt.Sprintf("{ca_file: %s}", cert):                                                             0, // no client certificate
 	} {
 		text := fmt.Sprintf("type: REDIS\nconfig: {addr: '%s', tls_enabled: true, tls_config: %s}\n", p.address, tls)
 		c, _, err := FromConfig([]byte(text), Options{LookupTimeout: 5 * time.Second, SetTimeout: 5 * time.Second}, quiet, nil)

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A toy of an answer: a line for every time of the grid, which says the time.
+// lines returns a simple response: a line per step, which holds its timestamp.
 func lines(startMS, endMS int64) []byte {
 	var b []byte
 	for at := startMS; at <= endMS; at += 10 {
@@ -46,9 +46,9 @@ func cutLines(text []byte, startMS, endMS int64) (kept []byte) {
 	return kept
 }
 
-// Whatever frontends that share a store do at the same time, merge and remove, and
-// whatever the store drops: what is found is right, or the stream ends with ErrGone.
-func TestWhatIsFoundIsRightWhateverHappens(t *testing.T) {
+// Frontends that share a store write, merge and delete concurrently, and the store drops
+// values. Every extent found is correct, or its stream ends with ErrGone.
+func TestCache_SharedStoreNeverReturnsWrongBytes(t *testing.T) {
 	shared := newFakeStore()
 	tiny := newMemory(t, MemoryOptions{BytesMax: 60_000})
 	flaky := newFakeStore()
@@ -72,7 +72,7 @@ func TestWhatIsFoundIsRightWhateverHappens(t *testing.T) {
 					wait.Go(func() {
 						r := rand.New(rand.NewPCG(uint64(i), uint64(worker)))
 						for range 150 {
-							someone(t, c, r, &found, &gone)
+							useCache(t, c, r, &found, &gone)
 						}
 					})
 				}
@@ -84,14 +84,14 @@ func TestWhatIsFoundIsRightWhateverHappens(t *testing.T) {
 	}
 }
 
-// someone writes an answer, or reads some.
-func someone(t *testing.T, c *Cache, r *rand.Rand, found, gone *atomic.Int64) {
+// useCache writes a response or reads some.
+func useCache(t *testing.T, c *Cache, r *rand.Rand, found, gone *atomic.Int64) {
 	key := fmt.Sprint(r.IntN(4))
 	start := 10 * r.Int64N(2000)
 	end := start + 10*r.Int64N(800)
 	if r.IntN(2) == 0 {
 		w := c.Writer(key, start, end, 10)
-		_, _ = w.Write(lines(start, end+10*r.Int64N(5))) // it may hold more than it says
+		_, _ = w.Write(lines(start, end+10*r.Int64N(5))) // it may hold more than its range
 		w.Commit()
 		return
 	}

@@ -10,23 +10,23 @@ import (
 	"github.com/ferula-io/ferula/internal/invariant"
 )
 
-// Reader streams an extent's bytes. Use Extent.Open; not for use by several at once.
+// Reader streams an extent's bytes. Extent.Open returns it. It is not safe for concurrent use.
 type Reader struct {
 	cache     *Cache
 	base, key string
 	ext       *extent
-	parts     [][]byte // nil where not fetched
-	// ctx ends the fetching ahead. It is kept because Read gets none.
+	parts     [][]byte // nil if not fetched
+	// ctx ends fetching ahead. It is a field because Read takes no context.
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	held    *holding
-	spilled []byte // room for the blocks of a part that is in a file
+	held    *heldBudget
+	spilled []byte // buffer for the blocks of a part in the spill file
 
 	number int    // of the part whose blocks are being read
 	blocks []byte // of that part, still to be decoded
-	left   int    // bytes of the answer in them
-	rest   []byte // decoded and not yet read; borrowed from buffer, or from a part
+	left   int    // bytes of the response in them
+	rest   []byte // decoded and not yet read; aliases buffer or a part
 	ahead  chan fetched
 
 	dec    *decoder
@@ -34,7 +34,7 @@ type Reader struct {
 	err    error
 }
 
-// fetched is a part that was fetched ahead.
+// fetched is the result of fetching a part ahead.
 type fetched struct {
 	blocks []byte
 	err    error
@@ -50,7 +50,7 @@ func newReader(ctx context.Context, e *Extent) *Reader {
 	return r
 }
 
-// Close ends the stream and whatever is fetched for it.
+// Close ends the stream and the fetch that runs for it.
 func (r *Reader) Close() error {
 	if r.dec == nil {
 		return nil
@@ -71,7 +71,7 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-// Read fills as much of p as there is without waiting, at least one byte.
+// Read fills as much of p as is available without waiting, at least one byte.
 func (r *Reader) Read(p []byte) (n int, err error) {
 	for n < len(p) {
 		if len(r.rest) > 0 {
@@ -103,7 +103,7 @@ func (r *Reader) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteTo hands every decoded block to w.
+// WriteTo writes every decoded block to w.
 func (r *Reader) WriteTo(w io.Writer) (written int64, err error) {
 	for {
 		if len(r.rest) > 0 {
@@ -139,7 +139,7 @@ func (r *Reader) decode(b block) {
 	}
 }
 
-// fail ends the stream if err is one.
+// fail ends the stream if err is not nil.
 func (r *Reader) fail(err error) bool {
 	if err == nil {
 		return false
@@ -148,18 +148,18 @@ func (r *Reader) fail(err error) bool {
 		r.cache.met.unused.of(reason(err)).Inc()
 	}
 	if errors.Is(err, errMissing) || errors.Is(err, errCorrupt) {
-		r.cache.forget(r.base, r.key, r.ext.id)
+		r.cache.removeExtent(r.base, r.key, r.ext.id)
 	}
 	r.err = fmt.Errorf("%w: %w", ErrGone, err)
 	return true
 }
 
-// wouldWait tells whether the next block is in a part that has not come yet.
+// wouldWait reports whether the next block is in a part that has not arrived.
 func (r *Reader) wouldWait() bool {
 	return len(r.blocks) == 0 && r.ahead != nil && len(r.ahead) == 0
 }
 
-// block takes the next block; not ok at the end of the stream, whose reason is in err.
+// block returns the next block; not ok at the end of the stream, whose reason is in err.
 func (r *Reader) block() (b block, ok bool) {
 	for len(r.blocks) == 0 {
 		if r.left != 0 {
@@ -189,7 +189,7 @@ func (r *Reader) block() (b block, ok bool) {
 	return b, true
 }
 
-// nextPart turns to the next part, and has the one after it fetched.
+// nextPart moves to the next part and starts to fetch the one after it.
 func (r *Reader) nextPart() bool {
 	next := r.number + 1
 	blocks := r.parts[next]
@@ -219,8 +219,8 @@ func (r *Reader) nextPart() bool {
 	return true
 }
 
-// fetchAhead begins to fetch a part, unless it is here, or at hand, or does not
-// exist. The goroutine ends with the fetch; nextPart or Close wait for it.
+// fetchAhead starts to fetch a part, unless it is fetched already, is in the spill file
+// or does not exist. The goroutine ends with the fetch; nextPart or Close wait for it.
 func (r *Reader) fetchAhead(number int) {
 	if r.cache.local || number >= len(r.ext.parts) || r.parts[number] != nil {
 		return

@@ -15,8 +15,8 @@ import (
 
 // RedisOptions of a Redis. Zero values take the defaults, which are Thanos'.
 type RedisOptions struct {
-	// Address is host:port. Several, separated by commas, are a cluster's nodes, or
-	// the sentinels where MasterName is set.
+	// Address is host:port. A comma-separated list names a cluster's nodes, or the
+	// sentinels if MasterName is set.
 	Address    string
 	MasterName string
 	Prefix     string // of every key
@@ -51,11 +51,11 @@ type Redis struct {
 }
 
 var (
-	_ Store        = (*Redis)(nil)
-	_ findingStore = (*Redis)(nil)
+	_ Store       = (*Redis)(nil)
+	_ hasAllStore = (*Redis)(nil)
 )
 
-// NewRedis makes a store on the server. That it does not answer is no error.
+// NewRedis returns a store on the server. A server that does not respond is not an error.
 func NewRedis(opts RedisOptions, logger *slog.Logger) (*Redis, error) {
 	opts = opts.withDefaults()
 	if opts.Address == "" {
@@ -64,7 +64,7 @@ func NewRedis(opts RedisOptions, logger *slog.Logger) (*Redis, error) {
 	if opts.ConnectionsMax < 0 || opts.IdleConnectionsMin < 0 || opts.Database < 0 {
 		return nil, errors.New("redis: limits and the database's number cannot be negative")
 	}
-	redis.SetLogger(redisLogger{logger}) // the library has one for the process, which else writes to stderr
+	redis.SetLogger(redisLogger{logger}) // the library's logger is global and writes to stderr by default
 	client := redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs:      strings.Split(opts.Address, ","),
 		MasterName: opts.MasterName,
@@ -76,7 +76,7 @@ func NewRedis(opts RedisOptions, logger *slog.Logger) (*Redis, error) {
 		ReadTimeout:           opts.ReadTimeout,
 		WriteTimeout:          opts.WriteTimeout,
 		ContextTimeoutEnabled: true,
-		// What fails is a miss: trying again would cost the query its time.
+		// A failure is a miss; a retry would delay the query.
 		MaxRetries:    -1,
 		DialerRetries: 1,
 
@@ -92,18 +92,18 @@ func NewRedis(opts RedisOptions, logger *slog.Logger) (*Redis, error) {
 	return &Redis{client: client, prefix: opts.Prefix}, nil
 }
 
-// redisLogger passes the client's messages on, which are about lost connections and
+// redisLogger forwards the client's messages, which are about lost connections and
 // sentinels and have no level.
 type redisLogger struct{ logger *slog.Logger }
 
-// Printf logs at debug level: what matters is an operation's error too.
+// Printf logs at debug level, because failures that matter are errors of operations, too.
 func (l redisLogger) Printf(ctx context.Context, format string, v ...any) {
 	if l.logger.Enabled(ctx, slog.LevelDebug) {
 		l.logger.DebugContext(ctx, "cache: redis: "+fmt.Sprintf(format, v...))
 	}
 }
 
-// Get gives the value under key.
+// Get returns the value under key.
 func (r *Redis) Get(ctx context.Context, key string) ([]byte, bool, error) {
 	value, err := r.client.Get(ctx, r.prefix+key).Bytes()
 	if errors.Is(err, redis.Nil) {
@@ -123,7 +123,7 @@ func (r *Redis) Set(ctx context.Context, key string, value []byte, ttl time.Dura
 	return nil
 }
 
-// Delete removes key, without waiting for its memory.
+// Delete removes key; the server frees its memory later.
 func (r *Redis) Delete(ctx context.Context, key string) error {
 	if err := r.client.Unlink(ctx, r.prefix+key).Err(); err != nil {
 		return fmt.Errorf("redis: %w", err)
@@ -131,11 +131,11 @@ func (r *Redis) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// HasAll asks for all keys at once, of a cluster one after another.
+// HasAll checks all keys in one pipeline, with one command per key in a cluster.
 func (r *Redis) HasAll(ctx context.Context, keys []string) (bool, error) {
 	counts := make([]*redis.IntCmd, len(keys))
 	_, err := r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, key := range keys { // one key a command: those of a cluster lie on different nodes
+		for i, key := range keys { // one key per command: the keys are on different nodes of a cluster
 			counts[i] = p.Exists(ctx, r.prefix+key)
 		}
 		return nil

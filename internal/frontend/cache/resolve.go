@@ -15,7 +15,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// addressResolver looks names up. *net.Resolver is one.
+// addressResolver resolves names. *net.Resolver is one.
 type addressResolver interface {
 	LookupIPAddr(ctx context.Context, host string) ([]net.IPAddr, error)
 	LookupSRV(ctx context.Context, service, proto, name string) (cname string, addrs []*net.SRV, err error)
@@ -30,17 +30,17 @@ type dialFunc func(ctx context.Context, network, address string) (net.Conn, erro
 //	dnssrv+name[:port]                  every address of every host of the SRV record
 //	dnssrvnoa+name[:port]               every host of the SRV record
 //
-// or, with discover, by asking a cluster's configuration endpoint at each address.
+// or, with discover, by querying a cluster's configuration endpoint at each address.
 type addressBook struct {
 	addresses []string
 	discover  bool
 	resolver  addressResolver
 	dial      dialFunc
-	last      map[string][]string // what an address resolved to, for when it fails
+	last      map[string][]string // the last result of each address, used when resolving fails
 }
 
-// resolve gives the servers, sorted and each once. Where an address cannot be
-// resolved its servers are those of the last time, beside the error.
+// resolve returns the servers, sorted and without duplicates. For an address that cannot
+// be resolved it returns the last known servers, together with the error.
 func (b *addressBook) resolve(ctx context.Context) ([]string, error) {
 	var servers []string
 	var errs []error
@@ -114,11 +114,11 @@ func (b *addressBook) hosts(ctx context.Context, host, port string) ([]string, e
 	return servers, nil
 }
 
-// clusterBytesMax limits a configuration endpoint's answer.
+// clusterBytesMax limits a configuration endpoint's response.
 const clusterBytesMax = 1 << 20
 
-// discoverCluster asks a configuration endpoint, as Amazon's ElastiCache has them,
-// for the nodes of its cluster.
+// discoverCluster queries a configuration endpoint, as in Amazon ElastiCache, for the
+// nodes of its cluster.
 func discoverCluster(ctx context.Context, dial dialFunc, address string) ([]string, error) {
 	conn, err := dial(ctx, "tcp", address)
 	if err != nil {
@@ -138,7 +138,7 @@ func discoverCluster(ctx context.Context, dial dialFunc, address string) ([]stri
 	return parseCluster(bufio.NewReader(io.LimitReader(conn, clusterBytesMax)))
 }
 
-// parseCluster reads
+// parseCluster parses
 //
 //	CONFIG cluster 0 <bytes>
 //	<version>
@@ -173,16 +173,17 @@ func parseCluster(r *bufio.Reader) ([]string, error) {
 	return servers, nil
 }
 
-// pick chooses the server for a key: the one whose name, hashed together with the
-// key, gives the most. When a server comes or goes only its own keys move, which
-// one of many does a modulo, a jump hash only for the last of them.
+// pick returns the server of a key by rendezvous hashing: the one whose name, hashed
+// together with the key, has the highest score. When a server is added or removed, only
+// its own keys move. A modulo would move nearly all keys, and a jump hash allows only the
+// last server to be removed.
 func pick(servers []*memcachedServer, key string) *memcachedServer {
 	var best *memcachedServer
-	var most uint64
+	var highest uint64
 	h := xxhash.Sum64String(key)
 	for _, s := range servers {
-		if score := mix(h ^ s.hash); best == nil || score > most {
-			best, most = s, score
+		if score := mix(h ^ s.hash); best == nil || score > highest {
+			best, highest = s, score
 		}
 	}
 	return best

@@ -6,20 +6,20 @@ import (
 	"github.com/klauspost/compress/s2"
 )
 
-// unpacker unpacks blocks. Its buffers are kept for the next block.
+// unpacker unpacks blocks. It reuses its buffers for the next block.
 type unpacker struct {
-	grid     grid
-	literals []byte
-	previous lastPacked
+	stepTimes stepTimes
+	literals  []byte
+	previous  lastPacked
 }
 
-// lastPacked is the value before, packed: to unpack it again costs less than to keep
-// what it was unpacked to.
+// lastPacked is the previous value in packed form: unpacking it again costs less than
+// storing its text.
 type lastPacked struct {
 	words [2]uint64
-	n     int // its length; 0: there was none
+	n     int // its length; 0: none yet
 	raw   bool
-	text  [valueMax]byte // where it is raw
+	text  [valueMax]byte // if it is unpacked
 }
 
 // join is split's inverse: it fills dst, which has the block's length before packing.
@@ -59,7 +59,7 @@ func (u *unpacker) join(dst, src []byte) error {
 		if beforeMS < 0 || beforeMS >= timeLimitMS || stepMS <= 0 {
 			return errCorrupt
 		}
-		written, read, ok := u.run(dst, values, run.samples, u.grid.seek(beforeMS, stepMS))
+		written, read, ok := u.run(dst, values, run.samples, u.stepTimes.seek(beforeMS, stepMS))
 		if !ok {
 			return errCorrupt
 		}
@@ -73,9 +73,9 @@ func (u *unpacker) join(dst, src []byte) error {
 }
 
 // decodeLiterals aliases u's buffer.
-func (u *unpacker) decodeLiterals(src []byte, most int) ([]byte, error) {
+func (u *unpacker) decodeLiterals(src []byte, limit int) ([]byte, error) {
 	n, err := s2.DecodedLen(src)
-	if err != nil || n > most {
+	if err != nil || n > limit {
 		return nil, errCorrupt
 	}
 	if cap(u.literals) < n {
@@ -115,13 +115,13 @@ func decodeRunHeader(src []byte) (h runHeader, rest []byte, err error) {
 	return h, src[n:], nil
 }
 
-// run writes samples from time k of the grid on, and says how much of dst it filled
-// and of values it used.
+// run writes samples from index k of stepTimes on. It returns the bytes written to dst
+// and read from values.
 func (u *unpacker) run(dst, values []byte, samples uint64, k int) (written, read int, ok bool) {
 	x0, x1, n := u.previous.words[0], u.previous.words[1], u.previous.n
 	for left := samples; left > 0; left-- {
-		if k >= len(u.grid.times) {
-			if k, ok = u.grid.extend(k); !ok {
+		if k >= len(u.stepTimes.times) {
+			if k, ok = u.stepTimes.extend(k); !ok {
 				return 0, 0, false
 			}
 		}
@@ -139,7 +139,7 @@ func (u *unpacker) run(dst, values []byte, samples uint64, k int) (written, read
 			k++
 			continue
 		}
-		at := &u.grid.times[k]
+		at := &u.stepTimes.times[k]
 		k++
 		out := (*[packSlack]byte)(dst[written:])
 		in := (*[valueMax + 2]byte)(values[read:])
@@ -160,7 +160,7 @@ func (u *unpacker) run(dst, values []byte, samples uint64, k int) (written, read
 		} else {
 			return 0, 0, false
 		}
-		if n == 0 { // the first value cannot be as the one before
+		if n == 0 { // the first value has no previous one
 			return 0, 0, false
 		}
 		if u.previous.raw {
@@ -176,10 +176,10 @@ func (u *unpacker) run(dst, values []byte, samples uint64, k int) (written, read
 		written += at.n + n + 3
 	}
 	u.previous.words, u.previous.n = [2]uint64{x0, x1}, n
-	return written - 1, read, true // no comma behind the last one
+	return written - 1, read, true // no comma after the last one
 }
 
-// edge writes one sample where dst or values are too short for whole words.
+// edge writes one sample if dst or values are too short for whole words.
 func (u *unpacker) edge(dst, values []byte, k int, last bool) (written, read int, ok bool) {
 	var out [packSlack]byte
 	var in [valueMax + 2]byte

@@ -9,33 +9,33 @@ import (
 	"time"
 )
 
-// Writer takes the bytes of one answer and stores them as an extent. It never
-// fails and hardly waits: where the store is slower than the answer, the extent is
-// given up and the rest of the bytes is dropped. Use Cache.Writer; one goroutine
-// writes, and ends with either Commit or Abort.
+// Writer takes the bytes of one response and stores them as an extent. It never fails
+// and blocks its caller for Options.WriterWait at most: if the store is slower than the
+// response, the extent is aborted and the remaining bytes are dropped. Use Cache.Writer.
+// One goroutine writes, and ends with either Commit or Abort.
 type Writer struct {
 	cache *Cache
 	key   string
 	base  string
 	ext   extent
-	// replaces are the extents that this one is the merger of; if one of them is no
-	// longer there, neither is what this one was made from.
+	// replaces are the ids of the extents that this one merges. If one of them was
+	// removed meanwhile, the merged extent is dropped.
 	replaces []uint64
 
 	raw     []byte // less than a block
-	part    []byte // the blocks of a part, after room for its header
-	partRaw int    // bytes of the answer in part
+	part    []byte // the blocks of a part, after space for its header
+	partRaw int    // bytes of the response in part
 	stored  int64  // bytes of all parts
 	charged int64  // of InFlightBytesMax, for raw and part
 	wait    time.Duration
 	ended   bool
 
-	jobs   atomic.Int32           // parts on their way, and one for the writer itself
-	lost   atomic.Pointer[string] // why the extent was given up
-	sentTo atomic.Int32           // parts that the store may have
+	jobs   atomic.Int32           // pending part writes, and one for the writer itself
+	lost   atomic.Pointer[string] // why the extent was aborted
+	sentTo atomic.Int32           // parts that the store may hold
 }
 
-// How an answer that was offered ended, for the metric.
+// Results of a Writer, for the metric.
 const (
 	resultStored    = "stored"
 	resultAborted   = "aborted"
@@ -46,9 +46,9 @@ const (
 	resultOutdated  = "outdated"
 )
 
-// Writer begins an extent of the entry key. The range is inclusive at both ends; its
-// times are startMS, startMS+stepMS, …; 0 where there is no grid. The age of the
-// extent counts from here.
+// Writer returns a Writer of an extent of the entry key. The range is inclusive at both
+// ends. Its timestamps are startMS, startMS+stepMS, …; stepMS 0 means no fixed step. The
+// age of the extent counts from this call.
 func (c *Cache) Writer(key string, startMS, endMS, stepMS int64) *Writer {
 	w := &Writer{
 		cache: c, key: key, base: storeKey(key), wait: c.opts.WriterWait,
@@ -56,12 +56,12 @@ func (c *Cache) Writer(key string, startMS, endMS, stepMS int64) *Writer {
 	}
 	w.jobs.Store(1)
 	if len(key) > c.opts.KeyBytesMax || startMS > endMS || stepMS < 0 {
-		w.giveUp(resultTooLarge)
+		w.abort(resultTooLarge)
 	}
 	return w
 }
 
-// Write takes all of p, always. p is borrowed.
+// Write takes all of p, always. It does not retain p.
 func (w *Writer) Write(p []byte) (int, error) {
 	size := w.cache.blockBytes
 	for rest := p; len(rest) > 0 && !w.given(); {
@@ -82,8 +82,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Commit stores the extent. When it is to be seen depends on the store: at once with
-// a local one, otherwise soon.
+// Commit stores the extent. It becomes visible at once with a local store, and after
+// the background writes otherwise.
 func (w *Writer) Commit() {
 	if w.ended {
 		return
@@ -94,7 +94,7 @@ func (w *Writer) Commit() {
 	switch {
 	case w.given():
 	case w.partRaw == 0 && len(w.ext.parts) == 0:
-		w.giveUp(resultAborted) // nothing was written
+		w.abort(resultAborted) // nothing was written
 	case len(w.ext.parts) == 0 && len(w.part) <= w.cache.opts.InlineBytes:
 		sealPart(w.part, w.ext.id, 0)
 		w.ext.inline = w.part // the manifest copies it
@@ -110,7 +110,7 @@ func (w *Writer) Abort() {
 	if w.ended {
 		return
 	}
-	w.giveUp(resultAborted)
+	w.abort(resultAborted)
 	w.end()
 }
 
@@ -119,18 +119,18 @@ func (w *Writer) end() {
 	w.cache.inFlight.Release(w.charged)
 	w.charged, w.raw, w.part = 0, nil, nil
 	if w.jobs.Add(-1) == 0 && !w.cache.enqueue(w.finish) {
-		w.giveUp(resultQueueFull)
+		w.abort(resultQueueFull)
 		w.count()
 	}
 }
 
 func (w *Writer) given() bool { return w.lost.Load() != nil }
 
-// giveUp drops the extent; the first reason counts.
-func (w *Writer) giveUp(why string) { w.lost.CompareAndSwap(nil, &why) }
+// abort drops the extent; the first reason counts.
+func (w *Writer) abort(why string) { w.lost.CompareAndSwap(nil, &why) }
 
-// block compresses raw into the part, and sends the part off when the block does not
-// fit.
+// block compresses raw into the part. If the block does not fit, it first sends the
+// part to the store.
 func (w *Writer) block(raw []byte) {
 	e := encoders.Get().(*encoder)
 	defer encoders.Put(e)
@@ -155,7 +155,7 @@ func (w *Writer) charge() {
 	}
 }
 
-// acquire takes n of InFlightBytesMax, waiting a little if need be.
+// acquire takes n of InFlightBytesMax and may wait up to the rest of wait.
 func (w *Writer) acquire(n int64) bool {
 	if w.cache.inFlight.TryAcquire(n) {
 		return true
@@ -170,7 +170,7 @@ func (w *Writer) acquire(n int64) bool {
 			return true
 		}
 	}
-	w.giveUp(resultSlow)
+	w.abort(resultSlow)
 	return false
 }
 
@@ -179,7 +179,7 @@ func (w *Writer) cut(part []byte, rawBytes int) {
 	number := len(w.ext.parts)
 	w.stored += int64(len(part))
 	if w.stored > w.cache.opts.EntryBytesMax || number == manifestPartsMax {
-		w.giveUp(resultTooLarge)
+		w.abort(resultTooLarge)
 		return
 	}
 	sealPart(part, w.ext.id, number)
@@ -200,7 +200,7 @@ func (w *Writer) cut(part []byte, rawBytes int) {
 	if !sent {
 		w.cache.inFlight.Release(size)
 		w.jobs.Add(-1)
-		w.giveUp(resultQueueFull)
+		w.abort(resultQueueFull)
 	}
 }
 
@@ -209,7 +209,7 @@ func (w *Writer) send(ctx context.Context, number int, value []byte) {
 	if w.given() {
 		return
 	}
-	for { // remember the highest, for the case that they must be removed
+	for { // remember the highest part, to delete all parts on abort
 		highest := w.sentTo.Load()
 		if int(highest) > number || w.sentTo.CompareAndSwap(highest, int32(number+1)) {
 			break
@@ -218,7 +218,7 @@ func (w *Writer) send(ctx context.Context, number int, value []byte) {
 	ctx, cancel := context.WithTimeout(ctx, w.cache.opts.SetTimeout)
 	defer cancel()
 	if err := w.cache.store.set(ctx, partKey(w.base, w.ext.id, number), value, w.cache.opts.TTL); err != nil {
-		w.giveUp(resultOf(err))
+		w.abort(resultOf(err))
 	}
 }
 
@@ -245,19 +245,19 @@ func (w *Writer) finish(ctx context.Context) {
 			for _, id := range w.replaces {
 				at := slices.IndexFunc(extents, func(e extent) bool { return e.id == id })
 				if at < 0 {
-					w.giveUp(resultOutdated)
+					w.abort(resultOutdated)
 					return nil, false
 				}
 				extents = slices.Delete(extents, at, at+1)
 			}
 			next := w.cache.insert(extents, w.ext)
 			if next == nil {
-				w.giveUp(resultOutdated)
+				w.abort(resultOutdated)
 			}
 			return next, next != nil
 		})
 		if err != nil {
-			w.giveUp(resultOf(err))
+			w.abort(resultOf(err))
 		}
 	}
 	if w.given() && w.sentTo.Load() > 0 {
@@ -265,13 +265,13 @@ func (w *Writer) finish(ctx context.Context) {
 	}
 }
 
-// deleteParts removes the first n parts of an extent, as far as it can.
+// deleteParts deletes the first n parts of an extent, best effort.
 func (c *Cache) deleteParts(ctx context.Context, base string, id uint64, n int) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.SetTimeout)
 	defer cancel()
 	for i := range n {
 		if err := c.store.delete(ctx, partKey(base, id, i)); err != nil {
-			return // they go with their time to live, or are evicted
+			return // the rest expires or is evicted
 		}
 	}
 }

@@ -29,25 +29,25 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// GRPCOptions are about the gRPC side of any role. Zero limits take defaults.
+// GRPCOptions configure the gRPC server of any role. Zero limits take the defaults.
 type GRPCOptions struct {
-	ListenAddress string // host:port; port 0 takes a free one; "": no gRPC
+	ListenAddress string // host:port; port 0 picks a free port; "": no gRPC server
 
 	TLSCert, TLSKey string   // files; both or none
-	TLSClientCA     string   // file; clients must have certificates by it
+	TLSClientCA     string   // file; clients must present a certificate signed by this CA
 	TLSMinVersion   string   // 1.0 to 1.3; "": 1.3
-	TLSCiphers      []string // names of package crypto/tls; none: Go's choice
+	TLSCiphers      []string // names as in package crypto/tls; none: Go's defaults
 	TLSCurves       []string
 
-	// AllowAnonymous lets clients without certificates in, at an address that others
-	// reach too, although the HTTP side wants a password or a certificate of them.
+	// AllowAnonymous accepts clients without a certificate on an address that is not
+	// loopback, although the HTTP server requires a password or a client certificate.
 	AllowAnonymous bool
 
-	MaxConnectionAge time.Duration // then clients are told to connect again; 0: never
-	GracePeriod      time.Duration // for running calls at the end; 0: 30 s
-	ConnectionsMax   int           // further ones wait; 0: 512
-	StreamsMax       uint32        // calls at once on a connection, further ones wait; 0: 1000
-	RequestBytesMax  int           // of one message of a client; 0: 32 MiB
+	MaxConnectionAge time.Duration // after it the server sends GOAWAY and clients reconnect; 0: never
+	GracePeriod      time.Duration // for running calls at shutdown; 0: 30 s
+	ConnectionsMax   int           // further connections wait; 0: 512
+	StreamsMax       uint32        // concurrent calls per connection, further calls wait; 0: 1000
+	RequestBytesMax  int           // of one received message; 0: 32 MiB
 }
 
 func (o GRPCOptions) withDefaults() GRPCOptions {
@@ -69,36 +69,38 @@ func (o GRPCOptions) withDefaults() GRPCOptions {
 	return o
 }
 
-// openBeside says that the server would answer everybody while the HTTP side does not.
-func (o GRPCOptions) openBeside(web WebOptions) error {
+// checkAnonymous returns an error if the gRPC server would accept every client while
+// the HTTP server authenticates its clients.
+func (o GRPCOptions) checkAnonymous(web WebOptions) error {
 	if o.ListenAddress == "" || o.TLSClientCA != "" || isLoopback(o.ListenAddress) || !web.security().clients {
 		return nil
 	}
-	return fmt.Errorf("the gRPC server on %s would answer every client, while %s wants a password or a certificate of them: give it --grpc-server-tls-client-ca, or a loopback address, or none (--grpc-address=)", o.ListenAddress, web.ConfigFile)
+	return fmt.Errorf("the gRPC server on %s would accept every client, while %s requires a password or a client certificate: set --grpc-server-tls-client-ca, listen on a loopback address, or disable gRPC with --grpc-address=", o.ListenAddress, web.ConfigFile)
 }
 
-// warnOpenBeside is openBeside where Thanos' peers are used to no clients' certificates.
-func (o GRPCOptions) warnOpenBeside(web WebOptions, logger *slog.Logger) {
-	if err := o.openBeside(web); err != nil {
-		logger.Warn("The gRPC server is open to clients that the HTTP side refuses", "reason", err)
+// warnAnonymous logs the error of checkAnonymous as a warning. Thanos deployments
+// commonly run gRPC without client certificates, so that an error would break them.
+func (o GRPCOptions) warnAnonymous(web WebOptions, logger *slog.Logger) {
+	if err := o.checkAnonymous(web); err != nil {
+		logger.Warn("The gRPC server accepts clients that the HTTP server rejects", "reason", err)
 	}
 }
 
-// isLoopback tells whether only this machine reaches an address.
+// isLoopback reports whether an address is reachable from this machine only.
 func isLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return false // listening will say what is wrong with it
+		return false // net.Listen returns the error
 	}
 	ip := net.ParseIP(host)
 	return host == "localhost" || (ip != nil && ip.IsLoopback())
 }
 
-// deadAfter is how long a client may be silent before it is asked whether it lives.
-const deadAfter = 2 * time.Minute
+// keepaliveTime is how long a connection may be idle before the server pings the client.
+const keepaliveTime = 2 * time.Minute
 
-// grpcServer is a listening gRPC server with health and reflection. It is
-// unhealthy until ready is called.
+// grpcServer is a listening gRPC server with the health and reflection services. Its
+// health status is NOT_SERVING until ready is called.
 type grpcServer struct {
 	opts     GRPCOptions
 	listener net.Listener
@@ -107,8 +109,8 @@ type grpcServer struct {
 	logger   *slog.Logger
 }
 
-// newGRPCServer listens and registers services, but answers nothing until serve.
-// It gives nil where no address is given.
+// newGRPCServer listens and registers services, but accepts no connection until serve
+// is called. It returns nil if there is no listen address.
 func newGRPCServer(opts GRPCOptions, logger *slog.Logger, reg *registry, register func(*grpc.Server)) (*grpcServer, error) {
 	if opts.ListenAddress == "" {
 		return nil, nil
@@ -121,7 +123,7 @@ func newGRPCServer(opts GRPCOptions, logger *slog.Logger, reg *registry, registe
 	options := append(storeapi.GRPCServerOptions(),
 		grpc.MaxRecvMsgSize(opts.RequestBytesMax), grpc.MaxSendMsgSize(1<<31-1), grpc.MaxConcurrentStreams(opts.StreamsMax),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: opts.MaxConnectionAge, Time: deadAfter, Timeout: deadAfter / 4}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: opts.MaxConnectionAge, Time: keepaliveTime, Timeout: keepaliveTime / 4}),
 		grpc.UnaryInterceptor(calls.unary), grpc.StreamInterceptor(calls.stream),
 	)
 	config, err := opts.tls()
@@ -142,7 +144,7 @@ func newGRPCServer(opts GRPCOptions, logger *slog.Logger, reg *registry, registe
 	return g, nil
 }
 
-// addr is the address listened on; nil if there is none.
+// addr returns the listen address; nil without a server.
 func (g *grpcServer) addr() net.Addr {
 	if g == nil {
 		return nil
@@ -150,7 +152,7 @@ func (g *grpcServer) addr() net.Addr {
 	return g.listener.Addr()
 }
 
-// serve answers until drain.
+// serve accepts connections until drain is called.
 func (g *grpcServer) serve() error {
 	if g == nil {
 		return nil
@@ -159,22 +161,23 @@ func (g *grpcServer) serve() error {
 	return g.server.Serve(g.listener)
 }
 
-// ready says so to who asks for the health.
+// ready sets the health status to SERVING.
 func (g *grpcServer) ready() {
 	if g != nil {
 		g.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	}
 }
 
-// stopping turns new clients away.
+// stopping sets the health status to NOT_SERVING for good, so that clients choose
+// another server.
 func (g *grpcServer) stopping() {
 	if g != nil {
 		g.health.Shutdown()
 	}
 }
 
-// drain waits for running calls, as long as it may. It may be called in place of
-// serve too.
+// drain waits for running calls, for GracePeriod at most. It may be called without
+// serve.
 func (g *grpcServer) drain() error {
 	if g == nil {
 		return nil
@@ -192,7 +195,7 @@ func (g *grpcServer) drain() error {
 		g.server.Stop()
 		<-drained
 	}
-	_ = g.listener.Close() // Serve may never have taken it over
+	_ = g.listener.Close() // GracefulStop closes it only if Serve was called
 	return err
 }
 
@@ -202,16 +205,16 @@ var tlsCurves = []tls.CurveID{
 	tls.CurveP256, tls.CurveP384, tls.CurveP521, tls.X25519, tls.X25519MLKEM768, tls.SecP256r1MLKEM768, tls.SecP384r1MLKEM1024,
 }
 
-// tls reads what the options name; nil without a certificate.
+// tls builds the server's TLS configuration; nil without a certificate.
 func (o GRPCOptions) tls() (*tls.Config, error) {
 	if o.TLSCert == "" && o.TLSKey == "" {
 		if o.TLSClientCA != "" {
-			return nil, errors.New("a client CA needs a certificate and a key of the server too")
+			return nil, errors.New("a client CA also needs a server certificate and key")
 		}
 		return nil, nil
 	}
 	if o.TLSCert == "" || o.TLSKey == "" {
-		return nil, errors.New("a certificate and a key are needed both")
+		return nil, errors.New("certificate and key must both be set")
 	}
 	config := &tls.Config{}
 	var ok bool
@@ -254,12 +257,13 @@ func readCA(file string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("CA %s: no certificate in it", file)
+		return nil, fmt.Errorf("CA %s: contains no certificate", file)
 	}
 	return pool, nil
 }
 
-// keyPair is a certificate that is read again when one of its files has changed.
+// keyPair is a certificate and its key. get reads the files again when the
+// modification time of one of them has changed.
 type keyPair struct {
 	certFile, keyFile string
 
@@ -290,8 +294,8 @@ func (k *keyPair) get() (*tls.Certificate, error) {
 	return k.pair, nil
 }
 
-// callMetrics counts calls as go-grpc-middleware names them, and turns panics
-// into an error of that call.
+// callMetrics counts calls under the metric names of go-grpc-middleware. It recovers
+// panics and returns them as the error of the call.
 type callMetrics struct {
 	started, handled *metrics.CounterVec
 	panics           *metrics.Counter
@@ -309,7 +313,7 @@ func newCallMetrics(reg *registry, logger *slog.Logger) *callMetrics {
 	}
 }
 
-func (m *callMetrics) around(kind, method string, call func() error) (err error) {
+func (m *callMetrics) instrument(kind, method string, call func() error) (err error) {
 	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	m.started.With(name, service, kind).Inc()
 	defer func() {
@@ -328,10 +332,10 @@ func (m *callMetrics) around(kind, method string, call func() error) (err error)
 }
 
 func (m *callMetrics) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (out any, err error) {
-	err = m.around("unary", info.FullMethod, func() (err error) { out, err = handler(ctx, in); return err })
+	err = m.instrument("unary", info.FullMethod, func() (err error) { out, err = handler(ctx, in); return err })
 	return out, err
 }
 
 func (m *callMetrics) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	return m.around("server_stream", info.FullMethod, func() error { return handler(srv, stream) })
+	return m.instrument("server_stream", info.FullMethod, func() error { return handler(srv, stream) })
 }

@@ -29,27 +29,27 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// QueryOptions are what `ferula query` runs with.
+// QueryOptions are the options of `ferula query`.
 type QueryOptions struct {
 	Web         WebOptions
 	DisableCORS bool
 	GRPC        GRPCOptions
-	StoreAPI    storeapi.ServerOptions // limits of the StoreAPI that is offered
+	StoreAPI    storeapi.ServerOptions // limits of the StoreAPI server
 	Client      StoreClientOptions
-	Endpoints   fanout.EndpointsOptions // Dial, Logger and Metrics are filled in
-	Fanout      fanout.Options          // what is done with replicas is filled in
-	Chain       bool                    // replicas are mixed instead of chosen from
-	Stores      api.StoreDefaults       // Lookback is filled in
+	Endpoints   fanout.EndpointsOptions // Dial, Logger and Metrics are set by NewQuery
+	Fanout      fanout.Options          // Dedup, IsCounter and Counter are set by NewQuery
+	Chain       bool                    // deduplicate by merging all replicas; default: penalty, which picks one replica at a time
+	Stores      api.StoreDefaults       // Lookback is set by NewQuery
 	Query       promql.Options
-	// SubqueryInterval is the resolution of subqueries that name none. 0: 1 minute
+	// SubqueryInterval is the default step of subqueries; 0: 1 minute.
 	SubqueryInterval time.Duration
-	Tracing          string // Thanos' YAML; "" sends none
+	Tracing          string // Thanos' tracing configuration in YAML; "" sends no spans
 
-	Flags  map[string]string // as status/flags shows them
+	Flags  map[string]string // as returned by status/flags
 	Logger *slog.Logger
 }
 
-// Query is a querier over many stores in one process. Use NewQuery, then Run once.
+// Query is a process that queries many stores. Call NewQuery, then Run once.
 type Query struct {
 	opts      QueryOptions
 	reg       *registry
@@ -59,15 +59,15 @@ type Query struct {
 	tracing   *tracing
 	listener  net.Listener
 	grpc      *grpcServer
-	gate      *gate
+	readiness *readiness
 	handler   http.Handler
 	started   time.Time
 }
 
-// NewQuery builds the process and begins to listen; no store is asked yet.
+// NewQuery builds the process and opens its listeners. It sends no request to a store.
 func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	opts.Web = opts.Web.withDefaults()
-	q := &Query{opts: opts, reg: newRegistry(), gate: &gate{}, started: time.Now().UTC()}
+	q := &Query{opts: opts, reg: newRegistry(), readiness: &readiness{}, started: time.Now().UTC()}
 	defer func() {
 		if err != nil {
 			_ = q.free()
@@ -90,18 +90,18 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	endpoints := opts.Endpoints
 	endpoints.Dial, endpoints.Logger, endpoints.Metrics = dial, opts.Logger.With("component", "endpoints"), q.reg.own
 	q.endpoints = fanout.NewEndpoints(endpoints)
-	many := opts.Fanout
-	many.Dedup, many.IsCounter, many.Counter = dedup.Penalty, dedup.IsCounter, dedup.Counter
+	fan := opts.Fanout
+	fan.Dedup, fan.IsCounter, fan.Counter = dedup.Penalty, dedup.IsCounter, dedup.Counter
 	if opts.Chain {
-		many.Dedup, many.IsCounter = dedup.Chain, func(string) bool { return false }
+		fan.Dedup, fan.IsCounter = dedup.Chain, func(string) bool { return false }
 	}
-	q.fanout = fanout.New(q.endpoints, many)
+	q.fanout = fanout.New(q.endpoints, fan)
 	if q.listener, err = opts.Web.listen(); err != nil {
 		return nil, err
 	}
 	store := opts.StoreAPI
 	store.Metrics = q.reg.own
-	opts.GRPC.warnOpenBeside(opts.Web, opts.Logger)
+	opts.GRPC.warnAnonymous(opts.Web, opts.Logger)
 	if q.grpc, err = newGRPCServer(opts.GRPC, opts.Logger, q.reg, func(to *grpc.Server) {
 		storeapi.NewServer(q.fanout.Source(), store).Register(to)
 	}); err != nil {
@@ -115,7 +115,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	return q, err
 }
 
-// newHandler joins the API, the page and the operational endpoints.
+// newHandler routes requests to the API, the web UI and the debug endpoints.
 func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, error) {
 	origin, err := corsOrigin(q.opts.Web.CORSOrigin)
 	if q.opts.DisableCORS {
@@ -128,31 +128,31 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	api.New(api.Options{
 		Engine:        q.engine,
 		Parser:        q.engine.Parser,
-		Stores:        manyStores{q.fanout, q.endpoints},
+		Stores:        storeSet{q.fanout, q.endpoints},
 		StoreDefaults: q.opts.Stores,
 		StoreTimeout:  cmp.Or(q.opts.Query.Timeout, promql.TimeoutByDefault),
 		Gatherer:      q.reg,
 		Flags:         q.opts.Flags,
 		BuildInfo:     buildInfo(),
 		RuntimeInfo:   q.runtimeInfo,
-		Ready:         q.gate.wrap,
+		Ready:         q.readiness.wrap,
 		ExternalURL:   external,
 		ListenAddress: q.listener.Addr().String(),
 		CORSOrigin:    origin,
 		Logger:        q.opts.Logger.With("component", "api"),
 	}).Register(endpoints, prefix+"/api/v1")
 	mux := http.NewServeMux()
-	var answers http.Handler = endpoints
+	var apiHandler http.Handler = endpoints
 	if q.opts.Tracing != "" {
-		answers = otelhttp.NewHandler(endpoints, "query", otelhttp.WithTracerProvider(q.tracing.provider), otelhttp.WithPropagators(q.tracing.propagator))
+		apiHandler = otelhttp.NewHandler(endpoints, "query", otelhttp.WithTracerProvider(q.tracing.provider), otelhttp.WithPropagators(q.tracing.propagator))
 	}
-	mux.Handle(prefix+"/api/", answers)
+	mux.Handle(prefix+"/api/", apiHandler)
 	mux.Handle("GET "+prefix+"/metrics", metricsHandler(q.reg, q.opts.Logger))
-	q.opts.Web.operational(mux, prefix, q.gate)
+	q.opts.Web.registerDebugEndpoints(mux, prefix, q.readiness)
 	mux.Handle(prefix+"/", ui.Handler(prefix))
 	if prefix != "" {
 		mux.Handle("GET /{$}", http.RedirectHandler(prefix+"/", http.StatusFound))
-		q.opts.Web.operational(mux, "", q.gate) // Thanos has these at the root too
+		q.opts.Web.registerDebugEndpoints(mux, "", q.readiness) // Thanos serves these without the prefix too
 		mux.Handle("GET /metrics", metricsHandler(q.reg, q.opts.Logger))
 	}
 	return mux, nil
@@ -170,18 +170,18 @@ func (q *Query) runtimeInfo() (api.RuntimeInfo, error) {
 	return api.RuntimeInfo{StartTime: q.started, CWD: cwd, Hostname: hostname, ReloadConfigSuccess: true, LastConfigTime: q.started}, nil
 }
 
-// Addr is the address listened on for HTTP.
+// Addr returns the HTTP listen address.
 func (q *Query) Addr() net.Addr { return q.listener.Addr() }
 
-// GRPCAddr is the address listened on for gRPC; nil if there is none.
+// GRPCAddr returns the gRPC listen address; nil without a gRPC server.
 func (q *Query) GRPCAddr() net.Addr { return q.grpc.addr() }
 
-// Run serves until ctx ends or something fails, and drains. It is ready once every
-// store was asked what it holds, or did not answer in time.
+// Run serves until ctx is canceled or a server fails, then drains running requests.
+// The process is ready once every store has returned its Info or timed out.
 func (q *Query) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	server := q.opts.Web.server(q.reg.observed(q.handler), q.opts.Logger)
+	server := q.opts.Web.server(q.reg.instrumented(q.handler), q.opts.Logger)
 	var serving, work sync.WaitGroup
 	serving.Go(func() {
 		if err := q.opts.Web.serve(q.listener, server, q.opts.Logger); err != nil {
@@ -193,22 +193,22 @@ func (q *Query) Run(ctx context.Context) error {
 			stop(fmt.Errorf("gRPC server: %w", err))
 		}
 	})
-	// Running requests still need the stores while they drain.
-	finding, found := context.WithCancel(context.Background())
-	defer found()
+	// Running requests need the stores until they are drained.
+	updateCtx, stopUpdates := context.WithCancel(context.Background())
+	defer stopUpdates()
 	work.Go(func() {
 		q.endpoints.Update(ctx)
-		q.gate.ready()
+		q.readiness.ready()
 		q.grpc.ready()
 		q.opts.Logger.Info("Ready", "url", q.opts.Web.scheme()+"://"+q.listener.Addr().String()+"/", "stores", len(q.endpoints.Statuses()))
-		q.endpoints.Run(finding)
+		q.endpoints.Run(updateCtx)
 	})
 	<-ctx.Done()
-	q.gate.stopping()
+	q.readiness.stopping()
 	q.opts.Logger.Info("Stopping", "reason", context.Cause(ctx))
 	err := errors.Join(q.opts.Web.drain(server), q.grpc.drain())
 	serving.Wait()
-	found()
+	stopUpdates()
 	work.Wait()
 	if e := context.Cause(ctx); !errors.Is(e, context.Canceled) {
 		err = errors.Join(err, e)
@@ -216,7 +216,7 @@ func (q *Query) Run(ctx context.Context) error {
 	return errors.Join(err, q.free())
 }
 
-// free lets go of what NewQuery took.
+// free releases the resources of NewQuery.
 func (q *Query) free() error {
 	var errs []error
 	if q.listener != nil {
@@ -231,43 +231,43 @@ func (q *Query) free() error {
 	return errors.Join(errs...)
 }
 
-// manyStores is a fan-out as the API sees it.
-type manyStores struct {
+// storeSet implements api.Stores on the fan-out and its endpoints.
+type storeSet struct {
 	fanout    *fanout.Fanout
 	endpoints *fanout.Endpoints
 }
 
-func (m manyStores) query(p api.StoreParams) *fanout.Query {
+func (m storeSet) query(p api.StoreParams) *fanout.Query {
 	return m.fanout.Queryable(fanout.Request{
 		ReplicaLabels: p.ReplicaLabels, AbortOnPartial: !p.Partial, MaxResolutionMS: p.MaxResolution.Milliseconds(), Stores: p.Stores,
 	})
 }
 
 // Queryable implements api.Stores.
-func (m manyStores) Queryable(p api.StoreParams) storage.Queryable { return m.query(p) }
+func (m storeSet) Queryable(p api.StoreParams) storage.Queryable { return m.query(p) }
 
 // Exemplars implements api.Stores.
-func (m manyStores) Exemplars(ctx context.Context, p api.StoreParams, start, end int64, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error) {
+func (m storeSet) Exemplars(ctx context.Context, p api.StoreParams, start, end int64, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error) {
 	return m.query(p).Exemplars(ctx, start, end, selectors)
 }
 
 // MetricMetadata implements api.Stores.
-func (m manyStores) MetricMetadata(ctx context.Context, p api.StoreParams, metric string, limit int) (map[string][]metadata.Metadata, annotations.Annotations, error) {
+func (m storeSet) MetricMetadata(ctx context.Context, p api.StoreParams, metric string, limit int) (map[string][]metadata.Metadata, annotations.Annotations, error) {
 	return m.query(p).MetricMetadata(ctx, metric, limit)
 }
 
 // Targets implements api.Stores.
-func (m manyStores) Targets(ctx context.Context, p api.StoreParams, state string) (storeapi.Targets, annotations.Annotations, error) {
+func (m storeSet) Targets(ctx context.Context, p api.StoreParams, state string) (storeapi.Targets, annotations.Annotations, error) {
 	return m.query(p).Targets(ctx, state)
 }
 
 // Rules implements api.Stores.
-func (m manyStores) Rules(ctx context.Context, p api.StoreParams, kind string) ([]storeapi.RuleGroup, annotations.Annotations, error) {
+func (m storeSet) Rules(ctx context.Context, p api.StoreParams, kind string) ([]storeapi.RuleGroup, annotations.Annotations, error) {
 	return m.query(p).Rules(ctx, kind)
 }
 
 // Statuses implements api.Stores.
-func (m manyStores) Statuses() []api.StoreStatus {
+func (m storeSet) Statuses() []api.StoreStatus {
 	var all []api.StoreStatus
 	for _, s := range m.endpoints.Statuses() {
 		all = append(all, api.StoreStatus{

@@ -22,45 +22,45 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// QueryFrontendOptions are what `ferula query-frontend` runs with.
+// QueryFrontendOptions are the options of `ferula query-frontend`.
 type QueryFrontendOptions struct {
 	Web         WebOptions
 	DisableCORS bool
 	Downstream  downstream.Options
-	Frontend    frontend.Options // Downstream, caches, Admission, Logger and Metrics are filled in
-	// RangeCache and LabelCache are Thanos' YAML of a response cache; "" for none.
+	Frontend    frontend.Options // Downstream, caches, Admission, Logger and Metrics are set by NewQueryFrontend
+	// RangeCache and LabelCache are Thanos' response cache configurations in YAML; "":
+	// no cache.
 	RangeCache, LabelCache string
 	Limits                 limit.Options
-	// DownstreamMax is how many calls of the downstream may be under way at once; 0:
-	// 256. The transport's connections per host may allow fewer.
+	// DownstreamMax limits the concurrent requests to the downstream; 0: 256. A lower
+	// MaxConnsPerHost of the transport lowers it.
 	DownstreamMax int
-	Tracing       string // Thanos' YAML; "" sends none
-	// ProbeEvery is the time between two checks of the downstream, by which the
-	// process is ready or not; 0: 10 s, negative: it is always ready.
+	Tracing       string // Thanos' tracing configuration in YAML; "" sends no spans
+	// ProbeEvery is the interval of the downstream's readiness probes, which decide the
+	// readiness of this process; 0: 10 s, negative: no probes, always ready.
 	ProbeEvery time.Duration
 
 	Logger *slog.Logger
 }
 
-// QueryFrontend is a query frontend in one process. Use NewQueryFrontend, then
-// Run once.
+// QueryFrontend is a query frontend process. Call NewQueryFrontend, then Run once.
 type QueryFrontend struct {
-	opts     QueryFrontendOptions
-	reg      *registry
-	client   *downstream.Client
-	seen     *seenDownstream
-	tracing  *tracing
-	slots    *limit.Limiter // of calls of the downstream
-	caches   []*cache.Cache
-	listener net.Listener
-	gate     *gate
-	handler  http.Handler
+	opts      QueryFrontendOptions
+	reg       *registry
+	client    *downstream.Client
+	seen      *observedDownstream
+	tracing   *tracing
+	slots     *limit.Limiter // of concurrent requests to the downstream
+	caches    []*cache.Cache
+	listener  net.Listener
+	readiness *readiness
+	handler   http.Handler
 }
 
-// NewQueryFrontend builds the process and begins to listen.
+// NewQueryFrontend builds the process and opens its listener.
 func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 	opts.Web = opts.Web.withDefaults()
-	q := &QueryFrontend{opts: opts, reg: newRegistry(), gate: &gate{}}
+	q := &QueryFrontend{opts: opts, reg: newRegistry(), readiness: &readiness{}}
 	defer func() {
 		if err != nil {
 			_ = q.free()
@@ -70,12 +70,12 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 		return nil, fmt.Errorf("tracing.config: %w", err)
 	}
 	if opts.Tracing != "" {
-		opts.Downstream.Wrap = q.tracing.around
+		opts.Downstream.Wrap = q.tracing.roundTripper
 	}
 	if q.client, err = downstream.New(opts.Downstream, opts.Logger.With("component", "downstream"), q.reg.own); err != nil {
 		return nil, fmt.Errorf("downstream: %w", err)
 	}
-	q.seen = &seenDownstream{Client: q.client}
+	q.seen = &observedDownstream{Client: q.client}
 	o := opts.Frontend
 	o.Downstream, o.Logger, o.Metrics = q.seen, opts.Logger, q.reg.own
 	o.Tracer, o.Propagator = q.tracing.provider.Tracer("ferula/frontend"), q.tracing.propagator
@@ -106,8 +106,8 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 	return q, nil
 }
 
-// newSlots limits the calls of the downstream. Who waits for one has been admitted,
-// so that their number is limited already.
+// newSlots returns the limiter of concurrent requests to the downstream. Its queue has
+// no limit: only admitted requests wait in it, and admission limits their number.
 func newSlots(opts QueryFrontendOptions, set *instruments.Set) (*limit.Limiter, error) {
 	calls := cmp.Or(opts.DownstreamMax, 256)
 	if perHost := opts.Downstream.Transport.MaxConnsPerHost; perHost != nil && *perHost > 0 {
@@ -116,7 +116,7 @@ func newSlots(opts QueryFrontendOptions, set *instruments.Set) (*limit.Limiter, 
 	return limit.New(limit.Options{ConcurrencyMax: calls, TenantQueueMax: math.MaxInt, WaitMax: opts.Limits.WaitMax, Downstream: true}, set)
 }
 
-// newCache makes a result cache of its YAML, or none.
+// newCache creates a results cache from its YAML configuration; nil if that is empty.
 func (q *QueryFrontend) newCache(yaml, name string) (frontend.RangeCache, error) {
 	if yaml == "" {
 		return nil, nil
@@ -126,13 +126,14 @@ func (q *QueryFrontend) newCache(yaml, name string) (frontend.RangeCache, error)
 		return nil, err
 	}
 	if len(inert) > 0 {
-		q.opts.Logger.Warn("keys of the cache configuration that have no effect here", "cache", name, "keys", inert)
+		q.opts.Logger.Warn("Ignoring keys of the cache configuration that have no effect", "cache", name, "keys", inert)
 	}
 	q.caches = append(q.caches, c)
-	return keptAnswers{c}, nil
+	return rangeCache{c}, nil
 }
 
-// mergeExtents lays kept answers end to end, for the cache's own tidying up.
+// mergeExtents joins adjacent cached extents into one response. The cache calls it when
+// it compacts extents.
 func mergeExtents(_ context.Context, dst io.Writer, sources []cache.Source) error {
 	parts := make([]splice.Part, len(sources))
 	for i, source := range sources {
@@ -142,11 +143,11 @@ func mergeExtents(_ context.Context, dst io.Writer, sources []cache.Source) erro
 	return err
 }
 
-// keptAnswers is a cache as the frontend sees it.
-type keptAnswers struct{ *cache.Cache }
+// rangeCache implements frontend.RangeCache on a cache.
+type rangeCache struct{ *cache.Cache }
 
 // Lookup implements frontend.RangeCache.
-func (k keptAnswers) Lookup(ctx context.Context, key string, startMS, endMS int64) []frontend.Extent {
+func (k rangeCache) Lookup(ctx context.Context, key string, startMS, endMS int64) []frontend.Extent {
 	found := k.Cache.Lookup(ctx, key, startMS, endMS)
 	extents := make([]frontend.Extent, len(found))
 	for i, e := range found {
@@ -156,19 +157,20 @@ func (k keptAnswers) Lookup(ctx context.Context, key string, startMS, endMS int6
 }
 
 // Keep implements frontend.RangeCache.
-func (k keptAnswers) Keep(key string, startMS, endMS, stepMS int64) frontend.CacheWriter {
+func (k rangeCache) Keep(key string, startMS, endMS, stepMS int64) frontend.CacheWriter {
 	return k.Cache.Writer(key, startMS, endMS, stepMS)
 }
 
 func (q *QueryFrontend) newHandler(front *frontend.Frontend) http.Handler {
 	mux := http.NewServeMux()
-	q.opts.Web.operational(mux, "", q.gate)
+	q.opts.Web.registerDebugEndpoints(mux, "", q.readiness)
 	mux.Handle("GET /metrics", metricsHandler(q.reg, q.opts.Logger))
-	mux.Handle("/", q.withCORS(guardUnknown(originGuard(nil), front)))
+	mux.Handle("/", q.withCORS(guardForwarded(originGuard(nil), front)))
 	return mux
 }
 
-// withCORS lets pages of any origin ask, as Thanos does, unless told otherwise.
+// withCORS allows requests from pages of any origin, as Thanos does, unless DisableCORS
+// is set.
 func (q *QueryFrontend) withCORS(next http.Handler) http.Handler {
 	if q.opts.DisableCORS {
 		return next
@@ -187,14 +189,14 @@ func (q *QueryFrontend) withCORS(next http.Handler) http.Handler {
 	})
 }
 
-// Addr is the address listened on.
+// Addr returns the listen address.
 func (q *QueryFrontend) Addr() net.Addr { return q.listener.Addr() }
 
-// Run serves until ctx ends or something fails, and drains.
+// Run serves until ctx is canceled or the server fails, then drains running requests.
 func (q *QueryFrontend) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	server := q.opts.Web.server(q.reg.observed(q.handler), q.opts.Logger)
+	server := q.opts.Web.server(q.reg.instrumented(q.handler), q.opts.Logger)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		if err := q.opts.Web.serve(q.listener, server, q.opts.Logger); err != nil {
@@ -203,7 +205,7 @@ func (q *QueryFrontend) Run(ctx context.Context) error {
 	})
 	q.opts.Logger.Info("Listening", "address", q.listener.Addr().String())
 	q.followDownstream(ctx)
-	q.gate.stopping()
+	q.readiness.stopping()
 	q.opts.Logger.Info("Stopping", "reason", context.Cause(ctx))
 	err := q.opts.Web.drain(server)
 	serving.Wait()
@@ -215,12 +217,12 @@ func (q *QueryFrontend) Run(ctx context.Context) error {
 
 const (
 	probeEvery   = 10 * time.Second
-	probeTimeout = 5 * time.Second // or ProbeEvery, if that is shorter
+	probeTimeout = 5 * time.Second // or ProbeEvery if that is shorter
 )
 
-// followDownstream makes the process ready while the downstream is there, until
-// ctx ends. Queries are passed on all the while: readiness is for those who choose
-// among several frontends.
+// followDownstream sets the readiness of the process to that of the downstream until
+// ctx is canceled. Requests are forwarded regardless of it: readiness is for load
+// balancers that choose among several frontends.
 func (q *QueryFrontend) followDownstream(ctx context.Context) {
 	every := q.opts.ProbeEvery
 	if every == 0 {
@@ -232,18 +234,19 @@ func (q *QueryFrontend) followDownstream(ctx context.Context) {
 		if every > 0 {
 			err = q.probe(ctx)
 		}
-		// With every connection that it may have in use, the probe waits like a query.
-		alive := err == nil || q.seen.since(begun) || q.gate.isReady() && q.slots.Full()
+		// While all slots are in use, the probe waits like a query does. It may then time
+		// out although the downstream is available.
+		alive := err == nil || q.seen.since(begun) || q.readiness.isReady() && q.slots.Full()
 		begun = time.Now()
 		switch {
 		case ctx.Err() != nil:
 			return
-		case alive && !q.gate.isReady():
-			q.gate.ready()
+		case alive && !q.readiness.isReady():
+			q.readiness.ready()
 			reported = false
 			q.opts.Logger.Info("Ready", "url", q.opts.Web.scheme()+"://"+q.listener.Addr().String()+"/", "downstream", redactedURL(q.opts.Downstream.URL))
-		case !alive && (q.gate.isReady() || !reported):
-			q.gate.waiting()
+		case !alive && (q.readiness.isReady() || !reported):
+			q.readiness.waiting()
 			reported = true
 			q.opts.Logger.Warn("Not ready: the downstream is not available", "downstream", redactedURL(q.opts.Downstream.URL), "err", err)
 		}
@@ -253,7 +256,7 @@ func (q *QueryFrontend) followDownstream(ctx context.Context) {
 		}
 		pause := every
 		if !alive {
-			pause = min(pause, 2*time.Second) // it may just be starting
+			pause = min(pause, 2*time.Second) // the downstream may be starting
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -264,8 +267,8 @@ func (q *QueryFrontend) followDownstream(ctx context.Context) {
 	}
 }
 
-// probe wants any response that is not a failure of the downstream, also that it
-// has no such page: not everything that speaks the API says whether it is ready.
+// probe requests /-/ready of the downstream. Every status below 500 means ready, also
+// 404: a server may implement the query API without a readiness endpoint.
 func (q *QueryFrontend) probe(ctx context.Context) error {
 	timeout := probeTimeout
 	if every := q.opts.ProbeEvery; every > 0 {
@@ -279,20 +282,20 @@ func (q *QueryFrontend) probe(ctx context.Context) error {
 	}
 	defer resp.Body.Close()
 	if resp.Status >= http.StatusInternalServerError {
-		return fmt.Errorf("the response to /-/ready has status %d", resp.Status)
+		return fmt.Errorf("GET /-/ready returned status %d", resp.Status)
 	}
 	return nil
 }
 
-// seenDownstream remembers when it last responded. A downstream that is too busy
-// for a probe is there.
-type seenDownstream struct {
+// observedDownstream records the time of the last successful response. A downstream
+// that responds to queries is available although it is too busy for a probe.
+type observedDownstream struct {
 	*downstream.Client
 	last atomic.Int64 // ns since the epoch
 }
 
 // Open implements frontend.Downstream.
-func (s *seenDownstream) Open(ctx context.Context, r downstream.Request) (*downstream.Response, error) {
+func (s *observedDownstream) Open(ctx context.Context, r downstream.Request) (*downstream.Response, error) {
 	resp, err := s.Client.Open(ctx, r)
 	if err == nil && resp.Status < http.StatusInternalServerError {
 		s.last.Store(time.Now().UnixNano())
@@ -300,10 +303,10 @@ func (s *seenDownstream) Open(ctx context.Context, r downstream.Request) (*downs
 	return resp, err
 }
 
-// since tells whether it has responded after t.
-func (s *seenDownstream) since(t time.Time) bool { return s.last.Load() > t.UnixNano() }
+// since reports whether there was a response after t.
+func (s *observedDownstream) since(t time.Time) bool { return s.last.Load() > t.UnixNano() }
 
-// free lets go of what NewQueryFrontend took.
+// free releases the resources of NewQueryFrontend.
 func (q *QueryFrontend) free() error {
 	var errs []error
 	for _, c := range q.caches {

@@ -21,29 +21,30 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// ReadOptions are what `ferula read` runs with. One source must be given.
+// ReadOptions are the options of `ferula read`. Exactly one source must be set: URL,
+// Store or TSDBPath.
 type ReadOptions struct {
-	URL            string      // of a Prometheus, or of its remote read endpoint
-	HTTPConfigFile string      // Prometheus' YAML of an HTTP client; "" for none
+	URL            string      // of a Prometheus server or of its remote read endpoint
+	HTTPConfigFile string      // Prometheus' HTTP client configuration file; "": none
 	Header         http.Header // sent with every request
-	SortBytes      int         // memory to sort a response with samples, beyond it in a file; 0: the client's default
+	SortBytes      int         // memory to sort a response of type SAMPLES, larger ones are sorted on disk; 0: the client's default
 
 	Store       string // address of a StoreAPI
 	StoreClient StoreClientOptions
 
-	StallTimeout time.Duration // how long a server or store may send nothing; 0: for ever
+	StallTimeout time.Duration // how long a server or store may send nothing; 0: no limit
 
-	TSDBPath   string // folder of a database
-	SandboxDir string // for links while its log is read; "" chooses
+	TSDBPath   string // data folder of a Prometheus TSDB
+	SandboxDir string // for links while the WAL is read; "": chosen automatically
 
-	Export export.Options // Source, Permanent, Now, Random and Warn are filled in
+	Export export.Options // Source, Permanent, Now, Random and Warn are set by Read
 	Logger *slog.Logger
 }
 
-// readPath is where Prometheus answers remote read.
+// readPath is the path of Prometheus' remote read endpoint.
 const readPath = "/api/v1/read"
 
-// Read exports series until all are written or ctx ends.
+// Read exports series until all are written or ctx is canceled.
 func Read(ctx context.Context, opts ReadOptions) (sum export.Summary, err error) {
 	o := opts.Export
 	if o.Source, o.Permanent, err = opts.source(); err != nil {
@@ -57,12 +58,12 @@ func Read(ctx context.Context, opts ReadOptions) (sum export.Summary, err error)
 	return export.Run(ctx, o)
 }
 
-// source opens where the series are. Further kinds are further cases here: all
-// that is wanted is a series.Source, and which of its errors do not pass.
+// source opens the source of the series. It also returns a function that reports
+// whether an error of the source is permanent, so that a retry is useless.
 func (opts ReadOptions) source() (series.Source, func(error) bool, error) {
 	switch {
 	case opts.URL != "" && opts.TSDBPath != "" || opts.URL != "" && opts.Store != "" || opts.TSDBPath != "" && opts.Store != "":
-		return nil, nil, fmt.Errorf("%w: more than one of --url, --store and --tsdb.path", export.ErrOptions)
+		return nil, nil, fmt.Errorf("%w: only one of --url, --store and --tsdb.path may be set", export.ErrOptions)
 	case opts.Store != "":
 		store, err := openStore(opts.Store, opts.StoreClient, opts.StallTimeout)
 		if err != nil {
@@ -81,13 +82,13 @@ func (opts ReadOptions) source() (series.Source, func(error) bool, error) {
 		db, err := localdb.Open(opts.TSDBPath, opts.SandboxDir, opts.Logger)
 		return db, func(error) bool { return true }, err
 	}
-	return nil, nil, fmt.Errorf("%w: no source: --url, --store or --tsdb.path", export.ErrOptions)
+	return nil, nil, fmt.Errorf("%w: no source: set --url, --store or --tsdb.path", export.ErrOptions)
 }
 
 func (opts ReadOptions) client() (*remoteread.Client, error) {
 	u, err := url.Parse(opts.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("--url: %q is not the URL of an HTTP server", redactedURL(opts.URL))
+		return nil, fmt.Errorf("--url: %q is not an http or https URL", redactedURL(opts.URL))
 	}
 	if u.Path = strings.TrimRight(u.Path, "/"); !strings.HasSuffix(u.Path, "/read") {
 		u.Path += readPath
@@ -111,7 +112,7 @@ func (opts ReadOptions) client() (*remoteread.Client, error) {
 	}
 	return remoteread.NewClient(remoteread.ClientOptions{
 		URL: u.String(), HTTP: client, StallTimeout: opts.StallTimeout, HoldBytesMax: opts.SortBytes, SortDir: sortDir,
-		Tries: 1, // windows are read again by the export
+		Tries: 1, // package export retries whole windows
 	}), nil
 }
 
@@ -133,7 +134,7 @@ func (w withHeader) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.next.RoundTrip(r)
 }
 
-// CloseIdleConnections implements what http.Client looks for.
+// CloseIdleConnections is called by http.Client.CloseIdleConnections.
 func (w withHeader) CloseIdleConnections() {
 	if closer, ok := w.next.(interface{ CloseIdleConnections() }); ok {
 		closer.CloseIdleConnections()

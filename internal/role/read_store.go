@@ -13,13 +13,14 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// storeSource reads from one store; a missing part of an answer is a failure.
+// storeSource is a series.Source that reads from one store. A partial response is an
+// error.
 type storeSource struct {
 	client       fanout.Client
 	stallTimeout time.Duration // 0: none
 }
 
-// openStore connects when it is first asked.
+// openStore creates the client of a store. It connects with its first request.
 func openStore(address string, opts StoreClientOptions, stallTimeout time.Duration) (*storeSource, error) {
 	dial, err := opts.dialer()
 	if err != nil {
@@ -37,7 +38,7 @@ func (s *storeSource) RawQuerier(_ context.Context, mint, maxt int64) (series.Qu
 	return &storeQuerier{source: s, mint: mint, maxt: maxt}, nil
 }
 
-// storeQuerier owns the answers that are being read.
+// storeQuerier owns its open streams and closes them.
 type storeQuerier struct {
 	source     *storeSource
 	mint, maxt int64
@@ -47,19 +48,19 @@ type storeQuerier struct {
 // Select implements series.Querier.
 func (q *storeQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
 	ctx, cancel := context.WithCancelCause(ctx)
-	guarded := &stallGuarded{ctx: ctx, cancel: cancel, after: q.source.stallTimeout}
-	defer guarded.watch()() // it connects
-	guarded.Stream = q.source.client.Series(ctx, storeapi.SeriesRequest{MinMS: q.mint, MaxMS: q.maxt, Matchers: matchers, AbortOnPartial: true})
-	q.open = append(q.open, guarded)
-	return guarded
+	stream := &deadlineStream{ctx: ctx, cancel: cancel, after: q.source.stallTimeout}
+	defer stream.startTimer()() // Series may connect
+	stream.Stream = q.source.client.Series(ctx, storeapi.SeriesRequest{MinMS: q.mint, MaxMS: q.maxt, Matchers: matchers, AbortOnPartial: true})
+	q.open = append(q.open, stream)
+	return stream
 }
 
 // errStalled is the error of a store that sends nothing for too long.
-var errStalled = errors.New("the store sends nothing")
+var errStalled = errors.New("the store sends no data")
 
-// stallGuarded is a response that ends with errStalled if a series does not come in
-// time. The time that the caller takes for a series does not count.
-type stallGuarded struct {
+// deadlineStream is a stream that ends with errStalled if the next series takes longer
+// than a timeout. The time between two calls of Next does not count.
+type deadlineStream struct {
 	storeapi.Stream
 	ctx    context.Context //nolint:containedctx // of the request
 	cancel context.CancelCauseFunc
@@ -68,13 +69,14 @@ type stallGuarded struct {
 }
 
 // Next implements series.Set.
-func (s *stallGuarded) Next() bool {
-	defer s.watch()()
+func (s *deadlineStream) Next() bool {
+	defer s.startTimer()()
 	return s.Stream.Next()
 }
 
-// watch starts the time, until what it returns is called.
-func (s *stallGuarded) watch() (rest func()) {
+// startTimer cancels the request after the timeout unless the returned function is
+// called before.
+func (s *deadlineStream) startTimer() (stop func()) {
 	if s.after <= 0 {
 		return func() {}
 	}
@@ -87,7 +89,7 @@ func (s *stallGuarded) watch() (rest func()) {
 }
 
 // Err implements series.Set.
-func (s *stallGuarded) Err() error {
+func (s *deadlineStream) Err() error {
 	err := s.Stream.Err()
 	if cause := context.Cause(s.ctx); err != nil && errors.Is(cause, errStalled) {
 		return cause
@@ -96,7 +98,7 @@ func (s *stallGuarded) Err() error {
 }
 
 // Close implements storeapi.Stream.
-func (s *stallGuarded) Close() error {
+func (s *deadlineStream) Close() error {
 	defer s.cancel(nil)
 	return s.Stream.Close()
 }

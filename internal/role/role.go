@@ -1,10 +1,11 @@
-// Package role assembles: it turns options into a running process.
+// Package role assembles processes: it turns the options of a subcommand into a running
+// process.
 //
-// Options come in from cmd; a role builds the loggers' children, registries,
-// storages, engines and servers that it needs, joins them, and runs until its
-// context ends, then takes them down in the order in which they depend on each
-// other. It is the only place that does so, and there is nothing else here: no
-// parsing of flags, no endpoint, no encoding.
+// Package cmd parses flags into options. A role builds the child loggers, registries,
+// storages, engines and servers that it needs and runs them until its context is
+// canceled. It then stops them in the order of their dependencies: servers before
+// engines, engines before storages. The package contains no flag parsing, no HTTP
+// endpoint of an API and no encoding.
 package role
 
 import (
@@ -16,14 +17,14 @@ import (
 	"github.com/ferula-io/ferula/internal/api"
 )
 
-// Version is ferula's own.
+// Version is the version of ferula.
 const Version = "0.1.0"
 
-// apiVersion is the release of Prometheus whose HTTP API is spoken. Grafana
-// reads it to decide which endpoints and parameters it may use.
+// apiVersion is the Prometheus version whose HTTP API is implemented. Grafana reads it
+// from status/buildinfo to decide which endpoints and parameters it may use.
 const apiVersion = "3.15.0"
 
-// buildInfo describes the running program as the Go toolchain recorded it.
+// buildInfo returns the build information that the Go toolchain recorded.
 func buildInfo() api.BuildInfo {
 	info := api.BuildInfo{
 		Version:   apiVersion,
@@ -43,13 +44,13 @@ func buildInfo() api.BuildInfo {
 	return info
 }
 
-// setGCPercent applies runtime.gogc as Prometheus does and leaves it where
-// status/runtimeinfo reads it.
+// setGCPercent applies runtime.gogc and sets the environment variable GOGC, which
+// status/runtimeinfo returns. Prometheus does the same.
 func setGCPercent(percent int) {
 	debug.SetGCPercent(percent)
-	text := "off"
+	value := "off"
 	if percent >= 0 {
-		text = strconv.Itoa(percent)
+		value = strconv.Itoa(percent)
 	}
-	_ = os.Setenv("GOGC", text) // fails for names with = or NUL only
+	_ = os.Setenv("GOGC", value) // fails only for a name with = or NUL
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// ServeOptions are what `ferula serve` runs with.
+// ServeOptions are the options of `ferula serve`.
 type ServeOptions struct {
 	ConfigFile string // prometheus.yml; "" scrapes the server itself
 	Web        WebOptions
@@ -36,45 +36,45 @@ type ServeOptions struct {
 	Scrape     scrape.Options
 	Write      remotewrite.Options
 	Receive    ReceiveOptions
-	Read       remoteread.Options // its external labels are those of the configuration
-	ReadSort   int                // bytes of memory to sort a response of a remote_read section; 0: the client's default
+	Read       remoteread.Options // ExternalLabels is set by NewServe
+	ReadSort   int                // bytes of memory to sort a response of a remote_read endpoint; 0: the client's default
 	Ship       ShippingOptions
 	GRPC       GRPCOptions
-	StoreAPI   storeapi.ServerOptions // its registry is the process'
+	StoreAPI   storeapi.ServerOptions // Metrics is set by NewServe
 	Profiles   ProfilesOptions
 
-	Flags    map[string]string // as status/flags shows them
+	Flags    map[string]string // as returned by status/flags
 	LogLevel *promslog.Level   // changed by runtime.log_level; may be nil
 	Logger   *slog.Logger
 }
 
-// Serve is a small Prometheus in one process. Use NewServe, then Run once.
+// Serve is a Prometheus server in one process. Call NewServe, then Run once.
 type Serve struct {
-	opts     ServeOptions
-	reg      *registry
-	store    *tsdb.Store
-	remotes  *remotes // the store and the servers read beside it
-	engine   *promql.Engine
-	scraper  *scrape.Scraper
-	config   *liveConfig
-	profiles *profileLane
-	shipping *shipping
-	listener net.Listener
-	grpc     *grpcServer // nil: none
-	gate     *gate
-	bodies   *reqbody.Reader // of all receivers
-	handler  http.Handler
-	own      *pipeListener // where the server scrapes itself; nil: at its address
-	started  time.Time
-	quit     context.CancelFunc // ends Run
-	quitting context.Context
+	opts      ServeOptions
+	reg       *registry
+	store     *tsdb.Store
+	remotes   *remotes // the local storage and the remote_read endpoints
+	engine    *promql.Engine
+	scraper   *scrape.Scraper
+	config    *liveConfig
+	profiles  *profileService
+	shipping  *shipping
+	listener  net.Listener
+	grpc      *grpcServer // nil: none
+	readiness *readiness
+	bodies    *reqbody.Reader // of all receivers
+	handler   http.Handler
+	own       *pipeListener // for scrapes of its own metrics; nil: they use the HTTP address
+	started   time.Time
+	quit      context.CancelFunc // ends Run
+	quitting  context.Context
 }
 
-// NewServe builds the process and begins to listen, but opens no storage and
-// answers nothing yet. The configuration is read and checked first.
+// NewServe reads and checks the configuration, builds the process and opens its
+// listeners. It opens no storage and serves no request.
 func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	opts.Web = opts.Web.withDefaults()
-	s := &Serve{opts: opts, reg: newRegistry(), gate: &gate{}, started: time.Now().UTC(), bodies: reqbody.New(opts.Receive.Bodies)}
+	s := &Serve{opts: opts, reg: newRegistry(), readiness: &readiness{}, started: time.Now().UTC(), bodies: reqbody.New(opts.Receive.Bodies)}
 	s.quitting, s.quit = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -82,7 +82,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 		}
 	}()
 	if opts.Web.MaxConnections < 0 {
-		return nil, fmt.Errorf("web.max-connections: %d connections are less than 1", opts.Web.MaxConnections)
+		return nil, fmt.Errorf("web.max-connections: %d is less than 1", opts.Web.MaxConnections)
 	}
 	if s.listener, err = opts.Web.listen(); err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if s.handler, err = s.newHandler(prefix, external); err != nil {
 		return nil, err
 	}
-	if err = opts.GRPC.openBeside(opts.Web); err != nil && !opts.GRPC.AllowAnonymous {
+	if err = opts.GRPC.checkAnonymous(opts.Web); err != nil && !opts.GRPC.AllowAnonymous {
 		return nil, fmt.Errorf("%w, or allow it with --grpc-server-allow-anonymous", err)
 	}
 	if err = s.newGRPC(); err != nil {
@@ -134,7 +134,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	return s, nil
 }
 
-// free undoes a construction that failed half way.
+// free releases the resources of a NewServe that failed.
 func (s *Serve) free() {
 	if s.listener != nil {
 		_ = s.listener.Close()
@@ -149,12 +149,12 @@ func (s *Serve) free() {
 	}
 }
 
-// Addr is the address listened on.
+// Addr returns the first listen address.
 func (s *Serve) Addr() net.Addr { return s.listener.Addr() }
 
-// MoreAddrs are the further addresses listened on.
+// MoreAddrs returns the listen addresses after the first.
 func (s *Serve) MoreAddrs() (addrs []net.Addr) {
-	if l, ok := s.listener.(*listening); ok {
+	if l, ok := s.listener.(*listenerSet); ok {
 		for _, one := range l.all[1:] {
 			addrs = append(addrs, one.Addr())
 		}
@@ -162,18 +162,18 @@ func (s *Serve) MoreAddrs() (addrs []net.Addr) {
 	return addrs
 }
 
-// GRPCAddr is the address of the gRPC server, nil if there is none.
+// GRPCAddr returns the gRPC listen address; nil without a gRPC server.
 func (s *Serve) GRPCAddr() net.Addr { return s.grpc.addr() }
 
-// Run serves until ctx ends or something fails, then takes everything down:
-// first no new requests are ready, then scraping stops and its last samples are
-// appended, running requests are drained, and the storage is closed last.
+// Run serves until ctx is canceled or a component fails, then shuts down in this order:
+// readiness fails, scraping stops and appends its last samples, running requests are
+// drained, and the storage is closed.
 func (s *Serve) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer context.AfterFunc(s.quitting, func() { stop(context.Canceled) })()
 	defer s.config.listen()()
-	server := s.opts.Web.server(s.reg.observed(s.handler), s.opts.Logger)
+	server := s.opts.Web.server(s.reg.instrumented(s.handler), s.opts.Logger)
 	var serving, work sync.WaitGroup
 	serving.Go(func() {
 		if err := s.opts.Web.serve(s.listener, server, s.opts.Logger); err != nil {
@@ -192,7 +192,7 @@ func (s *Serve) Run(ctx context.Context) error {
 		}
 	})
 	<-ctx.Done()
-	s.gate.stopping()
+	s.readiness.stopping()
 	s.grpc.stopping()
 	s.opts.Logger.Info("Stopping", "reason", context.Cause(ctx))
 	work.Wait()
@@ -206,7 +206,7 @@ func (s *Serve) Run(ctx context.Context) error {
 	return errors.Join(err, s.engine.Close(), s.profiles.close(), s.store.Close(), s.shipping.close())
 }
 
-// work opens the storage, applies the configuration, and scrapes until ctx ends.
+// work opens the storage, applies the configuration and scrapes until ctx is canceled.
 func (s *Serve) work(ctx context.Context) error {
 	defer s.scraper.Close()
 	begun := time.Now()
@@ -220,7 +220,7 @@ func (s *Serve) work(ctx context.Context) error {
 	if err := s.config.applyFirst(); err != nil {
 		return err
 	}
-	s.gate.ready()
+	s.readiness.ready()
 	s.grpc.ready()
 	s.opts.Logger.Info("Ready", "url", s.opts.Web.scheme()+"://"+s.listener.Addr().String()+"/", "after", time.Since(begun).Round(time.Millisecond))
 	var reloads sync.WaitGroup
@@ -232,25 +232,26 @@ func (s *Serve) work(ctx context.Context) error {
 	return err
 }
 
-// externalURL cleans the given URL, or makes one from the address.
-func externalURL(text string, addr net.Addr) (*url.URL, error) {
-	if text == "" {
+// externalURL parses and normalizes an external URL. It derives one from the listen
+// address if given is empty.
+func externalURL(given string, addr net.Addr) (*url.URL, error) {
+	if given == "" {
 		host, port, err := net.SplitHostPort(addr.String())
 		if err != nil {
 			return nil, err
 		}
-		// A server bound to loopback is not reached by the machine's name.
+		// A server on loopback is not reachable by the host name.
 		if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
 			if host, err = os.Hostname(); err != nil {
 				return nil, err
 			}
 		}
-		text = "http://" + net.JoinHostPort(host, port) + "/"
+		given = "http://" + net.JoinHostPort(host, port) + "/"
 	}
-	if strings.Trim(text, `"'`) != text {
+	if strings.Trim(given, `"'`) != given {
 		return nil, errors.New("must not begin or end with quotes")
 	}
-	u, err := parseURL(text)
+	u, err := parseURL(given)
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +262,7 @@ func externalURL(text string, addr net.Addr) (*url.URL, error) {
 	return u, nil
 }
 
-// routePrefix is "" or "/path" without a slash at the end.
+// routePrefix returns "" or "/path" without a trailing slash.
 func routePrefix(given string, external *url.URL) string {
 	if given == "" {
 		given = external.Path
@@ -273,13 +274,13 @@ func routePrefix(given string, external *url.URL) string {
 	return "/" + given
 }
 
-func corsOrigin(text string) (*regexp.Regexp, error) {
-	if text == "" {
-		text = ".*"
+func corsOrigin(pattern string) (*regexp.Regexp, error) {
+	if pattern == "" {
+		pattern = ".*"
 	}
-	re, err := regexp.Compile("^(?:" + text + ")$")
+	re, err := regexp.Compile("^(?:" + pattern + ")$")
 	if err != nil {
-		return nil, fmt.Errorf("web.cors.origin %q: %w", text, err)
+		return nil, fmt.Errorf("web.cors.origin %q: %w", pattern, err)
 	}
 	return re, nil
 }
@@ -309,7 +310,7 @@ func (s *Serve) runtimeInfo() (api.RuntimeInfo, error) {
 	}, nil
 }
 
-// counter reads one of the process' own metrics, 0 if it is not there.
+// counter returns the value of a counter of this process; 0 if it does not exist.
 func (s *Serve) counter(name string) (float64, error) {
 	families, err := s.reg.Gather()
 	if err != nil {

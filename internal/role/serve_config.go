@@ -21,14 +21,14 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// liveConfig is the configuration in force, and the only way to change it.
+// liveConfig holds the current configuration and is the only code that changes it.
 type liveConfig struct {
 	serve    *Serve
-	defaults scrape.Defaults // what the file leaves to flags
+	defaults scrape.Defaults // from flags, for settings that the file omits
 	signals  chan os.Signal
 
-	applying sync.Mutex // one reload at a time
-	inForce  *parts     // nil until the first is applied
+	applying sync.Mutex // held during a reload
+	inForce  *parts     // nil until the first configuration is applied
 
 	mu       sync.RWMutex
 	cfg      *config.Config
@@ -39,7 +39,7 @@ type liveConfig struct {
 	successTime *metrics.Gauge
 }
 
-// newLiveConfig reads the configuration but applies nothing.
+// newLiveConfig reads and checks the configuration without applying it.
 func newLiveConfig(s *Serve, prefix string) (*liveConfig, error) {
 	l := &liveConfig{
 		serve:       s,
@@ -55,8 +55,8 @@ func newLiveConfig(s *Serve, prefix string) (*liveConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	// It is not applied before the log is replayed, which may take longer than an alert
-	// on this metric waits.
+	// The configuration is applied after the WAL replay, which may take longer than the
+	// "for" duration of an alert on this metric.
 	l.done(nil, cfg)
 	return l, nil
 }
@@ -66,11 +66,11 @@ func (l *liveConfig) load(prefix string) (*config.Config, error) {
 	if file := l.serve.opts.ConfigFile; file != "" {
 		return scrape.Load(file, l.defaults, logger)
 	}
-	// With a web configuration the server is scraped within the process, without TLS.
+	// With a web configuration file the scrape uses an in-process connection without TLS.
 	return scrape.Default("http", l.serve.listener.Addr().String(), prefix+"/metrics", l.defaults, logger)
 }
 
-// current is the configuration in force.
+// current returns the current configuration.
 func (l *liveConfig) current() config.Config {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -83,7 +83,7 @@ func (l *liveConfig) lastReload() (ok bool, at time.Time) {
 	return l.lastOK, l.lastTime
 }
 
-// applyFirst applies the configuration read at the start.
+// applyFirst applies the configuration that newLiveConfig read.
 func (l *liveConfig) applyFirst() error {
 	l.applying.Lock()
 	defer l.applying.Unlock()
@@ -95,14 +95,14 @@ func (l *liveConfig) applyFirst() error {
 	return nil
 }
 
-// reload reads the files again. Whatever is wrong with one of them, the old
-// configuration stays in force, all of it.
+// reload reads the configuration files and applies them. After any error the whole old
+// configuration stays in effect.
 func (l *liveConfig) reload() error {
 	l.applying.Lock()
 	defer l.applying.Unlock()
 	logger, file := l.serve.opts.Logger, l.serve.opts.ConfigFile
 	if file == "" && l.serve.profiles.file == "" {
-		logger.Info("Nothing to reload: the server runs without a configuration file")
+		logger.Info("Nothing to reload: no configuration file is set")
 		return nil
 	}
 	profiles, err := l.serve.profiles.load()
@@ -118,7 +118,7 @@ func (l *liveConfig) reload() error {
 	}
 	l.done(err, cfg)
 	if err != nil {
-		logger.Error("Reload failed, the old configuration stays in force", "err", err)
+		logger.Error("Reload failed, the old configuration stays in effect", "err", err)
 		return err
 	}
 	logger.Info("Reloaded", "file", file, "profiles", l.serve.profiles.file)
@@ -138,21 +138,21 @@ func (l *liveConfig) done(err error, cfg *config.Config) {
 	l.successTime.Set(float64(time.Now().UnixMilli()) / 1000)
 }
 
-// parts are a configuration as those take it that can refuse it.
+// parts are the parts of a configuration whose components can reject them.
 type parts struct {
-	cfg      *config.Config // with the files that it names read into it
-	profiles *ingest.Config // nil: no profiles are fetched
+	cfg      *config.Config // with the contents of the files that it names
+	profiles *ingest.Config // nil: no profiles are scraped
 }
 
-// apply hands a configuration to everything that takes one, or to nothing. First
-// comes what can be tried without effect, then what is put back if a later part
-// refuses, and in the end what cannot fail.
+// apply applies a configuration to every component or to none. The order is: checks
+// without effect, then components that swap rolls back if a later one rejects its part,
+// then steps that cannot fail.
 func (l *liveConfig) apply(cfg *config.Config, profiles *ingest.Config) (err error) {
 	s := l.serve
 	if names := scrape.Unserved(cfg); len(names) > 0 {
-		s.opts.Logger.Warn("The configuration has sections that are not served by this program and have no effect", "sections", strings.Join(names, ", "))
+		s.opts.Logger.Warn("Ignoring sections of the configuration that are not supported", "sections", strings.Join(names, ", "))
 	}
-	if err := checkServeShips(s.opts.Ship, s.store.Options(), cfg.GlobalConfig.ExternalLabels); err != nil {
+	if err := checkServeShipping(s.opts.Ship, s.store.Options(), cfg.GlobalConfig.ExternalLabels); err != nil {
 		return err
 	}
 	next := &parts{profiles: profiles}
@@ -174,7 +174,7 @@ func (l *liveConfig) apply(cfg *config.Config, profiles *ingest.Config) (err err
 	}
 	if err := l.swap(next); err != nil {
 		if queryLog != nil {
-			_ = queryLog.Close() // nothing was written
+			_ = queryLog.Close() // no query was logged
 		}
 		return err
 	}
@@ -184,13 +184,14 @@ func (l *liveConfig) apply(cfg *config.Config, profiles *ingest.Config) (err err
 	s.engine.SetEvaluationInterval(time.Duration(cfg.GlobalConfig.EvaluationInterval))
 	setGCPercent(cfg.Runtime.GoGC)
 	if s.opts.LogLevel != nil {
-		_ = s.opts.LogLevel.Set(string(cfg.Runtime.LogLevel)) // loading has checked it
+		_ = s.opts.LogLevel.Set(string(cfg.Runtime.LogLevel)) // checked by scrape.Load
 	}
 	return nil
 }
 
-// swap applies the parts in turn; if one refuses, those before it get back what is
-// in force. The storage deletes nothing before all others have agreed.
+// swap applies the parts in order. If a component rejects its part, the components
+// before it get their old parts back. The storage deletes no block before every
+// component has accepted its part.
 func (l *liveConfig) swap(next *parts) error {
 	s, old := l.serve, l.inForce
 	storage, err := s.store.Stage(next.cfg)
@@ -216,7 +217,7 @@ func (l *liveConfig) swap(next *parts) error {
 	return nil
 }
 
-// openQueryLog gives nil where no file is named.
+// openQueryLog opens the query log; nil if no file is configured.
 func openQueryLog(file string) (promql.QueryLogger, error) {
 	if file == "" {
 		return nil, nil
@@ -228,29 +229,29 @@ func openQueryLog(file string) (promql.QueryLogger, error) {
 	return logger, nil
 }
 
-// listen takes SIGHUP, which would otherwise end the process, from now on; the
-// returned function gives it back.
+// listen starts to receive SIGHUP, which would otherwise end the process. stop restores
+// the default action.
 func (l *liveConfig) listen() (stop func()) {
 	signal.Notify(l.signals, syscall.SIGHUP)
 	return func() { signal.Stop(l.signals) }
 }
 
-// watch reloads on SIGHUP until ctx ends.
+// watch reloads on SIGHUP until ctx is canceled.
 func (l *liveConfig) watch(ctx context.Context) {
 	for {
 		select {
 		case <-l.signals:
-			_ = l.reload() // said in the log by reload
+			_ = l.reload() // logged by reload
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// retentionText words the retention in force as Prometheus does.
+// retentionText formats the current retention like Prometheus' status/runtimeinfo.
 func (l *liveConfig) retentionText() string {
 	cfg := l.current()
-	retention := cfg.StorageConfig.TSDBConfig.Retention // loading fills it in
+	retention := cfg.StorageConfig.TSDBConfig.Retention // set by scrape.Load
 	var parts []string
 	if retention.Time != 0 {
 		parts = append(parts, retention.Time.String())

@@ -19,19 +19,19 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// newGRPC makes the server that offers the local storage as a StoreAPI, and the
+// newGRPC creates the gRPC server of the StoreAPI on the local storage and of the
 // profile API.
 func (s *Serve) newGRPC() (err error) {
 	opts := s.opts.StoreAPI
 	opts.Metrics = s.reg.own
 	s.grpc, err = newGRPCServer(s.opts.GRPC, s.opts.Logger, s.reg, func(to *grpc.Server) {
 		storeapi.NewServer(localStore{s}, opts).Register(to)
-		s.profiles.api.RegisterGRPC(to, func() bool { return s.gate.isReady() && s.profiles.serving() })
+		s.profiles.api.RegisterGRPC(to, func() bool { return s.readiness.isReady() && s.profiles.serving() })
 	})
 	return err
 }
 
-// localStore is the storage of serve as a StoreAPI.
+// localStore implements storeapi.Source on the local storage.
 type localStore struct{ serve *Serve }
 
 var (
@@ -39,8 +39,9 @@ var (
 	_ storeapi.ExemplarSource = localStore{}
 )
 
-// Info implements storeapi.Source. Like Thanos' own stores of a running TSDB it
-// says to reach into the future, so that nobody leaves out what is scraped next.
+// Info implements storeapi.Source. MaxMS is the largest timestamp, as in Thanos' stores
+// with a running TSDB: otherwise a querier with a cached Info would exclude this store
+// from queries for newer samples.
 func (l localStore) Info(context.Context) (storeapi.Info, error) {
 	from, err := l.serve.store.StartTime()
 	if err != nil {
@@ -79,29 +80,30 @@ func (l localStore) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (
 	})
 }
 
-type ask func(storage.Querier, *storage.LabelHints) ([]string, annotations.Annotations, error)
+// listFunc lists label names or label values.
+type listFunc func(storage.Querier, *storage.LabelHints) ([]string, annotations.Annotations, error)
 
-func (l localStore) list(r storeapi.LabelsRequest, ask ask) (list, warnings []string, err error) {
+func (l localStore) list(r storeapi.LabelsRequest, read listFunc) (list, warnings []string, err error) {
 	q, err := l.serve.store.Querier(r.MinMS, r.MaxMS)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, q.Close()) }()
-	found, notes, err := ask(q, &storage.LabelHints{Limit: int(r.Limit)})
+	found, warns, err := read(q, &storage.LabelHints{Limit: int(r.Limit)})
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, text := range found {
-		list = append(list, strings.Clone(text)) // a block's strings end with the querier
+	for _, value := range found {
+		list = append(list, strings.Clone(value)) // strings of a block are valid until the querier is closed
 	}
-	for _, note := range notes.AsErrors() {
-		warnings = append(warnings, note.Error())
+	for _, warning := range warns.AsErrors() {
+		warnings = append(warnings, warning.Error())
 	}
 	return list, warnings, nil
 }
 
-// Exemplars implements storeapi.ExemplarSource. A selector that names other
-// external labels than the server's own finds nothing.
+// Exemplars implements storeapi.ExemplarSource. A selector that does not match the
+// external labels of this server returns nothing.
 func (l localStore) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) ([]exemplar.QueryResult, []string, error) {
 	if err := nesting.Check(r.Query, nesting.LevelsMax); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", storeapi.ErrBadRequest, err)

@@ -24,22 +24,22 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// ProfilesOptions are about the profile lane of serve.
+// ProfilesOptions configure the profiles of `ferula serve`.
 type ProfilesOptions struct {
-	ConfigFile string        // targets whose profiles are fetched; "": none
-	Store      store.Options // its folder is that of the metrics unless it says another
+	ConfigFile string        // scrape configuration of profile targets; "": none
+	Store      store.Options // Dir defaults to the data folder of the metrics
 	Query      query.Options
 	Limits     ingest.Limits
 	API        profileapi.Options
-	Self       bool // profile this process
+	Self       bool // record profiles of this process
 
-	SingleTenant bool // every request is the anonymous tenant's, whatever X-Scope-OrgID says
-	Every        time.Duration
+	SingleTenant bool          // ignore X-Scope-OrgID, all requests are of the anonymous tenant
+	Every        time.Duration // interval of Self
 
-	BucketCacheBytes int64 // of blocks in the bucket, half for their indexes; 0: 256 MiB
+	BucketCacheBytes int64 // cache for blocks in the bucket, half of it for their indexes; 0: 256 MiB
 }
 
-// tenantOf reads the tenant of a request.
+// tenantOf returns the function that reads the tenant of a request.
 func (o ProfilesOptions) tenantOf() ingest.Tenant {
 	if o.SingleTenant {
 		return profileapi.Anonymous
@@ -47,32 +47,32 @@ func (o ProfilesOptions) tenantOf() ingest.Tenant {
 	return profileapi.TenantOf
 }
 
-// profileLane takes profiles in, keeps them, and answers for them.
-type profileLane struct {
+// profileService ingests, stores and queries profiles.
+type profileService struct {
 	logger   *slog.Logger
 	store    *store.Store
 	ingester *ingest.Ingester
 	engine   *query.Engine
 	api      *profileapi.Server
 	uploads  http.Handler // POST /ingest
-	self     *ingest.Self // nil: this process is not profiled
+	self     *ingest.Self // nil: this process records no profiles of itself
 
-	file    string          // of config
-	config  *ingest.Config  // to be applied first
-	scraper *ingest.Scraper // nil: no targets are fetched
+	file    string          // path of the scrape configuration
+	config  *ingest.Config  // as read by newProfiles, applied first
+	scraper *ingest.Scraper // nil: no targets are scraped
 
-	fault     atomic.Pointer[error] // why the store could not be opened; nil: it is open, or not yet
+	fault     atomic.Pointer[error] // why the store could not be opened; nil: it is open or not opened yet
 	available *metrics.Gauge
 }
 
-// newProfiles builds the lane; nothing is opened yet.
+// newProfiles builds the profile service. It opens no file of the store.
 func (s *Serve) newProfiles() (err error) {
 	opts, logger := s.opts.Profiles, s.opts.Logger.With("component", "profiles")
 	if opts.Store.Dir == "" {
 		opts.Store.Dir = s.opts.Store.Dir
 	}
 	s.readShipped(&opts)
-	l := &profileLane{logger: logger, available: s.reg.gauge("ferula_profiles_available", "Whether the profile store is open. While it is 0 profiles are refused with status 503 and metrics are served.")}
+	l := &profileService{logger: logger, available: s.reg.gauge("ferula_profiles_available", "Whether the profile store is open. At 0, requests for profiles get status 503 while metrics are served.")}
 	if l.store, err = store.New(opts.Store, logger, s.reg.own); err != nil {
 		return fmt.Errorf("profile storage options: %w", err)
 	}
@@ -103,23 +103,23 @@ func (s *Serve) newProfiles() (err error) {
 	return err
 }
 
-// load reads the configuration anew; nil if there is none. apply takes it.
-func (l *profileLane) load() (*ingest.Config, error) {
+// load reads the scrape configuration again; nil if there is none.
+func (l *profileService) load() (*ingest.Config, error) {
 	if l.scraper == nil {
 		return nil, nil
 	}
 	return ingest.LoadConfig(l.file)
 }
 
-// apply takes a configuration as a whole or not at all.
-func (l *profileLane) apply(cfg *ingest.Config) error {
+// apply applies a scrape configuration completely or, with an error, not at all.
+func (l *profileService) apply(cfg *ingest.Config) error {
 	if l.scraper == nil || l.fault.Load() != nil {
 		return nil
 	}
 	return l.scraper.ApplyConfig(cfg)
 }
 
-// profileCode says which of Connect's codes an error of the way in has.
+// profileCode maps an ingestion error to a Connect code.
 func profileCode(err error) connect.Code {
 	var limit *ingest.LimitError
 	switch {
@@ -131,48 +131,48 @@ func profileCode(err error) connect.Code {
 	return connect.CodeUnknown
 }
 
-// open opens the blocks and replays the logs. A store that cannot be opened is logged
-// and told by every request for profiles; metrics are served without it.
-func (l *profileLane) open() {
+// open opens the blocks and replays the WALs. If that fails, the error is logged and
+// returned by every request for profiles; metrics are served regardless.
+func (l *profileService) open() {
 	err := l.store.Open()
 	if err == nil {
 		l.available.Set(1)
 		return
 	}
-	if e := l.store.Close(); e != nil { // what was opened before the fault
+	if e := l.store.Close(); e != nil { // releases what was opened before the failure
 		err = errors.Join(err, e)
 	}
 	l.fault.Store(&err)
-	l.logger.Error("The profile store cannot be opened; profiles are refused until a restart opens it, metrics are served", "err", err)
+	l.logger.Error("Failed to open the profile store; requests for profiles fail until a restart opens it", "err", err)
 }
 
-// serving tells whether requests for profiles are answered.
-func (l *profileLane) serving() bool { return l.fault.Load() == nil }
+// serving reports whether requests for profiles are served.
+func (l *profileService) serving() bool { return l.fault.Load() == nil }
 
-// note is what readiness says of profiles.
-func (l *profileLane) note() string {
+// note returns the lines about profiles in the readiness response.
+func (l *profileService) note() string {
 	if fault := l.fault.Load(); fault != nil {
 		return fmt.Sprintf("Profiles are not available: %v\n", *fault)
 	}
 	return ""
 }
 
-// flames are found while there is a store.
+// flames implements api.Flames. It returns ErrUnavailable if the store is not open.
 type flames struct {
-	lane   *profileLane
-	finder *exemplar.Finder
+	profiles *profileService
+	finder   *exemplar.Finder
 }
 
 // Find implements api.Flames.
 func (f flames) Find(ctx context.Context, r exemplar.Request) (*exemplar.Result, error) {
-	if fault := f.lane.fault.Load(); fault != nil {
+	if fault := f.profiles.fault.Load(); fault != nil {
 		return nil, fmt.Errorf("%w: %w", profiles.ErrUnavailable, *fault)
 	}
 	return f.finder.Find(ctx, r)
 }
 
-// guard refuses requests for profiles while there is no store.
-func (l *profileLane) guard(next http.Handler) http.Handler {
+// guard responds with status 503 if the store could not be opened.
+func (l *profileService) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if fault := l.fault.Load(); fault != nil {
 			http.Error(w, fmt.Sprintf("profiles are not available: %v", *fault), http.StatusServiceUnavailable)
@@ -182,9 +182,9 @@ func (l *profileLane) guard(next http.Handler) http.Handler {
 	})
 }
 
-// run profiles this process and fetches targets until ctx ends, and returns once
-// the last profile is kept.
-func (l *profileLane) run(ctx context.Context) {
+// run records profiles of this process and scrapes targets until ctx is canceled. It
+// returns after the last profile is stored.
+func (l *profileService) run(ctx context.Context) {
 	if !l.serving() {
 		return
 	}
@@ -195,14 +195,14 @@ func (l *profileLane) run(ctx context.Context) {
 	if l.scraper != nil {
 		running.Go(func() {
 			if err := l.scraper.Run(ctx); err != nil {
-				l.logger.Error("Profiles are not fetched any more", "err", err)
+				l.logger.Error("Profile scraping stopped", "err", err)
 			}
 		})
 	}
 	running.Wait()
 }
 
-func (l *profileLane) close() error {
+func (l *profileService) close() error {
 	if l == nil {
 		return nil
 	}
@@ -212,9 +212,9 @@ func (l *profileLane) close() error {
 	return l.store.Close()
 }
 
-// exemplar leads from a request to its trace and to the slice of CPU in which it
-// was answered.
-func (l *profileLane) exemplar(r *http.Request) []string {
+// exemplar returns the exemplar labels of a request: its trace ID and the ID of the CPU
+// profile that was being recorded when it was served.
+func (l *profileService) exemplar(r *http.Request) []string {
 	lset := traceOf(r)
 	if id, ok := l.self.Current(); ok {
 		lset = append(lset, "profile_id", id.String())
@@ -222,8 +222,8 @@ func (l *profileLane) exemplar(r *http.Request) []string {
 	return lset
 }
 
-// register adds the lane's endpoints.
-func (l *profileLane) register(mux *http.ServeMux, prefix string, ready, foreign func(http.Handler) http.Handler) {
+// register adds the HTTP endpoints of profiles.
+func (l *profileService) register(mux *http.ServeMux, prefix string, ready, foreign func(http.Handler) http.Handler) {
 	wrap := func(name string, h http.Handler) http.Handler {
 		if h = l.guard(h); strings.HasPrefix(name, "/push.") {
 			h = foreign(h)
@@ -233,14 +233,14 @@ func (l *profileLane) register(mux *http.ServeMux, prefix string, ready, foreign
 	l.api.Register(mux, prefix, wrap)
 	mux.Handle("POST "+prefix+"/ingest", ready(foreign(l.guard(l.uploads))))
 	if l.self != nil {
-		// More exact than the route of operational, which takes every role's.
+		// This pattern with a method takes precedence over that of registerDebugEndpoints.
 		mux.HandleFunc("GET "+prefix+"/debug/pprof/profile", l.self.ServeCPU)
 	}
 }
 
-// labelled has the samples of own CPU say which endpoint they belong to, so that a
-// flame graph can be had of one.
-func (l *profileLane) labelled(mux *http.ServeMux) http.Handler {
+// withPprofLabels adds the pprof label "handler" to the CPU samples of a request, so
+// that a flame graph can be selected by endpoint.
+func (l *profileService) withPprofLabels(mux *http.ServeMux) http.Handler {
 	if l.self == nil {
 		return mux
 	}
@@ -249,7 +249,7 @@ func (l *profileLane) labelled(mux *http.ServeMux) http.Handler {
 		pprof.Do(r.Context(), pprof.Labels("handler", pattern[strings.IndexByte(pattern, ' ')+1:]), func(ctx context.Context) {
 			inner := r.WithContext(ctx)
 			mux.ServeHTTP(w, inner)
-			r.Pattern = inner.Pattern // whoever counts requests looks there
+			r.Pattern = inner.Pattern // read by registry.observe
 		})
 	})
 }

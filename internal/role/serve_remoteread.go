@@ -15,9 +15,8 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/remoteread"
 )
 
-// remoteHTTPClient makes the client of one remote read endpoint: TLS,
-// authentication, proxies and redirects as Prometheus' HTTP client configuration
-// has them. name is for its errors.
+// remoteHTTPClient creates the HTTP client of one remote read endpoint from Prometheus'
+// HTTP client configuration. name identifies it in errors.
 func remoteHTTPClient(cfg commonconfig.HTTPClientConfig, name string) (*http.Client, error) {
 	client, err := commonconfig.NewClientFromConfig(cfg, name)
 	if err != nil {
@@ -26,30 +25,29 @@ func remoteHTTPClient(cfg commonconfig.HTTPClientConfig, name string) (*http.Cli
 	return client, nil
 }
 
-// remotes are the other servers that remote_read sections name, joined with the
-// local storage.
+// remotes queries the local storage and the endpoints of the remote_read sections.
 type remotes struct {
 	*remoteread.Fanout
 	store *tsdb.Store
 	sort  int // bytes
 
 	mu      sync.Mutex
-	clients []*http.Client // of the sections in force
+	clients []*http.Client // of the current endpoints
 }
 
 func newRemotes(store *tsdb.Store, sortBytes int) *remotes {
 	return &remotes{Fanout: remoteread.NewFanout(store), store: store, sort: sortBytes}
 }
 
-// prepare makes the endpoints of a configuration's sections. They are in force once
-// the returned function is called, which cannot fail.
+// prepare creates the endpoints of a configuration's remote_read sections. take puts
+// them into effect and cannot fail.
 func (r *remotes) prepare(cfg *config.Config) (take func(), err error) {
 	var endpoints []remoteread.Endpoint
 	var clients []*http.Client
 	for i, section := range cfg.RemoteReadConfigs {
 		for _, before := range cfg.RemoteReadConfigs[:i] {
 			if reflect.DeepEqual(before, section) {
-				return nil, fmt.Errorf("remote_read: two sections for %s are the same", section.URL.Redacted())
+				return nil, fmt.Errorf("remote_read: duplicate section for %s", section.URL.Redacted())
 			}
 		}
 		name := section.Name
@@ -67,7 +65,7 @@ func (r *remotes) prepare(cfg *config.Config) (take func(), err error) {
 		r.SetEndpoints(endpoints)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.letGo()
+		r.closeIdle()
 		r.clients = clients
 	}, nil
 }
@@ -91,9 +89,9 @@ func (r *remotes) endpoint(section *config.RemoteReadConfig, client *http.Client
 	return e
 }
 
-// localStart is where the local storage begins to have everything, in ms: two of
-// its shortest blocks after its beginning, since what was scraped while it was
-// down or starting is missing.
+// localStart returns the timestamp in ms from which the local storage is complete: two
+// minimum block durations after the start of the first block, since samples from the
+// time before the server started may be missing.
 func (r *remotes) localStart() (int64, error) {
 	metas, err := r.store.BlockMetas()
 	if err != nil {
@@ -106,14 +104,14 @@ func (r *remotes) localStart() (int64, error) {
 	return start + 2*r.store.Options().MinBlockDuration.Milliseconds(), nil
 }
 
-// close lets idle connections go. Running queries keep theirs.
+// close closes idle connections. Running queries keep their connections.
 func (r *remotes) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.letGo()
+	r.closeIdle()
 }
 
-func (r *remotes) letGo() {
+func (r *remotes) closeIdle() {
 	for _, client := range r.clients {
 		client.CloseIdleConnections()
 	}

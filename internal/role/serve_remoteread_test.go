@@ -14,7 +14,7 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-func TestTheLocalStorageHasEverythingTwoBlocksAfterItsBeginning(t *testing.T) {
+func TestRemotes_LocalStartIsTwoBlocksAfterTheFirst(t *testing.T) {
 	dir := t.TempDir()
 	hour := time.Hour.Milliseconds()
 	open := func() *remotes {

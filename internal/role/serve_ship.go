@@ -17,26 +17,27 @@ import (
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 )
 
-// blockDuration is how long a shipped block must be: Thanos' compactor builds on it.
+// blockDuration is the duration of shipped blocks. Thanos' compactor requires it.
 const blockDuration = 2 * time.Hour
 
-// ShippingOptions say where blocks are shipped to.
+// ShippingOptions configure the upload of blocks to an object store.
 type ShippingOptions struct {
-	Bucket string // Thanos' YAML of an object store; "" ships nothing
-	// IgnoreBlockSize ships although the database compacts, so that a block may be
-	// compacted away before it was shipped.
+	Bucket string // Thanos' object store configuration in YAML; "": no shipping
+	// IgnoreBlockSize ships although the TSDB compacts: a block may be compacted and
+	// deleted before it is shipped.
 	IgnoreBlockSize bool
-	Shipper         bucket.ShipOptions // Dir, Labels and Source are filled in
+	Shipper         bucket.ShipOptions // Dir, Labels and Source are set by newShipping
 }
 
-// shipping is a bucket and the shipper that fills it; nil where nothing is shipped.
+// shipping is a bucket and the shippers that upload to it; nil without a bucket.
 type shipping struct {
 	bucket   objstore.Bucket
 	shipper  *bucket.Shipper
-	profiles *bucket.ProfileShipper // nil: there are no profiles
+	profiles *bucket.ProfileShipper // nil: no profiles are shipped
 }
 
-// newShipping makes what o asks for. component names the program.
+// newShipping opens the bucket and creates the shipper of o; nil without a bucket.
+// component is the name of the program in metrics and in the meta.json of blocks.
 func newShipping(o ShippingOptions, dir, component string, external func() labels.Labels, logger *slog.Logger, reg *registry) (*shipping, error) {
 	if o.Bucket == "" {
 		return nil, nil
@@ -54,7 +55,7 @@ func newShipping(o ShippingOptions, dir, component string, external func() label
 	return &shipping{bucket: to, shipper: shipper}, nil
 }
 
-// run ships until ctx ends.
+// run ships blocks until ctx is canceled.
 func (s *shipping) run(ctx context.Context) {
 	if s == nil {
 		return
@@ -67,8 +68,8 @@ func (s *shipping) run(ctx context.Context) {
 	s.shipper.Run(ctx)
 }
 
-// note is what readiness says of shipping. A bucket that is down does not make a
-// server unready: its blocks wait on the disk, and it can be queried.
+// note returns the lines about shipping in the readiness response. An unavailable bucket
+// does not make a server unready: its blocks wait on disk and it can be queried.
 func (s *shipping) note() string {
 	if s == nil {
 		return ""
@@ -90,9 +91,10 @@ func (s *shipping) close() error {
 	return s.bucket.Close()
 }
 
-// checkServeShips refuses to ship what could not be told apart, or what could be
-// compacted away before it was shipped.
-func checkServeShips(o ShippingOptions, store tsdb.Options, external labels.Labels) error {
+// checkServeShipping returns an error if there are no external labels, without which
+// blocks of several servers have the same identity, or if a block could be compacted
+// and deleted before it is shipped.
+func checkServeShipping(o ShippingOptions, store tsdb.Options, external labels.Labels) error {
 	if o.Bucket == "" {
 		return nil
 	}
@@ -101,7 +103,7 @@ func checkServeShips(o ShippingOptions, store tsdb.Options, external labels.Labe
 		errs = append(errs, fmt.Errorf("%w: set global.external_labels", bucket.ErrNoLabels))
 	}
 	if !o.IgnoreBlockSize && (store.MinBlockDuration != blockDuration || store.MaxBlockDuration != blockDuration) {
-		errs = append(errs, fmt.Errorf("blocks are compacted here and could be gone before they are shipped: --storage.tsdb.min-block-duration=%s and --storage.tsdb.max-block-duration=%s must both be %s", store.MinBlockDuration, store.MaxBlockDuration, blockDuration))
+		errs = append(errs, fmt.Errorf("a block could be compacted and deleted before it is shipped: --storage.tsdb.min-block-duration=%s and --storage.tsdb.max-block-duration=%s must both be %s", store.MinBlockDuration, store.MaxBlockDuration, blockDuration))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("objstore.config: %w", err)
@@ -109,16 +111,15 @@ func checkServeShips(o ShippingOptions, store tsdb.Options, external labels.Labe
 	return nil
 }
 
-// newShipping adds shipping to a server whose configuration is read and whose
-// store is described.
+// newShipping sets up shipping. The configuration must be loaded and the store created.
 func (s *Serve) newShipping() error {
 	external := func() labels.Labels { return s.config.current().GlobalConfig.ExternalLabels }
-	if err := checkServeShips(s.opts.Ship, s.store.Options(), external()); err != nil {
+	if err := checkServeShipping(s.opts.Ship, s.store.Options(), external()); err != nil {
 		return err
 	}
 	var err error
 	s.shipping, err = newShipping(s.opts.Ship, s.opts.Store.Dir, "ferula", external, s.opts.Logger, s.reg)
-	s.gate.note = func() string { return s.shipping.note() + s.profiles.note() }
+	s.readiness.note = func() string { return s.shipping.note() + s.profiles.note() }
 	if err == nil && s.shipping != nil {
 		times := s.opts.Ship.Shipper
 		s.shipping.profiles = bucket.NewProfileShipper(s.shipping.bucket, bucket.ProfileShipOptions{
@@ -128,7 +129,7 @@ func (s *Serve) newShipping() error {
 	return err
 }
 
-// profilesDir is where the folder of profiles lies.
+// profilesDir returns the parent of the folder "profiles".
 func (s *Serve) profilesDir() string {
 	if dir := s.opts.Profiles.Store.Dir; dir != "" {
 		return dir
@@ -136,10 +137,10 @@ func (s *Serve) profilesDir() string {
 	return s.opts.Store.Dir
 }
 
-// objectTimeout is how long one read of a profile block in the bucket may take.
+// objectTimeout is the timeout of one read of a profile block in the bucket.
 const objectTimeout = 30 * time.Second
 
-// shippedProfiles are the profile blocks in the bucket, as the store wants them.
+// shippedProfiles implements profile.Remote on the profile blocks in the bucket.
 type shippedProfiles struct{ reader *bucket.ProfileReader }
 
 var _ profile.Remote = shippedProfiles{}
@@ -157,7 +158,8 @@ func (p shippedProfiles) Blocks(ctx context.Context) ([]profile.RemoteBlock, err
 	return blocks, nil
 }
 
-// readShipped has the profile store answer from the bucket what is not on the disk.
+// readShipped configures the profile store to read blocks from the bucket that are not
+// on disk.
 func (s *Serve) readShipped(o *ProfilesOptions) {
 	if s.shipping == nil || s.shipping.profiles == nil {
 		return

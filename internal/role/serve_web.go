@@ -15,7 +15,7 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/remoteread"
 )
 
-// newHandler joins the API, the page and the operational endpoints.
+// newHandler routes requests to the API, the web UI and the debug endpoints.
 func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, error) {
 	origin, err := corsOrigin(s.opts.Web.CORSOrigin)
 	if err != nil {
@@ -24,8 +24,8 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	guard := originGuard(external)
 	read := s.opts.Read
 	read.ExternalLabels = func() labels.Labels { return s.config.current().GlobalConfig.ExternalLabels }
-	// The API has a mux of its own, so that an unknown endpoint or method is
-	// answered 404 or 405 and does not fall through to the page.
+	// The API has its own mux, so that an unknown endpoint or method gets status 404 or
+	// 405 instead of the web UI.
 	endpoints := http.NewServeMux()
 	api.New(api.Options{
 		Engine:        s.engine,
@@ -43,27 +43,26 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Flags:         s.opts.Flags,
 		BuildInfo:     buildInfo(),
 		RuntimeInfo:   s.runtimeInfo,
-		Ready:         s.gate.wrap,
+		Ready:         s.readiness.wrap,
 		ExternalURL:   external,
 		ListenAddress: s.listener.Addr().String(),
 		CORSOrigin:    origin,
 		Logger:        s.opts.Logger.With("component", "api"),
 	}).Register(endpoints, prefix+"/api/v1")
 	mux := http.NewServeMux()
-	mux.Handle(prefix+"/api/", s.profiles.labelled(endpoints))
+	mux.Handle(prefix+"/api/", s.profiles.withPprofLabels(endpoints))
 	mux.Handle("GET "+prefix+"/metrics", metricsHandler(s.reg, s.opts.Logger))
-	s.opts.Web.operational(mux, prefix, s.gate)
-	s.profiles.register(mux, prefix, s.gate.wrap, guard)
+	s.opts.Web.registerDebugEndpoints(mux, prefix, s.readiness)
+	s.profiles.register(mux, prefix, s.readiness.wrap, guard)
 	s.lifecycle(mux, prefix, guard)
 	mux.Handle(prefix+"/", ui.Handler(prefix))
 	if prefix != "" {
 		mux.Handle("GET /{$}", http.RedirectHandler(prefix+"/", http.StatusFound))
 	}
-	return s.profiles.labelled(mux), nil
+	return s.profiles.withPprofLabels(mux), nil
 }
 
-// serveOwn exposes the metrics within the process until the returned function is
-// called.
+// serveOwn serves the metrics on the in-process listener until stop is called.
 func (s *Serve) serveOwn() (stop func()) {
 	if s.own == nil {
 		return func() {}
@@ -72,7 +71,7 @@ func (s *Serve) serveOwn() (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = server.Serve(s.own) // until it is closed
+		_ = server.Serve(s.own) // returns when server is closed
 	}()
 	return func() {
 		_ = server.Close()
@@ -80,9 +79,9 @@ func (s *Serve) serveOwn() (stop func()) {
 	}
 }
 
-// pipeListener accepts what is dialled within the process. A server that wants
-// passwords or certificates of clients scrapes itself through it: it needs neither,
-// and no port is open to others for it.
+// pipeListener is an in-process listener. A server that authenticates its clients
+// scrapes itself through it: the scrape needs no credentials, and no port without
+// authentication is open to other clients.
 type pipeListener struct {
 	addr   net.Addr
 	conns  chan net.Conn
@@ -125,7 +124,8 @@ func (l *pipeListener) Close() error {
 	return nil
 }
 
-// lifecycle adds reloading and quitting, if the operator allowed it.
+// lifecycle adds /-/reload and /-/quit. They respond with status 403 unless
+// EnableLifecycle is set.
 func (s *Serve) lifecycle(mux *http.ServeMux, prefix string, guard func(http.Handler) http.Handler) {
 	allowed := func(act func() error) http.Handler {
 		return guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -133,7 +133,7 @@ func (s *Serve) lifecycle(mux *http.ServeMux, prefix string, guard func(http.Han
 				http.Error(w, "Lifecycle API is not enabled.", http.StatusForbidden)
 				return
 			}
-			if !s.gate.isReady() {
+			if !s.readiness.isReady() {
 				http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
 				return
 			}

@@ -27,24 +27,23 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// SidecarOptions are what `ferula sidecar` runs with. Zero durations take the
-// defaults.
+// SidecarOptions are the options of `ferula sidecar`. Zero durations take the defaults.
 type SidecarOptions struct {
 	Web           WebOptions
 	GRPC          GRPCOptions
 	PrometheusURL string
-	HTTPClient    string        // Thanos' YAML of the client; "" has no authentication
-	ReadyTimeout  time.Duration // how long Prometheus may take to start; 0: 10 min
-	PollInterval  time.Duration // for configuration and time range; 0: 30 s
+	HTTPClient    string        // Thanos' HTTP client configuration in YAML; "": no authentication
+	ReadyTimeout  time.Duration // how long Prometheus may take to become ready; 0: 10 min
+	PollInterval  time.Duration // of configuration and time range; 0: 30 s
 	PollTimeout   time.Duration // 0: 30 s
-	MinTimeMS     func() int64  // nothing before is served; nil: everything is
-	TSDBDir       string        // of Prometheus, for shipping
+	MinTimeMS     func() int64  // samples before it are not served; nil: no limit
+	TSDBDir       string        // data folder of Prometheus, for shipping
 	Ship          ShippingOptions
 	Reload        ReloadOptions
-	Limits        storeapi.ServerOptions // Logger and Metrics are filled in
-	SelectionsMax int                    // remote reads of one Series request; 0: 3
-	ReadsMax      int                    // remote reads at once, SelectionsMax at least; 0: 8
-	Tracing       string                 // Thanos' YAML; "" sends none
+	Limits        storeapi.ServerOptions // Metrics is set by NewSidecar
+	SelectionsMax int                    // maximum of concurrent remote reads of one Series request; 0: 3
+	ReadsMax      int                    // maximum of concurrent remote reads, SelectionsMax at least; 0: 8
+	Tracing       string                 // Thanos' tracing configuration in YAML; "" sends no spans
 	Logger        *slog.Logger
 }
 
@@ -75,26 +74,27 @@ func (o SidecarOptions) withDefaults() SidecarOptions {
 	return o
 }
 
-// Sidecar is a StoreAPI over the Prometheus beside it, and ships its blocks. Use
-// NewSidecar, then Run once.
+// Sidecar serves one Prometheus as a StoreAPI and ships its blocks. Call NewSidecar,
+// then Run once.
 type Sidecar struct {
-	opts     SidecarOptions
-	reg      *registry
-	beside   *beside
-	http     *http.Client
-	tracing  *tracing
-	shipping *shipping
-	reload   *reloader
-	listener net.Listener
-	grpc     *grpcServer
-	gate     *gate
-	handler  http.Handler
+	opts       SidecarOptions
+	reg        *registry
+	prometheus *prometheusStore
+	http       *http.Client
+	tracing    *tracing
+	shipping   *shipping
+	reload     *reloader
+	listener   net.Listener
+	grpc       *grpcServer
+	readiness  *readiness
+	handler    http.Handler
 }
 
-// NewSidecar builds the process and begins to listen; Prometheus is not asked yet.
+// NewSidecar builds the process and opens its listeners. It sends no request to
+// Prometheus.
 func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	opts = opts.withDefaults()
-	s := &Sidecar{opts: opts, reg: newRegistry(), gate: &gate{}}
+	s := &Sidecar{opts: opts, reg: newRegistry(), readiness: &readiness{}}
 	defer func() {
 		if err != nil {
 			_ = s.free()
@@ -102,7 +102,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	}()
 	u, err := url.Parse(opts.PrometheusURL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("prometheus.url: %q is no http or https URL", redactedURL(opts.PrometheusURL))
+		return nil, fmt.Errorf("prometheus.url: %q is not an http or https URL", redactedURL(opts.PrometheusURL))
 	}
 	if s.http, err = prometheusClient(opts.HTTPClient); err != nil {
 		return nil, fmt.Errorf("prometheus.http-client: %w", err)
@@ -110,11 +110,11 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	if s.tracing, err = newTracing(opts.Tracing, "ferula-sidecar"); err != nil {
 		return nil, fmt.Errorf("tracing.config: %w", err)
 	}
-	s.beside = newBeside(opts, u, s.http, s.reg)
-	if s.shipping, err = newShipping(opts.Ship, opts.TSDBDir, "sidecar", s.beside.ExternalLabels, opts.Logger, s.reg); err != nil {
+	s.prometheus = newPrometheusStore(opts, u, s.http, s.reg)
+	if s.shipping, err = newShipping(opts.Ship, opts.TSDBDir, "sidecar", s.prometheus.ExternalLabels, opts.Logger, s.reg); err != nil {
 		return nil, fmt.Errorf("objstore.config: %w", err)
 	}
-	s.gate.note = s.shipping.note
+	s.readiness.note = s.shipping.note
 	if s.reload, err = newReloader(opts.Reload, u, s.http, opts.Logger.With("component", "reloader"), s.reg); err != nil {
 		return nil, err
 	}
@@ -123,31 +123,31 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	}
 	limits := opts.Limits
 	limits.Metrics = s.reg.own
-	opts.GRPC.warnOpenBeside(opts.Web, opts.Logger)
+	opts.GRPC.warnAnonymous(opts.Web, opts.Logger)
 	if s.grpc, err = newGRPCServer(opts.GRPC, opts.Logger, s.reg, func(to *grpc.Server) {
-		storeapi.NewServer(s.beside, limits).Register(to)
-		promapi.NewServices(s.beside.api, s.beside.ExternalLabels).Register(to)
+		storeapi.NewServer(s.prometheus, limits).Register(to)
+		promapi.NewServices(s.prometheus.api, s.prometheus.ExternalLabels).Register(to)
 	}); err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	opts.Web.operational(mux, "", s.gate)
+	opts.Web.registerDebugEndpoints(mux, "", s.readiness)
 	mux.Handle("GET /metrics", metricsHandler(s.reg, opts.Logger))
 	s.handler = mux
 	return s, nil
 }
 
-// Addr is the HTTP address listened on.
+// Addr returns the HTTP listen address.
 func (s *Sidecar) Addr() net.Addr { return s.listener.Addr() }
 
-// GRPCAddr is the address of the StoreAPI; nil if there is none.
+// GRPCAddr returns the gRPC listen address; nil without a gRPC server.
 func (s *Sidecar) GRPCAddr() net.Addr { return s.grpc.addr() }
 
-// Run serves until ctx ends or something fails, and drains.
+// Run serves until ctx is canceled or a component fails, then drains running requests.
 func (s *Sidecar) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	server := s.opts.Web.server(s.reg.observed(s.handler), s.opts.Logger)
+	server := s.opts.Web.server(s.reg.instrumented(s.handler), s.opts.Logger)
 	var serving, work sync.WaitGroup
 	serving.Go(func() {
 		if err := s.opts.Web.serve(s.listener, server, s.opts.Logger); err != nil {
@@ -166,7 +166,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 		}
 	})
 	<-ctx.Done()
-	s.gate.stopping()
+	s.readiness.stopping()
 	s.opts.Logger.Info("Stopping", "reason", context.Cause(ctx))
 	work.Wait()
 	err := errors.Join(s.grpc.drain(), s.opts.Web.drain(server))
@@ -177,13 +177,13 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	return errors.Join(err, s.free())
 }
 
-// free lets go of what NewSidecar took.
+// free releases the resources of NewSidecar.
 func (s *Sidecar) free() error {
 	if s.http != nil {
 		s.http.CloseIdleConnections()
 	}
 	if s.listener != nil {
-		_ = s.listener.Close() // the server has closed it, if it ran
+		_ = s.listener.Close() // already closed if the server ran
 	}
 	err := s.shipping.close()
 	if s.tracing != nil {
@@ -192,72 +192,74 @@ func (s *Sidecar) free() error {
 	return err
 }
 
-// work waits for Prometheus and then follows it: it is ready while Prometheus
-// answers. Blocks are shipped whether it does or not, once it has said that they
-// may be.
+// work polls Prometheus. The sidecar is ready while the polls succeed. Shipping starts
+// after the first successful poll, which has checked Prometheus' flags, and continues
+// while later polls fail.
 func (s *Sidecar) work(ctx context.Context) error {
 	var shipping sync.WaitGroup
 	defer shipping.Wait()
-	started, follows := time.Now(), false
+	started, polled := time.Now(), false
 	for {
-		err := s.ask(ctx, !s.gate.isReady())
-		if errors.Is(err, errUnfit) {
+		err := s.refresh(ctx, !s.readiness.isReady())
+		if errors.Is(err, errUnsupported) {
 			return err
 		}
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err == nil && !s.gate.isReady():
-			s.gate.ready()
+		case err == nil && !s.readiness.isReady():
+			s.readiness.ready()
 			s.grpc.ready()
-			s.opts.Logger.Info("Ready", "prometheus", redactedURL(s.opts.PrometheusURL), "external_labels", s.beside.ExternalLabels().String(), "grpc", s.GRPCAddr(), "http", s.Addr())
-			if !follows {
-				follows = true
+			s.opts.Logger.Info("Ready", "prometheus", redactedURL(s.opts.PrometheusURL), "external_labels", s.prometheus.ExternalLabels().String(), "grpc", s.GRPCAddr(), "http", s.Addr())
+			if !polled {
+				polled = true
 				shipping.Go(func() { s.shipping.run(ctx) })
 			}
 		case err != nil:
-			s.gate.waiting()
-			s.opts.Logger.Warn("Prometheus does not answer as it should; waiting", "err", err)
-			if !follows && time.Since(started) > s.opts.ReadyTimeout {
+			s.readiness.waiting()
+			s.opts.Logger.Warn("Failed to read the state of Prometheus; not ready", "err", err)
+			if !polled && time.Since(started) > s.opts.ReadyTimeout {
 				return fmt.Errorf("Prometheus was not ready within %s: %w", s.opts.ReadyTimeout, err)
 			}
 		}
 		pause := s.opts.PollInterval
 		if err != nil {
-			pause = min(pause, 2*time.Second) // it may just be starting
+			pause = min(pause, 2*time.Second) // Prometheus may be starting
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(pause):
-		case <-s.beside.changed:
+		case <-s.prometheus.changed:
 		}
 	}
 }
 
-// ask brings what is known of Prometheus up to date; anew says that it may be
-// another process than before, whose flags must be looked at.
-func (s *Sidecar) ask(ctx context.Context, anew bool) error {
+// refresh reads external labels and time range of Prometheus. checkFlags also checks its
+// flags: it may be another process than at the last poll.
+func (s *Sidecar) refresh(ctx context.Context, checkFlags bool) error {
 	ctx, done := context.WithTimeout(ctx, s.opts.PollTimeout)
 	defer done()
-	if anew && s.shipping != nil {
-		flags, err := s.beside.api.Flags(ctx)
+	if checkFlags && s.shipping != nil {
+		flags, err := s.prometheus.api.Flags(ctx)
 		if err != nil {
 			return err
 		}
-		if err := checkSidecarShips(s.opts.Ship, s.opts.TSDBDir, flags); err != nil {
+		if err := checkSidecarShipping(s.opts.Ship, s.opts.TSDBDir, flags); err != nil {
 			return err
 		}
 	}
-	return s.beside.refresh(ctx)
+	return s.prometheus.refresh(ctx)
 }
 
-// errUnfit is returned for a Prometheus beside which no sidecar may run.
-var errUnfit = errors.New("the Prometheus beside cannot be served")
+// errUnsupported is the error for a Prometheus whose settings a sidecar cannot work
+// with. It ends the process.
+var errUnsupported = errors.New("unsupported Prometheus configuration")
 
-// checkSidecarShips refuses blocks that could be compacted away before they are
-// shipped, unless Prometheus itself waits for the list of shipped blocks.
-func checkSidecarShips(o ShippingOptions, dir string, flags map[string]string) error {
+// checkSidecarShipping returns an error if Prometheus could compact and delete a block
+// before it is shipped, unless Prometheus delays compaction until the block is in the
+// list of shipped blocks.
+func checkSidecarShipping(o ShippingOptions, dir string, flags map[string]string) error {
 	state := o.Shipper.StateFile
 	if state == "" {
 		state = "thanos.shipper.json"
@@ -265,55 +267,56 @@ func checkSidecarShips(o ShippingOptions, dir string, flags map[string]string) e
 	state = filepath.Join(dir, state)
 	if waits := flags["storage.tsdb.delay-compact-file.path"]; waits != "" {
 		if filepath.Clean(waits) != filepath.Clean(state) {
-			return fmt.Errorf("%w: it waits for --storage.tsdb.delay-compact-file.path=%s, and shipped blocks are listed in %s", errUnfit, waits, state)
+			return fmt.Errorf("%w: its --storage.tsdb.delay-compact-file.path is %s, but shipped blocks are listed in %s", errUnsupported, waits, state)
 		}
 		return nil
 	}
 	if o.IgnoreBlockSize {
 		return nil
 	}
-	const least, most = "storage.tsdb.min-block-duration", "storage.tsdb.max-block-duration"
-	for _, name := range []string{least, most} {
+	const minFlag, maxFlag = "storage.tsdb.min-block-duration", "storage.tsdb.max-block-duration"
+	for _, name := range []string{minFlag, maxFlag} {
 		d, err := model.ParseDuration(flags[name])
 		if err != nil {
-			return fmt.Errorf("%w: its --%s is %q", errUnfit, name, flags[name])
+			return fmt.Errorf("%w: its --%s is %q", errUnsupported, name, flags[name])
 		}
 		if time.Duration(d) != blockDuration {
-			return fmt.Errorf("%w: it compacts blocks, which could be gone before they are shipped: --%s=%s and --%s=%s must both be %s", errUnfit, least, flags[least], most, flags[most], blockDuration)
+			return fmt.Errorf("%w: a block could be compacted and deleted before it is shipped: --%s=%s and --%s=%s must both be %s", errUnsupported, minFlag, flags[minFlag], maxFlag, flags[maxFlag], blockDuration)
 		}
 	}
 	return nil
 }
 
-// beside is the Prometheus beside, as a store.
-type beside struct {
+// prometheusStore implements storeapi.Source on the HTTP API and the remote read
+// endpoint of a Prometheus.
+type prometheusStore struct {
 	api     *promapi.Client
 	read    *remoteread.Client
 	minTime func() int64
 	up      *metrics.Gauge
-	changed chan struct{} // asks for a refresh before its time
+	changed chan struct{} // triggers a refresh before the next poll
 
-	selectionsMax int                 // remote reads of one Series request
-	reads         *semaphore.Weighted // of all requests
-	sortBytes     int                 // of one request
+	selectionsMax int                 // maximum of concurrent remote reads of one Series request
+	reads         *semaphore.Weighted // slots for remote reads, of all requests
+	sortBytes     int                 // memory to sort the series of one request
 
-	// unsorted: its series are not in the order of their own labels, which those of
-	// Prometheus are.
+	// unsorted is set for a server that does not return series in the order of their own
+	// labels, as Prometheus does.
 	unsorted atomic.Bool
 
 	mu       sync.RWMutex
-	err      error // why it cannot be asked; nil if it can
+	err      error // of the last refresh
 	external labels.Labels
 	mint     int64
 }
 
 var (
-	_ storeapi.Source         = (*beside)(nil)
-	_ storeapi.ExemplarSource = (*beside)(nil)
+	_ storeapi.Source         = (*prometheusStore)(nil)
+	_ storeapi.ExemplarSource = (*prometheusStore)(nil)
 )
 
-func newBeside(o SidecarOptions, u *url.URL, client *http.Client, reg *registry) *beside {
-	b := &beside{
+func newPrometheusStore(o SidecarOptions, u *url.URL, client *http.Client, reg *registry) *prometheusStore {
+	b := &prometheusStore{
 		api:     promapi.New(promapi.Options{URL: u, HTTP: client}),
 		read:    remoteread.NewClient(remoteread.ClientOptions{URL: u.JoinPath("api/v1/read").String(), HTTP: client, HoldBytesMax: holdBytesMax, ReadAheadBytes: 512}),
 		minTime: o.MinTimeMS,
@@ -321,14 +324,14 @@ func newBeside(o SidecarOptions, u *url.URL, client *http.Client, reg *registry)
 
 		selectionsMax: o.SelectionsMax, reads: semaphore.NewWeighted(int64(o.ReadsMax)), sortBytes: o.Limits.SortBytesMax,
 
-		err: errors.New("Prometheus was not asked yet"),
-		up:  reg.gauge("thanos_sidecar_prometheus_up", "Whether the Prometheus beside answers."),
+		err: errors.New("Prometheus was not queried yet"),
+		up:  reg.gauge("thanos_sidecar_prometheus_up", "Whether the last poll of Prometheus succeeded."),
 	}
 	return b
 }
 
-// refresh asks for external labels and time range.
-func (b *beside) refresh(ctx context.Context) error {
+// refresh reads external labels and time range.
+func (b *prometheusStore) refresh(ctx context.Context) error {
 	external, err := b.api.ExternalLabels(ctx)
 	var mint int64
 	if err == nil {
@@ -340,9 +343,9 @@ func (b *beside) refresh(ctx context.Context) error {
 	switch {
 	case err != nil:
 	case external.IsEmpty() && first:
-		err = fmt.Errorf("%w: %w: set global.external_labels of Prometheus", errUnfit, bucket.ErrNoLabels)
+		err = fmt.Errorf("%w: %w: set global.external_labels of Prometheus", errUnsupported, bucket.ErrNoLabels)
 	case external.IsEmpty():
-		err = errors.New("its configuration has no external labels any more")
+		err = errors.New("external labels were removed from the configuration of Prometheus")
 	default:
 		b.external, b.mint = external, mint
 	}
@@ -354,8 +357,8 @@ func (b *beside) refresh(ctx context.Context) error {
 	return err
 }
 
-// begin is the first time that is served.
-func (b *beside) begin() (int64, error) {
+// begin returns the lowest timestamp that is served, in ms.
+func (b *prometheusStore) begin() (int64, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if b.err != nil {
@@ -365,14 +368,14 @@ func (b *beside) begin() (int64, error) {
 }
 
 // ExternalLabels implements storeapi.Source.
-func (b *beside) ExternalLabels() labels.Labels {
+func (b *prometheusStore) ExternalLabels() labels.Labels {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.external
 }
 
 // Info implements storeapi.Source.
-func (b *beside) Info(context.Context) (storeapi.Info, error) {
+func (b *prometheusStore) Info(context.Context) (storeapi.Info, error) {
 	mint, err := b.begin()
 	if err != nil {
 		return storeapi.Info{}, err
@@ -388,19 +391,19 @@ func (b *beside) Info(context.Context) (storeapi.Info, error) {
 }
 
 // LabelNames implements storeapi.Source.
-func (b *beside) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
+func (b *prometheusStore) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
 	names, warnings, err = b.api.LabelNames(ctx, r.Matchers, max(r.MinMS, b.minTime()), r.MaxMS, r.Limit)
 	return names, warnings, toStore(err)
 }
 
 // LabelValues implements storeapi.Source.
-func (b *beside) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error) {
+func (b *prometheusStore) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error) {
 	values, warnings, err = b.api.LabelValues(ctx, r.Label, r.Matchers, max(r.MinMS, b.minTime()), r.MaxMS, r.Limit)
 	return values, warnings, toStore(err)
 }
 
 // Exemplars implements storeapi.ExemplarSource.
-func (b *beside) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (results []exemplar.QueryResult, warnings []string, err error) {
+func (b *prometheusStore) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (results []exemplar.QueryResult, warnings []string, err error) {
 	results, warnings, err = b.api.Exemplars(ctx, r.Query, r.MinMS, r.MaxMS)
 	return results, warnings, toStore(err)
 }

@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// httpClientConfig is Thanos' YAML of a client of Prometheus.
+// httpClientConfig is Thanos' configuration of the HTTP client for Prometheus.
 type httpClientConfig struct {
 	BasicAuth struct {
 		Username     string `yaml:"username"`
@@ -26,7 +26,7 @@ type httpClientConfig struct {
 	BearerTokenFile string               `yaml:"bearer_token_file"`
 	ProxyURL        string               `yaml:"proxy_url"`
 	TLS             promconfig.TLSConfig `yaml:"tls_config"`
-	Transport       struct {             // times in nanoseconds, as in Thanos
+	Transport       struct {             // durations in nanoseconds, as in Thanos
 		MaxIdleConns          int   `yaml:"max_idle_conns"`
 		MaxIdleConnsPerHost   int   `yaml:"max_idle_conns_per_host"`
 		MaxConnsPerHost       int   `yaml:"max_conns_per_host"`
@@ -39,18 +39,18 @@ type httpClientConfig struct {
 	} `yaml:"transport_config"`
 }
 
-// readBufferBytes is how much is read from Prometheus at once. net/http's own 4 KiB
-// make a system call, or two, of every series.
+// readBufferBytes is the read buffer of a connection. With net/http's default of 4 KiB
+// every series costs one or two system calls.
 const readBufferBytes = 256 << 10
 
-// prometheusClient makes the client of Thanos' YAML. It does not ask for compressed
-// answers: Prometheus is beside.
-func prometheusClient(text string) (*http.Client, error) {
+// prometheusClient creates an HTTP client from Thanos' YAML configuration. It does not
+// request compressed responses: Prometheus usually runs on the same host.
+func prometheusClient(config string) (*http.Client, error) {
 	var c httpClientConfig
 	c.Transport.MaxIdleConns, c.Transport.MaxIdleConnsPerHost = 100, 16
 	c.Transport.IdleConnTimeout, c.Transport.TLSHandshakeTimeout = int64(90*time.Second), int64(10*time.Second)
 	c.Transport.ExpectContinueTimeout, c.Transport.DialerTimeout = int64(10*time.Second), int64(5*time.Second)
-	decoder := yaml.NewDecoder(bytes.NewReader([]byte(text)))
+	decoder := yaml.NewDecoder(bytes.NewReader([]byte(config)))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
@@ -76,9 +76,9 @@ func prometheusClient(text string) (*http.Client, error) {
 			DialContext: (&net.Dialer{Timeout: time.Duration(c.Transport.DialerTimeout)}).DialContext,
 		}, nil
 	}
-	var round http.RoundTripper
+	var rt http.RoundTripper
 	if c.TLS.CAFile == "" {
-		round, err = transport(tlsConfig)
+		rt, err = transport(tlsConfig)
 	} else {
 		files := promconfig.TLSRoundTripperSettings{CA: promconfig.NewFileSecret(c.TLS.CAFile)} // read again when they change
 		if c.TLS.CertFile != "" {
@@ -87,31 +87,31 @@ func prometheusClient(text string) (*http.Client, error) {
 		if c.TLS.KeyFile != "" {
 			files.Key = promconfig.NewFileSecret(c.TLS.KeyFile)
 		}
-		round, err = promconfig.NewTLSRoundTripper(tlsConfig, files, transport)
+		rt, err = promconfig.NewTLSRoundTripper(tlsConfig, files, transport)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if round, err = c.authorized(round); err != nil {
+	if rt, err = c.authorized(rt); err != nil {
 		return nil, err
 	}
-	return &http.Client{Transport: round}, nil
+	return &http.Client{Transport: rt}, nil
 }
 
-// authorized adds who asks.
+// authorized returns a RoundTripper that adds the configured credentials.
 func (c httpClientConfig) authorized(next http.RoundTripper) (http.RoundTripper, error) {
 	basic := c.BasicAuth.Username != "" || c.BasicAuth.Password != "" || c.BasicAuth.PasswordFile != ""
-	ways := 0
+	methods := 0
 	for _, used := range []bool{basic, c.BearerToken != "", c.BearerTokenFile != ""} {
 		if used {
-			ways++
+			methods++
 		}
 	}
 	switch {
-	case ways > 1:
-		return nil, errors.New("at most one of basic_auth, bearer_token and bearer_token_file may be there")
+	case methods > 1:
+		return nil, errors.New("at most one of basic_auth, bearer_token and bearer_token_file may be set")
 	case c.BasicAuth.Password != "" && c.BasicAuth.PasswordFile != "":
-		return nil, errors.New("basic_auth: at most one of password and password_file may be there")
+		return nil, errors.New("basic_auth: at most one of password and password_file may be set")
 	case c.BearerToken != "":
 		return promconfig.NewAuthorizationCredentialsRoundTripper("Bearer", promconfig.NewInlineSecret(c.BearerToken), next), nil
 	case c.BearerTokenFile != "":

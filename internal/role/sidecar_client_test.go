@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestTheClientOfPrometheusSaysWhoItIs(t *testing.T) {
+func TestPrometheusClient_SendsConfiguredCredentials(t *testing.T) {
 	var got string
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Get("Authorization") }))
 	defer server.Close()
@@ -42,10 +42,10 @@ func TestTheClientOfPrometheusSaysWhoItIs(t *testing.T) {
 	}
 }
 
-func TestAClientOfPrometheusThatIsWrongIsRefused(t *testing.T) {
+func TestPrometheusClient_InvalidConfigIsAnError(t *testing.T) {
 	for _, text := range []string{"basic: 1", "{bearer_token: a, bearer_token_file: b}", "{basic_auth: {username: a, password: b, password_file: c}}", "{tls_config: {ca_file: /nowhere}}", "{tls_config: {verify: 1}}", "proxy_url: '://'", "["} {
 		if _, err := prometheusClient(text); err == nil {
-			t.Errorf("%s is accepted", text)
+			t.Errorf("%s: no error", text)
 		}
 	}
 }

@@ -13,50 +13,54 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// LabelsOnly implements series.LabelsReader: Prometheus lists its series, and no chunk
-// is read.
-func (q *besideQuerier) LabelsOnly() series.Querier { return besideLabels{q} }
+// LabelsOnly implements series.LabelsReader with Prometheus' series endpoint. No chunk is
+// read.
+func (q *prometheusQuerier) LabelsOnly() series.Querier { return prometheusLabels{q} }
 
-var _ series.LabelsReader = (*besideQuerier)(nil)
+var _ series.LabelsReader = (*prometheusQuerier)(nil)
 
-// besideLabels gives the labels of series as Prometheus lists them, which is without
-// its external labels.
-type besideLabels struct{ *besideQuerier }
+// prometheusLabels selects series from Prometheus' series endpoint, which returns them
+// without external labels.
+type prometheusLabels struct{ *prometheusQuerier }
 
-// LabelNamesOf implements series.NamesOf: of all series, as above.
-func (q besideLabels) LabelNamesOf(ctx context.Context, _ ...*labels.Matcher) ([]string, error) {
+// LabelNamesOf implements series.NamesOf. It ignores the matchers, like
+// prometheusQuerier.LabelNamesOf.
+func (q prometheusLabels) LabelNamesOf(ctx context.Context, _ ...*labels.Matcher) ([]string, error) {
 	names, _, err := q.api.LabelNames(ctx, nil, q.mint, q.maxt, 0)
 	return names, toStore(err)
 }
 
 // LabelNames implements series.Querier.
-func (q besideLabels) LabelNames(ctx context.Context) ([]string, error) { return q.LabelNamesOf(ctx) }
+func (q prometheusLabels) LabelNames(ctx context.Context) ([]string, error) {
+	return q.LabelNamesOf(ctx)
+}
 
 // Select implements series.Querier.
-func (q besideLabels) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
+func (q prometheusLabels) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
 	return &listedSet{list: func(f func(labels.Labels) error) ([]string, error) {
 		return q.api.Series(ctx, matchers, q.mint, q.maxt, f)
 	}, bytesMax: q.sortBytes}
 }
 
-// listedSet is a list of label sets in any order. It is read as a whole, and sorted,
-// with the first Next.
+// listedSet is a series.Set of label sets that are listed in any order. The first call of
+// Next reads and sorts all of them.
 type listedSet struct {
 	list     func(f func(labels.Labels) error) (warnings []string, err error)
 	bytesMax int
 
 	read     bool
-	text     []byte // of all sets, one after the other
-	sets     []textSpan
+	buf      []byte // encoded label sets, concatenated
+	sets     []span
 	current  []byte
 	warnings []string
 	err      error
 }
 
-type textSpan struct{ from, to int }
+// span is a label set in listedSet.buf.
+type span struct{ from, to int }
 
-// textSpanBytes is what a set takes beside its labels.
-const textSpanBytes = 16
+// spanBytes is the memory of a span, in addition to the encoded labels.
+const spanBytes = 16
 
 // Next implements series.Set.
 func (l *listedSet) Next() bool {
@@ -78,27 +82,27 @@ func (l *listedSet) Next() bool {
 	return false
 }
 
-func (l *listedSet) at(s textSpan) []byte { return l.text[s.from:s.to:s.to] }
+func (l *listedSet) at(s span) []byte { return l.buf[s.from:s.to:s.to] }
 
 func (l *listedSet) collect() (err error) {
 	sorted := true
 	l.warnings, err = l.list(func(lset labels.Labels) error {
-		from := len(l.text)
-		l.text = labelenc.Append(l.text, lset)
-		l.sets = append(l.sets, textSpan{from, len(l.text)})
-		if len(l.text)+textSpanBytes*len(l.sets) > l.bytesMax {
-			return fmt.Errorf("%w: the labels of the series that match have more than %d bytes", series.ErrSortLimit, l.bytesMax)
+		from := len(l.buf)
+		l.buf = labelenc.Append(l.buf, lset)
+		l.sets = append(l.sets, span{from, len(l.buf)})
+		if len(l.buf)+spanBytes*len(l.sets) > l.bytesMax {
+			return fmt.Errorf("%w: the labels of the matching series exceed %d bytes", series.ErrSortLimit, l.bytesMax)
 		}
 		n := len(l.sets)
 		sorted = sorted && (n == 1 || labelenc.Compare(l.at(l.sets[n-2]), l.at(l.sets[n-1])) <= 0)
 		return nil
 	})
 	if err != nil {
-		l.text, l.sets = nil, nil
+		l.buf, l.sets = nil, nil
 		return toStore(err)
 	}
 	if !sorted {
-		slices.SortFunc(l.sets, func(a, b textSpan) int { return labelenc.Compare(l.at(a), l.at(b)) })
+		slices.SortFunc(l.sets, func(a, b span) int { return labelenc.Compare(l.at(a), l.at(b)) })
 	}
 	return nil
 }
@@ -115,8 +119,8 @@ func (l *listedSet) Err() error { return l.err }
 // Warnings implements series.Set.
 func (l *listedSet) Warnings() annotations.Annotations {
 	var all annotations.Annotations
-	for _, text := range l.warnings {
-		all.Add(errors.New(text))
+	for _, warning := range l.warnings {
+		all.Add(errors.New(warning))
 	}
 	return all
 }

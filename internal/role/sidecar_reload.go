@@ -20,28 +20,28 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// ReloadOptions say which files, when they change, make Prometheus reload. Zero
-// durations take the defaults.
+// ReloadOptions configure which files are watched. Prometheus is reloaded when one of
+// them changes. Zero durations take the defaults.
 type ReloadOptions struct {
-	ConfigFile string        // watched; "" for none
-	OutputFile string        // gets ConfigFile with $(NAME) replaced; "" for none
-	RuleDirs   []string      // watched with all that is in them
-	Every      time.Duration // a look at the files; 0: 5 s
-	Retry      time.Duration // of a reload that failed; 0: 5 s
+	ConfigFile string        // watched; "": none
+	OutputFile string        // ConfigFile is written to it with $(NAME) expanded; "": not written
+	RuleDirs   []string      // watched recursively
+	Every      time.Duration // interval of reading the files; 0: 5 s
+	Retry      time.Duration // interval after a failed reload; 0: 5 s
 }
 
-// reloadFileBytesMax bounds a configuration file.
+// reloadFileBytesMax limits a decompressed configuration file.
 const reloadFileBytesMax = 64 << 20
 
-// reloader watches files by reading them: a few small files every few seconds
-// cost less than what the ways of being told about them get wrong with the
-// symbolic links that Kubernetes mounts configurations by.
+// reloader watches files by reading them periodically. File notifications lost: they
+// are unreliable for the symbolic links with which Kubernetes mounts configurations,
+// and reading a few small files every few seconds is cheap.
 type reloader struct {
 	opts    ReloadOptions
 	url     string
 	client  *http.Client
 	logger  *slog.Logger
-	seen    [sha256.Size]byte // of what Prometheus has loaded
+	seen    [sha256.Size]byte // hash of the files at the last successful reload
 	reloads *metrics.Counter
 	failed  *metrics.Counter
 	success *metrics.Gauge
@@ -59,24 +59,24 @@ func newReloader(o ReloadOptions, prom *url.URL, client *http.Client, logger *sl
 	}
 	r := &reloader{
 		opts: o, url: prom.JoinPath("-/reload").String(), client: client, logger: logger,
-		reloads: reg.counter("thanos_sidecar_reloader_reloads_total", "Reloads asked of Prometheus."),
-		failed:  reg.counter("thanos_sidecar_reloader_reloads_failed_total", "Reloads that failed, or could not be asked for."),
-		success: reg.gauge("thanos_sidecar_reloader_last_reload_successful", "Whether the last reload was a success."),
+		reloads: reg.counter("thanos_sidecar_reloader_reloads_total", "Reloads of Prometheus that succeeded."),
+		failed:  reg.counter("thanos_sidecar_reloader_reloads_failed_total", "Reloads of Prometheus that failed, including failures to read a watched file."),
+		success: reg.gauge("thanos_sidecar_reloader_last_reload_successful", "Whether the last reload of Prometheus succeeded."),
 	}
 	return r, nil
 }
 
-// run watches until ctx ends; without files it does nothing.
+// run watches until ctx is canceled. It returns at once if no file is watched.
 func (r *reloader) run(ctx context.Context) {
 	if r.opts.ConfigFile == "" && len(r.opts.RuleDirs) == 0 {
 		return
 	}
 	for {
 		pause := r.opts.Every
-		if err := r.look(ctx); err != nil && ctx.Err() == nil {
+		if err := r.reloadIfChanged(ctx); err != nil && ctx.Err() == nil {
 			r.failed.Inc()
 			r.success.Set(0)
-			r.logger.Error("Prometheus could not be made to reload", "err", err)
+			r.logger.Error("Failed to reload Prometheus", "err", err)
 			pause = r.opts.Retry
 		}
 		select {
@@ -87,8 +87,9 @@ func (r *reloader) run(ctx context.Context) {
 	}
 }
 
-// look asks for a reload if anything has changed since the last that succeeded.
-func (r *reloader) look(ctx context.Context) error {
+// reloadIfChanged reloads Prometheus if a file has changed since the last successful
+// reload.
+func (r *reloader) reloadIfChanged(ctx context.Context) error {
 	sum := sha256.New()
 	if r.opts.ConfigFile != "" {
 		if err := r.config(sum); err != nil {
@@ -100,44 +101,45 @@ func (r *reloader) look(ctx context.Context) error {
 			return fmt.Errorf("rule folder %s: %w", dir, err)
 		}
 	}
-	now := [sha256.Size]byte(sum.Sum(nil))
-	if now == r.seen {
+	current := [sha256.Size]byte(sum.Sum(nil))
+	if current == r.seen {
 		return nil
 	}
-	if err := r.ask(ctx); err != nil {
+	if err := r.postReload(ctx); err != nil {
 		return err
 	}
-	r.seen = now
+	r.seen = current
 	r.reloads.Inc()
 	r.success.Set(1)
-	r.logger.Info("Prometheus has reloaded")
+	r.logger.Info("Reloaded Prometheus")
 	return nil
 }
 
-// config hashes the configuration and writes it with the environment put in.
+// config hashes the configuration file and writes OutputFile, with environment variables
+// expanded.
 func (r *reloader) config(sum io.Writer) error {
-	text, err := os.ReadFile(r.opts.ConfigFile)
+	content, err := os.ReadFile(r.opts.ConfigFile)
 	if err != nil {
 		return err
 	}
 	if filepath.Ext(r.opts.ConfigFile) == ".gz" {
-		unzip, err := gzip.NewReader(bytes.NewReader(text))
+		unzip, err := gzip.NewReader(bytes.NewReader(content))
 		if err != nil {
 			return fmt.Errorf("%s: %w", r.opts.ConfigFile, err)
 		}
-		if text, err = io.ReadAll(io.LimitReader(unzip, reloadFileBytesMax)); err != nil {
+		if content, err = io.ReadAll(io.LimitReader(unzip, reloadFileBytesMax)); err != nil {
 			return fmt.Errorf("%s: %w", r.opts.ConfigFile, err)
 		}
 	}
 	if r.opts.OutputFile != "" {
-		expanded, err := envsubst.Expand(string(text))
+		expanded, err := envsubst.Expand(string(content))
 		if err != nil {
 			return fmt.Errorf("%s: %w", r.opts.ConfigFile, err)
 		}
-		text = []byte(expanded)
-		if old, err := os.ReadFile(r.opts.OutputFile); err != nil || !bytes.Equal(old, text) {
+		content = []byte(expanded)
+		if old, err := os.ReadFile(r.opts.OutputFile); err != nil || !bytes.Equal(old, content) {
 			tmp := r.opts.OutputFile + ".tmp"
-			if err := os.WriteFile(tmp, text, 0o644); err != nil {
+			if err := os.WriteFile(tmp, content, 0o644); err != nil {
 				return err
 			}
 			if err := os.Rename(tmp, r.opts.OutputFile); err != nil {
@@ -145,17 +147,17 @@ func (r *reloader) config(sum io.Writer) error {
 			}
 		}
 	}
-	_, err = fmt.Fprintf(sum, "%d %s", len(text), text)
+	_, err = fmt.Fprintf(sum, "%d %s", len(content), content)
 	return err
 }
 
-// linksMax bounds folders in folders, which symbolic links could make endless.
-const linksMax = 16
+// foldersMax limits the depth of nested folders. Symbolic links can form a cycle.
+const foldersMax = 16
 
-// hashTree hashes names and contents of all files, links followed.
+// hashTree hashes names and contents of all files. It follows symbolic links.
 func hashTree(sum io.Writer, dir string, depth int) error {
-	if depth > linksMax {
-		return fmt.Errorf("more than %d folders deep", linksMax)
+	if depth > foldersMax {
+		return fmt.Errorf("more than %d folders deep", foldersMax)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -165,7 +167,7 @@ func hashTree(sum io.Writer, dir string, depth int) error {
 		path := filepath.Join(dir, entry.Name())
 		info, err := os.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it is just being replaced, or a link to nowhere
+			continue // the file is being replaced, or the link is dangling
 		}
 		if err != nil {
 			return err
@@ -179,19 +181,19 @@ func hashTree(sum io.Writer, dir string, depth int) error {
 		if !info.Mode().IsRegular() {
 			continue
 		}
-		text, err := os.ReadFile(path)
+		content, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(sum, "%q %d %s", path, len(text), text); err != nil {
+		if _, err := fmt.Fprintf(sum, "%q %d %s", path, len(content), content); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ask posts the reload.
-func (r *reloader) ask(ctx context.Context) error {
+// postReload sends POST /-/reload.
+func (r *reloader) postReload(ctx context.Context) error {
 	ctx, done := context.WithTimeout(ctx, time.Minute)
 	defer done()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url, nil)
@@ -204,8 +206,8 @@ func (r *reloader) ask(ctx context.Context) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
-		return fmt.Errorf("%s: %s: %s", r.url, resp.Status, bytes.TrimSpace(text))
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
+		return fmt.Errorf("%s: %s: %s", r.url, resp.Status, bytes.TrimSpace(body))
 	}
 	return nil
 }

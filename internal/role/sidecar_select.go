@@ -16,88 +16,88 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// holdBytesMax is what one request may hold to bring series into order.
+// holdBytesMax limits the memory of one remote read for sorting series.
 const holdBytesMax = 64 << 20
 
 const (
-	// defaultSelectionsMax is how many remote reads one Series request becomes at most, all of
-	// which are open together. Prometheus admits 10 of all clients.
+	// defaultSelectionsMax is the maximum of remote reads of one Series request. They are
+	// open concurrently; Prometheus' default limit is 10 for all clients.
 	defaultSelectionsMax = 3
-	// defaultReadsMax is how many remote reads the sidecar has open at once.
+	// defaultReadsMax is the maximum of concurrent remote reads of the sidecar.
 	defaultReadsMax = 8
 )
 
-// RawQuerier implements series.Source. It asks a Prometheus that did not answer a
-// moment ago, too: the request finds out sooner than the next look.
-func (b *beside) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
+// RawQuerier implements series.Source. It does not check the error of the last poll:
+// Prometheus may have recovered since.
+func (b *prometheusStore) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	mint = max(mint, b.minTime())
 	if maxt < mint {
-		return nothing{}, nil
+		return emptyQuerier{}, nil
 	}
 	q, err := b.read.RawQuerier(ctx, mint, maxt)
 	if err != nil {
 		return nil, err
 	}
-	return &besideQuerier{reads: b.reads, WithoutQuerier: q.(remoteread.WithoutQuerier), beside: b, external: b.ExternalLabels(), mint: mint, maxt: maxt}, nil
+	return &prometheusQuerier{reads: b.reads, WithoutQuerier: q.(remoteread.WithoutQuerier), prometheusStore: b, external: b.ExternalLabels(), mint: mint, maxt: maxt}, nil
 }
 
-// nothing is a querier of a range that is not served.
-type nothing struct{}
+// emptyQuerier is the querier of a time range that is not served. It returns no series.
+type emptyQuerier struct{}
 
-func (nothing) Select(context.Context, ...*labels.Matcher) series.Set { return series.Failed(nil) }
-func (nothing) LabelNames(context.Context) ([]string, error)          { return nil, nil }
-func (nothing) Close() error                                          { return nil }
+func (emptyQuerier) Select(context.Context, ...*labels.Matcher) series.Set { return series.Failed(nil) }
+func (emptyQuerier) LabelNames(context.Context) ([]string, error)          { return nil, nil }
+func (emptyQuerier) Close() error                                          { return nil }
 
-// besideQuerier gives the series of Prometheus without its external labels, which
-// remote read has put on and which the server of the StoreAPI puts on again: only
-// without them are they in order as they come, and only so can one of them be
-// left out.
+// prometheusQuerier selects series by remote read and removes the external labels that
+// Prometheus adds. The StoreAPI server adds them again. Without them the series arrive
+// in order, and the server can drop a single external label (a replica label).
 //
-// Where series have a label of that name themselves, which remote read prefers
-// and StoreAPI overrides, they come in no order. If those that match have few values of
-// it they are selected value by value: within one selection the label is the same
-// everywhere and can be taken away, and the selections are merged. Else the label
-// stays, and the server sorts, within its limit.
+// A series can have a label of its own with the name of an external label. Remote read
+// keeps the series' label, StoreAPI overrides it, so that these series arrive out of
+// order. If the matching series have few values of such a label, each value is selected
+// separately: within one selection the label is constant and can be removed, and the
+// selections are merged. Otherwise the label is kept and the server sorts the series,
+// within its limit.
 //
-// A merge needs the first series of every selection before it gives one, and each
-// holds a slot of Prometheus' limit on remote reads until it has ended. So a request
-// waits until it may open all of its selections.
-type besideQuerier struct {
+// A merge needs the first series of every selection before it returns one, and each
+// selection holds a slot of Prometheus' remote read limit until it has ended. A request
+// therefore acquires the slots of all its selections at once.
+type prometheusQuerier struct {
 	remoteread.WithoutQuerier
-	*beside
+	*prometheusStore
 	external   labels.Labels
 	mint, maxt int64
-	listed     bool    // what follows is known
-	split      []split // labels that are selected value by value
-	kept       []string
+	listed     bool    // split and keptLabels are valid
+	split      []split // labels whose values are selected separately
+	keptLabels []string
 	reads      *semaphore.Weighted
-	taken      int64 // of reads
+	taken      int64 // acquired slots of reads
 }
 
-// split is an external label that series have themselves, with their values.
+// split is an external label that series also have themselves, with the series' values.
 type split struct {
 	name   string
 	values []string
 }
 
-// selections is how many selections a split takes: one for each value, and one for
-// the series without the label.
+// selections returns the number of selections of a split: one per value and one for the
+// series without the label.
 func (s split) selections() int { return 1 + len(s.values) }
 
-// LabelNames implements series.Querier: those of the series that Select gives.
-func (q *besideQuerier) LabelNames(ctx context.Context) ([]string, error) {
+// LabelNames implements series.Querier. It returns the names in the series of Select.
+func (q *prometheusQuerier) LabelNames(ctx context.Context) ([]string, error) {
 	return q.LabelNamesOf(ctx)
 }
 
-// LabelNamesOf implements series.NamesOf. Select is for the same matchers.
-func (q *besideQuerier) LabelNamesOf(ctx context.Context, matchers ...*labels.Matcher) ([]string, error) {
-	// Of all series: that is one look into the index, and mostly no external label is
-	// among them. With matchers Prometheus would go through every series that matches.
+// LabelNamesOf implements series.NamesOf. Select must be called with the same matchers.
+func (q *prometheusQuerier) LabelNamesOf(ctx context.Context, matchers ...*labels.Matcher) ([]string, error) {
+	// The names of all series are one index lookup, and usually contain no external
+	// label. With matchers, Prometheus would read every matching series.
 	names, _, err := q.api.LabelNames(ctx, nil, q.mint, q.maxt, 0)
 	if err != nil {
 		return nil, toStore(err)
 	}
-	q.split, q.kept, q.listed = nil, nil, true
+	q.split, q.keptLabels, q.listed = nil, nil, true
 	selections := 1
 	for _, name := range names {
 		if !q.external.Has(name) {
@@ -108,25 +108,25 @@ func (q *besideQuerier) LabelNamesOf(ctx context.Context, matchers ...*labels.Ma
 			return nil, toStore(err)
 		}
 		if len(values) == 0 {
-			continue // none of the series that match has it
+			continue // no matching series has it
 		}
 		selections *= 1 + len(values)
 		q.split = append(q.split, split{name, values})
-		q.kept = append(q.kept, name)
+		q.keptLabels = append(q.keptLabels, name)
 		if selections > q.selectionsMax {
-			selections = q.selectionsMax + 1 // it is too many already
+			selections = q.selectionsMax + 1 // over the limit
 		}
 	}
 	if selections <= q.selectionsMax {
-		q.kept = nil
+		q.keptLabels = nil
 	} else {
-		q.split = nil // one read, which the server sorts, since it replaces these labels
+		q.split = nil // one remote read; the server replaces these labels and sorts
 	}
-	return slices.DeleteFunc(names, func(name string) bool { return q.external.Has(name) && !slices.Contains(q.kept, name) }), nil
+	return slices.DeleteFunc(names, func(name string) bool { return q.external.Has(name) && !slices.Contains(q.keptLabels, name) }), nil
 }
 
 // Select implements series.Querier.
-func (q *besideQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
+func (q *prometheusQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
 	if !q.listed {
 		if _, err := q.LabelNamesOf(ctx, matchers...); err != nil {
 			return series.Failed(err)
@@ -141,46 +141,47 @@ func (q *besideQuerier) Select(ctx context.Context, matchers ...*labels.Matcher)
 	}
 	q.taken += n
 	without := labels.NewBuilder(q.external)
-	without.Del(q.kept...)
-	if len(q.kept) > 0 {
-		return refusals{q.SelectUnordered(ctx, without.Labels(), matchers...), q.beside}
+	without.Del(q.keptLabels...)
+	if len(q.keptLabels) > 0 {
+		return errorMapper{q.SelectUnordered(ctx, without.Labels(), matchers...), q.prometheusStore}
 	}
 	var sets []series.Set
 	q.selections(ctx, q.split, without, matchers, &sets)
-	return refusals{series.Merge(sets...), q.beside}
+	return errorMapper{series.Merge(sets...), q.prometheusStore}
 }
 
 // Close implements series.Querier.
-func (q *besideQuerier) Close() error {
+func (q *prometheusQuerier) Close() error {
 	err := q.WithoutQuerier.Close()
 	q.reads.Release(q.taken)
 	q.taken = 0
 	return err
 }
 
-// selections makes one for each combination of values of the labels in left.
-func (q *besideQuerier) selections(ctx context.Context, left []split, without *labels.Builder, matchers []*labels.Matcher, sets *[]series.Set) {
+// selections appends to sets one selection for each combination of the values of the
+// labels in left.
+func (q *prometheusQuerier) selections(ctx context.Context, left []split, without *labels.Builder, matchers []*labels.Matcher, sets *[]series.Set) {
 	if len(left) == 0 {
 		*sets = append(*sets, q.SelectWithout(ctx, without.Labels(), !q.unsorted.Load(), matchers...))
 		return
 	}
 	name, external := left[0].name, q.external.Get(left[0].name)
 	with := func(kind labels.MatchType, pattern, value string) {
-		// A list of its own: what is appended would otherwise be shared.
+		// Cloned, since appending to a shared slice would overwrite matchers of other calls.
 		more := append(slices.Clone(matchers), labels.MustNewMatcher(kind, name, pattern))
 		without.Set(name, value)
 		q.selections(ctx, left[1:], without, more, sets)
 	}
-	// First those that remote read has put it on. Prometheus matches them without it,
-	// others with it.
+	// First the series to which remote read adds the label. Prometheus matches them as
+	// series without the label.
 	if slices.Contains(left[0].values, external) {
-		with(labels.MatchEqual, "", external) // those with it follow
+		with(labels.MatchEqual, "", external) // the series with this value follow
 	} else {
 		with(labels.MatchRegexp, "|"+regexp.QuoteMeta(external), external)
 	}
 	for _, value := range left[0].values {
 		if value == external {
-			// A matcher of an external label by equality is dropped by Prometheus, others are not.
+			// Prometheus drops an equality matcher of an external label, but no regexp matcher.
 			with(labels.MatchRegexp, regexp.QuoteMeta(external), external)
 		} else {
 			with(labels.MatchEqual, value, value)
@@ -189,37 +190,38 @@ func (q *besideQuerier) selections(ctx context.Context, left []split, without *l
 	without.Set(name, external)
 }
 
-// refusals gives the errors of remote read the meaning that a store gives them.
-type refusals struct {
+// errorMapper maps the errors of remote read to errors of package storeapi.
+type errorMapper struct {
 	series.Set
-	*beside
+	*prometheusStore
 }
 
-// Err implements series.Set. External labels that are not there mean that the
-// configuration has changed since it was asked for.
-func (r refusals) Err() error {
+// Err implements series.Set. A missing external label means that the configuration of
+// Prometheus has changed since the last refresh; Err triggers another one.
+func (r errorMapper) Err() error {
 	err := r.Set.Err()
 	if errors.Is(err, remoteread.ErrLimit) && r.unsorted.CompareAndSwap(false, true) {
-		return fmt.Errorf("%w: it sorts its series as Prometheus does not; asked again, they are sorted here: %w", storeapi.ErrUnavailable, err)
+		return fmt.Errorf("%w: the server returns series out of order; the sidecar sorts them from the next request on: %w", storeapi.ErrUnavailable, err)
 	}
 	if errors.Is(err, remoteread.ErrLabelMissing) {
 		select {
 		case r.changed <- struct{}{}:
 		default:
 		}
-		return fmt.Errorf("%w: its configuration has changed: %w", storeapi.ErrUnavailable, err)
+		return fmt.Errorf("%w: the configuration of Prometheus has changed: %w", storeapi.ErrUnavailable, err)
 	}
 	return toStore(err)
 }
 
-// Ahead is that of the set, if it has it.
-func (r refusals) Ahead() []byte {
+// Ahead returns the result of the set's Ahead; nil if it has no such method.
+func (r errorMapper) Ahead() []byte {
 	if next, ok := r.Set.(interface{ Ahead() []byte }); ok {
 		return next.Ahead()
 	}
 	return nil
 }
 
+// toStore maps errors of remote read and of the HTTP API to errors of package storeapi.
 func toStore(err error) error {
 	switch {
 	case err == nil:

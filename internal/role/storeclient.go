@@ -17,18 +17,19 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// StoreClientOptions are about the connections to stores.
+// StoreClientOptions configure the gRPC connections to stores.
 type StoreClientOptions struct {
 	TLS             bool
 	TLSSkipVerify   bool
 	TLSCert, TLSKey string // files; both or none
-	TLSCA           string // file; "": the system's
+	TLSCA           string // file; "": the system's certificate pool
 	TLSServerName   string
 	TLSMinVersion   string // 1.0 to 1.3; "": 1.3
 	Client          storeapi.ClientOptions
 }
 
-// dialer makes what endpoints connect by. Connecting itself is lazy.
+// dialer returns the function that creates the client of an endpoint. A client
+// connects with its first call. group balances calls over all addresses of a DNS name.
 func (o StoreClientOptions) dialer() (func(address string, group bool) (fanout.Client, error), error) {
 	creds := insecure.NewCredentials()
 	if o.TLS {
@@ -42,7 +43,7 @@ func (o StoreClientOptions) dialer() (func(address string, group bool) (fanout.C
 		storeapi.RegisterSnappy()
 	}
 	wait := backoff.DefaultConfig
-	wait.MaxDelay = 5 * time.Second // a store that comes back is found soon
+	wait.MaxDelay = 5 * time.Second // a store that restarts is used again soon
 	options := append(storeapi.GRPCDialOptions(),
 		grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: wait, MinConnectTimeout: 5 * time.Second}),
@@ -64,7 +65,7 @@ func (o StoreClientOptions) dialer() (func(address string, group bool) (fanout.C
 }
 
 func (o StoreClientOptions) tls() (*tls.Config, error) {
-	config := &tls.Config{InsecureSkipVerify: o.TLSSkipVerify, ServerName: o.TLSServerName} //nolint:gosec // the operator's wish
+	config := &tls.Config{InsecureSkipVerify: o.TLSSkipVerify, ServerName: o.TLSServerName} //nolint:gosec // set by the operator
 	version := o.TLSMinVersion
 	if version == "" {
 		version = "1.3"
@@ -74,7 +75,7 @@ func (o StoreClientOptions) tls() (*tls.Config, error) {
 		return nil, fmt.Errorf("unknown TLS version %q; known are 1.0, 1.1, 1.2, 1.3", version)
 	}
 	if (o.TLSCert == "") != (o.TLSKey == "") {
-		return nil, errors.New("a certificate and a key are needed both")
+		return nil, errors.New("certificate and key must both be set")
 	}
 	if o.TLSCert != "" {
 		pair := &keyPair{certFile: o.TLSCert, keyFile: o.TLSKey}
@@ -92,7 +93,7 @@ func (o StoreClientOptions) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// storeClient is a client together with its connection.
+// storeClient is a StoreAPI client that owns its connection.
 type storeClient struct {
 	*storeapi.Client
 	conn *grpc.ClientConn

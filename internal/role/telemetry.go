@@ -17,14 +17,14 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// registry holds a process' own metrics: ferula's in a set of its own library, those
-// that Prometheus' packages register in the registry of theirs. They are one page.
+// registry holds the metrics of this process: ferula's in a metrics.Set, those of
+// Prometheus' packages in a prometheus.Registry. Both are exposed together.
 type registry struct {
 	*prometheus.Registry
 	own *metrics.Set
 
-	// exemplar tells where to learn more of a request that was answered, as names and
-	// values in turn; nothing if nowhere.
+	// exemplar returns the exemplar labels of a served request as alternating names and
+	// values; nil for no exemplar.
 	exemplar func(r *http.Request) []string
 
 	requests *metrics.CounterVec
@@ -32,34 +32,34 @@ type registry struct {
 	duration *metrics.PrometheusHistogramVec
 }
 
-// newRegistry makes the process' registry with what every role exposes.
+// newRegistry creates the registry with the metrics of every role.
 func newRegistry() *registry {
 	reg := &registry{Registry: prometheus.NewRegistry(), own: metrics.NewSet(), exemplar: traceOf}
 	build := buildInfo()
-	reg.own.NewGaugeVec("ferula_build_info", "Always 1; the labels say which program runs.", "version", "revision", "goversion").
+	reg.own.NewGaugeVec("ferula_build_info", "Always 1; the labels identify the running version.", "version", "revision", "goversion").
 		With(Version, build.Revision, build.GoVersion).Set(1)
 	reg.own.RegisterMetricsWriter(metrics.WriteFDMetrics)
 	labels := []string{"handler", "method", "code"}
-	reg.requests = reg.own.NewCounterVec("ferula_http_requests_total", "HTTP requests answered, by path pattern, method and status; code \"aborted\" is a response that was broken off.", labels...)
-	reg.bytes = reg.own.NewCounterVec("ferula_http_response_bytes_total", "Bytes of answers written, after compression.", labels[:1]...)
-	reg.duration = reg.own.NewPrometheusHistogramVec("ferula_http_request_duration_seconds", "How long requests took, by path pattern, method and status.",
+	reg.requests = reg.own.NewCounterVec("ferula_http_requests_total", "HTTP requests served, by path pattern, method and status; code \"aborted\" is a response that was cut off.", labels...)
+	reg.bytes = reg.own.NewCounterVec("ferula_http_response_bytes_total", "Bytes of response bodies written, after compression.", labels[:1]...)
+	reg.duration = reg.own.NewPrometheusHistogramVec("ferula_http_request_duration_seconds", "Duration of HTTP requests, by path pattern, method and status.",
 		[]float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 120}, labels...)
 	return reg
 }
 
-// counter makes a counter of ferula's own.
+// counter registers a counter in ferula's set.
 func (reg *registry) counter(name, help string) *metrics.Counter {
 	reg.own.Describe(name, help, "")
 	return reg.own.NewCounter(name)
 }
 
-// gauge makes a gauge of ferula's own.
+// gauge registers a gauge in ferula's set.
 func (reg *registry) gauge(name, help string) *metrics.Gauge {
 	reg.own.Describe(name, help, "")
 	return reg.own.NewGauge(name, nil)
 }
 
-// metricsHandler exposes a process' own metrics in the format that is asked for.
+// metricsHandler exposes the metrics of this process in the negotiated format.
 func metricsHandler(reg *registry, logger *slog.Logger) http.Handler {
 	return metrics.NewHandler(metrics.HandlerOptions{
 		Sets: []*metrics.Set{reg.own}, ProcessMetrics: true, Metadata: true,
@@ -69,15 +69,15 @@ func metricsHandler(reg *registry, logger *slog.Logger) http.Handler {
 	})
 }
 
-// writeForeign writes the families of Prometheus' packages. What a collector cannot
-// tell is logged, and the others are written.
+// writeForeign writes the metric families of Prometheus' packages. The error of a
+// collector is logged and the families of the others are written.
 func (reg *registry) writeForeign(w io.Writer, format expfmt.Format, logger *slog.Logger) error {
 	families, err := reg.Gather()
 	if err != nil {
-		logger.Error("Some metrics of this process cannot be told", "err", err)
+		logger.Error("Failed to gather some metrics", "err", err)
 	}
 	if strings.HasPrefix(string(format), "text/plain") {
-		// expfmt writes the lines of version 1.0.0 under the name of 0.0.4.
+		// expfmt writes the lines of version 1.0.0 under the type of version 0.0.4.
 		format = expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(format.ToEscapingScheme())
 	}
 	taken := reg.ownFamilies()
@@ -85,7 +85,7 @@ func (reg *registry) writeForeign(w io.Writer, format expfmt.Format, logger *slo
 	encoder := expfmt.NewEncoder(w, format)
 	for _, family := range families {
 		if taken[family.GetName()] {
-			logger.Error("A family of metrics is registered twice; one is left out", "name", family.GetName())
+			logger.Error("Duplicate metric family, dropping one", "name", family.GetName())
 			continue
 		}
 		if openMetrics {
@@ -95,7 +95,7 @@ func (reg *registry) writeForeign(w io.Writer, format expfmt.Format, logger *slo
 			return fmt.Errorf("family %s: %w", family.GetName(), err)
 		}
 	}
-	return nil // the end of the page is the handler's
+	return nil // the handler writes "# EOF"
 }
 
 func (reg *registry) ownFamilies() map[string]bool {
@@ -107,8 +107,8 @@ func (reg *registry) ownFamilies() map[string]bool {
 	return names
 }
 
-// asOpenMetrics makes a counter untyped whose name without _total is another family's:
-// OpenMetrics would call both the same.
+// asOpenMetrics makes a counter untyped if its name without _total is the name of another
+// family: in OpenMetrics both families would have the same name.
 func asOpenMetrics(family *dto.MetricFamily, among []*dto.MetricFamily) {
 	base, ok := strings.CutSuffix(family.GetName(), "_total")
 	if !ok || family.GetType() != dto.MetricType_COUNTER || !slices.ContainsFunc(among, func(f *dto.MetricFamily) bool { return f.GetName() == base }) {
@@ -120,12 +120,12 @@ func asOpenMetrics(family *dto.MetricFamily, among []*dto.MetricFamily) {
 	}
 }
 
-// observed counts and times the requests of a role's handler. The pattern is the one
-// that the innermost mux found, which bounds how many there are.
-func (reg *registry) observed(next http.Handler) http.Handler {
+// instrumented counts and times the requests of a role's handler. The label "handler" is
+// the pattern of the innermost mux, which bounds its number of values.
+func (reg *registry) instrumented(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		o := &observedWriter{ResponseWriter: w}
+		o := &instrumentedWriter{ResponseWriter: w}
 		finished := false
 		defer func() {
 			reg.observe(r, o, time.Since(start), finished)
@@ -135,11 +135,11 @@ func (reg *registry) observed(next http.Handler) http.Handler {
 	})
 }
 
-// aborted is the code of a response that was broken off, since what had been written
-// of it must not look complete; also where a handler panicked.
+// aborted is the label value "code" of a response that was cut off, either on purpose, so
+// that a partial body does not look complete, or because a handler panicked.
 const aborted = "aborted"
 
-func (reg *registry) observe(r *http.Request, o *observedWriter, took time.Duration, finished bool) {
+func (reg *registry) observe(r *http.Request, o *instrumentedWriter, took time.Duration, finished bool) {
 	handler, status := "none", o.status
 	if r.Pattern != "" {
 		handler = r.Pattern[strings.IndexByte(r.Pattern, ' ')+1:]
@@ -161,7 +161,7 @@ func (reg *registry) observe(r *http.Request, o *observedWriter, took time.Durat
 	}
 }
 
-// knownMethod keeps clients from making up labels.
+// knownMethod bounds the number of values of the label "method".
 func knownMethod(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions:
@@ -170,8 +170,8 @@ func knownMethod(method string) string {
 	return "other"
 }
 
-// traceOf reads the W3C header of the trace that a request belongs to:
-// 00-<32 digits of the trace>-<16 of the span>-<2 of flags>.
+// traceOf returns the exemplar label trace_id from the W3C header Traceparent:
+// 00-<trace ID, 32 hex digits>-<span ID, 16>-<flags, 2>.
 func traceOf(r *http.Request) []string {
 	parts := strings.Split(r.Header.Get("Traceparent"), "-")
 	if len(parts) < 4 || len(parts[1]) != 32 || strings.Trim(parts[1], "0123456789abcdef") != "" || strings.Trim(parts[1], "0") == "" {
@@ -180,16 +180,16 @@ func traceOf(r *http.Request) []string {
 	return []string{"trace_id", parts[1]}
 }
 
-// observedWriter remembers the status and counts the bytes of an answer.
-type observedWriter struct {
+// instrumentedWriter records the status and the body bytes of a response.
+type instrumentedWriter struct {
 	http.ResponseWriter
 	status  int
 	written int64
 }
 
-// WriteHeader implements http.ResponseWriter. Informational ones are followed by
-// another.
-func (o *observedWriter) WriteHeader(status int) {
+// WriteHeader implements http.ResponseWriter. An informational status is followed by the
+// final one.
+func (o *instrumentedWriter) WriteHeader(status int) {
 	if o.status < http.StatusOK {
 		o.status = status
 	}
@@ -197,7 +197,7 @@ func (o *observedWriter) WriteHeader(status int) {
 }
 
 // Write implements http.ResponseWriter.
-func (o *observedWriter) Write(p []byte) (int, error) {
+func (o *instrumentedWriter) Write(p []byte) (int, error) {
 	if o.status < http.StatusOK {
 		o.status = http.StatusOK
 	}
@@ -206,10 +206,10 @@ func (o *observedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Flush implements http.Flusher, which streams ask for.
-func (o *observedWriter) Flush() {
-	_ = http.NewResponseController(o.ResponseWriter).Flush() // there is nobody to tell
+// Flush implements http.Flusher, which streaming handlers require.
+func (o *instrumentedWriter) Flush() {
+	_ = http.NewResponseController(o.ResponseWriter).Flush() // Flush has no error result
 }
 
-// Unwrap lets http.ResponseController reach deadlines.
-func (o *observedWriter) Unwrap() http.ResponseWriter { return o.ResponseWriter }
+// Unwrap gives http.ResponseController access to deadlines.
+func (o *instrumentedWriter) Unwrap() http.ResponseWriter { return o.ResponseWriter }

@@ -58,27 +58,27 @@ type tracingConfig struct {
 	} `yaml:"config"`
 }
 
-// tracing sends spans, or none where it was not configured.
+// tracing is a tracer provider and its exporter. Without configuration it sends no spans.
 type tracing struct {
 	provider   trace.TracerProvider
 	propagator propagation.TextMapPropagator
 	shutdown   func(context.Context) error
 }
 
-// newTracing makes a tracer of Thanos' YAML; "" traces nothing.
-func newTracing(text, serviceName string) (*tracing, error) {
+// newTracing creates tracing from Thanos' YAML configuration; "" sends no spans.
+func newTracing(config, serviceName string) (*tracing, error) {
 	t := &tracing{provider: noop.NewTracerProvider(), propagator: propagation.TraceContext{}, shutdown: func(context.Context) error { return nil }}
-	if strings.TrimSpace(text) == "" {
+	if strings.TrimSpace(config) == "" {
 		return t, nil
 	}
 	var c tracingConfig
-	d := yaml.NewDecoder(bytes.NewReader([]byte(text)))
+	d := yaml.NewDecoder(bytes.NewReader([]byte(config)))
 	d.KnownFields(true)
 	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	if !strings.EqualFold(c.Type, "OTLP") {
-		return nil, fmt.Errorf("type %q is not supported, OTLP is", c.Type)
+		return nil, fmt.Errorf("unsupported type %q, want OTLP", c.Type)
 	}
 	sampler, err := samplerOf(c.Config.SamplerType, c.Config.SamplerParam)
 	if err != nil {
@@ -105,13 +105,13 @@ func newTracing(text, serviceName string) (*tracing, error) {
 	return t, nil
 }
 
-// samplerOf knows the names that Thanos knows.
+// samplerOf returns the sampler for one of Thanos' sampler types.
 func samplerOf(name, param string) (tracesdk.Sampler, error) {
 	ratio := 1.0
 	if param != "" {
 		var err error
 		if ratio, err = strconv.ParseFloat(param, 64); err != nil {
-			return nil, fmt.Errorf("sampler_param %q is no number", param)
+			return nil, fmt.Errorf("sampler_param %q is not a number", param)
 		}
 	}
 	switch strings.ToLower(name) {
@@ -128,7 +128,7 @@ func samplerOf(name, param string) (tracesdk.Sampler, error) {
 	case "parentbasedtraceidratio", "parentbasedtraceidratiobased":
 		return tracesdk.ParentBased(tracesdk.TraceIDRatioBased(ratio)), nil
 	default:
-		return nil, fmt.Errorf("sampler_type %q is not known", name)
+		return nil, fmt.Errorf("unknown sampler_type %q", name)
 	}
 }
 
@@ -142,7 +142,7 @@ func (c *tracingConfig) client() (otlptrace.Client, error) {
 		return nil, fmt.Errorf("tls_config: %w", err)
 	}
 	if o.Compression != "" && o.Compression != "gzip" {
-		return nil, fmt.Errorf("compression %q is not known, gzip is", o.Compression)
+		return nil, fmt.Errorf("unsupported compression %q, want gzip", o.Compression)
 	}
 	switch strings.ToLower(o.ClientType) {
 	case "http":
@@ -150,7 +150,7 @@ func (c *tracingConfig) client() (otlptrace.Client, error) {
 	case "grpc":
 		return grpcTraces(c, otlptracegrpc.WithTLSCredentials(credentials.NewTLS(tls))), nil
 	default:
-		return nil, fmt.Errorf("client_type %q is not known: grpc or http", o.ClientType)
+		return nil, fmt.Errorf("unsupported client_type %q, want grpc or http", o.ClientType)
 	}
 }
 
@@ -200,12 +200,12 @@ func grpcTraces(c *tracingConfig, tls otlptracegrpc.Option) otlptrace.Client {
 	return otlptracegrpc.NewClient(opts...)
 }
 
-// around makes a span of every request that goes out, and tells the receiver of it.
-func (t *tracing) around(next http.RoundTripper) http.RoundTripper {
+// roundTripper creates a span for every outgoing request and propagates its context.
+func (t *tracing) roundTripper(next http.RoundTripper) http.RoundTripper {
 	return otelhttp.NewTransport(next, otelhttp.WithTracerProvider(t.provider), otelhttp.WithPropagators(t.propagator))
 }
 
-// close sends what is left, for five seconds at most.
+// close sends the remaining spans, for five seconds at most.
 func (t *tracing) close() error {
 	ctx, done := context.WithTimeout(context.Background(), 5*time.Second)
 	defer done()

@@ -21,19 +21,19 @@ import (
 	"go.yaml.in/yaml/v2"
 )
 
-// WebOptions are about the HTTP side of any role.
+// WebOptions configure the HTTP server of any role.
 type WebOptions struct {
-	ListenAddress   string        // host:port; port 0 takes a free one
-	MoreAddresses   []string      // listened on too; what is said of the address is of the first
-	ConfigFile      string        // TLS and basic authentication, exporter-toolkit's format
-	ExternalURL     string        // where users reach the server; "" derives it from the address
-	RoutePrefix     string        // path before every route; "" takes the external URL's
-	CORSOrigin      string        // regular expression of allowed origins; "" allows every one
-	EnableLifecycle bool          // POST /-/reload and /-/quit
-	MaxConnections  int           // of all addresses together, further ones wait; 0: 512, negative: no limit
-	ReadTimeout     time.Duration // of one request's header and body; 0: 5 minutes
-	DrainTimeout    time.Duration // for running requests at the end; 0: 30 s
-	CommandLine     []string      // as /debug/pprof/cmdline shows it; nil: the program's name only
+	ListenAddress   string        // host:port; port 0 picks a free port
+	MoreAddresses   []string      // further listen addresses; URLs and Addr use ListenAddress
+	ConfigFile      string        // TLS and basic authentication, in exporter-toolkit's format
+	ExternalURL     string        // URL by which users reach the server; "": derived from the listen address
+	RoutePrefix     string        // path prefix of every route; "": that of ExternalURL
+	CORSOrigin      string        // anchored regular expression of allowed origins; "": all
+	EnableLifecycle bool          // enable POST /-/reload and /-/quit
+	MaxConnections  int           // over all listen addresses, further connections wait; 0: 512, negative: no limit
+	ReadTimeout     time.Duration // for headers and body of a request; 0: 5 minutes
+	DrainTimeout    time.Duration // for running requests at shutdown; 0: 30 s
+	CommandLine     []string      // as returned by /debug/pprof/cmdline; nil: the program's name only
 }
 
 func (o WebOptions) withDefaults() WebOptions {
@@ -49,14 +49,15 @@ func (o WebOptions) withDefaults() WebOptions {
 	return o
 }
 
-// listening is the listeners of one web server. As a listener it is the first.
-type listening struct {
+// listenerSet holds the listeners of one web server. Accept and Addr are those of the
+// first.
+type listenerSet struct {
 	net.Listener
 	all []net.Listener
 }
 
 // Close implements net.Listener.
-func (l *listening) Close() error {
+func (l *listenerSet) Close() error {
 	var errs []error
 	for _, one := range l.all {
 		errs = append(errs, one.Close())
@@ -64,12 +65,12 @@ func (l *listening) Close() error {
 	return errors.Join(errs...)
 }
 
-// listen checks the web configuration and takes the addresses.
+// listen validates the web configuration and listens on all addresses.
 func (o WebOptions) listen() (net.Listener, error) {
 	if err := web.Validate(o.ConfigFile); err != nil {
 		return nil, fmt.Errorf("web configuration %s: %w", o.ConfigFile, err)
 	}
-	l := &listening{}
+	l := &listenerSet{}
 	for _, address := range append([]string{o.ListenAddress}, o.MoreAddresses...) {
 		one, err := net.Listen("tcp", address)
 		if err != nil {
@@ -82,7 +83,7 @@ func (o WebOptions) listen() (net.Listener, error) {
 	return l, nil
 }
 
-// scheme is that of the server's URLs.
+// scheme returns the scheme of the server's URLs.
 func (o WebOptions) scheme() string {
 	if o.security().tls {
 		return "https"
@@ -90,13 +91,13 @@ func (o WebOptions) scheme() string {
 	return "http"
 }
 
-// security is what a web configuration wants of clients.
+// security describes the TLS and authentication settings of a web configuration.
 type security struct {
 	tls     bool
-	clients bool // they have a password or a certificate
+	clients bool // clients are authenticated by a password or a certificate
 }
 
-// security reads the web configuration. Its faults are found by listen.
+// security reads the web configuration. It ignores errors, which listen returns.
 func (o WebOptions) security() security {
 	if o.ConfigFile == "" {
 		return security{}
@@ -107,8 +108,8 @@ func (o WebOptions) security() security {
 		} `yaml:"tls_server_config"`
 		Users map[string]string `yaml:"basic_auth_users"`
 	}
-	text, err := os.ReadFile(o.ConfigFile)
-	if err != nil || yaml.Unmarshal(text, &file) != nil {
+	content, err := os.ReadFile(o.ConfigFile)
+	if err != nil || yaml.Unmarshal(content, &file) != nil {
 		return security{}
 	}
 	found := security{tls: file.TLS != nil, clients: len(file.Users) > 0}
@@ -118,10 +119,10 @@ func (o WebOptions) security() security {
 	return found
 }
 
-// server makes what serve and drain work on.
+// server creates the server for serve and drain.
 func (o WebOptions) server(handler http.Handler, logger *slog.Logger) *http.Server {
 	var protocols *http.Protocols
-	if o.ConfigFile == "" { // gRPC without TLS; with it, the configuration says what there is
+	if o.ConfigFile == "" { // allow HTTP/2 without TLS, for gRPC; with TLS, the configuration file sets http2
 		protocols = new(http.Protocols)
 		protocols.SetHTTP1(true)
 		protocols.SetUnencryptedHTTP2(true)
@@ -138,10 +139,10 @@ func (o WebOptions) server(handler http.Handler, logger *slog.Logger) *http.Serv
 	}
 }
 
-// serve answers until the server is shut down.
+// serve serves requests until the server is shut down.
 func (o WebOptions) serve(listener net.Listener, server *http.Server, logger *slog.Logger) error {
 	all := []net.Listener{listener}
-	if l, ok := listener.(*listening); ok {
+	if l, ok := listener.(*listenerSet); ok {
 		all = slices.Clone(l.all)
 	}
 	addresses, systemd := make([]string, len(all)), false
@@ -163,8 +164,9 @@ func (o WebOptions) serve(listener net.Listener, server *http.Server, logger *sl
 	return err
 }
 
-// limitListener accepts a connection once there is a slot for it among those of all
-// listeners. A listener without a client holds no slot.
+// limitListener limits the connections of several listeners that share the channel
+// connections. A slot is taken after a connection is accepted, so that a listener without
+// clients holds none.
 type limitListener struct {
 	net.Listener
 	connections chan struct{}
@@ -203,7 +205,7 @@ func (c *limitedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// drain waits for running requests, as long as it may.
+// drain waits for running requests, for DrainTimeout at most.
 func (o WebOptions) drain(server *http.Server) error {
 	ctx, done := context.WithTimeout(context.Background(), o.DrainTimeout)
 	defer done()
@@ -214,30 +216,30 @@ func (o WebOptions) drain(server *http.Server) error {
 	return nil
 }
 
-// gate answers 503 until the storage can be read, and again once it stops.
-type gate struct {
+// readiness is the readiness state of a process.
+type readiness struct {
 	state atomic.Int32
-	note  func() string // what readiness adds; set before anybody asks, may be nil
+	note  func() string // further lines of the readiness response; set before serving, may be nil
 }
 
 const (
-	gateStarting int32 = iota
-	gateReady
-	gateStopping
+	stateNotReady int32 = iota
+	stateReady
+	stateStopping
 )
 
-func (g *gate) ready()        { g.state.CompareAndSwap(gateStarting, gateReady) }
-func (g *gate) waiting()      { g.state.CompareAndSwap(gateReady, gateStarting) }
-func (g *gate) stopping()     { g.state.Store(gateStopping) }
-func (g *gate) isReady() bool { return g.state.Load() == gateReady }
+func (g *readiness) ready()        { g.state.CompareAndSwap(stateNotReady, stateReady) }
+func (g *readiness) waiting()      { g.state.CompareAndSwap(stateReady, stateNotReady) }
+func (g *readiness) stopping()     { g.state.Store(stateStopping) }
+func (g *readiness) isReady() bool { return g.state.Load() == stateReady }
 
-// wrap lets requests through only while ready.
-func (g *gate) wrap(next http.Handler) http.Handler {
+// wrap responds with status 503 unless the process is ready.
+func (g *readiness) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch g.state.Load() {
-		case gateReady:
+		case stateReady:
 			next.ServeHTTP(w, r)
-		case gateStopping:
+		case stateStopping:
 			w.Header().Set("X-Prometheus-Stopping", "true")
 			http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
 		default:
@@ -247,18 +249,18 @@ func (g *gate) wrap(next http.Handler) http.Handler {
 	})
 }
 
-// operational adds health, readiness and profiling.
-func (o WebOptions) operational(mux *http.ServeMux, prefix string, g *gate) {
-	mux.HandleFunc("GET "+prefix+"/-/healthy", func(w http.ResponseWriter, _ *http.Request) { say(w, "ferula is healthy.\n") })
+// registerDebugEndpoints adds the endpoints for health, readiness and pprof.
+func (o WebOptions) registerDebugEndpoints(mux *http.ServeMux, prefix string, g *readiness) {
+	mux.HandleFunc("GET "+prefix+"/-/healthy", func(w http.ResponseWriter, _ *http.Request) { writeText(w, "ferula is healthy.\n") })
 	mux.Handle("GET "+prefix+"/-/ready", g.wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		text := "ferula is ready.\n"
+		body := "ferula is ready.\n"
 		if g.note != nil {
-			text += g.note()
+			body += g.note()
 		}
-		say(w, text)
+		writeText(w, body)
 	})))
 	mux.HandleFunc(prefix+"/debug/pprof/", func(w http.ResponseWriter, r *http.Request) {
-		r.URL.Path = r.URL.Path[len(prefix):] // pprof.Index knows its names by the path
+		r.URL.Path = r.URL.Path[len(prefix):] // pprof.Index reads the profile's name from the path
 		pprof.Index(w, r)
 	})
 	mux.HandleFunc(prefix+"/debug/pprof/cmdline", o.cmdline)
@@ -267,21 +269,21 @@ func (o WebOptions) operational(mux *http.ServeMux, prefix string, g *gate) {
 	mux.HandleFunc(prefix+"/debug/pprof/trace", pprof.Trace)
 }
 
-// cmdline is pprof's without the secrets that flags may hold. Arguments are separated
-// by NUL.
+// cmdline is pprof.Cmdline without the secrets that flags may contain. Arguments are
+// separated by NUL.
 func (o WebOptions) cmdline(w http.ResponseWriter, _ *http.Request) {
 	args := o.CommandLine
 	if args == nil {
 		args = os.Args[:1]
 	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	say(w, strings.Join(args, "\x00"))
+	writeText(w, strings.Join(args, "\x00"))
 }
 
-// parseURL is url.Parse with an error that does not repeat the URL, which may have a
-// password.
-func parseURL(text string) (*url.URL, error) {
-	u, err := url.Parse(text)
+// parseURL is url.Parse with an error that does not contain the URL, which may include
+// a password.
+func parseURL(raw string) (*url.URL, error) {
+	u, err := url.Parse(raw)
 	var parsing *url.Error
 	if errors.As(err, &parsing) {
 		err = parsing.Err
@@ -289,19 +291,19 @@ func parseURL(text string) (*url.URL, error) {
 	return u, err
 }
 
-// redactedURL is a URL as it may be logged: without its password.
-func redactedURL(text string) string {
-	u, err := url.Parse(text)
+// redactedURL replaces the password of a URL for logs and errors.
+func redactedURL(raw string) string {
+	u, err := url.Parse(raw)
 	switch {
 	case err == nil:
 		return u.Redacted()
-	case strings.Contains(text, "@"):
+	case strings.Contains(raw, "@"):
 		return "<secret>"
 	}
-	return text
+	return raw
 }
 
-func say(w http.ResponseWriter, text string) {
+func writeText(w http.ResponseWriter, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = io.WriteString(w, text) // the asker has gone if it fails
+	_, _ = io.WriteString(w, text) // fails only if the client has disconnected
 }

@@ -35,15 +35,15 @@ func serveWeb(t *testing.T, o WebOptions, handler http.HandlerFunc) (address str
 	return listener.Addr().String()
 }
 
-// exchangeRaw sends text and reads the response.
-func exchangeRaw(t *testing.T, address, text string) (status int, body string) {
+// exchangeRaw sends a raw request and reads the response.
+func exchangeRaw(t *testing.T, address, request string) (status int, body string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := io.WriteString(conn, text); err != nil {
+	if _, err := io.WriteString(conn, request); err != nil {
 		t.Fatal(err)
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -56,7 +56,7 @@ func exchangeRaw(t *testing.T, address, text string) (status int, body string) {
 	return resp.StatusCode, string(b)
 }
 
-func TestTheReadTimeoutEndsWithTheRequestAndDoesNotCutTheResponse(t *testing.T) {
+func TestWebOptions_ReadTimeoutDoesNotCutTheResponse(t *testing.T) {
 	const readTimeout = 200 * time.Millisecond
 	address := serveWeb(t, WebOptions{ReadTimeout: readTimeout}, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -64,7 +64,7 @@ func TestTheReadTimeoutEndsWithTheRequestAndDoesNotCutTheResponse(t *testing.T) 
 			http.Error(w, "body: "+err.Error(), http.StatusRequestTimeout)
 			return
 		}
-		select { // a query that takes much longer than its request
+		select { // a query that takes longer than the read timeout
 		case <-r.Context().Done():
 			http.Error(w, "canceled", 499)
 		case <-time.After(5 * readTimeout):
@@ -93,8 +93,8 @@ func TestTheReadTimeoutEndsWithTheRequestAndDoesNotCutTheResponse(t *testing.T) 
 	}
 }
 
-func TestMoreThan512ConnectionsAreServedWhereThereIsNoLimit(t *testing.T) {
-	address := serveWeb(t, WebOptions{MaxConnections: -1}, func(w http.ResponseWriter, _ *http.Request) { say(w, "healthy") })
+func TestWebOptions_NegativeMaxConnectionsIsUnlimited(t *testing.T) {
+	address := serveWeb(t, WebOptions{MaxConnections: -1}, func(w http.ResponseWriter, _ *http.Request) { writeText(w, "healthy") })
 	for range 600 { // connections that are open and silent
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
@@ -107,32 +107,32 @@ func TestMoreThan512ConnectionsAreServedWhereThereIsNoLimit(t *testing.T) {
 	}
 }
 
-func TestTheGateAnswers503UntilReadyAndAgainOnceStopping(t *testing.T) {
-	g := &gate{}
-	h := g.wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, "answered") }))
-	ask := func() *httptest.ResponseRecorder {
+func TestReadiness_Returns503UntilReadyAndAfterStopping(t *testing.T) {
+	g := &readiness{}
+	h := g.wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, "served") }))
+	get := func() *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 		return w
 	}
-	if w := ask(); w.Code != http.StatusServiceUnavailable {
+	if w := get(); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("starting: %d", w.Code)
 	}
 	g.ready()
-	if w := ask(); w.Code != http.StatusOK || w.Body.String() != "answered" {
+	if w := get(); w.Code != http.StatusOK || w.Body.String() != "served" {
 		t.Errorf("ready: %d", w.Code)
 	}
 	g.stopping()
-	if w := ask(); w.Code != http.StatusServiceUnavailable || w.Header().Get("X-Prometheus-Stopping") != "true" {
+	if w := get(); w.Code != http.StatusServiceUnavailable || w.Header().Get("X-Prometheus-Stopping") != "true" {
 		t.Errorf("stopping: %d %v", w.Code, w.Header())
 	}
 	g.ready()
-	if w := ask(); w.Code != http.StatusServiceUnavailable {
-		t.Error("a server that stops became ready again")
+	if w := get(); w.Code != http.StatusServiceUnavailable {
+		t.Error("a stopping server became ready again")
 	}
 }
 
-func TestTracingIsOfTypeOTLPOrNone(t *testing.T) {
+func TestNewTracing_AcceptsOnlyOTLP(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"": true,
 		"type: OTLP\nconfig: {client_type: http, endpoint: '127.0.0.1:4318', insecure: true, sampler_type: traceidratiobased, sampler_param: '0.5'}": true,
@@ -155,15 +155,15 @@ func TestTracingIsOfTypeOTLPOrNone(t *testing.T) {
 	}
 }
 
-func TestAGateThatStartsSaysThatItDoesNotStop(t *testing.T) {
+func TestReadiness_StartingSetsStoppingHeaderToFalse(t *testing.T) {
 	w := httptest.NewRecorder()
-	(&gate{}).wrap(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	(&readiness{}).wrap(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 	if w.Code != http.StatusServiceUnavailable || w.Header().Get("X-Prometheus-Stopping") != "false" {
 		t.Errorf("%d %v", w.Code, w.Header())
 	}
 }
 
-func TestResponsesThatAreBrokenOffAreCountedAsSuch(t *testing.T) {
+func TestRegistry_AbortedResponsesHaveTheirOwnCode(t *testing.T) {
 	reg := newRegistry()
 	mux := http.NewServeMux()
 	mux.HandleFunc("/half", func(w http.ResponseWriter, _ *http.Request) {
@@ -172,7 +172,7 @@ func TestResponsesThatAreBrokenOffAreCountedAsSuch(t *testing.T) {
 	})
 	mux.HandleFunc("/none", func(http.ResponseWriter, *http.Request) { panic("a bug") })
 	mux.HandleFunc("/whole", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("whole")) })
-	server := httptest.NewUnstartedServer(reg.observed(mux))
+	server := httptest.NewUnstartedServer(reg.instrumented(mux))
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.Start()
 	defer server.Close()
@@ -198,7 +198,7 @@ func TestResponsesThatAreBrokenOffAreCountedAsSuch(t *testing.T) {
 	}
 }
 
-func TestAnAddressIsLoopbackOnlyIfItSaysSo(t *testing.T) {
+func TestIsLoopback_OnlyForLoopbackAddresses(t *testing.T) {
 	for address, want := range map[string]bool{
 		"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "localhost:1": true,
 		":1": false, "0.0.0.0:1": false, "[::]:1": false, "10.0.0.1:1": false, "example.org:1": false, "localhost.example.org:1": false, "nonsense": false,

@@ -144,7 +144,7 @@ func TestServe_FailedReloadChangesNothing(t *testing.T) {
 		"TLS of a new job":         {metrics: replaced(w.newMetrics, "job_name: new", "job_name: new"+badTLS), want: "missing.pem"},
 		"log of failed scrapes":    {metrics: replaced(w.newMetrics, "job_name: new", "job_name: new\n  scrape_failure_log_file: none/failed.log"), want: "failed.log"},
 		"TLS of remote read":       {metrics: w.newMetrics + "remote_read: [{url: 'https://127.0.0.1:1/', tls_config: {ca_file: " + missing + "}}]\n", want: "missing.pem"},
-		"remote read twice":        {metrics: w.newMetrics + "remote_read: [{url: 'http://127.0.0.1:1/'}, {url: 'http://127.0.0.1:1/'}]\n", want: "are the same"},
+		"remote read twice":        {metrics: w.newMetrics + "remote_read: [{url: 'http://127.0.0.1:1/'}, {url: 'http://127.0.0.1:1/'}]\n", want: "duplicate section"},
 		"TLS of a profile job":     {profiles: replaced(w.newProf, "job_name: new", "job_name: new"+badTLS), want: "missing.pem"},
 		"unknown key of profiles":  {profiles: w.newProf + "nonsense: 1\n", want: "nonsense"},
 		"unknown key":              {metrics: w.newMetrics + "nonsense: 1\n", want: "nonsense"},

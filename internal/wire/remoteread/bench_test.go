@@ -18,11 +18,11 @@ type queryables struct{ *tsdb.Store }
 
 var _ storage.SampleAndChunkQueryable = queryables{}
 
-func (b *blank) Flush() {}
+func (b *discardWriter) Flush() {}
 
-// BenchmarkAnswers has both servers answer from the same four blocks, in process:
-// no sockets, so that what is compared is the work on series.
-func BenchmarkAnswers(b *testing.B) {
+// BenchmarkServers compares both servers on the same four blocks, in process: without
+// sockets, so that only the work on series counts.
+func BenchmarkServers(b *testing.B) {
 	const n = 500
 	dir := b.TempDir()
 	for i := range int64(4) {
@@ -47,7 +47,7 @@ func BenchmarkAnswers(b *testing.B) {
 				b.ReportAllocs()
 				bytes := 0
 				for b.Loop() {
-					bytes = ask(b, h, tt.form, q)
+					bytes = request(b, h, tt.form, q)
 				}
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/series")
 				b.ReportMetric(float64(bytes), "wire-B")

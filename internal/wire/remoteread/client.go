@@ -23,45 +23,45 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// ErrUnavailable is returned when no server answered after all tries.
+// ErrUnavailable is returned when no attempt got a response.
 var ErrUnavailable = errors.New("remote read server is unavailable")
 
-// ErrRefused is returned when the server did not want to answer.
+// ErrRefused is returned when the server rejected the request, or its response has
+// a content type that the client does not read.
 var ErrRefused = errors.New("remote read was refused")
 
-// ErrLabels is returned by what remote read has no question for.
+// ErrLabels is returned for label names and values: remote read has no request for them.
 var ErrLabels = errors.New("remote read cannot list labels")
 
-// ErrLimit is returned when an answer needs more memory than it may have. The
-// error says which of the options is meant.
-var ErrLimit = errors.New("remote read answer exceeds a limit")
+// ErrLimit is returned when a response needs more memory than the options allow.
+// The error names the option.
+var ErrLimit = errors.New("remote read response exceeds a limit")
 
-// Permanent tells whether an error would be the same if the server were queried
-// again.
+// Permanent reports whether a second request would return the same error.
 func Permanent(err error) bool {
 	return errors.Is(err, ErrRefused) || errors.Is(err, ErrLimit) || errors.Is(err, codec.ErrCorrupt) || errors.Is(err, labelenc.ErrCorrupt)
 }
 
-// ClientOptions of a client. Zero limits take the defaults.
+// ClientOptions are the options of a Client. A limit of zero takes its default.
 type ClientOptions struct {
-	URL     string            // of the endpoint, /api/v1/read included
-	HTTP    *http.Client      // with the authentication and TLS that it needs; nil: http.DefaultClient
-	Headers map[string]string // of every request; those of the protocol cannot be changed
-	Timeout time.Duration     // of a request until its answer is read; 0: none
-	// StallTimeout is how long the server may send nothing, before the response
-	// begins and within it; 0: for ever.
+	URL     string            // URL of the endpoint, including /api/v1/read
+	HTTP    *http.Client      // client with the server's authentication and TLS; nil: http.DefaultClient
+	Headers map[string]string // added to every request; they cannot change the protocol's own headers
+	Timeout time.Duration     // of one request, until its response is read; 0: no timeout
+	// StallTimeout is how long the server may send nothing, before the response begins
+	// and while it is read; 0: no limit.
 	StallTimeout time.Duration
 
-	SamplesOnly    bool // do not ask for chunks: the form that every server has
-	FrameBytesMax  int  // a longer frame is an error; 0: 50,000,000
-	SeriesBytesMax int  // so are more chunks of one series, in bytes; 0: 64 MiB
-	HoldBytesMax   int  // memory to bring series into order, for chunks mostly an eighth of it, and as much to decompress samples; 0: 12 MiB
-	// SortDir is where samples' series are sorted that are more than HoldBytesMax; ""
-	// is nowhere: what is out of order then is an error.
+	SamplesOnly    bool // do not request chunks; every server has samples
+	FrameBytesMax  int  // in bytes; a longer frame is an error; 0: 50,000,000
+	SeriesBytesMax int  // of all chunks of one series; more are an error; 0: 64 MiB
+	HoldBytesMax   int  // memory to sort series, and as much again to decompress samples; chunks mostly use an eighth; 0: 12 MiB
+	// SortDir is the directory of the file in which series of samples are sorted when
+	// they exceed HoldBytesMax. Empty: no file; then such a response is an error.
 	SortDir        string
-	ReadAheadBytes int // of an answer; 0: 64 KiB; few where the transport of HTTP reads ahead
+	ReadAheadBytes int // read buffer of a response; 0: 64 KiB; few suffice if the HTTP transport reads ahead
 
-	Tries      int // of a request until its answer begins; 0: 3
+	Tries      int // requests until a response begins; 0: 3
 	RetryAfter time.Duration
 }
 
@@ -90,20 +90,20 @@ func (o ClientOptions) withDefaults() ClientOptions {
 	return o
 }
 
-// Client reads series from any server: it asks for streamed chunks, and takes
-// samples from one that has only those, made into chunks as they come in. In
-// either form memory is bounded by the options, whatever the answer's length. It
-// is safe for concurrent use.
+// Client reads series from any remote read server. It requests streamed chunks. A
+// server that has only samples sends these, and the client builds chunks from them
+// as they arrive. The options bound memory in both cases, whatever the response's
+// length. A Client is safe for concurrent use.
 //
-// There are two ways to read: RawQuerier gives encoded series on the raw seam,
-// Querier and ChunkQuerier are storage's interfaces, and what they give is owned
-// by the caller. All three ask lazily, at the first Next of a set, give series in
-// the order of their labels, and give what the server has between mint and maxt.
-// Errors are ErrUnavailable, ErrRefused, ErrLimit, those of a corrupt answer, and
-// those of the connection; a set that ended with one is not complete.
+// RawQuerier returns encoded series through the raw interface (package series).
+// Querier and ChunkQuerier implement package storage, and their callers own the
+// results. All three send the request at the first Next of a set, return series in
+// label order, and cut them to mint and maxt. Errors are ErrUnavailable, ErrRefused,
+// ErrLimit, those of a corrupt response, and those of the connection. A set that
+// ends with an error is incomplete.
 type Client struct {
 	opts ClientOptions
-	name string // the URL as errors may show it
+	name string // the URL without its password, for errors
 }
 
 var (
@@ -112,7 +112,7 @@ var (
 	_ storage.Queryable      = (*Client)(nil)
 )
 
-// NewClient makes a client; nothing is asked yet.
+// NewClient returns a client. It sends nothing yet.
 func NewClient(opts ClientOptions) *Client {
 	c := &Client{opts: opts.withDefaults(), name: opts.URL}
 	if u, err := url.Parse(opts.URL); err == nil {
@@ -136,39 +136,39 @@ func (c *Client) Querier(mint, maxt int64) (storage.Querier, error) {
 	return &sampleQuerier{storageQuerier{clientQuerier{client: c, mint: mint, maxt: maxt}}}, nil
 }
 
-// clientQuerier owns the answers that are being read.
+// clientQuerier owns the responses that are being read.
 type clientQuerier struct {
 	client     *Client
 	mint, maxt int64
-	open       []*ordered
+	open       []*orderedSet
 }
 
-// Select implements series.Querier. It asks when the set's Next is called first.
+// Select implements series.Querier. The first Next of the set sends the request.
 func (q *clientQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
 	return q.sel(ctx, nil, matchers)
 }
 
-func (q *clientQuerier) sel(ctx context.Context, hints *storage.SelectHints, matchers []*labels.Matcher) *ordered {
-	asked := codec.Query{StartMS: q.mint, EndMS: q.maxt}
+func (q *clientQuerier) sel(ctx context.Context, hints *storage.SelectHints, matchers []*labels.Matcher) *orderedSet {
+	query := codec.Query{StartMS: q.mint, EndMS: q.maxt}
 	kinds := map[labels.MatchType]codec.MatchType{
 		labels.MatchEqual: codec.MatchEqual, labels.MatchNotEqual: codec.MatchNotEqual,
 		labels.MatchRegexp: codec.MatchRegexp, labels.MatchNotRegexp: codec.MatchNotRegexp,
 	}
 	for _, m := range matchers {
-		asked.Matchers = append(asked.Matchers, codec.Matcher{Type: kinds[m.Type], Name: m.Name, Value: m.Value})
+		query.Matchers = append(query.Matchers, codec.Matcher{Type: kinds[m.Type], Name: m.Name, Value: m.Value})
 	}
 	if hints != nil {
-		asked.Hints = &codec.Hints{StepMS: hints.Step, Func: hints.Func, StartMS: hints.Start, EndMS: hints.End, Grouping: hints.Grouping, By: hints.By, RangeMS: hints.Range}
+		query.Hints = &codec.Hints{StepMS: hints.Step, Func: hints.Func, StartMS: hints.Start, EndMS: hints.End, Grouping: hints.Grouping, By: hints.By, RangeMS: hints.Range}
 	}
-	set := &ordered{holdBytesMax: q.client.opts.HoldBytesMax, windowBytes: q.client.opts.HoldBytesMax}
+	set := &orderedSet{holdBytesMax: q.client.opts.HoldBytesMax, windowBytes: q.client.opts.HoldBytesMax}
 	set.open = func() (source, error) {
-		from, err := q.client.ask(ctx, asked)
+		from, err := q.client.sendWithRetries(ctx, query)
 		switch from.(type) {
 		case *frameSource:
 			set.windowBytes /= 8
 		case *sampleSource:
 			if q.client.opts.SortDir != "" {
-				from, set.windowBytes = &spilled{source: from, dir: q.client.opts.SortDir, bytesMax: set.holdBytesMax}, 0
+				from, set.windowBytes = &fileSorter{source: from, dir: q.client.opts.SortDir, bytesMax: set.holdBytesMax}, 0
 			}
 		}
 		return from, err
@@ -180,7 +180,7 @@ func (q *clientQuerier) sel(ctx context.Context, hints *storage.SelectHints, mat
 // LabelNames implements series.Querier.
 func (*clientQuerier) LabelNames(context.Context) ([]string, error) { return nil, ErrLabels }
 
-// Close implements series.Querier: what was not read to its end is cut off.
+// Close implements series.Querier. It cancels responses that were not read to the end.
 func (q *clientQuerier) Close() error {
 	var errs []error
 	for _, set := range q.open {
@@ -190,8 +190,8 @@ func (q *clientQuerier) Close() error {
 	return errors.Join(errs...)
 }
 
-// ask posts a query until the answer begins.
-func (c *Client) ask(ctx context.Context, q codec.Query) (source, error) {
+// sendWithRetries posts a query until a response begins, at most Tries times.
+func (c *Client) sendWithRetries(ctx context.Context, q codec.Query) (source, error) {
 	forms := []codec.ResponseType{codec.StreamedXORChunks, codec.Samples}
 	if c.opts.SamplesOnly {
 		forms = forms[1:]
@@ -206,7 +206,7 @@ func (c *Client) ask(ctx context.Context, q codec.Query) (source, error) {
 				return nil, errors.Join(append(errs, ctx.Err())...)
 			}
 		}
-		from, err := c.once(ctx, q, body)
+		from, err := c.send(ctx, q, body)
 		if err == nil || errors.Is(err, ErrRefused) || ctx.Err() != nil {
 			return from, err
 		}
@@ -217,24 +217,24 @@ func (c *Client) ask(ctx context.Context, q codec.Query) (source, error) {
 	return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, c.name, errors.Join(errs...))
 }
 
-// refusalBytesMax is how much of a refusal is read.
+// refusalBytesMax is how much of an error response's body is read.
 const refusalBytesMax = 4 << 10
 
-// once asks one time. An answer that ends before its first byte in any other way
-// than it should is as good as none.
-func (c *Client) once(ctx context.Context, q codec.Query, asked []byte) (_ source, err error) {
+// send posts a query once. A response that breaks off before its first byte is an
+// error, so that the request can be sent again.
+func (c *Client) send(ctx context.Context, q codec.Query, encoded []byte) (_ source, err error) {
 	cancel := context.CancelFunc(func() {})
 	if c.opts.Timeout > 0 {
 		ctx, cancel = context.WithTimeout(ctx, c.opts.Timeout)
 	}
-	ctx, unguard, silence := guard(ctx, c.opts.StallTimeout)
+	ctx, unguard, silence := withStallGuard(ctx, c.opts.StallTimeout)
 	end := func() { unguard(); cancel() }
 	defer func() {
 		if err != nil {
 			end()
 		}
 	}()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.opts.URL, bytes.NewReader(asked))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.opts.URL, bytes.NewReader(encoded))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
@@ -246,54 +246,54 @@ func (c *Client) once(ctx context.Context, q codec.Query, asked []byte) (_ sourc
 	request.Header.Set("Content-Type", "application/x-protobuf")
 	request.Header.Set("X-Prometheus-Remote-Read-Version", "0.1.0")
 	resp, err := c.opts.HTTP.Do(request)
-	silence.rest()
+	silence.stop()
 	if err != nil {
 		return nil, stalled(ctx, err)
 	}
-	body := &guardedReader{from: resp.Body, ctx: ctx, guard: silence}
-	answer := &answerBody{from: bufio.NewReaderSize(body, c.opts.ReadAheadBytes), body: resp.Body, cancel: end}
+	body := &stallReader{from: resp.Body, ctx: ctx, guard: silence}
+	response := &responseBody{from: bufio.NewReaderSize(body, c.opts.ReadAheadBytes), body: resp.Body, cancel: end}
 	if resp.StatusCode == http.StatusOK {
-		if _, err := answer.from.Peek(1); err != nil && !errors.Is(err, io.EOF) {
-			return nil, errors.Join(err, answer.Close())
+		if _, err := response.from.Peek(1); err != nil && !errors.Is(err, io.EOF) {
+			return nil, errors.Join(err, response.Close())
 		}
-		return c.understand(q, resp, answer)
+		return c.newSource(q, resp, response)
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(answer.from, refusalBytesMax))
-	err = fmt.Errorf("%s: %s: %s", c.name, resp.Status, strings.TrimSpace(string(text)))
+	reason, _ := io.ReadAll(io.LimitReader(response.from, refusalBytesMax))
+	err = fmt.Errorf("%s: %s: %s", c.name, resp.Status, strings.TrimSpace(string(reason)))
 	if resp.StatusCode/100 == 5 || resp.StatusCode == http.StatusTooManyRequests {
 		return nil, err
 	}
 	return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 }
 
-// understand chooses by the form that the server says it answers with.
-func (c *Client) understand(q codec.Query, resp *http.Response, answer *answerBody) (source, error) {
+// newSource returns the source for the content type of a response.
+func (c *Client) newSource(q codec.Query, resp *http.Response, response *responseBody) (source, error) {
 	kind, encoding := resp.Header.Get("Content-Type"), resp.Header.Get("Content-Encoding")
-	if encoding == "" || encoding == "snappy" { // not every server says what samples are packed in
+	if encoding == "" || encoding == "snappy" { // some servers omit the encoding of samples
 		switch {
 		case strings.HasPrefix(kind, "application/x-streamed-protobuf") && encoding == "":
-			return &frameSource{body: answer, from: answer.from, mint: q.StartMS, maxt: q.EndMS, frameBytesMax: c.opts.FrameBytesMax, seriesBytesMax: c.opts.SeriesBytesMax}, nil
+			return &frameSource{body: response, from: response.from, mint: q.StartMS, maxt: q.EndMS, frameBytesMax: c.opts.FrameBytesMax, seriesBytesMax: c.opts.SeriesBytesMax}, nil
 		case strings.HasPrefix(kind, "application/x-protobuf"):
-			return &sampleSource{body: answer, from: answer.from, seriesBytesMax: c.opts.SeriesBytesMax, holdBytesMax: c.opts.HoldBytesMax}, nil
+			return &sampleSource{body: response, from: response.from, seriesBytesMax: c.opts.SeriesBytesMax, holdBytesMax: c.opts.HoldBytesMax}, nil
 		}
 	}
-	return nil, errors.Join(fmt.Errorf("%w: %s answers with type %q and encoding %q, and neither streamed chunks nor samples in snappy", ErrRefused, c.name, kind, encoding), answer.Close())
+	return nil, errors.Join(fmt.Errorf("%w: %s returned content type %q with encoding %q, neither streamed chunks nor samples in snappy", ErrRefused, c.name, kind, encoding), response.Close())
 }
 
-// answerBody is an answer that is being read.
-type answerBody struct {
+// responseBody is a response that is being read.
+type responseBody struct {
 	from   *bufio.Reader
 	body   io.ReadCloser
 	cancel context.CancelFunc
 }
 
-func (a *answerBody) Close() error {
-	defer a.cancel() // after the body, whose reading it would fail
+func (a *responseBody) Close() error {
+	defer a.cancel() // last: it would fail the reads of Close
 	return a.body.Close()
 }
 
-// storageQuerier is what both of storage's queriers share.
+// storageQuerier has the methods that sampleQuerier and chunkQuerier share.
 type storageQuerier struct{ clientQuerier }
 
 // LabelValues implements storage.LabelQuerier.
@@ -308,7 +308,7 @@ func (*storageQuerier) LabelNames(context.Context, *storage.LabelHints, ...*labe
 
 type sampleQuerier struct{ storageQuerier }
 
-// Select implements storage.Querier. Series come in order, asked for or not.
+// Select implements storage.Querier. Series are always sorted.
 func (q *sampleQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	return series.ToSeriesSet(q.sel(ctx, hints, matchers))
 }

@@ -39,7 +39,7 @@ func raw(t testing.TB, from series.Source, mint, maxt int64, matchers ...*labels
 	}
 }
 
-func TestTheClientGivesWhatEitherServerHas(t *testing.T) {
+func TestClient_ReadsAllSeriesOfEitherServer(t *testing.T) {
 	dir := t.TempDir()
 	block(t, dir, 30, startMS, startMS+2*hourMS, 30_000)
 	s := open(t, dir)
@@ -88,7 +88,7 @@ func TestTheClientGivesWhatEitherServerHas(t *testing.T) {
 	}
 }
 
-// frames are n series of one chunk, as a stream.
+// frames returns a stream of n series of one chunk each.
 func frames(n int) []byte {
 	var all []byte
 	for i := range n {
@@ -99,7 +99,7 @@ func frames(n int) []byte {
 	return all
 }
 
-// streamOf answers every request with the same bytes.
+// streamOf returns a handler that always responds with the same stream.
 func streamOf(stream []byte) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse")
@@ -107,7 +107,7 @@ func streamOf(stream []byte) http.Handler {
 	})
 }
 
-func TestBrokenStreamsAreErrors(t *testing.T) {
+func TestClient_BrokenStreamIsAnError(t *testing.T) {
 	good := frames(3)
 	flipped := bytes.Clone(good)
 	flipped[len(flipped)-5] ^= 1
@@ -138,7 +138,7 @@ func TestBrokenStreamsAreErrors(t *testing.T) {
 	}
 }
 
-func TestChunksOfServersThatCutNoneAreCut(t *testing.T) {
+func TestClient_CutsChunksToTheRange(t *testing.T) {
 	var stream []byte
 	for i := range 3 {
 		floats, ints := chunkenc.NewXORChunk(), chunkenc.NewHistogramChunk()
@@ -188,9 +188,9 @@ func TestChunksOfServersThatCutNoneAreCut(t *testing.T) {
 	}
 }
 
-func TestTriesAreForServersThatMayRecover(t *testing.T) {
+func TestClient_RetriesRecoverableErrorsOnly(t *testing.T) {
 	calls := 0
-	answer := func(failures, status int, contentType string) string {
+	failing := func(failures, status int, contentType string) string {
 		calls = 0
 		return serveHandler(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if calls++; calls <= failures {
@@ -207,11 +207,11 @@ func TestTriesAreForServersThatMayRecover(t *testing.T) {
 		want    error
 		text    string
 	}{
-		{"twice busy", answer(2, 503, streamed), nil, ""},
-		{"always busy", answer(9, 503, streamed), ErrUnavailable, "the reason why"},
-		{"refused", answer(9, 400, streamed), ErrRefused, "the reason why"},
-		{"another form", answer(0, 0, "application/json"), ErrRefused, "neither streamed chunks nor samples"},
-		{"nobody", "http://127.0.0.1:1/", ErrUnavailable, "refused"},
+		{"twice busy", failing(2, 503, streamed), nil, ""},
+		{"always busy", failing(9, 503, streamed), ErrUnavailable, "the reason why"},
+		{"refused", failing(9, 400, streamed), ErrRefused, "the reason why"},
+		{"another content type", failing(0, 0, "application/json"), ErrRefused, "neither streamed chunks nor samples"},
+		{"no server", "http://127.0.0.1:1/", ErrUnavailable, "refused"},
 		{"no address", "://", ErrRefused, "missing protocol"},
 	} {
 		calls = 0
@@ -220,13 +220,13 @@ func TestTriesAreForServersThatMayRecover(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tt.name, set.Err(), tt.want)
 		}
 		if tt.want == ErrRefused && calls > 1 {
-			t.Errorf("%s: asked %d times", tt.name, calls)
+			t.Errorf("%s: %d requests", tt.name, calls)
 		}
 		done()
 	}
 }
 
-func TestAnAnswerThatIsNotReadToItsEndIsLetGo(t *testing.T) {
+func TestClientQuerier_CloseCancelsAnUnreadResponse(t *testing.T) {
 	set, done := raw(t, NewClient(ClientOptions{URL: serveHandler(t, streamOf(frames(20_000)))}), 0, 2, everything)
 	if !set.Next() {
 		t.Fatal(set.Err())
@@ -237,7 +237,7 @@ func TestAnAnswerThatIsNotReadToItsEndIsLetGo(t *testing.T) {
 	}
 }
 
-func TestTheClientAllocatesNothingASeries(t *testing.T) {
+func TestClient_DoesNotAllocatePerSeries(t *testing.T) {
 	allocations := func(n int) float64 {
 		stream := frames(n)
 		return testing.AllocsPerRun(5, func() {
@@ -256,9 +256,9 @@ func TestTheClientAllocatesNothingASeries(t *testing.T) {
 	}
 }
 
-// framesFrom reads a stream of frames as the client would.
-func framesFrom(stream []byte, frameBytesMax int) *ordered {
-	return &ordered{holdBytesMax: 1 << 20, open: func() (source, error) {
+// framesFrom reads a stream of frames through a client's set.
+func framesFrom(stream []byte, frameBytesMax int) *orderedSet {
+	return &orderedSet{holdBytesMax: 1 << 20, open: func() (source, error) {
 		return &frameSource{body: io.NopCloser(nil), from: bufio.NewReader(bytes.NewReader(stream)), maxt: 1 << 40, frameBytesMax: frameBytesMax, seriesBytesMax: 1 << 20}, nil
 	}}
 }
@@ -279,7 +279,7 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-// FuzzRequestBody sends anything as a body: an answer of 400 or 200, no panic.
+// FuzzRequestBody sends any body: the status is 400 or 200, and nothing panics.
 func FuzzRequestBody(f *testing.F) {
 	server := NewServer(Options{}, open(f, f.TempDir()), slog.New(slog.DiscardHandler), nil)
 	f.Add(encode(f, 1, peerQuery(1, 2, everything)))

@@ -12,22 +12,22 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// Endpoint is another server that is read beside the local storage: a remote_read
-// section of a configuration.
+// Endpoint is a server that is read in addition to the local storage: one
+// remote_read section of the configuration.
 type Endpoint struct {
 	Client *Client
-	// ExternalLabels are this server's own. They are asked for as matchers, unless a
-	// query names them, and taken off what comes back.
+	// ExternalLabels are those of this server. They are sent as matchers, unless the
+	// query has a matcher for the name, and removed from the returned series.
 	ExternalLabels labels.Labels
-	// RequiredMatchers have to be in a query for the endpoint to be asked.
+	// RequiredMatchers must all be in a query, or the endpoint is not queried.
 	RequiredMatchers []*labels.Matcher
-	// LocalStart, in ms, is where the local storage begins to have everything: what
-	// is younger is not asked for. nil asks for all.
+	// LocalStart returns the timestamp, in ms, from which on the local storage is
+	// complete. Younger samples are not requested. nil: all are requested.
 	LocalStart func() (int64, error)
 }
 
-// upTo is the last millisecond that the endpoint is asked for; ok is false if the
-// local storage has the whole range.
+// upTo returns the last millisecond that is requested from the endpoint. ok is
+// false if the local storage has the whole range.
 func (e Endpoint) upTo(mint, maxt int64) (_ int64, ok bool, err error) {
 	if e.LocalStart == nil {
 		return maxt, true, nil
@@ -36,8 +36,8 @@ func (e Endpoint) upTo(mint, maxt int64) (_ int64, ok bool, err error) {
 	return min(maxt, start), mint <= start, err
 }
 
-// narrow adds matchers for the external labels that no matcher names, and gives
-// the names of those.
+// narrow adds a matcher for every external label that no matcher names, and returns
+// their names in added.
 func (e Endpoint) narrow(matchers []*labels.Matcher) (_ []*labels.Matcher, added []string) {
 	narrowed := slices.Clone(matchers)
 	e.ExternalLabels.Range(func(l labels.Label) {
@@ -49,7 +49,7 @@ func (e Endpoint) narrow(matchers []*labels.Matcher) (_ []*labels.Matcher, added
 	return narrowed, added
 }
 
-// sel selects from the endpoint by one of its client's queriers.
+// sel selects from the endpoint with a querier of its client.
 func (e Endpoint) sel(ctx context.Context, q *clientQuerier, hints *storage.SelectHints, matchers []*labels.Matcher) series.Set {
 	if !e.required(matchers) {
 		return series.Failed(nil)
@@ -63,21 +63,21 @@ func (e Endpoint) sel(ctx context.Context, q *clientQuerier, hints *storage.Sele
 			if err != nil {
 				return nil, err
 			}
-			set.windowBytes = set.holdBytesMax // {a, b, external} stood before {a, external}
-			return &stripped{source: from, names: added}, nil
+			set.windowBytes = set.holdBytesMax // the server sorted {a, b, external} before {a, external}
+			return &nameStripper{source: from, names: added}, nil
 		}
 	}
 	return set
 }
 
-// stripped takes labels off every series.
-type stripped struct {
+// nameStripper removes labels by name from every series.
+type nameStripper struct {
 	source
 	names  []string
 	labels []byte
 }
 
-func (s *stripped) next() error {
+func (s *nameStripper) next() error {
 	if err := s.source.next(); err != nil {
 		return err
 	}
@@ -95,12 +95,12 @@ func (s *stripped) next() error {
 	return nil
 }
 
-func (s *stripped) Labels() []byte { return s.labels }
-func (*stripped) ahead() []byte    { return nil }
+func (s *nameStripper) Labels() []byte { return s.labels }
+func (*nameStripper) ahead() []byte    { return nil }
 
-// Fanout reads the local storage and other servers as one, as Prometheus does: an
-// endpoint that fails at once is a warning beside the local answer, one that
-// fails later fails the query. It is safe for concurrent use.
+// Fanout reads the local storage and the endpoints as one storage, as Prometheus
+// does: an endpoint that fails before its first series adds a warning to the local
+// result; one that fails later fails the query. It is safe for concurrent use.
 type Fanout struct {
 	local interface {
 		storage.Queryable
@@ -114,7 +114,7 @@ var (
 	_ series.Source                   = (*Fanout)(nil)
 )
 
-// NewFanout makes one that reads the local storage only.
+// NewFanout returns a Fanout without endpoints.
 func NewFanout(local interface {
 	storage.Queryable
 	storage.ChunkQueryable
@@ -124,37 +124,37 @@ func NewFanout(local interface {
 	return f
 }
 
-// SetEndpoints changes what is read beside the local storage, from the next
-// querier on. The slice is shared and immutable from now on.
+// SetEndpoints replaces the endpoints. Queriers that are open keep the old ones. The
+// slice must not change afterwards.
 func (f *Fanout) SetEndpoints(endpoints []Endpoint) { f.endpoints.Store(&endpoints) }
 
-// asked are the endpoints that a range needs, as queriers.
-func (f *Fanout) asked(mint, maxt int64) ([]endpointQuerier, error) {
-	var asked []endpointQuerier
+// endpointQueriers returns a querier for every endpoint that the range needs.
+func (f *Fanout) endpointQueriers(mint, maxt int64) ([]endpointQuerier, error) {
+	var queriers []endpointQuerier
 	for _, e := range *f.endpoints.Load() {
 		last, ok, err := e.upTo(mint, maxt)
 		if err != nil {
 			return nil, err
 		}
 		if ok {
-			asked = append(asked, endpointQuerier{storageQuerier{clientQuerier{client: e.Client, mint: mint, maxt: last}}, e})
+			queriers = append(queriers, endpointQuerier{storageQuerier{clientQuerier{client: e.Client, mint: mint, maxt: last}}, e})
 		}
 	}
-	return asked, nil
+	return queriers, nil
 }
 
 // Querier implements storage.Queryable.
 func (f *Fanout) Querier(mint, maxt int64) (storage.Querier, error) {
-	asked, err := f.asked(mint, maxt)
+	endpoints, err := f.endpointQueriers(mint, maxt)
 	if err != nil {
 		return nil, err
 	}
 	local, err := f.local.Querier(mint, maxt)
-	if err != nil || len(asked) == 0 {
+	if err != nil || len(endpoints) == 0 {
 		return local, err
 	}
 	var remote []storage.Querier
-	for _, q := range asked {
+	for _, q := range endpoints {
 		remote = append(remote, &endpointSampleQuerier{q})
 	}
 	return storage.NewMergeQuerier([]storage.Querier{local}, remote, storage.ChainedSeriesMerge), nil
@@ -162,16 +162,16 @@ func (f *Fanout) Querier(mint, maxt int64) (storage.Querier, error) {
 
 // ChunkQuerier implements storage.ChunkQueryable.
 func (f *Fanout) ChunkQuerier(mint, maxt int64) (storage.ChunkQuerier, error) {
-	asked, err := f.asked(mint, maxt)
+	endpoints, err := f.endpointQueriers(mint, maxt)
 	if err != nil {
 		return nil, err
 	}
 	local, err := f.local.ChunkQuerier(mint, maxt)
-	if err != nil || len(asked) == 0 {
+	if err != nil || len(endpoints) == 0 {
 		return local, err
 	}
 	var remote []storage.ChunkQuerier
-	for _, q := range asked {
+	for _, q := range endpoints {
 		remote = append(remote, &endpointChunkQuerier{q})
 	}
 	return storage.NewMergeChunkQuerier([]storage.ChunkQuerier{local}, remote, storage.NewCompactingChunkSeriesMerger(storage.ChainedSeriesMerge)), nil

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// fanned reads by all ways and compares them.
-func fanned(t *testing.T, f *Fanout, mint, maxt int64) (got summary, warnings string) {
+// readFanout reads through all interfaces and compares the results.
+func readFanout(t *testing.T, f *Fanout, mint, maxt int64) (got summary, warnings string) {
 	t.Helper()
 	q, err := f.Querier(mint, maxt)
 	if err != nil {
@@ -37,28 +37,28 @@ func fanned(t *testing.T, f *Fanout, mint, maxt int64) (got summary, warnings st
 	return got, warnings
 }
 
-func TestLocalAndRemoteSeriesAreOne(t *testing.T) {
+func TestFanout_MergesLocalAndRemoteSeries(t *testing.T) {
 	local, far, both := open(t, t.TempDir()), open(t, t.TempDir()), open(t, t.TempDir())
 	fill(t, far, 30, startMS, startMS+hourMS, 30_000)
 	fill(t, local, 20, startMS+hourMS, startMS+2*hourMS, 30_000)
 	fill(t, both, 30, startMS, startMS+hourMS, 30_000)
 	fill(t, both, 20, startMS+hourMS, startMS+2*hourMS, 30_000)
 	mint, maxt := startMS, startMS+9*hourMS
-	want, _ := fanned(t, NewFanout(both), mint, maxt)
-	external := labels.FromStrings("host", "x", "zone", "y") // before some of the series' own, and behind
+	want, _ := readFanout(t, NewFanout(both), mint, maxt)
+	external := labels.FromStrings("host", "x", "zone", "y") // these sort before and after labels of the series
 	address := serve(t, far, Options{ExternalLabels: func() labels.Labels { return external }})
 	f := NewFanout(local)
 	f.SetEndpoints([]Endpoint{{Client: NewClient(ClientOptions{URL: address}), ExternalLabels: external}})
-	if got, warnings := fanned(t, f, mint, maxt); got != want || warnings != "" || want.samples < 1000 {
+	if got, warnings := readFanout(t, f, mint, maxt); got != want || warnings != "" || want.samples < 1000 {
 		t.Errorf("%+v, want %+v, %s", got, want, warnings)
 	}
-	// Where the local storage has everything nobody is asked.
-	alone, _ := fanned(t, NewFanout(local), startMS+hourMS+1, maxt)
+	// Where the local storage is complete the endpoint gets no request.
+	alone, _ := readFanout(t, NewFanout(local), startMS+hourMS+1, maxt)
 	f.SetEndpoints([]Endpoint{{Client: NewClient(ClientOptions{URL: "http://127.0.0.1:1/", Tries: 1}), LocalStart: func() (int64, error) { return startMS + hourMS, nil }}})
-	if got, warnings := fanned(t, f, startMS+hourMS+1, maxt); got != alone || warnings != "" {
+	if got, warnings := readFanout(t, f, startMS+hourMS+1, maxt); got != alone || warnings != "" {
 		t.Errorf("%+v, want %+v, %s", got, alone, warnings)
 	}
-	if got, warnings := fanned(t, f, startMS+hourMS, maxt); got.series != alone.series || !strings.Contains(warnings, "unavailable") {
+	if got, warnings := readFanout(t, f, startMS+hourMS, maxt); got.series != alone.series || !strings.Contains(warnings, "unavailable") {
 		t.Errorf("%+v, %q", got, warnings)
 	}
 	f.SetEndpoints([]Endpoint{{LocalStart: func() (int64, error) { return 0, errors.New("not yet") }}})
@@ -67,7 +67,7 @@ func TestLocalAndRemoteSeriesAreOne(t *testing.T) {
 	}
 }
 
-func TestAnEndpointIsAskedOnlyForWhatItMayHave(t *testing.T) {
+func TestEndpoint_ChecksRequiredMatchersAndAddsExternalLabels(t *testing.T) {
 	e := Endpoint{
 		ExternalLabels:   labels.FromStrings("cluster", "eu", "zone", "1"),
 		RequiredMatchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "tier", "old")},
@@ -75,9 +75,9 @@ func TestAnEndpointIsAskedOnlyForWhatItMayHave(t *testing.T) {
 	if e.required([]*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, "tier", "old")}) {
 		t.Error("a regular expression is not the matcher that is required")
 	}
-	asked := []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "tier", "old"), labels.MustNewMatcher(labels.MatchNotEqual, "zone", "2")}
-	narrowed, added := e.narrow(asked)
-	if !e.required(asked) || len(added) != 1 || added[0] != "cluster" || len(narrowed) != 3 || narrowed[2].String() != `cluster="eu"` || len(asked) != 2 {
+	matchers := []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "tier", "old"), labels.MustNewMatcher(labels.MatchNotEqual, "zone", "2")}
+	narrowed, added := e.narrow(matchers)
+	if !e.required(matchers) || len(added) != 1 || added[0] != "cluster" || len(narrowed) != 3 || narrowed[2].String() != `cluster="eu"` || len(matchers) != 2 {
 		t.Error(narrowed, added)
 	}
 }

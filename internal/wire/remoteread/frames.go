@@ -16,37 +16,37 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// frameSource reads an answer with chunks. A series that was split over frames is
-// joined, so one frame is read ahead, into a buffer of its own; frames change
-// places and are not copied.
+// frameSource reads a response of chunks. It joins a series that was split over
+// several frames, for which it reads one frame ahead, into a second buffer. The two
+// frames swap; their data is not copied.
 type frameSource struct {
 	body           io.Closer
 	from           *bufio.Reader
-	mint, maxt     int64 // what was asked for, inclusive
+	mint, maxt     int64 // of the query, inclusive
 	frameBytesMax  int
 	seriesBytesMax int
 
 	current   frame
-	following frame   // read ahead, if there is one
-	more      []frame // of the current series, of which only the buffers matter
+	following frame   // the frame after the current series, if have is set
+	more      []frame // further frames of the current series; only their buffers matter
 	free      [][]byte
-	have      bool // following has a frame
+	have      bool // following is set
 	decoded   []codec.Chunk
 
-	checksum [4]byte // a field so that it is not allocated for every frame
+	checksum [4]byte // a field, so that it is not allocated for every frame
 }
 
-// frame is one frame, decoded; labels are a copy, chunks alias buf.
+// frame is a decoded frame. labels is a copy, chunks alias buf.
 type frame struct {
 	buf    []byte
 	labels []byte
 	chunks []series.Chunk
 }
 
-// freeFramesMax bounds the buffers that wait for the next series that is split.
+// freeFramesMax is how many buffers are cached for the next series that is split.
 const freeFramesMax = 4
 
-// next brings the next series; io.EOF is the end.
+// next reads the next series. It returns io.EOF at the end.
 func (f *frameSource) next() error {
 	for _, joined := range f.more {
 		if len(f.free) < freeFramesMax {
@@ -63,7 +63,7 @@ func (f *frameSource) next() error {
 	bytesOf := len(f.current.buf)
 	for {
 		if err := f.read(&f.following); errors.Is(err, io.EOF) {
-			return nil // the next call will find it too
+			return nil // the next call returns it
 		} else if err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func (f *frameSource) next() error {
 	}
 }
 
-// read reads and decodes the next frame; io.EOF is a clean end.
+// read reads and decodes the next frame. It returns io.EOF between frames only.
 func (f *frameSource) read(to *frame) error {
 	size, err := binary.ReadUvarint(f.from)
 	if errors.Is(err, io.EOF) {
@@ -92,18 +92,18 @@ func (f *frameSource) read(to *frame) error {
 		return fmt.Errorf("read a frame: %w", err)
 	}
 	if size > uint64(f.frameBytesMax) {
-		return fmt.Errorf("%w: a frame of %d bytes, at most %d are read", codec.ErrCorrupt, size, f.frameBytesMax)
+		return fmt.Errorf("%w: a frame has %d bytes, more than the limit of %d", codec.ErrCorrupt, size, f.frameBytesMax)
 	}
 	if _, err := io.ReadFull(f.from, f.checksum[:]); err != nil {
-		return fmt.Errorf("read a frame: %w", unexpected(err))
+		return fmt.Errorf("read a frame: %w", unexpectedEOF(err))
 	}
 	to.buf = to.buf[:0]
-	// The length is not believed before its bytes are there.
+	// The buffer grows as bytes arrive, so that a wrong length allocates little.
 	for left := int(size); left > 0; {
 		n, at := min(left, max(64<<10, len(to.buf))), len(to.buf)
 		to.buf = slices.Grow(to.buf, n)[:at+n]
 		if _, err := io.ReadFull(f.from, to.buf[at:]); err != nil {
-			return fmt.Errorf("read a frame: %w", unexpected(err))
+			return fmt.Errorf("read a frame: %w", unexpectedEOF(err))
 		}
 		left -= n
 	}
@@ -113,15 +113,15 @@ func (f *frameSource) read(to *frame) error {
 	return f.decode(to)
 }
 
-// unexpected is the error of an end in the middle, which must not look clean.
-func unexpected(err error) error {
+// unexpectedEOF turns io.EOF into io.ErrUnexpectedEOF, for reads within a message.
+func unexpectedEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// decode makes labels and chunks of a payload.
+// decode decodes the frame's buffer into its labels and chunks, cut to the query's range.
 func (f *frameSource) decode(to *frame) error {
 	var err error
 	if _, to.labels, f.decoded, err = codec.DecodeFrame(to.buf, to.labels[:0], f.decoded[:0]); err != nil {
@@ -145,8 +145,8 @@ func (f *frameSource) decode(to *frame) error {
 	return nil
 }
 
-// appendCut appends the samples of a chunk that lie in a range, encoded anew.
-// Prometheus and ferula cut where they serve; others send chunks as they are.
+// appendCut appends the samples of a chunk that are in the range, encoded as new
+// chunks. Prometheus and ferula cut on the server; other servers send whole chunks.
 func appendCut(dst []series.Chunk, c series.Chunk, mint, maxt int64) ([]series.Chunk, error) {
 	if len(c.Data) < 3 {
 		return dst, fmt.Errorf("%w: chunk of %d bytes", codec.ErrCorrupt, len(c.Data))
@@ -155,7 +155,7 @@ func appendCut(dst []series.Chunk, c series.Chunk, mint, maxt int64) ([]series.C
 	if err != nil {
 		return dst, fmt.Errorf("%w: %w", codec.ErrCorrupt, err)
 	}
-	var r rebuilder
+	var r chunkBuilder
 	r.reset()
 	it := chunk.Iterator(nil)
 	for kind := it.Next(); kind != chunkenc.ValNone; kind = it.Next() {

@@ -25,7 +25,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-func TestSamplesOfTooManySeriesOfTheHeadAreRefused(t *testing.T) {
+func TestServer_SamplesBeyondMeasuredMaxAreRejected(t *testing.T) {
 	s := open(t, t.TempDir())
 	fill(t, s, 20, startMS, startMS+hourMS, 30_000) // and 2 of histograms
 	q := peerQuery(startMS, startMS+hourMS, everything)
@@ -36,7 +36,7 @@ func TestSamplesOfTooManySeriesOfTheHeadAreRefused(t *testing.T) {
 		status  int
 	}{
 		{0, 22, []*prompb.Query{q}, 200}, {0, 21, []*prompb.Query{q}, 400}, {0, 44, []*prompb.Query{q, q}, 200}, {0, 43, []*prompb.Query{q, q}, 400},
-		{1, 1, []*prompb.Query{q, q}, 200}, // chunks measure nothing
+		{1, 1, []*prompb.Query{q, q}, 200}, // a response of chunks is not measured
 	} {
 		status, _, text := post(t, serve(t, s, Options{MeasuredMax: tt.max}), encode(t, tt.form, tt.queries...))
 		if status != tt.status || (status == 400 && !strings.Contains(string(text), "STREAMED_XOR_CHUNKS")) {
@@ -45,7 +45,7 @@ func TestSamplesOfTooManySeriesOfTheHeadAreRefused(t *testing.T) {
 	}
 }
 
-// heavy is a storage of series that say to have 2.36 GB of samples each.
+// heavy is a storage of series whose chunk headers claim 2.36 GB of samples each.
 type heavy struct {
 	storage.ChunkQueryable
 	series int
@@ -82,7 +82,7 @@ func (s *heavySet) Chunks() []series.Chunk {
 func (*heavySet) Err() error                        { return nil }
 func (*heavySet) Warnings() annotations.Annotations { return nil }
 
-func TestSamplesOfMoreThanTheirFormHoldsAreRefusedAsSoonAsThatIsSeen(t *testing.T) {
+func TestServer_SamplesBeyond4GiBAreRejectedEarly(t *testing.T) {
 	q := peerQuery(1, 2, everything)
 	for _, tt := range []struct {
 		series  int
@@ -101,22 +101,22 @@ func TestSamplesOfMoreThanTheirFormHoldsAreRefusedAsSoonAsThatIsSeen(t *testing.
 	}
 }
 
-func TestARequestThatSaysToBeLongerThanItCanIsNotDecompressed(t *testing.T) {
+func TestServer_RequestWithTooLargeDecodedLengthIsNotDecompressed(t *testing.T) {
 	body := append(binary.AppendUvarint(nil, 1<<20), bytes.Repeat([]byte{0}, 100)...)
 	status, _, text := post(t, serve(t, open(t, t.TempDir()), Options{}), body)
-	if status != 400 || !strings.Contains(string(text), "says to have 1048576 bytes") {
+	if status != 400 || !strings.Contains(string(text), "decompressed length of 1048576 bytes") {
 		t.Errorf("%d %s", status, text)
 	}
 }
 
-func TestAReaderThatCrawlsIsCutOff(t *testing.T) {
+func TestServer_SlowReaderIsCutOff(t *testing.T) {
 	s := open(t, t.TempDir())
 	fill(t, s, 500, startMS, startMS+2*hourMS, 10_000)
 	server := NewServer(Options{ReaderWaitMax: 300 * time.Millisecond}, s, slog.New(slog.DiscardHandler), nil)
 	address := serveHandler(t, server)
 	for _, form := range []prompb.ReadRequest_ResponseType{prompb.ReadRequest_STREAMED_XOR_CHUNKS, prompb.ReadRequest_SAMPLES} {
 		body := encode(t, form, peerQuery(startMS, startMS+2*hourMS, everything))
-		_, _, whole := post(t, address, body) // a reader that takes all is not
+		_, _, whole := post(t, address, body) // a client that reads all is not cut off
 		conn, err := net.Dial("tcp", strings.TrimPrefix(address, "http://"))
 		if err != nil {
 			t.Fatal(err)
@@ -131,7 +131,7 @@ func TestAReaderThatCrawlsIsCutOff(t *testing.T) {
 		}
 		waitFor(t, func() bool { return server.queries.Get() == 1 })
 		got, some := 0, make([]byte, 512)
-		for server.queries.Get() > 0 { // until the server gives up
+		for server.queries.Get() > 0 { // until the server ends the request
 			n, err := conn.Read(some)
 			if got += n; err != nil {
 				break
@@ -147,7 +147,7 @@ func TestAReaderThatCrawlsIsCutOff(t *testing.T) {
 	}
 }
 
-func TestTriesAreForConnectionsThatBreakBeforeTheFirstByteAndForServersThatAreBusy(t *testing.T) {
+func TestClient_RetriesBrokenConnectionsBeforeTheFirstByteAnd429(t *testing.T) {
 	stream := frames(10)
 	for name, first := range map[string]http.HandlerFunc{
 		"429": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "busy", http.StatusTooManyRequests) },
@@ -177,8 +177,8 @@ func TestTriesAreForConnectionsThatBreakBeforeTheFirstByteAndForServersThatAreBu
 	}
 }
 
-func TestSeriesThatLoseExternalLabelsAreSortedInTheWholeWindow(t *testing.T) {
-	// With the label m the series {a, m} comes after all {a, b, m}; without it, before.
+func TestEndpoint_SeriesWithoutExternalLabelsAreSortedInTheWholeWindow(t *testing.T) {
+	// With the label m the series {a, m} is behind all {a, b, m}; without it, before them.
 	var stream []byte
 	add := func(pairs ...string) {
 		start := len(stream)
@@ -195,7 +195,7 @@ func TestSeriesThatLoseExternalLabelsAreSortedInTheWholeWindow(t *testing.T) {
 		}
 		add("a", fmt.Sprint(a), "m", "x")
 	}
-	client := NewClient(ClientOptions{URL: serveHandler(t, streamOf(stream)), HoldBytesMax: 400_000}) // of chunks an eighth is too little
+	client := NewClient(ClientOptions{URL: serveHandler(t, streamOf(stream)), HoldBytesMax: 400_000}) // an eighth, as for chunks, is too little
 	e := Endpoint{Client: client, ExternalLabels: labels.FromStrings("m", "x")}
 	for name, sel := range map[string]func(q *clientQuerier) series.Set{
 		"PromQL": func(q *clientQuerier) series.Set { return e.sel(t.Context(), q, nil, []*labels.Matcher{everything}) },

@@ -15,62 +15,62 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// source reads an answer in the order in which the server sends it.
+// source reads a response in the order in which the server sends it.
 type source interface {
 	next() error            // io.EOF at the end
-	Labels() []byte         // until next
-	Chunks() []series.Chunk // until next
-	ahead() []byte          // the labels of the next series, if they are known
+	Labels() []byte         // valid until next
+	Chunks() []series.Chunk // valid until next
+	ahead() []byte          // the labels of the next series, nil if unknown
 	close() error
 }
 
-// ordered brings the series of an answer into the order of their labels.
+// orderedSet returns the series of a source in label order.
 //
-// A window is filled with copies of series before the least is given: what fits
-// is sorted, and a longer answer is read to its end if it is about in order.
-// Samples come in any order, so that their window is all that may be held.
+// It fills a window with copies of series before it returns the smallest. A response
+// that fits into the window is sorted; a longer one must be nearly sorted. Samples
+// come in any order, so their window is all of holdBytesMax.
 //
-// A server that streams chunks sends them in order, but it sorted before it added
-// its external labels: a set that others begin with is then behind them. Such a
-// series is smaller than the one that was next, so it is held, though the window
-// is full, until one comes that is greater; the others pass through. Where series
-// have labels of their own named as external ones they come anywhere, for which
-// there is a small window here too.
-type ordered struct {
-	open         func() (source, error) // at the first Next
+// A server that streams chunks sends them sorted, but by the labels without its
+// external labels: a label set then follows those of which it is a prefix. Such a
+// series is smaller than the series before it. So that series is buffered, even if the
+// window is full, until a greater one follows; all others pass through. If series have
+// labels named like the external labels the server sends them in any order, for which
+// chunks have a small window too.
+type orderedSet struct {
+	open         func() (source, error) // called by the first Next
 	windowBytes  int
 	holdBytesMax int  // at least windowBytes
-	asTheyCome   bool // none is held, and the order is not looked at
+	unordered    bool // series are returned in the order of the source
 
-	from    source
-	pending bool // from has a series that was not given yet
-	done    bool
-	held    heldHeap
-	bytes   int // that held takes
-	free    []*heldSeries
-	current *heldSeries // nil: from's own
-	last    []byte      // labels given last
-	err     error       // io.EOF at the end
+	from     source
+	pending  bool // from has a series that was not returned yet
+	done     bool
+	buffered seriesHeap
+	bytes    int // size of buffered
+	free     []*bufferedSeries
+	current  *bufferedSeries // nil: the current series is from's
+	last     []byte          // labels of the last series that was returned
+	err      error           // io.EOF at the end
 }
 
-var _ series.Set = (*ordered)(nil)
+var _ series.Set = (*orderedSet)(nil)
 
-// heldSeries is a copy of a series.
-type heldSeries struct {
+// bufferedSeries is a copy of a series.
+type bufferedSeries struct {
 	labels []byte
 	chunks []series.Chunk
 	data   []byte
 }
 
-// copy takes a copy of a series.
-func (h *heldSeries) copy(lset []byte, chunks []series.Chunk) {
+// copy replaces h by a copy of a series.
+func (h *bufferedSeries) copy(lset []byte, chunks []series.Chunk) {
 	h.labels = append(h.labels[:0], lset...)
 	h.chunks = append(h.chunks[:0], chunks...)
 	size := 0
 	for _, c := range h.chunks {
 		size += len(c.Data)
 	}
-	h.data = slices.Grow(h.data[:0], size) // so that it does not move below
+	h.data = slices.Grow(h.data[:0], size) // once, so that it does not move below
 	for i, c := range h.chunks {
 		start := len(h.data)
 		h.data = append(h.data, c.Data...)
@@ -78,9 +78,11 @@ func (h *heldSeries) copy(lset []byte, chunks []series.Chunk) {
 	}
 }
 
-func (h *heldSeries) bytes() int { return cap(h.labels) + cap(h.data) + cap(h.chunks)*chunkHeadBytes }
+func (h *bufferedSeries) bytes() int {
+	return cap(h.labels) + cap(h.data) + cap(h.chunks)*chunkHeadBytes
+}
 
-func (o *ordered) Next() bool {
+func (o *orderedSet) Next() bool {
 	if o.err == nil {
 		o.err = o.next()
 	}
@@ -93,7 +95,7 @@ func (o *ordered) Next() bool {
 	return false
 }
 
-func (o *ordered) next() error {
+func (o *orderedSet) next() error {
 	if o.from == nil {
 		from, err := o.open()
 		if err != nil {
@@ -111,40 +113,40 @@ func (o *ordered) next() error {
 		if err := o.advance(); err != nil {
 			return err
 		}
-		if o.asTheyCome {
+		if o.unordered {
 			if o.done {
 				return io.EOF
 			}
 			o.pending = false
 			return nil
 		}
-		if o.done && len(o.held) == 0 {
+		if o.done && len(o.buffered) == 0 {
 			return io.EOF
 		}
-		if len(o.held) > 0 && (o.done || labelenc.Compare(o.held[0].labels, o.from.Labels()) < 0) {
+		if len(o.buffered) > 0 && (o.done || labelenc.Compare(o.buffered[0].labels, o.from.Labels()) < 0) {
 			if o.done || o.bytes+size(o.from) > o.windowBytes {
-				o.current = heap.Pop(&o.held).(*heldSeries)
+				o.current = heap.Pop(&o.buffered).(*bufferedSeries)
 				o.bytes -= o.current.bytes()
-				return o.give(o.current.labels)
+				return o.checkOrder(o.current.labels)
 			}
-		} else if !o.mayWait() {
+		} else if !o.shouldBuffer() {
 			o.pending = false
-			return o.give(o.from.Labels())
+			return o.checkOrder(o.from.Labels())
 		}
-		if err := o.hold(); err != nil {
+		if err := o.buffer(); err != nil {
 			return err
 		}
 	}
 }
 
-// How many copies are kept for use again, and how long each may be.
+// Limits of the copies that are reused: their number, and the bytes of each.
 const (
 	freeMax      = 16
 	freeBytesMax = 256 << 10
 )
 
-// advance reads the next series, unless one waits.
-func (o *ordered) advance() error {
+// advance reads the next series, unless one is pending.
+func (o *orderedSet) advance() error {
 	if o.pending || o.done {
 		return nil
 	}
@@ -157,9 +159,9 @@ func (o *ordered) advance() error {
 	return err
 }
 
-// mayWait tells whether the series at hand, the least so far, should be held
+// shouldBuffer reports whether the pending series, the smallest so far, must wait
 // because a smaller one may follow.
-func (o *ordered) mayWait() bool {
+func (o *orderedSet) shouldBuffer() bool {
 	if o.bytes+size(o.from) <= o.windowBytes {
 		return true
 	}
@@ -167,7 +169,7 @@ func (o *ordered) mayWait() bool {
 	return ahead != nil && labelenc.Compare(ahead, o.from.Labels()) < 0
 }
 
-// size is about what a copy of the series at hand takes.
+// size estimates the bytes of a copy of the current series.
 func size(from source) int {
 	n := len(from.Labels())
 	for _, c := range from.Chunks() {
@@ -176,39 +178,39 @@ func size(from source) int {
 	return n
 }
 
-// hold copies the series at hand and lets it wait.
-func (o *ordered) hold() error {
-	h := &heldSeries{}
+// buffer copies the pending series into the window.
+func (o *orderedSet) buffer() error {
+	h := &bufferedSeries{}
 	if n := len(o.free); n > 0 {
 		h, o.free = o.free[n-1], o.free[:n-1]
 	}
 	h.copy(o.from.Labels(), o.from.Chunks())
-	heap.Push(&o.held, h)
+	heap.Push(&o.buffered, h)
 	o.pending = false
 	if o.bytes += h.bytes(); o.bytes > o.holdBytesMax+h.bytes() {
-		return o.tooLittle()
+		return o.limitError()
 	}
 	return nil
 }
 
-// give checks the order of what is given.
-func (o *ordered) give(lset []byte) error {
+// checkOrder returns an error unless lset is greater than the last labels returned.
+func (o *orderedSet) checkOrder(lset []byte) error {
 	if o.last == nil {
 		o.last = make([]byte, 0, 256)
 	} else if c := labelenc.Compare(o.last, lset); c == 0 {
-		return fmt.Errorf("%w: the series %s is there twice", codec.ErrCorrupt, labelsText(lset))
+		return fmt.Errorf("%w: duplicate series %s", codec.ErrCorrupt, labelsText(lset))
 	} else if c > 0 {
-		return fmt.Errorf("%w: %s comes after %s", o.tooLittle(), labelsText(lset), labelsText(o.last))
+		return fmt.Errorf("%w: %s follows %s", o.limitError(), labelsText(lset), labelsText(o.last))
 	}
 	o.last = append(o.last[:0], lset...)
 	return nil
 }
 
-func (o *ordered) tooLittle() error {
-	return fmt.Errorf("%w: the server's series are out of order, and more than %d bytes would have to be held to sort them (HoldBytesMax is %d)", ErrLimit, o.windowBytes, o.holdBytesMax)
+func (o *orderedSet) limitError() error {
+	return fmt.Errorf("%w: the server's series are out of order and need more than %d bytes to sort (HoldBytesMax is %d)", ErrLimit, o.windowBytes, o.holdBytesMax)
 }
 
-// labelsText is a label set for people.
+// labelsText formats an encoded label set for errors.
 func labelsText(lset []byte) string {
 	builder := labels.NewScratchBuilder(8)
 	text, err := labelenc.Labels(lset, &builder)
@@ -218,71 +220,71 @@ func labelsText(lset []byte) string {
 	return text.String()
 }
 
-// close ends the answer; one that was not read to its end cuts the connection.
-func (o *ordered) close() error {
+// close closes the response. The connection of one that was not read to the end is cut.
+func (o *orderedSet) close() error {
 	if o.err == nil {
 		o.err = errClosed
 	}
-	o.held, o.free, o.bytes, o.done = nil, nil, 0, true
+	o.buffered, o.free, o.bytes, o.done = nil, nil, 0, true
 	if o.from == nil {
 		return nil
 	}
 	err := o.from.close()
-	o.from, o.open = closed{}, nil
+	o.from, o.open = closedSource{}, nil
 	return err
 }
 
 var errClosed = errors.New("remote read querier is closed")
 
-// closed is what is left of a source.
-type closed struct{}
+// closedSource replaces the source of a closed set.
+type closedSource struct{}
 
-func (closed) next() error            { return io.EOF }
-func (closed) Labels() []byte         { return nil }
-func (closed) Chunks() []series.Chunk { return nil }
-func (closed) ahead() []byte          { return nil }
-func (closed) close() error           { return nil }
+func (closedSource) next() error            { return io.EOF }
+func (closedSource) Labels() []byte         { return nil }
+func (closedSource) Chunks() []series.Chunk { return nil }
+func (closedSource) ahead() []byte          { return nil }
+func (closedSource) close() error           { return nil }
 
-// Ahead is the label set after the current one, if that is known and will be the
-// next that is given; until Next.
-func (o *ordered) Ahead() []byte {
-	if o.current != nil || o.pending || len(o.held) > 0 || o.done {
+// Ahead returns the labels of the next series, nil if they are unknown. They are valid
+// until Next.
+func (o *orderedSet) Ahead() []byte {
+	if o.current != nil || o.pending || len(o.buffered) > 0 || o.done {
 		return nil
 	}
 	return o.from.ahead()
 }
 
-func (o *ordered) Labels() []byte {
+func (o *orderedSet) Labels() []byte {
 	if o.current != nil {
 		return o.current.labels
 	}
 	return o.from.Labels()
 }
 
-func (o *ordered) Chunks() []series.Chunk {
+func (o *orderedSet) Chunks() []series.Chunk {
 	if o.current != nil {
 		return o.current.chunks
 	}
 	return o.from.Chunks()
 }
 
-func (o *ordered) Err() error {
+func (o *orderedSet) Err() error {
 	if errors.Is(o.err, io.EOF) {
 		return nil
 	}
 	return o.err
 }
 
-func (*ordered) Warnings() annotations.Annotations { return nil }
+func (*orderedSet) Warnings() annotations.Annotations { return nil }
 
-// heldHeap has the least series first.
-type heldHeap []*heldSeries
+// seriesHeap is a min-heap by labels.
+type seriesHeap []*bufferedSeries
 
-func (h heldHeap) Len() int           { return len(h) }
-func (h heldHeap) Less(i, j int) bool { return labelenc.Compare(h[i].labels, h[j].labels) < 0 }
-func (h heldHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *heldHeap) Push(x any)        { *h = append(*h, x.(*heldSeries)) }
-func (h *heldHeap) Pop() any {
+func (h seriesHeap) Len() int           { return len(h) }
+func (h seriesHeap) Less(i, j int) bool { return labelenc.Compare(h[i].labels, h[j].labels) < 0 }
+func (h seriesHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *seriesHeap) Push(x any)        { *h = append(*h, x.(*bufferedSeries)) }
+func (h *seriesHeap) Pop() any {
 	last := len(*h) - 1
 	x := (*h)[last]
 	(*h)[last] = nil

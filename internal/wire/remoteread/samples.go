@@ -19,32 +19,31 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// errChanged means that the second pass did not find what the first one had.
+// errChanged is returned when the second pass finds other series than the first.
 var errChanged = errors.New("series changed while they were read")
 
-// measured is a series of the first pass. Those of an open head may have grown
-// when the second pass comes by, and others may have come: the second pass gives
-// what the first one measured.
-type measured struct {
+// measuredSeries is what the first pass found of a series. In the head, series and
+// samples may be added before the second pass, which returns only what was measured.
+type measuredSeries struct {
 	hash    uint64 // of the labels
-	bytes   uint32 // of the encoded series, without its head
+	bytes   uint32 // of the encoded series, without tag and length
 	samples uint32
 }
 
-// samplesQuery is a query between the passes, its view of the storage open.
+// samplesQuery is a query between the two passes. Its querier stays open.
 type samplesQuery struct {
 	query
 	querier series.Querier
-	fixed   bool // the second pass finds what the first one did
-	series  []measured
+	fixed   bool // both passes read the same series
+	series  []measuredSeries
 	bytes   uint64 // of the encoded result
 }
 
-// samples answers with one snappy block around one message. Every length stands
-// before what it measures, so all is gone through twice over one view: lengths
-// first, for which chunk headers are enough where all samples are floats, and
-// then bytes.
-func (s *Server) samples(ctx context.Context, queries []query, out *sink) (err error) {
+// samples responds with one snappy block that holds one message. Protobuf writes
+// every length before the value, so the series are read twice with one querier: for
+// their sizes first, for which the headers of float chunks suffice, and then for their
+// samples.
+func (s *Server) samples(ctx context.Context, queries []query, out *responseWriter) (err error) {
 	reading := make([]samplesQuery, len(queries))
 	defer func() {
 		for _, q := range reading {
@@ -83,8 +82,7 @@ func (s *Server) samples(ctx context.Context, queries []query, out *sink) (err e
 	return nil
 }
 
-// measure is the first pass. The queries before this one take total bytes and have
-// measured series.
+// measure is the first pass. The queries before q take total bytes and measured series.
 func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, measured int) (err error) {
 	if q.querier, err = series.Open(ctx, s.from, q.mint, q.maxt); err != nil {
 		return err
@@ -105,11 +103,11 @@ func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, mea
 		}
 		q.bytes += codec.MessageSize(uint64(m.bytes))
 		if total+codec.MessageSize(q.bytes) > math.MaxUint32 {
-			return badRequest{errors.New("the response has more than 4 GiB, where SAMPLES ends: request less, or STREAMED_XOR_CHUNKS")}
+			return badRequest{errors.New("the response exceeds 4 GiB, the limit of SAMPLES: request less, or STREAMED_XOR_CHUNKS")}
 		}
-		if !q.again(set) {
+		if !q.measuredTwice(set) {
 			if q.series = append(q.series, m); measured+len(q.series) > s.opts.MeasuredMax {
-				return badRequest{fmt.Errorf("the queries have more than %d series of the head or with histograms, as many as SAMPLES may have: request less, or STREAMED_XOR_CHUNKS", s.opts.MeasuredMax)}
+				return badRequest{fmt.Errorf("the queries match more than %d series of the head or with histograms, the limit of SAMPLES: request less, or STREAMED_XOR_CHUNKS", s.opts.MeasuredMax)}
 			}
 		}
 		if n%128 == 0 && ctx.Err() != nil {
@@ -123,10 +121,10 @@ func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, mea
 	return nil
 }
 
-// again tells whether the second pass measures a series anew instead of looking
-// it up: if that takes chunk headers only, and nobody writes to the series.
-func (q *samplesQuery) again(set series.Set) bool {
-	return q.fixed && !slices.ContainsFunc(set.Chunks(), func(c series.Chunk) bool { return !headerSays(c) })
+// measuredTwice reports whether the second pass measures a series again instead of
+// looking up its size: that is so if chunk headers suffice and the series cannot grow.
+func (q *samplesQuery) measuredTwice(set series.Set) bool {
+	return q.fixed && !slices.ContainsFunc(set.Chunks(), func(c series.Chunk) bool { return !measuredByHeader(c) })
 }
 
 // write is the second pass.
@@ -134,8 +132,8 @@ func (s *Server) write(ctx context.Context, q *samplesQuery, e *encoder) error {
 	set := series.SelectWithExternalLabels(ctx, q.querier, s.opts.ExternalLabels(), q.matchers...)
 	rest := q.series
 	for (q.fixed || len(rest) > 0) && set.Next() {
-		var m measured
-		if q.again(set) {
+		var m measuredSeries
+		if q.measuredTwice(set) {
 			var err error
 			if m, err = e.measureSeries(set, q.labelsOnly); err != nil {
 				return err
@@ -145,7 +143,7 @@ func (s *Server) write(ctx context.Context, q *samplesQuery, e *encoder) error {
 				return errChanged
 			}
 			if m = rest[0]; xxhash.Sum64(set.Labels()) != m.hash {
-				continue // it was not there before
+				continue // added since the first pass
 			}
 			rest = rest[1:]
 		}
@@ -177,7 +175,7 @@ func (s *Server) write(ctx context.Context, q *samplesQuery, e *encoder) error {
 	return nil
 }
 
-// chunkReader opens chunks one after the other.
+// chunkReader decodes one chunk at a time.
 type chunkReader struct {
 	xor  chunkenc.XORChunk
 	iter chunkenc.Iterator
@@ -200,8 +198,8 @@ func (r *chunkReader) open(c series.Chunk) (chunkenc.Iterator, error) {
 	return r.iter, nil
 }
 
-// measureSeries measures the series at hand, all of its chunks.
-func (r *chunkReader) measureSeries(set series.Set, labelsOnly bool) (m measured, err error) {
+// measureSeries measures all chunks of the current series.
+func (r *chunkReader) measureSeries(set series.Set, labelsOnly bool) (m measuredSeries, err error) {
 	m.hash = xxhash.Sum64(set.Labels())
 	size := uint64(len(set.Labels()))
 	if !labelsOnly {
@@ -215,22 +213,22 @@ func (r *chunkReader) measureSeries(set series.Set, labelsOnly bool) (m measured
 		}
 	}
 	if size > math.MaxUint32 {
-		return m, badRequest{fmt.Errorf("a series has %d bytes of samples: ask for STREAMED_XOR_CHUNKS", size)}
+		return m, badRequest{fmt.Errorf("a series has %d bytes of samples: request STREAMED_XOR_CHUNKS", size)}
 	}
 	m.bytes = uint32(size)
 	return m, nil
 }
 
-// headerSays tells whether measure needs no more of a chunk than its header: a
-// chunk of floats begins with their number, and all take the same.
-func headerSays(c series.Chunk) bool {
+// measuredByHeader reports whether the header of a chunk suffices for measure: a
+// float chunk begins with its number of samples, and all samples have one size.
+func measuredByHeader(c series.Chunk) bool {
 	floats := c.Encoding == chunkenc.EncXOR || c.Encoding == chunkenc.EncXOR2
 	return floats && len(c.Data) >= 2 && c.MinMS >= codec.FloatFromMS && c.MaxMS <= codec.FloatToMS
 }
 
-// measure counts the samples of a chunk and the bytes that they take.
+// measure returns the number of samples of a chunk and the size of their encoding.
 func (r *chunkReader) measure(c series.Chunk) (n int, bytes uint64, err error) {
-	if headerSays(c) {
+	if measuredByHeader(c) {
 		n = int(binary.BigEndian.Uint16(c.Data))
 		return n, uint64(n) * codec.FloatBytes, nil
 	}
@@ -265,27 +263,27 @@ func protoHistogram(it chunkenc.Iterator, kind chunkenc.ValueType) (prompb.Histo
 	return prompb.Histogram{}, fmt.Errorf("a chunk has values of kind %s", kind)
 }
 
-// fragmentBytes is what a snappy block is compressed by: matches reach no
-// further back, so fragments encoded on their own, each without its length, make
-// the same block as all of them at once.
+// fragmentBytes is the input of one compression step. Snappy's encoder copies within
+// 64 KiB only, so fragments that are compressed one by one, each without its length,
+// make the same block as one call for all.
 const fragmentBytes = 64 << 10
 
-// headBytesMax is the longest length that a fragment may begin with.
+// headBytesMax is the longest length prefix of a fragment.
 const headBytesMax = 3
 
-// encoder takes an answer in plain bytes and gives it compressed to a sink.
+// encoder compresses a response and writes it to a responseWriter.
 type encoder struct {
 	chunkReader
-	out   *sink
+	out   *responseWriter
 	plain *[]byte
-	total uint64 // packed, in plain bytes
+	total uint64 // compressed so far, in plain bytes
 }
 
 func (e *encoder) free() {
 	buffers.Put(e.plain)
 }
 
-// chunk appends at most left samples of a chunk, and returns how many are left.
+// chunk appends at most left samples of a chunk. It returns left minus their number.
 func (e *encoder) chunk(c series.Chunk, left int) (int, error) {
 	if c.Encoding == chunkenc.EncXOR {
 		plain, n, err := codec.AppendXORFloats(*e.plain, c.Data, left, c.MinMS, c.MaxMS)
@@ -332,28 +330,28 @@ func (e *encoder) chunk(c series.Chunk, left int) (int, error) {
 	return left, e.packFull()
 }
 
-// packFull compresses the full fragments and keeps the rest.
+// packFull compresses the full fragments. The rest stays in plain.
 func (e *encoder) packFull() error {
 	return e.pack(len(*e.plain) / fragmentBytes * fragmentBytes)
 }
 
-// pack compresses the first n plain bytes, straight into the sink's buffer: the
-// length that every fragment begins with comes to lie over the bytes before it,
-// which are put back.
+// pack compresses the first n plain bytes straight into the response's buffer. The
+// length prefix of every fragment overwrites the bytes in front of it, which are then
+// restored.
 func (e *encoder) pack(n int) error {
 	plain := *e.plain
 	for at := 0; at < n; at += fragmentBytes {
 		fragment := plain[at:min(n, at+fragmentBytes)]
-		if err := e.out.tail(headBytesMax + snappy.MaxEncodedLen(fragmentBytes)); err != nil {
+		if err := e.out.grow(headBytesMax + snappy.MaxEncodedLen(fragmentBytes)); err != nil {
 			return err
 		}
-		head := (bits.Len(uint(len(fragment))) + 6) / 7 // bytes of a uvarint
+		head := (bits.Len(uint(len(fragment))) + 6) / 7 // length of a uvarint
 		var before [headBytesMax]byte
 		out, end := e.out.buf, len(e.out.buf)
-		start := max(0, end-head) // 0 if the sink has nothing, or has just written it
+		start := max(0, end-head) // 0 if the buffer is empty, at first or after a flush
 		copy(before[:], out[start:end])
 		dst := out[start:cap(out)]
-		invariant.Check(len(dst) >= snappy.MaxEncodedLen(len(fragment)), "no room for a fragment of %d bytes", len(fragment))
+		invariant.Check(len(dst) >= snappy.MaxEncodedLen(len(fragment)), "no space for a fragment of %d bytes", len(fragment))
 		invariant.Check(end == 0 || end >= head, "%d bytes before a fragment", end)
 		packed := snappy.Encode(dst, fragment)
 		if end == 0 {

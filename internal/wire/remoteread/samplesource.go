@@ -13,31 +13,30 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// messageBytesMax bounds a label or a histogram of an answer with samples.
+// messageBytesMax bounds a label or a histogram in a response of samples.
 const messageBytesMax = 4 << 20
 
-// sampleSource reads an answer with samples as series of chunks that it makes:
-// the block is decompressed and the message is walked as they come in, and only
-// the chunks of one series are kept.
+// sampleSource reads a response of samples and builds chunks from them. It
+// decompresses and decodes the response as it arrives. Memory holds the chunks of one
+// series and the window of blockReader.
 type sampleSource struct {
 	body           io.Closer
 	from           *bufio.Reader
 	seriesBytesMax int
-	holdBytesMax   int // of what is decompressed
+	holdBytesMax   int // window of the decompressed block
 
 	begun     bool
 	plain     blockReader
 	results   int
-	resultEnd uint64 // all ends count from the block's beginning
-	built     rebuilder
+	resultEnd uint64 // in bytes from the start of the decompressed block
+	built     chunkBuilder
 	labels    []byte
 	chunks    []series.Chunk
-	whole     []byte // a message that no view can show
+	joined    []byte // a message longer than viewBytesMax
 	histogram prompb.Histogram
 }
 
-// next brings the next series, in whatever order the server sends them; io.EOF
-// is the end.
+// next reads the next series, in the order of the server. It returns io.EOF at the end.
 func (s *sampleSource) next() error {
 	if !s.begun {
 		s.begun = true
@@ -63,15 +62,15 @@ func (s *sampleSource) next() error {
 			return err
 		}
 		if f.number == 1 && f.wire == wireBytes {
-			return s.series(f.end)
+			return s.readSeries(f.end)
 		}
-		if err := s.pass(f); err != nil {
+		if err := s.skipField(f); err != nil {
 			return err
 		}
 	}
 }
 
-// result enters the one result that there may be.
+// result reads the header of the only result.
 func (s *sampleSource) result() error {
 	f, err := s.field(s.plain.total)
 	if err != nil {
@@ -79,10 +78,10 @@ func (s *sampleSource) result() error {
 	}
 	if f.number != 1 || f.wire != wireBytes {
 		s.resultEnd = f.end
-		return s.pass(f)
+		return s.skipField(f)
 	}
 	if s.results++; s.results > 1 {
-		return fmt.Errorf("%w: more than one result of one query", codec.ErrCorrupt)
+		return fmt.Errorf("%w: more than one result for one query", codec.ErrCorrupt)
 	}
 	s.resultEnd = f.end
 	return nil
@@ -96,16 +95,16 @@ const (
 	wireFixed32 = 5
 )
 
-// fieldHead is a tag, and where its field ends.
+// fieldHead is the tag of a field, and the offset of the field's end.
 type fieldHead struct {
 	number, wire int
 	end          uint64
 }
 
-// field takes a tag, and the length if it is of bytes; other fields are left
-// whole. Nothing may go beyond end.
+// field reads a tag, and the length of a field of type bytes. Fields of other types
+// are not read further. A field that ends after end is an error.
 func (s *sampleSource) field(end uint64) (fieldHead, error) {
-	src, err := s.plain.some(2 * binary.MaxVarintLen64)
+	src, err := s.plain.atLeast(2 * binary.MaxVarintLen64)
 	if err != nil {
 		return fieldHead{}, err
 	}
@@ -144,10 +143,10 @@ func (s *sampleSource) field(end uint64) (fieldHead, error) {
 	return f, nil
 }
 
-// pass leaves a field out.
-func (s *sampleSource) pass(f fieldHead) error {
+// skipField discards a field.
+func (s *sampleSource) skipField(f fieldHead) error {
 	for s.plain.taken < f.end {
-		src, err := s.plain.some(1)
+		src, err := s.plain.atLeast(1)
 		if err != nil {
 			return err
 		}
@@ -156,7 +155,7 @@ func (s *sampleSource) pass(f fieldHead) error {
 	return nil
 }
 
-// message takes the bytes of a field, borrowed until the next call of anything.
+// message reads the bytes of a field. They are valid until the next call of any method.
 func (s *sampleSource) message(f fieldHead) ([]byte, error) {
 	size := f.end - s.plain.taken
 	if size <= viewBytesMax {
@@ -167,37 +166,37 @@ func (s *sampleSource) message(f fieldHead) ([]byte, error) {
 		return view, err
 	}
 	if size > messageBytesMax {
-		return nil, fmt.Errorf("%w: a label or histogram of %d bytes, at most %d are read", ErrLimit, size, messageBytesMax)
+		return nil, fmt.Errorf("%w: a label or histogram has %d bytes, more than the limit of %d", ErrLimit, size, messageBytesMax)
 	}
-	s.whole = s.whole[:0]
+	s.joined = s.joined[:0]
 	for s.plain.taken < f.end {
-		src, err := s.plain.some(1)
+		src, err := s.plain.atLeast(1)
 		if err != nil {
 			return nil, err
 		}
 		src = src[:min(uint64(len(src)), f.end-s.plain.taken)]
-		s.whole = append(s.whole, src...)
+		s.joined = append(s.joined, src...)
 		s.plain.skip(len(src))
 	}
-	return s.whole, nil
+	return s.joined, nil
 }
 
-// series reads a series that ends at end.
-func (s *sampleSource) series(end uint64) error {
+// readSeries reads a series that ends at offset end.
+func (s *sampleSource) readSeries(end uint64) error {
 	s.labels = s.labels[:0]
 	s.built.reset()
 	for s.plain.taken < end {
-		if err := s.floats(end); err != nil {
-			return s.blame(err)
+		if err := s.readFloats(end); err != nil {
+			return s.withSeries(err)
 		}
 		if s.plain.taken == end {
 			break
 		}
 		if err := s.seriesField(end); err != nil {
-			return s.blame(err)
+			return s.withSeries(err)
 		}
 		if size := s.built.bytes() + len(s.labels); size > s.seriesBytesMax {
-			return s.blame(fmt.Errorf("%w: more than %d bytes (SeriesBytesMax) of chunks", ErrLimit, s.seriesBytesMax))
+			return s.withSeries(fmt.Errorf("%w: more than %d bytes (SeriesBytesMax) of chunks", ErrLimit, s.seriesBytesMax))
 		}
 	}
 	if err := labelenc.Validate(s.labels); err != nil {
@@ -205,19 +204,19 @@ func (s *sampleSource) series(end uint64) error {
 	}
 	var err error
 	if s.chunks, err = s.built.finish(s.chunks[:0]); err != nil {
-		return s.blame(err)
+		return s.withSeries(err)
 	}
 	return nil
 }
 
-// blame names the series that an error is about.
-func (s *sampleSource) blame(err error) error {
+// withSeries adds the labels of the current series to an error.
+func (s *sampleSource) withSeries(err error) error {
 	return fmt.Errorf("series %s: %w", labelsText(s.labels), err)
 }
 
-// floats takes float samples as long as they are spelled as every server does,
-// and are decompressed: nearly all of an answer goes through here.
-func (s *sampleSource) floats(end uint64) error {
+// readFloats reads float samples that have the common encoding and are decompressed
+// already. Nearly all samples of a response take this path.
+func (s *sampleSource) readFloats(end uint64) error {
 	src := s.plain.window[s.plain.at:s.plain.end]
 	if left := end - s.plain.taken; uint64(len(src)) > left {
 		src = src[:left]
@@ -244,7 +243,7 @@ func (s *sampleSource) seriesField(end uint64) error {
 		return err
 	}
 	if f.number != 1 && f.number != 2 && f.number != 4 {
-		return s.pass(f)
+		return s.skipField(f)
 	}
 	if f.wire != wireBytes {
 		return fmt.Errorf("%w: field %d of a series has wire type %d", codec.ErrCorrupt, f.number, f.wire)
@@ -279,7 +278,7 @@ func (s *sampleSource) seriesField(end uint64) error {
 func (s *sampleSource) Labels() []byte         { return s.labels }
 func (s *sampleSource) Chunks() []series.Chunk { return s.chunks }
 
-// ahead implements source: what comes next is not known.
+// ahead implements source: the next series is unknown.
 func (*sampleSource) ahead() []byte { return nil }
 
 func (s *sampleSource) close() error { return s.body.Close() }

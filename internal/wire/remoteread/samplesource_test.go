@@ -34,14 +34,14 @@ import (
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 )
 
-// peer answers as Prometheus does, with external labels.
+// peer returns Prometheus' own remote read handler, with external labels.
 func peer(s *tsdb.Store, external labels.Labels) http.Handler {
 	return remote.NewReadHandler(slog.New(slog.DiscardHandler), nil, queryables{s}, func() config.Config {
 		return config.Config{GlobalConfig: config.GlobalConfig{ExternalLabels: external}}
 	}, 0, 10, 2000)
 }
 
-// sumOf reads with the client by both of storage's interfaces and compares them.
+// sumOf reads through both interfaces of package storage and compares the results.
 func sumOf(t testing.TB, client *Client, mint, maxt int64) summary {
 	t.Helper()
 	q, err := client.Querier(mint, maxt)
@@ -63,7 +63,7 @@ func sumOf(t testing.TB, client *Client, mint, maxt int64) summary {
 	return got
 }
 
-func TestBothFormsOfBothServersAreReadAlike(t *testing.T) {
+func TestClient_BothResponseTypesOfBothServersAreEqual(t *testing.T) {
 	dir := t.TempDir()
 	block(t, dir, 30, startMS, startMS+2*hourMS, 30_000)
 	s := open(t, dir)
@@ -84,7 +84,7 @@ func TestBothFormsOfBothServersAreReadAlike(t *testing.T) {
 				return b.Labels()
 			}
 			want := sum(t, q.Select(context.Background(), true, nil, everything), widen)
-			// Prometheus leaves values of 0 out of samples, and so makes 0 of -0.
+			// Prometheus omits a value of 0 from samples, which turns -0 into 0.
 			plain := sum(t, noMinusZero{q.Select(context.Background(), true, nil, everything)}, widen)
 			want.sorted, plain.sorted = true, true
 			_ = q.Close()
@@ -106,7 +106,7 @@ func TestBothFormsOfBothServersAreReadAlike(t *testing.T) {
 	}
 }
 
-// noMinusZero has 0 where another set has -0.
+// noMinusZero replaces -0 by 0.
 type noMinusZero struct{ storage.SeriesSet }
 
 func (n noMinusZero) At() storage.Series {
@@ -121,34 +121,34 @@ func (p plusZero) At() (int64, float64) {
 	return t, v + 0 // -0 + 0 is 0
 }
 
-// sampled is an answer of n series with one sample each, in the given order.
-func sampled(t testing.TB, order []int) []byte {
+// sampleResponse is a response of n series with one sample each, in the given order.
+func sampleResponse(t testing.TB, order []int) []byte {
 	result := &prompb.QueryResult{}
 	for _, i := range order {
 		result.Timeseries = append(result.Timeseries, &prompb.TimeSeries{
 			Labels: []prompb.Label{{Name: "a", Value: fmt.Sprintf("%06d", i)}}, Samples: []prompb.Sample{{Value: float64(i), Timestamp: 1000}},
 		})
 	}
-	return packed(t, &prompb.ReadResponse{Results: []*prompb.QueryResult{result}})
+	return encodeResponse(t, &prompb.ReadResponse{Results: []*prompb.QueryResult{result}})
 }
 
-func packed(t testing.TB, answer *prompb.ReadResponse) []byte {
+func encodeResponse(t testing.TB, response *prompb.ReadResponse) []byte {
 	t.Helper()
-	plain, err := proto.Marshal(answer)
+	plain, err := proto.Marshal(response)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return snappy.Encode(nil, plain)
 }
 
-// samplesFrom reads an answer of samples as the client would.
-func samplesFrom(from io.Reader, holdBytesMax, seriesBytesMax int) *ordered {
-	return &ordered{windowBytes: holdBytesMax, holdBytesMax: holdBytesMax, open: func() (source, error) {
+// samplesFrom reads a response of samples through a client's set.
+func samplesFrom(from io.Reader, holdBytesMax, seriesBytesMax int) *orderedSet {
+	return &orderedSet{windowBytes: holdBytesMax, holdBytesMax: holdBytesMax, open: func() (source, error) {
 		return &sampleSource{body: io.NopCloser(nil), from: bufio.NewReader(from), seriesBytesMax: seriesBytesMax, holdBytesMax: holdBytesMax}, nil
 	}}
 }
 
-func TestSamplesAreSortedWithinTheWindowAndRefusedBeyondIt(t *testing.T) {
+func TestOrderedSet_SortsSamplesWithinTheWindowOnly(t *testing.T) {
 	shuffled := rand.New(rand.NewPCG(1, 2)).Perm(5000)
 	nearly := make([]int, 5000)
 	for i := range nearly {
@@ -165,7 +165,7 @@ func TestSamplesAreSortedWithinTheWindowAndRefusedBeyondIt(t *testing.T) {
 		{"nearly in order, small window", nearly, 64 << 10, nil},
 		{"one twice", []int{1, 2, 1}, 1 << 20, codec.ErrCorrupt},
 	} {
-		set, n := samplesFrom(bytes.NewReader(sampled(t, tt.order)), tt.hold, 1<<20), 0
+		set, n := samplesFrom(bytes.NewReader(sampleResponse(t, tt.order)), tt.hold, 1<<20), 0
 		for ; set.Next(); n++ {
 			if want := labelenc.AppendLabel(nil, "a", fmt.Sprintf("%06d", n)); tt.want == nil && !bytes.Equal(set.Labels(), want) {
 				t.Fatalf("%s: series %d is %q", tt.name, n, set.Labels())
@@ -180,7 +180,7 @@ func TestSamplesAreSortedWithinTheWindowAndRefusedBeyondIt(t *testing.T) {
 	}
 }
 
-func TestFloatsAndHistogramsOfOneSeriesAreWovenByTime(t *testing.T) {
+func TestChunkBuilder_MergesFloatsAndHistogramsByTime(t *testing.T) {
 	one := &prompb.TimeSeries{Labels: []prompb.Label{{Name: "a", Value: "b"}}}
 	for i := range int64(500) {
 		switch {
@@ -193,14 +193,14 @@ func TestFloatsAndHistogramsOfOneSeriesAreWovenByTime(t *testing.T) {
 		}
 	}
 	one.Histograms = append(one.Histograms[:1], one.Histograms...)
-	one.Histograms[0] = prompb.FromIntHistogram(3, tsdbutil.GenerateTestHistogram(1)) // a float has that time
-	answer := &prompb.ReadResponse{Results: []*prompb.QueryResult{{Timeseries: []*prompb.TimeSeries{one}}}}
-	got := sum(t, series.ToSeriesSet(samplesFrom(bytes.NewReader(packed(t, answer)), 1<<20, 1<<20)), asIs)
-	want := sum(t, remote.FromQueryResult(true, answer.Results[0]), asIs)
+	one.Histograms[0] = prompb.FromIntHistogram(3, tsdbutil.GenerateTestHistogram(1)) // a float has the same timestamp
+	response := &prompb.ReadResponse{Results: []*prompb.QueryResult{{Timeseries: []*prompb.TimeSeries{one}}}}
+	got := sum(t, series.ToSeriesSet(samplesFrom(bytes.NewReader(encodeResponse(t, response)), 1<<20, 1<<20)), asIs)
+	want := sum(t, remote.FromQueryResult(true, response.Results[0]), asIs)
 	if got != want || got.samples != 500 {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	set := samplesFrom(bytes.NewReader(packed(t, answer)), 1<<20, 1<<20)
+	set := samplesFrom(bytes.NewReader(encodeResponse(t, response)), 1<<20, 1<<20)
 	last := int64(-1)
 	for set.Next() {
 		for _, c := range set.Chunks() {
@@ -212,8 +212,8 @@ func TestFloatsAndHistogramsOfOneSeriesAreWovenByTime(t *testing.T) {
 	}
 }
 
-func TestBrokenAnswersWithSamplesAreErrors(t *testing.T) {
-	good := sampled(t, []int{0, 1, 2})
+func TestSampleSource_BrokenResponseIsAnError(t *testing.T) {
+	good := sampleResponse(t, []int{0, 1, 2})
 	plain, err := snappy.Decode(nil, good)
 	if err != nil {
 		t.Fatal(err)
@@ -223,19 +223,19 @@ func TestBrokenAnswersWithSamplesAreErrors(t *testing.T) {
 	badHistogram.PositiveSpans[0].Length = 1 << 30
 	one := func(s *prompb.TimeSeries) []byte {
 		s.Labels = append(s.Labels, prompb.Label{Name: "a", Value: "b"})
-		return packed(t, &prompb.ReadResponse{Results: []*prompb.QueryResult{{Timeseries: []*prompb.TimeSeries{s}}}})
+		return encodeResponse(t, &prompb.ReadResponse{Results: []*prompb.QueryResult{{Timeseries: []*prompb.TimeSeries{s}}}})
 	}
 	long := make([]prompb.Sample, 40_000)
 	for i := range long {
 		long[i] = prompb.Sample{Timestamp: int64(i), Value: rand.Float64()}
 	}
-	// 6 MiB of a field that is left out, and a copy that reaches back to its beginning.
+	// 6 MiB of an unknown field, and a copy that refers back to its beginning.
 	far := []byte{0x81, 0x80, 0x80, 0x03, 0xfc, 0xff, 0xff, 0x5f, 0x00, 0x7a, 0xfc, 0xff, 0xff, 0x02}
 	far = append(append(far, make([]byte, 6<<20-5)...), 0x03, 0x00, 0x00, 0x60, 0x00)
 	for _, tt := range []struct {
-		name   string
-		answer []byte
-		want   error
+		name     string
+		response []byte
+		want     error
 	}{
 		{"whole", good, nil},
 		{"no result", messages(nil), nil},
@@ -255,9 +255,9 @@ func TestBrokenAnswersWithSamplesAreErrors(t *testing.T) {
 		{"a label of 1 MiB", one(&prompb.TimeSeries{Labels: []prompb.Label{{Name: "A", Value: strings.Repeat("x", 1<<20)}}}), nil},
 		{"a long series", one(&prompb.TimeSeries{Samples: long}), ErrLimit},
 	} {
-		set := samplesFrom(iotest.HalfReader(bytes.NewReader(tt.answer)), 4<<20, 200_000)
+		set := samplesFrom(iotest.HalfReader(bytes.NewReader(tt.response)), 4<<20, 200_000)
 		if tt.name == "a label of 1 MiB" {
-			set = samplesFrom(bytes.NewReader(tt.answer), 4<<20, 4<<20)
+			set = samplesFrom(bytes.NewReader(tt.response), 4<<20, 4<<20)
 		}
 		for set.Next() {
 		}
@@ -267,7 +267,7 @@ func TestBrokenAnswersWithSamplesAreErrors(t *testing.T) {
 	}
 }
 
-// blockOf decompresses a block by views of the given lengths.
+// blockOf decompresses a block in views of the given lengths.
 func blockOf(from *bufio.Reader, windowMax int, next func() int) (got []byte, err error) {
 	var b blockReader
 	if err := b.begin(from, windowMax); err != nil {
@@ -285,9 +285,9 @@ func blockOf(from *bufio.Reader, windowMax int, next func() int) (got []byte, er
 	return got, b.finish()
 }
 
-func TestABlockComesOutAsTheLibraryDecodesIt(t *testing.T) {
+func TestBlockReader_EqualsTheLibrary(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
-	// What other encoders make comes out as long as the window has what is copied.
+	// Blocks of other encoders decompress as long as the window holds what they copy.
 	for _, size := range []int{100_000, 400_000, 3 << 20} {
 		plain := slices.Concat(repeated(1, size/10), repeated(uint64(size), size*8/10), repeated(1, size/10))
 		for _, block := range [][]byte{s2.EncodeSnappy(nil, plain), s2.EncodeSnappyBetter(nil, plain), s2.EncodeSnappyBest(nil, plain)} {
@@ -318,7 +318,7 @@ func TestABlockComesOutAsTheLibraryDecodesIt(t *testing.T) {
 	}
 }
 
-// repeated is n random bytes, the same for the same seed.
+// repeated returns n random bytes, the same for the same seed.
 func repeated(seed uint64, n int) []byte {
 	random, out := rand.New(rand.NewPCG(seed, seed)), make([]byte, n)
 	for i := range out {
@@ -327,8 +327,8 @@ func repeated(seed uint64, n int) []byte {
 	return out
 }
 
-// reaches is how far back the longest copy of a block reaches.
-func reaches(t *testing.T, block []byte) (most int) {
+// reaches returns the largest offset of a block's copies.
+func reaches(t *testing.T, block []byte) (longest int) {
 	t.Helper()
 	_, n := binary.Uvarint(block)
 	for src := block[n:]; len(src) > 0; {
@@ -336,16 +336,16 @@ func reaches(t *testing.T, block []byte) (most int) {
 		if size == 0 {
 			t.Fatal("the block is cut short")
 		}
-		if most = max(most, offset); offset < 0 {
+		if longest = max(longest, offset); offset < 0 {
 			size += length
 		}
 		src = src[size:]
 	}
-	return most
+	return longest
 }
 
-func TestSamplesOfEncodersThatCopyFromFarAreRead(t *testing.T) {
-	// Series so long that the text that their labels share is far away.
+func TestBlockReader_ReadsCopiesWithLargeOffsets(t *testing.T) {
+	// The series are so long that the text in all of their labels is far back.
 	var order []*prompb.TimeSeries
 	for i := range 6 {
 		one := &prompb.TimeSeries{Labels: []prompb.Label{{Name: "a", Value: fmt.Sprint(i)}, {Name: "text", Value: string(bytes.ToValidUTF8(repeated(7, 2000), []byte("?")))}}}
@@ -379,8 +379,8 @@ func TestSamplesOfEncodersThatCopyFromFarAreRead(t *testing.T) {
 	}
 }
 
-func TestSamplesTakeAWindowOfMemoryWhateverTheAnswersLength(t *testing.T) {
-	answer := func(n int) []byte {
+func TestSampleSource_MemoryIsBoundedByTheWindow(t *testing.T) {
+	response := func(n int) []byte {
 		result := &prompb.QueryResult{}
 		for i := range n {
 			one := &prompb.TimeSeries{Labels: []prompb.Label{{Name: "a", Value: fmt.Sprintf("%06d", i)}}}
@@ -389,10 +389,10 @@ func TestSamplesTakeAWindowOfMemoryWhateverTheAnswersLength(t *testing.T) {
 			}
 			result.Timeseries = append(result.Timeseries, one)
 		}
-		return packed(t, &prompb.ReadResponse{Results: []*prompb.QueryResult{result}})
+		return encodeResponse(t, &prompb.ReadResponse{Results: []*prompb.QueryResult{result}})
 	}
 	const hold = 200_000
-	most := func(packed []byte, n int) (bytes int) {
+	peak := func(packed []byte, n int) (bytes int) {
 		set := samplesFrom(strings.NewReader(string(packed)), hold, 1<<20)
 		seen := 0
 		for ; set.Next(); seen++ {
@@ -407,18 +407,18 @@ func TestSamplesTakeAWindowOfMemoryWhateverTheAnswersLength(t *testing.T) {
 		}
 		return bytes
 	}
-	if got := most(answer(1000), 1000); got < hold/2 || got > 2*hold {
+	if got := peak(response(1000), 1000); got < hold/2 || got > 2*hold {
 		t.Errorf("%d bytes are held, %d may", got, hold)
 	}
 }
 
-// FuzzSamples compares with Prometheus' functions what both accept.
+// FuzzSamples compares the result with Prometheus' functions for input that both accept.
 func FuzzSamples(f *testing.F) {
-	for _, answer := range [][]byte{sampled(f, []int{2, 0, 1}), packed(f, &prompb.ReadResponse{Results: []*prompb.QueryResult{{Timeseries: []*prompb.TimeSeries{{
+	for _, response := range [][]byte{sampleResponse(f, []int{2, 0, 1}), encodeResponse(f, &prompb.ReadResponse{Results: []*prompb.QueryResult{{Timeseries: []*prompb.TimeSeries{{
 		Labels: []prompb.Label{{Name: "a", Value: "b"}}, Samples: []prompb.Sample{{Timestamp: 1, Value: math.Inf(1)}, {Timestamp: 5}},
 		Histograms: []prompb.Histogram{prompb.FromIntHistogram(3, tsdbutil.GenerateTestHistogram(3))},
 	}}}}})} {
-		plain, err := snappy.Decode(nil, answer)
+		plain, err := snappy.Decode(nil, response)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -441,7 +441,7 @@ func FuzzSamples(f *testing.F) {
 		}
 		var response prompb.ReadResponse
 		if proto.Unmarshal(plain, &response) != nil {
-			return // unknown fields may be broken inside
+			return // the fuzzer may break unknown fields
 		}
 		n := 0
 		for _, result := range response.Results {
@@ -453,7 +453,7 @@ func FuzzSamples(f *testing.F) {
 	})
 }
 
-// FuzzBlock compares with the library what both decompress.
+// FuzzBlock compares the result with the library's for input that both decompress.
 func FuzzBlock(f *testing.F) {
 	f.Add(snappy.Encode(nil, bytes.Repeat([]byte("ferula "), 40)))
 	f.Add([]byte{10, 0x01, 0x01})
@@ -469,7 +469,7 @@ func FuzzBlock(f *testing.F) {
 		err = b.begin(bufio.NewReader(bytes.NewReader(block)), 1<<20)
 		for err == nil && b.rest() > 0 {
 			var view []byte
-			if view, err = b.some(1); err == nil {
+			if view, err = b.atLeast(1); err == nil {
 				got = append(got, view...)
 				b.skip(len(view))
 			}

@@ -1,18 +1,18 @@
-// Package remoteread is Prometheus remote read over HTTP.
+// Package remoteread is Prometheus remote read over HTTP: server, client and fan-out.
 //
-// A POST with a snappy block around a ReadRequest comes in; series come from a
-// storage through the raw seam (package series) and leave in label order, either
-// as frames of chunks just as they are stored, or as samples. Both forms go
-// through one buffer of 512 KiB that is written whenever it is full: memory does
-// not grow with the answer, but for samples of the head, which take 16 bytes a
-// series. A failure before the first byte has a status, one
-// after it cuts the connection, so that no client takes a part for the whole.
+// Server: a POST carries a ReadRequest in a snappy block. The server reads series
+// from a storage through the raw interface (package series). It returns them in label
+// order, either as frames of chunks, as they are stored, or as samples. Both response
+// types are written through one buffer of 512 KiB, so that memory does not grow with
+// the response. The exception are samples of the head, which take 16 bytes a series.
+// An error before the first byte has a status code. A later error cuts the
+// connection, so that no client takes a partial response for a complete one.
 //
-// The client asks for chunks and gives them through the raw seam and storage's
-// interfaces, one series at a time in a buffer that is used again. Samples, from a
-// server that has only those, are decompressed and walked as they come in, and
-// made into chunks again; since they come in any order, a window of them is held
-// and sorted. There is no storage here.
+// Client: it requests chunks and returns them through the raw interface and the
+// interfaces of package storage, one series at a time, in a buffer that is reused. A
+// server that has only samples sends these: the client decompresses them as they
+// arrive and encodes them as chunks. They come in any order, so the client sorts them
+// in a window of memory, and beyond that in a file. There is no storage here.
 package remoteread
 
 import (
@@ -34,24 +34,24 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// Options of a server. Zero limits are none.
+// Options are the options of a Server. A limit of zero means no limit unless noted.
 type Options struct {
-	ConcurrentMax   int           // requests answered at once, further ones wait
-	SamplesMax      int           // of one query that is answered with samples
-	FrameBytesMax   int           // a series beyond it is split into several frames
-	WriteTimeout    time.Duration // of 512 KiB; 0: a minute
-	ReaderWaitMax   time.Duration // that all writes of a response may wait for its reader
-	MeasuredMax     int           // series of the head that samples are measured of; 0: 5,000,000
+	ConcurrentMax   int           // requests served at once; others wait
+	SamplesMax      int           // of one query whose response is samples
+	FrameBytesMax   int           // a series with more chunk bytes is split into several frames
+	WriteTimeout    time.Duration // of one write of 512 KiB; 0: a minute
+	ReaderWaitMax   time.Duration // of all writes of a response together
+	MeasuredMax     int           // series of the head per request of samples; 0: 5,000,000
 	BodyReadTimeout time.Duration
 	ExternalLabels  func() labels.Labels // nil: none
 }
 
 func (o Options) withDefaults() Options {
 	if o.WriteTimeout == 0 {
-		o.WriteTimeout = time.Minute // for 512 KiB, after which a reader has stalled
+		o.WriteTimeout = time.Minute // a client that takes longer for 512 KiB has stalled
 	}
 	if o.MeasuredMax == 0 {
-		o.MeasuredMax = 5_000_000 // of 16 bytes
+		o.MeasuredMax = 5_000_000 // at 16 bytes each
 	}
 	if o.BodyReadTimeout == 0 {
 		o.BodyReadTimeout = time.Minute
@@ -62,22 +62,22 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// requestBytesMax bounds a request's body, compressed and not.
+// requestBytesMax bounds a request's body, both compressed and decompressed.
 const requestBytesMax = 32 << 20
 
-// smallBytes is a body that may be in memory while its request waits.
+// smallBytes is the longest body that is read before its request waits for a slot.
 const smallBytes = 64 << 10
 
-// Server answers remote read. Use NewServer.
+// Server is the HTTP handler of remote read. Use NewServer.
 type Server struct {
 	opts    Options
 	from    storage.ChunkQueryable
 	logger  *slog.Logger
-	places  chan struct{} // nil: no limit
+	slots   chan struct{} // nil: no limit
 	queries *metrics.Gauge
 }
 
-// NewServer makes a server; it owns no goroutine. set may be nil.
+// NewServer returns a server, which owns no goroutine. set may be nil.
 func NewServer(opts Options, from storage.ChunkQueryable, logger *slog.Logger, set *metrics.Set) *Server {
 	if set == nil {
 		set = metrics.NewSet()
@@ -86,12 +86,12 @@ func NewServer(opts Options, from storage.ChunkQueryable, logger *slog.Logger, s
 	set.Describe(queries, "The current number of remote read queries that are either in execution or queued on the handler.", "")
 	s := &Server{opts: opts.withDefaults(), from: from, logger: logger, queries: set.NewGauge(queries, nil)}
 	if opts.ConcurrentMax > 0 {
-		s.places = make(chan struct{}, opts.ConcurrentMax)
+		s.slots = make(chan struct{}, opts.ConcurrentMax)
 	}
 	return s
 }
 
-// badRequest is an error of the client's making.
+// badRequest is an error that the client caused.
 type badRequest struct{ error }
 
 func (b badRequest) Unwrap() error { return b.error }
@@ -100,33 +100,33 @@ func (b badRequest) Unwrap() error { return b.error }
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		http.Error(w, "remote read is a POST", http.StatusMethodNotAllowed)
+		http.Error(w, "remote read requires POST", http.StatusMethodNotAllowed)
 		return
 	}
 	s.queries.Inc()
 	defer s.queries.Dec()
-	// That a waiting reader has gone is only seen once its body is read, so small
-	// bodies, which are nearly all, are read before the wait.
+	// net/http notices that a waiting client disconnected only after the body was read.
+	// So small bodies, which are nearly all, are read before the wait.
 	body, err := []byte(nil), error(nil)
 	small := r.ContentLength >= 0 && r.ContentLength <= smallBytes
 	if small {
-		body, err = s.read(w, r)
+		body, err = s.readBody(w, r)
 	}
-	if s.places != nil && err == nil {
+	if s.slots != nil && err == nil {
 		select {
-		case s.places <- struct{}{}:
-			defer func() { <-s.places }()
+		case s.slots <- struct{}{}:
+			defer func() { <-s.slots }()
 		case <-r.Context().Done():
-			return // the reader has gone
+			return // the client disconnected
 		}
 	}
 	if !small {
-		body, err = s.read(w, r)
+		body, err = s.readBody(w, r)
 	}
-	out := newSink(w, s.opts.WriteTimeout, s.opts.ReaderWaitMax)
+	out := newResponseWriter(w, s.opts.WriteTimeout, s.opts.ReaderWaitMax)
 	defer out.free()
 	if err == nil {
-		err = s.answer(r.Context(), body, out)
+		err = s.respond(r.Context(), body, out)
 	}
 	if err == nil {
 		err = out.end()
@@ -136,10 +136,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// fail answers an error, or cuts the connection if it is too late for that.
-func (s *Server) fail(w http.ResponseWriter, r *http.Request, out *sink, err error) {
+// fail writes an error response. It cuts the connection if the status was written.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, out *responseWriter, err error) {
 	if r.Context().Err() == nil && !errors.As(err, &badRequest{}) {
-		s.logger.Error("Remote read failed", "err", err, "after_bytes", out.written)
+		s.logger.Error("Remote read request failed", "err", err, "after_bytes", out.written)
 	}
 	if out.begun {
 		panic(http.ErrAbortHandler)
@@ -155,7 +155,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, out *sink, err err
 	http.Error(w, err.Error(), status)
 }
 
-func (s *Server) answer(ctx context.Context, body []byte, out *sink) error {
+func (s *Server) respond(ctx context.Context, body []byte, out *responseWriter) error {
 	request, err := decode(body)
 	if err != nil {
 		return badRequest{err}
@@ -176,19 +176,19 @@ func (s *Server) answer(ctx context.Context, body []byte, out *sink) error {
 	return s.chunks(ctx, queries, out)
 }
 
-// read reads the request's body. One that does not come in time fails.
-func (s *Server) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+// readBody reads the request's body within BodyReadTimeout.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(s.opts.BodyReadTimeout)) // a test's writer has none
+	_ = control.SetReadDeadline(time.Now().Add(s.opts.BodyReadTimeout)) // writers of tests have none
 	body, err := io.ReadAll(io.LimitReader(r.Body, requestBytesMax+1))
 	if err == nil && len(body) > requestBytesMax {
-		err = fmt.Errorf("the request has more than %d bytes", requestBytesMax)
+		err = fmt.Errorf("the request body exceeds %d bytes", requestBytesMax)
 	} else if err != nil {
 		err = fmt.Errorf("read the request: %w", err)
 	}
 	if err != nil {
-		// The deadline stays, and the connection ends: the server would wait for the
-		// rest of the body otherwise, before it responds.
+		// The deadline stays and the connection closes: the server would otherwise wait for
+		// the rest of the body before it responds.
 		if r.ProtoMajor == 1 {
 			w.Header().Set("Connection", "close")
 		}
@@ -203,9 +203,9 @@ func decode(body []byte) (codec.Request, error) {
 	if err != nil {
 		return codec.Request{}, fmt.Errorf("decompress the request: %w", err)
 	}
-	// A block cannot hold more than 64 bytes for 3 of its own.
+	// Snappy expands 3 bytes to at most 64.
 	if size > requestBytesMax || size > 32*len(body) {
-		return codec.Request{}, fmt.Errorf("the request says to have %d bytes decompressed, at most %d are read", size, min(requestBytesMax, 32*len(body)))
+		return codec.Request{}, fmt.Errorf("the request has a decompressed length of %d bytes, more than the limit of %d", size, min(requestBytesMax, 32*len(body)))
 	}
 	plain, err := snappy.Decode(nil, body)
 	if err != nil {
@@ -214,20 +214,20 @@ func decode(body []byte) (codec.Request, error) {
 	return codec.DecodeRequest(plain)
 }
 
-// query is one checked query.
+// query is a validated query.
 type query struct {
-	mint, maxt int64 // inclusive
+	mint, maxt int64 // inclusive, in ms
 	matchers   []*labels.Matcher
-	labelsOnly bool // without samples, in the form that has any
+	labelsOnly bool // in a response of samples, return series without their samples
 }
 
 func newQuery(q codec.Query) (query, error) {
 	out := query{labelsOnly: q.Hints != nil && q.Hints.Func == "series"}
 	if out.mint, out.maxt = q.Range(); out.mint > out.maxt {
-		return out, fmt.Errorf("the range ends (%d) before it begins (%d)", out.maxt, out.mint)
+		return out, fmt.Errorf("the end of the range (%d) is before its start (%d)", out.maxt, out.mint)
 	}
 	if len(q.Matchers) == 0 {
-		return out, errors.New("there is no matcher")
+		return out, errors.New("no matcher in the query")
 	}
 	kinds := [...]labels.MatchType{labels.MatchEqual, labels.MatchNotEqual, labels.MatchRegexp, labels.MatchNotRegexp}
 	for i, m := range q.Matchers {
@@ -240,8 +240,8 @@ func newQuery(q codec.Query) (query, error) {
 	return out, nil
 }
 
-// chunks answers every query with frames of chunks.
-func (s *Server) chunks(ctx context.Context, queries []query, out *sink) error {
+// chunks responds to every query with frames of chunks.
+func (s *Server) chunks(ctx context.Context, queries []query, out *responseWriter) error {
 	out.w.Header().Set("Content-Type", "application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse")
 	for i, q := range queries {
 		if err := s.chunksOf(ctx, i, q, out); err != nil {
@@ -251,7 +251,7 @@ func (s *Server) chunks(ctx context.Context, queries []query, out *sink) error {
 	return nil
 }
 
-func (s *Server) chunksOf(ctx context.Context, index int, q query, out *sink) (err error) {
+func (s *Server) chunksOf(ctx context.Context, index int, q query, out *responseWriter) (err error) {
 	querier, err := series.Open(ctx, s.from, q.mint, q.maxt)
 	if err != nil {
 		return err
@@ -272,24 +272,24 @@ func (s *Server) chunksOf(ctx context.Context, index int, q query, out *sink) (e
 
 func (s *Server) warn(set series.Set) {
 	for _, warning := range set.Warnings() {
-		s.logger.Warn("Remote read", "warning", warning)
+		s.logger.Warn("Remote read returned a warning", "warning", warning)
 	}
 }
 
-// frames writes one series: a frame, or several if it is too long for one. A
-// series without chunks is not written: clients would read it as broken.
-func (s *Server) frames(index int, lset []byte, chunks []series.Chunk, out *sink) error {
+// frames writes one series as a frame, or as several if it exceeds FrameBytesMax. A
+// series without chunks is not written: clients would read it as corrupt.
+func (s *Server) frames(index int, lset []byte, chunks []series.Chunk, out *responseWriter) error {
 	for len(chunks) > 0 {
 		size, n := 0, 0
 		for n < len(chunks) && (n == 0 || s.opts.FrameBytesMax == 0 || len(lset)+size < s.opts.FrameBytesMax) {
 			c := chunks[n]
 			if c.Encoding == 0 || c.Encoding > codec.EncodingMax {
-				return fmt.Errorf("a chunk has encoding %s, which remote read cannot carry", c.Encoding)
+				return fmt.Errorf("remote read does not support the chunk encoding %s", c.Encoding)
 			}
 			size += codec.ChunkSize(c.MinMS, c.MaxMS, uint8(c.Encoding), len(c.Data))
 			n++
 		}
-		if err := out.room(codec.FrameSize(index, len(lset), size)); err != nil {
+		if err := out.reserve(codec.FrameSize(index, len(lset), size)); err != nil {
 			return err
 		}
 		start := len(out.buf)

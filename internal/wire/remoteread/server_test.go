@@ -23,7 +23,7 @@ import (
 
 var everything = labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".+")
 
-// check reads by both forms and compares with the storage's own querier.
+// check reads both response types and compares them with the storage's own querier.
 func check(t *testing.T, s *tsdb.Store, address string, external labels.Labels, mint, maxt int64, matchers ...*labels.Matcher) summary {
 	t.Helper()
 	widen := func(l labels.Labels) labels.Labels {
@@ -56,7 +56,7 @@ func check(t *testing.T, s *tsdb.Store, address string, external labels.Labels, 
 	return want
 }
 
-// matching keeps the series whose widened labels match.
+// matching filters series by their labels after widen.
 type matching struct {
 	storage.SeriesSet
 	matchers []*labels.Matcher
@@ -76,10 +76,10 @@ func (m *matching) Next() bool {
 	return false
 }
 
-func TestPrometheusReadsWhatTheStorageHas(t *testing.T) {
+func TestServer_PrometheusReadsAllSeriesOfTheStorage(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		world func(t *testing.T, dir string) *tsdb.Store
+		name string
+		open func(t *testing.T, dir string) *tsdb.Store
 	}{
 		{"head", func(t *testing.T, dir string) *tsdb.Store {
 			s := open(t, dir)
@@ -108,7 +108,7 @@ func TestPrometheusReadsWhatTheStorageHas(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := tt.world(t, t.TempDir())
+			s := tt.open(t, t.TempDir())
 			for _, external := range []labels.Labels{labels.EmptyLabels(), labels.FromStrings("cluster", "mm"), labels.FromStrings("cluster", "aa", "zone", "z")} {
 				address := serve(t, s, Options{ExternalLabels: func() labels.Labels { return external }, FrameBytesMax: 4096})
 				if all := check(t, s, address, external, startMS-hourMS, startMS+9*hourMS, everything); all.samples < 1000 {
@@ -131,7 +131,7 @@ func TestPrometheusReadsWhatTheStorageHas(t *testing.T) {
 	}
 }
 
-func TestSeveralQueriesAreAnsweredInTurn(t *testing.T) {
+func TestServer_SeveralQueriesReturnResultsInOrder(t *testing.T) {
 	s := open(t, t.TempDir())
 	fill(t, s, 12, startMS, startMS+hourMS, 60_000)
 	address := serve(t, s, Options{})
@@ -142,14 +142,14 @@ func TestSeveralQueriesAreAnsweredInTurn(t *testing.T) {
 		t.Errorf("%+v, %+v, %+v", first, second, third)
 	}
 	if sets := readSamples(t, address); len(sets) != 0 {
-		t.Error("an answer to nothing")
+		t.Error("a request without queries has results")
 	}
 	named := peerQuery(startMS, startMS+hourMS, everything)
 	named.Hints = &prompb.ReadHints{Func: "series"}
 	set, n := readSamples(t, address, named)[0], 0
 	for set.Next() {
 		if n++; set.At().Iterator(nil).Next() != 0 {
-			t.Error("a sample, though labels were asked for")
+			t.Error("a sample, though the query was for labels")
 		}
 	}
 	if n != 14 {
@@ -157,14 +157,14 @@ func TestSeveralQueriesAreAnsweredInTurn(t *testing.T) {
 	}
 }
 
-func TestBadRequestsAreRefusedWithWords(t *testing.T) {
+func TestServer_BadRequestIs400WithTheReason(t *testing.T) {
 	s := open(t, t.TempDir())
 	fill(t, s, 5, startMS, startMS+hourMS, 60_000)
 	address := serve(t, s, Options{SamplesMax: 10})
 	matcher := func(kind prompb.LabelMatcher_Type, value string) *prompb.Query {
 		return &prompb.Query{EndTimestampMs: 1, Matchers: []*prompb.LabelMatcher{{Type: kind, Name: "x", Value: value}}}
 	}
-	bomb := append([]byte{0x80, 0x80, 0x80, 0x80, 0x08}, make([]byte, 100)...) // says 2 GiB
+	bomb := append([]byte{0x80, 0x80, 0x80, 0x80, 0x08}, make([]byte, 100)...) // a length of 2 GiB
 	for _, tt := range []struct {
 		name string
 		body []byte
@@ -177,14 +177,14 @@ func TestBadRequestsAreRefusedWithWords(t *testing.T) {
 		{"bad regex", encode(t, 0, matcher(prompb.LabelMatcher_RE, "a(")), "missing closing"},
 		{"unknown matcher", encode(t, 0, matcher(9, "a")), "unknown matcher type 9"},
 		{"unknown form", encode(t, 7, matcher(0, "a")), "supported"},
-		{"upside down", encode(t, 1, peerQuery(2, 1, everything)), "ends (1) before it begins (2)"},
+		{"upside down", encode(t, 1, peerQuery(2, 1, everything)), "the end of the range (1) is before its start (2)"},
 		{"no matcher", encode(t, 1, peerQuery(1, 2)), "no matcher"},
 		{"too many samples", encode(t, 0, peerQuery(startMS, startMS+hourMS, everything)), "exceeded sample limit (10)"},
-		{"too long", make([]byte, requestBytesMax+1), "more than 33554432 bytes"},
+		{"too long", make([]byte, requestBytesMax+1), "exceeds 33554432 bytes"},
 	} {
-		status, header, answer := post(t, address, tt.body)
-		if status != http.StatusBadRequest || !strings.Contains(string(answer), tt.want) || !strings.HasPrefix(header.Get("Content-Type"), "text/plain") || header.Get("Content-Encoding") != "" {
-			t.Errorf("%s: %d %.200s %v, want 400 %s", tt.name, status, answer, header, tt.want)
+		status, header, response := post(t, address, tt.body)
+		if status != http.StatusBadRequest || !strings.Contains(string(response), tt.want) || !strings.HasPrefix(header.Get("Content-Type"), "text/plain") || header.Get("Content-Encoding") != "" {
+			t.Errorf("%s: %d %.200s %v, want 400 %s", tt.name, status, response, header, tt.want)
 		}
 	}
 	resp, err := http.Get(address)
@@ -197,7 +197,7 @@ func TestBadRequestsAreRefusedWithWords(t *testing.T) {
 	}
 }
 
-// failing is a storage whose sets break off.
+// failing is a storage whose sets end with an error.
 type failing struct {
 	storage.ChunkQueryable
 	after int
@@ -225,14 +225,14 @@ type failingSet struct {
 func (f *failingSet) Next() bool { f.left--; return f.left >= 0 && f.ChunkSeriesSet.Next() }
 func (f *failingSet) Err() error { return errors.New("the disk is gone") }
 
-func TestAFailureIsSeenAsOne(t *testing.T) {
+func TestServer_FailureIs500OrCutsTheConnection(t *testing.T) {
 	s := open(t, t.TempDir())
 	fill(t, s, 400, startMS, startMS+2*hourMS, 10_000)
 	for _, form := range []prompb.ReadRequest_ResponseType{prompb.ReadRequest_STREAMED_XOR_CHUNKS, prompb.ReadRequest_SAMPLES} {
 		body := encode(t, form, peerQuery(startMS, startMS+2*hourMS, everything))
-		status, _, answer := post(t, serve(t, failing{s, 1}, Options{}), body)
-		if status != http.StatusInternalServerError || !strings.Contains(string(answer), "the disk is gone") {
-			t.Errorf("early: %d %.100s", status, answer)
+		status, _, response := post(t, serve(t, failing{s, 1}, Options{}), body)
+		if status != http.StatusInternalServerError || !strings.Contains(string(response), "the disk is gone") {
+			t.Errorf("early: %d %.100s", status, response)
 		}
 	}
 	resp, err := http.Post(serve(t, failing{s, 350}, Options{}), "", strings.NewReader(string(encode(t, 1, peerQuery(startMS, startMS+2*hourMS, everything)))))
@@ -246,11 +246,11 @@ func TestAFailureIsSeenAsOne(t *testing.T) {
 	}
 }
 
-func TestStalledReadersAndThoseThatLeaveFreeTheirPlaces(t *testing.T) {
+func TestServer_StalledAndDisconnectedReadersFreeTheirSlots(t *testing.T) {
 	s := open(t, t.TempDir())
 	fill(t, s, 500, startMS, startMS+2*hourMS, 20_000)
 	address := serve(t, s, Options{ConcurrentMax: 2, WriteTimeout: time.Second})
-	want := ask(t, NewServer(Options{}, s, nil, nil), 1, peerQuery(startMS, startMS+2*hourMS, everything))
+	want := request(t, NewServer(Options{}, s, nil, nil), 1, peerQuery(startMS, startMS+2*hourMS, everything))
 	if want < 1<<20 {
 		t.Fatalf("%d bytes fit into sockets", want)
 	}
@@ -269,23 +269,23 @@ func TestStalledReadersAndThoseThatLeaveFreeTheirPlaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i%2 == 0 {
-			defer conn.Close() // reads nothing
+			defer conn.Close() // never reads
 		} else {
 			conn.Close()
 		}
 	}
 	begun := time.Now()
-	status, _, answer := post(t, address, []byte(body))
-	if status != http.StatusOK || len(answer) != want || time.Since(begun) > 20*time.Second {
-		t.Errorf("%d, %d bytes, want %d, after %s", status, len(answer), want, time.Since(begun))
+	status, _, response := post(t, address, []byte(body))
+	if status != http.StatusOK || len(response) != want || time.Since(begun) > 20*time.Second {
+		t.Errorf("%d, %d bytes, want %d, after %s", status, len(response), want, time.Since(begun))
 	}
 }
 
-func TestAWaitingReaderThatLeavesIsForgotten(t *testing.T) {
+func TestServer_QueuedRequestEndsWhenItsClientDisconnects(t *testing.T) {
 	s := open(t, t.TempDir())
 	server := NewServer(Options{ConcurrentMax: 1}, s, slog.New(slog.DiscardHandler), nil)
 	address := serveHandler(t, server)
-	server.places <- struct{}{} // somebody reads
+	server.slots <- struct{}{} // another request has the slot
 	ctx, cancel := context.WithCancel(context.Background())
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(string(encode(t, 1, peerQuery(1, 2, everything)))))
 	if err != nil {
@@ -302,10 +302,10 @@ func TestAWaitingReaderThatLeavesIsForgotten(t *testing.T) {
 	waitFor(t, func() bool { return server.queries.Get() == 1 })
 	cancel()
 	if err := <-gone; err == nil {
-		t.Error("an answer")
+		t.Error("a response")
 	}
 	waitFor(t, func() bool { return server.queries.Get() == 0 })
-	<-server.places
+	<-server.slots
 }
 
 func waitFor(t *testing.T, ok func() bool) {
@@ -343,7 +343,7 @@ func (g *growingQuerier) Select(ctx context.Context, sorted bool, hints *storage
 	return g.ChunkQuerier.Select(ctx, sorted, hints, ms...)
 }
 
-func TestSamplesOfAHeadThatGrowsAreThoseOfTheFirstPass(t *testing.T) {
+func TestServer_SamplesOfAGrowingHeadAreThoseOfTheFirstPass(t *testing.T) {
 	s := open(t, t.TempDir())
 	fill(t, s, 20, startMS, startMS+hourMS, 30_000)
 	q := peerQuery(startMS, startMS+9*hourMS, everything)
@@ -358,38 +358,38 @@ func TestSamplesOfAHeadThatGrowsAreThoseOfTheFirstPass(t *testing.T) {
 	}
 }
 
-// blank is a response writer that keeps nothing.
-type blank struct {
+// discardWriter is a response writer that discards all data.
+type discardWriter struct {
 	header http.Header
 	bytes  int
 }
 
-func (b *blank) Header() http.Header { return b.header }
-func (b *blank) WriteHeader(int)     {}
-func (b *blank) Write(p []byte) (int, error) {
+func (b *discardWriter) Header() http.Header { return b.header }
+func (b *discardWriter) WriteHeader(int)     {}
+func (b *discardWriter) Write(p []byte) (int, error) {
 	b.bytes += len(p)
 	return len(p), nil
 }
 
-func ask(t testing.TB, h http.Handler, form prompb.ReadRequest_ResponseType, q *prompb.Query) int {
+func request(t testing.TB, h http.Handler, form prompb.ReadRequest_ResponseType, q *prompb.Query) int {
 	request, err := http.NewRequest(http.MethodPost, "/", strings.NewReader(string(encode(t, form, q))))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &blank{header: http.Header{}}
+	w := &discardWriter{header: http.Header{}}
 	h.ServeHTTP(w, request)
 	return w.bytes
 }
 
-func TestStreamingAllocatesNothingASeries(t *testing.T) {
+func TestServer_DoesNotAllocatePerSeries(t *testing.T) {
 	allocations := func(n int, form prompb.ReadRequest_ResponseType) float64 {
 		dir := t.TempDir()
 		block(t, dir, n, startMS, startMS+2*hourMS, 600_000)
 		server := NewServer(Options{}, open(t, dir), nil, nil)
 		q := peerQuery(startMS, startMS+2*hourMS-1, labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, "m.*"))
-		ask(t, server, form, q)
+		request(t, server, form, q)
 		return testing.AllocsPerRun(5, func() {
-			if ask(t, server, form, q) < n*10 {
+			if request(t, server, form, q) < n*10 {
 				t.Fatal("short")
 			}
 		})
@@ -397,13 +397,13 @@ func TestStreamingAllocatesNothingASeries(t *testing.T) {
 	for _, form := range []prompb.ReadRequest_ResponseType{prompb.ReadRequest_STREAMED_XOR_CHUNKS, prompb.ReadRequest_SAMPLES} {
 		few, many := allocations(10, form), allocations(1000, form)
 		t.Logf("form %d: %v allocations for 10 series, %v for 1,000", form, few, many)
-		if many > few+250 { // the posting lists of the 100 names that match
+		if many > few+250 { // posting lists of the 100 names that match
 			t.Errorf("form %d: %v allocations for 10 series, %v for 1,000", form, few, many)
 		}
 	}
 }
 
-func TestTheHintsOfAPeerAreUnderstood(t *testing.T) {
+func TestDecode_ReadsThePrometheusHints(t *testing.T) {
 	plain, err := proto.Marshal(&prompb.ReadRequest{Queries: []*prompb.Query{{StartTimestampMs: 1, EndTimestampMs: 9, Hints: &prompb.ReadHints{StartMs: 3, EndMs: 5, Func: "series"},
 		Matchers: []*prompb.LabelMatcher{{Name: "a", Value: "b"}}}}})
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// The server reads the rest of a body before it responds, unless it is told that the
-// connection ends.
-func TestAReaderWhoseRequestDoesNotComeGetsAResponse(t *testing.T) {
+// The server reads the rest of a body before it responds, unless the handler closes
+// the connection.
+func TestServer_IncompleteRequestBodyIs400(t *testing.T) {
 	s := httptest.NewServer(NewServer(Options{BodyReadTimeout: 50 * time.Millisecond}, nil, slog.New(slog.DiscardHandler), nil))
 	defer s.Close()
 	for _, length := range []int{1000, smallBytes + 1} {

@@ -8,43 +8,43 @@ import (
 	"time"
 )
 
-// ErrStalled is returned when a server was silent for longer than it may be.
+// ErrStalled is returned when a server sends nothing for longer than StallTimeout.
 var ErrStalled = errors.New("remote read server sends nothing")
 
-// stallGuard cancels a request while which the server is silent for too long. It
-// runs only between watch and rest: the time that the caller takes for what came
-// does not count.
+// stallGuard cancels a request when the server sends nothing for too long. It runs
+// between start and stop only: the time that the caller takes to process data does
+// not count.
 type stallGuard struct {
-	after time.Duration
-	timer *time.Timer // nil: no limit
+	timeout time.Duration
+	timer   *time.Timer // nil: no limit
 }
 
-// guard makes a context that a silent server cancels with ErrStalled; the guard
-// watches at once.
-func guard(ctx context.Context, after time.Duration) (context.Context, context.CancelFunc, *stallGuard) {
-	g := &stallGuard{after: after}
-	if after <= 0 {
+// withStallGuard returns a context that is cancelled with ErrStalled when the server is
+// silent for timeout. The guard is running.
+func withStallGuard(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc, *stallGuard) {
+	g := &stallGuard{timeout: timeout}
+	if timeout <= 0 {
 		ctx, cancel := context.WithCancel(ctx)
 		return ctx, cancel, g
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	g.timer = time.AfterFunc(after, func() { cancel(fmt.Errorf("%w for %s", ErrStalled, after)) })
-	return ctx, func() { g.rest(); cancel(nil) }, g
+	g.timer = time.AfterFunc(timeout, func() { cancel(fmt.Errorf("%w for %s", ErrStalled, timeout)) })
+	return ctx, func() { g.stop(); cancel(nil) }, g
 }
 
-func (g *stallGuard) watch() {
+func (g *stallGuard) start() {
 	if g.timer != nil {
-		g.timer.Reset(g.after)
+		g.timer.Reset(g.timeout)
 	}
 }
 
-func (g *stallGuard) rest() {
+func (g *stallGuard) stop() {
 	if g.timer != nil {
 		g.timer.Stop()
 	}
 }
 
-// stalled is the guard's own error in place of the one that cancelling made.
+// stalled returns ErrStalled instead of err if the guard cancelled the request.
 func stalled(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrStalled) {
 		return cause
@@ -52,17 +52,17 @@ func stalled(ctx context.Context, err error) error {
 	return err
 }
 
-// guardedReader reads a body under a guard.
-type guardedReader struct {
+// stallReader reads a body under a stallGuard.
+type stallReader struct {
 	from  io.Reader
 	ctx   context.Context //nolint:containedctx // of the request that the body belongs to
 	guard *stallGuard
 }
 
 // Read implements io.Reader.
-func (r *guardedReader) Read(p []byte) (int, error) {
-	r.guard.watch()
+func (r *stallReader) Read(p []byte) (int, error) {
+	r.guard.start()
 	n, err := r.from.Read(p)
-	r.guard.rest()
+	r.guard.stop()
 	return n, stalled(r.ctx, err)
 }

@@ -20,12 +20,12 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
-// silent responds with the beginning of a stream, or not at all, and then sends
-// nothing until its client has gone; from the given attempt on it has all.
-func silent(stream []byte, sent int, from int) http.Handler {
+// stallingHandler sends the beginning of a stream, or nothing, and then blocks until
+// its client disconnects. From the given attempt on it sends all.
+func stallingHandler(stream []byte, sent int, from int) http.Handler {
 	attempts := 0
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // else the client's end is not noticed
+		_, _ = io.Copy(io.Discard, r.Body) // so that the handler notices a disconnected client
 		if attempts++; attempts >= from {
 			streamOf(stream).ServeHTTP(w, r)
 			return
@@ -38,7 +38,7 @@ func silent(stream []byte, sent int, from int) http.Handler {
 	})
 }
 
-func TestAServerThatSendsNothingIsGivenUp(t *testing.T) {
+func TestClient_StalledServerIsAnError(t *testing.T) {
 	stream := frames(100)
 	for _, tt := range []struct {
 		name        string
@@ -51,7 +51,7 @@ func TestAServerThatSendsNothingIsGivenUp(t *testing.T) {
 		{"no response at first", 0, 2, 100, nil, false},
 		{"a part of the body", len(stream) / 2, 10, 0, ErrStalled, false},
 	} {
-		client := NewClient(ClientOptions{URL: serveHandler(t, silent(stream, tt.sent, tt.from)), StallTimeout: 100 * time.Millisecond, Tries: 2, RetryAfter: time.Millisecond})
+		client := NewClient(ClientOptions{URL: serveHandler(t, stallingHandler(stream, tt.sent, tt.from)), StallTimeout: 100 * time.Millisecond, Tries: 2, RetryAfter: time.Millisecond})
 		set, end := raw(t, client, 0, 10, everything)
 		n := 0
 		for ; set.Next(); n++ {
@@ -66,7 +66,7 @@ func TestAServerThatSendsNothingIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestTheTimeThatTheReaderTakesDoesNotStallAResponse(t *testing.T) {
+func TestClient_SlowCallerIsNoStall(t *testing.T) {
 	stream := frames(9000)
 	client := NewClient(ClientOptions{URL: serveHandler(t, streamOf(stream)), StallTimeout: 100 * time.Millisecond, ReadAheadBytes: 4 << 10, HoldBytesMax: 1 << 10})
 	set, end := raw(t, client, 0, 10, everything)
@@ -74,7 +74,7 @@ func TestTheTimeThatTheReaderTakesDoesNotStallAResponse(t *testing.T) {
 	n := 0
 	for ; set.Next(); n++ {
 		if n == 100 || n == 5000 {
-			time.Sleep(250 * time.Millisecond) // longer than the server may send nothing
+			time.Sleep(250 * time.Millisecond) // longer than StallTimeout
 		}
 	}
 	if n != 9000 || set.Err() != nil {
@@ -82,11 +82,11 @@ func TestTheTimeThatTheReaderTakesDoesNotStallAResponse(t *testing.T) {
 	}
 }
 
-func TestSamplesInAnyOrderAreSortedInAFile(t *testing.T) {
+func TestFileSorter_SortsSamplesOfAnyOrder(t *testing.T) {
 	dir := t.TempDir()
 	for _, tt := range []struct{ series, hold int }{{0, 1}, {1, 1}, {5000, 1}, {5000, 20_000}, {5000, 64 << 10}, {5000, 4 << 20}} {
 		order := rand.New(rand.NewPCG(5, 6)).Perm(tt.series)
-		body := sampled(t, order)
+		body := sampleResponse(t, order)
 		handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/x-protobuf")
 			_, _ = w.Write(body)
@@ -112,11 +112,11 @@ func TestSamplesInAnyOrderAreSortedInAFile(t *testing.T) {
 	}
 }
 
-func TestWhatIsSortedInAFileIsWhatWasSent(t *testing.T) {
+func TestFileSorter_KeepsAllSamples(t *testing.T) {
 	result := &prompb.QueryResult{}
 	for _, i := range rand.New(rand.NewPCG(7, 8)).Perm(300) {
 		one := &prompb.TimeSeries{Labels: []prompb.Label{{Name: "a", Value: fmt.Sprint(i)}}}
-		for at := range int64(1 + i*7%500) { // some have several chunks
+		for at := range int64(1 + i*7%500) { // so that some series have several chunks
 			one.Samples = append(one.Samples, prompb.Sample{Timestamp: at * 15_000, Value: float64(int64(i) * at)})
 		}
 		result.Timeseries = append(result.Timeseries, one)
@@ -134,7 +134,7 @@ func TestWhatIsSortedInAFileIsWhatWasSent(t *testing.T) {
 	if got != want || want.samples < 50_000 {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	// A folder that is not there is an error, and so is a series twice.
+	// A missing directory is an error, and so is a duplicate series.
 	q, err := NewClient(ClientOptions{URL: address, HoldBytesMax: 10_000, SortDir: "/nowhere"}).RawQuerier(context.Background(), 0, 1)
 	if err != nil {
 		t.Fatal(err)

@@ -12,20 +12,20 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// ErrLabelMissing is returned for a series without a label that all were said to
-// have.
-var ErrLabelMissing = errors.New("series of remote read lack a label that is to be taken away")
+// ErrLabelMissing is returned for a series that does not have all labels that
+// SelectWithout is to remove.
+var ErrLabelMissing = errors.New("series of remote read lacks a label that is to be removed")
 
-// WithoutQuerier is what RawQuerier's querier can do beside.
+// WithoutQuerier extends the querier of RawQuerier.
 type WithoutQuerier interface {
 	series.Querier
-	// SelectWithout selects series that all have these labels, and takes them away.
-	// Prometheus sorts its series before it puts its external labels on, so that it
-	// is without them that they are in order as they come: inOrder says that they
-	// are, and that none need be held to sort them. It is an error if they are not.
+	// SelectWithout selects series that all have the labels in without, and removes
+	// these. Prometheus sorts series before it adds its external labels, so they arrive
+	// sorted by the labels that remain. inOrder states that this is so: no series is
+	// buffered to sort them, and it is an error if they are not sorted.
 	SelectWithout(ctx context.Context, without labels.Labels, inOrder bool, matchers ...*labels.Matcher) series.Set
-	// SelectUnordered is SelectWithout for a caller that sorts: series come in the order
-	// of the server, a label set may come twice, and none is held.
+	// SelectUnordered is SelectWithout for a caller that sorts. Series come in the order
+	// of the server, a label set may occur twice, and none is buffered.
 	SelectUnordered(ctx context.Context, without labels.Labels, matchers ...*labels.Matcher) series.Set
 }
 
@@ -46,9 +46,9 @@ func (q *clientQuerier) SelectWithout(ctx context.Context, without labels.Labels
 		if _, chunks := from.(*frameSource); chunks && inOrder {
 			set.windowBytes = 0
 		} else if set.windowBytes == 0 {
-			set.windowBytes = set.holdBytesMax // it was sorted with the labels
+			set.windowBytes = set.holdBytesMax // the source sorted with the labels
 		}
-		return &lacking{source: from, without: encoded}, nil
+		return &labelStripper{source: from, without: encoded}, nil
 	}
 	return set
 }
@@ -56,19 +56,19 @@ func (q *clientQuerier) SelectWithout(ctx context.Context, without labels.Labels
 // SelectUnordered implements WithoutQuerier.
 func (q *clientQuerier) SelectUnordered(ctx context.Context, without labels.Labels, matchers ...*labels.Matcher) series.Set {
 	set := q.SelectWithout(ctx, without, false, matchers...)
-	set.(*ordered).asTheyCome = true
+	set.(*orderedSet).unordered = true
 	return set
 }
 
-// lacking is a source whose series lose labels.
-type lacking struct {
+// labelStripper removes labels by name and value from the series of a source.
+type labelStripper struct {
 	source
 	without   []byte
 	labels    []byte
 	following []byte
 }
 
-func (s *lacking) next() error {
+func (s *labelStripper) next() error {
 	err := s.source.next()
 	if err == nil {
 		s.labels, err = s.strip(s.labels[:0], s.source.Labels())
@@ -76,8 +76,8 @@ func (s *lacking) next() error {
 	return err
 }
 
-// strip appends a set without the labels; both are in the order of their names.
-func (s *lacking) strip(dst, set []byte) ([]byte, error) {
+// strip appends set without the labels. Both are sorted by name.
+func (s *labelStripper) strip(dst, set []byte) ([]byte, error) {
 	without := s.without
 	for rest := set; len(rest) > 0; {
 		_, _, after, err := labelenc.Next(rest)
@@ -93,21 +93,21 @@ func (s *lacking) strip(dst, set []byte) ([]byte, error) {
 		rest = after
 	}
 	if len(without) > 0 {
-		return dst, fmt.Errorf("%w: %s has not all of %s", ErrLabelMissing, labelsText(set), labelsText(s.without))
+		return dst, fmt.Errorf("%w: %s does not have all of %s", ErrLabelMissing, labelsText(set), labelsText(s.without))
 	}
 	return dst, nil
 }
 
-func (s *lacking) Labels() []byte { return s.labels }
+func (s *labelStripper) Labels() []byte { return s.labels }
 
-func (s *lacking) ahead() []byte {
+func (s *labelStripper) ahead() []byte {
 	set := s.source.ahead()
 	if set == nil {
 		return nil
 	}
 	var err error
 	if s.following, err = s.strip(s.following[:0], set); err != nil {
-		return nil // next finds it
+		return nil // next returns the error
 	}
 	return s.following
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
-func TestLabelsThatAllSeriesHaveAreTakenAway(t *testing.T) {
+func TestLabelStripper_RemovesTheLabelsOfEverySeries(t *testing.T) {
 	without := labels.FromStrings("cluster", "eu", "replica", "r1")
-	s := lacking{without: labelenc.Append(nil, without)}
+	s := labelStripper{without: labelenc.Append(nil, without)}
 	for _, given := range []struct{ from, want labels.Labels }{
 		{labels.FromStrings("a", "1", "cluster", "eu", "d", "2", "replica", "r1", "z", "3"), labels.FromStrings("a", "1", "d", "2", "z", "3")},
 		{labels.FromStrings("cluster", "eu", "replica", "r1"), labels.EmptyLabels()},

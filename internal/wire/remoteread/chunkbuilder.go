@@ -13,51 +13,51 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// chunkSamplesMax is where a chunk ends, as in Prometheus' head.
+// chunkSamplesMax is the number of samples at which a chunk is cut, as in Prometheus' head.
 const chunkSamplesMax = 120
 
-// rebuilder makes chunks of one series' samples. Those come in the order of time,
-// floats among themselves and histograms among themselves, since the protocol has
-// a list for either. Its memory is used again for the next series.
-type rebuilder struct {
+// chunkBuilder encodes the samples of one series as chunks. The protocol has one list
+// of floats and one of histograms, each sorted by time, so each method must be called
+// with ascending timestamps. Its memory is reused for the next series.
+type chunkBuilder struct {
 	data   []byte
 	chunks []builtChunk
 
-	kind         chunkenc.ValueType // of the chunk that is open
+	kind         chunkenc.ValueType // of the open chunk
 	xor          *chunkenc.XORChunk
 	xorMemory    []byte
 	chunk        chunkenc.Chunk
 	app          chunkenc.Appender
-	samples      int // in it; 0: none is open
+	samples      int // in the open chunk; 0: none is open
 	minMS, maxMS int64
 
 	lastFloatMS, lastHistogramMS int64
-	interwoven                   bool // one list began before the other had ended
+	overlapping                  bool // the time ranges of the two lists overlap
 }
 
-// builtChunk is a finished chunk; its data begins at start, and is set at the
-// end, since it moves as it grows.
+// builtChunk is a finished chunk. Its data begins at offset start. finish sets Data, since
+// the buffer moves while it grows.
 type builtChunk struct {
 	series.Chunk
 	start int
 }
 
-// reset forgets the series.
-func (r *rebuilder) reset() {
+// reset prepares r for another series.
+func (r *chunkBuilder) reset() {
 	r.data, r.chunks = r.data[:0], r.chunks[:0]
-	r.kind, r.samples, r.interwoven = chunkenc.ValNone, 0, false
+	r.kind, r.samples, r.overlapping = chunkenc.ValNone, 0, false
 	r.lastFloatMS, r.lastHistogramMS = math.MinInt64, math.MinInt64
 }
 
-// bytes is what the series takes so far.
-func (r *rebuilder) bytes() int { return len(r.data) + len(r.chunks)*chunkHeadBytes }
+// bytes returns the size of the series so far.
+func (r *chunkBuilder) bytes() int { return len(r.data) + len(r.chunks)*chunkHeadBytes }
 
-// chunkHeadBytes is about what a chunk takes beside its data.
+// chunkHeadBytes estimates the memory of a chunk without its data.
 const chunkHeadBytes = 64
 
-func (r *rebuilder) float(t int64, v float64) error {
+func (r *chunkBuilder) float(t int64, v float64) error {
 	if t <= r.lastFloatMS {
-		return fmt.Errorf("%w: a sample at %d comes after one at %d", codec.ErrCorrupt, t, r.lastFloatMS)
+		return fmt.Errorf("%w: a sample at %d follows one at %d", codec.ErrCorrupt, t, r.lastFloatMS)
 	}
 	r.lastFloatMS = t
 	if r.kind != chunkenc.ValFloat || r.samples == chunkSamplesMax {
@@ -66,14 +66,14 @@ func (r *rebuilder) float(t int64, v float64) error {
 		}
 	}
 	r.app.Append(0, t, v)
-	r.added(t)
+	r.count(t)
 	return nil
 }
 
-func (r *rebuilder) histogram(p *prompb.Histogram) error {
+func (r *chunkBuilder) histogram(p *prompb.Histogram) error {
 	t := p.Timestamp
 	if t <= r.lastHistogramMS {
-		return fmt.Errorf("%w: a histogram at %d comes after one at %d", codec.ErrCorrupt, t, r.lastHistogramMS)
+		return fmt.Errorf("%w: a histogram at %d follows one at %d", codec.ErrCorrupt, t, r.lastHistogramMS)
 	}
 	r.lastHistogramMS = t
 	if p.IsFloatHistogram() {
@@ -90,7 +90,7 @@ func (r *rebuilder) histogram(p *prompb.Histogram) error {
 	return r.intHistogram(t, h)
 }
 
-func (r *rebuilder) intHistogram(t int64, h *histogram.Histogram) error {
+func (r *chunkBuilder) intHistogram(t int64, h *histogram.Histogram) error {
 	if r.kind != chunkenc.ValHistogram || r.samples == chunkSamplesMax {
 		if err := r.begin(chunkenc.ValHistogram); err != nil {
 			return err
@@ -100,12 +100,12 @@ func (r *rebuilder) intHistogram(t int64, h *histogram.Histogram) error {
 	if err != nil {
 		return fmt.Errorf("%w: histogram at %d: %w", codec.ErrCorrupt, t, err)
 	}
-	r.took(chunk, recoded, app)
-	r.added(t)
+	r.replaceChunk(chunk, recoded, app)
+	r.count(t)
 	return nil
 }
 
-func (r *rebuilder) floatHistogram(t int64, h *histogram.FloatHistogram) error {
+func (r *chunkBuilder) floatHistogram(t int64, h *histogram.FloatHistogram) error {
 	if r.kind != chunkenc.ValFloatHistogram || r.samples == chunkSamplesMax {
 		if err := r.begin(chunkenc.ValFloatHistogram); err != nil {
 			return err
@@ -115,14 +115,14 @@ func (r *rebuilder) floatHistogram(t int64, h *histogram.FloatHistogram) error {
 	if err != nil {
 		return fmt.Errorf("%w: histogram at %d: %w", codec.ErrCorrupt, t, err)
 	}
-	r.took(chunk, recoded, app)
-	r.added(t)
+	r.replaceChunk(chunk, recoded, app)
+	r.count(t)
 	return nil
 }
 
-// took follows an appender of histograms, which may have written its chunk anew
-// with more buckets, or have begun another one because of a counter's reset.
-func (r *rebuilder) took(chunk chunkenc.Chunk, recoded bool, app chunkenc.Appender) {
+// replaceChunk takes what an appender of histograms returned: the same chunk encoded
+// again with more buckets, or a new chunk after a counter reset.
+func (r *chunkBuilder) replaceChunk(chunk chunkenc.Chunk, recoded bool, app chunkenc.Appender) {
 	if chunk != nil {
 		if !recoded {
 			r.cut()
@@ -132,27 +132,27 @@ func (r *rebuilder) took(chunk chunkenc.Chunk, recoded bool, app chunkenc.Append
 	r.app = app
 }
 
-// added counts the sample that was appended.
-func (r *rebuilder) added(t int64) {
+// count counts the sample that was appended.
+func (r *chunkBuilder) count(t int64) {
 	if r.samples == 0 {
 		r.minMS = t
 		if n := len(r.chunks); n > 0 && t <= r.chunks[n-1].MaxMS {
-			r.interwoven = true
+			r.overlapping = true
 		}
 	}
 	r.samples++
 	r.maxMS = t
 }
 
-// begin opens a chunk of that kind.
-func (r *rebuilder) begin(kind chunkenc.ValueType) (err error) {
+// begin opens a chunk of the given kind.
+func (r *chunkBuilder) begin(kind chunkenc.ValueType) (err error) {
 	r.cut()
 	r.kind = kind
 	if kind == chunkenc.ValFloat {
 		if r.xor == nil {
 			r.xor, r.xorMemory = chunkenc.NewXORChunk(), make([]byte, 0, 2048)
 		}
-		r.xor.Reset(append(r.xorMemory[:0], 0, 0)) // exactly the number of samples: none
+		r.xor.Reset(append(r.xorMemory[:0], 0, 0)) // the header: a number of samples of 0
 		r.chunk = r.xor
 	} else if r.chunk, err = chunkenc.NewEmptyChunk(kind.ChunkEncoding(false, false)); err != nil {
 		return err
@@ -161,8 +161,8 @@ func (r *rebuilder) begin(kind chunkenc.ValueType) (err error) {
 	return err
 }
 
-// cut finishes the open chunk, if there is one.
-func (r *rebuilder) cut() {
+// cut finishes the open chunk, if any.
+func (r *chunkBuilder) cut() {
 	if r.samples == 0 {
 		return
 	}
@@ -174,13 +174,13 @@ func (r *rebuilder) cut() {
 	r.samples = 0
 }
 
-// finish appends the series' chunks to dst in the order of time; their data is
-// valid until reset.
-func (r *rebuilder) finish(dst []series.Chunk) ([]series.Chunk, error) {
+// finish appends the series' chunks to dst, sorted by time. Their data is valid until
+// reset.
+func (r *chunkBuilder) finish(dst []series.Chunk) ([]series.Chunk, error) {
 	r.cut()
 	r.kind = chunkenc.ValNone
-	if r.interwoven {
-		woven, err := r.weave()
+	if r.overlapping {
+		woven, err := r.mergeByTime()
 		if err != nil {
 			return dst, err
 		}
@@ -197,13 +197,12 @@ func (r *rebuilder) finish(dst []series.Chunk) ([]series.Chunk, error) {
 	return dst, nil
 }
 
-// weave brings floats and histograms into one order of time, encoding all anew:
-// series that have both are few. Where both have a time the float is taken, as
-// Prometheus' client does.
-func (r *rebuilder) weave() (*rebuilder, error) {
-	floats, histograms := walker{from: r, floats: true}, walker{from: r}
+// mergeByTime merges floats and histograms by time and encodes all of them again; few
+// series have both. At equal timestamps the float wins, as in Prometheus' client.
+func (r *chunkBuilder) mergeByTime() (*chunkBuilder, error) {
+	floats, histograms := sampleWalker{from: r, floats: true}, sampleWalker{from: r}
 	kindF, kindH := floats.next(), histograms.next()
-	out := &rebuilder{}
+	out := &chunkBuilder{}
 	out.reset()
 	for kindF != chunkenc.ValNone || kindH != chunkenc.ValNone {
 		var err error
@@ -231,15 +230,15 @@ func (r *rebuilder) weave() (*rebuilder, error) {
 	return out, nil
 }
 
-// walker goes through the finished samples of one list.
-type walker struct {
-	from   *rebuilder
+// sampleWalker iterates over the finished samples of one of the two lists.
+type sampleWalker struct {
+	from   *chunkBuilder
 	floats bool
 	chunk  int
 	iter   chunkenc.Iterator
 }
 
-func (w *walker) next() chunkenc.ValueType {
+func (w *sampleWalker) next() chunkenc.ValueType {
 	for {
 		if w.iter != nil {
 			if kind := w.iter.Next(); kind != chunkenc.ValNone {
@@ -257,7 +256,7 @@ func (w *walker) next() chunkenc.ValueType {
 		if (c.Encoding == chunkenc.EncXOR) != w.floats {
 			continue
 		}
-		if chunk, err := chunkenc.FromData(c.Encoding, w.from.data[c.start:end]); err == nil { // they are our own
+		if chunk, err := chunkenc.FromData(c.Encoding, w.from.data[c.start:end]); err == nil { // no other error: they were encoded here
 			w.iter = chunk.Iterator(nil)
 		}
 	}

@@ -12,29 +12,29 @@ import (
 )
 
 const (
-	// viewBytesMax is the longest view of blockReader.
+	// viewBytesMax is the longest view of a blockReader.
 	viewBytesMax = 64 << 10
-	// windowBytesMin is a window of a fragment of 64 KiB, in which most encoders
-	// look for what they copy, and some room.
+	// windowBytesMin is the smallest window: 64 KiB, within which most encoders copy, and
+	// space for what is decompressed at once.
 	windowBytesMin = 256 << 10
 )
 
-// blockReader decompresses one snappy block as it comes in. A block is a length
-// and then literals and copies; what is decompressed stays in a window as long as
-// it was not taken or copies may reach it. The format lets a copy reach back to the
-// beginning of the block. Snappy's own encoders copy within 64 KiB only, others (S2's
-// for snappy) from anywhere. So a block of up to windowMax bytes is kept whole, and of
-// a longer one the last third of that or more.
+// blockReader decompresses one snappy block as it arrives. A block is a length,
+// literals and copies. Decompressed bytes stay in a window until they are taken and no
+// copy can refer to them. The format lets a copy refer to any earlier offset. Snappy's
+// own encoders copy within 64 KiB; others (S2's for snappy) copy from anywhere. So a
+// block of up to windowMax bytes stays in the window as a whole, and of a longer block
+// at least the last third of windowMax.
 type blockReader struct {
-	from     *bufio.Reader // of at least 16 bytes
-	total    uint64        // the whole block, decompressed
-	taken    uint64        // by skip
+	from     *bufio.Reader // its buffer has at least 16 bytes
+	total    uint64        // length of the decompressed block
+	taken    uint64        // bytes passed to skip
 	produced uint64
-	window   []byte // grows up to windowMax
-	history  int    // bytes that slide keeps
+	window   []byte // grows up to max
+	history  int    // bytes that slide preserves
 	max      int
-	at, end  int // of what is decompressed and not taken
-	literal  int // bytes of the current literal that are still to come
+	at, end  int // offsets in window of what is decompressed and not taken
+	literal  int // remaining bytes of the current literal
 }
 
 // begin reads the block's length.
@@ -47,7 +47,7 @@ func (b *blockReader) begin(from *bufio.Reader, windowMax int) error {
 		return fmt.Errorf("read a snappy block: %w", err)
 	}
 	if total > math.MaxUint32 {
-		return fmt.Errorf("%w: a snappy block says to have %d bytes", codec.ErrCorrupt, total)
+		return fmt.Errorf("%w: a snappy block has a length of %d bytes, more than 4 GiB", codec.ErrCorrupt, total)
 	}
 	b.total = total
 	return nil
@@ -58,21 +58,21 @@ func (b *blockReader) reset(from *bufio.Reader, windowMax int) {
 	*b = blockReader{from: from, window: make([]byte, windowBytesMin), history: windowMax / 3, max: windowMax + 2*viewBytesMax}
 }
 
-// finish checks that the block ends where it said it would.
+// finish returns an error unless the block ended where its length put the end.
 func (b *blockReader) finish() error {
 	if b.literal > 0 {
-		return fmt.Errorf("%w: a snappy block goes on behind its end", codec.ErrCorrupt)
+		return fmt.Errorf("%w: a snappy block continues after its end", codec.ErrCorrupt)
 	}
 	if _, err := b.from.ReadByte(); err == nil {
-		return fmt.Errorf("%w: a snappy block goes on behind its end", codec.ErrCorrupt)
+		return fmt.Errorf("%w: a snappy block continues after its end", codec.ErrCorrupt)
 	} else if !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read a snappy block: %w", err)
 	}
 	return nil
 }
 
-// view gives the next n bytes, at most viewBytesMax, without taking them. It is
-// borrowed until the next call.
+// view returns the next n bytes, at most viewBytesMax, without taking them. They are
+// valid until the next call.
 func (b *blockReader) view(n int) ([]byte, error) {
 	if b.end-b.at < n {
 		if err := b.decompress(n); err != nil {
@@ -82,15 +82,15 @@ func (b *blockReader) view(n int) ([]byte, error) {
 	return b.window[b.at : b.at+n], nil
 }
 
-// rest is the number of bytes that were not taken yet.
+// rest returns the number of bytes that were not taken yet.
 func (b *blockReader) rest() uint64 { return b.total - b.taken }
 
-// some gives what is decompressed already, at least one byte and at least n if
-// the block has as many; borrowed until the next call.
-func (b *blockReader) some(n int) ([]byte, error) {
+// atLeast returns the bytes that are decompressed already: n or more, fewer at the
+// end of the block, but at least one. They are valid until the next call.
+func (b *blockReader) atLeast(n int) ([]byte, error) {
 	if b.end-b.at < n {
 		if n = int(min(uint64(n), b.rest())); n == 0 {
-			n = 1 // and the error that it makes
+			n = 1 // for the error of decompress
 		}
 		if err := b.decompress(n); err != nil {
 			return nil, err
@@ -99,13 +99,13 @@ func (b *blockReader) some(n int) ([]byte, error) {
 	return b.window[b.at:b.end], nil
 }
 
-// skip takes n bytes that a view has shown.
+// skip takes n bytes of the last view.
 func (b *blockReader) skip(n int) {
 	b.at += n
 	b.taken += uint64(n)
 }
 
-// decompress goes on until n bytes are there.
+// decompress reads until n bytes are decompressed.
 func (b *blockReader) decompress(n int) error {
 	if n > viewBytesMax || uint64(n) > b.rest() {
 		return fmt.Errorf("%w: a message is cut short by the end of its block", codec.ErrCorrupt)
@@ -115,26 +115,26 @@ func (b *blockReader) decompress(n int) error {
 			b.slide()
 		}
 		if _, err := b.from.Peek(1); err != nil {
-			return fmt.Errorf("read a snappy block: %w", unexpected(err))
+			return fmt.Errorf("read a snappy block: %w", unexpectedEOF(err))
 		}
 		src, _ := b.from.Peek(b.from.Buffered())
 		used, err := b.elements(src)
 		if err != nil {
 			return err
 		}
-		if used == 0 { // the head of an element is not whole
+		if used == 0 { // the element's header is incomplete
 			if _, err := b.from.Peek(len(src) + 1); err != nil {
-				return fmt.Errorf("read a snappy block: %w", unexpected(err))
+				return fmt.Errorf("read a snappy block: %w", unexpectedEOF(err))
 			}
 			continue
 		}
-		_, _ = b.from.Discard(used) // they were peeked at
+		_, _ = b.from.Discard(used) // cannot fail after Peek
 	}
 	return nil
 }
 
-// slide makes room: the window grows, and once it is as long as it may be what is
-// still needed moves to the front.
+// slide makes space in the window: it grows up to max; after that the bytes that are
+// still needed move to its front.
 func (b *blockReader) slide() {
 	if len(b.window) < b.max {
 		longer := make([]byte, min(2*len(b.window), b.max))
@@ -147,8 +147,8 @@ func (b *blockReader) slide() {
 	b.at -= start
 }
 
-// elements decompresses what src has whole elements of and the window has room
-// for, and returns how many bytes of src that took.
+// elements decompresses the complete elements of src for which the window has space.
+// It returns how many bytes of src it used.
 func (b *blockReader) elements(src []byte) (used int, err error) {
 	for used < len(src) && b.end+64 <= len(b.window) {
 		if b.literal > 0 {
@@ -170,10 +170,10 @@ func (b *blockReader) elements(src []byte) (used int, err error) {
 			continue
 		}
 		if offset == 0 || uint64(offset) > b.produced {
-			return used, fmt.Errorf("%w: a snappy copy reaches back %d bytes, and there are %d", codec.ErrCorrupt, offset, b.produced)
+			return used, fmt.Errorf("%w: a snappy copy refers %d bytes back, of which %d exist", codec.ErrCorrupt, offset, b.produced)
 		}
 		if offset > b.end {
-			return used, fmt.Errorf("%w: a snappy copy reaches back %d bytes, and %d are kept, a third of HoldBytesMax or more", ErrLimit, offset, b.end)
+			return used, fmt.Errorf("%w: a snappy copy refers %d bytes back, and the window has %d, at least a third of HoldBytesMax", ErrLimit, offset, b.end)
 		}
 		b.repeat(offset, length)
 		if err := b.produce(length); err != nil {
@@ -183,7 +183,7 @@ func (b *blockReader) elements(src []byte) (used int, err error) {
 	return used, nil
 }
 
-// repeat writes length bytes from offset back; they may overlap what they make.
+// repeat appends length bytes from offset back. The ranges may overlap.
 func (b *blockReader) repeat(offset, length int) {
 	dst := b.window[b.end : b.end+length]
 	from := b.window[b.end-offset:]
@@ -196,24 +196,24 @@ func (b *blockReader) repeat(offset, length int) {
 	}
 }
 
-// produce counts n bytes that were written behind end.
+// produce counts n bytes that were written at end.
 func (b *blockReader) produce(n int) error {
 	b.end += n
 	b.produced += uint64(n)
 	if b.produced > b.total {
-		return fmt.Errorf("%w: a snappy block has more than the %d bytes that it says", codec.ErrCorrupt, b.total)
+		return fmt.Errorf("%w: a snappy block exceeds its length of %d bytes", codec.ErrCorrupt, b.total)
 	}
 	return nil
 }
 
-// element reads the head of an element: the bytes it takes, 0 if src is too
-// short, the length of what it stands for, and how far back it reaches, -1 for a
-// literal.
+// element decodes the header of an element. size is its length, 0 if src is too
+// short; length is that of the decompressed bytes; offset is how far back a copy
+// refers, -1 for a literal.
 func element(src []byte) (size, length, offset int) {
 	tag := int(src[0])
 	switch tag & 3 {
 	case 0:
-		more := max(0, tag>>2-59) // bytes of the length, if it is not in the tag
+		more := max(0, tag>>2-59) // bytes of the length after the tag
 		if len(src) < 1+more {
 			return 0, 0, 0
 		}

@@ -14,21 +14,21 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// RawQuerier implements series.Source: the local storage's own querier, unless
-// other servers have a part in the range.
+// RawQuerier implements series.Source. It is the local storage's own querier if no
+// endpoint is needed for the range.
 func (f *Fanout) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
-	asked, err := f.asked(mint, maxt)
+	endpoints, err := f.endpointQueriers(mint, maxt)
 	if err != nil {
 		return nil, err
 	}
 	local, err := series.Open(ctx, f.local, mint, maxt)
-	if err != nil || len(asked) == 0 {
+	if err != nil || len(endpoints) == 0 {
 		return local, err
 	}
-	return &fanoutQuerier{local: local, remote: asked}, nil
+	return &fanoutQuerier{local: local, remote: endpoints}, nil
 }
 
-// fanoutQuerier merges the local storage with endpoints.
+// fanoutQuerier merges the local storage with the endpoints.
 type fanoutQuerier struct {
 	local  series.Querier
 	remote []endpointQuerier
@@ -41,11 +41,11 @@ func (q *fanoutQuerier) Select(ctx context.Context, matchers ...*labels.Matcher)
 	return q.SelectWithExternal(ctx, labels.EmptyLabels(), matchers...)
 }
 
-// SelectWithExternal implements series.ExternalSelector. The local series lack the
-// external labels; an endpoint's series may have them, and whether it is queried
-// with a matcher for them depends on the matchers of the request. So each part gets
-// the matchers of the request, adds the labels to its own series, and then the
-// parts are merged.
+// SelectWithExternal implements series.ExternalSelector. Local series never have the
+// external labels. An endpoint's series may have them, and whether the endpoint gets
+// a matcher for them depends on the request. So the local storage and each endpoint
+// get the matchers of the request and add the labels to their own series. The results
+// are merged after that.
 func (q *fanoutQuerier) SelectWithExternal(ctx context.Context, external labels.Labels, matchers ...*labels.Matcher) series.Set {
 	sets := []storage.ChunkSeriesSet{series.ToChunkSeriesSet(series.SelectWithExternalLabels(ctx, q.local, external, matchers...))}
 	for i := range q.remote {
@@ -55,7 +55,7 @@ func (q *fanoutQuerier) SelectWithExternal(ctx context.Context, external labels.
 	return series.FromChunkSeriesSet(storage.NewMergeChunkSeriesSet(sets, 0, storage.NewCompactingChunkSeriesMerger(storage.ChainedSeriesMerge)))
 }
 
-// LabelNames implements series.Querier: remote read cannot list them.
+// LabelNames implements series.Querier: the local names, as remote read cannot list them.
 func (q *fanoutQuerier) LabelNames(ctx context.Context) ([]string, error) {
 	return q.local.LabelNames(ctx)
 }
@@ -69,8 +69,8 @@ func (q *fanoutQuerier) Close() error {
 	return err
 }
 
-// bestEffort turns a failure before the first series into a warning, as
-// Prometheus does for endpoints.
+// bestEffort turns an error before the first series into a warning, as Prometheus
+// does for remote read.
 type bestEffort struct {
 	series.Set
 	begun  bool
@@ -107,8 +107,8 @@ func (b *bestEffort) Warnings() annotations.Annotations {
 	return warnings
 }
 
-// selExternal selects from the endpoint and gives every series the external
-// labels that it lacks. All matchers hold for what comes out.
+// selExternal selects from the endpoint and adds the external labels that a series
+// does not have. All series that it returns match all matchers.
 func (e Endpoint) selExternal(ctx context.Context, q *clientQuerier, external labels.Labels, matchers []*labels.Matcher) series.Set {
 	if external.IsEmpty() {
 		return e.sel(ctx, q, nil, matchers)
@@ -122,16 +122,16 @@ func (e Endpoint) selExternal(ctx context.Context, q *clientQuerier, external la
 		}
 		check = append(check, m)
 		if e.ExternalLabels.Has(m.Name) {
-			wanted = append(wanted, m) // the endpoint is meant to have the label
+			wanted = append(wanted, m) // the endpoint's series should have the label
 		} else {
-			wanted = append(wanted, orLacking(m, external.Get(m.Name))...)
+			wanted = append(wanted, matchersOrMissing(m, external.Get(m.Name))...)
 		}
 	}
 	if !e.required(matchers) {
 		return series.Failed(nil)
 	}
 	narrowed, added := e.narrow(wanted)
-	if len(narrowed) == 0 { // a request needs a matcher
+	if len(narrowed) == 0 { // remote read requires a matcher
 		narrowed = append(narrowed, labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".*"))
 	}
 	set := q.sel(ctx, nil, narrowed)
@@ -141,15 +141,15 @@ func (e Endpoint) selExternal(ctx context.Context, q *clientQuerier, external la
 		if err != nil {
 			return nil, err
 		}
-		set.windowBytes = set.holdBytesMax // other labels, another order
-		return &dressed{source: &stripped{source: from, names: added}, external: encoded, check: check}, nil
+		set.windowBytes = set.holdBytesMax // the changed labels change the order
+		return &labelAdder{source: &nameStripper{source: from, names: added}, external: encoded, check: check}, nil
 	}
 	return set
 }
 
-// orLacking are matchers that all series meet which would meet m if those without
-// its label had value.
-func orLacking(m *labels.Matcher, value string) []*labels.Matcher {
+// matchersOrMissing returns matchers for an endpoint whose series may lack m's label.
+// They match at least those series that match m once a missing label is set to value.
+func matchersOrMissing(m *labels.Matcher, value string) []*labels.Matcher {
 	matches := m.Matches(value)
 	switch {
 	case matches == m.Matches(""):
@@ -161,19 +161,19 @@ func orLacking(m *labels.Matcher, value string) []*labels.Matcher {
 	case m.Type == labels.MatchRegexp:
 		return []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, m.Name, "(?:"+m.Value+")?")}
 	}
-	return nil // a negation that excludes series without the label: dressed checks
+	return nil // a negation that excludes series without the label: labelAdder checks
 }
 
-// dressed is a source whose series get labels that they lack, and of which those
-// are left out that then do not match.
-type dressed struct {
+// labelAdder adds external labels to the series of a source, and drops those that
+// then do not match.
+type labelAdder struct {
 	source
 	external []byte
 	check    []*labels.Matcher
 	labels   []byte
 }
 
-func (s *dressed) next() (err error) {
+func (s *labelAdder) next() (err error) {
 	for {
 		if err = s.source.next(); err != nil {
 			return err
@@ -187,7 +187,7 @@ func (s *dressed) next() (err error) {
 	}
 }
 
-func (s *dressed) matches() (bool, error) {
+func (s *labelAdder) matches() (bool, error) {
 	found := 0
 	for left := s.labels; len(left) > 0; {
 		name, value, rest, err := labelenc.Next(left)
@@ -204,13 +204,13 @@ func (s *dressed) matches() (bool, error) {
 		}
 		left = rest
 	}
-	return found == len(s.check), nil // each names an external label, which all series have now
+	return found == len(s.check), nil // check names external labels only, which all series have now
 }
 
-func (s *dressed) Labels() []byte { return s.labels }
-func (*dressed) ahead() []byte    { return nil }
+func (s *labelAdder) Labels() []byte { return s.labels }
+func (*labelAdder) ahead() []byte    { return nil }
 
-// required tells whether a query has all required matchers.
+// required reports whether a query has all required matchers.
 func (e Endpoint) required(matchers []*labels.Matcher) bool {
 	for _, r := range e.RequiredMatchers {
 		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool {

@@ -17,30 +17,29 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// spilled sorts the series of a source, whatever their order and number. What fits
-// into memory is sorted there. More goes to a file in sorted runs, which are then
-// merged:
+// fileSorter sorts the series of a source by labels. It sorts in memory up to
+// bytesMax. Beyond that it writes sorted runs to a file and merges them:
 //
 //	run     series*
 //	series  uvarint(len) labels | uvarint(chunks) chunk*
 //	chunk   varint(min) varint(max) encoding uvarint(len) data
 //
-// The file has no name, so that nothing is left of it whatever happens.
-type spilled struct {
+// The file is deleted as soon as it is open, so that nothing is left after a crash.
+type fileSorter struct {
 	source
 	dir      string
-	bytesMax int // held in memory
+	bytesMax int // of series in memory
 
 	begun   bool
-	held    []*heldSeries
+	held    []*bufferedSeries
 	bytes   int
-	file    *os.File // nil: all fits
-	runs    []int64  // where each one ends
+	file    *os.File // nil: all series are in memory
+	runs    []int64  // offset of the end of each run
 	merging runHeap
-	current *heldSeries
+	current *bufferedSeries
 }
 
-func (s *spilled) next() error {
+func (s *fileSorter) next() error {
 	if !s.begun {
 		s.begun = true
 		if err := s.sort(); err != nil {
@@ -54,7 +53,7 @@ func (s *spilled) next() error {
 		s.current, s.held = s.held[0], s.held[1:]
 		return nil
 	}
-	if s.current != nil { // it is that of the first run, which goes on
+	if s.current != nil { // it is the first run's
 		if err := s.merging[0].next(); errors.Is(err, io.EOF) {
 			heap.Pop(&s.merging)
 		} else if err != nil {
@@ -72,7 +71,7 @@ func (s *spilled) next() error {
 }
 
 // sort reads the source to its end.
-func (s *spilled) sort() error {
+func (s *fileSorter) sort() error {
 	for {
 		err := s.source.next()
 		if errors.Is(err, io.EOF) {
@@ -80,7 +79,7 @@ func (s *spilled) sort() error {
 		} else if err != nil {
 			return err
 		}
-		h := &heldSeries{}
+		h := &bufferedSeries{}
 		h.copy(s.source.Labels(), s.source.Chunks())
 		s.held, s.bytes = append(s.held, h), s.bytes+h.bytes()
 		if s.bytes > s.bytesMax {
@@ -111,12 +110,12 @@ func (s *spilled) sort() error {
 	return nil
 }
 
-func (s *spilled) sortHeld() {
-	slices.SortStableFunc(s.held, func(a, b *heldSeries) int { return labelenc.Compare(a.labels, b.labels) })
+func (s *fileSorter) sortHeld() {
+	slices.SortStableFunc(s.held, func(a, b *bufferedSeries) int { return labelenc.Compare(a.labels, b.labels) })
 }
 
-// write appends what is held to the file as a run.
-func (s *spilled) write() (err error) {
+// write appends the buffered series to the file as one run.
+func (s *fileSorter) write() (err error) {
 	if s.file == nil {
 		if s.file, err = os.CreateTemp(s.dir, "ferula_sort_"); err != nil {
 			return err
@@ -132,7 +131,7 @@ func (s *spilled) write() (err error) {
 		head = binary.AppendUvarint(head[:0], uint64(len(h.labels)))
 		head = append(head, h.labels...)
 		head = binary.AppendUvarint(head, uint64(len(h.chunks)))
-		_, _ = w.Write(head) // Flush has the error
+		_, _ = w.Write(head) // Flush returns the error
 		for _, c := range h.chunks {
 			head = binary.AppendVarint(head[:0], c.MinMS)
 			head = append(binary.AppendVarint(head, c.MaxMS), byte(c.Encoding))
@@ -151,11 +150,11 @@ func (s *spilled) write() (err error) {
 	return err
 }
 
-func (s *spilled) Labels() []byte         { return s.current.labels }
-func (s *spilled) Chunks() []series.Chunk { return s.current.chunks }
-func (*spilled) ahead() []byte            { return nil }
+func (s *fileSorter) Labels() []byte         { return s.current.labels }
+func (s *fileSorter) Chunks() []series.Chunk { return s.current.chunks }
+func (*fileSorter) ahead() []byte            { return nil }
 
-func (s *spilled) close() error {
+func (s *fileSorter) close() error {
 	err := s.source.close()
 	if s.file != nil {
 		err = errors.Join(err, s.file.Close())
@@ -163,13 +162,13 @@ func (s *spilled) close() error {
 	return err
 }
 
-// run is one sorted part of the file; series is used again.
+// run is a sorted part of the file. Its series is overwritten by next.
 type run struct {
 	from   *bufio.Reader
-	series heldSeries
+	series bufferedSeries
 }
 
-// next reads the next series; io.EOF is the end.
+// next reads the next series. It returns io.EOF at the end.
 func (r *run) next() error {
 	size, err := binary.ReadUvarint(r.from)
 	if errors.Is(err, io.EOF) {
@@ -180,7 +179,7 @@ func (r *run) next() error {
 	_, errLabels := io.ReadFull(r.from, h.labels)
 	count, errCount := binary.ReadUvarint(r.from)
 	if err := cmp.Or(err, errLabels, errCount); err != nil {
-		return fmt.Errorf("read sorted series: %w", unexpected(err))
+		return fmt.Errorf("read sorted series: %w", unexpectedEOF(err))
 	}
 	h.chunks, h.data = h.chunks[:0], h.data[:0]
 	for range count {
@@ -189,12 +188,12 @@ func (r *run) next() error {
 		encoding, errEncoding := r.from.ReadByte()
 		size, err := binary.ReadUvarint(r.from)
 		if err := cmp.Or(errMin, errMax, errEncoding, err); err != nil {
-			return fmt.Errorf("read sorted series: %w", unexpected(err))
+			return fmt.Errorf("read sorted series: %w", unexpectedEOF(err))
 		}
 		at := len(h.data)
 		h.data = slices.Grow(h.data, int(size))[:at+int(size)]
 		if _, err := io.ReadFull(r.from, h.data[at:]); err != nil {
-			return fmt.Errorf("read sorted series: %w", unexpected(err))
+			return fmt.Errorf("read sorted series: %w", unexpectedEOF(err))
 		}
 		h.chunks = append(h.chunks, series.Chunk{MinMS: minMS, MaxMS: maxMS, Encoding: chunkenc.Encoding(encoding), Data: h.data[at:]})
 	}
@@ -206,7 +205,7 @@ func (r *run) next() error {
 	return nil
 }
 
-// runHeap has the run with the least series first.
+// runHeap is a min-heap by the labels of the current series.
 type runHeap []*run
 
 func (h runHeap) Len() int { return len(h) }

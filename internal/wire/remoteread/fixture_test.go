@@ -47,13 +47,13 @@ const (
 	startMS = 1767225600_000 - 1767225600_000%(2*hourMS)
 )
 
-// appendable is what a head and a block writer have in common.
+// appendable is the common interface of a head and a block writer.
 type appendable interface {
 	Appender(context.Context) storage.Appender
 }
 
-// fill appends n float series and two of histograms, every stepMS from mint up
-// to, not including, maxt.
+// fill appends n float series and two of histograms, one sample each stepMS from mint
+// to maxt, maxt excluded.
 func fill(t testing.TB, to appendable, n int, mint, maxt, stepMS int64) {
 	t.Helper()
 	for at := mint; at < maxt; at += 50 * stepMS {
@@ -91,7 +91,7 @@ func fill(t testing.TB, to appendable, n int, mint, maxt, stepMS int64) {
 	}
 }
 
-// block writes a block of n series below dir and returns its folder.
+// block writes a block of n series below dir and returns its directory.
 func block(t testing.TB, dir string, n int, mint, maxt, stepMS int64) string {
 	t.Helper()
 	w, err := prometheustsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, 2*hourMS)
@@ -107,7 +107,7 @@ func block(t testing.TB, dir string, n int, mint, maxt, stepMS int64) string {
 	return filepath.Join(dir, id.String())
 }
 
-// deleteFrom puts a tombstone into a block.
+// deleteFrom writes a tombstone to a block.
 func deleteFrom(t testing.TB, dir string, mint, maxt int64, m *labels.Matcher) {
 	t.Helper()
 	b, err := prometheustsdb.OpenBlock(slog.New(slog.DiscardHandler), dir, nil, nil)
@@ -139,7 +139,7 @@ func serve(t testing.TB, from storage.ChunkQueryable, opts Options) string {
 	return serveHandler(t, NewServer(opts, from, slog.New(slog.DiscardHandler), nil))
 }
 
-// serveHandler keeps little in the sockets, so that readers that stall show.
+// serveHandler uses small socket buffers, so that a reader that stalls blocks the server.
 func serveHandler(t testing.TB, h http.Handler) string {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
@@ -161,19 +161,19 @@ func peerQuery(mint, maxt int64, matchers ...*labels.Matcher) *prompb.Query {
 	return q
 }
 
-// post sends a body and returns the answer.
-func post(t testing.TB, url string, body []byte) (status int, header http.Header, answer []byte) {
+// post sends a body and returns the response.
+func post(t testing.TB, url string, body []byte) (status int, header http.Header, response []byte) {
 	t.Helper()
 	resp, err := http.Post(url, "application/x-protobuf", bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	answer, err = io.ReadAll(resp.Body)
+	response, err = io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return resp.StatusCode, resp.Header, answer
+	return resp.StatusCode, resp.Header, response
 }
 
 func encode(t testing.TB, form prompb.ReadRequest_ResponseType, queries ...*prompb.Query) []byte {
@@ -185,7 +185,7 @@ func encode(t testing.TB, form prompb.ReadRequest_ResponseType, queries ...*prom
 	return snappy.Encode(nil, plain)
 }
 
-// readChunks reads with Prometheus' own client.
+// readChunks reads chunks with Prometheus' own client.
 func readChunks(t testing.TB, address string, q *prompb.Query) storage.SeriesSet {
 	t.Helper()
 	u, err := url.Parse(address)
@@ -205,14 +205,14 @@ func readChunks(t testing.TB, address string, q *prompb.Query) storage.SeriesSet
 	return set
 }
 
-// readSamples reads the other form, and decodes it with Prometheus' functions.
+// readSamples reads samples, and decodes them with Prometheus' functions.
 func readSamples(t testing.TB, address string, queries ...*prompb.Query) []storage.SeriesSet {
 	t.Helper()
-	status, header, answer := post(t, address, encode(t, prompb.ReadRequest_SAMPLES, queries...))
+	status, header, packed := post(t, address, encode(t, prompb.ReadRequest_SAMPLES, queries...))
 	if status != http.StatusOK || header.Get("Content-Type") != "application/x-protobuf" || header.Get("Content-Encoding") != "snappy" {
-		t.Fatalf("%d %v %.200s", status, header, answer)
+		t.Fatalf("%d %v %.200s", status, header, packed)
 	}
-	plain, err := snappy.Decode(nil, answer)
+	plain, err := snappy.Decode(nil, packed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,15 +230,15 @@ func readSamples(t testing.TB, address string, queries ...*prompb.Query) []stora
 	return sets
 }
 
-// summary is what a set holds: every label, time and value in one hash.
+// summary describes a set: counts, and one hash of all labels, timestamps and values.
 type summary struct {
 	series, samples int
 	hash            uint64
 	sorted          bool
 }
 
-// sum hashes a set; widen may change the labels, and the order is looked at
-// after it. Series without samples do not count.
+// sum reads a set. widen may change the labels; sum checks the order of the result.
+// Series without samples are not counted.
 func sum(t testing.TB, set storage.SeriesSet, widen func(labels.Labels) labels.Labels) summary {
 	t.Helper()
 	type line struct {
@@ -266,7 +266,7 @@ func sum(t testing.TB, set storage.SeriesSet, widen func(labels.Labels) labels.L
 			default:
 				var fh *histogram.FloatHistogram
 				at, fh := it.AtFloatHistogram(fh)
-				fh.CounterResetHint = 0 // is not the same in both forms
+				fh.CounterResetHint = 0 // differs between the response types
 				fmt.Fprint(h, at, kind, fh)
 			}
 		}

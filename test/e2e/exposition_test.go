@@ -36,7 +36,7 @@ func TestMetrics_EveryRoleExposesOneValidPageInEveryFormat(t *testing.T) {
 	})
 	for _, c := range []struct {
 		name     string
-		of       *server
+		server   *server
 		families int
 		wanted   []string
 	}{
@@ -57,9 +57,9 @@ func TestMetrics_EveryRoleExposesOneValidPageInEveryFormat(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			sendTraced(t, c.of.base+"/api/v1/query?query=1")
+			sendTraced(t, c.server.base+"/api/v1/query?query=1")
 			wanted := append(c.wanted, "ferula_build_info", "go_goroutines", "process_cpu_seconds_total", "process_open_fds")
-			pageInEveryFormat(t, c.of.base, c.families, wanted)
+			pageInEveryFormat(t, c.server.base, c.families, wanted)
 		})
 	}
 }

@@ -34,7 +34,7 @@ func asTenant(ctx context.Context, base, path, tenant string) (status int, body 
 
 func TestFrontend_OneTenantsHangingRequestsDoNotDelayOtherTenantsNorProbes(t *testing.T) {
 	var hanging atomic.Int64
-	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Scope-OrgID") == "greedy" {
 			hanging.Add(1)
 			<-r.Context().Done()
@@ -42,8 +42,8 @@ func TestFrontend_OneTenantsHangingRequestsDoNotDelayOtherTenantsNorProbes(t *te
 		}
 		_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
 	}))
-	defer behind.Close()
-	front := startProcess(t, binary(t), "query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url="+behind.URL, "--limits.max-queue-time=1h")
+	defer backend.Close()
+	front := startProcess(t, binary(t), "query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url="+backend.URL, "--limits.max-queue-time=1h")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var greedy sync.WaitGroup
@@ -82,7 +82,7 @@ func TestFrontend_OneTenantsHangingRequestsDoNotDelayOtherTenantsNorProbes(t *te
 func TestFrontend_DownstreamConnectionLimitAndTimeoutAreHonoured(t *testing.T) {
 	var mu sync.Mutex
 	requests := map[string]int{}
-	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		requests[r.FormValue("query")]++
 		mu.Unlock()
@@ -92,8 +92,8 @@ func TestFrontend_DownstreamConnectionLimitAndTimeoutAreHonoured(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
 	}))
-	defer behind.Close()
-	front := startProcess(t, binary(t), "query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url="+behind.URL,
+	defer backend.Close()
+	front := startProcess(t, binary(t), "query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url="+backend.URL,
 		"--query-frontend.downstream-tripper-config={max_conns_per_host: 2, response_header_timeout: 500ms}")
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -117,7 +117,7 @@ func TestFrontend_DownstreamConnectionLimitAndTimeoutAreHonoured(t *testing.T) {
 // A readiness probe that waits for a free connection does not make the frontend unready.
 func TestFrontend_StaysReadyWhileAllConnectionsAreInUse(t *testing.T) {
 	var hanging, probes atomic.Int64
-	behind := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/-/ready" {
 			probes.Add(1)
 			return
@@ -125,9 +125,9 @@ func TestFrontend_StaysReadyWhileAllConnectionsAreInUse(t *testing.T) {
 		hanging.Add(1)
 		<-r.Context().Done()
 	}))
-	defer behind.Close()
+	defer backend.Close()
 	two, every := 2, 300*time.Millisecond
-	front := startFrontend(t, behind.URL, func(o *role.QueryFrontendOptions) {
+	front := startFrontend(t, backend.URL, func(o *role.QueryFrontendOptions) {
 		o.Downstream.Transport.MaxConnsPerHost, o.ProbeEvery = &two, every
 	})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -21,7 +21,7 @@ func TestFrontend_IsReadyWhileItsDownstreamIs(t *testing.T) {
 	var status, queryStatus atomic.Int64
 	status.Store(http.StatusServiceUnavailable)
 	queryStatus.Store(http.StatusOK)
-	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/prefix/-/ready" && status.Load() == 0:
 			panic(http.ErrAbortHandler)
@@ -34,8 +34,8 @@ func TestFrontend_IsReadyWhileItsDownstreamIs(t *testing.T) {
 			t.Errorf("a request for %s", r.URL)
 		}
 	}))
-	defer behind.Close()
-	front := runFrontend(t, role.QueryFrontendOptions{Downstream: downstream.Options{URL: behind.URL + "/prefix"}, ProbeEvery: 20 * time.Millisecond})
+	defer backend.Close()
+	front := runFrontend(t, role.QueryFrontendOptions{Downstream: downstream.Options{URL: backend.URL + "/prefix"}, ProbeEvery: 20 * time.Millisecond})
 	ready := func() int {
 		status, _ := front.get("/-/ready")
 		return status
@@ -44,33 +44,33 @@ func TestFrontend_IsReadyWhileItsDownstreamIs(t *testing.T) {
 		status, _ := front.get("/api/v1/query?query=1")
 		return status
 	}
-	become := func(why string, want int) {
+	expectReadiness := func(why string, want int) {
 		t.Helper()
 		eventually(t, 20*time.Second, fmt.Sprintf("%d because %s", want, why), func() bool { return ready() == want })
 	}
 	if got, _ := front.get("/-/healthy"); got != http.StatusOK {
 		t.Errorf("a frontend that waits for its downstream is not healthy: %d", got)
 	}
-	become("the downstream is starting", http.StatusServiceUnavailable)
+	expectReadiness("the downstream is starting", http.StatusServiceUnavailable)
 	status.Store(http.StatusOK)
-	become("it is ready", http.StatusOK)
+	expectReadiness("it is ready", http.StatusOK)
 	status.Store(0)
-	become("it breaks connections", http.StatusServiceUnavailable)
+	expectReadiness("it breaks connections", http.StatusServiceUnavailable)
 	if got := query(); got != http.StatusOK {
 		t.Errorf("a query through a frontend that is not ready: %d", got)
 	}
 	status.Store(http.StatusNotFound)
-	become("it has no readiness endpoint", http.StatusOK)
+	expectReadiness("it has no readiness endpoint", http.StatusOK)
 	status.Store(http.StatusBadGateway)
-	become("a proxy in front of it returns 502", http.StatusServiceUnavailable)
+	expectReadiness("a proxy in front of it returns 502", http.StatusServiceUnavailable)
 	// A downstream that responds to queries is ready, even if its probe fails.
 	eventually(t, 20*time.Second, "200 because it responds to queries", func() bool { return query() == http.StatusOK && ready() == http.StatusOK })
 	queryStatus.Store(http.StatusInternalServerError)
 	eventually(t, 20*time.Second, "503 because queries fail too", func() bool { return query() >= 500 && ready() == http.StatusServiceUnavailable })
-	behind.Config.SetKeepAlivesEnabled(false)
-	behind.CloseClientConnections()
-	behind.Listener.Close()
-	become("nothing listens there", http.StatusServiceUnavailable)
+	backend.Config.SetKeepAlivesEnabled(false)
+	backend.CloseClientConnections()
+	backend.Listener.Close()
+	expectReadiness("nothing listens there", http.StatusServiceUnavailable)
 }
 
 // runFrontend starts a query frontend that runs until the test ends. It does not wait

@@ -12,12 +12,12 @@ import (
 // The cache must not return the response of one tenant or token to another. Each case
 // has the flags of a multi-tenant installation.
 func TestFrontend_CacheSeparatesTenants(t *testing.T) {
-	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = r.ParseForm()
 		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"seen":"%s/%s/%s"},"values":[[%s,"1"]]}]}}`,
 			r.Header.Get("X-Scope-OrgID"), r.Header.Get("THANOS-TENANT"), r.Header.Get("Authorization"), r.Form.Get("start"))
 	}))
-	defer behind.Close()
+	defer backend.Close()
 	const path = "/api/v1/query_range?query=up&start=0&end=7199&step=30"
 	for name, c := range map[string]struct {
 		args          []string
@@ -32,7 +32,7 @@ func TestFrontend_CacheSeparatesTenants(t *testing.T) {
 		"no token":                             {[]string{"--query-frontend.forward-header=Authorization"}, map[string]string{"Authorization": "Bearer a"}, nil, "//"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := startProcess(t, binary(t), append([]string{"query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url=" + behind.URL,
+			p := startProcess(t, binary(t), append([]string{"query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url=" + backend.URL,
 				"--query-range.split-interval=1h", "--query-range.response-cache-config={type: IN-MEMORY, config: {max_size: 16MB}}"}, c.args...)...)
 			as := func(header map[string]string) (int, string, string) {
 				req, err := http.NewRequest(http.MethodGet, p.base+path, nil)

@@ -83,7 +83,7 @@ var frontendQueries = []string{
 
 // compareFrontend sends random range queries to a frontend, twice each, and to its
 // downstream, and compares the responses byte for byte.
-func compareFrontend(t *testing.T, front, behind *server, end time.Time, rounds int) {
+func compareFrontend(t *testing.T, front, backend *server, end time.Time, rounds int) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(21, 22))
 	for range rounds {
@@ -92,7 +92,7 @@ func compareFrontend(t *testing.T, front, behind *server, end time.Time, rounds 
 		to := from.Add(time.Duration(r.Int64N(int64(end.Sub(from)) + 1)))
 		form := url.Values{"query": {query}, "start": {fmt.Sprint(from.Unix())}, "end": {fmt.Sprint(to.Unix())}, "step": {[]string{"15", "60", "37.5", "5m"}[r.IntN(4)]}}
 		path := "/api/v1/query_range?" + form.Encode()
-		wantStatus, want := behind.get(path)
+		wantStatus, want := backend.get(path)
 		// A Thanos querier adds an analysis of each evaluation, which splits cannot share.
 		want = strings.Replace(want, `,"analysis":{}`, "", 1)
 		for range 2 {
@@ -115,12 +115,12 @@ func differAt(a, b string) int {
 }
 
 func TestFrontend_ResponseEqualsTheDownstreamsByteForByte(t *testing.T) {
-	behind := startServe(t, idle(t))
+	backend := startServe(t, idle(t))
 	end := time.Now().Truncate(time.Minute)
-	writeHours(t, end, 4, behind)
+	writeHours(t, end, 4, backend)
 	for _, cache := range []string{"", "{type: IN-MEMORY, config: {max_size: 64MB}}"} {
-		front := startFrontend(t, behind.base, func(o *role.QueryFrontendOptions) { o.RangeCache = cache })
-		compareFrontend(t, front, behind, end, 60)
+		front := startFrontend(t, backend.base, func(o *role.QueryFrontendOptions) { o.RangeCache = cache })
+		compareFrontend(t, front, backend, end, 60)
 	}
 }
 
@@ -210,9 +210,9 @@ func TestFrontend_ExportsTracesByOTLP(t *testing.T) {
 		received.Write(body)
 	}))
 	defer receiver.Close()
-	behind := startServe(t, idle(t))
+	backend := startServe(t, idle(t))
 	t.Run("query", func(t *testing.T) { // the frontend stops with the subtest and exports the remaining spans
-		front := startFrontend(t, behind.base, func(o *role.QueryFrontendOptions) {
+		front := startFrontend(t, backend.base, func(o *role.QueryFrontendOptions) {
 			o.Tracing = "type: OTLP\nconfig: {client_type: http, insecure: true, endpoint: '" + strings.TrimPrefix(receiver.URL, "http://") + "'}"
 		})
 		if status, body := front.get("/api/v1/query_range?query=vector(1)&start=0&end=9000&step=60"); status != 200 {

@@ -54,10 +54,10 @@ func TestPeerSDK_PushedProfilesAreQueryable(t *testing.T) {
 			for _, id := range tt.types {
 				f := s.flame(id, selector)
 				if f.Flamegraph.Total == "" || f.Flamegraph.Total == "0" {
-					t.Errorf("nothing of %s; there are %v\n%s", id, types.ProfileTypes, out)
+					t.Errorf("the flame graph of %s is empty; profile types: %v\n%s", id, types.ProfileTypes, out)
 				}
 				if strings.Contains(id, ":cpu:nanoseconds") && !f.has(tt.function) {
-					t.Errorf("%s is not among %.500s of %s", tt.function, fmt.Sprint(f.Flamegraph.Names), id)
+					t.Errorf("no %s among %.500s of %s", tt.function, fmt.Sprint(f.Flamegraph.Names), id)
 				}
 			}
 		})

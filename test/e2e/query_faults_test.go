@@ -80,7 +80,7 @@ func serveMisbehaving(t *testing.T, o misbehavingStore) (address string, stop fu
 }
 
 func testLabels(i int) []byte {
-	return labelenc.Append(nil, labels.FromStrings("__name__", "odd", "i", fmt.Sprintf("%09d", i)))
+	return labelenc.Append(nil, labels.FromStrings("__name__", "test_metric", "i", fmt.Sprintf("%09d", i)))
 }
 
 func testChunks(t testing.TB, ms int64) []series.Chunk {
@@ -133,7 +133,7 @@ func TestQuery_MisbehavingStoreCausesAWarningOrAnError(t *testing.T) {
 			bad, _ := serveMisbehaving(t, misbehavingStore{next: c.next})
 			fine, _ := serveMisbehaving(t, misbehavingStore{next: ends(1, func(int) []byte { return testLabels(500) }, good, errEnd)})
 			q := startQuery(t, []string{bad, fine}, func(o *role.QueryOptions) { o.Fanout.ResponseTimeout = 300 * time.Millisecond })
-			at := fmt.Sprintf("/api/v1/query?query=count(odd)&time=%d", now/1000+1)
+			at := fmt.Sprintf("/api/v1/query?query=count(test_metric)&time=%d", now/1000+1)
 			begun := time.Now()
 			status, body := q.get(at)
 			switch {
@@ -174,7 +174,7 @@ func TestQuery_StoreThatDiesWhileStreamingIsNamed(t *testing.T) {
 		return testLabels(i), good, nil
 	}})
 	q := startQuery(t, []string{bad}, nil)
-	status, body := q.get(fmt.Sprintf("/api/v1/query?query=count(odd)&time=%d", now/1000+1))
+	status, body := q.get(fmt.Sprintf("/api/v1/query?query=count(test_metric)&time=%d", now/1000+1))
 	if status != http.StatusOK || !strings.Contains(body, bad) {
 		t.Errorf("%d %.500s", status, body)
 	}
@@ -190,7 +190,7 @@ func TestQuery_FailsWithinBoundedMemoryOverTheByteLimit(t *testing.T) {
 			return testLabels(i), good, nil
 		},
 		"huge labels": func(_ context.Context, i int) ([]byte, []series.Chunk, error) {
-			return labelenc.Append(nil, labels.FromStrings("__name__", "odd", "big", big, "i", fmt.Sprintf("%06d", i))), good, nil
+			return labelenc.Append(nil, labels.FromStrings("__name__", "test_metric", "big", big, "i", fmt.Sprintf("%06d", i))), good, nil
 		},
 	} {
 		address, _ := serveMisbehaving(t, misbehavingStore{next: next})
@@ -209,7 +209,7 @@ func TestQuery_FailsWithinBoundedMemoryOverTheByteLimit(t *testing.T) {
 				}
 			}
 		})
-		status, body := q.get("/api/v1/query?query=count(odd)")
+		status, body := q.get("/api/v1/query?query=count(test_metric)")
 		close(stop)
 		watching.Wait()
 		if status == http.StatusOK || !strings.Contains(body, "limit") {
@@ -232,7 +232,7 @@ func TestQuery_ClientDisconnectCancelsItsStoreStreams(t *testing.T) {
 	q := startQuery(t, []string{address}, nil)
 	for range 20 {
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, q.base+"/api/v1/query?query=odd", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, q.base+"/api/v1/query?query=test_metric", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -275,7 +275,7 @@ func TestQuery_TwoHundredStoresOfWhichSomeAreDown(t *testing.T) {
 			o.Endpoints.Static = append(o.Endpoints.Static, fanout.Address{Name: store})
 		}
 	})
-	status, body := q.get(fmt.Sprintf("/api/v1/query?query=count(odd)&time=%d", now/1000+1))
+	status, body := q.get(fmt.Sprintf("/api/v1/query?query=count(test_metric)&time=%d", now/1000+1))
 	if status != http.StatusOK || !strings.Contains(body, `"180"`) || strings.Count(body, "is not asked") < 10 {
 		t.Errorf("%d %.800s", status, body)
 	}

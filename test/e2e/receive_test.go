@@ -243,11 +243,11 @@ func TestServe_WritesOfOtherOriginsAreRefused(t *testing.T) {
 }
 
 func TestFrontend_WritesOfOtherOriginsAreNotForwarded(t *testing.T) {
-	behind := startServe(t, func(o *role.ServeOptions) {
+	backend := startServe(t, func(o *role.ServeOptions) {
 		idle(t)(o)
 		o.Web.EnableLifecycle = true
 	})
-	front := startFrontend(t, behind.base, nil)
+	front := startFrontend(t, backend.base, nil)
 	r := receivers(t)[0]
 	for _, path := range []string{r.path, "/-/reload"} {
 		if status, text := front.send(http.MethodPost, path, r.contentType, r.body, "Origin", "https://evil.example"); status != http.StatusForbidden {

@@ -28,8 +28,8 @@ type slotLimitedPrometheus struct {
 	reads, open, peak, listed int
 }
 
-func newSlotLimitedPrometheus(t *testing.T, behind string, slots int) *slotLimitedPrometheus {
-	u, err := url.Parse(behind)
+func newSlotLimitedPrometheus(t *testing.T, backend string, slots int) *slotLimitedPrometheus {
+	u, err := url.Parse(backend)
 	if err != nil {
 		t.Fatal(err)
 	}

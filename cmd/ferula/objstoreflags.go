@@ -22,7 +22,7 @@ type objstoreFlags struct {
 }
 
 func (f objstoreFlags) options() (role.ShippingOptions, error) {
-	text, err := yamlOf("objstore.config", f.Config, f.ConfigFile)
+	text, err := pathOrContent("objstore.config", f.Config, f.ConfigFile)
 	if err != nil {
 		return role.ShippingOptions{}, err
 	}

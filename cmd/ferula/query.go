@@ -239,7 +239,7 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 	if o.Endpoints, err = c.endpoints(); err != nil {
 		errs = append(errs, err)
 	}
-	if o.Tracing, err = yamlOf("tracing.config", c.TracingConfig, c.TracingConfigFile); err != nil {
+	if o.Tracing, err = pathOrContent("tracing.config", c.TracingConfig, c.TracingConfigFile); err != nil {
 		errs = append(errs, err)
 	}
 	return o, errors.Join(errs...)
@@ -265,7 +265,7 @@ func (c *queryCommand) endpoints() (fanout.EndpointsOptions, error) {
 			o.Static = append(o.Static, address)
 		}
 	}
-	config, err := yamlOf("endpoint.sd-config", c.SDConfig, c.SDConfigFile)
+	config, err := pathOrContent("endpoint.sd-config", c.SDConfig, c.SDConfigFile)
 	if err != nil {
 		return o, err
 	}

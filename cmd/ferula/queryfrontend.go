@@ -71,7 +71,7 @@ type queryFrontendCommand struct {
 	MaxDownstream       int      `name:"limits.max-downstream-concurrent" default:"256" help:"Calls of the downstream under way at once; max_conns_per_host of the tripper configuration may allow fewer. A query takes all that it needs together, one tenant three quarters at most."`
 	MaxPoints           int      `name:"limits.max-points" default:"0" help:"Steps of a range query. 0: the downstream's limit."`
 	MaxQueryBytes       size     `name:"limits.max-query-bytes" default:"0" help:"Length of a query's text. 0: no limit but the body's."`
-	MaxAnswerBytes      size     `name:"limits.max-response-bytes" default:"0" help:"Bytes of an answer, before compression. 0: no limit."`
+	MaxResponseBytes      size     `name:"limits.max-response-bytes" default:"0" help:"Bytes of an answer, before compression. 0: no limit."`
 	MaxLabelBytes       size     `name:"limits.max-labels-bytes" default:"128MiB" help:"Bytes of all parts of a request for labels or series, before they are united in memory, which takes two to four times as much; beyond it gets 422. 0: the default."`
 
 	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Where to send traces, type OTLP."`
@@ -169,7 +169,7 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	o.DisableCORS = c.DisableCORS
 	var errs []error
 	text := func(flag string, inline secret, file string) string {
-		got, err := yamlOf(flag, inline, file)
+		got, err := pathOrContent(flag, inline, file)
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -212,7 +212,7 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	o.Frontend = frontend.Options{
 		Tenants: limit.Tenants{Headers: tenantHeaders, Default: c.DefaultTenant},
 		Limits: limit.Query{
-			LengthMax: time.Duration(c.MaxLength), PointsMax: int64(c.MaxPoints), QueryBytesMax: int64(c.MaxQueryBytes), ResponseBytesMax: int64(c.MaxAnswerBytes),
+			LengthMax: time.Duration(c.MaxLength), PointsMax: int64(c.MaxPoints), QueryBytesMax: int64(c.MaxQueryBytes), ResponseBytesMax: int64(c.MaxResponseBytes),
 		},
 		Split:           split.Options{Interval: interval, MinInterval: time.Duration(c.MinSplitInterval), MaxInterval: time.Duration(c.MaxSplitInterval), HorizontalShards: c.HorizontalShards},
 		Parallelism:     c.Parallelism,

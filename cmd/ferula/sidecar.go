@@ -20,8 +20,8 @@ import (
 type sidecarCommand struct {
 	PrometheusURL  secretURL `name:"prometheus.url" default:"http://127.0.0.1:9090" help:"URL at which to reach Prometheus's API."`
 	ReadyTimeout   duration  `name:"prometheus.ready_timeout" default:"10m" help:"Maximum time to wait for Prometheus to start up."`
-	AskEvery       duration  `name:"prometheus.get_config_interval" default:"30s" help:"How often to ask for Prometheus' configuration and time range."`
-	AskTimeout     duration  `name:"prometheus.get_config_timeout" default:"30s" help:"Timeout of these questions."`
+	PollInterval       duration  `name:"prometheus.get_config_interval" default:"30s" help:"How often to ask for Prometheus' configuration and time range."`
+	PollTimeout     duration  `name:"prometheus.get_config_timeout" default:"30s" help:"Timeout of these questions."`
 	HTTPClient     secret    `name:"prometheus.http-client" placeholder:"YAML" xor:"httpclient" help:"Authentication and TLS towards Prometheus."`
 	HTTPClientFile string    `name:"prometheus.http-client-file" placeholder:"FILE" xor:"httpclient" help:"File with authentication and TLS towards Prometheus."`
 	Path           string    `name:"tsdb.path" default:"./data" help:"Data folder of Prometheus, whose blocks are shipped."`
@@ -123,7 +123,7 @@ func (c *sidecarCommand) warn(logger *slog.Logger) {
 func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 	var errs []error
 	text := func(flag string, inline secret, file string) string {
-		got, err := yamlOf(flag, inline, file)
+		got, err := pathOrContent(flag, inline, file)
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -150,8 +150,8 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 		ReadyTimeout:  time.Duration(c.ReadyTimeout),
 		SelectionsMax: c.SelectionsMax,
 		ReadsMax:      c.ReadsMax,
-		PollInterval:  time.Duration(c.AskEvery),
-		PollTimeout:   time.Duration(c.AskTimeout),
+		PollInterval:  time.Duration(c.PollInterval),
+		PollTimeout:   time.Duration(c.PollTimeout),
 		MinTimeMS:     c.MinTime.ms,
 		TSDBDir:       c.Path,
 		Ship:          ship,

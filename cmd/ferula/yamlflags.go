@@ -43,7 +43,7 @@ func (s secretURL) String() string {
 
 // yamlOf takes YAML from a flag or a file, $(NAME) replaced by the environment's
 // value. A name that is not set is an error, in each such flag.
-func yamlOf(flag string, inline secret, file string) (string, error) {
+func pathOrContent(flag string, inline secret, file string) (string, error) {
 	text := string(inline)
 	if file != "" {
 		flag += "-file"

@@ -12,18 +12,18 @@ import (
 // each is read ahead, so that a short one ends, and its connection and its slot
 // serve another call. Beyond the first buffer the room is shared by all queries.
 const (
-	aheadBytes     = 64 << 10 // of every part
-	aheadPartBytes = 1 << 20  // of a part, where there is room
-	aheadAllBytes  = 64 << 20 // of all, beyond their first buffer
+	readAheadBytes     = 64 << 10 // of every part
+	readAheadPartBytes = 1 << 20  // of a part, where there is room
+	readAheadTotalBytes  = 64 << 20 // of all, beyond their first buffer
 )
 
-var aheadBuffers = bufpool.New(aheadBytes, aheadBytes)
+var readAheadBuffers = bufpool.New(readAheadBytes, readAheadBytes)
 
 // aheadBody is a body whose beginning is read ahead by fill, in a goroutine of its
 // own, and the rest by Read. Read and Close wait for fill to return.
-type aheadBody struct {
+type readAheadBody struct {
 	src   io.ReadCloser
-	room  *semaphore.Weighted // of aheadAllBytes
+	budget  *semaphore.Weighted // of aheadAllBytes
 	ended func()              // called once, when src has been read to its end or closed
 
 	filled chan struct{} // closed when fill has returned; what follows is the reader's then
@@ -33,14 +33,14 @@ type aheadBody struct {
 	err    error         // that src ended with
 }
 
-func newAheadBody(src io.ReadCloser, room *semaphore.Weighted, ended func()) *aheadBody {
-	return &aheadBody{src: src, room: room, ended: ended, filled: make(chan struct{})}
+func newReadAheadBody(src io.ReadCloser, room *semaphore.Weighted, ended func()) *readAheadBody {
+	return &readAheadBody{src: src, budget: room, ended: ended, filled: make(chan struct{})}
 }
 
 // fill reads ahead until the barrier is closed, src ends, or there is no room.
-func (b *aheadBody) fill(barrier <-chan struct{}) {
+func (b *readAheadBody) fill(barrier <-chan struct{}) {
 	defer close(b.filled)
-	b.first = aheadBuffers.Get()
+	b.first = readAheadBuffers.Get()
 	b.data = (*b.first)[:0]
 	for {
 		select {
@@ -61,31 +61,31 @@ func (b *aheadBody) fill(barrier <-chan struct{}) {
 }
 
 // grow doubles the room for data, if it may.
-func (b *aheadBody) grow() bool {
+func (b *readAheadBody) grow() bool {
 	size := 2 * cap(b.data)
-	if size > aheadPartBytes || !b.room.TryAcquire(int64(size)) {
+	if size > readAheadPartBytes || !b.budget.TryAcquire(int64(size)) {
 		return false
 	}
 	larger := append(make([]byte, 0, size), b.data...)
-	b.giveBack()
+	b.releaseBuffer()
 	b.data, b.extra = larger, int64(size)
 	return true
 }
 
 // giveBack ends the use of the buffer behind data.
-func (b *aheadBody) giveBack() {
+func (b *readAheadBody) releaseBuffer() {
 	b.data = nil
 	if b.first != nil {
-		aheadBuffers.Put(b.first)
+		readAheadBuffers.Put(b.first)
 		b.first = nil
 	}
 	if b.extra > 0 {
-		b.room.Release(b.extra)
+		b.budget.Release(b.extra)
 		b.extra = 0
 	}
 }
 
-func (b *aheadBody) end(err error) {
+func (b *readAheadBody) end(err error) {
 	b.err = err
 	if b.ended != nil {
 		b.ended()
@@ -94,12 +94,12 @@ func (b *aheadBody) end(err error) {
 }
 
 // Read gives what was read ahead, and then what src gives.
-func (b *aheadBody) Read(p []byte) (int, error) {
+func (b *readAheadBody) Read(p []byte) (int, error) {
 	<-b.filled
 	if len(b.data) > 0 {
 		n := copy(p, b.data)
 		if b.data = b.data[n:]; len(b.data) == 0 {
-			b.giveBack()
+			b.releaseBuffer()
 		}
 		return n, nil
 	}
@@ -114,10 +114,10 @@ func (b *aheadBody) Read(p []byte) (int, error) {
 }
 
 // Close closes src, which ends a fill that waits, too.
-func (b *aheadBody) Close() error {
+func (b *readAheadBody) Close() error {
 	err := b.src.Close()
 	<-b.filled
-	b.giveBack()
+	b.releaseBuffer()
 	b.end(io.ErrClosedPipe)
 	return err
 }

@@ -53,7 +53,7 @@ func kindOf(path string) kind {
 }
 
 // exchange is one request and what becomes of it.
-type exchange struct {
+type requestContext struct {
 	f     *Frontend
 	w     http.ResponseWriter
 	r     *http.Request
@@ -63,7 +63,7 @@ type exchange struct {
 	began time.Time
 	span  trace.Span
 
-	answer *answerWriter
+	response *responseWriter
 	status int
 	cache  string // hit, partial or miss; "" where nothing was looked up
 	stages []stage
@@ -75,7 +75,7 @@ type stage struct {
 	took time.Duration
 }
 
-func (x *exchange) stage(name string, since time.Time) {
+func (x *requestContext) stage(name string, since time.Time) {
 	took := x.f.opts.Now().Sub(since)
 	x.stages = append(x.stages, stage{name, took})
 	x.f.metrics.stage(name, took)
@@ -84,7 +84,7 @@ func (x *exchange) stage(name string, since time.Time) {
 }
 
 // begin reads a request.
-func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *exchange, err error) {
+func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *requestContext, err error) {
 	ctx := f.opts.Propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	ctx, span := f.opts.Tracer.Start(ctx, r.URL.Path, trace.WithSpanKind(trace.SpanKindServer))
 	r = r.WithContext(ctx)
@@ -93,7 +93,7 @@ func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *exchange, e
 			span.End()
 		}
 	}()
-	x := &exchange{f: f, w: w, r: r, span: span, kind: kindOf(r.URL.Path), began: f.opts.Now(), status: http.StatusOK}
+	x := &requestContext{f: f, w: w, r: r, span: span, kind: kindOf(r.URL.Path), began: f.opts.Now(), status: http.StatusOK}
 	r.Body = http.MaxBytesReader(w, r.Body, formMaxBytes)
 	x.query = query{path: r.URL.EscapedPath(), header: f.forwarded(r.Header)}
 	isForm := strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded")
@@ -123,7 +123,7 @@ func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *exchange, e
 	if err := f.opts.Limits.CheckText(x.query.params.Get("query")); err != nil {
 		return nil, err
 	}
-	x.answer = &answerWriter{x: x, limit: f.opts.Limits.ResponseBytesMax, before: w.Header().Clone()}
+	x.response = &responseWriter{x: x, limit: f.opts.Limits.ResponseBytesMax, initialHeader: w.Header().Clone()}
 	f.metrics.inFlight(1)
 	return x, nil
 }
@@ -158,7 +158,7 @@ func (f *Frontend) forwarded(h http.Header) http.Header {
 }
 
 // admit waits for a place.
-func (f *Frontend) admit(x *exchange) (func(), error) {
+func (f *Frontend) admit(x *requestContext) (func(), error) {
 	if f.opts.Admission == nil {
 		return func() {}, nil
 	}
@@ -169,19 +169,19 @@ func (f *Frontend) admit(x *exchange) (func(), error) {
 }
 
 // end counts the request and writes the slow query log.
-func (x *exchange) end() {
-	x.answer.release()
+func (x *requestContext) end() {
+	x.response.release()
 	f := x.f
 	took := f.opts.Now().Sub(x.began)
 	f.metrics.inFlight(-1)
 	f.metrics.request(x, took)
 	x.span.SetAttributes(attribute.String("query", x.query.params.Get("query")), attribute.String("tenant", x.query.tenant),
-		attribute.String("cache", x.cache), attribute.Int("status", x.status), attribute.Int64("bytes", x.answer.written))
+		attribute.String("cache", x.cache), attribute.Int("status", x.status), attribute.Int64("bytes", x.response.written))
 	x.span.End()
 	if f.opts.SlowerThan == 0 || took < f.opts.SlowerThan || x.kind == kindOther && !strings.HasSuffix(x.query.path, "/query") {
 		return
 	}
-	attrs := []any{"path", x.query.path, "tenant", x.query.tenant, "took", took.String(), "status", x.status, "bytes", x.answer.written}
+	attrs := []any{"path", x.query.path, "tenant", x.query.tenant, "took", took.String(), "status", x.status, "bytes", x.response.written}
 	for _, name := range []string{"query", "start", "end", "step", "time"} {
 		if v := x.query.params.Get(name); v != "" {
 			attrs = append(attrs, "param_"+name, v)
@@ -227,7 +227,7 @@ func classify(err error) *statusError {
 		return &statusError{http.StatusServiceUnavailable, "timeout", err}
 	case errors.Is(err, limit.ErrTenant):
 		return &statusError{http.StatusBadRequest, "bad_data", err}
-	case errors.Is(err, limit.ErrLimit), errors.Is(err, downstream.ErrLimit), errors.Is(err, errAnswerTooLarge):
+	case errors.Is(err, limit.ErrLimit), errors.Is(err, downstream.ErrLimit), errors.Is(err, errResponseTooLarge):
 		return &statusError{http.StatusUnprocessableEntity, "execution", err}
 	case errors.Is(err, downstream.ErrRequest):
 		return &statusError{http.StatusBadRequest, "bad_data", err}
@@ -241,23 +241,23 @@ func classify(err error) *statusError {
 
 // fail ends a request that could not be answered: with a proper error if nothing
 // is out yet, else by cutting the connection.
-func (f *Frontend) fail(x *exchange, err error) {
+func (f *Frontend) fail(x *requestContext, err error) {
 	e := classify(err)
 	x.status = e.status
 	level := f.opts.Logger.Warn
 	if e.status < 500 {
 		level = f.opts.Logger.Info
 	}
-	level("request failed", "path", x.query.path, "tenant", x.query.tenant, "status", e.status, "begun", x.answer.begun(), "err", err)
-	if x.answer.begun() {
+	level("request failed", "path", x.query.path, "tenant", x.query.tenant, "status", e.status, "begun", x.response.begun(), "err", err)
+	if x.response.begun() {
 		panic(http.ErrAbortHandler)
 	}
-	x.answer.rewind()
+	x.response.reset()
 	writeError(x.w, e)
 }
 
 // refuse ends a request that was not let in.
-func (f *Frontend) refuse(x *exchange, err error) {
+func (f *Frontend) reject(x *requestContext, err error) {
 	e := classify(err)
 	x.status = e.status
 	writeError(x.w, e)
@@ -272,37 +272,37 @@ func writeError(w http.ResponseWriter, e *statusError) {
 	_, _ = w.Write(b) // the asker has gone if it fails
 }
 
-var errAnswerTooLarge = errors.New("answer exceeds the limit of bytes")
+var errResponseTooLarge = errors.New("answer exceeds the limit of bytes")
 
 // answerWriter is where an answer's bytes go; its first Write sends the header.
-type answerWriter struct {
-	x       *exchange
+type responseWriter struct {
+	x       *requestContext
 	body    *httpbody.Body
 	limit   int64
 	written int64
 
 	contentType string
-	before      http.Header // as it was at first
-	flight      *flight     // where the answer is gathered, nil once it is too long
-	land        func()      // lets those go who wait for it
+	initialHeader      http.Header // as it was at first
+	call      *call     // where the answer is gathered, nil once it is too long
+	finishCall        func()      // lets those go who wait for it
 }
 
-func (a *answerWriter) begun() bool { return a.body != nil && a.body.Begun() }
+func (a *responseWriter) begun() bool { return a.body != nil && a.body.Begun() }
 
 // Write implements io.Writer.
-func (a *answerWriter) Write(p []byte) (int, error) {
+func (a *responseWriter) Write(p []byte) (int, error) {
 	if a.limit > 0 && a.written+int64(len(p)) > a.limit {
-		return 0, fmt.Errorf("%w: %d", errAnswerTooLarge, a.limit)
+		return 0, fmt.Errorf("%w: %d", errResponseTooLarge, a.limit)
 	}
 	if a.body == nil {
 		a.open("application/json")
 	}
-	if a.flight != nil {
-		if a.gather(p) {
+	if a.call != nil {
+		if a.buffer(p) {
 			a.written += int64(len(p))
 			return len(p), nil
 		}
-		if err := a.stream(); err != nil {
+		if err := a.stopBuffering(); err != nil {
 			return 0, err
 		}
 	}
@@ -312,40 +312,40 @@ func (a *answerWriter) Write(p []byte) (int, error) {
 }
 
 // gather keeps the answer as long as it is short.
-func (a *answerWriter) gather(p []byte) bool {
-	if len(a.flight.body)+len(p) > sharedMaxBytes {
+func (a *responseWriter) buffer(p []byte) bool {
+	if len(a.call.body)+len(p) > sharedResponseMaxBytes {
 		return false
 	}
-	a.flight.body = append(a.flight.body, p...)
+	a.call.body = append(a.call.body, p...)
 	return true
 }
 
 // stream ends the gathering of an answer that is too long for it.
-func (a *answerWriter) stream() error {
-	gathered := a.flight.body
-	a.flight.body, a.flight.long = nil, true
-	a.flight = nil
-	a.land()
+func (a *responseWriter) stopBuffering() error {
+	gathered := a.call.body
+	a.call.body, a.call.tooLong = nil, true
+	a.call = nil
+	a.finishCall()
 	_, err := a.body.Write(gathered)
 	return err
 }
 
 // rewind drops what has been written, of which nothing is sent yet.
-func (a *answerWriter) rewind() {
+func (a *responseWriter) reset() {
 	a.body, a.written = nil, 0
-	if a.flight != nil {
-		a.flight.body = nil
+	if a.call != nil {
+		a.call.body = nil
 	}
 	h := a.x.w.Header()
 	clear(h)
-	for name, values := range a.before {
+	for name, values := range a.initialHeader {
 		h[name] = values
 	}
 }
 
 // sharedHeader is what of the answer's header holds for others too. A cookie is
 // one client's own.
-func (a *answerWriter) sharedHeader() http.Header {
+func (a *responseWriter) sharedHeader() http.Header {
 	h := a.x.w.Header().Clone()
 	for _, name := range []string{"Content-Encoding", "Content-Length", "Server-Timing", "Vary", "Date", "Set-Cookie"} {
 		h.Del(name)
@@ -355,7 +355,7 @@ func (a *answerWriter) sharedHeader() http.Header {
 }
 
 // open chooses type and encoding and tells how the answer came about.
-func (a *answerWriter) open(contentType string) {
+func (a *responseWriter) open(contentType string) {
 	x := a.x
 	r := x.r
 	if x.f.opts.NoCompression {
@@ -381,14 +381,14 @@ func (a *answerWriter) open(contentType string) {
 }
 
 // close ends an answer that is complete.
-func (a *answerWriter) close() error {
-	if a.body == nil || a.flight != nil {
+func (a *responseWriter) close() error {
+	if a.body == nil || a.call != nil {
 		return nil
 	}
 	return a.body.Close()
 }
 
-func (a *answerWriter) release() {
+func (a *responseWriter) release() {
 	if a.body != nil {
 		a.body.Release()
 	}

@@ -13,7 +13,7 @@ import (
 // The tests of this file are named after faults that other query frontends had.
 
 // same asks a frontend and what stands behind it, and compares bytes.
-func (w *world) same(t *testing.T, front *httptest.Server, query string, start, end, step float64) {
+func (w *testEnv) same(t *testing.T, front *httptest.Server, query string, start, end, step float64) {
 	t.Helper()
 	path := rangePath(query, start, end, step)
 	_, want, _ := get(t, w.server.URL+path)
@@ -22,7 +22,7 @@ func (w *world) same(t *testing.T, front *httptest.Server, query string, start, 
 }
 
 func TestNoGapsAfterACacheHit(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Cache = newMemoryCache() })
 	w.same(t, front, "requests_total", 600, 5400, 30)
 	for _, r := range [][2]float64{{0, 9000}, {3000, 4200}, {5370, 5430}, {5400, 12000}, {0, 12000}, {3570, 3630}} {
@@ -31,7 +31,7 @@ func TestNoGapsAfterACacheHit(t *testing.T) {
 }
 
 func TestAnEmptyAnswerThatWasKeptDoesNotHideDataBesideIt(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Cache = newMemoryCache() })
 	w.same(t, front, "onlyonce", 0, 3000, 30) // nothing there
 	w.same(t, front, "onlyonce", 0, 12000, 30)
@@ -40,7 +40,7 @@ func TestAnEmptyAnswerThatWasKeptDoesNotHideDataBesideIt(t *testing.T) {
 }
 
 func TestKeptAnswersAreNotReusedForOtherTimestamps(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Cache = newMemoryCache() })
 	for _, start := range []float64{0, 7, 7.5, 29.999, 30, 0.001} {
 		w.same(t, front, "time()", start, start+7200, 30)
@@ -52,7 +52,7 @@ func TestKeptAnswersAreNotReusedForOtherTimestamps(t *testing.T) {
 }
 
 func TestFillersAreRightOnBothSidesOfACut(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Cache = newMemoryCache() })
 	for range 2 {
 		for _, query := range []string{`onlyonce or vector(0)`, `sum(onlyonce) or vector(0)`, `absent_over_time(onlyonce[5m])`, `absent(onlyonce)`, `requests_total{code="500"} or on() vector(-1)`} {
@@ -63,7 +63,7 @@ func TestFillersAreRightOnBothSidesOfACut(t *testing.T) {
 }
 
 func TestPartialDataOfOnePartIsNotKeptWhileOthersAre(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	cached := newMemoryCache()
 	front := w.front(func(o *Options) { o.Cache = cached })
 	w.mu.Lock()
@@ -84,7 +84,7 @@ func TestPartialDataOfOnePartIsNotKeptWhileOthersAre(t *testing.T) {
 }
 
 func TestAServerThatMovesTimesIsNotKeptWrongly(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	cached := newMemoryCache()
 	w.break_ = func(rw http.ResponseWriter, _ *http.Request) bool {
 		_, _ = io.WriteString(rw, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"1"},"values":[[60,"1"],[90,"2"]]}]}}`)
@@ -96,7 +96,7 @@ func TestAServerThatMovesTimesIsNotKeptWrongly(t *testing.T) {
 }
 
 func TestAClientThatLeavesEndsTheDownstreamsWork(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	ended := make(chan struct{}, 10)
 	arrived := make(chan struct{}, 10)
 	w.break_ = func(_ http.ResponseWriter, r *http.Request) bool {
@@ -129,7 +129,7 @@ func TestAClientThatLeavesEndsTheDownstreamsWork(t *testing.T) {
 }
 
 func TestAShortFailureOfOnePartIsNotSeen(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	failed := false
 	path := rangePath("requests_total", 0, 7199, 30)
 	_, want, _ := get(t, w.server.URL+path)

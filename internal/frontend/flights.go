@@ -10,28 +10,28 @@ import (
 // its first byte is sent, so that no client, gone or slow, holds up the others. A
 // longer one is streamed to the client whose request it was made for, and the
 // others' requests are answered for themselves.
-const sharedMaxBytes = 1 << 20
+const sharedResponseMaxBytes = 1 << 20
 
 // flights are the requests being answered now, so that who asks the same at the
 // same time gets the same answer. A dashboard on ten screens asks once.
-type flights struct {
+type singleFlight struct {
 	mu     sync.Mutex
-	flying map[string]*flight
+	calls map[string]*call
 }
 
-func newFlights() *flights { return &flights{flying: map[string]*flight{}} }
+func newSingleFlight() *singleFlight { return &singleFlight{calls: map[string]*call{}} }
 
 // flight is one answer being made. What stands below done is read only once it
 // is closed.
-type flight struct {
-	waiting int                // clients that want the response
+type call struct {
+	waiters int                // clients that want the response
 	cancel  context.CancelFunc // of the work on it, when there are none
 	done    chan struct{}
 	once    sync.Once
 
 	complete bool
 	err      error // of all who wait
-	long     bool  // too long to be shared
+	tooLong     bool  // too long to be shared
 	status   int
 	header   http.Header
 	body     []byte
@@ -40,39 +40,39 @@ type flight struct {
 // join returns the flight of a request, and the context of the work if the caller
 // is to make the answer. It does not end with the caller's client, but with the last
 // of all clients.
-func (f *flights) join(ctx context.Context, key string) (fl *flight, work context.Context) {
+func (f *singleFlight) join(ctx context.Context, key string) (fl *call, work context.Context) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if fl, ok := f.flying[key]; ok {
-		fl.waiting++
+	if fl, ok := f.calls[key]; ok {
+		fl.waiters++
 		return fl, nil
 	}
-	fl = &flight{waiting: 1, done: make(chan struct{})}
+	fl = &call{waiters: 1, done: make(chan struct{})}
 	work, fl.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	f.flying[key] = fl
+	f.calls[key] = fl
 	return fl, work
 }
 
 // leave takes a client out of a flight. With the last one the work ends, and nobody
 // joins any more.
-func (f *flights) leave(key string, fl *flight) {
+func (f *singleFlight) leave(key string, fl *call) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if fl.waiting--; fl.waiting > 0 {
+	if fl.waiters--; fl.waiters > 0 {
 		return
 	}
-	if f.flying[key] == fl {
-		delete(f.flying, key)
+	if f.calls[key] == fl {
+		delete(f.calls, key)
 	}
 	fl.cancel()
 }
 
 // land ends a flight: nobody joins any more, and who waits goes on.
-func (f *flights) land(key string, fl *flight) {
+func (f *singleFlight) finish(key string, fl *call) {
 	fl.once.Do(func() {
 		f.mu.Lock()
-		if f.flying[key] == fl {
-			delete(f.flying, key)
+		if f.calls[key] == fl {
+			delete(f.calls, key)
 		}
 		f.mu.Unlock()
 		close(fl.done)
@@ -82,8 +82,8 @@ func (f *flights) land(key string, fl *flight) {
 // shareKey names what two requests must share to have one response: the key of
 // everything that may change it, the times, the forms that the client accepts, and
 // whether a cached response will do.
-func (x *exchange) shareKey() string {
-	var k keyText
+func (x *requestContext) callKey() string {
+	var k keyBuilder
 	k.part(x.query.key())
 	k.list("start", x.query.params["start"])
 	k.list("end", x.query.params["end"])
@@ -96,31 +96,31 @@ func (x *exchange) shareKey() string {
 
 // share answers x by another request's answer, or makes the answer and lets
 // others have it.
-func (f *Frontend) share(x *exchange, make func() error) error {
-	if !x.sharable() {
+func (f *Frontend) deduplicate(x *requestContext, make func() error) error {
+	if !x.shareable() {
 		return make()
 	}
-	key := x.shareKey()
+	key := x.callKey()
 	client := x.r
 	for {
-		fl, work := f.shared.join(client.Context(), key)
+		fl, work := f.calls.join(client.Context(), key)
 		if work != nil {
-			return f.lead(x, key, fl, work, make)
+			return f.runCall(x, key, fl, work, make)
 		}
 		select {
 		case <-fl.done:
 		case <-client.Context().Done():
-			f.shared.leave(key, fl)
+			f.calls.leave(key, fl)
 			return client.Context().Err()
 		}
-		f.shared.leave(key, fl)
+		f.calls.leave(key, fl)
 		switch {
 		case fl.complete:
-			f.metrics.sharedAnswer()
-			return x.repeat(fl)
+			f.metrics.sharedResponse()
+			return x.replay(fl)
 		case fl.err != nil: // it would fail again, and take as long
 			return fl.err
-		case fl.long:
+		case fl.tooLong:
 			return make()
 		}
 	}
@@ -128,54 +128,54 @@ func (f *Frontend) share(x *exchange, make func() error) error {
 
 // lead makes the answer of a flight. It goes on for the others when x's client has
 // gone, and is sent to it, like to them, once it is complete.
-func (f *Frontend) lead(x *exchange, key string, fl *flight, work context.Context, make func() error) error {
+func (f *Frontend) runCall(x *requestContext, key string, fl *call, work context.Context, make func() error) error {
 	client := x.r
-	left := context.AfterFunc(client.Context(), func() { f.shared.leave(key, fl) })
+	left := context.AfterFunc(client.Context(), func() { f.calls.leave(key, fl) })
 	defer func() {
 		if left() {
-			f.shared.leave(key, fl)
+			f.calls.leave(key, fl)
 		}
 	}()
 	// Whatever happens, also a panic, who waits goes on.
-	defer f.shared.land(key, fl)
+	defer f.calls.finish(key, fl)
 	x.r = client.WithContext(work)
-	x.answer.flight = fl
-	x.answer.land = func() { f.shared.land(key, fl) }
+	x.response.call = fl
+	x.response.finishCall = func() { f.calls.finish(key, fl) }
 	err := make()
 	x.r = client
-	if x.answer.flight == nil { // it was too long, and has been sent
+	if x.response.call == nil { // it was too long, and has been sent
 		return err
 	}
 	if err == nil {
 		fl.complete, fl.status = true, x.status
-		fl.header = x.answer.sharedHeader()
+		fl.header = x.response.sharedHeader()
 	} else {
 		fl.err = err
 	}
-	x.answer.flight = nil
-	x.answer.rewind()
-	f.shared.land(key, fl)
+	x.response.call = nil
+	x.response.reset()
+	f.calls.finish(key, fl)
 	switch {
 	case client.Context().Err() != nil:
 		return client.Context().Err()
 	case err != nil:
 		return err
 	}
-	return x.repeat(fl)
+	return x.replay(fl)
 }
 
 // repeat sends what another request was answered.
-func (x *exchange) repeat(fl *flight) error {
+func (x *requestContext) replay(fl *call) error {
 	h := x.w.Header()
 	for name, values := range fl.header {
 		h[name] = values
 	}
 	x.status, x.cache = fl.status, fl.header.Get("X-Ferula-Cache")
-	x.answer.open(fl.header.Get("Content-Type"))
-	x.answer.body.SetStatus(fl.status)
-	x.answer.body.Whole(len(fl.body))
-	if _, err := x.answer.Write(fl.body); err != nil {
+	x.response.open(fl.header.Get("Content-Type"))
+	x.response.body.SetStatus(fl.status)
+	x.response.body.Whole(len(fl.body))
+	if _, err := x.response.Write(fl.body); err != nil {
 		return err
 	}
-	return x.answer.close()
+	return x.response.close()
 }

@@ -19,7 +19,7 @@ import (
 
 // together is a frontend whose downstream waits for release, so that a test knows
 // who waits for one response.
-type together struct {
+type blockingDownstream struct {
 	*httptest.Server
 	f       *Frontend
 	calls   atomic.Int64
@@ -28,9 +28,9 @@ type together struct {
 	ended   chan struct{} // a value for each call whose client has gone
 }
 
-func newTogether(t *testing.T, respond func(w http.ResponseWriter, r *http.Request)) *together {
+func newBlockingDownstream(t *testing.T, respond func(w http.ResponseWriter, r *http.Request)) *blockingDownstream {
 	t.Helper()
-	g := &together{arrived: make(chan struct{}, 100), release: make(chan struct{}), ended: make(chan struct{}, 100)}
+	g := &blockingDownstream{arrived: make(chan struct{}, 100), release: make(chan struct{}), ended: make(chan struct{}, 100)}
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.calls.Add(1)
 		g.arrived <- struct{}{}
@@ -60,15 +60,15 @@ func newTogether(t *testing.T, respond func(w http.ResponseWriter, r *http.Reque
 }
 
 // wait waits until so many clients want the one response that is being made.
-func (g *together) wait(t *testing.T, clients int) {
+func (g *blockingDownstream) wait(t *testing.T, clients int) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		g.f.shared.mu.Lock()
+		g.f.calls.mu.Lock()
 		n := 0
-		for _, fl := range g.f.shared.flying {
-			n += fl.waiting
+		for _, fl := range g.f.calls.calls {
+			n += fl.waiters
 		}
-		g.f.shared.mu.Unlock()
+		g.f.calls.mu.Unlock()
 		if n == clients {
 			return
 		}
@@ -76,13 +76,13 @@ func (g *together) wait(t *testing.T, clients int) {
 	}
 }
 
-const togetherPath = "/api/v1/query_range?query=x&start=0&end=1000&step=10"
+const blockingPath = "/api/v1/query_range?query=x&start=0&end=1000&step=10"
 
 // goGet requests in the background; the result is "status body".
-func (g *together) goGet(ctx context.Context) <-chan string {
+func (g *blockingDownstream) goGet(ctx context.Context) <-chan string {
 	got := make(chan string, 1)
 	go func() {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.URL+togetherPath, nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.URL+blockingPath, nil)
 		if err != nil {
 			got <- err.Error()
 			return
@@ -99,7 +99,7 @@ func (g *together) goGet(ctx context.Context) <-chan string {
 	return got
 }
 
-func (g *together) followers(t *testing.T, n int) (all []<-chan string) {
+func (g *blockingDownstream) followers(t *testing.T, n int) (all []<-chan string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
@@ -109,12 +109,12 @@ func (g *together) followers(t *testing.T, n int) (all []<-chan string) {
 	return all
 }
 
-func sayEmpty(w http.ResponseWriter, _ *http.Request) {
+func respondEmpty(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
 }
 
 func TestAClientThatLeavesDoesNotTakeTheResponseFromOthers(t *testing.T) {
-	g := newTogether(t, sayEmpty)
+	g := newBlockingDownstream(t, respondEmpty)
 	ctx, leave := context.WithCancel(t.Context())
 	first := g.goGet(ctx)
 	<-g.arrived
@@ -132,7 +132,7 @@ func TestAClientThatLeavesDoesNotTakeTheResponseFromOthers(t *testing.T) {
 }
 
 func TestTheWorkEndsWithTheLastClient(t *testing.T) {
-	g := newTogether(t, sayEmpty)
+	g := newBlockingDownstream(t, respondEmpty)
 	ctx, leave := context.WithCancel(t.Context())
 	var all []<-chan string
 	for range 3 {
@@ -152,7 +152,7 @@ func TestTheWorkEndsWithTheLastClient(t *testing.T) {
 }
 
 func TestAFailureIsThatOfAllWhoWaitAndNotRepeatedByEach(t *testing.T) {
-	g := newTogether(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	g := newBlockingDownstream(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	all := g.followers(t, 7)
 	<-g.arrived
 	g.wait(t, 7)
@@ -166,13 +166,13 @@ func TestAFailureIsThatOfAllWhoWaitAndNotRepeatedByEach(t *testing.T) {
 
 func TestAClientThatReadsNothingDoesNotHoldUpOthers(t *testing.T) {
 	text := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"1"},"values":[` + strings.Repeat(`[1,"1"],`, 120_000) + `[2,"2"]]}]}}`
-	check(t, len(text) > 900<<10 && len(text) < sharedMaxBytes, "%d bytes", len(text))
-	g := newTogether(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) })
+	check(t, len(text) > 900<<10 && len(text) < sharedResponseMaxBytes, "%d bytes", len(text))
+	g := newBlockingDownstream(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) })
 	conn, err := net.Dial("tcp", g.Listener.Addr().String())
 	check(t, err == nil, "%v", err)
 	defer conn.Close()
 	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
-	_, err = io.WriteString(conn, "GET "+togetherPath+" HTTP/1.1\r\nHost: x\r\nAccept-Encoding: identity\r\n\r\n")
+	_, err = io.WriteString(conn, "GET "+blockingPath+" HTTP/1.1\r\nHost: x\r\nAccept-Encoding: identity\r\n\r\n")
 	check(t, err == nil, "%v", err)
 	<-g.arrived
 	others := g.followers(t, 3)
@@ -188,7 +188,7 @@ func TestAClientThatReadsNothingDoesNotHoldUpOthers(t *testing.T) {
 func TestALongResponseIsStreamedToEachClient(t *testing.T) {
 	var text strings.Builder
 	largeMatrix(&text, 0, 3000)
-	g := newTogether(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text.String()) })
+	g := newBlockingDownstream(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text.String()) })
 	all := g.followers(t, 3)
 	<-g.arrived
 	g.wait(t, 3)
@@ -203,7 +203,7 @@ func TestALongResponseIsStreamedToEachClient(t *testing.T) {
 // What goes wrong while the response is gathered still has a status, and can still
 // be answered in another way.
 func TestAResponseThatBreaksWhileItIsGatheredIsAnError(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	values := `[%[1]s,"1"],` + strings.Repeat(`[1e9,"1"],`, 40_000)
 	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
 		fmt.Fprintf(rw, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"1"},"values":[`+values+`!!!`, r.Form.Get("start"))

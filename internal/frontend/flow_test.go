@@ -64,7 +64,7 @@ func slotsOf(t *testing.T, n int) *limit.Limiter {
 func TestMorePartsThanConnectionsFinish(t *testing.T) {
 	two := 2
 	for name, slots := range map[string]bool{"short responses end while they are read ahead": false, "slots widen the parts": true} {
-		w := newWorld(t)
+		w := newTestEnv(t)
 		front := w.front(func(o *Options) {
 			o.Downstream = clientOf(t, w.server.URL, downstream.Transport{MaxConnsPerHost: &two})
 			if slots {
@@ -73,10 +73,10 @@ func TestMorePartsThanConnectionsFinish(t *testing.T) {
 		})
 		path := rangePath("requests_total", 0, 4*3600-1, 300)
 		_, want, _ := get(t, w.server.URL+path)
-		before := w.asked.Load()
+		before := w.requests.Load()
 		status, got, _ := getWithin(t, front.URL+path)
 		check(t, status == 200 && got == want, "%s: %d %.300s", name, status, got)
-		parts := w.asked.Load() - before
+		parts := w.requests.Load() - before
 		check(t, slots && parts == 2 || !slots && parts == 4, "%s: %d parts", name, parts)
 	}
 }
@@ -98,7 +98,7 @@ func largeMatrix(w io.Writer, start, end int64) {
 
 // admitting is a downstream that works on so many requests at once, each until its
 // response has been taken.
-func admitting(t *testing.T, places int) (server *httptest.Server, most *atomic.Int64) {
+func limitedDownstream(t *testing.T, places int) (server *httptest.Server, most *atomic.Int64) {
 	t.Helper()
 	place := make(chan struct{}, places)
 	var now atomic.Int64
@@ -130,7 +130,7 @@ func admitting(t *testing.T, places int) (server *httptest.Server, most *atomic.
 
 func TestManyQueriesFinishBeforeADownstreamThatAdmitsFew(t *testing.T) {
 	const places, hour = 3, 3600
-	server, most := admitting(t, places)
+	server, most := limitedDownstream(t, places)
 	f, err := New(Options{
 		Downstream: clientOf(t, server.URL, downstream.Transport{}), Slots: slotsOf(t, places),
 		Split: split.Options{Interval: time.Hour}, Logger: slog.New(slog.DiscardHandler),
@@ -152,7 +152,7 @@ func TestManyQueriesFinishBeforeADownstreamThatAdmitsFew(t *testing.T) {
 	}
 	wg.Wait()
 	check(t, most.Load() == places, "%d at once", most.Load())
-	check(t, f.ahead.TryAcquire(aheadAllBytes), "room for reading ahead is not given back")
+	check(t, f.readAheadBudget.TryAcquire(readAheadTotalBytes), "room for reading ahead is not given back")
 }
 
 func TestAFailedPartEndsTheWaitForTheOthersAtOnce(t *testing.T) {
@@ -167,7 +167,7 @@ func TestAFailedPartEndsTheWaitForTheOthersAtOnce(t *testing.T) {
 		}, 422, "too many samples"},
 		"no response": {func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, 502, "unavailable"},
 	} {
-		w := newWorld(t)
+		w := newTestEnv(t)
 		var ended, arrived sync.WaitGroup
 		ended.Add(2)
 		arrived.Add(2)
@@ -190,7 +190,7 @@ func TestAFailedPartEndsTheWaitForTheOthersAtOnce(t *testing.T) {
 }
 
 func TestSlotsAreGivenBackWhateverBecomesOfAQuery(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	slots := slotsOf(t, 3)
 	cached := newMemoryCache()
 	front := w.front(func(o *Options) {
@@ -299,7 +299,7 @@ func (c wholeCache) Keep(key string, startMS, endMS, stepMS int64) CacheWriter {
 }
 
 func TestWhateverACacheLosesTheResponseIsThatOfTheDownstream(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	path := rangePath("requests_total", 0, 3*3600-1, 3)
 	_, want, _ := get(t, w.server.URL+path)
 	for _, room := range []cache.Options{

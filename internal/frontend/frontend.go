@@ -48,7 +48,7 @@ type Admission interface {
 type Slots interface {
 	// AcquireN waits for n slots, at most Most; free gives some of them back.
 	AcquireN(ctx context.Context, tenant string, n int) (free func(some int), err error)
-	Most() int
+	MaxPerRequest() int
 }
 
 // Options are what a Frontend is made of and how it behaves. Zero values take
@@ -116,8 +116,8 @@ func (o Options) withDefaults() Options {
 		o.Labels.DefaultRange = 24 * time.Hour
 	}
 	if o.Slots != nil { // longer parts rather than more than there can be
-		o.Parallelism = min(o.Parallelism, o.Slots.Most())
-		o.Labels.Parallelism = min(o.Labels.Parallelism, o.Slots.Most())
+		o.Parallelism = min(o.Parallelism, o.Slots.MaxPerRequest())
+		o.Labels.Parallelism = min(o.Labels.Parallelism, o.Slots.MaxPerRequest())
 	}
 	if o.Labels.BytesMax == 0 {
 		o.Labels.BytesMax = 128 << 20
@@ -161,9 +161,9 @@ type Frontend struct {
 	parser  parser.Parser
 	metrics *metrics
 	splices splicePool
-	sorted  *unsortedQueries
-	shared  *flights
-	ahead   *semaphore.Weighted // bytes that parts are read ahead
+	unsorted  *unsortedQueries
+	calls  *singleFlight
+	readAheadBudget   *semaphore.Weighted // bytes that parts are read ahead
 }
 
 // New makes a frontend.
@@ -180,9 +180,9 @@ func New(opts Options) (*Frontend, error) {
 			EnableExtendedRangeSelectors: true, EnableBinopFillModifiers: true,
 		}),
 		metrics: newMetrics(opts.Metrics),
-		sorted:  newUnsortedQueries(),
-		shared:  newFlights(),
-		ahead:   semaphore.NewWeighted(aheadAllBytes),
+		unsorted:  newUnsortedQueries(),
+		calls:  newSingleFlight(),
+		readAheadBudget:   semaphore.NewWeighted(readAheadTotalBytes),
 	}, nil
 }
 
@@ -191,18 +191,18 @@ func (f *Frontend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x, err := f.begin(w, r)
 	if err != nil {
 		e := classify(err)
-		f.metrics.refused(kindOf(r.URL.Path), e.status)
+		f.metrics.rejected(kindOf(r.URL.Path), e.status)
 		writeError(w, e)
 		return
 	}
 	defer x.end()
 	release, err := f.admit(x)
 	if err != nil {
-		f.refuse(x, err)
+		f.reject(x, err)
 		return
 	}
 	defer release()
-	err = f.share(x, func() error {
+	err = f.deduplicate(x, func() error {
 		switch x.kind {
 		case kindRange:
 			return f.queryRange(x)

@@ -40,10 +40,10 @@ func check(t *testing.T, ok bool, format string, args ...any) {
 }
 
 // world is a real downstream: PromQL over a storage, behind the API.
-type world struct {
+type testEnv struct {
 	t       *testing.T
 	server  *httptest.Server
-	asked   atomic.Int64
+	requests   atomic.Int64
 	mu      sync.Mutex
 	queries []url.Values
 	break_  func(w http.ResponseWriter, r *http.Request) bool // true: has answered
@@ -60,19 +60,19 @@ load 30s
   nh{job="h"} {{schema:0 sum:5 count:4 buckets:[1 2 1]}}+{{schema:0 sum:1 count:2 buckets:[1 0 1]}}x400
 `
 
-func newWorld(t *testing.T) *world {
+func newTestEnv(t *testing.T) *testEnv {
 	t.Helper()
 	store := promqltest.LoadedStorage(t, loadScript)
 	t.Cleanup(func() { _ = store.Close() })
-	return newWorldOf(t, newAPI(store))
+	return newTestEnvWith(t, newAPI(store))
 }
 
 // newWorldOf is a downstream of which a handler is what stands behind break_.
-func newWorldOf(t *testing.T, handler http.Handler) *world {
+func newTestEnvWith(t *testing.T, handler http.Handler) *testEnv {
 	t.Helper()
-	w := &world{t: t}
+	w := &testEnv{t: t}
 	w.server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		w.asked.Add(1)
+		w.requests.Add(1)
 		_ = r.ParseForm()
 		w.mu.Lock()
 		w.queries = append(w.queries, r.Form)
@@ -99,7 +99,7 @@ func newAPI(store storage.Queryable) http.Handler {
 }
 
 // front starts a frontend before the world.
-func (w *world) front(change func(*Options)) *httptest.Server {
+func (w *testEnv) front(change func(*Options)) *httptest.Server {
 	w.t.Helper()
 	client, err := downstream.New(downstream.Options{URL: w.server.URL, BackoffMin: time.Millisecond, BackoffMax: 2 * time.Millisecond}, nil, nil)
 	check(w.t, err == nil, "%v", err)
@@ -201,7 +201,7 @@ var rangeQueries = []string{
 }
 
 func TestSplitAndCachedAnswersEqualTheUnsplitByteForByte(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	r := rand.New(rand.NewPCG(11, 12))
 	rounds := 250
 	if testing.Short() {
@@ -232,23 +232,23 @@ func TestSplitAndCachedAnswersEqualTheUnsplitByteForByte(t *testing.T) {
 }
 
 func TestAQueryIsAskedInPartsAndNotAgainOnceCached(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Cache = newMemoryCache() })
 	path := rangePath("requests_total", 0, 3*3600-1, 30)
 	_, first, h := get(t, front.URL+path)
-	check(t, w.asked.Load() == 3 && h.Get("X-Ferula-Cache") == "miss", "%d requests, cache %q", w.asked.Load(), h.Get("X-Ferula-Cache"))
+	check(t, w.requests.Load() == 3 && h.Get("X-Ferula-Cache") == "miss", "%d requests, cache %q", w.requests.Load(), h.Get("X-Ferula-Cache"))
 	_, again, h := get(t, front.URL+path)
-	check(t, w.asked.Load() == 3 && h.Get("X-Ferula-Cache") == "hit" && again == first, "%d requests, cache %q", w.asked.Load(), h.Get("X-Ferula-Cache"))
+	check(t, w.requests.Load() == 3 && h.Get("X-Ferula-Cache") == "hit" && again == first, "%d requests, cache %q", w.requests.Load(), h.Get("X-Ferula-Cache"))
 	_, _, h = get(t, front.URL+rangePath("requests_total", 1800, 3*3600+1800-1, 30))
-	check(t, w.asked.Load() == 4 && h.Get("X-Ferula-Cache") == "partial", "%d requests, cache %q", w.asked.Load(), h.Get("X-Ferula-Cache"))
+	check(t, w.requests.Load() == 4 && h.Get("X-Ferula-Cache") == "partial", "%d requests, cache %q", w.requests.Load(), h.Get("X-Ferula-Cache"))
 	check(t, h.Get("Server-Timing") != "", "no Server-Timing")
 }
 
 func TestThePlannerNeverAsksForMorePartsThanAllowed(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Split.Interval, o.Parallelism = time.Minute, 5 })
 	_, _, _ = get(t, front.URL+rangePath("requests_total", 0, 12000, 30))
-	check(t, w.asked.Load() >= 2 && w.asked.Load() <= 5, "%d requests at once", w.asked.Load())
+	check(t, w.requests.Load() >= 2 && w.requests.Load() <= 5, "%d requests at once", w.requests.Load())
 }
 
 func TestWhatMustNotBeKeptIsNotKept(t *testing.T) {
@@ -285,7 +285,7 @@ func TestWhatMustNotBeKeptIsNotKept(t *testing.T) {
 			return true
 		}},
 	} {
-		w := newWorld(t)
+		w := newTestEnv(t)
 		cached := newMemoryCache()
 		w.break_ = tt.break_
 		front := w.front(func(o *Options) {
@@ -330,7 +330,7 @@ func TestFailuresOfTheDownstreamHaveTheirStatus(t *testing.T) {
 		"nothing":             {answer(200, ``), 502, "status"},
 		"connections dropped": {func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }, 502, "unavailable"},
 	} {
-		w := newWorld(t)
+		w := newTestEnv(t)
 		w.break_ = tt.break_
 		front := w.front(nil)
 		status, body, _ := get(t, front.URL+rangePath("requests_total", 0, 9000, 30))
@@ -339,7 +339,7 @@ func TestFailuresOfTheDownstreamHaveTheirStatus(t *testing.T) {
 }
 
 func TestAnswersThatAreNotSortedArePassedThroughWhole(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	unsorted := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"2"},"values":[[%d,"1"]]},{"metric":{"a":"1"},"values":[[%d,"1"]]}]}}`
 	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
 		at, _ := strconv.ParseFloat(r.Form.Get("start"), 64)
@@ -350,12 +350,12 @@ func TestAnswersThatAreNotSortedArePassedThroughWhole(t *testing.T) {
 	for i, wantAsked := range []int64{3, 4} { // two parts and then the whole; later the whole at once
 		status, body, _ := get(t, front.URL+rangePath("x", 0, 7199, 30))
 		check(t, status == 200 && body == fmt.Sprintf(unsorted, 0, 0), "%d: %d %s", i, status, body)
-		check(t, w.asked.Load() == wantAsked, "%d: %d requests", i, w.asked.Load())
+		check(t, w.requests.Load() == wantAsked, "%d: %d requests", i, w.requests.Load())
 	}
 }
 
 func TestAnAnswerThatBreaksAfterItsBeginningIsCutNotEnded(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	long := strings.Repeat(`[1,"1"],`, 100_000)
 	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
 		// Valid for long, then not JSON: nothing that a retry would mend.
@@ -373,7 +373,7 @@ func TestAnAnswerThatBreaksAfterItsBeginningIsCutNotEnded(t *testing.T) {
 }
 
 func TestIdenticalRequestsAtOnceShareOneCall(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	arrived, release := make(chan struct{}, 100), make(chan struct{})
 	w.break_ = func(http.ResponseWriter, *http.Request) bool {
 		arrived <- struct{}{}
@@ -382,7 +382,7 @@ func TestIdenticalRequestsAtOnceShareOneCall(t *testing.T) {
 	}
 	front := w.front(nil)
 	for _, path := range []string{"/api/v1/query?query=requests_total&time=3000", rangePath("requests_total", 0, 3000, 30)} {
-		before := w.asked.Load()
+		before := w.requests.Load()
 		answers := make(chan string, 8)
 		for range 8 {
 			go func() {
@@ -397,7 +397,7 @@ func TestIdenticalRequestsAtOnceShareOneCall(t *testing.T) {
 		for range 7 {
 			check(t, <-answers == first && strings.Contains(first, "success"), "different answers")
 		}
-		check(t, w.asked.Load() == before+1, "%d calls for 8 identical requests", w.asked.Load()-before)
+		check(t, w.requests.Load() == before+1, "%d calls for 8 identical requests", w.requests.Load()-before)
 		w.mu.Lock()
 		w.break_ = nil
 		w.mu.Unlock()
@@ -411,7 +411,7 @@ func TestIdenticalRequestsAtOnceShareOneCall(t *testing.T) {
 }
 
 func TestLabelsAndSeriesAreUnitedFromParts(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	cached := newMemoryCache()
 	front := w.front(func(o *Options) { o.Labels.Interval, o.LabelCache = time.Hour, cached })
 	for _, path := range []string{
@@ -424,15 +424,15 @@ func TestLabelsAndSeriesAreUnitedFromParts(t *testing.T) {
 			check(t, status == 200 && got == want, "%s\ngot  %s\nwant %s", path, got, want)
 		}
 	}
-	before := w.asked.Load()
+	before := w.requests.Load()
 	_, _, h := get(t, front.URL+"/api/v1/labels?start=0&end=12000")
-	check(t, h.Get("X-Ferula-Cache") == "hit" && w.asked.Load() == before, "%s, %d calls", h.Get("X-Ferula-Cache"), w.asked.Load()-before)
+	check(t, h.Get("X-Ferula-Cache") == "hit" && w.requests.Load() == before, "%s, %d calls", h.Get("X-Ferula-Cache"), w.requests.Load()-before)
 	status, body, _ := get(t, front.URL+"/api/v1/series?start=0&end=12000")
 	check(t, status == 400 && strings.Contains(body, "no match[] parameter provided"), "%d %s", status, body)
 }
 
 func TestEverythingElseIsStreamedThrough(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	front := w.front(nil)
 	for _, path := range []string{
 		"/api/v1/query?query=requests_total&time=3000", "/api/v1/query?query=sum(", "/api/v1/format_query?query=a%2bb", "/api/v1/nothing", "/api/v1/status/buildinfo", "/",
@@ -465,7 +465,7 @@ func TestEverythingElseIsStreamedThrough(t *testing.T) {
 }
 
 func TestACacheThatHasLostAnExtentIsAFailureOfTheCacheOnly(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	cached := newMemoryCache()
 	front := w.front(func(o *Options) { o.Cache = cached })
 	path := rangePath("requests_total", 0, 7199, 30)
@@ -476,7 +476,7 @@ func TestACacheThatHasLostAnExtentIsAFailureOfTheCacheOnly(t *testing.T) {
 }
 
 func TestAlignmentIsHonouredWhenAskedFor(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.AlignWithStep = true })
 	_, got, _ := get(t, front.URL+rangePath("time()", 1007, 3611, 30))
 	_, want, _ := get(t, w.server.URL+rangePath("time()", 990, 3600, 30))

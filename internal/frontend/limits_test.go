@@ -15,7 +15,7 @@ import (
 )
 
 func TestLimitsRefuseWithAStatusAndTheLimitsName(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	front := w.front(func(o *Options) {
 		o.Limits = limit.Query{LengthMax: time.Hour, PointsMax: 1000, QueryBytesMax: 50, ResponseBytesMax: 1000}
 	})
@@ -45,7 +45,7 @@ func TestLimitsRefuseWithAStatusAndTheLimitsName(t *testing.T) {
 }
 
 func TestATenantsRequestsBeyondItsQueueAreRefusedAndOthersAreNot(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	admission, err := limit.New(limit.Options{ConcurrencyMax: 2, TenantConcurrencyMax: 1, TenantQueueMax: -1}, nil)
 	check(t, err == nil, "%v", err)
 	arrived, release := make(chan struct{}, 10), make(chan struct{})
@@ -95,7 +95,7 @@ func (l *lockedBuffer) String() string {
 }
 
 func TestSlowQueriesAreLoggedWithWhatWasAskedAndByWhom(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	var log lockedBuffer
 	front := w.front(func(o *Options) {
 		o.SlowerThan, o.UserHeader, o.Cache = -1, "X-User", newMemoryCache()
@@ -119,7 +119,7 @@ func TestSlowQueriesAreLoggedWithWhatWasAskedAndByWhom(t *testing.T) {
 
 func TestListsThatAreUnitedHaveALimitOfBytes(t *testing.T) {
 	const part = `{"status":"success","data":["a","b"]}`
-	w := newWorld(t)
+	w := newTestEnv(t)
 	w.break_ = func(rw http.ResponseWriter, _ *http.Request) bool {
 		_, _ = io.WriteString(rw, part)
 		return true

@@ -54,16 +54,16 @@ func (c *countingCache) reset() (lookups, keeps int) {
 }
 
 // emptyWorld answers every range query with no series.
-func emptyWorld(t *testing.T) *world {
-	return newWorldOf(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+func newEmptyEnv(t *testing.T) *testEnv {
+	return newTestEnvWith(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
 	}))
 }
 
 const day = 24 * 3600
 
-func countingFront(t *testing.T) (w *world, c *countingCache, base string) {
-	w, c = emptyWorld(t), &countingCache{memoryCache: newMemoryCache()}
+func countingFront(t *testing.T) (w *testEnv, c *countingCache, base string) {
+	w, c = newEmptyEnv(t), &countingCache{memoryCache: newMemoryCache()}
 	front := w.front(func(o *Options) {
 		o.Split.Interval, o.Cache = 24*time.Hour, c
 		o.Now = func() time.Time { return time.Unix(20_000*day, 0) }
@@ -72,15 +72,15 @@ func countingFront(t *testing.T) (w *world, c *countingCache, base string) {
 }
 
 func TestLookupsOfOneQueryAreBounded(t *testing.T) {
-	for days, most := range map[int]int{1: 1, 14: 14, 15: 14 + lookupsAtOnce + 14, lookupsMax: 14 + lookupsAtOnce + 14, lookupsMax + 1: 14, 11_000: 14} {
+	for days, most := range map[int]int{1: 1, 14: 14, 15: 14 + lookupConcurrency + 14, lookupsMax: 14 + lookupConcurrency + 14, lookupsMax + 1: 14, 11_000: 14} {
 		w, c, base := countingFront(t)
 		path := rangePath("up", 0, float64(days*day-1), day)
 		for _, want := range []string{"miss", "hit"} {
-			calls := w.asked.Load()
+			calls := w.requests.Load()
 			status, body, h := get(t, base+path)
 			check(t, status == 200 && h.Get("X-Ferula-Cache") == want, "%d days: %d, cache %s, %.300s", days, status, h.Get("X-Ferula-Cache"), body)
 			lookups, keeps := c.reset()
-			calls = w.asked.Load() - calls
+			calls = w.requests.Load() - calls
 			check(t, lookups <= most && calls <= 14, "%d days, %s: %d look-ups, at most %d; %d calls", days, want, lookups, most, calls)
 			check(t, int64(keeps) == calls, "%d days, %s: %d keepers for %d calls", days, want, keeps, calls)
 		}
@@ -93,10 +93,10 @@ func TestCachedDaysServeALongerQueryWithoutBeingFetchedAgain(t *testing.T) {
 		_, _, _ = get(t, base+rangePath("up", float64(from*day), float64((from+14)*day-1), 3600))
 	}
 	c.reset()
-	before := w.asked.Load()
+	before := w.requests.Load()
 	_, _, h := get(t, base+rangePath("up", 0, 90*day-1, 3600))
 	lookups, _ := c.reset()
-	check(t, lookups == 90 && w.asked.Load() == before+6 && h.Get("X-Ferula-Cache") == "partial", "%d look-ups, %d calls, cache %s", lookups, w.asked.Load()-before, h.Get("X-Ferula-Cache"))
+	check(t, lookups == 90 && w.requests.Load() == before+6 && h.Get("X-Ferula-Cache") == "partial", "%d look-ups, %d calls, cache %s", lookups, w.requests.Load()-before, h.Get("X-Ferula-Cache"))
 }
 
 func TestLookupsRunAtOnceAndNoMoreThanAllowed(t *testing.T) {
@@ -121,7 +121,7 @@ func TestLookupsRunAtOnceAndNoMoreThanAllowed(t *testing.T) {
 	var running atomic.Int64
 	c.before = func() { // long enough for all that may run to do so at once
 		defer running.Add(-1)
-		if running.Add(1) == lookupsAtOnce+1 {
+		if running.Add(1) == lookupConcurrency+1 {
 			close(tooMany)
 		}
 		select {
@@ -130,7 +130,7 @@ func TestLookupsRunAtOnceAndNoMoreThanAllowed(t *testing.T) {
 		}
 	}
 	_, _, _ = get(t, base+rangePath("up", 0, 90*day-1, 3600))
-	check(t, c.runningMost <= lookupsAtOnce, "%d look-ups at once", c.runningMost)
+	check(t, c.runningMost <= lookupConcurrency, "%d look-ups at once", c.runningMost)
 }
 
 func TestManyGapsAreFetchedAsWholeIntervalsAndCached(t *testing.T) {
@@ -141,9 +141,9 @@ func TestManyGapsAreFetchedAsWholeIntervalsAndCached(t *testing.T) {
 	}
 	c.reset()
 	for i, want := range []string{"miss", "hit"} {
-		before := w.asked.Load()
+		before := w.requests.Load()
 		status, body, h := get(t, base+rangePath("up", 0, 2*day-1, 1800))
-		calls := w.asked.Load() - before
+		calls := w.requests.Load() - before
 		check(t, status == 200 && strings.Contains(body, "success") && h.Get("X-Ferula-Cache") == want, "%d: %d %s, cache %s", i, status, body, h.Get("X-Ferula-Cache"))
 		check(t, calls == []int64{2, 0}[i], "%d: %d calls", i, calls)
 	}

@@ -19,7 +19,7 @@ import (
 // metadata answers label names, label values and series: cut at the multiples of
 // an interval, each piece fetched or taken from the cache, and united. Pieces are
 // lists of strings or metric objects; they are held in memory, up to a limit.
-func (f *Frontend) metadata(x *exchange) error {
+func (f *Frontend) metadata(x *requestContext) error {
 	o := f.opts.Labels
 	q := x.query
 	if o.PartialResponse != "" && !q.params.Has("partial_response") {
@@ -29,10 +29,10 @@ func (f *Frontend) metadata(x *exchange) error {
 	if err != nil {
 		return f.passThrough(x, x.query) // the downstream words what is wrong
 	}
-	q = q.over(startMS, endMS)
-	pieces := piecesOf(startMS, endMS, o.Interval, o.Parallelism)
+	q = q.withRange(startMS, endMS)
+	pieces := splitLabelsRange(startMS, endMS, o.Interval, o.Parallelism)
 	useCache := f.opts.LabelCache != nil && !hasNoStore(x.r.Header)
-	if len(pieces) == 1 && !useCache || !cuttable(q) {
+	if len(pieces) == 1 && !useCache || !splittable(q) {
 		return f.passThrough(x, q)
 	}
 	q, ok := q.asJSON()
@@ -43,21 +43,21 @@ func (f *Frontend) metadata(x *exchange) error {
 	if useCache {
 		x.cache = cacheState(hits, len(pieces)-hits)
 	}
-	var said *saidError
+	var said *downstreamError
 	if errors.As(err, &said) {
 		return said.statusError
 	}
 	if err != nil {
 		return err
 	}
-	if err := splice.WriteUnion(x.answer, lists); err != nil {
+	if err := splice.WriteUnion(x.response, lists); err != nil {
 		return err
 	}
-	return x.answer.close()
+	return x.response.close()
 }
 
 // piecesOf cuts [startMS, endMS], both inclusive, at the multiples of interval.
-func piecesOf(startMS, endMS int64, interval time.Duration, maxPieces int) []split.Range {
+func splitLabelsRange(startMS, endMS int64, interval time.Duration, maxPieces int) []split.Range {
 	whole := split.Range{StartMS: startMS, EndMS: endMS, StepMS: 1}
 	if interval <= 0 {
 		return []split.Range{whole}
@@ -70,9 +70,9 @@ func piecesOf(startMS, endMS int64, interval time.Duration, maxPieces int) []spl
 }
 
 // saidError is an answer of the downstream that is not a success.
-type saidError struct{ *statusError }
+type downstreamError struct{ *statusError }
 
-func (f *Frontend) fetchLists(x *exchange, q query, pieces []split.Range, useCache bool) (lists []splice.List, hits int, err error) {
+func (f *Frontend) fetchLists(x *requestContext, q query, pieces []split.Range, useCache bool) (lists []splice.List, hits int, err error) {
 	since := f.opts.Now()
 	defer func() { x.stage("fetch", since) }()
 	ctx, cancel := context.WithCancel(x.r.Context())
@@ -111,7 +111,7 @@ func (f *Frontend) fetchList(ctx context.Context, q query, piece split.Range, bu
 				e.Release()
 				continue
 			}
-			kept, err := f.keptList(ctx, e, budget)
+			kept, err := f.cachedList(ctx, e, budget)
 			if err == nil {
 				list, cached = kept, true
 			}
@@ -127,7 +127,7 @@ func (f *Frontend) fetchList(ctx context.Context, q query, piece split.Range, bu
 		}
 		defer free(1)
 	}
-	resp, err := f.opts.Downstream.Open(ctx, q.over(piece.StartMS, piece.EndMS).request(f.opts.Labels.Retries))
+	resp, err := f.opts.Downstream.Open(ctx, q.withRange(piece.StartMS, piece.EndMS).request(f.opts.Labels.Retries))
 	if err != nil {
 		return splice.List{}, false, err
 	}
@@ -144,15 +144,15 @@ func (f *Frontend) fetchList(ctx context.Context, q query, piece split.Range, bu
 		if status == http.StatusOK {
 			status = http.StatusInternalServerError
 		}
-		return splice.List{}, false, &saidError{&statusError{status, said.Type, errors.New(said.Message)}}
+		return splice.List{}, false, &downstreamError{&statusError{status, said.Type, errors.New(said.Message)}}
 	case err != nil && resp.Status != http.StatusOK:
 		said := strings.TrimSpace(string(text[:min(len(text), 300)]))
-		return splice.List{}, false, &saidError{&statusError{resp.Status, "internal", fmt.Errorf("downstream answered %d: %s", resp.Status, said)}}
+		return splice.List{}, false, &downstreamError{&statusError{resp.Status, "internal", fmt.Errorf("downstream answered %d: %s", resp.Status, said)}}
 	case err != nil:
 		return splice.List{}, false, err
 	}
 	settled := piece.EndMS <= f.opts.Now().Add(-f.opts.Labels.MaxFreshness).UnixMilli()
-	if useCache && settled && keepable(list.Notes) && !hasNoStore(resp.Header) {
+	if useCache && settled && cacheable(list.Annotations) && !hasNoStore(resp.Header) {
 		keep := f.opts.LabelCache.Keep(key, piece.StartMS, piece.EndMS, 1)
 		if _, err := keep.Write(text); err != nil {
 			keep.Abort()
@@ -163,7 +163,7 @@ func (f *Frontend) fetchList(ctx context.Context, q query, piece split.Range, bu
 	return list, false, nil
 }
 
-func (f *Frontend) keptList(ctx context.Context, e Extent, budget *byteBudget) (splice.List, error) {
+func (f *Frontend) cachedList(ctx context.Context, e Extent, budget *byteBudget) (splice.List, error) {
 	body, err := e.Open(ctx)
 	if err != nil {
 		return splice.List{}, err

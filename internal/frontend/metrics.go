@@ -14,7 +14,7 @@ type metrics struct {
 	stages   *instruments.PrometheusHistogramVec
 	bytes    *instruments.Counter
 	shared   *instruments.Counter
-	flying   *instruments.Gauge
+	running   *instruments.Gauge
 }
 
 func newMetrics(set *instruments.Set) *metrics {
@@ -31,13 +31,13 @@ func newMetrics(set *instruments.Set) *metrics {
 		stages:   set.NewPrometheusHistogramVec("ferula_frontend_stage_duration_seconds", "How long stages of requests took.", bounds, "stage"),
 		bytes:    set.NewCounter("ferula_frontend_answer_bytes_total"),
 		shared:   set.NewCounter("ferula_frontend_shared_answers_total"),
-		flying:   set.NewGauge("ferula_frontend_requests_in_flight", nil),
+		running:   set.NewGauge("ferula_frontend_requests_in_flight", nil),
 	}
 }
 
 func (m *metrics) inFlight(delta float64) {
 	if m != nil {
-		m.flying.Add(delta)
+		m.running.Add(delta)
 	}
 }
 
@@ -47,24 +47,24 @@ func (m *metrics) stage(name string, took time.Duration) {
 	}
 }
 
-func (m *metrics) sharedAnswer() {
+func (m *metrics) sharedResponse() {
 	if m != nil {
 		m.shared.Inc()
 	}
 }
 
-func (m *metrics) request(x *exchange, took time.Duration) {
+func (m *metrics) request(x *requestContext, took time.Duration) {
 	if m == nil {
 		return
 	}
 	kind := x.kind.String()
 	m.requests.With(kind, strconv.Itoa(x.status), x.cache).Inc()
 	m.duration.With(kind).Update(took.Seconds())
-	m.bytes.AddInt64(int64(x.answer.written))
+	m.bytes.AddInt64(int64(x.response.written))
 }
 
 // refused counts a request that could not be read.
-func (m *metrics) refused(kind kind, status int) {
+func (m *metrics) rejected(kind kind, status int) {
 	if m != nil {
 		m.requests.With(kind.String(), strconv.Itoa(status), "").Inc()
 	}

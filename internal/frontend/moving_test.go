@@ -41,7 +41,7 @@ load 30s
 
 // movingWorld is a downstream whose history can be exchanged. Its lookback is not
 // that of Prometheus, which the frontend cannot know.
-func movingWorld(t *testing.T) (w *world, exchange func()) {
+func newChangingEnv(t *testing.T) (w *testEnv, exchange func()) {
 	p := parser.NewParser(parser.Options{EnableExperimentalFunctions: true, EnableExtendedRangeSelectors: true, ExperimentalDurationExpr: true})
 	handler := func(script string) http.Handler {
 		store := promqltest.LoadedStorage(t, script)
@@ -56,7 +56,7 @@ func movingWorld(t *testing.T) (w *world, exchange func()) {
 	}
 	before, after := handler(movingBefore), handler(movingAfter)
 	var changed atomic.Bool
-	w = newWorldOf(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	w = newTestEnvWith(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if changed.Load() {
 			after.ServeHTTP(rw, r)
 			return
@@ -105,7 +105,7 @@ func TestCachedResponsesStayTrueWhenDataThatHasNotSettledChanges(t *testing.T) {
 	if testing.Short() {
 		rounds = 250
 	}
-	w, exchange := movingWorld(t)
+	w, exchange := newChangingEnv(t)
 	var now atomic.Int64
 	now.Store(movingNowS)
 	front := w.front(func(o *Options) {
@@ -144,7 +144,7 @@ func TestCachedResponsesStayTrueWhenDataThatHasNotSettledChanges(t *testing.T) {
 
 func TestAPartialResponseSaysSoAndIsNotCached(t *testing.T) {
 	for name, path := range sharedPaths {
-		w := newWorldOf(t, http.NotFoundHandler())
+		w := newTestEnvWith(t, http.NotFoundHandler())
 		var partial atomic.Bool
 		partial.Store(true)
 		var mu sync.Mutex
@@ -174,7 +174,7 @@ func TestAPartialResponseSaysSoAndIsNotCached(t *testing.T) {
 }
 
 func TestUnsettledListsAreNotCached(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	cached := newMemoryCache()
 	now := int64(12_000)
 	front := w.front(func(o *Options) {
@@ -182,18 +182,18 @@ func TestUnsettledListsAreNotCached(t *testing.T) {
 		o.Now = func() time.Time { return time.Unix(now, 0) }
 	})
 	for _, path := range []string{"/api/v1/labels?start=0&end=11999", "/api/v1/label/room/values?start=0&end=11999", "/api/v1/series?match[]=nh&start=0&end=11999"} {
-		before := w.asked.Load()
+		before := w.requests.Load()
 		for range 3 {
 			status, _, _ := get(t, front.URL+path)
 			check(t, status == 200, "%d", status)
 		}
 		// Four pieces, and of the last one more for each of two repetitions.
-		check(t, w.asked.Load() == before+4+2, "%s: %d calls", path, w.asked.Load()-before)
+		check(t, w.requests.Load() == before+4+2, "%s: %d calls", path, w.requests.Load()-before)
 	}
 }
 
 func TestABodyBeyondItsLimitIsRefused(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	front := w.front(nil)
 	post := func(contentType, body string) (int, string) {
 		resp, err := http.Post(front.URL+"/api/v1/query", contentType, strings.NewReader(body))
@@ -205,10 +205,10 @@ func TestABodyBeyondItsLimitIsRefused(t *testing.T) {
 	form := func(length int) string { return "query=1&x=" + strings.Repeat("a", length-len("query=1&x=")) }
 	status, body := post("application/x-www-form-urlencoded", form(formMaxBytes))
 	check(t, status == 200, "at the limit: %d %.200s", status, body)
-	before := w.asked.Load()
+	before := w.requests.Load()
 	for _, kind := range []string{"application/x-www-form-urlencoded", "application/octet-stream"} {
 		status, body = post(kind, form(formMaxBytes+1))
 		check(t, status == 400 && strings.Contains(body, fmt.Sprint(formMaxBytes)), "%s, one more: %d %.200s", kind, status, body)
 	}
-	check(t, w.asked.Load() == before, "the downstream got it")
+	check(t, w.requests.Load() == before, "the downstream got it")
 }

@@ -18,7 +18,7 @@ var copyBuffers = bufpool.New(copyBytes, copyBytes)
 
 // passThrough streams the downstream's answer as it is. What may change something
 // there is sent once: a failure does not tell whether it was done.
-func (f *Frontend) passThrough(x *exchange, q query) error {
+func (f *Frontend) passThrough(x *requestContext, q query) error {
 	req := q.request(f.opts.InstantRetries)
 	req.Method, req.Body = x.r.Method, x.body
 	if !req.ChangesNothing() {
@@ -39,19 +39,19 @@ func (f *Frontend) passThrough(x *exchange, q query) error {
 }
 
 // relay sends a downstream's answer on, whatever its status.
-func (f *Frontend) relay(x *exchange, resp *downstream.Response) error {
+func (f *Frontend) relay(x *requestContext, resp *downstream.Response) error {
 	defer resp.Body.Close()
 	x.status = resp.Status
 	resp.CopyHeader(x.w.Header())
-	x.answer.open(resp.Header.Get("Content-Type"))
-	x.answer.body.SetStatus(resp.Status)
+	x.response.open(resp.Header.Get("Content-Type"))
+	x.response.body.SetStatus(resp.Status)
 	buffer := copyBuffers.Get()
 	defer copyBuffers.Put(buffer)
 	b := (*buffer)[:cap(*buffer)]
 	for {
 		n, err := resp.Body.Read(b)
 		if n > 0 {
-			if _, werr := x.answer.Write(b[:n]); werr != nil {
+			if _, werr := x.response.Write(b[:n]); werr != nil {
 				return werr
 			}
 		}
@@ -62,16 +62,16 @@ func (f *Frontend) relay(x *exchange, resp *downstream.Response) error {
 			return err
 		}
 	}
-	if x.answer.flight == nil && !x.answer.begun() {
+	if x.response.call == nil && !x.response.begun() {
 		x.w.WriteHeader(resp.Status) // an answer without a body
 		return nil
 	}
-	return x.answer.close()
+	return x.response.close()
 }
 
 // sharable tells whether identical requests may be answered by one call: those
 // that only read, and do so by their parameters alone.
-func (x *exchange) sharable() bool {
+func (x *requestContext) shareable() bool {
 	if x.body != nil {
 		return false
 	}

@@ -17,7 +17,7 @@ import (
 
 // queryRange answers a range query from parts. What cannot be cut is passed
 // through whole.
-func (f *Frontend) queryRange(x *exchange) error {
+func (f *Frontend) queryRange(x *requestContext) error {
 	q := x.query
 	if f.opts.PartialResponse != "" && !q.params.Has("partial_response") {
 		q.params.Set("partial_response", f.opts.PartialResponse)
@@ -35,19 +35,19 @@ func (f *Frontend) queryRange(x *exchange) error {
 		return err
 	}
 	shape, ok := split.TraitsOf(f.parser, q.params.Get("query"))
-	if !ok || shape.Unsplittable || !cuttable(q) || f.sorted.isUnsorted(q.key()) {
+	if !ok || shape.Unsplittable || !splittable(q) || f.unsorted.isUnsorted(q.key()) {
 		return f.passThrough(x, q)
 	}
 	if q, ok = q.asJSON(); !ok {
 		return f.passThrough(x, q)
 	}
 	useCache := f.opts.Cache != nil && !hasNoStore(x.r.Header)
-	err = f.answerParts(x, q, r, shape, useCache)
-	if errors.Is(err, errCacheLost) && !x.answer.begun() {
+	err = f.respondFromParts(x, q, r, shape, useCache)
+	if errors.Is(err, errCacheLost) && !x.response.begun() {
 		f.opts.Logger.Warn("a kept answer could not be read; asking for everything", "err", err)
-		x.answer.rewind()
+		x.response.reset()
 		x.cache = cacheState(0, 1)
-		err = f.answerParts(x, q, r, shape, false)
+		err = f.respondFromParts(x, q, r, shape, false)
 	}
 	return err
 }
@@ -56,19 +56,19 @@ func (f *Frontend) queryRange(x *exchange) error {
 var errCacheLost = errors.New("kept answer is lost")
 
 // answerParts plans, fetches and puts together.
-func (f *Frontend) answerParts(x *exchange, q query, r split.Range, shape split.Traits, useCache bool) error {
+func (f *Frontend) respondFromParts(x *requestContext, q query, r split.Range, shape split.Traits, useCache bool) error {
 	plan := f.plan(x, q, r, shape, useCache)
-	if len(plan.parts) == 1 && plan.parts[0].cached == nil && plan.parts[0].keep == nil {
+	if len(plan.parts) == 1 && plan.parts[0].cached == nil && plan.parts[0].writer == nil {
 		// One part that nobody keeps: nothing to put together.
 		return f.passThrough(x, q)
 	}
 	err := f.fetchAndSplice(x, plan)
 	if errors.Is(err, promjson.ErrUnsorted) {
 		// The downstream's order is not known here: this query is not cut again.
-		f.sorted.remember(q.key())
+		f.unsorted.remember(q.key())
 		f.opts.Logger.Info("downstream answers are not sorted; the query is no longer split", "query", q.params.Get("query"))
-		if !x.answer.begun() {
-			x.answer.rewind()
+		if !x.response.begun() {
+			x.response.reset()
 			return f.passThrough(x, q)
 		}
 	}
@@ -77,7 +77,7 @@ func (f *Frontend) answerParts(x *exchange, q query, r split.Range, shape split.
 
 // cuttable tells whether a request wants nothing that parts could not give: the
 // first N series of the whole, or how the whole was evaluated.
-func cuttable(q query) bool {
+func splittable(q query) bool {
 	if limit := q.params.Get("limit"); limit != "" && limit != "0" {
 		return false
 	}
@@ -104,14 +104,14 @@ type plan struct {
 type planPart struct {
 	split.Range
 	cached Extent
-	keep   CacheWriter
+	writer   CacheWriter
 }
 
 // giveUp lets go of what a part holds that is not opened or not kept.
-func (p *planPart) giveUp() {
-	if p.keep != nil {
-		p.keep.Abort()
-		p.keep = nil
+func (p *planPart) release() {
+	if p.writer != nil {
+		p.writer.Abort()
+		p.writer = nil
 	}
 	if p.cached != nil {
 		p.cached.Release()
@@ -120,7 +120,7 @@ func (p *planPart) giveUp() {
 }
 
 // opened is a part of a plan on its way into a splice.
-type opened struct {
+type openedPart struct {
 	planPart
 	body io.ReadCloser        // nil until it has begun
 	resp *downstream.Response // nil for a cached part
@@ -128,23 +128,23 @@ type opened struct {
 }
 
 // splicePart is an opened part as the splice takes it.
-func (o *opened) splicePart() splice.Part {
+func (o *openedPart) splicePart() splice.Part {
 	switch {
 	case o.resp == nil:
 		return splice.Part{Body: o.body, Cut: true, FromMS: o.StartMS, ToMS: o.EndMS}
-	case o.keep != nil:
-		return splice.Part{Body: io.TeeReader(o.body, o.keep), FromMS: o.StartMS, StepMS: o.StepMS}
+	case o.writer != nil:
+		return splice.Part{Body: io.TeeReader(o.body, o.writer), FromMS: o.StartMS, StepMS: o.StepMS}
 	default:
 		return splice.Part{Body: o.body}
 	}
 }
 
 // fetchAndSplice opens all parts at once and lays them end to end.
-func (f *Frontend) fetchAndSplice(x *exchange, p plan) error {
+func (f *Frontend) fetchAndSplice(x *requestContext, p plan) error {
 	ctx, cancel := context.WithCancel(x.r.Context())
 	defer cancel()
 	since := f.opts.Now()
-	parts := make([]opened, len(p.parts))
+	parts := make([]openedPart, len(p.parts))
 	for i, part := range p.parts {
 		parts[i].planPart = part
 	}
@@ -174,25 +174,25 @@ func (f *Frontend) fetchAndSplice(x *exchange, p plan) error {
 }
 
 // spliceParts lays parts end to end that have begun, and keeps what may be kept.
-func (f *Frontend) spliceParts(x *exchange, parts []opened) error {
+func (f *Frontend) spliceParts(x *requestContext, parts []openedPart) error {
 	s := f.splices.get()
 	defer f.splices.put(s)
 	list := make([]splice.Part, len(parts))
 	for i := range parts {
 		list[i] = parts[i].splicePart()
 	}
-	notes, err := s.Write(x.answer, list)
+	notes, err := s.Write(x.response, list)
 	if err != nil {
 		return f.partFailed(err)
 	}
-	if err := x.answer.close(); err != nil {
+	if err := x.response.close(); err != nil {
 		return err
 	}
-	if keepable(notes) {
+	if cacheable(notes) {
 		for i, o := range parts {
-			if o.keep != nil && s.OnGrid(i) && !noStore(o.resp) {
-				o.keep.Commit()
-				parts[i].keep = nil
+			if o.writer != nil && s.StepAligned(i) && !noStore(o.resp) {
+				o.writer.Commit()
+				parts[i].writer = nil
 			}
 		}
 	}
@@ -205,7 +205,7 @@ func noStore(resp *downstream.Response) bool {
 
 // slots waits for n calls of the downstream, all at once: who holds some of them
 // and waits for others would hold up those who do the same.
-func (f *Frontend) slots(x *exchange, n int) (free func(int), err error) {
+func (f *Frontend) slots(x *requestContext, n int) (free func(int), err error) {
 	if f.opts.Slots == nil || n == 0 {
 		return func(int) {}, nil
 	}
@@ -217,7 +217,7 @@ func (f *Frontend) slots(x *exchange, n int) (free func(int), err error) {
 
 // openCached opens the parts that are cached. One that is lost, or does not come in
 // time, is to be fetched like any other: fetches counts all that are to be fetched.
-func (f *Frontend) openCached(ctx context.Context, parts []opened) (fetches, lost int) {
+func (f *Frontend) openCached(ctx context.Context, parts []openedPart) (fetches, lost int) {
 	var wg sync.WaitGroup
 	cached := 0
 	for i := range parts {
@@ -233,7 +233,7 @@ func (f *Frontend) openCached(ctx context.Context, parts []opened) (fetches, los
 				f.opts.Logger.Warn("a cached part could not be read and is fetched", "err", err)
 				return
 			}
-			o.body = keptBody{kept}
+			o.body = cachedBody{kept}
 		})
 	}
 	wg.Wait()
@@ -248,7 +248,7 @@ func (f *Frontend) openCached(ctx context.Context, parts []opened) (fetches, los
 // openAll asks for all parts that are not open at once, waits until each answer has
 // begun, and reads ahead meanwhile. When one fails the others are given up at once,
 // and it is returned: with an error, or with an answer that is not a success.
-func (f *Frontend) openAll(ctx context.Context, q query, parts []opened, free func(int)) (failed *opened) {
+func (f *Frontend) openAll(ctx context.Context, q query, parts []openedPart, free func(int)) (failed *openedPart) {
 	barrier := make(chan struct{})
 	cancels := make([]context.CancelFunc, len(parts))
 	ctxs := make([]context.Context, len(parts))
@@ -267,7 +267,7 @@ func (f *Frontend) openAll(ctx context.Context, q query, parts []opened, free fu
 		begun.Add(1)
 		go func() { // ends before Close of the body it opens
 			o.err = f.openPart(ctxs[i], q, o, free)
-			ahead, ok := o.body.(*aheadBody)
+			ahead, ok := o.body.(*readAheadBody)
 			if !ok {
 				first.Do(func() {
 					failed = o
@@ -291,22 +291,22 @@ func (f *Frontend) openAll(ctx context.Context, q query, parts []opened, free fu
 
 // openPart gets the beginning of a part's answer. Its body is read ahead if it is a
 // success.
-func (f *Frontend) openPart(ctx context.Context, q query, o *opened, free func(int)) error {
-	resp, err := f.opts.Downstream.Open(ctx, q.over(o.StartMS, o.EndMS).request(f.opts.RangeRetries))
+func (f *Frontend) openPart(ctx context.Context, q query, o *openedPart, free func(int)) error {
+	resp, err := f.opts.Downstream.Open(ctx, q.withRange(o.StartMS, o.EndMS).request(f.opts.RangeRetries))
 	if err != nil {
 		return err
 	}
 	o.resp, o.body = resp, resp.Body
 	if resp.Status == http.StatusOK {
-		o.body = newAheadBody(resp.Body, f.ahead, func() { free(1) })
+		o.body = newReadAheadBody(resp.Body, f.readAheadBudget, func() { free(1) })
 	}
 	return nil
 }
 
 // keptBody marks failures of a kept answer as the cache's.
-type keptBody struct{ io.ReadCloser }
+type cachedBody struct{ io.ReadCloser }
 
-func (b keptBody) Read(p []byte) (int, error) {
+func (b cachedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = fmt.Errorf("%w: %w", errCacheLost, err)
@@ -320,10 +320,10 @@ func (q query) request(retries int) downstream.Request {
 }
 
 // closeAll lets go of all that parts hold. It may be called again.
-func closeAll(parts []opened) {
+func closeAll(parts []openedPart) {
 	for i := range parts {
 		o := &parts[i]
-		o.planPart.giveUp()
+		o.planPart.release()
 		if o.body != nil {
 			_ = o.body.Close() // what is left of it is not wanted
 			o.body = nil

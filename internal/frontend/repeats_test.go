@@ -74,7 +74,7 @@ func TestOnlyWhatChangesNothingIsRepeated(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		},
 	} {
-		w := newWorldOf(t, http.NotFoundHandler())
+		w := newTestEnvWith(t, http.NotFoundHandler())
 		w.break_ = func(rw http.ResponseWriter, _ *http.Request) bool {
 			fail(rw)
 			return true
@@ -86,7 +86,7 @@ func TestOnlyWhatChangesNothingIsRepeated(t *testing.T) {
 				}
 			}
 			front := w.front(func(o *Options) { o.RangeRetries, o.InstantRetries, o.Labels.Retries = 2, 2, 2 })
-			before := w.asked.Load()
+			before := w.requests.Load()
 			req, err := http.NewRequest(c.method, front.URL+c.path, strings.NewReader(c.body))
 			check(t, err == nil, "%v", err)
 			if c.contentType != "" {
@@ -101,14 +101,14 @@ func TestOnlyWhatChangesNothingIsRepeated(t *testing.T) {
 			if c.repeated {
 				want = 3
 			}
-			check(t, w.asked.Load() == before+want, "%s, %s %s (%s): %d calls, want %d", failure, c.method, c.path, c.contentType, w.asked.Load()-before, want)
+			check(t, w.requests.Load() == before+want, "%s, %s %s (%s): %d calls, want %d", failure, c.method, c.path, c.contentType, w.requests.Load()-before, want)
 		}
 	}
 }
 
 func TestRefusalsAreCountedByTheirStatus(t *testing.T) {
 	set := instruments.NewSet()
-	w := newWorld(t)
+	w := newTestEnv(t)
 	admission, err := limit.New(limit.Options{ConcurrencyMax: 1, TenantQueueMax: -1}, nil)
 	check(t, err == nil, "%v", err)
 	arrived, release := make(chan struct{}, 1), make(chan struct{})

@@ -44,7 +44,7 @@ var neutralHeaders = map[string]bool{
 
 // variant is a hash of the forwarded headers that may change a response, such as
 // Authorization, Cookie and everything that may name a tenant. "" stands for none.
-func (q query) variant() string {
+func (q query) headerHash() string {
 	names := make([]string, 0, len(q.header))
 	for name := range q.header {
 		if !neutralHeaders[name] {
@@ -55,7 +55,7 @@ func (q query) variant() string {
 		return ""
 	}
 	sort.Strings(names)
-	var k keyText
+	var k keyBuilder
 	for _, name := range names {
 		k.list(name, q.header[name])
 	}
@@ -65,15 +65,15 @@ func (q query) variant() string {
 
 // keyText is a key of several texts, each with its length, so that no text can
 // imitate another.
-type keyText struct{ strings.Builder }
+type keyBuilder struct{ strings.Builder }
 
-func (k *keyText) part(text string) {
+func (k *keyBuilder) part(text string) {
 	k.WriteString(strconv.Itoa(len(text)))
 	k.WriteByte(':')
 	k.WriteString(text)
 }
 
-func (k *keyText) list(name string, values []string) {
+func (k *keyBuilder) list(name string, values []string) {
 	k.part(name)
 	k.WriteString(strconv.Itoa(len(values)))
 	k.WriteByte(',')
@@ -84,26 +84,26 @@ func (k *keyText) list(name string, values []string) {
 
 // errNotARange says that a request is not a range query that can be cut; the
 // downstream gets it as it is and words what is wrong with it.
-var errNotARange = errors.New("not a range query that can be cut")
+var errNotSplittable = errors.New("not a range query that can be cut")
 
 // rangeOf reads start, end and step. Times are milliseconds; a step that is not
 // whole milliseconds has no grid here.
 func (q query) rangeOf() (split.Range, error) {
 	start, err := parseTime(q.params.Get("start"))
 	if err != nil {
-		return split.Range{}, errNotARange
+		return split.Range{}, errNotSplittable
 	}
 	end, err := parseTime(q.params.Get("end"))
 	if err != nil {
-		return split.Range{}, errNotARange
+		return split.Range{}, errNotSplittable
 	}
 	step, err := parseDuration(q.params.Get("step"))
 	if err != nil || step < time.Millisecond || step%time.Millisecond != 0 {
-		return split.Range{}, errNotARange
+		return split.Range{}, errNotSplittable
 	}
 	r, err := split.NewRange(start, end, step.Milliseconds())
 	if err != nil || (end-start)/r.StepMS > pointsMax {
-		return split.Range{}, errNotARange
+		return split.Range{}, errNotSplittable
 	}
 	return r, nil
 }
@@ -118,8 +118,8 @@ func (q query) aligned(stepMS int64) (query, split.Range, error) {
 	if err != nil {
 		return q, split.Range{}, err
 	}
-	back := func(ms int64) int64 { return ms - split.Range{StartMS: ms, StepMS: stepMS}.Phase() }
-	q = q.over(back(start), back(end))
+	back := func(ms int64) int64 { return ms - split.Range{StartMS: ms, StepMS: stepMS}.StepOffset() }
+	q = q.withRange(back(start), back(end))
 	r, err := q.rangeOf()
 	return q, r, err
 }
@@ -140,7 +140,7 @@ func (q query) bounds(now time.Time, byDefault time.Duration) (startMS, endMS in
 		}
 	}
 	if endMS < startMS {
-		return 0, 0, errNotARange
+		return 0, 0, errNotSplittable
 	}
 	return startMS, endMS, nil
 }
@@ -156,7 +156,7 @@ func (q query) lookback() time.Duration {
 }
 
 // over is the same request for another range.
-func (q query) over(startMS, endMS int64) query {
+func (q query) withRange(startMS, endMS int64) query {
 	params := make(url.Values, len(q.params)+2)
 	for name, values := range q.params {
 		params[name] = values
@@ -177,9 +177,9 @@ func (q query) key() string {
 		}
 	}
 	sort.Strings(names)
-	var k keyText
+	var k keyBuilder
 	k.part(q.tenant)
-	k.part(q.variant())
+	k.part(q.headerHash())
 	k.part(q.path)
 	for _, name := range names {
 		k.list(name, q.params[name])
@@ -258,14 +258,14 @@ func seconds(ms int64) string {
 func parseTime(s string) (int64, error) {
 	if f, err := strconv.ParseFloat(s, 64); err == nil {
 		if math.IsNaN(f) || math.Abs(f) > 1e15 {
-			return 0, errNotARange
+			return 0, errNotSplittable
 		}
 		whole, fraction := math.Modf(f)
 		return int64(whole)*1000 + int64(math.Round(fraction*1000)), nil
 	}
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {
-		return 0, errNotARange
+		return 0, errNotSplittable
 	}
 	return t.UnixMilli(), nil
 }
@@ -275,13 +275,13 @@ func parseDuration(s string) (time.Duration, error) {
 	if f, err := strconv.ParseFloat(s, 64); err == nil {
 		ns := f * float64(time.Second)
 		if math.IsNaN(ns) || math.Abs(ns) >= math.MaxInt64 {
-			return 0, errNotARange
+			return 0, errNotSplittable
 		}
 		return time.Duration(ns), nil
 	}
 	d, err := model.ParseDuration(s)
 	if err != nil {
-		return 0, errNotARange
+		return 0, errNotSplittable
 	}
 	return time.Duration(d), nil
 }

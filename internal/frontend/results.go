@@ -53,14 +53,14 @@ const (
 	lookupsMax = 100
 	// lookupsAtOnce of them are under way together, so that a remote cache costs a
 	// few round trips and not one for every interval.
-	lookupsAtOnce = 16
+	lookupConcurrency = 16
 )
 
 // plan cuts a range query and looks for what is known of it. There are never more
 // parts to fetch than may be open at once: the interval is widened until it fits.
-func (f *Frontend) plan(x *exchange, q query, r split.Range, shape split.Traits, useCache bool) plan {
+func (f *Frontend) plan(x *requestContext, q query, r split.Range, shape split.Traits, useCache bool) plan {
 	since := f.opts.Now()
-	settledMS := shape.SettledUntil(f.opts.Now().Add(-f.opts.MaxFreshness).UnixMilli(), q.lookback())
+	settledMS := shape.LastImmutableStep(f.opts.Now().Add(-f.opts.MaxFreshness).UnixMilli(), q.lookback())
 	interval := f.opts.Split.IntervalFor(r)
 	intervals := split.Plan(r, interval)
 	widen := func() {
@@ -91,7 +91,7 @@ func (f *Frontend) plan(x *exchange, q query, r split.Range, shape split.Traits,
 		// place of the pieces.
 		releaseAll(found)
 		for i := range found {
-			found[i] = known{key: cacheKey(q.key(), intervals[i], interval), gaps: []split.Range{intervals[i].Range}}
+			found[i] = cachedInterval{key: cacheKey(q.key(), intervals[i], interval), gaps: []split.Range{intervals[i].Range}}
 		}
 	}
 	p, hits, fetches := f.assemble(q, found, settledMS)
@@ -101,7 +101,7 @@ func (f *Frontend) plan(x *exchange, q query, r split.Range, shape split.Traits,
 }
 
 // known is what the cache has of one interval of a query, and what it has not.
-type known struct {
+type cachedInterval struct {
 	key     string
 	pieces  []split.Range
 	extents []Extent // one for each piece
@@ -109,7 +109,7 @@ type known struct {
 }
 
 // releaseAll lets go of what was found and is not used.
-func releaseAll(found []known) {
+func releaseAll(found []cachedInterval) {
 	for _, k := range found {
 		for _, e := range k.extents {
 			e.Release()
@@ -119,13 +119,13 @@ func releaseAll(found []known) {
 
 // cacheKey names an interval of a query on its grid.
 func cacheKey(key string, part split.Part, interval time.Duration) string {
-	return fmt.Sprintf("%s|%d|%d|%d|%d", key, part.StepMS, part.Phase(), interval.Milliseconds(), part.Index)
+	return fmt.Sprintf("%s|%d|%d|%d|%d", key, part.StepMS, part.StepOffset(), interval.Milliseconds(), part.Index)
 }
 
 // lookUp looks for all intervals, several at once. ok is false if there are more
 // gaps than may be fetched; it gives up as soon as that is clear.
-func (f *Frontend) lookUp(ctx context.Context, q query, intervals []split.Part, interval time.Duration) (found []known, ok bool) {
-	found = make([]known, len(intervals))
+func (f *Frontend) lookUp(ctx context.Context, q query, intervals []split.Part, interval time.Duration) (found []cachedInterval, ok bool) {
+	found = make([]cachedInterval, len(intervals))
 	key := q.key()
 	var next, gaps atomic.Int64
 	work := func() {
@@ -134,12 +134,12 @@ func (f *Frontend) lookUp(ctx context.Context, q query, intervals []split.Part, 
 			if i >= len(intervals) {
 				return
 			}
-			found[i] = f.known(ctx, cacheKey(key, intervals[i], interval), intervals[i])
+			found[i] = f.lookUpInterval(ctx, cacheKey(key, intervals[i], interval), intervals[i])
 			gaps.Add(int64(len(found[i].gaps)))
 		}
 	}
 	var workers sync.WaitGroup
-	for range min(lookupsAtOnce, len(intervals)) - 1 {
+	for range min(lookupConcurrency, len(intervals)) - 1 {
 		workers.Go(work)
 	}
 	work()
@@ -148,8 +148,8 @@ func (f *Frontend) lookUp(ctx context.Context, q query, intervals []split.Part, 
 }
 
 // known looks for one interval.
-func (f *Frontend) known(ctx context.Context, key string, part split.Part) known {
-	k := known{key: key}
+func (f *Frontend) lookUpInterval(ctx context.Context, key string, part split.Part) cachedInterval {
+	k := cachedInterval{key: key}
 	for _, e := range f.opts.Cache.Lookup(ctx, key, part.StartMS, part.EndMS) {
 		from, to := e.Bounds()
 		if piece, ok := part.Clip(from, to); ok {
@@ -164,7 +164,7 @@ func (f *Frontend) known(ctx context.Context, key string, part split.Part) known
 
 // assemble makes the parts of what is known and what is not, in the order of time.
 // What is fetched is kept as far as it has settled.
-func (f *Frontend) assemble(q query, found []known, settledMS int64) (p plan, hits, fetches int) {
+func (f *Frontend) assemble(q query, found []cachedInterval, settledMS int64) (p plan, hits, fetches int) {
 	p.query = q
 	for _, k := range found {
 		from := len(p.parts)
@@ -174,7 +174,7 @@ func (f *Frontend) assemble(q query, found []known, settledMS int64) (p plan, hi
 		for _, gap := range k.gaps {
 			part := planPart{Range: gap}
 			if settled, ok := gap.Clip(math.MinInt64, settledMS); ok {
-				part.keep = f.opts.Cache.Keep(k.key, settled.StartMS, settled.EndMS, gap.StepMS)
+				part.writer = f.opts.Cache.Keep(k.key, settled.StartMS, settled.EndMS, gap.StepMS)
 			}
 			p.parts = append(p.parts, part)
 		}
@@ -207,6 +207,6 @@ func hasNoStore(h http.Header) bool {
 // keepable tells whether a response with these notes is complete. Warnings of the
 // engine about the query itself will come again; anything else means that data was
 // missing, also that no store was there to ask.
-func keepable(notes splice.Notes) bool {
+func cacheable(notes splice.Annotations) bool {
 	return !notes.Partial && !slices.ContainsFunc(notes.Warnings, func(w string) bool { return !strings.HasPrefix(w, "PromQL ") })
 }

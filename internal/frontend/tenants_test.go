@@ -16,8 +16,8 @@ import (
 
 // mirrorWorld is a downstream whose responses are made of the identity that its
 // request carries, as a multi-tenant one's are.
-func mirrorWorld(t *testing.T) *world {
-	w := newWorldOf(t, http.NotFoundHandler())
+func newMirrorEnv(t *testing.T) *testEnv {
+	w := newTestEnvWith(t, http.NotFoundHandler())
 	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
 		identity := fmt.Sprintf("scope=%s thanos=%s team=%s auth=%s cookie=%s", r.Header.Get("X-Scope-OrgID"), r.Header.Get("THANOS-TENANT"), r.Header.Get("X-Team"), r.Header.Get("Authorization"), r.Header.Get("Cookie"))
 		rw.Header().Set("Content-Type", "application/json")
@@ -50,7 +50,7 @@ func getAs(t *testing.T, address string, header map[string]string) (int, string,
 }
 
 // Every pair is two clients of which the second must never see what the first got.
-var strangers = []struct {
+var identityPairs = []struct {
 	name          string
 	change        func(*Options)
 	first, second map[string]string
@@ -103,9 +103,9 @@ var sharedPaths = map[string]string{
 }
 
 func TestClientsOfDifferentIdentityNeverShareACachedResponse(t *testing.T) {
-	for _, tt := range strangers {
+	for _, tt := range identityPairs {
 		for name, path := range sharedPaths {
-			w := mirrorWorld(t)
+			w := newMirrorEnv(t)
 			front := w.front(func(o *Options) {
 				o.Cache, o.LabelCache, o.Labels.Interval = newMemoryCache(), newMemoryCache(), time.Hour
 				if tt.change != nil {
@@ -122,9 +122,9 @@ func TestClientsOfDifferentIdentityNeverShareACachedResponse(t *testing.T) {
 }
 
 func TestClientsOfDifferentIdentityNeverShareAFlight(t *testing.T) {
-	for _, tt := range strangers {
+	for _, tt := range identityPairs {
 		for _, path := range []string{"/api/v1/query?query=up&time=1", sharedPaths["range"], sharedPaths["labels"]} {
-			w := mirrorWorld(t)
+			w := newMirrorEnv(t)
 			answer := w.break_
 			var calls atomic.Int64
 			second := make(chan struct{})
@@ -156,7 +156,7 @@ func TestClientsOfDifferentIdentityNeverShareAFlight(t *testing.T) {
 }
 
 func TestHeadersThatNameDifferentTenantsAreRefused(t *testing.T) {
-	w := mirrorWorld(t)
+	w := newMirrorEnv(t)
 	for _, headers := range [][]string{nil, {"X-Team"}, {"X-Team", limit.ThanosHeader}} {
 		front := w.front(func(o *Options) { o.Tenants.Headers, o.ForwardHeaders, o.Cache = headers, headers, newMemoryCache() })
 		one := "X-Scope-OrgID"
@@ -173,7 +173,7 @@ func TestHeadersThatNameDifferentTenantsAreRefused(t *testing.T) {
 }
 
 func TestTraceHeadersAndUserAgentsShareACachedResponse(t *testing.T) {
-	w := mirrorWorld(t)
+	w := newMirrorEnv(t)
 	front := w.front(func(o *Options) {
 		o.Cache, o.ForwardHeaders = newMemoryCache(), []string{"uber-trace-id", "X-B3-TraceId"}
 	})
@@ -189,7 +189,7 @@ func TestTraceHeadersAndUserAgentsShareACachedResponse(t *testing.T) {
 // A client that takes no JSON gets what the downstream makes of that, uncut and
 // never cached; one that also takes JSON gets JSON.
 func TestTheFormOfAResponseIsTheOneTheClientAccepts(t *testing.T) {
-	w := newWorld(t)
+	w := newTestEnv(t)
 	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.Header.Get("Accept"), "protobuf") {
 			return false
@@ -233,7 +233,7 @@ func TestShareKeysTellRequestsApart(t *testing.T) {
 		}
 		tenant, err := f.opts.Tenants.Of(h)
 		check(t, err == nil, "%v", err)
-		key := (&exchange{f: f, r: &http.Request{Header: h}, query: query{path: path, params: values, header: f.forwarded(h), tenant: tenant}}).shareKey()
+		key := (&requestContext{f: f, r: &http.Request{Header: h}, query: query{path: path, params: values, header: f.forwarded(h), tenant: tenant}}).callKey()
 		name := fmt.Sprint(path, "?", params, " ", header)
 		check(t, seen[key] == "", "%s and %s share a key", name, seen[key])
 		seen[key] = name
@@ -262,7 +262,7 @@ func TestACookieOfTheDownstreamReachesOneClientOnly(t *testing.T) {
 	recorder := httptest.NewRecorder()
 	recorder.Header().Set("Set-Cookie", "session=secret")
 	recorder.Header().Set("X-Of-All", "yes")
-	h := (&answerWriter{x: &exchange{w: recorder}, contentType: "text/plain"}).sharedHeader()
+	h := (&responseWriter{x: &requestContext{w: recorder}, contentType: "text/plain"}).sharedHeader()
 	check(t, h.Get("Set-Cookie") == "" && h.Get("X-Of-All") == "yes" && h.Get("Content-Type") == "text/plain", "%v", h)
 }
 
@@ -270,9 +270,9 @@ func TestWhatPartsCouldNotGiveIsRequestedWhole(t *testing.T) {
 	for params, want := range map[string]int64{
 		"": 3, "&limit=1": 1, "&limit=0": 3, "&stats=all": 1, "&stats=false": 1, "&analyze=true": 1, "&analyze=1": 1, "&analyze=false": 3, "&trace=1": 1, "&trace=0": 3,
 	} {
-		w := newWorld(t)
+		w := newTestEnv(t)
 		front := w.front(func(o *Options) { o.Cache = newMemoryCache() })
 		status, body, _ := get(t, front.URL+rangePath("requests_total", 0, 3*3600-1, 30)+params)
-		check(t, status == 200 && w.asked.Load() == want, "%q: %d calls, want %d: %d %.200s", params, w.asked.Load(), want, status, body)
+		check(t, status == 200 && w.requests.Load() == want, "%q: %d calls, want %d: %d %.200s", params, w.requests.Load(), want, status, body)
 	}
 }

@@ -37,12 +37,12 @@ type Error struct {
 // Error names the limit and, where it has one, the value that exceeds it.
 func (e *Error) Error() string {
 	if e.Value == 0 {
-		return fmt.Sprintf("%v: %s: at most %s", e.Unwrap(), e.Limit, e.words(e.Max))
+		return fmt.Sprintf("%v: %s: at most %s", e.Unwrap(), e.Limit, e.format(e.Max))
 	}
-	return fmt.Sprintf("%v: %s: %s, at most %s", e.Unwrap(), e.Limit, e.words(e.Value), e.words(e.Max))
+	return fmt.Sprintf("%v: %s: %s, at most %s", e.Unwrap(), e.Limit, e.format(e.Value), e.format(e.Max))
 }
 
-func (e *Error) words(n int64) string {
+func (e *Error) format(n int64) string {
 	switch e.Unit {
 	case "":
 		return strconv.FormatInt(n, 10)

@@ -104,9 +104,9 @@ func TestARequestDoesNotWaitLongerThanItMay(t *testing.T) {
 
 func TestByDefaultOneTenantCannotHaveEverything(t *testing.T) {
 	for total, share := range map[int]int{256: 192, 4: 3, 3: 3, 2: 2, 1: 1} {
-		check(t, "of a tenant", newLimiter(t, Options{ConcurrencyMax: total}).Most(), share)
+		check(t, "of a tenant", newLimiter(t, Options{ConcurrencyMax: total}).MaxPerRequest(), share)
 	}
-	check(t, "more than of all", newLimiter(t, Options{ConcurrencyMax: 5, TenantConcurrencyMax: 50}).Most(), 5)
+	check(t, "more than of all", newLimiter(t, Options{ConcurrencyMax: 5, TenantConcurrencyMax: 50}).MaxPerRequest(), 5)
 }
 
 // Requests of any size, some of which leave, never hold more than there is, and all

@@ -106,7 +106,7 @@ type tenant struct {
 // waiter is one request in a queue.
 type waiter struct {
 	admitted chan struct{} // closed when it gets its places
-	place    *list.Element // in the queue, nil once admitted
+	element    *list.Element // in the queue, nil once admitted
 	n        int           // places it needs
 }
 
@@ -119,7 +119,7 @@ func New(opts Options, set *instruments.Set) (*Limiter, error) {
 }
 
 // Most is how many places a request can have at all.
-func (l *Limiter) Most() int { return l.opts.TenantConcurrencyMax }
+func (l *Limiter) MaxPerRequest() int { return l.opts.TenantConcurrencyMax }
 
 // Full tells whether there is no place left.
 func (l *Limiter) Full() bool {
@@ -143,9 +143,9 @@ func (l *Limiter) Acquire(ctx context.Context, name string) (release func(), err
 // AcquireN waits for n places at once, which are at most Most. They are given back
 // by free, one after the other or together; more than there were are not.
 func (l *Limiter) AcquireN(ctx context.Context, name string, n int) (free func(n int), err error) {
-	invariant.Check(n > 0 && n <= l.Most(), "limit: %d places, of which a tenant may have %d", n, l.Most())
+	invariant.Check(n > 0 && n <= l.MaxPerRequest(), "limit: %d places, of which a tenant may have %d", n, l.MaxPerRequest())
 	if ctx.Err() != nil {
-		return nil, l.left(ctx)
+		return nil, l.canceledError(ctx)
 	}
 	l.mu.Lock()
 	t := l.tenants[name]
@@ -172,7 +172,7 @@ func (l *Limiter) AcquireN(ctx context.Context, name string, n int) (free func(n
 		return nil, &Error{Limit: fmt.Sprintf("waiting requests of tenant %q", name), Value: int64(waiting) + 1, Max: int64(max(0, l.opts.TenantQueueMax)), kind: ErrQueueFull}
 	}
 	w := &waiter{admitted: make(chan struct{}), n: n}
-	w.place = t.queue.PushBack(w)
+	w.element = t.queue.PushBack(w)
 	l.queueUp(t)
 	l.mu.Unlock()
 	return l.await(ctx, name, t, w)
@@ -193,11 +193,11 @@ func (l *Limiter) await(ctx context.Context, name string, t *tenant, w *waiter) 
 	case <-w.admitted:
 	case <-ctx.Done():
 		if l.leave(name, t, w) {
-			return nil, l.left(ctx)
+			return nil, l.canceledError(ctx)
 		}
 	case <-late:
 		if l.leave(name, t, w) {
-			l.metrics.late.Inc()
+			l.metrics.timedOut.Inc()
 			return nil, &Error{Limit: "time in the queue", Max: l.opts.WaitMax.Milliseconds(), Unit: "ms", kind: ErrWait}
 		}
 	}
@@ -210,11 +210,11 @@ func (l *Limiter) await(ctx context.Context, name string, t *tenant, w *waiter) 
 func (l *Limiter) leave(name string, t *tenant, w *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if w.place == nil {
+	if w.element == nil {
 		return false
 	}
-	t.queue.Remove(w.place)
-	w.place = nil
+	t.queue.Remove(w.element)
+	w.element = nil
 	if t.queue.Len() == 0 && t.turn != nil {
 		l.turns.Remove(t.turn)
 		t.turn = nil
@@ -226,7 +226,7 @@ func (l *Limiter) leave(name string, t *tenant, w *waiter) bool {
 	return true
 }
 
-func (l *Limiter) left(ctx context.Context) error {
+func (l *Limiter) canceledError(ctx context.Context) error {
 	l.metrics.canceled.Inc()
 	return fmt.Errorf("limit: %w", context.Cause(ctx))
 }
@@ -281,8 +281,8 @@ func (l *Limiter) next() {
 		if !l.fits(t, w.n) { // the request whose turn it was has left
 			continue
 		}
-		t.queue.Remove(w.place)
-		w.place = nil
+		t.queue.Remove(w.element)
+		w.element = nil
 		l.admit(t, w.n)
 		close(w.admitted)
 		l.queueUp(t)

@@ -36,7 +36,7 @@ func checkIs(t testing.TB, err, want error) {
 }
 
 // asked is one request of a tenant, made in a goroutine of its own.
-type asked struct {
+type pendingRequest struct {
 	tenant string
 	number int // in the order of asking
 	ahead  int // requests of the tenant that waited before it
@@ -48,25 +48,25 @@ type asked struct {
 }
 
 // hall makes requests in a bubble and notes who is let in, in which order.
-type hall struct {
+type harness struct {
 	limiter  *Limiter
 	mu       sync.Mutex
-	all      []*asked
-	admitted []*asked
+	all      []*pendingRequest
+	admitted []*pendingRequest
 }
 
-func newHall(t *testing.T, opts Options) *hall {
+func newHarness(t *testing.T, opts Options) *harness {
 	t.Helper()
 	l, err := New(opts, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &hall{limiter: l}
+	return &harness{limiter: l}
 }
 
-func (h *hall) ask(t *testing.T, tenant string) *asked {
+func (h *harness) request(t *testing.T, tenant string) *pendingRequest {
 	ctx, cancel := context.WithCancel(t.Context())
-	a := &asked{tenant: tenant, number: len(h.all), ahead: len(h.waiting(tenant)), cancel: cancel, served: map[string]int{}}
+	a := &pendingRequest{tenant: tenant, number: len(h.all), ahead: len(h.waiting(tenant)), cancel: cancel, served: map[string]int{}}
 	h.all = append(h.all, a)
 	go func() {
 		release, err := h.limiter.Acquire(ctx, tenant)
@@ -88,7 +88,7 @@ func (h *hall) ask(t *testing.T, tenant string) *asked {
 }
 
 // waiting are the requests neither let in nor refused; of all tenants if "".
-func (h *hall) waiting(tenant string) (list []*asked) {
+func (h *harness) waiting(tenant string) (list []*pendingRequest) {
 	for _, a := range h.all {
 		if a.release == nil && a.err == nil && (tenant == "" || a.tenant == tenant) {
 			list = append(list, a)
@@ -97,14 +97,14 @@ func (h *hall) waiting(tenant string) (list []*asked) {
 	return list
 }
 
-func (h *hall) end(a *asked) {
+func (h *harness) end(a *pendingRequest) {
 	a.release()
 	a.cancel()
 	synctest.Wait()
-	h.admitted = slices.DeleteFunc(h.admitted, func(other *asked) bool { return other == a })
+	h.admitted = slices.DeleteFunc(h.admitted, func(other *pendingRequest) bool { return other == a })
 }
 
-func (h *hall) empty(t *testing.T) {
+func (h *harness) empty(t *testing.T) {
 	t.Helper()
 	for len(h.admitted) > 0 {
 		h.end(h.admitted[0])
@@ -117,10 +117,10 @@ func (h *hall) empty(t *testing.T) {
 
 func TestRequestsBeyondTheLimitWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHall(t, Options{ConcurrencyMax: 2})
-		first := h.ask(t, "a")
-		h.ask(t, "a")
-		third := h.ask(t, "b")
+		h := newHarness(t, Options{ConcurrencyMax: 2})
+		first := h.request(t, "a")
+		h.request(t, "a")
+		third := h.request(t, "b")
 		check(t, "let in", len(h.admitted), 2)
 		h.end(first)
 		check(t, "let in after the first has ended", third.release != nil, true)
@@ -133,11 +133,11 @@ func TestRequestsBeyondTheLimitWait(t *testing.T) {
 
 func TestATenantHasALimitOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHall(t, Options{ConcurrencyMax: 4, TenantConcurrencyMax: 1})
-		first := h.ask(t, "a")
-		second := h.ask(t, "a")
+		h := newHarness(t, Options{ConcurrencyMax: 4, TenantConcurrencyMax: 1})
+		first := h.request(t, "a")
+		second := h.request(t, "a")
 		check(t, "second of a", second.release == nil, true)
-		check(t, "first of b", h.ask(t, "b").release != nil, true)
+		check(t, "first of b", h.request(t, "b").release != nil, true)
 		h.end(first)
 		check(t, "second of a when the first has ended", second.release != nil, true)
 		h.empty(t)
@@ -146,22 +146,22 @@ func TestATenantHasALimitOfItsOwn(t *testing.T) {
 
 func TestAFullQueueRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHall(t, Options{ConcurrencyMax: 1, TenantQueueMax: 2})
-		h.ask(t, "a")
-		h.ask(t, "a")
-		h.ask(t, "a")
-		full := h.ask(t, "a")
+		h := newHarness(t, Options{ConcurrencyMax: 1, TenantQueueMax: 2})
+		h.request(t, "a")
+		h.request(t, "a")
+		h.request(t, "a")
+		full := h.request(t, "a")
 		checkIs(t, full.err, ErrQueueFull)
 		checkIs(t, full.err, ErrLimit)
 		check(t, "text", full.err.Error(), `limit exceeded: too many requests: waiting requests of tenant "a": 3, at most 2`)
-		other := h.ask(t, "b")
+		other := h.request(t, "b")
 		checkIs(t, other.err, nil)
 		h.empty(t)
 	})
 	synctest.Test(t, func(t *testing.T) {
-		h := newHall(t, Options{ConcurrencyMax: 1, TenantQueueMax: -1})
-		h.ask(t, "a")
-		checkIs(t, h.ask(t, "b").err, ErrQueueFull)
+		h := newHarness(t, Options{ConcurrencyMax: 1, TenantQueueMax: -1})
+		h.request(t, "a")
+		checkIs(t, h.request(t, "b").err, ErrQueueFull)
 		check(t, "remembered tenants", len(h.limiter.tenants), 1)
 		h.empty(t)
 	})
@@ -169,23 +169,23 @@ func TestAFullQueueRefuses(t *testing.T) {
 
 func TestTenantsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHall(t, Options{TenantsMax: 2})
-		first := h.ask(t, "a")
-		h.ask(t, "b")
-		err := h.ask(t, "c").err
+		h := newHarness(t, Options{TenantsMax: 2})
+		first := h.request(t, "a")
+		h.request(t, "b")
+		err := h.request(t, "c").err
 		checkIs(t, err, ErrTenants)
 		check(t, "text", err.Error(), "limit exceeded: too many tenants: tenants at the same time: at most 2")
 		h.end(first)
-		checkIs(t, h.ask(t, "c").err, nil)
+		checkIs(t, h.request(t, "c").err, nil)
 		h.empty(t)
 	})
 }
 
 func TestWaitingEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHall(t, Options{ConcurrencyMax: 1})
-		h.ask(t, "a")
-		second, third := h.ask(t, "b"), h.ask(t, "b")
+		h := newHarness(t, Options{ConcurrencyMax: 1})
+		h.request(t, "a")
+		second, third := h.request(t, "b"), h.request(t, "b")
 		second.cancel()
 		synctest.Wait()
 		checkIs(t, second.err, context.Canceled)
@@ -206,12 +206,12 @@ func TestWaitingEndsWithTheContext(t *testing.T) {
 // his, however many he has.
 func TestAFloodDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHall(t, Options{ConcurrencyMax: 1, TenantQueueMax: 1000})
+		h := newHarness(t, Options{ConcurrencyMax: 1, TenantQueueMax: 1000})
 		for range 500 {
-			h.ask(t, "flood")
+			h.request(t, "flood")
 		}
 		for range 20 {
-			quiet := h.ask(t, "quiet")
+			quiet := h.request(t, "quiet")
 			turns := 0
 			for quiet.release == nil {
 				h.end(h.admitted[0])
@@ -235,7 +235,7 @@ func TestPlacesAreGivenFairlyAndNeverWasted(t *testing.T) {
 			if random.IntN(2) == 0 {
 				opts.TenantConcurrencyMax = 1 + random.IntN(opts.ConcurrencyMax)
 			}
-			h := newHall(t, opts)
+			h := newHarness(t, opts)
 			for range 300 {
 				switch waiting := h.waiting(""); {
 				case random.IntN(8) == 0 && len(waiting) > 0:
@@ -245,7 +245,7 @@ func TestPlacesAreGivenFairlyAndNeverWasted(t *testing.T) {
 					h.end(h.admitted[random.IntN(len(h.admitted))])
 				default:
 					// The first tenant asks more than all others.
-					h.ask(t, fmt.Sprint(max(0, random.IntN(12)-6)))
+					h.request(t, fmt.Sprint(max(0, random.IntN(12)-6)))
 				}
 				h.verify(t, opts)
 			}
@@ -254,7 +254,7 @@ func TestPlacesAreGivenFairlyAndNeverWasted(t *testing.T) {
 	}
 }
 
-func (h *hall) verify(t *testing.T, opts Options) {
+func (h *harness) verify(t *testing.T, opts Options) {
 	t.Helper()
 	opts = opts.withDefaults()
 	running, oldest := map[string]int{}, map[string]int{}
@@ -326,10 +326,10 @@ func TestWaitingIsCounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := &hall{limiter: l}
-		h.ask(t, "a")
-		h.ask(t, "a")
-		h.ask(t, "a") // refused
+		h := &harness{limiter: l}
+		h.request(t, "a")
+		h.request(t, "a")
+		h.request(t, "a") // refused
 		check(t, "running", l.metrics.running.Get(), 1)
 		check(t, "queued", l.metrics.queued.Get(), 1)
 		check(t, "refused", l.metrics.queueFull.Get(), 1)

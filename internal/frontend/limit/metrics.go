@@ -12,7 +12,7 @@ type metrics struct {
 	queued  *instruments.Gauge
 	wait    *instruments.PrometheusHistogram
 
-	queueFull, tenantsFull, canceled, late *instruments.Counter // of rejected
+	queueFull, tenantsFull, canceled, timedOut *instruments.Counter // of rejected
 }
 
 // names are those of a limiter's metrics, and what they are about.
@@ -43,6 +43,6 @@ func newMetrics(set *instruments.Set, downstream bool) *metrics {
 		queueFull:   rejected.With("queue_full"),
 		tenantsFull: rejected.With("tenants"),
 		canceled:    rejected.With("canceled"),
-		late:        rejected.With("timeout"),
+		timedOut:        rejected.With("timeout"),
 	}
 }

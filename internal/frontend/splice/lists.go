@@ -12,7 +12,7 @@ import (
 // List is the answer to a request for label names, label values or series: JSON
 // strings, or metric objects.
 type List struct {
-	Notes
+	Annotations
 	elements []element
 	infos    []string
 	members  []promjson.Member // that Prometheus does not have
@@ -21,13 +21,13 @@ type List struct {
 // element is one of a list.
 type element struct {
 	raw  []byte // aliases the answer
-	text string // what a string with escapes means
+	decoded string // what a string with escapes means
 }
 
 // means is what a string means.
-func (e *element) means() []byte {
-	if e.text != "" {
-		return []byte(e.text)
+func (e *element) value() []byte {
+	if e.decoded != "" {
+		return []byte(e.decoded)
 	}
 	return e.raw[1 : len(e.raw)-1]
 }
@@ -57,7 +57,7 @@ func ReadList(answer []byte) (List, error) {
 	if e.Status != "success" {
 		return List{}, &promjson.APIError{Status: e.Status, Type: e.ErrorType, Message: e.Error}
 	}
-	l := List{Notes: notesOf(e), infos: e.Infos}
+	l := List{Annotations: annotationsOf(e), infos: e.Infos}
 	left := unknownBytes
 	for _, m := range e.Unknown {
 		if m.InData {
@@ -93,7 +93,7 @@ func elementsOf(list []byte) ([]element, error) {
 				if err != nil {
 					return nil, err
 				}
-				e.text = labels[0].Value
+				e.decoded = labels[0].Value
 			}
 			all, i = append(all, e), end
 		case ' ', '\t', '\r', '\n', ',', ']':
@@ -135,7 +135,7 @@ func compareElements(a, b *element) int {
 		}
 		return promjson.CompareMetrics(a.raw, b.raw)
 	}
-	return bytes.Compare(a.means(), b.means())
+	return bytes.Compare(a.value(), b.value())
 }
 
 // sortElements sorts what is not sorted: names and values are, series may not be.
@@ -167,7 +167,7 @@ func nextElement(lists [][]element) (least *element) {
 // WriteUnion writes the answer that has the elements of all lists, each once and
 // in order, their warnings and infos, and members that are not one list's only.
 func WriteUnion(w io.Writer, lists []List) error {
-	var warnings, infos notes
+	var warnings, infos annotationSet
 	rest := make([][]element, 0, len(lists))
 	for _, l := range lists {
 		sortElements(l.elements)
@@ -190,8 +190,8 @@ func WriteUnion(w io.Writer, lists []List) error {
 		}
 	}
 	b = append(b, ']')
-	b = appendNotes(b, "warnings", warnings.texts)
-	b = appendNotes(b, "infos", infos.texts)
+	b = appendAnnotations(b, "warnings", warnings.list)
+	b = appendAnnotations(b, "infos", infos.list)
 	for _, m := range uniteMembers(lists) {
 		b = promjson.AppendString(append(b, ','), m.Name)
 		b = append(append(b, ':'), m.Value...)

@@ -9,24 +9,24 @@ import (
 )
 
 // notesMax bounds the warnings, and the infos, of all lists together.
-const notesMax = 1000
+const annotationsMax = 1000
 
 // notes are warnings or infos of several responses, each once.
-type notes struct {
-	texts []string
+type annotationSet struct {
+	list []string
 	seen  map[string]bool
 }
 
-func (n *notes) add(more []string) {
+func (n *annotationSet) add(more []string) {
 	for _, text := range more {
-		if len(n.texts) == notesMax || n.seen[text] {
+		if len(n.list) == annotationsMax || n.seen[text] {
 			continue
 		}
 		if n.seen == nil {
 			n.seen = map[string]bool{}
 		}
 		n.seen[text] = true
-		n.texts = append(n.texts, text)
+		n.list = append(n.list, text)
 	}
 }
 
@@ -43,7 +43,7 @@ func uniteMembers(lists []List) []promjson.Member {
 				all = append(all, m)
 			case bytes.Equal(all[i].Value, m.Value):
 			case m.Name == "isPartial":
-				if saysPartial(m) {
+				if isPartial(m) {
 					all[i] = m
 				}
 			default:
@@ -55,7 +55,7 @@ func uniteMembers(lists []List) []promjson.Member {
 }
 
 // appendNotes writes texts as Prometheus does: no key where there are none.
-func appendNotes(dst []byte, key string, texts []string) []byte {
+func appendAnnotations(dst []byte, key string, texts []string) []byte {
 	for i, text := range texts {
 		if i == 0 {
 			dst = append(append(append(dst, `,"`...), key...), `":[`...)

@@ -68,29 +68,29 @@ func New(opts Options) *Splice {
 const unknownBytes = 4 << 10
 
 // Notes is what parts said besides their data.
-type Notes struct {
+type Annotations struct {
 	Warnings []string
 	// Partial says that a part called itself incomplete, as VictoriaMetrics does.
 	Partial bool
 }
 
-func notesOf(e *promjson.Envelope) Notes {
-	n := Notes{Warnings: e.Warnings}
+func annotationsOf(e *promjson.Envelope) Annotations {
+	n := Annotations{Warnings: e.Warnings}
 	for _, m := range e.Unknown {
-		n.Partial = n.Partial || saysPartial(m)
+		n.Partial = n.Partial || isPartial(m)
 	}
 	return n
 }
 
 // saysPartial takes anything but false for a yes.
-func saysPartial(m promjson.Member) bool {
+func isPartial(m promjson.Member) bool {
 	return m.Name == "isPartial" && !m.InData && string(m.Value) != "false" && string(m.Value) != "null"
 }
 
 // Write puts the parts together into w and returns what they said besides. Nothing
 // is written before every part has begun; after that, what was written before an
 // error must not pass for an answer. Errors of parts are promjson.PartErrors.
-func (s *Splice) Write(w io.Writer, parts []Part) (notes Notes, err error) {
+func (s *Splice) Write(w io.Writer, parts []Part) (notes Annotations, err error) {
 	for len(s.scanners) < len(parts) {
 		s.scanners = append(s.scanners, promjson.NewScanner(nil, promjson.Options{
 			InitialBufferBytes: s.opts.StartBytes, BufferBytes: s.opts.ReadBytes, MaxBufferBytes: s.opts.HoldBytes, MaxUnknownBytes: unknownBytes,
@@ -107,11 +107,11 @@ func (s *Splice) Write(w io.Writer, parts []Part) (notes Notes, err error) {
 	}
 	envelope, err := s.splicer.Splice(w, s.scanners[:len(parts)]...)
 	if err != nil {
-		return Notes{}, err
+		return Annotations{}, err
 	}
-	return notesOf(envelope), nil
+	return annotationsOf(envelope), nil
 }
 
 // OnGrid tells, once Write has returned, whether the series of a part began on
 // its grid. A server that moves a query's times to its liking gives others.
-func (s *Splice) OnGrid(part int) bool { return s.scanners[part].StepAligned() }
+func (s *Splice) StepAligned(part int) bool { return s.scanners[part].StepAligned() }

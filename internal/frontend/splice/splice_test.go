@@ -30,7 +30,7 @@ func check(t *testing.T, ok bool, format string, args ...any) {
 }
 
 // answer encodes a matrix as Prometheus does, with its own codec.
-func answer(t testing.TB, m promql.Matrix, warnings ...string) []byte {
+func encodeMatrix(t testing.TB, m promql.Matrix, warnings ...string) []byte {
 	t.Helper()
 	b, err := v1.JSONCodec{}.Encode(&v1.Response{
 		Status:   "success",
@@ -166,7 +166,7 @@ func TestPartsLaidEndToEndEqualTheWholeAnswerByteForByte(t *testing.T) {
 			times = append(times, start+int64(i)*step)
 		}
 		whole := randomMatrix(r, times)
-		want := answer(t, whole)
+		want := encodeMatrix(t, whole)
 
 		s := New(Options{ReadBytes: []int{16, 100, 4096, 1 << 16}[r.IntN(4)], WriteBytes: 1 + r.IntN(5000), HoldBytes: 1 << 16})
 		for range 2 { // the second time with used scanners
@@ -175,10 +175,10 @@ func TestPartsLaidEndToEndEqualTheWholeAnswerByteForByte(t *testing.T) {
 				j := min(i+1+r.IntN(len(times)), len(times))
 				from, to := times[i], times[j-1]
 				if r.IntN(3) == 0 { // a cached answer that covers more, to be cut
-					body := answer(t, between(whole, from-r.Int64N(20*step), to+r.Int64N(20*step)))
+					body := encodeMatrix(t, between(whole, from-r.Int64N(20*step), to+r.Int64N(20*step)))
 					parts = append(parts, Part{Body: randomReader(r, body), Cut: true, FromMS: from, ToMS: to})
 				} else {
-					parts = append(parts, Part{Body: randomReader(r, answer(t, between(whole, from, to)))})
+					parts = append(parts, Part{Body: randomReader(r, encodeMatrix(t, between(whole, from, to)))})
 				}
 				i = j
 			}
@@ -269,7 +269,7 @@ func TestPointsOffTheGridAreNoticed(t *testing.T) {
 		body := matrixOf(fmt.Sprintf(`{"metric":{"a":"1"},"values":[[%d,"1"]]}`, at))
 		for _, cut := range []bool{false, true} {
 			_, err := s.Write(io.Discard, []Part{{Body: strings.NewReader(body), Cut: cut, FromMS: -20_000, ToMS: 100_000, StepMS: 30_000}})
-			check(t, err == nil && s.OnGrid(0) == want, "%d, cut %v: on grid %v, %v", at, cut, s.OnGrid(0), err)
+			check(t, err == nil && s.StepAligned(0) == want, "%d, cut %v: on grid %v, %v", at, cut, s.StepAligned(0), err)
 		}
 	}
 }
@@ -292,7 +292,7 @@ func halves(tb testing.TB, series, points int) (first, second, whole []byte) {
 	}
 	sort.Sort(m)
 	middle := 1_700_000_000_000 + int64(points/2)*15_000
-	return answer(tb, between(m, 0, middle-1)), answer(tb, between(m, middle, math.MaxInt64)), answer(tb, m)
+	return encodeMatrix(tb, between(m, 0, middle-1)), encodeMatrix(tb, between(m, middle, math.MaxInt64)), encodeMatrix(tb, m)
 }
 
 func BenchmarkSplice(b *testing.B) {

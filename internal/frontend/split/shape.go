@@ -35,7 +35,7 @@ const aheadMax = math.MaxInt64 / 4
 // SettledUntil is the last step whose value can no longer change, where data up to
 // settledMS cannot; math.MinInt64 where every step may. lookback is what the
 // request says of it, 0 where it says nothing.
-func (s Traits) SettledUntil(settledMS int64, lookback time.Duration) int64 {
+func (s Traits) LastImmutableStep(settledMS int64, lookback time.Duration) int64 {
 	ahead := s.LookAheadMS
 	if s.Smoothed {
 		if lookback <= 0 {

@@ -35,7 +35,7 @@ func (r Range) Points() int64 { return (r.EndMS-r.StartMS)/r.StepMS + 1 }
 
 // Phase is where the steps stand on the axis of time: two ranges with one step
 // and one phase share their grid.
-func (r Range) Phase() int64 { return floorMod(r.StartMS, r.StepMS) }
+func (r Range) StepOffset() int64 { return floorMod(r.StartMS, r.StepMS) }
 
 // Clip is the steps of r within [fromMS, toMS]; ok is false where there are none.
 func (r Range) Clip(fromMS, toMS int64) (part Range, ok bool) {

@@ -38,7 +38,7 @@ func TestPartsLaidEndToEndAreTheWholeGrid(t *testing.T) {
 			check(t, (p.EndMS-p.StartMS)%whole.StepMS == 0, "%+v ends off the grid", p)
 			check(t, floorDiv(p.StartMS, interval.Milliseconds()) == p.Index && floorDiv(p.EndMS, interval.Milliseconds()) == p.Index, "%+v leaves its interval", p)
 			check(t, p.Index > last, "index %d after %d", p.Index, last)
-			check(t, p.Phase() == whole.Phase(), "phases %d and %d", p.Phase(), whole.Phase())
+			check(t, p.StepOffset() == whole.StepOffset(), "phases %d and %d", p.StepOffset(), whole.StepOffset())
 			next, last = p.EndMS+whole.StepMS, p.Index
 		}
 		check(t, next == whole.EndMS+whole.StepMS, "%+v: parts end at %d", whole, next)
@@ -217,9 +217,9 @@ func TestStepsAreSettledOnceAllTheyReadIs(t *testing.T) {
 	} {
 		shape, ok := TraitsOf(p, c.query)
 		check(t, ok, "%s is not parsed", c.query)
-		got := shape.SettledUntil(now, c.lookback)
+		got := shape.LastImmutableStep(now, c.lookback)
 		check(t, got == c.want, "%s, lookback %s: settled until %d, want %d", c.query, c.lookback, got, c.want)
 	}
 	shape, ok := TraitsOf(p, strings.Repeat("max_over_time(", 40)+"up"+strings.Repeat("[1m:] offset (1m * -1))", 40))
-	check(t, ok && shape.SettledUntil(now, 0) < -1<<60, "%+v %v", shape, ok)
+	check(t, ok && shape.LastImmutableStep(now, 0) < -1<<60, "%+v %v", shape, ok)
 }

@@ -1,16 +1,17 @@
-// Package frontend stands between people who ask for graphs and the Prometheus
-// that answers them.
+// Package frontend is an HTTP proxy that splits and caches queries in front of a
+// Prometheus or a Thanos querier.
 //
-// A request of the Prometheus HTTP API comes in. A range query is cut along time
-// (split), what is known of it is taken from a cache, the rest is asked of the
-// downstream, all parts at once (downstream), and the answers are laid end to end
-// as they arrive (splice): bytes are copied, no sample is decoded, and an answer
-// of any size passes through a few buffers. Everything else is streamed through.
+// A request of the Prometheus HTTP API comes in. A range query is split along time
+// (package split). Cached parts are read from a RangeCache; the other parts are
+// requested from the downstream, all at once (package downstream). The responses are
+// spliced as they arrive (package splice): bytes are copied, no sample is decoded, and
+// a response of any size needs a few buffers only. Every other request is streamed
+// through.
 //
-// What must never happen is an answer that looks complete and is wrong. Until the
-// first byte is out, a failure gets the status it deserves; after it, the
-// connection is cut. There is no engine and no storage here, and an expression is
-// parsed only to see what must not be cut or kept.
+// A response must never look complete and be wrong. Until the first byte is sent, a
+// failure gets an error response with its status; later, the connection is aborted.
+// There is no engine and no storage here. An expression is parsed only to find out
+// whether it must not be split or cached.
 package frontend
 
 import (
@@ -32,71 +33,71 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// Downstream answers what the frontend cannot. downstream.Client implements it.
+// Downstream sends requests to the server behind the frontend. downstream.Client
+// implements it.
 type Downstream interface {
 	Open(ctx context.Context, r downstream.Request) (*downstream.Response, error)
 }
 
-// Admission lets so many requests of each tenant in at once, and makes others
-// wait.
+// Admission limits the concurrent requests of each tenant; further requests wait.
+// limit.Limiter implements it.
 type Admission interface {
 	Acquire(ctx context.Context, tenant string) (release func(), err error)
 }
 
-// Slots are calls of the downstream that may be under way at once. A query takes all
-// that it needs together. limit.Limiter implements it.
+// Slots limit the concurrent calls of the downstream. A query acquires all slots that it
+// needs together. limit.Limiter implements it.
 type Slots interface {
-	// AcquireN waits for n slots, at most Most; free gives some of them back.
+	// AcquireN waits for n slots, at most MaxPerRequest; free releases some of them.
 	AcquireN(ctx context.Context, tenant string, n int) (free func(some int), err error)
 	MaxPerRequest() int
 }
 
-// Options are what a Frontend is made of and how it behaves. Zero values take
-// the defaults.
+// Options are the parts of a Frontend and its settings. Zero values take the defaults.
 type Options struct {
 	Downstream Downstream
 	Cache      RangeCache // nil: no result cache
 	LabelCache RangeCache // nil: no cache of labels and series
-	Admission  Admission  // nil: everybody at once
-	Slots      Slots      // nil: as many calls of the downstream as there are parts
+	Admission  Admission  // nil: no limit of concurrent requests
+	Slots      Slots      // nil: no limit of concurrent calls of the downstream
 	Tenants    limit.Tenants
 	Limits     limit.Query
 
 	Split         split.Options
 	Parallelism   int  // parts of one query that are open at once; 0: 14
 	AlignWithStep bool // move start and end to multiples of the step, as Thanos does
-	// MaxFreshness is how old a moment must be for its answer to be kept; 0: 1m.
+	// MaxFreshness is the minimum age of a step whose value may be cached; 0: 1m.
 	MaxFreshness time.Duration
-	// PartialResponse is what a range query without that parameter asks for; "" adds
-	// nothing.
+	// PartialResponse is the value of partial_response for range queries without that
+	// parameter; "" adds none.
 	PartialResponse string
-	RangeRetries    int // of a part of a range query; 0: the client's, negative: none
-	InstantRetries  int
+	RangeRetries    int // of one part of a range query; 0: the client's default, negative: none
+	InstantRetries  int // of any other query; as above
 
 	Labels LabelOptions
 
-	ForwardHeaders []string      // of a request, to the downstream
-	TenantHeader   string        // reaches the downstream as limit.ThanosHeader instead; "": none
-	NoCompression  bool          // of answers, whatever the client accepts
+	ForwardHeaders []string      // of client requests, forwarded to the downstream
+	TenantHeader   string        // renamed to limit.ThanosHeader for the downstream; "": none
+	NoCompression  bool          // of responses, whatever the client accepts
 	SlowerThan     time.Duration // log queries that take longer; 0: none, negative: all
-	UserHeader     string        // whose value the slow query log shows
+	UserHeader     string        // logged as remote_user by the slow query log
 
 	Logger     *slog.Logger
-	Metrics    *instruments.Set // nil: none are kept
-	Tracer     trace.Tracer     // of a span for each request and stage; nil: none
+	Metrics    *instruments.Set // nil: no metrics
+	Tracer     trace.Tracer     // one span for each request and stage; nil: none
 	Propagator propagation.TextMapPropagator
 	Now        func() time.Time
 }
 
-// LabelOptions are about /labels, /label/<name>/values and /series.
+// LabelOptions are the settings of /labels, /label/<name>/values and /series.
 type LabelOptions struct {
-	Interval        time.Duration // of a piece; 0: no split
+	Interval        time.Duration // of one part; 0: no split
 	Parallelism     int           // 0: 14
 	MaxFreshness    time.Duration // 0: 1m
-	DefaultRange    time.Duration // where a request names no times; 0: 24h
+	DefaultRange    time.Duration // of requests without start or end; 0: 24h
 	PartialResponse string
 	Retries         int
-	BytesMax        int64 // of all pieces, which are united in memory; 0: 128 MiB
+	BytesMax        int64 // of all parts of a request, which are merged in memory; 0: 128 MiB
 }
 
 func (o Options) withDefaults() Options {
@@ -115,7 +116,7 @@ func (o Options) withDefaults() Options {
 	if o.Labels.DefaultRange == 0 {
 		o.Labels.DefaultRange = 24 * time.Hour
 	}
-	if o.Slots != nil { // longer parts rather than more than there can be
+	if o.Slots != nil { // longer parts instead of more parts than slots
 		o.Parallelism = min(o.Parallelism, o.Slots.MaxPerRequest())
 		o.Labels.Parallelism = min(o.Labels.Parallelism, o.Slots.MaxPerRequest())
 	}
@@ -137,7 +138,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate reports every fault of the options at once.
+// Validate returns all faults of the options, joined.
 func (o Options) Validate() error {
 	var errs []error
 	if o.Downstream == nil {
@@ -155,38 +156,38 @@ func (o Options) Validate() error {
 	return errors.Join(append(errs, o.Split.Validate(), o.Tenants.Validate())...)
 }
 
-// Frontend is an http.Handler. It owns no goroutine outside of a request.
+// Frontend is an http.Handler. It runs goroutines only while it serves a request.
 type Frontend struct {
-	opts    Options
-	parser  parser.Parser
-	metrics *metrics
-	splices splicePool
-	unsorted  *unsortedQueries
-	calls  *singleFlight
-	readAheadBudget   *semaphore.Weighted // bytes that parts are read ahead
+	opts            Options
+	parser          parser.Parser
+	metrics         *metrics
+	splices         splicePool
+	unsorted        *unsortedQueries
+	calls           *singleFlight
+	readAheadBudget *semaphore.Weighted // bytes, shared by all queries
 }
 
-// New makes a frontend.
+// New returns a Frontend, or the faults of its options.
 func New(opts Options) (*Frontend, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
 	return &Frontend{
 		opts: opts.withDefaults(),
-		// Whatever a downstream may understand is looked at; what this parser does
-		// not know is passed through whole.
+		// Every feature that a downstream may have enabled is parsed. An expression that
+		// this parser rejects is passed through unsplit.
 		parser: parser.NewParser(parser.Options{
 			EnableExperimentalFunctions: true, ExperimentalDurationExpr: true,
 			EnableExtendedRangeSelectors: true, EnableBinopFillModifiers: true,
 		}),
-		metrics: newMetrics(opts.Metrics),
-		unsorted:  newUnsortedQueries(),
-		calls:  newSingleFlight(),
-		readAheadBudget:   semaphore.NewWeighted(readAheadTotalBytes),
+		metrics:         newMetrics(opts.Metrics),
+		unsorted:        newUnsortedQueries(),
+		calls:           newSingleFlight(),
+		readAheadBudget: semaphore.NewWeighted(readAheadTotalBytes),
 	}, nil
 }
 
-// ServeHTTP answers one request.
+// ServeHTTP implements http.Handler.
 func (f *Frontend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x, err := f.begin(w, r)
 	if err != nil {

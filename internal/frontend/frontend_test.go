@@ -41,12 +41,12 @@ func check(t *testing.T, ok bool, format string, args ...any) {
 
 // world is a real downstream: PromQL over a storage, behind the API.
 type testEnv struct {
-	t       *testing.T
-	server  *httptest.Server
-	requests   atomic.Int64
-	mu      sync.Mutex
-	queries []url.Values
-	break_  func(w http.ResponseWriter, r *http.Request) bool // true: has answered
+	t        *testing.T
+	server   *httptest.Server
+	requests atomic.Int64
+	mu       sync.Mutex
+	queries  []url.Values
+	break_   func(w http.ResponseWriter, r *http.Request) bool // true: has answered
 }
 
 const loadScript = `

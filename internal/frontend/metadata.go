@@ -16,9 +16,10 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// metadata answers label names, label values and series: cut at the multiples of
-// an interval, each piece fetched or taken from the cache, and united. Pieces are
-// lists of strings or metric objects; they are held in memory, up to a limit.
+// metadata responds to requests for label names, label values and series. It splits the
+// range at the multiples of an interval, reads each part from the cache or the
+// downstream, and writes the union. Parts are lists of strings or metric objects; all
+// of them are held in memory, up to a limit.
 func (f *Frontend) metadata(x *requestContext) error {
 	o := f.opts.Labels
 	q := x.query
@@ -27,25 +28,25 @@ func (f *Frontend) metadata(x *requestContext) error {
 	}
 	startMS, endMS, err := q.bounds(f.opts.Now(), o.DefaultRange)
 	if err != nil {
-		return f.passThrough(x, x.query) // the downstream words what is wrong
+		return f.passThrough(x, x.query) // the downstream returns the error
 	}
 	q = q.withRange(startMS, endMS)
-	pieces := splitLabelsRange(startMS, endMS, o.Interval, o.Parallelism)
+	parts := splitLabelsRange(startMS, endMS, o.Interval, o.Parallelism)
 	useCache := f.opts.LabelCache != nil && !hasNoStore(x.r.Header)
-	if len(pieces) == 1 && !useCache || !splittable(q) {
+	if len(parts) == 1 && !useCache || !splittable(q) {
 		return f.passThrough(x, q)
 	}
 	q, ok := q.asJSON()
 	if !ok {
 		return f.passThrough(x, q)
 	}
-	lists, hits, err := f.fetchLists(x, q, pieces, useCache)
+	lists, hits, err := f.fetchLists(x, q, parts, useCache)
 	if useCache {
-		x.cache = cacheState(hits, len(pieces)-hits)
+		x.cache = cacheState(hits, len(parts)-hits)
 	}
-	var said *downstreamError
-	if errors.As(err, &said) {
-		return said.statusError
+	var failed *downstreamError
+	if errors.As(err, &failed) {
+		return failed.statusError
 	}
 	if err != nil {
 		return err
@@ -56,42 +57,43 @@ func (f *Frontend) metadata(x *requestContext) error {
 	return x.response.close()
 }
 
-// piecesOf cuts [startMS, endMS], both inclusive, at the multiples of interval.
-func splitLabelsRange(startMS, endMS int64, interval time.Duration, maxPieces int) []split.Range {
+// splitLabelsRange splits [startMS, endMS], both inclusive, at the multiples of interval.
+func splitLabelsRange(startMS, endMS int64, interval time.Duration, maxParts int) []split.Range {
 	whole := split.Range{StartMS: startMS, EndMS: endMS, StepMS: 1}
 	if interval <= 0 {
 		return []split.Range{whole}
 	}
-	var pieces []split.Range
-	for _, part := range split.Plan(whole, split.Widen(whole, interval, maxPieces)) {
-		pieces = append(pieces, part.Range)
+	var parts []split.Range
+	for _, part := range split.Plan(whole, split.Widen(whole, interval, maxParts)) {
+		parts = append(parts, part.Range)
 	}
-	return pieces
+	return parts
 }
 
-// saidError is an answer of the downstream that is not a success.
+// downstreamError is an error response of the downstream. The client gets its status.
 type downstreamError struct{ *statusError }
 
-func (f *Frontend) fetchLists(x *requestContext, q query, pieces []split.Range, useCache bool) (lists []splice.List, hits int, err error) {
+// fetchLists reads the lists of all parts at once. hits is the number of cached ones.
+func (f *Frontend) fetchLists(x *requestContext, q query, parts []split.Range, useCache bool) (lists []splice.List, hits int, err error) {
 	since := f.opts.Now()
 	defer func() { x.stage("fetch", since) }()
 	ctx, cancel := context.WithCancel(x.r.Context())
 	defer cancel()
 	budget := &byteBudget{max: f.opts.Labels.BytesMax, left: f.opts.Labels.BytesMax}
-	lists = make([]splice.List, len(pieces))
-	errs := make([]error, len(pieces))
-	cached := make([]bool, len(pieces))
+	lists = make([]splice.List, len(parts))
+	errs := make([]error, len(parts))
+	cached := make([]bool, len(parts))
 	var wg sync.WaitGroup
-	for i, piece := range pieces {
+	for i, part := range parts {
 		wg.Go(func() {
-			lists[i], cached[i], errs[i] = f.fetchList(ctx, q, piece, budget, useCache)
+			lists[i], cached[i], errs[i] = f.fetchList(ctx, q, part, budget, useCache)
 			if errs[i] != nil {
 				cancel()
 			}
 		})
 	}
 	wg.Wait()
-	for i := range pieces {
+	for i := range parts {
 		if cached[i] {
 			hits++
 		}
@@ -102,81 +104,80 @@ func (f *Frontend) fetchLists(x *requestContext, q query, pieces []split.Range, 
 	return lists, hits, errors.Join(errs...)
 }
 
-// fetchList gets one piece's list.
-func (f *Frontend) fetchList(ctx context.Context, q query, piece split.Range, budget *byteBudget, useCache bool) (list splice.List, cached bool, err error) {
-	key := fmt.Sprintf("%s|%d|%d", q.key(), piece.StartMS, piece.EndMS)
+// fetchList reads the list of one part, from the cache or else from the downstream.
+func (f *Frontend) fetchList(ctx context.Context, q query, part split.Range, budget *byteBudget, useCache bool) (list splice.List, cached bool, err error) {
+	key := fmt.Sprintf("%s|%d|%d", q.key(), part.StartMS, part.EndMS)
 	if useCache {
-		for _, e := range f.opts.LabelCache.Lookup(ctx, key, piece.StartMS, piece.EndMS) {
-			if from, to := e.Bounds(); from != piece.StartMS || to != piece.EndMS || cached {
+		for _, e := range f.opts.LabelCache.Lookup(ctx, key, part.StartMS, part.EndMS) {
+			if from, to := e.Bounds(); from != part.StartMS || to != part.EndMS || cached {
 				e.Release()
 				continue
 			}
-			kept, err := f.cachedList(ctx, e, budget)
-			if err == nil {
-				list, cached = kept, true
+			if found, err := f.cachedList(ctx, e, budget); err == nil {
+				list, cached = found, true
 			}
 		}
 		if cached {
 			return list, true, nil
 		}
 	}
-	if f.opts.Slots != nil { // one after the other: each is read to its end
+	if f.opts.Slots != nil { // one slot at a time: each response is read to its end
 		free, err := f.opts.Slots.AcquireN(ctx, q.tenant, 1)
 		if err != nil {
 			return splice.List{}, false, err
 		}
 		defer free(1)
 	}
-	resp, err := f.opts.Downstream.Open(ctx, q.withRange(piece.StartMS, piece.EndMS).request(f.opts.Labels.Retries))
+	resp, err := f.opts.Downstream.Open(ctx, q.withRange(part.StartMS, part.EndMS).request(f.opts.Labels.Retries))
 	if err != nil {
 		return splice.List{}, false, err
 	}
 	defer resp.Body.Close()
-	text, err := budget.readAll(resp.Body)
+	body, err := budget.readAll(resp.Body)
 	if err != nil {
 		return splice.List{}, false, err
 	}
-	list, err = splice.ReadList(text)
-	var said *promjson.APIError
+	list, err = splice.ReadList(body)
+	var apiErr *promjson.APIError
 	switch {
-	case errors.As(err, &said):
+	case errors.As(err, &apiErr):
 		status := resp.Status
 		if status == http.StatusOK {
 			status = http.StatusInternalServerError
 		}
-		return splice.List{}, false, &downstreamError{&statusError{status, said.Type, errors.New(said.Message)}}
+		return splice.List{}, false, &downstreamError{&statusError{status, apiErr.Type, errors.New(apiErr.Message)}}
 	case err != nil && resp.Status != http.StatusOK:
-		said := strings.TrimSpace(string(text[:min(len(text), 300)]))
-		return splice.List{}, false, &downstreamError{&statusError{resp.Status, "internal", fmt.Errorf("downstream answered %d: %s", resp.Status, said)}}
+		message := strings.TrimSpace(string(body[:min(len(body), 300)]))
+		return splice.List{}, false, &downstreamError{&statusError{resp.Status, "internal", fmt.Errorf("downstream returned status %d: %s", resp.Status, message)}}
 	case err != nil:
 		return splice.List{}, false, err
 	}
-	settled := piece.EndMS <= f.opts.Now().Add(-f.opts.Labels.MaxFreshness).UnixMilli()
-	if useCache && settled && cacheable(list.Annotations) && !hasNoStore(resp.Header) {
-		keep := f.opts.LabelCache.Keep(key, piece.StartMS, piece.EndMS, 1)
-		if _, err := keep.Write(text); err != nil {
-			keep.Abort()
+	oldEnough := part.EndMS <= f.opts.Now().Add(-f.opts.Labels.MaxFreshness).UnixMilli()
+	if useCache && oldEnough && cacheable(list.Annotations) && !hasNoStore(resp.Header) {
+		writer := f.opts.LabelCache.Keep(key, part.StartMS, part.EndMS, 1)
+		if _, err := writer.Write(body); err != nil {
+			writer.Abort()
 		} else {
-			keep.Commit()
+			writer.Commit()
 		}
 	}
 	return list, false, nil
 }
 
 func (f *Frontend) cachedList(ctx context.Context, e Extent, budget *byteBudget) (splice.List, error) {
-	body, err := e.Open(ctx)
+	r, err := e.Open(ctx)
 	if err != nil {
 		return splice.List{}, err
 	}
-	defer body.Close()
-	text, err := budget.readAll(body)
+	defer r.Close()
+	body, err := budget.readAll(r)
 	if err != nil {
 		return splice.List{}, err
 	}
-	return splice.ReadList(text)
+	return splice.ReadList(body)
 }
 
-// byteBudget bounds what the pieces of one request hold together.
+// byteBudget limits the bytes that all parts of one request hold in memory.
 type byteBudget struct {
 	max  int64
 	mu   sync.Mutex
@@ -184,22 +185,22 @@ type byteBudget struct {
 }
 
 func (b *byteBudget) readAll(r io.Reader) ([]byte, error) {
-	var text []byte
+	var body []byte
 	for {
-		if cap(text)-len(text) < 4096 {
-			text = append(make([]byte, 0, 2*cap(text)+32<<10), text...)
+		if cap(body)-len(body) < 4096 {
+			body = append(make([]byte, 0, 2*cap(body)+32<<10), body...)
 		}
-		n, err := r.Read(text[len(text):cap(text)])
-		text = text[:len(text)+n]
+		n, err := r.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
 		b.mu.Lock()
 		b.left -= int64(n)
-		spent := b.left < 0
+		exceeded := b.left < 0
 		b.mu.Unlock()
-		if spent {
+		if exceeded {
 			return nil, &limit.Error{Limit: "parts of a response of labels or series, together", Max: b.max, Unit: "bytes"}
 		}
 		if errors.Is(err, io.EOF) {
-			return text, nil
+			return body, nil
 		}
 		if err != nil {
 			return nil, err

@@ -7,14 +7,14 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// metrics count what the frontend does. A nil *metrics counts nothing.
+// metrics are those of the frontend. The methods of a nil *metrics do nothing.
 type metrics struct {
 	requests *instruments.CounterVec
 	duration *instruments.PrometheusHistogramVec
 	stages   *instruments.PrometheusHistogramVec
 	bytes    *instruments.Counter
 	shared   *instruments.Counter
-	running   *instruments.Gauge
+	running  *instruments.Gauge
 }
 
 func newMetrics(set *instruments.Set) *metrics {
@@ -22,16 +22,16 @@ func newMetrics(set *instruments.Set) *metrics {
 		return nil
 	}
 	bounds := []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 120}
-	set.Describe("ferula_frontend_answer_bytes_total", "Bytes of answers, before compression.", "")
-	set.Describe("ferula_frontend_shared_answers_total", "Requests answered by the answer to an identical one.", "")
-	set.Describe("ferula_frontend_requests_in_flight", "Requests being answered.", "")
+	set.Describe("ferula_frontend_answer_bytes_total", "Total bytes of responses, before compression.", "")
+	set.Describe("ferula_frontend_shared_answers_total", "Total requests that got the response of an identical concurrent request.", "")
+	set.Describe("ferula_frontend_requests_in_flight", "Requests in progress.", "")
 	return &metrics{
-		requests: set.NewCounterVec("ferula_frontend_requests_total", "Requests, by kind, status and what the result cache gave.", "kind", "code", "cache"),
-		duration: set.NewPrometheusHistogramVec("ferula_frontend_request_duration_seconds", "How long requests took, by kind.", bounds, "kind"),
-		stages:   set.NewPrometheusHistogramVec("ferula_frontend_stage_duration_seconds", "How long stages of requests took.", bounds, "stage"),
+		requests: set.NewCounterVec("ferula_frontend_requests_total", "Total requests, by kind, status code and result cache state (hit, partial, miss).", "kind", "code", "cache"),
+		duration: set.NewPrometheusHistogramVec("ferula_frontend_request_duration_seconds", "Duration of requests, by kind.", bounds, "kind"),
+		stages:   set.NewPrometheusHistogramVec("ferula_frontend_stage_duration_seconds", "Duration of the stages of requests (queue, slots, cache, fetch).", bounds, "stage"),
 		bytes:    set.NewCounter("ferula_frontend_answer_bytes_total"),
 		shared:   set.NewCounter("ferula_frontend_shared_answers_total"),
-		running:   set.NewGauge("ferula_frontend_requests_in_flight", nil),
+		running:  set.NewGauge("ferula_frontend_requests_in_flight", nil),
 	}
 }
 
@@ -63,7 +63,7 @@ func (m *metrics) request(x *requestContext, took time.Duration) {
 	m.bytes.AddInt64(int64(x.response.written))
 }
 
-// refused counts a request that could not be read.
+// rejected counts a request that could not be read or violates a limit.
 func (m *metrics) rejected(kind kind, status int) {
 	if m != nil {
 		m.requests.With(kind.String(), strconv.Itoa(status), "").Inc()

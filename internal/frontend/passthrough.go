@@ -10,14 +10,14 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 )
 
-// copyBytes is how much is read from the downstream at once: fewer, larger reads
-// matter more than anything else that could be done here.
+// copyBytes is the size of reads from the downstream. The number of reads dominates the
+// cost of passing a response through, hence large ones.
 const copyBytes = 256 << 10
 
 var copyBuffers = bufpool.New(copyBytes, copyBytes)
 
-// passThrough streams the downstream's answer as it is. What may change something
-// there is sent once: a failure does not tell whether it was done.
+// passThrough streams the downstream's response unchanged. A request that may change
+// state is sent once, since a failure does not show whether the downstream executed it.
 func (f *Frontend) passThrough(x *requestContext, q query) error {
 	req := q.request(f.opts.InstantRetries)
 	req.Method, req.Body = x.r.Method, x.body
@@ -38,7 +38,7 @@ func (f *Frontend) passThrough(x *requestContext, q query) error {
 	return f.relay(x, resp)
 }
 
-// relay sends a downstream's answer on, whatever its status.
+// relay sends a downstream's response to the client, whatever its status.
 func (f *Frontend) relay(x *requestContext, resp *downstream.Response) error {
 	defer resp.Body.Close()
 	x.status = resp.Status
@@ -63,14 +63,14 @@ func (f *Frontend) relay(x *requestContext, resp *downstream.Response) error {
 		}
 	}
 	if x.response.call == nil && !x.response.begun() {
-		x.w.WriteHeader(resp.Status) // an answer without a body
+		x.w.WriteHeader(resp.Status) // a response without a body
 		return nil
 	}
 	return x.response.close()
 }
 
-// sharable tells whether identical requests may be answered by one call: those
-// that only read, and do so by their parameters alone.
+// shareable reports whether identical requests may share one call. Such a request only
+// reads, and its response depends on its parameters and headers alone.
 func (x *requestContext) shareable() bool {
 	if x.body != nil {
 		return false

@@ -15,8 +15,8 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// queryRange answers a range query from parts. What cannot be cut is passed
-// through whole.
+// queryRange responds to a range query from its parts. A query that cannot be split is
+// passed through.
 func (f *Frontend) queryRange(x *requestContext) error {
 	q := x.query
 	if f.opts.PartialResponse != "" && !q.params.Has("partial_response") {
@@ -34,39 +34,39 @@ func (f *Frontend) queryRange(x *requestContext) error {
 	if err := f.opts.Limits.CheckRange(r.StartMS, r.EndMS, r.StepMS); err != nil {
 		return err
 	}
-	shape, ok := split.TraitsOf(f.parser, q.params.Get("query"))
-	if !ok || shape.Unsplittable || !splittable(q) || f.unsorted.isUnsorted(q.key()) {
+	traits, ok := split.TraitsOf(f.parser, q.params.Get("query"))
+	if !ok || traits.Unsplittable || !splittable(q) || f.unsorted.isUnsorted(q.key()) {
 		return f.passThrough(x, q)
 	}
 	if q, ok = q.asJSON(); !ok {
 		return f.passThrough(x, q)
 	}
 	useCache := f.opts.Cache != nil && !hasNoStore(x.r.Header)
-	err = f.respondFromParts(x, q, r, shape, useCache)
+	err = f.respondFromParts(x, q, r, traits, useCache)
 	if errors.Is(err, errCacheLost) && !x.response.begun() {
-		f.opts.Logger.Warn("a kept answer could not be read; asking for everything", "err", err)
+		f.opts.Logger.Warn("failed to read from the cache, fetching all parts", "err", err)
 		x.response.reset()
 		x.cache = cacheState(0, 1)
-		err = f.respondFromParts(x, q, r, shape, false)
+		err = f.respondFromParts(x, q, r, traits, false)
 	}
 	return err
 }
 
-// errCacheLost says that a kept answer could not be read to its end.
-var errCacheLost = errors.New("kept answer is lost")
+// errCacheLost means that a cached response could not be read to its end.
+var errCacheLost = errors.New("cached response is lost")
 
-// answerParts plans, fetches and puts together.
-func (f *Frontend) respondFromParts(x *requestContext, q query, r split.Range, shape split.Traits, useCache bool) error {
-	plan := f.plan(x, q, r, shape, useCache)
+// respondFromParts plans a range query, fetches its parts and splices them.
+func (f *Frontend) respondFromParts(x *requestContext, q query, r split.Range, traits split.Traits, useCache bool) error {
+	plan := f.plan(x, q, r, traits, useCache)
 	if len(plan.parts) == 1 && plan.parts[0].cached == nil && plan.parts[0].writer == nil {
-		// One part that nobody keeps: nothing to put together.
+		// One part that is not cached: there is nothing to splice.
 		return f.passThrough(x, q)
 	}
 	err := f.fetchAndSplice(x, plan)
 	if errors.Is(err, promjson.ErrUnsorted) {
-		// The downstream's order is not known here: this query is not cut again.
+		// Parts that are not sorted by labels cannot be merged: do not split it again.
 		f.unsorted.remember(q.key())
-		f.opts.Logger.Info("downstream answers are not sorted; the query is no longer split", "query", q.params.Get("query"))
+		f.opts.Logger.Info("downstream responses are not sorted, not splitting the query any more", "query", q.params.Get("query"))
 		if !x.response.begun() {
 			x.response.reset()
 			return f.passThrough(x, q)
@@ -75,8 +75,9 @@ func (f *Frontend) respondFromParts(x *requestContext, q query, r split.Range, s
 	return err
 }
 
-// cuttable tells whether a request wants nothing that parts could not give: the
-// first N series of the whole, or how the whole was evaluated.
+// splittable reports whether the response can be built from parts. It cannot if the
+// request limits the number of series, or requests statistics, an analysis or a trace of
+// the whole evaluation.
 func splittable(q query) bool {
 	if limit := q.params.Get("limit"); limit != "" && limit != "0" {
 		return false
@@ -86,28 +87,29 @@ func splittable(q query) bool {
 			return false
 		}
 	}
-	return q.params.Get("stats") == "" // Prometheus gives them for any value
+	return q.params.Get("stats") == "" // Prometheus returns statistics for any value
 }
 
-func isFalse(text string) bool {
-	value, err := strconv.ParseBool(text)
+func isFalse(param string) bool {
+	value, err := strconv.ParseBool(param)
 	return err == nil && !value
 }
 
-// plan is how a range query is put together, in the order of time.
+// plan is the list of a range query's parts, in order of time.
 type plan struct {
 	parts []planPart
 	query query
 }
 
-// planPart is one part: cached, or to be fetched and maybe kept.
+// planPart is one part of a plan. It is either cached, or fetched and, if writer is not
+// nil, written to the cache.
 type planPart struct {
 	split.Range
 	cached Extent
-	writer   CacheWriter
+	writer CacheWriter
 }
 
-// giveUp lets go of what a part holds that is not opened or not kept.
+// release aborts the part's cache writer and releases its extent, if it still has them.
 func (p *planPart) release() {
 	if p.writer != nil {
 		p.writer.Abort()
@@ -119,15 +121,15 @@ func (p *planPart) release() {
 	}
 }
 
-// opened is a part of a plan on its way into a splice.
+// openedPart is a part of a plan with its response.
 type openedPart struct {
 	planPart
-	body io.ReadCloser        // nil until it has begun
+	body io.ReadCloser        // nil until the response has begun
 	resp *downstream.Response // nil for a cached part
 	err  error
 }
 
-// splicePart is an opened part as the splice takes it.
+// splicePart returns the part in the form that Splice.Write takes.
 func (o *openedPart) splicePart() splice.Part {
 	switch {
 	case o.resp == nil:
@@ -139,7 +141,7 @@ func (o *openedPart) splicePart() splice.Part {
 	}
 }
 
-// fetchAndSplice opens all parts at once and lays them end to end.
+// fetchAndSplice opens all parts at once and writes the spliced response.
 func (f *Frontend) fetchAndSplice(x *requestContext, p plan) error {
 	ctx, cancel := context.WithCancel(x.r.Context())
 	defer cancel()
@@ -161,7 +163,7 @@ func (f *Frontend) fetchAndSplice(x *requestContext, p plan) error {
 		return err
 	}
 	defer free(fetches)
-	defer closeAll(parts) // connections end before their slots do
+	defer closeAll(parts) // close connections before their slots are released
 	failed := f.openAll(ctx, p.query, parts, free)
 	x.stage("fetch", since)
 	if failed != nil && failed.err != nil {
@@ -173,7 +175,8 @@ func (f *Frontend) fetchAndSplice(x *requestContext, p plan) error {
 	return f.spliceParts(x, parts)
 }
 
-// spliceParts lays parts end to end that have begun, and keeps what may be kept.
+// spliceParts splices parts whose responses have begun. Then it commits what may be
+// cached.
 func (f *Frontend) spliceParts(x *requestContext, parts []openedPart) error {
 	s := f.splices.get()
 	defer f.splices.put(s)
@@ -181,14 +184,14 @@ func (f *Frontend) spliceParts(x *requestContext, parts []openedPart) error {
 	for i := range parts {
 		list[i] = parts[i].splicePart()
 	}
-	notes, err := s.Write(x.response, list)
+	annotations, err := s.Write(x.response, list)
 	if err != nil {
 		return f.partFailed(err)
 	}
 	if err := x.response.close(); err != nil {
 		return err
 	}
-	if cacheable(notes) {
+	if cacheable(annotations) {
 		for i, o := range parts {
 			if o.writer != nil && s.StepAligned(i) && !noStore(o.resp) {
 				o.writer.Commit()
@@ -203,8 +206,8 @@ func noStore(resp *downstream.Response) bool {
 	return resp != nil && hasNoStore(resp.Header)
 }
 
-// slots waits for n calls of the downstream, all at once: who holds some of them
-// and waits for others would hold up those who do the same.
+// slots waits for n downstream slots, all at once. Requests that hold some slots while
+// they wait for others could deadlock.
 func (f *Frontend) slots(x *requestContext, n int) (free func(int), err error) {
 	if f.opts.Slots == nil || n == 0 {
 		return func(int) {}, nil
@@ -215,8 +218,9 @@ func (f *Frontend) slots(x *requestContext, n int) (free func(int), err error) {
 	return free, err
 }
 
-// openCached opens the parts that are cached. One that is lost, or does not come in
-// time, is to be fetched like any other: fetches counts all that are to be fetched.
+// openCached opens the cached parts. A part that the cache has lost, or does not return
+// in time, must be fetched. fetches is the number of all parts to fetch, lost that of
+// failed cached ones.
 func (f *Frontend) openCached(ctx context.Context, parts []openedPart) (fetches, lost int) {
 	var wg sync.WaitGroup
 	cached := 0
@@ -227,13 +231,13 @@ func (f *Frontend) openCached(ctx context.Context, parts []openedPart) (fetches,
 		}
 		cached++
 		wg.Go(func() {
-			kept, err := o.cached.Open(ctx)
+			body, err := o.cached.Open(ctx)
 			o.cached = nil
 			if err != nil {
-				f.opts.Logger.Warn("a cached part could not be read and is fetched", "err", err)
+				f.opts.Logger.Warn("failed to open a cached part, fetching it", "err", err)
 				return
 			}
-			o.body = cachedBody{kept}
+			o.body = cachedBody{body}
 		})
 	}
 	wg.Wait()
@@ -245,9 +249,10 @@ func (f *Frontend) openCached(ctx context.Context, parts []openedPart) (fetches,
 	return fetches, cached - (len(parts) - fetches)
 }
 
-// openAll asks for all parts that are not open at once, waits until each answer has
-// begun, and reads ahead meanwhile. When one fails the others are given up at once,
-// and it is returned: with an error, or with an answer that is not a success.
+// openAll sends the requests of all parts that are not open, all at once. It waits until
+// every response has begun; meanwhile those that have begun are read ahead. When one
+// part fails, openAll cancels the others and returns the failed part, with an error or
+// with an error response.
 func (f *Frontend) openAll(ctx context.Context, q query, parts []openedPart, free func(int)) (failed *openedPart) {
 	barrier := make(chan struct{})
 	cancels := make([]context.CancelFunc, len(parts))
@@ -265,7 +270,7 @@ func (f *Frontend) openAll(ctx context.Context, q query, parts []openedPart, fre
 			continue
 		}
 		begun.Add(1)
-		go func() { // ends before Close of the body it opens
+		go func() { // Close of the body waits for its end
 			o.err = f.openPart(ctxs[i], q, o, free)
 			ahead, ok := o.body.(*readAheadBody)
 			if !ok {
@@ -289,8 +294,8 @@ func (f *Frontend) openAll(ctx context.Context, q query, parts []openedPart, fre
 	return failed
 }
 
-// openPart gets the beginning of a part's answer. Its body is read ahead if it is a
-// success.
+// openPart requests a part and returns when its response has begun. A success gets a
+// readAheadBody.
 func (f *Frontend) openPart(ctx context.Context, q query, o *openedPart, free func(int)) error {
 	resp, err := f.opts.Downstream.Open(ctx, q.withRange(o.StartMS, o.EndMS).request(f.opts.RangeRetries))
 	if err != nil {
@@ -303,7 +308,7 @@ func (f *Frontend) openPart(ctx context.Context, q query, o *openedPart, free fu
 	return nil
 }
 
-// keptBody marks failures of a kept answer as the cache's.
+// cachedBody wraps read errors of a cached response in errCacheLost.
 type cachedBody struct{ io.ReadCloser }
 
 func (b cachedBody) Read(p []byte) (int, error) {
@@ -314,41 +319,42 @@ func (b cachedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// request is the query as the downstream client takes it.
+// request returns the downstream request of the query.
 func (q query) request(retries int) downstream.Request {
 	return downstream.Request{Path: q.path, Params: q.params, Header: q.header, Retries: retries}
 }
 
-// closeAll lets go of all that parts hold. It may be called again.
+// closeAll closes the bodies of parts and releases their cache writers and extents. It
+// is idempotent.
 func closeAll(parts []openedPart) {
 	for i := range parts {
 		o := &parts[i]
 		o.planPart.release()
 		if o.body != nil {
-			_ = o.body.Close() // what is left of it is not wanted
+			_ = o.body.Close() // the rest of the response is not needed
 			o.body = nil
 		}
 	}
 }
 
-// partFailed turns a failure of a splice into what the client is told: an
-// answer's own error keeps its kind and text.
+// partFailed maps an error of a splice to the one that the client gets. An error response
+// of the downstream keeps its errorType and message.
 func (f *Frontend) partFailed(err error) error {
-	var said *promjson.APIError
-	if !errors.As(err, &said) || said.Status != "error" {
+	var apiErr *promjson.APIError
+	if !errors.As(err, &apiErr) || apiErr.Status != "error" {
 		return err
 	}
 	status := map[string]int{
 		"bad_data": http.StatusBadRequest, "execution": http.StatusUnprocessableEntity, "canceled": 499,
 		"timeout": http.StatusServiceUnavailable, "not_found": http.StatusNotFound,
-	}[said.Type]
+	}[apiErr.Type]
 	if status == 0 {
 		status = http.StatusInternalServerError
 	}
-	return &statusError{status, said.Type, errors.New(said.Message)}
+	return &statusError{status, apiErr.Type, errors.New(apiErr.Message)}
 }
 
-// splicePool lends splices, whose scanners and buffers are worth keeping.
+// splicePool pools splices, to reuse their scanners and buffers.
 type splicePool struct{ pool sync.Pool }
 
 func (p *splicePool) get() *splice.Splice {

@@ -18,14 +18,14 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/split"
 )
 
-// formMaxBytes bounds a request's body, as Prometheus does.
+// formMaxBytes is the limit of a request body, the same as in Prometheus.
 const formMaxBytes = 10 << 20
 
-// pointsMax is Prometheus' limit on the steps of a range query: what exceeds it
-// is left to the downstream to refuse.
+// pointsMax is Prometheus' limit of the steps of a range query. A query beyond it is
+// passed through, and the downstream returns the error.
 const pointsMax = 11_000
 
-// query is a request to the API, read but not understood further than needed.
+// query is a request of the API: its path, parameters and headers to forward.
 type query struct {
 	path   string // escaped, as the client sent it
 	params url.Values
@@ -33,17 +33,17 @@ type query struct {
 	tenant string
 }
 
-// neutralHeaders of those that are forwarded change no response: they say who
-// sends it, or belong to a trace. Accept is not one of them, but what is cut or
-// cached is always requested as JSON, and flights look at it by themselves.
+// neutralHeaders are forwarded headers that do not change a response: they name the
+// client's software or belong to a trace. Accept does change it, but split and cached
+// queries always request JSON, and callKey contains Accept.
 var neutralHeaders = map[string]bool{
 	"Accept": true, "Content-Type": true, "User-Agent": true,
 	"Traceparent": true, "Tracestate": true, "Baggage": true, "Uber-Trace-Id": true, "B3": true,
 	"X-B3-Traceid": true, "X-B3-Spanid": true, "X-B3-Parentspanid": true, "X-B3-Sampled": true, "X-B3-Flags": true,
 }
 
-// variant is a hash of the forwarded headers that may change a response, such as
-// Authorization, Cookie and everything that may name a tenant. "" stands for none.
+// headerHash returns a hash of the forwarded headers that may change a response, such as
+// Authorization, Cookie and every header that may name a tenant. It is "" without any.
 func (q query) headerHash() string {
 	names := make([]string, 0, len(q.header))
 	for name := range q.header {
@@ -63,14 +63,14 @@ func (q query) headerHash() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// keyText is a key of several texts, each with its length, so that no text can
-// imitate another.
+// keyBuilder builds a key of several strings. Each is prefixed by its length, so that
+// different lists of strings have different keys.
 type keyBuilder struct{ strings.Builder }
 
-func (k *keyBuilder) part(text string) {
-	k.WriteString(strconv.Itoa(len(text)))
+func (k *keyBuilder) part(s string) {
+	k.WriteString(strconv.Itoa(len(s)))
 	k.WriteByte(':')
-	k.WriteString(text)
+	k.WriteString(s)
 }
 
 func (k *keyBuilder) list(name string, values []string) {
@@ -82,12 +82,12 @@ func (k *keyBuilder) list(name string, values []string) {
 	}
 }
 
-// errNotARange says that a request is not a range query that can be cut; the
-// downstream gets it as it is and words what is wrong with it.
-var errNotSplittable = errors.New("not a range query that can be cut")
+// errNotSplittable means that a request is not a valid range query with a step of whole
+// milliseconds. It is passed through, and the downstream returns the error, if any.
+var errNotSplittable = errors.New("not a range query that can be split")
 
-// rangeOf reads start, end and step. Times are milliseconds; a step that is not
-// whole milliseconds has no grid here.
+// rangeOf parses start, end and step, in milliseconds. It returns errNotSplittable for a
+// step that is not a whole number of milliseconds.
 func (q query) rangeOf() (split.Range, error) {
 	start, err := parseTime(q.params.Get("start"))
 	if err != nil {
@@ -108,7 +108,7 @@ func (q query) rangeOf() (split.Range, error) {
 	return r, nil
 }
 
-// aligned is the request with start and end moved back to multiples of the step.
+// aligned returns the query with start and end moved back to multiples of the step.
 func (q query) aligned(stepMS int64) (query, split.Range, error) {
 	start, err := parseTime(q.params.Get("start"))
 	if err != nil {
@@ -124,18 +124,18 @@ func (q query) aligned(stepMS int64) (query, split.Range, error) {
 	return q, r, err
 }
 
-// bounds reads optional start and end of a metadata request; absent ones get
-// what the frontend is told to assume.
-func (q query) bounds(now time.Time, byDefault time.Duration) (startMS, endMS int64, err error) {
-	startMS, endMS = now.Add(-byDefault).UnixMilli(), now.UnixMilli()
-	if text := q.params.Get("end"); text != "" {
-		if endMS, err = parseTime(text); err != nil {
+// bounds parses the optional start and end of a labels or series request. end defaults
+// to now, start to defaultRange before end.
+func (q query) bounds(now time.Time, defaultRange time.Duration) (startMS, endMS int64, err error) {
+	startMS, endMS = now.Add(-defaultRange).UnixMilli(), now.UnixMilli()
+	if value := q.params.Get("end"); value != "" {
+		if endMS, err = parseTime(value); err != nil {
 			return 0, 0, err
 		}
-		startMS = endMS - byDefault.Milliseconds()
+		startMS = endMS - defaultRange.Milliseconds()
 	}
-	if text := q.params.Get("start"); text != "" {
-		if startMS, err = parseTime(text); err != nil {
+	if value := q.params.Get("start"); value != "" {
+		if startMS, err = parseTime(value); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -145,8 +145,8 @@ func (q query) bounds(now time.Time, byDefault time.Duration) (startMS, endMS in
 	return startMS, endMS, nil
 }
 
-// lookback is what the request says of how far back, and smoothed selectors how
-// far ahead, samples count; 0 where it says nothing that is understood.
+// lookback returns the query's lookback_delta, 0 if it is missing or invalid. A selector
+// reads samples that far before its step, a smoothed one also that far after it.
 func (q query) lookback() time.Duration {
 	lookback, err := parseDuration(q.params.Get("lookback_delta"))
 	if err != nil {
@@ -155,7 +155,7 @@ func (q query) lookback() time.Duration {
 	return lookback
 }
 
-// over is the same request for another range.
+// withRange returns the same query with another start and end.
 func (q query) withRange(startMS, endMS int64) query {
 	params := make(url.Values, len(q.params)+2)
 	for name, values := range q.params {
@@ -166,9 +166,9 @@ func (q query) withRange(startMS, endMS int64) query {
 	return q
 }
 
-// key names what two requests must share for the response to one to serve the
-// other: tenant, forwarded headers, path, and every parameter but start and end,
-// known or not. Every cache and every sharing of responses goes by it.
+// key is equal for two queries whose responses differ by start and end only. It contains
+// the tenant, the forwarded headers, the path, and every parameter but start and end,
+// known or not. The caches and callKey use it.
 func (q query) key() string {
 	names := make([]string, 0, len(q.params))
 	for name := range q.params {
@@ -187,8 +187,8 @@ func (q query) key() string {
 	return k.String()
 }
 
-// asJSON is the same request with JSON as the only form of the response. ok is
-// false where the client does not accept JSON: the request must go on as it is.
+// asJSON returns the same query with JSON as the only accepted media type. ok is false
+// if the client does not accept JSON; the query must then be passed through.
 func (q query) asJSON() (_ query, ok bool) {
 	if !acceptsJSON(q.header.Values("Accept")) {
 		return q, false
@@ -202,8 +202,8 @@ func (q query) asJSON() (_ query, ok bool) {
 	return q, true
 }
 
-// acceptsJSON tells whether an Accept header allows application/json. Of several
-// ranges that match it the most specific decides.
+// acceptsJSON reports whether an Accept header allows application/json. Of several
+// media ranges that match, the most specific one decides.
 func acceptsJSON(accept []string) bool {
 	accepted, best, any := false, -1, false
 	for _, line := range accept {
@@ -233,7 +233,7 @@ func zeroQuality(params string) bool {
 	return false
 }
 
-// seconds words milliseconds as the API takes them, exactly.
+// seconds formats milliseconds as decimal seconds for the API, without rounding.
 func seconds(ms int64) string {
 	sign := ""
 	if ms < 0 {
@@ -246,15 +246,15 @@ func seconds(ms int64) string {
 	if fraction < 0 {
 		fraction = -fraction
 	}
-	text := sign + strconv.FormatInt(whole, 10)
+	formatted := sign + strconv.FormatInt(whole, 10)
 	if fraction == 0 {
-		return text
+		return formatted
 	}
 	digits := strconv.FormatInt(1000+fraction, 10)
-	return text + "." + digits[1:]
+	return formatted + "." + digits[1:]
 }
 
-// parseTime reads a time as Prometheus' API does, in milliseconds.
+// parseTime parses a time as Prometheus' API does, and returns milliseconds.
 func parseTime(s string) (int64, error) {
 	if f, err := strconv.ParseFloat(s, 64); err == nil {
 		if math.IsNaN(f) || math.Abs(f) > 1e15 {
@@ -270,7 +270,7 @@ func parseTime(s string) (int64, error) {
 	return t.UnixMilli(), nil
 }
 
-// parseDuration reads a step as Prometheus' API does.
+// parseDuration parses a duration or a step as Prometheus' API does.
 func parseDuration(s string) (time.Duration, error) {
 	if f, err := strconv.ParseFloat(s, 64); err == nil {
 		ns := f * float64(time.Second)

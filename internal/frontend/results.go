@@ -17,30 +17,30 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/split"
 )
 
-// RangeCache keeps answers by what was asked and for which times. cache.Cache is
-// behind it.
+// RangeCache stores responses by key and time range. cache.Cache implements it through
+// an adapter of package role.
 type RangeCache interface {
-	// Lookup finds what is kept of [startMS, endMS] under key, sorted and not
-	// overlapping. A failure is a miss.
+	// Lookup returns the cached extents of key that overlap [startMS, endMS], sorted and
+	// without overlaps. A failure is a miss.
 	Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent
-	// Keep takes the bytes of an answer that holds at least [startMS, endMS]; all
-	// that it holds is on the grid of startMS and stepMS.
+	// Keep returns a writer for the bytes of a response that covers at least
+	// [startMS, endMS]. Every timestamp in it is startMS plus a multiple of stepMS.
 	Keep(key string, startMS, endMS, stepMS int64) CacheWriter
 }
 
-// Extent is a kept answer. It is opened or released.
+// Extent is a cached response of a time range. Every Extent must be opened or released.
 type Extent interface {
 	Bounds() (startMS, endMS int64) // inclusive
-	// Open gives the bytes of the answer once all of them are at hand: what the cache
-	// loses afterwards does not matter. One that it has lost is an error, also where
-	// the bytes do not come in time.
+	// Open returns the bytes of the response once all of them are available, so that a
+	// later eviction does no harm. It returns an error if the cache has lost the extent or
+	// times out.
 	Open(ctx context.Context) (io.ReadCloser, error)
-	// Release lets go of an extent that is not opened.
+	// Release frees an extent that is not opened.
 	Release()
 }
 
-// Keeper takes the bytes of an answer while they pass; Commit makes them found,
-// Abort drops them. One of the two ends it.
+// CacheWriter takes the bytes of a response while they are streamed. Commit adds them to
+// the cache, Abort drops them. Exactly one of the two must be called.
 type CacheWriter interface {
 	io.Writer
 	Commit()
@@ -48,26 +48,26 @@ type CacheWriter interface {
 }
 
 const (
-	// lookupsMax bounds the look-ups for one query. A query of more intervals than
-	// that is cut in longer ones at once.
+	// lookupsMax is the limit of cache lookups of one query. A query with more intervals
+	// gets longer intervals first.
 	lookupsMax = 100
-	// lookupsAtOnce of them are under way together, so that a remote cache costs a
-	// few round trips and not one for every interval.
+	// lookupConcurrency is the limit of concurrent lookups of one query. With a remote
+	// cache, a query then waits for a few round trips instead of one per interval.
 	lookupConcurrency = 16
 )
 
-// plan cuts a range query and looks for what is known of it. There are never more
-// parts to fetch than may be open at once: the interval is widened until it fits.
-func (f *Frontend) plan(x *requestContext, q query, r split.Range, shape split.Traits, useCache bool) plan {
+// plan splits a range query and looks its intervals up in the cache. It widens the
+// interval until the parts to fetch are at most Options.Parallelism.
+func (f *Frontend) plan(x *requestContext, q query, r split.Range, traits split.Traits, useCache bool) plan {
 	since := f.opts.Now()
-	settledMS := shape.LastImmutableStep(f.opts.Now().Add(-f.opts.MaxFreshness).UnixMilli(), q.lookback())
+	cacheableMS := traits.LastImmutableStep(f.opts.Now().Add(-f.opts.MaxFreshness).UnixMilli(), q.lookback())
 	interval := f.opts.Split.IntervalFor(r)
 	intervals := split.Plan(r, interval)
 	widen := func() {
 		interval = split.Widen(r, interval, f.opts.Parallelism)
 		intervals = split.Plan(r, interval)
 	}
-	if !useCache || settledMS == math.MinInt64 {
+	if !useCache || cacheableMS == math.MinInt64 {
 		if len(intervals) > f.opts.Parallelism {
 			widen()
 		}
@@ -87,20 +87,20 @@ func (f *Frontend) plan(x *requestContext, q query, r split.Range, shape split.T
 		found, ok = f.lookUp(x.r.Context(), q, intervals, interval)
 	}
 	if !ok {
-		// Many gaps between cached pieces: whole intervals are cheaper, and cached in
-		// place of the pieces.
+		// Many gaps between cached pieces: fetching whole intervals is cheaper, and they
+		// replace the pieces in the cache.
 		releaseAll(found)
 		for i := range found {
 			found[i] = cachedInterval{key: cacheKey(q.key(), intervals[i], interval), gaps: []split.Range{intervals[i].Range}}
 		}
 	}
-	p, hits, fetches := f.assemble(q, found, settledMS)
+	p, hits, fetches := f.assemble(q, found, cacheableMS)
 	x.cache = cacheState(hits, fetches)
 	x.stage("cache", since)
 	return p
 }
 
-// known is what the cache has of one interval of a query, and what it has not.
+// cachedInterval is one interval of a query: its cached pieces and the gaps to fetch.
 type cachedInterval struct {
 	key     string
 	pieces  []split.Range
@@ -108,7 +108,7 @@ type cachedInterval struct {
 	gaps    []split.Range
 }
 
-// releaseAll lets go of what was found and is not used.
+// releaseAll releases the extents of intervals that are not used.
 func releaseAll(found []cachedInterval) {
 	for _, k := range found {
 		for _, e := range k.extents {
@@ -117,13 +117,14 @@ func releaseAll(found []cachedInterval) {
 	}
 }
 
-// cacheKey names an interval of a query on its grid.
+// cacheKey returns the cache key of one interval of a query. It contains the step and
+// the step offset, since only points of the same steps can be reused.
 func cacheKey(key string, part split.Part, interval time.Duration) string {
 	return fmt.Sprintf("%s|%d|%d|%d|%d", key, part.StepMS, part.StepOffset(), interval.Milliseconds(), part.Index)
 }
 
-// lookUp looks for all intervals, several at once. ok is false if there are more
-// gaps than may be fetched; it gives up as soon as that is clear.
+// lookUp looks up all intervals, several at once. ok is false if there are more gaps
+// than Options.Parallelism; it stops at the first gap beyond that.
 func (f *Frontend) lookUp(ctx context.Context, q query, intervals []split.Part, interval time.Duration) (found []cachedInterval, ok bool) {
 	found = make([]cachedInterval, len(intervals))
 	key := q.key()
@@ -147,7 +148,7 @@ func (f *Frontend) lookUp(ctx context.Context, q query, intervals []split.Part, 
 	return found, gaps.Load() <= int64(f.opts.Parallelism)
 }
 
-// known looks for one interval.
+// lookUpInterval looks up one interval.
 func (f *Frontend) lookUpInterval(ctx context.Context, key string, part split.Part) cachedInterval {
 	k := cachedInterval{key: key}
 	for _, e := range f.opts.Cache.Lookup(ctx, key, part.StartMS, part.EndMS) {
@@ -162,9 +163,9 @@ func (f *Frontend) lookUpInterval(ctx context.Context, key string, part split.Pa
 	return k
 }
 
-// assemble makes the parts of what is known and what is not, in the order of time.
-// What is fetched is kept as far as it has settled.
-func (f *Frontend) assemble(q query, found []cachedInterval, settledMS int64) (p plan, hits, fetches int) {
+// assemble returns the plan of cached pieces and gaps in order of time. A fetched gap is
+// cached up to cacheableMS.
+func (f *Frontend) assemble(q query, found []cachedInterval, cacheableMS int64) (p plan, hits, fetches int) {
 	p.query = q
 	for _, k := range found {
 		from := len(p.parts)
@@ -173,8 +174,8 @@ func (f *Frontend) assemble(q query, found []cachedInterval, settledMS int64) (p
 		}
 		for _, gap := range k.gaps {
 			part := planPart{Range: gap}
-			if settled, ok := gap.Clip(math.MinInt64, settledMS); ok {
-				part.writer = f.opts.Cache.Keep(k.key, settled.StartMS, settled.EndMS, gap.StepMS)
+			if old, ok := gap.Clip(math.MinInt64, cacheableMS); ok {
+				part.writer = f.opts.Cache.Keep(k.key, old.StartMS, old.EndMS, gap.StepMS)
 			}
 			p.parts = append(p.parts, part)
 		}
@@ -184,6 +185,7 @@ func (f *Frontend) assemble(q query, found []cachedInterval, settledMS int64) (p
 	return p, hits, fetches
 }
 
+// cacheState returns the value of X-Ferula-Cache.
 func cacheState(hits, fetches int) string {
 	switch {
 	case fetches == 0:
@@ -204,9 +206,9 @@ func hasNoStore(h http.Header) bool {
 	return false
 }
 
-// keepable tells whether a response with these notes is complete. Warnings of the
-// engine about the query itself will come again; anything else means that data was
-// missing, also that no store was there to ask.
-func cacheable(notes splice.Annotations) bool {
-	return !notes.Partial && !slices.ContainsFunc(notes.Warnings, func(w string) bool { return !strings.HasPrefix(w, "PromQL ") })
+// cacheable reports whether a response with these annotations is complete. Warnings of
+// the engine ("PromQL ...") depend on the query alone. Every other warning may mean a
+// partial response, also "No StoreAPIs matched for this query".
+func cacheable(annotations splice.Annotations) bool {
+	return !annotations.Partial && !slices.ContainsFunc(annotations.Warnings, func(w string) bool { return !strings.HasPrefix(w, "PromQL ") })
 }

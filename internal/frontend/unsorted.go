@@ -2,12 +2,12 @@ package frontend
 
 import "sync"
 
-// unsortedMax bounds how many queries are remembered.
+// unsortedMax is the limit of remembered queries.
 const unsortedMax = 1000
 
-// unsortedQueries remembers which queries a downstream answers in an order that
-// is not that of labels. They are not cut again until the process ends, or until
-// too many others have come.
+// unsortedQueries remembers the keys of queries whose responses are not sorted by
+// labels. Such a query is not split again until the process ends. When unsortedMax is
+// reached, all keys are forgotten.
 type unsortedQueries struct {
 	mu   sync.Mutex
 	keys map[string]struct{}

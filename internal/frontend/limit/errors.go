@@ -9,32 +9,30 @@ import (
 )
 
 var (
-	// ErrLimit is in every refusal of this package that is not a fault of the
-	// request's form.
+	// ErrLimit is wrapped by every error of this package but ErrTenant.
 	ErrLimit = errors.New("limit exceeded")
-	// ErrQueueFull is the ErrLimit of a tenant with too many requests waiting: come
-	// again later.
+	// ErrQueueFull is the ErrLimit of a tenant with too many waiting requests. A retry may
+	// succeed.
 	ErrQueueFull = fmt.Errorf("%w: too many requests", ErrLimit)
-	// ErrTenants is the ErrLimit of too many tenants at the same time: come again
-	// later.
+	// ErrTenants is the ErrLimit of too many tenants at the same time. A retry may succeed.
 	ErrTenants = fmt.Errorf("%w: too many tenants", ErrLimit)
-	// ErrWait is the ErrLimit of a request that waited too long: come again later.
+	// ErrWait is the ErrLimit of a request that waited too long. A retry may succeed.
 	ErrWait = fmt.Errorf("%w: waited too long", ErrLimit)
-	// ErrTenant says that a request does not name its tenant properly.
+	// ErrTenant means an invalid tenant name, or headers that name different tenants.
 	ErrTenant = errors.New("invalid tenant")
 )
 
-// Error is a refusal: which limit, what was asked for, and what is allowed.
+// Error is an exceeded limit: its name, the value of the request, and the maximum.
 type Error struct {
-	Limit string // what is limited, as users are told
-	Value int64  // 0 where it has no meaning
+	Limit string // name of the limit, as it appears in the message
+	Value int64  // 0: not shown
 	Max   int64
-	Unit  string // of both numbers: "bytes", "ms"; may be empty
+	Unit  string // of both numbers: "bytes" or "ms"; may be empty
 
 	kind error // nil: ErrLimit
 }
 
-// Error names the limit and, where it has one, the value that exceeds it.
+// Error implements error.
 func (e *Error) Error() string {
 	if e.Value == 0 {
 		return fmt.Sprintf("%v: %s: at most %s", e.Unwrap(), e.Limit, e.format(e.Max))
@@ -53,7 +51,7 @@ func (e *Error) format(n int64) string {
 	}
 }
 
-// Unwrap gives ErrLimit or one of its kinds.
+// Unwrap returns ErrLimit or the more specific ErrQueueFull, ErrTenants or ErrWait.
 func (e *Error) Unwrap() error {
 	if e.kind == nil {
 		return ErrLimit

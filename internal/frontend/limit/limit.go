@@ -1,23 +1,25 @@
-// Package limit decides which requests the query frontend takes on, and when.
+// Package limit limits the concurrent requests of the query frontend, with fair queues
+// for tenants.
 //
-// A request comes in with the name of its tenant. Acquire lets it pass at once, or
-// has it wait in its tenant's queue until a place is free, or refuses it because
-// that queue is full; a release function goes out, which gives the place back.
-// Places are given to waiting tenants in turn, to the requests of one tenant in the
-// order in which they came, so that who sends a thousand requests waits for them
-// himself. A tenant is remembered only while it has requests here.
+// In: the tenant of a request. Acquire admits the request at once, or queues it with
+// its tenant until a slot is free, or fails because that queue is full. Out: a function
+// that releases the slot. Free slots go to the waiting tenants round-robin, and to the
+// requests of one tenant first in, first out. A tenant that sends a thousand requests
+// therefore delays its own requests only. A tenant uses memory only while it has
+// requests.
 //
-// AcquireN takes several places at once or waits, for a request that cannot use one
-// without the others: calls of the downstream, which are read together. The tenant
-// whose turn it is waits for enough of them, and others behind it.
+// AcquireN acquires several slots at once or waits. It is for requests that cannot use
+// one slot without the others: the parts of a query, whose responses are read together.
+// The tenant whose turn it is waits for enough free slots, and so do the tenants behind
+// it.
 //
 //	          ┌ queue of a ┐
-//	Acquire ──┤ queue of b ├── in turn, each within its own limit ──> places
-//	          └ queue of c ┘                                            │
-//	             waiting <──────────────── release ─────────────────────┘
+//	Acquire ──┤ queue of b ├── round-robin, within each tenant's limit ──> slots
+//	          └ queue of c ┘                                                 │
+//	             waiting <────────────────── release ────────────────────────┘
 //
-// Beside it stand plain checks: what a query may ask for (Query), and how the headers of a request name its tenant (Tenants).
-// The only clock is that of WaitMax, and nothing is known of queries but their numbers.
+// Two plain checks belong to the package too: the limits of a query (Query), and the
+// tenant that the headers of a request name (Tenants). The only clock is that of WaitMax.
 package limit
 
 import (
@@ -33,15 +35,15 @@ import (
 	"github.com/ferula-io/ferula/internal/invariant"
 )
 
-// Options of admission. Zero values take the defaults named.
+// Options are the limits of a Limiter. Zero values take the defaults.
 type Options struct {
-	ConcurrencyMax       int // requests let in at once; 0: 256
-	TenantConcurrencyMax int // of one tenant; 0: three quarters of all
-	TenantQueueMax       int // requests of one tenant that may wait; 0: 512, negative: none
-	TenantsMax           int // that may have requests here at the same time; 0: 10000
-	// WaitMax is how long a request may wait; 0: 1 minute, negative: no limit.
+	ConcurrencyMax       int // slots; 0: 256
+	TenantConcurrencyMax int // slots of one tenant; 0: three quarters of all
+	TenantQueueMax       int // waiting requests of one tenant; 0: 512, negative: none
+	TenantsMax           int // tenants with requests at the same time; 0: 10000
+	// WaitMax is the maximum wait of a request; 0: 1 minute, negative: no limit.
 	WaitMax time.Duration
-	// Downstream makes the metrics those of calls of the downstream.
+	// Downstream names the metrics after downstream calls instead of requests.
 	Downstream bool
 }
 
@@ -65,7 +67,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate reports every fault of the options at once.
+// Validate returns all faults of the options, joined.
 func (o Options) Validate() error {
 	var errs []error
 	for _, number := range []struct {
@@ -77,13 +79,13 @@ func (o Options) Validate() error {
 		{"tenants", o.TenantsMax},
 	} {
 		if number.value < 0 {
-			errs = append(errs, fmt.Errorf("limit: %d %s at most", number.value, number.name))
+			errs = append(errs, fmt.Errorf("limit: maximum of %s is negative: %d", number.name, number.value))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Limiter admits requests. Its methods may be called concurrently.
+// Limiter admits requests. It is safe for concurrent use.
 type Limiter struct {
 	opts    Options
 	metrics *metrics
@@ -91,12 +93,12 @@ type Limiter struct {
 	mu      sync.Mutex
 	running int
 	tenants map[string]*tenant
-	// turns are the tenants that wait and are below their own limit, who is next
-	// first. While there are places for the first it is empty.
+	// turns is the round-robin queue: the tenants with a waiting request and below their
+	// own limit. It is empty while there are enough free slots for the first one.
 	turns list.List
 }
 
-// tenant is one that has requests running or waiting.
+// tenant is the state of a tenant with running or waiting requests.
 type tenant struct {
 	running int
 	queue   list.List     // of *waiter
@@ -105,12 +107,13 @@ type tenant struct {
 
 // waiter is one request in a queue.
 type waiter struct {
-	admitted chan struct{} // closed when it gets its places
-	element    *list.Element // in the queue, nil once admitted
-	n        int           // places it needs
+	admitted chan struct{} // closed when it gets its slots
+	element  *list.Element // in the queue, nil once admitted
+	n        int           // slots it needs
 }
 
-// New makes a limiter; with a nil set nobody sees its metrics.
+// New returns a Limiter that registers its metrics in set. With a nil set they are not
+// exposed.
 func New(opts Options, set *instruments.Set) (*Limiter, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -118,20 +121,20 @@ func New(opts Options, set *instruments.Set) (*Limiter, error) {
 	return &Limiter{opts: opts.withDefaults(), metrics: newMetrics(set, opts.Downstream), tenants: map[string]*tenant{}}, nil
 }
 
-// Most is how many places a request can have at all.
+// MaxPerRequest returns the maximum of slots that one AcquireN can get.
 func (l *Limiter) MaxPerRequest() int { return l.opts.TenantConcurrencyMax }
 
-// Full tells whether there is no place left.
+// Full reports whether all slots are in use.
 func (l *Limiter) Full() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.running >= l.opts.ConcurrencyMax
 }
 
-// Acquire waits for a place for one request of a tenant. release must be called
-// when the request has ended; a second call does nothing. Errors: ErrQueueFull,
-// ErrTenants, ErrWait, or the context's cause. Who holds a place must not wait for
-// another one: all might be held by those who do.
+// Acquire waits for a slot for one request of a tenant. release must be called when the
+// request has ended; further calls do nothing. Errors: ErrQueueFull, ErrTenants,
+// ErrWait, or the context's cause. A request that holds a slot must not acquire another
+// one: requests that do so can deadlock.
 func (l *Limiter) Acquire(ctx context.Context, name string) (release func(), err error) {
 	free, err := l.AcquireN(ctx, name, 1)
 	if err != nil {
@@ -140,10 +143,10 @@ func (l *Limiter) Acquire(ctx context.Context, name string) (release func(), err
 	return func() { free(1) }, nil
 }
 
-// AcquireN waits for n places at once, which are at most Most. They are given back
-// by free, one after the other or together; more than there were are not.
+// AcquireN waits for n slots at once, at most MaxPerRequest. free releases some of them;
+// it never releases more than n in total. Errors are those of Acquire.
 func (l *Limiter) AcquireN(ctx context.Context, name string, n int) (free func(n int), err error) {
-	invariant.Check(n > 0 && n <= l.MaxPerRequest(), "limit: %d places, of which a tenant may have %d", n, l.MaxPerRequest())
+	invariant.Check(n > 0 && n <= l.MaxPerRequest(), "limit: %d slots requested, a tenant may have %d", n, l.MaxPerRequest())
 	if ctx.Err() != nil {
 		return nil, l.canceledError(ctx)
 	}
@@ -178,16 +181,16 @@ func (l *Limiter) AcquireN(ctx context.Context, name string, n int) (free func(n
 	return l.await(ctx, name, t, w)
 }
 
-// await stands in the queue.
+// await waits in the queue.
 func (l *Limiter) await(ctx context.Context, name string, t *tenant, w *waiter) (free func(int), err error) {
 	l.metrics.queued.Inc()
 	defer l.metrics.queued.Dec()
-	begun := time.Now()
-	var late <-chan time.Time // never, without a limit
+	start := time.Now()
+	var timeout <-chan time.Time // nil, which never receives, without a limit
 	if l.opts.WaitMax > 0 {
 		timer := time.NewTimer(l.opts.WaitMax)
 		defer timer.Stop()
-		late = timer.C
+		timeout = timer.C
 	}
 	select {
 	case <-w.admitted:
@@ -195,18 +198,18 @@ func (l *Limiter) await(ctx context.Context, name string, t *tenant, w *waiter) 
 		if l.leave(name, t, w) {
 			return nil, l.canceledError(ctx)
 		}
-	case <-late:
+	case <-timeout:
 		if l.leave(name, t, w) {
 			l.metrics.timedOut.Inc()
 			return nil, &Error{Limit: "time in the queue", Max: l.opts.WaitMax.Milliseconds(), Unit: "ms", kind: ErrWait}
 		}
 	}
-	l.metrics.wait.Update(time.Since(begun).Seconds())
+	l.metrics.wait.Update(time.Since(start).Seconds())
 	return l.releaser(name, t, w.n), nil
 }
 
-// leave takes a request out of its queue; false: it was admitted at the same time,
-// and finds the end of its context soon enough.
+// leave removes a request from its queue. It returns false if the request was admitted
+// at the same time; its caller notices the canceled context later.
 func (l *Limiter) leave(name string, t *tenant, w *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -219,7 +222,7 @@ func (l *Limiter) leave(name string, t *tenant, w *waiter) bool {
 		l.turns.Remove(t.turn)
 		t.turn = nil
 	}
-	// It may have needed more places than those behind it.
+	// The requests behind it may need fewer slots.
 	l.queueUp(t)
 	l.next()
 	l.forget(name, t)
@@ -231,7 +234,7 @@ func (l *Limiter) canceledError(ctx context.Context) error {
 	return fmt.Errorf("limit: %w", context.Cause(ctx))
 }
 
-// releaser gives back each of n places once.
+// releaser returns a function that releases some of n slots, each of them once.
 func (l *Limiter) releaser(name string, t *tenant, n int) func(int) {
 	return func(some int) {
 		l.mu.Lock()
@@ -252,23 +255,23 @@ func (l *Limiter) releaser(name string, t *tenant, n int) func(int) {
 
 // The methods below are called with mu held.
 
-// fits tells whether a tenant may have n more places.
+// fits reports whether n more slots are within the tenant's own limit.
 func (l *Limiter) fits(t *tenant, n int) bool { return t.running+n <= l.opts.TenantConcurrencyMax }
 
-// first is the request of a tenant that waits longest.
+// first returns the longest waiting request of a tenant.
 func (t *tenant) first() *waiter {
 	w, _ := t.queue.Front().Value.(*waiter) // nothing else is in it
 	return w
 }
 
-// queueUp gives a tenant that waits and may run its turn, behind all others'.
+// queueUp appends a tenant to turns if it has a waiting request within its own limit.
 func (l *Limiter) queueUp(t *tenant) {
 	if t.turn == nil && t.queue.Len() > 0 && l.fits(t, t.first().n) {
 		t.turn = l.turns.PushBack(t)
 	}
 }
 
-// next admits whoever's turn it is, as long as there are places.
+// next admits requests in turn while there are enough free slots.
 func (l *Limiter) next() {
 	for l.turns.Len() > 0 {
 		t, _ := l.turns.Front().Value.(*tenant) // nothing else is in it
@@ -278,7 +281,7 @@ func (l *Limiter) next() {
 		}
 		l.turns.Remove(t.turn)
 		t.turn = nil
-		if !l.fits(t, w.n) { // the request whose turn it was has left
+		if !l.fits(t, w.n) { // the request that got this turn has left
 			continue
 		}
 		t.queue.Remove(w.element)
@@ -295,7 +298,7 @@ func (l *Limiter) admit(t *tenant, n int) {
 	l.metrics.running.Add(float64(n))
 }
 
-// forget drops a tenant without requests.
+// forget deletes a tenant without requests.
 func (l *Limiter) forget(name string, t *tenant) {
 	if t.running == 0 && t.queue.Len() == 0 {
 		delete(l.tenants, name)

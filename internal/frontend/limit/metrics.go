@@ -6,7 +6,8 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// metrics of a limiter; no label is a tenant's name, of which there is no end.
+// metrics are those of a Limiter. The tenant is not a label, since the number of tenants
+// is unbounded.
 type metrics struct {
 	running *instruments.Gauge
 	queued  *instruments.Gauge
@@ -15,27 +16,27 @@ type metrics struct {
 	queueFull, tenantsFull, canceled, timedOut *instruments.Counter // of rejected
 }
 
-// names are those of a limiter's metrics, and what they are about.
-type names struct{ running, queued, wait, rejected, of, begun string }
+// names are the metric names of a Limiter, and the noun of their help texts.
+type names struct{ running, queued, wait, rejected, noun string }
 
-// newMetrics makes them in the set; set may be nil, then nobody sees them.
+// newMetrics registers the metrics in set. With a nil set they are not exposed.
 func newMetrics(set *instruments.Set, downstream bool) *metrics {
 	if set == nil {
 		set = instruments.NewSet()
 	}
-	n := names{"ferula_frontend_requests_running", "ferula_frontend_queue_length", "ferula_frontend_queue_wait_seconds", "ferula_frontend_rejected_total", "Requests", "let in"}
+	n := names{"ferula_frontend_requests_running", "ferula_frontend_queue_length", "ferula_frontend_queue_wait_seconds", "ferula_frontend_rejected_total", "Requests"}
 	if downstream {
 		n = names{"ferula_frontend_downstream_slots_held", "ferula_frontend_downstream_queue_length", "ferula_frontend_downstream_queue_wait_seconds",
-			"ferula_frontend_downstream_rejected_total", "Groups of downstream calls", "begun"}
+			"ferula_frontend_downstream_rejected_total", "Groups of downstream calls"}
 	}
 	if downstream {
-		set.Describe(n.running, "Downstream calls begun and not yet read to their end.", "")
+		set.Describe(n.running, "Downstream calls whose response is not yet read to its end.", "")
 	} else {
-		set.Describe(n.running, "Requests let in and not yet ended.", "")
+		set.Describe(n.running, "Admitted requests in progress.", "")
 	}
-	set.Describe(n.queued, n.of+" that wait to be "+n.begun+", of all tenants.", "")
-	set.Describe(n.wait, "How long "+strings.ToLower(n.of[:1])+n.of[1:]+" waited before they were "+n.begun+".", "")
-	rejected := set.NewCounterVec(n.rejected, n.of+" that were not "+n.begun+", by reason.", "reason")
+	set.Describe(n.queued, n.noun+" waiting in queues, of all tenants.", "")
+	set.Describe(n.wait, "Time that "+strings.ToLower(n.noun)+" waited before admission, in seconds.", "")
+	rejected := set.NewCounterVec(n.rejected, n.noun+" that were rejected, by reason.", "reason")
 	return &metrics{
 		running:     set.NewGauge(n.running, nil),
 		queued:      set.NewGauge(n.queued, nil),
@@ -43,6 +44,6 @@ func newMetrics(set *instruments.Set, downstream bool) *metrics {
 		queueFull:   rejected.With("queue_full"),
 		tenantsFull: rejected.With("tenants"),
 		canceled:    rejected.With("canceled"),
-		timedOut:        rejected.With("timeout"),
+		timedOut:    rejected.With("timeout"),
 	}
 }

@@ -2,15 +2,15 @@ package limit
 
 import "time"
 
-// Query limits what one query may ask for. A zero field is no limit.
+// Query is the limits of one query. A zero field is no limit.
 type Query struct {
 	LengthMax        time.Duration // from start to end
-	PointsMax        int64         // of each series; start and end count
-	QueryBytesMax    int64         // of the expression's text
-	ResponseBytesMax int64         // which are counted where they are written
+	PointsMax        int64         // steps, start and end included
+	QueryBytesMax    int64         // length of the expression
+	ResponseBytesMax int64         // checked where the response is written
 }
 
-// CheckText refuses an expression that is too long.
+// CheckText returns an Error if an expression is too long.
 func (q Query) CheckText(expr string) error {
 	if n := int64(len(expr)); q.QueryBytesMax > 0 && n > q.QueryBytesMax {
 		return &Error{Limit: "length of the query's text", Value: n, Max: q.QueryBytesMax, Unit: "bytes"}
@@ -18,14 +18,14 @@ func (q Query) CheckText(expr string) error {
 	return nil
 }
 
-// CheckRange refuses a range that is too long or has too many points. startMS and
-// endMS are inclusive. A range that ends before it starts, or a step that is not
-// positive, is not checked: others find that out.
+// CheckRange returns an Error if a range is too long or has too many steps. startMS and
+// endMS are inclusive. It accepts a range that ends before it starts and a step that is
+// not positive: the downstream returns their error.
 func (q Query) CheckRange(startMS, endMS, stepMS int64) error {
 	if endMS < startMS {
 		return nil
 	}
-	lengthMS := uint64(endMS) - uint64(startMS) // right even where the difference overflows
+	lengthMS := uint64(endMS) - uint64(startMS) // correct even if the difference overflows int64
 	if q.LengthMax > 0 && lengthMS > uint64(q.LengthMax.Milliseconds()) {
 		return &Error{Limit: "range from start to end", Value: clamp(lengthMS), Max: q.LengthMax.Milliseconds(), Unit: "ms"}
 	}

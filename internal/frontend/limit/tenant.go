@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// tenantBytesMax is how long a tenant's name may be.
+// tenantBytesMax is the maximum length of a tenant's name.
 const tenantBytesMax = 150
 
-// ThanosHeader names the tenant between Thanos' components. It is always one of
-// the tenant headers, as a Thanos downstream reads it whatever else is configured.
+// ThanosHeader names the tenant between Thanos' components. It is always one of the
+// tenant headers, since a Thanos downstream reads it whatever is configured here.
 const ThanosHeader = "THANOS-TENANT"
 
-// Tenants finds the tenant of a request. Zero values take the defaults named.
+// Tenants determines the tenant of a request. Zero values take the defaults.
 type Tenants struct {
-	// Headers may each name the tenant; ThanosHeader is added to them. None:
-	// X-Scope-OrgID and ThanosHeader.
+	// Headers are the names of headers that contain the tenant. ThanosHeader is added to
+	// them. Empty: X-Scope-OrgID and ThanosHeader.
 	Headers []string
-	Default string // where none is there; "": anonymous
+	Default string // tenant of requests without such a header; "": anonymous
 }
 
-// headers are all that may name a tenant.
+// headers returns the names of all tenant headers.
 func (t Tenants) headers() []string {
 	if len(t.Headers) == 0 {
 		return []string{"X-Scope-OrgID", ThanosHeader}
@@ -34,7 +34,7 @@ func (t Tenants) headers() []string {
 	return append(slices.Clone(t.Headers), ThanosHeader)
 }
 
-// Validate reports every fault at once.
+// Validate returns all faults, joined.
 func (t Tenants) Validate() error {
 	var errs []error
 	for _, header := range t.Headers {
@@ -48,9 +48,9 @@ func (t Tenants) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Of gives the tenant that the headers of a request name, or ErrTenant. Headers
-// that name different tenants are refused, and so is one header with different
-// values: the downstream might believe another one than we do.
+// Of returns the tenant of a request, or ErrTenant. It rejects headers that name
+// different tenants, and one header with different values: the downstream might use
+// another one than the frontend.
 func (t Tenants) Of(h http.Header) (string, error) {
 	tenant, from := "", ""
 	for _, header := range t.headers() {
@@ -60,7 +60,7 @@ func (t Tenants) Of(h http.Header) (string, error) {
 		}
 		for _, other := range found[1:] {
 			if other != found[0] {
-				return "", fmt.Errorf("%w: %s is there %d times", ErrTenant, header, len(found))
+				return "", fmt.Errorf("%w: %s has %d values", ErrTenant, header, len(found))
 			}
 		}
 		if err := CheckTenant(found[0]); err != nil {
@@ -81,12 +81,12 @@ func (t Tenants) Of(h http.Header) (string, error) {
 	}
 }
 
-// CheckTenant refuses names that could be mistaken for something else in a path, a
-// key or a log: other than 1 to 150 visible ASCII characters, with a slash, a
-// backslash or a quotation mark, "." and "..".
+// CheckTenant returns ErrTenant for a name that is unsafe in a path, a key or a log line.
+// A valid name has 1 to 150 visible ASCII characters, without slash, backslash and
+// quotation mark, and is neither "." nor "..".
 func CheckTenant(name string) error {
 	if name == "" || len(name) > tenantBytesMax {
-		return fmt.Errorf("%w: a name of %d bytes, 1 to %d are allowed", ErrTenant, len(name), tenantBytesMax)
+		return fmt.Errorf("%w: name has %d bytes, must have 1 to %d", ErrTenant, len(name), tenantBytesMax)
 	}
 	if name == "." || name == ".." {
 		return fmt.Errorf("%w: %q", ErrTenant, name)

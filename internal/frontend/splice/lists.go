@@ -9,22 +9,22 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// List is the answer to a request for label names, label values or series: JSON
-// strings, or metric objects.
+// List is a response to a request for label names, label values or series: a list of
+// JSON strings or of metric objects.
 type List struct {
 	Annotations
 	elements []element
 	infos    []string
-	members  []promjson.Member // that Prometheus does not have
+	members  []promjson.Member // not defined by Prometheus
 }
 
-// element is one of a list.
+// element is one element of a List.
 type element struct {
-	raw  []byte // aliases the answer
-	decoded string // what a string with escapes means
+	raw     []byte // aliases the response
+	decoded string // value of a string with escapes, else ""
 }
 
-// means is what a string means.
+// value returns the value of a string element.
 func (e *element) value() []byte {
 	if e.decoded != "" {
 		return []byte(e.decoded)
@@ -32,7 +32,7 @@ func (e *element) value() []byte {
 	return e.raw[1 : len(e.raw)-1]
 }
 
-// isPlain tells whether a string in its quotes means what it spells.
+// isPlain reports whether a JSON string has no escapes and only ASCII characters.
 func isPlain(raw []byte) bool {
 	for _, c := range raw {
 		if c < ' ' || c == '\\' || c >= 0x80 {
@@ -42,13 +42,13 @@ func isPlain(raw []byte) bool {
 	return true
 }
 
-// ReadList reads an answer whose data is a list. An answer that says it is an
-// error gives a promjson.APIError. The list aliases the answer.
-func ReadList(answer []byte) (List, error) {
-	s := promjson.NewScanner(nil, promjson.Options{MaxUnknownBytes: len(answer) + 1, MaxBufferBytes: len(answer) + 1, MaxTextBytes: len(answer) + 1})
-	s.ResetBytes(answer)
+// ReadList parses a response whose data is a list. For an error response it returns a
+// promjson.APIError. The list aliases body.
+func ReadList(body []byte) (List, error) {
+	s := promjson.NewScanner(nil, promjson.Options{MaxUnknownBytes: len(body) + 1, MaxBufferBytes: len(body) + 1, MaxTextBytes: len(body) + 1})
+	s.ResetBytes(body)
 	for s.Next() {
-		return List{}, fmt.Errorf("%w: data is no list", promjson.ErrSyntax)
+		return List{}, fmt.Errorf("%w: data is not a list", promjson.ErrSyntax)
 	}
 	if s.Err() != nil {
 		return List{}, s.Err()
@@ -76,8 +76,7 @@ func ReadList(answer []byte) (List, error) {
 	return l, nil
 }
 
-// elementsOf cuts a JSON array, which is known to be one or null, into its
-// elements.
+// elementsOf returns the elements of a valid JSON array, none for null.
 func elementsOf(list []byte) ([]element, error) {
 	if !bytes.HasPrefix(list, []byte("[")) {
 		return nil, nil
@@ -99,13 +98,13 @@ func elementsOf(list []byte) ([]element, error) {
 		case ' ', '\t', '\r', '\n', ',', ']':
 			i++
 		default:
-			return nil, fmt.Errorf("%w: a list of neither strings nor metrics", promjson.ErrSyntax)
+			return nil, fmt.Errorf("%w: list elements are neither strings nor metrics", promjson.ErrSyntax)
 		}
 	}
 	return all, nil
 }
 
-// valueEnd is where the string or object that begins at i ends.
+// valueEnd returns the end of the string or object that begins at i.
 func valueEnd(b []byte, i int) int {
 	depth, inside := 0, false
 	for ; i < len(b); i++ {
@@ -138,15 +137,15 @@ func compareElements(a, b *element) int {
 	return bytes.Compare(a.value(), b.value())
 }
 
-// sortElements sorts what is not sorted: names and values are, series may not be.
+// sortElements sorts a list. Names and values come sorted, series may not.
 func sortElements(list []element) {
 	if !slices.IsSortedFunc(list, func(a, b element) int { return compareElements(&a, &b) }) {
 		slices.SortFunc(list, func(a, b element) int { return compareElements(&a, &b) })
 	}
 }
 
-// nextElement takes the least element off all lists that have it, however often; nil
-// at their end.
+// nextElement removes the smallest element from all lists, duplicates included, and
+// returns it. It returns nil when all lists are empty.
 func nextElement(lists [][]element) (least *element) {
 	for _, l := range lists {
 		if len(l) > 0 && (least == nil || compareElements(&l[0], least) < 0) {
@@ -164,8 +163,9 @@ func nextElement(lists [][]element) (least *element) {
 	return least
 }
 
-// WriteUnion writes the answer that has the elements of all lists, each once and
-// in order, their warnings and infos, and members that are not one list's only.
+// WriteUnion writes the union of lists as one response: the elements of all lists,
+// sorted and deduplicated, their warnings and infos, and the other members on which the
+// lists agree.
 func WriteUnion(w io.Writer, lists []List) error {
 	var warnings, infos annotationSet
 	rest := make([][]element, 0, len(lists))

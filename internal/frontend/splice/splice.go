@@ -1,10 +1,10 @@
-// Package splice lays the answers to the parts of one request end to end.
+// Package splice merges the responses of the parts of one request.
 //
-// Parts come in as streams of JSON in the order of time, or, of labels and
-// series, as whole lists; out goes one answer, as Prometheus would have given it
-// for the whole. The merging itself is promjson's; this package lends its
-// scanners, sets what of a part is wanted, and unites lists. Nothing is fetched
-// and nothing cached here: parts are io.Readers, the answer is an io.Writer.
+// In: streams of JSON in order of time, or, for labels and series, whole lists. Out: one
+// response, equal to the one that Prometheus returns for the whole request. promjson
+// merges the streams; this package pools its scanners, sets the time window of each
+// part, and merges lists. There are no requests and no cache here: parts are io.Readers,
+// the response is an io.Writer.
 package splice
 
 import (
@@ -14,23 +14,23 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// Part is one part's answer as it arrives, in the order of time.
+// Part is the response of one part of a query.
 type Part struct {
 	Body io.Reader
-	// Cut drops points outside [FromMS, ToMS], for an answer that covers more.
+	// Cut drops points outside [FromMS, ToMS], for a response that covers more.
 	Cut          bool
 	FromMS, ToMS int64
-	// StepMS, counted from FromMS, is the grid that the points should stand on;
-	// OnGrid tells whether they did. 0 asks for nothing.
+	// StepMS is the expected distance of points, counted from FromMS. StepAligned reports
+	// whether the series met it. 0: not checked.
 	StepMS int64
 }
 
-// Options are the limits and sizes of a splice. Zero values take the defaults.
+// Options are the limits and buffer sizes of a Splice. Zero values take the defaults.
 type Options struct {
 	StartBytes int // size of the first reads from a part; 0: 64 KiB
 	ReadBytes  int // size of reads from a part that fills them; 0: 1 MiB
 	WriteBytes int // size of writes; 0: 256 KiB
-	HoldBytes  int // of one metric object or histogram at most; 0: 4 MiB
+	HoldBytes  int // maximum size of one metric object or histogram; 0: 4 MiB
 }
 
 func (o Options) withDefaults() Options {
@@ -49,48 +49,49 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Splice puts answers together, one after the other; its scanners and buffers are
-// kept in between. It is not safe for concurrent use.
+// Splice merges the parts of one request after the other, and reuses its scanners and
+// buffers. It is not safe for concurrent use.
 type Splice struct {
 	opts     Options
 	splicer  promjson.Splicer
 	scanners []*promjson.Scanner
 }
 
-// New makes a Splice.
+// New returns a Splice.
 func New(opts Options) *Splice {
 	opts = opts.withDefaults()
 	return &Splice{opts: opts, splicer: promjson.Splicer{WriteBytes: opts.WriteBytes}}
 }
 
-// unknownBytes is how much is kept of the members of a response that Prometheus
-// does not have.
+// unknownBytes is the maximum size of the members of a response that Prometheus does not
+// define. Members beyond it are dropped.
 const unknownBytes = 4 << 10
 
-// Notes is what parts said besides their data.
+// Annotations are the warnings of all parts, and whether a part is incomplete.
 type Annotations struct {
 	Warnings []string
-	// Partial says that a part called itself incomplete, as VictoriaMetrics does.
+	// Partial means that a part has isPartial, which VictoriaMetrics sets when a storage
+	// node is missing.
 	Partial bool
 }
 
 func annotationsOf(e *promjson.Envelope) Annotations {
-	n := Annotations{Warnings: e.Warnings}
+	a := Annotations{Warnings: e.Warnings}
 	for _, m := range e.Unknown {
-		n.Partial = n.Partial || isPartial(m)
+		a.Partial = a.Partial || isPartial(m)
 	}
-	return n
+	return a
 }
 
-// saysPartial takes anything but false for a yes.
+// isPartial reports whether a member is isPartial with any value but false and null.
 func isPartial(m promjson.Member) bool {
 	return m.Name == "isPartial" && !m.InData && string(m.Value) != "false" && string(m.Value) != "null"
 }
 
-// Write puts the parts together into w and returns what they said besides. Nothing
-// is written before every part has begun; after that, what was written before an
-// error must not pass for an answer. Errors of parts are promjson.PartErrors.
-func (s *Splice) Write(w io.Writer, parts []Part) (notes Annotations, err error) {
+// Write merges the parts, in order of time, into w. It writes nothing before every part
+// has begun. After a later error, the bytes in w are an incomplete response. An error of
+// a part is a promjson.PartError.
+func (s *Splice) Write(w io.Writer, parts []Part) (annotations Annotations, err error) {
 	for len(s.scanners) < len(parts) {
 		s.scanners = append(s.scanners, promjson.NewScanner(nil, promjson.Options{
 			InitialBufferBytes: s.opts.StartBytes, BufferBytes: s.opts.ReadBytes, MaxBufferBytes: s.opts.HoldBytes, MaxUnknownBytes: unknownBytes,
@@ -101,7 +102,7 @@ func (s *Splice) Write(w io.Writer, parts []Part) (notes Annotations, err error)
 		if p.Cut {
 			s.scanners[i].SetWindow(promjson.Window{StartMS: p.FromMS, EndMS: p.ToMS, StepMS: p.StepMS})
 		} else if p.StepMS > 0 {
-			// Everything is wanted: a bound far away that is on the grid.
+			// No point is dropped: the window begins at a step in the distant past.
 			s.scanners[i].SetWindow(promjson.Window{StartMS: p.FromMS - (p.FromMS-math.MinInt64/2)/p.StepMS*p.StepMS, EndMS: math.MaxInt64, StepMS: p.StepMS})
 		}
 	}
@@ -112,6 +113,7 @@ func (s *Splice) Write(w io.Writer, parts []Part) (notes Annotations, err error)
 	return annotationsOf(envelope), nil
 }
 
-// OnGrid tells, once Write has returned, whether the series of a part began on
-// its grid. A server that moves a query's times to its liking gives others.
+// StepAligned reports, after Write, whether the series of a part began at its steps.
+// They do not if the downstream moves the start of a query, as an alignment with the
+// step does.
 func (s *Splice) StepAligned(part int) bool { return s.scanners[part].StepAligned() }

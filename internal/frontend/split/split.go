@@ -1,10 +1,9 @@
-// Package split decides how a range query is cut along time.
+// Package split splits range queries along time.
 //
-// A query's text and its range come in; what goes out are the ranges that may be
-// asked for one by one so that their answers, laid end to end, equal the answer
-// to the whole. shape.go says when a query must not be cut or not be kept. There
-// is no HTTP, no cache and no evaluation here: an expression is looked at, never
-// run.
+// In: a query's expression, start, end and step. Out: the ranges of its parts, such that
+// the concatenated responses of the parts equal the response of the whole query.
+// traits.go finds expressions that must not be split or cached. There is no HTTP, no
+// cache and no evaluation here: expressions are parsed only.
 package split
 
 import (
@@ -13,16 +12,16 @@ import (
 	"time"
 )
 
-// Range is the steps of a range query: StartMS, StartMS+StepMS, ... up to EndMS,
-// which is a step too. Times are in milliseconds.
+// Range is the steps of a range query: StartMS, StartMS+StepMS, ..., EndMS. EndMS is a
+// step too. Times are in milliseconds.
 type Range struct {
 	StartMS, EndMS, StepMS int64
 }
 
-// NewRange makes a Range; end is moved back to the last step.
+// NewRange returns a Range whose end is moved back to the last step.
 func NewRange(startMS, endMS, stepMS int64) (Range, error) {
 	if stepMS <= 0 {
-		return Range{}, fmt.Errorf("step of %d ms", stepMS)
+		return Range{}, fmt.Errorf("step of %d ms is not positive", stepMS)
 	}
 	if endMS < startMS {
 		return Range{}, fmt.Errorf("end %d before start %d", endMS, startMS)
@@ -30,14 +29,14 @@ func NewRange(startMS, endMS, stepMS int64) (Range, error) {
 	return Range{startMS, startMS + (endMS-startMS)/stepMS*stepMS, stepMS}, nil
 }
 
-// Points is how many steps the range has.
+// Points returns the number of steps.
 func (r Range) Points() int64 { return (r.EndMS-r.StartMS)/r.StepMS + 1 }
 
-// Phase is where the steps stand on the axis of time: two ranges with one step
-// and one phase share their grid.
+// StepOffset returns the start modulo the step, in ms. Two ranges with the same step and
+// the same offset have their steps at the same times.
 func (r Range) StepOffset() int64 { return floorMod(r.StartMS, r.StepMS) }
 
-// Clip is the steps of r within [fromMS, toMS]; ok is false where there are none.
+// Clip returns the steps of r within [fromMS, toMS]. ok is false if there are none.
 func (r Range) Clip(fromMS, toMS int64) (part Range, ok bool) {
 	start, end := r.StartMS, r.EndMS
 	if fromMS > start {
@@ -49,8 +48,8 @@ func (r Range) Clip(fromMS, toMS int64) (part Range, ok bool) {
 	return Range{start, end, r.StepMS}, start <= end
 }
 
-// Without is what remains of r, in order, once the given parts are taken out.
-// The parts are sorted, do not overlap, and share r's grid.
+// Without returns the gaps of r that the given parts leave, in order of time. The parts
+// must be sorted, must not overlap, and have the step and step offset of r.
 func (r Range) Without(parts []Range) []Range {
 	var gaps []Range
 	next := r.StartMS
@@ -66,22 +65,22 @@ func (r Range) Without(parts []Range) []Range {
 	return gaps
 }
 
-// Part is one piece of a split: the steps of it, and the number of the interval
-// they lie in, counted from the epoch.
+// Part is one part of a split query: its steps, and the index of their interval, counted
+// from the epoch.
 type Part struct {
 	Range
 	Index int64
 }
 
-// Options say how long the pieces are. The names are Thanos'.
+// Options set the length of the parts. The names are those of Thanos.
 type Options struct {
-	Interval         time.Duration // of a piece; 0: the three below, or no split
+	Interval         time.Duration // of a part; 0: dynamic by the three below, or no split
 	MinInterval      time.Duration // shorter queries are not split
-	MaxInterval      time.Duration // longer queries are split in pieces of this length
-	HorizontalShards int           // pieces of queries in between
+	MaxInterval      time.Duration // queries at least twice as long are split in parts of this length
+	HorizontalShards int           // number of parts of queries in between
 }
 
-// Validate reports every fault of the options at once.
+// Validate returns all faults of the options, joined.
 func (o Options) Validate() error {
 	var errs []error
 	dynamic := o.MinInterval != 0 || o.MaxInterval != 0 || o.HorizontalShards != 0
@@ -104,7 +103,7 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// IntervalFor is how long the pieces of a query over r are; 0 means one piece.
+// IntervalFor returns the length of the parts of a query over r. 0 means no split.
 func (o Options) IntervalFor(r Range) time.Duration {
 	if o.Interval != 0 || o.MaxInterval == 0 {
 		return o.Interval
@@ -120,7 +119,7 @@ func (o Options) IntervalFor(r Range) time.Duration {
 	}
 }
 
-// Plan cuts r at the multiples of interval. Pieces without a step are left out.
+// Plan splits r at the multiples of interval. Intervals without a step are omitted.
 func Plan(r Range, interval time.Duration) []Part {
 	length := interval.Milliseconds()
 	if length <= 0 {
@@ -129,21 +128,21 @@ func Plan(r Range, interval time.Duration) []Part {
 	var parts []Part
 	for start := r.StartMS; start <= r.EndMS; {
 		index := floorDiv(start, length)
-		piece, _ := Range{start, r.EndMS, r.StepMS}.Clip(start, (index+1)*length-1)
-		parts = append(parts, Part{piece, index})
-		start = piece.EndMS + r.StepMS
+		part, _ := Range{start, r.EndMS, r.StepMS}.Clip(start, (index+1)*length-1)
+		parts = append(parts, Part{part, index})
+		start = part.EndMS + r.StepMS
 	}
 	return parts
 }
 
-// Widen is the shortest multiple of interval that cuts r into at most maxParts
-// pieces; 0, which is no cut, where one piece is all that is allowed.
+// Widen returns the shortest multiple of interval that splits r into at most maxParts
+// parts. It returns 0, no split, if maxParts is 1.
 func Widen(r Range, interval time.Duration, maxParts int) time.Duration {
 	length := interval.Milliseconds()
 	if length <= 0 || maxParts <= 1 {
 		return 0
 	}
-	// Fewer pieces than the span holds intervals there cannot be.
+	// There are at least as many parts as whole intervals between start and end.
 	for factor := max(1, (r.EndMS-r.StartMS)/(length*int64(maxParts))); ; factor++ {
 		wide := length * factor
 		if floorDiv(r.EndMS, wide)-floorDiv(r.StartMS, wide)+1 <= int64(maxParts) {

@@ -8,36 +8,36 @@ import (
 	"github.com/ferula-io/ferula/internal/bufpool"
 )
 
-// The parts of a query are laid end to end once all of them have begun. Until then
-// each is read ahead, so that a short one ends, and its connection and its slot
-// serve another call. Beyond the first buffer the room is shared by all queries.
+// The parts of a query are spliced once every part's response has begun. Until then
+// each part is read ahead, so that a short one ends and releases its connection and its
+// slot. Memory beyond the first buffer of a part is a budget of all queries together.
 const (
-	readAheadBytes     = 64 << 10 // of every part
-	readAheadPartBytes = 1 << 20  // of a part, where there is room
-	readAheadTotalBytes  = 64 << 20 // of all, beyond their first buffer
+	readAheadBytes      = 64 << 10 // first buffer of each part
+	readAheadPartBytes  = 1 << 20  // limit of one part, if the budget allows
+	readAheadTotalBytes = 64 << 20 // budget of all parts, beyond their first buffers
 )
 
 var readAheadBuffers = bufpool.New(readAheadBytes, readAheadBytes)
 
-// aheadBody is a body whose beginning is read ahead by fill, in a goroutine of its
-// own, and the rest by Read. Read and Close wait for fill to return.
+// readAheadBody is a response body. fill reads its beginning in a goroutine of its own;
+// Read reads the rest. Read and Close wait until fill has returned.
 type readAheadBody struct {
-	src   io.ReadCloser
-	budget  *semaphore.Weighted // of aheadAllBytes
-	ended func()              // called once, when src has been read to its end or closed
+	src    io.ReadCloser
+	budget *semaphore.Weighted // of readAheadTotalBytes
+	ended  func()              // called once, when src was read to its end or closed
 
-	filled chan struct{} // closed when fill has returned; what follows is the reader's then
-	first  *[]byte       // borrowed, nil once it is given back
-	extra  int64         // taken from room
-	data   []byte        // read ahead and not yet read
+	filled chan struct{} // closed when fill has returned; Read owns the fields below then
+	first  *[]byte       // from readAheadBuffers, nil once it was returned to the pool
+	extra  int64         // bytes acquired from budget
+	data   []byte        // read from src, not yet returned by Read
 	err    error         // that src ended with
 }
 
-func newReadAheadBody(src io.ReadCloser, room *semaphore.Weighted, ended func()) *readAheadBody {
-	return &readAheadBody{src: src, budget: room, ended: ended, filled: make(chan struct{})}
+func newReadAheadBody(src io.ReadCloser, budget *semaphore.Weighted, ended func()) *readAheadBody {
+	return &readAheadBody{src: src, budget: budget, ended: ended, filled: make(chan struct{})}
 }
 
-// fill reads ahead until the barrier is closed, src ends, or there is no room.
+// fill reads ahead until the barrier is closed, src ends, or the buffer may not grow.
 func (b *readAheadBody) fill(barrier <-chan struct{}) {
 	defer close(b.filled)
 	b.first = readAheadBuffers.Get()
@@ -60,7 +60,7 @@ func (b *readAheadBody) fill(barrier <-chan struct{}) {
 	}
 }
 
-// grow doubles the room for data, if it may.
+// grow doubles the buffer. It returns false if the part's limit or the budget forbids it.
 func (b *readAheadBody) grow() bool {
 	size := 2 * cap(b.data)
 	if size > readAheadPartBytes || !b.budget.TryAcquire(int64(size)) {
@@ -72,7 +72,7 @@ func (b *readAheadBody) grow() bool {
 	return true
 }
 
-// giveBack ends the use of the buffer behind data.
+// releaseBuffer returns the buffer of data to the pool or its size to the budget.
 func (b *readAheadBody) releaseBuffer() {
 	b.data = nil
 	if b.first != nil {
@@ -93,7 +93,7 @@ func (b *readAheadBody) end(err error) {
 	}
 }
 
-// Read gives what was read ahead, and then what src gives.
+// Read returns the bytes that fill has read, then those of src.
 func (b *readAheadBody) Read(p []byte) (int, error) {
 	<-b.filled
 	if len(b.data) > 0 {
@@ -113,7 +113,7 @@ func (b *readAheadBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes src, which ends a fill that waits, too.
+// Close closes src, which also interrupts a fill that waits for bytes.
 func (b *readAheadBody) Close() error {
 	err := b.src.Close()
 	<-b.filled

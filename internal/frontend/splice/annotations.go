@@ -8,30 +8,31 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// notesMax bounds the warnings, and the infos, of all lists together.
+// annotationsMax is the limit of the warnings, and of the infos, of all lists together.
 const annotationsMax = 1000
 
-// notes are warnings or infos of several responses, each once.
+// annotationSet collects the warnings or the infos of several responses, deduplicated.
 type annotationSet struct {
 	list []string
-	seen  map[string]bool
+	seen map[string]bool
 }
 
-func (n *annotationSet) add(more []string) {
+func (s *annotationSet) add(more []string) {
 	for _, text := range more {
-		if len(n.list) == annotationsMax || n.seen[text] {
+		if len(s.list) == annotationsMax || s.seen[text] {
 			continue
 		}
-		if n.seen == nil {
-			n.seen = map[string]bool{}
+		if s.seen == nil {
+			s.seen = map[string]bool{}
 		}
-		n.seen[text] = true
-		n.list = append(n.list, text)
+		s.seen[text] = true
+		s.list = append(s.list, text)
 	}
 }
 
-// uniteMembers gives the members that are the same in all lists that have them,
-// and isPartial as true where any list says so. Others are about one list only.
+// uniteMembers merges the members of envelopes that Prometheus does not define. It
+// returns those with the same value in all lists that have them, and isPartial with the
+// value of a partial list, if any. It omits members with different values.
 func uniteMembers(lists []List) []promjson.Member {
 	var all []promjson.Member
 	var differ []string
@@ -54,7 +55,8 @@ func uniteMembers(lists []List) []promjson.Member {
 	return slices.DeleteFunc(all, func(m promjson.Member) bool { return slices.Contains(differ, m.Name) })
 }
 
-// appendNotes writes texts as Prometheus does: no key where there are none.
+// appendAnnotations appends the member key with a list of texts, as Prometheus encodes
+// it: without texts, nothing.
 func appendAnnotations(dst []byte, key string, texts []string) []byte {
 	for i, text := range texts {
 		if i == 0 {
@@ -70,9 +72,9 @@ func appendAnnotations(dst []byte, key string, texts []string) []byte {
 	return dst
 }
 
-// writeFull writes b out once it is worth a call.
-func writeFull(w io.Writer, b []byte, least int) ([]byte, error) {
-	if len(b) < least {
+// writeFull writes b to w if it has at least minBytes, and returns the emptied buffer.
+func writeFull(w io.Writer, b []byte, minBytes int) ([]byte, error) {
+	if len(b) < minBytes {
 		return b, nil
 	}
 	_, err := w.Write(b)

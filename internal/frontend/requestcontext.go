@@ -30,10 +30,10 @@ const (
 	kindInstant
 )
 
-// String is the kind's name in metrics.
+// String returns the kind's label value in metrics.
 func (k kind) String() string { return [...]string{"other", "range", "labels", "instant"}[k] }
 
-// kindOf tells the endpoint by the end of the path, so that prefixes pass.
+// kindOf returns the kind of a path's endpoint, whatever precedes /api/v1/.
 func kindOf(path string) kind {
 	_, endpoint, ok := strings.Cut(path, "/api/v1/")
 	switch {
@@ -52,24 +52,26 @@ func kindOf(path string) kind {
 	}
 }
 
-// exchange is one request and what becomes of it.
+// requestContext is the state of one request, from its first byte to the end of its
+// response.
 type requestContext struct {
 	f     *Frontend
 	w     http.ResponseWriter
 	r     *http.Request
 	kind  kind
 	query query
-	body  []byte // of a request that is not a form
+	body  []byte // of a request that is not a form; else nil
 	began time.Time
 	span  trace.Span
 
 	response *responseWriter
-	status int
-	cache  string // hit, partial or miss; "" where nothing was looked up
-	stages []stage
+	status   int
+	cache    string // hit, partial or miss; "" without a lookup
+	stages   []stage
 }
 
-// stage is a part of the way whose time is told.
+// stage is a timed step of a request: queue, slots, cache or fetch. Server-Timing, the
+// slow query log and a metric report it.
 type stage struct {
 	name string
 	took time.Duration
@@ -83,7 +85,7 @@ func (x *requestContext) stage(name string, since time.Time) {
 	span.End()
 }
 
-// begin reads a request.
+// begin reads a request and its body, and checks what needs no downstream.
 func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *requestContext, err error) {
 	ctx := f.opts.Propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	ctx, span := f.opts.Tracer.Start(ctx, r.URL.Path, trace.WithSpanKind(trace.SpanKindServer))
@@ -136,11 +138,11 @@ func badRequest(err error) error {
 	return &statusError{http.StatusBadRequest, "bad_data", err}
 }
 
-// alwaysForwarded are headers that the downstream gets whatever is configured.
+// alwaysForwarded are the headers that every downstream request carries.
 var alwaysForwarded = []string{"Accept", "Content-Type", "User-Agent", "X-Scope-OrgID", limit.ThanosHeader, "Traceparent", "Tracestate"}
 
-// forwarded picks the headers that the downstream gets. A tenant header of its own
-// arrives there under the name that Thanos' components use among each other.
+// forwarded returns the headers of the downstream request. The header of
+// Options.TenantHeader is renamed to limit.ThanosHeader, which Thanos' components read.
 func (f *Frontend) forwarded(h http.Header) http.Header {
 	out := http.Header{}
 	for _, name := range slices.Concat(f.opts.ForwardHeaders, alwaysForwarded) {
@@ -157,7 +159,7 @@ func (f *Frontend) forwarded(h http.Header) http.Header {
 	return out
 }
 
-// admit waits for a place.
+// admit waits for an admission slot. The returned function releases it.
 func (f *Frontend) admit(x *requestContext) (func(), error) {
 	if f.opts.Admission == nil {
 		return func() {}, nil
@@ -201,7 +203,7 @@ func (x *requestContext) end() {
 	f.opts.Logger.Info("slow query detected", attrs...)
 }
 
-// statusError is a failure that knows its status.
+// statusError is an error with its HTTP status and the API's errorType.
 type statusError struct {
 	status int
 	kind   string // errorType of the API
@@ -211,7 +213,7 @@ type statusError struct {
 func (e *statusError) Error() string { return e.err.Error() }
 func (e *statusError) Unwrap() error { return e.err }
 
-// classify is the one table from failures to statuses.
+// classify returns the status and errorType of any error. It is the only such table.
 func classify(err error) *statusError {
 	var known *statusError
 	switch {
@@ -239,8 +241,8 @@ func classify(err error) *statusError {
 	}
 }
 
-// fail ends a request that could not be answered: with a proper error if nothing
-// is out yet, else by cutting the connection.
+// fail ends a request with an error response. If bytes of a response were sent already,
+// it aborts the connection instead.
 func (f *Frontend) fail(x *requestContext, err error) {
 	e := classify(err)
 	x.status = e.status
@@ -256,7 +258,7 @@ func (f *Frontend) fail(x *requestContext, err error) {
 	writeError(x.w, e)
 }
 
-// refuse ends a request that was not let in.
+// reject ends a request that was not admitted.
 func (f *Frontend) reject(x *requestContext, err error) {
 	e := classify(err)
 	x.status = e.status
@@ -269,94 +271,97 @@ func writeError(w http.ResponseWriter, e *statusError) {
 	b = append(b, '}')
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(e.status)
-	_, _ = w.Write(b) // the asker has gone if it fails
+	_, _ = w.Write(b) // an error means that the client has disconnected
 }
 
-var errResponseTooLarge = errors.New("answer exceeds the limit of bytes")
+var errResponseTooLarge = errors.New("response exceeds the limit of bytes")
 
-// answerWriter is where an answer's bytes go; its first Write sends the header.
+// responseWriter takes the bytes of a response. Its first Write sends the header, unless
+// a call buffers the response.
 type responseWriter struct {
 	x       *requestContext
 	body    *httpbody.Body
 	limit   int64
 	written int64
 
-	contentType string
-	initialHeader      http.Header // as it was at first
-	call      *call     // where the answer is gathered, nil once it is too long
-	finishCall        func()      // lets those go who wait for it
+	contentType   string
+	initialHeader http.Header // of the response, before anything was added
+	call          *call       // buffers the response; nil without one and once it is too long
+	finishCall    func()      // lets the waiters of call go on
 }
 
-func (a *responseWriter) begun() bool { return a.body != nil && a.body.Begun() }
+func (rw *responseWriter) begun() bool { return rw.body != nil && rw.body.Begun() }
 
 // Write implements io.Writer.
-func (a *responseWriter) Write(p []byte) (int, error) {
-	if a.limit > 0 && a.written+int64(len(p)) > a.limit {
-		return 0, fmt.Errorf("%w: %d", errResponseTooLarge, a.limit)
+func (rw *responseWriter) Write(p []byte) (int, error) {
+	if rw.limit > 0 && rw.written+int64(len(p)) > rw.limit {
+		return 0, fmt.Errorf("%w: %d", errResponseTooLarge, rw.limit)
 	}
-	if a.body == nil {
-		a.open("application/json")
+	if rw.body == nil {
+		rw.open("application/json")
 	}
-	if a.call != nil {
-		if a.buffer(p) {
-			a.written += int64(len(p))
+	if rw.call != nil {
+		if rw.buffer(p) {
+			rw.written += int64(len(p))
 			return len(p), nil
 		}
-		if err := a.stopBuffering(); err != nil {
+		if err := rw.stopBuffering(); err != nil {
 			return 0, err
 		}
 	}
-	n, err := a.body.Write(p)
-	a.written += int64(n)
+	n, err := rw.body.Write(p)
+	rw.written += int64(n)
 	return n, err
 }
 
-// gather keeps the answer as long as it is short.
-func (a *responseWriter) buffer(p []byte) bool {
-	if len(a.call.body)+len(p) > sharedResponseMaxBytes {
+// buffer appends to the call's response. It returns false if that would be too long to
+// share.
+func (rw *responseWriter) buffer(p []byte) bool {
+	if len(rw.call.body)+len(p) > sharedResponseMaxBytes {
 		return false
 	}
-	a.call.body = append(a.call.body, p...)
+	rw.call.body = append(rw.call.body, p...)
 	return true
 }
 
-// stream ends the gathering of an answer that is too long for it.
-func (a *responseWriter) stopBuffering() error {
-	gathered := a.call.body
-	a.call.body, a.call.tooLong = nil, true
-	a.call = nil
-	a.finishCall()
-	_, err := a.body.Write(gathered)
+// stopBuffering sends the buffered bytes to the client and lets the call's waiters go on
+// with calls of their own.
+func (rw *responseWriter) stopBuffering() error {
+	buffered := rw.call.body
+	rw.call.body, rw.call.tooLong = nil, true
+	rw.call = nil
+	rw.finishCall()
+	_, err := rw.body.Write(buffered)
 	return err
 }
 
-// rewind drops what has been written, of which nothing is sent yet.
-func (a *responseWriter) reset() {
-	a.body, a.written = nil, 0
-	if a.call != nil {
-		a.call.body = nil
+// reset drops the bytes and headers written so far. None of them may have been sent.
+func (rw *responseWriter) reset() {
+	rw.body, rw.written = nil, 0
+	if rw.call != nil {
+		rw.call.body = nil
 	}
-	h := a.x.w.Header()
+	h := rw.x.w.Header()
 	clear(h)
-	for name, values := range a.initialHeader {
+	for name, values := range rw.initialHeader {
 		h[name] = values
 	}
 }
 
-// sharedHeader is what of the answer's header holds for others too. A cookie is
-// one client's own.
-func (a *responseWriter) sharedHeader() http.Header {
-	h := a.x.w.Header().Clone()
+// sharedHeader returns the response headers that are valid for every client of a call.
+// It omits Set-Cookie, which belongs to one client.
+func (rw *responseWriter) sharedHeader() http.Header {
+	h := rw.x.w.Header().Clone()
 	for _, name := range []string{"Content-Encoding", "Content-Length", "Server-Timing", "Vary", "Date", "Set-Cookie"} {
 		h.Del(name)
 	}
-	h.Set("Content-Type", a.contentType)
+	h.Set("Content-Type", rw.contentType)
 	return h
 }
 
-// open chooses type and encoding and tells how the answer came about.
-func (a *responseWriter) open(contentType string) {
-	x := a.x
+// open chooses content type and encoding, and adds X-Ferula-Cache and Server-Timing.
+func (rw *responseWriter) open(contentType string) {
+	x := rw.x
 	r := x.r
 	if x.f.opts.NoCompression {
 		r = &http.Request{}
@@ -376,20 +381,20 @@ func (a *responseWriter) open(contentType string) {
 	if timing.Len() > 0 {
 		h.Set("Server-Timing", timing.String())
 	}
-	a.contentType = contentType
-	a.body = httpbody.New(x.w, r, contentType)
+	rw.contentType = contentType
+	rw.body = httpbody.New(x.w, r, contentType)
 }
 
-// close ends an answer that is complete.
-func (a *responseWriter) close() error {
-	if a.body == nil || a.call != nil {
+// close ends a complete response.
+func (rw *responseWriter) close() error {
+	if rw.body == nil || rw.call != nil {
 		return nil
 	}
-	return a.body.Close()
+	return rw.body.Close()
 }
 
-func (a *responseWriter) release() {
-	if a.body != nil {
-		a.body.Release()
+func (rw *responseWriter) release() {
+	if rw.body != nil {
+		rw.body.Release()
 	}
 }

@@ -1,0 +1,184 @@
+package frontend
+
+import (
+	"context"
+	"net/http"
+	"sync"
+)
+
+// sharedResponseMaxBytes is the longest response that identical requests share. It is
+// buffered whole before its first byte is sent, so that a client that disconnects or
+// reads slowly does not delay the others. A longer response is streamed to the client
+// whose request started the call; every other client's request then makes a call of its
+// own.
+const sharedResponseMaxBytes = 1 << 20
+
+// singleFlight holds the calls in progress by key. Identical concurrent requests wait
+// for one call and get its response: a dashboard on ten screens queries once.
+type singleFlight struct {
+	mu    sync.Mutex
+	calls map[string]*call
+}
+
+func newSingleFlight() *singleFlight { return &singleFlight{calls: map[string]*call{}} }
+
+// call is one response in progress. The fields below once are read only after done is
+// closed.
+type call struct {
+	waiters int                // clients that wait for the response
+	cancel  context.CancelFunc // of the work, called when no client waits
+	done    chan struct{}
+	once    sync.Once
+
+	complete bool
+	err      error // returned to every waiter
+	tooLong  bool  // longer than sharedResponseMaxBytes
+	status   int
+	header   http.Header
+	body     []byte
+}
+
+// join adds a client to the call of a key. If there is none it starts one, and returns
+// the context for its work; otherwise work is nil. The work ends with its last client,
+// not with the one that started it.
+func (f *singleFlight) join(ctx context.Context, key string) (c *call, work context.Context) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c, ok := f.calls[key]; ok {
+		c.waiters++
+		return c, nil
+	}
+	c = &call{waiters: 1, done: make(chan struct{})}
+	work, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	f.calls[key] = c
+	return c, work
+}
+
+// leave removes a client from a call. When the last one leaves, the work is canceled
+// and no further client joins.
+func (f *singleFlight) leave(key string, c *call) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c.waiters--; c.waiters > 0 {
+		return
+	}
+	if f.calls[key] == c {
+		delete(f.calls, key)
+	}
+	c.cancel()
+}
+
+// finish ends a call: no further client joins, and the waiters go on.
+func (f *singleFlight) finish(key string, c *call) {
+	c.once.Do(func() {
+		f.mu.Lock()
+		if f.calls[key] == c {
+			delete(f.calls, key)
+		}
+		f.mu.Unlock()
+		close(c.done)
+	})
+}
+
+// callKey is equal for two requests that may share one response. It contains the
+// query's key, start and end, the accepted media types, and whether the client refuses
+// a cached response.
+func (x *requestContext) callKey() string {
+	var k keyBuilder
+	k.part(x.query.key())
+	k.list("start", x.query.params["start"])
+	k.list("end", x.query.params["end"])
+	k.list("accept", x.query.header["Accept"])
+	if hasNoStore(x.r.Header) {
+		k.part("no-store")
+	}
+	return k.String()
+}
+
+// deduplicate sends x the response of an identical request in progress. If there is
+// none it calls handle, and shares the response with identical requests that arrive
+// meanwhile.
+func (f *Frontend) deduplicate(x *requestContext, handle func() error) error {
+	if !x.shareable() {
+		return handle()
+	}
+	key := x.callKey()
+	client := x.r
+	for {
+		c, work := f.calls.join(client.Context(), key)
+		if work != nil {
+			return f.runCall(x, key, c, work, handle)
+		}
+		select {
+		case <-c.done:
+		case <-client.Context().Done():
+			f.calls.leave(key, c)
+			return client.Context().Err()
+		}
+		f.calls.leave(key, c)
+		switch {
+		case c.complete:
+			f.metrics.sharedResponse()
+			return x.replay(c)
+		case c.err != nil: // another attempt would fail again, after the same time
+			return c.err
+		case c.tooLong:
+			return handle()
+		}
+	}
+}
+
+// runCall calls handle on behalf of all clients of a call. It goes on for the others
+// when x's client disconnects. Every client, also x's, gets the response once it is
+// complete.
+func (f *Frontend) runCall(x *requestContext, key string, c *call, work context.Context, handle func() error) error {
+	client := x.r
+	left := context.AfterFunc(client.Context(), func() { f.calls.leave(key, c) })
+	defer func() {
+		if left() {
+			f.calls.leave(key, c)
+		}
+	}()
+	// The waiters go on even if handle panics.
+	defer f.calls.finish(key, c)
+	x.r = client.WithContext(work)
+	x.response.call = c
+	x.response.finishCall = func() { f.calls.finish(key, c) }
+	err := handle()
+	x.r = client
+	if x.response.call == nil { // too long to share: it was streamed to x's client
+		return err
+	}
+	if err == nil {
+		c.complete, c.status = true, x.status
+		c.header = x.response.sharedHeader()
+	} else {
+		c.err = err
+	}
+	x.response.call = nil
+	x.response.reset()
+	f.calls.finish(key, c)
+	switch {
+	case client.Context().Err() != nil:
+		return client.Context().Err()
+	case err != nil:
+		return err
+	}
+	return x.replay(c)
+}
+
+// replay sends the response of a complete call.
+func (x *requestContext) replay(c *call) error {
+	h := x.w.Header()
+	for name, values := range c.header {
+		h[name] = values
+	}
+	x.status, x.cache = c.status, c.header.Get("X-Ferula-Cache")
+	x.response.open(c.header.Get("Content-Type"))
+	x.response.body.SetStatus(c.status)
+	x.response.body.Whole(len(c.body))
+	if _, err := x.response.Write(c.body); err != nil {
+		return err
+	}
+	return x.response.close()
+}

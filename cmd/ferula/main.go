@@ -1,8 +1,7 @@
-// Command ferula carries metrics and profiles from where they are measured to
-// where people look at them.
+// Command ferula collects, stores and queries metrics and profiles.
 //
-// There is one file for each command here, and each does nothing but turn flags
-// into a role's options and run it. Flags that a peer has keep the peer's names.
+// Each sub-command has a file here. It maps flags to the options of a role of package
+// role and runs that role. A flag that Prometheus or Thanos has keeps its name.
 package main
 
 import (
@@ -21,22 +20,22 @@ import (
 )
 
 type commands struct {
-	Serve         serveCommand         `cmd:"" help:"Scrape, store, query and draw metrics in one process."`
-	Query         queryCommand         `cmd:"" help:"PromQL over many StoreAPIs."`
-	QueryFrontend queryFrontendCommand `cmd:"" help:"Split, cache and merge queries before a Prometheus or Thanos query."`
-	Sidecar       sidecarCommand       `cmd:"" help:"Offer the Prometheus beside as a StoreAPI and ship its blocks."`
-	Read          readCommand          `cmd:"" help:"Write raw series to Parquet, CSV, JSON lines, OpenMetrics or TSDB blocks."`
+	Serve         serveCommand         `cmd:"" help:"Scrape, store, query and graph metrics and profiles in one process."`
+	Query         queryCommand         `cmd:"" help:"Query many StoreAPIs with PromQL."`
+	QueryFrontend queryFrontendCommand `cmd:"" help:"Split and cache queries in front of Prometheus or a Thanos querier."`
+	Sidecar       sidecarCommand       `cmd:"" help:"Serve a Prometheus as a StoreAPI and upload its blocks to object storage."`
+	Read          readCommand          `cmd:"" help:"Export raw series to Parquet, CSV, JSON lines, OpenMetrics or TSDB blocks."`
 
 	Version kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
-// logFlags are common to all long-running commands.
+// logFlags are the flags of every command about its log.
 type logFlags struct {
 	Level  string `name:"log.level" enum:"debug,info,warn,error" default:"info" help:"Only log messages with the given severity or above (${enum})."`
 	Format string `name:"log.format" enum:"logfmt,json" default:"logfmt" help:"Output format of log messages (${enum})."`
 }
 
-// logger builds the process' logger and the level that a reload may change.
+// logger returns the logger of the process, and its level, which a reload may change.
 func (f logFlags) logger() (*slog.Logger, *promslog.Level, error) {
 	level, format := promslog.NewLevel(), promslog.NewFormat()
 	if err := level.Set(f.Level); err != nil {
@@ -48,10 +47,10 @@ func (f logFlags) logger() (*slog.Logger, *promslog.Level, error) {
 	return promslog.New(&promslog.Config{Level: level, Format: format}), level, nil
 }
 
-// memoryFlags keep the process inside its container.
+// memoryFlags set GOMEMLIMIT, so that the process stays within its container's memory.
 type memoryFlags struct {
-	Auto  bool    `name:"auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the container's or the system's memory."`
-	Ratio float64 `name:"auto-gomemlimit.ratio" default:"0.9" help:"Share of that memory to use."`
+	Auto  bool    `name:"auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the memory limit of the container or of the system."`
+	Ratio float64 `name:"auto-gomemlimit.ratio" default:"0.9" help:"Ratio of GOMEMLIMIT to that memory limit."`
 }
 
 func (f memoryFlags) apply(logger *slog.Logger) {
@@ -60,7 +59,7 @@ func (f memoryFlags) apply(logger *slog.Logger) {
 	}
 	provider := memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)
 	if _, err := memlimit.Set(memlimit.WithRatio(f.Ratio), memlimit.WithProvider(provider), memlimit.WithLogger(logger)); err != nil {
-		logger.Warn("GOMEMLIMIT could not be set", "err", err)
+		logger.Warn("failed to set GOMEMLIMIT", "err", err)
 	}
 }
 
@@ -76,14 +75,14 @@ func main() {
 	var cli commands
 	kctx := kong.Parse(&cli,
 		kong.Name("ferula"),
-		kong.Description("Carries Prometheus-style metrics and Pyroscope-style profiles, and makes that way cost almost nothing."),
+		kong.Description("Drop-in replacements for parts of Prometheus, Thanos and Pyroscope."),
 		kong.UsageOnError(),
 		kong.Vars{"features": featureNames(), "version": "ferula " + role.Version},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 	)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	context.AfterFunc(ctx, stop) // a second signal terminates the process
 	kctx.BindTo(ctx, (*context.Context)(nil))
 	kctx.FatalIfErrorf(kctx.Run())
 }

@@ -7,30 +7,30 @@ import (
 	"github.com/ferula-io/ferula/internal/store/bucket"
 )
 
-// objstoreFlags are Thanos' flags about object storage and shipping to it.
+// objstoreFlags are Thanos' flags of object storage and of uploads to it.
 type objstoreFlags struct {
-	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore" help:"Object storage to ship blocks to, type S3 or FILESYSTEM, in Thanos' format."`
-	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore" help:"File that says to which object storage blocks are shipped."`
+	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore" help:"Configuration of the object storage to upload blocks to, in Thanos' YAML format, type S3 or FILESYSTEM."`
+	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore" help:"File with the configuration of the object storage, in Thanos' YAML format."`
 
-	UploadCompacted bool   `name:"shipper.upload-compacted" negatable:"" help:"Ship compacted blocks too, once, when a server joins whose blocks were compacted."`
-	HashFunc        string `name:"hash-func" enum:",SHA256" default:"" help:"Hash of each file to put into a block's meta.json: \"\" or SHA256."`
-	StateFile       string `name:"shipper.meta-file-name" default:"thanos.shipper.json" help:"File in the data folder that lists the shipped blocks."`
-	Concurrency     int    `name:"shipper.upload-concurrency" default:"0" help:"Files of a block uploaded at once; 0 is 1."`
-	IgnoreBlockSize bool   `name:"shipper.ignore-unequal-block-size" hidden:"" help:"Ship although blocks are compacted locally; one may be compacted away before it is shipped."`
-	OutOfOrder      bool   `name:"shipper.allow-out-of-order-uploads" hidden:"" help:"Ship later blocks while an earlier one fails."`
-	SkipCorrupted   bool   `name:"shipper.skip-corrupted-blocks" hidden:"" help:"Ship other blocks while one cannot be read."`
+	UploadCompacted bool   `name:"shipper.upload-compacted" negatable:"" help:"Upload compacted blocks too, once, for a server whose blocks were compacted before the first upload."`
+	HashFunc        string `name:"hash-func" enum:",SHA256" default:"" help:"Hash function for the files of a block in meta.json: \"\" or SHA256."`
+	StateFile       string `name:"shipper.meta-file-name" default:"thanos.shipper.json" help:"File in the data directory that lists the uploaded blocks."`
+	Concurrency     int    `name:"shipper.upload-concurrency" default:"0" help:"Number of files of a block to upload concurrently. 0 means 1."`
+	IgnoreBlockSize bool   `name:"shipper.ignore-unequal-block-size" hidden:"" help:"Upload blocks although local compaction is enabled. A block may be compacted away before its upload."`
+	OutOfOrder      bool   `name:"shipper.allow-out-of-order-uploads" hidden:"" help:"Upload later blocks although the upload of an earlier one fails."`
+	SkipCorrupted   bool   `name:"shipper.skip-corrupted-blocks" hidden:"" help:"Upload the other blocks although one is corrupted."`
 }
 
 func (f objstoreFlags) options() (role.ShippingOptions, error) {
-	text, err := pathOrContent("objstore.config", f.Config, f.ConfigFile)
+	config, err := pathOrContent("objstore.config", f.Config, f.ConfigFile)
 	if err != nil {
 		return role.ShippingOptions{}, err
 	}
-	if text == "" && f.ConfigFile != "" {
+	if config == "" && f.ConfigFile != "" {
 		return role.ShippingOptions{}, fmt.Errorf("--objstore.config-file: %s is empty", f.ConfigFile)
 	}
 	return role.ShippingOptions{
-		Bucket:          text,
+		Bucket:          config,
 		IgnoreBlockSize: f.IgnoreBlockSize,
 		Shipper: bucket.ShipOptions{
 			UploadCompacted: f.UploadCompacted, AllowOutOfOrder: f.OutOfOrder, SkipCorrupted: f.SkipCorrupted,

@@ -13,47 +13,47 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/profileapi"
 )
 
-// profileFlags are about profiles, in serve.
+// profileFlags are the flags of serve about profiles.
 type profileFlags struct {
-	Path          string   `name:"storage.profiles.path" default:"" placeholder:"DIR" help:"Folder in which the folder of profiles lies. The one of --storage.tsdb.path if empty."`
+	Path          string   `name:"storage.profiles.path" default:"" placeholder:"DIR" help:"Directory that contains the directory of profiles. Defaults to --storage.tsdb.path."`
 	RetentionTime duration `name:"storage.profiles.retention.time" default:"15d" help:"How long to retain profiles. 0s means for ever."`
-	RetentionSize size     `name:"storage.profiles.retention.size" default:"0" help:"Maximum number of bytes of a tenant's profile blocks to retain, e.g. 512MB. 0 means no limit."`
+	RetentionSize size     `name:"storage.profiles.retention.size" default:"0" help:"Maximum bytes of a tenant's profile blocks to retain, e.g. 512MB. 0 means no limit."`
 
-	BucketCache size     `name:"profiles.bucket-cache-size" default:"256MB" help:"Bytes of memory for profile blocks that are read from the bucket of --objstore.config: half for indexes, half for pages."`
-	BucketSync  duration `name:"profiles.bucket-sync-interval" default:"2m" help:"How often the profile blocks in the bucket are listed."`
+	BucketCache size     `name:"profiles.bucket-cache-size" default:"256MB" help:"Memory of the cache for profile blocks in the bucket of --objstore.config: half for indexes, half for pages."`
+	BucketSync  duration `name:"profiles.bucket-sync-interval" default:"2m" help:"Interval at which the profile blocks in the bucket are listed."`
 
-	ConfigFile string `name:"profiles.config-file" placeholder:"FILE" help:"File of targets whose /debug/pprof is fetched."`
+	ConfigFile string `name:"profiles.config-file" placeholder:"FILE" help:"File with the targets to scrape /debug/pprof from."`
 
-	Self  bool     `name:"profiles.self" default:"true" negatable:"" help:"Profile this process: CPU without a gap, heap, goroutines, mutexes, blocking."`
-	Every duration `name:"profiles.self.interval" default:"15s" help:"Length of a slice of own CPU, and how often the other own profiles are taken."`
+	Self  bool     `name:"profiles.self" default:"true" negatable:"" help:"Profile this process: continuous CPU, heap, goroutines, mutexes, blocking."`
+	Every duration `name:"profiles.self.interval" default:"15s" help:"Length of one CPU profile of this process, and interval of its other profiles."`
 
-	HeadSize size `name:"profiles.head-size" default:"512MB" help:"Bytes of memory for profiles that are not in a block yet, of all tenants together. Pushes that may need more are refused until heads have become blocks."`
+	HeadSize size `name:"profiles.head-size" default:"512MB" help:"Maximum memory of the profiles in the heads of all tenants. A push that may exceed it is rejected until heads were written to blocks."`
 
-	Multitenancy bool `name:"profiles.multitenancy" help:"Take the tenant of a request from its header X-Scope-OrgID. Without it every request is of the tenant anonymous."`
+	Multitenancy bool `name:"profiles.multitenancy" help:"Read the tenant of a request from its header X-Scope-OrgID. By default every request belongs to the tenant anonymous."`
 
-	MaxNodes int  `name:"profiles.max-nodes" default:"8192" help:"Nodes of a flame graph whose request does not say how many."`
-	BodySize size `name:"profiles.max-request-size" default:"64MB" help:"Maximum bytes of one request to the profile API, compressed and not."`
+	MaxNodes int  `name:"profiles.max-nodes" default:"8192" help:"Maximum nodes of a flame graph if the request does not set it."`
+	BodySize size `name:"profiles.max-request-size" default:"64MB" help:"Maximum bytes of a request to the profile API, both compressed and decompressed."`
 
-	QueriesMax   int      `name:"profiles.query.max-concurrency" default:"20" help:"Profile queries that run at once. Further ones wait."`
-	QueryTimeout duration `name:"profiles.query.timeout" default:"2m" help:"Maximum time of a profile query, its wait included."`
-	QueryRange   duration `name:"profiles.query.max-range" default:"31d" help:"Maximum time between start and end of a profile query. 0s means no limit."`
-	QueryPartial bool     `name:"profiles.query.partial-response" default:"true" negatable:"" help:"Respond without the profile blocks that cannot be read, with a warning. Otherwise such a query fails."`
+	QueriesMax   int      `name:"profiles.query.max-concurrency" default:"20" help:"Maximum number of concurrent profile queries. Further queries wait."`
+	QueryTimeout duration `name:"profiles.query.timeout" default:"2m" help:"Maximum time of a profile query, including its wait."`
+	QueryRange   duration `name:"profiles.query.max-range" default:"31d" help:"Maximum range of a profile query, from start to end. 0s means no limit."`
+	QueryPartial bool     `name:"profiles.query.partial-response" default:"true" negatable:"" help:"Return a partial response with a warning if a profile block cannot be read. Otherwise the query fails."`
 
-	Rate        size     `name:"profiles.limit.rate" default:"32MB" help:"Bytes of inflated profiles that a tenant may push in a second."`
-	Burst       size     `name:"profiles.limit.burst" default:"64MB" help:"Bytes of inflated profiles that a tenant may push at once."`
-	Series      int      `name:"profiles.limit.series" default:"20000" help:"Series of a tenant that were pushed within an hour."`
-	Profile     size     `name:"profiles.limit.profile-size" default:"16MB" help:"Bytes of one profile as it is sent."`
-	Inflated    size     `name:"profiles.limit.inflated-size" default:"4MB" help:"Bytes of one profile once it is inflated."`
-	Symbols     int      `name:"profiles.limit.symbols" default:"500000" help:"Texts, functions and locations of one profile, each."`
-	Samples     int      `name:"profiles.limit.samples" default:"16000" help:"Samples of one profile."`
-	Depth       int      `name:"profiles.limit.depth" default:"1000" help:"Frames of one stack. Of a deeper one the frames next to the root are retained."`
-	Nodes       int      `name:"profiles.limit.nodes" default:"500000" help:"Nodes of the tree that the stacks of one profile make."`
-	Labels      int      `name:"profiles.limit.labels" default:"30" help:"Labels of one series."`
-	LabelNames  int      `name:"profiles.limit.label-name-length" default:"1024" help:"Bytes of a label's name."`
-	LabelValues int      `name:"profiles.limit.label-value-length" default:"2048" help:"Bytes of a label's value."`
-	Age         duration `name:"profiles.limit.age" default:"1h" help:"How long ago a pushed profile may have begun."`
-	Future      duration `name:"profiles.limit.future" default:"10m" help:"How far ahead a pushed profile may begin."`
-	Tenants     int      `name:"profiles.limit.tenants" default:"1000" help:"Tenants altogether."`
+	Rate        size     `name:"profiles.limit.rate" default:"32MB" help:"Maximum bytes of decompressed profiles that a tenant may push per second."`
+	Burst       size     `name:"profiles.limit.burst" default:"64MB" help:"Maximum bytes of decompressed profiles that a tenant may push at once."`
+	Series      int      `name:"profiles.limit.series" default:"20000" help:"Maximum series of a tenant with a profile in the last hour."`
+	Profile     size     `name:"profiles.limit.profile-size" default:"16MB" help:"Maximum bytes of one profile as sent."`
+	Inflated    size     `name:"profiles.limit.inflated-size" default:"4MB" help:"Maximum bytes of one profile after decompression."`
+	Symbols     int      `name:"profiles.limit.symbols" default:"500000" help:"Maximum strings, functions and locations of one profile, each."`
+	Samples     int      `name:"profiles.limit.samples" default:"16000" help:"Maximum samples of one profile."`
+	Depth       int      `name:"profiles.limit.depth" default:"1000" help:"Maximum frames of one stack. Of a deeper stack the frames next to the root are retained."`
+	Nodes       int      `name:"profiles.limit.nodes" default:"500000" help:"Maximum nodes of the tree of stacks of one profile."`
+	Labels      int      `name:"profiles.limit.labels" default:"30" help:"Maximum labels of one series."`
+	LabelNames  int      `name:"profiles.limit.label-name-length" default:"1024" help:"Maximum bytes of a label name."`
+	LabelValues int      `name:"profiles.limit.label-value-length" default:"2048" help:"Maximum bytes of a label value."`
+	Age         duration `name:"profiles.limit.age" default:"1h" help:"Maximum age of the start time of a pushed profile."`
+	Future      duration `name:"profiles.limit.future" default:"10m" help:"Maximum time that the start of a pushed profile may be in the future."`
+	Tenants     int      `name:"profiles.limit.tenants" default:"1000" help:"Maximum number of tenants."`
 }
 
 // Validate is called by kong.
@@ -63,25 +63,25 @@ func (f profileFlags) Validate() error {
 		errs = append(errs, fmt.Errorf("--profiles.max-nodes=%d must be between 1 and %d", f.MaxNodes, 1<<20))
 	}
 	if time.Duration(f.Every) < time.Second {
-		errs = append(errs, fmt.Errorf("--profiles.self.interval=%s must be a second at least", f.Every))
+		errs = append(errs, fmt.Errorf("--profiles.self.interval=%s must be at least 1s", f.Every))
 	}
 	if f.BucketCache < 1<<20 {
-		errs = append(errs, fmt.Errorf("--profiles.bucket-cache-size=%s must be 1MB at least", f.BucketCache))
+		errs = append(errs, fmt.Errorf("--profiles.bucket-cache-size=%s must be at least 1MB", f.BucketCache))
 	}
 	if time.Duration(f.BucketSync) < time.Second {
-		errs = append(errs, fmt.Errorf("--profiles.bucket-sync-interval=%s must be a second at least", f.BucketSync))
+		errs = append(errs, fmt.Errorf("--profiles.bucket-sync-interval=%s must be at least 1s", f.BucketSync))
 	}
 	if f.QueriesMax < 1 {
-		errs = append(errs, fmt.Errorf("--profiles.query.max-concurrency=%d must be 1 at least", f.QueriesMax))
+		errs = append(errs, fmt.Errorf("--profiles.query.max-concurrency=%d must be at least 1", f.QueriesMax))
 	}
 	if time.Duration(f.QueryTimeout) < time.Second {
-		errs = append(errs, fmt.Errorf("--profiles.query.timeout=%s must be a second at least", f.QueryTimeout))
+		errs = append(errs, fmt.Errorf("--profiles.query.timeout=%s must be at least 1s", f.QueryTimeout))
 	}
 	if f.QueryRange < 0 {
-		errs = append(errs, fmt.Errorf("--profiles.query.max-range=%s must not be below 0s", f.QueryRange))
+		errs = append(errs, fmt.Errorf("--profiles.query.max-range=%s must not be negative", f.QueryRange))
 	}
 	if f.HeadSize < 16<<20 {
-		errs = append(errs, fmt.Errorf("--profiles.head-size=%s must be 16MB at least", f.HeadSize))
+		errs = append(errs, fmt.Errorf("--profiles.head-size=%s must be at least 16MB", f.HeadSize))
 	}
 	if f.BodySize < 1 || f.BodySize > 1<<30 {
 		errs = append(errs, fmt.Errorf("--profiles.max-request-size=%s must be between 1B and 1GB", f.BodySize))

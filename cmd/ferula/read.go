@@ -22,72 +22,73 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// readCommand exports raw series. docs/ops/read.md tells how it is used.
+// readCommand exports raw series. docs/ops/read.md describes its use.
 type readCommand struct {
-	URL        string   `name:"url" placeholder:"URL" xor:"source" help:"A Prometheus or ferula serve to read from, by remote read."`
-	HTTPConfig string   `name:"http.config-file" placeholder:"FILE" help:"Prometheus' HTTP client configuration: TLS, authentication, proxy."`
-	Headers    []string `name:"header" sep:"none" placeholder:"NAME: VALUE" help:"Header to send with requests (repeated)."`
-	Store      string   `name:"store" placeholder:"HOST:PORT" xor:"source" help:"A StoreAPI to read from, such as a Thanos querier, store gateway or sidecar."`
-	TSDBPath   string   `name:"tsdb.path" placeholder:"DIR" xor:"source" help:"Folder of a Prometheus database to read from, without changing it."`
-	Sandbox    string   `name:"sandbox-dir" placeholder:"DIR" help:"Folder on the same file system for links while the write-ahead log is read."`
+	URL        string   `name:"url" placeholder:"URL" xor:"source" help:"URL of a Prometheus or ferula serve to read from, by remote read."`
+	HTTPConfig string   `name:"http.config-file" placeholder:"FILE" help:"File with Prometheus' HTTP client configuration: TLS, authentication, proxy."`
+	Headers    []string `name:"header" sep:"none" placeholder:"NAME: VALUE" help:"Header to send with requests (repeatable)."`
+	Store      string   `name:"store" placeholder:"HOST:PORT" xor:"source" help:"Address of a StoreAPI to read from, such as a Thanos querier, store gateway or sidecar."`
+	TSDBPath   string   `name:"tsdb.path" placeholder:"DIR" xor:"source" help:"Data directory of a Prometheus to read from. It is not changed."`
+	Sandbox    string   `name:"sandbox-dir" placeholder:"DIR" help:"Directory for hard links while the write-ahead log is read. It must be on the file system of --tsdb.path."`
 
-	Match  []string `name:"match" sep:"none" required:"" placeholder:"SELECTOR" help:"Series to read, such as '{job=\"node\"}' (repeated: those that any selects)."`
-	Start  timeFlag `name:"start" default:"-1h" help:"First moment: RFC 3339, seconds since the epoch, or before now, such as -8h."`
-	End    timeFlag `name:"end" default:"now" help:"Last moment, the same."`
-	Window duration `name:"window" default:"2h" help:"How much is read at once, and lost when it fails. Windows begin at its multiples."`
+	Match  []string `name:"match" sep:"none" required:"" placeholder:"SELECTOR" help:"Series selector, such as '{job=\"node\"}'. Series that match any selector are read (repeatable)."`
+	Start  timeFlag `name:"start" default:"-1h" help:"Start time: RFC 3339, Unix seconds, or relative to now, such as -8h."`
+	End    timeFlag `name:"end" default:"now" help:"End time: RFC 3339, Unix seconds, or relative to now, such as -8h."`
+	Window duration `name:"window" default:"2h" help:"Length of the time windows that are read one by one. A failed window is read again as a whole. Windows are aligned to its multiples."`
 
-	Output   string   `name:"output" short:"o" required:"" placeholder:"FILE" help:"File to write, for blocks a folder, or - for the standard output."`
-	Format   string   `name:"format" enum:"parquet,csv,jsonl,openmetrics,blocks," default:"" help:"parquet, csv, jsonl, openmetrics or blocks; by the output's extension if not given."`
-	Resume   bool     `name:"resume" help:"Go on with what an earlier run of the same command had to leave."`
-	Timeout  duration `name:"timeout" default:"2m" help:"How long a server may send nothing, before its response begins and within it; then the window is read again. 0 waits for ever."`
-	SortMem  size     `name:"sort-memory" default:"12MiB" help:"Memory to sort a response with samples, which servers may send in any order. Beyond it a file is used."`
-	Retries  int      `name:"retries" default:"4" help:"How often a window is read again before the run fails, after 1s, 2s, 4s and so on, up to 1m."`
-	Progress bool     `name:"progress" default:"true" negatable:"" help:"Tell on the standard error how far it is."`
+	Output   string   `name:"output" short:"o" required:"" placeholder:"FILE" help:"Output file, for blocks a directory, or - for standard output."`
+	Format   string   `name:"format" enum:"parquet,csv,jsonl,openmetrics,blocks," default:"" help:"Output format: parquet, csv, jsonl, openmetrics or blocks. Defaults to the extension of the output."`
+	Resume   bool     `name:"resume" help:"Continue an earlier run of the same command that did not finish."`
+	Timeout  duration `name:"timeout" default:"2m" help:"Maximum time without a byte from the server, before and within a response. After it the window is read again. 0 means no limit."`
+	SortMem  size     `name:"sort-memory" default:"12MiB" help:"Memory to sort a response with samples, whose series may come in any order. A temporary file is used beyond it."`
+	Retries  int      `name:"retries" default:"4" help:"Maximum number of retries of a window, after 1s, 2s, 4s and so on, up to 1m. After the last one the run fails."`
+	Progress bool     `name:"progress" default:"true" negatable:"" help:"Show the progress on standard error."`
 
 	GRPCClient queryGRPCClientFlags `embed:""`
 	Log        logFlags             `embed:""`
 	Memory     memoryFlags          `embed:""`
 }
 
-// timeFlag is a moment as it was written; --start -8h is not a flag of its own.
+// timeFlag is a time as given on the command line. Its Decode accepts a value that
+// begins with a dash, as in --start -8h.
 type timeFlag string
 
 // Decode implements kong.MapperValue.
 func (f *timeFlag) Decode(ctx *kong.DecodeContext) error {
 	token := ctx.Scan.Pop()
 	if token.IsEOL() {
-		return errors.New("a moment is missing")
+		return errors.New("missing time")
 	}
 	*f = timeFlag(fmt.Sprint(token.Value))
 	_, err := f.at(time.Unix(0, 0))
 	return err
 }
 
-// at is the moment in ms.
+// at returns the time in ms since the epoch. Relative times count from now.
 func (f timeFlag) at(now time.Time) (int64, error) {
-	text := strings.TrimPrefix(string(f), "now")
-	if text == "" {
+	value := strings.TrimPrefix(string(f), "now")
+	if value == "" {
 		return now.UnixMilli(), nil
 	}
-	if seconds, err := strconv.ParseFloat(text, 64); err == nil && text == string(f) {
+	if seconds, err := strconv.ParseFloat(value, 64); err == nil && value == string(f) {
 		if math.Abs(seconds) > 1e13 || math.IsNaN(seconds) {
-			return 0, fmt.Errorf("%q is no moment", string(f))
+			return 0, fmt.Errorf("invalid time %q", string(f))
 		}
 		return int64(math.Round(seconds * 1000)), nil
 	}
-	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
+	if at, err := time.Parse(time.RFC3339Nano, value); err == nil {
 		return at.UnixMilli(), nil
 	}
-	if rest, ok := strings.CutPrefix(text, "-"); ok {
+	if rest, ok := strings.CutPrefix(value, "-"); ok {
 		if d, err := model.ParseDuration(rest); err == nil {
 			return now.Add(-time.Duration(d)).UnixMilli(), nil
 		}
 	}
-	return 0, fmt.Errorf("%q is no moment: 2026-01-02T15:04:05Z, seconds since the epoch, now, or -8h", string(f))
+	return 0, fmt.Errorf("invalid time %q: must be like 2026-01-02T15:04:05Z, Unix seconds, now, or -8h", string(f))
 }
 
-// exitUnfinished is the exit code of a run that --resume goes on after
-// (EX_TEMPFAIL of sysexits.h); other failures have 1.
+// exitUnfinished is the exit code of a run that --resume can continue (EX_TEMPFAIL of
+// sysexits.h). Other failures exit with 1.
 const exitUnfinished = 75
 
 // unfinishedError carries the exit code.
@@ -104,7 +105,7 @@ func (c *readCommand) Run(ctx context.Context, _ *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.Log.Level == "info" { // the replay of a log would write over the progress
+	if c.Log.Level == "info" { // messages of a WAL replay would overwrite the progress line
 		if err := level.Set("warn"); err != nil {
 			return err
 		}
@@ -113,7 +114,7 @@ func (c *readCommand) Run(ctx context.Context, _ *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Memory.apply(slog.New(slog.DiscardHandler)) // it would be said before anything else, each time
+	c.Memory.apply(slog.New(slog.DiscardHandler)) // its message would precede the output of every run
 	opts.Logger = logger
 	sum, err := role.Read(ctx, opts)
 	if errors.Is(err, export.ErrUnfinished) {
@@ -142,8 +143,8 @@ func (c *readCommand) options(now time.Time) (role.ReadOptions, error) {
 		o.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
 	p := parser.NewParser(parser.Options{})
-	for _, text := range c.Match {
-		matchers, err := p.ParseMetricSelector(text)
+	for _, selector := range c.Match {
+		matchers, err := p.ParseMetricSelector(selector)
 		fail("match", err)
 		o.Export.Matchers = append(o.Export.Matchers, matchers)
 	}
@@ -158,12 +159,12 @@ func (c *readCommand) options(now time.Time) (role.ReadOptions, error) {
 		o.Export.Format = export.FormatOf(c.Output)
 	}
 	if c.SortMem < 0 {
-		fail("sort-memory", errors.New("is negative"))
+		fail("sort-memory", errors.New("must not be negative"))
 	}
 	if o.Export.Tries = c.Retries + 1; c.Retries < 0 {
-		fail("retries", errors.New("is negative"))
+		fail("retries", errors.New("must not be negative"))
 	}
-	// It is kept in a file: no header, which may be a secret, and no password.
+	// The request is stored in a file: no headers, which may be secret, and no password.
 	from := c.TSDBPath + c.Store
 	if u, err := url.Parse(c.URL); err == nil && c.URL != "" {
 		from = u.Redacted()
@@ -174,7 +175,7 @@ func (c *readCommand) options(now time.Time) (role.ReadOptions, error) {
 	if c.Progress {
 		info, err := os.Stderr.Stat()
 		o.Export.Progress = export.ProgressOptions{To: os.Stderr, Terminal: err == nil && info.Mode()&os.ModeCharDevice != 0, Width: func() int {
-			columns, _, _ := term.GetSize(int(os.Stderr.Fd())) // 0 if it is not known
+			columns, _, _ := term.GetSize(int(os.Stderr.Fd())) // 0 if unknown
 			return columns
 		}}
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/remoteread"
 )
 
-// duration is a flag in Prometheus' notation: 15d, 1h30m.
+// duration is a flag value in Prometheus' duration format: 15d, 1h30m.
 type duration model.Duration
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -31,10 +31,10 @@ func (d *duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// String is the flag as status/flags shows it.
+// String implements fmt.Stringer, for /api/v1/status/flags.
 func (d duration) String() string { return model.Duration(d).String() }
 
-// size is a flag in bytes: 512MB, 1GB (powers of two, as in Prometheus).
+// size is a flag value in bytes: 512MB, 1GB (powers of two, as in Prometheus).
 type size int64
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -48,7 +48,7 @@ func (s *size) UnmarshalText(text []byte) error {
 	return err
 }
 
-// String is the flag as status/flags shows it.
+// String implements fmt.Stringer, for /api/v1/status/flags.
 func (s size) String() string { return units.Base2Bytes(s).String() }
 
 type serveCommand struct {
@@ -58,48 +58,48 @@ type serveCommand struct {
 	WebConfigFile   string    `name:"web.config.file" placeholder:"FILE" help:"File that enables TLS or basic authentication."`
 	ReadTimeout     duration  `name:"web.read-timeout" default:"5m" help:"Maximum duration before timing out read of the request, and closing idle connections."`
 	MaxConnections  int       `name:"web.max-connections" default:"512" help:"Maximum number of simultaneous connections across all listeners."`
-	ExternalURL     secretURL `name:"web.external-url" placeholder:"URL" help:"The URL under which the server is externally reachable. Its path is the prefix of all routes unless --web.route-prefix says otherwise."`
+	ExternalURL     secretURL `name:"web.external-url" placeholder:"URL" help:"The URL under which the server is externally reachable. Its path is the prefix of all routes, unless --web.route-prefix sets another one."`
 	RoutePrefix     string    `name:"web.route-prefix" placeholder:"PATH" help:"Prefix for the internal routes of web endpoints."`
 	EnableLifecycle bool      `name:"web.enable-lifecycle" help:"Enable reload via HTTP request."`
 	CORSOrigin      string    `name:"web.cors.origin" default:".*" help:"Regular expression for the CORS origin. It is fully anchored."`
 
-	Path             string   `name:"storage.tsdb.path" default:"data" help:"Folder of the metrics storage."`
-	RetentionTime    duration `name:"storage.tsdb.retention.time" default:"0s" help:"How long to retain samples. 15d if neither this nor a size is given."`
+	Path             string   `name:"storage.tsdb.path" default:"data" help:"Base path for metrics storage."`
+	RetentionTime    duration `name:"storage.tsdb.retention.time" default:"0s" help:"How long to retain samples. Defaults to 15d if no retention size is set either."`
 	RetentionSize    size     `name:"storage.tsdb.retention.size" default:"0" help:"Maximum number of bytes of blocks to retain, e.g. 512MB."`
-	NoLockfile       bool     `name:"storage.tsdb.no-lockfile" help:"Do not create a lockfile in the data folder."`
+	NoLockfile       bool     `name:"storage.tsdb.no-lockfile" help:"Do not create a lockfile in the data directory."`
 	MinBlockDuration duration `name:"storage.tsdb.min-block-duration" default:"2h" hidden:"" help:"Minimum duration of a data block before being persisted."`
-	MaxBlockDuration duration `name:"storage.tsdb.max-block-duration" default:"0s" hidden:"" help:"Maximum duration compacted blocks may span; a tenth of the retention by default."`
-	WALSegmentSize   size     `name:"storage.tsdb.wal-segment-size" default:"0" hidden:"" help:"Size at which to split the write-ahead log's files, 10MB to 256MB."`
+	MaxBlockDuration duration `name:"storage.tsdb.max-block-duration" default:"0s" hidden:"" help:"Maximum duration compacted blocks may span. Defaults to a tenth of the retention time."`
+	WALSegmentSize   size     `name:"storage.tsdb.wal-segment-size" default:"0" hidden:"" help:"Size at which to split the segment files of the write-ahead log, 10MB to 256MB."`
 	WALCompression   string   `name:"storage.tsdb.wal-compression-type" enum:"snappy,zstd,none" default:"snappy" hidden:"" help:"Compression of the write-ahead log (${enum})."`
 
 	ReadConcurrentLimit int `name:"storage.remote.read-concurrent-limit" default:"10" help:"Maximum number of concurrent remote read calls. 0 means no limit."`
-	ReadSampleLimit     int `name:"storage.remote.read-sample-limit" default:"50000000" help:"Maximum number of samples of a remote read query that is answered with samples. 0 means no limit. It does not apply to streamed chunks."`
-	ReadMaxBytesInFrame int `name:"storage.remote.read-max-bytes-in-frame" default:"1048576" help:"Maximum number of bytes in a frame of streamed chunks, beyond which a series is split. 0 means no limit. Clients have one too."`
+	ReadSampleLimit     int `name:"storage.remote.read-sample-limit" default:"50000000" help:"Maximum number of samples of a remote read query with response type SAMPLES. 0 means no limit. It does not apply to streamed chunks."`
+	ReadMaxBytesInFrame int `name:"storage.remote.read-max-bytes-in-frame" default:"1048576" help:"Maximum number of bytes in a frame of streamed chunks. A larger series is split into several frames. 0 means no limit. Clients may have a limit of their own."`
 
-	ReadSlowTimeout duration `name:"storage.remote.read-timeout" default:"15m" help:"Maximum time that a remote read response may wait for its reader, all in all. 0 means no limit."`
-	ReadSortMemory  size     `name:"storage.remote.read-sort-memory" default:"12MiB" help:"Memory to sort a response of a remote_read endpoint, which may come in any order. Larger responses out of order fail."`
+	ReadSlowTimeout duration `name:"storage.remote.read-timeout" default:"15m" help:"Maximum total time that a remote read response may wait for a slow reader. 0 means no limit."`
+	ReadSortMemory  size     `name:"storage.remote.read-sort-memory" default:"12MiB" help:"Memory to sort a response of a remote_read endpoint, whose series may come in any order. A larger unsorted response fails."`
 
 	LookbackDelta  duration `name:"query.lookback-delta" default:"5m" help:"The maximum lookback duration for retrieving metrics during expression evaluations."`
 	QueryTimeout   duration `name:"query.timeout" default:"2m" help:"Maximum time a query may take before being aborted."`
 	MaxConcurrency int      `name:"query.max-concurrency" default:"20" help:"Maximum number of queries executed concurrently."`
 	MaxSamples     int      `name:"query.max-samples" default:"50000000" help:"Maximum number of samples a single query can load into memory."`
 
-	DiscoveryReloadInterval duration `name:"scrape.discovery-reload-interval" default:"5s" hidden:"" help:"How often changed targets are taken over."`
-	Features                []string `name:"enable-feature" sep:"none" placeholder:"NAME,..." help:"Comma separated feature names: ${features}."`
+	DiscoveryReloadInterval duration `name:"scrape.discovery-reload-interval" default:"5s" hidden:"" help:"Interval at which changed targets are applied."`
+	Features                []string `name:"enable-feature" sep:"none" placeholder:"NAME,..." help:"Comma-separated feature names: ${features}."`
 
 	Receive     receiveFlags  `embed:""`
 	Profiles    profileFlags  `embed:""`
 	Objstore    objstoreFlags `embed:""`
-	GRPCAddress string        `name:"grpc-address" default:"127.0.0.1:9491" help:"Address to listen on for gRPC (StoreAPI). None if empty."`
+	GRPCAddress string        `name:"grpc-address" default:"127.0.0.1:9491" help:"Address to listen on for gRPC (StoreAPI). Empty disables it."`
 	GRPC        grpcFlags     `embed:""`
 
-	AllowAnonymous bool `name:"grpc-server-allow-anonymous" help:"Let the gRPC server answer clients without certificates at an address that is not loopback although --web.config.file wants a password or a certificate of them."`
+	AllowAnonymous bool `name:"grpc-server-allow-anonymous" help:"Allow gRPC clients without certificates at an address that is not loopback, although --web.config.file requires passwords or client certificates."`
 
 	Log    logFlags    `embed:""`
 	Memory memoryFlags `embed:""`
 }
 
-// features are Prometheus' feature flags that change something here.
+// features are the supported feature flags of Prometheus. Some are always enabled.
 var features = map[string]func(*role.ServeOptions){
 	"promql-experimental-functions":   func(o *role.ServeOptions) { o.Query.ExperimentalFunctions = true },
 	"promql-extended-range-selectors": func(o *role.ServeOptions) { o.Query.ExtendedRangeSelectors = true },
@@ -113,8 +113,8 @@ var features = map[string]func(*role.ServeOptions){
 		o.Scrape.MetadataInWAL, o.Write.MetadataInWAL = true, true
 	},
 	"memory-snapshot-on-shutdown": func(o *role.ServeOptions) { o.Store.SnapshotOnShutdown = true },
-	"exemplar-storage":            func(*role.ServeOptions) {}, // always on here
-	"promql-duration-expr":        func(*role.ServeOptions) {}, // always on, as in Prometheus
+	"exemplar-storage":            func(*role.ServeOptions) {}, // always enabled here
+	"promql-duration-expr":        func(*role.ServeOptions) {}, // always enabled, as in Prometheus
 	"native-histograms":           func(*role.ServeOptions) {}, // a setting of scrape_configs, as in Prometheus
 }
 
@@ -201,7 +201,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 		for name := range strings.SplitSeq(list, ",") {
 			enable, ok := features[strings.TrimSpace(name)]
 			if !ok {
-				return opts, fmt.Errorf("--enable-feature: unknown feature %q; known are: %s", name, featureNames())
+				return opts, fmt.Errorf("--enable-feature: unknown feature %q; must be one of: %s", name, featureNames())
 			}
 			enable(&opts)
 		}
@@ -209,7 +209,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 	return opts, nil
 }
 
-// flagValues lists every flag of the running command with its value.
+// flagValues returns the value of every flag of the command, by name.
 func flagValues(k *kong.Context) map[string]string {
 	values := map[string]string{}
 	for _, flag := range k.Flags() {

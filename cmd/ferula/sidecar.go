@@ -15,50 +15,51 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// sidecarCommand has the flags of `thanos sidecar`. docs/ops/flags.md tells of
-// each what becomes of it.
+// sidecarCommand has the flags of `thanos sidecar`, and a few more under names that
+// Thanos does not use. docs/ops/flags.md lists which of them are honoured, inert or
+// refused.
 type sidecarCommand struct {
-	PrometheusURL  secretURL `name:"prometheus.url" default:"http://127.0.0.1:9090" help:"URL at which to reach Prometheus's API."`
+	PrometheusURL  secretURL `name:"prometheus.url" default:"http://127.0.0.1:9090" help:"URL of the Prometheus API."`
 	ReadyTimeout   duration  `name:"prometheus.ready_timeout" default:"10m" help:"Maximum time to wait for Prometheus to start up."`
-	PollInterval       duration  `name:"prometheus.get_config_interval" default:"30s" help:"How often to ask for Prometheus' configuration and time range."`
-	PollTimeout     duration  `name:"prometheus.get_config_timeout" default:"30s" help:"Timeout of these questions."`
-	HTTPClient     secret    `name:"prometheus.http-client" placeholder:"YAML" xor:"httpclient" help:"Authentication and TLS towards Prometheus."`
-	HTTPClientFile string    `name:"prometheus.http-client-file" placeholder:"FILE" xor:"httpclient" help:"File with authentication and TLS towards Prometheus."`
-	Path           string    `name:"tsdb.path" default:"./data" help:"Data folder of Prometheus, whose blocks are shipped."`
-	MinTime        minTime   `name:"min-time" default:"0000-01-01T00:00:00Z" help:"Serve only samples after this: a time in RFC3339, or a duration relative to now such as -1d."`
+	PollInterval   duration  `name:"prometheus.get_config_interval" default:"30s" help:"Interval at which the configuration and the time range of Prometheus are fetched."`
+	PollTimeout    duration  `name:"prometheus.get_config_timeout" default:"30s" help:"Timeout for fetching the configuration and the time range of Prometheus."`
+	HTTPClient     secret    `name:"prometheus.http-client" placeholder:"YAML" xor:"httpclient" help:"Configuration of authentication and TLS for requests to Prometheus as YAML."`
+	HTTPClientFile string    `name:"prometheus.http-client-file" placeholder:"FILE" xor:"httpclient" help:"File with the configuration of authentication and TLS for requests to Prometheus."`
+	Path           string    `name:"tsdb.path" default:"./data" help:"Data directory of Prometheus, whose blocks are uploaded."`
+	MinTime        minTime   `name:"min-time" default:"0000-01-01T00:00:00Z" help:"Minimum time of samples to serve: RFC 3339, or a duration relative to now such as -1d."`
 
 	HTTPAddress     string   `name:"http-address" default:"127.0.0.1:10902" help:"Listen host:port for HTTP endpoints."`
-	HTTPGracePeriod duration `name:"http-grace-period" default:"2m" help:"Time to wait after an interrupt received for running requests."`
+	HTTPGracePeriod duration `name:"http-grace-period" default:"2m" help:"Time to wait for requests in progress at shutdown."`
 	HTTPConfig      string   `name:"http.config" placeholder:"FILE" help:"File that enables TLS or authentication for all HTTP endpoints."`
 
 	GRPCAddress string    `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for the StoreAPI."`
 	GRPC        grpcFlags `embed:""`
-	SortBytes   size      `name:"store.sort-bytes" default:"256MB" help:"Memory of one request to sort series in whose labels an external label is replaced, or one is taken away; it fails beyond."`
+	SortBytes   size      `name:"store.sort-bytes" default:"256MB" help:"Maximum memory of one request to sort series again, after an external label replaced one of their labels or a label was removed. A request that exceeds it fails."`
 
-	SelectionsMax int `name:"prometheus.max-selections" default:"3" help:"Remote reads of one Series request at most, where series have a label named as an external label. With more values of it one read is sorted here."`
-	ReadsMax      int `name:"prometheus.max-remote-reads" default:"8" help:"Remote reads at once; further requests wait. Prometheus' --storage.remote.read-concurrent-limit is 10."`
+	SelectionsMax int `name:"prometheus.max-selections" default:"3" help:"Maximum remote reads of one Series request if series have a label with the name of an external label. With more values of that label, one remote read is sorted in the sidecar."`
+	ReadsMax      int `name:"prometheus.max-remote-reads" default:"8" help:"Maximum number of concurrent remote reads. Further requests wait. Prometheus' --storage.remote.read-concurrent-limit is 10 by default."`
 
-	ReloadConfig  string   `name:"reloader.config-file" placeholder:"FILE" help:"Configuration file of Prometheus that is watched, so that it reloads."`
-	ReloadOutput  string   `name:"reloader.config-envsubst-file" placeholder:"FILE" help:"File that gets the configuration with $(NAME) replaced by the environment's values."`
-	ReloadDirs    []string `name:"reloader.rule-dir" sep:"none" placeholder:"DIR" help:"Folder of rules that is watched (repeated)."`
-	ReloadWatch   duration `name:"reloader.watch-interval" default:"3m" help:"How often the files are read again, at least; never less often than every 5 s."`
-	ReloadRetry   duration `name:"reloader.retry-interval" default:"5s" help:"How long to wait after a reload that failed."`
-	ReloadMethod  string   `name:"reloader.method" enum:"http,signal" default:"http" help:"How Prometheus is told: http. Signal is refused."`
+	ReloadConfig  string   `name:"reloader.config-file" placeholder:"FILE" help:"Configuration file of Prometheus to watch. Prometheus reloads it when it changes."`
+	ReloadOutput  string   `name:"reloader.config-envsubst-file" placeholder:"FILE" help:"Output file for the configuration with $(NAME) replaced by environment variables."`
+	ReloadDirs    []string `name:"reloader.rule-dir" sep:"none" placeholder:"DIR" help:"Directory of rules to watch (repeatable)."`
+	ReloadWatch   duration `name:"reloader.watch-interval" default:"3m" help:"Maximum interval at which the watched files are read again. Values above 5s mean 5s."`
+	ReloadRetry   duration `name:"reloader.retry-interval" default:"5s" help:"Time to wait after a failed reload."`
+	ReloadMethod  string   `name:"reloader.method" enum:"http,signal" default:"http" help:"Method to reload Prometheus. Only http is supported; signal is refused."`
 	ReloadProcess string   `name:"reloader.process-name" default:"prometheus" hidden:"" help:"Refused unless it is the default: see reloader.method."`
 
-	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Where to send traces, type OTLP."`
-	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing" help:"File that says where to send traces."`
-	RequestLog        string `name:"request.logging-config" hidden:"" xor:"requestlog" help:"Inert: calls are counted in metrics, and failed ones logged."`
+	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Tracing configuration as YAML, type OTLP."`
+	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing" help:"File with the tracing configuration, type OTLP."`
+	RequestLog        string `name:"request.logging-config" hidden:"" xor:"requestlog" help:"Inert: calls are counted by metrics, and failed calls are logged."`
 	RequestLogFile    string `name:"request.logging-config-file" hidden:"" xor:"requestlog" help:"Inert: see request.logging-config."`
 
-	AutoMemory  bool    `name:"enable-auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the container's or the system's memory."`
-	MemoryRatio float64 `name:"auto-gomemlimit.ratio" default:"0.9" help:"Share of that memory to use."`
+	AutoMemory  bool    `name:"enable-auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the memory limit of the container or of the system."`
+	MemoryRatio float64 `name:"auto-gomemlimit.ratio" default:"0.9" help:"Ratio of GOMEMLIMIT to that memory limit."`
 
 	Objstore objstoreFlags `embed:""`
 	Log      logFlags      `embed:""`
 }
 
-// minTime is a time, or a distance from now.
+// minTime is an absolute time, or a duration relative to now.
 type minTime struct {
 	at    time.Time
 	after time.Duration
@@ -116,13 +117,13 @@ func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context) error {
 
 func (c *sidecarCommand) warn(logger *slog.Logger) {
 	if c.RequestLog != "" || c.RequestLogFile != "" {
-		logger.Warn("flags that have no effect here", "flags", "request.logging-config, request.logging-config-file")
+		logger.Warn("ignoring flags without effect", "flags", "request.logging-config, request.logging-config-file")
 	}
 }
 
 func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 	var errs []error
-	text := func(flag string, inline secret, file string) string {
+	content := func(flag string, inline secret, file string) string {
 		got, err := pathOrContent(flag, inline, file)
 		if err != nil {
 			errs = append(errs, err)
@@ -130,7 +131,7 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 		return got
 	}
 	if c.ReloadMethod != "http" || c.ReloadProcess != "prometheus" {
-		errs = append(errs, errors.New("--reloader.method=signal and --reloader.process-name are not supported: Prometheus is told over HTTP, which needs its --web.enable-lifecycle"))
+		errs = append(errs, errors.New("--reloader.method=signal and --reloader.process-name are not supported: Prometheus is reloaded over HTTP, which requires its --web.enable-lifecycle"))
 	}
 	if _, _, err := net.SplitHostPort(c.GRPCAddress); err != nil {
 		errs = append(errs, fmt.Errorf("--grpc-address: %w", err))
@@ -140,13 +141,13 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 	grpc, limits := c.GRPC.options(c.GRPCAddress)
 	limits.SortBytesMax = int(c.SortBytes)
 	if c.SelectionsMax < 1 || c.ReadsMax < c.SelectionsMax {
-		errs = append(errs, fmt.Errorf("--prometheus.max-selections=%d must be 1 at least, and --prometheus.max-remote-reads=%d not less than it", c.SelectionsMax, c.ReadsMax))
+		errs = append(errs, fmt.Errorf("--prometheus.max-selections=%d must be at least 1, and --prometheus.max-remote-reads=%d not less", c.SelectionsMax, c.ReadsMax))
 	}
 	return role.SidecarOptions{
 		Web:           role.WebOptions{ListenAddress: c.HTTPAddress, ConfigFile: c.HTTPConfig, DrainTimeout: time.Duration(c.HTTPGracePeriod)},
 		GRPC:          grpc,
 		PrometheusURL: string(c.PrometheusURL),
-		HTTPClient:    text("prometheus.http-client", c.HTTPClient, c.HTTPClientFile),
+		HTTPClient:    content("prometheus.http-client", c.HTTPClient, c.HTTPClientFile),
 		ReadyTimeout:  time.Duration(c.ReadyTimeout),
 		SelectionsMax: c.SelectionsMax,
 		ReadsMax:      c.ReadsMax,
@@ -160,6 +161,6 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 			Every: min(time.Duration(c.ReloadWatch), 5*time.Second), Retry: time.Duration(c.ReloadRetry),
 		},
 		Limits:  limits,
-		Tracing: text("tracing.config", c.TracingConfig, c.TracingConfigFile),
+		Tracing: content("tracing.config", c.TracingConfig, c.TracingConfigFile),
 	}, errors.Join(errs...)
 }

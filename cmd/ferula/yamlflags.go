@@ -11,14 +11,14 @@ import (
 	"github.com/ferula-io/ferula/internal/envsubst"
 )
 
-// masked is what is shown of a secret.
+// masked replaces the value of a secret in output.
 const masked = "<secret>"
 
-// secret is a flag whose value may hold keys or passwords, such as inline YAML. It is
-// never shown: not by status/flags, not by /debug/pprof/cmdline, not in a log.
+// secret is a flag whose value may contain keys or passwords, such as inline YAML. No
+// output shows it: neither status/flags nor /debug/pprof/cmdline nor the log.
 type secret string
 
-// String shows whether there is a value.
+// String returns masked, or "" without a value.
 func (s secret) String() string {
 	if s == "" {
 		return ""
@@ -26,10 +26,10 @@ func (s secret) String() string {
 	return masked
 }
 
-// secretURL is a flag with a URL that may hold a password.
+// secretURL is a flag with a URL that may contain a password.
 type secretURL string
 
-// String is the URL without its password.
+// String returns the URL with its password redacted.
 func (s secretURL) String() string {
 	u, err := url.Parse(string(s))
 	switch {
@@ -41,26 +41,27 @@ func (s secretURL) String() string {
 	return string(s)
 }
 
-// yamlOf takes YAML from a flag or a file, $(NAME) replaced by the environment's
-// value. A name that is not set is an error, in each such flag.
+// pathOrContent returns the YAML of a flag or of the file of its -file twin. It replaces
+// $(NAME) by the value of the environment variable. A variable that is not set is an
+// error.
 func pathOrContent(flag string, inline secret, file string) (string, error) {
-	text := string(inline)
+	content := string(inline)
 	if file != "" {
 		flag += "-file"
 		read, err := os.ReadFile(file)
 		if err != nil {
 			return "", fmt.Errorf("--%s: %w", flag, err)
 		}
-		text = string(read)
+		content = string(read)
 	}
-	text, err := envsubst.Expand(text)
+	content, err := envsubst.Expand(content)
 	if err != nil {
 		return "", fmt.Errorf("--%s: %w", flag, err)
 	}
-	return text, nil
+	return content, nil
 }
 
-// commandLine is a command line with its secrets masked.
+// commandLine returns a command line with masked secrets.
 func commandLine(k *kong.Context, args []string) []string {
 	shown := map[string]func(string) string{}
 	for _, flag := range k.Flags() {

@@ -24,7 +24,7 @@ func queryOptions(t *testing.T, args ...string) (role.QueryOptions, error) {
 }
 
 // The arguments that kube-thanos gives a querier.
-func TestTheArgumentsOfKubeThanosForAQuerierAreTakenAsTheyAre(t *testing.T) {
+func TestQueryCommand_AcceptsKubeThanosArguments(t *testing.T) {
 	o, err := queryOptions(t,
 		"--grpc-address=0.0.0.0:10901",
 		"--http-address=0.0.0.0:9090",
@@ -66,7 +66,7 @@ func TestTheArgumentsOfKubeThanosForAQuerierAreTakenAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestEndpointsAreOfFourKinds(t *testing.T) {
+func TestQueryCommand_FourKindsOfEndpoints(t *testing.T) {
 	o, err := queryOptions(t, "--endpoint=a:1", "--endpoint-strict=b:1", "--endpoint-group=dns+c:1", "--endpoint-group-strict=d:1", "--query.replica-label=x,y", "--no-query.partial-response")
 	want := []fanout.Address{{Name: "a:1"}, {Name: "b:1", Strict: true}, {Name: "c:1", Group: true}, {Name: "d:1", Strict: true, Group: true}}
 	if err != nil || !slices.Equal(o.Endpoints.Static, want) {
@@ -77,7 +77,7 @@ func TestEndpointsAreOfFourKinds(t *testing.T) {
 	}
 }
 
-func TestWhatAQuerierCannotHonourIsRefused(t *testing.T) {
+func TestQueryCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 	for _, arg := range []string{
 		"--selector-label=a=\"b\"", "--selector.relabel-config=x", "--selector.relabel-config-file=x", "--query.enforce-tenancy", "--query.tenant-certificate-field=commonName",
 		"--query.enable-x-functions", "--query.partition-label=x", "--query.promql-engine=thanos", "--query.mode=distributed", "--nonsense", "--deduplication.func=guess",
@@ -94,7 +94,7 @@ func TestWhatAQuerierCannotHonourIsRefused(t *testing.T) {
 }
 
 // The list of flags is that of Thanos 0.42.4's help.
-func TestEveryFlagOfThanosQueryIsDocumentedAndKnown(t *testing.T) {
+func TestQueryCommand_EveryThanosFlagIsKnownAndDocumented(t *testing.T) {
 	names, err := os.ReadFile("testdata/thanos-query-flags.txt")
 	if err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ func frontendOptions(t *testing.T, args ...string) (role.QueryFrontendOptions, e
 }
 
 // The arguments that kube-thanos gives a query frontend.
-func TestTheArgumentsOfKubeThanosAreTakenAsTheyAre(t *testing.T) {
+func TestQueryFrontendCommand_AcceptsKubeThanosArguments(t *testing.T) {
 	t.Setenv("HOST_IP_ADDRESS", "10.0.0.7")
 	o, err := frontendOptions(t,
 		"--log.level=info",
@@ -68,14 +68,14 @@ func TestTheArgumentsOfKubeThanosAreTakenAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestDynamicSplittingTakesThePlaceOfTheDefaultInterval(t *testing.T) {
+func TestQueryFrontendCommand_DynamicSplittingReplacesTheDefaultInterval(t *testing.T) {
 	o, err := frontendOptions(t, "--query-range.min-split-interval=1h", "--query-range.max-split-interval=12h", "--query-range.horizontal-shards=4")
 	if err != nil || o.Frontend.Split.Interval != 0 || o.Frontend.Split.HorizontalShards != 4 {
 		t.Errorf("%v %+v", err, o.Frontend.Split)
 	}
 }
 
-func TestWhatWouldChangeAnswersIfIgnoredIsRefused(t *testing.T) {
+func TestQueryFrontendCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 	for _, arg := range []string{"--query-range.request-downsampled", "--tracing.config-file=/nowhere", "--nonsense", "--query-range.split-interval=soon", "--query-frontend.downstream-tripper-config=nonsense: 1", "--query-range.response-cache-config-file=/nowhere", "--query-frontend.tenant-certificate-field=commonName"} {
 		if _, err := frontendOptions(t, arg); err == nil {
 			t.Errorf("%s is accepted", arg)
@@ -87,7 +87,7 @@ func TestWhatWouldChangeAnswersIfIgnoredIsRefused(t *testing.T) {
 }
 
 // The list of flags is that of Thanos 0.42.4's help.
-func TestEveryFlagOfThanosIsDocumentedAndKnown(t *testing.T) {
+func TestQueryFrontendCommand_EveryThanosFlagIsKnownAndDocumented(t *testing.T) {
 	names, err := os.ReadFile("testdata/thanos-query-frontend-flags.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestEveryFlagOfThanosIsDocumentedAndKnown(t *testing.T) {
 	}
 }
 
-func TestTenantFlagsDecideHeadersAndWhatTheDownstreamGets(t *testing.T) {
+func TestQueryFrontendCommand_TenantHeaders(t *testing.T) {
 	for _, c := range []struct {
 		args           []string
 		headers        string

@@ -8,7 +8,7 @@ import (
 	"github.com/ferula-io/ferula/internal/export"
 )
 
-func TestMomentsAreAbsoluteOrBeforeNow(t *testing.T) {
+func TestTimeFlag_AbsoluteAndRelative(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
 	for text, want := range map[timeFlag]time.Time{
 		"now": now, "-8h": now.Add(-8 * time.Hour), "now-1d": now.Add(-24 * time.Hour), "-1h30m": now.Add(-90 * time.Minute),
@@ -26,7 +26,7 @@ func TestMomentsAreAbsoluteOrBeforeNow(t *testing.T) {
 	}
 }
 
-func TestReadTakesMomentsThatBeginWithADash(t *testing.T) {
+func TestReadCommand_TimesMayBeginWithADash(t *testing.T) {
 	cli, err := parse(t, "read", "--url=http://x:1", "--match", `{job="a,b"}`, "--match", "up", "--start", "-8h", "--end", "-1h", "-o", "a.parquet", "--header=A: b, c", "--header=D: e")
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestReadTakesMomentsThatBeginWithADash(t *testing.T) {
 	}
 }
 
-func TestSecretsDoNotGoIntoTheStateOfARun(t *testing.T) {
+func TestReadCommand_StateHasNoSecrets(t *testing.T) {
 	cli, err := parse(t, "read", "--url=http://eve:apple@x:1", "--match=up", "-o", "a.csv", "--header=Authorization: Bearer pear")
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func TestSecretsDoNotGoIntoTheStateOfARun(t *testing.T) {
 	}
 }
 
-func TestFaultyReadFlagsAreRefused(t *testing.T) {
+func TestReadCommand_InvalidFlagsAreRefused(t *testing.T) {
 	for _, args := range []string{
 		"read -o x.csv", "read --match=up", "read -o x.csv --match=up --start", "read -o x.csv --match=up --start tomorrow", "read -o x.csv --match=up --format=xml",
 		"read -o x.csv --match=up --url=http://x --tsdb.path=y",

@@ -23,7 +23,7 @@ func sidecarOptions(t *testing.T, args ...string) (role.SidecarOptions, error) {
 
 // The arguments that prometheus-operator gives the sidecar of a Prometheus with
 // TLS, a log format and object storage. The bucket's YAML is put in by Kubernetes.
-func TestTheArgumentsOfPrometheusOperatorAreTakenAsTheyAre(t *testing.T) {
+func TestSidecarCommand_AcceptsPrometheusOperatorArguments(t *testing.T) {
 	const bucket = "type: S3\nconfig:\n  bucket: thanos\n  endpoint: minio.svc:9000\n"
 	o, err := sidecarOptions(t,
 		"--prometheus.url=https://localhost:9090/",
@@ -58,7 +58,7 @@ func TestTheArgumentsOfPrometheusOperatorAreTakenAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestTheSidecarsDefaultsAreThoseOfThanosOnLoopback(t *testing.T) {
+func TestSidecarCommand_DefaultsOfThanosOnLoopback(t *testing.T) {
 	o, err := sidecarOptions(t)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestTheSidecarsDefaultsAreThoseOfThanosOnLoopback(t *testing.T) {
 	}
 }
 
-func TestObjectStorageIsExpandedFromTheEnvironment(t *testing.T) {
+func TestSidecarCommand_ObjectStorageConfigExpandsEnvironment(t *testing.T) {
 	t.Setenv("FERULA_TEST_KEY", "k1")
 	o, err := sidecarOptions(t, "--objstore.config={type: S3, config: {access_key: $(FERULA_TEST_KEY)}}", "--hash-func=SHA256", "--shipper.upload-concurrency=4", "--shipper.upload-compacted")
 	if err != nil || o.Ship.Bucket != "{type: S3, config: {access_key: k1}}" || !o.Ship.Shipper.Hashes || !o.Ship.Shipper.UploadCompacted || o.Ship.Shipper.Concurrency != 4 {
@@ -79,7 +79,7 @@ func TestObjectStorageIsExpandedFromTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestWhatASidecarCannotDoIsRefused(t *testing.T) {
+func TestSidecarCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 	for _, args := range [][]string{
 		{"--reloader.method=signal"}, {"--reloader.process-name=prom"}, {"--objstore.config-file=/nowhere"}, {"--objstore.config=$(FERULA_TEST_UNSET_1)"},
 		{"--objstore.config=x", "--objstore.config-file=y"}, {"--min-time=soon"}, {"--hash-func=MD5"}, {"--grpc-address=nowhere"}, {"--nonsense"}, {"--log.format=journald"},
@@ -92,7 +92,7 @@ func TestWhatASidecarCannotDoIsRefused(t *testing.T) {
 }
 
 // The list of flags is that of Thanos 0.42.4's help.
-func TestEveryFlagOfThanosSidecarIsDocumentedAndKnown(t *testing.T) {
+func TestSidecarCommand_EveryThanosFlagIsKnownAndDocumented(t *testing.T) {
 	list, err := os.ReadFile("testdata/thanos-sidecar-flags.txt")
 	if err != nil {
 		t.Fatal(err)

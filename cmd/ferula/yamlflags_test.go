@@ -52,7 +52,7 @@ func yamlFlags(t *testing.T) map[string][]*kong.Flag {
 }
 
 // Every flag of this kind has one rule: a value of the environment, or an error.
-func TestEveryYAMLFlagIsSecretAndTakesTheEnvironment(t *testing.T) {
+func TestYAMLFlags_AreSecretAndExpandEnvironment(t *testing.T) {
 	const unset = "FERULA_NOT_SET_2"
 	t.Setenv("FERULA_SET", "anything")
 	dir, n := t.TempDir(), 0
@@ -92,7 +92,7 @@ func TestEveryYAMLFlagIsSecretAndTakesTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestSecretsOfTheCommandLineAreMasked(t *testing.T) {
+func TestCommandLine_SecretsAreMasked(t *testing.T) {
 	args := []string{
 		"ferula", "sidecar", "--prometheus.url=http://eve:hidden@h/", "--prometheus.http-client", "basic_auth: hidden", "--objstore.config=a=hidden",
 		"--tracing.config=hidden", "--tsdb.path=shown", "--log.level", "debug", "--prometheus.url", "http://eve:hidden@h:1:2/",
@@ -126,13 +126,13 @@ func TestSecretsOfTheCommandLineAreMasked(t *testing.T) {
 	}
 }
 
-func TestAnEmptySecretIsShownAsEmpty(t *testing.T) {
+func TestSecret_EmptyIsShownAsEmpty(t *testing.T) {
 	if secret("").String() != "" || secretURL("http://h:1/x").String() != "http://h:1/x" || secretURL("").String() != "" || secretURL("%zz").String() != "%zz" {
 		t.Error("it is not")
 	}
 }
 
-func TestTheBudgetOfBodiesMustHoldOne(t *testing.T) {
+func TestReceiveFlags_BudgetMustHoldOneBody(t *testing.T) {
 	for arg, want := range map[string]string{
 		"--receive.max-bytes-in-flight=63MB":  "64MB",
 		"--receive.max-bytes-in-flight=65MB":  "--profiles.max-request-size",

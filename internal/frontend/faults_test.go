@@ -21,7 +21,7 @@ func (w *testEnv) same(t *testing.T, front *httptest.Server, query string, start
 	check(t, status == 200 && got == want, "%s (cache %s)\ngot  %.1500s\nwant %.1500s", path, h.Get("X-Ferula-Cache"), got, want)
 }
 
-func TestNoGapsAfterACacheHit(t *testing.T) {
+func TestFrontend_CacheHitLeavesNoGaps(t *testing.T) {
 	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Cache = newMemoryCache() })
 	w.same(t, front, "requests_total", 600, 5400, 30)
@@ -30,7 +30,7 @@ func TestNoGapsAfterACacheHit(t *testing.T) {
 	}
 }
 
-func TestAnEmptyAnswerThatWasKeptDoesNotHideDataBesideIt(t *testing.T) {
+func TestFrontend_CachedEmptyResultDoesNotHideAdjacentData(t *testing.T) {
 	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Cache = newMemoryCache() })
 	w.same(t, front, "onlyonce", 0, 3000, 30) // nothing there
@@ -39,7 +39,7 @@ func TestAnEmptyAnswerThatWasKeptDoesNotHideDataBesideIt(t *testing.T) {
 	w.same(t, front, "temperature{room=\"cellar\"}", 0, 7200, 30)
 }
 
-func TestKeptAnswersAreNotReusedForOtherTimestamps(t *testing.T) {
+func TestFrontend_CacheIsNotReusedForOtherSteps(t *testing.T) {
 	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Cache = newMemoryCache() })
 	for _, start := range []float64{0, 7, 7.5, 29.999, 30, 0.001} {
@@ -51,7 +51,7 @@ func TestKeptAnswersAreNotReusedForOtherTimestamps(t *testing.T) {
 	}
 }
 
-func TestFillersAreRightOnBothSidesOfACut(t *testing.T) {
+func TestFrontend_FillersAreRightOnBothSidesOfASplit(t *testing.T) {
 	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Cache = newMemoryCache() })
 	for range 2 {
@@ -62,7 +62,7 @@ func TestFillersAreRightOnBothSidesOfACut(t *testing.T) {
 	}
 }
 
-func TestPartialDataOfOnePartIsNotKeptWhileOthersAre(t *testing.T) {
+func TestFrontend_ResponseWithAPartialPartIsNotCached(t *testing.T) {
 	w := newTestEnv(t)
 	cached := newMemoryCache()
 	front := w.front(func(o *Options) { o.Cache = cached })
@@ -83,7 +83,7 @@ func TestPartialDataOfOnePartIsNotKeptWhileOthersAre(t *testing.T) {
 	w.same(t, front, "requests_total", 0, 7199, 30)
 }
 
-func TestAServerThatMovesTimesIsNotKeptWrongly(t *testing.T) {
+func TestFrontend_PointsOffTheStepsAreNotCached(t *testing.T) {
 	w := newTestEnv(t)
 	cached := newMemoryCache()
 	w.break_ = func(rw http.ResponseWriter, _ *http.Request) bool {
@@ -95,7 +95,7 @@ func TestAServerThatMovesTimesIsNotKeptWrongly(t *testing.T) {
 	check(t, len(cached.entries) == 0, "points off the query's grid are kept")
 }
 
-func TestAClientThatLeavesEndsTheDownstreamsWork(t *testing.T) {
+func TestFrontend_DisconnectedClientCancelsDownstreamCalls(t *testing.T) {
 	w := newTestEnv(t)
 	ended := make(chan struct{}, 10)
 	arrived := make(chan struct{}, 10)
@@ -128,7 +128,7 @@ func TestAClientThatLeavesEndsTheDownstreamsWork(t *testing.T) {
 	}
 }
 
-func TestAShortFailureOfOnePartIsNotSeen(t *testing.T) {
+func TestFrontend_TransientFailureOfAPartIsRetried(t *testing.T) {
 	w := newTestEnv(t)
 	failed := false
 	path := rangePath("requests_total", 0, 7199, 30)

@@ -100,7 +100,7 @@ func (r randomAhead) expression(depth int) string {
 	return "up" + r.oneOf("", "", " smoothed") + r.modifiers()
 }
 
-func TestCachedResponsesStayTrueWhenDataThatHasNotSettledChanges(t *testing.T) {
+func TestMaxFreshness_ResultsThatMayChangeAreNotCached(t *testing.T) {
 	rounds := 1500
 	if testing.Short() {
 		rounds = 250
@@ -142,7 +142,7 @@ func TestCachedResponsesStayTrueWhenDataThatHasNotSettledChanges(t *testing.T) {
 	check(t, hits > rounds/4, "only %d of %d were cached", hits, rounds)
 }
 
-func TestAPartialResponseSaysSoAndIsNotCached(t *testing.T) {
+func TestFrontend_PartialResponseIsMarkedAndNotCached(t *testing.T) {
 	for name, path := range sharedPaths {
 		w := newTestEnvWith(t, http.NotFoundHandler())
 		var partial atomic.Bool
@@ -173,7 +173,7 @@ func TestAPartialResponseSaysSoAndIsNotCached(t *testing.T) {
 	}
 }
 
-func TestUnsettledListsAreNotCached(t *testing.T) {
+func TestMetadata_RecentListsAreNotCached(t *testing.T) {
 	w := newTestEnv(t)
 	cached := newMemoryCache()
 	now := int64(12_000)
@@ -192,7 +192,7 @@ func TestUnsettledListsAreNotCached(t *testing.T) {
 	}
 }
 
-func TestABodyBeyondItsLimitIsRefused(t *testing.T) {
+func TestFrontend_TooLargeBodyIsRejected(t *testing.T) {
 	w := newTestEnv(t)
 	front := w.front(nil)
 	post := func(contentType, body string) (int, string) {

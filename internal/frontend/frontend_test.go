@@ -200,7 +200,7 @@ var rangeQueries = []string{
 	`requests_total @ start() + 0`, `nosuchfunction(x)`, `sum(`, `requests_total offset -10m`, `rate(temperature[5m])`, `sort_desc(requests_total)`, `-requests_total`,
 }
 
-func TestSplitAndCachedAnswersEqualTheUnsplitByteForByte(t *testing.T) {
+func TestFrontend_SplitAndCachedResponsesEqualTheUnsplitByteForByte(t *testing.T) {
 	w := newTestEnv(t)
 	r := rand.New(rand.NewPCG(11, 12))
 	rounds := 250
@@ -231,7 +231,7 @@ func TestSplitAndCachedAnswersEqualTheUnsplitByteForByte(t *testing.T) {
 	}
 }
 
-func TestAQueryIsAskedInPartsAndNotAgainOnceCached(t *testing.T) {
+func TestFrontend_QueryIsSplitAndThenServedFromCache(t *testing.T) {
 	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Cache = newMemoryCache() })
 	path := rangePath("requests_total", 0, 3*3600-1, 30)
@@ -244,14 +244,14 @@ func TestAQueryIsAskedInPartsAndNotAgainOnceCached(t *testing.T) {
 	check(t, h.Get("Server-Timing") != "", "no Server-Timing")
 }
 
-func TestThePlannerNeverAsksForMorePartsThanAllowed(t *testing.T) {
+func TestPlan_PartsAreAtMostParallelism(t *testing.T) {
 	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Split.Interval, o.Parallelism = time.Minute, 5 })
 	_, _, _ = get(t, front.URL+rangePath("requests_total", 0, 12000, 30))
 	check(t, w.requests.Load() >= 2 && w.requests.Load() <= 5, "%d requests at once", w.requests.Load())
 }
 
-func TestWhatMustNotBeKeptIsNotKept(t *testing.T) {
+func TestFrontend_UncacheableResponsesAreNotCached(t *testing.T) {
 	for name, tt := range map[string]struct {
 		query  string
 		end    float64
@@ -306,7 +306,7 @@ func TestWhatMustNotBeKeptIsNotKept(t *testing.T) {
 	}
 }
 
-func TestFailuresOfTheDownstreamHaveTheirStatus(t *testing.T) {
+func TestFrontend_DownstreamFailuresMapToStatus(t *testing.T) {
 	answer := func(status int, body string) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(status)
@@ -338,7 +338,7 @@ func TestFailuresOfTheDownstreamHaveTheirStatus(t *testing.T) {
 	}
 }
 
-func TestAnswersThatAreNotSortedArePassedThroughWhole(t *testing.T) {
+func TestFrontend_UnsortedResponseIsPassedThrough(t *testing.T) {
 	w := newTestEnv(t)
 	unsorted := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"2"},"values":[[%d,"1"]]},{"metric":{"a":"1"},"values":[[%d,"1"]]}]}}`
 	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
@@ -354,7 +354,7 @@ func TestAnswersThatAreNotSortedArePassedThroughWhole(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatBreaksAfterItsBeginningIsCutNotEnded(t *testing.T) {
+func TestFrontend_ResponseThatBreaksIsAborted(t *testing.T) {
 	w := newTestEnv(t)
 	long := strings.Repeat(`[1,"1"],`, 100_000)
 	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
@@ -372,7 +372,7 @@ func TestAnAnswerThatBreaksAfterItsBeginningIsCutNotEnded(t *testing.T) {
 	check(t, err != nil || resp.StatusCode != 200, "a broken answer ended like a whole one")
 }
 
-func TestIdenticalRequestsAtOnceShareOneCall(t *testing.T) {
+func TestSingleFlight_IdenticalRequestsShareOneCall(t *testing.T) {
 	w := newTestEnv(t)
 	arrived, release := make(chan struct{}, 100), make(chan struct{})
 	w.break_ = func(http.ResponseWriter, *http.Request) bool {
@@ -410,7 +410,7 @@ func TestIdenticalRequestsAtOnceShareOneCall(t *testing.T) {
 	}
 }
 
-func TestLabelsAndSeriesAreUnitedFromParts(t *testing.T) {
+func TestMetadata_UnionOfPartsEqualsTheWhole(t *testing.T) {
 	w := newTestEnv(t)
 	cached := newMemoryCache()
 	front := w.front(func(o *Options) { o.Labels.Interval, o.LabelCache = time.Hour, cached })
@@ -431,7 +431,7 @@ func TestLabelsAndSeriesAreUnitedFromParts(t *testing.T) {
 	check(t, status == 400 && strings.Contains(body, "no match[] parameter provided"), "%d %s", status, body)
 }
 
-func TestEverythingElseIsStreamedThrough(t *testing.T) {
+func TestFrontend_OtherRequestsPassThrough(t *testing.T) {
 	w := newTestEnv(t)
 	front := w.front(nil)
 	for _, path := range []string{
@@ -464,7 +464,7 @@ func TestEverythingElseIsStreamedThrough(t *testing.T) {
 	check(t, seen.Load() == "POST up", "a POST that is no query arrives as %v", seen.Load())
 }
 
-func TestACacheThatHasLostAnExtentIsAFailureOfTheCacheOnly(t *testing.T) {
+func TestFrontend_LostExtentIsFetched(t *testing.T) {
 	w := newTestEnv(t)
 	cached := newMemoryCache()
 	front := w.front(func(o *Options) { o.Cache = cached })
@@ -475,7 +475,7 @@ func TestACacheThatHasLostAnExtentIsAFailureOfTheCacheOnly(t *testing.T) {
 	check(t, status == 200 && got == want, "%d %s", status, got)
 }
 
-func TestAlignmentIsHonouredWhenAskedFor(t *testing.T) {
+func TestFrontend_AlignsWithStep(t *testing.T) {
 	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.AlignWithStep = true })
 	_, got, _ := get(t, front.URL+rangePath("time()", 1007, 3611, 30))
@@ -483,7 +483,7 @@ func TestAlignmentIsHonouredWhenAskedFor(t *testing.T) {
 	check(t, got == want, "got  ...%s\nwant ...%s", got[len(got)-60:], want[len(want)-60:])
 }
 
-func TestKeysTellRequestsApart(t *testing.T) {
+func TestQueryKey_DiffersByEveryParameter(t *testing.T) {
 	seen := map[string]string{}
 	for _, raw := range []string{"query=a", "query=b", "query=a&x=1", "query=a&x=2", "query=a&x=1&x=2", "query=ax&=1", "query=a&dedup=true", "query=a&step=1", "query=a%26step%3D1"} {
 		params, err := url.ParseQuery(raw)
@@ -499,7 +499,7 @@ func TestKeysTellRequestsApart(t *testing.T) {
 	check(t, a.key() == b.key(), "start and end are part of the key")
 }
 
-func TestSecondsAreExact(t *testing.T) {
+func TestSeconds_AreExact(t *testing.T) {
 	for _, ms := range []int64{0, 1, -1, 999, 1000, -1500, 1_700_000_000_123, -62135596800000, 253402300799999} {
 		got, err := parseTime(seconds(ms))
 		check(t, err == nil && got == ms, "%d: %s is read as %d, %v", ms, seconds(ms), got, err)

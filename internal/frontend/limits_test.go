@@ -14,7 +14,7 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 )
 
-func TestLimitsRefuseWithAStatusAndTheLimitsName(t *testing.T) {
+func TestLimits_ErrorHasStatusAndNameOfTheLimit(t *testing.T) {
 	w := newTestEnv(t)
 	front := w.front(func(o *Options) {
 		o.Limits = limit.Query{LengthMax: time.Hour, PointsMax: 1000, QueryBytesMax: 50, ResponseBytesMax: 1000}
@@ -44,7 +44,7 @@ func TestLimitsRefuseWithAStatusAndTheLimitsName(t *testing.T) {
 	}
 }
 
-func TestATenantsRequestsBeyondItsQueueAreRefusedAndOthersAreNot(t *testing.T) {
+func TestAdmission_FullQueueOfATenantDoesNotAffectOthers(t *testing.T) {
 	w := newTestEnv(t)
 	admission, err := limit.New(limit.Options{ConcurrencyMax: 2, TenantConcurrencyMax: 1, TenantQueueMax: -1}, nil)
 	check(t, err == nil, "%v", err)
@@ -94,7 +94,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func TestSlowQueriesAreLoggedWithWhatWasAskedAndByWhom(t *testing.T) {
+func TestSlowQueryLog_HasParametersTenantAndUser(t *testing.T) {
 	w := newTestEnv(t)
 	var log lockedBuffer
 	front := w.front(func(o *Options) {
@@ -117,7 +117,7 @@ func TestSlowQueriesAreLoggedWithWhatWasAskedAndByWhom(t *testing.T) {
 	}
 }
 
-func TestListsThatAreUnitedHaveALimitOfBytes(t *testing.T) {
+func TestMetadata_BytesOfPartsAreLimited(t *testing.T) {
 	const part = `{"status":"success","data":["a","b"]}`
 	w := newTestEnv(t)
 	w.break_ = func(rw http.ResponseWriter, _ *http.Request) bool {

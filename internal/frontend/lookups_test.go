@@ -71,7 +71,7 @@ func countingFront(t *testing.T) (w *testEnv, c *countingCache, base string) {
 	return w, c, front.URL
 }
 
-func TestLookupsOfOneQueryAreBounded(t *testing.T) {
+func TestLookUp_CountIsBounded(t *testing.T) {
 	for days, most := range map[int]int{1: 1, 14: 14, 15: 14 + lookupConcurrency + 14, lookupsMax: 14 + lookupConcurrency + 14, lookupsMax + 1: 14, 11_000: 14} {
 		w, c, base := countingFront(t)
 		path := rangePath("up", 0, float64(days*day-1), day)
@@ -87,7 +87,7 @@ func TestLookupsOfOneQueryAreBounded(t *testing.T) {
 	}
 }
 
-func TestCachedDaysServeALongerQueryWithoutBeingFetchedAgain(t *testing.T) {
+func TestLookUp_CachedDaysServeALongerQuery(t *testing.T) {
 	w, c, base := countingFront(t)
 	for from := 0; from < 84; from += 14 {
 		_, _, _ = get(t, base+rangePath("up", float64(from*day), float64((from+14)*day-1), 3600))
@@ -99,7 +99,7 @@ func TestCachedDaysServeALongerQueryWithoutBeingFetchedAgain(t *testing.T) {
 	check(t, lookups == 90 && w.requests.Load() == before+6 && h.Get("X-Ferula-Cache") == "partial", "%d look-ups, %d calls, cache %s", lookups, w.requests.Load()-before, h.Get("X-Ferula-Cache"))
 }
 
-func TestLookupsRunAtOnceAndNoMoreThanAllowed(t *testing.T) {
+func TestLookUp_ConcurrencyIsBounded(t *testing.T) {
 	_, c, base := countingFront(t)
 	_, _, _ = get(t, base+rangePath("up", 0, 14*day-1, 3600))
 	c.reset()
@@ -133,7 +133,7 @@ func TestLookupsRunAtOnceAndNoMoreThanAllowed(t *testing.T) {
 	check(t, c.runningMost <= lookupConcurrency, "%d look-ups at once", c.runningMost)
 }
 
-func TestManyGapsAreFetchedAsWholeIntervalsAndCached(t *testing.T) {
+func TestPlan_ManyGapsAreFetchedAsWholeIntervals(t *testing.T) {
 	w, c, base := countingFront(t)
 	// Every day has twelve cached pieces with gaps between them.
 	for i := range 24 {

@@ -63,7 +63,7 @@ var repeatCases = []struct {
 	{"POST", "/api/v1/queries", formType, "query=up", false},
 }
 
-func TestOnlyWhatChangesNothingIsRepeated(t *testing.T) {
+func TestRetries_OnlyOfReadOnlyRequests(t *testing.T) {
 	for failure, fail := range map[string]func(http.ResponseWriter){
 		"500":                  func(w http.ResponseWriter) { w.WriteHeader(500) },
 		"503":                  func(w http.ResponseWriter) { w.WriteHeader(503) },
@@ -106,7 +106,7 @@ func TestOnlyWhatChangesNothingIsRepeated(t *testing.T) {
 	}
 }
 
-func TestRefusalsAreCountedByTheirStatus(t *testing.T) {
+func TestMetrics_RejectedRequestsAreCountedByStatus(t *testing.T) {
 	set := instruments.NewSet()
 	w := newTestEnv(t)
 	admission, err := limit.New(limit.Options{ConcurrencyMax: 1, TenantQueueMax: -1}, nil)

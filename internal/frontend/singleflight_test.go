@@ -113,7 +113,7 @@ func respondEmpty(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
 }
 
-func TestAClientThatLeavesDoesNotTakeTheResponseFromOthers(t *testing.T) {
+func TestSingleFlight_DisconnectedClientLeavesTheCallToOthers(t *testing.T) {
 	g := newBlockingDownstream(t, respondEmpty)
 	ctx, leave := context.WithCancel(t.Context())
 	first := g.goGet(ctx)
@@ -131,7 +131,7 @@ func TestAClientThatLeavesDoesNotTakeTheResponseFromOthers(t *testing.T) {
 	check(t, g.calls.Load() == 1, "%d calls of the downstream", g.calls.Load())
 }
 
-func TestTheWorkEndsWithTheLastClient(t *testing.T) {
+func TestSingleFlight_CallIsCanceledWithItsLastClient(t *testing.T) {
 	g := newBlockingDownstream(t, respondEmpty)
 	ctx, leave := context.WithCancel(t.Context())
 	var all []<-chan string
@@ -151,7 +151,7 @@ func TestTheWorkEndsWithTheLastClient(t *testing.T) {
 	check(t, strings.HasPrefix(got, "200 "), "%s", got)
 }
 
-func TestAFailureIsThatOfAllWhoWaitAndNotRepeatedByEach(t *testing.T) {
+func TestSingleFlight_FailureIsReturnedToAllWaiters(t *testing.T) {
 	g := newBlockingDownstream(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	all := g.followers(t, 7)
 	<-g.arrived
@@ -164,7 +164,7 @@ func TestAFailureIsThatOfAllWhoWaitAndNotRepeatedByEach(t *testing.T) {
 	check(t, g.calls.Load() == 1, "%d calls of the downstream", g.calls.Load())
 }
 
-func TestAClientThatReadsNothingDoesNotHoldUpOthers(t *testing.T) {
+func TestSingleFlight_SlowClientDoesNotDelayOthers(t *testing.T) {
 	text := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"1"},"values":[` + strings.Repeat(`[1,"1"],`, 120_000) + `[2,"2"]]}]}}`
 	check(t, len(text) > 900<<10 && len(text) < sharedResponseMaxBytes, "%d bytes", len(text))
 	g := newBlockingDownstream(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) })
@@ -185,7 +185,7 @@ func TestAClientThatReadsNothingDoesNotHoldUpOthers(t *testing.T) {
 	check(t, g.calls.Load() == 1, "%d calls of the downstream", g.calls.Load())
 }
 
-func TestALongResponseIsStreamedToEachClient(t *testing.T) {
+func TestSingleFlight_LongResponseIsStreamedToEachClient(t *testing.T) {
 	var text strings.Builder
 	largeMatrix(&text, 0, 3000)
 	g := newBlockingDownstream(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text.String()) })
@@ -202,7 +202,7 @@ func TestALongResponseIsStreamedToEachClient(t *testing.T) {
 
 // What goes wrong while the response is gathered still has a status, and can still
 // be answered in another way.
-func TestAResponseThatBreaksWhileItIsGatheredIsAnError(t *testing.T) {
+func TestSingleFlight_BrokenBufferedResponseIsAnError(t *testing.T) {
 	w := newTestEnv(t)
 	values := `[%[1]s,"1"],` + strings.Repeat(`[1e9,"1"],`, 40_000)
 	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {

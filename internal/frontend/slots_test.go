@@ -61,7 +61,7 @@ func slotsOf(t *testing.T, n int) *limit.Limiter {
 	return l
 }
 
-func TestMorePartsThanConnectionsFinish(t *testing.T) {
+func TestSlots_MorePartsThanConnectionsFinish(t *testing.T) {
 	two := 2
 	for name, slots := range map[string]bool{"short responses end while they are read ahead": false, "slots widen the parts": true} {
 		w := newTestEnv(t)
@@ -128,7 +128,7 @@ func limitedDownstream(t *testing.T, places int) (server *httptest.Server, most 
 	return server, most
 }
 
-func TestManyQueriesFinishBeforeADownstreamThatAdmitsFew(t *testing.T) {
+func TestSlots_ManyQueriesFinishAtALimitedDownstream(t *testing.T) {
 	const places, hour = 3, 3600
 	server, most := limitedDownstream(t, places)
 	f, err := New(Options{
@@ -155,7 +155,7 @@ func TestManyQueriesFinishBeforeADownstreamThatAdmitsFew(t *testing.T) {
 	check(t, f.readAheadBudget.TryAcquire(readAheadTotalBytes), "room for reading ahead is not given back")
 }
 
-func TestAFailedPartEndsTheWaitForTheOthersAtOnce(t *testing.T) {
+func TestOpenAll_FailedPartCancelsTheOthers(t *testing.T) {
 	for name, fail := range map[string]struct {
 		how    func(http.ResponseWriter)
 		status int
@@ -189,7 +189,7 @@ func TestAFailedPartEndsTheWaitForTheOthersAtOnce(t *testing.T) {
 	}
 }
 
-func TestSlotsAreGivenBackWhateverBecomesOfAQuery(t *testing.T) {
+func TestSlots_AreReleasedAfterAnyFailure(t *testing.T) {
 	w := newTestEnv(t)
 	slots := slotsOf(t, 3)
 	cached := newMemoryCache()
@@ -298,7 +298,7 @@ func (c wholeCache) Keep(key string, startMS, endMS, stepMS int64) CacheWriter {
 	return c.Writer(key, startMS, endMS, stepMS)
 }
 
-func TestWhateverACacheLosesTheResponseIsThatOfTheDownstream(t *testing.T) {
+func TestFrontend_CacheFaultsDoNotChangeTheResponse(t *testing.T) {
 	w := newTestEnv(t)
 	path := rangePath("requests_total", 0, 3*3600-1, 3)
 	_, want, _ := get(t, w.server.URL+path)

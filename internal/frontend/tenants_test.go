@@ -102,7 +102,7 @@ var sharedPaths = map[string]string{
 	"labels": "/api/v1/labels?start=0&end=7199", "values": "/api/v1/label/room/values?start=0&end=7199", "series": "/api/v1/series?match[]=up&start=0&end=7199",
 }
 
-func TestClientsOfDifferentIdentityNeverShareACachedResponse(t *testing.T) {
+func TestCache_ClientsOfDifferentIdentityShareNoResponse(t *testing.T) {
 	for _, tt := range identityPairs {
 		for name, path := range sharedPaths {
 			w := newMirrorEnv(t)
@@ -121,7 +121,7 @@ func TestClientsOfDifferentIdentityNeverShareACachedResponse(t *testing.T) {
 	}
 }
 
-func TestClientsOfDifferentIdentityNeverShareAFlight(t *testing.T) {
+func TestSingleFlight_ClientsOfDifferentIdentityShareNoCall(t *testing.T) {
 	for _, tt := range identityPairs {
 		for _, path := range []string{"/api/v1/query?query=up&time=1", sharedPaths["range"], sharedPaths["labels"]} {
 			w := newMirrorEnv(t)
@@ -155,7 +155,7 @@ func TestClientsOfDifferentIdentityNeverShareAFlight(t *testing.T) {
 	}
 }
 
-func TestHeadersThatNameDifferentTenantsAreRefused(t *testing.T) {
+func TestTenants_ConflictingHeadersAreRejected(t *testing.T) {
 	w := newMirrorEnv(t)
 	for _, headers := range [][]string{nil, {"X-Team"}, {"X-Team", limit.ThanosHeader}} {
 		front := w.front(func(o *Options) { o.Tenants.Headers, o.ForwardHeaders, o.Cache = headers, headers, newMemoryCache() })
@@ -172,7 +172,7 @@ func TestHeadersThatNameDifferentTenantsAreRefused(t *testing.T) {
 	}
 }
 
-func TestTraceHeadersAndUserAgentsShareACachedResponse(t *testing.T) {
+func TestCache_TraceHeadersAndUserAgentsDoNotMatter(t *testing.T) {
 	w := newMirrorEnv(t)
 	front := w.front(func(o *Options) {
 		o.Cache, o.ForwardHeaders = newMemoryCache(), []string{"uber-trace-id", "X-B3-TraceId"}
@@ -188,7 +188,7 @@ func TestTraceHeadersAndUserAgentsShareACachedResponse(t *testing.T) {
 
 // A client that takes no JSON gets what the downstream makes of that, uncut and
 // never cached; one that also takes JSON gets JSON.
-func TestTheFormOfAResponseIsTheOneTheClientAccepts(t *testing.T) {
+func TestAcceptsJSON_ResponseHasAnAcceptedMediaType(t *testing.T) {
 	w := newTestEnv(t)
 	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.Header.Get("Accept"), "protobuf") {
@@ -221,7 +221,7 @@ func TestTheFormOfAResponseIsTheOneTheClientAccepts(t *testing.T) {
 	}
 }
 
-func TestShareKeysTellRequestsApart(t *testing.T) {
+func TestCallKey_DiffersByEveryParameter(t *testing.T) {
 	f := &Frontend{opts: Options{ForwardHeaders: []string{"Authorization"}}.withDefaults()}
 	seen := map[string]string{}
 	add := func(path, params string, header ...string) {
@@ -258,7 +258,7 @@ func TestShareKeysTellRequestsApart(t *testing.T) {
 	add("/a", "query=a&start=1&end=2", "Accept", "application/x-protobuf")
 }
 
-func TestACookieOfTheDownstreamReachesOneClientOnly(t *testing.T) {
+func TestSharedHeader_OmitsCookies(t *testing.T) {
 	recorder := httptest.NewRecorder()
 	recorder.Header().Set("Set-Cookie", "session=secret")
 	recorder.Header().Set("X-Of-All", "yes")
@@ -266,7 +266,7 @@ func TestACookieOfTheDownstreamReachesOneClientOnly(t *testing.T) {
 	check(t, h.Get("Set-Cookie") == "" && h.Get("X-Of-All") == "yes" && h.Get("Content-Type") == "text/plain", "%v", h)
 }
 
-func TestWhatPartsCouldNotGiveIsRequestedWhole(t *testing.T) {
+func TestSplittable_QueriesThatNeedTheWholeAreNotSplit(t *testing.T) {
 	for params, want := range map[string]int64{
 		"": 3, "&limit=1": 1, "&limit=0": 3, "&stats=all": 1, "&stats=false": 1, "&analyze=true": 1, "&analyze=1": 1, "&analyze=false": 3, "&trace=1": 1, "&trace=0": 3,
 	} {

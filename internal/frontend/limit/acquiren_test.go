@@ -22,7 +22,7 @@ func newLimiter(t *testing.T, opts Options) *Limiter {
 	return l
 }
 
-func TestSlotsAreTakenAllAtOnceOrNotAtAll(t *testing.T) {
+func TestAcquireN_AllSlotsOrNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, Options{ConcurrencyMax: 4, TenantConcurrencyMax: 4})
 		first, err := l.AcquireN(t.Context(), "a", 3)
@@ -52,7 +52,7 @@ func TestSlotsAreTakenAllAtOnceOrNotAtAll(t *testing.T) {
 	})
 }
 
-func TestALargeRequestThatLeavesLetsSmallerOnesPass(t *testing.T) {
+func TestAcquireN_CanceledLargeRequestUnblocksSmallerOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, Options{ConcurrencyMax: 4, TenantConcurrencyMax: 4})
 		free, err := l.AcquireN(t.Context(), "c", 3)
@@ -82,7 +82,7 @@ func TestALargeRequestThatLeavesLetsSmallerOnesPass(t *testing.T) {
 	})
 }
 
-func TestARequestDoesNotWaitLongerThanItMay(t *testing.T) {
+func TestAcquireN_WaitMax(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := instruments.NewSet()
 		l, err := New(Options{ConcurrencyMax: 1, WaitMax: 10 * time.Second}, set)
@@ -102,7 +102,7 @@ func TestARequestDoesNotWaitLongerThanItMay(t *testing.T) {
 	})
 }
 
-func TestByDefaultOneTenantCannotHaveEverything(t *testing.T) {
+func TestLimiter_DefaultLimitOfATenant(t *testing.T) {
 	for total, share := range map[int]int{256: 192, 4: 3, 3: 3, 2: 2, 1: 1} {
 		check(t, "of a tenant", newLimiter(t, Options{ConcurrencyMax: total}).MaxPerRequest(), share)
 	}
@@ -111,7 +111,7 @@ func TestByDefaultOneTenantCannotHaveEverything(t *testing.T) {
 
 // Requests of any size, some of which leave, never hold more than there is, and all
 // of them end.
-func TestSlotsAreNeverGivenTwiceAndNoRequestIsForgotten(t *testing.T) {
+func TestAcquireN_SlotsAreNeitherSharedNorLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const total, share = 10, 7
 		l := newLimiter(t, Options{ConcurrencyMax: total, TenantConcurrencyMax: share, TenantQueueMax: 1 << 20, WaitMax: -1})

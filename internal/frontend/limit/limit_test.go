@@ -115,7 +115,7 @@ func (h *harness) empty(t *testing.T) {
 	check(t, "turns", h.limiter.turns.Len(), 0)
 }
 
-func TestRequestsBeyondTheLimitWait(t *testing.T) {
+func TestLimiter_RequestsBeyondTheLimitWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, Options{ConcurrencyMax: 2})
 		first := h.request(t, "a")
@@ -131,7 +131,7 @@ func TestRequestsBeyondTheLimitWait(t *testing.T) {
 	})
 }
 
-func TestATenantHasALimitOfItsOwn(t *testing.T) {
+func TestLimiter_TenantLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, Options{ConcurrencyMax: 4, TenantConcurrencyMax: 1})
 		first := h.request(t, "a")
@@ -144,7 +144,7 @@ func TestATenantHasALimitOfItsOwn(t *testing.T) {
 	})
 }
 
-func TestAFullQueueRefuses(t *testing.T) {
+func TestLimiter_FullQueueRejects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, Options{ConcurrencyMax: 1, TenantQueueMax: 2})
 		h.request(t, "a")
@@ -167,7 +167,7 @@ func TestAFullQueueRefuses(t *testing.T) {
 	})
 }
 
-func TestTenantsAreBounded(t *testing.T) {
+func TestLimiter_TenantsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, Options{TenantsMax: 2})
 		first := h.request(t, "a")
@@ -181,7 +181,7 @@ func TestTenantsAreBounded(t *testing.T) {
 	})
 }
 
-func TestWaitingEndsWithTheContext(t *testing.T) {
+func TestLimiter_WaitEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, Options{ConcurrencyMax: 1})
 		h.request(t, "a")
@@ -204,7 +204,7 @@ func TestWaitingEndsWithTheContext(t *testing.T) {
 
 // Whoever floods waits for himself: one of somebody else's waits for at most one of
 // his, however many he has.
-func TestAFloodDoesNotDelayOthers(t *testing.T) {
+func TestLimiter_FloodOfOneTenantDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, Options{ConcurrencyMax: 1, TenantQueueMax: 1000})
 		for range 500 {
@@ -227,7 +227,7 @@ func TestAFloodDoesNotDelayOthers(t *testing.T) {
 }
 
 // Random arrivals, ends and cancellations, checked against what must always hold.
-func TestPlacesAreGivenFairlyAndNeverWasted(t *testing.T) {
+func TestLimiter_SlotsAreFairAndNeverIdle(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
@@ -298,7 +298,7 @@ func (h *harness) verify(t *testing.T, opts Options) {
 	}
 }
 
-func TestLimiterUnderLoad(t *testing.T) {
+func TestLimiter_UnderLoad(t *testing.T) {
 	l, err := New(Options{ConcurrencyMax: 3, TenantConcurrencyMax: 2}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -319,7 +319,7 @@ func TestLimiterUnderLoad(t *testing.T) {
 	check(t, "tenants", len(l.tenants), 0)
 }
 
-func TestWaitingIsCounted(t *testing.T) {
+func TestLimiter_Metrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := instruments.NewSet()
 		l, err := New(Options{ConcurrencyMax: 1, TenantQueueMax: 1}, set)
@@ -364,7 +364,7 @@ ferula_frontend_queue_wait_seconds_count 2
 	})
 }
 
-func TestFaultsOfOptionsAreNamedAtOnce(t *testing.T) {
+func TestOptions_ValidateReturnsAllFaults(t *testing.T) {
 	_, err := New(Options{ConcurrencyMax: -1, TenantConcurrencyMax: -2, TenantsMax: -3}, nil)
 	for _, want := range []string{"-1", "-2", "-3"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -388,7 +388,7 @@ func BenchmarkAcquire(b *testing.B) {
 	}
 }
 
-func TestHeadersThatNameATenantMustAgree(t *testing.T) {
+func TestTenants_HeadersMustAgree(t *testing.T) {
 	of := func(tenants Tenants, header ...string) (string, error) {
 		h := http.Header{}
 		for i := 0; i < len(header); i += 2 {

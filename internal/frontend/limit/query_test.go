@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestRangesAreChecked(t *testing.T) {
+func TestQuery_CheckRange(t *testing.T) {
 	const day = 24 * 3600 * 1000
 	for _, c := range []struct {
 		name             string
@@ -40,7 +40,7 @@ func TestRangesAreChecked(t *testing.T) {
 	}
 }
 
-func TestTextIsChecked(t *testing.T) {
+func TestQuery_CheckText(t *testing.T) {
 	checkIs(t, Query{}.CheckText(strings.Repeat("x", 1000)), nil)
 	checkIs(t, Query{QueryBytesMax: 3}.CheckText("abc"), nil)
 	err := Query{QueryBytesMax: 3}.CheckText("abcd")
@@ -49,7 +49,7 @@ func TestTextIsChecked(t *testing.T) {
 	check(t, "text", err.Error(), "limit exceeded: length of the query's text: 4 bytes, at most 3 bytes")
 }
 
-func TestTenantsAreFoundInHeaders(t *testing.T) {
+func TestTenants_OfHeaders(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		tenants Tenants

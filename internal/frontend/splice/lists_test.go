@@ -28,7 +28,7 @@ func union(t *testing.T, answers ...string) string {
 	return out.String()
 }
 
-func TestListsAreUnitedInOrderEachElementOnce(t *testing.T) {
+func TestWriteUnion_SortedAndDeduplicated(t *testing.T) {
 	for _, tt := range []struct {
 		want    string
 		answers []string
@@ -44,7 +44,7 @@ func TestListsAreUnitedInOrderEachElementOnce(t *testing.T) {
 }
 
 // Any lists, sorted or not, with escapes or not, give what a set gives.
-func TestTheUnionOfAnyListsIsThatOfASet(t *testing.T) {
+func TestWriteUnion_EqualsASet(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	words := []string{"a", "b", "aa", "a b", "é", "\u00e9", "<", "\"", "\\", "\n", "", "z", "\U0001F600", "~", "\x7f"}
 	for range 300 {
@@ -77,7 +77,7 @@ func TestTheUnionOfAnyListsIsThatOfASet(t *testing.T) {
 	}
 }
 
-func TestReadingAListTakesLittleMoreThanItsText(t *testing.T) {
+func TestReadList_Allocations(t *testing.T) {
 	b := []byte(`{"status":"success","data":[`)
 	const n = 10_000
 	for i := range n {
@@ -95,7 +95,7 @@ func TestReadingAListTakesLittleMoreThanItsText(t *testing.T) {
 	check(t, allocs < n/10, "%v allocations for %d values", allocs, n)
 }
 
-func TestAnswersThatAreNoListsAreErrors(t *testing.T) {
+func TestReadList_OtherResponsesAreErrors(t *testing.T) {
 	for _, bad := range []string{``, `{`, `{"status":"success","data":[1]}`, `{"status":"success","data":[["a"]]}`, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,"1"]]}]}}`, `{"data":["a"]}`} {
 		_, err := ReadList([]byte(bad))
 		check(t, err != nil, "%s is a list", bad)

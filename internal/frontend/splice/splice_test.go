@@ -152,7 +152,7 @@ func randomReader(r *rand.Rand, b []byte) io.Reader {
 	}
 }
 
-func TestPartsLaidEndToEndEqualTheWholeAnswerByteForByte(t *testing.T) {
+func TestSplice_EqualsTheWholeResponseByteForByte(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	cases := 4000
 	if testing.Short() {
@@ -204,7 +204,7 @@ func matrixOf(series string) string {
 	return `{"status":"success","data":{"resultType":"matrix","result":[` + series + `]}}`
 }
 
-func TestWarningsAndInfosAreUnited(t *testing.T) {
+func TestSplice_MergesWarningsAndInfos(t *testing.T) {
 	got, err := splice(
 		`{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["a","b"],"infos":["i"]}`,
 		`{"warnings":["b","c<"],"infos":["i","j"],"status":"success","data":{"result":[],"resultType":"matrix"}}`,
@@ -213,7 +213,7 @@ func TestWarningsAndInfosAreUnited(t *testing.T) {
 	check(t, err == nil && got == want, "%v %s", err, got)
 }
 
-func TestShapesOfOtherServersPass(t *testing.T) {
+func TestSplice_ResponsesOfOtherServers(t *testing.T) {
 	vm := `{"status":"success","isPartial":false,"data":{"resultType":"matrix","result":[{"metric":{"a":"1"},"values":[[10,"1"]]}]},"stats":{"seriesFetched": "1","executionTimeMsec":3}}`
 	mimir := ` { "data" : { "result" : [ { "values" : [ [ 20 , "2" ] ] , "metric" : { "a" : "1" } } ] , "resultType" : "matrix" } , "status" : "success" } `
 	thanos := `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"1"},"values":[[30.000,"3e+00"]]}],"analysis":{"name":"x"}}}`
@@ -224,7 +224,7 @@ func TestShapesOfOtherServersPass(t *testing.T) {
 	check(t, json.Valid([]byte(got)), "no JSON: %s", got)
 }
 
-func TestPartsThatCannotBeSplicedAreErrors(t *testing.T) {
+func TestSplice_InvalidPartsAreErrors(t *testing.T) {
 	a, b := `{"metric":{"a":"1"},"values":[[10,"1"]]}`, `{"metric":{"a":"2"},"values":[[10,"1"]]}`
 	good := matrixOf(a)
 	for name, tt := range map[string]struct {
@@ -256,14 +256,14 @@ func TestPartsThatCannotBeSplicedAreErrors(t *testing.T) {
 
 var errAny = errors.New("any error of the scanner")
 
-func TestAWriterThatFailsEndsTheSplice(t *testing.T) {
+func TestSplice_WriteErrorIsReturned(t *testing.T) {
 	s := New(Options{WriteBytes: 1})
 	broken := errors.New("gone")
 	_, err := s.Write(writerFunc(func(p []byte) (int, error) { return 0, broken }), []Part{{Body: strings.NewReader(matrixOf(`{"metric":{"a":"1"},"values":[[10,"1"]]}`))}})
 	check(t, errors.Is(err, broken), "%v", err)
 }
 
-func TestPointsOffTheGridAreNoticed(t *testing.T) {
+func TestSplice_StepAligned(t *testing.T) {
 	s := New(Options{})
 	for at, want := range map[int]bool{10: true, 40: true, 41: false, -20: true} {
 		body := matrixOf(fmt.Sprintf(`{"metric":{"a":"1"},"values":[[%d,"1"]]}`, at))
@@ -310,7 +310,7 @@ func BenchmarkSplice(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/161_000, "ns/sample")
 }
 
-func TestSplicingDoesNotAllocateASeries(t *testing.T) {
+func TestSplice_AllocationsDoNotDependOnSeries(t *testing.T) {
 	first, second, _ := halves(t, 500, 20)
 	s := New(Options{})
 	run := func() {

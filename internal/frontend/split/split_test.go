@@ -27,7 +27,7 @@ func randomRange(r *rand.Rand) Range {
 	return got
 }
 
-func TestPartsLaidEndToEndAreTheWholeGrid(t *testing.T) {
+func TestPlan_PartsCoverAllSteps(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
 		whole := randomRange(r)
@@ -45,7 +45,7 @@ func TestPartsLaidEndToEndAreTheWholeGrid(t *testing.T) {
 	}
 }
 
-func TestAWidenedIntervalMakesNoMorePartsThanAllowedAndIsTheShortest(t *testing.T) {
+func TestWiden_IsTheShortestIntervalWithinTheLimit(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 20_000 {
 		whole := randomRange(r)
@@ -64,7 +64,7 @@ func TestAWidenedIntervalMakesNoMorePartsThanAllowedAndIsTheShortest(t *testing.
 	check(t, Widen(Range{0, 1000, 1}, time.Millisecond, 1) == 0, "one part is no split")
 }
 
-func TestClipAndWithoutKeepToTheGrid(t *testing.T) {
+func TestRange_ClipAndWithoutKeepTheSteps(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 5_000 {
 		step := r.Int64N(50) + 1
@@ -107,7 +107,7 @@ func TestClipAndWithoutKeepToTheGrid(t *testing.T) {
 	}
 }
 
-func TestIntervalsAreChosenAsThanosDoes(t *testing.T) {
+func TestOptions_IntervalForIsThatOfThanos(t *testing.T) {
 	hours := func(n int64) Range { return Range{0, n * 3600_000, 15_000} }
 	dynamic := Options{MinInterval: time.Hour, MaxInterval: 24 * time.Hour, HorizontalShards: 4}
 	for _, tt := range []struct {
@@ -138,7 +138,7 @@ func TestIntervalsAreChosenAsThanosDoes(t *testing.T) {
 	check(t, dynamic.Validate() == nil && Options{Interval: 1}.Validate() == nil && Options{}.Validate() == nil, "good options are refused")
 }
 
-func TestRangesThatAreNoneAreRefused(t *testing.T) {
+func TestNewRange_InvalidRangesAreRejected(t *testing.T) {
 	for _, r := range []Range{{0, 10, 0}, {0, 10, -1}, {10, 0, 1}} {
 		_, err := NewRange(r.StartMS, r.EndMS, r.StepMS)
 		check(t, err != nil, "%+v is accepted", r)
@@ -147,7 +147,7 @@ func TestRangesThatAreNoneAreRefused(t *testing.T) {
 	check(t, err == nil && r == Range{5, 25, 10} && r.Points() == 3, "%+v %v", r, err)
 }
 
-func TestShapesTellWhatMustNotBeCutOrKept(t *testing.T) {
+func TestTraitsOf_Expressions(t *testing.T) {
 	p := parser.NewParser(parser.Options{EnableExperimentalFunctions: true, ExperimentalDurationExpr: true, EnableExtendedRangeSelectors: true, EnableBinopFillModifiers: true})
 	const none = math.MinInt64
 	for query, want := range map[string]Traits{
@@ -186,7 +186,7 @@ func TestShapesTellWhatMustNotBeCutOrKept(t *testing.T) {
 	}
 }
 
-func TestStepsAreSettledOnceAllTheyReadIs(t *testing.T) {
+func TestTraits_LastImmutableStep(t *testing.T) {
 	p := parser.NewParser(parser.Options{EnableExperimentalFunctions: true, ExperimentalDurationExpr: true, EnableExtendedRangeSelectors: true})
 	const now, none = 100_000_000, math.MinInt64
 	for _, c := range []struct {

@@ -54,7 +54,7 @@ func BenchmarkPoints(b *testing.B) {
 	}
 }
 
-// benchResponse is a matrix of n series with steps of the usual grid.
+// benchResponse is a matrix of n series with the usual steps.
 func benchResponse(n, from, steps int) []byte {
 	r := rand.New(rand.NewPCG(1, 2))
 	values := make([]float64, benchSteps)
@@ -141,7 +141,7 @@ func BenchmarkSplice(b *testing.B) {
 			}
 		}
 		if splice(&got); !bytes.Equal(got.Bytes(), whole) {
-			b.Fatal("the answer is another")
+			b.Fatal("the response differs")
 		}
 		got = bytes.Buffer{}
 		b.ReportAllocs()

@@ -7,12 +7,12 @@ import (
 	"io"
 )
 
-// errBufferFull says that what must be kept fills the buffer.
+// errBufferFull: the bytes that must stay in memory fill the buffer.
 var errBufferFull = errors.New("promjson: buffer full")
 
-// buffer holds a stretch of the input, of which buf[pos:end] is still to be
-// read. What stands from mark on is kept when more is read in, unless mark is
-// -1; everything is found at other indexes then.
+// buffer holds a section of the input. buf[pos:end] is unread. Reading more input
+// may move the bytes to other indexes; buf[mark:] survives that if mark is not
+// -1, else only buf[pos:] does.
 type buffer struct {
 	r            io.Reader
 	buf          []byte
@@ -20,17 +20,18 @@ type buffer struct {
 	end          int
 	mark         int
 	base         int64 // The offset of buf[0] in the input.
-	readErr      error // What r has said at last: there is nothing behind buf[:end].
-	eof          bool  // That was the end of the input.
-	growable     bool  // The buffer may grow, up to hold.
+	readErr      error // The last error of r: no input follows buf[:end].
+	eof          bool  // readErr is the end of the input.
+	growable     bool  // The buffer may grow up to maxBuf to hold buf[mark:].
 	maxBuf       int
-	maxReadBuf   int    // Reads that fill the buffer make it larger, up to this.
-	lastReadFull bool   // The last read did.
+	maxReadBuf   int    // Reads that fill the buffer enlarge it up to this size.
+	lastReadFull bool   // The last read filled the buffer.
 	beforeMove   func() // Called before the bytes of the buffer move.
 }
 
-// fill reads at least one byte behind end. Its error is errBufferFull where mark
-// forbids that, or the end of the input.
+// fill reads at least one byte after end. It returns errBufferFull if buf[mark:]
+// leaves no space, and otherwise the error of the reader, io.ErrUnexpectedEOF at
+// the end of the input.
 func (b *buffer) fill() error {
 	if b.r == nil {
 		return b.fail(b.end, "", b.readErr)
@@ -48,8 +49,8 @@ func (b *buffer) fill() error {
 			return err
 		}
 	}
-	// Only now, so that it makes no difference whether the reader has told its
-	// end along with the last bytes.
+	// Checked only here, so that readers which return io.EOF with the last bytes
+	// and readers which return it alone behave the same.
 	for range 100 {
 		if b.readErr != nil {
 			return b.fail(b.end, "", b.readErr)
@@ -62,7 +63,7 @@ func (b *buffer) fill() error {
 		}
 		b.end += n
 		if err == io.EOF {
-			err, b.eof = io.ErrUnexpectedEOF, true // Whoever fills wants more.
+			err, b.eof = io.ErrUnexpectedEOF, true // Every caller of fill needs more input.
 		}
 		b.readErr = err
 		if n > 0 {
@@ -84,7 +85,7 @@ func (b *buffer) shift(keep int) {
 	}
 }
 
-// widen gives larger reads their room, and keeps what stands from keep on.
+// widen enlarges the buffer for larger reads and moves buf[keep:] to its start.
 func (b *buffer) widen(keep int) {
 	b.beforeMove()
 	larger := make([]byte, min(4*len(b.buf), b.maxReadBuf))
@@ -108,7 +109,7 @@ func (b *buffer) grow() error {
 	return nil
 }
 
-// have reports whether there are n bytes from mark on, reading them if it can.
+// have reports whether buf[mark:] has n bytes, after reading more if necessary.
 func (b *buffer) have(n int) bool {
 	for b.end-b.mark < n {
 		if b.fill() != nil {
@@ -118,7 +119,8 @@ func (b *buffer) have(n int) bool {
 	return true
 }
 
-// find returns where c stands from mark+from on, counted from mark.
+// find returns the offset from mark of the first c at mark+from or later. It reads
+// more input if necessary and returns the error of fill.
 func (b *buffer) find(c byte, from int) (int, error) {
 	for {
 		if i := bytes.IndexByte(b.buf[b.mark+from:b.end], c); i >= 0 {
@@ -131,7 +133,7 @@ func (b *buffer) find(c byte, from int) (int, error) {
 	}
 }
 
-// fail makes an error for buf[at].
+// fail returns an Error with the offset of buf[at].
 func (b *buffer) fail(at int, what string, err error) error {
 	return &Error{Offset: b.base + int64(at), Reason: what, Err: err}
 }
@@ -140,7 +142,7 @@ func (b *buffer) syntax(what string) error {
 	return b.fail(b.pos, what, ErrSyntax)
 }
 
-// space skips white space and returns the byte behind it, which is not read.
+// space skips white space and returns the next byte without reading it.
 func (b *buffer) space() (byte, error) {
 	for {
 		for ; b.pos < b.end; b.pos++ {
@@ -167,7 +169,7 @@ func (b *buffer) expect(c byte) error {
 	return nil
 }
 
-// skip reads one value, on from where k has come to.
+// skip reads the rest of the value that k has begun.
 func (b *buffer) skip(k *skipper) error {
 	for {
 		n, done, wrong := k.feed(b.buf[b.pos:b.end])
@@ -184,8 +186,8 @@ func (b *buffer) skip(k *skipper) error {
 	}
 }
 
-// capture reads one value and returns its bytes, which stay in the buffer until
-// the next fill. It may not be larger than what the buffer may hold.
+// capture reads one value and returns its bytes, which are valid until the next
+// fill. A value larger than the buffer may grow is errBufferFull.
 func (b *buffer) capture() ([]byte, error) {
 	if _, err := b.space(); err != nil {
 		return nil, err
@@ -202,8 +204,9 @@ func (b *buffer) capture() ([]byte, error) {
 	return b.buf[b.mark+from : b.pos], nil
 }
 
-// text captures a string and returns what is between its quotes, still escaped.
-func (b *buffer) text() ([]byte, error) {
+// rawString captures a string and returns the bytes between its quotes, still
+// escaped.
+func (b *buffer) rawString() ([]byte, error) {
 	c, err := b.space()
 	if err != nil {
 		return nil, err
@@ -218,27 +221,28 @@ func (b *buffer) text() ([]byte, error) {
 	return raw[1 : len(raw)-1], nil
 }
 
-// What went wrong, for errors.Is. An input that ends too early is
-// io.ErrUnexpectedEOF, and a reader's own error is found as well.
+// Errors for errors.Is. Input that ends too early is io.ErrUnexpectedEOF, and the
+// error of the caller's reader is wrapped too.
 var (
-	// ErrSyntax: the bytes are not JSON, or not an answer of this API.
+	// ErrSyntax: the input is not JSON, or not a response of this API.
 	ErrSyntax = errors.New("malformed response")
-	// ErrLimit: the answer is well-formed so far and beyond what Options allow.
+	// ErrLimit: the input is well-formed so far but exceeds a limit of Options.
 	ErrLimit = errors.New("limit exceeded")
-	// ErrUnsorted: the series of a part are not in the order of their labels.
+	// ErrUnsorted: the series of a part are not sorted by their labels.
 	ErrUnsorted = errors.New("series out of order")
-	// ErrOverlap: a series goes on before or at the time where it ended.
+	// ErrOverlap: the points of a series in one part begin at or before the time of
+	// its last point in the part before.
 	ErrOverlap = errors.New("times out of order")
 )
 
-// Error says where in the input something went wrong.
+// Error is an error at one byte of the input.
 type Error struct {
-	Offset int64 // The byte, counted from the start of the input.
-	Reason string
-	Err    error // ErrSyntax, ErrLimit, io.ErrUnexpectedEOF or the reader's.
+	Offset int64  // Of the byte, from the start of the input.
+	Reason string // Such as the token that was expected; may be "".
+	Err    error  // ErrSyntax, ErrLimit, io.ErrUnexpectedEOF or the error of the reader.
 }
 
-// Error names the byte, the kind of error and what was expected.
+// Error returns the offset, the text of Err and the reason.
 func (e *Error) Error() string {
 	if e.Reason == "" {
 		return fmt.Sprintf("promjson: byte %d: %v", e.Offset, e.Err)

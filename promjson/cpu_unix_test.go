@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// reportCPU makes a benchmark report the CPU time of the process a unit of work
-// beside the time on the clock, which says little on a busy machine. It is
-// called before the work; what it returns, after.
+// reportCPU makes a benchmark report the CPU time of the process per unit of work,
+// in addition to the elapsed time, which is unreliable on a busy machine. Call it
+// before the work, and the function it returns after the work.
 func reportCPU(b *testing.B, units int, name string) func() {
 	before := cpuNS()
 	return func() { b.ReportMetric(float64(cpuNS()-before)/float64(b.N)/float64(units), name) }

@@ -7,15 +7,15 @@ import (
 	"strconv"
 )
 
-// Response is a whole decoded response. Everything in
-// it is owned.
+// Response is a decoded response to a query or a range query. The caller owns all of
+// it.
 type Response struct {
 	Envelope
-	// Series are those of a matrix, or the samples of a vector, each of which is
-	// a series with one value or one histogram.
+	// Series holds the series of a matrix, or the samples of a vector as series with
+	// one value or one histogram each.
 	Series []Series
-	Scalar Point       // Of a scalar result.
-	String StringPoint // Of a string result.
+	Scalar Point       // The result if ResultType is "scalar".
+	String StringPoint // The result if ResultType is "string".
 }
 
 // Series is one series of a matrix.
@@ -25,27 +25,29 @@ type Series struct {
 	Histograms []HistogramPoint
 }
 
-// HistogramPoint is one histogram sample: T in milliseconds since the epoch.
+// HistogramPoint is one histogram sample. T is in milliseconds since the epoch.
 type HistogramPoint struct {
 	T int64
 	Histogram
 }
 
-// Histogram is a native histogram as this API shows it.
+// Histogram is a native histogram as the HTTP API returns it: with the buckets
+// expanded, without schema and spans.
 type Histogram struct {
 	Count, Sum float64
 	Buckets    []Bucket
 }
 
-// StringPoint is the result of a string query.
+// StringPoint is the result of a string query. T is in milliseconds since the epoch.
 type StringPoint struct {
 	T int64
 	S string
 }
 
-// Decode reads an answer and decodes all of it, in memory that Options do not
-// bound. An answer with status "error" is an AnswerError, and its Envelope is
-// returned with it.
+// Decode reads and decodes a whole response. Options bound its strings and its
+// buffer, but not the memory for decoded series. For a response whose status is not
+// "success" it returns an APIError and the Response with its Envelope; for any other
+// error the Response is nil or incomplete.
 func Decode(r io.Reader, o Options) (*Response, error) {
 	s := NewScanner(r, o)
 	a := &Response{}
@@ -83,7 +85,7 @@ func decodeSeries(s *Scanner) (series Series, err error) {
 	return series, s.Err()
 }
 
-// decodeResult decodes the result of a scalar or string query.
+// decodeResult decodes the result of a scalar or string query into a.
 func (a *Response) decodeResult(raw []byte) error {
 	switch a.ResultType {
 	case "scalar":
@@ -99,9 +101,9 @@ func (a *Response) decodeResult(raw []byte) error {
 		c := cursor{b: raw}
 		t, wrong := c.pointTime()
 		if wrong == "" {
-			var text []byte
-			text, wrong = c.unescaped()
-			a.String = StringPoint{t, string(text)}
+			var value []byte
+			value, wrong = c.unescaped()
+			a.String = StringPoint{t, string(value)}
 		}
 		if wrong == "" {
 			wrong = c.expect(']')
@@ -113,7 +115,8 @@ func (a *Response) decodeResult(raw []byte) error {
 	return nil
 }
 
-// DecodePoints appends the points of a piece of values, [t,"v"],[t,"v"].
+// DecodePoints appends the points of a piece of values, [t,"v"],[t,"v"], to dst.
+// Errors are *Error with an offset within piece; dst then holds the points before it.
 func DecodePoints(dst []Point, piece []byte) ([]Point, error) {
 	c := cursor{b: piece}
 	wrong := ""
@@ -135,7 +138,9 @@ func DecodePoints(dst []Point, piece []byte) ([]Point, error) {
 	return dst, c.error(wrong)
 }
 
-// DecodeHistograms appends the points of a piece of histograms.
+// DecodeHistograms appends the points of a piece of histograms, [t,{...}],[t,{...}],
+// to dst. Errors are *Error with an offset within piece; dst then holds the points
+// before it.
 func DecodeHistograms(dst []HistogramPoint, piece []byte) ([]HistogramPoint, error) {
 	c := cursor{b: piece}
 	wrong := ""
@@ -162,7 +167,7 @@ func DecodeHistograms(dst []HistogramPoint, piece []byte) ([]HistogramPoint, err
 	return dst, c.error(wrong)
 }
 
-// pointTime reads [t, at the beginning of a point.
+// pointTime reads the start of a point, [t, and returns t in milliseconds.
 func (c *cursor) pointTime() (ms int64, wrong string) {
 	if wrong = c.expect('['); wrong != "" {
 		return 0, wrong
@@ -193,20 +198,20 @@ func (c *cursor) point() (p Point, wrong string) {
 	return p, c.expect(']')
 }
 
-// float reads a quoted float.
+// float reads a float in quotes.
 func (c *cursor) float() (v float64, wrong string) {
-	text, wrong := c.unescaped()
+	digits, wrong := c.unescaped()
 	if wrong != "" {
 		return 0, wrong
 	}
-	v, err := strconv.ParseFloat(string(text), 64)
+	v, err := strconv.ParseFloat(string(digits), 64)
 	if err != nil {
 		return 0, "expected a float in quotes"
 	}
 	return v, ""
 }
 
-// histogram reads the object of a histogram.
+// histogram reads a histogram object.
 func (c *cursor) histogram() (h Histogram, wrong string) {
 	if wrong = c.expect('{'); wrong != "" {
 		return h, wrong
@@ -277,13 +282,14 @@ func (c *cursor) bucket() (b Bucket, wrong string) {
 	return b, c.expect(']')
 }
 
-// powersOfTen are those that are floats.
+// powersOfTen holds the powers of ten that a float64 represents exactly.
 var powersOfTen = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
 	1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22}
 
-// parseShort reads a float without an exponent up to a quote and returns its
-// length. If digits and power of ten are floats themselves, one division rounds
-// to the right float; for others it returns 0.
+// parseShort parses a float without an exponent that ends at a quote, and returns
+// its value and length. It returns length 0 for floats that need strconv. If float64
+// represents both the digits and the power of ten exactly, one division rounds
+// correctly.
 func parseShort(b []byte) (v float64, n int) {
 	negative := len(b) > 0 && b[0] == '-'
 	if negative {

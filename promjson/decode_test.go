@@ -126,8 +126,8 @@ func TestDecode_ErrorHasTheOffset(t *testing.T) {
 		}
 	}
 	a, err := Decode(strings.NewReader(`{"status":"error","errorType":"bad_data","error":"why"}`), Options{})
-	var answer *APIError
-	if !errors.As(err, &answer) || *answer != (APIError{"error", "bad_data", "why"}) || a == nil || a.Error != "why" {
+	var response *APIError
+	if !errors.As(err, &response) || *response != (APIError{"error", "bad_data", "why"}) || a == nil || a.Error != "why" {
 		t.Errorf("an error: %v", err)
 	}
 	for _, src := range []string{"", matrixResponse(`{"metric":{"a":1}}`), matrixResponse(`{"metric":{},"histograms":[[1,2]]}`), matrixResponse(`{"metric":{"a":"\u00zz"}}`),
@@ -183,7 +183,7 @@ func FuzzDecode(f *testing.F) {
 func BenchmarkDecode(b *testing.B) {
 	const series = 1100
 	src := benchResponse(series, 0, benchSteps)
-	b.Run("answer", func(b *testing.B) {
+	b.Run("response", func(b *testing.B) {
 		r := bytes.NewReader(src)
 		b.ReportAllocs()
 		done := reportCPU(b, series*benchSteps, "cpu-ns/sample")

@@ -1,5 +1,5 @@
-// Package promjson encodes, scans, splices and decodes the answers of the
-// Prometheus HTTP API to query and query_range:
+// Package promjson encodes, scans, splices and decodes the responses of the
+// Prometheus HTTP API to /api/v1/query and /api/v1/query_range:
 //
 //	{"status":"success",                                        envelope
 //	 "data":{"resultType":"matrix","result":[
@@ -9,25 +9,33 @@
 //	      "buckets":[[3,"-0.001","0.001","5"]]}]]}]},
 //	 "warnings":["..."],"infos":["..."]}
 //
-// The way out: samples, label strings and histograms come in one by one, and the
-// very bytes that Prometheus writes for them are appended to a slice of the
-// caller's ([AppendPoints] with a [Steps], [AppendLabelString], [AppendString],
-// [AppendHistogram]). An append function leaves dst[:len(dst)] alone, retains
-// nothing, and does not allocate where dst has room.
+// # Encoding
 //
-// The way in: a [Scanner] reads an answer from a stream and hands out each series
-// as bytes, which it owns and lends until its next call, cut to a [Window] if one
-// is set. Whoever forwards or merges answers never needs more: a [Splicer] makes one of several over
-// consecutive times by copying byte ranges, with [CompareMetrics] and the times at
-// both ends ([FirstTime], [LastTime]) to tell what goes where. Whoever needs the
-// samples decodes pieces ([DecodePoints], [DecodeHistograms], [DecodeLabels]) or
-// all at once ([Decode]); what is decoded is the caller's.
+// Each append function takes one value (samples, a label string, a native
+// histogram) and appends the bytes that Prometheus writes for it to a slice of
+// the caller: [AppendPoints] with the [Steps] of the query, [AppendLabelString],
+// [AppendString], [AppendHistogram]. An append function does not change
+// dst[:len(dst)], retains none of its arguments, and does not allocate if dst has
+// enough capacity.
 //
-// Memory is bounded everywhere but in Decode, by the [Options]. Input never
-// panics: an [Error] says what is wrong with which byte, and wraps [ErrSyntax],
-// [ErrLimit] or what the reader said.
+// # Reading
 //
-// What is not here: HTTP, compression, PromQL, splitting of queries, and the
-// other endpoints, whose answers consist of AppendString's strings and, in
+// A [Scanner] reads a response from an io.Reader and returns each series as
+// bytes, optionally cut to a [Window]. The Scanner owns these bytes; they are
+// valid until its next call. A proxy needs no more than that: a [Splicer] merges
+// the responses to consecutive time ranges into one by copying byte ranges. It
+// decides with [CompareMetrics], [FirstTime] and [LastTime] which range comes
+// next. Callers that need samples decode single pieces ([DecodePoints],
+// [DecodeHistograms], [DecodeLabels]) or a whole response ([Decode]); the caller
+// owns decoded values.
+//
+// [Options] bound the memory of everything except Decode. No input causes a panic:
+// an [Error] holds the byte offset and the reason, and wraps [ErrSyntax],
+// [ErrLimit] or the error of the reader.
+//
+// # Scope
+//
+// HTTP, compression, PromQL and query splitting are left to the caller. So are the
+// other endpoints, whose responses consist of AppendString's strings and, in
 // /api/v1/series, of metric objects.
 package promjson

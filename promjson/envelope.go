@@ -2,7 +2,7 @@ package promjson
 
 import "bytes"
 
-// topMember reads the value of a member of the answer.
+// topMember reads the value of a member of the response object.
 func (s *Scanner) topMember(name []byte) error {
 	e := &s.envelope
 	switch string(name) {
@@ -32,7 +32,7 @@ func (s *Scanner) topMember(name []byte) error {
 	return s.unknown(name, false)
 }
 
-// dataMember reads the value of a member of the data.
+// dataMember reads the value of a member of the "data" object.
 func (s *Scanner) dataMember(name []byte) error {
 	switch string(name) {
 	case "resultType":
@@ -47,8 +47,8 @@ func (s *Scanner) dataMember(name []byte) error {
 	return s.unknown(name, true)
 }
 
-// beginResult finds out what the result is by its first byte or two, because
-// the resultType may stand behind it.
+// beginResult detects the type of the result by its first two bytes, because
+// "resultType" may follow the result.
 func (s *Scanner) beginResult() error {
 	c, err := s.space()
 	if err != nil {
@@ -80,15 +80,15 @@ func (s *Scanner) beginResult() error {
 	return s.spend(len(raw))
 }
 
-// spend takes n bytes off the budget for texts.
+// spend subtracts n bytes from what MaxTextBytes leaves.
 func (s *Scanner) spend(n int) error {
 	if s.textBytes -= n; s.textBytes < 0 {
-		return s.fail(s.pos, "more than MaxTextBytes of text", ErrLimit)
+		return s.fail(s.pos, "more than MaxTextBytes of strings", ErrLimit)
 	}
 	return nil
 }
 
-// string reads a string or null.
+// string reads a string or null into dst.
 func (s *Scanner) string(dst *string) error {
 	c, err := s.space()
 	if err != nil {
@@ -97,22 +97,22 @@ func (s *Scanner) string(dst *string) error {
 	if c == 'n' {
 		return s.skip(new(skipper))
 	}
-	raw, err := s.text()
+	raw, err := s.rawString()
 	if err != nil {
 		return err
 	}
 	if err := s.spend(len(raw)); err != nil {
 		return err
 	}
-	text, ok := appendUnescaped(nil, raw)
+	value, ok := appendUnescaped(nil, raw)
 	if !ok {
 		return s.syntax("an unknown escape")
 	}
-	*dst = string(text)
+	*dst = string(value)
 	return nil
 }
 
-// strings reads an array of strings or null.
+// strings appends an array of strings, or nothing for null, to dst.
 func (s *Scanner) strings(dst *[]string) error {
 	c, err := s.space()
 	if err != nil {
@@ -128,14 +128,14 @@ func (s *Scanner) strings(dst *[]string) error {
 		return err
 	}
 	for c != ']' {
-		var text string
-		if err := s.string(&text); err != nil {
+		var value string
+		if err := s.string(&value); err != nil {
 			return err
 		}
-		if err := s.spend(16); err != nil { // An empty string takes room too.
+		if err := s.spend(16); err != nil { // An empty string has a header too.
 			return err
 		}
-		*dst = append(*dst, text)
+		*dst = append(*dst, value)
 		if c, err = s.space(); err != nil {
 			return err
 		}
@@ -150,7 +150,8 @@ func (s *Scanner) strings(dst *[]string) error {
 	return nil
 }
 
-// unknown reads any value, and keeps it while there is room.
+// unknown reads a value of any type and adds it to Envelope.Unknown if it fits
+// into the rest of MaxUnknownBytes.
 func (s *Scanner) unknown(name []byte, inData bool) error {
 	var k skipper
 	if s.unknownBytes <= 0 {
@@ -164,7 +165,7 @@ func (s *Scanner) unknown(name []byte, inData bool) error {
 	from := s.mark
 	s.mark = -1
 	if err == errBufferFull {
-		return s.skip(&k) // More than can be kept: on without keeping.
+		return s.skip(&k) // Too large for the buffer: skip the rest.
 	}
 	if err != nil {
 		return err

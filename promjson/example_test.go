@@ -68,11 +68,11 @@ func ExampleAppendHistogram() {
 }
 
 func ExampleScanner() {
-	answer := `{"status":"success","data":{"resultType":"matrix","result":[
+	response := `{"status":"success","data":{"resultType":"matrix","result":[
 		{"metric":{"job":"node"},"values":[[1700000000,"1"],[1700000015,"2"]]}
 	]},"warnings":["partial"]}`
 
-	s := promjson.NewScanner(strings.NewReader(answer), promjson.Options{})
+	s := promjson.NewScanner(strings.NewReader(response), promjson.Options{})
 	for s.Next() {
 		fmt.Printf("%s\n", s.Metric())
 		// A series that is larger than the buffer comes in several pieces.
@@ -103,8 +103,8 @@ func ExampleSplicer() {
 	_, err = splicer.Splice(io.Discard,
 		promjson.NewScanner(strings.NewReader(morning), promjson.Options{}),
 		promjson.NewScanner(strings.NewReader(failed), promjson.Options{}))
-	var answer *promjson.APIError
-	fmt.Println(errors.As(err, &answer), answer.Type, answer.Message)
+	var response *promjson.APIError
+	fmt.Println(errors.As(err, &response), response.Type, response.Message)
 	// Output:
 	// {"status":"success","data":{"resultType":"matrix","result":[{"metric":{"job":"a"},"values":[[1,"1"],[2,"3"]]},{"metric":{"job":"b"},"values":[[1,"2"]]}]}}
 	// <nil>
@@ -112,8 +112,8 @@ func ExampleSplicer() {
 }
 
 func ExampleDecode() {
-	answer := `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"job":"node"},"value":[1700000000.5,"0.25"]}]}}`
-	a, err := promjson.Decode(strings.NewReader(answer), promjson.Options{})
+	response := `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"job":"node"},"value":[1700000000.5,"0.25"]}]}}`
+	a, err := promjson.Decode(strings.NewReader(response), promjson.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return

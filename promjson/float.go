@@ -9,18 +9,19 @@ import (
 
 //go:generate go run ./internal/gen
 
-// A float m*2^e with m of 53 bits lies in the middle of the interval of all
-// numbers that read back as it, which reaches half a unit (2^e) to each side.
-// Scaled by the power of ten that brings the unit to 0.1 or above and below 1,
-// the interval holds at most one integer, and at least one multiple of 0.1. So
-// the shortest decimal is that integer, of 15 or 16 digits with zeros to trim,
-// or else the multiple of 0.1 that is nearest to the float.
+// scale holds the factor that turns floats with one binary exponent into decimals.
 //
-// The scaled float is computed rounded down, with an integer part of 64 bits
-// and a fraction of 64 bits that is less than doubt too small. Comparisons
-// closer than that are left to strconv, so correctness rests on no proof about
-// the last bit: what is decided here is decided with a margin. Only ties and
-// exact ends of an interval come that close.
+// A float m*2^e with m of 53 bits is the middle of the interval of all numbers that
+// parse as that float. The interval reaches half a unit (2^e) to each side. Scale
+// it by the power of ten that brings the unit into [0.1, 1): it then holds at most
+// one integer and at least one multiple of 0.1. The shortest decimal is therefore
+// that integer, of 15 or 16 digits with trailing zeros to trim, or else the
+// multiple of 0.1 that is nearest to the float.
+//
+// The scaled float is computed rounded down, with an integer part of 64 bits and a
+// fraction of 64 bits whose error is less than margin. strconv handles all
+// comparisons within that margin, so correctness does not depend on a proof about
+// the last bit. Only ties and exact ends of an interval are that close.
 type scale struct {
 	hi, lo uint64 // unit/10^exp as a 128-bit fraction
 	exp    int
@@ -30,20 +31,20 @@ const (
 	fractionBits = 52
 	exponentMask = 1<<11 - 1
 	hiddenBit    = 1 << fractionBits
-	maxExact     = 1 << 53 // Every integer below is a float.
+	maxExact     = 1 << 53 // float64 represents every integer below exactly.
 	margin       = 64
 
-	// floatRoom is what putFloat may write, the longest float being 25 bytes.
+	// floatBuf is the number of bytes putFloat may write; the longest float has 25.
 	floatBuf  = 32
 	digitsBuf = floatBuf - 1
 
 	zeroDigits = 0x3030303030303030 // "00000000"
 )
 
-// AppendFloat appends v, without quotes, as Prometheus writes sample values:
-// the shortest decimal that reads back as v, in the form 12.5, or in the form
-// 1e-07 where |v| is below 1e-6 (and not 0) or at least 1e21. Special values
-// are NaN, +Inf, -Inf and -0.
+// AppendFloat appends v, without quotes, as Prometheus writes sample values: the
+// shortest decimal that parses as v, in the form 12.5, or in the form 1e-07 if |v|
+// is below 1e-6 (and not 0) or at least 1e21. Special values are NaN, +Inf, -Inf
+// and -0.
 func AppendFloat(dst []byte, v float64) []byte {
 	n := len(dst)
 	if cap(dst)-n >= floatBuf {
@@ -59,7 +60,7 @@ func AppendFloat(dst []byte, v float64) []byte {
 	return appendStrconv(dst, v)
 }
 
-// appendSlow is what every other path must agree with.
+// appendStrconv appends v with strconv. Every faster path must write the same bytes.
 func appendStrconv(dst []byte, v float64) []byte {
 	abs := math.Abs(v)
 	format := byte('f')
@@ -69,8 +70,8 @@ func appendStrconv(dst []byte, v float64) []byte {
 	return strconv.AppendFloat(dst, v, format, -1, 64)
 }
 
-// putFloat writes v and returns how many bytes it takes, or 0 where v is for
-// appendSlow. What b holds beyond them is undefined.
+// putFloat writes v to b and returns the number of bytes, or 0 if v needs
+// appendStrconv. The bytes of b after the number are undefined.
 func putFloat(b *[floatBuf]byte, v float64) int {
 	raw := math.Float64bits(v)
 	if i := int64(math.Abs(v)); float64(i) == math.Abs(v) && i < maxExact {
@@ -81,8 +82,8 @@ func putFloat(b *[floatBuf]byte, v float64) int {
 	return putFraction(b, raw)
 }
 
-// putFraction is putFloat for the bits of what is not an integer below maxExact.
-// Its steps are functions that are small enough for the compiler to inline.
+// putFraction is putFloat for the bits of a float that is not an integer below
+// maxExact. Its steps are functions small enough for the compiler to inline.
 func putFraction(full *[floatBuf]byte, raw uint64) int {
 	index := raw>>fractionBits&exponentMask - minExponent
 	if index >= uint64(len(scales)) {
@@ -91,8 +92,8 @@ func putFraction(full *[floatBuf]byte, raw uint64) int {
 	s := &scales[index]
 	power := powerOfTwo(raw)
 	q, g := s.times(raw)
-	// Below a power of two the floats are half as far apart. Half the interval is
-	// enough for such, or else they are left to strconv.
+	// Below a power of two the distance between floats is half as large. The fast
+	// path handles such a float if half the interval is enough, else strconv does.
 	q, digit, inside, sure := shortest(q, g, s.hi>>(1+power))
 	if !sure || power > inside {
 		return 0
@@ -113,7 +114,7 @@ func putFraction(full *[floatBuf]byte, raw uint64) int {
 	return n + 1 + sign
 }
 
-// powerOfTwo returns 1 for a power of two and 0 for others.
+// powerOfTwo returns 1 if raw are the bits of a power of two, else 0.
 func powerOfTwo(raw uint64) uint64 {
 	return (raw&(hiddenBit-1) - 1) >> 63
 }
@@ -127,11 +128,10 @@ func (s *scale) times(raw uint64) (q, g uint64) {
 	return q + carry, g
 }
 
-// shortest returns the shortest decimal in the interval that reaches limit to
-// both sides of q.g: the nearer integer and digit 0 if that is inside, which the
-// third result says by 1, or else q and the digit behind the point. It is not
-// sure of it where that is too close to call. Instead of branches, which random
-// digits would mispredict, it has masks.
+// shortest returns the shortest decimal in the interval from q.g-limit to q.g+limit.
+// If the nearer integer is inside, it returns that, digit 0 and inside 1, else q, the
+// rounded digit after the point and inside 0. sure is false if the comparison is within
+// the margin. It uses masks because random digits would mispredict branches.
 func shortest(q, g, limit uint64) (integer, digit, inside uint64, sure bool) {
 	up := g >> 63 // The nearer integer is q+1 where the fraction is a half or more.
 	distance := (g ^ -up) + up
@@ -141,14 +141,14 @@ func shortest(q, g, limit uint64) (integer, digit, inside uint64, sure bool) {
 	return q + up&inside, (digit + f>>63) & (inside - 1), inside, sure
 }
 
-// sixteen makes 16 digits of q, which has 15 or 16, and says where the point is,
-// counted from the first.
+// sixteenDigits extends q, which has 15 or 16 digits, to 16 digits. It returns them,
+// the rest of digit and the number of digits before the decimal point.
 func sixteenDigits(q, digit uint64, exp int) (uint64, uint64, int) {
 	short := (q - 1e15) >> 63
 	return q + (9*q+digit)&-short, digit & (short - 1), 16 + exp - int(short)
 }
 
-// significant counts the digits in w0, w1 and digit without zeros at the end.
+// significant counts the digits in w0, w1 and digit without trailing zeros.
 func significant(w0, w1, digit uint64) int {
 	n := 8 + (bits.Len64(w1^zeroDigits)+7)/8
 	if n == 8 {
@@ -160,8 +160,8 @@ func significant(w0, w1, digit uint64) int {
 	return n
 }
 
-// putNear writes the digits of w0 and w1 with a point behind one of the first 15:
-// one place too far to the right, and then once more the word with the point.
+// putNear writes the digits of w0 and w1 with a point after one of the first 15. It
+// writes all digits one byte to the right, then overwrites the word with the point.
 func putNear(b *[digitsBuf]byte, w0, w1 uint64, point int) {
 	binary.LittleEndian.PutUint64(b[9:], w1)
 	at := uint64(1) << (uint(point) * 8 & 63)
@@ -174,8 +174,9 @@ func putNear(b *[digitsBuf]byte, w0, w1 uint64, point int) {
 	}
 }
 
-// putFar writes the n digits of w0, w1 and d where the point is before the
-// first, after the sixteenth, or where the number has an exponent.
+// putFar writes the n digits of w0, w1 and digit for numbers that putNear does not
+// handle: with the point before the first or after the sixteenth digit, without a
+// fraction, or with an exponent. It returns the number of bytes.
 func putFar(b *[digitsBuf]byte, w0, w1, digit uint64, n, point int) int {
 	d := byte('0' + digit)
 	switch {
@@ -216,7 +217,7 @@ func putFar(b *[digitsBuf]byte, w0, w1, digit uint64, n, point int) int {
 	return point
 }
 
-// putInt writes i, which is below 2^53.
+// putInt writes i, which is below 2^53, and returns the number of bytes.
 func putInt(b *[digitsBuf]byte, i uint64) int {
 	if i < 10000 {
 		w := fourDigits(i)
@@ -237,8 +238,8 @@ func putInt(b *[digitsBuf]byte, i uint64) int {
 	return n + 8
 }
 
-// eightDigits returns the digits of x, which is below 1e8, the first of them in
-// the lowest byte.
+// eightDigits returns the decimal digits of x, which is below 1e8, the first digit
+// in the lowest byte.
 func eightDigits(x uint64) uint64 {
 	return uint64(fourDigits(x/10000)) | uint64(fourDigits(x%10000))<<32
 }

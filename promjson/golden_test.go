@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// testdata was written by the codec of Prometheus 3.15 (web/api/v1): answers in
+// testdata was written by the codec of Prometheus 3.15 (web/api/v1): responses in
 // *.json, single values in encode.txt, one a line as kind, input and output.
 func TestAppend_ValuesEqualPrometheus(t *testing.T) {
 	src, err := os.ReadFile("testdata/encode.txt")

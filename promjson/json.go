@@ -10,14 +10,15 @@ import (
 const maxDepth = 64
 
 // skipper finds the end of one JSON value of any size that arrives in pieces.
-// It checks how brackets, commas, colons and strings stand, not what digits or
-// escapes say. The zero skipper expects a value.
+// It checks the nesting and order of brackets, commas, colons and strings. It does
+// not check the digits of numbers or the digits of \u escapes. The zero skipper
+// expects a value.
 type skipper struct {
 	state   skipState
-	key     bool   // The string is the key of a member.
-	objects uint64 // One bit a level, lowest innermost: 1 for an object.
+	key     bool   // The current string is the key of a member.
+	objects uint64 // One bit per level, bit 0 is the innermost: 1 for an object, 0 for an array.
 	depth   int
-	literal string // What is left of true, false or null.
+	literal string // The unread rest of true, false or null.
 }
 
 type skipState uint8
@@ -36,9 +37,9 @@ const (
 	skipDone
 )
 
-// feed reads on in b. It returns how many bytes belong to the value, whether
-// the value is complete, and what is wrong with b[n], if anything. Of a number,
-// only the byte behind it shows that it is complete.
+// feed continues the value with b. It returns how many bytes of b belong to the
+// value, whether the value is complete, and the syntax error at b[n] or "". A
+// number is complete only once the byte after it has been seen.
 func (k *skipper) feed(b []byte) (n int, done bool, wrong string) {
 	for i := 0; i < len(b); i++ {
 		c := b[i]
@@ -71,7 +72,7 @@ func (k *skipper) feed(b []byte) (n int, done bool, wrong string) {
 				return i, false, ""
 			}
 			k.end()
-			i-- // This byte comes again.
+			i-- // Read this byte again in the next state.
 		case skipLiteral:
 			if c != k.literal[0] {
 				return i, false, "neither true, false nor null"
@@ -172,7 +173,7 @@ func (k *skipper) close(c byte) string {
 	return ""
 }
 
-// end says that a value is complete.
+// end marks the current value as complete.
 func (k *skipper) end() {
 	k.state = skipNext
 	if k.depth == 0 {
@@ -180,8 +181,8 @@ func (k *skipper) end() {
 	}
 }
 
-// plainRun returns the first index from i on of a quote, a backslash or a
-// control character, or len(b).
+// plainRun returns the index of the first quote, backslash or control character
+// in b[i:], counted from the start of b, or len(b).
 func plainRun(b []byte, i int) int {
 	for ; len(b)-i >= 8; i += 8 {
 		if marks := special(binary.LittleEndian.Uint64(b[i:])); marks != 0 {
@@ -210,14 +211,15 @@ func isEscape(c byte) bool {
 	return false
 }
 
-// cursor reads JSON that is in memory as a whole. Where it says what is wrong,
-// it stands at i.
+// cursor parses JSON that is complete in memory. Its methods return the syntax
+// error as text, "" for none; i is then the offset of the error.
 type cursor struct {
 	b []byte
 	i int
 }
 
-// space skips white space and returns the byte behind it, or 0 at the end.
+// space skips white space and returns the next byte without reading it, or 0 at
+// the end.
 func (c *cursor) space() byte {
 	for ; c.i < len(c.b); c.i++ {
 		if !isSpace(c.b[c.i]) {
@@ -236,8 +238,9 @@ func (c *cursor) expect(want byte) (wrong string) {
 	return ""
 }
 
-// text reads a string and returns it with its escapes. It aliases b.
-func (c *cursor) text() (raw []byte, wrong string) {
+// rawString reads a string and returns the bytes between its quotes, still
+// escaped. The result aliases b.
+func (c *cursor) rawString() (raw []byte, wrong string) {
 	if c.space() != '"' {
 		return nil, "expected a string"
 	}
@@ -262,19 +265,20 @@ func (c *cursor) text() (raw []byte, wrong string) {
 	return nil, "a string without an end"
 }
 
-// unescaped reads a string, which aliases b if it has no escapes.
-func (c *cursor) unescaped() (text []byte, wrong string) {
-	text, wrong = c.text()
-	if wrong == "" && bytes.IndexByte(text, '\\') >= 0 {
+// unescaped reads a string and decodes its escapes. The result aliases b if the
+// string has none.
+func (c *cursor) unescaped() (value []byte, wrong string) {
+	value, wrong = c.rawString()
+	if wrong == "" && bytes.IndexByte(value, '\\') >= 0 {
 		var ok bool
-		if text, ok = appendUnescaped(nil, text); !ok {
+		if value, ok = appendUnescaped(nil, value); !ok {
 			return nil, "an unknown escape"
 		}
 	}
-	return text, wrong
+	return value, wrong
 }
 
-// skip reads any value.
+// skip reads one value of any type.
 func (c *cursor) skip() (wrong string) {
 	var k skipper
 	n, done, wrong := k.feed(c.b[c.i:])
@@ -285,8 +289,8 @@ func (c *cursor) skip() (wrong string) {
 	return wrong
 }
 
-// next reads what separates the elements of an array or the members of an
-// object: the comma, if n elements have been read, or the closing bracket.
+// next reads the separator before element n of an array or member n of an object:
+// a comma unless n is 0, or the closing bracket end. It returns false after end.
 func (c *cursor) next(n int, end byte) (more bool, wrong string) {
 	got := c.space()
 	if got == end {

@@ -75,7 +75,7 @@ func TestScanner_UnknownMembersUpToTheLimit(t *testing.T) {
 
 func iotestOneByte(s string) io.Reader { return &cutReader{[]byte(s), 1} }
 
-// endless is an answer with one series of many points.
+// endless is a response with one series of many points.
 type endless struct {
 	head, tail string
 	points     int
@@ -106,9 +106,9 @@ func (r *endless) Read(p []byte) (int, error) {
 
 func TestScanner_LargeSeriesTakesLittleMemory(t *testing.T) {
 	for name, tail := range map[string]string{
-		"as Prometheus spells it": `]}]}}`,
-		"with spaces":             ` ] } ] } }`,
-		"with histograms":         `],"histograms":[[1,{}]]}]}}`,
+		"encoding of Prometheus": `]}]}}`,
+		"with spaces":            ` ] } ] } }`,
+		"with histograms":        `],"histograms":[[1,{}]]}]}}`,
 	} {
 		const points = 1 << 20 // 39 MB.
 		r := &endless{`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[`, tail, points}
@@ -146,7 +146,7 @@ func TestScanner_ErrorHasTheOffset(t *testing.T) {
 		`{"x":{"a",}}`:          `promjson: byte 9: malformed response: expected a colon`,
 		`{"x":[1}`:              `promjson: byte 7: malformed response: expected a comma or the closing bracket`,
 		`{"data":{"result":1}}`: `promjson: byte 18: malformed response: neither true, false nor null`,
-		`{"data":{"resultType":"scalar","result":[{"metric":{}}]}}`:       `promjson: byte 57: malformed response: the result is no scalar`,
+		`{"data":{"resultType":"scalar","result":[{"metric":{}}]}}`:       `promjson: byte 57: malformed response: the result is not a scalar`,
 		`{"data":{"result":[],"result":[]}}`:                              `promjson: byte 30: malformed response: result again`,
 		`{"\x":1}`:                                                        `promjson: byte 3: malformed response: an unknown escape`,
 		`{"st\u00zz":1}`:                                                  `promjson: byte 11: malformed response: an unknown escape in a name`,
@@ -154,7 +154,7 @@ func TestScanner_ErrorHasTheOffset(t *testing.T) {
 		`{"warnings":1}`:                                                  `promjson: byte 12: malformed response: expected [`,
 		`{"warnings":["" ""]}`:                                            `promjson: byte 16: malformed response: expected a comma or the closing bracket`,
 		`{"data":{},"data":{}}`:                                           `promjson: byte 18: malformed response: data again`,
-		matrixResponse(`1`):                                               `promjson: byte 64: malformed response: the result is no matrix`,
+		matrixResponse(`1`):                                               `promjson: byte 64: malformed response: the result is not a matrix`,
 		matrixResponse(`{}`):                                              `promjson: byte 62: malformed response: a series without a metric`,
 		matrixResponse(`{"metric":1}`):                                    `promjson: byte 70: malformed response: expected {`,
 		matrixResponse(`{"metric":{},"metric":{}}`):                       `promjson: byte 82: malformed response: a member again`,

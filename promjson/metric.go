@@ -11,27 +11,29 @@ import (
 	"unicode/utf8"
 )
 
-// Label is one name and value of a metric object, without escapes.
+// Label is one label of a metric object, unescaped.
 type Label struct {
 	Name, Value string
 }
 
-// metricForm is what is known of a metric object's bytes.
+// metricForm classifies the bytes of a metric object.
 type metricForm uint8
 
 const (
 	formUnknown   metricForm = iota
 	formBad                  // Not an object of strings.
-	formAny                  // Names in any order.
-	formSorted               // Names ascend.
-	formCanonical            // Names ascend, and there is neither an escape nor a space outside strings.
+	formAny                  // Label names in any order.
+	formSorted               // Label names in ascending order.
+	formCanonical            // As Prometheus writes it: sorted, without escapes, without space outside strings.
 )
 
-// CompareMetrics orders two metric objects, {"name":"value",...}, as Prometheus
-// orders their labels: by the first difference in the sorted names and values,
-// without escapes. That is not the order of the bytes. Both may be spelled and
-// ordered in any way, but are compared quickly as Prometheus writes them.
-// Objects that are malformed compare by their bytes.
+// CompareMetrics compares two metric objects, {"name":"value",...}, in the order of
+// Prometheus' labels.Compare: by the first difference in the sorted, unescaped names
+// and values. That is not the order of the bytes. It returns a negative number, 0
+// or a positive number.
+//
+// Any JSON encoding and label order is accepted; the encoding of Prometheus is
+// compared without decoding. Malformed objects compare by their bytes.
 func CompareMetrics(a, b []byte) int {
 	if bytes.Equal(a, b) {
 		return 0
@@ -57,24 +59,25 @@ func compareMetrics(a, b []byte, formA, formB metricForm) int {
 	return bytes.Compare(a, b)
 }
 
-// comparePlain finds the first byte that differs. In plain objects every quote
-// begins or ends a string, so the number of quotes before says where it stands.
+// compareCanonical compares two canonical objects by their first different byte. In
+// a canonical object every quote begins or ends a string, so the number of quotes
+// before that byte shows whether it is inside a string.
 func compareCanonical(a, b []byte) int {
 	n := commonPrefix(a, b)
 	return compareAtDifference(a, b, n, bytes.Count(a[:n], []byte{'"'})%2 == 0)
 }
 
-// partingOrder compares two plain objects that part at index n, be it between
-// strings or within one.
+// compareAtDifference compares two canonical objects whose first different byte is
+// at index n, between strings or within one.
 func compareAtDifference(a, b []byte, n int, between bool) int {
 	switch {
 	case n == len(a) || n == len(b):
-		return 0 // The same object: none is a prefix of another.
-	case between && a[n] == '}': // b has a further label.
+		return 0 // Equal: no canonical object is a prefix of another.
+	case between && a[n] == '}': // b has one label more.
 		return -1
 	case between:
 		return 1
-	case a[n] == '"': // The string of a is a prefix of b's.
+	case a[n] == '"': // The string in a is a prefix of the one in b.
 		return -1
 	case b[n] == '"':
 		return 1
@@ -96,10 +99,10 @@ func commonPrefix(a, b []byte) int {
 	return n
 }
 
-// compareSorted walks through both objects, which are well-formed.
+// compareSorted compares two well-formed objects label by label.
 func compareSorted(a, b []byte) int {
 	ra, rb := readLabels(a), readLabels(b)
-	var room [2][128]byte
+	var scratch [2][128]byte
 	for {
 		moreA, _ := ra.next()
 		moreB, _ := rb.next()
@@ -113,8 +116,8 @@ func compareSorted(a, b []byte) int {
 			return 0
 		}
 		for _, raw := range [2][2][]byte{{ra.name, rb.name}, {ra.value, rb.value}} {
-			x, _ := appendUnescaped(room[0][:0], raw[0])
-			y, _ := appendUnescaped(room[1][:0], raw[1])
+			x, _ := appendUnescaped(scratch[0][:0], raw[0])
+			y, _ := appendUnescaped(scratch[1][:0], raw[1])
 			if c := bytes.Compare(x, y); c != 0 {
 				return c
 			}
@@ -122,25 +125,26 @@ func compareSorted(a, b []byte) int {
 	}
 }
 
-// DecodeLabels appends the labels of a metric object to dst, sorted by name.
-// The strings are the caller's: they do not alias metric.
+// DecodeLabels appends the labels of a metric object to dst, unescaped and sorted by
+// name. The strings do not alias metric. For a malformed object it returns an Error
+// and dst as it was.
 func DecodeLabels(dst []Label, metric []byte) ([]Label, error) {
 	start := len(dst)
-	var places [32]labelSpan
-	if list, ok := canonicalLabels(metric, places[:0], 1); ok {
-		text := string(metric) // One string for all.
+	var spans [32]labelSpan
+	if list, ok := canonicalLabels(metric, spans[:0], 1); ok {
+		all := string(metric) // One string for all.
 		dst = slices.Grow(dst, len(list))
 		for i, p := range list {
-			end := len(text)
+			end := len(all)
 			if i+1 < len(list) {
 				end = list[i+1].start
 			}
-			dst = append(dst, Label{text[p.start+1 : p.nameEnd], text[p.nameEnd+3 : end-2]})
+			dst = append(dst, Label{all[p.start+1 : p.nameEnd], all[p.nameEnd+3 : end-2]})
 		}
 		return dst, nil
 	}
 	r := readLabels(metric)
-	var room [128]byte
+	var scratch [128]byte
 	for {
 		more, wrong := r.next()
 		if wrong != "" {
@@ -149,9 +153,9 @@ func DecodeLabels(dst []Label, metric []byte) ([]Label, error) {
 		if !more {
 			break
 		}
-		name, okName := appendUnescaped(room[:0], r.name)
+		name, okName := appendUnescaped(scratch[:0], r.name)
 		label := Label{Name: string(name)}
-		value, okValue := appendUnescaped(room[:0], r.value)
+		value, okValue := appendUnescaped(scratch[:0], r.value)
 		label.Value = string(value)
 		if !okName || !okValue {
 			return dst[:start], r.error("an unknown escape")
@@ -165,15 +169,16 @@ func DecodeLabels(dst []Label, metric []byte) ([]Label, error) {
 	return dst, nil
 }
 
-// metricFormOf checks a metric object. Of a bad one it says where and why.
+// metricFormOf checks and classifies a metric object. For formBad it returns the
+// offset in m and the reason.
 func metricFormOf(m []byte) (form metricForm, at int, wrong string) {
 	if isCanonical(m) {
 		return formCanonical, 0, ""
 	}
 	r := readLabels(m)
 	form = formSorted
-	var room [3][128]byte
-	last := room[0][:0]
+	var scratch [3][128]byte
+	last := scratch[0][:0]
 	for n := 0; ; n++ {
 		more, wrong := r.next()
 		if wrong != "" {
@@ -182,8 +187,8 @@ func metricFormOf(m []byte) (form metricForm, at int, wrong string) {
 		if !more {
 			return form, 0, ""
 		}
-		name, okName := appendUnescaped(room[1][:0], r.name)
-		_, okValue := appendUnescaped(room[2][:0], r.value)
+		name, okName := appendUnescaped(scratch[1][:0], r.name)
+		_, okValue := appendUnescaped(scratch[2][:0], r.value)
 		if !okName || !okValue {
 			return formBad, r.i, "an unknown escape"
 		}
@@ -194,69 +199,68 @@ func metricFormOf(m []byte) (form metricForm, at int, wrong string) {
 	}
 }
 
-// labelPlace is where a label stands in a metric object of formPlain: its
-// opening quote and the quote that closes its name.
+// labelSpan holds two offsets of a label in a canonical metric object: the quote that
+// opens its name and the quote that closes its name.
 type labelSpan struct {
 	start, nameEnd int
 }
 
-// plainSorted reports whether m is of formPlain.
+// isCanonical reports whether m is of formCanonical.
 func isCanonical(m []byte) bool {
-	var room [32]labelSpan
-	_, ok := canonicalLabels(m, room[:0], 1)
+	var scratch [32]labelSpan
+	_, ok := canonicalLabels(m, scratch[:0], 1)
 	return ok
 }
 
-// plainLabels appends the places of the labels of m from start on, which come
-// behind those already in places. It reports false where m is not of formPlain.
-func canonicalLabels(m []byte, places []labelSpan, start int) ([]labelSpan, bool) {
+// canonicalLabels appends the spans of the labels of m that begin at offset start or
+// later; spans holds those before. It returns false if m is not of formCanonical.
+func canonicalLabels(m []byte, spans []labelSpan, start int) ([]labelSpan, bool) {
 	if len(m) < 2 || m[0] != '{' {
-		return places, false
+		return spans, false
 	}
 	if len(m) == 2 {
-		return places, m[1] == '}'
+		return spans, m[1] == '}'
 	}
 	for i := start; ; {
 		if len(m)-i < 7 || m[i] != '"' {
-			return places, false
+			return spans, false
 		}
 		nameEnd := plainRun(m, i+1)
 		if len(m)-nameEnd < 5 || m[nameEnd] != '"' || m[nameEnd+1] != ':' || m[nameEnd+2] != '"' {
-			return places, false
+			return spans, false
 		}
-		if n := len(places); n > 0 {
-			last := places[n-1]
+		if n := len(spans); n > 0 {
+			last := spans[n-1]
 			if bytes.Compare(m[last.start+1:last.nameEnd], m[i+1:nameEnd]) >= 0 {
-				return places, false
+				return spans, false
 			}
 		}
-		places = append(places, labelSpan{i, nameEnd})
+		spans = append(spans, labelSpan{i, nameEnd})
 		valueEnd := plainRun(m, nameEnd+3)
 		if len(m)-valueEnd < 2 || m[valueEnd] != '"' {
-			return places, false
+			return spans, false
 		}
 		if m[valueEnd+1] != ',' {
-			return places, m[valueEnd+1] == '}' && valueEnd+2 == len(m)
+			return spans, m[valueEnd+1] == '}' && valueEnd+2 == len(m)
 		}
 		i = valueEnd + 2
 	}
 }
 
-// metricOrder takes metric objects one after the other, sees whether each is
-// well-formed and compares it to the one before. What both begin with alike is
-// looked at only once.
+// metricOrder checks consecutive metric objects and compares each to the one before.
+// A common prefix of the two is not checked again.
 type metricOrder struct {
 	last   []byte
 	form   metricForm
-	labels []labelSpan // Of last, if its form is formPlain.
+	labels []labelSpan // Of last, if its form is formCanonical.
 }
 
 func (o *metricOrder) reset() {
 	o.last, o.form, o.labels = o.last[:0], formUnknown, o.labels[:0]
 }
 
-// follow returns the form of m and how m compares to the object before. If m is
-// bad, it says where and why.
+// compareNext returns the form of m and the comparison of m with the object before,
+// 1 if there is none. For formBad it returns the offset in m and the reason.
 func (o *metricOrder) compareNext(m []byte) (form metricForm, c int, at int, wrong string) {
 	if o.form == formCanonical {
 		n := commonPrefix(o.last, m)
@@ -264,11 +268,11 @@ func (o *metricOrder) compareNext(m []byte) (form metricForm, c int, at int, wro
 		for k > 0 && o.labels[k-1].start >= n {
 			k--
 		}
-		start := 1 // Of the label where the objects part.
+		start := 1 // Offset of the first label that differs.
 		if k > 0 {
 			start = o.labels[k-1].start
 		}
-		end := len(o.last) - 1 // Of that label, in the object before.
+		end := len(o.last) - 1 // End of that label in the object before.
 		if k < len(o.labels) {
 			end = o.labels[k].start - 1
 		}
@@ -294,16 +298,16 @@ func (o *metricOrder) compareNext(m []byte) (form metricForm, c int, at int, wro
 	return form, c, 0, ""
 }
 
-// labelReader reads the labels of a metric object spelled in any way.
+// labelReader reads the labels of a metric object in any JSON encoding.
 type labelReader struct {
 	cursor
 	n           int
-	name, value []byte // With their escapes; they alias b.
+	name, value []byte // Still escaped; they alias b.
 }
 
 func readLabels(m []byte) labelReader { return labelReader{cursor: cursor{b: m}} }
 
-// next reads one label.
+// next reads one label into name and value. It returns false after the last.
 func (r *labelReader) next() (more bool, wrong string) {
 	if r.n == 0 {
 		if wrong := r.expect('{'); wrong != "" {
@@ -321,19 +325,19 @@ func (r *labelReader) next() (more bool, wrong string) {
 		return false, ""
 	}
 	r.n++
-	if r.name, wrong = r.text(); wrong != "" {
+	if r.name, wrong = r.rawString(); wrong != "" {
 		return false, wrong
 	}
 	if wrong = r.expect(':'); wrong != "" {
 		return false, wrong
 	}
-	r.value, wrong = r.text()
+	r.value, wrong = r.rawString()
 	return true, wrong
 }
 
-// appendUnescaped appends what stands between the quotes of a JSON string, as
-// it is meant. Bytes that are not valid UTF-8 stay. It reports false for an
-// escape that JSON does not know.
+// appendUnescaped appends the contents of a JSON string, raw, with escapes decoded.
+// Bytes that are not valid UTF-8 stay. It returns false for an escape that JSON does
+// not define.
 func appendUnescaped(dst, raw []byte) ([]byte, bool) {
 	for {
 		i := bytes.IndexByte(raw, '\\')
@@ -365,7 +369,7 @@ func appendUnescaped(dst, raw []byte) ([]byte, bool) {
 			}
 			raw = raw[4:]
 			if utf16.IsSurrogate(r) {
-				// Only two halves make a character; one alone means U+FFFD.
+				// A surrogate without its other half is U+FFFD.
 				low := rune(utf8.RuneError)
 				if len(raw) >= 6 && raw[0] == '\\' && raw[1] == 'u' {
 					low, _ = hexRune(raw[2:])

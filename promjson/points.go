@@ -7,14 +7,14 @@ import (
 	"strconv"
 )
 
-// Point is one float sample: T in milliseconds since the epoch, and its value.
+// Point is one float sample. T is in milliseconds since the epoch, F is the value.
 type Point struct {
 	T int64
 	F float64
 }
 
-// PointLike is any struct with the fields of Point, so that slices of another
-// package's points (promql.FPoint, say) are encoded as they are.
+// PointLike is any struct with the fields of Point. It lets AppendPoints encode slices
+// of another package's points, such as promql.FPoint, without conversion.
 type PointLike interface {
 	~struct {
 		T int64
@@ -22,23 +22,23 @@ type PointLike interface {
 	}
 }
 
-// MaxPointLen is the room that AppendPoints wants for each point: where less is
-// left in dst it reallocates, even if the text itself would fit.
+// MaxPointLen is the capacity in bytes that AppendPoints requires for each point. With
+// less left in dst it reallocates, even if the encoded points would fit.
 const MaxPointLen = 64
 
 const (
-	// pieceLen is for how many points room is made at once.
+	// growPoints is the number of points for which dst grows at once.
 	growPoints = 64
 
-	// pointGap is what stands between a value and the next time. Every time is
-	// written with the gap before it and the quote of its value behind it.
+	// pointGap separates a value from the next timestamp. A timestamp is encoded
+	// together with the gap before it and the opening quote of its value.
 	pointGap = `"],[`
 )
 
-// AppendPoints appends points as [t,"v"],[t,"v"] with commas between them, that
-// is the inside of a "values" array. Times on the grid are copied, others are
-// written; g may be nil. A long series can be encoded piece by piece so that
-// the caller can write dst out in between: he puts the comma between pieces.
+// AppendPoints appends points as [t,"v"],[t,"v"], the elements of a "values" array
+// without the brackets. It copies encoded timestamps from g, the steps of the query,
+// and encodes all others; g may be nil. A caller that flushes dst between pieces of a
+// long series appends the comma between the pieces.
 func AppendPoints[P PointLike](dst []byte, g *Steps, points []P) []byte {
 	if len(points) == 0 {
 		return dst
@@ -59,20 +59,22 @@ func AppendPoints[P PointLike](dst []byte, g *Steps, points []P) []byte {
 	return append(dst, '"', ']')
 }
 
-// appendPiece appends points behind another point whose value is still open.
-// There is room for all of them, and next is the grid's index expected first.
+// appendPiece appends points after another point whose value has no closing quote
+// yet, and leaves the last value open as well. dst has capacity for all points. next
+// is the index in g of the first expected timestamp; the result is the index for
+// the next call.
 func appendPiece[P PointLike](dst []byte, g *Steps, next int, points []P) ([]byte, int) {
 	n := len(dst)
 	dst = dst[:cap(dst)]
-	var stamps []encodedStep
+	var encoded []encodedStep
 	if g != nil {
-		stamps = g.stamps
+		encoded = g.encoded
 	}
-	known, knownAt, knownLen := uint64(0), 0, 0 // The last value that was computed; 0 is none.
+	prev, prevAt, prevLen := uint64(0), 0, 0 // The last encoded value, its offset in dst and its length; 0: none.
 	for i := range points {
 		p := Point(points[i])
-		if uint(next) < uint(len(stamps)) && stamps[next].t == p.T {
-			s := &stamps[next]
+		if uint(next) < uint(len(encoded)) && encoded[next].t == p.T {
+			s := &encoded[next]
 			b := (*[24]byte)(dst[n : n+24])
 			binary.LittleEndian.PutUint64(b[0:], s.value[0])
 			binary.LittleEndian.PutUint64(b[8:], s.value[1])
@@ -83,7 +85,7 @@ func appendPiece[P PointLike](dst []byte, g *Steps, next int, points []P) ([]byt
 			n = len(appendPointStart(dst[:n], p.T))
 			next = g.after(p.T)
 			if g != nil {
-				stamps = g.stamps
+				encoded = g.encoded
 			}
 		}
 
@@ -98,9 +100,9 @@ func appendPiece[P PointLike](dst []byte, g *Steps, next int, points []P) ([]byt
 				continue
 			}
 			k = putFloat(b, p.F)
-		} else if raw == known {
-			*b = *(*[floatBuf]byte)(dst[knownAt : knownAt+floatBuf])
-			n += knownLen
+		} else if raw == prev {
+			*b = *(*[floatBuf]byte)(dst[prevAt : prevAt+floatBuf])
+			n += prevLen
 			continue
 		} else {
 			k = putFraction(b, raw)
@@ -108,7 +110,7 @@ func appendPiece[P PointLike](dst []byte, g *Steps, next int, points []P) ([]byt
 		if k == 0 {
 			k = len(appendStrconv(dst[:n], p.F)) - n
 		}
-		known, knownAt, knownLen = raw, n, k
+		prev, prevAt, prevLen = raw, n, k
 		n += k
 	}
 	return dst[:n], next
@@ -120,45 +122,46 @@ func appendPointStart(dst []byte, ms int64) []byte {
 	return append(dst, ',', '"')
 }
 
-// Steps holds what the series of one range query share: the times start,
-// start+step, ... of its steps, as text. A caller keeps one Steps through a
-// whole matrix. The text is made when a time is first met, so a grid costs
-// nothing by itself. The zero Steps has no times. Steps is not safe for
-// concurrent use.
+// Steps caches the encoded timestamps of the steps of one range query: start,
+// start+step, start+2*step and so on. The caller uses one Steps for all series of a
+// matrix. A timestamp is encoded when a series first needs it, so creating Steps
+// costs nothing. The zero Steps has no timestamps. Steps is not safe for concurrent
+// use.
 type Steps struct {
 	start, step int64
 	count       int
-	stamps      []encodedStep // The times made so far, from the start on.
+	encoded     []encodedStep // The timestamps encoded so far, from start on.
 }
 
-// stamp is a time as it stands between two values: "],[1700000000,"
-// The last byte of the text is its length.
+// encodedStep is a timestamp with the bytes between two values: "],[1700000000,"
+// The last byte of value is the length.
 type encodedStep struct {
 	t     int64
 	value [3]uint64
 }
 
-// gridMax bounds a grid's memory at 512 KiB. Prometheus answers a query with
-// 11,000 steps at most; later times are written one by one.
+// maxSteps bounds the memory of Steps at 512 KiB. Prometheus rejects queries with
+// more than 11,000 steps; later timestamps are encoded one by one.
 const maxSteps = 1 << 14
 
-// NewSteps returns the grid of count times from startMS in steps of stepMS.
+// NewSteps returns the count steps of a range query that starts at startMS and has a
+// step of stepMS, both in milliseconds.
 func NewSteps(startMS, stepMS int64, count int) *Steps {
 	g := new(Steps)
 	g.Reset(startMS, stepMS, count)
 	return g
 }
 
-// Reset gives g other times and keeps its memory.
+// Reset sets other steps, as NewSteps does, and reuses the memory of g.
 func (g *Steps) Reset(startMS, stepMS int64, count int) {
 	if stepMS <= 0 {
 		count = min(count, 1)
 	}
-	*g = Steps{start: startMS, step: stepMS, count: min(count, maxSteps), stamps: g.stamps[:0]}
+	*g = Steps{start: startMS, step: stepMS, count: min(count, maxSteps), encoded: g.encoded[:0]}
 }
 
-// after returns the index of the time that follows ms, for which the grid then
-// has the text, or -1 where the grid does not know it.
+// after returns the index in g.encoded of the step that follows ms, after encoding it
+// if necessary, or -1 if there is no such step.
 func (g *Steps) after(ms int64) int {
 	if g == nil || g.step <= 0 || ms < g.start || ms-g.start < 0 {
 		return -1
@@ -168,35 +171,36 @@ func (g *Steps) after(ms int64) int {
 		return -1
 	}
 	next := int(steps) + 1
-	for len(g.stamps) <= next {
-		s, ok := newEncodedStep(g.start + int64(len(g.stamps))*g.step)
+	for len(g.encoded) <= next {
+		s, ok := newEncodedStep(g.start + int64(len(g.encoded))*g.step)
 		if !ok {
 			return -1
 		}
-		g.stamps = append(g.stamps, s)
+		g.encoded = append(g.encoded, s)
 	}
 	return next
 }
 
-// makeStamp reports false where the text does not fit.
+// newEncodedStep returns false if the bytes do not fit.
 func newEncodedStep(ms int64) (encodedStep, bool) {
-	var room [40]byte
-	text := appendPointStart(room[:0], ms)
-	if len(text) > 23 {
+	var buf [40]byte
+	encoded := appendPointStart(buf[:0], ms)
+	if len(encoded) > 23 {
 		return encodedStep{}, false
 	}
-	clear(room[len(text):])
-	room[23] = byte(len(text))
+	clear(buf[len(encoded):])
+	buf[23] = byte(len(encoded))
 	s := encodedStep{t: ms}
 	for i := range s.value {
-		s.value[i] = binary.LittleEndian.Uint64(room[8*i:])
+		s.value[i] = binary.LittleEndian.Uint64(buf[8*i:])
 	}
 	return s, true
 }
 
-// AppendScalarResult appends the result of a scalar query, [t,"v"]. Prometheus
-// writes it with other rules than samples: the fraction of the time has no
-// trailing zeros and the value never has an exponent.
+// AppendScalarResult appends the result of a scalar query, [t,"v"]; ms is the
+// timestamp in milliseconds. Prometheus encodes it with other rules than samples:
+// the fraction of the timestamp has no trailing zeros and the value never has an
+// exponent.
 func AppendScalarResult(dst []byte, ms int64, v float64) []byte {
 	dst = appendResultTime(dst, ms)
 	dst = append(dst, '"')
@@ -204,11 +208,12 @@ func AppendScalarResult(dst []byte, ms int64, v float64) []byte {
 	return append(dst, '"', ']')
 }
 
-// AppendStringResult appends the result of a string query, [t,"s"]. Beyond what
-// holds for scalars, the text differs from AppendString's by \b and \f.
+// AppendStringResult appends the result of a string query, [t,"s"]; ms is the
+// timestamp in milliseconds, encoded as in AppendScalarResult. The string differs
+// from AppendString's in one point: backspace and form feed are \b and \f.
 func AppendStringResult(dst []byte, ms int64, s string) []byte {
 	dst = appendResultTime(dst, ms)
-	dst = appendText(dst, s, true)
+	dst = appendString(dst, s, true)
 	return append(dst, ']')
 }
 
@@ -218,7 +223,7 @@ func appendResultTime(dst []byte, ms int64) []byte {
 	return append(dst, ',')
 }
 
-// Which ends belong to a bucket, as the first element of a bucket's array says.
+// Boundary rules of a bucket: the first element of its JSON array.
 const (
 	LeftOpen  = 0 // (lower, upper]
 	RightOpen = 1 // [lower, upper)
@@ -226,7 +231,7 @@ const (
 	Closed    = 3 // [lower, upper]
 )
 
-// Boundaries is the number for a bucket whose ends belong to it or not.
+// Boundaries returns the boundary rule for a bucket that includes its bounds or not.
 func Boundaries(lowerInclusive, upperInclusive bool) int {
 	switch {
 	case lowerInclusive && upperInclusive:
@@ -239,7 +244,8 @@ func Boundaries(lowerInclusive, upperInclusive bool) int {
 	return BothOpen
 }
 
-// Bucket is one bucket of a native histogram.
+// Bucket is one bucket of a native histogram with its bounds and its count, which is
+// not cumulative.
 type Bucket struct {
 	Boundaries          int // LeftOpen, RightOpen, BothOpen or Closed
 	Lower, Upper, Count float64
@@ -249,7 +255,7 @@ type Bucket struct {
 //
 //	{"count":"5","sum":"18.4","buckets":[[3,"-0.001","0.001","2"],[0,"1","2","3"]]}
 //
-// Buckets with a count of 0 are left out, and so is "buckets" without any.
+// It omits buckets with a count of 0, and "buckets" if none is left.
 func AppendHistogram(dst []byte, count, sum float64, buckets []Bucket) []byte {
 	dst = AppendHistogramStart(dst, count, sum)
 	written := false
@@ -264,8 +270,8 @@ func AppendHistogram(dst []byte, count, sum float64, buckets []Bucket) []byte {
 	return AppendHistogramEnd(dst, written)
 }
 
-// AppendHistogramStart begins a histogram for callers that have an iterator and
-// no slice of buckets: AppendBucket and AppendHistogramEnd must follow.
+// AppendHistogramStart begins a histogram, for callers that have an iterator instead
+// of a slice of buckets. AppendBucket and AppendHistogramEnd must follow.
 func AppendHistogramStart(dst []byte, count, sum float64) []byte {
 	dst = append(dst, `{"count":"`...)
 	dst = AppendFloat(dst, count)
@@ -274,8 +280,8 @@ func AppendHistogramStart(dst []byte, count, sum float64) []byte {
 	return append(dst, '"')
 }
 
-// AppendBucket appends one bucket; first says that it is the histogram's first.
-// Prometheus leaves out buckets with a count of 0, so the caller must too.
+// AppendBucket appends one bucket; first is true for the first of a histogram. The
+// caller must omit buckets with a count of 0, as Prometheus does.
 func AppendBucket(dst []byte, first bool, boundaries int, lower, upper, count float64) []byte {
 	if first {
 		dst = append(dst, `,"buckets":[[`...)
@@ -291,7 +297,7 @@ func AppendBucket(dst []byte, first bool, boundaries int, lower, upper, count fl
 	return append(dst, '"', ']')
 }
 
-// AppendHistogramEnd ends a histogram; any says that it has had a bucket.
+// AppendHistogramEnd ends a histogram; any is true if it has at least one bucket.
 func AppendHistogramEnd(dst []byte, any bool) []byte {
 	if any {
 		dst = append(dst, ']')

@@ -79,8 +79,8 @@ func TestSteps_AreBoundedAndReset(t *testing.T) {
 	g := NewSteps(0, 1000, len(points))
 	got := AppendPoints(nil, g, points)
 	check(t, "points beyond the limit", string(got), string(plainPoints(nil, points)))
-	if len(g.stamps) > maxSteps {
-		t.Errorf("the grid has %d times", len(g.stamps))
+	if len(g.encoded) > maxSteps {
+		t.Errorf("%d steps are encoded", len(g.encoded))
 	}
 	g.Reset(500, 10, 100)
 	points = []Point{{500, 1}, {510, 2}, {520, 3}}

@@ -2,25 +2,26 @@ package promjson
 
 import "io"
 
-// Options are the limits of a Scanner. The zero value has sensible ones.
+// Options are the buffer sizes and limits of a Scanner, in bytes. The zero value has
+// the defaults.
 type Options struct {
-	// BufferBytes is the size of reads, and of what a series is handed out in.
-	// The default is 64 KiB; from a socket 1 MiB is cheaper.
+	// BufferBytes is the size of reads and the maximum size of a piece of points.
+	// The default is 64 KiB; for a socket 1 MiB costs less CPU.
 	BufferBytes int
-	// InitialBufferBytes, if less than BufferBytes, is the size of the first reads: a short
-	// answer needs no more. The buffer grows to BufferBytes where reads fill it.
-	// Where the input is not valid JSON, what becomes of it may then depend on how
-	// the reader cuts it.
+	// InitialBufferBytes, if less than BufferBytes, is the size of the first reads,
+	// which is enough for a short response. Reads that fill the buffer enlarge it, up
+	// to BufferBytes. For invalid JSON the result may then depend on the sizes of the
+	// reads.
 	InitialBufferBytes int
-	// MaxBufferBytes is what may have to be in memory at once: the largest metric
-	// object, the largest point (a histogram), and a whole series where its
-	// members stand in an unusual order. The default is 1 MiB.
+	// MaxBufferBytes bounds what must be in memory at once: a metric object, a point
+	// (such as a histogram), and a whole series if its members are in an unusual
+	// order. The default is 1 MiB.
 	MaxBufferBytes int
-	// MaxTextBytes bounds the strings of the envelope, all together: warnings,
-	// infos, error and so on. It also bounds Result. The default is 1 MiB.
+	// MaxTextBytes bounds the sum of all strings of the envelope (warnings, infos,
+	// error and so on) and of Result. The default is 1 MiB.
 	MaxTextBytes int
-	// MaxUnknownBytes is how much of the members that are not known is kept in the
-	// Envelope. What does not fit is skipped, as is everything by default.
+	// MaxUnknownBytes bounds Envelope.Unknown. Members that do not fit are skipped.
+	// The default is 0: all are skipped.
 	MaxUnknownBytes int
 }
 
@@ -43,8 +44,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Envelope is what an answer says beside its data. It is complete once Next has
-// returned false, since any of it may stand behind the data.
+// Envelope holds all members of a response except the result. It is complete once
+// Next has returned false, because any member may follow the result.
 type Envelope struct {
 	Status     string // "success" or "error".
 	ErrorType  string
@@ -55,16 +56,15 @@ type Envelope struct {
 	Unknown    []Member // See Options.MaxUnknownBytes.
 }
 
-// Member is a member of the answer, or of its data, that has no place of its
-// own in the Envelope, such as "stats" or "isPartial".
+// Member is a member without a field in Envelope, such as "isPartial" or "stats".
 type Member struct {
 	Name   string
-	InData bool
-	Value  []byte // Its JSON, owned.
+	InData bool   // It is a member of "data", not of the response object.
+	Value  []byte // JSON, owned by the caller.
 }
 
-// Scanner reads an answer to query_range or query and hands out its series one
-// by one, in memory that does not depend on their number or size:
+// Scanner reads a response to a query or a range query and returns its series one by
+// one. Its memory does not depend on their number or size:
 //
 //	for s.Next() {
 //		use(s.Metric())
@@ -77,55 +77,55 @@ type Member struct {
 //	}
 //	if s.Err() != nil || s.Envelope().Status != "success" { ...
 //
-// What is not wanted of a series need not be read. All bytes handed out are the
-// Scanner's and valid until its next call that begins with Next.
+// The caller may skip any piece. The Scanner owns all bytes it returns; they are valid
+// until the next call of Next, NextValues or NextHistograms.
 //
-// Any spelling that JSON allows is understood; what Prometheus writes is read
-// at the speed of a search for one byte. The structure is checked: envelope,
-// members, metric objects, where arrays begin and end. What stands inside an
-// array of values or histograms is not: that is for whoever decodes it. Where
-// the input is not valid JSON there, the end of the array may be misjudged, but
-// an answer never depends on how the reader cuts the input.
+// The Scanner accepts any JSON encoding. It reads the encoding of Prometheus at the
+// speed of a search for one byte. It checks the structure: the envelope, members,
+// metric objects, and the start and end of arrays. It does not check the points
+// inside an array; the Decode functions do. For invalid JSON inside an array it may
+// find the wrong end of the array, but the result never depends on the sizes of the
+// reads (except with InitialBufferBytes).
 //
 // A Scanner is not safe for concurrent use.
 type Scanner struct {
 	buffer
 	o     Options
 	level level
-	first bool // No member or element of this level has been read yet.
+	first bool // No member or element of this level has been read.
 	seen  struct{ data, result, series bool }
 	err   error
 
 	envelope     Envelope
 	result       []byte
-	textBytes    int // What is left of the budget.
-	unknownBytes int
+	textBytes    int // The rest of MaxTextBytes.
+	unknownBytes int // The rest of MaxUnknownBytes.
 
 	metric     []byte
 	form       metricForm
-	metricAt   int64  // Its offset.
-	ownMetric  []byte // Room for the metric once the buffer moves.
-	ownsMetric bool
+	metricAt   int64  // The offset of metric in the input.
+	ownMetric  []byte // Holds the metric once the buffer moves.
+	ownsMetric bool   // metric is ownMetric, not a part of the buffer.
 
 	series seriesState
 	window window
-	name   []byte // Room for the name of a member.
+	name   []byte // The unescaped name of the current member.
 }
 
-// level is what is being read.
+// level is the position of the Scanner in the nesting of a response.
 type level uint8
 
 const (
 	levelStart  level = iota
-	levelTop          // The members of the answer.
-	levelData         // The members of its data.
+	levelTop          // The members of the response object.
+	levelData         // The members of "data".
 	levelResult       // The elements of the result.
 	levelSeries       // A series that has not been read to its end.
 	levelEnd
 )
 
-// NewScanner returns a Scanner that reads from r. It reads ahead, and to the
-// end of r unless it fails.
+// NewScanner returns a Scanner of the response in r. It buffers input, and reads r to
+// its end unless an error ends the scan.
 func NewScanner(r io.Reader, o Options) *Scanner {
 	s := &Scanner{}
 	s.beforeMove = s.saveMetric
@@ -134,7 +134,7 @@ func NewScanner(r io.Reader, o Options) *Scanner {
 	return s
 }
 
-// Reset makes s read another answer, from r, and keeps its options and memory.
+// Reset makes s read another response, from r, with the same options and memory.
 func (s *Scanner) Reset(r io.Reader) {
 	if r == nil {
 		s.ResetBytes(nil)
@@ -142,15 +142,15 @@ func (s *Scanner) Reset(r io.Reader) {
 	}
 	buf := s.buf
 	if s.r == nil || len(buf) < s.o.InitialBufferBytes || len(buf) > s.o.BufferBytes {
-		buf = make([]byte, s.o.InitialBufferBytes) // It was another's, or has grown.
+		buf = make([]byte, s.o.InitialBufferBytes) // The old one is the caller's, or has grown.
 	}
 	s.reset(buffer{r: r, buf: buf})
 }
 
-// ResetBytes makes s read an answer that is in memory. It is borrowed until s
-// is reset again: every series is handed out in one piece, without a copy.
-func (s *Scanner) ResetBytes(answer []byte) {
-	s.reset(buffer{buf: answer, end: len(answer), readErr: io.ErrUnexpectedEOF, eof: true})
+// ResetBytes makes s read a response that is in memory, without a copy and with each
+// series in one piece. The caller must not change response until s is reset again.
+func (s *Scanner) ResetBytes(response []byte) {
+	s.reset(buffer{buf: response, end: len(response), readErr: io.ErrUnexpectedEOF, eof: true})
 }
 
 func (s *Scanner) reset(b buffer) {
@@ -161,29 +161,29 @@ func (s *Scanner) reset(b buffer) {
 	}
 }
 
-// Err returns what has ended the series, if it was not the end of the answer.
+// Err returns the error that has ended the scan, an *Error, or nil.
 func (s *Scanner) Err() error { return s.err }
 
-// Envelope returns what the answer has said so far beside its data. It is valid
-// until s is reset; the strings in it are the caller's.
+// Envelope returns the members read so far. The Envelope is valid until s is reset;
+// the caller owns the strings and values in it.
 func (s *Scanner) Envelope() *Envelope { return &s.envelope }
 
 // Result returns the result of a scalar or string query, [t,"v"], once Next has
-// returned false, and nil for others. It is the caller's.
+// returned false, and nil for other results. The caller owns it.
 func (s *Scanner) Result() []byte { return s.result }
 
-// Metric returns the metric object of the series, {"name":"value",...}, as it
-// is spelled.
+// Metric returns the metric object of the current series, {"name":"value",...}, as
+// it is encoded in the input.
 func (s *Scanner) Metric() []byte { return s.metric }
 
-// Next goes on to the next series. It returns false at the end of the answer
-// and on an error.
+// Next advances to the next series. It returns false at the end of the response and
+// on an error, see Err.
 func (s *Scanner) Next() bool {
 	return s.next() && s.checkMetric()
 }
 
-// checkMetric sees whether the metric object is one. A merge leaves it out for
-// objects that are equal to a checked one.
+// checkMetric checks the metric object of the current series. A Splicer skips it for
+// objects equal to a checked one.
 func (s *Scanner) checkMetric() bool {
 	if s.form != formUnknown {
 		return true
@@ -201,16 +201,16 @@ func (s *Scanner) badMetric(at int, wrong string) error {
 	return &Error{Offset: s.metricAt + int64(at), Reason: "metric: " + wrong, Err: ErrSyntax}
 }
 
-// locate makes an error in a piece one in the answer.
+// locate turns the offset of an error in a piece into an offset in the input.
 func (s *Scanner) locate(piece []byte, err error) error {
 	if e, ok := err.(*Error); ok {
-		// The piece is part of the buffer and reaches as far.
+		// The piece is a slice of the buffer with the same end of its capacity.
 		return &Error{Offset: s.base + int64(cap(s.buf)-cap(piece)) + e.Offset, Reason: e.Reason, Err: e.Err}
 	}
 	return err
 }
 
-// next is Next without a look into the metric object.
+// next is Next without the check of the metric object.
 func (s *Scanner) next() bool {
 	if s.err != nil {
 		return false
@@ -235,17 +235,17 @@ func (s *Scanner) next() bool {
 	return false
 }
 
-// stop makes err the answer's.
+// stop ends the scan with err.
 func (s *Scanner) stop(err error) {
 	if err == errBufferFull {
-		err = s.fail(s.pos, "more than MaxBufferBytes at once", ErrLimit)
+		err = s.fail(s.pos, "more than MaxBufferBytes in memory at once", ErrLimit)
 	}
 	s.err = err
 	s.metric = nil
 	s.series = seriesState{}
 }
 
-// saveMetric takes the metric out of the buffer before the buffer moves.
+// saveMetric copies the metric out of the buffer before the buffer moves.
 func (s *Scanner) saveMetric() {
 	if s.metric != nil && !s.ownsMetric {
 		s.ownMetric = append(s.ownMetric[:0], s.metric...)
@@ -253,7 +253,8 @@ func (s *Scanner) saveMetric() {
 	}
 }
 
-// step reads one thing of the present level and reports whether it is a series.
+// step reads one member or element of the current level and reports whether it is a
+// series.
 func (s *Scanner) step() (found bool, err error) {
 	switch s.level {
 	case levelStart:
@@ -287,16 +288,16 @@ func (s *Scanner) step() (found bool, err error) {
 func (s *Scanner) enter(l level) { s.level, s.first = l, true }
 func (s *Scanner) leave(l level) { s.level, s.first = l, false }
 
-// finish sees that the result was of its type and that nothing follows.
+// finish checks that the result matches resultType and that no input follows.
 func (s *Scanner) finish() error {
 	switch kind := s.envelope.ResultType; kind {
 	case "matrix", "vector":
 		if s.result != nil {
-			return s.syntax("the result is no " + kind)
+			return s.syntax("the result is not a " + kind)
 		}
 	case "scalar", "string":
 		if s.seen.series {
-			return s.syntax("the result is no " + kind)
+			return s.syntax("the result is not a " + kind)
 		}
 	}
 	_, err := s.space()
@@ -309,8 +310,8 @@ func (s *Scanner) finish() error {
 	return err
 }
 
-// member reads the name of the next member of an object, and the colon. The
-// name is valid until the next member. It returns false at the end of the object.
+// member reads the name of the next member of an object and the colon. The name is
+// valid until the next member. more is false at the end of the object.
 func (s *Scanner) member() (name []byte, more bool, err error) {
 	c, err := s.space()
 	if err != nil {
@@ -326,7 +327,7 @@ func (s *Scanner) member() (name []byte, more bool, err error) {
 		}
 	}
 	s.first = false
-	raw, err := s.text()
+	raw, err := s.rawString()
 	if err != nil {
 		return nil, false, err
 	}

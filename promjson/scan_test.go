@@ -12,7 +12,7 @@ import (
 	"testing/iotest"
 )
 
-// transcript is all that a Scanner says of an answer.
+// transcript returns everything a Scanner returns for a response, as text.
 func transcript(s *Scanner) string {
 	var b strings.Builder
 	for s.Next() {
@@ -41,7 +41,7 @@ func writePieces(b *strings.Builder, name string, next func() []byte) {
 	}
 }
 
-// readers cut the input in different ways.
+// readers return the input in reads of different sizes.
 func readers(src []byte) map[string]io.Reader {
 	return map[string]io.Reader{
 		"whole":        bytes.NewReader(src),
@@ -67,7 +67,7 @@ func (r *cutReader) Read(p []byte) (int, error) {
 }
 
 // scanned returns the transcript of src, after asserting that neither the
-// reader nor, where whole says so, the size of the buffer makes a difference.
+// reader nor, with whole, the size of the buffer makes a difference.
 func scanned(t *testing.T, src []byte, whole bool) string {
 	t.Helper()
 	s := NewScanner(nil, Options{MaxUnknownBytes: 1 << 16})
@@ -149,7 +149,7 @@ func FuzzScanner(f *testing.F) {
 	})
 }
 
-// sizedReader notes how large its reads are.
+// sizedReader records the sizes of its reads.
 type sizedReader struct {
 	r     io.Reader
 	sizes []int

@@ -2,26 +2,25 @@ package promjson
 
 import "bytes"
 
-// seriesState is how far a series has been read. A series that fits into the
-// buffer is read whole, and its arrays are handed out in one piece each. One
-// that does not is streamed, which wants its members in the order metric,
-// values, histograms.
+// seriesState is the progress within a series. A series that fits into the buffer is
+// read whole, and each of its arrays is returned in one piece. A larger series is
+// streamed; its members must be in the order metric, values, histograms.
 type seriesState struct {
-	values, histograms []byte // Pieces that are ready, or nil.
+	values, histograms []byte // Pieces to be returned next, or nil.
 
 	stream     stream
-	canonical  bool // The stream is spelled as Prometheus does, as far as is known.
+	canonical  bool // The streamed series is in the encoding of Prometheus so far.
 	empty      bool // No point of the array has been read.
-	afterPoint bool // A point has been read, the comma behind it has not.
-	lastKind   kind // The last kind of array that has begun.
+	afterPoint bool // The last token was a point: a comma or ] must follow.
+	lastKind   kind // The kind of the last array that has begun.
 }
 
-// stream is what a series that is streamed has come to.
+// stream is the position in a streamed series.
 type stream uint8
 
 const (
-	streamNone    stream = iota // The series is read to its end.
-	streamPoints                // The points of an array.
+	streamNone    stream = iota // At the end of the series.
+	streamPoints                // In the points of an array.
 	streamMembers               // Between the members of the series.
 )
 
@@ -33,15 +32,15 @@ const (
 	kindHistograms
 )
 
-// How Prometheus spells a series. None of this can occur inside a string, where
-// the quotes would be escaped.
+// Parts of a series as Prometheus encodes it. None of them can occur inside a string,
+// where the quotes would be escaped.
 const (
 	seriesHead    = `{"metric":`
 	seriesMiddle  = `,"values":[[`
 	seriesBetween = `]]},{"metric"`
 )
 
-// element goes to the next element of the result.
+// element advances to the next element of the result, and returns false at the end.
 func (s *Scanner) element() (found bool, err error) {
 	const next = "," + seriesHead
 	if len(next) <= s.end-s.pos && string(s.buf[s.pos:s.pos+len(next)]) == next && !s.first {
@@ -81,23 +80,23 @@ func (s *Scanner) element() (found bool, err error) {
 	return true, err
 }
 
-// quickSeries reads a series with values only, spelled as Prometheus does. It
-// reports false, with pos anywhere, where the series is not like that, or
-// cannot be read: then anySeries finds the error again.
+// canonicalSeries reads a series with values only in the encoding of Prometheus. For
+// any other series, and on an error, it returns false with an undefined pos; anySeries
+// then reads the series again and returns the error.
 func (s *Scanner) canonicalSeries() bool {
 	const head, middle = len(seriesHead), len(seriesMiddle)
 	s.growable = true
 	if !s.have(head) || string(s.buf[s.mark:s.mark+head]) != seriesHead {
 		return false
 	}
-	// From here on everything is counted from mark, because the buffer moves.
+	// All offsets below are relative to mark, because the buffer moves.
 	end, err := s.find('}', head)
 	if err != nil || !s.have(end+1+middle) {
 		return false
 	}
 	end++
 	if string(s.buf[s.mark+end:][:middle]) != seriesMiddle {
-		// That bracket may have been part of a label.
+		// The bracket may be part of a label.
 		s.pos = s.mark + head
 		metric, err := s.capture()
 		end = head + len(metric)
@@ -113,10 +112,10 @@ func (s *Scanner) canonicalSeries() bool {
 	return true
 }
 
-// quickPoints reads points, the first of which begins at mark+from, to the end
-// of their series, or as many as fit into the buffer. It reports false where
-// they are not spelled as Prometheus does. The next colon belongs to the next
-// series, or else another member could stand in between.
+// canonicalPoints reads points in the encoding of Prometheus, the first at mark+from,
+// up to the end of the series or as many as fit into the buffer. It returns false for
+// any other encoding. It searches for the next colon: in the encoding of Prometheus
+// that belongs to the next series, and any other member has a colon as well.
 func (s *Scanner) canonicalPoints(from int) bool {
 	s.growable = false
 	colon, err := s.find(':', from)
@@ -140,8 +139,8 @@ func (s *Scanner) canonicalPoints(from int) bool {
 	if err != errBufferFull {
 		return false
 	}
-	// There is neither an end nor a string with more than digits in front of
-	// this, so it stands between two points.
+	// The buffer holds neither the end of the series nor a string other than numbers
+	// before this offset, so it is between two points.
 	end = bytes.LastIndex(points, []byte(`"],[`))
 	if end < 0 || bytes.IndexByte(points[:end], '\\') >= 0 {
 		return false
@@ -151,7 +150,7 @@ func (s *Scanner) canonicalPoints(from int) bool {
 	return true
 }
 
-// span is a stretch of the buffer, counted from mark.
+// span is a range of the buffer as offsets from mark.
 type span struct {
 	from, to int
 	ok       bool
@@ -164,7 +163,7 @@ func (s *Scanner) at(p span) []byte {
 	return s.buf[s.mark+p.from : s.mark+p.to]
 }
 
-// anySeries reads a series in any spelling, whole if it fits into the buffer.
+// anySeries reads a series in any JSON encoding, whole if it fits into the buffer.
 func (s *Scanner) anySeries() error {
 	s.pos++
 	s.first = true
@@ -211,8 +210,8 @@ func (s *Scanner) anySeries() error {
 	return nil
 }
 
-// captureOnce reads a value that begins with open into the span of a member
-// that may stand there only once.
+// captureOnce reads a value that begins with open into p, the span of its member. It
+// is an error if p is set: the member may occur only once.
 func (s *Scanner) captureOnce(p span, open byte) (span, error) {
 	c, err := s.space()
 	if err != nil {
@@ -232,8 +231,8 @@ func (s *Scanner) captureOnce(p span, open byte) (span, error) {
 	return p, nil
 }
 
-// array reads an array of points into p, or begins to stream it: that needs the
-// metric, and the order that seriesState wants.
+// array reads an array of points into p, or begins to stream it. Streaming needs the
+// metric and the member order of seriesState.
 func (s *Scanner) array(p *span, k kind, haveMetric bool) error {
 	if p.ok {
 		return s.syntax("a member again")
@@ -255,7 +254,7 @@ func (s *Scanner) array(p *span, k kind, haveMetric bool) error {
 	return err
 }
 
-// openArray reads the bracket, or null instead of an array.
+// openArray reads the opening bracket of an array. It returns false for null.
 func (s *Scanner) openArray() (found bool, err error) {
 	c, err := s.space()
 	if err != nil {
@@ -272,9 +271,9 @@ func (s *Scanner) openArray() (found bool, err error) {
 	return false, s.syntax("expected [")
 }
 
-// points reads points up to the end of their array or, where it may stream, as
-// many as fit into the buffer but at least one. It returns where they are. The
-// buffer grows first where the caller would rather have the whole array.
+// points reads points up to the end of their array or, with mayStream, as many as fit
+// into the buffer but at least one. It returns their span, and done at the end of the
+// array. With growFirst the buffer grows to its maximum before points are streamed.
 func (s *Scanner) points(mayStream, growFirst bool) (p span, done bool, err error) {
 	for {
 		s.growable = !mayStream || !p.ok || growFirst
@@ -312,9 +311,9 @@ func (s *Scanner) points(mayStream, growFirst bool) (p span, done bool, err erro
 	}
 }
 
-// NextValues returns the next piece of the series' values, [t,"v"],[t,"v"], or
-// nil after the last. Pieces consist of whole points and neither begin nor end
-// with a comma, so one belongs between each two. A vector's value is a piece.
+// NextValues returns the next piece of the values of the series, [t,"v"],[t,"v"], or
+// nil after the last and on an error. A piece consists of whole points and neither
+// begins nor ends with a comma. The value of a vector's sample is one piece.
 func (s *Scanner) NextValues() []byte {
 	if !s.window.on {
 		return s.rawValues()
@@ -337,9 +336,8 @@ func (s *Scanner) rawValues() []byte {
 	return nil
 }
 
-// NextHistograms returns the next piece of the series' histograms,
-// [t,{...}],[t,{...}], or nil after the last. Values that have not been asked
-// for are skipped.
+// NextHistograms returns the next piece of the histograms of the series,
+// [t,{...}],[t,{...}], or nil after the last and on an error. It skips unread values.
 func (s *Scanner) NextHistograms() []byte {
 	if !s.window.on {
 		return s.rawHistograms()
@@ -370,7 +368,7 @@ func (s *Scanner) rawHistograms() []byte {
 	return nil
 }
 
-// more reads the next piece of a stream.
+// more returns the next piece of a streamed array, or nil at its end.
 func (s *Scanner) more() []byte {
 	s.mark = s.pos
 	defer func() { s.mark = -1 }()
@@ -394,8 +392,8 @@ func (s *Scanner) more() []byte {
 	return s.at(p)
 }
 
-// nextArray goes on to the next array of a series that is streamed, or to the
-// end of the series.
+// nextArray advances to the next array of a streamed series, or to the end of the
+// series.
 func (s *Scanner) nextArray() error {
 	s.growable = true
 	for {
@@ -424,7 +422,7 @@ func (s *Scanner) nextArray() error {
 			}
 		case "values", "value", "histogram", "metric":
 			if string(name) == "values" && s.series.lastKind == kindHistograms {
-				return s.fail(s.pos, "values behind more histograms than MaxBufferBytes", ErrLimit)
+				return s.fail(s.pos, "values after more histograms than MaxBufferBytes", ErrLimit)
 			}
 			return s.syntax("a member again")
 		default:

@@ -9,41 +9,41 @@ import (
 	"strings"
 )
 
-// AnswerError is an answer whose status is not "success".
+// APIError is a response whose status is not "success". Type is its errorType.
 type APIError struct {
 	Status, Type, Message string
 }
 
-// Error repeats what the answer says.
+// Error returns the status, type and message of the response.
 func (e *APIError) Error() string {
-	return fmt.Sprintf("promjson: the answer's status is %q: %s: %s", e.Status, e.Type, e.Message)
+	return fmt.Sprintf("promjson: response status %q: %s: %s", e.Status, e.Type, e.Message)
 }
 
-// PartError says which part of a splice went wrong, counted from 0.
+// PartError is the error of one part of a splice. Part counts from 0.
 type PartError struct {
 	Part int
 	Err  error
 }
 
-// Error names the part before what went wrong with it.
+// Error returns the number of the part and the text of Err.
 func (e *PartError) Error() string { return fmt.Sprintf("part %d: %v", e.Part, e.Err) }
 
 // Unwrap returns e.Err.
 func (e *PartError) Unwrap() error { return e.Err }
 
-// Splicer merges answers to the same range query over consecutive times into
-// the answer to the query over all of them, byte for byte as Prometheus would
-// have written it, without decoding a sample. The zero Splicer is ready, and
-// keeps its memory from one splice to the next.
+// Splicer merges the responses to one range query over consecutive time ranges into
+// the response to the query over the whole range. The output equals, byte for byte,
+// what Prometheus would write; no sample is decoded. The zero Splicer is ready for
+// use and reuses its memory in the next splice.
 type Splicer struct {
-	// WriteBytes is about how much is written at once; 0: 64 KiB. To a socket more
-	// is cheaper.
+	// WriteBytes is the approximate size of writes; 0: 64 KiB. Larger writes to a
+	// socket cost less CPU.
 	WriteBytes int
 
 	out     output
 	parts   []part
-	current []*part     // Those that have the series to be written, in order.
-	order   metricOrder // The series that have been written.
+	current []*part     // The parts that have the next series, in the order of time.
+	order   metricOrder // Of the series written so far.
 }
 
 type part struct {
@@ -54,24 +54,27 @@ type part struct {
 
 func (p *part) fail(err error) error { return &PartError{p.n, err} }
 
-// spliceBytes is how much is written at once by default.
-const spliceBytes = 64 << 10
+// defaultWriteBytes is the default of Splicer.WriteBytes.
+const defaultWriteBytes = 64 << 10
 
-// Splice reads parts, which are in the order of their times, and writes the
-// merged answer to w in pieces of about WriteBytes. It returns the merged envelope.
+// Splice reads parts, in the order of their time ranges, and writes the merged
+// response to w in writes of about WriteBytes. It returns the merged envelope. Errors
+// of a part are a PartError.
 //
-// The series of every part must be in the order of their labels (ErrUnsorted
-// otherwise), as those of Prometheus are, and where parts share a series, each
-// must go on strictly after the one before has ended (ErrOverlap). Warnings and
-// infos are those of all parts, each once; of annotations of PromQL the first ten
-// are named and the others counted, as Prometheus does. Of unknown members of the
-// answer, if the Scanners keep them, those count that are the same in all parts
-// that have them, and true where some parts say true and others false; any other
-// is about one part only and is dropped, as are those of the data.
+// The series of every part must be sorted by their labels, as those of Prometheus are
+// (else ErrUnsorted). If parts share a series, the points of each part must begin
+// after the last point of the part before (else ErrOverlap).
 //
-// Nothing is written before every part has come to its first series: a part
-// that cannot be read, or is an AnswerError, is known by then in all but odd
-// cases. After that, w has part of an answer when an error is returned.
+// Warnings and infos of all parts are deduplicated. At most ten PromQL annotations of
+// each kind are written and the others counted, as Prometheus does. An unknown member
+// of the response object is written if it is equal in all parts that have it. A
+// member that is true in some parts and false in others is written as true. Any other
+// unknown member describes one part only and is dropped, as are unknown members of
+// "data". Unknown members need Options.MaxUnknownBytes in the Scanners.
+//
+// Splice writes nothing before it has read every part up to its first series. A part
+// that is not readable or is an APIError is therefore nearly always found before the
+// first byte is written. After a later error, w has an incomplete response.
 func (sp *Splicer) Splice(w io.Writer, parts ...*Scanner) (*Envelope, error) {
 	sp.out.reset(w, sp.WriteBytes)
 	sp.parts = sp.parts[:0]
@@ -79,13 +82,13 @@ func (sp *Splicer) Splice(w io.Writer, parts ...*Scanner) (*Envelope, error) {
 	for i, s := range parts {
 		sp.parts = append(sp.parts, part{Scanner: s, n: i})
 	}
-	defer clear(sp.parts) // Do not keep the Scanners.
+	defer clear(sp.parts) // Release the Scanners.
 	for i := range sp.parts {
 		if err := sp.parts[i].advance(); err != nil {
 			return nil, err
 		}
 	}
-	sp.out.text(`{"status":"success","data":{"resultType":"matrix","result":[`)
+	sp.out.string(`{"status":"success","data":{"resultType":"matrix","result":[`)
 	for n := 0; ; n++ {
 		if err := sp.selectNext(); err != nil {
 			return nil, err
@@ -94,7 +97,7 @@ func (sp *Splicer) Splice(w io.Writer, parts ...*Scanner) (*Envelope, error) {
 			break
 		}
 		if n > 0 {
-			sp.out.text(",")
+			sp.out.string(",")
 		}
 		if err := sp.series(); err != nil {
 			return nil, err
@@ -106,14 +109,14 @@ func (sp *Splicer) Splice(w io.Writer, parts ...*Scanner) (*Envelope, error) {
 		}
 	}
 	e := mergeEnvelopes(parts)
-	sp.out.text("]}")
+	sp.out.string("]}")
 	sp.out.envelope(e)
-	sp.out.text("}")
+	sp.out.string("}")
 	sp.out.flush()
 	return e, sp.out.err
 }
 
-// advance goes to the next series of a part.
+// advance reads the next series of a part.
 func (p *part) advance() error {
 	more := p.next()
 	if p.err != nil {
@@ -127,13 +130,13 @@ func (p *part) advance() error {
 		return p.fail(&APIError{e.Status, e.ErrorType, e.Error})
 	}
 	if e.ResultType != "matrix" && (p.done || e.ResultType != "") {
-		return p.fail(&Error{Offset: p.base + int64(p.pos), Reason: "the result is no matrix", Err: ErrSyntax})
+		return p.fail(&Error{Offset: p.base + int64(p.pos), Reason: "the result is not a matrix", Err: ErrSyntax})
 	}
 	return nil
 }
 
-// choose finds the parts that have the next series, which is the least of those
-// they have come to, and sees that it follows the one written last.
+// selectNext sets current to the parts that have the next series, the smallest of
+// their current series, and checks that it sorts after the series written last.
 func (sp *Splicer) selectNext() error {
 	sp.current = sp.current[:0]
 	for i := range sp.parts {
@@ -170,8 +173,8 @@ func (sp *Splicer) selectNext() error {
 	return nil
 }
 
-// compareParts orders two parts by the series they have come to. Where one is
-// known to have a good metric object, an equal one needs no look.
+// compareParts compares the current series of two parts. A metric object equal to a
+// checked one is not checked again.
 func compareParts(p, q *part) (int, error) {
 	if bytes.Equal(p.metric, q.metric) {
 		p.form = max(p.form, q.form)
@@ -186,9 +189,9 @@ func compareParts(p, q *part) (int, error) {
 	return compareMetrics(p.metric, q.metric, p.form, q.form), nil
 }
 
-// series writes the series that the parts in same have come to.
+// series writes the series that the parts in current share.
 func (sp *Splicer) series() error {
-	sp.out.text(`{"metric":`)
+	sp.out.string(`{"metric":`)
 	sp.out.bytes(sp.current[0].metric)
 	if err := sp.array(`,"values":[`, (*Scanner).NextValues); err != nil {
 		return err
@@ -196,14 +199,14 @@ func (sp *Splicer) series() error {
 	if err := sp.array(`,"histograms":[`, (*Scanner).NextHistograms); err != nil {
 		return err
 	}
-	sp.out.text("}")
+	sp.out.string("}")
 	return sp.out.err
 }
 
-// array writes one array of the series, if any part has points for it.
+// array writes one array of the series if any part has points for it.
 func (sp *Splicer) array(open string, next func(*Scanner) []byte) error {
 	before := open
-	end := int64(0) // The last time written, once before is a comma.
+	end := int64(0) // The last timestamp written, valid once before is a comma.
 	for i, p := range sp.current {
 		resumes := before == ","
 		for piece := next(p.Scanner); piece != nil; piece = next(p.Scanner) {
@@ -213,7 +216,7 @@ func (sp *Splicer) array(open string, next func(*Scanner) []byte) error {
 				}
 				resumes = false
 			}
-			sp.out.text(before)
+			sp.out.string(before)
 			sp.out.bytes(piece)
 			before = ","
 			if i < len(sp.current)-1 {
@@ -231,12 +234,12 @@ func (sp *Splicer) array(open string, next func(*Scanner) []byte) error {
 		}
 	}
 	if before == "," {
-		sp.out.text("]")
+		sp.out.string("]")
 	}
 	return nil
 }
 
-// begins sees that a piece begins after the time end.
+// checkStartsAfter returns ErrOverlap unless the piece begins after the time end.
 func checkStartsAfter(piece []byte, end int64) error {
 	start, err := FirstTime(piece)
 	if err == nil && start <= end {
@@ -245,11 +248,11 @@ func checkStartsAfter(piece []byte, end int64) error {
 	return err
 }
 
-// mergeEnvelopes makes one of those of all parts.
+// mergeEnvelopes returns the envelope of the merged response.
 func mergeEnvelopes(parts []*Scanner) *Envelope {
 	merged := &Envelope{Status: "success", ResultType: "matrix"}
 	warnings, infos := make([][]string, len(parts)), make([][]string, len(parts))
-	var differ []string // Names of members that are about one part.
+	var differ []string // Names of members that differ between parts.
 	for n, s := range parts {
 		e := &s.envelope
 		warnings[n], infos[n] = e.Warnings, e.Infos
@@ -280,7 +283,8 @@ func mergeEnvelopes(parts []*Scanner) *Envelope {
 
 func isBool(value []byte) bool { return string(value) == "true" || string(value) == "false" }
 
-// union is every string of the lists once, in the order in which they come.
+// dedupStrings returns every string of the lists once, in the order of first
+// occurrence.
 func dedupStrings(lists ...[]string) []string {
 	var all []string
 	var seen map[string]bool
@@ -299,11 +303,12 @@ func dedupStrings(lists ...[]string) []string {
 	return all
 }
 
-// annotationsMax is how many warnings, or infos, Prometheus names in one answer.
+// maxAnnotations is the number of PromQL warnings, or infos, that Prometheus writes in
+// one response.
 const maxAnnotations = 10
 
-// countOmitted leaves as many annotations of PromQL as Prometheus names, and says
-// how many more there are at least: the parts may have omitted different ones.
+// limitAnnotations keeps maxAnnotations PromQL annotations and appends the count of
+// the omitted ones. The count is a lower bound: parts may have omitted different ones.
 func limitAnnotations(texts []string, omitted string) []string {
 	named, more, before := 0, 0, 0
 	texts = slices.DeleteFunc(texts, func(text string) bool {
@@ -327,7 +332,7 @@ func limitAnnotations(texts []string, omitted string) []string {
 	return texts
 }
 
-// output gathers bytes into writes of spliceBytes.
+// output buffers bytes into large writes. After the first error it writes nothing.
 type output struct {
 	w   io.Writer
 	buf []byte
@@ -336,7 +341,7 @@ type output struct {
 
 func (o *output) reset(w io.Writer, size int) {
 	if size <= 0 {
-		size = spliceBytes
+		size = defaultWriteBytes
 	}
 	if cap(o.buf) != size {
 		o.buf = make([]byte, 0, size)
@@ -362,7 +367,7 @@ func (o *output) write(p []byte) {
 	}
 }
 
-func (o *output) text(s string) {
+func (o *output) string(s string) {
 	if len(s) > cap(o.buf)-len(o.buf) {
 		o.flush()
 	}
@@ -380,7 +385,7 @@ func (o *output) bytes(p []byte) {
 	o.buf = append(o.buf, p...)
 }
 
-// envelope writes what follows the data.
+// envelope writes the members that follow "data".
 func (o *output) envelope(e *Envelope) {
 	var b []byte
 	for _, list := range []struct {

@@ -23,7 +23,7 @@ func pointTime(t *testing.T, point string) int64 {
 	return ms
 }
 
-// cut returns what m says of the times from start on and before end.
+// cut returns the part of m from start to before end.
 func (m model) cut(t *testing.T, start, end int64) model {
 	within := func(list []string) (cut []string) {
 		for _, p := range list {
@@ -60,7 +60,7 @@ func TestSplicer_PartsEqualTheWholeResponse(t *testing.T) {
 		var texts []string
 		for i := range cuts[1:] {
 			c := m.cut(t, cuts[i], cuts[i+1])
-			// Warnings of all parts are wanted, in whichever part they came.
+			// Warnings of all parts must be in the result.
 			if len(cuts) > 2 && i < len(m.envelope.Warnings) {
 				c.envelope.Warnings = m.envelope.Warnings[:i+1]
 			}
@@ -106,9 +106,9 @@ func matrixResponse(series ...string) string {
 	return `{"status":"success","data":{"resultType":"matrix","result":[` + strings.Join(series, ",") + `]}}`
 }
 
-func spliced(answers ...string) (string, *Envelope, error) {
+func spliced(responses ...string) (string, *Envelope, error) {
 	var parts []*Scanner
-	for _, a := range answers {
+	for _, a := range responses {
 		parts = append(parts, NewScanner(strings.NewReader(a), Options{MaxUnknownBytes: 1000}))
 	}
 	var b bytes.Buffer
@@ -121,7 +121,7 @@ func TestSplicer_RejectsPartsThatDoNotFit(t *testing.T) {
 		a = `{"metric":{"a":"1"},"values":[[1,"1"],[2.5,"2"]]}`
 		b = `{"metric":{"a":"2"},"values":[[1,"1"],[2,"2"]]}`
 	)
-	var answer *APIError
+	var response *APIError
 	for name, c := range map[string]struct {
 		parts   []string
 		want    error
@@ -155,7 +155,7 @@ func TestSplicer_RejectsPartsThatDoNotFit(t *testing.T) {
 		if !errors.As(err, &part) || part.Part != c.part {
 			t.Errorf("%s: %v", name, err)
 		}
-		if c.want == nil && !errors.As(err, &answer) || c.want != nil && !errors.Is(err, c.want) {
+		if c.want == nil && !errors.As(err, &response) || c.want != nil && !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err != nil && !strings.HasPrefix(err.Error(), fmt.Sprintf("part %d: ", c.part)) {
@@ -174,7 +174,7 @@ func TestSplicer_MergesEnvelopes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	check(t, "answer", got, `{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["a","\u003cb\u003e","c"],"infos":["i"],"isPartial":true,"trace":{}}`)
+	check(t, "response", got, `{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["a","\u003cb\u003e","c"],"infos":["i"],"isPartial":true,"trace":{}}`)
 	check(t, "envelope", fmt.Sprintf("%q %q %d", e.Warnings, e.Infos, len(e.Unknown)), `["a" "<b>" "c"] ["i"] 2`)
 }
 
@@ -236,8 +236,8 @@ func TestSplicer_CountsAnnotationsBeyondTen(t *testing.T) {
 	}
 }
 
-// The work for warnings grows with their number, not with its square: a quarter of
-// a million comparisons each with a quarter of a million would not end in time.
+// The cost of warnings is linear in their number. With a quadratic cost, a quarter of
+// a million warnings would take longer than the timeout of the test.
 func TestSplicer_MergesManyWarnings(t *testing.T) {
 	var parts []*Scanner
 	for n := range 8 {

@@ -4,9 +4,9 @@ import "unicode/utf8"
 
 const hexDigits = "0123456789abcdef"
 
-// AppendLabelString appends s, quoted, as Prometheus writes label names and
-// values: only the quote, the backslash and control characters are escaped,
-// and every other byte stays, be it valid UTF-8 or not.
+// AppendLabelString appends s, in quotes, as Prometheus writes label names and
+// values: it escapes only quotes, backslashes and control characters. Every other
+// byte is copied, including bytes that are not valid UTF-8.
 func AppendLabelString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	if !plainString(s) {
@@ -16,7 +16,7 @@ func AppendLabelString(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
-// appendEscaped appends the rest of a label string, behind the first quote.
+// appendEscaped appends s and the closing quote of a label string.
 func appendEscaped(dst []byte, s string) []byte {
 	start := 0
 	for i := 0; i < len(s); i++ {
@@ -60,25 +60,24 @@ const (
 	highBits = 0x8080808080808080
 )
 
-// special marks the bytes of w that need an escape in a label string by their
-// highest bits. Above the lowest of them it may mark others too.
+// special sets the highest bit of the bytes of w that need an escape in a label
+// string. Only the lowest set bit is reliable; bytes above it may be marked wrongly.
 func special(w uint64) uint64 {
 	quote := w ^ '"'*lowBits
 	slash := w ^ '\\'*lowBits
 	return ((w-' '*lowBits)&^w | (quote-lowBits)&^quote | (slash-lowBits)&^slash) & highBits
 }
 
-// AppendString appends s, quoted, as Prometheus writes every string that is not
-// part of a metric object: beyond what AppendLabelString escapes, the
-// characters <, >, &, U+2028 and U+2029 are written as \u escapes and each byte
-// that is not valid UTF-8 as \ufffd.
+// AppendString appends s, in quotes, as Prometheus writes every string that is not
+// part of a metric object. In addition to AppendLabelString's escapes, it writes the
+// characters <, >, &, U+2028 and U+2029 as \u escapes and each byte that is not valid
+// UTF-8 as \ufffd.
 func AppendString(dst []byte, s string) []byte {
-	return appendText(dst, s, false)
+	return appendString(dst, s, false)
 }
 
-// appendText is AppendString; short says that backspace and form feed have
-// their two-letter escapes.
-func appendText(dst []byte, s string, short bool) []byte {
+// appendString is AppendString; with short, backspace and form feed are \b and \f.
+func appendString(dst []byte, s string, short bool) []byte {
 	dst = append(dst, '"')
 	start := 0
 	for i := 0; i < len(s); {

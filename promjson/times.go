@@ -6,12 +6,12 @@ import (
 	"strconv"
 )
 
-// stampRoom is what the quick path of AppendTimestamp may write.
+// timestampBuf is the number of bytes the fast path of AppendTimestamp may write.
 const timestampBuf = 16
 
-// AppendTimestamp appends ms, milliseconds since the epoch, as Prometheus
-// writes timestamps: in seconds, with a point and exactly three digits where
-// there is a fraction, so 10000 is 10 and 10010 is 10.010.
+// AppendTimestamp appends ms, in milliseconds since the epoch, as Prometheus writes
+// the timestamps of samples: in seconds, with exactly three decimal digits if there
+// is a fraction. 10000 is 10, and 10010 is 10.010.
 func AppendTimestamp(dst []byte, ms int64) []byte {
 	n := len(dst)
 	if ms < 1e12 || ms >= 1e13 || cap(dst)-n < timestampBuf {
@@ -35,7 +35,7 @@ func appendAnyTimestamp(dst []byte, ms int64) []byte {
 	u := uint64(ms)
 	if ms < 0 {
 		dst = append(dst, '-')
-		u = -u // Right for MinInt64 too, which has no positive int64.
+		u = -u // Correct for MinInt64 too, which has no positive int64.
 	}
 	dst = strconv.AppendUint(dst, u/1000, 10)
 	if f := u % 1000; f != 0 {
@@ -44,8 +44,8 @@ func appendAnyTimestamp(dst []byte, ms int64) []byte {
 	return dst
 }
 
-// FirstTime returns the time, in milliseconds, of the first point of a piece
-// that a Scanner has handed out, be it of values or of histograms.
+// FirstTime returns the timestamp, in milliseconds, of the first point of a piece of
+// values or histograms from a Scanner. Errors are *Error with an offset within piece.
 func FirstTime(piece []byte) (ms int64, err error) {
 	i := skipSpaces(piece, 0)
 	if i == len(piece) || piece[i] != '[' {
@@ -59,7 +59,8 @@ func FirstTime(piece []byte) (ms int64, err error) {
 	return ms, nil
 }
 
-// LastTime is FirstTime for the last point of a piece.
+// LastTime returns the timestamp, in milliseconds, of the last point of a piece, as
+// FirstTime does for the first.
 func LastTime(piece []byte) (ms int64, err error) {
 	i := len(piece) - 1
 	if n := len(piece); n > 2 && piece[n-1] == ']' && piece[n-2] == '"' {
@@ -68,7 +69,7 @@ func LastTime(piece []byte) (ms int64, err error) {
 		if i >= 0 && piece[i] == '[' {
 			return FirstTime(piece[i:])
 		}
-		i = n - 1 // Some point with further brackets.
+		i = n - 1 // The point has brackets inside, such as a histogram.
 	}
 	for depth := 0; i >= 0; i-- {
 		switch piece[i] {
@@ -91,9 +92,9 @@ func skipSpaces(b []byte, i int) int {
 	return i
 }
 
-// parseTime reads a JSON number of seconds as milliseconds, exactly: what
-// Prometheus writes, but also exponents. Digits beyond the third are rounded.
-// It returns the length of the number.
+// parseTime parses a JSON number of seconds, with or without an exponent, and returns
+// exact milliseconds and the length of the number. Digits after the third decimal
+// are rounded.
 func parseTime(b []byte) (ms int64, n int, wrong string) {
 	for n < len(b) && n < 15 && b[n]-'0' <= 9 {
 		ms = ms*10 + int64(b[n]-'0')
@@ -115,7 +116,7 @@ func parseAnyTime(b []byte) (ms int64, n int, wrong string) {
 	for ; n < len(b); n++ {
 		if c := b[n] - '0'; c <= 9 {
 			if digits >= 1e18 {
-				exponent++ // Beyond what an int64 tells apart.
+				exponent++ // More digits than an int64 can hold.
 			} else {
 				digits = digits*10 + uint64(c)
 			}
@@ -149,7 +150,7 @@ func parseAnyTime(b []byte) (ms int64, n int, wrong string) {
 	return int64(u), n, ""
 }
 
-// parseExponent returns length 0 where there is none.
+// parseExponent returns the exponent and its length, 0 if there is none.
 func parseExponent(b []byte) (e, length int) {
 	i := 0
 	if i < len(b) && (b[i] == '+' || b[i] == '-') {
@@ -168,7 +169,7 @@ func parseExponent(b []byte) (e, length int) {
 	return e, i
 }
 
-// scaleTen returns digits*10^exponent, rounded half up.
+// scaleTen returns digits*10^exponent, rounded half up, and false on overflow.
 func scaleTen(digits uint64, exponent int) (uint64, bool) {
 	for ; exponent > 0 && digits != 0; exponent-- {
 		if digits > math.MaxInt64/10 {

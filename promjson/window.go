@@ -2,34 +2,35 @@ package promjson
 
 import "bytes"
 
-// Window is what of an answer is wanted, and what grid its points should be on.
+// Window is the time range to which a Scanner cuts a response.
 type Window struct {
-	StartMS, EndMS int64 // Both inclusive.
-	// StepMS is the distance of points, counted from FromMS; 0 expects nothing. It
-	// is only watched: see Scanner.StepAligned.
+	StartMS, EndMS int64 // Inclusive, in milliseconds since the epoch.
+	// StepMS is the expected distance of points in milliseconds, counted from StartMS;
+	// 0 disables the check. It drops no points: see Scanner.StepAligned.
 	StepMS int64
 }
 
-// window is a Window in force. Series are looked into before they are handed
-// out, because those without a point inside are not.
+// window is the state of a Window during a scan. The first piece of a series is read
+// before Next returns the series, because a series without a point inside the
+// window is skipped.
 type window struct {
 	Window
 	on        bool
 	unaligned bool
 	pending   []byte // The first piece of the series.
-	kind      kind   // Of what held is.
+	kind      kind   // Of pending.
 }
 
-// SetWindow makes s drop the points outside of w, and series that have none
-// inside. It is called before the first Next, and holds until s is reset.
+// SetWindow makes s drop points outside w, and series without a point inside w. Call
+// it before the first Next; it applies until s is reset.
 func (s *Scanner) SetWindow(w Window) { s.window = window{Window: w, on: true} }
 
-// StepAligned reports whether every series so far began on the grid of the window. A
-// server that moves the times of a query to its liking gives others.
+// StepAligned reports whether every piece so far began on a step of the window. It is
+// false for a server that aligns the start of queries itself.
 func (s *Scanner) StepAligned() bool { return !s.window.unaligned }
 
-// look reads on to the first point inside the window, and reports false where
-// the series has none.
+// findPointInWindow reads up to the first point of the series inside the window and
+// returns false if there is none.
 func (s *Scanner) findPointInWindow() bool {
 	s.window.pending = s.nextInWindow((*Scanner).rawValues)
 	if s.window.kind = kindValues; s.window.pending == nil {
@@ -39,7 +40,7 @@ func (s *Scanner) findPointInWindow() bool {
 	return s.window.pending != nil
 }
 
-// take hands out what look has found, if it is of this kind.
+// takePending returns the piece that findPointInWindow has read, if it is of kind k.
 func (s *Scanner) takePending(k kind) []byte {
 	if s.window.kind != k {
 		return nil
@@ -49,7 +50,7 @@ func (s *Scanner) takePending(k kind) []byte {
 	return p
 }
 
-// windowed returns the next piece that has points inside the window.
+// nextInWindow returns the points inside the window of the next piece that has any.
 func (s *Scanner) nextInWindow(raw func(*Scanner) []byte) []byte {
 	for p := raw(s); p != nil; p = raw(s) {
 		kept, err := s.clip(p)
@@ -64,8 +65,9 @@ func (s *Scanner) nextInWindow(raw func(*Scanner) []byte) []byte {
 	return nil
 }
 
-// clip is what of a piece lies inside the window. Points are in the order of
-// time, so it comes in from both ends: what it costs is what it drops.
+// clip returns the points of a piece that are inside the window. Points are in the
+// order of time, so it searches from both ends: its cost grows with the number of
+// points it drops.
 func (s *Scanner) clip(points []byte) ([]byte, error) {
 	for len(points) > 0 {
 		ms, err := FirstTime(points)
@@ -94,8 +96,8 @@ func (s *Scanner) clip(points []byte) ([]byte, error) {
 	return points, nil
 }
 
-// pointBehind is where the second point begins, or len(points). The strings of a
-// point are numbers, so brackets are never inside of one.
+// secondPoint returns the offset of the second point, or len(points). The strings of
+// a point are numbers, so they never contain brackets.
 func secondPoint(points []byte) int {
 	depth := 0
 	for i, c := range points {
@@ -114,7 +116,7 @@ func secondPoint(points []byte) int {
 	return len(points)
 }
 
-// lastPoint is where the last point begins.
+// lastPoint returns the offset of the last point.
 func lastPoint(points []byte) int {
 	depth := 0
 	for i := len(points) - 1; i >= 0; i-- {

@@ -7,10 +7,10 @@ import (
 	"testing/iotest"
 )
 
-// windowed reads an answer through a window and words what comes out.
-func windowed(t *testing.T, answer string, w Window, size int) string {
+// windowed returns a transcript of a response read through a window.
+func windowed(t *testing.T, response string, w Window, size int) string {
 	t.Helper()
-	s := NewScanner(iotest.HalfReader(strings.NewReader(answer)), Options{BufferBytes: size})
+	s := NewScanner(iotest.HalfReader(strings.NewReader(response)), Options{BufferBytes: size})
 	s.SetWindow(w)
 	var b strings.Builder
 	for s.Next() {
@@ -31,7 +31,7 @@ func windowed(t *testing.T, answer string, w Window, size int) string {
 }
 
 func TestWindow_DropsPointsAndSeriesOutside(t *testing.T) {
-	const answer = `{"status":"success","data":{"resultType":"matrix","result":[` +
+	const response = `{"status":"success","data":{"resultType":"matrix","result":[` +
 		`{"metric":{"a":"1"},"values":[[1,"1"],[2,"2"],[3,"3"]]},` +
 		`{"metric":{"a":"2"},"values":[[9,"9"]]},` +
 		`{"metric":{"a":"3"},"values":[[0,"0"]],"histograms":[[2,{"count":"1","sum":"2","buckets":[[0,"1","2","1"]]}],[9,{"count":"1","sum":"2"}]]},` +
@@ -41,12 +41,12 @@ func TestWindow_DropsPointsAndSeriesOutside(t *testing.T) {
 		`{"a":"3"} v h [2,{"count":"1","sum":"2","buckets":[[0,"1","2","1"]]}]` + "\n" +
 		`{"a":"4"} v [2,"2"] h` + "\n"
 	for _, size := range []int{16, 64, 4096} {
-		got := strings.ReplaceAll(windowed(t, answer, Window{StartMS: 2000, EndMS: 3000}, size), `"] [`, `"],[`)
+		got := strings.ReplaceAll(windowed(t, response, Window{StartMS: 2000, EndMS: 3000}, size), `"] [`, `"],[`)
 		if got != want {
 			t.Errorf("buffer of %d:\ngot  %s\nwant %s", size, got, want)
 		}
 	}
-	if got := windowed(t, answer, Window{StartMS: 4000, EndMS: 5000}, 64); got != "" {
+	if got := windowed(t, response, Window{StartMS: 4000, EndMS: 5000}, 64); got != "" {
 		t.Errorf("points between: %s", got)
 	}
 }

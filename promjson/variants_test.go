@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// speller writes JSON in any way that means the same.
+// jsonVariants writes the same JSON value in different encodings.
 type jsonVariants struct {
 	strings.Builder
 	r     *rand.Rand
-	plain bool // As Prometheus writes it.
+	plain bool // The encoding of Prometheus.
 }
 
 func (w *jsonVariants) odd(n int) bool { return !w.plain && w.r.IntN(n) == 0 }
@@ -120,7 +120,7 @@ func (w *jsonVariants) strings(list []string) func() {
 // modelSeries is a series as the tests know it.
 type modelSeries struct {
 	labels             []Label
-	values, histograms []string // Points as they are spelled, without spaces.
+	values, histograms []string // Encoded points, without spaces.
 }
 
 type model struct {

@@ -1,9 +1,9 @@
-// Package area is what the areas of the bench have in common: what they are given, what they give back, and the tape on
-// which they write every reading.
+// Package area holds the types that all areas of the bench share: their input, their result, and the Tape that records
+// every reading.
 //
-// In comes an Env (rounds, folders, programs), out goes an Outcome: the readings of all sides in the order they were
-// taken, and for each goal the one figure that follows from them. The areas themselves live in areas/, each a value of
-// type Area in the table of cmd/bench. What is not here: limits (package goal) and paper (package report).
+// An Area takes an Env (rounds, folders, programs) and returns an Outcome: the readings of all sides in the order in which
+// they were taken, and one figure per goal computed from them. The areas are in areas/; the table in cmd/bench lists them.
+// Package goal holds the limits, package report the output.
 package area
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/ferula-io/ferula/bench/peer"
 )
 
-// Errors of a bench that must not be believed.
+// Errors that invalidate a bench run.
 var (
-	ErrUnequal = errors.New("answers differ")
-	ErrEmpty   = errors.New("answer is empty")
+	ErrUnequal = errors.New("responses differ")
+	ErrEmpty   = errors.New("response is empty")
 )
 
 // Area is one area of goals and the bench that measures it.
@@ -32,15 +32,15 @@ type Area struct {
 	Run   func(ctx context.Context, env Env) (*Outcome, error)
 }
 
-// Measures tells whether goals of this name are the area's.
+// Measures reports whether goals of this name belong to the area.
 func (a Area) Measures(name string) bool { return a.Name == name || slices.Contains(a.Also, name) }
 
-// Env is what an area is given.
+// Env is the input of an area.
 type Env struct {
 	Rounds   int           // readings of each kind and side, of which the best counts
-	Cache    string        // absolute folder for data that is dear to make
-	Programs peer.Programs // the programs to run
-	Log      io.Writer     // progress, for people
+	Cache    string        // absolute folder for data that is expensive to create
+	Programs peer.Programs // the programs under test
+	Log      io.Writer     // progress messages
 }
 
 // Logf writes one line of progress.
@@ -53,11 +53,11 @@ type Reading struct {
 	What  string  `json:"what"`
 	Side  string  `json:"side"`
 	Unit  string  `json:"unit"`
-	Round int     `json:"round"` // from 1; 0 is a figure that was computed from the best of others
+	Round int     `json:"round"` // from 1; 0 is a figure computed from the best of others
 	Value float64 `json:"value"`
 }
 
-// Units of readings. Figures are kept in these and written in handier ones.
+// Units of readings. Figures are stored in these and printed in larger or smaller ones.
 const (
 	Seconds = "s"
 	Bytes   = "bytes"
@@ -65,17 +65,17 @@ const (
 	Ratio   = "ratio"
 )
 
-// Tape holds readings in the order they were taken.
+// Tape records readings in the order in which they were taken.
 type Tape struct {
 	Readings []Reading
 }
 
-// Add writes a reading on the tape.
+// Add records a reading.
 func (t *Tape) Add(round int, side, what, unit string, value float64) {
 	t.Readings = append(t.Readings, Reading{What: what, Side: side, Unit: unit, Round: round, Value: value})
 }
 
-// Best is the smallest reading of what on a side, or NaN when there is none.
+// Best returns the smallest reading of what on a side, or NaN if there is none.
 func (t *Tape) Best(side, what string) float64 {
 	best := math.NaN()
 	for _, r := range t.Readings {
@@ -86,12 +86,12 @@ func (t *Tape) Best(side, what string) float64 {
 	return best
 }
 
-// Over is the best of what on one side over the best on another; NaN when one of them was never read or the other is 0.
+// Over returns the best of what on one side divided by the best on another; NaN if one is missing or the other is 0.
 func (t *Tape) Over(side, other, what string) float64 {
 	return Over(t.Best(side, what), t.Best(other, what))
 }
 
-// Over is a over b, and NaN instead of an infinite figure.
+// Over returns a / b, and NaN if b is 0.
 func Over(a, b float64) float64 {
 	if b == 0 {
 		return math.NaN()
@@ -99,7 +99,7 @@ func Over(a, b float64) float64 {
 	return a / b
 }
 
-// Whats are the kinds of reading on the tape, in the order of their first appearance.
+// Whats returns the kinds of reading on the tape, in the order of their first appearance.
 func (t *Tape) Whats() []string {
 	var whats []string
 	for _, r := range t.Readings {
@@ -110,28 +110,28 @@ func (t *Tape) Whats() []string {
 	return whats
 }
 
-// Measured is the figure that is held against a goal.
+// Measured is the figure that is compared with a goal's limit.
 type Measured struct {
 	Goal  string   // its name
 	Value float64  // in the goal's unit
-	From  []string // the kinds of reading it follows from
+	From  []string // the kinds of reading it is computed from
 }
 
-// Outcome is what an area gives back.
+// Outcome is the result of an area.
 type Outcome struct {
-	Sides    []string // the columns of its table; the last one is held against the first
-	Versions []string // of the programs and libraries that took part
+	Sides    []string // the columns of its table; the last one is compared with the first
+	Versions []string // of the programs and libraries measured
 	Tape     Tape
 	Measured []Measured
-	Notes    []string // what a reader of the table must know
+	Notes    []string // for the reader of the table
 }
 
-// Measure says which figure is held against a goal.
+// Measure records the figure of a goal.
 func (o *Outcome) Measure(goal string, value float64, from ...string) {
 	o.Measured = append(o.Measured, Measured{Goal: goal, Value: value, From: from})
 }
 
-// Figure is the measured figure of a goal, or NaN when nobody measured it.
+// Figure returns the measured figure of a goal, or NaN if it was not measured.
 func (o *Outcome) Figure(goal string) float64 {
 	for _, m := range o.Measured {
 		if m.Goal == goal {
@@ -141,7 +141,7 @@ func (o *Outcome) Figure(goal string) float64 {
 	return math.NaN()
 }
 
-// SameBytes says where two answers begin to differ; an empty answer equals none.
+// SameBytes returns an error that shows where two responses begin to differ. An empty response equals none.
 func SameBytes(what string, a, b []byte) error {
 	if len(a) == 0 || len(b) == 0 {
 		return fmt.Errorf("%s: %w: %d and %d bytes", what, ErrEmpty, len(a), len(b))

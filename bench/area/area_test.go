@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestTheBestReadingCounts(t *testing.T) {
+func TestTape_BestReadingCounts(t *testing.T) {
 	var tape Tape
 	for i, v := range []float64{3, 2, 2.5} {
 		tape.Add(i+1, "peer", "cpu", Seconds, 2*v)
@@ -35,7 +35,7 @@ func TestTheBestReadingCounts(t *testing.T) {
 	}
 }
 
-func TestAGoalNobodyMeasuredIsMissing(t *testing.T) {
+func TestOutcome_UnmeasuredGoalIsNaN(t *testing.T) {
 	var o Outcome
 	o.Measure("a/b", 0.25, "cpu")
 	if o.Figure("a/b") != 0.25 || !math.IsNaN(o.Figure("a/c")) {
@@ -43,7 +43,7 @@ func TestAGoalNobodyMeasuredIsMissing(t *testing.T) {
 	}
 }
 
-func TestAnswersMustBeEqualAndNotEmpty(t *testing.T) {
+func TestSameBytes_RejectsUnequalAndEmptyResponses(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
 		want error

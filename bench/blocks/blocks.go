@@ -1,9 +1,9 @@
-// Package blocks makes the data that servers are measured on: a folder of real TSDB blocks, written by Prometheus' own
-// block writer, the same for the same Spec on every machine.
+// Package blocks creates the test data of servers: a folder of real TSDB blocks, written by Prometheus' own block writer and
+// identical for the same Spec on every machine.
 //
-// In comes a Spec (how many series, samples and of which kind), out goes a folder that any number of servers can be
-// given a copy of. Blocks are cached by a key over the Spec. The labels are those of a container in a cluster; the
-// instances are scraped at their own offsets within the interval, as Prometheus does. What is not here: servers.
+// Ensure takes a Spec (number of series, samples and kind of values) and returns a folder, which Copy links for each server.
+// Blocks are cached by a key over the Spec. The labels are those of a container in a cluster; the instances are scraped at
+// their own offsets within the interval, as Prometheus does.
 package blocks
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 )
 
-// formatVersion is part of the cache's key. It must change whenever the same Spec gives other data.
+// formatVersion is part of the cache's key. It must change whenever the same Spec yields other data.
 const formatVersion = 1
 
 const (
@@ -29,32 +29,32 @@ const (
 	blockMS         = 2 * hourMS
 	sliceMS         = blockMS / 4
 	seriesPerCommit = 1000
-	seriesPerPod    = 10 // unless said otherwise
+	seriesPerPod    = 10 // default of Spec.PerPod
 )
 
-// QuietStartMS is a start (2026-01-01T04:00:00Z) from which up to 8 h of blocks stay as they are: the last three of the
-// 2 h blocks share a window of 6 h that is not over for the compactor, and the first is alone in the one before. Else a
-// server would compact its blocks while it is being measured.
+// QuietStartMS is a start (2026-01-01T04:00:00Z) from which up to 8 h of blocks are not compacted: the last three of the 2 h
+// blocks share a window of 6 h that is not complete for the compactor, and the first is alone in the window before. Otherwise
+// a server would compact its blocks during the measurement.
 const QuietStartMS = 1767225600_000 + 4*hourMS
 
-// Spec says what the blocks hold. Every field is part of the cache's key.
+// Spec describes the content of the blocks. Every field is part of the cache's key.
 type Spec struct {
 	Metric  string // the name of all series
 	Values  Values
 	Series  int
 	Samples int   // of each series
 	StepMS  int64 // between them
-	StartMS int64 // of the first block, a multiple of 2 h; no sample lies before
+	StartMS int64 // of the first block, a multiple of 2 h; no sample is earlier
 	Seed    uint64
 
-	Second string `json:",omitempty"` // the name of as many series more, with the same labels and values of their own
+	Second string `json:",omitempty"` // name of a second metric with as many series, the same labels and other values
 	PerPod int    `json:",omitempty"` // series of one pod, which share its instance; 10 if 0
 }
 
-// EndMS is the first time at which there are no more samples.
+// EndMS returns the exclusive end of the samples.
 func (s Spec) EndMS() int64 { return s.StartMS + int64(s.Samples)*s.StepMS }
 
-// key names the content in the cache.
+// key is the name of the content in the cache.
 func (s Spec) key() string {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -64,7 +64,7 @@ func (s Spec) key() string {
 	return fmt.Sprintf("%s-%dx%d-%x", s.Metric, s.Series, s.Samples, sum[:4])
 }
 
-// Ensure returns the folder under cache that holds the blocks of s, and makes it if it is not there.
+// Ensure returns the folder under cache that holds the blocks of s, and creates it if it does not exist.
 func Ensure(ctx context.Context, cache string, s Spec) (string, error) {
 	dir := filepath.Join(cache, "blocks", s.key())
 	if _, err := os.Stat(dir); err == nil {
@@ -90,7 +90,7 @@ func (s Spec) perPod() int {
 	return seriesPerPod
 }
 
-// Labels are those of series number i: eight with the name; each series of a pod is a container's.
+// Labels returns the labels of series number i: eight including the name; each series of a pod is a container's.
 func (s Spec) Labels(i int) labels.Labels {
 	pod := i / s.perPod()
 	return labels.FromStrings(
@@ -105,12 +105,12 @@ func (s Spec) Labels(i int) labels.Labels {
 	)
 }
 
-// timeMS is when sample number j of series i was scraped: each pod at its own offset behind the step.
+// timeMS returns the scrape timestamp of sample number j of series i: each pod has its own offset after the step.
 func (s Spec) timeMS(i, j int) int64 {
 	return s.StartMS + int64(j)*s.StepMS + int64(uint32(i/s.perPod())*2654435761)%s.StepMS
 }
 
-// write makes all blocks in dir, one after the other, so that memory holds one block's worth of samples.
+// write writes all blocks to dir, one after the other, so that memory holds the samples of one block.
 func write(ctx context.Context, dir string, s Spec) error {
 	specs := []Spec{s}
 	if s.Second != "" {
@@ -118,7 +118,7 @@ func write(ctx context.Context, dir string, s Spec) error {
 		second.Metric = s.Second
 		specs = append(specs, second)
 	}
-	sources := make([]source, len(specs)*s.Series) // metric by metric
+	sources := make([]source, len(specs)*s.Series) // all series of the first metric, then of the second
 	for i := range sources {
 		sources[i] = newSource(s.Values, s.Seed, i)
 	}
@@ -131,8 +131,8 @@ func write(ctx context.Context, dir string, s Spec) error {
 	return nil
 }
 
-// writeBlock writes the samples before end that are not yet done, slice by slice, because the writer's head takes no
-// sample that is older than half a block behind the newest one committed.
+// writeBlock writes the samples before end that are not yet done, slice by slice, because the writer's head rejects samples
+// older than half a block before the newest committed one.
 func writeBlock(ctx context.Context, dir string, specs []Spec, end int64, sources []source, done []int) error {
 	w, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, blockMS)
 	if err != nil {
@@ -162,7 +162,7 @@ func writeBlock(ctx context.Context, dir string, specs []Spec, end int64, source
 	return err
 }
 
-// Copy gives a server blocks of its own under dir, which is emptied before. Blocks are never written in place, so the
+// Copy creates a server's own copy of the blocks in dir, which it empties first. Blocks are never written in place, so the
 // files are shared by hard links, and with them the page cache: no side reads from a colder disk than the other.
 func Copy(from, dir string) error {
 	if err := os.RemoveAll(dir); err != nil {

@@ -19,7 +19,7 @@ func smallSpec() Spec {
 	return Spec{Metric: "m", Values: Floats15, Series: 1001, Samples: 4 * 480, StepMS: 15_000, StartMS: QuietStartMS, Seed: 7}
 }
 
-func TestBlocksHoldEverySampleInItsBlock(t *testing.T) {
+func TestEnsure_BlocksHoldEverySample(t *testing.T) {
 	cache, s := t.TempDir(), smallSpec()
 	dir, err := Ensure(context.Background(), cache, s)
 	if err != nil {
@@ -29,7 +29,7 @@ func TestBlocksHoldEverySampleInItsBlock(t *testing.T) {
 		t.Errorf("the second time: %s, %v", again, err)
 	}
 	own := filepath.Join(cache, "own")
-	for range 2 { // a folder that is there is emptied
+	for range 2 { // an existing folder is emptied
 		if err := Copy(dir, own); err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +81,7 @@ func TestBlocksHoldEverySampleInItsBlock(t *testing.T) {
 	}
 }
 
-func TestAFolderHalfMadeIsMadeAnew(t *testing.T) {
+func TestEnsure_RecreatesAnIncompleteFolder(t *testing.T) {
 	cache := t.TempDir()
 	s := smallSpec()
 	s.Series, s.Samples = 3, 10
@@ -94,11 +94,11 @@ func TestAFolderHalfMadeIsMadeAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "rest")); err == nil {
-		t.Error("what lay there before is still there")
+		t.Error("the files of the incomplete folder still exist")
 	}
 }
 
-func TestValuesAreOfTheirKind(t *testing.T) {
+func TestSequence_ValuesAreOfTheirKind(t *testing.T) {
 	kinds := map[Values]func(before, v float64, text string) bool{
 		Floats15: func(_, v float64, text string) bool {
 			digits := strings.TrimLeft(strings.ReplaceAll(text, ".", ""), "0")
@@ -123,7 +123,7 @@ func TestValuesAreOfTheirKind(t *testing.T) {
 	}
 }
 
-func TestSeriesAreDifferentAndNamedAlikeEverywhere(t *testing.T) {
+func TestLabels_AreUniqueAndDeterministic(t *testing.T) {
 	s := smallSpec()
 	seen := map[string]bool{}
 	for i := range 20_000 {
@@ -142,7 +142,7 @@ func TestSeriesAreDifferentAndNamedAlikeEverywhere(t *testing.T) {
 	}
 }
 
-func TestASecondMetricHasTheSameLabels(t *testing.T) {
+func TestEnsure_SecondMetricHasTheSameLabels(t *testing.T) {
 	cache, s := t.TempDir(), smallSpec()
 	s.Series, s.Second, s.PerPod, s.Samples = 7, "n", 1, 10
 	dir, err := Ensure(context.Background(), cache, s)

@@ -17,11 +17,11 @@ const (
 	Counter   Values = "counter"   // integers that grow by 0 to 99
 )
 
-// source gives the values of one series.
+// source generates the values of one series.
 type source struct {
 	kind  Values
 	rng   *rand.Rand
-	scale float64 // Floats15: what its digits are divided by
+	scale float64 // Floats15: divisor of its digits
 	last  float64 // Decimals2 (in hundredths) and Counter
 }
 
@@ -42,7 +42,7 @@ func newSource(kind Values, seed uint64, series int) source {
 func (s *source) next() float64 {
 	switch s.kind {
 	case Floats15:
-		// The first digit is not 0 and the last neither, so that every value has 15 of them.
+		// Neither the first nor the last digit is 0, so that every value has 15 of them.
 		return float64((1e13+s.rng.Int64N(9e13))*10+1+s.rng.Int64N(9)) / s.scale
 	case Decimals2:
 		s.last += float64(s.rng.IntN(201) - 100)
@@ -55,7 +55,7 @@ func (s *source) next() float64 {
 	}
 }
 
-// Sequence gives n values of a kind, for areas that need no blocks.
+// Sequence returns n values of a kind, for areas that need no blocks.
 func Sequence(kind Values, seed uint64, series, n int) []float64 {
 	s := newSource(kind, seed, series)
 	values := make([]float64, n)

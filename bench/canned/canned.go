@@ -1,10 +1,10 @@
-// Package canned is a downstream for query frontends that costs next to nothing: it answers range queries from bytes that
-// were rendered before.
+// Package canned is a downstream for query frontends that costs almost nothing: it serves range queries from bytes that
+// were rendered in advance.
 //
-// In comes a Spec (series, points, where the frontend will cut), out goes an Answer: the bytes of the whole and of each
-// part as Prometheus' own codec writes them, plain and compressed; a Server answers with them over loopback, each body in
-// one write, as Prometheus does. Whoever asks for anything else gets an error, so that a frontend that cuts differently
-// cannot be measured by accident. What is not here: frontends, and what they make of the answers.
+// Render takes a Spec (series, points, the cut of the frontend) and returns a Response: the bytes of the whole result and of
+// each part as Prometheus' own codec encodes them, plain and compressed. A Server serves them on loopback, each body in one
+// write, as Prometheus does. Every other request is an error, so that a frontend that cuts elsewhere is not measured by
+// accident.
 package canned
 
 import (
@@ -30,49 +30,49 @@ const (
 	seed      = 1
 )
 
-// Spec says what an answer holds. Values are of 15 digits; each series has seven labels.
+// Spec describes a response. Values have 15 digits; each series has seven labels.
 type Spec struct {
 	Query   string // a metric's name
 	Series  int
-	Copies  int // how often each series appears, under other clusters; 0 and 1 are the same
+	Copies  int // copies of each series, with other cluster labels; 0 and 1 are equal
 	Points  int
 	StartMS int64
 	StepMS  int64
-	CutMS   int64 // the time of the first point of the second part
-	Zip     bool  // have compressed bytes ready too
+	CutMS   int64 // timestamp of the first point of the second part
+	Zip     bool  // also render compressed bytes
 }
 
-// EndMS is the time of the last point.
+// EndMS returns the timestamp of the last point.
 func (s Spec) EndMS() int64 { return s.StartMS + int64(s.Points-1)*s.StepMS }
 
-// Part is one of the answers that are given: the whole or a half. All bytes are shared immutable.
+// Part is a body that is served: the whole result or a half. All bytes are shared and immutable.
 type Part struct {
-	StartMS, EndMS int64 // of its first point and its last
+	StartMS, EndMS int64 // of its first and last point
 	Plain          []byte
-	Gzip           []byte // nil if the Spec did not ask for it
+	Gzip           []byte // nil without Spec.Zip
 }
 
-// Answer is what a Server knows of one query.
-type Answer struct {
+// Response holds all bodies of one query.
+type Response struct {
 	Spec
 	Whole  Part
 	Halves [2]Part
 }
 
-// Parts are all parts, the whole first.
-func (a *Answer) Parts() []Part { return append([]Part{a.Whole}, a.Halves[:]...) }
+// Parts returns all parts, the whole result first.
+func (a *Response) Parts() []Part { return append([]Part{a.Whole}, a.Halves[:]...) }
 
-// Samples is how many samples the whole holds.
-func (a *Answer) Samples() int { return a.Series * max(1, a.Copies) * a.Points }
+// Samples returns the number of samples of the whole result.
+func (a *Response) Samples() int { return a.Series * max(1, a.Copies) * a.Points }
 
-// Render makes the answer that s describes.
-func Render(s Spec) (*Answer, error) {
+// Render renders the response that s describes.
+func Render(s Spec) (*Response, error) {
 	if s.Copies > copiesMax || s.Series < 1 || s.CutMS <= s.StartMS || s.CutMS > s.EndMS() || (s.CutMS-s.StartMS)%s.StepMS != 0 {
-		return nil, fmt.Errorf("canned answer that cannot be: %+v", s)
+		return nil, fmt.Errorf("invalid canned response: %+v", s)
 	}
 	cut := int((s.CutMS - s.StartMS) / s.StepMS)
 	m := s.matrix()
-	a := &Answer{Spec: s}
+	a := &Response{Spec: s}
 	for _, p := range []struct {
 		part     *Part
 		from, to int
@@ -89,7 +89,7 @@ func Render(s Spec) (*Answer, error) {
 	return a, nil
 }
 
-// matrix is one copy of the series, sorted as Prometheus sorts them.
+// matrix returns one copy of the series, in Prometheus' order.
 func (s Spec) matrix() promql.Matrix {
 	spec := blocks.Spec{Metric: s.Query}
 	m := make(promql.Matrix, s.Series)
@@ -103,8 +103,8 @@ func (s Spec) matrix() promql.Matrix {
 	return m
 }
 
-// render writes the points from (inclusive) to (exclusive) of all copies as one answer, copy by copy: the copies'
-// clusters are sorted, and every other label counts only within a cluster.
+// render encodes the points from (inclusive) to (exclusive) of all copies as one result, copy by copy. That is Prometheus'
+// order, because cluster is the first label that differs between copies.
 func (s Spec) render(m promql.Matrix, from, to int) ([]byte, error) {
 	out := []byte(prefix)
 	for c := range max(1, s.Copies) {
@@ -120,7 +120,7 @@ func (s Spec) render(m promql.Matrix, from, to int) ([]byte, error) {
 		body, begins := bytes.CutPrefix(body, []byte(prefix))
 		body, ends := bytes.CutSuffix(body, []byte(suffix))
 		if !begins || !ends {
-			return nil, fmt.Errorf("the codec writes another envelope: %.80q", body)
+			return nil, fmt.Errorf("the codec encodes another envelope: %.80q", body)
 		}
 		if c > 0 {
 			out = append(out, ',')
@@ -132,7 +132,7 @@ func (s Spec) render(m promql.Matrix, from, to int) ([]byte, error) {
 	return append(out, suffix...), nil
 }
 
-// zip compresses at the level that Prometheus and Thanos answer with.
+// zip compresses at the level that Prometheus and Thanos use.
 func zip(plain []byte) []byte {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)

@@ -22,20 +22,20 @@ type series struct {
 
 func parse(t *testing.T, body []byte) []series {
 	t.Helper()
-	var answer struct {
+	var response struct {
 		Status string
 		Data   struct {
 			ResultType string
 			Result     []series
 		}
 	}
-	if err := json.Unmarshal(body, &answer); err != nil || answer.Status != "success" || answer.Data.ResultType != "matrix" {
+	if err := json.Unmarshal(body, &response); err != nil || response.Status != "success" || response.Data.ResultType != "matrix" {
 		t.Fatalf("%v: %.200s", err, body)
 	}
-	return answer.Data.Result
+	return response.Data.Result
 }
 
-func TestTheHalvesLaidEndToEndAreTheWhole(t *testing.T) {
+func TestRender_HalvesJoinedEqualTheWhole(t *testing.T) {
 	a, err := Render(spec)
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestTheHalvesLaidEndToEndAreTheWhole(t *testing.T) {
 	}
 }
 
-func TestAnswersThatCannotBeAreRefused(t *testing.T) {
+func TestRender_RejectsInvalidSpecs(t *testing.T) {
 	for _, change := range []func(*Spec){
 		func(s *Spec) { s.CutMS++ },
 		func(s *Spec) { s.CutMS = s.StartMS },
@@ -79,7 +79,7 @@ func TestAnswersThatCannotBeAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheServerKnowsItsPartsAndNothingElse(t *testing.T) {
+func TestServer_ServesItsPartsOnly(t *testing.T) {
 	a, err := Render(spec)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestTheServerKnowsItsPartsAndNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	ask := func(encoding string, params url.Values) (int, []byte) {
+	get := func(encoding string, params url.Values) (int, []byte) {
 		r, _ := http.NewRequest(http.MethodGet, s.URL+"/api/v1/query_range?"+params.Encode(), nil)
 		r.Header.Set("Accept-Encoding", encoding)
 		resp, err := http.DefaultClient.Do(r)
@@ -104,10 +104,10 @@ func TestTheServerKnowsItsPartsAndNothingElse(t *testing.T) {
 		return resp.StatusCode, body
 	}
 	half := url.Values{"query": {"m"}, "start": {"1700000030"}, "end": {"1700000060.000"}, "step": {"15"}, "dedup": {"true"}}
-	if status, body := ask("identity", half); status != 200 || !bytes.Equal(body, a.Halves[1].Plain) {
+	if status, body := get("identity", half); status != 200 || !bytes.Equal(body, a.Halves[1].Plain) {
 		t.Errorf("status %d, %d bytes", status, len(body))
 	}
-	status, body := ask("gzip", half)
+	status, body := get("gzip", half)
 	z, err := gzip.NewReader(bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestTheServerKnowsItsPartsAndNothingElse(t *testing.T) {
 			other[k] = v
 		}
 		other.Set(name, value)
-		if status, _ := ask("identity", other); status != http.StatusBadRequest {
+		if status, _ := get("identity", other); status != http.StatusBadRequest {
 			t.Errorf("%s=%s: status %d", name, value, status)
 		}
 		if _, err := s.Take(); err == nil {
@@ -138,7 +138,7 @@ func TestTheServerKnowsItsPartsAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAPlainServerCompressesNothing(t *testing.T) {
+func TestServer_PlainCompressesNothing(t *testing.T) {
 	a, err := Render(spec)
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestAPlainServerCompressesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	resp, err := http.Get(s.URL + "/api/v1/query_range?query=m&start=1700000000&end=1700000060&step=15") // Go asks for gzip by itself
+	resp, err := http.Get(s.URL + "/api/v1/query_range?query=m&start=1700000000&end=1700000060&step=15") // net/http requests gzip by default
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,34 +11,34 @@ import (
 	"sync"
 )
 
-// Served is one range query that was answered.
+// Served is one range query that the server responded to.
 type Served struct {
 	Query          string
 	StartMS, EndMS int64
-	Encoding       string // of the answer; empty is plain
+	Encoding       string // of the response; empty is plain
 }
 
-// Server is a downstream that answers with canned bytes. Close must be called.
+// Server is a downstream that serves canned bytes. Close must be called.
 type Server struct {
 	URL string
 
-	answers []*Answer
-	plain   bool // whatever is accepted, nothing is compressed
-	http    *http.Server
-	done    chan struct{}
+	responses []*Response
+	plain     bool // compress nothing, whatever the request accepts
+	http      *http.Server
+	done      chan struct{}
 
 	mu     sync.Mutex
 	served []Served
 	faults []string
 }
 
-// Serve starts a server of these answers on a free loopback port. If plain is set it compresses nothing.
-func Serve(plain bool, answers ...*Answer) (*Server, error) {
+// Serve starts a server of these responses on a free loopback port. If plain is set it compresses nothing.
+func Serve(plain bool, responses ...*Response) (*Server, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{URL: "http://" + l.Addr().String(), answers: answers, plain: plain, done: make(chan struct{})}
+	s := &Server{URL: "http://" + l.Addr().String(), responses: responses, plain: plain, done: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/-/ready", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/api/v1/query_range", s.queryRange)
@@ -50,26 +50,26 @@ func Serve(plain bool, answers ...*Answer) (*Server, error) {
 	return s, nil
 }
 
-// Close ends the server and waits for it.
+// Close shuts the server down and waits for it.
 func (s *Server) Close() error {
 	err := s.http.Close()
 	<-s.done
 	return err
 }
 
-// Take returns what was answered since the last call. Anything that could not be answered is an error.
+// Take returns the queries served since the last call. An unknown query since then is an error.
 func (s *Server) Take() ([]Served, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	served, faults := s.served, s.faults
 	s.served, s.faults = nil, nil
 	if len(faults) > 0 {
-		return served, fmt.Errorf("the downstream was asked what it does not know: %s", strings.Join(faults, "; "))
+		return served, fmt.Errorf("the downstream received unknown queries: %s", strings.Join(faults, "; "))
 	}
 	return served, nil
 }
 
-// queryRange answers with the part whose first and last point are asked for.
+// queryRange serves the part with the requested range.
 func (s *Server) queryRange(w http.ResponseWriter, r *http.Request) {
 	part, query, err := s.find(r)
 	if err != nil {
@@ -89,10 +89,10 @@ func (s *Server) queryRange(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.served = append(s.served, served)
 	s.mu.Unlock()
-	_, _ = w.Write(body) // whoever asked has gone if it fails
+	_, _ = w.Write(body) // fails if the client has disconnected
 }
 
-var errUnknown = errors.New("no such answer")
+var errUnknown = errors.New("unknown query")
 
 func (s *Server) find(r *http.Request) (Part, string, error) {
 	query := r.FormValue("query")
@@ -104,7 +104,7 @@ func (s *Server) find(r *http.Request) (Part, string, error) {
 		}
 		ms[i] = int64(math.Round(v * 1000))
 	}
-	for _, a := range s.answers {
+	for _, a := range s.responses {
 		if a.Query != query || a.StepMS != ms[2] {
 			continue
 		}

@@ -1,11 +1,11 @@
-// Package goal reads the contract: what each area has to reach, and by how much.
+// Package goal parses the goals: the figure that each area has to reach.
 //
-// In comes bench/goals.tsv, one goal a line with tabs between its fields
+// The input is bench/goals.tsv, one goal per line with tabs between its fields
 //
 //	name	op	limit	unit	against, and how
 //
-// and out go the goals of one area and the verdict on a measured figure. A name is area/what. Nothing is measured
-// here, and nothing is rounded before it is judged.
+// The output is the goals of one area and the verdict on a measured figure. A name is area/what. A figure is not rounded
+// before the verdict.
 package goal
 
 import (
@@ -19,25 +19,25 @@ import (
 	"strings"
 )
 
-// ErrMalformed says that a line of the contract cannot be read.
+// ErrMalformed means that a line of the goals does not parse.
 var ErrMalformed = errors.New("malformed goal")
 
-// Goal is one line of the contract.
+// Goal is one line of the goals.
 type Goal struct {
 	Name  string  // area/what
 	Op    string  // <=, the only one so far, or >=
-	Limit float64 // what the measured figure is held against
+	Limit float64 // limit of the measured figure
 	Unit  string
 	How   string // against what, and how it is measured
 }
 
-// Area is the part of the name before the slash.
+// Area returns the part of the name before the slash.
 func (g Goal) Area() string {
 	area, _, _ := strings.Cut(g.Name, "/")
 	return area
 }
 
-// Met says whether measured reaches the goal. A figure that is not a number reaches none.
+// Met reports whether measured reaches the goal. NaN reaches none.
 func (g Goal) Met(measured float64) bool {
 	if math.IsNaN(measured) {
 		return false
@@ -48,7 +48,7 @@ func (g Goal) Met(measured float64) bool {
 	return measured <= g.Limit
 }
 
-// Verdict is what is printed for a measured figure: ok or SHORT.
+// Verdict returns the verdict on a measured figure: ok or SHORT.
 func (g Goal) Verdict(measured float64) string {
 	if g.Met(measured) {
 		return "ok"
@@ -56,16 +56,16 @@ func (g Goal) Verdict(measured float64) string {
 	return "SHORT"
 }
 
-// Line is the one line by which a goal is reported. NaN stands for a goal that nobody measured.
+// Line returns the line that reports a goal. NaN stands for a goal that was not measured.
 func (g Goal) Line(measured float64) string {
 	figure := Figure(measured)
 	if !g.Met(measured) && figure == Figure(g.Limit) {
-		figure = strconv.FormatFloat(measured, 'g', -1, 64) // a miss by a hair must not read as a hit
+		figure = strconv.FormatFloat(measured, 'g', -1, 64) // unrounded, so that a narrow miss does not print as met
 	}
 	return fmt.Sprintf("goal %s %s %s %s %s", g.Name, figure, g.Op, Figure(g.Limit), g.Verdict(measured))
 }
 
-// Figure writes a figure for people, to four digits; NaN is "missing".
+// Figure formats a figure to four digits; NaN is "missing".
 func Figure(v float64) string {
 	if math.IsNaN(v) {
 		return "missing"
@@ -76,7 +76,7 @@ func Figure(v float64) string {
 	return strconv.FormatFloat(v, 'g', 4, 64)
 }
 
-// Read parses a contract. Empty lines and lines that begin with # are passed over.
+// Read parses goals. It skips empty lines and lines that begin with #.
 func Read(r io.Reader) ([]Goal, error) {
 	var goals []Goal
 	seen := map[string]bool{}
@@ -88,7 +88,7 @@ func Read(r io.Reader) ([]Goal, error) {
 		}
 		g, err := parse(text)
 		if err == nil && seen[g.Name] {
-			err = fmt.Errorf("%w: %s stands there twice", ErrMalformed, g.Name)
+			err = fmt.Errorf("%w: duplicate goal %s", ErrMalformed, g.Name)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
@@ -99,7 +99,7 @@ func Read(r io.Reader) ([]Goal, error) {
 	return goals, lines.Err()
 }
 
-// ReadFile parses the contract in the named file.
+// ReadFile parses the goals of the named file.
 func ReadFile(name string) ([]Goal, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -113,7 +113,7 @@ func ReadFile(name string) ([]Goal, error) {
 	return goals, nil
 }
 
-// Of returns the goals of one area in the order of the contract.
+// Of returns the goals of one area in the order of the file.
 func Of(goals []Goal, area string) []Goal {
 	var of []Goal
 	for _, g := range goals {

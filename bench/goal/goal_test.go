@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestTheContractIsRead(t *testing.T) {
+func TestRead_ParsesGoals(t *testing.T) {
 	goals, err := Read(strings.NewReader("# name\top\n\napi/json-cpu\t<=\t0.5\tratio\tCPU of a, over b\njson/x\t>=\t10000\tcount\t\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestTheContractIsRead(t *testing.T) {
 	}
 }
 
-func TestTheCommittedContractIsWellFormed(t *testing.T) {
+func TestReadFile_CommittedGoalsAreWellFormed(t *testing.T) {
 	goals, err := ReadFile("../goals.tsv")
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestTheCommittedContractIsWellFormed(t *testing.T) {
 	}
 }
 
-func TestMalformedLinesAreErrors(t *testing.T) {
+func TestRead_MalformedLineIsAnError(t *testing.T) {
 	for _, line := range []string{
 		"a/b\t<=\t1\tratio", "a/b\t<\t1\tratio\thow", "a/b\t<=\tone\tratio\thow", "a/b\t<=\tNaN\tratio\thow",
 		"ab\t<=\t1\tratio\thow", "/b\t<=\t1\tratio\thow", "a/b\t<=\t1\tratio\thow\na/b\t<=\t2\tratio\thow",
@@ -47,7 +47,7 @@ func TestMalformedLinesAreErrors(t *testing.T) {
 	}
 }
 
-func TestVerdicts(t *testing.T) {
+func TestGoal_Verdict(t *testing.T) {
 	most, least := Goal{Name: "a/b", Op: "<=", Limit: 0.5}, Goal{Name: "a/c", Op: ">=", Limit: 2}
 	for _, c := range []struct {
 		goal     Goal

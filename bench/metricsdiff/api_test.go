@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// exported lists what a package exports, as far as a program can depend on it:
-// functions and methods with the types of their parameters, types, fields, variables.
+// exported lists the exported API of a package: functions and methods with the types of their parameters, types, fields and
+// variables.
 func exported(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	names := map[string]string{}
@@ -91,11 +91,11 @@ func typesOf(fset *token.FileSet, fields *ast.FieldList) string {
 func source(fset *token.FileSet, node ast.Node) string {
 	var b strings.Builder
 	_ = printer.Fprint(&b, fset, node)
-	// Names of parameters within a type of function do not matter.
+	// Parameter names within a function type are irrelevant.
 	return strings.ReplaceAll(b.String(), "func(w io.Writer)", "func(io.Writer)")
 }
 
-func TestWhateverThePeerExportsIsHereWithTheSameTypes(t *testing.T) {
+func TestAPI_HasThePeersNamesAndTypes(t *testing.T) {
 	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/VictoriaMetrics/metrics")
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	dir, err := cmd.Output()

@@ -15,7 +15,7 @@ import (
 	ours "github.com/ferula-io/ferula/metrics"
 )
 
-// What a program does with a set, of either library: the benchmarks are written once.
+// The API that the benchmarks use, common to both libraries, so that each benchmark is written once.
 type counter interface{ Inc() }
 type floatCounter interface{ Add(float64) }
 type gauge interface{ Set(float64) }
@@ -61,7 +61,7 @@ var libraries = []struct {
 
 const labelled = `{method="GET",path="/api/v1/query",code="200"}`
 
-// kinds makes one metric and returns what updates it.
+// kinds returns for each metric type a function that registers a metric and returns its update.
 var kinds = []struct {
 	name string
 	make func(m maker) func(i int)
@@ -121,8 +121,7 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// BenchmarkScrapeSummaryBurst scrapes a summary that had many values since the last
-// scrape; the values' own cost is not counted.
+// BenchmarkScrapeSummaryBurst scrapes a summary after many updates since the last scrape; the updates are not timed.
 func BenchmarkScrapeSummaryBurst(b *testing.B) {
 	for _, lib := range libraries {
 		m := lib.make()
@@ -143,7 +142,7 @@ func BenchmarkScrapeSummaryBurst(b *testing.B) {
 	}
 }
 
-// mixed fills a set with metrics of all types, about so many lines.
+// mixed fills a set with metrics of all types, about as many lines as requested.
 func mixed(m maker, lines int) {
 	for i := 0; lines > 0; i++ {
 		label := fmt.Sprintf(`{method="GET",path="/api/v1/%d",code="200"}`, i)
@@ -189,8 +188,7 @@ func BenchmarkScrapeProcess(b *testing.B) {
 	}
 }
 
-// BenchmarkFloor is what no library can do without: a rendered prefix, the value, a
-// newline, one write.
+// BenchmarkFloor is the lower bound of any library: a rendered prefix, the value, a newline, one write.
 func BenchmarkFloor(b *testing.B) {
 	prefix, buf := "c_total"+labelled+" ", make([]byte, 0, 1<<12)
 	lines := func(n int, value func(dst []byte) []byte) func(b *testing.B) {
@@ -258,8 +256,7 @@ func BenchmarkLookup(b *testing.B) {
 	})
 }
 
-// BenchmarkMemory tells heap bytes a metric, of 100,000 counters and 10,000 summaries
-// that were never updated, names included.
+// BenchmarkMemory reports heap bytes per metric, of 100,000 counters and 10,000 summaries without updates, including names.
 func BenchmarkMemory(b *testing.B) {
 	heap := func() float64 {
 		var m runtime.MemStats

@@ -16,15 +16,14 @@ import (
 	ours "github.com/ferula-io/ferula/metrics"
 )
 
-// What names are made of: families that are prefixes of each other, labels in all
-// forms, and escapes.
+// Parts of metric names: families that are prefixes of each other, all forms of labels, and escapes.
 var labels = []string{
 	"", "{}", `{a="b"}`, `{a="b",c="d"}`, `{a="b",r="d"}`, `{r="1"}`, `{q="1"}`, `{z="}"}`, `{z="a\"b"}`, `{z="\\",a="1"}`, `{le="1"}`, `{a="b", x="y"}`,
 }
 
 var families = []string{"m", "m_", "m_total", "M", "m:x", "n.dotted", "m_sum", "a"}
 
-// value is a number of any kind, most of them common.
+// value returns a number of any kind, mostly common ones.
 func value(r *rand.Rand) float64 {
 	switch r.IntN(12) {
 	case 0:
@@ -41,13 +40,13 @@ func value(r *rand.Rand) float64 {
 	return r.Float64() * 100
 }
 
-// pair does the same to both.
+// pair applies the same operation to both libraries.
 type pair struct {
 	p *peer.Set
 	o *ours.Set
 }
 
-// both calls the two and holds that both panic or none does.
+// both runs both functions and checks that both panic or neither does.
 func both(t *testing.T, what string, p, o func()) {
 	t.Helper()
 	if a, b := panics(p), panics(o); a != b {
@@ -61,8 +60,7 @@ func panics(f func()) (yes bool) {
 	return
 }
 
-// step does something at random. A summary "m{}" is left out, for its lines of
-// quantiles are those of "m", and the peer panics.
+// step runs a random operation. It skips a summary "m{}": its quantile lines equal those of "m", and the peer panics.
 func (s pair) step(t *testing.T, r *rand.Rand) {
 	kind := r.IntN(7)
 	name := fmt.Sprintf("%s%d%s", families[r.IntN(len(families))], kind, labels[r.IntN(len(labels))])
@@ -132,7 +130,7 @@ func (s pair) compare(t *testing.T, step int) {
 	}
 }
 
-func TestTheSameOperationsGiveTheSameBytes(t *testing.T) {
+func TestSet_SameOperationsWriteTheSameBytes(t *testing.T) {
 	for seed := range uint64(8) {
 		for _, metadata := range []bool{false, true} {
 			peer.ExposeMetadata(metadata)
@@ -155,7 +153,7 @@ func TestTheSameOperationsGiveTheSameBytes(t *testing.T) {
 	ours.ExposeMetadata(false)
 }
 
-func TestTheSameNamesAreValid(t *testing.T) {
+func TestNames_ValidityMatchesThePeer(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	pieces := []string{"a", "{", "}", `"`, "=", ",", " ", `\`, "\n", "9", ".", ":", "_", "é", `b="c"`, "\xff"}
 	for range 200_000 {
@@ -169,7 +167,7 @@ func TestTheSameNamesAreValid(t *testing.T) {
 	}
 }
 
-func TestTheWriteFunctionsWriteTheSame(t *testing.T) {
+func TestWriteFunctions_MatchThePeer(t *testing.T) {
 	for _, metadata := range []bool{false, true} {
 		peer.ExposeMetadata(metadata)
 		ours.ExposeMetadata(metadata)
@@ -196,7 +194,7 @@ func TestTheWriteFunctionsWriteTheSame(t *testing.T) {
 	ours.ExposeMetadata(false)
 }
 
-func TestBucketHelpersAgree(t *testing.T) {
+func TestBuckets_HelpersMatchThePeer(t *testing.T) {
 	for _, c := range []struct {
 		start, by float64
 		n         int
@@ -222,9 +220,8 @@ func TestBucketHelpersAgree(t *testing.T) {
 
 var figures = regexp.MustCompile(`(?m) \S+$`)
 
-// The figures of a process change while it looks at them: what must agree is which
-// lines there are, and in which order.
-func TestProcessMetricsHaveTheSameLines(t *testing.T) {
+// The values of process metrics change between two scrapes, so only the lines and their order are compared.
+func TestProcessMetrics_HaveThePeersLines(t *testing.T) {
 	for name, c := range map[string]struct{ p, o func(w io.Writer) }{
 		"process": {peer.WriteProcMetrics, ours.WriteProcMetrics},
 		"files":   {peer.WriteFDMetrics, ours.WriteFDMetrics},

@@ -30,7 +30,7 @@ const (
 
 var escapings = []string{"", ";escaping=allow-utf-8", ";escaping=underscores", ";escaping=dots", ";escaping=values"}
 
-// everything is a set with all types, odd names, odd values and odd text.
+// everything returns a set with all types, and with unusual names, values and help.
 func everything() *ours.Set {
 	s := ours.NewSet()
 	s.NewCounter(`plain_total{a="b"}`).Add(3)
@@ -87,7 +87,7 @@ func scrape(t testing.TB, s *ours.Set, accept string, o ours.HandlerOptions) (pa
 	return w.Body.Bytes(), w.Header().Get("Content-Type")
 }
 
-// familiesOf reads a page with Prometheus' expfmt.
+// familiesOf parses a page with Prometheus' expfmt.
 func familiesOf(t testing.TB, page []byte, contentType string) []*dto.MetricFamily {
 	t.Helper()
 	decoder := expfmt.NewDecoder(bytes.NewReader(page), expfmt.Format(contentType))
@@ -103,16 +103,16 @@ func familiesOf(t testing.TB, page []byte, contentType string) []*dto.MetricFami
 			t.Fatalf("%s: %v\n%s", contentType, err, page)
 		}
 		if seen[mf.GetName()] {
-			t.Errorf("%s: family %s is there twice", contentType, mf.GetName())
+			t.Errorf("%s: family %s occurs twice", contentType, mf.GetName())
 		}
 		seen[mf.GetName()] = true
 		all = append(all, mf)
 	}
 }
 
-// Protobuf, read by Prometheus' library and written by it as OpenMetrics, is what we
-// write as OpenMetrics: the two encoders are held against each other and a third.
-func TestOpenMetricsIsWhatExpfmtMakesOfProtobuf(t *testing.T) {
+// Our protobuf, parsed by Prometheus' library and encoded by it as OpenMetrics, equals our OpenMetrics. This compares our two
+// encoders with each other and with a third.
+func TestOpenMetrics_EqualsExpfmtOfProtobuf(t *testing.T) {
 	s := everything()
 	for _, escaping := range escapings {
 		got, _ := scrape(t, s, acceptOpenMetrics+escaping, ours.HandlerOptions{CreatedLines: true})
@@ -137,7 +137,7 @@ func TestOpenMetricsIsWhatExpfmtMakesOfProtobuf(t *testing.T) {
 	}
 }
 
-// milliseconds rounds the seconds of this year, which expfmt computes less exactly.
+// milliseconds rounds current Unix times in seconds, which expfmt computes less exactly.
 func milliseconds(page string) string {
 	return regexp.MustCompile(`\b1\.[0-9]+e\+09\b`).ReplaceAllStringFunc(page, func(text string) string {
 		seconds, _ := strconv.ParseFloat(text, 64)
@@ -160,7 +160,7 @@ func same(t *testing.T, what, got, want string) {
 	t.Errorf("%s: %d lines, want %d\n%s", what, len(a), len(b), got)
 }
 
-// samples reads a page as Prometheus scrapes it.
+// samples parses a page as Prometheus' scrape does.
 func samples(t *testing.T, page []byte, contentType string) map[string]float64 {
 	t.Helper()
 	p, err := textparse.New(page, contentType, promlabels.NewSymbolTable(), textparse.ParserOptions{KeepClassicOnClassicAndNativeHistograms: true})
@@ -186,15 +186,15 @@ func samples(t *testing.T, page []byte, contentType string) map[string]float64 {
 		p.Labels(&l)
 		_, _, v := p.Series()
 		if _, twice := all[l.String()]; twice {
-			t.Errorf("%s: %s is there twice", contentType, l)
+			t.Errorf("%s: %s occurs twice", contentType, l)
 		}
 		all[l.String()] = v
 	}
 }
 
-// Prometheus' scraper reads the same samples out of every format, but for ranges,
-// which OpenMetrics and protobuf show as buckets.
-func TestEveryFormatReadByPrometheusHasTheSameSamples(t *testing.T) {
+// Prometheus' scrape parses the same samples from every format, except for ranges, which are buckets in OpenMetrics and
+// protobuf.
+func TestFormats_HaveTheSameSamples(t *testing.T) {
 	s := everything()
 	for _, escaping := range escapings {
 		var all []map[string]float64
@@ -235,11 +235,10 @@ func canonical(name string, among map[string]float64) string {
 	return name
 }
 
-// Text is held against what expfmt reads out of protobuf: the same families, types,
-// help and numbers of metrics.
-func TestTextReadByExpfmtIsProtobuf(t *testing.T) {
+// Text is compared with protobuf, both parsed by expfmt: the same families, types, help and numbers of metrics.
+func TestText_EqualsProtobuf(t *testing.T) {
 	s := everything()
-	for _, escaping := range escapings[2:] { // its parser of text knows classic names only
+	for _, escaping := range escapings[2:] { // its text parser accepts classic names only
 		page, contentType := scrape(t, s, acceptProtobuf+escaping, ours.HandlerOptions{})
 		want := familiesOf(t, page, contentType)
 		page, _ = scrape(t, s, acceptText+escaping, ours.HandlerOptions{Metadata: true})
@@ -263,7 +262,7 @@ func TestTextReadByExpfmtIsProtobuf(t *testing.T) {
 	}
 }
 
-func TestRangesBecomeBucketsThatIncludeEachOther(t *testing.T) {
+func TestRanges_BecomeCumulativeBuckets(t *testing.T) {
 	s := ours.NewSet()
 	h := s.NewHistogram("h")
 	for _, v := range []float64{0, 1.5, 1.7, 100, 1e30} {

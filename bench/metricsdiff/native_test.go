@@ -14,9 +14,9 @@ import (
 	ours "github.com/ferula-io/ferula/metrics"
 )
 
-// The same values give the same schema, spans and deltas as client_golang's native
-// histograms, as long as neither must give up resolution.
-func TestNativeHistogramsAreThoseOfClientGolang(t *testing.T) {
+// The same values yield the same schema, spans and deltas as client_golang's native histograms, while neither has to reduce
+// its resolution.
+func TestNativeHistogram_MatchesClientGolang(t *testing.T) {
 	for _, factor := range []float64{1.005, 1.1, 1.5, 2, 4, 65536} {
 		for _, spread := range []float64{0, 0.3, 2, 20} {
 			r := rand.New(rand.NewPCG(uint64(spread*10), uint64(factor*1000)))
@@ -51,7 +51,7 @@ func TestNativeHistogramsAreThoseOfClientGolang(t *testing.T) {
 	}
 }
 
-func TestANativeHistogramKeepsItsLimit(t *testing.T) {
+func TestNativeHistogram_KeepsItsBucketLimit(t *testing.T) {
 	s := ours.NewSet()
 	h := s.NewNativeHistogram("h", ours.NativeHistogramOptions{MaxBuckets: 20, UpperBounds: []float64{1}})
 	for i := range 10_000 {
@@ -73,7 +73,7 @@ func TestANativeHistogramKeepsItsLimit(t *testing.T) {
 	}
 }
 
-func TestExemplarsStandInOpenMetricsAndProtobuf(t *testing.T) {
+func TestExemplars_AreInOpenMetricsAndProtobuf(t *testing.T) {
 	s := ours.NewSet()
 	c, f := s.NewCounter(`c_total{a="b"}`), s.NewFloatCounter("f_total")
 	p := s.NewPrometheusHistogramExt("p", []float64{1})
@@ -85,7 +85,7 @@ func TestExemplarsStandInOpenMetricsAndProtobuf(t *testing.T) {
 		p.UpdateWithExemplar(7, "trace_id", "high")
 		n.UpdateWithExemplar(7, "trace_id", "native")
 	}
-	// These are none, but count.
+	// These exemplars are invalid and dropped, but the values count.
 	c.AddWithExemplar(2, "trace_id", strings.Repeat("x", 200))
 	c.AddWithExemplar(2, "odd")
 	c.AddWithExemplar(2, "not an id", "x")

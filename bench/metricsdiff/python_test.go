@@ -10,8 +10,8 @@ import (
 	ours "github.com/ferula-io/ferula/metrics"
 )
 
-// strictly reads OpenMetrics as its reference implementation does, and says what it
-// found: families with their types, and how many samples each has.
+// strictly parses OpenMetrics with the reference implementation and prints the families with their types and numbers of
+// samples.
 const strictly = `
 import sys
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -20,9 +20,9 @@ for f in text_string_to_metric_families(sys.stdin.read()):
     print(f.type, len(f.samples), exemplars, f.name)
 `
 
-// The reference parser refuses whatever the specification forbids. FERULA_TEST_PYTHON
-// names a python that has prometheus_client.
-func TestPeerPythonReadsOpenMetricsStrictly(t *testing.T) {
+// The reference parser rejects everything that the specification forbids. FERULA_TEST_PYTHON names a python with
+// prometheus_client.
+func TestPeerPython_ParsesOpenMetricsStrictly(t *testing.T) {
 	python := os.Getenv("FERULA_TEST_PYTHON")
 	if os.Getenv("FERULA_TEST_PEERS") == "" || python == "" {
 		t.Skip("needs FERULA_TEST_PEERS=1 and FERULA_TEST_PYTHON, a python with prometheus_client")

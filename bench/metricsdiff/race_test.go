@@ -14,10 +14,9 @@ import (
 	ours "github.com/ferula-io/ferula/metrics"
 )
 
-// Metrics are registered, updated, unregistered and scraped at once in every format;
-// what must hold holds in every page: no counter goes back, no bucket is above the
-// count, and buckets, sum and count are of one moment.
-func TestEveryPageHoldsWhileEverythingHappens(t *testing.T) {
+// Metrics are registered, updated, unregistered and scraped concurrently in every format. On every page no counter decreases,
+// no bucket is above the count, and buckets, sum and count are of the same time.
+func TestScrape_PagesAreConsistentUnderConcurrentUpdates(t *testing.T) {
 	s := ours.NewSet()
 	kept := s.NewCounter("kept_total")
 	p := s.NewPrometheusHistogramExt("p", []float64{1, 2})
@@ -85,7 +84,7 @@ func holds(t *testing.T, name string, m *dto.Metric, last *float64) {
 	switch {
 	case name == "kept_total":
 		if m.Counter.GetValue() < *last {
-			t.Errorf("kept goes back from %v to %v", *last, m.Counter.GetValue())
+			t.Errorf("kept decreases from %v to %v", *last, m.Counter.GetValue())
 		}
 		*last = m.Counter.GetValue()
 	case m.Histogram != nil:
@@ -107,7 +106,7 @@ func holds(t *testing.T, name string, m *dto.Metric, last *float64) {
 func holdsInText(t *testing.T, all map[string]float64, last *float64) {
 	kept, ok := all[`{__name__="kept_total"}`]
 	if !ok || kept < *last {
-		t.Errorf("kept goes back from %v to %v", *last, kept)
+		t.Errorf("kept decreases from %v to %v", *last, kept)
 	}
 	*last = kept
 	for _, name := range []string{"p", "n", "r"} {

@@ -14,7 +14,7 @@ import (
 
 // A program that changes only its import path: everything through the functions of
 // the package, a callback, a writer, a set of its own, and the end of it.
-func TestAProgramOnTheDefaultSetGivesTheSameBytes(t *testing.T) {
+func TestDefaultSet_WritesThePeersBytes(t *testing.T) {
 	compare := func(when string) {
 		t.Helper()
 		var p, o bytes.Buffer
@@ -69,7 +69,7 @@ func TestAProgramOnTheDefaultSetGivesTheSameBytes(t *testing.T) {
 	compare("at the end")
 }
 
-func TestHistogramsMergeAndAreVisitedTheSame(t *testing.T) {
+func TestHistogram_MergeAndVisitMatchThePeer(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var p, pOther peer.Histogram
 	var o, oOther ours.Histogram

@@ -1,8 +1,8 @@
 // Package peer knows the programs that are compared: where they come from and how each is started.
 //
-// In comes the repository's root, out go built programs and process specifications for them: peers by
-// test/peers/build.sh from their released modules, ferula by go build from the tree as it is. Each gets the flags its
-// users give it and the same Go runtime settings. What is not here: data, requests and measuring.
+// Programs takes the repository's root and returns built programs and process specifications: peers are built by
+// test/peers/build.sh from their released modules, ferula by go build from the working tree. Each gets the flags of its usual
+// deployment and the same Go runtime settings. Data, requests and measuring are other packages.
 package peer
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// Runtime settings, the same for every program and for measurements in the bench's own process. 75 is what Prometheus
-// sets by itself where nothing is said; the limit is there so that nobody derives one from the machine's memory.
+// Runtime settings, the same for every program and for measurements in the bench's own process. 75 is Prometheus' default.
+// The memory limit is set so that no program derives one from the machine's memory.
 const (
 	GOGC            = 75
 	memoryLimitMiB  = 4096
@@ -36,13 +36,13 @@ const (
 	Thanos     = "thanos"
 	VersityGW  = "versitygw"
 	Ferula     = "ferula"
-	Relay      = "relay" // the bench's own floor under frontends
+	Relay      = "relay" // the bench's own lower bound of a frontend
 
 	Storestream = "storestream" // a worker that moves series through ferula's StoreAPI
 	ThanosCodec = "thanoscodec" // one that moves them through Thanos'
 )
 
-// RuntimeEnv is the environment by which every program is given the same runtime settings.
+// RuntimeEnv returns the environment that gives every program the same runtime settings.
 func RuntimeEnv() []string {
 	return []string{
 		"GOGC=" + strconv.Itoa(GOGC),
@@ -51,7 +51,7 @@ func RuntimeEnv() []string {
 	}
 }
 
-// SetRuntime gives this process the settings of RuntimeEnv.
+// SetRuntime applies the settings of RuntimeEnv to this process.
 func SetRuntime() {
 	debug.SetGCPercent(GOGC)
 	debug.SetMemoryLimit(memoryLimitMiB << 20)
@@ -61,20 +61,20 @@ func SetRuntime() {
 // Programs finds and builds programs.
 type Programs struct {
 	Root  string            // of the repository, absolute
-	Cache string            // absolute folder for what is built here
-	Given map[string]string // name to path, of programs that are not to be built
-	Null  bool              // run the peer in ferula's place, to see what the bench makes of equals
+	Cache string            // absolute folder for built programs
+	Given map[string]string // name to path, of programs that are not built
+	Null  bool              // run the peer instead of ferula, to measure the noise of the bench
 }
 
 // Program is a built program.
 type Program struct {
-	Name    string // the part it plays; under -null the peer plays ferula's
+	Name    string // its role; under -null the peer has ferula's
 	Path    string
-	Version string // as it says itself, in one line
-	kind    string // what it is
+	Version string // as reported by the program, in one line
+	kind    string // the program itself
 }
 
-// Ferula is ferula, or under -null the peer that is measured in its place.
+// Ferula returns ferula, or under -null the peer that is measured instead.
 func (p Programs) Ferula(ctx context.Context, instead string) (Program, error) {
 	if !p.Null {
 		return p.Get(ctx, Ferula)
@@ -84,7 +84,7 @@ func (p Programs) Ferula(ctx context.Context, instead string) (Program, error) {
 	return same, err
 }
 
-// Get builds the named program, or finds it built.
+// Get returns the named program and builds it if needed.
 func (p Programs) Get(ctx context.Context, name string) (Program, error) {
 	program := Program{Name: name, Path: p.Given[name], kind: name}
 	if program.Path == "" {
@@ -119,7 +119,7 @@ func (p Programs) Get(ctx context.Context, name string) (Program, error) {
 		}
 		return program, nil
 	}
-	version, err := exec.CommandContext(ctx, program.Path, "--version").CombinedOutput() // some say it on standard error
+	version, err := exec.CommandContext(ctx, program.Path, "--version").CombinedOutput() // some print it to standard error
 	if err != nil {
 		return Program{}, fmt.Errorf("%s: %w: %s", name, err, version)
 	}
@@ -127,15 +127,15 @@ func (p Programs) Get(ctx context.Context, name string) (Program, error) {
 	return program, nil
 }
 
-// TSDB is what a server over a TSDB folder is given.
+// TSDB configures a server over a TSDB folder.
 type TSDB struct {
 	Dir    string // its data, which it may change
 	Config string // its configuration file
 	Log    string
 }
 
-// Serve starts Prometheus, or ferula serve, over a TSDB folder. Both take the same flags. Retention is set so that no
-// block is ever too old.
+// Serve returns the specification of Prometheus, or ferula serve, over a TSDB folder. Both take the same flags. Retention is
+// set so that no block expires.
 func (p Program) Serve(t TSDB) proc.Spec {
 	return proc.Spec{
 		Name: p.Name, Path: p.Path, Env: RuntimeEnv(), Ready: "/-/ready", Log: t.Log,
@@ -154,17 +154,17 @@ func (p Program) Serve(t TSDB) proc.Spec {
 	}
 }
 
-// Frontend is what a query frontend is given.
+// Frontend configures a query frontend.
 type Frontend struct {
 	Downstream string   // URL
 	Interval   string   // of a split
 	Cache      string   // YAML of the result cache; empty for none
-	More       []string // flags
+	More       []string // further flags
 	Log        string
 }
 
-// Frontend starts Thanos' query frontend, or ferula's. Both take the same flags. Start and end are left as they are asked
-// for, so that both put the same questions to the downstream, and answers are compressed as the client accepts.
+// Frontend returns the specification of Thanos' query frontend, or ferula's. Both take the same flags. Start and end are not
+// aligned, so that both send the same queries to the downstream, and responses are compressed as the client accepts.
 func (p Program) Frontend(f Frontend) proc.Spec {
 	return proc.Spec{
 		Name: p.Name, Path: p.Path, Env: RuntimeEnv(), Ready: "/-/ready", Log: f.Log,
@@ -185,7 +185,7 @@ func (p Program) Frontend(f Frontend) proc.Spec {
 	}
 }
 
-// Relay starts the relay before a downstream.
+// Relay returns the specification of the relay in front of a downstream.
 func (p Program) Relay(downstream, log string) proc.Spec {
 	return proc.Spec{
 		Name: p.Name, Path: p.Path, Env: RuntimeEnv(), Ready: "/-/ready", Log: log,
@@ -206,7 +206,7 @@ func (p Programs) buildFerula(ctx context.Context, name string) (string, error) 
 	return path, err
 }
 
-// buildOwn builds a program of the bench's own.
+// buildOwn builds one of the bench's own programs.
 func (p Programs) buildOwn(ctx context.Context, name string) (string, error) {
 	path := filepath.Join(p.Cache, name)
 	_, err := run(ctx, filepath.Join(p.Root, "bench"), []string{"GOWORK=off", "GOFLAGS=", "CGO_ENABLED=0"},
@@ -214,7 +214,7 @@ func (p Programs) buildOwn(ctx context.Context, name string) (string, error) {
 	return path, err
 }
 
-// buildThanosCodec builds the worker that has a module of its own, with the tags and the dependencies of Thanos' releases.
+// buildThanosCodec builds the worker with its own module, with the tags and the dependencies of Thanos' releases.
 func (p Programs) buildThanosCodec(ctx context.Context, name string) (string, error) {
 	path := filepath.Join(p.Cache, name)
 	_, err := run(ctx, filepath.Join(p.Root, "bench", name), []string{"GOWORK=off", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0"},
@@ -222,7 +222,7 @@ func (p Programs) buildThanosCodec(ctx context.Context, name string) (string, er
 	return path, err
 }
 
-// run returns what a command writes to its standard output; what it writes to standard error is shown as it comes.
+// run returns the standard output of a command; its standard error is passed through.
 func run(ctx context.Context, dir string, env []string, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var out bytes.Buffer

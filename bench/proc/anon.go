@@ -14,19 +14,19 @@ const (
 	settledBytes  = 256 << 10
 )
 
-// ErrUnsettled says that a server's memory kept moving although nobody asked it anything.
+// ErrUnsettled means that an idle server's memory did not stop changing.
 var ErrUnsettled = errors.New("anonymous memory does not settle")
 
-// Growth is how a server's resident anonymous memory rose while it worked.
+// Growth is how a server's resident anonymous memory grew while it worked.
 type Growth struct {
 	Idle int64 // bytes, after a collection, before the work
-	Peak int64 // bytes, the most that was seen while it worked
+	Peak int64 // bytes, the highest reading while it worked
 }
 
-// Bytes is the growth itself.
+// Bytes returns the growth in bytes.
 func (g Growth) Bytes() int64 { return max(0, g.Peak-g.Idle) }
 
-// GrowthDuring measures how the server's anonymous memory rises during work. Go gives memory back slowly, so that only
+// GrowthDuring measures how the server's anonymous memory grows during work. Go returns memory to the kernel slowly, so that only
 // the first call on a fresh process sees all of the growth: start one for each measurement.
 func (s *Server) GrowthDuring(ctx context.Context, work func() error) (Growth, error) {
 	idle, err := s.settle(ctx)
@@ -41,7 +41,7 @@ func (s *Server) GrowthDuring(ctx context.Context, work func() error) (Growth, e
 	return Growth{Idle: idle, Peak: max(idle, <-peak)}, err
 }
 
-// settle collects twice, so that what finalizers have freed is gone too, and waits for two equal readings.
+// settle collects garbage twice, to free objects with finalizers too, and waits for two equal readings.
 func (s *Server) settle(ctx context.Context) (int64, error) {
 	for range 2 {
 		if err := s.GC(ctx); err != nil {

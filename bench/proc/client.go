@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// ErrStatus says that a server answered with another status than 200.
+// ErrStatus means that a server responded with another status than 200.
 var ErrStatus = errors.New("unexpected status")
 
 const (
@@ -21,31 +21,31 @@ const (
 	errorTextBytes   = 500
 )
 
-// Request is what a client asks. The zero value of Encoding asks for the plain bytes.
+// Request is one GET request. The zero value of Encoding requests the plain bytes.
 type Request struct {
 	Path     string
 	Query    url.Values
 	Encoding string // Accept-Encoding; empty is identity
 }
 
-// Answer says how a request was answered.
-type Answer struct {
+// Response describes the response to a request, without its body.
+type Response struct {
 	Header    http.Header   // as the server set it
 	Encoding  string        // Content-Encoding
 	Bytes     int64         // of the body as it was sent, after compression
 	Wire      int64         // read from the connection: body, framing and headers
-	FirstByte time.Duration // until the first byte of the body was read
-	Elapsed   time.Duration // until the last
+	FirstByte time.Duration // from sending to the first byte of the body
+	Elapsed   time.Duration // from sending to the last byte
 }
 
-// Client asks one server over one connection at a time and counts the bytes. It never decompresses.
+// Client sends requests to one server over one connection at a time and counts the bytes. It never decompresses.
 type Client struct {
 	base string
 	http *http.Client
 	wire atomic.Int64
 }
 
-// NewClient returns a client of the server at base, which is like http://127.0.0.1:9490.
+// NewClient returns a client of the server at base, such as http://127.0.0.1:9490.
 func NewClient(base string) *Client {
 	c := &Client{base: base}
 	dialer := net.Dialer{Timeout: 5 * time.Second}
@@ -63,21 +63,21 @@ func NewClient(base string) *Client {
 	return c
 }
 
-// URL is where the server listens.
+// URL returns the server's base URL.
 func (c *Client) URL() string { return c.base }
 
-// Close drops the connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Get asks and copies the body to w as it was sent. Any other status than 200 is an error that quotes the answer.
-func (c *Client) Get(ctx context.Context, r Request, w io.Writer) (Answer, error) {
+// Get sends r and copies the body to w as it was sent. Any other status than 200 is an error that quotes the body.
+func (c *Client) Get(ctx context.Context, r Request, w io.Writer) (Response, error) {
 	target := c.base + r.Path
 	if len(r.Query) > 0 {
 		target += "?" + r.Query.Encode()
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
-		return Answer{}, err
+		return Response{}, err
 	}
 	req.Header.Set("Accept-Encoding", "identity")
 	if r.Encoding != "" {
@@ -86,14 +86,14 @@ func (c *Client) Get(ctx context.Context, r Request, w io.Writer) (Answer, error
 	start, wire := time.Now(), c.wire.Load()
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return Answer{}, err
+		return Response{}, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, errorTextBytes)) // only to be quoted
-		return Answer{}, fmt.Errorf("%s: %w %s: %s", target, ErrStatus, resp.Status, text)
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, errorTextBytes)) // quoted in the error only
+		return Response{}, fmt.Errorf("%s: %w %s: %s", target, ErrStatus, resp.Status, text)
 	}
-	a := Answer{Header: resp.Header, Encoding: resp.Header.Get("Content-Encoding")}
+	a := Response{Header: resp.Header, Encoding: resp.Header.Get("Content-Encoding")}
 	buffer := make([]byte, drainBufferBytes)
 	for {
 		n, err := resp.Body.Read(buffer)
@@ -102,27 +102,27 @@ func (c *Client) Get(ctx context.Context, r Request, w io.Writer) (Answer, error
 		}
 		a.Bytes += int64(n)
 		if _, werr := w.Write(buffer[:n]); werr != nil {
-			return Answer{}, werr
+			return Response{}, werr
 		}
 		if err == io.EOF {
 			break
 		}
 		if err != nil {
-			return Answer{}, fmt.Errorf("%s: after %d bytes: %w", target, a.Bytes, err)
+			return Response{}, fmt.Errorf("%s: after %d bytes: %w", target, a.Bytes, err)
 		}
 	}
 	a.Elapsed, a.Wire = time.Since(start), c.wire.Load()-wire
 	return a, nil
 }
 
-// Fetch asks and returns the whole body as it was sent.
-func (c *Client) Fetch(ctx context.Context, r Request) ([]byte, Answer, error) {
+// Fetch sends r and returns the whole body as it was sent.
+func (c *Client) Fetch(ctx context.Context, r Request) ([]byte, Response, error) {
 	var body bytes.Buffer
 	a, err := c.Get(ctx, r, &body)
 	return body.Bytes(), a, err
 }
 
-// countingConn adds what is read to a counter.
+// countingConn adds the bytes read to a counter.
 type countingConn struct {
 	net.Conn
 	read *atomic.Int64

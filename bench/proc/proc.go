@@ -1,9 +1,9 @@
-// Package proc runs a server as a process of its own and measures it from outside.
+// Package proc runs a server as a separate process and measures it from outside.
 //
-// In comes a Spec (program, flags, environment), out goes a Server that answers on a free loopback port and that can be
-// asked for its CPU, its anonymous memory, its system calls and its allocations; a Client of it counts the bytes on the
-// wire. Everything is read from the kernel (Linux only) or from Go's own /debug/pprof; nothing is linked into the server.
-// What is not here: which server is compared with which, and what a figure is held against.
+// Start takes a Spec (program, flags, environment) and returns a Server that listens on a free loopback port. The Server
+// reports its CPU time, anonymous memory, system calls and allocations; its Client counts the bytes on the wire. All values
+// come from the kernel (Linux only) or from Go's /debug/pprof; nothing is linked into the server. Which servers are compared
+// is up to the areas.
 package proc
 
 import (
@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMissing says that a /proc file lacks the field that was asked for.
+// ErrMissing means that a /proc file lacks a requested field.
 var ErrMissing = errors.New("no such field")
 
-// CPU is the processor time that process pid has used in all its threads, living and dead, user and system together. It
+// CPU returns the CPU time that process pid has used in all its threads, running and ended, user and system together. It
 // comes from the process' CPU clock, which counts nanoseconds, where /proc/PID/stat counts ticks of 10 ms.
 func CPU(pid int) (time.Duration, error) {
 	// What clock_getcpuclockid(3) computes: the complement of the pid, and CPUCLOCK_SCHED in the lowest bits.
@@ -33,7 +33,7 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// SelfCPU is the processor time that this process has used.
+// SelfCPU returns the CPU time that this process has used.
 func SelfCPU() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
@@ -42,7 +42,7 @@ func SelfCPU() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// Anon is the anonymous memory of process pid that is resident now, in bytes: its heap and stacks, not mapped files.
+// Anon returns the resident anonymous memory of process pid in bytes: its heap and stacks, not mapped files.
 func Anon(pid int) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -58,7 +58,7 @@ type IO struct {
 	ReadBytes, WriteBytes int64
 }
 
-// Sub is what was added since before.
+// Sub returns the counts since before.
 func (io IO) Sub(before IO) IO {
 	return IO{io.Reads - before.Reads, io.Writes - before.Writes, io.ReadBytes - before.ReadBytes, io.WriteBytes - before.WriteBytes}
 }
@@ -87,14 +87,14 @@ func parseIO(text []byte) (IO, error) {
 	return io, nil
 }
 
-// Memory is what the Go runtime of a server says of its heap.
+// Memory holds heap statistics of a server's Go runtime.
 type Memory struct {
-	HeapAlloc  int64 // bytes of living objects
+	HeapAlloc  int64 // bytes of live objects
 	TotalAlloc int64 // bytes allocated since the start
 	Mallocs    int64 // objects allocated since the start
 }
 
-// parseMemory reads the comment lines "# Name = value" that end a heap profile in text form.
+// parseMemory parses the comment lines "# Name = value" at the end of a heap profile in text form.
 func parseMemory(profile []byte) (Memory, error) {
 	var m Memory
 	want := map[string]*int64{"HeapAlloc": &m.HeapAlloc, "TotalAlloc": &m.TotalAlloc, "Mallocs": &m.Mallocs}
@@ -119,7 +119,7 @@ func parseMemory(profile []byte) (Memory, error) {
 	return m, nil
 }
 
-// field reads "name: 123" or "name:   123 kB" out of a /proc file.
+// field parses "name: 123" or "name:   123 kB" of a /proc file.
 func field(text []byte, name string) (int64, error) {
 	for line := range bytes.Lines(text) {
 		rest, ok := bytes.CutPrefix(line, []byte(name+":"))

@@ -70,7 +70,7 @@ func TestFieldsOfProcFiles(t *testing.T) {
 		}
 	}
 	if _, err := field(status, "Threads"); err == nil {
-		t.Error("a word was read as a number")
+		t.Error("a word was parsed as a number")
 	}
 }
 
@@ -98,7 +98,7 @@ func TestHeapProfilesAreRead(t *testing.T) {
 		t.Errorf("got %v, want ErrMissing", err)
 	}
 	if _, err := parseMemory([]byte("# Mallocs = x\n")); err == nil {
-		t.Error("a word was read as a number")
+		t.Error("a word was parsed as a number")
 	}
 }
 
@@ -118,10 +118,10 @@ func TestCPUOfAProcessCountsFinerThanTicks(t *testing.T) {
 		t.Errorf("spinning for 3 ms used %v", used)
 	}
 	if SelfCPU() <= self {
-		t.Error("this process' own clock stands still")
+		t.Error("this process' CPU clock does not advance")
 	}
 	if _, err := CPU(1 << 22); err == nil {
-		t.Error("a process that is not there has a clock")
+		t.Error("a process that does not exist has a clock")
 	}
 }
 
@@ -134,7 +134,7 @@ func TestAServerIsMeasuredFromOutside(t *testing.T) {
 	hold := func() error {
 		body, a, err := s.Fetch(ctx, Request{Path: "/hold"})
 		if len(body) != 1000 || a.Bytes != 1000 || a.Wire <= 1000 || a.Elapsed < 50*time.Millisecond {
-			t.Errorf("answer of %d bytes: %+v", len(body), a)
+			t.Errorf("response of %d bytes: %+v", len(body), a)
 		}
 		return err
 	}
@@ -179,10 +179,10 @@ func TestTheClientCountsTheBytesAsTheyWereSent(t *testing.T) {
 	defer srv.Close()
 	c := NewClient(srv.URL)
 	defer c.Close()
-	for asked, want := range map[string]string{"": "identity", "gzip": "gzip"} {
-		body, a, err := c.Fetch(context.Background(), Request{Path: "/", Query: map[string][]string{"a": {"&x"}}, Encoding: asked})
+	for encoding, want := range map[string]string{"": "identity", "gzip": "gzip"} {
+		body, a, err := c.Fetch(context.Background(), Request{Path: "/", Query: map[string][]string{"a": {"&x"}}, Encoding: encoding})
 		if err != nil || string(body) != strings.Repeat("&x", 10) || a.Bytes != 20 || a.Encoding != want {
-			t.Errorf("asked %q: %q, %+v, %v", asked, body, a, err)
+			t.Errorf("encoding %q: %q, %+v, %v", encoding, body, a, err)
 		}
 	}
 }

@@ -12,25 +12,25 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// ErrLate says that work took longer than the profile that was to cover it.
+// ErrLate means that work took longer than the profile that was to cover it.
 var ErrLate = errors.New("work outlasted its profile")
 
-// Stage gives a name to the processor time that is spent in, or called from, functions whose names contain one of In.
+// Stage names the CPU time spent in, or called from, functions whose names contain one of In.
 type Stage struct {
 	Name string
 	In   []string
 }
 
-// Other is the stage of what no stage claims.
+// Other is the stage of samples that match no stage.
 const Other = "other"
 
-// profileSlack is how much longer a profile is than the work is expected to last: it begins before, and must not end
-// before.
+// profileSlack is how much longer a profile is than the expected duration of the work: it starts before the work and must
+// not end before it.
 const profileSlack = 500 * time.Millisecond
 
-// Stages takes a CPU profile of the server during work, which is expected to last so long, and says how much processor
-// time each stage took. A sample belongs to the stage of the innermost function that has one; in one function the
-// earlier stage wins.
+// Stages takes a CPU profile of the server during work, which is expected to take so long, and returns the CPU time of each
+// stage. A sample belongs to the stage of the innermost function that matches one; if a function matches several stages,
+// the first one counts.
 func (s *Server) Stages(ctx context.Context, lasts time.Duration, stages []Stage, work func() error) (map[string]time.Duration, error) {
 	seconds := int(math.Ceil((lasts*3/2 + 2*profileSlack).Seconds()))
 	type fetched struct {
@@ -42,7 +42,7 @@ func (s *Server) Stages(ctx context.Context, lasts time.Duration, stages []Stage
 		text, _, err := s.Fetch(ctx, Request{Path: fmt.Sprintf("/debug/pprof/profile?seconds=%d", seconds)})
 		profiled <- fetched{text, err}
 	}()
-	time.Sleep(profileSlack) // until it has begun
+	time.Sleep(profileSlack) // until the profile has started
 	begun := time.Now()
 	err := work()
 	took := time.Since(begun)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// ErrDied says that a server ended although nobody had stopped it.
+// ErrDied means that a server ended although it was not stopped.
 var ErrDied = errors.New("server ended by itself")
 
 const (
@@ -22,22 +22,22 @@ const (
 	logTailBytes = 2000
 )
 
-// Spec says how a server is started.
+// Spec describes how a server is started.
 type Spec struct {
 	Name  string                     // for messages and the log's file name
 	Path  string                     // the program
 	Args  func(addr string) []string // its flags, given the loopback address to listen on
-	Env   []string                   // added to an environment that holds nothing else but PATH and HOME
-	Ready string                     // path that answers 200 when the server is ready
+	Env   []string                   // in addition to PATH and HOME; nothing else is inherited
+	Ready string                     // path that returns 200 when the server is ready
 	Log   string                     // file for its output
 }
 
-// Server is a running process that was started by Start. Stop must be called, by the goroutine that uses it.
+// Server is a running process that Start started. Stop must be called, by the goroutine that uses it.
 type Server struct {
 	*Client
 	name, log string
 	cmd       *exec.Cmd
-	ended     chan struct{} // closed when the process has ended and err is set
+	ended     chan struct{} // closed once the process has ended and err is set
 	err       error
 }
 
@@ -74,11 +74,11 @@ func Start(ctx context.Context, spec Spec) (*Server, error) {
 	return s, nil
 }
 
-// Pid is the process' number.
+// Pid returns the process id.
 func (s *Server) Pid() int { return s.cmd.Process.Pid }
 
-// Stop ends the process by SIGTERM, or by SIGKILL if it does not heed that. A server that had ended before, or ends
-// with a fault, is an error.
+// Stop ends the process by SIGTERM, or by SIGKILL if it ignores that. It returns an error if the server had ended before
+// or exits with an error.
 func (s *Server) Stop() error {
 	s.Client.Close()
 	select {
@@ -92,7 +92,7 @@ func (s *Server) Stop() error {
 	select {
 	case <-s.ended:
 	case <-time.After(termTimeout):
-		_ = s.cmd.Process.Kill() // has ended in between, or will
+		_ = s.cmd.Process.Kill() // may have ended in between
 		<-s.ended
 		return fmt.Errorf("%s: killed: SIGTERM had no effect for %v", s.name, termTimeout)
 	}
@@ -106,23 +106,23 @@ func (s *Server) Stop() error {
 	return nil
 }
 
-// CPU is the processor time the server has used.
+// CPU returns the CPU time that the server has used.
 func (s *Server) CPU() (time.Duration, error) { return CPU(s.Pid()) }
 
-// Anon is the server's resident anonymous memory.
+// Anon returns the server's resident anonymous memory in bytes.
 func (s *Server) Anon() (int64, error) { return Anon(s.Pid()) }
 
-// IO is what the server has read and written.
+// IO returns the server's counts of reads and writes.
 func (s *Server) IO() (IO, error) { return ReadIO(s.Pid()) }
 
-// GC forces a collection in the server.
+// GC forces a garbage collection in the server.
 func (s *Server) GC(ctx context.Context) error {
 	_, err := s.Get(ctx, Request{Path: "/debug/pprof/heap?gc=1"}, io.Discard)
 	return err
 }
 
-// Memory forces a collection in the server and returns what its runtime says of the heap. The request itself allocates:
-// see MallocsDuring.
+// Memory forces a garbage collection in the server and returns the heap statistics of its runtime. The request itself
+// allocates: see MallocsDuring.
 func (s *Server) Memory(ctx context.Context) (Memory, error) {
 	text, _, err := s.Fetch(ctx, Request{Path: "/debug/pprof/heap?gc=1&debug=1"})
 	if err != nil {
@@ -131,8 +131,8 @@ func (s *Server) Memory(ctx context.Context) (Memory, error) {
 	return parseMemory(text)
 }
 
-// CPUDuring is the processor time that the server uses for work, with the collection of what work has left behind and
-// without that of what lay there before.
+// CPUDuring returns the CPU time that the server uses for work. It includes collecting the garbage of work, but not the
+// garbage from before.
 func (s *Server) CPUDuring(ctx context.Context, work func() error) (time.Duration, error) {
 	if err := s.GC(ctx); err != nil {
 		return 0, err
@@ -151,7 +151,7 @@ func (s *Server) CPUDuring(ctx context.Context, work func() error) (time.Duratio
 	return after - before, err
 }
 
-// MallocsDuring is the number of objects that the server allocates for work, less what the question itself costs.
+// MallocsDuring returns the number of objects that the server allocates for work, without those of the measuring request.
 func (s *Server) MallocsDuring(ctx context.Context, work func() error) (int64, error) {
 	var at [3]Memory
 	for i := range at {
@@ -166,8 +166,8 @@ func (s *Server) MallocsDuring(ctx context.Context, work func() error) (int64, e
 		}
 		at[i] = m
 	}
-	question := at[1].Mallocs - at[0].Mallocs
-	return max(0, at[2].Mallocs-at[1].Mallocs-question), nil
+	overhead := at[1].Mallocs - at[0].Mallocs
+	return max(0, at[2].Mallocs-at[1].Mallocs-overhead), nil
 }
 
 func (s *Server) waitReady(ctx context.Context, path string) error {
@@ -197,7 +197,7 @@ func (s *Server) logTail() string {
 	return string(text[max(0, len(text)-logTailBytes):])
 }
 
-// freeAddr finds a loopback port that is free now; nothing keeps it so, but ports are handed out in turn.
+// freeAddr returns a loopback address that is free now. It is not reserved, but the kernel does not reuse ports at once.
 func freeAddr() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

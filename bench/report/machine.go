@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Machine says what the figures were measured on.
+// Machine describes the machine of a run.
 type Machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`
@@ -17,12 +17,12 @@ type Machine struct {
 	Go     string `json:"go"`
 }
 
-// String is the machine in one line.
+// String returns the machine in one line.
 func (m Machine) String() string {
 	return fmt.Sprintf("%s, %d cores, Linux %s, %s", m.CPU, m.Cores, m.Kernel, m.Go)
 }
 
-// ThisMachine reads what the machine says of itself; what it does not say is "unknown".
+// ThisMachine reads the description of this machine; a missing value is "unknown".
 func ThisMachine() Machine {
 	cpuinfo, _ := os.ReadFile("/proc/cpuinfo")
 	release, _ := os.ReadFile("/proc/sys/kernel/osrelease")
@@ -38,7 +38,7 @@ func cpuModel(cpuinfo []byte) string {
 	return "unknown"
 }
 
-// kernel is the version without what a distribution appends to it.
+// kernel returns the version without a distribution's suffix.
 func kernel(release string) string {
 	version, _, _ := strings.Cut(strings.TrimSpace(release), "-")
 	if version == "" {
@@ -47,8 +47,8 @@ func kernel(release string) string {
 	return version
 }
 
-// Commit names the tree in dir: the commit, and "+" when files that git knows were changed since. The report itself
-// does not count.
+// Commit returns the commit of the tree in dir, with a "+" if tracked files have changed since. The report itself does not
+// count.
 func Commit(dir string) string {
 	hash, err := git(dir, "rev-parse", "--short=12", "HEAD")
 	if err != nil {

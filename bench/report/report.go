@@ -1,8 +1,8 @@
-// Package report puts an area's outcome on paper: goal lines and a table for the terminal, raw readings as JSON for
-// machines, and a section of RESULTS.md for people.
+// Package report prints an area's outcome: goal lines and a table for the terminal, raw readings as JSON, and a section of
+// RESULTS.md.
 //
-// In comes an Outcome with the goals of its area, out go text and files. A section of RESULTS.md is replaced between
-// its markers, so that areas can be run one by one. Nothing is measured or judged here.
+// It takes an Outcome with the goals of its area and writes text and files. A section of RESULTS.md is replaced between its
+// markers, so that areas can be run one by one.
 package report
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/ferula-io/ferula/bench/goal"
 )
 
-// Run is what a report says besides figures.
+// Run is the outcome of an area with the metadata of its report.
 type Run struct {
 	Area    area.Area
 	Goals   []goal.Goal // of the area
@@ -31,7 +31,7 @@ type Run struct {
 	When    time.Time
 }
 
-// Lines writes one line for each goal and returns how many fell short or are missing.
+// Lines writes one line for each goal and returns how many fall short or are missing.
 func (r Run) Lines(w io.Writer) (short int) {
 	for _, g := range r.Goals {
 		figure := r.Outcome.Figure(g.Name)
@@ -43,7 +43,7 @@ func (r Run) Lines(w io.Writer) (short int) {
 	return short
 }
 
-// table is the best of every kind of reading on each side, and the last side over the first.
+// table returns the best of every kind of reading on each side, and the ratio of the last side to the first.
 func (r Run) table() [][]string {
 	sides := r.Outcome.Sides
 	last, first := sides[len(sides)-1], sides[0]
@@ -82,7 +82,7 @@ func (r Run) Table(w io.Writer) error {
 	return t.Flush()
 }
 
-// Amount writes a figure in the handiest multiple of its unit.
+// Amount formats a figure in a fitting multiple of its unit.
 func Amount(v float64, unit string) string {
 	switch {
 	case math.IsNaN(v):
@@ -99,10 +99,10 @@ func Amount(v float64, unit string) string {
 	return goal.Figure(v) + " " + unit
 }
 
-// raw is the form of a file in the output folder.
+// raw is the content of a file in the output folder.
 type raw struct {
 	Goal     goal.Goal      `json:"goal"`
-	Measured *float64       `json:"measured"` // null when nobody measured it
+	Measured *float64       `json:"measured"` // null if not measured
 	Verdict  string         `json:"verdict"`
 	Readings []area.Reading `json:"readings"`
 	Rounds   int            `json:"rounds"`
@@ -112,10 +112,10 @@ type raw struct {
 	When     time.Time      `json:"when"`
 }
 
-// FileName is the name of a goal's file: its own name with - for /.
+// FileName returns the file name of a goal: its name with - for /.
 func FileName(goalName string) string { return strings.ReplaceAll(goalName, "/", "-") + ".json" }
 
-// WriteRaw writes a file for each goal of the area into dir: the figure and the readings it follows from.
+// WriteRaw writes a file for each goal of the area into dir: the figure and the readings it is computed from.
 func (r Run) WriteRaw(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -140,7 +140,7 @@ func (r Run) WriteRaw(dir string) error {
 	return nil
 }
 
-// readings are those that a goal's figure follows from.
+// readings returns the readings from which a goal's figure is computed.
 func (r Run) readings(goalName string) []area.Reading {
 	found := []area.Reading{}
 	for _, m := range r.Outcome.Measured {

@@ -28,7 +28,7 @@ func runForTest() Run {
 	}
 }
 
-func TestEachGoalHasALineAndMissingOnesFallShort(t *testing.T) {
+func TestLines_MissingGoalFallsShort(t *testing.T) {
 	var b strings.Builder
 	if short := runForTest().Lines(&b); short != 1 {
 		t.Errorf("%d fell short, want 1", short)
@@ -38,7 +38,7 @@ func TestEachGoalHasALineAndMissingOnesFallShort(t *testing.T) {
 	}
 }
 
-func TestRawReadingsOfAGoalAreWritten(t *testing.T) {
+func TestWriteRaw_WritesReadingsOfEachGoal(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")
 	if err := runForTest().WriteRaw(dir); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestRawReadingsOfAGoalAreWritten(t *testing.T) {
 	}
 }
 
-func TestASectionIsReplacedBetweenItsMarkers(t *testing.T) {
+func TestWriteResults_ReplacesASectionBetweenItsMarkers(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "RESULTS.md")
 	r := runForTest()
 	for range 2 {
@@ -84,7 +84,7 @@ func TestASectionIsReplacedBetweenItsMarkers(t *testing.T) {
 		"| x/cpu | 0.25 | <= | 0.3 | ok |": 2, "| cpu | 1.6 s | 400 ms | 0.25 |": 2, "| writes |  | 7 |  |": 2, "- a note": 2,
 	} {
 		if got := strings.Count("\n"+string(text), part); got != want {
-			t.Errorf("%q stands there %d times, want %d", part, got, want)
+			t.Errorf("%q occurs %d times, want %d", part, got, want)
 		}
 	}
 	if got := Replace("a\n<!-- begin z -->\nold", "z", "new\n"); got != "a\n<!-- begin z -->\nnew\n<!-- end z -->\n" {
@@ -92,7 +92,7 @@ func TestASectionIsReplacedBetweenItsMarkers(t *testing.T) {
 	}
 }
 
-func TestAmountsAreHandy(t *testing.T) {
+func TestAmount_UsesFittingMultiples(t *testing.T) {
 	for _, c := range []struct {
 		v    float64
 		unit string
@@ -107,7 +107,7 @@ func TestAmountsAreHandy(t *testing.T) {
 	}
 }
 
-func TestTheMachineIsNamed(t *testing.T) {
+func TestMachine_ParsesCPUAndKernel(t *testing.T) {
 	if got := cpuModel([]byte("processor\t: 0\nmodel name\t: Some CPU @ 2:1\n")); got != "Some CPU @ 2:1" {
 		t.Errorf("CPU: %q", got)
 	}

@@ -16,7 +16,7 @@ The last full run of each area, as ` + "`make bench`" + ` writes it: see README.
 one run, or counts; the absolute figures say only what the ratios meant on that machine.
 `
 
-// WriteResults puts the area's section into the named file and leaves those of other areas as they are.
+// WriteResults replaces the area's section in the named file and leaves the other sections unchanged.
 func (r Run) WriteResults(name string) error {
 	text, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -28,7 +28,7 @@ func (r Run) WriteResults(name string) error {
 	return os.WriteFile(name, []byte(Replace(string(text), r.Area.Name, r.section())), 0o644)
 }
 
-// Replace puts section between the markers of an area; where there are none, at the end.
+// Replace puts section between the markers of an area; without markers, at the end.
 func Replace(text, areaName, section string) string {
 	begin, end := "<!-- begin "+areaName+" -->\n", "<!-- end "+areaName+" -->\n"
 	section = begin + section + end
@@ -64,7 +64,7 @@ func (r Run) section() string {
 	return b.String()
 }
 
-// markdown writes a table whose first row is its head, and an empty line after it.
+// markdown writes a table whose first row is its header, and an empty line after it.
 func markdown(b *strings.Builder, rows [][]string) {
 	for i, row := range rows {
 		b.WriteString("| " + strings.Join(row, " | ") + " |\n")

@@ -1,10 +1,10 @@
-// Package streams is what workers that move series have in common: the file that they read them from, and the tasks that
-// they are given.
+// Package streams is shared by the workers that move series: the file from which they read them, and the tasks that they
+// receive.
 //
-// The bench writes a file of series and starts one worker a side, each a program of its own because their dependencies
-// cannot live together. A worker reads tasks as lines of JSON from its standard input, does each in its own process with
-// server and client over loopback, and answers with a line of figures. This is a module without dependencies, so that it
-// lifts none. What is not here: any codec.
+// The bench writes a file of series and starts one worker per side, each a separate program because their dependencies
+// conflict. A worker reads tasks as lines of JSON from its standard input, runs each in its own process with server and
+// client over loopback, and writes a line of figures as the result. This is a module without dependencies, so that it does
+// not raise the versions of any. The codecs are in the workers.
 package streams
 
 import (
@@ -34,13 +34,13 @@ type Chunk struct {
 // Label is a name and a value.
 type Label struct{ Name, Value string }
 
-// Series are labels in order with chunks.
+// Series is one series: sorted labels, and chunks.
 type Series struct {
 	Labels []Label
 	Chunks []Chunk
 }
 
-// ErrFile says that a file of series is none.
+// ErrFile means that a file does not hold series.
 var ErrFile = errors.New("not a file of series")
 
 // Write writes series to a file.
@@ -64,7 +64,7 @@ func Write(path string, list []Series) error {
 	return os.WriteFile(path, out, 0o644)
 }
 
-// Read reads a file of series. Every string and chunk is an allocation of its own, as in a store's memory.
+// Read reads a file of series. Every string and chunk is a separate allocation, as in a store's memory.
 func Read(path string) (list []Series, err error) {
 	src, err := os.ReadFile(path)
 	if err != nil {
@@ -109,22 +109,22 @@ func Read(path string) (list []Series, err error) {
 	return list, nil
 }
 
-// Task is what a worker is to do: to move the first Series of a file through a stream.
+// Task is a worker's task: to move the first Series of a file through a stream.
 type Task struct {
 	File        string
 	Series      int
-	Batch       int    // asked for
-	Extension   bool   // ask for what only ferula knows beside
-	NoSymbols   bool   // but not for symbols
+	Batch       int    // requested size
+	Extension   bool   // request ferula's extensions, too
+	NoSymbols   bool   // except symbols
 	Compression string // of the connection
 	LabelsOnly  bool
-	Keep        bool // all that is received until the stream ends; else each series is looked at and let go
+	Keep        bool // hold all series until the stream ends; otherwise each is read and released
 	Noop        bool // move the same messages without encoding or decoding them
 	Repeats     int
-	Check       bool // digest what arrives and count what is sent, and take no time
+	Check       bool // digest the received series and count the sent bytes, and measure no time
 }
 
-// Figures are of one task. Without Check they are of one repeat on average.
+// Figures of one task. Without Check they are of one repeat on average.
 type Figures struct {
 	CPUNanoseconds int64
 	Mallocs        int64
@@ -134,7 +134,7 @@ type Figures struct {
 	Error          string
 }
 
-// Work does tasks until there are no more.
+// Work runs tasks until the end of its input.
 func Work(do func(Task) (Figures, error)) error {
 	in, out := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
 	for in.Scan() {
@@ -153,8 +153,8 @@ func Work(do func(Task) (Figures, error)) error {
 	return in.Err()
 }
 
-// Measure takes the processor time and the allocations of once, which runs repeats times. What is garbage before is not
-// paid for, what it leaves behind is.
+// Measure returns the CPU time and the allocations of once, which runs repeats times. It includes collecting the garbage of
+// once, but not the garbage from before.
 func Measure(repeats int, once func() error) (Figures, error) {
 	if err := once(); err != nil { // warms pools and connections
 		return Figures{}, err
@@ -178,7 +178,7 @@ func Measure(repeats int, once func() error) (Figures, error) {
 	}, nil
 }
 
-// cpu is the processor time of this process, user and system, in nanoseconds.
+// cpu returns the CPU time of this process, user and system, in nanoseconds.
 func cpu() int64 {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
@@ -187,7 +187,7 @@ func cpu() int64 {
 	return r.Utime.Nano() + r.Stime.Nano()
 }
 
-// Digest adds labels and chunks to a hash, so that two streams can be compared.
+// Digest hashes labels and chunks, so that two streams can be compared.
 type Digest struct {
 	Hash hash.Hash
 	buf  []byte
@@ -213,10 +213,10 @@ func (d *Digest) End() {
 	d.buf = d.buf[:0]
 }
 
-// String is the digest of all series.
+// String returns the digest of all series.
 func (d *Digest) String() string { return hex.EncodeToString(d.Hash.Sum(nil)) }
 
-// Counter is a listener that counts what its connections write.
+// Counter is a listener that counts the bytes its connections write.
 type Counter struct {
 	net.Listener
 	Bytes atomic.Int64

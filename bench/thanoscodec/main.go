@@ -2,8 +2,8 @@
 // -tags slicelabels and the module versions of its own go.mod. It is a worker of package streams: server and client are in
 // this process, and TCP over loopback is between them.
 //
-// The server holds messages that are made already and sends them in batches, as Thanos' batching server does; the client
-// looks at what it receives, or keeps it until the stream ends. What is not here: stores, interceptors, merging.
+// The server holds encoded messages and sends them in batches, as Thanos' batching server does. The client reads each
+// message, or holds all until the stream ends. Stores, interceptors and merging are not part of it.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	_ "github.com/thanos-io/thanos/pkg/extgrpc" // its codec
+	_ "github.com/thanos-io/thanos/pkg/extgrpc" // its gRPC codec
 	"github.com/thanos-io/thanos/pkg/extgrpc/snappy"
 	"github.com/thanos-io/thanos/pkg/store/labelpb"
 	"github.com/thanos-io/thanos/pkg/store/storepb"
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// worker keeps the last file that was asked for.
+// worker caches the last file that a task named.
 type worker struct {
 	file   string
 	series []*storepb.Series
@@ -64,7 +64,7 @@ func (w *worker) load(file string) error {
 	return nil
 }
 
-// server streams the first series that it holds.
+// server streams the first series of its file.
 type server struct {
 	storepb.UnimplementedStoreServer
 	series []*storepb.Series
@@ -99,7 +99,7 @@ func (s *server) Series(r *storepb.SeriesRequest, out storepb.Store_SeriesServer
 
 func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	if t.Noop {
-		return f, errors.New("this worker has no codec that does nothing")
+		return f, errors.New("this worker has no no-op codec")
 	}
 	if err := w.load(t.File); err != nil {
 		return f, err
@@ -138,13 +138,13 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	return streams.Measure(t.Repeats, func() error {
 		_, n, err := receive(client, t)
 		if err == nil && n != min(t.Series, len(w.series)) {
-			err = fmt.Errorf("%d series of %d came", n, t.Series)
+			err = fmt.Errorf("received %d of %d series", n, t.Series)
 		}
 		return err
 	})
 }
 
-// receive reads a stream, and keeps its series if it is to.
+// receive reads a stream, and holds its series with Task.Keep.
 func receive(client storepb.StoreClient, t streams.Task) (kept []*storepb.Series, n int, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -168,7 +168,7 @@ func receive(client storepb.StoreClient, t streams.Task) (kept []*storepb.Series
 		r, err := stream.Recv()
 		if err == io.EOF {
 			if !t.Keep && looked == 0 && n > 0 {
-				return nil, 0, errors.New("there was nothing in the series")
+				return nil, 0, errors.New("the series are empty")
 			}
 			return kept, n, nil
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/modern-go/reflect2"
 )
 
-// The types of a frontend that passes its own structures on, as Cortex does: labels as pairs, samples with codecs written
-// for them, everything else by reflection.
+// The types of a frontend with its own structures, as in Cortex: labels as pairs, samples with hand-written codecs,
+// everything else by reflection.
 type (
 	response struct {
 		Status string `json:"status"`
@@ -33,8 +33,8 @@ type (
 	}
 )
 
-// codecOf is json-iterator with codecs for samples and metrics. The configuration is the one that agrees with the
-// standard library, as Cortex uses it.
+// codecOf is json-iterator with codecs for samples and metrics. Its configuration is compatible with the standard library,
+// as in Cortex.
 func codecOf() jsoniter.API {
 	api := jsoniter.Config{EscapeHTML: false, SortMapKeys: true, ValidateJsonRawMessage: true}.Froze()
 	api.RegisterExtension(jsoniter.DecoderExtension{

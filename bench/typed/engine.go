@@ -57,7 +57,7 @@ func mergeEngine(parts []promql.Matrix) promql.Matrix {
 	return merged
 }
 
-// Decode reads an answer into the engine's types. Histograms and what is not data are skipped.
+// Decode decodes a response into the engine's types. Histograms and unknown fields are skipped.
 func Decode(r io.Reader) (promql.Matrix, error) {
 	d := decoder{Iterator: jsoniter.Parse(jsoniter.ConfigDefault, r, readBytes)}
 	var m promql.Matrix
@@ -87,7 +87,7 @@ func Decode(r io.Reader) (promql.Matrix, error) {
 	return m, checkEnvelope(status, resultType)
 }
 
-// decoder reads what json-iterator has no decoders for.
+// decoder decodes the types for which json-iterator has no decoders.
 type decoder struct {
 	*jsoniter.Iterator
 	labels labels.ScratchBuilder
@@ -123,7 +123,7 @@ func (d *decoder) metric() labels.Labels {
 	return d.labels.Labels()
 }
 
-// floats reads [[t,"v"],...]. The time is read as a float, as Cortex does; the value's text is borrowed, not copied.
+// floats decodes [[t,"v"],...]. The time is parsed as a float, as in Cortex; the value's text is not copied.
 func (d *decoder) floats() []promql.FPoint {
 	points := make([]promql.FPoint, 0, d.points)
 	for d.ReadArray() {

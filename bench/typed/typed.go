@@ -1,11 +1,11 @@
-// Package typed puts the parts of a range query's answer together the way frontends with typed JSON codecs do: decode
-// every sample, merge the series, encode every sample again. It is the peer of a splice.
+// Package typed joins the parts of a range query's response the way frontends with typed JSON codecs do: it decodes every
+// sample, merges the series and encodes every sample again. It is the peer of a splice.
 //
-// In come the parts as streams, in the order of time; out goes the answer. There are two codecs, so that the faster one
-// can be the peer. Both are json-iterator with codecs written for samples and labels. "Cortex" is put together as Cortex'
-// frontend is, which cannot be imported: structures of its own, text as the key of a series, samples encoded by way of
-// strings. "engine" leaves out what can be left out: it decodes into the engine's types, allocates each series at once,
-// and Prometheus' API codec encodes. What is not here: splitting, HTTP, measuring.
+// A Codec takes the parts as streams, in order of time, and writes the joined response. There are two codecs, so that the
+// faster one can be the peer. Both are json-iterator with hand-written codecs for samples and labels. "Cortex" is built like
+// Cortex' frontend, which cannot be imported: its own structures, text as the key of a series, samples encoded by way of
+// strings. "engine" avoids avoidable cost: it decodes into the engine's types, allocates each series at once, and encodes
+// with Prometheus' API codec. Splitting, HTTP and measuring are other packages.
 package typed
 
 import (
@@ -14,17 +14,17 @@ import (
 	"io"
 )
 
-// ErrAnswer says that a part is not the answer to a range query.
-var ErrAnswer = errors.New("not a matrix")
+// ErrNotMatrix means that a part is not the response to a range query.
+var ErrNotMatrix = errors.New("not a matrix")
 
-// Codec is one way to put parts together with types.
+// Codec is one way to join parts with types.
 type Codec struct {
 	Name string
-	// Join reads all parts, which are in the order of time, and writes the whole answer. One part is decoded and encoded.
+	// Join reads all parts, in order of time, and writes the joined response. A single part is decoded and encoded.
 	Join func(w io.Writer, parts ...io.Reader) error
 }
 
-// Codecs are all of them.
+// Codecs returns both codecs.
 func Codecs() []Codec {
 	return []Codec{{"Cortex", newCortexJoin()}, {"engine", joinEngine}}
 }
@@ -33,7 +33,7 @@ const readBytes = 64 << 10
 
 func checkEnvelope(status, resultType string) error {
 	if status != "success" || resultType != "matrix" {
-		return fmt.Errorf("%w: %q, %q", ErrAnswer, status, resultType)
+		return fmt.Errorf("%w: %q, %q", ErrNotMatrix, status, resultType)
 	}
 	return nil
 }

@@ -50,15 +50,15 @@ func TestWhatIsNoMatrixIsAnError(t *testing.T) {
 		`{"status":"success"}`,
 	} {
 		for _, c := range Codecs() {
-			if err := c.Join(io.Discard, strings.NewReader(text)); !errors.Is(err, ErrAnswer) {
-				t.Errorf("%s: %q: got %v, want ErrAnswer", c.Name, text, err)
+			if err := c.Join(io.Discard, strings.NewReader(text)); !errors.Is(err, ErrNotMatrix) {
+				t.Errorf("%s: %q: got %v, want ErrNotMatrix", c.Name, text, err)
 			}
 		}
 	}
 	for _, text := range []string{`[]`, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,"x"]]}]}}`} {
 		for _, c := range Codecs() {
 			if err := c.Join(io.Discard, strings.NewReader(text)); err == nil {
-				t.Errorf("%s: %q was taken for an answer", c.Name, text)
+				t.Errorf("%s: %q was accepted as a response", c.Name, text)
 			}
 		}
 	}

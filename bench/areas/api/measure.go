@@ -12,7 +12,7 @@ import (
 )
 
 // ask asks once and fails when the answer is not as long as the compared one was.
-func (b *bench) ask(ctx context.Context, s *side, q query) (proc.Answer, error) {
+func (b *bench) ask(ctx context.Context, s *side, q query) (proc.Response, error) {
 	a, err := s.server.Get(ctx, q.request(), io.Discard)
 	if err != nil {
 		return a, fmt.Errorf("%s: %s: %w", s.name, q.what, err)

@@ -17,7 +17,7 @@ import (
 	codecs "github.com/ferula-io/ferula/bench/typed"
 )
 
-// comparer is a writer that compares what is written with what is wanted, so that large answers need not be held.
+// comparer is a writer that compares the bytes written with those wanted, so that large responses need not be held.
 type comparer struct {
 	what string
 	want []byte
@@ -25,7 +25,7 @@ type comparer struct {
 	err  error
 }
 
-// Write implements io.Writer. It goes on after a difference, so that the sender is not disturbed.
+// Write implements io.Writer. It accepts bytes after a difference, so that the sender can finish.
 func (c *comparer) Write(p []byte) (int, error) {
 	if c.err == nil && len(p) > 0 {
 		end := min(len(c.want), c.at+len(p))
@@ -37,7 +37,7 @@ func (c *comparer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// done tells whether everything was the same.
+// done returns the difference, if there is any.
 func (c *comparer) done() error {
 	if c.err == nil && c.at < len(c.want) {
 		return fmt.Errorf("%s: %w: it ends after %d of %d bytes", c.what, area.ErrUnequal, c.at, len(c.want))
@@ -45,7 +45,7 @@ func (c *comparer) done() error {
 	return c.err
 }
 
-// decompressor decodes what is written to it on the way to w; done waits until all has arrived.
+// decompressor decodes the bytes written to in and writes them to w; done waits for the end.
 func decompressor(encoding string, w io.Writer) (in io.Writer, done func() error) {
 	if encoding == "" {
 		return w, func() error { return nil }
@@ -85,9 +85,9 @@ func decompress(encoding string, w io.Writer, r io.Reader) error {
 	}
 }
 
-// compare asks a front and fails unless it gives the whole answer: ferula its bytes, Thanos, whose spelling differs, its
-// series, times and values. The relay gives the halves' bytes, one after the other.
-func (b *bench) compare(ctx context.Context, f *front, a *canned.Answer, q question) error {
+// compare sends a request and fails unless the response is complete: ferula's must equal the bytes, Thanos', which is
+// encoded differently, the series, times and values. The relay's must be the halves' bytes, one after the other.
+func (b *bench) compare(ctx context.Context, f *front, a *canned.Response, q request) error {
 	what := f.name + ": " + q.what
 	bytewise := f.side == ferula && !b.env.Programs.Null
 	var text bytes.Buffer
@@ -101,7 +101,7 @@ func (b *bench) compare(ctx context.Context, f *front, a *canned.Answer, q quest
 		into = same
 	}
 	in, done := decompressor(q.encoding, into)
-	got, err := b.ask(ctx, f, a, q, in)
+	got, err := b.send(ctx, f, a, q, in)
 	if derr := done(); err == nil {
 		err = derr
 	}
@@ -118,11 +118,11 @@ func (b *bench) compare(ctx context.Context, f *front, a *canned.Answer, q quest
 	}
 	b.lengths[f.side+q.what] = got.Bytes
 	b.out.Tape.Add(1, f.side, "bytes on the wire: "+q.what, area.Bytes, float64(got.Wire))
-	b.env.Logf("answers are equal: %s, %d bytes", what, got.Bytes)
+	b.env.Logf("responses are equal: %s, %d bytes", what, got.Bytes)
 	return nil
 }
 
-// sameSamples fails unless two answers hold the same series with the same times and values.
+// sameSamples fails unless two responses hold the same series with the same times and values.
 func sameSamples(what string, text io.Reader, want []byte) error {
 	got, err := codecs.Decode(text)
 	if err != nil {

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// conclude computes what the goals ask for.
+// conclude computes the figures of the goals.
 func (b *bench) conclude() {
 	tape, out := &b.out.Tape, b.out
-	// Two peers, where there are two, are not chosen between: the cheaper one counts. Of two splices the dearer.
+	// Of two peers the cheaper one counts, of two splices the more expensive one.
 	cpu, plain := cpuOf(identity), cpuOf(plainDown)
 	peer := min(tape.Best(thanos, cpu), tape.Best(thanos, plain))
 	out.Measure("frontend/vs-thanos", tape.Best(ferula, cpu)/peer, cpu, plain)
@@ -27,7 +27,7 @@ func (b *bench) conclude() {
 	out.Notes = append(out.Notes, b.notes()...)
 }
 
-// whats are the kinds of reading of a side that begin with a prefix.
+// whats returns the kinds of reading of a side that begin with a prefix.
 func (b *bench) whats(side, prefix string) []string {
 	var found []string
 	for _, what := range b.out.Tape.Whats() {
@@ -59,16 +59,16 @@ func (b *bench) worst(side string, whats []string) float64 {
 }
 
 func (b *bench) notes() []string {
-	megabytes := float64(len(b.answer.Whole.Plain)) / 1e6
+	megabytes := float64(len(b.response.Whole.Plain)) / 1e6
 	return []string{
 		fmt.Sprintf("%d series x %d samples of 15-digit floats, 7 labels: %.1f MB, split in two at midnight by the default interval of %s. CPU is that of the frontend's process per query, sockets and collections included.", series, points, megabytes, interval),
-		"The downstream is canned: Prometheus' codec has rendered the whole and both halves before; each is one write, gzip is there ready-made. Thanos asks it for gzip, as Go's transport does by itself, ferula for identity, as is its default. frontend/vs-thanos takes the cheaper of Thanos before a downstream with gzip and before one without.",
-		"Start and end stay as they are asked for with both (--no-query-range.align-range-with-step), so that both ask the same. ferula's bytes equal the unsplit answer's; of Thanos', which are spelled differently, labels, times and values are compared.",
-		"The relay is net/http on both sides with reads of 1 MiB and writes of 256 KiB, as the frontend has them; it fetches both halves at once and sends one after the other, unread.",
-		"In memory all read and write 64 KiB at a time. Typed codecs: \"Cortex\" decodes, merges and encodes as Cortex' frontend does; \"engine\" leaves out what can be left out: it decodes into the engine's types, each series in one allocation, and Prometheus' JSONCodec encodes. The goals take the faster of the two, and the slower of two splices by promjson.Splicer: plain, and with the check of times against the grid that the frontend asks for.",
-		"A cache hit is the CPU of the process that answers from its memory cache, sockets included, over typed codecs in memory that decode the whole answer and encode it again, sockets not included.",
-		"Growth is taken on a process that has just started: peak of RssAnon during its first query, less RssAnon after a collection before it. Ten times the series: the same series in ten clusters; Thanos is not asked for that.",
-		"Rows with \"profile\": CPU per query by a profile of the process, which ticks a hundred times a second; a tick belongs to the innermost function that has a stage; splice of the relay is its loop.",
+		"The downstream is canned: the whole result and both halves were rendered in advance by Prometheus' codec; each is one write, and gzip is compressed in advance. Thanos requests gzip from it, as Go's transport does by default, ferula requests identity, its default. frontend/vs-thanos takes the cheaper of Thanos in front of a downstream with gzip and in front of one without.",
+		"Start and end stay as requested with both (--no-query-range.align-range-with-step), so that both send the same queries. ferula's bytes equal the unsplit response's; Thanos' are encoded differently, so its labels, times and values are compared.",
+		"The relay is net/http on both sides with reads of 1 MiB and writes of 256 KiB, as in the frontend; it fetches both halves at once and sends one after the other, unread.",
+		"In memory all read and write 64 KiB at a time. Typed codecs: \"Cortex\" decodes, merges and encodes as Cortex' frontend does; \"engine\" avoids avoidable cost: it decodes into the engine's types, each series in one allocation, and Prometheus' JSONCodec encodes. The goals take the faster of the two, and the slower of two splices by promjson.Splicer: plain, and with the check of timestamps against the steps that the frontend uses.",
+		"A cache hit is the CPU of the process that serves from its memory cache, sockets included, over typed codecs in memory that decode the whole response and encode it again, sockets not included.",
+		"Growth is measured on a process that has just started: peak of RssAnon during its first query, less RssAnon after a collection before it. Ten times the series: the same series in ten clusters; Thanos does not run that.",
+		"Rows with \"profile\": CPU per query by a profile of the process, which samples a hundred times a second; a sample belongs to the innermost function that matches a stage; splice of the relay is its loop.",
 		"Real query: " + b.realNote,
 	}
 }

@@ -1,11 +1,11 @@
-// Package frontend measures what a query frontend costs that cuts a range query in two and puts the answers together:
-// goals frontend/*.
+// Package frontend measures the cost of a query frontend that splits a range query in two and joins the responses: goals
+// frontend/*.
 //
-// Thanos' query frontend, ferula's and a blind relay run as processes before one canned downstream, whose answers cost
-// nothing; they are asked the same in turn, and measured from outside. Typed codecs, a copy and ferula's splices are
-// measured in the bench's own process on the same bytes. Before a figure is taken ferula's answer must equal what the
-// downstream says unsplit, byte for byte, and Thanos' must hold the same samples; each question must have reached the
-// downstream in exactly two parts. Where a real query's time goes is measured before a real Prometheus.
+// Thanos' query frontend, ferula's and a blind relay run as processes in front of one canned downstream, whose responses
+// cost nothing. They receive the same requests in turn and are measured from outside. Typed codecs, a copy and ferula's
+// splices are measured in the bench's own process on the same bytes. Before a figure is taken, ferula's response must equal
+// the downstream's unsplit one byte for byte, and Thanos' must hold the same samples; each request must have reached the
+// downstream in exactly two parts. The stages of a real query are measured in front of a real Prometheus.
 package frontend
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// Area is the table's entry.
+// Area is the entry in the table of cmd/bench.
 var Area = area.Area{Name: "frontend", About: "query frontends of Thanos and ferula, as processes and in memory", Run: run}
 
 // Sides of the table.
@@ -56,10 +56,10 @@ var (
 	}
 )
 
-// inMemory is a result cache that holds the small answer in every form.
+// inMemory configures a result cache that holds the small response in every form.
 const inMemory = `{"type": "IN-MEMORY", "config": {"max_size": "1GB", "max_size_items": 0, "validity": "0s"}}`
 
-// front is one process that is measured. server is nil while none runs.
+// front is one process under test. server is nil while none runs.
 type front struct {
 	side   string
 	name   string // of its log
@@ -68,20 +68,20 @@ type front struct {
 	server *proc.Server
 }
 
-// question is one way to ask for an answer.
-type question struct {
+// request is one way to request the response.
+type request struct {
 	what     string
-	encoding string // that the client asks for
-	hit      bool   // it must be answered from the cache
+	encoding string // that the client accepts
+	hit      bool   // it must be served from the cache
 }
 
 var (
-	identity  = question{what: "client identity"}
-	plainDown = question{what: "client identity, downstream without gzip"}
-	gzipDown  = question{what: "client identity, asks downstream for gzip"}
-	zipped    = question{what: "client gzip", encoding: "gzip"}
-	zstandard = question{what: "client zstd", encoding: "zstd"}
-	cacheHit  = question{what: "cache hit", hit: true}
+	identity  = request{what: "client identity"}
+	plainDown = request{what: "client identity, downstream without gzip"}
+	gzipDown  = request{what: "client identity, gzip requested downstream"}
+	zipped    = request{what: "client gzip", encoding: "gzip"}
+	zstandard = request{what: "client zstd", encoding: "zstd"}
+	cacheHit  = request{what: "cache hit", hit: true}
 )
 
 // bench is one run of the area.
@@ -89,7 +89,7 @@ type bench struct {
 	env      area.Env
 	dir      string // for logs and data of this run
 	programs struct{ thanos, ferula, relay, prometheus peer.Program }
-	answer   *canned.Answer // the small one
+	response *canned.Response // the small one
 	lengths  map[string]int64
 	realNote string
 	out      *area.Outcome
@@ -105,7 +105,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	}
 	env.Logf("rendering %d series x %d samples", series, points)
 	var err error
-	if b.answer, err = canned.Render(small); err != nil {
+	if b.response, err = canned.Render(small); err != nil {
 		return nil, err
 	}
 	for _, part := range []func(context.Context) error{b.memory, b.processes, b.caches, b.growths, b.real} {
@@ -130,7 +130,7 @@ func (b *bench) findPrograms(ctx context.Context) error {
 	return errors.Join(errs[:]...)
 }
 
-// frontOf is a query frontend before a canned downstream.
+// frontOf returns a query frontend in front of a canned downstream.
 func (b *bench) frontOf(side, name string, down *canned.Server, cache string, more ...string) *front {
 	program := b.programs.thanos
 	if side == ferula {
@@ -163,8 +163,8 @@ func stop(fronts ...*front) error {
 	return errors.Join(errs...)
 }
 
-// request is how a front is asked for the whole of an answer. The relay is told the parts, since it cannot cut.
-func (f *front) request(a *canned.Answer, q question) proc.Request {
+// requestFor returns the request for the whole response. The relay gets the parts, since it cannot split.
+func (f *front) requestFor(a *canned.Response, q request) proc.Request {
 	if f.side == relay {
 		var parts []string
 		for _, p := range a.Halves {
@@ -175,15 +175,15 @@ func (f *front) request(a *canned.Answer, q question) proc.Request {
 	return proc.Request{Path: "/api/v1/query_range", Query: params(a, a.Whole), Encoding: q.encoding}
 }
 
-func params(a *canned.Answer, p canned.Part) url.Values {
+func params(a *canned.Response, p canned.Part) url.Values {
 	return url.Values{"query": {a.Query}, "start": {seconds(p.StartMS)}, "end": {seconds(p.EndMS)}, "step": {seconds(a.StepMS)}}
 }
 
 func seconds(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64) }
 
-// ask asks once and writes the body to w. Wrong encodings, wrong parts and misses are errors.
-func (b *bench) ask(ctx context.Context, f *front, a *canned.Answer, q question, w io.Writer) (proc.Answer, error) {
-	got, err := f.server.Get(ctx, f.request(a, q), w)
+// send sends one request and writes the body to w. Wrong encodings, wrong parts and cache misses are errors.
+func (b *bench) send(ctx context.Context, f *front, a *canned.Response, q request, w io.Writer) (proc.Response, error) {
+	got, err := f.server.Get(ctx, f.requestFor(a, q), w)
 	served, unknown := f.down.Take()
 	if err := errors.Join(err, unknown); err != nil {
 		return got, fmt.Errorf("%s: %s: %w", f.name, q.what, err)
@@ -193,7 +193,7 @@ func (b *bench) ask(ctx context.Context, f *front, a *canned.Answer, q question,
 	}
 	if q.hit {
 		if len(served) > 0 {
-			return got, fmt.Errorf("%s: %s: %w: the downstream was asked %d times", f.name, q.what, errMiss, len(served))
+			return got, fmt.Errorf("%s: %s: %w: the downstream received %d requests", f.name, q.what, errMiss, len(served))
 		}
 		return got, nil
 	}
@@ -204,35 +204,35 @@ func (b *bench) ask(ctx context.Context, f *front, a *canned.Answer, q question,
 }
 
 var (
-	errMiss  = errors.New("not answered from the cache")
-	errParts = errors.New("the downstream was not asked for both halves")
+	errMiss  = errors.New("not served from the cache")
+	errParts = errors.New("the downstream did not receive a request for each half")
 )
 
-// checkParts fails unless each half was asked for once.
-func checkParts(a *canned.Answer, served []canned.Served) error {
-	asked := map[int64]int{}
+// checkParts fails unless each half was requested once.
+func checkParts(a *canned.Response, served []canned.Served) error {
+	requests := map[int64]int{}
 	for _, s := range served {
-		asked[s.StartMS]++
+		requests[s.StartMS]++
 		if s.Query != a.Query || s.EndMS == a.Whole.EndMS && s.StartMS == a.Whole.StartMS {
 			return fmt.Errorf("%w: %v", errParts, served)
 		}
 	}
-	if len(served) != len(a.Halves) || asked[a.Halves[0].StartMS] != 1 || asked[a.Halves[1].StartMS] != 1 {
+	if len(served) != len(a.Halves) || requests[a.Halves[0].StartMS] != 1 || requests[a.Halves[1].StartMS] != 1 {
 		return fmt.Errorf("%w: %v", errParts, served)
 	}
 	return nil
 }
 
-// job is a front that is asked a question so often in a row for one reading.
+// job is a front and the request that it receives repeatedly for one reading.
 type job struct {
-	front    *front
-	question question
-	repeats  int
+	front   *front
+	request request
+	repeats int
 }
 
-// measure takes one reading of a job: CPU, and what comes with it. Every answer must be as long as the compared one.
+// measure takes one reading of a job: CPU and the figures that come with it. Every response must have the length of the compared one.
 func (b *bench) measure(ctx context.Context, round int, j job) error {
-	f, q := j.front, j.question
+	f, q := j.front, j.request
 	var first, elapsed time.Duration
 	before, err := f.server.IO()
 	if err != nil {
@@ -240,7 +240,7 @@ func (b *bench) measure(ctx context.Context, round int, j job) error {
 	}
 	cpu, err := f.server.CPUDuring(ctx, func() error {
 		for range j.repeats {
-			a, err := b.ask(ctx, f, b.answer, q, io.Discard)
+			a, err := b.send(ctx, f, b.response, q, io.Discard)
 			if err != nil {
 				return err
 			}
@@ -260,7 +260,7 @@ func (b *bench) measure(ctx context.Context, round int, j job) error {
 	}
 	tape, n := &b.out.Tape, float64(j.repeats)
 	tape.Add(round, f.side, cpuOf(q), area.Seconds, cpu.Seconds()/n)
-	tape.Add(round, f.side, "CPU a sample: "+q.what, nanosecondsASample, float64(cpu.Nanoseconds())/n/float64(b.answer.Samples()))
+	tape.Add(round, f.side, "CPU a sample: "+q.what, nanosecondsASample, float64(cpu.Nanoseconds())/n/float64(b.response.Samples()))
 	tape.Add(round, f.side, "first byte: "+q.what, area.Seconds, first.Seconds()/n)
 	tape.Add(round, f.side, "last byte: "+q.what, area.Seconds, elapsed.Seconds()/n)
 	tape.Add(round, f.side, "write calls: "+q.what, area.Count, float64(after.Sub(before).Writes)/n)
@@ -268,11 +268,11 @@ func (b *bench) measure(ctx context.Context, round int, j job) error {
 		return nil
 	}
 	mallocs, err := f.server.MallocsDuring(ctx, func() error {
-		_, err := b.ask(ctx, f, b.answer, q, io.Discard)
+		_, err := b.send(ctx, f, b.response, q, io.Discard)
 		return err
 	})
 	tape.Add(round, f.side, "mallocs: "+q.what, area.Count, float64(mallocs))
 	return err
 }
 
-func cpuOf(q question) string { return "CPU: " + q.what }
+func cpuOf(q request) string { return "CPU: " + q.what }

@@ -20,7 +20,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-func answerForTest(t *testing.T) *canned.Answer {
+func responseForTest(t *testing.T) *canned.Response {
 	t.Helper()
 	s := small
 	s.Series = 30
@@ -31,8 +31,8 @@ func answerForTest(t *testing.T) *canned.Answer {
 	return a
 }
 
-// frontForTest is a front that answers with text, after it has asked the downstream for some parts.
-func frontForTest(t *testing.T, side string, a *canned.Answer, text func(encoding string) []byte, parts ...canned.Part) *front {
+// frontForTest returns a front that responds with text after it has requested some parts from the downstream.
+func frontForTest(t *testing.T, side string, a *canned.Response, text func(encoding string) []byte, parts ...canned.Part) *front {
 	t.Helper()
 	down, err := canned.Serve(true, a)
 	if err != nil {
@@ -59,11 +59,11 @@ func frontForTest(t *testing.T, side string, a *canned.Answer, text func(encodin
 	return &front{side: side, name: side, down: down, server: &proc.Server{Client: proc.NewClient(srv.URL)}}
 }
 
-func benchForTest(a *canned.Answer) *bench {
-	return &bench{env: area.Env{Log: io.Discard}, answer: a, lengths: map[string]int64{}, out: &area.Outcome{}}
+func benchForTest(a *canned.Response) *bench {
+	return &bench{env: area.Env{Log: io.Discard}, response: a, lengths: map[string]int64{}, out: &area.Outcome{}}
 }
 
-// encode compresses as a server would.
+// encode returns a function that compresses text as a server would.
 func encode(plain []byte) func(string) []byte {
 	return func(encoding string) []byte {
 		var b bytes.Buffer
@@ -83,10 +83,10 @@ func encode(plain []byte) func(string) []byte {
 	}
 }
 
-func TestUnequalAndEmptyAnswersAreNotMeasured(t *testing.T) {
-	a := answerForTest(t)
+func TestCompare_RejectsUnequalAndEmptyResponses(t *testing.T) {
+	a := responseForTest(t)
 	whole := a.Whole.Plain
-	spelled := bytes.Replace(bytes.Replace(whole, []byte(`"infos"`), nil, 1), []byte(`"status":"success",`), []byte(`"status": "success", `), 1)
+	reencoded := bytes.Replace(bytes.Replace(whole, []byte(`"infos"`), nil, 1), []byte(`"status":"success",`), []byte(`"status": "success", `), 1)
 	other := bytes.Replace(whole, []byte(`"]`), []byte(`9"]`), 1)
 	relayed := append(append([]byte{}, a.Halves[0].Plain...), a.Halves[1].Plain...)
 	empty := []byte(`{"status":"success","data":{"resultType":"matrix","result":[]}}`)
@@ -96,8 +96,8 @@ func TestUnequalAndEmptyAnswersAreNotMeasured(t *testing.T) {
 		want       error
 	}{
 		{"the same bytes", ferula, whole, nil},
-		{"spelled differently", ferula, spelled, area.ErrUnequal},
-		{"spelled differently", thanos, spelled, nil},
+		{"encoded differently", ferula, reencoded, area.ErrUnequal},
+		{"encoded differently", thanos, reencoded, nil},
 		{"another value", ferula, other, area.ErrUnequal},
 		{"another value", thanos, other, area.ErrUnequal},
 		{"one byte less", ferula, whole[:len(whole)-1], area.ErrUnequal},
@@ -107,7 +107,7 @@ func TestUnequalAndEmptyAnswersAreNotMeasured(t *testing.T) {
 		{"both halves", relay, relayed, nil},
 		{"only one", relay, a.Halves[0].Plain, area.ErrUnequal},
 	} {
-		for _, q := range []question{identity, zipped, zstandard} {
+		for _, q := range []request{identity, zipped, zstandard} {
 			if c.side == relay && q != identity {
 				continue
 			}
@@ -118,12 +118,12 @@ func TestUnequalAndEmptyAnswersAreNotMeasured(t *testing.T) {
 		}
 	}
 	if err := sameSamples("", bytes.NewReader(empty), empty); !errors.Is(err, area.ErrEmpty) {
-		t.Errorf("two empty answers: got %v", err)
+		t.Errorf("two empty responses: got %v", err)
 	}
 }
 
-func TestAQueryThatWasNotCutInTwoIsNotMeasured(t *testing.T) {
-	a := answerForTest(t)
+func TestSend_RejectsAQueryThatWasNotSplitInTwo(t *testing.T) {
+	a := responseForTest(t)
 	for _, c := range []struct {
 		name  string
 		parts []canned.Part
@@ -138,20 +138,20 @@ func TestAQueryThatWasNotCutInTwoIsNotMeasured(t *testing.T) {
 		{"nothing", nil, errParts},
 	} {
 		f := frontForTest(t, ferula, a, encode(a.Whole.Plain), c.parts...)
-		if _, err := benchForTest(a).ask(context.Background(), f, a, identity, io.Discard); !errors.Is(err, c.want) {
+		if _, err := benchForTest(a).send(context.Background(), f, a, identity, io.Discard); !errors.Is(err, c.want) {
 			t.Errorf("%s: got %v, want %v", c.name, err, c.want)
 		}
 	}
 	for parts, want := range map[*[]canned.Part]error{{}: nil, {a.Halves[1]}: errMiss} {
 		f := frontForTest(t, ferula, a, encode(a.Whole.Plain), *parts...)
-		if _, err := benchForTest(a).ask(context.Background(), f, a, cacheHit, io.Discard); !errors.Is(err, want) {
+		if _, err := benchForTest(a).send(context.Background(), f, a, cacheHit, io.Discard); !errors.Is(err, want) {
 			t.Errorf("a hit after %d parts: got %v, want %v", len(*parts), err, want)
 		}
 	}
 }
 
-func TestEveryJoinerWritesTheSame(t *testing.T) {
-	b := benchForTest(answerForTest(t))
+func TestJoiners_WriteTheSameBytes(t *testing.T) {
+	b := benchForTest(responseForTest(t))
 	b.env.Rounds = 1
 	if err := b.memory(context.Background()); err != nil {
 		t.Fatal(err)
@@ -174,8 +174,8 @@ func TestEveryJoinerWritesTheSame(t *testing.T) {
 	}
 }
 
-func TestGoalsFollowFromTheBestReadings(t *testing.T) {
-	b := benchForTest(answerForTest(t))
+func TestConclude_UsesTheBestReadings(t *testing.T) {
+	b := benchForTest(responseForTest(t))
 	for _, r := range []struct {
 		side, what string
 		v          float64
@@ -184,7 +184,7 @@ func TestGoalsFollowFromTheBestReadings(t *testing.T) {
 		{ferula, cpuOf(identity), 0.03}, {ferula, cpuOf(identity), 0.02}, {relay, cpuOf(identity), 0.01},
 		{thanos, cpuOf(zipped), 5}, {ferula, cpuOf(zipped), 0.5},
 		{typed, joinWhat + "slow", 800}, {typed, joinWhat + "fast", 400}, {copying, copyWhat, 2},
-		{ferula, spliceWhat, 3}, {ferula, gridWhat, 4}, {ferula, gridWhat, 5},
+		{ferula, spliceWhat, 3}, {ferula, stepsWhat, 4}, {ferula, stepsWhat, 5},
 		{typed, recodeWhat + "slow", 600}, {typed, recodeWhat + "fast", 300}, {ferula, "CPU a sample: " + cacheHit.what, 15},
 		{ferula, growthSmall, 8 << 20}, {ferula, growthBig, 16 << 20},
 	} {
@@ -199,16 +199,16 @@ func TestGoalsFollowFromTheBestReadings(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", name, got, want)
 		}
 	}
-	nothing := benchForTest(b.answer)
-	nothing.conclude()
-	for _, m := range nothing.out.Measured {
+	empty := benchForTest(b.response)
+	empty.conclude()
+	for _, m := range empty.out.Measured {
 		if !math.IsNaN(m.Value) {
 			t.Errorf("%s: %v out of no reading", m.Goal, m.Value)
 		}
 	}
 }
 
-func TestServerTimingIsRead(t *testing.T) {
+func TestServerTiming_ParsesDurations(t *testing.T) {
 	got := serverTiming([]string{`queue;dur=0.5, fetch;desc="a";dur=12.25`, "miss, bad;dur=x", "splice; dur=3"})
 	want := map[string]time.Duration{"queue": 500 * time.Microsecond, "fetch": 12250 * time.Microsecond, "splice": 3 * time.Millisecond}
 	if len(got) != len(want) {
@@ -221,7 +221,7 @@ func TestServerTimingIsRead(t *testing.T) {
 	}
 }
 
-func TestPartsOfTheRealQueryMakeTheWhole(t *testing.T) {
+func TestRealQuery_PartsCoverTheWholeRange(t *testing.T) {
 	if realCutMS%(8*3600_000) != 0 || (realCutMS-realStartMS)%realStepMS != 0 || realCutMS <= realStartMS || realCutMS >= realEndMS {
 		t.Errorf("the cut at %d is not within %d to %d", int64(realCutMS), int64(realStartMS), int64(realEndMS))
 	}

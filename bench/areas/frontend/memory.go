@@ -13,19 +13,19 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// pieceBytes is what streams in memory give and take at once.
+// pieceBytes is the size of reads and writes of the streams in memory.
 const pieceBytes = 64 << 10
 
-// What is measured in memory.
+// The readings taken in memory.
 const (
 	joinWhat   = "in memory, two halves: "
 	recodeWhat = "in memory, decode and encode: "
 	spliceWhat = joinWhat + "splice"
-	gridWhat   = joinWhat + "splice, grid checked"
+	stepsWhat  = joinWhat + "splice, steps checked"
 	copyWhat   = joinWhat + "copy"
 )
 
-// pieces is a stream that gives the bytes in pieces, as a connection does.
+// pieces is a stream that returns the bytes in pieces, as a connection does.
 type pieces struct{ rest []byte }
 
 func (p *pieces) Read(dst []byte) (int, error) {
@@ -37,7 +37,7 @@ func (p *pieces) Read(dst []byte) (int, error) {
 	return n, nil
 }
 
-// counter is a stream that drops what it gets.
+// counter is a stream that counts and drops its bytes.
 type counter struct{ n int }
 
 func (c *counter) Write(p []byte) (int, error) {
@@ -45,13 +45,13 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// joiner puts parts together in memory.
+// joiner joins parts in memory.
 type joiner struct {
 	side, what string
 	unit       int // repeats for one reading
 	join       func(w io.Writer, parts ...io.Reader) error
-	exact      bool // it writes the whole answer, byte for byte
-	recode     bool // it is given the whole as one part
+	exact      bool // it writes the whole response, byte for byte
+	recode     bool // its input is the whole response as one part
 }
 
 func joiners() []joiner {
@@ -59,12 +59,12 @@ func joiners() []joiner {
 	for _, c := range codecs.Codecs() {
 		all = append(all, joiner{side: typed, what: joinWhat + c.Name, unit: 3, join: c.Join, exact: true})
 	}
-	grid := &promjson.Window{StartMS: small.StartMS, EndMS: math.MaxInt64, StepMS: small.StepMS}
+	window := &promjson.Window{StartMS: small.StartMS, EndMS: math.MaxInt64, StepMS: small.StepMS}
 	buffer := make([]byte, pieceBytes)
 	all = append(all,
 		joiner{side: copying, what: copyWhat, unit: 20, join: func(w io.Writer, parts ...io.Reader) error { return copyAll(w, buffer, parts) }},
 		joiner{side: ferula, what: spliceWhat, unit: 20, join: newSplice(nil), exact: true},
-		joiner{side: ferula, what: gridWhat, unit: 20, join: newSplice(grid), exact: true},
+		joiner{side: ferula, what: stepsWhat, unit: 20, join: newSplice(window), exact: true},
 	)
 	for _, c := range codecs.Codecs() {
 		all = append(all, joiner{side: typed, what: recodeWhat + c.Name, unit: 3, join: c.Join, exact: true, recode: true})
@@ -72,8 +72,8 @@ func joiners() []joiner {
 	return all
 }
 
-// newSplice splices as the frontend does; with a window it also checks, as it does of what it fetches, that the points
-// stand on their grid.
+// newSplice returns a splice as in the frontend. With a window it also checks that the timestamps are at their steps, as the
+// frontend does with fetched parts.
 func newSplice(window *promjson.Window) func(w io.Writer, parts ...io.Reader) error {
 	splicer := promjson.Splicer{WriteBytes: pieceBytes}
 	var scanners []*promjson.Scanner
@@ -111,7 +111,7 @@ func copyAll(w io.Writer, buffer []byte, parts []io.Reader) error {
 	return nil
 }
 
-// memory measures what can be measured without processes.
+// memory takes the readings that need no processes.
 func (b *bench) memory(ctx context.Context) error {
 	all := joiners()
 	for _, j := range all {
@@ -135,15 +135,15 @@ func (b *bench) memory(ctx context.Context) error {
 
 func (b *bench) parts(j joiner) []io.Reader {
 	if j.recode {
-		return []io.Reader{&pieces{b.answer.Whole.Plain}}
+		return []io.Reader{&pieces{b.response.Whole.Plain}}
 	}
-	return []io.Reader{&pieces{b.answer.Halves[0].Plain}, &pieces{b.answer.Halves[1].Plain}}
+	return []io.Reader{&pieces{b.response.Halves[0].Plain}, &pieces{b.response.Halves[1].Plain}}
 }
 
 func (b *bench) compareJoiner(j joiner) error {
-	same := &comparer{what: j.what, want: b.answer.Whole.Plain}
+	same := &comparer{what: j.what, want: b.response.Whole.Plain}
 	if !j.exact {
-		same.want = append(append([]byte{}, b.answer.Halves[0].Plain...), b.answer.Halves[1].Plain...)
+		same.want = append(append([]byte{}, b.response.Halves[0].Plain...), b.response.Halves[1].Plain...)
 	}
 	if err := j.join(same, b.parts(j)...); err != nil {
 		return fmt.Errorf("%s: %w", j.what, err)
@@ -159,12 +159,12 @@ func (b *bench) measureJoiner(round int, j joiner) error {
 		if err := j.join(&written, b.parts(j)...); err != nil {
 			return fmt.Errorf("%s: %w", j.what, err)
 		}
-		if j.exact && written.n != len(b.answer.Whole.Plain) {
+		if j.exact && written.n != len(b.response.Whole.Plain) {
 			return fmt.Errorf("%s: %w: %d bytes", j.what, area.ErrUnequal, written.n)
 		}
 	}
 	runtime.GC()
 	used := proc.SelfCPU() - before
-	b.out.Tape.Add(round, j.side, j.what, nanosecondsASample, float64(used.Nanoseconds())/float64(j.unit*b.answer.Samples()))
+	b.out.Tape.Add(round, j.side, j.what, nanosecondsASample, float64(used.Nanoseconds())/float64(j.unit*b.response.Samples()))
 	return nil
 }

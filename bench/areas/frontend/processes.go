@@ -13,14 +13,14 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// processes measures the fronts side by side before canned downstreams, without a cache.
+// processes measures the fronts without a cache, in front of canned downstreams.
 func (b *bench) processes(ctx context.Context) (err error) {
-	both, err := canned.Serve(false, b.answer)
+	both, err := canned.Serve(false, b.response)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, both.Close()) }()
-	plain, err := canned.Serve(true, b.answer)
+	plain, err := canned.Serve(true, b.response)
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (b *bench) processes(ctx context.Context) (err error) {
 		{theirs, zipped, 1}, {ours, zipped, 2},
 	}
 	fronts := []*front{theirs, before, floor, ours}
-	if !b.env.Programs.Null { // flags and encodings that the peer has not
+	if !b.env.Programs.Null { // flags and encodings that the peer does not have
 		unzips := b.frontOf(ferula, "ferula-gzip-downstream", both, "", "--downstream.encoding=gzip")
 		fronts = append(fronts, unzips)
 		jobs = append(jobs, job{unzips, gzipDown, 4}, job{ours, zstandard, 4})
@@ -55,10 +55,10 @@ func (b *bench) processes(ctx context.Context) (err error) {
 	return nil
 }
 
-// rounds compares the answer of each job and then takes their readings in turn.
+// rounds compares the response of each job and then takes their readings in turn.
 func (b *bench) rounds(ctx context.Context, what string, jobs []job) error {
 	for _, j := range jobs {
-		if err := b.compare(ctx, j.front, b.answer, j.question); err != nil {
+		if err := b.compare(ctx, j.front, b.response, j.request); err != nil {
 			return err
 		}
 	}
@@ -73,12 +73,12 @@ func (b *bench) rounds(ctx context.Context, what string, jobs []job) error {
 		}
 		first := jobs[0]
 		b.env.Logf("round %d of %d: %s: CPU %.4g and %.4g s", round, b.env.Rounds, what,
-			b.out.Tape.Best(first.front.side, cpuOf(first.question)), b.out.Tape.Best(ferula, cpuOf(first.question)))
+			b.out.Tape.Best(first.front.side, cpuOf(first.request)), b.out.Tape.Best(ferula, cpuOf(first.request)))
 	}
 	return nil
 }
 
-// Stages of the way, by the functions that a profile shows, the innermost of which counts.
+// Stages of a request, by the functions in a profile; the innermost one that matches counts.
 var stages = []proc.Stage{
 	{Name: "collect garbage", In: []string{"runtime.gcBgMarkWorker", "runtime.gcAssist", "runtime.bgsweep", "runtime.bgscavenge", "runtime.gcStart", "runtime.gcMarkTermination"}},
 	{Name: "gunzip", In: []string{"compress/flate.(*decompressor)", "compress/gzip.(*Reader)", "klauspost/compress/flate.(*decompressor)"}},
@@ -90,21 +90,21 @@ var stages = []proc.Stage{
 	{Name: "encode", In: []string{"queryrange.prometheusCodec.EncodeResponse"}},
 	{Name: "read cache", In: []string{"queryrange.resultsCache", "queryrange.(*resultsCache)", "frontend/cache."}},
 	{Name: "scan", In: []string{"promjson.(*Scanner)", "promjson.CompareMetrics", "promjson.FirstTime", "promjson.LastTime"}},
-	{Name: "splice", In: []string{"frontend/splice.", "promjson.(*Splicer)", "promjson.(*output)", "main.(*relay).move"}},
+	{Name: "splice", In: []string{"frontend/splice.", "promjson.(*Splicer)", "promjson.(*output)", "main.(*relay).copy"}},
 }
 
-const profiled = 1500 * time.Millisecond // of queries in a row, at least
+const profiled = 1500 * time.Millisecond // least duration of the profiled queries
 
-// stagesOf says where the CPU of a question goes, by a profile over some of them.
-func (b *bench) stagesOf(ctx context.Context, f *front, what string, least int, ask func() (proc.Answer, error)) error {
-	once, err := ask()
+// stagesOf records the CPU time of each stage of a request, by a profile over several of them.
+func (b *bench) stagesOf(ctx context.Context, f *front, what string, minRequests int, get func() (proc.Response, error)) error {
+	once, err := get()
 	if err != nil {
 		return err
 	}
-	n := max(least, int(profiled/once.Elapsed))
+	n := max(minRequests, int(profiled/once.Elapsed))
 	spent, err := f.server.Stages(ctx, time.Duration(n)*once.Elapsed, stages, func() error {
 		for range n {
-			if _, err := ask(); err != nil {
+			if _, err := get(); err != nil {
 				return err
 			}
 		}
@@ -121,14 +121,14 @@ func (b *bench) stagesOf(ctx context.Context, f *front, what string, least int, 
 	return nil
 }
 
-// cannedStages is stagesOf for a question about the canned answer.
-func (b *bench) cannedStages(ctx context.Context, f *front, q question) error {
-	return b.stagesOf(ctx, f, q.what+": ", 1, func() (proc.Answer, error) { return b.ask(ctx, f, b.answer, q, io.Discard) })
+// cannedStages is stagesOf for a request of the canned response.
+func (b *bench) cannedStages(ctx context.Context, f *front, q request) error {
+	return b.stagesOf(ctx, f, q.what+": ", 1, func() (proc.Response, error) { return b.send(ctx, f, b.response, q, io.Discard) })
 }
 
 // caches measures full hits in the memory cache.
 func (b *bench) caches(ctx context.Context) (err error) {
-	down, err := canned.Serve(false, b.answer)
+	down, err := canned.Serve(false, b.response)
 	if err != nil {
 		return err
 	}
@@ -155,13 +155,13 @@ func (b *bench) caches(ctx context.Context) (err error) {
 	return nil
 }
 
-// fills is how often a cache is given the chance to keep an answer: what does not keep up may be dropped.
+// fills is how many requests a cache gets to store a response; it may drop writes that are too slow.
 const fills = 5
 
-// fill asks until the answer comes from the cache.
+// fill sends requests until the response comes from the cache.
 func (b *bench) fill(ctx context.Context, f *front) error {
 	for range fills {
-		a, err := f.server.Get(ctx, f.request(b.answer, cacheHit), io.Discard)
+		a, err := f.server.Get(ctx, f.requestFor(b.response, cacheHit), io.Discard)
 		served, unknown := f.down.Take()
 		if err := errors.Join(err, unknown); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
@@ -170,7 +170,7 @@ func (b *bench) fill(ctx context.Context, f *front) error {
 		b.env.Logf("%s: %d parts fetched, %s", f.name, len(served), state)
 		if len(served) == 0 {
 			if f.side == ferula && !b.env.Programs.Null && state != "hit" {
-				return fmt.Errorf("%s: %w, it says %q", f.name, errMiss, state)
+				return fmt.Errorf("%s: %w, it reports %q", f.name, errMiss, state)
 			}
 			return nil
 		}
@@ -178,30 +178,30 @@ func (b *bench) fill(ctx context.Context, f *front) error {
 	return fmt.Errorf("%s: %w after %d queries", f.name, errMiss, fills)
 }
 
-// growths measures memory, each time on a process that has just started.
+// growths measures memory growth, each time on a process that has just started.
 func (b *bench) growths(ctx context.Context) error {
-	if err := b.growth(ctx, b.answer, growthSmall, thanos, ferula); err != nil {
+	if err := b.growth(ctx, b.response, growthSmall, thanos, ferula); err != nil {
 		return err
 	}
 	if b.env.Programs.Null {
-		return nil // the peer would need more memory than there is
+		return nil // the peer would need more memory than the machine has
 	}
 	b.env.Logf("rendering %d series x %d samples", series*bigCopies, points)
-	answer, err := canned.Render(big)
+	response, err := canned.Render(big)
 	if err != nil {
 		return err
 	}
-	return b.growth(ctx, answer, growthBig, ferula)
+	return b.growth(ctx, response, growthBig, ferula)
 }
 
 const (
-	growthSmall = "growth of RssAnon: one answer"
+	growthSmall = "growth of RssAnon: one response"
 	growthBig   = "growth of RssAnon: ten times the series"
 	idleAnon    = "RssAnon, idle"
 )
 
-func (b *bench) growth(ctx context.Context, answer *canned.Answer, what string, sides ...string) (err error) {
-	down, err := canned.Serve(false, answer)
+func (b *bench) growth(ctx context.Context, response *canned.Response, what string, sides ...string) (err error) {
+	down, err := canned.Serve(false, response)
 	if err != nil {
 		return err
 	}
@@ -209,7 +209,7 @@ func (b *bench) growth(ctx context.Context, answer *canned.Answer, what string, 
 	for round := 1; round <= b.env.Rounds; round++ {
 		for _, side := range sides {
 			f := b.frontOf(side, side+"-fresh", down, "")
-			if err := b.growthOf(ctx, round, f, answer, what); err != nil {
+			if err := b.growthOf(ctx, round, f, response, what); err != nil {
 				return err
 			}
 		}
@@ -218,13 +218,13 @@ func (b *bench) growth(ctx context.Context, answer *canned.Answer, what string, 
 	return nil
 }
 
-func (b *bench) growthOf(ctx context.Context, round int, f *front, answer *canned.Answer, what string) (err error) {
+func (b *bench) growthOf(ctx context.Context, round int, f *front, response *canned.Response, what string) (err error) {
 	if err := b.start(ctx, f); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop(f)) }()
-	if round == 1 && answer != b.answer { // the small one is compared elsewhere
-		if err := b.compare(ctx, f, answer, question{what: what}); err != nil {
+	if round == 1 && response != b.response { // processes compares the small one
+		if err := b.compare(ctx, f, response, request{what: what}); err != nil {
 			return err
 		}
 		if err := errors.Join(stop(f), b.start(ctx, f)); err != nil {
@@ -232,7 +232,7 @@ func (b *bench) growthOf(ctx context.Context, round int, f *front, answer *canne
 		}
 	}
 	grown, err := f.server.GrowthDuring(ctx, func() error {
-		a, err := b.ask(ctx, f, answer, identity, io.Discard)
+		a, err := b.send(ctx, f, response, identity, io.Discard)
 		if err == nil && a.Bytes == 0 {
 			err = area.ErrEmpty
 		}
@@ -242,7 +242,7 @@ func (b *bench) growthOf(ctx context.Context, round int, f *front, answer *canne
 		return err
 	}
 	b.out.Tape.Add(round, f.side, what, area.Bytes, float64(grown.Bytes()))
-	if answer == b.answer {
+	if response == b.response {
 		b.out.Tape.Add(round, f.side, idleAnon, area.Bytes, float64(grown.Idle))
 	}
 	return nil

@@ -19,7 +19,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// The query as users report it: a ratio of two metrics for each of many instances over some hours.
+// The query is like those in user reports: a ratio of two metrics for each of many instances over some hours.
 const (
 	realExpr     = "sum by (instance) ((bench_used / bench_limit) * 100)"
 	realInterval = "8h"
@@ -38,15 +38,15 @@ func realParams(startMS, endMS int64) url.Values {
 	return url.Values{"query": {realExpr}, "start": {seconds(startMS)}, "end": {seconds(endMS)}, "step": {seconds(realStepMS)}}
 }
 
-// realFront is a front before the real Prometheus, and what it is asked.
+// realFront is a front in front of the real Prometheus, with its request.
 type realFront struct {
 	*front
 	request proc.Request
 	what    string
-	length  int64 // of the compared answer
+	length  int64 // of the compared response
 }
 
-// real says where the time of a real query goes, before a real Prometheus.
+// real measures where the time of a real query goes, in front of a real Prometheus.
 func (b *bench) real(ctx context.Context) (err error) {
 	b.env.Logf("blocks: 2 x %d series x %d samples", realSpec.Series, realSpec.Samples)
 	data, err := blocks.Ensure(ctx, b.env.Cache, realSpec)
@@ -58,14 +58,14 @@ func (b *bench) real(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, prometheus.Stop()) }()
-	ask := proc.Request{Path: "/api/v1/query_range", Query: realParams(realStartMS, realEndMS)}
-	want, direct, err := prometheus.Fetch(ctx, ask)
+	req := proc.Request{Path: "/api/v1/query_range", Query: realParams(realStartMS, realEndMS)}
+	want, direct, err := prometheus.Fetch(ctx, req)
 	if err != nil {
 		return err
 	}
-	b.realNote = fmt.Sprintf("%s, 6 h by %d s over %d instances (%.1f MB), before a real Prometheus with blocks, split in two at 08:00; Prometheus itself takes %.2g s for the whole. The relay's last byte is what fetching both halves at once takes. Server-Timing is what ferula says itself.",
+	b.realNote = fmt.Sprintf("%s, 6 h by %d s over %d instances (%.1f MB), in front of a real Prometheus with blocks, split in two at 08:00; Prometheus itself takes %.2g s for the whole query. The relay's last byte is the time of fetching both halves at once. Server-Timing is reported by ferula itself.",
 		realExpr, realStepMS/1000, series, float64(len(want))/1e6, direct.Elapsed.Seconds())
-	fronts := b.realFronts(prometheus.URL(), ask)
+	fronts := b.realFronts(prometheus.URL(), req)
 	for _, f := range fronts {
 		if err := b.start(ctx, f.front); err != nil {
 			return err
@@ -84,11 +84,11 @@ func (b *bench) real(ctx context.Context) (err error) {
 		b.env.Logf("round %d of %d: real query", round, b.env.Rounds)
 	}
 	for _, f := range fronts {
-		least := 1
+		minRequests := 1
 		if f.side != thanos {
-			least = 3 // what takes so little is ticked too seldom
+			minRequests = 3 // one request gets too few samples
 		}
-		if err := b.stagesOf(ctx, f.front, f.what+": ", least, func() (proc.Answer, error) { return b.askReal(ctx, f, io.Discard) }); err != nil {
+		if err := b.stagesOf(ctx, f.front, f.what+": ", minRequests, func() (proc.Response, error) { return b.sendReal(ctx, f, io.Discard) }); err != nil {
 			return err
 		}
 	}
@@ -107,24 +107,24 @@ func (b *bench) prometheus(ctx context.Context, data string) (*proc.Server, erro
 	return proc.Start(ctx, b.programs.prometheus.Serve(peer.TSDB{Dir: own, Config: config, Log: filepath.Join(dir, "log")}))
 }
 
-// realFronts are a process for each question, so that none inherits a heap.
-func (b *bench) realFronts(downstream string, ask proc.Request) []*realFront {
+// realFronts returns a process for each request, so that none inherits a heap.
+func (b *bench) realFronts(downstream string, req proc.Request) []*realFront {
 	parts := []string{realParams(realStartMS, realCutMS-realStepMS).Encode(), realParams(realCutMS, realEndMS).Encode()}
 	fronts := []*realFront{{
 		front: &front{side: relay, name: "relay-real", spec: func(log string) proc.Spec { return b.programs.relay.Relay(downstream, log) }},
 		what:  realPlain, request: proc.Request{Path: "/relay", Query: url.Values{"part": parts}},
 	}}
 	for _, encoding := range []string{"", "gzip"} {
-		what, asked := realPlain, ask
+		what, encoded := realPlain, req
 		if encoding != "" {
-			what, asked.Encoding = realGzip, encoding
+			what, encoded.Encoding = realGzip, encoding
 		}
 		for _, program := range []peer.Program{b.programs.thanos, b.programs.ferula} {
 			side := thanos
 			if program.Name == peer.Ferula {
 				side = ferula
 			}
-			fronts = append(fronts, &realFront{what: what, request: asked, front: &front{
+			fronts = append(fronts, &realFront{what: what, request: encoded, front: &front{
 				side: side, name: side + "-real" + encoding, spec: func(log string) proc.Spec {
 					return program.Frontend(peer.Frontend{Downstream: downstream, Interval: realInterval, Log: log})
 				},
@@ -139,8 +139,8 @@ const (
 	realGzip  = "real query, client gzip"
 )
 
-// askReal asks once and writes the body to w.
-func (b *bench) askReal(ctx context.Context, f *realFront, w io.Writer) (proc.Answer, error) {
+// sendReal sends the request once and writes the body to w.
+func (b *bench) sendReal(ctx context.Context, f *realFront, w io.Writer) (proc.Response, error) {
 	a, err := f.server.Get(ctx, f.request, w)
 	if err != nil {
 		return a, fmt.Errorf("%s: %w", f.name, err)
@@ -154,11 +154,11 @@ func (b *bench) askReal(ctx context.Context, f *realFront, w io.Writer) (proc.An
 	return a, nil
 }
 
-// compareReal fails unless a front's answer is Prometheus'. The relay's cannot be.
+// compareReal fails unless a front's response equals Prometheus'. The relay's response cannot be compared.
 func (b *bench) compareReal(ctx context.Context, f *realFront, want []byte) error {
 	var text bytes.Buffer
 	in, done := decompressor(f.request.Encoding, &text)
-	a, err := b.askReal(ctx, f, in)
+	a, err := b.sendReal(ctx, f, in)
 	if derr := done(); err == nil {
 		err = derr
 	}
@@ -173,14 +173,14 @@ func (b *bench) compareReal(ctx context.Context, f *realFront, want []byte) erro
 		err = sameSamples(f.name, &text, want)
 	}
 	f.length = a.Bytes
-	b.env.Logf("answers are equal: %s, %d bytes", f.name, a.Bytes)
+	b.env.Logf("responses are equal: %s, %d bytes", f.name, a.Bytes)
 	return err
 }
 
 func (b *bench) measureReal(ctx context.Context, round int, f *realFront) error {
-	var a proc.Answer
+	var a proc.Response
 	cpu, err := f.server.CPUDuring(ctx, func() (err error) {
-		a, err = b.askReal(ctx, f, io.Discard)
+		a, err = b.sendReal(ctx, f, io.Discard)
 		return err
 	})
 	if err != nil {
@@ -196,7 +196,7 @@ func (b *bench) measureReal(ctx context.Context, round int, f *realFront) error 
 	return nil
 }
 
-// serverTiming reads the durations of a Server-Timing header. What cannot be read is left out.
+// serverTiming parses the durations of a Server-Timing header. Values that do not parse are skipped.
 func serverTiming(headers []string) map[string]time.Duration {
 	stages := map[string]time.Duration{}
 	for _, header := range headers {

@@ -251,7 +251,7 @@ func (b *bench) found(ctx context.Context, s *stack) error {
 }
 
 // ask asks the frontend.
-func (s *stack) ask(ctx context.Context, q question) (proc.Answer, error) {
+func (s *stack) ask(ctx context.Context, q question) (proc.Response, error) {
 	a, err := s.servers[frontend].Get(ctx, q.request(), io.Discard)
 	if err == nil && a.Bytes < int64(q.series)*points {
 		err = fmt.Errorf("%s: %w: %d bytes", q.what, area.ErrEmpty, a.Bytes)

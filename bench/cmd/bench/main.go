@@ -1,5 +1,5 @@
-// Command bench runs ferula beside its peers and says which goals are met. It is started in the bench folder; see
-// README.md. Here are the flags and the table of areas, nothing else.
+// Command bench measures ferula and its peers and reports which goals are met. It is started in the bench folder; see
+// README.md. It holds the flags and the table of areas.
 package main
 
 import (
@@ -46,14 +46,14 @@ type options struct {
 
 func main() {
 	o := options{given: map[string]string{}}
-	flag.StringVar(&o.area, "area", "", "area to run; all that are implemented when empty")
+	flag.StringVar(&o.area, "area", "", "area to run; empty for all")
 	flag.StringVar(&o.root, "root", "..", "the repository's root")
 	flag.StringVar(&o.out, "out", "", "folder for raw readings (default bench/out in the repository)")
-	flag.IntVar(&o.rounds, "rounds", 3, "readings of each kind and side, of which the best counts")
+	flag.IntVar(&o.rounds, "rounds", 3, "readings of each kind and side; the best one counts")
 	flag.BoolVar(&o.list, "list", false, "list areas and goals, and run nothing")
-	flag.BoolVar(&o.strict, "strict", false, "exit with 1 when a goal falls short or is missing")
-	flag.BoolVar(&o.null, "null", false, "run the peer in ferula's place, to see what the bench makes of equals; writes no results")
-	flag.Func("bin", "name=path of a program that is not to be built, such as ferula=/tmp/ferula; repeatable", func(s string) error {
+	flag.BoolVar(&o.strict, "strict", false, "exit with 1 if a goal falls short or is missing")
+	flag.BoolVar(&o.null, "null", false, "run the peer instead of ferula, to measure the noise of the bench; writes no results")
+	flag.Func("bin", "use the program at this path instead of building it, as name=path; repeatable", func(s string) error {
 		name, path, ok := strings.Cut(s, "=")
 		if !ok {
 			return fmt.Errorf("%q is not name=path", s)
@@ -95,9 +95,9 @@ func run(ctx context.Context, o options) (short int, err error) {
 		chosen = slices.DeleteFunc(chosen, func(a area.Area) bool { return !a.Measures(o.area) })
 	}
 	if len(chosen) == 0 && len(goal.Of(goals, o.area)) == 0 {
-		return 0, fmt.Errorf("there is no area %q; -list names them", o.area)
+		return 0, fmt.Errorf("unknown area %q; -list prints them", o.area)
 	}
-	if len(chosen) == 0 { // goals that nobody measures yet
+	if len(chosen) == 0 { // goals that no area measures yet
 		r := report.Run{Goals: goal.Of(goals, o.area), Outcome: &area.Outcome{}}
 		return r.Lines(os.Stdout), nil
 	}
@@ -148,7 +148,7 @@ func runArea(ctx context.Context, o options, root string, a area.Area, goals []g
 	return short, r.WriteResults(filepath.Join(root, "bench", "RESULTS.md"))
 }
 
-// list prints every area with its goals, and says which are not measured yet.
+// list prints every area with its goals and marks those that are not measured yet.
 func list(goals []goal.Goal) error {
 	implemented := map[string]string{}
 	for _, a := range areas() {

@@ -1,10 +1,11 @@
-// Command relay is the floor under a query frontend: it asks the downstream for parts as a frontend does, all at once, and
-// sends their bodies to the client one after the other, blindly. What comes out is no answer, only its bytes.
+// Command relay is the lower bound of a query frontend's cost: it requests parts from the downstream as a frontend does, all
+// at once, and sends their bodies to the client one after the other, unread. The output is not a valid response, only its
+// bytes.
 //
 //	GET /relay?part=QUERY&part=QUERY   each QUERY is that of a GET /api/v1/query_range at the downstream
 //
-// It is net/http on both sides with large buffers and nothing else; the bench runs it as a process and measures it from
-// outside like any other.
+// It is net/http on both sides with large buffers. The bench runs it as a process and measures it from outside like the
+// frontends.
 package main
 
 import (
@@ -13,7 +14,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	_ "net/http/pprof" // the bench asks for collections and profiles
+	_ "net/http/pprof" // for the bench: garbage collections and profiles
 	"os"
 	"slices"
 	"sync"
@@ -34,7 +35,7 @@ func main() {
 	}
 }
 
-// relay moves bytes. Its buffers are kept between requests.
+// relay forwards bytes. It reuses its buffers between requests.
 type relay struct {
 	downstream string
 	writeBytes int
@@ -44,7 +45,7 @@ type relay struct {
 
 func newRelay(downstream string, readBytes, writeBytes int) *relay {
 	r := &relay{downstream: downstream, writeBytes: writeBytes}
-	// What is larger than the connection's own buffer is read past it.
+	// net/http reads past the connection's buffer if the caller's is larger.
 	r.client = &http.Client{Transport: &http.Transport{DisableCompression: true, ReadBufferSize: min(readBytes, 64<<10), MaxIdleConnsPerHost: 100}}
 	r.buffers.New = func() any {
 		b := make([]byte, readBytes)
@@ -56,15 +57,15 @@ func newRelay(downstream string, readBytes, writeBytes int) *relay {
 // ServeHTTP implements http.Handler.
 func (r *relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	parts := req.URL.Query()["part"]
-	answers, errs := make([]*http.Response, len(parts)), make([]error, len(parts))
-	var asking sync.WaitGroup
+	responses, errs := make([]*http.Response, len(parts)), make([]error, len(parts))
+	var wait sync.WaitGroup
 	for i, part := range parts {
-		asking.Go(func() { answers[i], errs[i] = r.ask(req, part) })
+		wait.Go(func() { responses[i], errs[i] = r.fetch(req, part) })
 	}
-	asking.Wait()
-	for _, a := range answers {
-		if a != nil {
-			defer a.Body.Close()
+	wait.Wait()
+	for _, resp := range responses {
+		if resp != nil {
+			defer resp.Body.Close()
 		}
 	}
 	if err := errors.Join(errs...); err != nil || len(parts) == 0 {
@@ -72,27 +73,27 @@ func (r *relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	for _, a := range answers {
-		if err := r.move(w, a.Body); err != nil {
-			panic(http.ErrAbortHandler) // the client must not take what it has for everything
+	for _, resp := range responses {
+		if err := r.copy(w, resp.Body); err != nil {
+			panic(http.ErrAbortHandler) // the client must not take a truncated body for a whole one
 		}
 	}
 }
 
-func (r *relay) ask(req *http.Request, part string) (*http.Response, error) {
-	ask, err := http.NewRequestWithContext(req.Context(), http.MethodGet, r.downstream+"/api/v1/query_range?"+part, nil)
+func (r *relay) fetch(req *http.Request, part string) (*http.Response, error) {
+	down, err := http.NewRequestWithContext(req.Context(), http.MethodGet, r.downstream+"/api/v1/query_range?"+part, nil)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := r.client.Do(ask)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("downstream: %s", answer.Status)
+	resp, err := r.client.Do(down)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("downstream: %s", resp.Status)
 	}
-	return answer, err
+	return resp, err
 }
 
-// move copies through a buffer: what one read gives is written before the next.
-func (r *relay) move(w io.Writer, body io.Reader) error {
+// copy copies body to w through a buffer, and writes the bytes of each read before the next.
+func (r *relay) copy(w io.Writer, body io.Reader) error {
 	buffer := r.buffers.Get().(*[]byte)
 	defer r.buffers.Put(buffer)
 	for {

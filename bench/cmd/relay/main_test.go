@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestBodiesOfAllPartsComeOutInOrder(t *testing.T) {
+func TestRelay_ForwardsThePartsInOrder(t *testing.T) {
 	downstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/api/v1/query_range" || r.FormValue("start") == "" {
 			http.Error(w, "no", http.StatusBadRequest)

@@ -1,10 +1,9 @@
 // Command storestream moves series through ferula's StoreAPI. It is a worker of package streams: server and client are in
-// this process, and TCP over loopback is between them; or, with -serve, a server of as many series as it is asked for.
+// this process, connected by TCP over loopback. With -serve it is a server of any requested number of series instead.
 //
-// The server's source holds encoded label sets and chunks, as the raw seam has them, and goes all the way through
-// storeapi.Server; the client makes labels.Labels of each label set, and looks at the chunks or keeps all until the stream
-// ends.
-// Noop tasks move the same messages over gRPC with a codec that does nothing.
+// The server's source holds encoded label sets and chunks, as package series defines them, and uses storeapi.Server. The
+// client decodes each label set to labels.Labels, and reads the chunks or holds all until the stream ends. Noop tasks move
+// the same messages over gRPC with a codec that copies bytes.
 package main
 
 import (
@@ -31,8 +30,8 @@ import (
 )
 
 func main() {
-	addr := flag.String("serve", "", "serve made-up series at this address, and HTTP, instead of doing tasks")
-	grpcAddr := flag.String("grpc", "", "with -serve: the address of the StoreAPI")
+	addr := flag.String("serve", "", "address of an HTTP server, to serve generated series instead of running tasks")
+	grpcAddr := flag.String("grpc", "", "with -serve: address of the StoreAPI")
 	flag.Parse()
 	storeapi.RegisterSnappy()
 	err := error(nil)
@@ -49,7 +48,7 @@ func main() {
 	}
 }
 
-// one is a series as the raw seam has it.
+// one is an encoded series, as in package series.
 type one struct {
 	labels  []byte
 	numbers []uint64 // of the labels, as a block's index has them
@@ -100,7 +99,7 @@ func (s *set) Chunks() []series.Chunk          { return s.at.chunks }
 func (*set) Err() error                        { return nil }
 func (*set) Warnings() annotations.Annotations { return nil }
 
-// worker keeps the last file that was asked for.
+// worker caches the last file that a task named.
 type worker struct {
 	file   string
 	series []one
@@ -115,7 +114,7 @@ func (w *worker) load(file string) error {
 	if err != nil {
 		return err
 	}
-	// Everything lies one behind the other, as in the files of a block that are mapped.
+	// Everything is in one buffer, as in the mapped files of a block.
 	known := map[streams.Label]uint64{}
 	var data []byte
 	var numbers []uint64
@@ -178,13 +177,13 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	return streams.Measure(t.Repeats, func() error {
 		k, err := receive(client, t)
 		if err == nil && k.n != len(held) {
-			err = fmt.Errorf("%d series of %d came", k.n, len(held))
+			err = fmt.Errorf("received %d of %d series", k.n, len(held))
 		}
 		return errors.Join(err, k.set.Close())
 	})
 }
 
-// connection is a server with a client of it.
+// connection is a server with a client connected to it.
 type connection struct {
 	conn    *grpc.ClientConn
 	counter *streams.Counter
@@ -217,7 +216,7 @@ func (c *connection) close() {
 	<-c.done
 }
 
-// kept is what a client keeps of a stream: labels, and chunks whose data is valid until the set is closed.
+// kept holds what a client retains of a stream: labels, and chunks whose data is valid until the set is closed.
 type kept struct {
 	set    *storeapi.SeriesSet
 	n      int
@@ -264,7 +263,7 @@ func receive(client *storeapi.Client, t streams.Task) (*kept, error) {
 		}
 	}
 	if !t.Keep && k.looked == 0 && k.n > 0 {
-		return k, errors.New("there was nothing in the series")
+		return k, errors.New("the series are empty")
 	}
 	return k, set.Err()
 }

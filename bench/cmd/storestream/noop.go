@@ -13,7 +13,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/storepb"
 )
 
-// noopCodec moves bytes as they are and looks at nothing.
+// noopCodec copies bytes without decoding them.
 type noopCodec struct{}
 
 type message struct{ bytes []byte }
@@ -31,10 +31,10 @@ func (noopCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 type counted struct{ bytes int }
 
-// messageBytes is how long the messages of a floor are: as those of ferula.
+// messageBytes is the length of a message, as in ferula's StoreAPI.
 const messageBytes = 127 << 10
 
-// noop moves the series in ready-made messages of 128 KiB, both sides' buffers as long.
+// noop moves the series in encoded messages of 128 KiB, with buffers of that size on both sides.
 func noop(t streams.Task, held []one) (streams.Figures, error) {
 	var messages []*message
 	total := 0
@@ -97,7 +97,7 @@ func noop(t streams.Task, held []one) (streams.Figures, error) {
 			}
 		}
 		if got.bytes != total {
-			return fmt.Errorf("%d bytes of %d came", got.bytes, total)
+			return fmt.Errorf("received %d of %d bytes", got.bytes, total)
 		}
 		return nil
 	}

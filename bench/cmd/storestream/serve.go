@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	_ "net/http/pprof" // the bench asks for collections by it
+	_ "net/http/pprof" // for the bench: garbage collections
 	"strconv"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -18,8 +18,8 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// serve offers series that are made up as they are sent, so that only the server's own memory can grow with their number,
-// which is the value of the matcher of the label "series".
+// serve serves series that are generated as they are sent, so that only the server's own memory can grow with their number.
+// The number is the value of the matcher of the label "series".
 func serve(ctx context.Context, addr, grpcAddr string) error {
 	http.HandleFunc("/-/ready", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ready") })
 	l, err := net.Listen("tcp", grpcAddr)
@@ -40,7 +40,7 @@ func serve(ctx context.Context, addr, grpcAddr string) error {
 	return errors.Join(err, web.Close())
 }
 
-// madeUp is a source of as many series as are asked for.
+// madeUp is a source of the requested number of series.
 type madeUp struct{ source }
 
 func (m *madeUp) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
@@ -76,10 +76,10 @@ func (s *madeUpSet) Next() bool {
 	return true
 }
 
-// instanceName is spelled with its length before it.
+// instanceName is preceded by its length.
 const instanceName = "\x08instance"
 
-// instance is a value with its length before it. Nothing is allocated: what a series costs is the server's.
+// instance is a label value preceded by its length. It does not allocate, so that the allocations of a series are the server's.
 func (s *madeUpSet) instance() []byte {
 	s.value = append(s.value[:0], 0)
 	s.value = append(s.value, "instance-000000000.internal:9100"...)
@@ -90,7 +90,7 @@ func (s *madeUpSet) instance() []byte {
 	return s.value
 }
 
-// LabelNumbers says that there are none.
+// LabelNumbers returns no numbers.
 func (s *madeUpSet) LabelNumbers() []uint64 { return nil }
 func (s *madeUpSet) Labels() []byte         { return s.labels }
 func (s *madeUpSet) Chunks() []series.Chunk { return s.chunks }

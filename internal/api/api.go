@@ -1,16 +1,16 @@
-// Package api is the HTTP side of ferula: the Prometheus HTTP API under
-// /api/v1, one file for each family of endpoints.
+// Package api implements the Prometheus HTTP API under /api/v1, one file for each group
+// of endpoints.
 //
-// A request's form comes in; it is parsed and checked as Prometheus does it,
-// handed to the engine, the storage or the scrape manager, and the answer is
-// appended into one pooled buffer that is written out whenever it is full: no
-// reflection, and never a whole answer in memory. What leaves equals Prometheus'
-// bytes wherever Prometheus defines their order. There is no storage, no PromQL
-// evaluation, no server and no listener here; Handler is mounted by a role.
+// An endpoint parses and validates the form of a request as Prometheus does and calls
+// the engine, the storage or the scrape manager. The response is appended to one pooled
+// buffer that is written out whenever it is full: no reflection is used and the whole
+// response is never in memory. The bytes equal Prometheus' wherever Prometheus defines
+// their order. The package contains no storage, no PromQL evaluation, no server and no
+// listener; package role calls Register.
 //
-// An error is one of the kinds in errors.go, whose table gives its status. Once
-// bytes have been sent an error can only abort the connection, so that a client
-// never takes a part for the whole.
+// An error has one of the kinds in errors.go, whose table maps it to an HTTP status. After
+// bytes have been sent, an error aborts the connection, so that a client never takes a
+// truncated response for a complete one.
 package api
 
 import (
@@ -33,7 +33,7 @@ import (
 	"github.com/prometheus/prometheus/util/httputil"
 )
 
-// Targets tells what is scraped. scrape.Manager implements it.
+// Targets lists scrape targets. scrape.Manager implements it.
 type Targets interface {
 	ScrapePools() []string
 	TargetsActive() map[string][]*scrape.Target
@@ -42,24 +42,24 @@ type Targets interface {
 	ScrapePoolConfig(pool string) (*config.ScrapeConfig, error)
 }
 
-// Status tells about the database.
+// Status returns statistics of the TSDB.
 type Status interface {
 	HeadStats(byLabel string, limit int) (*tsdb.Stats, error)
 	WALReplayStatus() tsdb.WALReplayStatus
 }
 
-// BuildInfo says what program answers.
+// BuildInfo is the data of status/buildinfo.
 type BuildInfo struct {
-	Version   string // of the Prometheus API that is spoken, which Grafana reads
+	Version   string // Prometheus version whose API is implemented; Grafana reads it
 	Revision  string
 	Branch    string
 	BuildUser string
 	BuildDate string
 	GoVersion string
-	Program   string // ferula and its own version
+	Program   string // "ferula" and its version
 }
 
-// RuntimeInfo is the state of the process as status/runtimeinfo shows it.
+// RuntimeInfo is the data of status/runtimeinfo.
 type RuntimeInfo struct {
 	StartTime           time.Time
 	CWD                 string
@@ -70,24 +70,23 @@ type RuntimeInfo struct {
 	StorageRetention    string
 }
 
-// Options are what an API answers from. Fields that a role does not have stay
-// nil, and their endpoints answer 404.
+// Options are the data sources and settings of an API. If a field is nil, its endpoints
+// are not registered and respond with status 404.
 type Options struct {
 	Engine    promql.QueryEngine
 	Parser    parser.Parser
 	Queryable storage.Queryable
 	Exemplars storage.ExemplarQueryable
 	Flames    Flames
-	// FlamesTenant reads the tenant of a request for a flame graph; nil:
-	// profileapi.TenantOf.
+	// FlamesTenant returns the tenant of a flame graph request; nil: profileapi.TenantOf.
 	FlamesTenant func(http.Header) (string, error)
-	// Stores takes the place of Queryable and Exemplars in a querier of many stores.
+	// Stores replaces Queryable and Exemplars in a querier of many stores.
 	Stores        Stores
 	StoreDefaults StoreDefaults
-	StoreTimeout  time.Duration // of requests to Stores that are not evaluated; 0: none
+	StoreTimeout  time.Duration // timeout of requests to Stores without PromQL evaluation; 0: none
 	Targets       Targets
 	Status        Status
-	Gatherer      prometheus.Gatherer // read for status/tsdb's chunk count
+	Gatherer      prometheus.Gatherer // source of the chunk count in status/tsdb
 
 	RemoteWrite http.Handler
 	RemoteRead  http.Handler
@@ -96,12 +95,13 @@ type Options struct {
 	Flags       map[string]string
 	BuildInfo   BuildInfo
 	RuntimeInfo func() (RuntimeInfo, error)
-	// Ready wraps what must wait until the storage can be read.
+	// Ready wraps endpoints that are unavailable until the storage can be read.
 	Ready func(http.Handler) http.Handler
-	// ExternalURL is where users reach this server; nil leaves target URLs alone.
+	// ExternalURL is the URL by which users reach this server; nil: target URLs are
+	// returned unchanged.
 	ExternalURL   *url.URL
 	ListenAddress string
-	CORSOrigin    *regexp.Regexp // nil: every origin
+	CORSOrigin    *regexp.Regexp // nil: all origins
 	Logger        *slog.Logger
 	Now           func() time.Time // nil: time.Now
 
@@ -127,30 +127,31 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// API answers /api/v1. Use New.
+// API serves /api/v1. Create it with New.
 type API struct {
 	opts Options
 }
 
-// New makes an API; it starts nothing and owns no goroutine.
+// New creates an API. It owns no goroutine.
 func New(opts Options) *API {
 	return &API{opts: opts.withDefaults()}
 }
 
-// answer is what an endpoint has to say. write appends the value of `data`; nil
-// means 204, and what it finds to say meanwhile it adds to notes. release is
-// called once the answer is out, or could not be written.
-type answer struct {
-	write   func(*stream)
-	notes   *notes // may be nil
-	release func()
+// response is the successful result of an endpoint. write appends the value of `data` and
+// may add to annotations; nil means status 204. release is called after the response was
+// written or has failed; it may be nil.
+type response struct {
+	write       func(*stream)
+	annotations *responseAnnotations // may be nil
+	release     func()
 }
 
-type endpoint func(r *http.Request) (answer, *apiError)
+// endpoint serves a request whose form is parsed.
+type endpoint func(r *http.Request) (response, *apiError)
 
-// Register adds every endpoint to mux below prefix, e.g. "/api/v1".
+// Register adds the endpoints to mux under prefix, e.g. "/api/v1".
 func (a *API) Register(mux *http.ServeMux, prefix string) {
-	preflight := a.serve(func(*http.Request) (answer, *apiError) { return answer{}, nil })
+	preflight := a.serve(func(*http.Request) (response, *apiError) { return response{}, nil })
 	get := func(path string, f endpoint) {
 		mux.Handle("GET "+prefix+path, a.serve(f))
 		mux.Handle("OPTIONS "+prefix+path, preflight)
@@ -161,15 +162,15 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	}
 	both("/query", a.query)
 	both("/query_range", a.queryRange)
-	both("/query_exemplars", a.timed(a.queryExemplars))
+	both("/query_exemplars", a.withStoreTimeout(a.queryExemplars))
 	if a.opts.Flames != nil {
 		get("/exemplar/flamegraph", a.exemplarFlamegraph)
 	}
 	both("/format_query", a.formatQuery)
 	both("/parse_query", a.parseQuery)
-	both("/labels", a.timed(a.labelNames))
-	get("/label/{name}/values", a.timed(a.labelValues))
-	both("/series", a.timed(a.series))
+	both("/labels", a.withStoreTimeout(a.labelNames))
+	get("/label/{name}/values", a.withStoreTimeout(a.labelValues))
+	both("/series", a.withStoreTimeout(a.series))
 	if a.opts.Targets != nil {
 		get("/scrape_pools", a.scrapePools)
 		get("/targets", a.targets)
@@ -179,18 +180,18 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	if a.opts.Stores != nil {
 		get("/stores", a.stores)
 		if a.opts.Targets == nil {
-			get("/targets", a.timed(a.storeTargets))
-			get("/metadata", a.timed(a.storeMetadata))
+			get("/targets", a.withStoreTimeout(a.storeTargets))
+			get("/metadata", a.withStoreTimeout(a.storeMetadata))
 		}
 	}
 	if a.opts.Stores != nil {
-		get("/rules", a.timed(a.storeRules))
-		get("/alerts", a.timed(a.storeAlerts))
+		get("/rules", a.withStoreTimeout(a.storeRules))
+		get("/alerts", a.withStoreTimeout(a.storeAlerts))
 	} else {
-		get("/rules", constant(`{"groups":[]}`))
-		get("/alerts", constant(`{"alerts":[]}`))
+		get("/rules", constantResponse(`{"groups":[]}`))
+		get("/alerts", constantResponse(`{"alerts":[]}`))
 	}
-	get("/alertmanagers", constant(`{"activeAlertmanagers":[],"droppedAlertmanagers":[]}`))
+	get("/alertmanagers", constantResponse(`{"activeAlertmanagers":[],"droppedAlertmanagers":[]}`))
 	if a.opts.Config != nil {
 		get("/status/config", a.statusConfig)
 	}
@@ -214,15 +215,15 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	}
 }
 
-// constant answers the same JSON always: rules and alerts of a server that
-// evaluates none are truly empty, and Grafana asks for them.
-func constant(data string) endpoint {
-	return func(*http.Request) (answer, *apiError) {
-		return answer{write: func(s *stream) { s.raw(data) }}, nil
+// constantResponse returns an endpoint with constant data. Grafana requests rules and
+// alerts, which are empty on a server without rule evaluation.
+func constantResponse(data string) endpoint {
+	return func(*http.Request) (response, *apiError) {
+		return response{write: func(s *stream) { s.raw(data) }}, nil
 	}
 }
 
-// serve is serveAlways behind the readiness gate.
+// serve is serveAlways wrapped in Options.Ready.
 func (a *API) serve(f endpoint) http.Handler {
 	return a.opts.Ready(a.serveAlways(f))
 }
@@ -235,63 +236,63 @@ func (a *API) serveAlways(f endpoint) http.Handler {
 			a.respondError(w, err)
 			return
 		}
-		ans, apiErr := f(r)
-		if ans.release != nil {
-			defer ans.release()
+		resp, apiErr := f(r)
+		if resp.release != nil {
+			defer resp.release()
 		}
 		switch {
 		case apiErr != nil:
 			a.respondError(w, apiErr)
-		case ans.write == nil:
+		case resp.write == nil:
 			w.WriteHeader(http.StatusNoContent)
 		default:
-			a.respond(w, r, ans)
+			a.respond(w, r, resp)
 		}
 	})
 }
 
-// errStoreTimeout ends requests to stores, some of which have not responded.
+// errStoreTimeout is the error of requests after StoreTimeout.
 var errStoreTimeout = errors.New("the stores have not responded in time")
 
-// timed bounds the time of an endpoint that asks stores without the engine, which has
-// a time limit of its own.
-func (a *API) timed(f endpoint) endpoint {
+// withStoreTimeout adds StoreTimeout to an endpoint that queries stores without the
+// engine, which has its own timeout.
+func (a *API) withStoreTimeout(f endpoint) endpoint {
 	if a.opts.Stores == nil || a.opts.StoreTimeout <= 0 {
 		return f
 	}
-	return func(r *http.Request) (answer, *apiError) {
+	return func(r *http.Request) (response, *apiError) {
 		ctx, cancel := context.WithTimeoutCause(r.Context(), a.opts.StoreTimeout, fmt.Errorf("%w: %w (%s)", context.DeadlineExceeded, errStoreTimeout, a.opts.StoreTimeout))
-		ans, apiErr := f(r.WithContext(ctx))
-		apiErr = a.late(apiErr)
-		if write := ans.write; write != nil {
-			ans.write = func(s *stream) {
+		resp, apiErr := f(r.WithContext(ctx))
+		apiErr = a.asTimeout(apiErr)
+		if write := resp.write; write != nil {
+			resp.write = func(s *stream) {
 				write(s)
 				if late := (*midStreamError)(nil); errors.As(s.err, &late) && errors.Is(late.err, context.DeadlineExceeded) && !errors.Is(late.err, errStoreTimeout) {
 					late.err = fmt.Errorf("%w: %w", errStoreTimeout, late.err)
 				}
 			}
 		}
-		release := ans.release
-		ans.release = func() {
+		release := resp.release
+		resp.release = func() {
 			if release != nil {
 				release()
 			}
 			cancel()
 		}
-		return ans, apiErr
+		return resp, apiErr
 	}
 }
 
-// late calls a request a timeout whose time ended in the stores: they are given the
-// deadline too, and may notice it first.
-func (a *API) late(err *apiError) *apiError {
+// asTimeout returns an exceeded deadline as kindTimeout. Stores receive the deadline too
+// and may return it before the engine does.
+func (a *API) asTimeout(err *apiError) *apiError {
 	if a.opts.Stores != nil && err != nil && err.kind == kindExecution && errors.Is(err.err, context.DeadlineExceeded) {
 		return &apiError{kindTimeout, err.err}
 	}
 	return err
 }
 
-// queryContext ends with the request, or after the request's own timeout.
+// queryContext returns a context that ends with the request or after its `timeout`.
 func (a *API) queryContext(r *http.Request) (context.Context, context.CancelFunc, *apiError) {
 	ctx := httputil.ContextFromRequest(httputil.ContextWithPath(r.Context(), r.URL.Path), r)
 	text := r.FormValue("timeout")

@@ -19,10 +19,10 @@ var endpoints = []string{
 	"/query", "/query_range", "/query_exemplars", "/format_query", "/parse_query", "/labels", "/label/job/values", "/series", "/targets", "/targets/metadata", "/metadata", "/scrape_pools", "/status/tsdb", "/status/config", "/status/flags", "/status/walreplay", "/rules",
 }
 
-// statuses are all that ferula may answer with.
+// statuses are all statuses that the API may return.
 var statuses = []int{200, 204, 400, 404, 405, 422, 499, 500, 503}
 
-func TestBodiesBeyondTheLimitAreToldSo(t *testing.T) {
+func TestAPI_BodyOverTheLimitIsBadData(t *testing.T) {
 	h := shared(t).pairs["default"].ours
 	const limit = 10 << 20
 	huge := "query=" + strings.Repeat("a", limit+1)
@@ -49,21 +49,21 @@ func TestBodiesBeyondTheLimitAreToldSo(t *testing.T) {
 	}
 }
 
-func TestTheLimitOfABodyIsAnOption(t *testing.T) {
+func TestOptions_BodyMaxBytesLimitsTheForm(t *testing.T) {
 	mux := http.NewServeMux()
 	p := shared(t).parts(t)
 	api.New(api.Options{Engine: p.engine, Parser: p.parser, Queryable: p.queryable, BodyMaxBytes: 100}).Register(mux, prefix)
 	fits := form("query", "1", "time", "5")
-	if got := send(mux, ask{method: http.MethodPost, path: "/query", how: inBody, form: fits}.request(t)); got.status != http.StatusOK {
+	if got := send(mux, request{method: http.MethodPost, path: "/query", encoding: formInBody, form: fits}.request(t)); got.status != http.StatusOK {
 		t.Errorf("got %s", got)
 	}
 	fits.Set("padding", strings.Repeat("x", 100))
-	if got := send(mux, ask{method: http.MethodPost, path: "/query", how: inBody, form: fits}.request(t)); !strings.Contains(got.body, "larger than 100 bytes") {
+	if got := send(mux, request{method: http.MethodPost, path: "/query", encoding: formInBody, form: fits}.request(t)); !strings.Contains(got.body, "larger than 100 bytes") {
 		t.Errorf("got %s", got)
 	}
 }
 
-func TestMalformedBodiesAreRefused(t *testing.T) {
+func TestAPI_MalformedBodyIsBadData(t *testing.T) {
 	h := shared(t).pairs["default"].ours
 	for contentType, body := range map[string]string{
 		"multipart/form-data":             "--x\r\n\r\n",
@@ -110,13 +110,13 @@ func deep(n int) map[string]string {
 	}
 }
 
-func TestQueriesAreNotNestedBeyondTheLimit(t *testing.T) {
+func TestAPI_QueryNestedBeyondTheLimitIsBadData(t *testing.T) {
 	h := shared(t).pairs["default"].ours
 	paths := []string{"/query", "/query_range", "/parse_query", "/format_query", "/query_exemplars"}
 	for name, query := range deep(10_500) {
 		for _, path := range paths {
 			started := time.Now()
-			got := send(h, ask{method: http.MethodPost, how: inBody, path: path, form: form("query", query, "time", "5", "start", "0", "end", "9", "step", "3")}.request(t))
+			got := send(h, request{method: http.MethodPost, encoding: formInBody, path: path, form: form("query", query, "time", "5", "start", "0", "end", "9", "step", "3")}.request(t))
 			if got.status != http.StatusBadRequest || !strings.Contains(got.body, "nested deeper than ") {
 				t.Errorf("%s to %s: got %s", name, path, got)
 			}
@@ -131,7 +131,7 @@ func TestQueriesAreNotNestedBeyondTheLimit(t *testing.T) {
 			if path == "/format_query" {
 				query = formatted[name]
 			}
-			got := send(h, ask{method: http.MethodPost, how: inBody, path: path, form: form("query", query, "time", "5", "start", "0", "end", "9", "step", "3")}.request(t))
+			got := send(h, request{method: http.MethodPost, encoding: formInBody, path: path, form: form("query", query, "time", "5", "start", "0", "end", "9", "step", "3")}.request(t))
 			if got.status != http.StatusOK && got.status != http.StatusUnprocessableEntity {
 				t.Errorf("%s to %s: got %s", name, path, got)
 			}
@@ -139,7 +139,7 @@ func TestQueriesAreNotNestedBeyondTheLimit(t *testing.T) {
 	}
 }
 
-func TestLongQueriesThatAreFlatAreAnswered(t *testing.T) {
+func TestAPI_LongFlatQueryIsEvaluated(t *testing.T) {
 	w := shared(t)
 	for name, query := range map[string]string{
 		"matchers":  "demo_gauge{" + strings.Repeat(`job!="x",`, 50_000) + "}",
@@ -151,27 +151,27 @@ func TestLongQueriesThatAreFlatAreAnswered(t *testing.T) {
 		"garbage":   strings.Repeat("a ", 1<<18),
 		"digits":    strings.Repeat("1", 1<<16),
 	} {
-		if name == "string" { // Prometheus is asked too, except where it would be slow
-			got := send(w.pairs["default"].ours, ask{method: http.MethodPost, how: inBody, path: "/query", form: form("query", query, "time", "5")}.request(t))
+		if name == "string" { // not sent to Prometheus, which would be slow
+			got := send(w.pairs["default"].ours, request{method: http.MethodPost, encoding: formInBody, path: "/query", form: form("query", query, "time", "5")}.request(t))
 			if got.status != http.StatusOK || len(got.body) < 6<<20 {
 				t.Errorf("%s: got %s", name, got)
 			}
 			continue
 		}
-		w.compare(t, ask{method: http.MethodPost, how: inBody, path: "/query", form: form("query", query, "time", "600")}, nil)
+		w.compare(t, request{method: http.MethodPost, encoding: formInBody, path: "/query", form: form("query", query, "time", "600")}, nil)
 	}
 }
 
-func TestNullBytesAndInvalidTextAreParametersLikeOthers(t *testing.T) {
+func TestAPI_NullBytesAndInvalidUTF8EqualPrometheus(t *testing.T) {
 	w := shared(t)
 	bad := []string{"\x00", "1\x00", "\xff\xfe", "a\x00b", "\u2028", "\ufffd", "🔥", strings.Repeat("\x00", 1000), "\r\nX-Injected: yes", "../../etc/passwd", "%00", "${jndi:x}", "' OR 1=1 --"}
 	for _, path := range endpoints {
 		if path == "/rules" {
 			continue // see the table of differences
 		}
-		for _, text := range thinned(bad) {
+		for _, text := range sampled(bad) {
 			for _, name := range []string{"query", "time", "start", "end", "step", "timeout", "limit", "lookback_delta", "stats", "match[]", "match_target", "metric", "limit_per_metric", "state", "scrapePool"} {
-				w.compare(t, ask{path: path, form: form(name, text)}, unorderedTargets(path))
+				w.compare(t, request{path: path, form: form(name, text)}, unorderedTargets(path))
 			}
 		}
 	}
@@ -185,8 +185,8 @@ func unorderedTargets(path string) func(string) string {
 	return nil
 }
 
-// FuzzQueryParameters sends any parameters anywhere: there is no panic, and the
-// answer is JSON with a status of the table, or nothing with 204.
+// FuzzQueryParameters sends arbitrary parameters to every endpoint. It must not panic, and
+// the response is JSON with a known status, or empty with status 204.
 func FuzzQueryParameters(f *testing.F) {
 	for i, path := range endpoints {
 		expr := selectorExprs[i*3%len(selectorExprs)]

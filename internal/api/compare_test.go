@@ -17,32 +17,32 @@ import (
 	"testing"
 )
 
-// ask is one request to both APIs.
-type ask struct {
-	pair    string // "" is "default"
-	method  string // "" is GET
-	path    string // below the prefix
-	form    url.Values
-	how     how
-	query   string // added to the URL whatever carries the form
-	header  http.Header
-	context context.Context
+// request is one request, sent to both APIs.
+type request struct {
+	pair     string // "": "default"
+	method   string // "": GET
+	path     string // without the prefix
+	form     url.Values
+	encoding formEncoding
+	query    string // added to the URL for every encoding
+	header   http.Header
+	context  context.Context
 }
 
-// how says where a form travels.
-type how int
+// formEncoding is where the form of a request is sent.
+type formEncoding int
 
 const (
-	inURL how = iota
-	inBody
-	inMultipart
+	formInURL formEncoding = iota
+	formInBody
+	formInMultipart
 )
 
-func (a ask) String() string {
+func (a request) String() string {
 	return fmt.Sprintf("[%s] %s %s %v", a.pair, a.method, a.path, a.form)
 }
 
-func (a ask) request(t testing.TB) *http.Request {
+func (a request) request(t testing.TB) *http.Request {
 	t.Helper()
 	method := a.method
 	if method == "" {
@@ -50,15 +50,15 @@ func (a ask) request(t testing.TB) *http.Request {
 	}
 	target, body, contentType := prefix+a.path, &bytes.Buffer{}, ""
 	query := a.query
-	switch a.how {
-	case inURL:
+	switch a.encoding {
+	case formInURL:
 		if encoded := a.form.Encode(); encoded != "" {
 			query = strings.TrimPrefix(query+"&"+encoded, "&")
 		}
-	case inBody:
+	case formInBody:
 		body.WriteString(a.form.Encode())
 		contentType = "application/x-www-form-urlencoded"
-	case inMultipart:
+	case formInMultipart:
 		w := multipart.NewWriter(body)
 		for key, values := range a.form {
 			for _, v := range values {
@@ -89,9 +89,9 @@ func (a ask) request(t testing.TB) *http.Request {
 	return r
 }
 
-// thinned leaves every fifth under the race detector, which makes each some ten
-// times as slow and learns nothing more from the hundredth expression.
-func thinned[T any](all []T) []T {
+// sampled returns every fifth element under the race detector, which is about ten times
+// slower; more expressions would not find more races.
+func sampled[T any](all []T) []T {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || !slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		return all
@@ -103,34 +103,34 @@ func thinned[T any](all []T) []T {
 	return some
 }
 
-// reply is what came back.
-type reply struct {
+// recorded is a recorded response.
+type recorded struct {
 	status int
 	header http.Header
 	body   string
 }
 
-func (r reply) String() string {
+func (r recorded) String() string {
 	return fmt.Sprintf("%d %q %s", r.status, r.header.Get("Content-Type"), clip(r.body))
 }
 
 func clip(s string) string {
-	const most = 1500
-	if len(s) > most {
-		return s[:most] + fmt.Sprintf("... (%d bytes)", len(s))
+	const limit = 1500
+	if len(s) > limit {
+		return s[:limit] + fmt.Sprintf("... (%d bytes)", len(s))
 	}
 	return s
 }
 
-func send(h http.Handler, r *http.Request) reply {
+func send(h http.Handler, r *http.Request) recorded {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-	return reply{w.Code, w.Result().Header, w.Body.String()}
+	return recorded{w.Code, w.Result().Header, w.Body.String()}
 }
 
-// compare asks both APIs and fails unless status, content type and body are the
-// same. loosen, which may be nil, takes away what Prometheus does not define.
-func (w *world) compare(t testing.TB, a ask, loosen func(string) string) reply {
+// compare sends a request to both APIs and fails unless status, content type and body are
+// equal. loosen, which may be nil, removes what Prometheus does not define.
+func (w *testEnv) compare(t testing.TB, a request, loosen func(string) string) recorded {
 	t.Helper()
 	name := a.pair
 	if name == "" {
@@ -143,7 +143,7 @@ func (w *world) compare(t testing.TB, a ask, loosen func(string) string) reply {
 	return p.compare(t, a, loosen)
 }
 
-func (p pair) compare(t testing.TB, a ask, loosen func(string) string) reply {
+func (p pair) compare(t testing.TB, a request, loosen func(string) string) recorded {
 	t.Helper()
 	want := send(p.oracle, a.request(t))
 	got := send(p.ours, a.request(t))
@@ -151,8 +151,8 @@ func (p pair) compare(t testing.TB, a ask, loosen func(string) string) reply {
 	return got
 }
 
-// check is the one judgement: equal status, content type and body.
-func check(t testing.TB, a ask, got, want reply, loosen func(string) string) {
+// check fails the test unless status, content type and body are equal.
+func check(t testing.TB, a request, got, want recorded, loosen func(string) string) {
 	t.Helper()
 	sameHead := got.status == want.status && got.header.Get("Content-Type") == want.header.Get("Content-Type")
 	if sameHead && got.body == want.body {
@@ -176,32 +176,31 @@ func check(t testing.TB, a ask, got, want reply, loosen func(string) string) {
 }
 
 var (
-	timings   = regexp.MustCompile(`"(evalTotalTime|resultSortTime|queryPreparationTime|innerEvalTime|execQueueTime|execTotalTime)":[-+.0-9e]+`)
-	stages    = regexp.MustCompile(`query (timed out|was canceled) in (expression evaluation|query queue|query execution)`)
-	noteLists = regexp.MustCompile(`,"(warnings|infos)":(\["(?:[^"\\]|\\.)*"(?:,"(?:[^"\\]|\\.)*")*\])`)
+	timings         = regexp.MustCompile(`"(evalTotalTime|resultSortTime|queryPreparationTime|innerEvalTime|execQueueTime|execTotalTime)":[-+.0-9e]+`)
+	stages          = regexp.MustCompile(`query (timed out|was canceled) in (expression evaluation|query queue|query execution)`)
+	annotationLists = regexp.MustCompile(`,"(warnings|infos)":(\["(?:[^"\\]|\\.)*"(?:,"(?:[^"\\]|\\.)*")*\])`)
 )
 
-// normalise takes away what differs from run to run in either program: how long
-// things took, in which stage an expired query was noticed, and the order of
-// warnings and infos, which come out of a map.
+// normalise removes what differs between two runs of the same program: timings, the stage
+// in which an expired query was detected, and the order of warnings and infos, which is
+// that of a map.
 func normalise(body string) string {
 	body = timings.ReplaceAllString(body, `"$1":0`)
 	body = stages.ReplaceAllString(body, "query $1 in some stage")
-	return noteLists.ReplaceAllStringFunc(body, func(list string) string {
-		m := noteLists.FindStringSubmatch(list)
-		var notes []string
-		if err := json.Unmarshal([]byte(m[2]), &notes); err != nil {
-			return list
+	return annotationLists.ReplaceAllStringFunc(body, func(match string) string {
+		m := annotationLists.FindStringSubmatch(match)
+		var list []string
+		if err := json.Unmarshal([]byte(m[2]), &list); err != nil {
+			return match
 		}
-		slices.Sort(notes)
-		return fmt.Sprintf(`,"%s":%q`, m[1], notes)
+		slices.Sort(list)
+		return fmt.Sprintf(`,"%s":%q`, m[1], list)
 	})
 }
 
-// elementsSorted brings the elements of a result into one order, byte for byte
-// as they are. For a few kinds of queries the engine takes an instant vector's
-// order out of a map.
-func elementsSorted(body string) string {
+// sortElements sorts the elements of a result by their bytes. For a few kinds of queries the
+// order of an instant vector is that of a map in the engine.
+func sortElements(body string) string {
 	var envelope struct {
 		Data struct {
 			Result []json.RawMessage `json:"result"`
@@ -222,7 +221,7 @@ func elementsSorted(body string) string {
 // fromMaps are the queries whose instant vectors have no order of their own.
 var fromMaps = regexp.MustCompile(`count_values|histogram_(quantile|fraction)|info\(|\[[^\]]*:`)
 
-// unordered makes answers comparable whose arrays or objects come out of maps.
+// unordered makes responses comparable whose arrays or objects have the order of a map.
 func unordered(body string) string {
 	var v any
 	if err := json.Unmarshal([]byte(body), &v); err != nil {
@@ -253,8 +252,8 @@ func canonical(v any) string {
 	}
 }
 
-// keysOf lists the paths of all keys in an answer, for answers whose values
-// cannot be the same.
+// keysOf returns the paths of all keys in a response whose values differ between the
+// programs.
 func keysOf(t *testing.T, body string) []string {
 	t.Helper()
 	var v any

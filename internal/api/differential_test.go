@@ -11,30 +11,29 @@ import (
 	"testing"
 )
 
-// instants are times of instant queries, as clients write them.
+// instants are the times of instant queries in the formats of clients.
 var instants = []string{
 	"600", "600.123", "-600.5", "1700000900.123", "1700000900", "1970-01-01T00:10:00Z", "2023-11-14T23:13:20.623+01:00", "1.7000009e9", "0", "-0.001", "1699999999.9999", "1700003585.1235",
 }
 
-// spans are ranges: start, end and step.
+// spans are start, end and step of range queries.
 var spans = [][3]string{
 	{"0", "900", "15"}, {"-300.5", "300", "1m30s"}, {"1700000000.123", "1700000600.123", "30"}, {"1700000000", "1700000010", "0.5"}, {"600", "600", "1"}, {"1700000000.123", "1700003600", "1m"}, {"1970-01-01T00:00:00Z", "1970-01-01T00:05:00.999Z", "7.001"},
 	{"600", "600.02", "0.001"}, {"-900", "-30", "1.5"}, {"1.7e9", "1.700001e9", "99.999"}, {"0", "1800", "0x1p7"}, {"3500", "7200", "5m"},
 }
 
-func instant(pair, expr, at string) ask {
-	return ask{pair: pair, path: "/query", form: form("query", expr, "time", at)}
+func instant(pair, expr, at string) request {
+	return request{pair: pair, path: "/query", form: form("query", expr, "time", at)}
 }
 
-func ranged(pair, expr string, span [3]string) ask {
-	return ask{pair: pair, path: "/query_range", form: form("query", expr, "start", span[0], "end", span[1], "step", span[2])}
+func ranged(pair, expr string, span [3]string) request {
+	return request{pair: pair, path: "/query_range", form: form("query", expr, "start", span[0], "end", span[1], "step", span[2])}
 }
 
-// everyQuery lists all requests of the differential test for queries: each
-// expression at an instant and over a range of each era, so that block and head
-// are read.
-func everyQuery() []ask {
-	var all []ask
+// everyQuery returns all requests of the differential test for queries: each expression as
+// an instant and a range query in each era, so that block and head are read.
+func everyQuery() []request {
+	var all []request
 	n := 0
 	add := func(pair string, exprs []string) {
 		for _, expr := range exprs {
@@ -48,7 +47,7 @@ func everyQuery() []ask {
 	for _, exprs := range [][]string{featureExprs, callExprs(true), wholeExprs, binaryExprs, brokenExprs} {
 		add("features", exprs)
 	}
-	// The second round meets other times and ranges.
+	// The second round uses other times and ranges.
 	n += 5
 	for _, exprs := range [][]string{selectorExprs, matrixExprs, functionExprs, aggregationExprs(), callExprs(false)} {
 		add("default", exprs)
@@ -61,11 +60,11 @@ func everyQuery() []ask {
 			all = append(all, ranged("default", expr, span))
 		}
 	}
-	return append(all, parameterAsks()...)
+	return append(all, parameterRequests()...)
 }
 
-// parameterAsks vary everything but the expression, alone and two by two.
-func parameterAsks() []ask {
+// parameterRequests vary every parameter but the expression, alone and in pairs.
+func parameterRequests() []request {
 	values := map[string][]string{
 		"time":           {"x", "1e999", "-1e999", "NaN", "Inf", "1700000900.12349", "9223372036.854", "1e18", "-1e18", "2023-11-14", "2023-11-14T23:13:20", "292277025-08-18T07:12:54.999999999Z", "-292273086-05-16T16:47:06Z", "0x10", "1_000", " 600", "600 "},
 		"start":          {"", "x", "NaN", "1e30", "300", "901", "-1e18", "Inf", "1970-01-01T00:00:00.0005Z"},
@@ -76,7 +75,7 @@ func parameterAsks() []ask {
 		"lookback_delta": {"", "0", "1s", "0.015", "16s", "1h", "-1s", "x", "1e30", "NaN", "1ms"},
 		"stats":          {"", "true", "all", "false", "1", "<b>&"},
 	}
-	var all []ask
+	var all []request
 	exprs := []string{"many", "demo_gauge", "1", "native_integer", `"s"`, "nothing", "sum(many)"}
 	n := 0
 	add := func(extra ...string) {
@@ -87,7 +86,7 @@ func parameterAsks() []ask {
 				i.Set(extra[j], extra[j+1])
 				r.Set(extra[j], extra[j+1])
 			}
-			all = append(all, ask{pair: name, path: "/query", form: i}, ask{pair: name, path: "/query_range", form: r})
+			all = append(all, request{pair: name, path: "/query", form: i}, request{pair: name, path: "/query_range", form: r})
 		}
 		n++
 	}
@@ -99,51 +98,51 @@ func parameterAsks() []ask {
 			add(name, v, other, values[other][i%len(values[other])])
 		}
 	}
-	for _, end := range []string{"10999", "11000", "11000.999", "11001"} { // the most points there may be
+	for _, end := range []string{"10999", "11000", "11000.999", "11001"} { // around the maximum of points
 		all = append(all, ranged("default", "1", [3]string{"0", end, "1"}))
 	}
-	all = append(all, ask{path: "/query"}, ask{path: "/query_range"}, ask{path: "/query_range", form: form("start", "0")}, ask{path: "/query_range", form: form("start", "0", "end", "1")}, ask{path: "/query_range", form: form("start", "0", "end", "1", "step", "1")})
+	all = append(all, request{path: "/query"}, request{path: "/query_range"}, request{path: "/query_range", form: form("start", "0")}, request{path: "/query_range", form: form("start", "0", "end", "1")}, request{path: "/query_range", form: form("start", "0", "end", "1", "step", "1")})
 	return all
 }
 
-func TestQueriesEqualPrometheus(t *testing.T) {
+func TestAPI_QueriesEqualPrometheus(t *testing.T) {
 	const atLeast = 400
-	w, asks := shared(t), thinned(everyQuery())
-	if len(asks) < atLeast {
-		t.Fatalf("%d requests, want at least %d", len(asks), atLeast)
+	w, requests := shared(t), sampled(everyQuery())
+	if len(requests) < atLeast {
+		t.Fatalf("%d requests, want at least %d", len(requests), atLeast)
 	}
 	kinds := map[string]int{}
-	for i, a := range asks {
+	for i, a := range requests {
 		carry(&a, i)
 		var loosen func(string) string
 		if a.path == "/query" && fromMaps.MatchString(a.form.Get("query")) {
-			loosen = elementsSorted
+			loosen = sortElements
 		}
 		got := w.compare(t, a, loosen)
 		kinds[fmt.Sprint(a.path, " ", got.status)]++
 	}
-	t.Logf("%d requests compared: %v", len(asks), kinds)
+	t.Logf("%d requests compared: %v", len(requests), kinds)
 	for _, kind := range []string{"/query 200", "/query_range 200", "/query 400", "/query_range 400", "/query 422", "/query_range 422"} {
 		if kinds[kind] < 5 {
-			t.Errorf("only %d answers are %s", kinds[kind], kind)
+			t.Errorf("only %d responses are %s", kinds[kind], kind)
 		}
 	}
 }
 
-// carry lets forms travel in turn by GET, by POST, by multipart and half by URL.
-func carry(a *ask, i int) {
+// carry varies the encoding of the form by index: URL, body, multipart, and URL and body.
+func carry(a *request, i int) {
 	switch i % 4 {
 	case 1:
-		a.method, a.how = http.MethodPost, inBody
+		a.method, a.encoding = http.MethodPost, formInBody
 	case 2:
-		a.method, a.how = http.MethodPost, inMultipart
+		a.method, a.encoding = http.MethodPost, formInMultipart
 	case 3:
-		a.method, a.how = http.MethodPost, inBody
+		a.method, a.encoding = http.MethodPost, formInBody
 		a.query = url.Values{"query": {"overridden_by_the_body"}, "limit": {"100"}}.Encode()
 	}
 }
 
-func TestEveryFunctionIsCompared(t *testing.T) {
+func TestCallExprs_ContainEveryFunction(t *testing.T) {
 	seen := slices.Concat(callExprs(false), callExprs(true))
 	for _, name := range []string{"label_replace(", "label_join(", "rate(", "info(", "time("} {
 		if !slices.ContainsFunc(seen, func(expr string) bool { return len(expr) > len(name) && expr[:len(name)] == name }) {
@@ -152,18 +151,18 @@ func TestEveryFunctionIsCompared(t *testing.T) {
 	}
 }
 
-func TestMoreThanTenNotesAreCounted(t *testing.T) {
+func TestAPI_MoreThanTenInfosAreCounted(t *testing.T) {
 	w := shared(t)
 	var rates []string
 	for _, name := range []string{"demo_gauge", "many", "special_value", "odd_label", "target_info", "mixed_metric", "utf8.metric-name", "метрика", `quo\"te`, "<&>", "sparse_metric", "stale_metric", `new\nline`} {
 		rates = append(rates, `rate({"`+name+`"}[20m])`)
 	}
 	a := instant("default", strings.Join(rates, " or "), "600")
-	type notes struct {
+	type infos struct {
 		Infos []string `json:"infos"`
 	}
-	var got, want notes
-	for body, n := range map[string]*notes{send(w.pairs["default"].ours, a.request(t)).body: &got, send(w.pairs["default"].oracle, a.request(t)).body: &want} {
+	var got, want infos
+	for body, n := range map[string]*infos{send(w.pairs["default"].ours, a.request(t)).body: &got, send(w.pairs["default"].oracle, a.request(t)).body: &want} {
 		if err := json.Unmarshal([]byte(body), n); err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 )
 
-// kind is an error's type as a client reads it in errorType.
+// kind is the value of errorType in an error response.
 type kind string
 
 const (
@@ -22,11 +22,11 @@ const (
 	kindUnavailable kind = "unavailable"
 )
 
-// statusClientClosed is what nginx made customary for a client that left.
+// statusClientClosed is nginx' status for a client that closed the connection.
 const statusClientClosed = 499
 
-// statusOf is the one table from kinds of errors to HTTP statuses. Prometheus
-// answers `unavailable` with 500, and so is it here.
+// statusOf maps every kind of error to its HTTP status. As in Prometheus, `unavailable`
+// is status 500.
 var statusOf = map[kind]int{
 	kindTimeout:     http.StatusServiceUnavailable,
 	kindCanceled:    statusClientClosed,
@@ -47,12 +47,12 @@ func invalidParameter(name string, err error) *apiError {
 	return badData(fmt.Errorf("invalid parameter %q: %w", name, err))
 }
 
-// endedInQueue is the answer to a query whose time or client went away while it
-// waited for its turn, and nil for every other error. There the engine returns
-// the context's bare error, which Prometheus takes for a bad query or a failed
-// evaluation, as chance has it; a client must be told that it may try again.
-func endedInQueue(err error) *apiError {
-	switch err { //nolint:errorlint // only the queue returns them bare
+// queueError returns the error of a query that timed out or was canceled in the query
+// queue, and nil for every other error. There the engine returns the bare error of the
+// context, which Prometheus maps to bad_data or execution, depending on timing. A client
+// needs an error that allows a retry.
+func queueError(err error) *apiError {
+	switch err { //nolint:errorlint // only the queue returns them unwrapped
 	case context.Canceled:
 		return queryError(promql.ErrQueryCanceled("query queue"))
 	case context.DeadlineExceeded:
@@ -62,7 +62,7 @@ func endedInQueue(err error) *apiError {
 	}
 }
 
-// queryError classifies what an engine or a querier returned.
+// queryError maps the error of an engine or a querier to its kind.
 func queryError(err error) *apiError {
 	var (
 		canceled  promql.ErrQueryCanceled

@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// failing is a storage that fails in one place. The zero value does not fail;
-// it has the given number of series, and an error after them.
+// failing is a storage that fails in one operation. It has count series and returns
+// selected after them. The zero value does not fail.
 type failing struct {
 	open, names, values, selected, exemplars error
 	count                                    int
@@ -33,21 +33,21 @@ func (f failing) ExemplarQuerier(context.Context) (storage.ExemplarQuerier, erro
 	return nil, f.exemplars
 }
 
-// changing is a storage that fails now here, now there.
-type changing struct{ failing }
+// switchableStorage is a failing storage that a test replaces.
+type switchableStorage struct{ failing }
 
-var theFailing = sync.OnceValues(func() (pair, *changing) {
-	now := &changing{}
-	p := theWorld.pairs["default"].parts
+var failingAPIs = sync.OnceValues(func() (pair, *switchableStorage) {
+	now := &switchableStorage{}
+	p := sharedEnv.pairs["default"].parts
 	p.queryable, p.exemplars = now, now
 	return p.pair(), now
 })
 
-// failingPair is a pair of APIs over a storage to be changed by the test.
-func failingPair(t *testing.T) (pair, *changing) {
+// failingPair returns a pair of APIs and their storage, which the test changes.
+func failingPair(t *testing.T) (pair, *switchableStorage) {
 	t.Helper()
 	shared(t)
-	p, now := theFailing()
+	p, now := failingAPIs()
 	t.Cleanup(func() { now.failing = failing{} })
 	return p, now
 }
@@ -104,28 +104,28 @@ func (s *failingSet) Err() error {
 }
 func (s *failingSet) Warnings() annotations.Annotations { return s.q.warnings() }
 
-// storageErrors are what a storage may return.
+// storageErrors are errors that a storage may return.
 var storageErrors = []error{
 	errors.New("disk <broken> & \"quoted\"\n"), tsdb.ErrNotReady, fmt.Errorf("block: %w", tsdb.ErrNotReady), context.Canceled, context.DeadlineExceeded,
 	promql.ErrStorage{Err: errors.New("remote is away")}, promql.ErrQueryTimeout("here"), promql.ErrQueryCanceled("there"), promql.ErrTooManySamples("everywhere"),
 	fmt.Errorf("wrapped: %w", promql.ErrStorage{Err: context.Canceled}), storage.ErrExemplarsDisabled,
 }
 
-// failures lists, for one error, the storage that fails and what is asked of it.
+// failures returns the failing storages for one error and the requests that meet it.
 func failures(err error) map[string]struct {
-	storage failing
-	asks    []ask
+	storage  failing
+	requests []request
 } {
 	type failure = struct {
-		storage failing
-		asks    []ask
+		storage  failing
+		requests []request
 	}
-	queries := []ask{{path: "/query", form: form("query", "up", "time", "5")}, {path: "/query_range", form: form("query", "sum(up)", "start", "0", "end", "9", "step", "3")}}
-	series := []ask{{path: "/series", form: form("match[]", "up")}, {path: "/series", form: form("match[]", "up", "match[]", "down")}, {path: "/series", form: form("match[]", "up", "limit", "2")}}
-	names := []ask{{path: "/labels"}, {path: "/labels", form: form("match[]", "up")}, {path: "/labels", form: form("match[]", "up", "match[]", "down")}}
-	values := []ask{{path: "/label/job/values"}, {path: "/label/job/values", form: form("match[]", "up")}, {path: "/label/job/values", form: form("match[]", "up", "match[]", "down")}}
-	exemplars := []ask{{path: "/query_exemplars", form: form("query", "up")}}
-	all := append(append(append(append([]ask{}, queries...), series...), names...), values...)
+	queries := []request{{path: "/query", form: form("query", "up", "time", "5")}, {path: "/query_range", form: form("query", "sum(up)", "start", "0", "end", "9", "step", "3")}}
+	series := []request{{path: "/series", form: form("match[]", "up")}, {path: "/series", form: form("match[]", "up", "match[]", "down")}, {path: "/series", form: form("match[]", "up", "limit", "2")}}
+	names := []request{{path: "/labels"}, {path: "/labels", form: form("match[]", "up")}, {path: "/labels", form: form("match[]", "up", "match[]", "down")}}
+	values := []request{{path: "/label/job/values"}, {path: "/label/job/values", form: form("match[]", "up")}, {path: "/label/job/values", form: form("match[]", "up", "match[]", "down")}}
+	exemplars := []request{{path: "/query_exemplars", form: form("query", "up")}}
+	all := append(append(append(append([]request{}, queries...), series...), names...), values...)
 	return map[string]failure{
 		"opening a querier":             {failing{open: err}, all},
 		"selecting, before any series":  {failing{selected: err}, append(queries, series...)},
@@ -136,12 +136,12 @@ func failures(err error) map[string]struct {
 	}
 }
 
-func TestStorageErrorsEqualPrometheus(t *testing.T) {
+func TestAPI_StorageErrorsEqualPrometheus(t *testing.T) {
 	both, now := failingPair(t)
 	for _, err := range storageErrors {
 		for place, f := range failures(err) {
 			now.failing = f.storage
-			for _, a := range f.asks {
+			for _, a := range f.requests {
 				want, got := send(both.oracle, a.request(t)), send(both.ours, a.request(t))
 				elsewhere := strings.HasPrefix(a.path, "/label") && classifiedElsewhere(err) && want.status == 422 && got.status != 422
 				queued := strings.HasPrefix(a.path, "/query") && place == "opening a querier" && endedBare(err)
@@ -157,11 +157,11 @@ func TestStorageErrorsEqualPrometheus(t *testing.T) {
 	}
 }
 
-// endedBare are the errors that say nothing but that a request has ended.
+// endedBare reports whether err is the bare error of a context.
 func endedBare(err error) bool { return err == context.Canceled || err == context.DeadlineExceeded } //nolint:errorlint // bare
 
-// classifiedElsewhere are the errors that Prometheus calls by their kind for
-// queries and series but not always for label names and values.
+// classifiedElsewhere reports whether Prometheus maps err to its kind for queries and
+// series, but not always for label names and values.
 func classifiedElsewhere(err error) bool {
 	var (
 		inStorage promql.ErrStorage
@@ -171,10 +171,10 @@ func classifiedElsewhere(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.As(err, &inStorage) || errors.As(err, &timeout) || errors.As(err, &canceled)
 }
 
-func TestWarningsOfTheStorageEqualPrometheus(t *testing.T) {
+func TestAPI_StorageWarningsEqualPrometheus(t *testing.T) {
 	both, now := failingPair(t)
 	now.failing = failing{warning: errors.New("a store is <away> & \"silent\""), count: 2}
-	for _, a := range []ask{
+	for _, a := range []request{
 		{path: "/query", form: form("query", "up", "time", "5")}, {path: "/query_range", form: form("query", "up", "start", "0", "end", "5", "step", "1")}, {path: "/series", form: form("match[]", "up")}, {path: "/series", form: form("match[]", "up", "limit", "1")},
 		{path: "/series", form: form("match[]", "up", "match[]", "down")}, {path: "/labels"}, {path: "/labels", form: form("match[]", "up", "match[]", "down")}, {path: "/label/x/values"}, {path: "/label/x/values", form: form("match[]", "up", "match[]", "down")},
 	} {
@@ -182,17 +182,17 @@ func TestWarningsOfTheStorageEqualPrometheus(t *testing.T) {
 	}
 }
 
-func TestExpiredAndCanceledRequestsEqualPrometheus(t *testing.T) {
+func TestAPI_ExpiredAndCanceledRequestsEqualPrometheus(t *testing.T) {
 	w := shared(t)
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
 	expired, cancelExpired := context.WithTimeout(context.Background(), -1)
 	defer cancelExpired()
-	asks := []ask{
+	requests := []request{
 		{path: "/query", form: form("query", "sum(many)", "time", "600")}, {path: "/query_range", form: form("query", "sum(many)", "start", "0", "end", "900", "step", "15")}, {path: "/series", form: form("match[]", "many")},
 		{path: "/labels"}, {path: "/labels", form: form("match[]", "many")}, {path: "/label/i/values"}, {path: "/label/i/values", form: form("match[]", "many")}, {path: "/query_exemplars", form: form("query", "demo_requests_total")}, {path: "/parse_query", form: form("query", "1")},
 	}
-	for _, a := range asks {
+	for _, a := range requests {
 		for _, ctx := range []context.Context{canceled, expired} {
 			a.context = ctx
 			want, got := send(w.pairs["default"].oracle, a.request(t)), send(w.pairs["default"].ours, a.request(t))
@@ -203,13 +203,13 @@ func TestExpiredAndCanceledRequestsEqualPrometheus(t *testing.T) {
 		}
 	}
 	both, now := failingPair(t)
-	for _, count := range []int{1, 127, 128, 129, 1000} { // series are read on for a while
+	for _, count := range []int{1, 127, 128, 129, 1000} { // the context is checked only every 128 series
 		now.failing = failing{count: count}
-		both.compare(t, ask{path: "/series", form: form("match[]", "x"), context: canceled}, nil)
-		both.compare(t, ask{path: "/series", form: form("match[]", "x"), context: expired}, nil)
+		both.compare(t, request{path: "/series", form: form("match[]", "x"), context: canceled}, nil)
+		both.compare(t, request{path: "/series", form: form("match[]", "x"), context: expired}, nil)
 	}
 	for _, timeout := range []string{"0", "-1", "1e-9", "0s", "-0.001", "NaN"} {
-		for _, a := range asks[:2] {
+		for _, a := range requests[:2] {
 			a.form.Set("timeout", timeout)
 			w.compare(t, a, nil)
 			a.form.Del("timeout")
@@ -217,7 +217,7 @@ func TestExpiredAndCanceledRequestsEqualPrometheus(t *testing.T) {
 	}
 }
 
-func TestQueriesThatNeedTooMuchEqualPrometheus(t *testing.T) {
+func TestAPI_QueriesOverMaxSamplesEqualPrometheus(t *testing.T) {
 	w := shared(t)
 	for _, expr := range []string{`many`, `sum(many)`, `demo_gauge`, `demo_requests_total[1h]`, `rate(demo_requests_total[1h])`, `native_integer`, `many * 2`, `max_over_time(demo_gauge[1h:1s])`, `1`, `label_replace(many, "a", "b", "", "")`} {
 		w.compare(t, instant("small", expr, "600"), nil)

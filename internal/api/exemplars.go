@@ -11,49 +11,49 @@ import (
 	"github.com/ferula-io/ferula/internal/nesting"
 )
 
-func (a *API) queryExemplars(r *http.Request) (answer, *apiError) {
+func (a *API) queryExemplars(r *http.Request) (response, *apiError) {
 	start, end, apiErr := optionalRange(r)
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	if end.Before(start) {
-		return answer{}, badData(errors.New("end timestamp must not be before start timestamp"))
+		return response{}, badData(errors.New("end timestamp must not be before start timestamp"))
 	}
 	expr, err := a.parseExpr(r, nesting.LevelsMax)
 	if err != nil {
-		return answer{}, badData(err)
+		return response{}, badData(err)
 	}
 	selectors := parser.ExtractSelectors(expr)
 	if len(selectors) == 0 {
-		return answer{}, nil
+		return response{}, nil
 	}
 	if a.opts.Stores != nil {
 		return a.storeExemplars(r, milliseconds(start), milliseconds(end), selectors)
 	}
 	if a.opts.Exemplars == nil {
-		return answer{write: func(s *stream) { s.raw("[]") }}, nil
+		return response{write: func(s *stream) { s.raw("[]") }}, nil
 	}
 	q, err := a.opts.Exemplars.ExemplarQuerier(r.Context())
 	if err != nil {
-		return answer{}, queryError(err)
+		return response{}, queryError(err)
 	}
 	found, err := q.Select(milliseconds(start), milliseconds(end), selectors...)
 	if err != nil {
-		return answer{}, queryError(err)
+		return response{}, queryError(err)
 	}
-	return answer{write: func(s *stream) { s.exemplarResults(found) }}, nil
+	return response{write: func(s *stream) { s.exemplarResults(found) }}, nil
 }
 
-func (a *API) storeExemplars(r *http.Request, start, end int64, selectors [][]*labels.Matcher) (answer, *apiError) {
+func (a *API) storeExemplars(r *http.Request, start, end int64, selectors [][]*labels.Matcher) (response, *apiError) {
 	p, apiErr := a.storeParams(r, purpose{dedup: true})
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	found, warnings, err := a.opts.Stores.Exemplars(r.Context(), p, start, end, selectors)
 	if err != nil {
-		return answer{}, queryError(err)
+		return response{}, queryError(err)
 	}
-	return answer{write: func(s *stream) { s.exemplarResults(found) }, notes: &notes{list: warnings}}, nil
+	return response{write: func(s *stream) { s.exemplarResults(found) }, annotations: &responseAnnotations{list: warnings}}, nil
 }
 
 func (s *stream) exemplarResults(results []exemplar.QueryResult) {
@@ -66,7 +66,7 @@ func (s *stream) exemplarResults(results []exemplar.QueryResult) {
 		for j := range results[i].Exemplars {
 			s.comma(j)
 			s.exemplar(&results[i].Exemplars[j])
-			if !s.room() {
+			if !s.flushIfFull() {
 				return
 			}
 		}

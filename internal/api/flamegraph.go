@@ -15,116 +15,116 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/profileapi"
 )
 
-// Flames leads from exemplars to flame graphs.
+// Flames finds the flame graph of an exemplar.
 type Flames interface {
 	Find(ctx context.Context, r exemplar.Request) (*exemplar.Result, error)
 }
 
-// errNoSamples is a warning beside an empty flame graph: a profile arrives once it
-// has ended, and one of a hundred samples a second misses what is short.
-var errNoSamples = errors.New("the profile has not arrived yet, or has no such samples")
+// errNoSamples is the warning of an empty flame graph. A profile is ingested after its end,
+// and at a hundred samples per second a short request may have no sample.
+var errNoSamples = errors.New("the profile is not ingested yet, or it has no matching samples")
 
-// nodesDefault and nodesMax are of a flame graph.
+// nodesDefault and nodesMax are the default and the maximum of `max_nodes`.
 const (
 	nodesDefault = 8192
 	nodesMax     = 1 << 20
 )
 
-// exemplarFlamegraph answers with the flame graph that an exemplar leads to: that
-// of query's metrics with the greatest value, or nearest to `time`, or of the
-// profile named.
-func (a *API) exemplarFlamegraph(r *http.Request) (answer, *apiError) {
-	asked, apiErr := a.exemplarRequest(r)
+// exemplarFlamegraph returns the flame graph of an exemplar or of `profile_id`. The
+// exemplar is the one of the series in `query` that is nearest to `time` or, without
+// `time`, has the greatest value.
+func (a *API) exemplarFlamegraph(r *http.Request) (response, *apiError) {
+	req, apiErr := a.exemplarRequest(r)
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
-	found, err := a.opts.Flames.Find(r.Context(), asked)
+	found, err := a.opts.Flames.Find(r.Context(), req)
 	switch {
 	case errors.Is(err, exemplar.ErrNone), errors.Is(err, profiles.ErrBadRequest):
-		return answer{}, badData(err)
+		return response{}, badData(err)
 	case errors.Is(err, profiles.ErrUnavailable):
-		return answer{}, &apiError{kindUnavailable, err}
+		return response{}, &apiError{kindUnavailable, err}
 	case err != nil:
-		return answer{}, queryError(err)
+		return response{}, queryError(err)
 	}
-	n := &notes{}
+	notes := &responseAnnotations{}
 	for _, warning := range found.Flame.Warnings {
-		n.list.Add(warning)
+		notes.list.Add(warning)
 	}
 	if found.Flame.Total == 0 {
-		n.list.Add(errNoSamples)
+		notes.list.Add(errNoSamples)
 	}
-	return answer{write: func(s *stream) { s.exemplarFlame(found) }, notes: n}, nil
+	return response{write: func(s *stream) { s.exemplarFlame(found) }, annotations: notes}, nil
 }
 
 func (a *API) exemplarRequest(r *http.Request) (exemplar.Request, *apiError) {
-	asked := exemplar.Request{ProfileID: r.FormValue("profile_id"), Match: r.Form["match"], NodesMax: nodesDefault}
+	req := exemplar.Request{ProfileID: r.FormValue("profile_id"), Match: r.Form["match"], NodesMax: nodesDefault}
 	var err error
 	tenantOf := a.opts.FlamesTenant
 	if tenantOf == nil {
 		tenantOf = profileapi.TenantOf
 	}
-	if asked.Tenant, err = tenantOf(r.Header); err != nil {
-		return asked, badData(err)
+	if req.Tenant, err = tenantOf(r.Header); err != nil {
+		return req, badData(err)
 	}
-	if asked.ProfileID == "" {
+	if req.ProfileID == "" {
 		if r.FormValue("query") == "" {
-			return asked, badData(errors.New(`either "profile_id" or "query" must be given`))
+			return req, badData(errors.New(`either "profile_id" or "query" must be given`))
 		}
 		expr, err := a.parseExpr(r, nesting.LevelsMax)
 		if err != nil {
-			return asked, badData(err)
+			return req, badData(err)
 		}
-		if asked.Selectors = parser.ExtractSelectors(expr); len(asked.Selectors) == 0 {
-			return asked, invalidParameter("query", errors.New("it selects no series"))
+		if req.Selectors = parser.ExtractSelectors(expr); len(req.Selectors) == 0 {
+			return req, invalidParameter("query", errors.New("selects no series"))
 		}
 	}
-	if asked.ProfileID == "" || r.FormValue("start") != "" || r.FormValue("end") != "" {
+	if req.ProfileID == "" || r.FormValue("start") != "" || r.FormValue("end") != "" {
 		start, end, apiErr := optionalRange(r)
 		if apiErr != nil {
-			return asked, apiErr
+			return req, apiErr
 		}
 		if end.Before(start) {
-			return asked, badData(errors.New("end timestamp must not be before start timestamp"))
+			return req, badData(errors.New("end timestamp must not be before start timestamp"))
 		}
-		asked.StartMS, asked.EndMS = milliseconds(start), milliseconds(end)
+		req.StartMS, req.EndMS = milliseconds(start), milliseconds(end)
 	}
 	if text := r.FormValue("time"); text != "" {
 		t, err := parseTime(text)
 		if err != nil {
-			return asked, invalidParameter("time", err)
+			return req, invalidParameter("time", err)
 		}
-		asked.NearMS = milliseconds(t)
+		req.NearMS = milliseconds(t)
 	}
 	if text := r.FormValue("window"); text != "" {
 		window, err := parseDuration(text)
 		if err != nil || window <= 0 {
-			return asked, invalidParameter("window", fmt.Errorf("%q is no duration above zero", text))
+			return req, invalidParameter("window", fmt.Errorf("%q is not a duration above zero", text))
 		}
-		asked.WindowMS = window.Milliseconds()
+		req.WindowMS = window.Milliseconds()
 	}
 	if text := r.FormValue("type"); text != "" {
-		if asked.Type, err = profiles.ParseType(text); err != nil {
-			return asked, invalidParameter("type", err)
+		if req.Type, err = profiles.ParseType(text); err != nil {
+			return req, invalidParameter("type", err)
 		}
 	}
 	if text := r.FormValue("selector"); text != "" {
-		if asked.Matchers, err = a.opts.Parser.ParseMetricSelector(text); err != nil {
-			return asked, invalidParameter("selector", err)
+		if req.Matchers, err = a.opts.Parser.ParseMetricSelector(text); err != nil {
+			return req, invalidParameter("selector", err)
 		}
 	}
 	if text := r.FormValue("max_nodes"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil || n == 0 || n > nodesMax {
-			return asked, invalidParameter("max_nodes", fmt.Errorf("%q is not between 1 and %d", text, nodesMax))
+			return req, invalidParameter("max_nodes", fmt.Errorf("%q is not between 1 and %d", text, nodesMax))
 		}
-		asked.NodesMax = int(n)
+		req.NodesMax = int(n)
 	}
-	return asked, nil
+	return req, nil
 }
 
-// exactMax is the greatest integer that JavaScript counts to without a gap; what
-// is greater becomes a string.
+// exactMax is the largest integer up to which JavaScript represents every integer exactly.
+// Larger ones are encoded as strings.
 const exactMax = 1 << 53
 
 func (s *stream) count(n int64) {
@@ -162,7 +162,7 @@ func (s *stream) exemplarFlame(a *exemplar.Result) {
 			s.count(v)
 		}
 		s.raw("]")
-		if !s.room() {
+		if !s.flushIfFull() {
 			return
 		}
 	}

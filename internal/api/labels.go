@@ -14,14 +14,14 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// listRequest is what /labels and /label/<name>/values have in common.
+// listRequest is a request to /labels or /label/<name>/values.
 type listRequest struct {
 	limit    int
 	matchers [][]*labels.Matcher
 	querier  storage.Querier
 }
 
-// openList parses a list request and opens its querier, which the caller closes.
+// openList parses a list request and opens its querier, which the caller must close.
 func (a *API) openList(r *http.Request) (listRequest, *apiError) {
 	limit, apiErr := parseLimit(r)
 	if apiErr != nil {
@@ -46,10 +46,10 @@ func (a *API) openList(r *http.Request) (listRequest, *apiError) {
 	return listRequest{limit: limit, matchers: sets, querier: querier}, nil
 }
 
-type lookup func(ctx context.Context, hints *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error)
+type listFunc func(ctx context.Context, hints *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error)
 
-// list unites what look finds for every matcher set, sorted, at most limit.
-func (l listRequest) list(ctx context.Context, look lookup) (answer, *apiError) {
+// list returns the sorted union of the lists for every matcher set, at most limit elements.
+func (l listRequest) list(ctx context.Context, read listFunc) (response, *apiError) {
 	sets := l.matchers
 	if len(sets) == 0 {
 		sets = [][]*labels.Matcher{nil}
@@ -60,9 +60,9 @@ func (l listRequest) list(ctx context.Context, look lookup) (answer, *apiError) 
 	)
 	hints := &storage.LabelHints{Limit: hintLimit(l.limit)}
 	for _, set := range sets {
-		values, w, err := look(ctx, hints, set...)
+		values, w, err := read(ctx, hints, set...)
 		if err != nil {
-			return answer{}, queryError(err)
+			return response{}, queryError(err)
 		}
 		warnings.Merge(w)
 		found = append(found, values...)
@@ -73,92 +73,92 @@ func (l listRequest) list(ctx context.Context, look lookup) (answer, *apiError) 
 		found = found[:l.limit]
 		warnings = warnings.Add(errTruncated)
 	}
-	// Label values may alias the index's mapping, so the querier stays open
-	// until they are written.
-	return answer{
-		write:   func(s *stream) { s.strings(found) },
-		notes:   &notes{list: warnings},
-		release: func() { _ = l.querier.Close() },
+	// Label values may alias the memory-mapped index. The querier stays open until they
+	// are written.
+	return response{
+		write:       func(s *stream) { s.strings(found) },
+		annotations: &responseAnnotations{list: warnings},
+		release:     func() { _ = l.querier.Close() },
 	}, nil
 }
 
-func (a *API) labelNames(r *http.Request) (answer, *apiError) {
+func (a *API) labelNames(r *http.Request) (response, *apiError) {
 	l, apiErr := a.openList(r)
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	return closeOnError(l.querier)(l.list(r.Context(), l.querier.LabelNames))
 }
 
-func (a *API) labelValues(r *http.Request) (answer, *apiError) {
+func (a *API) labelValues(r *http.Request) (response, *apiError) {
 	name := r.PathValue("name")
 	if strings.HasPrefix(name, "U__") {
 		name = model.UnescapeName(name, model.ValueEncodingEscaping)
 	}
 	if !model.UTF8Validation.IsValidLabelName(name) {
-		return answer{}, badData(fmt.Errorf("invalid label name: %q", name))
+		return response{}, badData(fmt.Errorf("invalid label name: %q", name))
 	}
 	l, apiErr := a.openList(r)
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	return closeOnError(l.querier)(l.list(r.Context(), func(ctx context.Context, hints *storage.LabelHints, ms ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 		return l.querier.LabelValues(ctx, name, hints, ms...)
 	}))
 }
 
-// closeOnError closes a querier whose answer will not be written.
-func closeOnError(q storage.Querier) func(answer, *apiError) (answer, *apiError) {
-	return func(ans answer, apiErr *apiError) (answer, *apiError) {
+// closeOnError closes the querier of a failed request.
+func closeOnError(q storage.Querier) func(response, *apiError) (response, *apiError) {
+	return func(resp response, apiErr *apiError) (response, *apiError) {
 		if apiErr != nil {
 			_ = q.Close()
 		}
-		return ans, apiErr
+		return resp, apiErr
 	}
 }
 
-// series streams the label sets that match: they are written while the index is
-// read, so an error after the first full buffer cuts the connection.
-func (a *API) series(r *http.Request) (answer, *apiError) {
+// series streams the matching label sets. They are written while the index is read, so
+// that an error after the first full buffer aborts the connection.
+func (a *API) series(r *http.Request) (response, *apiError) {
 	if len(r.Form["match[]"]) == 0 {
-		return answer{}, badData(errors.New("no match[] parameter provided"))
+		return response{}, badData(errors.New("no match[] parameter provided"))
 	}
 	limit, apiErr := parseLimit(r)
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	start, end, apiErr := a.metadataRange(r)
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	sets, err := a.parseMatchers(r)
 	if err != nil {
-		return answer{}, invalidParameter("match[]", err)
+		return response{}, invalidParameter("match[]", err)
 	}
 	from, apiErr := a.queryable(r, purpose{dedup: true})
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	q, err := from.Querier(milliseconds(start), milliseconds(end))
 	if err != nil {
-		return answer{}, queryError(err)
+		return response{}, queryError(err)
 	}
 	set := selectSeries(r.Context(), q, sets, &storage.SelectHints{
 		Start: milliseconds(start),
 		End:   milliseconds(end),
-		Func:  "series", // no such function: it says that samples are not needed
+		Func:  "series", // as in Prometheus: not a function, the storage may omit samples
 		Limit: hintLimit(limit),
 	})
-	n := &notes{list: set.Warnings()}
-	return answer{
-		write:   func(s *stream) { s.seriesSet(r.Context(), set, limit, n) },
-		notes:   n,
-		release: func() { _ = q.Close() },
+	notes := &responseAnnotations{list: set.Warnings()}
+	return response{
+		write:       func(s *stream) { s.seriesSet(r.Context(), set, limit, notes) },
+		annotations: notes,
+		release:     func() { _ = q.Close() },
 	}, nil
 }
 
-// selectSeries merges several matcher sets, for which each must come sorted; one
-// alone is left in the storage's order, as Prometheus does.
+// selectSeries merges the series of several matcher sets, which are selected sorted for
+// that. The series of a single set stay in the storage's order, as in Prometheus.
 func selectSeries(ctx context.Context, q storage.Querier, sets [][]*labels.Matcher, hints *storage.SelectHints) storage.SeriesSet {
 	if len(sets) == 1 {
 		return q.Select(ctx, false, hints, sets[0]...)
@@ -170,17 +170,17 @@ func selectSeries(ctx context.Context, q storage.Querier, sets [][]*labels.Match
 	return storage.NewMergeSeriesSet(parts, 0, storage.ChainedSeriesMerge)
 }
 
-func (s *stream) seriesSet(ctx context.Context, set storage.SeriesSet, limit int, n *notes) {
+func (s *stream) seriesSet(ctx context.Context, set storage.SeriesSet, limit int, notes *responseAnnotations) {
 	s.raw("[")
 	for i := 0; set.Next(); i++ {
 		if limit > 0 && i == limit {
-			n.list.Add(errTruncated)
+			notes.list.Add(errTruncated)
 			s.raw("]")
 			return
 		}
 		s.comma(i)
 		s.labels(set.At().Labels())
-		if !s.room() {
+		if !s.flushIfFull() {
 			return
 		}
 		if i%128 == 127 && ctx.Err() != nil {

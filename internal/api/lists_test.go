@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// listForms are what /series, /labels and /label/*/values are asked.
+// listForms are the forms of requests to /series, /labels and /label/*/values.
 func listForms() []url.Values {
 	times := []string{"", "0", "600.5", "1700000000.123", "-1e18", "1e18", "x", "NaN", "2023-11-14T22:13:20Z", "-292273086-05-16T16:47:06Z", "292277025-08-18T07:12:54.999999999Z"}
 	forms := []url.Values{
@@ -24,7 +24,7 @@ func listForms() []url.Values {
 	return forms
 }
 
-func TestListsEqualPrometheus(t *testing.T) {
+func TestAPI_LabelsAndSeriesEqualPrometheus(t *testing.T) {
 	w := shared(t)
 	paths := []string{
 		"/series", "/labels", "/label/job/values", "/label/__name__/values", "/label/v/values", "/label/label.with.dots/values", "/label/U__label_2e_with_2e_dots/values", "/label/%E6%97%A5%E6%9C%AC/values", "/label/%22/values", "/label/le%3C%3E/values",
@@ -32,11 +32,11 @@ func TestListsEqualPrometheus(t *testing.T) {
 	}
 	n := 0
 	for _, path := range paths {
-		for i, f := range thinned(listForms()) {
-			w.compare(t, ask{path: path, form: f}, nil)
+		for i, f := range sampled(listForms()) {
+			w.compare(t, request{path: path, form: f}, nil)
 			n++
 			if (path == "/series" || path == "/labels") && i%3 == 0 {
-				w.compare(t, ask{path: path, form: f, method: http.MethodPost, how: inBody}, nil)
+				w.compare(t, request{path: path, form: f, method: http.MethodPost, encoding: formInBody}, nil)
 				n++
 			}
 		}
@@ -44,7 +44,7 @@ func TestListsEqualPrometheus(t *testing.T) {
 	t.Logf("%d requests compared", n)
 }
 
-func TestExemplarsEqualPrometheus(t *testing.T) {
+func TestAPI_ExemplarsEqualPrometheus(t *testing.T) {
 	w := shared(t)
 	for i, f := range []url.Values{
 		nil, form("query", "demo_requests_total"), form("query", `demo_requests_total{job="api"}`), form("query", `rate(demo_requests_total[5m]) / on(job) group_left sum by (job) (demo_latency_seconds_bucket)`), form("query", "native_integer"),
@@ -52,9 +52,9 @@ func TestExemplarsEqualPrometheus(t *testing.T) {
 		form("query", "demo_requests_total", "start", "600"), form("query", "demo_requests_total", "end", "600"), form("query", "demo_requests_total", "start", "600", "end", "599"), form("query", "demo_requests_total", "start", "600", "end", "600"),
 		form("query", "demo_requests_total", "start", "-300.007", "end", "-300.007"), form("query", "demo_requests_total", "start", "1700000000", "end", "1700000900.5"), form("query", "demo_requests_total", "start", "x"), form("query", "demo_requests_total", "end", "x"), form("query", "{", "start", "5", "end", "1"),
 	} {
-		a := ask{path: "/query_exemplars", form: f}
+		a := request{path: "/query_exemplars", form: f}
 		if i%2 == 1 {
-			a.method, a.how = http.MethodPost, how(1+i/2%2)
+			a.method, a.encoding = http.MethodPost, formEncoding(1+i/2%2)
 		}
 		w.compare(t, a, nil)
 	}

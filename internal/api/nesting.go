@@ -9,16 +9,16 @@ import (
 	"github.com/ferula-io/ferula/internal/nesting"
 )
 
-// Formatting spells each level's text to see whether it fits into a line, and spelling
-// copies each level's text: it takes time by the square of the levels and by the
-// length. prettyNestingMax is how many levels a text of up to prettyBytes may have;
-// longer texts may have fewer.
+// Formatting converts the expression of each level to a string to check whether it fits
+// into a line, and every conversion copies the strings of all levels below. Its time grows
+// with the square of the levels and with the length. prettyNestingMax is the maximum of
+// levels for a query of up to prettyBytes; it is lower for longer queries.
 const (
 	prettyNestingMax = 200
 	prettyBytes      = 8 << 10
 )
 
-// prettyLevels is how many levels a query of n bytes may have to be formatted.
+// prettyLevels returns the maximum of levels for formatting a query of n bytes.
 func prettyLevels(n int) int {
 	if n <= prettyBytes {
 		return prettyNestingMax
@@ -26,7 +26,7 @@ func prettyLevels(n int) int {
 	return max(2, int(prettyNestingMax*math.Sqrt(float64(prettyBytes)/float64(n))))
 }
 
-// parseExpr parses `query` unless it is deeper than levelsMax.
+// parseExpr parses `query`. Nesting deeper than levelsMax is an error.
 func (a *API) parseExpr(r *http.Request, levelsMax int) (parser.Expr, error) {
 	query := r.FormValue("query")
 	if err := nesting.Check(query, levelsMax); err != nil {

@@ -2,7 +2,7 @@ package api
 
 import "testing"
 
-func TestFormattingAllowsFewerLevelsOfLongerQueries(t *testing.T) {
+func TestPrettyLevels_LongerQueriesHaveFewerLevels(t *testing.T) {
 	if got := prettyLevels(prettyBytes); got != prettyNestingMax {
 		t.Errorf("%d levels of %d bytes", got, prettyBytes)
 	}

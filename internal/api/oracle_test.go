@@ -30,27 +30,27 @@ import (
 
 const prefix = "/api/v1"
 
-// external is where the two servers say they are reached.
+// external is the external URL of both servers.
 var external = &url.URL{Scheme: "https", Host: "metrics.example.com:8443", Path: "/"}
 
 const listenAddress = "0.0.0.0:9490"
 
-// parts are what a pair of APIs answers from.
+// parts are the data sources of a pair of APIs.
 type parts struct {
-	engine    promql.QueryEngine // ours
-	reference promql.QueryEngine // the oracle's
+	engine    promql.QueryEngine // of ferula
+	reference promql.QueryEngine // of the oracle
 	parser    parser.Parser
 	queryable storage.SampleAndChunkQueryable
 	exemplars storage.ExemplarQueryable
 	targets   api.Targets
-	world     *world
+	env       *testEnv
 	origin    *regexp.Regexp
 	ready     func(http.Handler) http.Handler
 }
 
-// newPair wires an engine by internal/query/promql for ferula and one by hand,
-// as Prometheus' main does it, for the oracle.
-func (w *world) newPair(opts ferulapromql.Options) (pair, error) {
+// newPair creates an engine with internal/query/promql for ferula and one as Prometheus'
+// main does for the oracle.
+func (w *testEnv) newPair(opts ferulapromql.Options) (pair, error) {
 	quiet := slog.New(slog.DiscardHandler)
 	ours, err := ferulapromql.New(opts, quiet, nil)
 	if err != nil {
@@ -77,13 +77,13 @@ func (w *world) newPair(opts ferulapromql.Options) (pair, error) {
 	w.close = append(w.close, ours.Close, reference.Close)
 	p := parts{
 		engine: ours, reference: reference, parser: ours.Parser,
-		queryable: w.db, exemplars: w.db, targets: fakeTargets(), world: w,
+		queryable: w.db, exemplars: w.db, targets: fakeTargets(), env: w,
 	}
 	return pair{ours: p.ferula(), oracle: p.prometheus(), parts: p}, nil
 }
 
-// parts returns what the default pair is made of, to change some of it.
-func (w *world) parts(t testing.TB) parts {
+// parts returns a copy of the parts of the default pair, which a test may change.
+func (w *testEnv) parts(t testing.TB) parts {
 	t.Helper()
 	return w.pairs["default"].parts
 }
@@ -94,7 +94,7 @@ func (p parts) ferula() http.Handler {
 	mux := http.NewServeMux()
 	api.New(api.Options{
 		Engine: p.engine, Parser: p.parser, Queryable: p.queryable, Exemplars: p.exemplars,
-		Targets: p.targets, Status: headStatus{p.world.db}, Gatherer: p.world.reg,
+		Targets: p.targets, Status: headStatus{p.env.db}, Gatherer: p.env.reg,
 		Config: theConfig, Flags: theFlags,
 		BuildInfo: api.BuildInfo{Version: "3.15.0", Revision: "abc", Branch: "HEAD", BuildUser: "me@<here>", BuildDate: "20260101", GoVersion: "go1.26", Program: "ferula 0.1"},
 		RuntimeInfo: func() (api.RuntimeInfo, error) {
@@ -134,7 +134,7 @@ func (p parts) prometheus() http.Handler {
 		theConfig, theFlags,
 		prometheusapi.GlobalURLOptions{ListenAddress: listenAddress, Host: external.Host, Scheme: external.Scheme},
 		func(next http.HandlerFunc) http.HandlerFunc { return p.ready(next).ServeHTTP },
-		adminStats{p.world.db}, p.world.dir, false, false, 0, quiet,
+		adminStats{p.env.db}, p.env.dir, false, false, 0, quiet,
 		func(context.Context) prometheusapi.RulesRetriever { return noRules{} },
 		0, 0, 0, false, p.origin,
 		func() (prometheusapi.RuntimeInfo, error) {
@@ -142,7 +142,7 @@ func (p parts) prometheus() http.Handler {
 				GOMAXPROCS: runtime.GOMAXPROCS(0), GOMEMLIMIT: debug.SetMemoryLimit(-1), GOGC: os.Getenv("GOGC"), GODEBUG: os.Getenv("GODEBUG")}, nil
 		},
 		&prometheusapi.PrometheusVersion{Version: "3.15.0", Revision: "abc", Branch: "HEAD", BuildUser: "me@<here>", BuildDate: "20260101", GoVersion: "go1.26"},
-		nil, nil, p.world.reg, nil, nil, false, nil, false, false, false, false,
+		nil, nil, p.env.reg, nil, nil, false, nil, false, false, false, false,
 		5*time.Minute, false, false, nil, nil, prometheusapi.OpenAPIOptions{}, p.parser,
 	)
 	router := route.New().WithPrefix(prefix)
@@ -150,7 +150,7 @@ func (p parts) prometheus() http.Handler {
 	return router
 }
 
-// headStatus and adminStats show the database's head to either API.
+// headStatus and adminStats return the statistics of the head to either API.
 type headStatus struct{ db *tsdb.DB }
 
 func (s headStatus) HeadStats(byLabel string, limit int) (*tsdb.Stats, error) {

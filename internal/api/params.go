@@ -15,15 +15,16 @@ import (
 	"github.com/prometheus/prometheus/promql"
 )
 
-// The bounds of an open range, as far as Prometheus' clients may name them:
-// year ±292277022 less the year 0001, a historical oddity that clients rely on.
+// minTime and maxTime are the defaults of start and end. They equal Prometheus' values,
+// which clients send: math.MinInt64 and math.MaxInt64 ms, offset by the seconds between
+// the years 1 and 1970.
 var (
 	minTime = time.Unix(math.MinInt64/1000+62135596801, 0).UTC()
 	maxTime = time.Unix(math.MaxInt64/1000-62135596801, 999999999).UTC()
 )
 
-// parseForm reads the query string and a body of at most maxBytes, so that a
-// huge body is told so instead of being cut.
+// parseForm parses the query string and a body of at most maxBytes. A larger body is an
+// error that names the limit.
 func parseForm(w http.ResponseWriter, r *http.Request, maxBytes int64) *apiError {
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBytes)
@@ -60,7 +61,7 @@ func parseTime(s string) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
 		return t, nil
 	}
-	// time.Parse knows years of four digits only, and clients send the bounds.
+	// time.Parse accepts years of four digits only, and clients send minTime and maxTime.
 	switch s {
 	case minTime.Format(time.RFC3339Nano):
 		return minTime, nil
@@ -70,7 +71,7 @@ func parseTime(s string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("cannot parse %q to a valid timestamp", s)
 }
 
-// optionalTime parses the named parameter, or takes the default where it is absent.
+// optionalTime parses a time parameter; byDefault if it is absent.
 func optionalTime(r *http.Request, name string, byDefault time.Time) (time.Time, *apiError) {
 	text := r.FormValue(name)
 	if text == "" {
@@ -83,7 +84,7 @@ func optionalTime(r *http.Request, name string, byDefault time.Time) (time.Time,
 	return t, nil
 }
 
-// optionalRange parses start and end; the bounds returned are inclusive, in ms.
+// optionalRange parses `start` and `end`. Both are inclusive.
 func optionalRange(r *http.Request) (start, end time.Time, apiErr *apiError) {
 	if start, apiErr = optionalTime(r, "start", minTime); apiErr != nil {
 		return start, end, apiErr
@@ -106,7 +107,7 @@ func parseDuration(s string) (time.Duration, error) {
 	return 0, fmt.Errorf("cannot parse %q to a valid duration", s)
 }
 
-// parseLimit reads `limit`; 0 means no limit.
+// parseLimit parses `limit`; 0 means no limit.
 func parseLimit(r *http.Request) (int, *apiError) {
 	text := r.FormValue("limit")
 	if text == "" {
@@ -122,8 +123,8 @@ func parseLimit(r *http.Request) (int, *apiError) {
 	return limit, nil
 }
 
-// hintLimit asks the storage for one more than the limit, so that a cut answer
-// can be told from one that just fits.
+// hintLimit returns one more than the limit, so that a truncated result can be
+// distinguished from one with exactly limit elements.
 func hintLimit(limit int) int {
 	if limit > 0 && limit < math.MaxInt {
 		return limit + 1
@@ -131,7 +132,7 @@ func hintLimit(limit int) int {
 	return limit
 }
 
-// optionalInt parses a parameter for which absence means -1.
+// optionalInt parses an integer parameter; -1 if it is absent.
 func optionalInt(r *http.Request, name string) (int, *apiError) {
 	text := r.FormValue(name)
 	if text == "" {
@@ -144,8 +145,8 @@ func optionalInt(r *http.Request, name string) (int, *apiError) {
 	return n, nil
 }
 
-// parseMatchers reads match[]; every set needs a matcher that does not match the
-// empty string, or it would select everything.
+// parseMatchers parses match[]. Every set needs a matcher that does not match the empty
+// string, since it would otherwise select all series.
 func (a *API) parseMatchers(r *http.Request) ([][]*labels.Matcher, error) {
 	sets, err := a.opts.Parser.ParseMetricSelectors(r.Form["match[]"])
 	if err != nil {
@@ -168,7 +169,7 @@ func selects(set []*labels.Matcher) bool {
 	return false
 }
 
-// queryOptions reads lookback_delta and whether per-step statistics are wanted.
+// queryOptions parses `lookback_delta` and `stats`.
 func queryOptions(r *http.Request) (promql.QueryOpts, *apiError) {
 	var lookback time.Duration
 	if text := r.FormValue("lookback_delta"); text != "" {

@@ -12,24 +12,24 @@ import (
 	"github.com/ferula-io/ferula/internal/nesting"
 )
 
-func (a *API) formatQuery(r *http.Request) (answer, *apiError) {
+func (a *API) formatQuery(r *http.Request) (response, *apiError) {
 	expr, err := a.parseExpr(r, prettyLevels(len(r.FormValue("query"))))
 	if err != nil {
-		return answer{}, invalidParameter("query", err)
+		return response{}, invalidParameter("query", err)
 	}
 	pretty := expr.Pretty(0)
-	return answer{write: func(s *stream) { s.str(pretty) }}, nil
+	return response{write: func(s *stream) { s.str(pretty) }}, nil
 }
 
-func (a *API) parseQuery(r *http.Request) (answer, *apiError) {
+func (a *API) parseQuery(r *http.Request) (response, *apiError) {
 	expr, err := a.parseExpr(r, nesting.LevelsMax)
 	if err != nil {
-		return answer{}, invalidParameter("query", err)
+		return response{}, invalidParameter("query", err)
 	}
-	return answer{write: func(s *stream) { s.expr(expr) }}, nil
+	return response{write: func(s *stream) { s.expr(expr) }}, nil
 }
 
-// expr appends a query's syntax tree for tree views: an object a node, keys in
+// expr appends the syntax tree of a query for tree views: one object per node, keys in
 // alphabetical order, durations in milliseconds.
 func (s *stream) expr(node parser.Expr) {
 	switch n := node.(type) {
@@ -71,7 +71,7 @@ func (s *stream) expr(node parser.Expr) {
 	default:
 		s.raw("null")
 	}
-	s.room()
+	s.flushIfFull()
 }
 
 func plain(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
@@ -127,7 +127,7 @@ func (s *stream) optionalNumber(v *float64) {
 		return
 	}
 	if math.IsNaN(*v) || math.IsInf(*v, 0) {
-		s.fail(fmt.Errorf("the filling value %v is not a number in JSON", *v))
+		s.fail(fmt.Errorf("fill value %v cannot be encoded as a JSON number", *v))
 		return
 	}
 	s.number(*v)
@@ -151,7 +151,7 @@ func (s *stream) call(n *parser.Call) {
 	s.raw(`},"type":"call"}`)
 }
 
-// selector appends a vector selector, or the matrix selector around it.
+// selector appends the vector selector v or, if m is not nil, the matrix selector m.
 func (s *stream) selector(kind string, v *parser.VectorSelector, m *parser.MatrixSelector) {
 	s.raw(`{"anchored":`)
 	s.boolean(v.Anchored)
@@ -178,7 +178,7 @@ func (s *stream) selector(kind string, v *parser.VectorSelector, m *parser.Matri
 	s.raw("}")
 }
 
-// startOrEnd appends which end of the range stands behind @, or null.
+// startOrEnd appends "start" or "end" for @ start() or @ end(), or null.
 func (s *stream) startOrEnd(item parser.ItemType) {
 	if item == 0 {
 		s.raw("null")
@@ -229,7 +229,7 @@ func (s *stream) subquery(n *parser.SubqueryExpr) {
 	s.raw(`,"type":"subquery"}`)
 }
 
-// duration appends an expression in place of a literal duration, or null.
+// duration appends a duration expression, or null for a literal duration.
 func (s *stream) duration(node parser.Expr) {
 	switch n := node.(type) {
 	case *parser.DurationExpr:

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// treeExprs reach every kind of node and every field that a tree view shows.
+// treeExprs contain every type of node and every field of the syntax tree.
 var treeExprs = []string{
 	`sum(demo)`, `sum by (a, b) (demo)`, `sum without () (demo)`, `sum by () (demo)`, `topk(5, demo)`, `quantile without (x) (0.9, demo)`, `count_values("<&>", demo)`,
 	`a + b`, `a + on() b`, `a + on(x, y) b`, `a / ignoring(x) group_left(y, z) b`, `a * on(x) group_right() b`, `a and b`, `a or on(q) b`, `a unless ignoring() b`, `a == bool b`, `a > 1`, `1 > bool a`, `1 + 2`, `a ^ b ^ c`, `a atan2 b`,
@@ -21,25 +21,25 @@ var treeExprs = []string{
 a`, `a # b`, "a\n+\nb", strings.Repeat("(", 50) + "a" + strings.Repeat(")", 50), strings.Repeat("a + ", 100) + "a", `a{b="` + strings.Repeat("long", 500) + `"}`,
 }
 
-// durationExprs need the experimental language.
+// durationExprs need the experimental duration expressions.
 var durationExprs = []string{
 	`demo[5m+1m]`, `demo[5m*2-30s]`, `demo[(5m+1m)*2]`, `demo[step()]`, `demo[step()+5]`, `demo[range()]`, `demo[-(-5m)]`, `demo[5m^2]`, `demo[10%3]`, `demo[min_of(step(),5m)]`, `demo[max_of(1m,range()/2)]`, `demo offset (5m/2)`, `demo offset -(1m)`, `demo offset step()`, `demo[5m:1m+30s]`, `demo[1h-1m:step()] offset (1m+1s)`, `sum(a)[(1h):(1m)]`,
 	`demo smoothed`, `demo anchored`, `rate(demo[1m] anchored)`, `rate(demo[1m] smoothed)`, `a + fill(1.5) b`, `a + on(x) fill_left(0) b`, `a + ignoring(x) fill_right(1e-9) b`, `a * fill_left(1e21) fill_right(5e-324) b`, `a + group_left(x) fill(0) b`, `a + on(x) group_left fill_right(0) b`,
 	`limitk(2, a)`, `limit_ratio(0.5, a)`, `info(a)`, `info(a, {x="y"})`, `sort_by_label(a, "x")`, `mad_over_time(a[1m])`, `start()`, `end()`, `a + start()`,
 }
 
-func TestParsedAndFormattedQueriesEqualPrometheus(t *testing.T) {
+func TestAPI_ParsedAndFormattedQueriesEqualPrometheus(t *testing.T) {
 	w := shared(t)
 	n := 0
-	for i, expr := range thinned(slices.Concat(treeExprs, durationExprs, brokenExprs, selectorExprs, wholeExprs, matrixExprs, binaryExprs, functionExprs, featureExprs, aggregationExprs(), callExprs(false), callExprs(true))) {
+	for i, expr := range sampled(slices.Concat(treeExprs, durationExprs, brokenExprs, selectorExprs, wholeExprs, matrixExprs, binaryExprs, functionExprs, featureExprs, aggregationExprs(), callExprs(false), callExprs(true))) {
 		for _, path := range []string{"/parse_query", "/format_query"} {
 			for _, name := range []string{"default", "features"} {
 				if strings.Contains(expr, "fill(NaN)") && path == "/parse_query" {
-					continue // not a number of JSON: see the table of differences
+					continue // no JSON number: see the table of differences
 				}
-				a := ask{pair: name, path: path, form: form("query", expr)}
+				a := request{pair: name, path: path, form: form("query", expr)}
 				if i%2 == 1 {
-					a.method, a.how = http.MethodPost, how(1+i/2%2)
+					a.method, a.encoding = http.MethodPost, formEncoding(1+i/2%2)
 				}
 				w.compare(t, a, nil)
 				n++
@@ -48,15 +48,15 @@ func TestParsedAndFormattedQueriesEqualPrometheus(t *testing.T) {
 	}
 	t.Logf("%d requests compared", n)
 	for _, path := range []string{"/parse_query", "/format_query"} {
-		w.compare(t, ask{path: path}, nil)
+		w.compare(t, request{path: path}, nil)
 	}
 }
 
-func TestEveryKindOfNodeIsAmongTheParsedQueries(t *testing.T) {
+func TestTreeExprs_ContainEveryNodeType(t *testing.T) {
 	w := shared(t)
 	var all strings.Builder
 	for _, expr := range slices.Concat(treeExprs, durationExprs) {
-		all.WriteString(send(w.pairs["features"].ours, ask{path: "/parse_query", form: form("query", expr)}.request(t)).body)
+		all.WriteString(send(w.pairs["features"].ours, request{path: "/parse_query", form: form("query", expr)}.request(t)).body)
 	}
 	for _, kind := range []string{"aggregation", "binaryExpr", "call", "matrixSelector", "vectorSelector", "subquery", "durationExpr", "numberLiteral", "parenExpr", "stringLiteral", "unaryExpr"} {
 		if !strings.Contains(all.String(), `"type":"`+kind+`"`) {

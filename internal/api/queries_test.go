@@ -9,10 +9,10 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// The expressions of the differential test: tables of what people write, and
-// combinations of everything the language has.
+// The expressions of the differential test: tables of common queries, and combinations of
+// everything in the language.
 
-// selectorExprs are selectors with every matcher, offset and @.
+// selectorExprs are selectors with every matcher type, offset and @.
 var selectorExprs = []string{
 	`demo_requests_total`, `{__name__="demo_gauge"}`, `demo_requests_total{job="api"}`, `demo_requests_total{job!="api"}`, `demo_requests_total{job=~"a.*"}`,
 	`demo_requests_total{job!~"a.*|nothing"}`, `demo_requests_total{job="api",instance=~"[ab]:.",code!="500"}`, `demo_requests_total{job=""}`, `demo_requests_total{nosuch=""}`,
@@ -25,7 +25,7 @@ var selectorExprs = []string{
 	`demo_gauge @ 1700000300`, `demo_gauge @ start()`, `demo_gauge @ end()`, `demo_gauge @ end() offset 2m`, `demo_gauge offset 2m @ start()`, `demo_gauge @ 1e3`, `demo_gauge @ 99999999999`,
 }
 
-// wholeExprs yield scalars, strings and matrices, or calculate with them.
+// wholeExprs return scalars, strings and matrices, or calculate with them.
 var wholeExprs = []string{
 	`1`, `-1`, `0`, `-0`, `+1.5`, `0.1`, `1e21`, `1e-7`, `1e300`, `5e-324`, `NaN`, `Inf`, `-Inf`, `0x1F`, `0b101`, `0o17`, `1_000_000`, `1h30m`, `-5m`, `1/3`, `2^63`, `1e308*10`, `0/0`,
 	`9007199254740993`, `123456789012345678901234567890`, `time()`, `time() - 0.001`, `vector(1)`, `vector(time())`, `scalar(vector(3))`, `scalar(demo_gauge)`, `scalar(nothing)`, `pi()`,
@@ -34,14 +34,14 @@ var wholeExprs = []string{
 	demo_gauge # another`, `1 # <`, `5 % 3`, `-5 % 3`, `5 atan2 3`, `2 ^ 3 ^ 2`, `1 - 2 - 3`, `1 == bool 1`, `1 < bool 0`, `1 != bool NaN`, `bool`, `time() > bool 0`,
 }
 
-// matrixExprs are for instant queries alone.
+// matrixExprs are valid for instant queries only.
 var matrixExprs = []string{
 	`demo_gauge[2m]`, `demo_requests_total{job="api"}[1m] offset 1m`, `stale_metric[15m]`, `special_value[4m]`, `native_integer[1m]`, `mixed_metric[3m]`, `nothing[1m]`, `odd_label[2m]`, `demo_gauge[1m:15s]`,
 	`demo_gauge[2m:]`, `rate(demo_requests_total[1m])[5m:1m]`, `demo_gauge[100ms]`, `demo_gauge[1ms]`, `demo_gauge[30s] @ 600`, `demo_gauge[1m:7s] @ end() offset 30s`, `mixed_metric[3m:20s]`, `{"日本"="x"}[4m]`, `many[5m]`,
 	`vector(1)[1m:20s]`, `1[1m:20s]`, `time()[1m:333ms]`,
 }
 
-// binaryExprs are operators between vectors, and what goes wrong there.
+// binaryExprs are operators between vectors and their errors.
 var binaryExprs = []string{
 	`demo_gauge + on(job, instance) group_right demo_requests_total`, `demo_requests_total * on(job, instance) group_left demo_gauge`, `demo_requests_total / ignoring(code) group_left demo_gauge`,
 	`demo_requests_total{code="500"} / ignoring(code) demo_requests_total{code="200"}`, `demo_requests_total{code="500"} / on(job, instance) demo_requests_total{code="200"}`,
@@ -57,7 +57,7 @@ var binaryExprs = []string{
 	`label_replace(demo_gauge, "job", "same", "", "") + 1`, `label_replace(demo_gauge, "instance", "", "", "")`, `abs({__name__=~"native_.*"} or demo_gauge)`,
 }
 
-// functionExprs add what the combinations below do not reach.
+// functionExprs contain the calls that the combinations below omit.
 var functionExprs = []string{
 	`rate(demo_requests_total[5m])`, `irate(demo_requests_total[1m])`, `increase(demo_requests_total[333s])`, `delta(demo_gauge[3m])`, `idelta(demo_gauge[1m])`, `deriv(demo_gauge[2m])`, `rate(demo_gauge[2m])`, `rate(mixed_metric[5m])`, `increase(native_gauge[2m])`,
 	`delta(native_gauge[2m])`, `delta(native_integer[2m])`, `irate(native_integer[1m])`, `idelta(native_gauge[1m])`, `irate(mixed_metric[1m])`, `rate(native_custom[2m])`, `rate(stale_metric[10m])`, `rate(nothing[1m])`, `rate(demo_requests_total[1ms])`, `rate(typed_total[2m])`, `resets(native_integer[20m])`,
@@ -111,8 +111,8 @@ func operatorExprs() []string {
 	return all
 }
 
-// callExprs call every function of the language with floats, native histograms
-// and classic ones. Those that want strings stand in functionExprs.
+// callExprs call every function with floats, native and classic histograms. Functions with
+// string parameters are in functionExprs.
 func callExprs(experimental bool) []string {
 	arguments := map[parser.ValueType][]string{
 		parser.ValueTypeVector: {"demo_gauge", "native_integer", "special_value", "{job=\"api\"}"},
@@ -143,7 +143,7 @@ func callExprs(experimental bool) []string {
 	return all
 }
 
-// featureExprs need the experimental parts of the language.
+// featureExprs need experimental features of the language.
 var featureExprs = []string{
 	`sort_by_label(demo_requests_total, "job", "code")`, `sort_by_label_desc(odd_label, "v")`, `limitk(2, demo_gauge)`, `limit_ratio(0.5, demo_gauge)`, `limit_ratio(-0.5, demo_gauge)`, `limit_ratio(2, demo_gauge)`, `limitk(0, demo_gauge)`, `limitk by (job) (1, native_integer)`,
 	`info(demo_gauge)`, `info(demo_gauge, {version=~".+"})`, `info(rate(demo_requests_total[1m]), {__name__="target_info"})`, `mad_over_time(demo_gauge[2m])`, `ts_of_max_over_time(demo_gauge[2m])`, `ts_of_last_over_time(mixed_metric[2m])`, `first_over_time(mixed_metric[2m])`, `double_exponential_smoothing(demo_gauge[5m], 0.5, 0.5)`,
@@ -153,7 +153,7 @@ var featureExprs = []string{
 	`rate({__name__=~"demo_latency_seconds_(sum|count)"}[1m])`, `count by (__name__) (rate({__name__=~"demo_.*"}[1m]))`, `{__name__=~"demo_latency_seconds_(sum|count)"} * 2`, `histogram_quantile(0.5, native_custom) or native_float`,
 }
 
-// brokenExprs do not parse, or are refused before they are evaluated.
+// brokenExprs fail to parse or are rejected before evaluation.
 var brokenExprs = []string{
 	``, ` `, "\n\t", `#`, `demo_gauge{`, `demo_gauge}`, `demo_gauge{job}`, `demo_gauge{job=}`, `demo_gauge{job=x}`, `demo_gauge{job="x}`, `demo_gauge{job='x"}`, `demo_gauge{"x"=}`, `demo_gauge{,}`, `{}`, `{job=""}`, `{job=~".*"}`, `{job!="x"}`, `{__name__="a",__name__="b"}`, `a{__name__="b"}`,
 	`demo_gauge[`, `demo_gauge[5`, `demo_gauge[5m`, `demo_gauge[]`, `demo_gauge[0s]`, `demo_gauge[-5m]`, `demo_gauge[5x]`, `demo_gauge[5m:0s]`, `demo_gauge[5m][5m]`, `demo_gauge[1m][1m:1s]`, `demo_gauge offset`, `demo_gauge offset x`, `demo_gauge @`, `demo_gauge @ x`, `demo_gauge @ NaN`, `demo_gauge @ Inf`, `demo_gauge @ 1 @ 2`, `demo_gauge offset 1m offset 1m`, `demo_gauge @ start`, `(demo_gauge) offset 1m`,

@@ -14,32 +14,32 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// pointsMax is how many steps a range query may have: 60 s steps for a week, or
-// 1 h steps for a year.
+// pointsMax is the maximum of steps of a range query: enough for 60 s steps over a week or
+// 1 h steps over a year.
 const pointsMax = 11_000
 
-func (a *API) query(r *http.Request) (answer, *apiError) {
+func (a *API) query(r *http.Request) (response, *apiError) {
 	limit, apiErr := parseLimit(r)
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	at, apiErr := optionalTime(r, "time", a.opts.Now())
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	return a.evaluate(r, limit, nil, a.opts.StoreDefaults.InstantResolution, func(e evaluation) (promql.Query, error) {
 		return a.opts.Engine.NewInstantQuery(e.ctx, e.from, e.opts, r.FormValue("query"), at)
 	})
 }
 
-func (a *API) queryRange(r *http.Request) (answer, *apiError) {
+func (a *API) queryRange(r *http.Request) (response, *apiError) {
 	limit, apiErr := parseLimit(r)
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	start, end, step, apiErr := a.parseSteps(r)
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	grid := promjson.NewSteps(milliseconds(start), step.Milliseconds(), int(end.Sub(start)/step)+1)
 	return a.evaluate(r, limit, grid, step/5, func(e evaluation) (promql.Query, error) {
@@ -47,7 +47,7 @@ func (a *API) queryRange(r *http.Request) (answer, *apiError) {
 	})
 }
 
-// parseSteps reads start, end and step of a range query.
+// parseSteps parses `start`, `end` and `step` of a range query.
 func (a *API) parseSteps(r *http.Request) (start, end time.Time, step time.Duration, apiErr *apiError) {
 	start, err := parseTime(r.FormValue("start"))
 	if err != nil {
@@ -73,31 +73,31 @@ func (a *API) parseSteps(r *http.Request) (start, end time.Time, step time.Durat
 	return start, end, step, nil
 }
 
-// evaluate runs a query and describes its answer. The result's points belong to
-// the engine until the answer is released.
-func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Steps, resolution time.Duration, newQuery func(evaluation) (promql.Query, error)) (answer, *apiError) {
+// evaluate executes a query. The points of the result belong to the engine and are valid
+// until the response is released.
+func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Steps, resolution time.Duration, newQuery func(evaluation) (promql.Query, error)) (response, *apiError) {
 	ctx, cancel, apiErr := a.queryContext(r)
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	defer cancel()
 	opts, apiErr := queryOptions(r)
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
-	from, opts, apiErr := a.sampled(r, opts, resolution)
+	from, opts, apiErr := a.samplesQueryable(r, opts, resolution)
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	if err := nesting.Check(r.FormValue("query"), nesting.LevelsMax); err != nil {
-		return answer{}, invalidParameter("query", err)
+		return response{}, invalidParameter("query", err)
 	}
 	qry, err := newQuery(evaluation{ctx, from, opts})
 	if err != nil {
-		if ended := endedInQueue(err); ended != nil {
-			return answer{}, ended
+		if queueErr := queueError(err); queueErr != nil {
+			return response{}, queueErr
 		}
-		return answer{}, invalidParameter("query", err)
+		return response{}, invalidParameter("query", err)
 	}
 	release := true
 	defer func() {
@@ -107,10 +107,10 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Steps, resolut
 	}()
 	res := qry.Exec(ctx)
 	if res.Err != nil {
-		if ended := endedInQueue(res.Err); ended != nil {
-			return answer{}, ended
+		if queueErr := queueError(res.Err); queueErr != nil {
+			return response{}, queueErr
 		}
-		return answer{}, a.late(queryError(res.Err))
+		return response{}, a.asTimeout(queryError(res.Err))
 	}
 	warnings := res.Warnings
 	if truncate(res, limit) {
@@ -119,16 +119,16 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Steps, resolut
 	want := r.FormValue("stats")
 	warnings = warnAboutStats(warnings, want)
 	release = false
-	return answer{
-		write:   func(s *stream) { s.result(res, grid, statsOf(qry, want)) },
-		notes:   &notes{list: warnings, query: r.FormValue("query")},
-		release: qry.Close,
+	return response{
+		write:       func(s *stream) { s.result(res, grid, statsOf(qry, want)) },
+		annotations: &responseAnnotations{list: warnings, query: r.FormValue("query")},
+		release:     qry.Close,
 	}, nil
 }
 
 var errTruncated = errors.New("results truncated due to limit")
 
-// truncate cuts a vector or matrix to limit elements and tells whether it did.
+// truncate truncates a vector or matrix to limit elements and reports whether it did.
 func truncate(res *promql.Result, limit int) bool {
 	if limit <= 0 {
 		return false

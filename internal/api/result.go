@@ -10,15 +10,15 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// evaluation is what a query is made with.
+// evaluation holds the arguments of NewInstantQuery and NewRangeQuery.
 type evaluation struct {
 	ctx  context.Context
 	from storage.Queryable
 	opts promql.QueryOpts
 }
 
-// pointsPerPiece bounds how much of a series is appended before the buffer is
-// looked at: a point is at most some 50 bytes.
+// pointsPerPiece is the number of points that are appended between two checks of the
+// buffer's size. A point has at most about 50 bytes.
 const pointsPerPiece = 512
 
 // result appends {"resultType":...,"result":...,"stats":...}.
@@ -47,7 +47,7 @@ func (s *stream) matrix(m promql.Matrix, grid *promjson.Steps) {
 	for i := range m {
 		s.comma(i)
 		s.series(&m[i], grid)
-		if !s.room() {
+		if !s.flushIfFull() {
 			return
 		}
 	}
@@ -76,7 +76,7 @@ func (s *stream) floats(points []promql.FPoint, grid *promjson.Steps) {
 		piece := points[done:min(done+pointsPerPiece, len(points))]
 		s.b = promjson.AppendPoints(s.b, grid, piece)
 		done += len(piece)
-		if !s.room() {
+		if !s.flushIfFull() {
 			return
 		}
 	}
@@ -90,7 +90,7 @@ func (s *stream) histograms(points []promql.HPoint) {
 		s.raw(",")
 		s.histogram(p.H)
 		s.raw("]")
-		if !s.room() {
+		if !s.flushIfFull() {
 			return
 		}
 	}
@@ -114,14 +114,14 @@ func (s *stream) vector(v promql.Vector) {
 			s.histogram(v[i].H)
 		}
 		s.raw("]}")
-		if !s.room() {
+		if !s.flushIfFull() {
 			return
 		}
 	}
 	s.raw("]")
 }
 
-// stats appends what a query cost: seconds in each stage, and samples.
+// stats appends the timings of a query in seconds and its sample counts.
 func (s *stream) stats(b stats.BuiltinStats) {
 	stage := func(key string, seconds float64) { s.raw(key); s.number(seconds) }
 	stage(`{"timings":{"evalTotalTime":`, b.Timings.EvalTotalTime)
@@ -165,5 +165,5 @@ func (s *stream) perStep(i int, ms, samples int64) {
 	s.raw(",")
 	s.integer(samples)
 	s.raw("]")
-	s.room()
+	s.flushIfFull()
 }

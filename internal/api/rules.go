@@ -9,27 +9,27 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// storeTargets lists what the stores' servers scrape, as Prometheus does; what is not
-// passed on by stores (intervals, counts of what was dropped) is left out, as Thanos
-// leaves it out.
-func (a *API) storeTargets(r *http.Request) (answer, *apiError) {
+// storeTargets returns the targets of all stores in Prometheus' format. Like Thanos it
+// omits fields that StoreAPI does not have: scrape interval, timeout and the counts of
+// dropped targets.
+func (a *API) storeTargets(r *http.Request) (response, *apiError) {
 	state := strings.ToLower(r.FormValue("state"))
 	switch state {
 	case "":
 		state = "any"
 	case "any", "active", "dropped":
 	default:
-		return answer{}, invalidParameter("state", fmt.Errorf("%q is none of any, active, dropped", state))
+		return response{}, invalidParameter("state", fmt.Errorf("%q is not one of any, active, dropped", state))
 	}
 	p, apiErr := a.storeParams(r, purpose{dedup: true})
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	found, warnings, err := a.opts.Stores.Targets(r.Context(), p, state)
 	if err != nil {
-		return answer{}, queryError(err)
+		return response{}, queryError(err)
 	}
-	return answer{write: func(s *stream) {
+	return response{write: func(s *stream) {
 		s.raw(`{"activeTargets":[`)
 		for i, t := range found.Active {
 			s.comma(i)
@@ -42,12 +42,12 @@ func (a *API) storeTargets(r *http.Request) (answer, *apiError) {
 			s.field(`,"globalUrl":`, t.GlobalURL)
 			s.field(`,"lastError":`, t.LastError)
 			s.raw(`,"lastScrape":`)
-			s.moment(t.LastScrape)
+			s.rfc3339(t.LastScrape)
 			s.raw(`,"lastScrapeDuration":`)
 			s.number(t.LastScrapeSeconds)
 			s.field(`,"health":`, t.Health)
 			s.raw("}")
-			s.room()
+			s.flushIfFull()
 		}
 		s.raw(`],"droppedTargets":[`)
 		for i, set := range found.Dropped {
@@ -55,54 +55,53 @@ func (a *API) storeTargets(r *http.Request) (answer, *apiError) {
 			s.raw(`{"discoveredLabels":`)
 			s.labels(set)
 			s.raw("}")
-			s.room()
+			s.flushIfFull()
 		}
 		s.raw(`]}`)
-	}, notes: &notes{list: warnings}}, nil
+	}, annotations: &responseAnnotations{list: warnings}}, nil
 }
 
-// storeRules lists the rules that the stores' servers evaluate, as Prometheus does.
-// What stores do not say of rules (when alerts last fired) is left out.
-func (a *API) storeRules(r *http.Request) (answer, *apiError) {
+// storeRules returns the rules of all stores in Prometheus' format. It omits the time at
+// which an alert last fired, which StoreAPI does not have.
+func (a *API) storeRules(r *http.Request) (response, *apiError) {
 	kind := strings.ToLower(r.FormValue("type"))
 	switch kind {
 	case "":
 		kind = "all"
 	case "alert", "record":
 	default:
-		return answer{}, invalidParameter("type", fmt.Errorf("not supported value %q", kind))
+		return response{}, invalidParameter("type", fmt.Errorf("not supported value %q", kind))
 	}
 	p, apiErr := a.storeParams(r, purpose{dedup: true})
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	groups, warnings, err := a.opts.Stores.Rules(r.Context(), p, kind)
 	if err != nil {
-		return answer{}, queryError(err)
+		return response{}, queryError(err)
 	}
 	groups = filterGroups(groups, r.Form["rule_name[]"], r.Form["rule_group[]"], r.Form["file[]"])
-	return answer{write: func(s *stream) {
+	return response{write: func(s *stream) {
 		s.raw(`{"groups":[`)
 		for i := range groups {
 			s.comma(i)
 			s.ruleGroup(&groups[i])
 		}
 		s.raw(`]}`)
-	}, notes: &notes{list: warnings}}, nil
+	}, annotations: &responseAnnotations{list: warnings}}, nil
 }
 
-// filterGroups keeps, in place, the rules of one of the names in groups of one of the
-// names in one of the files; none are all. Of groups without rules nothing is left
-// then.
+// filterGroups filters groups in place by rule name, group name and file. An empty list
+// matches everything. With any filter, groups without rules are removed.
 func filterGroups(groups []storeapi.RuleGroup, names, groupNames, files []string) []storeapi.RuleGroup {
 	if len(names)+len(groupNames)+len(files) == 0 {
 		return groups
 	}
-	wanted := func(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
+	matches := func(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
 	left := groups[:0]
 	for _, g := range groups {
-		g.Rules = slices.DeleteFunc(g.Rules, func(r storeapi.Rule) bool { return !wanted(names, r.Name) })
-		if len(g.Rules) > 0 && wanted(groupNames, g.Name) && wanted(files, g.File) {
+		g.Rules = slices.DeleteFunc(g.Rules, func(r storeapi.Rule) bool { return !matches(names, r.Name) })
+		if len(g.Rules) > 0 && matches(groupNames, g.Name) && matches(files, g.File) {
 			left = append(left, g)
 		}
 	}
@@ -120,7 +119,7 @@ func (s *stream) ruleGroup(g *storeapi.RuleGroup) {
 		} else {
 			s.recordingRule(&g.Rules[i])
 		}
-		s.room()
+		s.flushIfFull()
 	}
 	s.raw(`],"interval":`)
 	s.number(g.IntervalSeconds)
@@ -129,7 +128,7 @@ func (s *stream) ruleGroup(g *storeapi.RuleGroup) {
 	s.raw(`,"evaluationTime":`)
 	s.number(g.EvaluationSeconds)
 	s.raw(`,"lastEvaluation":`)
-	s.moment(g.LastEvaluation)
+	s.rfc3339(g.LastEvaluation)
 	s.raw("}")
 }
 
@@ -140,7 +139,7 @@ func (s *stream) recordingRule(r *storeapi.Rule) {
 		s.raw(`,"labels":`)
 		s.labels(r.Labels)
 	}
-	s.evaluated(r)
+	s.ruleEvaluation(r)
 	s.raw(`,"type":"recording"}`)
 }
 
@@ -162,12 +161,12 @@ func (s *stream) alertingRule(r *storeapi.Rule) {
 		s.alert(&r.Alerts[i])
 	}
 	s.raw("]")
-	s.evaluated(r)
+	s.ruleEvaluation(r)
 	s.raw(`,"type":"alerting"}`)
 }
 
-// evaluated appends how the last evaluation of a rule went.
-func (s *stream) evaluated(r *storeapi.Rule) {
+// ruleEvaluation appends health, error, duration and time of a rule's last evaluation.
+func (s *stream) ruleEvaluation(r *storeapi.Rule) {
 	s.field(`,"health":`, r.Health)
 	if r.LastError != "" {
 		s.field(`,"lastError":`, r.LastError)
@@ -175,7 +174,7 @@ func (s *stream) evaluated(r *storeapi.Rule) {
 	s.raw(`,"evaluationTime":`)
 	s.number(r.EvaluationSeconds)
 	s.raw(`,"lastEvaluation":`)
-	s.moment(r.LastEvaluation)
+	s.rfc3339(r.LastEvaluation)
 }
 
 func (s *stream) alert(a *storeapi.Alert) {
@@ -186,24 +185,24 @@ func (s *stream) alert(a *storeapi.Alert) {
 	s.field(`,"state":`, a.State)
 	if !a.ActiveAt.IsZero() {
 		s.raw(`,"activeAt":`)
-		s.moment(a.ActiveAt)
+		s.rfc3339(a.ActiveAt)
 	}
 	s.field(`,"value":`, a.Value)
 	s.raw("}")
-	s.room()
+	s.flushIfFull()
 }
 
-// storeAlerts lists the alerts of the rules that alert.
-func (a *API) storeAlerts(r *http.Request) (answer, *apiError) {
+// storeAlerts returns the active alerts of all alerting rules.
+func (a *API) storeAlerts(r *http.Request) (response, *apiError) {
 	p, apiErr := a.storeParams(r, purpose{dedup: true})
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	groups, warnings, err := a.opts.Stores.Rules(r.Context(), p, "alert")
 	if err != nil {
-		return answer{}, queryError(err)
+		return response{}, queryError(err)
 	}
-	return answer{write: func(s *stream) {
+	return response{write: func(s *stream) {
 		s.raw(`{"alerts":[`)
 		n := 0
 		for _, g := range groups {
@@ -216,5 +215,5 @@ func (a *API) storeAlerts(r *http.Request) (answer, *apiError) {
 			}
 		}
 		s.raw(`]}`)
-	}, notes: &notes{list: warnings}}, nil
+	}, annotations: &responseAnnotations{list: warnings}}, nil
 }

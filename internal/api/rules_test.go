@@ -16,7 +16,7 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// listedStores are stores that know one target and one group of rules.
+// listedStores implements api.Stores with one target and one rule group.
 type listedStores struct{ api.Stores }
 
 func (listedStores) Targets(context.Context, api.StoreParams, string) (storeapi.Targets, annotations.Annotations, error) {
@@ -37,7 +37,7 @@ func (listedStores) Rules(context.Context, api.StoreParams, string) ([]storeapi.
 	}}}, nil, nil
 }
 
-func TestTargetsAndRulesOfStoresHaveTheShapeOfPrometheus(t *testing.T) {
+func TestAPI_TargetsAndRulesOfStoresHavePrometheusFormat(t *testing.T) {
 	mux := http.NewServeMux()
 	api.New(api.Options{Stores: listedStores{}, Parser: parser.NewParser(parser.Options{})}).Register(mux, "/api/v1")
 	const (
@@ -60,7 +60,7 @@ func TestTargetsAndRulesOfStoresHaveTheShapeOfPrometheus(t *testing.T) {
 		"/rules?file[]=x":                     none,
 		"/alerts":                             `{"status":"success","data":{"alerts":[` + alert + `]}}`,
 		"/rules?type=x":                       `{"status":"error","errorType":"bad_data","error":"invalid parameter \"type\": not supported value \"x\""}`,
-		"/targets?state=x":                    `{"status":"error","errorType":"bad_data","error":"invalid parameter \"state\": \"x\" is none of any, active, dropped"}`,
+		"/targets?state=x":                    `{"status":"error","errorType":"bad_data","error":"invalid parameter \"state\": \"x\" is not one of any, active, dropped"}`,
 	} {
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1"+path, nil))

@@ -14,16 +14,16 @@ import (
 	"github.com/prometheus/prometheus/tsdb/index"
 )
 
-func (a *API) statusConfig(*http.Request) (answer, *apiError) {
+func (a *API) statusConfig(*http.Request) (response, *apiError) {
 	cfg := a.opts.Config()
-	return answer{write: func(s *stream) {
+	return response{write: func(s *stream) {
 		s.field(`{"yaml":`, cfg.String())
 		s.raw("}")
 	}}, nil
 }
 
-func (a *API) statusFlags(*http.Request) (answer, *apiError) {
-	return answer{write: func(s *stream) {
+func (a *API) statusFlags(*http.Request) (response, *apiError) {
+	return response{write: func(s *stream) {
 		s.raw("{")
 		for i, name := range sortedKeys(a.opts.Flags) {
 			s.comma(i)
@@ -34,9 +34,9 @@ func (a *API) statusFlags(*http.Request) (answer, *apiError) {
 	}}, nil
 }
 
-func (a *API) statusBuildInfo(*http.Request) (answer, *apiError) {
+func (a *API) statusBuildInfo(*http.Request) (response, *apiError) {
 	b := a.opts.BuildInfo
-	return answer{write: func(s *stream) {
+	return response{write: func(s *stream) {
 		s.field(`{"version":`, b.Version)
 		s.field(`,"revision":`, b.Revision)
 		s.field(`,"branch":`, b.Branch)
@@ -48,22 +48,22 @@ func (a *API) statusBuildInfo(*http.Request) (answer, *apiError) {
 	}}, nil
 }
 
-func (a *API) statusRuntimeInfo(*http.Request) (answer, *apiError) {
+func (a *API) statusRuntimeInfo(*http.Request) (response, *apiError) {
 	info, err := a.opts.RuntimeInfo()
 	if err != nil {
-		return answer{}, &apiError{kindInternal, err}
+		return response{}, &apiError{kindInternal, err}
 	}
-	return answer{write: func(s *stream) {
+	return response{write: func(s *stream) {
 		s.raw(`{"startTime":`)
-		s.moment(info.StartTime)
+		s.rfc3339(info.StartTime)
 		s.field(`,"CWD":`, info.CWD)
 		s.field(`,"hostname":`, info.Hostname)
 		s.raw(`,"serverTime":`)
-		s.moment(a.opts.Now().UTC())
+		s.rfc3339(a.opts.Now().UTC())
 		s.raw(`,"reloadConfigSuccess":`)
 		s.boolean(info.ReloadConfigSuccess)
 		s.raw(`,"lastConfigTime":`)
-		s.moment(info.LastConfigTime)
+		s.rfc3339(info.LastConfigTime)
 		s.raw(`,"corruptionCount":`)
 		s.integer(info.CorruptionCount)
 		s.raw(`,"goroutineCount":`)
@@ -79,28 +79,29 @@ func (a *API) statusRuntimeInfo(*http.Request) (answer, *apiError) {
 	}}, nil
 }
 
+// tsdbStatsMax is the maximum of `limit` in status/tsdb.
 const tsdbStatsMax = 10_000
 
-func (a *API) statusTSDB(r *http.Request) (answer, *apiError) {
+func (a *API) statusTSDB(r *http.Request) (response, *apiError) {
 	limit := 10
 	if text := r.FormValue("limit"); text != "" {
 		var err error
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 {
-			return answer{}, badData(errors.New("limit must be a positive number"))
+			return response{}, badData(errors.New("limit must be a positive number"))
 		}
 		if limit > tsdbStatsMax {
-			return answer{}, badData(fmt.Errorf("limit must not exceed %d", tsdbStatsMax))
+			return response{}, badData(fmt.Errorf("limit must not exceed %d", tsdbStatsMax))
 		}
 	}
 	stats, err := a.opts.Status.HeadStats(labels.MetricName, limit)
 	if err != nil {
-		return answer{}, &apiError{kindInternal, err}
+		return response{}, &apiError{kindInternal, err}
 	}
 	chunks, err := a.headChunks()
 	if err != nil {
-		return answer{}, &apiError{kindInternal, fmt.Errorf("error gathering runtime status: %w", err)}
+		return response{}, &apiError{kindInternal, fmt.Errorf("error gathering runtime status: %w", err)}
 	}
-	return answer{write: func(s *stream) {
+	return response{write: func(s *stream) {
 		s.raw(`{"headStats":{"numSeries":`)
 		s.unsigned(stats.NumSeries)
 		s.raw(`,"numLabelPairs":`)
@@ -129,13 +130,12 @@ func (s *stream) cardinality(key string, stats []index.Stat) {
 		s.raw(`,"value":`)
 		s.unsigned(stat.Count)
 		s.raw("}")
-		s.room()
+		s.flushIfFull()
 	}
 	s.raw("]")
 }
 
-// headChunks reads the number of chunks from the database's own gauge, the only
-// place that has it.
+// headChunks returns the number of head chunks from the TSDB's gauge, its only source.
 func (a *API) headChunks() (int64, error) {
 	if a.opts.Gatherer == nil {
 		return 0, nil
@@ -154,9 +154,9 @@ func (a *API) headChunks() (int64, error) {
 	return 0, nil
 }
 
-func (a *API) statusWALReplay(*http.Request) (answer, *apiError) {
+func (a *API) statusWALReplay(*http.Request) (response, *apiError) {
 	status := a.opts.Status.WALReplayStatus()
-	return answer{write: func(s *stream) {
+	return response{write: func(s *stream) {
 		s.raw(`{"min":`)
 		s.integer(int64(status.Min))
 		s.raw(`,"max":`)

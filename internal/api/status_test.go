@@ -10,20 +10,20 @@ import (
 	"github.com/grafana/regexp"
 )
 
-func TestStatusEqualsPrometheus(t *testing.T) {
+func TestAPI_StatusEqualsPrometheus(t *testing.T) {
 	w := shared(t)
 	for _, path := range []string{
 		"/status/config", "/status/flags", "/status/walreplay", "/status/tsdb", "/status/tsdb?limit=1", "/status/tsdb?limit=3", "/status/tsdb?limit=10000",
 		"/status/tsdb?limit=10001", "/status/tsdb?limit=0", "/status/tsdb?limit=-1", "/status/tsdb?limit=x", "/status/tsdb?limit=", "/rules", "/alerts", "/alertmanagers",
 	} {
-		w.compare(t, ask{path: path}, nil)
+		w.compare(t, request{path: path}, nil)
 	}
 }
 
-func TestStatusWithValuesOfItsOwnHasPrometheusKeys(t *testing.T) {
+func TestAPI_StatusKeysEqualPrometheus(t *testing.T) {
 	p := shared(t).pairs["default"]
 	for path, more := range map[string][]string{"/status/runtimeinfo": nil, "/status/buildinfo": {".data.program string"}} {
-		got, want := send(p.ours, ask{path: path}.request(t)), send(p.oracle, ask{path: path}.request(t))
+		got, want := send(p.ours, request{path: path}.request(t)), send(p.oracle, request{path: path}.request(t))
 		keys := keysOf(t, got.body)
 		for _, key := range more {
 			at := slices.Index(keys, key)
@@ -36,25 +36,25 @@ func TestStatusWithValuesOfItsOwnHasPrometheusKeys(t *testing.T) {
 			t.Errorf("%s: %d %v, want %d %v", path, got.status, keys, want.status, wanted)
 		}
 	}
-	// What does not change from one request to the next is the same, in the same order.
+	// All other values are equal and in the same order.
 	own := regexp.MustCompile(`"(serverTime|goroutineCount)":("[^"]*"|\d+)|,"program":"[^"]*"`)
 	for _, path := range []string{"/status/runtimeinfo", "/status/buildinfo"} {
-		p.compare(t, ask{path: path}, func(body string) string { return own.ReplaceAllString(body, "") })
+		p.compare(t, request{path: path}, func(body string) string { return own.ReplaceAllString(body, "") })
 	}
 }
 
-// headersToCompare are those by which browsers decide.
+// headersToCompare are the CORS headers that browsers evaluate.
 var headersToCompare = []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Headers", "Access-Control-Allow-Methods", "Access-Control-Expose-Headers"}
 
-func TestCrossOriginHeadersEqualPrometheus(t *testing.T) {
+func TestAPI_CrossOriginHeadersEqualPrometheus(t *testing.T) {
 	w := shared(t)
 	narrow := w.parts(t)
 	narrow.origin = regexp.MustCompile(`^(?:https://(good|fine)\.example)$`)
 	for name, p := range map[string]pair{"any": w.pairs["default"], "narrow": narrow.pair()} {
 		for _, origin := range []string{"", "https://good.example", "https://evil.example", "https://good.example.evil", "null", "*"} {
-			for _, a := range []ask{
+			for _, a := range []request{
 				{method: http.MethodOptions, path: "/query"}, {method: http.MethodOptions, path: "/status/walreplay"}, {method: http.MethodOptions, path: "/label/x/values"},
-				{path: "/query", form: form("query", "1", "time", "5")}, {path: "/query"}, {path: "/status/walreplay"}, {method: http.MethodPost, path: "/series", how: inBody},
+				{path: "/query", form: form("query", "1", "time", "5")}, {path: "/query"}, {path: "/status/walreplay"}, {method: http.MethodPost, path: "/series", encoding: formInBody},
 			} {
 				if origin != "" {
 					a.header = http.Header{"Origin": {origin}}
@@ -76,17 +76,17 @@ func TestCrossOriginHeadersEqualPrometheus(t *testing.T) {
 	}
 }
 
-func TestPathsAndMethodsThatDoNotExistAreRefused(t *testing.T) {
+func TestAPI_UnknownPathOrMethodIsAnError(t *testing.T) {
 	p := shared(t).pairs["default"]
-	for _, a := range []ask{
+	for _, a := range []request{
 		{path: "/nosuch"}, {path: "/"}, {path: "/query/deeper"}, {path: "/label/x"}, {path: "/label/x/values/more"}, {path: "/status"}, {path: "/status/nosuch"},
 		{method: http.MethodPost, path: "/targets"}, {method: http.MethodPost, path: "/label/job/values"}, {method: http.MethodPost, path: "/status/tsdb"}, {method: http.MethodPost, path: "/metadata"},
 		{method: http.MethodPut, path: "/query"}, {method: http.MethodDelete, path: "/series"}, {method: http.MethodPatch, path: "/query_range"}, {method: "BREW", path: "/labels"}, {method: http.MethodTrace, path: "/query"},
 	} {
 		want, got := send(p.oracle, a.request(t)), send(p.ours, a.request(t))
 		refused := got.status == http.StatusNotFound || got.status == http.StatusMethodNotAllowed
-		if got.status != want.status && !(refused && want.status >= 300 && want.status < 400) { // httprouter redirects to what looks alike
-			t.Errorf("%s: got %s, Prometheus says %s", a, got, want)
+		if got.status != want.status && !(refused && want.status >= 300 && want.status < 400) { // httprouter redirects to similar paths
+			t.Errorf("%s: got %s, Prometheus returned %s", a, got, want)
 		}
 		if got.status == http.StatusMethodNotAllowed && !strings.Contains(got.header.Get("Allow"), http.MethodGet) {
 			t.Errorf("%s: Allow is %q", a, got.header.Get("Allow"))
@@ -94,7 +94,7 @@ func TestPathsAndMethodsThatDoNotExistAreRefused(t *testing.T) {
 	}
 }
 
-func TestEverythingButTheReplayWaitsForReadiness(t *testing.T) {
+func TestOptions_ReadyWrapsEverythingButWALReplay(t *testing.T) {
 	p := shared(t).parts(t)
 	p.ready = func(http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -106,11 +106,11 @@ func TestEverythingButTheReplayWaitsForReadiness(t *testing.T) {
 		"/query?query=1", "/query_range", "/series", "/labels", "/label/x/values", "/query_exemplars", "/format_query", "/parse_query", "/targets", "/targets/metadata", "/metadata", "/scrape_pools",
 		"/status/config", "/status/flags", "/status/buildinfo", "/status/runtimeinfo", "/status/tsdb", "/status/walreplay", "/rules", "/alerts", "/alertmanagers",
 	} {
-		both.compare(t, ask{path: path}, nil)
+		both.compare(t, request{path: path}, nil)
 	}
 }
 
-func TestHeadIsAnsweredLikeGetWithoutABody(t *testing.T) {
+func TestAPI_HeadIsGetWithoutBody(t *testing.T) {
 	server := httptest.NewServer(shared(t).pairs["default"].ours)
 	defer server.Close()
 	res, err := server.Client().Head(server.URL + prefix + "/query?query=1&time=5")

@@ -18,40 +18,40 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// Stores are many stores read as one, which every request may want differently. With
-// them come the parameters of Thanos' API.
+// Stores queries many stores as one, with parameters per request. An API with Stores
+// accepts the query parameters of Thanos' API.
 type Stores interface {
 	Queryable(StoreParams) storage.Queryable
 	Exemplars(ctx context.Context, p StoreParams, start, end int64, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error)
 	MetricMetadata(ctx context.Context, p StoreParams, metric string, limit int) (map[string][]metadata.Metadata, annotations.Annotations, error)
-	// Targets are active ones, dropped ones or any, as state says.
+	// Targets returns targets by state: "active", "dropped" or "any".
 	Targets(ctx context.Context, p StoreParams, state string) (storeapi.Targets, annotations.Annotations, error)
-	// Rules are those that alert, those that record or all, as kind says.
+	// Rules returns rules by kind: "alert", "record" or "all".
 	Rules(ctx context.Context, p StoreParams, kind string) ([]storeapi.RuleGroup, annotations.Annotations, error)
-	Statuses() []StoreStatus // in the order in which they are shown
+	Statuses() []StoreStatus // in display order
 }
 
-// StoreParams are what a request says of the stores.
+// StoreParams are the store parameters of a request.
 type StoreParams struct {
-	ReplicaLabels []string // series that differ in these only are one; none: all are shown
-	Partial       bool     // a missing store is a warning, not an error
+	ReplicaLabels []string // series that differ only in these are deduplicated; none: no deduplication
+	Partial       bool     // a partial response is a warning, not an error
 	MaxResolution time.Duration
-	Stores        [][]*labels.Matcher // of __address__, one set of which must match; none: all
+	Stores        [][]*labels.Matcher // matchers of __address__, one set must match; none: all stores
 }
 
-// StoreDefaults are what holds where a request says nothing.
+// StoreDefaults are the defaults of parameters that a request omits.
 type StoreDefaults struct {
 	ReplicaLabels     []string
 	Partial           bool
-	AutoDownsampling  bool          // a fifth of the step is resolution enough
-	InstantResolution time.Duration // the same for instant queries
+	AutoDownsampling  bool          // max_source_resolution is a fifth of the step
+	InstantResolution time.Duration // max_source_resolution of instant queries with AutoDownsampling
 	Lookback          time.Duration // of the engine
-	DynamicLookback   bool          // look back as far as the resolution is coarse
-	Step              time.Duration // of range queries, at least a 250th of the range; 0: it must be given
-	MetadataRange     time.Duration // of requests for labels and series; 0: all times
+	DynamicLookback   bool          // lookback is at least the resolution
+	Step              time.Duration // minimum of the default step, which is a 250th of the range; 0: `step` is required
+	MetadataRange     time.Duration // default range of label and series requests; 0: unlimited
 }
 
-// StoreStatus is one store as /api/v1/stores shows it.
+// StoreStatus is one store in /api/v1/stores.
 type StoreStatus struct {
 	Name         string
 	Component    string
@@ -61,14 +61,14 @@ type StoreStatus struct {
 	MinMS, MaxMS int64
 }
 
-// purpose is what a request reads stores for.
+// purpose selects which store parameters apply to a request.
 type purpose struct {
-	dedup      bool // parameters about replicas are heeded
+	dedup      bool // dedup and replicaLabels[] apply
 	resolution time.Duration
-	samples    bool // parameters about samples are heeded
+	samples    bool // engine, shard_info and max_source_resolution apply
 }
 
-// storeParams reads what a request says of the stores.
+// storeParams parses the store parameters of a request.
 func (a *API) storeParams(r *http.Request, f purpose) (StoreParams, *apiError) {
 	d := a.opts.StoreDefaults
 	p := StoreParams{Partial: d.Partial}
@@ -100,18 +100,19 @@ func (a *API) storeParams(r *http.Request, f purpose) (StoreParams, *apiError) {
 	switch engine := r.FormValue("engine"); engine {
 	case "", "prometheus":
 	case "thanos":
-		return p, invalidParameter("engine", errors.New("the engine of Thanos is not here; queries are answered by that of Prometheus"))
+		return p, invalidParameter("engine", errors.New("the Thanos engine is not supported, use prometheus"))
 	default:
 		return p, invalidParameter("engine", fmt.Errorf("'%s' bad engine", engine))
 	}
 	if r.FormValue("shard_info") != "" {
-		return p, invalidParameter("shard_info", errors.New("queries are not sharded here"))
+		return p, invalidParameter("shard_info", errors.New("query sharding is not supported"))
 	}
 	p.MaxResolution, apiErr = maxResolution(r, d.AutoDownsampling, f.resolution)
 	return p, apiErr
 }
 
-// maxResolution is the coarsest downsampling that a request lets pass.
+// maxResolution parses `max_source_resolution`, the coarsest downsampling that a request
+// accepts.
 func maxResolution(r *http.Request, auto bool, byDefault time.Duration) (time.Duration, *apiError) {
 	text := r.FormValue("max_source_resolution")
 	if text == "" || text == "auto" {
@@ -142,7 +143,7 @@ func optionalBool(r *http.Request, name string, byDefault bool) (bool, *apiError
 	return b, nil
 }
 
-// queryable is the storage that a request reads.
+// queryable returns the storage of a request.
 func (a *API) queryable(r *http.Request, f purpose) (storage.Queryable, *apiError) {
 	if a.opts.Stores == nil {
 		return a.opts.Queryable, nil
@@ -154,9 +155,9 @@ func (a *API) queryable(r *http.Request, f purpose) (storage.Queryable, *apiErro
 	return a.opts.Stores.Queryable(p), nil
 }
 
-// sampled is the storage that a PromQL query reads, and what it is evaluated with:
-// where samples are coarse, what is looked back for must be found.
-func (a *API) sampled(r *http.Request, opts promql.QueryOpts, resolution time.Duration) (storage.Queryable, promql.QueryOpts, *apiError) {
+// samplesQueryable returns the storage of a PromQL query and the options of its
+// evaluation. With downsampled data the lookback is raised to at least the resolution.
+func (a *API) samplesQueryable(r *http.Request, opts promql.QueryOpts, resolution time.Duration) (storage.Queryable, promql.QueryOpts, *apiError) {
 	if a.opts.Stores == nil {
 		return a.opts.Queryable, opts, nil
 	}
@@ -165,15 +166,15 @@ func (a *API) sampled(r *http.Request, opts promql.QueryOpts, resolution time.Du
 		return nil, nil, apiErr
 	}
 	if d := a.opts.StoreDefaults; d.DynamicLookback && opts.LookbackDelta() == 0 {
-		if coarse := lookbackFor(d.Lookback, p.MaxResolution); coarse > d.Lookback {
-			opts = promql.NewPrometheusQueryOpts(opts.EnablePerStepStats(), coarse)
+		if raised := lookbackFor(d.Lookback, p.MaxResolution); raised > d.Lookback {
+			opts = promql.NewPrometheusQueryOpts(opts.EnablePerStepStats(), raised)
 		}
 	}
 	return a.opts.Stores.Queryable(p), opts, nil
 }
 
-// lookbackFor is how far to look back for samples that may be so coarse: as far as
-// the coarsest of the two resolutions that blocks are downsampled to.
+// lookbackFor returns the lookback delta for samples of a resolution: at least 5 min or
+// 1 h, the two resolutions of downsampled blocks.
 func lookbackFor(lookback, resolution time.Duration) time.Duration {
 	switch {
 	case resolution > max(5*time.Minute, lookback):
@@ -184,7 +185,7 @@ func lookbackFor(lookback, resolution time.Duration) time.Duration {
 	return lookback
 }
 
-// metadataRange is the range of a request for labels or series.
+// metadataRange parses the time range of a label or series request.
 func (a *API) metadataRange(r *http.Request) (start, end time.Time, apiErr *apiError) {
 	if d := a.opts.StoreDefaults.MetadataRange; d > 0 {
 		now := a.opts.Now()
@@ -197,52 +198,52 @@ func (a *API) metadataRange(r *http.Request) (start, end time.Time, apiErr *apiE
 	return optionalRange(r)
 }
 
-// storeMetadata unites what the stores say of metrics.
-func (a *API) storeMetadata(r *http.Request) (answer, *apiError) {
+// storeMetadata returns the merged metric metadata of all stores.
+func (a *API) storeMetadata(r *http.Request) (response, *apiError) {
 	limit, apiErr := optionalInt(r, "limit")
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	perMetric, apiErr := optionalInt(r, "limit_per_metric")
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	p, apiErr := a.storeParams(r, purpose{})
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	found, warnings, err := a.opts.Stores.MetricMetadata(r.Context(), p, r.FormValue("metric"), limit)
 	if err != nil {
-		return answer{}, queryError(err)
+		return response{}, queryError(err)
 	}
 	for name, list := range found {
 		if perMetric > 0 && len(list) > perMetric {
 			found[name] = list[:perMetric]
 		}
 	}
-	return answer{write: func(s *stream) { s.families(found, limit) }, notes: &notes{list: warnings}}, nil
+	return response{write: func(s *stream) { s.families(found, limit) }, annotations: &responseAnnotations{list: warnings}}, nil
 }
 
-// stores lists the stores by what they are, as Thanos does.
-func (a *API) stores(*http.Request) (answer, *apiError) {
-	by := map[string][]StoreStatus{}
+// stores returns the stores by component, as Thanos does.
+func (a *API) stores(*http.Request) (response, *apiError) {
+	byComponent := map[string][]StoreStatus{}
 	for _, s := range a.opts.Stores.Statuses() {
 		component := s.Component
 		if component == "" {
 			component = "unknown-store-api"
 		}
-		by[component] = append(by[component], s)
+		byComponent[component] = append(byComponent[component], s)
 	}
-	return answer{write: func(s *stream) {
+	return response{write: func(s *stream) {
 		s.raw("{")
-		for i, component := range sortedKeys(by) {
+		for i, component := range sortedKeys(byComponent) {
 			s.comma(i)
 			s.str(component)
 			s.raw(":[")
-			for j, status := range by[component] {
+			for j, status := range byComponent[component] {
 				s.comma(j)
 				s.storeStatus(status)
-				s.room()
+				s.flushIfFull()
 			}
 			s.raw("]")
 		}
@@ -253,7 +254,7 @@ func (a *API) stores(*http.Request) (answer, *apiError) {
 func (s *stream) storeStatus(status StoreStatus) {
 	s.field(`{"name":`, status.Name)
 	s.raw(`,"lastCheck":`)
-	s.moment(status.LastCheck)
+	s.rfc3339(status.LastCheck)
 	s.raw(`,"lastError":`)
 	if status.LastError == nil {
 		s.raw("null")

@@ -16,25 +16,25 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// flushBytes is how much of an answer is gathered before it is written out.
-// net/http turns one Write of a chunked body into two write calls, so that
-// smaller pieces cost more than memory saves.
+// flushBytes is the size at which the buffer is written out. net/http makes two write
+// calls of one Write to a chunked body; smaller writes cost more CPU than the memory is
+// worth.
 const flushBytes = 256 << 10
 
 var buffers = bufpool.New(flushBytes+flushBytes/4, 2<<20)
 
-// stream appends JSON into one pooled buffer and writes it out when it is full.
-// Everything that may be long calls room between its parts. After the first
-// failed write all further ones are skipped; err tells.
+// stream appends JSON to one pooled buffer and writes it out when it is full. Code that
+// appends a list calls flushIfFull between elements. err is the first error of a write;
+// later writes are skipped.
 type stream struct {
 	b   []byte
 	w   io.Writer
 	err error
 }
 
-// room writes the buffer out if it is full. It reports whether going on makes
-// sense, which it does not once the client has gone.
-func (s *stream) room() bool {
+// flushIfFull writes the buffer out if it is full. It reports false after a failed write:
+// further output is useless.
+func (s *stream) flushIfFull() bool {
 	if len(s.b) >= flushBytes {
 		s.flush()
 	}
@@ -48,15 +48,15 @@ func (s *stream) flush() {
 	s.b = s.b[:0]
 }
 
-// fail ends the answer with an error that is not the client's: bytes already
-// sent cannot be taken back, so the connection will be cut.
+// fail ends the response with an error of the server. If bytes were already sent, the
+// connection is aborted.
 func (s *stream) fail(err error) {
 	if s.err == nil {
 		s.err = &midStreamError{err}
 	}
 }
 
-// midStreamError is a failure of our own after the answer has begun.
+// midStreamError is an error of the server while the response is being written.
 type midStreamError struct{ err error }
 
 func (e *midStreamError) Error() string { return e.err.Error() }
@@ -70,14 +70,14 @@ func (s *stream) number(v float64)   { s.b = promjson.AppendFloat(s.b, v) }
 func (s *stream) quoted(v float64)   { s.raw(`"`); s.number(v); s.raw(`"`) }
 func (s *stream) timestamp(ms int64) { s.b = promjson.AppendTimestamp(s.b, ms) }
 func (s *stream) boolean(v bool)     { s.b = strconv.AppendBool(s.b, v) }
-func (s *stream) moment(t time.Time) {
+func (s *stream) rfc3339(t time.Time) {
 	s.raw(`"`)
 	s.b = t.AppendFormat(s.b, time.RFC3339Nano)
 	s.raw(`"`)
 }
 func (s *stream) field(key, v string) { s.raw(key); s.str(v) }
 
-// comma separates elements: nothing before the first.
+// comma appends the separator before element i, none before the first.
 func (s *stream) comma(i int) {
 	if i > 0 {
 		s.b = append(s.b, ',')
@@ -90,14 +90,14 @@ func (s *stream) strings(list []string) {
 	for i, text := range list {
 		s.comma(i)
 		s.str(text)
-		if !s.room() {
+		if !s.flushIfFull() {
 			return
 		}
 	}
 	s.raw("]")
 }
 
-// labels appends a label set as an object, names in their order.
+// labels appends a label set as an object, sorted by name.
 func (s *stream) labels(ls labels.Labels) {
 	s.b = append(s.b, '{')
 	first := true
@@ -113,7 +113,7 @@ func (s *stream) labels(ls labels.Labels) {
 	s.b = append(s.b, '}')
 }
 
-// histogram appends a native histogram; empty buckets are left out.
+// histogram appends a native histogram without its empty buckets.
 func (s *stream) histogram(h *histogram.FloatHistogram) {
 	s.b = promjson.AppendHistogramStart(s.b, h.Count, h.Sum)
 	found := false
@@ -128,15 +128,15 @@ func (s *stream) histogram(h *histogram.FloatHistogram) {
 	s.b = promjson.AppendHistogramEnd(s.b, found)
 }
 
-// notes are the warnings and infos that follow the data.
-type notes struct {
+// responseAnnotations are the warnings and infos after the data.
+type responseAnnotations struct {
 	list  annotations.Annotations
-	query string // in which a note's position is found
+	query string // for the line and column of annotations
 }
 
-// append writes them as Prometheus does: at most ten of each, and no key where
-// there are none.
-func (n *notes) append(s *stream) {
+// append appends them as Prometheus does: at most ten of each, and no key for an empty
+// list.
+func (n *responseAnnotations) append(s *stream) {
 	if n == nil {
 		return
 	}
@@ -151,15 +151,15 @@ func (n *notes) append(s *stream) {
 	}
 }
 
-// respond streams a success. The status line goes out with the first full
-// buffer, or at the end.
-func (a *API) respond(w http.ResponseWriter, r *http.Request, ans answer) {
+// respond streams a successful response. The status line is sent with the first full
+// buffer or at the end.
+func (a *API) respond(w http.ResponseWriter, r *http.Request, resp response) {
 	body := httpbody.New(w, r, "application/json")
 	buffer := buffers.Get()
 	s := &stream{b: *buffer, w: body}
 	s.raw(`{"status":"success","data":`)
-	ans.write(s)
-	ans.notes.append(s)
+	resp.write(s)
+	resp.annotations.append(s)
 	s.raw(`}`)
 	if failure, ok := s.err.(*midStreamError); ok && !body.Begun() { //nolint:errorlint // set here, never wrapped
 		s.b, s.err = s.b[:0], nil
@@ -179,12 +179,12 @@ func (a *API) respond(w http.ResponseWriter, r *http.Request, ans answer) {
 	buffers.Put(buffer)
 	body.Release()
 	if s.err != nil {
-		level := slog.LevelInfo                     // the client has gone
+		level := slog.LevelInfo                     // the client has disconnected
 		if _, own := s.err.(*midStreamError); own { //nolint:errorlint // set here, never wrapped
 			level = slog.LevelError
 		}
-		a.opts.Logger.Log(r.Context(), level, "answer not fully written", "path", r.URL.Path, "err", s.err)
-		// A half answer must not look complete: cut the connection.
+		a.opts.Logger.Log(r.Context(), level, "Failed to write response", "path", r.URL.Path, "err", s.err)
+		// A truncated response must not look complete: abort the connection.
 		panic(http.ErrAbortHandler)
 	}
 }
@@ -199,7 +199,7 @@ func (a *API) respondError(w http.ResponseWriter, e *apiError) {
 	w.WriteHeader(statusOf[e.kind])
 	s.flush()
 	if s.err != nil {
-		a.opts.Logger.Debug("error answer not written", "err", s.err)
+		a.opts.Logger.Debug("Failed to write error response", "err", s.err)
 	}
 	*buffer = s.b
 	buffers.Put(buffer)

@@ -23,7 +23,7 @@ import (
 
 var encodings = []string{"identity", "gzip", "zstd"}
 
-// stubPair answers both APIs' queries with one result.
+// stubPair returns a pair of APIs whose engine returns one result for every query.
 func stubPair(t testing.TB, result *promql.Result) (pair, *stubEngine) {
 	t.Helper()
 	p, engine := shared(t).parts(t), &stubEngine{result: result}
@@ -31,7 +31,7 @@ func stubPair(t testing.TB, result *promql.Result) (pair, *stubEngine) {
 	return p.pair(), engine
 }
 
-// serve starts a server whose client neither asks for nor undoes compression.
+// serve starts a server and a client that neither requests nor decodes compression.
 func serve(t testing.TB, h http.Handler) (*httptest.Server, *http.Client) {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -40,7 +40,7 @@ func serve(t testing.TB, h http.Handler) (*httptest.Server, *http.Client) {
 	return server, &http.Client{Transport: transport}
 }
 
-func get(t testing.TB, client *http.Client, server *httptest.Server, a ask, encoding string) (*http.Response, []byte, error) {
+func get(t testing.TB, client *http.Client, server *httptest.Server, a request, encoding string) (*http.Response, []byte, error) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+prefix+a.path+"?"+a.form.Encode(), http.NoBody)
 	if err != nil {
@@ -78,7 +78,7 @@ func decoded(res *http.Response) ([]byte, error) {
 	}
 }
 
-func TestAnswersLargerThanTheBufferArriveComplete(t *testing.T) {
+func TestAPI_ResponseLargerThanTheBufferIsComplete(t *testing.T) {
 	const seriesCount, points = 120, 1100
 	m := matrix(seriesCount, points)
 	for name, value := range map[string]*promql.Result{
@@ -86,10 +86,10 @@ func TestAnswersLargerThanTheBufferArriveComplete(t *testing.T) {
 	} {
 		p, engine := stubPair(t, value)
 		server, client := serve(t, p.ours)
-		a := rangeAsk(points)
+		a := rangeRequest(points)
 		want := send(p.oracle, a.request(t)).body
 		if len(want) < 300_000 {
-			t.Fatalf("%s: %d bytes are no large answer", name, len(want))
+			t.Fatalf("%s: %d bytes are not a large response", name, len(want))
 		}
 		for _, encoding := range encodings {
 			res, body, err := get(t, client, server, a, encoding)
@@ -97,7 +97,7 @@ func TestAnswersLargerThanTheBufferArriveComplete(t *testing.T) {
 				t.Errorf("%s, %s: status %d, %d bytes, want %d; %v", name, encoding, res.StatusCode, len(body), len(want), err)
 			}
 			if sent := res.Header.Get("Content-Encoding"); sent != encoding && encoding != "identity" {
-				t.Errorf("%s: asked for %s, got %q", name, encoding, sent)
+				t.Errorf("%s: requested %s, got %q", name, encoding, sent)
 			}
 		}
 		if engine.opened.Load() != 0 {
@@ -106,11 +106,11 @@ func TestAnswersLargerThanTheBufferArriveComplete(t *testing.T) {
 	}
 }
 
-func TestLargeListsArriveComplete(t *testing.T) {
+func TestAPI_LargeListIsComplete(t *testing.T) {
 	both, now := failingPair(t)
 	now.failing = failing{count: 20_000}
 	server, client := serve(t, both.ours)
-	for _, a := range []ask{{path: "/series", form: form("match[]", "x")}, {path: "/series", form: form("match[]", "x", "limit", "19999")}, {path: "/series", form: form("match[]", "x", "match[]", "y")}} {
+	for _, a := range []request{{path: "/series", form: form("match[]", "x")}, {path: "/series", form: form("match[]", "x", "limit", "19999")}, {path: "/series", form: form("match[]", "x", "match[]", "y")}} {
 		want := send(both.oracle, a.request(t)).body
 		for _, encoding := range encodings {
 			if _, body, err := get(t, client, server, a, encoding); err != nil || string(body) != want {
@@ -120,9 +120,9 @@ func TestLargeListsArriveComplete(t *testing.T) {
 	}
 }
 
-func TestSmallAnswersCarryTheirLength(t *testing.T) {
+func TestAPI_SmallResponseHasContentLength(t *testing.T) {
 	server, client := serve(t, shared(t).pairs["default"].ours)
-	for _, a := range []ask{{path: "/query", form: form("query", "1", "time", "5")}, {path: "/query", form: form("query", "nothing")}, {path: "/query", form: form("query", "{")}, {path: "/labels"}, {path: "/status/flags"}} {
+	for _, a := range []request{{path: "/query", form: form("query", "1", "time", "5")}, {path: "/query", form: form("query", "nothing")}, {path: "/query", form: form("query", "{")}, {path: "/labels"}, {path: "/status/flags"}} {
 		for _, encoding := range append(encodings, "") {
 			res, body, err := get(t, client, server, a, encoding)
 			if err != nil || res.ContentLength <= 0 || len(res.TransferEncoding) != 0 {
@@ -135,7 +135,7 @@ func TestSmallAnswersCarryTheirLength(t *testing.T) {
 	}
 }
 
-func TestTheClientsAcceptEncodingDecides(t *testing.T) {
+func TestAPI_AcceptEncodingSelectsTheEncoding(t *testing.T) {
 	h := shared(t).pairs["default"].ours
 	for _, tt := range []struct {
 		headers []string
@@ -146,7 +146,7 @@ func TestTheClientsAcceptEncodingDecides(t *testing.T) {
 		{[]string{"br, deflate, compress"}, ""}, {[]string{"br;q=1, gzip;q=0.001"}, "gzip"}, {[]string{"*"}, ""}, {[]string{"x-gzip"}, ""}, {[]string{"gzipp"}, ""}, {[]string{"gzip", "zstd"}, "zstd"}, {[]string{"br", "deflate, gzip"}, "gzip"}, {[]string{"gzip;q=0", "gzip"}, "gzip"},
 		{[]string{" gzip ; q = 1 "}, "gzip"}, {[]string{"gzip;q=2"}, "gzip"}, {[]string{"gzip;q=-1"}, "gzip"}, {[]string{"gzip;q=NaN"}, "gzip"}, {[]string{"gzip;x=y;q=0"}, ""}, {[]string{",,;,gzip,;q=0"}, "gzip"}, {[]string{strings.Repeat(",", 1<<16) + "zstd"}, "zstd"},
 	} {
-		got := send(h, ask{path: "/query", form: form("query", "many", "time", "600"), header: http.Header{"Accept-Encoding": tt.headers}}.request(t))
+		got := send(h, request{path: "/query", form: form("query", "many", "time", "600"), header: http.Header{"Accept-Encoding": tt.headers}}.request(t))
 		if encoding := got.header.Get("Content-Encoding"); encoding != tt.want || !contains(got.header.Values("Vary"), "Accept-Encoding") {
 			t.Errorf("%s: sent as %q, want %q; Vary %q", clip(strings.Join(tt.headers, " | ")), encoding, tt.want, got.header.Values("Vary"))
 		}
@@ -166,42 +166,42 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-func TestAStorageErrorBeforeTheFirstBytesIsAProperAnswer(t *testing.T) {
+func TestAPI_StorageErrorBeforeTheFirstBytesIsAnErrorResponse(t *testing.T) {
 	both, now := failingPair(t)
 	now.failing = failing{count: 1000, selected: errors.New("the disk is gone")}
 	server, client := serve(t, both.ours)
 	for _, encoding := range encodings {
-		res, body, err := get(t, client, server, ask{path: "/series", form: form("match[]", "x")}, encoding)
+		res, body, err := get(t, client, server, request{path: "/series", form: form("match[]", "x")}, encoding)
 		if want := `{"status":"error","errorType":"execution","error":"the disk is gone"}`; err != nil || res.StatusCode != http.StatusUnprocessableEntity || string(body) != want {
 			t.Errorf("%s: got %d %s, %v", encoding, res.StatusCode, clip(string(body)), err)
 		}
 	}
 }
 
-func TestAStorageErrorAfterTheFirstBytesCutsTheConnection(t *testing.T) {
+func TestAPI_StorageErrorAfterTheFirstBytesAbortsTheConnection(t *testing.T) {
 	both, now := failingPair(t)
 	now.failing = failing{count: 30_000, selected: errors.New("the disk is gone")}
 	server, client := serve(t, both.ours)
 	for _, encoding := range encodings {
-		for _, a := range []ask{{path: "/series", form: form("match[]", "x")}, {path: "/series", form: form("match[]", "x", "match[]", "y")}} {
+		for _, a := range []request{{path: "/series", form: form("match[]", "x")}, {path: "/series", form: form("match[]", "x", "match[]", "y")}} {
 			res, body, err := get(t, client, server, a, encoding)
 			if !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Errorf("%s, %s: %d and %d bytes end with %v", a, encoding, res.StatusCode, len(body), err)
 			}
 		}
 	}
-	// The next answer is whole again: nothing of the failed one stays in a pool.
+	// The next response is complete: the pool contains nothing of the failed one.
 	now.failing = failing{count: 2}
 	for _, encoding := range encodings {
-		_, body, err := get(t, client, server, ask{path: "/series", form: form("match[]", "x")}, encoding)
+		_, body, err := get(t, client, server, request{path: "/series", form: form("match[]", "x")}, encoding)
 		if want := `{"status":"success","data":[{"__name__":"made_up","i":"00000000"},{"__name__":"made_up","i":"00000001"}]}`; err != nil || string(body) != want {
 			t.Errorf("%s: got %s, %v", encoding, clip(string(body)), err)
 		}
 	}
 }
 
-func TestAClientThatGoesAwayEndsTheAnswer(t *testing.T) {
-	p, engine := stubPair(t, &promql.Result{Value: matrix(400, 2000)}) // some 25 MB: no socket buffers that
+func TestAPI_DisconnectedClientEndsTheResponse(t *testing.T) {
+	p, engine := stubPair(t, &promql.Result{Value: matrix(400, 2000)}) // about 25 MB, more than socket buffers hold
 	var running atomic.Int64
 	ended := make(chan struct{}, 10)
 	server, _ := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -214,7 +214,7 @@ func TestAClientThatGoesAwayEndsTheAnswer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := fmt.Fprintf(conn, "GET %s%s?%s HTTP/1.1\r\nHost: x\r\nAccept-Encoding: %s\r\n\r\n", prefix, "/query_range", rangeAsk(2000).form.Encode(), encoding); err != nil {
+		if _, err := fmt.Fprintf(conn, "GET %s%s?%s HTTP/1.1\r\nHost: x\r\nAccept-Encoding: %s\r\n\r\n", prefix, "/query_range", rangeRequest(2000).form.Encode(), encoding); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := bufio.NewReaderSize(conn, 100).ReadString('\n'); err != nil {
@@ -234,7 +234,7 @@ func TestAClientThatGoesAwayEndsTheAnswer(t *testing.T) {
 	}
 }
 
-// stuckWriter takes some bytes and then fails.
+// stuckWriter accepts some bytes and then fails.
 type stuckWriter struct {
 	header      http.Header
 	left, after int
@@ -253,7 +253,7 @@ func (w *stuckWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestNothingIsWrittenAfterAFailedWrite(t *testing.T) {
+func TestAPI_NoWriteAfterAFailedWrite(t *testing.T) {
 	p, engine := stubPair(t, &promql.Result{Value: matrix(50, 2000)})
 	for _, left := range []int{0, 1, 300_000, 1_000_000} {
 		w := &stuckWriter{header: http.Header{}, left: left}
@@ -263,7 +263,7 @@ func TestNothingIsWrittenAfterAFailedWrite(t *testing.T) {
 					t.Errorf("after %d bytes: the handler ends with %v, want an abort", left, cause)
 				}
 			}()
-			p.ours.ServeHTTP(w, rangeAsk(2000).request(t))
+			p.ours.ServeHTTP(w, rangeRequest(2000).request(t))
 		}()
 		if w.after != 1 || engine.opened.Load() != 0 {
 			t.Errorf("after %d bytes: %d further writes, %d open queries", left, w.after-1, engine.opened.Load())
@@ -271,15 +271,15 @@ func TestNothingIsWrittenAfterAFailedWrite(t *testing.T) {
 	}
 }
 
-// discard is a client that reads everything and keeps nothing.
+// discard is a client that reads and discards the response.
 type discard struct{ stuckWriter }
 
 func newDiscard() *discard { return &discard{stuckWriter{header: http.Header{}, left: 1 << 62}} }
 
-func TestLargeAnswersAreNotHeldInMemory(t *testing.T) {
-	const seriesCount, points, answerBytes, allowedBytes = 1000, 1500, 45 << 20, 2 << 20
+func TestAPI_LargeResponseIsNotHeldInMemory(t *testing.T) {
+	const seriesCount, points, responseBytes, allowedBytes = 1000, 1500, 45 << 20, 2 << 20
 	p, _ := stubPair(t, &promql.Result{Value: matrix(seriesCount, points)})
-	r := rangeAsk(points).request(t)
+	r := rangeRequest(points).request(t)
 	p.ours.ServeHTTP(newDiscard(), r) // fills the pools
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -287,9 +287,9 @@ func TestLargeAnswersAreNotHeldInMemory(t *testing.T) {
 	p.ours.ServeHTTP(w, r)
 	runtime.ReadMemStats(&after)
 	allocated := after.TotalAlloc - before.TotalAlloc
-	t.Logf("%d bytes answered, %d allocated in %d objects, largest write %d", w.total, allocated, after.Mallocs-before.Mallocs, w.largest)
-	if w.total < answerBytes {
-		t.Fatalf("%d bytes are no large answer", w.total)
+	t.Logf("%d bytes in the response, %d allocated in %d objects, largest write %d", w.total, allocated, after.Mallocs-before.Mallocs, w.largest)
+	if w.total < responseBytes {
+		t.Fatalf("%d bytes are not a large response", w.total)
 	}
 	if allocated > allowedBytes || after.Mallocs-before.Mallocs > seriesCount*9/10 {
 		t.Errorf("%d bytes are allocated in %d objects", allocated, after.Mallocs-before.Mallocs)
@@ -299,23 +299,23 @@ func TestLargeAnswersAreNotHeldInMemory(t *testing.T) {
 	}
 }
 
-func TestPointsAreNotReadAfterTheQueryIsClosed(t *testing.T) {
+func TestAPI_PointsAreNotReadAfterTheQueryIsClosed(t *testing.T) {
 	m := matrix(30, 1000)
 	p, engine := stubPair(t, &promql.Result{Value: m})
-	want := send(p.oracle, rangeAsk(1000).request(t)).body
+	want := send(p.oracle, rangeRequest(1000).request(t)).body
 	engine.atEnd = func() {
 		for i := range m {
 			clear(m[i].Floats)
 		}
 	}
-	if got := send(p.ours, rangeAsk(1000).request(t)).body; got != want {
-		t.Error("the answer differs from that of points which stay")
+	if got := send(p.ours, rangeRequest(1000).request(t)).body; got != want {
+		t.Error("the response differs from that of points which are not cleared")
 	}
 }
 
-func TestLabelValuesAreNotReadAfterTheQuerierIsClosed(t *testing.T) {
+func TestAPI_LabelValuesAreNotReadAfterTheQuerierIsClosed(t *testing.T) {
 	both, now := failingPair(t)
-	for _, a := range []ask{{path: "/labels"}, {path: "/label/x/values"}, {path: "/label/x/values", form: form("match[]", "x", "match[]", "y")}} {
+	for _, a := range []request{{path: "/labels"}, {path: "/label/x/values"}, {path: "/label/x/values", form: form("match[]", "x", "match[]", "y")}} {
 		memory := make([]byte, 0, 1<<20)
 		var list []string
 		for i := range 10_000 {

@@ -14,11 +14,11 @@ import (
 	"github.com/prometheus/prometheus/util/stats"
 )
 
-// stubEngine answers every query with the same result.
+// stubEngine returns the same result for every query.
 type stubEngine struct {
 	result *promql.Result
-	opened atomic.Int64 // queries that are made and not closed
-	closed atomic.Int64 // times that Close was called
+	opened atomic.Int64 // queries created and not closed
+	closed atomic.Int64 // calls of Close
 	atEnd  func()       // called by Close
 }
 
@@ -55,14 +55,14 @@ func (q *stubQuery) Close() {
 	}
 }
 
-// The grid of matrices made here: as a client asks for an hour in steps of 15s,
-// and some longer.
+// gridStart and gridStep in ms are start and step of the matrices, like those of a client
+// that requests an hour in steps of 15 s.
 const (
 	gridStart = int64(1_700_000_000_000)
 	gridStep  = int64(15_000)
 )
 
-// matrix makes series with all kinds of values.
+// matrix returns series with values of many magnitudes.
 func matrix(seriesCount, points int) promql.Matrix {
 	m := make(promql.Matrix, seriesCount)
 	for i := range m {
@@ -75,7 +75,7 @@ func matrix(seriesCount, points int) promql.Matrix {
 	return m
 }
 
-// vectorOf takes the first point of each series.
+// vectorOf returns the first point of each series.
 func vectorOf(m promql.Matrix) promql.Vector {
 	v := make(promql.Vector, len(m))
 	for i := range m {
@@ -84,7 +84,7 @@ func vectorOf(m promql.Matrix) promql.Vector {
 	return v
 }
 
-func rangeAsk(points int) ask {
-	return ask{path: "/query_range", form: form("query", "made_up", "start", strconv.FormatInt(gridStart/1000, 10),
+func rangeRequest(points int) request {
+	return request{path: "/query_range", form: form("query", "made_up", "start", strconv.FormatInt(gridStart/1000, 10),
 		"end", strconv.FormatInt((gridStart+int64(points-1)*gridStep)/1000, 10), "step", "15")}
 }

@@ -15,37 +15,37 @@ import (
 	"github.com/prometheus/prometheus/scrape"
 )
 
-func (a *API) scrapePools(*http.Request) (answer, *apiError) {
+func (a *API) scrapePools(*http.Request) (response, *apiError) {
 	pools := a.opts.Targets.ScrapePools()
 	slices.Sort(pools)
-	return answer{write: func(s *stream) {
+	return response{write: func(s *stream) {
 		s.raw(`{"scrapePools":`)
 		s.strings(pools)
 		s.raw("}")
 	}}, nil
 }
 
-// targets lists what is scraped and what relabelling dropped, pool by pool.
-func (a *API) targets(r *http.Request) (answer, *apiError) {
+// targets returns the active targets and those dropped by relabelling, sorted by pool.
+func (a *API) targets(r *http.Request) (response, *apiError) {
 	pool := r.URL.Query().Get("scrapePool")
 	state := strings.ToLower(r.URL.Query().Get("state"))
 	all := state == "" || state == "any"
 	var active, dropped []pooledTarget
 	var droppedCounts map[string]int
 	if all || state == "active" {
-		active = inPools(a.opts.Targets.TargetsActive(), pool)
+		active = targetsOfPools(a.opts.Targets.TargetsActive(), pool)
 	}
 	if all || state == "dropped" {
-		dropped = inPools(a.opts.Targets.TargetsDropped(), pool)
+		dropped = targetsOfPools(a.opts.Targets.TargetsDropped(), pool)
 		droppedCounts = a.opts.Targets.TargetsDroppedCounts()
 	}
-	return answer{write: func(s *stream) {
+	return response{write: func(s *stream) {
 		b := labels.NewBuilder(labels.EmptyLabels())
 		s.raw(`{"activeTargets":[`)
 		for i, t := range active {
 			s.comma(i)
 			a.activeTarget(s, t, b)
-			s.room()
+			s.flushIfFull()
 		}
 		s.raw(`],"droppedTargets":[`)
 		for i, t := range dropped {
@@ -54,7 +54,7 @@ func (a *API) targets(r *http.Request) (answer, *apiError) {
 			s.labels(t.DiscoveredLabels(b))
 			s.field(`,"scrapePool":`, t.pool)
 			s.raw("}")
-			s.room()
+			s.flushIfFull()
 		}
 		s.raw(`],"droppedTargetCounts":`)
 		s.counts(droppedCounts)
@@ -67,8 +67,8 @@ type pooledTarget struct {
 	pool string
 }
 
-// inPools lists targets by the pools' names; only != "" keeps one pool.
-func inPools(targets map[string][]*scrape.Target, only string) []pooledTarget {
+// targetsOfPools returns targets sorted by pool; if only is not empty, those of one pool.
+func targetsOfPools(targets map[string][]*scrape.Target, only string) []pooledTarget {
 	pools := make([]string, 0, len(targets))
 	for pool := range targets {
 		if only == "" || pool == only {
@@ -103,7 +103,7 @@ func (a *API) activeTarget(s *stream, t pooledTarget, b *labels.Builder) {
 	}
 	s.field(`,"lastError":`, last)
 	s.raw(`,"lastScrape":`)
-	s.moment(t.LastScrape())
+	s.rfc3339(t.LastScrape())
 	s.raw(`,"lastScrapeDuration":`)
 	s.number(t.LastScrapeDuration().Seconds())
 	s.field(`,"health":`, string(t.Health()))
@@ -112,9 +112,8 @@ func (a *API) activeTarget(s *stream, t pooledTarget, b *labels.Builder) {
 	s.raw("}")
 }
 
-// globalURL is the address of a target as users reach it: a target on this
-// machine gets the host of the external URL, and if it is this very server,
-// scheme and port too.
+// globalURL returns the URL by which users reach a target. A target on loopback gets the
+// host of ExternalURL. This server itself also gets its scheme and port.
 func (a *API) globalURL(u *url.URL) (*url.URL, error) {
 	host, port, err := splitHostPort(u.Host)
 	if err != nil || a.opts.ExternalURL == nil {
@@ -142,7 +141,7 @@ func (a *API) globalURL(u *url.URL) (*url.URL, error) {
 	return u, nil
 }
 
-// splitHostPort is net.SplitHostPort that accepts a missing port.
+// splitHostPort is net.SplitHostPort, but the port is optional.
 func splitHostPort(hostport string) (host, port string, err error) {
 	host, port, err = net.SplitHostPort(hostport)
 	if err != nil && strings.HasSuffix(err.Error(), "missing port in address") {
@@ -153,7 +152,7 @@ func splitHostPort(hostport string) (host, port string, err error) {
 	return host, port, err
 }
 
-// counts appends an object of numbers, keys sorted, or null.
+// counts appends an object of integers with sorted keys; null for a nil map.
 func (s *stream) counts(counts map[string]int) {
 	if counts == nil {
 		s.raw("null")
@@ -178,22 +177,22 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// targetMetadata lists metadata target by target.
-func (a *API) targetMetadata(r *http.Request) (answer, *apiError) {
+// targetMetadata returns metric metadata by target.
+func (a *API) targetMetadata(r *http.Request) (response, *apiError) {
 	limit, apiErr := optionalInt(r, "limit")
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	var matchers []*labels.Matcher
 	if text := r.FormValue("match_target"); text != "" {
 		var err error
 		if matchers, err = a.opts.Parser.ParseMetricSelector(text); err != nil {
-			return answer{}, invalidParameter("match_target", err)
+			return response{}, invalidParameter("match_target", err)
 		}
 	}
 	metric := r.FormValue("metric")
-	active := inPools(a.opts.Targets.TargetsActive(), "")
-	return answer{write: func(s *stream) {
+	active := targetsOfPools(a.opts.Targets.TargetsActive(), "")
+	return response{write: func(s *stream) {
 		b := labels.NewBuilder(labels.EmptyLabels())
 		s.raw("[")
 		n := 0
@@ -211,8 +210,8 @@ func (a *API) targetMetadata(r *http.Request) (answer, *apiError) {
 	}}, nil
 }
 
-// metadataOf appends one target's metadata, n elements being there before, and
-// returns how many there are now.
+// metadataOf appends the metadata of one target after n elements and returns the new
+// number of elements.
 func (s *stream) metadataOf(t *scrape.Target, ls labels.Labels, metric string, n int) int {
 	if metric != "" {
 		if md, ok := t.GetMetadata(metric); ok {
@@ -241,7 +240,7 @@ func (s *stream) metricMetadata(i int, target labels.Labels, family string, md s
 	s.field(`,"help":`, md.Help)
 	s.field(`,"unit":`, md.Unit)
 	s.raw("}")
-	s.room()
+	s.flushIfFull()
 }
 
 func matchesAll(ls labels.Labels, matchers []*labels.Matcher) bool {
@@ -253,22 +252,22 @@ func matchesAll(ls labels.Labels, matchers []*labels.Matcher) bool {
 	return true
 }
 
-// metricMetadata unites the metadata of all targets by metric. Where Prometheus'
-// order is a map's, this one is sorted.
-func (a *API) metricMetadata(r *http.Request) (answer, *apiError) {
+// metricMetadata returns the metadata of all targets by metric. The order is sorted, where
+// Prometheus' is random (a map).
+func (a *API) metricMetadata(r *http.Request) (response, *apiError) {
 	limit, apiErr := optionalInt(r, "limit")
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	perMetric, apiErr := optionalInt(r, "limit_per_metric")
 	if apiErr != nil {
-		return answer{}, apiErr
+		return response{}, apiErr
 	}
 	families := a.families(r.FormValue("metric"), perMetric)
-	return answer{write: func(s *stream) { s.families(families, limit) }}, nil
+	return response{write: func(s *stream) { s.families(families, limit) }}, nil
 }
 
-// families appends at most limit families, all if it is negative.
+// families appends at most limit families; all of them if limit is negative.
 func (s *stream) families(families map[string][]metadata.Metadata, limit int) {
 	names := sortedKeys(families)
 	if limit >= 0 && len(names) > limit {
@@ -287,7 +286,7 @@ func (s *stream) families(families map[string][]metadata.Metadata, limit int) {
 			s.raw("}")
 		}
 		s.raw("]")
-		s.room()
+		s.flushIfFull()
 	}
 	s.raw("}")
 }
@@ -302,7 +301,7 @@ func (a *API) families(metric string, perMetric int) map[string][]metadata.Metad
 		}
 		families[md.MetricFamily] = append(known, m)
 	}
-	for _, t := range inPools(a.opts.Targets.TargetsActive(), "") {
+	for _, t := range targetsOfPools(a.opts.Targets.TargetsActive(), "") {
 		if metric == "" {
 			for _, md := range t.ListMetadata() {
 				add(md)

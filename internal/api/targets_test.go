@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/prometheus/scrape"
 )
 
-// stubTargets are targets that nobody scrapes.
+// stubTargets implements api.Targets with targets that are not scraped.
 type stubTargets struct {
 	pools           []string
 	active, dropped map[string][]*scrape.Target
@@ -29,7 +29,7 @@ func (s stubTargets) ScrapePoolConfig(string) (*config.ScrapeConfig, error) {
 	return nil, errors.New("no such pool")
 }
 
-// stubMetadata is what a target has told about its metrics.
+// stubMetadata is the metric metadata of a target.
 type stubMetadata []scrape.MetricMetadata
 
 func (s stubMetadata) ListMetadata() []scrape.MetricMetadata { return s }
@@ -59,8 +59,8 @@ func target(address, job string, params url.Values, md stubMetadata) *scrape.Tar
 	return t
 }
 
-// fakeTargets are two pools with targets on this machine, elsewhere, and at
-// addresses that are none; healthy, failing and never scraped.
+// fakeTargets are two pools with targets on loopback, on other hosts and with invalid
+// addresses: healthy, failing and never scraped.
 func fakeTargets() stubTargets {
 	md := stubMetadata{
 		{MetricFamily: "demo_requests", Type: model.MetricTypeCounter, Help: "Requests <served> & \"counted\".\u2028", Unit: ""},
@@ -90,35 +90,35 @@ func fakeTargets() stubTargets {
 	}
 }
 
-func TestTargetsAreShownAsPrometheusShowsThem(t *testing.T) {
+func TestAPI_TargetsEqualPrometheus(t *testing.T) {
 	w := shared(t)
 	for _, f := range []url.Values{
 		nil, form("state", "active"), form("state", "ACTIVE"), form("state", "dropped"), form("state", "any"), form("state", "nonsense"),
 		form("scrapePool", "zeta"), form("scrapePool", "alpha", "state", "dropped"), form("scrapePool", "none"), form("scrapePool", "<empty>"),
 	} {
-		w.compare(t, ask{path: "/targets", form: f}, nil)
+		w.compare(t, request{path: "/targets", form: f}, nil)
 	}
-	w.compare(t, ask{path: "/scrape_pools"}, nil)
+	w.compare(t, request{path: "/scrape_pools"}, nil)
 }
 
-func TestNoTargetsAtAllAreShownAsPrometheusShowsThem(t *testing.T) {
+func TestAPI_NoTargetsEqualsPrometheus(t *testing.T) {
 	w := shared(t)
 	p := w.parts(t)
 	for _, none := range []stubTargets{{}, {pools: []string{}, active: map[string][]*scrape.Target{}, dropped: map[string][]*scrape.Target{}, counts: map[string]int{}}} {
 		p.targets = none
 		both := p.pair()
 		for _, path := range []string{"/targets", "/targets?state=active", "/targets?state=dropped", "/targets/metadata", "/metadata"} {
-			both.compare(t, ask{path: path}, nil)
+			both.compare(t, request{path: path}, nil)
 		}
 	}
-	// A list that is not there at all is shown as empty, where Prometheus has null.
+	// A nil list is encoded as [], where Prometheus returns null.
 	p.targets = stubTargets{}
-	if got := send(p.ferula(), ask{path: "/scrape_pools"}.request(t)); got.body != `{"status":"success","data":{"scrapePools":[]}}` {
+	if got := send(p.ferula(), request{path: "/scrape_pools"}.request(t)); got.body != `{"status":"success","data":{"scrapePools":[]}}` {
 		t.Errorf("got %s", got)
 	}
 }
 
-func TestMetadataEqualsPrometheusBeyondItsRandomOrder(t *testing.T) {
+func TestAPI_MetadataEqualsPrometheusExceptOrder(t *testing.T) {
 	w := shared(t)
 	for _, f := range []url.Values{
 		nil, form("metric", "demo_requests"), form("metric", "demo_gauge"), form("metric", "none"), form("limit", "0"), form("limit", "100"), form("limit", "-1"),
@@ -126,7 +126,7 @@ func TestMetadataEqualsPrometheusBeyondItsRandomOrder(t *testing.T) {
 		form("limit_per_metric", "x"), form("limit_per_metric", "0"), form("limit_per_metric", "-3"), form("limit_per_metric", "7"),
 		form("metric", "demo_gauge", "limit", "1"), form("metric", "demo_gauge", "limit_per_metric", "1"), form("limit", "x", "limit_per_metric", "y"),
 	} {
-		w.compare(t, ask{path: "/metadata", form: f}, unordered)
+		w.compare(t, request{path: "/metadata", form: f}, unordered)
 	}
 	for _, f := range []url.Values{
 		nil, form("metric", "demo_requests"), form("metric", "none"), form("limit", "0"), form("limit", "100"), form("limit", "-1"), form("limit", "x"),
@@ -134,18 +134,18 @@ func TestMetadataEqualsPrometheusBeyondItsRandomOrder(t *testing.T) {
 		form("match_target", `{job=`), form("match_target", `up{job="zeta"}`), form("match_target", `{job="zeta",instance=~"10.*"}`, "metric", "demo_requests"),
 		form("match_target", `{job="zeta",instance=~"10.*"}`, "limit", "1"), form("limit", "y", "match_target", "{"),
 	} {
-		w.compare(t, ask{path: "/targets/metadata", form: f}, unordered)
+		w.compare(t, request{path: "/targets/metadata", form: f}, unordered)
 	}
 }
 
-func TestMetadataComesInTheOrderOfItsNames(t *testing.T) {
+func TestAPI_MetadataIsSortedByName(t *testing.T) {
 	w := shared(t)
-	first := send(w.pairs["default"].ours, ask{path: "/metadata"}.request(t))
+	first := send(w.pairs["default"].ours, request{path: "/metadata"}.request(t))
 	const start = `{"status":"success","data":{"demo_gauge":[`
 	if len(first.body) < len(start) || first.body[:len(start)] != start {
 		t.Errorf("%s does not begin with the first name", first)
 	}
-	limited := send(w.pairs["default"].ours, ask{path: "/metadata", form: form("limit", "1", "limit_per_metric", "1")}.request(t))
+	limited := send(w.pairs["default"].ours, request{path: "/metadata", form: form("limit", "1", "limit_per_metric", "1")}.request(t))
 	if want := `{"status":"success","data":{"demo_gauge":[{"type":"gauge","unit":"ratio","help":"h"}]}}`; limited.body != want {
 		t.Errorf("got %s, want %s", limited.body, want)
 	}

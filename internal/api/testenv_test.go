@@ -25,19 +25,18 @@ import (
 	ferulapromql "github.com/ferula-io/ferula/internal/query/promql"
 )
 
-// The one database of all tests has two eras: one around the epoch, negative
-// times included, which rests in a block, and one in the head, at times with
-// fractions of a second.
+// The database of all tests has two eras: eraA, around the epoch with negative timestamps,
+// is in a block; eraB, with fractions of a second, is in the head.
 const (
 	eraA       = int64(0)
 	eraB       = int64(1_700_000_000_123)
 	interval   = int64(15_000)
-	pastSteps  = 80  // before an era's base
-	aheadSteps = 240 // from it on
+	pastSteps  = 80  // before the base of an era
+	aheadSteps = 240 // from the base on
 )
 
-// world is the database and its two mouths, ferula's API and Prometheus'.
-type world struct {
+// testEnv is the database with the APIs of ferula and Prometheus.
+type testEnv struct {
 	dir   string
 	db    *tsdb.DB
 	reg   *prometheus.Registry
@@ -45,42 +44,42 @@ type world struct {
 	close []func() error
 }
 
-// pair is one set of options behind both APIs.
+// pair is the APIs of ferula and Prometheus with the same options.
 type pair struct {
 	ours, oracle http.Handler
 	parts        parts
 }
 
 var (
-	theWorld   *world
-	buildWorld sync.Once
+	sharedEnv *testEnv
+	buildEnv  sync.Once
 )
 
-// shared returns the world, which is made once and read only.
-func shared(t testing.TB) *world {
+// shared returns the test environment, which is created once and read-only.
+func shared(t testing.TB) *testEnv {
 	t.Helper()
-	buildWorld.Do(func() {
-		w, err := newWorld()
+	buildEnv.Do(func() {
+		w, err := newTestEnv()
 		if err != nil {
 			t.Fatalf("building the database: %v", err)
 		}
-		theWorld = w
+		sharedEnv = w
 	})
-	if theWorld == nil {
-		t.Fatal("there is no database: building it has failed")
+	if sharedEnv == nil {
+		t.Fatal("no database: building it failed in another test")
 	}
-	return theWorld
+	return sharedEnv
 }
 
-// suite closes the world before goroutines are counted.
+// suite closes the test environment before goleak counts goroutines.
 type suite struct{ m *testing.M }
 
 func (s suite) Run() int {
 	code := s.m.Run()
-	if theWorld == nil {
+	if sharedEnv == nil {
 		return code
 	}
-	for _, end := range theWorld.close {
+	for _, end := range sharedEnv.close {
 		if err := end(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -91,12 +90,12 @@ func (s suite) Run() int {
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(suite{m}) }
 
-func newWorld() (*world, error) {
+func newTestEnv() (*testEnv, error) {
 	dir, err := os.MkdirTemp("", "ferula-api")
 	if err != nil {
 		return nil, err
 	}
-	w := &world{dir: dir, reg: prometheus.NewRegistry(), pairs: map[string]pair{}}
+	w := &testEnv{dir: dir, reg: prometheus.NewRegistry(), pairs: map[string]pair{}}
 	if w.db, err = openDB(dir, w.reg); err != nil {
 		return nil, err
 	}
@@ -114,8 +113,8 @@ func newWorld() (*world, error) {
 	return w, nil
 }
 
-// pairOptions are the engines that are compared: as a server runs by default,
-// with every feature on, and with hardly any memory.
+// pairOptions are the options of the compared engines: the defaults, every feature enabled,
+// and a low limit of samples.
 var pairOptions = map[string]ferulapromql.Options{
 	"default": {},
 	"features": {
@@ -140,11 +139,11 @@ func openDB(dir string, reg prometheus.Registerer) (*tsdb.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db.DisableCompactions() // what is compared must not move
+	db.DisableCompactions() // blocks must not change during a comparison
 	return db, nil
 }
 
-func (w *world) fill() error {
+func (w *testEnv) fill() error {
 	if err := w.fillEra(eraA); err != nil {
 		return err
 	}
@@ -155,9 +154,9 @@ func (w *world) fill() error {
 	return w.fillEra(eraB)
 }
 
-// fillEra appends step by step, as scraping does.
-func (w *world) fillEra(base int64) error {
-	all := append(floatSeries(), append(bucketSeries(), append(histogramSeries(), oddSeries()...)...)...)
+// fillEra appends step by step, as scrapes do.
+func (w *testEnv) fillEra(base int64) error {
+	all := append(floatSeries(), append(bucketSeries(), append(histogramSeries(), specialSeries()...)...)...)
 	for step := int64(-pastSteps); step < aheadSteps; step++ {
 		app := w.db.Appender(context.Background())
 		for _, s := range all {
@@ -172,7 +171,7 @@ func (w *world) fillEra(base int64) error {
 	return nil
 }
 
-// series is what one time series is at each step.
+// series generates the samples of one time series.
 type series struct {
 	labels    labels.Labels
 	float     func(step int64) (v float64, ok bool)
@@ -220,7 +219,7 @@ func always(f func(step int64) float64) func(int64) (float64, bool) {
 	return func(step int64) (float64, bool) { return f(step), true }
 }
 
-// floatSeries are counters that reset, gauges, a metric that goes stale and one
+// floatSeries returns counters with resets, gauges, a metric with stale markers and one
 // with gaps.
 func floatSeries() []series {
 	var all []series
@@ -262,7 +261,7 @@ func floatSeries() []series {
 	return all
 }
 
-// bucketSeries is a classic histogram, one of whose jobs is not monotonic.
+// bucketSeries returns a classic histogram; the buckets of one job are not monotonic.
 func bucketSeries() []series {
 	var all []series
 	for j, job := range []string{"api", "web", "broken"} {
@@ -285,8 +284,8 @@ func bucketSeries() []series {
 	return all
 }
 
-// histogramSeries are native histograms of every kind, and series that mix them
-// with floats.
+// histogramSeries returns native histograms of every kind and series that mix them with
+// floats.
 func histogramSeries() []series {
 	type make func(step int64) (*histogram.Histogram, *histogram.FloatHistogram)
 	kinds := map[string]make{
@@ -338,7 +337,7 @@ func histogramSeries() []series {
 	)
 }
 
-// specialValues are the floats whose text is not obvious.
+// specialValues are floats whose encoding has special cases.
 var specialValues = map[string]float64{
 	"nan": math.NaN(), "inf": math.Inf(1), "-inf": math.Inf(-1), "zero": 0, "-zero": math.Copysign(0, -1),
 	"smallest": math.SmallestNonzeroFloat64, "-smallest": -math.SmallestNonzeroFloat64, "subnormal": 2.2250738585072011e-308,
@@ -348,15 +347,15 @@ var specialValues = map[string]float64{
 	"tenth": 0.1, "third": 1.0 / 3, "pi": math.Pi, "123456.789": 123456.789, "1000000": 1e6, "-42": -42, "1e300": 1e300, "3e-300": 3e-300,
 }
 
-// oddLabels are label values whose escaping differs from place to place.
-var oddLabels = []string{
+// specialLabels are label values that need escaping.
+var specialLabels = []string{
 	"", " ", `"`, `\`, `\"`, "\n", "\r", "\t", "\b", "\f", "\x00", "\x01\x1f", "\x7f", "<script>&amp;</script>", "\u2028", "\u2029", "a\u2028b",
 	"\xff", "a\xc3", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\ufffd", "é", "日本語", "😀", "'", "`", "/", "=", "{}", "},\"values\":[", "]]}", "%41", "+", "a b",
 }
 
-// oddSeries are values, label values, label names and metric names that are
-// hard to write.
-func oddSeries() []series {
+// specialSeries returns series with values, label values, label names and metric names
+// whose encoding has special cases.
+func specialSeries() []series {
 	var all []series
 	constant := func(v float64) func(int64) (float64, bool) {
 		return func(step int64) (float64, bool) { return v, step%8 == 0 }
@@ -367,7 +366,7 @@ func oddSeries() []series {
 	all = append(all, series{labels: labels.FromStrings("__name__", "special_value", "kind", "changing"), float: func(step int64) (float64, bool) {
 		return math.Pow(-10, float64(step%25)), true
 	}})
-	for i, v := range oddLabels {
+	for i, v := range specialLabels {
 		all = append(all, series{labels: labels.FromStrings("__name__", "odd_label", "n", strconv.Itoa(i), "v", v), float: constant(float64(i))})
 	}
 	for i, name := range []string{"utf8.metric-name", "метрика", "quo\"te", "back\\slash", "new\nline", "<&>", "broken\xff"} {

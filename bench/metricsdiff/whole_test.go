@@ -12,8 +12,8 @@ import (
 	ours "github.com/ferula-io/ferula/metrics"
 )
 
-// A program that changes only its import path: everything through the functions of
-// the package, a callback, a writer, a set of its own, and the end of it.
+// A program that changes only its import path: it uses the functions of the package, a callback, a writer and its own set,
+// and unregisters that set.
 func TestDefaultSet_WritesThePeersBytes(t *testing.T) {
 	compare := func(when string) {
 		t.Helper()

@@ -197,7 +197,7 @@ func (s *Server) logTail() string {
 	return string(text[max(0, len(text)-logTailBytes):])
 }
 
-// freeAddr returns a loopback address that is free now. It is not reserved, but the kernel does not reuse ports at once.
+// freeAddr returns a loopback address whose port is free now. The port is not reserved.
 func freeAddr() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

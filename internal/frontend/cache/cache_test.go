@@ -105,7 +105,7 @@ func TestReader_CloseInMidStream(t *testing.T) {
 		check(t, err == nil, "open: %v", err)
 		_, err = io.CopyN(io.Discard, r, int64(i)*10_000)
 		check(t, err == nil, "read: %v", err)
-		check(t, r.Close() == nil, "close") // goleak sees what is left behind
+		check(t, r.Close() == nil, "close") // goleak detects leaked goroutines
 	}
 }
 
@@ -263,7 +263,7 @@ func TestWriter_ResponseLargerThanAnEntryIsAborted(t *testing.T) {
 	c := newCache(t, store, Options{PartBytes: 16 << 10, EntryBytesMax: 100 << 10})
 	put(t, c, "k", 0, 10, 10, noise(200<<10))
 	check(t, len(store.keys()) == 0, "left: %d", len(store.keys()))
-	for i := range int64(10) { // together too large: the oldest make place
+	for i := range int64(10) { // together too large: the oldest are dropped
 		put(t, c, "k", 100*i, 100*i+10, 10, noise(30<<10))
 	}
 	found := get(t, c, "k", 0, 10_000)

@@ -97,9 +97,9 @@ func NewMemory(opts MemoryOptions, set *instruments.Set) (*Memory, error) {
 	counter := func(name, help string) *instruments.Counter {
 		return set.NewCounterVec(metricPrefix+name, help, "cache").With(opts.Name)
 	}
-	evicted := counter("memory_evicted_total", "Values dropped to make place.")
-	expired := counter("memory_expired_total", "Values dropped because their time was over.")
-	refused := counter("memory_refused_total", "Values not stored because they are larger than a shard.")
+	evicted := counter("memory_evicted_total", "Values evicted to free space for others.")
+	expired := counter("memory_expired_total", "Values dropped because their TTL expired.")
+	refused := counter("memory_refused_total", "Values rejected because they are larger than a shard.")
 	m := &Memory{now: opts.Now, seed: maphash.MakeSeed(), shards: make([]memoryShard, count)}
 	for i := range m.shards {
 		m.shards[i].items = map[string]*memoryItem{}
@@ -110,8 +110,8 @@ func NewMemory(opts MemoryOptions, set *instruments.Set) (*Memory, error) {
 	gauge := func(name, help string, value func(s *memoryShard) int64) {
 		gaugeOf(set, opts.Name, name, help, func() float64 { return float64(m.sum(value)) })
 	}
-	gauge("memory_bytes", "Bytes of the memory store, keys and overhead included.", func(s *memoryShard) int64 { return s.bytes })
-	gauge("memory_max_bytes", "What memory_bytes never exceeds.", func(s *memoryShard) int64 { return s.bytesMax })
+	gauge("memory_bytes", "Bytes of the memory store, including keys and overhead.", func(s *memoryShard) int64 { return s.bytes })
+	gauge("memory_max_bytes", "Limit of memory_bytes.", func(s *memoryShard) int64 { return s.bytesMax })
 	gauge("memory_items", "Values in the memory store.", func(s *memoryShard) int64 { return int64(len(s.items)) })
 	return m, nil
 }

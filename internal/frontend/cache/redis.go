@@ -131,7 +131,7 @@ func (r *Redis) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// HasAll checks all keys in one pipeline, with one command per key in a cluster.
+// HasAll checks all keys in one pipeline.
 func (r *Redis) HasAll(ctx context.Context, keys []string) (bool, error) {
 	counts := make([]*redis.IntCmd, len(keys))
 	_, err := r.client.Pipelined(ctx, func(p redis.Pipeliner) error {

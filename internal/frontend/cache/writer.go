@@ -30,9 +30,9 @@ type Writer struct {
 	wait    time.Duration
 	ended   bool
 
-	jobs   atomic.Int32           // pending part writes, and one for the writer itself
-	lost   atomic.Pointer[string] // why the extent was aborted
-	sentTo atomic.Int32           // parts that the store may hold
+	jobs        atomic.Int32           // pending part writes, and one for the writer itself
+	abortReason atomic.Pointer[string] // why the extent was aborted
+	sentTo      atomic.Int32           // parts that the store may hold
 }
 
 // Results of a Writer, for the metric.
@@ -56,7 +56,7 @@ func (c *Cache) Writer(key string, startMS, endMS, stepMS int64) *Writer {
 	}
 	w.jobs.Store(1)
 	if len(key) > c.opts.KeyBytesMax || startMS > endMS || stepMS < 0 {
-		w.abort(resultTooLarge)
+		w.markAborted(resultTooLarge)
 	}
 	return w
 }
@@ -64,7 +64,7 @@ func (c *Cache) Writer(key string, startMS, endMS, stepMS int64) *Writer {
 // Write takes all of p, always. It does not retain p.
 func (w *Writer) Write(p []byte) (int, error) {
 	size := w.cache.blockBytes
-	for rest := p; len(rest) > 0 && !w.given(); {
+	for rest := p; len(rest) > 0 && !w.aborted(); {
 		if len(w.raw) == 0 && len(rest) >= size {
 			w.block(rest[:size])
 			rest = rest[size:]
@@ -88,13 +88,13 @@ func (w *Writer) Commit() {
 	if w.ended {
 		return
 	}
-	if len(w.raw) > 0 && !w.given() {
+	if len(w.raw) > 0 && !w.aborted() {
 		w.block(w.raw)
 	}
 	switch {
-	case w.given():
+	case w.aborted():
 	case w.partRaw == 0 && len(w.ext.parts) == 0:
-		w.abort(resultAborted) // nothing was written
+		w.markAborted(resultAborted) // nothing was written
 	case len(w.ext.parts) == 0 && len(w.part) <= w.cache.opts.InlineBytes:
 		sealPart(w.part, w.ext.id, 0)
 		w.ext.inline = w.part // the manifest copies it
@@ -110,7 +110,7 @@ func (w *Writer) Abort() {
 	if w.ended {
 		return
 	}
-	w.abort(resultAborted)
+	w.markAborted(resultAborted)
 	w.end()
 }
 
@@ -119,18 +119,18 @@ func (w *Writer) end() {
 	w.cache.inFlight.Release(w.charged)
 	w.charged, w.raw, w.part = 0, nil, nil
 	if w.jobs.Add(-1) == 0 && !w.cache.enqueue(w.finish) {
-		w.abort(resultQueueFull)
+		w.markAborted(resultQueueFull)
 		w.count()
 	}
 }
 
-func (w *Writer) given() bool { return w.lost.Load() != nil }
+func (w *Writer) aborted() bool { return w.abortReason.Load() != nil }
 
-// abort drops the extent; the first reason counts.
-func (w *Writer) abort(why string) { w.lost.CompareAndSwap(nil, &why) }
+// markAborted marks the extent as aborted, so that no manifest is written; the first reason counts.
+func (w *Writer) markAborted(why string) { w.abortReason.CompareAndSwap(nil, &why) }
 
-// block compresses raw into the part. If the block does not fit, it first sends the
-// part to the store.
+// block compresses raw into the part. If the block does not fit, the part so far is sent
+// to the store and the block begins the next one.
 func (w *Writer) block(raw []byte) {
 	e := encoders.Get().(*encoder)
 	defer encoders.Put(e)
@@ -170,7 +170,7 @@ func (w *Writer) acquire(n int64) bool {
 			return true
 		}
 	}
-	w.abort(resultSlow)
+	w.markAborted(resultSlow)
 	return false
 }
 
@@ -179,7 +179,7 @@ func (w *Writer) cut(part []byte, rawBytes int) {
 	number := len(w.ext.parts)
 	w.stored += int64(len(part))
 	if w.stored > w.cache.opts.EntryBytesMax || number == manifestPartsMax {
-		w.abort(resultTooLarge)
+		w.markAborted(resultTooLarge)
 		return
 	}
 	sealPart(part, w.ext.id, number)
@@ -200,13 +200,13 @@ func (w *Writer) cut(part []byte, rawBytes int) {
 	if !sent {
 		w.cache.inFlight.Release(size)
 		w.jobs.Add(-1)
-		w.abort(resultQueueFull)
+		w.markAborted(resultQueueFull)
 	}
 }
 
 // send stores one part.
 func (w *Writer) send(ctx context.Context, number int, value []byte) {
-	if w.given() {
+	if w.aborted() {
 		return
 	}
 	for { // remember the highest part, to delete all parts on abort
@@ -218,7 +218,7 @@ func (w *Writer) send(ctx context.Context, number int, value []byte) {
 	ctx, cancel := context.WithTimeout(ctx, w.cache.opts.SetTimeout)
 	defer cancel()
 	if err := w.cache.store.set(ctx, partKey(w.base, w.ext.id, number), value, w.cache.opts.TTL); err != nil {
-		w.abort(resultOf(err))
+		w.markAborted(resultOf(err))
 	}
 }
 
@@ -231,7 +231,7 @@ func resultOf(err error) string {
 
 func (w *Writer) count() {
 	result := resultStored
-	if lost := w.lost.Load(); lost != nil {
+	if lost := w.abortReason.Load(); lost != nil {
 		result = *lost
 	}
 	w.cache.met.extents.of(result).Inc()
@@ -240,27 +240,27 @@ func (w *Writer) count() {
 // finish writes the manifest when all parts are stored, or removes them.
 func (w *Writer) finish(ctx context.Context) {
 	defer w.count()
-	if !w.given() {
+	if !w.aborted() {
 		err := w.cache.update(ctx, w.base, w.key, func(extents []extent) ([]extent, bool) {
 			for _, id := range w.replaces {
 				at := slices.IndexFunc(extents, func(e extent) bool { return e.id == id })
 				if at < 0 {
-					w.abort(resultOutdated)
+					w.markAborted(resultOutdated)
 					return nil, false
 				}
 				extents = slices.Delete(extents, at, at+1)
 			}
 			next := w.cache.insert(extents, w.ext)
 			if next == nil {
-				w.abort(resultOutdated)
+				w.markAborted(resultOutdated)
 			}
 			return next, next != nil
 		})
 		if err != nil {
-			w.abort(resultOf(err))
+			w.markAborted(resultOf(err))
 		}
 	}
-	if w.given() && w.sentTo.Load() > 0 {
+	if w.aborted() && w.sentTo.Load() > 0 {
 		w.cache.deleteParts(ctx, w.base, w.ext.id, int(w.sentTo.Load()))
 	}
 }

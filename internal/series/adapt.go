@@ -14,10 +14,11 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
-// ErrCorrupt is what a source reports of chunks or labels that cannot be read.
+// ErrCorrupt is returned if a source's chunks or labels cannot be read.
 var ErrCorrupt = errors.New("corrupt series")
 
-// FromChunkQuerier encodes what a chunk querier gives. Close closes it.
+// FromChunkQuerier returns a Querier that encodes the series of a chunk querier. Close
+// closes q.
 func FromChunkQuerier(q storage.ChunkQuerier) Querier { return chunkQuerier{q} }
 
 type chunkQuerier struct{ q storage.ChunkQuerier }
@@ -33,7 +34,7 @@ func (c chunkQuerier) LabelNames(ctx context.Context) ([]string, error) {
 
 func (c chunkQuerier) Close() error { return c.q.Close() }
 
-// FromChunkSeriesSet encodes the series of a set that is in label order.
+// FromChunkSeriesSet encodes the series of a set that is sorted by labels.
 func FromChunkSeriesSet(set storage.ChunkSeriesSet) Set { return &fromChunks{set: set} }
 
 type fromChunks struct {
@@ -80,21 +81,21 @@ func (f *fromChunks) Chunks() []Chunk                   { return f.chunks }
 func (f *fromChunks) Err() error                        { return f.err }
 func (f *fromChunks) Warnings() annotations.Annotations { return f.set.Warnings() }
 
-// ToChunkSeriesSet makes storage objects of a raw set. They are owned by the
-// caller, as that interface promises: labels and chunks are copied.
+// ToChunkSeriesSet converts a raw set to storage's interface. Labels and chunks are
+// copied, because callers of that interface own them.
 func ToChunkSeriesSet(set Set) storage.ChunkSeriesSet {
 	return &toChunks{set: set, builder: labels.NewScratchBuilder(16)}
 }
 
-// ToSeriesSet is ToChunkSeriesSet with the samples decoded as they are asked for.
-// Overlapping chunks are not untangled: a set that may have them goes through
-// storage's own merging of ToChunkSeriesSet.
+// ToSeriesSet converts a raw set to series whose samples are decoded while they are
+// iterated. It does not merge overlapping chunks: a set that may have them goes through
+// ToChunkSeriesSet and the merging of package storage.
 func ToSeriesSet(set Set) storage.SeriesSet {
 	chunks := &toChunks{set: set, builder: labels.NewScratchBuilder(16)}
 	return &toSeries{storage.NewSeriesSetFromChunkSeriesSet(chunks), chunks}
 }
 
-// toSeries is storage's adapter, which has nil for a series without chunks.
+// toSeries is storage's adapter, except that a series without chunks yields nil.
 type toSeries struct {
 	storage.SeriesSet
 	chunks *toChunks

@@ -12,25 +12,25 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
-// externalInUseMax bounds how many external labels' names series may have of
-// their own: each one doubles the selections.
+// externalInUseMax limits how many external label names may also be names of series'
+// own labels: each one doubles the number of selections.
 const externalInUseMax = 4
 
-// ExternalSelector is a Querier of several storages, not all of which lack the
-// external labels: it adds them itself, to each storage in the right way.
+// ExternalSelector is a Querier over several storages, some of which add the external
+// labels themselves. It adds the labels to each storage as that storage needs it.
 type ExternalSelector interface {
 	Querier
-	// SelectWithExternal is what the function SelectWithExternal does.
+	// SelectWithExternal does what the function SelectWithExternalLabels does.
 	SelectWithExternal(ctx context.Context, external labels.Labels, matchers ...*labels.Matcher) Set
 }
 
-// SelectWithExternal selects as if every series had the external labels, which
-// are a server's own: matchers of every type see them, a series' own label wins,
-// and the set is in the order of the labels that it gives.
+// SelectWithExternalLabels selects as if every series had the external labels of this
+// server: matchers of every type apply to them, a series' own label wins over an external
+// label of the same name, and the set is sorted by the resulting labels.
 //
-// Where a series has an external label's name itself, its place among the others
-// changes with the value; so such series are selected apart from those without,
-// and the selections merged.
+// If a series has its own label with the name of an external label, its position in the
+// order depends on the value. Such series are therefore selected separately from those
+// without the label, and the selections are merged.
 func SelectWithExternalLabels(ctx context.Context, q Querier, external labels.Labels, matchers ...*labels.Matcher) Set {
 	if own, ok := q.(ExternalSelector); ok {
 		return own.SelectWithExternal(ctx, external, matchers...)
@@ -49,11 +49,11 @@ func SelectWithExternalLabels(ctx context.Context, q Querier, external labels.La
 		}
 	})
 	if len(inUse) > externalInUseMax {
-		return Failed(fmt.Errorf("series have labels of their own named as %d of the external labels (%q), at most %d are supported", len(inUse), inUse, externalInUseMax))
+		return Failed(fmt.Errorf("series have their own labels with the names of %d external labels (%q), at most %d are supported", len(inUse), inUse, externalInUseMax))
 	}
 	var sets []Set
 	for subset := range 1 << len(inUse) {
-		var own []string // names that the series of this selection have themselves
+		var own []string // external label names that the series of this selection have as own labels
 		for i, name := range inUse {
 			if subset>>i&1 == 1 {
 				own = append(own, name)
@@ -66,8 +66,8 @@ func SelectWithExternalLabels(ctx context.Context, q Querier, external labels.La
 	return Merge(sets...)
 }
 
-// selectPart selects the series that have exactly the names of own themselves;
-// nil if the external labels match none.
+// selectPart selects the series whose own labels include exactly the names in own out of
+// the external label names. It returns nil if the external labels do not match.
 func selectPart(ctx context.Context, q Querier, external labels.Labels, own []string, matchers []*labels.Matcher) Set {
 	var part []*labels.Matcher
 	for _, m := range matchers {
@@ -90,29 +90,29 @@ func selectPart(ctx context.Context, q Querier, external labels.Labels, own []st
 	if len(add) == 0 {
 		return set
 	}
-	return &widened{set: set, add: add, lastName: labelenc.LastName(add)}
+	return &extendedSet{set: set, add: add, lastName: labelenc.LastName(add)}
 }
 
-// widened adds the same labels to every series of a set, none of which has any
-// of their names.
+// extendedSet adds the same labels to every series of a set. No series of the set has a
+// label with one of these names.
 //
-// Adding them changes the order in one case only: a set that others begin with,
-// {a} before {a, b}, goes behind them if it gets a label that is greater than b.
-// A series whose last name is less than that of the added labels is therefore
-// held, as a copy, until one comes that is greater in the new order. Sets that
-// begin one another are few, so the copies are, where a set knows its next series
-// (Ahead); else every series whose last name is such is copied.
-type widened struct {
+// Adding labels changes the order in one case only. {a} sorts before {a, b} because it is
+// a prefix of it, but sorts after it once it has an added label greater than b. A series
+// whose last label name is less than that of the added labels is therefore copied and
+// held until a series follows that is greater in the new order. Few label sets are
+// prefixes of others, so few copies are held if the set knows its next series (Ahead).
+// Otherwise every series with such a last name is copied.
+type extendedSet struct {
 	set      Set
 	add      []byte
 	lastName []byte
 
-	labels  []byte // of set's current series, widened
-	pending bool   // which was not given yet
+	labels  []byte // of set's current series with the added labels
+	pending bool   // labels was not returned yet
 	done    bool
-	held    []*heldSeries // the least is the last
+	held    []*heldSeries // descending: the least is the last
 	free    []*heldSeries
-	current *heldSeries // nil: set's own
+	current *heldSeries // nil: the current series of set
 	numbers []uint64
 	err     error
 }
@@ -124,7 +124,7 @@ type heldSeries struct {
 	data    []byte
 }
 
-func (w *widened) Next() bool {
+func (w *extendedSet) Next() bool {
 	if w.current != nil {
 		w.free = append(w.free, w.current)
 		w.current = nil
@@ -147,7 +147,7 @@ func (w *widened) Next() bool {
 		if bytes.Compare(labelenc.LastName(w.set.Labels()), w.lastName) >= 0 {
 			return true
 		}
-		// Those that begin with a set follow it at once, so that without one there is none.
+		// Label sets with this one as a prefix follow it at once: if the next one has not, none has.
 		if next, ok := w.set.(interface{ Ahead() []byte }); ok && len(w.held) == 0 {
 			if ahead := next.Ahead(); ahead != nil && !bytes.HasPrefix(ahead, w.set.Labels()) {
 				return true
@@ -157,8 +157,8 @@ func (w *widened) Next() bool {
 	}
 }
 
-// advance brings the next series of set; false is a failure.
-func (w *widened) advance() bool {
+// advance reads the next series of set. It returns false after a failure.
+func (w *extendedSet) advance() bool {
 	if !w.set.Next() {
 		w.done = true
 		w.err = w.set.Err()
@@ -169,7 +169,7 @@ func (w *widened) advance() bool {
 	return w.err == nil
 }
 
-func (w *widened) hold() {
+func (w *extendedSet) hold() {
 	h := &heldSeries{}
 	if n := len(w.free); n > 0 {
 		h, w.free = w.free[n-1], w.free[:n-1]
@@ -195,19 +195,19 @@ func (h *heldSeries) keepChunks(chunks []Chunk) {
 	}
 }
 
-func (w *widened) Labels() []byte {
+func (w *extendedSet) Labels() []byte {
 	if w.current != nil {
 		return w.current.labels
 	}
 	return w.labels
 }
 
-func (w *widened) Chunks() []Chunk {
+func (w *extendedSet) Chunks() []Chunk {
 	if w.current != nil {
 		return w.current.chunks
 	}
 	return w.set.Chunks()
 }
 
-func (w *widened) Err() error                        { return w.err }
-func (w *widened) Warnings() annotations.Annotations { return w.set.Warnings() }
+func (w *extendedSet) Err() error                        { return w.err }
+func (w *extendedSet) Warnings() annotations.Annotations { return w.set.Warnings() }

@@ -7,23 +7,23 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// LabelsReader is the optional upgrade of a Querier that can select series without
+// LabelsReader is an optional interface of a Querier that can select series without
 // reading their chunks.
 type LabelsReader interface {
-	// LabelsOnly is a querier of the same view whose series have no chunks. A series is
-	// selected if a chunk of it overlaps the range, whatever the chunk's samples. Close
-	// is that of the querier it came from.
+	// LabelsOnly returns a querier over the same view whose series have no chunks. A
+	// series is selected if one of its chunks overlaps the range, whatever samples the
+	// chunk has. Close closes the querier that it came from.
 	LabelsOnly() Querier
 }
 
-// NamesOf is the optional upgrade of a Querier that can list the names of only those
-// series that match.
+// NamesOf is an optional interface of a Querier that can list the label names of only
+// the series that match.
 type NamesOf interface {
 	LabelNamesOf(ctx context.Context, matchers ...*labels.Matcher) ([]string, error)
 }
 
-// LabelsOnly makes a querier whose series have no chunks. They are not read where q is
-// a LabelsReader, else they are dropped.
+// LabelsOnly returns a querier whose series have no chunks. If q is a LabelsReader, chunks
+// are not read, else they are dropped.
 func LabelsOnly(q Querier) Querier {
 	if r, ok := q.(LabelsReader); ok {
 		return r.LabelsOnly()
@@ -43,7 +43,7 @@ type withoutChunks struct{ Set }
 
 func (withoutChunks) Chunks() []Chunk { return nil }
 
-// Ahead is that of the set, if it has it.
+// Ahead returns the next series' labels if the set can.
 func (w withoutChunks) Ahead() []byte {
 	if next, ok := w.Set.(interface{ Ahead() []byte }); ok {
 		return next.Ahead()
@@ -51,8 +51,8 @@ func (w withoutChunks) Ahead() []byte {
 	return nil
 }
 
-// LabelsOfChunkSeriesSet encodes the labels of a set that is in label order. Its
-// chunks are not read.
+// LabelsOfChunkSeriesSet encodes the labels of a set that is sorted by labels. Its chunks
+// are not read.
 func LabelsOfChunkSeriesSet(set storage.ChunkSeriesSet) Set {
 	return &fromChunks{set: set, labelsOnly: true}
 }
@@ -67,7 +67,7 @@ func (c chunkLabels) Select(ctx context.Context, matchers ...*labels.Matcher) Se
 	return LabelsOfChunkSeriesSet(c.q.Select(ctx, true, nil, matchers...))
 }
 
-// namesOf lists the names of series that match, or of more.
+// namesOf lists the label names of the series that match, or of more series.
 func namesOf(ctx context.Context, q Querier, matchers []*labels.Matcher) ([]string, error) {
 	if n, ok := q.(NamesOf); ok {
 		return n.LabelNamesOf(ctx, matchers...)

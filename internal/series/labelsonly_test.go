@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-// fixedQuerier gives the same set for every selection.
+// fixedQuerier returns the same set for every selection.
 type fixedQuerier struct {
 	series []one
 	names  []string
@@ -18,7 +18,7 @@ func (q fixedQuerier) Select(context.Context, ...*labels.Matcher) Set { return &
 func (q fixedQuerier) LabelNames(context.Context) ([]string, error)   { return q.names, nil }
 func (fixedQuerier) Close() error                                     { return nil }
 
-func TestChunksAreDroppedWhereTheyCannotBeLeftUnread(t *testing.T) {
+func TestLabelsOnly_DropsChunksWithoutALabelsReader(t *testing.T) {
 	q := fixedQuerier{[]one{{labels.FromStrings("a", "1"), []Chunk{chunk(1, 2, "x")}}, {labels.FromStrings("a", "2"), nil}}, []string{"a"}}
 	set := SelectReplacingLabels(context.Background(), LabelsOnly(q), labels.FromStrings("z", "9"), nil, 1<<20)
 	if got := texts(t, set); !slices.Equal(got, []string{`{a="1", z="9"}`, `{a="2", z="9"}`}) || set.Err() != nil {

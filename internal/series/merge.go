@@ -9,13 +9,13 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
-// Merge joins sets into one. A series that several of them have becomes one with
-// the chunks of all, sorted by start; chunks that are equal to the byte are given
-// once, chunks that merely overlap are given as they are.
+// Merge merges sets into one. A series that several sets have is returned once with the
+// chunks of all of them, sorted by start. Chunks with identical bytes are returned once;
+// chunks that only overlap are returned as they are.
 //
-// Of a few sets the least label set is found by going through all: with blocks of
-// one database most series are in all of them, so that a heap would compare more.
-// Of many a tournament finds it.
+// A few sets are merged by a linear search for the least label set: blocks of one database
+// have most series in common, so a heap would need more comparisons. Many sets are merged
+// by a winner tree.
 func Merge(sets ...Set) Set {
 	switch {
 	case len(sets) == 0:
@@ -23,15 +23,15 @@ func Merge(sets ...Set) Set {
 	case len(sets) == 1:
 		return sets[0]
 	case len(sets) > linearMax:
-		return newTournament(sets)
+		return newWinnerTree(sets)
 	}
 	return &merge{sets: sets, waiting: slices.Clone(sets), least: make([]Set, 0, len(sets))}
 }
 
 type merge struct {
 	sets    []Set
-	waiting []Set // have a series that was not given yet
-	least   []Set // gave the current series
+	waiting []Set // with a series that was not returned yet
+	least   []Set // with the current series
 	started bool
 	chunks  []Chunk
 	err     error
@@ -98,7 +98,7 @@ func (m *merge) join() {
 	m.chunks = tidy(m.chunks)
 }
 
-// tidy sorts chunks and takes repeated ones out, in place.
+// tidy sorts chunks and removes duplicates, in place.
 func tidy(chunks []Chunk) []Chunk {
 	for i := 1; i < len(chunks); i++ {
 		if compareChunks(chunks[i-1], chunks[i]) >= 0 {
@@ -111,7 +111,7 @@ func tidy(chunks []Chunk) []Chunk {
 	return chunks
 }
 
-// compareChunks puts equal chunks next to each other.
+// compareChunks orders chunks so that equal ones are adjacent.
 func compareChunks(a, b Chunk) int {
 	switch {
 	case a.MinMS != b.MinMS:

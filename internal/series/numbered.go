@@ -6,21 +6,21 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
-// Numbered is a Set whose source knows labels by number, as a block's index does:
-// the optional upgrade of a Set, for wires that send numbers.
+// SymbolRefs is an optional interface of a Set whose source numbers its labels, as a block's
+// index does. Wires that send numbers in place of strings use it.
 type SymbolRefs interface {
-	// LabelNumbers has a number for each label of the current series, in their
-	// order, borrowed until Next. Equal numbers of one set are equal labels, and
-	// equal labels have equal numbers.
+	// LabelNumbers returns a number for each label of the current series, in the order
+	// of the labels, borrowed until Next. Within one set, labels are equal if and only
+	// if their numbers are.
 	LabelNumbers() []uint64
 }
 
-// addedNumber is the number of the first label that a widened set adds; no source
-// has so many of its own.
+// addedNumber is the number of the first label that an extendedSet adds. Numbers of a
+// source's own labels are smaller.
 const addedNumber = 1 << 63
 
-// LabelNumbers implements Numbered; nil if the set below has none.
-func (w *widened) LabelNumbers() []uint64 {
+// LabelNumbers implements SymbolRefs. It returns nil if the underlying set has no numbers.
+func (w *extendedSet) LabelNumbers() []uint64 {
 	if w.current == nil {
 		return w.ownNumbers()
 	}
@@ -30,9 +30,9 @@ func (w *widened) LabelNumbers() []uint64 {
 	return w.current.numbers
 }
 
-// ownNumbers puts the numbers of the labels of set's current series and of those
-// that are added in the order of their names.
-func (w *widened) ownNumbers() []uint64 {
+// ownNumbers returns the numbers of the current series' labels and of the added labels,
+// in the order of the label names.
+func (w *extendedSet) ownNumbers() []uint64 {
 	numbered, ok := w.set.(SymbolRefs)
 	if !ok {
 		return nil

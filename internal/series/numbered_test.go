@@ -9,7 +9,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
-// numberedRows gives label sets whose labels have numbers.
+// numberedRows is a set of label sets whose labels have numbers.
 type numberedRows struct {
 	Set
 	rows    []labels.Labels
@@ -40,12 +40,12 @@ func (n *numberedRows) LabelNumbers() (numbers []uint64) {
 	return numbers
 }
 
-func TestNumbersOfLabelsPassExternalLabels(t *testing.T) {
+func TestSelectWithExternalLabels_KeepsLabelNumbers(t *testing.T) {
 	below := &numberedRows{Set: Failed(nil), numbers: map[string]uint64{}, rows: []labels.Labels{
 		labels.FromStrings("__name__", "up"), labels.FromStrings("__name__", "up", "b", "1"), labels.FromStrings("__name__", "up", "b", "1", "z", "2"), labels.FromStrings("__name__", "up", "z", "1"),
 	}}
 	add := labelenc.Append(nil, labels.FromStrings("a", "x", "m", "y"))
-	set := &widened{set: below, add: add, lastName: labelenc.LastName(add)}
+	set := &extendedSet{set: below, add: add, lastName: labelenc.LastName(add)}
 	byNumber, byLabel, seen := map[uint64]string{}, map[string]uint64{}, 0
 	for set.Next() {
 		numbers := set.LabelNumbers()
@@ -71,7 +71,7 @@ func TestNumbersOfLabelsPassExternalLabels(t *testing.T) {
 	if set.Err() != nil || seen != 16 || len(byNumber) != 6 {
 		t.Errorf("%d labels, %d different, %v", seen, len(byNumber), set.Err())
 	}
-	if plain := (&widened{set: Failed(nil), add: add}); plain.LabelNumbers() != nil {
-		t.Error("numbers out of nothing")
+	if plain := (&extendedSet{set: Failed(nil), add: add}); plain.LabelNumbers() != nil {
+		t.Error("a set without numbers returned numbers")
 	}
 }

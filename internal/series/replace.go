@@ -12,12 +12,11 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
-// ErrTooMuchToSort is returned where series must be sorted anew and are too many
-// for that.
+// ErrSortLimit is returned if series must be sorted again and exceed the limit on bytes.
 var ErrSortLimit = errors.New("too many bytes to sort")
 
-// MatchExternal splits off the matchers of external labels, which win over a
-// series' own: ok is false if one of them does not match.
+// MatchExternal removes the matchers of external labels, which win over a series' own
+// labels. ok is false if one of these matchers does not match.
 func MatchExternal(external labels.Labels, matchers []*labels.Matcher) (rest []*labels.Matcher, ok bool) {
 	for _, m := range matchers {
 		if !external.Has(m.Name) {
@@ -29,15 +28,15 @@ func MatchExternal(external labels.Labels, matchers []*labels.Matcher) (rest []*
 	return rest, true
 }
 
-// SelectReplacing selects series, gives each of them the external labels, which
-// win over their own, and takes the labels named in without away. It is the rule
-// of StoreAPI; SelectWithExternal has that of remote read. The matchers do not
-// see the external labels.
+// SelectReplacingLabels selects series, sets the external labels on each of them, where they
+// win over a series' own, and removes the labels named in without. This is the rule of
+// StoreAPI; SelectWithExternalLabels implements that of remote read. The matchers do not
+// apply to the external labels.
 //
-// Labels that no series carries itself are added as they pass. To take away or
-// to override one that series do carry changes the order throughout, so these
-// are collected and sorted, within sortBytesMax; series that become the same are
-// then one, with the chunks of all.
+// Labels that no series has itself are added while streaming. Removing or overriding a
+// label that series have changes the order of all series, so these are collected and
+// sorted, up to sortBytesMax bytes. Series with equal resulting labels are merged into one
+// with the chunks of all.
 func SelectReplacingLabels(ctx context.Context, q Querier, external labels.Labels, without []string, sortBytesMax int, matchers ...*labels.Matcher) Set {
 	if external.IsEmpty() && len(without) == 0 {
 		return q.Select(ctx, matchers...)
@@ -46,7 +45,7 @@ func SelectReplacingLabels(ctx context.Context, q Querier, external labels.Label
 	if err != nil {
 		return Failed(err)
 	}
-	var gone []string // names that series carry and lose
+	var gone []string // names of series' own labels that are removed
 	for _, name := range without {
 		if _, found := slices.BinarySearch(names, name); found {
 			gone = append(gone, name)
@@ -68,10 +67,10 @@ func SelectReplacingLabels(ctx context.Context, q Querier, external labels.Label
 	case len(add) == 0:
 		return set
 	}
-	return &widened{set: set, add: add, lastName: labelenc.LastName(add)}
+	return &extendedSet{set: set, add: add, lastName: labelenc.LastName(add)}
 }
 
-// resorted has other labels than its set, and is in their order.
+// resorted changes the labels of a set and sorts its series by the new labels.
 type resorted struct {
 	set      Set
 	gone     []string
@@ -84,7 +83,7 @@ type resorted struct {
 	err     error
 }
 
-// heldSeriesBytes is about what a series takes beside its labels and chunks.
+// heldSeriesBytes estimates the size of a held series without its labels and chunks.
 const heldSeriesBytes = 128
 
 func (r *resorted) Next() bool {
@@ -109,12 +108,12 @@ func (r *resorted) Next() bool {
 		}
 		r.current.chunks = tidy(r.current.chunks)
 	}
-	clear(r.all[:n]) // so that what was given can be freed
+	clear(r.all[:n]) // so that returned series can be freed
 	r.all = r.all[n:]
 	return true
 }
 
-// collect reads the whole set, copies it and sorts it.
+// collect reads, copies and sorts the whole set.
 func (r *resorted) collect() error {
 	var kept []byte
 	size := 0
@@ -129,7 +128,7 @@ func (r *resorted) collect() error {
 		}
 		one.keepChunks(r.set.Chunks())
 		if size += heldSeriesBytes + len(one.labels) + len(one.data) + 64*len(one.chunks); size > r.bytesMax {
-			return fmt.Errorf("%w: labels %q are carried by series themselves, so that without them or with others in their place all must be sorted again, and they have more than %d bytes", ErrSortLimit, r.gone, r.bytesMax)
+			return fmt.Errorf("%w: removing or replacing labels %q, which series have themselves, needs sorting of more than %d bytes", ErrSortLimit, r.gone, r.bytesMax)
 		}
 		r.all = append(r.all, one)
 	}
@@ -145,8 +144,8 @@ func (r *resorted) Chunks() []Chunk                   { return r.current.chunks 
 func (r *resorted) Err() error                        { return r.err }
 func (r *resorted) Warnings() annotations.Annotations { return r.set.Warnings() }
 
-// Without takes the labels of some names away from a set's series, and puts them in
-// order anew, within sortBytesMax; series that become the same are then one.
+// WithoutLabels removes labels from the series of a set and sorts the series again, up to
+// sortBytesMax bytes. Series with equal resulting labels are merged into one.
 func WithoutLabels(set Set, names []string, sortBytesMax int) Set {
 	return &resorted{set: set, gone: names, bytesMax: sortBytesMax}
 }

@@ -1,12 +1,11 @@
-// Package series is the raw seam: series that stay encoded on their way from
-// where they rest to a wire.
+// Package series is the raw interface: series that stay encoded between storage and wire.
 //
-// A Source opens a Querier over a range; Select gives a Set, a stream of label
-// sets (package labelenc) with their chunks as stored, in label order. What Next
-// brings is borrowed until the next call of Next. Merge joins sets that are each
-// in order, WithExternal adds a server's own labels and keeps the order, and
-// adapters lead from Prometheus' storage interfaces to this one and back. No
-// sample is decoded here except by who asks for it through FromSet.
+// A Source opens a Querier over a time range. Select returns a Set, a stream of label sets
+// (package labelenc) with their chunks as stored, sorted by labels. Labels and chunks are
+// borrowed until the next call of Next. Merge merges sorted sets,
+// SelectWithExternalLabels adds a server's external labels and keeps the order, and
+// adapters convert from and to Prometheus' storage interfaces. Samples are decoded only
+// by callers that iterate over ToSeriesSet.
 package series
 
 import (
@@ -25,44 +24,44 @@ type Chunk struct {
 	Data         []byte
 }
 
-// Set is a stream of series in the order of their labels, each label set once.
+// Set is a stream of series sorted by labels, each label set once.
 type Set interface {
-	// Next moves to the next series; false at the end or after a failure.
+	// Next moves to the next series. It returns false at the end and after a failure.
 	Next() bool
-	// Labels is the encoded label set, borrowed until Next.
+	// Labels returns the encoded label set, borrowed until Next.
 	Labels() []byte
-	// Chunks are those of the series in the order of their start, borrowed until
-	// Next, data included. It may be empty.
+	// Chunks returns the chunks of the series, sorted by start, borrowed until Next
+	// including their data. It may be empty.
 	Chunks() []Chunk
-	// Err is what ended the stream, nil if it is complete.
+	// Err returns the error that ended the stream, nil if the stream is complete.
 	Err() error
-	// Warnings may be asked for at the end.
+	// Warnings may be called after the end of the stream.
 	Warnings() annotations.Annotations
 }
 
-// Querier selects series of the range that it was opened for. Several sets may be
-// open, used by one goroutine; none is valid after Close.
+// Querier selects series within the range that it was opened for. One goroutine may have
+// several sets open. Sets are invalid after Close.
 type Querier interface {
-	// Select gives the series that match every matcher, chunks cut to the range of
+	// Select returns the series that match all matchers, with chunks cut to the range of
 	// the querier.
 	Select(ctx context.Context, matchers ...*labels.Matcher) Set
-	// LabelNames lists the names in use, sorted.
+	// LabelNames lists the label names in use, sorted.
 	LabelNames(ctx context.Context) ([]string, error)
 	Close() error
 }
 
-// Fixed is a Querier that knows whether all its selections give the same: none of
-// what it reads is still written to.
+// Fixed is an optional interface of a Querier that knows whether its data can still change:
+// true if all its selections return the same.
 type Fixed interface{ Fixed() bool }
 
-// Source is a storage that knows the raw seam: the optional upgrade of a
-// storage.ChunkQueryable. mint and maxt are inclusive, in ms.
+// Source is an optional interface of a storage.ChunkQueryable that implements the raw
+// interface itself. mint and maxt are inclusive, in milliseconds.
 type Source interface {
 	RawQuerier(ctx context.Context, mint, maxt int64) (Querier, error)
 }
 
-// Open opens a raw querier on any storage: its own if it is a Source, else one
-// that encodes what its chunk querier gives.
+// Open opens a raw querier on any storage: the storage's own if it is a Source, else one
+// that encodes the series of its chunk querier.
 func Open(ctx context.Context, from storage.ChunkQueryable, mint, maxt int64) (Querier, error) {
 	if source, ok := from.(Source); ok {
 		return source.RawQuerier(ctx, mint, maxt)
@@ -74,7 +73,7 @@ func Open(ctx context.Context, from storage.ChunkQueryable, mint, maxt int64) (Q
 	return FromChunkQuerier(q), nil
 }
 
-// Failed is a set of nothing that ended with err, which may be nil.
+// Failed returns an empty set that ended with err, which may be nil.
 func Failed(err error) Set { return failed{err} }
 
 type failed struct{ err error }

@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// list is a set of given series. It overwrites what it lent on every Next, so
-// that keeping it shows.
+// list is a set of given series. Next overwrites the labels and chunks that it lent, so
+// that a caller that retains them fails.
 type list struct {
 	series []one
 	i      int
@@ -68,7 +68,7 @@ func (l *list) Err() error {
 
 func (l *list) Warnings() annotations.Annotations { return nil }
 
-// texts words what a set gives, one line a series.
+// texts formats the series of a set, one line each.
 func texts(t *testing.T, set Set) []string {
 	t.Helper()
 	var got []string
@@ -91,7 +91,7 @@ func chunk(minMS, maxMS int64, data string) Chunk {
 	return Chunk{minMS, maxMS, chunkenc.EncXOR, []byte(data)}
 }
 
-func TestMergedSetsAreInOrderAndJoined(t *testing.T) {
+func TestMerge_JoinsSeriesInLabelOrder(t *testing.T) {
 	a, b, c := labels.FromStrings("a", "1"), labels.FromStrings("b", "1"), labels.FromStrings("c", "1")
 	got := texts(t, Merge(
 		&list{series: []one{{a, []Chunk{chunk(1, 2, "x")}}, {c, []Chunk{chunk(1, 2, "x")}}}},
@@ -104,7 +104,7 @@ func TestMergedSetsAreInOrderAndJoined(t *testing.T) {
 	}
 }
 
-func TestAFailureOfOneSetEndsTheMerge(t *testing.T) {
+func TestMerge_FailureOfOneSetEndsIt(t *testing.T) {
 	broken := errors.New("broken")
 	a, b := labels.FromStrings("a", "1"), labels.FromStrings("b", "1")
 	for _, failing := range []*list{{err: broken}, {series: []one{{a, nil}}, err: broken}} {
@@ -116,7 +116,7 @@ func TestAFailureOfOneSetEndsTheMerge(t *testing.T) {
 	}
 }
 
-func TestMergesOfRandomSetsEqualASort(t *testing.T) {
+func TestMerge_RandomSetsEqualASort(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		var sets []Set
@@ -138,7 +138,7 @@ func TestMergesOfRandomSetsEqualASort(t *testing.T) {
 	}
 }
 
-// randomLabels are sorted and distinct, of names a to e, many beginning others.
+// randomLabels returns sorted and distinct sets of labels a to e. Many are prefixes of others.
 func randomLabels(rng *rand.Rand, n int) []labels.Labels {
 	var all []labels.Labels
 	for range n {
@@ -197,7 +197,7 @@ func (m memory) LabelNames(context.Context) ([]string, error) {
 
 func (memory) Close() error { return nil }
 
-func TestExternalLabelsAreMatchedMergedAndKeepTheOrder(t *testing.T) {
+func TestSelectWithExternalLabels_MatchesMergesAndKeepsOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	externals := []labels.Labels{
 		labels.EmptyLabels(), labels.FromStrings("c", "0"), labels.FromStrings("c", "1"), labels.FromStrings("z", "1"),
@@ -229,7 +229,7 @@ func TestExternalLabelsAreMatchedMergedAndKeepTheOrder(t *testing.T) {
 		}
 		slices.SortFunc(want, func(a, b wanted) int { return labels.Compare(a.labels, b.labels) })
 		got := texts(t, SelectWithExternalLabels(context.Background(), m, external, matchers...))
-		// Two series may become one; their chunks then stand in the order of time.
+		// Two series may be merged into one; their chunks are then sorted by time.
 		distinct := slices.CompactFunc(slices.Clone(want), func(a, b wanted) bool { return labels.Equal(a.labels, b.labels) })
 		if len(got) != len(distinct) {
 			t.Fatalf("external %s, %s: got %q, want %v", external, matchers[0], got, want)
@@ -244,7 +244,7 @@ func TestExternalLabelsAreMatchedMergedAndKeepTheOrder(t *testing.T) {
 	}
 }
 
-func TestTooManyOwnExternalLabelsAreRefused(t *testing.T) {
+func TestSelectWithExternalLabels_TooManyOwnLabelsFail(t *testing.T) {
 	lset := labels.FromStrings("a", "1", "b", "1", "c", "1", "d", "1", "e", "1")
 	set := SelectWithExternalLabels(context.Background(), memory{[]one{{labels: lset}}}, lset)
 	if set.Next() || set.Err() == nil {
@@ -252,7 +252,7 @@ func TestTooManyOwnExternalLabelsAreRefused(t *testing.T) {
 	}
 }
 
-func TestSetsGoThroughTheAdaptersAndBack(t *testing.T) {
+func TestFromChunkSeriesSet_RoundTripsThroughToChunkSeriesSet(t *testing.T) {
 	xor := chunkenc.NewXORChunk()
 	app, err := xor.Appender()
 	if err != nil {
@@ -284,7 +284,7 @@ func TestSetsGoThroughTheAdaptersAndBack(t *testing.T) {
 	}
 }
 
-func TestMergingAllocatesNothingASeries(t *testing.T) {
+func TestMerge_AllocatesNothingPerSeries(t *testing.T) {
 	allocations := func(n int) float64 {
 		var all []one
 		for i := range n {

@@ -1,23 +1,21 @@
-// Package profiles is the seam of the profile lane: the words in which profiles
-// are pushed, asked for and answered, so that ingest, store, wire and query need
-// not know each other.
+// Package profiles is the interface between ingestion, store, wire and query of profiles:
+// the types in which profiles are pushed, queried and returned.
 //
-// A profile comes in as a Pushed: an encoded label set (labelenc; sorted, with
-// __name__ and, if it is to have a dataset of its own, service_name), an ID, and
-// pprof bytes. The store makes one row of each of its sample types and of each set
-// of labels that its samples carry. Questions name a Type, matchers, and times in
-// milliseconds, inclusive; answers are structs whose label sets are encoded bytes.
-// A SeriesAnswer lies in memory that Close takes back; a FlameGraph and pprof bytes
-// are the caller's.
+// A RawProfile is pushed: an encoded label set (labelenc; sorted, with __name__ and, if it
+// is to have a dataset of its own, service_name), an ID, and pprof bytes. The store writes
+// one row for each sample type and each set of labels that its samples have. Requests
+// name a Type, matchers, and an inclusive range in milliseconds. Results are structs whose
+// label sets are encoded bytes. A SeriesResult borrows memory until Close; a FlameGraph and
+// pprof bytes are owned by the caller.
 //
-//	store/profile.Store     Append(ctx, tenant, []Pushed) error       once durable
+//	store/profile.Store     Append(ctx, tenant, []RawProfile) error   returns once durable
 //	query/profile.Engine    SelectSeries, MergeFlame, MergePprof, ProfileTypes,
 //	                        LabelNames, LabelValues, Series, Stats
 //
-// Labels that say what a row measures (__profile_type__, __type__, __unit__,
-// __period_type__, __period_unit__) are not pushed: every series has them for
-// matchers, groups and lists, and an exemplar does not repeat them. There is no
-// protobuf, no JSON and no I/O here.
+// Labels that name what a row measures (__profile_type__, __type__, __unit__,
+// __period_type__, __period_unit__) are not pushed. Matchers, groups and lists see them on
+// every series; an exemplar does not repeat them. The package has no protobuf, no JSON and
+// no I/O.
 package profiles
 
 import (
@@ -32,7 +30,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 )
 
-// What can be wrong with a request, or with us.
+// Kinds of errors: of a request, a limit, availability and stored data.
 var (
 	ErrBadRequest  = errors.New("bad request")
 	ErrLimit       = errors.New("limit exceeded")
@@ -40,7 +38,7 @@ var (
 	ErrCorrupt     = errors.New("corrupt profile data")
 )
 
-// Names of labels with a meaning of their own.
+// Names of labels with a special meaning.
 const (
 	LabelName       = labels.MetricName
 	LabelService    = "service_name"
@@ -51,7 +49,7 @@ const (
 	LabelPeriodUnit = "__period_unit__"
 )
 
-// ID names a profile: a UUID.
+// ID identifies a profile: a UUID.
 type ID [16]byte
 
 // ParseID reads a UUID, with or without dashes.
@@ -62,15 +60,15 @@ func ParseID(text string) (ID, error) {
 		plain = text[:8] + text[9:13] + text[14:18] + text[19:23] + text[24:]
 	}
 	if len(plain) != 32 {
-		return id, fmt.Errorf("%w: profile id %q is no UUID", ErrBadRequest, text)
+		return id, fmt.Errorf("%w: profile id %q is not a UUID", ErrBadRequest, text)
 	}
 	if _, err := hex.Decode(id[:], []byte(plain)); err != nil {
-		return id, fmt.Errorf("%w: profile id %q is no UUID", ErrBadRequest, text)
+		return id, fmt.Errorf("%w: profile id %q is not a UUID", ErrBadRequest, text)
 	}
 	return id, nil
 }
 
-// NewID makes a UUID of version 7: it begins with a time, the rest is random.
+// NewID returns a UUID of version 7: a timestamp in milliseconds followed by random bits.
 func NewID(timeMS int64) (id ID) {
 	_, _ = rand.Read(id[6:]) // it never fails
 	for i := range 6 {
@@ -80,7 +78,7 @@ func NewID(timeMS int64) (id ID) {
 	return id
 }
 
-// TimeMS is the time that a UUID of version 7 begins with.
+// TimeMS returns the timestamp of a UUID of version 7. ok is false for other versions.
 func (id ID) TimeMS() (ms int64, ok bool) {
 	if id[6]>>4 != 7 || id[8]>>6 != 2 {
 		return 0, false
@@ -104,13 +102,13 @@ func (id ID) Append(dst []byte) []byte {
 
 const hexDigits = "0123456789abcdef"
 
-// String is the UUID with dashes.
+// String returns the UUID with dashes.
 func (id ID) String() string { return string(id.Append(make([]byte, 0, 36))) }
 
 // Type is what a profile measures.
 type Type struct{ Name, SampleType, SampleUnit, PeriodType, PeriodUnit string }
 
-// ParseType reads `name:sample_type:sample_unit:period_type:period_unit`.
+// ParseType parses `name:sample_type:sample_unit:period_type:period_unit`.
 func ParseType(text string) (Type, error) {
 	parts := strings.Split(text, ":")
 	if len(parts) != 5 || parts[0] == "" || parts[1] == "" {
@@ -119,23 +117,23 @@ func ParseType(text string) (Type, error) {
 	return Type{parts[0], parts[1], parts[2], parts[3], parts[4]}, nil
 }
 
-// String is the ID of the type.
+// String returns the type in the format that ParseType reads.
 func (t Type) String() string {
 	return t.Name + ":" + t.SampleType + ":" + t.SampleUnit + ":" + t.PeriodType + ":" + t.PeriodUnit
 }
 
-// Pushed is one profile on its way in. All of it is borrowed until Append returns.
+// RawProfile is one profile to be stored. All of it is borrowed until Append returns.
 type RawProfile struct {
 	Labels []byte // encoded, valid, with __name__
 	ID     ID     // zero: the store chooses one
-	TimeNS int64  // since 1970; 0: what the profile says
-	Raw    []byte // pprof, gzip or plain, as it goes into the log
-	// Profile is Raw decoded, if somebody has already done it; nil: the store does.
+	TimeNS int64  // Unix time; 0: the time in the pprof
+	Raw    []byte // pprof, gzip or plain, as written to the write-ahead log
+	// Profile is Raw decoded, if the caller has decoded it already; nil: the store does.
 	Profile *pprof.Profile
 }
 
-// SeriesRequest asks for values over time. The point labelled t holds the rows in
-// (t-StepMS, t]; labels are StartMS, StartMS+StepMS and so on up to EndMS.
+// SeriesRequest selects values over time. The point at timestamp t sums the rows in
+// (t-StepMS, t]; timestamps are StartMS, StartMS+StepMS and so on up to EndMS.
 type SeriesRequest struct {
 	Tenant    string
 	Type      Type
@@ -144,24 +142,24 @@ type SeriesRequest struct {
 	EndMS     int64
 	StepMS    int64 // at least 1
 	GroupBy   []string
-	Average   bool     // of the rows of a point, in place of their sum
+	Average   bool     // return the average of a point's rows, not the sum
 	CallSite  []string // count only stacks that begin with these functions, root first
-	Limit     int      // so many series, the greatest totals first; 0: all
+	Limit     int      // number of series, greatest totals first; 0: all
 	Exemplars bool     // one profile for each point
 }
 
-// SeriesAnswer is owned by who asked until Close; nothing of it may be kept after.
+// SeriesResult is owned by the caller until Close. Nothing of it may be used after Close.
 type SeriesResult struct {
-	Series   []Series // in the order of their labels
-	Warnings []error  // what could not be read; the rest is answered
+	Series   []Series // sorted by labels
+	Warnings []error  // sources that could not be read; the result has the others
 
 	release func()
 }
 
-// NewSeriesAnswer makes an answer whose memory release takes back.
+// NewSeriesResult returns a result whose Close calls release.
 func NewSeriesResult(release func()) *SeriesResult { return &SeriesResult{release: release} }
 
-// Close gives the answer's memory back.
+// Close releases the memory of the result.
 func (a *SeriesResult) Close() {
 	if a != nil && a.release != nil {
 		release := a.release
@@ -170,29 +168,29 @@ func (a *SeriesResult) Close() {
 	}
 }
 
-// AnsweredSeries is one group: its labels are those of GroupBy that it has.
+// Series is one group. Its labels are those of GroupBy that the group has.
 type Series struct {
 	Labels []byte // encoded
 	Points []Point
 }
 
-// AnsweredPoint is a step that has rows.
+// Point is a step that has rows.
 type Point struct {
 	TimeMS    int64
 	Value     float64
-	Exemplars []Exemplar // one at most
+	Exemplars []Exemplar // at most one
 }
 
-// Exemplar is the profile with the greatest value of its point; of equals the
-// earlier one, then the one with the smaller id.
+// Exemplar is the profile with the greatest value of its point. Of equal values the
+// earlier profile wins, then the one with the smaller ID.
 type Exemplar struct {
 	ID     ID
 	TimeNS int64
-	Value  int64  // of all its rows in the point together
-	Labels []byte // encoded; what all its rows have in common, less GroupBy
+	Value  int64  // sum of all its rows in the point
+	Labels []byte // encoded; labels common to all its rows, without GroupBy
 }
 
-// MergeRequest asks for the sum of profiles.
+// MergeRequest selects profiles to be summed.
 type MergeRequest struct {
 	Tenant   string
 	Type     Type
@@ -201,11 +199,11 @@ type MergeRequest struct {
 	EndMS    int64
 	IDs      []ID // only these profiles; empty: all
 	CallSite []string
-	MaxNodes int // of the flame graph; the smallest are put together as "other"; 0: no limit
+	MaxNodes int // of the flame graph; the smallest are merged as "other"; 0: no limit
 }
 
-// FlameGraph is a tree of functions by level. A node is four integers: how far it
-// starts behind the end of its left neighbour, its total, its self, its name.
+// FlameGraph is a tree of functions by level. A node is four integers: its offset from the
+// end of its left neighbour, its total, its self value, the index of its name.
 type FlameGraph struct {
 	Names    []string
 	Levels   [][]int64
@@ -214,16 +212,16 @@ type FlameGraph struct {
 	Warnings []error
 }
 
-// LabelsRequest asks which labels and types there are. No matcher means all;
-// several sets of matchers are joined.
+// LabelsRequest selects labels and profile types. No matchers select all; several sets of
+// matchers are joined by "or".
 type LabelsRequest struct {
 	Tenant   string
 	AnyOf    [][]*labels.Matcher
 	StartMS  int64
 	EndMS    int64
-	Names    []string // Series: only these labels of each series; empty: all
-	LabelFor string   // LabelValues: of which label
+	Names    []string // for Series: return only these labels; empty: all
+	LabelFor string   // for LabelValues: the label name
 }
 
-// Stats say what time the profiles of a tenant span. Both are 0 without any.
+// Stats is the time range of a tenant's profiles. Both are 0 if the tenant has none.
 type Stats struct{ OldestMS, NewestMS int64 }

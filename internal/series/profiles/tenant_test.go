@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestTenantNamesAreThoseOfThePeersAndSafeAsFolders(t *testing.T) {
+func TestCheckTenant_AllowsPeersNamesThatAreSafeAsFolders(t *testing.T) {
 	for name, folder := range map[string]string{
 		"anonymous": "anonymous", "a!b*(c)'_-.d": "a!b*(c)'_-.d", ".ops": "%2Eops", "...": "%2E..", strings.Repeat("x", 150): strings.Repeat("x", 150),
 	} {
@@ -25,13 +25,13 @@ func TestTenantNamesAreThoseOfThePeersAndSafeAsFolders(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 		if _, ok := TenantOfFolder(name); ok {
-			t.Errorf("folder %q is a tenant's", name)
+			t.Errorf("folder %q was accepted as a tenant's", name)
 		}
 	}
 	if name, ok := TenantOfFolder(".ops"); !ok || name != ".ops" {
-		t.Errorf("a folder of an older version: %q, %t", name, ok)
+		t.Errorf("an unescaped folder of an older version: %q, %t", name, ok)
 	}
 	if _, ok := TenantOfFolder("%2E"); ok {
-		t.Error("a folder that is only a dot is a tenant's")
+		t.Error("a folder named . was accepted as a tenant's")
 	}
 }

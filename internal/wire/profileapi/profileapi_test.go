@@ -267,7 +267,7 @@ func TestBadRequestsAreNamed(t *testing.T) {
 		{"SelectMergeProfile", whole(""), 200, "", `"timeNanos":"7"`},
 		{"SelectMergeSpanProfile", whole(""), 501, "unimplemented", "span ids of samples are not kept"},
 		{"SelectHeatmap", whole(""), 501, "unimplemented", "SelectHeatmap"},
-		{"SelectMergeStacktraces", whole(`profileIdSelector=["x"]`), 400, "invalid_argument", `profile id \"x\" is no UUID`},
+		{"SelectMergeStacktraces", whole(`profileIdSelector=["x"]`), 400, "invalid_argument", `profile id \"x\" is not a UUID`},
 		{"SelectMergeStacktraces", whole(`profileIdSelector=["` + firstID + `"]`), 200, "", `"total":"1000"`},
 		{"SelectMergeStacktraces", whole(`spanSelector=["00f"]`), 501, "unimplemented", "selection by trace or span"},
 		{"SelectMergeProfile", whole(`traceIdSelector=["00f"]`), 501, "unimplemented", "selection by trace or span"},

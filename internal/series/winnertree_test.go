@@ -11,9 +11,9 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
-// Both merges are given the same sets: as few as two, as many as 40, some empty,
-// series in several of them, label sets that begin others, chunks that repeat.
-func TestTheTournamentMergesAsTheLinearMergeDoes(t *testing.T) {
+// Both merges get the same sets: 2 to 40, some empty, with series in several of them,
+// label sets that are prefixes of others, and repeated chunks.
+func TestWinnerTree_EqualsTheLinearMerge(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 300 {
 		sets := 2 + rng.IntN(39)
@@ -36,7 +36,7 @@ func TestTheTournamentMergesAsTheLinearMergeDoes(t *testing.T) {
 		}
 		linear := open()
 		want := texts(t, &merge{sets: linear, waiting: slices.Clone(linear)})
-		set := newTournament(open())
+		set := newWinnerTree(open())
 		got := texts(t, set)
 		if set.Err() != nil || !slices.Equal(got, want) {
 			t.Fatalf("%v\ngot  %q\nwant %q", set.Err(), got, want)
@@ -44,7 +44,7 @@ func TestTheTournamentMergesAsTheLinearMergeDoes(t *testing.T) {
 	}
 }
 
-func TestAFailureOfOneOfManySetsEndsTheMerge(t *testing.T) {
+func TestWinnerTree_FailureOfOneSetEndsIt(t *testing.T) {
 	for failing := range 9 {
 		var sets []Set
 		for i := range 9 {
@@ -62,7 +62,7 @@ func TestAFailureOfOneOfManySetsEndsTheMerge(t *testing.T) {
 	}
 }
 
-func TestTheTournamentAllocatesNothingASeries(t *testing.T) {
+func TestWinnerTree_AllocatesNothingPerSeries(t *testing.T) {
 	allocations := func(n int) float64 {
 		var all []one
 		for i := range n {
@@ -83,7 +83,7 @@ func TestTheTournamentAllocatesNothingASeries(t *testing.T) {
 	}
 }
 
-// fixed gives the same labels without copying, so that merging is what is measured.
+// fixed returns the same labels without copying, so that only merging is measured.
 type fixed struct {
 	failed
 	all [][]byte
@@ -93,7 +93,7 @@ type fixed struct {
 func (f *fixed) Next() bool     { f.i++; return f.i <= len(f.all) }
 func (f *fixed) Labels() []byte { return f.all[f.i-1] }
 
-func BenchmarkMergeOfManyStores(b *testing.B) {
+func BenchmarkMerge_ManyStores(b *testing.B) {
 	for _, stores := range []int{2, 4, 8, 16, 64} {
 		for _, replicas := range []int{1, 2} {
 			contents := make([][][]byte, stores)
@@ -120,7 +120,7 @@ func BenchmarkMergeOfManyStores(b *testing.B) {
 				})
 			}
 			run("linear", func(sets []Set) Set { return &merge{sets: sets, waiting: slices.Clone(sets)} })
-			run("tournament", func(sets []Set) Set { return newTournament(sets) })
+			run("winnertree", func(sets []Set) Set { return newWinnerTree(sets) })
 		}
 	}
 }

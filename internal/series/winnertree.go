@@ -1,0 +1,179 @@
+package series
+
+import (
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+)
+
+// linearMax is the number of sets up to which Merge uses a linear search.
+const linearMax = 3
+
+// winnerTree merges many sets with about log2(n) comparisons per series.
+//
+// A leaf is a set. An inner node (a match) stores the child with the lesser labels, and
+// whether both children have the same series (a tie). All sets with the current series are
+// advanced together, because their labels are borrowed until then, and the nodes that
+// their paths share are compared once. Sets with the same series as the winner are found
+// by following ties, without further comparisons.
+//
+// Prometheus' loser tree stores less, but replays the path of one set at a time.
+type winnerTree struct {
+	sets    []Set
+	leaves  int      // a power of two
+	labels  [][]byte // by leaf, of the current series; nil: end of the set
+	more    []bool
+	winner  []int32 // by node; node 1 is the root, 2i and 2i+1 are the children of i
+	tie     []bool
+	dirty   []int
+	least   []int32 // sets with the current series, ascending
+	started bool
+	chunks  []Chunk
+	err     error
+}
+
+func newWinnerTree(sets []Set) *winnerTree {
+	leaves := 1
+	for leaves < len(sets) {
+		leaves *= 2
+	}
+	return &winnerTree{
+		sets: sets, leaves: leaves,
+		labels: make([][]byte, leaves), more: make([]bool, leaves),
+		winner: make([]int32, leaves), tie: make([]bool, leaves),
+		least: make([]int32, 0, len(sets)),
+	}
+}
+
+func (w *winnerTree) Next() bool {
+	if w.err != nil {
+		return false
+	}
+	if w.started {
+		for _, i := range w.least {
+			if !w.advance(int(i)) {
+				return false
+			}
+		}
+		w.replay()
+	} else {
+		w.started = true
+		for i := range w.sets {
+			if !w.advance(i) {
+				return false
+			}
+		}
+		for match := w.leaves - 1; match >= 1; match-- {
+			w.play(match)
+		}
+	}
+	w.least = w.least[:0]
+	first := w.winnerOf(1)
+	if !w.more[first] {
+		return false
+	}
+	w.gather(1)
+	w.join()
+	return true
+}
+
+// advance reads the next series of a set. It returns false after a failure.
+func (w *winnerTree) advance(i int) bool {
+	if w.more[i] = w.sets[i].Next(); w.more[i] {
+		w.labels[i] = w.sets[i].Labels()
+		return true
+	}
+	w.labels[i] = nil
+	w.err = w.sets[i].Err()
+	return w.err == nil
+}
+
+// winnerOf returns the winning set of a node; a leaf's is its own set.
+func (w *winnerTree) winnerOf(node int) int32 {
+	if node >= w.leaves {
+		return int32(node - w.leaves)
+	}
+	return w.winner[node]
+}
+
+func (w *winnerTree) play(match int) {
+	a, b := w.winnerOf(2*match), w.winnerOf(2*match+1)
+	w.tie[match] = false
+	switch {
+	case !w.more[b]:
+		w.winner[match] = a
+	case !w.more[a]:
+		w.winner[match] = b
+	default:
+		switch c := labelenc.Compare(w.labels[a], w.labels[b]); {
+		case c < 0:
+			w.winner[match] = a
+		case c > 0:
+			w.winner[match] = b
+		default:
+			w.winner[match], w.tie[match] = a, true
+		}
+	}
+}
+
+// replay compares the nodes above the sets that were advanced, level by level.
+func (w *winnerTree) replay() {
+	w.dirty = w.dirty[:0]
+	for _, i := range w.least {
+		w.dirty = append(w.dirty, w.leaves+int(i))
+	}
+	for w.dirty[0] > 1 {
+		n := 0
+		for _, node := range w.dirty {
+			match := node / 2
+			if n > 0 && w.dirty[n-1] == match {
+				continue
+			}
+			w.dirty[n] = match
+			n++
+			w.play(match)
+		}
+		w.dirty = w.dirty[:n]
+	}
+}
+
+// gather appends the sets below a node that have the series of its winner.
+func (w *winnerTree) gather(node int) {
+	for node < w.leaves {
+		if w.tie[node] {
+			w.gather(2 * node)
+			node = 2*node + 1
+			continue
+		}
+		if w.winnerOf(2*node) == w.winner[node] {
+			node = 2 * node
+		} else {
+			node = 2*node + 1
+		}
+	}
+	w.least = append(w.least, int32(node-w.leaves))
+}
+
+func (w *winnerTree) join() {
+	if len(w.least) == 1 {
+		w.chunks = append(w.chunks[:0], w.sets[w.least[0]].Chunks()...)
+		return
+	}
+	w.chunks = w.chunks[:0]
+	for _, i := range w.least {
+		w.chunks = append(w.chunks, w.sets[i].Chunks()...)
+	}
+	w.chunks = tidy(w.chunks)
+}
+
+func (w *winnerTree) Labels() []byte  { return w.labels[w.least[0]] }
+func (w *winnerTree) Chunks() []Chunk { return w.chunks }
+func (w *winnerTree) Err() error      { return w.err }
+
+func (w *winnerTree) Warnings() annotations.Annotations {
+	var all annotations.Annotations
+	for _, set := range w.sets {
+		all.Merge(set.Warnings())
+	}
+	return all
+}

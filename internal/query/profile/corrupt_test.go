@@ -119,7 +119,7 @@ func checkBroken(t *testing.T, dir string, req *profiles.SeriesRequest, merge *p
 
 func TestBadQuestionsAreRefused(t *testing.T) {
 	s := openStore(t, t.TempDir(), store.Options{Retention: -1})
-	ctx, e := context.Background(), New(Options{CellsMax: 1000}, s)
+	ctx, e := context.Background(), New(Options{PointsMax: 1000}, s)
 	if err := s.Append(ctx, "t", randomPush(rand.New(rand.NewPCG(1, 1)), nil)); err != nil {
 		t.Fatal(err)
 	}

@@ -37,9 +37,9 @@ type Viewer interface {
 
 // Options of an Engine. A zero field takes the default.
 type Options struct {
-	CellsMax int // groups times steps of one query; 0: 2,000,000
-	NodesMax int // of a merged tree; 0: 4,000,000
-	IDsMax   int // profiles that one request may name; 0: 10,000
+	PointsMax int // groups times steps of one query; 0: 2,000,000
+	NodesMax  int // of a merged tree; 0: 4,000,000
+	IDsMax    int // profiles that one request may name; 0: 10,000
 
 	ConcurrencyMax int           // queries at once, further ones wait; 0: 20
 	Timeout        time.Duration // of one query, its wait for a slot included; 0: 2 minutes
@@ -51,8 +51,8 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.CellsMax <= 0 {
-		o.CellsMax = 2_000_000
+	if o.PointsMax <= 0 {
+		o.PointsMax = 2_000_000
 	}
 	if o.NodesMax <= 0 {
 		o.NodesMax = 4_000_000

@@ -61,7 +61,7 @@ func (p *pass) each(ctx context.Context, f func(src block.Source) error) error {
 		}
 		away := isRemote(src)
 		if away && p.patient.left <= 0 {
-			p.fault(store.In(src, fmt.Errorf("%w: the bucket did not respond for other blocks", profiles.ErrUnavailable)))
+			p.fault(store.InSource(src, fmt.Errorf("%w: the bucket did not respond for other blocks", profiles.ErrUnavailable)))
 			continue
 		}
 		began := time.Now()
@@ -72,7 +72,7 @@ func (p *pass) each(ctx context.Context, f func(src block.Source) error) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !p.fault(store.In(src, err)) {
+		if !p.fault(store.InSource(src, err)) {
 			return err
 		}
 		if away && errors.Is(err, profiles.ErrUnavailable) {

@@ -60,7 +60,7 @@ func openOver(t *testing.T, dir string, s store.Remote) *store.Store {
 		if err != nil {
 			t.Fatal(err)
 		}
-		unlisted := len(v.Warnings) > 0 && strings.Contains(v.Warnings[0].Error(), "not been listed")
+		unlisted := len(v.Warnings) > 0 && strings.Contains(v.Warnings[0].Error(), "not listed yet")
 		v.Close()
 		if !unlisted {
 			return opened

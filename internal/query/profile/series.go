@@ -63,7 +63,7 @@ func (s *selection) release() {
 	clear(s.points)
 	clear(s.series)
 	s.reset()
-	if 48*cap(s.scan.Cells)+40*cap(s.points)+64*cap(s.exemplars)+cap(s.text) <= keptBytes {
+	if 48*cap(s.scan.Accumulators)+40*cap(s.points)+64*cap(s.exemplars)+cap(s.text) <= keptBytes {
 		s.engine.pool.Put(s)
 	}
 }
@@ -79,7 +79,7 @@ func (s *selection) reset() {
 
 // steps checks a request's range and turns it into buckets. Labels before 1970 hold
 // nothing and are passed over.
-func (e *Engine) steps(req *profiles.SeriesRequest) (startMS int64, b store.Buckets, err error) {
+func (e *Engine) steps(req *profiles.SeriesRequest) (startMS int64, b store.Steps, err error) {
 	switch {
 	case req.StepMS < 1 || req.StepMS > stepMaxMS:
 		return 0, b, fmt.Errorf("%w: step of %d ms is not between 1 ms and ten years", profiles.ErrBadRequest, req.StepMS)
@@ -96,11 +96,11 @@ func (e *Engine) steps(req *profiles.SeriesRequest) (startMS int64, b store.Buck
 		return start, b, nil
 	}
 	n := (end-start)/req.StepMS + 1
-	if n > int64(e.opts.CellsMax) {
-		return 0, b, fmt.Errorf("%w: %d steps are more than %d: make the step longer", profiles.ErrLimit, n, e.opts.CellsMax)
+	if n > int64(e.opts.PointsMax) {
+		return 0, b, fmt.Errorf("%w: %d steps are more than %d: make the step longer", profiles.ErrLimit, n, e.opts.PointsMax)
 	}
 	// Times count as whole milliseconds: the last nanosecond of one belongs to it.
-	return start, store.Buckets{FromNS: (start-req.StepMS)*1e6 + 999_999, StepNS: req.StepMS * 1e6, N: int(n)}, nil
+	return start, store.Steps{FromNS: (start-req.StepMS)*1e6 + 999_999, StepNS: req.StepMS * 1e6, Count: int(n)}, nil
 }
 
 // SelectSeries answers with values over time. The answer is the caller's until it
@@ -110,7 +110,7 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 	if err != nil {
 		return nil, err
 	}
-	if buckets.N == 0 {
+	if buckets.Count == 0 {
 		return profiles.NewSeriesResult(nil), nil
 	}
 	ctx, done, err := e.admit(ctx, req.StartMS, req.EndMS)
@@ -118,7 +118,7 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 		return nil, err
 	}
 	defer done()
-	view, err := e.store.View(ctx, req.Tenant, buckets.FromNS+1, buckets.FromNS+int64(buckets.N)*buckets.StepNS)
+	view, err := e.store.View(ctx, req.Tenant, buckets.FromNS+1, buckets.FromNS+int64(buckets.Count)*buckets.StepNS)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 	s.groupBy = slices.Compact(s.groupBy)
 	warnings, err := e.without(ctx, req.Tenant, view, func(p *pass) error {
 		s.reset()
-		s.scan.Buckets, s.scan.Exemplars, s.scan.CellsMax = buckets, req.Exemplars, e.opts.CellsMax
+		s.scan.Steps, s.scan.Exemplars, s.scan.AccumulatorsMax = buckets, req.Exemplars, e.opts.PointsMax
 		if err := p.each(ctx, func(src block.Source) error { return s.source(ctx, src, req, p.sources) }); err != nil {
 			return err
 		}
@@ -150,7 +150,7 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 // source groups the series of a source and scans its rows.
 func (s *selection) source(ctx context.Context, src block.Source, req *profiles.SeriesRequest, all []block.Source) error {
 	if len(s.groupOf) == 0 {
-		s.scan.Share(all)
+		s.scan.AddShared(all)
 	}
 	t := typeOf(src, req.Type)
 	if t < 0 {
@@ -265,7 +265,7 @@ func (s *selection) answer(ctx context.Context, p *pass, startMS int64, req *pro
 				point.Value /= float64(c.Rows)
 			}
 			if req.Exemplars {
-				if p.faulty(s.scan.SourceAt(c.Best)) {
+				if p.faulty(s.scan.SourceAt(c.Exemplar)) {
 					continue // there will be another pass
 				}
 				if err := s.exemplar(c, int(g)); err != nil {
@@ -285,18 +285,18 @@ func (s *selection) answer(ctx context.Context, p *pass, startMS int64, req *pro
 }
 
 // exemplar looks up whose profile is the best of a cell.
-func (s *selection) exemplar(c *store.Cell, g int) error {
-	id, source, ref, only, err := s.scan.Winner(c)
+func (s *selection) exemplar(c *store.Accumulator, g int) error {
+	id, source, ref, only, err := s.scan.LookupExemplar(c)
 	if err != nil {
 		return err
 	}
 	var set []byte
 	if only {
 		set = s.less(source, ref)
-	} else if set, err = s.commonLabels(c.Best, g); err != nil {
+	} else if set, err = s.commonLabels(c.Exemplar, g); err != nil {
 		return err
 	}
-	s.exemplars = append(s.exemplars, profiles.Exemplar{ID: id, TimeNS: c.BestTime, Value: c.BestValue, Labels: set})
+	s.exemplars = append(s.exemplars, profiles.Exemplar{ID: id, TimeNS: c.ExemplarTime, Value: c.ExemplarValue, Labels: set})
 	return nil
 }
 

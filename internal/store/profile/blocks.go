@@ -12,27 +12,27 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// heldBlock is an open block and how many hold it: the tenant, until it is gone,
-// and every view.
+// heldBlock is an open block with a reference count. The tenant has a reference until the
+// block is replaced or removed; every view has one.
 type heldBlock struct {
 	*block.Reader
 	path     string
-	holders  atomic.Int64
-	unmerged bool // it is left alone, as merging it failed; guarded by tenant.flushMu
+	refs     atomic.Int64
+	unmerged bool // not merged because a merge of it failed; guarded by tenant.flushMu
 }
 
-// Remote says whether the block is read from the bucket.
+// Remote reports whether the block is read from the bucket.
 func (b *heldBlock) Remote() bool { return b.path == "" }
 
-// release lets go; the last one closes the files.
+// release drops a reference. The last one closes the files.
 func (b *heldBlock) release() error {
-	if b.holders.Add(-1) > 0 {
+	if b.refs.Add(-1) > 0 {
 		return nil
 	}
 	return b.Close()
 }
 
-// holds says whether the block has rows of a profile, and one of this series.
+// holds reports whether the block has rows of a profile, and a row of it with these labels.
 func (b *heldBlock) holds(key block.Key, labels []byte) (profile, row bool) {
 	minNS, maxNS := b.Bounds()
 	if key.TimeNS < minNS || key.TimeNS > maxNS {
@@ -53,7 +53,7 @@ func (b *heldBlock) holds(key block.Key, labels []byte) (profile, row bool) {
 	return profile && err == nil, row && err == nil
 }
 
-// holds is the same of a head.
+// holds is heldBlock.holds for a head.
 func (h *head) holds(key block.Key, labels []byte) (profile, row bool) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -70,17 +70,16 @@ func (h *head) holds(key block.Key, labels []byte) (profile, row bool) {
 	return true, false
 }
 
-// View is the profiles of one tenant at one moment. Its sources are held until
-// Close.
+// View is a snapshot of one tenant's profiles. Its sources stay open until Close.
 type View struct {
 	Sources  []block.Source
-	Warnings []error // blocks that could not be opened; borrowed
+	Warnings []error // blocks that could not be opened; read-only
 	held     []*heldBlock
 }
 
-// View holds the head and the blocks that have rows between two times, in
-// nanoseconds and inclusive. A tenant that nobody knows has none. Blocks in the
-// bucket that are not open by half of ctx's time are left out with a warning.
+// View opens the head and the blocks that have rows in a range, inclusive, in nanoseconds.
+// The view of an unknown tenant is empty. Blocks in the bucket that are not open after
+// half of ctx's time are left out with a warning.
 func (s *Store) View(ctx context.Context, tenant string, minNS, maxNS int64) (*View, error) {
 	t, err := s.tenant(tenant, false)
 	if err != nil {
@@ -92,7 +91,7 @@ func (s *Store) View(ctx context.Context, tenant string, minNS, maxNS int64) (*V
 		}
 		known, number, listErr := s.remotes.list(tenant)
 		v, disk := t.view(minNS, maxNS)
-		// What left the disk meanwhile, or came to the bucket, is in the next list.
+		// A block removed from disk or added to the bucket meanwhile is in the next list.
 		if _, now, _ := s.remotes.list(tenant); now != number {
 			v.Close()
 			continue
@@ -110,7 +109,7 @@ func (s *Store) View(ctx context.Context, tenant string, minNS, maxNS int64) (*V
 	}
 }
 
-// view is what the disk and the memory have; a nil tenant has nothing.
+// view returns the sources on disk and in memory; none for a nil tenant.
 func (t *tenant) view(minNS, maxNS int64) (*View, local) {
 	v, disk := &View{}, local{ids: map[ulid.ULID]bool{}, parents: map[ulid.ULID]bool{}}
 	if t == nil {
@@ -133,7 +132,7 @@ func (t *tenant) view(minNS, maxNS int64) (*View, local) {
 			}
 		}
 		if overlaps(b) {
-			b.holders.Add(1)
+			b.refs.Add(1)
 			v.held = append(v.held, b)
 			v.Sources = append(v.Sources, b)
 		}
@@ -149,10 +148,10 @@ func (t *tenant) view(minNS, maxNS int64) (*View, local) {
 	return v, disk
 }
 
-// hold calls f with every block, under the tenant's lock, and returns the heads of
-// that moment, either of which may be nil. They are looked into without the lock:
-// who applies a profile holds a head's and asks for the tenant's. A head that has
-// become a block meanwhile stays what it was.
+// hold calls f with every block, under the tenant's lock, and returns the heads of that
+// snapshot, either of which may be nil. The caller reads them without the lock, because
+// apply takes a head's lock before the tenant's. A head that has been written as a block
+// meanwhile does not change.
 func (t *tenant) hold(f func(b *heldBlock)) [2]*head {
 	if t == nil {
 		return [2]*head{}
@@ -165,15 +164,15 @@ func (t *tenant) hold(f func(b *heldBlock)) [2]*head {
 	return [2]*head{t.flushing, t.head}
 }
 
-// Close lets the sources go.
+// Close releases the sources.
 func (v *View) Close() {
 	for _, b := range v.held {
-		_ = b.release() // a mapping that cannot be undone harms nobody's answer
+		_ = b.release() // a failed unmap does not affect any result
 	}
 	v.held, v.Sources = nil, nil
 }
 
-// Stats are the times that a tenant's profiles span.
+// Stats returns the time range of a tenant's profiles.
 func (s *Store) Stats(tenant string) (profiles.Stats, error) {
 	t, err := s.tenant(tenant, false)
 	if err != nil {

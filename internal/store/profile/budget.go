@@ -9,16 +9,16 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// budget is the memory of the heads of all tenants together. A push takes what it
-// may need at most before it is logged; once it is in a head, what that has really
-// grown by is charged in its place.
+// budget limits the memory of the heads of all tenants. A push reserves the most it may
+// need before it is logged. Once it is in a head, the head's real growth is charged
+// instead.
 type budget struct {
 	max  int64
 	used atomic.Int64
-	wake chan struct{} // of capacity 1; gets something when heads should become blocks
+	wake chan struct{} // of capacity 1; receives when heads should be written as blocks
 }
 
-// take reserves bytes, or reserves nothing and is false.
+// take reserves bytes. It returns false and reserves nothing if they exceed the limit.
 func (b *budget) take(bytes int64) bool {
 	for {
 		used := b.used.Load()
@@ -43,23 +43,23 @@ func (b *budget) relieve() {
 
 func (b *budget) add(bytes int64) { b.used.Add(bytes) }
 
-// tight says whether heads should become blocks although they are small and new.
-func (b *budget) tight() bool { return b.used.Load() > b.max/2 }
+// underPressure reports whether heads should be written as blocks although they are small and new.
+func (b *budget) underPressure() bool { return b.used.Load() > b.max/2 }
 
-// charge takes a head's growth since the last time.
+// charge adds a head's growth since the last charge.
 func (b *budget) charge(h *head) {
 	size := int64(h.size())
 	b.add(size - h.charged)
 	h.charged = size
 }
 
-// discharge gives back what a head was charged, which nobody changes any more.
+// discharge releases the charges of a head that no longer changes.
 func (b *budget) discharge(h *head) {
 	b.add(-h.charged)
 	h.charged = 0
 }
 
-// What parts of a profile take in a head at most; see Builder.Bytes and head.size.
+// Upper bounds of the memory of parts of a profile in a head; see Builder.Bytes and head.size.
 const (
 	costNode     = 80
 	costText     = 80
@@ -69,7 +69,7 @@ const (
 	costValue    = 15
 )
 
-// costOf is the memory that decoded profiles may need in a head.
+// costOf returns the memory that decoded profiles may need in a head.
 func costOf(pushed ...profiles.RawProfile) int64 {
 	var sum int64
 	for i := range pushed {
@@ -86,18 +86,18 @@ func costOf(pushed ...profiles.RawProfile) int64 {
 	return sum
 }
 
-// noRoom is why a push is refused for want of memory.
-func (s *Store) noRoom(need int64) error {
+// memoryError returns the error of a push refused for lack of memory.
+func (s *Store) memoryError(need int64) error {
 	if need > s.budget.max {
 		return fmt.Errorf("%w: the push may need %d bytes of memory, more than all heads may have: %d", pprof.ErrLimit, need, s.budget.max)
 	}
 	return fmt.Errorf("%w: the push may need %d bytes of memory, and heads have %d of %d: they are being written as blocks", profiles.ErrUnavailable, need, s.budget.used.Load(), s.budget.max)
 }
 
-// relieve writes the biggest heads as blocks until the budget has room.
-func (s *Store) relieve(ctx context.Context) {
+// flushBiggest writes the biggest heads as blocks until the budget has memory.
+func (s *Store) flushBiggest(ctx context.Context) {
 	tried := map[*tenant]bool{}
-	for s.budget.tight() && ctx.Err() == nil {
+	for s.budget.underPressure() && ctx.Err() == nil {
 		var biggest *tenant
 		size := 0
 		for _, t := range s.list() {
@@ -110,7 +110,7 @@ func (s *Store) relieve(ctx context.Context) {
 		}
 		tried[biggest] = true
 		if err := biggest.flush(ctx, false); err != nil && ctx.Err() == nil {
-			s.logger.Error("A head of profiles could not be written as a block", "tenant", biggest.name, "err", err)
+			s.logger.Error("Writing a profile head as a block failed", "tenant", biggest.name, "err", err)
 		}
 	}
 }

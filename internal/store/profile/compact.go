@@ -14,10 +14,10 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// fanout is how many blocks of a level become one of the next.
+// fanout is the number of blocks of one level that are merged into one of the next.
 const fanout = 4
 
-// Compact merges blocks as long as there are enough of one level.
+// Compact merges blocks while enough of one level exist.
 func (s *Store) Compact(ctx context.Context) error {
 	return s.all(func(t *tenant) error { return t.compact(ctx) })
 }
@@ -39,7 +39,7 @@ func (t *tenant) compact(ctx context.Context) error {
 		}
 		if err != nil {
 			t.store.metrics.compactFail.Inc()
-			for _, b := range run { // whichever it was: what is corrupt is not tried again
+			for _, b := range run { // any of them may be corrupt: none is merged again
 				b.unmerged = b.unmerged || errors.Is(err, profiles.ErrCorrupt)
 			}
 			return fmt.Errorf("profiles of tenant %s: merge blocks: %w", t.name, err)
@@ -48,8 +48,7 @@ func (t *tenant) compact(ctx context.Context) error {
 	}
 }
 
-// pick finds fanout blocks of one level that follow each other and are not too big
-// together.
+// pick returns fanout adjacent blocks of one level whose total size is within the limit.
 func (t *tenant) pick() []*heldBlock {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -75,7 +74,7 @@ func (t *tenant) pick() []*heldBlock {
 	return nil
 }
 
-// merge writes blocks as one and puts it in their place.
+// merge merges blocks into one and replaces them with it.
 func (t *tenant) merge(ctx context.Context, run []*heldBlock) error {
 	var meta block.Meta
 	for _, b := range run {
@@ -86,10 +85,10 @@ func (t *tenant) merge(ctx context.Context, run []*heldBlock) error {
 		if err := t.discard(t.merging.id); err != nil {
 			return err
 		}
-		t.merging = unfinished{}
+		t.merging = failedMerge{}
 	}
 	if t.merging.id == (ulid.ULID{}) {
-		t.merging = unfinished{id: ulid.MustNewDefault(t.store.now()), run: run}
+		t.merging = failedMerge{id: ulid.MustNewDefault(t.store.now()), run: run}
 	}
 	merged, err := t.writeBlock(t.merging.id, meta, func(w *block.Writer) (*block.Content, error) {
 		content, err := mergeBlocks(ctx, w, run)
@@ -97,8 +96,8 @@ func (t *tenant) merge(ctx context.Context, run []*heldBlock) error {
 			return nil, err
 		}
 		for _, b := range run {
-			// Those before them as well: of the blocks between, some may never reach the
-			// bucket, in which the first ones stay.
+			// Include their parents: a block between may never reach the bucket, which then still
+			// has the first ones.
 			content.Meta.Parents = append(append(content.Meta.Parents, b.Meta().ULID), b.Meta().Parents...)
 		}
 		return content, nil
@@ -106,13 +105,13 @@ func (t *tenant) merge(ctx context.Context, run []*heldBlock) error {
 	if err != nil {
 		return err
 	}
-	t.merging = unfinished{}
+	t.merging = failedMerge{}
 	t.replace(run, merged)
 	return nil
 }
 
-// replace takes blocks away and puts one in their place, which may be nil. Their
-// folders are removed; mappings stay until the last reader is gone.
+// replace replaces blocks with one, which may be nil. It removes their folders. Mappings
+// stay until the last reader releases them.
 func (t *tenant) replace(old []*heldBlock, by *heldBlock) {
 	t.mu.Lock()
 	blocks := slices.DeleteFunc(slices.Clone(t.blocks), func(b *heldBlock) bool { return slices.Contains(old, b) })
@@ -127,7 +126,7 @@ func (t *tenant) replace(old []*heldBlock, by *heldBlock) {
 	t.mu.Unlock()
 	for _, b := range old {
 		if err := errors.Join(t.discard(b.Meta().ULID), b.release()); err != nil {
-			t.store.logger.Warn("removing a block of profiles", "tenant", t.name, "block", b.Name(), "err", err)
+			t.store.logger.Warn("Removing a profile block failed", "tenant", t.name, "block", b.Name(), "err", err)
 		}
 	}
 }
@@ -153,8 +152,8 @@ func (c *cursor) advance() error {
 	return err
 }
 
-// rowsOfBlock goes over a block's rows with the numbers they get in another. What it
-// yields is borrowed until the next one.
+// rowsOfBlock iterates over a block's rows with types, series and stacks renumbered for
+// the merged block. Rows are borrowed until the next one.
 func rowsOfBlock(ctx context.Context, b block.Source, o *order, nodes []uint32) iter.Seq2[blockRow, error] {
 	return func(yield func(blockRow, error) bool) {
 		series, err := b.Series()
@@ -206,7 +205,7 @@ func rowsOfBlock(ctx context.Context, b block.Source, o *order, nodes []uint32) 
 	}
 }
 
-// mergeBlocks writes the rows of blocks in order; of equal ones the first.
+// mergeBlocks writes the rows of blocks in order; of equal rows the first.
 func mergeBlocks(ctx context.Context, w *block.Writer, run []*heldBlock) (_ *block.Content, err error) {
 	builder := block.NewBuilder()
 	nodes := make([][]uint32, len(run))
@@ -283,17 +282,17 @@ func mergeRows(w *block.Writer, cursors []*cursor) error {
 	}
 }
 
-// retain removes blocks that are too old, and the oldest ones as long as all
-// together are too big. With a bucket a block goes for its age only once it is known
-// to be there, whole; for want of room those that are there go first, and one that
-// is not only if that does not help.
+// retain removes blocks beyond the retention time, and the oldest ones while the total
+// size exceeds the limit. With a bucket, a block beyond the retention time is removed only
+// once it is complete in the bucket. If the size requires it, shipped blocks are removed
+// first, and unshipped ones only if that is not enough.
 func (t *tenant) retain() error {
 	t.flushMu.Lock()
 	defer t.flushMu.Unlock()
 	t.mu.RLock()
 	blocks := slices.Clone(t.blocks)
 	t.mu.RUnlock()
-	slices.SortFunc(blocks, func(a, b *heldBlock) int { // the one that ends first comes first
+	slices.SortFunc(blocks, func(a, b *heldBlock) int { // by end
 		_, maxA := a.Bounds()
 		_, maxB := b.Bounds()
 		if c := cmp.Compare(maxA, maxB); c != 0 {
@@ -325,7 +324,7 @@ func (t *tenant) retain() error {
 		gone, size = append(gone, b), size-b.Bytes()
 		if i >= len(safe) {
 			t.store.metrics.lost.Inc()
-			t.store.logger.Warn("A block of profiles goes for want of room, and is not in the bucket", "tenant", t.name, "block", b.Name())
+			t.store.logger.Warn("Removing a profile block that is not in the bucket: retention size exceeded", "tenant", t.name, "block", b.Name())
 		}
 	}
 	if len(gone) > 0 {

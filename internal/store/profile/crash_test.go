@@ -17,9 +17,9 @@ import (
 	"github.com/ferula-io/ferula/internal/vfs/crashfs"
 )
 
-// script is what the stores of these tests go through: pushes of two profiles, a
-// flush after every second push, merges, and a push of another tenant. It returns
-// which pushes were acknowledged, by the number of their first profile.
+// script is the workload of these tests: pushes of two profiles, a flush after every second
+// push, merges, and a push of another tenant. It returns the acknowledged pushes, by the
+// number of their first profile.
 func script(s *Store, again func() bool) map[uint64]bool {
 	ctx, acknowledged := context.Background(), map[uint64]bool{}
 	for n := uint64(0); n < 20; n += 2 {
@@ -36,7 +36,7 @@ func script(s *Store, again func() bool) map[uint64]bool {
 	return acknowledged
 }
 
-// unsynced is a disk that saves the time of syncing.
+// unsynced is a disk whose syncs do nothing, to save time.
 type unsynced struct{ vfs.Disk }
 
 type unsyncedFile struct{ vfs.File }
@@ -49,9 +49,8 @@ func (d unsynced) Create(path string) (vfs.File, error) {
 func (unsynced) SyncDir(string) error { return nil }
 func (unsyncedFile) Sync() error      { return nil }
 
-// checkStored opens a folder as it is and compares: every acknowledged push is there
-// once, the others once or not at all, with refused not at all, and nothing is reported
-// as broken.
+// checkStored opens a folder and compares: acknowledged pushes are there once, others once
+// or not at all, all of refused not at all, and no damage is reported.
 func checkStored(t *testing.T, what, dir string, acknowledged map[uint64]bool, refused bool) {
 	t.Helper()
 	s, err := New(Options{Dir: dir, Retention: -1}, quiet, nil)
@@ -74,9 +73,9 @@ func checkStored(t *testing.T, what, dir string, acknowledged map[uint64]bool, r
 	for n := uint64(0); n < 20; n += 2 {
 		switch {
 		case counts[n] != counts[n+1]:
-			t.Fatalf("%s: of push %d there is a half: %d, %d", what, n, counts[n], counts[n+1])
+			t.Fatalf("%s: push %d is stored partially: %d, %d", what, n, counts[n], counts[n+1])
 		case acknowledged[n] && counts[n] != 1, counts[n] > 1, refused && !acknowledged[n] && counts[n] > 0:
-			t.Fatalf("%s: push %d, acknowledged: %t, is there %d times", what, n, acknowledged[n], counts[n])
+			t.Fatalf("%s: push %d, acknowledged: %t, is stored %d times", what, n, acknowledged[n], counts[n])
 		}
 	}
 	if got := s.metrics.corrupt.Get() + s.metrics.gaps.Get() + s.metrics.setAside.Get(); got > 0 {
@@ -84,7 +83,7 @@ func checkStored(t *testing.T, what, dir string, acknowledged map[uint64]bool, r
 	}
 }
 
-// survivals are what a power cut may leave of what was not synced.
+// survivals are what may remain of unsynced data after a power cut.
 func survivals(r *rand.Rand) map[string]crashfs.Survival {
 	names := func(b bool) func() bool { return func() bool { return b } }
 	content := func(c crashfs.Content) func() crashfs.Content { return func() crashfs.Content { return c } }
@@ -98,7 +97,7 @@ func survivals(r *rand.Rand) map[string]crashfs.Survival {
 	}
 }
 
-// runScript runs the script on a file system, and closes.
+// runScript runs the script on a file system and closes the store.
 func runScript(t *testing.T, fs *crashfs.FS, dir string, change func(*Store), again func() bool) map[uint64]bool {
 	t.Helper()
 	s, err := New(Options{Dir: dir, Retention: -1}, quiet, nil)
@@ -121,7 +120,7 @@ func runScript(t *testing.T, fs *crashfs.FS, dir string, change func(*Store), ag
 
 func never() bool { return false }
 
-func TestAPowerCutAtAnyCallLosesNothingAcknowledgedAndDoublesNothing(t *testing.T) {
+func TestStore_PowerCutLosesAndDuplicatesNothing(t *testing.T) {
 	total := func() int {
 		dir := t.TempDir()
 		fs, err := crashfs.New(dir, nil)
@@ -160,14 +159,14 @@ func TestAPowerCutAtAnyCallLosesNothingAcknowledgedAndDoublesNothing(t *testing.
 	}
 }
 
-func TestAFailedCallLosesNothingAcknowledgedAndDoublesNothing(t *testing.T) {
+func TestStore_FailedCallLosesAndDuplicatesNothing(t *testing.T) {
 	errDisk := errors.New("input/output error")
 	step := uint64(1)
 	if testing.Short() {
 		step = 7
 	}
 	for at := uint64(1); ; at += step {
-		for _, times := range []int{1, 3} { // three: what cleans up after the first one fails, too
+		for _, times := range []int{1, 3} { // three: the cleanup after the first failure fails, too
 			dir := t.TempDir()
 			left := times
 			fs, err := crashfs.New(dir, func(c crashfs.Call) error {
@@ -182,12 +181,12 @@ func TestAFailedCallLosesNothingAcknowledgedAndDoublesNothing(t *testing.T) {
 			}
 			acknowledged := runScript(t, fs, dir, nil, func() bool { return true })
 			if left == times {
-				return // there are no more calls
+				return // all calls were tested
 			}
 			what := fmt.Sprintf("%d failures from %s on", times, fs.Calls()[at-1])
 			for name, survival := range survivals(rand.New(rand.NewPCG(2, at))) {
 				if name != "nothing" && name != "this and that" {
-					continue // a power cut at any call has all of them
+					continue // a power cut has the same effect at any call
 				}
 				after := t.TempDir()
 				if err := fs.After(after, survival); err != nil {
@@ -200,7 +199,7 @@ func TestAFailedCallLosesNothingAcknowledgedAndDoublesNothing(t *testing.T) {
 	}
 }
 
-func TestABlockThatCannotBeOpenedAfterItIsWrittenIsNotWrittenTwice(t *testing.T) {
+func TestFlush_BlockThatCannotBeOpenedIsNotWrittenTwice(t *testing.T) {
 	for _, what := range []string{"flush", "merge"} {
 		t.Run(what, func(t *testing.T) {
 			dir, ctx := t.TempDir(), context.Background()
@@ -237,7 +236,7 @@ func TestABlockThatCannotBeOpenedAfterItIsWrittenIsNotWrittenTwice(t *testing.T)
 					t.Fatal(err)
 				}
 				if now := blocks(); now != before {
-					t.Fatalf("there are %d blocks, there were %d", now, before)
+					t.Fatalf("%d blocks, want %d", now, before)
 				}
 			}
 			failing = false
@@ -248,7 +247,7 @@ func TestABlockThatCannotBeOpenedAfterItIsWrittenIsNotWrittenTwice(t *testing.T)
 				counts := stored(t, s)
 				for n := range uint64(8) {
 					if counts[n] != 1 {
-						t.Errorf("profile %d is there %d times", n, counts[n])
+						t.Errorf("profile %d is stored %d times", n, counts[n])
 					}
 				}
 			}
@@ -261,7 +260,7 @@ func TestABlockThatCannotBeOpenedAfterItIsWrittenIsNotWrittenTwice(t *testing.T)
 	}
 }
 
-func TestWhatFailsIsTriedAgainAfterWaitsThatGrow(t *testing.T) {
+func TestRetry_BacksOffExponentially(t *testing.T) {
 	r, now, err := retry{min: 4 * time.Second, max: time.Minute}, time.Unix(0, 0), errors.New("full")
 	var waits []string
 	for range 6 {
@@ -276,6 +275,6 @@ func TestWhatFailsIsTriedAgainAfterWaitsThatGrow(t *testing.T) {
 		t.Error(got)
 	}
 	if r.result(now, nil); !r.due(now) {
-		t.Error("it is not due after a success")
+		t.Error("retry is not due after a success")
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/ferula-io/ferula/internal/vfs"
 )
 
-// smallDisk is a disk with so many bytes left. A write that does not fit is written
-// in part, as disks do.
+// smallDisk is a disk with so many bytes left. A write that does not fit is written in
+// part, as on real disks.
 type smallDisk struct {
 	vfs.Disk
 	left atomic.Int64
@@ -40,7 +40,7 @@ func (f *smallFile) Write(p []byte) (int, error) {
 	return f.File.Write(p)
 }
 
-func TestAFullDiskRefusesPushesAndLosesNothing(t *testing.T) {
+func TestAppend_FullDiskRefusesAndLosesNothing(t *testing.T) {
 	dir, ctx, disk := t.TempDir(), context.Background(), &smallDisk{}
 	disk.left.Store(2000)
 	s := openTest(t, dir, func(s *Store) { s.fs = disk })
@@ -52,7 +52,7 @@ func TestAFullDiskRefusesPushesAndLosesNothing(t *testing.T) {
 			stores[n] = true
 		case errors.Is(err, syscall.ENOSPC):
 			if full++; full == 10 {
-				disk.left.Store(1 << 20) // somebody has made room
+				disk.left.Store(1 << 20) // space was freed
 			}
 		default:
 			t.Fatal(err)
@@ -66,7 +66,7 @@ func TestAFullDiskRefusesPushesAndLosesNothing(t *testing.T) {
 		counts := stored(t, s)
 		for n := range uint64(60) {
 			if want := map[bool]int{true: 1}[stores[n]]; counts[n] != want {
-				t.Errorf("profile %d is there %d times in place of %d", n, counts[n], want)
+				t.Errorf("profile %d is stored %d times, want %d", n, counts[n], want)
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func TestAFullDiskRefusesPushesAndLosesNothing(t *testing.T) {
 	check(openTest(t, dir, nil))
 }
 
-func TestAFullDiskKeepsTheHeadUntilABlockFits(t *testing.T) {
+func TestFlush_FullDiskKeepsTheHead(t *testing.T) {
 	dir, ctx, disk := t.TempDir(), context.Background(), &smallDisk{}
 	disk.left.Store(1 << 20)
 	s := openTest(t, dir, func(s *Store) { s.fs = disk })
@@ -110,7 +110,7 @@ func TestAFullDiskKeepsTheHeadUntilABlockFits(t *testing.T) {
 	}
 }
 
-func TestOldBlocksGo(t *testing.T) {
+func TestRetain_RemovesOldBlocks(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()
 	s := openTest(t, dir, nil)
 	for n := range uint64(3) {
@@ -149,7 +149,7 @@ func TestOldBlocksGo(t *testing.T) {
 	}
 }
 
-func TestBadPushesAreRefused(t *testing.T) {
+func TestAppend_RefusesBadPushes(t *testing.T) {
 	s, ctx := openTest(t, t.TempDir(), nil), context.Background()
 	good := numbered(1)
 	for name, change := range map[string]func(p *profiles.RawProfile){
@@ -172,6 +172,6 @@ func TestBadPushesAreRefused(t *testing.T) {
 		}
 	}
 	if counts := stored(t, s); len(counts) != 0 {
-		t.Errorf("of refused pushes these are stored: %v", counts)
+		t.Errorf("refused pushes are stored: %v", counts)
 	}
 }

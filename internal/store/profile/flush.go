@@ -24,10 +24,9 @@ import (
 
 const temporary = "tmp-"
 
-// openBlocks opens the tenant's blocks and says up to which segment of the log they
-// hold everything. What a crash left half done is removed: folders that are not
-// blocks yet, and blocks that another has replaced. A corrupt block stays where it
-// is, unread.
+// openBlocks opens the tenant's blocks and returns the last log segment whose records they
+// have completely. It removes what a crash left unfinished: temporary folders and blocks
+// that another block has replaced. A corrupt block is skipped and stays on disk.
 func (t *tenant) openBlocks() (through uint64, err error) {
 	entries, err := os.ReadDir(t.dir)
 	if err != nil {
@@ -48,7 +47,7 @@ func (t *tenant) openBlocks() (through uint64, err error) {
 		r, err := t.store.openBlock(path)
 		if err != nil {
 			t.store.metrics.corrupt.Inc()
-			t.store.logger.Error("a block of profiles is left out", "tenant", t.name, "err", err)
+			t.store.logger.Error("Skipping a profile block", "tenant", t.name, "err", err)
 			t.broken = append(t.broken, err)
 			continue
 		}
@@ -75,7 +74,7 @@ func (t *tenant) openBlocks() (through uint64, err error) {
 
 func hold(r *block.Reader, path string) *heldBlock {
 	b := &heldBlock{Reader: r, path: path}
-	b.holders.Store(1)
+	b.refs.Store(1)
 	return b
 }
 
@@ -94,37 +93,37 @@ func (t *tenant) closeBlocks() {
 	defer t.mu.Unlock()
 	for _, b := range t.blocks {
 		if err := b.release(); err != nil {
-			t.store.logger.Warn("closing a block of profiles", "block", b.Name(), "err", err)
+			t.store.logger.Warn("Closing a profile block failed", "block", b.Name(), "err", err)
 		}
 	}
 	t.blocks = nil
 }
 
-// flush writes the head as a block. If that fails the head stays, in memory and in
-// the log, and the next flush tries again; with again that is all that is done.
+// flush writes the head as a block. On failure the head stays in memory and in the log, and
+// the next flush retries. If again is set, flush only retries.
 func (t *tenant) flush(ctx context.Context, again bool) error {
 	t.flushMu.Lock()
 	defer t.flushMu.Unlock()
-	if t.stuck == nil {
+	if t.failedFlush == nil {
 		if again {
 			return nil
 		}
-		answer := make(chan cut, 1)
+		reply := make(chan cut, 1)
 		select {
-		case t.cuts <- answer:
+		case t.cuts <- reply:
 		case <-t.ended:
 			return fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		c := <-answer
+		c := <-reply
 		if c.err != nil || c.head == nil {
 			return c.err
 		}
-		t.stuck = &c
+		t.failedFlush = &c
 	}
-	meta := block.Meta{Through: t.stuck.through}
-	b, err := t.writeBlock(t.stuck.id, meta, func(w *block.Writer) (*block.Content, error) { return writeHead(ctx, w, t.stuck.head.view()) })
+	meta := block.Meta{Through: t.failedFlush.through}
+	b, err := t.writeBlock(t.failedFlush.id, meta, func(w *block.Writer) (*block.Content, error) { return writeHead(ctx, w, t.failedFlush.head.view()) })
 	if ctx.Err() == nil {
 		t.flushRetry.result(t.store.now(), err)
 	}
@@ -137,29 +136,28 @@ func (t *tenant) flush(ctx context.Context, again bool) error {
 	slices.SortFunc(t.blocks, byAge)
 	t.flushing, t.writing = nil, ulid.ULID{}
 	t.mu.Unlock()
-	through := t.stuck.through
-	t.store.budget.discharge(t.stuck.head)
-	t.stuck = nil
+	through := t.failedFlush.through
+	t.store.budget.discharge(t.failedFlush.head)
+	t.failedFlush = nil
 	t.store.metrics.flushes.Inc()
 	if err := wal.Remove(t.store.fs, t.logDir(), through); err != nil {
-		return fmt.Errorf("profiles of tenant %s: the log: %w", t.name, err)
+		return fmt.Errorf("profiles of tenant %s: log: %w", t.name, err)
 	}
 	return nil
 }
 
-// discard removes the folder of a block, if it is there, and what was written of it.
+// discard removes the folder of a block, complete or temporary, if it exists.
 func (t *tenant) discard(id ulid.ULID) error {
 	return vfs.Discard(t.store.fs, filepath.Join(t.dir, id.String()), filepath.Join(t.dir, temporary+id.String()))
 }
 
-// writeBlock makes a block's folder under a temporary name, lets fill write it and
-// gives it its name once all of it is on the disk. After an error there is no block
-// of that name, or, if that too failed, one with what fill has written: then it must
-// be tried again under the same name, or discarded, before its rows are written under
-// another one.
+// writeBlock creates a block's folder under a temporary name, calls fill to write it and
+// renames it once all of it is synced. After an error, no block of that name exists, or,
+// if that failed too, one with what fill has written. In the second case the caller must
+// retry under the same name, or discard the block, before writing its rows under another.
 func (t *tenant) writeBlock(id ulid.ULID, meta block.Meta, fill func(w *block.Writer) (*block.Content, error)) (_ *heldBlock, err error) {
 	meta.ULID = id
-	t.writes(id)
+	t.setWriting(id)
 	fs, tmp, path := t.store.fs, filepath.Join(t.dir, temporary+id.String()), filepath.Join(t.dir, id.String())
 	if err := t.discard(id); err != nil {
 		return nil, err
@@ -175,7 +173,7 @@ func (t *tenant) writeBlock(id ulid.ULID, meta block.Meta, fill func(w *block.Wr
 			err = errors.Join(err, discarded)
 			return
 		}
-		t.writes(ulid.ULID{})
+		t.setWriting(ulid.ULID{})
 	}()
 	w, err := block.NewWriter(fs, tmp)
 	if err != nil {
@@ -204,15 +202,15 @@ func (t *tenant) writeBlock(id ulid.ULID, meta block.Meta, fill func(w *block.Wr
 	return hold(r, path), nil
 }
 
-// writes notes which block is being written: it may be seen in the bucket before it
-// is one of the tenant's.
-func (t *tenant) writes(id ulid.ULID) {
+// setWriting records which block is being written: the bucket may list it before it is one of
+// the tenant's blocks.
+func (t *tenant) setWriting(id ulid.ULID) {
 	t.mu.Lock()
 	t.writing = id
 	t.mu.Unlock()
 }
 
-// order is the numbers that types and series have in a block, by what they are.
+// order maps types and series to their numbers in a block.
 type order struct {
 	types  []profiles.Type
 	typeOf map[profiles.Type]uint32
@@ -233,7 +231,7 @@ func orderTypes(of ...[]profiles.Type) *order {
 	return o
 }
 
-// add numbers the series of a source, which must be called for all of them before
+// add adds the types and series of a source. It must be called for all sources before
 // finish.
 func (o *order) add(types []profiles.Type, series []block.Series) {
 	for _, s := range series {
@@ -254,7 +252,7 @@ func (o *order) finish() {
 	o.series = slices.CompactFunc(o.series, func(a, b block.Series) bool { return compareSeries(a, b) == 0 })
 }
 
-// of is the numbers that a source's series have here.
+// of returns the numbers in this block of a source's series.
 func (o *order) of(types []profiles.Type, series []block.Series) []uint32 {
 	numbers := make([]uint32, len(series))
 	for i, s := range series {
@@ -265,7 +263,7 @@ func (o *order) of(types []profiles.Type, series []block.Series) []uint32 {
 	return numbers
 }
 
-// headRow is a row of a head on its way into a block.
+// headRow is a row of a head to be written to a block.
 type headRow struct {
 	dataset string
 	key     block.Key
@@ -290,15 +288,15 @@ func compareRows(a, b *headRow) int {
 	return cmp.Compare(a.series, b.series)
 }
 
-// writeHead writes the rows of a head in the order of blocks.
+// writeHead writes the rows of a head in block order.
 func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Content, error) {
 	o := orderTypes(v.types)
 	o.add(v.types, v.series)
 	o.finish()
 	numbers := o.of(v.types, v.series)
 	symbols, nodes := v.symbols.Arrange()
-	// The dataset of a profile whose rows are of several services is the least of
-	// them, so that its rows lie side by side.
+	// If the rows of a profile have several services, its dataset is the least of them, so
+	// that its rows are adjacent.
 	datasets := make(map[block.Key]string, v.rows)
 	services := make([]string, len(v.series))
 	for i := range v.series {
@@ -335,7 +333,7 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 	return &block.Content{Types: o.types, Series: o.series, Symbols: symbols, Shared: v.shared}, nil
 }
 
-// sampleSorter gives stacks other numbers and sorts them again.
+// sampleSorter renumbers stacks and sorts the samples again.
 type sampleSorter struct {
 	pairs  []pair
 	stacks []uint32
@@ -353,10 +351,10 @@ func (s *sampleSorter) renumber(stacks []uint32, values []int64, nodes []uint32)
 	}
 }
 
-// maintainEvery is how often heads and blocks are looked at.
+// maintainEvery is the interval of the maintenance of heads and blocks.
 const maintainEvery = 2 * time.Second
 
-// untilClosed is a context that ends when the store is closed.
+// untilClosed returns a context that is cancelled when the store is closed.
 func (s *Store) untilClosed() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -387,7 +385,7 @@ func (s *Store) maintain() {
 		case <-s.stop:
 			return
 		case <-s.budget.wake:
-			s.relieve(ctx)
+			s.flushBiggest(ctx)
 			continue
 		case <-tick.C:
 		}
@@ -398,14 +396,14 @@ func (s *Store) maintain() {
 		}
 		for _, t := range s.list() {
 			if err := t.maintain(ctx); err != nil && ctx.Err() == nil {
-				s.logger.Error("keeping profiles in order", "tenant", t.name, "err", err)
+				s.logger.Error("Maintaining profile blocks failed", "tenant", t.name, "err", err)
 			}
 		}
 		s.forget()
 	}
 }
 
-// Flush writes the heads of all tenants as blocks, now.
+// Flush writes the heads of all tenants as blocks now.
 func (s *Store) Flush(ctx context.Context) error {
 	return s.all(func(t *tenant) error { return t.flush(ctx, false) })
 }
@@ -418,8 +416,7 @@ func (s *Store) all(f func(t *tenant) error) error {
 	return errors.Join(errs...)
 }
 
-// symbolsIdle is how long symbols stay in memory after their last use, and at most
-// twice that.
+// symbolsIdle is how long unused symbols stay in memory: at least once, at most twice this.
 const symbolsIdle = time.Minute
 
 func (t *tenant) dropIdleSymbols() {

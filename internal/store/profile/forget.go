@@ -9,23 +9,22 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// errForgotten is what a push gets that has found a tenant just when it was
-// forgotten; it is tried with a new one.
+// errForgotten is returned to a push whose tenant is being forgotten; Append retries it with
+// a new tenant.
 var errForgotten = fmt.Errorf("%w: the tenant is being forgotten", profiles.ErrUnavailable)
 
-// tenantIdle is how long after its last push a tenant without any profiles is
-// forgotten.
+// tenantIdle is how long after its last push a tenant without profiles is forgotten.
 const tenantIdle = time.Hour
 
-// forget closes tenants that have no profiles any more and are not pushed to, and
-// removes their folders.
+// forget closes tenants that have no profiles and receive no pushes, and removes their
+// folders.
 func (s *Store) forget() {
 	for _, t := range s.list() {
 		if !t.idle() {
 			continue
 		}
 		s.mu.Lock()
-		// A push may come until it is closed; then the tenant stays.
+		// A push may arrive before the tenant is closed; then it stays.
 		if s.closed || !t.endIfIdle() {
 			s.mu.Unlock()
 			continue
@@ -34,12 +33,12 @@ func (s *Store) forget() {
 		err := errors.Join(t.close(errForgotten), s.removeTenant(t))
 		s.mu.Unlock()
 		if err != nil {
-			s.logger.Warn("removing the folder of a tenant without profiles", "tenant", t.name, "err", err)
+			s.logger.Warn("Removing the folder of a tenant without profiles failed", "tenant", t.name, "err", err)
 		}
 	}
 }
 
-// idle says whether a tenant has nothing, and was not pushed to for a while.
+// idle reports whether a tenant is empty and has had no push for tenantIdle.
 func (t *tenant) idle() bool {
 	t.flushMu.Lock()
 	defer t.flushMu.Unlock()
@@ -52,7 +51,7 @@ func (t *tenant) idle() bool {
 	return empty && len(t.queue.waiting) == 0 && t.store.now().Sub(t.used) >= tenantIdle
 }
 
-// endIfIdle ends the queue of a tenant that is still idle.
+// endIfIdle closes the queue of a tenant that is still idle.
 func (t *tenant) endIfIdle() bool {
 	if !t.idle() {
 		return false
@@ -66,7 +65,7 @@ func (t *tenant) endIfIdle() bool {
 	return true
 }
 
-// removeTenant removes a tenant's folder, but for what was set aside.
+// removeTenant removes a tenant's folder unless it has records that were set aside.
 func (s *Store) removeTenant(t *tenant) error {
 	entries, err := os.ReadDir(t.logDir())
 	if err != nil {
@@ -74,7 +73,7 @@ func (s *Store) removeTenant(t *tenant) error {
 	}
 	for _, e := range entries {
 		if e.IsDir() {
-			return nil // somebody has to look at what was set aside
+			return nil // an operator has to inspect the records set aside
 		}
 	}
 	if err := s.fs.RemoveAll(t.logDir()); err != nil {

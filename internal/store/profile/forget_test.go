@@ -12,7 +12,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-func TestATenantWithoutProfilesIsForgottenAndMayComeBack(t *testing.T) {
+func TestForget_IdleTenantIsRemovedAndMayReturn(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()
 	var now atomic.Int64
 	now.Store(time.Unix(1_700_000_000, 0).UnixNano())
@@ -24,7 +24,7 @@ func TestATenantWithoutProfilesIsForgottenAndMayComeBack(t *testing.T) {
 	bad := numbered(1)
 	bad.Raw = []byte("hello")
 	if err := s.Append(ctx, "refused", []profiles.RawProfile{bad}); err == nil || len(s.list()) != 0 {
-		t.Fatalf("a refused push made a tenant: %v", err)
+		t.Fatalf("a refused push created a tenant: %v", err)
 	}
 	if err := push("one"); err != nil {
 		t.Fatal(err)
@@ -46,9 +46,9 @@ func TestATenantWithoutProfilesIsForgottenAndMayComeBack(t *testing.T) {
 	if forget(); len(s.list()) != 1 {
 		t.Fatal("a tenant with profiles was forgotten")
 	}
-	now.Add(int64(40 * time.Minute)) // its block goes
+	now.Add(int64(40 * time.Minute)) // its block is removed by retention
 	if forget(); len(s.list()) != 1 {
-		t.Fatal("a tenant was forgotten that has pushed within the hour")
+		t.Fatal("a tenant with a push within the hour was forgotten")
 	}
 	now.Add(int64(40 * time.Minute))
 	if forget(); len(s.list()) != 0 {
@@ -61,11 +61,11 @@ func TestATenantWithoutProfilesIsForgottenAndMayComeBack(t *testing.T) {
 		t.Errorf("a push that had found the tenant before: %v", err)
 	}
 	if err := push("two"); err != nil {
-		t.Errorf("another tenant in its room: %v", err)
+		t.Errorf("another tenant in its slot: %v", err)
 	}
 }
 
-func TestTenantsOfAllNamesAreStoredAndFoundAgain(t *testing.T) {
+func TestStore_TenantsOfAllNamesAreReopened(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()
 	names := []string{"a!b*(c)'", ".ops", "plain"}
 	s := openTest(t, dir, nil)
@@ -77,12 +77,12 @@ func TestTenantsOfAllNamesAreStoredAndFoundAgain(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// As an older version left it.
+	// The name that an older version wrote.
 	root := filepath.Join(dir, "profiles")
 	if err := os.Rename(filepath.Join(root, "%2Eops"), filepath.Join(root, ".ops")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(root, ".snapshot"), 0o755); err != nil { // is no tenant's
+	if err := os.Mkdir(filepath.Join(root, ".snapshot"), 0o755); err != nil { // not a tenant's folder
 		t.Fatal(err)
 	}
 	s = openTest(t, dir, nil)

@@ -20,45 +20,45 @@ import (
 const (
 	arenaChunkMin = 16 << 10
 	arenaChunk    = 1 << 20
-	splitsMax     = 128 // sets of sample labels of one profile; the samples of further ones count without
+	splitsMax     = 128 // sample label sets of one profile; samples with further ones count as unlabelled
 )
 
-// head is the profiles that are in the log and in no block yet. One goroutine
-// appends; what it has appended never changes, so that a reader takes the slices'
-// headers under the lock and reads on without it.
+// head has the profiles that are in the log and not in a block yet. One goroutine appends.
+// Appended data never changes, so a reader copies the slice headers under the lock and
+// reads on without it.
 type head struct {
 	mu      sync.RWMutex
 	symbols *block.Builder
 	types   []profiles.Type
 	series  []block.Series
-	bySet   map[string]uint32 // of Series.Labels
+	bySet   map[string]uint32 // series by Series.Labels
 	byType  map[profiles.Type]uint32
 
-	seriesCol, timeCol, valueCol, ordCol []byte
-	idCol                                []byte
-	at                                   []uint64 // place of a row's samples
-	previous                             []uint32 // row of the same profile + 1
-	chunks                               [][]byte
-	last                                 map[block.Key]lastRow
-	shared                               []block.Key
-	isShared                             map[block.Key]bool
-	splits                               bool
-	minNS, maxNS                         int64
-	bytes                                int
-	charged                              int64 // of the budget; its writer's
+	seriesCol, timeCol, valueCol, profileCol []byte
+	idCol                                    []byte
+	at                                       []uint64 // offset of a row's samples
+	previous                                 []uint32 // row of the same profile + 1
+	chunks                                   [][]byte
+	last                                     map[block.Key]lastRow
+	shared                                   []block.Key
+	isShared                                 map[block.Key]bool
+	splits                                   bool
+	minNS, maxNS                             int64
+	bytes                                    int
+	charged                                  int64 // bytes charged to the budget; used by the writer only
 
-	*scratch // while a profile is applied
+	*scratch // set while a profile is applied
 }
 
-// scratch is what apply works in; it is lent from one head to the next.
+// scratch is the working memory of apply. Heads share a pool of them.
 type scratch struct {
 	lineFrame []uint32
-	texts     []uint32 // of a profile's texts: the number they have here, + 1
+	texts     []uint32 // by string of the profile: its number in the head + 1
 	locFrame  []uint32
 	pairs     []pair
 	nodes     []uint32
-	frames    []uint32 // of a stack, the root first
-	used      []uint32 // of a profile's locations: 1 if a stack has it
+	frames    []uint32 // of a stack, root first
+	used      []uint32 // by location of the profile: 1 if a stack has it
 	parts     []part
 	partOf    []int
 	byPart    map[string]int
@@ -68,16 +68,16 @@ type scratch struct {
 
 var scratches = sync.Pool{New: func() any { return &scratch{byPart: map[string]int{}} }}
 
-// scratchMax is how many elements of one kind are reused; more go to the collector.
+// scratchMax is the number of elements up to which a slice is reused.
 const scratchMax = 256 << 10
 
-func (s *scratch) giveBack() {
+func (s *scratch) release() {
 	if max(cap(s.lineFrame), cap(s.texts), cap(s.locFrame), cap(s.pairs), cap(s.nodes), cap(s.encoded)) <= scratchMax {
 		scratches.Put(s)
 	}
 }
 
-type lastRow struct{ row, ord uint32 }
+type lastRow struct{ row, profile uint32 }
 
 type pair struct {
 	stack uint32
@@ -96,45 +96,45 @@ func newHead() *head {
 
 func (h *head) rows() int { return len(h.at) }
 
-// count is rows for those who do not hold the lock.
+// count is rows for callers without the lock.
 func (h *head) count() int {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return len(h.at)
 }
 
-// size is about how much memory the head takes.
+// size estimates the memory of the head in bytes.
 func (h *head) size() int {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.bytes + h.symbols.Bytes()
 }
 
-// apply adds a profile. older says whether a block has rows of it, and whether it
-// has that series of it; a row that is already there is not added again.
+// apply adds a profile. older reports whether a block has rows of it, and whether it has a
+// row with these labels. A row that exists already is not added again.
 func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.Key, labels []byte) (profile, row bool)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	decoded := p.Profile
 	h.scratch = scratches.Get().(*scratch)
 	defer func() {
-		h.giveBack()
+		h.release()
 		h.scratch = nil
 	}()
 	h.resolveNodes(decoded)
 	h.cutParts(p.Labels, decoded)
 	key := block.Key{ID: p.ID, TimeNS: timeNS}
 	known, again := h.last[key]
-	ord := known.ord
+	number := known.profile
 	if !again {
-		ord = uint32(len(h.last))
+		number = uint32(len(h.last))
 	}
 	shared, seen := again, 0
 	for i := range h.parts {
 		for t := range decoded.SampleTypes {
 			value, some := h.gather(decoded, i, t)
 			if !some {
-				continue // a type of which nothing was sampled is no row
+				continue // no samples of this type: no row
 			}
 			ref := h.seriesOf(h.parts[i].labels, h.typeOf(p.Labels, decoded, t))
 			if h.has(key, ref) {
@@ -145,7 +145,7 @@ func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.
 			} else if profile {
 				shared = true
 			}
-			h.addRow(key, ord, ref, value)
+			h.addRow(key, number, ref, value)
 			seen++
 		}
 	}
@@ -162,7 +162,7 @@ func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.
 	}
 }
 
-// has says whether the head has a row of this profile and series.
+// hasExemplar reports whether the head has a row of this profile and series.
 func (h *head) has(key block.Key, ref uint32) bool {
 	l, ok := h.last[key]
 	if !ok {
@@ -176,32 +176,32 @@ func (h *head) has(key block.Key, ref uint32) bool {
 	return false
 }
 
-func (h *head) addRow(key block.Key, ord, ref uint32, value int64) {
+func (h *head) addRow(key block.Key, number, ref uint32, value int64) {
 	row, previous := uint32(len(h.at)), uint32(0)
 	if l, ok := h.last[key]; ok {
 		previous = l.row + 1
 	} else {
 		h.bytes += lastRowBytes
 	}
-	h.last[key] = lastRow{row, ord}
+	h.last[key] = lastRow{row, number}
 	le := binary.LittleEndian
 	h.seriesCol = le.AppendUint32(h.seriesCol, ref)
 	h.timeCol = le.AppendUint64(h.timeCol, uint64(key.TimeNS))
 	h.valueCol = le.AppendUint64(h.valueCol, uint64(value))
-	h.ordCol = le.AppendUint32(h.ordCol, ord)
+	h.profileCol = le.AppendUint32(h.profileCol, number)
 	h.idCol = append(h.idCol, key.ID[:]...)
 	h.previous = append(h.previous, previous)
 	h.at = append(h.at, h.store(h.encoded))
 	h.bytes += rowBytes
 }
 
-// What a row takes in memory but for its samples, and what a profile does besides.
+// Memory of a row without its samples, and of a profile without its rows.
 const (
 	rowBytes     = 70
 	lastRowBytes = 64
 )
 
-// store puts a row's samples into the arena.
+// store copies a row's samples into the arena and returns their offset.
 func (h *head) store(b []byte) uint64 {
 	last := len(h.chunks) - 1
 	if last < 0 || cap(h.chunks[last])-len(h.chunks[last]) < len(b) {
@@ -219,8 +219,8 @@ func (h *head) store(b []byte) uint64 {
 	return uint64(last)<<32 | uint64(at)
 }
 
-// gather sums the samples of a part by stack, encodes them in the order of stacks
-// and returns their total, and whether there are any that are not 0.
+// gather sums the samples of a part by stack and encodes them sorted by stack. It returns
+// the total and whether any sum is not 0.
 func (h *head) gather(p *pprof.Profile, part, t int) (total int64, some bool) {
 	h.pairs = h.pairs[:0]
 	for i := range p.Samples {
@@ -261,7 +261,7 @@ func (h *head) resolveNodes(p *pprof.Profile) {
 	for _, at := range p.Stacks() {
 		h.used[at] = 1
 	}
-	for at := range p.Locations { // in their order, which is that of the last profile of the program
+	for at := range p.Locations { // in the profile's order, which profiles of one program share
 		if l := &p.Locations[at]; h.used[at] != 0 {
 			for k := l.From; k < l.To; k++ {
 				h.lineFrame[k] = h.frame(p, &p.Lines[k]) + 1
@@ -297,7 +297,7 @@ func reset(s []uint32, n int) []uint32 {
 	return s
 }
 
-// text is the number of a profile's text, looked up once.
+// text returns the number of a string of the profile, and caches it.
 func (h *head) text(p *pprof.Profile, i uint32) uint32 {
 	if h.texts[i] == 0 {
 		h.texts[i] = h.symbols.String(p.Text(i)) + 1
@@ -314,7 +314,7 @@ func (h *head) frame(p *pprof.Profile, line *pprof.Line) uint32 {
 	return h.symbols.Frame(h.symbols.Function(own), uint32(max(0, min(line.Line, math.MaxInt32))))
 }
 
-// unnamed is the frame of an address without functions.
+// unnamed returns the frame of an address without functions.
 func (h *head) unnamed(p *pprof.Profile, l *pprof.Location) uint32 {
 	var file uint32
 	if l.Mapping >= 0 {
@@ -324,8 +324,8 @@ func (h *head) unnamed(p *pprof.Profile, l *pprof.Location) uint32 {
 	return h.symbols.Frame(h.symbols.Function(block.Function{Name: name, System: name, File: file}), 0)
 }
 
-// cutParts finds which samples have which labels. Labels that name one request
-// (profile_id, span_id, trace_id) and numbers do not make a part.
+// cutParts groups samples by their labels. Labels that identify one request (profile_id,
+// span_id, trace_id) and numeric labels are ignored.
 func (h *head) cutParts(plain []byte, p *pprof.Profile) {
 	h.parts = append(h.parts[:0], part{plain})
 	if !p.HasLabels() {
@@ -358,7 +358,7 @@ func (h *head) cutParts(plain []byte, p *pprof.Profile) {
 	h.dropEmptyRest()
 }
 
-// dropEmptyRest takes the part without labels away if no sample is in it.
+// dropEmptyRest removes the part without labels if it has no samples.
 func (h *head) dropEmptyRest() {
 	if len(h.parts) == 1 || slices.Contains(h.partOf, 0) {
 		return
@@ -431,7 +431,7 @@ func (h *head) seriesOf(plain []byte, t uint32) uint32 {
 	return n
 }
 
-// headView is a head as it was at one moment.
+// headView is a snapshot of a head.
 type headView struct {
 	rows         int
 	types        []profiles.Type
@@ -456,10 +456,10 @@ func (h *head) view() *headView {
 	n := len(h.at)
 	v := &headView{
 		rows: n, types: h.types, series: h.series, idCol: h.idCol, at: h.at, previous: h.previous, chunks: slices.Clone(h.chunks),
-		cols:    block.Columns{N: n, Series: h.seriesCol, Time: h.timeCol, Value: h.valueCol, Ord: h.ordCol},
+		cols:    block.Columns{N: n, Series: h.seriesCol, Time: h.timeCol, Value: h.valueCol, Profile: h.profileCol},
 		symbols: h.symbols.Symbols, shared: h.shared, splits: h.splits, minNS: h.minNS, maxNS: h.maxNS,
 	}
-	v.spans[0] = block.Span{Type: -1, Hi: n, Splits: h.splits}
+	v.spans[0] = block.Span{Type: -1, Hi: n, MultiRow: h.splits}
 	return v
 }
 
@@ -485,7 +485,7 @@ func (v *headView) Find(id profiles.ID, f func(row int)) error {
 
 func (v *headView) id(row int) profiles.ID { return profiles.ID(v.idCol[16*row:]) }
 
-// batchRows is how many rows are worked on between two looks at the context.
+// batchRows is the number of rows between two checks of the context.
 const batchRows = 1024
 
 func (v *headView) Samples(ctx context.Context, rows []int, f func(row int, stacks []uint32, values []int64) error) error {

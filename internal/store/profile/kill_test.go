@@ -25,8 +25,8 @@ import (
 
 const childVariable = "FERULA_TEST_PROFILE_STORE"
 
-// TestMain is also the program that is killed: with childVariable set to a mode and a
-// folder it pushes until it dies.
+// TestMain is also the killed program: with childVariable set to a mode and a folder it
+// pushes until it is killed.
 func TestMain(m *testing.M) {
 	if mode, dir, ok := strings.Cut(os.Getenv(childVariable), " "); ok {
 		if err := pushUntilKilled(mode, dir); err != nil {
@@ -60,7 +60,7 @@ func openTest(t testing.TB, dir string, change func(*Store)) *Store {
 	return s
 }
 
-// numbered is a small profile whose id is its number, and its value one more.
+// numbered is a small profile whose ID is its number and whose value is one more.
 func numbered(n uint64) profiles.RawProfile {
 	e := pprof.NewEncoder()
 	e.SampleType("cpu", "nanoseconds")
@@ -72,7 +72,7 @@ func numbered(n uint64) profiles.RawProfile {
 	return p
 }
 
-// pushUntilKilled writes the number of every profile that is stored, after it is.
+// pushUntilKilled prints the number of every profile after it is stored.
 func pushUntilKilled(mode, dir string) error {
 	s, err := New(Options{Dir: dir, Retention: -1}, quiet, nil)
 	if err != nil {
@@ -143,7 +143,7 @@ func stored(t *testing.T, s *Store) map[uint64]int {
 	return counts
 }
 
-func TestWhatWasAcknowledgedIsThereOnceAfterAKill(t *testing.T) {
+func TestStore_KillLosesAndDuplicatesNothing(t *testing.T) {
 	for _, mode := range []string{"ingest", "flush", "compact"} {
 		t.Run(mode, func(t *testing.T) {
 			dir := t.TempDir()
@@ -171,12 +171,12 @@ func TestWhatWasAcknowledgedIsThereOnceAfterAKill(t *testing.T) {
 				}
 				for n := range acknowledged {
 					if counts[n] != 1 {
-						t.Fatalf("kill %d: profile %d is there %d times", kill, n, counts[n])
+						t.Fatalf("kill %d: profile %d is stored %d times", kill, n, counts[n])
 					}
 				}
 				for n, count := range counts {
 					if count != 1 || counts[n^1] != 1 {
-						t.Fatalf("kill %d: profile %d is there %d times, its twin %d times", kill, n, count, counts[n^1])
+						t.Fatalf("kill %d: profile %d is stored %d times, its twin %d times", kill, n, count, counts[n^1])
 					}
 				}
 			}
@@ -187,8 +187,8 @@ func TestWhatWasAcknowledgedIsThereOnceAfterAKill(t *testing.T) {
 	}
 }
 
-// runAndKill lets a child push, kills it a while after its first acknowledgement, and
-// returns what was acknowledged.
+// runAndKill starts a child that pushes, kills it some time after its first
+// acknowledgement, and returns the acknowledged pushes.
 func runAndKill(t *testing.T, mode, dir string, from uint64, after time.Duration) []uint64 {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -206,7 +206,7 @@ func runAndKill(t *testing.T, mode, dir string, from uint64, after time.Duration
 	for lines.Scan() {
 		n, err := strconv.ParseUint(lines.Text(), 10, 64)
 		if err != nil {
-			break // the last line may be half written
+			break // the last line may be incomplete
 		}
 		acknowledged = append(acknowledged, n)
 		if len(acknowledged) == 1 {
@@ -214,12 +214,12 @@ func runAndKill(t *testing.T, mode, dir string, from uint64, after time.Duration
 		}
 	}
 	if err := cmd.Wait(); err == nil || len(acknowledged) == 0 {
-		t.Fatalf("the child ended by itself after %d pushes: %v", len(acknowledged), err)
+		t.Fatalf("the child exited after %d pushes: %v", len(acknowledged), err)
 	}
 	return acknowledged
 }
 
-func TestABlockThatHasBeenReplacedIsNotReadAgain(t *testing.T) {
+func TestOpen_ReplacedBlockIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	s := openTest(t, dir, nil)
 	ctx := context.Background()
@@ -241,7 +241,7 @@ func TestABlockThatHasBeenReplacedIsNotReadAgain(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// The crash came after the new block was there and before the old ones were gone.
+	// The crash came after the new block was written and before the old ones were removed.
 	entries, err := os.ReadDir(before)
 	if err != nil {
 		t.Fatal(err)
@@ -256,7 +256,7 @@ func TestABlockThatHasBeenReplacedIsNotReadAgain(t *testing.T) {
 	counts := stored(t, openTest(t, dir, nil))
 	for n := range uint64(4) {
 		if counts[n] != 1 {
-			t.Errorf("profile %d is there %d times", n, counts[n])
+			t.Errorf("profile %d is stored %d times", n, counts[n])
 		}
 	}
 	if blocks, err := filepath.Glob(filepath.Join(dir, "profiles", "t", "*", "index")); err != nil || len(blocks) != 1 {

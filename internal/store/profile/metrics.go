@@ -2,18 +2,18 @@ package profile
 
 import instruments "github.com/ferula-io/ferula/metrics"
 
-// metrics are a store's own.
+// metrics of a store.
 type metrics struct {
-	pushes, failed, bytes    *instruments.Counter
-	flushes, flushesFailed   *instruments.Counter
-	lost                     *instruments.Counter
-	compactions, compactFail *instruments.Counter
-	corrupt, remoteOpened    *instruments.Counter
-	noRoom, tenantsFailed    *instruments.Counter
-	setAside, gaps, torn     *instruments.Counter
+	pushes, failed, bytes     *instruments.Counter
+	flushes, flushesFailed    *instruments.Counter
+	lost                      *instruments.Counter
+	compactions, compactFail  *instruments.Counter
+	corrupt, remoteOpened     *instruments.Counter
+	overMemory, tenantsFailed *instruments.Counter
+	setAside, gaps, torn      *instruments.Counter
 }
 
-// newMetrics makes them in the set; set may be nil, then nobody sees them.
+// newMetrics registers the metrics in the set. If set is nil they are not exposed.
 func newMetrics(set *instruments.Set) *metrics {
 	if set == nil {
 		set = instruments.NewSet()
@@ -23,21 +23,21 @@ func newMetrics(set *instruments.Set) *metrics {
 		return set.NewCounter("ferula_profiles_" + name)
 	}
 	return &metrics{
-		pushes:        counter("pushes_total", "Pushes that were stored."),
-		failed:        counter("pushes_failed_total", "Pushes that could not be stored."),
-		bytes:         counter("log_bytes_total", "Bytes written to the log of profiles."),
-		flushes:       counter("flushes_total", "Heads written as blocks."),
-		flushesFailed: counter("flushes_failed_total", "Heads that could not be written as blocks, and are tried again."),
-		compactions:   counter("compactions_total", "Merges of blocks."),
-		compactFail:   counter("compactions_failed_total", "Merges of blocks that failed."),
-		corrupt:       counter("blocks_corrupt_total", "Blocks found corrupt, which are left out."),
-		remoteOpened:  counter("bucket_blocks_opened_total", "Indexes of profile blocks read from the bucket."),
-		noRoom:        counter("pushes_without_memory_total", "Pushes refused since the heads of all tenants have as much memory as they may."),
-		tenantsFailed: counter("tenants_open_failed_total", "Failures to open a tenant, which is tried again."),
-		setAside:      counter("log_records_set_aside_total", "Records of the log that could not be used at a start and were set aside."),
-		gaps:          counter("log_gaps_total", "Parts of the log found damaged at a start, which were set aside."),
-		torn:          counter("log_torn_ends_total", "Segments of the log found at a start that end in the middle of a record."),
-		lost:          counter("blocks_dropped_unshipped_total", "Blocks removed for want of room before they were in the bucket."),
+		pushes:        counter("pushes_total", "Number of pushes stored."),
+		failed:        counter("pushes_failed_total", "Number of pushes that could not be stored."),
+		bytes:         counter("log_bytes_total", "Number of bytes written to the profile log."),
+		flushes:       counter("flushes_total", "Number of heads written as blocks."),
+		flushesFailed: counter("flushes_failed_total", "Number of failed attempts to write a head as a block. The head is kept and retried."),
+		compactions:   counter("compactions_total", "Number of merges of profile blocks."),
+		compactFail:   counter("compactions_failed_total", "Number of failed merges of profile blocks."),
+		corrupt:       counter("blocks_corrupt_total", "Number of corrupt blocks, which are skipped."),
+		remoteOpened:  counter("bucket_blocks_opened_total", "Number of profile block indexes read from the bucket."),
+		overMemory:    counter("pushes_without_memory_total", "Number of pushes refused because the heads of all tenants have reached their memory limit."),
+		tenantsFailed: counter("tenants_open_failed_total", "Number of failures to open a tenant, which are retried."),
+		setAside:      counter("log_records_set_aside_total", "Number of log records that could not be replayed and were set aside."),
+		gaps:          counter("log_gaps_total", "Number of damaged parts of the log found by replay and set aside."),
+		torn:          counter("log_torn_ends_total", "Number of log segments found by replay that end within a record."),
+		lost:          counter("blocks_dropped_unshipped_total", "Number of blocks removed by size retention before they were shipped to the bucket."),
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// bigProfile is one of 200 samples of depth 8 to 40 over 600 functions.
+// bigProfile has 200 samples of depth 8 to 40 over 600 functions.
 func bigProfile(seed uint64) []byte {
 	r := rand.New(rand.NewPCG(seed, 1))
 	p := &googlepprof.Profile{
@@ -65,7 +65,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-func BenchmarkParseOfThePeer(b *testing.B) {
+func BenchmarkPeerParse(b *testing.B) {
 	raw := bigProfile(1)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -111,7 +111,7 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-func BenchmarkAppendBySixteen(b *testing.B) {
+func BenchmarkAppend_Concurrent16(b *testing.B) {
 	s, err := New(Options{Dir: b.TempDir(), Retention: -1}, slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
 	if err != nil {
 		b.Fatal(err)

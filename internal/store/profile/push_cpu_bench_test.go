@@ -18,8 +18,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// walks are profiles of four services with 2,000 stacks each, of which a profile has
-// 200: a head sees most stacks once a few hundred profiles are in it, none at first.
+// walks are profiles of four services with 2,000 stacks each, of which a profile has 200:
+// a head has most stacks after a few hundred profiles, and none at first.
 func walks(n int) []profiles.RawProfile {
 	r := rand.New(rand.NewPCG(5, 6))
 	var fns []*googlepprof.Function
@@ -67,9 +67,9 @@ func processCPU() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkPushOfWalks is the CPU of a push into a store that starts empty, by
-// sixteen clients; the peer's parse of the same bytes stands beside it.
-func BenchmarkPushOfWalks(b *testing.B) {
+// BenchmarkAppend_Walks measures the CPU of pushes of sixteen clients into an empty store,
+// compared with the peer's parse of the same bytes.
+func BenchmarkAppend_Walks(b *testing.B) {
 	pushed := walks(1000)
 	b.Run("parse of the peer", func(b *testing.B) {
 		from := processCPU()

@@ -11,11 +11,11 @@ import (
 	"github.com/ferula-io/ferula/internal/vfs"
 )
 
-// slowDisk is a disk whose Sync returns only when it is let.
+// slowDisk is a disk whose Sync blocks until the test proceeds.
 type slowDisk struct {
 	vfs.Disk
-	syncing chan struct{} // gets something when a Sync begins
-	proceed chan struct{} // closed: they return
+	syncing chan struct{} // receives when a Sync begins
+	proceed chan struct{} // closed: Syncs return
 }
 
 type slowFile struct {
@@ -38,14 +38,14 @@ func (f slowFile) Sync() error {
 	return f.File.Sync()
 }
 
-// waitFor yields until ok; the test's own time limit ends it.
+// waitFor yields until ok; the test's timeout ends it.
 func waitFor(ok func() bool) {
 	for !ok() {
 		runtime.Gosched()
 	}
 }
 
-// busy is a store whose first push is being synced, and whose second one is queued.
+// busy returns a store whose first push is being synced and whose second one is queued.
 func busy(t *testing.T, change func(*Store)) (s *Store, tenant *tenant, disk *slowDisk, results chan error) {
 	t.Helper()
 	disk, results = newSlowDisk(), make(chan error, 2)
@@ -71,10 +71,10 @@ func busy(t *testing.T, change func(*Store)) (s *Store, tenant *tenant, disk *sl
 	return s, tenant, disk, results
 }
 
-func TestPushesThatWaitForASlowDiskAreLimited(t *testing.T) {
+func TestAppend_QueueForASlowDiskIsLimited(t *testing.T) {
 	s, _, disk, results := busy(t, func(s *Store) { s.opts.PendingBytes = 1 })
 	err := s.Append(context.Background(), "t", []profiles.RawProfile{numbered(3)})
-	if !errors.Is(err, profiles.ErrUnavailable) || !strings.Contains(err.Error(), "wait for the disk") {
+	if !errors.Is(err, profiles.ErrUnavailable) || !strings.Contains(err.Error(), "queued for the disk") {
 		t.Errorf("one past the limit: %v", err)
 	}
 	close(disk.proceed)
@@ -86,8 +86,8 @@ func TestPushesThatWaitForASlowDiskAreLimited(t *testing.T) {
 	}
 }
 
-func TestAPushThatIsQueuedWhenTheStoreClosesIsStored(t *testing.T) {
-	for range 20 { // the committer sees the end or the push first
+func TestClose_QueuedPushIsStored(t *testing.T) {
+	for range 20 { // the committer may see the close or the push first
 		s, tenant, disk, results := busy(t, nil)
 		closed := make(chan error, 1)
 		go func() { closed <- s.Close() }()
@@ -97,7 +97,7 @@ func TestAPushThatIsQueuedWhenTheStoreClosesIsStored(t *testing.T) {
 			return tenant.closing != nil
 		})
 		if err := tenant.append(context.Background(), []profiles.RawProfile{numbered(3)}); !errors.Is(err, profiles.ErrUnavailable) {
-			t.Fatalf("a push after the end: %v", err)
+			t.Fatalf("a push after close: %v", err)
 		}
 		close(disk.proceed)
 		if err := errors.Join(<-results, <-results, <-closed); err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// Remote is where blocks rest besides the disk. Its calls may be made at once.
+// Remote stores blocks in addition to the disk. It is safe for concurrent use.
 type Remote interface {
-	// Blocks lists those of all tenants, whole ones only.
+	// Blocks lists the complete blocks of all tenants.
 	Blocks(ctx context.Context) ([]RemoteBlock, error)
 }
 
-// RemoteBlock is a block that rests elsewhere: both of its files, read by ranges.
-// They give up by themselves on what takes too long.
+// RemoteBlock is a block in a Remote: its two files, read by ranges. Reads have timeouts
+// of their own.
 type RemoteBlock struct {
 	Tenant      string
 	ID          ulid.ULID
@@ -39,39 +39,39 @@ const (
 	listTimeout    = 5 * time.Minute
 )
 
-// remotes knows the blocks that rest elsewhere, and holds some of them open. Of a
-// block it knows the beginning of its index; the rest is read when a view wants it.
+// remotes lists the blocks of a Remote and caches open ones. Of every block it has the
+// beginning of its index; a view reads the rest on demand.
 type remotes struct {
 	store *Store
 
 	mu      sync.Mutex
 	blocks  map[string]map[ulid.ULID]*remoteBlock // by tenant; replaced as a whole
-	lists   int                                   // how many there were
-	listErr error                                 // why the list is not known at all
-	open    []*remoteBlock                        // with a reader; the last used is the last
+	lists   int                                   // number of lists so far
+	listErr error                                 // set until the first successful list
+	open    []*remoteBlock                        // with a reader; least recently used first
 	bytes   int64                                 // of their indexes
 }
 
 type remoteBlock struct {
 	RemoteBlock
 	meta block.Meta
-	bad  error // why meta is not known
+	bad  error // why meta could not be read
 
 	opening sync.Mutex
 	held    *heldBlock // nil: not open; guarded by remotes.mu
 }
 
 func newRemotes(s *Store) *remotes {
-	return &remotes{store: s, listErr: errors.New("they have not been listed yet")}
+	return &remotes{store: s, listErr: errors.New("not listed yet")}
 }
 
-// run lists the blocks again and again until ctx ends.
+// pending lists the blocks periodically until ctx is done.
 func (r *remotes) run(ctx context.Context) {
 	for {
 		wait := r.store.opts.RemoteEvery
 		if err := r.refresh(ctx); err != nil && ctx.Err() == nil {
 			wait = min(wait, 15*time.Second)
-			r.store.logger.Warn("The profile blocks in the bucket could not be listed", "in", wait, "err", err)
+			r.store.logger.Warn("Listing profile blocks in the bucket failed", "retry_in", wait, "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -81,7 +81,7 @@ func (r *remotes) run(ctx context.Context) {
 	}
 }
 
-// refresh lists the blocks and reads what is new of them.
+// refresh lists the blocks and reads the meta of new ones.
 func (r *remotes) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -102,7 +102,7 @@ func (r *remotes) refresh(ctx context.Context) error {
 	var fresh []*remoteBlock
 	for _, b := range listed {
 		if profiles.CheckTenant(b.Tenant) != nil {
-			continue // nobody can ask for it
+			continue // no request can name it
 		}
 		if found[b.Tenant] == nil {
 			found[b.Tenant] = map[ulid.ULID]*remoteBlock{}
@@ -126,7 +126,7 @@ func (r *remotes) refresh(ctx context.Context) error {
 	}
 	for _, b := range fresh {
 		if b.bad != nil {
-			r.store.logger.Warn("A profile block in the bucket cannot be read", "tenant", b.Tenant, "err", b.bad)
+			r.store.logger.Warn("Reading a profile block in the bucket failed", "tenant", b.Tenant, "err", b.bad)
 		}
 	}
 	r.mu.Lock()
@@ -134,13 +134,13 @@ func (r *remotes) refresh(ctx context.Context) error {
 	r.blocks, r.lists, r.listErr = found, r.lists+1, nil
 	for _, b := range slices.Clone(r.open) {
 		if found[b.Tenant][b.ID] != b {
-			r.shut(b)
+			r.closeBlock(b)
 		}
 	}
 	return nil
 }
 
-// each calls f for all of them, a few at once, until ctx ends.
+// each calls f for all blocks, a few concurrently, until ctx is done.
 func each(ctx context.Context, blocks []*remoteBlock, f func(*remoteBlock)) {
 	var running sync.WaitGroup
 	slots := make(chan struct{}, remoteAtOnce)
@@ -161,7 +161,7 @@ func each(ctx context.Context, blocks []*remoteBlock, f func(*remoteBlock)) {
 
 func (b *remoteBlock) name() string { return "bucket/" + b.ID.String() }
 
-// fail names the block in an error.
+// fail wraps an error with the block's name.
 func (b *remoteBlock) fail(err error) error { return fmt.Errorf("block %s: %w", b.name(), err) }
 
 func (b *remoteBlock) readMeta() {
@@ -175,13 +175,13 @@ func (b *remoteBlock) readMeta() {
 	case err != nil:
 		b.bad = b.fail(err)
 	case meta.ULID != b.ID || meta.RowsBytes != uint64(b.RowsBytes):
-		b.bad = b.fail(fmt.Errorf("%w: it says it is %s with %d bytes of rows in place of %d", profiles.ErrCorrupt, ulid.ULID(meta.ULID), meta.RowsBytes, b.RowsBytes))
+		b.bad = b.fail(fmt.Errorf("%w: its meta has ULID %s and %d bytes of rows, want %d", profiles.ErrCorrupt, ulid.ULID(meta.ULID), meta.RowsBytes, b.RowsBytes))
 	}
 	b.meta = meta
 }
 
-// list is what is known of a tenant's blocks. It never changes; the number says
-// which list it is. An error says why none is known.
+// list returns the known blocks of a tenant, which must not be changed, and the number of
+// the list. It returns an error if there has been no list yet.
 func (r *remotes) list(tenant string) (map[ulid.ULID]*remoteBlock, int, error) {
 	if r == nil {
 		return nil, 0, nil
@@ -194,26 +194,26 @@ func (r *remotes) list(tenant string) (map[ulid.ULID]*remoteBlock, int, error) {
 	return r.blocks[tenant], r.lists, nil
 }
 
-// has says whether a block of the disk is there too, whole.
+// hasExemplar reports whether the bucket has a local block completely.
 func (r *remotes) has(tenant string, local *heldBlock) bool {
 	known, _, err := r.list(tenant)
 	b := known[local.Meta().ULID]
 	return err == nil && b != nil && b.bad == nil && b.IndexBytes == local.IndexBytes() && b.IndexBytes+b.RowsBytes == local.Bytes()
 }
 
-// local is what lies on a tenant's disk, however old.
+// local describes a tenant's blocks on disk, whatever their time.
 type local struct {
-	ids     map[ulid.ULID]bool // of blocks
-	parents map[ulid.ULID]bool // what they have replaced
-	writing ulid.ULID          // of a block that is not one of them yet; its rows are
+	ids     map[ulid.ULID]bool // blocks on disk
+	parents map[ulid.ULID]bool // blocks that they have replaced
+	writing ulid.ULID          // a block being written; its rows are in the view already
 }
 
-// add adds to a view the blocks that have rows between two times and are neither on
-// the disk nor replaced by others, wherever those are. A block on the disk goes if
-// one elsewhere has replaced it. What cannot be opened has replaced nothing.
+// add adds to a view the remote blocks that have rows in the range and are neither on disk
+// nor replaced by another block. It drops a local block that a remote one has replaced. A
+// block that cannot be opened replaces nothing.
 func (r *remotes) add(ctx context.Context, v *View, known map[ulid.ULID]*remoteBlock, disk local, minNS, maxNS int64) error {
 	opening := ctx
-	if deadline, ok := ctx.Deadline(); ok { // the other half is for reading what is open
+	if deadline, ok := ctx.Deadline(); ok { // the other half is for reading the blocks
 		var cancel context.CancelFunc
 		opening, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
 		defer cancel()
@@ -247,7 +247,7 @@ func (r *remotes) add(ctx context.Context, v *View, known map[ulid.ULID]*remoteB
 		opened, faults := r.holdAll(opening, wanted)
 		if len(faults) > 0 {
 			for _, h := range opened {
-				_ = h.release() // there is nothing to close
+				_ = h.release() // remote blocks have no files to close
 			}
 			for id, err := range faults {
 				failed[id] = true
@@ -266,7 +266,7 @@ func (r *remotes) add(ctx context.Context, v *View, known map[ulid.ULID]*remoteB
 	}
 }
 
-// drop lets blocks of a view go.
+// drop releases blocks of a view.
 func (v *View) drop(ids map[ulid.ULID]bool) {
 	gone := func(h *heldBlock) bool { return ids[h.Meta().ULID] }
 	v.Sources = slices.DeleteFunc(v.Sources, func(src block.Source) bool {
@@ -275,15 +275,15 @@ func (v *View) drop(ids map[ulid.ULID]bool) {
 	})
 	v.held = slices.DeleteFunc(v.held, func(h *heldBlock) bool {
 		if gone(h) {
-			_ = h.release() // a mapping that cannot be undone harms nobody's answer
+			_ = h.release() // a failed unmap does not affect any result
 			return true
 		}
 		return false
 	})
 }
 
-// holdAll holds blocks, in their order, but for those that cannot be opened until
-// ctx ends.
+// holdAll opens blocks and returns them in order, without those that are not open when ctx
+// is done.
 func (r *remotes) holdAll(ctx context.Context, wanted []*remoteBlock) (opened []*heldBlock, faults map[ulid.ULID]error) {
 	var mu sync.Mutex
 	held, late := map[ulid.ULID]*heldBlock{}, false
@@ -297,7 +297,7 @@ func (r *remotes) holdAll(ctx context.Context, wanted []*remoteBlock) (opened []
 		}
 	}
 	all := make(chan struct{})
-	go func() { // a read that stalls ends by itself, later than ctx
+	go func() { // a stalled read ends by its own timeout, after ctx
 		defer close(all)
 		each(ctx, shut, func(b *remoteBlock) {
 			h, err := r.hold(ctx, b)
@@ -305,7 +305,7 @@ func (r *remotes) holdAll(ctx context.Context, wanted []*remoteBlock) (opened []
 			defer mu.Unlock()
 			switch {
 			case late && h != nil:
-				_ = h.release() // there is nothing to close
+				_ = h.release() // remote blocks have no files to close
 			case late:
 			case err != nil:
 				faults[b.ID] = err
@@ -331,26 +331,26 @@ func (r *remotes) holdAll(ctx context.Context, wanted []*remoteBlock) (opened []
 	return opened, faults
 }
 
-// holdOpen holds a block that is open; nil if it is not.
+// holdOpen adds a reference to a block that is open; nil if it is not.
 func (r *remotes) holdOpen(b *remoteBlock) *heldBlock {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if b.held == nil {
 		return nil
 	}
-	b.held.holders.Add(1)
+	b.held.refs.Add(1)
 	if at := slices.Index(r.open, b); at >= 0 {
 		r.open = append(slices.Delete(r.open, at, at+1), b)
 	}
 	return b.held
 }
 
-// hold opens a block unless it is open, and holds it.
+// hold opens a block unless it is open, and adds a reference.
 func (r *remotes) hold(ctx context.Context, b *remoteBlock) (*heldBlock, error) {
 	b.opening.Lock()
 	defer b.opening.Unlock()
 	if err := ctx.Err(); err != nil {
-		return nil, b.fail(fmt.Errorf("%w: %w", profiles.ErrUnavailable, err)) // another view has tried meanwhile, for too long
+		return nil, b.fail(fmt.Errorf("%w: %w", profiles.ErrUnavailable, err)) // another view was opening it for too long
 	}
 	if h := r.holdOpen(b); h != nil {
 		return h, nil
@@ -369,25 +369,25 @@ func (r *remotes) hold(ctx context.Context, b *remoteBlock) (*heldBlock, error) 
 	}
 	r.store.metrics.remoteOpened.Inc()
 	h := hold(reader, "")
-	h.holders.Add(1) // the first is that of open
+	h.refs.Add(1) // the first reference is that of remotes.open
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b.held = h
 	r.open, r.bytes = append(r.open, b), r.bytes+b.IndexBytes
 	for len(r.open) > 1 && (len(r.open) > r.store.opts.RemoteOpenMax || r.bytes > r.store.opts.RemoteIndexBytes) {
-		r.shut(r.open[0])
+		r.closeBlock(r.open[0])
 	}
 	return h, nil
 }
 
-// shut lets a block go; views that hold it keep it. r.mu is held.
-func (r *remotes) shut(b *remoteBlock) {
-	_ = b.held.release() // there is nothing to close
+// closeBlock removes a block from the open ones. Views keep their references. r.mu is held.
+func (r *remotes) closeBlock(b *remoteBlock) {
+	_ = b.held.release() // remote blocks have no files to close
 	b.held, r.bytes = nil, r.bytes-b.IndexBytes
 	r.open = slices.DeleteFunc(r.open, func(o *remoteBlock) bool { return o == b })
 }
 
-// sweep drops the symbols and columns that nobody has wanted for a while.
+// sweep drops symbols and columns that have not been used for a while.
 func (r *remotes) sweep() {
 	if r == nil {
 		return
@@ -399,9 +399,9 @@ func (r *remotes) sweep() {
 	}
 }
 
-// metas are those of a tenant's blocks that can be read.
+// metas returns the metas of a tenant's blocks that could be read.
 func (r *remotes) metas(tenant string) []block.Meta {
-	known, _, _ := r.list(tenant) // a view says what is wrong
+	known, _, _ := r.list(tenant) // a view returns the error
 	var metas []block.Meta
 	for b := range maps.Values(known) {
 		if b.bad == nil {

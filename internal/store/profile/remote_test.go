@@ -16,22 +16,22 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// shelf is blocks elsewhere. It may fail to list them.
-type shelf struct {
+// fakeRemote is a Remote of given blocks. Listing may fail.
+type fakeRemote struct {
 	mu     sync.Mutex
 	err    error
 	blocks []RemoteBlock
 }
 
 // Blocks implements Remote.
-func (s *shelf) Blocks(context.Context) ([]RemoteBlock, error) {
+func (s *fakeRemote) Blocks(context.Context) ([]RemoteBlock, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.blocks, s.err
 }
 
 // take copies the tenant's blocks.
-func (s *shelf) take(t *testing.T, dir string) {
+func (s *fakeRemote) take(t *testing.T, dir string) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "profiles", "t", "*", "index"))
 	if err != nil {
@@ -53,10 +53,10 @@ func (s *shelf) take(t *testing.T, dir string) {
 	}
 }
 
-// three is a store of three blocks, hours apart and long past, over an empty shelf.
-func three(t *testing.T, change func(*Options)) (*Store, *shelf) {
+// three returns a store of three old blocks, hours apart, with an empty remote.
+func three(t *testing.T, change func(*Options)) (*Store, *fakeRemote) {
 	t.Helper()
-	far, ctx := &shelf{}, context.Background()
+	far, ctx := &fakeRemote{}, context.Background()
 	s := openTest(t, t.TempDir(), func(s *Store) {
 		s.opts.Remote, s.opts.RemoteEvery, s.opts.Retention = far, time.Hour, time.Hour
 		if change != nil {
@@ -75,7 +75,7 @@ func three(t *testing.T, change func(*Options)) (*Store, *shelf) {
 	return s, far
 }
 
-// awaitList waits until the shelf has been listed.
+// awaitList waits until the remote has been listed.
 func (s *Store) awaitList() {
 	for {
 		if _, _, err := s.remotes.list("t"); err == nil {
@@ -92,7 +92,7 @@ func (s *Store) localBlocks() int {
 	return len(t.blocks)
 }
 
-func TestABlockThatIsTooOldGoesOnceItIsInTheBucket(t *testing.T) {
+func TestRetain_ExpiredBlockIsRemovedOnceShipped(t *testing.T) {
 	ctx := context.Background()
 	s, far := three(t, nil)
 	retain := func(want int) {
@@ -101,7 +101,7 @@ func TestABlockThatIsTooOldGoesOnceItIsInTheBucket(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := s.localBlocks(); got != want {
-			t.Fatalf("%d blocks are on the disk in place of %d", got, want)
+			t.Fatalf("%d blocks are on disk, want %d", got, want)
 		}
 		if counts := stored(t, s); len(counts) != 3 || counts[0] != 1 || counts[1] != 1 || counts[2] != 1 {
 			t.Fatalf("%v", counts)
@@ -110,7 +110,7 @@ func TestABlockThatIsTooOldGoesOnceItIsInTheBucket(t *testing.T) {
 	retain(3)
 	far.take(t, s.opts.Dir)
 	whole := far.blocks
-	cut := whole[0] // an upload that broke off
+	cut := whole[0] // an incomplete upload
 	cut.RowsBytes--
 	far.blocks = []RemoteBlock{cut, whole[1]}
 	retain(2)
@@ -118,7 +118,7 @@ func TestABlockThatIsTooOldGoesOnceItIsInTheBucket(t *testing.T) {
 	retain(0)
 }
 
-func TestForWantOfRoomBlocksInTheBucketGoFirst(t *testing.T) {
+func TestRetain_SizeRemovesShippedBlocksFirst(t *testing.T) {
 	ctx := context.Background()
 	s, far := three(t, func(o *Options) { o.Retention = -1 })
 	far.take(t, s.opts.Dir)
@@ -142,8 +142,8 @@ func TestForWantOfRoomBlocksInTheBucketGoFirst(t *testing.T) {
 	}
 }
 
-func TestABucketThatCannotBeListedIsNamedAndAnOldListStays(t *testing.T) {
-	ctx, far := context.Background(), &shelf{err: errors.New("no route")}
+func TestView_FailedBucketListKeepsTheLastOne(t *testing.T) {
+	ctx, far := context.Background(), &fakeRemote{err: errors.New("no route")}
 	from, full := three(t, nil)
 	full.take(t, from.opts.Dir)
 	s := openTest(t, t.TempDir(), func(s *Store) {
@@ -169,7 +169,7 @@ func TestABucketThatCannotBeListedIsNamedAndAnOldListStays(t *testing.T) {
 	}
 }
 
-func TestOnlyBlocksOfTheTimeAreOpenedAndNotMoreThanTheLimit(t *testing.T) {
+func TestView_OpensRemoteBlocksOfTheRangeUpToTheLimit(t *testing.T) {
 	from, full := three(t, nil)
 	full.take(t, from.opts.Dir)
 	s := openTest(t, t.TempDir(), func(s *Store) {
@@ -203,7 +203,7 @@ func TestOnlyBlocksOfTheTimeAreOpenedAndNotMoreThanTheLimit(t *testing.T) {
 	}
 }
 
-// stalling is an index whose reads wait once it stalls.
+// stalling is an index whose reads block once it stalls.
 type stalling struct {
 	*bytes.Reader
 	stalled atomic.Bool
@@ -214,12 +214,12 @@ type stalling struct {
 func (s *stalling) ReadAt(p []byte, off int64) (int, error) {
 	if s.stalled.Load() {
 		<-s.release
-		return 0, errors.New("gave up")
+		return 0, errors.New("timeout")
 	}
 	return s.Reader.ReadAt(p, off)
 }
 
-func TestAViewDoesNotWaitForABucketThatStallsLongerThanHalfOfItsTime(t *testing.T) {
+func TestView_StalledBucketTakesHalfOfTheTimeout(t *testing.T) {
 	from, full := three(t, nil)
 	full.take(t, from.opts.Dir)
 	release := make(chan struct{})
@@ -234,7 +234,7 @@ func TestAViewDoesNotWaitForABucketThatStallsLongerThanHalfOfItsTime(t *testing.
 	})
 	s.awaitList()
 	at := numbered(0).TimeNS
-	first, err := s.View(context.Background(), "t", at, at) // this one is open
+	first, err := s.View(context.Background(), "t", at, at) // this block is open
 	if err != nil || len(first.Sources) != 1 {
 		t.Fatalf("%+v %v", first, err)
 	}
@@ -242,7 +242,7 @@ func TestAViewDoesNotWaitForABucketThatStallsLongerThanHalfOfItsTime(t *testing.
 	for _, b := range stuck {
 		b.stalled.Store(true)
 	}
-	for range 3 { // views that gave up do not make later ones wait longer
+	for range 3 { // views that timed out do not delay later ones
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		v, err := s.View(ctx, "t", 0, timeMax)
 		if err != nil || ctx.Err() != nil || len(v.Sources) != 1 || len(v.Warnings) != 2 || !errors.Is(v.Warnings[0], profiles.ErrUnavailable) {
@@ -254,7 +254,7 @@ func TestAViewDoesNotWaitForABucketThatStallsLongerThanHalfOfItsTime(t *testing.
 	gone, cancel := context.WithCancel(context.Background())
 	go cancel()
 	if v, err := s.View(gone, "t", 0, timeMax); !errors.Is(err, context.Canceled) {
-		t.Errorf("a client that has gone: %+v %v", v, err)
+		t.Errorf("a cancelled request: %+v %v", v, err)
 	}
 	for _, b := range stuck {
 		b.stalled.Store(false)

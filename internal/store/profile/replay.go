@@ -16,7 +16,7 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/wal"
 )
 
-// replayer puts the records of a log into a head that is not in use yet.
+// replayer applies the records of a log to a head that is not in use yet.
 type replayer struct {
 	tenant  *tenant
 	decoder pprof.Profile
@@ -24,9 +24,9 @@ type replayer struct {
 	segment uint64
 }
 
-// replay opens the log. Its records have passed all limits once and are not counted
-// again, since limits may have been lowered; only stacks are cut, as those of pushes.
-// What cannot be used is set aside.
+// replay opens the log. Its records were within the limits when they were pushed and are
+// not checked again, since limits may have been lowered; only stacks are cut, as those of
+// pushes. Unusable records are set aside.
 func (t *tenant) replay(through uint64) error {
 	r := &replayer{tenant: t, limits: pprof.Unlimited()}
 	r.limits.Depth = t.store.opts.Limits.Depth
@@ -40,26 +40,26 @@ func (t *tenant) replay(through uint64) error {
 
 func (t *tenant) logDir() string { return filepath.Join(t.dir, "wal") }
 
-// report says once what a start found in the log.
+// report logs damage that replay found in the log.
 func (s *Store) report(tenant string, d *wal.Damage) {
 	args := []any{"tenant", tenant, "segment", d.Segment, "at", d.At, "bytes", d.Bytes, "aside", d.Aside, "err", d.Err}
 	switch d.Kind {
 	case wal.Torn:
 		s.metrics.torn.Inc()
-		s.logger.Warn("A segment of the log of profiles ends in bytes that are no record: a write cut short by a crash, which was not acknowledged, or damage", args...)
+		s.logger.Warn("A profile log segment ends within a record: an unacknowledged write cut short by a crash, or damage", args...)
 	case wal.Gap:
 		s.metrics.gaps.Inc()
-		s.logger.Error("A part of the log of profiles is damaged: pushes in it that were acknowledged are lost, those behind it are there", args...)
+		s.logger.Error("A part of the profile log is damaged: acknowledged pushes in it are lost, later ones are replayed", args...)
 	case wal.Refused:
 		s.metrics.setAside.Inc()
-		s.logger.Error("A record of the log of profiles cannot be used and is set aside", args...)
+		s.logger.Error("A profile log record cannot be replayed and is set aside", args...)
 	case wal.Unreadable:
 		s.metrics.gaps.Inc()
-		s.logger.Error("A segment of the log of profiles cannot be read", args...)
+		s.logger.Error("A profile log segment cannot be read", args...)
 	}
 }
 
-// record replays a push. Of one of which some profiles cannot be used the others are.
+// record replays a push. If some of its profiles are unusable the others are applied.
 func (r *replayer) record(segment uint64, record []byte) error {
 	r.segment = segment
 	t := r.tenant
@@ -70,7 +70,7 @@ func (r *replayer) record(segment uint64, record []byte) error {
 		err := r.decoder.Decode(p.Raw, r.limits)
 		if err == nil {
 			p.Profile = &r.decoder
-			err = r.makeRoom(costOf(*p))
+			err = r.freeMemory(costOf(*p))
 		}
 		var stop *wal.StopError
 		switch {
@@ -88,14 +88,14 @@ func (r *replayer) record(segment uint64, record []byte) error {
 	return errors.Join(append(bad, err)...)
 }
 
-// makeRoom writes heads as blocks until a profile fits into the budget.
-func (r *replayer) makeRoom(need int64) error {
+// freeMemory writes heads as blocks until a profile fits into the budget.
+func (r *replayer) freeMemory(need int64) error {
 	t, s := r.tenant, r.tenant.store
 	if need > s.budget.max {
-		return s.noRoom(need)
+		return s.memoryError(need)
 	}
 	fits := func() bool { return s.budget.used.Load()+need <= s.budget.max }
-	if t.head.rows() > 0 && (!fits() || s.budget.tight() || t.head.size() >= s.opts.HeadBytes) {
+	if t.head.rows() > 0 && (!fits() || s.budget.underPressure() || t.head.size() >= s.opts.HeadBytes) {
 		if err := r.flush(); err != nil {
 			return &wal.StopError{Err: err}
 		}
@@ -103,18 +103,18 @@ func (r *replayer) makeRoom(need int64) error {
 	others := slices.Collect(maps.Values(s.tenants)) // the lock is held
 	for ; !fits() && len(others) > 0; others = others[1:] {
 		if err := others[0].flush(context.Background(), false); err != nil {
-			s.logger.Error("A head of profiles could not be written as a block", "tenant", others[0].name, "err", err)
+			s.logger.Error("Writing a profile head as a block failed", "tenant", others[0].name, "err", err)
 		}
 	}
 	if !fits() {
-		return &wal.StopError{Err: s.noRoom(need)}
+		return &wal.StopError{Err: s.memoryError(need)}
 	}
 	return nil
 }
 
-// flush writes what has been replayed as a block. The block has rows of the segment
-// that is being read, but only those before it are done with: should that one be
-// replayed again, its rows are found in the block and not added a second time.
+// flush writes the replayed records as a block. The block has rows of the segment that is
+// being read, but only the segments before it are complete. If that segment is replayed
+// again, its rows are found in the block and not added twice.
 func (r *replayer) flush() error {
 	t := r.tenant
 	meta := block.Meta{Through: r.segment - 1}
@@ -122,7 +122,7 @@ func (r *replayer) flush() error {
 		return writeHead(context.Background(), w, t.head.view())
 	})
 	if err != nil {
-		return fmt.Errorf("write what was replayed as a block: %w", err)
+		return fmt.Errorf("write replayed records as a block: %w", err)
 	}
 	t.blocks = append(t.blocks, b)
 	slices.SortFunc(t.blocks, byAge)

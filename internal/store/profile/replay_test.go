@@ -16,7 +16,7 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/wal"
 )
 
-// writeLog makes the log of a tenant that has these records.
+// writeLog writes a tenant's log with these records.
 func writeLog(t *testing.T, dir, tenant string, records ...[]byte) (path string) {
 	t.Helper()
 	path = filepath.Join(dir, "profiles", tenant, "wal", "00000001")
@@ -35,7 +35,7 @@ func writeLog(t *testing.T, dir, tenant string, records ...[]byte) (path string)
 
 func recordOf(pushed ...profiles.RawProfile) []byte { return appendRecord(nil, pushed) }
 
-func TestARecordThatCannotBeUsedIsSetAsideAndTheOthersAreThere(t *testing.T) {
+func TestReplay_UnusableRecordIsSetAside(t *testing.T) {
 	dir := t.TempDir()
 	bad := numbered(2)
 	bad.Raw = []byte("hello")
@@ -63,7 +63,7 @@ func TestARecordThatCannotBeUsedIsSetAsideAndTheOthersAreThere(t *testing.T) {
 	}
 }
 
-func TestATenantThatCannotBeOpenedStopsNoOther(t *testing.T) {
+func TestOpen_FailedTenantDoesNotStopOthers(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()
 	writeLog(t, dir, "good", recordOf(numbered(1)))
 	// A file in place of the folder of the log.
@@ -98,8 +98,7 @@ func TestATenantThatCannotBeOpenedStopsNoOther(t *testing.T) {
 	}
 }
 
-// spread is a profile of so many stacks of so many frames, which share nothing at the
-// root.
+// spread is a profile of so many stacks of so many frames, without common frames.
 func spread(id uint64, stacks, depth int) profiles.RawProfile {
 	e := pprof.NewEncoder()
 	e.SampleType("cpu", "nanoseconds")
@@ -118,7 +117,7 @@ func spread(id uint64, stacks, depth int) profiles.RawProfile {
 	return p
 }
 
-func TestALogThatIsTooBigForMemoryBecomesBlocksWhileItIsReplayed(t *testing.T) {
+func TestReplay_LogBeyondTheBudgetIsWrittenAsBlocks(t *testing.T) {
 	dir := t.TempDir()
 	const n, depth = 40, 500
 	var records [][]byte
@@ -131,7 +130,7 @@ func TestALogThatIsTooBigForMemoryBecomesBlocksWhileItIsReplayed(t *testing.T) {
 		t.Fatal(err)
 	}
 	const budget = 16 << 20
-	for start := range 3 { // what is replayed again is found in the blocks
+	for start := range 3 { // records replayed again are found in the blocks
 		s := openTest(t, dir, func(s *Store) { s.budget.max, s.fs = budget, unsynced{} })
 		counts := map[uint64]int{}
 		v, err := s.View(context.Background(), "t", 0, timeMax)
@@ -155,7 +154,7 @@ func TestALogThatIsTooBigForMemoryBecomesBlocksWhileItIsReplayed(t *testing.T) {
 		v.Close()
 		for id := range uint64(n) {
 			if counts[id] != 1 {
-				t.Errorf("start %d: profile %d is there %d times", start, id, counts[id])
+				t.Errorf("start %d: profile %d is stored %d times", start, id, counts[id])
 			}
 		}
 		if used := s.budget.used.Load(); used > budget || blocks < 2 || heads > n/2 {
@@ -165,17 +164,17 @@ func TestALogThatIsTooBigForMemoryBecomesBlocksWhileItIsReplayed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if used := s.budget.used.Load(); used != 0 {
-			t.Errorf("start %d: %d bytes are charged at the end", start, used)
+			t.Errorf("start %d: %d bytes are charged after close", start, used)
 		}
 	}
 }
 
-func TestHeadsOfAllTenantsShareOneBudget(t *testing.T) {
+func TestAppend_HeadsOfAllTenantsShareOneBudget(t *testing.T) {
 	ctx := context.Background()
 	const budget = 8 << 20
 	s := openTest(t, t.TempDir(), func(s *Store) { s.budget.max, s.fs = budget, unsynced{} })
 	refused, accepted := 0, 0
-	s.openBlock = func(string) (*block.Reader, error) { return nil, os.ErrPermission } // nothing becomes a block
+	s.openBlock = func(string) (*block.Reader, error) { return nil, os.ErrPermission } // no block can be opened
 	for n := range 200 {
 		switch err := s.Append(ctx, fmt.Sprint("tenant", n), []profiles.RawProfile{spread(uint64(n), 10, 500)}); {
 		case err == nil:
@@ -209,8 +208,8 @@ func TestHeadsOfAllTenantsShareOneBudget(t *testing.T) {
 	}
 }
 
-// What is reserved before the log is written is never less than what is needed.
-func TestAHeadGrowsByNoMoreThanWasReserved(t *testing.T) {
+// The reservation before the log is written is never less than the memory used.
+func TestCostOf_IsAnUpperBoundOfHeadGrowth(t *testing.T) {
 	for name, make := range map[string]func(i uint64) profiles.RawProfile{
 		"deep":  func(i uint64) profiles.RawProfile { return spread(i, 20, 500) },
 		"small": numbered,
@@ -239,7 +238,7 @@ func TestAHeadGrowsByNoMoreThanWasReserved(t *testing.T) {
 		}
 		t.Logf("%s: %d bytes, reserved %d", name, size, cost)
 		if int64(size) > cost+64<<10 {
-			t.Errorf("%s: a head of %d bytes was made of pushes that reserved %d", name, size, cost)
+			t.Errorf("%s: a head of %d bytes has pushes that reserved %d", name, size, cost)
 		}
 	}
 }

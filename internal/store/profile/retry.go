@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// retry is when something that failed is tried again: after waits that double.
+// retry schedules retries of a failed operation with exponential backoff.
 type retry struct {
 	min, max time.Duration
 
@@ -20,7 +20,7 @@ func (r *retry) due(now time.Time) bool {
 	return r.wait == 0 || !now.Before(r.at)
 }
 
-// result notes how it went.
+// result records the outcome of an attempt.
 func (r *retry) result(now time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,16 +6,16 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// SourceSamples scans a source by its samples: a row's value is the sum of those
-// whose stack is counted, and a row without any does not count. counted is by stack.
+// SourceSamples scans a source by its samples: a row's value is the sum of the samples
+// whose stack is counted; rows without any are skipped. counted is indexed by stack.
 func (s *Scan) SourceSamples(ctx context.Context, src block.Source, groupOf []int32, groups int, counted []bool) error {
-	s.sampled, s.single = true, append(s.single, false)
+	s.sampled, s.singleRow = true, append(s.singleRow, false)
 	number := s.begin(src, groupOf, groups)
-	rows, err := RowsOf(ctx, src, groupOf, s.Buckets.FromNS+1, s.Buckets.FromNS+int64(s.Buckets.N)*s.Buckets.StepNS)
+	rows, err := RowsOf(ctx, src, groupOf, s.Steps.FromNS+1, s.Steps.FromNS+int64(s.Steps.Count)*s.Steps.StepNS)
 	if err != nil {
 		return err
 	}
-	s.beginRuns(groups)
+	s.resetPending(groups)
 	err = src.Samples(ctx, rows, func(row int, stacks []uint32, values []int64) error {
 		var value int64
 		any := false
@@ -33,20 +33,20 @@ func (s *Scan) SourceSamples(ctx context.Context, src block.Source, groupOf []in
 		}
 		i := row - c.First
 		group, t := groupOf[c.SeriesAt(i)], c.TimeAt(i)
-		cell := s.at(group, s.Buckets.bucket(t))
-		if err := s.crowded(); err != nil {
+		acc := s.accumulator(group, s.Steps.index(t))
+		if err := s.limitError(); err != nil {
 			return err
 		}
-		return s.add(src, int(group), run{ord: c.OrdAt(i), used: true, source: number, row: uint32(row), value: value, time: t, cell: cell})
+		return s.add(src, int(group), pendingProfile{profile: c.ProfileAt(i), used: true, source: number, row: uint32(row), value: value, time: t, accumulator: acc})
 	})
 	if err != nil {
 		return err
 	}
-	return s.endRuns()
+	return s.offerPending()
 }
 
-// RowsOf are the rows, ascending, of the series that have a group and of times
-// between two, inclusive.
+// RowsOf returns the rows, ascending, of the series that are in a group and within a time
+// range, inclusive.
 func RowsOf(ctx context.Context, src block.Source, groupOf []int32, minNS, maxNS int64) ([]int, error) {
 	spans, err := src.Spans()
 	if err != nil {
@@ -55,7 +55,7 @@ func RowsOf(ctx context.Context, src block.Source, groupOf []int32, minNS, maxNS
 	var rows []int
 	for i := range spans {
 		span := &spans[i]
-		if !wanted(span, groupOf) {
+		if !hasGroupedSeries(span, groupOf) {
 			continue
 		}
 		for row := span.Lo; row < span.Hi; {

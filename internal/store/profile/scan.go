@@ -13,101 +13,102 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// Locator says where a row lies.
+// Locator is the position of a row.
 type Locator struct {
-	Source uint32 // of the scan's sources
+	Source uint32 // index into the scan's sources
 	Row    uint32
 }
 
-// Cell is one group in one bucket. Where Rows is 0 nothing else means anything.
-type Cell struct {
-	Sum  int64
-	Rows uint32
-	has  bool    // the fields below mean something
-	Best Locator // first row of the best profile
-	// BestValue is of all rows of that profile in this cell.
-	BestValue int64
-	BestTime  int64
+// Accumulator sums the rows of one group in one step. If Rows is 0 the other fields are invalid.
+type Accumulator struct {
+	Sum         int64
+	Rows        uint32
+	hasExemplar bool    // the fields below are valid
+	Exemplar    Locator // first row of the exemplar's profile
+	// ExemplarValue is the sum of all rows of that profile in this accumulator.
+	ExemplarValue int64
+	ExemplarTime  int64
 }
 
-// Buckets are the steps of a scan: bucket i holds times in (FromNS+i*StepNS,
+// Steps are the steps of a scan: step i has the timestamps in (FromNS+i*StepNS,
 // FromNS+(i+1)*StepNS].
-type Buckets struct {
+type Steps struct {
 	FromNS, StepNS int64
-	N              int
+	Count          int
 }
 
-// Scan adds rows to cells: of each group N of them, one after the other. Source by
-// source it is told which group a series is in.
+// Scan sums rows by group and step and, if Exemplars is set, finds the profile with the
+// greatest value of each sum. Sources are added one by one, each with the group of every
+// one of its series.
 type Scan struct {
-	Buckets   Buckets
-	Exemplars bool
-	CellsMax  int    // groups with rows times Buckets.N; 0: no limit
-	Cells     []Cell // Buckets.N for each group that has a row; Group finds them
+	Steps           Steps
+	Exemplars       bool
+	AccumulatorsMax int           // limit of len(Accumulators); 0: none
+	Accumulators    []Accumulator // Steps.Count for each group that has a row; see Group
 
-	base []int32 // of each group: where its cells begin; -1: it has no row yet
-	full bool    // a group found no room for its cells
+	offsets   []int32 // by group: index of its first accumulator; -1: no row yet
+	overLimit bool    // AccumulatorsMax was exceeded
 
-	sources []block.Source
-	groups  [][]int32
-	single  []bool // of each source: no profile has two rows of a type
-	near    near
-	run     []run // of each group: the profile whose rows are being summed
-	late    map[lateKey]*late
-	winners []*late // those that a cell points to
-	shared  map[block.Key]bool
-	sampled bool // rows without counted samples are left out, so that a profile's rows are those listed
+	sources        []block.Source
+	groups         [][]int32
+	singleRow      []bool // by source: no profile has two rows of a type
+	cache          columnCache
+	pending        []pendingProfile // by group: the profile whose rows are being summed
+	splits         map[splitKey]*splitProfile
+	exemplarSplits []*splitProfile // those that an accumulator points to
+	shared         map[block.Key]bool
+	sampled        bool // rows without counted samples are skipped, so a profile's rows are those listed
 }
 
-// near is the columns that were looked into last: winners mostly follow each other.
-type near struct {
+// cache caches the columns that were read last: exemplars are mostly in adjacent rows.
+type columnCache struct {
 	source uint32
 	cols   block.Columns
-	ids    []byte // of the same rows; nil: not looked at yet
+	ids    []byte // IDs of the same rows; nil: not read yet
 }
 
-// columns are those in which a row lies.
+// columns returns the columns that have a row.
 func (s *Scan) columns(at Locator) (*block.Columns, error) {
-	n := &s.near
+	n := &s.cache
 	if i := int(at.Row) - n.cols.First; n.source == at.Source && i >= 0 && i < n.cols.N {
 		return &n.cols, nil
 	}
 	c, err := s.sources[at.Source].Columns(int(at.Row))
 	if err != nil {
-		return nil, In(s.sources[at.Source], err)
+		return nil, InSource(s.sources[at.Source], err)
 	}
-	*n = near{source: at.Source, cols: c}
+	*n = columnCache{source: at.Source, cols: c}
 	return &n.cols, nil
 }
 
-// lateSource is the Source of a Locator that points to winners.
-const lateSource = ^uint32(0)
+// splitSource is the Source of a Locator into exemplarSplits.
+const splitSource = ^uint32(0)
 
-// run is the rows of one profile that lie side by side.
-type run struct {
-	ord    uint32
-	used   bool
-	source uint32
-	row    uint32
-	value  int64
-	cell   int
-	time   int64
+// pending is a profile whose adjacent rows are being summed.
+type pendingProfile struct {
+	profile     uint32
+	used        bool
+	source      uint32
+	row         uint32
+	value       int64
+	accumulator int
+	time        int64
 }
 
-type lateKey struct {
-	cell int
-	key  block.Key
+type splitKey struct {
+	accumulator int
+	key         block.Key
 }
 
-// late is a profile in a cell, whose rows do not all lie side by side.
-type late struct {
+// splitProfile is a profile in an accumulator whose rows are not all adjacent.
+type splitProfile struct {
 	key   block.Key
 	value int64
 	rows  []Locator
 }
 
-// Share names the profiles that have rows in several places; they are summed by id.
-func (s *Scan) Share(sources []block.Source) {
+// AddShared adds the profiles that have rows in several sources. They are summed by ID.
+func (s *Scan) AddShared(sources []block.Source) {
 	for _, src := range sources {
 		for _, key := range src.Shared() {
 			if s.shared == nil {
@@ -118,27 +119,27 @@ func (s *Scan) Share(sources []block.Source) {
 	}
 }
 
-// Reset makes a scan ready for another query and keeps its memory.
+// Reset prepares a scan for another query. It reuses the memory.
 func (s *Scan) Reset() {
 	clear(s.sources)
 	clear(s.groups)
-	s.Cells, s.sources, s.groups, s.run = s.Cells[:0], s.sources[:0], s.groups[:0], s.run[:0]
-	s.single, s.near, s.base, s.full = s.single[:0], near{}, s.base[:0], false
-	s.late, s.winners, s.shared, s.sampled = nil, nil, nil, false
+	s.Accumulators, s.sources, s.groups, s.pending = s.Accumulators[:0], s.sources[:0], s.groups[:0], s.pending[:0]
+	s.singleRow, s.cache, s.offsets, s.overLimit = s.singleRow[:0], columnCache{}, s.offsets[:0], false
+	s.splits, s.exemplarSplits, s.shared, s.sampled = nil, nil, nil, false
 }
 
-// Source scans one source. groupOf is by series: the group's number, or -1; it is
-// kept until Reset. wants says whether a span of rows can have any of them.
+// Source scans one source. groupOf is the group of each series, or -1; it must not change
+// until Reset.
 func (s *Scan) Source(ctx context.Context, src block.Source, groupOf []int32, groups int) error {
 	number := s.begin(src, groupOf, groups)
 	spans, err := src.Spans()
 	if err != nil {
 		return err
 	}
-	s.single = append(s.single, !slices.ContainsFunc(spans, func(span block.Span) bool { return span.Splits }))
+	s.singleRow = append(s.singleRow, !slices.ContainsFunc(spans, func(span block.Span) bool { return span.MultiRow }))
 	for i := range spans {
 		span := &spans[i]
-		if !wanted(span, groupOf) {
+		if !hasGroupedSeries(span, groupOf) {
 			continue
 		}
 		if err := s.span(ctx, src, number, span, groupOf, groups); err != nil {
@@ -148,61 +149,62 @@ func (s *Scan) Source(ctx context.Context, src block.Source, groupOf []int32, gr
 	return nil
 }
 
-// begin adds a source whose series are in so many groups.
+// begin adds a source whose series are in the given number of groups.
 func (s *Scan) begin(src block.Source, groupOf []int32, groups int) uint32 {
 	s.sources, s.groups = append(s.sources, src), append(s.groups, groupOf)
-	for len(s.base) < groups {
-		s.base = append(s.base, -1)
+	for len(s.offsets) < groups {
+		s.offsets = append(s.offsets, -1)
 	}
 	return uint32(len(s.sources) - 1)
 }
 
-// at is the index of a group's cell; the group gets its cells with its first row.
-func (s *Scan) at(group int32, bucket int) int {
-	if base := s.base[group]; base >= 0 {
-		return int(base) + bucket
+// accumulator returns the index of a group's accumulator. The first row of a group
+// allocates its accumulators.
+func (s *Scan) accumulator(group int32, step int) int {
+	if base := s.offsets[group]; base >= 0 {
+		return int(base) + step
 	}
-	return s.room(group) + bucket
+	return s.allocate(group) + step
 }
 
-// room makes a group's cells. Beyond CellsMax all groups share the same ones, and
-// the scan of the source ends with ErrLimit.
-func (s *Scan) room(group int32) int {
-	base, n := len(s.Cells), s.Buckets.N
-	if s.full || s.CellsMax > 0 && base+n > s.CellsMax && base > 0 || base+n > math.MaxInt32 {
-		s.full = true
-		return int(s.base[slices.IndexFunc(s.base, func(b int32) bool { return b >= 0 })])
+// allocate allocates a group's accumulators. Beyond AccumulatorsMax all groups share those
+// of one group, and the scan of the source ends with ErrLimit.
+func (s *Scan) allocate(group int32) int {
+	base, n := len(s.Accumulators), s.Steps.Count
+	if s.overLimit || s.AccumulatorsMax > 0 && base+n > s.AccumulatorsMax && base > 0 || base+n > math.MaxInt32 {
+		s.overLimit = true
+		return int(s.offsets[slices.IndexFunc(s.offsets, func(b int32) bool { return b >= 0 })])
 	}
-	s.Cells = slices.Grow(s.Cells, n)[:base+n]
-	clear(s.Cells[base:])
-	s.base[group] = int32(base)
+	s.Accumulators = slices.Grow(s.Accumulators, n)[:base+n]
+	clear(s.Accumulators[base:])
+	s.offsets[group] = int32(base)
 	return base
 }
 
-// crowded is ErrLimit once a group has found no room.
-func (s *Scan) crowded() error {
-	if !s.full {
+// limitError returns ErrLimit after AccumulatorsMax was exceeded.
+func (s *Scan) limitError() error {
+	if !s.overLimit {
 		return nil
 	}
-	return fmt.Errorf("%w: series of %d steps have more than %d points: make the step longer, or group by fewer labels", profiles.ErrLimit, s.Buckets.N, s.CellsMax)
+	return fmt.Errorf("%w: series of %d steps have more than %d points: make the step longer, or group by fewer labels", profiles.ErrLimit, s.Steps.Count, s.AccumulatorsMax)
 }
 
-// Group is the cells of a group, one for each bucket; none without a row.
-func (s *Scan) Group(group int) []Cell {
-	if group >= len(s.base) || s.base[group] < 0 {
+// Group returns the accumulators of a group, one for each step; nil if it has no row.
+func (s *Scan) Group(group int) []Accumulator {
+	if group >= len(s.offsets) || s.offsets[group] < 0 {
 		return nil
 	}
-	base := int(s.base[group])
-	return s.Cells[base : base+s.Buckets.N]
+	base := int(s.offsets[group])
+	return s.Accumulators[base : base+s.Steps.Count]
 }
 
-// SourceError says in which source something went wrong.
+// SourceError is an error of one source.
 type SourceError struct {
 	Source block.Source
 	Err    error
 }
 
-// Error names the source unless the error itself does.
+// Error prefixes the source's name unless the error starts with it.
 func (e *SourceError) Error() string {
 	text, name := e.Err.Error(), e.Source.Name()
 	if strings.HasPrefix(text, name) {
@@ -211,11 +213,11 @@ func (e *SourceError) Error() string {
 	return name + ": " + text
 }
 
-// Unwrap is what went wrong.
+// Unwrap returns the error without the source.
 func (e *SourceError) Unwrap() error { return e.Err }
 
-// In says that an error is of a source, unless it says of which one already.
-func In(src block.Source, err error) error {
+// InSource wraps an error with its source, unless it is a SourceError already.
+func InSource(src block.Source, err error) error {
 	var known *SourceError
 	if err == nil || errors.As(err, &known) {
 		return err
@@ -223,19 +225,19 @@ func In(src block.Source, err error) error {
 	return &SourceError{src, err}
 }
 
-// wanted says whether a span has rows of a series that has a group.
-func wanted(span *block.Span, groupOf []int32) bool {
+// hasGroupedSeries reports whether a span may have rows of a series that is in a group.
+func hasGroupedSeries(span *block.Span, groupOf []int32) bool {
 	return span.Series == nil || slices.ContainsFunc(span.Series, func(ref uint32) bool { return groupOf[ref] >= 0 })
 }
 
 func noColumn(src block.Source, row int) error {
-	return fmt.Errorf("%w: %s: row %d is in no column", profiles.ErrCorrupt, src.Name(), row)
+	return fmt.Errorf("%w: %s: row %d is not in any column", profiles.ErrCorrupt, src.Name(), row)
 }
 
 func (s *Scan) span(ctx context.Context, src block.Source, number uint32, span *block.Span, groupOf []int32, groups int) error {
-	slow := s.Exemplars && (span.Splits || s.shared != nil)
+	slow := s.Exemplars && (span.MultiRow || s.shared != nil)
 	if slow {
-		s.beginRuns(groups)
+		s.resetPending(groups)
 	}
 	for row := span.Lo; row < span.Hi; {
 		if err := ctx.Err(); err != nil {
@@ -258,41 +260,41 @@ func (s *Scan) span(ctx context.Context, src block.Source, number uint32, span *
 		case !s.Exemplars:
 			k.sums(lo, hi)
 		case slow:
-			err = k.splits(src, lo, hi)
+			err = k.multiRowExemplars(src, lo, hi)
 		default:
-			err = k.best(lo, hi)
+			err = k.singleRowExemplars(lo, hi)
 		}
 		if err == nil {
-			err = s.crowded()
+			err = s.limitError()
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if slow {
-		return s.endRuns()
+		return s.offerPending()
 	}
 	return nil
 }
 
-func (s *Scan) beginRuns(groups int) {
-	if cap(s.run) < groups {
-		s.run = make([]run, groups)
+func (s *Scan) resetPending(groups int) {
+	if cap(s.pending) < groups {
+		s.pending = make([]pendingProfile, groups)
 	}
-	s.run = s.run[:groups]
-	clear(s.run)
+	s.pending = s.pending[:groups]
+	clear(s.pending)
 }
 
-func (s *Scan) endRuns() error {
-	for i := range s.run {
-		if err := s.compete(&s.run[i]); err != nil {
+func (s *Scan) offerPending() error {
+	for i := range s.pending {
+		if err := s.offer(&s.pending[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// clip narrows sorted rows to those in the buckets.
+// clip narrows sorted rows to those within the steps.
 func (s *Scan) clip(c *block.Columns, lo, hi int) (int, int) {
 	first := func(after int64) int { // the first row with a greater time
 		a, b := lo, hi
@@ -305,10 +307,10 @@ func (s *Scan) clip(c *block.Columns, lo, hi int) (int, int) {
 		}
 		return a
 	}
-	return first(s.Buckets.FromNS), first(s.Buckets.FromNS + int64(s.Buckets.N)*s.Buckets.StepNS)
+	return first(s.Steps.FromNS), first(s.Steps.FromNS + int64(s.Steps.Count)*s.Steps.StepNS)
 }
 
-// kernel goes over rows whose columns are at hand.
+// kernel processes rows [lo, hi) of columns.
 type kernel struct {
 	*Scan
 	c       *block.Columns
@@ -316,50 +318,50 @@ type kernel struct {
 	groupOf []int32
 }
 
-// bucket finds the bucket of a time; -1: none.
-func (b *Buckets) bucket(t int64) int {
+// index returns the step of a timestamp; -1 if it is in none.
+func (b *Steps) index(t int64) int {
 	if t <= b.FromNS {
 		return -1
 	}
 	i := (t - b.FromNS - 1) / b.StepNS
-	if i >= int64(b.N) {
+	if i >= int64(b.Count) {
 		return -1
 	}
 	return int(i)
 }
 
-// sums adds rows without looking for the best. Rows of one bucket mostly follow
-// each other, so that a division is needed only when its end is passed.
+// sums adds rows without exemplars. Rows of one step mostly follow each other, so it
+// divides only when a row is outside the step of the row before.
 func (k *kernel) sums(lo, hi int) {
-	bucket, from, to := -1, int64(0), int64(0) // times in (from, to] are in bucket
-	var cell *Cell                             // of the row before, mostly of this one, too
-	last := int32(-1)                          // its group
+	step, from, to := -1, int64(0), int64(0) // timestamps in (from, to] are in step
+	var acc *Accumulator                     // of the row before, mostly also of this one
+	last := int32(-1)                        // its group
 	for i := lo; i < hi; i++ {
 		group := k.groupOf[k.c.SeriesAt(i)]
 		if group < 0 {
 			continue
 		}
 		if t := k.c.TimeAt(i); t <= from || t > to {
-			if bucket = k.Buckets.bucket(t); bucket < 0 {
+			if step = k.Steps.index(t); step < 0 {
 				from, to = 0, 0
 				continue
 			}
-			from = k.Buckets.FromNS + int64(bucket)*k.Buckets.StepNS
-			to = from + k.Buckets.StepNS
-			cell, last = &k.Cells[k.at(group, bucket)], group
+			from = k.Steps.FromNS + int64(step)*k.Steps.StepNS
+			to = from + k.Steps.StepNS
+			acc, last = &k.Accumulators[k.accumulator(group, step)], group
 		} else if group != last {
-			cell, last = &k.Cells[k.at(group, bucket)], group
+			acc, last = &k.Accumulators[k.accumulator(group, step)], group
 		}
-		cell.Sum = block.AddValues(cell.Sum, k.c.ValueAt(i))
-		cell.Rows++
+		acc.Sum = block.AddValues(acc.Sum, k.c.ValueAt(i))
+		acc.Rows++
 	}
 }
 
-// best adds rows, each of a profile of its own, and keeps the best of each cell.
-func (k *kernel) best(lo, hi int) error {
-	bucket, from, to := -1, int64(0), int64(0)
-	var cell *Cell    // of the row before, mostly of this one, too
-	last := int32(-1) // its group
+// singleRowExemplars adds rows, each of a different profile, and updates the exemplars.
+func (k *kernel) singleRowExemplars(lo, hi int) error {
+	step, from, to := -1, int64(0), int64(0)
+	var acc *Accumulator // of the row before, mostly also of this one
+	last := int32(-1)    // its group
 	for i := lo; i < hi; i++ {
 		group := k.groupOf[k.c.SeriesAt(i)]
 		if group < 0 {
@@ -367,43 +369,43 @@ func (k *kernel) best(lo, hi int) error {
 		}
 		t := k.c.TimeAt(i)
 		if t <= from || t > to {
-			if bucket = k.Buckets.bucket(t); bucket < 0 {
+			if step = k.Steps.index(t); step < 0 {
 				from, to = 0, 0
 				continue
 			}
-			from = k.Buckets.FromNS + int64(bucket)*k.Buckets.StepNS
-			to = from + k.Buckets.StepNS
-			cell, last = &k.Cells[k.at(group, bucket)], group
+			from = k.Steps.FromNS + int64(step)*k.Steps.StepNS
+			to = from + k.Steps.StepNS
+			acc, last = &k.Accumulators[k.accumulator(group, step)], group
 		} else if group != last {
-			cell, last = &k.Cells[k.at(group, bucket)], group
+			acc, last = &k.Accumulators[k.accumulator(group, step)], group
 		}
 		v := k.c.ValueAt(i)
-		cell.Sum = block.AddValues(cell.Sum, v)
-		cell.Rows++
-		if v < cell.BestValue { // mostly; without a best it is 0
+		acc.Sum = block.AddValues(acc.Sum, v)
+		acc.Rows++
+		if v < acc.ExemplarValue { // the usual case; without an exemplar the value is 0
 			continue
 		}
-		if v == cell.BestValue && cell.has {
-			if t > cell.BestTime {
+		if v == acc.ExemplarValue && acc.hasExemplar {
+			if t > acc.ExemplarTime {
 				continue
 			}
-			if t == cell.BestTime {
-				smaller, err := k.smaller(Locator{k.number, uint32(k.c.First + i)}, cell.Best)
+			if t == acc.ExemplarTime {
+				less, err := k.lessID(Locator{k.number, uint32(k.c.First + i)}, acc.Exemplar)
 				if err != nil {
 					return err
 				}
-				if !smaller {
+				if !less {
 					continue
 				}
 			}
 		}
-		cell.Best, cell.BestValue, cell.BestTime, cell.has = Locator{k.number, uint32(k.c.First + i)}, v, t, true
+		acc.Exemplar, acc.ExemplarValue, acc.ExemplarTime, acc.hasExemplar = Locator{k.number, uint32(k.c.First + i)}, v, t, true
 	}
 	return nil
 }
 
-// smaller says whether the id at a is smaller than the one at b.
-func (s *Scan) smaller(a, b Locator) (bool, error) {
+// lessID reports whether the ID at a is less than the ID at b.
+func (s *Scan) lessID(a, b Locator) (bool, error) {
 	idA, err := s.ID(a)
 	if err != nil {
 		return false, err
@@ -412,21 +414,22 @@ func (s *Scan) smaller(a, b Locator) (bool, error) {
 	return bytes.Compare(idA[:], idB[:]) < 0, err
 }
 
-// splits is best where a profile may have several rows: those that lie side by side
-// are summed before they compete, those that do not are summed by id at the end.
-func (k *kernel) splits(src block.Source, lo, hi int) error {
+// multiRowExemplars adds rows of profiles that may have several. Adjacent rows are summed
+// before the profile is offered as exemplar; other rows are summed by ID and offered by
+// Finish.
+func (k *kernel) multiRowExemplars(src block.Source, lo, hi int) error {
 	for i := lo; i < hi; i++ {
 		group := k.groupOf[k.c.SeriesAt(i)]
 		if group < 0 {
 			continue
 		}
 		t := k.c.TimeAt(i)
-		bucket := k.Buckets.bucket(t)
-		if bucket < 0 {
+		step := k.Steps.index(t)
+		if step < 0 {
 			continue
 		}
-		r := run{ord: k.c.OrdAt(i), used: true, row: uint32(k.c.First + i), value: k.c.ValueAt(i), time: t,
-			cell: k.at(group, bucket), source: k.number}
+		r := pendingProfile{profile: k.c.ProfileAt(i), used: true, row: uint32(k.c.First + i), value: k.c.ValueAt(i), time: t,
+			accumulator: k.accumulator(group, step), source: k.number}
 		if err := k.add(src, int(group), r); err != nil {
 			return err
 		}
@@ -434,11 +437,11 @@ func (k *kernel) splits(src block.Source, lo, hi int) error {
 	return nil
 }
 
-// add adds a row, which is a run of one.
-func (s *Scan) add(src block.Source, group int, r run) error {
-	cell := &s.Cells[r.cell]
-	cell.Sum = block.AddValues(cell.Sum, r.value)
-	cell.Rows++
+// add adds a row.
+func (s *Scan) add(src block.Source, group int, r pendingProfile) error {
+	acc := &s.Accumulators[r.accumulator]
+	acc.Sum = block.AddValues(acc.Sum, r.value)
+	acc.Rows++
 	if !s.Exemplars {
 		return nil
 	}
@@ -448,107 +451,107 @@ func (s *Scan) add(src block.Source, group int, r run) error {
 			return err
 		}
 		if key := (block.Key{ID: id, TimeNS: r.time}); s.sampled || s.shared[key] {
-			s.addLate(lateKey{r.cell, key}, r.value, Locator{r.source, r.row})
+			s.addSplit(splitKey{r.accumulator, key}, r.value, Locator{r.source, r.row})
 			return nil
 		}
 	}
-	last := &s.run[group]
-	if last.used && last.ord == r.ord && last.source == r.source {
+	last := &s.pending[group]
+	if last.used && last.profile == r.profile && last.source == r.source {
 		last.value = block.AddValues(last.value, r.value)
 		return nil
 	}
-	err := s.compete(last)
+	err := s.offer(last)
 	*last = r
 	return err
 }
 
-func (s *Scan) addLate(at lateKey, value int64, row Locator) {
-	if s.late == nil {
-		s.late = map[lateKey]*late{}
+func (s *Scan) addSplit(at splitKey, value int64, row Locator) {
+	if s.splits == nil {
+		s.splits = map[splitKey]*splitProfile{}
 	}
-	l := s.late[at]
+	l := s.splits[at]
 	if l == nil {
-		l = &late{key: at.key}
-		s.late[at] = l
+		l = &splitProfile{key: at.key}
+		s.splits[at] = l
 	}
 	l.value = block.AddValues(l.value, value)
 	l.rows = append(l.rows, row)
 }
 
-// compete lets a run's profile be the best of its cell.
-func (s *Scan) compete(r *run) error {
+// offer makes the profile the exemplar of its accumulator if it wins.
+func (s *Scan) offer(r *pendingProfile) error {
 	if !r.used {
 		return nil
 	}
 	r.used = false
-	cell, here := &s.Cells[r.cell], Locator{r.source, r.row}
-	if cell.has && r.value <= cell.BestValue {
-		if r.value < cell.BestValue || r.time > cell.BestTime {
+	acc, here := &s.Accumulators[r.accumulator], Locator{r.source, r.row}
+	if acc.hasExemplar && r.value <= acc.ExemplarValue {
+		if r.value < acc.ExemplarValue || r.time > acc.ExemplarTime {
 			return nil
 		}
-		if r.time == cell.BestTime {
-			if smaller, err := s.smaller(here, cell.Best); err != nil || !smaller {
+		if r.time == acc.ExemplarTime {
+			if less, err := s.lessID(here, acc.Exemplar); err != nil || !less {
 				return err
 			}
 		}
 	}
-	cell.Best, cell.BestValue, cell.BestTime, cell.has = here, r.value, r.time, true
+	acc.Exemplar, acc.ExemplarValue, acc.ExemplarTime, acc.hasExemplar = here, r.value, r.time, true
 	return nil
 }
 
-// Finish lets the profiles compete whose rows came from several places.
+// Finish offers the profiles whose rows are not adjacent as exemplars.
 func (s *Scan) Finish() error {
-	for at, l := range s.late {
-		s.winners = append(s.winners, l)
-		r := run{used: true, source: lateSource, row: uint32(len(s.winners) - 1), value: l.value, time: l.key.TimeNS, cell: at.cell}
-		if err := s.compete(&r); err != nil {
+	for at, l := range s.splits {
+		s.exemplarSplits = append(s.exemplarSplits, l)
+		r := pendingProfile{used: true, source: splitSource, row: uint32(len(s.exemplarSplits) - 1), value: l.value, time: l.key.TimeNS, accumulator: at.accumulator}
+		if err := s.offer(&r); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// SourceAt is the source in which a row lies; nil for a profile with rows in several.
+// SourceAt returns the source of a row; nil for a profile with rows in several sources.
 func (s *Scan) SourceAt(at Locator) block.Source {
-	if at.Source == lateSource {
+	if at.Source == splitSource {
 		return nil
 	}
 	return s.sources[at.Source]
 }
 
-// ID is the id of the profile at a place.
+// ID returns the ID of the profile at a row.
 func (s *Scan) ID(at Locator) (profiles.ID, error) {
-	if at.Source == lateSource {
-		return s.winners[at.Row].key.ID, nil
+	if at.Source == splitSource {
+		return s.exemplarSplits[at.Row].key.ID, nil
 	}
 	c, err := s.columns(at)
 	if err != nil {
 		return profiles.ID{}, err
 	}
-	if s.near.ids == nil {
-		if s.near.ids, err = s.sources[at.Source].IDs(int(at.Row)); err != nil {
-			return profiles.ID{}, In(s.sources[at.Source], err)
+	if s.cache.ids == nil {
+		if s.cache.ids, err = s.sources[at.Source].IDs(int(at.Row)); err != nil {
+			return profiles.ID{}, InSource(s.sources[at.Source], err)
 		}
 	}
-	return profiles.ID(s.near.ids[16*(int(at.Row)-c.First):]), nil
+	return profiles.ID(s.cache.ids[16*(int(at.Row)-c.First):]), nil
 }
 
-// Winner looks up the best profile of a cell. only says that it has one row, of that
-// source and series; else Rows tells which.
-func (s *Scan) Winner(cell *Cell) (id profiles.ID, source int, series uint32, only bool, err error) {
-	at := cell.Best
-	if id, err = s.ID(at); err != nil || at.Source == lateSource || !s.single[at.Source] {
+// LookupExemplar looks up the exemplar of an accumulator. only reports that its profile has one
+// row, of that source and series; otherwise Rows finds its rows.
+func (s *Scan) LookupExemplar(acc *Accumulator) (id profiles.ID, source int, series uint32, only bool, err error) {
+	at := acc.Exemplar
+	if id, err = s.ID(at); err != nil || at.Source == splitSource || !s.singleRow[at.Source] {
 		return id, 0, 0, false, err
 	}
-	c := &s.near.cols // where the id lay
+	c := &s.cache.cols // the columns that have the ID
 	return id, int(at.Source), c.SeriesAt(int(at.Row) - c.First), true, nil
 }
 
-// Rows calls f with the series of every row of the profile at a place, a cell's
-// Best, that is in the group.
+// Rows calls f with the series of every row in the group of a profile. at is an
+// accumulator's exemplar.
 func (s *Scan) Rows(at Locator, group int, f func(source int, series uint32)) error {
-	if at.Source == lateSource {
-		for _, row := range s.winners[at.Row].rows {
+	if at.Source == splitSource {
+		for _, row := range s.exemplarSplits[at.Row].rows {
 			c, err := s.columns(row)
 			if err != nil {
 				return err
@@ -562,13 +565,13 @@ func (s *Scan) Rows(at Locator, group int, f func(source int, series uint32)) er
 		return err
 	}
 	groupOf, rows := s.groups[at.Source], s.sources[at.Source].Rows()
-	ord := c.OrdAt(int(at.Row) - c.First)
+	profile := c.ProfileAt(int(at.Row) - c.First)
 	for row := at; int(row.Row) < rows; row.Row++ {
 		if c, err = s.columns(row); err != nil {
 			return err
 		}
 		i := int(row.Row) - c.First
-		if c.OrdAt(i) != ord {
+		if c.ProfileAt(i) != profile {
 			break
 		}
 		if ref := c.SeriesAt(i); groupOf[ref] == int32(group) {

@@ -11,7 +11,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-func TestAScanDoesNotAllocate(t *testing.T) {
+func TestScan_DoesNotAllocate(t *testing.T) {
 	ctx := context.Background()
 	s := openTest(t, t.TempDir(), nil)
 	var pushed []profiles.RawProfile
@@ -41,17 +41,17 @@ func TestAScanDoesNotAllocate(t *testing.T) {
 			var sum int64
 			n := testing.AllocsPerRun(20, func() {
 				scan.Reset()
-				scan.Buckets, scan.Exemplars = Buckets{FromNS: 1_699_999_999_999_999_999, StepNS: 500, N: 10}, exemplars
+				scan.Steps, scan.Exemplars = Steps{FromNS: 1_699_999_999_999_999_999, StepNS: 500, Count: 10}, exemplars
 				err := errors.Join(scan.Source(ctx, v.Sources[0], groupOf, 1), scan.Finish())
 				if err != nil {
 					t.Fatal(err)
 				}
 				sum = 0
-				for i := range scan.Cells {
-					sum += scan.Cells[i].Sum
+				for i := range scan.Accumulators {
+					sum += scan.Accumulators[i].Sum
 				}
-				if best := scan.Cells[9].BestValue; exemplars && best != 5000 {
-					t.Fatalf("the best is %d", best)
+				if best := scan.Accumulators[9].ExemplarValue; exemplars && best != 5000 {
+					t.Fatalf("the exemplar is %d", best)
 				}
 			})
 			if sum != 5000*5001/2 {
@@ -65,9 +65,9 @@ func TestAScanDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// While pushes, flushes and merges run, a view has everything acknowledged before it
-// was taken, and nothing twice.
-func TestAViewIsWholeWhateverGoesOn(t *testing.T) {
+// While pushes, flushes and merges run, a view has every profile acknowledged before it was
+// opened, and none twice.
+func TestView_IsConsistentDuringFlushesAndMerges(t *testing.T) {
 	ctx := context.Background()
 	s := openTest(t, t.TempDir(), nil)
 	var acknowledged atomic.Uint64
@@ -119,12 +119,12 @@ func TestAViewIsWholeWhateverGoesOn(t *testing.T) {
 		v.Close()
 		for n := range before {
 			if counts[n] != 1 {
-				t.Fatalf("profile %d of %d is there %d times", n, before, counts[n])
+				t.Fatalf("profile %d of %d is stored %d times", n, before, counts[n])
 			}
 		}
 		for n, count := range counts {
 			if count != 1 {
-				t.Fatalf("profile %d is there %d times", n, count)
+				t.Fatalf("profile %d is stored %d times", n, count)
 			}
 		}
 	}

@@ -1,23 +1,21 @@
-// Package profile is where profiles rest: on one disk, a folder for each tenant.
+// Package profile stores profiles on one disk, in a folder for each tenant.
 //
-//	<dir>/profiles/<tenant>/wal/00000001    what is not in a block yet
+//	<dir>/profiles/<tenant>/wal/00000001    pushes that are not in a block yet
 //	<dir>/profiles/<tenant>/<ulid>/         a block: index, profiles.parquet
 //
-// A push comes in as []profiles.Pushed. Append decodes it, joins the pushes of
-// others in one write to the log, waits until that is on the disk and in the head,
-// and only then returns. When the head is big or old it is written as a block and
-// the log is cut; blocks are merged into bigger ones, and the old ones go. Readers
-// take a View, which holds the head and the blocks of one moment, and either scan
-// rows into Cells that remember where their best profile lies (ids and labels are
-// looked up for winners only), or ask a source for samples.
+// A push is a []profiles.RawProfile. Append decodes it, joins concurrent pushes into one
+// write to the log, and returns once that is synced and in the head. A big or old head is
+// written as a block and the log is truncated. Blocks are merged into bigger ones, and old
+// ones are removed. Readers open a View, a snapshot of head and blocks. They either scan
+// rows into Accumulators, which store the row of their exemplar (IDs and labels are looked
+// up for exemplars only), or read a source's samples.
 //
-// Blocks may rest elsewhere, too: a Remote lists them, and a view opens those of its
-// time that are neither on the disk nor replaced by another.
+// A Remote may have further blocks. A view opens those of its time range that are neither
+// on disk nor replaced by another block.
 //
-// A profile is named by id and time. A row of it that is there already, for the
-// same series, is not stored a second time; rows that come in later are remembered
-// as shared, because a scan cannot see them side by side. There is no HTTP, no
-// selector language and no flame graph here.
+// A profile is identified by ID and timestamp. Its rows are stored once for each series.
+// Rows that arrive after a block was written are recorded as shared, because a scan does
+// not see them next to the others. HTTP, selectors and flame graphs are in other packages.
 package profile
 
 import (
@@ -40,23 +38,23 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// Options of a Store. The zero value of a field takes the default.
+// Options of a Store. Zero values are replaced by defaults.
 type Options struct {
-	Dir            string        // data folder; profiles lie in Dir/profiles
-	Retention      time.Duration // how long profiles are kept; 0: 15 days; negative: for ever
-	RetentionBytes int64         // of the blocks of a tenant; 0: no limit
-	HeadBytes      int           // a bigger head becomes a block; 0: 64 MiB
-	HeadsBytes     int64         // memory of the heads of all tenants; pushes beyond it are refused; 0: 512 MiB
-	HeadAge        time.Duration // an older head becomes a block; 0: 15 minutes
-	BlockBytes     int64         // blocks are merged up to this size; 0: 256 MiB
-	TenantsMax     int           // 0: 1,000
-	PendingBytes   int           // pushes of a tenant that wait for the disk; 0: 64 MiB
-	Limits         pprof.Limits  // of profiles that come in undecoded; of those in the log only Depth counts
+	Dir            string        // data folder; profiles are in Dir/profiles
+	Retention      time.Duration // retention time; 0: 15 days; negative: for ever
+	RetentionBytes int64         // retention size of each tenant's blocks; 0: no limit
+	HeadBytes      int           // size at which a head is written as a block; 0: 64 MiB
+	HeadsBytes     int64         // memory limit of the heads of all tenants, beyond which pushes are refused; 0: 512 MiB
+	HeadAge        time.Duration // age at which a head is written as a block; 0: 15 minutes
+	BlockBytes     int64         // maximum size of merged blocks; 0: 256 MiB
+	TenantsMax     int           // limit of tenants; 0: 1,000
+	PendingBytes   int           // limit of a tenant's queued pushes in bytes; 0: 64 MiB
+	Limits         pprof.Limits  // for pushed profiles that are not decoded yet; replay applies Depth only
 
-	Remote           Remote        // where blocks rest besides the disk; nil: nowhere
-	RemoteEvery      time.Duration // how often it is listed; 0: 2 minutes
-	RemoteOpenMax    int           // its blocks that are open, and those of one view; 0: 4,096
-	RemoteIndexBytes int64         // indexes of its blocks that stay in memory, at least one; 0: 128 MiB
+	Remote           Remote        // further blocks; nil: none
+	RemoteEvery      time.Duration // interval of listing the remote blocks; 0: 2 minutes
+	RemoteOpenMax    int           // limit of open remote blocks, and of those in one view; 0: 4,096
+	RemoteIndexBytes int64         // memory limit of cached indexes of remote blocks, at least one; 0: 128 MiB
 }
 
 func (o Options) withDefaults() Options {
@@ -94,16 +92,16 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate reports every fault of the options at once.
+// Validate returns all errors of the options.
 func (o Options) Validate() error {
 	var errs []error
 	if o.Dir == "" {
 		errs = append(errs, errors.New("no folder for profiles"))
 	}
 	for name, v := range map[string]int64{
-		"retention size": o.RetentionBytes, "head size": int64(o.HeadBytes), "size of all heads": o.HeadsBytes, "head age": int64(o.HeadAge),
-		"block size": o.BlockBytes, "number of tenants": int64(o.TenantsMax), "size of waiting pushes": int64(o.PendingBytes),
-		"time between lists of the bucket": int64(o.RemoteEvery), "number of open blocks of the bucket": int64(o.RemoteOpenMax), "size of indexes of the bucket": o.RemoteIndexBytes,
+		"retention size": o.RetentionBytes, "head size": int64(o.HeadBytes), "heads size": o.HeadsBytes, "head age": int64(o.HeadAge),
+		"block size": o.BlockBytes, "tenants limit": int64(o.TenantsMax), "pending pushes size": int64(o.PendingBytes),
+		"bucket list interval": int64(o.RemoteEvery), "open bucket blocks": int64(o.RemoteOpenMax), "bucket index size": o.RemoteIndexBytes,
 	} {
 		if v < 0 {
 			errs = append(errs, fmt.Errorf("%s %d is negative", name, v))
@@ -112,8 +110,8 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Store is the profiles of all tenants. It is safe for concurrent use. It exists
-// before it is open: until Open has returned every call answers ErrUnavailable.
+// Store has the profiles of all tenants. It is safe for concurrent use. Until Open has
+// returned every call returns ErrUnavailable.
 type Store struct {
 	opts    Options
 	logger  *slog.Logger
@@ -122,23 +120,23 @@ type Store struct {
 	budget  budget
 	frames  sync.Pool // *[]byte, of batches
 
-	// Tests let these fail.
+	// Replaced by tests.
 	fs        vfs.FS
 	openBlock func(path string) (*block.Reader, error)
 
 	mu       sync.RWMutex
 	tenants  map[string]*tenant
-	failed   map[string]*failedTenant // those that could not be opened
+	failed   map[string]*failedTenant // tenants that could not be opened
 	opened   bool
 	closed   bool
 	decoders sync.Pool
-	remotes  *remotes // nil: there is nothing but the disk
+	remotes  *remotes // nil: no Remote
 	stop     chan struct{}
 	running  sync.WaitGroup
 }
 
-// New describes a store; nothing is opened until Open. Its metrics are
-// in set, which may be nil.
+// New returns a store; Open opens its files. Its metrics are registered in set, which may
+// be nil.
 func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -156,8 +154,8 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error
 
 func (s *Store) root() string { return filepath.Join(s.opts.Dir, "profiles") }
 
-// Open opens the blocks and replays the logs of all tenants. A tenant that cannot be
-// opened does not stop the others: it is unavailable, and tried again later.
+// Open opens the blocks and replays the logs of all tenants. A tenant that cannot be opened
+// is unavailable until a retry succeeds; the others are not affected.
 func (s *Store) Open() error {
 	for _, dir := range []string{s.opts.Dir, s.root()} {
 		if err := makeDirs(s.fs, dir); err != nil {
@@ -179,12 +177,12 @@ func (s *Store) Open() error {
 			continue
 		}
 		if err := s.renameFolder(e.Name(), name); err != nil {
-			s.logger.Error("A folder is left out", "folder", filepath.Join(s.root(), e.Name()), "err", err)
+			s.logger.Error("Skipping a folder", "folder", filepath.Join(s.root(), e.Name()), "err", err)
 			continue
 		}
 		if _, err := s.openTenant(name, true); err != nil {
 			s.metrics.tenantsFailed.Inc()
-			s.logger.Error("The profiles of a tenant cannot be opened; it is tried again", "tenant", name, "err", err)
+			s.logger.Error("Opening the profiles of a tenant failed; retrying later", "tenant", name, "err", err)
 		}
 	}
 	s.opened = true
@@ -195,7 +193,7 @@ func (s *Store) Open() error {
 	return nil
 }
 
-// makeDirs makes a folder, and those it is in if they are missing.
+// makeDirs creates a folder and its missing parents.
 func makeDirs(fs vfs.FS, path string) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil
@@ -208,18 +206,17 @@ func makeDirs(fs vfs.FS, path string) error {
 	return vfs.MakeDir(fs, path)
 }
 
-// renameFolder gives a folder the name that its tenant's has now: older versions did
-// not escape names.
+// renameFolder renames a tenant's folder of an older version, which did not escape names.
 func (s *Store) renameFolder(folder, tenant string) error {
 	now := profiles.TenantFolder(tenant)
 	if folder == now {
 		return nil
 	}
 	if _, err := os.Stat(filepath.Join(s.root(), folder, "wal")); err != nil {
-		return fmt.Errorf("it is no tenant's: %w", err)
+		return fmt.Errorf("not a tenant's folder: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(s.root(), now)); err == nil {
-		return fmt.Errorf("there are both folders %q and %q", folder, now)
+		return fmt.Errorf("both folders %q and %q exist", folder, now)
 	}
 	if err := s.fs.Rename(filepath.Join(s.root(), folder), filepath.Join(s.root(), now)); err != nil {
 		return err
@@ -227,13 +224,13 @@ func (s *Store) renameFolder(folder, tenant string) error {
 	return s.fs.SyncDir(s.root())
 }
 
-// failedTenant is why a tenant could not be opened.
+// failedTenant is a tenant that could not be opened.
 type failedTenant struct {
 	err   error
 	retry retry
 }
 
-// openTenant opens a tenant, whose folder exists if known. It is called with the lock.
+// openTenant opens a tenant. known means that its folder exists. s.mu is held.
 func (s *Store) openTenant(name string, known bool) (*tenant, error) {
 	t, err := s.readTenant(name, known)
 	if err == nil {
@@ -253,7 +250,7 @@ func (s *Store) openTenant(name string, known bool) (*tenant, error) {
 	return nil, err
 }
 
-// reopen tries tenants again that could not be opened.
+// reopen retries to open failed tenants.
 func (s *Store) reopen() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,21 +260,21 @@ func (s *Store) reopen() {
 		}
 		if _, err := s.openTenant(name, true); err != nil {
 			s.metrics.tenantsFailed.Inc()
-			s.logger.Error("The profiles of a tenant can still not be opened; it is tried again", "tenant", name, "err", err)
+			s.logger.Error("Opening the profiles of a tenant failed again; retrying later", "tenant", name, "err", err)
 		} else {
-			s.logger.Info("The profiles of a tenant could be opened", "tenant", name)
+			s.logger.Info("Opened the profiles of a tenant", "tenant", name)
 		}
 	}
 }
 
-// list is the tenants that are open.
+// list returns the open tenants.
 func (s *Store) list() []*tenant {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return slices.Collect(maps.Values(s.tenants))
 }
 
-// tenant finds a tenant, or makes it. Without make the result may be nil.
+// tenant returns a tenant, and creates it if make is set. Without make it may be nil.
 func (s *Store) tenant(name string, make bool) (*tenant, error) {
 	if err := profiles.CheckTenant(name); err != nil {
 		return nil, err
@@ -304,7 +301,7 @@ func (s *Store) tenant(name string, make bool) (*tenant, error) {
 		return nil, errClosed
 	}
 	if len(s.tenants)+len(s.failed) >= s.opts.TenantsMax {
-		return nil, fmt.Errorf("%w: there are %d tenants already", profiles.ErrLimit, len(s.tenants)+len(s.failed))
+		return nil, fmt.Errorf("%w: limit of %d tenants reached", profiles.ErrLimit, len(s.tenants)+len(s.failed))
 	}
 	t, err := s.openTenant(name, false)
 	if err != nil {
@@ -315,9 +312,8 @@ func (s *Store) tenant(name string, make bool) (*tenant, error) {
 
 var errClosed = fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
 
-// Append stores a push and returns once it is on the disk: all of it, or, with an
-// error, nothing. What is pushed is borrowed until it returns; ids and times that
-// are missing are filled in.
+// Append stores a push and returns once it is synced: all of it, or nothing with an error.
+// pushed is borrowed until it returns. Missing IDs and timestamps are filled in.
 func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.RawProfile) error {
 	if _, err := s.tenant(tenant, false); err != nil || len(pushed) == 0 {
 		return err
@@ -351,8 +347,8 @@ func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.Raw
 	}
 	need := costOf(pushed...)
 	if !s.budget.take(need) {
-		s.metrics.noRoom.Inc()
-		return s.noRoom(need)
+		s.metrics.overMemory.Inc()
+		return s.memoryError(need)
 	}
 	defer s.budget.add(-need)
 	for {
@@ -366,7 +362,7 @@ func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.Raw
 	}
 }
 
-// timeMax is the year 2200: farther times are mistakes of unit.
+// timeMax is the year 2200: later timestamps are mistakes of the unit.
 const timeMax = 7_258_118_400_000_000_000
 
 func complete(p *profiles.RawProfile, i int, now time.Time) error {
@@ -392,8 +388,7 @@ func (s *Store) decoder() *pprof.Profile {
 	return &pprof.Profile{}
 }
 
-// Close waits for pushes that have been accepted, and closes. The head stays in the
-// log.
+// Close waits for accepted pushes and closes the store. The head stays in the log.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {

@@ -15,50 +15,50 @@ import (
 	"github.com/ferula-io/ferula/internal/vfs"
 )
 
-// tenant is the log, head and blocks of one tenant. Its committer is the only
-// goroutine that writes the log and the head.
+// tenant has the log, head and blocks of one tenant. Only its committer goroutine writes
+// the log and the head.
 type tenant struct {
 	store *Store
 	name  string
 	dir   string
 
 	queueMu sync.Mutex
-	queue   batch         // what the committer takes next
-	used    time.Time     // when it was pushed to last
+	queue   batch         // the next batch of the committer
+	used    time.Time     // time of the last push
 	wake    chan struct{} // of capacity 1
-	closing error         // why nothing more is queued
+	closing error         // set once the queue is closed
 	done    chan struct{}
 
-	log *wal.Log // the committer's
+	log *wal.Log // used by the committer only
 
-	// mu is of what readers see. It is taken after a head's lock, never before it:
-	// apply asks the blocks while it holds its head.
+	// mu guards the fields that readers use. It is taken after a head's lock, never before:
+	// apply looks into the blocks while it holds the head's lock.
 	mu           sync.RWMutex
 	head         *head
 	flushing     *head // being written as a block
 	headFrom     time.Time
 	blocks       []*heldBlock
-	writing      ulid.ULID // a block that has its name and is not one of blocks yet
-	symbolsSwept time.Time // the maintainer's
-	broken       []error   // blocks that could not be opened; never changes
+	writing      ulid.ULID // a block that is renamed but not in blocks yet
+	symbolsSwept time.Time // used by the maintainer only
+	broken       []error   // blocks that could not be opened; not changed after open
 
-	cuts    chan chan cut // to the committer
-	flushMu sync.Mutex    // one flush, merge or removal of blocks at a time
-	stuck   *cut          // a head that is to become a block; guarded by flushMu
-	merging unfinished    // guarded by flushMu
-	ended   chan struct{} // closed with the committer
+	cuts        chan chan cut // to the committer
+	flushMu     sync.Mutex    // one flush, merge or removal of blocks at a time
+	failedFlush *cut          // a closed head that is not written as a block yet; guarded by flushMu
+	merging     failedMerge   // guarded by flushMu
+	ended       chan struct{} // closed when the committer returns
 
 	flushRetry, mergeRetry retry
 }
 
-// unfinished is a merge that failed. Until it succeeds, or its block is known not to
-// be there, no other one may begin.
-type unfinished struct {
+// failedMerge is a merge that failed. Another may begin only after it succeeds or its block
+// is known not to exist.
+type failedMerge struct {
 	id  ulid.ULID
 	run []*heldBlock
 }
 
-// batch is pushes that go to the disk together.
+// batch is pushes that are written to the log together.
 type batch struct {
 	frames  []byte
 	waiting []*waiting
@@ -69,16 +69,16 @@ type waiting struct {
 	done   chan error // of capacity 1
 }
 
-// cut is a head that is closed, and the last segment of the log it is in.
+// cut is a closed head and the last log segment that has its records.
 type cut struct {
 	head    *head
 	through uint64
-	id      ulid.ULID // of the block that the head becomes, however often that is tried
+	id      ulid.ULID // of the block written from the head; retries reuse it
 	err     error
 }
 
-// readTenant opens a tenant's blocks and replays its log. A folder is made for one
-// that is new.
+// readTenant opens a tenant's blocks and replays its log. It creates the folder of a new
+// tenant.
 func (s *Store) readTenant(name string, known bool) (*tenant, error) {
 	t := &tenant{
 		store: s, name: name, dir: filepath.Join(s.root(), profiles.TenantFolder(name)), head: newHead(), headFrom: s.now(), used: s.now(),
@@ -103,8 +103,8 @@ func (s *Store) readTenant(name string, known bool) (*tenant, error) {
 	return t, nil
 }
 
-// append waits until a push is on the disk. Once it is queued it is waited for,
-// whatever the context says: what is borrowed is still in use.
+// append waits until a push is synced. Once queued it does not return before, even if ctx is
+// done, because the borrowed memory is in use.
 func (t *tenant) append(ctx context.Context, pushed []profiles.RawProfile) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -118,10 +118,10 @@ func (t *tenant) append(ctx context.Context, pushed []profiles.RawProfile) error
 	if len(t.queue.frames) > t.store.opts.PendingBytes {
 		n := len(t.queue.frames)
 		t.queueMu.Unlock()
-		return fmt.Errorf("%w: %d bytes of profiles wait for the disk", profiles.ErrUnavailable, n)
+		return fmt.Errorf("%w: %d bytes of pushes are queued for the disk", profiles.ErrUnavailable, n)
 	}
 	if t.queue.frames == nil {
-		t.queue.frames = t.store.lendFrames()
+		t.queue.frames = t.store.borrowFrames()
 	}
 	t.used = t.store.now()
 	t.queue.frames = wal.AppendFrame(t.queue.frames, func(b []byte) []byte { return appendRecord(b, pushed) })
@@ -134,15 +134,15 @@ func (t *tenant) append(ctx context.Context, pushed []profiles.RawProfile) error
 	return <-w.done
 }
 
-// commit writes what is queued, as one write, until the tenant is closed.
+// commit writes queued pushes, each batch as one write, until the tenant is closed.
 func (t *tenant) commit() {
 	defer close(t.ended)
 	for {
 		select {
 		case <-t.wake:
 			t.commitQueue()
-		case answer := <-t.cuts:
-			answer <- t.cutHead()
+		case reply := <-t.cuts:
+			reply <- t.cutHead()
 		case <-t.done:
 			t.commitQueue()
 			return
@@ -158,7 +158,7 @@ func (t *tenant) commitQueue() {
 	if len(b.waiting) == 0 {
 		return
 	}
-	err := t.tooFull()
+	err := t.headLimitError()
 	if err == nil {
 		err = t.log.Append(b.frames)
 	}
@@ -172,31 +172,31 @@ func (t *tenant) commitQueue() {
 		t.dropIfEmpty()
 	}
 	t.store.metrics.committed(len(b.frames), len(b.waiting), err)
-	t.store.giveBackFrames(b.frames)
+	t.store.releaseFrames(b.frames)
 	for _, w := range b.waiting {
 		w.done <- err
 	}
 }
 
-// framesMax is the greatest batch whose buffer is used for another.
+// framesMax is the size up to which a batch's buffer is reused.
 const framesMax = 8 << 20
 
-func (s *Store) lendFrames() []byte {
+func (s *Store) borrowFrames() []byte {
 	if b, ok := s.frames.Get().(*[]byte); ok {
 		return (*b)[:0]
 	}
 	return nil
 }
 
-func (s *Store) giveBackFrames(b []byte) {
+func (s *Store) releaseFrames(b []byte) {
 	if cap(b) <= framesMax {
 		s.frames.Put(&b)
 	}
 }
 
-// tooFull says why nothing more may come into a tenant's memory: one tenant whose
-// blocks cannot be written must not take the memory of all.
-func (t *tenant) tooFull() error {
+// headLimitError returns an error if the tenant's memory limit is reached: one tenant whose
+// blocks cannot be written must not use the memory of all.
+func (t *tenant) headLimitError() error {
 	if size := t.head.size(); int64(size) > t.store.budget.max/2 {
 		t.store.budget.relieve()
 		return fmt.Errorf("%w: %d bytes of profiles could not be written as a block yet", profiles.ErrUnavailable, size)
@@ -204,16 +204,16 @@ func (t *tenant) tooFull() error {
 	return nil
 }
 
-// apply puts a durable profile into the head.
+// apply adds a durable profile to the head.
 func (t *tenant) apply(p *profiles.RawProfile) {
 	t.head.apply(p, p.TimeNS, t.older)
 }
 
-// emptyHeadBytes is how much a head without rows may take.
+// emptyHeadBytes is the size that a head without rows may have.
 const emptyHeadBytes = 1 << 20
 
-// dropIfEmpty starts a new head in place of one that has symbols only: those of
-// pushes that were stored already.
+// dropIfEmpty replaces a head that has symbols only: those of pushes that were stored
+// already.
 func (t *tenant) dropIfEmpty() {
 	if t.head.rows() > 0 || t.head.size() < emptyHeadBytes {
 		return
@@ -242,7 +242,7 @@ func (t *tenant) cutHead() cut {
 	return cut{head: head, through: through, id: ulid.MustNewDefault(t.store.now())}
 }
 
-// headSize is the memory of the head that is being filled.
+// headSize returns the memory of the current head.
 func (t *tenant) headSize() int {
 	t.mu.RLock()
 	head := t.head
@@ -259,18 +259,18 @@ func (t *tenant) close(why error) error {
 	t.queueMu.Unlock()
 	close(t.done)
 	<-t.ended
-	t.flushMu.Lock() // whoever writes a block finishes first
+	t.flushMu.Lock() // wait for the current block write
 	defer t.flushMu.Unlock()
 	t.closeBlocks()
 	t.store.budget.discharge(t.head)
-	if t.stuck != nil {
-		t.store.budget.discharge(t.stuck.head)
+	if t.failedFlush != nil {
+		t.store.budget.discharge(t.failedFlush.head)
 	}
 	return t.log.Close()
 }
 
-// older says whether a block, or the head that becomes one, has rows of a profile,
-// and whether it has this series of it. The lock keeps the blocks where they are.
+// older reports whether a block, or the head being flushed, has rows of a profile, and
+// whether it has a row with these labels. The lock prevents replacing blocks.
 func (t *tenant) older(key block.Key, labels []byte) (profile, row bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -21,7 +21,7 @@ import (
 
 var testType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu", PeriodUnit: "nanoseconds"}
 
-// writeRows writes a block of so many rows in a new folder.
+// writeRows writes a block of so many rows to a new folder.
 func writeRows(t testing.TB, rows int) (dir string, written []Row) {
 	t.Helper()
 	dir = t.TempDir()
@@ -61,7 +61,7 @@ func writeRows(t testing.TB, rows int) (dir string, written []Row) {
 	return dir, written
 }
 
-func TestABlockComesBackAsItWasWritten(t *testing.T) {
+func TestOpen_ReturnsWhatWasWritten(t *testing.T) {
 	for _, rows := range []int{1, 63, 64, groupRows - 1, groupRows, groupRows + 1, 2*groupRows + 77} {
 		dir, written := writeRows(t, rows)
 		r, err := Open(dir)
@@ -90,7 +90,7 @@ func TestABlockComesBackAsItWasWritten(t *testing.T) {
 				total += v
 			}
 			id, err := r.ID(row)
-			if i := row - c.First; err != nil || id != want.Key.ID || c.SeriesAt(i) != want.Series || c.TimeAt(i) != want.Key.TimeNS || c.ValueAt(i) != total || c.OrdAt(i) != uint32(row/3) {
+			if i := row - c.First; err != nil || id != want.Key.ID || c.SeriesAt(i) != want.Series || c.TimeAt(i) != want.Key.TimeNS || c.ValueAt(i) != total || c.ProfileAt(i) != uint32(row/3) {
 				t.Fatalf("row %d of %d: %x %d %d %d, %v", row, rows, id, c.SeriesAt(i), c.TimeAt(i), c.ValueAt(i), err)
 			}
 			at++
@@ -111,11 +111,11 @@ func TestABlockComesBackAsItWasWritten(t *testing.T) {
 		if err := r.Find(written[rows-1].Key.ID, func(row int) { found = append(found, row) }); err != nil || !slices.Contains(found, rows-1) || len(found) > 3 {
 			t.Errorf("%d rows: found %v, %v", rows, found, err)
 		}
-		if err := r.Find(profiles.ID{0xFF}, func(int) { t.Error("found what is not there") }); err != nil {
+		if err := r.Find(profiles.ID{0xFF}, func(int) { t.Error("found a row of an unknown ID") }); err != nil {
 			t.Error(err)
 		}
 		spans, err := r.Spans()
-		if err != nil || len(spans) != 1 || spans[0].Splits != (rows > 1) || spans[0].Hi != rows || spans[0].Dataset != "a" || len(spans[0].Series) != min(3, rows) {
+		if err != nil || len(spans) != 1 || spans[0].MultiRow != (rows > 1) || spans[0].Hi != rows || spans[0].Dataset != "a" || len(spans[0].Series) != min(3, rows) {
 			t.Errorf("%d rows: spans %+v, %v", rows, spans, err)
 		}
 		if err := r.Close(); err != nil {
@@ -124,7 +124,7 @@ func TestABlockComesBackAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestArrangedStacksMeanTheSame(t *testing.T) {
+func TestArrange_KeepsStacks(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
 	for range 50 {
 		b := NewBuilder()
@@ -152,13 +152,13 @@ func TestArrangedStacksMeanTheSame(t *testing.T) {
 	}
 }
 
-func TestSumsThatAreTooBigStayTheBiggest(t *testing.T) {
+func TestAddValues_Saturates(t *testing.T) {
 	if got := AddValues(AddValues(math.MaxInt64, 5), 7); got != math.MaxInt64 {
 		t.Error(got)
 	}
 }
 
-// FuzzIndex reads an index that may be anything for a rows file of the right size.
+// FuzzIndex opens arbitrary indexes for a rows file of the right size.
 func FuzzIndex(f *testing.F) {
 	dir, _ := writeRows(f, 100)
 	index, err := os.ReadFile(filepath.Join(dir, IndexFile))
@@ -174,7 +174,7 @@ func FuzzIndex(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	// A section is fuzzed as its plain bytes, so that checksums do not stand in the way.
+	// A section is fuzzed uncompressed, so that checksums match.
 	for kind := sectionMeta; kind < sectionEnd; kind++ {
 		b, err := found[uint32(kind)].open(kind)
 		if err != nil {

@@ -41,27 +41,27 @@ const (
 	zstded
 )
 
-// Meta says what a block is.
+// Meta describes a block.
 type Meta struct {
 	ULID         [16]byte
 	MinNS, MaxNS int64 // inclusive
 	Rows         uint64
 	Profiles     uint64
 	Level        uint64
-	Through      uint64     // segment of the log up to which it holds everything
-	Parents      [][16]byte // blocks it has been made of, which it replaces
-	RowsBytes    uint64     // of RowsFile
-	TailAt       uint64     // where its columns end and what describes them begins
+	Through      uint64     // last log segment whose records it has completely
+	Parents      [][16]byte // blocks that it was merged from and replaces
+	RowsBytes    uint64     // size of RowsFile
+	TailAt       uint64     // offset in RowsFile of the end of the columns, where their metadata begins
 	TailSum      uint64     // xxhash64 from there to the end
 }
 
-// chunk is where the columns of a row group lie, by column.
+// chunk is the extents of the columns of a row group, by column.
 type chunk struct {
 	rows   int
-	places [numColumns]place
+	places [numColumns]extent
 }
 
-type place struct {
+type extent struct {
 	offset, size uint64
 	sum          uint64 // xxhash64
 }
@@ -89,7 +89,7 @@ func appendMeta(dst []byte, m *Meta) []byte {
 	return dst
 }
 
-// decoder cuts numbers and texts off bytes; the first fault stays.
+// decoder reads numbers and strings from bytes. The first error is sticky.
 type decoder struct {
 	b   []byte
 	err error
@@ -131,7 +131,7 @@ func (d *decoder) u64() uint64 {
 	return 0
 }
 
-// count is a number of things of which each takes at least size bytes.
+// count reads the number of items of which each takes at least size bytes.
 func (d *decoder) count(size int) int {
 	n := d.uvarint()
 	if n > uint64(len(d.b)/size) {
@@ -218,7 +218,7 @@ func appendSpans(dst []byte, spans []Span) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(spans)))
 	for _, s := range spans {
 		splits := uint64(0)
-		if s.Splits {
+		if s.MultiRow {
 			splits = 1
 		}
 		dst = appendText(dst, s.Dataset)
@@ -242,7 +242,7 @@ func decodeSpans(b []byte, types, series, rows int) ([]Span, error) {
 	for range n {
 		s := Span{Dataset: string(d.text()), Sorted: true, Lo: at}
 		s.Type = int32(d.number(types, "type"))
-		s.Splits = d.number(2, "flag") == 1
+		s.MultiRow = d.number(2, "flag") == 1
 		s.Hi = at + int(d.number(rows-at+1, "rows of a span"))
 		at = s.Hi
 		var last uint64
@@ -275,8 +275,8 @@ func appendChunks(dst []byte, chunks []chunk) []byte {
 	return dst
 }
 
-// decodeChunks checks that each column lies in the file, and those of fixed width
-// are as long as their rows want.
+// decodeChunks checks that each column is within the file, and that columns of fixed width
+// have the size of their rows.
 func decodeChunks(b []byte, rows int, fileBytes uint64) ([]chunk, error) {
 	d := decoder{b: b}
 	n := d.count(1 + 10*numColumns)
@@ -284,7 +284,7 @@ func decodeChunks(b []byte, rows int, fileBytes uint64) ([]chunk, error) {
 	for range n {
 		c := chunk{rows: int(d.number(groupRows+1, "rows of a group"))}
 		for i := range c.places {
-			p := place{offset: d.uvarint(), size: d.uvarint(), sum: d.u64()}
+			p := extent{offset: d.uvarint(), size: d.uvarint(), sum: d.u64()}
 			if d.err != nil {
 				return nil, d.err
 			}
@@ -386,8 +386,8 @@ func decodeKeys(b []byte) (keys []Key, err error) {
 	return keys, d.err
 }
 
-// zstdWriters and zstdReaders hold *zstd.Encoder and *zstd.Decoder; what lies idle
-// in them the garbage collector takes.
+// zstdWriters and zstdReaders pool *zstd.Encoder and *zstd.Decoder. The garbage collector
+// frees idle ones.
 var zstdWriters, zstdReaders sync.Pool
 
 func compress(b []byte) ([]byte, error) {
@@ -414,38 +414,38 @@ func decompress(b, dst []byte) ([]byte, error) {
 	return r.DecodeAll(b, dst)
 }
 
-// appendSection appends a section: its header and its bytes.
+// appendSection appends a section: header and body.
 //
-//	kind u32 | spelling u32 | stored u64 | plain u64 | xxhash64 of what is stored
-func appendSection(dst []byte, kind, spelling uint32, body []byte) ([]byte, error) {
+//	kind u32 | compression u32 | stored u64 | plain u64 | xxhash64 of the stored bytes
+func appendSection(dst []byte, kind, compression uint32, body []byte) ([]byte, error) {
 	stored := body
-	if spelling == zstded {
+	if compression == zstded {
 		var err error
 		if stored, err = compress(body); err != nil {
 			return nil, err
 		}
 	}
 	le := binary.LittleEndian
-	dst = le.AppendUint32(le.AppendUint32(dst, kind), spelling)
+	dst = le.AppendUint32(le.AppendUint32(dst, kind), compression)
 	dst = le.AppendUint64(le.AppendUint64(dst, uint64(len(stored))), uint64(len(body)))
 	return append(le.AppendUint64(dst, xxhash.Sum64(stored)), stored...), nil
 }
 
 type section struct {
-	spelling uint32
-	plain    uint64
-	sum      uint64
-	stored   []byte
+	compression uint32
+	plain       uint64
+	sum         uint64
+	stored      []byte
 }
 
-// firstSection is the one of an index's meta, which a writer puts first.
+// firstSection returns the meta section of an index, which a writer puts first.
 func firstSection(b []byte) (section, error) {
 	if len(b) < len(magic)+sectionHeader || string(b[:len(magic)]) != magic {
 		return section{}, corruptf("index: no index of this version")
 	}
 	le, b := binary.LittleEndian, b[len(magic):]
-	s, size := section{spelling: le.Uint32(b[4:]), plain: le.Uint64(b[16:]), sum: le.Uint64(b[24:])}, le.Uint64(b[8:])
-	if kind := le.Uint32(b); kind != sectionMeta || s.plain > sectionMax || s.spelling > zstded {
+	s, size := section{compression: le.Uint32(b[4:]), plain: le.Uint64(b[16:]), sum: le.Uint64(b[24:])}, le.Uint64(b[8:])
+	if kind := le.Uint32(b); kind != sectionMeta || s.plain > sectionMax || s.compression > zstded {
 		return section{}, corruptf("index: section %d is where meta should be", kind)
 	}
 	if b = b[sectionHeader:]; size > uint64(len(b)) {
@@ -455,7 +455,7 @@ func firstSection(b []byte) (section, error) {
 	return s, nil
 }
 
-// sections finds them in an index; bodies are not looked at.
+// sections returns the sections of an index without reading their bodies.
 func sections(b []byte) (map[uint32]section, error) {
 	if len(b) < len(magic) || string(b[:len(magic)]) != magic {
 		return nil, corruptf("index: no index of this version")
@@ -465,13 +465,13 @@ func sections(b []byte) (map[uint32]section, error) {
 		if len(b) < sectionHeader {
 			return nil, corruptf("index: cut short")
 		}
-		kind, s := le.Uint32(b), section{spelling: le.Uint32(b[4:]), plain: le.Uint64(b[16:]), sum: le.Uint64(b[24:])}
+		kind, s := le.Uint32(b), section{compression: le.Uint32(b[4:]), plain: le.Uint64(b[16:]), sum: le.Uint64(b[24:])}
 		size := le.Uint64(b[8:])
 		b = b[sectionHeader:]
 		if kind == sectionEnd {
 			return found, nil
 		}
-		if size > uint64(len(b)) || s.plain > sectionMax || s.spelling > zstded {
+		if size > uint64(len(b)) || s.plain > sectionMax || s.compression > zstded {
 			return nil, corruptf("index: section %d is longer than the file", kind)
 		}
 		s.stored, b = b[:size], b[size:]
@@ -479,17 +479,17 @@ func sections(b []byte) (map[uint32]section, error) {
 	}
 }
 
-// open checks a section and returns its plain bytes, which may alias the index.
+// open verifies a section and returns its uncompressed bytes, which may alias the index.
 func (s section) open(kind int) ([]byte, error) {
 	if xxhash.Sum64(s.stored) != s.sum {
 		return nil, corruptf("index: section %d: wrong checksum", kind)
 	}
-	if s.spelling == plain {
+	if s.compression == plain {
 		return s.stored, nil
 	}
 	b, err := decompress(s.stored, make([]byte, 0, min(s.plain, 64*uint64(len(s.stored))+1024)))
 	if err != nil || uint64(len(b)) != s.plain {
-		return nil, corruptf("index: section %d: %d bytes in place of %d: %v", kind, len(b), s.plain, err)
+		return nil, corruptf("index: section %d: %d bytes want %d: %v", kind, len(b), s.plain, err)
 	}
 	return b, nil
 }

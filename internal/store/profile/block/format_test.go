@@ -14,8 +14,8 @@ import (
 	"github.com/ferula-io/ferula/internal/vfs"
 )
 
-// What docs/formats/profile-block.md draws, written down once more by hand.
-func TestTheFormatIsTheDocumentedOne(t *testing.T) {
+// The expected bytes are written by hand from docs/formats/profile-block.md.
+func TestWriter_WritesTheDocumentedFormat(t *testing.T) {
 	dir := t.TempDir()
 	w, err := NewWriter(vfs.Disk{}, dir)
 	if err != nil {
@@ -73,7 +73,7 @@ func TestTheFormatIsTheDocumentedOne(t *testing.T) {
 		at += 32 + size
 	}
 	if at != len(index) {
-		t.Errorf("%d bytes behind the end", len(index)-at)
+		t.Errorf("%d bytes after the end", len(index)-at)
 	}
 	text := func(dst []byte, s string) []byte { return append(uv(dst, uint64(len(s))), s...) }
 
@@ -98,8 +98,8 @@ func TestTheFormatIsTheDocumentedOne(t *testing.T) {
 	checkChunks(t, bodies[4], rows, bodies[1])
 }
 
-// checkChunks finds every column of fixed width where the index says, and the end of
-// the columns where meta says.
+// checkChunks finds every column of fixed width at the extent in the index, and the end of
+// the columns at the offset in meta.
 func checkChunks(t *testing.T, chunks, rows, meta []byte) {
 	t.Helper()
 	le := binary.LittleEndian
@@ -151,14 +151,14 @@ func checkChunks(t *testing.T, chunks, rows, meta []byte) {
 	}
 }
 
-func TestTheDocumentNamesEveryColumn(t *testing.T) {
+func TestFormat_DocumentNamesEveryColumn(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "formats", "profile-block.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range columnNames {
 		if !bytes.Contains(text, []byte("`"+name+"`")) {
-			t.Errorf("column %s is not drawn", name)
+			t.Errorf("column %s is not documented", name)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// AddValues adds two values, neither negative; a sum that is too big stays the
-// biggest there is, in whatever order it is made.
+// AddValues adds two non-negative values. The result saturates at the maximum, in any
+// order of additions.
 func AddValues(a, b int64) int64 {
 	if sum := a + b; sum >= 0 {
 		return sum
@@ -17,15 +17,15 @@ func AddValues(a, b int64) int64 {
 	return math.MaxInt64
 }
 
-// FullLabels is a pushed label set with those that say the type.
+// FullLabels returns a pushed label set with the labels of its type added.
 func FullLabels(plain []byte, t profiles.Type) []byte {
-	said := [...][2]string{
+	ofType := [...][2]string{
 		{profiles.LabelPeriodType, t.PeriodType}, {profiles.LabelPeriodUnit, t.PeriodUnit}, {profiles.LabelType, t.String()},
 		{profiles.LabelSampleType, t.SampleType}, {profiles.LabelSampleUnit, t.SampleUnit},
 	}
-	slices.SortFunc(said[:], func(a, b [2]string) int { return compare(a[0], b[0]) })
+	slices.SortFunc(ofType[:], func(a, b [2]string) int { return compare(a[0], b[0]) })
 	var own []byte
-	for _, l := range said {
+	for _, l := range ofType {
 		if l[1] != "" {
 			own = labelenc.AppendLabel(own, l[0], l[1])
 		}

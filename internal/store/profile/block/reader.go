@@ -19,38 +19,38 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// Reader is an open block: two mapped files, or an index in memory and rows that are
-// read by ranges. It is safe for concurrent use; what it
-// returns is valid until Close, series, spans and symbols beyond it.
+// Reader is an open block: two mapped files, or an index in memory and rows that are read
+// by ranges. It is safe for concurrent use. Its results are valid until Close; series,
+// spans and symbols also after it.
 type Reader struct {
 	name        string
 	meta        Meta
 	index, rows *fileutil.MmapFile
-	remote      *remote // in place of both, where they are not on the disk
+	remote      *remote // replaces both if the block is not on disk
 	indexBytes  int64
 	sections    map[uint32]section
 	types       []profiles.Type
 	series      []Series
 	spans       []Span
 	chunks      []chunk
-	order       []byte // rows by id
+	order       []byte // row numbers sorted by ID
 	shared      []Key
 
-	checked   []atomic.Uint32 // of each chunk: which columns have had their checksum compared
+	checked   []atomic.Uint32 // by chunk: bit set of the columns whose checksum was verified
 	orderOnce sync.Once
 	orderErr  error
 	fileMu    sync.Mutex
 	file      *parquet.File
-	fileErr   error // for good
+	fileErr   error // permanent
 	symbols   atomic.Pointer[Symbols]
-	wanted    atomic.Bool // the symbols, since DropIdleSymbols looked
+	wanted    atomic.Bool // symbols were used since the last DropIdleSymbols
 	symbolsMu sync.Mutex
 }
 
 var _ Source = (*Reader)(nil)
 
-// Open opens the block in a folder. Its columns and symbols are checked when they
-// are first read, the rest now.
+// Open opens the block in a folder. It verifies the index now, and columns and symbols when
+// they are first read.
 func Open(dir string) (_ *Reader, err error) {
 	r := &Reader{name: "block " + filepath.Base(dir)}
 	defer func() {
@@ -71,7 +71,7 @@ func Open(dir string) (_ *Reader, err error) {
 	return r, nil
 }
 
-// read reads an index for a rows file of so many bytes.
+// read decodes an index for a rows file of the given size.
 func (r *Reader) read(index []byte, rowsBytes uint64) (err error) {
 	if r.sections, err = sections(index); err != nil {
 		return err
@@ -94,7 +94,7 @@ func (r *Reader) read(index []byte, rowsBytes uint64) (err error) {
 		return fmt.Errorf("meta: %w", err)
 	}
 	if r.meta.RowsBytes != rowsBytes {
-		return corruptf("%s has %d bytes in place of %d", RowsFile, rowsBytes, r.meta.RowsBytes)
+		return corruptf("%s has %d bytes want %d", RowsFile, rowsBytes, r.meta.RowsBytes)
 	}
 	if r.types, r.series, err = decodeSeries(bytes.Clone(series)); err != nil {
 		return fmt.Errorf("series: %w", err)
@@ -109,7 +109,7 @@ func (r *Reader) read(index []byte, rowsBytes uint64) (err error) {
 		return fmt.Errorf("shared: %w", err)
 	}
 	ids, ok := r.sections[sectionIDs]
-	if r.order = ids.stored; !ok || ids.spelling != plain || uint64(len(r.order)) != 4*r.meta.Rows {
+	if r.order = ids.stored; !ok || ids.compression != plain || uint64(len(r.order)) != 4*r.meta.Rows {
 		return corruptf("%d bytes of ids for %d rows", len(r.order), r.meta.Rows)
 	}
 	if _, ok := r.sections[sectionSymbols]; !ok {
@@ -130,38 +130,38 @@ func (r *Reader) Close() error {
 	return errors.Join(errs...)
 }
 
-// Name is what errors call the block.
+// Name returns the block's name in errors.
 func (r *Reader) Name() string { return r.name }
 
-// Meta says what the block is.
+// Meta returns the description of the block.
 func (r *Reader) Meta() Meta { return r.meta }
 
-// Bytes is how much room its files take.
+// Bytes returns the size of its files.
 func (r *Reader) Bytes() int64 { return r.indexBytes + int64(r.meta.RowsBytes) }
 
-// IndexBytes is how much of them its index takes.
+// IndexBytes returns the size of its index.
 func (r *Reader) IndexBytes() int64 { return r.indexBytes }
 
-// Bounds are the first and last time.
+// Bounds returns the first and last timestamp.
 func (r *Reader) Bounds() (int64, int64) { return r.meta.MinNS, r.meta.MaxNS }
 
-// Rows is how many there are.
+// Rows returns the number of rows.
 func (r *Reader) Rows() int { return int(r.meta.Rows) }
 
-// Types are what the rows measure.
+// Types returns the profile types of the rows.
 func (r *Reader) Types() []profiles.Type { return r.types }
 
-// Series are the label sets.
+// Series returns the label sets.
 func (r *Reader) Series() ([]Series, error) { return r.series, nil }
 
-// Spans are where the rows of which series lie.
+// Spans returns the spans of rows.
 func (r *Reader) Spans() ([]Span, error) { return r.spans, nil }
 
-// Shared are profiles that have rows in an older source, too.
+// Shared returns the profiles that also have rows in an older source.
 func (r *Reader) Shared() []Key { return r.shared }
 
-// column is the bytes of a column in a row group, compared with its checksum the
-// first time.
+// column returns the bytes of a column in a row group. It verifies the checksum on the
+// first read.
 func (r *Reader) column(group, col int) ([]byte, error) {
 	p := r.chunks[group].places[col]
 	if r.remote != nil {
@@ -176,9 +176,9 @@ func (r *Reader) column(group, col int) ([]byte, error) {
 	return b, nil
 }
 
-// remoteColumn checks what is read anew, each time.
-func (r *Reader) remoteColumn(group, col int, p place) ([]byte, error) {
-	if b := r.remote.kept(p); b != nil {
+// remoteColumn verifies the checksum on every read that is not cached.
+func (r *Reader) remoteColumn(group, col int, p extent) ([]byte, error) {
+	if b := r.remote.cached(p); b != nil {
 		return b, nil
 	}
 	b := make([]byte, p.size)
@@ -188,11 +188,11 @@ func (r *Reader) remoteColumn(group, col int, p place) ([]byte, error) {
 	if err := r.check(group, col, b); err != nil {
 		return nil, err
 	}
-	r.remote.keep(p, b)
+	r.remote.store(p, b)
 	return b, nil
 }
 
-// check says whether a column is what was written.
+// check verifies a column.
 func (r *Reader) check(group, col int, b []byte) error {
 	if xxhash.Sum64(b) != r.chunks[group].places[col].sum {
 		return corruptf("column %s of row group %d: wrong checksum", columnNames[col], group)
@@ -200,7 +200,7 @@ func (r *Reader) check(group, col int, b []byte) error {
 	if col == colSeries {
 		for i := 0; i < len(b); i += 4 {
 			if binary.LittleEndian.Uint32(b[i:]) >= uint32(len(r.series)) {
-				return corruptf("row %d is of no series", group*groupRows+i/4)
+				return corruptf("row %d has an unknown series", group*groupRows+i/4)
 			}
 		}
 	}
@@ -208,7 +208,7 @@ func (r *Reader) check(group, col int, b []byte) error {
 	return nil
 }
 
-// checkPages compares a column that parquet will read with its checksum.
+// checkPages verifies the checksum of a column that parquet will read.
 func (r *Reader) checkPages(group, col int) error {
 	if r.remote == nil {
 		_, err := r.column(group, col)
@@ -229,11 +229,11 @@ func (r *Reader) checkPages(group, col int) error {
 	return nil
 }
 
-// Columns are those of the row's group.
+// Columns returns the columns of the row's group.
 func (r *Reader) Columns(row int) (c Columns, err error) {
 	group := row / groupRows
 	if row < 0 || group >= len(r.chunks) {
-		return c, corruptf("there is no row %d", row)
+		return c, corruptf("no row %d", row)
 	}
 	c.First, c.N = group*groupRows, r.chunks[group].rows
 	if c.Series, err = r.column(group, colSeries); err != nil {
@@ -245,24 +245,24 @@ func (r *Reader) Columns(row int) (c Columns, err error) {
 	if c.Value, err = r.column(group, colValue); err != nil {
 		return c, err
 	}
-	c.Ord, err = r.column(group, colProfile)
+	c.Profile, err = r.column(group, colProfile)
 	return c, err
 }
 
-// IDs are those of the row's group.
+// IDs returns the IDs of the row's group.
 func (r *Reader) IDs(row int) ([]byte, error) {
 	group := row / groupRows
 	if row < 0 || group >= len(r.chunks) {
-		return nil, corruptf("there is no row %d", row)
+		return nil, corruptf("no row %d", row)
 	}
 	return r.column(group, colID)
 }
 
-// ID is the id of a row's profile.
+// ID returns the ID of a row's profile.
 func (r *Reader) ID(row int) (id profiles.ID, err error) {
 	group := row / groupRows
 	if row < 0 || group >= len(r.chunks) || row%groupRows >= r.chunks[group].rows {
-		return id, corruptf("there is no row %d", row)
+		return id, corruptf("no row %d", row)
 	}
 	b, err := r.column(group, colID)
 	if err != nil {
@@ -305,7 +305,7 @@ func (r *Reader) Find(id profiles.ID, f func(row int)) error {
 	return nil
 }
 
-// Symbols are decoded on first use and stay until DropIdleSymbols.
+// Symbols decodes the symbols on first use and caches them until DropIdleSymbols.
 func (r *Reader) Symbols() (*Symbols, error) {
 	r.wanted.Store(true)
 	if s := r.symbols.Load(); s != nil {
@@ -328,8 +328,8 @@ func (r *Reader) Symbols() (*Symbols, error) {
 	return s, nil
 }
 
-// DropIdleSymbols frees the memory of symbols that nobody has wanted since it was
-// called last; who has them keeps them.
+// DropIdleSymbols drops symbols that were not used since the last call. Callers that have
+// them may go on using them.
 func (r *Reader) DropIdleSymbols() {
 	if !r.wanted.Swap(false) {
 		r.symbols.Store(nil)
@@ -339,7 +339,7 @@ func (r *Reader) DropIdleSymbols() {
 	}
 }
 
-// parquetFile opens the rows file once; of one that is elsewhere a fault may pass.
+// parquetFile opens the rows file once. Errors of a remote file are not cached.
 func (r *Reader) parquetFile() (*parquet.File, error) {
 	r.fileMu.Lock()
 	defer r.fileMu.Unlock()
@@ -354,10 +354,10 @@ func (r *Reader) parquetFile() (*parquet.File, error) {
 	return file, err
 }
 
-// readFailed says whether an error is not about what was read.
+// readFailed reports whether an error is a failed read, not bad content.
 func readFailed(err error) bool { return errors.Is(err, profiles.ErrUnavailable) }
 
-// Samples calls f with the samples of rows, which ascend.
+// Samples calls f with the samples of rows, which must ascend.
 func (r *Reader) Samples(ctx context.Context, rows []int, f func(row int, stacks []uint32, values []int64) error) error {
 	if len(rows) == 0 {
 		return nil
@@ -374,7 +374,7 @@ func (r *Reader) Samples(ctx context.Context, rows []int, f func(row int, stacks
 	for len(rows) > 0 {
 		group := rows[0] / groupRows
 		if rows[0] < 0 || group >= len(r.chunks) {
-			return corruptf("there is no row %d", rows[0])
+			return corruptf("no row %d", rows[0])
 		}
 		n := 0
 		for n < len(rows) && rows[n]/groupRows == group {
@@ -417,7 +417,7 @@ func (r *Reader) groupSamples(ctx context.Context, file *parquet.File, group int
 		}
 		row := at % groupRows
 		if row >= r.chunks[group].rows {
-			return values, corruptf("there is no row %d", at)
+			return values, corruptf("no row %d", at)
 		}
 		from, to, err := stacks.find(row)
 		if err != nil {
@@ -447,18 +447,18 @@ func (r *Reader) groupSamples(ctx context.Context, file *parquet.File, group int
 	return values, nil
 }
 
-// lists finds the lists of rows in a column's pages.
+// lists finds the lists of rows in the pages of a column.
 type lists struct {
 	counts []byte // of all rows of the group
 	kind   encoding.Kind
 	width  int64
 	pages  parquet.Pages
 	page   parquet.Page
-	first  int // row of the page
-	rows   int // of the page
-	row    int // where at is
-	at     int // place of row in the page's values
-	length int // of the page's values
+	first  int // first row of the page
+	rows   int // number of rows of the page
+	row    int // the row of at
+	at     int // offset of row in the page's values
+	length int // number of the page's values
 	u32    []uint32
 	i64    []int64
 }
@@ -470,7 +470,7 @@ func (l *lists) end() error {
 	return l.pages.Close()
 }
 
-// find is where the list of a row lies in the page, which becomes the row's.
+// find returns the range of a row's list in its page, and reads that page.
 func (l *lists) find(row int) (from, to int, err error) {
 	if l.page == nil || row >= l.first+l.rows {
 		if err := l.turn(row); err != nil {
@@ -487,7 +487,7 @@ func (l *lists) find(row int) (from, to int, err error) {
 	return from, to, nil
 }
 
-// pageError is what parquet says, corrupt unless nothing could be read.
+// pageError wraps an error of parquet as corrupt unless it is a failed read.
 func pageError(err error) error {
 	if readFailed(err) {
 		return err
@@ -495,9 +495,9 @@ func pageError(err error) error {
 	return corruptf("%v", err)
 }
 
-// turn reads on to the page that has a row.
+// turn reads pages up to the one that has a row.
 func (l *lists) turn(row int) (err error) {
-	defer func() { // the pages are what their checksum says, but the decoder of pages is not ours
+	defer func() { // the checksum is right, but parquet's decoder may still panic
 		if p := recover(); p != nil {
 			err = corruptf("page of row %d: %v", row, p)
 		}

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	nearColumns = 8       // of a remote block that stay at hand
-	checkBytes  = 4 << 20 // read at once of a column that is only compared with its checksum
+	nearColumns = 8       // cached columns of a remote block
+	checkBytes  = 4 << 20 // size of the reads of a column whose checksum is verified
 )
 
-// HeadBytes are enough of an index for MetaOf: more than a thousand parents.
+// HeadBytes of an index are enough for MetaOf, with more than a thousand parents.
 const HeadBytes = 64 << 10
 
-// MetaOf reads what a block is off the beginning of its index.
+// MetaOf decodes a block's meta from the beginning of its index.
 func MetaOf(head []byte) (Meta, error) {
 	s, err := firstSection(head)
 	if err != nil {
@@ -33,26 +33,25 @@ func MetaOf(head []byte) (Meta, error) {
 	return decodeMeta(body)
 }
 
-// remote are the rows of a block that lie elsewhere. Columns of fixed width are read
-// whole, and the last few stay.
+// remote reads the rows of a remote block. Columns of fixed width are read whole, and the
+// last few are cached.
 type remote struct {
 	rows io.ReaderAt
 	size int64
 
 	mu   sync.Mutex
 	near [nearColumns]nearColumn
-	next int // which one goes
+	next int // the next to be replaced
 }
 
 type nearColumn struct {
-	place place
+	place extent
 	bytes []byte
 }
 
-// OpenAt opens a block whose index is at hand, which becomes the reader's, and whose
-// rows are read by ranges from where they lie. What cannot be read is
-// profiles.ErrUnavailable. Columns are compared with their checksums when they are
-// first read, as those of a local block.
+// OpenAt opens a block from its index, which the reader owns from then on, and its rows,
+// which are read by ranges. Failed reads return profiles.ErrUnavailable. Checksums of
+// columns are verified as those of a local block.
 func OpenAt(name string, index []byte, rows io.ReaderAt, size int64) (*Reader, error) {
 	r := &Reader{name: "block " + name, remote: &remote{rows: rows, size: size}, indexBytes: int64(len(index))}
 	if err := r.read(index, uint64(size)); err != nil {
@@ -68,8 +67,8 @@ func (m *remote) readAt(b []byte, at uint64) error {
 	return nil
 }
 
-// kept is a column that was read before, nil if it is not at hand any more.
-func (m *remote) kept(p place) []byte {
+// cached returns a cached column, nil if it is not cached.
+func (m *remote) cached(p extent) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range m.near {
@@ -80,8 +79,8 @@ func (m *remote) kept(p place) []byte {
 	return nil
 }
 
-// keep keeps a column that has been found right.
-func (m *remote) keep(p place, b []byte) {
+// store caches a verified column.
+func (m *remote) store(p extent, b []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range m.near {
@@ -93,15 +92,15 @@ func (m *remote) keep(p place, b []byte) {
 	m.next = (m.next + 1) % nearColumns
 }
 
-// drop lets the columns go that are at hand.
+// drop drops the cached columns.
 func (m *remote) drop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	clear(m.near[:])
 }
 
-// sum is the checksum of a part of the rows, of which nothing stays.
-func (m *remote) sum(p place) (uint64, error) {
+// sum returns the checksum of a part of the rows, without caching it.
+func (m *remote) sum(p extent) (uint64, error) {
 	digest := xxhash.New()
 	b := make([]byte, min(p.size, checkBytes))
 	for at, end := p.offset, p.offset+p.size; at < end; at += uint64(len(b)) {
@@ -114,7 +113,7 @@ func (m *remote) sum(p place) (uint64, error) {
 	return digest.Sum64(), nil
 }
 
-// tailAt is the rows file as parquet reads it: errors are those of readAt.
+// tailAt is the rows file for parquet; it records the errors of readAt.
 type tailAt struct{ *remote }
 
 // ReadAt implements io.ReaderAt.
@@ -132,13 +131,13 @@ func (t tailAt) ReadAt(b []byte, at int64) (int, error) {
 	return len(b), err
 }
 
-// openParquet opens the rows as the Parquet file they are.
+// openParquet opens the rows as a Parquet file.
 func (r *Reader) openParquet() (*parquet.File, error) {
 	var from io.ReaderAt
 	size, sum := int64(r.meta.RowsBytes), uint64(0)
 	if r.remote != nil {
 		var err error
-		if sum, err = r.remote.sum(place{offset: r.meta.TailAt, size: r.meta.RowsBytes - r.meta.TailAt}); err != nil {
+		if sum, err = r.remote.sum(extent{offset: r.meta.TailAt, size: r.meta.RowsBytes - r.meta.TailAt}); err != nil {
 			return nil, err
 		}
 		from = tailAt{r.remote}
@@ -156,7 +155,7 @@ func (r *Reader) openParquet() (*parquet.File, error) {
 	case err != nil:
 		return nil, corruptf("%s: %v", RowsFile, err)
 	case len(file.RowGroups()) != len(r.chunks):
-		return nil, corruptf("%s has %d row groups in place of %d", RowsFile, len(file.RowGroups()), len(r.chunks))
+		return nil, corruptf("%s has %d row groups want %d", RowsFile, len(file.RowGroups()), len(r.chunks))
 	}
 	return file, nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// countedRows notes which bytes of a file are read, and may refuse.
+// countedRows records the ranges read from a file, and may fail.
 type countedRows struct {
 	*bytes.Reader
 	spans [][2]int64
@@ -28,7 +28,7 @@ func (c *countedRows) ReadAt(b []byte, at int64) (int, error) {
 	return c.Reader.ReadAt(b, at)
 }
 
-func (c *countedRows) touched(p place) bool {
+func (c *countedRows) touched(p extent) bool {
 	return slices.ContainsFunc(c.spans, func(s [2]int64) bool { return s[0] < int64(p.offset+p.size) && s[1] > int64(p.offset) })
 }
 
@@ -47,7 +47,7 @@ func openRemote(t *testing.T, dir string, change func(index, rows []byte)) (*Rea
 	return r, counted, err
 }
 
-func TestABlockElsewhereAnswersLikeALocalOneFromAsFewBytesAsItNeeds(t *testing.T) {
+func TestOpenAt_EqualsOpenAndReadsOnlyNeededBytes(t *testing.T) {
 	dir, written := writeRows(t, 2*groupRows+77)
 	local, err := Open(dir)
 	if err != nil {
@@ -59,7 +59,7 @@ func TestABlockElsewhereAnswersLikeALocalOneFromAsFewBytesAsItNeeds(t *testing.T
 		t.Fatal(err)
 	}
 	if len(counted.spans) > 0 || far.Bytes() != local.Bytes() || far.Rows() != local.Rows() {
-		t.Fatalf("opening read %v; %d bytes in place of %d", counted.spans, far.Bytes(), local.Bytes())
+		t.Fatalf("opening read %v; %d bytes want %d", counted.spans, far.Bytes(), local.Bytes())
 	}
 	for row := 0; row < far.Rows(); row += groupRows {
 		want, err := local.Columns(row)
@@ -67,7 +67,7 @@ func TestABlockElsewhereAnswersLikeALocalOneFromAsFewBytesAsItNeeds(t *testing.T
 			t.Fatal(err)
 		}
 		got, err := far.Columns(row)
-		if err != nil || !bytes.Equal(got.Time, want.Time) || !bytes.Equal(got.Value, want.Value) || !bytes.Equal(got.Series, want.Series) || !bytes.Equal(got.Ord, want.Ord) {
+		if err != nil || !bytes.Equal(got.Time, want.Time) || !bytes.Equal(got.Value, want.Value) || !bytes.Equal(got.Series, want.Series) || !bytes.Equal(got.Profile, want.Profile) {
 			t.Fatalf("row %d: %v", row, err)
 		}
 	}
@@ -100,7 +100,7 @@ func TestABlockElsewhereAnswersLikeALocalOneFromAsFewBytesAsItNeeds(t *testing.T
 	}
 }
 
-func TestABlockElsewhereSaysWhatIsWrongWithIt(t *testing.T) {
+func TestOpenAt_ErrorsNameTheBlock(t *testing.T) {
 	dir, _ := writeRows(t, 100)
 	samples := func(r *Reader) error {
 		return r.Samples(context.Background(), []int{1}, func(int, []uint32, []int64) error { return nil })
@@ -134,13 +134,13 @@ func TestABlockElsewhereSaysWhatIsWrongWithIt(t *testing.T) {
 	if err := samples(r); !errors.Is(err, profiles.ErrUnavailable) {
 		t.Error(err)
 	}
-	counted.err = nil // it was the network's fault, and passes
+	counted.err = nil // a network error is temporary
 	if err := samples(r); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestTheBeginningOfAnIndexSaysWhatABlockIs(t *testing.T) {
+func TestMetaOf_ReadsTheBeginningOfAnIndex(t *testing.T) {
 	dir, _ := writeRows(t, 100)
 	whole, _, err := openRemote(t, dir, nil)
 	if err != nil {

@@ -1,6 +1,6 @@
 package block
 
-// Function is a function; texts are by number.
+// Function is a function; strings are given by number.
 type Function struct {
 	Name, System, File uint32
 	StartLine          int64
@@ -9,9 +9,9 @@ type Function struct {
 // Frame is a line of a function.
 type Frame struct{ Function, Line uint32 }
 
-// Symbols are texts, functions, frames and the tree of stacks. A stack is a node,
-// which has a frame and a parent with a smaller number; node 0 is the root and has
-// neither. Shared and immutable.
+// Symbols are strings, functions, frames and the tree of stacks. A stack is a node with a
+// frame and a parent of a smaller number. Node 0 is the root and has neither. Shared and
+// immutable.
 type Symbols struct {
 	Strings   []string
 	Functions []Function
@@ -20,10 +20,10 @@ type Symbols struct {
 	NodeFrame []uint32
 }
 
-// Builder makes symbols out of what it is told, each once. Profiles of one program
-// tell the same things in nearly the same order, so that what follows the one told
-// last is tried before the tables are: that costs a comparison with what lies beside
-// it in memory, where a table costs a miss or three of the cache.
+// Builder deduplicates and numbers symbols. Profiles of one program add the same symbols
+// in nearly the same order, so it compares the successor of the last symbol before it
+// looks into the tables: that reads adjacent memory, where a table costs one to three
+// cache misses.
 type Builder struct {
 	Symbols
 	lastString, lastFunction, lastFrame uint32
@@ -35,7 +35,7 @@ type Builder struct {
 	bytes                               int
 }
 
-// NewBuilder starts with the empty text and the root.
+// NewBuilder returns a builder with the empty string and the root.
 func NewBuilder() *Builder {
 	b := &Builder{strings: map[string]uint32{}}
 	b.String(nil)
@@ -43,13 +43,13 @@ func NewBuilder() *Builder {
 	return b
 }
 
-// Bytes is about how much memory the symbols take.
+// Bytes estimates the memory of the symbols.
 func (b *Builder) Bytes() int {
 	tables := 16*(len(b.frames.slots)+len(b.nodes.slots)) + 4*len(b.functions.slots) + 48*len(b.strings) + 32*len(b.stacks)
 	return b.bytes + tables + 16*cap(b.Strings) + 24*cap(b.Functions) + 8*cap(b.Frames) + 4*(cap(b.Parents)+cap(b.NodeFrame))
 }
 
-// String numbers a text, which is copied.
+// String returns the number of a string, which is copied.
 func (b *Builder) String(text []byte) uint32 {
 	if next := b.lastString + 1; int(next) < len(b.Strings) && b.Strings[next] == string(text) {
 		b.lastString = next
@@ -67,7 +67,7 @@ func (b *Builder) String(text []byte) uint32 {
 	return n
 }
 
-// Function numbers a function.
+// Function returns the number of a function.
 func (b *Builder) Function(f Function) uint32 {
 	if next := b.lastFunction + 1; int(next) < len(b.Functions) && b.Functions[next] == f {
 		b.lastFunction = next
@@ -81,7 +81,7 @@ func (b *Builder) Function(f Function) uint32 {
 	return n
 }
 
-// functionTable numbers functions: open addressing, at most half full.
+// functionTable maps functions to numbers: open addressing, at most half full.
 type functionTable struct {
 	slots []uint32 // number + 1
 	shift uint
@@ -110,7 +110,7 @@ func (t *functionTable) get(f Function, known []Function) (n uint32, added bool)
 	return uint32(len(known)), true
 }
 
-// find is the slot of a function, or the free one where it belongs.
+// find returns the slot of a function, or the free slot for it.
 func (t *functionTable) find(f Function, known []Function) uint64 {
 	mask := uint64(len(t.slots) - 1)
 	for i := t.start(f); ; i = (i + 1) & mask {
@@ -120,7 +120,7 @@ func (t *functionTable) find(f Function, known []Function) uint64 {
 	}
 }
 
-// Frame numbers a line of a function.
+// Frame returns the number of a line of a function.
 func (b *Builder) Frame(function, line uint32) uint32 {
 	if next := b.lastFrame + 1; int(next) < len(b.Frames) && b.Frames[next] == (Frame{function, line}) {
 		b.lastFrame = next
@@ -134,9 +134,9 @@ func (b *Builder) Frame(function, line uint32) uint32 {
 	return n
 }
 
-// Stack numbers a whole stack, the root first. One that is known is found by its
-// hash and compared on the way up: its nodes were made one after the other and mostly
-// lie so, while those of a walk down from the root lie anywhere in the table.
+// Stack returns the node of a stack, root first. A known stack is found by its hash and
+// compared from leaf to root: its nodes were added one after the other and are mostly
+// adjacent, while a walk from the root reads slots anywhere in the table.
 func (b *Builder) Stack(frames []uint32) uint32 {
 	hash := uint64(len(frames))
 	for _, f := range frames {
@@ -159,7 +159,7 @@ func (b *Builder) Stack(frames []uint32) uint32 {
 	return n
 }
 
-// is says whether a node is this stack.
+// is reports whether a node is this stack.
 func (b *Builder) is(node uint32, frames []uint32) bool {
 	for i := len(frames) - 1; i >= 0; i-- {
 		if node == 0 || b.NodeFrame[node] != frames[i] {
@@ -170,7 +170,7 @@ func (b *Builder) is(node uint32, frames []uint32) bool {
 	return node == 0
 }
 
-// Node numbers a frame called by a node.
+// Node returns the node of a frame called by a node.
 func (b *Builder) Node(parent, frame uint32) uint32 {
 	n, added := b.nodes.get(uint64(parent)<<32|uint64(frame), uint32(len(b.Parents)))
 	if added {
@@ -179,8 +179,7 @@ func (b *Builder) Node(parent, frame uint32) uint32 {
 	return n
 }
 
-// Add takes over the symbols of another and returns the number that each of its
-// nodes has here.
+// Add adds the symbols of another source and returns the number here of each of its nodes.
 func (b *Builder) Add(s *Symbols) []uint32 {
 	texts := make([]uint32, len(s.Strings))
 	for i, t := range s.Strings {
@@ -201,7 +200,7 @@ func (b *Builder) Add(s *Symbols) []uint32 {
 	return nodes
 }
 
-// table numbers keys of 64 bits: open addressing, linear probing, at most half full.
+// table maps keys of 64 bits to numbers: open addressing, linear probing, at most half full.
 type table struct {
 	slots []slot
 	n     int
@@ -214,7 +213,7 @@ type slot struct {
 	used  bool
 }
 
-// get returns the number of key, which becomes next if it has none.
+// get returns the number of key. A new key gets the number next.
 func (t *table) get(key uint64, next uint32) (value uint32, added bool) {
 	if 2*t.n >= len(t.slots) {
 		t.grow()
@@ -255,12 +254,12 @@ func (t *table) grow() {
 	}
 }
 
-// FrameName is the name of a frame's function.
+// FrameName returns the name of a frame's function.
 func (s *Symbols) FrameName(frame uint32) string {
 	return s.Strings[s.Functions[s.Frames[frame].Function].Name]
 }
 
-// Used says which nodes have a sum, or a node below them that does.
+// Used reports which nodes have a sum or a descendant with one.
 func (s *Symbols) Used(sums []int64) []bool {
 	used := make([]bool, len(s.Parents))
 	for i := len(s.Parents) - 1; i > 0; i-- {
@@ -271,8 +270,8 @@ func (s *Symbols) Used(sums []int64) []bool {
 	return used
 }
 
-// AddUsed is Add for the nodes that have a sum, and those above them; the others
-// get number 0.
+// AddUsed is Add for the nodes that have a sum and their ancestors. Other nodes get
+// number 0.
 func (b *Builder) AddUsed(s *Symbols, sums []int64) []uint32 {
 	used, nodes, frames := s.Used(sums), make([]uint32, len(s.Parents)), make([]uint32, len(s.Frames))
 	for i := 1; i < len(s.Parents); i++ {
@@ -294,12 +293,12 @@ func (b *Builder) addFrame(s *Symbols, frame Frame) uint32 {
 	return b.Frame(b.Function(Function{text(f.Name), text(f.System), text(f.File), f.StartLine}), frame.Line)
 }
 
-// Arrange numbers the stacks anew, depth first, so that those of one profile have
-// numbers near each other. It returns what number each has got.
+// Arrange renumbers the stacks depth first, so that the stacks of one profile have close
+// numbers. It returns the new number of each stack.
 func (s *Symbols) Arrange() (*Symbols, []uint32) {
 	n := len(s.Parents)
 	first, next, numbers := make([]uint32, n), make([]uint32, n), make([]uint32, n)
-	for i := n - 1; i > 0; i-- { // lists of children, the oldest first
+	for i := n - 1; i > 0; i-- { // lists of children, in order of addition
 		next[i] = first[s.Parents[i]]
 		first[s.Parents[i]] = uint32(i)
 	}

@@ -33,7 +33,7 @@ const (
 
 var (
 	columnNames = [numColumns]string{"series", "time_ns", "value", "profile", "id", "samples", "scale", "stacks", "values"}
-	widths      = [numColumns]int{4, 8, 8, 4, 16, 4, 8, 0, 0} // bytes a row; 0: it varies
+	widths      = [numColumns]int{4, 8, 8, 4, 16, 4, 8, 0, 0} // bytes per row; 0: variable
 )
 
 const (
@@ -42,8 +42,8 @@ const (
 	pageBytes = 17 * groupRows
 )
 
-// fileRow is a row as it lies in RowsFile. Columns of fixed width are neither
-// encoded nor compressed, so that a row's place in them follows from its number.
+// fileRow is a row of RowsFile. Columns of fixed width are neither encoded nor compressed,
+// so that the offset of a row follows from its number.
 type fileRow struct {
 	Series  uint32   `parquet:"series,plain,uncompressed"`
 	TimeNS  int64    `parquet:"time_ns,plain,uncompressed"`
@@ -56,18 +56,17 @@ type fileRow struct {
 	Values  []int64  `parquet:"values,list" parquet-element:",delta,zstd"`
 }
 
-// Row is one row on its way into a block.
+// Row is one row to be written to a block.
 type Row struct {
 	Type    uint32
 	Dataset string
 	Key     Key
 	Series  uint32
-	Stacks  []uint32 // ascending; borrowed, as are Values
+	Stacks  []uint32 // ascending; Stacks and Values are borrowed
 	Values  []int64
 }
 
-// Writer writes one block. Rows come in the order of type, dataset, time, id and
-// series, each of which ascends.
+// Writer writes one block. Rows must be sorted by type, dataset, timestamp, ID and series.
 type Writer struct {
 	fs       vfs.FS
 	dir      string
@@ -81,7 +80,7 @@ type Writer struct {
 	meta     Meta
 }
 
-// NewWriter starts a block in a folder that is there and empty.
+// NewWriter starts a block in an existing, empty folder.
 func NewWriter(fs vfs.FS, dir string) (*Writer, error) {
 	file, err := fs.Create(filepath.Join(dir, RowsFile))
 	if err != nil {
@@ -96,10 +95,10 @@ func NewWriter(fs vfs.FS, dir string) (*Writer, error) {
 	return w, nil
 }
 
-// Abort gives up; the caller removes the folder.
+// Abort closes the file; the caller removes the folder.
 func (w *Writer) Abort() {
 	if w.file != nil {
-		_ = w.file.Close() // it is going to be removed
+		_ = w.file.Close() // the file is about to be removed
 	}
 }
 
@@ -116,7 +115,7 @@ func (w *Writer) Add(r *Row) error {
 	if n := len(w.spans); n == 0 || w.spans[n-1].Type != int32(r.Type) || w.spans[n-1].Dataset != r.Dataset {
 		w.spans = append(w.spans, Span{Type: int32(r.Type), Dataset: r.Dataset, Lo: row, Sorted: true})
 	} else if w.last == r.Key {
-		w.spans[n-1].Splits = true
+		w.spans[n-1].MultiRow = true
 	}
 	span := &w.spans[len(w.spans)-1]
 	span.Hi = row + 1
@@ -137,8 +136,8 @@ func (w *Writer) Add(r *Row) error {
 	return nil
 }
 
-// buffer copies a row. Values are divided by what divides all of them, which for
-// times of a sampling profiler is its period.
+// buffer copies a row. Values are divided by their greatest common divisor, which is the
+// period for the times of a sampling profiler.
 func (w *Writer) buffer(r *Row, number uint32) {
 	n := len(w.buffered)
 	if n < cap(w.buffered) {
@@ -179,17 +178,17 @@ func (w *Writer) flush() error {
 	return nil
 }
 
-// Content is what a block holds besides its rows. Meta gets what the rows say.
+// Content is the part of a block other than its rows. Finish sets the fields of Meta that
+// follow from the rows.
 type Content struct {
 	Meta    Meta
-	Types   []profiles.Type // in the order of their names
-	Series  []Series        // in the order of types and labels
+	Types   []profiles.Type // sorted by name
+	Series  []Series        // sorted by type and labels
 	Symbols *Symbols
 	Shared  []Key
 }
 
-// Finish writes the rest and closes the files, which are on the disk then, and their
-// names as well.
+// Finish writes the rest and closes the files. The files and their names are synced then.
 func (w *Writer) Finish(c *Content) error {
 	if err := w.flush(); err != nil {
 		return err
@@ -221,8 +220,8 @@ func (w *Writer) Finish(c *Content) error {
 	meta.TailSum = xxhash.Sum64(b[meta.TailAt:])
 	index := []byte(magic)
 	for _, s := range []struct {
-		kind, spelling uint32
-		body           []byte
+		kind, compression uint32
+		body              []byte
 	}{
 		{sectionMeta, plain, appendMeta(nil, &meta)},
 		{sectionSeries, zstded, appendSeries(nil, c.Types, c.Series)},
@@ -233,7 +232,7 @@ func (w *Writer) Finish(c *Content) error {
 		{sectionShared, plain, appendKeys(nil, c.Shared)},
 		{sectionEnd, plain, nil},
 	} {
-		if index, err = appendSection(index, s.kind, s.spelling, s.body); err != nil {
+		if index, err = appendSection(index, s.kind, s.compression, s.body); err != nil {
 			return err
 		}
 	}
@@ -254,10 +253,10 @@ func (w *Writer) writeIndex(index []byte) error {
 	return w.fs.SyncDir(w.dir)
 }
 
-// closeFile puts a file on the disk.
+// closeFile syncs and closes a file.
 func closeFile(f vfs.File) error { return errors.Join(f.Sync(), f.Close()) }
 
-// idOrder is the numbers of the rows in the order of their ids.
+// idOrder returns the row numbers sorted by ID.
 func (w *Writer) idOrder() []byte {
 	order := make([]uint32, len(w.ids))
 	for i := range order {
@@ -276,8 +275,8 @@ func (w *Writer) idOrder() []byte {
 	return dst
 }
 
-// findChunks finds the columns of each row group: the one page of those of fixed
-// width without its header, and all pages of the others.
+// findChunks returns the extents of each row group's columns: the only page of a column of
+// fixed width without its header, all pages of other columns.
 func findChunks(b []byte) ([]chunk, error) {
 	file, err := parquet.OpenFile(bytes.NewReader(b), int64(len(b)))
 	if err != nil {
@@ -303,17 +302,17 @@ func findChunks(b []byte) ([]chunk, error) {
 	return chunks, nil
 }
 
-func findPlace(offsets parquet.OffsetIndex, fixed int) (place, error) {
+func findPlace(offsets parquet.OffsetIndex, fixed int) (extent, error) {
 	n := offsets.NumPages()
 	if n == 0 {
-		return place{}, errors.New("it has no pages")
+		return extent{}, errors.New("it has no pages")
 	}
 	first, end := offsets.Offset(0), offsets.Offset(n-1)+offsets.CompressedPageSize(n-1)
 	if fixed == 0 {
-		return place{offset: uint64(first), size: uint64(end - first)}, nil
+		return extent{offset: uint64(first), size: uint64(end - first)}, nil
 	}
 	if n != 1 || end-first < int64(fixed) {
-		return place{}, fmt.Errorf("it has %d pages of %d bytes", n, end-first)
+		return extent{}, fmt.Errorf("it has %d pages of %d bytes", n, end-first)
 	}
-	return place{offset: uint64(end) - uint64(fixed), size: uint64(fixed)}, nil
+	return extent{offset: uint64(end) - uint64(fixed), size: uint64(fixed)}, nil
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/ferula-io/ferula/internal/vfs/crashfs"
 )
 
-// What Append refused is not there after a power cut, even if the sync that failed has
-// done its work, and whichever of the calls of one Append fails.
-func TestARefusedAppendIsNotThereAfterAPowerCut(t *testing.T) {
+// Frames of a failed Append are not there after a power cut, even if the failed sync
+// completed, whichever call of Append fails.
+func TestAppend_FailedFramesAreGoneAfterAPowerCut(t *testing.T) {
 	for _, op := range []string{"write", "sync"} {
 		dir, failing := t.TempDir(), false
 		fs, err := crashfs.New(dir, func(c crashfs.Call) error {
@@ -51,7 +51,7 @@ func TestARefusedAppendIsNotThereAfterAPowerCut(t *testing.T) {
 	}
 }
 
-func TestASegmentWhoseNameCannotBeSyncedIsNotUsed(t *testing.T) {
+func TestAppend_SegmentWithUnsyncedNameIsNotUsed(t *testing.T) {
 	dir, failing := t.TempDir(), true
 	fs, err := crashfs.New(dir, func(c crashfs.Call) error {
 		if failing && c.Op == "syncdir" && filepath.Base(c.Path) == "wal" {
@@ -83,9 +83,9 @@ func TestASegmentWhoseNameCannotBeSyncedIsNotUsed(t *testing.T) {
 	}
 }
 
-// A record may hold what looks like frames, and zeros, without the search for the next
-// one taking long or finding too much.
-func TestTheSearchForTheNextRecordIsBounded(t *testing.T) {
+// A payload of frame-like bytes and zeros does not make the search for the next record slow
+// or find false records.
+func TestOpen_SearchForTheNextRecordIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	b := slices.Concat(frames("first"), slices.Repeat([]byte{0, 0, 1, 0}, 4<<20), frames("last"))
 	if err := os.WriteFile(filepath.Join(dir, "00000001"), b, 0o644); err != nil {

@@ -18,39 +18,39 @@ type Damage struct {
 	At      int64
 	Bytes   int64
 	Kind    Kind
-	Err     error  // of Refused and Unreadable: why
-	Aside   string // where a copy lies; "": nowhere
+	Err     error  // reason of Refused and Unreadable
+	Aside   string // path of a copy; "": none
 }
 
-// Kind is what Damage is about.
+// Kind is the kind of a Damage.
 type Kind int
 
 const (
-	// Torn is the end of a segment that is no whole record: what a crash leaves of a
-	// write that was not acknowledged. Damage to the last records looks the same.
+	// Torn is an incomplete record at the end of a segment: an unacknowledged write cut
+	// short by a crash. Damage to the last records looks the same.
 	Torn Kind = iota
-	// Gap is bytes that are no record although records follow.
+	// Gap is bytes that are not a record but are followed by records.
 	Gap
 	// Refused is a record that replay could not use.
 	Refused
-	// Unreadable is a segment that the disk does not return.
+	// Unreadable is a segment that could not be read from disk.
 	Unreadable
 )
 
-// StopError ends Open, and the record stays in the log.
+// StopError is returned by replay to end Open. The record stays in the log.
 type StopError struct{ Err error }
 
 // Error implements error.
 func (e *StopError) Error() string { return e.Err.Error() }
 
-// Unwrap is what stopped.
+// Unwrap returns the reason.
 func (e *StopError) Unwrap() error { return e.Err }
 
 const (
 	asideDir = "aside"
-	// asideBytesMax is how much a log sets aside; what is beyond is dropped.
+	// asideBytesMax is the limit of bytes set aside for a log. Further bytes are dropped.
 	asideBytesMax = 256 << 20
-	// scanBytesMax is how many bytes are checksummed to find the next record.
+	// scanBytesMax is the limit of bytes checksummed to find the next record.
 	scanBytesMax = 1 << 30
 )
 
@@ -74,7 +74,7 @@ func (r *reader) read() error {
 		payload, ok := frame(b[at:])
 		if !ok {
 			next := r.next(b, at)
-			d := Damage{Segment: path, At: int64(at), Bytes: int64(next - at), Kind: Gap, Err: errors.New("no record begins here")}
+			d := Damage{Segment: path, At: int64(at), Bytes: int64(next - at), Kind: Gap, Err: errors.New("not a record")}
 			if next == len(b) {
 				d.Kind = Torn
 			} else {
@@ -111,9 +111,9 @@ func frame(b []byte) (payload []byte, ok bool) {
 	return payload, crc32.Checksum(payload, castagnoli) == binary.LittleEndian.Uint32(b[4:])
 }
 
-// next finds the record behind bytes that are none: where the length before them
-// says that it is, or else the first place at which a checksum fits. It is the end
-// of the segment if there is none, or if looking for it takes too long.
+// next returns the offset of the next record after bytes that are not one: where their
+// length field points, or else the first offset with a matching checksum. It is the end
+// of the segment if there is none, or if the limit of the search is reached.
 func (r *reader) next(b []byte, at int) int {
 	if len(b)-at >= headerBytes {
 		size := int64(binary.LittleEndian.Uint32(b[at:]))
@@ -139,7 +139,7 @@ func (r *reader) fits(b []byte) bool {
 	return ok
 }
 
-// setAside copies what is skipped, unless that was done at an earlier start.
+// setAside copies skipped bytes, unless an earlier start did.
 func (r *reader) setAside(d *Damage, b []byte) {
 	dir := filepath.Join(r.log.dir, asideDir)
 	path := filepath.Join(dir, fmt.Sprintf("%08d-%d.bytes", r.number, d.At))
@@ -151,7 +151,7 @@ func (r *reader) setAside(d *Damage, b []byte) {
 	if err == nil {
 		var used int64
 		if used, err = folderBytes(dir); err == nil && used+int64(len(b)) > asideBytesMax {
-			err = fmt.Errorf("%s holds %d bytes already", dir, used)
+			err = fmt.Errorf("%s has %d bytes already", dir, used)
 		}
 	}
 	if err == nil {
@@ -166,7 +166,7 @@ func (r *reader) setAside(d *Damage, b []byte) {
 	}
 }
 
-// unreadable moves a segment out of the way of Remove.
+// unreadable renames a segment so that Remove does not delete it.
 func (r *reader) unreadable(path string, err error) {
 	d := Damage{Segment: path, Kind: Unreadable, Err: err}
 	dir := filepath.Join(r.log.dir, asideDir)

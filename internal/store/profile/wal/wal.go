@@ -1,18 +1,17 @@
-// Package wal is a log of records that are there after a crash.
+// Package wal is a log of records that survive a crash.
 //
-// Records come in as payloads; frames of length, checksum and payload go to the end
-// of the newest segment, and Append returns once they are on the disk. A segment is
-// closed by Cut, or when it is long; Remove removes closed ones. Open hands what
-// the segments hold to a function, in order, and then starts a new segment, so that
-// nothing is ever written behind the torn end that a crash left. What a record means
-// is not known here, and nothing is written from two goroutines.
+// Append writes frames of length, checksum and payload to the end of the newest segment and
+// returns once they are synced. Cut closes a segment, as does Append if it is long; Remove
+// deletes closed ones. Open passes the records of the segments to a function, in order,
+// and then starts a new segment, so that nothing is written after the torn end that a
+// crash left. The package does not interpret records. A log has one writer.
 //
-// What cannot be read never ends Open: bytes that are no record are skipped up to
-// the next record, a record that is refused is skipped, and both are copied into the
-// folder aside, together with the reason, and reported as Damage.
+// Unreadable data does not end Open: bytes that are not a record are skipped up to the next
+// record, a refused record is skipped, and both are copied to the folder aside with the
+// reason, and reported as Damage.
 //
 //	segment   8 digits: records       record   u32 length | u32 CRC-32C of payload | payload
-//	aside/<segment>-<offset>.bytes    what was skipped        .txt   why
+//	aside/<segment>-<offset>.bytes    skipped bytes        .txt   reason
 package wal
 
 import (
@@ -36,7 +35,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Log is a log in one folder. It belongs to one goroutine.
+// Log is a log in one folder. It is not safe for concurrent use.
 type Log struct {
 	fs     vfs.FS
 	dir    string
@@ -45,10 +44,9 @@ type Log struct {
 	size   int64
 }
 
-// Open replays the segments after number through, in order, removes the others and
-// starts a new one. The folder's parent must exist. What replay gets is borrowed, and
-// the segment it is in; its error sets the record aside unless it is a StopError,
-// which ends Open.
+// Open replays the segments after number through, in order, removes older ones and starts
+// a new one. The folder's parent must exist. The payload and its segment are borrowed by
+// replay. An error of replay sets the record aside, except that a StopError ends Open.
 func Open(fs vfs.FS, dir string, through uint64, replay func(segment uint64, payload []byte) error) (*Log, []Damage, error) {
 	if err := vfs.MakeDir(fs, dir); err != nil {
 		return nil, nil, fmt.Errorf("log %s: %w", dir, err)
@@ -73,7 +71,7 @@ func Open(fs vfs.FS, dir string, through uint64, replay func(segment uint64, pay
 		}
 		damaged = append(damaged, r.damaged...)
 	}
-	// What is there can be read even if nothing can be written: Append tries again.
+	// The log can be read even if it cannot be written: Append retries.
 	_ = l.begin()
 	return l, damaged, nil
 }
@@ -107,8 +105,8 @@ func AppendFrame(dst []byte, fill func([]byte) []byte) []byte {
 	return dst
 }
 
-// begin starts the next segment. One whose name could not be made durable is not
-// written to, and its number is not used again.
+// begin starts the next segment. A segment whose name could not be synced is not used, nor
+// is its number.
 func (l *Log) begin() error {
 	path := l.path(l.number + 1)
 	file, err := l.fs.Create(path)
@@ -126,8 +124,8 @@ func (l *Log) begin() error {
 	return nil
 }
 
-// Append writes whole frames and returns once they are on the disk. After an error
-// none of them is: the segment is cut back, or left behind for a new one.
+// Append writes whole frames and returns once they are synced. After an error the segment
+// has none of them: it is truncated, or a new one is started.
 func (l *Log) Append(frames []byte) error {
 	if l.file == nil || l.size >= segmentBytes {
 		if err := l.next(); err != nil {

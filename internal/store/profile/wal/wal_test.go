@@ -18,7 +18,7 @@ func frames(payloads ...string) (b []byte) {
 	return b
 }
 
-// reopen says what a log has after number through.
+// reopen opens a log and returns its payloads after number through.
 func reopen(t *testing.T, dir string, through uint64) (l *Log, payloads []string, torn []Damage) {
 	t.Helper()
 	l, torn, err := Open(vfs.Disk{}, dir, through, func(_ uint64, p []byte) error {
@@ -36,7 +36,7 @@ func reopen(t *testing.T, dir string, through uint64) (l *Log, payloads []string
 	return l, payloads, torn
 }
 
-func TestRecordsComeBackInOrder(t *testing.T) {
+func TestOpen_ReplaysRecordsInOrder(t *testing.T) {
 	dir := t.TempDir()
 	l, payloads, torn := reopen(t, dir, 0)
 	if len(payloads) != 0 || len(torn) != 0 {
@@ -65,7 +65,7 @@ func TestRecordsComeBackInOrder(t *testing.T) {
 	}
 }
 
-func TestATornEndIsLeftOutAndNamed(t *testing.T) {
+func TestOpen_TornEndIsSkippedAndReported(t *testing.T) {
 	whole := frames("first", "second")
 	for cut := range len(whole) {
 		dir := t.TempDir()
@@ -83,7 +83,7 @@ func TestATornEndIsLeftOutAndNamed(t *testing.T) {
 	}
 }
 
-func TestAChangedByteLosesOnlyItsRecord(t *testing.T) {
+func TestOpen_ChangedByteLosesOnlyItsRecord(t *testing.T) {
 	whole := frames("first", "second")
 	for at := range whole {
 		dir := t.TempDir()
@@ -146,7 +146,7 @@ func (f stubborn) Truncate(size int64) error {
 	return f.File.Truncate(size)
 }
 
-func TestASegmentThatCannotBeCutBackIsLeftBehind(t *testing.T) {
+func TestAppend_SegmentThatCannotBeTruncatedIsAbandoned(t *testing.T) {
 	dir, fail := t.TempDir(), false
 	l, _, err := Open(stubbornDisk{fail: &fail}, dir, 0, nil)
 	if err != nil {

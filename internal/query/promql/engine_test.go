@@ -100,7 +100,7 @@ func TestQueriesBeyondTheConcurrencyLimitWaitUntilTheirContextEnds(t *testing.T)
 	}
 }
 
-func TestAllFaultsOfTheOptionsAreReportedAtOnce(t *testing.T) {
+func TestOptions_ValidateReportsAllErrors(t *testing.T) {
 	_, err := ferulapromql.New(ferulapromql.Options{MaxSamples: -1, Timeout: -1, LookbackDelta: -1}, slog.New(slog.DiscardHandler), nil)
 	for _, want := range []string{"max-samples", "timeout", "lookback-delta"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

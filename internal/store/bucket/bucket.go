@@ -1,17 +1,16 @@
-// Package bucket is where blocks rest when they have left the disk: an object
-// store as Thanos lays it out, so that its store gateway and compactor serve and
-// compact what is shipped from here.
+// Package bucket ships blocks to object storage in Thanos' layout, so that Thanos' store
+// gateway and compactor can serve and compact them, and reads profile blocks from there.
 //
 //	<ulid>/chunks/000001 …   a metrics block; meta.json is written last, and
-//	<ulid>/index             a folder without it is an upload that broke off
+//	<ulid>/index             a folder without it is an incomplete upload
 //	<ulid>/meta.json
-//	profiles/<tenant>/<ulid>/…   profile blocks, out of Thanos' sight
+//	profiles/<tenant>/<ulid>/…   profile blocks, ignored by Thanos
 //
-// Open makes a client of Thanos' YAML. A Shipper watches the folder of a database
-// and uploads each new block once; it changes nothing in that folder but its state
-// file. A ProfileShipper does the same for profile blocks. Whoever wants parts of an
-// object reads an Object, through a Cache of pages. There is no scheduling of
-// compactions and no deletion here: in the bucket both are Thanos' compactor's.
+// Open returns a client for Thanos' YAML. A Shipper watches the folder of a database and
+// uploads each new block once; in that folder it writes its state file only. A
+// ProfileShipper does the same for profile blocks. An Object reads ranges of an object
+// through a Cache of pages. Compaction and deletion in the bucket are left to Thanos'
+// compactor.
 package bucket
 
 import (
@@ -31,7 +30,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ErrConfig is wrapped by what Open says of a configuration.
+// ErrConfig is wrapped by errors of Open about the configuration.
 var ErrConfig = errors.New("object storage configuration")
 
 // Names within a block's folder.
@@ -42,11 +41,11 @@ const (
 	deletionMark = "deletion-mark.json"
 )
 
-// profilesDir is the folder of profile blocks. Thanos looks at the folders of the
-// bucket's root whose names are ULIDs, and at nothing else.
+// profilesDir is the folder of profile blocks. Thanos reads only folders in the bucket's root
+// whose names are ULIDs.
 const profilesDir = "profiles"
 
-// ProfileBlock is the folder of a tenant's profile block.
+// ProfileBlock returns the folder of a tenant's profile block.
 func ProfileBlock(tenant string, id ulid.ULID) string {
 	return path.Join(profilesDir, tenant, id.String())
 }
@@ -58,9 +57,9 @@ type config struct {
 	Prefix string    `yaml:"prefix"`
 }
 
-// Open makes a client from Thanos' YAML: type S3 or FILESYSTEM, its config, and an
-// optional prefix of every name. component is told to the store as part of the
-// client's name. Nothing is asked of the store yet.
+// Open returns a client for Thanos' YAML: type S3 or FILESYSTEM, its config, and an
+// optional prefix of all names. component becomes part of the client's name. Open sends no
+// request.
 func Open(text []byte, component string, logger *slog.Logger, reg prometheus.Registerer) (objstore.Bucket, error) {
 	var c config
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -93,7 +92,7 @@ func Open(text []byte, component string, logger *slog.Logger, reg prometheus.Reg
 	return objstore.WrapWithMetrics(client, prometheus.WrapRegistererWithPrefix("thanos_", reg), client.Name()), nil
 }
 
-// openFolder is the provider's own, but for keys that are not known.
+// openFolder is the provider's constructor, with a check for unknown keys.
 func openFolder(text []byte) (objstore.Bucket, error) {
 	var known filesystem.Config
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -107,8 +106,8 @@ func openFolder(text []byte) (objstore.Bucket, error) {
 	return filesystem.NewBucket(known.Directory)
 }
 
-// kitLogger is a slog.Logger as the providers know one. They log little but what
-// goes wrong on the side.
+// kitLogger adapts a slog.Logger to the providers' interface. They log little but
+// background errors.
 type kitLogger struct{ logger *slog.Logger }
 
 // Log implements go-kit's Logger.
@@ -120,7 +119,7 @@ func (k kitLogger) Log(keyvals ...any) error {
 		case "msg":
 			text = fmt.Sprint(keyvals[i+1])
 		case "level":
-			if said := fmt.Sprint(keyvals[i+1]); said == "debug" || said == "info" {
+			if name := fmt.Sprint(keyvals[i+1]); name == "debug" || name == "info" {
 				level = slog.LevelDebug
 			}
 		default:

@@ -10,21 +10,21 @@ import (
 	"github.com/thanos-io/objstore"
 )
 
-// Objects are read by pages: an object store answers a short range as slowly as one
-// of this length.
+// Objects are read by pages: for an object store a shorter range takes as long as one of
+// this length.
 const (
 	pageBytes = 256 << 10
-	runPages  = 16 // missing pages that lie side by side and are asked for at once
+	runPages  = 16 // adjacent missing pages read by one request
 )
 
-// Cache keeps pages of objects that do not change. It is safe for concurrent use.
+// Cache caches pages of immutable objects. It is safe for concurrent use.
 type Cache struct {
 	bytesMax int64
 
 	mu     sync.Mutex
 	bytes  int64
 	pages  map[pageKey]*list.Element // of *page
-	recent *list.List                // the least recently used is the last
+	recent *list.List                // least recently used last
 }
 
 type pageKey struct {
@@ -37,19 +37,19 @@ type page struct {
 	data []byte
 }
 
-// NewCache makes a cache of at most so many bytes, and at least one page.
+// NewCache returns a cache of at most bytesMax bytes, but at least one page.
 func NewCache(bytesMax int64) *Cache {
 	return &Cache{bytesMax: max(bytesMax, pageBytes), pages: map[pageKey]*list.Element{}, recent: list.New()}
 }
 
-// Bytes is what the cache holds.
+// Bytes returns the size of the cached pages.
 func (c *Cache) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.bytes
 }
 
-// get gives a page, shared and immutable; nil if it is not there.
+// get returns a page, shared and immutable; nil if it is not cached.
 func (c *Cache) get(key pageKey) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +65,7 @@ func (c *Cache) put(key pageKey, data []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pages[key] != nil {
-		return // two have asked for it
+		return // fetched twice concurrently
 	}
 	c.pages[key] = c.recent.PushFront(&page{key, data})
 	for c.bytes += int64(len(data)); c.bytes > c.bytesMax; {
@@ -75,7 +75,7 @@ func (c *Cache) put(key pageKey, data []byte) {
 	}
 }
 
-// Object is one object that does not change, read by ranges through a Cache.
+// Object is an immutable object, read by ranges through a Cache.
 type Object struct {
 	cache *Cache
 	from  objstore.BucketReader
@@ -83,7 +83,7 @@ type Object struct {
 	size  int64
 }
 
-// Object asks for the size of an object; its bytes are read as they are needed.
+// Object requests the size of an object. Its bytes are read on demand.
 func (c *Cache) Object(ctx context.Context, from objstore.BucketReader, name string) (*Object, error) {
 	attributes, err := from.Attributes(ctx, name)
 	if err != nil {
@@ -92,16 +92,16 @@ func (c *Cache) Object(ctx context.Context, from objstore.BucketReader, name str
 	return &Object{c, from, name, attributes.Size}, nil
 }
 
-// Size is that of the object.
+// Size returns the size of the object.
 func (o *Object) Size() int64 { return o.size }
 
-// At is the object as an io.ReaderAt for as long as ctx lasts.
+// At returns the object as an io.ReaderAt whose reads end with ctx.
 func (o *Object) At(ctx context.Context) io.ReaderAt { return objectAt{o, ctx.Err, ctx} }
 
 type objectAt struct {
 	*Object
 	ended func() error
-	ctx   context.Context // of one reading, which is all that an objectAt lives for
+	ctx   context.Context // an objectAt is used for one reading only
 }
 
 // ReadAt implements io.ReaderAt.
@@ -129,8 +129,8 @@ func (o objectAt) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// fetch asks for a page that is not there, and for those after it up to last that
-// are not there either; it gives the first.
+// fetch reads a missing page, and the missing pages after it up to last. It returns the
+// first.
 func (o *Object) fetch(ctx context.Context, first, last int64) ([]byte, error) {
 	last = min(last, first+runPages-1, (o.size-1)/pageBytes)
 	end := first

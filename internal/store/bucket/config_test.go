@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-func TestConfigurationsOfThanosAreRead(t *testing.T) {
+func TestOpen_ReadsThanosConfigurations(t *testing.T) {
 	dir := t.TempDir()
 	for _, text := range []string{
 		"type: FILESYSTEM\nconfig:\n  directory: " + dir + "\nprefix: a/b\n",
@@ -26,7 +26,7 @@ func TestConfigurationsOfThanosAreRead(t *testing.T) {
 	}
 }
 
-func TestAPrefixIsBeforeEveryName(t *testing.T) {
+func TestOpen_PrefixesEveryName(t *testing.T) {
 	dir := t.TempDir()
 	prefixed, err := Open([]byte("type: FILESYSTEM\nconfig: {directory: "+dir+"}\nprefix: a/b\n"), "test", quiet, prometheus.NewRegistry())
 	if err != nil {
@@ -44,7 +44,7 @@ func TestAPrefixIsBeforeEveryName(t *testing.T) {
 	}
 }
 
-func TestUnknownKeysAndTypesAreRefused(t *testing.T) {
+func TestOpen_RefusesUnknownKeysAndTypes(t *testing.T) {
 	for _, text := range []string{
 		"", "type: S3", "type: GCS\nconfig: {bucket: b}\n", "type: FILESYSTEM\nconfig: {}\n", "type: FILESYSTEM\n",
 		"type: FILESYSTEM\nconfig: {directory: /tmp, dir: x}\n", "type: FILESYSTEM\nconfig: {directory: /tmp}\nkind: x\n",
@@ -56,14 +56,14 @@ func TestUnknownKeysAndTypesAreRefused(t *testing.T) {
 	}
 }
 
-func TestProfileBlocksAreOutOfThanosSight(t *testing.T) {
+func TestProfileBlock_IsIgnoredByThanos(t *testing.T) {
 	id := ulid.Make()
 	name := ProfileBlock("anonymous", id)
 	if name != "profiles/anonymous/"+id.String() {
 		t.Error(name)
 	}
 	if _, err := ulid.ParseStrict(strings.Split(name, "/")[0]); err == nil {
-		t.Error("the folder at the root is taken for a block")
+		t.Error("the folder at the root was taken for a block")
 	}
 }
 

@@ -17,18 +17,18 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-func TestBlocksThatLeaveTheDiskBeforeTheyAreShippedAreCounted(t *testing.T) {
+func TestShipper_CountsBlocksDeletedBeforeUpload(t *testing.T) {
 	dir, to := t.TempDir(), objstore.NewInMemBucket()
 	shipped := makeBlock(t, dir, 0)
 	down := &faulty{Bucket: to, at: 1 << 30}
 	s := newShipper(t, down, dir, nil)
 	mustSync(t, s, 1)
 	lost, merged, stays := makeBlock(t, dir, 1), makeBlock(t, dir, 2), makeBlock(t, dir, 3)
-	down.at = down.done + 1 // from now on the bucket is down
+	down.at = down.done + 1 // the bucket is down from now on
 	if _, err := s.Sync(context.Background()); err == nil || s.Status().Waiting != 3 {
 		t.Fatalf("%v, %d waiting", err, s.Status().Waiting)
 	}
-	// Retention takes two, and a third goes into a block that will be shipped.
+	// Retention removes two blocks; a third is compacted into a block that will be shipped.
 	into := makeBlock(t, dir, 2)
 	setLevel(t, dir, into, `"`+into.String()+`"
 		]`, `"`+merged.String()+`"
@@ -39,7 +39,7 @@ func TestBlocksThatLeaveTheDiskBeforeTheyAreShippedAreCounted(t *testing.T) {
 		}
 	}
 	if _, err := s.Sync(context.Background()); err == nil || s.metrics.lost.Get() != 0 {
-		t.Fatalf("while the bucket is down nobody knows: %v, %d lost", err, s.metrics.lost.Get())
+		t.Fatalf("while the bucket is down it is unknown: %v, %d lost", err, s.metrics.lost.Get())
 	}
 	down.at = 1 << 30
 	for range 2 { // they are counted once
@@ -55,8 +55,7 @@ func TestBlocksThatLeaveTheDiskBeforeTheyAreShippedAreCounted(t *testing.T) {
 	}
 }
 
-// dirsOf is a folder that has the files of the bucket's blocks where the disk has
-// them no more.
+// dirsOf is a folder with the files of the bucket's blocks that are deleted from disk.
 func dirsOf(t *testing.T, dir string, from objstore.Bucket) string {
 	t.Helper()
 	for name, text := range objects(t, from) {
@@ -71,7 +70,7 @@ func dirsOf(t *testing.T, dir string, from objstore.Bucket) string {
 	return dir
 }
 
-// vanishing deletes a block when the bucket is first asked for it, before it is read.
+// vanishing deletes a block at the first request to the bucket, before it is read.
 type vanishing struct {
 	objstore.Bucket
 	dir string
@@ -84,7 +83,7 @@ func (v *vanishing) Exists(ctx context.Context, name string) (bool, error) {
 	return v.Bucket.Exists(ctx, name)
 }
 
-func TestABlockThatVanishesBeforeItsUploadIsNotListedAsShipped(t *testing.T) {
+func TestShipper_BlockDeletedBeforeUploadIsNotListed(t *testing.T) {
 	dir, to := t.TempDir(), objstore.NewInMemBucket()
 	id, other := makeBlock(t, dir, 0), makeBlock(t, dir, 1)
 	s := newShipper(t, &vanishing{to, filepath.Join(dir, id.String())}, dir, nil)
@@ -99,7 +98,7 @@ func TestABlockThatVanishesBeforeItsUploadIsNotListedAsShipped(t *testing.T) {
 	}
 }
 
-// short takes uploads of one file in part, and says that all went well.
+// short truncates uploads of one file and reports success.
 type short struct {
 	objstore.Bucket
 	file string
@@ -116,7 +115,7 @@ func (s *short) Upload(ctx context.Context, name string, r io.Reader, o ...objst
 	return s.Bucket.Upload(ctx, name, bytes.NewReader(text), o...)
 }
 
-func TestAProfileObjectThatArrivesShortIsNotShipped(t *testing.T) {
+func TestProfileShipper_TruncatedObjectIsNotShipped(t *testing.T) {
 	for _, file := range profileFiles {
 		dir, to := t.TempDir(), objstore.NewInMemBucket()
 		name := "anonymous/" + ulid.Make().String()
@@ -140,7 +139,7 @@ func TestAProfileObjectThatArrivesShortIsNotShipped(t *testing.T) {
 	}
 }
 
-func TestTheListOfShippedBlocksIsOnTheDiskBeforeItReplacesTheOldOne(t *testing.T) {
+func TestWriteState_SyncsBeforeRename(t *testing.T) {
 	was := disk
 	t.Cleanup(func() { disk = was })
 	dir := t.TempDir()

@@ -15,35 +15,34 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// ErrCorrupt is wrapped by what is said of a block whose files are not what they
-// should be.
+// ErrCorrupt is wrapped by errors about invalid files of a block.
 var ErrCorrupt = errors.New("corrupt block")
 
-// metaBytesMax bounds a meta.json, which lists the blocks it was made of.
+// metaBytesMax is the size limit of a meta.json, which lists the sources of the block.
 const metaBytesMax = 16 << 20
 
-// blockMeta is what shipping must know of a meta.json. maxt is exclusive.
+// blockMeta is the part of a meta.json that shipping needs. maxt is exclusive.
 type blockMeta struct {
 	id         ulid.ULID
 	mint, maxt int64
 	samples    int64
 	level      int64
 	deleted    int64 // tombstones
-	resolution int64 // of downsampling, in ms
+	resolution int64 // downsampling resolution in ms
 	labels     labels.Labels
-	sources    []ulid.ULID // blocks of level 1 that it was made of
+	sources    []ulid.ULID // level 1 blocks that it was compacted from
 	files      []blockFile
-	members    []jsontree.Member // all but the section thanos, as they are spelled
+	members    []jsontree.Member // all but the section thanos, as encoded
 }
 
-// blockFile is one file of a block, named from the block's folder.
+// blockFile is one file of a block; its name is relative to the block's folder.
 type blockFile struct {
 	name string
-	size int64 // 0: not known, as of meta.json itself
+	size int64 // 0: unknown, as for meta.json itself
 	hash string
 }
 
-// parseMeta reads a meta.json, with or without the section thanos.
+// parseMeta parses a meta.json, with or without the section thanos.
 func parseMeta(text []byte) (blockMeta, error) {
 	var m blockMeta
 	v, err := jsontree.Parse(text)
@@ -90,8 +89,8 @@ func parseMeta(text []byte) (blockMeta, error) {
 	return m, nil
 }
 
-// appendMeta appends the meta.json of a shipped block: Prometheus' own members as
-// they are spelled, and the section thanos.
+// appendMeta appends the meta.json of a shipped block: Prometheus' members as encoded, and
+// the section thanos.
 func appendMeta(dst []byte, m blockMeta, external labels.Labels, source string, files []blockFile, uploaded time.Time) []byte {
 	dst = append(dst, '{')
 	for _, member := range m.members {
@@ -130,8 +129,8 @@ func appendMeta(dst []byte, m blockMeta, external labels.Labels, source string, 
 	return append(dst, "\"\n\t}\n}\n"...)
 }
 
-// appendFiles lists the files by name, meta.json among them, whose size nobody
-// knows before it is written.
+// appendFiles appends the files sorted by name, including meta.json, whose size is unknown
+// before it is written.
 func appendFiles(dst []byte, files []blockFile) []byte {
 	sorted := append(slices.Clone(files), blockFile{name: metaFile})
 	slices.SortFunc(sorted, func(a, b blockFile) int { return strings.Compare(a.name, b.name) })

@@ -15,7 +15,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// ProfileObjects is a profile block in the bucket: its two objects, read by ranges.
+// ProfileObjects is a profile block in the bucket: two objects, read by ranges.
 type ProfileObjects struct {
 	Tenant      string
 	ID          ulid.ULID
@@ -24,8 +24,8 @@ type ProfileObjects struct {
 	RowsBytes   int64
 }
 
-// ProfileReader finds profile blocks in a bucket. Rows are read through a cache of
-// pages; indexes are not, since whoever reads one keeps it.
+// ProfileReader lists profile blocks in a bucket. Rows are read through a cache of pages.
+// Indexes are not cached, since their readers hold them in memory.
 type ProfileReader struct {
 	from    objstore.BucketReader
 	cache   *Cache
@@ -37,20 +37,20 @@ type ProfileReader struct {
 
 type knownProfile struct {
 	index, rows *Object
-	settled     bool // their sizes were the same when they were looked at again
+	confirmed   bool // a second look found the same sizes
 }
 
-// NewProfileReader makes a reader whose cache has so many bytes, and whose reads
-// give up after timeout.
+// NewProfileReader returns a reader with a cache of cacheBytes. Each read is cancelled
+// after timeout.
 func NewProfileReader(from objstore.BucketReader, cacheBytes int64, timeout time.Duration) *ProfileReader {
 	return &ProfileReader{from: from, cache: NewCache(cacheBytes), timeout: timeout}
 }
 
-// CacheBytes is what the cache holds.
+// CacheBytes returns the size of the cached pages.
 func (r *ProfileReader) CacheBytes() int64 { return r.cache.Bytes() }
 
-// Blocks lists the blocks of all tenants that have both files. One that has been the
-// same twice is not looked at again.
+// Blocks lists the blocks of all tenants that have both files. A block that had the same
+// sizes twice is not looked up again.
 func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,7 +65,7 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 		return r.from.Iter(ctx, folder, func(name string) error {
 			id, err := ulid.ParseStrict(path.Base(name))
 			if err != nil || !strings.HasSuffix(name, "/") {
-				return nil // it is no block
+				return nil // not a block
 			}
 			name = ProfileBlock(base, id)
 			k, err := r.look(ctx, name)
@@ -87,10 +87,10 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 	return found, nil
 }
 
-// look finds the files of a block; nil if it has not both.
+// look looks up the files of a block; nil unless both exist.
 func (r *ProfileReader) look(ctx context.Context, name string) (*knownProfile, error) {
 	old := r.known[name]
-	if old != nil && old.settled {
+	if old != nil && old.confirmed {
 		return old, nil
 	}
 	k := &knownProfile{}
@@ -104,12 +104,11 @@ func (r *ProfileReader) look(ctx context.Context, name string) (*knownProfile, e
 		}
 		*object = o
 	}
-	k.settled = old != nil && old.index.Size() == k.index.Size() && old.rows.Size() == k.rows.Size()
+	k.confirmed = old != nil && old.index.Size() == k.index.Size() && old.rows.Size() == k.rows.Size()
 	return k, nil
 }
 
-// limitedAt is an object as an io.ReaderAt that gives up on a read that takes too
-// long.
+// limitedAt reads an object with a timeout for each read.
 type limitedAt struct {
 	reader *ProfileReader
 	object *Object

@@ -12,7 +12,7 @@ import (
 	"github.com/thanos-io/objstore"
 )
 
-// countedBucket counts what is asked of a bucket.
+// countedBucket counts requests to a bucket.
 type countedBucket struct {
 	objstore.Bucket
 	attributes, ranges int
@@ -29,7 +29,7 @@ func (c *countedBucket) GetRange(ctx context.Context, name string, off, length i
 	return c.Bucket.GetRange(ctx, name, off, length)
 }
 
-func TestProfileBlocksAreListedWholeAndReadByRangesOnce(t *testing.T) {
+func TestProfileReader_ListsCompleteBlocksAndCachesRanges(t *testing.T) {
 	ctx, in := context.Background(), &countedBucket{Bucket: objstore.NewInMemBucket()}
 	one, two, half := ulid.Make(), ulid.Make(), ulid.Make()
 	rows := bytes.Repeat([]byte("0123456789abcdef"), pageBytes) // sixteen pages
@@ -64,9 +64,9 @@ func TestProfileBlocksAreListedWholeAndReadByRangesOnce(t *testing.T) {
 		t.Fatalf("%+v", found)
 	}
 	list()
-	asked := in.attributes
-	if list(); in.attributes != asked {
-		t.Error("blocks that do not change are looked at again and again")
+	before := in.attributes
+	if list(); in.attributes != before {
+		t.Error("unchanged blocks are looked up repeatedly")
 	}
 	for range 3 {
 		b := make([]byte, 100)

@@ -20,44 +20,43 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// Files of a profile block, in the order in which they are uploaded: without its
-// index nobody can read a block.
+// Files of a profile block in upload order: a block without its index is not readable.
 var profileFiles = []string{"profiles.parquet", "index"}
 
 // ProfileShipOptions of a ProfileShipper. Zero durations take ShipOptions' defaults.
 type ProfileShipOptions struct {
-	Dir                                 string // with a folder for each tenant, and in it one for each block
+	Dir                                 string // has a folder for each tenant with a folder for each block
 	Interval, RetryMin, RetryMax, Stall time.Duration
 }
 
-// ProfileShipper uploads profile blocks, each tenant's under its own name. Blocks
-// that were merged are uploaded as well as what they were merged to, which says so:
-// who reads the bucket leaves out what another block has replaced.
+// ProfileShipper uploads profile blocks into a folder for each tenant. It uploads merged
+// blocks as well as their parents. A merged block names its parents, which readers of the
+// bucket skip.
 type ProfileShipper struct {
 	opts    ShipOptions
 	bucket  objstore.Bucket
 	logger  *slog.Logger
-	known   map[string]bool // blocks that are there, by their folder in the bucket
+	known   map[string]bool // blocks in the bucket, by folder
 	uploads *metrics.Counter
 	failed  *metrics.Counter
 	waiting *metrics.Gauge
 }
 
-// NewProfileShipper makes a shipper; it closes nothing that it is given.
+// NewProfileShipper returns a shipper. The caller closes the bucket.
 func NewProfileShipper(to objstore.Bucket, o ProfileShipOptions, logger *slog.Logger, set *metrics.Set) *ProfileShipper {
 	s := &ProfileShipper{
 		opts:    ShipOptions{Dir: o.Dir, Interval: o.Interval, RetryMin: o.RetryMin, RetryMax: o.RetryMax, Stall: o.Stall}.withDefaults(),
 		bucket:  to,
 		logger:  logger,
 		known:   map[string]bool{},
-		uploads: counterOf(set, "ferula_profile_shipper_uploads_total", "Profile blocks uploaded."),
-		failed:  counterOf(set, "ferula_profile_shipper_failures_total", "Looks at the folder of profile blocks that failed."),
-		waiting: gaugeOf(set, "ferula_profile_shipper_blocks_waiting", "Profile blocks that are not known to be in the bucket."),
+		uploads: counterOf(set, "ferula_profile_shipper_uploads_total", "Number of profile blocks uploaded."),
+		failed:  counterOf(set, "ferula_profile_shipper_failures_total", "Number of failed syncs of the folder of profile blocks."),
+		waiting: gaugeOf(set, "ferula_profile_shipper_blocks_waiting", "Number of profile blocks waiting for upload."),
 	}
 	return s
 }
 
-// Run looks at the folder until ctx ends, sooner after a failure.
+// Run syncs the folder periodically until ctx is done, sooner after a failure.
 func (s *ProfileShipper) Run(ctx context.Context) {
 	var retry time.Duration
 	for {
@@ -66,7 +65,7 @@ func (s *ProfileShipper) Run(ctx context.Context) {
 			s.failed.Inc()
 			retry = min(max(2*retry, s.opts.RetryMin), s.opts.RetryMax)
 			wait = retry
-			s.logger.Warn("Shipping profiles failed and is repeated", "in", wait, "err", err)
+			s.logger.Warn("Shipping profiles failed; retrying", "retry_in", wait, "err", err)
 		} else {
 			retry = 0
 		}
@@ -78,8 +77,8 @@ func (s *ProfileShipper) Run(ctx context.Context) {
 	}
 }
 
-// Sync looks at the folder once and uploads what is new. One block that fails does
-// not keep others back.
+// Sync syncs the folder once and uploads new blocks. A block that fails does not stop the
+// others.
 func (s *ProfileShipper) Sync(ctx context.Context) (uploaded int, err error) {
 	blocks, err := s.blocks()
 	if err != nil {
@@ -93,7 +92,7 @@ func (s *ProfileShipper) Sync(ctx context.Context) (uploaded int, err error) {
 		}
 		sent, err := s.ship(ctx, b)
 		if errors.Is(err, errVanished) {
-			continue // it was merged, or has aged away, which the store counts
+			continue // merged, or removed by retention, which the store counts
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("profile block %s: %w", b.name, err))
@@ -112,10 +111,10 @@ func (s *ProfileShipper) Sync(ctx context.Context) (uploaded int, err error) {
 	return uploaded, errors.Join(errs...)
 }
 
-// profileBlock is a block on the disk and its folder in the bucket.
+// profileBlock is a block on disk and its folder in the bucket.
 type profileBlock struct{ dir, name string }
 
-// forget drops what is not on the disk any more.
+// forget drops blocks that are not on disk any more.
 func (s *ProfileShipper) forget(blocks []profileBlock) {
 	for name := range s.known {
 		if !slices.ContainsFunc(blocks, func(b profileBlock) bool { return b.name == name }) {
@@ -124,11 +123,11 @@ func (s *ProfileShipper) forget(blocks []profileBlock) {
 	}
 }
 
-// blocks lists what is on the disk, oldest first within each tenant.
+// blocks lists the blocks on disk, oldest first within each tenant.
 func (s *ProfileShipper) blocks() ([]profileBlock, error) {
 	tenants, err := os.ReadDir(s.opts.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // nobody has pushed anything yet
+		return nil, nil // no profile was pushed yet
 	}
 	if err != nil {
 		return nil, err
@@ -152,7 +151,7 @@ func (s *ProfileShipper) blocks() ([]profileBlock, error) {
 	return found, nil
 }
 
-// ship makes sure that a block is in the bucket, whole.
+// ship uploads the files of a block that the bucket does not have completely.
 func (s *ProfileShipper) ship(ctx context.Context, b profileBlock) (sent bool, err error) {
 	v := &view{}
 	defer v.close()
@@ -181,7 +180,7 @@ func (s *ProfileShipper) ship(ctx context.Context, b profileBlock) (sent bool, e
 			return false, fmt.Errorf("upload %s: %w", f.name, err)
 		}
 		if there, err := s.there(ctx, b, f.blockFile); err != nil || !there {
-			return false, errors.Join(fmt.Errorf("%w: %s has not arrived whole", ErrCorrupt, f.name), err)
+			return false, errors.Join(fmt.Errorf("%w: %s is incomplete in the bucket", ErrCorrupt, f.name), err)
 		}
 	}
 	return true, nil

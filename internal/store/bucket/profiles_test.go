@@ -18,7 +18,7 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// profileBlocks makes folders that look like profile blocks.
+// profileBlocks creates folders that look like profile blocks.
 func profileBlocks(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -31,7 +31,7 @@ func profileBlocks(t *testing.T, dir string, names ...string) {
 	}
 }
 
-func TestProfileBlocksAreShippedUnderTheirTenantKilledAtAnyStep(t *testing.T) {
+func TestProfileShipper_KilledAtAnyStepShipsEveryBlock(t *testing.T) {
 	one, two := "anonymous/"+ulid.Make().String(), "team-a/"+ulid.Make().String()
 	for _, half := range []bool{false, true} {
 		for step := 1; ; step++ {
@@ -68,14 +68,14 @@ func TestProfileBlocksAreShippedUnderTheirTenantKilledAtAnyStep(t *testing.T) {
 	}
 }
 
-func TestWithoutProfilesNothingIsShipped(t *testing.T) {
+func TestProfileShipper_WithoutProfilesShipsNothing(t *testing.T) {
 	s := NewProfileShipper(objstore.NewInMemBucket(), ProfileShipOptions{Dir: filepath.Join(t.TempDir(), "none")}, quiet, metrics.NewSet())
 	if n, err := s.Sync(context.Background()); n != 0 || err != nil {
 		t.Error(n, err)
 	}
 }
 
-// counting counts the ranges that are asked for.
+// counting counts requests for ranges.
 type counting struct {
 	objstore.Bucket
 	mu     sync.Mutex
@@ -93,7 +93,7 @@ func (c *counting) GetRange(ctx context.Context, name string, off, length int64)
 	return c.Bucket.GetRange(ctx, name, off, length)
 }
 
-func TestRangesOfObjectsAreReadThroughTheCache(t *testing.T) {
+func TestObject_ReadsRangesThroughTheCache(t *testing.T) {
 	ctx, random := context.Background(), rand.New(rand.NewPCG(1, 2))
 	text := make([]byte, 5*pageBytes+123)
 	for i := range text {
@@ -140,7 +140,7 @@ func TestRangesOfObjectsAreReadThroughTheCache(t *testing.T) {
 		}
 	}
 	if from.ranges != 1 {
-		t.Errorf("%d ranges are asked for to read side by side", from.ranges)
+		t.Errorf("%d requests to read adjacent pages", from.ranges)
 	}
 	from.fail = true
 	broken, err := NewCache(0).Object(ctx, from, "o")
@@ -156,6 +156,6 @@ func TestRangesOfObjectsAreReadThroughTheCache(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := cache.Object(ctx, from, "none"); err == nil {
-		t.Error("an object that is not there is opened")
+		t.Error("opened a missing object")
 	}
 }

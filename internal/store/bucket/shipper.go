@@ -24,13 +24,13 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// ErrNoLabels is returned while there are no external labels, without which the
-// blocks of two servers could not be told apart.
-var ErrNoLabels = errors.New("no external labels: blocks of several servers in one bucket are told apart by them")
+// ErrNoLabels is returned without external labels, which distinguish the blocks of
+// several servers.
+var ErrNoLabels = errors.New("no external labels: they distinguish the blocks of several servers in one bucket")
 
-// ErrOverlap is returned for a compacted block whose time another block in the
-// bucket covers.
-var ErrOverlap = errors.New("compacted block overlaps what the bucket has")
+// ErrOverlap is returned for a compacted block whose time range overlaps another block in
+// the bucket.
+var ErrOverlap = errors.New("compacted block overlaps a block in the bucket")
 
 // ShipOptions of a Shipper. Zero durations take the defaults.
 type ShipOptions struct {
@@ -38,17 +38,17 @@ type ShipOptions struct {
 	Labels func() labels.Labels // external labels in force
 	Source string               // the program, as meta.json names it; "" is "sidecar"
 
-	UploadCompacted bool   // blocks above level 1 too
-	AllowOutOfOrder bool   // a block that fails does not keep later ones back
-	SkipCorrupted   bool   // nor does one whose meta.json cannot be read
-	Hashes          bool   // SHA-256 of each file goes into meta.json
+	UploadCompacted bool   // also upload blocks above level 1
+	AllowOutOfOrder bool   // upload later blocks although one failed
+	SkipCorrupted   bool   // upload later blocks although a meta.json cannot be read
+	Hashes          bool   // write the SHA-256 of each file to meta.json
 	StateFile       string // its name in Dir; "": thanos.shipper.json
-	Concurrency     int    // segments uploaded at once; 0: 1
+	Concurrency     int    // segments uploaded concurrently; 0: 1
 
-	Interval time.Duration // between looks at the folder; 0: 30 s
+	Interval time.Duration // interval of syncs; 0: 30 s
 	RetryMin time.Duration // after a failure, doubled each time; 0: 2 s
 	RetryMax time.Duration // 0: 2 min
-	Stall    time.Duration // after which an upload that does not move is broken off; 0: 5 min
+	Stall    time.Duration // timeout of an upload without progress; 0: 5 min
 	Now      func() time.Time
 }
 
@@ -77,8 +77,7 @@ func (o ShipOptions) withDefaults() ShipOptions {
 	return o
 }
 
-// Shipper uploads the blocks of one folder. Use New…, then Run; Status may be
-// asked at any time.
+// Shipper uploads the blocks of one folder. Run runs it. Status may be called at any time.
 type Shipper struct {
 	opts    ShipOptions
 	bucket  objstore.Bucket
@@ -86,21 +85,21 @@ type Shipper struct {
 	metrics shipMetrics
 
 	syncing sync.Mutex  // one Sync at a time
-	pending []ulid.ULID // blocks that waited after the last look; guarded by syncing
+	pending []ulid.ULID // blocks waiting after the last sync; guarded by syncing
 
 	mu     sync.Mutex
 	status ShipStatus
 }
 
-// ShipStatus is how shipping goes.
+// ShipStatus is the state of shipping.
 type ShipStatus struct {
-	LastSuccess time.Time // of a look at the folder after which nothing was left to do
-	FailingFrom time.Time // zero if the last look was a success
-	Err         error     // of the last look
-	Waiting     int       // blocks that belong into the bucket and are not known to be there
+	LastSuccess time.Time // time of the last successful sync
+	FailingFrom time.Time // zero if the last sync succeeded
+	Err         error     // of the last sync
+	Waiting     int       // blocks waiting for upload
 }
 
-// NewShipper makes a shipper; it closes nothing that it is given.
+// NewShipper returns a shipper. The caller closes the bucket.
 func NewShipper(to objstore.Bucket, opts ShipOptions, logger *slog.Logger, set *metrics.Set) (*Shipper, error) {
 	opts = opts.withDefaults()
 	if opts.Dir == "" || opts.Labels == nil {
@@ -112,16 +111,15 @@ func NewShipper(to objstore.Bucket, opts ShipOptions, logger *slog.Logger, set *
 	return &Shipper{opts: opts, bucket: to, logger: logger, metrics: newShipMetrics(set)}, nil
 }
 
-// Status tells how the last look at the folder went.
+// Status returns the state after the last sync.
 func (s *Shipper) Status() ShipStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.status
 }
 
-// Run looks at the folder until ctx ends. After a failure it looks again sooner,
-// and later and later if that fails too; a block stays on its list until it is in
-// the bucket.
+// Run syncs the folder periodically until ctx is done. After failures it retries with
+// exponential backoff. A block is retried until it is in the bucket.
 func (s *Shipper) Run(ctx context.Context) {
 	var retry time.Duration
 	for {
@@ -129,7 +127,7 @@ func (s *Shipper) Run(ctx context.Context) {
 		if n, err := s.Sync(ctx); err != nil && ctx.Err() == nil {
 			retry = min(max(2*retry, s.opts.RetryMin), s.opts.RetryMax)
 			wait = retry
-			s.logger.Warn("Shipping failed and is repeated", "in", wait, "uploaded", n, "waiting", s.Status().Waiting, "err", err)
+			s.logger.Warn("Shipping failed; retrying", "retry_in", wait, "uploaded", n, "waiting", s.Status().Waiting, "err", err)
 		} else {
 			retry = 0
 		}
@@ -141,11 +139,11 @@ func (s *Shipper) Run(ctx context.Context) {
 	}
 }
 
-// Sync looks at the folder once and uploads what is new, oldest first.
+// Sync syncs the folder once and uploads new blocks, oldest first.
 func (s *Shipper) Sync(ctx context.Context) (uploaded int, err error) {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
-	round := &round{Shipper: s, labels: s.opts.Labels()}
+	round := &syncRun{Shipper: s, labels: s.opts.Labels()}
 	err = round.run(ctx)
 	now := s.opts.Now()
 	s.mu.Lock()
@@ -169,30 +167,30 @@ func (s *Shipper) Sync(ctx context.Context) (uploaded int, err error) {
 	return round.uploaded, nil
 }
 
-// round is one look at the folder.
-type round struct {
+// syncRun is one sync of the folder.
+type syncRun struct {
 	*Shipper
-	labels   labels.Labels
-	there    []ulid.ULID // blocks of the folder that are in the bucket
-	known    []ulid.ULID // what the state file says
-	others   []blockMeta // of the bucket, once a compacted block has asked for them
-	asked    bool
-	waiting  int
-	uploaded int
-	left     []ulid.ULID // have left the disk, and it is not known whether they are lost
+	labels    labels.Labels
+	shipped   []ulid.ULID // blocks of the folder in the bucket
+	known     []ulid.ULID // blocks in the state file
+	others    []blockMeta // of the bucket; read for the first compacted block
+	listed    bool
+	waiting   int
+	uploaded  int
+	undecided []ulid.ULID // deleted from disk; not known whether they are lost
 }
 
 // errVanished is returned for a block that was deleted before it was shipped.
-var errVanished = errors.New("the block was deleted from the disk before it was shipped")
+var errVanished = errors.New("the block was deleted from disk before it was shipped")
 
-func (r *round) run(ctx context.Context) error {
+func (r *syncRun) run(ctx context.Context) error {
 	if r.labels.IsEmpty() {
 		return ErrNoLabels
 	}
 	statePath := filepath.Join(r.opts.Dir, r.opts.StateFile)
 	var err error
 	if r.known, err = readState(statePath); err != nil {
-		r.logger.Warn("The list of shipped blocks cannot be read; the bucket is asked instead", "err", err)
+		r.logger.Warn("Reading the list of shipped blocks failed; checking the bucket instead", "err", err)
 	}
 	blocks, errs := r.blocks()
 	if len(errs) > 0 && !r.opts.SkipCorrupted {
@@ -209,35 +207,35 @@ func (r *round) run(ctx context.Context) error {
 		}
 		err := r.ship(ctx, m)
 		if errors.Is(err, errVanished) {
-			r.left = append(r.left, m.id) // the next look finds out what has become of it
+			r.undecided = append(r.undecided, m.id) // the next sync determines whether it is lost
 			continue
 		}
 		if err != nil {
 			r.waiting++
 			errs = append(errs, fmt.Errorf("block %s: %w", m.id, err))
 			if ctx.Err() != nil || !r.opts.AllowOutOfOrder {
-				// A later block would let the compactor close the gap that this one fills.
+				// A later block would let the compactor compact across the gap.
 				r.waiting += r.count(blocks[i+1:])
 				break
 			}
 			continue
 		}
-		r.there = append(r.there, m.id)
+		r.shipped = append(r.shipped, m.id)
 		if !slices.Contains(r.known, m.id) {
-			// At once, and not at the end: what is there need not be asked for again.
+			// Now, and not at the end, so that blocks in the bucket are not checked again.
 			r.remember(statePath)
 		}
 	}
-	if !slices.Equal(r.known, r.there) && len(errs) == 0 {
+	if !slices.Equal(r.known, r.shipped) && len(errs) == 0 {
 		r.remember(statePath)
 	}
 	return errors.Join(errs...)
 }
 
-// missed counts the blocks that waited after the last look and have left the disk
-// since. One that is in the bucket all the same, or went into a block that belongs
-// there, is not lost.
-func (r *round) missed(ctx context.Context, blocks []blockMeta) error {
+// missed counts the blocks that were waiting after the last sync and have been deleted from
+// disk since. A block is not lost if it is in the bucket, or if it was compacted into a
+// block that will be shipped.
+func (r *syncRun) missed(ctx context.Context, blocks []blockMeta) error {
 	for i, id := range r.pending {
 		if _, err := os.Stat(filepath.Join(r.opts.Dir, id.String())); !errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -247,48 +245,48 @@ func (r *round) missed(ctx context.Context, blocks []blockMeta) error {
 		}
 		whole, err := r.whole(ctx, id)
 		if err != nil {
-			r.left = slices.Clone(r.pending[i:]) // looked at again
-			return fmt.Errorf("block %s, which has left the disk: %w", id, err)
+			r.undecided = slices.Clone(r.pending[i:]) // checked by the next sync
+			return fmt.Errorf("block %s, deleted from disk: %w", id, err)
 		}
 		if !whole {
 			r.metrics.lost.Inc()
-			r.logger.Error("A block was deleted from the disk before it was shipped", "block", id)
+			r.logger.Error("A block was deleted from disk before it was shipped", "block", id)
 		}
 	}
 	return nil
 }
 
-// remain keeps which blocks of the folder still wait.
-func (r *round) remain(blocks []blockMeta) {
-	r.pending = slices.Clone(r.left)
+// remain records which blocks of the folder are still waiting.
+func (r *syncRun) remain(blocks []blockMeta) {
+	r.pending = slices.Clone(r.undecided)
 	for _, m := range blocks {
-		if r.wanted(m) && !slices.Contains(r.known, m.id) && !slices.Contains(r.there, m.id) && !slices.Contains(r.pending, m.id) {
+		if r.wanted(m) && !slices.Contains(r.known, m.id) && !slices.Contains(r.shipped, m.id) && !slices.Contains(r.pending, m.id) {
 			r.pending = append(r.pending, m.id)
 		}
 	}
 }
 
-// remember writes the state file. Where that fails only questions are repeated.
-func (r *round) remember(path string) {
-	list := slices.Clone(r.there)
+// remember writes the state file. If that fails, requests to the bucket are repeated.
+func (r *syncRun) remember(path string) {
+	list := slices.Clone(r.shipped)
 	for _, id := range r.known {
 		if _, err := os.Stat(filepath.Join(r.opts.Dir, id.String())); err == nil && !slices.Contains(list, id) {
 			list = append(list, id)
 		}
 	}
 	if err := writeState(path, list); err != nil {
-		r.logger.Warn("The list of shipped blocks cannot be written", "err", err)
+		r.logger.Warn("Writing the list of shipped blocks failed", "err", err)
 		return
 	}
 	r.known = list
 }
 
-// wanted tells whether a block belongs into the bucket.
-func (r *round) wanted(m blockMeta) bool {
+// wanted reports whether a block is to be shipped.
+func (r *syncRun) wanted(m blockMeta) bool {
 	return slices.Contains(r.known, m.id) || m.samples > 0 && (m.level <= 1 || r.opts.UploadCompacted)
 }
 
-func (r *round) count(blocks []blockMeta) (n int) {
+func (r *syncRun) count(blocks []blockMeta) (n int) {
 	for _, m := range blocks {
 		if r.wanted(m) && !slices.Contains(r.known, m.id) {
 			n++
@@ -297,9 +295,9 @@ func (r *round) count(blocks []blockMeta) (n int) {
 	return n
 }
 
-// blocks lists those of the folder by time, and what is wrong with others. A
-// block that vanishes meanwhile is neither.
-func (r *round) blocks() (blocks []blockMeta, errs []error) {
+// blocks lists the blocks of the folder by time, and the errors of unreadable ones. A block
+// that is deleted meanwhile is in neither.
+func (r *syncRun) blocks() (blocks []blockMeta, errs []error) {
 	entries, err := os.ReadDir(r.opts.Dir)
 	if err != nil {
 		return nil, []error{err}
@@ -327,10 +325,10 @@ func (r *round) blocks() (blocks []blockMeta, errs []error) {
 	return blocks, errs
 }
 
-// ship makes sure that a block is in the bucket.
-func (r *round) ship(ctx context.Context, m blockMeta) error {
+// ship uploads a block unless it is in the bucket.
+func (r *syncRun) ship(ctx context.Context, m blockMeta) error {
 	if slices.Contains(r.known, m.id) {
-		return nil // if it is not there any more, the compactor has made another of it
+		return nil // if it is gone, the compactor has compacted it
 	}
 	if whole, err := r.whole(ctx, m.id); err != nil || whole {
 		return err
@@ -341,7 +339,7 @@ func (r *round) ship(ctx context.Context, m blockMeta) error {
 		}
 	}
 	if m.deleted > 0 {
-		r.logger.Warn("The block has deleted samples, which are shipped as if they were not", "block", m.id)
+		r.logger.Warn("Tombstones of a block are ignored: its deleted samples are shipped", "block", m.id)
 	}
 	begun := r.opts.Now()
 	n, err := r.upload(ctx, m.id)
@@ -358,20 +356,19 @@ func (r *round) ship(ctx context.Context, m blockMeta) error {
 	return nil
 }
 
-// whole tells whether the bucket has a block with all its files, which is more
-// than that it has a meta.json: on some stores a write that breaks off leaves a
-// part behind.
-func (r *round) whole(ctx context.Context, id ulid.ULID) (bool, error) {
+// whole reports whether the bucket has a block with all its files. A meta.json alone is not
+// enough: some stores keep a part of an interrupted upload.
+func (r *syncRun) whole(ctx context.Context, id ulid.ULID) (bool, error) {
 	m, err := r.remoteMeta(ctx, id)
 	if errors.Is(err, ErrCorrupt) {
-		r.logger.Warn("The bucket has a broken upload of this block, which is repeated", "block", id, "err", err)
+		r.logger.Warn("The bucket has an incomplete upload of a block; uploading again", "block", id, "err", err)
 		return false, nil
 	}
 	if err != nil || m == nil {
 		return false, err
 	}
 	if marked, err := r.bucket.Exists(ctx, path.Join(id.String(), deletionMark)); err != nil || marked {
-		return marked, err // its files may be going
+		return marked, err // its files may be being deleted
 	}
 	files := m.files
 	if len(files) == 0 {
@@ -382,7 +379,7 @@ func (r *round) whole(ctx context.Context, id ulid.ULID) (bool, error) {
 			continue
 		}
 		if err := r.checkFile(ctx, id, f); errors.Is(err, ErrCorrupt) {
-			r.logger.Warn("The bucket has a broken upload of this block, which is repeated", "block", id, "err", err)
+			r.logger.Warn("The bucket has an incomplete upload of a block; uploading again", "block", id, "err", err)
 			return false, nil
 		} else if err != nil {
 			return false, err
@@ -391,8 +388,8 @@ func (r *round) whole(ctx context.Context, id ulid.ULID) (bool, error) {
 	return true, nil
 }
 
-// checkFile compares the size of an object with what it must be.
-func (r *round) checkFile(ctx context.Context, id ulid.ULID, f blockFile) error {
+// checkFile compares the size of an object with that of the file.
+func (r *syncRun) checkFile(ctx context.Context, id ulid.ULID, f blockFile) error {
 	attributes, err := r.bucket.Attributes(ctx, path.Join(id.String(), f.name))
 	switch {
 	case err != nil && r.bucket.IsObjNotFoundErr(err):
@@ -405,8 +402,8 @@ func (r *round) checkFile(ctx context.Context, id ulid.ULID, f blockFile) error 
 	return nil
 }
 
-// remoteMeta reads a block's meta.json; nil if there is none.
-func (r *round) remoteMeta(ctx context.Context, id ulid.ULID) (*blockMeta, error) {
+// remoteMeta reads a block's meta.json from the bucket; nil if it does not exist.
+func (r *syncRun) remoteMeta(ctx context.Context, id ulid.ULID) (*blockMeta, error) {
 	name := path.Join(id.String(), metaFile)
 	there, err := r.bucket.Exists(ctx, name)
 	if err != nil || !there {
@@ -426,7 +423,7 @@ func (r *round) remoteMeta(ctx context.Context, id ulid.ULID) (*blockMeta, error
 	}
 	m, err := parseMeta(text)
 	if err == nil && m.id != id {
-		err = fmt.Errorf("%w: it is of block %s", ErrCorrupt, m.id)
+		err = fmt.Errorf("%w: names block %s", ErrCorrupt, m.id)
 	}
 	if err != nil {
 		return nil, err
@@ -434,10 +431,10 @@ func (r *round) remoteMeta(ctx context.Context, id ulid.ULID) (*blockMeta, error
 	return &m, nil
 }
 
-// checkOverlap refuses a compacted block beside which the bucket has others of
-// the same time, most likely those it was made of.
-func (r *round) checkOverlap(ctx context.Context, m blockMeta) error {
-	if !r.asked {
+// checkOverlap refuses a compacted block if the bucket has other blocks of the same time
+// range, most likely its sources.
+func (r *syncRun) checkOverlap(ctx context.Context, m blockMeta) error {
+	if !r.listed {
 		err := r.bucket.Iter(ctx, "", func(name string) error {
 			id, err := ulid.ParseStrict(path.Base(name))
 			if err != nil {
@@ -456,7 +453,7 @@ func (r *round) checkOverlap(ctx context.Context, m blockMeta) error {
 			r.others = nil
 			return fmt.Errorf("list the bucket: %w", err)
 		}
-		r.asked = true
+		r.listed = true
 	}
 	for _, other := range r.others {
 		if other.id != m.id && other.mint < m.maxt && m.mint < other.maxt {
@@ -466,9 +463,9 @@ func (r *round) checkOverlap(ctx context.Context, m blockMeta) error {
 	return nil
 }
 
-// upload puts every file of a block into the bucket whatever may be there
-// already, looks at what has arrived, and writes meta.json last.
-func (r *round) upload(ctx context.Context, id ulid.ULID) (bytesSent int64, err error) {
+// upload writes every file of a block to the bucket, whatever exists there, verifies the
+// objects, and writes meta.json last.
+func (r *syncRun) upload(ctx context.Context, id ulid.ULID) (bytesSent int64, err error) {
 	v, err := openView(filepath.Join(r.opts.Dir, id.String()))
 	if err != nil {
 		return 0, err
@@ -497,7 +494,7 @@ func (r *round) upload(ctx context.Context, id ulid.ULID) (bytesSent int64, err 
 	return bytesSent, r.put(ctx, path.Join(id.String(), metaFile), bytes.NewReader(text), int64(len(text)))
 }
 
-func (r *round) put(ctx context.Context, name string, from io.ReaderAt, size int64) error {
+func (r *syncRun) put(ctx context.Context, name string, from io.ReaderAt, size int64) error {
 	err := send(ctx, from, size, r.opts.Stall, func(ctx context.Context, body io.Reader) error { return r.bucket.Upload(ctx, name, body) })
 	if err != nil {
 		return fmt.Errorf("upload %s: %w", name, err)

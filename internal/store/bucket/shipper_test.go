@@ -24,7 +24,7 @@ func mustSync(t *testing.T, s *Shipper, want int) {
 	}
 }
 
-func TestABlockIsShippedOnceWithTheSectionThanos(t *testing.T) {
+func TestShipper_ShipsABlockOnceWithTheThanosSection(t *testing.T) {
 	dir, to := t.TempDir(), objstore.NewInMemBucket()
 	id := makeBlock(t, dir, 0)
 	s := newShipper(t, to, dir, func(o *ShipOptions) { o.Hashes = true })
@@ -61,10 +61,10 @@ func TestABlockIsShippedOnceWithTheSectionThanos(t *testing.T) {
 		t.Errorf("%+v", th)
 	}
 	mustSync(t, s, 0)
-	asks := never(to)
-	mustSync(t, newShipper(t, asks, dir, nil), 0)
-	if asks.done != 0 {
-		t.Errorf("the bucket is asked %d times about a block that the state file names", asks.done)
+	requests := never(to)
+	mustSync(t, newShipper(t, requests, dir, nil), 0)
+	if requests.done != 0 {
+		t.Errorf("%d requests to the bucket for a block in the state file", requests.done)
 	}
 	if err := os.Remove(filepath.Join(dir, "thanos.shipper.json")); err != nil {
 		t.Fatal(err)
@@ -75,9 +75,9 @@ func TestABlockIsShippedOnceWithTheSectionThanos(t *testing.T) {
 	}
 }
 
-// The program is killed at each step of an upload, with nothing or half of an
-// object written, and started again.
-func TestAnUploadKilledAtAnyStepAndRepeatedIsOneValidBlock(t *testing.T) {
+// The program is killed at each step of an upload, with nothing or half of an object
+// written, and restarted.
+func TestShipper_UploadKilledAtAnyStepIsRepeated(t *testing.T) {
 	for _, half := range []bool{false, true} {
 		for step := 1; ; step++ {
 			dir, to := t.TempDir(), objstore.NewInMemBucket()
@@ -112,7 +112,7 @@ func TestAnUploadKilledAtAnyStepAndRepeatedIsOneValidBlock(t *testing.T) {
 	}
 }
 
-func TestASingleFaultIsRepeatedByRun(t *testing.T) {
+func TestShipper_RunRetriesAfterAFault(t *testing.T) {
 	for step := 1; step < 12; step++ {
 		dir, to := t.TempDir(), objstore.NewInMemBucket()
 		makeBlock(t, dir, 0)
@@ -130,7 +130,7 @@ func TestASingleFaultIsRepeatedByRun(t *testing.T) {
 	}
 }
 
-// sick is a bucket that refuses uploads until it is healed.
+// sick is a bucket that refuses uploads until it is repaired.
 type sick struct {
 	objstore.Bucket
 	err error
@@ -147,7 +147,7 @@ func (s *sick) Upload(ctx context.Context, name string, r io.Reader, o ...objsto
 	return s.Bucket.Upload(ctx, name, r, o...)
 }
 
-func TestABucketThatIsFullOrReadOnlyOrHangsLosesNothing(t *testing.T) {
+func TestShipper_FullReadOnlyOrHangingBucketLosesNothing(t *testing.T) {
 	for what, fault := range map[string]error{"full": errors.New("507 Insufficient Storage"), "read-only": errors.New("access denied"), "hangs": context.DeadlineExceeded} {
 		dir, to := t.TempDir(), objstore.NewInMemBucket()
 		makeBlock(t, dir, 0)
@@ -169,7 +169,7 @@ func TestABucketThatIsFullOrReadOnlyOrHangsLosesNothing(t *testing.T) {
 	}
 }
 
-func TestABrokenBlockInTheBucketIsNotTrusted(t *testing.T) {
+func TestShipper_ReplacesABrokenBlockInTheBucket(t *testing.T) {
 	dir := t.TempDir()
 	to, err := filesystem.NewBucket(t.TempDir())
 	if err != nil {
@@ -201,7 +201,7 @@ func TestABrokenBlockInTheBucketIsNotTrusted(t *testing.T) {
 	}
 }
 
-func TestABlockMarkedForDeletionIsNotShippedAgain(t *testing.T) {
+func TestShipper_BlockMarkedForDeletionIsNotShippedAgain(t *testing.T) {
 	dir, to := t.TempDir(), objstore.NewInMemBucket()
 	id := makeBlock(t, dir, 0)
 	mustSync(t, newShipper(t, to, dir, nil), 1)
@@ -229,7 +229,7 @@ func setLevel(t *testing.T, dir string, id ulid.ULID, from, to string) {
 	}
 }
 
-func TestCompactedBlocksAreShippedIfAskedForAndNothingOverlaps(t *testing.T) {
+func TestShipper_UploadCompactedShipsUnlessBlocksOverlap(t *testing.T) {
 	dir, to := t.TempDir(), objstore.NewInMemBucket()
 	id := makeBlock(t, dir, 0)
 	setLevel(t, dir, id, `"level": 1`, `"level": 2`)
@@ -248,7 +248,7 @@ func TestCompactedBlocksAreShippedIfAskedForAndNothingOverlaps(t *testing.T) {
 	mustSync(t, newShipper(t, to, dir, other), 1)
 }
 
-func TestWithoutExternalLabelsNothingIsShipped(t *testing.T) {
+func TestShipper_WithoutExternalLabelsShipsNothing(t *testing.T) {
 	dir, to := t.TempDir(), objstore.NewInMemBucket()
 	makeBlock(t, dir, 0)
 	s := newShipper(t, to, dir, func(o *ShipOptions) { o.Labels = labels.EmptyLabels })
@@ -257,7 +257,7 @@ func TestWithoutExternalLabelsNothingIsShipped(t *testing.T) {
 	}
 }
 
-func TestABlockThatCannotBeReadKeepsLaterOnesBackUnlessToldOtherwise(t *testing.T) {
+func TestShipper_UnreadableBlockStopsLaterOnesByDefault(t *testing.T) {
 	dir, to := t.TempDir(), objstore.NewInMemBucket()
 	makeBlock(t, dir, 1)
 	broken := makeBlock(t, dir, 0)
@@ -271,7 +271,7 @@ func TestABlockThatCannotBeReadKeepsLaterOnesBackUnlessToldOtherwise(t *testing.
 	}
 }
 
-// deleting removes the block from the disk once its upload has begun.
+// deleting deletes the block from disk once its upload has begun.
 type deleting struct {
 	objstore.Bucket
 	dir string
@@ -284,7 +284,7 @@ func (d *deleting) Upload(ctx context.Context, name string, r io.Reader, o ...ob
 	return d.Bucket.Upload(ctx, name, r, o...)
 }
 
-func TestABlockThatIsDeletedDuringItsUploadIsShippedWhole(t *testing.T) {
+func TestShipper_BlockDeletedDuringUploadIsShippedCompletely(t *testing.T) {
 	dir, kept, to := t.TempDir(), t.TempDir(), objstore.NewInMemBucket()
 	id := makeBlock(t, dir, 0)
 	if err := os.CopyFS(kept, os.DirFS(dir)); err != nil {
@@ -296,7 +296,7 @@ func TestABlockThatIsDeletedDuringItsUploadIsShippedWhole(t *testing.T) {
 	}
 }
 
-func TestAFolderThatCannotBeWrittenStillShips(t *testing.T) {
+func TestShipper_ReadOnlyFolderStillShips(t *testing.T) {
 	dir, to := t.TempDir(), objstore.NewInMemBucket()
 	makeBlock(t, dir, 0)
 	if err := os.Mkdir(filepath.Join(dir, "thanos.shipper.json.tmp"), 0o700); err != nil { // the state file cannot be written

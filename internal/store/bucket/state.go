@@ -12,13 +12,13 @@ import (
 	"github.com/ferula-io/ferula/internal/jsontree"
 )
 
-// The state file lists the blocks of the folder that are in the bucket, in the
-// format of Thanos' thanos.shipper.json, so that either program goes on where the
-// other has stopped, and so that Prometheus can be told to compact nothing else
-// (--storage.tsdb.delay-compact-file.path). It saves questions to the bucket; if
-// it is lost, the bucket is asked.
+// The state file lists the blocks of the folder that are in the bucket, in the format of
+// Thanos' thanos.shipper.json. Either program can take over from the other, and Prometheus
+// can be configured to compact only listed blocks
+// (--storage.tsdb.delay-compact-file.path). The file saves requests to the bucket; if it
+// is lost, the bucket is checked.
 
-// readState returns nothing for a file that is not there.
+// readState returns no IDs for a missing file.
 func readState(path string) ([]ulid.ULID, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,7 +45,7 @@ func readState(path string) ([]ulid.ULID, error) {
 	return ids, nil
 }
 
-// writeState replaces the file as a whole.
+// writeState replaces the file atomically.
 func writeState(path string, ids []ulid.ULID) error {
 	text := []byte("{\n\t\"version\": 1,\n\t\"uploaded\": [")
 	for i, id := range ids {
@@ -75,7 +75,7 @@ func writeState(path string, ids []ulid.ULID) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// disk is what makes a file durable, in its order; tests watch it.
+// disk are the calls that make a file durable, in order; tests record them.
 var disk = struct {
 	sync   func(f *os.File) error
 	rename func(from, to string) error

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// view holds every file of a block open. The database never changes a file of a
-// block, it only deletes the block: an open file outlives that, so that an upload
-// which lasts for hours sees one block, without hard links in a folder that may
-// be on another disk or not be writable.
+// view holds every file of a block open. The database never changes a block's files, it
+// only deletes them. An open file survives deletion, so an upload of hours reads one
+// consistent block, without hard links, for which the folder would have to be writable and
+// on the same disk.
 type view struct {
 	meta  blockMeta
-	files []viewFile // chunks in their order, then the index
+	files []viewFile // chunk segments in order, then the index
 }
 
 type viewFile struct {
@@ -53,7 +53,7 @@ func openView(dir string) (_ *view, err error) {
 	return v, nil
 }
 
-// readMeta reads the meta.json of a block's folder, which must bear its name.
+// readMeta reads the meta.json of a block's folder. Its ULID must be the folder's name.
 func readMeta(dir string) (blockMeta, error) {
 	text, err := os.ReadFile(filepath.Join(dir, metaFile))
 	if err != nil {
@@ -77,13 +77,13 @@ func (v *view) open(dir, name string) error {
 		return err
 	}
 	if !info.Mode().IsRegular() || info.Size() == 0 {
-		return fmt.Errorf("%w: %s is no file or an empty one", ErrCorrupt, name)
+		return fmt.Errorf("%w: %s is not a file, or is empty", ErrCorrupt, name)
 	}
 	v.files[len(v.files)-1].size = info.Size()
 	return nil
 }
 
-// addHashes reads every file.
+// addHashes computes the hash of every file.
 func (v *view) addHashes(ctx context.Context) error {
 	for i := range v.files {
 		if ctx.Err() != nil {
@@ -112,37 +112,37 @@ func (v *view) close() {
 	}
 }
 
-// errStalled is what an upload ends with that has not moved for too long.
-var errStalled = errors.New("the upload does not get on")
+// errStalled is the cause of the cancellation of an upload without progress.
+var errStalled = errors.New("upload stalled")
 
-// moving is a file that notes when somebody has read from it. It offers what the
-// S3 client looks for to send parts from the disk without holding them.
-type moving struct {
+// progressReader records when a file was last read. It has the methods by which the S3
+// client sends parts from disk without buffering them.
+type progressReader struct {
 	*io.SectionReader
 	lastNS atomic.Int64
 }
 
 // Read implements io.Reader.
-func (m *moving) Read(p []byte) (int, error) {
+func (m *progressReader) Read(p []byte) (int, error) {
 	m.lastNS.Store(time.Now().UnixNano())
 	return m.SectionReader.Read(p)
 }
 
 // ReadAt implements io.ReaderAt.
-func (m *moving) ReadAt(p []byte, at int64) (int, error) {
+func (m *progressReader) ReadAt(p []byte, at int64) (int, error) {
 	m.lastNS.Store(time.Now().UnixNano())
 	return m.SectionReader.ReadAt(p, at)
 }
 
 // ObjectSize implements objstore.ObjectSizer.
-func (m *moving) ObjectSize() (int64, error) { return m.Size(), nil }
+func (m *progressReader) ObjectSize() (int64, error) { return m.Size(), nil }
 
-// send uploads by put, and gives up when nothing was read for longer than stall:
-// a store that is slow may take its time, one that hangs may not.
+// send uploads with put, and cancels it if nothing is read for longer than stall: a slow
+// store is tolerated, a hanging one is not.
 func send(ctx context.Context, from io.ReaderAt, size int64, stall time.Duration, put func(context.Context, io.Reader) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	m := &moving{SectionReader: io.NewSectionReader(from, 0, size)}
+	m := &progressReader{SectionReader: io.NewSectionReader(from, 0, size)}
 	m.lastNS.Store(time.Now().UnixNano())
 	done := make(chan struct{})
 	watched := make(chan struct{})
@@ -156,7 +156,7 @@ func send(ctx context.Context, from io.ReaderAt, size int64, stall time.Duration
 				return
 			case <-tick.C:
 				if time.Now().UnixNano()-m.lastNS.Load() > int64(stall) {
-					cancel(fmt.Errorf("%w: nothing was taken for %s", errStalled, stall))
+					cancel(fmt.Errorf("%w: no data was read for %s", errStalled, stall))
 				}
 			}
 		}

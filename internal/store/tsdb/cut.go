@@ -10,18 +10,18 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// cutter encodes chunks again without the samples of some intervals, to the byte
-// as Prometheus' chunk querier does. It keeps its chunks and iterators between
-// calls; only float chunks are worth the trouble.
+// cutter re-encodes chunks without the samples of some intervals, with the same bytes as
+// Prometheus' chunk querier. It reuses its chunks and iterators between calls; only float
+// chunks are worth that.
 type cutter struct {
 	in, out *chunkenc.XORChunk
-	empty   []byte // memory of out
+	empty   []byte // buffer of out
 	iter    chunkenc.Iterator
 	deleted tsdb.DeletedIterator
 }
 
-// cut appends the data of c without the intervals to arena. ok is false if no
-// sample is left. The data of the result aliases the new arena.
+// cut appends the data of c without the intervals to arena. ok is false if no sample is
+// left. The result's data aliases the returned arena.
 func (u *cutter) cut(c series.Chunk, without tombstones.Intervals, arena []byte) (_ series.Chunk, _ []byte, ok bool, err error) {
 	in, out, err := u.chunks(c)
 	if err != nil {
@@ -59,7 +59,7 @@ func (u *cutter) cut(c series.Chunk, without tombstones.Intervals, arena []byte)
 	return c, arena, true, nil
 }
 
-// chunks gives one with the data of c and an empty one of the same encoding.
+// chunks returns a chunk with the data of c and an empty one of the same encoding.
 func (u *cutter) chunks(c series.Chunk) (in, out chunkenc.Chunk, err error) {
 	if c.Encoding == chunkenc.EncXOR {
 		if u.in == nil {

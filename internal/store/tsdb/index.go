@@ -12,11 +12,11 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
-// ErrCorrupt is returned for blocks whose bytes are not what they should be.
+// ErrCorrupt is returned for blocks with invalid bytes.
 var ErrCorrupt = errors.New("corrupt block")
 
-// errForeign is an index that the decoding here does not know; Prometheus' own
-// reader may.
+// errForeign is returned for an index version unknown here, which Prometheus' own reader may
+// know.
 var errForeign = errors.New("unknown index version")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -37,18 +37,18 @@ const (
 //	chunks   uvarint(count) varint(min) uvarint(max-min) uvarint(ref)
 //	         (uvarint(min-last max) uvarint(max-min) varint(ref-last ref))*
 //
-// A symbol in the table is spelled as protobuf spells a text, its length before
-// it; so a label set is encoded by copying symbols, and all that is kept of them
-// is where each one begins. bytes is mapped: nothing here outlives the mapping.
+// A symbol in the table is a length and a string, as in protobuf. A label set is therefore
+// encoded by copying symbols, and only their offsets are stored. bytes is mapped: results
+// are invalid once the mapping is closed.
 type blockIndex struct {
 	bytes   []byte
-	symbols []byte   // the texts
-	offsets []uint32 // where in symbols each one begins, and where the last ends
+	symbols []byte   // the strings
+	offsets []uint32 // start of each symbol, and the end of the last
 }
 
 func newBlockIndex(bytes []byte) (*blockIndex, error) {
 	if len(bytes) < index.HeaderLen || binary.BigEndian.Uint32(bytes) != index.MagicIndex {
-		return nil, fmt.Errorf("%w: this is no index", ErrCorrupt)
+		return nil, fmt.Errorf("%w: not an index", ErrCorrupt)
 	}
 	if bytes[4] != indexVersion2 && bytes[4] != indexVersion3 {
 		return nil, fmt.Errorf("%w %d", errForeign, bytes[4])
@@ -91,7 +91,7 @@ func (ix *blockIndex) findSymbols(count int) error {
 	return nil
 }
 
-// symbol is number n with its length before it.
+// symbol returns symbol n with its length prefix.
 func (ix *blockIndex) symbol(n uint64) ([]byte, bool) {
 	if n >= uint64(len(ix.offsets)-1) {
 		return nil, false
@@ -99,7 +99,7 @@ func (ix *blockIndex) symbol(n uint64) ([]byte, bool) {
 	return ix.symbols[ix.offsets[n]:ix.offsets[n+1]], true
 }
 
-// entry is the checked body of the series ref.
+// entry returns the verified body of the series entry at ref.
 func (ix *blockIndex) entry(ref uint64) ([]byte, error) {
 	if ref > uint64(len(ix.bytes))/seriesAlign {
 		return nil, fmt.Errorf("%w: beyond the index", ErrCorrupt)
@@ -116,8 +116,8 @@ func (ix *blockIndex) entry(ref uint64) ([]byte, error) {
 	return body, nil
 }
 
-// reader reads varints, and its failures are sticky: bad stays true, src empty,
-// so that a decoder looks once.
+// reader reads varints. Its errors are sticky: bad stays true and src empty, so that a
+// decoder checks once.
 type reader struct {
 	src []byte
 	bad bool
@@ -143,15 +143,15 @@ func (r *reader) varint() int64 {
 	return int64(v>>1) ^ -int64(v&1)
 }
 
-// entryParts are what is read of a series' entry.
+// entryParts is the decoded part of a series entry.
 type entryParts struct {
 	labels  []byte   // encoded
-	numbers []uint64 // of each label: that of its name's symbol before that of its value's
+	numbers []uint64 // by label: number of the name's symbol above that of the value's
 	metas   []chunks.Meta
 }
 
-// series reads the labels of a series and what is known of its chunks that overlap
-// mint to maxt. Chunks has no data yet. What was in into is overwritten.
+// series decodes the labels of a series and the metas of its chunks that overlap mint to
+// maxt, without data. It overwrites into.
 func (ix *blockIndex) series(ref uint64, mint, maxt int64, into *entryParts) error {
 	into.labels, into.numbers, into.metas = into.labels[:0], into.numbers[:0], into.metas[:0]
 	body, err := ix.entry(ref)
@@ -203,23 +203,23 @@ func chunkMetas(r *reader, mint, maxt int64, metas []chunks.Meta) ([]chunks.Meta
 	return metas, nil
 }
 
-// byteSlice is what Prometheus' index package reads from.
+// byteSlice implements the interface that Prometheus' index package reads from.
 type byteSlice []byte
 
 func (b byteSlice) Len() int                           { return len(b) }
 func (b byteSlice) Range(start, end int) []byte        { return b[start:end] }
 func (b byteSlice) Sub(start, end int) index.ByteSlice { return b[start:end] }
 
-// segments are the mapped chunk files of a block, in the order of their numbers.
+// segments are the mapped chunk files of a block, in order.
 //
 //	chunk  uvarint(len) | encoding | data | crc32 of encoding and data
 type segments [][]byte
 
-// chunk is the encoding and the data behind a reference of the index.
+// chunk returns the encoding and the data at a chunk reference.
 func (s segments) chunk(ref chunks.ChunkRef) (encoding byte, data []byte, err error) {
 	file, at := chunks.BlockChunkRef(ref).Unpack()
 	if file < 0 || file >= len(s) || at < chunks.SegmentHeaderSize || at > len(s[file]) {
-		return 0, nil, fmt.Errorf("%w: no place %d in segment %d", ErrCorrupt, at, file)
+		return 0, nil, fmt.Errorf("%w: offset %d is outside segment %d", ErrCorrupt, at, file)
 	}
 	src := s[file][at:]
 	size, n := binary.Uvarint(src[:min(chunkLengthMax, len(src))])

@@ -15,25 +15,24 @@ import (
 	"github.com/prometheus/prometheus/tsdb/index"
 )
 
-// mappedIdle is how long the files of a block stay mapped after its last reader.
+// mappedIdle is how long the files of a block stay mapped after the last reader.
 const mappedIdle = time.Minute
 
-// mapped is the files of one block, mapped a second time beside the database,
-// whose own mapping cannot be reached. The pages are the same. Since the mapping is
-// not the database's, a block can be deleted while it is read: its files lose their
-// names, and stay until the mapping is closed.
+// mapped is the files of one block in a second mapping, since the database's own mapping is
+// not accessible. The pages are shared. A block can be deleted while this mapping is read:
+// its files are unlinked, and freed when the mapping is closed.
 type mapped struct {
 	files    []*fileutil.MmapFile
 	index    *blockIndex
-	postings *index.Reader // over the same bytes
+	postings *index.Reader // reads the same bytes
 	segments segments
 
 	readers int // guarded by mappings.mu, as is idleAt
 	idleAt  time.Time
 }
 
-// mapBlock maps the block in dir. errForeign means that only Prometheus' own
-// reader may know it.
+// mapBlock maps the block in dir. It returns errForeign if only Prometheus' own reader may
+// know the index version.
 func mapBlock(dir string) (_ *mapped, err error) {
 	m := &mapped{}
 	defer func() {
@@ -85,8 +84,8 @@ func (m *mapped) close() error {
 	return errors.Join(errs...)
 }
 
-// mappings are the mapped blocks of a store, by folder. A mapping is closed once
-// it has had no reader for a while, or its block is gone, or the store closed.
+// mappings are the mapped blocks of a store, by folder. A mapping without readers is closed
+// when it has been idle, its block is deleted, or the store is closed.
 type mappings struct {
 	mu     sync.Mutex
 	byDir  map[string]*mapped
@@ -94,8 +93,8 @@ type mappings struct {
 	closed bool
 }
 
-// acquire maps the block in dir, or shares its mapping. The caller holds a
-// handle of the block meanwhile, so its folder is there, and releases.
+// acquire maps the block in dir, or shares its mapping. Meanwhile the caller must hold a
+// handle of the block, so that its folder exists. The caller must release the mapping.
 func (p *mappings) acquire(dir string) (*mapped, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,7 +116,7 @@ func (p *mappings) acquire(dir string) (*mapped, error) {
 	return m, nil
 }
 
-// release gives a mapping back; gone says that its block is no longer served.
+// release releases a mapping. gone means that its block is no longer served.
 func (p *mappings) release(dir string, m *mapped, gone bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,7 +149,7 @@ func (p *mappings) prune(served []*tsdb.Block) error {
 	return errors.Join(errs...)
 }
 
-// sweep closes what has been idle for long. What it cannot unmap nobody could.
+// sweep closes mappings that have been idle. Errors of unmapping are ignored.
 func (p *mappings) sweep() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,8 +165,7 @@ func (p *mappings) sweep() {
 	}
 }
 
-// close closes every mapping that has no reader; the others follow as they are
-// released.
+// close closes every mapping without readers. The others are closed by their last release.
 func (p *mappings) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// notReady refuses every append with ErrNotReady, so that a writer that comes
-// before the log is replayed is told to try again.
+// notReady returns ErrNotReady for every append, so that a writer retries until the log is
+// replayed.
 type notReady struct{}
 
 var _ storage.Appender = notReady{}

@@ -17,17 +17,17 @@ import (
 
 var _ series.Source = (*Store)(nil)
 
-// openTries is how often a view is taken anew because a block of it was closed
+// openTries is the number of attempts to open a view; an attempt fails if a block is closed
 // meanwhile.
 const openTries = 10
 
-// RawQuerier implements series.Source; mint and maxt are inclusive, in ms. Blocks
-// that are read here can be deleted meanwhile: their files are there until Close.
+// RawQuerier implements series.Source; mint and maxt are inclusive, in ms. Blocks may be
+// deleted while they are read: their files exist until Close.
 //
-// Blocks that overlap no other are read here. Blocks that do, and the head, go
-// through Prometheus' chunk queriers, for which deletion and the head's garbage
-// collection wait until Close; and so does everything if the head has
-// samples in the time of blocks. What is given is equal to the byte.
+// Blocks that overlap no other block are read directly. Overlapping blocks and the head go
+// through Prometheus' chunk queriers, for which deletion and the head's garbage collection
+// wait until Close. Everything does if the head has samples in the time range of blocks.
+// Either way the bytes are the same.
 func (s *Store) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	db := s.db.Load()
 	if db == nil {
@@ -46,12 +46,12 @@ func (s *Store) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querie
 	}
 }
 
-// rawQuerier is one view of a store: its parts share no time.
+// rawQuerier is one view of a store. Its parts do not overlap in time.
 type rawQuerier struct {
 	store      *Store
 	mint, maxt int64
 	blocks     []*rawBlock
-	stock      []storage.ChunkQuerier
+	queriers   []storage.ChunkQuerier
 	live       bool // the head is among stock
 }
 
@@ -61,12 +61,12 @@ var _ series.Fixed = (*rawQuerier)(nil)
 func (q *rawQuerier) Fixed() bool { return !q.live }
 
 func (q *rawQuerier) open(db *tsdb.DB) error {
-	// The head is looked at before the blocks: what it loses to a block after this
-	// is in a block that is looked at below.
+	// Read the head before the blocks: samples that it loses to a block after this are in a
+	// block that is read below.
 	head := db.Head()
 	headMin, lateMin, lateMax := head.MinTime(), head.MinOOOTime(), head.MaxOOOTime()
 	late := lateMin <= q.maxt && lateMax >= q.mint
-	end := q.mint // no block has samples from here on
+	end := q.mint // no block has samples from here
 	var blocks []*tsdb.Block
 	plain := !late
 	served := db.Blocks()
@@ -79,25 +79,25 @@ func (q *rawQuerier) open(db *tsdb.DB) error {
 		}
 		meta := b.Meta()
 		if meta.Compaction.FromStaleSeries() || meta.Compaction.FromSelectedSeries() {
-			plain = false // the head goes on in its time
+			plain = false // the head overlaps its time
 		}
 		blocks, end = append(blocks, b), max(end, meta.MaxTime)
 	}
 	if !plain || (len(blocks) > 0 && headMin < end) {
 		q.live = true
-		return q.addStock(db.ChunkQuerier(q.mint, q.maxt))
+		return q.addQuerier(db.ChunkQuerier(q.mint, q.maxt))
 	}
 	if err := q.addBlocks(blocks); err != nil {
 		return err
 	}
 	if end <= q.maxt && headMin <= q.maxt {
 		q.live = true
-		return q.addStock(db.ChunkQuerier(end, q.maxt))
+		return q.addQuerier(db.ChunkQuerier(end, q.maxt))
 	}
 	return nil
 }
 
-// addBlocks takes blocks in the order of their start.
+// addBlocks adds blocks sorted by start.
 func (q *rawQuerier) addBlocks(blocks []*tsdb.Block) error {
 	slices.SortStableFunc(blocks, func(a, b *tsdb.Block) int { return int(max(-1, min(1, a.MinTime()-b.MinTime()))) })
 	for len(blocks) > 0 {
@@ -114,7 +114,7 @@ func (q *rawQuerier) addBlocks(blocks []*tsdb.Block) error {
 	return nil
 }
 
-// addGroup adds blocks that overlap, or one that overlaps none.
+// addGroup adds overlapping blocks, or a single one.
 func (q *rawQuerier) addGroup(group []*tsdb.Block) error {
 	if len(group) == 1 {
 		b, err := q.store.openRawBlock(group[0], q.mint, q.maxt)
@@ -138,12 +138,12 @@ func (q *rawQuerier) addGroup(group []*tsdb.Block) error {
 		queriers = append(queriers, one)
 	}
 	floats := func() chunkenc.Encoding { return chunkenc.Encoding(q.store.encoding.Load()) }
-	return q.addStock(storage.NewMergeChunkQuerier(queriers, nil, storage.NewCompactingChunkSeriesMergerWithFloatEncoding(storage.ChainedSeriesMerge, floats)), nil)
+	return q.addQuerier(storage.NewMergeChunkQuerier(queriers, nil, storage.NewCompactingChunkSeriesMergerWithFloatEncoding(storage.ChainedSeriesMerge, floats)), nil)
 }
 
-func (q *rawQuerier) addStock(stock storage.ChunkQuerier, err error) error {
+func (q *rawQuerier) addQuerier(stock storage.ChunkQuerier, err error) error {
 	if err == nil {
-		q.stock = append(q.stock, stock)
+		q.queriers = append(q.queriers, stock)
 	}
 	return err
 }
@@ -153,12 +153,12 @@ func (q *rawQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) se
 	return q.selectSeries(ctx, false, matchers)
 }
 
-// LabelsOnly implements series.LabelsReader: of blocks only the index is read.
+// LabelsOnly implements series.LabelsReader: only the index of blocks is read.
 func (q *rawQuerier) LabelsOnly() series.Querier { return rawLabels{q} }
 
 var _ series.LabelsReader = (*rawQuerier)(nil)
 
-// rawLabels gives the labels of a view.
+// rawLabels selects series without their chunks.
 type rawLabels struct{ *rawQuerier }
 
 // Select implements series.Querier.
@@ -167,7 +167,7 @@ func (q rawLabels) Select(ctx context.Context, matchers ...*labels.Matcher) seri
 }
 
 func (q *rawQuerier) selectSeries(ctx context.Context, labelsOnly bool, matchers []*labels.Matcher) series.Set {
-	sets := make([]series.Set, 0, len(q.blocks)+len(q.stock))
+	sets := make([]series.Set, 0, len(q.blocks)+len(q.queriers))
 	for _, b := range q.blocks {
 		sets = append(sets, b.selectSeries(ctx, labelsOnly, matchers))
 	}
@@ -175,7 +175,7 @@ func (q *rawQuerier) selectSeries(ctx context.Context, labelsOnly bool, matchers
 	if labelsOnly {
 		from = series.LabelsOfChunkSeriesSet
 	}
-	for _, stock := range q.stock {
+	for _, stock := range q.queriers {
 		sets = append(sets, from(stock.Select(ctx, true, nil, matchers...)))
 	}
 	return series.Merge(sets...)
@@ -190,10 +190,10 @@ func (q *rawQuerier) LabelNames(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 		for _, name := range names {
-			all = append(all, strings.Clone(name)) // the mapping may be closed before them
+			all = append(all, strings.Clone(name)) // the mapping may be closed before the result is used
 		}
 	}
-	for _, stock := range q.stock {
+	for _, stock := range q.queriers {
 		names, _, err := stock.LabelNames(ctx, nil)
 		if err != nil {
 			return nil, err
@@ -210,9 +210,9 @@ func (q *rawQuerier) Close() error {
 	for _, b := range q.blocks {
 		errs = append(errs, b.close())
 	}
-	for _, stock := range q.stock {
+	for _, stock := range q.queriers {
 		errs = append(errs, stock.Close())
 	}
-	q.blocks, q.stock = nil, nil
+	q.blocks, q.queriers = nil, nil
 	return errors.Join(errs...)
 }

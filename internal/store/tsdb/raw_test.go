@@ -28,7 +28,7 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// The worlds of these tests begin here, at a multiple of 2 h.
+// The test data begins at a multiple of 2 h.
 const (
 	hourMS  = int64(3600_000)
 	startMS = 1767225600_000 - 1767225600_000%(2*hourMS)
@@ -36,7 +36,7 @@ const (
 
 var everything = labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".*")
 
-// openWorld opens a store whose compactions the test decides on.
+// openWorld opens a store that compacts only when the test calls for it.
 func openWorld(t testing.TB, dir string, lateness time.Duration) *Store {
 	t.Helper()
 	s, err := New(Options{Dir: dir, Retention: -1, OutOfOrderWindow: lateness, NoLockfile: true}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), metrics.NewSet())
@@ -51,8 +51,8 @@ func openWorld(t testing.TB, dir string, lateness time.Duration) *Store {
 	return s
 }
 
-// fill appends every stepMS from mint up to, not including, maxt: n float
-// series, of which some have few labels, and native histograms of both kinds.
+// fill appends samples every stepMS from mint to maxt, exclusive: n float series, some with
+// few labels, and native histograms of both kinds.
 func fill(t testing.TB, s *Store, n int, mint, maxt, stepMS int64) {
 	t.Helper()
 	for at := mint; at < maxt; at += 100 * stepMS {
@@ -82,7 +82,7 @@ func fill(t testing.TB, s *Store, n int, mint, maxt, stepMS int64) {
 	}
 }
 
-// compact puts what may be put into blocks, and merges none of them.
+// compact writes all blocks that can be cut from the head, and merges none.
 func compact(t testing.TB, s *Store) {
 	t.Helper()
 	db := s.db.Load()
@@ -94,7 +94,7 @@ func compact(t testing.TB, s *Store) {
 	}
 }
 
-// checkRaw compares the raw seam with Prometheus' chunk querier, byte by byte.
+// checkRaw compares the raw querier with Prometheus' chunk querier, byte by byte.
 func checkRaw(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels.Matcher) (seriesSeen, chunksSeen int) {
 	t.Helper()
 	raw, err := s.RawQuerier(context.Background(), mint, maxt)
@@ -145,14 +145,14 @@ func checkRaw(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels.Matc
 	return seriesSeen, chunksSeen
 }
 
-// nextOrPanic tells whether Prometheus' own querier panics: its Intervals.Add does
-// so where a range begins before a deletion of a block and ends within or after.
+// nextOrPanic reports whether Prometheus' own querier panics: its Intervals.Add does if a
+// range begins before a deletion of a block and ends within or after it.
 func nextOrPanic(set series.Set) (more, panicked bool) {
 	defer func() { panicked = recover() != nil }()
 	return set.Next(), false
 }
 
-// checkRanges compares whole blocks, aligned and unaligned ranges, and nothing.
+// checkRanges compares whole blocks, aligned and unaligned ranges, and empty ranges.
 func checkRanges(t *testing.T, s *Store) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(5, 6))
@@ -169,7 +169,7 @@ func checkRanges(t *testing.T, s *Store) {
 	checkRaw(t, s, startMS+1, startMS+7*hourMS+5, labels.MustNewMatcher(labels.MatchNotRegexp, "instance", "host-(1|2).*"), labels.MustNewMatcher(labels.MatchEqual, "job", ""))
 }
 
-func TestTheRawSeamGivesWhatPrometheusGives(t *testing.T) {
+func TestRawQuerier_EqualsThePrometheusChunkQuerier(t *testing.T) {
 	s := openWorld(t, t.TempDir(), 0)
 	fill(t, s, 40, startMS, startMS+8*hourMS, 30_000)
 	t.Run("head", func(t *testing.T) { checkRanges(t, s) })
@@ -183,8 +183,8 @@ func TestTheRawSeamGivesWhatPrometheusGives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if q := raw.(*rawQuerier); len(q.blocks) != len(blocks) || len(q.stock) != 1 {
-		t.Errorf("%d blocks read raw, %d queriers of Prometheus', want %d and 1", len(q.blocks), len(q.stock), len(blocks))
+	if q := raw.(*rawQuerier); len(q.blocks) != len(blocks) || len(q.queriers) != 1 {
+		t.Errorf("%d raw blocks, %d Prometheus queriers, want %d and 1", len(q.blocks), len(q.queriers), len(blocks))
 	}
 	if err := raw.Close(); err != nil {
 		t.Error(err)
@@ -203,8 +203,7 @@ func TestTheRawSeamGivesWhatPrometheusGives(t *testing.T) {
 	t.Run("tombstones", func(t *testing.T) { checkRanges(t, s) })
 }
 
-// checkSamples compares the samples of the raw seam with those that Prometheus
-// has of all time.
+// checkSamples compares the samples of the raw querier with Prometheus' samples of all time.
 func checkSamples(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels.Matcher) {
 	t.Helper()
 	raw, err := s.RawQuerier(context.Background(), mint, maxt)
@@ -254,7 +253,7 @@ func sampleTexts(t *testing.T, set storage.SeriesSet, mint, maxt int64) []string
 	return all
 }
 
-func TestTheRawSeamGivesLateAndOverlappingSamples(t *testing.T) {
+func TestRawQuerier_LateAndOverlappingSamples(t *testing.T) {
 	dir := t.TempDir()
 	s := openWorld(t, dir, 24*time.Hour)
 	fill(t, s, 20, startMS, startMS+8*hourMS, 60_000)
@@ -271,7 +270,7 @@ func TestTheRawSeamGivesLateAndOverlappingSamples(t *testing.T) {
 	t.Run("overlapping blocks", func(t *testing.T) { checkRanges(t, s) })
 }
 
-func TestOverlappingBlocksAreMergedInTheEncodingOfTheConfiguration(t *testing.T) {
+func TestRawQuerier_MergesOverlappingBlocksInTheConfiguredEncoding(t *testing.T) {
 	dir := t.TempDir()
 	for late := range int64(2) {
 		w, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, 2*hourMS)
@@ -328,7 +327,7 @@ type copied struct {
 	chunks []series.Chunk
 }
 
-// rest copies what a set still has.
+// rest copies the remaining series of a set.
 func rest(t *testing.T, set series.Set) (all []copied) {
 	t.Helper()
 	for set.Next() {
@@ -344,7 +343,7 @@ func rest(t *testing.T, set series.Set) (all []copied) {
 	return all
 }
 
-func TestBlocksAreDeletedWhileTheyAreReadAndReadToTheirEnd(t *testing.T) {
+func TestRawQuerier_ReadsBlocksDeletedMeanwhile(t *testing.T) {
 	s := openWorld(t, t.TempDir(), 0)
 	fill(t, s, 20, startMS, startMS+8*hourMS, 60_000)
 	compact(t, s)
@@ -372,7 +371,7 @@ func TestBlocksAreDeletedWhileTheyAreReadAndReadToTheirEnd(t *testing.T) {
 	for _, b := range db.Blocks() {
 		before[b.Dir()] = true
 	}
-	// The reader holds nothing that these wait for: they end while it is open.
+	// None of these calls waits for the reader: they return while it is open.
 	if err := db.Delete(context.Background(), startMS, startMS+hourMS, everything); err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +387,7 @@ func TestBlocksAreDeletedWhileTheyAreReadAndReadToTheirEnd(t *testing.T) {
 	if gone == 0 {
 		t.Fatal("no block was deleted")
 	}
-	checkRanges(t, s) // other readers come and go
+	checkRanges(t, s) // other readers open and close
 	if got := rest(t, set); !reflect.DeepEqual(got, want[3:]) {
 		t.Errorf("%d series differ from those before the deletion", len(got))
 	}
@@ -409,7 +408,7 @@ func TestBlocksAreDeletedWhileTheyAreReadAndReadToTheirEnd(t *testing.T) {
 	}
 }
 
-func TestRangesThatBeginAndEndOnASampleHaveIt(t *testing.T) {
+func TestRawQuerier_RangeIsInclusive(t *testing.T) {
 	s := openWorld(t, t.TempDir(), 0)
 	fill(t, s, 12, startMS, startMS+8*hourMS, 30_000)
 	compact(t, s)
@@ -443,7 +442,7 @@ func openFiles(t *testing.T, s *Store) int {
 	return n
 }
 
-func TestFilesAreClosedWithTheStore(t *testing.T) {
+func TestClose_ClosesMappedFiles(t *testing.T) {
 	s := openWorld(t, t.TempDir(), 0)
 	fill(t, s, 5, startMS, startMS+8*hourMS, 60_000)
 	compact(t, s)
@@ -471,7 +470,7 @@ func TestFilesAreClosedWithTheStore(t *testing.T) {
 	if err := s.mappings.close(); err != nil {
 		t.Error(err)
 	}
-	if err := raw.Close(); err != nil { // the last reader closes
+	if err := raw.Close(); err != nil { // the last reader closes the mapping
 		t.Error(err)
 	}
 	if after := openFiles(t, s); after > before { // the log may close some meanwhile
@@ -479,7 +478,7 @@ func TestFilesAreClosedWithTheStore(t *testing.T) {
 	}
 }
 
-// oneBlock is the folder of a block of few series, and its store.
+// oneBlock returns a store with one block of few series, and the block's folder.
 func oneBlock(t testing.TB) (*Store, string) {
 	t.Helper()
 	s := openWorld(t, t.TempDir(), 0)
@@ -488,7 +487,7 @@ func oneBlock(t testing.TB) (*Store, string) {
 	return s, s.db.Load().Blocks()[0].Dir()
 }
 
-func TestACorruptChunkIsNamed(t *testing.T) {
+func TestRawQuerier_ErrorNamesTheCorruptChunk(t *testing.T) {
 	s, dir := oneBlock(t)
 	file := filepath.Join(dir, "chunks", "000001")
 	content, err := os.ReadFile(file)
@@ -496,7 +495,7 @@ func TestACorruptChunkIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	content[len(content)/2] ^= 0xFF
-	if err := os.WriteFile(file, content, 0o666); err != nil { // in place, so that the mapping sees it
+	if err := os.WriteFile(file, content, 0o666); err != nil { // in place: the mapping changes too
 		t.Fatal(err)
 	}
 	raw, err := s.RawQuerier(context.Background(), startMS, startMS+2*hourMS-1)
@@ -513,7 +512,7 @@ func TestACorruptChunkIsNamed(t *testing.T) {
 	}
 }
 
-func TestReadingBlocksAllocatesNothingASeries(t *testing.T) {
+func TestRawQuerier_AllocatesNothingPerSeries(t *testing.T) {
 	allocations := func(n int) float64 {
 		s := openWorld(t, t.TempDir(), 0)
 		fill(t, s, n, startMS, startMS+4*hourMS, 600_000)
@@ -554,7 +553,7 @@ func FuzzBlockIndex(f *testing.F) {
 			if !errors.Is(err, ErrCorrupt) && !errors.Is(err, errForeign) {
 				t.Fatal(err)
 			}
-			// The checksum keeps the fuzzer out: decode the rest without it.
+			// The fuzzer does not get past the checksum: decode the rest without it.
 			ix = &blockIndex{bytes: content, symbols: content}
 			if ix.findSymbols(min(len(content), int(ref%64))) != nil {
 				return
@@ -618,7 +617,7 @@ func drain(b *testing.B, set series.Set) {
 	}
 }
 
-func TestLabelsAreSelectedWithoutReadingChunks(t *testing.T) {
+func TestLabelsOnly_DoesNotReadChunks(t *testing.T) {
 	dir := t.TempDir()
 	s := openWorld(t, dir, 0)
 	fill(t, s, 40, startMS, startMS+8*hourMS, 30_000)
@@ -656,7 +655,7 @@ func TestLabelsAreSelectedWithoutReadingChunks(t *testing.T) {
 	if err != nil || len(segments) < 2 {
 		t.Fatal(segments, err)
 	}
-	for _, path := range segments { // no chunk can be read any more
+	for _, path := range segments { // chunks are unreadable from now on
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -675,7 +674,7 @@ func TestLabelsAreSelectedWithoutReadingChunks(t *testing.T) {
 			t.Fatal(err)
 		}
 		if lsets, chunks, err := all(series.LabelsOnly(q)); err != nil || chunks != 0 || !slices.Equal(lsets, want[name]) {
-			t.Errorf("%s: %d series in place of %d, %d chunks, %v", name, len(lsets), len(want[name]), chunks, err)
+			t.Errorf("%s: %d series, want %d; %d chunks, %v", name, len(lsets), len(want[name]), chunks, err)
 		}
 		if _, _, err := all(q); name == "one block" && err == nil {
 			t.Errorf("%s: the chunks are still whole", name)

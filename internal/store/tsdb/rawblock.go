@@ -18,20 +18,20 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// rawBlock reads one block by a mapping of its own. It holds no reader of the
-// database: compaction, retention and the head's garbage collection wait for those,
-// and so would wait for the slowest client.
+// rawBlock reads one block through its own mapping. It holds no reader of the database, for
+// which compaction, retention and the head's garbage collection would wait, as long as the
+// slowest client takes.
 type rawBlock struct {
 	store      *Store
 	block      *tsdb.Block
 	files      *mapped
-	deletions  map[storage.SeriesRef]tombstones.Intervals // as they were when it was opened
+	deletions  map[storage.SeriesRef]tombstones.Intervals // at the time of opening
 	mint, maxt int64
 }
 
 func (s *Store) openRawBlock(b *tsdb.Block, mint, maxt int64) (_ *rawBlock, err error) {
 	r := &rawBlock{store: s, block: b, mint: mint, maxt: maxt}
-	deletions, err := b.Tombstones() // holds the block until it is mapped
+	deletions, err := b.Tombstones() // the reader holds the block until it is mapped
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (s *Store) openRawBlock(b *tsdb.Block, mint, maxt int64) (_ *rawBlock, err 
 	if deletions.Total() > 0 {
 		r.deletions = make(map[storage.SeriesRef]tombstones.Intervals)
 		if err := deletions.Iter(func(ref storage.SeriesRef, intervals tombstones.Intervals) error {
-			r.deletions[ref] = intervals // not changed any more: a deletion makes others
+			r.deletions[ref] = intervals // immutable: a deletion creates new ones
 			return nil
 		}); err != nil {
 			return nil, err
@@ -69,8 +69,8 @@ func (r *rawBlock) selectSeries(ctx context.Context, labelsOnly bool, matchers [
 	return &rawSet{block: r, postings: r.files.postings.SortedPostings(p), labelsOnly: labelsOnly}
 }
 
-// rawSet walks the series of a block. Entries are decoded from the mapped index
-// and chunks are slices of the mapped segments.
+// rawSet iterates over the series of a block. Entries are decoded from the mapped index;
+// chunks are slices of the mapped segments.
 type rawSet struct {
 	block      *rawBlock
 	postings   index.Postings
@@ -79,9 +79,9 @@ type rawSet struct {
 	entryParts
 	chunks    []series.Chunk
 	intervals tombstones.Intervals // deleted, or out of range
-	some      tombstones.Intervals // those that a chunk overlaps
-	cutter    *cutter              // made when it is needed
-	arena     []byte               // what it made for the current series
+	some      tombstones.Intervals // those that overlap the chunk
+	cutter    *cutter              // created on demand
+	arena     []byte               // re-encoded chunks of the current series
 	err       error
 }
 
@@ -103,14 +103,14 @@ func (s *rawSet) Next() bool {
 	return false
 }
 
-// read decodes one series; ok is false if it has nothing in the range.
+// read decodes one series; ok is false if it has no chunks in the range.
 func (s *rawSet) read(ref uint64) (ok bool, err error) {
 	b := s.block
 	if err = b.files.index.series(ref, b.mint, b.maxt, &s.entryParts); err != nil || len(s.metas) == 0 {
 		return false, err
 	}
-	// The intervals are sorted by start. Intervals.Add would keep them so, but it
-	// panics when the range ends behind the first of several deletions.
+	// The intervals are sorted by start. Intervals.Add would keep them sorted, but it panics
+	// if the range ends after the first of several deletions.
 	s.intervals = s.intervals[:0]
 	if s.metas[0].MinTime < b.mint {
 		s.intervals = append(s.intervals, tombstones.Interval{Mint: math.MinInt64, Maxt: b.mint - 1})
@@ -133,8 +133,8 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 	return true, nil
 }
 
-// delete takes the chunks away that are deleted as a whole, and adds the
-// intervals within the range. It returns whether any chunk is left.
+// delete drops the chunks that are deleted completely, and adds the deleted intervals
+// within the range. It reports whether any chunk is left.
 func (s *rawSet) delete(deleted tombstones.Intervals) bool {
 	kept := s.metas[:0]
 	for _, meta := range s.metas {
@@ -151,7 +151,7 @@ func (s *rawSet) delete(deleted tombstones.Intervals) bool {
 	return len(kept) > 0
 }
 
-// chunk appends one chunk of the current series, as stored if it may be.
+// chunk appends one chunk of the current series, as stored unless samples are deleted.
 func (s *rawSet) chunk(meta chunks.Meta) error {
 	encoding, data, err := s.block.files.segments.chunk(meta.Ref)
 	if err != nil {
@@ -180,7 +180,7 @@ func (s *rawSet) chunk(meta chunks.Meta) error {
 	return nil
 }
 
-// LabelNumbers implements series.Numbered: an index has each symbol once.
+// LabelNumbers implements series.SymbolRefs: an index has each symbol once.
 func (s *rawSet) LabelNumbers() []uint64 { return s.numbers }
 
 var _ series.SymbolRefs = (*rawSet)(nil)

@@ -1,12 +1,11 @@
-// Package tsdb is where samples rest: Prometheus' time series database, opened
-// behind the storage interfaces that PromQL, scraping and remote write use.
+// Package tsdb stores samples in Prometheus' TSDB, behind the storage interfaces that
+// PromQL, scraping and remote write use.
 //
-// Samples come in through appenders and are acknowledged once Commit has put
-// them into the write-ahead log; queries go out as storage.Queryable,
-// ChunkQueryable and ExemplarQueryable. A Store exists before its database is
-// open: until the write-ahead log is replayed every call answers ErrNotReady,
-// so that the HTTP side can already listen and say so. There is no HTTP, no
-// PromQL and no scraping here.
+// Samples are appended and acknowledged once Commit has written them to the write-ahead log.
+// Queries use storage.Queryable, ChunkQueryable and ExemplarQueryable. A Store exists before
+// its database is open: until the write-ahead log is replayed every call returns
+// ErrNotReady, so that the HTTP server can listen and report it. The package has no HTTP,
+// no PromQL and no scraping.
 package tsdb
 
 import (
@@ -37,22 +36,21 @@ var ErrNotReady = tsdb.ErrNotReady
 // Options of a Store. The zero value of a field takes Prometheus' default.
 type Options struct {
 	Dir                      string        // folder of blocks and write-ahead log
-	Retention                time.Duration // how long samples are kept; 0 and no size limit: 15 days; negative: no limit
-	RetentionBytes           int64         // size of blocks kept; 0: no limit
-	MinBlockDuration         time.Duration // span of a block cut from the head; 0: 2h
+	Retention                time.Duration // retention time; 0 and no size limit: 15 days; negative: no limit
+	RetentionBytes           int64         // retention size; 0: no limit
+	MinBlockDuration         time.Duration // time range of a block cut from the head; 0: 2h
 	MaxBlockDuration         time.Duration // longest compacted block; 0: a tenth of the retention, at most 31 days
 	WALSegmentBytes          int           // 0: 128 MiB
 	WALCompression           compression.Type
 	NoLockfile               bool
-	MaxExemplars             int64         // exemplars kept in memory; 0: 100,000; negative: none
+	MaxExemplars             int64         // capacity for exemplars in memory; 0: 100,000; negative: none
 	OutOfOrderWindow         time.Duration // how far back a sample may arrive out of order
 	SnapshotOnShutdown       bool
 	FloatChunkEncodingIsXOR2 bool
 
-	// Section is the `storage` section of the configuration file with which the
-	// database opens; nil: none. It overrides the fields above, as it does in
-	// Prometheus. The database deletes blocks beyond its retention while it opens,
-	// so a section that is applied afterwards comes too late.
+	// Section is the `storage` section of the configuration file, nil if it has none. It
+	// overrides the fields above, as in Prometheus. The database deletes blocks beyond the
+	// retention while it opens, so a section applied later would be too late.
 	Section *config.StorageConfig
 }
 
@@ -70,8 +68,7 @@ func (o Options) DefaultRetention() config.TSDBRetentionConfig {
 	return config.TSDBRetentionConfig{Time: model.Duration(max(0, o.Retention)), Size: units.Base2Bytes(o.RetentionBytes)}
 }
 
-// section completes a storage section of the configuration file, which may be nil,
-// with what it leaves to the options.
+// section fills the unset fields of a storage section, which may be nil, from the options.
 func (o Options) section(given *config.StorageConfig) config.StorageConfig {
 	var complete config.StorageConfig
 	if given != nil {
@@ -98,8 +95,8 @@ func (o Options) section(given *config.StorageConfig) config.StorageConfig {
 	return complete
 }
 
-// resolved are the options in force: the section over the fields, and defaults
-// filled in. A retention of 0 is no limit then.
+// resolved returns the effective options: the fields overridden by the section, with
+// defaults filled in. A retention of 0 is no limit then.
 func (o Options) resolved() Options {
 	section := o.section(o.Section)
 	o.Section = &section
@@ -127,7 +124,7 @@ func (o Options) resolved() Options {
 	return o
 }
 
-// Validate reports every fault of the options at once.
+// Validate returns all errors of the options.
 func (o Options) Validate() error {
 	var errs []error
 	if o.Dir == "" {
@@ -146,12 +143,12 @@ func (o Options) Validate() error {
 		errs = append(errs, fmt.Errorf("longest block %s is shorter than shortest block %s", o.MaxBlockDuration, o.MinBlockDuration))
 	}
 	if percentage := o.percentage(); percentage > 0 && o.Dir != "" && runtime.FsSize(o.Dir) == 0 {
-		errs = append(errs, fmt.Errorf("storage.tsdb.retention.percentage: %g %% of %s is unknown, since the size of its file system is", percentage, o.Dir))
+		errs = append(errs, fmt.Errorf("storage.tsdb.retention.percentage: %g %% of %s is unknown, because the size of its file system is", percentage, o.Dir))
 	}
 	return errors.Join(errs...)
 }
 
-// percentage is how much of the disk the section allows to blocks; 0: no limit.
+// percentage returns the percentage of the disk that blocks may use; 0: no limit.
 func (o Options) percentage() float64 {
 	if o.Section == nil || o.Section.TSDBConfig == nil || o.Section.TSDBConfig.Retention == nil {
 		return 0
@@ -159,7 +156,7 @@ func (o Options) percentage() float64 {
 	return o.Section.TSDBConfig.Retention.Percentage
 }
 
-// prometheus are resolved options as Prometheus' package takes them.
+// prometheus converts resolved options to Prometheus' type.
 func (o Options) prometheus() *tsdb.Options {
 	p := tsdb.DefaultOptions()
 	p.RetentionDuration = o.Retention.Milliseconds()
@@ -171,7 +168,7 @@ func (o Options) prometheus() *tsdb.Options {
 	p.WALSegmentSize = o.WALSegmentBytes
 	p.WALCompression = o.WALCompression
 	p.NoLockfile = o.NoLockfile
-	p.EnableExemplarStorage = true // with room for none it is off, until a reload makes room
+	p.EnableExemplarStorage = true // a capacity of 0 disables it until a reload
 	p.MaxExemplars = max(0, o.MaxExemplars)
 	p.OutOfOrderTimeWindow = o.OutOfOrderWindow.Milliseconds()
 	p.EnableMemorySnapshotOnShutdown = o.SnapshotOnShutdown
@@ -183,8 +180,8 @@ func (o Options) prometheus() *tsdb.Options {
 
 // Store is one database on one disk. It is safe for concurrent use.
 type Store struct {
-	given  Options // what the configuration file overrides
-	opts   Options // in force when the database opens
+	given  Options // before the configuration file overrides them
+	opts   Options // effective when the database opens
 	logger *slog.Logger
 	reg    prometheus.Registerer
 	own    *metrics.Set
@@ -192,8 +189,8 @@ type Store struct {
 	db     atomic.Pointer[tsdb.DB]
 
 	applying sync.Mutex           // from Stage to Commit or Undo
-	applied  config.StorageConfig // in force
-	encoding atomic.Uint32        // of floats, by the section in force
+	applied  config.StorageConfig // the effective section
+	encoding atomic.Uint32        // of floats, by the effective section
 
 	mappings mappings // of blocks that are read through RawQuerier
 }
@@ -206,8 +203,8 @@ var (
 	_ storage.AppendableV2      = (*Store)(nil)
 )
 
-// New describes a store; nothing is opened until Open. The database's
-// metrics are in reg, the store's own in set.
+// New returns a store; Open opens the database. The database registers its metrics in reg,
+// the store its own in set.
 func New(opts Options, logger *slog.Logger, reg prometheus.Registerer, set *metrics.Set) (*Store, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -220,12 +217,12 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer, set *metr
 	return s, nil
 }
 
-// Options returns the options with which the database opens, the configuration
-// file's section applied and defaults filled in. A retention of 0 is no limit.
+// Options returns the options with which the database opens, after the configuration
+// file's section and the defaults are applied. A retention of 0 is no limit.
 func (s *Store) Options() Options { return s.opts }
 
-// Open replays the write-ahead log and makes the store ready. It may take
-// minutes on a large log; WALReplayStatus tells how far it is.
+// Open replays the write-ahead log and makes the store ready. It may take minutes;
+// WALReplayStatus returns the progress.
 func (s *Store) Open() error {
 	db, err := tsdb.Open(s.opts.Dir, s.logger, s.reg, s.opts.prometheus(), s.stats)
 	if err != nil {
@@ -236,8 +233,8 @@ func (s *Store) Open() error {
 	return nil
 }
 
-// registerBounds adds the three gauges that Prometheus' own main program adds
-// and that dashboards use.
+// registerBounds registers the three gauges that Prometheus' main program adds and that
+// dashboards use.
 func (s *Store) registerBounds(db *tsdb.DB) {
 	gauge := func(name, help string, valueMS func() int64) {
 		s.own.Describe(name, help, "")
@@ -265,9 +262,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// ApplyConfig takes the `storage` section of a reloaded configuration, or none of
-// it if a part of it cannot be applied. A section without a retention leaves the
-// one given by options in force.
+// ApplyConfig applies the `storage` section of a reloaded configuration, or nothing if a
+// part of it fails. A section without a retention leaves that of the options in effect.
 func (s *Store) ApplyConfig(cfg *config.Config) error {
 	staged, err := s.Stage(cfg)
 	if err != nil {
@@ -276,16 +272,16 @@ func (s *Store) ApplyConfig(cfg *config.Config) error {
 	return staged.Commit()
 }
 
-// Staged is a section of which that part is in force that could have failed, and not
-// yet that which deletes data. Either Commit or Undo is called, once.
+// Staged is a section of which the part that can fail is applied, and the part that
+// deletes data is not. The caller calls either Commit or Undo, once.
 type Staged struct {
 	store *Store
 	next  config.StorageConfig
 }
 
-// Stage applies of a section what can fail, under the old retention and with the old
-// room for exemplars: blocks and exemplars that are gone do not come back if another
-// part of a configuration is refused afterwards.
+// Stage applies the part of a section that can fail, with the old retention and the old
+// capacity for exemplars: deleted blocks and exemplars could not be restored if another
+// part of the configuration is refused afterwards.
 func (s *Store) Stage(cfg *config.Config) (*Staged, error) {
 	db := s.db.Load()
 	if db == nil {
@@ -302,7 +298,7 @@ func (s *Store) Stage(cfg *config.Config) (*Staged, error) {
 	return staged, nil
 }
 
-// Commit puts the whole section in force.
+// Commit applies the rest of the section.
 func (s *Staged) Commit() error {
 	defer s.store.applying.Unlock()
 	db := s.store.db.Load()
@@ -316,7 +312,7 @@ func (s *Staged) Commit() error {
 	return nil
 }
 
-// Undo puts what was in force in force again.
+// Undo restores the previous section.
 func (s *Staged) Undo() error {
 	defer s.store.applying.Unlock()
 	db := s.store.db.Load()
@@ -328,7 +324,7 @@ func (s *Staged) Undo() error {
 
 func (s *Store) restore(db *tsdb.DB) error {
 	if err := db.ApplyConfig(&config.Config{StorageConfig: s.applied}); err != nil {
-		return fmt.Errorf("the old storage configuration could not be restored: %w", err)
+		return fmt.Errorf("restore the previous storage configuration: %w", err)
 	}
 	return nil
 }
@@ -392,7 +388,7 @@ func (s *Store) HeadStats(byLabel string, limit int) (*tsdb.Stats, error) {
 	return nil, ErrNotReady
 }
 
-// BlockMetas describes the blocks on disk, oldest first.
+// BlockMetas returns the metas of the blocks on disk, oldest first.
 func (s *Store) BlockMetas() ([]tsdb.BlockMeta, error) {
 	if db := s.db.Load(); db != nil {
 		return db.BlockMetas(), nil
@@ -400,8 +396,8 @@ func (s *Store) BlockMetas() ([]tsdb.BlockMeta, error) {
 	return nil, ErrNotReady
 }
 
-// StartTime is when the oldest data begins, in ms; the greatest number of an
-// empty store.
+// StartTime returns the lowest timestamp of the data in ms; the greatest int64 for an empty
+// store.
 func (s *Store) StartTime() (int64, error) {
 	if db := s.db.Load(); db != nil {
 		return db.StartTime()
@@ -409,7 +405,7 @@ func (s *Store) StartTime() (int64, error) {
 	return 0, ErrNotReady
 }
 
-// WALReplayStatus tells which segment is replayed and how many there are.
+// WALReplayStatus returns the current segment of the replay and the number of segments.
 func (s *Store) WALReplayStatus() tsdb.WALReplayStatus {
 	return s.stats.Head.WALReplayStatus.GetWALReplayStatus()
 }

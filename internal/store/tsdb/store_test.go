@@ -35,7 +35,7 @@ func newStore(t *testing.T, o Options) *Store {
 	return s
 }
 
-func TestUntilItIsOpenEveryCallSaysThatItIsNotReady(t *testing.T) {
+func TestStore_CallsBeforeOpenReturnErrNotReady(t *testing.T) {
 	s := newStore(t, Options{})
 	ctx := context.Background()
 	_, querier := s.Querier(0, 1)
@@ -71,7 +71,7 @@ func gaugeOf(t *testing.T, s *Store, name string) float64 {
 	return 0
 }
 
-// sectionOf is the storage section of a file; without a retention in it, it has none.
+// sectionOf parses the storage section of a configuration file.
 func sectionOf(t *testing.T, text string) config.StorageConfig {
 	t.Helper()
 	cfg, err := config.Load(text, slog.New(slog.DiscardHandler))
@@ -84,7 +84,7 @@ func sectionOf(t *testing.T, text string) config.StorageConfig {
 	return cfg.StorageConfig
 }
 
-func TestTheRetentionOfOptionsHoldsUnlessTheConfigurationHasOne(t *testing.T) {
+func TestApplyConfig_RetentionOfOptionsIsTheDefault(t *testing.T) {
 	for _, given := range []Options{{Retention: 48 * time.Hour}, {RetentionBytes: 1 << 30}, {Retention: 48 * time.Hour, RetentionBytes: 1 << 30}} {
 		s := newStore(t, given)
 		if err := s.Open(); err != nil {
@@ -114,7 +114,7 @@ func TestTheRetentionOfOptionsHoldsUnlessTheConfigurationHasOne(t *testing.T) {
 	}
 }
 
-func TestTheSectionOfTheConfigurationOverridesOptionsBeforeTheDatabaseOpens(t *testing.T) {
+func TestOpen_ConfigurationSectionOverridesOptions(t *testing.T) {
 	section := sectionOf(t, `storage:
   tsdb:
     retention: {time: 100d, size: 2GB, percentage: 80}
@@ -141,7 +141,7 @@ func TestTheSectionOfTheConfigurationOverridesOptionsBeforeTheDatabaseOpens(t *t
 	}
 }
 
-func TestASectionThatCannotBeAppliedChangesNothing(t *testing.T) {
+func TestApplyConfig_FailureChangesNothing(t *testing.T) {
 	s := newStore(t, Options{Retention: 48 * time.Hour})
 	if err := s.Open(); err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestASectionThatCannotBeAppliedChangesNothing(t *testing.T) {
 	}
 	before := state()
 	if err := s.ApplyConfig(next); err == nil {
-		t.Fatal("a log of late samples was made where a file lies")
+		t.Fatal("a log of out-of-order samples was created over a file")
 	}
 	if got := state(); got != before {
 		t.Errorf("after a failure: %v, want %v", got, before)
@@ -176,7 +176,7 @@ func TestASectionThatCannotBeAppliedChangesNothing(t *testing.T) {
 	}
 }
 
-func TestAllFaultsOfTheOptionsAreReportedAtOnce(t *testing.T) {
+func TestOptions_ValidateReportsAllErrors(t *testing.T) {
 	_, err := New(Options{RetentionBytes: -1, WALSegmentBytes: 1, OutOfOrderWindow: -1}, nil, nil, nil)
 	for _, want := range []string{"no folder", "retention size", "WAL segment", "out-of-order"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

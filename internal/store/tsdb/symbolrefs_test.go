@@ -8,7 +8,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-func TestABlocksLabelsHaveNumbers(t *testing.T) {
+func TestRawQuerier_LabelsHaveSymbolRefs(t *testing.T) {
 	s, _ := oneBlock(t)
 	q, err := s.RawQuerier(context.Background(), startMS, startMS+hourMS)
 	if err != nil {

@@ -23,7 +23,7 @@ func queryOptions(t *testing.T, args ...string) (role.QueryOptions, error) {
 	return cli.Query.options()
 }
 
-// The arguments that kube-thanos gives a querier.
+// The arguments of a querier deployed by kube-thanos.
 func TestQueryCommand_AcceptsKubeThanosArguments(t *testing.T) {
 	o, err := queryOptions(t,
 		"--grpc-address=0.0.0.0:10901",
@@ -93,7 +93,7 @@ func TestQueryCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 	}
 }
 
-// The list of flags is that of Thanos 0.42.4's help.
+// The flags are those of the help of Thanos 0.42.4.
 func TestQueryCommand_EveryThanosFlagIsKnownAndDocumented(t *testing.T) {
 	names, err := os.ReadFile("testdata/thanos-query-flags.txt")
 	if err != nil {

@@ -36,7 +36,7 @@ func frontendOptions(t *testing.T, args ...string) (role.QueryFrontendOptions, e
 	return cli.QueryFrontend.options()
 }
 
-// The arguments that kube-thanos gives a query frontend.
+// The arguments of a query frontend deployed by kube-thanos.
 func TestQueryFrontendCommand_AcceptsKubeThanosArguments(t *testing.T) {
 	t.Setenv("HOST_IP_ADDRESS", "10.0.0.7")
 	o, err := frontendOptions(t,
@@ -64,7 +64,7 @@ func TestQueryFrontendCommand_AcceptsKubeThanosArguments(t *testing.T) {
 		t.Errorf("%+v", o.Frontend)
 	}
 	if !strings.Contains(o.RangeCache, "10.0.0.7:11211") {
-		t.Errorf("the environment is not put in: %s", o.RangeCache)
+		t.Errorf("environment variables are not expanded: %s", o.RangeCache)
 	}
 }
 
@@ -86,7 +86,7 @@ func TestQueryFrontendCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 	}
 }
 
-// The list of flags is that of Thanos 0.42.4's help.
+// The flags are those of the help of Thanos 0.42.4.
 func TestQueryFrontendCommand_EveryThanosFlagIsKnownAndDocumented(t *testing.T) {
 	names, err := os.ReadFile("testdata/thanos-query-frontend-flags.txt")
 	if err != nil {

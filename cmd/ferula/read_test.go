@@ -62,7 +62,7 @@ func TestReadCommand_InvalidFlagsAreRefused(t *testing.T) {
 		"read -o x.csv --match=up --url=http://x --tsdb.path=y",
 	} {
 		if _, err := parse(t, strings.Fields(args)...); err == nil {
-			t.Errorf("%s is taken", args)
+			t.Errorf("%s is accepted", args)
 		}
 	}
 	for _, args := range []string{"--match={ --match=up", "--match=up --header=x", "--match=up --retries=-1"} {
@@ -71,7 +71,7 @@ func TestReadCommand_InvalidFlagsAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := cli.Read.options(time.Now()); err == nil {
-			t.Errorf("%s is taken", args)
+			t.Errorf("%s is accepted", args)
 		}
 	}
 }

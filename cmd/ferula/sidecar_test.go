@@ -21,8 +21,8 @@ func sidecarOptions(t *testing.T, args ...string) (role.SidecarOptions, error) {
 	return cli.Sidecar.options()
 }
 
-// The arguments that prometheus-operator gives the sidecar of a Prometheus with
-// TLS, a log format and object storage. The bucket's YAML is put in by Kubernetes.
+// The arguments of a sidecar deployed by prometheus-operator, for a Prometheus with TLS,
+// a log format and object storage. Kubernetes inserts the bucket's YAML.
 func TestSidecarCommand_AcceptsPrometheusOperatorArguments(t *testing.T) {
 	const bucket = "type: S3\nconfig:\n  bucket: thanos\n  endpoint: minio.svc:9000\n"
 	o, err := sidecarOptions(t,
@@ -54,7 +54,7 @@ func TestSidecarCommand_AcceptsPrometheusOperatorArguments(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	if ago := time.Since(time.UnixMilli(o.MinTimeMS())); ago < 6*time.Hour || ago > 6*time.Hour+time.Minute {
-		t.Errorf("the first time that is served is %s ago", ago)
+		t.Errorf("the minimum time is %s ago", ago)
 	}
 }
 
@@ -67,7 +67,7 @@ func TestSidecarCommand_DefaultsOfThanosOnLoopback(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	if first := time.UnixMilli(o.MinTimeMS()).UTC(); first.Year() != 0 {
-		t.Errorf("the first time that is served is %s", first)
+		t.Errorf("the minimum time is %s", first)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestSidecarCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 	}
 }
 
-// The list of flags is that of Thanos 0.42.4's help.
+// The flags are those of the help of Thanos 0.42.4.
 func TestSidecarCommand_EveryThanosFlagIsKnownAndDocumented(t *testing.T) {
 	list, err := os.ReadFile("testdata/thanos-sidecar-flags.txt")
 	if err != nil {

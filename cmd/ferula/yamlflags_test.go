@@ -10,7 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// optionsOf parses a command line and makes options of it, which reads YAML.
+// optionsOf parses a command line and builds its options, which reads YAML.
 func optionsOf(t *testing.T, args ...string) error {
 	t.Helper()
 	cli, err := parse(t, args...)
@@ -32,7 +32,7 @@ func optionsOf(t *testing.T, args ...string) error {
 	return err
 }
 
-// yamlFlags are the flags that take YAML, by command.
+// yamlFlags returns the flags with YAML values, by command.
 func yamlFlags(t *testing.T) map[string][]*kong.Flag {
 	t.Helper()
 	var cli commands
@@ -51,7 +51,7 @@ func yamlFlags(t *testing.T) map[string][]*kong.Flag {
 	return flags
 }
 
-// Every flag of this kind has one rule: a value of the environment, or an error.
+// Every YAML flag expands environment variables. A variable that is not set is an error.
 func TestYAMLFlags_AreSecretAndExpandEnvironment(t *testing.T) {
 	const unset = "FERULA_NOT_SET_2"
 	t.Setenv("FERULA_SET", "anything")
@@ -69,7 +69,7 @@ func TestYAMLFlags_AreSecretAndExpandEnvironment(t *testing.T) {
 				}
 				return path
 			}
-			// A comment: what it says is no matter, but it is expanded like the rest.
+			// A YAML comment: its text does not matter, but it is expanded too.
 			for _, given := range []func(string) string{
 				func(text string) string { return "--" + flag.Name + "=" + text },
 				func(text string) string { return "--" + flag.Name + "-file=" + file(text) },
@@ -128,7 +128,7 @@ func TestCommandLine_SecretsAreMasked(t *testing.T) {
 
 func TestSecret_EmptyIsShownAsEmpty(t *testing.T) {
 	if secret("").String() != "" || secretURL("http://h:1/x").String() != "http://h:1/x" || secretURL("").String() != "" || secretURL("%zz").String() != "%zz" {
-		t.Error("it is not")
+		t.Error("an empty secret or a URL without a password is not shown as it is")
 	}
 }
 

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// The tests of this file are named after faults that other query frontends had.
+// The tests of this file cover faults that other query frontends had.
 
-// same asks a frontend and what stands behind it, and compares bytes.
+// same sends a query to a frontend and to its downstream, and compares the bytes.
 func (w *testEnv) same(t *testing.T, front *httptest.Server, query string, start, end, step float64) {
 	t.Helper()
 	path := rangePath(query, start, end, step)
@@ -33,7 +33,7 @@ func TestFrontend_CacheHitLeavesNoGaps(t *testing.T) {
 func TestFrontend_CachedEmptyResultDoesNotHideAdjacentData(t *testing.T) {
 	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Cache = newMemoryCache() })
-	w.same(t, front, "onlyonce", 0, 3000, 30) // nothing there
+	w.same(t, front, "onlyonce", 0, 3000, 30) // no samples in this range
 	w.same(t, front, "onlyonce", 0, 12000, 30)
 	w.same(t, front, "temperature{room=\"cellar\"}", 0, 5970, 30)
 	w.same(t, front, "temperature{room=\"cellar\"}", 0, 7200, 30)
@@ -92,7 +92,7 @@ func TestFrontend_PointsOffTheStepsAreNotCached(t *testing.T) {
 	}
 	front := w.front(func(o *Options) { o.Cache = cached })
 	_, _, _ = get(t, front.URL+rangePath("requests_total", 7, 3000, 30))
-	check(t, len(cached.entries) == 0, "points off the query's grid are kept")
+	check(t, len(cached.entries) == 0, "points off the query's steps are cached")
 }
 
 func TestFrontend_DisconnectedClientCancelsDownstreamCalls(t *testing.T) {
@@ -118,12 +118,12 @@ func TestFrontend_DisconnectedClientCancelsDownstreamCalls(t *testing.T) {
 	<-arrived
 	<-arrived
 	cancel()
-	check(t, <-done != nil, "an answer came")
+	check(t, <-done != nil, "a response came")
 	for range 2 {
 		select {
 		case <-ended:
 		case <-time.After(10 * time.Second):
-			t.Fatal("the downstream still works for a client that has left")
+			t.Fatal("the downstream call of a disconnected client is not canceled")
 		}
 	}
 }

@@ -19,18 +19,18 @@ import (
 	"github.com/ferula-io/ferula/internal/api"
 )
 
-// Two histories of one database: alike up to movingSettledS, with other samples and
-// other series after it.
+// Two versions of one database: equal up to changingAfterS, with different samples and
+// series after it.
 const (
-	movingSettledS = 298 * 30
-	movingNowS     = 300 * 30
-	movingBefore   = `
+	changingAfterS = 298 * 30
+	changingNowS   = 300 * 30
+	scriptBefore   = `
 load 30s
   up{job="a"} 0+3x297 900+1x4
   up{job="b"} 5+0.5x298
   up{job="d"} 4+1x280 _x18 400x1
 `
-	movingAfter = `
+	scriptAfter = `
 load 30s
   up{job="a"} 0+3x297 5+7x200
   up{job="b"} 5+0.5x297 77x200
@@ -39,9 +39,9 @@ load 30s
 `
 )
 
-// movingWorld is a downstream whose history can be exchanged. Its lookback is not
-// that of Prometheus, which the frontend cannot know.
-func newChangingEnv(t *testing.T) (w *testEnv, exchange func()) {
+// newChangingEnv returns a downstream, and a function that replaces its database. Its
+// lookback delta is not Prometheus' default, and the frontend does not know it.
+func newChangingEnv(t *testing.T) (w *testEnv, replace func()) {
 	p := parser.NewParser(parser.Options{EnableExperimentalFunctions: true, EnableExtendedRangeSelectors: true, ExperimentalDurationExpr: true})
 	handler := func(script string) http.Handler {
 		store := promqltest.LoadedStorage(t, script)
@@ -54,7 +54,7 @@ func newChangingEnv(t *testing.T) (w *testEnv, exchange func()) {
 		}).Register(mux, "/api/v1")
 		return mux
 	}
-	before, after := handler(movingBefore), handler(movingAfter)
+	before, after := handler(scriptBefore), handler(scriptAfter)
 	var changed atomic.Bool
 	w = newTestEnvWith(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if changed.Load() {
@@ -66,8 +66,8 @@ func newChangingEnv(t *testing.T) (w *testEnv, exchange func()) {
 	return w, func() { changed.Store(true) }
 }
 
-// randomAhead makes expressions that read at, before and after their steps in every
-// way that PromQL has.
+// randomAhead generates expressions that read at, before and after their steps, with all
+// modifiers of PromQL.
 type randomAhead struct{ *rand.Rand }
 
 func (r randomAhead) oneOf(texts ...string) string { return texts[r.IntN(len(texts))] }
@@ -77,7 +77,7 @@ func (r randomAhead) minutes() string { return fmt.Sprintf("%dm", 1+r.IntN(90)) 
 func (r randomAhead) modifiers() string {
 	var b strings.Builder
 	if r.IntN(3) == 0 {
-		fmt.Fprintf(&b, " @ %s", r.oneOf(fmt.Sprint(r.IntN(movingNowS+3600)), "start()", "end()"))
+		fmt.Fprintf(&b, " @ %s", r.oneOf(fmt.Sprint(r.IntN(changingNowS+3600)), "start()", "end()"))
 	}
 	if r.IntN(2) == 0 {
 		b.WriteString(" offset " + r.oneOf("-", "-", "") + r.minutes())
@@ -105,33 +105,33 @@ func TestMaxFreshness_ResultsThatMayChangeAreNotCached(t *testing.T) {
 	if testing.Short() {
 		rounds = 250
 	}
-	w, exchange := newChangingEnv(t)
+	w, replace := newChangingEnv(t)
 	var now atomic.Int64
-	now.Store(movingNowS)
+	now.Store(changingNowS)
 	front := w.front(func(o *Options) {
 		o.Split.Interval, o.Cache = 20*time.Minute, newMemoryCache()
-		o.MaxFreshness = (movingNowS - movingSettledS + 30) * time.Second
+		o.MaxFreshness = (changingNowS - changingAfterS + 30) * time.Second
 		o.Now = func() time.Time { return time.Unix(now.Load(), 0) }
 	})
 	r := randomAhead{rand.New(rand.NewPCG(31, 32))}
 	var paths []string
 	for range rounds {
-		start := float64(r.IntN(movingNowS))
-		path := rangePath(r.expression(2), start, start+float64(r.IntN(movingNowS-int(start)+1)), 60)
+		start := float64(r.IntN(changingNowS))
+		path := rangePath(r.expression(2), start, start+float64(r.IntN(changingNowS-int(start)+1)), 60)
 		if r.IntN(3) == 0 {
 			path += "&lookback_delta=" + r.oneOf("1m", "25m", "400")
 		}
 		paths = append(paths, path)
 		_, _, _ = get(t, front.URL+path)
 	}
-	exchange()
-	now.Store(movingNowS + 24*3600)
+	replace()
+	now.Store(changingNowS + 24*3600)
 	hits := 0
 	for _, path := range paths {
 		wantStatus, want, _ := get(t, w.server.URL+path)
 		status, got, h := get(t, front.URL+path)
 		text, _ := url.QueryUnescape(path)
-		// Infos are about all that was read, which differs with the cut.
+		// Infos depend on the samples read, which differ if the query is split.
 		want, _, _ = strings.Cut(want, `,"infos":`)
 		got, _, _ = strings.Cut(got, `,"infos":`)
 		check(t, status == wantStatus && strings.TrimSuffix(got, "}") == strings.TrimSuffix(want, "}"), "%s (cache %s)\ngot  %.1500s\nwant %.1500s", text, h.Get("X-Ferula-Cache"), got, want)
@@ -157,7 +157,7 @@ func TestFrontend_PartialResponseIsMarkedAndNotCached(t *testing.T) {
 			if name == "range" {
 				data = `{"resultType":"matrix","result":[]}`
 			}
-			// The second half of the range is the one of which a node is away.
+			// A storage node is missing for the second half of the range.
 			_, _ = io.WriteString(rw, fmt.Sprintf(`{"status":"success","isPartial":%t,"stats":{"call":%d},"data":%s}`, partial.Load() && r.Form.Get("start") != "0", calls, data))
 			return true
 		}
@@ -187,7 +187,7 @@ func TestMetadata_RecentListsAreNotCached(t *testing.T) {
 			status, _, _ := get(t, front.URL+path)
 			check(t, status == 200, "%d", status)
 		}
-		// Four pieces, and of the last one more for each of two repetitions.
+		// Four parts; the last one is fetched again by each of two repetitions.
 		check(t, w.requests.Load() == before+4+2, "%s: %d calls", path, w.requests.Load()-before)
 	}
 }

@@ -39,14 +39,14 @@ func check(t *testing.T, ok bool, format string, args ...any) {
 	}
 }
 
-// world is a real downstream: PromQL over a storage, behind the API.
+// testEnv is a real downstream: the Prometheus API over a PromQL engine and a storage.
 type testEnv struct {
 	t        *testing.T
 	server   *httptest.Server
 	requests atomic.Int64
 	mu       sync.Mutex
 	queries  []url.Values
-	break_   func(w http.ResponseWriter, r *http.Request) bool // true: has answered
+	break_   func(w http.ResponseWriter, r *http.Request) bool // true: has responded
 }
 
 const loadScript = `
@@ -67,7 +67,7 @@ func newTestEnv(t *testing.T) *testEnv {
 	return newTestEnvWith(t, newAPI(store))
 }
 
-// newWorldOf is a downstream of which a handler is what stands behind break_.
+// newTestEnvWith returns a downstream that calls break_, and then handler.
 func newTestEnvWith(t *testing.T, handler http.Handler) *testEnv {
 	t.Helper()
 	w := &testEnv{t: t}
@@ -98,7 +98,7 @@ func newAPI(store storage.Queryable) http.Handler {
 	return mux
 }
 
-// front starts a frontend before the world.
+// front starts a frontend in front of the downstream.
 func (w *testEnv) front(change func(*Options)) *httptest.Server {
 	w.t.Helper()
 	client, err := downstream.New(downstream.Options{URL: w.server.URL, BackoffMin: time.Millisecond, BackoffMax: 2 * time.Millisecond}, nil, nil)
@@ -140,7 +140,7 @@ func rangePath(query string, start, end, step float64) string {
 	return "/api/v1/query_range?" + url.Values{"query": {query}, "start": {n(start)}, "end": {n(end)}, "step": {n(step)}}.Encode()
 }
 
-// memoryCache keeps everything, uncompressed.
+// memoryCache stores every response, uncompressed.
 type memoryCache struct {
 	mu      sync.Mutex
 	entries map[string][]*memoryExtent
@@ -187,7 +187,7 @@ func (e *memoryExtent) Commit() {
 
 func (e *memoryExtent) Open(context.Context) (io.ReadCloser, error) {
 	if e.cache.broken {
-		return nil, errors.New("the cache has lost it")
+		return nil, errors.New("extent is lost")
 	}
 	return io.NopCloser(bytes.NewReader(e.b.Bytes())), nil
 }
@@ -262,20 +262,20 @@ func TestFrontend_UncacheableResponsesAreNotCached(t *testing.T) {
 		"recent data":           {query: "requests_total", end: 3599, change: func(o *Options) { o.MaxFreshness = 100 * time.Hour }},
 		"@ in the recent past":  {query: "requests_total @ 15590", end: 3599},
 		"a far negative offset": {query: "requests_total offset -1000h", end: 3599},
-		"no-store by the answer": {query: "requests_total", end: 3599, break_: func(w http.ResponseWriter, _ *http.Request) bool {
+		"no-store in the response": {query: "requests_total", end: 3599, break_: func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Cache-Control", "no-store")
 			return false
 		}},
-		"no-store by the request": {query: "requests_total", end: 3599, header: http.Header{"Cache-Control": {"no-store"}}},
-		"a partial answer": {query: "requests_total", end: 3599, break_: func(w http.ResponseWriter, _ *http.Request) bool {
+		"no-store in the request": {query: "requests_total", end: 3599, header: http.Header{"Cache-Control": {"no-store"}}},
+		"a partial response": {query: "requests_total", end: 3599, break_: func(w http.ResponseWriter, _ *http.Request) bool {
 			_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["store 10.0.0.1:10901 is unreachable"]}`)
 			return true
 		}},
-		"an empty one for want of stores": {query: "requests_total", end: 3599, break_: func(w http.ResponseWriter, _ *http.Request) bool {
+		"an empty response without stores": {query: "requests_total", end: 3599, break_: func(w http.ResponseWriter, _ *http.Request) bool {
 			_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]},"warnings":["No StoreAPIs matched for this query"]}`)
 			return true
 		}},
-		"one that calls itself partial": {query: "requests_total", end: 3599, break_: func(w http.ResponseWriter, _ *http.Request) bool {
+		"a response with isPartial": {query: "requests_total", end: 3599, break_: func(w http.ResponseWriter, _ *http.Request) bool {
 			_, _ = io.WriteString(w, `{"status":"success","isPartial":true,"data":{"resultType":"matrix","result":[]}}`)
 			return true
 		}},
@@ -302,12 +302,12 @@ func TestFrontend_UncacheableResponsesAreNotCached(t *testing.T) {
 		check(t, err == nil, "%s: %v", name, err)
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
-		check(t, len(cached.entries) == 0, "%s is kept", name)
+		check(t, len(cached.entries) == 0, "%s is cached", name)
 	}
 }
 
 func TestFrontend_DownstreamFailuresMapToStatus(t *testing.T) {
-	answer := func(status int, body string) func(http.ResponseWriter, *http.Request) bool {
+	respond := func(status int, body string) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(status)
 			_, _ = io.WriteString(w, body)
@@ -319,15 +319,15 @@ func TestFrontend_DownstreamFailuresMapToStatus(t *testing.T) {
 		status int
 		text   string
 	}{
-		"bad_data":            {answer(400, `{"status":"error","errorType":"bad_data","error":"no such thing"}`), 400, "no such thing"},
-		"execution":           {answer(422, `{"status":"error","errorType":"execution","error":"many-to-many"}`), 422, "many-to-many"},
-		"200 with an error":   {answer(200, `{"status":"error","errorType":"execution","error":"hidden"}`), 422, "hidden"},
-		"5xx for ever":        {answer(503, `{"status":"error","errorType":"timeout","error":"slow"}`), 503, "slow"},
-		"429":                 {answer(429, `too many`), 429, "too many"},
-		"no JSON":             {answer(200, `<html>login</html>`), 502, "status"},
-		"JSON that is cut":    {answer(200, `{"status":"success","data":{"resultType":"matrix","result":[`), 502, "status"},
-		"a vector":            {answer(200, `{"status":"success","data":{"resultType":"vector","result":[]}}`), 502, "matrix"},
-		"nothing":             {answer(200, ``), 502, "status"},
+		"bad_data":            {respond(400, `{"status":"error","errorType":"bad_data","error":"no such thing"}`), 400, "no such thing"},
+		"execution":           {respond(422, `{"status":"error","errorType":"execution","error":"many-to-many"}`), 422, "many-to-many"},
+		"200 with an error":   {respond(200, `{"status":"error","errorType":"execution","error":"hidden"}`), 422, "hidden"},
+		"permanent 5xx":       {respond(503, `{"status":"error","errorType":"timeout","error":"slow"}`), 503, "slow"},
+		"429":                 {respond(429, `too many`), 429, "too many"},
+		"no JSON":             {respond(200, `<html>login</html>`), 502, "status"},
+		"JSON that is cut":    {respond(200, `{"status":"success","data":{"resultType":"matrix","result":[`), 502, "status"},
+		"a vector":            {respond(200, `{"status":"success","data":{"resultType":"vector","result":[]}}`), 502, "matrix"},
+		"nothing":             {respond(200, ``), 502, "status"},
 		"connections dropped": {func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }, 502, "unavailable"},
 	} {
 		w := newTestEnv(t)
@@ -347,10 +347,10 @@ func TestFrontend_UnsortedResponseIsPassedThrough(t *testing.T) {
 		return true
 	}
 	front := w.front(nil)
-	for i, wantAsked := range []int64{3, 4} { // two parts and then the whole; later the whole at once
+	for i, wantRequests := range []int64{3, 4} { // two parts and then the whole query; later the whole query only
 		status, body, _ := get(t, front.URL+rangePath("x", 0, 7199, 30))
 		check(t, status == 200 && body == fmt.Sprintf(unsorted, 0, 0), "%d: %d %s", i, status, body)
-		check(t, w.requests.Load() == wantAsked, "%d: %d requests", i, w.requests.Load())
+		check(t, w.requests.Load() == wantRequests, "%d: %d requests", i, w.requests.Load())
 	}
 }
 
@@ -358,18 +358,18 @@ func TestFrontend_ResponseThatBreaksIsAborted(t *testing.T) {
 	w := newTestEnv(t)
 	long := strings.Repeat(`[1,"1"],`, 100_000)
 	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
-		// Valid for long, then not JSON: nothing that a retry would mend.
+		// A long valid prefix, then invalid JSON, which a retry does not mend.
 		_, _ = io.WriteString(rw, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"1"},"values":[`+strings.ReplaceAll(long, "[1,", "["+r.Form.Get("start")+",")+`!!!`)
 		return true
 	}
 	front := w.front(nil)
 	resp, err := http.Get(front.URL + rangePath("x", 1, 7201, 30))
 	if err != nil {
-		return // cut before anything arrived
+		return // aborted before the header
 	}
 	defer resp.Body.Close()
 	_, err = io.ReadAll(resp.Body)
-	check(t, err != nil || resp.StatusCode != 200, "a broken answer ended like a whole one")
+	check(t, err != nil || resp.StatusCode != 200, "a broken response ended like a complete one")
 }
 
 func TestSingleFlight_IdenticalRequestsShareOneCall(t *testing.T) {
@@ -383,19 +383,19 @@ func TestSingleFlight_IdenticalRequestsShareOneCall(t *testing.T) {
 	front := w.front(nil)
 	for _, path := range []string{"/api/v1/query?query=requests_total&time=3000", rangePath("requests_total", 0, 3000, 30)} {
 		before := w.requests.Load()
-		answers := make(chan string, 8)
+		bodies := make(chan string, 8)
 		for range 8 {
 			go func() {
 				_, body, _ := get(t, front.URL+path)
-				answers <- body
+				bodies <- body
 			}()
 		}
 		<-arrived
-		time.Sleep(100 * time.Millisecond) // the others have joined by now, or ask for themselves
+		time.Sleep(100 * time.Millisecond) // the others have joined the call by now, or have sent requests of their own
 		close(release)
-		first := <-answers
+		first := <-bodies
 		for range 7 {
-			check(t, <-answers == first && strings.Contains(first, "success"), "different answers")
+			check(t, <-bodies == first && strings.Contains(first, "success"), "different responses")
 		}
 		check(t, w.requests.Load() == before+1, "%d calls for 8 identical requests", w.requests.Load()-before)
 		w.mu.Lock()
@@ -461,7 +461,7 @@ func TestFrontend_OtherRequestsPassThrough(t *testing.T) {
 	resp, err = http.PostForm(front.URL+"/api/v1/admin/tsdb/delete_series", url.Values{"match[]": {"up"}})
 	check(t, err == nil, "%v", err)
 	resp.Body.Close()
-	check(t, seen.Load() == "POST up", "a POST that is no query arrives as %v", seen.Load())
+	check(t, seen.Load() == "POST up", "a POST that is not a query arrives as %v", seen.Load())
 }
 
 func TestFrontend_LostExtentIsFetched(t *testing.T) {

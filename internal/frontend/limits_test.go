@@ -27,7 +27,7 @@ func TestLimits_ErrorHasStatusAndNameOfTheLimit(t *testing.T) {
 		"range":  {path: rangePath("up", 0, 3700, 30), status: 422, text: "range from start to end"},
 		"points": {path: rangePath("up", 0, 3000, 1), status: 422, text: "points"},
 		"text":   {path: rangePath(strings.Repeat("a", 51), 0, 300, 30), status: 422, text: "length of the query's text"},
-		"answer": {path: rangePath("requests_total", 0, 3000, 5), status: 422, text: "1000"},
+		"bytes":  {path: rangePath("requests_total", 0, 3000, 5), status: 422, text: "1000"},
 		"tenant": {path: rangePath("up", 0, 300, 30), header: http.Header{"X-Scope-Orgid": {"a/b"}}, status: 400, text: "tenant"},
 		"fine":   {path: rangePath("up", 0, 300, 30), header: http.Header{"X-Scope-Orgid": {"a"}}, status: 200, text: "success"},
 	} {
@@ -55,7 +55,7 @@ func TestAdmission_FullQueueOfATenantDoesNotAffectOthers(t *testing.T) {
 		return false
 	}
 	front := w.front(func(o *Options) { o.Admission = admission })
-	ask := func(tenant, query string) int {
+	send := func(tenant, query string) int {
 		req, _ := http.NewRequest(http.MethodGet, front.URL+"/api/v1/query?query="+query, nil)
 		req.Header.Set("X-Scope-OrgID", tenant)
 		resp, err := http.DefaultTransport.RoundTrip(req)
@@ -67,16 +67,16 @@ func TestAdmission_FullQueueOfATenantDoesNotAffectOthers(t *testing.T) {
 		return resp.StatusCode
 	}
 	first := make(chan int, 2)
-	go func() { first <- ask("greedy", "1") }()
+	go func() { first <- send("greedy", "1") }()
 	<-arrived
-	check(t, ask("greedy", "2") == http.StatusTooManyRequests, "a second request of the tenant is let in")
-	go func() { first <- ask("modest", "3") }()
-	<-arrived // it got to the downstream while the greedy one is still there
+	check(t, send("greedy", "2") == http.StatusTooManyRequests, "a second request of the tenant is admitted")
+	go func() { first <- send("modest", "3") }()
+	<-arrived // it reached the downstream while the greedy tenant's request is in progress
 	close(release)
 	check(t, <-first == 200 && <-first == 200, "the others failed")
 }
 
-// lockedBuffer is a log that is read while it is written.
+// lockedBuffer is a log that is read while the frontend writes it.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -113,7 +113,7 @@ func TestSlowQueryLog_HasParametersTenantAndUser(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	for _, want := range []string{"slow query detected", "param_query=requests_total", "param_start=0", "tenant=team-a", "remote_user=eve", "cache=miss", "fetch=", "status=200"} {
-		check(t, strings.Contains(log.String(), want), "the log does not say %q: %s", want, log.String())
+		check(t, strings.Contains(log.String(), want), "the log does not contain %q: %s", want, log.String())
 	}
 }
 

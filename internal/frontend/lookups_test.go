@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// countingCache counts what it is used for, and how many look-ups run at once.
+// countingCache counts lookups, writers and concurrent lookups.
 type countingCache struct {
 	*memoryCache
-	mu                   sync.Mutex
-	lookups, keeps       int
-	running, runningMost int
-	before               func() // each look-up
+	mu                  sync.Mutex
+	lookups, writers    int
+	running, runningMax int
+	before              func() // called before each lookup
 }
 
 func (c *countingCache) Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent {
 	c.mu.Lock()
 	c.lookups++
 	c.running++
-	c.runningMost = max(c.runningMost, c.running)
+	c.runningMax = max(c.runningMax, c.running)
 	before := c.before
 	c.mu.Unlock()
 	if before != nil {
@@ -40,20 +40,20 @@ func (c *countingCache) Lookup(ctx context.Context, key string, startMS, endMS i
 
 func (c *countingCache) Keep(key string, startMS, endMS, stepMS int64) CacheWriter {
 	c.mu.Lock()
-	c.keeps++
+	c.writers++
 	c.mu.Unlock()
 	return c.memoryCache.Keep(key, startMS, endMS, stepMS)
 }
 
-func (c *countingCache) reset() (lookups, keeps int) {
+func (c *countingCache) reset() (lookups, writers int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	lookups, keeps = c.lookups, c.keeps
-	c.lookups, c.keeps = 0, 0
-	return lookups, keeps
+	lookups, writers = c.lookups, c.writers
+	c.lookups, c.writers = 0, 0
+	return lookups, writers
 }
 
-// emptyWorld answers every range query with no series.
+// newEmptyEnv is a downstream that responds to range queries without series.
 func newEmptyEnv(t *testing.T) *testEnv {
 	return newTestEnvWith(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
@@ -72,17 +72,17 @@ func countingFront(t *testing.T) (w *testEnv, c *countingCache, base string) {
 }
 
 func TestLookUp_CountIsBounded(t *testing.T) {
-	for days, most := range map[int]int{1: 1, 14: 14, 15: 14 + lookupConcurrency + 14, lookupsMax: 14 + lookupConcurrency + 14, lookupsMax + 1: 14, 11_000: 14} {
+	for days, limit := range map[int]int{1: 1, 14: 14, 15: 14 + lookupConcurrency + 14, lookupsMax: 14 + lookupConcurrency + 14, lookupsMax + 1: 14, 11_000: 14} {
 		w, c, base := countingFront(t)
 		path := rangePath("up", 0, float64(days*day-1), day)
 		for _, want := range []string{"miss", "hit"} {
 			calls := w.requests.Load()
 			status, body, h := get(t, base+path)
 			check(t, status == 200 && h.Get("X-Ferula-Cache") == want, "%d days: %d, cache %s, %.300s", days, status, h.Get("X-Ferula-Cache"), body)
-			lookups, keeps := c.reset()
+			lookups, writers := c.reset()
 			calls = w.requests.Load() - calls
-			check(t, lookups <= most && calls <= 14, "%d days, %s: %d look-ups, at most %d; %d calls", days, want, lookups, most, calls)
-			check(t, int64(keeps) == calls, "%d days, %s: %d keepers for %d calls", days, want, keeps, calls)
+			check(t, lookups <= limit && calls <= 14, "%d days, %s: %d lookups, at limit %d; %d calls", days, want, lookups, limit, calls)
+			check(t, int64(writers) == calls, "%d days, %s: %d writers for %d calls", days, want, writers, calls)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func TestLookUp_CachedDaysServeALongerQuery(t *testing.T) {
 	before := w.requests.Load()
 	_, _, h := get(t, base+rangePath("up", 0, 90*day-1, 3600))
 	lookups, _ := c.reset()
-	check(t, lookups == 90 && w.requests.Load() == before+6 && h.Get("X-Ferula-Cache") == "partial", "%d look-ups, %d calls, cache %s", lookups, w.requests.Load()-before, h.Get("X-Ferula-Cache"))
+	check(t, lookups == 90 && w.requests.Load() == before+6 && h.Get("X-Ferula-Cache") == "partial", "%d lookups, %d calls, cache %s", lookups, w.requests.Load()-before, h.Get("X-Ferula-Cache"))
 }
 
 func TestLookUp_ConcurrencyIsBounded(t *testing.T) {
@@ -105,7 +105,7 @@ func TestLookUp_ConcurrencyIsBounded(t *testing.T) {
 	c.reset()
 	var arrived atomic.Int64
 	all := make(chan struct{})
-	c.before = func() { // no look-up ends before all have begun
+	c.before = func() { // no lookup ends before all have begun
 		if arrived.Add(1) == 14 {
 			close(all)
 		}
@@ -115,11 +115,11 @@ func TestLookUp_ConcurrencyIsBounded(t *testing.T) {
 		}
 	}
 	_, _, h := get(t, base+rangePath("up", 0, 14*day-1, 3600))
-	check(t, h.Get("X-Ferula-Cache") == "hit" && c.runningMost == 14, "cache %s, %d look-ups at once", h.Get("X-Ferula-Cache"), c.runningMost)
-	c.runningMost = 0
+	check(t, h.Get("X-Ferula-Cache") == "hit" && c.runningMax == 14, "cache %s, %d lookups at once", h.Get("X-Ferula-Cache"), c.runningMax)
+	c.runningMax = 0
 	tooMany := make(chan struct{})
 	var running atomic.Int64
-	c.before = func() { // long enough for all that may run to do so at once
+	c.before = func() { // long enough for all allowed lookups to run at once
 		defer running.Add(-1)
 		if running.Add(1) == lookupConcurrency+1 {
 			close(tooMany)
@@ -130,12 +130,12 @@ func TestLookUp_ConcurrencyIsBounded(t *testing.T) {
 		}
 	}
 	_, _, _ = get(t, base+rangePath("up", 0, 90*day-1, 3600))
-	check(t, c.runningMost <= lookupConcurrency, "%d look-ups at once", c.runningMost)
+	check(t, c.runningMax <= lookupConcurrency, "%d lookups at once", c.runningMax)
 }
 
 func TestPlan_ManyGapsAreFetchedAsWholeIntervals(t *testing.T) {
 	w, c, base := countingFront(t)
-	// Every day has twelve cached pieces with gaps between them.
+	// Each day has twelve cached pieces with gaps in between.
 	for i := range 24 {
 		_, _, _ = get(t, base+rangePath("up", float64(i*2*3600), float64(i*2*3600+1800), 1800))
 	}

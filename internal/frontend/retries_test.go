@@ -18,11 +18,11 @@ const (
 	protoType = "application/x-protobuf"
 )
 
-// Every request of the API, with every method that a client may use: what only
-// reads is repeated after a failure, anything else is sent once.
-var repeatCases = []struct {
+// Every request of the API, with every method that a client may use. Requests that only
+// read are retried after a failure; all others are sent once.
+var retryCases = []struct {
 	method, path, contentType, body string
-	repeated                        bool
+	retried                         bool
 }{
 	{"GET", "/api/v1/query?query=up", "", "", true},
 	{"HEAD", "/api/v1/query?query=up", "", "", true},
@@ -79,10 +79,10 @@ func TestRetries_OnlyOfReadOnlyRequests(t *testing.T) {
 			fail(rw)
 			return true
 		}
-		for _, c := range repeatCases {
+		for _, c := range retryCases {
 			if failure == "a break in the middle" && c.method == "HEAD" || failure == "429 with Retry-After" {
-				if c.repeated {
-					continue // no body, or a status that stands
+				if c.retried {
+					continue // no body, or a status that is not retried
 				}
 			}
 			front := w.front(func(o *Options) { o.RangeRetries, o.InstantRetries, o.Labels.Retries = 2, 2, 2 })
@@ -98,7 +98,7 @@ func TestRetries_OnlyOfReadOnlyRequests(t *testing.T) {
 				resp.Body.Close()
 			}
 			want := int64(1)
-			if c.repeated {
+			if c.retried {
 				want = 3
 			}
 			check(t, w.requests.Load() == before+want, "%s, %s %s (%s): %d calls, want %d", failure, c.method, c.path, c.contentType, w.requests.Load()-before, want)
@@ -141,7 +141,7 @@ func TestMetrics_RejectedRequestsAreCountedByStatus(t *testing.T) {
 	}
 	var page bytes.Buffer
 	missing := ""
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) { // a request is counted behind its last byte
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) { // a request is counted after its last byte is sent
 		page.Reset()
 		set.WritePrometheus(&page)
 		missing = ""

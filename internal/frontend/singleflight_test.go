@@ -17,15 +17,15 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/split"
 )
 
-// together is a frontend whose downstream waits for release, so that a test knows
-// who waits for one response.
+// blockingDownstream is a frontend whose downstream responds after release is closed, so
+// that a test knows which clients wait for one response.
 type blockingDownstream struct {
 	*httptest.Server
 	f       *Frontend
 	calls   atomic.Int64
 	arrived chan struct{} // a value for each call
 	release chan struct{}
-	ended   chan struct{} // a value for each call whose client has gone
+	ended   chan struct{} // a value for each canceled call
 }
 
 func newBlockingDownstream(t *testing.T, respond func(w http.ResponseWriter, r *http.Request)) *blockingDownstream {
@@ -59,14 +59,14 @@ func newBlockingDownstream(t *testing.T, respond func(w http.ResponseWriter, r *
 	return g
 }
 
-// wait waits until so many clients want the one response that is being made.
+// wait waits until the calls in progress have that many waiters.
 func (g *blockingDownstream) wait(t *testing.T, clients int) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		g.f.calls.mu.Lock()
 		n := 0
-		for _, fl := range g.f.calls.calls {
-			n += fl.waiters
+		for _, c := range g.f.calls.calls {
+			n += c.waiters
 		}
 		g.f.calls.mu.Unlock()
 		if n == clients {
@@ -78,7 +78,7 @@ func (g *blockingDownstream) wait(t *testing.T, clients int) {
 
 const blockingPath = "/api/v1/query_range?query=x&start=0&end=1000&step=10"
 
-// goGet requests in the background; the result is "status body".
+// goGet sends a request in the background. The channel gets "status body".
 func (g *blockingDownstream) goGet(ctx context.Context) <-chan string {
 	got := make(chan string, 1)
 	go func() {
@@ -147,7 +147,7 @@ func TestSingleFlight_CallIsCanceledWithItsLastClient(t *testing.T) {
 	<-g.ended
 	g.wait(t, 0)
 	close(g.release)
-	got := <-g.followers(t, 1)[0] // one that comes later is not answered by what was given up
+	got := <-g.followers(t, 1)[0] // a later client does not get the canceled call
 	check(t, strings.HasPrefix(got, "200 "), "%s", got)
 }
 
@@ -200,8 +200,8 @@ func TestSingleFlight_LongResponseIsStreamedToEachClient(t *testing.T) {
 	check(t, g.calls.Load() == 3, "%d calls of the downstream", g.calls.Load())
 }
 
-// What goes wrong while the response is gathered still has a status, and can still
-// be answered in another way.
+// A fault while the response is buffered gets an error response, and the query can still
+// be passed through.
 func TestSingleFlight_BrokenBufferedResponseIsAnError(t *testing.T) {
 	w := newTestEnv(t)
 	values := `[%[1]s,"1"],` + strings.Repeat(`[1e9,"1"],`, 40_000)

@@ -22,7 +22,7 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/split"
 )
 
-// getWithin is get with an end to the waiting, for what used to hang.
+// getWithin is get with a timeout.
 func getWithin(t *testing.T, address string) (status int, body string, header http.Header) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -81,7 +81,7 @@ func TestSlots_MorePartsThanConnectionsFinish(t *testing.T) {
 	}
 }
 
-// largeMatrix answers a part by one series of a few MiB, one point a second.
+// largeMatrix writes a response with one series of a few MiB, one point per second.
 func largeMatrix(w io.Writer, start, end int64) {
 	_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"1"},"values":[`)
 	filler := strings.Repeat("1", 1000)
@@ -96,23 +96,23 @@ func largeMatrix(w io.Writer, start, end int64) {
 	_, _ = io.WriteString(w, `]}]}}`)
 }
 
-// admitting is a downstream that works on so many requests at once, each until its
-// response has been taken.
-func limitedDownstream(t *testing.T, places int) (server *httptest.Server, most *atomic.Int64) {
+// limitedDownstream serves at maximum slots requests at once, each until its response was
+// read. maximum is the highest number of concurrent requests so far.
+func limitedDownstream(t *testing.T, slots int) (server *httptest.Server, maximum *atomic.Int64) {
 	t.Helper()
-	place := make(chan struct{}, places)
+	slot := make(chan struct{}, slots)
 	var now atomic.Int64
-	most = new(atomic.Int64)
+	maximum = new(atomic.Int64)
 	server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
-		case place <- struct{}{}:
+		case slot <- struct{}{}:
 		case <-r.Context().Done():
 			return
 		}
-		defer func() { <-place }()
+		defer func() { <-slot }()
 		n := now.Add(1)
 		defer now.Add(-1)
-		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		for old := maximum.Load(); n > old && !maximum.CompareAndSwap(old, n); old = maximum.Load() {
 		}
 		start, _ := strconv.ParseInt(r.FormValue("start"), 10, 64)
 		end, _ := strconv.ParseInt(r.FormValue("end"), 10, 64)
@@ -120,19 +120,19 @@ func limitedDownstream(t *testing.T, places int) (server *httptest.Server, most 
 	}))
 	server.Config.ConnState = func(c net.Conn, state http.ConnState) {
 		if tcp, ok := c.(*net.TCPConn); ok && state == http.StateNew {
-			_ = tcp.SetWriteBuffer(8 << 10) // the network holds little of a response
+			_ = tcp.SetWriteBuffer(8 << 10) // the network buffers little of a response
 		}
 	}
 	server.Start()
 	t.Cleanup(server.Close)
-	return server, most
+	return server, maximum
 }
 
 func TestSlots_ManyQueriesFinishAtALimitedDownstream(t *testing.T) {
-	const places, hour = 3, 3600
-	server, most := limitedDownstream(t, places)
+	const slots, hour = 3, 3600
+	server, maximum := limitedDownstream(t, slots)
 	f, err := New(Options{
-		Downstream: clientOf(t, server.URL, downstream.Transport{}), Slots: slotsOf(t, places),
+		Downstream: clientOf(t, server.URL, downstream.Transport{}), Slots: slotsOf(t, slots),
 		Split: split.Options{Interval: time.Hour}, Logger: slog.New(slog.DiscardHandler),
 	})
 	check(t, err == nil, "%v", err)
@@ -143,7 +143,7 @@ func TestSlots_ManyQueriesFinishAtALimitedDownstream(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			// Different queries, so that none is answered by another's response.
+			// Different queries, so that none shares the response of another one.
 			status, got, _ := getWithin(t, front.URL+rangePath(fmt.Sprint("x", i), 0, 3*hour-1, 1))
 			if status != 200 || got != want.String() {
 				t.Errorf("query %d: status %d, %d bytes", i, status, len(got))
@@ -151,8 +151,8 @@ func TestSlots_ManyQueriesFinishAtALimitedDownstream(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	check(t, most.Load() == places, "%d at once", most.Load())
-	check(t, f.readAheadBudget.TryAcquire(readAheadTotalBytes), "room for reading ahead is not given back")
+	check(t, maximum.Load() == slots, "%d at once", maximum.Load())
+	check(t, f.readAheadBudget.TryAcquire(readAheadTotalBytes), "the read-ahead budget is not released")
 }
 
 func TestOpenAll_FailedPartCancelsTheOthers(t *testing.T) {
@@ -217,12 +217,12 @@ func TestSlots_AreReleasedAfterAnyFailure(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	free, err := slots.AcquireN(ctx, "anonymous", 3)
-	check(t, err == nil, "slots are not given back: %v", err)
+	check(t, err == nil, "slots are not released: %v", err)
 	free(3)
 }
 
-// losingStore loses what it has, or hangs, at one of its operations. It looks like a
-// store outside of the process.
+// losingStore is a cache store that loses values, fails or hangs at one operation, as a
+// remote store can.
 type losingStore struct {
 	mu     sync.Mutex
 	values map[string][]byte
@@ -283,7 +283,7 @@ func (s *losingStore) arm(fault string, at int) {
 	s.fault, s.n, s.at, s.hit = fault, 0, at, false
 }
 
-// wholeCache is a cache as the process hands it to the frontend.
+// wholeCache adapts cache.Cache to RangeCache, as package role does.
 type wholeCache struct{ *cache.Cache }
 
 func (c wholeCache) Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent {
@@ -302,26 +302,26 @@ func TestFrontend_CacheFaultsDoNotChangeTheResponse(t *testing.T) {
 	w := newTestEnv(t)
 	path := rangePath("requests_total", 0, 3*3600-1, 3)
 	_, want, _ := get(t, w.server.URL+path)
-	for _, room := range []cache.Options{
-		{PrefetchBytes: 1}, // in memory, once it is opened
-		{PrefetchBytes: 1, HeldBytesMax: 1, SpillDir: t.TempDir()}, // in a file
-		{PrefetchBytes: 1, HeldBytesMax: 1, SpilledBytesMax: 1},    // nowhere
-		{}, // in memory in advance
+	for _, opts := range []cache.Options{
+		{PrefetchBytes: 1}, // in memory after Open
+		{PrefetchBytes: 1, HeldBytesMax: 1, SpillDir: t.TempDir()}, // in a file after Open
+		{PrefetchBytes: 1, HeldBytesMax: 1, SpilledBytesMax: 1},    // no space after Open
+		{}, // in memory before Open
 	} {
 		for _, fault := range []string{"loses a value", "loses everything", "damages a value", "fails", "hangs"} {
 			if fault == "hangs" && testing.Short() {
 				continue
 			}
 			store := &losingStore{values: map[string][]byte{}}
-			room.PartBytes, room.InlineBytes, room.Codec = 4096, 1, cache.CodecS2
-			room.LookupTimeout, room.GetTimeout = 50*time.Millisecond, 50*time.Millisecond
-			room.BreakerFailures = 1 << 30
-			c, err := cache.New(store, room, slog.New(slog.DiscardHandler), nil)
+			opts.PartBytes, opts.InlineBytes, opts.Codec = 4096, 1, cache.CodecS2
+			opts.LookupTimeout, opts.GetTimeout = 50*time.Millisecond, 50*time.Millisecond
+			opts.BreakerFailures = 1 << 30
+			c, err := cache.New(store, opts, slog.New(slog.DiscardHandler), nil)
 			check(t, err == nil, "%v", err)
 			front := w.front(func(o *Options) { o.Cache = wholeCache{c} })
 			hits := 0
 			for at := 1; ; at++ {
-				// Both the one that fails and the next, which may find what is left.
+				// Both the failing query and the next one, which may find the remains.
 				store.arm("", 0)
 				_, got, h := get(t, front.URL+path)
 				check(t, got == want, "%s at %d, before: %.300s", fault, at, got)
@@ -331,7 +331,7 @@ func TestFrontend_CacheFaultsDoNotChangeTheResponse(t *testing.T) {
 				check(t, got == want, "%s at %d, cache %s: %.300s", fault, at, h.Get("X-Ferula-Cache"), got)
 				check(t, c.Flush(t.Context()) == nil, "flush")
 				if !store.hit {
-					check(t, h.Get("X-Ferula-Cache") == "hit" || room.SpilledBytesMax == 1, "%s: %s without a fault", fault, h.Get("X-Ferula-Cache"))
+					check(t, h.Get("X-Ferula-Cache") == "hit" || opts.SpilledBytesMax == 1, "%s: %s without a fault", fault, h.Get("X-Ferula-Cache"))
 					check(t, at > 3, "%s: only %d operations", fault, at)
 					break
 				}
@@ -339,7 +339,7 @@ func TestFrontend_CacheFaultsDoNotChangeTheResponse(t *testing.T) {
 					hits++
 				}
 			}
-			check(t, hits > 3 || fault == "hangs", "%s: only %d faults were felt", fault, hits)
+			check(t, hits > 3 || fault == "hangs", "%s: only %d faults had an effect", fault, hits)
 			check(t, c.Close() == nil, "close")
 		}
 	}

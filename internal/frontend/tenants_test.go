@@ -14,8 +14,8 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 )
 
-// mirrorWorld is a downstream whose responses are made of the identity that its
-// request carries, as a multi-tenant one's are.
+// newMirrorEnv returns a downstream whose responses contain the identity in the request
+// headers, like those of a multi-tenant one.
 func newMirrorEnv(t *testing.T) *testEnv {
 	w := newTestEnvWith(t, http.NotFoundHandler())
 	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
@@ -49,7 +49,7 @@ func getAs(t *testing.T, address string, header map[string]string) (int, string,
 	return resp.StatusCode, string(body), resp.Header
 }
 
-// Every pair is two clients of which the second must never see what the first got.
+// Each pair is two clients. The second must never get the first one's response.
 var identityPairs = []struct {
 	name          string
 	change        func(*Options)
@@ -125,7 +125,7 @@ func TestSingleFlight_ClientsOfDifferentIdentityShareNoCall(t *testing.T) {
 	for _, tt := range identityPairs {
 		for _, path := range []string{"/api/v1/query?query=up&time=1", sharedPaths["range"], sharedPaths["labels"]} {
 			w := newMirrorEnv(t)
-			answer := w.break_
+			respond := w.break_
 			var calls atomic.Int64
 			second := make(chan struct{})
 			w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
@@ -136,7 +136,7 @@ func TestSingleFlight_ClientsOfDifferentIdentityShareNoCall(t *testing.T) {
 				case <-second:
 				case <-time.After(5 * time.Second):
 				}
-				return answer(rw, r)
+				return respond(rw, r)
 			}
 			front := w.front(func(o *Options) {
 				o.Split.Interval = 0 // one call for each client
@@ -186,8 +186,8 @@ func TestCache_TraceHeadersAndUserAgentsDoNotMatter(t *testing.T) {
 	}
 }
 
-// A client that takes no JSON gets what the downstream makes of that, uncut and
-// never cached; one that also takes JSON gets JSON.
+// A client that does not accept JSON gets the downstream's response, neither split nor
+// cached. A client that also accepts JSON gets JSON.
 func TestAcceptsJSON_ResponseHasAnAcceptedMediaType(t *testing.T) {
 	w := newTestEnv(t)
 	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {

@@ -35,16 +35,16 @@ func TestAcquireN_AllSlotsOrNone(t *testing.T) {
 			free(n)
 		}
 		go acquire(3)
-		go func() { time.Sleep(1); acquire(1) }() // there is a slot for it, and a larger request is before it
+		go func() { time.Sleep(1); acquire(1) }() // a slot is free, but a larger request is ahead of it
 		time.Sleep(2)
 		synctest.Wait()
-		check(t, "slots given while one is free and three are wanted", got.Load(), 0)
+		check(t, "slots acquired while one is free and three are requested", got.Load(), 0)
 		first(1)
 		synctest.Wait()
-		check(t, "slots given while two are free", got.Load(), 0)
+		check(t, "slots acquired while two are free", got.Load(), 0)
 		first(1)
 		synctest.Wait()
-		check(t, "slots given once three are free", got.Load(), 4)
+		check(t, "slots acquired once three are free", got.Load(), 4)
 		first(5)
 		first(1)
 		check(t, "slots held", l.running, 0)
@@ -104,19 +104,19 @@ func TestAcquireN_WaitMax(t *testing.T) {
 
 func TestLimiter_DefaultLimitOfATenant(t *testing.T) {
 	for total, share := range map[int]int{256: 192, 4: 3, 3: 3, 2: 2, 1: 1} {
-		check(t, "of a tenant", newLimiter(t, Options{ConcurrencyMax: total}).MaxPerRequest(), share)
+		check(t, "slots of a tenant", newLimiter(t, Options{ConcurrencyMax: total}).MaxPerRequest(), share)
 	}
-	check(t, "more than of all", newLimiter(t, Options{ConcurrencyMax: 5, TenantConcurrencyMax: 50}).MaxPerRequest(), 5)
+	check(t, "tenant limit above the total", newLimiter(t, Options{ConcurrencyMax: 5, TenantConcurrencyMax: 50}).MaxPerRequest(), 5)
 }
 
-// Requests of any size, some of which leave, never hold more than there is, and all
-// of them end.
+// Requests of any size, some of them canceled, never hold more slots than the limits, and
+// all of them end.
 func TestAcquireN_SlotsAreNeitherSharedNorLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const total, share = 10, 7
 		l := newLimiter(t, Options{ConcurrencyMax: total, TenantConcurrencyMax: share, TenantQueueMax: 1 << 20, WaitMax: -1})
 		var held [3]atomic.Int64
-		var all, most atomic.Int64
+		var all, maximum atomic.Int64
 		var wg sync.WaitGroup
 		for i := range 2000 {
 			r := rand.New(rand.NewPCG(5, uint64(i)))
@@ -136,7 +136,7 @@ func TestAcquireN_SlotsAreNeitherSharedNorLost(t *testing.T) {
 				if sum := all.Add(n); sum > total {
 					t.Errorf("%d are held", sum)
 				} else {
-					most.Store(max(most.Load(), sum))
+					maximum.Store(max(maximum.Load(), sum))
 				}
 				for n > 0 {
 					time.Sleep(time.Duration(r.IntN(30)))
@@ -149,7 +149,7 @@ func TestAcquireN_SlotsAreNeitherSharedNorLost(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		check(t, "held at most", most.Load(), total)
+		check(t, "held at maximum", maximum.Load(), total)
 		check(t, "held in the end", l.running, 0)
 		check(t, "tenants in the end", len(l.tenants), 0)
 		check(t, "turns in the end", l.turns.Len(), 0)

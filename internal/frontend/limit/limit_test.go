@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// check compares what came with what should have.
+// check compares a result with the expected one.
 func check[T comparable](t testing.TB, what string, got, want T) {
 	t.Helper()
 	if got != want {
@@ -27,7 +27,7 @@ func check[T comparable](t testing.TB, what string, got, want T) {
 	}
 }
 
-// checkIs wants an error of a kind; nil wants none.
+// checkIs expects an error that wraps want; nil expects no error.
 func checkIs(t testing.TB, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
@@ -35,19 +35,19 @@ func checkIs(t testing.TB, err, want error) {
 	}
 }
 
-// asked is one request of a tenant, made in a goroutine of its own.
+// pendingRequest is a request of a tenant, sent by a goroutine of its own.
 type pendingRequest struct {
 	tenant string
-	number int // in the order of asking
-	ahead  int // requests of the tenant that waited before it
+	number int // in order of arrival
+	ahead  int // waiting requests of the tenant at its arrival
 	cancel context.CancelFunc
 
-	served  map[string]int // per tenant, between asking and admission
+	served  map[string]int // admitted requests per tenant, between arrival and admission
 	release func()         // nil until admitted
 	err     error
 }
 
-// hall makes requests in a bubble and notes who is let in, in which order.
+// harness sends requests in a synctest bubble and records the order of admissions.
 type harness struct {
 	limiter  *Limiter
 	mu       sync.Mutex
@@ -87,7 +87,7 @@ func (h *harness) request(t *testing.T, tenant string) *pendingRequest {
 	return a
 }
 
-// waiting are the requests neither let in nor refused; of all tenants if "".
+// waiting returns the requests neither admitted nor rejected; of all tenants if "".
 func (h *harness) waiting(tenant string) (list []*pendingRequest) {
 	for _, a := range h.all {
 		if a.release == nil && a.err == nil && (tenant == "" || a.tenant == tenant) {
@@ -109,9 +109,9 @@ func (h *harness) empty(t *testing.T) {
 	for len(h.admitted) > 0 {
 		h.end(h.admitted[0])
 	}
-	check(t, "nobody waits any more", len(h.waiting("")), 0)
+	check(t, "waiting requests", len(h.waiting("")), 0)
 	check(t, "running", h.limiter.running, 0)
-	check(t, "remembered tenants", len(h.limiter.tenants), 0)
+	check(t, "tenants", len(h.limiter.tenants), 0)
 	check(t, "turns", h.limiter.turns.Len(), 0)
 }
 
@@ -121,12 +121,12 @@ func TestLimiter_RequestsBeyondTheLimitWait(t *testing.T) {
 		first := h.request(t, "a")
 		h.request(t, "a")
 		third := h.request(t, "b")
-		check(t, "let in", len(h.admitted), 2)
+		check(t, "admitted", len(h.admitted), 2)
 		h.end(first)
-		check(t, "let in after the first has ended", third.release != nil, true)
+		check(t, "admitted after the first has ended", third.release != nil, true)
 		first.release()
 		first.release()
-		check(t, "running although released thrice", h.limiter.running, 2)
+		check(t, "running after three releases", h.limiter.running, 2)
 		h.empty(t)
 	})
 }
@@ -162,7 +162,7 @@ func TestLimiter_FullQueueRejects(t *testing.T) {
 		h := newHarness(t, Options{ConcurrencyMax: 1, TenantQueueMax: -1})
 		h.request(t, "a")
 		checkIs(t, h.request(t, "b").err, ErrQueueFull)
-		check(t, "remembered tenants", len(h.limiter.tenants), 1)
+		check(t, "tenants", len(h.limiter.tenants), 1)
 		h.empty(t)
 	})
 }
@@ -189,21 +189,21 @@ func TestLimiter_WaitEndsWithTheContext(t *testing.T) {
 		second.cancel()
 		synctest.Wait()
 		checkIs(t, second.err, context.Canceled)
-		check(t, "who waits", len(h.waiting("")), 1)
+		check(t, "waiting", len(h.waiting("")), 1)
 		third.cancel()
 		synctest.Wait()
-		check(t, "remembered tenants", len(h.limiter.tenants), 1)
+		check(t, "tenants", len(h.limiter.tenants), 1)
 		check(t, "turns", h.limiter.turns.Len(), 0)
 		h.empty(t)
 		ended, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("the client has gone"))
 		_, err := h.limiter.Acquire(ended, "a")
-		check(t, "even before it waits", err.Error(), "limit: the client has gone")
+		check(t, "canceled before it waits", err.Error(), "limit: the client has gone")
 	})
 }
 
-// Whoever floods waits for himself: one of somebody else's waits for at most one of
-// his, however many he has.
+// A request of another tenant waits for at most one request of a tenant that floods the
+// queue.
 func TestLimiter_FloodOfOneTenantDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t, Options{ConcurrencyMax: 1, TenantQueueMax: 1000})
@@ -218,7 +218,7 @@ func TestLimiter_FloodOfOneTenantDoesNotDelayOthers(t *testing.T) {
 				turns++
 			}
 			if turns > 2 || quiet.served["flood"] > 1 {
-				t.Fatalf("waited for %d places and %d requests of the flood", turns, quiet.served["flood"])
+				t.Fatalf("waited for %d slots and %d requests of the flood", turns, quiet.served["flood"])
 			}
 			h.end(quiet)
 		}
@@ -226,7 +226,7 @@ func TestLimiter_FloodOfOneTenantDoesNotDelayOthers(t *testing.T) {
 	})
 }
 
-// Random arrivals, ends and cancellations, checked against what must always hold.
+// Random arrivals, ends and cancellations, with the invariants checked after each.
 func TestLimiter_SlotsAreFairAndNeverIdle(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestLimiter_SlotsAreFairAndNeverIdle(t *testing.T) {
 				case random.IntN(2) == 0 && len(h.admitted) > 0:
 					h.end(h.admitted[random.IntN(len(h.admitted))])
 				default:
-					// The first tenant asks more than all others.
+					// The first tenant sends more requests than all others.
 					h.request(t, fmt.Sprint(max(0, random.IntN(12)-6)))
 				}
 				h.verify(t, opts)
@@ -282,7 +282,7 @@ func (h *harness) verify(t *testing.T, opts Options) {
 			t.Fatalf("%d of %s run", running[a.tenant], a.tenant)
 		}
 		if first, waits := oldest[a.tenant]; waits && first < a.number {
-			t.Fatalf("%d of %s was let in before %d", a.number, a.tenant, first)
+			t.Fatalf("%d of %s was admitted before %d", a.number, a.tenant, first)
 		}
 		if opts.TenantConcurrencyMax < opts.ConcurrencyMax {
 			continue // a tenant at its own limit waits for itself, others pass
@@ -294,7 +294,7 @@ func (h *harness) verify(t *testing.T, opts Options) {
 		}
 	}
 	if len(h.limiter.tenants) != len(tenants) {
-		t.Fatalf("%d tenants remembered, %d have requests", len(h.limiter.tenants), len(tenants))
+		t.Fatalf("%d tenants in memory, %d have requests", len(h.limiter.tenants), len(tenants))
 	}
 }
 
@@ -396,7 +396,7 @@ func TestTenants_HeadersMustAgree(t *testing.T) {
 		}
 		return tenants.Of(h)
 	}
-	own := Tenants{Headers: []string{"X-Team"}, Default: "nobody"}
+	own := Tenants{Headers: []string{"X-Team"}, Default: "default-team"}
 	for _, c := range []struct {
 		tenants Tenants
 		header  []string
@@ -409,10 +409,10 @@ func TestTenants_HeadersMustAgree(t *testing.T) {
 		{Tenants{}, []string{"THANOS-TENANT", "a", "X-Scope-OrgID", ""}, "a"},
 		{Tenants{}, []string{"THANOS-TENANT", "b", "X-Scope-OrgID", "a"}, ""},
 		{Tenants{}, []string{"X-Scope-OrgID", "a", "X-Scope-OrgID", "b"}, ""},
-		{own, nil, "nobody"},
+		{own, nil, "default-team"},
 		{own, []string{"X-Team", "a"}, "a"},
 		{own, []string{"THANOS-TENANT", "a"}, "a"},
-		{own, []string{"X-Scope-OrgID", "a"}, "nobody"},
+		{own, []string{"X-Scope-OrgID", "a"}, "default-team"},
 		{own, []string{"X-Team", "a", "X-Scope-OrgID", "b"}, "a"},
 		{own, []string{"X-Team", "a", "THANOS-TENANT", "b"}, ""},
 		{Tenants{Headers: []string{"thanos-tenant"}}, []string{"THANOS-TENANT", "a", "X-Scope-OrgID", "1"}, "a"},

@@ -44,8 +44,8 @@ func TestQuery_CheckText(t *testing.T) {
 	checkIs(t, Query{}.CheckText(strings.Repeat("x", 1000)), nil)
 	checkIs(t, Query{QueryBytesMax: 3}.CheckText("abc"), nil)
 	err := Query{QueryBytesMax: 3}.CheckText("abcd")
-	var refusal *Error
-	check(t, "kind", errors.As(err, &refusal) && errors.Is(err, ErrLimit), true)
+	var limitErr *Error
+	check(t, "kind", errors.As(err, &limitErr) && errors.Is(err, ErrLimit), true)
 	check(t, "text", err.Error(), "limit exceeded: length of the query's text: 4 bytes, at most 3 bytes")
 }
 

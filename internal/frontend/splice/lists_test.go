@@ -15,10 +15,10 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-func union(t *testing.T, answers ...string) string {
+func union(t *testing.T, bodies ...string) string {
 	t.Helper()
 	var lists []List
-	for _, a := range answers {
+	for _, a := range bodies {
 		l, err := ReadList([]byte(a))
 		check(t, err == nil, "%s: %v", a, err)
 		lists = append(lists, l)
@@ -30,26 +30,26 @@ func union(t *testing.T, answers ...string) string {
 
 func TestWriteUnion_SortedAndDeduplicated(t *testing.T) {
 	for _, tt := range []struct {
-		want    string
-		answers []string
+		want   string
+		bodies []string
 	}{
 		{`{"status":"success","data":[]}`, []string{`{"status":"success","data":[]}`, `{"status":"success","data":null}`, `{"status":"success"}`}},
 		{`{"status":"success","data":["a","b","b!","é"]}`, []string{`{"status":"success","data":["b","é"]}`, ` { "data" : [ "a" , "b!" , "\u0062" ] , "status" : "success" } `}},
 		{`{"status":"success","data":["a\"]","c"],"warnings":["w"],"infos":["i"]}`, []string{`{"status":"success","data":["a\"]"],"warnings":["w"]}`, `{"status":"success","data":["c"],"warnings":["w"],"infos":["i"]}`}},
 		{`{"status":"success","data":[{"a":"b"},{"a":"b","c":"}"},{"b":"1"}]}`, []string{`{"status":"success","data":[{"b":"1"},{"a":"b"}]}`, `{"status":"success","data":[{"a":"b","c":"}"},{"a":"b"}]}`}},
 	} {
-		got := union(t, tt.answers...)
-		check(t, got == tt.want, "%q: %s, want %s", tt.answers, got, tt.want)
+		got := union(t, tt.bodies...)
+		check(t, got == tt.want, "%q: %s, want %s", tt.bodies, got, tt.want)
 	}
 }
 
-// Any lists, sorted or not, with escapes or not, give what a set gives.
+// The union of any lists, sorted or not, with escapes or not, is that of their sets.
 func TestWriteUnion_EqualsASet(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	words := []string{"a", "b", "aa", "a b", "é", "\u00e9", "<", "\"", "\\", "\n", "", "z", "\U0001F600", "~", "\x7f"}
 	for range 300 {
 		want := map[string]bool{}
-		var answers []string
+		var bodies []string
 		for range 1 + r.IntN(4) {
 			b := []byte(`{"status":"success","data":[`)
 			for i := range r.IntN(10) {
@@ -60,7 +60,7 @@ func TestWriteUnion_EqualsASet(t *testing.T) {
 				want[word] = true
 				if r.IntN(2) == 0 {
 					b = promjson.AppendString(b, word)
-				} else { // spelled by the number of each unit
+				} else { // encoded as \uXXXX escapes
 					b = append(b, '"')
 					for _, unit := range utf16.Encode([]rune(word)) {
 						b = fmt.Appendf(b, `\u%04x`, unit)
@@ -68,12 +68,12 @@ func TestWriteUnion_EqualsASet(t *testing.T) {
 					b = append(b, '"')
 				}
 			}
-			answers = append(answers, string(append(b, "]}"...)))
+			bodies = append(bodies, string(append(b, "]}"...)))
 		}
 		var got struct{ Data []string }
-		text := union(t, answers...)
+		text := union(t, bodies...)
 		check(t, json.Unmarshal([]byte(text), &got) == nil, "%s", text)
-		check(t, slices.Equal(got.Data, slices.Sorted(maps.Keys(want))), "%q: %q", answers, got.Data)
+		check(t, slices.Equal(got.Data, slices.Sorted(maps.Keys(want))), "%q: %q", bodies, got.Data)
 	}
 }
 
@@ -101,6 +101,6 @@ func TestReadList_OtherResponsesAreErrors(t *testing.T) {
 		check(t, err != nil, "%s is a list", bad)
 	}
 	_, err := ReadList([]byte(`{"status":"error","errorType":"bad_data","error":"no"}`))
-	var said *promjson.APIError
-	check(t, errors.As(err, &said) && said.Message == "no", "%v", err)
+	var apiErr *promjson.APIError
+	check(t, errors.As(err, &apiErr) && apiErr.Message == "no", "%v", err)
 }

@@ -29,7 +29,7 @@ func check(t *testing.T, ok bool, format string, args ...any) {
 	}
 }
 
-// answer encodes a matrix as Prometheus does, with its own codec.
+// encodeMatrix encodes a response with Prometheus' own codec.
 func encodeMatrix(t testing.TB, m promql.Matrix, warnings ...string) []byte {
 	t.Helper()
 	b, err := v1.JSONCodec{}.Encode(&v1.Response{
@@ -43,18 +43,18 @@ func encodeMatrix(t testing.TB, m promql.Matrix, warnings ...string) []byte {
 	return b
 }
 
-var oddStrings = []string{"a", "b", "b!", "", "a\"b", "a\\", "é", "}]],[[", `,"values":[[`, "<&>", "\u2028", "\n", "\x01", "z"}
+var specialStrings = []string{"a", "b", "b!", "", "a\"b", "a\\", "é", "}]],[[", `,"values":[[`, "<&>", "\u2028", "\n", "\x01", "z"}
 
 func randomLabels(r *rand.Rand) labels.Labels {
 	b := labels.NewScratchBuilder(4)
 	seen := map[string]bool{}
 	for range r.IntN(4) {
-		name := oddStrings[r.IntN(len(oddStrings))]
+		name := specialStrings[r.IntN(len(specialStrings))]
 		if name == "" || seen[name] {
 			continue
 		}
 		seen[name] = true
-		b.Add(name, oddStrings[r.IntN(len(oddStrings))])
+		b.Add(name, specialStrings[r.IntN(len(specialStrings))])
 	}
 	b.Sort()
 	return b.Labels()
@@ -115,7 +115,7 @@ func randomMatrix(r *rand.Rand, times []int64) promql.Matrix {
 	return m
 }
 
-// between is what of m lies in [from, to].
+// between returns the points of m in [from, to].
 func between(m promql.Matrix, from, to int64) promql.Matrix {
 	out := promql.Matrix{}
 	for _, s := range m {
@@ -137,7 +137,7 @@ func between(m promql.Matrix, from, to int64) promql.Matrix {
 	return out
 }
 
-// readers that hand bytes out in their own ways.
+// randomReader returns a reader of b with short reads or none.
 func randomReader(r *rand.Rand, b []byte) io.Reader {
 	var src io.Reader = bytes.NewReader(b)
 	switch r.IntN(4) {
@@ -169,12 +169,12 @@ func TestSplice_EqualsTheWholeResponseByteForByte(t *testing.T) {
 		want := encodeMatrix(t, whole)
 
 		s := New(Options{ReadBytes: []int{16, 100, 4096, 1 << 16}[r.IntN(4)], WriteBytes: 1 + r.IntN(5000), HoldBytes: 1 << 16})
-		for range 2 { // the second time with used scanners
+		for range 2 { // the second time with reused scanners
 			var parts []Part
 			for i := 0; i < len(times); {
 				j := min(i+1+r.IntN(len(times)), len(times))
 				from, to := times[i], times[j-1]
-				if r.IntN(3) == 0 { // a cached answer that covers more, to be cut
+				if r.IntN(3) == 0 { // a cached response that covers more and needs Cut
 					body := encodeMatrix(t, between(whole, from-r.Int64N(20*step), to+r.Int64N(20*step)))
 					parts = append(parts, Part{Body: randomReader(r, body), Cut: true, FromMS: from, ToMS: to})
 				} else {
@@ -221,7 +221,7 @@ func TestSplice_ResponsesOfOtherServers(t *testing.T) {
 	want := matrixOf(`{"metric":{"a":"1"},"values":[[10,"1"],[ 20 , "2" ],[30.000,"3e+00"]]}`)
 	want = strings.TrimSuffix(want, "}") + `,"isPartial":false,"stats":{"seriesFetched": "1","executionTimeMsec":3}}`
 	check(t, err == nil && strings.ReplaceAll(got, " ", "") == strings.ReplaceAll(want, " ", ""), "%v %s", err, got)
-	check(t, json.Valid([]byte(got)), "no JSON: %s", got)
+	check(t, json.Valid([]byte(got)), "invalid JSON: %s", got)
 }
 
 func TestSplice_InvalidPartsAreErrors(t *testing.T) {
@@ -236,7 +236,7 @@ func TestSplice_InvalidPartsAreErrors(t *testing.T) {
 		"a series twice":            {[]string{matrixOf(a + "," + a), matrixOf("")}, promjson.ErrUnsorted},
 		"a vector":                  {[]string{good, `{"status":"success","data":{"resultType":"vector","result":[]}}`}, promjson.ErrSyntax},
 		"points that overlap":       {[]string{good, good}, promjson.ErrOverlap},
-		"points that go back":       {[]string{matrixOf(`{"metric":{"a":"1"},"values":[[20,"1"]]}`), good}, promjson.ErrOverlap},
+		"points out of order":       {[]string{matrixOf(`{"metric":{"a":"1"},"values":[[20,"1"]]}`), good}, promjson.ErrOverlap},
 		"cut off":                   {[]string{good[:len(good)-5]}, errAny},
 		"empty":                     {[]string{""}, errAny},
 		"no JSON":                   {[]string{"<html>"}, errAny},
@@ -250,8 +250,8 @@ func TestSplice_InvalidPartsAreErrors(t *testing.T) {
 		}
 	}
 	_, err := splice(good, `{"status":"error","errorType":"timeout","error":"too slow"}`)
-	var answerErr *promjson.APIError
-	check(t, errors.As(err, &answerErr) && answerErr.Type == "timeout" && answerErr.Message == "too slow", "%v", err)
+	var apiErr *promjson.APIError
+	check(t, errors.As(err, &apiErr) && apiErr.Type == "timeout" && apiErr.Message == "too slow", "%v", err)
 }
 
 var errAny = errors.New("any error of the scanner")
@@ -269,7 +269,7 @@ func TestSplice_StepAligned(t *testing.T) {
 		body := matrixOf(fmt.Sprintf(`{"metric":{"a":"1"},"values":[[%d,"1"]]}`, at))
 		for _, cut := range []bool{false, true} {
 			_, err := s.Write(io.Discard, []Part{{Body: strings.NewReader(body), Cut: cut, FromMS: -20_000, ToMS: 100_000, StepMS: 30_000}})
-			check(t, err == nil && s.StepAligned(0) == want, "%d, cut %v: on grid %v, %v", at, cut, s.StepAligned(0), err)
+			check(t, err == nil && s.StepAligned(0) == want, "%d, cut %v: step aligned %v, %v", at, cut, s.StepAligned(0), err)
 		}
 	}
 }
@@ -278,7 +278,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// halves is one answer of n series cut in two, as bench/ has it.
+// halves returns a response split in two along time, and the whole response.
 func halves(tb testing.TB, series, points int) (first, second, whole []byte) {
 	tb.Helper()
 	var m promql.Matrix

@@ -35,10 +35,10 @@ func TestPlan_PartsCoverAllSteps(t *testing.T) {
 		next, last := whole.StartMS, int64(math.MinInt64)
 		for _, p := range Plan(whole, interval) {
 			check(t, p.StartMS == next && p.EndMS >= p.StartMS, "%+v: part %+v does not begin at %d", whole, p, next)
-			check(t, (p.EndMS-p.StartMS)%whole.StepMS == 0, "%+v ends off the grid", p)
+			check(t, (p.EndMS-p.StartMS)%whole.StepMS == 0, "%+v does not end at a step", p)
 			check(t, floorDiv(p.StartMS, interval.Milliseconds()) == p.Index && floorDiv(p.EndMS, interval.Milliseconds()) == p.Index, "%+v leaves its interval", p)
 			check(t, p.Index > last, "index %d after %d", p.Index, last)
-			check(t, p.StepOffset() == whole.StepOffset(), "phases %d and %d", p.StepOffset(), whole.StepOffset())
+			check(t, p.StepOffset() == whole.StepOffset(), "step offsets %d and %d", p.StepOffset(), whole.StepOffset())
 			next, last = p.EndMS+whole.StepMS, p.Index
 		}
 		check(t, next == whole.EndMS+whole.StepMS, "%+v: parts end at %d", whole, next)
@@ -50,15 +50,15 @@ func TestWiden_IsTheShortestIntervalWithinTheLimit(t *testing.T) {
 	for range 20_000 {
 		whole := randomRange(r)
 		interval := time.Duration(r.Int64N(10_000_000)+1_000_000) * time.Millisecond
-		most := r.IntN(20) + 2
-		wide := Widen(whole, interval, most)
-		check(t, wide%interval == 0, "%s is no multiple of %s", wide, interval)
-		check(t, len(Plan(whole, wide)) <= most, "%d parts, at most %d", len(Plan(whole, wide)), most)
+		limit := r.IntN(20) + 2
+		wide := Widen(whole, interval, limit)
+		check(t, wide%interval == 0, "%s is not a multiple of %s", wide, interval)
+		check(t, len(Plan(whole, wide)) <= limit, "%d parts, at limit %d", len(Plan(whole, wide)), limit)
 		if wide > interval {
 			// One multiple less would be too many intervals (some may hold no step).
 			shorter := (wide - interval).Milliseconds()
 			pieces := floorDiv(whole.EndMS, shorter) - floorDiv(whole.StartMS, shorter) + 1
-			check(t, pieces > int64(most), "%s would do, got %s", wide-interval, wide)
+			check(t, pieces > int64(limit), "%s would do, got %s", wide-interval, wide)
 		}
 	}
 	check(t, Widen(Range{0, 1000, 1}, time.Millisecond, 1) == 0, "one part is no split")
@@ -86,7 +86,7 @@ func TestRange_ClipAndWithoutKeepTheSteps(t *testing.T) {
 		}
 		for _, gap := range whole.Without(parts) {
 			for x := gap.StartMS; x <= gap.EndMS; x += step {
-				check(t, !taken[x], "%d is in a gap and was taken", x)
+				check(t, !taken[x], "%d is in a gap and in a part", x)
 				taken[x] = true
 			}
 		}
@@ -201,7 +201,7 @@ func TestTraits_LastImmutableStep(t *testing.T) {
 		{`up @ 100000.001`, 0, none},
 		{`up @ 99000 offset -1000s`, 0, now - 1000_000},
 		{`up @ 99000 offset -1001s`, 0, none},
-		{`up @ 99000 + up offset -1001s`, 0, none}, // not so, but nothing is lost
+		{`up @ 99000 + up offset -1001s`, 0, none}, // cached later than necessary, which is safe
 		{`max_over_time((up @ 99000 offset -1h)[2h:])`, 0, none},
 		{`max_over_time((up offset -1h)[2h:] @ 97000)`, 0, none},
 		{`max_over_time((up offset -1h)[2h:] @ 96400)`, 0, now - 3600_000},
@@ -215,11 +215,11 @@ func TestTraits_LastImmutableStep(t *testing.T) {
 		{`up @ 9.1e15`, 0, none},
 		{`up @ -9.1e15 offset -290y`, 0, now - 290*365*24*3600_000},
 	} {
-		shape, ok := TraitsOf(p, c.query)
+		traits, ok := TraitsOf(p, c.query)
 		check(t, ok, "%s is not parsed", c.query)
-		got := shape.LastImmutableStep(now, c.lookback)
-		check(t, got == c.want, "%s, lookback %s: settled until %d, want %d", c.query, c.lookback, got, c.want)
+		got := traits.LastImmutableStep(now, c.lookback)
+		check(t, got == c.want, "%s, lookback %s: immutable until %d, want %d", c.query, c.lookback, got, c.want)
 	}
-	shape, ok := TraitsOf(p, strings.Repeat("max_over_time(", 40)+"up"+strings.Repeat("[1m:] offset (1m * -1))", 40))
-	check(t, ok && shape.LastImmutableStep(now, 0) < -1<<60, "%+v %v", shape, ok)
+	traits, ok := TraitsOf(p, strings.Repeat("max_over_time(", 40)+"up"+strings.Repeat("[1m:] offset (1m * -1))", 40))
+	check(t, ok && traits.LastImmutableStep(now, 0) < -1<<60, "%+v %v", traits, ok)
 }

@@ -1,8 +1,8 @@
-// Package api measures what a range query costs a server that answers it over HTTP: goals api/*.
+// Package api measures the cost of range queries over HTTP, for the server: goals api/*.
 //
-// Prometheus and ferula serve run as processes on copies of the same blocks, with the same flags, and are asked the
-// same queries in turn. The answers are compared byte for byte before anything is measured. What the JSON costs is the
-// CPU of a query that answers with every point, less the CPU of the same evaluation that answers with one series.
+// Prometheus and ferula serve run as processes on copies of the same blocks, with the same flags, and get the same queries
+// in turn. The responses are compared byte for byte before anything is measured. The cost of JSON is the CPU of a query
+// that returns every point, less the CPU of the same evaluation that returns one series.
 package api
 
 import (
@@ -34,7 +34,7 @@ const (
 	hours  = 8
 	stepMS = 15_000
 
-	memoryQueries = 4 // asked of one process in the report of how memory goes on growing
+	memoryQueries = 4 // queries of one process in the measurement of further growth of memory
 )
 
 var spec = blocks.Spec{
@@ -42,15 +42,15 @@ var spec = blocks.Spec{
 	StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 1,
 }
 
-// query is one thing that is asked. Steps lie off the samples' times and off the blocks' ends.
+// query is one range query. Its steps coincide neither with timestamps of samples nor with ends of blocks.
 type query struct {
 	what     string
 	expr     string
 	startMS  int64
 	stepMS   int64
 	encoding string
-	series   int // in the answer, each with all points
-	repeats  int // asked so often in a row for one reading
+	series   int // in the response, each with all points
+	repeats  int // queries in a row for one measurement
 }
 
 const (
@@ -92,7 +92,7 @@ type bench struct {
 	env     area.Env
 	data    string
 	sides   [2]side
-	lengths map[string]int64 // what a plain answer's length must be, by the query's what; 0 where servers may differ
+	lengths map[string]int64 // of an uncompressed response in bytes, by name of the query; 0 if servers may differ
 	out     *area.Outcome
 }
 
@@ -125,7 +125,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	return b.out, nil
 }
 
-// alive runs both servers side by side, compares their answers and measures what does not ask for a fresh process.
+// alive runs both servers at the same time, compares their responses, and measures what does not require a fresh process.
 func (b *bench) alive(ctx context.Context) (err error) {
 	for i := range b.sides {
 		s := &b.sides[i]
@@ -153,7 +153,7 @@ func (b *bench) alive(ctx context.Context) (err error) {
 	return nil
 }
 
-// fresh measures memory, each time on a process that has just started.
+// fresh measures memory, each time of a process that has just started.
 func (b *bench) fresh(ctx context.Context) error {
 	for round := 1; round <= b.env.Rounds; round++ {
 		for i := range b.sides {
@@ -185,7 +185,7 @@ func (s *side) stop() error {
 	return server.Stop()
 }
 
-// compare asks both servers and fails unless both give the same answer with everything in it.
+// compare queries both servers. It returns an error unless both return the same complete response.
 func (b *bench) compare(ctx context.Context, q query) error {
 	var plain [2][]byte
 	for i, s := range b.sides {
@@ -194,7 +194,7 @@ func (b *bench) compare(ctx context.Context, q query) error {
 			return fmt.Errorf("%s: %s: %w", s.name, q.what, err)
 		}
 		if a.Encoding != q.encoding {
-			return fmt.Errorf("%s: %s: asked for encoding %q, got %q", s.name, q.what, q.encoding, a.Encoding)
+			return fmt.Errorf("%s: %s: requested encoding %q, got %q", s.name, q.what, q.encoding, a.Encoding)
 		}
 		if plain[i], err = decompress(body, a.Encoding); err != nil {
 			return fmt.Errorf("%s: %s: %w", s.name, q.what, err)
@@ -210,7 +210,7 @@ func (b *bench) compare(ctx context.Context, q query) error {
 	if q.encoding == "" {
 		b.lengths[q.what] = int64(len(plain[0]))
 	}
-	b.env.Logf("answers are equal: %s, %d bytes", q.what, len(plain[0]))
+	b.env.Logf("responses are equal: %s, %d bytes", q.what, len(plain[0]))
 	return nil
 }
 
@@ -225,9 +225,9 @@ func decompress(body []byte, encoding string) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// checkMatrix fails unless body is a successful answer of so many series with so many points each.
+// checkMatrix returns an error unless body is a matrix with that many series, each with that many points.
 func checkMatrix(body []byte, series, points int) error {
-	var answer struct {
+	var response struct {
 		Status string
 		Data   struct {
 			ResultType string
@@ -237,13 +237,13 @@ func checkMatrix(body []byte, series, points int) error {
 			}
 		}
 	}
-	if err := json.Unmarshal(body, &answer); err != nil {
+	if err := json.Unmarshal(body, &response); err != nil {
 		return err
 	}
-	if answer.Status != "success" || answer.Data.ResultType != "matrix" || len(answer.Data.Result) != series {
-		return fmt.Errorf("%w: %s %s of %d series, want %d", area.ErrEmpty, answer.Status, answer.Data.ResultType, len(answer.Data.Result), series)
+	if response.Status != "success" || response.Data.ResultType != "matrix" || len(response.Data.Result) != series {
+		return fmt.Errorf("%w: %s %s of %d series, want %d", area.ErrEmpty, response.Status, response.Data.ResultType, len(response.Data.Result), series)
 	}
-	for i, s := range answer.Data.Result {
+	for i, s := range response.Data.Result {
 		if len(s.Values) != points {
 			return fmt.Errorf("%w: series %d has %d points, want %d", area.ErrEmpty, i, len(s.Values), points)
 		}

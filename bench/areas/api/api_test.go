@@ -17,14 +17,14 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// answer is a matrix of so many series with all points.
-func answer(series int) string {
+// matrixResponse returns a matrix with that many series, each with all points.
+func matrixResponse(series int) string {
 	values := strings.TrimSuffix(strings.Repeat(`[1,"2"],`, points), ",")
 	all := strings.TrimSuffix(strings.Repeat(fmt.Sprintf(`{"metric":{"a":"b"},"values":[%s]},`, values), series), ",")
 	return `{"status":"success","data":{"resultType":"matrix","result":[` + all + `]}}`
 }
 
-// benchOf is a bench whose servers answer everything with the given texts.
+// benchOf returns a bench whose servers respond to every request with the given bodies.
 func benchOf(t *testing.T, texts ...string) *bench {
 	t.Helper()
 	b := &bench{env: area.Env{Log: io.Discard}, lengths: map[string]int64{}, out: &area.Outcome{}}
@@ -45,9 +45,9 @@ func benchOf(t *testing.T, texts ...string) *bench {
 	return b
 }
 
-func TestUnequalAndEmptyAnswersAreNotMeasured(t *testing.T) {
+func TestCompare_UnequalAndEmptyResponsesAreErrors(t *testing.T) {
 	q, z := query{what: "plain", series: 2}, query{what: "zipped", series: 2, encoding: "gzip"}
-	whole := answer(2)
+	whole := matrixResponse(2)
 	for _, c := range []struct {
 		name string
 		a, b string
@@ -57,7 +57,7 @@ func TestUnequalAndEmptyAnswersAreNotMeasured(t *testing.T) {
 		{"another value", whole, strings.Replace(whole, `"2"`, `"3"`, 1), area.ErrUnequal},
 		{"cut short", whole, whole[:len(whole)-1], area.ErrUnequal},
 		{"one has nothing", whole, "", area.ErrEmpty},
-		{"a series is missing in both", answer(1), answer(1), area.ErrEmpty},
+		{"a series is missing in both", matrixResponse(1), matrixResponse(1), area.ErrEmpty},
 		{"a point is missing in both", strings.Replace(whole, `[1,"2"],`, "", 1), strings.Replace(whole, `[1,"2"],`, "", 1), area.ErrEmpty},
 		{"both failed", `{"status":"error"}`, `{"status":"error"}`, area.ErrEmpty},
 	} {
@@ -70,25 +70,25 @@ func TestUnequalAndEmptyAnswersAreNotMeasured(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatChangesWhileItIsMeasuredIsAnError(t *testing.T) {
-	b := benchOf(t, answer(2), answer(2))
+func TestSend_ChangedResponseIsAnError(t *testing.T) {
+	b := benchOf(t, matrixResponse(2), matrixResponse(2))
 	q := query{what: "plain", series: 2}
 	if err := b.compare(context.Background(), q); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.ask(context.Background(), &b.sides[0], q); err != nil {
+	if _, err := b.send(context.Background(), &b.sides[0], q); err != nil {
 		t.Error(err)
 	}
-	later := benchOf(t, answer(1), "")
+	later := benchOf(t, matrixResponse(1), "")
 	later.lengths = b.lengths
 	for i := range later.sides {
-		if _, err := later.ask(context.Background(), &later.sides[i], q); !errors.Is(err, area.ErrUnequal) {
+		if _, err := later.send(context.Background(), &later.sides[i], q); !errors.Is(err, area.ErrUnequal) {
 			t.Errorf("got %v, want ErrUnequal", err)
 		}
 	}
 }
 
-func TestGoalsFollowFromTheBestReadings(t *testing.T) {
+func TestConclude_GoalsUseTheBestMeasurements(t *testing.T) {
 	b := &bench{out: &area.Outcome{}}
 	b.sides[0].name, b.sides[1].name = "peer", "ferula"
 	for _, r := range []struct {
@@ -109,7 +109,7 @@ func TestGoalsFollowFromTheBestReadings(t *testing.T) {
 	}
 }
 
-func TestDecompressing(t *testing.T) {
+func TestDecompress(t *testing.T) {
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)
 	io.WriteString(z, "text")
@@ -118,6 +118,6 @@ func TestDecompressing(t *testing.T) {
 		t.Errorf("got %q, %v", got, err)
 	}
 	if _, err := decompress([]byte("text"), "gzip"); err == nil {
-		t.Error("plain text was taken for gzip")
+		t.Error("plain text is accepted as gzip")
 	}
 }

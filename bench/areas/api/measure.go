@@ -11,8 +11,8 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// ask asks once and fails when the answer is not as long as the compared one was.
-func (b *bench) ask(ctx context.Context, s *side, q query) (proc.Response, error) {
+// send sends a query. It returns an error if the response is not as long as the one that was compared.
+func (b *bench) send(ctx context.Context, s *side, q query) (proc.Response, error) {
 	a, err := s.server.Get(ctx, q.request(), io.Discard)
 	if err != nil {
 		return a, fmt.Errorf("%s: %s: %w", s.name, q.what, err)
@@ -23,7 +23,7 @@ func (b *bench) ask(ctx context.Context, s *side, q query) (proc.Response, error
 	return a, nil
 }
 
-// measure takes one reading of the CPU of a query, and what comes with it.
+// measure measures CPU, times, write calls and allocations of a query once.
 func (b *bench) measure(ctx context.Context, round int, s *side, q query) error {
 	var first, elapsed time.Duration
 	before, err := s.server.IO()
@@ -32,7 +32,7 @@ func (b *bench) measure(ctx context.Context, round int, s *side, q query) error 
 	}
 	cpu, err := s.server.CPUDuring(ctx, func() error {
 		for range q.repeats {
-			a, err := b.ask(ctx, s, q)
+			a, err := b.send(ctx, s, q)
 			if err != nil {
 				return err
 			}
@@ -56,7 +56,7 @@ func (b *bench) measure(ctx context.Context, round int, s *side, q query) error 
 	}
 	tape.Add(round, s.name, "write calls: "+q.what, area.Count, float64(after.Sub(before).Writes)/n)
 	mallocs, err := s.server.MallocsDuring(ctx, func() error {
-		_, err := b.ask(ctx, s, q)
+		_, err := b.send(ctx, s, q)
 		return err
 	})
 	if err != nil {
@@ -66,14 +66,14 @@ func (b *bench) measure(ctx context.Context, round int, s *side, q query) error 
 	return nil
 }
 
-// memory starts a server, measures how its memory grows during one query and during some more, and stops it.
+// memory starts a server, measures the growth of its memory during one query and during some more, and stops it.
 func (b *bench) memory(ctx context.Context, round int, s *side) (err error) {
 	if err := b.start(ctx, s); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
 	one, err := s.server.GrowthDuring(ctx, func() error {
-		_, err := b.ask(ctx, s, matrix)
+		_, err := b.send(ctx, s, matrix)
 		return err
 	})
 	if err != nil {
@@ -81,7 +81,7 @@ func (b *bench) memory(ctx context.Context, round int, s *side) (err error) {
 	}
 	more, err := s.server.GrowthDuring(ctx, func() error {
 		for range memoryQueries - 1 {
-			if _, err := b.ask(ctx, s, matrix); err != nil {
+			if _, err := b.send(ctx, s, matrix); err != nil {
 				return err
 			}
 		}
@@ -106,7 +106,7 @@ const (
 	jsonShort  = "CPU of JSON: 40 min, every point less count()"
 )
 
-// conclude computes what the goals ask for.
+// conclude computes the measures of the goals.
 func (b *bench) conclude() {
 	tape, out := &b.out.Tape, b.out
 	for _, s := range b.sides {
@@ -124,9 +124,9 @@ func (b *bench) conclude() {
 	out.Measure("api/query-range-cpu", tape.Over(ferula, prometheus, cpu), cpu)
 	out.Notes = append(out.Notes,
 		fmt.Sprintf("%d series x %d points of 15-digit floats; 8 h are read with a step of 3 min (every sample is decoded), 40 min with one of 15 s.", series, points),
-		"CPU is that of the server process per query, over some queries in a row and the collection that follows them.",
+		"CPU is that of the server process per query, over some queries in a row and the garbage collection that follows them.",
 		"count() aggregates what it has evaluated, which both servers pay for with the same engine: what JSON costs is understated by as much on both sides, which flatters the smaller one.",
 		"Growth is taken on a process that has just started: peak of RssAnon during its first query, less RssAnon after a collection before it.",
-		fmt.Sprintf("The client asks for identity and drains; gzip is each server's own choice of level. \"Four times the same\" is the peak of %d queries in a row on the same process.", memoryQueries),
+		fmt.Sprintf("The client requests identity and drains the response; gzip is each server's own choice of level. \"Four times the same\" is the peak of %d queries in a row on the same process.", memoryQueries),
 	)
 }

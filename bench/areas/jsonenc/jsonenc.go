@@ -1,7 +1,7 @@
-// Package jsonenc measures what encoding a matrix as JSON costs, in the bench's own process: goals json/*.
+// Package jsonenc measures the cost of encoding a matrix as JSON, in the bench's own process: goals json/*.
 //
-// In comes one promql.Matrix; Prometheus' API codec and ferula's promjson encode it in turn. The bytes are compared
-// first. promjson is used as a server uses it: appended to one buffer that is written out whenever it is full.
+// Prometheus' API codec and ferula's promjson encode the same promql.Matrix in turn. The bytes are compared first.
+// promjson is used as a server uses it: it appends to one buffer that is written out whenever it is full.
 package jsonenc
 
 import (
@@ -49,7 +49,7 @@ const (
 	allocations = "allocations: "
 )
 
-// encoder writes a matrix as a whole answer.
+// encoder writes a matrix as a whole response.
 type encoder struct {
 	side   string
 	encode func(w io.Writer, m promql.Matrix) error
@@ -59,8 +59,9 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	out := &area.Outcome{Sides: []string{codec, ferula}, Versions: versions("github.com/prometheus/prometheus")}
 	stream := newStreamer()
 	encoders := []encoder{{codec, encodePeer}, {ferula, stream.encode}}
-	// A server's heap holds more than one answer. On a heap that holds nothing else the collector runs for every answer of
-	// the peer's and empties its pool of buffers each time, which flatters ferula by a fifth: that is only reported.
+	// A server's heap holds more than one response. On a heap without other data the garbage collector runs for every
+	// response of JSONCodec and empties its pool of buffers each time, which favours ferula by a fifth. That case is
+	// reported only, and no goal.
 	heap := make([]byte, heapBytes)
 	for _, kind := range []blocks.Values{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
 		if err := measure(ctx, env, out, kind, string(kind), encoders); err != nil {
@@ -79,15 +80,15 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	out.Measure("json/encode-ints", out.Tape.Over(ferula, codec, integers), integers)
 	out.Measure("json/encode-allocs", max(out.Tape.Best(ferula, allocs), out.Tape.Best(ferula, allocsInt))/samples, allocs, allocsInt)
 	out.Notes = append(out.Notes,
-		fmt.Sprintf("%d series x %d samples, 8 labels, the whole answer with its envelope; CPU with the collection of what was left behind.", series, points),
+		fmt.Sprintf("%d series x %d samples, 8 labels, the whole response with its envelope; CPU includes the garbage collection that follows.", series, points),
 		"floats15: 15 significant digits over nine orders of magnitude; integers: 0 to 999; decimals2: a walk with two decimals.",
-		fmt.Sprintf("The heap holds %d MiB besides, as a server's holds other things; small heap: nothing but the matrix, where the collector runs for every answer of the peer's.", heapBytes>>20),
+		fmt.Sprintf("The heap holds %d MiB in addition, as a server's heap holds other data; small heap: only the matrix, so that the garbage collector runs for every response of JSONCodec.", heapBytes>>20),
 		fmt.Sprintf("JSONCodec returns one slice, as it does in Prometheus; promjson appends to a buffer of %d KiB that is written out when it is full. Allocations are those of one encoding of the whole matrix, once warm.", bufferBytes>>10),
 	)
 	return out, nil
 }
 
-// measure compares what the encoders write for one kind of values and then times them in turn, under the name what.
+// measure compares the outputs of the encoders for one kind of values. It then measures them in turn, under the name what.
 func measure(ctx context.Context, env area.Env, out *area.Outcome, kind blocks.Values, what string, encoders []encoder) error {
 	m := newMatrix(kind, series)
 	if err := compare(m, encoders); err != nil {
@@ -121,16 +122,16 @@ func measure(ctx context.Context, env area.Env, out *area.Outcome, kind blocks.V
 }
 
 func compare(m promql.Matrix, encoders []encoder) error {
-	var answers [2]bytes.Buffer
+	var responses [2]bytes.Buffer
 	for i, e := range encoders {
-		if err := e.encode(&answers[i], m); err != nil {
+		if err := e.encode(&responses[i], m); err != nil {
 			return fmt.Errorf("%s: %w", e.side, err)
 		}
 	}
-	if n := bytes.Count(answers[0].Bytes(), []byte(`{"metric":{`)); n == 0 || n != len(m) {
+	if n := bytes.Count(responses[0].Bytes(), []byte(`{"metric":{`)); n == 0 || n != len(m) {
 		return fmt.Errorf("%w: %d series of %d", area.ErrEmpty, n, len(m))
 	}
-	return area.SameBytes("matrix", answers[0].Bytes(), answers[1].Bytes())
+	return area.SameBytes("matrix", responses[0].Bytes(), responses[1].Bytes())
 }
 
 func newMatrix(kind blocks.Values, series int) promql.Matrix {
@@ -145,7 +146,7 @@ func newMatrix(kind blocks.Values, series int) promql.Matrix {
 	return m
 }
 
-// encodePeer encodes as Prometheus answers query_range.
+// encodePeer encodes a matrix as Prometheus' query_range does.
 func encodePeer(w io.Writer, m promql.Matrix) error {
 	body, err := v1.JSONCodec{}.Encode(&v1.Response{
 		Status: "success", Data: &v1.QueryData{ResultType: parser.ValueTypeMatrix, Result: m},
@@ -157,7 +158,7 @@ func encodePeer(w io.Writer, m promql.Matrix) error {
 	return err
 }
 
-// streamer encodes with promjson and keeps its buffer between answers.
+// streamer encodes with promjson and reuses its buffer for the next response.
 type streamer struct {
 	grid   *promjson.Steps
 	buffer []byte
@@ -187,7 +188,7 @@ func (s *streamer) encode(w io.Writer, m promql.Matrix) error {
 	}
 	dst = append(dst, `]}}`...)
 	_, err := w.Write(dst)
-	s.buffer = dst // it may have grown; the next answer is spared that
+	s.buffer = dst // it may have grown; the next response reuses it
 	return err
 }
 
@@ -206,7 +207,7 @@ func appendLabels(dst []byte, lset labels.Labels) []byte {
 	return append(dst, '}')
 }
 
-// versions names the modules this program was built with.
+// versions returns the given modules with the versions that this program was built with.
 func versions(paths ...string) []string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

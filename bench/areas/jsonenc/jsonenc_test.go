@@ -12,7 +12,7 @@ import (
 	"github.com/ferula-io/ferula/bench/blocks"
 )
 
-func TestBothEncodersWriteTheSameBytes(t *testing.T) {
+func TestEncoders_WriteTheSameBytes(t *testing.T) {
 	encoders := []encoder{{codec, encodePeer}, {ferula, newStreamer().encode}}
 	for _, kind := range []blocks.Values{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
 		m := newMatrix(kind, 30)
@@ -23,7 +23,7 @@ func TestBothEncodersWriteTheSameBytes(t *testing.T) {
 	}
 }
 
-func TestUnequalAndEmptyAnswersAreNotMeasured(t *testing.T) {
+func TestCompare_UnequalAndEmptyOutputsAreErrors(t *testing.T) {
 	off := func(w io.Writer, m promql.Matrix) error {
 		m[0].Floats[0].F++
 		defer func() { m[0].Floats[0].F-- }()

@@ -1,9 +1,8 @@
-// Package read measures what exporting costs the process that exports: goals read/*.
+// Package read measures the cost of exports, for the exporting process: goals read/*.
 //
-// ferula serve stands over blocks and ferula read writes the whole of them to each of its formats, each time as a process
-// of its own. Before anything is measured a Parquet file is read back by the library's reader: it must hold every sample,
-// and their sum must be what PromQL says it is. Every later run must say the same number of samples and write a file of
-// the same length.
+// ferula serve serves blocks. ferula read exports all of them to each format, each time as a process of its own. Before
+// anything is measured, the Parquet library reads a file back: it must contain every sample, and their sum must equal that
+// of PromQL. Every later run must report the same number of samples and write a file of the same length.
 package read
 
 import (
@@ -49,7 +48,7 @@ var spec = blocks.Spec{
 	StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 1,
 }
 
-// format is one side: a format, and how many bytes it made of the samples the first time.
+// format is one side: a format, and the size of its first output in bytes.
 type format struct {
 	name, file string
 	bytes      int64
@@ -104,7 +103,7 @@ func run(ctx context.Context, env area.Env) (_ *area.Outcome, err error) {
 	return b.out, nil
 }
 
-// check exports to Parquet, reads that back and compares it with what PromQL says of the same range.
+// check exports to Parquet, reads the file back, and compares it with the results of PromQL for the same range.
 func (b *bench) check(ctx context.Context) error {
 	path := filepath.Join(b.dir, "out.parquet")
 	if _, err := b.export(ctx, spec.Metric, "out.parquet"); err != nil {
@@ -118,11 +117,11 @@ func (b *bench) check(ctx context.Context) error {
 		return fmt.Errorf("%w: the file has %d samples, want %d", area.ErrUnequal, count, samples)
 	}
 	selector := fmt.Sprintf("(%s[%dh])", spec.Metric, hours)
-	wantCount, err := b.ask(ctx, "sum(count_over_time"+selector+")")
+	wantCount, err := b.evaluate(ctx, "sum(count_over_time"+selector+")")
 	if err != nil {
 		return err
 	}
-	wantSum, err := b.ask(ctx, "sum(sum_over_time"+selector+")")
+	wantSum, err := b.evaluate(ctx, "sum(sum_over_time"+selector+")")
 	if err != nil {
 		return err
 	}
@@ -133,7 +132,7 @@ func (b *bench) check(ctx context.Context) error {
 	return nil
 }
 
-// totals reads a Parquet file.
+// totals returns the number and the sum of the samples in a Parquet file.
 func totals(path string) (count int64, sum float64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -170,32 +169,32 @@ func totals(path string) (count int64, sum float64, err error) {
 	}
 }
 
-// ask evaluates an expression that gives one number, at the last moment of the range.
-func (b *bench) ask(ctx context.Context, expr string) (float64, error) {
+// evaluate returns the value of an expression with one sample, at the end of the range.
+func (b *bench) evaluate(ctx context.Context, expr string) (float64, error) {
 	at := strconv.FormatFloat(float64(spec.EndMS()-1)/1000, 'f', 3, 64)
-	text, _, err := b.server.Fetch(ctx, proc.Request{Path: "/api/v1/query", Query: url.Values{"query": {expr}, "time": {at}}})
+	body, _, err := b.server.Fetch(ctx, proc.Request{Path: "/api/v1/query", Query: url.Values{"query": {expr}, "time": {at}}})
 	if err != nil {
 		return 0, err
 	}
-	var answer struct {
+	var response struct {
 		Data struct{ Result []struct{ Value [2]any } }
 	}
-	if err := json.Unmarshal(text, &answer); err != nil {
+	if err := json.Unmarshal(body, &response); err != nil {
 		return 0, err
 	}
-	if len(answer.Data.Result) != 1 {
+	if len(response.Data.Result) != 1 {
 		return 0, fmt.Errorf("%s: %w", expr, area.ErrEmpty)
 	}
-	return strconv.ParseFloat(fmt.Sprint(answer.Data.Result[0].Value[1]), 64)
+	return strconv.ParseFloat(fmt.Sprint(response.Data.Result[0].Value[1]), 64)
 }
 
-// exported is what one run took.
+// exported is the cost of one run: sizes in bytes, CPU and elapsed time.
 type exported struct {
 	bytes, peak  int64
 	cpu, elapsed time.Duration
 }
 
-// export runs ferula read as a process and fails unless it says that it has written every sample.
+// export runs ferula read as a process. It returns an error unless the process reports that it has written every sample.
 func (b *bench) export(ctx context.Context, metric, file string) (e exported, err error) {
 	path := filepath.Join(b.dir, file)
 	if err := os.RemoveAll(path); err != nil {
@@ -204,8 +203,8 @@ func (b *bench) export(ctx context.Context, metric, file string) (e exported, er
 	second := func(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64) }
 	cmd := exec.CommandContext(ctx, b.ferula.Path, "read", "--url="+b.server.URL(), "--match="+metric,
 		"--start="+second(spec.StartMS), "--end="+second(spec.EndMS()-1), "--output="+path)
-	var said bytes.Buffer
-	cmd.Stderr = &said
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, peer.RuntimeEnv()...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	began := time.Now()
@@ -226,14 +225,14 @@ func (b *bench) export(ctx context.Context, metric, file string) (e exported, er
 	}
 	e.elapsed, e.cpu = time.Since(began), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()
 	if err != nil {
-		return e, fmt.Errorf("ferula read: %w: %s", err, said.Bytes())
+		return e, fmt.Errorf("ferula read: %w: %s", err, stderr.Bytes())
 	}
 	want := fmt.Sprintf(" %d,%03d,%03d samples", samples/1_000_000, samples/1000%1000, samples%1000)
 	if metric != spec.Metric {
 		want = " 0 samples"
 	}
-	if !strings.Contains(said.String(), want) {
-		return e, fmt.Errorf("%w: ferula read does not say %q: %s", area.ErrUnequal, want, said.Bytes())
+	if !strings.Contains(stderr.String(), want) {
+		return e, fmt.Errorf("%w: ferula read does not report %q: %s", area.ErrUnequal, want, stderr.Bytes())
 	}
 	err = filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -257,7 +256,7 @@ const (
 	perByte = "bytes a sample"
 )
 
-// measure exports once without a series and once all of them.
+// measure exports once without series and once with all of them.
 func (b *bench) measure(ctx context.Context, round int, f *format) error {
 	none, err := b.export(ctx, "nothing", f.file)
 	if err != nil {
@@ -283,12 +282,12 @@ func (b *bench) measure(ctx context.Context, round int, f *format) error {
 	return os.RemoveAll(filepath.Join(b.dir, f.file))
 }
 
-// conclude computes what the goals ask for.
+// conclude computes the measures of the goals.
 func (b *bench) conclude() {
 	b.out.Measure("read/anon-mib", b.out.Tape.Best("Parquet", growth)/(1<<20), growth, idle)
 	b.out.Notes = append(b.out.Notes,
 		fmt.Sprintf("%d series x %d samples of 15-digit floats over %d h, read in four windows by remote read from ferula serve on the same machine; %d samples in all.", series, spec.Samples, hours, samples),
-		"Growth is the peak of RssAnon of a process that exports everything, less the peak of one that is asked for a metric that does not exist; CPU is that of the exporting process, from its start to its end.",
+		"Growth is the peak of RssAnon of a process that exports everything, less the peak of one that exports a metric that does not exist; CPU is that of the exporting process, from its start to its end.",
 		"Seconds include joining the four parts and fsync, and the server, which shares the machine's processors.",
 	)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/ferula-io/ferula/bench/area"
 )
 
-func TestTotalsCountEveryRowAndRefuseRowsWithoutAValue(t *testing.T) {
+func TestTotals_RowsWithoutAValueAreErrors(t *testing.T) {
 	type row struct {
 		Timestamp int64    `parquet:"timestamp"`
 		Value     *float64 `parquet:"value,optional"`
@@ -39,6 +39,6 @@ func TestTotalsCountEveryRowAndRefuseRowsWithoutAValue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := totals(path); err == nil {
-		t.Error("half a file is read")
+		t.Error("half a file is accepted")
 	}
 }

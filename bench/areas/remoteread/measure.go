@@ -12,7 +12,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-const repeats = 3 // of a request for one reading of CPU
+const repeats = 3 // requests for one measurement of CPU
 
 // great compares and measures servers over the great blocks.
 func (b *bench) great(ctx context.Context) error {
@@ -39,16 +39,16 @@ func (b *bench) great(ctx context.Context) error {
 	})
 }
 
-// askAgain asks and fails if the answer is not as long as the compared() one was.
-func (b *bench) askAgain(ctx context.Context, s *side, r read) (answer, error) {
-	a, err := ask(ctx, s.server.URL(), r, nil)
+// sendChecked sends a request. It returns an error if the response is not as long as the one that was compared.
+func (b *bench) sendChecked(ctx context.Context, s *side, r read) (response, error) {
+	a, err := send(ctx, s.server.URL(), r, nil)
 	if want := b.lengths[s.name+name(floats, r)]; err == nil && (a.bytes == 0 || a.bytes != want) {
 		err = fmt.Errorf("%s: %s: %w: %d bytes, %d before", s.name, r.what, area.ErrUnequal, a.bytes, want)
 	}
 	return a, err
 }
 
-// measure takes one reading of the CPU of a request, and what comes with it.
+// measure measures CPU, times, write calls and allocations of a request once.
 func (b *bench) measure(ctx context.Context, round int, s *side, r read) error {
 	var first, elapsed time.Duration
 	before, err := s.server.IO()
@@ -57,7 +57,7 @@ func (b *bench) measure(ctx context.Context, round int, s *side, r read) error {
 	}
 	cpu, err := s.server.CPUDuring(ctx, func() error {
 		for range repeats {
-			a, err := b.askAgain(ctx, s, r)
+			a, err := b.sendChecked(ctx, s, r)
 			if err != nil {
 				return err
 			}
@@ -73,7 +73,7 @@ func (b *bench) measure(ctx context.Context, round int, s *side, r read) error {
 		return err
 	}
 	mallocs, err := s.server.MallocsDuring(ctx, func() error {
-		_, err := b.askAgain(ctx, s, r)
+		_, err := b.sendChecked(ctx, s, r)
 		return err
 	})
 	if err != nil {
@@ -90,7 +90,7 @@ func (b *bench) measure(ctx context.Context, round int, s *side, r read) error {
 
 const floorCPU = "CPU: the floor under chunks, 8 h"
 
-// underneath measures the floor; it stands in ferula's column.
+// underneath measures the floor. Its values are in ferula's column.
 func (b *bench) underneath(ctx context.Context, round int) (err error) {
 	dir, err := blocks.Ensure(ctx, b.env.Cache, floats)
 	if err != nil {
@@ -118,8 +118,7 @@ func (b *bench) underneath(ctx context.Context, round int) (err error) {
 	return err
 }
 
-// classic is the table that the protocol's two forms are known by: real, user and system time, for one reader and for
-// many at once.
+// classic measures real, user and system time of both response types, for one reader and for many at once.
 func (b *bench) classic(ctx context.Context) error {
 	for _, c := range []struct {
 		r read
@@ -134,7 +133,7 @@ func (b *bench) classic(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			a, err := askAll(ctx, s.server.URL(), c.r, c.n)
+			a, err := sendAll(ctx, s.server.URL(), c.r, c.n)
 			if err != nil {
 				return err
 			}
@@ -155,17 +154,17 @@ func (b *bench) classic(ctx context.Context) error {
 	return nil
 }
 
-// decimals compares answers of values that compress well, for their bytes.
+// decimals compares the sizes of responses with values that compress well.
 func (b *bench) decimals(ctx context.Context) error {
 	return b.both(ctx, decimals, func() error {
 		return b.compare(ctx, decimals, []read{of(decimals, "8 h", chunks, from, to), of(decimals, "8 h", samples, from, to)})
 	})
 }
 
-// noise is what growth is not told from: pages that were free but not given back.
+// noise is the resolution of growth: a process may hold that much in free pages that it has not released.
 const noise = 1 << 20
 
-// conclude computes what the goals ask for.
+// conclude computes the measures of the goals.
 func (b *bench) conclude() {
 	tape, out := &b.out.Tape, b.out
 	prometheus, ferula := out.Sides[0], out.Sides[1]
@@ -193,11 +192,11 @@ func (b *bench) conclude() {
 	out.Measure("remoteread/client-samples-anon-mib", max(tape.Best(ferula, clientGrowth), tape.Best(prometheus, clientGrowth))/(1<<20), clientGrowth)
 	out.Notes = append(out.Notes,
 		fmt.Sprintf("%d series x 8 h at 15 s (%d samples each, %d blocks of 2 h), 15-digit floats; samples-bytes also over 1,000 series of values with 2 decimals.", floats.Series, floats.Samples, 4),
-		"Streams of chunks are equal byte by byte. Samples are compared() as ferula's client reads them: labels, times and values, from both servers and in both forms.",
-		"CPU is that of the server process per request, over some requests in a row and the collection that follows them.",
+		"Streams of chunks are equal byte by byte. Samples are compared as ferula's client reads them: labels, times and values, from both servers and in both forms.",
+		"CPU is that of the server process per request, over some requests in a row and the garbage collection that follows them.",
 		"The floor, in ferula's column, maps the same chunk files and writes them to the client in pieces of 64 KiB, with one copy and two checksums.",
 		"Growth is taken on a process that has just started: peak of RssAnon during its first request, less RssAnon after a collection before it. remoteread/growth is the worse of the two forms, 120 samples a series; less than 1 MiB counts as 1 MiB, since a process that has collected keeps about as much of free pages.",
 		"The client is a process that reads all of it as samples, sorts them within its window and drops them, from Prometheus and from ferula (by column); the worse of the two counts.",
-		fmt.Sprintf("%d readers ask for samples of a tenth of the series only: ten answers of all of them at once would be 20 GB in Prometheus. User and system time are in ticks of 10 ms; real is the slowest reader's.", readers),
+		fmt.Sprintf("%d readers request samples of a tenth of the series only: ten responses of all series at once would be 20 GB in Prometheus. User and system time are in ticks of 10 ms; real is the slowest reader's.", readers),
 	)
 }

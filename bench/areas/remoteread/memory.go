@@ -16,7 +16,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// memory measures what the first request costs a server that has just started.
+// memory measures the growth of memory by the first request to a server that has just started.
 func (b *bench) memory(ctx context.Context) error {
 	for round := 1; round <= b.env.Rounds; round++ {
 		for _, r := range []read{chunks8h(), samples8h()} {
@@ -31,8 +31,8 @@ func (b *bench) memory(ctx context.Context) error {
 	return nil
 }
 
-// fresh starts a server, takes the growth of its memory during one request, and stops it. In the first round of the great
-// blocks memory is also drawn over time.
+// fresh starts a server, measures the growth of its memory during one request, and stops it. In the first round over the
+// great blocks it also records memory over time, for the plot.
 func (b *bench) fresh(ctx context.Context, round int, s *side, spec blocks.Spec, r read, what string) (err error) {
 	if err := b.serve(ctx, s, spec); err != nil {
 		return err
@@ -41,7 +41,7 @@ func (b *bench) fresh(ctx context.Context, round int, s *side, spec blocks.Spec,
 	drawn := line{side: s.name, what: r.what}
 	growth, err := s.server.GrowthDuring(ctx, func() error {
 		if round > 1 || spec != floats {
-			_, err := ask(ctx, s.server.URL(), r, nil)
+			_, err := send(ctx, s.server.URL(), r, nil)
 			return err
 		}
 		stop, ended := make(chan struct{}), make(chan struct{})
@@ -49,7 +49,7 @@ func (b *bench) fresh(ctx context.Context, round int, s *side, spec blocks.Spec,
 			defer close(ended)
 			drawn.watch(s.server, stop)
 		}()
-		_, err := b.askAgain(ctx, s, r)
+		_, err := b.sendChecked(ctx, s, r)
 		close(stop)
 		<-ended
 		return err
@@ -99,9 +99,9 @@ func (b *bench) client(ctx context.Context) error {
 					if err != nil {
 						return err
 					}
-					said, err := drained(ctx, drain, s.server.URL(), samples8h())
-					if err == nil && !strings.HasPrefix(said, fmt.Sprintf("%d series, %d samples, ", floats.Series, floats.Series*floats.Samples)) {
-						err = fmt.Errorf("%w: %s", area.ErrUnequal, said)
+					report, err := drained(ctx, drain, s.server.URL(), samples8h())
+					if err == nil && !strings.HasPrefix(report, fmt.Sprintf("%d series, %d samples, ", floats.Series, floats.Series*floats.Samples)) {
+						err = fmt.Errorf("%w: %s", area.ErrUnequal, report)
 					}
 					after, e := drain.CPU()
 					cpu = after - before
@@ -118,7 +118,7 @@ func (b *bench) client(ctx context.Context) error {
 	})
 }
 
-// line is memory over time.
+// line is the memory of a server over time.
 type line struct {
 	side, what string
 	at         []time.Duration
@@ -140,7 +140,7 @@ func (l *line) watch(s *proc.Server, stop <-chan struct{}) {
 	}
 }
 
-// plot draws the lines, memory on a scale of powers of two.
+// plot writes the lines as SVG, with a logarithmic axis of memory.
 func (b *bench) plot(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -1,11 +1,10 @@
-// Package remoteread measures what remote read costs the server that answers it and the client that reads: goals
-// remoteread/*.
+// Package remoteread measures the cost of remote read, for the server and for the client: goals remoteread/*.
 //
-// Prometheus and ferula serve run as processes on copies of the same blocks and are asked the same in turn, in both forms
-// of the protocol. Streams of chunks must be equal byte by byte; of samples, whose series Prometheus does not sort and
-// whose zeros it leaves out, ferula's own client must read the same labels, times and values from all four. Then come
-// CPU, write calls and allocations of a server that lives on, memory of servers that have just started, the classic
-// table of the protocol's two forms, and the memory of ferula's client.
+// Prometheus and ferula serve run as processes on copies of the same blocks. Both get the same requests in turn, for both
+// response types of the protocol. Streams of chunks must be equal byte by byte. Responses with samples may differ, since
+// Prometheus does not sort their series and omits zeros: ferula's own client must read the same labels, times and values
+// from both servers and both response types. The bench then measures CPU, write calls and allocations of a running server,
+// the memory of servers that have just started, times of both response types, and the memory of ferula's client.
 package remoteread
 
 import (
@@ -26,7 +25,7 @@ import (
 )
 
 // Area is the table's entry.
-var Area = area.Area{Name: "remoteread", About: "remote read of Prometheus and ferula serve, both forms, and ferula's client", Run: run}
+var Area = area.Area{Name: "remoteread", About: "remote read of Prometheus and ferula serve, both response types, and ferula's client", Run: run}
 
 const (
 	series  = 10_000
@@ -46,16 +45,16 @@ var (
 	}
 )
 
-// Blocks for growth.
+// few and many are the blocks for the growth of memory by series.
 func few() blocks.Spec  { return small(1_000) }
 func many() blocks.Spec { return small(100_000) }
 
-// small are blocks of many series with few samples.
+// small returns the spec of blocks with few samples a series.
 func small(series int) blocks.Spec {
 	return blocks.Spec{Metric: "bench_metric", Values: blocks.Integers, Series: series, Samples: 120, StepMS: 60_000, StartMS: blocks.QuietStartMS, Seed: 3}
 }
 
-// What is asked of the great blocks. A container's series are one in ten.
+// Range of the reads of the great blocks. One series in ten has the container of oneContainer.
 const (
 	from = blocks.QuietStartMS
 	to   = from + 8*hourMS - 1
@@ -101,7 +100,7 @@ type bench struct {
 	env          area.Env
 	sides        [2]side
 	drain, floor peer.Program
-	lengths      map[string]int64 // of an answer, by side and what
+	lengths      map[string]int64 // of a response in bytes, by side and name of the read
 	lines        []line           // of the plot
 	out          *area.Outcome
 }
@@ -138,7 +137,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	return b.out, b.plot(filepath.Join(env.Programs.Root, "docs", "perf", "remote-read-memory.svg"))
 }
 
-// build builds a small program that only this area runs.
+// build compiles a small program that only this area runs.
 func (b *bench) build(ctx context.Context, name, dir, pkg string) (peer.Program, error) {
 	path := filepath.Join(b.env.Cache, name)
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", path, pkg)
@@ -146,13 +145,13 @@ func (b *bench) build(ctx context.Context, name, dir, pkg string) (peer.Program,
 	if filepath.Base(dir) == "bench" {
 		cmd.Env = append(cmd.Env, "GOWORK=off")
 	}
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return peer.Program{}, fmt.Errorf("building %s: %w: %s", name, err, text)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return peer.Program{}, fmt.Errorf("build %s: %w: %s", name, err, output)
 	}
 	return peer.Program{Name: name, Path: path, Version: name + ", built from this tree"}, nil
 }
 
-// run starts one of those programs.
+// start starts one of those programs.
 func (b *bench) start(ctx context.Context, program peer.Program, args ...string) (*proc.Server, error) {
 	return proc.Start(ctx, proc.Spec{
 		Name: program.Name, Path: program.Path, Env: peer.RuntimeEnv(), Ready: "/-/ready", Log: filepath.Join(b.env.Cache, "run", "remoteread", program.Name+".log"),
@@ -160,7 +159,7 @@ func (b *bench) start(ctx context.Context, program peer.Program, args ...string)
 	})
 }
 
-// serve starts a side over blocks of its own.
+// serve starts a side on its own copy of the blocks.
 func (b *bench) serve(ctx context.Context, s *side, spec blocks.Spec) error {
 	blocksDir, err := blocks.Ensure(ctx, b.env.Cache, spec)
 	if err != nil {
@@ -181,7 +180,7 @@ func (s *side) stop() error {
 	return server.Stop()
 }
 
-// both runs work while both sides serve a spec.
+// both calls work while both sides serve the blocks of a spec.
 func (b *bench) both(ctx context.Context, spec blocks.Spec, work func() error) (err error) {
 	for i := range b.sides {
 		s := &b.sides[i]
@@ -193,47 +192,47 @@ func (b *bench) both(ctx context.Context, spec blocks.Spec, work func() error) (
 	return work()
 }
 
-// compare fails unless both sides give the same to every read.
+// compare returns an error unless both sides return the same data for every read.
 func (b *bench) compare(ctx context.Context, spec blocks.Spec, reads []read) (err error) {
 	drain, err := b.start(ctx, b.drain)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, drain.Stop()) }()
-	said := map[string]string{}
+	reports := map[string]string{}
 	for _, r := range reads {
-		var answers [2]answer
+		var responses [2]response
 		for i, s := range b.sides {
-			if answers[i], err = askHashed(ctx, s.server.URL(), r); err != nil {
+			if responses[i], err = sendHashed(ctx, s.server.URL(), r); err != nil {
 				return err
 			}
-			b.lengths[s.name+name(spec, r)] = answers[i].bytes
-			b.out.Tape.Add(1, s.name, "bytes: "+name(spec, r), area.Bytes, float64(answers[i].bytes))
+			b.lengths[s.name+name(spec, r)] = responses[i].bytes
+			b.out.Tape.Add(1, s.name, "bytes: "+name(spec, r), area.Bytes, float64(responses[i].bytes))
 			text, err := drained(ctx, drain, s.server.URL(), r)
 			if err != nil {
 				return fmt.Errorf("%s: %s: %w", s.name, r.what, err)
 			}
 			same := fmt.Sprint(r.mint, r.maxt)
-			if said[same] == "" {
-				said[same] = text
+			if reports[same] == "" {
+				reports[same] = text
 			}
 			var nSeries, nSamples int
 			if _, err := fmt.Sscanf(text, "%d series, %d samples", &nSeries, &nSamples); err != nil || nSeries != spec.Series || nSamples < spec.Series {
 				return fmt.Errorf("%s: %s: %w: %q", s.name, r.what, area.ErrEmpty, text)
 			}
-			if text != said[same] {
-				return fmt.Errorf("%s: %s: %w: %s, elsewhere %s", s.name, r.what, area.ErrUnequal, text, said[same])
+			if text != reports[same] {
+				return fmt.Errorf("%s: %s: %w: %s, elsewhere %s", s.name, r.what, area.ErrUnequal, text, reports[same])
 			}
 		}
-		if r.form == chunks && !bytes.Equal(answers[0].hash, answers[1].hash) {
-			return fmt.Errorf("%s: %w: streams of %d and %d bytes", r.what, area.ErrUnequal, answers[0].bytes, answers[1].bytes)
+		if r.form == chunks && !bytes.Equal(responses[0].hash, responses[1].hash) {
+			return fmt.Errorf("%s: %w: streams of %d and %d bytes", r.what, area.ErrUnequal, responses[0].bytes, responses[1].bytes)
 		}
-		b.env.Logf("answers are equal: %s: %s", name(spec, r), said[fmt.Sprint(r.mint, r.maxt)])
+		b.env.Logf("responses are equal: %s: %s", name(spec, r), reports[fmt.Sprint(r.mint, r.maxt)])
 	}
 	return nil
 }
 
-// name is what a read is called in the table.
+// name returns the name of a read in the table.
 func name(spec blocks.Spec, r read) string {
 	if spec == floats {
 		return r.what

@@ -19,7 +19,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-func TestARequestAsksForItsFormAndRange(t *testing.T) {
+func TestSend_RequestHasResponseTypeAndRange(t *testing.T) {
 	var got prompb.ReadRequest
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -36,23 +36,23 @@ func TestARequestAsksForItsFormAndRange(t *testing.T) {
 		_, _ = w.Write(make([]byte, 300_000))
 	}))
 	defer s.Close()
-	a, err := ask(context.Background(), s.URL, samplesTenth(), sha256.New())
+	a, err := send(context.Background(), s.URL, samplesTenth(), sha256.New())
 	if err != nil || a.bytes != 300_000 || len(a.hash) != sha256.Size || a.firstByte <= 0 || a.elapsed < a.firstByte {
 		t.Errorf("%+v, %v", a, err)
 	}
 	if q := got.Queries[0]; got.AcceptedResponseTypes[0] != samples || q.StartTimestampMs != from || q.EndTimestampMs != to || len(q.Matchers) != 2 {
 		t.Errorf("%+v", got)
 	}
-	if a, err := askAll(context.Background(), s.URL, chunks8h(), 4); err != nil || a.bytes != 300_000 {
+	if a, err := sendAll(context.Background(), s.URL, chunks8h(), 4); err != nil || a.bytes != 300_000 {
 		t.Errorf("%+v, %v", a, err)
 	}
 	s.Config.Handler = http.NotFoundHandler()
-	if _, err := ask(context.Background(), s.URL, samplesTenth(), nil); !errors.Is(err, proc.ErrStatus) {
+	if _, err := send(context.Background(), s.URL, samplesTenth(), nil); !errors.Is(err, proc.ErrStatus) {
 		t.Error(err)
 	}
 }
 
-func TestTheBlocksStayAsTheyAreWhileTheyAreMeasured(t *testing.T) {
+func TestSpecs_BlocksSpanAtMostEightHours(t *testing.T) {
 	for _, spec := range []int64{floats.EndMS(), decimals.EndMS(), few().EndMS(), many().EndMS()} {
 		if spec > floats.StartMS+8*hourMS {
 			t.Errorf("samples up to %d", spec)
@@ -60,7 +60,7 @@ func TestTheBlocksStayAsTheyAreWhileTheyAreMeasured(t *testing.T) {
 	}
 }
 
-func TestThePlotIsAnImageWithEveryLine(t *testing.T) {
+func TestPlot_IsAnSVGWithEveryLine(t *testing.T) {
 	text := svg([]line{
 		{"Prometheus", "samples, 8 h", []time.Duration{0, time.Second}, []int64{20 << 20, 2000 << 20}},
 		{"ferula", "chunks, 8 h", []time.Duration{0, time.Second / 4}, []int64{0, 9 << 20}},
@@ -77,7 +77,7 @@ func TestThePlotIsAnImageWithEveryLine(t *testing.T) {
 	}
 }
 
-func TestTimesGrowWithWork(t *testing.T) {
+func TestTimes_GrowWithWork(t *testing.T) {
 	user, sys, err := times(os.Getpid())
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
-// Command floor is what lies under a server of chunks: the chunk files of a folder, mapped into memory, are copied to a
-// buffer, checksummed twice, as reading and framing a chunk does, and written to the client. What comes out is no
-// answer, only its bytes.
+// Command floor is a lower bound of the cost to serve chunks. It maps the chunk files of a directory into memory, copies
+// them to a buffer, computes two checksums, as reading and framing a chunk does, and writes them to the client. The output
+// is not a remote read response, only as many bytes.
 //
 //	GET /floor   all chunk files of -dir
 package main
@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net/http"
-	_ "net/http/pprof" // the bench asks for collections
+	_ "net/http/pprof" // the bench requests garbage collections
 	"os"
 	"path/filepath"
 
@@ -30,7 +30,7 @@ func main() {
 	}
 	table, buffer := crc32.MakeTable(crc32.Castagnoli), make([]byte, writeBytes)
 	http.HandleFunc("/-/ready", func(http.ResponseWriter, *http.Request) {})
-	http.HandleFunc("/floor", func(w http.ResponseWriter, _ *http.Request) { // one reader at a time
+	http.HandleFunc("/floor", func(w http.ResponseWriter, _ *http.Request) { // for one reader at a time
 		for _, file := range files {
 			for len(file) > 0 {
 				n := copy(buffer, file)
@@ -50,7 +50,7 @@ func main() {
 	}
 }
 
-// mapped maps the chunk files of all blocks below dir. They are never unmapped.
+// mapped maps the chunk files of all blocks in dir. It never unmaps them.
 func mapped(dir string) ([][]byte, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*", "chunks", "*"))
 	if err != nil {
@@ -70,7 +70,7 @@ func mapped(dir string) ([][]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		_ = f.Close() // the mapping stays
+		_ = f.Close() // the mapping remains valid
 		files = append(files, bytes)
 	}
 	return files, nil

@@ -25,7 +25,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// read is one thing that is asked.
+// read is one remote read request.
 type read struct {
 	what       string
 	form       prompb.ReadRequest_ResponseType
@@ -38,7 +38,7 @@ const (
 	samples = prompb.ReadRequest_SAMPLES
 )
 
-// of asks for the series of a spec from mint to maxt.
+// of returns a read of the series of a spec from mint to maxt.
 func of(s blocks.Spec, what string, form prompb.ReadRequest_ResponseType, mint, maxt int64, more ...*labels.Matcher) read {
 	what = strings.ToLower(strings.TrimPrefix(form.String(), "STREAMED_XOR_")) + ", " + what
 	return read{what, form, mint, maxt, append([]*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, s.Metric)}, more...)}
@@ -53,16 +53,16 @@ func (r read) body() ([]byte, error) {
 	return snappy.Encode(nil, plain), err
 }
 
-// answer says how a request was answered.
-type answer struct {
+// response is the size and the timing of one response.
+type response struct {
 	bytes              int64
 	firstByte, elapsed time.Duration
-	hash               []byte // of the body, if it was asked for
+	hash               []byte // of the body, if requested
 }
 
-// ask posts a request and drains the answer.
-func ask(ctx context.Context, base string, r read, sum hash.Hash) (answer, error) {
-	var a answer
+// send posts a request and drains the response. If sum is not nil, it hashes the body.
+func send(ctx context.Context, base string, r read, sum hash.Hash) (response, error) {
+	var a response
 	body, err := r.body()
 	if err != nil {
 		return a, err
@@ -74,21 +74,21 @@ func ask(ctx context.Context, base string, r read, sum hash.Hash) (answer, error
 	request.Header.Set("Accept-Encoding", "identity")
 	request.Header.Set("Content-Encoding", "snappy")
 	request.Header.Set("Content-Type", "application/x-protobuf")
-	begun := time.Now()
+	start := time.Now()
 	resp, err := client.Do(request)
 	if err != nil {
 		return a, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500)) // only to be quoted
-		return a, fmt.Errorf("%s: %s: %w %s: %s", base, r.what, proc.ErrStatus, resp.Status, text)
+		message, _ := io.ReadAll(io.LimitReader(resp.Body, 500)) // only for the error message
+		return a, fmt.Errorf("%s: %s: %w %s: %s", base, r.what, proc.ErrStatus, resp.Status, message)
 	}
 	buffer := make([]byte, 256<<10)
 	for {
 		n, err := resp.Body.Read(buffer)
 		if n > 0 && a.bytes == 0 {
-			a.firstByte = time.Since(begun)
+			a.firstByte = time.Since(start)
 		}
 		a.bytes += int64(n)
 		if sum != nil {
@@ -103,22 +103,23 @@ func ask(ctx context.Context, base string, r read, sum hash.Hash) (answer, error
 	if sum != nil {
 		a.hash = sum.Sum(nil)
 	}
-	a.elapsed = time.Since(begun)
+	a.elapsed = time.Since(start)
 	return a, nil
 }
 
 var client = &http.Client{Transport: &http.Transport{DisableCompression: true, ReadBufferSize: 256 << 10, MaxIdleConnsPerHost: readers}}
 
-// askAll has n readers ask the same at once, and gives the longest answer's time.
-func askAll(ctx context.Context, base string, r read, n int) (answer, error) {
-	answers, errs := make([]answer, n), make([]error, n)
-	var asking sync.WaitGroup
+// sendAll sends the same request from n readers at once, and returns the times of the
+// slowest response.
+func sendAll(ctx context.Context, base string, r read, n int) (response, error) {
+	responses, errs := make([]response, n), make([]error, n)
+	var wg sync.WaitGroup
 	for i := range n {
-		asking.Go(func() { answers[i], errs[i] = ask(ctx, base, r, nil) })
+		wg.Go(func() { responses[i], errs[i] = send(ctx, base, r, nil) })
 	}
-	asking.Wait()
-	slowest := answers[0]
-	for _, a := range answers {
+	wg.Wait()
+	slowest := responses[0]
+	for _, a := range responses {
 		if a.bytes != slowest.bytes {
 			errs = append(errs, fmt.Errorf("%s: %s: %d and %d bytes", base, r.what, a.bytes, slowest.bytes))
 		}
@@ -127,31 +128,32 @@ func askAll(ctx context.Context, base string, r read, n int) (answer, error) {
 	return slowest, errors.Join(errs...)
 }
 
-// askHashed asks and gives the hash of the body.
-func askHashed(ctx context.Context, base string, r read) (answer, error) {
-	return ask(ctx, base, r, sha256.New())
+// sendHashed sends a request and hashes the body of the response.
+func sendHashed(ctx context.Context, base string, r read) (response, error) {
+	return send(ctx, base, r, sha256.New())
 }
 
-// drained is what ferula's client, as a process, says that it reads from a server.
+// drained returns what the process of ferula's client reports to have read from a server:
+// numbers of series and samples, and a hash.
 func drained(ctx context.Context, drain *proc.Server, base string, r read) (string, error) {
 	form := "chunks"
 	if r.form == samples {
 		form = "samples"
 	}
-	said, _, err := drain.Fetch(ctx, proc.Request{Path: "/drain", Query: url.Values{
+	report, _, err := drain.Fetch(ctx, proc.Request{Path: "/drain", Query: url.Values{
 		"url": {base + "/api/v1/read"}, "metric": {r.matchers[0].Value}, "form": {form},
 		"start": {strconv.FormatInt(r.mint, 10)}, "end": {strconv.FormatInt(r.maxt, 10)},
 	}})
-	return strings.TrimSpace(string(said)), err
+	return strings.TrimSpace(string(report)), err
 }
 
-// times are the seconds that a process has spent in user and in system mode, in ticks of 10 ms.
+// times returns the user and system CPU time of a process in seconds, with a resolution of 10 ms.
 func times(pid int) (user, sys float64, err error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, 0, err
 	}
-	_, rest, _ := strings.Cut(string(text), ") ")
+	_, rest, _ := strings.Cut(string(stat), ") ")
 	fields := strings.Fields(rest)
 	if len(fields) < 13 {
 		return 0, 0, fmt.Errorf("/proc/%d/stat: %w", pid, proc.ErrMissing)

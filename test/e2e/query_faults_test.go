@@ -276,7 +276,7 @@ func TestQuery_TwoHundredStoresOfWhichSomeAreDown(t *testing.T) {
 		}
 	})
 	status, body := q.get(fmt.Sprintf("/api/v1/query?query=count(test_metric)&time=%d", now/1000+1))
-	if status != http.StatusOK || !strings.Contains(body, `"180"`) || strings.Count(body, "is not asked") < 10 {
+	if status != http.StatusOK || !strings.Contains(body, `"180"`) || strings.Count(body, "store 127.0.0.1:") < 10 {
 		t.Errorf("%d %.800s", status, body)
 	}
 }

@@ -28,9 +28,12 @@ func TestRead_SilentSourceEndsByTheTimeout(t *testing.T) {
 	}
 	defer mute.Close()
 	out := filepath.Join(t.TempDir(), "out.csv")
-	for _, args := range [][]string{readArgs("http://"+mute.Addr().String(), start, end, out), storeArgs(mute.Addr().String(), start, end, out)} {
+	for want, args := range map[string][]string{
+		"server sends nothing for 300ms":    readArgs("http://"+mute.Addr().String(), start, end, out),
+		"the store sends no data for 300ms": storeArgs(mute.Addr().String(), start, end, out),
+	} {
 		code, stderr, _ := runRead(t, path, append(args, "--timeout=300ms", "--retries=1")...)
-		if code != 1 || strings.Count(stderr, "sends nothing for 300ms") != 2 { // once in the retry's warning, once in the error
+		if code != 1 || strings.Count(stderr, want) != 2 { // once in the retry's warning, once in the error
 			t.Errorf("%s: exit code %d:\n%s", args[1], code, stderr)
 		}
 	}

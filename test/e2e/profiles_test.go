@@ -136,7 +136,7 @@ func TestProfiles_SelfProfilesAreSelectedByExemplar(t *testing.T) {
 		var types struct{ ProfileTypes []struct{ ID string } }
 		s.postJSON("querier.v1.QuerierService/ProfileTypes", map[string]any{}, &types)
 		all := fmt.Sprint(types)
-		for _, id := range []string{"memory:alloc_space:bytes:space:bytes", "memory:inuse_space:bytes:space:bytes", "goroutines:goroutine:count:goroutine:count", "mutex:delay:nanoseconds:contentions:count", "block:delay:nanoseconds:contentions:count"} {
+		for _, id := range []string{"memory:alloc_space:bytes:space:bytes", "memory:inuse_space:bytes:space:bytes", "goroutines:goroutine:count:goroutine:count"} { // a server at rest may have no contention, and profiles without samples are not stored
 			if !strings.Contains(all, id) {
 				return false
 			}

@@ -65,7 +65,7 @@ func (f faults) View(ctx context.Context, tenant string, minNS, maxNS int64) (*s
 // several has n blocks of one profile each: the value of the one in block i is (i+1)*10 ms
 // or, with ties, the same and at the same time.
 func several(t testing.TB, n int, ties bool) *store.Store {
-	ctx, s := context.Background(), openStore(t, t.TempDir(), store.Options{Retention: -1})
+	ctx, s := context.Background(), openStore(t, t.TempDir(), store.Options{Retention: -1, BlockBytes: 1}) // no block is merged
 	for i := range n {
 		at, value := epochMS*1e6+int64(i)*1e6, int64(i+1)
 		if ties {

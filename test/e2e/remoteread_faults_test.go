@@ -100,7 +100,7 @@ func TestRemoteRead_StalledReadersDuringCompactionReleaseFilesAndMemory(t *testi
 	s := startServe(t, func(o *role.ServeOptions) {
 		idle(t)(o)
 		o.Store.Dir, o.Store.Retention = dir, 15*24*time.Hour
-		o.Read.ConcurrentMax, o.Read.WriteTimeout = 16, 3*time.Second
+		o.Read.ConcurrentMax, o.Read.WriteTimeout = 16, 10*time.Second
 	})
 	all := labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, "m.|h|mixed")
 	address, mint, maxt := s.base+"/api/v1/read", pathsStart, pathsStart+6*hourMS-1
@@ -134,7 +134,7 @@ func TestRemoteRead_StalledReadersDuringCompactionReleaseFilesAndMemory(t *testi
 		})
 	}
 	readers.Wait()
-	eventually(t, 20*time.Second, "the readers to be disconnected", func() bool { return s.metric("prometheus_remote_read_handler_queries") == 0 })
+	eventually(t, 40*time.Second, "the readers to be disconnected", func() bool { return s.metric("prometheus_remote_read_handler_queries") == 0 })
 	eventually(t, 30*time.Second, "the three blocks to be one", func() bool { // plus two of the head
 		found, err := filepath.Glob(filepath.Join(dir, "01*"))
 		return err == nil && len(found) == 3 && s.metric("prometheus_tsdb_compactions_total") >= 3

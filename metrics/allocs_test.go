@@ -46,7 +46,7 @@ var oneOf = []struct {
 	}},
 }
 
-func TestAScrapeDoesNotAllocate(t *testing.T) {
+func TestWritePrometheus_DoesNotAllocate(t *testing.T) {
 	for _, c := range oneOf {
 		for _, metadata := range []bool{false, true} {
 			t.Run(fmt.Sprint(c.name, metadata), func(t *testing.T) {
@@ -95,7 +95,7 @@ func mixed(s *Set, lines int) (update func(i int)) {
 	return all
 }
 
-func TestAScrapeOfAnySizeDoesNotAllocate(t *testing.T) {
+func TestWritePrometheus_DoesNotAllocateAtAnySize(t *testing.T) {
 	for _, lines := range []int{100, 1000, 30000} {
 		s := NewSet()
 		mixed(s, lines)
@@ -106,7 +106,7 @@ func TestAScrapeOfAnySizeDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func TestOverlappingScrapesDoNotAllocate(t *testing.T) {
+func TestWritePrometheus_OverlappingScrapesDoNotAllocate(t *testing.T) {
 	if raceEnabled {
 		t.Skip("pools are not themselves under the race detector")
 	}
@@ -133,7 +133,7 @@ func TestOverlappingScrapesDoNotAllocate(t *testing.T) {
 	}
 }
 
-func TestProcessMetricsDoNotAllocate(t *testing.T) {
+func TestWriteProcessMetrics_DoesNotAllocate(t *testing.T) {
 	if raceEnabled {
 		t.Skip("pools are not themselves under the race detector")
 	}
@@ -145,7 +145,7 @@ func TestProcessMetricsDoNotAllocate(t *testing.T) {
 // The metrics are made beforehand, so that what is counted belongs to registering
 // and to the scrape; registering one metric in a set of thousands grows nothing
 // most of the time.
-func TestAScrapeWhileMetricsAreRegisteredDoesNotAllocate(t *testing.T) {
+func TestWritePrometheus_DoesNotAllocateDuringRegistration(t *testing.T) {
 	s := NewSet()
 	mixed(s, 1000)
 	made := make([]*Counter, 100)
@@ -163,7 +163,7 @@ func TestAScrapeWhileMetricsAreRegisteredDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func TestUpdatingAndLookingUpDoNotAllocate(t *testing.T) {
+func TestUpdate_AndLookupDoNotAllocate(t *testing.T) {
 	for _, c := range oneOf {
 		s := NewSet()
 		update := c.make(s)

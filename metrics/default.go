@@ -10,10 +10,10 @@ import (
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
-// defaultSet is what the functions of this package work on.
+// defaultSet is the set of the package-level functions.
 var defaultSet = Set{}
 
-// registeredSets are those that WritePrometheus writes.
+// registeredSets are the sets that WritePrometheus writes.
 var registeredSets = setList{first: []*Set{&defaultSet}}
 
 // setList is copied on write, so that a scrape takes no lock.
@@ -37,10 +37,10 @@ func (l *setList) change(f func(sets []*Set) []*Set) {
 	l.sets.Store(&sets)
 }
 
-// GetDefaultSet returns the set that the functions of this package work on.
+// GetDefaultSet returns the set of the package-level functions.
 func GetDefaultSet() *Set { return &defaultSet }
 
-// RegisterSet makes s part of WritePrometheus.
+// RegisterSet adds s to the sets that WritePrometheus writes.
 func RegisterSet(s *Set) {
 	registeredSets.change(func(sets []*Set) []*Set {
 		if slices.Contains(sets, s) {
@@ -50,8 +50,8 @@ func RegisterSet(s *Set) {
 	})
 }
 
-// UnregisterSet takes s out of WritePrometheus, and all metrics out of s if
-// destroySet is true. A set that was not destroyed can be registered again.
+// UnregisterSet removes s from the sets that WritePrometheus writes. If destroySet is
+// true, it removes all metrics from s as well; otherwise s can be registered again.
 func UnregisterSet(s *Set, destroySet bool) {
 	registeredSets.change(func(sets []*Set) []*Set {
 		return slices.DeleteFunc(sets, func(other *Set) bool { return other == s })
@@ -61,14 +61,14 @@ func UnregisterSet(s *Set, destroySet bool) {
 	}
 }
 
-// families is the pool of what WritePrometheus remembers over several sets.
+// families is a pool of the sets of family names that WritePrometheus has described.
 var families sync.Pool
 
-const familiesMax = 1 << 16 // more are not kept
+const familiesMax = 1 << 16 // a larger set is not pooled
 
 // WritePrometheus writes the metrics of the default set and of all registered sets
 // to w, in the order of their registration, and then, if exposeProcessMetrics is
-// true, those of WriteProcessMetrics. It is what a handler of /metrics calls.
+// true, those of WriteProcessMetrics. Call it in a handler of /metrics, or use Handler.
 func WritePrometheus(w io.Writer, exposeProcessMetrics bool) {
 	sets := registeredSets.load()
 	if len(sets) < 2 || !exposeMetadata.Load() {
@@ -83,8 +83,7 @@ func WritePrometheus(w io.Writer, exposeProcessMetrics bool) {
 	}
 }
 
-// writeDescribedOnce writes the metadata of a family that several sets share only
-// once.
+// writeDescribedOnce writes the sets with metadata, once for each family they share.
 func writeDescribedOnce(w io.Writer, sets []*Set) {
 	seen, ok := families.Get().(map[string]struct{})
 	if !ok {
@@ -94,7 +93,7 @@ func writeDescribedOnce(w io.Writer, sets []*Set) {
 		if s.write(w, seen) != nil {
 			break
 		}
-		s.writeMore(w)
+		s.runWriters(w)
 	}
 	if len(seen) <= familiesMax {
 		clear(seen)
@@ -102,29 +101,29 @@ func writeDescribedOnce(w io.Writer, sets []*Set) {
 	}
 }
 
-// RegisterMetricsWriter adds a function that writes more metrics, in the text
-// format and complete lines, behind those of the default set at every scrape.
+// RegisterMetricsWriter is Set.RegisterMetricsWriter of the default set.
 func RegisterMetricsWriter(writeMetrics func(w io.Writer)) {
 	defaultSet.RegisterMetricsWriter(writeMetrics)
 }
 
-// UnregisterMetric takes a metric out of the default set, and tells whether it was
-// there.
+// UnregisterMetric removes the metric with this name from the default set. It returns
+// false if there is none.
 func UnregisterMetric(name string) bool { return defaultSet.UnregisterMetric(name) }
 
-// UnregisterAllMetrics takes all metrics and writers out of the default set.
+// UnregisterAllMetrics removes all metrics and writers from the default set.
 func UnregisterAllMetrics() { defaultSet.UnregisterAllMetrics() }
 
 // ListMetricNames returns the names of all metrics of the default set, sorted.
 func ListMetricNames() []string { return defaultSet.ListMetricNames() }
 
-// NewCounter registers a new counter in the default set.
+// NewCounter registers a new counter in the default set. Like all New functions it
+// panics if the name is invalid or taken.
 func NewCounter(name string) *Counter { return defaultSet.NewCounter(name) }
 
 // GetOrCreateCounter is Set.GetOrCreateCounter of the default set.
 func GetOrCreateCounter(name string) *Counter { return defaultSet.GetOrCreateCounter(name) }
 
-// NewFloatCounter registers a new counter of floats in the default set.
+// NewFloatCounter registers a new float counter in the default set.
 func NewFloatCounter(name string) *FloatCounter { return defaultSet.NewFloatCounter(name) }
 
 // GetOrCreateFloatCounter is Set.GetOrCreateFloatCounter of the default set.
@@ -132,8 +131,8 @@ func GetOrCreateFloatCounter(name string) *FloatCounter {
 	return defaultSet.GetOrCreateFloatCounter(name)
 }
 
-// NewGauge registers a new gauge in the default set, whose value f tells, or Set if
-// f is nil.
+// NewGauge registers a new gauge in the default set. f returns the value at each
+// scrape; if f is nil, the gauge has the value of Set, Add, Inc and Dec.
 func NewGauge(name string, f func() float64) *Gauge { return defaultSet.NewGauge(name, f) }
 
 // GetOrCreateGauge is Set.GetOrCreateGauge of the default set.
@@ -141,20 +140,20 @@ func GetOrCreateGauge(name string, f func() float64) *Gauge {
 	return defaultSet.GetOrCreateGauge(name, f)
 }
 
-// NewHistogram registers a new histogram in the default set.
+// NewHistogram registers a new vmrange histogram in the default set.
 func NewHistogram(name string) *Histogram { return defaultSet.NewHistogram(name) }
 
 // GetOrCreateHistogram is Set.GetOrCreateHistogram of the default set.
 func GetOrCreateHistogram(name string) *Histogram { return defaultSet.GetOrCreateHistogram(name) }
 
-// NewPrometheusHistogram registers a new histogram with the default bounds in the
-// default set.
+// NewPrometheusHistogram registers a new classic histogram with
+// PrometheusHistogramDefaultBuckets in the default set.
 func NewPrometheusHistogram(name string) *PrometheusHistogram {
 	return defaultSet.NewPrometheusHistogram(name)
 }
 
-// NewPrometheusHistogramExt registers a new histogram with these bounds in the
-// default set.
+// NewPrometheusHistogramExt registers a new classic histogram with these upper bounds
+// in the default set.
 func NewPrometheusHistogramExt(name string, upperBounds []float64) *PrometheusHistogram {
 	return defaultSet.NewPrometheusHistogramExt(name, upperBounds)
 }
@@ -198,45 +197,45 @@ func GetOrCreateSummaryExt(name string, window time.Duration, quantiles []float6
 	return defaultSet.GetOrCreateSummaryExt(name, window, quantiles)
 }
 
-// exposeMetadata tells whether pages have HELP and TYPE lines.
+// exposeMetadata is true if pages have HELP and TYPE lines.
 var exposeMetadata = atomic.Bool{}
 
-// ExposeMetadata turns HELP and TYPE lines on or off, for all sets and at any time.
-// They are off at first.
+// ExposeMetadata turns HELP and TYPE lines on or off, for all sets. The default is off.
+// It may be called at any time.
 func ExposeMetadata(v bool) { exposeMetadata.Store(v) }
 
-// WriteMetadataIfNeeded writes the HELP and TYPE lines of a metric's family to w, if
-// ExposeMetadata turned them on.
+// WriteMetadataIfNeeded writes the HELP and TYPE lines of the family of metricName to w
+// if ExposeMetadata is on.
 func WriteMetadataIfNeeded(w io.Writer, metricName, metricType string) {
-	p := takePage()
+	p := getPage()
 	p.describe(metricName, metricType)
 	p.send(w)
 }
 
-// WriteCounterUint64 writes one counter to w.
+// WriteCounterUint64 writes one line of a counter to w.
 func WriteCounterUint64(w io.Writer, name string, value uint64) {
-	p := takePage()
+	p := getPage()
 	p.uint(name, "counter", value)
 	p.send(w)
 }
 
-// WriteCounterFloat64 writes one counter to w.
+// WriteCounterFloat64 writes one line of a counter to w.
 func WriteCounterFloat64(w io.Writer, name string, value float64) {
-	p := takePage()
+	p := getPage()
 	p.float(name, "counter", value)
 	p.send(w)
 }
 
-// WriteGaugeUint64 writes one gauge to w.
+// WriteGaugeUint64 writes one line of a gauge to w.
 func WriteGaugeUint64(w io.Writer, name string, value uint64) {
-	p := takePage()
+	p := getPage()
 	p.uint(name, "gauge", value)
 	p.send(w)
 }
 
-// WriteGaugeFloat64 writes one gauge to w.
+// WriteGaugeFloat64 writes one line of a gauge to w.
 func WriteGaugeFloat64(w io.Writer, name string, value float64) {
-	p := takePage()
+	p := getPage()
 	p.float(name, "gauge", value)
 	p.send(w)
 }
@@ -257,11 +256,11 @@ func (p *page) describe(name, typeName string) {
 	}
 }
 
-// send writes what there is and gives the page back to the pool. There is nobody to
-// whom an error could be told.
+// send writes the page and returns it to the pool. It ignores errors: the exported
+// functions that call it return none.
 func (p *page) send(w io.Writer) {
 	_ = p.flush(w)
-	givePage(p)
+	putPage(p)
 }
 
 func appendMetadata(dst []byte, family, typeName, help string) []byte {

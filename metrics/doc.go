@@ -1,54 +1,55 @@
-// Package metrics measures a program and shows the figures to Prometheus and its
-// kin, without allocating anything at a scrape. Three steps:
+// Package metrics provides counters, gauges, histograms and summaries, and exposes them
+// to Prometheus and compatible scrapers. A scrape does not allocate. Usage:
 //
-//  1. Make a metric, once, under its whole name, or a family of them:
+//  1. Create a metric once, under its full name, or a vector of metrics with labels:
 //     var served = metrics.NewCounterVec("requests_total", "Requests served.", "path", "code")
-//  2. Update it wherever something happens: served.With("/api", "200").Inc()
-//  3. Show all of them: http.Handle("/metrics", metrics.Handler(true))
+//  2. Update it: served.With("/api", "200").Inc()
+//  3. Expose all metrics: http.Handle("/metrics", metrics.Handler(true))
 //
-// What comes in are updates; every metric owns its figures and is safe for
-// concurrent use. What goes out is text, OpenMetrics or protobuf, as the scraper
-// likes it best: a [Set] keeps its metrics sorted, and a scrape appends them one after
-// the other to a buffer that is used again. A metric knows two things about formats:
-// its appendTo writes the text of version 0.0.4, its read tells its figures to all
-// others, which internal/exposition writes. What is not here: a goroutine that nobody
-// asked for, reflection, and dependencies.
+// All metrics are safe for concurrent use. The handler negotiates the text format 0.0.4,
+// text 1.0.0, OpenMetrics or protobuf with the scraper. A [Set] keeps its metrics sorted,
+// and a scrape appends them one after the other to a reused buffer. Each metric type has
+// two methods for exposition: appendTo writes the text format 0.0.4, and read returns the
+// values for all other formats, which internal/exposition writes. The package uses only
+// the standard library and no reflection; it starts a goroutine only for InitPush.
 //
-// # Coming from VictoriaMetrics/metrics
+// # Migrating from VictoriaMetrics/metrics
 //
-// The exported names are those of github.com/VictoriaMetrics/metrics v1.44: change
-// the import path and the program prints the same bytes. README.md has a table of what
-// else is there, and what becomes of client_golang's names. Where the bytes differ, it
-// is on purpose:
+// The exported names are a superset of those of github.com/VictoriaMetrics/metrics v1.44:
+// after a change of the import path the output is the same, byte for byte. README.md
+// lists the additional names and the equivalents of client_golang's names. The output
+// and behaviour differ on purpose in these points:
 //
 //   - Several sets are written in the order of their registration, and the metadata
 //     of a family they share is written once.
-//   - A set is written in pieces of about 32 KiB, and no more after the first error
-//     of the writer.
-//   - A callback of a gauge that panics at a scrape costs this gauge its line, not
-//     the program its life. Get still panics, for it has a caller to tell.
-//   - The windows of a summary are kept by a timer that runs only while there are
-//     samples, and begin with the first of these; no goroutine stays behind.
-//   - The lines of a summary's quantiles are not names: they cannot be looked up.
-//   - process_start_time_seconds is when the kernel started the process, and
+//   - A set is written in pieces of about 32 KiB. Writing stops at the first error of
+//     the writer.
+//   - If the callback of a gauge panics during a scrape, only the line of this gauge is
+//     missing; the panic does not end the program. Get still panics.
+//   - A timer rotates the windows of a summary. It starts with the first value and runs
+//     only while there are values in the window; no goroutine is left behind.
+//   - The quantile lines of a summary are not registered names: lookups do not find them.
+//   - process_start_time_seconds is the time at which the kernel started the process, and
 //     pressure (PSI) counts from the first scrape.
-//   - process_* metrics exist on Linux only, and keep the few files they come from open.
-//   - Histogram.Merge may be given the histogram itself, or two in a circle.
-//   - Names in quotes, {"http.requests",code="200"}, are taken where metrics are made,
-//     though ValidateMetric refuses them as it always did.
+//   - process_* metrics exist on Linux only. The few files they are read from stay open.
+//   - Histogram.Merge accepts the histogram itself, and concurrent merges in a circle.
+//   - Registration accepts UTF-8 names in quotes, {"http.requests",code="200"}, although
+//     ValidateMetric rejects them as it does in VictoriaMetrics/metrics.
 //
-// # What is done with bad input
+// # Invalid input
 //
-// Only a mistake of the programmer panics, and only where a metric is made, naming
-// it: an invalid name, a name that is taken, a name that belongs to another type,
-// bounds that do not rise, a quantile outside [0, 1], options of a native histogram
-// that make no sense. Also Set, Inc, Dec and Add of a gauge that has a callback, and
-// With and Delete of a vector with another number of values than labels. Updates never
-// panic: histograms ignore NaN and negative values, the others take any float; an
-// exemplar that is too long, not UTF-8 or of odd names is left out and its value
-// counted. OpenMetrics forbids negative or NaN counts, sums and quantiles: such a
-// sample is left out of it. A family has one type there and in protobuf, that of its
-// first metric; metrics of another type are left out, and the log says so once. What a
-// registered writer writes is read line by line for these formats; a line that is none
-// is left out, and its families must be its own.
+// Programming errors panic with the name of the metric. At registration these are an
+// invalid name, a name that is taken or belongs to another type, bounds that do not
+// increase, a quantile outside [0, 1] and invalid options of a native histogram. Set, Inc,
+// Dec and Add panic on a gauge with a callback; With and Delete panic on a vector if the
+// number of values differs from the number of labels. All other updates never panic:
+// histograms ignore NaN and negative values, other metrics accept any float. An exemplar
+// that is too long, is not UTF-8 or has invalid label names is dropped, and the value is
+// still counted.
+//
+// OpenMetrics forbids negative and NaN counts, sums and quantiles; such samples are
+// omitted there. In OpenMetrics and protobuf a family has the type of its first metric;
+// metrics of another type are omitted, which is logged once. The output of registered
+// writers is parsed line by line for these formats; malformed lines are omitted. A
+// registered writer must not write families of the sets.
 package metrics

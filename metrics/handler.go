@@ -13,34 +13,35 @@ import (
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
-// HandlerOptions says what a handler shows. The zero value shows the registered sets.
+// HandlerOptions configure a handler. The zero value exposes the default set and the
+// registered sets.
 type HandlerOptions struct {
 	Sets                []*Set // nil: the default set and those of RegisterSet
-	ProcessMetrics      bool   // and what WriteProcessMetrics writes
-	Metadata            bool   // HELP and TYPE in text, whatever ExposeMetadata says; other formats always have them
-	CreatedLines        bool   // _created lines in OpenMetrics; protobuf always tells when a metric was made
-	MaxRequestsInFlight int    // at once, further ones get 503; 0: 16
+	ProcessMetrics      bool   // expose the metrics of WriteProcessMetrics as well
+	Metadata            bool   // HELP and TYPE lines in the text formats, regardless of ExposeMetadata; other formats always have them
+	CreatedLines        bool   // _created lines in OpenMetrics; protobuf always has the created timestamp
+	MaxRequestsInFlight int    // further scrapes get status 503; 0: 16
 
 	// WriteExtra writes further families in the format that contentType names, without a
 	// final # EOF. None of them may be one of the sets'. May be nil.
 	WriteExtra func(w io.Writer, contentType string) error
 }
 
-// Handler answers scrapes with the registered sets, as NewHandler does.
+// Handler returns a handler of the default set and the registered sets, see NewHandler.
 func Handler(exposeProcessMetrics bool) http.Handler {
 	return NewHandler(HandlerOptions{ProcessMetrics: exposeProcessMetrics})
 }
 
-// Handler answers scrapes with the metrics of this set, as NewHandler does.
+// Handler returns a handler of this set only, see NewHandler.
 func (s *Set) Handler() http.Handler { return NewHandler(HandlerOptions{Sets: []*Set{s}}) }
 
-// NewHandler answers scrapes in the format that the request likes best: text 0.0.4,
-// which is also for those who like nothing that there is, text 1.0.0, OpenMetrics 1.0
-// or protobuf; names outside the classic alphabet are escaped as the request asks,
-// with underscores if it does not; and all of it is compressed if it allows gzip.
+// NewHandler returns a handler for /metrics. It negotiates the format with the Accept
+// header: text 0.0.4 (also the fallback), text 1.0.0, OpenMetrics 1.0 or protobuf. It
+// escapes UTF-8 names with the requested escaping scheme, by default with underscores,
+// and compresses the response if the request accepts gzip. It responds to GET and HEAD.
 //
-// Scrapes that come while a page of the same form is being made share that page. A
-// page is whole before its first byte is sent.
+// Scrapes of the same format that overlap share one page. A page is complete before its
+// first byte is sent; a failure gets status 500.
 func NewHandler(opts HandlerOptions) http.Handler {
 	if opts.MaxRequestsInFlight == 0 {
 		opts.MaxRequestsInFlight = 16
@@ -55,43 +56,43 @@ type handler struct {
 	types map[exposition.Form][]string
 
 	mu      sync.Mutex
-	scrapes int       // in flight
-	running []*flight // being rendered
-	free    []*flight // to be used again
+	scrapes int           // in flight
+	running []*sharedPage // in progress
+	free    []*sharedPage // for reuse
 }
 
-// flight is one page, rendered by one scrape and sent by those that share it.
-type flight struct {
-	key   flightKey
-	done  sync.RWMutex // held by who renders
+// sharedPage is one page, rendered by one scrape and sent by all scrapes that share it.
+type sharedPage struct {
+	key   pageKey
+	done  sync.RWMutex // locked while the page is rendered
 	users int          // guarded by the handler's mu
 	body  []byte
 	err   error
 }
 
-type flightKey struct {
+type pageKey struct {
 	form   exposition.Form
 	zipped bool
 }
 
 const (
 	freeMax = 4
-	bodyMax = 8 << 20 // a bigger one is not kept
+	bodyMax = 8 << 20 // a larger one is not reused
 )
 
-// Write makes a flight take its page.
-func (f *flight) Write(p []byte) (int, error) {
+// Write appends to the page.
+func (f *sharedPage) Write(p []byte) (int, error) {
 	f.body = append(f.body, p...)
 	return len(p), nil
 }
 
-// Values of headers; the map of an answer borrows them, and nobody changes them.
+// Header values; all responses share these slices, which never change.
 var (
 	varyHeader = []string{"Accept, Accept-Encoding"}
 	gzipHeader = []string{"gzip"}
 )
 
-// ServeHTTP answers GET and HEAD.
+// ServeHTTP responds to GET and HEAD.
 func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	header := w.Header()
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
@@ -99,32 +100,32 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "only GET and HEAD", http.StatusMethodNotAllowed)
 		return
 	}
-	key := flightKey{exposition.Negotiate(req.Header["Accept"]), acceptsGzip(req.Header["Accept-Encoding"])}
+	key := pageKey{exposition.Negotiate(req.Header["Accept"]), acceptsGzip(req.Header["Accept-Encoding"])}
 	if req.Method != http.MethodHead {
 		f, first := h.join(key)
 		if f == nil {
 			header.Set("Retry-After", "1")
-			http.Error(w, fmt.Sprintf("%d scrapes are running already", h.MaxRequestsInFlight), http.StatusServiceUnavailable)
+			http.Error(w, fmt.Sprintf("%d scrapes are already in progress", h.MaxRequestsInFlight), http.StatusServiceUnavailable)
 			return
 		}
 		defer h.leave(f)
 		if first {
 			h.render(f)
 		}
-		f.done.RLock() // waits for who renders
+		f.done.RLock() // waits for the renderer
 		defer f.done.RUnlock()
 		if f.err != nil {
 			http.Error(w, "metrics: "+f.err.Error(), http.StatusInternalServerError)
 			return
 		}
 		h.head(header, key)
-		_, _ = w.Write(f.body) // if it fails whoever asked is gone: nobody to tell
+		_, _ = w.Write(f.body) // an error means that the client has disconnected
 		return
 	}
 	h.head(header, key)
 }
 
-func (h *handler) head(header http.Header, key flightKey) {
+func (h *handler) head(header http.Header, key pageKey) {
 	header["Content-Type"] = h.types[key.form]
 	header["Vary"] = varyHeader
 	if key.zipped {
@@ -132,9 +133,9 @@ func (h *handler) head(header http.Header, key flightKey) {
 	}
 }
 
-// join returns the page that is being made, or a new one, locked, for its first user
-// to make; nil if there are too many scrapes.
-func (h *handler) join(key flightKey) (f *flight, first bool) {
+// join returns the page of this key that is in progress, or a new one, locked, that the
+// caller must render; nil if too many scrapes are in progress.
+func (h *handler) join(key pageKey) (f *sharedPage, first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.scrapes >= h.MaxRequestsInFlight {
@@ -150,7 +151,7 @@ func (h *handler) join(key flightKey) (f *flight, first bool) {
 	if n := len(h.free); n > 0 {
 		f, h.free = h.free[n-1], h.free[:n-1]
 	} else {
-		f = &flight{}
+		f = &sharedPage{}
 	}
 	f.key, f.users, f.err, f.body = key, 1, errPanicked, f.body[:0]
 	f.done.Lock()
@@ -158,8 +159,8 @@ func (h *handler) join(key flightKey) (f *flight, first bool) {
 	return f, true
 }
 
-// leave is called by every user of a page.
-func (h *handler) leave(f *flight) {
+// leave ends the use of a page. Every caller of join must call it.
+func (h *handler) leave(f *sharedPage) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.scrapes--
@@ -169,11 +170,11 @@ func (h *handler) leave(f *flight) {
 	}
 }
 
-// render makes the page, and lets go of those who wait for it whatever happens.
-func (h *handler) render(f *flight) {
+// render renders the page. It unlocks the page for waiting scrapes even after a panic.
+func (h *handler) render(f *sharedPage) {
 	defer func() {
 		h.mu.Lock()
-		h.running = slices.DeleteFunc(h.running, func(other *flight) bool { return other == f })
+		h.running = slices.DeleteFunc(h.running, func(other *sharedPage) bool { return other == f })
 		h.mu.Unlock()
 		f.done.Unlock()
 	}()
@@ -181,22 +182,22 @@ func (h *handler) render(f *flight) {
 		f.err = h.page(f, f.key.form)
 		return
 	}
-	zw := takeGzip(f)
+	zw := getGzip(f)
 	err := h.page(zw, f.key.form)
 	if e := zw.Close(); err == nil {
 		err = e
 	}
-	zw.Reset(io.Discard) // f is borrowed
+	zw.Reset(io.Discard) // drop the reference to f
 	gzips.Put(zw)
 	f.err = err
 }
 
 func (h *handler) page(w io.Writer, form exposition.Form) error {
-	r := takeRenderer()
+	r := getRenderer()
 	if err := r.render(w, form, &h.HandlerOptions); err != nil {
 		return err
 	}
-	giveRenderer(r)
+	putRenderer(r)
 	if h.WriteExtra != nil {
 		if err := h.WriteExtra(w, form.ContentType()); err != nil {
 			return err
@@ -206,19 +207,19 @@ func (h *handler) page(w io.Writer, form exposition.Form) error {
 	return err
 }
 
-// gzips are compressors, each of which keeps a megabyte.
+// gzips is a pool of compressors; each has about 1 MiB of memory.
 var gzips sync.Pool
 
-func takeGzip(w io.Writer) *gzip.Writer {
+func getGzip(w io.Writer) *gzip.Writer {
 	if zw, ok := gzips.Get().(*gzip.Writer); ok {
 		zw.Reset(w)
 		return zw
 	}
-	zw, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is one
+	zw, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is valid
 	return zw
 }
 
-// acceptsGzip tells whether gzip, or else anything, is accepted with a quality above
+// acceptsGzip reports whether Accept-Encoding has gzip, or else *, with a quality above
 // zero.
 func acceptsGzip(headers []string) bool {
 	anything := false

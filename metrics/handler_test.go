@@ -28,7 +28,7 @@ func get(h http.Handler, accept, encoding string) *httptest.ResponseRecorder {
 	return w
 }
 
-func TestTheHandlerCompressesForWhoAcceptsIt(t *testing.T) {
+func TestHandler_CompressesIfAccepted(t *testing.T) {
 	s := NewSet()
 	s.NewCounter("c_total").Inc()
 	for accept, zipped := range map[string]bool{
@@ -56,7 +56,7 @@ func TestTheHandlerCompressesForWhoAcceptsIt(t *testing.T) {
 	}
 }
 
-func TestTheHandlerIsForReading(t *testing.T) {
+func TestHandler_RejectsOtherMethods(t *testing.T) {
 	for method, status := range map[string]int{http.MethodHead: 200, http.MethodPost: 405, http.MethodGet: 200} {
 		w := httptest.NewRecorder()
 		Handler(true).ServeHTTP(w, httptest.NewRequest(method, "/metrics", nil))
@@ -67,11 +67,11 @@ func TestTheHandlerIsForReading(t *testing.T) {
 }
 
 const (
-	askOpenMetrics = "application/openmetrics-text;version=1.0.0"
-	askProtobuf    = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+	acceptOpenMetrics = "application/openmetrics-text;version=1.0.0"
+	acceptProtobuf    = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
 )
 
-func TestTheBestLikedFormatIsTaken(t *testing.T) {
+func TestHandler_NegotiatesTheFormat(t *testing.T) {
 	for accept, want := range map[string]string{
 		"":                                       "text/plain; version=0.0.4; charset=utf-8",
 		"*/*":                                    "text/plain; version=0.0.4; charset=utf-8",
@@ -81,18 +81,18 @@ func TestTheBestLikedFormatIsTaken(t *testing.T) {
 		"text/plain;version=1.0.0;escaping=allow-utf-8":                                         "text/plain; version=1.0.0; charset=utf-8; escaping=allow-utf-8",
 		"application/openmetrics-text":                                                          "application/openmetrics-text; version=0.0.1; charset=utf-8",
 		"text/plain;q=0.5, Application/OpenMetrics-text ; version=1.0.0 ; charset=utf-8;q=0.7":  "application/openmetrics-text; version=1.0.0; charset=utf-8",
-		askOpenMetrics + ";q=0,text/plain;q=0.1":                                                "text/plain; version=0.0.4; charset=utf-8",
-		askOpenMetrics + ";q=x,text/plain;q=0.1":                                                "text/plain; version=0.0.4; charset=utf-8",
-		askOpenMetrics + ";escaping=none":                                                       "application/openmetrics-text; version=1.0.0; charset=utf-8",
-		askProtobuf + ";escaping=values;q=0.8," + askOpenMetrics + ";q=0.7":                     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited; escaping=values",
+		acceptOpenMetrics + ";q=0,text/plain;q=0.1":                                             "text/plain; version=0.0.4; charset=utf-8",
+		acceptOpenMetrics + ";q=x,text/plain;q=0.1":                                             "text/plain; version=0.0.4; charset=utf-8",
+		acceptOpenMetrics + ";escaping=none":                                                    "application/openmetrics-text; version=1.0.0; charset=utf-8",
+		acceptProtobuf + ";escaping=values;q=0.8," + acceptOpenMetrics + ";q=0.7":               "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited; escaping=values",
 		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text": "text/plain; version=0.0.4; charset=utf-8",
-		askOpenMetrics + ";escaping=allow-utf-8;q=0.7,application/openmetrics-text;version=0.0.1;q=0.6,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.3": "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=allow-utf-8",
+		acceptOpenMetrics + ";escaping=allow-utf-8;q=0.7,application/openmetrics-text;version=0.0.1;q=0.6,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.3": "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=allow-utf-8",
 	} {
 		check(t, accept, get(NewSet().Handler(), accept, "").Header().Get("Content-Type"), want)
 	}
 }
 
-func TestOpenMetricsHasTypesAndAnEnd(t *testing.T) {
+func TestHandler_OpenMetricsHasTypesAndEOF(t *testing.T) {
 	s := NewSet()
 	s.NewCounterVec("requests_total", "All \"of\" them.", "code").With("200").Inc()
 	s.NewPrometheusHistogramExt("p", []float64{1}).Update(1)
@@ -101,7 +101,7 @@ func TestOpenMetricsHasTypesAndAnEnd(t *testing.T) {
 	s.NewCounter(`g{x="1"}`)
 	s.NewGauge(`g{x="2"}`, nil)
 	s.NewGauge("panics", func() float64 { panic("no") })
-	check(t, "page", get(s.Handler(), askOpenMetrics, "").Body.String(), `# TYPE f counter
+	check(t, "page", get(s.Handler(), acceptOpenMetrics, "").Body.String(), `# TYPE f counter
 # TYPE g unknown
 g{x="1"} 0.0
 # TYPE p histogram
@@ -119,7 +119,7 @@ s_count 1
 }
 
 // Several sets share families: each of them is there once, and so is each metric.
-func TestFamiliesOfSeveralSetsAreMerged(t *testing.T) {
+func TestHandler_MergesFamiliesOfSets(t *testing.T) {
 	a, b := NewSet(), NewSet()
 	a.NewCounter(`c_total{x="1"}`).Add(1)
 	b.NewCounter(`c_total{x="2"}`).Add(2)
@@ -127,10 +127,10 @@ func TestFamiliesOfSeveralSetsAreMerged(t *testing.T) {
 	a.NewGauge("z", nil)
 	h := NewHandler(HandlerOptions{Sets: []*Set{a, b}, Metadata: true})
 	check(t, "text", get(h, "", "").Body.String(), "# HELP c_total\n# TYPE c_total counter\nc_total{x=\"1\"} 1\nc_total{x=\"2\"} 2\n# HELP z\n# TYPE z gauge\nz 0\n")
-	check(t, "OpenMetrics", get(h, askOpenMetrics, "").Body.String(), "# TYPE c counter\nc_total{x=\"1\"} 1.0\nc_total{x=\"2\"} 2.0\n# TYPE z gauge\nz 0.0\n# EOF\n")
+	check(t, "OpenMetrics", get(h, acceptOpenMetrics, "").Body.String(), "# TYPE c counter\nc_total{x=\"1\"} 1.0\nc_total{x=\"2\"} 2.0\n# TYPE z gauge\nz 0.0\n# EOF\n")
 }
 
-// discard is an answer whose header is used again, as net/http does not.
+// discard is a response whose header is reused, unlike one of net/http.
 type discard struct {
 	header http.Header
 	n      int
@@ -140,11 +140,11 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) WriteHeader(int)             {}
 func (d *discard) Write(p []byte) (int, error) { d.n = len(p); return len(p), nil }
 
-var asked = map[string]string{
-	"text": "", "text 1.0.0": "text/plain;version=1.0.0;escaping=allow-utf-8", "OpenMetrics": askOpenMetrics, "protobuf": askProtobuf, "escaped": askOpenMetrics + ";escaping=values",
+var requested = map[string]string{
+	"text": "", "text 1.0.0": "text/plain;version=1.0.0;escaping=allow-utf-8", "OpenMetrics": acceptOpenMetrics, "protobuf": acceptProtobuf, "escaped": acceptOpenMetrics + ";escaping=values",
 }
 
-func TestAnAnswerDoesNotAllocateInAnyFormat(t *testing.T) {
+func TestHandler_DoesNotAllocateInAnyFormat(t *testing.T) {
 	if raceEnabled {
 		t.Skip("pools are not themselves under the race detector")
 	}
@@ -153,7 +153,7 @@ func TestAnAnswerDoesNotAllocateInAnyFormat(t *testing.T) {
 	s.NewGauge("dotted.name", nil)
 	s.NewGauge(`{"quoted é"}`, nil)
 	h := NewHandler(HandlerOptions{Sets: []*Set{s}, ProcessMetrics: true, Metadata: true})
-	for name, accept := range asked {
+	for name, accept := range requested {
 		for _, encoding := range []string{"", "gzip"} {
 			req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 			req.Header.Set("Accept", accept)
@@ -171,7 +171,7 @@ func TestAnAnswerDoesNotAllocateInAnyFormat(t *testing.T) {
 }
 
 // A gauge holds the first scrape until all others have come: they share its page.
-func TestOverlappingScrapesShareAPageAndAreLimited(t *testing.T) {
+func TestHandler_OverlappingScrapesShareAPageAndAreLimited(t *testing.T) {
 	s := NewSet()
 	calls := 0
 	entered, hold := make(chan struct{}), make(chan struct{})
@@ -218,7 +218,7 @@ func TestOverlappingScrapesShareAPageAndAreLimited(t *testing.T) {
 	}
 }
 
-func TestWhoWritesMoreMayFailOrPanic(t *testing.T) {
+func TestHandler_WriteExtraMayFailOrPanic(t *testing.T) {
 	s := NewSet()
 	s.NewCounter("c_total")
 	mode := ""
@@ -232,7 +232,7 @@ func TestWhoWritesMoreMayFailOrPanic(t *testing.T) {
 		_, err := fmt.Fprintln(w, "#", contentType)
 		return err
 	}}).(*handler)
-	check(t, "page", get(h, askOpenMetrics, "").Body.String(), "# TYPE c counter\nc_total 0.0\n# application/openmetrics-text; version=1.0.0; charset=utf-8\n# EOF\n")
+	check(t, "page", get(h, acceptOpenMetrics, "").Body.String(), "# TYPE c counter\nc_total 0.0\n# application/openmetrics-text; version=1.0.0; charset=utf-8\n# EOF\n")
 	mode = "fail"
 	if w := get(h, "", "gzip"); w.Code != 500 || w.Header().Get("Content-Encoding") != "" || !strings.Contains(w.Body.String(), "no more") {
 		t.Errorf("status %d: %s", w.Code, w.Body)
@@ -255,9 +255,9 @@ func FuzzLines(f *testing.F) {
 	f.Fuzz(func(t *testing.T, page []byte, protobuf bool) {
 		s := NewSet()
 		s.RegisterMetricsWriter(func(w io.Writer) { _, _ = w.Write(page) })
-		accept := askOpenMetrics
+		accept := acceptOpenMetrics
 		if protobuf {
-			accept = askProtobuf
+			accept = acceptProtobuf
 		}
 		got := get(s.Handler(), accept, "").Body.Bytes()
 		if !protobuf && !bytes.HasSuffix(got, []byte("# EOF\n")) {
@@ -267,7 +267,7 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-func TestNamesAreEscapedInEveryScheme(t *testing.T) {
+func TestHandler_EscapesNamesInEveryScheme(t *testing.T) {
 	for _, c := range [][4]string{
 		{"http.requests é_total", "http_requests___total", "http_dot_requests______total", "U__http_2e_requests_20__e9___total"},
 		{"plain_name", "plain_name", "plain_name", "plain_name"},

@@ -14,11 +14,11 @@ import (
 //
 //	name_bucket{labels,vmrange="1.468e+00...1.668e+00"} 3
 //
-// with a lower bound that is outside and an upper bound that is inside; buckets do
-// not include each other. The function prometheus_buckets of MetricsQL makes
-// cumulative ones of them. Nothing is written before the first value.
+// with an exclusive lower bound and an inclusive upper bound. The buckets are not
+// cumulative; the function prometheus_buckets of MetricsQL converts them. Nothing is
+// written before the first value.
 //
-// The zero Histogram counts, but belongs to no set.
+// The zero Histogram is ready for use but belongs to no set.
 type Histogram struct {
 	named
 	mu           sync.Mutex
@@ -78,7 +78,7 @@ func (h *Histogram) Update(v float64) {
 // UpdateDuration counts the seconds since start.
 func (h *Histogram) UpdateDuration(start time.Time) { h.Update(time.Since(start).Seconds()) }
 
-// Reset forgets all values.
+// Reset removes all values.
 func (h *Histogram) Reset() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,8 +90,8 @@ func (h *Histogram) Reset() {
 	h.lower, h.upper, h.count, h.sum = 0, 0, 0, 0
 }
 
-// Merge adds the values of src. Both locks are never held at once, so that merges
-// in a circle do not wait for each other.
+// Merge adds the values of src. It never holds both locks at once, so that concurrent
+// merges in a circle do not deadlock.
 func (h *Histogram) Merge(src *Histogram) {
 	var copied [decades]decade
 	src.mu.Lock()
@@ -119,9 +119,9 @@ func (h *Histogram) Merge(src *Histogram) {
 	}
 }
 
-// VisitNonZeroBuckets calls f for every bucket that was hit, in rising order. The
-// lower bound in "lower...upper" is outside, the upper one inside. f must not use
-// the histogram.
+// VisitNonZeroBuckets calls f for every bucket with a count above 0, in increasing order.
+// vmrange is "lower...upper": the lower bound is exclusive, the upper one inclusive. f must
+// not use the histogram.
 func (h *Histogram) VisitNonZeroBuckets(f func(vmrange string, count uint64)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -163,9 +163,9 @@ func (h *Histogram) appendTo(dst []byte) []byte {
 	return appendUint(appendNumber(dst, h.sumPrefix, h.sum), h.countPrefix, h.count)
 }
 
-// read makes buckets that include each other of those that do not, for neither
-// OpenMetrics nor protobuf know ranges. Where a range begins that the one before does
-// not reach, its lower bound gets a bucket as well: between them lies nothing.
+// read converts vmrange buckets to cumulative ones, because OpenMetrics and protobuf have
+// no ranges. A range that does not adjoin the one before gets a second bucket at its lower
+// bound, because there are no values between the two.
 func (h *Histogram) read(m *exposition.Metric) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -206,7 +206,7 @@ const (
 
 // rangeTable finds the bucket of a value and the text of a bucket.
 //
-// A bucket is wider than a sixteenth of an octave, so a cell of that size, told
+// A bucket is wider than a sixteenth of an octave, so a cell of that size, selected
 // by the uppermost bits of a float, has at most one edge between buckets in it. What
 // is clearly on one side of that edge needs no logarithm; what is within a
 // trillionth of it is computed as the format is defined, so that the table decides

@@ -25,7 +25,7 @@ func check(t *testing.T, what, got, want string) {
 	}
 }
 
-func TestEveryTypeIsWrittenInItsForm(t *testing.T) {
+func TestWritePrometheus_EveryType(t *testing.T) {
 	s := NewSet()
 	s.NewCounter(`c_total{a="b"}`).Add(3)
 	s.NewFloatCounter("f_total").Add(1.5)
@@ -65,7 +65,7 @@ s_count{a="b"} 2
 `)
 }
 
-func TestTheTableOfRangesAgreesWithTheFormula(t *testing.T) {
+func TestHistogram_RangeTableEqualsTheFormula(t *testing.T) {
 	same := func(v float64) {
 		if got, want := ranges.bucket(v), bucketByFormula(v); got != want {
 			t.Fatalf("%g (%x): bucket %d, by the formula %d", v, math.Float64bits(v), got, want)
@@ -88,7 +88,7 @@ func TestTheTableOfRangesAgreesWithTheFormula(t *testing.T) {
 	}
 }
 
-func TestAMistakeAtRegistrationPanicsWithTheName(t *testing.T) {
+func TestSet_InvalidRegistrationPanicsWithTheName(t *testing.T) {
 	s := NewSet()
 	s.NewCounter("taken")
 	s.NewSummary("windowed")
@@ -123,7 +123,7 @@ func TestAMistakeAtRegistrationPanicsWithTheName(t *testing.T) {
 	}
 }
 
-func TestOddValuesDoNotPanic(t *testing.T) {
+func TestUpdate_SpecialValuesDoNotPanic(t *testing.T) {
 	s := NewSet()
 	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1} {
 		s.GetOrCreateFloatCounter("f").Add(v)
@@ -140,7 +140,7 @@ func TestOddValuesDoNotPanic(t *testing.T) {
 	}
 }
 
-func TestACallbackThatPanicsCostsItsLineOnly(t *testing.T) {
+func TestGauge_PanickingCallbackLosesItsLineOnly(t *testing.T) {
 	s := NewSet()
 	s.NewGauge("a", func() float64 { panic("no") })
 	s.NewGauge("b", func() float64 { return 2 })
@@ -148,7 +148,7 @@ func TestACallbackThatPanicsCostsItsLineOnly(t *testing.T) {
 	check(t, "page", text(s), "b 2\n")
 }
 
-func TestACallbackMayRegister(t *testing.T) {
+func TestGauge_CallbackMayRegister(t *testing.T) {
 	s := NewSet()
 	s.NewGauge("a", func() float64 { return float64(s.GetOrCreateCounter("b").Get()) })
 	check(t, "first page", text(s), "a 0\n")
@@ -166,7 +166,7 @@ func (f *failing) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestAWriterThatFailsEndsTheScrape(t *testing.T) {
+func TestWritePrometheus_WriterErrorEndsTheScrape(t *testing.T) {
 	s := NewSet()
 	for i := range 5000 {
 		s.NewCounter(fmt.Sprintf(`some_long_name_total{label="%d"}`, i))
@@ -183,7 +183,7 @@ func TestAWriterThatFailsEndsTheScrape(t *testing.T) {
 	}
 }
 
-func TestMetadataStandsOnceBeforeWhatItDescribes(t *testing.T) {
+func TestWritePrometheus_MetadataOncePerFamily(t *testing.T) {
 	ExposeMetadata(true)
 	defer ExposeMetadata(false)
 	s, other := NewSet(), NewSet()
@@ -219,7 +219,7 @@ s_count 1
 	}
 }
 
-func TestWhatIsUnregisteredIsGone(t *testing.T) {
+func TestSet_UnregisteredMetricsAreNotWritten(t *testing.T) {
 	s := NewSet()
 	names := map[string]bool{}
 	for i := range 3000 {
@@ -251,7 +251,7 @@ func TestWhatIsUnregisteredIsGone(t *testing.T) {
 	}
 }
 
-func TestASummaryThatNobodyUpdatesForgets(t *testing.T) {
+func TestSummary_WindowWithoutUpdatesIsEmpty(t *testing.T) {
 	s := NewSet()
 	sm := s.NewSummaryExt("s", 40*time.Millisecond, []float64{0.5})
 	sm.Update(1)
@@ -268,12 +268,11 @@ func TestASummaryThatNobodyUpdatesForgets(t *testing.T) {
 	}
 }
 
-// Whatever is taken out of a sample and put in, it is as sorted as if it were sorted
-// anew.
-func TestASampleMovedInPlaceIsSorted(t *testing.T) {
+// A sample that is updated in place has the same order as one that is sorted again.
+func TestReservoir_IncrementalSortEqualsFullSort(t *testing.T) {
 	a, b := newReservoir(), newReservoir()
-	asked := []quantile{{0, ""}, {.25, ""}, {.5, ""}, {.97, ""}, {1, ""}}
-	got, want := make([]float64, len(asked)), make([]float64, len(asked))
+	requested := []quantile{{0, ""}, {.25, ""}, {.5, ""}, {.97, ""}, {1, ""}}
+	got, want := make([]float64, len(requested)), make([]float64, len(requested))
 	x := uint32(1)
 	for i := range 20000 {
 		x = x*1664525 + 1013904223
@@ -281,16 +280,16 @@ func TestASampleMovedInPlaceIsSorted(t *testing.T) {
 		a.add(v)
 		b.add(v)
 		if i%(1+i/700) == 0 {
-			a.quantiles(got, asked)
+			a.quantiles(got, requested)
 			b.sorted = b.sorted[:0]
 			b.changes = b.changes[:0]
-			b.quantiles(want, asked)
+			b.quantiles(want, requested)
 			check(t, fmt.Sprint("after ", i), fmt.Sprint(got), fmt.Sprint(want))
 		}
 	}
 }
 
-func TestMergeAddsAndTakesItself(t *testing.T) {
+func TestHistogram_MergeWithItself(t *testing.T) {
 	var a, b Histogram
 	a.Update(1.5)
 	b.Update(1.5)
@@ -305,7 +304,7 @@ func TestMergeAddsAndTakesItself(t *testing.T) {
 }
 
 // Everything at once, for the race detector; and what must hold in every page.
-func TestRegisteringUpdatingRemovingAndScrapingAtOnce(t *testing.T) {
+func TestSet_ConcurrentUse(t *testing.T) {
 	s := NewSet()
 	kept := s.NewCounter("kept")
 	var stop atomic.Bool
@@ -356,8 +355,8 @@ func TestRegisteringUpdatingRemovingAndScrapingAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// Buckets, sum and count of one scrape are of one moment.
-func TestAHistogramAgreesWithItselfInOneScrape(t *testing.T) {
+// Buckets, sum and count of one scrape are consistent.
+func TestHistogram_ScrapeIsConsistent(t *testing.T) {
 	s := NewSet()
 	p := s.NewPrometheusHistogramExt("p", []float64{1, 2})
 	h := s.NewHistogram("h")
@@ -395,7 +394,7 @@ func TestAHistogramAgreesWithItselfInOneScrape(t *testing.T) {
 
 // Of what was in order some are removed from the front and the back, and others come
 // that belong before all of them.
-func TestAPageIsInOrderWhateverIsRemovedBetween(t *testing.T) {
+func TestSet_PageIsSortedAfterRemovals(t *testing.T) {
 	s := NewSet()
 	for i := range 20 {
 		s.NewCounter(fmt.Sprintf("m%02d", i))

@@ -15,7 +15,7 @@ import (
 // of the operating system and the metrics of pushing to w. Those of open files are
 // left to WriteFDMetrics, for they cost the more the more files are open.
 func WriteProcessMetrics(w io.Writer) {
-	p := takePage()
+	p := getPage()
 	p.appendGoMetrics()
 	p.appendProcMetrics()
 	p.send(w)
@@ -24,7 +24,7 @@ func WriteProcessMetrics(w io.Writer) {
 
 // WriteGoMetrics writes the go_* metrics: memory, collections, goroutines, versions.
 func WriteGoMetrics(w io.Writer) {
-	p := takePage()
+	p := getPage()
 	p.appendGoMetrics()
 	p.send(w)
 }
@@ -32,14 +32,14 @@ func WriteGoMetrics(w io.Writer) {
 // WriteProcMetrics writes the process_* metrics: processor, memory, files read and
 // written, pressure. There are none but on Linux.
 func WriteProcMetrics(w io.Writer) {
-	p := takePage()
+	p := getPage()
 	p.appendProcMetrics()
 	p.send(w)
 }
 
 // WriteFDMetrics writes process_max_fds and process_open_fds to w.
 func WriteFDMetrics(w io.Writer) {
-	p := takePage()
+	p := getPage()
 	p.appendFDMetrics()
 	p.send(w)
 }

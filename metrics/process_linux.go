@@ -118,7 +118,7 @@ func (p *page) stat(r *procReader) error {
 		if len(field) == 0 {
 			return errMalformed
 		}
-		fields[i] = number(field) // those asked for are never negative
+		fields[i] = number(field) // the fields used are never negative
 	}
 	if r.started == 0 {
 		if r.started, err = r.startSeconds(fields[statStarted]); err != nil {

@@ -13,40 +13,40 @@ import (
 	"github.com/ferula-io/ferula/metrics/internal/native"
 )
 
-// PrometheusHistogramDefaultBuckets are the bounds of a PrometheusHistogram that
-// was given none. They suit a web server; others do better with their own.
+// PrometheusHistogramDefaultBuckets are the default upper bounds of a
+// PrometheusHistogram. They suit request durations of a web server in seconds.
 var PrometheusHistogramDefaultBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
-// PrometheusHistogram counts non-negative values in buckets with given upper bounds.
-// Each bucket includes the ones before it, and the last one, +Inf, all values:
+// PrometheusHistogram counts non-negative values in cumulative buckets with the given
+// upper bounds (a classic histogram) and, if it was created as one, in the buckets of a
+// native histogram:
 //
 //	name_bucket{labels,le="0.5"} 3
 //	name_bucket{labels,le="+Inf"} 4
 //	name_sum{labels} 7.25
 //	name_count{labels} 4
 //
-// What is written in one scrape was true at one moment.
+// The buckets, sum and count of one scrape are consistent with each other.
 type PrometheusHistogram struct {
 	named
-	bounds []float64 // rising, without +Inf
-	lines  []string  // what stands before the figures: each bucket, +Inf, sum, count
+	bounds []float64 // increasing, without +Inf
+	lines  []string  // the lines without values: each bucket, +Inf, sum, count
 
 	mu      sync.Mutex
-	buckets []uint64 // one for each bound, and one for what is above
+	buckets []uint64 // one for each bound, and one for values above
 	count   uint64
 	sum     float64
 
-	native   *native.Buckets // nil unless it is one
-	examples []exemplar      // one for each bucket, or none yet
+	native   *native.Buckets // nil for a classic histogram
+	examples []exemplar      // one for each bucket; nil without exemplars
 }
 
-// NativeHistogramOptions say how a native histogram divides values. The zero value is what
-// suits most.
+// NativeHistogramOptions configure a native histogram. The zero value has the defaults.
 type NativeHistogramOptions struct {
-	BucketFactor  float64   // a bucket's bounds differ by it at most; 0: 1.1
-	ZeroThreshold float64   // values up to it count as zero; 0: 2^-128
-	MaxBuckets    int       // then the resolution is halved; 0: 160
-	UpperBounds   []float64 // of buckets in formats that are text; may be empty
+	BucketFactor  float64   // maximum ratio of the bounds of a bucket; 0: 1.1
+	ZeroThreshold float64   // values up to it are in the zero bucket; 0: 2^-128
+	MaxBuckets    int       // beyond it the resolution is halved; 0: 160
+	UpperBounds   []float64 // of the classic buckets in the text formats; may be empty
 }
 
 func newPrometheusHistogram(name string, bounds []float64) *PrometheusHistogram {
@@ -56,7 +56,7 @@ func newPrometheusHistogram(name string, bounds []float64) *PrometheusHistogram 
 	return newBuckets(name, bounds)
 }
 
-// newNativeHistogram panics, naming the histogram, if the options make no sense.
+// newNativeHistogram panics with the name of the histogram if the options are invalid.
 func newNativeHistogram(name string, o NativeHistogramOptions) *PrometheusHistogram {
 	if o.BucketFactor == 0 {
 		o.BucketFactor = 1.1
@@ -75,7 +75,7 @@ func newNativeHistogram(name string, o NativeHistogramOptions) *PrometheusHistog
 			panic(fmt.Errorf("BUG: native histogram %q: %w", name, err))
 		}
 	}
-	// The coarsest schema whose factor, 2^(2^-schema), is not above the one asked for.
+	// The coarsest schema whose factor, 2^(2^-schema), is at most BucketFactor.
 	schema := -math.Floor(math.Log2(math.Log2(o.BucketFactor)))
 	h := newBuckets(name, o.UpperBounds)
 	h.native = native.New(int32(min(max(schema, native.SchemaMin), native.SchemaMax)), o.ZeroThreshold, o.MaxBuckets)
@@ -124,8 +124,8 @@ func (h *PrometheusHistogram) bucket(v float64) int {
 	return i
 }
 
-// UpdateWithExemplar counts v, and tells where to learn more of this value: labels are
-// those of Counter.AddWithExemplar. The last exemplar of each bucket is kept.
+// UpdateWithExemplar counts v and replaces the exemplar of its bucket. labels are those of
+// Counter.AddWithExemplar.
 func (h *PrometheusHistogram) UpdateWithExemplar(v float64, labels ...string) {
 	if !(v >= 0) {
 		return
@@ -145,7 +145,7 @@ func (h *PrometheusHistogram) UpdateDuration(start time.Time) {
 	h.Update(time.Since(start).Seconds())
 }
 
-// Reset forgets all values.
+// Reset removes all values.
 func (h *PrometheusHistogram) Reset() {
 	h.mu.Lock()
 	clear(h.buckets)
@@ -195,40 +195,41 @@ func (h *PrometheusHistogram) read(m *exposition.Metric) bool {
 	return true
 }
 
-// ValidateBuckets tells what is wrong with the upper bounds of a PrometheusHistogram.
+// ValidateBuckets returns an error unless upperBounds has at least one bound and the bounds
+// strictly increase.
 func ValidateBuckets(upperBounds []float64) error {
 	if len(upperBounds) == 0 {
 		return errNoBounds
 	}
 	for i := range len(upperBounds) - 1 {
 		if upperBounds[i] >= upperBounds[i+1] {
-			return fmt.Errorf("%w: %v before %v", errBoundsDoNotRise, upperBounds[i], upperBounds[i+1])
+			return fmt.Errorf("%w: %v before %v", errBoundsNotIncreasing, upperBounds[i], upperBounds[i+1])
 		}
 	}
 	return nil
 }
 
 var (
-	errNoBounds        = errors.New("a histogram needs at least one upper bound")
-	errBoundsDoNotRise = errors.New("upper bounds must rise strictly")
+	errNoBounds            = errors.New("a histogram needs at least one upper bound")
+	errBoundsNotIncreasing = errors.New("upper bounds must strictly increase")
 )
 
-// LinearBuckets returns count bounds: start, start+width and so on. It panics if
-// they are none or do not rise.
+// LinearBuckets returns count upper bounds: start, start+width and so on. It panics if
+// count is not positive or the bounds do not increase.
 func LinearBuckets(start, width float64, count int) []float64 {
-	return grownBuckets(start, count, func(bound float64) float64 { return bound + width })
+	return generateBuckets(start, count, func(bound float64) float64 { return bound + width })
 }
 
-// ExponentialBuckets returns count bounds: start, start*factor and so on. It panics
-// if they are none, or not positive, or do not rise.
+// ExponentialBuckets returns count upper bounds: start, start*factor and so on. It panics
+// if count or start is not positive, factor is not above 1 or the bounds do not increase.
 func ExponentialBuckets(start, factor float64, count int) []float64 {
 	if factor <= 1 || start <= 0 {
 		panic(fmt.Errorf("BUG: exponential buckets need a start above 0 and a factor above 1; got %v and %v", start, factor))
 	}
-	return grownBuckets(start, count, func(bound float64) float64 { return bound * factor })
+	return generateBuckets(start, count, func(bound float64) float64 { return bound * factor })
 }
 
-func grownBuckets(bound float64, count int, next func(float64) float64) []float64 {
+func generateBuckets(bound float64, count int, next func(float64) float64) []float64 {
 	bounds := make([]float64, max(count, 0))
 	for i := range bounds {
 		bounds[i] = bound

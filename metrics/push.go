@@ -18,66 +18,70 @@ import (
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
-// PushOptions says how metrics are pushed. The zero value pushes with GET, as the
-// peers of this library expect, compressed.
+// PushOptions configure a push. The zero value pushes with GET, for compatibility with
+// VictoriaMetrics/metrics, and with gzip.
 type PushOptions struct {
 	// ExtraLabels are added to every metric: label="value", separated by commas.
 	ExtraLabels string
 	// Headers are added to every request, each as "Name: value".
 	Headers []string
-	// DisableCompression sends the text as it is, without gzip.
+	// DisableCompression disables gzip.
 	DisableCompression bool
 	// Method of the request; GET if empty.
 	Method string
-	// MaxRetries is how often a push is tried again that met no server, or a status of
-	// 429 or 5xx. 0 never tries again, as the peers of this library.
+	// MaxRetries is the number of retries of a push after a connection error or a status of
+	// 429 or 5xx. 0 means no retries, as in VictoriaMetrics/metrics.
 	MaxRetries int
-	// MinBackoff is waited before the second try, and twice as long before each further
-	// one, up to 30 seconds; half of it at random, so that not all come at once. 0
-	// means 100 ms. A push that ctx or the interval ends is not tried again.
+	// MinBackoff is the delay before the first retry. It doubles with each further retry, up
+	// to 30 seconds; half of the delay is random jitter. 0 means 100 ms. A push ended by
+	// ctx or by the interval is not retried.
 	MinBackoff time.Duration
-	// WaitGroup, if any, is done when the goroutine that pushes has ended.
+	// WaitGroup, if not nil, counts the push goroutine until it has ended.
 	WaitGroup *sync.WaitGroup
 }
 
-// pushSet holds the metrics of pushing, which WriteProcessMetrics writes.
+// pushSet holds the metrics about pushes, which WriteProcessMetrics writes.
 var pushSet = Set{}
 
-// WritePushMetrics writes the metrics of pushing itself to w.
+// WritePushMetrics writes the metrics about pushes, metrics_push_*, to w.
 func WritePushMetrics(w io.Writer) { pushSet.WritePrometheus(w) }
 
 func writeAll(processMetrics bool) func(w io.Writer) {
 	return func(w io.Writer) { WritePrometheus(w, processMetrics) }
 }
 
-// InitPush is InitPushWithOptions with labels only, and for ever.
+// InitPush is InitPushWithOptions without end and with extraLabels as the only option.
 func InitPush(pushURL string, interval time.Duration, extraLabels string, pushProcessMetrics bool) error {
 	return InitPushExt(pushURL, interval, extraLabels, writeAll(pushProcessMetrics))
 }
 
-// InitPushProcessMetrics pushes the metrics of WriteProcessMetrics, for ever.
+// InitPushProcessMetrics pushes the metrics of WriteProcessMetrics without end, see
+// InitPushExtWithOptions.
 func InitPushProcessMetrics(pushURL string, interval time.Duration, extraLabels string) error {
 	return InitPushExt(pushURL, interval, extraLabels, WriteProcessMetrics)
 }
 
-// InitPushExt is InitPushExtWithOptions with labels only, and for ever.
+// InitPushExt is InitPushExtWithOptions without end and with extraLabels as the only
+// option.
 func InitPushExt(pushURL string, interval time.Duration, extraLabels string, writeMetrics func(w io.Writer)) error {
 	return InitPushExtWithOptions(context.Background(), pushURL, interval, writeMetrics, &PushOptions{ExtraLabels: extraLabels})
 }
 
-// InitPushWithOptions pushes what WritePrometheus writes to pushURL at every
-// interval, until ctx is done. It may be called for several addresses. Metrics go as
-// text to something like /api/v1/import/prometheus of VictoriaMetrics.
+// InitPushWithOptions pushes the output of WritePrometheus to pushURL at every interval,
+// until ctx is done, see InitPushExtWithOptions. It may be called for several URLs. The
+// receiver must accept the text format, such as VictoriaMetrics does at
+// /api/v1/import/prometheus.
 func InitPushWithOptions(ctx context.Context, pushURL string, interval time.Duration, pushProcessMetrics bool, opts *PushOptions) error {
 	return InitPushExtWithOptions(ctx, pushURL, interval, writeAll(pushProcessMetrics), opts)
 }
 
-// PushMetrics pushes what WritePrometheus writes to pushURL once.
+// PushMetrics pushes the output of WritePrometheus to pushURL once.
 func PushMetrics(ctx context.Context, pushURL string, pushProcessMetrics bool, opts *PushOptions) error {
 	return PushMetricsExt(ctx, pushURL, writeAll(pushProcessMetrics), opts)
 }
 
-// InitPush is Set.InitPushWithOptions with labels only, and for ever.
+// InitPush is Set.InitPushWithOptions without end and with extraLabels as the only
+// option.
 func (s *Set) InitPush(pushURL string, interval time.Duration, extraLabels string) error {
 	return InitPushExt(pushURL, interval, extraLabels, s.WritePrometheus)
 }
@@ -92,8 +96,9 @@ func (s *Set) PushMetrics(ctx context.Context, pushURL string, opts *PushOptions
 	return PushMetricsExt(ctx, pushURL, s.WritePrometheus, opts)
 }
 
-// PushMetricsExt pushes what writeMetrics writes to pushURL once. It must write
-// complete lines of text without timestamps.
+// PushMetricsExt pushes the output of writeMetrics to pushURL once. writeMetrics must
+// write complete lines of the text format without timestamps. A status other than 2xx is
+// an error.
 func PushMetricsExt(ctx context.Context, pushURL string, writeMetrics func(w io.Writer), opts *PushOptions) error {
 	p, err := newPusher(pushURL, opts)
 	if err != nil {
@@ -102,9 +107,10 @@ func PushMetricsExt(ctx context.Context, pushURL string, writeMetrics func(w io.
 	return p.push(ctx, writeMetrics)
 }
 
-// InitPushExtWithOptions pushes what writeMetrics writes to pushURL at every
-// interval, until ctx is done; then opts.WaitGroup is done as well. A push that
-// fails is logged and counted, and is not repeated before the next interval.
+// InitPushExtWithOptions starts a goroutine that pushes the output of writeMetrics to
+// pushURL at every interval, until ctx is done. A failed push is logged and counted; the
+// next push follows at the next interval. It returns an error, and starts nothing, if
+// the URL, the interval or the options are invalid.
 func InitPushExtWithOptions(ctx context.Context, pushURL string, interval time.Duration, writeMetrics func(w io.Writer), opts *PushOptions) error {
 	p, err := newPusher(pushURL, opts)
 	if err != nil {
@@ -121,12 +127,12 @@ func InitPushExtWithOptions(ctx context.Context, pushURL string, interval time.D
 	}
 	go func() {
 		defer done()
-		p.pushAlways(ctx, interval, writeMetrics)
+		p.pushLoop(ctx, interval, writeMetrics)
 	}()
 	return nil
 }
 
-// pusher knows one address.
+// pusher pushes to one URL.
 type pusher struct {
 	options  PushOptions
 	url      string
@@ -181,7 +187,7 @@ func (p *pusher) metricName(family string) string {
 	return fmt.Sprintf("%s{url=%q}", family, p.redacted)
 }
 
-func (p *pusher) pushAlways(ctx context.Context, interval time.Duration, writeMetrics func(w io.Writer)) {
+func (p *pusher) pushLoop(ctx context.Context, interval time.Duration, writeMetrics func(w io.Writer)) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
@@ -203,19 +209,19 @@ func (p *pusher) push(ctx context.Context, writeMetrics func(w io.Writer)) error
 	writeMetrics(&text)
 	body := text.Bytes()
 	if p.options.ExtraLabels != "" {
-		body = appendLabelled(nil, body, p.options.ExtraLabels)
+		body = appendWithLabels(nil, body, p.options.ExtraLabels)
 	}
 	if !p.options.DisableCompression {
 		var zipped bytes.Buffer
 		zw := gzip.NewWriter(&zipped)
-		_, _ = zw.Write(body) // a buffer takes everything
+		_, _ = zw.Write(body) // a bytes.Buffer returns no errors
 		_ = zw.Close()
 		body = zipped.Bytes()
 	}
 	p.pushes.Inc()
 	p.bytes.Add(len(body))
 	p.size.Update(float64(len(body)))
-	return p.sendAgain(ctx, body)
+	return p.sendWithRetries(ctx, body)
 }
 
 const (
@@ -224,17 +230,18 @@ const (
 )
 
 // errTryAgain marks what may be better the next time.
-var errTryAgain = errors.New("may be tried again")
+var errRetryable = errors.New("is retryable")
 
-// sendAgain sends until it works, is pointless or was tried often enough.
-func (p *pusher) sendAgain(ctx context.Context, body []byte) error {
+// sendWithRetries sends body until it succeeds, the error is not retryable or
+// MaxRetries is reached.
+func (p *pusher) sendWithRetries(ctx context.Context, body []byte) error {
 	wait := p.options.MinBackoff
 	if wait <= 0 {
 		wait = defaultBackoff
 	}
 	for try := 0; ; try++ {
 		err := p.send(ctx, body)
-		if err == nil || try >= p.options.MaxRetries || !errors.Is(err, errTryAgain) {
+		if err == nil || try >= p.options.MaxRetries || !errors.Is(err, errRetryable) {
 			return err
 		}
 		wait = min(wait, backoffMax)
@@ -260,40 +267,40 @@ func (p *pusher) send(ctx context.Context, body []byte) error {
 	resp, err := http.DefaultClient.Do(req)
 	p.duration.UpdateDuration(start)
 	if errors.Is(err, context.Canceled) {
-		return nil // whoever cancels knows
+		return nil // the caller has cancelled the push
 	}
 	if err != nil {
 		p.errors.Inc()
 		return pushError{fmt.Sprintf("cannot push metrics to %q: %s", p.redacted, err), err, ctx.Err() == nil}
 	}
 	defer resp.Body.Close()
-	const answerMax = 4 << 10
-	answer, _ := io.ReadAll(io.LimitReader(resp.Body, answerMax))
+	const maxErrorBody = 4 << 10
+	excerpt, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if resp.StatusCode/100 != 2 {
 		p.errors.Inc()
-		text := fmt.Sprintf("unexpected status code in response from %q: %d; expecting 2xx; response body: %q", p.redacted, resp.StatusCode, answer)
+		text := fmt.Sprintf("unexpected status code in response from %q: %d; expecting 2xx; response body: %q", p.redacted, resp.StatusCode, excerpt)
 		return pushError{text, nil, resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode/100 == 5}
 	}
 	return nil
 }
 
-// pushError is a failed try.
+// pushError is the error of one attempt.
 type pushError struct {
-	text  string
-	cause error
-	again bool
+	text      string
+	cause     error
+	retryable bool
 }
 
 func (e pushError) Error() string { return e.text }
 
 func (e pushError) Unwrap() error { return e.cause }
 
-// Is tells whether the push may be tried again.
-func (e pushError) Is(target error) bool { return e.again && target == errTryAgain }
+// Is matches errRetryable if the push may be retried.
+func (e pushError) Is(target error) bool { return e.retryable && target == errRetryable }
 
-// appendLabelled appends the lines of text with labels put before their own. What is
-// no line of a metric, neither name nor value, is left as it is.
-func appendLabelled(dst, text []byte, labels string) []byte {
+// appendWithLabels appends the lines of text with labels added before their own labels.
+// Lines that are not samples are copied unchanged.
+func appendWithLabels(dst, text []byte, labels string) []byte {
 	for line := range bytes.Lines(text) {
 		line = bytes.TrimSpace(line)
 		if len(line) == 0 {

@@ -34,7 +34,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(r.status)
 }
 
-func TestAPushCarriesLabelsHeadersAndText(t *testing.T) {
+func TestPushMetrics_SendsLabelsHeadersAndText(t *testing.T) {
 	r := &receiver{status: http.StatusNoContent}
 	server := httptest.NewServer(r)
 	defer server.Close()
@@ -62,7 +62,7 @@ func TestAPushCarriesLabelsHeadersAndText(t *testing.T) {
 	}
 }
 
-func TestPushingEndsWithItsContext(t *testing.T) {
+func TestInitPush_StopsWithItsContext(t *testing.T) {
 	r := &receiver{status: http.StatusOK}
 	server := httptest.NewServer(r)
 	defer server.Close()
@@ -84,7 +84,7 @@ func TestPushingEndsWithItsContext(t *testing.T) {
 	check(t, "body", r.body, "x 1\n")
 }
 
-func TestWrongPushesAreRefused(t *testing.T) {
+func TestInitPush_RejectsInvalidOptions(t *testing.T) {
 	for _, c := range []struct {
 		url      string
 		interval time.Duration
@@ -103,7 +103,7 @@ func TestWrongPushesAreRefused(t *testing.T) {
 	}
 }
 
-func TestAPushIsTriedAgainWhereThatMayHelp(t *testing.T) {
+func TestPushMetrics_RetriesRetryableErrors(t *testing.T) {
 	for _, c := range []struct {
 		statuses []int // of the tries, the last one for all further ones
 		retries  int
@@ -128,7 +128,7 @@ func TestAPushIsTriedAgainWhereThatMayHelp(t *testing.T) {
 	}
 }
 
-func TestAPushThatWaitsEndsWithItsContext(t *testing.T) {
+func TestPushMetrics_BackoffStopsWithItsContext(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }))
 	defer server.Close()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -11,8 +11,8 @@ import (
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
-// renderer writes one page of several sets in one format. Their families are merged,
-// so that each stands there once; of two metrics of one name the first set's is shown.
+// renderer writes one page of several sets in one format. It merges their families, so
+// that each occurs once. Of two metrics with one name it writes the one of the first set.
 type renderer struct {
 	enc   exposition.Encoder
 	m     exposition.Metric
@@ -20,30 +20,30 @@ type renderer struct {
 	names exposition.Rewriter
 	views []view
 	sets  []*Set
-	extra page     // what is text by origin, on its way to another format
-	open  []string // families whose names the coming ones may begin with
+	extra page     // text that is converted to another format
+	open  []string // families whose names may be prefixes of the next ones
 	text  []byte
 }
 
-// view is what a scrape holds of a set.
+// view is the state of a scrape within one set.
 type view struct {
 	entries []entry
 	page    *page
-	at      int // how far the walk over several sets has come
+	at      int // the next entry
 }
 
 var renderers sync.Pool
 
-const rendererMax = 4 << 20 // bytes of a family in protobuf; one that met a bigger one is not kept
+const rendererMax = 4 << 20 // a renderer with larger buffers is not pooled
 
-func takeRenderer() *renderer {
+func getRenderer() *renderer {
 	if r, ok := renderers.Get().(*renderer); ok {
 		return r
 	}
 	return &renderer{}
 }
 
-func giveRenderer(r *renderer) {
+func putRenderer(r *renderer) {
 	if cap(r.enc.Page) > rendererMax || cap(r.extra.b) > rendererMax {
 		return
 	}
@@ -55,7 +55,7 @@ func giveRenderer(r *renderer) {
 	renderers.Put(r)
 }
 
-// render writes the page of a handler, without what ends it.
+// render writes the page of a handler without WriteExtra's output and EndOfPage.
 func (r *renderer) render(w io.Writer, form exposition.Form, o *HandlerOptions) error {
 	r.enc.Form, r.enc.Created, r.enc.Page = form, o.CreatedLines, r.enc.Page[:0]
 	if o.Sets != nil {
@@ -68,15 +68,15 @@ func (r *renderer) render(w io.Writer, form exposition.Form, o *HandlerOptions) 
 		r.sets = append(r.sets, &pushSet)
 	}
 	if form.Strict() {
-		return r.strict(w, own, o.ProcessMetrics)
+		return r.renderFamilies(w, own, o.ProcessMetrics)
 	}
-	return r.plain(w, own, o)
+	return r.renderText(w, own, o)
 }
 
-// plain writes text.
-func (r *renderer) plain(w io.Writer, own int, o *HandlerOptions) error {
+// renderText writes the text formats.
+func (r *renderer) renderText(w io.Writer, own int, o *HandlerOptions) error {
 	r.names.W, r.names.Scheme = w, r.enc.Form.Scheme
-	if err := r.plainSets(w, o.Metadata || exposeMetadata.Load()); err != nil {
+	if err := r.renderTextSets(w, o.Metadata || exposeMetadata.Load()); err != nil {
 		return err
 	}
 	if o.ProcessMetrics {
@@ -88,12 +88,12 @@ func (r *renderer) plain(w io.Writer, own int, o *HandlerOptions) error {
 		}
 	}
 	for _, s := range r.sets[:own] {
-		s.writeMore(&r.names)
+		s.runWriters(&r.names)
 	}
 	return nil
 }
 
-func (r *renderer) plainSets(w io.Writer, described bool) error {
+func (r *renderer) renderTextSets(w io.Writer, described bool) error {
 	r.enter()
 	defer r.leave()
 	p, family, last := &r.extra, "", ""
@@ -111,7 +111,7 @@ func (r *renderer) plainSets(w io.Writer, described bool) error {
 		} else {
 			p.b = m.appendTo(p.b)
 		}
-		if s.odd.Load() && !exposition.IsClassicName(m.fullName()) {
+		if s.hasNonClassic.Load() && !exposition.IsClassicName(m.fullName()) {
 			r.text = append(r.text[:0], p.b[before:]...)
 			plain, _ := exposition.Split(m.fullName())
 			p.b = r.names.Append(p.b[:before], r.text, plain)
@@ -125,9 +125,9 @@ func (r *renderer) plainSets(w io.Writer, described bool) error {
 	return p.flush(w)
 }
 
-// strict writes families with all that the format wants to know of them.
-func (r *renderer) strict(w io.Writer, own int, processMetrics bool) error {
-	if err := r.strictSets(w); err != nil {
+// renderFamilies writes OpenMetrics or protobuf, which need whole families with a type.
+func (r *renderer) renderFamilies(w io.Writer, own int, processMetrics bool) error {
+	if err := r.renderFamilySets(w); err != nil {
 		return err
 	}
 	r.extra.described = true
@@ -136,13 +136,13 @@ func (r *renderer) strict(w io.Writer, own int, processMetrics bool) error {
 		r.extra.appendProcMetrics()
 	}
 	for _, s := range r.sets[:own] {
-		s.writeMore(&r.extra)
+		s.runWriters(&r.extra)
 	}
 	r.lines.Encode(&r.enc, r.extra.b)
 	return r.flush(w)
 }
 
-// Write makes a page take what writers of users write.
+// Write appends the output of registered writers.
 func (p *page) Write(text []byte) (int, error) {
 	p.b = append(p.b, text...)
 	return len(text), nil
@@ -154,7 +154,7 @@ func (r *renderer) flush(w io.Writer) error {
 	return err
 }
 
-func (r *renderer) strictSets(w io.Writer) error {
+func (r *renderer) renderFamilySets(w io.Writer) error {
 	r.enter()
 	defer r.leave()
 	family, last, begun, kind := "", "", false, exposition.Unknown
@@ -184,13 +184,13 @@ func (r *renderer) strictSets(w io.Writer) error {
 			r.begin(s, name, family, kind)
 		} else if r.m.Type != kind {
 			mixedFamilies.Do(func() {
-				log.Printf("ERROR: metrics: %q is of another type than its family, and left out of formats that forbid it", name)
+				log.Printf("ERROR: metrics: %q has another type than its family and is omitted from OpenMetrics and protobuf", name)
 			})
 			continue
 		}
 		last = name
 		_, labels := exposition.Split(name)
-		r.m.Labels, r.m.CreatedMS = append(r.m.Labels, labels...), m.madeMS
+		r.m.Labels, r.m.CreatedMS = append(r.m.Labels, labels...), m.createdMS
 		r.enc.Add(&r.m)
 		if len(r.enc.Page) >= pageFlush && r.enc.Form.Format != exposition.Protobuf { // whose families are one piece
 			if err := r.flush(w); err != nil {
@@ -204,7 +204,7 @@ func (r *renderer) strictSets(w io.Writer) error {
 	return r.flush(w)
 }
 
-// mixedFamilies are told of once, for it will not go away.
+// mixedFamilies limits the log to one message, because the condition is permanent.
 var mixedFamilies = sync.Once{}
 
 func (r *renderer) begin(s *Set, name, family string, kind exposition.Type) {
@@ -215,7 +215,7 @@ func (r *renderer) begin(s *Set, name, family string, kind exposition.Type) {
 	base, total := strings.CutSuffix(plain, "_total")
 	taken := total && slices.Contains(r.open, base)
 	r.open = append(r.open, plain)
-	d := s.describes(family)
+	d := s.descriptionOf(family)
 	r.text = append(append(append(r.text[:0], plain...), d.help...), d.unit...)
 	n, h := len(plain), len(plain)+len(d.help)
 	if name[0] == '{' {
@@ -225,7 +225,7 @@ func (r *renderer) begin(s *Set, name, family string, kind exposition.Type) {
 	r.enc.Begin(r.text[:n], r.text[n:h], r.text[h:], kind, taken)
 }
 
-// enter and leave hold all sets at once; nobody waits for one while holding another.
+// enter and leave lock and unlock all sets. No lock is awaited while another is held.
 func (r *renderer) enter() {
 	for _, s := range r.sets {
 		entries, p := s.enter()
@@ -241,7 +241,7 @@ func (r *renderer) leave() {
 	r.views = r.views[:0]
 }
 
-// next is the least metric that was not seen yet, and its set; nil at the end.
+// next returns the smallest metric that is left, and its set; nil at the end.
 func (r *renderer) next() (*Set, entry) {
 	least := -1
 	for i := range r.views {
@@ -258,5 +258,5 @@ func (r *renderer) next() (*Set, entry) {
 	return r.sets[least], v.entries[v.at-1]
 }
 
-// errPanicked is the answer to who shared a rendering that did not come to its end.
-var errPanicked = errors.New("what renders the page panicked")
+// errPanicked is the error of scrapes that share a page whose rendering panicked.
+var errPanicked = errors.New("rendering the page panicked")

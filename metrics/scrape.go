@@ -14,100 +14,101 @@ import (
 // Set is a set of metrics, written together in the order of their names. The zero
 // Set is empty and ready.
 //
-// Who registers takes mu only, and adds at the end of metrics. Who scrapes holds
-// alone or, if another scrape does, others for reading, and walks over sorted; if
-// something was registered or removed since the last scrape, it first puts metrics
-// in order under all locks. So a scrape keeps nobody from registering, callbacks
-// included, and does not allocate: the room was made by who registered.
+// Registration and scrapes do not block each other, so callbacks may register metrics.
 type Set struct {
-	alone   sync.Mutex   // never waited for
-	page    page         // of whoever holds alone
-	others  sync.RWMutex // of scrapes that overlap
-	sorted  []entry      // what a scrape walks over: metrics, as of the last ordering
-	changed atomic.Bool
-	odd     atomic.Bool                         // some name is not classic
-	writers atomic.Pointer[[]func(w io.Writer)] // copied on write
+	// Registration takes mu only and appends to metrics. A scrape takes mainScrape or, if
+	// another scrape holds it, otherScrapes for reading, and iterates over sorted. If
+	// metrics were added or removed since the last scrape, it first sorts them under all
+	// locks. A scrape does not allocate: registration has allocated the memory.
+	mainScrape    sync.Mutex   // held by one scrape; taken with TryLock only
+	page          page         // of the scrape that holds mainScrape
+	otherScrapes  sync.RWMutex // read-locked by further overlapping scrapes
+	sorted        []entry      // what scrapes iterate over: metrics, as of the last call of order
+	changed       atomic.Bool
+	hasNonClassic atomic.Bool                         // some name needs quotes or escaping
+	writers       atomic.Pointer[[]func(w io.Writer)] // copied on write
 
 	expiring atomic.Pointer[[]sweeper] // vectors; copied on write
 
-	lastSpec atomic.Pointer[summarySpec]
-	texts    atomic.Pointer[map[string]description] // of families; copied on write
+	lastSpec     atomic.Pointer[summarySpec]
+	descriptions atomic.Pointer[map[string]description] // of families; copied on write
 
 	mu      sync.Mutex
 	index   index
-	metrics []entry // of which the first ordered are in order
+	metrics []entry // the first ordered entries are sorted
 	ordered int
-	gone    map[metric]struct{} // removed, but still in metrics
+	removed map[metric]struct{} // removed, but still in metrics
 }
 
-// entry is a metric, and when it was made.
+// entry is a metric and its creation time.
 type entry struct {
 	metric
-	madeMS int64
+	createdMS int64
 }
 
-// description is what is said of a family.
+// description is the metadata of a family.
 type description struct{ help, escaped, unit string }
 
-// metric is what a set knows of its metrics.
+// metric is the interface between a set and its metrics.
 type metric interface {
 	fullName() string
 	typeName() string
-	// appendTo appends the metric's lines of text to dst, and retains nothing.
+	// appendTo appends the metric's lines in text format 0.0.4 to dst. It does not retain dst.
 	appendTo(dst []byte) []byte
-	// read fills m for the other formats. It is false if there is nothing to show.
+	// read fills m for the other formats. It returns false if there is nothing to expose.
 	read(m *exposition.Metric) bool
 }
 
-// named is what all metrics have in common: the whole text they were registered
-// under, name{label="value"}.
+// named holds the name under which a metric is registered, with its labels:
+// name{label="value"}.
 type named struct{ name string }
 
 func (n *named) fullName() string { return n.name }
 
-// NewSet returns an empty set. RegisterSet makes it part of WritePrometheus.
+// NewSet returns an empty set. Register it with RegisterSet, or expose it with its own
+// Handler.
 func NewSet() *Set { return &Set{} }
 
-// add is called with mu held.
+// add appends a metric. The caller holds mu.
 func (s *Set) add(m metric) {
 	s.index.add(m)
 	if n := len(s.metrics); n+2 > cap(s.metrics) {
-		s.metrics = append(make([]entry, 0, n+n/8+8), s.metrics...) // tighter than append would
+		s.metrics = append(make([]entry, 0, n+n/8+8), s.metrics...) // grow less than append would
 	}
 	now := time.Now().UnixMilli()
 	if sm, ok := m.(*Summary); ok {
 		s.metrics = append(s.metrics, entry{(*quantileLines)(sm), now})
 	}
 	s.metrics = append(s.metrics, entry{m, now})
-	if !s.odd.Load() && !exposition.IsClassicName(m.fullName()) {
-		s.odd.Store(true)
+	if !s.hasNonClassic.Load() && !exposition.IsClassicName(m.fullName()) {
+		s.hasNonClassic.Store(true)
 	}
 	s.changed.Store(true)
 }
 
-// discard is called with mu held.
-func (s *Set) discard(m metric) {
-	if s.gone == nil {
-		s.gone = map[metric]struct{}{}
+// markRemoved records the removal of a metric. The caller holds mu.
+func (s *Set) markRemoved(m metric) {
+	if s.removed == nil {
+		s.removed = map[metric]struct{}{}
 	}
-	s.gone[m] = struct{}{}
+	s.removed[m] = struct{}{}
 	if sm, ok := m.(*Summary); ok {
-		s.gone[(*quantileLines)(sm)] = struct{}{}
+		s.removed[(*quantileLines)(sm)] = struct{}{}
 		sm.stop()
 	}
 	s.changed.Store(true)
 }
 
-// WritePrometheus writes all metrics to w, and then lets the registered writers
-// write theirs. It stops at the first error of w.
+// WritePrometheus writes all metrics to w in text format 0.0.4, and then calls the
+// registered writers. It stops at the first error of w.
 func (s *Set) WritePrometheus(w io.Writer) {
 	if s.write(w, nil) != nil {
 		return
 	}
-	s.writeMore(w)
+	s.runWriters(w)
 }
 
-func (s *Set) writeMore(w io.Writer) {
+func (s *Set) runWriters(w io.Writer) {
 	if writers := s.writers.Load(); writers != nil {
 		for _, write := range *writers {
 			write(w)
@@ -115,8 +116,8 @@ func (s *Set) writeMore(w io.Writer) {
 	}
 }
 
-// write leaves out the metadata of families that are in seen, and adds those it
-// wrote; seen may be nil.
+// write writes all metrics. It omits the metadata of families in seen and adds the ones it
+// has written; seen may be nil.
 func (s *Set) write(w io.Writer, seen map[string]struct{}) error {
 	entries, p := s.enter()
 	defer s.leave(p)
@@ -142,8 +143,8 @@ func (s *Set) write(w io.Writer, seen map[string]struct{}) error {
 	return err
 }
 
-// enter begins a scrape. What alone costs is two atomic operations; the page that
-// comes with it survives collections of garbage.
+// enter begins a scrape. The usual path, mainScrape, costs two atomic operations, and its
+// page is not subject to garbage collection as those of the pool are.
 func (s *Set) enter() (entries []entry, p *page) {
 	if s.expiring.Load() != nil {
 		s.sweep()
@@ -151,11 +152,11 @@ func (s *Set) enter() (entries []entry, p *page) {
 	if s.changed.Load() {
 		entries = s.order()
 	}
-	if s.alone.TryLock() {
+	if s.mainScrape.TryLock() {
 		p = &s.page
 	} else {
-		s.others.RLock()
-		p = takePage()
+		s.otherScrapes.RLock()
+		p = getPage()
 	}
 	if entries == nil {
 		entries = s.sorted
@@ -166,14 +167,14 @@ func (s *Set) enter() (entries []entry, p *page) {
 // leave ends a scrape.
 func (s *Set) leave(p *page) {
 	if p != &s.page {
-		givePage(p)
-		s.others.RUnlock()
+		putPage(p)
+		s.otherScrapes.RUnlock()
 		return
 	}
 	if p.b = p.b[:0]; cap(p.b) > pageMax {
 		p.b = nil
 	}
-	s.alone.Unlock()
+	s.mainScrape.Unlock()
 }
 
 func (s *Set) sweep() {
@@ -183,7 +184,7 @@ func (s *Set) sweep() {
 	}
 }
 
-// sweeper is a vector whose members expire.
+// sweeper is a vector with expiry.
 type sweeper interface{ sweep(now time.Time) }
 
 func (s *Set) expire(v sweeper) {
@@ -199,8 +200,8 @@ func (s *Set) expire(v sweeper) {
 	s.expiring.Store(&vectors)
 }
 
-// appendDescribed puts the metadata of a family before its first metric that has
-// something to say.
+// appendDescribed appends a metric, and before it the metadata of its family if it is the
+// first metric with a line.
 func (s *Set) appendDescribed(dst []byte, m metric, described string, seen map[string]struct{}) ([]byte, string) {
 	f := exposition.Family(m.fullName())
 	if f == described {
@@ -208,7 +209,7 @@ func (s *Set) appendDescribed(dst []byte, m metric, described string, seen map[s
 	}
 	before := len(dst)
 	if _, there := seen[f]; !there {
-		dst = appendMetadata(dst, f, m.typeName(), s.describes(f).escaped)
+		dst = appendMetadata(dst, f, m.typeName(), s.descriptionOf(f).escaped)
 	}
 	after := len(dst)
 	if dst = m.appendTo(dst); len(dst) == after {
@@ -220,41 +221,41 @@ func (s *Set) appendDescribed(dst []byte, m metric, described string, seen map[s
 	return dst, f
 }
 
-// describes is empty for families that nobody described.
-func (s *Set) describes(family string) description {
-	if texts := s.texts.Load(); texts != nil {
+// descriptionOf returns the description of a family, or an empty one.
+func (s *Set) descriptionOf(family string) description {
+	if texts := s.descriptions.Load(); texts != nil {
 		return (*texts)[family]
 	}
 	return description{}
 }
 
-// order brings sorted up to date. If another scrape is walking over it, which is
-// rare, it returns an ordered copy instead.
+// order updates sorted. If another scrape is iterating over it, which is rare, order
+// returns a sorted copy instead.
 func (s *Set) order() (late []entry) {
-	alone := s.alone.TryLock()
+	alone := s.mainScrape.TryLock()
 	if alone {
-		defer s.alone.Unlock()
-		if alone = s.others.TryLock(); alone {
-			defer s.others.Unlock()
+		defer s.mainScrape.Unlock()
+		if alone = s.otherScrapes.TryLock(); alone {
+			defer s.otherScrapes.Unlock()
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !alone {
-		late, _ = inOrder(slices.Clone(s.metrics), s.ordered, s.gone)
+		late, _ = sortEntries(slices.Clone(s.metrics), s.ordered, s.removed)
 		return late
 	}
-	s.metrics, s.ordered = inOrder(s.metrics, s.ordered, s.gone)
-	clear(s.gone)
+	s.metrics, s.ordered = sortEntries(s.metrics, s.ordered, s.removed)
+	clear(s.removed)
 	s.sorted = s.metrics
 	s.changed.Store(false)
 	return nil
 }
 
-// inOrder sorts metrics, of which the first n are sorted, in place, and takes out
-// those that are gone. A few new ones are put in their places, many are sorted with
-// the others.
-func inOrder(metrics []entry, n int, gone map[metric]struct{}) ([]entry, int) {
+// sortEntries removes the entries in removed from metrics and sorts the rest in place. The
+// first n entries are sorted already. A few new entries are inserted; with many it sorts
+// all.
+func sortEntries(metrics []entry, n int, gone map[metric]struct{}) ([]entry, int) {
 	if len(gone) > 0 {
 		kept, sorted := metrics[:0], n
 		for i, m := range metrics {
@@ -283,8 +284,8 @@ func inOrder(metrics []entry, n int, gone map[metric]struct{}) ([]entry, int) {
 
 func compareEntries(a, b entry) int { return compare(a.metric, b.metric) }
 
-// compare is the order of a page: families, in each of them the lines of quantiles
-// first, then names.
+// compare defines the order of a page: by family, within a family quantile lines first,
+// then by name.
 func compare(a, b metric) int {
 	aName, bName := a.fullName(), b.fullName()
 	if c := strings.Compare(exposition.Family(aName), exposition.Family(bName)); c != 0 {
@@ -303,7 +304,7 @@ func compare(a, b metric) int {
 	return strings.Compare(aName, bName)
 }
 
-// compareWithTag compares names as they are once a label quantile is added.
+// compareWithTag compares names with an additional label quantile.
 func compareWithTag(a, b string) int {
 	aBase, aSeparator := exposition.OpenLabels(a)
 	bBase, bSeparator := exposition.OpenLabels(b)
@@ -315,8 +316,8 @@ func compareWithTag(a, b string) int {
 	return strings.Compare(aBase[n:]+aSeparator+tag, bBase[n:]+bSeparator+tag)
 }
 
-// page is a buffer that is written whenever it has pageFlush bytes, so that its size
-// does not depend on that of a set.
+// page is a buffer that is flushed whenever it has pageFlush bytes, so that its size does
+// not depend on the size of a set.
 type page struct {
 	b         []byte
 	described bool // with HELP and TYPE lines
@@ -324,10 +325,10 @@ type page struct {
 
 const (
 	pageFlush = 32 << 10
-	pageMax   = 128 << 10 // a bigger one is not kept
+	pageMax   = 128 << 10 // a larger one is not reused
 )
 
-// flush writes what there is.
+// flush writes the buffered bytes.
 func (p *page) flush(w io.Writer) error {
 	if len(p.b) == 0 {
 		return nil
@@ -337,10 +338,10 @@ func (p *page) flush(w io.Writer) error {
 	return err
 }
 
-// pages are those that belong to no set, or are used by scrapes that overlap.
+// pages is a pool of pages for overlapping scrapes and for writes without a set.
 var pages sync.Pool
 
-func takePage() *page {
+func getPage() *page {
 	p, ok := pages.Get().(*page)
 	if !ok {
 		p = &page{}
@@ -349,7 +350,7 @@ func takePage() *page {
 	return p
 }
 
-func givePage(p *page) {
+func putPage(p *page) {
 	if cap(p.b) <= pageMax {
 		p.b = p.b[:0]
 		pages.Put(p)

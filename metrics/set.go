@@ -11,107 +11,112 @@ import (
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
-// NewCounter registers a new counter. Like all New methods it panics if the name is
-// invalid or taken.
+// NewCounter registers a new counter under name, which may have labels:
+// requests_total{path="/"}. Like all New methods it panics if the name is invalid or
+// taken.
 func (s *Set) NewCounter(name string) *Counter {
-	return register(s, &Counter{named: named{checked(name)}})
+	return register(s, &Counter{named: named{mustValidate(name)}})
 }
 
-// GetOrCreateCounter returns the counter of this name, and registers it first if
-// there is none. Like all GetOrCreate methods it panics if the name is invalid or
-// belongs to another type. Keep the result: looking it up costs more than counting.
+// GetOrCreateCounter returns the counter with this name and registers it if there is
+// none. Like all GetOrCreate methods it panics if the name is invalid or belongs to a
+// metric of another type. Keep the result: the lookup costs more than an update.
 func (s *Set) GetOrCreateCounter(name string) *Counter {
 	if c, ok := lookup[*Counter](s, name); ok {
 		return c
 	}
-	return getOrRegister(s, &Counter{named: named{checked(name)}})
+	return getOrRegister(s, &Counter{named: named{mustValidate(name)}})
 }
 
-// NewFloatCounter registers a new counter of floats.
+// NewFloatCounter registers a new float counter.
 func (s *Set) NewFloatCounter(name string) *FloatCounter {
-	return register(s, &FloatCounter{named: named{checked(name)}})
+	return register(s, &FloatCounter{named: named{mustValidate(name)}})
 }
 
-// GetOrCreateFloatCounter returns the counter of this name, and registers it first
-// if there is none.
+// GetOrCreateFloatCounter returns the float counter with this name and registers it if
+// there is none.
 func (s *Set) GetOrCreateFloatCounter(name string) *FloatCounter {
 	if fc, ok := lookup[*FloatCounter](s, name); ok {
 		return fc
 	}
-	return getOrRegister(s, &FloatCounter{named: named{checked(name)}})
+	return getOrRegister(s, &FloatCounter{named: named{mustValidate(name)}})
 }
 
-// NewGauge registers a new gauge, whose value f tells, or Set if f is nil. f must be
-// safe for concurrent calls; if it panics at a scrape, its line is left out.
+// NewGauge registers a new gauge. f returns the value at each scrape; if f is nil, the
+// gauge has the value of Set, Add, Inc and Dec. f must be safe for concurrent calls. If
+// f panics during a scrape, the page has no line of this gauge.
 func (s *Set) NewGauge(name string, f func() float64) *Gauge {
-	return register(s, &Gauge{named: named{checked(name)}, call: f})
+	return register(s, &Gauge{named: named{mustValidate(name)}, callback: f})
 }
 
-// GetOrCreateGauge returns the gauge of this name, and registers it first, with f, if
-// there is none.
+// GetOrCreateGauge returns the gauge with this name and registers it, with f, if there
+// is none.
 func (s *Set) GetOrCreateGauge(name string, f func() float64) *Gauge {
 	if g, ok := lookup[*Gauge](s, name); ok {
 		return g
 	}
-	return getOrRegister(s, &Gauge{named: named{checked(name)}, call: f})
+	return getOrRegister(s, &Gauge{named: named{mustValidate(name)}, callback: f})
 }
 
-// NewHistogram registers a new histogram.
+// NewHistogram registers a new vmrange histogram.
 func (s *Set) NewHistogram(name string) *Histogram {
-	return register(s, newHistogram(checked(name)))
+	return register(s, newHistogram(mustValidate(name)))
 }
 
-// GetOrCreateHistogram returns the histogram of this name, and registers it first if
+// GetOrCreateHistogram returns the vmrange histogram with this name and registers it if
 // there is none.
 func (s *Set) GetOrCreateHistogram(name string) *Histogram {
 	if h, ok := lookup[*Histogram](s, name); ok {
 		return h
 	}
-	return getOrRegister(s, newHistogram(checked(name)))
+	return getOrRegister(s, newHistogram(mustValidate(name)))
 }
 
-// NewPrometheusHistogram registers a new histogram with the default bounds.
+// NewPrometheusHistogram registers a new classic histogram with
+// PrometheusHistogramDefaultBuckets.
 func (s *Set) NewPrometheusHistogram(name string) *PrometheusHistogram {
 	return s.NewPrometheusHistogramExt(name, PrometheusHistogramDefaultBuckets)
 }
 
-// NewPrometheusHistogramExt registers a new histogram with these upper bounds. It
-// panics if they are none or do not rise.
+// NewPrometheusHistogramExt registers a new classic histogram with these upper bounds.
+// It panics if ValidateBuckets returns an error for them.
 func (s *Set) NewPrometheusHistogramExt(name string, upperBounds []float64) *PrometheusHistogram {
-	return register(s, newPrometheusHistogram(checked(name), upperBounds))
+	return register(s, newPrometheusHistogram(mustValidate(name), upperBounds))
 }
 
-// GetOrCreatePrometheusHistogram returns the histogram of this name, and registers
-// it first, with the default bounds, if there is none.
+// GetOrCreatePrometheusHistogram returns the classic histogram with this name and
+// registers it, with PrometheusHistogramDefaultBuckets, if there is none.
 func (s *Set) GetOrCreatePrometheusHistogram(name string) *PrometheusHistogram {
 	return s.GetOrCreatePrometheusHistogramExt(name, PrometheusHistogramDefaultBuckets)
 }
 
-// GetOrCreatePrometheusHistogramExt returns the histogram of this name, whatever its
-// bounds, and registers it first, with these, if there is none.
+// GetOrCreatePrometheusHistogramExt returns the classic histogram with this name and
+// registers it, with these upper bounds, if there is none. An existing histogram keeps
+// its bounds.
 func (s *Set) GetOrCreatePrometheusHistogramExt(name string, upperBounds []float64) *PrometheusHistogram {
 	if h, ok := lookup[*PrometheusHistogram](s, name); ok {
 		return h
 	}
-	return getOrRegister(s, newPrometheusHistogram(checked(name), upperBounds))
+	return getOrRegister(s, newPrometheusHistogram(mustValidate(name), upperBounds))
 }
 
-// NewNativeHistogram registers a new histogram whose buckets adapt to what they are
-// given. Only protobuf shows these; the formats that are text show o.UpperBounds.
+// NewNativeHistogram registers a new native histogram. Only the protobuf format has
+// native buckets; the text formats have classic buckets with o.UpperBounds. It panics
+// if the options are invalid.
 func (s *Set) NewNativeHistogram(name string, o NativeHistogramOptions) *PrometheusHistogram {
-	return register(s, newNativeHistogram(checked(name), o))
+	return register(s, newNativeHistogram(mustValidate(name), o))
 }
 
-// GetOrCreateNativeHistogram returns the histogram of this name, whatever its
-// options, and registers it first, with these, if there is none.
+// GetOrCreateNativeHistogram returns the histogram with this name and registers it, with
+// these options, if there is none. An existing histogram keeps its options.
 func (s *Set) GetOrCreateNativeHistogram(name string, o NativeHistogramOptions) *PrometheusHistogram {
 	if h, ok := lookup[*PrometheusHistogram](s, name); ok {
 		return h
 	}
-	return getOrRegister(s, newNativeHistogram(checked(name), o))
+	return getOrRegister(s, newNativeHistogram(mustValidate(name), o))
 }
 
-// NewSummary registers a new summary of the last five minutes, with the quantiles
+// NewSummary registers a new summary with a window of five minutes and the quantiles
 // 0.5, 0.9, 0.97, 0.99 and 1.
 func (s *Set) NewSummary(name string) *Summary {
 	return s.NewSummaryExt(name, defaultSummarySpec.window, defaultSummarySpec.quantiles)
@@ -120,11 +125,11 @@ func (s *Set) NewSummary(name string) *Summary {
 // NewSummaryExt registers a new summary with this window and these quantiles. It
 // panics if one of them is outside [0, 1].
 func (s *Set) NewSummaryExt(name string, window time.Duration, quantiles []float64) *Summary {
-	return register(s, &Summary{named: named{checked(name)}, spec: s.summarySpec(name, window, quantiles)})
+	return register(s, &Summary{named: named{mustValidate(name)}, spec: s.summarySpec(name, window, quantiles)})
 }
 
-// summarySpec shares what a summary was asked for with the one made before it, which
-// in most programs was asked for the same.
+// summarySpec returns a spec that summaries share: the default one or the last one if
+// they are equal, because most programs use the same options everywhere.
 func (s *Set) summarySpec(name string, window time.Duration, quantiles []float64) *summarySpec {
 	for _, spec := range []*summarySpec{&defaultSummarySpec, s.lastSpec.Load()} {
 		if spec != nil && spec.window == window && slices.Equal(spec.quantiles, quantiles) {
@@ -136,29 +141,28 @@ func (s *Set) summarySpec(name string, window time.Duration, quantiles []float64
 	return spec
 }
 
-// GetOrCreateSummary returns the summary of this name, and registers it first, as
-// NewSummary does, if there is none.
+// GetOrCreateSummary returns the summary with this name and registers it, as NewSummary
+// does, if there is none.
 func (s *Set) GetOrCreateSummary(name string) *Summary {
 	return s.GetOrCreateSummaryExt(name, defaultSummarySpec.window, defaultSummarySpec.quantiles)
 }
 
-// GetOrCreateSummaryExt returns the summary of this name, and registers it first if
-// there is none. It panics if the one that is there has another window or other
-// quantiles.
+// GetOrCreateSummaryExt returns the summary with this name and registers it if there is
+// none. It panics if the existing summary has another window or other quantiles.
 func (s *Set) GetOrCreateSummaryExt(name string, window time.Duration, quantiles []float64) *Summary {
 	sm, ok := lookup[*Summary](s, name)
 	if !ok {
-		sm = getOrRegister(s, &Summary{named: named{checked(name)}, spec: s.summarySpec(name, window, quantiles)})
+		sm = getOrRegister(s, &Summary{named: named{mustValidate(name)}, spec: s.summarySpec(name, window, quantiles)})
 	}
 	if sm.spec.window != window || !slices.Equal(sm.spec.quantiles, quantiles) {
-		panic(fmt.Errorf("BUG: summary %q has window %s and quantiles %v; asked for were %s and %v",
+		panic(fmt.Errorf("BUG: summary %q has window %s and quantiles %v; requested were %s and %v",
 			name, sm.spec.window, sm.spec.quantiles, window, quantiles))
 	}
 	return sm
 }
 
-// UnregisterMetric takes a metric out of the set, whatever the size of the set, and
-// tells whether it was there.
+// UnregisterMetric removes the metric with this name from the set. It returns false if
+// there is none. Its cost does not depend on the size of the set.
 func (s *Set) UnregisterMetric(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,17 +171,17 @@ func (s *Set) UnregisterMetric(name string) bool {
 		return false
 	}
 	s.index.remove(at)
-	s.discard(m)
+	s.markRemoved(m)
 	return true
 }
 
-// UnregisterAllMetrics takes out all metrics, and the writers as well.
+// UnregisterAllMetrics removes all metrics and all registered writers from the set.
 func (s *Set) UnregisterAllMetrics() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.index.slots {
 		if m != nil {
-			s.discard(m)
+			s.markRemoved(m)
 		}
 	}
 	s.index = index{}
@@ -198,8 +202,8 @@ func (s *Set) ListMetricNames() []string {
 	return names
 }
 
-// RegisterMetricsWriter adds a function that writes more metrics, in the text
-// format and complete lines, behind those of the set at every scrape.
+// RegisterMetricsWriter adds a function that writes further metrics after those of the
+// set at every scrape. It must write complete lines in the Prometheus text format.
 func (s *Set) RegisterMetricsWriter(writeMetrics func(w io.Writer)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,25 +215,24 @@ func (s *Set) RegisterMetricsWriter(writeMetrics func(w io.Writer)) {
 	s.writers.Store(&writers)
 }
 
-// ValidateMetric tells what is wrong with the name of a metric, which is one of
+// ValidateMetric returns an error unless s is a metric name in one of these forms:
 //
 //   - foo
 //   - foo{bar="baz"}
 //   - foo{bar="baz",aaa="b"}
 //
-// The functions that register take names of any characters as well, in quotes:
-// {"http.requests",bar="baz"}.
+// Registration also accepts UTF-8 names in quotes: {"http.requests",bar="baz"}.
 func ValidateMetric(s string) error { return exposition.Validate(s) }
 
 // checked returns the name, or panics if it is not valid.
-func checked(name string) string {
+func mustValidate(name string) string {
 	if err := exposition.ValidateQuoted(name); err != nil {
 		panic(fmt.Errorf("BUG: invalid metric name %q: %w", name, err))
 	}
 	return name
 }
 
-// register adds a metric whose name must be free.
+// register adds a metric and panics if its name is taken.
 func register[M metric](s *Set, m M) M {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,7 +243,8 @@ func register[M metric](s *Set, m M) M {
 	return m
 }
 
-// getOrRegister adds a metric unless another goroutine was faster.
+// getOrRegister adds a metric, or returns the one that another goroutine has added under
+// the same name.
 func getOrRegister[M metric](s *Set, m M) M {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,23 +266,23 @@ func lookup[M metric](s *Set, name string) (found M, ok bool) {
 }
 
 func as[M metric](m metric) M {
-	asked, ok := m.(M)
+	want, ok := m.(M)
 	if !ok {
-		panic(fmt.Errorf("BUG: metric %q isn't a %T. It is %T", m.fullName(), asked, m))
+		panic(fmt.Errorf("BUG: metric %q isn't a %T. It is %T", m.fullName(), want, m))
 	}
-	return asked
+	return want
 }
 
-// index finds a metric by its name: an open-addressed table of the metrics
-// themselves, which know their names. It has 22 bytes a metric at most, where a map
-// has 50, for it grows by an eighth. The zero index is empty.
+// index finds metrics by name. It is a hash table with open addressing that holds only
+// the metrics, because a metric has its name. It grows by an eighth and so needs at most
+// 22 bytes per metric; a map needs 50. The zero index is empty.
 type index struct {
 	seed  maphash.Seed
 	slots []metric // at most five sixths full
 	n     int
 }
 
-// find returns the metric, or nil and the slot it would go to.
+// find returns the metric with this name and its slot, or nil and the slot for it.
 func (x *index) find(name string) (metric, int) {
 	if len(x.slots) == 0 {
 		return nil, 0
@@ -290,7 +294,7 @@ func (x *index) find(name string) (metric, int) {
 	return x.slots[at], at
 }
 
-// home is where the search for a name begins: its hash, scaled to the table.
+// home returns the first slot of the search for a name: its hash, scaled to the table.
 func (x *index) home(name string) int {
 	at, _ := bits.Mul64(maphash.String(x.seed, name), uint64(len(x.slots)))
 	return int(at)
@@ -303,7 +307,7 @@ func (x *index) after(at int) int {
 	return 0
 }
 
-// steps is how far the search goes from one slot to another.
+// steps returns the number of slots a search visits from one slot to another.
 func (x *index) steps(from, to int) int {
 	if to >= from {
 		return to - from
@@ -311,7 +315,7 @@ func (x *index) steps(from, to int) int {
 	return to - from + len(x.slots)
 }
 
-// add puts in a metric whose name is not there yet.
+// add inserts a metric whose name is not in the table.
 func (x *index) add(m metric) {
 	if 6*(x.n+1) > 5*len(x.slots) {
 		x.grow()
@@ -335,8 +339,7 @@ func (x *index) grow() {
 	}
 }
 
-// remove empties the slot, and moves up those behind it that could not have gone to
-// their home because of it.
+// remove empties the slot and moves metrics after it closer to their home slots.
 func (x *index) remove(at int) {
 	x.n--
 	hole := at

@@ -12,16 +12,16 @@ import (
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
-// Summary tells quantiles of the values of the last minutes, and the sum and count
-// of all:
+// Summary has quantiles of the values in a sliding window, and the sum and count of all
+// values:
 //
 //	name{labels,quantile="0.5"} 1.5
 //	name_sum{labels} 7.25
 //	name_count{labels} 4
 //
-// A quantile is taken from a sample of at most 1,000 values. Two samples overlap by
-// half a window: while one is shown, the next one fills. A summary without values
-// has no samples, no timer and no lines.
+// Quantiles are computed from a random sample of at most 1,000 values. Two samples
+// overlap by half a window: one is exposed while the next one fills. A summary without
+// values has no samples, no timer and no lines.
 type Summary struct {
 	named
 	spec   *summarySpec
@@ -31,11 +31,11 @@ type Summary struct {
 	recent *recent // nil while there are no values in the window
 }
 
-// summarySpec is what a summary was asked for; shared, immutable.
+// summarySpec holds the options of summaries; it is shared and immutable.
 type summarySpec struct {
 	window    time.Duration
 	quantiles []float64
-	sorted    []quantile // as they are written: in the order of their texts
+	sorted    []quantile // in the order of exposition: by their text
 }
 
 type quantile struct {
@@ -51,7 +51,7 @@ var defaultSummarySpec = summarySpec{
 	sorted:    []quantile{{0.5, `0.5"`}, {0.9, `0.9"`}, {0.97, `0.97"`}, {0.99, `0.99"`}, {1, `1"`}},
 }
 
-// newSummarySpec panics, naming the summary, if a quantile is none.
+// newSummarySpec panics with the name of the summary if a quantile is invalid.
 func newSummarySpec(name string, window time.Duration, quantiles []float64) *summarySpec {
 	spec := &summarySpec{window: window, quantiles: slices.Clone(quantiles)}
 	for _, phi := range quantiles {
@@ -74,8 +74,8 @@ type recent struct {
 	shown, next *reservoir
 	rotation    *time.Timer
 	values      []float64 // of the quantiles, in the order of spec.sorted
-	lines       []byte    // of the quantiles, as they were written last
-	stale       bool      // lines no longer tell what is in shown
+	lines       []byte    // the quantile lines of the last scrape
+	stale       bool      // lines are older than shown
 }
 
 // Update adds v.
@@ -106,8 +106,8 @@ func (sm *Summary) begin() *recent {
 	return r
 }
 
-// rotate shows the sample that has filled for half a window, and begins another. If
-// there is nothing to show it ends the timer, which the next value starts again.
+// rotate exposes the sample that has filled for half a window and starts another one. If
+// the sample is empty it ends the timer, which the next value starts again.
 func (sm *Summary) rotate(r *recent) {
 	sm.mu.Lock()
 	defer sm.mu.Unlock()
@@ -124,7 +124,7 @@ func (sm *Summary) rotate(r *recent) {
 	r.rotation.Reset(sm.spec.window / 2)
 }
 
-// stop ends the timer of a summary that no set shows any more.
+// stop ends the timer of a summary that was removed from its set.
 func (sm *Summary) stop() {
 	sm.mu.Lock()
 	defer sm.mu.Unlock()
@@ -162,8 +162,8 @@ func (sm *Summary) read(m *exposition.Metric) bool {
 	return m.Count > 0
 }
 
-// quantileLines are the lines of a summary that the order of a family puts before
-// all others.
+// quantileLines are the quantile lines of a summary, which precede all other lines of its
+// family.
 type quantileLines Summary
 
 func (q *quantileLines) typeName() string { return "summary" }
@@ -195,24 +195,23 @@ func (sm *Summary) appendQuantiles(dst []byte, r *recent) []byte {
 	return dst
 }
 
-// reservoir is a sample of at most 1,000 of all values it was given, each with the
-// same chance. The same values give the same sample: its random numbers begin with
-// the same seed.
+// reservoir is a uniform random sample of at most 1,000 of all added values. The seed is
+// constant, so the same values result in the same sample.
 type reservoir struct {
 	values   []float64
-	sorted   []float64 // the values, once somebody asked for quantiles
-	changes  []change  // since then; too many of them and sorted begins anew
+	sorted   []float64 // values, sorted by the last call of quantiles
+	changes  []change  // replacements in values since then; too many cause a full sort
 	count    uint64
 	min, max float64
 	random   uint32
 }
 
-// change is one value of the sample that another took the place of.
+// change is the replacement of one value of the sample.
 type change struct{ from, to float64 }
 
 const (
 	sampleMax  = 1000
-	changesMax = 64 // above it sorting anew is cheaper
+	changesMax = 64 // above it a full sort is cheaper
 )
 
 func newReservoir() *reservoir {
@@ -228,7 +227,7 @@ func (r *reservoir) reset() {
 	}
 }
 
-// add tells whether a quantile may have changed.
+// add adds v and reports whether a quantile may have changed.
 func (r *reservoir) add(v float64) bool {
 	moved := false
 	if v > r.max {
@@ -253,7 +252,7 @@ func (r *reservoir) add(v float64) bool {
 		return moved
 	}
 	if len(r.sorted) < sampleMax {
-		r.sorted = r.sorted[:0] // it was taken before the sample was full
+		r.sorted = r.sorted[:0] // sorted before the sample was full
 	} else if len(r.changes) <= changesMax {
 		r.changes = append(r.changes, change{r.values[i], v})
 	}
@@ -261,10 +260,10 @@ func (r *reservoir) add(v float64) bool {
 	return true
 }
 
-// quantiles sets dst to the quantiles asked for; NaN if there are no values.
-func (r *reservoir) quantiles(dst []float64, asked []quantile) {
+// quantiles sets dst to the values of the wanted quantiles, NaN without values.
+func (r *reservoir) quantiles(dst []float64, wanted []quantile) {
 	r.sort()
-	for i, q := range asked {
+	for i, q := range wanted {
 		switch {
 		case len(r.sorted) == 0 || math.IsNaN(q.phi):
 			dst[i] = math.NaN()
@@ -278,7 +277,7 @@ func (r *reservoir) quantiles(dst []float64, asked []quantile) {
 	}
 }
 
-// sort brings sorted up to date: by moving a few values, or from nothing.
+// sort updates sorted: it moves a few values, or sorts all of them after many changes.
 func (r *reservoir) sort() {
 	added := r.values[min(len(r.sorted), len(r.values)):]
 	if len(r.changes) > changesMax || len(added) > changesMax {
@@ -297,7 +296,7 @@ func (r *reservoir) sort() {
 	r.changes = r.changes[:0]
 }
 
-// move replaces from by to in sorted, shifting only what lies between.
+// move replaces from with to in sorted and shifts the values in between.
 func move(sorted []float64, from, to float64) {
 	i, _ := slices.BinarySearch(sorted, from)
 	j, _ := slices.BinarySearch(sorted, to)

@@ -12,8 +12,9 @@ import (
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
-// Counter counts up in whole steps. With Dec and Set it may serve as a gauge. The
-// zero Counter counts, but belongs to no set.
+// Counter is a counter of integers. Dec and Set make it usable as a gauge too. The zero
+// Counter is ready for use but belongs to no set. All metrics are safe for concurrent
+// use.
 type Counter struct {
 	named
 	n       atomic.Uint64
@@ -23,7 +24,7 @@ type Counter struct {
 // Inc adds one.
 func (c *Counter) Inc() { c.n.Add(1) }
 
-// Dec takes one away.
+// Dec subtracts one.
 func (c *Counter) Dec() { c.n.Add(^uint64(0)) }
 
 // Add adds n.
@@ -32,22 +33,22 @@ func (c *Counter) Add(n int) { c.n.Add(uint64(n)) }
 // AddInt64 adds n.
 func (c *Counter) AddInt64(n int64) { c.n.Add(uint64(n)) }
 
-// IncWithExemplar is AddWithExemplar of one.
+// IncWithExemplar is AddWithExemplar(1, labels...).
 func (c *Counter) IncWithExemplar(labels ...string) { c.AddWithExemplar(1, labels...) }
 
-// AddWithExemplar adds n, and tells in OpenMetrics and protobuf where to learn more of
-// this one: labels are names and values in turn, such as "trace_id" and the id, of 128
-// characters in all. The last exemplar is kept. What cannot be one is not, but n is
-// added.
+// AddWithExemplar adds n and replaces the exemplar of the counter, which is exposed in
+// OpenMetrics and protobuf. labels are alternating names and values, such as "trace_id"
+// and the ID, of at most 128 characters in all. An invalid exemplar is dropped; n is
+// still added.
 func (c *Counter) AddWithExemplar(n int, labels ...string) {
 	c.Add(n)
-	exemplarOf(&c.example).set(float64(n), labels)
+	getOrCreateExemplar(&c.example).set(float64(n), labels)
 }
 
-// Get returns the count.
+// Get returns the value.
 func (c *Counter) Get() uint64 { return c.n.Load() }
 
-// Set makes n the count.
+// Set sets the counter to n.
 func (c *Counter) Set(n uint64) { c.n.Store(n) }
 
 func (c *Counter) typeName() string { return "counter" }
@@ -60,11 +61,11 @@ func (c *Counter) read(m *exposition.Metric) bool {
 	return true
 }
 
-// FloatCounter counts up in steps of any size. With Sub and Set it may serve as a
-// gauge. The zero FloatCounter counts, but belongs to no set.
+// FloatCounter is a counter of floats. Sub and Set make it usable as a gauge too. The
+// zero FloatCounter is ready for use but belongs to no set.
 //
-// It has a lock: two cores that add to an atomic float undo each other's work, and
-// take three times as long.
+// It uses a mutex: with an atomic float, two cores that add at the same time repeat
+// failed compare-and-swaps and take three times as long.
 type FloatCounter struct {
 	named
 	mu      sync.Mutex
@@ -79,16 +80,16 @@ func (fc *FloatCounter) Add(n float64) {
 	fc.mu.Unlock()
 }
 
-// AddWithExemplar adds n as Counter.AddWithExemplar does.
+// AddWithExemplar adds n and replaces the exemplar, see Counter.AddWithExemplar.
 func (fc *FloatCounter) AddWithExemplar(n float64, labels ...string) {
 	fc.Add(n)
-	exemplarOf(&fc.example).set(n, labels)
+	getOrCreateExemplar(&fc.example).set(n, labels)
 }
 
-// Sub takes n away.
+// Sub subtracts n.
 func (fc *FloatCounter) Sub(n float64) { fc.Add(-n) }
 
-// Get returns the count.
+// Get returns the value.
 func (fc *FloatCounter) Get() float64 {
 	fc.mu.Lock()
 	v := fc.v
@@ -96,7 +97,7 @@ func (fc *FloatCounter) Get() float64 {
 	return v
 }
 
-// Set makes n the count.
+// Set sets the counter to n.
 func (fc *FloatCounter) Set(n float64) {
 	fc.mu.Lock()
 	fc.v = n
@@ -113,34 +114,34 @@ func (fc *FloatCounter) read(m *exposition.Metric) bool {
 	return true
 }
 
-// Gauge is a value that goes up and down, or one that a callback tells at every
-// scrape. The zero Gauge keeps a value, but belongs to no set.
+// Gauge is a value that goes up and down, or the result of a callback at every scrape.
+// The zero Gauge is ready for use but belongs to no set.
 type Gauge struct {
 	named
-	v    atomicFloat
-	call func() float64
+	v        atomicFloat
+	callback func() float64
 }
 
-// Get returns the value, asking the callback if there is one.
+// Get returns the value, which is the result of the callback if the gauge has one.
 func (g *Gauge) Get() float64 {
-	if g.call != nil {
-		return g.call()
+	if g.callback != nil {
+		return g.callback()
 	}
 	return g.v.load()
 }
 
-// Set makes v the value. It panics if the gauge has a callback.
+// Set sets the gauge to v. It panics if the gauge has a callback.
 func (g *Gauge) Set(v float64) {
-	if g.call != nil {
-		g.refuse("Set")
+	if g.callback != nil {
+		g.panicHasCallback("Set")
 	}
 	g.v.store(v)
 }
 
 // Add adds v, which may be negative. It panics if the gauge has a callback.
 func (g *Gauge) Add(v float64) {
-	if g.call != nil {
-		g.refuse("Add")
+	if g.callback != nil {
+		g.panicHasCallback("Add")
 	}
 	g.v.add(v)
 }
@@ -148,17 +149,17 @@ func (g *Gauge) Add(v float64) {
 // Inc adds one. It panics if the gauge has a callback.
 func (g *Gauge) Inc() { g.Add(1) }
 
-// Dec takes one away. It panics if the gauge has a callback.
+// Dec subtracts one. It panics if the gauge has a callback.
 func (g *Gauge) Dec() { g.Add(-1) }
 
-func (g *Gauge) refuse(method string) {
+func (g *Gauge) panicHasCallback(method string) {
 	panic(fmt.Errorf("BUG: %s called on gauge %q, which has a callback", method, g.name))
 }
 
 func (g *Gauge) typeName() string { return "gauge" }
 
 func (g *Gauge) appendTo(dst []byte) []byte {
-	if v := g.v.load(); g.call == nil || g.called(&v) {
+	if v := g.v.load(); g.callback == nil || g.safeCall(&v) {
 		return appendNumber(dst, g.name, v)
 	}
 	return dst
@@ -167,29 +168,29 @@ func (g *Gauge) appendTo(dst []byte) []byte {
 func (g *Gauge) read(m *exposition.Metric) bool {
 	m.Reset(exposition.Gauge)
 	m.Value = g.v.load()
-	return g.call == nil || g.called(&m.Value)
+	return g.callback == nil || g.safeCall(&m.Value)
 }
 
-// called asks the callback for a scrape, which has no caller who could do anything
-// about a panic.
-func (g *Gauge) called(v *float64) (ok bool) {
+// safeCall sets v to the result of the callback, for a scrape. It returns false if the
+// callback panics, because no caller of a scrape can handle the panic.
+func (g *Gauge) safeCall(v *float64) (ok bool) {
 	defer func() { ok = recover() == nil }()
-	*v = g.call()
+	*v = g.callback()
 	return true
 }
 
-// exemplar is the last value that somebody wants to be found again. It is made with
-// the first one, and its room is used again.
+// exemplar is the last exemplar of a counter or bucket. It is allocated with the first
+// one, and its memory is reused.
 type exemplar struct {
 	mu     sync.Mutex
-	labels []byte // as between the braces of a name
+	labels []byte // in the encoding of label sets, without braces
 	value  float64
 	atMS   int64 // 0: there is none
 }
 
 const exemplarRunesMax = 128 // OpenMetrics' own limit, of names and values together
 
-func exemplarOf(p *atomic.Pointer[exemplar]) *exemplar {
+func getOrCreateExemplar(p *atomic.Pointer[exemplar]) *exemplar {
 	if x := p.Load(); x != nil {
 		return x
 	}
@@ -230,8 +231,8 @@ func (x *exemplar) read(m *exposition.Metric) exposition.Exemplar {
 	return m.NewExemplar(x.labels, x.value, x.atMS)
 }
 
-// atomicFloat is a float64 without a lock: an addition is tried until nobody came
-// in between.
+// atomicFloat is a float64 without a lock: add repeats a compare-and-swap until no other
+// goroutine has changed the value in between.
 type atomicFloat struct{ bits atomic.Uint64 }
 
 func (f *atomicFloat) load() float64   { return math.Float64frombits(f.bits.Load()) }
@@ -246,8 +247,8 @@ func (f *atomicFloat) add(v float64) {
 	}
 }
 
-// appendUint appends one line. The prefix is a name with its labels and without the
-// space, so that a name serves as it was registered.
+// appendUint appends one line. prefix is the name with its labels, as registered,
+// without the space before the value.
 func appendUint(dst []byte, prefix string, n uint64) []byte {
 	dst = append(append(dst, prefix...), ' ')
 	return append(strconv.AppendUint(dst, n, 10), '\n')
@@ -258,7 +259,7 @@ func appendFloat(dst []byte, prefix string, v float64) []byte {
 	return append(strconv.AppendFloat(dst, v, 'g', -1, 64), '\n')
 }
 
-// appendNumber writes whole numbers without an exponent.
+// appendNumber appends one line, with integers without an exponent.
 func appendNumber(dst []byte, prefix string, v float64) []byte {
 	n := int64(v)
 	if float64(n) == v && n >= 0 {

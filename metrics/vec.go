@@ -14,36 +14,36 @@ import (
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
-// Vec is a family of metrics of one type that differ in the values of their labels.
-// Looking one up takes no lock and does not allocate:
+// Vec is a family of metrics of one type, partitioned by label values. A lookup takes no
+// lock and does not allocate:
 //
 //	served := metrics.NewCounterVec("requests_total", "Requests served.", "method", "code")
 //	served.With("GET", "200").Inc()
 //
-// A family has DefaultMaxSeries members at most, unless Limit says otherwise. Whoever asks
-// for one more gets the member whose labels are all "overflow", so that nothing is
-// lost but detail, and memory ends somewhere. Delete takes a member out, Expire those
-// that nobody asks for. A member that is unregistered from the set instead is no
-// longer written, though the vector still counts in it.
+// A vector has at most DefaultMaxSeries members, or as many as Limit allows, which bounds
+// its memory. Beyond that, With returns one shared member whose label values are all
+// "overflow", so that no update is lost. Delete removes a member, Expire removes unused
+// members. A member that is unregistered from the set directly is no longer exposed, but
+// With still returns it.
 type Vec[M metric] struct {
 	set    *Set
 	name   string
 	labels []string
 	create func(name string) M
 	seed   maphash.Seed
-	table  atomic.Pointer[vecTable[M]] // slots are filled in place, a bigger table replaces it
+	table  atomic.Pointer[vecTable[M]] // slots are filled in place; a larger table replaces it
 
-	epoch  atomic.Uint32 // counts sweeps; 0: members do not expire
-	mu     sync.Mutex    // for whoever adds or removes
-	gone   *member[M]    // stands in slots that were emptied
-	used   int           // slots, emptied ones included
-	most   int           // members
-	alive  int           // members
-	idle   time.Duration
-	sweeps time.Time // the last one
+	epoch     atomic.Uint32 // counts sweeps; 0: members do not expire
+	mu        sync.Mutex    // guards additions and removals
+	tombstone *member[M]    // marks slots of removed members
+	used      int           // slots in use, tombstones included
+	maxSeries int           // members
+	live      int           // members
+	idle      time.Duration
+	lastSweep time.Time // the last one
 }
 
-// CounterVec and its like are the vectors of each type.
+// The vectors of each metric type.
 type (
 	CounterVec             = Vec[*Counter]
 	FloatCounterVec        = Vec[*FloatCounter]
@@ -53,7 +53,7 @@ type (
 	SummaryVec             = Vec[*Summary]
 )
 
-// DefaultMaxSeries is how many members a vector has, unless Limit says otherwise.
+// DefaultMaxSeries is the default limit of members of a vector, see Vec.Limit.
 const DefaultMaxSeries = 10_000
 
 const overflow = "overflow"
@@ -63,94 +63,94 @@ type vecTable[M metric] struct {
 }
 
 type member[M metric] struct {
-	hash   uint64
-	values []string
-	metric M
-	seen   atomic.Uint32 // the epoch in which somebody asked for it last
+	hash      uint64
+	values    []string
+	metric    M
+	lastEpoch atomic.Uint32 // the epoch of the last lookup
 }
 
-// NewCounterVec makes a vector of counters in the default set. Help is written if
-// ExposeMetadata is on. Like all functions for vectors it panics if a name is
-// invalid, or no label is given.
+// NewCounterVec returns a new vector of counters in the default set. help is the text of
+// the HELP line. Like all functions for vectors it panics if a name is invalid or there
+// are no labels.
 func NewCounterVec(name, help string, labels ...string) *CounterVec {
 	return defaultSet.NewCounterVec(name, help, labels...)
 }
 
-// NewFloatCounterVec makes a vector of counters of floats in the default set.
+// NewFloatCounterVec returns a new vector of float counters in the default set.
 func NewFloatCounterVec(name, help string, labels ...string) *FloatCounterVec {
 	return defaultSet.NewFloatCounterVec(name, help, labels...)
 }
 
-// NewGaugeVec makes a vector of gauges without callbacks in the default set.
+// NewGaugeVec returns a new vector of gauges without callbacks in the default set.
 func NewGaugeVec(name, help string, labels ...string) *GaugeVec {
 	return defaultSet.NewGaugeVec(name, help, labels...)
 }
 
-// NewHistogramVec makes a vector of histograms in the default set.
+// NewHistogramVec returns a new vector of vmrange histograms in the default set.
 func NewHistogramVec(name, help string, labels ...string) *HistogramVec {
 	return defaultSet.NewHistogramVec(name, help, labels...)
 }
 
-// NewPrometheusHistogramVec makes a vector of histograms with these upper bounds in
+// NewPrometheusHistogramVec returns a new vector of classic histograms with these bounds in
 // the default set.
 func NewPrometheusHistogramVec(name, help string, upperBounds []float64, labels ...string) *PrometheusHistogramVec {
 	return defaultSet.NewPrometheusHistogramVec(name, help, upperBounds, labels...)
 }
 
-// NewNativeHistogramVec makes a vector of native histograms in the default set.
+// NewNativeHistogramVec returns a new vector of native histograms in the default set.
 func NewNativeHistogramVec(name, help string, o NativeHistogramOptions, labels ...string) *PrometheusHistogramVec {
 	return defaultSet.NewNativeHistogramVec(name, help, o, labels...)
 }
 
-// NewSummaryVec makes a vector of summaries in the default set.
+// NewSummaryVec returns a new vector of summaries in the default set.
 func NewSummaryVec(name, help string, labels ...string) *SummaryVec {
 	return defaultSet.NewSummaryVec(name, help, labels...)
 }
 
-// NewCounterVec makes a vector of counters.
+// NewCounterVec returns a new vector of counters.
 func (s *Set) NewCounterVec(name, help string, labels ...string) *CounterVec {
 	return newVec(s, name, help, labels, func(name string) *Counter { return &Counter{named: named{name}} })
 }
 
-// NewFloatCounterVec makes a vector of counters of floats.
+// NewFloatCounterVec returns a new vector of float counters.
 func (s *Set) NewFloatCounterVec(name, help string, labels ...string) *FloatCounterVec {
 	return newVec(s, name, help, labels, func(name string) *FloatCounter { return &FloatCounter{named: named{name}} })
 }
 
-// NewGaugeVec makes a vector of gauges without callbacks.
+// NewGaugeVec returns a new vector of gauges without callbacks.
 func (s *Set) NewGaugeVec(name, help string, labels ...string) *GaugeVec {
 	return newVec(s, name, help, labels, func(name string) *Gauge { return &Gauge{named: named{name}} })
 }
 
-// NewHistogramVec makes a vector of histograms.
+// NewHistogramVec returns a new vector of vmrange histograms.
 func (s *Set) NewHistogramVec(name, help string, labels ...string) *HistogramVec {
 	return newVec(s, name, help, labels, newHistogram)
 }
 
-// NewPrometheusHistogramVec makes a vector of histograms with these upper bounds.
+// NewPrometheusHistogramVec returns a new vector of classic histograms with these bounds.
 func (s *Set) NewPrometheusHistogramVec(name, help string, upperBounds []float64, labels ...string) *PrometheusHistogramVec {
 	newPrometheusHistogram(name, upperBounds) // panics here and not at the first value
 	return newVec(s, name, help, labels, func(name string) *PrometheusHistogram { return newPrometheusHistogram(name, upperBounds) })
 }
 
-// NewNativeHistogramVec makes a vector of native histograms.
+// NewNativeHistogramVec returns a new vector of native histograms.
 func (s *Set) NewNativeHistogramVec(name, help string, o NativeHistogramOptions, labels ...string) *PrometheusHistogramVec {
 	newNativeHistogram(name, o) // panics here and not at the first value
 	return newVec(s, name, help, labels, func(name string) *PrometheusHistogram { return newNativeHistogram(name, o) })
 }
 
-// NewSummaryVec makes a vector of summaries of the last five minutes.
+// NewSummaryVec returns a new vector of summaries with a window of five minutes.
 func (s *Set) NewSummaryVec(name, help string, labels ...string) *SummaryVec {
 	return newVec(s, name, help, labels, func(name string) *Summary { return &Summary{named: named{name}, spec: &defaultSummarySpec} })
 }
 
 func newVec[M metric](s *Set, name, help string, labels []string, create func(name string) M) *Vec[M] {
-	if len(labels) == 0 || !isText(name) {
+	if len(labels) == 0 || !isValidUTF8Name(name) {
 		panic(fmt.Errorf("BUG: invalid metric name %q or no labels", name))
 	}
-	v := &Vec[M]{set: s, name: name, create: create, seed: maphash.MakeSeed(), most: DefaultMaxSeries, gone: &member[M]{}}
+	v := &Vec[M]{set: s, name: name, create: create, seed: maphash.MakeSeed(), maxSeries: DefaultMaxSeries, tombstone: &member[M]{}}
 	for i, label := range labels {
-		if !isText(label) || slices.Contains(labels[:i], label) {
+		if !isValidUTF8Name(label) || slices.Contains(labels[:i], label) {
 			panic(fmt.Errorf("BUG: metric %q: invalid label %q", name, label))
 		}
 		if !exposition.IsClassic(label) || strings.Contains(label, ":") {
@@ -163,19 +163,19 @@ func newVec[M metric](s *Set, name, help string, labels []string, create func(na
 	return v
 }
 
-func isText(name string) bool { return name != "" && utf8.ValidString(name) }
+func isValidUTF8Name(name string) bool { return name != "" && utf8.ValidString(name) }
 
 func quoted(name string) string {
 	return string(append(exposition.AppendQuoted([]byte{'"'}, name, true), '"'))
 }
 
-// Describe says what the metrics of a family are, and in which unit, for HELP and
-// UNIT lines. OpenMetrics shows a unit only if the family's name ends with it.
+// Describe sets the text of the HELP line and the unit of a family. OpenMetrics has a
+// UNIT line only if the name of the family ends with the unit.
 func (s *Set) Describe(family, help, unit string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	texts := map[string]description{}
-	if old := s.texts.Load(); old != nil {
+	if old := s.descriptions.Load(); old != nil {
 		maps.Copy(texts, *old)
 	}
 	d := description{help, string(exposition.AppendQuoted(nil, help, false)), unit}
@@ -183,24 +183,24 @@ func (s *Set) Describe(family, help, unit string) {
 	if !exposition.IsClassic(family) {
 		texts[quoted(family)] = d
 	}
-	s.texts.Store(&texts)
+	s.descriptions.Store(&texts)
 }
 
-// Limit changes how many members there may be, and returns the vector.
+// Limit sets the maximum number of members and returns the vector.
 func (v *Vec[M]) Limit(seriesMax int) *Vec[M] {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.most = seriesMax
+	v.maxSeries = seriesMax
 	return v
 }
 
-// Expire has the set's scrapes take out members that With did not return for so long,
-// or up to half as long again, and returns the vector. Such a member must not be kept
-// by whoever updates it: what it counts is lost once it is out. An idle time of 0 ends
-// it.
+// Expire removes members that With has not returned for the idle time (or up to 1.5 times
+// as long), and returns the vector. Scrapes of the set do the removal. Callers must not
+// keep the result of With: updates of a removed member are lost. An idle time of 0 ends
+// expiry.
 func (v *Vec[M]) Expire(idle time.Duration) *Vec[M] {
 	v.mu.Lock()
-	v.idle, v.sweeps = idle, time.Now()
+	v.idle, v.lastSweep = idle, time.Now()
 	v.mu.Unlock()
 	if idle <= 0 {
 		v.epoch.Store(0)
@@ -212,30 +212,30 @@ func (v *Vec[M]) Expire(idle time.Duration) *Vec[M] {
 	return v
 }
 
-// sweep is called by scrapes. A member that was not seen in the two epochs before is
-// taken out; an epoch is half the idle time.
+// sweep removes members that were not looked up in the last two epochs. An epoch is half
+// the idle time. Scrapes call it.
 func (v *Vec[M]) sweep(now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	epoch := v.epoch.Load()
-	if epoch == 0 || now.Sub(v.sweeps) < v.idle/2 {
+	if epoch == 0 || now.Sub(v.lastSweep) < v.idle/2 {
 		return
 	}
-	v.sweeps = now
+	v.lastSweep = now
 	v.epoch.Store(epoch + 1)
 	table := v.table.Load()
 	for i := range table.slots {
-		if m := table.slots[i].Load(); m != nil && m != v.gone && m.seen.Load()+2 <= epoch {
+		if m := table.slots[i].Load(); m != nil && m != v.tombstone && m.lastEpoch.Load()+2 <= epoch {
 			v.remove(table, i)
 		}
 	}
 }
 
-// Delete takes the member with these values out of the vector and its set, and tells
-// whether it was there. Who asks for it again gets a new one.
+// Delete removes the member with these label values from the vector and its set. It
+// returns false if there is none. A later With returns a new member.
 func (v *Vec[M]) Delete(values ...string) bool {
 	if len(values) != len(v.labels) {
-		v.refuse(len(values))
+		v.panicLabelCount(len(values))
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -253,32 +253,32 @@ func (v *Vec[M]) Delete(values ...string) bool {
 	}
 }
 
-// remove is called with mu held.
+// remove removes the member in slot at. The caller holds mu.
 func (v *Vec[M]) remove(table *vecTable[M], at int) {
 	m := table.slots[at].Load()
-	table.slots[at].Store(v.gone)
-	v.alive--
+	table.slots[at].Store(v.tombstone)
+	v.live--
 	v.set.UnregisterMetric(m.metric.fullName())
 }
 
-// With returns the member with these values, one for each label in the order they
-// were named, and makes it first if there is none. It panics if there are more
-// or fewer values than labels. The values are copied.
+// With returns the member with these label values, in the order of the label names, and
+// creates it if there is none. It panics if the number of values differs from the number
+// of labels. It does not retain values.
 func (v *Vec[M]) With(values ...string) M {
 	if len(values) != len(v.labels) {
-		v.refuse(len(values))
+		v.panicLabelCount(len(values))
 	}
 	hash := v.hash(values)
 	if m := v.table.Load().find(hash, values); m != nil {
-		if epoch := v.epoch.Load(); epoch != 0 && m.seen.Load() != epoch {
-			m.seen.Store(epoch)
+		if epoch := v.epoch.Load(); epoch != 0 && m.lastEpoch.Load() != epoch {
+			m.lastEpoch.Store(epoch)
 		}
 		return m.metric
 	}
 	return v.add(hash, values)
 }
 
-func (v *Vec[M]) refuse(n int) {
+func (v *Vec[M]) panicLabelCount(n int) {
 	panic(fmt.Errorf("BUG: metric %q has %d labels; got %d values", v.name, len(v.labels), n))
 }
 
@@ -300,7 +300,7 @@ func (t *vecTable[M]) find(hash uint64, values []string) *member[M] {
 	}
 }
 
-// put needs room, and the vector's lock.
+// put inserts m. The table must have a free slot, and the caller holds the vector's mu.
 func (t *vecTable[M]) put(m *member[M]) {
 	mask := uint64(len(t.slots) - 1)
 	at := m.hash >> 32
@@ -315,9 +315,9 @@ func (v *Vec[M]) add(hash uint64, values []string) M {
 	defer v.mu.Unlock()
 	table := v.table.Load()
 	if m := table.find(hash, values); m != nil {
-		return m.metric // another goroutine was faster
+		return m.metric // another goroutine has added it
 	}
-	if v.alive >= v.most {
+	if v.live >= v.maxSeries {
 		full := slices.Repeat([]string{overflow}, len(v.labels))
 		return getOrRegister(v.set, v.create(v.fullName(full)))
 	}
@@ -326,29 +326,29 @@ func (v *Vec[M]) add(hash uint64, values []string) M {
 		m.values[i] = strings.Clone(value)
 	}
 	m.metric = getOrRegister(v.set, v.create(v.fullName(m.values)))
-	m.seen.Store(v.epoch.Load())
-	v.alive++
+	m.lastEpoch.Store(v.epoch.Load())
+	v.live++
 	if v.used++; 2*v.used <= len(table.slots) {
 		table.put(m)
 		return m.metric
 	}
 	size := 8
-	for size < 4*v.alive {
+	for size < 4*v.live {
 		size *= 2
 	}
 	fresh := &vecTable[M]{make([]atomic.Pointer[member[M]], size)}
 	for i := range table.slots {
-		if old := table.slots[i].Load(); old != nil && old != v.gone {
+		if old := table.slots[i].Load(); old != nil && old != v.tombstone {
 			fresh.put(old)
 		}
 	}
 	fresh.put(m)
-	v.used = v.alive
+	v.used = v.live
 	v.table.Store(fresh)
 	return m.metric
 }
 
-// fullName is the text a member is registered under, its values escaped.
+// fullName returns the name of a member with its labels, escaped.
 func (v *Vec[M]) fullName(values []string) string {
 	b := append([]byte(v.name), '{')
 	if !exposition.IsClassic(v.name) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestAVectorEscapesDescribesAndEnds(t *testing.T) {
+func TestVec_EscapesDescribesAndOverflows(t *testing.T) {
 	ExposeMetadata(true)
 	defer ExposeMetadata(false)
 	s := NewSet()
@@ -30,7 +30,7 @@ requests_total{method="overflow",path="overflow"} 2
 `)
 }
 
-func TestEveryTypeHasAVector(t *testing.T) {
+func TestVec_EveryType(t *testing.T) {
 	s := NewSet()
 	s.NewFloatCounterVec("f", "", "l").With("x").Add(.5)
 	s.NewHistogramVec("h", "", "l").With("x").Update(1.5)
@@ -41,7 +41,7 @@ func TestEveryTypeHasAVector(t *testing.T) {
 	}
 }
 
-func TestManyMembersAreEachFoundByManyAtOnce(t *testing.T) {
+func TestVec_ConcurrentLookups(t *testing.T) {
 	s := NewSet()
 	v := s.NewCounterVec("c", "", "a", "b")
 	var wg sync.WaitGroup
@@ -65,7 +65,7 @@ func TestManyMembersAreEachFoundByManyAtOnce(t *testing.T) {
 	}
 }
 
-func TestAWrongVectorPanicsWithItsName(t *testing.T) {
+func TestVec_InvalidVectorPanicsWithItsName(t *testing.T) {
 	for what, f := range map[string]func(){
 		"name":         func() { NewSet().NewCounterVec("wrong\xff", "", "a") },
 		"no label":     func() { NewSet().NewCounterVec("wrong name", "") },
@@ -88,7 +88,7 @@ func TestAWrongVectorPanicsWithItsName(t *testing.T) {
 	}
 }
 
-func TestALookupInAVectorDoesNotAllocate(t *testing.T) {
+func TestVec_LookupDoesNotAllocate(t *testing.T) {
 	v := NewSet().NewCounterVec("c", "", "method", "path", "code")
 	path := fmt.Sprint("/api/", 7)
 	if n := testing.AllocsPerRun(100, func() { v.With("GET", path, "200").Inc() }); n != 0 {
@@ -115,7 +115,7 @@ func ExampleVec() {
 	// Output: requests_total{method="GET",code="200"} 1
 }
 
-func TestAMemberIsDeletedAndBeginsAnew(t *testing.T) {
+func TestVec_DeletedMemberStartsAtZero(t *testing.T) {
 	s := NewSet()
 	v := s.NewCounterVec("c", "", "a")
 	for round := range 3 {
@@ -139,7 +139,7 @@ func TestAMemberIsDeletedAndBeginsAnew(t *testing.T) {
 	}
 }
 
-func TestMembersThatNobodyAsksForExpire(t *testing.T) {
+func TestVec_UnusedMembersExpire(t *testing.T) {
 	s := NewSet()
 	v := s.NewCounterVec("c", "", "a").Expire(time.Hour)
 	v.With("used").Inc()
@@ -156,7 +156,7 @@ func TestMembersThatNobodyAsksForExpire(t *testing.T) {
 	check(t, "page", text(s), "c{a=\"used\"} 9\n")
 }
 
-func TestAVectorTakesNamesOfAnyCharacters(t *testing.T) {
+func TestVec_AcceptsUTF8Names(t *testing.T) {
 	ExposeMetadata(true)
 	defer ExposeMetadata(false)
 	s := NewSet()

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// IsClassic tells whether a name needs neither quotes nor escaping. Colons are left
-// to whoever uses them in labels, as they are by Prometheus' own libraries.
+// IsClassic reports whether a name needs neither quotes nor escaping. It accepts colons,
+// in label names too, as Prometheus' own libraries do.
 func IsClassic[T string | []byte](name T) bool {
 	for i := range len(name) {
 		c := name[i]
@@ -18,8 +18,8 @@ func IsClassic[T string | []byte](name T) bool {
 	return len(name) > 0
 }
 
-// AppendEscaped appends a name as the scheme wants it. Classic names stay as they
-// are in every scheme.
+// AppendEscaped appends a name escaped with the scheme. Classic names are unchanged in
+// every scheme.
 func AppendEscaped(dst, name []byte, scheme Scheme) []byte {
 	if scheme == AllowUTF8 || IsClassic(name) {
 		return append(dst, name...)
@@ -49,8 +49,8 @@ func AppendEscaped(dst, name []byte, scheme Scheme) []byte {
 	return dst
 }
 
-// NextLabel cuts one label off what stands between the braces of a name. The name is
-// without its quotes; the value is still escaped. All alias text.
+// NextLabel splits the first label off a label set without braces. The name is without
+// quotes, the value is still escaped. All results alias text.
 func NextLabel(text []byte) (name, value, rest []byte, ok bool) {
 	text = bytes.TrimLeft(text, ", ")
 	if len(text) == 0 {
@@ -77,8 +77,7 @@ func NextLabel(text []byte) (name, value, rest []byte, ok bool) {
 	return name, text[1 : n-1], text[n:], true
 }
 
-// AppendUnescaped takes the backslashes away that stand for something else. What is
-// not UTF-8 is replaced.
+// AppendUnescaped decodes backslash escapes and replaces invalid UTF-8.
 func AppendUnescaped(dst, text []byte) []byte {
 	from := len(dst)
 	for {
@@ -104,8 +103,8 @@ func AppendUnescaped(dst, text []byte) []byte {
 	return append(dst[:from], bytes.ToValidUTF8(dst[from:], []byte("\uFFFD"))...)
 }
 
-// AppendQuoted appends text with a backslash before what needs one; quotes are left
-// out of it only in the HELP lines of version 0.0.4.
+// AppendQuoted appends text with backslash escapes. Quotes are not escaped in the HELP
+// lines of version 0.0.4, and in no other case.
 func AppendQuoted[T string | []byte](dst []byte, text T, quotes bool) []byte {
 	for i := range len(text) {
 		switch c := text[i]; {
@@ -120,8 +119,8 @@ func AppendQuoted[T string | []byte](dst []byte, text T, quotes bool) []byte {
 	return dst
 }
 
-// IsClassicName tells whether a whole valid name, labels included, needs no quotes
-// and no escaping in any scheme.
+// IsClassicName reports whether a valid name, with its labels, needs no quotes and no
+// escaping in any scheme.
 func IsClassicName(name string) bool {
 	before := byte('{')
 	for i := 0; i < len(name); i++ {

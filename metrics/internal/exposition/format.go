@@ -1,15 +1,14 @@
-// Package exposition knows the formats in which metrics are shown, and nothing of how
-// they are counted.
+// Package exposition encodes metrics in the exposition formats of Prometheus.
 //
-// In comes a [Metric], one metric as it was at one moment, or a page of text. An
-// [Encoder] appends it to its page as OpenMetrics or as protobuf:
+// The input is a [Metric], a consistent snapshot of one metric, or a page in text format.
+// An [Encoder] appends it to its page as OpenMetrics or protobuf:
 //
 //	OpenMetrics: # TYPE, samples, exemplars          text, ended by # EOF
 //	protobuf:    uvarint(len) MetricFamily ...       field numbers of io.prometheus.client
 //
-// [Negotiate] reads an Accept header. [Rewriter] gives names in text the form that was
-// agreed on. Everything appends to buffers that are used again; what is not here: locks,
-// HTTP, registration.
+// [Negotiate] selects a format by the Accept header. A [Rewriter] escapes or quotes the
+// names in text pages. All output is appended to buffers that are reused. The package has
+// no locks, no HTTP and no registration.
 package exposition
 
 import (
@@ -17,10 +16,10 @@ import (
 	"strings"
 )
 
-// Format is one of the forms of a page.
+// Format is an exposition format.
 type Format uint8
 
-// The formats; Text is what every scraper takes.
+// The formats. Text is version 0.0.4, which every scraper accepts.
 const (
 	Text Format = iota
 	Text100
@@ -30,10 +29,10 @@ const (
 	formats
 )
 
-// Scheme is how names outside the classic alphabet are written.
+// Scheme is an escaping scheme for names outside the classic alphabet.
 type Scheme uint8
 
-// The schemes; Underscores is for those who ask for none.
+// The escaping schemes. Underscores is the default.
 const (
 	Underscores Scheme = iota
 	Dots
@@ -52,14 +51,14 @@ var contentTypes = [formats]string{
 	"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited",
 }
 
-// Form is what a request and an answer agree on. It is comparable.
+// Form is the negotiated form of a response. It is comparable.
 type Form struct {
 	Format Format
 	Scheme Scheme
 	Agreed bool // the request named the scheme
 }
 
-// ContentType is the header of an answer.
+// ContentType returns the Content-Type header of a response.
 func (f Form) ContentType() string {
 	if !f.Agreed {
 		return contentTypes[f.Format]
@@ -67,10 +66,12 @@ func (f Form) ContentType() string {
 	return contentTypes[f.Format] + "; escaping=" + schemeNames[f.Scheme]
 }
 
-// Strict tells whether every family needs a type and may be there only once.
+// Strict reports whether the format needs a type for every family and every family only
+// once.
 func (f Form) Strict() bool { return f.Format >= OpenMetrics001 }
 
-// EndOfPage is the last line of a page, if the format has one; shared, immutable.
+// EndOfPage returns the last line of a page, nil if the format has none. The caller must
+// not change it.
 func (f Form) EndOfPage() []byte {
 	if f.Format == OpenMetrics || f.Format == OpenMetrics001 {
 		return eof
@@ -80,7 +81,7 @@ func (f Form) EndOfPage() []byte {
 
 var eof = []byte{'#', ' ', 'E', 'O', 'F', '\n'}
 
-// Forms calls f with every form there is.
+// Forms calls f with every possible form.
 func Forms(f func(Form)) {
 	for format := range formats {
 		f(Form{Format: format})
@@ -90,9 +91,8 @@ func Forms(f func(Form)) {
 	}
 }
 
-// Negotiate chooses what an Accept header likes best; of equals the first. Where it
-// likes nothing that there is, the answer is text, as scrapers expect. It does not
-// allocate.
+// Negotiate returns the supported form with the highest quality in the Accept headers, the
+// first of equals. The fallback is Text, as scrapers expect. It does not allocate.
 func Negotiate(headers []string) Form {
 	best, quality := Form{}, 0.0
 	for _, header := range headers {
@@ -107,7 +107,7 @@ func Negotiate(headers []string) Form {
 	return best
 }
 
-// offer reads one media range.
+// offer parses one media range.
 func offer(text string) (form Form, quality float64, ok bool) {
 	media, rest, _ := strings.Cut(text, ";")
 	quality = 1

@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// Lines reads pages of text, such as a program writes by itself, for formats that
-// want to know more than they say.
+// Lines parses text pages, such as the output of registered writers, and encodes them in
+// formats that need whole families.
 type Lines struct {
 	lines []line
 	help  []byte
@@ -23,8 +23,8 @@ type line struct {
 	kind                          Type
 }
 
-// Encode appends all families of a page, each once and with all its lines, in the
-// order of their names. A line that is none is left out.
+// Encode appends all families of a page, each once with all its lines, sorted by name. It
+// omits malformed lines.
 func (l *Lines) Encode(e *Encoder, page []byte) {
 	l.read(page)
 	slices.SortStableFunc(l.lines, func(a, b line) int { return bytes.Compare(a.family, b.family) })
@@ -45,7 +45,7 @@ func (l *Lines) Encode(e *Encoder, page []byte) {
 	clear(l.lines) // the page is borrowed
 }
 
-// read finds the samples and what they belong to.
+// read collects the samples with their families.
 func (l *Lines) read(page []byte) {
 	l.lines = l.lines[:0]
 	var described, help, typed []byte

@@ -2,10 +2,10 @@ package exposition
 
 import "math"
 
-// Type is what a family is.
+// Type is the type of a family.
 type Type uint8
 
-// The types, by their numbers in protobuf.
+// The types, with their numbers in protobuf.
 const (
 	Counter Type = iota
 	Gauge
@@ -14,7 +14,7 @@ const (
 	Histogram
 )
 
-// TypeNamed is the type that a TYPE line names.
+// TypeNamed returns the type with the name of a TYPE line.
 func TypeNamed(text string) Type {
 	switch text {
 	case "counter":
@@ -29,15 +29,15 @@ func TypeNamed(text string) Type {
 	return Unknown
 }
 
-// Metric is one metric as it was at one moment. Whoever fills it appends to its
-// slices, which Reset empties and keeps.
+// Metric is a consistent snapshot of one metric. The caller appends to its slices; Reset
+// empties them for reuse.
 type Metric struct {
-	Labels      []byte // what stands between the braces of its name
+	Labels      []byte // in the encoding of label sets, without braces
 	Type        Type
 	Value       float64
 	Sum         float64
 	Count       uint64
-	Buckets     []Bucket // cumulative, of rising bounds; +Inf may be left out
+	Buckets     []Bucket // cumulative, with increasing bounds; +Inf is optional
 	Quantiles   []Quantile
 	Exemplar    Exemplar // of a counter
 	CreatedMS   int64    // 0: unknown
@@ -46,7 +46,7 @@ type Metric struct {
 	texts       []byte // the labels of exemplars
 }
 
-// Bucket holds all values up to its bound.
+// Bucket is a cumulative bucket: it counts all values up to its bound.
 type Bucket struct {
 	Upper    float64
 	Count    uint64
@@ -56,25 +56,24 @@ type Bucket struct {
 // Quantile is one value of a summary.
 type Quantile struct{ Phi, Value float64 }
 
-// Exemplar is one value out of many, and where to learn more of it. There is none
-// while AtMS is 0.
+// Exemplar is an exemplar. There is none if AtMS is 0.
 type Exemplar struct {
-	from, to int // its labels in the metric's texts
+	from, to int // the labels are texts[from:to] of the metric
 	Value    float64
 	AtMS     int64
 }
 
-// Native are the buckets of a native histogram: nothing unless Is.
+// Native holds the buckets of a native histogram. It is valid only if Is is true.
 type Native struct {
 	Is            bool
 	Schema        int32
 	ZeroThreshold float64
 	ZeroCount     uint64
-	Indexes       []int32 // rising
+	Indexes       []int32 // increasing
 	Counts        []uint64
 }
 
-// Reset empties the metric for another one.
+// Reset empties the metric for reuse.
 func (m *Metric) Reset(t Type) {
 	n := m.Native
 	*m = Metric{
@@ -83,14 +82,15 @@ func (m *Metric) Reset(t Type) {
 	}
 }
 
-// NewExemplar copies the labels, which are text as between the braces of a name.
+// NewExemplar returns an exemplar. It copies labels, which are in the encoding of label
+// sets without braces.
 func (m *Metric) NewExemplar(labels []byte, value float64, atMS int64) Exemplar {
 	from := len(m.texts)
 	m.texts = append(m.texts, labels...)
 	return Exemplar{from, len(m.texts), value, atMS}
 }
 
-// Encoder appends families to Page: one begins, its metrics follow, it ends.
+// Encoder appends families to Page. For each family call Begin, Add for each metric, End.
 type Encoder struct {
 	Form    Form
 	Created bool // OpenMetrics has lines _created
@@ -100,13 +100,12 @@ type Encoder struct {
 	quoted bool   // the name must be in quotes
 	kind   Type
 	labels []byte // of the metric, as OpenMetrics writes them
-	began  int    // where the family's message begins
+	began  int    // the offset of the family's message in Page
 	text   []byte
 }
 
-// Begin begins a family; name, help and unit are as a person would write them. A
-// counter that OpenMetrics cannot show as one, for the lack of _total or because its
-// name without it is taken, is unknown there.
+// Begin begins a family; name, help and unit are unescaped. A counter whose name does not
+// end with _total, or whose name without _total is taken, has type unknown in OpenMetrics.
 func (e *Encoder) Begin(name, help, unit []byte, t Type, taken bool) {
 	e.name, e.kind = AppendEscaped(e.name[:0], name, e.Form.Scheme), t
 	e.quoted = !IsClassic(e.name)
@@ -134,7 +133,7 @@ func trimTotal(name []byte) ([]byte, bool) {
 	return name, false
 }
 
-// Add appends a metric of the family. It must be of the family's type.
+// Add appends a metric, which must have the type of the family.
 func (e *Encoder) Add(m *Metric) {
 	if e.Form.Format == Protobuf {
 		e.addMessage(m)
@@ -150,7 +149,7 @@ func (e *Encoder) End() {
 	}
 }
 
-// ends tells whether the buckets include +Inf.
+// ends reports whether the buckets include +Inf.
 func (m *Metric) ends() bool {
 	n := len(m.Buckets)
 	return n > 0 && math.IsInf(m.Buckets[n-1].Upper, 1)

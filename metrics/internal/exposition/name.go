@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Family is a name without its labels. Of a quoted name, {"http.requests",a="b"}, it
-// is "http.requests" with the quotes, as it stands in HELP and TYPE lines.
+// Family returns a name without its labels. For a quoted name, {"http.requests",a="b"}, it
+// returns "http.requests" with the quotes, as in HELP and TYPE lines.
 func Family(name string) string {
 	i := strings.IndexByte(name, '{')
 	switch {
@@ -22,8 +22,8 @@ func Family(name string) string {
 	return name
 }
 
-// Split returns a name's family without quotes, still escaped if it had them, and
-// what stands between the braces behind it. Both alias name.
+// Split returns the family of a name without quotes, still escaped if it had them, and the
+// labels without braces. Both alias name.
 func Split(name string) (family, labels string) {
 	family = Family(name)
 	rest := name[min(len(name), len(family)):]
@@ -47,15 +47,14 @@ func AppendSuffixed(dst []byte, name, suffix string) []byte {
 // Suffixed is AppendSuffixed as a string.
 func Suffixed(name, suffix string) string { return string(AppendSuffixed(nil, name, suffix)) }
 
-// WithTag opens the labels of a name for one more: what is between prefix and end
-// is its value.
+// WithTag returns the parts of a name with one label more, before and after its value.
 func WithTag(name, tag string) (prefix, end string) {
 	base, separator := OpenLabels(name)
 	return base + separator + tag, `"}`
 }
 
-// OpenLabels returns a name up to its closing brace, and what must stand before one
-// label more.
+// OpenLabels returns a name up to its closing brace, and the separator before a further
+// label.
 func OpenLabels(name string) (base, separator string) {
 	if !strings.HasSuffix(name, "}") {
 		return name, "{"
@@ -73,7 +72,7 @@ var (
 	errNotUTF8   = errors.New("a quoted name must be valid UTF-8 and not empty")
 )
 
-// Validate tells what is wrong with the name of a metric, which is one of
+// Validate returns an error unless s is a metric name in one of these forms:
 //
 //   - foo
 //   - foo{bar="baz"}
@@ -102,8 +101,7 @@ func Validate(s string) error {
 	return ValidateLabels(labels[1 : len(labels)-1])
 }
 
-// ValidateQuoted is Validate, which also takes names and labels in quotes, of any
-// characters: {"http.requests",bar="baz","über"="x"}.
+// ValidateQuoted is Validate that also accepts quoted UTF-8 metric and label names: {"http.requests",bar="baz","über"="x"}.
 func ValidateQuoted(s string) error {
 	if !strings.HasPrefix(s, `{"`) {
 		return Validate(s)
@@ -156,10 +154,10 @@ func ValidateQuoted(s string) error {
 	return nil
 }
 
-// isText tells whether a name in quotes has something in them, and is UTF-8.
+// isText reports whether a quoted name is not empty and is valid UTF-8.
 func isText(quoted string) bool { return len(quoted) > 2 && strings.ToValidUTF8(quoted, "") == quoted }
 
-// ValidateLabels tells what is wrong with what stands between the braces of a name.
+// ValidateLabels returns an error unless s is a valid label set without braces.
 func ValidateLabels(s string) error {
 	for s != "" {
 		label, rest, ok := strings.Cut(s, "=")
@@ -188,7 +186,7 @@ func ValidateLabels(s string) error {
 	return nil
 }
 
-// quotedLen is the length of the quoted value that s begins with.
+// quotedLen returns the length of the quoted value at the start of s.
 func quotedLen[T string | []byte](s T) (int, error) {
 	if len(s) == 0 || s[0] != '"' {
 		return 0, fmt.Errorf("missing starting `\"` of the value; tail=%q", s)
@@ -204,7 +202,7 @@ func quotedLen[T string | []byte](s T) (int, error) {
 	return 0, fmt.Errorf("missing trailing `\"` of the value; tail=%q", s)
 }
 
-// ValidateIdentifier tells whether s is a name of a metric or a label.
+// ValidateIdentifier returns an error unless s is a classic metric or label name.
 func ValidateIdentifier(s string) error {
 	for i := range len(s) {
 		c := s[i]

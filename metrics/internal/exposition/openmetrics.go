@@ -30,8 +30,8 @@ func (e *Encoder) comment(keyword string) {
 	e.Page = append(append(e.Page, e.name...), ' ')
 }
 
-// addText leaves out what the format forbids: a negative count, sum or quantile, and
-// NaN where something is counted.
+// addText appends a metric without the samples that OpenMetrics forbids: negative counts,
+// sums and quantiles, and NaN counts.
 func (e *Encoder) addText(m *Metric) {
 	e.labels = e.appendLabels(e.labels[:0], m.Labels)
 	switch e.kind {
@@ -91,7 +91,7 @@ func (e *Encoder) created(m *Metric) {
 	}
 }
 
-// head appends a line up to its value. The tag is one label more.
+// head appends a line up to its value. tag is a further label.
 func (e *Encoder) head(suffix, tag string, bound float64) {
 	b, separator := e.Page, byte('{')
 	if e.quoted {
@@ -115,7 +115,7 @@ func (e *Encoder) head(suffix, tag string, bound float64) {
 	e.Page = append(b, ' ')
 }
 
-// end appends what may stand behind a value.
+// end appends the timestamp and exemplar after a value.
 func (e *Encoder) end(m *Metric, x Exemplar) {
 	b := e.Page
 	if m.TimestampMS != 0 {
@@ -129,8 +129,8 @@ func (e *Encoder) end(m *Metric, x Exemplar) {
 	e.Page = append(b, '\n')
 }
 
-// appendLabels writes labels anew: names as the scheme wants them, values escaped as
-// the format knows it, no spaces.
+// appendLabels appends labels with names escaped by the scheme, values escaped as
+// OpenMetrics defines, and no spaces.
 func (e *Encoder) appendLabels(dst, text []byte) []byte {
 	first := true
 	for {
@@ -163,7 +163,7 @@ func (e *Encoder) appendLabels(dst, text []byte) []byte {
 	}
 }
 
-// isPlain tells whether a value is written as it is.
+// isPlain reports whether a value is written unchanged.
 func isPlain(value []byte) bool {
 	for _, c := range value {
 		if c == '\\' || c >= 0x80 {
@@ -173,7 +173,7 @@ func isPlain(value []byte) bool {
 	return true
 }
 
-// appendFloat writes a float that is seen to be one: 1.0.
+// appendFloat appends a float, integers with a fraction: 1.0.
 func appendFloat(dst []byte, v float64) []byte {
 	switch {
 	case math.IsInf(v, 1):

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// What follows is io.prometheus.client.MetricFamily, field by field. A message is
-// appended first and its length put before it afterwards.
+// The functions below encode io.prometheus.client.MetricFamily. A message is appended
+// first, and its length is inserted before it afterwards.
 
 func (e *Encoder) beginMessage(help, unit []byte) {
 	b := appendBytes(e.Page, 1, e.name)
@@ -98,7 +98,7 @@ func (e *Encoder) appendNative(b []byte, m *Metric) []byte {
 		spans++
 	}
 	if spans == 0 && n.ZeroThreshold == 0 && n.ZeroCount == 0 {
-		b = appendSpan(b, 0, 0) // or nobody would see that it is native
+		b = appendSpan(b, 0, 0) // marks the histogram as native
 	}
 	before := uint64(0)
 	for i, index := range n.Indexes {
@@ -191,7 +191,7 @@ func appendBytes(b []byte, field byte, text []byte) []byte {
 
 func zigzag(n int64) uint64 { return uint64(n<<1) ^ uint64(n>>63) }
 
-// lengthBefore puts the length of all from there on before it.
+// lengthBefore inserts the length of a message before it.
 func lengthBefore(b []byte, from int) []byte {
 	var text [binary.MaxVarintLen64]byte
 	n := binary.PutUvarint(text[:], uint64(len(b)-from))

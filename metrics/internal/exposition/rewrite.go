@@ -5,20 +5,20 @@ import (
 	"io"
 )
 
-// Rewriter passes pages of text on and gives every name the form that was agreed on:
-// escaped, or quoted within the braces. It keeps no more than the beginning of a line.
+// Rewriter forwards text pages to W and escapes every name, or quotes it within the
+// braces. It buffers at most one incomplete line.
 type Rewriter struct {
 	W      io.Writer
 	Scheme Scheme
-	part   []byte // a line whose end has not come
-	family []byte // known to be, not only guessed
+	part   []byte // an incomplete line
+	family []byte // from a TYPE or HELP line, not derived from a sample
 	out    []byte
 	e      Encoder
 }
 
 const partMax = 1 << 20 // a longer line is cut
 
-// Write takes text in pieces of any size.
+// Write accepts text in pieces of any size.
 func (r *Rewriter) Write(p []byte) (int, error) {
 	r.e.Form.Scheme, r.out = r.Scheme, r.out[:0]
 	for rest := p; len(rest) > 0; {
@@ -96,7 +96,7 @@ func (r *Rewriter) line(text []byte) {
 	r.out = append(append(append(r.out, ' '), x.value...), '\n')
 }
 
-// name tells whether it had to be put in quotes.
+// name appends a name and reports whether it is quoted.
 func (r *Rewriter) name(name, suffix []byte, open string) bool {
 	if r.Scheme != AllowUTF8 || IsClassic(name) {
 		r.out = append(AppendEscaped(r.out, name, r.Scheme), suffix...)

@@ -1,12 +1,12 @@
-// Package native counts values in exponential buckets, those of Prometheus' native
-// histograms: of schema s, bucket i holds what is above 2^((i-1)/2^s) and up to
-// 2^(i/2^s).
+// Package native counts values in the exponential buckets of Prometheus' native
+// histograms: with schema s, bucket i has the values v with
+// 2^((i-1)/2^s) < v <= 2^(i/2^s).
 //
-// In come positive values, out come the buckets that were hit, in rising order. There
-// are never more of them than asked for: before one too many, the resolution is
-// halved, each two neighbours becoming one; at the coarsest schema the lowest bucket
-// falls into the zero bucket instead. Whoever owns a [Buckets] locks it. What is not
-// here: negative values, and how buckets are shown.
+// [Buckets] counts positive values and holds the non-empty buckets in increasing order. The
+// number of buckets is limited: before it would exceed the limit, the resolution is halved
+// by merging pairs of neighbouring buckets; at the coarsest schema the lowest bucket is
+// merged into the zero bucket instead. The caller locks a [Buckets]. Negative values and
+// exposition are out of scope.
 package native
 
 import (
@@ -15,8 +15,7 @@ import (
 	"sort"
 )
 
-// The schemas there are, and the breadth of the zero bucket if none is given, which is
-// Prometheus' own.
+// The supported schemas and the defaults, which are those of client_golang.
 const (
 	SchemaMin            = -4
 	SchemaMax            = 8
@@ -25,28 +24,29 @@ const (
 	DefaultZeroThreshold = 0x1p-128
 )
 
-// Buckets are the buckets of one histogram.
+// Buckets holds the buckets of one histogram.
 type Buckets struct {
 	Schema        int32
-	ZeroThreshold float64 // values up to it fall into the zero bucket
+	ZeroThreshold float64 // values up to it are in the zero bucket
 	Zero          uint64
-	Indexes       []int32 // rising
+	Indexes       []int32 // increasing
 	Counts        []uint64
 
 	firstSchema int32
 	firstZero   float64
 	max         int
-	bounds      []float64 // of one octave, [0.5, 1), if the schema is positive
+	bounds      []float64 // the bounds within [0.5, 1), if the schema is positive
 }
 
-// New makes empty buckets of a schema, at most so many besides the zero bucket.
+// New returns empty buckets with a schema and a limit of bucketsMax buckets, not counting
+// the zero bucket.
 func New(schema int32, zeroThreshold float64, bucketsMax int) *Buckets {
 	b := &Buckets{firstSchema: schema, firstZero: zeroThreshold, max: bucketsMax}
 	b.Reset()
 	return b
 }
 
-// Reset forgets all values, and takes the resolution that was asked for again.
+// Reset removes all values and restores the schema and zero threshold of New.
 func (b *Buckets) Reset() {
 	b.Schema, b.ZeroThreshold, b.Zero = b.firstSchema, b.firstZero, 0
 	b.Indexes, b.Counts = b.Indexes[:0], b.Counts[:0]
@@ -64,7 +64,7 @@ func (b *Buckets) setBounds() {
 	}
 }
 
-// Add counts v, which is neither negative nor NaN.
+// Add counts v, which must not be negative or NaN.
 func (b *Buckets) Add(v float64) {
 	if v <= b.ZeroThreshold {
 		b.Zero++
@@ -92,7 +92,7 @@ func (b *Buckets) Add(v float64) {
 	b.Counts = slices.Insert(b.Counts, at, 1)
 }
 
-// index is the bucket of v; infinity has one above that of the greatest number.
+// index returns the bucket of v; infinity is in the bucket above the greatest number.
 func (b *Buckets) index(v float64) int32 {
 	above := int32(0)
 	if math.IsInf(v, 1) {
@@ -109,7 +109,7 @@ func (b *Buckets) index(v float64) int32 {
 	return int32((exponent+offset)>>-b.Schema) + above
 }
 
-// reduce makes room for one bucket at least.
+// reduce frees at least one bucket.
 func (b *Buckets) reduce() {
 	if b.Schema == SchemaMin {
 		b.ZeroThreshold = math.Ldexp(1, int(b.Indexes[0])<<-SchemaMin)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestBucketsNeverExceedTheirLimitAndLoseNothing(t *testing.T) {
+func TestBuckets_NeverExceedTheLimitAndLoseNothing(t *testing.T) {
 	for _, limit := range []int{1, 2, 10, 160} {
 		b := New(SchemaMax, DefaultZeroThreshold, limit)
 		x, n := uint64(1), uint64(0)
@@ -36,7 +36,7 @@ func TestBucketsNeverExceedTheirLimitAndLoseNothing(t *testing.T) {
 	}
 }
 
-func TestEveryValueLiesWithinItsBucket(t *testing.T) {
+func TestBuckets_EveryValueIsInsideItsBucket(t *testing.T) {
 	for schema := int32(SchemaMin); schema <= SchemaMax; schema++ {
 		b := New(schema, 0, 1)
 		for v := 1e-300; v < 1e300; v *= 1.37 {
@@ -56,7 +56,7 @@ func TestEveryValueLiesWithinItsBucket(t *testing.T) {
 	}
 }
 
-func TestAddingDoesNotAllocateOnceWarm(t *testing.T) {
+func TestBuckets_AddDoesNotAllocateWhenWarm(t *testing.T) {
 	b := New(DefaultSchema, DefaultZeroThreshold, DefaultBucketsMax)
 	fill := func() {
 		for v := 1e-9; v < 1e9; v *= 1.1 {

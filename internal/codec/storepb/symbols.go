@@ -47,7 +47,7 @@ func (w *SymbolWriter) Full() bool {
 }
 
 // RoomFor is at least what AppendSeries appends before the chunks.
-func RoomFor(labelsLen, labelCount, chunksSize int) int {
+func SymbolSeriesSizeMax(labelsLen, labelCount, chunksSize int) int {
 	return labelsLen + 32*labelCount + 32 + chunksSize
 }
 

@@ -47,7 +47,7 @@ func symbolMessages(t interface{ Fatal(...any) }, list []one, each int) (message
 			if buf, err = w.AppendSeries(buf, lset, numbers, size); err != nil {
 				t.Fatal(err)
 			}
-			if got := len(buf) - before + size; got > RoomFor(len(lset), len(numbers), size) {
+			if got := len(buf) - before + size; got > SymbolSeriesSizeMax(len(lset), len(numbers), size) {
 				t.Fatal("more than was made room for", got)
 			}
 			for i := 0; i < len(o.chunks); {

@@ -11,32 +11,32 @@ import (
 )
 
 const (
-	// batchBytes is where a batch ends: more gains nothing, and it fits into one
-	// write.
+	// batchBytes is the size at which a batch is sent: one write. Larger batches are not
+	// faster.
 	batchBytes = connBufferBytes - 1024
-	// seriesBytes is where a long series is split into several with the same
+	// seriesBytes is the size at which a series is split into several with the same
 	// labels, as Thanos does.
 	seriesBytes = 1 << 20
 )
 
-// batches collects series into messages and sends these. A buffer is borrowed
-// while a batch grows, and then belongs to gRPC.
-type batches struct {
+// batchWriter collects series into messages and sends these. It owns a buffer while a
+// batch grows; SendMsg hands the buffer to gRPC.
+type batchWriter struct {
 	stream    grpc.ServerStream
 	seriesMax int
-	bytesMax  int // of a message
+	bytesMax  int // limit of one message
 	frame     outFrame
 	count     int
-	coded     bool           // the buffer is a batch of symbols
-	spare     []series.Chunk // for chunks that must be encoded anew
+	coded     bool           // the buffer holds a batch with symbols
+	supported []series.Chunk // memory of supportedChunks
 
-	numbered series.SymbolRefs     // nil: labels are spelled out
-	symbols  *storepb.SymbolWriter // of what it numbers
+	numbered series.SymbolRefs     // nil: labels are sent as strings
+	symbols  *storepb.SymbolWriter // symbols of the labels that are numbers
 }
 
-// newBatches makes batches for what a request's set gives.
-func newBatches(stream grpc.ServerStream, in *pb.SeriesRequest, set series.Set) *batches {
-	b := &batches{stream: stream, seriesMax: 1, bytesMax: storepb.ResponseBytesMax}
+// newBatchWriter returns a batchWriter for the set that serves a request.
+func newBatchWriter(stream grpc.ServerStream, in *pb.SeriesRequest, set series.Set) *batchWriter {
+	b := &batchWriter{stream: stream, seriesMax: 1, bytesMax: storepb.ResponseBytesMax}
 	if from, ok := set.(selection); ok {
 		set = from.Set
 	}
@@ -49,9 +49,9 @@ func newBatches(stream grpc.ServerStream, in *pb.SeriesRequest, set series.Set) 
 	return b
 }
 
-// numbers are those of the current series' labels; nil from when there are none,
-// or too many.
-func (b *batches) numbers() ([]uint64, error) {
+// labelNumbers returns the numbers of the current series' labels. It returns nil, for
+// this and all later series, if a series has none or the symbol table is full.
+func (b *batchWriter) labelNumbers() ([]uint64, error) {
 	if b.numbered == nil {
 		return nil, nil
 	}
@@ -63,17 +63,17 @@ func (b *batches) numbers() ([]uint64, error) {
 	return numbers, nil
 }
 
-// add adds a series.
-func (b *batches) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk) (err error) {
+// add appends a series, split if it is long.
+func (b *batchWriter) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk) (err error) {
 	for i := range chunks {
 		if chunks[i].Encoding > storepb.EncodingMax || chunks[i].Encoding == 0 {
-			if chunks, err = b.known(chunks); err != nil {
-				return fmt.Errorf("series %s: %w", textOf(lset), err)
+			if chunks, err = b.supportedChunks(chunks); err != nil {
+				return fmt.Errorf("series %s: %w", labelsText(lset), err)
 			}
 			break
 		}
 	}
-	numbers, err := b.numbers()
+	numbers, err := b.labelNumbers()
 	if err != nil {
 		return err
 	}
@@ -110,9 +110,9 @@ func (b *batches) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk)
 	}
 }
 
-// rawIsNext says whether the next of two lists in order of time is a raw chunk. Readers
-// rely on the order of all chunks of a series: what is not after the end of the chunk
-// before they leave out.
+// rawIsNext reports whether the first of two lists that are sorted by time is that of
+// the raw chunks. Readers drop a chunk that does not start after the end of the chunk
+// before it, so all chunks of a series must be sorted together.
 func rawIsNext(chunks []series.Chunk, spans []storepb.Chunk) bool {
 	return len(spans) == 0 || len(chunks) > 0 && chunks[0].MinMS <= spans[0].MinMS
 }
@@ -132,22 +132,22 @@ func appendChunks(buf []byte, chunks []series.Chunk, spans []storepb.Chunk) []by
 	return buf
 }
 
-// begin appends the labels of a series whose chunks take that many bytes.
-func (b *batches) begin(lset []byte, numbers []uint64, chunksSize int) ([]byte, error) {
+// begin appends the head of a series whose chunks take chunksSize bytes.
+func (b *batchWriter) begin(lset []byte, numbers []uint64, chunksSize int) ([]byte, error) {
 	if b.numbered == nil {
-		if err := b.room(storepb.SeriesSize(len(lset), chunksSize)); err != nil {
+		if err := b.reserve(storepb.SeriesSize(len(lset), chunksSize)); err != nil {
 			return nil, err
 		}
 		return storepb.AppendSeriesHead(*b.frame.buf, lset, chunksSize), nil
 	}
-	if err := b.room(storepb.RoomFor(len(lset), len(numbers), chunksSize)); err != nil {
+	if err := b.reserve(storepb.SymbolSeriesSizeMax(len(lset), len(numbers), chunksSize)); err != nil {
 		return nil, err
 	}
 	return b.symbols.AppendSeries(*b.frame.buf, lset, numbers, chunksSize)
 }
 
-// room sees to it that there is a buffer with room for size bytes.
-func (b *batches) room(size int) error {
+// reserve makes sure that there is a buffer, and flushes it if size bytes do not fit.
+func (b *batchWriter) reserve(size int) error {
 	if b.count > 0 && len(*b.frame.buf)+size > batchBytes {
 		if err := b.flush(); err != nil {
 			return err
@@ -168,13 +168,13 @@ func (b *batches) room(size int) error {
 	return nil
 }
 
-// flush sends what was collected.
-func (b *batches) flush() error {
+// flush sends the batch.
+func (b *batchWriter) flush() error {
 	if b.count == 0 {
 		return nil
 	}
 	if len(*b.frame.buf)-storepb.HeadBytes > b.bytesMax {
-		return fmt.Errorf("%w: a series of %d bytes fits into no message", ErrLimit, len(*b.frame.buf))
+		return fmt.Errorf("%w: a series of %d bytes exceeds the size of a message", ErrLimit, len(*b.frame.buf))
 	}
 	switch {
 	case b.coded:
@@ -186,16 +186,16 @@ func (b *batches) flush() error {
 	return b.stream.SendMsg(&b.frame)
 }
 
-// warn sends a warning, which travels alone.
-func (b *batches) warn(text string) error {
+// warn sends a warning in a message of its own.
+func (b *batchWriter) warn(text string) error {
 	b.free()
 	b.frame.buf = frames.Pool.Get()
 	*b.frame.buf = storepb.AppendWarning(*b.frame.buf, text)
 	return b.stream.SendMsg(&b.frame)
 }
 
-// free gives back what was not sent.
-func (b *batches) free() {
+// free returns an unsent buffer to the pool.
+func (b *batchWriter) free() {
 	if b.frame.buf != nil {
 		frames.Put(b.frame.buf)
 		b.frame.buf = nil

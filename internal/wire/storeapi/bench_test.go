@@ -12,7 +12,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// benchSeries are series of nine labels, some of which change from each to the next, with numbers.
+// benchSeries are series of nine labels with symbols. Neighbours differ in a few labels.
 type benchSeries struct {
 	sets    [][]byte
 	numbers [][]uint64
@@ -42,21 +42,21 @@ func newBenchSeries(b *testing.B, n int) *benchSeries {
 
 func (s *benchSeries) LabelNumbers() []uint64 { return s.numbers[s.at] }
 
-// benchSet has numbers as a set.
+// benchSet is a set with symbols.
 type benchSet struct {
 	series.Set
 	*benchSeries
 }
 
-// discard frees what is sent to it.
+// discard frees the messages that are sent to it.
 type discard struct {
-	canned
+	memoryStream
 	keep bool
 }
 
 func (d *discard) SendMsg(m any) error {
 	if d.keep {
-		return d.canned.SendMsg(m)
+		return d.memoryStream.SendMsg(m)
 	}
 	data, err := m.(*outFrame).take()
 	data.Free()
@@ -64,7 +64,7 @@ func (d *discard) SendMsg(m any) error {
 }
 
 func (s *benchSeries) encode(b *testing.B, to *discard, symbols bool) {
-	out := newBatches(to, &pb.SeriesRequest{ResponseBatchSize: 1 << 16, Extension: &pb.Extension{Symbols: symbols}}, benchSet{&rowSet{}, s})
+	out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 1 << 16, Extension: &pb.Extension{Symbols: symbols}}, benchSet{&rowSet{}, s})
 	for s.at = range s.sets {
 		if err := out.add(s.sets[s.at], s.chunks, nil); err != nil {
 			b.Fatal(err)
@@ -101,7 +101,7 @@ func BenchmarkDecode(b *testing.B) {
 			codec := Codec()
 			b.ReportAllocs()
 			for b.Loop() {
-				set := &SeriesSet{stream: reader{&canned{pieces: pieces}, codec}, cancel: func() {}}
+				set := &SeriesSet{stream: reader{&memoryStream{pieces: pieces}, codec}, cancel: func() {}}
 				n := 0
 				for set.Next() {
 					n++

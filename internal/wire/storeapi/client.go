@@ -17,13 +17,13 @@ import (
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
 )
 
-// ClientOptions of a client. The zero value works.
+// ClientOptions are the options of a Client. The zero value is usable.
 type ClientOptions struct {
-	BatchSeries     int    // asked for of servers that know batches; 0: 64; 1: none
-	NoExtension     bool   // ask for nothing that Thanos does not know: neither symbols nor large batches
-	NoSymbols       bool   // do not ask for labels as numbers
-	MessageBytesMax int    // a longer message, or a series of more bytes, is an error; 0: 2 GiB less one byte
-	Compression     string // name of a registered compressor for what is sent; "": none
+	BatchSeries     int    // series per batch to request from servers that support batches; 0: 64; 1: no batches
+	NoExtension     bool   // request no extension that Thanos lacks: neither symbols nor large batches
+	NoSymbols       bool   // do not request labels as symbols
+	MessageBytesMax int    // a longer message or series is an error; 0: 2 GiB less one byte
+	Compression     string // name of a registered compressor for requests; "": none
 }
 
 func (o ClientOptions) withDefaults() ClientOptions {
@@ -31,20 +31,20 @@ func (o ClientOptions) withDefaults() ClientOptions {
 		o.BatchSeries = 64
 	}
 	if o.MessageBytesMax == 0 {
-		o.MessageBytesMax = math.MaxInt32 // as Thanos, whose batches are bounded by the number of series only
+		o.MessageBytesMax = math.MaxInt32 // as in Thanos, whose batches are limited by the number of series only
 	}
 	return o
 }
 
-// Client asks one store. It is safe for concurrent use; the connection is its
-// caller's.
+// Client sends requests to one store. It is safe for concurrent use. The caller owns
+// the connection.
 type Client struct {
 	conn grpc.ClientConnInterface
 	opts ClientOptions
 	call []grpc.CallOption
 }
 
-// NewClient makes a client; nothing is asked yet.
+// NewClient returns a client. It sends nothing yet.
 func NewClient(conn grpc.ClientConnInterface, opts ClientOptions) *Client {
 	c := &Client{conn: conn, opts: opts.withDefaults()}
 	c.call = []grpc.CallOption{grpc.ForceCodecV2(Codec()), grpc.MaxCallRecvMsgSize(c.opts.MessageBytesMax)}
@@ -54,7 +54,7 @@ func NewClient(conn grpc.ClientConnInterface, opts ClientOptions) *Client {
 	return c
 }
 
-// Info asks what the store is.
+// Info requests the description of the store.
 func (c *Client) Info(ctx context.Context) (Info, error) {
 	var out pb.InfoResponse
 	if err := c.conn.Invoke(ctx, "/thanos.info.Info/Info", &pb.InfoRequest{}, &out, c.call...); err != nil {
@@ -63,7 +63,7 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 	return infoFrom(&out), nil
 }
 
-// LabelNames lists the names of labels.
+// LabelNames returns the label names.
 func (c *Client) LabelNames(ctx context.Context, r LabelsRequest) (names, warnings []string, err error) {
 	var out pb.LabelNamesResponse
 	if err := c.conn.Invoke(ctx, "/thanos.Store/LabelNames", namesRequest(r), &out, c.call...); err != nil {
@@ -72,7 +72,7 @@ func (c *Client) LabelNames(ctx context.Context, r LabelsRequest) (names, warnin
 	return out.Names, out.Warnings, nil
 }
 
-// LabelValues lists the values of the label r.Label.
+// LabelValues returns the values of the label r.Label.
 func (c *Client) LabelValues(ctx context.Context, r LabelsRequest) (values, warnings []string, err error) {
 	var out pb.LabelValuesResponse
 	if err := c.conn.Invoke(ctx, "/thanos.Store/LabelValues", valuesRequest(r), &out, c.call...); err != nil {
@@ -81,7 +81,7 @@ func (c *Client) LabelValues(ctx context.Context, r LabelsRequest) (values, warn
 	return out.Values, out.Warnings, nil
 }
 
-// Exemplars asks for exemplars, all of which are in memory then.
+// Exemplars returns exemplars. All of them are in memory.
 func (c *Client) Exemplars(ctx context.Context, r ExemplarsRequest) (results []exemplar.QueryResult, warnings []string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -107,22 +107,21 @@ func (c *Client) Exemplars(ctx context.Context, r ExemplarsRequest) (results []e
 	}
 }
 
-// stream sends the one message of a call whose answer is a stream.
+// stream sends the only message of a call with a stream of responses.
 func (c *Client) stream(ctx context.Context, method string, request any, more ...grpc.CallOption) (grpc.ClientStream, error) {
 	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method, slices.Concat(c.call, more)...)
 	if err != nil {
 		return nil, err
 	}
-	// An error of sending other than io.EOF is final; for io.EOF the status waits
-	// to be received.
+	// io.EOF means that the status is to be received. Any other error of sending is final.
 	if err := stream.SendMsg(request); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	return stream, stream.CloseSend()
 }
 
-// Series asks for series; it returns at once, and what went wrong is in the set.
-// The caller closes the set.
+// Series requests series. It returns at once; errors are those of the set. The caller
+// closes the set.
 func (c *Client) Series(ctx context.Context, r SeriesRequest) *SeriesSet {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &SeriesSet{cancel: cancel, bytesMax: c.opts.MessageBytesMax}
@@ -139,7 +138,7 @@ func (c *Client) Series(ctx context.Context, r SeriesRequest) *SeriesSet {
 	return s
 }
 
-// fromStatus gives a status its sentinel and keeps it.
+// fromStatus wraps a status error with the sentinel of its code.
 func fromStatus(err error) error {
 	switch status.Code(err) {
 	case codes.InvalidArgument:

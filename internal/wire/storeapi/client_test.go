@@ -20,20 +20,20 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// endless gives the same metric with ever greater numbers, 1 KiB each.
-type endless struct {
-	memory
-	given atomic.Int64
+// endlessSource returns one metric with ever greater label values, 1 KiB per series.
+type endlessSource struct {
+	memorySource
+	series atomic.Int64
 }
 
-func (e *endless) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
-	q, err := e.memory.RawQuerier(ctx, mint, maxt)
+func (e *endlessSource) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
+	q, err := e.memorySource.RawQuerier(ctx, mint, maxt)
 	return endlessQuerier{q, e}, err
 }
 
 type endlessQuerier struct {
 	series.Querier
-	e *endless
+	e *endlessSource
 }
 
 func (q endlessQuerier) Select(context.Context, ...*labels.Matcher) series.Set {
@@ -42,31 +42,31 @@ func (q endlessQuerier) Select(context.Context, ...*labels.Matcher) series.Set {
 
 type endlessSet struct {
 	rowSet
-	e      *endless
+	e      *endlessSource
 	labels []byte
 	chunks []series.Chunk
 }
 
 func (s *endlessSet) Next() bool {
-	s.labels = labelenc.AppendLabel(s.labels[:0], "n", fmt.Sprintf("%012d", s.e.given.Add(1)))
+	s.labels = labelenc.AppendLabel(s.labels[:0], "n", fmt.Sprintf("%012d", s.e.series.Add(1)))
 	return true
 }
 
 func (s *endlessSet) Labels() []byte         { return s.labels }
 func (s *endlessSet) Chunks() []series.Chunk { return s.chunks }
 
-// old is a server as protobuf's own runtime has it: it sends what it is told,
-// series by series, and ignores batches.
-type old struct {
+// plainServer uses protobuf's own runtime. It sends the given responses, one series per
+// message, and ignores the batch size.
+type plainServer struct {
 	responses []*pb.SeriesResponse
-	asked     *pb.SeriesRequest
+	request   *pb.SeriesRequest
 }
 
-func (o *old) register(s *grpc.Server) {
+func (o *plainServer) register(s *grpc.Server) {
 	s.RegisterService(&grpc.ServiceDesc{ServiceName: "thanos.Store", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
 		StreamName: "Series", ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
-			o.asked = &pb.SeriesRequest{}
-			if err := stream.RecvMsg(o.asked); err != nil {
+			o.request = &pb.SeriesRequest{}
+			if err := stream.RecvMsg(o.request); err != nil {
 				return err
 			}
 			for _, r := range o.responses {
@@ -96,28 +96,28 @@ func oneResponse(r row) *pb.SeriesResponse {
 	return &pb.SeriesResponse{Result: &pb.SeriesResponse_Series{Series: one}}
 }
 
-func readOld(t *testing.T, responses ...*pb.SeriesResponse) ([]row, error) {
+func readPlain(t *testing.T, responses ...*pb.SeriesResponse) ([]row, error) {
 	t.Helper()
-	conn := connect(t, (&old{responses: responses}).register)
+	conn := connect(t, (&plainServer{responses: responses}).register)
 	return read(t, NewClient(conn, ClientOptions{}).Series(t.Context(), SeriesRequest{Matchers: all()}))
 }
 
-func TestAServerWithoutBatchesIsRead(t *testing.T) {
+func TestClient_ReadsAServerWithoutBatches(t *testing.T) {
 	want := rows(t, 50)
 	var responses []*pb.SeriesResponse
 	for _, r := range want {
 		responses = append(responses, oneResponse(r))
 	}
-	got, err := readOld(t, responses...)
+	got, err := readPlain(t, responses...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	check(t, got, want)
 }
 
-func TestAClientWithoutBatchesIsServed(t *testing.T) {
-	src := &memory{rows: rows(t, 50)}
-	conn := serving(t, src, ServerOptions{})
+func TestServer_ServesAClientWithoutBatches(t *testing.T) {
+	src := &memorySource{rows: rows(t, 50)}
+	conn := dial(t, src, ServerOptions{})
 	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, "/thanos.Store/Series") // protobuf's own codec
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestAClientWithoutBatchesIsServed(t *testing.T) {
 	}
 }
 
-func TestASeriesThatWasSplitIsJoined(t *testing.T) {
+func TestSeriesSet_SplitSeriesIsJoined(t *testing.T) {
 	whole := row{labels: labels.FromStrings("__name__", "a")}
 	var responses []*pb.SeriesResponse
 	for i := range 6 {
@@ -145,85 +145,85 @@ func TestASeriesThatWasSplitIsJoined(t *testing.T) {
 		responses = append(responses, oneResponse(row{labels: whole.labels, chunks: []series.Chunk{c}}))
 	}
 	next := row{labels: labels.FromStrings("__name__", "b"), chunks: []series.Chunk{xor(t, 5, 5)}}
-	got, err := readOld(t, append(responses, oneResponse(next))...)
+	got, err := readPlain(t, append(responses, oneResponse(next))...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	check(t, got, []row{whole, next})
 }
 
-func TestALongSeriesIsSplitByTheServer(t *testing.T) {
+func TestServer_LongSeriesIsSplit(t *testing.T) {
 	long := row{labels: labels.FromStrings("__name__", "requests_total")}
 	for i := range 3000 {
 		c := xor(t, int64(i)*1000_000, 1)
 		c.Data = bytes.Repeat([]byte{byte(i)}, 1000)
 		long.chunks = append(long.chunks, c)
 	}
-	got, err := ask(t, &memory{rows: []row{long}}, ServerOptions{}, SeriesRequest{})
+	got, err := request(t, &memorySource{rows: []row{long}}, ServerOptions{}, SeriesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	check(t, got, []row{long})
 }
 
-func TestDownsampledChunksAreNeverTakenForRaw(t *testing.T) {
+func TestSeriesSet_DownsampledChunksAreNotReturnedAsRaw(t *testing.T) {
 	aggr := func(a Aggr, fromMS int64) AggrChunk { return AggrChunk{a, xor(t, fromMS, 3)} }
 	want := []row{
 		{labels: labels.FromStrings("__name__", "requests_total", "a", "1"), aggr: []AggrChunk{aggr(Count, 5), aggr(Sum, 5), aggr(Min, 5), aggr(Max, 5), aggr(Counter, 5), aggr(Count, 9000), aggr(Max, 9000)}},
 		{labels: labels.FromStrings("__name__", "requests_total", "a", "2"), chunks: []series.Chunk{xor(t, 7, 7)}, aggr: []AggrChunk{aggr(Counter, 5)}},
 	}
-	got, err := readOld(t, oneResponse(want[0]), oneResponse(want[1]))
+	got, err := readPlain(t, oneResponse(want[0]), oneResponse(want[1]))
 	if err != nil {
 		t.Fatal(err)
 	}
 	check(t, got, want)
-	// And through a server that has them itself.
-	got, err = ask(t, whole{&memory{rows: want}}, ServerOptions{}, SeriesRequest{})
+	// The same from a server that has downsampled chunks.
+	got, err = request(t, seriesSource{&memorySource{rows: want}}, ServerOptions{}, SeriesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	check(t, got, want)
 }
 
-// whole answers requests itself.
-type whole struct{ *memory }
+// seriesSource serves whole requests itself.
+type seriesSource struct{ *memorySource }
 
-func (w whole) Series(_ context.Context, r SeriesRequest) Stream {
+func (w seriesSource) Series(_ context.Context, r SeriesRequest) Stream {
 	return &rowSet{rows: w.matching(r.Matchers), err: w.err}
 }
 
-func TestSeriesOutOfOrderAreAnError(t *testing.T) {
+func TestSeriesSet_SeriesOutOfOrderIsAnError(t *testing.T) {
 	list := rows(t, 3)
 	for name, order := range map[string][]int{"later before": {0, 2, 1}, "one again": {0, 1, 0}} {
 		var responses []*pb.SeriesResponse
 		for _, i := range order {
 			responses = append(responses, oneResponse(list[i]))
 		}
-		if _, err := readOld(t, responses...); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "not in order") {
+		if _, err := readPlain(t, responses...); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "out of order") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func TestACorruptChunkIsNamed(t *testing.T) {
+func TestSeriesSet_CorruptChunkErrorNamesSeriesAndChunk(t *testing.T) {
 	bad := oneResponse(row{labels: labels.FromStrings("__name__", "x"), chunks: []series.Chunk{xor(t, 1, 1), xor(t, 1e6, 1)}})
 	bad.GetSeries().Chunks[1].Raw.Type = 9
-	_, err := readOld(t, bad)
+	_, err := readPlain(t, bad)
 	if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), `series {__name__="x"}: chunk 1: raw: `) {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestAMessageBeyondTheLimitIsRefused(t *testing.T) {
-	conn := serving(t, &memory{rows: rows(t, 1000)}, ServerOptions{})
+func TestClient_MessageBeyondTheLimitIsAnError(t *testing.T) {
+	conn := dial(t, &memorySource{rows: rows(t, 1000)}, ServerOptions{})
 	_, err := read(t, NewClient(conn, ClientOptions{MessageBytesMax: 1000}).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()}))
 	if !errors.Is(err, ErrLimit) {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestNobodyListens(t *testing.T) {
-	conn := serving(t, &memory{}, ServerOptions{})
+func TestClient_NoServerIsUnavailable(t *testing.T) {
+	conn := dial(t, &memorySource{}, ServerOptions{})
 	if err := conn.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -240,16 +240,16 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
-// gRPC hands a message over in pieces that end anywhere.
-func TestAMessageInPiecesIsTheSame(t *testing.T) {
+// gRPC passes a message in pieces that may end anywhere.
+func TestSeriesSet_MessageInPiecesIsJoined(t *testing.T) {
 	want := rows(t, 3)
-	b := newBatches(nil, &pb.SeriesRequest{ResponseBatchSize: 10}, nil)
+	b := newBatchWriter(nil, &pb.SeriesRequest{ResponseBatchSize: 10}, nil)
 	for _, r := range want {
 		if err := b.add(labelenc.Append(nil, r.labels), r.chunks, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	stream := &canned{}
+	stream := &memoryStream{}
 	b.stream = stream
 	if err := b.flush(); err != nil {
 		t.Fatal(err)
@@ -268,7 +268,7 @@ func TestAMessageInPiecesIsTheSame(t *testing.T) {
 
 func checkPieces(t *testing.T, pieces mem.BufferSlice, want []row) {
 	t.Helper()
-	set := &SeriesSet{stream: &canned{pieces: []mem.BufferSlice{pieces}}, cancel: func() {}}
+	set := &SeriesSet{stream: &memoryStream{pieces: []mem.BufferSlice{pieces}}, cancel: func() {}}
 	got, err := read(t, set)
 	if err != nil {
 		t.Fatal(err)
@@ -276,14 +276,14 @@ func checkPieces(t *testing.T, pieces mem.BufferSlice, want []row) {
 	check(t, got, want)
 }
 
-// canned is both ends of a stream, in memory.
-type canned struct {
+// memoryStream is both ends of a stream, in memory.
+type memoryStream struct {
 	grpc.ClientStream
 	messages [][]byte
 	pieces   []mem.BufferSlice
 }
 
-func (c *canned) SendMsg(m any) error {
+func (c *memoryStream) SendMsg(m any) error {
 	data, err := Codec().Marshal(m)
 	if err == nil {
 		c.messages = append(c.messages, data.Materialize())
@@ -292,7 +292,7 @@ func (c *canned) SendMsg(m any) error {
 	return err
 }
 
-func (c *canned) RecvMsg(m any) error {
+func (c *memoryStream) RecvMsg(m any) error {
 	if len(c.pieces) == 0 {
 		return errEnd
 	}
@@ -301,27 +301,27 @@ func (c *canned) RecvMsg(m any) error {
 	return Codec().Unmarshal(next, m)
 }
 
-func (*canned) SetHeader(_ metadataMD) error  { return nil }
-func (*canned) SendHeader(_ metadataMD) error { return nil }
-func (*canned) SetTrailer(metadataMD)         {}
-func (*canned) Context() context.Context      { return context.Background() }
+func (*memoryStream) SetHeader(_ metadataMD) error  { return nil }
+func (*memoryStream) SendHeader(_ metadataMD) error { return nil }
+func (*memoryStream) SetTrailer(metadataMD)         {}
+func (*memoryStream) Context() context.Context      { return context.Background() }
 
-func TestABatchIsSentOnce(t *testing.T) {
+func TestOutFrame_IsSentOnce(t *testing.T) {
 	f := outFrame{buf: frames.Pool.Get()}
 	data, err := Codec().Marshal(&f)
 	if err != nil {
 		t.Fatal(err)
 	}
 	data.Free()
-	if _, err := Codec().Marshal(&f); !errors.Is(err, errTaken) {
+	if _, err := Codec().Marshal(&f); !errors.Is(err, errSentTwice) {
 		t.Errorf("a second time: %v", err)
 	}
 }
 
-func TestReadingSeriesDoesNotAllocate(t *testing.T) {
+func TestSeriesSet_DoesNotAllocatePerSeries(t *testing.T) {
 	list := rows(t, 2000)
-	b := newBatches(nil, &pb.SeriesRequest{ResponseBatchSize: 64}, nil)
-	stream := &canned{}
+	b := newBatchWriter(nil, &pb.SeriesRequest{ResponseBatchSize: 64}, nil)
+	stream := &memoryStream{}
 	b.stream = stream
 	for _, r := range list {
 		if err := b.add(labelenc.Append(nil, r.labels), r.chunks, nil); err != nil {
@@ -336,7 +336,7 @@ func TestReadingSeriesDoesNotAllocate(t *testing.T) {
 		pieces = append(pieces, mem.BufferSlice{mem.SliceBuffer(m)})
 	}
 	codec := Codec()
-	in := &canned{}
+	in := &memoryStream{}
 	n := testing.AllocsPerRun(10, func() {
 		in.pieces = slices.Clone(pieces)
 		set := &SeriesSet{stream: reader{in, codec}, cancel: func() {}}
@@ -348,11 +348,11 @@ func TestReadingSeriesDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func TestSnappyIsSpokenByWhoAsksForIt(t *testing.T) {
+func TestRegisterSnappy_ClientChoosesCompression(t *testing.T) {
 	RegisterSnappy()
 	RegisterSnappy()
-	src := &memory{rows: rows(t, 2000)}
-	conn := serving(t, src, ServerOptions{})
+	src := &memorySource{rows: rows(t, 2000)}
+	conn := dial(t, src, ServerOptions{})
 	for range 3 {
 		got, err := read(t, NewClient(conn, ClientOptions{Compression: Snappy}).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()}))
 		if err != nil {
@@ -362,9 +362,9 @@ func TestSnappyIsSpokenByWhoAsksForIt(t *testing.T) {
 	}
 }
 
-func TestKeptSeriesAreValidUntilClose(t *testing.T) {
+func TestSeriesSet_KeepMakesSeriesValidUntilClose(t *testing.T) {
 	want := rows(t, 3000)
-	set := NewClient(serving(t, &memory{rows: want}, ServerOptions{}), ClientOptions{}).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()})
+	set := NewClient(dial(t, &memorySource{rows: want}, ServerOptions{}), ClientOptions{}).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()})
 	set.Keep()
 	type kept struct {
 		labels []byte
@@ -392,14 +392,14 @@ func TestKeptSeriesAreValidUntilClose(t *testing.T) {
 	}
 }
 
-// numberedSource gives numbers to labels as a block's index does.
+// numberedSource has numbers for labels, like the index of a block.
 type numberedSource struct {
-	*memory
-	from int // no numbers from that series on
+	*memorySource
+	from int // series from this one on have no numbers
 }
 
 func (n numberedSource) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
-	q, err := n.memory.RawQuerier(ctx, mint, maxt)
+	q, err := n.memorySource.RawQuerier(ctx, mint, maxt)
 	return numberedQuerier{q, n}, err
 }
 
@@ -434,13 +434,13 @@ func (s *numberedSet) LabelNumbers() []uint64 {
 	return s.numbers
 }
 
-func TestLabelsTravelAsNumbersWhereTheSourceHasThem(t *testing.T) {
+func TestServer_SendsSymbolsIfTheSourceHasThem(t *testing.T) {
 	want := rows(t, 5000)
 	want = append(want, row{labels: labels.FromStrings("__name__", "requests_total", "z", strings.Repeat("x", 200_000)), chunks: []series.Chunk{xor(t, 1, 1)}})
 	for name, from := range map[string]int{"all": 1 << 30, "none": 0, "the first thousand": 1000} {
 		t.Run(name, func(t *testing.T) {
-			src := numberedSource{&memory{rows: want}, from}
-			conn := serving(t, src, ServerOptions{})
+			src := numberedSource{&memorySource{rows: want}, from}
+			conn := dial(t, src, ServerOptions{})
 			for _, opts := range []ClientOptions{{}, {NoSymbols: true}, {NoExtension: true}} {
 				got, err := read(t, NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()}))
 				if err != nil {
@@ -467,17 +467,17 @@ func TestLabelsTravelAsNumbersWhereTheSourceHasThem(t *testing.T) {
 	}
 }
 
-func TestNumbersAndExternalLabelsTogether(t *testing.T) {
-	src := numberedSource{&memory{rows: rows(t, 3000), external: labels.FromStrings("aa", "x", "cluster", "eu")}, 1 << 30}
-	conn := serving(t, src, ServerOptions{})
-	ask := func(opts ClientOptions) []row {
+func TestServer_SymbolsWithExternalLabels(t *testing.T) {
+	src := numberedSource{&memorySource{rows: rows(t, 3000), external: labels.FromStrings("aa", "x", "cluster", "eu")}, 1 << 30}
+	conn := dial(t, src, ServerOptions{})
+	series := func(opts ClientOptions) []row {
 		got, err := read(t, NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all(), WithoutReplicaLabels: []string{"aa"}}))
 		if err != nil || len(got) != 3000 || !got[0].labels.Has("cluster") {
 			t.Fatal(len(got), err)
 		}
 		return got
 	}
-	check(t, ask(ClientOptions{}), ask(ClientOptions{NoSymbols: true}))
+	check(t, series(ClientOptions{}), series(ClientOptions{NoSymbols: true}))
 	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, "/thanos.Store/Series")
 	if err != nil {
 		t.Fatal(err)

@@ -6,28 +6,28 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // the codec of everything but series
+	_ "google.golang.org/grpc/encoding/proto" // the codec of all messages but series
 	"google.golang.org/grpc/mem"
 
 	"github.com/ferula-io/ferula/internal/bufpool"
 	"github.com/ferula-io/ferula/internal/invariant"
 )
 
-// connBufferBytes is what one read or write on a connection moves: a batch.
+// connBufferBytes is the size of one read or write on a connection: a batch.
 const connBufferBytes = 128 << 10
 
-// Codec is what clients and servers of this package speak: series by hand, all
-// else through protobuf's own codec. It calls itself "proto".
+// Codec is the codec of clients and servers of this package. It encodes and decodes
+// series by hand and everything else with protobuf's own codec. Its name is "proto".
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2("proto")} }
 
-// GRPCServerOptions make a grpc.Server speak Codec, with buffers that fit. Other
-// services of that server do not notice.
+// GRPCServerOptions let a grpc.Server use Codec, with buffers that fit. Other services
+// of that server are not affected.
 func GRPCServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ForceServerCodecV2(Codec()), grpc.ReadBufferSize(connBufferBytes), grpc.WriteBufferSize(connBufferBytes)}
 }
 
-// GRPCDialOptions are for the connection of a Client. They are not needed for it to
-// work, only to work well.
+// GRPCDialOptions are the options for the connection of a Client. A Client works
+// without them, but is slower.
 func GRPCDialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithReadBufferSize(connBufferBytes), grpc.WithWriteBufferSize(connBufferBytes)}
 }
@@ -42,7 +42,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.fallback.Marshal(v)
 }
 
-// Unmarshal implements encoding.CodecV2. Data is freed by gRPC when it returns.
+// Unmarshal implements encoding.CodecV2. gRPC frees data when it returns.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if f, ok := v.(*inFrame); ok {
 		f.copyFrom(data)
@@ -54,29 +54,29 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 // Name implements encoding.CodecV2.
 func (codec) Name() string { return "proto" }
 
-// inFrame is a received message, joined in a buffer that is used again. gRPC
-// hands a message over in pieces that end anywhere, and takes them back; one copy
-// makes them whole, and what is decoded may alias it.
+// inFrame is a received message in a pooled buffer. gRPC passes a message in pieces,
+// which may end anywhere, and frees them afterwards. One copy joins the pieces, and
+// decoded series may alias it.
 type inFrame struct {
 	buf    []byte
-	labels []byte // of its series, where these were sent as numbers
+	labels []byte // decoded labels of its series, if these were sent as symbols
 }
 
-// keepBytes is the greatest buffer that is kept for others, or for the next
-// message when that one is much smaller.
-const keepBytes = 1 << 20
+// cachedBytesMax is the largest buffer that is pooled, or reused for a next message
+// that is much smaller.
+const cachedBytesMax = 1 << 20
 
-// inFrames are frames that nobody reads any more.
+// inFrames is the pool of released frames.
 var inFrames = sync.Pool{New: func() any { return &inFrame{} }}
 
 func (f *inFrame) free() {
 	f.poison()
-	if cap(f.buf) <= keepBytes && cap(f.labels) <= keepBytes {
+	if cap(f.buf) <= cachedBytesMax && cap(f.labels) <= cachedBytesMax {
 		inFrames.Put(f)
 	}
 }
 
-// poison shows what still aliases a frame that is not its any more.
+// poison overwrites a released frame, so that tests find what still aliases it.
 func (f *inFrame) poison() {
 	if invariant.Enabled {
 		for i := range f.buf {
@@ -91,7 +91,7 @@ func (f *inFrame) poison() {
 func (f *inFrame) copyFrom(data mem.BufferSlice) {
 	f.poison()
 	size := data.Len()
-	if cap(f.buf) < size || (cap(f.buf) > keepBytes && size < cap(f.buf)/8) {
+	if cap(f.buf) < size || (cap(f.buf) > cachedBytesMax && size < cap(f.buf)/8) {
 		f.buf = make([]byte, 0, size+size/8)
 	}
 	f.buf, f.labels = f.buf[:0], f.labels[:0]
@@ -100,11 +100,11 @@ func (f *inFrame) copyFrom(data mem.BufferSlice) {
 	}
 }
 
-// frames are the buffers of encoded batches. gRPC gives them back when they are
-// written; it asks for none.
+// frames is the pool of buffers for encoded batches. gRPC returns them once they are
+// written.
 var frames = framePool{bufpool.New(connBufferBytes+connBufferBytes/4, 2<<20)}
 
-// framePool is a bufpool as gRPC wants it.
+// framePool is a bufpool with the interface of gRPC.
 type framePool struct{ *bufpool.Pool }
 
 // Get implements mem.BufferPool.
@@ -117,16 +117,16 @@ func (p framePool) Get(length int) *[]byte {
 	return b
 }
 
-var errTaken = errors.New("an encoded batch is sent once only")
+var errSentTwice = errors.New("an encoded batch is sent once only")
 
-// outFrame is an encoded message on its way out. Marshalling hands its buffer
-// over; a second time, as a retry or an interceptor that logs would do, fails
-// instead of sending what others write by then.
+// outFrame is an encoded message to send. Marshal hands its buffer to gRPC. A second
+// Marshal, as by a retry or an interceptor that logs, returns an error: the buffer may
+// have another message by then.
 type outFrame struct{ buf *[]byte }
 
 func (f *outFrame) take() (mem.BufferSlice, error) {
 	if f.buf == nil {
-		return nil, errTaken
+		return nil, errSentTwice
 	}
 	b := mem.NewBuffer(f.buf, frames)
 	f.buf = nil

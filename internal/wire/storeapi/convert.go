@@ -9,7 +9,7 @@ import (
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
 )
 
-// Requests and small answers, from plain structs to messages and back.
+// This file converts requests and small responses between structs and messages.
 
 func strategy(abort bool) pb.PartialResponseStrategy {
 	if abort {
@@ -18,7 +18,7 @@ func strategy(abort bool) pb.PartialResponseStrategy {
 	return pb.PartialResponseStrategy_WARN
 }
 
-// aborts reads both ways of asking for it, the older of which is a bool.
+// aborts reads both fields for the strategy. The older one is a bool.
 func aborts(disabled bool, s pb.PartialResponseStrategy) bool {
 	return disabled || s == pb.PartialResponseStrategy_ABORT
 }
@@ -47,7 +47,7 @@ func matchersFrom(matchers []*pb.LabelMatcher) ([]*labels.Matcher, error) {
 	for i, m := range matchers {
 		kind, ok := matcherIn[m.GetType()]
 		if !ok {
-			return nil, fmt.Errorf("%w: matcher %d has the unknown type %d", ErrBadRequest, i, m.GetType())
+			return nil, fmt.Errorf("%w: matcher %d has unknown type %d", ErrBadRequest, i, m.GetType())
 		}
 		matcher, err := labels.NewMatcher(kind, m.GetName(), m.GetValue())
 		if err != nil {
@@ -58,9 +58,9 @@ func matchersFrom(matchers []*pb.LabelMatcher) ([]*labels.Matcher, error) {
 	return out, nil
 }
 
-// extendedBatch is how many series a batch may have between two ferulas, where
-// bytes bound it. Servers that do not know the extension bound batches by their
-// number only, so that nobody else can be asked for so many.
+// extendedBatch is the number of series per batch between two ferulas, which limit
+// batches by bytes. It is requested through the extension only: servers without the
+// extension limit batches by the number of series alone.
 const extendedBatch = 1 << 16
 
 func seriesRequest(r SeriesRequest, opts ClientOptions) *pb.SeriesRequest {

@@ -21,10 +21,10 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// A stream that is cut must not look like one that has ended.
-func TestAServerThatGoesAwayIsAnError(t *testing.T) {
+// A stream that is cut must not look like one that ended.
+func TestSeriesSet_CutStreamIsAnError(t *testing.T) {
 	var server *grpc.Server
-	src := &endless{memory: memory{rows: rows(t, 1)}}
+	src := &endlessSource{memorySource: memorySource{rows: rows(t, 1)}}
 	conn := connect(t, func(s *grpc.Server) { server = s; NewServer(src, ServerOptions{}).Register(s) }, GRPCServerOptions()...)
 	set := NewClient(conn, ClientOptions{}).Series(t.Context(), SeriesRequest{MaxMS: 1, Matchers: all()})
 	defer set.Close()
@@ -46,9 +46,9 @@ func TestAServerThatGoesAwayIsAnError(t *testing.T) {
 	}
 }
 
-func TestAPlaceIsWaitedForAndGivenBack(t *testing.T) {
-	src := &endless{memory: memory{rows: rows(t, 1)}}
-	client := NewClient(serving(t, src, ServerOptions{ConcurrentMax: 1}), ClientOptions{})
+func TestServer_RequestsWaitForASlotAndReleaseIt(t *testing.T) {
+	src := &endlessSource{memorySource: memorySource{rows: rows(t, 1)}}
+	client := NewClient(dial(t, src, ServerOptions{ConcurrentMax: 1}), ClientOptions{})
 	first := client.Series(t.Context(), SeriesRequest{MaxMS: 1, Matchers: all()})
 	if !first.Next() {
 		t.Fatal(first.Err())
@@ -57,7 +57,7 @@ func TestAPlaceIsWaitedForAndGivenBack(t *testing.T) {
 	defer cancel()
 	second := client.Series(ctx, SeriesRequest{MaxMS: 1, Matchers: all()})
 	if second.Next() || !errors.Is(second.Err(), context.DeadlineExceeded) {
-		t.Errorf("a second stream beside the only one: %v", second.Err())
+		t.Errorf("a second stream in addition to the only slot: %v", second.Err())
 	}
 	if err := errors.Join(second.Close(), first.Close()); err != nil {
 		t.Fatal(err)
@@ -74,12 +74,12 @@ func TestAPlaceIsWaitedForAndGivenBack(t *testing.T) {
 	}
 }
 
-// Whatever is received: no panic, an error with a status or a sentinel, and what is given is in order.
+// For any input: no panic, errors have a status or a sentinel, and series are sorted.
 func FuzzSeriesSet(f *testing.F) {
 	list := rows(f, 5)
 	for _, symbols := range []bool{false, true} {
 		to := &discard{keep: true}
-		out := newBatches(to, &pb.SeriesRequest{ResponseBatchSize: 3, Extension: &pb.Extension{Symbols: symbols}}, &numberedSet{rowSet: rowSet{rows: list}, from: 1 << 30, known: map[string]uint64{}})
+		out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 3, Extension: &pb.Extension{Symbols: symbols}}, &numberedSet{rowSet: rowSet{rows: list}, from: 1 << 30, known: map[string]uint64{}})
 		set := out.numbered
 		for i, r := range list {
 			if symbols {
@@ -96,7 +96,7 @@ func FuzzSeriesSet(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		pieces := []mem.BufferSlice{{mem.SliceBuffer(first)}, {mem.SliceBuffer(second)}}
-		set := &SeriesSet{stream: &canned{pieces: pieces}, cancel: func() {}}
+		set := &SeriesSet{stream: &memoryStream{pieces: pieces}, cancel: func() {}}
 		defer set.Close()
 		var before []byte
 		builder := labels.NewScratchBuilder(8)
@@ -118,14 +118,14 @@ func FuzzSeriesSet(f *testing.F) {
 	})
 }
 
-// hostile sends what message makes of the number of a message, until that is nil.
-type hostile struct {
-	canned
+// hostileStream receives message(0), message(1) and so on, until message returns nil.
+type hostileStream struct {
+	memoryStream
 	n       int
 	message func(n int) []byte
 }
 
-func (h *hostile) RecvMsg(m any) error {
+func (h *hostileStream) RecvMsg(m any) error {
 	data := h.message(h.n)
 	if h.n++; data == nil {
 		return io.EOF
@@ -133,14 +133,14 @@ func (h *hostile) RecvMsg(m any) error {
 	return Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, m)
 }
 
-// A store cannot make a client hold more than it is allowed to within one series.
-func TestAStoreThatSendsOneSeriesWithoutEndIsCutOff(t *testing.T) {
+// A store must not exceed the client's limit within one series.
+func TestSeriesSet_EndlessSeriesIsCutOff(t *testing.T) {
 	lset := labelenc.AppendLabel(nil, "a", "1")
 	chunk := series.Chunk{Encoding: chunkenc.EncXOR, Data: make([]byte, 1000)}
 	message := storepb.AppendSeriesHead(nil, lset, storepb.ChunkSize(0, 0, 1, 1000))
 	message = storepb.AppendChunk(message, 0, 0, uint8(chunk.Encoding), chunk.Data)
 	const bytesMax = 100_000
-	in := &hostile{message: func(n int) []byte {
+	in := &hostileStream{message: func(n int) []byte {
 		if n > 1000 {
 			return nil
 		}
@@ -155,13 +155,13 @@ func TestAStoreThatSendsOneSeriesWithoutEndIsCutOff(t *testing.T) {
 	}
 }
 
-func TestMessagesWithoutASeriesAreNotHeld(t *testing.T) {
+func TestSeriesSet_FramesWithoutSeriesAreReleased(t *testing.T) {
 	empty := storepb.AppendHead(nil)
 	storepb.SealBatch(empty)
 	lset := labelenc.AppendLabel(nil, "a", "1")
 	held := 0
 	var set *SeriesSet
-	in := &hostile{message: func(n int) []byte {
+	in := &hostileStream{message: func(n int) []byte {
 		held = max(held, len(set.frames)+len(set.spare))
 		switch {
 		case n == 0 || n == 5000:
@@ -177,9 +177,9 @@ func TestMessagesWithoutASeriesAreNotHeld(t *testing.T) {
 	}
 }
 
-func TestWarningsWithoutEndAreNotHeld(t *testing.T) {
+func TestSeriesSet_WarningsAreBounded(t *testing.T) {
 	for name, text := range map[string]string{"many": "%d", "long": "%d " + strings.Repeat("x", 100_000)} {
-		set := &SeriesSet{cancel: func() {}, stream: &hostile{message: func(n int) []byte {
+		set := &SeriesSet{cancel: func() {}, stream: &hostileStream{message: func(n int) []byte {
 			if n > 5000 {
 				return nil
 			}
@@ -192,16 +192,16 @@ func TestWarningsWithoutEndAreNotHeld(t *testing.T) {
 		for w := range set.Warnings() {
 			bytes += len(w)
 		}
-		if _, told := set.Warnings()[errWarnings.Error()]; !told || len(set.Warnings()) > warningsMax+1 || bytes > warningsBytesMax+1000 {
-			t.Errorf("%s: %d warnings of %d bytes, told: %v", name, len(set.Warnings()), bytes, told)
+		if _, reported := set.Warnings()[errWarnings.Error()]; !reported || len(set.Warnings()) > warningsMax+1 || bytes > warningsBytesMax+1000 {
+			t.Errorf("%s: %d warnings of %d bytes, reported: %v", name, len(set.Warnings()), bytes, reported)
 		}
 	}
 }
 
-// What is left of a query's budget bounds a message before it is read.
-func TestAMessageBeyondTheBudgetIsRefused(t *testing.T) {
-	src := &memory{rows: rows(t, 100)}
-	client := NewClient(serving(t, src, ServerOptions{}), ClientOptions{})
+// The remaining budget of a query limits a message before it is read.
+func TestSeriesSet_MessageBeyondBytesMaxIsAnError(t *testing.T) {
+	src := &memorySource{rows: rows(t, 100)}
+	client := NewClient(dial(t, src, ServerOptions{}), ClientOptions{})
 	for _, c := range []struct {
 		bytesMax int64
 		want     error

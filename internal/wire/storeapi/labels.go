@@ -19,7 +19,7 @@ func (s *Server) labelNames(ctx context.Context, in *pb.LabelNamesRequest) (*pb.
 		AbortOnPartial: aborts(in.PartialResponseDisabled, in.PartialResponseStrategy),
 	}
 	external := s.src.ExternalLabels()
-	found, err := r.take(in.Matchers, external)
+	found, err := r.parse(in.Matchers, external)
 	if err != nil || !found {
 		return &pb.LabelNamesResponse{}, err
 	}
@@ -27,7 +27,7 @@ func (s *Server) labelNames(ctx context.Context, in *pb.LabelNamesRequest) (*pb.
 	if err != nil {
 		return nil, err
 	}
-	if len(names) > 0 { // there are series, which then have the external labels
+	if len(names) > 0 { // the buffer holds a batch with symbols
 		external.Range(func(l labels.Label) { names = append(names, l.Name) })
 		slices.Sort(names)
 		names = slices.Compact(names)
@@ -42,10 +42,10 @@ func (s *Server) labelValues(ctx context.Context, in *pb.LabelValuesRequest) (*p
 		AbortOnPartial: aborts(in.PartialResponseDisabled, in.PartialResponseStrategy),
 	}
 	if r.Label == "" {
-		return nil, fmt.Errorf("%w: no label is named whose values are asked for", ErrBadRequest)
+		return nil, fmt.Errorf("%w: the request for label values has no label", ErrBadRequest)
 	}
 	external := s.src.ExternalLabels()
-	found, err := r.take(in.Matchers, external)
+	found, err := r.parse(in.Matchers, external)
 	if err != nil || !found || slices.Contains(r.WithoutReplicaLabels, r.Label) {
 		return &pb.LabelValuesResponse{}, err
 	}
@@ -65,9 +65,9 @@ func (s *Server) labelValues(ctx context.Context, in *pb.LabelValuesRequest) (*p
 	return &pb.LabelValuesResponse{Values: cut(values, r.Limit), Warnings: warnings}, err
 }
 
-// take checks a request and reads its matchers; found is false if the external
-// labels are not those that are asked for.
-func (r *LabelsRequest) take(matchers []*pb.LabelMatcher, external labels.Labels) (found bool, err error) {
+// parse checks a request and parses its matchers. found is false if a matcher excludes
+// the external labels.
+func (r *LabelsRequest) parse(matchers []*pb.LabelMatcher, external labels.Labels) (found bool, err error) {
 	if err := checkRange(r.MinMS, r.MaxMS); err != nil {
 		return false, err
 	}
@@ -81,12 +81,12 @@ func (r *LabelsRequest) take(matchers []*pb.LabelMatcher, external labels.Labels
 
 func checkRange(minMS, maxMS int64) error {
 	if minMS > maxMS {
-		return fmt.Errorf("%w: the range ends (%d) before it begins (%d)", ErrBadRequest, maxMS, minMS)
+		return fmt.Errorf("%w: the end of the range (%d) is before its start (%d)", ErrBadRequest, maxMS, minMS)
 	}
 	return nil
 }
 
-// anySeries says whether there is a series at all.
+// anySeries reports whether any series matches.
 func (s *Server) anySeries(ctx context.Context, r LabelsRequest) (_ bool, err error) {
 	q, err := s.src.RawQuerier(ctx, r.MinMS, r.MaxMS)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/apipb"
 )
 
-// MetricMetadata asks for what metrics are, by name: all, or one. At most limit are
-// given; -1 is no limit.
+// MetricMetadata returns the metadata of one metric, or of all if metric is empty, by
+// name. limit is the largest number of metrics; -1 means no limit.
 func (c *Client) MetricMetadata(ctx context.Context, metric string, limit int) (found map[string][]metadata.Metadata, warnings []string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -6,11 +6,11 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-func TestSeriesArriveAsTheyWereStored(t *testing.T) {
+func TestServer_SeriesRoundTrip(t *testing.T) {
 	want := rows(t, 1000)
-	conn := serving(t, &memory{rows: want}, ServerOptions{})
+	conn := dial(t, &memorySource{rows: want}, ServerOptions{})
 	for name, opts := range map[string]ClientOptions{
-		"in batches as ferula asks": {}, "as Thanos asks": {NoExtension: true}, "one by one": {NoExtension: true, BatchSeries: 1}, "three": {NoExtension: true, BatchSeries: 3},
+		"batches of ferula": {}, "batches of Thanos": {NoExtension: true}, "one by one": {NoExtension: true, BatchSeries: 1}, "three": {NoExtension: true, BatchSeries: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := read(t, NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 1 << 40, Matchers: all()}))
@@ -22,9 +22,9 @@ func TestSeriesArriveAsTheyWereStored(t *testing.T) {
 	}
 }
 
-func TestExternalLabelsWin(t *testing.T) {
-	src := &memory{rows: rows(t, 100), external: labels.FromStrings("cluster", "eu", "job", "other")}
-	conn := serving(t, src, ServerOptions{})
+func TestServer_ExternalLabelsReplaceLabelsOfTheSeries(t *testing.T) {
+	src := &memorySource{rows: rows(t, 100), external: labels.FromStrings("cluster", "eu", "job", "other")}
+	conn := dial(t, src, ServerOptions{})
 	got, err := read(t, NewClient(conn, ClientOptions{}).Series(t.Context(), SeriesRequest{MaxMS: 1 << 40, Matchers: append(all(), equal("cluster", "eu"))}))
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/apipb"
 )
 
-// RuleGroup is a group of rules as a store's server evaluates it.
+// RuleGroup is a rule group as the server behind a store evaluates it.
 type RuleGroup struct {
 	Name, File                         string
 	IntervalSeconds, EvaluationSeconds float64
@@ -19,7 +19,7 @@ type RuleGroup struct {
 	Rules                              []Rule
 }
 
-// Rule records or alerts.
+// Rule is a recording or an alerting rule.
 type Rule struct {
 	Alerting          bool
 	Name, Query       string
@@ -27,27 +27,27 @@ type Rule struct {
 	Health, LastError string
 	EvaluationSeconds float64
 	LastEvaluation    time.Time
-	// Of alerting rules only.
+	// The rest is set for alerting rules only.
 	State                              string // inactive, pending, firing or unknown
 	DurationSeconds, KeepFiringSeconds float64
 	Annotations                        labels.Labels
 	Alerts                             []Alert
 }
 
-// Alert is pending or fires.
+// Alert is a pending or firing alert.
 type Alert struct {
 	Labels, Annotations labels.Labels
 	State, Value        string
 	ActiveAt            time.Time
 }
 
-// RulesRequest asks for rules.
+// RulesRequest selects rules.
 type RulesRequest struct {
 	Type           string // alert, record or all
 	AbortOnPartial bool
 }
 
-// Rules asks for rules, all of which are in memory then.
+// Rules returns rules. All of them are in memory.
 func (c *Client) Rules(ctx context.Context, r RulesRequest) (groups []RuleGroup, warnings []string, err error) {
 	request := &apipb.RulesRequest{
 		Type: apipb.RulesRequest_Type(apipb.RulesRequest_Type_value[strings.ToUpper(r.Type)]), PartialResponseStrategy: int32(strategy(r.AbortOnPartial)),
@@ -65,14 +65,14 @@ func (c *Client) Rules(ctx context.Context, r RulesRequest) (groups []RuleGroup,
 			}
 			groups = append(groups, group)
 		}
-		return within(n, "rules and alerts")
+		return checkListLen(n, "rules and alerts")
 	})
 	return groups, warnings, err
 }
 
 func groupFrom(g *apipb.RuleGroup) RuleGroup {
 	group := RuleGroup{
-		Name: g.Name, File: g.File, IntervalSeconds: g.Interval, EvaluationSeconds: g.EvaluationDurationSeconds, Limit: g.Limit, LastEvaluation: momentOf(g.LastEvaluation),
+		Name: g.Name, File: g.File, IntervalSeconds: g.Interval, EvaluationSeconds: g.EvaluationDurationSeconds, Limit: g.Limit, LastEvaluation: timeOf(g.LastEvaluation),
 	}
 	for _, r := range g.Rules {
 		if a := r.GetAlert(); a != nil {
@@ -80,7 +80,7 @@ func groupFrom(g *apipb.RuleGroup) RuleGroup {
 		} else if r := r.GetRecording(); r != nil {
 			group.Rules = append(group.Rules, Rule{
 				Name: r.Name, Query: r.Query, Labels: labelsIn(r.Labels), Health: r.Health, LastError: r.LastError,
-				EvaluationSeconds: r.EvaluationDurationSeconds, LastEvaluation: momentOf(r.LastEvaluation),
+				EvaluationSeconds: r.EvaluationDurationSeconds, LastEvaluation: timeOf(r.LastEvaluation),
 			})
 		}
 	}
@@ -90,12 +90,12 @@ func groupFrom(g *apipb.RuleGroup) RuleGroup {
 func alertingFrom(a *apipb.Alert) Rule {
 	rule := Rule{
 		Alerting: true, Name: a.Name, Query: a.Query, Labels: labelsIn(a.Labels), Health: a.Health, LastError: a.LastError,
-		EvaluationSeconds: a.EvaluationDurationSeconds, LastEvaluation: momentOf(a.LastEvaluation),
+		EvaluationSeconds: a.EvaluationDurationSeconds, LastEvaluation: timeOf(a.LastEvaluation),
 		State: stateOf(a.State), DurationSeconds: a.DurationSeconds, KeepFiringSeconds: a.KeepFiringForSeconds, Annotations: labelsIn(a.Annotations),
 	}
 	for _, one := range a.Alerts {
 		rule.Alerts = append(rule.Alerts, Alert{
-			Labels: labelsIn(one.Labels), Annotations: labelsIn(one.Annotations), State: stateOf(one.State), Value: one.Value, ActiveAt: momentOf(one.ActiveAt),
+			Labels: labelsIn(one.Labels), Annotations: labelsIn(one.Annotations), State: stateOf(one.State), Value: one.Value, ActiveAt: timeOf(one.ActiveAt),
 		})
 	}
 	return rule

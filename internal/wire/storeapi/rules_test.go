@@ -14,8 +14,8 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/apipb"
 )
 
-// listing answers one method with messages and then an error.
-func listing[In any](service, method string, in *In, err error, messages ...any) func(*grpc.Server) {
+// listHandler serves one method: it sends messages and then returns err.
+func listHandler[In any](service, method string, in *In, err error, messages ...any) func(*grpc.Server) {
 	return func(s *grpc.Server) {
 		s.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
 			StreamName: method, ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
@@ -43,7 +43,7 @@ func set(pairs ...string) *apipb.LabelSet {
 
 var listedAt = &apipb.Timestamp{Seconds: 1000, Nanos: 5}
 
-func TestTargetsOfAllMessagesAreGathered(t *testing.T) {
+func TestClient_TargetsOfAllMessages(t *testing.T) {
 	var in apipb.TargetsRequest
 	messages := []any{
 		&apipb.TargetsResponse{Result: &apipb.TargetsResponse_Targets{Targets: &apipb.TargetDiscovery{ActiveTargets: []*apipb.ActiveTarget{
@@ -52,7 +52,7 @@ func TestTargetsOfAllMessagesAreGathered(t *testing.T) {
 		&apipb.TargetsResponse{Result: &apipb.TargetsResponse_Warning{Warning: "w"}},
 		&apipb.TargetsResponse{Result: &apipb.TargetsResponse_Targets{Targets: &apipb.TargetDiscovery{DroppedTargets: []*apipb.DroppedTarget{{DiscoveredLabels: set("c", "3")}, {}}}}},
 	}
-	got, warnings, err := NewClient(connect(t, listing("thanos.Targets", "Targets", &in, nil, messages...)), ClientOptions{}).Targets(t.Context(), TargetsRequest{State: "dropped", AbortOnPartial: true})
+	got, warnings, err := NewClient(connect(t, listHandler("thanos.Targets", "Targets", &in, nil, messages...)), ClientOptions{}).Targets(t.Context(), TargetsRequest{State: "dropped", AbortOnPartial: true})
 	want := Targets{
 		Active: []ActiveTarget{{
 			Discovered: labels.FromStrings("a", "1", "b", "2"), ScrapePool: "p", ScrapeURL: "u", GlobalURL: "g", LastError: "e", Health: "down",
@@ -61,11 +61,11 @@ func TestTargetsOfAllMessagesAreGathered(t *testing.T) {
 		Dropped: []labels.Labels{labels.FromStrings("c", "3"), labels.EmptyLabels()},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) || len(warnings) != 1 || in.State != apipb.TargetsRequest_DROPPED || in.PartialResponseStrategy != int32(strategy(true)) {
-		t.Errorf("%v %v %+v; asked %v", err, warnings, got, &in)
+		t.Errorf("%v %v %+v; request %v", err, warnings, got, &in)
 	}
 }
 
-func TestRulesOfAllMessagesAreGathered(t *testing.T) {
+func TestClient_RulesOfAllMessages(t *testing.T) {
 	var in apipb.RulesRequest
 	group := &apipb.RuleGroup{Name: "n", File: "f", Interval: 2, EvaluationDurationSeconds: 0.5, Limit: 3, LastEvaluation: listedAt, Rules: []*apipb.Rule{
 		{Result: &apipb.Rule_Recording{Recording: &apipb.RecordingRule{Name: "r", Query: "q", Labels: set("a", "1"), Health: "ok", LastError: "e", EvaluationDurationSeconds: 4, LastEvaluation: listedAt}}},
@@ -76,7 +76,7 @@ func TestRulesOfAllMessagesAreGathered(t *testing.T) {
 		}}},
 	}}
 	messages := []any{&apipb.RulesResponse{Result: &apipb.RulesResponse_Warning{Warning: "w"}}, &apipb.RulesResponse{Result: &apipb.RulesResponse_Group{Group: group}}}
-	got, warnings, err := NewClient(connect(t, listing("thanos.Rules", "Rules", &in, nil, messages...)), ClientOptions{}).Rules(t.Context(), RulesRequest{Type: "alert"})
+	got, warnings, err := NewClient(connect(t, listHandler("thanos.Rules", "Rules", &in, nil, messages...)), ClientOptions{}).Rules(t.Context(), RulesRequest{Type: "alert"})
 	at := time.Unix(1000, 5).UTC()
 	want := []RuleGroup{{Name: "n", File: "f", IntervalSeconds: 2, EvaluationSeconds: 0.5, Limit: 3, LastEvaluation: at, Rules: []Rule{
 		{Name: "r", Query: "q", Labels: labels.FromStrings("a", "1"), Health: "ok", LastError: "e", EvaluationSeconds: 4, LastEvaluation: at},
@@ -86,18 +86,18 @@ func TestRulesOfAllMessagesAreGathered(t *testing.T) {
 		},
 	}}}
 	if err != nil || !reflect.DeepEqual(got, want) || len(warnings) != 1 || in.Type != apipb.RulesRequest_ALERT {
-		t.Errorf("%v %v %+v; asked %v", err, warnings, got, &in)
+		t.Errorf("%v %v %+v; request %v", err, warnings, got, &in)
 	}
 }
 
-func TestAListThatBreaksOffIsAnError(t *testing.T) {
+func TestClient_CutListIsAnError(t *testing.T) {
 	var in apipb.RulesRequest
 	gone := status.Error(codes.Unavailable, "gone")
-	conn := connect(t, listing("thanos.Rules", "Rules", &in, gone, &apipb.RulesResponse{Result: &apipb.RulesResponse_Group{Group: &apipb.RuleGroup{}}}))
+	conn := connect(t, listHandler("thanos.Rules", "Rules", &in, gone, &apipb.RulesResponse{Result: &apipb.RulesResponse_Group{Group: &apipb.RuleGroup{}}}))
 	if _, _, err := NewClient(conn, ClientOptions{}).Rules(t.Context(), RulesRequest{}); !errors.Is(err, ErrUnavailable) {
 		t.Error(err)
 	}
-	if err := within(listMax+1, "targets"); !errors.Is(err, ErrLimit) {
+	if err := checkListLen(listMax+1, "targets"); !errors.Is(err, ErrLimit) {
 		t.Error(err)
 	}
 }

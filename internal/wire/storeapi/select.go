@@ -14,17 +14,17 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// series answers one Series request.
+// series serves one Series request.
 func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) error {
 	r, err := seriesRequestFrom(in)
 	if err != nil {
 		return err
 	}
 	ctx := stream.Context()
-	if s.places != nil {
+	if s.slots != nil {
 		select {
-		case s.places <- struct{}{}:
-			defer func() { <-s.places }()
+		case s.slots <- struct{}{}:
+			defer func() { <-s.slots }()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -35,21 +35,22 @@ func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) error {
 	}
 	defer func() {
 		if err := set.Close(); err != nil {
-			s.opts.Logger.Error("Closing what series were read from failed", "err", err)
+			s.opts.Logger.Error("Closing the querier of a Series request failed", "err", err)
 		}
 	}()
-	out := newBatches(stream, in, set)
+	out := newBatchWriter(stream, in, set)
 	defer out.free()
 	return s.send(ctx, r, set, out)
 }
 
-// selection is a set with the querier that it came from.
+// selection is a set with its querier.
 type selection struct {
 	series.Set
 	series.Querier
 }
 
-// open selects what is asked for; nil if the external labels match nothing.
+// open selects the requested series. It returns nil if the matchers exclude the
+// external labels.
 func (s *Server) open(ctx context.Context, r SeriesRequest) (Stream, error) {
 	if err := checkRange(r.MinMS, r.MaxMS); err != nil {
 		return nil, err
@@ -63,7 +64,7 @@ func (s *Server) open(ctx context.Context, r SeriesRequest) (Stream, error) {
 		return nil, nil
 	}
 	if len(matchers) == 0 {
-		return nil, fmt.Errorf("%w: there is no matcher beside those of external labels", ErrBadRequest)
+		return nil, fmt.Errorf("%w: no matcher other than those for external labels", ErrBadRequest)
 	}
 	q, err := s.src.RawQuerier(ctx, r.MinMS, r.MaxMS)
 	if err != nil {
@@ -76,14 +77,14 @@ func (s *Server) open(ctx context.Context, r SeriesRequest) (Stream, error) {
 	return selection{set, q}, nil
 }
 
-// ctxEvery is after how many series it is looked whether anybody still listens.
+// ctxEvery is the number of series between two checks whether the call was cancelled.
 const ctxEvery = 256
 
-// send writes the series of a set, within the limits, then its warnings.
-func (s *Server) send(ctx context.Context, r SeriesRequest, set Stream, out *batches) error {
+// send writes the series of a set, within the limits, and then its warnings.
+func (s *Server) send(ctx context.Context, r SeriesRequest, set Stream, out *batchWriter) error {
 	downsampled, _ := set.(interface{ AggrChunks() []AggrChunk })
 	sharded := shardMatcher(r.Shard)
-	tally := tally{limits: s.opts}
+	tally := limitCounter{limits: s.opts}
 	var spans []storepb.Chunk
 	for n := 0; set.Next(); n++ {
 		if n%ctxEvery == 0 && ctx.Err() != nil {
@@ -128,16 +129,16 @@ func (s *Server) send(ctx context.Context, r SeriesRequest, set Stream, out *bat
 	return nil
 }
 
-// tally counts what one request was given.
-type tally struct {
+// limitCounter counts the series, samples and bytes of one request.
+type limitCounter struct {
 	limits                 ServerOptions
 	series, samples, bytes int64
 }
 
-// chunkSamples is what a chunk is counted for.
+// chunkSamples is the number of samples that each chunk counts for.
 const chunkSamples = 120
 
-func (t *tally) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk) (reason string, err error) {
+func (t *limitCounter) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk) (reason string, err error) {
 	t.series++
 	t.samples += chunkSamples * int64(len(chunks)+len(spans))
 	t.bytes += int64(len(lset))
@@ -158,8 +159,8 @@ func (t *tally) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk) (
 	return "", nil
 }
 
-// shard says which series belong to it, by the hash that every StoreAPI computes:
-// xxhash64 of (name 0xFF value 0xFF)* over the chosen labels in order.
+// shard matches the series whose hash belongs to it. All implementations of StoreAPI
+// use the same hash: xxhash64 of (name 0xFF value 0xFF)* over the chosen labels in order.
 type shard struct {
 	Shard
 	buf []byte
@@ -177,7 +178,7 @@ func (s *shard) matches(lset []byte) bool {
 	for len(lset) > 0 {
 		name, value, rest, err := labelenc.Next(lset)
 		if err != nil {
-			return true // it is found out when the series is sent or read
+			return true // the sender or reader of the series returns the error
 		}
 		if slices.Contains(s.Labels, string(name)) == s.By {
 			s.buf = append(append(s.buf, name...), 0xFF)

@@ -19,35 +19,35 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// SeriesSet is the answer to Series: a series.Set that receives as it goes. It is
-// used by one goroutine.
+// SeriesSet is the response to Series: a series.Set that receives messages as Next is
+// called. It is not safe for concurrent use.
 //
-// A series that its server split is joined, so one series is decoded ahead. What
-// was decoded aliases the frame that it came in; frames are used again when
-// nothing given away or decoded ahead is in them, and few are needed: one for the
-// current series, one for the next, more only for a series longer than a message.
+// A series that its server split is joined, for which one series is decoded ahead.
+// Decoded series alias the frame of their message. A frame is reused when neither the
+// current series nor the one ahead lies in it. So few are needed: one for each of the
+// two, and more only for a series longer than a message.
 type SeriesSet struct {
 	stream   grpc.ClientStream
 	cancel   context.CancelFunc
-	bytesMax int // of the messages that the current series and the one ahead lie in; 0: none
+	bytesMax int // limit of the messages that hold the current series and the one ahead; 0: none
 
-	frames []*inFrame // of the current series and the one ahead; the last is being read
-	spare  []*inFrame
-	keep   bool
-	kept   []*inFrame // all that were read, if they are to be kept
-	batch  []byte     // rest of the frame's batch
-	coded  bool       // whose labels are numbers
-	table  storepb.SymbolReader
-	one    []byte // the frame's only series, not yet decoded; nil: none
-	used   bool   // something that is held lies in the last frame
+	frames   []*inFrame // frames of the current series and the one ahead; the last is being decoded
+	spare    []*inFrame
+	keep     bool
+	retained []*inFrame // all released frames, after Keep
+	batch    []byte     // the rest of the batch in the last frame
+	coded    bool       // the batch has symbols
+	table    storepb.SymbolReader
+	one      []byte // the next series in the last frame, not yet decoded; nil: none
+	used     bool   // the current series or the one ahead lies in the last frame
 
 	labels   []byte
 	chunks   []series.Chunk
 	aggr     []AggrChunk
-	ahead    []byte // labels of the series decoded ahead
+	ahead    []byte // labels of the series that is decoded ahead
 	decoded  []storepb.Chunk
 	hasAhead bool
-	given    bool // a series was
+	started  bool // there is a current series
 	warnings annotations.Annotations
 	warned   int  // bytes of warnings
 	ended    bool // the last message was received
@@ -66,44 +66,44 @@ func (s *SeriesSet) Next() bool {
 	return s.err == nil
 }
 
-// next returns io.EOF at the end.
+// next reads the next series. It returns io.EOF at the end.
 func (s *SeriesSet) next() error {
 	if !s.hasAhead {
 		order, err := s.decode()
 		if err != nil {
 			return err
 		}
-		if s.given && order <= 0 {
-			return s.disorder()
+		if s.started && order <= 0 {
+			return s.orderError()
 		}
 	}
-	s.labels, s.hasAhead, s.given = s.ahead, false, true
+	s.labels, s.hasAhead, s.started = s.ahead, false, true
 	s.chunks, s.aggr = s.chunks[:0], s.aggr[:0]
-	s.take()
+	s.appendAhead()
 	s.release()
 	for {
 		order, err := s.decode()
 		switch {
 		case errors.Is(err, io.EOF):
-			return nil // the next call will find it too
+			return nil // the next call returns it
 		case err != nil:
 			return err
 		case order > 0:
 			s.hasAhead = true
 			return nil
 		case order < 0:
-			return s.disorder()
+			return s.orderError()
 		}
-		s.take()
+		s.appendAhead()
 	}
 }
 
-func (s *SeriesSet) disorder() error {
-	return fmt.Errorf("%w: series are not in order: %s came after %s", ErrCorrupt, textOf(s.ahead), textOf(s.labels))
+func (s *SeriesSet) orderError() error {
+	return fmt.Errorf("%w: series are out of order: %s follows %s", ErrCorrupt, labelsText(s.ahead), labelsText(s.labels))
 }
 
-// take adds the chunks decoded ahead to the current series.
-func (s *SeriesSet) take() {
+// appendAhead appends the chunks that are decoded ahead to the current series.
+func (s *SeriesSet) appendAhead() {
 	for i := range s.decoded {
 		c := &s.decoded[i]
 		chunk := series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data}
@@ -116,15 +116,15 @@ func (s *SeriesSet) take() {
 }
 
 // Keep makes labels and chunks valid until Close instead of until Next, without a
-// copy: what was received stays in memory as it came. It is called before the
-// first Next, by who holds all of an answer anyway.
+// copy: all received messages stay in memory. It must be called before the first Next.
+// It is for callers that hold the whole response anyway.
 func (s *SeriesSet) Keep() { s.keep = true }
 
-// release takes all frames but the one being read back.
+// release reuses all frames except the last.
 func (s *SeriesSet) release() {
 	if last := len(s.frames) - 1; last > 0 {
 		if s.keep {
-			s.kept = append(s.kept, s.frames[:last]...)
+			s.retained = append(s.retained, s.frames[:last]...)
 		} else {
 			s.spare = append(s.spare, s.frames[:last]...)
 		}
@@ -137,11 +137,11 @@ func (s *SeriesSet) release() {
 	}
 }
 
-// spareFrames is how many frames are kept beyond the one that is read.
+// spareFrames is the number of free frames that are cached.
 const spareFrames = 2
 
-// decode decodes the next series ahead, receiving until there is one, and says
-// how it stands to the current one: > 0 behind it, 0 the same; io.EOF at the end.
+// decode decodes the next series into ahead, and receives messages as needed. order
+// compares it to the current one: > 0 after it, 0 the same. It returns io.EOF at the end.
 func (s *SeriesSet) decode() (order int, err error) {
 	for s.one == nil {
 		if len(s.batch) == 0 {
@@ -167,7 +167,7 @@ func (s *SeriesSet) decode() (order int, err error) {
 		if err == nil {
 			order, err = labelenc.Follows(s.labels, s.ahead)
 		}
-		return order, s.named(err)
+		return order, s.withSeries(err)
 	}
 	size, order, err := labelenc.CutAfter(s.labels, body)
 	if err != nil {
@@ -181,23 +181,23 @@ func (s *SeriesSet) decode() (order int, err error) {
 			order, err = labelenc.Follows(s.labels, s.ahead)
 		}
 	}
-	return order, s.named(err)
+	return order, s.withSeries(err)
 }
 
-// named says which series and chunk could not be decoded.
-func (s *SeriesSet) named(err error) error {
+// withSeries adds the series and the chunk that could not be decoded to an error.
+func (s *SeriesSet) withSeries(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("series %s: chunk %d: %w", textOf(s.ahead), len(s.decoded), err)
+	return fmt.Errorf("series %s: chunk %d: %w", labelsText(s.ahead), len(s.decoded), err)
 }
 
-// receive takes the next message into a frame.
+// receive reads the next message into a frame.
 func (s *SeriesSet) receive() error {
 	if s.ended {
 		return io.EOF
 	}
-	// A message without a series leaves nothing to be held.
+	// A frame without a series is reused at once.
 	if last := len(s.frames) - 1; last >= 0 && !s.used && !s.keep {
 		s.spare = append(s.spare, s.frames[last])
 		s.frames = s.frames[:last]
@@ -207,7 +207,7 @@ func (s *SeriesSet) receive() error {
 		held += len(frame.buf)
 	}
 	if s.bytesMax > 0 && len(s.frames) > 1 && held > s.bytesMax {
-		return fmt.Errorf("%w: series %s has more than %d", ErrBytesMax, textOf(s.labels), s.bytesMax)
+		return fmt.Errorf("%w: series %s has more than %d bytes", ErrBytesMax, labelsText(s.labels), s.bytesMax)
 	}
 	var frame *inFrame
 	if n := len(s.spare); n > 0 {
@@ -226,7 +226,7 @@ func (s *SeriesSet) receive() error {
 			s.ended = true
 			return io.EOF
 		} else if err != nil {
-			if status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") { // gRPC has no other sign of it
+			if status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") { // gRPC has no other sign of this error
 				return fmt.Errorf("%w: %w", ErrBytesMax, err)
 			}
 			return fromStatus(err)
@@ -251,13 +251,13 @@ func (s *SeriesSet) receive() error {
 	}
 }
 
-// What is kept of warnings.
+// Limits of the warnings that are returned.
 const (
 	warningsMax      = 1000
 	warningsBytesMax = 1 << 20
 )
 
-// warn keeps a warning, or says that there are more than are kept.
+// warn adds a warning. Beyond the limits it adds errWarnings instead.
 func (s *SeriesSet) warn(text []byte) {
 	if len(s.warnings) >= warningsMax || s.warned+len(text) > warningsBytesMax {
 		s.warnings.Add(errWarnings)
@@ -267,16 +267,16 @@ func (s *SeriesSet) warn(text []byte) {
 	s.warnings.Add(errors.New(string(text)))
 }
 
-var errWarnings = errors.New("there are further warnings, which are left out")
+var errWarnings = errors.New("further warnings were omitted")
 
-// fail ends the set; io.EOF is a good end.
+// fail ends the set. io.EOF is the regular end.
 func (s *SeriesSet) fail(err error) {
 	s.err = err
 	s.cancel()
 	s.batch, s.one, s.ahead, s.decoded = nil, nil, nil, nil
 	s.labels, s.chunks, s.aggr = nil, nil, nil
 	if s.keep {
-		s.kept = append(s.kept, s.frames...)
+		s.retained = append(s.retained, s.frames...)
 		s.frames = nil
 	}
 	for _, frame := range slices.Concat(s.frames, s.spare) {
@@ -288,10 +288,10 @@ func (s *SeriesSet) fail(err error) {
 // Labels implements series.Set.
 func (s *SeriesSet) Labels() []byte { return s.labels }
 
-// Chunks implements series.Set: the raw ones only.
+// Chunks implements series.Set. It returns raw chunks only.
 func (s *SeriesSet) Chunks() []series.Chunk { return s.chunks }
 
-// AggrChunks are the downsampled chunks of the series, borrowed until Next.
+// AggrChunks returns the downsampled chunks of the series. They are valid until Next.
 func (s *SeriesSet) AggrChunks() []AggrChunk { return s.aggr }
 
 // Warnings implements series.Set.
@@ -305,15 +305,15 @@ func (s *SeriesSet) Err() error {
 	return s.err
 }
 
-// Close ends the call; what was not received is not waited for.
+// Close cancels the call if it has not ended.
 func (s *SeriesSet) Close() error {
 	if s.err == nil {
 		s.fail(errClosed)
 	}
-	for _, frame := range s.kept {
+	for _, frame := range s.retained {
 		frame.free()
 	}
-	s.kept = nil
+	s.retained = nil
 	return nil
 }
 

@@ -16,14 +16,14 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// ServerOptions of a server. Zero limits are none.
+// ServerOptions are the options of a Server. A limit of zero means no limit unless noted.
 type ServerOptions struct {
-	SeriesMax     int64        // of one Series request
-	SamplesMax    int64        // of one Series request, taking each chunk for 120 as Thanos does
-	BytesMax      int64        // of the labels and chunks of one Series request
-	ConcurrentMax int          // Series requests answered at once, further ones wait
-	SortBytesMax  int          // of series held because their order changes; 0: 256 MiB
-	Logger        *slog.Logger // of what no client is told; may be nil
+	SeriesMax     int64        // per Series request
+	SamplesMax    int64        // per Series request; each chunk counts as 120 samples, as in Thanos
+	BytesMax      int64        // of labels and chunks per Series request
+	ConcurrentMax int          // Series requests served at once; others wait
+	SortBytesMax  int          // of series that are buffered to sort them again; 0: 256 MiB
+	Logger        *slog.Logger // for errors that no client receives; may be nil
 	Metrics       *metrics.Set // may be nil
 }
 
@@ -40,26 +40,26 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	return o
 }
 
-// Server serves a Source. Use NewServer.
+// Server serves a Source over gRPC. Use NewServer.
 type Server struct {
 	src     Source
 	opts    ServerOptions
-	places  chan struct{} // nil: no limit
+	slots   chan struct{} // nil: no limit
 	dropped *metrics.CounterVec
 }
 
-// NewServer makes a server; it owns no goroutine.
+// NewServer returns a server, which owns no goroutine.
 func NewServer(src Source, opts ServerOptions) *Server {
 	opts = opts.withDefaults()
 	s := &Server{src: src, opts: opts, dropped: opts.Metrics.NewCounterVec("thanos_store_selects_dropped_total",
 		"Number of select queries that were dropped due to configured limits.", "reason")}
 	if opts.ConcurrentMax > 0 {
-		s.places = make(chan struct{}, opts.ConcurrentMax)
+		s.slots = make(chan struct{}, opts.ConcurrentMax)
 	}
 	return s
 }
 
-// Register offers the services on s, which must have been made with GRPCServerOptions.
+// Register registers the services with a server that uses GRPCServerOptions.
 func (s *Server) Register(to *grpc.Server) {
 	to.RegisterService(&storeDesc, s)
 	to.RegisterService(&infoDesc, s)
@@ -68,7 +68,7 @@ func (s *Server) Register(to *grpc.Server) {
 	}
 }
 
-// toStatus is the one table from errors to codes.
+// toStatus is the only mapping of errors to status codes.
 func toStatus(err error) error {
 	if err == nil {
 		return nil

@@ -25,8 +25,8 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// ask reads the series of a request from a server of src.
-func ask(t *testing.T, src Source, opts ServerOptions, r SeriesRequest) ([]row, error) {
+// request reads the series of a request from a server of src.
+func request(t *testing.T, src Source, opts ServerOptions, r SeriesRequest) ([]row, error) {
 	t.Helper()
 	if r.MaxMS == 0 {
 		r.MaxMS = 1 << 40
@@ -34,31 +34,31 @@ func ask(t *testing.T, src Source, opts ServerOptions, r SeriesRequest) ([]row, 
 	if r.Matchers == nil {
 		r.Matchers = all()
 	}
-	return read(t, NewClient(serving(t, src, opts), ClientOptions{}).Series(t.Context(), r))
+	return read(t, NewClient(dial(t, src, opts), ClientOptions{}).Series(t.Context(), r))
 }
 
-func TestReplicaLabelsAreTakenAway(t *testing.T) {
-	src := &memory{external: labels.FromStrings("cluster", "eu", "replica", "x")}
+func TestServer_ReplicaLabelsAreRemoved(t *testing.T) {
+	src := &memorySource{external: labels.FromStrings("cluster", "eu", "replica", "x")}
 	chunk := xor(t, 1000, 3)
-	for _, replica := range []string{"", "a", "b"} { // in the order of labels
+	for _, replica := range []string{"", "a", "b"} { // in label order
 		for _, zone := range []string{"", "1", "2"} {
 			b := labels.NewBuilder(labels.FromStrings("__name__", "requests_total"))
 			src.rows = append(src.rows, row{labels: b.Set("pod", replica).Set("zone", zone).Labels(), chunks: []series.Chunk{chunk, xor(t, 5000+int64(len(replica)), 2)}})
 		}
 	}
 	slices.SortFunc(src.rows, func(a, b row) int { return labels.Compare(a.labels, b.labels) })
-	got, err := ask(t, src, ServerOptions{}, SeriesRequest{WithoutReplicaLabels: []string{"replica"}})
+	got, err := request(t, src, ServerOptions{}, SeriesRequest{WithoutReplicaLabels: []string{"replica"}})
 	if err != nil || len(got) != 9 || got[0].labels.Has("replica") || !got[0].labels.Has("cluster") {
 		t.Errorf("an external replica label: %v %v", got, err)
 	}
-	got, err = ask(t, src, ServerOptions{}, SeriesRequest{WithoutReplicaLabels: []string{"pod", "replica"}})
+	got, err = request(t, src, ServerOptions{}, SeriesRequest{WithoutReplicaLabels: []string{"pod", "replica"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var names []string
 	for _, r := range got {
 		names = append(names, r.labels.String())
-		if len(r.chunks) != 3 { // the one that all have, and those of the two kinds
+		if len(r.chunks) != 3 { // one chunk that all have, and one of each replica
 			t.Errorf("%s has %d chunks", r.labels, len(r.chunks))
 		}
 	}
@@ -66,17 +66,17 @@ func TestReplicaLabelsAreTakenAway(t *testing.T) {
 	if strings.Join(names, " ") != want {
 		t.Errorf("got  %s\nwant %s", strings.Join(names, " "), want)
 	}
-	if _, err = ask(t, src, ServerOptions{SortBytesMax: 300}, SeriesRequest{WithoutReplicaLabels: []string{"pod"}}); !errors.Is(err, ErrLimit) || status.Code(err) != codes.ResourceExhausted {
+	if _, err = request(t, src, ServerOptions{SortBytesMax: 300}, SeriesRequest{WithoutReplicaLabels: []string{"pod"}}); !errors.Is(err, ErrLimit) || status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("more than may be sorted: %v", err)
 	}
 }
 
-func TestShardsPartTheSeriesByTheHashOfThanos(t *testing.T) {
-	src := &memory{rows: rows(t, 200), external: labels.FromStrings("cluster", "eu")}
+func TestServer_ShardsUseTheHashOfThanos(t *testing.T) {
+	src := &memorySource{rows: rows(t, 200), external: labels.FromStrings("cluster", "eu")}
 	for _, shard := range []Shard{{Total: 3, By: true, Labels: []string{"instance", "cluster"}}, {Total: 3, Labels: []string{"code", "cluster"}}} {
 		seen := 0
 		for shard.Index = range shard.Total {
-			got, err := ask(t, src, ServerOptions{}, SeriesRequest{Shard: &shard})
+			got, err := request(t, src, ServerOptions{}, SeriesRequest{Shard: &shard})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,22 +99,22 @@ func TestShardsPartTheSeriesByTheHashOfThanos(t *testing.T) {
 	}
 }
 
-func TestLabelsOnlyAndTheFirstFew(t *testing.T) {
-	src := &memory{rows: rows(t, 100)}
-	got, err := ask(t, src, ServerOptions{}, SeriesRequest{SkipChunks: true})
+func TestServer_SkipChunksAndLimit(t *testing.T) {
+	src := &memorySource{rows: rows(t, 100)}
+	got, err := request(t, src, ServerOptions{}, SeriesRequest{SkipChunks: true})
 	if err != nil || len(got) != 100 || len(got[5].chunks) != 0 {
 		t.Errorf("%d series, %v", len(got), err)
 	}
-	got, err = ask(t, src, ServerOptions{}, SeriesRequest{Limit: 7})
+	got, err = request(t, src, ServerOptions{}, SeriesRequest{Limit: 7})
 	if err != nil || len(got) != 7 {
 		t.Errorf("%d series, %v", len(got), err)
 	}
 	check(t, got, src.rows[:7])
 }
 
-func TestLimitsCountWhatIsInBatches(t *testing.T) {
+func TestServer_LimitsCountSeriesChunksAndBytes(t *testing.T) {
 	chunks := 0
-	src := &memory{rows: rows(t, 100)}
+	src := &memorySource{rows: rows(t, 100)}
 	for _, r := range src.rows {
 		chunks += len(r.chunks)
 	}
@@ -130,7 +130,7 @@ func TestLimitsCountWhatIsInBatches(t *testing.T) {
 		"bytes":           {ServerOptions{BytesMax: 1000}, false, "bytes"},
 	} {
 		c.opts.Metrics = metrics.NewSet()
-		_, err := ask(t, src, c.opts, SeriesRequest{})
+		_, err := request(t, src, c.opts, SeriesRequest{})
 		if c.ok && err != nil || !c.ok && (!errors.Is(err, ErrLimit) || status.Code(err) != codes.ResourceExhausted) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -145,27 +145,27 @@ func TestLimitsCountWhatIsInBatches(t *testing.T) {
 	}
 }
 
-func TestErrorsHaveTheirCodes(t *testing.T) {
+func TestServer_ErrorsHaveStatusCodes(t *testing.T) {
 	regexp := &labels.Matcher{Type: labels.MatchRegexp, Name: "a", Value: "("}
 	for name, c := range map[string]struct {
-		src  *memory
+		src  *memorySource
 		r    SeriesRequest
 		code codes.Code
 		is   error
 	}{
-		"bad regular expression":         {&memory{}, SeriesRequest{Matchers: []*labels.Matcher{regexp}}, codes.InvalidArgument, ErrBadRequest},
-		"range that ends before":         {&memory{}, SeriesRequest{MinMS: 5, MaxMS: 4}, codes.InvalidArgument, ErrBadRequest},
-		"no matcher":                     {&memory{external: labels.FromStrings("a", "b")}, SeriesRequest{Matchers: []*labels.Matcher{equal("a", "b")}}, codes.InvalidArgument, ErrBadRequest},
-		"shard beyond the last":          {&memory{}, SeriesRequest{Shard: &Shard{Index: 3, Total: 3}}, codes.InvalidArgument, ErrBadRequest},
-		"storage that is not open":       {&memory{querier: func(int64, int64) error { return tsdb.ErrNotReady }}, SeriesRequest{}, codes.Unavailable, ErrUnavailable},
-		"corrupt series":                 {&memory{err: fmt.Errorf("block 1: %w", series.ErrCorrupt)}, SeriesRequest{}, codes.DataLoss, ErrCorrupt},
-		"limit of a source":              {&memory{err: fmt.Errorf("x: %w", ErrLimit)}, SeriesRequest{}, codes.ResourceExhausted, ErrLimit},
-		"status of a source":             {&memory{err: status.Error(codes.PermissionDenied, "no")}, SeriesRequest{}, codes.PermissionDenied, nil},
-		"anything else":                  {&memory{err: errors.New("oh")}, SeriesRequest{}, codes.Internal, nil},
-		"chunk of an impossible kind":    {&memory{rows: []row{{labels: labels.FromStrings("__name__", "requests_total"), chunks: []series.Chunk{{Encoding: 77, Data: []byte{1, 2, 3}}}}}}, SeriesRequest{}, codes.DataLoss, ErrCorrupt},
-		"external labels ask for others": {&memory{external: labels.FromStrings("a", "b"), rows: rows(t, 1)}, SeriesRequest{Matchers: append(all(), equal("a", "c"))}, codes.OK, nil},
+		"bad regular expression":               {&memorySource{}, SeriesRequest{Matchers: []*labels.Matcher{regexp}}, codes.InvalidArgument, ErrBadRequest},
+		"range that ends before":               {&memorySource{}, SeriesRequest{MinMS: 5, MaxMS: 4}, codes.InvalidArgument, ErrBadRequest},
+		"no matcher":                           {&memorySource{external: labels.FromStrings("a", "b")}, SeriesRequest{Matchers: []*labels.Matcher{equal("a", "b")}}, codes.InvalidArgument, ErrBadRequest},
+		"shard beyond the last":                {&memorySource{}, SeriesRequest{Shard: &Shard{Index: 3, Total: 3}}, codes.InvalidArgument, ErrBadRequest},
+		"storage that is not open":             {&memorySource{querier: func(int64, int64) error { return tsdb.ErrNotReady }}, SeriesRequest{}, codes.Unavailable, ErrUnavailable},
+		"corrupt series":                       {&memorySource{err: fmt.Errorf("block 1: %w", series.ErrCorrupt)}, SeriesRequest{}, codes.DataLoss, ErrCorrupt},
+		"limit of a source":                    {&memorySource{err: fmt.Errorf("x: %w", ErrLimit)}, SeriesRequest{}, codes.ResourceExhausted, ErrLimit},
+		"status of a source":                   {&memorySource{err: status.Error(codes.PermissionDenied, "no")}, SeriesRequest{}, codes.PermissionDenied, nil},
+		"anything else":                        {&memorySource{err: errors.New("oh")}, SeriesRequest{}, codes.Internal, nil},
+		"chunk of an impossible kind":          {&memorySource{rows: []row{{labels: labels.FromStrings("__name__", "requests_total"), chunks: []series.Chunk{{Encoding: 77, Data: []byte{1, 2, 3}}}}}}, SeriesRequest{}, codes.DataLoss, ErrCorrupt},
+		"matcher excludes the external labels": {&memorySource{external: labels.FromStrings("a", "b"), rows: rows(t, 1)}, SeriesRequest{Matchers: append(all(), equal("a", "c"))}, codes.OK, nil},
 	} {
-		_, err := ask(t, c.src, ServerOptions{}, c.r)
+		_, err := request(t, c.src, ServerOptions{}, c.r)
 		if status.Code(err) != c.code || c.is != nil && !errors.Is(err, c.is) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -176,24 +176,24 @@ func TestErrorsHaveTheirCodes(t *testing.T) {
 	if _, err := matchersFrom([]*pb.LabelMatcher{{Type: 9, Name: "a"}}); !errors.Is(err, ErrBadRequest) {
 		t.Errorf("unknown operator: %v", err)
 	}
-	_, err := ask(t, &memory{rows: []row{{labels: labels.FromStrings("__name__", "requests_total", "a", "1"), chunks: []series.Chunk{xor(t, 1, 1), {Encoding: 77}}}}}, ServerOptions{}, SeriesRequest{})
+	_, err := request(t, &memorySource{rows: []row{{labels: labels.FromStrings("__name__", "requests_total", "a", "1"), chunks: []series.Chunk{xor(t, 1, 1), {Encoding: 77}}}}}, ServerOptions{}, SeriesRequest{})
 	if err == nil || !strings.Contains(err.Error(), `series {__name__="requests_total", a="1"}: chunk 1`) {
 		t.Errorf("the corrupt chunk is not named: %v", err)
 	}
 }
 
-func TestWarningsComeBesideTheSeries(t *testing.T) {
-	src := &memory{rows: rows(t, 200), warnings: []string{"one store is away"}}
-	set := NewClient(serving(t, src, ServerOptions{}), ClientOptions{}).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()})
+func TestServer_SendsWarningsWithTheSeries(t *testing.T) {
+	src := &memorySource{rows: rows(t, 200), warnings: []string{"one store is away"}}
+	set := NewClient(dial(t, src, ServerOptions{}), ClientOptions{}).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()})
 	got, err := read(t, set)
 	if err != nil || len(got) != 200 || len(set.Warnings()) != 1 || set.Warnings().AsErrors()[0].Error() != "one store is away" {
 		t.Errorf("%d series, %v, %v", len(got), set.Warnings(), err)
 	}
 }
 
-func TestInfoAndLabels(t *testing.T) {
-	src := &memory{rows: rows(t, 20), external: labels.FromStrings("cluster", "eu", "job", "other")}
-	client := NewClient(serving(t, src, ServerOptions{}), ClientOptions{})
+func TestServer_InfoAndLabels(t *testing.T) {
+	src := &memorySource{rows: rows(t, 20), external: labels.FromStrings("cluster", "eu", "job", "other")}
+	client := NewClient(dial(t, src, ServerOptions{}), ClientOptions{})
 	info, err := client.Info(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -222,11 +222,11 @@ func TestInfoAndLabels(t *testing.T) {
 		"of another cluster":            {LabelsRequest{Label: "code", Matchers: []*labels.Matcher{equal("cluster", "us")}}, "", codes.OK},
 		"range that ends before":        {LabelsRequest{Label: "code", MinMS: 1}, "", codes.InvalidArgument},
 	} {
-		ask := client.LabelNames
+		list := client.LabelNames
 		if c.r.Label != "" {
-			ask = client.LabelValues
+			list = client.LabelValues
 		}
-		got, _, err := ask(t.Context(), c.r)
+		got, _, err := list(t.Context(), c.r)
 		if strings.Join(got, " ") != c.want || status.Code(err) != c.code {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
@@ -243,7 +243,7 @@ func TestInfoAndLabels(t *testing.T) {
 	}
 }
 
-// stripPointers takes addresses out of a printed struct.
+// stripPointers removes addresses from a printed struct.
 func stripPointers(s string) string {
 	var out strings.Builder
 	for part := range strings.SplitSeq(s, "0x") {
@@ -252,7 +252,7 @@ func stripPointers(s string) string {
 	return out.String()
 }
 
-func TestChunksOfLaterEncodingsAreWrittenAnew(t *testing.T) {
+func TestServer_ChunksOfUnsupportedEncodingsAreEncodedAgain(t *testing.T) {
 	newer, err := chunkenc.NewEmptyChunk(chunkenc.EncXOR2)
 	if err != nil {
 		t.Fatal(err)
@@ -264,8 +264,8 @@ func TestChunksOfLaterEncodingsAreWrittenAnew(t *testing.T) {
 	for i := range int64(100) {
 		app.Append(500, 1000+i*1000, math.Sqrt(float64(i)))
 	}
-	src := &memory{rows: []row{{labels: labels.FromStrings("__name__", "requests_total"), chunks: []series.Chunk{{MinMS: 1000, MaxMS: 100_000, Encoding: chunkenc.EncXOR2, Data: newer.Bytes()}}}}}
-	got, err := ask(t, src, ServerOptions{}, SeriesRequest{})
+	src := &memorySource{rows: []row{{labels: labels.FromStrings("__name__", "requests_total"), chunks: []series.Chunk{{MinMS: 1000, MaxMS: 100_000, Encoding: chunkenc.EncXOR2, Data: newer.Bytes()}}}}}
+	got, err := request(t, src, ServerOptions{}, SeriesRequest{})
 	if err != nil || len(got) != 1 || len(got[0].chunks) != 1 {
 		t.Fatal(got, err)
 	}
@@ -285,10 +285,10 @@ func TestChunksOfLaterEncodingsAreWrittenAnew(t *testing.T) {
 	}
 }
 
-// A client that reads nothing must not make the server read all of its source.
-func TestAStalledClientIsNotReadAheadFor(t *testing.T) {
-	src := &endless{memory: memory{rows: rows(t, 1)}}
-	conn := serving(t, src, ServerOptions{})
+// A client that does not read must not make the server read all of its source.
+func TestServer_StalledClientStopsReadingTheSource(t *testing.T) {
+	src := &endlessSource{memorySource: memorySource{rows: rows(t, 1)}}
+	conn := dial(t, src, ServerOptions{})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	set := NewClient(conn, ClientOptions{}).Series(ctx, SeriesRequest{MaxMS: 1, Matchers: all()})
@@ -297,10 +297,10 @@ func TestAStalledClientIsNotReadAheadFor(t *testing.T) {
 		t.Fatal(set.Err())
 	}
 	last := int64(-1)
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline) && src.given.Load() != last; time.Sleep(300 * time.Millisecond) {
-		last = src.given.Load()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline) && src.series.Load() != last; time.Sleep(300 * time.Millisecond) {
+		last = src.series.Load()
 	}
-	if n := src.given.Load(); n != last || n > 30_000 {
+	if n := src.series.Load(); n != last || n > 30_000 {
 		t.Fatalf("%d series of 1 KiB were read for a client that stalls", n)
 	}
 	cancel()
@@ -316,9 +316,9 @@ func TestAStalledClientIsNotReadAheadFor(t *testing.T) {
 	}
 }
 
-// Readers of StoreAPI leave out what is not after the chunk before, so raw and
-// downsampled chunks leave in one order of time.
-func TestRawAndDownsampledChunksLeaveInOrderOfTime(t *testing.T) {
+// Readers of StoreAPI drop chunks that are not after the chunk before, so raw and
+// downsampled chunks are sorted together.
+func TestServer_RawAndDownsampledChunksAreSortedByTime(t *testing.T) {
 	raw := func(minMS int64) series.Chunk {
 		return series.Chunk{MinMS: minMS, MaxMS: minMS + 5, Encoding: chunkenc.EncXOR, Data: []byte{1}}
 	}
@@ -339,7 +339,7 @@ func TestRawAndDownsampledChunksLeaveInOrderOfTime(t *testing.T) {
 	}
 }
 
-// sentSizes is a stream that only remembers the lengths of messages.
+// sentSizes is a stream that records the lengths of messages.
 type sentSizes struct {
 	grpc.ServerStream
 	sizes []int
@@ -353,14 +353,14 @@ func (s *sentSizes) SendMsg(m any) error {
 	return nil
 }
 
-// The length of a message has four bytes in its head: what is longer is an error, not
-// a message with a wrong length.
-func TestAMessageThatIsTooLongIsNotSent(t *testing.T) {
+// The length of a message has four bytes in its header: a longer message is an error,
+// not a message with a wrong length.
+func TestBatchWriter_TooLongMessageIsAnError(t *testing.T) {
 	for _, batch := range []int64{1, 64} {
 		lset := labelenc.AppendLabel(nil, "a", "1")
 		send := func(bytesMax int) (sizes []int, err error) {
 			stream := &sentSizes{}
-			b := newBatches(stream, &pb.SeriesRequest{ResponseBatchSize: batch}, nil)
+			b := newBatchWriter(stream, &pb.SeriesRequest{ResponseBatchSize: batch}, nil)
 			if b.bytesMax != storepb.ResponseBytesMax {
 				t.Errorf("the limit is %d", b.bytesMax)
 			}

@@ -6,8 +6,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// The services as gRPC wants them described. Their files are known to reflection
-// by the generated code.
+// The services as gRPC describes them. The generated code registers their files for
+// reflection.
 
 const (
 	storeFile = "internal/codec/storepb/thanospb/store.proto"
@@ -39,7 +39,7 @@ var exemplarsDesc = grpc.ServiceDesc{
 	Metadata:    storeFile,
 }
 
-// unary describes a method of a server that takes one message and gives one.
+// unary describes a method with one request and one response.
 func unary[In, Out any](service, name string, method func(*Server, context.Context, *In) (*Out, error)) grpc.MethodDesc {
 	handler := func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		in := new(In)
@@ -61,7 +61,7 @@ func unary[In, Out any](service, name string, method func(*Server, context.Conte
 	return grpc.MethodDesc{MethodName: name, Handler: handler}
 }
 
-// streamed describes a method that takes one message and gives many.
+// streamed describes a method with one request and a stream of responses.
 func streamed[In any](name string, method func(*Server, *In, grpc.ServerStream) error) grpc.StreamDesc {
 	handler := func(srv any, stream grpc.ServerStream) error {
 		in := new(In)

@@ -8,15 +8,15 @@ import (
 	"google.golang.org/grpc/encoding"
 )
 
-// Snappy names the compressor that Thanos calls so: snappy in its framed format.
+// Snappy is the name of Thanos' snappy compressor: snappy in its framed format.
 const Snappy = "snappy"
 
-// registering guards gRPC's registry of compressors, which is the process'.
+// registering guards gRPC's registry of compressors, which is global.
 var registering = sync.Mutex{}
 
-// RegisterSnappy makes the compressor known to gRPC: servers answer with it whoever
-// asks with it, and clients may name it. Whoever starts a process calls it before
-// its first server or client; more calls do nothing.
+// RegisterSnappy registers the compressor with gRPC: servers then compress responses
+// to clients that compress requests with it, and clients may select it. A process calls
+// it before its first server or client. Further calls do nothing.
 func RegisterSnappy() {
 	registering.Lock()
 	defer registering.Unlock()
@@ -42,7 +42,7 @@ func (compressor) Compress(to io.Writer) (io.WriteCloser, error) {
 	return snappyWriter{w}, nil
 }
 
-// snappyWriter goes back to its pool when it is closed.
+// snappyWriter returns to its pool when it is closed.
 type snappyWriter struct{ *snappy.Writer }
 
 func (w snappyWriter) Close() error {
@@ -59,7 +59,7 @@ func (compressor) Decompress(from io.Reader) (io.Reader, error) {
 	return &snappyReader{r}, nil
 }
 
-// snappyReader goes back to its pool at the end of its stream.
+// snappyReader returns to its pool at the end of its stream.
 type snappyReader struct{ from *snappy.Reader }
 
 func (r *snappyReader) Read(p []byte) (int, error) {

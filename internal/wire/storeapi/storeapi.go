@@ -1,13 +1,12 @@
-// Package storeapi is Thanos' StoreAPI over gRPC, both sides.
+// Package storeapi is Thanos' StoreAPI over gRPC, client and server.
 //
-// Server: a Source is put behind the wire. Requests become plain structs;
-// series come from the source through the raw seam (package series), get the
-// external labels, lose replica labels if the request says so, are counted
-// against the limits, and leave as batches that are encoded by hand into pooled
-// buffers. Client: a SeriesRequest goes out, and a SeriesSet, which is a
-// series.Set, receives batches as its Next is called; labels and chunks are
-// copied out of gRPC's buffers into the set's own, which are used again for the
-// next batch. Between two ferulas labels may travel as numbers.
+// Server: it serves a Source. It decodes requests into structs and reads series from
+// the source through the raw interface (package series). It adds the external labels,
+// removes replica labels if the request names them, checks the limits, and encodes
+// batches by hand into pooled buffers. Client: it sends a SeriesRequest and returns a
+// SeriesSet, a series.Set that receives batches as its Next is called. Labels and chunks
+// lie in the set's own buffers, copied from gRPC's, which it reuses for the next batch.
+// Between two ferulas labels may be sent as symbols: numbers in a table of strings.
 //
 //	conn, err := grpc.NewClient(target, append(storeapi.GRPCDialOptions(), …)...)
 //	client := storeapi.NewClient(conn, storeapi.ClientOptions{})
@@ -19,8 +18,8 @@
 //	server := grpc.NewServer(storeapi.GRPCServerOptions()...)
 //	storeapi.NewServer(source, storeapi.ServerOptions{}).Register(server)
 //
-// No protobuf type leaves this package. There is no storage here, no merging of
-// several stores and no listening: queries and roles do that.
+// No protobuf type leaves this package. It has no storage, does not merge stores and
+// does not listen: queries and roles do that.
 package storeapi
 
 import (
@@ -35,8 +34,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// What a source, a server or a client reports; each has one status code. Errors
-// of a client also wrap the status that came over the wire.
+// Errors of sources, servers and clients. Each has one status code. Errors of a client
+// also wrap the status that it received.
 var (
 	ErrBadRequest  = errors.New("bad request")       // InvalidArgument
 	ErrLimit       = errors.New("limit exceeded")    // ResourceExhausted
@@ -44,13 +43,13 @@ var (
 	ErrCorrupt     = storepb.ErrCorrupt              // DataLoss
 )
 
-// ErrBytesMax is a message or a series that is longer than the request takes.
+// ErrBytesMax is returned for a message or a series longer than SeriesRequest.BytesMax.
 var ErrBytesMax = fmt.Errorf("%w: more bytes than the request takes", ErrLimit)
 
-// Aggr says what the samples of a chunk are.
+// Aggr is the aggregate that the samples of a chunk hold.
 type Aggr = storepb.Aggr
 
-// What there is: samples as measured, and what downsampling makes of them.
+// The aggregates: raw samples, and those that downsampling computes from them.
 const (
 	Raw     = storepb.Raw
 	Count   = storepb.Count
@@ -60,15 +59,15 @@ const (
 	Counter = storepb.Counter
 )
 
-// AggrChunk is a chunk of one aggregate. Those of one downsampled span follow
-// each other and have the same range.
+// AggrChunk is a chunk of one aggregate. The chunks of one downsampled span are
+// adjacent and have the same time range.
 type AggrChunk struct {
 	Aggr Aggr
 	series.Chunk
 }
 
-// SpanLen is how many of the chunks, from the first one on, are of one downsampled span:
-// different aggregates of the same range.
+// SpanLen returns how many of the chunks, from the first on, belong to one downsampled
+// span: different aggregates of the same time range.
 func SpanLen(chunks []AggrChunk) int {
 	n := 1
 	for n < len(chunks) && chunks[n].Aggr > chunks[n-1].Aggr && chunks[n].MinMS == chunks[0].MinMS && chunks[n].MaxMS == chunks[0].MaxMS {
@@ -77,14 +76,14 @@ func SpanLen(chunks []AggrChunk) int {
 	return n
 }
 
-// Shard asks for those series whose labels hash to Index of Total.
+// Shard selects the series whose labels hash to Index of Total.
 type Shard struct {
 	Index, Total int64
-	By           bool     // hash these labels; else all but these
+	By           bool     // hash these labels; if false, all others
 	Labels       []string // in any order
 }
 
-// Hints say what series are for; nobody must use them.
+// Hints describe the query that needs the series. A store may ignore them.
 type Hints struct {
 	StepMS, RangeMS int64
 	Func            string
@@ -92,24 +91,24 @@ type Hints struct {
 	Grouping        []string
 }
 
-// SeriesRequest asks for series. Times are inclusive.
+// SeriesRequest selects series. Timestamps are inclusive.
 type SeriesRequest struct {
 	MinMS, MaxMS         int64
 	Matchers             []*labels.Matcher
-	SkipChunks           bool     // labels only
+	SkipChunks           bool     // return labels only
 	Limit                int64    // of series; 0: none
-	WithoutReplicaLabels []string // to be removed from every series, which are in order without them
-	Shard                *Shard   // nil: every series
-	MaxResolutionMS      int64    // the coarsest downsampling that will do; 0: raw
-	Aggregates           []Aggr   // wanted of downsampled data
-	AbortOnPartial       bool     // fail rather than warn when a part is missing
+	WithoutReplicaLabels []string // labels to remove from every series; the result is sorted without them
+	Shard                *Shard   // nil: all series
+	MaxResolutionMS      int64    // coarsest resolution that is acceptable; 0: raw
+	Aggregates           []Aggr   // requested from downsampled data
+	AbortOnPartial       bool     // fail instead of adding a warning to a partial response
 	Hints                *Hints   // may be nil
-	BytesMax             int64    // a client takes no longer message and no longer series; 0: its own limit
+	BytesMax             int64    // of a message and of a series, checked by the client; 0: the client's own limit
 }
 
-// LabelsRequest asks for the names of labels, or for one's values.
+// LabelsRequest selects label names, or the values of one label.
 type LabelsRequest struct {
-	Label                string // whose values are asked for; "" for names
+	Label                string // label whose values are requested; "" for label names
 	MinMS, MaxMS         int64  // inclusive
 	Matchers             []*labels.Matcher
 	WithoutReplicaLabels []string
@@ -117,27 +116,27 @@ type LabelsRequest struct {
 	AbortOnPartial       bool
 }
 
-// ExemplarsRequest asks for the exemplars of the selectors in a PromQL expression.
+// ExemplarsRequest selects the exemplars of the selectors in a PromQL expression.
 type ExemplarsRequest struct {
 	Query          string
 	MinMS, MaxMS   int64 // inclusive
 	AbortOnPartial bool
 }
 
-// Info is what a store says of itself.
+// Info is the description of a store.
 type Info struct {
-	LabelSets []labels.Labels // external labels of what it holds, one set or many
-	Component string          // Thanos' word for the kind: sidecar, store, receive, rule, query
+	LabelSets []labels.Labels // external labels of its data, one set or many
+	Component string          // Thanos' name of the component: sidecar, store, receive, rule, query
 	Store     *StoreInfo      // nil: no StoreAPI
 	Exemplars *TimeRange      // nil: no exemplars
-	// Services that it offers beside.
+	// Further services that it offers.
 	Rules, MetricMetadata, Targets, Query, Status bool
 }
 
 // TimeRange is inclusive.
 type TimeRange struct{ MinMS, MaxMS int64 }
 
-// StoreInfo describes the StoreAPI.
+// StoreInfo is the description of the StoreAPI.
 type StoreInfo struct {
 	TimeRange
 	Sharding             bool // honours Shard
@@ -145,44 +144,44 @@ type StoreInfo struct {
 	TSDBs                []TSDBInfo
 }
 
-// TSDBInfo describes one database behind a store.
+// TSDBInfo is the description of one TSDB behind a store.
 type TSDBInfo struct {
 	Labels labels.Labels
 	TimeRange
 }
 
-// Source is what a server serves. All of it is safe for concurrent use. Names
-// and values are given sorted; warnings are for people.
+// Source is the data that a server serves. All methods are safe for concurrent use.
+// Names and values are sorted. Warnings are texts for users.
 type Source interface {
-	// Info is asked for every few seconds by every querier. The server fills in
-	// that it honours shards and replica labels.
+	// Info is called every few seconds for every querier. The server adds that it honours
+	// shards and replica labels.
 	Info(ctx context.Context) (Info, error)
-	// ExternalLabels are added to every series by the server, and win over a
-	// series' own. Empty if the source's series have them already.
+	// ExternalLabels returns the labels that the server adds to every series. They
+	// replace labels of the series. Empty if the source adds them itself.
 	ExternalLabels() labels.Labels
-	// Source opens a querier for one request.
+	// RawQuerier opens a querier for one request.
 	series.Source
-	// LabelNames and LabelValues know nothing of external labels: the server has
-	// removed matchers of them and adds them.
+	// LabelNames and LabelValues do not include external labels: the server removes
+	// matchers for these and adds them to the result.
 	LabelNames(ctx context.Context, r LabelsRequest) (names, warnings []string, err error)
 	LabelValues(ctx context.Context, r LabelsRequest) (values, warnings []string, err error)
 }
 
-// Stream is a set that is closed when it is not needed any more. It may have a
-// method AggrChunks() []AggrChunk, which is then what is served.
+// Stream is a set that its reader closes. If it has a method AggrChunks() []AggrChunk,
+// the server sends these chunks too.
 type Stream interface {
 	series.Set
 	Close() error
 }
 
-// SeriesSource is a Source that answers whole requests itself, as one in front of
-// other stores does: external labels, replica labels, shards and all. The server
-// still cuts off at Limit and counts.
+// SeriesSource is a Source that serves a whole request itself, such as a proxy for other
+// stores: with external labels, replica labels and shards. The server still applies
+// Limit and its own limits.
 type SeriesSource interface {
 	Series(ctx context.Context, r SeriesRequest) Stream
 }
 
-// ExemplarSource is a Source that has exemplars.
+// ExemplarSource is a Source with exemplars.
 type ExemplarSource interface {
 	Exemplars(ctx context.Context, r ExemplarsRequest) (results []exemplar.QueryResult, warnings []string, err error)
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/apipb"
 )
 
-// Targets are what a store's Prometheus scrapes, and what its relabelling dropped.
+// Targets are the targets of a store's Prometheus: those scraped and those dropped by relabelling.
 type Targets struct {
 	Active  []ActiveTarget
-	Dropped []labels.Labels // as they were discovered
+	Dropped []labels.Labels // labels as discovered
 }
 
-// ActiveTarget is one target that is scraped.
+// ActiveTarget is a scraped target.
 type ActiveTarget struct {
 	Discovered, Labels                       labels.Labels
 	ScrapePool, ScrapeURL, GlobalURL, Health string // Health is up, down or unknown
@@ -28,16 +28,16 @@ type ActiveTarget struct {
 	LastScrapeSeconds                        float64
 }
 
-// TargetsRequest asks for targets.
+// TargetsRequest selects targets.
 type TargetsRequest struct {
 	State          string // active, dropped or any
 	AbortOnPartial bool
 }
 
-// listMax bounds how many targets, or rules and alerts, one store may list.
+// listMax bounds the targets, or the rules and alerts, that one store may return.
 const listMax = 1 << 20
 
-// Targets asks for targets, all of which are in memory then.
+// Targets returns targets. All of them are in memory.
 func (c *Client) Targets(ctx context.Context, r TargetsRequest) (found Targets, warnings []string, err error) {
 	request := &apipb.TargetsRequest{
 		State: apipb.TargetsRequest_State(apipb.TargetsRequest_State_value[strings.ToUpper(r.State)]), PartialResponseStrategy: int32(strategy(r.AbortOnPartial)),
@@ -49,19 +49,19 @@ func (c *Client) Targets(ctx context.Context, r TargetsRequest) (found Targets, 
 		for _, t := range msg.GetTargets().GetActiveTargets() {
 			found.Active = append(found.Active, ActiveTarget{
 				Discovered: labelsIn(t.DiscoveredLabels), Labels: labelsIn(t.Labels), ScrapePool: t.ScrapePool, ScrapeURL: t.ScrapeUrl, GlobalURL: t.GlobalUrl,
-				Health: healthOf(t.Health), LastError: t.LastError, LastScrape: momentOf(t.LastScrape), LastScrapeSeconds: t.LastScrapeDuration,
+				Health: healthOf(t.Health), LastError: t.LastError, LastScrape: timeOf(t.LastScrape), LastScrapeSeconds: t.LastScrapeDuration,
 			})
 		}
 		for _, t := range msg.GetTargets().GetDroppedTargets() {
 			found.Dropped = append(found.Dropped, labelsIn(t.DiscoveredLabels))
 		}
-		return within(len(found.Active)+len(found.Dropped)+len(warnings), "targets")
+		return checkListLen(len(found.Active)+len(found.Dropped)+len(warnings), "targets")
 	})
 	return found, warnings, err
 }
 
-// receive sends the one message of a call and hands each answer to take, until the
-// stream ends or take fails.
+// receive sends the only message of a call and passes every response to take, until
+// the stream ends or take returns an error.
 func receive[M any](ctx context.Context, c *Client, method string, request any, take func(*M) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -82,7 +82,7 @@ func receive[M any](ctx context.Context, c *Client, method string, request any, 
 	}
 }
 
-func within(n int, what string) error {
+func checkListLen(n int, what string) error {
 	if n > listMax {
 		return fmt.Errorf("%w: more than %d %s", ErrLimit, listMax, what)
 	}
@@ -99,8 +99,8 @@ func healthOf(h apipb.TargetHealth) string {
 	return "unknown"
 }
 
-// momentOf is the zero time where there is none.
-func momentOf(t *apipb.Timestamp) time.Time {
+// timeOf returns the zero time for nil.
+func timeOf(t *apipb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}
 	}

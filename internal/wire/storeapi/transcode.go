@@ -11,31 +11,31 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// known gives chunks of encodings that StoreAPI has numbers for. Others are
-// encoded anew, which takes their start timestamps away; peers know none.
-func (b *batches) known(chunks []series.Chunk) ([]series.Chunk, error) {
-	b.spare = b.spare[:0]
+// supportedChunks encodes chunks of encodings without a number in StoreAPI again. That
+// drops their start timestamps, which StoreAPI lacks.
+func (b *batchWriter) supportedChunks(chunks []series.Chunk) ([]series.Chunk, error) {
+	b.supported = b.supported[:0]
 	for i, c := range chunks {
 		if c.Encoding != chunkenc.EncNone && c.Encoding <= storepb.EncodingMax {
-			b.spare = append(b.spare, c)
+			b.supported = append(b.supported, c)
 			continue
 		}
 		var err error
-		if b.spare, err = appendKnown(b.spare, c); err != nil {
+		if b.supported, err = appendSupported(b.supported, c); err != nil {
 			return nil, fmt.Errorf("chunk %d: %w", i, err)
 		}
 	}
-	return b.spare, nil
+	return b.supported, nil
 }
 
-// appendKnown appends the samples of c as one chunk or, where a histogram's
-// layout changes, several.
-func appendKnown(dst []series.Chunk, c series.Chunk) ([]series.Chunk, error) {
+// appendSupported appends the samples of c as one chunk, or as several if the layout of
+// a histogram changes.
+func appendSupported(dst []series.Chunk, c series.Chunk) ([]series.Chunk, error) {
 	in, err := chunkenc.FromData(c.Encoding, c.Data)
 	if err != nil {
 		return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	if len(c.Data) < 3 { // the number of samples and a header
+	if len(c.Data) < 3 { // number of samples and header
 		return dst, fmt.Errorf("%w: chunk of %d bytes", ErrCorrupt, len(c.Data))
 	}
 	var out chunkenc.Chunk
@@ -90,8 +90,8 @@ func appendKnown(dst []series.Chunk, c series.Chunk) ([]series.Chunk, error) {
 	return dst, nil
 }
 
-// textOf is a label set for people.
-func textOf(lset []byte) string {
+// labelsText formats an encoded label set for errors.
+func labelsText(lset []byte) string {
 	builder := labels.NewScratchBuilder(16)
 	l, err := labelenc.Labels(lset, &builder)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// Belong to packages that others link, which start them when imported.
+		// Goroutines that packages of other modules start when they are imported.
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
 	)
@@ -51,7 +51,7 @@ func xor(t testing.TB, fromMS int64, n int) series.Chunk {
 	return series.Chunk{MinMS: fromMS, MaxMS: fromMS + int64(n-1)*1000, Encoding: chunkenc.EncXOR, Data: c.Bytes()}
 }
 
-// rows makes n series of a few labels, with one or two chunks, in order.
+// rows returns n sorted series with a few labels and one or two chunks each.
 func rows(t testing.TB, n int) []row {
 	t.Helper()
 	out := make([]row, 0, n)
@@ -67,19 +67,19 @@ func rows(t testing.TB, n int) []row {
 	return out
 }
 
-// memory is a Source over rows.
-type memory struct {
+// memorySource is a Source over rows.
+type memorySource struct {
 	rows     []row
 	external labels.Labels
 	warnings []string
-	err      error // of every set, at its end
+	err      error // returned at the end of every set
 	querier  func(mint, maxt int64) error
 
 	mu   sync.Mutex
 	open int
 }
 
-func (m *memory) Info(context.Context) (Info, error) {
+func (m *memorySource) Info(context.Context) (Info, error) {
 	return Info{
 		LabelSets: []labels.Labels{m.external}, Component: "sidecar",
 		Store:     &StoreInfo{TimeRange: TimeRange{5, 1 << 50}, TSDBs: []TSDBInfo{{m.external, TimeRange{5, 1 << 50}}}},
@@ -87,9 +87,9 @@ func (m *memory) Info(context.Context) (Info, error) {
 	}, m.err
 }
 
-func (m *memory) ExternalLabels() labels.Labels { return m.external }
+func (m *memorySource) ExternalLabels() labels.Labels { return m.external }
 
-func (m *memory) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
+func (m *memorySource) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
 	if m.querier != nil {
 		if err := m.querier(mint, maxt); err != nil {
 			return nil, err
@@ -101,13 +101,13 @@ func (m *memory) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier
 	return &memoryQuerier{m}, nil
 }
 
-func (m *memory) openQueriers() int {
+func (m *memorySource) openQueriers() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.open
 }
 
-func (m *memory) matching(matchers []*labels.Matcher) []row {
+func (m *memorySource) matching(matchers []*labels.Matcher) []row {
 	var out []row
 	for _, r := range m.rows {
 		if matches(r.labels, matchers) {
@@ -126,7 +126,7 @@ func matches(l labels.Labels, matchers []*labels.Matcher) bool {
 	return true
 }
 
-func (m *memory) LabelNames(_ context.Context, r LabelsRequest) (names, warnings []string, err error) {
+func (m *memorySource) LabelNames(_ context.Context, r LabelsRequest) (names, warnings []string, err error) {
 	for _, row := range m.matching(r.Matchers) {
 		row.labels.Range(func(l labels.Label) { names = append(names, l.Name) })
 	}
@@ -134,7 +134,7 @@ func (m *memory) LabelNames(_ context.Context, r LabelsRequest) (names, warnings
 	return slices.Compact(names), m.warnings, m.err
 }
 
-func (m *memory) LabelValues(_ context.Context, r LabelsRequest) (values, warnings []string, err error) {
+func (m *memorySource) LabelValues(_ context.Context, r LabelsRequest) (values, warnings []string, err error) {
 	for _, row := range m.matching(r.Matchers) {
 		if v := row.labels.Get(r.Label); v != "" {
 			values = append(values, v)
@@ -144,14 +144,14 @@ func (m *memory) LabelValues(_ context.Context, r LabelsRequest) (values, warnin
 	return slices.Compact(values), m.warnings, m.err
 }
 
-func (m *memory) Exemplars(_ context.Context, r ExemplarsRequest) ([]exemplar.QueryResult, []string, error) {
+func (m *memorySource) Exemplars(_ context.Context, r ExemplarsRequest) ([]exemplar.QueryResult, []string, error) {
 	return []exemplar.QueryResult{{
 		SeriesLabels: labels.FromStrings("__name__", r.Query),
 		Exemplars:    []exemplar.Exemplar{{Labels: labels.FromStrings("trace_id", "abc"), Value: 1.5, Ts: r.MinMS, HasTs: true}},
 	}}, m.warnings, m.err
 }
 
-type memoryQuerier struct{ m *memory }
+type memoryQuerier struct{ m *memorySource }
 
 func (q *memoryQuerier) Select(_ context.Context, matchers ...*labels.Matcher) series.Set {
 	return &rowSet{rows: q.m.matching(matchers), warnings: q.m.warnings, err: q.m.err}
@@ -169,7 +169,7 @@ func (q *memoryQuerier) Close() error {
 	return nil
 }
 
-// rowSet gives rows.
+// rowSet is a set of rows.
 type rowSet struct {
 	rows     []row
 	at       row
@@ -200,8 +200,8 @@ func (s *rowSet) Warnings() annotations.Annotations {
 	return all
 }
 
-// serving runs a server of src, and connects to it.
-func serving(t testing.TB, src Source, opts ServerOptions) *grpc.ClientConn {
+// dial runs a server of src and connects to it.
+func dial(t testing.TB, src Source, opts ServerOptions) *grpc.ClientConn {
 	t.Helper()
 	return connect(t, func(s *grpc.Server) { NewServer(src, opts).Register(s) }, GRPCServerOptions()...)
 }
@@ -234,7 +234,7 @@ func equal(name, value string) *labels.Matcher {
 
 func all() []*labels.Matcher { return []*labels.Matcher{equal("__name__", "requests_total")} }
 
-// read keeps all that a set gives, and closes it.
+// read copies all series of a set and closes it.
 func read(t testing.TB, set Stream) ([]row, error) {
 	t.Helper()
 	defer set.Close()
@@ -281,9 +281,9 @@ var errEnd = io.EOF
 
 type metadataMD = metadata.MD
 
-// reader is canned without the allocation of a codec a message.
+// reader is a memoryStream that does not allocate a codec per message.
 type reader struct {
-	*canned
+	*memoryStream
 	codec interface {
 		Unmarshal(data mem.BufferSlice, v any) error
 	}

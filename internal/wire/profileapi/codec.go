@@ -9,15 +9,14 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 )
 
-// protoCodec reads requests by generated code and lets big answers write
-// themselves.
+// protoCodec decodes requests with generated code. Large responses encode themselves.
 type protoCodec struct{}
 
 func (protoCodec) Name() string { return "proto" }
 
 func (c protoCodec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
 
-// MarshalAppend is found by connect, which then reuses its buffers.
+// MarshalAppend is an optional method of connect's codecs: connect then reuses buffers.
 func (protoCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	switch m := m.(type) {
 	case profilepb.Encoder:
@@ -25,25 +24,25 @@ func (protoCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	case proto.Message:
 		return proto.MarshalOptions{}.MarshalAppend(dst, m)
 	}
-	return nil, fmt.Errorf("no protobuf spelling of %T", m)
+	return nil, fmt.Errorf("no protobuf encoding of %T", m)
 }
 
 func (protoCodec) Unmarshal(b []byte, m any) error {
 	if m, ok := m.(proto.Message); ok {
 		return proto.Unmarshal(b, m)
 	}
-	return fmt.Errorf("no protobuf spelling of %T", m)
+	return fmt.Errorf("no protobuf encoding of %T", m)
 }
 
-// jsonCodec is the same for protobuf's JSON mapping. Unknown fields are left
-// alone, as in protobuf: clients may be newer.
+// jsonCodec is protoCodec for protobuf's JSON mapping. It ignores unknown fields, as
+// protobuf does: clients may be newer.
 type jsonCodec struct{ name string }
 
 func (c jsonCodec) Name() string { return c.name }
 
 func (c jsonCodec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
 
-// MarshalAppend is found by connect.
+// MarshalAppend is an optional method of connect's codecs.
 func (jsonCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	switch m := m.(type) {
 	case profilepb.Encoder:
@@ -51,13 +50,13 @@ func (jsonCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 	case proto.Message:
 		return protojson.MarshalOptions{}.MarshalAppend(dst, m)
 	}
-	return nil, fmt.Errorf("no JSON spelling of %T", m)
+	return nil, fmt.Errorf("no JSON encoding of %T", m)
 }
 
 func (jsonCodec) Unmarshal(b []byte, m any) error {
 	message, ok := m.(proto.Message)
 	if !ok {
-		return fmt.Errorf("no JSON spelling of %T", m)
+		return fmt.Errorf("no JSON encoding of %T", m)
 	}
 	if len(b) == 0 {
 		b = []byte("{}") // `curl -d ''` for a request without fields

@@ -11,25 +11,25 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// Widths of a node in a flame graph's level and in a diff's.
+// Numbers per node in a level of a flame graph and of a diff.
 const (
 	flameWidth = 4
 	diffWidth  = 7
 )
 
-// frame is a node of one or two flame graphs laid over each other.
-type frame struct {
+// flameNode is a node of one flame graph, or of two that are merged.
+type flameNode struct {
 	name     string
 	total    [2]int64
 	self     [2]int64
-	children []*frame
-	byName   map[string]*frame // of many children
+	children []*flameNode
+	byName   map[string]*flameNode // set when there are many children
 }
 
-// fewChildren are searched faster one by one.
+// fewChildren is up to how many children are searched without a map.
 const fewChildren = 16
 
-func (f *frame) child(name string) *frame {
+func (f *flameNode) child(name string) *flameNode {
 	if len(f.children) <= fewChildren {
 		for _, c := range f.children {
 			if c.name == name {
@@ -39,13 +39,13 @@ func (f *frame) child(name string) *frame {
 	} else if c := f.byName[name]; c != nil {
 		return c
 	}
-	c := &frame{name: name}
+	c := &flameNode{name: name}
 	f.children = append(f.children, c)
 	switch {
 	case f.byName != nil:
 		f.byName[name] = c
 	case len(f.children) > fewChildren:
-		f.byName = make(map[string]*frame, 4*fewChildren)
+		f.byName = make(map[string]*flameNode, 4*fewChildren)
 		for _, c := range f.children {
 			f.byName[c.name] = c
 		}
@@ -53,12 +53,12 @@ func (f *frame) child(name string) *frame {
 	return c
 }
 
-// overlay adds a flame graph to a tree, as its left or right side. A level's nodes
-// lie in the order of their parents, so one walk along both finds each parent.
-func overlay(root *frame, flame *profilepb.Flame, side int) {
+// overlay adds a flame graph to a tree, as its left or right side. The nodes of a level
+// are in the order of their parents, so one pass over both levels finds each parent.
+func overlay(root *flameNode, flame *profilepb.Flame, side int) {
 	type span struct {
 		from, to int64
-		frame    *frame
+		frame    *flameNode
 	}
 	parents := []span{{from: 0, to: 1<<63 - 1, frame: root}}
 	for _, level := range flame.Levels {
@@ -72,7 +72,7 @@ func overlay(root *frame, flame *profilepb.Flame, side int) {
 				at++
 			}
 			if len(parents) == 0 || name < 0 || name >= int64(len(flame.Names)) {
-				return // no flame graph that a query made
+				return // not a flame graph of a query
 			}
 			f := parents[at].frame.child(flame.Names[name])
 			f.total[side] += total
@@ -84,30 +84,30 @@ func overlay(root *frame, flame *profilepb.Flame, side int) {
 	}
 }
 
-// Diff lays two flame graphs over each other. Either may be nil.
+// Diff merges two flame graphs. Either may be nil.
 func Diff(left, right *profilepb.Flame) *profilepb.DiffEncoder {
-	var top frame
-	answer := &profilepb.DiffEncoder{}
+	var top flameNode
+	diff := &profilepb.DiffEncoder{}
 	for side, flame := range []*profilepb.Flame{left, right} {
 		if flame != nil {
 			overlay(&top, flame, side)
 		}
 	}
 	if left != nil {
-		answer.LeftTicks = left.Total
+		diff.LeftTicks = left.Total
 	}
 	if right != nil {
-		answer.RightTicks = right.Total
+		diff.RightTicks = right.Total
 	}
-	answer.Total = answer.LeftTicks + answer.RightTicks
+	diff.Total = diff.LeftTicks + diff.RightTicks
 	index := map[string]int64{}
 	type placed struct {
-		*frame
+		*flameNode
 		x [2]int64
 	}
 	level := make([]placed, 0, len(top.children))
 	for _, c := range top.children {
-		level = append(level, placed{frame: c})
+		level = append(level, placed{flameNode: c})
 	}
 	for len(level) > 0 {
 		var below []placed
@@ -116,13 +116,13 @@ func Diff(left, right *profilepb.Flame) *profilepb.DiffEncoder {
 		for _, p := range level {
 			name, ok := index[p.name]
 			if !ok {
-				name = int64(len(answer.Names))
+				name = int64(len(diff.Names))
 				index[p.name] = name
-				answer.Names = append(answer.Names, p.name)
+				diff.Names = append(diff.Names, p.name)
 			}
 			values = append(values, p.x[0]-end[0], p.total[0], p.self[0], p.x[1]-end[1], p.total[1], p.self[1], name)
-			answer.MaxSelf = max(answer.MaxSelf, p.self[0], p.self[1])
-			slices.SortFunc(p.children, func(a, b *frame) int { return strings.Compare(a.name, b.name) })
+			diff.MaxSelf = max(diff.MaxSelf, p.self[0], p.self[1])
+			slices.SortFunc(p.children, func(a, b *flameNode) int { return strings.Compare(a.name, b.name) })
 			x := p.x
 			for side := range end {
 				end[side] = p.x[side] + p.total[side]
@@ -132,33 +132,33 @@ func Diff(left, right *profilepb.Flame) *profilepb.DiffEncoder {
 				x[0], x[1] = x[0]+c.total[0], x[1]+c.total[1]
 			}
 		}
-		answer.Levels = append(answer.Levels, values)
+		diff.Levels = append(diff.Levels, values)
 		level = below
 	}
-	return answer
+	return diff
 }
 
-// Nodes and edges of a dot graph that are smaller than this share of the whole are
-// left out, as pprof does it.
+// dotShare is the share of the total below which a dot graph drops nodes and edges, as
+// pprof does.
 const dotShare = 0.005
 
-// Dot draws which function calls which, as a graph for graphviz.
+// Dot returns the call graph of a flame graph in the DOT language of Graphviz.
 func Dot(flame *profilepb.Flame, t profiles.Type) string {
 	type edge struct{ from, to string }
 	type weight struct{ flat, cum int64 }
 	nodes, edges := map[string]*weight{}, map[edge]int64{}
-	var top frame
+	var top flameNode
 	overlay(&top, flame, 0)
 	path := map[string]int{}
-	var walk func(f *frame, parent string)
-	walk = func(f *frame, parent string) {
+	var walk func(f *flameNode, parent string)
+	walk = func(f *flameNode, parent string) {
 		w := nodes[f.name]
 		if w == nil {
 			w = &weight{}
 			nodes[f.name] = w
 		}
 		w.flat += f.self[0]
-		if path[f.name] == 0 { // a recursion counts once
+		if path[f.name] == 0 { // count a recursion once
 			w.cum += f.total[0]
 		}
 		if parent != "" {
@@ -170,7 +170,7 @@ func Dot(flame *profilepb.Flame, t profiles.Type) string {
 		}
 		path[f.name]--
 	}
-	for _, root := range top.children { // "total" is no function
+	for _, root := range top.children { // "total" is not a function
 		for _, c := range root.children {
 			walk(c, "")
 		}

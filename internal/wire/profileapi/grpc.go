@@ -16,12 +16,12 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 )
 
-// RegisterGRPC adds the same services to a gRPC server, for who pushes and asks on
-// its port. ready says whether calls are answered yet.
+// RegisterGRPC registers the same services with a gRPC server, for clients that use its
+// port. Calls return Unavailable until ready returns true.
 func (s *Server) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
 	to.RegisterService(&grpc.ServiceDesc{
 		ServiceName: strings.Trim(pusherPath, "/"), HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{method(s, ready, pusherPath, "Push", s.placed)},
+		Methods: []grpc.MethodDesc{method(s, ready, pusherPath, "Push", s.pushInSlot)},
 	}, s)
 	q := querierPath
 	to.RegisterService(&grpc.ServiceDesc{
@@ -37,7 +37,7 @@ func (s *Server) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
 	}, s)
 }
 
-// method makes a gRPC method of a function that knows the tenant.
+// method returns a gRPC method that calls f with the request's tenant.
 func method[Req, Res any](s *Server, ready func() bool, service, name string, f func(ctx context.Context, tenant string, m *Req) (*Res, error)) grpc.MethodDesc {
 	serve := func(ctx context.Context, request any) (any, error) {
 		if !ready() {
@@ -48,13 +48,13 @@ func method[Req, Res any](s *Server, ready func() bool, service, name string, f 
 		if err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
-		ctx, outcome := withOutcome(ctx)
+		ctx, outcome := withRequestContext(ctx)
 		defer outcome.close()
 		ctx, cancel := context.WithTimeout(ctx, s.opts.QueryTimeout)
 		defer cancel()
-		answer, err := f(ctx, tenant, request.(*Req))
+		response, err := f(ctx, tenant, request.(*Req))
 		if err != nil {
-			return nil, status.Error(codes.Code(s.codeOf(err)), err.Error()) // both count alike
+			return nil, status.Error(codes.Code(s.codeOf(err)), err.Error()) // connect and gRPC number codes alike
 		}
 		if headers := outcome.headers(); headers != nil {
 			md := metadata.MD{}
@@ -62,10 +62,10 @@ func method[Req, Res any](s *Server, ready func() bool, service, name string, f 
 				md[strings.ToLower(name)] = values
 			}
 			if err := errors.Join(grpc.SetHeader(ctx, md), grpc.SetTrailer(ctx, md)); err != nil {
-				return nil, status.Error(codes.Internal, err.Error()) // it must not look whole
+				return nil, status.Error(codes.Internal, err.Error()) // without them the response would look complete
 			}
 		}
-		return written(answer), nil
+		return toMessage(response), nil
 	}
 	return grpc.MethodDesc{MethodName: name, Handler: func(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		request := new(Req)
@@ -79,13 +79,13 @@ func method[Req, Res any](s *Server, ready func() bool, service, name string, f 
 	}}
 }
 
-// written makes a message of an answer that writes itself: its bytes are the
-// unknown fields of an empty one, which protobuf copies as they are.
-func written(answer any) proto.Message {
-	if e, ok := answer.(profilepb.Encoder); ok {
+// toMessage turns a response that encodes itself into a message: its bytes become the
+// unknown fields of an empty message, which protobuf copies unchanged.
+func toMessage(response any) proto.Message {
+	if e, ok := response.(profilepb.Encoder); ok {
 		m := &emptypb.Empty{}
 		m.ProtoReflect().SetUnknown(e.AppendProto(nil))
 		return m
 	}
-	return answer.(proto.Message)
+	return response.(proto.Message)
 }

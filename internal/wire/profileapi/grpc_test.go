@@ -17,7 +17,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 )
 
-func TestAGRPCServerOffersTheSame(t *testing.T) {
+func TestRegisterGRPC_ServesTheSameMethods(t *testing.T) {
 	s := &stub{}
 	ready := false
 	server := grpc.NewServer()
@@ -39,18 +39,18 @@ func TestAGRPCServerOffersTheSame(t *testing.T) {
 			t.Error(err)
 		}
 		if s.open.Load() != 0 {
-			t.Error("an answer was not closed")
+			t.Error("a result was not closed")
 		}
 	}()
 	ctx := metadata.AppendToOutgoingContext(context.Background(), "x-scope-orgid", "acme")
 	request := &profilepb.SelectSeriesRequest{ProfileTypeID: cpu, Start: 1, End: 60_000, Step: 15, ExemplarType: profilepb.ExemplarType_EXEMPLAR_TYPE_INDIVIDUAL}
-	var answer profilepb.SelectSeriesResponse
-	if err := conn.Invoke(ctx, querierPath+"SelectSeries", request, &answer); status.Code(err) != codes.Unavailable {
+	var response profilepb.SelectSeriesResponse
+	if err := conn.Invoke(ctx, querierPath+"SelectSeries", request, &response); status.Code(err) != codes.Unavailable {
 		t.Error(err)
 	}
 	ready = true
-	if err := conn.Invoke(ctx, querierPath+"SelectSeries", request, &answer); err != nil || s.tenant != "acme" || answer.Series[0].Points[1].Exemplars[0].ProfileId != firstID {
-		t.Error(err, s.tenant, &answer)
+	if err := conn.Invoke(ctx, querierPath+"SelectSeries", request, &response); err != nil || s.tenant != "acme" || response.Series[0].Points[1].Exemplars[0].ProfileId != firstID {
+		t.Error(err, s.tenant, &response)
 	}
 	push := &profilepb.PushRequest{Series: []*profilepb.RawProfileSeries{{Samples: []*profilepb.RawSample{{RawProfile: []byte("x")}}}}}
 	if err := conn.Invoke(ctx, pusherPath+"Push", push, &profilepb.PushResponse{}); err != nil || len(s.pushed) != 1 {
@@ -60,7 +60,7 @@ func TestAGRPCServerOffersTheSame(t *testing.T) {
 	if err := conn.Invoke(ctx, pusherPath+"Push", push, &profilepb.PushResponse{}); status.Code(err) != codes.ResourceExhausted {
 		t.Error(err)
 	}
-	if err := conn.Invoke(ctx, querierPath+"SelectSeries", &profilepb.SelectSeriesRequest{}, &answer); status.Code(err) != codes.InvalidArgument {
+	if err := conn.Invoke(ctx, querierPath+"SelectSeries", &profilepb.SelectSeriesRequest{}, &response); status.Code(err) != codes.InvalidArgument {
 		t.Error(err)
 	}
 	if err := conn.Invoke(metadata.AppendToOutgoingContext(context.Background(), "x-scope-orgid", "a/b"), querierPath+"ProfileTypes", &profilepb.ProfileTypesRequest{}, &profilepb.ProfileTypesResponse{}); status.Code(err) != codes.InvalidArgument {

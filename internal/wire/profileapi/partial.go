@@ -9,60 +9,62 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// Headers, and trailers where the protocol has them, of a response that lacks what
-// could not be read. Names are in net/http's spelling.
+// Headers of a partial response, also sent as trailers where the protocol has them.
+// The names have net/http's canonical form.
 const (
 	partialHeader = "Ferula-Partial-Response" // "true"
 	warningHeader = "Ferula-Warning"          // one value for each reason
 )
 
 const (
-	warningsMax     = 10  // texts of one response; the last one may say how many more there are
-	warningBytesMax = 400 // of one text
+	warningsMax     = 10  // of one response; the last one may count those that were omitted
+	warningBytesMax = 400 // of one warning
 )
 
-// outcome is what a request's functions leave for whoever writes the response.
-type outcome struct {
-	closers  []func() // called once the response is written
+// requestContext collects what the handlers leave to the writer of the response.
+type requestContext struct {
+	closers  []func() // called after the response is written
 	warnings []string
-	more     int // warnings beyond warningsMax
+	more     int // number of warnings beyond warningsMax
 }
 
-type outcomeKey struct{}
+type requestContextKey struct{}
 
-func withOutcome(ctx context.Context) (context.Context, *outcome) {
-	o := &outcome{}
-	return context.WithValue(ctx, outcomeKey{}, o), o
+func withRequestContext(ctx context.Context) (context.Context, *requestContext) {
+	o := &requestContext{}
+	return context.WithValue(ctx, requestContextKey{}, o), o
 }
 
-func outcomeOf(ctx context.Context) *outcome { return ctx.Value(outcomeKey{}).(*outcome) }
+func requestContextOf(ctx context.Context) *requestContext {
+	return ctx.Value(requestContextKey{}).(*requestContext)
+}
 
-func (o *outcome) close() {
+func (o *requestContext) close() {
 	for _, f := range o.closers {
 		f()
 	}
 }
 
-// closing gives the memory of responses back once they have been written.
-func closing(next http.Handler) http.Handler {
+// withCleanup runs the functions of onWritten once the response is written.
+func withCleanup(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, o := withOutcome(r.Context())
+		ctx, o := withRequestContext(r.Context())
 		defer o.close()
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 
-// afterwards has f called when the response is out.
-func afterwards(ctx context.Context, f func()) {
-	o := outcomeOf(ctx)
+// onWritten registers f to be called after the response is written.
+func onWritten(ctx context.Context, f func()) {
+	o := requestContextOf(ctx)
 	o.closers = append(o.closers, f)
 }
 
-// warn notes what the response lacks.
+// warn adds a warning to the response for each error.
 func warn(ctx context.Context, warnings []error) {
-	o := outcomeOf(ctx)
+	o := requestContextOf(ctx)
 	for _, err := range warnings {
-		text := plain(err.Error())
+		text := headerValue(err.Error())
 		switch {
 		case o.has(text):
 		case len(o.warnings) < warningsMax-1:
@@ -73,7 +75,7 @@ func warn(ctx context.Context, warnings []error) {
 	}
 }
 
-func (o *outcome) has(text string) bool {
+func (o *requestContext) has(text string) bool {
 	for _, known := range o.warnings {
 		if known == text {
 			return true
@@ -82,25 +84,25 @@ func (o *outcome) has(text string) bool {
 	return false
 }
 
-// texts are the warnings, bounded in number and length.
-func (o *outcome) texts() []string {
+// texts returns the warnings, bounded in number and length.
+func (o *requestContext) texts() []string {
 	if o.more == 0 {
 		return o.warnings
 	}
 	return append(o.warnings[:len(o.warnings):len(o.warnings)], fmt.Sprintf("and %d more", o.more))
 }
 
-// headers are those of a partial response, none of a whole one.
-func (o *outcome) headers() http.Header {
+// headers returns the headers of a partial response, nil for a complete one.
+func (o *requestContext) headers() http.Header {
 	if len(o.warnings) == 0 {
 		return nil
 	}
 	return http.Header{partialHeader: {"true"}, warningHeader: o.texts()}
 }
 
-// appendWarnings appends a member with the warnings to a JSON object that is still
-// open; nothing if there are none.
-func (o *outcome) appendWarnings(b []byte) []byte {
+// appendWarnings appends the member "warnings" to a JSON object that is still open. It
+// appends nothing if there are no warnings.
+func (o *requestContext) appendWarnings(b []byte) []byte {
 	for i, text := range o.texts() {
 		if i == 0 {
 			b = append(b, `,"warnings":[`...)
@@ -115,8 +117,8 @@ func (o *outcome) appendWarnings(b []byte) []byte {
 	return b
 }
 
-// plain makes a text fit for a header: printable ASCII, and not too long.
-func plain(text string) string {
+// headerValue makes a text valid as a header: printable ASCII of limited length.
+func headerValue(text string) string {
 	words := strings.FieldsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' })
 	text = strings.Join(words, " ")
 	if len(text) > warningBytesMax {

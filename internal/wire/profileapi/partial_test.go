@@ -21,21 +21,21 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// lacking is a stub whose every response lacks something.
-type lacking struct {
+// partialStub is a stub with partial results.
+type partialStub struct {
 	stub
 	warnings []error
 }
 
-func (l *lacking) LabelNames(context.Context, *profiles.LabelsRequest) ([]string, []error, error) {
+func (l *partialStub) LabelNames(context.Context, *profiles.LabelsRequest) ([]string, []error, error) {
 	return []string{"a"}, l.warnings, nil
 }
 
-func (l *lacking) LabelValues(context.Context, *profiles.LabelsRequest) ([]string, []error, error) {
+func (l *partialStub) LabelValues(context.Context, *profiles.LabelsRequest) ([]string, []error, error) {
 	return []string{"a"}, l.warnings, nil
 }
 
-func (l *lacking) MergeFlame(ctx context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error) {
+func (l *partialStub) MergeFlame(ctx context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error) {
 	f, err := l.stub.MergeFlame(ctx, r)
 	if err == nil {
 		f.Warnings = l.warnings
@@ -43,8 +43,8 @@ func (l *lacking) MergeFlame(ctx context.Context, r *profiles.MergeRequest) (*pr
 	return f, err
 }
 
-func TestAPartialResponseSaysSoInEveryProtocol(t *testing.T) {
-	l := &lacking{warnings: []error{errors.New("block 01: corrupt\r\n\u00fc data")}}
+func TestServer_PartialResponseHasWarningsInEveryProtocol(t *testing.T) {
+	l := &partialStub{warnings: []error{errors.New("block 01: corrupt\r\n\u00fc data")}}
 	const want = "block 01: corrupt data"
 	mux := http.NewServeMux()
 	s := New(Options{}, l, l)
@@ -61,12 +61,12 @@ func TestAPartialResponseSaysSoInEveryProtocol(t *testing.T) {
 	}
 	for name, options := range map[string][]connect.ClientOption{"Connect": nil, "JSON": {connect.WithProtoJSON()}, "gRPC": {connect.WithGRPC()}, "gRPC-web": {connect.WithGRPCWeb()}} {
 		client := connect.NewClient[profilepb.LabelNamesRequest, profilepb.LabelNamesResponse](server.Client(), server.URL+querierPath+"LabelNames", options...)
-		answer, err := client.CallUnary(context.Background(), connect.NewRequest(&profilepb.LabelNamesRequest{}))
-		if err != nil || len(answer.Msg.Names) != 1 {
+		response, err := client.CallUnary(context.Background(), connect.NewRequest(&profilepb.LabelNamesRequest{}))
+		if err != nil || len(response.Msg.Names) != 1 {
 			t.Fatalf("%s: %v", name, err)
 		}
-		check(name+" header", answer.Header())
-		check(name+" trailer", answer.Trailer())
+		check(name+" header", response.Header())
+		check(name+" trailer", response.Trailer())
 	}
 	get := func(path string) (http.Header, string) {
 		t.Helper()
@@ -97,8 +97,8 @@ func TestAPartialResponseSaysSoInEveryProtocol(t *testing.T) {
 	}
 }
 
-func TestWarningsAreBoundedInNumberAndLength(t *testing.T) {
-	l := &lacking{}
+func TestWarn_BoundsNumberAndLengthOfWarnings(t *testing.T) {
+	l := &partialStub{}
 	for i := range 5000 {
 		l.warnings = append(l.warnings, fmt.Errorf("block %d: %s", i/2, strings.Repeat("x", 10_000)))
 	}
@@ -122,8 +122,8 @@ func TestWarningsAreBoundedInNumberAndLength(t *testing.T) {
 		}
 	}()
 	var header, trailer metadata.MD
-	var answer profilepb.LabelNamesResponse
-	if err := conn.Invoke(context.Background(), querierPath+"LabelNames", &profilepb.LabelNamesRequest{}, &answer, grpc.Header(&header), grpc.Trailer(&trailer)); err != nil || len(answer.Names) != 1 {
+	var response profilepb.LabelNamesResponse
+	if err := conn.Invoke(context.Background(), querierPath+"LabelNames", &profilepb.LabelNamesRequest{}, &response, grpc.Header(&header), grpc.Trailer(&trailer)); err != nil || len(response.Names) != 1 {
 		t.Fatal(err)
 	}
 	for _, md := range []metadata.MD{header, trailer} {
@@ -139,7 +139,7 @@ func TestWarningsAreBoundedInNumberAndLength(t *testing.T) {
 	}
 }
 
-func TestLabelsWithoutARangeAreThoseOfTheLastHour(t *testing.T) {
+func TestServer_LabelsWithoutARangeAreThoseOfTheLastHour(t *testing.T) {
 	s := New(Options{}, nil, nil)
 	before := time.Now().UnixMilli()
 	r, err := s.labelsQuery("t", nil, 0, 0)

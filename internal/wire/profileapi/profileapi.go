@@ -1,14 +1,14 @@
 // Package profileapi serves the Pyroscope API: push.v1.PusherService and
-// querier.v1.QuerierService by Connect, gRPC and gRPC-web on the same paths, in
-// protobuf and JSON, and the older /pyroscope/render for who still asks for it.
+// querier.v1.QuerierService by Connect, gRPC and gRPC-Web on the same paths, in
+// protobuf and JSON, and the older /pyroscope/render for clients that still use it.
 //
-// A request comes in as one message of limited size; codec.go reads it, select.go
-// checks what it asks for and turns it into a request of series/profiles, and the
-// Querier's answer writes itself (codec/profilepb), so that no tree of messages is
-// built; its memory is given back once it has been written. Pushed profiles are handed to the Pusher as they came; the
-// answer is a success only once that has returned, which is once they are durable.
-// The tenant is X-Scope-OrgID's. There is no storage, no decoding of profiles, no
-// evaluation and no listener here.
+// A request is one message of limited size. codec.go decodes it, and select.go
+// validates it and makes a request of series/profiles. The Querier's response encodes
+// itself (codec/profilepb), so that no tree of messages is built; its memory is
+// released once it is written. Pushed profiles go to the Pusher as they were sent. A
+// push succeeds only after the Pusher returned, that is, once they are durable. The
+// tenant is that of X-Scope-OrgID. This package has no storage, no decoding of
+// profiles, no evaluation and no listener.
 package profileapi
 
 import (
@@ -26,12 +26,12 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// Pusher takes profiles in. It returns once they are durable, or why not.
+// Pusher ingests profiles. Push returns once they are durable, or an error.
 type Pusher interface {
 	Push(ctx context.Context, tenant string, profiles []profilepb.RawProfile) error
 }
 
-// Querier answers. Warnings say what could not be read; the rest is answered.
+// Querier runs queries. Warnings list what could not be read; the response has the rest.
 type Querier interface {
 	SelectSeries(ctx context.Context, r *profiles.SeriesRequest) (*profiles.SeriesResult, error)
 	MergeFlame(ctx context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error)
@@ -45,21 +45,21 @@ type Querier interface {
 
 // Options of a Server. Zero values take the defaults.
 type Options struct {
-	BodyMaxBytes  int           // of a request, as sent and decompressed; 0: 64 MiB
-	PushesMax     int           // decoded at once, further ones wait; 0: 16
-	NodesDefault  int           // of a flame graph when the request says nothing; 0: 8,192
-	NodesMax      int           // that a request may ask for; 0: 1,048,576
-	PointsMax     int64         // steps in a range; 0: 11,000
+	BodyMaxBytes  int           // of a request, both as sent and decompressed; 0: 64 MiB
+	PushesMax     int           // decoded at once; others wait; 0: 16
+	NodesDefault  int           // of a flame graph if the request sets no limit; 0: 8,192
+	NodesMax      int           // limit that a request may set; 0: 1,048,576
+	PointsMax     int64         // points of a series; 0: 11,000
 	QueryTimeout  time.Duration // of one query; 0: 2 minutes
 	SelectorBytes int           // of one selector; 0: 64 KiB
 	// Tenant reads the tenant of a request; nil: TenantOf.
 	Tenant func(http.Header) (string, error)
-	// Code says which code of Connect's an error has beyond those of
-	// series/profiles; nil and CodeUnknown make it internal.
+	// Code returns the Connect code of an error that is not one of series/profiles. nil
+	// and CodeUnknown make it internal.
 	Code func(error) connect.Code
 
-	Bodies       *reqbody.Reader // shared with other receivers; nil: one of its own
-	PushDisabled bool            // pushes are refused, queries are not
+	Bodies       *reqbody.Reader // shared with other receivers; nil: one for this server
+	PushDisabled bool            // reject pushes; queries still work
 }
 
 func (o Options) withDefaults() Options {
@@ -91,19 +91,19 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Server answers the profile API. Use New.
+// Server is the HTTP and gRPC server of the profile API. Use New.
 type Server struct {
-	opts   Options
-	push   Pusher
-	query  Querier
-	parser parser.Parser
-	places chan struct{} // of pushes
+	opts      Options
+	pusher    Pusher
+	querier   Querier
+	parser    parser.Parser
+	pushSlots chan struct{} // of pushes
 }
 
-// New makes a server; it starts nothing and owns no goroutine.
+// New returns a server. It starts nothing and owns no goroutine.
 func New(opts Options, push Pusher, query Querier) *Server {
 	opts = opts.withDefaults()
-	return &Server{opts: opts, push: push, query: query, parser: parser.NewParser(parser.Options{}), places: make(chan struct{}, opts.PushesMax)}
+	return &Server{opts: opts, pusher: push, querier: query, parser: parser.NewParser(parser.Options{}), pushSlots: make(chan struct{}, opts.PushesMax)}
 }
 
 const (
@@ -111,17 +111,17 @@ const (
 	querierPath = "/querier.v1.QuerierService/"
 )
 
-// Register adds every endpoint to mux below prefix. wrap may be nil; it stands
-// around each handler and is told the endpoint's name.
+// Register registers every endpoint with mux below prefix. wrap may be nil; it is called
+// with each handler and the endpoint's path, and returns the handler to register.
 func (s *Server) Register(mux *http.ServeMux, prefix string, wrap func(name string, h http.Handler) http.Handler) {
 	if wrap == nil {
 		wrap = func(_ string, h http.Handler) http.Handler { return h }
 	}
 	receive := func(path string, h http.Handler, slots chan struct{}) {
 		if prefix != "" {
-			h = http.StripPrefix(prefix, h) // the procedure's name is the path's
+			h = http.StripPrefix(prefix, h) // connect needs the procedure's path
 		}
-		mux.Handle("POST "+prefix+path, wrap(path, s.received(closing(h), slots)))
+		mux.Handle("POST "+prefix+path, wrap(path, s.readBodyFirst(withCleanup(h), slots)))
 	}
 	handle := func(path string, h http.Handler) { receive(path, h, nil) }
 	get := func(path string, f http.HandlerFunc) { mux.Handle("GET "+prefix+path, wrap(path, f)) }
@@ -129,7 +129,7 @@ func (s *Server) Register(mux *http.ServeMux, prefix string, wrap func(name stri
 		connect.WithCodec(protoCodec{}), connect.WithCodec(jsonCodec{"json"}), connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
 		connect.WithReadMaxBytes(s.opts.BodyMaxBytes), connect.WithCompressMinBytes(1 << 10),
 	}
-	receive(pusherPath+"Push", connect.NewUnaryHandler(pusherPath+"Push", call(s, s.pushed), options...), s.places)
+	receive(pusherPath+"Push", connect.NewUnaryHandler(pusherPath+"Push", call(s, s.push), options...), s.pushSlots)
 	q := querierPath
 	handle(q+"ProfileTypes", connect.NewUnaryHandler(q+"ProfileTypes", call(s, s.profileTypes), options...))
 	handle(q+"LabelNames", connect.NewUnaryHandler(q+"LabelNames", call(s, s.labelNames), options...))
@@ -148,8 +148,8 @@ func (s *Server) Register(mux *http.ServeMux, prefix string, wrap func(name stri
 	get("/pyroscope/label-names", s.legacyLabelNames)
 }
 
-// call makes a Connect function of one that knows the tenant: it bounds the time
-// and turns errors into Connect's.
+// call returns a Connect function that calls f with the tenant and a timeout, and turns
+// errors into Connect's.
 func call[Req, Res any](s *Server, f func(ctx context.Context, tenant string, m *Req) (*Res, error)) func(context.Context, *connect.Request[Req]) (*connect.Response[Res], error) {
 	return func(ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
 		tenant, err := s.opts.Tenant(r.Header())
@@ -158,19 +158,19 @@ func call[Req, Res any](s *Server, f func(ctx context.Context, tenant string, m 
 		}
 		ctx, cancel := context.WithTimeout(ctx, s.opts.QueryTimeout)
 		defer cancel()
-		answer, err := f(ctx, tenant, r.Msg)
+		message, err := f(ctx, tenant, r.Msg)
 		if err != nil {
 			return nil, s.connectError(err)
 		}
-		response := connect.NewResponse(answer)
-		for name, values := range outcomeOf(ctx).headers() {
+		response := connect.NewResponse(message)
+		for name, values := range requestContextOf(ctx).headers() {
 			response.Header()[name], response.Trailer()[name] = values, values
 		}
 		return response, nil
 	}
 }
 
-// badRequest is an error of the request itself.
+// badRequest is an error that the client caused.
 type badRequest struct{ error }
 
 func (e badRequest) Unwrap() error { return e.error }
@@ -206,10 +206,10 @@ func (s *Server) codeOf(err error) connect.Code {
 	return connect.CodeInternal
 }
 
-// AnonymousTenant is who asks without saying so.
+// AnonymousTenant is the tenant of a request without X-Scope-OrgID.
 const AnonymousTenant = "anonymous"
 
-// TenantOf reads the tenant of a request.
+// TenantOf returns the tenant of a request.
 func TenantOf(h http.Header) (string, error) {
 	tenant := h.Get("X-Scope-OrgID")
 	if tenant == "" {
@@ -221,5 +221,5 @@ func TenantOf(h http.Header) (string, error) {
 	return tenant, nil
 }
 
-// Anonymous is TenantOf of a server that has one tenant only, whatever a request says.
+// Anonymous is the TenantOf of a server with a single tenant: it ignores the header.
 func Anonymous(http.Header) (string, error) { return AnonymousTenant, nil }

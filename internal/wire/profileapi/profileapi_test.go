@@ -38,13 +38,13 @@ const firstID = "00000000-0000-0000-0000-000000000001"
 
 var errFull = errors.New("too much")
 
-// stub remembers what it was asked and answers always the same.
+// stub is a Querier and Pusher that records the request and returns fixed results.
 type stub struct {
-	tenant string
-	pushed []profilepb.RawProfile
-	asked  any
-	err    error
-	open   atomic.Int32 // answers that were not closed
+	tenant  string
+	pushed  []profilepb.RawProfile
+	request any
+	err     error
+	open    atomic.Int32 // results that were not closed
 }
 
 func (s *stub) Push(_ context.Context, tenant string, profiles []profilepb.RawProfile) error {
@@ -53,23 +53,23 @@ func (s *stub) Push(_ context.Context, tenant string, profiles []profilepb.RawPr
 }
 
 func (s *stub) ProfileTypes(_ context.Context, r *profiles.LabelsRequest) ([]profiles.Type, []error, error) {
-	s.tenant, s.asked = r.Tenant, *r
+	s.tenant, s.request = r.Tenant, *r
 	t, err := profiles.ParseType(cpu)
 	return []profiles.Type{t}, nil, errors.Join(err, s.err)
 }
 
 func (s *stub) LabelNames(_ context.Context, r *profiles.LabelsRequest) ([]string, []error, error) {
-	s.tenant, s.asked = r.Tenant, *r
+	s.tenant, s.request = r.Tenant, *r
 	return []string{"service_name"}, nil, s.err
 }
 
 func (s *stub) LabelValues(_ context.Context, r *profiles.LabelsRequest) ([]string, []error, error) {
-	s.tenant, s.asked = r.Tenant, *r
+	s.tenant, s.request = r.Tenant, *r
 	return []string{"a", `b"`}, []error{errFull}, s.err
 }
 
 func (s *stub) Series(_ context.Context, r *profiles.LabelsRequest) ([][]byte, []error, error) {
-	s.tenant, s.asked = r.Tenant, *r
+	s.tenant, s.request = r.Tenant, *r
 	return [][]byte{labelenc.AppendLabel(nil, "service_name", "a")}, nil, s.err
 }
 
@@ -78,7 +78,7 @@ func (s *stub) Stats(string) (profiles.Stats, error) {
 }
 
 func (s *stub) SelectSeries(_ context.Context, r *profiles.SeriesRequest) (*profiles.SeriesResult, error) {
-	s.tenant, s.asked = r.Tenant, *r
+	s.tenant, s.request = r.Tenant, *r
 	if s.err != nil {
 		return nil, s.err
 	}
@@ -90,7 +90,7 @@ func (s *stub) SelectSeries(_ context.Context, r *profiles.SeriesRequest) (*prof
 	return a, nil
 }
 
-// flame is main -> (work -> main, idle), the latter nearly nothing.
+// flame returns main -> (work -> main, idle), where idle is nearly nothing.
 func flame() *profilepb.Flame {
 	return &profilepb.Flame{
 		Names:   []string{"total", "main", "idle", "work"},
@@ -101,13 +101,13 @@ func flame() *profilepb.Flame {
 }
 
 func (s *stub) MergeFlame(_ context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error) {
-	s.tenant, s.asked = r.Tenant, *r
+	s.tenant, s.request = r.Tenant, *r
 	f := flame()
 	return &profiles.FlameGraph{Names: f.Names, Levels: f.Levels, Total: f.Total, MaxSelf: f.MaxSelf}, s.err
 }
 
 func (s *stub) MergePprof(_ context.Context, r *profiles.MergeRequest) ([]byte, []error, error) {
-	s.asked = *r
+	s.request = *r
 	return []byte{0x32, 0, 0x48, 7}, nil, s.err // string_table: [""], time_nanos: 7
 }
 
@@ -130,7 +130,7 @@ func serve(t *testing.T, prefix string) (*stub, string) {
 	t.Cleanup(func() {
 		server.Close()
 		if n := s.open.Load(); n != 0 {
-			t.Errorf("%d answers were not closed", n)
+			t.Errorf("%d results were not closed", n)
 		}
 	})
 	return s, server.URL + prefix
@@ -142,7 +142,7 @@ func h2c() *http.Client {
 	return &http.Client{Transport: &http.Transport{Protocols: p}}
 }
 
-func TestEveryProtocolAndSpellingGivesTheSame(t *testing.T) {
+func TestServer_EveryProtocolAndEncodingReturnsTheSame(t *testing.T) {
 	for name, options := range map[string][]connect.ClientOption{
 		"connect": nil, "connect json": {connect.WithProtoJSON()},
 		"gRPC": {connect.WithGRPC()}, "gRPC json": {connect.WithGRPC(), connect.WithProtoJSON()}, "gRPC-web": {connect.WithGRPCWeb()},
@@ -169,7 +169,7 @@ func TestEveryProtocolAndSpellingGivesTheSame(t *testing.T) {
 				t.Errorf("%s pushed %v", s.tenant, s.pushed)
 			}
 			series := connect.NewClient[profilepb.SelectSeriesRequest, profilepb.SelectSeriesResponse](client, base+querierPath+"SelectSeries", options...)
-			answer, err := series.CallUnary(context.Background(), connect.NewRequest(&profilepb.SelectSeriesRequest{
+			response, err := series.CallUnary(context.Background(), connect.NewRequest(&profilepb.SelectSeriesRequest{
 				ProfileTypeID: cpu, LabelSelector: `{a="b"}`, Start: 1, End: 60_000, Step: 15, GroupBy: []string{"g"}, ExemplarType: profilepb.ExemplarType_EXEMPLAR_TYPE_INDIVIDUAL,
 			}))
 			if err != nil {
@@ -179,12 +179,12 @@ func TestEveryProtocolAndSpellingGivesTheSame(t *testing.T) {
 				Labels: []*profilepb.LabelPair{{Name: "service_name", Value: "a"}},
 				Points: []*profilepb.Point{{Value: 1, Timestamp: 15_000}, {Value: 5, Timestamp: 30_000, Exemplars: []*profilepb.Exemplar{{Timestamp: 29_999, ProfileId: firstID, Value: 5}}}},
 			}}}
-			if !proto.Equal(answer.Msg, expect) {
-				t.Errorf("answered %s", protojson.Format(answer.Msg))
+			if !proto.Equal(response.Msg, expect) {
+				t.Errorf("response %s", protojson.Format(response.Msg))
 			}
-			q := s.asked.(profiles.SeriesRequest)
+			q := s.request.(profiles.SeriesRequest)
 			if q.Tenant != AnonymousTenant || q.Type.SampleUnit != "nanoseconds" || q.StepMS != 15_000 || q.EndMS != 60_000 || !q.Exemplars || q.Average || !slices.Equal(q.GroupBy, []string{"g"}) || fmt.Sprint(q.Matchers) != `[a="b"]` {
-				t.Errorf("asked %+v", q)
+				t.Errorf("request %+v", q)
 			}
 			s.err = fmt.Errorf("tenant acme: %w", errFull)
 			if _, err = push.CallUnary(context.Background(), request); connect.CodeOf(err) != connect.CodeResourceExhausted || !strings.Contains(err.Error(), "too much") {
@@ -216,7 +216,7 @@ func post(t *testing.T, address, body string, header ...string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-func TestBadRequestsAreNamed(t *testing.T) {
+func TestServer_BadRequestErrorNamesTheReason(t *testing.T) {
 	_, base := serve(t, "")
 	whole := func(change string) string {
 		fields := map[string]string{"profileTypeID": `"` + cpu + `"`, "start": `"1"`, "end": `"60000"`, "step": "15"}
@@ -240,9 +240,9 @@ func TestBadRequestsAreNamed(t *testing.T) {
 		{"SelectSeries", whole(""), 200, "", `"profileId":"` + firstID},
 		{"SelectSeries", whole(`labelSelector="{a=}"`), 400, "invalid_argument", "selector {a=}"},
 		{"SelectSeries", whole(`labelSelector="{a=~\"(\"}"`), 400, "invalid_argument", "missing closing"},
-		{"SelectSeries", whole(`labelSelector="{` + strings.Repeat("a", 70000) + `"`), 400, "invalid_argument", "longer than"},
-		{"SelectSeries", whole(`start="60001"`), 400, "invalid_argument", "upside down"},
-		{"SelectSeries", whole(`end=`), 400, "invalid_argument", "upside down"},
+		{"SelectSeries", whole(`labelSelector="{` + strings.Repeat("a", 70000) + `"`), 400, "invalid_argument", "exceeds the limit"},
+		{"SelectSeries", whole(`start="60001"`), 400, "invalid_argument", "is before its start"},
+		{"SelectSeries", whole(`end=`), 400, "invalid_argument", "is before its start"},
 		{"SelectSeries", whole(`step=0`), 400, "invalid_argument", "step 0"},
 		{"SelectSeries", whole(`step="NaN"`), 400, "invalid_argument", "step NaN"},
 		{"SelectSeries", whole(`step=-1`), 400, "invalid_argument", "step -1"},
@@ -265,7 +265,7 @@ func TestBadRequestsAreNamed(t *testing.T) {
 		{"SelectMergeStacktraces", whole(`format="PROFILE_FORMAT_PPROF"`), 200, "", `"timeNanos":"7"`},
 		{"SelectMergeStacktraces", whole(`format=99`), 400, "invalid_argument", "format 99"},
 		{"SelectMergeProfile", whole(""), 200, "", `"timeNanos":"7"`},
-		{"SelectMergeSpanProfile", whole(""), 501, "unimplemented", "span ids of samples are not kept"},
+		{"SelectMergeSpanProfile", whole(""), 501, "unimplemented", "span ids of samples are not stored"},
 		{"SelectHeatmap", whole(""), 501, "unimplemented", "SelectHeatmap"},
 		{"SelectMergeStacktraces", whole(`profileIdSelector=["x"]`), 400, "invalid_argument", `profile id \"x\" is not a UUID`},
 		{"SelectMergeStacktraces", whole(`profileIdSelector=["` + firstID + `"]`), 200, "", `"total":"1000"`},
@@ -275,7 +275,7 @@ func TestBadRequestsAreNamed(t *testing.T) {
 		{"Diff", `{"left":` + whole("") + `,"right":` + whole("start=") + `}`, 200, "", `"leftTicks":"1000"`},
 		{"ProfileTypes", `{}`, 200, "", `"ID":"` + cpu + `"`},
 		{"ProfileTypes", ``, 200, "", `"sampleUnit":"nanoseconds"`},
-		{"ProfileTypes", `{"start":"2","end":"1"}`, 400, "invalid_argument", "upside down"},
+		{"ProfileTypes", `{"start":"2","end":"1"}`, 400, "invalid_argument", "is before its start"},
 		{"LabelNames", `{"matchers":["{a=\"b\"}"]}`, 200, "", `"names":["service_name"]`},
 		{"LabelNames", `{"matchers":["{"]}`, 400, "invalid_argument", "selector {"},
 		{"LabelValues", `{}`, 400, "invalid_argument", "name is missing"},
@@ -285,7 +285,7 @@ func TestBadRequestsAreNamed(t *testing.T) {
 		{"NoSuchMethod", `{}`, 404, "", ""},
 	} {
 		status, body := post(t, base+querierPath+tt.method, tt.body)
-		body = strings.NewReplacer(`": "`, `":"`, `", "`, `","`, `":[ "`, `":["`, `": true`, `":true`).Replace(body) // protojson varies its spaces
+		body = strings.NewReplacer(`": "`, `":"`, `", "`, `","`, `":[ "`, `":["`, `": true`, `":true`).Replace(body) // protojson varies its white space
 		if status != tt.status || !strings.Contains(body, tt.text) {
 			t.Errorf("%s %.80s: %d %.300s, want %d with %q", tt.method, tt.body, status, body, tt.status, tt.text)
 		}
@@ -296,7 +296,7 @@ func TestBadRequestsAreNamed(t *testing.T) {
 	}
 }
 
-func TestARequestThatInflatesToTooMuchIsRefused(t *testing.T) {
+func TestServer_RequestBeyondBodyMaxWhenDecompressedIsRejected(t *testing.T) {
 	_, base := serve(t, "")
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
@@ -317,7 +317,7 @@ func TestARequestThatInflatesToTooMuchIsRefused(t *testing.T) {
 	}
 }
 
-func TestTenantsAreFolderNames(t *testing.T) {
+func TestTenantOf_AcceptsDirectoryNamesOnly(t *testing.T) {
 	s, base := serve(t, "")
 	for tenant, ok := range map[string]bool{
 		"": true, "acme-1": true, "a_b.c!*'()": true, "..": false, ".": false, "a/b": false, "a|b": false, "a b": false, "ä": false, strings.Repeat("x", 151): false,
@@ -336,7 +336,7 @@ func TestTenantsAreFolderNames(t *testing.T) {
 	}
 }
 
-func TestTheOlderAPIDrawsTheSame(t *testing.T) {
+func TestRender_ReturnsTheFlameGraphOfTheQuerier(t *testing.T) {
 	s, base := serve(t, "")
 	get := func(path string, form ...string) (int, string) {
 		values := url.Values{}
@@ -361,8 +361,8 @@ func TestTheOlderAPIDrawsTheSame(t *testing.T) {
 	if status != 200 || body != want {
 		t.Errorf("%d %s\nwant %s", status, body, want)
 	}
-	if q := s.asked.(profiles.SeriesRequest); q.StartMS != 0 || q.EndMS != 60_000 || !slices.Equal(q.GroupBy, []string{"service_name"}) {
-		t.Errorf("asked %+v", q)
+	if q := s.request.(profiles.SeriesRequest); q.StartMS != 0 || q.EndMS != 60_000 || !slices.Equal(q.GroupBy, []string{"service_name"}) {
+		t.Errorf("request %+v", q)
 	}
 	for _, tt := range []struct {
 		path   string
@@ -373,7 +373,7 @@ func TestTheOlderAPIDrawsTheSame(t *testing.T) {
 		{"/pyroscope/render", nil, 400, "query is missing"},
 		{"/pyroscope/render", []string{"query", "cpu{}"}, 400, `profile type "cpu"`},
 		{"/pyroscope/render", []string{"query", cpu, "from", "yesterday"}, 400, `from: not a time: "yesterday"`},
-		{"/pyroscope/render", []string{"query", cpu, "from", "now", "until", "now-1h"}, 400, "upside down"},
+		{"/pyroscope/render", []string{"query", cpu, "from", "now", "until", "now-1h"}, 400, "is before its start"},
 		{"/pyroscope/render", []string{"query", cpu, "format", "html"}, 400, "neither json nor dot"},
 		{"/pyroscope/render", []string{"query", cpu, "max-nodes", "x"}, 400, "max-nodes"},
 		{"/pyroscope/render", []string{"query", cpu, "aggregation", "max"}, 400, "neither sum nor avg"},
@@ -395,7 +395,7 @@ func TestTheOlderAPIDrawsTheSame(t *testing.T) {
 	}
 }
 
-func TestADiffOfAFlameGraphWithItselfHasBothSidesAlike(t *testing.T) {
+func TestDiff_OfAFlameGraphWithItselfHasEqualSides(t *testing.T) {
 	d := Diff(flame(), flame())
 	if d.Total != 2000 || d.LeftTicks != 1000 || d.RightTicks != 1000 || d.MaxSelf != 499 || len(d.Levels) != 4 {
 		t.Fatalf("%+v", d)
@@ -407,7 +407,7 @@ func TestADiffOfAFlameGraphWithItselfHasBothSidesAlike(t *testing.T) {
 			}
 		}
 	}
-	// The right side alone, then none at all.
+	// The right side alone, then neither.
 	d = Diff(nil, flame())
 	if d.LeftTicks != 0 || d.RightTicks != 1000 || !slices.Equal(d.Levels[2], []int64{0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 899, 400, 2}) && !slices.Equal(d.Levels[2], []int64{0, 0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 899, 400, 3}) {
 		t.Errorf("%+v", d)
@@ -417,7 +417,7 @@ func TestADiffOfAFlameGraphWithItselfHasBothSidesAlike(t *testing.T) {
 	}
 }
 
-func TestADotGraphLeavesOutWhatIsTooSmallAndCountsRecursionOnce(t *testing.T) {
+func TestDot_DropsSmallNodesAndCountsRecursionOnce(t *testing.T) {
 	got := Dot(flame(), profiles.Type{Name: "process_cpu", SampleUnit: "nanoseconds"})
 	for _, want := range []string{`label="main\n599 of 1000 nanoseconds"`, `label="work\n400 of 899 nanoseconds"`, `n0 -> n1 [label="899"]`, `n1 -> n0 [label="499"]`} {
 		if !strings.Contains(got, want) {
@@ -453,17 +453,17 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// Exemplars are written from what the query made: nothing is allocated for each.
-func TestAnAnswerIsWrittenWithoutAllocationsForEachPoint(t *testing.T) {
+// The encoder reads exemplars from the query's result: it allocates nothing per exemplar.
+func TestSeriesEncoder_DoesNotAllocatePerPoint(t *testing.T) {
 	allocations := func(n int, encode func(profilepb.Encoder, []byte) []byte) float64 {
 		set := labelenc.AppendLabel(nil, "service_name", "a")
 		s := profiles.Series{Labels: set}
 		for i := range n {
 			s.Points = append(s.Points, profiles.Point{TimeMS: int64(i), Value: 1.5, Exemplars: []profiles.Exemplar{{ID: profiles.ID{1}, TimeNS: 1e18, Value: 7, Labels: set}}})
 		}
-		answer := &profilepb.SeriesEncoder{Source: seriesSource{s}}
-		buf := encode(answer, nil)
-		return testing.AllocsPerRun(10, func() { buf = encode(answer, buf[:0]) })
+		encoder := &profilepb.SeriesEncoder{Source: seriesSource{s}}
+		buf := encode(encoder, nil)
+		return testing.AllocsPerRun(10, func() { buf = encode(encoder, buf[:0]) })
 	}
 	for name, encode := range map[string]func(profilepb.Encoder, []byte) []byte{"protobuf": profilepb.Encoder.AppendProto, "JSON": profilepb.Encoder.AppendJSON} {
 		few, many := allocations(10, encode), allocations(1000, encode)

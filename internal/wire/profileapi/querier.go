@@ -15,10 +15,10 @@ func unimplemented(what string) error {
 	return connect.NewError(connect.CodeUnimplemented, fmt.Errorf("%s is not served", what))
 }
 
-// pushedMax is how many profiles one push may hold.
-const pushedMax = 10_000
+// pushProfilesMax is the number of profiles that one push may hold.
+const pushProfilesMax = 10_000
 
-func (s *Server) pushed(ctx context.Context, tenant string, m *profilepb.PushRequest) (*profilepb.PushResponse, error) {
+func (s *Server) push(ctx context.Context, tenant string, m *profilepb.PushRequest) (*profilepb.PushResponse, error) {
 	if s.opts.PushDisabled {
 		return nil, errPushDisabled
 	}
@@ -32,11 +32,11 @@ func (s *Server) pushed(ctx context.Context, tenant string, m *profilepb.PushReq
 			all = append(all, profilepb.RawProfile{Labels: lset, Raw: sample.GetRawProfile(), ID: sample.GetID()})
 		}
 	}
-	if len(all) > pushedMax {
-		return nil, badRequest{fmt.Errorf("%d profiles in one push are more than %d", len(all), pushedMax)}
+	if len(all) > pushProfilesMax {
+		return nil, badRequest{fmt.Errorf("%d profiles in one push exceed the limit of %d", len(all), pushProfilesMax)}
 	}
 	if len(all) > 0 {
-		if err := s.push.Push(ctx, tenant, all); err != nil {
+		if err := s.pusher.Push(ctx, tenant, all); err != nil {
 			return nil, err
 		}
 	}
@@ -48,15 +48,15 @@ func (s *Server) profileTypes(ctx context.Context, tenant string, m *profilepb.P
 	if err != nil {
 		return nil, err
 	}
-	types, warnings, err := s.query.ProfileTypes(ctx, &r)
+	types, warnings, err := s.querier.ProfileTypes(ctx, &r)
 	warn(ctx, warnings)
-	answer := &profilepb.ProfileTypesResponse{}
+	response := &profilepb.ProfileTypesResponse{}
 	for _, t := range types {
-		answer.ProfileTypes = append(answer.ProfileTypes, &profilepb.ProfileType{
+		response.ProfileTypes = append(response.ProfileTypes, &profilepb.ProfileType{
 			ID: t.String(), Name: t.Name, SampleType: t.SampleType, SampleUnit: t.SampleUnit, PeriodType: t.PeriodType, PeriodUnit: t.PeriodUnit,
 		})
 	}
-	return answer, err
+	return response, err
 }
 
 func (s *Server) labelNames(ctx context.Context, tenant string, m *profilepb.LabelNamesRequest) (*profilepb.LabelNamesResponse, error) {
@@ -64,7 +64,7 @@ func (s *Server) labelNames(ctx context.Context, tenant string, m *profilepb.Lab
 	if err != nil {
 		return nil, err
 	}
-	names, warnings, err := s.query.LabelNames(ctx, &r)
+	names, warnings, err := s.querier.LabelNames(ctx, &r)
 	warn(ctx, warnings)
 	return &profilepb.LabelNamesResponse{Names: names}, err
 }
@@ -78,7 +78,7 @@ func (s *Server) labelValues(ctx context.Context, tenant string, m *profilepb.La
 		return nil, err
 	}
 	r.LabelFor = m.GetName()
-	values, warnings, err := s.query.LabelValues(ctx, &r)
+	values, warnings, err := s.querier.LabelValues(ctx, &r)
 	warn(ctx, warnings)
 	return &profilepb.LabelValuesResponse{Names: values}, err
 }
@@ -89,20 +89,20 @@ func (s *Server) series(ctx context.Context, tenant string, m *profilepb.SeriesR
 		return nil, err
 	}
 	r.Names = m.GetLabelNames()
-	sets, warnings, err := s.query.Series(ctx, &r)
+	sets, warnings, err := s.querier.Series(ctx, &r)
 	warn(ctx, warnings)
 	return &profilepb.LabelSetsEncoder{Sets: sets}, err
 }
 
 func (s *Server) stats(_ context.Context, tenant string, _ *profilepb.GetProfileStatsRequest) (*profilepb.GetProfileStatsResponse, error) {
-	stats, err := s.query.Stats(tenant)
+	stats, err := s.querier.Stats(tenant)
 	if err != nil || stats == (profiles.Stats{}) {
 		return &profilepb.GetProfileStatsResponse{}, err
 	}
 	return &profilepb.GetProfileStatsResponse{DataIngested: true, OldestProfileTime: stats.OldestMS, NewestProfileTime: stats.NewestMS}, nil
 }
 
-// seriesSource lets a result be written as it is.
+// seriesSource encodes a query's result without converting it.
 type seriesSource []profiles.Series
 
 func (s seriesSource) Len() int            { return len(s) }
@@ -128,17 +128,17 @@ func (s *Server) selectSeries(ctx context.Context, tenant string, m *profilepb.S
 	if err != nil {
 		return nil, err
 	}
-	answer, err := s.query.SelectSeries(ctx, &r)
+	result, err := s.querier.SelectSeries(ctx, &r)
 	if err != nil {
 		return nil, err
 	}
-	afterwards(ctx, answer.Close)
-	warn(ctx, answer.Warnings)
-	return &profilepb.SeriesEncoder{Source: seriesSource(answer.Series)}, nil
+	onWritten(ctx, result.Close)
+	warn(ctx, result.Warnings)
+	return &profilepb.SeriesEncoder{Source: seriesSource(result.Series)}, nil
 }
 
 func (s *Server) flame(ctx context.Context, r profiles.MergeRequest) (*profilepb.Flame, error) {
-	f, err := s.query.MergeFlame(ctx, &r)
+	f, err := s.querier.MergeFlame(ctx, &r)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (s *Server) flame(ctx context.Context, r profiles.MergeRequest) (*profilepb
 }
 
 func (s *Server) pprof(ctx context.Context, r *profiles.MergeRequest) ([]byte, error) {
-	raw, warnings, err := s.query.MergePprof(ctx, r)
+	raw, warnings, err := s.querier.MergePprof(ctx, r)
 	warn(ctx, warnings)
 	return raw, err
 }
@@ -169,7 +169,7 @@ func (s *Server) selectMergeStacktraces(ctx context.Context, tenant string, m *p
 		return &profilepb.MergeEncoder{Dot: Dot(flame, r.Type)}, nil
 	case profilepb.ProfileFormat_PROFILE_FORMAT_PPROF:
 		if m.MaxNodes == nil {
-			r.MaxNodes = 0 // a pprof is whole unless somebody wants less
+			r.MaxNodes = 0 // a pprof is complete unless the request sets a limit
 		}
 		raw, err := s.pprof(ctx, &r)
 		return &profilepb.MergeEncoder{Pprof: raw}, err
@@ -195,7 +195,7 @@ func (s *Server) selectMergeProfile(ctx context.Context, tenant string, m *profi
 }
 
 func (s *Server) selectMergeSpanProfile(context.Context, string, *profilepb.SelectMergeSpanProfileRequest) (*profilepb.SelectMergeSpanProfileResponse, error) {
-	return nil, unimplemented("SelectMergeSpanProfile (span ids of samples are not kept)")
+	return nil, unimplemented("SelectMergeSpanProfile (span ids of samples are not stored)")
 }
 
 func (s *Server) selectHeatmap(context.Context, string, *profilepb.SelectHeatmapRequest) (*profilepb.SelectHeatmapResponse, error) {

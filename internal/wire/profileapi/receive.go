@@ -12,11 +12,11 @@ import (
 	"github.com/ferula-io/ferula/internal/reqbody"
 )
 
-var errPushDisabled = errors.New("the receiver of profiles is switched off")
+var errPushDisabled = errors.New("pushing profiles is disabled")
 
-// received reads a request's body before next sees the request, and then takes one
-// of slots; nil: there is no limit. Errors are written in the request's protocol.
-func (s *Server) received(next http.Handler, slots chan struct{}) http.Handler {
+// readBodyFirst reads the body of a request before next sees the request, and then
+// waits for one of slots; nil means no limit. Errors are written in the request's protocol.
+func (s *Server) readBodyFirst(next http.Handler, slots chan struct{}) http.Handler {
 	errs := connect.NewErrorWriter()
 	fail := func(w http.ResponseWriter, r *http.Request, err error) {
 		reqbody.Prepare(w, r, err)
@@ -24,7 +24,7 @@ func (s *Server) received(next http.Handler, slots chan struct{}) http.Handler {
 			http.Error(w, err.Error(), reqbody.Status(err))
 			return
 		}
-		_ = errs.Write(w, r, connect.NewError(bodyCode(err), err)) // the sender has gone if it fails
+		_ = errs.Write(w, r, connect.NewError(bodyCode(err), err)) // a write fails if the client disconnected
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := s.opts.Bodies.Read(w, r, s.framedMax(r))
@@ -38,7 +38,7 @@ func (s *Server) received(next http.Handler, slots chan struct{}) http.Handler {
 				if r.Context().Err() == nil {
 					fail(w, r, err)
 				}
-				return // the sender has gone, nothing was taken
+				return // the client disconnected; nothing was ingested
 			}
 			defer func() { <-slots }()
 		}
@@ -47,7 +47,7 @@ func (s *Server) received(next http.Handler, slots chan struct{}) http.Handler {
 	})
 }
 
-// bodyCode is the code of an error of reqbody.
+// bodyCode returns the Connect code of an error of reqbody.
 func bodyCode(err error) connect.Code {
 	switch {
 	case errors.Is(err, reqbody.ErrTooLarge):
@@ -58,8 +58,7 @@ func bodyCode(err error) connect.Code {
 	return connect.CodeInvalidArgument
 }
 
-// framedMax is how long a body may be: gRPC and gRPC-web put a frame around the
-// message.
+// framedMax is the limit of a body: gRPC and gRPC-Web add a frame header to the message.
 func (s *Server) framedMax(r *http.Request) int64 {
 	most := int64(s.opts.BodyMaxBytes)
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
@@ -68,11 +67,11 @@ func (s *Server) framedMax(r *http.Request) int64 {
 	return most
 }
 
-// placed is pushed within the slots that there are.
-func (s *Server) placed(ctx context.Context, tenant string, m *profilepb.PushRequest) (*profilepb.PushResponse, error) {
-	if err := s.opts.Bodies.Enter(ctx, s.places); err != nil {
+// pushInSlot is push within the limit of concurrent pushes.
+func (s *Server) pushInSlot(ctx context.Context, tenant string, m *profilepb.PushRequest) (*profilepb.PushResponse, error) {
+	if err := s.opts.Bodies.Enter(ctx, s.pushSlots); err != nil {
 		return nil, err
 	}
-	defer func() { <-s.places }()
-	return s.pushed(ctx, tenant, m)
+	defer func() { <-s.pushSlots }()
+	return s.push(ctx, tenant, m)
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// statusOf is the HTTP status of Connect's codes where the older API answers.
+// statusOf maps Connect's codes to the HTTP status of the older API.
 var statusOf = map[connect.Code]int{
 	connect.CodeCanceled:          499,
 	connect.CodeInvalidArgument:   http.StatusBadRequest,
@@ -32,7 +32,7 @@ var statusOf = map[connect.Code]int{
 	connect.CodeUnavailable:       http.StatusServiceUnavailable,
 }
 
-func (s *Server) refuse(w http.ResponseWriter, err error) {
+func (s *Server) writeError(w http.ResponseWriter, err error) {
 	status, ok := statusOf[s.codeOf(err)]
 	if !ok {
 		status = http.StatusInternalServerError
@@ -40,25 +40,26 @@ func (s *Server) refuse(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), status)
 }
 
-// legacy reads what every endpoint of the older API takes.
+// legacy serves a request of the older API: it parses the tenant and the form, and
+// writes what f returns.
 func (s *Server) legacy(w http.ResponseWriter, r *http.Request, contentType string, f func(ctx context.Context, tenant string, form url.Values) ([]byte, error)) {
-	ctx, outcome := withOutcome(r.Context())
+	ctx, outcome := withRequestContext(r.Context())
 	defer outcome.close()
 	ctx, cancel := context.WithTimeout(ctx, s.opts.QueryTimeout)
 	defer cancel()
 	tenant, err := s.opts.Tenant(r.Header)
 	if err != nil {
-		s.refuse(w, err)
+		s.writeError(w, err)
 		return
 	}
 	form, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		s.refuse(w, badRequest{err})
+		s.writeError(w, badRequest{err})
 		return
 	}
 	b, err := f(ctx, tenant, form)
 	if err != nil {
-		s.refuse(w, err)
+		s.writeError(w, err)
 		return
 	}
 	maps.Copy(w.Header(), outcome.headers())
@@ -69,14 +70,14 @@ func (s *Server) legacy(w http.ResponseWriter, r *http.Request, contentType stri
 		err = body.Close()
 	}
 	if err != nil {
-		panic(http.ErrAbortHandler) // a half answer must not look complete
+		panic(http.ErrAbortHandler) // a partial response must not look complete
 	}
 }
 
-// legacyRange reads from and until; now and an hour before where they are missing.
+// legacyRange parses from and until. Their defaults are an hour ago and now.
 func legacyRange(form url.Values, from, until string) (startMS, endMS int64, err error) {
 	now := time.Now()
-	moment := func(name, def string) int64 {
+	timestamp := func(name, def string) int64 {
 		text := form.Get(name)
 		if text == "" {
 			text = def
@@ -87,14 +88,14 @@ func legacyRange(form url.Values, from, until string) (startMS, endMS int64, err
 		}
 		return t.UnixMilli()
 	}
-	startMS, endMS = moment(from, "now-1h"), moment(until, "now")
+	startMS, endMS = timestamp(from, "now-1h"), timestamp(until, "now")
 	if err == nil {
-		startMS, endMS, err = span(startMS, endMS, false)
+		startMS, endMS, err = timeRange(startMS, endMS, false)
 	}
 	return startMS, endMS, err
 }
 
-// legacyQuery reads a query of the form `profile-type{selector}`.
+// legacyQuery parses a query of the form `profile-type{selector}`.
 func (s *Server) legacyQuery(tenant string, form url.Values, query, from, until string) (profiles.MergeRequest, error) {
 	text := form.Get(query)
 	if text == "" {
@@ -121,8 +122,8 @@ func (s *Server) legacyQuery(tenant string, form url.Values, query, from, until 
 	return s.merge(sel)
 }
 
-// timelineStep is the widest that still draws well: fifteen seconds, or what gives
-// about a thousand points.
+// timelineStep returns the step of a timeline, in ms: fifteen seconds, or longer for at
+// most about a thousand points.
 func timelineStep(startMS, endMS int64) int64 {
 	return max(15_000, (endMS-startMS)/1000/1000*1000)
 }
@@ -166,7 +167,7 @@ func (s *Server) renderJSON(ctx context.Context, tenant string, form url.Values)
 	if err != nil {
 		return nil, err
 	}
-	whole, err := s.query.SelectSeries(ctx, &over)
+	whole, err := s.querier.SelectSeries(ctx, &over)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +178,7 @@ func (s *Server) renderJSON(ctx context.Context, tenant string, form url.Values)
 		over.GroupBy = append(over.GroupBy, strings.Split(names, ",")...)
 	}
 	if len(over.GroupBy) > 0 {
-		if groups, err = s.query.SelectSeries(ctx, &over); err != nil {
+		if groups, err = s.querier.SelectSeries(ctx, &over); err != nil {
 			return nil, err
 		}
 		defer groups.Close()
@@ -200,10 +201,10 @@ func (s *Server) renderJSON(ctx context.Context, tenant string, form url.Values)
 		b = promjson.AppendString(b, groupName(series.Labels))
 		b = appendTimeline(append(b, ':'), over, series.Points)
 	}
-	return append(outcomeOf(ctx).appendWarnings(append(b, '}')), '}'), nil
+	return append(requestContextOf(ctx).appendWarnings(append(b, '}')), '}'), nil
 }
 
-// groupName joins the values that a group has.
+// groupName joins the label values of a group.
 func groupName(set []byte) string {
 	var values []string
 	for len(set) > 0 {
@@ -242,8 +243,8 @@ func appendFlamebearer(b []byte, names []string, levels [][]int64, total, maxSel
 	return strconv.AppendInt(append(b, `,"maxSelf":`...), maxSelf, 10)
 }
 
-// appendMetadata says in the older API's words what the numbers are: nanoseconds
-// are samples of which there are a billion in a second.
+// appendMetadata writes the unit as the older API does: nanoseconds are samples at a
+// rate of a billion per second.
 func appendMetadata(b []byte, t profiles.Type) []byte {
 	units, rate := "objects", 100
 	switch t.SampleUnit {
@@ -261,7 +262,7 @@ func appendMetadata(b []byte, t profiles.Type) []byte {
 	return promjson.AppendString(append(b, `,"name":`...), t.SampleType)
 }
 
-// appendTimeline spreads points over the range; steps without one are 0.
+// appendTimeline writes one value per step of the range; steps without a point are 0.
 func appendTimeline(b []byte, q profiles.SeriesRequest, points []profiles.Point) []byte {
 	b = strconv.AppendInt(append(b, `{"startTime":`...), q.StartMS/1000, 10)
 	b = append(b, `,"samples":[`...)
@@ -304,7 +305,7 @@ func (s *Server) renderDiff(w http.ResponseWriter, r *http.Request) {
 		b = appendMetadata(append(b, `},"metadata":{"format":"double",`...), q.Type)
 		b = strconv.AppendInt(append(b, `},"leftTicks":`...), d.LeftTicks, 10)
 		b = strconv.AppendInt(append(b, `,"rightTicks":`...), d.RightTicks, 10)
-		return append(outcomeOf(ctx).appendWarnings(b), '}'), nil
+		return append(requestContextOf(ctx).appendWarnings(b), '}'), nil
 	})
 }
 
@@ -313,7 +314,7 @@ func (s *Server) legacyLabelValues(w http.ResponseWriter, r *http.Request) {
 		if r.LabelFor = form.Get("label"); r.LabelFor == "" {
 			return nil, badRequest{errors.New("label is missing")}
 		}
-		values, warnings, err := s.query.LabelValues(ctx, &r)
+		values, warnings, err := s.querier.LabelValues(ctx, &r)
 		warn(ctx, warnings)
 		return values, err
 	})
@@ -321,7 +322,7 @@ func (s *Server) legacyLabelValues(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) legacyLabelNames(w http.ResponseWriter, r *http.Request) {
 	s.legacyLabels(w, r, func(ctx context.Context, _ url.Values, r profiles.LabelsRequest) ([]string, error) {
-		names, warnings, err := s.query.LabelNames(ctx, &r)
+		names, warnings, err := s.querier.LabelNames(ctx, &r)
 		warn(ctx, warnings)
 		return names, err
 	})
@@ -336,11 +337,11 @@ func (s *Server) legacyLabels(w http.ResponseWriter, r *http.Request, f func(ctx
 				return nil, err
 			}
 		}
-		asked, err := s.labelsQuery(tenant, form["query"], startMS, endMS)
+		request, err := s.labelsQuery(tenant, form["query"], startMS, endMS)
 		if err != nil {
 			return nil, err
 		}
-		values, err := f(ctx, form, asked)
+		values, err := f(ctx, form, request)
 		if err != nil {
 			return nil, err
 		}

@@ -13,16 +13,16 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// profileType reads a type's ID. Some SDKs add :delta behind, which means nothing
-// to a reader.
+// profileType parses a type's ID. Some SDKs append :delta, which has no meaning for
+// queries.
 func profileType(id string) (profiles.Type, error) {
 	return profiles.ParseType(strings.TrimSuffix(id, ":delta"))
 }
 
-// selector reads `{a="b",c=~"d"}`. None at all means everything.
+// selector parses `{a="b",c=~"d"}`. An empty selector matches everything.
 func (s *Server) selector(text string) ([]*labels.Matcher, error) {
 	if len(text) > s.opts.SelectorBytes {
-		return nil, badRequest{fmt.Errorf("a selector of %d bytes is longer than %d", len(text), s.opts.SelectorBytes)}
+		return nil, badRequest{fmt.Errorf("a selector of %d bytes exceeds the limit of %d", len(text), s.opts.SelectorBytes)}
 	}
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
@@ -34,12 +34,12 @@ func (s *Server) selector(text string) ([]*labels.Matcher, error) {
 	return matchers, nil
 }
 
-// selectorsMax is how many selectors one request may join.
+// selectorsMax is the number of selectors, or of labels to group by, in one request.
 const selectorsMax = 100
 
 func (s *Server) selectors(texts []string) ([][]*labels.Matcher, error) {
 	if len(texts) > selectorsMax {
-		return nil, badRequest{fmt.Errorf("%d matchers are more than %d", len(texts), selectorsMax)}
+		return nil, badRequest{fmt.Errorf("%d selectors exceed the limit of %d", len(texts), selectorsMax)}
 	}
 	var anyOf [][]*labels.Matcher
 	for _, text := range texts {
@@ -48,32 +48,31 @@ func (s *Server) selectors(texts []string) ([][]*labels.Matcher, error) {
 			return nil, err
 		}
 		if matchers == nil {
-			return nil, nil // one of them lets everything through
+			return nil, nil // an empty selector matches everything
 		}
 		anyOf = append(anyOf, matchers)
 	}
 	return anyOf, nil
 }
 
-// recentMS is how far back a request about labels looks that does not say.
+// recentMS is the default range of a request about labels: the last hour.
 const recentMS = 60 * 60 * 1000
 
-// span checks a range. Requests about labels may leave it out, then it is the last
-// hour.
-func span(startMS, endMS int64, optional bool) (int64, int64, error) {
+// timeRange validates a range. If optional is set, an absent range is the last hour.
+func timeRange(startMS, endMS int64, optional bool) (int64, int64, error) {
 	switch {
 	case startMS == 0 && endMS == 0 && optional:
 		now := time.Now().UnixMilli()
 		return now - recentMS, now, nil
 	case startMS > endMS:
-		return 0, 0, badRequest{fmt.Errorf("the range is upside down: start %d is after end %d (milliseconds)", startMS, endMS)}
+		return 0, 0, badRequest{fmt.Errorf("the end of the range (%d) is before its start (%d), in milliseconds", endMS, startMS)}
 	case startMS == 0 && endMS == 0:
 		return 0, 0, badRequest{errors.New("start and end are missing (milliseconds)")}
 	}
 	return startMS, endMS, nil
 }
 
-// idsMax is how many ids one request may name.
+// idsMax is the number of ids, or of functions of a call site, in one request.
 const idsMax = 10_000
 
 type selection struct {
@@ -93,14 +92,14 @@ func (s *Server) merge(sel selection) (profiles.MergeRequest, error) {
 	if r.Matchers, err = s.selector(sel.selector); err != nil {
 		return r, err
 	}
-	if r.StartMS, r.EndMS, err = span(sel.startMS, sel.endMS, false); err != nil {
+	if r.StartMS, r.EndMS, err = timeRange(sel.startMS, sel.endMS, false); err != nil {
 		return r, err
 	}
 	if len(sel.traces)+len(sel.spans) > 0 {
-		return r, unimplemented("selection by trace or span (ids of samples are not kept; profile_id_selector is)")
+		return r, unimplemented("selection by trace or span (ids of samples are not stored; profile_id_selector is)")
 	}
 	if n := len(sel.profiles); n > idsMax {
-		return r, badRequest{fmt.Errorf("%d ids are more than %d", n, idsMax)}
+		return r, badRequest{fmt.Errorf("%d ids exceed the limit of %d", n, idsMax)}
 	}
 	for _, text := range sel.profiles {
 		id, err := profiles.ParseID(text)
@@ -124,7 +123,7 @@ func callSite(stack *profilepb.StackTraceSelector) ([]string, error) {
 		return nil, unimplemented("stack_trace_selector.go_pgo")
 	}
 	if n := len(stack.GetCallSite()); n > idsMax {
-		return nil, badRequest{fmt.Errorf("a call site of %d functions is longer than %d", n, idsMax)}
+		return nil, badRequest{fmt.Errorf("a call site of %d functions exceeds the limit of %d", n, idsMax)}
 	}
 	var names []string
 	for _, site := range stack.GetCallSite() {
@@ -150,12 +149,12 @@ func (s *Server) seriesQuery(tenant string, m *profilepb.SelectSeriesRequest) (p
 		return r, err
 	}
 	step := m.GetStep()
-	if !(step >= 0.001) || step > 1e9 { // NaN is neither
+	if !(step >= 0.001) || step > 1e9 { // also rejects NaN
 		return r, badRequest{fmt.Errorf("step %v is not between 0.001 and 1e9 seconds", step)}
 	}
 	r.StepMS = int64(math.Round(step * 1000))
 	if r.EndMS-r.StartMS < 0 || (r.EndMS-r.StartMS)/r.StepMS >= s.opts.PointsMax {
-		return r, badRequest{fmt.Errorf("the range makes more than %d points a series with a step of %v seconds: take a longer step", s.opts.PointsMax, step)}
+		return r, badRequest{fmt.Errorf("the range has more than %d points per series with a step of %v seconds: use a longer step", s.opts.PointsMax, step)}
 	}
 	limit := m.GetLimit()
 	if limit < 0 || limit > math.MaxInt32 {
@@ -164,7 +163,7 @@ func (s *Server) seriesQuery(tenant string, m *profilepb.SelectSeriesRequest) (p
 	r.Limit = int(limit)
 	r.GroupBy = m.GetGroupBy()
 	if len(r.GroupBy) > selectorsMax {
-		return r, badRequest{fmt.Errorf("%d labels to group by are more than %d", len(r.GroupBy), selectorsMax)}
+		return r, badRequest{fmt.Errorf("%d labels to group by exceed the limit of %d", len(r.GroupBy), selectorsMax)}
 	}
 	switch m.GetExemplarType() {
 	case profilepb.ExemplarType_EXEMPLAR_TYPE_UNSPECIFIED, profilepb.ExemplarType_EXEMPLAR_TYPE_NONE:
@@ -185,16 +184,16 @@ func (s *Server) seriesQuery(tenant string, m *profilepb.SelectSeriesRequest) (p
 	return r, nil
 }
 
-// overTime asks for the values of what a merge would put together.
+// overTime turns a request for a merged profile into one for its values over time.
 func overTime(r profiles.MergeRequest) profiles.SeriesRequest {
 	return profiles.SeriesRequest{Tenant: r.Tenant, Type: r.Type, Matchers: r.Matchers, StartMS: r.StartMS, EndMS: r.EndMS, CallSite: r.CallSite}
 }
 
-// labelsQuery checks a request about labels.
+// labelsQuery validates a request about labels.
 func (s *Server) labelsQuery(tenant string, selectors []string, startMS, endMS int64) (profiles.LabelsRequest, error) {
 	r := profiles.LabelsRequest{Tenant: tenant}
 	var err error
-	if r.StartMS, r.EndMS, err = span(startMS, endMS, true); err != nil {
+	if r.StartMS, r.EndMS, err = timeRange(startMS, endMS, true); err != nil {
 		return r, err
 	}
 	r.AnyOf, err = s.selectors(selectors)

@@ -1,12 +1,11 @@
-// Package promapi is the rest of what a Prometheus says over HTTP, for whom its
-// samples are not enough: its configuration and flags, how far back it reaches,
-// labels, exemplars, rules, targets and metadata.
+// Package promapi reads from the HTTP API of a Prometheus what remote read does not
+// return: configuration and flags, the oldest timestamp, labels, exemplars, rules,
+// targets and metadata.
 //
-// A Client asks one server and gives plain values; an answer is read whole, and a
-// longer one than its limit is an error. Services offers some of it as the gRPC
-// services by which Thanos' components ask each other, with the external labels
-// put on. Series do not come this way (package remoteread), and nothing is kept:
-// who wants to know more often than the server should be asked keeps it himself.
+// A Client sends requests to one server and returns plain values. It reads a response as
+// a whole; a response longer than the limit is an error. Services offers rules, targets
+// and metadata as the gRPC services of Thanos, with external labels added. Samples are
+// read through package remoteread. Nothing is cached here: that is up to the callers.
 package promapi
 
 import (
@@ -28,26 +27,26 @@ import (
 	"github.com/ferula-io/ferula/internal/jsontree"
 )
 
-// ErrUnavailable is returned when the server did not answer, or said that it
-// cannot now; ErrRefused when it found the question wrong; ErrAnswer when its
-// answer is not what it should be, or too long.
+// ErrUnavailable is returned when the server sent no response or a temporary error;
+// ErrRefused when it rejected the request; ErrBadResponse when its response is invalid
+// or too long.
 var (
 	ErrUnavailable = errors.New("Prometheus is unavailable")
 	ErrRefused     = errors.New("Prometheus refused the request")
-	ErrBadResponse = errors.New("answer of Prometheus is not understood")
+	ErrBadResponse = errors.New("invalid response of Prometheus")
 )
 
-// Options of a client.
+// Options are the options of a client.
 type Options struct {
 	URL              *url.URL     // of the server, without /api
-	HTTP             *http.Client // with the authentication and TLS that it needs; nil: http.DefaultClient
-	ResponseBytesMax int64        // 0: 256 MiB
+	HTTP             *http.Client // client with the server's authentication and TLS; nil: http.DefaultClient
+	ResponseBytesMax int64        // of one response; 0: 256 MiB
 }
 
-// Client asks one Prometheus. It is safe for concurrent use.
+// Client sends requests to one Prometheus. It is safe for concurrent use.
 type Client struct{ opts Options }
 
-// New makes a client; nothing is asked yet.
+// New returns a client. It sends nothing yet.
 func New(opts Options) *Client {
 	if opts.HTTP == nil {
 		opts.HTTP = http.DefaultClient
@@ -58,7 +57,7 @@ func New(opts Options) *Client {
 	return &Client{opts}
 }
 
-// get asks for a path with a query; the caller closes the body.
+// get sends a GET request. The caller closes the response's body.
 func (c *Client) get(ctx context.Context, path string, query url.Values) (*http.Response, error) {
 	u := c.opts.URL.JoinPath(path)
 	u.RawQuery = query.Encode()
@@ -74,18 +73,18 @@ func (c *Client) get(ctx context.Context, path string, query url.Values) (*http.
 	return resp, nil
 }
 
-// data is the member data of an answer, and its warnings.
+// data returns the member data of a response, and its warnings.
 func (c *Client) data(ctx context.Context, path string, query url.Values) (jsontree.Value, []string, error) {
 	resp, err := c.get(ctx, path, query)
 	if err != nil {
 		return jsontree.Value{}, nil, err
 	}
 	defer resp.Body.Close()
-	return c.answered(resp, path)
+	return c.decodeResponse(resp, path)
 }
 
-// answered reads a response.
-func (c *Client) answered(resp *http.Response, path string) (jsontree.Value, []string, error) {
+// decodeResponse reads and decodes a response.
+func (c *Client) decodeResponse(resp *http.Response, path string) (jsontree.Value, []string, error) {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, c.opts.ResponseBytesMax+1))
 	if err != nil {
 		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, path, err)
@@ -93,25 +92,25 @@ func (c *Client) answered(resp *http.Response, path string) (jsontree.Value, []s
 	if int64(len(text)) > c.opts.ResponseBytesMax {
 		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: longer than %d bytes", ErrBadResponse, path, c.opts.ResponseBytesMax)
 	}
-	answer, bad := jsontree.Parse(text)
+	response, bad := jsontree.Parse(text)
 	if resp.StatusCode/100 != 2 {
 		kind := ErrUnavailable
 		if resp.StatusCode/100 == 4 && resp.StatusCode != http.StatusTooManyRequests {
 			kind = ErrRefused
 		}
-		said := answer.Get("error").Text()
-		if said == "" {
-			said = strings.TrimSpace(string(text[:min(len(text), 1024)]))
+		reason := response.Get("error").Text()
+		if reason == "" {
+			reason = strings.TrimSpace(string(text[:min(len(text), 1024)]))
 		}
-		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: %s: %s", kind, path, resp.Status, said)
+		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: %s: %s", kind, path, resp.Status, reason)
 	}
-	if bad == nil && answer.Get("status").Text() != "success" {
-		bad = fmt.Errorf("status is %q", answer.Get("status").Text())
+	if bad == nil && response.Get("status").Text() != "success" {
+		bad = fmt.Errorf("status is %q", response.Get("status").Text())
 	}
 	if bad != nil {
 		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: %w", ErrBadResponse, path, bad)
 	}
-	return answer.Get("data"), texts(answer.Get("warnings")), nil
+	return response.Get("data"), texts(response.Get("warnings")), nil
 }
 
 func texts(list jsontree.Value) []string {
@@ -122,18 +121,18 @@ func texts(list jsontree.Value) []string {
 	return all
 }
 
-// labelBytesMax is how long a name or a value may be: Prometheus' label sets hold no
-// more than 16 MiB in one.
+// labelBytesMax bounds a label's name or value: a label set of Prometheus holds at most
+// 16 MiB.
 const labelBytesMax = 8 << 20
 
 func checkLabel(name, value string) error {
 	if n := max(len(name), len(value)); n > labelBytesMax {
-		return fmt.Errorf("a label of %d bytes is longer than %d", n, labelBytesMax)
+		return fmt.Errorf("a label of %d bytes exceeds the limit of %d", n, labelBytesMax)
 	}
 	return nil
 }
 
-// labelsOf reads an object of strings.
+// labelsOf decodes an object of strings.
 func labelsOf(v jsontree.Value) (labels.Labels, error) {
 	b := labels.NewScratchBuilder(len(v.Members()))
 	for _, m := range v.Members() {
@@ -147,7 +146,7 @@ func labelsOf(v jsontree.Value) (labels.Labels, error) {
 	return b.Labels(), nil
 }
 
-// ExternalLabels are those of the configuration that the server runs with.
+// ExternalLabels returns the external labels of the server's configuration.
 func (c *Client) ExternalLabels(ctx context.Context) (labels.Labels, error) {
 	data, _, err := c.data(ctx, "api/v1/status/config", nil)
 	if err != nil {
@@ -158,14 +157,14 @@ func (c *Client) ExternalLabels(ctx context.Context) (labels.Labels, error) {
 			External map[string]string `yaml:"external_labels"`
 		} `yaml:"global"`
 	}
-	// Not config.Load: a newer server may say what this program does not know.
+	// Not config.Load: a newer server may have settings that this version does not know.
 	if err := yaml.Unmarshal([]byte(data.Get("yaml").Text()), &file); err != nil {
 		return labels.EmptyLabels(), fmt.Errorf("%w: its configuration: %w", ErrBadResponse, err)
 	}
 	return labels.FromMap(file.Global.External), nil
 }
 
-// Flags are the flags that the server was started with.
+// Flags returns the values of the server's command line flags.
 func (c *Client) Flags(ctx context.Context) (map[string]string, error) {
 	data, _, err := c.data(ctx, "api/v1/status/flags", nil)
 	flags := map[string]string{}
@@ -175,11 +174,11 @@ func (c *Client) Flags(ctx context.Context) (map[string]string, error) {
 	return flags, err
 }
 
-// lowestTimestamp is the only place where the server says how far back it reaches.
+// lowestTimestamp is the metric that has the oldest timestamp. No API returns it.
 const lowestTimestamp = "prometheus_tsdb_lowest_timestamp_seconds "
 
-// LowestTimestampMS is the time of the oldest sample, math.MinInt64 if there is
-// nothing yet to tell.
+// LowestTimestampMS returns the timestamp of the oldest sample, math.MinInt64 if there
+// are no samples.
 func (c *Client) LowestTimestampMS(ctx context.Context) (int64, error) {
 	resp, err := c.get(ctx, "metrics", nil)
 	if err != nil {
@@ -200,7 +199,7 @@ func (c *Client) LowestTimestampMS(ctx context.Context) (int64, error) {
 		if err != nil {
 			return 0, fmt.Errorf("%w: metrics: %w", ErrBadResponse, err)
 		}
-		if seconds*1000 >= math.MaxInt64/2 { // an empty head has no lowest time
+		if seconds*1000 >= math.MaxInt64/2 { // the value of an empty head
 			return math.MinInt64, nil
 		}
 		return int64(seconds * 1000), nil
@@ -208,10 +207,10 @@ func (c *Client) LowestTimestampMS(ctx context.Context) (int64, error) {
 	if err := lines.Err(); err != nil {
 		return 0, fmt.Errorf("%w: metrics: %w", ErrUnavailable, err)
 	}
-	return 0, fmt.Errorf("%w: metrics: there is no %s", ErrBadResponse, strings.TrimSpace(lowestTimestamp))
+	return 0, fmt.Errorf("%w: metrics: no metric %s", ErrBadResponse, strings.TrimSpace(lowestTimestamp))
 }
 
-// window is the query of a request about labels. Times are inclusive.
+// window returns the parameters of a request about labels. Timestamps are inclusive.
 func window(matchers []*labels.Matcher, minMS, maxMS, limit int64) url.Values {
 	q := url.Values{"start": {seconds(minMS)}, "end": {seconds(maxMS)}}
 	if len(matchers) > 0 {
@@ -223,16 +222,16 @@ func window(matchers []*labels.Matcher, minMS, maxMS, limit int64) url.Values {
 	return q
 }
 
-// seconds writes a time as the server reads one. What is beyond the ends of its
-// time is cut to them.
+// seconds formats a timestamp as the API expects it. It is limited to the range that
+// Prometheus parses.
 func seconds(ms int64) string {
 	const end = 9_000_000_000_000_000 // the year 287,000
 	ms = min(max(ms, -end), end)
 	return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64)
 }
 
-// selector writes matchers as PromQL, whose parser wants one that an absent label
-// does not satisfy; every series has a name.
+// selector formats matchers as PromQL. The parser requires one that does not match an
+// absent label; every series has a name.
 func selector(matchers []*labels.Matcher) string {
 	parts := make([]string, len(matchers))
 	some := false
@@ -246,20 +245,20 @@ func selector(matchers []*labels.Matcher) string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// LabelNames lists the names of labels of matching series, sorted.
+// LabelNames returns the label names of matching series, sorted.
 func (c *Client) LabelNames(ctx context.Context, matchers []*labels.Matcher, minMS, maxMS, limit int64) (names, warnings []string, err error) {
 	data, warnings, err := c.data(ctx, "api/v1/labels", window(matchers, minMS, maxMS, limit))
 	return texts(data), warnings, err
 }
 
-// LabelValues lists the values of one label, sorted.
+// LabelValues returns the values of one label, sorted.
 func (c *Client) LabelValues(ctx context.Context, name string, matchers []*labels.Matcher, minMS, maxMS, limit int64) (values, warnings []string, err error) {
 	data, warnings, err := c.data(ctx, "api/v1/label/"+url.PathEscape(escapedName(name))+"/values", window(matchers, minMS, maxMS, limit))
 	return texts(data), warnings, err
 }
 
-// escapedName spells a name that is not plain as the path of that request wants
-// it: U__, with each other character as _hex_ and _ doubled.
+// escapedName escapes a label name for the path, unless it is a legacy name: prefix U__,
+// every other character as _hex_, and _ doubled.
 func escapedName(name string) string {
 	plain := name != "" && !strings.HasPrefix(name, "U__")
 	for i, r := range name {
@@ -284,7 +283,7 @@ func escapedName(name string) string {
 	return escaped
 }
 
-// Exemplars are those of the selectors in a PromQL expression.
+// Exemplars returns the exemplars of the selectors in a PromQL expression.
 func (c *Client) Exemplars(ctx context.Context, query string, minMS, maxMS int64) (results []exemplar.QueryResult, warnings []string, err error) {
 	data, warnings, err := c.data(ctx, "api/v1/query_exemplars", url.Values{"query": {query}, "start": {seconds(minMS)}, "end": {seconds(maxMS)}})
 	if err != nil {

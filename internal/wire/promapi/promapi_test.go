@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// answers of Prometheus 3.15, by path; a path that is not here is 404.
-var answers = map[string]string{
+// responses of Prometheus 3.15, by path; any other path is 404.
+var responses = map[string]string{
 	"/p/api/v1/status/config":             `{"status":"success","data":{"yaml":"global:\n  scrape_interval: 15s\n  external_labels:\n    replica: r1\n    cluster: \"e\\u00fc\"\nscrape_configs: []\nsome_newer_section: {a: b}\n"}}`,
 	"/p/api/v1/status/flags":              `{"status":"success","data":{"storage.tsdb.min-block-duration":"2h","web.enable-lifecycle":"true"}}`,
 	"/p/metrics":                          "# TYPE prometheus_tsdb_lowest_timestamp_seconds gauge\nprometheus_tsdb_lowest_timestamp 1\nprometheus_tsdb_lowest_timestamp_seconds 1.7e+09\nx 2\n",
@@ -42,20 +42,20 @@ var answers = map[string]string{
 
 var external = labels.FromStrings("cluster", "eu")
 
-// fake is a Prometheus that keeps what it was asked.
+// fake is a Prometheus that records the query parameters.
 type fake struct {
 	*httptest.Server
-	asked  url.Values
+	query  url.Values
 	status int
-	text   string // "": answers
+	text   string // "": responses
 }
 
 func newFake(t *testing.T) (*fake, *Client) {
 	t.Helper()
 	f := &fake{}
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		f.asked = r.URL.Query()
-		text, ok := answers[r.URL.Path]
+		f.query = r.URL.Query()
+		text, ok := responses[r.URL.Path]
 		switch {
 		case f.status != 0:
 			w.WriteHeader(f.status)
@@ -76,7 +76,7 @@ func newFake(t *testing.T) (*fake, *Client) {
 	return f, New(Options{URL: u, HTTP: f.Client(), ResponseBytesMax: 1 << 16})
 }
 
-func TestWhatPrometheusSaysIsRead(t *testing.T) {
+func TestClient_ReadsResponsesOfPrometheus(t *testing.T) {
 	f, c := newFake(t)
 	ctx := context.Background()
 	if got, err := c.ExternalLabels(ctx); err != nil || got.String() != `{cluster="eü", replica="r1"}` {
@@ -90,12 +90,12 @@ func TestWhatPrometheusSaysIsRead(t *testing.T) {
 	}
 	matchers := []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, "a.b", `x"|`)}
 	names, warnings, err := c.LabelNames(ctx, matchers, math.MinInt64, math.MaxInt64, 3)
-	if err != nil || strings.Join(names, " ") != "__name__ a" || len(warnings) != 1 || f.asked.Get("limit") != "3" || f.asked.Get("match[]") != `{"a.b"=~"x\"|",__name__!=""}` || f.asked.Get("end") != "9000000000000.000" {
-		t.Errorf("%q, %q, %v; asked %v", names, warnings, err, f.asked)
+	if err != nil || strings.Join(names, " ") != "__name__ a" || len(warnings) != 1 || f.query.Get("limit") != "3" || f.query.Get("match[]") != `{"a.b"=~"x\"|",__name__!=""}` || f.query.Get("end") != "9000000000000.000" {
+		t.Errorf("%q, %q, %v; query %v", names, warnings, err, f.query)
 	}
 	values, _, err := c.LabelValues(ctx, "a", nil, 1500, 2500, 0)
-	if err != nil || strings.Join(values, " ") != "1 ü" || f.asked.Get("start") != "1.500" || f.asked.Has("match[]") || f.asked.Has("limit") {
-		t.Errorf("%q, %v; asked %v", values, err, f.asked)
+	if err != nil || strings.Join(values, " ") != "1 ü" || f.query.Get("start") != "1.500" || f.query.Has("match[]") || f.query.Has("limit") {
+		t.Errorf("%q, %v; query %v", values, err, f.query)
 	}
 	if values, _, err = c.LabelValues(ctx, "a.b_c", nil, 0, 1, 0); err != nil || len(values) != 1 {
 		t.Errorf("%q, %v", values, err)
@@ -106,7 +106,7 @@ func TestWhatPrometheusSaysIsRead(t *testing.T) {
 	}
 }
 
-func TestAnswersThatAreNotUnderstoodAreErrors(t *testing.T) {
+func TestClient_InvalidResponsesAreErrors(t *testing.T) {
 	f, c := newFake(t)
 	ctx := context.Background()
 	for _, wrong := range []struct {
@@ -142,7 +142,7 @@ func TestAnswersThatAreNotUnderstoodAreErrors(t *testing.T) {
 	}
 }
 
-// call asks a service for its first message.
+// call sends a request to a service and receives the first message.
 func call(t *testing.T, conn *grpc.ClientConn, method string, in, out any) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -157,7 +157,7 @@ func call(t *testing.T, conn *grpc.ClientConn, method string, in, out any) error
 	return stream.RecvMsg(out)
 }
 
-func TestRulesTargetsAndMetadataArePassedOnWithExternalLabels(t *testing.T) {
+func TestServices_AddExternalLabels(t *testing.T) {
 	f, c := newFake(t)
 	server := grpc.NewServer()
 	NewServices(c, func() labels.Labels { return external }).Register(server)
@@ -178,8 +178,8 @@ func TestRulesTargetsAndMetadataArePassedOnWithExternalLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := rules.GetGroup()
-	if f.asked.Get("type") != "alert" || f.asked.Get("rule_name[]") != "A" || g.GetName() != "g" || g.GetLimit() != 3 || g.GetLastEvaluation().GetNanos() != 600_000_000 || g.GetPartialResponseStrategy() != abort || len(g.GetRules()) != 2 {
-		t.Fatalf("asked %v: %v", f.asked, g)
+	if f.query.Get("type") != "alert" || f.query.Get("rule_name[]") != "A" || g.GetName() != "g" || g.GetLimit() != 3 || g.GetLastEvaluation().GetNanos() != 600_000_000 || g.GetPartialResponseStrategy() != abort || len(g.GetRules()) != 2 {
+		t.Fatalf("query %v: %v", f.query, g)
 	}
 	recording, alert := g.Rules[0].GetRecording(), g.Rules[1].GetAlert()
 	if fmt.Sprint(recording.GetLabels().GetLabels()) == "" || recording.Labels.Labels[1].Value != "eu" || recording.Labels.Labels[0].Name != "a" {
@@ -193,15 +193,15 @@ func TestRulesTargetsAndMetadataArePassedOnWithExternalLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := targets.GetTargets()
-	if f.asked.Get("state") != "active" || len(found.GetActiveTargets()) != 1 || found.ActiveTargets[0].Health != pb.TargetHealth_UP || len(found.ActiveTargets[0].Labels.Labels) != 2 || len(found.DroppedTargets) != 1 || found.ActiveTargets[0].LastScrapeDuration != 0.25 {
-		t.Errorf("asked %v: %v", f.asked, found)
+	if f.query.Get("state") != "active" || len(found.GetActiveTargets()) != 1 || found.ActiveTargets[0].Health != pb.TargetHealth_UP || len(found.ActiveTargets[0].Labels.Labels) != 2 || len(found.DroppedTargets) != 1 || found.ActiveTargets[0].LastScrapeDuration != 0.25 {
+		t.Errorf("query %v: %v", f.query, found)
 	}
 	var metadata pb.MetricMetadataResponse
 	if err := call(t, conn, "/thanos.Metadata/MetricMetadata", &pb.MetricMetadataRequest{Metric: "up", Limit: -1}, &metadata); err != nil {
 		t.Fatal(err)
 	}
-	if f.asked.Get("metric") != "up" || f.asked.Has("limit") || metadata.GetMetadata().GetMetadata()["up"].GetMetas()[0].Help != "h" {
-		t.Errorf("asked %v: %v", f.asked, &metadata)
+	if f.query.Get("metric") != "up" || f.query.Has("limit") || metadata.GetMetadata().GetMetadata()["up"].GetMetas()[0].Help != "h" {
+		t.Errorf("query %v: %v", f.query, &metadata)
 	}
 	f.status = 503
 	if err := call(t, conn, "/thanos.Rules/Rules", &pb.RulesRequest{}, &rules); status.Code(err) != codes.Unavailable {

@@ -12,11 +12,11 @@ import (
 	"github.com/ferula-io/ferula/internal/jsontree"
 )
 
-// elementBytesMax is how long one label set in a response may be.
+// elementBytesMax bounds one label set in a response.
 const elementBytesMax = 16 << 20
 
-// Series calls f with the labels of every series that matches, in the order of the
-// server, which may be none. They are decoded as they come; an error of f ends it.
+// Series calls f with the labels of every matching series, in the order of the server,
+// which need not be sorted. It decodes them as they arrive and stops at an error of f.
 func (c *Client) Series(ctx context.Context, matchers []*labels.Matcher, minMS, maxMS int64, f func(labels.Labels) error) (warnings []string, err error) {
 	const path = "api/v1/series"
 	resp, err := c.get(ctx, path, window(matchers, minMS, maxMS, 0))
@@ -25,7 +25,7 @@ func (c *Client) Series(ctx context.Context, matchers []*labels.Matcher, minMS, 
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode/100 != 2 {
-		_, _, err := c.answered(resp, path)
+		_, _, err := c.decodeResponse(resp, path)
 		return nil, err
 	}
 	values := &valueReader{from: bufio.NewReaderSize(resp.Body, 64<<10)}
@@ -33,7 +33,7 @@ func (c *Client) Series(ctx context.Context, matchers []*labels.Matcher, minMS, 
 	switch {
 	case stop != nil:
 		return nil, stop
-	case errors.Is(err, errSpelling), errors.Is(err, io.EOF), errors.Is(err, ErrBadResponse):
+	case errors.Is(err, errSyntax), errors.Is(err, io.EOF), errors.Is(err, ErrBadResponse):
 		return nil, fmt.Errorf("%w: %s: %w", ErrBadResponse, path, err)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, path, err)
@@ -43,16 +43,16 @@ func (c *Client) Series(ctx context.Context, matchers []*labels.Matcher, minMS, 
 	return warnings, nil
 }
 
-var errSpelling = errors.New("not the JSON of a list")
+var errSyntax = errors.New("not a JSON list")
 
-// valueReader splits a stream of JSON into values, one of which is held at a time.
-// What is in a value is for jsontree to judge.
+// valueReader splits a stream of JSON into values and buffers one at a time. jsontree
+// validates the values.
 type valueReader struct {
 	from *bufio.Reader
-	text []byte // of the last value
+	text []byte // the last value
 }
 
-// list reads a response whose data is a list of label sets; stop is an error of f.
+// list reads a response whose data is a list of label sets. stop is the error of f.
 func (v *valueReader) list(f func(labels.Labels) error) (status string, warnings []string, stop, err error) {
 	err = v.sequence('{', '}', func() error {
 		name, err := v.value()
@@ -69,11 +69,11 @@ func (v *valueReader) list(f func(labels.Labels) error) (status string, warnings
 					return err
 				}
 				if len(set.Raw) == 0 || set.Raw[0] != '{' {
-					return fmt.Errorf("%w: %.20q is no label set", errSpelling, set.Raw)
+					return fmt.Errorf("%w: %.20q is not a label set", errSyntax, set.Raw)
 				}
 				for _, m := range set.Members() {
 					if len(m.Value.Raw) == 0 || m.Value.Raw[0] != '"' {
-						return fmt.Errorf("%w: the value of label %.100s is no string", errSpelling, m.Name)
+						return fmt.Errorf("%w: the value of label %.100s is not a string", errSyntax, m.Name)
 					}
 				}
 				lset, err := labelsOf(set)
@@ -96,7 +96,7 @@ func (v *valueReader) list(f func(labels.Labels) error) (status string, warnings
 	return status, warnings, stop, err
 }
 
-// sequence reads what stands between two brackets; element reads one of it.
+// sequence reads from an opening to a closing bracket and calls element for each element.
 func (v *valueReader) sequence(open, closing byte, element func() error) error {
 	if err := v.expect(open); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (v *valueReader) sequence(open, closing byte, element func() error) error {
 		case c == closing:
 			return nil
 		case n > 0 && c != ',':
-			return fmt.Errorf("%w: %q in place of a comma", errSpelling, c)
+			return fmt.Errorf("%w: %q in place of a comma", errSyntax, c)
 		case n == 0:
 			err = v.from.UnreadByte()
 		}
@@ -123,13 +123,13 @@ func (v *valueReader) sequence(open, closing byte, element func() error) error {
 	}
 }
 
-// next is the next byte that is no space.
+// next returns the next byte that is not white space.
 func (v *valueReader) next() (byte, error) {
 	for {
 		c, err := v.from.ReadByte()
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
-			return 0, fmt.Errorf("%w: %w", errSpelling, err)
+			return 0, fmt.Errorf("%w: %w", errSyntax, err)
 		}
 		if err != nil || c != ' ' && c != '\n' && c != '\t' && c != '\r' {
 			return c, err
@@ -140,12 +140,12 @@ func (v *valueReader) next() (byte, error) {
 func (v *valueReader) expect(want byte) error {
 	c, err := v.next()
 	if err == nil && c != want {
-		err = fmt.Errorf("%w: %q in place of %q", errSpelling, c, want)
+		err = fmt.Errorf("%w: %q in place of %q", errSyntax, c, want)
 	}
 	return err
 }
 
-// value reads one value. It is valid until the next one is read.
+// value reads one value. It is valid until the next call.
 func (v *valueReader) value() (jsontree.Value, error) {
 	c, err := v.next()
 	if err != nil {
@@ -171,10 +171,10 @@ func (v *valueReader) value() (jsontree.Value, error) {
 			break
 		}
 		if len(v.text) > elementBytesMax {
-			return jsontree.Value{}, fmt.Errorf("%w: a value of more than %d bytes", errSpelling, elementBytesMax)
+			return jsontree.Value{}, fmt.Errorf("%w: a value exceeds %d bytes", errSyntax, elementBytesMax)
 		}
 		if c, err = v.from.ReadByte(); errors.Is(err, io.EOF) {
-			return jsontree.Value{}, fmt.Errorf("%w: %w", errSpelling, io.ErrUnexpectedEOF)
+			return jsontree.Value{}, fmt.Errorf("%w: %w", errSyntax, io.ErrUnexpectedEOF)
 		}
 		if err != nil {
 			return jsontree.Value{}, err
@@ -183,12 +183,12 @@ func (v *valueReader) value() (jsontree.Value, error) {
 	}
 	parsed, err := jsontree.Parse(v.text)
 	if err != nil {
-		return parsed, fmt.Errorf("%w: %w", errSpelling, err)
+		return parsed, fmt.Errorf("%w: %w", errSyntax, err)
 	}
 	return parsed, nil
 }
 
-// scalarEnds says whether a number or a word ends here.
+// scalarEnds reports whether a number or a word ends at the next byte.
 func (v *valueReader) scalarEnds() bool {
 	c, err := v.from.Peek(1)
 	return err != nil || c[0] == ',' || c[0] == '}' || c[0] == ']' || c[0] == ' ' || c[0] == '\n' || c[0] == '\r' || c[0] == '\t'

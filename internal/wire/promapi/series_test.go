@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-func TestSeriesAreReadAsTheyCome(t *testing.T) {
+func TestClient_SeriesAreDecodedAsTheyArrive(t *testing.T) {
 	f, c := newFake(t)
 	ctx := context.Background()
 	read := func() (got []string, warnings []string, err error) {
@@ -21,10 +21,10 @@ func TestSeriesAreReadAsTheyCome(t *testing.T) {
 	}
 	f.text = `{"newer":{"x":[1]},"status":"success","data":[{"b":"\u00fc","a":"1"},{}],"warnings":["cut short"],"infos":[]}`
 	got, warnings, err := read()
-	if err != nil || strings.Join(got, " ") != `{a="1", b="ü"} {}` || len(warnings) != 1 || f.asked.Get("match[]") != `{a="1"}` || f.asked.Get("start") != "1.500" || f.asked.Get("end") != "2.500" {
-		t.Errorf("%q %q %v; asked %v", got, warnings, err, f.asked)
+	if err != nil || strings.Join(got, " ") != `{a="1", b="ü"} {}` || len(warnings) != 1 || f.query.Get("match[]") != `{a="1"}` || f.query.Get("start") != "1.500" || f.query.Get("end") != "2.500" {
+		t.Errorf("%q %q %v; query %v", got, warnings, err, f.query)
 	}
-	long := `{"status":"success","data":[` + strings.Repeat(`{"a":"`+strings.Repeat("x", 1000)+`"},`, 1000) + `{}]}` // more than AnswerBytesMax
+	long := `{"status":"success","data":[` + strings.Repeat(`{"a":"`+strings.Repeat("x", 1000)+`"},`, 1000) + `{}]}` // more than ResponseBytesMax
 	if f.text = long; true {
 		if got, _, err := read(); err != nil || len(got) != 1001 {
 			t.Errorf("%d series, %v", len(got), err)

@@ -20,28 +20,27 @@ import (
 	"github.com/ferula-io/ferula/internal/jsontree"
 )
 
-// Services answers thanos.Rules, thanos.Targets and thanos.Metadata from one
-// Prometheus.
+// Services serves thanos.Rules, thanos.Targets and thanos.Metadata from one Prometheus.
 type Services struct {
 	client   *Client
 	external func() labels.Labels
 }
 
-// NewServices makes them; external are the labels that go onto rules and targets
-// and win over their own.
+// NewServices returns the services. The labels of external are added to rules and
+// targets and replace labels of the same name.
 func NewServices(client *Client, external func() labels.Labels) *Services {
 	return &Services{client, external}
 }
 
-// Register offers the services on a gRPC server.
+// Register registers the services with a gRPC server.
 func (s *Services) Register(to *grpc.Server) {
 	to.RegisterService(describe("thanos.Rules", "Rules", (*Services).rules), s)
 	to.RegisterService(describe("thanos.Targets", "Targets", (*Services).targets), s)
 	to.RegisterService(describe("thanos.Metadata", "MetricMetadata", (*Services).metadata), s)
 }
 
-// describe is a service of one method that takes one message and gives many.
-func describe[In any](service, method string, answer func(*Services, *In, grpc.ServerStream) error) *grpc.ServiceDesc {
+// describe describes a service of one method with one request and a stream of responses.
+func describe[In any](service, method string, serve func(*Services, *In, grpc.ServerStream) error) *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{
 		ServiceName: service,
 		HandlerType: (*any)(nil),
@@ -50,7 +49,7 @@ func describe[In any](service, method string, answer func(*Services, *In, grpc.S
 			if err := stream.RecvMsg(in); err != nil {
 				return err
 			}
-			return toStatus(answer(srv.(*Services), in, stream))
+			return toStatus(serve(srv.(*Services), in, stream))
 		}}},
 		Metadata: "internal/codec/apipb/api.proto",
 	}
@@ -70,15 +69,15 @@ func toStatus(err error) error {
 	case errors.Is(err, ErrRefused):
 		code = codes.InvalidArgument
 	default:
-		if said, ok := status.FromError(err); ok {
-			return said.Err()
+		if known, ok := status.FromError(err); ok {
+			return known.Err()
 		}
 	}
 	return status.Error(code, err.Error())
 }
 
-// abort is Thanos' number for a partial response strategy, which groups of a
-// Prometheus have since they know no other.
+// abort is the number of Thanos' partial response strategy ABORT. Rule groups of a
+// Prometheus have it, as Prometheus has no other strategy.
 const abort = 1
 
 func (s *Services) rules(in *pb.RulesRequest, out grpc.ServerStream) error {
@@ -109,7 +108,7 @@ func (s *Services) rules(in *pb.RulesRequest, out grpc.ServerStream) error {
 }
 
 func ruleGroup(g jsontree.Value, external labels.Labels) (*pb.RuleGroup, error) {
-	last, err := moment(g.Get("lastEvaluation"))
+	last, err := parseTimestamp(g.Get("lastEvaluation"))
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +128,7 @@ func ruleGroup(g jsontree.Value, external labels.Labels) (*pb.RuleGroup, error) 
 }
 
 func ruleOf(r jsontree.Value, external labels.Labels) (*pb.Rule, error) {
-	last, err := moment(r.Get("lastEvaluation"))
+	last, err := parseTimestamp(r.Get("lastEvaluation"))
 	if err != nil {
 		return nil, err
 	}
@@ -147,28 +146,28 @@ func ruleOf(r jsontree.Value, external labels.Labels) (*pb.Rule, error) {
 			Health: r.Get("health").Text(), LastError: r.Get("lastError").Text(), EvaluationDurationSeconds: r.Get("evaluationTime").Float(), LastEvaluation: last,
 		}
 		for _, a := range r.Get("alerts").Elements() {
-			active, err := moment(a.Get("activeAt"))
+			active, err := parseTimestamp(a.Get("activeAt"))
 			if err != nil {
 				return nil, err
 			}
 			alert.Alerts = append(alert.Alerts, &pb.AlertInstance{
-				// Thanos leaves these as they are in the server.
+				// Thanos does not add external labels to alerts.
 				Labels: labelSet(a.Get("labels"), labels.EmptyLabels()), Annotations: labelSet(a.Get("annotations"), labels.EmptyLabels()),
 				State: alertState(a.Get("state").Text()), ActiveAt: active, Value: a.Get("value").Text(),
 			})
 		}
 		return &pb.Rule{Result: &pb.Rule_Alert{Alert: alert}}, nil
 	default:
-		return nil, fmt.Errorf("rule of the unknown type %q", kind)
+		return nil, fmt.Errorf("rule of unknown type %q", kind)
 	}
 }
 
 func alertState(text string) pb.AlertState {
-	return pb.AlertState(pb.AlertState_value[strings.ToUpper(text)]) // what is not known is UNKNOWN
+	return pb.AlertState(pb.AlertState_value[strings.ToUpper(text)]) // 0, UNKNOWN, for other states
 }
 
-// moment reads a time; one that is not there stays away.
-func moment(v jsontree.Value) (*pb.Timestamp, error) {
+// parseTimestamp parses a time. It returns nil if v is absent or null.
+func parseTimestamp(v jsontree.Value) (*pb.Timestamp, error) {
 	if v.Kind == jsontree.Absent || v.Kind == jsontree.Null {
 		return nil, nil
 	}
@@ -179,7 +178,7 @@ func moment(v jsontree.Value) (*pb.Timestamp, error) {
 	return &pb.Timestamp{Seconds: at.Unix(), Nanos: int32(at.Nanosecond())}, nil
 }
 
-// labelSet reads an object of strings and puts the external labels over it.
+// labelSet decodes an object of strings and adds the external labels, which win.
 func labelSet(v jsontree.Value, external labels.Labels) *pb.LabelSet {
 	all := map[string]string{}
 	for _, m := range v.Members() {
@@ -204,7 +203,7 @@ func (s *Services) targets(in *pb.TargetsRequest, out grpc.ServerStream) error {
 	}
 	external, found := s.external(), &pb.TargetDiscovery{}
 	for _, t := range data.Get("activeTargets").Elements() {
-		last, err := moment(t.Get("lastScrape"))
+		last, err := parseTimestamp(t.Get("lastScrape"))
 		if err != nil {
 			return fmt.Errorf("%w: targets: %w", ErrBadResponse, err)
 		}

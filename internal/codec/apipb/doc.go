@@ -1,7 +1,7 @@
-// Package apipb holds the messages by which Thanos' components ask each other for
-// rules, targets and metadata: generated from api.proto by `make generate`; its field numbers
-// are Thanos'.
+// Package apipb has the messages of Thanos' gRPC services for rules, targets and
+// metadata. They are generated from api.proto by `make generate`; the field numbers are
+// those of Thanos.
 //
-// Package promapi makes them of Prometheus' answers; nothing else is here, and no
-// service, since those are described by hand where they are served.
+// Package promapi builds them from responses of Prometheus. The services are not here:
+// the packages that serve them describe them.
 package apipb

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Follows checks that labels is a label set, and compares it with the valid set
-// that came before it: > 0 if it belongs after previous, 0 if it is the same.
+// Follows validates labels and compares it with previous, which must be valid: the
+// result is > 0 if labels sorts after previous, 0 if they are equal.
 func Follows(previous, labels []byte) (int, error) {
 	size, order, err := CutAfter(previous, labels)
 	if err == nil && size < len(labels) {
@@ -15,13 +15,13 @@ func Follows(previous, labels []byte) (int, error) {
 	return order, err
 }
 
-// CutAfter finds where the label set ends that src begins with, checks it, and
-// compares it with the valid set that came before it: order is > 0 if it belongs
-// after previous, 0 if it is the same. What both begin with is not looked at
-// again, nor is what is behind one changed value.
+// CutAfter finds the end of the label set at the start of src, validates it, and
+// compares it with previous, which must be valid: order is > 0 if it sorts after
+// previous, 0 if they are equal. It skips the common prefix of the two, and the common
+// rest after a single changed value.
 func CutAfter(previous, src []byte) (size, order int, err error) {
 	same := commonPrefix(previous, src)
-	at, before := 0, -1 // where the first label that is not common begins, and the one before it
+	at, before := 0, -1 // offsets of the first label that differs, and of the label before it
 	for at < same {
 		_, rest, ok := prefixed(src[at+1:])
 		end := len(src) - len(rest)
@@ -34,7 +34,7 @@ func CutAfter(previous, src []byte) (size, order int, err error) {
 		if at == len(previous) {
 			return at, 0, nil
 		}
-		return at, -1, nil // previous begins with it
+		return at, -1, nil // the set is a prefix of previous
 	}
 	name, value, rest, err := Next(src[at:])
 	if err != nil {
@@ -59,7 +59,7 @@ func CutAfter(previous, src []byte) (size, order int, err error) {
 			return 0, 0, fmt.Errorf("%w: a label has no name", ErrCorrupt)
 		}
 		if bytes.Compare(last, name) >= 0 {
-			return 0, 0, fmt.Errorf("%w: %q does not belong after %q", ErrCorrupt, name, last)
+			return 0, 0, fmt.Errorf("%w: label name %q follows %q", ErrCorrupt, name, last)
 		}
 		if len(rest) == 0 || rest[0] != tagLabel {
 			return len(src) - len(rest), order, nil

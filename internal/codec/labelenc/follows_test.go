@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestFollowsOrdersAsLabelsDo(t *testing.T) {
+func TestFollows_OrdersLikeLabelsCompare(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func() labels.Labels {
 			b := labels.NewBuilder(labels.EmptyLabels())
@@ -36,7 +36,7 @@ func TestFollowsOrdersAsLabelsDo(t *testing.T) {
 	})
 }
 
-func TestFollowsRefusesWhatIsNoLabelSet(t *testing.T) {
+func TestFollows_InvalidLabelSetIsAnError(t *testing.T) {
 	set := func(pairs ...string) (dst []byte) {
 		for i := 0; i < len(pairs); i += 2 {
 			dst = AppendLabel(dst, pairs[i], pairs[i+1])

@@ -1,16 +1,16 @@
-// Package labelenc is a label set as bytes: the protobuf list that remote read,
-// StoreAPI and profiles spell alike.
+// Package labelenc encodes a label set as the protobuf list that remote read, StoreAPI
+// and profiles have in common.
 //
 //	label set  (0x0A uvarint(len) label)*
 //	label       0x0A uvarint(len) name  0x12 uvarint(len) value
 //
-// Names and values come in and are appended; encoded sets come in and are
-// compared, merged and walked without being turned into objects. A set is sorted
-// by name and holds no name twice, as the storage keeps it; Validate says
-// whether bytes from a wire do. Of the spellings that protobuf allows one is taken:
-// lengths in as few bytes as they need, the name before the value, each once. Only an
-// empty value may be left out, since there are peers that do. There are no labels.Labels inside ferula's wires:
-// Labels makes them at the edge where PromQL wants them.
+// It appends names and values to a buffer, and compares, merges and iterates encoded
+// sets without decoding them into objects. A set is sorted by name and has no name
+// twice, as in the storage. Validate checks this for bytes from a wire. Of the encodings
+// that protobuf allows one is valid: lengths in as few bytes as possible, the name
+// before the value, each once. Only an empty value may be omitted, as some peers do.
+// Inside ferula series have encoded sets. Labels decodes one into labels.Labels where
+// PromQL needs it.
 package labelenc
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-// ErrCorrupt is returned for bytes that are no label set.
+// ErrCorrupt is returned for bytes that are not a valid label set.
 var ErrCorrupt = errors.New("corrupt label set")
 
 const (
@@ -33,7 +33,7 @@ const (
 	tagValue = 2<<3 | 2
 )
 
-// AppendLabel appends one label; the caller appends them sorted by name.
+// AppendLabel appends one label. The caller appends labels sorted by name.
 func AppendLabel(dst []byte, name, value string) []byte {
 	dst = append(dst, tagLabel)
 	dst = binary.AppendUvarint(dst, uint64(2+uvarintLen(len(name))+len(name)+uvarintLen(len(value))+len(value)))
@@ -45,8 +45,8 @@ func AppendLabel(dst []byte, name, value string) []byte {
 	return append(dst, value...)
 }
 
-// AppendSymbols appends one label whose name and value are each already spelled
-// as uvarint(len) and bytes, which is how a block's index keeps its symbols.
+// AppendSymbols appends one label whose name and value are each encoded as uvarint(len)
+// and bytes already, as the symbols in a block's index are.
 func AppendSymbols(dst, name, value []byte) []byte {
 	dst = append(dst, tagLabel)
 	dst = binary.AppendUvarint(dst, uint64(2+len(name)+len(value)))
@@ -70,9 +70,9 @@ func uvarintLen(n int) int {
 	return size
 }
 
-// prefixed cuts a length, in as few bytes as it needs, and that many bytes off src.
+// prefixed cuts a length, encoded in as few bytes as possible, and that many bytes off src.
 func prefixed(src []byte) (field, rest []byte, ok bool) {
-	if len(src) > 0 && src[0] < 0x80 { // nearly always
+	if len(src) > 0 && src[0] < 0x80 { // the usual case
 		end := 1 + int(src[0])
 		if end > len(src) {
 			return nil, nil, false
@@ -87,10 +87,10 @@ func prefixed(src []byte) (field, rest []byte, ok bool) {
 	return src[n:end], src[end:], true
 }
 
-// Next cuts the first label off src. Name and value alias src. Fields it does
-// not know are refused: no peer sends any.
+// Next cuts the first label off src. Name and value alias src. Unknown fields are an
+// error: no peer sends any.
 func Next(src []byte) (name, value, rest []byte, err error) {
-	// Nearly always all three lengths are of one byte, and nothing else is in it.
+	// The usual case: three lengths of one byte, and no other field.
 	if len(src) > 3 && src[0] == tagLabel && src[2] == tagName && src[1]|src[3] < 0x80 {
 		end, at := 2+int(src[1]), 4+int(src[3])
 		if end <= len(src) && at+2 <= end && src[at] == tagValue && at+2+int(src[at+1]) == end && src[at+1] < 0x80 {
@@ -129,18 +129,18 @@ func pair(label []byte) (name, value []byte, ok bool) {
 	return name, value, len(label) == 0
 }
 
-// Compare orders two valid sets as labels.Compare does: by the first label that
-// differs, its name before its value, and a set before those it begins. A plain
-// comparison of the bytes would be wrong, since lengths stand before texts.
-// Of invalid sets it says something, and does not panic.
+// Compare orders two valid sets as labels.Compare does: by the first label that differs,
+// name before value; a prefix of a set is before the set. bytes.Compare would order them
+// differently, since lengths precede the texts. For invalid sets the result is
+// arbitrary, but Compare does not panic.
 func Compare(a, b []byte) int {
 	for {
 		same := commonPrefix(a, b)
 		if same == len(a) && same == len(b) {
 			return 0
 		}
-		// Labels that end before the first difference are equal; only lengths are read
-		// on the way to the one that holds it.
+		// Labels that end before the first differing byte are equal. Of these only the
+		// lengths are read.
 		at := 0
 		labelA, restA, ok := cut(a)
 		for ok && len(a)-len(restA) <= same {
@@ -148,7 +148,7 @@ func Compare(a, b []byte) int {
 			labelA, restA, ok = cut(a[at:])
 		}
 		if !ok {
-			return len(a) - len(b) // a ends here, or is no label set
+			return len(a) - len(b) // a ends here, or is invalid
 		}
 		labelB, restB, ok := cut(b[at:])
 		if !ok {
@@ -162,7 +162,7 @@ func Compare(a, b []byte) int {
 		if c := bytes.Compare(valueA, valueB); c != 0 {
 			return c
 		}
-		a, b = restA, restB // an empty value that one of them leaves out
+		a, b = restA, restB // one of them omits an empty value
 	}
 }
 
@@ -186,8 +186,8 @@ func commonPrefix(a, b []byte) int {
 	return i
 }
 
-// AppendMerged appends the union of two valid sets; where both have a name, the
-// label of primary wins.
+// AppendMerged appends the union of two valid sets. If both have a name, the label of
+// primary wins.
 func AppendMerged(dst, primary, secondary []byte) ([]byte, error) {
 	for len(primary) > 0 && len(secondary) > 0 {
 		nameP, _, restP, err := Next(primary)
@@ -213,7 +213,7 @@ func AppendMerged(dst, primary, secondary []byte) ([]byte, error) {
 	return append(append(dst, primary...), secondary...), nil
 }
 
-// AppendWithout appends a valid set without the labels of some names.
+// AppendWithout appends a valid set without the labels with these names.
 func AppendWithout(dst, set []byte, names []string) ([]byte, error) {
 	for len(set) > 0 {
 		name, _, rest, err := Next(set)
@@ -237,7 +237,7 @@ func contains(names []string, name []byte) bool {
 	return false
 }
 
-// LastName is the greatest name of a valid set, aliasing it; nil of an empty one.
+// LastName returns the greatest name of a valid set, aliasing set; nil if set is empty.
 func LastName(set []byte) []byte {
 	var last []byte
 	for len(set) > 0 {
@@ -250,7 +250,7 @@ func LastName(set []byte) []byte {
 	return last
 }
 
-// Validate says what is wrong with bytes that should be a label set.
+// Validate returns an error that names the fault unless set is a valid label set.
 func Validate(set []byte) error {
 	var last []byte
 	for first := true; len(set) > 0; first = false {
@@ -262,18 +262,18 @@ func Validate(set []byte) error {
 			return fmt.Errorf("%w: a label has no name", ErrCorrupt)
 		}
 		if !first && bytes.Compare(last, name) >= 0 {
-			return fmt.Errorf("%w: %q does not belong after %q", ErrCorrupt, name, last)
+			return fmt.Errorf("%w: label name %q follows %q", ErrCorrupt, name, last)
 		}
 		last, set = name, rest
 	}
 	return nil
 }
 
-// Labels makes the objects of a set; it copies. The builder is handed texts that
-// alias set, since its Labels puts all of them into one string anyway: so there is
-// one allocation, where a string for each name and value would be twenty. It must
-// not be asked again before its Reset. A test sees to it that it copies, which it
-// would not if it were built with the tag slicelabels.
+// Labels decodes a set into a copy. The builder gets strings that alias set, as its
+// Labels method copies all of them into one string: that is one allocation, instead of
+// about twenty for a string per name and value. The caller must call the builder's Reset
+// before it uses the builder again. A test checks that the builder copies, which it
+// would not do if built with the tag slicelabels.
 func Labels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, error) {
 	builder.Reset()
 	for len(set) > 0 {

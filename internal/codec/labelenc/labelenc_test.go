@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 )
 
-// sets in the order of labels.Compare.
+// label sets in the order of labels.Compare
 var sets = []labels.Labels{
 	labels.EmptyLabels(),
 	labels.FromStrings("a", "1"),
@@ -30,7 +30,7 @@ var sets = []labels.Labels{
 
 func sign(n int) int { return max(-1, min(1, n)) }
 
-func TestEncodedSetsCompareAsLabelsDo(t *testing.T) {
+func TestCompare_EqualsLabelsCompare(t *testing.T) {
 	for _, a := range sets {
 		for _, b := range sets {
 			if got, want := sign(Compare(Append(nil, a), Append(nil, b))), sign(labels.Compare(a, b)); got != want {
@@ -40,10 +40,10 @@ func TestEncodedSetsCompareAsLabelsDo(t *testing.T) {
 	}
 }
 
-func TestTheBytesAreThoseOfPrometheus(t *testing.T) {
+func TestAppend_EqualsPrometheusEncoding(t *testing.T) {
 	for _, set := range sets {
 		if set.Has("b") && set.Get("b") == "" {
-			continue // the peer leaves an empty value out
+			continue // the peer omits an empty value
 		}
 		peer := prompb.ChunkedSeries{Labels: prompb.FromLabels(set, nil)}
 		want, err := peer.Marshal()
@@ -56,7 +56,7 @@ func TestTheBytesAreThoseOfPrometheus(t *testing.T) {
 	}
 }
 
-func TestSetsComeBackAsTheyWere(t *testing.T) {
+func TestLabels_RoundTrip(t *testing.T) {
 	builder := labels.NewScratchBuilder(4)
 	for _, want := range sets {
 		encoded := Append(nil, want)
@@ -70,7 +70,7 @@ func TestSetsComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-func TestSymbolsOfAnIndexAreCopiedAsTheyAre(t *testing.T) {
+func TestAppendSymbols_CopiesIndexSymbols(t *testing.T) {
 	symbol := func(s string) []byte { return append([]byte{byte(len(s))}, s...) }
 	got := AppendSymbols(nil, symbol("job"), symbol("node"))
 	if want := AppendLabel(nil, "job", "node"); !bytes.Equal(got, want) {
@@ -78,7 +78,7 @@ func TestSymbolsOfAnIndexAreCopiedAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestTheSeriesOwnLabelWinsAMerge(t *testing.T) {
+func TestAppendMerged_PrimaryWins(t *testing.T) {
 	external := labels.FromStrings("b", "ext", "d", "ext")
 	for _, tt := range []struct{ own, want labels.Labels }{
 		{labels.EmptyLabels(), external},
@@ -93,7 +93,7 @@ func TestTheSeriesOwnLabelWinsAMerge(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotALabelSetIsRefused(t *testing.T) {
+func TestValidate_InvalidLabelSetIsAnError(t *testing.T) {
 	good := AppendLabel(AppendLabel(nil, "a", "1"), "b", "2")
 	for name, set := range map[string][]byte{
 		"cut short":      good[:len(good)-1],
@@ -119,11 +119,11 @@ func TestWhatIsNotALabelSetIsRefused(t *testing.T) {
 	}
 }
 
-// A set that is cut off ends inside of a label wherever lengths are of two bytes, too.
-func TestSetsThatAreCutOffAreRefused(t *testing.T) {
+// A cut set ends inside a label, including where lengths have two bytes.
+func TestValidate_CutLabelSetIsAnError(t *testing.T) {
 	for _, set := range sets {
 		whole := Append(nil, set)
-		ends := map[int]bool{0: true} // where a label ends
+		ends := map[int]bool{0: true} // offsets of the ends of labels
 		for rest := whole; len(rest) > 0; {
 			_, _, after, err := Next(rest)
 			if err != nil {
@@ -151,8 +151,8 @@ func TestSetsThatAreCutOffAreRefused(t *testing.T) {
 	}
 }
 
-// Some peers write an empty value and some leave it out.
-func TestAnEmptyValueIsTheSameWrittenOrNot(t *testing.T) {
+// Some peers write an empty value and some omit it.
+func TestCompare_OmittedEmptyValueIsEqual(t *testing.T) {
 	without := []byte{tagLabel, 3, tagName, 1, 'a'}
 	b1, b2 := AppendLabel(nil, "b", "1"), AppendLabel(nil, "b", "2")
 	with := AppendLabel(nil, "a", "")
@@ -204,7 +204,7 @@ func FuzzLabelSet(f *testing.F) {
 	})
 }
 
-func TestWorkOnEncodedSetsDoesNotAllocate(t *testing.T) {
+func TestLabelenc_DoesNotAllocate(t *testing.T) {
 	a, b := Append(nil, sets[2]), Append(nil, sets[3])
 	buf := make([]byte, 0, 1024)
 	n := testing.AllocsPerRun(100, func() {
@@ -232,7 +232,7 @@ func BenchmarkCompare(b *testing.B) {
 	}
 }
 
-func TestLabelsAreCopied(t *testing.T) {
+func TestLabels_CopiesTheSet(t *testing.T) {
 	builder := labels.NewScratchBuilder(4)
 	set := AppendLabel(AppendLabel(nil, "a", "first"), "b", "second")
 	got, err := Labels(set, &builder)

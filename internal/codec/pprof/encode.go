@@ -2,8 +2,8 @@ package pprof
 
 import "encoding/binary"
 
-// Encoder builds a profile and appends it. Texts, functions and locations are
-// numbered in the order they come; the caller adds nothing twice.
+// Encoder builds a profile and appends it. Texts, functions and locations are numbered
+// in the order of the calls. Functions and locations are not deduplicated.
 type Encoder struct {
 	strings   map[string]uint64
 	table     []byte // fields 6
@@ -17,7 +17,7 @@ type Encoder struct {
 	scratch   []byte
 }
 
-// NewEncoder starts a profile with the empty text.
+// NewEncoder returns an Encoder whose string table has the empty text.
 func NewEncoder() *Encoder {
 	e := &Encoder{strings: map[string]uint64{}}
 	e.text("")
@@ -53,18 +53,18 @@ func (e *Encoder) valueType(field int, dst []byte, name, unit string) []byte {
 	return appendMessage(dst, field, e.scratch)
 }
 
-// SampleType adds a kind of value.
+// SampleType adds a sample type.
 func (e *Encoder) SampleType(name, unit string) {
 	e.types = e.valueType(fieldSampleType, e.types, name, unit)
 }
 
-// Period sets the period and its kind.
+// Period sets the period and its type.
 func (e *Encoder) Period(name, unit string, period int64) {
 	e.tail = e.valueType(fieldPeriodType, e.tail, name, unit)
 	e.tail = appendNumber(e.tail, fieldPeriod, uint64(period))
 }
 
-// Times set when the profile began and how long it took.
+// Times sets the start of the profile and its duration.
 func (e *Encoder) Times(startNS, durationNS int64) {
 	e.tail = appendNumber(e.tail, fieldTime, uint64(startNS))
 	e.tail = appendNumber(e.tail, fieldDuration, uint64(durationNS))
@@ -92,7 +92,7 @@ func (e *Encoder) Location(function uint64, line int64) uint64 {
 	return e.nLocation
 }
 
-// Sample adds a stack, the leaf first, with one value for each sample type.
+// Sample adds a stack, leaf first, with one value per sample type.
 func (e *Encoder) Sample(stack []uint64, values ...int64) {
 	size := 0
 	for _, id := range stack {
@@ -125,7 +125,7 @@ func uvarintLen(v uint64) int {
 	return n
 }
 
-// Append appends the profile, not compressed.
+// Append appends the profile, uncompressed.
 func (e *Encoder) Append(dst []byte) []byte {
 	dst = append(dst, e.types...)
 	dst = append(dst, e.samples...)

@@ -1,12 +1,12 @@
-// Package pprof reads and writes pprof's profile.proto.
+// Package pprof decodes and encodes pprof's profile.proto.
 //
-// Bytes come in, compressed or not; Profile.Decode inflates them into a buffer it
-// keeps, walks the messages by hand and leaves typed slices that hold no pointers:
-// texts are places in the buffer, functions and locations are numbered from 0, and
-// everything is reused by the next Decode. What refers to something else has been
-// checked, so that readers index without asking; what refers to nothing is dropped,
-// as is a sample with a negative value, and counted in Repairs. Encoder goes the other way and
-// appends merged stacks. There is no symbolizing, no merging and no I/O here.
+// Profile.Decode inflates a profile into its own buffer if it is compressed, and decodes
+// the messages by hand into typed slices without pointers: texts are offsets in the
+// buffer, functions and locations are numbered from 0. The next Decode reuses all
+// memory. Decode validates every reference, so that readers index without checks. It
+// drops references to missing messages, and samples with a negative value, and counts
+// them in Repairs. Encoder appends merged stacks as a profile. This package does not
+// symbolize, merge or do I/O.
 //
 //	profile    1 sample_type*  2 sample*  3 mapping*  4 location*  5 function*
 //	           6 string*  9 time  10 duration  11 period_type  12 period
@@ -14,8 +14,8 @@
 //	location   1 id  2 mapping  3 address  4 line*      line      1 function  2 line
 //	function   1 id  2 name  3 system  4 file  5 start  label     1 key  2 str  3 num
 //
-// Bytes from outside get ErrCorrupt or ErrLimit with the offending place, never a
-// panic, and no more memory than Limits allow.
+// Invalid input returns ErrCorrupt with its offset, or ErrLimit. It never panics, and
+// memory is bounded by Limits.
 package pprof
 
 import (
@@ -30,41 +30,41 @@ import (
 )
 
 var (
-	// ErrCorrupt is returned for what is no valid profile.
+	// ErrCorrupt is returned for an invalid profile.
 	ErrCorrupt = errors.New("corrupt pprof")
-	// ErrLimit is returned for a profile that is bigger than it may be.
-	ErrLimit = errors.New("pprof too big")
+	// ErrLimit is returned for a profile that exceeds one of Limits.
+	ErrLimit = errors.New("pprof exceeds a limit")
 )
 
-// Limits of one profile. A zero field takes the default.
+// Limits of one profile. Zero fields take the defaults.
 type Limits struct {
 	Bytes       int // inflated; 64 MiB
 	Strings     int // 1,000,000
 	Functions   int // 500,000
 	Locations   int // 500,000
 	Samples     int // 500,000
-	Depth       int // frames of a stack; 1,000; those beyond, at the leaf, are cut off
-	Nodes       int // of the tree that the stacks make, about; 1,000,000
+	Depth       int // frames per stack; 1,000; further frames, at the leaf, are cut off
+	Nodes       int // estimated nodes in the tree of all stacks; 1,000,000
 	SampleTypes int // 64
 }
 
-// Unlimited is for profiles that have been accepted once.
+// Unlimited returns limits for profiles that were validated when they were ingested.
 func Unlimited() Limits {
 	const most = math.MaxInt32
 	return Limits{Bytes: most, Strings: most, Functions: most, Locations: most, Samples: most, Depth: most, Nodes: most, SampleTypes: most}
 }
 
-// Repairs counts what Decode has mended, by reason.
+// Repairs counts what Decode repaired, by reason.
 type Repairs struct {
 	Depth    int // stacks that were cut
 	Negative int // samples dropped for a negative value
-	Location int // samples dropped for a location that is not there
-	Function int // lines whose function is not there, dropped, or had no id
-	Time     int // a time in another unit; Decode leaves it to its caller
-	Mapping  int // locations whose mapping is not there, which have none now
+	Location int // samples dropped for a missing location
+	Function int // lines dropped for a missing function, or functions without an id
+	Time     int // timestamps in another unit; not set by Decode but by its caller
+	Mapping  int // locations whose mapping is missing and was removed
 }
 
-// Each calls f with every reason that occurred.
+// Each calls f for every reason that occurred.
 func (r Repairs) Each(f func(reason string, n int)) {
 	for _, one := range []struct {
 		reason string
@@ -79,7 +79,7 @@ func (r Repairs) Each(f func(reason string, n int)) {
 	}
 }
 
-// WithDefaults fills the zero fields.
+// WithDefaults returns the limits with zero fields replaced by their defaults.
 func (l Limits) WithDefaults() Limits {
 	def := func(v *int, d int) {
 		if *v <= 0 {
@@ -97,46 +97,46 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// ValueType is a pair of texts, by number.
+// ValueType is the type and unit of values, as numbers of texts.
 type ValueType struct{ Type, Unit uint32 }
 
-// Function is a function; texts are by number.
+// Function is a function. Its texts are numbers.
 type Function struct {
 	id                 uint64
 	Name, System, File uint32
 	StartLine          int64
 }
 
-// Line is a line of a function, by number.
+// Line is a line of a function. The function is a number.
 type Line struct {
 	Function uint32
 	Line     int64
-	id       uint64 // of the function, until it is resolved
+	id       uint64 // of the function, until resolve
 }
 
-// Location is an address; Lines[From:To] are its functions, the innermost first.
+// Location is an address. Lines[From:To] are its functions, innermost first.
 type Location struct {
 	id        uint64
 	mappingID uint64
 	Address   uint64
-	Mapping   int32 // -1: none
+	Mapping   int32 // -1: no mapping
 	From, To  uint32
 }
 
-// Mapping is a file in memory.
+// Mapping is a mapped file.
 type Mapping struct {
 	id                   uint64
 	Start, Limit, Offset uint64
 	File, BuildID        uint32
 }
 
-// Label is a label of a sample: a text if Text is not 0, else a number.
+// Label is a label of a sample: a text if Text is not 0, otherwise a number.
 type Label struct {
 	Key, Text uint32
 	Number    int64
 }
 
-// Sample is a stack with its values.
+// Sample is a stack and its values.
 type Sample struct {
 	locFrom, locTo     uint32
 	valFrom            uint32
@@ -145,8 +145,8 @@ type Sample struct {
 
 type span struct{ from, to uint32 }
 
-// Profile is a decoded profile. The zero value is ready for Decode; what it holds
-// is valid until the next one.
+// Profile is a decoded profile. The zero value is ready for Decode. Its contents are
+// valid until the next Decode.
 type Profile struct {
 	SampleTypes []ValueType
 	PeriodType  ValueType
@@ -166,8 +166,8 @@ type Profile struct {
 	labels  []Label
 
 	nodes  int
-	order  []uint32 // of samples, by their stacks
-	locIDs []uint64 // of stacks, until they are resolved
+	order  []uint32 // numbers of the samples, sorted by stack
+	locIDs []uint64 // ids of the locations of stacks, until resolve
 	byID   idTable
 	raw    []byte
 	buf    []byte
@@ -176,36 +176,36 @@ type Profile struct {
 	limits Limits
 }
 
-// Strings is the number of texts.
+// Strings returns the number of texts.
 func (p *Profile) Strings() int { return len(p.strings) }
 
-// Text is a text by its number, aliasing the profile.
+// Text returns the text with number i. It aliases the profile.
 func (p *Profile) Text(i uint32) []byte {
 	s := p.strings[i]
 	return p.raw[s.from:s.to]
 }
 
-// Stack is the locations of a sample by number, the leaf first.
+// Stack returns the numbers of a sample's locations, leaf first.
 func (p *Profile) Stack(s *Sample) []uint32 { return p.stacks[s.locFrom:s.locTo] }
 
-// Stacks are the locations of all samples, one after the other.
+// Stacks returns the locations of all samples in one slice.
 func (p *Profile) Stacks() []uint32 { return p.stacks }
 
-// Values are a sample's, as many as there are sample types.
+// Values returns the values of a sample, one per sample type.
 func (p *Profile) Values(s *Sample) []int64 {
 	return p.values[s.valFrom : int(s.valFrom)+len(p.SampleTypes)]
 }
 
-// Labels are a sample's.
+// Labels returns the labels of a sample.
 func (p *Profile) Labels(s *Sample) []Label { return p.labels[s.labelFrom:s.labelTo] }
 
-// RawBytes is how long the profile is once inflated.
+// RawBytes returns the length of the uncompressed profile.
 func (p *Profile) RawBytes() int { return len(p.raw) }
 
-// Nodes is about how many nodes the tree of all stacks has, and never less.
+// Nodes returns an upper estimate of the nodes in the tree of all stacks.
 func (p *Profile) Nodes() int { return p.nodes }
 
-// HasLabels says whether any sample has a label.
+// HasLabels reports whether any sample has a label.
 func (p *Profile) HasLabels() bool { return len(p.labels) > 0 }
 
 func corrupt(format string, args ...any) error {
@@ -213,11 +213,11 @@ func corrupt(format string, args ...any) error {
 }
 
 func tooMany(what string, n, limit int) error {
-	return fmt.Errorf("%w: %d %s are more than %d", ErrLimit, n, what, limit)
+	return fmt.Errorf("%w: %d %s exceed the limit of %d", ErrLimit, n, what, limit)
 }
 
-// Decode reads src, which it does not keep unless src is not compressed: then the
-// profile aliases it.
+// Decode decodes src. If src is not compressed the profile aliases it, otherwise Decode
+// does not retain it.
 func (p *Profile) Decode(src []byte, limits Limits) error {
 	p.reset(limits.WithDefaults())
 	if err := p.inflate(src); err != nil {
@@ -273,7 +273,7 @@ func (p *Profile) inflate(src []byte) error {
 		n, err := p.gunzip.Read(p.buf[len(p.buf):min(cap(p.buf), p.limits.Bytes+1)])
 		p.buf = p.buf[:len(p.buf)+n]
 		if len(p.buf) > p.limits.Bytes {
-			return fmt.Errorf("%w: it inflates to more than %d bytes", ErrLimit, p.limits.Bytes)
+			return fmt.Errorf("%w: more than %d bytes when decompressed", ErrLimit, p.limits.Bytes)
 		}
 		if err == io.EOF {
 			p.raw = p.buf
@@ -293,7 +293,7 @@ type field struct {
 	bytes    bool
 }
 
-// uvarint is binary.Uvarint at a place; next is negative if there is none.
+// uvarint is binary.Uvarint at an offset. next is negative if there is no valid varint.
 func uvarint(b []byte, at int) (v uint64, next int) {
 	if at < len(b) && b[at] < 0x80 {
 		return uint64(b[at]), at + 1
@@ -311,9 +311,9 @@ func uvarint(b []byte, at int) (v uint64, next int) {
 	return v, at + n
 }
 
-// next reads the field at a place of raw[:end].
+// next decodes the field at offset at of raw[:end], and returns the offset after it.
 func (p *Profile) next(at, end int) (field, int, error) {
-	// Nearly all are a tag of one byte and a number, or a length, of one.
+	// The usual case: a tag of one byte, and a number or a length of one byte.
 	if b := p.raw; at+1 < end && b[at] < 0x80 && b[at] >= 1<<3 && b[at+1] < 0x80 {
 		switch tag, v := b[at], int(b[at+1]); {
 		case tag&7 == 0:
@@ -344,7 +344,7 @@ func (p *Profile) nextSlow(at, end int) (field, int, error) {
 	case 2:
 		var size uint64
 		if size, at = uvarint(p.raw[:end], at); at < 0 || size > uint64(end-at) {
-			return field{}, 0, corrupt("field %d at byte %d is longer than what it is in", f.number, start)
+			return field{}, 0, corrupt("field %d at byte %d is longer than its message", f.number, start)
 		}
 		f.from, f.to, f.bytes = at, at+int(size), true
 		at = f.to
@@ -357,7 +357,7 @@ func (p *Profile) nextSlow(at, end int) (field, int, error) {
 	return f, at, nil
 }
 
-// wants checks the wire type of a field whose number is known.
+// wants checks the wire type of a field with a known number.
 func (f field) wants(isBytes bool, at int) error {
 	if f.bytes != isBytes {
 		return corrupt("field %d before byte %d has the wrong wire type", f.number, at)

@@ -14,8 +14,8 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// spell writes a profile as text, from the peer's structs.
-func spellPeer(p *profile.Profile) string {
+// formatPeer formats the peer's decoded profile as text.
+func formatPeer(p *profile.Profile) string {
 	var out strings.Builder
 	for _, st := range p.SampleType {
 		fmt.Fprintf(&out, "type %s %s\n", st.Type, st.Unit)
@@ -51,8 +51,8 @@ func spellPeer(p *profile.Profile) string {
 	return out.String()
 }
 
-// spellOwn is the same of ours.
-func spellOwn(p *Profile) string {
+// formatOwn formats a Profile in the same way.
+func formatOwn(p *Profile) string {
 	var out strings.Builder
 	for _, st := range p.SampleTypes {
 		fmt.Fprintf(&out, "type %s %s\n", p.Text(st.Type), p.Text(st.Unit))
@@ -128,7 +128,7 @@ func encoded(t testing.TB, p *profile.Profile, zipped bool) []byte {
 	return b.Bytes()
 }
 
-func TestProfilesAreReadAsThePeerReadsThem(t *testing.T) {
+func TestProfile_DecodeEqualsThePeer(t *testing.T) {
 	var p Profile
 	for seed := range uint64(200) {
 		raw := encoded(t, random(rand.New(rand.NewPCG(seed, 1))), seed%2 == 0)
@@ -139,13 +139,13 @@ func TestProfilesAreReadAsThePeerReadsThem(t *testing.T) {
 		if err := p.Decode(raw, Limits{}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		if got, want := spellOwn(&p), spellPeer(want); got != want {
+		if got, want := formatOwn(&p), formatPeer(want); got != want {
 			t.Fatalf("seed %d:\n%s\nwant\n%s", seed, got, want)
 		}
 	}
 }
 
-func TestARealHeapProfileIsReadAsThePeerReadsIt(t *testing.T) {
+func TestProfile_DecodeOfAHeapProfileEqualsThePeer(t *testing.T) {
 	var b bytes.Buffer
 	if err := pprof.Lookup("heap").WriteTo(&b, 0); err != nil {
 		t.Fatal(err)
@@ -158,12 +158,12 @@ func TestARealHeapProfileIsReadAsThePeerReadsIt(t *testing.T) {
 	if err := p.Decode(b.Bytes(), Limits{}); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := spellOwn(&p), spellPeer(want); got != want {
+	if got, want := formatOwn(&p), formatPeer(want); got != want {
 		t.Fatalf("\n%s\nwant\n%s", got, want)
 	}
 }
 
-func TestWhatIsEncodedThePeerReads(t *testing.T) {
+func TestEncoder_ThePeerReadsTheProfile(t *testing.T) {
 	e := NewEncoder()
 	e.SampleType("cpu", "nanoseconds")
 	e.Period("cpu", "nanoseconds", 1e7)
@@ -181,19 +181,19 @@ func TestWhatIsEncodedThePeerReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "type cpu nanoseconds\nperiod cpu nanoseconds 10000000\ntime 5 6\n0[leaf sys a.go:4+3]0[main main b.go:400+1] [1099511627776] []\n [7] []\n"
-	if spellPeer(got) != want {
-		t.Errorf("%s", spellPeer(got))
+	if formatPeer(got) != want {
+		t.Errorf("%s", formatPeer(got))
 	}
 }
 
-// message appends a field of bytes.
+// message appends a length-delimited field.
 func message(field int, parts ...[]byte) []byte {
 	return appendMessage(nil, field, bytes.Join(parts, nil))
 }
 
 func number(field int, v uint64) []byte { return appendNumber(nil, field, v) }
 
-func TestHostileProfilesAreRefusedWithTheirPlace(t *testing.T) {
+func TestProfile_DecodeErrorNamesTheOffset(t *testing.T) {
 	texts := bytes.Join([][]byte{message(6), message(6, []byte("a"))}, nil)
 	kind := message(1, number(1, 1), number(2, 1))
 	fn := message(5, number(1, 1), number(2, 1))
@@ -229,7 +229,7 @@ func TestHostileProfilesAreRefusedWithTheirPlace(t *testing.T) {
 		"a group":               {join(texts, []byte{0x0B}), ErrCorrupt, "wire type 3"},
 		"a sample as number":    {join(texts, kind, number(2, 5)), ErrCorrupt, "wire type"},
 		"no gzip":               {[]byte{0x1F, 0x8B, 1, 2, 3}, ErrCorrupt, "gzip"},
-		"a bomb":                {bomb.Bytes(), ErrLimit, "inflates to more than"},
+		"a bomb":                {bomb.Bytes(), ErrLimit, "when decompressed"},
 		"more strings":          {join(texts, bytes.Repeat(message(6), 100), kind), ErrLimit, "strings"},
 		"more functions":        {join(texts, kind, bytes.Repeat(fn, 60)), ErrLimit, "functions"},
 		"more samples":          {join(texts, kind, bytes.Repeat(message(2, number(2, 1)), 60)), ErrLimit, "samples"},
@@ -244,7 +244,7 @@ func TestHostileProfilesAreRefusedWithTheirPlace(t *testing.T) {
 	}
 }
 
-func TestRepairableProfilesAreRepairedAndCounted(t *testing.T) {
+func TestProfile_DecodeCountsRepairs(t *testing.T) {
 	texts := bytes.Join([][]byte{message(6), message(6, []byte("a")), message(6, []byte("b"))}, nil)
 	kind := message(1, number(1, 1), number(2, 1))
 	a, b := message(5, number(1, 1), number(2, 1)), message(5, number(1, 2), number(2, 2))
@@ -259,7 +259,7 @@ func TestRepairableProfilesAreRepairedAndCounted(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		parts   [][]byte
-		stacks  []string // function names, the leaf first, and the value
+		stacks  []string // function names, leaf first, and the value
 		repairs Repairs
 	}{
 		"nothing to repair":    {[][]byte{a, at(1, line(1)), sample(5, 1)}, []string{"a 5"}, Repairs{}},
@@ -304,7 +304,7 @@ func TestRepairableProfilesAreRepairedAndCounted(t *testing.T) {
 	}
 }
 
-func TestNodesAreThoseOfTheTreeOfStacks(t *testing.T) {
+func TestProfile_NodesCountsTheTreeOfStacks(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	for _, samples := range []int{10, 3000} {
 		e := NewEncoder()
@@ -331,8 +331,8 @@ func TestNodesAreThoseOfTheTreeOfStacks(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := len(tree)
-		if frames <= countedFrames {
-			want = frames // not worth counting
+		if frames <= exactNodesFrames {
+			want = frames // up to exactNodesFrames
 		}
 		if p.Nodes() != want {
 			t.Errorf("%d samples: %d nodes, want %d", samples, p.Nodes(), want)
@@ -346,7 +346,7 @@ func TestNodesAreThoseOfTheTreeOfStacks(t *testing.T) {
 	}
 }
 
-func TestDecodingDoesNotAllocate(t *testing.T) {
+func TestProfile_DecodeDoesNotAllocate(t *testing.T) {
 	raw := encoded(t, random(rand.New(rand.NewPCG(1, 1))), true)
 	var p Profile
 	if n := testing.AllocsPerRun(50, func() {
@@ -372,23 +372,23 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		own := spellOwn(&p) // every reference holds
+		own := formatOwn(&p) // panics on an invalid reference
 		if p.Repairs != (Repairs{}) {
 			return
 		}
 		peer, err := profile.ParseData(raw)
 		if err != nil {
-			return // the peer checks other things, too
+			return // the peer has further checks
 		}
 		if peer.PeriodType == nil || len(peer.SampleType) == 0 || strings.Contains(own, "#") {
-			return // the peer drops numbers that are 0
+			return // the peer drops numbers of 0
 		}
 		for _, s := range peer.Sample {
 			if len(s.Label) > 0 {
-				return // and labels that are empty
+				return // and empty labels
 			}
 		}
-		if want := spellPeer(peer); own != want {
+		if want := formatPeer(peer); own != want {
 			t.Fatalf("%s\nwant\n%s", own, want)
 		}
 	})

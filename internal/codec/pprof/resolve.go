@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// idTable finds the number of an id. Ids are nearly always 1, 2, 3 and so on, and
-// then a slice does; a map takes the others.
+// idTable maps ids to numbers. Ids are usually 1, 2, 3 and so on, for which it uses a
+// slice. Other ids are in a map.
 type idTable struct {
 	dense  []uint32 // number + 1
 	sparse map[uint64]uint32
 }
 
-// fill maps the ids of n things; false and the number of the second one if an id is
-// 0 or there twice.
+// fill maps the ids of n messages. If an id is 0 or a duplicate it returns that
+// message's number and false.
 func (t *idTable) fill(n int, id func(i int) uint64) (int, bool) {
 	size := 2*n + 64
 	if cap(t.dense) < size {
@@ -55,17 +55,17 @@ func (t *idTable) find(id uint64) (uint32, bool) {
 	return i, ok
 }
 
-// resolve turns ids into numbers and checks every reference: one to a text must be
-// good, what another one leads astray is dropped.
+// resolve replaces ids by numbers and validates all references. An invalid reference to
+// a text is an error; other messages with invalid references are dropped.
 func (p *Profile) resolve() error {
 	if len(p.strings) == 0 {
-		return corrupt("there is no string table")
+		return corrupt("no string table")
 	}
 	if s := p.strings[0]; s.from != s.to {
 		return corrupt("the first string is not empty")
 	}
 	if len(p.SampleTypes) == 0 {
-		return corrupt("there are no sample types")
+		return corrupt("no sample types")
 	}
 	if err := p.checkTexts(); err != nil {
 		return err
@@ -76,14 +76,14 @@ func (p *Profile) resolve() error {
 			to = int(p.Samples[i+1].valFrom)
 		}
 		if to-from != len(p.SampleTypes) {
-			return corrupt("sample %d has %d values where there are %d sample types", i, to-from, len(p.SampleTypes))
+			return corrupt("sample %d has %d values for %d sample types", i, to-from, len(p.SampleTypes))
 		}
 	}
 	if err := p.resolveLines(); err != nil {
 		return err
 	}
 	if i, ok := p.byID.fill(len(p.Mappings), func(i int) uint64 { return p.Mappings[i].id }); !ok {
-		return corrupt("mapping %d has id %d, which is 0 or there twice", i, p.Mappings[i].id)
+		return corrupt("mapping %d has id %d, which is 0 or a duplicate", i, p.Mappings[i].id)
 	}
 	for i := range p.Locations {
 		l := &p.Locations[i]
@@ -92,7 +92,7 @@ func (p *Profile) resolve() error {
 		}
 		m, ok := p.byID.find(l.mappingID)
 		if !ok {
-			p.Repairs.Mapping++ // the address has no file then, and the frames are the same
+			p.Repairs.Mapping++ // the address has no file; the frames stay
 			continue
 		}
 		l.Mapping = int32(m)
@@ -101,9 +101,9 @@ func (p *Profile) resolve() error {
 }
 
 func (p *Profile) resolveLines() error {
-	p.nameFunctions()
+	p.assignFunctionIDs()
 	if i, ok := p.byID.fill(len(p.Functions), func(i int) uint64 { return p.Functions[i].id }); !ok {
-		return corrupt("function %d has id %d, which is 0 or there twice", i, p.Functions[i].id)
+		return corrupt("function %d has id %d, which is 0 or a duplicate", i, p.Functions[i].id)
 	}
 	for i := range p.Locations {
 		l := &p.Locations[i]
@@ -123,9 +123,9 @@ func (p *Profile) resolveLines() error {
 	return nil
 }
 
-// nameFunctions numbers functions none of which has an id, as .NET's SDK sends them:
-// the first is that of the first location, and so on.
-func (p *Profile) nameFunctions() {
+// assignFunctionIDs resolves functions that all lack an id, as .NET's SDK sends them: the
+// first function is that of the first line, and so on.
+func (p *Profile) assignFunctionIDs() {
 	for i := range p.Functions {
 		if p.Functions[i].id != 0 {
 			return
@@ -148,7 +148,7 @@ func (p *Profile) nameFunctions() {
 
 func (p *Profile) resolveStacks() error {
 	if i, ok := p.byID.fill(len(p.Locations), func(i int) uint64 { return p.Locations[i].id }); !ok {
-		return corrupt("location %d has id %d, which is 0 or there twice", i, p.Locations[i].id)
+		return corrupt("location %d has id %d, which is 0 or a duplicate", i, p.Locations[i].id)
 	}
 	if cap(p.stacks) < len(p.locIDs) {
 		p.stacks = make([]uint32, 0, cap(p.locIDs))
@@ -170,13 +170,13 @@ func (p *Profile) resolveStacks() error {
 
 const noLocation = math.MaxUint32
 
-// dropUnresolved drops the samples with a location that is not there.
+// dropUnresolved drops the samples with a missing location.
 func (p *Profile) dropUnresolved() {
 	n := len(p.Samples)
 	p.Samples = slices.DeleteFunc(p.Samples, func(s Sample) bool { return slices.Contains(p.Stack(&s), noLocation) })
 	p.Repairs.Location += n - len(p.Samples)
 	for i, at := range p.stacks {
-		if at == noLocation { // of no sample any more, but Stacks has it
+		if at == noLocation { // no sample has it any more, but Stacks does
 			p.stacks[i] = 0
 		}
 	}
@@ -188,13 +188,13 @@ func (p *Profile) dropUnresolved() {
 	}
 }
 
-// cutStacks cuts stacks that have more frames than they may at the leaf's end.
+// cutStacks cuts stacks deeper than the limit, at the leaf.
 func (p *Profile) cutStacks() {
 	depth, widest := uint32(min(p.limits.Depth, math.MaxInt32)), uint32(1)
 	for i := range p.Locations {
 		l := &p.Locations[i]
 		if l.To-l.From > depth {
-			l.From = l.To - depth // the caller comes last
+			l.From = l.To - depth // the outermost caller is last
 		}
 		widest = max(widest, l.To-l.From)
 	}
@@ -218,17 +218,17 @@ func (p *Profile) cutStacks() {
 	}
 }
 
-// width is how many frames a location is: an address without functions is one.
+// width returns the number of frames of a location: an address without functions is one.
 func (p *Profile) width(location uint32) uint32 {
 	l := &p.Locations[location]
 	return max(1, l.To-l.From)
 }
 
-// countedFrames is how many frames are taken for as many nodes; with more it is
-// counted how many the stacks share.
-const countedFrames = 256 << 10
+// exactNodesFrames is the number of frames up to which each frame is taken for a node.
+// Above it sharedNodes counts the nodes exactly.
+const exactNodesFrames = 256 << 10
 
-// countNodes finds how many nodes the tree of stacks has, and checks it.
+// countNodes counts the nodes in the tree of all stacks and checks their limit.
 func (p *Profile) countNodes() error {
 	total := 0
 	for i := range p.Samples {
@@ -236,7 +236,7 @@ func (p *Profile) countNodes() error {
 			total += int(p.width(location))
 		}
 	}
-	if p.nodes = total; total > min(countedFrames, p.limits.Nodes) {
+	if p.nodes = total; total > min(exactNodesFrames, p.limits.Nodes) {
 		p.nodes = p.sharedNodes()
 	}
 	if p.nodes > p.limits.Nodes {
@@ -245,8 +245,8 @@ func (p *Profile) countNodes() error {
 	return nil
 }
 
-// sharedNodes counts the nodes of the tree: in the order of stacks each one adds what
-// lies behind the part that it shares with the one before.
+// sharedNodes counts the nodes of the tree: in sorted order each stack adds the frames
+// that are not in its common prefix with the stack before.
 func (p *Profile) sharedNodes() int {
 	p.order = p.order[:0]
 	for i := range p.Samples {
@@ -273,7 +273,7 @@ func (p *Profile) sharedNodes() int {
 	return nodes
 }
 
-// sharedEnd is how many locations two stacks share at the root, which is their end.
+// sharedEnd returns how many locations at the root, the end, two stacks have in common.
 func sharedEnd(x, y []uint32) int {
 	n := 0
 	for n < len(x) && n < len(y) && x[len(x)-1-n] == y[len(y)-1-n] {

@@ -2,7 +2,7 @@ package pprof
 
 import "math"
 
-// Numbers of the profile's fields.
+// Field numbers of the profile.
 const (
 	fieldSampleType = 1
 	fieldSample     = 2
@@ -16,7 +16,7 @@ const (
 	fieldPeriod     = 12
 )
 
-// walk reads the messages; numbers that refer to something are checked later.
+// walk decodes the messages. Their references are validated later.
 func (p *Profile) walk() error {
 	if uint64(len(p.raw)) > math.MaxInt32 {
 		return tooMany("bytes", len(p.raw), math.MaxInt32)
@@ -64,15 +64,14 @@ func (p *Profile) walk() error {
 	return nil
 }
 
-// numbersMax is above the greatest field whose number is wanted.
+// numbersMax is greater than the field numbers that numbers decodes.
 const numbersMax = 8
 
-// numbers reads a message of which only numbers are wanted, in fields below
-// numbersMax; of a field that comes twice the last, as in protobuf. It is what most
-// of a profile is made of, so that the usual field, a tag of one byte and a number of
-// one or two, is read on the spot.
+// numbers decodes the number fields below numbersMax of a message. Of a repeated field
+// the last value counts, as in protobuf. Most of a profile are such messages, so the
+// usual field, a tag of one byte and a number of one or two, is decoded inline.
 func (p *Profile) numbers(f field, out *[numbersMax]uint64) error {
-	b := p.raw // beyond the message's end may be looked at, so that its last field is no exception
+	b := p.raw // may be read beyond the end of the message, so that the last field needs no special case
 	for at := f.from; at < f.to; {
 		tag := b[at]
 		if tag&7 == 0 && tag < numbersMax<<3 && tag >= 1<<3 && at+2 < len(b) {
@@ -100,8 +99,7 @@ func (p *Profile) numbers(f field, out *[numbersMax]uint64) error {
 	return nil
 }
 
-// index cuts a number that refers to something to 32 bits; one that is too big
-// stays too big.
+// index limits a reference to 32 bits. A value that is too large stays invalid.
 func index(v uint64) uint32 { return uint32(min(v, math.MaxUint32)) }
 
 func (p *Profile) valueType(f field) (ValueType, error) {
@@ -148,7 +146,7 @@ func (p *Profile) sample(f field) error {
 	p.cutIDs(int(s.locFrom))
 	s.locTo, s.labelTo = uint32(len(p.locIDs)), uint32(len(p.labels))
 	if n := len(p.values) - int(s.valFrom); n != len(p.SampleTypes) && !p.typesFollow(f, n) {
-		return corrupt("sample %d has %d values where there are %d sample types", len(p.Samples), n, len(p.SampleTypes))
+		return corrupt("sample %d has %d values for %d sample types", len(p.Samples), n, len(p.SampleTypes))
 	}
 	for _, v := range p.values[s.valFrom:] {
 		if v < 0 {
@@ -161,16 +159,16 @@ func (p *Profile) sample(f field) error {
 	return nil
 }
 
-// cutIDs drops the leaf's end of a stack that is too deep. One location too many is
-// left, so that cutStacks counts the stack.
+// cutIDs cuts a stack that is too deep, at the leaf. It leaves one location too many, so
+// that cutStacks counts the stack.
 func (p *Profile) cutIDs(from int) {
 	if over := len(p.locIDs) - from - p.limits.Depth - 1; over > 0 {
 		p.locIDs = append(p.locIDs[:from], p.locIDs[from+over:]...)
 	}
 }
 
-// typesFollow says whether sample types may still come: then the number of values
-// is checked when all has been read.
+// typesFollow reports whether sample types may follow. If so, the number of values is
+// checked after the whole profile was decoded.
 func (p *Profile) typesFollow(f field, n int) bool {
 	return n > len(p.SampleTypes) && f.to < len(p.raw)
 }

@@ -1,26 +1,26 @@
-// Package profilepb is the profile API's messages as bytes: push.v1, querier.v1 and
-// types.v1 of the Pyroscope API, by the same names and numbers.
+// Package profilepb encodes and decodes the messages of the profile API: push.v1,
+// querier.v1 and types.v1 of the Pyroscope API, with the same names and field numbers.
 //
-// Requests are small, so generated code (from proto/, by `make generate`) reads them.
-// Answers are big and are written by hand: a query's result, with label sets as the
-// bytes that labelenc spells, is appended as protobuf or as protobuf's JSON.
+// Requests are small, so generated code (from proto/, by `make generate`) decodes them.
+// Responses are large and encoded by hand: a query's result, with label sets in the
+// encoding of labelenc, is appended as protobuf or as protobuf's JSON.
 //
 //	series      0x0A len ( labels: the set's own bytes   0x12 len point )*
 //	point       0x09 float64  0x10 varint ms  0x22 len exemplar
 //	exemplar    0x08 ms  0x12 id  0x20 value  0x2A len label
 //
-// Append functions leave dst[:len(dst)] alone and retain nothing. Label sets are
-// valid ones, made by ferula; texts may be anything and leave as valid UTF-8. There
-// is no HTTP, no selection and no compression here.
+// Append functions do not change dst[:len(dst)] and retain nothing. Label sets must be
+// valid. Texts may be any bytes and are encoded as valid UTF-8. This package has no
+// HTTP, no selection and no compression.
 package profilepb
 
-// Pushed is one profile as it came in.
+// RawProfile is one profile as it was pushed.
 type RawProfile struct {
-	Labels []RawLabel // in the sender's order, not checked
-	Raw    []byte     // pprof, compressed or not; the pusher's until the push returns
-	ID     string     // "" lets the store choose one
-	TimeNS int64      // when it began, if it does not say so itself
+	Labels []RawLabel // in the sender's order, not validated
+	Raw    []byte     // pprof, compressed or not; the Pusher may use it until Push returns
+	ID     string     // empty: the store chooses one
+	TimeNS int64      // start, if the profile itself has none
 }
 
-// LabelText is a label as it came in.
+// RawLabel is a label as it was pushed.
 type RawLabel struct{ Name, Value string }

@@ -1,46 +1,45 @@
 package profilepb
 
-// Encoder is a big answer that writes itself: neither a message tree nor
-// reflection stands between a query's result and the bytes that leave.
+// Encoder is a large response that encodes itself. A query's result is encoded without
+// a message tree and without reflection.
 type Encoder interface {
 	// AppendProto appends the message's protobuf bytes.
 	AppendProto(dst []byte) []byte
-	// AppendJSON appends the message as protobuf's JSON mapping spells it: names in
-	// camel case, 64-bit integers as strings, zero values left out.
+	// AppendJSON appends the message in protobuf's JSON mapping: names in camel case,
+	// 64-bit integers as strings, no zero values.
 	AppendJSON(dst []byte) []byte
 }
 
-// SeriesAnswer is what SelectSeries answers (querier.v1.SelectSeriesResponse).
+// SeriesEncoder encodes a querier.v1.SelectSeriesResponse.
 type SeriesEncoder struct{ Source SeriesSource }
 
-// SeriesSource is a result as whoever made it keeps it. It is read twice, for
-// lengths go before what they measure, and must say the same both times.
+// SeriesSource is the result of a query in its own representation. The encoder reads it
+// twice, since lengths precede values, and it must not change in between.
 type SeriesSource interface {
 	Len() int
-	Labels(series int) []byte // an encoded label set, as labelenc spells it
+	Labels(series int) []byte // label set in the encoding of labelenc
 	Points(series int) int
-	// Point fills into, whose memory is reused: Exemplars may be appended to
-	// into.Exemplars[:0].
+	// Point fills into, whose memory is reused: append exemplars to into.Exemplars[:0].
 	Point(series, point int, into *EncodedPoint)
 }
 
-// AnswerPoint is the value of one step.
+// EncodedPoint is the value of one step.
 type EncodedPoint struct {
 	TimestampMS int64
 	Value       float64
 	Exemplars   []EncodedExemplar
 }
 
-// AnswerExemplar is one profile that stands for a point.
+// EncodedExemplar is an exemplar of a point: one profile.
 type EncodedExemplar struct {
 	TimestampMS int64
 	ProfileID   []byte // digits, letters and dashes
 	Value       int64
-	Labels      []byte // encoded, less those that the series has
+	Labels      []byte // encoded, without the labels of the series
 }
 
-// Flame is a flame graph. Its levels hold four integers a node: the distance from the end of the
-// node to its left, total, self, and the index of its name.
+// Flame is a flame graph. A level has four integers per node: offset from the end of the
+// node to the left, total, self, and the index of the name.
 type Flame struct {
 	Names   []string
 	Levels  [][]int64
@@ -48,28 +47,28 @@ type Flame struct {
 	MaxSelf int64
 }
 
-// MergeAnswer is what SelectMergeStacktraces answers, with one of its four forms.
+// MergeEncoder encodes a SelectMergeStacktracesResponse in one of its four formats.
 type MergeEncoder struct {
 	Flame *Flame
 	Tree  []byte
 	Dot   string
-	Pprof []byte // a google.v1.Profile, encoded and not compressed
+	Pprof []byte // encoded google.v1.Profile, uncompressed
 }
 
-// ProfileAnswer is what SelectMergeProfile answers: the bytes of a
-// google.v1.Profile, not compressed.
+// ProfileEncoder encodes the response of SelectMergeProfile: an encoded
+// google.v1.Profile, uncompressed.
 type ProfileEncoder struct{ Profile []byte }
 
-// DiffAnswer is two profiles laid over each other. Levels hold seven integers a
-// node: for the left and for the right profile offset, total and self, and then
-// the index of the name.
+// DiffEncoder encodes a diff of two flame graphs. A level has seven integers per node:
+// offset, total and self of the left graph, the same of the right, and the index of the
+// name.
 type DiffEncoder struct {
 	Flame
 	LeftTicks, RightTicks int64
 }
 
-// LabelSetsAnswer is what Series answers.
-type LabelSetsEncoder struct{ Sets [][]byte } // encoded, as labelenc spells them
+// LabelSetsEncoder encodes the response of Series.
+type LabelSetsEncoder struct{ Sets [][]byte } // in the encoding of labelenc
 
 var (
 	_ Encoder = (*SeriesEncoder)(nil)

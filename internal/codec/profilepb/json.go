@@ -12,7 +12,7 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// object appends the fields of a JSON object, those that are not zero.
+// object appends the fields of a JSON object that are not zero.
 type object struct {
 	b     []byte
 	first bool
@@ -83,7 +83,7 @@ func appendQuoted(dst []byte, v int64) []byte {
 	return append(strconv.AppendInt(append(dst, '"'), v, 10), '"')
 }
 
-// appendDouble spells what JSON has no number for as protobuf's mapping does.
+// appendDouble encodes NaN and infinities, which JSON lacks, as protobuf's mapping does.
 func appendDouble(dst []byte, v float64) []byte {
 	switch {
 	case math.IsNaN(v):
@@ -114,7 +114,7 @@ func appendLabelsJSON(dst, set []byte) []byte {
 func (e *EncodedExemplar) appendJSON(dst []byte) []byte {
 	o := open(dst)
 	o.int64("timestamp", e.TimestampMS)
-	if len(e.ProfileID) > 0 { // nothing to escape in it, and no string to be made
+	if len(e.ProfileID) > 0 { // needs no escaping and no string
 		o.key("profileId")
 		o.b = append(append(append(o.b, '"'), e.ProfileID...), '"')
 	}
@@ -187,12 +187,12 @@ func (a *MergeEncoder) AppendJSON(dst []byte) []byte {
 	return o.close()
 }
 
-// AppendJSON implements Encoder. Nobody asks for a pprof in JSON but people with
-// curl, so reflection is good enough.
+// AppendJSON implements Encoder. It uses reflection: only users with curl request a pprof
+// in JSON.
 func (a *ProfileEncoder) AppendJSON(dst []byte) []byte {
 	var p googlev1.Profile
 	if err := proto.Unmarshal(a.Profile, &p); err != nil {
-		return append(dst, "{}"...) // a merge that ferula encoded itself always decodes
+		return append(dst, "{}"...) // a profile that ferula encoded always decodes
 	}
 	out, err := protojson.MarshalOptions{}.MarshalAppend(dst, &p)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/profilepb/googlev1"
 )
 
-// check compares a hand-written answer with the generated message of the same
-// content, in both spellings.
+// check compares a response encoded by hand with the generated message of the same
+// content, as protobuf and as JSON.
 func check(t *testing.T, name string, got Encoder, want, empty proto.Message) {
 	t.Helper()
 	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(want)
@@ -33,7 +33,7 @@ func check(t *testing.T, name string, got Encoder, want, empty proto.Message) {
 		t.Fatalf("%s: %v in %s", name, err, text)
 	}
 	if !proto.Equal(empty, want) {
-		t.Errorf("%s: JSON says\n%s, want\n%s", name, text[4:], protojson.Format(want))
+		t.Errorf("%s: JSON is\n%s, want\n%s", name, text[4:], protojson.Format(want))
 	}
 }
 
@@ -56,7 +56,7 @@ func (r source) labels() ([]byte, []*LabelPair) {
 	var set []byte
 	var pairs []*LabelPair
 	for i := range r.IntN(4) {
-		name, value := fmt.Sprintf("n%d", i), "v"+r.text() // a stored set has no empty values
+		name, value := fmt.Sprintf("n%d", i), "v"+r.text() // stored sets have no empty values
 		if i == 2 {
 			value = string(bytes.Repeat([]byte("long"), 100))
 		}
@@ -92,7 +92,7 @@ func (r source) flame() (*Flame, *FlameGraph) {
 	return f, want
 }
 
-// slices is a result that is kept as slices.
+// slices is a SeriesSource over slices.
 type slices []pointSeries
 
 type pointSeries struct {
@@ -108,7 +108,7 @@ func (s slices) Point(i, j int, into *EncodedPoint) {
 	into.TimestampMS, into.Value, into.Exemplars = p.TimestampMS, p.Value, append(into.Exemplars[:0], p.Exemplars...)
 }
 
-func TestSeriesAreWrittenAsGeneratedCodeWouldWriteThem(t *testing.T) {
+func TestSeriesEncoder_EqualsGeneratedCode(t *testing.T) {
 	r := source{rand.New(rand.NewPCG(1, 2))}
 	for range 300 {
 		got, want := slices{}, &SelectSeriesResponse{}
@@ -131,7 +131,7 @@ func TestSeriesAreWrittenAsGeneratedCodeWouldWriteThem(t *testing.T) {
 	}
 }
 
-func TestFlameGraphsAreWrittenAsGeneratedCodeWouldWriteThem(t *testing.T) {
+func TestMergeEncoder_EqualsGeneratedCode(t *testing.T) {
 	r := source{rand.New(rand.NewPCG(3, 4))}
 	for range 300 {
 		f, w := r.flame()
@@ -152,7 +152,7 @@ func TestFlameGraphsAreWrittenAsGeneratedCodeWouldWriteThem(t *testing.T) {
 	check(t, "tree and dot", &MergeEncoder{Tree: []byte("x"), Dot: "digraph {}"}, &SelectMergeStacktracesResponse{Tree: []byte("x"), Dot: "digraph {}"}, &SelectMergeStacktracesResponse{})
 }
 
-func TestNamesThatAreNotUTF8StillMakeAValidMessage(t *testing.T) {
+func TestMergeEncoder_InvalidUTF8IsReplaced(t *testing.T) {
 	a := &MergeEncoder{Flame: &Flame{Names: []string{"a\xffb"}}}
 	var got SelectMergeStacktracesResponse
 	if err := proto.Unmarshal(a.AppendProto(nil), &got); err != nil || got.Flamegraph.Names[0] != "a\uFFFDb" {
@@ -163,7 +163,7 @@ func TestNamesThatAreNotUTF8StillMakeAValidMessage(t *testing.T) {
 	}
 }
 
-func BenchmarkSeriesAnswer(b *testing.B) {
+func BenchmarkSeriesEncoder(b *testing.B) {
 	var result slices
 	labels := labelenc.AppendLabel(nil, "service_name", "ferula")
 	for range 100 {

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Tags of the answers' fields: number<<3 | wire type.
+// Tags of the fields of responses: number<<3 | wire type.
 const (
 	varint1, varint2, varint3, varint4, varint5, varint6 = 1 << 3, 2 << 3, 3 << 3, 4 << 3, 5 << 3, 6 << 3
 	fixed1                                               = 1<<3 | 1
@@ -54,7 +54,7 @@ func appendText(dst []byte, tag byte, text string) []byte {
 	return append(appendHead(dst, tag, len(text)), text...)
 }
 
-// valid makes UTF-8 of anything, since a protobuf string must be.
+// valid replaces invalid UTF-8, which a protobuf string must not have.
 func valid(text string) string {
 	if utf8.ValidString(text) {
 		return text
@@ -62,8 +62,8 @@ func valid(text string) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// retagged appends a label set under another field number: only the tag before
-// each label differs.
+// retagged appends a label set with another field number. Only the tag of each label
+// differs.
 func retagged(dst, set []byte, tag byte) []byte {
 	for len(set) > 0 {
 		size, n := binary.Uvarint(set[1:])
@@ -74,7 +74,7 @@ func retagged(dst, set []byte, tag byte) []byte {
 	return dst
 }
 
-// cutLabel cuts the first label off a set of ferula's own making.
+// cutLabel cuts the first label off a valid set.
 func cutLabel(set []byte) (name, value, rest []byte) {
 	size, n := binary.Uvarint(set[1:])
 	label := set[1+n : 1+n+int(size)]
@@ -176,8 +176,8 @@ func (f *Flame) append(dst []byte) []byte {
 	return appendInt(dst, varint4, f.MaxSelf)
 }
 
-// appendMessage appends what inner writes, under a tag; the length is put in
-// front afterwards.
+// appendMessage appends the message that inner appends, with tag and length. It inserts
+// the length afterwards.
 func appendMessage(dst []byte, tag byte, inner func([]byte) []byte) []byte {
 	dst = append(dst, tag, 0)
 	start := len(dst)

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: push/v1/push.proto
 
-// How profiles are pushed.
+// Requests that push profiles.
 
 package profilepb
 

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: querier/v1/querier.proto
 
-// How profiles are asked for.
+// Requests that query profiles, and their responses.
 
 package profilepb
 

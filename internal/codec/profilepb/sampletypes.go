@@ -7,14 +7,14 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// SampleTypeConfig is what an SDK says about one of a profile's sample types.
+// SampleTypeConfig is an SDK's description of one sample type of a profile.
 type SampleTypeConfig struct {
 	Units, DisplayName, Aggregation string
 	Cumulative                      bool
 }
 
-// ParseSampleTypes reads the sample_type_config of /ingest: a JSON object of one
-// object for each sample type. Keys it does not know are left alone.
+// ParseSampleTypes parses the sample_type_config of /ingest: a JSON object with one
+// object per sample type. Unknown keys are ignored.
 func ParseSampleTypes(text []byte) (map[string]SampleTypeConfig, error) {
 	var root structpb.Struct
 	if err := protojson.Unmarshal(text, &root); err != nil {
@@ -24,7 +24,7 @@ func ParseSampleTypes(text []byte) (map[string]SampleTypeConfig, error) {
 	for name, value := range root.GetFields() {
 		object := value.GetStructValue()
 		if object == nil {
-			return nil, fmt.Errorf("sample_type_config: %q is no object", name)
+			return nil, fmt.Errorf("sample_type_config: %q is not an object", name)
 		}
 		f := object.GetFields()
 		all[name] = SampleTypeConfig{

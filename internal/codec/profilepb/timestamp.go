@@ -10,12 +10,12 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// ErrMoment is returned for what is no time.
+// ErrTimestamp is returned for a text that is not a time.
 var ErrTimestamp = errors.New("not a time")
 
-// ParseMoment reads a time as the older API spells it: `now`, `now-1h`, or unix
-// time in seconds, milliseconds, microseconds or nanoseconds, told apart by the
-// number of digits (10, 13, 16, 19).
+// ParseTimestamp parses a time of the older API: `now`, `now-1h`, or a Unix timestamp in
+// seconds, milliseconds, microseconds or nanoseconds, which differ by the number of
+// digits (10, 13, 16, 19).
 func ParseTimestamp(text string, now time.Time) (time.Time, error) {
 	if rest, ok := strings.CutPrefix(text, "now"); ok {
 		if rest == "" {

@@ -4,8 +4,8 @@
 // 	protoc        (unknown)
 // source: types/v1/types.proto
 
-// What both directions of the profile API share. Numbers and names are those of
-// the wire; nothing may be renumbered.
+// Messages that pushes and queries of the profile API share. Names and numbers are those
+// of the wire and must not change.
 
 package profilepb
 

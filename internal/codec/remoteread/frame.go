@@ -13,10 +13,10 @@ const checksumBytes = 4
 func uvarint(src []byte) (uint64, int)          { return binary.Uvarint(src) }
 func appendUvarint(dst []byte, v uint64) []byte { return binary.AppendUvarint(dst, v) }
 
-// EncodingMax is the greatest chunk encoding that the protocol has a number for.
+// EncodingMax is the greatest chunk encoding that the protocol defines.
 const EncodingMax = 6
 
-// Chunk is one decoded chunk; its data aliases the frame.
+// Chunk is a decoded chunk. Its data aliases the frame.
 type Chunk struct {
 	MinMS, MaxMS int64 // inclusive
 	Encoding     uint8 // of package chunkenc
@@ -38,13 +38,13 @@ func chunkBody(minMS, maxMS int64, encoding uint8, dataLen int) int {
 	return size
 }
 
-// ChunkSize is what AppendChunk will append for a chunk of dataLen bytes.
+// ChunkSize returns the number of bytes that AppendChunk appends for a chunk of dataLen bytes.
 func ChunkSize(minMS, maxMS int64, encoding uint8, dataLen int) int {
 	body := chunkBody(minMS, maxMS, encoding, dataLen)
 	return 1 + uvarintLen(uint64(body)) + body
 }
 
-// FrameSize is the length of a whole frame.
+// FrameSize returns the length of a whole frame.
 func FrameSize(queryIndex, labelsLen, chunksSize int) int {
 	payload := payloadSize(queryIndex, labelsLen+chunksSize)
 	return uvarintLen(uint64(payload)) + checksumBytes + payload
@@ -54,9 +54,9 @@ func payloadSize(queryIndex, seriesLen int) int {
 	return 1 + uvarintLen(uint64(seriesLen)) + seriesLen + varintFieldSize(uint64(queryIndex))
 }
 
-// AppendFrameHead begins a frame of one series: labels is its encoded label set
-// (package labelenc), chunksSize the sum of ChunkSize over the chunks that the
-// caller appends next. SealFrame must end it.
+// AppendFrameHead begins a frame of one series. labels is its encoded label set (package
+// labelenc), chunksSize the sum of ChunkSize over the chunks that the caller appends
+// next. SealFrame must end the frame.
 func AppendFrameHead(dst []byte, queryIndex int, labels []byte, chunksSize int) []byte {
 	seriesLen := len(labels) + chunksSize
 	dst = binary.AppendUvarint(dst, uint64(payloadSize(queryIndex, seriesLen)))
@@ -81,8 +81,8 @@ func AppendChunk(dst []byte, minMS, maxMS int64, encoding uint8, data []byte) []
 	return append(dst, data...)
 }
 
-// SealFrame ends the frame that began at dst[start]: it appends the query's
-// index and fills in the checksum.
+// SealFrame ends the frame that begins at dst[start]: it appends the query's index and
+// sets the checksum.
 func SealFrame(dst []byte, start, queryIndex int) []byte {
 	dst = appendVarint(dst, 2, uint64(queryIndex))
 	_, n := binary.Uvarint(dst[start:])
@@ -91,7 +91,7 @@ func SealFrame(dst []byte, start, queryIndex int) []byte {
 	return dst
 }
 
-// CheckFrame compares a payload with the checksum that came before it.
+// CheckFrame compares a payload with the checksum in front of it.
 func CheckFrame(payload []byte, checksum uint32) error {
 	if got := crc32.Checksum(payload, castagnoli); got != checksum {
 		return fmt.Errorf("%w: checksum %08x, want %08x", ErrCorrupt, got, checksum)
@@ -99,10 +99,10 @@ func CheckFrame(payload []byte, checksum uint32) error {
 	return nil
 }
 
-// DecodeFrame decodes a payload. It appends the series' chunks to chunks and its
-// labels to labels, copying the labels (a set need not lie in one piece) while
-// the chunks' data aliases payload. Frames of more than one series are refused:
-// no server sends them, and no client reads them.
+// DecodeFrame decodes a payload. It appends the series' chunks to chunks, whose data
+// aliases payload, and a copy of its labels to labels, as their fields need not be
+// adjacent. A frame with several series is an error: no server sends one, and no client
+// reads it.
 func DecodeFrame(payload, labels []byte, chunks []Chunk) (queryIndex int64, _ []byte, _ []Chunk, err error) {
 	seriesSeen := 0
 	for len(payload) > 0 {

@@ -40,7 +40,7 @@ func request() Request {
 	}
 }
 
-func TestRequestsAreThoseOfPrometheus(t *testing.T) {
+func TestRequest_EncodingEqualsPrometheus(t *testing.T) {
 	encoded, err := proto.Marshal(peerRequest())
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestRequestsAreThoseOfPrometheus(t *testing.T) {
 	}
 }
 
-func TestTheRangeIsThatOfTheHintsIfTheyHaveOne(t *testing.T) {
+func TestQuery_RangeIsThatOfTheHints(t *testing.T) {
 	for _, tt := range []struct {
 		hints      *Hints
 		start, end int64
@@ -70,7 +70,7 @@ func TestTheRangeIsThatOfTheHintsIfTheyHaveOne(t *testing.T) {
 	}
 }
 
-func TestTheFirstSupportedResponseTypeIsTaken(t *testing.T) {
+func TestRequest_FirstSupportedResponseTypeWins(t *testing.T) {
 	for _, tt := range []struct {
 		accepted []ResponseType
 		want     ResponseType
@@ -87,7 +87,7 @@ func TestTheFirstSupportedResponseTypeIsTaken(t *testing.T) {
 	}
 }
 
-// peerFrame is a frame as Prometheus' own writer makes it.
+// peerFrame returns a frame of Prometheus' own writer.
 func peerFrame(t testing.TB, index int64, chunks []prompb.Chunk) []byte {
 	t.Helper()
 	payload, err := proto.Marshal(&prompb.ChunkedReadResponse{QueryIndex: index, ChunkedSeries: []*prompb.ChunkedSeries{{
@@ -122,7 +122,7 @@ func frame(dst []byte, index int, chunks []prompb.Chunk) []byte {
 	return SealFrame(dst, start, index)
 }
 
-func TestFramesAreThoseOfPrometheus(t *testing.T) {
+func TestFrame_EncodingEqualsPrometheus(t *testing.T) {
 	for _, chunks := range [][]prompb.Chunk{
 		{{MinTimeMs: 1, MaxTimeMs: 2, Type: prompb.Chunk_XOR, Data: []byte("abc")}},
 		{{MinTimeMs: -1, MaxTimeMs: 0, Type: prompb.Chunk_FLOAT_HISTOGRAM_ST, Data: make([]byte, 1000)}, {}},
@@ -164,12 +164,12 @@ func cutFrame(t testing.TB, frame []byte) (payload []byte, checksum uint32) {
 	t.Helper()
 	size, n := binary.Uvarint(frame)
 	if n <= 0 || int(size)+n+4 != len(frame) {
-		t.Fatalf("frame of %d bytes says %d", len(frame), size)
+		t.Fatalf("frame of %d bytes has length %d", len(frame), size)
 	}
 	return frame[n+4:], binary.BigEndian.Uint32(frame[n:])
 }
 
-func TestHostileMessagesAreRefused(t *testing.T) {
+func TestDecode_InvalidMessageIsAnError(t *testing.T) {
 	good := AppendRequest(nil, request())
 	withMatchers := func(n, queries int) (src []byte) {
 		for range queries {
@@ -246,7 +246,7 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-func TestFramesAreMadeAndReadWithoutAllocating(t *testing.T) {
+func TestFrame_DoesNotAllocate(t *testing.T) {
 	chunks := []prompb.Chunk{{MinTimeMs: 1, MaxTimeMs: 2, Type: 1, Data: make([]byte, 200)}}
 	buf, lset, decoded := make([]byte, 0, 4096), make([]byte, 0, 1024), make([]Chunk, 0, 8)
 	n := testing.AllocsPerRun(100, func() {

@@ -4,10 +4,10 @@ import (
 	"fmt"
 )
 
-// ResponseType is a form of the answer.
+// ResponseType is the format of a response.
 type ResponseType int32
 
-// The forms that there are.
+// The response types.
 const (
 	Samples           ResponseType = 0
 	StreamedXORChunks ResponseType = 1
@@ -16,7 +16,7 @@ const (
 // MatchType is the operator of a matcher.
 type MatchType int32
 
-// The operators that there are: =, !=, =~ and !~.
+// The match types: =, !=, =~ and !~.
 const (
 	MatchEqual MatchType = iota
 	MatchNotEqual
@@ -24,13 +24,13 @@ const (
 	MatchNotRegexp
 )
 
-// Matcher selects series by one label.
+// Matcher matches series by one label.
 type Matcher struct {
 	Type        MatchType
 	Name, Value string
 }
 
-// Hints say what the samples are for.
+// Hints describe the query that needs the samples.
 type Hints struct {
 	StepMS         int64
 	Func           string
@@ -40,14 +40,14 @@ type Hints struct {
 	RangeMS        int64
 }
 
-// Query asks for the series that match every matcher. Start and end are inclusive.
+// Query selects the series that match all matchers. Start and end are inclusive.
 type Query struct {
 	StartMS, EndMS int64
 	Matchers       []Matcher
 	Hints          *Hints // may be nil
 }
 
-// Range is the range to answer for: that of the hints, if they have one.
+// Range returns the range of the hints, or the query's own if there are no hints.
 func (q Query) Range() (startMS, endMS int64) {
 	if q.Hints != nil && (q.Hints.StartMS != 0 || q.Hints.EndMS != 0) {
 		return q.Hints.StartMS, q.Hints.EndMS
@@ -58,11 +58,11 @@ func (q Query) Range() (startMS, endMS int64) {
 // Request is a ReadRequest.
 type Request struct {
 	Queries  []Query
-	Accepted []ResponseType // the first supported one is answered; none: Samples
+	Accepted []ResponseType // in order of preference; none: Samples
 }
 
-// ResponseType is the form that was asked for; ok is false when the client
-// takes none of the two.
+// ResponseType returns the first accepted type that is supported. ok is false if there
+// is none.
 func (r Request) ResponseType() (form ResponseType, ok bool) {
 	if len(r.Accepted) == 0 {
 		return Samples, true
@@ -75,14 +75,14 @@ func (r Request) ResponseType() (form ResponseType, ok bool) {
 	return 0, false
 }
 
-// Limits on requests beyond which nobody reasonable goes. 32 MiB of empty
-// messages would otherwise become gigabytes of structs.
+// Limits far above those of any real request. Without them 32 MiB of empty messages
+// would decode into gigabytes of structs.
 const (
 	queriesMax  = 100 // Prometheus and Thanos send one
 	matchersMax = 100_000
 )
 
-// DecodeRequest decodes a whole request; it copies.
+// DecodeRequest decodes a request. The result does not alias src.
 func DecodeRequest(src []byte) (Request, error) {
 	var r Request
 	matchers := 0
@@ -114,10 +114,10 @@ func DecodeRequest(src []byte) (Request, error) {
 	return r, nil
 }
 
-// acceptedMax bounds a list of which two entries make sense.
+// acceptedMax bounds the list of response types, of which there are two.
 const acceptedMax = 1000
 
-// decodeAccepted takes one entry, or a packed list of them.
+// decodeAccepted decodes one entry, or a packed list of entries.
 func decodeAccepted(list []ResponseType, f field) ([]ResponseType, error) {
 	if f.wire == wireVarint {
 		list = append(list, ResponseType(f.number64))
@@ -250,7 +250,7 @@ func decodeHints(h *Hints, src []byte) error {
 	return nil
 }
 
-// AppendRequest appends a request, as Prometheus would spell it.
+// AppendRequest appends a request in the encoding of Prometheus.
 func AppendRequest(dst []byte, r Request) []byte {
 	for _, q := range r.Queries {
 		dst = appendMessage(dst, 1, func(dst []byte) []byte { return appendQuery(dst, q) })

@@ -5,29 +5,28 @@ import (
 	"math"
 )
 
-// The other form of an answer, before compression:
+// A response of samples, before compression:
 //
-//	response  (0x0A uvarint(len) result)*          one a query
+//	response  (0x0A uvarint(len) result)*          one per query
 //	result    (0x0A uvarint(len) series)*
 //	series    label set  (0x12 uvarint(len) float | 0x22 uvarint(len) histogram)*
 //	float     0x09 value, 8 bytes little endian  0x10 uvarint(time)
 //
-// Values of 0 are written although proto3 would leave them out, as Prometheus
-// does: left out, -0 would be read as 0, and the length of a series would depend
-// on its values.
+// Values of 0 are encoded although proto3 would omit them. Prometheus does the same: an
+// omitted -0 would be read as 0, and the size of a series would depend on its values.
 
-// Within these times, both inclusive and in ms, every float takes FloatBytes:
-// from 1971 to 2109.
+// Between these timestamps, inclusive and in ms, every float takes FloatBytes: from 1971
+// to 2109.
 const (
 	FloatFromMS = 1 << 35
 	FloatToMS   = 1<<42 - 1
 	FloatBytes  = 2 + 9 + 1 + 6
 )
 
-// FloatSize is what AppendFloat appends for that time.
+// FloatSize returns the number of bytes that AppendFloat appends for a timestamp.
 func FloatSize(timeMS int64) int { return 2 + 9 + 1 + uvarintLen(uint64(timeMS)) }
 
-// AppendFloat appends one float sample of a series, its field's tag included.
+// AppendFloat appends one float sample of a series, including its tag.
 func AppendFloat(dst []byte, timeMS int64, v float64) []byte {
 	return appendFloatBits(dst, timeMS, math.Float64bits(v))
 }
@@ -38,28 +37,27 @@ func appendFloatBits(dst []byte, timeMS int64, v uint64) []byte {
 	return binary.AppendUvarint(append(dst, 2<<3|wireVarint), uint64(timeMS))
 }
 
-// AppendHistogramHead appends the tag and length of a histogram of size bytes,
-// which the caller appends next.
+// AppendHistogramHead appends tag and length of a histogram of size bytes, which the
+// caller appends next.
 func AppendHistogramHead(dst []byte, size int) []byte {
 	return binary.AppendUvarint(append(dst, 4<<3|wireBytes), uint64(size))
 }
 
-// HistogramSize is the length of a histogram field whose message has size bytes.
+// HistogramSize returns the size of a histogram field with a message of size bytes.
 func HistogramSize(size int) int { return 1 + uvarintLen(uint64(size)) + size }
 
-// AppendMessageHead appends the tag and length of a result within a response, or
-// of a series within a result: both have field number 1.
+// AppendMessageHead appends tag and length of a result within a response, or of a series
+// within a result: both have field number 1.
 func AppendMessageHead(dst []byte, size uint64) []byte {
 	return binary.AppendUvarint(append(dst, 1<<3|wireBytes), size)
 }
 
-// MessageSize is the length of a message field whose message has size bytes.
+// MessageSize returns the size of a message field with a message of size bytes.
 func MessageSize(size uint64) uint64 { return 1 + uint64(uvarintLen(size)) + size }
 
-// DecodeFloat decodes a float sample's message, without the tag and length of
-// its field.
+// DecodeFloat decodes the message of a float sample, without tag and length of its field.
 func DecodeFloat(src []byte) (timeMS int64, v float64, err error) {
-	// As every server spells it, but for values of 0 that some leave out.
+	// The encoding of all servers, except for values of 0, which some omit.
 	if len(src) > 10 && src[0] == 1<<3|wireFixed64 && src[9] == 2<<3|wireVarint {
 		if at, n := binary.Uvarint(src[10:]); n == len(src)-10 {
 			return int64(at), math.Float64frombits(binary.LittleEndian.Uint64(src[1:])), nil
@@ -87,8 +85,8 @@ func DecodeFloat(src []byte) (timeMS int64, v float64, err error) {
 	return timeMS, v, nil
 }
 
-// DecodeLabel decodes a label's message, without the tag and length of its
-// field. Both texts alias src.
+// DecodeLabel decodes the message of a label, without tag and length of its field. Name
+// and value alias src.
 func DecodeLabel(src []byte) (name, value []byte, err error) {
 	for len(src) > 0 {
 		f, rest, err := nextField(src)

@@ -1,5 +1,5 @@
-// Package remoteread is Prometheus remote read as bytes: requests, and the two
-// forms of an answer.
+// Package remoteread encodes and decodes Prometheus remote read: requests, and both
+// types of responses.
 //
 //	request  ReadRequest{ queries=1: Query, accepted_response_types=2 }
 //	frame    uvarint(len) | CRC-32C of payload, 4 bytes big endian | payload
@@ -7,9 +7,9 @@
 //	series   label set (package labelenc, its field is 1 here too)  (0x12 uvarint(len) chunk)*
 //	chunk    [0x08 min] [0x10 max] [0x18 encoding] [0x22 uvarint(len) data]
 //
-// Requests are decoded into owned structs, since matchers outlive the body.
-// Frames are appended field by field from bytes that the caller has, and decoded
-// into slices that alias them. There is no HTTP, no snappy and no storage here.
+// Requests are decoded into structs that own their memory, since matchers outlive the
+// body. Frames are encoded straight from the caller's bytes, and decoded into slices
+// that alias them. This package has no HTTP, no snappy and no storage.
 package remoteread
 
 import (
@@ -18,7 +18,7 @@ import (
 	"fmt"
 )
 
-// ErrCorrupt is returned for bytes that are not what they should be.
+// ErrCorrupt is returned for invalid bytes.
 var ErrCorrupt = errors.New("corrupt remote read message")
 
 // Wire types of protobuf.
@@ -33,7 +33,7 @@ const (
 type field struct {
 	number   int
 	wire     int
-	number64 uint64 // of varint and fixed fields
+	number64 uint64 // of varint and fixed-size fields
 	bytes    []byte // of length-delimited fields; aliases the message
 }
 
@@ -76,7 +76,7 @@ func nextField(src []byte) (f field, rest []byte, err error) {
 	}
 }
 
-// is checks a field's wire type.
+// is returns an error unless the field has this wire type.
 func (f field) is(wire int) error {
 	if f.wire != wire {
 		return fmt.Errorf("%w: field %d has wire type %d, not %d", ErrCorrupt, f.number, f.wire, wire)
@@ -108,8 +108,8 @@ func appendText(dst []byte, number int, s string) []byte {
 	return append(dst, s...)
 }
 
-// appendMessage appends an embedded message that encode appends, moving it by
-// the bytes of its length afterwards: requests are small.
+// appendMessage appends an embedded message that encode appends. It then moves the
+// message to insert its length: requests are small.
 func appendMessage(dst []byte, number int, encode func([]byte) []byte) []byte {
 	dst = append(dst, byte(number<<3|wireBytes))
 	body := encode(nil)

@@ -17,10 +17,10 @@ import (
 //
 // The varints are at byte positions; everything behind them is bits.
 
-// AppendXORFloats appends the first n float samples of an XOR chunk, or all if it
-// has fewer, and says how many those were. Times are to lie between minMS and
-// maxMS, inclusive. It decodes on its own: an iterator costs a call a sample and
-// reads bits one by one, and what is between two samples here fits in a register.
+// AppendXORFloats appends the first n float samples of an XOR chunk, or all if it has
+// fewer, and returns their number. Timestamps outside minMS to maxMS, inclusive, are an
+// error. It has its own decoder: an iterator costs a call per sample and reads single
+// bits; this one keeps the state between two samples in registers.
 func AppendXORFloats(dst, chunk []byte, n int, minMS, maxMS int64) ([]byte, int, error) {
 	if len(chunk) < 2 {
 		return dst, 0, fmt.Errorf("%w: chunk of %d bytes", ErrCorrupt, len(chunk))
@@ -41,7 +41,7 @@ func AppendXORFloats(dst, chunk []byte, n int, minMS, maxMS int64) ([]byte, int,
 		default:
 			if short {
 				even := 0
-				if dst, even = d.appendEven(dst, n-i, minMS, maxMS); even > 0 {
+				if dst, even = d.appendRegular(dst, n-i, minMS, maxMS); even > 0 {
 					i += even - 1
 					continue
 				}
@@ -63,18 +63,18 @@ func AppendXORFloats(dst, chunk []byte, n int, minMS, maxMS int64) ([]byte, int,
 	return dst, n, nil
 }
 
-// evenBytes is more than a sample takes whose time advances evenly, and what is
-// read with it.
-const evenBytes = 24
+// regularBytes is more than a sample at a constant interval takes, including what is
+// read ahead with it.
+const regularBytes = 24
 
-// appendEven appends up to n samples as long as the times advance evenly, as they
-// nearly always do, and the end is not near. It is time and xor once more, with
-// all that they need in registers, which halves the time a sample takes. What is
-// wrong it leaves to them.
-func (d *xorDecoder) appendEven(dst []byte, n int, minMS, maxMS int64) ([]byte, int) {
+// appendRegular appends up to n samples as long as the interval is constant, which is
+// the usual case, and the end of the chunk is not near. It has the code of time and xor
+// again with all state in registers, which halves the time per sample. It leaves invalid
+// data to them.
+func (d *xorDecoder) appendRegular(dst []byte, n int, minMS, maxMS int64) ([]byte, int) {
 	src, at, t, delta, value, leading, size := d.src, d.at, d.t, int64(d.delta), d.value, d.leading, d.size
 	done := 0
-	for ; done < n && at>>3+evenBytes <= len(src); done++ {
+	for ; done < n && at>>3+regularBytes <= len(src); done++ {
 		w := binary.BigEndian.Uint64(src[at>>3:]) << (at & 7)
 		next := t + delta
 		if w>>63 != 0 || next < minMS || next > maxMS {
@@ -104,45 +104,45 @@ func (d *xorDecoder) appendEven(dst []byte, n int, minMS, maxMS int64) ([]byte, 
 	return dst, done
 }
 
-// putShortFloat appends a sample whose time has 6 bytes as a varint, in a few
-// words; dst has room for 8 bytes more than it takes.
+// putShortFloat appends a sample whose timestamp is a varint of 6 bytes, in a few words.
+// dst needs space for 8 more bytes than the sample.
 func putShortFloat(dst []byte, t, value uint64) []byte {
 	const head = 2<<3 | wireBytes | (FloatBytes-2)<<8 | (1<<3|wireFixed64)<<16
 	out := dst[len(dst) : len(dst)+FloatBytes+2]
 	binary.LittleEndian.PutUint32(out, head)
 	binary.LittleEndian.PutUint64(out[3:], value)
 	out[11] = 2<<3 | wireVarint
-	binary.LittleEndian.PutUint64(out[12:], spread(t)) // the last two bytes are the next sample's
+	binary.LittleEndian.PutUint64(out[12:], uvarint6(t)) // the next sample overwrites the last two bytes
 	return dst[:len(dst)+FloatBytes]
 }
 
-// spread is a varint of 6 bytes: seven bits to a byte, and the highest bit set of
+// uvarint6 returns a varint of 6 bytes: seven bits per byte, with the highest bit set in
 // all but the last.
-func spread(t uint64) uint64 {
+func uvarint6(t uint64) uint64 {
 	return t&0x7f | t<<1&0x7f00 | t<<2&0x7f0000 | t<<3&0x7f000000 | t<<4&0x7f00000000 | t<<5&0x7f0000000000 | 0x8080808080
 }
 
-// xorDecoder is between two samples of a chunk.
+// xorDecoder is the state between two samples of a chunk.
 type xorDecoder struct {
 	src   []byte
-	at    int // in bits
+	at    int // offset in bits
 	t     int64
 	delta uint64
 	value uint64
-	// Where the bits of the last xor were that had its own.
+	// Position of the bits of the last xor that had a position of its own.
 	leading, size uint
 }
 
-// word gives at least 57 bits from at on, zeros behind the end.
-func (d *xorDecoder) word() uint64 {
+// bits returns at least 57 bits from offset at on, with zeros after the end.
+func (d *xorDecoder) bits() uint64 {
 	from := d.at >> 3
 	if from+8 <= len(d.src) {
 		return binary.BigEndian.Uint64(d.src[from:]) << (d.at & 7)
 	}
-	return d.lastWord(from)
+	return d.lastBits(from)
 }
 
-func (d *xorDecoder) lastWord(from int) uint64 {
+func (d *xorDecoder) lastBits(from int) uint64 {
 	var tail [8]byte
 	if from < len(d.src) {
 		copy(tail[:], d.src[from:])
@@ -150,17 +150,17 @@ func (d *xorDecoder) lastWord(from int) uint64 {
 	return binary.BigEndian.Uint64(tail[:]) << (d.at & 7)
 }
 
-// whole gives the next 64 bits.
-func (d *xorDecoder) whole() uint64 {
-	high := d.word() >> 32
+// uint64 reads the next 64 bits.
+func (d *xorDecoder) uint64() uint64 {
+	high := d.bits() >> 32
 	d.at += 32
-	low := d.word() >> 32
+	low := d.bits() >> 32
 	d.at += 32
 	return high<<32 | low
 }
 
-// inside tells whether no bit was taken from behind the end.
-func (d *xorDecoder) inside() bool { return d.at <= len(d.src)*8 }
+// withinChunk reports whether no bit after the end was read.
+func (d *xorDecoder) withinChunk() bool { return d.at <= len(d.src)*8 }
 
 func (d *xorDecoder) first() bool {
 	t, n := binary.Varint(d.src[d.at>>3:])
@@ -169,8 +169,8 @@ func (d *xorDecoder) first() bool {
 	}
 	d.t = t
 	d.at += n * 8
-	d.value = d.whole()
-	return d.inside()
+	d.value = d.uint64()
+	return d.withinChunk()
 }
 
 func (d *xorDecoder) second() bool {
@@ -184,10 +184,10 @@ func (d *xorDecoder) second() bool {
 	return d.xor()
 }
 
-// time reads by how much the time advances.
+// time reads the change of the interval and advances the timestamp.
 func (d *xorDecoder) time() bool {
-	w := d.word()
-	if w>>63 == 0 { // nearly always
+	w := d.bits()
+	if w>>63 == 0 { // the usual case
 		d.at++
 		d.t += int64(d.delta)
 		return true
@@ -202,33 +202,33 @@ func (d *xorDecoder) time() bool {
 		size, head = 20, 4
 	default:
 		d.at += 4
-		d.delta += d.whole()
+		d.delta += d.uint64()
 		d.t += int64(d.delta)
-		return d.inside()
+		return d.withinChunk()
 	}
 	more := int64(w << head >> (64 - size))
-	if more > 1<<(size-1) { // negative numbers come as large ones
+	if more > 1<<(size-1) { // negative numbers are encoded as large ones
 		more -= 1 << size
 	}
 	d.at += head + int(size)
 	d.delta += uint64(more)
 	d.t += int64(d.delta)
-	return d.inside()
+	return d.withinChunk()
 }
 
-// xor reads what differs from the value before.
+// xor reads the difference from the value before.
 func (d *xorDecoder) xor() bool {
-	w := d.word()
+	w := d.bits()
 	if w>>63 == 0 {
 		d.at++
-		return d.inside()
+		return d.withinChunk()
 	}
 	if w>>62&1 == 0 {
 		d.at += 2
 	} else {
 		d.leading, d.size = uint(w>>57&31), uint(w>>51&63)
 		if d.size == 0 {
-			d.size = 64 // does not fit in 6 bits, and 0 would be the same value
+			d.size = 64 // 64 does not fit in 6 bits; 0 stands for it
 		}
 		d.at += 13
 	}
@@ -237,12 +237,12 @@ func (d *xorDecoder) xor() bool {
 	}
 	var own uint64
 	if d.size <= 57 {
-		own = d.word() >> (64 - d.size)
+		own = d.bits() >> (64 - d.size)
 		d.at += int(d.size)
 	} else {
-		own = d.whole() >> (64 - d.size)
+		own = d.uint64() >> (64 - d.size)
 		d.at -= 64 - int(d.size)
 	}
 	d.value ^= own << (64 - d.leading - d.size)
-	return d.inside()
+	return d.withinChunk()
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// byIterator is what AppendXORFloats should give.
+// byIterator returns the expected result of AppendXORFloats, read with an iterator.
 func byIterator(chunk []byte, n int) ([]byte, int, error) {
 	c, err := chunkenc.FromData(chunkenc.EncXOR, chunk)
 	if err != nil {
@@ -26,8 +26,7 @@ func byIterator(chunk []byte, n int) ([]byte, int, error) {
 	return out, i, it.Err()
 }
 
-// xorChunk encodes samples whose times and values change in every way that the
-// encoding knows.
+// xorChunk encodes samples whose timestamps and values use every case of the encoding.
 func xorChunk(t testing.TB, random *rand.Rand, n int, start int64) []byte {
 	t.Helper()
 	c := chunkenc.NewXORChunk()
@@ -66,7 +65,7 @@ func xorChunk(t testing.TB, random *rand.Rand, n int, start int64) []byte {
 	return c.Bytes()
 }
 
-func TestXORChunksAreDecodedAsPrometheusDoes(t *testing.T) {
+func TestAppendXORFloats_EqualsPrometheus(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for round := range 2000 {
 		n, start := random.IntN(130), int64(1_700_000_000_000)
@@ -91,7 +90,7 @@ func TestXORChunksAreDecodedAsPrometheusDoes(t *testing.T) {
 	}
 }
 
-func TestXORChunksThatAreCutShortOrLieAboutTheirTimesAreErrors(t *testing.T) {
+func TestAppendXORFloats_InvalidChunkIsAnError(t *testing.T) {
 	chunk := xorChunk(t, rand.New(rand.NewPCG(7, 8)), 120, 1_700_000_000_000)
 	for cut := range len(chunk) {
 		if _, _, err := AppendXORFloats(nil, chunk[:cut], 120, math.MinInt64, math.MaxInt64); !errors.Is(err, ErrCorrupt) {
@@ -117,7 +116,7 @@ func FuzzXORChunk(f *testing.F) {
 			if !errors.Is(err, ErrCorrupt) {
 				t.Fatal(err)
 			}
-			return // an iterator may read on with bits that no value has
+			return // an iterator may accept more than 64 bits of a value
 		}
 		want, wantN, wantErr := byIterator(chunk, math.MaxInt)
 		if wantErr != nil || n != wantN || !bytes.Equal(got, want) {

@@ -1,10 +1,10 @@
-// Package remotewrite tells what a remote write request costs before anything is
-// decoded: two bytes on the wire can become a hundred in memory, and a text that is
-// sent once can be part of a million label sets.
+// Package remotewrite computes what a remote write request costs before it is decoded:
+// two bytes on the wire can become a hundred in memory, and a symbol that is sent once
+// can be in a million label sets.
 //
-// The bytes of a WriteRequest (1.0) or a Request (2.0) come in, decompressed; their
-// tags are walked once, and the number of series and an estimate of the decoded
-// bytes go out. Nothing is decoded, copied or kept.
+// CostV1 and CostV2 read the tags of a decompressed WriteRequest (1.0) or Request (2.0)
+// once, and return the number of series and an estimate of the decoded bytes. They do
+// not decode, copy or retain anything.
 package remotewrite
 
 import (
@@ -14,18 +14,18 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// ErrCorrupt is what every fault of the bytes is.
+// ErrCorrupt is returned for an invalid request.
 var ErrCorrupt = errors.New("corrupt remote write request")
 
-// Cost is what a request becomes once it is decoded.
+// Cost is the size of a request after decoding.
 type Cost struct {
 	Series int
 	// Bytes of structs, slices and, in 2.0, of the label sets that refer to symbols.
 	Bytes int64
 }
 
-// Sizes of the structs that a decoder makes of each message and element, of which
-// the tests prove that they are no less than those of the decoder in use.
+// Estimated sizes of the structs that a decoder allocates for messages and elements. The
+// tests check that they are not less than those of the decoder in use.
 const (
 	textBytes   = 16
 	number64    = 8
@@ -40,22 +40,22 @@ const (
 	seriesBytes    = 176
 )
 
-// form is how a repeated field is spelled.
+// form is the encoding of a repeated field.
 type form uint8
 
 const (
 	message form = iota
 	varints
 	doubles
-	symbols // varints that refer to texts
-	symbol  // such a text
+	symbols // varints that refer to symbols
+	symbol  // one symbol
 )
 
-// field is a repeated field, or one that has some within.
+// field is a repeated field, or a message field with repeated fields.
 type field struct {
 	form form
-	each int64      // bytes of one element, decoded; 0: it is not counted
-	of   *[17]field // of a message: its fields by number; nil: none is repeated
+	each int64      // decoded bytes of one element; 0: not counted
+	of   *[17]field // fields of a message, by number; nil: none is repeated
 }
 
 var (
@@ -76,18 +76,18 @@ var (
 	requestV2 = [17]field{4: {symbol, textBytes, nil}, 5: {message, seriesBytes, &seriesV2}}
 )
 
-// CostV1 walks a WriteRequest. It stops with what it has once that is more than
-// bytesMax.
+// CostV1 returns the cost of a WriteRequest. It stops at the first element beyond
+// bytesMax, and returns the cost so far.
 func CostV1(src []byte, bytesMax int64) (Cost, error) {
-	w := walk{bytesMax: bytesMax}
+	w := costWalker{bytesMax: bytesMax}
 	err := w.message(src, &requestV1)
 	return Cost{w.series, w.bytes}, err
 }
 
-// CostV2 walks a Request of 2.0, in the same way.
+// CostV2 returns the cost of a Request of 2.0, in the same way.
 func CostV2(src []byte, bytesMax int64) (Cost, error) {
-	w := walk{bytesMax: bytesMax}
-	// Symbols may stand behind the series that refer to them.
+	w := costWalker{bytesMax: bytesMax}
+	// Symbols may come after the series that refer to them.
 	err := w.symbols(src)
 	if err == nil {
 		err = w.message(src, &requestV2)
@@ -95,14 +95,14 @@ func CostV2(src []byte, bytesMax int64) (Cost, error) {
 	return Cost{w.series, w.bytes}, err
 }
 
-type walk struct {
+type costWalker struct {
 	bytes, bytesMax int64
 	texts           []uint32 // lengths of symbols
 	series          int
 }
 
-// symbols learns the lengths of the texts.
-func (w *walk) symbols(src []byte) error {
+// symbols collects the lengths of the symbols.
+func (w *costWalker) symbols(src []byte) error {
 	for len(src) > 0 {
 		number, kind, n := protowire.ConsumeTag(src)
 		if n < 0 {
@@ -114,7 +114,7 @@ func (w *walk) symbols(src []byte) error {
 		}
 		if number == 4 && kind == protowire.BytesType {
 			if int64(len(w.texts))*textBytes > w.bytesMax {
-				return nil // the walk will say so
+				return nil // message returns the error
 			}
 			value, _ := protowire.ConsumeBytes(src)
 			w.texts = append(w.texts, uint32(len(value)))
@@ -124,8 +124,8 @@ func (w *walk) symbols(src []byte) error {
 	return nil
 }
 
-// message counts what is repeated in one.
-func (w *walk) message(src []byte, fields *[17]field) error {
+// message counts the repeated fields of a message.
+func (w *costWalker) message(src []byte, fields *[17]field) error {
 	for len(src) > 0 && w.bytes <= w.bytesMax {
 		number, kind, n := protowire.ConsumeTag(src)
 		if n < 0 {
@@ -145,10 +145,10 @@ func (w *walk) message(src []byte, fields *[17]field) error {
 	return nil
 }
 
-// field counts one occurrence of a repeated field.
-func (w *walk) field(f *field, kind protowire.Type, value []byte) error {
+// field counts one element of a repeated field.
+func (w *costWalker) field(f *field, kind protowire.Type, value []byte) error {
 	if kind != protowire.BytesType {
-		w.bytes += f.each // one number that is not packed
+		w.bytes += f.each // one number, not packed
 		if f.form == symbols {
 			ref, n := protowire.ConsumeVarint(value)
 			if n >= 0 {
@@ -157,7 +157,7 @@ func (w *walk) field(f *field, kind protowire.Type, value []byte) error {
 		}
 		return nil
 	}
-	inner, _ := protowire.ConsumeBytes(value) // it was measured already
+	inner, _ := protowire.ConsumeBytes(value) // valid: it was consumed before
 	switch f.form {
 	case message:
 		w.bytes += f.each
@@ -184,8 +184,8 @@ func (w *walk) field(f *field, kind protowire.Type, value []byte) error {
 	return nil
 }
 
-// references counts the texts that packed numbers refer to.
-func (w *walk) references(packed []byte, each int64) error {
+// references counts the symbols that packed numbers refer to.
+func (w *costWalker) references(packed []byte, each int64) error {
 	for len(packed) > 0 && w.bytes <= w.bytesMax {
 		ref, n := protowire.ConsumeVarint(packed)
 		if n < 0 {
@@ -198,9 +198,9 @@ func (w *walk) references(packed []byte, each int64) error {
 	return nil
 }
 
-// refer counts a text that becomes part of a label set.
-func (w *walk) refer(ref uint64) {
-	if i := uint32(ref); int64(i) < int64(len(w.texts)) { // as decoders cut it
+// refer counts a symbol that becomes part of a label set.
+func (w *costWalker) refer(ref uint64) {
+	if i := uint32(ref); int64(i) < int64(len(w.texts)) { // decoders truncate it too
 		w.bytes += int64(w.texts[i])
 	}
 }

@@ -14,8 +14,8 @@ import (
 
 const unlimited = 1 << 40
 
-// decodedBytes is what a decoded message holds in slices, and in 2.0 in label sets,
-// by reflection.
+// decodedBytes computes by reflection the bytes of a decoded message: of its slices and,
+// in 2.0, of its label sets.
 func decodedBytes(v reflect.Value) int64 {
 	total := int64(0)
 	switch v.Kind() {
@@ -75,7 +75,7 @@ func encode(t testing.TB, m proto.Message) []byte {
 	return raw
 }
 
-func TestNoStructIsGreaterThanItsEstimate(t *testing.T) {
+func TestCost_EstimatesAreUpperBounds(t *testing.T) {
 	for _, c := range []struct {
 		estimate int64
 		sizes    []uintptr
@@ -98,7 +98,7 @@ func TestNoStructIsGreaterThanItsEstimate(t *testing.T) {
 	}
 }
 
-func TestTheCostIsWhatTheDecoderHolds(t *testing.T) {
+func TestCost_EqualsDecodedBytes(t *testing.T) {
 	m := v1Request()
 	held := decodedBytes(reflect.ValueOf(*m))
 	got, err := CostV1(encode(t, m), unlimited)
@@ -113,8 +113,8 @@ func TestTheCostIsWhatTheDecoderHolds(t *testing.T) {
 	}
 }
 
-// Each element of each kind must be counted: one more adds its size.
-func TestEveryKindOfElementIsCounted(t *testing.T) {
+// Each kind of element is counted: another element adds its size.
+func TestCost_CountsEveryKindOfElement(t *testing.T) {
 	cost := func(m proto.Message) int64 {
 		var c Cost
 		var err error
@@ -170,17 +170,17 @@ func TestEveryKindOfElementIsCounted(t *testing.T) {
 	}
 }
 
-func TestManySmallMessagesAreAGreatCost(t *testing.T) {
+func TestCost_OfManySmallMessagesIsLarge(t *testing.T) {
 	empty := bytes.Repeat([]byte{0x0A, 0}, 1<<16)
 	got, err := CostV1(empty, unlimited)
 	if err != nil || got != (Cost{1 << 16, seriesBytes << 16}) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	// It stops at the limit instead of walking on.
+	// It stops at the limit.
 	if got, err = CostV1(empty, 1000); err != nil || got.Bytes <= 1000 || got.Series > 10 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	// One text of 1 kB in a thousand label sets, and named only behind them.
+	// One symbol of 1 kB in a thousand label sets, sent after them.
 	series := bytes.Repeat([]byte{0x2A, 4, 0x0A, 2, 0, 0}, 1000)
 	text := append([]byte{0x22, 0x80, 0x08}, bytes.Repeat([]byte("x"), 1024)...)
 	if got, err = CostV2(append(series, text...), unlimited); err != nil || got.Bytes < 2*1024*1000 {
@@ -188,8 +188,8 @@ func TestManySmallMessagesAreAGreatCost(t *testing.T) {
 	}
 }
 
-func TestNumbersNeedNotBePacked(t *testing.T) {
-	// labels_refs as two fields, of the symbol "abc".
+func TestCost_CountsUnpackedNumbers(t *testing.T) {
+	// labels_refs in two fields, both of the symbol "abc".
 	src := []byte{0x22, 3, 'a', 'b', 'c', 0x2A, 4, 0x08, 0, 0x08, 0}
 	got, err := CostV2(src, unlimited)
 	if want := int64(textBytes + seriesBytes + 2*(number32+3)); err != nil || got.Bytes != want {
@@ -197,7 +197,7 @@ func TestNumbersNeedNotBePacked(t *testing.T) {
 	}
 }
 
-func TestCutRequestsAreCorrupt(t *testing.T) {
+func TestCost_CutRequestIsCorrupt(t *testing.T) {
 	for name, f := range map[string]func() (Cost, error){
 		"tag":     func() (Cost, error) { return CostV1([]byte{0x80}, unlimited) },
 		"length":  func() (Cost, error) { return CostV1([]byte{0x0A, 5, 1}, unlimited) },
@@ -212,7 +212,7 @@ func TestCutRequestsAreCorrupt(t *testing.T) {
 	}
 }
 
-// What the walk lets through never decodes to more than it says.
+// A decoded request is never larger than its cost.
 func FuzzCost(f *testing.F) {
 	f.Add(encode(f, v1Request()), encode(f, v2Request()))
 	f.Add(bytes.Repeat([]byte{0x0A, 0}, 100), bytes.Repeat([]byte{0x2A, 0}, 100))

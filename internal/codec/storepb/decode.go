@@ -8,11 +8,11 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Kind says what a response holds.
+// Kind is the content of a response.
 type Kind uint8
 
-// What there is. A response that holds none of it, such as one of a later
-// release, is None.
+// The kinds of responses. A response with none of the known fields, such as one of a
+// later release, is None.
 const (
 	None Kind = iota
 	OneSeries
@@ -21,9 +21,9 @@ const (
 	Warning
 )
 
-// DecodeResponse says what a response holds; body aliases src. Of a series it is
-// the series, of a batch what NextSeries takes, of a warning the text. As with
-// every oneof the last field counts; hints are skipped.
+// DecodeResponse returns the kind of a response and its body, which aliases src: the
+// series, the batch for NextSeries, or the text of the warning. As in every oneof the
+// last field wins. Hints are skipped.
 func DecodeResponse(src []byte) (kind Kind, body []byte, err error) {
 	for len(src) > 0 {
 		tag, n := uvarint(src)
@@ -58,12 +58,12 @@ func DecodeResponse(src []byte) (kind Kind, body []byte, err error) {
 	return kind, body, nil
 }
 
-// NextSeries cuts the first series off a batch; series is nil at its end.
+// NextSeries cuts the first series off a batch. series is nil at the end.
 func NextSeries(batch []byte) (series, rest []byte, err error) {
 	return nextMessage(tagSeries, batch)
 }
 
-// nextMessage cuts up to and with the first field of that tag off src.
+// nextMessage cuts src after the first field with tag want, and returns that field.
 func nextMessage(want uint64, src []byte) (body, rest []byte, err error) {
 	for len(src) > 0 {
 		tag, n := uvarint(src)
@@ -87,13 +87,12 @@ func nextMessage(want uint64, src []byte) (body, rest []byte, err error) {
 	return nil, nil, nil
 }
 
-// DecodeSeries decodes a series. Its labels alias src if they lie in one piece,
-// as they do with every known peer, and are appended to scratch otherwise; its
-// chunks, whose data aliases src, are appended to chunks. Labels are not
-// checked: labelenc.Follows does that.
+// DecodeSeries decodes a series. Its labels alias src if they are adjacent, as in series
+// of all known peers; otherwise they are appended to scratch. Its chunks, whose data
+// aliases src, are appended to chunks. Labels are not validated: see labelenc.Follows.
 func DecodeSeries(src, scratch []byte, chunks []Chunk) (labels, scratchOut []byte, _ []Chunk, err error) {
 	whole, at := src, 0
-	for at < len(whole) && whole[at] == tagSeries { // the tag of a label is the same
+	for at < len(whole) && whole[at] == tagSeries { // a label has the same tag
 		_, rest, ok := prefixed(whole[at+1:])
 		if !ok {
 			return nil, scratch, chunks, cutShort(tagSeries)
@@ -133,8 +132,8 @@ func DecodeSeries(src, scratch []byte, chunks []Chunk) (labels, scratchOut []byt
 	return labels, scratch, chunks, nil
 }
 
-// DecodeChunks decodes what is behind the labels of a series. Should there be
-// labels again, apart is true, and DecodeSeries is to be asked for the whole.
+// DecodeChunks decodes the part of a series after its labels. If there are labels again
+// it returns apart, and the caller must use DecodeSeries for the whole series.
 func DecodeChunks(src []byte, chunks []Chunk) (_ []Chunk, apart bool, err error) {
 	for len(src) > 0 {
 		tag, n := uvarint(src)
@@ -161,7 +160,7 @@ func DecodeChunks(src []byte, chunks []Chunk) (_ []Chunk, apart bool, err error)
 	return chunks, false, nil
 }
 
-// decodeSpan appends the chunks of one message: a raw one, or aggregates.
+// decodeSpan appends the chunks of one message: a raw chunk, or aggregates.
 func decodeSpan(src []byte, chunks []Chunk) ([]Chunk, error) {
 	first := len(chunks)
 	var minMS, maxMS int64
@@ -207,15 +206,15 @@ func decodeSpan(src []byte, chunks []Chunk) ([]Chunk, error) {
 	return chunks, orderSpan(span)
 }
 
-// orderSpan puts the fields of one message into the order of their numbers, in which
-// nearly every peer writes them. A field that comes twice is refused.
+// orderSpan sorts the aggregates of one message by number. Nearly all peers send them
+// sorted. A duplicate is an error.
 func orderSpan(span []Chunk) error {
 	for i := 1; i < len(span); i++ {
 		if span[i].Aggr <= span[i-1].Aggr {
 			slices.SortStableFunc(span, func(a, b Chunk) int { return int(a.Aggr) - int(b.Aggr) })
 			for j := 1; j < len(span); j++ {
 				if span[j].Aggr == span[j-1].Aggr {
-					return fmt.Errorf("%w: a chunk has its %s twice", ErrCorrupt, span[j].Aggr)
+					return fmt.Errorf("%w: a chunk has a duplicate %s", ErrCorrupt, span[j].Aggr)
 				}
 			}
 			return nil

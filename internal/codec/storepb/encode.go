@@ -4,20 +4,19 @@ import (
 	"encoding/binary"
 )
 
-// HeadBytes is the room for a response's head: its tag, and its length as a
-// varint of four bytes, padded, so that what follows need not be moved once the
-// length is known.
+// HeadBytes is the length of a response's header: a tag, and a length as a varint padded
+// to four bytes, so that the body need not move once its length is known.
 const HeadBytes = 1 + paddedBytes
 
 const paddedBytes = 4
 
-// ResponseBytesMax is the greatest length that such a head can tell.
+// ResponseBytesMax is the greatest length that fits into the header.
 const ResponseBytesMax = 1<<28 - 1
 
-// AppendHead begins a response whose kind is told by SealBatch or SealSeries.
+// AppendHead reserves the header of a response. SealBatch or another Seal function fills it in.
 func AppendHead(dst []byte) []byte { return append(dst, 0, 0, 0, 0, 0) }
 
-// SealBatch ends a response that began at the start of buf and holds series, each
+// SealBatch ends a response that begins at the start of buf and has series that were
 // appended by AppendSeriesHead and AppendChunk.
 func SealBatch(buf []byte) {
 	buf[0] = tagBatch
@@ -31,22 +30,22 @@ func putPadded(dst []byte, v int) {
 	dst[3] = byte(v>>21) & 0x7F
 }
 
-// AppendSeriesHead begins a series: labels is its encoded label set (package
-// labelenc), chunksSize the sum of ChunkSize over the chunks that the caller
-// appends next. It is a batch's element, and a whole response too: the field is 1
-// in both.
+// AppendSeriesHead begins a series. labels is its encoded label set (package labelenc),
+// chunksSize the sum of ChunkSize over the chunks that the caller appends next. The
+// series is an element of a batch and also a whole response: its field number is 1 in
+// both.
 func AppendSeriesHead(dst, labels []byte, chunksSize int) []byte {
 	dst = append(dst, tagSeries)
 	dst = binary.AppendUvarint(dst, uint64(len(labels)+chunksSize))
 	return append(dst, labels...)
 }
 
-// SeriesSize is the length of a whole series.
+// SeriesSize returns the length of a series.
 func SeriesSize(labelsLen, chunksSize int) int {
 	return 1 + uvarintLen(uint64(labelsLen+chunksSize)) + labelsLen + chunksSize
 }
 
-// dataBody is the length of what is below a chunk's field.
+// dataBody returns the length of a chunk's field without tag and length.
 func dataBody(encoding uint8, dataLen int) int {
 	size := varintFieldSize(uint64(encoding - 1))
 	if dataLen > 0 {
@@ -60,8 +59,8 @@ func dataSize(encoding uint8, dataLen int) int {
 	return 1 + uvarintLen(uint64(body)) + body
 }
 
-// SpanLen is how many of the chunks, from the first one on, make one message:
-// different aggregates of the same span of time. Raw chunks stand alone.
+// SpanLen returns how many of the chunks, from the first on, go into one message:
+// different aggregates of the same time range, or one raw chunk.
 func SpanLen(chunks []Chunk) int {
 	n := 1
 	for n < len(chunks) && chunks[n].Aggr > chunks[n-1].Aggr && chunks[n-1].Aggr != Raw &&
@@ -79,13 +78,13 @@ func spanBody(span []Chunk) int {
 	return size
 }
 
-// SpanSize is what AppendSpan will append.
+// SpanSize returns the number of bytes that AppendSpan appends.
 func SpanSize(span []Chunk) int {
 	body := spanBody(span)
 	return 1 + uvarintLen(uint64(body)) + body
 }
 
-// AppendSpan appends the chunks of one span of time, which SpanLen has found.
+// AppendSpan appends the chunks of one span, as found by SpanLen.
 func AppendSpan(dst []byte, span []Chunk) []byte {
 	dst = append(dst, 2<<3|wireBytes)
 	dst = binary.AppendUvarint(dst, uint64(spanBody(span)))
@@ -105,7 +104,7 @@ func AppendSpan(dst []byte, span []Chunk) []byte {
 	return dst
 }
 
-// ChunkSize is what AppendChunk will append for a raw chunk of dataLen bytes.
+// ChunkSize returns the number of bytes that AppendChunk appends for a raw chunk of dataLen bytes.
 func ChunkSize(minMS, maxMS int64, encoding uint8, dataLen int) int {
 	body := varintFieldSize(uint64(minMS)) + varintFieldSize(uint64(maxMS)) + dataSize(encoding, dataLen)
 	return 1 + uvarintLen(uint64(body)) + body
@@ -130,7 +129,7 @@ func AppendChunk(dst []byte, minMS, maxMS int64, encoding uint8, data []byte) []
 	return append(dst, data...)
 }
 
-// AppendWarning appends a whole response that is a warning.
+// AppendWarning appends a response with a warning.
 func AppendWarning(dst []byte, text string) []byte {
 	dst = append(dst, tagWarning)
 	dst = binary.AppendUvarint(dst, uint64(len(text)))

@@ -2,13 +2,13 @@ package storepb
 
 import "encoding/binary"
 
-// PackedEncoding is the encoding of a packed chunk: a number that no chunk encoding of
-// Prometheus has. It never goes over a wire.
+// PackedEncoding is the encoding of a packed chunk. No chunk encoding of Prometheus has
+// this number. It is never sent.
 const PackedEncoding = 1 << 5
 
-// AppendPacked appends the aggregates of one downsampled span as the data of one chunk,
-// so that a merge that compares and drops whole chunks never separates a count from
-// its sum:
+// AppendPacked appends the aggregates of one downsampled span as the data of one chunk.
+// A merge that compares and drops whole chunks then never separates a count from its
+// sum:
 //
 //	packed  (aggregate encoding uvarint(len) data)*    aggregates ascending
 func AppendPacked(dst []byte, span []Chunk) []byte {
@@ -21,8 +21,8 @@ func AppendPacked(dst []byte, span []Chunk) []byte {
 	return dst
 }
 
-// NextPacked cuts the first aggregate off packed data; its range is not set. The
-// data's capacity reaches to that of packed, so that bytes behind it can be read.
+// NextPacked cuts the first aggregate off packed data. It does not set the time range.
+// The data's capacity extends to that of packed, so that readers may read ahead.
 func NextPacked(packed []byte) (c Chunk, rest []byte, err error) {
 	if len(packed) < 3 {
 		return Chunk{}, nil, cutShort(2)

@@ -11,7 +11,7 @@ import (
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
 )
 
-func TestPackedAggregatesAreUnpacked(t *testing.T) {
+func TestPacked_RoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var span []Chunk
 		for aggr := Count; aggr <= Counter; aggr++ {
@@ -45,9 +45,9 @@ func TestPackedAggregatesAreUnpacked(t *testing.T) {
 	})
 }
 
-// Protobuf lets a writer choose the order of fields; the aggregates of one message stay
-// together, in the order of their numbers.
-func TestTheFieldsOfAChunkMayComeInAnyOrder(t *testing.T) {
+// Protobuf allows any order of fields. The aggregates of one message stay together,
+// sorted by number.
+func TestDecodeChunks_FieldsInAnyOrder(t *testing.T) {
 	field := func(c *pb.AggrChunk) []byte {
 		raw, err := proto.Marshal(c)
 		if err != nil {

@@ -1,4 +1,4 @@
-// Package storepb is StoreAPI's stream of series as bytes.
+// Package storepb encodes and decodes the stream of series of StoreAPI.
 //
 //	response  0x0A len series | 0x12 len warning | 0x1A len hints | 0x22 len batch | symbol batch (symbols.go)
 //	batch     (0x0A len series)*
@@ -6,10 +6,10 @@
 //	chunk     [0x08 min] [0x10 max] (number<<3|2 len data)*    3 raw, 4 count, 5 sum, 6 min, 7 max, 8 counter
 //	data      [0x08 encoding-1] [0x12 len bytes] [0x18 xxhash64 of bytes]
 //
-// Encoded label sets and chunks come in and are appended to a response; a
-// response comes in as one piece of memory, and label sets and chunks that alias
-// it go out. Label sets are not looked into. Requests and small answers are not
-// here: they are generated (folder thanospb). There is no gRPC and no I/O.
+// Encoded label sets and chunks are appended to a response. A response is decoded from
+// one piece of memory, which the label sets and chunks alias. Label sets are not
+// validated here. Requests and small responses are generated (folder thanospb). This
+// package has no gRPC and no I/O.
 package storepb
 
 import (
@@ -18,14 +18,14 @@ import (
 	"fmt"
 )
 
-// ErrCorrupt is returned for bytes that are not what they should be.
+// ErrCorrupt is returned for invalid bytes.
 var ErrCorrupt = errors.New("corrupt StoreAPI message")
 
-// Aggr says what the samples of a chunk are.
+// Aggr is the aggregate that the samples of a chunk hold.
 type Aggr uint8
 
-// The aggregates, with their numbers in requests. In a chunk their fields have
-// these numbers plus 3.
+// The aggregates, with their numbers in requests. The fields of a chunk have these
+// numbers plus 3.
 const (
 	Raw Aggr = iota
 	Count
@@ -35,7 +35,7 @@ const (
 	Counter
 )
 
-// String is the aggregate as people write it.
+// String returns the name of the aggregate.
 func (a Aggr) String() string {
 	if names := [...]string{"raw", "count", "sum", "min", "max", "counter"}; int(a) < len(names) {
 		return names[a]
@@ -43,8 +43,8 @@ func (a Aggr) String() string {
 	return fmt.Sprintf("aggregate %d", uint8(a))
 }
 
-// EncodingMax is the greatest chunk encoding (of package chunkenc) that the
-// protocol has a number for.
+// EncodingMax is the greatest chunk encoding (of package chunkenc) that the protocol
+// defines.
 const EncodingMax = 3
 
 // Chunk is one encoded chunk of one aggregate.
@@ -71,9 +71,9 @@ const (
 	fieldCounter = 8
 )
 
-// uvarint reads a varint; n is 0 if src has none.
+// uvarint reads a varint. n is 0 if there is no valid one.
 func uvarint(src []byte) (v uint64, n int) {
-	if len(src) > 0 && src[0] < 0x80 { // nearly always
+	if len(src) > 0 && src[0] < 0x80 { // the usual case
 		return uint64(src[0]), 1
 	}
 	v, n = binary.Uvarint(src)
@@ -90,7 +90,7 @@ func prefixed(src []byte) (field, rest []byte, ok bool) {
 	return src[n:end:end], src[end:], true
 }
 
-// skip cuts the value of a field that is not known off src.
+// skip cuts the value of an unknown field off src.
 func skip(tag uint64, src []byte) (rest []byte, err error) {
 	if tag>>3 == 0 || tag>>3 > 1<<29-1 {
 		return nil, fmt.Errorf("%w: bad field number", ErrCorrupt)

@@ -17,7 +17,7 @@ import (
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
 )
 
-// one is a series as it is given to the encoder.
+// one is a series for the encoder.
 type one struct {
 	labels labels.Labels
 	chunks []Chunk
@@ -25,7 +25,7 @@ type one struct {
 
 func (o one) encoded() []byte { return labelenc.Append(nil, o.labels) }
 
-// appendOne appends a series by hand.
+// appendOne appends a series with the encoder of this package.
 func appendOne(dst []byte, o one) []byte {
 	size := 0
 	for i := 0; i < len(o.chunks); {
@@ -54,7 +54,7 @@ func appendOne(dst []byte, o one) []byte {
 	return dst
 }
 
-// message is the same series as protobuf's own runtime has it.
+// message returns the same series as a generated message.
 func (o one) message() *pb.Series {
 	out := &pb.Series{}
 	o.labels.Range(func(l labels.Label) { out.Labels = append(out.Labels, &pb.Label{Name: l.Name, Value: l.Value}) })
@@ -94,7 +94,7 @@ func anyOne(t *rapid.T) one {
 	return o
 }
 
-func TestBatchesAreWhatProtobufReads(t *testing.T) {
+func TestBatch_ProtobufReadsIt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list := rapid.SliceOfN(rapid.Custom(anyOne), 1, 5).Draw(t, "series")
 		buf := AppendHead(nil)
@@ -114,7 +114,7 @@ func TestBatchesAreWhatProtobufReads(t *testing.T) {
 	})
 }
 
-func TestWhatProtobufWritesIsRead(t *testing.T) {
+func TestDecode_ReadsProtobuf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list := rapid.SliceOfN(rapid.Custom(anyOne), 1, 5).Draw(t, "series")
 		var batch pb.SeriesBatch
@@ -151,7 +151,7 @@ func TestWhatProtobufWritesIsRead(t *testing.T) {
 	})
 }
 
-func TestAResponseIsWhatItsLastFieldSays(t *testing.T) {
+func TestDecodeResponse_LastFieldWins(t *testing.T) {
 	raw, err := proto.Marshal(&pb.SeriesResponse{Result: &pb.SeriesResponse_Warning{Warning: "oh"}})
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestAResponseIsWhatItsLastFieldSays(t *testing.T) {
 	}
 }
 
-func TestLabelsThatLieApartAreJoined(t *testing.T) {
+func TestDecodeSeries_JoinsSeparateLabels(t *testing.T) {
 	a, b := labelenc.AppendLabel(nil, "a", "1"), labelenc.AppendLabel(nil, "b", "2")
 	chunk := AppendChunk(nil, 1, 2, 1, []byte("data"))
 	src := bytes.Join([][]byte{a, chunk, b}, nil)
@@ -189,7 +189,7 @@ func TestLabelsThatLieApartAreJoined(t *testing.T) {
 	}
 }
 
-func TestADeclaredHashIsChecked(t *testing.T) {
+func TestDecodeChunks_ChecksTheHash(t *testing.T) {
 	data := []byte("chunk data")
 	for hash, ok := range map[uint64]bool{0: true, xxhash.Sum64(data): true, 7: false} {
 		raw, err := proto.Marshal(&pb.Series{Chunks: []*pb.AggrChunk{{Raw: &pb.Chunk{Data: data, Hash: hash}}}})
@@ -202,7 +202,7 @@ func TestADeclaredHashIsChecked(t *testing.T) {
 	}
 }
 
-func TestUnknownEncodingsAreRefused(t *testing.T) {
+func TestDecodeChunks_UnknownEncodingIsAnError(t *testing.T) {
 	for _, n := range []pb.Chunk_Encoding{3, 200, math.MaxInt32, -1} {
 		raw, err := proto.Marshal(&pb.Series{Chunks: []*pb.AggrChunk{{Raw: &pb.Chunk{Type: n, Data: []byte{1}}}}})
 		if err != nil {
@@ -214,7 +214,7 @@ func TestUnknownEncodingsAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhatIsCutShortIsCorrupt(t *testing.T) {
+func TestDecodeSeries_CutSeriesIsCorrupt(t *testing.T) {
 	buf := appendOne(AppendHead(nil), one{labels.FromStrings("a", "1", "b", "22"), []Chunk{{1, 2, Raw, 1, []byte("data")}, {3, 4, Count, 1, []byte("x")}, {3, 4, Sum, 1, []byte("y")}}})
 	SealBatch(buf)
 	_, body, err := DecodeResponse(buf)
@@ -238,12 +238,12 @@ func TestWhatIsCutShortIsCorrupt(t *testing.T) {
 	whole := 0
 	for n := range series {
 		if _, _, _, err := DecodeSeries(series[:n], nil, nil); err == nil {
-			whole++ // it ends with a field
+			whole++ // a prefix that ends after a field
 		} else if !errors.Is(err, ErrCorrupt) {
 			t.Errorf("series of %d bytes: %v", n, err)
 		}
 	}
-	if whole != 4 { // nothing, a label, two labels, a chunk
+	if whole != 4 { // no field, one label, two labels, a chunk
 		t.Errorf("%d beginnings are whole", whole)
 	}
 }

@@ -6,34 +6,34 @@ import (
 	"slices"
 )
 
-// Labels as numbers, between two ferulas:
+// Labels as symbols, between two ferulas:
 //
 //	symbol batch  (0x0A len symbol | 0x12 len series)*   a symbol before the first series that uses it
 //	symbol        [0x08 number of a label with the same name, plus 1] [0x12 len name] [0x1A len value]
 //	series        [0x18 head] [0x0A len (number)*] [0x20 tail]  (0x12 len chunk)*
 //
-// Each label is spelled once a stream and has the next number from then on. Of a
-// series only what differs from the one before it in the same message is sent:
-// head labels from the front and tail labels from the end are the same.
+// Each label is sent once per stream, and gets the next number. A series has only its
+// difference to the series before in the same message: head is the number of equal labels
+// at the front, tail the number of equal labels at the end.
 
-// What a table may hold. A stream that has more goes on without; a reader bears
-// twice as much, since the last series may bring many.
+// Limits of a table. Labels of a stream that exceeds them are sent as strings. A reader
+// accepts twice as much, since the last series may have many new labels.
 const (
 	symbolsMax     = 1 << 20
 	symbolBytesMax = 32 << 20
 )
 
-// SymbolWriter numbers the labels of one stream that is written.
+// SymbolWriter numbers the labels of a stream to send.
 type SymbolWriter struct {
 	numbers numberTable
-	names   map[string]uint32 // a label that has the name
+	names   map[string]uint32 // number of a label with that name
 	bytes   int
-	before  []uint64 // of the series before in the same message
-	next    []uint32 // and what they were given
+	before  []uint64 // numbers of the series before in the same message
+	next    []uint32 // the same, as sent
 	packed  []byte
 }
 
-// NewSymbolWriter begins a stream.
+// NewSymbolWriter returns the writer of a new stream.
 func NewSymbolWriter() *SymbolWriter {
 	return &SymbolWriter{names: map[string]uint32{}}
 }
@@ -41,19 +41,19 @@ func NewSymbolWriter() *SymbolWriter {
 // Begin begins a message.
 func (w *SymbolWriter) Begin() { w.before, w.next = w.before[:0], w.next[:0] }
 
-// Full says that no more labels may be numbered: the rest is to be sent as it is.
+// Full reports whether the table is full. The caller then sends labels as strings.
 func (w *SymbolWriter) Full() bool {
 	return len(w.numbers.given) >= symbolsMax-1<<10 || w.bytes >= symbolBytesMax
 }
 
-// RoomFor is at least what AppendSeries appends before the chunks.
+// SymbolSeriesSizeMax returns an upper bound of the bytes that AppendSeries appends, plus chunksSize.
 func SymbolSeriesSizeMax(labelsLen, labelCount, chunksSize int) int {
 	return labelsLen + 32*labelCount + 32 + chunksSize
 }
 
-// AppendSeries appends the labels that are new, then begins a series as
-// AppendSeriesHead does: labels is its encoded set, numbers has one for each, the
-// same for the same label throughout the stream.
+// AppendSeries appends the new labels and then the head of a series, as AppendSeriesHead
+// does. labels is the encoded set. numbers has one number per label, which identifies
+// the label throughout the stream.
 func (w *SymbolWriter) AppendSeries(dst, labels []byte, numbers []uint64, chunksSize int) ([]byte, error) {
 	shorter := min(len(numbers), len(w.before))
 	head, tail := 0, 0
@@ -101,8 +101,8 @@ func (w *SymbolWriter) AppendSeries(dst, labels []byte, numbers []uint64, chunks
 	return appendVarint(dst, 4<<3, uint64(tail)), nil
 }
 
-// align makes before and next as long as the labels of a series, moving the tail
-// that it has in common with the one before.
+// align gives before and next the length of the labels of a series. It moves the tail
+// that is equal in the series before.
 func (w *SymbolWriter) align(count, tail int) {
 	had := len(w.before)
 	if had == count {
@@ -114,26 +114,26 @@ func (w *SymbolWriter) align(count, tail int) {
 	w.next = w.next[:count]
 }
 
-// noLabel is before the first label.
+// noLabel precedes the first label.
 const noLabel = ^uint32(0)
 
-// numberTable gives the numbers of a source new ones, in the order in which they
-// are met: a table with open addressing, as it is asked for every label that
-// changes from one series to the next. Values of a label tend to come in the same
-// order again, pod after pod under each container; so each remembers which came
-// behind it, which is looked at first and lies near in memory.
+// numberTable maps the numbers of a source to those of the stream, in the order in which
+// they occur. It is a hash table with open addressing, as it is used for every label that
+// changes between two series. Label values tend to occur in the same order again, pod
+// after pod for each container. So each entry has the number that followed it, which is
+// tried first and is near in memory.
 type numberTable struct {
-	slots []uint32 // numbers plus 1; a power of two, at most half of them taken
-	given []givenNumber
+	slots []uint32 // numbers plus 1; the length is a power of two, at least twice the entries
+	given []assignedNumber
 }
 
-type givenNumber struct {
+type assignedNumber struct {
 	number uint64
-	behind uint32 // the last label that came behind this one
+	behind uint32 // the last number that followed this one
 }
 
-// of is the new number of a source's, which came behind the label after; known is
-// false if it is given only now.
+// of returns the stream's number for a source's number, which follows the label after.
+// known is false if the number is new.
 func (t *numberTable) of(number uint64, after uint32) (n uint32, known bool) {
 	if after != noLabel {
 		if n := t.given[after].behind; t.given[n].number == number {
@@ -145,7 +145,7 @@ func (t *numberTable) of(number uint64, after uint32) (n uint32, known bool) {
 	}
 	slot := t.find(number)
 	if known = *slot > 0; !known {
-		t.given = append(t.given, givenNumber{number: number, behind: uint32(len(t.given))})
+		t.given = append(t.given, assignedNumber{number: number, behind: uint32(len(t.given))})
 		*slot = uint32(len(t.given))
 	}
 	if after != noLabel {
@@ -156,7 +156,7 @@ func (t *numberTable) of(number uint64, after uint32) (n uint32, known bool) {
 
 func (t *numberTable) find(number uint64) *uint32 {
 	mask := uint64(len(t.slots) - 1)
-	for at := number * 0x9E3779B97F4A7C15 >> 20; ; at++ { // the upper bits are the well mixed ones
+	for at := number * 0x9E3779B97F4A7C15 >> 20; ; at++ { // the upper bits are well mixed
 		if slot := &t.slots[at&mask]; *slot == 0 || t.given[*slot-1].number == number {
 			return slot
 		}
@@ -170,7 +170,7 @@ func (t *numberTable) grow() {
 	}
 }
 
-// appendSymbol spells label i of a set out.
+// appendSymbol appends label i of a set as a symbol.
 func (w *SymbolWriter) appendSymbol(dst, labels []byte, i int, number uint32) ([]byte, error) {
 	name, value, err := labelAt(labels, i)
 	if err != nil {
@@ -197,7 +197,7 @@ func (w *SymbolWriter) appendSymbol(dst, labels []byte, i int, number uint32) ([
 	return append(dst, value...), nil
 }
 
-// labelAt is label i of an encoded set.
+// labelAt returns label i of an encoded set.
 func labelAt(labels []byte, i int) (name, value []byte, err error) {
 	for ; len(labels) > 0; i-- {
 		label, rest, ok := prefixed(labels[1:])
@@ -229,32 +229,32 @@ func namedValue(label []byte) (name, value []byte, err error) {
 	return name, value, nil
 }
 
-// SealSymbolBatch ends a response that began with AppendSymbolHead.
+// SealSymbolBatch ends a response that begins with AppendSymbolHead.
 func SealSymbolBatch(buf []byte) {
 	putPadded(buf[symbolTagBytes:], len(buf)-symbolTagBytes-paddedBytes)
 }
 
 const symbolTagBytes = 3
 
-// AppendSymbolHead begins a response of a symbol batch.
+// AppendSymbolHead reserves the header of a symbol batch.
 func AppendSymbolHead(dst []byte) []byte {
 	return append(binary.AppendUvarint(dst, tagSymbolBatch), 0, 0, 0, 0)
 }
 
-// SymbolReader holds the labels of one stream that is read.
+// SymbolReader has the labels of a stream that is read.
 type SymbolReader struct {
-	pairs  []byte // labels as in an encoded set, one behind the other
-	ends   []int  // of each in pairs
+	pairs  []byte // the labels, encoded as in a label set
+	ends   []int  // offset of the end of each label in pairs
 	before []byte // labels of the series before in the same message
-	starts []int  // of each label in before, and its end
+	starts []int  // offset of each label in before, and of the end
 	spare  []int
 }
 
 // Begin begins a message.
 func (r *SymbolReader) Begin() { r.before, r.starts = nil, append(r.starts[:0], 0) }
 
-// Next cuts the first series off a batch, and takes the symbols before it; series
-// is nil at its end.
+// Next cuts the first series off a batch and adds the symbols before it to the table.
+// series is nil at the end.
 func (r *SymbolReader) Next(batch []byte) (series, rest []byte, err error) {
 	for len(batch) > 0 {
 		tag, n := uvarint(batch)
@@ -295,7 +295,7 @@ func (r *SymbolReader) addSymbol(src []byte) error {
 		case 1 << 3:
 			of, m := uvarint(src[n:])
 			if m == 0 || of > uint64(len(r.ends)) {
-				return fmt.Errorf("%w: a label has the name of an unknown one", ErrCorrupt)
+				return fmt.Errorf("%w: a symbol refers to the name of an unknown symbol", ErrCorrupt)
 			}
 			if of > 0 {
 				if name, _, err = labelAt(r.pair(int(of-1)), 0); err != nil {
@@ -321,7 +321,7 @@ func (r *SymbolReader) addSymbol(src []byte) error {
 		}
 	}
 	if len(r.ends) >= 2*symbolsMax || len(r.pairs) > 2*symbolBytesMax {
-		return fmt.Errorf("%w: more than %d labels or %d bytes of them are numbered", ErrCorrupt, 2*symbolsMax, 2*symbolBytesMax)
+		return fmt.Errorf("%w: more than %d symbols or %d bytes of symbols", ErrCorrupt, 2*symbolsMax, 2*symbolBytesMax)
 	}
 	body := 2 + uvarintLen(uint64(len(name))) + len(name) + uvarintLen(uint64(len(value))) + len(value)
 	r.pairs = binary.AppendUvarint(append(r.pairs, 1<<3|wireBytes), uint64(body))
@@ -341,12 +341,12 @@ func (r *SymbolReader) pair(n int) []byte {
 	return r.pairs[start:r.ends[n]]
 }
 
-// labelArenaMax bounds what the labels of one message may become.
+// labelArenaMax bounds the decoded labels of one message.
 const labelArenaMax = 64 << 20
 
-// DecodeSeries decodes a series. Its labels are appended to arena, which must not
-// be overwritten before the next series of the message is decoded; its chunks,
-// whose data aliases src, are appended to chunks.
+// DecodeSeries decodes a series. Its labels are appended to arena, which must not be
+// overwritten before the next series of the message is decoded. Its chunks, whose data
+// aliases src, are appended to chunks.
 func (r *SymbolReader) DecodeSeries(src, arena []byte, chunks []Chunk) (labels, arenaOut []byte, _ []Chunk, err error) {
 	var head, tail uint64
 	var packed []byte
@@ -392,11 +392,11 @@ func (r *SymbolReader) DecodeSeries(src, arena []byte, chunks []Chunk) (labels, 
 	return r.before, arena, chunks, nil
 }
 
-// appendLabels puts a label set together.
+// appendLabels appends the label set of a series.
 func (r *SymbolReader) appendLabels(arena []byte, head, tail uint64, packed []byte) ([]byte, error) {
 	count := uint64(max(len(r.starts)-1, 0))
 	if head > count || tail > count-head {
-		return arena, fmt.Errorf("%w: %d and %d labels of a series that has %d", ErrCorrupt, head, tail, count)
+		return arena, fmt.Errorf("%w: head %d and tail %d exceed the %d labels of the series before", ErrCorrupt, head, tail, count)
 	}
 	start := len(arena)
 	starts := r.spare[:0]
@@ -407,7 +407,7 @@ func (r *SymbolReader) appendLabels(arena []byte, head, tail uint64, packed []by
 	for len(packed) > 0 {
 		n, m := uvarint(packed)
 		if m == 0 || n >= uint64(len(r.ends)) {
-			return arena, fmt.Errorf("%w: a series has the unknown label %d", ErrCorrupt, n)
+			return arena, fmt.Errorf("%w: a series refers to the unknown symbol %d", ErrCorrupt, n)
 		}
 		packed = packed[m:]
 		starts = append(starts, len(arena)-start)

@@ -14,7 +14,7 @@ import (
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
 )
 
-// numbering gives every label of a test its number.
+// numbering gives every label of a test a number.
 type numbering map[string]uint64
 
 func (n numbering) of(lset labels.Labels) (numbers []uint64) {
@@ -28,7 +28,7 @@ func (n numbering) of(lset labels.Labels) (numbers []uint64) {
 	return numbers
 }
 
-// symbolMessages encodes series in messages of a few.
+// symbolMessages encodes series, several per message.
 func symbolMessages(t interface{ Fatal(...any) }, list []one, each int) (messages [][]byte) {
 	w, known := NewSymbolWriter(), numbering{}
 	for len(list) > 0 {
@@ -62,7 +62,7 @@ func symbolMessages(t interface{ Fatal(...any) }, list []one, each int) (message
 	return messages
 }
 
-func TestSymbolsAreReadAsTheyWereWritten(t *testing.T) {
+func TestSymbols_RoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list := rapid.SliceOfN(rapid.Custom(anyOne), 1, 20).Draw(t, "series")
 		var reader SymbolReader
@@ -105,22 +105,22 @@ func TestSymbolsAreReadAsTheyWereWritten(t *testing.T) {
 	})
 }
 
-func TestEachLabelIsSpelledOnce(t *testing.T) {
+func TestSymbolWriter_SendsEachLabelOnce(t *testing.T) {
 	var list []one
 	for i := range 1000 {
 		list = append(list, one{labels: labels.FromStrings("__name__", "a_rather_long_metric_name_total", "instance", fmt.Sprintf("instance-number-%d", i/10), "job", "job", "z", fmt.Sprint(i%10))})
 	}
-	spelled, plain := 0, 0
+	sent, size := 0, 0
 	for _, message := range symbolMessages(t, list, 100) {
-		spelled += bytes.Count(message, []byte("a_rather_long_metric_name_total"))
-		plain += len(message)
+		sent += bytes.Count(message, []byte("a_rather_long_metric_name_total"))
+		size += len(message)
 	}
-	if spelled != 1 || plain > 1000*12 {
-		t.Errorf("a name was spelled %d times in %d bytes", spelled, plain)
+	if sent != 1 || size > 1000*12 {
+		t.Errorf("a name was sent %d times in %d bytes", sent, size)
 	}
 }
 
-func TestBadSymbolsAreCorrupt(t *testing.T) {
+func TestSymbolReader_InvalidSymbolIsCorrupt(t *testing.T) {
 	for name, batch := range map[string]*pb.SymbolBatch{
 		"unknown label":   {Series: []*pb.SymbolSeries{{Labels: []uint32{0}}}},
 		"unknown name":    {Symbols: []*pb.Symbol{{NameOf: 1, Value: "x"}}, Series: []*pb.SymbolSeries{{}}},
@@ -139,7 +139,7 @@ func TestBadSymbolsAreCorrupt(t *testing.T) {
 	}
 }
 
-// readSymbols reads a message to its end.
+// readSymbols decodes all series of a message.
 func readSymbols(message []byte, reader *SymbolReader) error {
 	kind, body, err := DecodeResponse(message)
 	if err != nil || kind != SymbolBatch {

@@ -209,8 +209,8 @@ func TestEveryLimitIsNamedAndCounted(t *testing.T) {
 	}{
 		{"profile bytes", named(), make([]byte, 5001), "profile_size", "5001 bytes, at most 5000"},
 		{"gzip bomb", named(), bomb(t, 10<<20)[:0], "invalid", "profile 1"},
-		{"inflated bytes", named(), bomb(t, 1<<20), "profile_size", "inflates to more than 20000 bytes"},
-		{"symbols", named(), made(t, deep), "profile_size", "more than 40"},
+		{"inflated bytes", named(), bomb(t, 1<<20), "profile_size", "more than 20000 bytes when decompressed"},
+		{"symbols", named(), made(t, deep), "profile_size", "exceed the limit of 40"},
 		{"too old", named(), made(t, func(p *profile.Profile) { p.TimeNanos -= 2 * int64(time.Hour) }), "too_old", "more than 1h0m0s ago"},
 		{"too new", named(), made(t, func(p *profile.Profile) { p.TimeNanos += int64(time.Hour) }), "too_new", "ahead"},
 		{"labels", named("a", "1", "b", "1", "c", "1"), made(t, nil), "labels", "5 labels, at most 4"},

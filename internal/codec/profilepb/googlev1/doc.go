@@ -1,3 +1,3 @@
-// Package googlev1 is pprof's own profile message, generated, for answers that carry a profile as a message. Profiles that
-// are stored or pushed never come here: they are bytes, read by codec/pprof.
+// Package googlev1 is pprof's own profile message, generated. It is used for responses in
+// JSON only: stored and pushed profiles are decoded by codec/pprof.
 package googlev1

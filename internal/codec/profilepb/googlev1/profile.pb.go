@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: google/v1/profile.proto
 
-// pprof's own message, as an answer that JSON clients can read too.
+// pprof's own message, for responses in JSON.
 
 package googlev1
 

@@ -1,8 +1,7 @@
-// Package thanospb is StoreAPI's messages as protobuf's own runtime knows them.
+// Package thanospb has StoreAPI's messages for protobuf's own runtime.
 //
-// What comes in are store.proto and info.proto, which repeat Thanos' names and
-// numbers; what goes out are generated types and descriptors, for the requests,
-// for small answers, and for reflection. Streams of series do not pass through
-// here: package storepb reads and writes them by hand, and uses these types as
-// its oracle in tests. `make generate` makes the code from the .proto files.
+// store.proto and info.proto repeat Thanos' names and numbers. The generated types and
+// descriptors serve requests, small responses and reflection. Streams of series do not
+// use them: package storepb encodes and decodes these by hand, and uses the types in
+// tests to check the result. `make generate` generates the code.
 package thanospb

@@ -50,8 +50,8 @@ type Limits struct {
 
 // Unlimited returns limits for profiles that were validated when they were ingested.
 func Unlimited() Limits {
-	const most = math.MaxInt32
-	return Limits{Bytes: most, Strings: most, Functions: most, Locations: most, Samples: most, Depth: most, Nodes: most, SampleTypes: most}
+	const limit = math.MaxInt32
+	return Limits{Bytes: limit, Strings: limit, Functions: limit, Locations: limit, Samples: limit, Depth: limit, Nodes: limit, SampleTypes: limit}
 }
 
 // Repairs counts what Decode repaired, by reason.

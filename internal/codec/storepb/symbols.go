@@ -43,7 +43,7 @@ func (w *SymbolWriter) Begin() { w.before, w.next = w.before[:0], w.next[:0] }
 
 // Full reports whether the table is full. The caller then sends labels as strings.
 func (w *SymbolWriter) Full() bool {
-	return len(w.numbers.given) >= symbolsMax-1<<10 || w.bytes >= symbolBytesMax
+	return len(w.numbers.entries) >= symbolsMax-1<<10 || w.bytes >= symbolBytesMax
 }
 
 // SymbolSeriesSizeMax returns an upper bound of the bytes that AppendSeries appends, plus chunksSize.
@@ -123,33 +123,33 @@ const noLabel = ^uint32(0)
 // after pod for each container. So each entry has the number that followed it, which is
 // tried first and is near in memory.
 type numberTable struct {
-	slots []uint32 // numbers plus 1; the length is a power of two, at least twice the entries
-	given []assignedNumber
+	slots   []uint32 // numbers plus 1; the length is a power of two, at least twice the entries
+	entries []tableEntry
 }
 
-type assignedNumber struct {
+type tableEntry struct {
 	number uint64
-	behind uint32 // the last number that followed this one
+	next   uint32 // the last number that followed this one
 }
 
 // of returns the stream's number for a source's number, which follows the label after.
 // known is false if the number is new.
 func (t *numberTable) of(number uint64, after uint32) (n uint32, known bool) {
 	if after != noLabel {
-		if n := t.given[after].behind; t.given[n].number == number {
+		if n := t.entries[after].next; t.entries[n].number == number {
 			return n, true
 		}
 	}
-	if 2*len(t.given) >= len(t.slots) {
+	if 2*len(t.entries) >= len(t.slots) {
 		t.grow()
 	}
 	slot := t.find(number)
 	if known = *slot > 0; !known {
-		t.given = append(t.given, assignedNumber{number: number, behind: uint32(len(t.given))})
-		*slot = uint32(len(t.given))
+		t.entries = append(t.entries, tableEntry{number: number, next: uint32(len(t.entries))})
+		*slot = uint32(len(t.entries))
 	}
 	if after != noLabel {
-		t.given[after].behind = *slot - 1
+		t.entries[after].next = *slot - 1
 	}
 	return *slot - 1, known
 }
@@ -157,7 +157,7 @@ func (t *numberTable) of(number uint64, after uint32) (n uint32, known bool) {
 func (t *numberTable) find(number uint64) *uint32 {
 	mask := uint64(len(t.slots) - 1)
 	for at := number * 0x9E3779B97F4A7C15 >> 20; ; at++ { // the upper bits are well mixed
-		if slot := &t.slots[at&mask]; *slot == 0 || t.given[*slot-1].number == number {
+		if slot := &t.slots[at&mask]; *slot == 0 || t.entries[*slot-1].number == number {
 			return slot
 		}
 	}
@@ -165,8 +165,8 @@ func (t *numberTable) find(number uint64) *uint32 {
 
 func (t *numberTable) grow() {
 	t.slots = make([]uint32, max(256, 4*len(t.slots)))
-	for i := range t.given {
-		*t.find(t.given[i].number) = uint32(i + 1)
+	for i := range t.entries {
+		*t.find(t.entries[i].number) = uint32(i + 1)
 	}
 }
 

@@ -60,11 +60,11 @@ func bodyCode(err error) connect.Code {
 
 // framedMax is the limit of a body: gRPC and gRPC-Web add a frame header to the message.
 func (s *Server) framedMax(r *http.Request) int64 {
-	most := int64(s.opts.BodyMaxBytes)
+	limit := int64(s.opts.BodyMaxBytes)
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
-		return most + 64
+		return limit + 64
 	}
-	return most
+	return limit
 }
 
 // pushInSlot is push within the limit of concurrent pushes.

@@ -150,8 +150,8 @@ func TestSeriesSet_EndlessSeriesIsCutOff(t *testing.T) {
 	if set.Next() || !errors.Is(set.Err(), ErrBytesMax) || !errors.Is(set.Err(), ErrLimit) || !strings.Contains(set.Err().Error(), `{a="1"}`) {
 		t.Errorf("after %d messages: %v", in.n, set.Err())
 	}
-	if most := bytesMax/len(message) + 2; in.n > most {
-		t.Errorf("%d messages were taken, want %d at most", in.n, most)
+	if limit := bytesMax/len(message) + 2; in.n > limit {
+		t.Errorf("%d messages were taken, want %d at most", in.n, limit)
 	}
 }
 

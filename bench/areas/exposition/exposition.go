@@ -1,11 +1,11 @@
 // Package exposition measures what metrics cost a program, in the bench's own process:
 // goals exposition/*, update/*, lookup/* and memory/*.
 //
-// In come ferula's metrics, the library it replaces and client_golang, each filled
-// with the same values by the same code. What they write is compared first: with the
-// library it replaces byte by byte, with client_golang by the number of lines. Then
-// they are scraped, updated and looked up in turn. The floor is a loop that appends
-// the very same page from prefixes that are rendered already and values that are not.
+// It compares ferula's metrics, VictoriaMetrics/metrics and client_golang, each filled
+// with the same values by the same code. The output must be equal first: byte by byte
+// with VictoriaMetrics/metrics, in the number of lines with client_golang. Then they are
+// scraped, updated and looked up in turn. The floor is a loop that appends the same page
+// from pre-rendered prefixes and encodes only the values.
 package exposition
 
 import (
@@ -37,7 +37,7 @@ const (
 	nanoseconds = "ns"
 	heapBytes   = 64 << 20
 	sliceTime   = 40 * time.Millisecond // of one reading
-	slices      = 3                     // of which a reading is the best
+	slices      = 3                     // a reading is the best of these
 )
 
 // bench is one run.
@@ -54,7 +54,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 		Sides:    []string{victoria, golang, floor, ferula},
 		Versions: versions("github.com/VictoriaMetrics/metrics", "github.com/prometheus/client_golang"),
 	}}
-	heap := make([]byte, heapBytes) // a program has something in memory, or the collector runs for every scrape
+	heap := make([]byte, heapBytes) // without a heap, the garbage collector would run at every scrape
 	defer runtime.KeepAlive(heap)
 	for _, step := range []func() error{b.scrapes, b.summaries, b.mixes, b.maintainer, b.zipped, b.process, b.updates, b.contended, b.lookups, b.memory} {
 		if err := step(); err != nil {
@@ -63,11 +63,11 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	}
 	b.out.Measure("exposition/allocs", b.worstAllocs)
 	b.out.Notes = append(b.out.Notes,
-		"Nanoseconds are CPU time of the process, collection of garbage included, of one scrape, update or look-up; each reading is the best of three slices of 40 ms.",
-		"client_golang's histogram of ranges has its default buckets, and its summaries four quantiles of another algorithm: its lines are as many, or nearly, not the same.",
-		"Updated between scrapes: the updates are part of the reading. The goal is for one; 100 and 1,000 are beside it.",
-		"Contended: two threads, each bound to a core of its own, update one metric; nanoseconds of wall time an update of either. A slice in which one of them had to wait for its core, not for the other, is repeated.",
-		fmt.Sprintf("The heap holds %d MiB besides.", heapBytes>>20),
+		"Nanoseconds are CPU time of the process, garbage collection included, of one scrape, update or lookup; each reading is the best of three slices of 40 ms.",
+		"client_golang has no vmrange histogram: its histogram has the default buckets, and its summaries four quantiles of another algorithm. It writes about as many lines, not the same ones.",
+		"Updates between scrapes are part of the reading. The goal is for one update; 100 and 1,000 are reported too.",
+		"Contended: two threads, each bound to a core of its own, update one metric; nanoseconds of wall time per update of either. A slice in which one of them waited for its core, not for the other thread, is repeated.",
+		fmt.Sprintf("The heap holds %d MiB of other data.", heapBytes>>20),
 	)
 	return b.out, nil
 }
@@ -106,7 +106,7 @@ func allocated(f func(n int)) (count, bytes float64) {
 	return math.Floor(float64(after.Mallocs-before.Mallocs) / calls), math.Floor(float64(after.TotalAlloc-before.TotalAlloc) / calls)
 }
 
-// timed is one side of something to be measured.
+// timed is one side of a measurement.
 type timed struct {
 	side string
 	call func(n int)
@@ -125,7 +125,7 @@ func (b *bench) measure(what string, sides ...timed) error {
 	return nil
 }
 
-// scraped is measure for scrapes: allocations too, alone and by two at once.
+// scraped measures scrapes, including allocations, alone and two at once.
 func (b *bench) scraped(what string, sides ...timed) error {
 	if err := b.measure(what, sides...); err != nil {
 		return err
@@ -176,12 +176,12 @@ func page(l library) []byte {
 	return b.Bytes()
 }
 
-// lines counts those that are no comments.
+// lines counts the lines that are not comments.
 func lines(text []byte) int {
 	return bytes.Count(text, []byte("\n")) - bytes.Count(text, []byte("# "))
 }
 
-// filled makes each library do the same, and compares what they write.
+// filled fills each library with the same metrics and compares their output.
 func filled(what string, fill func(l library)) (all [3]library, err error) {
 	for i, m := range makers {
 		all[i] = m.make()
@@ -218,7 +218,8 @@ func (b *bench) scrapes() error {
 	return nil
 }
 
-// floorOf writes the same page again: prefixes as they are, values appended.
+// floorOf returns a function that writes the page again from pre-rendered prefixes and
+// encoded values.
 func floorOf(text []byte) (func(n int), error) {
 	type line struct {
 		prefix string
@@ -265,7 +266,7 @@ func floorOf(text []byte) (func(n int), error) {
 	}, nil
 }
 
-// summaries are scraped after so many updates each time.
+// summaries measures scrapes of summaries with a number of updates before each.
 func (b *bench) summaries() error {
 	k := kinds[len(kinds)-1]
 	for _, burst := range []int{0, 1, 100, 1000} {
@@ -332,7 +333,7 @@ func (b *bench) maintainer() error {
 	return b.scraped("scrape: the maintainer's set", timed{victoria, scrapeOf(all[0])}, timed{golang, scrapeOf(all[1])}, timed{ferula, scrapeOf(all[2])})
 }
 
-// discard is an answer to nobody.
+// discard is a response that only counts bytes.
 type discard struct {
 	header http.Header
 	bytes  int
@@ -342,14 +343,14 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) WriteHeader(int)             {}
 func (d *discard) Write(p []byte) (int, error) { d.bytes += len(p); return len(p), nil }
 
-// zipped asks the handlers for a compressed page of 10,000 lines, and ferula's for all
-// formats, whose allocations count.
+// zipped requests a compressed page of 10,000 lines from the handlers, and the page in all
+// formats to count allocations.
 func (b *bench) zipped() error {
 	all, err := filled("page to be compressed", func(l library) { mixed(l, 10_000) })
 	if err != nil {
 		return err
 	}
-	ask := func(l library, accept, encoding string) func(n int) {
+	request := func(l library, accept, encoding string) func(n int) {
 		h := l.handler()
 		req := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 		req.Header.Set("Accept", accept)
@@ -363,7 +364,7 @@ func (b *bench) zipped() error {
 		}
 	}
 	what := "handler: 10000 lines, gzip"
-	if err := b.scraped(what, timed{golang, ask(all[1], "", "gzip")}, timed{ferula, ask(all[2], "", "gzip")}); err != nil {
+	if err := b.scraped(what, timed{golang, request(all[1], "", "gzip")}, timed{ferula, request(all[2], "", "gzip")}); err != nil {
 		return err
 	}
 	b.out.Measure("exposition/gzip", b.out.Tape.Over(ferula, golang, what), what)
@@ -371,7 +372,7 @@ func (b *bench) zipped() error {
 		{"text", ""}, {"OpenMetrics", "application/openmetrics-text;version=1.0.0"},
 		{"protobuf", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"},
 	} {
-		if err := b.scraped("handler: 10000 lines, "+c[0], timed{golang, ask(all[1], c[1], "")}, timed{ferula, ask(all[2], c[1], "")}); err != nil {
+		if err := b.scraped("handler: 10000 lines, "+c[0], timed{golang, request(all[1], c[1], "")}, timed{ferula, request(all[2], c[1], "")}); err != nil {
 			return err
 		}
 	}
@@ -401,7 +402,7 @@ func (b *bench) process() error {
 	return nil
 }
 
-// memory is heap by metric, names included.
+// memory measures the heap per metric, names included.
 func (b *bench) memory() error {
 	for _, c := range []struct {
 		what, goal string
@@ -435,7 +436,7 @@ func heapInUse() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// versions names the modules this program was built with.
+// versions returns the versions of the modules this program was built with.
 func versions(paths ...string) []string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -7,7 +7,7 @@ import (
 	"github.com/ferula-io/ferula/bench/area"
 )
 
-func TestEveryKindIsWrittenTheSame(t *testing.T) {
+func TestFilled_EveryKindIsEqual(t *testing.T) {
 	for _, k := range kinds {
 		all, err := filled(k.name, func(l library) { k.make(l) })
 		if err != nil {
@@ -26,7 +26,7 @@ func TestEveryKindIsWrittenTheSame(t *testing.T) {
 	}
 }
 
-func TestUnequalPagesAreNotMeasured(t *testing.T) {
+func TestFilled_UnequalPagesAreErrors(t *testing.T) {
 	made := 0
 	_, err := filled("x", func(l library) {
 		made++
@@ -43,7 +43,7 @@ func TestUnequalPagesAreNotMeasured(t *testing.T) {
 	}
 }
 
-func TestAnAllocationIsSeen(t *testing.T) {
+func TestAllocated_CountsAllocations(t *testing.T) {
 	var kept []byte
 	count, bytes := allocated(func(n int) {
 		for range n {

@@ -231,7 +231,7 @@ func digits(i int) string {
 	return text
 }
 
-// maintainers is the benchmark that the peer's maintainer asked for.
+// maintainers is the benchmark that the maintainer of the peer requested.
 func maintainers(l library) {
 	h := l.ranges("histogram")
 	for v := 98; v <= 217; v++ {

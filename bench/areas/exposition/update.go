@@ -108,8 +108,8 @@ func contend(update func(i int)) (float64, error) {
 	return math.NaN(), errNoCores
 }
 
-// contendOnce also tells for which share of the time a thread had its core, or wanted
-// none because it waited for the other one: that is not to be held against a lock.
+// contendOnce also returns the share of the time in which a thread had its core, or needed
+// none because it waited for the other thread. Waiting for a core is not a cost of the lock.
 func contendOnce(update func(i int)) (ns, share float64) {
 	var wg sync.WaitGroup
 	var ready, done atomic.Int32

@@ -14,7 +14,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/pprof"
-	seam "github.com/ferula-io/ferula/internal/series/profiles"
+	series "github.com/ferula-io/ferula/internal/series/profiles"
 
 	store "github.com/ferula-io/ferula/internal/store/profile"
 )
@@ -32,7 +32,7 @@ const (
 )
 
 func openStore(dir string) (*store.Store, error) {
-	// Nothing becomes a block unless the bench says so.
+	// The limits are so high that blocks are written only when the bench calls Flush.
 	s, err := store.New(store.Options{Dir: dir, Retention: -1, HeadBytes: 2 << 30, HeadAge: 1 << 50}, slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
 	if err != nil {
 		return nil, err
@@ -41,23 +41,23 @@ func openStore(dir string) (*store.Store, error) {
 }
 
 func labelsOf(name, service string, pod int) []byte {
-	set := labelenc.AppendLabel(nil, seam.LabelName, name)
+	set := labelenc.AppendLabel(nil, series.LabelName, name)
 	if pod >= 0 {
 		set = labelenc.AppendLabel(set, "pod", fmt.Sprintf("pod-%d", pod))
 	}
-	return labelenc.AppendLabel(set, seam.LabelService, service)
+	return labelenc.AppendLabel(set, series.LabelService, service)
 }
 
-func idOf(i int) (id seam.ID) {
+func idOf(i int) (id series.ID) {
 	r := rand.New(rand.NewPCG(uint64(i), 3))
 	binary.LittleEndian.PutUint64(id[:], r.Uint64())
 	binary.LittleEndian.PutUint64(id[8:], r.Uint64())
 	return id
 }
 
-var cpuType = seam.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu", PeriodUnit: "nanoseconds"}
+var cpuType = series.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu", PeriodUnit: "nanoseconds"}
 
-// small is a profile with one sample, for questions that do not look at samples.
+// small returns a profile with one sample, for queries that do not read samples.
 func small(value int64) []byte {
 	e := pprof.NewEncoder()
 	e.SampleType("cpu", "nanoseconds")
@@ -67,18 +67,18 @@ func small(value int64) []byte {
 	return e.Append(nil)
 }
 
-// pushRows stores so many profiles of one row, spread over an hour, and writes them as
-// one block.
+// pushRows stores the given number of profiles with one row each, spread over an hour, and
+// writes them as one block.
 func pushRows(ctx context.Context, s *store.Store, rows, datasets int) error {
 	r := rand.New(rand.NewPCG(1, 2))
-	var pushed []seam.RawProfile
+	var pushed []series.RawProfile
 	sets := make([][]byte, datasets)
 	for i := range sets {
 		sets[i] = labelsOf("process_cpu", fmt.Sprintf("service-%03d", i), 0)
 	}
 	for i := range rows {
 		at := (epochMS*1e6 + int64(i)*(hourMS*1e6/int64(rows)))
-		pushed = append(pushed, seam.RawProfile{Labels: sets[i%datasets], ID: idOf(i), TimeNS: at, Raw: small((1 + r.Int64N(100_000)) * 1e7)})
+		pushed = append(pushed, series.RawProfile{Labels: sets[i%datasets], ID: idOf(i), TimeNS: at, Raw: small((1 + r.Int64N(100_000)) * 1e7)})
 		if len(pushed) == 1000 || i == rows-1 {
 			if err := s.Append(ctx, tenant, pushed); err != nil {
 				return err
@@ -91,8 +91,8 @@ func pushRows(ctx context.Context, s *store.Store, rows, datasets int) error {
 
 const tenant = "anonymous"
 
-// heap makes profiles as a heap profiler does: objects and bytes, whose sizes are the
-// stack's. Stacks are walks down a random tree of calls.
+// heapMaker generates heap profiles: objects and bytes, with one object size per stack.
+// Stacks are paths in a random call tree.
 type heapMaker struct {
 	pool  [services][][]int // of functions, leaf first
 	sizes [services][]int64
@@ -127,7 +127,7 @@ func newHeapMaker() *heapMaker {
 	return m
 }
 
-var heapType = seam.Type{Name: "memory", SampleType: "alloc_space", SampleUnit: "bytes", PeriodType: "space", PeriodUnit: "bytes"}
+var heapType = series.Type{Name: "memory", SampleType: "alloc_space", SampleUnit: "bytes", PeriodType: "space", PeriodUnit: "bytes"}
 
 // profile is the i-th profile, gzipped as clients send it.
 func (m *heapMaker) profile(i int) ([]byte, error) {
@@ -155,15 +155,15 @@ func (m *heapMaker) profile(i int) ([]byte, error) {
 func timeOf(i int) int64 { return epochMS*1e6 + int64(i)*(hourMS*1e6/10_000) }
 
 // heapPushes are the profiles as they are pushed.
-func heapPushes(n int) ([]seam.RawProfile, error) {
+func heapPushes(n int) ([]series.RawProfile, error) {
 	m := newHeapMaker()
-	pushed := make([]seam.RawProfile, n)
+	pushed := make([]series.RawProfile, n)
 	for i := range pushed {
 		raw, err := m.profile(i)
 		if err != nil {
 			return nil, err
 		}
-		pushed[i] = seam.RawProfile{Labels: labelsOf("memory", fmt.Sprintf("service-%03d", i%services), i%8), ID: idOf(i), TimeNS: timeOf(i), Raw: raw}
+		pushed[i] = series.RawProfile{Labels: labelsOf("memory", fmt.Sprintf("service-%03d", i%services), i%8), ID: idOf(i), TimeNS: timeOf(i), Raw: raw}
 	}
 	return pushed, nil
 }

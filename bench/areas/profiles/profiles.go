@@ -1,9 +1,9 @@
-// Package profiles measures the profile lane in the bench's own process: goals profiles/*.
+// Package profiles measures profile storage and queries in the bench's own process: goals profiles/*.
 //
-// In come profiles made from a seed; they are pushed into a store on this disk and asked for. Selects without and with
-// exemplars are two sides of one query; a reader of the same block row by row with parquet-go is the naive reference of
-// selects, google/pprof's parse and merge that of merges and pushes. Every answer is compared with the reference's, or
-// with a sum made by hand, before anything is timed.
+// It generates profiles from a seed, pushes them to a store on disk and queries them. Selects without and with exemplars
+// are two sides of one query. The naive reference of selects reads the same block row by row with parquet-go; that of
+// merges and pushes is google/pprof's parse and merge. Every result is compared with the reference, or with a sum computed
+// independently, before the measurement.
 package profiles
 
 import (
@@ -35,20 +35,20 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 		return nil, err
 	}
 	out.Notes = append(out.Notes,
-		"Selects: one sample a profile, in one block over an hour; the start is not on the step's grid; 21 steps, one group unless it says otherwise, as in the measurement that the goals come from (2,972 rows, 20 winners).",
-		"naive (select): parquet-go's GenericReader over the same file, of the five columns that the answer needs, into maps.",
+		"Selects: one sample per profile, in one block over an hour; the start is not aligned to the step; 21 steps, one group unless stated otherwise, as in the measurement that the goals come from (2,972 rows, 20 exemplars).",
+		"naive (select): parquet-go's GenericReader over the same file, of the five columns that the result needs, into maps.",
 		fmt.Sprintf("Merges, pushes, bytes: %d services, %d functions, %d samples of depth %d to %d out of %d stacks a service, two sample types (objects, bytes).", services, functions, samples, depthMin, depthMax, stacks),
 		"naive (merge): google/pprof's ParseData of every profile and Merge in groups of 50. naive (push): ParseData alone.",
-		"A push is the whole of it: decoded, in the log, synced, in the head; 16 clients push at once. Times are process CPU.",
+		"A push includes decoding, the write-ahead log, its sync and the head; 16 clients push concurrently. Times are process CPU.",
 	)
 	return out, nil
 }
 
-// windowSeconds is how long a reading takes at least; short ones fit between what else the machine does.
+// windowSeconds is the minimum duration of a reading. Short readings are disturbed less by other processes.
 const windowSeconds = 0.004
 
-// times runs f so often that it takes a while, and returns the seconds of CPU of one run. Nothing it runs starts
-// goroutines or leaves garbage behind.
+// times runs f for at least windowSeconds and returns the CPU seconds of one run. f must not start goroutines or leave
+// garbage behind.
 func times(f func() error) (float64, error) {
 	for n := 1; ; n *= 2 {
 		start := proc.SelfCPU()
@@ -63,7 +63,7 @@ func times(f func() error) (float64, error) {
 	}
 }
 
-// memory is the allocations and bytes of one run, once warm.
+// memory returns the allocations and allocated bytes of one run, after a first run.
 func memory(f func() error) (allocs, bytes float64, err error) {
 	const runs = 20
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -81,7 +81,7 @@ func memory(f func() error) (allocs, bytes float64, err error) {
 	return float64(after.Mallocs-before.Mallocs) / runs, float64(after.TotalAlloc-before.TotalAlloc) / runs, nil
 }
 
-// used is the process' CPU for f, its garbage included.
+// used returns the CPU seconds of the process for f, garbage collection included.
 func used(f func() error) (float64, error) {
 	runtime.GC()
 	before := proc.SelfCPU()

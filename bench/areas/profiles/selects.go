@@ -13,37 +13,37 @@ import (
 
 	"github.com/ferula-io/ferula/bench/area"
 	query "github.com/ferula-io/ferula/internal/query/profile"
-	seam "github.com/ferula-io/ferula/internal/series/profiles"
+	series "github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// turns is how often a round times each side, in turn.
+// turns is the number of readings of each side in a round, taken in turn.
 const turns = 15
 
-// question is one select of the table.
-type question struct {
+// selectCase is one select of the table.
+type selectCase struct {
 	what   string
-	req    seam.SeriesRequest
+	req    series.SeriesRequest
 	rows   int
-	counts bool // for the goals of exemplars
+	counts bool // part of the goals of exemplars
 }
 
-func ask(minutes int64, groupBy ...string) seam.SeriesRequest {
-	// Off the grid: neither the start nor the end is a multiple of the step.
+func seriesRequest(minutes int64, groupBy ...string) series.SeriesRequest {
+	// Unaligned: neither the start nor the end is a multiple of the step.
 	start := int64(epochMS + hourMS - minutes*60_000 + 1_237)
-	return seam.SeriesRequest{
+	return series.SeriesRequest{
 		Tenant: tenant, Type: cpuType, StartMS: start, EndMS: start + minutes*60_000, StepMS: max(1000, minutes*60_000/20), GroupBy: groupBy,
 	}
 }
 
-func questions(rows, datasets int) []question {
+func selectCases(rows, datasets int) []selectCase {
 	name := fmt.Sprintf("%d rows, %d datasets", rows, datasets)
-	all := []question{{what: name + ", 60 min", req: ask(60), rows: rows, counts: true}}
+	all := []selectCase{{what: name + ", 60 min", req: seriesRequest(60), rows: rows, counts: true}}
 	if rows <= 3000 {
 		for _, minutes := range []int64{1, 5, 15} {
-			all = append(all, question{what: fmt.Sprintf("%s, %d min", name, minutes), req: ask(minutes), rows: rows})
+			all = append(all, selectCase{what: fmt.Sprintf("%s, %d min", name, minutes), req: seriesRequest(minutes), rows: rows})
 		}
 	}
-	all = append(all, question{what: name + ", 60 min, by service", req: ask(60, seam.LabelService), rows: rows})
+	all = append(all, selectCase{what: name + ", 60 min, by service", req: seriesRequest(60, series.LabelService), rows: rows})
 	return all
 }
 
@@ -80,7 +80,7 @@ func selectsOf(ctx context.Context, env area.Env, out *area.Outcome, rows, datas
 		return fmt.Errorf("%d blocks: %w", len(files), err)
 	}
 	e := query.New(query.Options{}, s)
-	for _, q := range questions(rows, datasets) {
+	for _, q := range selectCases(rows, datasets) {
 		if err := measureSelect(ctx, env, out, e, files[0], q, datasets, ratios); err != nil {
 			return fmt.Errorf("%s: %w", q.what, err)
 		}
@@ -88,16 +88,16 @@ func selectsOf(ctx context.Context, env area.Env, out *area.Outcome, rows, datas
 	return nil
 }
 
-func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *query.Engine, file string, q question, datasets int, ratios map[string]float64) error {
+func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *query.Engine, file string, q selectCase, datasets int, ratios map[string]float64) error {
 	run := func(exemplars bool) func() error {
 		req := q.req
 		req.Exemplars = exemplars
 		return func() error {
-			answer, err := e.SelectSeries(ctx, &req)
+			result, err := e.SelectSeries(ctx, &req)
 			if err != nil {
 				return err
 			}
-			answer.Close()
+			result.Close()
 			return nil
 		}
 	}
@@ -146,7 +146,7 @@ func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *quer
 	return nil
 }
 
-// naiveRow are the columns that the answer needs.
+// naiveRow has the columns that the result needs.
 type naiveRow struct {
 	Series  uint32   `parquet:"series"`
 	TimeNS  int64    `parquet:"time_ns"`
@@ -160,8 +160,8 @@ type naiveCell struct {
 	id              [16]byte
 }
 
-// naiveSelect answers one group's points and exemplars by reading every row.
-func naiveSelect(path string, req *seam.SeriesRequest) (map[int64]*naiveCell, error) {
+// naiveSelect computes the points and exemplars of one group by reading every row.
+func naiveSelect(path string, req *series.SeriesRequest) (map[int64]*naiveCell, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -200,24 +200,24 @@ func naiveSelect(path string, req *seam.SeriesRequest) (map[int64]*naiveCell, er
 	}
 }
 
-// compareSelect compares what is answered with what the naive reader finds; of groups
-// their sum and the best among them.
-func compareSelect(ctx context.Context, e *query.Engine, file string, q question) error {
+// compareSelect compares a result with that of the naive reader; for several groups it
+// compares their sum and the largest exemplar.
+func compareSelect(ctx context.Context, e *query.Engine, file string, q selectCase) error {
 	want, err := naiveSelect(file, &q.req)
 	if err != nil {
 		return err
 	}
 	sums, rows := map[int64]float64{}, 0
-	best := map[int64]seam.Exemplar{}
+	best := map[int64]series.Exemplar{}
 	for _, exemplars := range []bool{false, true} {
 		clear(sums)
 		req := q.req
 		req.Exemplars = exemplars
-		answer, err := e.SelectSeries(ctx, &req)
+		result, err := e.SelectSeries(ctx, &req)
 		if err != nil {
 			return err
 		}
-		for _, s := range answer.Series {
+		for _, s := range result.Series {
 			for _, p := range s.Points {
 				sums[p.TimeMS] += p.Value
 				rows++
@@ -228,8 +228,8 @@ func compareSelect(ctx context.Context, e *query.Engine, file string, q question
 				}
 			}
 		}
-		warnings := answer.Warnings
-		answer.Close()
+		warnings := result.Warnings
+		result.Close()
 		if len(warnings) > 0 {
 			return errors.Join(warnings...)
 		}

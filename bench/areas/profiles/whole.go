@@ -12,7 +12,7 @@ import (
 
 	"github.com/ferula-io/ferula/bench/area"
 	query "github.com/ferula-io/ferula/internal/query/profile"
-	seam "github.com/ferula-io/ferula/internal/series/profiles"
+	series "github.com/ferula-io/ferula/internal/series/profiles"
 
 	store "github.com/ferula-io/ferula/internal/store/profile"
 )
@@ -86,7 +86,7 @@ func bytesBelow(dir string) (sum float64) {
 }
 
 // pushAll pushes one profile at a time, from several clients at once.
-func pushAll(ctx context.Context, s *store.Store, pushed []seam.RawProfile) error {
+func pushAll(ctx context.Context, s *store.Store, pushed []series.RawProfile) error {
 	errs := make([]error, clients)
 	var running sync.WaitGroup
 	for c := range clients {
@@ -100,7 +100,7 @@ func pushAll(ctx context.Context, s *store.Store, pushed []seam.RawProfile) erro
 	return errors.Join(errs...)
 }
 
-func pushes(ctx context.Context, env area.Env, out *area.Outcome, pushed []seam.RawProfile) error {
+func pushes(ctx context.Context, env area.Env, out *area.Outcome, pushed []series.RawProfile) error {
 	const what = "CPU: a push"
 	for round := 1; round <= env.Rounds; round++ {
 		parse, err := used(func() error {
@@ -127,7 +127,7 @@ func pushes(ctx context.Context, env area.Env, out *area.Outcome, pushed []seam.
 	return nil
 }
 
-func pushOnce(ctx context.Context, out *area.Outcome, round int, what string, pushed []seam.RawProfile) (err error) {
+func pushOnce(ctx context.Context, out *area.Outcome, round int, what string, pushed []series.RawProfile) (err error) {
 	dir, remove, err := folder()
 	if err != nil {
 		return err
@@ -148,9 +148,9 @@ func pushOnce(ctx context.Context, out *area.Outcome, round int, what string, pu
 	return err
 }
 
-func merges(ctx context.Context, env area.Env, out *area.Outcome, s *store.Store, pushed []seam.RawProfile) error {
+func merges(ctx context.Context, env area.Env, out *area.Outcome, s *store.Store, pushed []series.RawProfile) error {
 	e := query.New(query.Options{}, s)
-	few := &seam.MergeRequest{Tenant: tenant, Type: heapType, StartMS: epochMS, EndMS: timeOf(profilesMerged-1) / 1e6}
+	few := &series.MergeRequest{Tenant: tenant, Type: heapType, StartMS: epochMS, EndMS: timeOf(profilesMerged-1) / 1e6}
 	all := *few
 	all.EndMS = epochMS + hourMS
 	var want int64
@@ -193,7 +193,7 @@ func merges(ctx context.Context, env area.Env, out *area.Outcome, s *store.Store
 		}
 		out.Tape.Add(round, ferula, "CPU: merge of 10,000 profiles", area.Seconds, t)
 		one := all
-		one.IDs = []seam.ID{pushed[4711].ID}
+		one.IDs = []series.ID{pushed[4711].ID}
 		if t, err = times(func() error { _, err := e.MergeFlame(ctx, &one); return err }); err != nil {
 			return err
 		}
@@ -205,7 +205,7 @@ func merges(ctx context.Context, env area.Env, out *area.Outcome, s *store.Store
 
 // mergeNaively decodes every profile and merges them in groups, so that not all are in
 // memory at once.
-func mergeNaively(pushed []seam.RawProfile) (sum *googlepprof.Profile, err error) {
+func mergeNaively(pushed []series.RawProfile) (sum *googlepprof.Profile, err error) {
 	for len(pushed) > 0 {
 		n := min(50, len(pushed))
 		var group []*googlepprof.Profile

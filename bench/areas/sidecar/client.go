@@ -18,7 +18,7 @@ import (
 	"github.com/ferula-io/ferula/bench/blocks"
 )
 
-// client asks one StoreAPI.
+// client is a client of one StoreAPI.
 type client struct{ conn *grpc.ClientConn }
 
 func dial(address string) (*client, error) {
@@ -33,13 +33,13 @@ type raw struct{}
 // Marshal implements encoding.Codec.
 func (raw) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
 
-// Unmarshal implements encoding.Codec. What is received is lent until it returns.
+// Unmarshal implements encoding.Codec. data is valid until it returns.
 func (raw) Unmarshal(data []byte, v any) error { return v.(*message).take(data) }
 
 // Name implements encoding.Codec.
 func (raw) Name() string { return "proto" }
 
-// message counts what it is given, and shows it to read.
+// message counts the bytes of received messages and passes them to read.
 type message struct {
 	bytes int64
 	read  func([]byte) error
@@ -53,14 +53,14 @@ func (m *message) take(data []byte) error {
 	return m.read(data)
 }
 
-// answer says how a request was answered.
-type answer struct {
+// responseStats holds the size and duration of a response.
+type responseStats struct {
 	messages, bytes int64
 	elapsed         time.Duration
 }
 
-// drain asks for every series and receives all messages; read, if there is one, sees each of them.
-func (c *client) drain(ctx context.Context, q question, read func([]byte) error) (a answer, err error) {
+// drain requests all series and receives all messages. read, if not nil, is called with each of them.
+func (c *client) drain(ctx context.Context, q seriesRequest, read func([]byte) error) (a responseStats, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	begun := time.Now()
@@ -85,8 +85,8 @@ func (c *client) drain(ctx context.Context, q question, read func([]byte) error)
 	return a, nil
 }
 
-// appendRequest asks for all samples of the metric in batches of 64, as Thanos' querier does.
-func appendRequest(dst []byte, q question) []byte {
+// appendRequest appends a request for all samples of the metric in batches of 64, as Thanos' querier sends it.
+func appendRequest(dst []byte, q seriesRequest) []byte {
 	field := func(number protowire.Number, v uint64) {
 		dst = protowire.AppendVarint(protowire.AppendTag(dst, number, protowire.VarintType), v)
 	}
@@ -103,7 +103,7 @@ func appendRequest(dst []byte, q question) []byte {
 	return dst
 }
 
-// contents sums up what an answer holds, however it is cut into messages.
+// contents is the digest of a response, independent of its division into messages.
 type contents struct {
 	series, chunks int
 	hash           hash.Hash
@@ -116,9 +116,9 @@ func (c *contents) finish() {
 	}
 }
 
-var errMessage = errors.New("message is not understood")
+var errMessage = errors.New("unexpected message")
 
-// fields calls each with every field of a message.
+// fields calls each for every field of a message.
 func fields(data []byte, each func(number protowire.Number, v uint64, bytes []byte) error) error {
 	for len(data) > 0 {
 		number, kind, n := protowire.ConsumeTag(data)
@@ -147,7 +147,7 @@ func fields(data []byte, each func(number protowire.Number, v uint64, bytes []by
 	return nil
 }
 
-// read takes one SeriesResponse: a series, or a batch of them.
+// read decodes one SeriesResponse: a series or a batch of series.
 func (c *contents) read(data []byte) error {
 	if c.hash == nil {
 		c.hash = sha256.New()
@@ -182,7 +182,7 @@ func (c *contents) one(data []byte) error {
 				c.put(minMS, nil)
 				c.put(maxMS, nil)
 				return fields(chunk, func(number protowire.Number, v uint64, data []byte) error {
-					if number == 2 || number == 1 && v > 0 { // not the hash, which need not be there
+					if number == 2 || number == 1 && v > 0 { // without the hash, which is optional
 						c.put(v, data)
 					}
 					return nil

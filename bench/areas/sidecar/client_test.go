@@ -36,7 +36,7 @@ func sum(t *testing.T, messages ...[]byte) contents {
 	return c
 }
 
-func TestAnswersAreComparedWhateverTheirMessages(t *testing.T) {
+func TestContents_IndependentOfMessages(t *testing.T) {
 	a, b := encoded("a", "x", 1, false), encoded("b", "y", 1, false)
 	single := sum(t, bytesField(nil, 1, a), bytesField(nil, 1, b))
 	if single.series != 2 || single.chunks != 2 {
@@ -61,7 +61,7 @@ func TestAnswersAreComparedWhateverTheirMessages(t *testing.T) {
 	}
 }
 
-func TestWarningsAndNonsenseAreRefused(t *testing.T) {
+func TestContents_RejectsWarningsAndMalformedMessages(t *testing.T) {
 	for _, m := range [][]byte{bytesField(nil, 2, []byte("a store is down")), {0x0A, 0x09}, {0x0D}} {
 		if err := new(contents).read(m); err == nil {
 			t.Errorf("%q is taken", m)

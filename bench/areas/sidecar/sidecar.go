@@ -1,9 +1,8 @@
-// Package sidecar measures what a StoreAPI over a Prometheus' remote read costs: goals sidecar/*.
+// Package sidecar measures the cost of a StoreAPI over Prometheus' remote read: goals sidecar/*.
 //
-// One Prometheus serves the blocks; Thanos' sidecar and ferula's run beside it as processes, with the same flags, and are
-// asked for the same series in turn by one client that drains gRPC messages without looking into them. Before anything is
-// measured both answers are read series by series and must be equal: labels, order, chunks. Prometheus' own cost is in no
-// figure.
+// One Prometheus serves the blocks. Thanos' and ferula's sidecars run as processes with the same flags. One client requests
+// the same series from them in turn and drains the gRPC messages without decoding them. Before the measurement both
+// responses are decoded and must be equal: labels, order, chunks. The cost of Prometheus itself is not counted.
 package sidecar
 
 import (
@@ -37,15 +36,15 @@ var spec = blocks.Spec{
 	StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 1,
 }
 
-// question is one way to ask for all series.
-type question struct {
+// seriesRequest is one Series request for all series.
+type seriesRequest struct {
 	what    string
-	without []string // replica labels to be taken away
+	without []string // replica labels to remove
 }
 
 var (
-	plain       = question{what: "Series of 10,000 x 8 h"}
-	withoutName = question{what: "Series of 10,000 x 8 h without replica label", without: []string{"replica"}}
+	plain       = seriesRequest{what: "Series of 10,000 x 8 h"}
+	withoutName = seriesRequest{what: "Series of 10,000 x 8 h without replica label", without: []string{"replica"}}
 )
 
 // side is one of the two sidecars. server is nil while none runs.
@@ -63,12 +62,12 @@ type bench struct {
 	prometheus *proc.Server
 	data       string
 	sides      [2]side
-	messages   map[string]answer // what an answer must be like, by side and question
+	messages   map[string]responseStats // the expected response, by side and request
 	out        *area.Outcome
 }
 
 func run(ctx context.Context, env area.Env) (_ *area.Outcome, err error) {
-	b := &bench{env: env, messages: map[string]answer{}, out: &area.Outcome{Sides: []string{"Thanos", "ferula"}}}
+	b := &bench{env: env, messages: map[string]responseStats{}, out: &area.Outcome{Sides: []string{"Thanos", "ferula"}}}
 	env.Logf("blocks: %d series x %d samples", spec.Series, spec.Samples)
 	from, err := blocks.Ensure(ctx, env.Cache, spec)
 	if err != nil {
@@ -104,10 +103,10 @@ func run(ctx context.Context, env area.Env) (_ *area.Outcome, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.prometheus.Stop()) }()
-	if err := b.alive(ctx); err != nil {
+	if err := b.measureRunning(ctx); err != nil {
 		return nil, err
 	}
-	if err := b.fresh(ctx); err != nil {
+	if err := b.measureMemory(ctx); err != nil {
 		return nil, err
 	}
 	b.conclude()
@@ -149,8 +148,8 @@ func (s *side) stop() error {
 	return errors.Join(err, server.Stop())
 }
 
-// alive runs both sidecars, compares their answers and measures what does not ask for a fresh process.
-func (b *bench) alive(ctx context.Context) (err error) {
+// measureRunning runs both sidecars, compares their responses and takes the readings that do not need a new process.
+func (b *bench) measureRunning(ctx context.Context) (err error) {
 	for i := range b.sides {
 		s := &b.sides[i]
 		if err := b.start(ctx, s); err != nil {
@@ -158,13 +157,13 @@ func (b *bench) alive(ctx context.Context) (err error) {
 		}
 		defer func() { err = errors.Join(err, s.stop()) }()
 	}
-	for _, q := range []question{plain, withoutName} {
+	for _, q := range []seriesRequest{plain, withoutName} {
 		if err := b.compare(ctx, q); err != nil {
 			return err
 		}
 	}
 	for round := 1; round <= b.env.Rounds; round++ {
-		for _, q := range []question{plain, withoutName} {
+		for _, q := range []seriesRequest{plain, withoutName} {
 			for i := range b.sides {
 				if err := b.measure(ctx, round, &b.sides[i], q); err != nil {
 					return err
@@ -176,8 +175,8 @@ func (b *bench) alive(ctx context.Context) (err error) {
 	return nil
 }
 
-// compare reads both answers and fails unless they hold the same series in the same order with the same chunks.
-func (b *bench) compare(ctx context.Context, q question) error {
+// compare reads both responses and returns an error unless they have the same series in the same order with the same chunks.
+func (b *bench) compare(ctx context.Context, q seriesRequest) error {
 	var found [2]contents
 	for i := range b.sides {
 		s := &b.sides[i]
@@ -194,12 +193,12 @@ func (b *bench) compare(ctx context.Context, q question) error {
 	if found[0].sum != found[1].sum || found[0].series != found[1].series {
 		return fmt.Errorf("%s: %w: %d series and %d chunks, %d and %d", q.what, area.ErrUnequal, found[0].series, found[0].chunks, found[1].series, found[1].chunks)
 	}
-	b.env.Logf("answers are equal: %s, %d series, %d chunks", q.what, found[0].series, found[0].chunks)
+	b.env.Logf("responses are equal: %s, %d series, %d chunks", q.what, found[0].series, found[0].chunks)
 	return nil
 }
 
-// ask drains an answer and fails when it is not like the compared one.
-func (b *bench) ask(ctx context.Context, s *side, q question) error {
+// request drains a response and returns an error unless it has as many bytes as the compared one.
+func (b *bench) request(ctx context.Context, s *side, q seriesRequest) error {
 	got, err := s.client.drain(ctx, q, nil)
 	if err != nil {
 		return fmt.Errorf("%s: %s: %w", s.name, q.what, err)
@@ -211,10 +210,10 @@ func (b *bench) ask(ctx context.Context, s *side, q question) error {
 	return nil
 }
 
-func (b *bench) measure(ctx context.Context, round int, s *side, q question) error {
+func (b *bench) measure(ctx context.Context, round int, s *side, q seriesRequest) error {
 	cpu, err := s.server.CPUDuring(ctx, func() error {
 		for range repeats {
-			if err := b.ask(ctx, s, q); err != nil {
+			if err := b.request(ctx, s, q); err != nil {
 				return err
 			}
 		}
@@ -231,7 +230,7 @@ func (b *bench) measure(ctx context.Context, round int, s *side, q question) err
 	if q.what != plain.what {
 		return nil
 	}
-	mallocs, err := s.server.MallocsDuring(ctx, func() error { return b.ask(ctx, s, q) })
+	mallocs, err := s.server.MallocsDuring(ctx, func() error { return b.request(ctx, s, q) })
 	if err != nil {
 		return err
 	}
@@ -244,11 +243,11 @@ const (
 	growth   = "growth of RssAnon: "
 )
 
-// fresh measures memory, each time on a process that has just started.
-func (b *bench) fresh(ctx context.Context) error {
+// measureMemory measures memory, each time on a new process.
+func (b *bench) measureMemory(ctx context.Context) error {
 	for round := 1; round <= b.env.Rounds; round++ {
 		for i := range b.sides {
-			for _, q := range []question{plain, withoutName} {
+			for _, q := range []seriesRequest{plain, withoutName} {
 				if err := b.memory(ctx, round, &b.sides[i], q); err != nil {
 					return err
 				}
@@ -259,12 +258,12 @@ func (b *bench) fresh(ctx context.Context) error {
 	return nil
 }
 
-func (b *bench) memory(ctx context.Context, round int, s *side, q question) (err error) {
+func (b *bench) memory(ctx context.Context, round int, s *side, q seriesRequest) (err error) {
 	if err := b.start(ctx, s); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	one, err := s.server.GrowthDuring(ctx, func() error { return b.ask(ctx, s, q) })
+	one, err := s.server.GrowthDuring(ctx, func() error { return b.request(ctx, s, q) })
 	if err != nil {
 		return err
 	}
@@ -273,16 +272,16 @@ func (b *bench) memory(ctx context.Context, round int, s *side, q question) (err
 	return nil
 }
 
-// conclude computes what the goals ask for.
+// conclude computes the figures of the goals.
 func (b *bench) conclude() {
 	tape, out := &b.out.Tape, b.out
 	cpu := "CPU: " + plain.what
 	out.Measure("sidecar/cpu", tape.Over("ferula", "Thanos", cpu), cpu)
 	out.Measure("sidecar/anon-mib", tape.Best("ferula", growth+plain.what)/(1<<20), growth+plain.what, idleAnon)
 	out.Notes = append(out.Notes,
-		fmt.Sprintf("%d series x %d h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus whose cost is in no figure. CPU is that of the sidecar's process per request, over %d in a row and the collection that follows them.", series, hours, repeats),
-		"The client asks as Thanos' querier does, for batches of 64, and drops every message unread. Labels, order and chunks of both answers were compared before; ferula's messages are longer by what Thanos leaves out or shorter, as their bytes say.",
-		"Prometheus has two external labels, as those have that have a twin. \"Without replica label\" is what a querier asks that de-duplicates.",
-		"Growth is taken on a process that has just started: peak of RssAnon during its first request, less RssAnon after a collection before it.",
+		fmt.Sprintf("%d series x %d h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus, whose cost is not counted. CPU is that of the sidecar process per request, over %d requests in a row and the garbage collection after them.", series, hours, repeats),
+		"The client requests batches of 64, as Thanos' querier does, and drops every message unread. Labels, order and chunks of both responses are equal; the sizes of their messages differ and are reported as bytes.",
+		"Prometheus has two external labels, as in an HA pair. \"Without replica label\" is the request of a querier that deduplicates.",
+		"Growth is that of a new process: the peak of RssAnon during its first request less RssAnon after a garbage collection before it.",
 	)
 }

@@ -15,10 +15,10 @@ import (
 	codecs "github.com/ferula-io/ferula/bench/typed"
 )
 
-// compare asks a stack and Prometheus itself, and fails unless both answers hold the same series with the same times and
-// values, but for the external label that the querier leaves and for the last digits of sums, which older engines add up
-// in another order.
-func (b *bench) compare(ctx context.Context, s *stack, q question) error {
+// compare queries a stack and Prometheus itself, and returns an error unless both responses have the same series with the
+// same timestamps and values. It ignores the external label that the querier keeps, and the last digits of sums, because
+// older engines add in another order.
+func (b *bench) compare(ctx context.Context, s *stack, q rangeQuery) error {
 	got, err := matrixOf(ctx, s.servers[frontend], q)
 	if err != nil {
 		return err
@@ -44,8 +44,8 @@ func (b *bench) compare(ctx context.Context, s *stack, q question) error {
 	return nil
 }
 
-// matrixOf is an answer without the external label, in order.
-func matrixOf(ctx context.Context, from *proc.Server, q question) (promql.Matrix, error) {
+// matrixOf returns a response without the external label, sorted.
+func matrixOf(ctx context.Context, from *proc.Server, q rangeQuery) (promql.Matrix, error) {
 	body, _, err := from.Fetch(ctx, q.request())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", q.what, err)

@@ -1,9 +1,9 @@
-// Package stack measures a whole read path, from a query's client to the blocks: what it costs in each process and how long
-// it takes, with Thanos' three parts, with ferula's three, and with one ferula part at a time. Nothing of it is a goal.
+// Package stack measures a whole read path, from the client to the blocks: the cost in each process and the latency, with the
+// three components of Thanos, with those of ferula, and with one ferula component at a time. It has no goals.
 //
-// One Prometheus serves the blocks; before it stand a sidecar, a querier and a query frontend as processes, each Thanos' or
-// ferula's, with the same flags. Before anything is measured the answers of every stack must hold what Prometheus itself
-// answers. Where answers are equal, bytes on a hop are those that the process before it has written.
+// One Prometheus serves the blocks behind a sidecar, a querier and a query frontend as processes, each of Thanos or ferula,
+// with the same flags. Before the measurement the responses of every stack must equal those of Prometheus itself. The bytes
+// of a hop are the bytes that the process below it writes.
 package stack
 
 import (
@@ -36,8 +36,8 @@ const (
 	points = 161
 	config = "global: {external_labels: {prometheus: bench, replica: a}}\nscrape_configs: []\n"
 
-	asksOfEach = 2 // small queries of each client
-	roundsMax  = 2 // a round takes half a minute for each stack
+	queriesPerClient = 2 // small queries per client
+	roundsMax        = 2 // a round takes half a minute for each stack
 )
 
 var spec = blocks.Spec{
@@ -45,19 +45,19 @@ var spec = blocks.Spec{
 	StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 1,
 }
 
-// question is one range query.
-type question struct {
+// rangeQuery is one range query.
+type rangeQuery struct {
 	what, expr string
-	series     int // in the answer
+	series     int // in the response
 }
 
 var (
-	whole = question{"10,000 series x 161 points", "bench_metric", series}
-	few   = question{"500 series x 161 points", `bench_metric{namespace="team-07"}`, 500}
-	sums  = question{"sum by (namespace) of 10,000", "sum by (namespace) (bench_metric)", 20}
+	whole = rangeQuery{"10,000 series x 161 points", "bench_metric", series}
+	few   = rangeQuery{"500 series x 161 points", `bench_metric{namespace="team-07"}`, 500}
+	sums  = rangeQuery{"sum by (namespace) of 10,000", "sum by (namespace) (bench_metric)", 20}
 )
 
-func (q question) request() proc.Request {
+func (q rangeQuery) request() proc.Request {
 	seconds := func(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64) }
 	const step = 180_000
 	start := blocks.QuietStartMS + int64(60_000)
@@ -66,7 +66,7 @@ func (q question) request() proc.Request {
 	}}
 }
 
-// Parts, in the order of the way down.
+// Components, from the client to the blocks.
 const (
 	frontend = iota
 	querier
@@ -76,7 +76,7 @@ const (
 
 var partNames = [parts]string{"query-frontend", "query", "sidecar"}
 
-// stack is one choice of programs.
+// stack is one combination of programs.
 type stack struct {
 	name    string
 	ferula  [parts]bool
@@ -140,10 +140,10 @@ func run(ctx context.Context, env area.Env) (_ *area.Outcome, err error) {
 		env.Logf("measured: %s", s.name)
 	}
 	b.out.Notes = []string{
-		fmt.Sprintf("%d series x %d h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus with external labels; range queries of %d steps of 3 min, asked of the frontend, whose split interval is a day and which caches nothing. The last column is held against the first.", series, hours, points),
-		"CPU is that of a process for one query, with the collection that follows it. Peak is RssAnon during the first large query of fresh processes. Bytes are what a process has written by system calls during a query, to the part above it but for its few lines of log.",
-		"Latency is the mean over all queries of so many clients, each of which asks one after the other, and all the same.",
-		"The answers of every stack were compared with Prometheus' own before, series by series and point by point.",
+		fmt.Sprintf("%d series x %d h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus with external labels; range queries of %d steps of 3 min to the frontend, which has a split interval of one day and no cache. The ratio compares the last column with the first.", series, hours, points),
+		"CPU is that of a process for one query, with the garbage collection after it. Peak is RssAnon during the first large query of new processes. Bytes are those a process writes by system calls during a query: the response to the component above it and a few log lines.",
+		"Latency is the mean over all queries of the given number of clients. Each client sends the same query, one after the other.",
+		"The responses of every stack equal those of Prometheus, compared series by series and point by point.",
 	}
 	return b.out, nil
 }
@@ -156,7 +156,7 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// start runs the parts from the bottom. Both programs take the same flags.
+// start runs the components, the sidecar first. Both programs have the same flags.
 func (b *bench) start(ctx context.Context, s *stack) error {
 	below, err := freeAddress()
 	if err != nil {
@@ -203,25 +203,25 @@ func (s *stack) stop() error {
 	return errors.Join(errs...)
 }
 
-// measure runs one stack through everything.
+// measure takes all readings of one stack.
 func (b *bench) measure(ctx context.Context, s *stack) (err error) {
 	defer func() { err = errors.Join(err, s.stop()) }()
 	if err := b.start(ctx, s); err != nil {
 		return err
 	}
-	if err := b.found(ctx, s); err != nil {
+	if err := b.waitForStore(ctx, s); err != nil {
 		return err
 	}
 	if err := b.peaks(ctx, s); err != nil {
 		return err
 	}
-	for _, q := range []question{whole, few, sums} {
+	for _, q := range []rangeQuery{whole, few, sums} {
 		if err := b.compare(ctx, s, q); err != nil {
 			return err
 		}
 	}
 	for round := 1; round <= min(b.env.Rounds, roundsMax); round++ {
-		for _, q := range []question{whole, sums} {
+		for _, q := range []rangeQuery{whole, sums} {
 			if err := b.costs(ctx, round, s, q); err != nil {
 				return err
 			}
@@ -235,8 +235,8 @@ func (b *bench) measure(ctx context.Context, s *stack) (err error) {
 	return nil
 }
 
-// found waits until the querier knows its store.
-func (b *bench) found(ctx context.Context, s *stack) error {
+// waitForStore waits until the querier has discovered its store.
+func (b *bench) waitForStore(ctx context.Context, s *stack) error {
 	for range 100 {
 		if body, _, err := s.servers[querier].Fetch(ctx, few.request()); err == nil && len(body) > 10_000 {
 			return nil
@@ -247,11 +247,11 @@ func (b *bench) found(ctx context.Context, s *stack) error {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	return errors.New("the querier does not find its store")
+	return errors.New("the querier has not discovered its store")
 }
 
-// ask asks the frontend.
-func (s *stack) ask(ctx context.Context, q question) (proc.Response, error) {
+// query sends a query to the frontend.
+func (s *stack) query(ctx context.Context, q rangeQuery) (proc.Response, error) {
 	a, err := s.servers[frontend].Get(ctx, q.request(), io.Discard)
 	if err == nil && a.Bytes < int64(q.series)*points {
 		err = fmt.Errorf("%s: %w: %d bytes", q.what, area.ErrEmpty, a.Bytes)
@@ -259,9 +259,9 @@ func (s *stack) ask(ctx context.Context, q question) (proc.Response, error) {
 	return a, err
 }
 
-// peaks measures the memory of all parts during the first large query.
+// peaks measures the memory of all components during the first large query.
 func (b *bench) peaks(ctx context.Context, s *stack) error {
-	work := func() error { _, err := s.ask(ctx, whole); return err }
+	work := func() error { _, err := s.query(ctx, whole); return err }
 	var total int64
 	for part, server := range s.servers {
 		below := work
@@ -279,8 +279,8 @@ func (b *bench) peaks(ctx context.Context, s *stack) error {
 	return nil
 }
 
-// costs measures the CPU of each part for one query, Prometheus included, and the bytes that each has written.
-func (b *bench) costs(ctx context.Context, round int, s *stack, q question) error {
+// costs measures the CPU of each component and of Prometheus for one query, and the bytes that each writes.
+func (b *bench) costs(ctx context.Context, round int, s *stack, q rangeQuery) error {
 	type part struct {
 		name   string
 		server *proc.Server
@@ -291,7 +291,7 @@ func (b *bench) costs(ctx context.Context, round int, s *stack, q question) erro
 	}
 	var total time.Duration
 	tape := &b.out.Tape
-	work := func() error { _, err := s.ask(ctx, q); return err }
+	work := func() error { _, err := s.query(ctx, q); return err }
 	for _, p := range all {
 		below := work
 		work = func() error {
@@ -321,7 +321,7 @@ func (b *bench) costs(ctx context.Context, round int, s *stack, q question) erro
 	return nil
 }
 
-// latency measures how long small queries take while so many clients ask.
+// latency measures the duration of small queries with a number of concurrent clients.
 func (b *bench) latency(ctx context.Context, round int, s *stack, clients int) error {
 	var mu sync.Mutex
 	var sum time.Duration
@@ -331,7 +331,7 @@ func (b *bench) latency(ctx context.Context, round int, s *stack, clients int) e
 		wait.Go(func() {
 			c := proc.NewClient(s.servers[frontend].URL())
 			defer c.Close()
-			for range asksOfEach {
+			for range queriesPerClient {
 				a, err := c.Get(ctx, few.request(), io.Discard)
 				mu.Lock()
 				sum += a.Elapsed
@@ -346,6 +346,6 @@ func (b *bench) latency(ctx context.Context, round int, s *stack, clients int) e
 	if len(errs) > 0 {
 		return errs[0]
 	}
-	b.out.Tape.Add(round, s.name, fmt.Sprintf("latency: %s, %d clients", few.what, clients), area.Seconds, sum.Seconds()/float64(clients*asksOfEach))
+	b.out.Tape.Add(round, s.name, fmt.Sprintf("latency: %s, %d clients", few.what, clients), area.Seconds, sum.Seconds()/float64(clients*queriesPerClient))
 	return nil
 }

@@ -25,7 +25,7 @@ const (
 
 func growthWhat(n int) string { return fmt.Sprintf("growth of a server: %d series", n) }
 
-// growth takes the memory of a server while it streams few series, and many, each from a process of its own.
+// growth measures the memory of a server while it streams few and many series, each in a new process.
 func (b *bench) growth(ctx context.Context, p peer.Program) error {
 	for round := 1; round <= b.env.Rounds; round++ {
 		for _, n := range []int{fewSeries, manySeries} {
@@ -61,8 +61,8 @@ func (b *bench) growthOf(ctx context.Context, p peer.Program, n int) (g proc.Gro
 		return g, err
 	}
 	defer conn.Close()
-	// Few series are asked for as often as makes many of them, so that both servers work equally long: a first answer is
-	// over before the collector has run once.
+	// The request for few series is repeated until it has streamed as many series in total, so that both servers work
+	// equally long: a single short response ends before the first garbage collection.
 	return server.GrowthDuring(ctx, func() error {
 		for range manySeries / n {
 			if err := drainSeries(ctx, conn, n); err != nil {
@@ -73,7 +73,7 @@ func (b *bench) growthOf(ctx context.Context, p peer.Program, n int) (g proc.Gro
 	})
 }
 
-// drainSeries reads an answer of n series.
+// drainSeries reads a response of n series.
 func drainSeries(ctx context.Context, conn *grpc.ClientConn, n int) error {
 	set := storeapi.NewClient(conn, storeapi.ClientOptions{}).Series(ctx, storeapi.SeriesRequest{
 		MaxMS: 1, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "series", strconv.Itoa(n))},

@@ -26,7 +26,7 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// What queriers are asked. The blocks of 8 h are those of area api, and so are the steps.
+// The data and queries for queriers. The blocks of 8 h and the steps are those of area api.
 var (
 	querySpec = blocks.Spec{
 		Metric: "bench_metric", Values: blocks.Floats15, Series: 10_000, Samples: 8 * 3600 / 15, StepMS: 15_000, StartMS: blocks.QuietStartMS, Seed: 1,
@@ -41,15 +41,15 @@ var (
 )
 
 const (
-	queryPoints   = 161
-	queryStepMS   = 180_000
-	queryFromMS   = blocks.QuietStartMS + 60_000
-	querierAsks   = 3 // in a row for one reading
-	hopWhat       = "200,000 series of 120 samples of two stores, merged and sent on"
-	querierPrefix = "CPU of the querier: "
+	queryPoints        = 161
+	queryStepMS        = 180_000
+	queryFromMS        = blocks.QuietStartMS + 60_000
+	requestsPerReading = 3 // in a row for one reading
+	hopWhat            = "200,000 series of 120 samples of two stores, merged and forwarded"
+	querierPrefix      = "CPU of the querier: "
 )
 
-// querier is one of the two programs between stores and clients.
+// querier is one of the two querier processes.
 type querier struct {
 	name   string
 	server *proc.Server
@@ -57,7 +57,7 @@ type querier struct {
 	client *storeapi.Client
 }
 
-// queriers measures what queries over stores, and merged streams of stores, cost the process between.
+// queriers measures the cost of PromQL queries and of merged Series streams in the querier process.
 func (b *bench) queriers(ctx context.Context) error {
 	if err := b.queries(ctx); err != nil {
 		return fmt.Errorf("query: %w", err)
@@ -66,8 +66,8 @@ func (b *bench) queriers(ctx context.Context) error {
 		return fmt.Errorf("hop2: %w", err)
 	}
 	b.out.Notes = append(b.out.Notes,
-		"Queriers are processes between ferula serve as store and a client; only their own CPU is counted. Thanos query runs its default, the Prometheus engine. 161 steps of 3 min over 10,000 series x 8 h of 15-digit floats every 15 s: most of what is left is the engine, the same one on both sides.",
-		"Hop: a client asks as Thanos does, for batches of 64, and receives every series; both stores have the same series under another replica label, so that theirs alternate.",
+		"Queriers are processes between a client and ferula serve as the store; only their own CPU is counted. Thanos query runs its default, the Prometheus engine. 161 steps of 3 min over 10,000 series x 8 h of 15-digit floats every 15 s: most of the CPU is the engine, the same one on both sides.",
+		"Hop: a client requests batches of 64, as Thanos does, and receives every series; both stores have the same series with different replica labels, so that the series of the two alternate.",
 	)
 	return nil
 }
@@ -134,7 +134,7 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// waitForStores waits until a querier knows all of its stores.
+// waitForStores waits until a querier has discovered all of its stores.
 func (q *querier) waitForStores(ctx context.Context, stores []string) error {
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		body, _, err := q.server.Fetch(ctx, proc.Request{Path: "/api/v1/stores"})
@@ -145,7 +145,7 @@ func (q *querier) waitForStores(ctx context.Context, stores []string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s does not know its stores", q.name)
+	return fmt.Errorf("%s has not discovered its stores", q.name)
 }
 
 // runStore starts ferula serve as a store over a copy of blocks.
@@ -172,7 +172,7 @@ func (b *bench) runStore(ctx context.Context, from, name, config string) (server
 	return server, address, err
 }
 
-// queries asks both queriers PromQL.
+// queries sends PromQL queries to both queriers.
 func (b *bench) queries(ctx context.Context) (err error) {
 	from, err := blocks.Ensure(ctx, b.env.Cache, querySpec)
 	if err != nil {
@@ -189,27 +189,27 @@ func (b *bench) queries(ctx context.Context) (err error) {
 		return err
 	}
 	for _, e := range queryExprs {
-		var meant [2]string
+		var results [2]string
 		for i := range both {
 			body, _, err := both[i].server.Fetch(ctx, queryRequest(e.expr))
 			if err != nil {
 				return fmt.Errorf("%s: %w", both[i].name, err)
 			}
-			if meant[i], err = meaningOf(body); err != nil {
+			if results[i], err = normalizedResult(body); err != nil {
 				return fmt.Errorf("%s: %w: %.300s", both[i].name, err, body)
 			}
 		}
-		if meant[0] != meant[1] {
-			return fmt.Errorf("%s: %w: %.300s\n%.300s", e.what, area.ErrUnequal, meant[0], meant[1])
+		if results[0] != results[1] {
+			return fmt.Errorf("%s: %w: %.300s\n%.300s", e.what, area.ErrUnequal, results[0], results[1])
 		}
 	}
-	b.env.Logf("queriers' answers are equal")
+	b.env.Logf("responses of the queriers are equal")
 	for round := 1; round <= b.env.Rounds; round++ {
 		for _, e := range queryExprs {
 			for i := range both {
 				q := &both[i]
 				cpu, err := q.server.CPUDuring(ctx, func() error {
-					for range querierAsks {
+					for range requestsPerReading {
 						if _, _, err := q.server.Fetch(ctx, queryRequest(e.expr)); err != nil {
 							return err
 						}
@@ -219,7 +219,7 @@ func (b *bench) queries(ctx context.Context) (err error) {
 				if err != nil {
 					return fmt.Errorf("%s: %w", q.name, err)
 				}
-				b.out.Tape.Add(round, q.name, querierPrefix+e.what, area.Seconds, cpu.Seconds()/querierAsks)
+				b.out.Tape.Add(round, q.name, querierPrefix+e.what, area.Seconds, cpu.Seconds()/requestsPerReading)
 			}
 		}
 		b.env.Logf("queriers, round %d of %d", round, b.env.Rounds)
@@ -236,10 +236,10 @@ func queryRequest(expr string) proc.Request {
 	}}
 }
 
-// meaningOf is an answer's data with its series in order. The engine inside Thanos is an older release, which adds in
-// another order: values are told to 12 digits.
-func meaningOf(body []byte) (string, error) {
-	var answer struct {
+// normalizedResult returns the data of a response as text, with sorted series. The engine in Thanos is an older release,
+// which adds in another order, so values have 12 digits.
+func normalizedResult(body []byte) (string, error) {
+	var response struct {
 		Data struct {
 			Result []struct {
 				Metric map[string]string
@@ -247,14 +247,14 @@ func meaningOf(body []byte) (string, error) {
 			}
 		}
 	}
-	if err := json.Unmarshal(body, &answer); err != nil {
+	if err := json.Unmarshal(body, &response); err != nil {
 		return "", err
 	}
-	if len(answer.Data.Result) < 2 {
+	if len(response.Data.Result) < 2 {
 		return "", area.ErrEmpty
 	}
 	var lines []string
-	for _, s := range answer.Data.Result {
+	for _, s := range response.Data.Result {
 		if len(s.Values) != queryPoints {
 			return "", fmt.Errorf("%d points: %w", len(s.Values), area.ErrEmpty)
 		}
@@ -272,7 +272,7 @@ func meaningOf(body []byte) (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-// hop has both queriers send on what two stores have.
+// hop measures both queriers forwarding the merged series of two stores.
 func (b *bench) hop(ctx context.Context) (err error) {
 	from, err := blocks.Ensure(ctx, b.env.Cache, hopSpec)
 	if err != nil {
@@ -307,7 +307,7 @@ func (b *bench) hop(ctx context.Context) (err error) {
 		for i := range both {
 			q := &both[i]
 			cpu, err := q.server.CPUDuring(ctx, func() error {
-				for range querierAsks {
+				for range requestsPerReading {
 					got, err := q.receive(ctx, false)
 					if err == nil && (got.series != found[0].series || got.chunks != found[0].chunks) {
 						err = area.ErrUnequal
@@ -321,7 +321,7 @@ func (b *bench) hop(ctx context.Context) (err error) {
 			if err != nil {
 				return fmt.Errorf("%s: %w", q.name, err)
 			}
-			b.out.Tape.Add(round, q.name, what, area.Seconds, cpu.Seconds()/querierAsks)
+			b.out.Tape.Add(round, q.name, what, area.Seconds, cpu.Seconds()/requestsPerReading)
 		}
 		b.env.Logf("hop, round %d of %d", round, b.env.Rounds)
 	}
@@ -329,13 +329,13 @@ func (b *bench) hop(ctx context.Context) (err error) {
 	return nil
 }
 
-// received sums up a stream.
+// received is the digest of a stream.
 type received struct {
 	series, chunks int
 	sum            [sha256.Size]byte
 }
 
-// receive asks for all series, and looks into them if they are to be compared.
+// receive requests all series. With look it also hashes them.
 func (q *querier) receive(ctx context.Context, look bool) (r received, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()

@@ -1,9 +1,9 @@
-// Package storeapi measures what it costs to move series through a StoreAPI stream: goals storeapi/*.
+// Package storeapi measures the cost of series in a StoreAPI stream: goals storeapi/*.
 //
-// In comes a file of series from a seed. Two workers, Thanos' codec as released and ferula's server and client, move them
-// over TCP in their own process; a third way, gRPC with a codec that does nothing, is the floor. What arrives is compared
-// first, to the byte of every label and chunk. The growth of a streaming server is taken from a process of its own.
-// Queriers are processes between stores and clients (goals query and hop2): Thanos query and ferula query.
+// The input is a file of series generated from a seed. Two workers, Thanos' codec as released and ferula's server and client,
+// send them over TCP within their own process; the floor is gRPC with a codec that does nothing. The received series are
+// compared first, every byte of labels and chunks. The memory growth of a streaming server is measured in a separate
+// process. The goals query and hop2 measure Thanos query and ferula query as processes between stores and clients.
 package storeapi
 
 import (
@@ -27,9 +27,9 @@ const (
 
 	nanosecondsASeries = "ns/series"
 
-	thanosBatch = 64 // what Thanos' querier asks for
+	thanosBatch = 64 // the batch size that Thanos' querier requests
 	repeats     = 5
-	matrixTotal = 100_000 // series of one reading of the matrix, in as many streams as that takes
+	matrixTotal = 100_000 // series of one reading of the matrix, over several streams
 )
 
 var (
@@ -38,11 +38,11 @@ var (
 	batches      = []int{1, 64, 1000, 10_000}
 )
 
-// side is one way to move series.
+// side is one implementation under test.
 type side struct {
 	name   string
 	worker *worker
-	task   streams.Task // what it always asks for
+	task   streams.Task // its default request
 }
 
 type bench struct {
@@ -95,13 +95,13 @@ func run(ctx context.Context, env area.Env) (_ *area.Outcome, err error) {
 	return b.out, nil
 }
 
-// compare checks that every series arrives the same, in every way that is measured.
+// compare checks that all sides deliver equal series, for every kind of request that is measured.
 func (b *bench) compare(ctx context.Context) error {
 	for _, n := range sampleCounts {
 		want := ""
 		for _, s := range b.sides {
 			if s.task.Noop {
-				continue // it is compared with nothing: its client does not look
+				continue // its client does not decode
 			}
 			for _, t := range []streams.Task{s.task, {Batch: thanosBatch}, {Batch: 1}} {
 				t.File, t.Series, t.Check = b.files[n], seriesCount, true
@@ -118,18 +118,18 @@ func (b *bench) compare(ctx context.Context) error {
 			}
 		}
 	}
-	b.env.Logf("series arrive equal")
+	b.env.Logf("received series are equal")
 	return nil
 }
 
 func streamWhat(samples int) string { return fmt.Sprintf("CPU: %d samples", samples) }
 
-// plainWhat is ferula without symbols, which moves the bytes that the floor moves.
+// plainWhat is ferula without symbols, which sends the same bytes as the floor.
 func plainWhat(samples int) string { return streamWhat(samples) + ", the same bytes" }
 func keptWhat(samples int) string  { return streamWhat(samples) + ", all kept" }
 func allocWhat(samples int) string { return fmt.Sprintf("allocations: %d samples, all kept", samples) }
 
-// streams takes the readings that goals follow from, in turn.
+// streams takes the readings of the goals, sides in turn.
 func (b *bench) streams(ctx context.Context) error {
 	for round := 1; round <= b.env.Rounds; round++ {
 		for _, n := range sampleCounts {
@@ -170,8 +170,8 @@ func (b *bench) add(round int, side, what string, f streams.Figures) {
 	b.out.Tape.Add(round, side, what, nanosecondsASeries, float64(f.CPUNanoseconds)/seriesCount)
 }
 
-// matrix takes one reading of every size of stream and batch. Each side is asked as Thanos asks, so that the batch is
-// what it says.
+// matrix takes one reading of every stream and batch size. Both sides get the request that Thanos sends, so that the batch
+// size applies.
 func (b *bench) matrix(ctx context.Context) error {
 	begun := time.Now()
 	for _, n := range sampleCounts {
@@ -200,7 +200,7 @@ func (b *bench) matrix(ctx context.Context) error {
 	return nil
 }
 
-// wire counts the bytes that servers write.
+// wire measures the bytes that servers write.
 func (b *bench) wire(ctx context.Context) error {
 	for _, n := range sampleCounts {
 		for _, kind := range []struct {
@@ -243,11 +243,11 @@ func (b *bench) conclude() {
 	b.out.Measure("storeapi/symbols-label-bytes", area.Over(tape.Best(ferula, symbols), tape.Best(ferula, labels)), labels, symbols)
 	b.out.Measure("storeapi/growth", area.Over(tape.Best(ferula, growthWhat(manySeries)), tape.Best(ferula, growthWhat(fewSeries))), growthWhat(fewSeries), growthWhat(manySeries))
 	b.out.Notes = append(b.out.Notes,
-		fmt.Sprintf("%d series of 9 labels, gauges in XOR chunks of %d samples; server and client in one process, TCP between them, no store, no TLS, no interceptors. CPU is of both.", seriesCount, chunkSamples),
-		"Each side is asked as it is by default: Thanos in batches of 64; ferula by ferula, in batches of 128 KiB with symbols. Each client turns labels into the engine's type and looks at the chunks, then lets go; \"all kept\": holds everything until the stream ends, ferula by the set's Keep.",
-		"ferula's source holds encoded label sets, a number for each label and chunks one behind the other, as the mapped files of a block do; symbols are sent for sources with numbers only. Thanos' source holds its messages, ready made.",
-		"gRPC alone moves the messages that ferula makes without symbols, ready made, through buffers of 128 KiB, and drops them. \"The same bytes\" is ferula without symbols.",
-		"The matrix is read once and not in rounds; both sides are asked as Thanos asks, and ferula ends a batch at 128 KiB all the same.",
-		"Growth is that of a server whose series are made up as they are sent, so that nothing but the server itself can grow.",
+		fmt.Sprintf("%d series of 9 labels, gauges in XOR chunks of %d samples; server and client in one process, TCP between them, no store, no TLS, no interceptors. CPU is that of both.", seriesCount, chunkSamples),
+		"Each side gets its default request: Thanos batches of 64; ferula, from a ferula client, batches of 128 KiB with symbols. Each client converts labels to the engine's type and reads the chunks, then releases them; \"all kept\": it holds everything until the stream ends, ferula with the set's Keep.",
+		"ferula's source holds encoded label sets, a symbol reference for each label and consecutive chunks, as the mapped files of a block do; symbols are sent only for sources with references. Thanos' source holds encoded messages.",
+		"gRPC alone sends the encoded messages that ferula sends without symbols, through buffers of 128 KiB, and drops them. \"The same bytes\" is ferula without symbols.",
+		"The matrix is measured once, not in rounds; both sides get the request that Thanos sends, and ferula still ends a batch at 128 KiB.",
+		"Growth is that of a server that generates its series while it sends them, so that only the memory of the server itself can grow.",
 	)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/ferula-io/ferula/bench/streams"
 )
 
-// worker is a running program of package streams. It has one file of series in memory at a time.
+// worker is a process that runs tasks of package streams. It holds one file of series in memory at a time.
 type worker struct {
 	name string
 	cmd  *exec.Cmd
@@ -44,10 +44,10 @@ func startWorker(p peer.Program) (*worker, error) {
 	return &worker{p.Name, cmd, in, bufio.NewReader(out)}, nil
 }
 
-// taskTimeout is far beyond what any task takes.
+// taskTimeout is far above the duration of any task.
 const taskTimeout = 3 * time.Minute
 
-// do has a task done. Only one is done at a time; one that does not end is killed.
+// do runs a task in the worker. Tasks run one at a time; after taskTimeout the worker is killed.
 func (w *worker) do(ctx context.Context, t streams.Task) (f streams.Figures, err error) {
 	ctx, cancel := context.WithTimeout(ctx, taskTimeout)
 	defer cancel()
@@ -59,11 +59,11 @@ func (w *worker) do(ctx context.Context, t streams.Task) (f streams.Figures, err
 	if _, err := w.in.Write(append(line, '\n')); err != nil {
 		return f, fmt.Errorf("%s: %w", w.name, err)
 	}
-	answer, err := w.out.ReadBytes('\n')
+	result, err := w.out.ReadBytes('\n')
 	if err != nil {
 		return f, fmt.Errorf("%s: %w", w.name, errors.Join(ctx.Err(), err))
 	}
-	if err := json.Unmarshal(answer, &f); err != nil {
+	if err := json.Unmarshal(result, &f); err != nil {
 		return f, fmt.Errorf("%s: %w", w.name, err)
 	}
 	if f.Error != "" {

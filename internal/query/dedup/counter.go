@@ -6,13 +6,12 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// Counter makes the resets of a counter good: what it shows never falls. Samples
-// that are no number are left out, histograms shown as they are.
+// Counter adjusts counter resets: its result never decreases. NaN samples are skipped;
+// histograms are returned as they are.
 //
-// A downsampled chunk ends with a second sample at the last one's time, which is
-// not shown: it is the counter's true last value, from which the next chunk's first
-// sample tells whether there was a reset between. Samples that lie before the last
-// one are left out too.
+// A downsampled chunk ends with a second sample at the last timestamp, which is not
+// returned: it is the counter's true last value, by which a reset before the next chunk's
+// first sample is detected. Samples before the last one are skipped too.
 func Counter(it chunkenc.Iterator) chunkenc.Iterator {
 	return &counter{Iterator: it, atMS: math.MinInt64}
 }
@@ -22,8 +21,8 @@ type counter struct {
 	begun     bool
 	valueType chunkenc.ValueType
 	atMS      int64
-	last      float64 // as the source has it
-	resets    float64 // what has been counted before them
+	last      float64 // as in the source
+	resets    float64 // sum of the values before the resets
 	value     float64
 	counting  bool
 }
@@ -48,7 +47,7 @@ func (c *counter) Next() chunkenc.ValueType {
 	}
 }
 
-// take says whether a sample is to be shown.
+// take reports whether a sample is to be returned.
 func (c *counter) take(t int64, v float64) bool {
 	switch {
 	case math.IsNaN(v):
@@ -56,7 +55,7 @@ func (c *counter) take(t int64, v float64) bool {
 	case !c.counting:
 		c.counting = true
 	case t == c.atMS:
-		// The true last value; what was counted up to it is what was shown.
+		// The true last value; the total up to it was returned already.
 		c.resets += c.last - v
 		c.last = v
 		return false
@@ -69,8 +68,8 @@ func (c *counter) take(t int64, v float64) bool {
 	return true
 }
 
-// Seek implements chunkenc.Iterator. It goes through all samples, since a reset may
-// be among those that are passed.
+// Seek implements chunkenc.Iterator. It reads all samples on the way, since a reset may be
+// among them.
 func (c *counter) Seek(t milliseconds) chunkenc.ValueType {
 	if c.begun && (c.valueType == chunkenc.ValNone || c.atMS >= t) {
 		return c.valueType

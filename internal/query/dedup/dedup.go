@@ -1,21 +1,20 @@
-// Package dedup makes one series of what several replicas measured of it.
+// Package dedup merges the series of several replicas into one.
 //
-// Iterators over the samples of each replica come in, of one series and each in
-// order of time; one iterator comes out, which shows the samples of one replica and
-// goes over to another only where the first has a gap. It never mixes two: replicas
-// scrape at different moments, so that a mixture would have twice the samples, and
-// counters that fall. The choice is Thanos' penalty algorithm, sample by sample, so
-// that either program answers the same. What overlaps within one replica is
-// untangled before; labels, chunks and requests are not known here.
+// The input is one iterator per replica over the samples of one series, in time order. The
+// resulting iterator returns the samples of one replica and switches to another only at a
+// gap. It never mixes two: replicas scrape at different times, so a mixture would have
+// twice the samples, and counters that decrease. The algorithm is Thanos' penalty
+// algorithm, sample by sample, so that both programs return the same. Overlaps within one
+// replica must be merged before. Labels, chunks and requests are handled elsewhere.
 //
-// Between two replicas it is decided so, from the last sample shown, at time T:
+// The choice between replicas a and b after the last returned sample, at time T:
 //
 //	next of a     first of a at or after T+1+penalty of a
 //	next of b     first of b at or after T+1+penalty of b
-//	shown         the earlier one, a if they are equally early
-//	penalties     of the shown one 0, of the other one twice the time since T
+//	returned      the earlier one, a if they are equal
+//	penalties     0 for the returned one, twice the time since T for the other
 //
-// Further replicas are added as a tree that leans to the left.
+// Further replicas are combined as a left-leaning tree.
 package dedup
 
 import (
@@ -29,22 +28,21 @@ import (
 // firstPenaltyMS is the penalty before the distance of two samples is known.
 const firstPenaltyMS = 5000
 
-// milliseconds is a time; by this name vet does not take an iterator's Seek for
-// that of an io.Seeker.
+// milliseconds is a timestamp. The named type prevents vet from taking an iterator's Seek
+// for that of io.Seeker.
 type milliseconds = int64
 
-// IsCounter says whether a function, by its PromQL name, sees its argument as a
-// counter whose resets it makes good.
+// IsCounter reports whether a function, by its PromQL name, adjusts counter resets of its
+// argument.
 //
-// resets, which Thanos counts among them, is not: samples whose resets are made
-// good have none to count, so it is answered from what the replicas have.
+// It is false for resets, which Thanos includes: adjusted samples have no resets to count,
+// so the function reads the replicas' own samples.
 func IsCounter(function string) bool {
 	return function == "rate" || function == "irate" || function == "increase"
 }
 
-// Penalty makes one iterator of those of the replicas, whose samples are asked for
-// by the named function; if IsCounter says so they have been made good by Counter.
-// There must be one replica at least. The iterators belong to the result.
+// Penalty merges the iterators of at least one replica for the named function. If IsCounter
+// reports true, the iterators must be Counters. The result owns the iterators.
 func Penalty(replicas []chunkenc.Iterator, function string) chunkenc.Iterator {
 	if len(replicas) == 1 {
 		return replicas[0]
@@ -52,7 +50,7 @@ func Penalty(replicas []chunkenc.Iterator, function string) chunkenc.Iterator {
 	counter := IsCounter(function)
 	leaf := func(it chunkenc.Iterator) replica {
 		if counter {
-			return &raised{Iterator: it}
+			return &counterAdjuster{Iterator: it}
 		}
 		return plain{it}
 	}
@@ -63,7 +61,7 @@ func Penalty(replicas []chunkenc.Iterator, function string) chunkenc.Iterator {
 	return merged
 }
 
-// Chain makes one iterator that shows the samples of all, each timestamp once.
+// Chain merges iterators by timestamp. Each timestamp is returned once.
 func Chain(replicas []chunkenc.Iterator, _ string) chunkenc.Iterator {
 	if len(replicas) == 1 {
 		return replicas[0]
@@ -71,11 +69,10 @@ func Chain(replicas []chunkenc.Iterator, _ string) chunkenc.Iterator {
 	return storage.ChainSampleIteratorFromIterators(nil, replicas)
 }
 
-// replica is an iterator that can be told what a counter had come to.
+// replica is an iterator whose counter can be raised.
 type replica interface {
 	chunkenc.Iterator
-	// raise is told the value last shown, when another replica's sample than before
-	// is shown next.
+	// raise passes the value returned last when a sample of another replica is returned next.
 	raise(last float64)
 }
 
@@ -83,21 +80,21 @@ type plain struct{ chunkenc.Iterator }
 
 func (plain) raise(float64) {}
 
-// raised is a counter that does not fall when it takes over from a replica that
-// had counted further: it is lifted by the difference from then on.
-type raised struct {
+// counterAdjuster raises a counter that takes over from a replica with a greater value: from then on
+// the difference is added.
+type counterAdjuster struct {
 	chunkenc.Iterator
 	by float64
 }
 
-func (r *raised) raise(last float64) {
+func (r *counterAdjuster) raise(last float64) {
 	if _, v := r.At(); last > v {
 		r.by += last - v
 	}
 }
 
 // At implements chunkenc.Iterator.
-func (r *raised) At() (int64, float64) {
+func (r *counterAdjuster) At() (int64, float64) {
 	t, v := r.Iterator.At()
 	return t, v + r.by
 }
@@ -105,7 +102,7 @@ func (r *raised) At() (int64, float64) {
 // pair chooses between two replicas.
 type pair struct {
 	a, b            replica
-	typeA, typeB    chunkenc.ValueType // of their next samples
+	typeA, typeB    chunkenc.ValueType // value types of their next samples
 	penaltyA        int64
 	penaltyB        int64
 	shown           replica
@@ -125,7 +122,7 @@ func (p *pair) Next() chunkenc.ValueType {
 	if !p.begun {
 		p.begun = true
 		p.typeA, p.typeB = p.a.Next(), p.b.Next()
-		// The first replica's first value counts as shown, whichever begins.
+		// The first replica's first value counts as returned, whichever begins.
 		p.shownType = p.typeA
 		if p.typeA == chunkenc.ValNone {
 			return p.choose()
@@ -152,11 +149,11 @@ func (p *pair) Next() chunkenc.ValueType {
 	return t
 }
 
-// choose shows the earlier of the two next samples and sets the penalties.
+// choose selects the earlier of the two next samples and sets the penalties.
 func (p *pair) choose() chunkenc.ValueType {
 	switch {
 	case p.typeA == chunkenc.ValNone && p.typeB == chunkenc.ValNone:
-		// What was shown last stays where it is; there is nothing to be raised.
+		// The last sample remains current; no value is raised.
 		p.shownType = chunkenc.ValNone
 	case p.typeA == chunkenc.ValNone:
 		p.show(p.b, p.typeB, false)
@@ -196,8 +193,8 @@ func (p *pair) raise(last float64) {
 	}
 }
 
-// Seek implements chunkenc.Iterator. It goes through all samples on the way: which
-// replica is shown depends on what was shown before.
+// Seek implements chunkenc.Iterator. It reads all samples on the way: which replica is
+// returned depends on the samples before.
 func (p *pair) Seek(t milliseconds) chunkenc.ValueType {
 	if p.begun && (p.shownType == chunkenc.ValNone || p.lastMS >= t) {
 		return p.shownType

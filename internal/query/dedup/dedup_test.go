@@ -23,7 +23,7 @@ type sample struct {
 	h bool // a histogram whose sum is v
 }
 
-// samples is an iterator over a list, written for nothing but being right.
+// samples is an iterator over a list, written for correctness only.
 type samples struct {
 	all []sample
 	i   int // one more than the current
@@ -112,9 +112,9 @@ func parseSamples(t *testing.T, fields []string) []sample {
 	return all
 }
 
-// The file says what the package dedup of Thanos 0.42.4 showed of random replicas
-// with gaps, resets and jitter, for rate and for a function that is no counter's.
-func TestWhatIsShownEqualsWhatThanosShows(t *testing.T) {
+// The file has the results of the package dedup of Thanos 0.42.4 for random replicas with
+// gaps, resets and jitter, for rate and for a function that is not a counter's.
+func TestPenalty_EqualsThanos(t *testing.T) {
 	text, err := os.ReadFile("testdata/thanos-0.42.4-penalty.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -199,7 +199,7 @@ func randomReplicas(rng *rand.Rand, histograms bool) [][]sample {
 	return replicas
 }
 
-func TestReplicasOfFloatsAndHistogramsAreChosenAsTheNaiveAlgorithmDoes(t *testing.T) {
+func TestPenalty_EqualsTheNaiveAlgorithm(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
 		replicas := randomReplicas(rng, true)
@@ -213,7 +213,7 @@ func TestReplicasOfFloatsAndHistogramsAreChosenAsTheNaiveAlgorithmDoes(t *testin
 	}
 }
 
-func TestSeekingShowsWhatReadingToThatTimeShows(t *testing.T) {
+func TestPenalty_SeekEqualsNext(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, function := range []string{"", "rate"} {
 		for range 300 {
@@ -244,9 +244,9 @@ func TestSeekingShowsWhatReadingToThatTimeShows(t *testing.T) {
 	}
 }
 
-// Two replicas of one counter, one of which dies between scrapes: whoever takes over,
-// what is shown for rate never falls.
-func TestACounterNeverFallsWhenAnotherReplicaTakesOver(t *testing.T) {
+// Two replicas of one counter, one of which dies between scrapes: whichever takes over, the
+// result for rate never decreases.
+func TestPenalty_CounterNeverDecreases(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 300 {
 		replicas := randomReplicas(rng, false)
@@ -259,7 +259,7 @@ func TestACounterNeverFallsWhenAnotherReplicaTakesOver(t *testing.T) {
 	}
 }
 
-func TestEqualReplicasShowOne(t *testing.T) {
+func TestPenalty_EqualReplicasReturnOne(t *testing.T) {
 	one := []sample{{1000, 1, false}, {16000, 2, false}, {31000, 3, true}, {46000, 4, false}}
 	if got := read(Penalty(iterators([][]sample{one, one, one}, ""), "")); !slices.Equal(got, one) {
 		t.Error(got)
@@ -269,7 +269,7 @@ func TestEqualReplicasShowOne(t *testing.T) {
 	}
 }
 
-func TestTheSecondSampleOfADownsampledChunkIsItsTrueLastValue(t *testing.T) {
+func TestCounter_UsesTheTrueLastValueOfADownsampledChunk(t *testing.T) {
 	stale := math.Float64frombits(value.StaleNaN)
 	for _, c := range []struct{ in, want []sample }{
 		{[]sample{{10, 5, false}, {20, 8, false}, {20, 3, false}, {30, 4, false}}, []sample{{10, 5, false}, {20, 8, false}, {30, 9, false}}},
@@ -282,7 +282,7 @@ func TestTheSecondSampleOfADownsampledChunkIsItsTrueLastValue(t *testing.T) {
 	}
 }
 
-func BenchmarkTwoReplicas(b *testing.B) {
+func BenchmarkPenalty_TwoReplicas(b *testing.B) {
 	var replicas [][]sample
 	for r := range 2 {
 		var all []sample
@@ -316,9 +316,8 @@ func (f *failing) Err() error {
 	return nil
 }
 
-// Samples that cannot be read are an error of whichever replica has them, and not
-// fewer samples.
-func TestTheErrorOfEveryReplicaIsReported(t *testing.T) {
+// Unreadable samples are an error, whichever replica has them, not fewer samples.
+func TestPenalty_ReportsErrorsOfAllReplicas(t *testing.T) {
 	corrupt := errors.New("corrupt")
 	for _, function := range []string{"", "rate"} {
 		for broken := range 3 {

@@ -1,18 +1,15 @@
-// Package exemplar is where the two lanes meet: from a sample that stands for a
-// metric, or a profile that stands for a series of profiles, to the flame graph of
-// what was done then.
+// Package exemplar links metrics and profiles: from an exemplar of a metric or of a profile
+// series to the flame graph of its profile.
 //
-// A Request comes in. If it names a profile, that one is asked for. If it names
-// metrics, their exemplars in the range are read, and the one with the greatest
-// value is taken, or the one nearest to a time. Its label profile_id says which
-// profile to look at. Exemplars of programs that know no profiles have a time all the
-// same: if none names a profile, and the request says by labels whose profiles are
-// meant, those that began shortly before the exemplar are put together.
+// A Request names a profile, or metrics. Of metrics it reads the exemplars in the range and
+// takes the one with the greatest value, or the one nearest to a timestamp; its label
+// profile_id names the profile. Programs without profile IDs have exemplars with
+// timestamps: if no exemplar names a profile and the request has labels that select
+// profiles, those that began shortly before the exemplar are merged.
 //
-// Labels that the metric's series and the profiles' samples share may narrow it,
-// so that one can have the CPU of one endpoint. There is no storage, no PromQL but
-// the selectors it is given, and no HTTP here. Span and trace ids of samples are
-// not kept by the store, so that none leads through them.
+// Labels that the metric's series and the profiles' samples share may narrow the result, for
+// example to the CPU of one endpoint. Storage, HTTP, and PromQL except for selectors are
+// elsewhere. The store drops span and trace IDs of samples, so they cannot be used.
 package exemplar
 
 import (
@@ -29,20 +26,19 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// ErrNone is returned where no exemplar in the range leads to a profile.
-var ErrNone = errors.New("no exemplar in this range names a profile, and without labels to match or a selector its time names none either")
+// ErrNone is returned if no exemplar in the range leads to a profile.
+var ErrNone = errors.New("no exemplar in this range has a profile ID, and finding profiles by its timestamp needs labels to match or a selector")
 
-// Merger makes flame graphs. query/profile's engine is one.
+// Merger builds flame graphs; query/profile's Engine implements it.
 type Merger interface {
 	MergeFlame(ctx context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error)
 }
 
-// DefaultType is looked at where a request does not say.
+// DefaultType is the profile type of requests without one.
 var DefaultType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu", PeriodUnit: "nanoseconds"}
 
-// Request names what is looked for: ProfileID, or Selectors and a range. A profile is
-// looked for in the range, near to NearMS, at the time that its id begins with, or in
-// the last day: the first of these that is known.
+// Request has a ProfileID, or Selectors and a range. A profile is searched for in the range,
+// near NearMS, at the timestamp in its ID, or in the last day: the first that is known.
 type Request struct {
 	Tenant    string
 	ProfileID string
@@ -50,7 +46,7 @@ type Request struct {
 	StartMS   int64               // inclusive; with ProfileID both may be 0
 	EndMS     int64
 	NearMS    int64    // 0: the greatest value, else the exemplar nearest to it
-	Match     []string // labels whose values the samples must have in common with the metric's series
+	Match     []string // labels whose values must be equal in the samples and in the metric's series
 	WindowMS  int64    // how long before an exemplar a profile of its time may begin; 0: 15 s
 
 	Type     profiles.Type // the zero value is DefaultType
@@ -58,37 +54,37 @@ type Request struct {
 	NodesMax int
 }
 
-// Answer is a flame graph and what led to it. It is the caller's.
+// Result is a flame graph and the exemplar that led to it. The caller owns it.
 type Result struct {
-	Found    bool          // whether an exemplar led here, and not a profile's id
-	Series   labels.Labels // that the exemplar stands for
+	Found    bool          // true if found by an exemplar, false if by a profile ID
+	Series   labels.Labels // series of the exemplar
 	Exemplar exemplar.Exemplar
 	By       string // profile_id or time
-	ID       string // of the profile; "" by time
+	ID       string // of the profile; "" if by time
 	Type     profiles.Type
 	Flame    *profiles.FlameGraph
 }
 
-// Finder finds. Use New.
+// Finder finds the profiles of exemplars.
 type Finder struct {
 	metrics  storage.ExemplarQueryable
 	profiles Merger
 	now      func() time.Time
 }
 
-// New makes a finder; metrics may be nil, then only profiles can be named.
+// New returns a Finder. Without metrics, which may be nil, requests must name profiles.
 func New(metrics storage.ExemplarQueryable, merger Merger) *Finder {
 	return &Finder{metrics: metrics, profiles: merger, now: time.Now}
 }
 
-// marginMS is how long before an exemplar's time its profile may have begun, and how
-// long after it. A profile is found by its id; this keeps the search short.
+// marginMS is how long before and after an exemplar's timestamp its profile may have begun.
+// The profile is found by ID; this keeps the search short.
 const marginMS = 60 * 60 * 1000
 
-// windowMS is as long as most profile.
+// windowMS is the length of most profiles.
 const windowMS = 15_000
 
-// Find leads to a flame graph.
+// Find returns the flame graph of a request.
 func (f *Finder) Find(ctx context.Context, r Request) (*Result, error) {
 	a := &Result{Type: r.Type}
 	if a.Type == (profiles.Type{}) {
@@ -129,11 +125,10 @@ func (f *Finder) Find(ctx context.Context, r Request) (*Result, error) {
 	return a, nil
 }
 
-// dayMS is how far back a profile is looked for of which only an id is known that
-// says no time.
+// dayMS is how far back a profile is searched for if its ID has no timestamp.
 const dayMS = 24 * 60 * 60 * 1000
 
-// around is when a profile that is named by its id may have begun.
+// around returns the range in which a profile named by ID may have begun.
 func (f *Finder) around(r Request) (startMS, endMS int64) {
 	if r.StartMS != 0 || r.EndMS != 0 {
 		return r.StartMS, r.EndMS
@@ -141,7 +136,7 @@ func (f *Finder) around(r Request) (startMS, endMS int64) {
 	if r.NearMS != 0 {
 		return r.NearMS - marginMS, r.NearMS + marginMS
 	}
-	if id, err := profiles.ParseID(r.ProfileID); err == nil { // else it is refused later
+	if id, err := profiles.ParseID(r.ProfileID); err == nil { // an invalid ID is refused later
 		if ms, ok := id.TimeMS(); ok {
 			return ms - marginMS, ms + marginMS
 		}
@@ -153,7 +148,7 @@ func (f *Finder) around(r Request) (startMS, endMS int64) {
 // find chooses the exemplar.
 func (f *Finder) find(ctx context.Context, r Request, a *Result) error {
 	if f.metrics == nil || len(r.Selectors) == 0 {
-		return fmt.Errorf("%w: neither a profile nor metrics are named", profiles.ErrBadRequest)
+		return fmt.Errorf("%w: neither a profile nor metrics in the request", profiles.ErrBadRequest)
 	}
 	q, err := f.metrics.ExemplarQuerier(ctx)
 	if err != nil {
@@ -185,13 +180,12 @@ func (f *Finder) find(ctx context.Context, r Request, a *Result) error {
 	return nil
 }
 
-// profileOf is the profile that an exemplar names, as any program spells it.
+// profileOf returns the profile ID of an exemplar, in any program's format.
 func profileOf(lset labels.Labels) string {
 	return cmp.Or(lset.Get("profile_id"), lset.Get("profileID"), lset.Get("profileId"))
 }
 
-// better compares by the distance to a time or by value; of equals the later one
-// wins.
+// better compares by distance to a timestamp or by value; of equal exemplars the later wins.
 func better(nearMS int64, e, than *exemplar.Exemplar) bool {
 	if nearMS != 0 {
 		a, b := abs(e.Ts-nearMS), abs(than.Ts-nearMS)

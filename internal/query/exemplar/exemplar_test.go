@@ -19,22 +19,22 @@ const (
 	second = "00000000-0000-0000-0000-000000000002"
 )
 
-type world struct {
-	results []exemplar.QueryResult
-	err     error
-	asked   *profiles.MergeRequest
-	from    [2]int64
+type testEnv struct {
+	results  []exemplar.QueryResult
+	err      error
+	requests *profiles.MergeRequest
+	from     [2]int64
 }
 
-func (w *world) ExemplarQuerier(context.Context) (storage.ExemplarQuerier, error) { return w, nil }
+func (w *testEnv) ExemplarQuerier(context.Context) (storage.ExemplarQuerier, error) { return w, nil }
 
-func (w *world) Select(start, end int64, _ ...[]*labels.Matcher) ([]exemplar.QueryResult, error) {
+func (w *testEnv) Select(start, end int64, _ ...[]*labels.Matcher) ([]exemplar.QueryResult, error) {
 	w.from = [2]int64{start, end}
 	return w.results, w.err
 }
 
-func (w *world) MergeFlame(_ context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error) {
-	w.asked = r
+func (w *testEnv) MergeFlame(_ context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error) {
+	w.requests = r
 	return &profiles.FlameGraph{Total: 7}, w.err
 }
 
@@ -46,8 +46,8 @@ func metrics() [][]*labels.Matcher {
 	return [][]*labels.Matcher{{labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")}}
 }
 
-func TestTheGreatestOrTheNearestExemplarLeadsToItsProfile(t *testing.T) {
-	w := &world{results: []exemplar.QueryResult{
+func TestFind_GreatestOrNearestExemplar(t *testing.T) {
+	w := &testEnv{results: []exemplar.QueryResult{
 		{SeriesLabels: labels.FromStrings("__name__", "m", "handler", "/a"), Exemplars: []exemplar.Exemplar{at(1000, 1, "profile_id", first), at(2000, 9, "other", "x")}},
 		{SeriesLabels: labels.FromStrings("__name__", "m", "handler", "/b"), Exemplars: []exemplar.Exemplar{at(3000, 2, "trace_id", "t", "profileID", second), at(9000, 2, "profile_id", first)}},
 	}}
@@ -65,8 +65,8 @@ func TestTheGreatestOrTheNearestExemplarLeadsToItsProfile(t *testing.T) {
 		if !a.Found || a.Exemplar.Ts != tt.ms || a.ID != tt.id || a.Series.Get("handler") != tt.series || a.Flame.Total != 7 {
 			t.Errorf("near %d: %+v", tt.near, a)
 		}
-		if r := w.asked; r.Tenant != "acme" || len(r.IDs) != 1 || r.IDs[0].String() != tt.id || fmt.Sprint(r.Matchers) != `[handler="`+tt.series+`"]` || r.Type != DefaultType || r.StartMS != tt.ms-marginMS || r.MaxNodes != 3 {
-			t.Errorf("near %d: asked %+v", tt.near, r)
+		if r := w.requests; r.Tenant != "acme" || len(r.IDs) != 1 || r.IDs[0].String() != tt.id || fmt.Sprint(r.Matchers) != `[handler="`+tt.series+`"]` || r.Type != DefaultType || r.StartMS != tt.ms-marginMS || r.MaxNodes != 3 {
+			t.Errorf("near %d: requested %+v", tt.near, r)
 		}
 	}
 	if w.from != [2]int64{5, 6} {
@@ -74,8 +74,8 @@ func TestTheGreatestOrTheNearestExemplarLeadsToItsProfile(t *testing.T) {
 	}
 }
 
-func TestExemplarsThatNameNoProfileLeadByTheirTimeIfItIsSaidWhose(t *testing.T) {
-	w := &world{results: []exemplar.QueryResult{
+func TestFind_ExemplarWithoutProfileIDByTime(t *testing.T) {
+	w := &testEnv{results: []exemplar.QueryResult{
 		{SeriesLabels: labels.FromStrings("service_name", "shop"), Exemplars: []exemplar.Exemplar{at(100_000, 9, "trace_id", "t"), at(200_000, 3, "trace_id", "u")}},
 	}}
 	f := New(w, w)
@@ -86,22 +86,22 @@ func TestExemplarsThatNameNoProfileLeadByTheirTimeIfItIsSaidWhose(t *testing.T) 
 	if err != nil || a.By != "time" || a.ID != "" || a.Exemplar.Value != 9 {
 		t.Fatalf("%+v %v", a, err)
 	}
-	if r := w.asked; r.StartMS != 85_000 || r.EndMS != 100_000 || r.IDs != nil || fmt.Sprint(r.Matchers) != `[service_name="shop"]` {
+	if r := w.requests; r.StartMS != 85_000 || r.EndMS != 100_000 || r.IDs != nil || fmt.Sprint(r.Matchers) != `[service_name="shop"]` {
 		t.Errorf("%+v", r)
 	}
 	selector := []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "service_name", "other")}
-	if _, err = f.Find(context.Background(), Request{Selectors: metrics(), Matchers: selector, WindowMS: 1000, NearMS: 190_000}); err != nil || w.asked.StartMS != 199_000 || fmt.Sprint(w.asked.Matchers) != `[service_name="other"]` {
-		t.Errorf("%+v %v", w.asked, err)
+	if _, err = f.Find(context.Background(), Request{Selectors: metrics(), Matchers: selector, WindowMS: 1000, NearMS: 190_000}); err != nil || w.requests.StartMS != 199_000 || fmt.Sprint(w.requests.Matchers) != `[service_name="other"]` {
+		t.Errorf("%+v %v", w.requests, err)
 	}
-	// One that names a profile is better than any that does not, before or after it.
+	// An exemplar with a profile ID is better than any without, before or after it.
 	w.results[0].Exemplars = []exemplar.Exemplar{at(1, 9, "trace_id", "t"), at(2, 1, "profile_id", first), at(3, 8, "trace_id", "t")}
 	if a, err = f.Find(context.Background(), Request{Selectors: metrics(), Match: []string{"service_name"}}); err != nil || a.ID != first {
 		t.Errorf("%+v %v", a, err)
 	}
 }
 
-func TestAProfileMayBeNamedItself(t *testing.T) {
-	w := &world{}
+func TestFind_ByProfileID(t *testing.T) {
+	w := &testEnv{}
 	typ := profiles.Type{Name: "memory", SampleType: "alloc_space"}
 	f := New(nil, w)
 	f.now = func() time.Time { return time.UnixMilli(900_000_000_000) }
@@ -118,25 +118,25 @@ func TestAProfileMayBeNamedItself(t *testing.T) {
 	} {
 		tt.r.Type = typ
 		a, err := f.Find(context.Background(), tt.r)
-		if err != nil || a.Found || w.asked.IDs[0].String() != tt.r.ProfileID || w.asked.Type != typ || w.asked.StartMS != tt.start || w.asked.EndMS != tt.end {
-			t.Errorf("%+v: %+v %+v %v", tt.r, a, w.asked, err)
+		if err != nil || a.Found || w.requests.IDs[0].String() != tt.r.ProfileID || w.requests.Type != typ || w.requests.StartMS != tt.start || w.requests.EndMS != tt.end {
+			t.Errorf("%+v: %+v %+v %v", tt.r, a, w.requests, err)
 		}
 	}
 }
 
-func TestWhatLeadsNowhereIsNamed(t *testing.T) {
+func TestFind_ErrorsNameTheCause(t *testing.T) {
 	broken := errors.New("broken")
 	for name, tt := range map[string]struct {
-		w    *world
+		w    *testEnv
 		r    Request
 		want error
 	}{
-		"nothing":     {&world{}, Request{}, profiles.ErrBadRequest},
-		"no exemplar": {&world{}, Request{Selectors: metrics()}, ErrNone},
-		"bad id":      {&world{}, Request{ProfileID: "x"}, profiles.ErrBadRequest},
-		"bad label":   {&world{results: []exemplar.QueryResult{{Exemplars: []exemplar.Exemplar{at(1, 1, "profile_id", "x")}}}}, Request{Selectors: metrics()}, profiles.ErrBadRequest},
-		"broken":      {&world{err: broken}, Request{Selectors: metrics()}, broken},
-		"no flames":   {&world{err: broken}, Request{ProfileID: first}, broken},
+		"nothing":     {&testEnv{}, Request{}, profiles.ErrBadRequest},
+		"no exemplar": {&testEnv{}, Request{Selectors: metrics()}, ErrNone},
+		"bad id":      {&testEnv{}, Request{ProfileID: "x"}, profiles.ErrBadRequest},
+		"bad label":   {&testEnv{results: []exemplar.QueryResult{{Exemplars: []exemplar.Exemplar{at(1, 1, "profile_id", "x")}}}}, Request{Selectors: metrics()}, profiles.ErrBadRequest},
+		"broken":      {&testEnv{err: broken}, Request{Selectors: metrics()}, broken},
+		"no flames":   {&testEnv{err: broken}, Request{ProfileID: first}, broken},
 	} {
 		if _, err := New(tt.w, tt.w).Find(context.Background(), tt.r); !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v, want %v", name, err, tt.want)

@@ -13,9 +13,9 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// encodedStore streams series that are encoded already.
+// encodedStore streams encoded series.
 type encodedStore struct {
-	fake
+	fakeStore
 	labels [][]byte
 	chunks []series.Chunk
 }

@@ -21,36 +21,36 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// Sizes of the pieces that what is kept is laid into.
+// Sizes of the slabs that collected series are copied into.
 const (
 	slabBytes      = 256 << 10
 	labelSlabBytes = 64 << 10
 	slabChunks     = 1024
 )
 
-// kept are series in memory: bytes and chunks in slabs that are written once. Those
-// of the data go back to their pool when the querier is closed.
-type kept struct {
-	read     []rawSeries    // until they are united
-	series   []storedSeries // afterwards
-	labels   []byte         // the slab that is being filled
-	data     []byte         // as well
-	chunks   []series.Chunk // as well
-	lent     []*[]byte      // of data
-	budget   *budget        // that granted is of
+// collected are series in memory: labels and chunks in slabs that are written once. Slabs of
+// chunk data return to their pool when the querier is closed.
+type collected struct {
+	read     []rawSeries    // until unite
+	series   []storedSeries // after unite
+	labels   []byte         // the current slab
+	data     []byte         // the current slab
+	chunks   []series.Chunk // the current slab
+	lent     []*[]byte      // data slabs, to be released
+	budget   *budget        // that granted bytes from
 	granted  int64
-	unspent  int64 // of what was granted
+	unspent  int64 // granted and not used yet
 	view     *view
 	warnings annotations.Annotations
 }
 
-// view is what all series of a selection are read by.
+// view determines how all series of a selection are read.
 type view struct {
-	minMS, maxMS int64 // samples outside are not shown
-	average      bool  // of downsampled chunks sums are divided by counts
-	counters     bool  // of downsampled chunks counters are read
+	minMS, maxMS int64 // samples outside are skipped
+	average      bool  // divide sums by counts of downsampled chunks
+	counters     bool  // read counters of downsampled chunks
 	function     string
-	isCounter    bool // function is one of counters
+	isCounter    bool // function is applied to counters
 	dedup        func([]chunkenc.Iterator, string) chunkenc.Iterator
 	counter      func(chunkenc.Iterator) chunkenc.Iterator
 }
@@ -68,11 +68,11 @@ type storedSeries struct {
 	view   *view
 }
 
-// slabs are lent to selections until their querier is closed.
+// slabs are borrowed by selections until their querier is closed.
 var slabs = bufpool.New(slabBytes, slabBytes)
 
-// ownLabels copies labels to where they may be kept for ever.
-func (k *kept) ownLabels(b []byte) []byte {
+// ownLabels copies labels to memory that is never reused.
+func (k *collected) ownLabels(b []byte) []byte {
 	if cap(k.labels)-len(k.labels) < len(b) {
 		k.labels = make([]byte, 0, max(labelSlabBytes, len(b)))
 	}
@@ -81,9 +81,9 @@ func (k *kept) ownLabels(b []byte) []byte {
 	return k.labels[start:len(k.labels):len(k.labels)]
 }
 
-// ownData copies a chunk to where it may be kept until release, and read xorSlack
-// bytes beyond; nobody appends to it.
-func (k *kept) ownData(b []byte) []byte {
+// ownData copies a chunk to memory that is valid until release and readable for xorSlack
+// bytes after the chunk. The caller must not append to it.
+func (k *collected) ownData(b []byte) []byte {
 	need := len(b) + xorSlack
 	if cap(k.data)-len(k.data) < need {
 		if need > slabBytes {
@@ -98,8 +98,8 @@ func (k *kept) ownData(b []byte) []byte {
 	return k.data[start : len(k.data) : len(k.data)+xorSlack]
 }
 
-// release gives the chunks' bytes back. Labels stay valid.
-func (k *kept) release() {
+// release releases the chunks' bytes. Labels stay valid.
+func (k *collected) release() {
 	for _, slab := range k.lent {
 		slabs.Put(slab)
 	}
@@ -108,8 +108,8 @@ func (k *kept) release() {
 	k.granted, k.unspent = 0, 0
 }
 
-// add keeps a series, or joins its chunks to the last one if that has the same labels.
-func (k *kept) add(lset []byte, chunks []series.Chunk) (added, size int64) {
+// add adds a series, or appends its chunks to the last one if the labels are equal.
+func (k *collected) add(lset []byte, chunks []series.Chunk) (added, size int64) {
 	if n := len(k.read); n == 0 || !bytes.Equal(k.read[n-1].labels, lset) {
 		k.read = append(k.read, rawSeries{labels: k.ownLabels(lset)})
 		added, size = 1, int64(len(lset))
@@ -128,17 +128,17 @@ func (k *kept) add(lset []byte, chunks []series.Chunk) (added, size int64) {
 
 const chunkBytes = int64(unsafe.Sizeof(series.Chunk{}))
 
-// contextEvery is how many series are taken between looks at the context.
+// contextEvery is the number of series between two checks of the context.
 const contextEvery = 128
 
-// collect reads everything that the stores of a request send, each in a goroutine of
-// its own: none holds a slot of its store while it waits for another store. The first
-// failure ends all.
-func collect(ctx context.Context, q *Query, all *fanned, v *view) (*kept, error) {
-	parts := make([]*kept, len(all.streams))
+// collect reads the responses of all stores of a request, each in its own goroutine, so
+// that none holds a slot of its store while it waits for another store. The first failure
+// cancels all.
+func collect(ctx context.Context, q *Query, all *fanoutStreams, v *view) (*collected, error) {
+	parts := make([]*collected, len(all.streams))
 	var reading sync.WaitGroup
 	for i, g := range all.streams {
-		k := &kept{view: v, budget: &q.f.budget}
+		k := &collected{view: v, budget: &q.f.budget}
 		parts[i] = k
 		reading.Go(func() {
 			if err := k.drain(q, g); err != nil {
@@ -147,7 +147,7 @@ func collect(ctx context.Context, q *Query, all *fanned, v *view) (*kept, error)
 		})
 	}
 	reading.Wait()
-	whole := &kept{view: v, budget: &q.f.budget}
+	whole := &collected{view: v, budget: &q.f.budget}
 	if err := context.Cause(all.ctx); err != nil {
 		for _, k := range parts {
 			k.release()
@@ -168,8 +168,8 @@ func collect(ctx context.Context, q *Query, all *fanned, v *view) (*kept, error)
 	return whole, nil
 }
 
-// drain reads what one store sends.
-func (k *kept) drain(q *Query, g *guarded) (err error) {
+// drain reads the response of one store.
+func (k *collected) drain(q *Query, g *deadlineStream) (err error) {
 	defer recovered(&err, q.f.endpoints.opts.Logger, g.store.address)
 	for n := 0; g.Next(); n++ {
 		added, size := k.add(g.Labels(), g.Chunks())
@@ -186,23 +186,23 @@ func (k *kept) drain(q *Query, g *guarded) (err error) {
 	if g.unsorted {
 		k.sort()
 	}
-	k.labels, k.data, k.chunks = nil, nil, nil // their rest is not filled any more
+	k.labels, k.data, k.chunks = nil, nil, nil // the rest of the slabs is not used
 	return nil
 }
 
-// recovered makes a panic an error that names the store, and logs where it was.
+// recovered converts a panic to an error that names the store, and logs the stack.
 func recovered(err *error, logger *slog.Logger, address string) {
 	if p := recover(); p != nil {
-		logger.Error("panic while a store was read", "store", address, "panic", p, "stack", string(debug.Stack()))
+		logger.Error("panic while reading a store", "store", address, "panic", p, "stack", string(debug.Stack()))
 		*err = fmt.Errorf("store %s: %w: %v", address, errPanicked, p)
 	}
 }
 
-var errPanicked = errors.New("internal error: panic while it was read")
+var errPanicked = errors.New("internal error: panic while reading it")
 
-// unite makes of the series of all parts, which are each in order, what is read. Encoded
-// labels are not needed any more then.
-func (k *kept) unite(ctx context.Context, q *Query, parts []*kept) error {
+// mergeExemplars merges the sorted series of all parts. It drops the encoded labels, which are not
+// needed afterwards.
+func (k *collected) unite(ctx context.Context, q *Query, parts []*collected) error {
 	builder := labels.NewScratchBuilder(16)
 	lists, longest := heapOf(parts)
 	k.series = make([]storedSeries, 0, longest)
@@ -237,9 +237,9 @@ func (k *kept) unite(ctx context.Context, q *Query, parts []*kept) error {
 	return nil
 }
 
-// heapOf makes a heap of the parts' series that are not united yet, by the first of
-// each.
-func heapOf(parts []*kept) (lists [][]rawSeries, longest int) {
+// heapOf returns a heap of the parts' series that are not merged yet, ordered by the first
+// series of each.
+func heapOf(parts []*collected) (lists [][]rawSeries, longest int) {
 	for _, part := range parts {
 		if len(part.read) > 0 {
 			lists, longest = append(lists, part.read), max(longest, len(part.read))
@@ -251,7 +251,7 @@ func heapOf(parts []*kept) (lists [][]rawSeries, longest int) {
 	return lists, longest
 }
 
-// advance takes the least series off a heap.
+// advance pops the least series of a heap.
 func advance(lists [][]rawSeries) [][]rawSeries {
 	if lists[0] = lists[0][1:]; len(lists[0]) == 0 {
 		lists[0] = lists[len(lists)-1]
@@ -277,16 +277,16 @@ func sink(lists [][]rawSeries, i int) {
 	}
 }
 
-// join adds chunks that are owned already.
-func (k *kept) join(s *storedSeries, chunks []series.Chunk) {
+// join appends chunks that are owned already.
+func (k *collected) join(s *storedSeries, chunks []series.Chunk) {
 	k.extend(s.chunks, len(chunks))
 	start := len(k.chunks) - len(s.chunks)
 	k.chunks = append(k.chunks, chunks...)
 	s.chunks = k.chunks[start:len(k.chunks):len(k.chunks)]
 }
 
-// extend makes the chunks of a series the last ones of the slab, with room for n more.
-func (k *kept) extend(have []series.Chunk, n int) {
+// extend moves the chunks of a series to the end of the slab, with capacity for n more.
+func (k *collected) extend(have []series.Chunk, n int) {
 	if room := cap(k.chunks) - len(k.chunks); room < len(have)+n {
 		k.chunks = make([]series.Chunk, 0, max(slabChunks, len(have)+n))
 		k.chunks = append(k.chunks, have...)
@@ -295,8 +295,8 @@ func (k *kept) extend(have []series.Chunk, n int) {
 	}
 }
 
-// sort puts series in order that have come out of it, and joins equal ones.
-func (k *kept) sort() {
+// sort sorts series that are out of order, and merges equal ones.
+func (k *collected) sort() {
 	slices.SortStableFunc(k.read, func(a, b rawSeries) int { return labelenc.Compare(a.labels, b.labels) })
 	joined := k.read[:0]
 	for _, s := range k.read {
@@ -309,7 +309,7 @@ func (k *kept) sort() {
 	k.read = joined
 }
 
-// tidy sorts chunks and takes repeated ones out, in place.
+// tidy sorts chunks and removes duplicates, in place.
 func tidy(chunks []series.Chunk) []series.Chunk {
 	for i := 1; i < len(chunks); i++ {
 		if compareChunks(chunks[i-1], chunks[i]) >= 0 {
@@ -320,8 +320,8 @@ func tidy(chunks []series.Chunk) []series.Chunk {
 	return chunks
 }
 
-// ownedLabels makes labels of bytes that are never written again: the builder is
-// given strings that alias them, so that it is the only one to copy, if it does.
+// ownedLabels decodes labels from bytes that are never written again. The builder gets
+// strings that alias them, so that only the builder copies, if it does.
 func ownedLabels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, error) {
 	builder.Reset()
 	for len(set) > 0 {
@@ -338,10 +338,9 @@ func ownedLabels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, err
 // Labels implements storage.Series.
 func (s *storedSeries) Labels() labels.Labels { return s.labels }
 
-// Iterator implements storage.Series. Where chunks overlap and replicas are not made
-// one, raw chunks are chained sample by sample. Downsampled ones are not: they are
-// other values of the same time. What lies before the end of the chunks before is left
-// out then.
+// Iterator implements storage.Series. Overlapping raw chunks without deduplication are
+// merged sample by sample. Downsampled chunks are not, because their values differ at equal
+// timestamps: samples before the end of the previous chunks are skipped.
 func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	if !overlap(s.chunks) || s.view.dedup == nil && slices.ContainsFunc(s.chunks, isPacked) {
 		return s.view.track(s.chunks, false, reuse)
@@ -357,7 +356,7 @@ func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	return storage.ChainSampleIteratorFromIterators(nil, its)
 }
 
-// overlap says whether sorted chunks have samples of one time in more than one.
+// overlap reports whether sorted chunks overlap in time.
 func overlap(chunks []series.Chunk) bool {
 	for i := 1; i < len(chunks); i++ {
 		if chunks[i-1].MaxMS >= chunks[i].MinMS {
@@ -367,8 +366,8 @@ func overlap(chunks []series.Chunk) bool {
 	return false
 }
 
-// split lays sorted chunks into tracks without overlaps, each chunk into the first
-// track where it fits.
+// split distributes sorted chunks to tracks without overlaps: each chunk to the first track
+// where it fits.
 func split(chunks []series.Chunk) [][]series.Chunk {
 	var tracks [][]series.Chunk
 	for _, c := range chunks {
@@ -382,13 +381,13 @@ func split(chunks []series.Chunk) [][]series.Chunk {
 	return tracks
 }
 
-// keptSet is a storage.SeriesSet over series in memory.
-type keptSet struct {
-	k *kept
+// collectedSet is a storage.SeriesSet over series in memory.
+type collectedSet struct {
+	k *collected
 	i int
 }
 
-func (s *keptSet) Next() bool                        { s.i++; return s.i <= len(s.k.series) }
-func (s *keptSet) At() storage.Series                { return &s.k.series[s.i-1] }
-func (s *keptSet) Err() error                        { return nil }
-func (s *keptSet) Warnings() annotations.Annotations { return s.k.warnings }
+func (s *collectedSet) Next() bool                        { s.i++; return s.i <= len(s.k.series) }
+func (s *collectedSet) At() storage.Series                { return &s.k.series[s.i-1] }
+func (s *collectedSet) Err() error                        { return nil }
+func (s *collectedSet) Warnings() annotations.Annotations { return s.k.warnings }

@@ -15,7 +15,7 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// aggregates makes the chunks of one downsampled span.
+// aggregates returns the chunks of one downsampled span.
 func aggregates(t *testing.T, of map[storeapi.Aggr][]sample) []storeapi.AggrChunk {
 	t.Helper()
 	var all []storeapi.AggrChunk
@@ -43,9 +43,9 @@ func floats(pairs ...float64) []sample {
 
 // A store has a span of raw samples and after it two spans of downsampled ones, with a
 // reset within each and between them.
-func downsampledStore(t *testing.T) *fake {
+func downsampledStore(t *testing.T) *fakeStore {
 	lset := named("m")
-	f := &fake{series: []one{{labels: lset, chunks: []series.Chunk{encode(t, floats(10, 1, 20, 2))}}}}
+	f := &fakeStore{series: []one{{labels: lset, chunks: []series.Chunk{encode(t, floats(10, 1, 20, 2))}}}}
 	f.series[0].aggr = slices.Concat(
 		aggregates(t, map[storeapi.Aggr][]sample{
 			storeapi.Count: floats(300, 4, 600, 2), storeapi.Sum: floats(300, 10, 600, 5), storeapi.Min: floats(300, 1, 600, 2), storeapi.Max: floats(300, 9, 600, 8),
@@ -58,7 +58,7 @@ func downsampledStore(t *testing.T) *fake {
 	return f
 }
 
-func TestOfDownsampledDataTheAggregateThatFitsTheFunctionIsRead(t *testing.T) {
+func TestAggregatesFor_SelectsByFunction(t *testing.T) {
 	raw := floats(10, 1, 20, 2)
 	for function, want := range map[string][]sample{
 		"":                floats(300, 2.5, 600, 2.5, 900, 4),
@@ -71,12 +71,12 @@ func TestOfDownsampledDataTheAggregateThatFitsTheFunctionIsRead(t *testing.T) {
 		"rate":            floats(250, 3, 300, 5, 600, 12, 650, 13, 900, 18),
 	} {
 		s := downsampledStore(t)
-		f, _ := world(t, Options{}, s)
+		f, _ := newTestFanout(t, Options{}, s)
 		got, _, _, err := read(t, f.Queryable(Request{MaxResolutionMS: 300_000}), 0, 2000, &storage.SelectHints{Start: 0, End: 2000, Func: function})
 		if all := slices.Concat(raw, want); err != nil || !slices.Equal(got[named("m").String()], all) {
 			t.Errorf("%q: %v %v, want %v", function, err, got, all)
 		}
-		// A further querier is given the same.
+		// Another querier gets the same.
 		e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "near"}}, Dial: func(string, bool) (Client, error) { return sourceClient{f.Source()}, nil }})
 		e.Update(t.Context())
 		again, _, _, err := read(t, New(e, f.opts).Queryable(Request{MaxResolutionMS: 300_000}), 0, 2000, &storage.SelectHints{Start: 0, End: 2000, Func: function})
@@ -86,12 +86,12 @@ func TestOfDownsampledDataTheAggregateThatFitsTheFunctionIsRead(t *testing.T) {
 	}
 }
 
-// replicasOfASpan are two stores that hold the same span of one series of a replica
-// each, as recording rules of two Prometheis leave them: equal times, other values.
-func replicasOfASpan(t *testing.T, countB float64) (a, b *fake) {
+// replicasOfASpan are two stores with the same span of one replica each, as recording rules
+// of two Prometheus servers write them: equal timestamps, different values.
+func replicasOfASpan(t *testing.T, countB float64) (a, b *fakeStore) {
 	t.Helper()
-	of := func(replica string, count, sum float64) *fake {
-		return &fake{series: []one{{labels: labels.FromStrings("__name__", "m", "r", replica), aggr: slices.Concat(
+	of := func(replica string, count, sum float64) *fakeStore {
+		return &fakeStore{series: []one{{labels: labels.FromStrings("__name__", "m", "r", replica), aggr: slices.Concat(
 			aggregates(t, map[storeapi.Aggr][]sample{
 				storeapi.Count: floats(300, 5, 600, count), storeapi.Sum: floats(300, 50, 600, sum), storeapi.Min: floats(300, sum, 600, sum), storeapi.Max: floats(300, sum, 600, sum),
 				storeapi.Counter: floats(300, sum, 600, 10*sum, 600, 10*sum),
@@ -104,9 +104,9 @@ func replicasOfASpan(t *testing.T, countB float64) (a, b *fake) {
 	return of("1", 5, 50), of("2", countB, 60)
 }
 
-// The sum of one replica is never divided by the count of the other, whether or not
-// their counts are the same bytes, and whether or not a further querier stands between.
-func TestDownsampledSpansOfTwoReplicasStayApart(t *testing.T) {
+// The sum of one replica is never divided by the count of the other, whether or not their
+// counts have equal bytes, with and without another querier between.
+func TestQuerier_DownsampledSpansOfReplicasAreNotMixed(t *testing.T) {
 	for _, countB := range []float64{5, 6} {
 		for function, want := range map[string][2][]sample{ // of either replica: which is shown is decided by bytes
 			"":                {floats(300, 10, 600, 10, 900, 20), floats(300, 10, 600, 60/countB, 900, 120/countB)},
@@ -116,7 +116,7 @@ func TestDownsampledSpansOfTwoReplicasStayApart(t *testing.T) {
 			"rate":            {floats(300, 50, 600, 500, 900, 1000), floats(300, 60, 600, 600, 900, 1200)},
 		} {
 			a, b := replicasOfASpan(t, countB)
-			near, _ := world(t, Options{}, a, b)
+			near, _ := newTestFanout(t, Options{}, a, b)
 			e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "near"}}, Dial: func(string, bool) (Client, error) { return sourceClient{near.Source()}, nil }})
 			e.Update(t.Context())
 			for _, f := range []*Fanout{near, New(e, near.opts)} {
@@ -130,12 +130,11 @@ func TestDownsampledSpansOfTwoReplicasStayApart(t *testing.T) {
 	}
 }
 
-// Every chunk that leaves for a further querier is whole: all aggregates that are
-// wanted, of one replica.
-func TestDownsampledSpansLeaveWhole(t *testing.T) {
+// Every chunk sent to another querier is complete: all requested aggregates, of one replica.
+func TestSource_DownsampledSpansAreComplete(t *testing.T) {
 	for _, countB := range []float64{5, 6} {
 		a, b := replicasOfASpan(t, countB)
-		f, _ := world(t, Options{}, a, b)
+		f, _ := newTestFanout(t, Options{}, a, b)
 		set := f.Source().Series(t.Context(), storeapi.SeriesRequest{
 			MaxMS: 2000, MaxResolutionMS: 300_000, Aggregates: []storeapi.Aggr{storeapi.Sum, storeapi.Count}, WithoutReplicaLabels: []string{"r"},
 			Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")},
@@ -153,7 +152,7 @@ func TestDownsampledSpansLeaveWhole(t *testing.T) {
 			sums[pair] = true
 			rest = rest[n:]
 		}
-		for _, f := range []*fake{a, b} {
+		for _, f := range []*fakeStore{a, b} {
 			for i := 0; i < len(f.series[0].aggr); i += 5 {
 				pair := fmt.Sprint(decode(t, []series.Chunk{f.series[0].aggr[i].Chunk}, 0, 2000), decode(t, []series.Chunk{f.series[0].aggr[i+1].Chunk}, 0, 2000))
 				if !sums[pair] {
@@ -173,7 +172,7 @@ func TestDownsampledSpansLeaveWhole(t *testing.T) {
 // A sidecar has the raw samples of a series whose downsampled ones are in the bucket.
 // Without replica labels each time is counted once, and a counter that was reset has
 // one level.
-func TestRawAndDownsampledDataOfOneTimeAreNotAdded(t *testing.T) {
+func TestQuerier_RawAndDownsampledDataAreNotAdded(t *testing.T) {
 	var samples, counts, sums, counter []sample
 	for at := int64(0); at < 6000; at += 10 {
 		samples = append(samples, sample{at, float64(at % 1000), false})
@@ -197,13 +196,13 @@ func TestRawAndDownsampledDataOfOneTimeAreNotAdded(t *testing.T) {
 		}
 	}
 	counter = append(counter, sample{2990, last, false})
-	coarse := &fake{series: []one{{labels: named("m"), aggr: aggregates(t, map[storeapi.Aggr][]sample{storeapi.Count: counts, storeapi.Sum: sums, storeapi.Counter: counter})}}}
-	fine := &fake{series: []one{{labels: named("m")}}}
+	coarse := &fakeStore{series: []one{{labels: named("m"), aggr: aggregates(t, map[storeapi.Aggr][]sample{storeapi.Count: counts, storeapi.Sum: sums, storeapi.Counter: counter})}}}
+	fine := &fakeStore{series: []one{{labels: named("m")}}}
 	for i := 0; i < len(samples); i += 50 {
 		fine.series[0].chunks = append(fine.series[0].chunks, encode(t, samples[i:i+50]))
 	}
 	fine.series[0].chunks = fine.series[0].chunks[2:] // it begins at 1000
-	f, _ := world(t, Options{}, coarse, fine)
+	f, _ := newTestFanout(t, Options{}, coarse, fine)
 	for _, function := range []string{"sum_over_time", "count_over_time", "rate", ""} {
 		got, _, _, err := read(t, f.Queryable(Request{MaxResolutionMS: 300_000}), 0, 6000, &storage.SelectHints{Start: 0, End: 6000, Func: function})
 		s := got[named("m").String()]
@@ -218,38 +217,38 @@ func TestRawAndDownsampledDataOfOneTimeAreNotAdded(t *testing.T) {
 	}
 }
 
-func TestTheResolutionAskedForIsFineEnoughForTheFunction(t *testing.T) {
+func TestResolution_SuitsTheFunction(t *testing.T) {
 	s := downsampledStore(t)
-	f, _ := world(t, Options{}, s)
+	f, _ := newTestFanout(t, Options{}, s)
 	for _, c := range []struct {
 		function string
 		rangeMS  int64
 		want     int64
 	}{{"", 0, 300_000}, {"rate", 60_000, 30_000}, {"rate", 3_600_000, 300_000}, {"avg_over_time", 60_000, 300_000}, {"resets", 3_600_000, 0}} {
-		s.asked = nil
+		s.requests = nil
 		if _, _, _, err := read(t, f.Queryable(Request{MaxResolutionMS: 300_000}), 0, 2000, &storage.SelectHints{Start: 0, End: 2000, Func: c.function, Range: c.rangeMS}); err != nil {
 			t.Error(err)
 		}
-		if got := s.asked[0].MaxResolutionMS; got != c.want {
+		if got := s.requests[0].MaxResolutionMS; got != c.want {
 			t.Errorf("%s over %d: %d, want %d", c.function, c.rangeMS, got, c.want)
 		}
 	}
 }
 
-// Labels of a series are wanted however coarse its samples are.
-func TestSeriesThatAreOnlyDownsampledAreListed(t *testing.T) {
+// Labels of a series are returned at any resolution.
+func TestQuerier_ListsDownsampledSeries(t *testing.T) {
 	s := downsampledStore(t)
-	f, _ := world(t, Options{}, s)
+	f, _ := newTestFanout(t, Options{}, s)
 	got, _, _, err := read(t, f.Queryable(Request{}), 0, 2000, &storage.SelectHints{Start: 0, End: 2000, Func: forSeries})
-	if _, found := got[named("m").String()]; err != nil || !found || s.asked[0].MaxResolutionMS != math.MaxInt64 || !s.asked[0].SkipChunks {
-		t.Errorf("%v %v, asked with %+v", err, got, s.asked[0])
+	if _, found := got[named("m").String()]; err != nil || !found || s.requests[0].MaxResolutionMS != math.MaxInt64 || !s.requests[0].SkipChunks {
+		t.Errorf("%v %v, requested with %+v", err, got, s.requests[0])
 	}
 }
 
-// The resets of downsampled counters are made good whatever is done with replicas.
-func TestDownsampledCountersOfMixedReplicasNeverFall(t *testing.T) {
+// Resets of downsampled counters are adjusted with and without deduplication.
+func TestQuerier_DownsampledCountersNeverFall(t *testing.T) {
 	s := downsampledStore(t)
-	_, e := world(t, Options{}, s)
+	_, e := newTestFanout(t, Options{}, s)
 	f := New(e, Options{Dedup: dedup.Chain, IsCounter: func(string) bool { return false }, Counter: dedup.Counter})
 	got, _, _, err := read(t, f.Queryable(Request{MaxResolutionMS: 300_000, ReplicaLabels: []string{"r"}}), 0, 2000, &storage.SelectHints{Start: 0, End: 2000, Func: "rate"})
 	if want := floats(10, 1, 20, 2, 250, 3, 300, 5, 600, 12, 650, 13, 900, 18); err != nil || !slices.Equal(got[named("m").String()], want) {
@@ -257,14 +256,14 @@ func TestDownsampledCountersOfMixedReplicasNeverFall(t *testing.T) {
 	}
 }
 
-func TestACountWithoutItsSumIsCorrupt(t *testing.T) {
+func TestQuerier_CountWithoutSumIsCorrupt(t *testing.T) {
 	for _, of := range []map[storeapi.Aggr][]sample{
 		{storeapi.Count: floats(300, 4)}, {storeapi.Sum: floats(300, 4)},
 		{storeapi.Count: floats(300, 4), storeapi.Sum: floats(301, 4)}, {storeapi.Count: floats(300, 4, 600, 1), storeapi.Sum: floats(300, 4)},
 	} {
 		s := downsampledStore(t)
 		s.series[0].aggr = aggregates(t, of)
-		f, _ := world(t, Options{}, s)
+		f, _ := newTestFanout(t, Options{}, s)
 		if got, _, _, err := read(t, f.Queryable(Request{MaxResolutionMS: 300_000}), 0, 2000, nil); !errors.Is(err, series.ErrCorrupt) {
 			t.Errorf("%v: %v %v", of, got, err)
 		}

@@ -21,21 +21,21 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// What is said of a store that has not said its range.
+// Time range of a store that has not reported one.
 const (
 	minTime = math.MinInt64
 	maxTime = math.MaxInt64
 )
 
-// Address names stores: host:port, or what resolve makes of it.
+// Address is the configured address of stores: host:port, or a name for resolve.
 type Address struct {
 	Name   string
-	Strict bool // asked even while it seems to be down
-	Group  bool // one of the addresses behind the name is asked, not all
+	Strict bool // queried even while it is down
+	Group  bool // query one of the name's addresses, not all
 }
 
-// Checked is the address as it is used, or what is wrong with it: of a group gRPC looks
-// the name up, so its prefix goes; a strict store is always there, so it has an address.
+// Checked validates the address and normalizes it. The prefix of a group is removed, because
+// gRPC resolves the name. A strict store must have an address, because it must always exist.
 func (a Address) Checked() (Address, error) {
 	if a.Group {
 		a.Name = strings.TrimPrefix(a.Name, "dns+")
@@ -50,20 +50,21 @@ func (a Address) Checked() (Address, error) {
 	return a, nil
 }
 
-// EndpointsOptions say where stores are. Zero durations take the defaults named.
+// EndpointsOptions configure the stores. Zero durations are replaced by the defaults below.
 type EndpointsOptions struct {
 	Static []Address
-	// Dynamic is asked for further addresses every ReloadInterval; may be nil. When it
-	// fails those of before are kept.
+	// Dynamic returns further addresses and is called every ReloadInterval; may be nil. If
+	// it fails the previous addresses stay.
 	Dynamic        func() ([]Address, error)
 	ReloadInterval time.Duration // 0: 5 minutes
 	DNSInterval    time.Duration // 0: 30 s
 	InfoInterval   time.Duration // 0: 5 s
 	InfoTimeout    time.Duration // 0: 5 s
-	// HideAfter is how long a store that is down is still listed; it is asked for its
-	// state, and missed by queries, as long as it is configured. As long queries miss a
-	// store whose address its name does not give any more, unless one that has said the
-	// same of itself is there, and a name that has given no address yet. 0: 5 minutes.
+	// HideAfter is how long a store that is down is listed. While it is configured it is
+	// still polled, and reported as missing by queries. For as long, queries also report as
+	// missing a store whose name no longer resolves to its address, unless another store
+	// reports the same range and labels, and a name that has not resolved to any address
+	// yet. 0: 5 minutes.
 	UnhealthyTimeout time.Duration
 
 	Dial     func(address string, group bool) (Client, error)
@@ -94,25 +95,25 @@ func (o EndpointsOptions) withDefaults() EndpointsOptions {
 	return o
 }
 
-// endpointsMax bounds how many stores a querier has.
+// endpointsMax is the limit of stores of a querier.
 const endpointsMax = 10_000
 
-// Endpoints is the set of stores, kept up to date by Run.
+// Endpoints is the set of stores, updated by Run.
 type Endpoints struct {
 	opts    EndpointsOptions
 	current atomic.Pointer[[]*store] // by address
 
-	mu       sync.Mutex // of what follows: one update at a time
+	mu       sync.Mutex // guards the fields below: one update at a time
 	dynamic  []Address
-	resolved map[string][]string // of each name, as it was last found
-	gone     map[string]gone     // addresses that their names do not give any more
-	empty    map[string]absent   // names that have given no address yet
+	resolved map[string][]string // by name: addresses of the last lookup
+	gone     map[string]gone     // addresses that their names no longer resolve to
+	empty    map[string]absent   // names that have not resolved to any address yet
 	absent   atomic.Pointer[[]absent]
 	reloadAt time.Time
 	lookupAt time.Time
 }
 
-// NewEndpoints makes an empty set.
+// NewEndpoints returns an empty set.
 func NewEndpoints(opts EndpointsOptions) *Endpoints {
 	e := &Endpoints{opts: opts.withDefaults(), resolved: map[string][]string{}, gone: map[string]gone{}, empty: map[string]absent{}}
 	e.absent.Store(&[]absent{})
@@ -123,8 +124,7 @@ func NewEndpoints(opts EndpointsOptions) *Endpoints {
 	return e
 }
 
-// Run keeps the set up to date until ctx ends, then closes all connections that no
-// query uses.
+// Run updates the set until ctx is done, then closes all connections that no query uses.
 func (e *Endpoints) Run(ctx context.Context) {
 	tick := time.NewTicker(e.opts.InfoInterval)
 	defer tick.Stop()
@@ -139,7 +139,7 @@ func (e *Endpoints) Run(ctx context.Context) {
 	}
 }
 
-// Update finds the stores, if it is time to, and asks each for its state.
+// Update resolves the endpoints if the interval has passed, and requests Info of each store.
 func (e *Endpoints) Update(ctx context.Context) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -148,7 +148,7 @@ func (e *Endpoints) Update(ctx context.Context) {
 	if e.opts.Dynamic != nil && !now.Before(e.reloadAt) {
 		e.reloadAt, lookup = now.Add(e.opts.ReloadInterval), true
 		if found, err := e.opts.Dynamic(); err != nil {
-			e.opts.Logger.Error("endpoints could not be read again", "err", err)
+			e.opts.Logger.Error("Reloading endpoints failed", "err", err)
 		} else {
 			e.dynamic = found
 		}
@@ -157,38 +157,38 @@ func (e *Endpoints) Update(ctx context.Context) {
 		e.lookupAt = now.Add(e.opts.DNSInterval)
 		e.replace(e.lookup(ctx))
 	}
-	var asking sync.WaitGroup
+	var wg sync.WaitGroup
 	for _, s := range *e.current.Load() {
-		asking.Go(func() { e.ask(ctx, s) })
+		wg.Go(func() { e.poll(ctx, s) })
 	}
-	asking.Wait()
-	e.miss(now)
+	wg.Wait()
+	e.updateAbsent(now)
 }
 
-// absent is what queries miss though there is no store for it.
+// absent is an endpoint that queries report as missing although it has no store.
 type absent struct {
-	address string         // or the name that gives none
-	info    *storeapi.Info // as it was said last; nil: never
+	address string         // or the name that has none
+	info    *storeapi.Info // last Info; nil: never received
 	err     error
 	since   time.Time
-	fails   bool // it cannot be looked up, which does not become old
+	fails   bool // the lookup fails; reported without time limit
 }
 
-// gone is a store that was there.
+// gone is a store whose address was removed.
 type gone struct {
 	info  *storeapi.Info
 	name  string
 	since time.Time
 }
 
-// miss tells queries what is absent.
-func (e *Endpoints) miss(now time.Time) {
+// updateAbsent updates the absent endpoints.
+func (e *Endpoints) updateAbsent(now time.Time) {
 	var all []absent
 	for name, a := range e.empty {
 		if a.fails || now.Sub(a.since) <= e.opts.UnhealthyTimeout {
 			all = append(all, a)
 		} else {
-			e.opts.Logger.Warn("endpoint has no addresses; it is not missed any more", "endpoint", name)
+			e.opts.Logger.Warn("Endpoint has no addresses; no longer reported as missing", "endpoint", name)
 			delete(e.empty, name)
 		}
 	}
@@ -197,14 +197,14 @@ func (e *Endpoints) miss(now time.Time) {
 			delete(e.gone, address)
 			continue
 		}
-		all = append(all, absent{address: address, info: g.info, err: fmt.Errorf("%s does not give its address any more", g.name)})
+		all = append(all, absent{address: address, info: g.info, err: fmt.Errorf("%s no longer resolves to its address", g.name)})
 	}
 	slices.SortFunc(all, func(a, b absent) int { return strings.Compare(a.address, b.address) })
 	e.absent.Store(&all)
 }
 
-// replaced says whether there is a store that says of itself what another one said, as
-// one has it that has come back with another address, or a further replica of it.
+// replaced reports whether a store has the same Info as another one: the store under a new
+// address, or another replica of it.
 func (e *Endpoints) replaced(old *storeapi.Info) bool {
 	for _, s := range *e.current.Load() {
 		if info, err := s.known(); err == nil && info != nil && info.Component == old.Component && slices.EqualFunc(info.LabelSets, old.LabelSets, labels.Equal) {
@@ -214,7 +214,7 @@ func (e *Endpoints) replaced(old *storeapi.Info) bool {
 	return false
 }
 
-// forget remembers what a name gives, and what it gave and does not give any more.
+// forget records the current addresses of a name, and those that it no longer has.
 func (e *Endpoints) forget(name string, found []string, failed error) {
 	old, known := e.resolved[name]
 	a, was := e.empty[name]
@@ -228,7 +228,7 @@ func (e *Endpoints) forget(name string, found []string, failed error) {
 	}
 	for _, s := range *e.current.Load() {
 		if slices.Contains(old, s.address) && !slices.Contains(found, s.address) {
-			if info, _ := s.known(); info != nil { // of one that never said anything there is nothing to be missed
+			if info, _ := s.known(); info != nil { // without Info nothing is known to be missing
 				e.gone[s.address] = gone{info: info, name: name, since: e.opts.Now()}
 			}
 		}
@@ -236,41 +236,40 @@ func (e *Endpoints) forget(name string, found []string, failed error) {
 	e.resolved[name] = found
 }
 
-var errNoAddresses = errors.New("there are no addresses of this name")
+var errNoAddresses = errors.New("name has no addresses")
 
-func (e *Endpoints) ask(ctx context.Context, s *store) {
+func (e *Endpoints) poll(ctx context.Context, s *store) {
 	ctx, cancel := context.WithTimeout(ctx, e.opts.InfoTimeout)
 	defer cancel()
 	info, err := s.client.Info(ctx)
 	if err != nil && ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
 		return // the querier stops
 	}
-	if !s.said(info, err, e.opts.Now()) {
+	if !s.setInfo(info, err, e.opts.Now()) {
 		return
 	}
 	if err != nil {
-		e.opts.Logger.Warn("store is down", "store", s.address, "err", err)
+		e.opts.Logger.Warn("Store is down", "store", s.address, "err", err)
 	} else {
-		e.opts.Logger.Info("store is up", "store", s.address, "component", info.Component, "labels", fmt.Sprint(info.LabelSets))
+		e.opts.Logger.Info("Store is up", "store", s.address, "component", info.Component, "labels", fmt.Sprint(info.LabelSets))
 	}
 }
 
-// lookup resolves all names, together. A name that cannot be looked up keeps its
-// addresses.
+// lookup resolves all names concurrently. A name whose lookup fails retains its addresses.
 func (e *Endpoints) lookup(ctx context.Context) []Address {
 	names := slices.Concat(e.opts.Static, e.dynamic)
 	found, failed := make([][]string, len(names)), make([]error, len(names))
-	var asking sync.WaitGroup
+	var wg sync.WaitGroup
 	for i, a := range names {
-		if !a.Group { // of a group gRPC's own resolver finds the addresses
-			asking.Go(func() {
+		if !a.Group { // gRPC resolves the addresses of a group
+			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(ctx, e.opts.InfoTimeout)
 				defer cancel()
 				found[i], failed[i] = resolve(ctx, e.opts.Resolver, a.Name)
 			})
 		}
 	}
-	asking.Wait()
+	wg.Wait()
 	var all []Address
 	used := map[string]bool{}
 	for i, a := range names {
@@ -280,7 +279,7 @@ func (e *Endpoints) lookup(ctx context.Context) []Address {
 		}
 		used[a.Name] = true
 		if failed[i] != nil {
-			e.opts.Logger.Error("endpoint could not be looked up", "err", failed[i])
+			e.opts.Logger.Error("Endpoint lookup failed", "err", failed[i])
 			found[i] = e.resolved[a.Name]
 		}
 		e.forget(a.Name, found[i], failed[i])
@@ -303,20 +302,20 @@ func (e *Endpoints) lookup(ctx context.Context) []Address {
 		if c := strings.Compare(a.Name, b.Name); c != 0 || a.Strict == b.Strict {
 			return c
 		}
-		if a.Strict { // of two that are the same store the strict one stays
+		if a.Strict { // of duplicates the strict one wins
 			return -1
 		}
 		return 1
 	})
 	all = slices.CompactFunc(all, func(a, b Address) bool { return a.Name == b.Name })
 	if len(all) > endpointsMax {
-		e.opts.Logger.Error("too many endpoints: the last are left out", "found", len(all), "limit", endpointsMax)
+		e.opts.Logger.Error("Too many endpoints; skipping the last ones", "found", len(all), "limit", endpointsMax)
 		all = all[:endpointsMax]
 	}
 	return all
 }
 
-// replace takes the addresses over; stores that are there already stay.
+// replace replaces the addresses. Stores that exist already stay.
 func (e *Endpoints) replace(addresses []Address) {
 	old := map[string]*store{}
 	for _, s := range *e.current.Load() {
@@ -331,7 +330,7 @@ func (e *Endpoints) replace(addresses []Address) {
 		}
 		client, err := e.opts.Dial(a.Name, a.Group)
 		if err != nil {
-			e.opts.Logger.Error("endpoint cannot be used", "endpoint", a.Name, "err", err)
+			e.opts.Logger.Error("Endpoint is invalid", "endpoint", a.Name, "err", err)
 			continue
 		}
 		next = append(next, &store{address: a.Name, strict: a.Strict, client: client})
@@ -339,13 +338,12 @@ func (e *Endpoints) replace(addresses []Address) {
 	e.current.Store(&next)
 	for _, s := range old {
 		if err := s.remove(); err != nil {
-			e.opts.Logger.Warn("connection did not close well", "store", s.address, "err", err)
+			e.opts.Logger.Warn("Closing a connection failed", "store", s.address, "err", err)
 		}
 	}
 }
 
-// Statuses lists the stores for people, by address. Those that have been down for
-// long are left out.
+// Statuses lists the stores by address, without those that have been down for HideAfter.
 func (e *Endpoints) Statuses() []Status {
 	now := e.opts.Now()
 	var all []Status
@@ -360,23 +358,23 @@ func (e *Endpoints) Statuses() []Status {
 	return all
 }
 
-// chosen are the stores a request asks, each to be released, and why others are not
-// asked that may hold something.
+// chosen are the stores that a request queries, each to be released, and the errors of
+// stores that may have data and are not queried.
 type chosen struct {
 	stores  []*store
-	infos   []*storeapi.Info // as known when they were chosen; nil: never said
+	infos   []*storeapi.Info // Info at that time; nil: never received
 	missing []error
 }
 
 func (c *chosen) release() {
 	for _, s := range c.stores {
-		_ = s.release() // what closing a connection says is of no use to a query
+		_ = s.release() // a query cannot use the error of closing a connection
 	}
 	c.stores = nil
 }
 
-// choose picks the stores for which wanted holds. wanted is given nil for stores that
-// have never said what they hold.
+// choose selects the stores for which wanted returns true. Its argument is nil for stores
+// that have never sent Info.
 func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen, error) {
 	all := *e.current.Load()
 	absent := *e.absent.Load()
@@ -386,7 +384,7 @@ func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen
 	c := &chosen{}
 	for _, a := range absent {
 		if picked(r.Stores, a.address) && wanted(a.info) {
-			c.missing = append(c.missing, fmt.Errorf("store %s is not asked: %w", a.address, a.err))
+			c.missing = append(c.missing, fmt.Errorf("store %s is not queried: %w", a.address, a.err))
 		}
 	}
 	for _, s := range all {
@@ -395,7 +393,7 @@ func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen
 			continue
 		}
 		if (err != nil || info == nil) && !s.strict {
-			c.missing = append(c.missing, s.notAsked(err))
+			c.missing = append(c.missing, s.notQueried(err))
 			continue
 		}
 		s.use()
@@ -408,22 +406,22 @@ func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen
 	return c, nil
 }
 
-// writeMetrics counts stores by what they are, as they are at a scrape.
+// writeMetrics counts stores by component and state at the time of the scrape.
 func (e *Endpoints) writeMetrics(w io.Writer) {
 	labelText := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 	counts := map[string]int{} // by labels
 	for _, s := range *e.current.Load() {
 		st := s.status()
-		component := labelText.Replace(strings.ToValidUTF8(st.Component, "\ufffd")) // a store may say anything
+		component := labelText.Replace(strings.ToValidUTF8(st.Component, "\ufffd")) // a store may send any text
 		counts[fmt.Sprintf(`component="%s",up="%t"`, component, st.LastError == nil)]++
 	}
 	if len(counts) == 0 {
 		return
 	}
 	const name = "ferula_query_stores"
-	page := fmt.Appendf(nil, "# HELP %s Stores by component and whether they answer.\n# TYPE %s gauge\n", name, name)
+	page := fmt.Appendf(nil, "# HELP %s Number of stores by component and state.\n# TYPE %s gauge\n", name, name)
 	for _, set := range slices.Sorted(maps.Keys(counts)) {
 		page = fmt.Appendf(page, "%s{%s} %d\n", name, set, counts[set])
 	}
-	_, _ = w.Write(page) // whoever scrapes sees that it failed
+	_, _ = w.Write(page) // the scraper notices the failure
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// zone is a resolver with fixed answers.
+// zone is a resolver with fixed results.
 type zone struct {
 	hosts map[string][]string
 	srv   map[string][]*net.SRV
@@ -42,7 +42,7 @@ func (z *zone) LookupSRV(_ context.Context, _, _, name string) (string, []*net.S
 	return "", z.srv[name], z.err
 }
 
-func TestNamesAreLookedUpAsTheirPrefixSays(t *testing.T) {
+func TestResolve_ByPrefix(t *testing.T) {
 	z := &zone{
 		hosts: map[string][]string{
 			"store": {"10.0.0.2", "10.0.0.1"}, "one.": {"10.0.0.3"}, "two.": {"10.0.0.4", "fd00::1"}, "six": {"fd00::1", "10.0.0.4", "fd00::2"}, "localhost": {"::1", "127.0.0.1"},
@@ -58,7 +58,7 @@ func TestNamesAreLookedUpAsTheirPrefixSays(t *testing.T) {
 		"dns+six:9":                      {"[fd00::1]:9", "[fd00::2]:9"},
 		"dnsdualstack+six:9":             {"[fd00::1]:9", "10.0.0.4:9", "[fd00::2]:9"},
 		"dns+localhost:9":                {"127.0.0.1:9"},
-		"dns+nobody:1":                   nil,
+		"dns+no caller:1":                nil,
 		"dnssrvnoa+_grpc._tcp.not.there": nil,
 	} {
 		if got, err := resolve(context.Background(), z, name); err != nil || !slices.Equal(got, want) {
@@ -72,16 +72,16 @@ func TestNamesAreLookedUpAsTheirPrefixSays(t *testing.T) {
 	}
 }
 
-func TestStoresComeAndGoAndAreHiddenWhenTheyHaveBeenDown(t *testing.T) {
+func TestEndpoints_HideStoresThatAreDown(t *testing.T) {
 	now := time.Unix(1000, 0)
-	dialled := map[string]*fake{}
+	dialled := map[string]*fakeStore{}
 	z := &zone{hosts: map[string][]string{"stores": {"10.0.0.1", "10.0.0.2"}}}
 	set := metrics.NewSet()
 	e := NewEndpoints(EndpointsOptions{
 		Static:   []Address{{Name: "dns+stores:1"}, {Name: "fixed:1", Strict: true}},
 		Resolver: z, Now: func() time.Time { return now }, DNSInterval: 30 * time.Second, UnhealthyTimeout: time.Minute, Metrics: set,
 		Dial: func(address string, _ bool) (Client, error) {
-			dialled[address] = &fake{}
+			dialled[address] = &fakeStore{}
 			return dialled[address], nil
 		},
 	})
@@ -111,7 +111,7 @@ func TestStoresComeAndGoAndAreHiddenWhenTheyHaveBeenDown(t *testing.T) {
 	if !dialled["10.0.0.1:1"].closed {
 		t.Error("the connection of a store that has gone is open")
 	}
-	z.err = errors.New("no answer")
+	z.err = errors.New("no response")
 	now = now.Add(31 * time.Second)
 	check("the name server is down", "10.0.0.2:1", "10.0.0.3:1", "fixed:1")
 	dialled["10.0.0.3:1"].info.Component = "sidecar\\\"\n\xff"
@@ -120,7 +120,7 @@ func TestStoresComeAndGoAndAreHiddenWhenTheyHaveBeenDown(t *testing.T) {
 	check("stores are down", "10.0.0.2:1", "10.0.0.3:1 down", "fixed:1 down")
 	var page strings.Builder
 	set.WritePrometheus(&page)
-	if page.String() != `# HELP ferula_query_stores Stores by component and whether they answer.
+	if page.String() != `# HELP ferula_query_stores Number of stores by component and state.
 # TYPE ferula_query_stores gauge
 ferula_query_stores{component="",up="false"} 1
 ferula_query_stores{component="",up="true"} 1
@@ -147,9 +147,9 @@ ferula_query_stores{component="sidecar\\\"\n�",up="false"} 1
 	}
 }
 
-func TestAConnectionInUseIsClosedWhenItIsNot(t *testing.T) {
-	s := &fake{stall: true}
-	f, e := world(t, Options{}, s)
+func TestEndpoints_ConnectionInUseIsClosedAfterIt(t *testing.T) {
+	s := &fakeStore{stall: true}
+	f, e := newTestFanout(t, Options{}, s)
 	q, _ := f.Queryable(Request{}).Querier(0, 10)
 	set := q.Select(context.Background(), false, nil)
 	for range 100 {
@@ -170,7 +170,7 @@ func TestAConnectionInUseIsClosedWhenItIsNot(t *testing.T) {
 	}
 }
 
-func TestEndpointsAreReadFromFiles(t *testing.T) {
+func TestFiles_Read(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -200,9 +200,9 @@ func TestEndpointsAreReadFromFiles(t *testing.T) {
 	}
 }
 
-func TestOfOneAddressGivenTwiceTheStrictOneStays(t *testing.T) {
+func TestEndpoints_StrictDuplicateWins(t *testing.T) {
 	for _, static := range [][]Address{{{Name: "a:1"}, {Name: "a:1", Strict: true}}, {{Name: "a:1", Strict: true}, {Name: "a:1"}}} {
-		e := NewEndpoints(EndpointsOptions{Static: static, Dial: func(string, bool) (Client, error) { return &fake{}, nil }})
+		e := NewEndpoints(EndpointsOptions{Static: static, Dial: func(string, bool) (Client, error) { return &fakeStore{}, nil }})
 		e.Update(t.Context())
 		if got := e.Statuses(); len(got) != 1 || !got[0].Strict {
 			t.Errorf("%v: %v", static, got)
@@ -211,9 +211,9 @@ func TestOfOneAddressGivenTwiceTheStrictOneStays(t *testing.T) {
 	}
 }
 
-// A store that leaves the records of its name is missed until it is back, another says
-// the same of itself, or it has been away for long; so is a name without addresses.
-func TestWhatANameDoesNotGiveIsMissed(t *testing.T) {
+// A store whose name no longer resolves to it is reported as missing until it is back,
+// another store has the same Info, or HideAfter has passed; so is a name without addresses.
+func TestEndpoints_UnresolvedAddressesAreMissing(t *testing.T) {
 	now := time.Unix(1000, 0)
 	z := &zone{hosts: map[string][]string{"stores": {"10.0.0.1", "10.0.0.2"}}}
 	replica := map[string]string{"10.0.0.1:1": "a", "10.0.0.2:1": "b", "10.0.0.3:1": "a"}
@@ -221,7 +221,7 @@ func TestWhatANameDoesNotGiveIsMissed(t *testing.T) {
 		Static:   []Address{{Name: "dns+stores:1"}, {Name: "dns+later:1"}},
 		Resolver: z, Now: func() time.Time { return now }, DNSInterval: 30 * time.Second, UnhealthyTimeout: time.Minute,
 		Dial: func(address string, _ bool) (Client, error) {
-			return &fake{info: storeapi.Info{Component: "sidecar", LabelSets: []labels.Labels{labels.FromStrings("replica", replica[address])}}}, nil
+			return &fakeStore{info: storeapi.Info{Component: "sidecar", LabelSets: []labels.Labels{labels.FromStrings("replica", replica[address])}}}, nil
 		},
 	})
 	defer e.replace(nil)
@@ -268,10 +268,10 @@ func TestWhatANameDoesNotGiveIsMissed(t *testing.T) {
 	check("another has its place", 31)
 	z.hosts["stores"] = nil
 	check("all have left", 31, "10.0.0.2:1", "10.0.0.3:1")
-	check("a moment later", 31, "10.0.0.2:1", "10.0.0.3:1")
+	check("one second later", 31, "10.0.0.2:1", "10.0.0.3:1")
 	check("for long", 31)
-	z.err, z.hosts["later"] = errors.New("no answer"), nil
-	check("the name server is down", 31, "dns+stores:1") // what had addresses keeps them
+	z.err, z.hosts["later"] = errors.New("no response"), nil
+	check("the name server is down", 31, "dns+stores:1") // names with addresses retain them
 	e.opts.Static = append(e.opts.Static, Address{Name: "dns+new:1"})
 	check("and was so from the beginning", 31, "dns+new:1", "dns+stores:1")
 	check("it still is", 301, "dns+new:1", "dns+stores:1")

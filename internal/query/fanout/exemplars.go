@@ -14,15 +14,15 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// ExemplarQuerier implements storage.ExemplarQueryable. Warnings about stores that are
-// missing are lost in that interface; Exemplars has them.
+// ExemplarQuerier implements storage.ExemplarQueryable. That interface drops warnings about
+// missing stores; Exemplars returns them.
 func (q *Query) ExemplarQuerier(ctx context.Context) (storage.ExemplarQuerier, error) {
 	return exemplarQuerier{q, ctx}, nil
 }
 
 type exemplarQuerier struct {
 	q   *Query
-	ctx context.Context //nolint:containedctx // the interface hands it over so
+	ctx context.Context //nolint:containedctx // required by the interface
 }
 
 // Select implements storage.ExemplarQuerier.
@@ -31,8 +31,8 @@ func (e exemplarQuerier) Select(start, end int64, selectors ...[]*labels.Matcher
 	return found, err
 }
 
-// Exemplars asks all stores that have exemplars of series that match one of the
-// selectors; times are inclusive, in ms. Those of replicas are united.
+// Exemplars queries all stores for exemplars of series that match one of the selectors;
+// times are inclusive, in ms. Exemplars of replicas are merged.
 func (q *Query) Exemplars(ctx context.Context, start, end int64, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error) {
 	found, warnings, err := q.f.exemplars(ctx, q.r, storeapi.ExemplarsRequest{MinMS: start, MaxMS: end}, selectors)
 	var all annotations.Annotations
@@ -42,10 +42,9 @@ func (q *Query) Exemplars(ctx context.Context, start, end int64, selectors [][]*
 	return found, all, err
 }
 
-// expression has the selectors in it that a store may match, and is otherwise of no
-// meaning; "" if there are none. Matchers of a store's external labels are left out
-// where it passes them on to a Prometheus, which does not know them; a querier is
-// given them.
+// expression returns an expression of the selectors that a store may match; "" if there are
+// none. Stores that forward it to a Prometheus get it without matchers of their external
+// labels, which Prometheus does not know; queriers get these matchers.
 func expression(info *storeapi.Info, selectors [][]*labels.Matcher) string {
 	var sets []labels.Labels
 	if info != nil {
@@ -59,7 +58,7 @@ func expression(info *storeapi.Info, selectors [][]*labels.Matcher) string {
 		if b.Len() > 0 {
 			b.WriteString(" or ")
 		}
-		selector := []string{`__name__=~".+"`} // so that there is something
+		selector := []string{`__name__=~".+"`} // an expression must not be empty
 		for _, m := range matchers {
 			external := slices.ContainsFunc(sets, func(set labels.Labels) bool { return set.Has(m.Name) })
 			if !external || info.Component == "query" {
@@ -71,7 +70,7 @@ func expression(info *storeapi.Info, selectors [][]*labels.Matcher) string {
 	return b.String()
 }
 
-// Of exemplars no time range is heeded: the components of Thanos say 0 to 0.
+// The time range of exemplar stores is ignored: Thanos' components report 0 to 0.
 func (f *Fanout) exemplars(ctx context.Context, r Request, er storeapi.ExemplarsRequest, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, []error, error) {
 	c, err := f.endpoints.choose(r, func(info *storeapi.Info) bool {
 		return info == nil || info.Exemplars != nil && expression(info, selectors) != ""
@@ -93,12 +92,12 @@ func (f *Fanout) exemplars(ctx context.Context, r Request, er storeapi.Exemplars
 	if err != nil {
 		return nil, nil, err
 	}
-	return unite(slices.Concat(found...), r.ReplicaLabels), warnings, nil
+	return mergeExemplars(slices.Concat(found...), r.ReplicaLabels), warnings, nil
 }
 
-// unite makes one result of those of the same series, once the replica labels are
-// taken away, with each exemplar once.
-func unite(all []exemplar.QueryResult, replicaLabels []string) []exemplar.QueryResult {
+// mergeExemplars merges the results of equal series after removing the replica labels. Each exemplar
+// is returned once.
+func mergeExemplars(all []exemplar.QueryResult, replicaLabels []string) []exemplar.QueryResult {
 	for i := range all {
 		all[i].SeriesLabels = labels.NewBuilder(all[i].SeriesLabels).Del(replicaLabels...).Labels()
 	}

@@ -1,19 +1,19 @@
-// Package fanout reads many StoreAPIs as if they were one storage.
+// Package fanout reads many StoreAPIs as one storage.
 //
-// Endpoints finds the stores, by address, file or DNS, and asks each every few
-// seconds what it holds. A request comes in as a storage.Queryable made for it, or as
-// a StoreAPI request through Source; the stores that may hold something are asked at
-// once, each by a goroutine. For PromQL, which wants all in memory, what each sends is
-// read to its end and then merged on encoded labels; for a further querier it is merged
-// as it arrives, each store being read some megabytes ahead. A store that fails, stalls or is known to be down costs a warning that
-// names it, or the whole answer, as the request says: nothing is left out silently.
-// Replicas and overlapping chunks are untangled where samples are read.
+// Endpoints finds the stores by address, file or DNS, and polls the Info of each every few
+// seconds. A request is a storage.Queryable created for it, or a StoreAPI request through
+// Source. The stores that may have data are queried concurrently, each by a goroutine.
+// PromQL needs all series in memory: responses are read completely and then merged by
+// encoded labels. For another querier they are merged while streaming, with some megabytes
+// read ahead of each store. A store that fails, stalls or is down causes a warning that
+// names it or, if the request aborts on partial responses, an error: no store is skipped silently.
+// Replicas and overlapping chunks are merged by the iterators.
 //
-// There is no gRPC here but storeapi's requests and sets, no evaluation and no HTTP;
-// what makes one series of replicas is given by options.
+// gRPC is used through storeapi's requests and sets only; evaluation and HTTP are elsewhere.
+// Options has the deduplication of replicas.
 //
-//	Select ── gate ── stores that match ── (Series ── guard ── slabs) ×n ── merge ── iterators
-//	Source ── stores that match ── (Series ── guard ── read-ahead) ×n ── merge ── stream
+//	Select ── slot ── stores that match ── (Series ── deadline ── slabs) ×n ── merge ── iterators
+//	Source ── stores that match ── (Series ── deadline ── read-ahead) ×n ── merge ── stream
 package fanout
 
 import (
@@ -31,17 +31,17 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// What a query ends with.
+// Errors of a query.
 var (
-	ErrLimit    = errors.New("limit of the query exceeded")
-	ErrStalled  = errors.New("sent nothing for too long")
-	ErrNoStores = errors.New("there are no stores")
+	ErrLimit    = errors.New("query limit exceeded")
+	ErrStalled  = errors.New("response timeout")
+	ErrNoStores = errors.New("no stores")
 )
 
-// Client asks one store. It is safe for concurrent use.
+// Client sends requests to one store. It is safe for concurrent use.
 type Client interface {
 	Info(ctx context.Context) (storeapi.Info, error)
-	// Series never returns nil; what went wrong is in the stream.
+	// Series never returns nil; errors are in the stream.
 	Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream
 	LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error)
 	LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error)
@@ -49,23 +49,22 @@ type Client interface {
 	Close() error
 }
 
-// Options of a Fanout. Zero limits are the defaults that are named.
+// Options of a Fanout. Zero limits are replaced by the defaults below.
 type Options struct {
-	// Dedup makes one iterator of replicas, for the named function. It gets two or
-	// more.
+	// Dedup merges the iterators of two or more replicas into one, for the named function.
 	Dedup func(replicas []chunkenc.Iterator, function string) chunkenc.Iterator
-	// IsCounter says for which functions resets are to be made good before that.
+	// IsCounter reports for which functions counter resets are adjusted before that.
 	IsCounter func(function string) bool
-	// Counter makes them good.
+	// Counter adjusts them.
 	Counter func(chunkenc.Iterator) chunkenc.Iterator
 
-	SelectsMax      int           // of one query at once; 0: 4
-	ResponseTimeout time.Duration // for a store to send something; 0: none
-	SeriesMax       int64         // of one query; 0: none
-	BytesMax        int64         // of one query's chunks and labels; 0: 4 GiB
-	SortBytesMax    int64         // of one store's series that have to be sorted here; 0: 256 MiB
-	TotalBytesMax   int64         // of the chunks and labels of all queries; 0: none
-	TotalWait       time.Duration // how long a query waits for others to free some; 0: 10 s
+	SelectsMax      int           // concurrent selections of one query; 0: 4
+	ResponseTimeout time.Duration // timeout for each message of a store; 0: none
+	SeriesMax       int64         // limit of series of one query; 0: none
+	BytesMax        int64         // limit of chunks and labels of one query; 0: 4 GiB
+	SortBytesMax    int64         // limit of one store's series that are sorted here; 0: 256 MiB
+	TotalBytesMax   int64         // limit of chunks and labels of all queries; 0: none
+	TotalWait       time.Duration // how long a query waits for others to release memory; 0: 10 s
 }
 
 func (o Options) withDefaults() Options {
@@ -84,35 +83,35 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Fanout asks the stores of Endpoints. It owns no goroutine that outlives a request.
+// Fanout queries the stores of Endpoints. None of its goroutines outlives a request.
 type Fanout struct {
 	endpoints *Endpoints
 	opts      Options
 	budget    budget
 }
 
-// New makes a Fanout.
+// New returns a Fanout.
 func New(endpoints *Endpoints, opts Options) *Fanout {
 	opts = opts.withDefaults()
 	return &Fanout{endpoints: endpoints, opts: opts, budget: budget{max: opts.TotalBytesMax, wait: opts.TotalWait}}
 }
 
-// Request is how one query wants its series.
+// Request configures one query.
 type Request struct {
-	ReplicaLabels   []string // series that differ in these only are replicas; none: no de-duplication
-	AbortOnPartial  bool     // fail rather than warn when a store is missing
-	MaxResolutionMS int64    // the coarsest downsampling that will do; 0: raw samples
-	// Stores picks stores by the label __address__: one set of matchers must match.
-	// None picks all.
+	ReplicaLabels   []string // series that differ only in these are replicas; none: no deduplication
+	AbortOnPartial  bool     // fail instead of warn if a store is missing
+	MaxResolutionMS int64    // coarsest resolution allowed; 0: raw samples
+	// Stores selects stores by the label __address__: one set of matchers must match. None
+	// selects all.
 	Stores [][]*labels.Matcher
 }
 
-// Queryable makes the storage of one query: its limits are counted there.
+// Queryable returns the storage of one query, which counts the query's limits.
 func (f *Fanout) Queryable(r Request) *Query {
 	return &Query{f: f, r: r, gate: make(chan struct{}, f.opts.SelectsMax)}
 }
 
-// Query is the storage that one query reads.
+// Query is the storage of one query.
 type Query struct {
 	f      *Fanout
 	r      Request
@@ -126,17 +125,17 @@ var (
 	_ storage.ExemplarQueryable = (*Query)(nil)
 )
 
-// Querier implements storage.Queryable. mint and maxt are inclusive; samples outside
-// are not shown.
+// Querier implements storage.Queryable. mint and maxt are inclusive; samples outside are
+// skipped.
 func (q *Query) Querier(mint, maxt int64) (storage.Querier, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &querier{q: q, minMS: mint, maxMS: maxt, closed: ctx, close: cancel}, nil
 }
 
-// spend counts what a query holds in memory: bytes as they come, and series of one
-// store, which are at most those of the query. While it waits for memory the store is
-// not taken for silent.
-func (q *Query) spend(g *guarded, k *kept, series, bytes int64) error {
+// spend counts a query's memory: bytes as they arrive, and the series of one store, which
+// are at most those of the query. The response timeout is suspended while it waits for
+// memory.
+func (q *Query) spend(g *deadlineStream, k *collected, series, bytes int64) error {
 	if n := q.bytes.Add(bytes); n > q.f.opts.BytesMax {
 		return fmt.Errorf("%w: more than %d bytes of chunks and labels", ErrLimit, q.f.opts.BytesMax)
 	}
@@ -158,21 +157,21 @@ func (q *Query) tooManySeries() error {
 	return fmt.Errorf("%w: more than %d series", ErrLimit, q.f.opts.SeriesMax)
 }
 
-// budgetStep is what is taken from the budget at once.
+// budgetStep is the number of bytes taken from the budget at once.
 const budgetStep = 256 << 10
 
-// budget bounds the memory of all queries together.
+// budget limits the memory of all queries together.
 type budget struct {
 	max  int64 // 0: none
 	wait time.Duration
 
 	mu    sync.Mutex
 	used  int64
-	freed chan struct{} // closed when something is given back; nil: nothing waits
+	freed chan struct{} // closed when memory is released; nil: no waiter
 }
 
-// take waits until there is room for n bytes, but not for long: queries that wait hold
-// memory that others wait for.
+// take waits until n bytes are free, up to a limit: waiting queries hold memory that others
+// wait for.
 func (b *budget) take(ctx context.Context, n int64) error {
 	var late <-chan time.Time
 	for {
@@ -195,7 +194,7 @@ func (b *budget) take(ctx context.Context, n int64) error {
 		select {
 		case <-freed:
 		case <-late:
-			return fmt.Errorf("%w: all queries together hold %d bytes of chunks and labels, and none became free within %s", ErrLimit, b.max, b.wait)
+			return fmt.Errorf("%w: all queries together use %d bytes of chunks and labels, and none were released within %s", ErrLimit, b.max, b.wait)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

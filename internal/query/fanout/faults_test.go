@@ -19,20 +19,20 @@ import (
 
 func named(name string) labels.Labels { return labels.FromStrings("__name__", name) }
 
-// holding is a store with one series of one sample.
-func holding(t testing.TB, name string) *fake {
-	return &fake{series: []one{{labels: named(name), chunks: []series.Chunk{encode(t, []sample{{1, 1, false}})}}}}
+// holding returns a store with one series of one sample.
+func holding(t testing.TB, name string) *fakeStore {
+	return &fakeStore{series: []one{{labels: named(name), chunks: []series.Chunk{encode(t, []sample{{1, 1, false}})}}}}
 }
 
 var errBroken = errors.New("it is broken")
 
-// Each of these is a store beside a good one. Asked to warn, the querier answers what
-// the good one has and names the other; asked to abort, it fails.
-func TestAStoreThatFailsCostsAWarningOrTheAnswer(t *testing.T) {
+// Each of these stores is queried together with a good one. With warnings the querier returns
+// the data of the good one and names the other; with abort it fails.
+func TestQuerier_FailedStoreIsAWarningOrAnError(t *testing.T) {
 	corrupt := series.Chunk{MinMS: 1, MaxMS: 1, Encoding: chunkenc.EncXOR, Data: []byte{0}}
 	backwards := encode(t, []sample{{1, 1, false}})
 	backwards.MinMS = 2
-	for name, bad := range map[string]*fake{
+	for name, bad := range map[string]*fakeStore{
 		"breaks at once":        {err: errBroken},
 		"breaks after a series": {series: holding(t, "y").series, err: errBroken},
 		"stalls":                {stall: true},
@@ -41,7 +41,7 @@ func TestAStoreThatFailsCostsAWarningOrTheAnswer(t *testing.T) {
 		"ends before it begins": {series: []one{{labels: named("y"), chunks: []series.Chunk{backwards}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, _ := world(t, Options{ResponseTimeout: 50 * time.Millisecond}, holding(t, "x"), bad)
+			f, _ := newTestFanout(t, Options{ResponseTimeout: 50 * time.Millisecond}, holding(t, "x"), bad)
 			got, _, warnings, err := read(t, f.Queryable(Request{}), 0, 10, nil)
 			if err != nil || len(got[named("x").String()]) != 1 || len(warnings) != 1 || !strings.Contains(warnings[0], "store s1") {
 				t.Errorf("warned: %v %v %q", err, got, warnings)
@@ -52,27 +52,27 @@ func TestAStoreThatFailsCostsAWarningOrTheAnswer(t *testing.T) {
 			}
 		})
 	}
-	f, _ := world(t, Options{}, &fake{series: []one{{labels: named("y"), chunks: []series.Chunk{corrupt}}}})
+	f, _ := newTestFanout(t, Options{}, &fakeStore{series: []one{{labels: named("y"), chunks: []series.Chunk{corrupt}}}})
 	if _, _, _, err := read(t, f.Queryable(Request{}), 0, 10, nil); !errors.Is(err, series.ErrCorrupt) {
 		t.Errorf("a chunk that cannot be read: %v", err)
 	}
-	f, _ = world(t, Options{}, &fake{series: []one{{labels: named("y"), chunks: []series.Chunk{{MinMS: 1, MaxMS: 2, Encoding: 29, Data: []byte{0, 1, 2}}}}}})
+	f, _ = newTestFanout(t, Options{}, &fakeStore{series: []one{{labels: named("y"), chunks: []series.Chunk{{MinMS: 1, MaxMS: 2, Encoding: 29, Data: []byte{0, 1, 2}}}}}})
 	if _, _, _, err := read(t, f.Queryable(Request{}), 0, 10, nil); !errors.Is(err, series.ErrCorrupt) {
 		t.Errorf("a chunk of an unknown encoding: %v", err)
 	}
 }
 
-func TestWarningsOfStoresArePassedOn(t *testing.T) {
+func TestQuerier_ForwardsStoreWarnings(t *testing.T) {
 	s := holding(t, "x")
 	s.warning = "a part of me is missing"
-	f, _ := world(t, Options{}, s)
+	f, _ := newTestFanout(t, Options{}, s)
 	if _, _, warnings, err := read(t, f.Queryable(Request{}), 0, 10, nil); err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], s.warning) {
 		t.Errorf("%v %q", err, warnings)
 	}
 }
 
-func TestOfTwoHundredStoresThoseThatAreDownAreNamed(t *testing.T) {
-	var stores []*fake
+func TestQuerier_NamesStoresThatAreDown(t *testing.T) {
+	var stores []*fakeStore
 	for i := range 200 {
 		s := holding(t, fmt.Sprintf("m%03d", i))
 		if i%10 == 3 {
@@ -83,16 +83,16 @@ func TestOfTwoHundredStoresThoseThatAreDownAreNamed(t *testing.T) {
 		}
 		stores = append(stores, s)
 	}
-	f, _ := world(t, Options{}, stores...)
+	f, _ := newTestFanout(t, Options{}, stores...)
 	got, order, warnings, err := read(t, f.Queryable(Request{}), 0, 10, nil)
 	if err != nil || len(got) != 180 || len(warnings) != 30 || !slices.IsSorted(order) {
 		t.Errorf("%v: %d series, %d warnings", err, len(got), len(warnings))
 	}
 }
 
-func TestTheLimitsOfAQueryHoldOverItsSelections(t *testing.T) {
+func TestQuery_LimitsApplyToAllSelections(t *testing.T) {
 	for name, opts := range map[string]Options{"bytes": {BytesMax: 200}, "series": {SeriesMax: 3}} {
-		f, _ := world(t, opts, holding(t, "x"), holding(t, "y"))
+		f, _ := newTestFanout(t, opts, holding(t, "x"), holding(t, "y"))
 		q := f.Queryable(Request{})
 		if _, _, _, err := read(t, q, 0, 10, nil); err != nil {
 			t.Errorf("%s: the first selection: %v", name, err)
@@ -103,8 +103,8 @@ func TestTheLimitsOfAQueryHoldOverItsSelections(t *testing.T) {
 	}
 }
 
-func TestAQueryWhoseClientLeavesEnds(t *testing.T) {
-	f, _ := world(t, Options{SelectsMax: 1}, holding(t, "x"), &fake{stall: true})
+func TestQuerier_CancelledQueryEnds(t *testing.T) {
+	f, _ := newTestFanout(t, Options{SelectsMax: 1}, holding(t, "x"), &fakeStore{stall: true})
 	q, err := f.Queryable(Request{}).Querier(0, 10)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestAQueryWhoseClientLeavesEnds(t *testing.T) {
 	if err := q.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// A querier that is closed without being read ends what it has begun.
+	// A querier that is closed without being read cancels its selections.
 	q, _ = f.Queryable(Request{}).Querier(0, 10)
 	set := q.Select(context.Background(), true, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "x"))
 	if err := q.Close(); err != nil || set.Next() || set.Err() == nil {
@@ -127,7 +127,7 @@ func TestAQueryWhoseClientLeavesEnds(t *testing.T) {
 	}
 }
 
-func TestOnlyStoresThatMayHoldSomethingAreAsked(t *testing.T) {
+func TestQuerier_QueriesOnlyStoresThatMayHaveData(t *testing.T) {
 	eu, us, old, rules := holding(t, "x"), holding(t, "x"), holding(t, "x"), holding(t, "x")
 	store := func(minMS, maxMS int64) *storeapi.StoreInfo {
 		return &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MinMS: minMS, MaxMS: maxMS}}
@@ -135,7 +135,7 @@ func TestOnlyStoresThatMayHoldSomethingAreAsked(t *testing.T) {
 	eu.info = storeapi.Info{LabelSets: []labels.Labels{labels.FromStrings("region", "eu"), labels.FromStrings("region", "ch")}, Store: store(100, 200)}
 	us.info = storeapi.Info{LabelSets: []labels.Labels{labels.FromStrings("region", "us")}, Store: store(100, 200)}
 	old.info = storeapi.Info{Store: store(0, 99)}
-	f, _ := world(t, Options{}, eu, us, old, rules)
+	f, _ := newTestFanout(t, Options{}, eu, us, old, rules)
 	region := func(kind labels.MatchType, value string) *labels.Matcher {
 		return labels.MustNewMatcher(kind, "region", value)
 	}
@@ -144,7 +144,7 @@ func TestOnlyStoresThatMayHoldSomethingAreAsked(t *testing.T) {
 		minMS, maxMS int64
 		matcher      *labels.Matcher
 		r            Request
-		asked        [4]int
+		requests     [4]int
 	}{
 		{100, 200, region(labels.MatchEqual, "eu"), Request{}, [4]int{1, 0, 0, 1}},
 		{100, 200, region(labels.MatchNotEqual, "eu"), Request{}, [4]int{1, 1, 0, 1}},
@@ -153,20 +153,20 @@ func TestOnlyStoresThatMayHoldSomethingAreAsked(t *testing.T) {
 		{201, 300, region(labels.MatchRegexp, ".*"), Request{}, [4]int{0, 0, 0, 1}},
 		{0, 300, region(labels.MatchRegexp, ".*"), Request{Stores: [][]*labels.Matcher{{address}}}, [4]int{1, 1, 0, 0}},
 	} {
-		for _, s := range []*fake{eu, us, old, rules} {
-			s.asked = nil
+		for _, s := range []*fakeStore{eu, us, old, rules} {
+			s.requests = nil
 		}
 		if _, _, _, err := read(t, f.Queryable(c.r), c.minMS, c.maxMS, nil, c.matcher); err != nil {
 			t.Error(err)
 		}
-		if got := [4]int{len(eu.asked), len(us.asked), len(old.asked), len(rules.asked)}; got != c.asked {
-			t.Errorf("%d to %d, %s: asked %v, want %v", c.minMS, c.maxMS, c.matcher, got, c.asked)
+		if got := [4]int{len(eu.requests), len(us.requests), len(old.requests), len(rules.requests)}; got != c.requests {
+			t.Errorf("%d to %d, %s: queried %v, want %v", c.minMS, c.maxMS, c.matcher, got, c.requests)
 		}
 	}
 }
 
-func TestNoStoresAreAnErrorOnlyToWhoWantsEverything(t *testing.T) {
-	f, _ := world(t, Options{})
+func TestQuerier_NoStoresIsAnErrorWithAbortOnPartial(t *testing.T) {
+	f, _ := newTestFanout(t, Options{})
 	if got, _, _, err := read(t, f.Queryable(Request{}), 0, 10, nil); err != nil || len(got) != 0 {
 		t.Error(err, got)
 	}
@@ -175,9 +175,9 @@ func TestNoStoresAreAnErrorOnlyToWhoWantsEverything(t *testing.T) {
 	}
 }
 
-func TestNamesAndValuesAreUnited(t *testing.T) {
-	a, b, broken := &fake{names: []string{"a", "c", "r"}}, &fake{names: []string{"b", "c"}}, &fake{openErr: errBroken}
-	f, _ := world(t, Options{}, a, b, broken)
+func TestQuerier_MergesLabelNamesAndValues(t *testing.T) {
+	a, b, broken := &fakeStore{names: []string{"a", "c", "r"}}, &fakeStore{names: []string{"b", "c"}}, &fakeStore{openErr: errBroken}
+	f, _ := newTestFanout(t, Options{}, a, b, broken)
 	q, _ := f.Queryable(Request{ReplicaLabels: []string{"r"}}).Querier(0, 10)
 	defer q.Close()
 	names, warnings, err := q.LabelNames(context.Background(), nil)
@@ -195,7 +195,7 @@ func TestNamesAndValuesAreUnited(t *testing.T) {
 	}
 }
 
-func TestSeeksShowWhatReadingShows(t *testing.T) {
+func TestChunkIterator_SeekEqualsNext(t *testing.T) {
 	chunks := []series.Chunk{encode(t, []sample{{1, 1, false}, {5, 5, false}}), encode(t, []sample{{6, 6, true}, {9, 9, true}}), encode(t, []sample{{12, 12, false}})}
 	all := decode(t, chunks, 2, 11)
 	for first := int64(0); first < 14; first++ {
@@ -239,39 +239,39 @@ func TestSeeksShowWhatReadingShows(t *testing.T) {
 	}
 }
 
-// A limit counts series as they are shown. A store whose replica labels are taken away
-// here must not cut off at it: several of its series become one.
-func TestALimitIsNotPassedOnWhereReplicaLabelsAreTakenAwayHere(t *testing.T) {
+// A limit counts series after deduplication. A store whose replica labels are removed here
+// must not apply it: several of its series become one.
+func TestSource_LimitIsNotForwardedIfReplicaLabelsAreRemovedHere(t *testing.T) {
 	for _, strips := range []bool{true, false} {
-		s := &fake{strips: strips}
+		s := &fakeStore{strips: strips}
 		for _, name := range []string{"x", "y"} {
 			for _, r := range []string{"1", "2", "3"} {
 				s.series = append(s.series, one{labels: labels.FromStrings("__name__", name, "r", r), chunks: holding(t, name).series[0].chunks})
 			}
 		}
-		f, _ := world(t, Options{}, s)
+		f, _ := newTestFanout(t, Options{}, s)
 		hints := &storage.SelectHints{Start: 0, End: 10, Limit: 2}
 		if got, _, _, err := read(t, f.Queryable(Request{ReplicaLabels: []string{"r"}}), 0, 10, hints); err != nil || len(got) != 2 {
 			t.Errorf("the store strips %v: %v %v", strips, err, got)
 		}
-		if got := s.asked[0].Limit; strips && got != 2 || !strips && got != 0 {
-			t.Errorf("the store strips %v: asked for %d series", strips, got)
+		if got := s.requests[0].Limit; strips && got != 2 || !strips && got != 0 {
+			t.Errorf("the store strips %v: requested %d series", strips, got)
 		}
-		if _, _, _, err := read(t, f.Queryable(Request{}), 0, 10, hints); err != nil || s.asked[1].Limit != 2 {
-			t.Errorf("the store strips %v, no replica labels: asked for %d series, %v", strips, s.asked[1].Limit, err)
+		if _, _, _, err := read(t, f.Queryable(Request{}), 0, 10, hints); err != nil || s.requests[1].Limit != 2 {
+			t.Errorf("the store strips %v, no replica labels: requested %d series, %v", strips, s.requests[1].Limit, err)
 		}
 	}
 }
 
-// A message that is longer than what is left of the query's bytes is the query's limit,
-// and not a store that is missing.
-func TestAMessageBeyondTheLimitFailsTheQuery(t *testing.T) {
-	s := &fake{err: fmt.Errorf("%w: received message larger than max", storeapi.ErrBytesMax)}
-	f, _ := world(t, Options{BytesMax: 1000}, s, holding(t, "x"))
+// A message larger than the query's remaining bytes is an error of the query's limit, not a
+// missing store.
+func TestQuerier_MessageBeyondTheLimitFails(t *testing.T) {
+	s := &fakeStore{err: fmt.Errorf("%w: received message larger than max", storeapi.ErrBytesMax)}
+	f, _ := newTestFanout(t, Options{BytesMax: 1000}, s, holding(t, "x"))
 	if _, _, warnings, err := read(t, f.Queryable(Request{}), 0, 10, nil); !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "store s0") {
 		t.Errorf("%v %q", err, warnings)
 	}
-	if got := s.asked[0].BytesMax; got != 1000 {
-		t.Errorf("asked with %d bytes", got)
+	if got := s.requests[0].BytesMax; got != 1000 {
+		t.Errorf("requested with %d bytes", got)
 	}
 }

@@ -14,17 +14,17 @@ import (
 	"github.com/ferula-io/ferula/internal/envsubst"
 )
 
-// Files are where endpoints are read from, again and again.
+// Files are the sources of endpoints, read periodically.
 type Files struct {
 	Config     []byte   // Thanos' YAML of endpoints; nil for none
 	ConfigFile string   // file with the same, in which $(NAME) is replaced; "" for none
 	Discovery  []string // patterns of files in Prometheus' format of discovery by files
 }
 
-// Any says whether there is anything to be read.
+// Any reports whether any source is configured.
 func (f Files) Any() bool { return len(f.Config) > 0 || f.ConfigFile != "" || len(f.Discovery) > 0 }
 
-// Read reads all of them.
+// Read reads all sources.
 func (f Files) Read() ([]Address, error) {
 	var all []Address
 	text := f.Config
@@ -80,7 +80,7 @@ func parseEndpoints(text []byte) ([]Address, error) {
 		return nil, err
 	}
 	if !config.Default.IsZero() {
-		return nil, errors.New("default_client_config is not supported: give --grpc-client-tls-* instead, which hold for all endpoints")
+		return nil, errors.New("default_client_config is not supported: use --grpc-client-tls-*, which apply to all endpoints")
 	}
 	var all []Address
 	for i, e := range config.Endpoints {
@@ -88,7 +88,7 @@ func parseEndpoints(text []byte) ([]Address, error) {
 		case e.Address == "":
 			return nil, fmt.Errorf("endpoint %d has no address", i)
 		case !e.ClientConfig.IsZero():
-			return nil, fmt.Errorf("endpoint %s: client_config is not supported: give --grpc-client-tls-* instead, which hold for all endpoints", e.Address)
+			return nil, fmt.Errorf("endpoint %s: client_config is not supported: use --grpc-client-tls-*, which apply to all endpoints", e.Address)
 		case e.ServiceConfig != "":
 			return nil, fmt.Errorf("endpoint %s: service_config is not supported", e.Address)
 		}
@@ -101,7 +101,7 @@ func parseEndpoints(text []byte) ([]Address, error) {
 	return all, nil
 }
 
-// readDiscovery reads YAML, of which JSON is a part.
+// readDiscovery reads YAML, which includes JSON.
 func readDiscovery(name string) ([]Address, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {

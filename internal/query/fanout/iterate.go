@@ -12,18 +12,18 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// milliseconds is a time; by this name vet does not take an iterator's Seek for that
-// of an io.Seeker.
+// milliseconds is a timestamp. The named type prevents vet from taking an iterator's Seek
+// for that of io.Seeker.
 type milliseconds = int64
 
 func isPacked(c series.Chunk) bool { return c.Encoding == packedEncoding }
 
-// track reads chunks in order, of one of several replicas or of all there is. What is
-// not after the samples of the chunks before is left out.
+// track reads sorted chunks, of one replica or of all. Samples that are not after those of
+// previous chunks are skipped.
 func (v *view) track(chunks []series.Chunk, replica bool, reuse chunkenc.Iterator) chunkenc.Iterator {
 	if replica && v.isCounter || v.counters && slices.ContainsFunc(chunks, isPacked) {
-		// Bounds are put around what was made good: a reset before the first sample
-		// shown has happened.
+		// The range is applied after counter adjustment: a reset before the first sample in
+		// range has happened.
 		return &bounded{Iterator: v.counter(&chunkIterator{chunks: chunks, minMS: minTime, maxMS: maxTime, repeats: true}), minMS: v.minMS, maxMS: v.maxMS}
 	}
 	it, ok := reuse.(*chunkIterator)
@@ -37,27 +37,27 @@ func (v *view) track(chunks []series.Chunk, replica bool, reuse chunkenc.Iterato
 
 var (
 	errNotPaired = errors.New("a downsampled chunk has a count and no sum, or the other way round")
-	errOutside   = errors.New("it has samples outside of its range")
+	errOutside   = errors.New("samples outside its range")
 )
 
-// chunkIterator shows the samples of chunks, one after the other, within bounds.
-// Objects for reading are made once and used for every chunk. Chunks of floats are
-// decoded as a whole when they are begun; others are read sample by sample.
+// chunkIterator iterates over the samples of chunks within a range. It reuses its objects
+// for every chunk. Float chunks are decoded completely when they are opened; others are
+// read sample by sample.
 type chunkIterator struct {
-	chunks       []series.Chunk // still to be read
+	chunks       []series.Chunk // not read yet
 	minMS, maxMS int64
 	average      bool
-	repeats      bool // a chunk's last sample may repeat the time of the one before
+	repeats      bool // a chunk's last sample may repeat the previous timestamp
 
-	// Of a chunk of floats the samples within bounds; or
+	// Either the samples within range of a float chunk;
 	times  []int64
 	values []float64
-	i      int // of the current one
-	// the iterator over another chunk.
+	i      int // index of the current one
+	// or the iterator over another chunk.
 	current   chunkenc.Iterator
-	from, to  int64              // which that chunk says to be within
+	from, to  int64              // the time range of that chunk
 	valueType chunkenc.ValueType // of the current sample; ValNone before the first and after the last
-	lastMS    int64              // time of the last sample of the chunks before, or of the current one of another chunk
+	lastMS    int64              // last timestamp of previous chunks, or current one of a non-float chunk
 	err       error
 
 	xor  xorDecoder
@@ -78,7 +78,7 @@ func (it *chunkIterator) Next() chunkenc.ValueType {
 	return it.valueType
 }
 
-// advance goes on where there is no further sample in the array.
+// advance continues after the last sample of the array.
 func (it *chunkIterator) advance() chunkenc.ValueType {
 	if n := len(it.times); n > 0 {
 		it.lastMS = it.times[n-1]
@@ -110,7 +110,7 @@ func (it *chunkIterator) advance() chunkenc.ValueType {
 			it.chunks, it.current = nil, nil
 			return chunkenc.ValNone
 		case t <= it.lastMS && !it.repeats:
-			continue // chunks whose ranges were said to be apart, and are not
+			continue // chunks that overlap despite their metas
 		case t >= it.minMS:
 			it.lastMS = t
 			return vt
@@ -119,8 +119,8 @@ func (it *chunkIterator) advance() chunkenc.ValueType {
 	return chunkenc.ValNone
 }
 
-// open begins the next chunk, which may have no sample within bounds; false if there
-// is none, or it cannot be read.
+// open opens the next chunk, which may have no sample in range. It returns false after the
+// last chunk and after an error.
 func (it *chunkIterator) open() bool {
 	for len(it.chunks) > 0 && it.chunks[0].MaxMS < it.minMS {
 		it.chunks = it.chunks[1:]
@@ -142,7 +142,7 @@ func (it *chunkIterator) use(c series.Chunk) error {
 	if c.Encoding != packedEncoding {
 		return it.useOne(c, false)
 	}
-	var count, other storepb.Chunk // other is the sum, or the one aggregate that is wanted
+	var count, other storepb.Chunk // other is the sum, or the only aggregate
 	for rest := c.Data; len(rest) > 0; {
 		one, next, err := storepb.NextPacked(rest)
 		if err != nil {
@@ -163,8 +163,8 @@ func (it *chunkIterator) use(c series.Chunk) error {
 	return it.beginMean(count, other)
 }
 
-// useOne begins a chunk of samples, or of one aggregate, whose samples may lie outside
-// of the span.
+// useOne opens a chunk of samples, or of one aggregate, whose samples may be outside its
+// time range.
 func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
 	switch {
 	case c.Encoding == chunkenc.EncXOR:
@@ -178,7 +178,7 @@ func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
 		}
 		from, least := 0, it.minMS
 		if !it.repeats && it.lastMS >= least {
-			least = it.lastMS + 1 // chunks that overlap, or whose ranges were said to be apart, and are not
+			least = it.lastMS + 1 // chunks that overlap, even despite their metas
 		}
 		for from < len(it.times) && it.times[from] < least {
 			from++
@@ -203,7 +203,7 @@ func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
 	return nil
 }
 
-// beginMean begins a span's counts and sums.
+// beginMean opens the counts and sums of a downsampled chunk.
 func (it *chunkIterator) beginMean(count, sum storepb.Chunk) error {
 	if len(count.Data) < 2 || len(sum.Data) < 2 {
 		return errXORNoHeader
@@ -232,7 +232,7 @@ func (it *chunkIterator) Seek(t milliseconds) chunkenc.ValueType {
 			}
 			return it.valueType
 		}
-		it.i = n - 1 // nothing of this chunk will do
+		it.i = n - 1 // all samples of this chunk are before t
 	}
 	for it.current == nil && len(it.chunks) > 1 && it.chunks[0].MaxMS < t {
 		it.chunks = it.chunks[1:]
@@ -273,13 +273,13 @@ func (it *chunkIterator) AtT() int64 {
 	return it.lastMS
 }
 
-// AtST implements chunkenc.Iterator: start times do not come over the wire.
+// AtST implements chunkenc.Iterator: start timestamps are not sent by stores.
 func (it *chunkIterator) AtST() int64 { return 0 }
 
 // Err implements chunkenc.Iterator.
 func (it *chunkIterator) Err() error { return it.err }
 
-// mean shows sums divided by counts. It is a sums' iterator but for what it says here.
+// mean returns sums divided by counts. Other methods are those of the sums' iterator.
 type mean struct {
 	chunkenc.Iterator
 	counts chunkenc.Iterator
@@ -296,7 +296,7 @@ func (m *mean) Next() chunkenc.ValueType {
 		}
 		return chunkenc.ValNone
 	case vt == chunkenc.ValNone || counts != chunkenc.ValFloat || m.Iterator.AtT() != m.counts.AtT():
-		m.err = errors.New("sums and counts are not of the same times")
+		m.err = errors.New("sums and counts have different timestamps")
 		return chunkenc.ValNone
 	case vt == chunkenc.ValHistogram:
 		return chunkenc.ValFloatHistogram
@@ -321,7 +321,7 @@ func (m *mean) AtFloatHistogram(h *histogram.FloatHistogram) (int64, *histogram.
 // Err implements chunkenc.Iterator.
 func (m *mean) Err() error { return m.err }
 
-// bounded leaves out what is outside its bounds, inclusive.
+// bounded skips samples outside its range, inclusive.
 type bounded struct {
 	chunkenc.Iterator
 	minMS, maxMS int64

@@ -41,10 +41,10 @@ type one struct {
 	aggr   []storeapi.AggrChunk
 }
 
-// fake is a store in memory. What it gives is overwritten by the next Next.
-type fake struct {
+// fakeStore is a store in memory. Next overwrites the labels and chunks of the series before.
+type fakeStore struct {
 	info   storeapi.Info
-	series []one // in order of labels
+	series []one // sorted by labels
 	strips bool  // honours WithoutReplicaLabels
 
 	infoErr error
@@ -59,15 +59,15 @@ type fake struct {
 	names     []string
 	exemplars []exemplar.QueryResult
 
-	mu     sync.Mutex
-	asked  []storeapi.SeriesRequest
-	open   int
-	closed bool
+	mu       sync.Mutex
+	requests []storeapi.SeriesRequest
+	open     int
+	closed   bool
 }
 
 var anyTime = storeapi.TimeRange{MinMS: math.MinInt64, MaxMS: math.MaxInt64}
 
-func (f *fake) Info(context.Context) (storeapi.Info, error) {
+func (f *fakeStore) Info(context.Context) (storeapi.Info, error) {
 	info := f.info
 	if info.Store == nil {
 		info.Store = &storeapi.StoreInfo{TimeRange: anyTime, WithoutReplicaLabels: f.strips}
@@ -75,27 +75,27 @@ func (f *fake) Info(context.Context) (storeapi.Info, error) {
 	return info, f.infoErr
 }
 
-func (f *fake) Close() error { f.closed = true; return nil }
+func (f *fakeStore) Close() error { f.closed = true; return nil }
 
-func (f *fake) LabelNames(context.Context, storeapi.LabelsRequest) (names, warnings []string, err error) {
+func (f *fakeStore) LabelNames(context.Context, storeapi.LabelsRequest) (names, warnings []string, err error) {
 	return f.names, nil, f.openErr
 }
 
-func (f *fake) LabelValues(context.Context, storeapi.LabelsRequest) (values, warnings []string, err error) {
+func (f *fakeStore) LabelValues(context.Context, storeapi.LabelsRequest) (values, warnings []string, err error) {
 	return f.names, nil, f.openErr
 }
 
-func (f *fake) Exemplars(context.Context, storeapi.ExemplarsRequest) ([]exemplar.QueryResult, []string, error) {
+func (f *fakeStore) Exemplars(context.Context, storeapi.ExemplarsRequest) ([]exemplar.QueryResult, []string, error) {
 	return f.exemplars, nil, f.openErr
 }
 
-func (f *fake) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+func (f *fakeStore) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
 	if f.onOpen != nil {
 		f.onOpen(ctx)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.asked = append(f.asked, r)
+	f.requests = append(f.requests, r)
 	f.open++
 	s := &fakeStream{f: f, ctx: ctx, r: r}
 	for _, have := range f.series {
@@ -117,7 +117,7 @@ func (f *fake) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.St
 }
 
 type fakeStream struct {
-	f      *fake
+	f      *fakeStore
 	ctx    context.Context
 	r      storeapi.SeriesRequest
 	series []one
@@ -208,8 +208,8 @@ func encode(t testing.TB, samples []sample) series.Chunk {
 	return series.Chunk{MinMS: samples[0].t, MaxMS: samples[len(samples)-1].t, Encoding: chunk.Encoding(), Data: chunk.Bytes()}
 }
 
-// world makes a Fanout over stores named s0, s1, …
-func world(t testing.TB, opts Options, stores ...*fake) (*Fanout, *Endpoints) {
+// newTestFanout returns a Fanout over stores named s0, s1, …
+func newTestFanout(t testing.TB, opts Options, stores ...*fakeStore) (*Fanout, *Endpoints) {
 	t.Helper()
 	eo := EndpointsOptions{}
 	for i := range stores {
@@ -234,7 +234,7 @@ func world(t testing.TB, opts Options, stores ...*fake) (*Fanout, *Endpoints) {
 	return New(e, opts), e
 }
 
-// read selects everything and reads it.
+// read selects all series and reads them.
 func read(t testing.TB, q storage.Queryable, minMS, maxMS int64, hints *storage.SelectHints, matchers ...*labels.Matcher) (lines map[string][]sample, order []string, warnings []string, err error) {
 	t.Helper()
 	querier, err := q.Querier(minMS, maxMS)

@@ -11,13 +11,13 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// metadataClient is a Client of stores that know what metrics are.
+// metadataClient is a Client of stores that have metric metadata.
 type metadataClient interface {
 	MetricMetadata(ctx context.Context, metric string, limit int) (found map[string][]metadata.Metadata, warnings []string, err error)
 }
 
-// MetricMetadata asks all stores that know for what metrics are, or one metric; at
-// most limit metrics of each store, -1 for all. What several say alike is given once.
+// MetricMetadata queries all stores that have metadata for all metrics, or one; at most
+// limit metrics of each store, -1 for all. Equal entries are returned once.
 func (q *Query) MetricMetadata(ctx context.Context, metric string, limit int) (map[string][]metadata.Metadata, annotations.Annotations, error) {
 	c, err := q.f.endpoints.choose(q.r, func(info *storeapi.Info) bool { return info == nil || info.MetricMetadata })
 	if err != nil {
@@ -25,7 +25,7 @@ func (q *Query) MetricMetadata(ctx context.Context, metric string, limit int) (m
 	}
 	defer c.release()
 	found := make([]map[string][]metadata.Metadata, len(c.stores))
-	said, err := each(ctx, q.f, q.r, c, func(ctx context.Context, i int) (warnings []string, err error) {
+	warned, err := each(ctx, q.f, q.r, c, func(ctx context.Context, i int) (warnings []string, err error) {
 		if client, ok := c.stores[i].client.(metadataClient); ok {
 			found[i], warnings, err = client.MetricMetadata(ctx, metric, limit)
 		}
@@ -50,7 +50,7 @@ func (q *Query) MetricMetadata(ctx context.Context, metric string, limit int) (m
 		})
 	}
 	var warnings annotations.Annotations
-	for _, w := range said {
+	for _, w := range warned {
 		warnings.Add(w)
 	}
 	return all, warnings, nil

@@ -15,8 +15,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// randomLabelSets are distinct and in order, many beginning others; the replica label
-// r stands in the middle of the names.
+// randomLabelSets are distinct and sorted, many are prefixes of others; the replica label r
+// is in the middle of the names.
 func randomLabelSets(rng *rand.Rand, n int) []labels.Labels {
 	var all []labels.Labels
 	for range n {
@@ -32,16 +32,16 @@ func randomLabelSets(rng *rand.Rand, n int) []labels.Labels {
 	return slices.CompactFunc(all, labels.Equal)
 }
 
-// Stores hold pieces of the same truth, overlapping; what is read is the truth of
-// every series, each sample once.
-func TestWhatOverlappingStoresHoldIsReadOnce(t *testing.T) {
+// Stores have overlapping pieces of the same series; the result has every series and each
+// sample once.
+func TestQuerier_OverlappingStoresAreReadOnce(t *testing.T) {
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		var stores []*fake
+		var stores []*fakeStore
 		want := map[string]map[int64]sample{}
 		minMS, maxMS := int64(rng.IntN(10_000)), int64(10_000+rng.IntN(40_000))
 		for range 1 + rng.IntN(8) {
-			f := &fake{strips: rng.IntN(2) == 0}
+			f := &fakeStore{strips: rng.IntN(2) == 0}
 			for _, lset := range randomLabelSets(rng, rng.IntN(8)) {
 				seedOf := float64(lset.Hash() % 1000)
 				// The kind of a sample is the truth's too, so that pieces agree.
@@ -56,7 +56,7 @@ func TestWhatOverlappingStoresHoldIsReadOnce(t *testing.T) {
 			}
 			stores = append(stores, f)
 		}
-		f, _ := world(t, Options{}, stores...)
+		f, _ := newTestFanout(t, Options{}, stores...)
 		got, order, warnings, err := read(t, f.Queryable(Request{}), minMS, maxMS, nil)
 		if err != nil || len(warnings) > 0 {
 			t.Fatal(err, warnings)
@@ -112,17 +112,17 @@ func naivePenalty(replicas [][]sample) []sample {
 	return shown
 }
 
-// Replicas in one store or in several, of stores that take the replica label away and
-// of such that do not, with gaps and histograms: what is read of each series equals
-// what the naive algorithm shows of all its chunks.
-func TestReplicasAreMadeOneAsTheNaiveAlgorithmMakesThem(t *testing.T) {
+// Replicas are in one store or in several, in stores that remove the replica label and in
+// others, with gaps and histograms: each series equals the result of the naive algorithm
+// over all its chunks.
+func TestQuerier_DeduplicatesAsTheNaiveAlgorithm(t *testing.T) {
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 2))
-		var stores []*fake
+		var stores []*fakeStore
 		all := map[string][]series.Chunk{}
 		minMS, maxMS := int64(rng.IntN(10_000)), int64(10_000+rng.IntN(40_000))
 		for range 1 + rng.IntN(5) {
-			f := &fake{strips: rng.IntN(2) == 0}
+			f := &fakeStore{strips: rng.IntN(2) == 0}
 			for _, lset := range randomLabelSets(rng, rng.IntN(6)) {
 				for replica := range 1 + rng.IntN(3) {
 					with := labels.NewBuilder(lset).Set("r", fmt.Sprint(replica)).Labels()
@@ -134,7 +134,7 @@ func TestReplicasAreMadeOneAsTheNaiveAlgorithmMakesThem(t *testing.T) {
 			slices.SortFunc(f.series, func(a, b one) int { return labels.Compare(a.labels, b.labels) })
 			stores = append(stores, f)
 		}
-		f, _ := world(t, Options{}, stores...)
+		f, _ := newTestFanout(t, Options{}, stores...)
 		got, order, _, err := read(t, f.Queryable(Request{ReplicaLabels: []string{"r"}}), minMS, maxMS, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -174,26 +174,25 @@ chunks:
 	return tracks
 }
 
-func TestASeriesInSeveralPiecesIsOne(t *testing.T) {
+func TestQuerier_MergesPiecesOfASeries(t *testing.T) {
 	lset := labels.FromStrings("__name__", "m")
-	f, _ := world(t, Options{}, &fake{series: []one{
+	f, _ := newTestFanout(t, Options{}, &fakeStore{series: []one{
 		{labels: lset, chunks: []series.Chunk{encode(t, []sample{{1, 1, false}}), encode(t, []sample{{2, 2, false}})}},
 		{labels: lset, chunks: []series.Chunk{encode(t, []sample{{3, 3, false}})}},
-	}}, &fake{series: []one{{labels: lset, chunks: []series.Chunk{encode(t, []sample{{2, 2, false}})}}}})
+	}}, &fakeStore{series: []one{{labels: lset, chunks: []series.Chunk{encode(t, []sample{{2, 2, false}})}}}})
 	got, _, _, err := read(t, f.Queryable(Request{}), 0, 10, nil)
 	if want := []sample{{1, 1, false}, {2, 2, false}, {3, 3, false}}; err != nil || !slices.Equal(got[lset.String()], want) {
 		t.Errorf("%v %v", err, got)
 	}
 }
 
-// A querier behind a querier sees the same, whichever of the two asks for replicas to
-// be made one.
-func TestWhatIsOfferedToAFurtherQuerierIsTheSame(t *testing.T) {
+// A querier of a querier returns the same, whichever of the two deduplicates.
+func TestSource_EqualsTheQueriersResult(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 4))
-		var stores []*fake
+		var stores []*fakeStore
 		for range 1 + rng.IntN(6) {
-			f := &fake{strips: rng.IntN(2) == 0}
+			f := &fakeStore{strips: rng.IntN(2) == 0}
 			for _, lset := range randomLabelSets(rng, rng.IntN(6)) {
 				with := labels.NewBuilder(lset).Set("r", fmt.Sprint(rng.IntN(2))).Labels()
 				f.series = append(f.series, one{labels: with, chunks: randomSeries(t, rng, func(int64) (float64, bool) { return rng.Float64(), false }, false)})
@@ -201,7 +200,7 @@ func TestWhatIsOfferedToAFurtherQuerierIsTheSame(t *testing.T) {
 			slices.SortFunc(f.series, func(a, b one) int { return labels.Compare(a.labels, b.labels) })
 			stores = append(stores, f)
 		}
-		near, _ := world(t, Options{}, stores...)
+		near, _ := newTestFanout(t, Options{}, stores...)
 		e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "near"}}, Dial: func(string, bool) (Client, error) { return sourceClient{near.Source()}, nil }})
 		e.Update(context.Background())
 		far := New(e, near.opts)
@@ -220,7 +219,7 @@ func TestWhatIsOfferedToAFurtherQuerierIsTheSame(t *testing.T) {
 	}
 }
 
-// sourceClient asks a source without a wire between.
+// sourceClient queries a source without a wire.
 type sourceClient struct{ *Source }
 
 func (sourceClient) Close() error { return nil }

@@ -16,9 +16,8 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// querier reads one range. Selections run on their own until Close, each of them as
-// soon as there is a place for it, so that stores answer the selectors of a query
-// together.
+// querier reads one range. Selections run concurrently until Close, each as soon as it gets
+// a slot, so that stores respond to all selectors of a query at the same time.
 type querier struct {
 	q            *Query
 	minMS, maxMS int64
@@ -27,16 +26,16 @@ type querier struct {
 	running      sync.WaitGroup
 
 	mu   sync.Mutex
-	sets []*promised
+	sets []*asyncSeriesSet
 }
 
 var _ storage.Querier = (*querier)(nil)
 
-// forSeries is the function that the API of series names: it wants labels only.
+// forSeries is the function hint of the series API, which needs labels only.
 const forSeries = "series"
 
-// Select implements storage.Querier. The set is in order whether or not that is asked
-// for. It waits in its first Next.
+// Select implements storage.Querier. The set is always sorted. Its first Next waits for the
+// responses.
 func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	start, end, function, limit, rangeMS := q.minMS, q.maxMS, "", 0, int64(0)
 	if hints != nil {
@@ -49,7 +48,7 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 		MaxResolutionMS:      q.q.resolution(function, rangeMS),
 		Aggregates:           aggregatesFor(function),
 	}
-	if sr.SkipChunks { // a series may be there in downsampled blocks only
+	if sr.SkipChunks { // a series may be in downsampled blocks only
 		sr.MaxResolutionMS = math.MaxInt64
 	}
 	opts := q.q.f.opts
@@ -59,7 +58,7 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(q.closed, cancel)
-	set := &promised{done: make(chan struct{})}
+	set := &asyncSeriesSet{done: make(chan struct{})}
 	q.mu.Lock()
 	q.sets = append(q.sets, set)
 	q.mu.Unlock()
@@ -73,8 +72,8 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 	return set
 }
 
-// selection waits for its turn and reads everything.
-func (q *Query) selection(ctx context.Context, sr storeapi.SeriesRequest, v *view) (*kept, error) {
+// selection waits for a slot and reads all series.
+func (q *Query) selection(ctx context.Context, sr storeapi.SeriesRequest, v *view) (*collected, error) {
 	select {
 	case q.gate <- struct{}{}:
 		defer func() { <-q.gate }()
@@ -90,35 +89,35 @@ func (q *Query) selection(ctx context.Context, sr storeapi.SeriesRequest, v *vie
 	return collect(ctx, q, all, v)
 }
 
-// promised is the set of a selection that may still be running.
-type promised struct {
+// asyncSeriesSet is the set of a selection that may still be running.
+type asyncSeriesSet struct {
 	done chan struct{}
-	kept *kept
+	kept *collected
 	err  error
-	set  *keptSet
+	set  *collectedSet
 }
 
-// Next implements storage.SeriesSet. It waits until the selection has ended, which
-// the end of its context or of its querier makes it do.
-func (p *promised) Next() bool {
+// Next implements storage.SeriesSet. It waits until the selection has ended, which the end
+// of its context or of its querier forces.
+func (p *asyncSeriesSet) Next() bool {
 	if p.set == nil {
 		<-p.done
 		if p.err != nil {
 			return false
 		}
-		p.set = &keptSet{k: p.kept}
+		p.set = &collectedSet{k: p.kept}
 	}
 	return p.set.Next()
 }
 
 // At implements storage.SeriesSet.
-func (p *promised) At() storage.Series { return p.set.At() }
+func (p *asyncSeriesSet) At() storage.Series { return p.set.At() }
 
 // Err implements storage.SeriesSet.
-func (p *promised) Err() error { <-p.done; return p.err }
+func (p *asyncSeriesSet) Err() error { <-p.done; return p.err }
 
 // Warnings implements storage.SeriesSet.
-func (p *promised) Warnings() annotations.Annotations {
+func (p *asyncSeriesSet) Warnings() annotations.Annotations {
 	<-p.done
 	if p.kept == nil {
 		return nil
@@ -126,8 +125,8 @@ func (p *promised) Warnings() annotations.Annotations {
 	return p.kept.warnings
 }
 
-// Close implements storage.Querier: it ends what still runs. No iterator is valid
-// after it.
+// Close implements storage.Querier: it cancels running selections. Iterators are invalid
+// afterwards.
 func (q *querier) Close() error {
 	q.close()
 	q.running.Wait()
@@ -142,8 +141,7 @@ func (q *querier) Close() error {
 	return nil
 }
 
-// aggregatesFor chooses what is wanted of downsampled data by the function that
-// reads it.
+// aggregatesFor returns the aggregates of downsampled data that a function needs.
 func aggregatesFor(function string) []storeapi.Aggr {
 	is := func(name string) bool { return function == name || strings.HasPrefix(function, name+"_") }
 	switch {
@@ -161,16 +159,16 @@ func aggregatesFor(function string) []storeapi.Aggr {
 	return []storeapi.Aggr{storeapi.Count, storeapi.Sum}
 }
 
-// twoSamples are functions that need two samples in their range.
-var twoSamples = []string{"rate", "irate", "increase", "delta", "idelta", "deriv", "predict_linear", "double_exponential_smoothing"}
+// needTwoSamples are functions that need two samples in their range.
+var needTwoSamples = []string{"rate", "irate", "increase", "delta", "idelta", "deriv", "predict_linear", "double_exponential_smoothing"}
 
-// resolution is the coarsest that will do for a function over a range. Of downsampled
-// counters no resets are left, so who counts them gets raw samples.
+// resolution returns the coarsest resolution that suits a function over a range. Downsampled
+// counters have no resets left, so functions that count resets get raw samples.
 func (q *Query) resolution(function string, rangeMS int64) int64 {
 	switch {
 	case function == "resets":
 		return 0
-	case rangeMS > 0 && slices.Contains(twoSamples, function):
+	case rangeMS > 0 && slices.Contains(needTwoSamples, function):
 		return min(q.r.MaxResolutionMS, rangeMS/2)
 	}
 	return q.r.MaxResolutionMS
@@ -184,17 +182,17 @@ func (q *querier) LabelNames(ctx context.Context, hints *storage.LabelHints, mat
 // LabelValues implements storage.Querier.
 func (q *querier) LabelValues(ctx context.Context, name string, hints *storage.LabelHints, matchers ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	if slices.Contains(q.q.r.ReplicaLabels, name) {
-		return nil, nil, nil // nothing has it any more
+		return nil, nil, nil // no series has it after deduplication
 	}
 	return q.list(ctx, name, hints, matchers, Client.LabelValues)
 }
 
-func (q *querier) list(ctx context.Context, name string, hints *storage.LabelHints, matchers []*labels.Matcher, ask ask) ([]string, annotations.Annotations, error) {
+func (q *querier) list(ctx context.Context, name string, hints *storage.LabelHints, matchers []*labels.Matcher, call listCall) ([]string, annotations.Annotations, error) {
 	r := storeapi.LabelsRequest{Label: name, MinMS: q.minMS, MaxMS: q.maxMS, Matchers: matchers, WithoutReplicaLabels: q.q.r.ReplicaLabels}
 	if hints != nil {
 		r.Limit = int64(hints.Limit)
 	}
-	found, warnings, err := q.q.f.list(ctx, q.q.r, r, ask)
+	found, warnings, err := q.q.f.list(ctx, q.q.r, r, call)
 	var all annotations.Annotations
 	for _, w := range warnings {
 		all.Add(w)
@@ -202,10 +200,10 @@ func (q *querier) list(ctx context.Context, name string, hints *storage.LabelHin
 	return found, all, err
 }
 
-type ask func(c Client, ctx context.Context, r storeapi.LabelsRequest) (found, warnings []string, err error)
+type listCall func(c Client, ctx context.Context, r storeapi.LabelsRequest) (found, warnings []string, err error)
 
-// list asks for names or values of labels, which are returned sorted.
-func (f *Fanout) list(ctx context.Context, r Request, lr storeapi.LabelsRequest, ask ask) ([]string, []error, error) {
+// list lists label names or values, sorted.
+func (f *Fanout) list(ctx context.Context, r Request, lr storeapi.LabelsRequest, call listCall) ([]string, []error, error) {
 	c, err := f.endpoints.choose(r, func(info *storeapi.Info) bool { return mayHold(info, lr.MinMS, lr.MaxMS, lr.Matchers) })
 	if err != nil {
 		return nil, nil, err
@@ -216,7 +214,7 @@ func (f *Fanout) list(ctx context.Context, r Request, lr storeapi.LabelsRequest,
 	warnings, err := each(ctx, f, r, c, func(ctx context.Context, i int) ([]string, error) {
 		var warnings []string
 		var err error
-		found[i], warnings, err = ask(c.stores[i].client, ctx, lr)
+		found[i], warnings, err = call(c.stores[i].client, ctx, lr)
 		return warnings, err
 	})
 	if err != nil {
@@ -234,17 +232,17 @@ func (f *Fanout) list(ctx context.Context, r Request, lr storeapi.LabelsRequest,
 	return all, warnings, nil
 }
 
-// each calls all chosen stores at once. What fails is a warning, or the first failure
-// ends all; so does a warning of a store where a part must not be missing. When the
-// context ends those that have not responded are named.
+// each calls all chosen stores concurrently. Failures become warnings, or the first failure
+// cancels all; so does a warning of a store if the request aborts on partial responses. When
+// the context ends, stores that have not responded are named.
 func each(ctx context.Context, f *Fanout, r Request, c *chosen, call func(ctx context.Context, i int) ([]string, error)) ([]error, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	said := make([][]error, len(c.stores))
-	pending := make([]string, len(c.stores)) // addresses of those that the context's end has stopped
-	var asking sync.WaitGroup
+	warned := make([][]error, len(c.stores))
+	pending := make([]string, len(c.stores)) // addresses of stores that had not responded when the context ended
+	var wg sync.WaitGroup
 	for i, s := range c.stores {
-		asking.Go(func() {
+		wg.Go(func() {
 			var one []error
 			warnings, err := callOne(ctx, f, i, call)
 			if err != nil {
@@ -259,12 +257,12 @@ func each(ctx context.Context, f *Fanout, r Request, c *chosen, call func(ctx co
 			for i := range one {
 				one[i] = fmt.Errorf("store %s: %w", s.address, one[i])
 			}
-			if said[i] = one; len(one) > 0 && r.AbortOnPartial {
+			if warned[i] = one; len(one) > 0 && r.AbortOnPartial {
 				cancel(one[0])
 			}
 		})
 	}
-	asking.Wait()
+	wg.Wait()
 	if ctx.Err() != nil {
 		err := context.Cause(ctx)
 		pending = slices.DeleteFunc(pending, func(address string) bool { return address == "" })
@@ -273,10 +271,10 @@ func each(ctx context.Context, f *Fanout, r Request, c *chosen, call func(ctx co
 		}
 		return nil, err
 	}
-	return append(c.missing, slices.Concat(said...)...), nil
+	return append(c.missing, slices.Concat(warned...)...), nil
 }
 
-// callOne calls one store, within the time that it may be silent.
+// callOne calls one store, with the response timeout.
 func callOne(ctx context.Context, f *Fanout, i int, call func(ctx context.Context, i int) ([]string, error)) ([]string, error) {
 	if f.opts.ResponseTimeout > 0 {
 		var done context.CancelFunc

@@ -10,20 +10,20 @@ import (
 	"strings"
 )
 
-// Resolver looks names up. *net.Resolver is one.
+// Resolver resolves names. *net.Resolver implements it.
 type Resolver interface {
 	LookupIPAddr(ctx context.Context, host string) ([]net.IPAddr, error)
 	LookupSRV(ctx context.Context, service, proto, name string) (string, []*net.SRV, error)
 }
 
-// resolve turns the name of an endpoint into addresses, by what stands before "+":
+// resolve resolves the name of an endpoint to addresses by the prefix before "+":
 //
 //	dns           the addresses of the host, of one family; the port must be given
 //	dnsdualstack  its addresses of both families
 //	dnssrv        the addresses of the targets of the SRV record, with its ports unless one is given
 //	dnssrvnoa     the same targets by name
 //
-// Without a prefix the name is the address. A name that does not exist is none.
+// A name without prefix is an address. A name that does not exist has no addresses.
 func resolve(ctx context.Context, r Resolver, name string) ([]string, error) {
 	kind, rest, ok := strings.Cut(name, "+")
 	if !ok {
@@ -62,11 +62,11 @@ func resolve(ctx context.Context, r Resolver, name string) ([]string, error) {
 		}
 		return all, nil
 	}
-	return nil, fmt.Errorf("endpoint %s: unknown way to look it up %q", name, kind)
+	return nil, fmt.Errorf("endpoint %s: unknown lookup type %q", name, kind)
 }
 
-// hosts are the addresses of a host. Unless both families are wanted they are of one:
-// a host with an address of each is one store, and must not be read twice.
+// hosts returns the addresses of a host, of one family unless both are requested: a host
+// with an address of each family is one store and must not be read twice.
 func hosts(ctx context.Context, r Resolver, host, port string, both bool) ([]string, error) {
 	ips, err := r.LookupIPAddr(ctx, host)
 	if err != nil && !notFound(err) {
@@ -82,8 +82,8 @@ func hosts(ctx context.Context, r Resolver, host, port string, both bool) ([]str
 	return all, nil
 }
 
-// oneFamily keeps the addresses of the family of the first one, which the resolver
-// puts first if it can be reached; of loopback those of IPv4, where servers listen.
+// oneFamily returns the addresses of the first address' family, which the resolver sorts
+// first if it is reachable; of loopback those of IPv4, where servers listen.
 func oneFamily(ips []net.IPAddr) []net.IPAddr {
 	is4 := func(ip net.IPAddr) bool { return ip.IP.To4() != nil }
 	if len(ips) == 0 {

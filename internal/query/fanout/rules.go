@@ -11,16 +11,16 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// rulesClient is a Client of stores that know rules.
+// rulesClient is a Client of stores that have rules.
 type rulesClient interface {
 	Rules(ctx context.Context, r storeapi.RulesRequest) (groups []storeapi.RuleGroup, warnings []string, err error)
 }
 
-// Rules asks all stores that know rules for those of a type: alert, record or all.
-// Groups of one file and name are one, and in it rules that differ in replica labels
-// only: the one whose alert is nearest to firing, and of those the one evaluated last.
+// Rules queries all stores that have rules for those of a type: alert, record or all.
+// Groups with equal file and name are merged. Of rules that differ only in replica labels
+// the one whose alert is nearest to firing is returned, and of those the last evaluated.
 func (q *Query) Rules(ctx context.Context, kind string) ([]storeapi.RuleGroup, annotations.Annotations, error) {
-	found, warnings, err := askOffering(ctx, q, func(info *storeapi.Info) bool { return info.Rules },
+	found, warnings, err := callOffering(ctx, q, func(info *storeapi.Info) bool { return info.Rules },
 		func(ctx context.Context, client Client) (found []storeapi.RuleGroup, warnings []string, err error) {
 			if client, ok := client.(rulesClient); ok {
 				return client.Rules(ctx, storeapi.RulesRequest{Type: kind, AbortOnPartial: q.r.AbortOnPartial})
@@ -30,10 +30,10 @@ func (q *Query) Rules(ctx context.Context, kind string) ([]storeapi.RuleGroup, a
 	if err != nil {
 		return nil, nil, err
 	}
-	return uniteGroups(slices.Concat(found...), q.r.ReplicaLabels), warnings, nil
+	return mergeGroups(slices.Concat(found...), q.r.ReplicaLabels), warnings, nil
 }
 
-func uniteGroups(all []storeapi.RuleGroup, replicaLabels []string) []storeapi.RuleGroup {
+func mergeGroups(all []storeapi.RuleGroup, replicaLabels []string) []storeapi.RuleGroup {
 	same := func(a, b storeapi.RuleGroup) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Name, b.Name))
 	}
@@ -47,14 +47,14 @@ func uniteGroups(all []storeapi.RuleGroup, replicaLabels []string) []storeapi.Ru
 		}
 	}
 	for i := range united {
-		united[i].Rules = uniteRules(united[i].Rules, replicaLabels)
+		united[i].Rules = mergeRules(united[i].Rules, replicaLabels)
 	}
 	return united
 }
 
-// uniteRules keeps the order in which rules come first, in which they are evaluated;
-// Thanos sorts them.
-func uniteRules(rules []storeapi.Rule, replicaLabels []string) []storeapi.Rule {
+// mergeRules retains the order of first occurrence, which is the order of evaluation;
+// Thanos sorts the rules.
+func mergeRules(rules []storeapi.Rule, replicaLabels []string) []storeapi.Rule {
 	order := make([]int, len(rules))
 	for i := range rules {
 		rules[i].Labels = without(rules[i].Labels, replicaLabels)
@@ -90,7 +90,7 @@ func compareRules(a, b *storeapi.Rule) int {
 	return cmp.Or(cmp.Compare(a.Name, b.Name), labels.Compare(a.Labels, b.Labels), cmp.Compare(a.Query, b.Query), cmp.Compare(a.DurationSeconds, b.DurationSeconds))
 }
 
-// preferred says whether of two equal rules a is shown rather than b.
+// preferred reports whether a is returned instead of the equal rule b.
 func preferred(a, b *storeapi.Rule) bool {
 	if x, y := urgency(a.State), urgency(b.State); x != y {
 		return x > y

@@ -12,22 +12,22 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// ruling is a store that knows rules and targets.
+// ruling is a store with rules and targets.
 type ruling struct {
-	*fake
-	targets storeapi.Targets
-	groups  []storeapi.RuleGroup
-	err     error
-	asked   *int
+	*fakeStore
+	targets  storeapi.Targets
+	groups   []storeapi.RuleGroup
+	err      error
+	requests *int
 }
 
 func (r ruling) Targets(context.Context, storeapi.TargetsRequest) (storeapi.Targets, []string, error) {
-	*r.asked++
+	*r.requests++
 	return r.targets, nil, r.err
 }
 
 func (r ruling) Rules(context.Context, storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
-	*r.asked++
+	*r.requests++
 	return r.groups, nil, r.err
 }
 
@@ -47,24 +47,24 @@ func rulingWorld(t *testing.T, stores ...ruling) *Fanout {
 	return New(e, Options{})
 }
 
-func offering() *fake { return &fake{info: storeapi.Info{Rules: true, Targets: true}} }
+func offering() *fakeStore { return &fakeStore{info: storeapi.Info{Rules: true, Targets: true}} }
 
-func TestTargetsThatDifferInReplicaLabelsAreOneTheWorstOffAndThenTheLatest(t *testing.T) {
+func TestTargets_MergesReplicasByHealthAndLastScrape(t *testing.T) {
 	at := time.Unix(1000, 0)
 	target := func(replica, url, health string, last time.Time) storeapi.ActiveTarget {
 		set := labels.FromStrings("job", "j", "replica", replica)
 		return storeapi.ActiveTarget{Discovered: set, Labels: set, ScrapePool: "j", ScrapeURL: url, Health: health, LastScrape: last}
 	}
 	dropped := []labels.Labels{labels.FromStrings("a", "1", "replica", "x"), labels.FromStrings("a", "1", "replica", "y"), labels.FromStrings("a", "0")}
-	asked := make([]int, 3)
+	requests := make([]int, 3)
 	f := rulingWorld(t,
-		ruling{fake: offering(), asked: &asked[0], targets: storeapi.Targets{Active: []storeapi.ActiveTarget{
+		ruling{fakeStore: offering(), requests: &requests[0], targets: storeapi.Targets{Active: []storeapi.ActiveTarget{
 			target("x", "u1", "up", at), target("x", "u2", "up", at), target("x", "u3", "unknown", at.Add(time.Hour)),
 		}, Dropped: dropped[:1]}},
-		ruling{fake: offering(), asked: &asked[1], targets: storeapi.Targets{Active: []storeapi.ActiveTarget{
+		ruling{fakeStore: offering(), requests: &requests[1], targets: storeapi.Targets{Active: []storeapi.ActiveTarget{
 			target("y", "u1", "up", at.Add(time.Second)), target("y", "u2", "down", at.Add(-time.Hour)), target("y", "u3", "up", at),
 		}, Dropped: dropped[1:]}},
-		ruling{fake: &fake{}, asked: &asked[2]})
+		ruling{fakeStore: &fakeStore{}, requests: &requests[2]})
 	got, warnings, err := f.Queryable(Request{ReplicaLabels: []string{"replica"}}).Targets(t.Context(), "any")
 	var lines []string
 	for _, a := range got.Active {
@@ -74,12 +74,12 @@ func TestTargetsThatDifferInReplicaLabelsAreOneTheWorstOffAndThenTheLatest(t *te
 	if err != nil || len(warnings) > 0 || strings.Join(lines, ", ") != want || fmt.Sprint(got.Dropped) != `[{a="0"} {a="1"}]` {
 		t.Errorf("%v %v %s %s", err, warnings, lines, got.Dropped)
 	}
-	if asked[0] != 1 || asked[1] != 1 || asked[2] != 0 {
-		t.Errorf("asked %v, of which the last offers nothing", asked)
+	if requests[0] != 1 || requests[1] != 1 || requests[2] != 0 {
+		t.Errorf("queried %v, of which the last offers nothing", requests)
 	}
 	apart, _, err := f.Queryable(Request{}).Targets(t.Context(), "any")
 	if err != nil || len(apart.Active) != 6 || len(apart.Dropped) != 3 {
-		t.Errorf("not made one: %v %v", err, apart)
+		t.Errorf("not merged: %v %v", err, apart)
 	}
 	for state, n := range map[string][2]int{"active": {6, 0}, "dropped": {0, 3}} {
 		if some, _, err := f.Queryable(Request{}).Targets(t.Context(), state); err != nil || [2]int{len(some.Active), len(some.Dropped)} != n {
@@ -88,17 +88,17 @@ func TestTargetsThatDifferInReplicaLabelsAreOneTheWorstOffAndThenTheLatest(t *te
 	}
 }
 
-func TestRulesThatDifferInReplicaLabelsAreOneInTheOrderTheyAreEvaluated(t *testing.T) {
+func TestRules_MergesReplicasInEvaluationOrder(t *testing.T) {
 	at := time.Unix(1000, 0)
 	rule := func(replica, name, state string, seconds int) storeapi.Rule {
 		return storeapi.Rule{Name: name, Alerting: state != "", State: state, Labels: labels.FromStrings("replica", replica), LastEvaluation: at.Add(time.Duration(seconds) * time.Second)}
 	}
 	f := rulingWorld(t,
-		ruling{fake: offering(), asked: new(int), groups: []storeapi.RuleGroup{
+		ruling{fakeStore: offering(), requests: new(int), groups: []storeapi.RuleGroup{
 			{File: "f", Name: "z", Rules: []storeapi.Rule{rule("x", "b", "", 0), rule("x", "a", "", 9), rule("x", "c", "pending", 9), rule("x", "b", "inactive", 0)}},
 			{File: "f", Name: "y", Rules: []storeapi.Rule{rule("x", "b", "", 3)}},
 		}},
-		ruling{fake: offering(), asked: new(int), groups: []storeapi.RuleGroup{
+		ruling{fakeStore: offering(), requests: new(int), groups: []storeapi.RuleGroup{
 			{File: "e", Name: "z"},
 			{File: "f", Name: "z", Rules: []storeapi.Rule{rule("y", "b", "", 1), rule("y", "a", "", 1), rule("y", "c", "firing", 1), rule("y", "d", "", 1)}},
 		}})
@@ -116,16 +116,16 @@ func TestRulesThatDifferInReplicaLabelsAreOneInTheOrderTheyAreEvaluated(t *testi
 	}
 }
 
-func TestAStoreWithoutItsTargetsOrRulesIsNamedOrFailsTheRequest(t *testing.T) {
-	f := rulingWorld(t, ruling{fake: offering(), asked: new(int), targets: storeapi.Targets{Dropped: []labels.Labels{named("x")}}, groups: []storeapi.RuleGroup{{Name: "g"}}},
-		ruling{fake: offering(), asked: new(int), err: errBroken}, ruling{fake: &fake{infoErr: errBroken}, asked: new(int)})
-	targets, said, err := f.Queryable(Request{}).Targets(t.Context(), "any")
-	if err != nil || len(targets.Dropped) != 1 || len(said) != 2 {
-		t.Errorf("targets: %v %v %v", err, targets, said)
+func TestTargets_FailedStoreIsAWarningOrAnError(t *testing.T) {
+	f := rulingWorld(t, ruling{fakeStore: offering(), requests: new(int), targets: storeapi.Targets{Dropped: []labels.Labels{named("x")}}, groups: []storeapi.RuleGroup{{Name: "g"}}},
+		ruling{fakeStore: offering(), requests: new(int), err: errBroken}, ruling{fakeStore: &fakeStore{infoErr: errBroken}, requests: new(int)})
+	targets, warned, err := f.Queryable(Request{}).Targets(t.Context(), "any")
+	if err != nil || len(targets.Dropped) != 1 || len(warned) != 2 {
+		t.Errorf("targets: %v %v %v", err, targets, warned)
 	}
-	groups, said, err := f.Queryable(Request{}).Rules(t.Context(), "all")
-	if err != nil || len(groups) != 1 || len(said) != 2 {
-		t.Errorf("rules: %v %v %v", err, groups, said)
+	groups, warned, err := f.Queryable(Request{}).Rules(t.Context(), "all")
+	if err != nil || len(groups) != 1 || len(warned) != 2 {
+		t.Errorf("rules: %v %v %v", err, groups, warned)
 	}
 	if _, _, err := f.Queryable(Request{AbortOnPartial: true}).Targets(t.Context(), "any"); err == nil || !strings.Contains(err.Error(), "store s") {
 		t.Errorf("targets: %v", err)

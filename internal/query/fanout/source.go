@@ -21,8 +21,8 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// Source is all the stores as one StoreAPI: what a querier offers to further ones.
-// Series pass as they come, merged on their labels, and no chunk is looked into.
+// Source is the StoreAPI over all stores, for other queriers. Series are merged by labels
+// while streaming, without decoding chunks.
 type Source struct{ f *Fanout }
 
 var (
@@ -31,19 +31,19 @@ var (
 	_ storeapi.ExemplarSource = (*Source)(nil)
 )
 
-// Source makes it.
+// Source returns the StoreAPI over all stores.
 func (f *Fanout) Source() *Source { return &Source{f} }
 
-// labelSetsMax bounds how many external label sets are told of; with more none are,
-// which excludes nothing.
+// labelSetsMax is the limit of reported external label sets. Beyond it none are reported,
+// which excludes no series.
 const labelSetsMax = 1000
 
-// Info implements storeapi.Source: what the healthy stores said, as one.
+// Info implements storeapi.Source: the merged Info of the healthy stores.
 func (s *Source) Info(context.Context) (storeapi.Info, error) {
 	all := storeapi.Info{Component: "query", Store: &storeapi.StoreInfo{
 		TimeRange: storeapi.TimeRange{MinMS: math.MaxInt64, MaxMS: math.MinInt64}, WithoutReplicaLabels: true, Sharding: true,
 	}}
-	unbounded := false // a store without labels may hold anything
+	unbounded := false // a store without labels may have any series
 	for _, one := range *s.f.endpoints.current.Load() {
 		info, err := one.known()
 		if info == nil || err != nil && !one.strict {
@@ -64,7 +64,7 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 			all.Exemplars.MinMS, all.Exemplars.MaxMS = min(all.Exemplars.MinMS, e.MinMS), max(all.Exemplars.MaxMS, e.MaxMS)
 		}
 	}
-	if all.Store.MinMS > all.Store.MaxMS { // there are none: anything may come
+	if all.Store.MinMS > all.Store.MaxMS { // no stores yet: any range is possible
 		all.Store.MinMS, all.Store.MaxMS = math.MinInt64, math.MaxInt64
 	}
 	slices.SortFunc(all.LabelSets, labels.Compare)
@@ -75,7 +75,7 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 	return all, nil
 }
 
-// ExternalLabels implements storeapi.Source: the stores have added theirs.
+// ExternalLabels implements storeapi.Source: none, because the stores have added theirs.
 func (*Source) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
 
 // RawQuerier implements series.Source.
@@ -86,19 +86,19 @@ func (s *Source) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier
 // Series implements storeapi.SeriesSource.
 func (s *Source) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
 	if len(r.Matchers) == 0 {
-		return &passed{err: fmt.Errorf("%w: there are no matchers", storeapi.ErrBadRequest)}
+		return &forwardedStream{err: fmt.Errorf("%w: no matchers", storeapi.ErrBadRequest)}
 	}
 	m, err := s.f.merge(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r)
 	if err != nil {
-		return &passed{err: err}
+		return &forwardedStream{err: err}
 	}
-	return &passed{m: m}
+	return &forwardedStream{m: m}
 }
 
 // LabelNames implements storeapi.Source.
 func (s *Source) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
-	names, said, err := s.f.list(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, Client.LabelNames)
-	return names, texts(said), err
+	names, warned, err := s.f.list(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, Client.LabelNames)
+	return names, errorStrings(warned), err
 }
 
 // LabelValues implements storeapi.Source.
@@ -106,8 +106,8 @@ func (s *Source) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (val
 	if slices.Contains(r.WithoutReplicaLabels, r.Label) {
 		return nil, nil, nil
 	}
-	values, said, err := s.f.list(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, Client.LabelValues)
-	return values, texts(said), err
+	values, warned, err := s.f.list(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, Client.LabelValues)
+	return values, errorStrings(warned), err
 }
 
 // Exemplars implements storeapi.ExemplarSource.
@@ -119,11 +119,11 @@ func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (re
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", storeapi.ErrBadRequest, err)
 	}
-	results, said, err := s.f.exemplars(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, parser.ExtractSelectors(expr))
-	return results, texts(said), err
+	results, warned, err := s.f.exemplars(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, parser.ExtractSelectors(expr))
+	return results, errorStrings(warned), err
 }
 
-func texts(errs []error) []string {
+func errorStrings(errs []error) []string {
 	var all []string
 	for _, err := range errs {
 		all = append(all, err.Error())
@@ -131,17 +131,17 @@ func texts(errs []error) []string {
 	return all
 }
 
-// passed is a merged stream on its way to a further querier.
-type passed struct {
+// forwardedStream is a merged stream that is forwarded to another querier.
+type forwardedStream struct {
 	m      *merged
 	chunks []series.Chunk
-	raw    []series.Chunk // chunks, where there are downsampled ones too
+	raw    []series.Chunk // raw chunks, if there are also downsampled ones
 	aggr   []storeapi.AggrChunk
 	err    error
 }
 
 // Next implements series.Set.
-func (p *passed) Next() bool {
+func (p *forwardedStream) Next() bool {
 	if p.err != nil || !p.m.Next() {
 		return false
 	}
@@ -169,16 +169,16 @@ func (p *passed) Next() bool {
 }
 
 // Labels implements series.Set.
-func (p *passed) Labels() []byte { return p.m.Labels() }
+func (p *forwardedStream) Labels() []byte { return p.m.Labels() }
 
-// Chunks implements series.Set: those of samples as measured.
-func (p *passed) Chunks() []series.Chunk { return p.chunks }
+// Chunks implements series.Set: the raw chunks.
+func (p *forwardedStream) Chunks() []series.Chunk { return p.chunks }
 
-// AggrChunks are the downsampled ones.
-func (p *passed) AggrChunks() []storeapi.AggrChunk { return p.aggr }
+// AggrChunks returns the downsampled chunks.
+func (p *forwardedStream) AggrChunks() []storeapi.AggrChunk { return p.aggr }
 
 // Err implements series.Set.
-func (p *passed) Err() error {
+func (p *forwardedStream) Err() error {
 	if p.err != nil || p.m == nil {
 		return p.err
 	}
@@ -186,7 +186,7 @@ func (p *passed) Err() error {
 }
 
 // Warnings implements series.Set.
-func (p *passed) Warnings() annotations.Annotations {
+func (p *forwardedStream) Warnings() annotations.Annotations {
 	if p.m == nil {
 		return nil
 	}
@@ -194,14 +194,14 @@ func (p *passed) Warnings() annotations.Annotations {
 }
 
 // Close implements storeapi.Stream.
-func (p *passed) Close() error {
+func (p *forwardedStream) Close() error {
 	if p.m != nil {
 		p.m.close()
 	}
 	return nil
 }
 
-// rawQuerier is a Source as series.Source has it.
+// rawQuerier implements series.Querier over a Source.
 type rawQuerier struct {
 	s            *Source
 	minMS, maxMS int64
@@ -227,16 +227,16 @@ func (q *rawQuerier) Close() error {
 	return errors.Join(errs...)
 }
 
-// Sizes of what is read ahead of one store.
+// Sizes of the read-ahead of one store.
 const (
 	aheadPages     = 64
 	aheadPageBytes = 64 << 10
 	aheadSeries    = 1024 // of one page
 )
 
-// ahead is a set that a goroutine reads, some pages ahead of who uses it. What Next
-// brings lies in the page that is used, which is filled again afterwards.
-type ahead struct {
+// readAheadSet is a set that a goroutine reads some pages ahead of the consumer. Labels and chunks
+// are in the consumer's current page, which is reused after it.
+type readAheadSet struct {
 	pages chan *page // in order; closed at the end
 	free  chan *page
 	done  chan struct{} // closed when the goroutine has ended
@@ -248,7 +248,7 @@ type ahead struct {
 }
 
 type page struct {
-	bytes  []byte // labels and chunks; when it moves, what lies in it stays valid
+	bytes  []byte // labels and chunks; slices of it stay valid if it is reallocated
 	chunks []series.Chunk
 	series []pageSeries
 }
@@ -258,15 +258,15 @@ type pageSeries struct {
 	chunks []series.Chunk
 }
 
-// readAhead begins to read a set; whoever ends ctx waits for done.
-func readAhead(ctx context.Context, set series.Set, named func(error) error, logger *slog.Logger) *ahead {
-	a := &ahead{pages: make(chan *page, aheadPages), free: make(chan *page, aheadPages+2), done: make(chan struct{}), set: set}
+// readAhead starts to read a set. A caller that cancels ctx must wait for done.
+func readAhead(ctx context.Context, set series.Set, named func(error) error, logger *slog.Logger) *readAheadSet {
+	a := &readAheadSet{pages: make(chan *page, aheadPages), free: make(chan *page, aheadPages+2), done: make(chan struct{}), set: set}
 	go func() {
 		defer close(a.done)
 		defer close(a.pages)
 		defer func() {
 			if p := recover(); p != nil {
-				logger.Error("panic while a store was read", "panic", p, "stack", string(debug.Stack()))
+				logger.Error("panic while reading a store", "panic", p, "stack", string(debug.Stack()))
 				a.err = named(fmt.Errorf("%w: %v", errPanicked, p))
 			}
 		}()
@@ -275,7 +275,7 @@ func readAhead(ctx context.Context, set series.Set, named func(error) error, log
 	return a
 }
 
-func (a *ahead) read(ctx context.Context) error {
+func (a *readAheadSet) read(ctx context.Context) error {
 	p := &page{}
 	for n := 0; a.set.Next(); n++ {
 		p.add(a.set.Labels(), a.set.Chunks())
@@ -321,13 +321,13 @@ func (p *page) add(lset []byte, chunks []series.Chunk) {
 }
 
 // Next implements series.Set.
-func (a *ahead) Next() bool {
+func (a *readAheadSet) Next() bool {
 	if a.i++; a.page != nil && a.i < len(a.page.series) {
 		return true
 	}
 	if a.page != nil {
 		if cap(a.page.bytes) <= 4*aheadPageBytes {
-			a.free <- a.page // there is room for all pages
+			a.free <- a.page // the channel has capacity for all pages
 		}
 		a.page = nil
 	}
@@ -338,13 +338,13 @@ func (a *ahead) Next() bool {
 }
 
 // Labels implements series.Set.
-func (a *ahead) Labels() []byte { return a.page.series[a.i].labels }
+func (a *readAheadSet) Labels() []byte { return a.page.series[a.i].labels }
 
 // Chunks implements series.Set.
-func (a *ahead) Chunks() []series.Chunk { return a.page.series[a.i].chunks }
+func (a *readAheadSet) Chunks() []series.Chunk { return a.page.series[a.i].chunks }
 
-// ended says whether the goroutine has: nothing of the set may be looked at before.
-func (a *ahead) ended() bool {
+// ended reports whether the goroutine has ended; before that the set must not be used.
+func (a *readAheadSet) ended() bool {
 	select {
 	case <-a.done:
 		return true
@@ -354,15 +354,15 @@ func (a *ahead) ended() bool {
 }
 
 // Err implements series.Set.
-func (a *ahead) Err() error {
-	if a.page == nil { // the pages are closed after it is set
+func (a *readAheadSet) Err() error {
+	if a.page == nil { // it is set before pages is closed
 		return a.err
 	}
 	return nil
 }
 
-// Warnings implements series.Set. Of a set that was left before its end there are none.
-func (a *ahead) Warnings() annotations.Annotations {
+// Warnings implements series.Set. A set that was not read to its end has none.
+func (a *readAheadSet) Warnings() annotations.Annotations {
 	if a.page == nil {
 		<-a.done
 	}

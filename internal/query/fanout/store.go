@@ -11,14 +11,14 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// store is one endpoint and what is known of it.
+// store is one endpoint and its last Info.
 type store struct {
 	address string
-	strict  bool // asked even while it seems to be down
+	strict  bool // queried even while it is down
 	client  Client
 
 	mu        sync.Mutex
-	info      *storeapi.Info // as it was said last; nil: never
+	info      *storeapi.Info // last Info; nil: never received
 	lastCheck time.Time      // of the last success
 	lastErr   error
 	downSince time.Time
@@ -26,19 +26,19 @@ type store struct {
 	removed   bool
 }
 
-// Status is what is known of a store, for people.
+// Status is the state of a store for the stores page.
 type Status struct {
 	Name             string
-	LastCheck        time.Time // when it answered last
+	LastCheck        time.Time // time of the last response
 	LastError        error     // nil: healthy
-	Component        string    // "" if it never answered
+	Component        string    // "" if it never responded
 	LabelSets        []labels.Labels
 	MinMS, MaxMS     int64
 	HasStore, Strict bool
 }
 
-// said takes the answer to Info, or the error instead.
-func (s *store) said(info storeapi.Info, err error, now time.Time) (changed bool) {
+// setInfo records a response to Info, or its error.
+func (s *store) setInfo(info storeapi.Info, err error, now time.Time) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed = (err == nil) != (s.lastErr == nil) || s.info == nil && s.lastErr == nil
@@ -51,7 +51,7 @@ func (s *store) said(info storeapi.Info, err error, now time.Time) (changed bool
 	return changed
 }
 
-// known is what the store said last, nil if never, and what keeps it from answering.
+// known returns the last Info, nil if there is none, and the error of the last check.
 func (s *store) known() (*storeapi.Info, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *store) release() error {
 	return nil
 }
 
-// remove closes the connection once nobody uses it.
+// remove closes the connection once it is unused.
 func (s *store) remove() error {
 	s.mu.Lock()
 	s.removed = true
@@ -106,16 +106,16 @@ func (s *store) status() Status {
 	return st
 }
 
-// notAsked is the reason why a query leaves out a store that may hold data.
-func (s *store) notAsked(err error) error {
+// notQueried returns the error for a store that may have data and is not queried.
+func (s *store) notQueried(err error) error {
 	if err == nil {
-		err = errors.New("it has not said yet what it holds")
+		err = errors.New("no Info received yet")
 	}
-	return fmt.Errorf("store %s is not asked: %w", s.address, err)
+	return fmt.Errorf("store %s is not queried: %w", s.address, err)
 }
 
-// mayHold says whether a store may hold series that match, by what it said of its
-// time range and external labels. Of one that said nothing everything may be.
+// mayHold reports whether a store may have matching series, by the time range and external
+// labels of its Info. Without Info it may have any.
 func mayHold(info *storeapi.Info, minMS, maxMS int64, matchers []*labels.Matcher) bool {
 	if info == nil {
 		return true
@@ -126,8 +126,7 @@ func mayHold(info *storeapi.Info, minMS, maxMS int64, matchers []*labels.Matcher
 	return anyMatches(info.LabelSets, matchers)
 }
 
-// anyMatches says whether one of the label sets contradicts no matcher. No sets at
-// all contradict nothing.
+// anyMatches reports whether one of the label sets may match, or there are no sets.
 func anyMatches(sets []labels.Labels, matchers []*labels.Matcher) bool {
 	for _, set := range sets {
 		if !contradicts(set, matchers) {
@@ -146,7 +145,7 @@ func contradicts(set labels.Labels, matchers []*labels.Matcher) bool {
 	return false
 }
 
-// picked says whether a request's choice of stores includes an address.
+// picked reports whether a request's selection of stores includes an address.
 func picked(choice [][]*labels.Matcher, address string) bool {
 	for _, matchers := range choice {
 		if !contradicts(labels.FromStrings("__address__", address), matchers) {

@@ -18,51 +18,50 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// packedEncoding is that of a downsampled chunk on its way through the merge: all wanted
-// aggregates of one span as one chunk (storepb.AppendPacked). So the raw seam knows
-// nothing of aggregates, and the count of one replica never meets the sum of another.
+// packedEncoding is the encoding of a downsampled chunk within the merge: all requested
+// aggregates of one span in one chunk (storepb.AppendPacked). The raw interface needs no
+// aggregates, and the count of one replica is never combined with the sum of another.
 const packedEncoding chunkenc.Encoding = storepb.PackedEncoding
 
-// aggregated is a stream of a store that has downsampled data.
+// aggregated is a stream of a store that may have downsampled data.
 type aggregated interface {
 	AggrChunks() []storeapi.AggrChunk
 }
 
-// guarded is what one store streams, watched: it ends with a warning instead of an
-// error unless the request says otherwise, and is cut off when the store is silent
-// for too long, which includes connecting to it. The call is made by the first Next,
-// so that each goroutine waits for its own store only.
+// deadlineStream is the response stream of one store with the request's policies. An error becomes
+// a warning unless the request aborts on partial responses. The call is cancelled if the
+// store sends nothing for the response timeout, which includes connecting. The first Next
+// makes the call, so that each goroutine waits for its own store only.
 //
-// Where labels are taken away here, series may become equal or come out of order.
-// Both is passed on: they are joined where series are kept, and unsorted says that
-// they must be sorted there.
-type guarded struct {
+// If labels are removed here, series may become equal or unsorted. Both are forwarded:
+// equal series are merged by the consumer, and unsorted reports that it must sort.
+type deadlineStream struct {
 	store   *store
 	request storeapi.SeriesRequest
-	stream  storeapi.Stream // nil: not yet called
+	stream  storeapi.Stream // nil: not called yet
 	aggr    aggregated      // nil: has none
 	wanted  []storeapi.Aggr
 	abort   bool
-	strip   []string // labels to take away, which the store cannot
+	strip   []string // labels to remove, which the store cannot remove
 
 	cancel  context.CancelCauseFunc
 	ctx     context.Context
 	timeout time.Duration
 	timer   *time.Timer
 
-	last     []byte // labels of the series before
+	last     []byte // labels of the previous series
 	labels   []byte
 	stripped []byte
 	chunks   []series.Chunk
-	all      []series.Chunk  // chunks, where there are downsampled ones too
+	all      []series.Chunk  // raw chunks, if there are also downsampled ones
 	packed   []byte          // their data
-	span     []storepb.Chunk // of the one that is being packed
+	span     []storepb.Chunk // of the chunk being packed
 	unsorted bool
 	err      error
 	warning  error
 }
 
-func (g *guarded) Next() bool {
+func (g *deadlineStream) Next() bool {
 	if g.err != nil || g.warning != nil {
 		return false
 	}
@@ -92,9 +91,9 @@ func (g *guarded) Next() bool {
 	return true
 }
 
-// take takes the series that has come. Its labels are valid, and behind those of the
-// one before, as streams promise; without the labels to be taken away they may not be.
-func (g *guarded) take() error {
+// take takes the next series. Its labels are valid and sorted after the previous ones, as
+// streams guarantee; without the removed labels they may be unsorted.
+func (g *deadlineStream) take() error {
 	g.labels = g.stream.Labels()
 	if len(g.strip) > 0 {
 		g.stripped = appendWithout(g.stripped[:0], g.labels, g.strip)
@@ -116,8 +115,8 @@ func (g *guarded) take() error {
 	return nil
 }
 
-// pack adds the wanted aggregates to the chunks, those of one span as one chunk.
-func (g *guarded) pack(aggregates []storeapi.AggrChunk) {
+// pack adds the requested aggregates to the chunks, those of one span as one chunk.
+func (g *deadlineStream) pack(aggregates []storeapi.AggrChunk) {
 	g.all, g.packed = append(g.all[:0], g.chunks...), g.packed[:0]
 	for len(aggregates) > 0 {
 		n, start := storeapi.SpanLen(aggregates), len(g.packed)
@@ -139,7 +138,7 @@ func (g *guarded) pack(aggregates []storeapi.AggrChunk) {
 	}
 }
 
-// appendWithout appends a valid set without the labels of some names.
+// appendWithout appends a valid label set without the given names.
 func appendWithout(dst, set []byte, names []string) []byte {
 	for len(set) > 0 {
 		name, _, rest, err := labelenc.Next(set)
@@ -155,13 +154,13 @@ func appendWithout(dst, set []byte, names []string) []byte {
 }
 
 // fail ends the stream.
-func (g *guarded) fail(err error) {
+func (g *deadlineStream) fail(err error) {
 	if cause := context.Cause(g.ctx); errors.Is(cause, ErrStalled) {
 		err = fmt.Errorf("it %w: %s", ErrStalled, g.timeout)
 	}
 	err = fmt.Errorf("store %s: %w", g.store.address, err)
-	if g.request.BytesMax > 0 && errors.Is(err, storeapi.ErrBytesMax) { // a limit of the query, and no failure of the store
-		g.err = fmt.Errorf("%w: more bytes of chunks and labels than are left: %w", ErrLimit, err)
+	if g.request.BytesMax > 0 && errors.Is(err, storeapi.ErrBytesMax) { // a limit of the query, not a failure of the store
+		g.err = fmt.Errorf("%w: the chunks and labels exceed the remaining bytes: %w", ErrLimit, err)
 		return
 	}
 	if parent := g.ctx.Err(); g.abort || parent != nil && !errors.Is(context.Cause(g.ctx), ErrStalled) {
@@ -171,19 +170,19 @@ func (g *guarded) fail(err error) {
 	g.warning = err
 }
 
-// refuseWarnings makes what a store warns of an error: it says that it misses a part.
-func (g *guarded) refuseWarnings() {
+// refuseWarnings converts a store's warnings, which mean partial data, to an error.
+func (g *deadlineStream) refuseWarnings() {
 	for _, warning := range g.stream.Warnings() {
 		g.fail(warning)
 		return
 	}
 }
 
-func (g *guarded) Labels() []byte         { return g.labels }
-func (g *guarded) Chunks() []series.Chunk { return g.chunks }
-func (g *guarded) Err() error             { return g.err }
+func (g *deadlineStream) Labels() []byte         { return g.labels }
+func (g *deadlineStream) Chunks() []series.Chunk { return g.chunks }
+func (g *deadlineStream) Err() error             { return g.err }
 
-func (g *guarded) Warnings() annotations.Annotations {
+func (g *deadlineStream) Warnings() annotations.Annotations {
 	var all annotations.Annotations
 	if g.stream != nil {
 		all.Merge(g.stream.Warnings())
@@ -194,21 +193,20 @@ func (g *guarded) Warnings() annotations.Annotations {
 	return all
 }
 
-// close ends the call. Whoever reads the stream has stopped.
-func (g *guarded) close() {
+// close ends the call. The reader of the stream must have stopped.
+func (g *deadlineStream) close() {
 	if g.timer != nil {
 		g.timer.Stop()
 	}
 	if g.stream != nil {
-		_ = g.stream.Close() // nothing of it is wanted any more
+		_ = g.stream.Close() // the rest of the stream is not needed
 	}
 	g.cancel(context.Canceled)
 	_ = g.store.release()
 }
 
-// compareChunks orders chunks by time. Of chunks of the same span those with greater
-// bytes come first, which decides who of two replicas that scraped at the same
-// moments is preferred, as Thanos decides it.
+// compareChunks orders chunks by time, and chunks of the same range by descending bytes.
+// The order decides which of two replicas with the same timestamps wins, as in Thanos.
 func compareChunks(a, b series.Chunk) int {
 	if c := cmp.Or(cmp.Compare(a.MinMS, b.MinMS), cmp.Compare(a.MaxMS, b.MaxMS), cmp.Compare(a.Encoding, b.Encoding)); c != 0 {
 		return c
@@ -219,8 +217,8 @@ func compareChunks(a, b series.Chunk) int {
 	return bytes.Compare(b.Data, a.Data)
 }
 
-// comparePacked orders downsampled chunks of the same span by their first aggregate
-// that differs; lengths, which stand before the data, do not count.
+// comparePacked orders downsampled chunks of the same span by their first differing
+// aggregate, ignoring the lengths before the data.
 func comparePacked(a, b []byte) int {
 	for len(a) > 0 && len(b) > 0 {
 		x, restA, errA := storepb.NextPacked(a)
@@ -236,26 +234,26 @@ func comparePacked(a, b []byte) int {
 	return bytes.Compare(b, a)
 }
 
-// fanned are the streams of all the stores of a request.
-type fanned struct {
-	ctx     context.Context //nolint:containedctx // that of all the streams
+// fanoutStreams are the response streams of all stores of a request.
+type fanoutStreams struct {
+	ctx     context.Context //nolint:containedctx // of all the streams
 	cancel  context.CancelCauseFunc
-	streams []*guarded
+	streams []*deadlineStream
 	missing []error
 }
 
-// fan chooses the stores that may hold something, and prepares their streams; they are
-// closed by the caller.
-func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) (*fanned, error) {
+// fan chooses the stores that may have data and creates their streams. The caller closes
+// them.
+func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) (*fanoutStreams, error) {
 	c, err := f.endpoints.choose(r, func(info *storeapi.Info) bool { return mayHold(info, sr.MinMS, sr.MaxMS, sr.Matchers) })
 	if err != nil {
 		return nil, err
 	}
 	sr.AbortOnPartial = r.AbortOnPartial
-	all := &fanned{missing: c.missing}
+	all := &fanoutStreams{missing: c.missing}
 	all.ctx, all.cancel = context.WithCancelCause(ctx)
 	for i, s := range c.stores {
-		g := &guarded{store: s, request: sr, wanted: sr.Aggregates, abort: r.AbortOnPartial, timeout: f.opts.ResponseTimeout}
+		g := &deadlineStream{store: s, request: sr, wanted: sr.Aggregates, abort: r.AbortOnPartial, timeout: f.opts.ResponseTimeout}
 		g.ctx, g.cancel = context.WithCancelCause(all.ctx)
 		if g.timeout > 0 {
 			g.timer = time.AfterFunc(g.timeout, func() { g.cancel(ErrStalled) })
@@ -264,14 +262,14 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) 
 		if info := c.infos[i]; len(sr.WithoutReplicaLabels) > 0 && (info == nil || info.Store == nil || !info.Store.WithoutReplicaLabels) {
 			g.strip = sr.WithoutReplicaLabels
 			g.request.WithoutReplicaLabels = nil
-			g.request.Limit = 0 // several of its series may become one
+			g.request.Limit = 0 // several of its series may be merged into one
 		}
 		all.streams = append(all.streams, g)
 	}
 	return all, nil
 }
 
-func (a *fanned) close() {
+func (a *fanoutStreams) close() {
 	a.cancel(context.Canceled)
 	for _, g := range a.streams {
 		g.close()
@@ -279,21 +277,21 @@ func (a *fanned) close() {
 	a.streams = nil
 }
 
-// merged is what all the stores of a request give, in order of labels.
+// merged merges the series of all stores of a request, sorted by labels.
 type merged struct {
 	series.Set
-	*fanned
-	ahead []*ahead
+	*fanoutStreams
+	ahead []*readAheadSet
 }
 
-// merge asks the stores for a further querier. Each is read ahead by a goroutine of its
-// own, so that none waits for what another one sends.
+// merge queries the stores for another querier. A goroutine reads ahead of each, so that
+// none waits for another's response.
 func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest) (*merged, error) {
 	all, err := f.fan(ctx, r, sr)
 	if err != nil {
 		return nil, err
 	}
-	m := &merged{fanned: all}
+	m := &merged{fanoutStreams: all}
 	sets := make([]series.Set, 0, len(all.streams))
 	for _, g := range all.streams {
 		var set series.Set = g
@@ -325,5 +323,5 @@ func (m *merged) close() {
 	for _, a := range m.ahead {
 		<-a.done
 	}
-	m.fanned.close()
+	m.fanoutStreams.close()
 }

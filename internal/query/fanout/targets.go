@@ -11,15 +11,15 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// targetsClient is a Client of stores that know what is scraped.
+// targetsClient is a Client of stores that have targets.
 type targetsClient interface {
 	Targets(ctx context.Context, r storeapi.TargetsRequest) (found storeapi.Targets, warnings []string, err error)
 }
 
-// Targets asks all stores that know what is scraped. Targets that differ in replica
-// labels only are one: the one that is worst off, and of those the one scraped last.
+// Targets queries all stores that have targets. Of targets that differ only in replica
+// labels the one with the worst health is returned, and of those the last scraped.
 func (q *Query) Targets(ctx context.Context, state string) (storeapi.Targets, annotations.Annotations, error) {
-	found, warnings, err := askOffering(ctx, q, func(info *storeapi.Info) bool { return info.Targets },
+	found, warnings, err := callOffering(ctx, q, func(info *storeapi.Info) bool { return info.Targets },
 		func(ctx context.Context, client Client) (found storeapi.Targets, warnings []string, err error) {
 			if client, ok := client.(targetsClient); ok {
 				return client.Targets(ctx, storeapi.TargetsRequest{State: state, AbortOnPartial: q.r.AbortOnPartial})
@@ -38,20 +38,20 @@ func (q *Query) Targets(ctx context.Context, state string) (storeapi.Targets, an
 			all.Dropped = append(all.Dropped, of.Dropped...)
 		}
 	}
-	all.Active, all.Dropped = uniteActive(all.Active, q.r.ReplicaLabels), uniteDropped(all.Dropped, q.r.ReplicaLabels)
+	all.Active, all.Dropped = mergeActive(all.Active, q.r.ReplicaLabels), mergeDropped(all.Dropped, q.r.ReplicaLabels)
 	return all, warnings, nil
 }
 
-// askOffering calls all stores that offer something, or may when they have not said, and gives
-// what each found.
-func askOffering[T any](ctx context.Context, q *Query, offers func(*storeapi.Info) bool, call func(context.Context, Client) (T, []string, error)) ([]T, annotations.Annotations, error) {
+// callOffering calls all stores that offer an API, or may because they have sent no Info, and
+// returns the response of each.
+func callOffering[T any](ctx context.Context, q *Query, offers func(*storeapi.Info) bool, call func(context.Context, Client) (T, []string, error)) ([]T, annotations.Annotations, error) {
 	c, err := q.f.endpoints.choose(q.r, func(info *storeapi.Info) bool { return info == nil || offers(info) })
 	if err != nil {
 		return nil, nil, err
 	}
 	defer c.release()
 	found := make([]T, len(c.stores))
-	said, err := each(ctx, q.f, q.r, c, func(ctx context.Context, i int) ([]string, error) {
+	warned, err := each(ctx, q.f, q.r, c, func(ctx context.Context, i int) ([]string, error) {
 		of, warnings, err := call(ctx, c.stores[i].client)
 		if err == nil {
 			found[i] = of
@@ -62,7 +62,7 @@ func askOffering[T any](ctx context.Context, q *Query, offers func(*storeapi.Inf
 		return nil, nil, err
 	}
 	var warnings annotations.Annotations
-	for _, w := range said {
+	for _, w := range warned {
 		warnings.Add(w)
 	}
 	return found, warnings, nil
@@ -72,7 +72,7 @@ func without(set labels.Labels, names []string) labels.Labels {
 	return labels.NewBuilder(set).Del(names...).Labels()
 }
 
-func uniteActive(all []storeapi.ActiveTarget, replicaLabels []string) []storeapi.ActiveTarget {
+func mergeActive(all []storeapi.ActiveTarget, replicaLabels []string) []storeapi.ActiveTarget {
 	for i := range all {
 		all[i].Discovered, all[i].Labels = without(all[i].Discovered, replicaLabels), without(all[i].Labels, replicaLabels)
 	}
@@ -80,13 +80,13 @@ func uniteActive(all []storeapi.ActiveTarget, replicaLabels []string) []storeapi
 		return cmp.Or(cmp.Compare(a.ScrapePool, b.ScrapePool), cmp.Compare(a.ScrapeURL, b.ScrapeURL), labels.Compare(a.Discovered, b.Discovered), labels.Compare(a.Labels, b.Labels))
 	}
 	slices.SortStableFunc(all, func(a, b storeapi.ActiveTarget) int {
-		return cmp.Or(same(a, b), cmp.Compare(badness(b.Health), badness(a.Health)), b.LastScrape.Compare(a.LastScrape))
+		return cmp.Or(same(a, b), cmp.Compare(healthRank(b.Health), healthRank(a.Health)), b.LastScrape.Compare(a.LastScrape))
 	})
 	return slices.CompactFunc(all, func(a, b storeapi.ActiveTarget) bool { return same(a, b) == 0 })
 }
 
-// badness orders healths as Thanos does, which prefers to show what is down.
-func badness(health string) int {
+// healthRank orders health states as Thanos does: down first.
+func healthRank(health string) int {
 	switch health {
 	case "down":
 		return 2
@@ -96,7 +96,7 @@ func badness(health string) int {
 	return 0
 }
 
-func uniteDropped(all []labels.Labels, replicaLabels []string) []labels.Labels {
+func mergeDropped(all []labels.Labels, replicaLabels []string) []labels.Labels {
 	for i := range all {
 		all[i] = without(all[i], replicaLabels)
 	}

@@ -20,7 +20,7 @@ import (
 
 var everything = labels.MustNewMatcher(labels.MatchRegexp, "__name__", ".*")
 
-// passOn reads everything through Source, with a time limit.
+// passOn reads all series through Source, with a timeout.
 func passOn(t *testing.T, f *Fanout, r storeapi.SeriesRequest) (names []string, warnings []string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -41,9 +41,8 @@ func passOn(t *testing.T, f *Fanout, r storeapi.SeriesRequest) (names []string, 
 	return names, warnings, errors.Join(set.Err(), set.Close())
 }
 
-// Each store sends nothing before all are being read: reading one after the other
-// would never end.
-func TestStoresAreReadTogether(t *testing.T) {
+// No store responds before all are queried: querying one after the other would never end.
+func TestQuerier_ReadsStoresConcurrently(t *testing.T) {
 	for name, run := range map[string]func(f *Fanout) (int, error){
 		"for PromQL": func(f *Fanout) (int, error) {
 			got, _, _, err := read(t, f.Queryable(Request{AbortOnPartial: true}), 0, 10, nil)
@@ -60,7 +59,7 @@ func TestStoresAreReadTogether(t *testing.T) {
 			called.Add(n)
 			all := make(chan struct{})
 			go func() { called.Wait(); close(all) }()
-			var stores []*fake
+			var stores []*fakeStore
 			for i := range n {
 				s := holding(t, fmt.Sprintf("m%d", i))
 				first := sync.OnceFunc(called.Done)
@@ -73,7 +72,7 @@ func TestStoresAreReadTogether(t *testing.T) {
 				}
 				stores = append(stores, s)
 			}
-			f, _ := world(t, Options{}, stores...)
+			f, _ := newTestFanout(t, Options{}, stores...)
 			if got, err := run(f); err != nil || got != n {
 				t.Errorf("%d series, %v", got, err)
 			}
@@ -81,19 +80,19 @@ func TestStoresAreReadTogether(t *testing.T) {
 	}
 }
 
-// However many stores stall, also while they are connected to, the time limit of one
-// is waited for, and each is named.
-func TestTheTimeLimitsOfStoresRunTogether(t *testing.T) {
+// However many stores stall, also during connect, the query waits for one response timeout,
+// and each store is named.
+func TestQuerier_ResponseTimeoutsRunConcurrently(t *testing.T) {
 	const n, limit = 20, 100 * time.Millisecond
-	stores := []*fake{holding(t, "x")}
+	stores := []*fakeStore{holding(t, "x")}
 	for i := range n {
-		s := &fake{stall: true}
+		s := &fakeStore{stall: true}
 		if i%2 == 0 {
-			s = &fake{onOpen: func(ctx context.Context) { <-ctx.Done() }}
+			s = &fakeStore{onOpen: func(ctx context.Context) { <-ctx.Done() }}
 		}
 		stores = append(stores, s)
 	}
-	f, _ := world(t, Options{ResponseTimeout: limit}, stores...)
+	f, _ := newTestFanout(t, Options{ResponseTimeout: limit}, stores...)
 	begun := time.Now()
 	got, _, warnings, err := read(t, f.Queryable(Request{}), 0, 10, nil)
 	if err != nil || len(got) != 1 || len(warnings) != n {
@@ -110,11 +109,11 @@ func TestTheTimeLimitsOfStoresRunTogether(t *testing.T) {
 
 // Two stores have one slot each, held until a response has been read. Query x has the
 // slot of the first store and query y that of the second; both end.
-func TestAQueryHoldsNoSlotWhileItWaitsForAnotherStore(t *testing.T) {
+func TestQuerier_HoldsNoSlotWhileWaitingForAnotherStore(t *testing.T) {
 	freed := map[string]chan struct{}{"0x": make(chan struct{}), "1y": make(chan struct{})}
-	var stores []*fake
+	var stores []*fakeStore
 	for i := range 2 {
-		s := &fake{}
+		s := &fakeStore{}
 		for _, name := range []string{"x", "y"} {
 			for j := range 50 {
 				one := holding(t, name).series[0]
@@ -141,7 +140,7 @@ func TestAQueryHoldsNoSlotWhileItWaitsForAnotherStore(t *testing.T) {
 		}
 		stores = append(stores, s)
 	}
-	f, _ := world(t, Options{}, stores...)
+	f, _ := newTestFanout(t, Options{}, stores...)
 	var running sync.WaitGroup
 	for _, name := range []string{"x", "y"} {
 		running.Go(func() {
@@ -154,8 +153,8 @@ func TestAQueryHoldsNoSlotWhileItWaitsForAnotherStore(t *testing.T) {
 	running.Wait()
 }
 
-func TestAllQueriesTogetherHoldABudget(t *testing.T) {
-	f, _ := world(t, Options{TotalBytesMax: budgetStep, TotalWait: 50 * time.Millisecond}, holding(t, "x"))
+func TestBudget_LimitsAllQueriesTogether(t *testing.T) {
+	f, _ := newTestFanout(t, Options{TotalBytesMax: budgetStep, TotalWait: 50 * time.Millisecond}, holding(t, "x"))
 	open := func() (func(), error) {
 		q, err := f.Queryable(Request{}).Querier(0, 10)
 		if err != nil {
@@ -197,10 +196,10 @@ func TestAllQueriesTogetherHoldABudget(t *testing.T) {
 	}
 }
 
-func TestAPanicFailsItsQueryOnly(t *testing.T) {
+func TestQuerier_PanicFailsItsQueryOnly(t *testing.T) {
 	bad := holding(t, "y")
 	bad.onNext = func(context.Context, storeapi.SeriesRequest, int) { panic("index out of range") }
-	f, _ := world(t, Options{}, holding(t, "x"), bad)
+	f, _ := newTestFanout(t, Options{}, holding(t, "x"), bad)
 	if _, _, _, err := read(t, f.Queryable(Request{}), 0, 10, nil); !errors.Is(err, errPanicked) || !strings.Contains(err.Error(), "store s1") {
 		t.Errorf("for PromQL: %v", err)
 	}
@@ -213,10 +212,10 @@ func TestAPanicFailsItsQueryOnly(t *testing.T) {
 	}
 }
 
-func TestWarningsOfAStoreFailARequestThatMustMissNothing(t *testing.T) {
+func TestQuerier_StoreWarningsFailWithAbortOnPartial(t *testing.T) {
 	s := holding(t, "x")
 	s.warning = "a part of me is missing"
-	f, _ := world(t, Options{}, s, holding(t, "y"))
+	f, _ := newTestFanout(t, Options{}, s, holding(t, "y"))
 	if _, _, _, err := read(t, f.Queryable(Request{AbortOnPartial: true}), 0, 10, nil); err == nil || !strings.Contains(err.Error(), "store s0: "+s.warning) {
 		t.Errorf("for PromQL: %v", err)
 	}
@@ -228,9 +227,9 @@ func TestWarningsOfAStoreFailARequestThatMustMissNothing(t *testing.T) {
 	}
 }
 
-// big is a store of many series, so that they take many pages.
-func big(t *testing.T, first, n, step int) *fake {
-	f := &fake{}
+// big is a store of many series, which take many pages.
+func big(t *testing.T, first, n, step int) *fakeStore {
+	f := &fakeStore{}
 	chunk := encode(t, []sample{{1, 1, false}})
 	for i := first; i < first+n*step; i += step {
 		c := chunk
@@ -240,8 +239,8 @@ func big(t *testing.T, first, n, step int) *fake {
 	return f
 }
 
-func TestWhatIsReadAheadIsPassedOnWhole(t *testing.T) {
-	f, _ := world(t, Options{}, big(t, 0, 3000, 3), big(t, 1, 3000, 3), big(t, 0, 1000, 9))
+func TestSource_ForwardsReadAheadSeriesUnchanged(t *testing.T) {
+	f, _ := newTestFanout(t, Options{}, big(t, 0, 3000, 3), big(t, 1, 3000, 3), big(t, 0, 1000, 9))
 	set := f.Source().Series(t.Context(), storeapi.SeriesRequest{MaxMS: 1 << 40, Matchers: []*labels.Matcher{everything}})
 	want := 0
 	for set.Next() {
@@ -260,19 +259,19 @@ func TestWhatIsReadAheadIsPassedOnWhole(t *testing.T) {
 	}
 }
 
-// A querier that does not read holds a few megabytes of each store, and leaves at any
+// A querier that does not read holds a few megabytes of each store, and may disconnect at any
 // time.
-func TestReadingAheadIsBounded(t *testing.T) {
+func TestSource_ReadAheadIsBounded(t *testing.T) {
 	endless := big(t, 0, 20_000, 1)
 	var taken atomic.Int64
 	endless.onNext = func(context.Context, storeapi.SeriesRequest, int) { taken.Add(1) }
-	f, _ := world(t, Options{}, endless, holding(t, "z"))
+	f, _ := newTestFanout(t, Options{}, endless, holding(t, "z"))
 	set := f.Source().Series(t.Context(), storeapi.SeriesRequest{MaxMS: 1 << 40, Matchers: []*labels.Matcher{everything}})
 	if !set.Next() {
 		t.Fatal(set.Err())
 	}
 	perPage := int64(aheadPageBytes/540 + 2)
-	for end := time.Now().Add(10 * time.Second); len(set.(*passed).m.ahead[0].pages) < aheadPages; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); len(set.(*forwardedStream).m.ahead[0].pages) < aheadPages; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("only %d series are read ahead", taken.Load())
 		}

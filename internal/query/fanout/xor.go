@@ -7,19 +7,19 @@ import (
 	"slices"
 )
 
-// xorSlack is how many readable bytes there must be behind a chunk's, so that bits
-// are loaded eight bytes at a time wherever they lie.
+// xorSlack is the number of bytes that must be readable after a chunk, so that eight bytes
+// can be loaded at any offset.
 const xorSlack = 16
 
 var (
-	errXORCut      = errors.New("it ends in the middle of a sample")
-	errXORTime     = errors.New("its samples go back in time")
-	errXORBits     = errors.New("a value has more than 64 bits")
-	errXORNoHeader = errors.New("it has no header")
+	errXORCut      = errors.New("ends within a sample")
+	errXORTime     = errors.New("timestamps not ascending")
+	errXORBits     = errors.New("value of more than 64 bits")
+	errXORNoHeader = errors.New("no header")
 )
 
-// xorDecoder reads whole chunks of floats. PromQL looks at every sample, and to hand
-// each out of an array costs a fraction of reading it bit by bit when it is asked for.
+// xorDecoder decodes whole float chunks. PromQL reads every sample, and reading it from an
+// array takes a fraction of the time of decoding it bit by bit on demand.
 //
 //	chunk   uint16 samples, varint time, float64 value, uvarint delta, xor, {dod, xor}
 //	dod     0 | 10 and 14 bits | 110 and 17 | 1110 and 20 | 1111 and 64
@@ -30,9 +30,9 @@ type xorDecoder struct {
 	padded []byte
 }
 
-// decode replaces what the decoder holds by the samples of a chunk, which may be read
-// xorSlack bytes beyond its end if it has the capacity. Times must grow, or be equal
-// if repeats is set.
+// decode replaces the decoder's samples by those of a chunk. It may read xorSlack bytes
+// after the chunk's end if its capacity allows. Timestamps must ascend, or be equal if
+// repeats is set.
 func (d *xorDecoder) decode(data []byte, repeats bool) error {
 	d.times, d.values = d.times[:0], d.values[:0]
 	if len(data) < 2 {
@@ -64,7 +64,7 @@ func (d *xorDecoder) decode(data []byte, repeats bool) error {
 	if delta < least || delta > math.MaxInt64 {
 		return errXORTime
 	}
-	if 2*(n-2) > len(data)*8 { // two bits a sample are the least
+	if 2*(n-2) > len(data)*8 { // a sample has at least two bits
 		return errXORCut
 	}
 	d.times, d.values = slices.Grow(d.times, n)[:n], slices.Grow(d.values, n)[:n]
@@ -73,8 +73,8 @@ func (d *xorDecoder) decode(data []byte, repeats bool) error {
 	return err
 }
 
-// rest decodes what follows the first sample and the first delta; at and end are in
-// bits. It says how many samples are good.
+// rest decodes the samples after the first two; at and end are bit offsets. It returns the
+// number of valid samples.
 func (d *xorDecoder) rest(data []byte, at, end int, t int64, delta, value uint64, least int64) (int, error) {
 	var leading, trailing uint
 	times, values := d.times, d.values[:len(d.times)]
@@ -92,7 +92,7 @@ func (d *xorDecoder) rest(data []byte, at, end int, t int64, delta, value uint64
 				return i, errXORBits
 			}
 			trailing = 64 - leading - width
-			if at += 13; width <= 57-13 { // what is loaded has it
+			if at += 13; width <= 57-13 { // the loaded bits include it
 				value ^= head << 13 >> (64 - width) << trailing
 				at += int(width)
 				break
@@ -131,7 +131,7 @@ func (d *xorDecoder) rest(data []byte, at, end int, t int64, delta, value uint64
 	}
 }
 
-// readable is data with xorSlack bytes behind it.
+// readable returns data with xorSlack readable bytes after it.
 func (d *xorDecoder) readable(data []byte) []byte {
 	if cap(data)-len(data) >= xorSlack {
 		return data[:len(data)+xorSlack]
@@ -140,13 +140,13 @@ func (d *xorDecoder) readable(data []byte) []byte {
 	return d.padded
 }
 
-// load has 57 bits or more from a bit on, the first one highest. Whoever asks stands
-// at the end at most.
+// load returns at least 57 bits from a bit offset, the first one highest. The offset must
+// not be after the end.
 func load(data []byte, at int) uint64 {
 	return binary.BigEndian.Uint64(data[at>>3:]) << (at & 7)
 }
 
-// readBits has n bits, at most 64.
+// readBits returns n bits, at most 64.
 func readBits(data []byte, at int, n uint) uint64 {
 	if n <= 56 {
 		return load(data, at) >> (64 - n)
@@ -154,7 +154,7 @@ func readBits(data []byte, at int, n uint) uint64 {
 	return load(data, at)>>32<<(n-32) | load(data, at+32)>>(96-n)
 }
 
-// dodOf is a difference of two deltas that is not 0, and where it ends.
+// dodOf decodes a delta of deltas that is not 0, and returns the offset of its end.
 func dodOf(data []byte, at, end int, head uint64) (uint64, int) {
 	var size uint
 	switch {

@@ -31,7 +31,7 @@ func (d *xorDecoder) bits() []uint64 {
 	return all
 }
 
-func TestChunksOfFloatsAreDecodedAsPrometheusDoes(t *testing.T) {
+func TestXORDecoder_EqualsPrometheus(t *testing.T) {
 	var d xorDecoder
 	for seed := range uint64(2000) {
 		rng := rand.New(rand.NewPCG(seed, 7))

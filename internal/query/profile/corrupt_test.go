@@ -14,9 +14,9 @@ import (
 	store "github.com/ferula-io/ferula/internal/store/profile"
 )
 
-// A block with a wrong byte is named and left out, or the byte does not matter; a
-// wrong answer is never given.
-func TestACorruptBlockIsNamedAndTheRestAnswers(t *testing.T) {
+// A block with a changed byte is named and skipped, or the byte does not matter. The result
+// is never wrong.
+func TestEngine_CorruptBlockIsAWarning(t *testing.T) {
 	ctx, dir := context.Background(), t.TempDir()
 	r := rand.New(rand.NewPCG(3, 4))
 	var pushes [2][]profiles.RawProfile
@@ -96,13 +96,13 @@ func checkBroken(t *testing.T, dir string, req *profiles.SeriesRequest, merge *p
 		}
 		return rest
 	}
-	answer, err := e.SelectSeries(context.Background(), req)
+	result, err := e.SelectSeries(context.Background(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Close()
-	if got, want := spell(answer), naiveSelect(want(answer.Warnings), req); got != want {
-		t.Fatalf("warnings %v:\n%s\nwant\n%s", answer.Warnings, got, want)
+	defer result.Close()
+	if got, want := spell(result), naiveSelect(want(result.Warnings), req); got != want {
+		t.Fatalf("warnings %v:\n%s\nwant\n%s", result.Warnings, got, want)
 	}
 	flame, err := e.MergeFlame(context.Background(), merge)
 	if err != nil {
@@ -117,7 +117,7 @@ func checkBroken(t *testing.T, dir string, req *profiles.SeriesRequest, merge *p
 	return min(named, 1)
 }
 
-func TestBadQuestionsAreRefused(t *testing.T) {
+func TestEngine_RefusesBadRequests(t *testing.T) {
 	s := openStore(t, t.TempDir(), store.Options{Retention: -1})
 	ctx, e := context.Background(), New(Options{PointsMax: 1000}, s)
 	if err := s.Append(ctx, "t", randomPush(rand.New(rand.NewPCG(1, 1)), nil)); err != nil {
@@ -131,29 +131,29 @@ func TestBadQuestionsAreRefused(t *testing.T) {
 		"step 0":            {func(r *profiles.SeriesRequest) { r.StepMS = 0 }, profiles.ErrBadRequest},
 		"step below 0":      {func(r *profiles.SeriesRequest) { r.StepMS = -1 }, profiles.ErrBadRequest},
 		"an endless step":   {func(r *profiles.SeriesRequest) { r.StepMS = 1 << 62 }, profiles.ErrBadRequest},
-		"upside down":       {func(r *profiles.SeriesRequest) { r.StartMS = 3000 }, profiles.ErrBadRequest},
+		"start after end":   {func(r *profiles.SeriesRequest) { r.StartMS = 3000 }, profiles.ErrBadRequest},
 		"too many steps":    {func(r *profiles.SeriesRequest) { r.StepMS = 1; r.EndMS = 1_000_000 }, profiles.ErrLimit},
 		"limit below 0":     {func(r *profiles.SeriesRequest) { r.Limit = -1 }, profiles.ErrBadRequest},
 		"a strange tenant":  {func(r *profiles.SeriesRequest) { r.Tenant = "../x" }, profiles.ErrBadRequest},
 		"all of time":       {func(r *profiles.SeriesRequest) { r.StartMS, r.EndMS = -1<<63, 1<<63-1 }, profiles.ErrLimit},
 		"before 1970":       {func(r *profiles.SeriesRequest) { r.StartMS, r.EndMS = -1<<63, -5 }, nil},
-		"a tenant unheard":  {func(r *profiles.SeriesRequest) { r.Tenant = "nobody" }, nil},
-		"an unheard type":   {func(r *profiles.SeriesRequest) { r.Type.Name = "nothing" }, nil},
+		"an unknown tenant": {func(r *profiles.SeriesRequest) { r.Tenant = "unknown" }, nil},
+		"an unknown type":   {func(r *profiles.SeriesRequest) { r.Type.Name = "nothing" }, nil},
 		"one step, far off": {func(r *profiles.SeriesRequest) { r.StartMS, r.EndMS = 1<<62, 1<<63-1 }, nil},
 	} {
 		req := good
 		tt.change(&req)
-		answer, err := e.SelectSeries(ctx, &req)
+		result, err := e.SelectSeries(ctx, &req)
 		if !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v, want %v", name, err, tt.want)
 		}
-		if err == nil && len(answer.Series) != 0 {
-			t.Errorf("%s: %d series", name, len(answer.Series))
+		if err == nil && len(result.Series) != 0 {
+			t.Errorf("%s: %d series", name, len(result.Series))
 		}
-		answer.Close()
+		result.Close()
 	}
 	if _, err := e.MergeFlame(ctx, &profiles.MergeRequest{Tenant: "t", Type: cpuType, StartMS: 2, EndMS: 1}); !errors.Is(err, profiles.ErrBadRequest) {
-		t.Errorf("a merge upside down: %v", err)
+		t.Errorf("a merge with start after end: %v", err)
 	}
 	if _, err := e.MergeFlame(ctx, &profiles.MergeRequest{Tenant: "t", Type: cpuType, EndMS: 1, MaxNodes: -1}); !errors.Is(err, profiles.ErrBadRequest) {
 		t.Errorf("less than no nodes: %v", err)
@@ -165,8 +165,8 @@ func TestBadQuestionsAreRefused(t *testing.T) {
 	}
 }
 
-// A cut flame graph has as many nodes as it may, and those of the same place "other".
-func TestAFlameGraphIsCutToItsGreatestNodes(t *testing.T) {
+// A truncated flame graph has at most the limit of nodes, and each level's rest as "other".
+func TestMergeFlame_MaxNodesKeepsTheGreatest(t *testing.T) {
 	s := openStore(t, t.TempDir(), store.Options{Retention: -1})
 	ctx, e := context.Background(), New(Options{}, s)
 	raw := cpu(map[string][]string{"a": {"a", "main"}, "b": {"b", "main"}, "c": {"c", "b", "main"}, "d": {"d", "main"}}, map[string]int64{"a": 5, "b": 3, "c": 2, "d": 1})

@@ -1,13 +1,13 @@
-// Package profile answers what is asked of profiles: values over time with the
-// profiles that stand for them, and sums of profiles as flame graphs or pprof.
+// Package profile queries profiles: values over time with exemplars, and sums of profiles as
+// flame graphs or pprof.
 //
-// A request names a type, matchers and a range. A View of the store gives heads and
-// blocks; of each source the matching series get a group, and a scan adds its rows
-// to cells, one for each group and step, in which only the place of the best profile
-// is kept. Ids and labels are looked up once, for the winners. Merges add samples to
-// an array by stack, source by source, and put stacks together by name, or for pprof
-// by line, at the end. A source that turns out to be corrupt is left out, and the
-// answer says so. There is no wire, no HTTP and no selector language here.
+// A request names a type, matchers and a range. A View of the store has heads and blocks.
+// The matching series of each source get a group, and a scan adds their rows to
+// accumulators, one for each group and step, which store the row of their exemplar. IDs and
+// labels are looked up once, for the exemplars. Merges add samples to an array by stack,
+// source by source, and merge stacks by name at the end, or by line for pprof. A corrupt
+// source is skipped and named in the result's warnings. Wire, HTTP and selectors are
+// elsewhere.
 package profile
 
 import (
@@ -35,19 +35,19 @@ type Viewer interface {
 	Stats(tenant string) (profiles.Stats, error)
 }
 
-// Options of an Engine. A zero field takes the default.
+// Options of an Engine. Zero values are replaced by defaults.
 type Options struct {
-	PointsMax int // groups times steps of one query; 0: 2,000,000
-	NodesMax  int // of a merged tree; 0: 4,000,000
-	IDsMax    int // profiles that one request may name; 0: 10,000
+	PointsMax int // limit of groups times steps of one query; 0: 2,000,000
+	NodesMax  int // limit of nodes of a merged tree; 0: 4,000,000
+	IDsMax    int // limit of profile IDs of one request; 0: 10,000
 
-	ConcurrencyMax int           // queries at once, further ones wait; 0: 20
-	Timeout        time.Duration // of one query, its wait for a slot included; 0: 2 minutes
-	RangeMax       time.Duration // between start and end of one query; 0: no limit
-	FailPartial    bool          // a query that would lack a block fails instead
+	ConcurrencyMax int           // concurrent queries, further ones wait; 0: 20
+	Timeout        time.Duration // of one query, including the wait for a slot; 0: 2 minutes
+	RangeMax       time.Duration // limit of the range of one query; 0: no limit
+	FailPartial    bool          // fail instead of returning a partial response
 
-	Logger  *slog.Logger     // gets one line for each block that cannot be read; nil: no log
-	Metrics *instruments.Set // nil: nobody sees them
+	Logger  *slog.Logger     // logs each block that cannot be read; nil: no log
+	Metrics *instruments.Set // nil: not exposed
 }
 
 func (o Options) withDefaults() Options {
@@ -75,7 +75,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Engine answers. It is safe for concurrent use.
+// Engine runs profile queries. It is safe for concurrent use.
 type Engine struct {
 	opts  Options
 	store Viewer
@@ -84,7 +84,7 @@ type Engine struct {
 	lacks *lacks
 }
 
-// New makes an engine over a store.
+// New returns an engine over a store.
 func New(opts Options, s Viewer) *Engine {
 	opts = opts.withDefaults()
 	e := &Engine{opts: opts, store: s, slots: make(chan struct{}, opts.ConcurrencyMax), lacks: newLacks(opts)}
@@ -97,11 +97,11 @@ func New(opts Options, s Viewer) *Engine {
 	return e
 }
 
-// admit checks a query's range and waits for a slot. The query runs with the
-// context, which ends with its time, and calls done at its end.
+// admit checks a query's range and waits for a slot. The query must run with the returned
+// context, which has the timeout, and call done at its end.
 func (e *Engine) admit(ctx context.Context, startMS, endMS int64) (_ context.Context, done func(), err error) {
 	if most := e.opts.RangeMax.Milliseconds(); most > 0 && endMS > startMS && uint64(endMS)-uint64(startMS) > uint64(most) {
-		return nil, nil, fmt.Errorf("%w: the range of %s is longer than %s", profiles.ErrLimit, inWords(uint64(endMS)-uint64(startMS)), e.opts.RangeMax)
+		return nil, nil, fmt.Errorf("%w: the range of %s exceeds the limit of %s", profiles.ErrLimit, inWords(uint64(endMS)-uint64(startMS)), e.opts.RangeMax)
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Timeout)
 	select {
@@ -117,11 +117,11 @@ func (e *Engine) admit(ctx context.Context, startMS, endMS int64) (_ context.Con
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return nil, nil, ctx.Err()
 		}
-		return nil, nil, fmt.Errorf("%w: %d profile queries run at once, and none ended in time", profiles.ErrLimit, cap(e.slots))
+		return nil, nil, fmt.Errorf("%w: %d profile queries are running, and none ended in time", profiles.ErrLimit, cap(e.slots))
 	}
 }
 
-// inWords writes a number of milliseconds as a duration.
+// inWords formats milliseconds as a duration.
 func inWords(ms uint64) string {
 	if ms > math.MaxInt64/uint64(time.Millisecond) {
 		return "more than 292 years"
@@ -129,22 +129,22 @@ func inWords(ms uint64) string {
 	return (time.Duration(ms) * time.Millisecond).String()
 }
 
-// Stats are the times that a tenant's profiles span.
+// Stats returns the time range of a tenant's profiles.
 func (e *Engine) Stats(tenant string) (profiles.Stats, error) { return e.store.Stats(tenant) }
 
-// farthestMS is later than any profile; a time past it means the same.
+// farthestMS is later than any profile; greater timestamps are equivalent.
 const farthestMS = 8_000_000_000_000
 
-// span turns a range in milliseconds, inclusive, into nanoseconds.
+// span converts a range in milliseconds, inclusive, to nanoseconds.
 func span(startMS, endMS int64) (minNS, maxNS int64, err error) {
 	if startMS > endMS {
-		return 0, 0, fmt.Errorf("%w: the range is upside down: start %d is after end %d", profiles.ErrBadRequest, startMS, endMS)
+		return 0, 0, fmt.Errorf("%w: start %d is after end %d", profiles.ErrBadRequest, startMS, endMS)
 	}
 	startMS, endMS = max(0, min(startMS, farthestMS)), max(-1, min(endMS, farthestMS))
 	return startMS * 1e6, endMS*1e6 + 999_999, nil
 }
 
-// find looks a label up in an encoded set, aliasing it.
+// find returns a label's value in an encoded set, aliasing it.
 func find(set []byte, name string) []byte {
 	for len(set) > 0 {
 		n, v, rest, err := labelenc.Next(set)
@@ -168,7 +168,7 @@ func matches(set []byte, matchers []*labels.Matcher) bool {
 	return true
 }
 
-// typeOf is the number that a type has in a source, or -1.
+// typeOf returns the number of a type in a source, or -1.
 func typeOf(src block.Source, t profiles.Type) int {
 	for i, other := range src.Types() {
 		if other == t {
@@ -178,7 +178,7 @@ func typeOf(src block.Source, t profiles.Type) int {
 	return -1
 }
 
-// addValues is a sum that stays the biggest there is.
+// addValues adds values; the result saturates at the maximum.
 func addValues(a, b int64) int64 {
 	if sum := a + b; sum >= 0 {
 		return sum

@@ -38,7 +38,7 @@ func openStore(t testing.TB, dir string, o store.Options) *store.Store {
 	return s
 }
 
-// cpu is a profile of samples and cpu time: each stack, leaf first, with a count.
+// cpu returns a profile of samples and cpu time: each stack, leaf first, with a count.
 func cpu(stacks map[string][]string, counts map[string]int64) []byte {
 	e := pprof.NewEncoder()
 	e.SampleType("samples", "count")
@@ -64,7 +64,7 @@ func cpuLabels(service string) []byte {
 	return labelenc.AppendLabel(labelenc.AppendLabel(nil, "__name__", "process_cpu"), "service_name", service)
 }
 
-func TestWhatIsPushedIsFound(t *testing.T) {
+func TestEngine_ReturnsPushedProfiles(t *testing.T) {
 	dir := t.TempDir()
 	ctx := context.Background()
 	at := time.UnixMilli(1_700_000_000_000)
@@ -76,23 +76,23 @@ func TestWhatIsPushedIsFound(t *testing.T) {
 	if err := s.Append(ctx, "anonymous", pushed); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Append(ctx, "anonymous", pushed); err != nil { // a client that tries again
+	if err := s.Append(ctx, "anonymous", pushed); err != nil { // a client's retry
 		t.Fatal(err)
 	}
 	check := func(s *store.Store) {
 		t.Helper()
 		e := New(Options{}, s)
-		answer, err := e.SelectSeries(ctx, &profiles.SeriesRequest{
+		result, err := e.SelectSeries(ctx, &profiles.SeriesRequest{
 			Tenant: "anonymous", Type: cpuType, StartMS: at.UnixMilli() - 30_000, EndMS: at.UnixMilli() + 15_000, StepMS: 15_000, Exemplars: true,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer answer.Close()
-		if len(answer.Series) != 1 || len(answer.Series[0].Points) != 1 {
-			t.Fatalf("series %+v", answer.Series)
+		defer result.Close()
+		if len(result.Series) != 1 || len(result.Series[0].Points) != 1 {
+			t.Fatalf("series %+v", result.Series)
 		}
-		p := answer.Series[0].Points[0]
+		p := result.Series[0].Points[0]
 		if p.TimeMS != at.UnixMilli() || p.Value != 5e7 || len(p.Exemplars) != 1 || p.Exemplars[0].ID != (profiles.ID{1}) || p.Exemplars[0].Value != 3e7 {
 			t.Errorf("point %+v", p)
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// tree is stacks put together by the names of their functions. Node 0 is the root;
-// a parent has a smaller number than its children.
+// tree is a tree of stacks merged by function name. Node 0 is the root; a parent has a
+// smaller number than its children.
 type tree struct {
 	names  []string
 	byName map[string]uint32
@@ -44,7 +44,7 @@ func (t *tree) name(text string) uint32 {
 	return n
 }
 
-// add puts the stacks of a source, with their sums, into the tree.
+// add adds the stacks of a source, with their sums, to the tree.
 func (t *tree) add(s *block.Symbols, sums []int64) {
 	used := s.Used(sums)
 	names := make([]uint32, len(s.Frames)) // + 1
@@ -71,8 +71,8 @@ func (t *tree) add(s *block.Symbols, sums []int64) {
 	}
 }
 
-// flame draws the tree: children in the order of their names, so that the picture
-// does not depend on which block was read first.
+// flame converts the tree: children are sorted by name, so that the result does not depend
+// on the order of the blocks.
 func (t *tree) flame(maxNodes int) *profiles.FlameGraph {
 	children := t.arrange()
 	kept := t.keep(children, maxNodes)
@@ -129,7 +129,7 @@ func (t *tree) flame(maxNodes int) *profiles.FlameGraph {
 	return g
 }
 
-// family is who is whose child: list[from[n]:from[n+1]] are those of n.
+// family lists the children of nodes: list[from[n]:from[n+1]] are those of n.
 type family struct {
 	from []uint32
 	list []uint32
@@ -137,7 +137,7 @@ type family struct {
 
 func (f *family) of(n uint32) []uint32 { return f.list[f.from[n]:f.from[n+1]] }
 
-// arrange sums totals up and lists children by name.
+// arrange computes totals and sorts children by name.
 func (t *tree) arrange() *family {
 	f := &family{from: make([]uint32, len(t.nodes)+1), list: make([]uint32, len(t.nodes)-1)}
 	for i := len(t.nodes) - 1; i >= 0; i-- {
@@ -163,8 +163,8 @@ func (t *tree) arrange() *family {
 	return f
 }
 
-// keep chooses the greatest nodes; of equals those that are drawn first, so that a
-// node never stays without its parent.
+// keep selects the greatest nodes; of equal ones those that come first, so that a selected
+// node's parent is always selected.
 func (t *tree) keep(children *family, maxNodes int) []bool {
 	kept := make([]bool, len(t.nodes))
 	if maxNodes == 0 || len(t.nodes) <= maxNodes {

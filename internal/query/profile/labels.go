@@ -14,8 +14,8 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// each calls f with the series that a request means; twice with those in two
-// sources. Times choose sources, as in Prometheus: not rows.
+// each calls f with the series that a request selects; twice with those in two sources. The
+// range selects sources, as in Prometheus, not rows.
 func (e *Engine) each(ctx context.Context, req *profiles.LabelsRequest, f func(src block.Source, s *block.Series)) ([]error, error) {
 	minNS, maxNS := int64(0), int64(math.MaxInt64)
 	if req.StartMS != 0 || req.EndMS != 0 {
@@ -50,7 +50,7 @@ func (e *Engine) each(ctx context.Context, req *profiles.LabelsRequest, f func(s
 	})
 }
 
-// ProfileTypes are the types that there are, in order.
+// ProfileTypes returns the profile types, sorted.
 func (e *Engine) ProfileTypes(ctx context.Context, req *profiles.LabelsRequest) ([]profiles.Type, []error, error) {
 	found := map[profiles.Type]bool{}
 	warnings, err := e.each(ctx, req, func(src block.Source, s *block.Series) { found[src.Types()[s.Type]] = true })
@@ -58,7 +58,7 @@ func (e *Engine) ProfileTypes(ctx context.Context, req *profiles.LabelsRequest) 
 	return types, warnings, err
 }
 
-// LabelNames are the names that there are, in order.
+// LabelNames returns the label names, sorted.
 func (e *Engine) LabelNames(ctx context.Context, req *profiles.LabelsRequest) ([]string, []error, error) {
 	found := map[string]bool{}
 	warnings, err := e.each(ctx, req, func(_ block.Source, s *block.Series) {
@@ -76,7 +76,7 @@ func (e *Engine) LabelNames(ctx context.Context, req *profiles.LabelsRequest) ([
 	return slices.Sorted(maps.Keys(found)), warnings, err
 }
 
-// LabelValues are the values of the label LabelFor, in order.
+// LabelValues returns the values of the label LabelFor, sorted.
 func (e *Engine) LabelValues(ctx context.Context, req *profiles.LabelsRequest) ([]string, []error, error) {
 	found := map[string]bool{}
 	warnings, err := e.each(ctx, req, func(_ block.Source, s *block.Series) {
@@ -87,7 +87,7 @@ func (e *Engine) LabelValues(ctx context.Context, req *profiles.LabelsRequest) (
 	return slices.Sorted(maps.Keys(found)), warnings, err
 }
 
-// Series are the label sets that there are, encoded and in order, cut down to Names.
+// Series returns the label sets, encoded and sorted, reduced to Names.
 func (e *Engine) Series(ctx context.Context, req *profiles.LabelsRequest) ([][]byte, []error, error) {
 	found := map[string]bool{}
 	var cut []byte

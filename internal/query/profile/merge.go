@@ -12,10 +12,9 @@ import (
 	store "github.com/ferula-io/ferula/internal/store/profile"
 )
 
-// countedStacks says of every stack whether it begins with these functions, the
-// root first.
+// countedStacks reports for every stack whether it begins with these functions, root first.
 func countedStacks(s *block.Symbols, site []string) []bool {
-	deep := make([]int32, len(s.Parents)) // so many functions of site, and nothing else; -1: something else
+	deep := make([]int32, len(s.Parents)) // number of functions of site that the stack equals so far; -1: it differs
 	counted := make([]bool, len(s.Parents))
 	counted[0] = len(site) == 0
 	for i := 1; i < len(s.Parents); i++ {
@@ -33,7 +32,7 @@ func countedStacks(s *block.Symbols, site []string) []bool {
 	return counted
 }
 
-// merge adds the samples of the wanted rows of every source by stack, and gives each
+// merge sums the samples of the selected rows of every source by stack, and passes each
 // source's sums to add. Sums are borrowed.
 func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, begin func(), add func(s *block.Symbols, sums []int64) error) ([]error, error) {
 	minNS, maxNS, err := span(req.StartMS, req.EndMS)
@@ -41,7 +40,7 @@ func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, begin fu
 		return nil, err
 	}
 	if len(req.IDs) > e.opts.IDsMax {
-		return nil, fmt.Errorf("%w: %d profile ids are more than %d", profiles.ErrLimit, len(req.IDs), e.opts.IDsMax)
+		return nil, fmt.Errorf("%w: %d profile ids exceed the limit of %d", profiles.ErrLimit, len(req.IDs), e.opts.IDsMax)
 	}
 	if req.MaxNodes < 0 {
 		return nil, fmt.Errorf("%w: max_nodes %d is negative", profiles.ErrBadRequest, req.MaxNodes)
@@ -57,7 +56,7 @@ func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, begin fu
 	}
 	defer view.Close()
 	begin()
-	return e.once(req.Tenant, view, func(p *pass) error { // a source is added once all of it has been read
+	return e.once(req.Tenant, view, func(p *pass) error { // a source is added after all of it was read
 		return p.each(ctx, func(src block.Source) error { return mergeSource(ctx, src, req, minNS, maxNS, add) })
 	})
 }
@@ -138,8 +137,7 @@ func rowsOf(ctx context.Context, src block.Source, req *profiles.MergeRequest, w
 	return slices.Compact(rows), nil
 }
 
-// MergeFlame adds profiles up and draws them as a flame graph, which is the
-// caller's.
+// MergeFlame sums profiles and returns a flame graph, which the caller owns.
 func (e *Engine) MergeFlame(ctx context.Context, req *profiles.MergeRequest) (*profiles.FlameGraph, error) {
 	var t *tree
 	warnings, err := e.merge(ctx, req, func() { t = newTree() }, func(s *block.Symbols, sums []int64) error {
@@ -157,8 +155,8 @@ func (e *Engine) MergeFlame(ctx context.Context, req *profiles.MergeRequest) (*p
 	return flame, nil
 }
 
-// MergePprof adds profiles up and returns pprof's profile.proto, not compressed.
-// What could not be read is in warnings.
+// MergePprof sums profiles and returns an uncompressed pprof profile.proto. warnings are the
+// errors of sources that could not be read.
 func (e *Engine) MergePprof(ctx context.Context, req *profiles.MergeRequest) (raw []byte, warnings []error, err error) {
 	var symbols *block.Builder
 	var sums []int64

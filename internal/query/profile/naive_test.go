@@ -22,11 +22,11 @@ import (
 	store "github.com/ferula-io/ferula/internal/store/profile"
 )
 
-// naiveRow is a row as somebody without a store would have it: labels as a map,
-// stacks as texts, values added up one by one.
+// naiveRow is a row without any encoding: labels as a map, stacks as strings, values summed
+// one by one.
 type naiveRow struct {
 	typ    profiles.Type
-	labels map[string]string // as pushed, with those of the samples
+	labels map[string]string // as pushed, and labels of the samples
 	id     profiles.ID
 	timeNS int64
 	stacks map[string]int64 // names from the root, joined by ;
@@ -39,7 +39,7 @@ func (r *naiveRow) total() (sum int64) {
 	return sum
 }
 
-// all is the labels with those that say the type.
+// all returns the labels and the labels of the type.
 func (r *naiveRow) all() map[string]string {
 	m := maps.Clone(r.labels)
 	for k, v := range map[string]string{
@@ -73,8 +73,8 @@ func encodeMap(m map[string]string) []byte {
 	return set
 }
 
-// naiveRows decodes what has been pushed with google/pprof. Rows that are there
-// already, and those without samples, do not count.
+// naiveRows decodes pushed profiles with google/pprof. Duplicate rows and rows without
+// samples are skipped.
 func naiveRows(t testing.TB, pushed []profiles.RawProfile) []*naiveRow {
 	var rows []*naiveRow
 	seen := map[string]bool{}
@@ -111,7 +111,7 @@ func naiveRows(t testing.TB, pushed []profiles.RawProfile) []*naiveRow {
 			for _, r := range parts {
 				maps.DeleteFunc(r.stacks, func(_ string, value int64) bool { return value == 0 })
 				if len(r.stacks) == 0 {
-					continue // a type of which nothing was sampled is no row
+					continue // no samples of this type: no row
 				}
 				key := fmt.Sprintf("%x %d %s %q", r.id, r.timeNS, r.typ, encodeMap(r.labels))
 				if !seen[key] {
@@ -129,7 +129,7 @@ func (r *naiveRow) matches(typ profiles.Type, matchers []*labels.Matcher) bool {
 	return r.typ == typ && !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(all[m.Name]) })
 }
 
-// below is the sum of the stacks that begin with a call site, and whether there are any.
+// below returns the sum of the stacks that begin with a call site, and whether there are any.
 func (r *naiveRow) below(site []string) (sum int64, any bool) {
 	if len(site) == 0 {
 		return r.total(), true
@@ -150,7 +150,7 @@ type naiveCandidate struct {
 	labels map[string]string
 }
 
-// naiveSelect answers row by row, with the words of the API.
+// naiveSelect implements SelectSeries row by row, as the API is defined.
 func naiveSelect(rows []*naiveRow, req *profiles.SeriesRequest) string {
 	type cell struct {
 		sum  int64
@@ -236,20 +236,20 @@ func naiveSelect(rows []*naiveRow, req *profiles.SeriesRequest) string {
 
 func selected(t testing.TB, e *Engine, req *profiles.SeriesRequest) string {
 	t.Helper()
-	answer, err := e.SelectSeries(context.Background(), req)
+	result, err := e.SelectSeries(context.Background(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Close()
-	if len(answer.Warnings) > 0 {
-		t.Fatal(answer.Warnings)
+	defer result.Close()
+	if len(result.Warnings) > 0 {
+		t.Fatal(result.Warnings)
 	}
-	return spell(answer)
+	return spell(result)
 }
 
-func spell(answer *profiles.SeriesResult) string {
+func spell(result *profiles.SeriesResult) string {
 	var out strings.Builder
-	for _, s := range answer.Series {
+	for _, s := range result.Series {
 		fmt.Fprintf(&out, "%q\n", s.Labels)
 		for _, p := range s.Points {
 			fmt.Fprintf(&out, "  %d %v", p.TimeMS, p.Value)
@@ -262,7 +262,7 @@ func spell(answer *profiles.SeriesResult) string {
 	return out.String()
 }
 
-// naiveMerge adds stacks up.
+// naiveMerge sums stacks.
 func naiveMerge(rows []*naiveRow, req *profiles.MergeRequest) map[string]int64 {
 	sums := map[string]int64{}
 	for _, r := range rows {
@@ -282,7 +282,7 @@ func naiveMerge(rows []*naiveRow, req *profiles.MergeRequest) map[string]int64 {
 	return sums
 }
 
-// stacksOf reads a flame graph back into stacks, and checks that it adds up.
+// stacksOf converts a flame graph back to stacks, and checks its sums.
 func stacksOf(t testing.TB, g *profiles.FlameGraph) map[string]int64 {
 	t.Helper()
 	type placed struct {
@@ -339,8 +339,8 @@ func stacksOfPprof(t testing.TB, raw []byte) map[string]int64 {
 
 const epochMS = 1_700_000_000_000
 
-// randomPush makes a push of a few profiles: few services, times, values and ids, so
-// that ties, splits and repetitions are common.
+// randomPush returns a push of a few profiles with few services, timestamps, values and IDs,
+// so that ties, splits and duplicates are common.
 func randomPush(r *rand.Rand, known []profiles.RawProfile) []profiles.RawProfile {
 	var pushed []profiles.RawProfile
 	for range 1 + r.IntN(3) {
@@ -479,7 +479,7 @@ func checkAgainstNaive(t *testing.T, r *rand.Rand, e *Engine, rows []*naiveRow, 
 	}
 }
 
-func TestAnswersAreThoseOfANaiveReference(t *testing.T) {
+func TestEngine_EqualsANaiveReference(t *testing.T) {
 	ctx := context.Background()
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -530,7 +530,7 @@ func errorsOf(errs ...error) error {
 	return nil
 }
 
-// backwards is a store whose sources come in the other order.
+// backwards is a store that returns its sources in reverse order.
 type backwards struct{ *store.Store }
 
 func (b backwards) View(ctx context.Context, tenant string, minNS, maxNS int64) (*store.View, error) {

@@ -15,19 +15,19 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// pass is one reading of a view's sources. Those that turn out to be corrupt or
-// cannot be read are collected, so that one pass finds all of them.
+// pass is one reading of a view's sources. It collects the corrupt and unreadable sources, so
+// that one pass finds all of them.
 type pass struct {
 	sources []block.Source
 	faults  map[block.Source]error
-	patient *patience
+	patient *grace
 }
 
-// patience is what a query may still wait for a bucket that does not respond. Once
-// it is used up, what is left in the bucket is left out without being tried.
-type patience struct{ left time.Duration }
+// grace is how long a query may still wait for a bucket that does not respond. After
+// that, further blocks in the bucket are skipped without being read.
+type grace struct{ left time.Duration }
 
-// remote is a source that is read from a bucket.
+// remote reports whether a source is read from a bucket.
 type remote interface{ Remote() bool }
 
 func isRemote(src block.Source) bool {
@@ -35,7 +35,7 @@ func isRemote(src block.Source) bool {
 	return ok && r.Remote()
 }
 
-// fault notes an error that is about one source, and says whether it is such.
+// fault records an error of one source. It returns false for other errors.
 func (p *pass) fault(err error) bool {
 	var bad *store.SourceError
 	if !errors.As(err, &bad) || !errors.Is(err, profiles.ErrCorrupt) && !errors.Is(err, profiles.ErrUnavailable) {
@@ -50,10 +50,10 @@ func (p *pass) fault(err error) bool {
 	return true
 }
 
-// faulty says whether a source was found so in this pass.
+// faulty reports whether a source has failed in this pass.
 func (p *pass) faulty(src block.Source) bool { return src != nil && p.faults[src] != nil }
 
-// each calls f with every source; what it says is wrong with one ends only that one.
+// each calls f with every source; an error of one source skips only that source.
 func (p *pass) each(ctx context.Context, f func(src block.Source) error) error {
 	for _, src := range p.sources {
 		if err := ctx.Err(); err != nil {
@@ -82,27 +82,26 @@ func (p *pass) each(ctx context.Context, f func(src block.Source) error) error {
 	return nil
 }
 
-// once runs f over a view's sources, of which those that fail give nothing. It
-// returns what was wrong with them.
+// once runs f over a view's sources, skipping those that fail. It returns their errors.
 func (e *Engine) once(tenant string, view *store.View, f func(p *pass) error) ([]error, error) {
-	p := e.pass(view.Sources, &patience{e.opts.Timeout / 4})
+	p := e.pass(view.Sources, &grace{e.opts.Timeout / 4})
 	if err := f(p); err != nil {
 		return nil, err
 	}
 	return e.partial(tenant, p.warnings(view.Warnings))
 }
 
-// without runs f over a view's sources until none of them fails; f begins again from
-// nothing without those that did.
+// without runs f over a view's sources until none of them fails; f restarts without the
+// failed ones.
 func (e *Engine) without(ctx context.Context, tenant string, view *store.View, f func(p *pass) error) ([]error, error) {
-	sources, warnings, patient := view.Sources, view.Warnings, &patience{e.opts.Timeout / 4}
+	sources, warnings, patient := view.Sources, view.Warnings, &grace{e.opts.Timeout / 4}
 	for {
 		p := e.pass(sources, patient)
 		err := f(p)
 		if err != nil && ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if len(p.faults) == 0 { // else an error may come of what a faulty source added
+		if len(p.faults) == 0 { // otherwise a faulty source may have caused the error
 			if err != nil {
 				return nil, err
 			}
@@ -119,11 +118,11 @@ func (e *Engine) without(ctx context.Context, tenant string, view *store.View, f
 	}
 }
 
-func (e *Engine) pass(sources []block.Source, patient *patience) *pass {
+func (e *Engine) pass(sources []block.Source, patient *grace) *pass {
 	return &pass{sources: sources, patient: patient}
 }
 
-// warnings adds the faults of a pass, in the order of the sources.
+// warnings returns the faults of a pass, in the order of the sources.
 func (p *pass) warnings(to []error) []error {
 	to = to[:len(to):len(to)]
 	for _, src := range p.sources {
@@ -134,7 +133,7 @@ func (p *pass) warnings(to []error) []error {
 	return to
 }
 
-// partial counts and logs a response that lacks something, or refuses it.
+// partial counts and logs a partial response, or refuses it.
 func (e *Engine) partial(tenant string, warnings []error) ([]error, error) {
 	if len(warnings) == 0 {
 		return nil, nil
@@ -151,12 +150,11 @@ func (e *Engine) partial(tenant string, warnings []error) ([]error, error) {
 }
 
 const (
-	lacksEvery = time.Hour // between two lines about one source
-	lacksMax   = 1000      // sources whose last line is remembered
+	lacksEvery = time.Hour // interval of log lines about one source
+	lacksMax   = 1000      // limit of sources in lastLogged
 )
 
-// lacks counts partial responses, and logs each reason for them once in a while and
-// not with every query.
+// lacks counts partial responses, and logs each reason at an interval, not for every query.
 type lacks struct {
 	logger *slog.Logger
 	total  *instruments.Counter
@@ -180,12 +178,12 @@ func (l *lacks) note(tenant string, warnings []error) {
 			key = bad.Source.Name()
 		}
 		if l.due(tenant+"/"+key, now) {
-			l.logger.Warn("Profile queries lack what cannot be read", "tenant", tenant, "err", err, "repeated_after", lacksEvery)
+			l.logger.Warn("Profile query results are partial", "tenant", tenant, "err", err, "repeated_after", lacksEvery)
 		}
 	}
 }
 
-// due says whether a line about a source is due, and notes that it is written.
+// due reports whether a line about a source is due, and records it as logged.
 func (l *lacks) due(key string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	store "github.com/ferula-io/ferula/internal/store/profile"
 )
 
-// faulted is a source whose columns or ids cannot be read.
+// faulted is a source whose columns or IDs cannot be read.
 type faulted struct {
 	block.Source
 	columns, ids error
@@ -46,7 +46,7 @@ func (f *faulted) IDs(row int) ([]byte, error) {
 	return f.Source.IDs(row)
 }
 
-// faults is a store some of whose sources are faulted.
+// faults is a store with faulted sources.
 type faults struct {
 	*store.Store
 	fault func(i int, src block.Source) block.Source
@@ -92,7 +92,7 @@ func total(a *profiles.SeriesResult) (sum float64) {
 	return sum
 }
 
-func TestASourceWhoseIDsCannotBeReadIsLeftOut(t *testing.T) {
+func TestSelectSeries_SkipsASourceWithUnreadableIDs(t *testing.T) {
 	for name, tt := range map[string]struct {
 		ties bool
 		bad  int
@@ -104,23 +104,23 @@ func TestASourceWhoseIDsCannotBeReadIsLeftOut(t *testing.T) {
 			}
 			return src
 		}}
-		answer, err := New(Options{}, s).SelectSeries(context.Background(), minute(true))
+		result, err := New(Options{}, s).SelectSeries(context.Background(), minute(true))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		want := 3e7 // of the blocks that can be read
+		want := 3e7 // of the readable blocks
 		if tt.ties {
 			want = 2e7
 		}
-		if len(answer.Warnings) != 1 || total(answer) != want || len(answer.Series) != 1 || len(answer.Series[0].Points) == 0 || len(answer.Series[0].Points[0].Exemplars) != 1 {
-			t.Errorf("%s: %v %v %+v", name, answer.Warnings, total(answer), answer.Series)
+		if len(result.Warnings) != 1 || total(result) != want || len(result.Series) != 1 || len(result.Series[0].Points) == 0 || len(result.Series[0].Points[0].Exemplars) != 1 {
+			t.Errorf("%s: %v %v %+v", name, result.Warnings, total(result), result.Series)
 		}
-		answer.Close()
+		result.Close()
 	}
 }
 
-func TestEverySourceThatFailsIsReadOnceAndLeftOut(t *testing.T) {
+func TestPass_ReadsFailingSourcesOnce(t *testing.T) {
 	const n = 30
 	var reads atomic.Int64
 	all := faults{several(t, n, false), func(i int, src block.Source) block.Source {
@@ -130,11 +130,11 @@ func TestEverySourceThatFailsIsReadOnceAndLeftOut(t *testing.T) {
 		return src
 	}}
 	e := New(Options{}, all)
-	answer, err := e.SelectSeries(context.Background(), minute(false))
-	if err != nil || len(answer.Warnings) != n-1 || total(answer) != 1e7 || reads.Load() != n-1 {
-		t.Errorf("%v: %d warnings, sum %v, %d reads", err, len(answer.Warnings), total(answer), reads.Load())
+	result, err := e.SelectSeries(context.Background(), minute(false))
+	if err != nil || len(result.Warnings) != n-1 || total(result) != 1e7 || reads.Load() != n-1 {
+		t.Errorf("%v: %d warnings, sum %v, %d reads", err, len(result.Warnings), total(result), reads.Load())
 	}
-	answer.Close()
+	result.Close()
 	reads.Store(0)
 	flame, err := e.MergeFlame(context.Background(), &profiles.MergeRequest{Tenant: "t", Type: cpuType, StartMS: epochMS, EndMS: epochMS + 60_000})
 	if err != nil || len(flame.Warnings) != n-1 || flame.Total != 1e7 || reads.Load() != n-1 {
@@ -142,7 +142,7 @@ func TestEverySourceThatFailsIsReadOnceAndLeftOut(t *testing.T) {
 	}
 }
 
-func TestABucketThatStallsIsNotWaitedForBlockByBlock(t *testing.T) {
+func TestPass_StalledBucketIsNotReadBlockByBlock(t *testing.T) {
 	var reads atomic.Int64
 	s := faults{several(t, 12, false), func(i int, src block.Source) block.Source {
 		if i != 5 {
@@ -151,7 +151,7 @@ func TestABucketThatStallsIsNotWaitedForBlockByBlock(t *testing.T) {
 		return src
 	}}
 	e := New(Options{Timeout: time.Minute}, s)
-	e.opts.Timeout = 200 * time.Millisecond // a quarter of it may be lost
+	e.opts.Timeout = 200 * time.Millisecond // a quarter of it may be spent waiting
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	view, err := s.View(ctx, "t", 0, 1<<62)
@@ -174,7 +174,7 @@ func TestABucketThatStallsIsNotWaitedForBlockByBlock(t *testing.T) {
 	}
 }
 
-func TestAPartialResponseIsCountedLoggedOnceAndRefusedIfWanted(t *testing.T) {
+func TestPartial_IsCountedLoggedOnceAndRefusedWithFailPartial(t *testing.T) {
 	var reads atomic.Int64
 	s := faults{several(t, 2, false), func(i int, src block.Source) block.Source {
 		if i == 0 {
@@ -207,7 +207,7 @@ func TestAPartialResponseIsCountedLoggedOnceAndRefusedIfWanted(t *testing.T) {
 	}
 }
 
-// blocked is a store whose views wait.
+// blocked is a store whose views block.
 type blocked struct {
 	*store.Store
 	entered chan struct{}
@@ -224,7 +224,7 @@ func (b blocked) View(ctx context.Context, tenant string, minNS, maxNS int64) (*
 	}
 }
 
-func TestQueriesWaitForASlotAndEndWithTheirTime(t *testing.T) {
+func TestAdmit_QueriesWaitForASlotUntilTheTimeout(t *testing.T) {
 	b := blocked{several(t, 1, false), make(chan struct{}, 10), make(chan struct{})}
 	e := New(Options{ConcurrencyMax: 1}, b)
 	merge := &profiles.MergeRequest{Tenant: "t", Type: cpuType, StartMS: epochMS, EndMS: epochMS + 60_000}
@@ -242,7 +242,7 @@ func TestQueriesWaitForASlotAndEndWithTheirTime(t *testing.T) {
 	gone, leave := context.WithCancel(context.Background())
 	leave()
 	if _, err := e.SelectSeries(gone, minute(true)); !errors.Is(err, context.Canceled) {
-		t.Errorf("one whose client has gone: %v", err)
+		t.Errorf("a cancelled query: %v", err)
 	}
 	if len(b.entered) != 0 {
 		t.Error("a query without a slot has run")
@@ -253,15 +253,15 @@ func TestQueriesWaitForASlotAndEndWithTheirTime(t *testing.T) {
 	}
 	go func() { b.release <- struct{}{} }()
 	if _, err := e.MergeFlame(context.Background(), merge); err != nil {
-		t.Errorf("the slot was not given back: %v", err)
+		t.Errorf("the slot was not released: %v", err)
 	}
 	quick := New(Options{Timeout: 10 * time.Millisecond}, b)
 	if _, err := quick.MergeFlame(context.Background(), merge); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("past its time: %v", err)
+		t.Errorf("after its timeout: %v", err)
 	}
 }
 
-func TestARangeBeyondTheGreatestIsRefused(t *testing.T) {
+func TestAdmit_RefusesARangeBeyondTheLimit(t *testing.T) {
 	e := New(Options{RangeMax: time.Hour}, several(t, 1, false))
 	ctx, hour := context.Background(), int64(3_600_000)
 	for _, tt := range []struct {
@@ -270,15 +270,15 @@ func TestARangeBeyondTheGreatestIsRefused(t *testing.T) {
 	}{{epochMS, epochMS + hour, nil}, {epochMS, epochMS + hour + 1, profiles.ErrLimit}, {-1 << 63, 1<<63 - 1, profiles.ErrLimit}} {
 		_, err := e.MergeFlame(ctx, &profiles.MergeRequest{Tenant: "t", Type: cpuType, StartMS: tt.start, EndMS: tt.end})
 		_, _, labelErr := e.LabelNames(ctx, &profiles.LabelsRequest{Tenant: "t", StartMS: tt.start, EndMS: tt.end})
-		answer, seriesErr := e.SelectSeries(ctx, &profiles.SeriesRequest{Tenant: "t", Type: cpuType, StartMS: tt.start, EndMS: tt.end, StepMS: hour})
-		answer.Close()
+		result, seriesErr := e.SelectSeries(ctx, &profiles.SeriesRequest{Tenant: "t", Type: cpuType, StartMS: tt.start, EndMS: tt.end, StepMS: hour})
+		result.Close()
 		if !errors.Is(err, tt.want) || !errors.Is(labelErr, tt.want) || !errors.Is(seriesErr, tt.want) {
 			t.Errorf("%d to %d: %v, %v, %v", tt.start, tt.end, err, labelErr, seriesErr)
 		}
 	}
 }
 
-func TestOnlyGroupsWithRowsCountAgainstTheLimitOfPoints(t *testing.T) {
+func TestSelectSeries_OnlyGroupsWithRowsCountAgainstPointsMax(t *testing.T) {
 	ctx, s := context.Background(), openStore(t, t.TempDir(), store.Options{Retention: -1})
 	raw := cpu(map[string][]string{"a": {"a", "main"}}, map[string]int64{"a": 1})
 	var pushed []profiles.RawProfile
@@ -292,20 +292,20 @@ func TestOnlyGroupsWithRowsCountAgainstTheLimitOfPoints(t *testing.T) {
 	req := &profiles.SeriesRequest{Tenant: "t", Type: cpuType, StartMS: epochMS + 60_000, EndMS: epochMS + 120_000, StepMS: 10_000, GroupBy: []string{"service_name"}}
 	for _, exemplars := range []bool{false, true} {
 		req.Exemplars = exemplars
-		answer, err := e.SelectSeries(ctx, req)
-		if err != nil || len(answer.Series) != 3 || total(answer) != 3e7 {
-			t.Errorf("exemplars %v: %v %+v", exemplars, err, answer)
+		result, err := e.SelectSeries(ctx, req)
+		if err != nil || len(result.Series) != 3 || total(result) != 3e7 {
+			t.Errorf("exemplars %v: %v %+v", exemplars, err, result)
 		}
-		answer.Close()
+		result.Close()
 		more := *req
 		more.EndMS += 60_000
 		if _, err := e.SelectSeries(ctx, &more); !errors.Is(err, profiles.ErrLimit) {
-			t.Errorf("exemplars %v: with more groups than there is room for: %v", exemplars, err)
+			t.Errorf("exemplars %v: with more groups than the limit: %v", exemplars, err)
 		}
 	}
 	req.CallSite, req.Exemplars = []string{"main"}, false
-	if answer, err := e.SelectSeries(ctx, req); err != nil || total(answer) != 3e7 {
-		t.Errorf("by samples: %v %+v", err, answer)
+	if result, err := e.SelectSeries(ctx, req); err != nil || total(result) != 3e7 {
+		t.Errorf("by samples: %v %+v", err, result)
 	}
 	req.EndMS += 60_000
 	if _, err := e.SelectSeries(ctx, req); !errors.Is(err, profiles.ErrLimit) {
@@ -313,7 +313,7 @@ func TestOnlyGroupsWithRowsCountAgainstTheLimitOfPoints(t *testing.T) {
 	}
 }
 
-func TestTimesCountAsWholeMilliseconds(t *testing.T) {
+func TestSelectSeries_TimestampsAreWholeMilliseconds(t *testing.T) {
 	ctx, s := context.Background(), openStore(t, t.TempDir(), store.Options{Retention: -1})
 	raw := cpu(map[string][]string{"a": {"a", "main"}}, map[string]int64{"a": 1})
 	if err := s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("shop"), TimeNS: epochMS*1e6 + 400_000, Raw: raw}}); err != nil {
@@ -334,14 +334,14 @@ func TestTimesCountAsWholeMilliseconds(t *testing.T) {
 			{epochMS - 2, epochMS - 1, 1, 0}, {epochMS + 1, epochMS + 2, 1, 0},
 		} {
 			req := &profiles.SeriesRequest{Tenant: "t", Type: cpuType, StartMS: tt.start, EndMS: tt.end, StepMS: tt.step}
-			answer, err := e.SelectSeries(ctx, req)
-			if err != nil || total(answer) != tt.want {
-				t.Errorf("%s: %d to %d: %v, %v", where, tt.start-epochMS, tt.end-epochMS, total(answer), err)
+			result, err := e.SelectSeries(ctx, req)
+			if err != nil || total(result) != tt.want {
+				t.Errorf("%s: %d to %d: %v, %v", where, tt.start-epochMS, tt.end-epochMS, total(result), err)
 			}
-			if tt.want > 0 && answer.Series[0].Points[0].TimeMS != epochMS {
-				t.Errorf("%s: the point is at %d", where, answer.Series[0].Points[0].TimeMS-epochMS)
+			if tt.want > 0 && result.Series[0].Points[0].TimeMS != epochMS {
+				t.Errorf("%s: the point is at %d", where, result.Series[0].Points[0].TimeMS-epochMS)
 			}
-			answer.Close()
+			result.Close()
 		}
 	}
 }

@@ -17,11 +17,11 @@ import (
 	store "github.com/ferula-io/ferula/internal/store/profile"
 )
 
-// shelf is blocks elsewhere: index and rows, by id.
-type shelf map[ulid.ULID][2][]byte
+// fakeRemote is a Remote of given blocks: index and rows, by ID.
+type fakeRemote map[ulid.ULID][2][]byte
 
 // Blocks implements store.Remote.
-func (s shelf) Blocks(context.Context) (list []store.RemoteBlock, err error) {
+func (s fakeRemote) Blocks(context.Context) (list []store.RemoteBlock, err error) {
 	for id, files := range s {
 		list = append(list, store.RemoteBlock{
 			Tenant: "t", ID: id, Index: bytes.NewReader(files[0]), Rows: bytes.NewReader(files[1]),
@@ -31,8 +31,8 @@ func (s shelf) Blocks(context.Context) (list []store.RemoteBlock, err error) {
 	return list, nil
 }
 
-// take copies the blocks of a store that are not there yet, and returns their folders.
-func (s shelf) take(t *testing.T, dir string) (folders []string) {
+// take copies the new blocks of a store, and returns their folders.
+func (s fakeRemote) take(t *testing.T, dir string) (folders []string) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "profiles", "t", "*", "index"))
 	if err != nil {
@@ -51,7 +51,7 @@ func (s shelf) take(t *testing.T, dir string) (folders []string) {
 	return folders
 }
 
-// openOver opens a store over a shelf and waits until it knows what is there.
+// openOver opens a store over a remote and waits until it has listed the blocks.
 func openOver(t *testing.T, dir string, s store.Remote) *store.Store {
 	t.Helper()
 	opened := openStore(t, dir, store.Options{Retention: -1, Remote: s})
@@ -71,12 +71,12 @@ func openOver(t *testing.T, dir string, s store.Remote) *store.Store {
 	}
 }
 
-// shelved pushes profiles, some of them in several parts, and returns a shelf with
-// every block there has been and the store's folder, closed, with those it has left.
-func shelved(t *testing.T, r *rand.Rand, skip func(level int) bool) (s shelf, dir string, pushed []profiles.RawProfile) {
+// newFakeRemote pushes profiles, some of them in several parts, and returns a remote with every
+// block that was written, and the closed store's folder with those it still has.
+func newFakeRemote(t *testing.T, r *rand.Rand, skip func(level int) bool) (s fakeRemote, dir string, pushed []profiles.RawProfile) {
 	t.Helper()
 	ctx := context.Background()
-	s, dir = shelf{}, t.TempDir()
+	s, dir = fakeRemote{}, t.TempDir()
 	from := openStore(t, dir, store.Options{Retention: -1})
 	for i := range 17 {
 		for range 3 {
@@ -108,11 +108,11 @@ func shelved(t *testing.T, r *rand.Rand, skip func(level int) bool) (s shelf, di
 	return s, dir, pushed
 }
 
-func TestAnswersAreTheSameFromTheDiskTheBucketAndBoth(t *testing.T) {
+func TestEngine_ResultsAreEqualFromDiskBucketAndBoth(t *testing.T) {
 	for seed := range uint64(6) {
 		r := rand.New(rand.NewPCG(seed, 11))
-		// Of some levels nothing was in time for the bucket.
-		s, dir, pushed := shelved(t, r, func(level int) bool { return seed%3 == 1 && level == 1 || seed%3 == 2 && r.IntN(2) == 0 })
+		// Some blocks were merged before they were shipped.
+		s, dir, pushed := newFakeRemote(t, r, func(level int) bool { return seed%3 == 1 && level == 1 || seed%3 == 2 && r.IntN(2) == 0 })
 		rows := naiveRows(t, pushed)
 		check := func(what, dir string) {
 			t.Helper()
@@ -127,7 +127,7 @@ func TestAnswersAreTheSameFromTheDiskTheBucketAndBoth(t *testing.T) {
 			}
 		}
 		check("both have all", dir)
-		folders := shelf{}.take(t, dir)
+		folders := fakeRemote{}.take(t, dir)
 		if err := os.RemoveAll(folders[r.IntN(len(folders))]); err != nil {
 			t.Fatal(err)
 		}
@@ -136,13 +136,13 @@ func TestAnswersAreTheSameFromTheDiskTheBucketAndBoth(t *testing.T) {
 	}
 }
 
-func TestABrokenBlockElsewhereIsNamedAndTheRestAnswers(t *testing.T) {
+func TestEngine_BrokenRemoteBlockIsAWarning(t *testing.T) {
 	ctx, dir := context.Background(), t.TempDir()
 	r := rand.New(rand.NewPCG(5, 6))
 	from := openStore(t, dir, store.Options{Retention: -1})
 	var pushes [2][]profiles.RawProfile
 	var broken ulid.ULID
-	s := shelf{}
+	s := fakeRemote{}
 	for i := range pushes {
 		for range 15 {
 			pushes[i] = append(pushes[i], randomPush(r, nil)...)
@@ -171,13 +171,13 @@ func TestABrokenBlockElsewhereIsNamedAndTheRestAnswers(t *testing.T) {
 		"index": {index, whole[1]}, "rows": {whole[0], rows}, "short rows": {whole[0], whole[1][:len(whole[1])/2]}, "no index": {nil, whole[1]}, "short index": {whole[0][:150], whole[1]},
 	} {
 		s[broken] = files
-		answer, err := New(Options{}, openOver(t, t.TempDir(), s)).SelectSeries(ctx, req)
+		result, err := New(Options{}, openOver(t, t.TempDir(), s)).SelectSeries(ctx, req)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if got := spell(answer); len(answer.Warnings) != 1 || !strings.Contains(answer.Warnings[0].Error(), "block bucket/"+broken.String()) || got != want {
-			t.Errorf("%s: %v\n%s\nwant\n%s", name, answer.Warnings, got, want)
+		if got := spell(result); len(result.Warnings) != 1 || !strings.Contains(result.Warnings[0].Error(), "block bucket/"+broken.String()) || got != want {
+			t.Errorf("%s: %v\n%s\nwant\n%s", name, result.Warnings, got, want)
 		}
-		answer.Close()
+		result.Close()
 	}
 }

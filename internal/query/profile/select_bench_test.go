@@ -11,7 +11,7 @@ import (
 	store "github.com/ferula-io/ferula/internal/store/profile"
 )
 
-// rowsStore has one block of so many rows over an hour.
+// rowsStore returns a store with one block of so many rows over an hour.
 func rowsStore(t testing.TB, rows, datasets int) *Engine {
 	s := openStore(t, t.TempDir(), store.Options{Retention: -1, HeadBytes: 2 << 30, HeadAge: 1 << 50})
 	var pushed []profiles.RawProfile
@@ -49,11 +49,11 @@ func BenchmarkSelectSeries(b *testing.B) {
 			b.Run(fmt.Sprintf("%d rows, %d datasets, exemplars %v", size[0], size[1], exemplars), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					answer, err := e.SelectSeries(context.Background(), hour(exemplars))
+					result, err := e.SelectSeries(context.Background(), hour(exemplars))
 					if err != nil {
 						b.Fatal(err)
 					}
-					answer.Close()
+					result.Close()
 				}
 			})
 		}

@@ -17,8 +17,8 @@ import (
 // stepMaxMS is ten years.
 const stepMaxMS = 10 * 366 * 24 * 3600 * 1000
 
-// selection is the memory of one SelectSeries, lent by the engine's pool until the
-// answer is closed.
+// selection is the memory of one SelectSeries, from the engine's pool until the result is
+// closed.
 type selection struct {
 	engine  *Engine
 	scan    store.Scan
@@ -27,14 +27,14 @@ type selection struct {
 	order   []int32
 	groupBy []string
 	key     []byte
-	keys    []byte // of all groups, one after the other
+	keys    []byte // of all groups, concatenated
 	groupOf [][]int32
-	series  [][]block.Series // of the sources that were scanned
-	reduced [][]span32       // of each source, by series: the labels less GroupBy
+	series  [][]block.Series // of the scanned sources
+	reduced [][]span32       // by source and series: the labels without GroupBy
 	text    []byte           // the reduced labels
 	common  []byte
 
-	answered  []profiles.Series
+	results   []profiles.Series
 	points    []profiles.Point
 	exemplars []profiles.Exemplar
 }
@@ -45,10 +45,10 @@ type group struct {
 	points   int
 }
 
-type span32 struct{ from, to uint32 } // to is 0: not made yet
+type span32 struct{ from, to uint32 } // to is 0: not computed yet
 
-// keptBytes is how much memory a selection may have and still go back to the pool.
-const keptBytes = 64 << 20
+// pooledBytes is the size up to which a selection returns to the pool.
+const pooledBytes = 64 << 20
 
 func (e *Engine) selection() *selection {
 	if s, ok := e.pool.Get().(*selection); ok {
@@ -58,33 +58,33 @@ func (e *Engine) selection() *selection {
 }
 
 func (s *selection) release() {
-	clear(s.answered)
+	clear(s.results)
 	clear(s.exemplars)
 	clear(s.points)
 	clear(s.series)
 	s.reset()
-	if 48*cap(s.scan.Accumulators)+40*cap(s.points)+64*cap(s.exemplars)+cap(s.text) <= keptBytes {
+	if 48*cap(s.scan.Accumulators)+40*cap(s.points)+64*cap(s.exemplars)+cap(s.text) <= pooledBytes {
 		s.engine.pool.Put(s)
 	}
 }
 
-// reset forgets what a scan found and keeps the memory.
+// reset clears the results of a scan and retains the memory.
 func (s *selection) reset() {
 	s.scan.Reset()
 	clear(s.byKey)
 	s.groups, s.order, s.keys, s.text = s.groups[:0], s.order[:0], s.keys[:0], s.text[:0]
 	s.groupOf, s.series = s.groupOf[:0], s.series[:0]
-	s.answered, s.points, s.exemplars = s.answered[:0], s.points[:0], s.exemplars[:0]
+	s.results, s.points, s.exemplars = s.results[:0], s.points[:0], s.exemplars[:0]
 }
 
-// steps checks a request's range and turns it into buckets. Labels before 1970 hold
-// nothing and are passed over.
+// steps checks a request's range and converts it to steps. Timestamps before 1970 have no
+// data and are skipped.
 func (e *Engine) steps(req *profiles.SeriesRequest) (startMS int64, b store.Steps, err error) {
 	switch {
 	case req.StepMS < 1 || req.StepMS > stepMaxMS:
 		return 0, b, fmt.Errorf("%w: step of %d ms is not between 1 ms and ten years", profiles.ErrBadRequest, req.StepMS)
 	case req.StartMS > req.EndMS:
-		return 0, b, fmt.Errorf("%w: the range is upside down: start %d is after end %d", profiles.ErrBadRequest, req.StartMS, req.EndMS)
+		return 0, b, fmt.Errorf("%w: start %d is after end %d", profiles.ErrBadRequest, req.StartMS, req.EndMS)
 	case req.Limit < 0:
 		return 0, b, fmt.Errorf("%w: limit %d is negative", profiles.ErrBadRequest, req.Limit)
 	}
@@ -97,20 +97,19 @@ func (e *Engine) steps(req *profiles.SeriesRequest) (startMS int64, b store.Step
 	}
 	n := (end-start)/req.StepMS + 1
 	if n > int64(e.opts.PointsMax) {
-		return 0, b, fmt.Errorf("%w: %d steps are more than %d: make the step longer", profiles.ErrLimit, n, e.opts.PointsMax)
+		return 0, b, fmt.Errorf("%w: %d steps exceed the limit of %d: use a longer step", profiles.ErrLimit, n, e.opts.PointsMax)
 	}
-	// Times count as whole milliseconds: the last nanosecond of one belongs to it.
+	// Timestamps are whole milliseconds: a millisecond includes its last nanosecond.
 	return start, store.Steps{FromNS: (start-req.StepMS)*1e6 + 999_999, StepNS: req.StepMS * 1e6, Count: int(n)}, nil
 }
 
-// SelectSeries answers with values over time. The answer is the caller's until it
-// closes it.
+// SelectSeries returns values over time. The caller must close the result.
 func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) (*profiles.SeriesResult, error) {
-	startMS, buckets, err := e.steps(req)
+	startMS, steps, err := e.steps(req)
 	if err != nil {
 		return nil, err
 	}
-	if buckets.Count == 0 {
+	if steps.Count == 0 {
 		return profiles.NewSeriesResult(nil), nil
 	}
 	ctx, done, err := e.admit(ctx, req.StartMS, req.EndMS)
@@ -118,7 +117,7 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 		return nil, err
 	}
 	defer done()
-	view, err := e.store.View(ctx, req.Tenant, buckets.FromNS+1, buckets.FromNS+int64(buckets.Count)*buckets.StepNS)
+	view, err := e.store.View(ctx, req.Tenant, steps.FromNS+1, steps.FromNS+int64(steps.Count)*steps.StepNS)
 	if err != nil {
 		return nil, err
 	}
@@ -129,22 +128,22 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 	s.groupBy = slices.Compact(s.groupBy)
 	warnings, err := e.without(ctx, req.Tenant, view, func(p *pass) error {
 		s.reset()
-		s.scan.Steps, s.scan.Exemplars, s.scan.AccumulatorsMax = buckets, req.Exemplars, e.opts.PointsMax
+		s.scan.Steps, s.scan.Exemplars, s.scan.AccumulatorsMax = steps, req.Exemplars, e.opts.PointsMax
 		if err := p.each(ctx, func(src block.Source) error { return s.source(ctx, src, req, p.sources) }); err != nil {
 			return err
 		}
 		if err := s.scan.Finish(); err != nil && !p.fault(err) {
 			return err
 		}
-		return s.answer(ctx, p, startMS, req)
+		return s.result(ctx, p, startMS, req)
 	})
 	if err != nil {
 		s.release()
 		return nil, err
 	}
-	answer := profiles.NewSeriesResult(s.release)
-	answer.Series, answer.Warnings = s.answered, warnings
-	return answer, nil
+	result := profiles.NewSeriesResult(s.release)
+	result.Series, result.Warnings = s.results, warnings
+	return result, nil
 }
 
 // source groups the series of a source and scans its rows.
@@ -175,7 +174,7 @@ func (s *selection) source(ctx context.Context, src block.Source, req *profiles.
 	return s.scan.SourceSamples(ctx, src, groupOf, len(s.groups), countedStacks(symbols, req.CallSite))
 }
 
-// assign gives the matching series of a source their groups.
+// assign assigns groups to the matching series of a source.
 func (s *selection) assign(series []block.Series, t uint32, req *profiles.SeriesRequest) (groupOf []int32, any bool) {
 	n := len(s.groupOf)
 	if n < cap(s.groupOf) {
@@ -220,8 +219,8 @@ func (s *selection) labels(g int32) []byte {
 	return s.keys[s.groups[g].from:s.groups[g].to:s.groups[g].to]
 }
 
-// answer makes points and exemplars of the cells.
-func (s *selection) answer(ctx context.Context, p *pass, startMS int64, req *profiles.SeriesRequest) error {
+// result builds points and exemplars from the accumulators.
+func (s *selection) result(ctx context.Context, p *pass, startMS int64, req *profiles.SeriesRequest) error {
 	points := 0
 	for g := range s.groups {
 		for i := range s.scan.Group(g) {
@@ -266,7 +265,7 @@ func (s *selection) answer(ctx context.Context, p *pass, startMS int64, req *pro
 			}
 			if req.Exemplars {
 				if p.faulty(s.scan.SourceAt(c.Exemplar)) {
-					continue // there will be another pass
+					continue // another pass follows
 				}
 				if err := s.exemplar(c, int(g)); err != nil {
 					if ctx.Err() != nil || !p.fault(err) {
@@ -279,12 +278,12 @@ func (s *selection) answer(ctx context.Context, p *pass, startMS int64, req *pro
 			}
 			s.points = append(s.points, point)
 		}
-		s.answered = append(s.answered, profiles.Series{Labels: s.labels(g), Points: s.points[from:len(s.points):len(s.points)]})
+		s.results = append(s.results, profiles.Series{Labels: s.labels(g), Points: s.points[from:len(s.points):len(s.points)]})
 	}
 	return nil
 }
 
-// exemplar looks up whose profile is the best of a cell.
+// exemplar looks up the exemplar of an accumulator.
 func (s *selection) exemplar(c *store.Accumulator, g int) error {
 	id, source, ref, only, err := s.scan.LookupExemplar(c)
 	if err != nil {
@@ -300,7 +299,7 @@ func (s *selection) exemplar(c *store.Accumulator, g int) error {
 	return nil
 }
 
-// commonLabels are those that all rows of a cell's best profile have.
+// commonLabels returns the labels common to all rows of an exemplar's profile.
 func (s *selection) commonLabels(best store.Locator, g int) (set []byte, err error) {
 	first := true
 	err = s.scan.Rows(best, g, func(source int, ref uint32) {
@@ -316,7 +315,7 @@ func (s *selection) commonLabels(best store.Locator, g int) (set []byte, err err
 	return set, err
 }
 
-// prepareLabels makes room for the reduced labels of every series.
+// prepareLabels allocates the reduced labels of every series.
 func (s *selection) prepareLabels() {
 	if len(s.groupBy) == 0 {
 		return
@@ -330,8 +329,8 @@ func (s *selection) prepareLabels() {
 	}
 }
 
-// less are the labels of a series less those it is grouped by. They are made once,
-// and only for series that have a winner.
+// less returns the labels of a series without those it is grouped by. They are computed once,
+// and only for series with an exemplar.
 func (s *selection) less(source int, ref uint32) []byte {
 	plain := s.series[source][ref].Plain
 	if len(s.groupBy) == 0 {
@@ -355,7 +354,7 @@ func (s *selection) less(source int, ref uint32) []byte {
 	return s.text[at.from-1 : at.to-1 : at.to-1]
 }
 
-// appendCommon appends the labels that two sets have in common.
+// appendCommon appends the labels common to two sets.
 func appendCommon(dst, a, b []byte) []byte {
 	for len(a) > 0 {
 		name, value, rest, err := labelenc.Next(a)

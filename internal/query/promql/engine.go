@@ -1,10 +1,8 @@
-// Package promql answers PromQL: it wires Prometheus' engine with ferula's
-// limits.
+// Package promql evaluates PromQL: Prometheus' engine with ferula's limits.
 //
-// A query text and a storage.Queryable come in, a promql.Result goes out; the
-// result's points belong to the engine until the query is closed. What bounds a
-// query is decided here (samples in memory, time, concurrency, look-back), and
-// nowhere else. There is no HTTP and no JSON here.
+// The input is a query and a storage.Queryable, the output a promql.Result, whose points
+// the engine owns until the query is closed. All limits of a query's evaluation are set
+// here (samples in memory, timeout, concurrency, lookback). HTTP and JSON are elsewhere.
 package promql
 
 import (
@@ -20,15 +18,15 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// TimeoutByDefault is the time limit of a query where Options name none.
+// TimeoutByDefault is the timeout of queries if Options have none.
 const TimeoutByDefault = 2 * time.Minute
 
-// Options bound what a query may cost. Zero values take Prometheus' defaults.
+// Options limit the cost of queries. Zero values are replaced by Prometheus' defaults.
 type Options struct {
 	MaxSamples     int           // samples one query may hold in memory; 0: 50,000,000
 	Timeout        time.Duration // of one query; 0: 2 minutes
-	MaxConcurrency int           // queries evaluated at once, further ones wait; 0: 20
-	LookbackDelta  time.Duration // how old a sample may be and still count; 0: 5 minutes
+	MaxConcurrency int           // concurrent queries, further ones wait; 0: 20
+	LookbackDelta  time.Duration // lookback delta; 0: 5 minutes
 	TrackerDir     string        // folder of the active query log; "" for none
 
 	ExperimentalFunctions  bool
@@ -56,7 +54,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate reports every fault of the options at once.
+// Validate returns all errors of the options.
 func (o Options) Validate() error {
 	var errs []error
 	if o.MaxSamples < 0 {
@@ -74,7 +72,7 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Engine is Prometheus' engine with the parser and the defaults that belong to it.
+// Engine is Prometheus' engine with its parser and defaults.
 type Engine struct {
 	*promql.Engine
 	Parser               parser.Parser
@@ -84,7 +82,7 @@ type Engine struct {
 
 var _ promql.QueryEngine = (*Engine)(nil)
 
-// New builds an engine. Close it once no query runs any more.
+// New returns an engine. Close it when no query is running.
 func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -92,7 +90,7 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine,
 	opts = opts.withDefaults()
 	e := &Engine{
 		Parser: parser.NewParser(parser.Options{
-			ExperimentalDurationExpr:     true, // no longer a choice in Prometheus 3.15
+			ExperimentalDurationExpr:     true, // always on in Prometheus 3.15
 			EnableExperimentalFunctions:  opts.ExperimentalFunctions,
 			EnableExtendedRangeSelectors: opts.ExtendedRangeSelectors,
 			EnableBinopFillModifiers:     opts.BinopFillModifiers,
@@ -128,16 +126,15 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine,
 	return e, nil
 }
 
-// SetEvaluationInterval sets the resolution of subqueries that name none, which
-// Prometheus takes from the configuration's global.evaluation_interval.
+// SetEvaluationInterval sets the default resolution of subqueries, which Prometheus takes from
+// global.evaluation_interval of the configuration.
 func (e *Engine) SetEvaluationInterval(d time.Duration) { e.noStepSubqueryMS.Store(d.Milliseconds()) }
 
-// LookbackDelta is how old a sample may be and still count, unless a request
-// says otherwise.
+// LookbackDelta returns the lookback delta of requests that do not set one.
 func (e *Engine) LookbackDelta() time.Duration { return e.defaultLookbackDelta }
 
-// gate bounds concurrency where there is no folder for an active query log. A
-// query waits in Insert until a place is free or its context ends.
+// gate limits concurrency if there is no folder for an active query log. Insert waits until
+// a slot is free or the context is done.
 type gate chan struct{}
 
 var _ promql.QueryTracker = (gate)(nil)

@@ -27,9 +27,9 @@ func newEngine(t *testing.T, opts ferulapromql.Options) *ferulapromql.Engine {
 	return e
 }
 
-// The scripts switch experimental features on by themselves only in their own
-// engine, so the wiring is asked for them here.
-func TestPrometheusBuiltInScriptsPassThroughTheWiring(t *testing.T) {
+// The scripts enable experimental features only in their own engine, so the test enables
+// them here.
+func TestEngine_PassesPrometheusScripts(t *testing.T) {
 	promqltest.RunBuiltinTests(t, newEngine(t, ferulapromql.Options{
 		MaxSamples:             10_000_000,
 		TrackerDir:             t.TempDir(),
@@ -41,7 +41,7 @@ func TestPrometheusBuiltInScriptsPassThroughTheWiring(t *testing.T) {
 	}))
 }
 
-func TestExperimentalFunctionsAreRefusedUnlessAskedFor(t *testing.T) {
+func TestEngine_ExperimentalFunctionsAreRefusedByDefault(t *testing.T) {
 	e := newEngine(t, ferulapromql.Options{})
 	_, err := e.NewInstantQuery(context.Background(), storage.QueryableFunc(nil), nil, `mad_over_time(x[1m])`, time.Unix(0, 0))
 	if err == nil || !strings.Contains(err.Error(), "not enabled") {
@@ -49,7 +49,7 @@ func TestExperimentalFunctionsAreRefusedUnlessAskedFor(t *testing.T) {
 	}
 }
 
-func TestSubqueriesWithoutAStepTakeTheEvaluationInterval(t *testing.T) {
+func TestEngine_SubqueryStepDefaultsToTheEvaluationInterval(t *testing.T) {
 	e := newEngine(t, ferulapromql.Options{})
 	e.SetEvaluationInterval(5 * time.Second)
 	q := storage.QueryableFunc(func(_, _ int64) (storage.Querier, error) { return storage.NoopQuerier(), nil })
@@ -68,7 +68,7 @@ func TestSubqueriesWithoutAStepTakeTheEvaluationInterval(t *testing.T) {
 	}
 }
 
-func TestQueriesBeyondTheConcurrencyLimitWaitUntilTheirContextEnds(t *testing.T) {
+func TestEngine_QueriesBeyondTheConcurrencyLimitWait(t *testing.T) {
 	e := newEngine(t, ferulapromql.Options{MaxConcurrency: 1})
 	started, release := make(chan struct{}), make(chan struct{})
 	slow := storage.QueryableFunc(func(_, _ int64) (storage.Querier, error) {
@@ -92,7 +92,7 @@ func TestQueriesBeyondTheConcurrencyLimitWaitUntilTheirContextEnds(t *testing.T)
 		err = q.Exec(ctx).Err
 	}
 	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("got %v, want the end of the context that waited in the queue", err)
+		t.Fatalf("got %v, want the error of the context that waited in the queue", err)
 	}
 	close(release)
 	if err := <-done; err != nil {

@@ -30,14 +30,14 @@ import (
 
 // blockWriter writes the series of one window as a TSDB block.
 //
-// Chunks go straight into the block's segments, as they came; those that overlap
-// or reach over the window's ends are encoded again. An index begins with its
-// sorted symbols, which are not known before the last series: so label sets and
-// the places of chunks go to a file beside it,
+// Chunks are copied to the block's segments as they are. Chunks that overlap or extend
+// beyond the window are re-encoded. An index begins with its sorted symbols, which are
+// not known before the last series: label sets and chunk references are written to a
+// spill file first,
 //
 //	series  uvarint(len) labels  uvarint(chunks)  (uvarint ref  varint mint  uvarint maxt-mint)*
 //
-// and the index is made of that file. Memory holds the distinct names and values.
+// and the index is written from that file. Memory holds the distinct label names and values.
 type blockWriter struct {
 	dir, tmp   string
 	id         ulid.ULID
@@ -55,7 +55,7 @@ type blockWriter struct {
 
 type blockStats struct{ samples, floats, histograms, chunks uint64 }
 
-// unfinishedSuffix is what Prometheus removes when it starts.
+// unfinishedSuffix is the suffix of folders that Prometheus removes at startup.
 const unfinishedSuffix = ".tmp-for-creation"
 
 func newBlockWriter(dir string, id ulid.ULID, win window) (*blockWriter, error) {
@@ -127,7 +127,7 @@ func (b *blockWriter) symbol(text []byte) {
 	}
 }
 
-// group appends chunks that overlap one another, or a single one.
+// group appends overlapping chunks, or a single one.
 func (b *blockWriter) group(list []series.Chunk) error {
 	all := make([]chunkenc.Chunk, len(list))
 	for i, c := range list {
@@ -159,7 +159,7 @@ func (b *blockWriter) group(list []series.Chunk) error {
 	return nil
 }
 
-// within leaves out samples that are not in the window. It is used with Next only.
+// within skips samples outside the window. Only its Next is used.
 type within struct {
 	chunkenc.Iterator
 	win window
@@ -178,7 +178,7 @@ func (w *within) Next() chunkenc.ValueType {
 	}
 }
 
-// finish makes the block, or nothing if there was no sample. It returns its size.
+// finish completes the block, or removes it if it has no samples. It returns its size.
 func (b *blockWriter) finish(ctx context.Context) (bytes int64, err error) {
 	err = errors.Join(b.spill.Flush(), b.chunks.Close())
 	b.chunks = nil
@@ -221,7 +221,7 @@ func (b *blockWriter) finish(ctx context.Context) (bytes int64, err error) {
 	return bytes, errors.Join(err, syncDir(filepath.Dir(b.dir)))
 }
 
-// index makes the index of what was spilled.
+// index writes the index from the spill file.
 func (b *blockWriter) index(ctx context.Context) (err error) {
 	w, err := index.NewWriter(ctx, filepath.Join(b.tmp, "index"))
 	if err != nil {
@@ -251,7 +251,7 @@ func (b *blockWriter) index(ctx context.Context) (err error) {
 	return nil
 }
 
-// spilled reads one series back; its chunks are in b.metas.
+// spilled reads one series from the spill file; its chunks are in b.metas.
 func (b *blockWriter) spilled(from *bufio.Reader, builder *labels.ScratchBuilder) (labels.Labels, error) {
 	none := labels.EmptyLabels()
 	size, err := binary.ReadUvarint(from)
@@ -285,8 +285,8 @@ func (b *blockWriter) spilled(from *bufio.Reader, builder *labels.ScratchBuilder
 	return labelenc.Labels(b.entry, builder)
 }
 
-// meta writes meta.json. A block ends where its window ends, never in the future:
-// a Prometheus that serves it takes no samples from before its newest block's end.
+// meta writes meta.json. A block ends where its window ends, but never in the future: a
+// Prometheus that serves it refuses samples older than the end of its newest block.
 func (b *blockWriter) meta() error {
 	var text []byte
 	number := func(name string, v int64) {
@@ -316,7 +316,7 @@ func (b *blockWriter) meta() error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// discard removes what was written.
+// discard removes the block's files.
 func (b *blockWriter) discard() error {
 	var errs []error
 	if b.chunks != nil {

@@ -1,21 +1,21 @@
-// Package export writes raw series into files that other programs read.
+// Package export writes raw series to files for other programs.
 //
-// What comes in is a series.Source, matchers and a range. The range is cut into
-// windows; of each window the series are read once, in label order, and appended
-// by the encoder of a format to a part file, which gets its name only when it is
-// whole and on the disk. When all windows are there the parts are joined and the
-// result gets its name, so that nothing unfinished ever looks finished:
+// The input is a series.Source, matchers and a range. The range is divided into windows.
+// The series of each window are read once, sorted by labels, and encoded to a part file,
+// which is renamed to its name once it is complete and synced. After the last window the
+// parts are joined, and the result is renamed to its name, so that an unfinished export
+// never looks finished:
 //
-//	out.parquet.partial/state       what was asked for, and which windows are done
+//	out.parquet.partial/state       the request, and the completed windows
 //	out.parquet.partial/00003.part  a window
-//	out.parquet.partial/00004.tmp   the window that is being read
-//	out.parquet.partial/joined.tmp  the result, while it is made
+//	out.parquet.partial/00004.tmp   the current window
+//	out.parquet.partial/joined.tmp  the result while it is being written
 //
-// A window that fails is read again; a run that fails or is stopped leaves its
-// parts, and Resume goes on behind them. The formats are Parquet, CSV, JSON lines,
-// OpenMetrics and TSDB blocks. Memory holds one series' encoded chunks of a
-// window, one row group or buffer, and for blocks the distinct label strings; no
-// list of samples or series. There is no HTTP, no flag and no storage here.
+// A failed window is read again. A run that fails or is stopped leaves its parts, and Resume
+// continues after them. The formats are Parquet, CSV, JSON lines, OpenMetrics and TSDB
+// blocks. Memory holds the encoded chunks of one series, one row group or buffer, and for
+// blocks the distinct label strings, but no list of samples or series. HTTP, flags and
+// storage are elsewhere.
 package export
 
 import (
@@ -37,7 +37,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// Formats that there are.
+// Supported formats.
 const (
 	Parquet     = "parquet"
 	CSV         = "csv"
@@ -46,18 +46,18 @@ const (
 	Blocks      = "blocks"
 )
 
-// Stdout is the output that is not a file.
+// Stdout is the name of the standard output.
 const Stdout = "-"
 
 var (
-	// ErrOptions is wrapped by what is wrong with a request.
+	// ErrOptions is wrapped by errors of a request's options.
 	ErrOptions = errors.New("cannot export")
-	// ErrUnfinished is wrapped by failures that Resume can go on after.
+	// ErrUnfinished is wrapped by failures after which Resume can continue.
 	ErrUnfinished = errors.New("unfinished")
 )
 
 const (
-	matchersMax = 8 // a server may answer no more than ten requests at once
+	matchersMax = 8 // a server may limit concurrent requests to ten
 	windowsMax  = 100_000
 	bufferBytes = 256 << 10
 	blockLength = 2 * time.Hour
@@ -66,23 +66,23 @@ const (
 // Options of an export.
 type Options struct {
 	Source         series.Source
-	Matchers       [][]*labels.Matcher // of which a series must match one list
+	Matchers       [][]*labels.Matcher // a series must match one of the lists
 	StartMS, EndMS int64               // inclusive
-	Window         time.Duration       // read at once; 0: 2h
+	Window         time.Duration       // length of a window; 0: 2h
 	Output         string              // a file, for Blocks a folder, or Stdout
 	Format         string              // "": by the output's extension
-	Resume         bool                // go on with an unfinished export of the same Request
-	// Request is what was asked for as text, relative times as they were written:
-	// it tells whether an unfinished export is of the same.
+	Resume         bool                // continue an unfinished export of the same Request
+	// Request is the text of the request, with relative times as written. Resume continues
+	// only an export with the same text.
 	Request string
 
 	Stdout     io.Writer
-	Tries      int           // of a window; 0: 5
-	RetryAfter time.Duration // the first time, then twice as long each time; up to a minute; 0: 1s
+	Tries      int           // attempts to read a window; 0: 5
+	RetryAfter time.Duration // first wait, doubled each time up to a minute; 0: 1s
 	Permanent  func(error) bool
 	Progress   ProgressOptions
 	Now        func() time.Time
-	Random     io.Reader // of blocks' names
+	Random     io.Reader // for ULIDs of blocks
 	Warn       func(text string)
 }
 
@@ -108,7 +108,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Validate reports every fault of the options at once.
+// Validate returns all errors of the options.
 func (o Options) Validate() error {
 	var errs []error
 	fault := func(wrong bool, format string, args ...any) {
@@ -143,8 +143,8 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// FormatOf is the format that a name asks for by its extension, "" if it does not
-// say. A name without an extension, or of a folder, is for blocks.
+// FormatOf returns the format for the extension of a name, "" if the extension is unknown. A
+// name without an extension, or of a folder, is for blocks.
 func FormatOf(output string) string {
 	switch strings.ToLower(filepath.Ext(strings.TrimRight(output, "/"))) {
 	case ".parquet":
@@ -169,15 +169,15 @@ func FormatOf(output string) string {
 	return ""
 }
 
-// Summary is what an export came to.
+// Summary is the result of an export.
 type Summary struct {
 	Windows      int
-	Resumed      int   // windows that an earlier run had written
-	Series       int64 // the most in one window
+	Resumed      int   // windows written by an earlier run
+	Series       int64 // maximum of one window
 	Samples      int64
-	BytesRead    int64 // labels and chunks, as encoded; of this run
-	BytesWritten int64 // the result
-	Left         int64 // staleness markers that the format cannot say
+	BytesRead    int64 // encoded labels and chunks, of this run
+	BytesWritten int64 // size of the result
+	Left         int64 // staleness markers that the format cannot express
 	Elapsed      time.Duration
 }
 
@@ -187,12 +187,12 @@ type encoder interface {
 	add(s *samples) error
 	// close ends the file; the writer below is not flushed.
 	close() error
-	// left is how many samples the format could not say.
+	// left returns the number of samples that the format could not express.
 	left() int64
 }
 
-// newEncoder makes the encoder of a file's format. A part is not necessarily what
-// the whole file is: first is the part that begins it, and join ends it.
+// newEncoder returns the encoder of a format. A part may differ from a whole file: first
+// marks the part that begins the file, and join completes it.
 func (r *run) newEncoder(w *bufio.Writer, first, part bool) (encoder, error) {
 	switch format := r.opts.Format; format {
 	case Parquet:
@@ -212,7 +212,7 @@ func (r *run) newEncoder(w *bufio.Writer, first, part bool) (encoder, error) {
 	return nil, fmt.Errorf("%w: unknown format %q", ErrOptions, r.opts.Format)
 }
 
-// Run exports until all is written or ctx ends.
+// Run exports until all windows are written or ctx is done.
 func Run(ctx context.Context, opts Options) (Summary, error) {
 	opts = opts.withDefaults()
 	if err := opts.Validate(); err != nil {
@@ -231,22 +231,22 @@ func Run(ctx context.Context, opts Options) (Summary, error) {
 	return r.sum, err
 }
 
-// run is one export on its way.
+// run is one running export.
 type run struct {
 	opts     Options
 	began    time.Time
 	progress *progress
 	sum      Summary
 	samples  samples
-	parquet  *parquetEncoder // used again for each part: its buffers are large
+	parquet  *parquetEncoder // reused for each part: its buffers are large
 }
 
-// toStdout writes everything to one encoder. A window that has begun to be written
-// cannot be read again.
+// toStdout writes all windows to one encoder. A window of which output was written cannot
+// be read again.
 func (r *run) toStdout(ctx context.Context) error {
 	length := r.opts.Window
 	if r.opts.Format == OpenMetrics {
-		length = 0 // families must not come twice
+		length = 0 // families must not appear twice
 	}
 	all := windows(r.opts.StartMS, r.opts.EndMS, length)
 	counted := &counter{w: r.opts.Stdout}
@@ -282,7 +282,7 @@ func (r *run) windowDone(series, samples int64) {
 	r.progress.windowDone(series)
 }
 
-// retry tries a window again until it is read, unless it cannot be.
+// retry reads a window again until it succeeds, unless the error is permanent.
 func (r *run) retry(ctx context.Context, index int, try func() (series int64, clean bool, err error)) (int64, error) {
 	for n := 1; ; n++ {
 		series, clean, err := try()
@@ -294,7 +294,7 @@ func (r *run) retry(ctx context.Context, index int, try func() (series int64, cl
 			return series, err
 		}
 		wait := retryWait(r.opts.RetryAfter, n)
-		r.opts.Warn(fmt.Sprintf("window %d is read again in %s: %v", index+1, wait, err))
+		r.opts.Warn(fmt.Sprintf("retrying window %d in %s: %v", index+1, wait, err))
 		select {
 		case <-ctx.Done():
 			return series, ctx.Err()
@@ -303,10 +303,10 @@ func (r *run) retry(ctx context.Context, index int, try func() (series int64, cl
 	}
 }
 
-// retryMax is the longest wait before a window is read again.
+// retryMax is the longest wait before a retry.
 const retryMax = time.Minute
 
-// retryWait is the wait after n failures: it doubles.
+// retryWait returns the wait after n failures: it doubles.
 func retryWait(first time.Duration, n int) time.Duration {
 	wait := first
 	for range n - 1 {
@@ -317,13 +317,13 @@ func retryWait(first time.Duration, n int) time.Duration {
 	return wait
 }
 
-// sourceError is a failure to read, which may pass.
+// sourceError is an error of reading, which may be temporary.
 type sourceError struct{ err error }
 
 func (e *sourceError) Error() string { return "read series: " + e.err.Error() }
 func (e *sourceError) Unwrap() error { return e.err }
 
-// read gives the series of a window to add, and counts them.
+// read passes the series of a window to add, and counts them.
 func (r *run) read(ctx context.Context, win window, add func(*samples) error) (n int64, err error) {
 	q, err := r.opts.Source.RawQuerier(ctx, win.mint, win.maxt)
 	if err != nil {
@@ -380,8 +380,8 @@ func (r *run) read(ctx context.Context, win window, add func(*samples) error) (n
 	return n, nil
 }
 
-// PartialDir is the folder of an export to output until it is finished; it is there
-// while windows are read.
+// PartialDir returns the folder of an unfinished export to output. It exists while windows are
+// read.
 func PartialDir(output string) string { return strings.TrimRight(output, "/") + ".partial" }
 
 // toFiles writes each window to a part, and joins the parts.
@@ -401,7 +401,7 @@ func (r *run) toFiles(ctx context.Context) error {
 	all := windows(st.startMS, st.endMS, r.opts.Window)
 	r.progress.begin(len(all))
 	unfinished := func(err error) error {
-		return fmt.Errorf("%w: %d of %d windows are in %s, --resume goes on: %w", ErrUnfinished, len(st.done), len(all), dir, err)
+		return fmt.Errorf("%w: %d of %d windows are in %s, continue with --resume: %w", ErrUnfinished, len(st.done), len(all), dir, err)
 	}
 	if err := st.check(len(all)); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
@@ -425,7 +425,7 @@ func (r *run) toFiles(ctx context.Context) error {
 		}
 		if err != nil {
 			if len(st.done) == 0 {
-				return errors.Join(err, st.remove()) // nothing to go on with
+				return errors.Join(err, st.remove()) // no completed window to resume from
 			}
 			return unfinished(err)
 		}
@@ -440,7 +440,7 @@ func (r *run) toFiles(ctx context.Context) error {
 	return nil
 }
 
-// checkOutput refuses what would be destroyed: blocks are not put beside others.
+// checkOutput refuses to overwrite files, and to mix blocks with other files.
 func (r *run) checkOutput() error {
 	info, err := os.Stat(r.opts.Output)
 	switch {
@@ -546,7 +546,7 @@ func (r *run) blockPart(ctx context.Context, dir string, index int, win window) 
 	return d, nil
 }
 
-// counter counts what is written.
+// counter counts written bytes.
 type counter struct {
 	w io.Writer
 	n int64
@@ -559,7 +559,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// syncDir makes the names in a folder last.
+// syncDir syncs the names in a folder.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -23,8 +23,8 @@ import (
 
 var allFormats = []string{Parquet, CSV, JSONLines, OpenMetrics, Blocks}
 
-// same compares what was read back with what must be there. OpenMetrics and one
-// file of several windows differ in order only.
+// same compares exported samples with the expected ones. OpenMetrics and one file of several
+// windows differ only in order.
 func same(t *testing.T, got, want []string, sorted bool) {
 	t.Helper()
 	if !sorted {
@@ -45,11 +45,11 @@ func same(t *testing.T, got, want []string, sorted bool) {
 	}
 }
 
-func TestEveryFormatHoldsWhatWasRead(t *testing.T) {
+func TestRun_EveryFormatHasAllSamples(t *testing.T) {
 	for _, format := range allFormats {
 		for _, overlap := range []int{0, 17} {
 			t.Run(fmt.Sprint(format, overlap), func(t *testing.T) {
-				w := newWorld(7, format != OpenMetrics)
+				w := newFixture(7, format != OpenMetrics)
 				w.overlap = overlap
 				o := options(t, w, format, 7)
 				o.StartMS += 1234
@@ -62,20 +62,20 @@ func TestEveryFormatHoldsWhatWasRead(t *testing.T) {
 				}
 				if format != Blocks {
 					if info, err := os.Stat(o.Output); err != nil || info.Size() != sum.BytesWritten {
-						t.Errorf("%d bytes, said to be %d, %v", info.Size(), sum.BytesWritten, err)
+						t.Errorf("%d bytes, reported as %d, %v", info.Size(), sum.BytesWritten, err)
 					}
 				}
 				if _, err := os.Stat(o.Output + ".partial"); !errors.Is(err, os.ErrNotExist) {
-					t.Errorf("parts are left: %v", err)
+					t.Errorf("parts remain: %v", err)
 				}
 			})
 		}
 	}
 }
 
-func TestTheStandardOutputGetsTheSame(t *testing.T) {
+func TestRun_StdoutEqualsTheFile(t *testing.T) {
 	for _, format := range []string{Parquet, CSV, JSONLines, OpenMetrics} {
-		w := newWorld(5, format != OpenMetrics)
+		w := newFixture(5, format != OpenMetrics)
 		o := options(t, w, format, 5)
 		mustRun(t, o)
 		file, err := os.ReadFile(o.Output)
@@ -85,7 +85,7 @@ func TestTheStandardOutputGetsTheSame(t *testing.T) {
 		var out bytes.Buffer
 		o.Output, o.Stdout = Stdout, &out
 		mustRun(t, o)
-		if format == Parquet { // row groups end elsewhere
+		if format == Parquet { // row groups end at other rows
 			got, err := decodeParquet(out.Bytes())
 			if err != nil {
 				t.Fatal(err)
@@ -98,10 +98,10 @@ func TestTheStandardOutputGetsTheSame(t *testing.T) {
 	}
 }
 
-func TestARangeWithoutSamplesIsAWholeFileOfNone(t *testing.T) {
+func TestRun_EmptyRangeWritesACompleteFile(t *testing.T) {
 	for _, format := range allFormats {
-		o := options(t, newWorld(1, false), format, 5)
-		o.Matchers = [][]*labels.Matcher{matchers(t, "job", "nobody")}
+		o := options(t, newFixture(1, false), format, 5)
+		o.Matchers = [][]*labels.Matcher{matchers(t, "job", "nothing")}
 		if sum := mustRun(t, o); sum.Samples != 0 || sum.Series != 0 {
 			t.Errorf("%s: %+v", format, sum)
 		}
@@ -115,9 +115,9 @@ func TestARangeWithoutSamplesIsAWholeFileOfNone(t *testing.T) {
 	}
 }
 
-func TestOverlappingMatchersDoNotDoubleSeries(t *testing.T) {
+func TestRun_OverlappingMatchersDoNotDuplicateSeries(t *testing.T) {
 	for _, format := range allFormats {
-		w := newWorld(4, false)
+		w := newFixture(4, false)
 		o := options(t, w, format, 4)
 		o.Matchers = [][]*labels.Matcher{matchers(t, "__name__", "m0_total|later"), matchers(t, "__name__", "m.*"), matchers(t, "job", "node")}
 		mustRun(t, o)
@@ -125,8 +125,8 @@ func TestOverlappingMatchersDoNotDoubleSeries(t *testing.T) {
 	}
 }
 
-func TestFamiliesStayTogetherWhereLabelsSortBeforeTheName(t *testing.T) {
-	w := &world{chunkLen: 120}
+func TestOpenMetrics_FamiliesAreAdjacentIfLabelsSortBeforeTheName(t *testing.T) {
+	w := &fixture{chunkLen: 120}
 	for i := range 12 {
 		s := testSeries{labels: labels.FromStrings("A", fmt.Sprint(i%4), "__name__", fmt.Sprint("m", i%3), "i", fmt.Sprint(i), "job", "node")}
 		for t := startMS; t < startMS+5*hourMS; t += 60_000 {
@@ -144,20 +144,20 @@ func TestFamiliesStayTogetherWhereLabelsSortBeforeTheName(t *testing.T) {
 	}
 }
 
-func TestManyWindowsOfOpenMetricsAreMergedInRounds(t *testing.T) {
-	w := newWorld(5, false)
+func TestOpenMetrics_ManyWindowsAreMergedInRounds(t *testing.T) {
+	w := newFixture(5, false)
 	o := options(t, w, OpenMetrics, 5)
 	o.Window = time.Minute
 	mustRun(t, o)
 	same(t, decode(t, OpenMetrics, o.Output), w.want(o.StartMS, o.EndMS, o.Window, false), false)
 }
 
-func TestWhatOpenMetricsCannotSayIsAnError(t *testing.T) {
-	o := options(t, newWorld(1, true), OpenMetrics, 1)
+func TestOpenMetrics_InexpressibleDataFails(t *testing.T) {
+	o := options(t, newFixture(1, true), OpenMetrics, 1)
 	if _, err := Run(context.Background(), o); !errors.Is(err, ErrInexpressible) || errors.Is(err, ErrUnfinished) || !strings.Contains(err.Error(), `"hist"`) {
 		t.Errorf("histograms: %v", err)
 	}
-	w := &world{chunkLen: 120, series: []testSeries{{labels.FromStrings("job", "node"), []point{{t: startMS, v: 1}}}}}
+	w := &fixture{chunkLen: 120, series: []testSeries{{labels.FromStrings("job", "node"), []point{{t: startMS, v: 1}}}}}
 	o = options(t, w, OpenMetrics, 1)
 	if _, err := Run(context.Background(), o); !errors.Is(err, ErrInexpressible) {
 		t.Errorf("no name: %v", err)
@@ -165,7 +165,7 @@ func TestWhatOpenMetricsCannotSayIsAnError(t *testing.T) {
 	leftovers(t, o.Output)
 }
 
-// leftovers fails if anything stands where the output should be.
+// leftovers fails if the output exists.
 func leftovers(t *testing.T, output string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Dir(output))
@@ -176,10 +176,10 @@ func leftovers(t *testing.T, output string) {
 
 var errDown = errors.New("connection reset")
 
-func TestAWindowThatFailsIsReadAgain(t *testing.T) {
+func TestRun_RetriesAFailedWindow(t *testing.T) {
 	for _, format := range allFormats {
-		w := newWorld(7, false)
-		w.fail = func(opened, series int) error { // each window fails once, at another series
+		w := newFixture(7, false)
+		w.fail = func(opened, series int) error { // each window fails once, at a different series
 			if opened%2 == 1 && series == opened-2 {
 				return errDown
 			}
@@ -190,7 +190,7 @@ func TestAWindowThatFailsIsReadAgain(t *testing.T) {
 		o.Warn = func(string) { warned++ }
 		sum := mustRun(t, o)
 		if warned != 4 {
-			t.Errorf("%s: %d windows were read again", format, warned)
+			t.Errorf("%s: %d windows were retried", format, warned)
 		}
 		want := w.want(o.StartMS, o.EndMS, blockLength, format != OpenMetrics)
 		same(t, decode(t, format, o.Output), want, format != OpenMetrics)
@@ -200,10 +200,10 @@ func TestAWindowThatFailsIsReadAgain(t *testing.T) {
 	}
 }
 
-func TestASourceThatStaysAwayLeavesPartsThatAreResumed(t *testing.T) {
+func TestResume_AfterAnUnavailableSource(t *testing.T) {
 	for _, format := range allFormats {
 		for windowsDone := range 4 {
-			w := newWorld(7, false)
+			w := newFixture(7, false)
 			w.fail = func(opened, series int) error {
 				if opened > windowsDone && series == 3 {
 					return errDown
@@ -216,22 +216,22 @@ func TestASourceThatStaysAwayLeavesPartsThatAreResumed(t *testing.T) {
 				t.Fatalf("%s: %v", format, err)
 			}
 			if _, err := os.Stat(o.Output); !errors.Is(err, os.ErrNotExist) {
-				t.Fatalf("%s: something stands at the output: %v", format, err)
+				t.Fatalf("%s: the output exists: %v", format, err)
 			}
 			if windowsDone == 0 {
 				leftovers(t, o.Output)
 				continue
 			}
 			if _, err := Run(context.Background(), o); !errors.Is(err, ErrOptions) {
-				t.Fatalf("%s: parts are overwritten: %v", format, err)
+				t.Fatalf("%s: parts were overwritten: %v", format, err)
 			}
 			other := o
 			other.Resume, other.Request = true, "other"
 			if _, err := Run(context.Background(), other); !errors.Is(err, ErrOptions) {
-				t.Fatalf("%s: another request goes on: %v", format, err)
+				t.Fatalf("%s: another request was resumed: %v", format, err)
 			}
 			w.fail = nil
-			// What a killed run leaves behind, and relative times that have moved.
+			// The files of a killed run, and relative times that have moved.
 			if err := os.WriteFile(filepath.Join(o.Output+".partial", "00003.tmp"), []byte("half"), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -252,8 +252,8 @@ func TestASourceThatStaysAwayLeavesPartsThatAreResumed(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotPassIsNotTriedAgain(t *testing.T) {
-	w := newWorld(3, false)
+func TestRun_PermanentErrorsAreNotRetried(t *testing.T) {
+	w := newFixture(3, false)
 	w.fail = func(int, int) error { return errDown }
 	o := options(t, w, CSV, 3)
 	o.Permanent = func(err error) bool { return errors.Is(err, errDown) }
@@ -263,9 +263,9 @@ func TestWhatDoesNotPassIsNotTriedAgain(t *testing.T) {
 	leftovers(t, o.Output)
 }
 
-func TestAStopLeavesPartsThatAreResumed(t *testing.T) {
+func TestResume_AfterAnInterrupt(t *testing.T) {
 	for _, format := range allFormats {
-		w := newWorld(7, false)
+		w := newFixture(7, false)
 		ctx, cancel := context.WithCancel(context.Background())
 		w.fail = func(opened, series int) error {
 			if opened == 3 && series == 2 {
@@ -287,8 +287,8 @@ func TestAStopLeavesPartsThatAreResumed(t *testing.T) {
 	}
 }
 
-func TestAPartThatWasChangedIsNotResumed(t *testing.T) {
-	w := newWorld(5, false)
+func TestResume_RefusesAChangedPart(t *testing.T) {
+	w := newFixture(5, false)
 	w.fail = func(opened, _ int) error {
 		if opened > 1 {
 			return errDown
@@ -317,9 +317,9 @@ func TestAPartThatWasChangedIsNotResumed(t *testing.T) {
 	}
 }
 
-func TestFoldersThatHoldSomethingElseAreLeftAlone(t *testing.T) {
+func TestRun_RefusesFoldersWithOtherFiles(t *testing.T) {
 	for _, format := range allFormats {
-		o := options(t, newWorld(1, false), format, 1)
+		o := options(t, newFixture(1, false), format, 1)
 		o.Output += "/"
 		for _, dir := range []string{o.Output + "", strings.TrimRight(o.Output, "/") + ".partial"} {
 			file := filepath.Join(dir, "precious")
@@ -339,11 +339,11 @@ func TestFoldersThatHoldSomethingElseAreLeftAlone(t *testing.T) {
 	}
 }
 
-func TestCorruptChunksAreAnError(t *testing.T) {
+func TestRun_CorruptChunksFail(t *testing.T) {
 	good := encodeChunk([]point{{t: startMS, v: 1}, {t: startMS + 1, v: 2}, {t: startMS + 2, v: 3}})
 	cut, empty, backwards, unknown := good, good, good, good
 	cut.Data, empty.Data, unknown.Encoding = good.Data[:len(good.Data)-1], nil, 99
-	backwards.MinMS, backwards.MaxMS = startMS+10, startMS+11 // its samples come before
+	backwards.MinMS, backwards.MaxMS = startMS+10, startMS+11 // its samples are before that range
 	for name, chunks := range map[string][]series.Chunk{"cut": {cut}, "empty": {empty}, "unknown": {unknown}, "backwards": {good, backwards}} {
 		for _, format := range []string{CSV, Parquet} {
 			o := options(t, raw(chunks), format, 1)
@@ -359,26 +359,26 @@ func TestCorruptChunksAreAnError(t *testing.T) {
 type raw []series.Chunk
 
 func (r raw) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
-	return rawQuerier{&worldQuerier{}, r}, nil
+	return rawQuerier{&fixtureQuerier{}, r}, nil
 }
 
 type rawQuerier struct {
-	*worldQuerier
+	*fixtureQuerier
 	chunks []series.Chunk
 }
 
 func (q rawQuerier) Select(context.Context, ...*labels.Matcher) series.Set {
-	return &rawSet{worldSet{labels: labelenc.Append(nil, labels.FromStrings("__name__", "x")), chunks: q.chunks}}
+	return &rawSet{fixtureSet{labels: labelenc.Append(nil, labels.FromStrings("__name__", "x")), chunks: q.chunks}}
 }
 
-type rawSet struct{ worldSet }
+type rawSet struct{ fixtureSet }
 
 func (s *rawSet) Next() bool {
 	s.n++
 	return s.n == 1
 }
 
-func TestWindowsEndAtTheirMultiples(t *testing.T) {
+func TestWindows_EndAtMultiplesOfTheirLength(t *testing.T) {
 	check := func(mint, maxt int64, length time.Duration, want ...window) {
 		t.Helper()
 		if got := windows(mint, maxt, length); !slices.Equal(got, want) {
@@ -394,7 +394,7 @@ func TestWindowsEndAtTheirMultiples(t *testing.T) {
 	check(1, 10_000, 0, window{1, 10_000})
 }
 
-func TestFaultsOfTheOptionsAreToldTogether(t *testing.T) {
+func TestOptions_ValidateReportsAllErrors(t *testing.T) {
 	_, err := Run(context.Background(), Options{Output: Stdout, Format: Blocks, StartMS: 2000, EndMS: 1000, Resume: true, Window: time.Hour, Now: time.Now})
 	if !errors.Is(err, ErrOptions) {
 		t.Fatal(err)
@@ -411,8 +411,8 @@ func TestFaultsOfTheOptionsAreToldTogether(t *testing.T) {
 	}
 }
 
-func TestJoinedParquetKeepsItsRowGroupsAndStatistics(t *testing.T) {
-	w := newWorld(6, true)
+func TestJoinParquet_KeepsRowGroupsAndStatistics(t *testing.T) {
+	w := newFixture(6, true)
 	o := options(t, w, Parquet, 6)
 	mustRun(t, o)
 	text, err := os.ReadFile(o.Output)
@@ -435,12 +435,12 @@ func TestJoinedParquetKeepsItsRowGroupsAndStatistics(t *testing.T) {
 	}
 }
 
-func TestSamplesDoNotAllocate(t *testing.T) {
+func TestSamples_DoNotAllocate(t *testing.T) {
 	var points []point
 	for i := range int64(480) {
 		points = append(points, point{t: startMS + i*15_000, v: float64(i) / 3})
 	}
-	chunks := (&worldQuerier{world: &world{chunkLen: 120}, mint: startMS, maxt: startMS + 10*hourMS}).encode(points)
+	chunks := (&fixtureQuerier{fixture: &fixture{chunkLen: 120}, mint: startMS, maxt: startMS + 10*hourMS}).encode(points)
 	var s samples
 	read := func() {
 		if err := s.reset(nil, chunks, startMS, startMS+10*hourMS); err != nil {
@@ -468,7 +468,7 @@ func BenchmarkJSON(b *testing.B)    { benchmark(b, JSONLines) }
 func BenchmarkBlocks(b *testing.B)  { benchmark(b, Blocks) }
 
 func benchmark(b *testing.B, format string) {
-	w := &world{chunkLen: 120}
+	w := &fixture{chunkLen: 120}
 	for i := range 200 {
 		s := testSeries{labels: labels.FromStrings("__name__", "m", "i", fmt.Sprintf("%05d", i), "job", "node", "pod", fmt.Sprintf("service-%03d-abcdefgh", i))}
 		for n := range int64(480) {
@@ -485,8 +485,8 @@ func benchmark(b *testing.B, format string) {
 	}
 }
 
-func TestBlocksThatHaveTheirNameAndAStateAreFinishedByResume(t *testing.T) {
-	w := newWorld(5, false)
+func TestResume_FinishesRenamedBlocksWithAState(t *testing.T) {
+	w := newFixture(5, false)
 	w.fail = func(opened, _ int) error {
 		if opened > 1 {
 			return errDown
@@ -508,7 +508,7 @@ func TestBlocksThatHaveTheirNameAndAStateAreFinishedByResume(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(o.Output, stateName)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the state is among the blocks: %v", err)
 	}
-	// A state that lacks windows is not one of a whole folder.
+	// A state that lacks windows is not that of a complete folder.
 	path := filepath.Join(o.Output, stateName)
 	if err := os.WriteFile(path, state, 0o600); err != nil {
 		t.Fatal(err)
@@ -516,14 +516,14 @@ func TestBlocksThatHaveTheirNameAndAStateAreFinishedByResume(t *testing.T) {
 	if _, err := Run(context.Background(), o); !errors.Is(err, ErrOptions) {
 		t.Errorf("a part of the windows: %v", err)
 	}
-	// A crash after the folder got its name leaves the whole state.
+	// A crash after the rename leaves the complete state.
 	entries, err := os.ReadDir(o.Output)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := 1; i < whole.Windows; i++ {
 		name := noBlock
-		if i < len(entries)-1 { // ULIDs are in the order of the windows, the state is behind them
+		if i < len(entries)-1 { // ULIDs sort by window, the state after them
 			name = entries[i].Name()
 		}
 		state = fmt.Appendf(state, "done %d 1 1 1 0 %s\n", i, name)
@@ -541,8 +541,8 @@ func TestBlocksThatHaveTheirNameAndAStateAreFinishedByResume(t *testing.T) {
 	}
 }
 
-func TestAStateWhoseLastLineIsTornIsResumedTwice(t *testing.T) {
-	w := newWorld(9, false)
+func TestResume_TornLastLineOfTheState(t *testing.T) {
+	w := newFixture(9, false)
 	down := func(after int) func(int, int) error {
 		w.opened = 0
 		return func(opened, _ int) error {
@@ -577,7 +577,7 @@ func TestAStateWhoseLastLineIsTornIsResumedTwice(t *testing.T) {
 	same(t, decode(t, CSV, o.Output), w.want(o.StartMS, o.EndMS, blockLength, true), true)
 }
 
-func TestTheWaitBetweenTriesIsBounded(t *testing.T) {
+func TestRetryWait_IsBounded(t *testing.T) {
 	for n, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute, 100: time.Minute} {
 		if got := retryWait(time.Second, n); got != want {
 			t.Errorf("after %d failures %s, want %s", n, got, want)

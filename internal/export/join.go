@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// join makes the result of the parts and gives it its name; then the parts go.
+// join joins the parts to the result, renames it, and removes the parts.
 func (r *run) join(ctx context.Context, st *state) error {
 	output := strings.TrimRight(r.opts.Output, "/")
 	parts := st.parts()
 	switch {
 	case r.opts.Format == Blocks:
-		// The state goes last, so that Resume can go on wherever this stops.
+		// The state is removed last, so that Resume can continue after any failure here.
 		if err := os.Remove(output); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is empty
 			return err
 		}
@@ -25,7 +25,7 @@ func (r *run) join(ctx context.Context, st *state) error {
 			return err
 		}
 		return endBlocks(st, output)
-	case len(parts) == 1 && r.opts.Format != OpenMetrics: // it is the whole file
+	case len(parts) == 1 && r.opts.Format != OpenMetrics: // it is the complete file
 		if err := os.Rename(parts[0], output); err != nil {
 			return err
 		}
@@ -37,14 +37,14 @@ func (r *run) join(ctx context.Context, st *state) error {
 	return errors.Join(syncDir(filepath.Dir(output)), st.remove())
 }
 
-// endBlocks takes the state out of a folder of blocks that has its name.
+// endBlocks removes the state from a completed folder of blocks.
 func endBlocks(st *state, output string) error {
 	st.close()
 	return errors.Join(os.Remove(filepath.Join(output, stateName)), syncDir(output))
 }
 
-// named tells whether the blocks of an earlier run have their name already, and only
-// the state is left of it.
+// named reports whether an earlier run has renamed the blocks, and only the state is left to
+// be removed.
 func (r *run) named() bool {
 	if r.opts.Format != Blocks || !r.opts.Resume {
 		return false
@@ -61,7 +61,7 @@ func (r *run) joinInto(ctx context.Context, tmp, output string, parts []string) 
 	}
 	defer func() {
 		if err != nil {
-			_ = f.Close() // what was written is of no use
+			_ = f.Close() // the file is incomplete
 		}
 	}()
 	w := bufio.NewWriterSize(f, bufferBytes)
@@ -87,7 +87,7 @@ func (r *run) joinInto(ctx context.Context, tmp, output string, parts []string) 
 	return os.Rename(tmp, output)
 }
 
-// concatenate joins parts that are lines. Between files the kernel copies.
+// concatenate joins parts of lines. The kernel copies between files.
 func concatenate(ctx context.Context, w *os.File, parts []string) error {
 	for _, path := range parts {
 		if ctx.Err() != nil {

@@ -18,27 +18,26 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// ErrInexpressible is returned for what a format has no words for.
-var ErrInexpressible = errors.New("the format cannot say it")
+// ErrInexpressible is returned for data that a format cannot express.
+var ErrInexpressible = errors.New("not expressible in the format")
 
-// openMetricsEncoder writes OpenMetrics 1.0 text, a line a sample:
+// openMetricsEncoder writes OpenMetrics 1.0 text, one line per sample:
 //
 //	up{job="node"} 1 1700000000.000
 //
-// All samples of a family stand together there, so a part of a window cannot be
-// text yet. It is a list of series, sorted by name and then by labels, that the
-// join merges with those of the other windows:
+// The format requires the samples of a family to be adjacent, so the part of a window is not
+// text. It is a list of series, sorted by name and then by labels, that join merges with
+// those of the other windows:
 //
 //	series  uvarint(len) name  uvarint(len) labels  piece*  0
 //	piece   uvarint(len > 0) text
 //
-// The order of label sets is by name first only if no label sorts before __name__.
-// Where one does, a part is put in order when it is whole; text that has gone out
-// cannot be.
+// Label sets are sorted by name first only if no label sorts before __name__. Otherwise a
+// part is sorted when it is complete; text that was written to standard output cannot be.
 type openMetricsEncoder struct {
 	w        *bufio.Writer
 	part     bool
-	last     []byte // name of the family before
+	last     []byte // name of the previous family
 	any      bool
 	unsorted bool
 	stale    int64
@@ -55,11 +54,11 @@ const pieceBytes = 32 << 10
 func (e *openMetricsEncoder) add(s *samples) (err error) {
 	name := metricName(s.labels)
 	if len(name) == 0 {
-		return fmt.Errorf("%w: OpenMetrics has no series without a name", ErrInexpressible)
+		return fmt.Errorf("%w: OpenMetrics requires a metric name", ErrInexpressible)
 	}
 	if e.any && bytes.Compare(name, e.last) < 0 {
 		if e.unsorted = true; !e.part {
-			return fmt.Errorf("%w: labels sort before the name, so that the families do not come together: write to a file", ErrInexpressible)
+			return fmt.Errorf("%w: a label sorts before the metric name, so samples of a family are not adjacent: write to a file", ErrInexpressible)
 		}
 	}
 	e.any, e.last = true, append(e.last[:0], name...)
@@ -83,7 +82,7 @@ func (e *openMetricsEncoder) add(s *samples) (err error) {
 			return e.flush(true)
 		case chunkenc.ValFloat:
 		default:
-			return fmt.Errorf("%w: OpenMetrics 1.0 has no native histograms: take another format", ErrInexpressible)
+			return fmt.Errorf("%w: OpenMetrics 1.0 has no native histograms: use another format", ErrInexpressible)
 		}
 		for i, t := range s.times {
 			if stale(s.values[i]) {
@@ -101,7 +100,7 @@ func (e *openMetricsEncoder) add(s *samples) (err error) {
 	}
 }
 
-// flush writes the current piece; last is that of a series.
+// flush writes the current piece; last marks the last piece of a series.
 func (e *openMetricsEncoder) flush(last bool) error {
 	if e.part && len(e.piece) > 0 {
 		var head [binary.MaxVarintLen64]byte
@@ -133,8 +132,8 @@ func appendPrefixed(dst, text []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
 }
 
-// appendExposed appends all of a series' lines but value and time. Names that are
-// not of the classic alphabet are quoted, within the braces.
+// appendExposed appends the part of a series' lines before value and timestamp. Names outside
+// the classic character set are quoted, within the braces.
 func appendExposed(dst, metric, labels []byte) ([]byte, error) {
 	first := true
 	brace := func() {
@@ -189,19 +188,19 @@ func appendQuoted(dst, text []byte) []byte {
 	return append(dst, '"')
 }
 
-// partReader walks a part of openMetricsEncoder.
+// partReader reads a part of openMetricsEncoder.
 type partReader struct {
 	from         *bufio.Reader
-	at           int64 // bytes read
+	at           int64 // number of bytes read
 	name, labels []byte
 	piece        []byte
 }
 
-// next reads the head of the next series; io.EOF at the end.
+// next reads the head of the next series. It returns io.EOF at the end.
 func (p *partReader) next() error {
 	size, err := binary.ReadUvarint(p.from)
 	if err != nil {
-		return err // io.EOF if there is not a byte
+		return err // io.EOF if there is no byte
 	}
 	p.at += int64(uvarintLen(size))
 	if p.name, err = p.read(p.name, size); err != nil {
@@ -235,7 +234,7 @@ func (p *partReader) size() (uint64, error) {
 
 func (p *partReader) read(dst []byte, size uint64) ([]byte, error) {
 	if size > 1<<30 {
-		return dst, fmt.Errorf("%w: a part says that %d bytes follow", ErrCorrupt, size)
+		return dst, fmt.Errorf("%w: a part has a length of %d bytes", ErrCorrupt, size)
 	}
 	dst = slices.Grow(dst[:0], int(size))[:size]
 	_, err := io.ReadFull(p.from, dst)
@@ -259,8 +258,8 @@ func (p *partReader) compare(q *partReader) int {
 	return labelenc.Compare(p.labels, q.labels)
 }
 
-// sort puts a whole part in order, where the labels' order was not. It holds the
-// labels of its series.
+// sort sorts a complete part whose label sets were not sorted by name. It holds the labels
+// of its series in memory.
 func (e *openMetricsEncoder) sort(f *os.File, size int64) (err error) {
 	if !e.unsorted {
 		return nil
@@ -304,11 +303,11 @@ func (e *openMetricsEncoder) sort(f *os.File, size int64) (err error) {
 	return err
 }
 
-// mergeMax is how many parts are open at once.
+// mergeMax is the limit of parts open at the same time.
 const mergeMax = 64
 
-// joinOpenMetrics merges parts into text. More than can be open at once are merged
-// into longer parts first, in dir.
+// joinOpenMetrics merges parts to text. If there are more than mergeMax, it first merges them
+// to longer parts in dir.
 func joinOpenMetrics(ctx context.Context, w *bufio.Writer, parts []string, dir string) error {
 	for round := 0; len(parts) > mergeMax; round++ {
 		var longer []string
@@ -334,7 +333,7 @@ func joinOpenMetrics(ctx context.Context, w *bufio.Writer, parts []string, dir s
 	return err
 }
 
-// mergeParts merges parts in the order of time into text, or into one part.
+// mergeParts merges parts, in time order, to text or to one part.
 func mergeParts(ctx context.Context, w *bufio.Writer, paths []string, text bool) error {
 	var open []*partReader
 	for _, path := range paths {
@@ -390,7 +389,7 @@ func mergeParts(ctx context.Context, w *bufio.Writer, paths []string, text bool)
 	return nil
 }
 
-// copy writes the pieces of a series, but not its end.
+// copy writes the pieces of a series, without its end.
 func (e *openMetricsEncoder) copy(p *partReader) error {
 	for {
 		text, err := p.text()

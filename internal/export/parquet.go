@@ -12,11 +12,11 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// parquetRow is the schema of a Parquet file; docs/formats/export.md tells of it.
+// parquetRow is the schema of a Parquet file; docs/formats/export.md describes it.
 //
-// The labels are one string, not a map and not columns: a map costs every reader
-// two values a label and row, and columns cannot be known before the last series.
-// A string that is the same for all rows of a series is one entry of the row
+// The labels are one string, not a map and not columns. A map costs readers two values per
+// label and row, and columns are not known before the last series. A string that is equal
+// in all rows of a series is one entry of the row group's dictionary.
 // group's dictionary.
 type parquetRow struct {
 	Name      string   `parquet:"name,dict"`
@@ -41,8 +41,8 @@ const (
 	pageBytes     = 128 << 10
 )
 
-// parquetEncoder writes rows column by column; a row group is ended, and leaves
-// memory, when it has enough rows or bytes.
+// parquetEncoder writes rows column by column. A row group is written, and its memory
+// released, when it has enough rows or bytes.
 type parquetEncoder struct {
 	w       *parquet.Writer
 	columns []*parquet.ColumnWriter
@@ -57,10 +57,10 @@ func newParquetWriter(w *bufio.Writer) *parquet.Writer {
 	return parquet.NewWriter(w, parquet.SchemaOf(parquetRow{}),
 		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}),
 		parquet.PageBufferSize(pageBytes),
-		parquet.WriteBufferSize(0), // w has one
+		parquet.WriteBufferSize(0), // w is buffered
 		parquet.MaxRowsPerRowGroup(2*rowGroupRows),
 		parquet.DataPageStatistics(true),
-		// Bounds of the labels are of no use to who seeks a label within them.
+		// Min and max of the labels do not help to search for a label within the string.
 		parquet.SkipPageBounds("labels"), parquet.SkipPageBounds("histogram"),
 		parquet.CreatedBy("ferula", "1", "read"),
 	)
@@ -71,7 +71,7 @@ func newParquetEncoder(w *bufio.Writer) *parquetEncoder {
 	return &parquetEncoder{w: pw, columns: pw.ColumnWriters()}
 }
 
-// reset begins another file; what was not closed is dropped.
+// reset begins another file; unclosed data is dropped.
 func (e *parquetEncoder) reset(w *bufio.Writer) {
 	e.w.Reset(w)
 	e.columns, e.rows, e.bytes = e.w.ColumnWriters(), 0, 0
@@ -143,8 +143,7 @@ func (e *parquetEncoder) write() error {
 func (e *parquetEncoder) close() error { return e.w.Close() }
 func (*parquetEncoder) left() int64    { return 0 }
 
-// joinParquet copies the row groups of parts into one file, as they are: no page
-// is decoded.
+// joinParquet copies the row groups of parts to one file, without decoding pages.
 func joinParquet(ctx context.Context, w *bufio.Writer, parts []string) error {
 	to := newParquetWriter(w)
 	for _, path := range parts {

@@ -4,13 +4,13 @@ import (
 	"time"
 )
 
-// window is a piece of the range that is read at once; both ends are inclusive.
+// window is a part of the range that is read at once; both ends are inclusive.
 type window struct {
 	mint, maxt int64
 }
 
-// windows cuts a range at the multiples of a length: blocks of a database end
-// there, so that their chunks are passed on whole. A length of 0 does not cut.
+// windows divides a range at multiples of length: blocks of a database end there, so their
+// chunks are copied whole. A length of 0 does not divide.
 func windows(startMS, endMS int64, length time.Duration) []window {
 	step := length.Milliseconds()
 	if step <= 0 {

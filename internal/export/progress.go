@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// ProgressOptions say where an export tells how far it is.
+// ProgressOptions configure the progress output of an export.
 type ProgressOptions struct {
-	To       io.Writer  // nil: nowhere
-	Terminal bool       // a line that is written over; else one every few seconds
-	Width    func() int // columns of the terminal, 0 if it does not say; nil: it does not
+	To       io.Writer  // nil: no output
+	Terminal bool       // overwrite one line; otherwise write a line every few seconds
+	Width    func() int // columns of the terminal, 0 or nil: unknown
 }
 
 const (
@@ -20,23 +20,23 @@ const (
 	barWidth      = 24
 )
 
-// progress tells how far an export is: windows done, and of the current one how
-// many series, if it has as many as the last.
+// progress estimates the progress of an export: completed windows, and the fraction of the
+// current one, if it has as many series as the last.
 type progress struct {
-	opts    ProgressOptions
-	now     func() time.Time
-	began   time.Time
-	told    time.Time
-	calls   uint
-	written func() int64
+	opts       ProgressOptions
+	now        func() time.Time
+	began      time.Time
+	lastReport time.Time
+	calls      uint
+	written    func() int64
 
 	windows, done int
 	current       int64 // series of the current window
 	previous      int64
 	samples, read int64
-	skipped       int // windows of an earlier run
+	skipped       int // windows completed by an earlier run
 	before        int64
-	shown         bool // a line stands on the terminal
+	shown         bool // a line is on the terminal
 }
 
 func newProgress(opts ProgressOptions, now func() time.Time) *progress {
@@ -45,12 +45,12 @@ func newProgress(opts ProgressOptions, now func() time.Time) *progress {
 
 func (p *progress) begin(windows int) {
 	p.windows, p.began = windows, p.now()
-	p.told = p.began
+	p.lastReport = p.began
 }
 
 func (p *progress) resumed(windows int, samples int64) { p.skipped, p.before = windows, samples }
 
-// series is called for each series; the clock is not asked every time.
+// series is called for each series; it does not read the clock every time.
 func (p *progress) series(n, samples, read int64) {
 	p.current, p.samples, p.read = n, samples, read
 	if p.calls++; p.opts.To == nil || p.calls%64 != 0 {
@@ -60,8 +60,8 @@ func (p *progress) series(n, samples, read int64) {
 	if p.opts.Terminal {
 		every = terminalEvery
 	}
-	if now := p.now(); now.Sub(p.told) >= every {
-		p.told = now
+	if now := p.now(); now.Sub(p.lastReport) >= every {
+		p.lastReport = now
 		p.tell()
 	}
 }
@@ -81,7 +81,7 @@ func (p *progress) joining() {
 	}
 }
 
-// fraction is how much is done, from 0 to 1.
+// fraction returns the completed fraction, from 0 to 1.
 func (p *progress) fraction() float64 {
 	part := 0.0
 	if p.previous > 0 {
@@ -90,7 +90,7 @@ func (p *progress) fraction() float64 {
 	return (float64(p.done) + part) / float64(max(1, p.windows))
 }
 
-// text is one line.
+// text formats the line.
 func (p *progress) text() string {
 	elapsed := p.now().Sub(p.began)
 	rate, left := 0.0, "?"
@@ -121,9 +121,9 @@ func (p *progress) tell() {
 	p.shown = true
 }
 
-// fit drops fields from a line's end until it has at most width columns: a longer
-// one would be wrapped, and only its last row written over. The time that is left,
-// which is the last field, stays longest.
+// fit drops fields from a line's end until it has at most width columns: a longer line would
+// wrap, and only its last row would be overwritten. The remaining time, which is the last
+// field, is dropped last.
 func fit(line string, width int) string {
 	if width <= 0 || len(line) < width {
 		return line
@@ -138,14 +138,14 @@ func fit(line string, width int) string {
 	return line[:min(len(line), max(0, width-1))]
 }
 
-// end leaves the terminal with an empty line.
+// end moves the terminal to an empty line.
 func (p *progress) end() {
 	if p.shown {
 		fmt.Fprint(p.opts.To, "\r\x1b[K")
 	}
 }
 
-// String is the summary in one line.
+// String formats the summary as one line.
 func (s Summary) String() string {
 	rate := 0.0
 	if s.Elapsed > 0 {
@@ -154,15 +154,15 @@ func (s Summary) String() string {
 	text := fmt.Sprintf("%s samples of %s series in %d windows: %s read, %s written in %.1fs, %s samples/s",
 		thousands(s.Samples), thousands(s.Series), s.Windows, Bytes(s.BytesRead), Bytes(s.BytesWritten), s.Elapsed.Seconds(), thousands(int64(rate)))
 	if s.Resumed > 0 {
-		text += fmt.Sprintf("; %d windows were there", s.Resumed)
+		text += fmt.Sprintf("; %d windows were resumed", s.Resumed)
 	}
 	if s.Left > 0 {
-		text += fmt.Sprintf("; %s staleness markers left out, the format has none", thousands(s.Left))
+		text += fmt.Sprintf("; %s staleness markers skipped, the format has none", thousands(s.Left))
 	}
 	return text
 }
 
-// thousands writes a number with commas.
+// thousands formats a number with commas.
 func thousands(n int64) string {
 	digits := fmt.Sprint(n)
 	for i := len(digits) - 3; i > 0; i -= 3 {
@@ -171,7 +171,7 @@ func thousands(n int64) string {
 	return digits
 }
 
-// Bytes writes a size as people read it.
+// Bytes formats a size in bytes with a unit.
 func Bytes(n int64) string {
 	switch {
 	case n < 10<<10:

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// clock moves on by a second every time it is asked.
+// clock advances by a second at every reading.
 func clock() func() time.Time {
 	at := time.Unix(1700000000, 0)
 	return func() time.Time {
@@ -20,7 +20,7 @@ func clock() func() time.Time {
 	}
 }
 
-func TestProgressIsABarOnATerminalAndLinesElsewhere(t *testing.T) {
+func TestProgress_BarOnATerminalLinesOtherwise(t *testing.T) {
 	run := func(terminal bool) string {
 		var out bytes.Buffer
 		p := newProgress(ProgressOptions{To: &out, Terminal: terminal}, clock())
@@ -50,7 +50,7 @@ func TestProgressIsABarOnATerminalAndLinesElsewhere(t *testing.T) {
 	}
 }
 
-func TestTheTimeLeftCountsOnlyThisRun(t *testing.T) {
+func TestProgress_RemainingTimeCountsOnlyThisRun(t *testing.T) {
 	p := newProgress(ProgressOptions{To: io.Discard}, func() time.Time { return time.Unix(100, 0) })
 	p.begin(10)
 	p.began = time.Unix(90, 0)
@@ -63,9 +63,9 @@ func TestTheTimeLeftCountsOnlyThisRun(t *testing.T) {
 	}
 }
 
-func TestASummaryIsOneLine(t *testing.T) {
+func TestSummary_String(t *testing.T) {
 	s := Summary{Windows: 4, Resumed: 1, Series: 10_000, Samples: 19_200_000, BytesRead: 152 << 20, BytesWritten: 1 << 40, Left: 3, Elapsed: 10 * time.Second}
-	want := "19,200,000 samples of 10,000 series in 4 windows: 152.0 MiB read, 1024.0 GiB written in 10.0s, 1,920,000 samples/s; 1 windows were there; 3 staleness markers left out, the format has none"
+	want := "19,200,000 samples of 10,000 series in 4 windows: 152.0 MiB read, 1024.0 GiB written in 10.0s, 1,920,000 samples/s; 1 windows were resumed; 3 staleness markers skipped, the format has none"
 	if s.String() != want {
 		t.Errorf("%s\nwant\n%s", s, want)
 	}
@@ -76,14 +76,14 @@ func TestASummaryIsOneLine(t *testing.T) {
 	}
 }
 
-func TestASecondRunIsKeptOut(t *testing.T) {
-	w := newWorld(5, false)
+func TestRun_SecondRunIsRefused(t *testing.T) {
+	w := newFixture(5, false)
 	o := options(t, w, CSV, 5)
 	var inner error
 	w.fail = func(opened, series int) error {
 		if opened == 2 && series == 2 {
 			second := o
-			second.Source, second.Resume = newWorld(5, false), true
+			second.Source, second.Resume = newFixture(5, false), true
 			_, inner = Run(context.Background(), second)
 		}
 		return nil
@@ -118,7 +118,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-func TestALineOfATerminalFits(t *testing.T) {
+func TestProgress_LineFitsTheTerminal(t *testing.T) {
 	var out bytes.Buffer
 	clock := time.Unix(0, 0)
 	width := 0

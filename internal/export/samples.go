@@ -14,32 +14,31 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// ErrCorrupt is returned for chunks that cannot be decoded, or whose samples are
-// not in the order of time.
+// ErrCorrupt is returned for chunks that cannot be decoded, or whose samples are not sorted
+// by timestamp.
 var ErrCorrupt = errors.New("corrupt samples")
 
-// batchSamples is how many floats are handed out at once.
+// batchSamples is the maximum number of floats in a batch.
 const batchSamples = 1024
 
-// samples is one series of a window: its labels and chunks, and its samples for
-// who asks for them with next. It keeps its iterators and buffers from series to
-// series.
+// samples is one series of a window: its labels, its chunks, and an iterator over batches of
+// its samples. It reuses iterators and buffers for every series.
 //
-// Chunks that overlap, which several servers, or a late sample, leave behind, are
-// decoded side by side and give each time once. Samples outside of the window are
-// left out: not every server cuts its chunks.
+// Overlapping chunks, from several servers or out-of-order samples, are decoded together
+// and merged by timestamp. Samples outside the window are skipped: not every server cuts
+// its chunks.
 type samples struct {
 	labels     []byte         // package labelenc; borrowed
-	chunks     []series.Chunk // in the order of their start; borrowed
+	chunks     []series.Chunk // sorted by start; borrowed
 	mint, maxt int64          // of the window, inclusive
 
-	// What next has brought: floats, or one histogram. Until next.
+	// The batch returned by next: floats, or one histogram. Valid until next.
 	times  []int64
 	values []float64
 	time   int64
 	hist   *histogram.FloatHistogram
 
-	total int64 // samples handed out, of all series, each once
+	total int64 // number of returned samples of all series, each once
 	base  int64 // total, before the series
 
 	done    bool // with the current series
@@ -47,13 +46,13 @@ type samples struct {
 	any     bool // lastMS is that of a sample
 	rest    []series.Chunk
 	iter    chunkenc.Iterator
-	pending chunkenc.ValueType // read and not handed out: a histogram behind floats
+	pending chunkenc.ValueType // read but not returned yet: a histogram after floats
 	xor     chunkenc.XORChunk
 	xorIter chunkenc.Iterator
 	spare   *histogram.FloatHistogram
 }
 
-// reset begins a series.
+// reset starts a series.
 func (s *samples) reset(labels []byte, chunks []series.Chunk, mint, maxt int64) error {
 	for _, c := range chunks {
 		if len(c.Data) < headerBytes(c.Encoding) {
@@ -69,8 +68,8 @@ func (s *samples) reset(labels []byte, chunks []series.Chunk, mint, maxt int64) 
 	return nil
 }
 
-// some says whether the series has a sample in the window: a chunk may reach into
-// it without one.
+// some reports whether the series has a sample in the window: a chunk may overlap it without
+// one.
 func (s *samples) some() (bool, error) {
 	for _, c := range s.chunks {
 		if c.MinMS >= s.mint && c.MaxMS <= s.maxt && binary.BigEndian.Uint16(c.Data) > 0 {
@@ -82,7 +81,7 @@ func (s *samples) some() (bool, error) {
 	return kind != chunkenc.ValNone, err
 }
 
-// rewind goes back to the first sample of the series.
+// rewind returns to the first sample of the series.
 func (s *samples) rewind() {
 	s.any, s.done, s.total = false, false, s.base
 	s.rest, s.iter, s.pending = s.chunks, nil, chunkenc.ValNone
@@ -106,8 +105,8 @@ func headerBytes(e chunkenc.Encoding) int {
 	return 3
 }
 
-// next brings the next samples: ValFloat, ValFloatHistogram, or ValNone at the
-// end of the series.
+// next reads the next batch: it returns ValFloat, ValFloatHistogram, or ValNone at the end of
+// the series.
 func (s *samples) next() (chunkenc.ValueType, error) {
 	s.times, s.values = s.times[:0], s.values[:0]
 	for len(s.times) < batchSamples && !s.done {
@@ -174,7 +173,7 @@ func (s *samples) step() (chunkenc.ValueType, error) {
 		if t < s.mint {
 			continue
 		}
-		if t > s.maxt { // and so is everything behind it
+		if t > s.maxt { // and so are all later samples
 			s.iter, s.rest = nil, nil
 			return chunkenc.ValNone, nil
 		}
@@ -182,7 +181,7 @@ func (s *samples) step() (chunkenc.ValueType, error) {
 	}
 }
 
-// group is how many of the first chunks overlap one another.
+// group returns how many of the first chunks overlap.
 func group(chunks []series.Chunk) int {
 	n, end := 1, chunks[0].MaxMS
 	for n < len(chunks) && chunks[n].MinMS <= end {
@@ -192,7 +191,7 @@ func group(chunks []series.Chunk) int {
 	return n
 }
 
-// open begins to decode the next chunk, or the next ones if they overlap.
+// open opens the next chunk, or all overlapping next ones.
 func (s *samples) open() error {
 	n := group(s.rest)
 	chunks := s.rest[:n]

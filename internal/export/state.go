@@ -15,14 +15,14 @@ import (
 const (
 	stateName = "state"
 	stateHead = "ferula read 1"
-	noBlock   = "-" // stands for the block of a window without samples
+	noBlock   = "-" // name of a window without samples
 )
 
-// done is a window that is written.
+// done is a written window.
 type done struct {
 	window                       int
 	series, samples, bytes, left int64
-	name                         string // of the part
+	name                         string // name of the part
 }
 
 // state is the folder of an unfinished export:
@@ -30,10 +30,10 @@ type done struct {
 //	ferula read 1
 //	request "…"
 //	range STARTMS ENDMS
-//	done WINDOW SERIES SAMPLES BYTES LEFT NAME     (a line a window, in order)
+//	done WINDOW SERIES SAMPLES BYTES LEFT NAME     (one line per window, in order)
 //
-// A line is written when its part is on the disk. What it does not name is rubbish
-// of a run that was killed.
+// A line is written after its part is synced. Files without a line are left over from a
+// killed run.
 type state struct {
 	dir            string
 	startMS, endMS int64
@@ -41,8 +41,8 @@ type state struct {
 	file           *os.File
 }
 
-// openState begins a folder, or goes on with one. In the folder of a result (named)
-// nothing is removed.
+// openState creates a folder, or continues one. In the folder of a result (named) nothing is
+// removed.
 func openState(dir string, opts Options, named bool) (*state, error) {
 	st := &state{dir: dir, startMS: opts.StartMS, endMS: opts.EndMS}
 	path := filepath.Join(dir, stateName)
@@ -53,7 +53,7 @@ func openState(dir string, opts Options, named bool) (*state, error) {
 	case err != nil:
 		return nil, err
 	case !opts.Resume:
-		err = fmt.Errorf("%w: %s is of an export that was not finished: go on with --resume, or remove it", ErrOptions, dir)
+		err = fmt.Errorf("%w: %s has an unfinished export: continue with --resume, or remove it", ErrOptions, dir)
 	default:
 		if err = st.resume(opts.Request, named); err != nil {
 			err = fmt.Errorf("%s: %w", path, err)
@@ -69,7 +69,7 @@ func openState(dir string, opts Options, named bool) (*state, error) {
 // stateBytesMax is far more than the lines of windowsMax windows.
 const stateBytesMax = 64 << 20
 
-// resume goes on behind the last whole line of the state.
+// resume continues after the last complete line of the state.
 func (s *state) resume(request string, named bool) error {
 	if err := s.lock(); err != nil {
 		return err
@@ -88,10 +88,10 @@ func (s *state) resume(request string, named bool) error {
 	if err := s.tidy(); err != nil {
 		return err
 	}
-	return s.file.Truncate(int64(whole)) // a line that was cut short
+	return s.file.Truncate(int64(whole)) // an incomplete line
 }
 
-// lock keeps a second run out for as long as the file is open.
+// lock prevents a second run while the file is open.
 func (s *state) lock() error {
 	if err := syscall.Flock(int(s.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return fmt.Errorf("%w: another run is writing to %s: %w", ErrOptions, s.dir, err)
@@ -99,8 +99,8 @@ func (s *state) lock() error {
 	return nil
 }
 
-// create writes the head of the state under another name first, so that there is
-// a whole one or none.
+// create writes the head of the state under a temporary name first, so that it is complete
+// or missing.
 func (s *state) create(opts Options) (err error) {
 	if err := os.MkdirAll(s.dir, 0o777); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (s *state) create(opts Options) (err error) {
 	path := filepath.Join(s.dir, stateName)
 	for _, entry := range entries {
 		if entry.Name() != stateName+".tmp" {
-			return fmt.Errorf("%w: %s holds %s and is no unfinished export", ErrOptions, s.dir, entry.Name())
+			return fmt.Errorf("%w: %s has %s and is not an unfinished export", ErrOptions, s.dir, entry.Name())
 		}
 	}
 	if s.file, err = os.OpenFile(path+".tmp", os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o666); err != nil {
@@ -130,9 +130,9 @@ func (s *state) create(opts Options) (err error) {
 	return errors.Join(syncDir(s.dir), syncDir(filepath.Dir(s.dir)))
 }
 
-// parse returns how many bytes are whole lines.
+// parse returns the size of the complete lines.
 func (s *state) parse(text, request string) (whole int, err error) {
-	corrupt := func(line string) error { return fmt.Errorf("%w: %q is not understood: remove it", ErrOptions, line) }
+	corrupt := func(line string) error { return fmt.Errorf("%w: invalid line %q: remove the folder", ErrOptions, line) }
 	lines := strings.SplitAfter(text, "\n")
 	for i, line := range lines {
 		if !strings.HasSuffix(line, "\n") {
@@ -170,7 +170,7 @@ func (s *state) parse(text, request string) (whole int, err error) {
 	return whole, nil
 }
 
-// tidy removes what the state does not name.
+// tidy removes files without a line in the state.
 func (s *state) tidy() error {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -187,7 +187,7 @@ func (s *state) tidy() error {
 	return nil
 }
 
-// check says whether the parts are as they were left.
+// check verifies that the parts are unchanged.
 func (s *state) check(windows int) error {
 	if len(s.done) > windows {
 		return fmt.Errorf("%w: %d windows are done of %d", ErrOptions, len(s.done), windows)
@@ -225,13 +225,13 @@ func (s *state) close() {
 	}
 }
 
-// remove takes the folder away.
+// remove removes the folder.
 func (s *state) remove() error {
 	s.close()
 	return os.RemoveAll(s.dir)
 }
 
-// parts are the paths of the windows' parts, in order.
+// parts returns the paths of the windows' parts, in order.
 func (s *state) parts() []string {
 	var paths []string
 	for _, d := range s.done {

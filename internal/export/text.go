@@ -13,14 +13,14 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// labelText spells a label set for a message; what is corrupt is left out.
+// labelText formats a label set for a message. Corrupt labels are skipped.
 func labelText(labels []byte) string {
 	text, _ := appendLabels(nil, labels)
 	return string(text)
 }
 
-// appendLabels appends a label set as Prometheus' API spells metrics: a JSON
-// object sorted by name.
+// appendLabels appends a label set as Prometheus' API encodes metrics: a JSON object sorted by
+// name.
 func appendLabels(dst, labels []byte) ([]byte, error) {
 	dst = append(dst, '{')
 	for first := true; len(labels) > 0; first = false {
@@ -39,7 +39,7 @@ func appendLabels(dst, labels []byte) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// metricName is the value of __name__, aliasing labels; nil if there is none.
+// metricName returns the value of __name__, aliasing labels; nil if there is none.
 func metricName(labels []byte) []byte {
 	for len(labels) > 0 {
 		name, value, rest, err := labelenc.Next(labels)
@@ -54,8 +54,8 @@ func metricName(labels []byte) []byte {
 	return nil
 }
 
-// appendHistogram appends a native histogram as one JSON object: what the API
-// says of it, count, sum and buckets, and behind that what it consists of.
+// appendHistogram appends a native histogram as one JSON object: the API's members count, sum
+// and buckets, followed by the histogram's own fields.
 func appendHistogram(dst []byte, h *histogram.FloatHistogram) []byte {
 	dst = promjson.AppendHistogramStart(dst, h.Count, h.Sum)
 	any := false
@@ -89,7 +89,7 @@ var resetHints = [4]string{
 	histogram.UnknownCounterReset: "unknown", histogram.CounterReset: "reset", histogram.NotCounterReset: "no_reset", histogram.GaugeType: "gauge",
 }
 
-// appendSpans appends [offset,length] pairs; an empty list is left out.
+// appendSpans appends [offset,length] pairs. An empty list is omitted.
 func appendSpans(dst []byte, head string, spans []histogram.Span) []byte {
 	for i, span := range spans {
 		if i == 0 {
@@ -126,10 +126,10 @@ func appendFloats(dst []byte, head string, values []float64) []byte {
 	return dst
 }
 
-// stale says that a value is the marker of an end, not a number.
+// stale reports whether a value is a staleness marker.
 func stale(v float64) bool { return math.IsNaN(v) && value.IsStaleNaN(v) }
 
-// csvEncoder writes one line a sample:
+// csvEncoder writes one line per sample:
 //
 //	name,labels,timestamp,value,histogram
 //	up,"{""__name__"":""up"",""job"":""node""}",1700000000000,1,
@@ -199,8 +199,8 @@ func (e *csvEncoder) add(s *samples) (err error) {
 func (e *csvEncoder) close() error { return e.head() }
 func (*csvEncoder) left() int64    { return 0 }
 
-// appendCSV appends a field, quoted if it must be (RFC 4180), and if it is empty,
-// which is not the same as nothing.
+// appendCSV appends a field. It quotes the field if necessary (RFC 4180), or if it is empty,
+// to distinguish it from a missing value.
 func appendCSV(dst, field []byte) []byte {
 	plain := true
 	for _, c := range field {
@@ -222,8 +222,8 @@ func appendCSV(dst, field []byte) []byte {
 	return append(dst, '"')
 }
 
-// jsonEncoder writes one line a series and window, as the API writes a series of a
-// matrix:
+// jsonEncoder writes one line per series and window, encoded as a series of a matrix in the
+// API:
 //
 //	{"metric":{…},"values":[[1700000000,"1"],[1700000015.500,null]],"histograms":[[1700000000,{…}]]}
 //
@@ -254,7 +254,7 @@ func (e *jsonEncoder) add(s *samples) (err error) {
 	return err
 }
 
-// list writes the floats, or the histograms, and says whether there were others.
+// list writes the floats, or the histograms, and reports whether there were others.
 func (e *jsonEncoder) list(s *samples, head string, histograms bool) (others bool, err error) {
 	before := head
 	for {

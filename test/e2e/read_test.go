@@ -306,7 +306,7 @@ func TestRead_SignalOrDeadSourceLeavesAResumableExport(t *testing.T) {
 		}
 		proxy.left.Store(1000)
 		stderr.Reset()
-		if text := mustRead(t, path, append(args, "--resume")...); !strings.Contains(text, "2 windows were there") || !strings.Contains(text, "3,612 samples") {
+		if text := mustRead(t, path, append(args, "--resume")...); !strings.Contains(text, "2 windows were resumed") || !strings.Contains(text, "3,612 samples") {
 			t.Errorf("%v: %s", signal, text)
 		}
 	}

@@ -20,22 +20,22 @@ import (
 	"github.com/prometheus/prometheus/tsdb/wlog"
 )
 
-// head is what the logs of a database hold, replayed once. Prometheus gives a head
-// only together with blocks, so it is the head of a folder made for it:
+// head has the replayed logs of a database. Prometheus opens a head only together with
+// blocks, so it is the head of a folder created for it:
 //
 //	wal, wbl, chunks_head   links to those of the database
-//	ULID/                   a block of no series that ends where the database's do
+//	ULID/                   an empty block that ends where the database's blocks end
 //
-// The block tells the replay which samples are in blocks already.
+// The empty block marks the samples that are in blocks already, for the replay.
 type head struct {
 	dir     string
 	db      *tsdb.DBReadOnly
-	querier storage.ChunkQuerier // of all times
-	minMS   int64                // no sample is older
+	querier storage.ChunkQuerier // over the whole range
+	minMS   int64                // minimum timestamp
 }
 
-// openHead replays the logs of the database in dir. With late there are samples
-// older than afterMS, the end of the blocks.
+// openHead replays the logs of the database in dir. late means that there are samples older
+// than afterMS, the end of the blocks.
 func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool, logger *slog.Logger) (_ *head, err error) {
 	h := &head{minMS: afterMS}
 	if h.dir, err = os.MkdirTemp(sandbox, "ferula_read_"); err != nil {
@@ -95,7 +95,7 @@ func emptyBlock(ctx context.Context, parent string, endMS int64) error {
 	return os.WriteFile(filepath.Join(dir, "meta.json"), []byte(meta), 0o666)
 }
 
-// oldest is the time of the oldest sample, so that windows before it need not look.
+// oldest returns the lowest timestamp, so that windows before it are not read.
 func (h *head) oldest(ctx context.Context) (int64, error) {
 	oldest := int64(math.MaxInt64)
 	set := h.querier.Select(ctx, false, nil, labels.MustNewMatcher(labels.MatchEqual, "", ""))
@@ -123,8 +123,7 @@ func (h *head) close() error {
 	return errors.Join(append(errs, os.RemoveAll(h.dir))...)
 }
 
-// headWindow is a head between two times, inclusive; closing it leaves the head
-// open.
+// headWindow is a head restricted to a range, inclusive. Closing it does not close the head.
 type headWindow struct {
 	storage.ChunkQuerier
 	mint, maxt int64

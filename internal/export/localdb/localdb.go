@@ -1,14 +1,13 @@
-// Package localdb reads the folder of a Prometheus database that another process
-// may be writing: blocks, and the write-ahead log for what is younger.
+// Package localdb reads the folder of a Prometheus database that another process may be
+// writing: its blocks, and the write-ahead log for newer samples.
 //
-// A folder comes in; out go raw queriers over windows of it. Nothing in the folder
-// is locked, written or repaired. The log's head needs a folder of its own beside
-// it (hard links to the chunks that are mapped already), which is made elsewhere on
-// the same file system and removed. Replaying the logs takes memory for the series
-// and the youngest chunks of the head. It is done once for a DB, when a window
-// reaches behind the last block, or at the first window if there are samples that
-// came out of order, which may be of any time. What is not here: opening a database
-// to write to it, see package store/tsdb.
+// The input is a folder, the output are raw queriers over windows. The folder is not locked,
+// written or repaired. Replaying the log needs a folder on the same file system for hard
+// links to mapped head chunks; it is created outside the database's folder and removed.
+// The replay needs memory for the series and the newest chunks of the head. It happens
+// once for a DB: for the first window beyond the last block, or for the first window if
+// there are out-of-order samples, which may have any timestamp. Databases are opened for
+// writing by package store/tsdb.
 package localdb
 
 import (
@@ -29,22 +28,21 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// DB is an open folder. It is used by one goroutine; Close must be called.
+// DB is an open folder. It is not safe for concurrent use; Close must be called.
 type DB struct {
 	dir, sandbox string
 	logger       *slog.Logger
 	db           *tsdb.DBReadOnly
 	blocks       []tsdb.BlockReader
 	headMS       int64 // samples from here on may be in the log
-	late         bool  // and so may older ones, which came out of order
-	head         *head // nil: the log was not needed yet
+	late         bool  // older samples may be in the out-of-order log
+	head         *head // nil: the log was not replayed yet
 }
 
 var _ series.Source = (*DB)(nil)
 
-// Open opens the blocks of dir. sandbox is a folder on the same file system, for
-// links while the log is read; "" tries the system's folder for temporary files
-// and then dir's parent.
+// Open opens the blocks of dir. sandbox is a folder on the same file system, for hard links
+// while the log is read; "" tries the system's temporary folder and then dir's parent.
 func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 	d := &DB{dir: dir, sandbox: sandbox, logger: logger, headMS: math.MinInt64}
 	if sandbox == "" {
@@ -56,7 +54,7 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 	if d.blocks, err = d.db.Blocks(); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, errors.Join(err, d.db.Close()))
 	}
-	// A block of samples that came out of order may end after samples that are only in the log.
+	// A block of out-of-order samples may end after samples that are only in the log.
 	for _, b := range d.blocks {
 		if meta := b.Meta(); !meta.Compaction.FromOutOfOrder() {
 			d.headMS = max(d.headMS, meta.MaxTime)
@@ -74,21 +72,21 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 	return d, nil
 }
 
-// hasSegment tells whether a log has anything in it.
+// hasSegment reports whether a log has a segment that is not empty.
 func hasSegment(dir string) (bool, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 	for _, entry := range entries {
-		if info, err := entry.Info(); err == nil && info.Size() > 0 { // one that is gone was truncated away
+		if info, err := entry.Info(); err == nil && info.Size() > 0 { // a missing one was truncated
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
-// chooseSandbox finds a folder that links from dir can be made in.
+// chooseSandbox returns a folder in which files of dir can be hard-linked.
 func chooseSandbox(dir string) string {
 	tmp := os.TempDir()
 	a, errA := os.Stat(dir)
@@ -140,8 +138,8 @@ func (d *DB) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, 
 	return series.FromChunkQuerier(merged), nil
 }
 
-// replay reads the logs, and then looks at the blocks again: what left the logs for
-// a block before they were read is in one of those.
+// replay replays the logs, and then reopens the blocks: samples that moved from the logs to a
+// block before the replay are in one of those.
 func (d *DB) replay(ctx context.Context) error {
 	h, err := openHead(ctx, d.dir, d.sandbox, d.headMS, d.late, d.logger)
 	if err != nil {

@@ -28,7 +28,7 @@ const (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// appendTo appends a sample a minute of two series from mint to before maxt.
+// appendTo appends a sample every minute to two series, from mint to maxt, exclusive.
 func appendTo(t *testing.T, to interface {
 	Appender(context.Context) storage.Appender
 }, mint, maxt int64) {
@@ -61,7 +61,7 @@ func addBlock(t *testing.T, dir string, mint, maxt int64) {
 	}
 }
 
-// times are those of all samples of a window, each series' apart.
+// times returns the timestamps of all samples of a window, by series.
 func times(t *testing.T, d *DB, mint, maxt int64) map[string]map[int64]bool {
 	t.Helper()
 	q, err := d.RawQuerier(context.Background(), mint, maxt)
@@ -94,7 +94,7 @@ func times(t *testing.T, d *DB, mint, maxt int64) map[string]map[int64]bool {
 	return all
 }
 
-func TestBlocksAndTheLogAreReadAsOne(t *testing.T) {
+func TestDB_ReadsBlocksAndLog(t *testing.T) {
 	dir, sandbox := t.TempDir(), t.TempDir()
 	addBlock(t, dir, startMS, startMS+2*hourMS)
 	addBlock(t, dir, startMS+hourMS, startMS+2*hourMS) // overlaps
@@ -112,7 +112,7 @@ func TestBlocksAndTheLogAreReadAsOne(t *testing.T) {
 	}
 	for _, w := range []struct{ mint, maxt int64 }{
 		{startMS, startMS + 2*hourMS - 1}, {startMS + 2*hourMS, startMS + 4*hourMS - 1}, {startMS + 4*hourMS, startMS + 6*hourMS}, {startMS + hourMS + 1, startMS + 5*hourMS},
-		{startMS - 2*hourMS, startMS - 1}, // nothing is there
+		{startMS - 2*hourMS, startMS - 1}, // no samples
 	} {
 		got := times(t, d, w.mint, w.maxt)
 		for _, seen := range got {
@@ -140,7 +140,7 @@ func TestBlocksAndTheLogAreReadAsOne(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoDatabaseIsAnError(t *testing.T) {
+func TestOpen_NotADatabaseFails(t *testing.T) {
 	empty := t.TempDir()
 	for _, dir := range []string{empty, filepath.Join(empty, "none")} {
 		if d, err := Open(dir, "", quiet); !errors.Is(err, os.ErrNotExist) || d != nil {
@@ -157,11 +157,11 @@ func TestWhatIsNoDatabaseIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(broken, "", quiet); err == nil {
-		t.Error("a broken index is read")
+		t.Error("a corrupt index was accepted")
 	}
 }
 
-func TestBlocksWithoutALogAreEnough(t *testing.T) {
+func TestDB_BlocksWithoutALog(t *testing.T) {
 	dir := t.TempDir()
 	addBlock(t, dir, startMS, startMS+hourMS)
 	d, err := Open(dir, "", quiet)
@@ -174,7 +174,7 @@ func TestBlocksWithoutALogAreEnough(t *testing.T) {
 	}
 }
 
-func TestLateSamplesAreInTheWindowsOfBlocks(t *testing.T) {
+func TestDB_OutOfOrderSamplesAreInTheWindowsOfBlocks(t *testing.T) {
 	dir, sandbox := t.TempDir(), t.TempDir()
 	addBlock(t, dir, startMS, startMS+2*hourMS)
 	addBlock(t, dir, startMS+2*hourMS, startMS+4*hourMS)
@@ -211,7 +211,7 @@ func TestLateSamplesAreInTheWindowsOfBlocks(t *testing.T) {
 		}
 	}
 	if d.head == nil || d.head.minMS != startMS+2*hourMS+30_000 {
-		t.Errorf("the head begins elsewhere: %+v", d.head)
+		t.Errorf("the head begins at another time: %+v", d.head)
 	}
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
@@ -221,7 +221,7 @@ func TestLateSamplesAreInTheWindowsOfBlocks(t *testing.T) {
 	}
 }
 
-func TestDB_ABlockOfLateSamplesDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
+func TestDB_OutOfOrderBlockDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
 	dir := t.TempDir()
 	opts := tsdb.DefaultOptions()
 	opts.OutOfOrderTimeWindow = 24 * hourMS

@@ -55,38 +55,37 @@ type testSeries struct {
 	points []point
 }
 
-// world is a source of given series, in chunks of chunkLen samples that are not
-// cut at the ends of a window, as some servers' are not. Chunks of a series
-// overlap by overlap samples.
-type world struct {
-	series            []testSeries // in label order
+// fixture is a source of given series, in chunks of chunkLen samples that are not cut at the
+// ends of a window, as on some servers. Chunks of a series overlap by overlap samples.
+type fixture struct {
+	series            []testSeries // sorted by labels
 	chunkLen, overlap int
 
 	opened int
-	fail   func(opened, series int) error // asked before each series
-	lent   []byte                         // overwritten by Next, so that keeping it shows
+	fail   func(opened, series int) error // called before each series
+	lent   []byte                         // overwritten by Next, so that retaining it fails
 }
 
-func (w *world) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
+func (w *fixture) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
 	w.opened++
 	if w.fail != nil {
 		if err := w.fail(w.opened, -1); err != nil {
 			return nil, err
 		}
 	}
-	return &worldQuerier{w, mint, maxt}, nil
+	return &fixtureQuerier{w, mint, maxt}, nil
 }
 
-type worldQuerier struct {
-	*world
+type fixtureQuerier struct {
+	*fixture
 	mint, maxt int64
 }
 
-func (q *worldQuerier) LabelNames(context.Context) ([]string, error) { return nil, nil }
-func (q *worldQuerier) Close() error                                 { return nil }
+func (q *fixtureQuerier) LabelNames(context.Context) ([]string, error) { return nil, nil }
+func (q *fixtureQuerier) Close() error                                 { return nil }
 
-func (q *worldQuerier) Select(_ context.Context, matchers ...*labels.Matcher) series.Set {
-	set := &worldSet{q: q}
+func (q *fixtureQuerier) Select(_ context.Context, matchers ...*labels.Matcher) series.Set {
+	set := &fixtureSet{q: q}
 	for _, s := range q.series {
 		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(s.labels.Get(m.Name)) }) {
 			set.series = append(set.series, s)
@@ -95,8 +94,8 @@ func (q *worldQuerier) Select(_ context.Context, matchers ...*labels.Matcher) se
 	return set
 }
 
-type worldSet struct {
-	q      *worldQuerier
+type fixtureSet struct {
+	q      *fixtureQuerier
 	series []testSeries
 	n      int
 	labels []byte
@@ -104,7 +103,7 @@ type worldSet struct {
 	err    error
 }
 
-func (s *worldSet) Next() bool {
+func (s *fixtureSet) Next() bool {
 	for _, c := range s.chunks {
 		for i := range c.Data {
 			c.Data[i] = 0xDB
@@ -126,13 +125,13 @@ func (s *worldSet) Next() bool {
 	return false
 }
 
-func (s *worldSet) Labels() []byte                  { return s.labels }
-func (s *worldSet) Chunks() []series.Chunk          { return s.chunks }
-func (s *worldSet) Err() error                      { return s.err }
-func (*worldSet) Warnings() annotations.Annotations { return nil }
+func (s *fixtureSet) Labels() []byte                  { return s.labels }
+func (s *fixtureSet) Chunks() []series.Chunk          { return s.chunks }
+func (s *fixtureSet) Err() error                      { return s.err }
+func (*fixtureSet) Warnings() annotations.Annotations { return nil }
 
-// encode makes chunks of the points that lie near the window.
-func (q *worldQuerier) encode(points []point) []series.Chunk {
+// encode encodes the points near the window.
+func (q *fixtureQuerier) encode(points []point) []series.Chunk {
 	var all []series.Chunk
 	for i := 0; i < len(points); {
 		n := 1
@@ -150,7 +149,7 @@ func (q *worldQuerier) encode(points []point) []series.Chunk {
 	return all
 }
 
-// chunk is equal for points that go into one chunk.
+// chunk is equal for points of one chunk.
 func (p point) chunk() string {
 	if p.h != nil {
 		return fmt.Sprint(p.kind(), p.h.Schema, value.IsStaleNaN(p.h.Sum))
@@ -193,10 +192,10 @@ func encodeChunk(points []point) series.Chunk {
 	return series.Chunk{MinMS: points[0].t, MaxMS: points[len(points)-1].t, Encoding: chunk.Encoding(), Data: slices.Clone(chunk.Bytes())}
 }
 
-// newWorld has series of all kinds over hours: special values, staleness markers,
-// awkward labels, and with histograms those too.
-func newWorld(hours int64, histograms bool) *world {
-	w := &world{chunkLen: 120}
+// newFixture has series of all kinds over hours: special values, staleness markers, unusual
+// labels, and optionally histograms.
+func newFixture(hours int64, histograms bool) *fixture {
+	w := &fixture{chunkLen: 120}
 	awkward := []string{"plain", `quote " and \ backslash`, "two\nlines", "comma, and 'apostrophe'", "ümläut 日本語 😀", " space ", "a=b{c}"}
 	special := []float64{math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(0, -1), math.Float64frombits(value.StaleNaN), math.MaxFloat64, math.SmallestNonzeroFloat64}
 	for i, text := range awkward {
@@ -238,13 +237,13 @@ func newWorld(hours int64, histograms bool) *world {
 	return w
 }
 
-func (w *world) order() {
+func (w *fixture) order() {
 	slices.SortFunc(w.series, func(a, b testSeries) int { return labels.Compare(a.labels, b.labels) })
 }
 
-// want is what an export of the range must hold, a line a sample, in the order of
-// windows, labels and time; without staleness markers if the format has none.
-func (w *world) want(mint, maxt int64, length time.Duration, staleness bool) []string {
+// want returns the expected lines of an export of the range, one per sample, sorted by
+// window, labels and timestamp; without staleness markers if the format has none.
+func (w *fixture) want(mint, maxt int64, length time.Duration, staleness bool) []string {
 	var lines []string
 	for _, win := range windows(mint, maxt, length) {
 		for _, s := range w.series {
@@ -295,7 +294,7 @@ func matchers(t testing.TB, pairs ...string) []*labels.Matcher {
 	return all
 }
 
-// options export all of a world's hours to a file of the format.
+// options exports all hours of a fixture to a file of the format.
 func options(t testing.TB, w series.Source, format string, hours int64) Options {
 	t.Helper()
 	return Options{
@@ -315,7 +314,7 @@ func mustRun(t testing.TB, o Options) Summary {
 	return sum
 }
 
-// decode reads an export back, a line a sample, in the order of the file.
+// decode decodes an export, one line per sample, in file order.
 func decode(t testing.TB, format, path string) []string {
 	t.Helper()
 	if format == Blocks {
@@ -456,7 +455,7 @@ func decodeJSON(text []byte) ([]string, error) {
 	return lines, nil
 }
 
-// histogramOf makes a histogram of the fields that it consists of.
+// histogramOf returns the histogram of its own fields.
 func histogramOf(text []byte) (*histogram.FloatHistogram, error) {
 	var j struct {
 		Count         string
@@ -531,7 +530,7 @@ func decodeOpenMetrics(text []byte) ([]string, error) {
 	}
 }
 
-// decodeBlocks reads every block by itself, in the order of time.
+// decodeBlocks reads every block, in time order.
 func decodeBlocks(t testing.TB, dir string) []string {
 	t.Helper()
 	db, err := tsdb.OpenDBReadOnly(dir, t.TempDir(), slog.New(slog.DiscardHandler))
@@ -576,7 +575,7 @@ func decodeBlocks(t testing.TB, dir string) []string {
 			t.Fatal(err)
 		}
 		if got := len(lines) - before; uint64(got) != meta.Stats.NumSamples {
-			t.Errorf("block %s has %d samples and says %d", meta.ULID, got, meta.Stats.NumSamples)
+			t.Errorf("block %s has %d samples, its meta.json %d", meta.ULID, got, meta.Stats.NumSamples)
 		}
 	}
 	return lines

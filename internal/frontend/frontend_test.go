@@ -198,6 +198,7 @@ var rangeQueries = []string{
 	`topk(1, requests_total)`, `bottomk(1, temperature)`, `count_values("v", onlyonce)`, `{__name__=~"temperature|nh"}`, `requests_total offset 7m`, `requests_total @ 3000`,
 	`max_over_time(temperature[10m:1m])`, `label_replace(temperature, "b!", "$1", "room", "(.).*")`, `label_replace(temperature, "b", "x", "room", ".*")`, `requests_total @ end()`,
 	`requests_total @ start() + 0`, `nosuchfunction(x)`, `sum(`, `requests_total offset -10m`, `rate(temperature[5m])`, `sort_desc(requests_total)`, `-requests_total`,
+	`increase(requests_total[5m]) / step()`,
 }
 
 func TestFrontend_SplitAndCachedResponsesEqualTheUnsplitByteForByte(t *testing.T) {

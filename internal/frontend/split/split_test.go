@@ -171,6 +171,7 @@ func TestTraitsOf_Expressions(t *testing.T) {
 		`up[range()]`:                            {true, none, 0, false},
 		`rate(up[step()])`:                       {false, none, 0, false},
 		`rate(up[max_of(step(), 1m)])`:           {false, none, 0, false},
+		`increase(up[5m]) / step()`:              {true, none, 0, false},
 		`sort_desc(up)`:                          {true, none, 0, false},
 		`end() - start()`:                        {true, none, 0, false},
 		`absent_over_time(up[5m]) or vector(0)`:  {false, none, 0, false},

@@ -13,7 +13,7 @@ import (
 // cached.
 type Traits struct {
 	// Unsplittable means that the value at a step depends on the whole range of the query,
-	// through @ start(), @ end(), or the functions start(), end() and range().
+	// through @ start(), @ end(), or the functions start(), end(), range() and step().
 	Unsplittable bool
 	// LatestMS is the latest timestamp of an @ modifier, math.MinInt64 without any. It is
 	// read at every step.
@@ -88,6 +88,8 @@ func (s *Traits) look(node parser.Node) {
 	case *parser.Call:
 		switch n.Func.Name {
 		case "start", "end", "range": // these return the bounds of the query
+			s.Unsplittable = true
+		case "step": // 0 in a query of a single step, as a part may be
 			s.Unsplittable = true
 		case "sort", "sort_desc", "sort_by_label", "sort_by_label_desc":
 			// They do not sort range queries and return a warning. Over a part of a single

@@ -430,7 +430,7 @@ func TestProfiles_ExemplarFlamegraphReturnsTheProfileOfTheSlowestRequest(t *test
 	if status, text := s.get("/api/v1/exemplar/flamegraph?profile_id=" + d.ID); status != http.StatusOK || !strings.Contains(text, `"exemplar":null,"by":"profile_id"`) {
 		t.Errorf("%d %.200s", status, text)
 	}
-	if status, text := s.get("/api/v1/exemplar/flamegraph?profile_id=00000000-0000-0000-0000-000000000001"); status != http.StatusOK || !strings.Contains(text, `"warnings":["the profile has not arrived yet`) {
+	if status, text := s.get("/api/v1/exemplar/flamegraph?profile_id=00000000-0000-0000-0000-000000000001"); status != http.StatusOK || !strings.Contains(text, `"warnings":["the profile is not ingested yet`) {
 		t.Errorf("%d %.200s", status, text)
 	}
 	for path, want := range map[string]string{
@@ -438,7 +438,7 @@ func TestProfiles_ExemplarFlamegraphReturnsTheProfileOfTheSlowestRequest(t *test
 		"/api/v1/exemplar/flamegraph?query=1":                   "selects no series",
 		"/api/v1/exemplar/flamegraph?query=%7B":                 "parse error",
 		"/api/v1/exemplar/flamegraph?query=nothing_of_the_kind": "no exemplar in this range",
-		"/api/v1/exemplar/flamegraph?profile_id=x":              "no UUID",
+		"/api/v1/exemplar/flamegraph?profile_id=x":              "not a UUID",
 		params("type", "x"):                                     "type",
 		params("selector", "{"):                                 "selector",
 		params("max_nodes", "0"):                                "max_nodes",

@@ -1,11 +1,10 @@
-// Package bufpool lends byte buffers and takes them back.
+// Package bufpool pools byte buffers.
 //
-// A buffer is borrowed by Get and returned by Put in the same function; nobody
-// keeps a slice of it afterwards. A buffer that grew past the pool's cap is
-// dropped on Put, so one huge answer does not stay in memory for ever. With
-// `-tags invariants` a returned buffer is overwritten, which turns a use after
-// Put into a visible wrong answer. There is no size class and no clearing: the
-// callers append.
+// The same function borrows a buffer with Get and returns it with Put; no slice of it may be
+// retained. Put drops a buffer that has grown past the pool's maximum, so that one large
+// response does not stay in memory for ever. With `-tags invariants` Put overwrites the
+// buffer, which makes a use after Put visible. There are no size classes, and buffers are not
+// cleared: callers append.
 package bufpool
 
 import (
@@ -14,22 +13,22 @@ import (
 	"github.com/ferula-io/ferula/internal/invariant"
 )
 
-// Pool lends buffers of one starting capacity. Use New.
+// Pool is a pool of buffers with one initial capacity. Create it with New.
 type Pool struct {
 	startBytes int
 	maxBytes   int
 	pool       sync.Pool
 }
 
-// New makes a pool whose buffers start with startBytes of capacity and are
-// dropped once they have grown past maxBytes.
+// New creates a pool. Buffers have an initial capacity of startBytes and are dropped once
+// they have grown past maxBytes.
 func New(startBytes, maxBytes int) *Pool {
 	invariant.Check(startBytes > 0 && maxBytes >= startBytes, "bufpool: start %d, max %d", startBytes, maxBytes)
 	return &Pool{startBytes: startBytes, maxBytes: maxBytes}
 }
 
-// Get lends a buffer of length 0. The pointer, not the slice, is what Put takes,
-// so that lending allocates nothing once the pool is warm.
+// Get returns a buffer of length 0. It returns a pointer, which Put takes, so that a warm
+// pool does not allocate.
 func (p *Pool) Get() *[]byte {
 	if b, ok := p.pool.Get().(*[]byte); ok {
 		*b = (*b)[:0]
@@ -39,7 +38,7 @@ func (p *Pool) Get() *[]byte {
 	return &b
 }
 
-// Put takes a buffer back; the caller must hold no slice of it.
+// Put returns a buffer to the pool. The caller must not retain a slice of it.
 func (p *Pool) Put(b *[]byte) {
 	if invariant.Enabled {
 		poison((*b)[:cap(*b)])

@@ -6,7 +6,7 @@ import (
 	"github.com/ferula-io/ferula/internal/invariant"
 )
 
-func TestLentBuffersAreEmptyAndKeepTheirCapacity(t *testing.T) {
+func TestPool_GetReturnsAnEmptyBuffer(t *testing.T) {
 	p := New(64, 1024)
 	b := p.Get()
 	if len(*b) != 0 || cap(*b) < 64 {
@@ -15,11 +15,11 @@ func TestLentBuffersAreEmptyAndKeepTheirCapacity(t *testing.T) {
 	*b = append(*b, "hello"...)
 	p.Put(b)
 	if c := p.Get(); len(*c) != 0 {
-		t.Fatalf("a lent buffer has length %d", len(*c))
+		t.Fatalf("a borrowed buffer has length %d", len(*c))
 	}
 }
 
-func TestOversizedBuffersAreDropped(t *testing.T) {
+func TestPool_OversizedBufferIsDropped(t *testing.T) {
 	p := New(16, 32)
 	b := p.Get()
 	*b = append(*b, make([]byte, 100)...)
@@ -31,7 +31,7 @@ func TestOversizedBuffersAreDropped(t *testing.T) {
 	}
 }
 
-func TestReturnedBuffersArePoisoned(t *testing.T) {
+func TestPool_ReturnedBufferIsPoisoned(t *testing.T) {
 	if !invariant.Enabled {
 		t.Skip("only with -tags invariants")
 	}

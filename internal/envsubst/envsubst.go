@@ -1,10 +1,8 @@
-// Package envsubst puts the environment's values into a text, as Thanos' programs
-// do with their configurations.
+// Package envsubst expands environment variables in a text, as Thanos does in configuration
+// files.
 //
-// A text with references of the form $(NAME) comes in, the text with values in
-// their place goes out, and a reference to what is not set is an error, since an
-// empty key would be found out late. Nothing else is a reference: $NAME and
-// ${NAME} stay as they are.
+// References have the form $(NAME). A reference to an unset variable is an error, since an
+// empty value would be noticed late. $NAME and ${NAME} are no references and stay unchanged.
 package envsubst
 
 import (

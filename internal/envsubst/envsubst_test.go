@@ -2,7 +2,7 @@ package envsubst
 
 import "testing"
 
-func TestReferencesBecomeValuesAndUnsetOnesAreErrors(t *testing.T) {
+func TestExpand_UnsetVariableIsAnError(t *testing.T) {
 	t.Setenv("FERULA_A", "x$(FERULA_B)")
 	got, err := Expand("a: $(FERULA_A) $FERULA_A ${FERULA_A} $() $(")
 	if err != nil || got != "a: x$(FERULA_B) $FERULA_A ${FERULA_A} $() $(" {

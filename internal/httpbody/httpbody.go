@@ -1,10 +1,10 @@
-// Package httpbody writes the bodies of HTTP answers, compressed if the client
-// accepts it and the answer is worth it.
+// Package httpbody writes HTTP response bodies, compressed if the client accepts it and the
+// response is large enough.
 //
-// An answer's bytes come in, in large pieces; they leave through zstd, gzip or as
-// they are, and the header that says so goes out with the first of them, so that
-// until then another answer can still be given. Compressors are pooled. There is
-// no buffering of identity bytes here: the caller gathers pieces worth a write.
+// The caller writes large pieces, which are sent as zstd, gzip or uncompressed. The header is
+// sent with the first piece; until then the caller can still send another response.
+// Compressors are pooled. Uncompressed bytes are not buffered: the caller chooses the size of
+// a write.
 package httpbody
 
 import (
@@ -19,53 +19,54 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The fastest levels: on answers of numbers the better ones save a few percent of
-// the bytes for several times the time.
+// The fastest level: for responses of numbers a better one saves a few percent of the bytes
+// for several times the CPU time.
 const gzipLevel = gzip.BestSpeed
 
-// A pooled compressor keeps its window, some hundred KiB; sync.Pool drops idle
-// ones with the garbage.
+// A pooled compressor holds its window of some hundred KiB. The garbage collector drops idle
+// ones.
 var (
 	gzipWriters sync.Pool
 	zstdWriters sync.Pool
 )
 
-// Body is where one answer's bytes go. Use New; in the end call Close and then
-// Release, or Release alone to give the answer up.
+// Body is the body of one response. Create it with New. At the end call Close and then
+// Release, or only Release to abort the response.
 type Body struct {
-	w           http.ResponseWriter
-	contentType string
-	status      int
-	encoding    string
-	begun       bool
-	gz          *gzip.Writer
-	zs          *zstd.Encoder
+	w             http.ResponseWriter
+	contentType   string
+	status        int
+	encoding      string
+	headerWritten bool
+	gz            *gzip.Writer
+	zs            *zstd.Encoder
 
 	control *http.ResponseController
 	stall   time.Duration
 	http2   bool
 }
 
-// stallTimeout is how long one write to the client may take: who reads nothing
-// for so long does not hold an answer's memory and its place for ever.
+// stallTimeout is the timeout of one write to the client. A client that reads nothing must
+// not hold the memory and the slot of a response for ever.
 const stallTimeout = time.Minute
 
-// smallBytes is below what compressing costs more than it saves.
+// smallBytes is the minimum size of a compressed response. Below it compression costs more
+// than it saves.
 const smallBytes = 512
 
-// New prepares a body of the given type, compressed as r's client accepts.
+// New creates a body of the given content type in the encoding that r accepts.
 func New(w http.ResponseWriter, r *http.Request, contentType string) *Body {
 	return &Body{w: w, contentType: contentType, status: http.StatusOK, encoding: Accepted(r.Header.Values("Accept-Encoding")),
 		control: http.NewResponseController(w), stall: stallTimeout, http2: r.ProtoMajor == 2}
 }
 
-// SetStatus makes the answer's status another than 200.
+// SetStatus sets the status; the default is 200.
 func (b *Body) SetStatus(status int) { b.status = status }
 
-// Begun tells whether the header is out.
-func (b *Body) Begun() bool { return b.begun }
+// Begun reports whether the header was sent.
+func (b *Body) Begun() bool { return b.headerWritten }
 
-// Whole says before the first Write that n bytes are all there is.
+// Whole declares before the first Write that the response has n bytes.
 func (b *Body) Whole(n int) {
 	if n < smallBytes {
 		b.encoding = ""
@@ -75,19 +76,19 @@ func (b *Body) Whole(n int) {
 	}
 }
 
-func (b *Body) begin() {
-	b.begun = true
+func (b *Body) writeHeader() {
+	b.headerWritten = true
 	h := b.w.Header()
 	h.Set("Content-Type", b.contentType)
 	switch b.encoding {
 	case "gzip":
-		b.gz = borrow(&gzipWriters, func() *gzip.Writer {
+		b.gz = getOrNew(&gzipWriters, func() *gzip.Writer {
 			gz, _ := gzip.NewWriterLevel(nil, gzipLevel) // the level is a valid constant
 			return gz
 		})
 		b.gz.Reset(b.w)
 	case "zstd":
-		b.zs = borrow(&zstdWriters, func() *zstd.Encoder {
+		b.zs = getOrNew(&zstdWriters, func() *zstd.Encoder {
 			zs, _ := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
 			return zs
 		})
@@ -99,7 +100,7 @@ func (b *Body) begin() {
 	b.w.WriteHeader(b.status)
 }
 
-func borrow[T any](pool *sync.Pool, make func() T) T {
+func getOrNew[T any](pool *sync.Pool, make func() T) T {
 	if v, ok := pool.Get().(T); ok {
 		return v
 	}
@@ -108,30 +109,29 @@ func borrow[T any](pool *sync.Pool, make func() T) T {
 
 // Write implements io.Writer.
 func (b *Body) Write(p []byte) (int, error) {
-	if !b.begun {
-		b.begin()
+	if !b.headerWritten {
+		b.writeHeader()
 	}
-	b.extend()
-	defer b.rest()
+	b.setDeadline()
+	defer b.clearDeadline()
 	return b.sink().Write(p)
 }
 
-// extend gives the client time for another piece. A writer that has no deadline,
-// as in tests, waits as it does.
-func (b *Body) extend() {
+// setDeadline sets the deadline of the next write. A ResponseWriter without deadlines, as in
+// tests, ignores it.
+func (b *Body) setDeadline() {
 	_ = b.control.SetWriteDeadline(time.Now().Add(b.stall))
 }
 
-// rest ends that time where the producer of the next piece may take longer: HTTP/2
-// resets the stream at the deadline although nothing waits to be written. HTTP/1 only
-// looks at it when something is written.
-func (b *Body) rest() {
+// clearDeadline clears the deadline between writes on HTTP/2, which resets the stream at the
+// deadline even if no write is pending. HTTP/1 checks it only during a write.
+func (b *Body) clearDeadline() {
 	if b.http2 {
 		_ = b.control.SetWriteDeadline(time.Time{})
 	}
 }
 
-// SetStallTimeout changes how long one write to the client may take.
+// SetStallTimeout changes the timeout of one write to the client.
 func (b *Body) SetStallTimeout(d time.Duration) { b.stall = d }
 
 func (b *Body) sink() io.Writer {
@@ -145,9 +145,9 @@ func (b *Body) sink() io.Writer {
 	}
 }
 
-// Close ends the compressed stream.
+// Close flushes and ends the compressed stream.
 func (b *Body) Close() error {
-	b.extend() // what the server still buffers is written under this deadline, too
+	b.setDeadline() // also applies to the bytes that the server still buffers
 	switch {
 	case b.gz != nil:
 		return b.gz.Close()
@@ -158,7 +158,7 @@ func (b *Body) Close() error {
 	}
 }
 
-// Release gives the compressor back. The body is not used afterwards.
+// Release returns the compressor to the pool. The body must not be used afterwards.
 func (b *Body) Release() {
 	if b.gz != nil {
 		b.gz.Reset(nil)
@@ -172,8 +172,8 @@ func (b *Body) Release() {
 	}
 }
 
-// Accepted picks zstd before gzip before none among what the client
-// accepts; a weight of 0 refuses, other weights only break the tie.
+// Accepted returns "zstd", "gzip" or "" by the weights in Accept-Encoding; zstd is preferred
+// for equal weights. A weight of 0 excludes an encoding.
 func Accepted(headers []string) string {
 	best, bestWeight := "", 0.0
 	for _, header := range headers {
@@ -192,7 +192,7 @@ func Accepted(headers []string) string {
 	return best
 }
 
-// weightOf reads q=0.5; a missing or malformed one counts as 1.
+// weightOf returns the weight q; 1 if it is missing or malformed.
 func weightOf(params string) float64 {
 	for param := range strings.SplitSeq(params, ";") {
 		key, value, _ := strings.Cut(param, "=")

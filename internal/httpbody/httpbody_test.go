@@ -16,7 +16,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-func TestTheClientsWeightsChooseTheEncoding(t *testing.T) {
+func TestAccepted_HonoursWeights(t *testing.T) {
 	for _, tt := range []struct {
 		headers []string
 		want    string
@@ -42,7 +42,7 @@ func TestTheClientsWeightsChooseTheEncoding(t *testing.T) {
 	}
 }
 
-func answer(t *testing.T, accept string, pieces ...string) *httptest.ResponseRecorder {
+func respond(t *testing.T, accept string, pieces ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
@@ -88,16 +88,16 @@ func decoded(t *testing.T, w *httptest.ResponseRecorder) string {
 	return string(text)
 }
 
-func TestWhatIsWrittenArrivesInEveryEncoding(t *testing.T) {
+func TestBody_RoundTripsInEveryEncoding(t *testing.T) {
 	long := strings.Repeat("a matrix of numbers 0123456789 ", 10_000)
 	for round := range 3 { // the second round uses pooled compressors
 		for _, encoding := range []string{"", "gzip", "zstd"} {
-			w := answer(t, encoding, long, long)
+			w := respond(t, encoding, long, long)
 			if got := w.Header().Get("Content-Encoding"); got != encoding {
 				t.Errorf("round %d: %q is encoded %q", round, encoding, got)
 			}
 			if decoded(t, w) != long+long {
-				t.Errorf("round %d: %q: other bytes arrive", round, encoding)
+				t.Errorf("round %d: %q: received other bytes", round, encoding)
 			}
 			if encoding != "" && bytes.Contains(w.Body.Bytes(), []byte(long)) {
 				t.Errorf("%q is not compressed", encoding)
@@ -106,8 +106,8 @@ func TestWhatIsWrittenArrivesInEveryEncoding(t *testing.T) {
 	}
 }
 
-func TestSmallWholeAnswersGoOutAsTheyAreWithTheirLength(t *testing.T) {
-	w := answer(t, "gzip", "small")
+func TestBody_SmallResponseIsNotCompressed(t *testing.T) {
+	w := respond(t, "gzip", "small")
 	if w.Header().Get("Content-Encoding") != "" || w.Header().Get("Content-Length") != "5" || w.Body.String() != "small" {
 		t.Errorf("%v %q", w.Header(), w.Body.String())
 	}
@@ -116,7 +116,7 @@ func TestSmallWholeAnswersGoOutAsTheyAreWithTheirLength(t *testing.T) {
 	}
 }
 
-func TestAClientThatReadsNothingIsGivenUp(t *testing.T) {
+func TestBody_StalledClientIsCutOff(t *testing.T) {
 	failed := make(chan error, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b := New(w, r, "text/test")
@@ -150,7 +150,7 @@ func TestAClientThatReadsNothingIsGivenUp(t *testing.T) {
 }
 
 // HTTP/2 resets a stream at its write deadline even if nothing is written then.
-func TestAProducerThatPausesIsNotCutOff(t *testing.T) {
+func TestBody_PausingProducerIsNotCutOff(t *testing.T) {
 	const stall = 50 * time.Millisecond
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b := New(w, r, "text/plain")
@@ -160,7 +160,7 @@ func TestAProducerThatPausesIsNotCutOff(t *testing.T) {
 			if _, err := b.Write(bytes.Repeat([]byte("a"), 1<<16)); err != nil {
 				t.Error(err)
 			}
-			_ = http.NewResponseController(w).Flush() // an error shows in the next Write
+			_ = http.NewResponseController(w).Flush() // the next Write returns its error
 			time.Sleep(5 * stall)
 		}
 		if err := b.Close(); err != nil {

@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-func TestABrokenConditionPanicsWithItsMessage(t *testing.T) {
+func TestCheck_FalseConditionPanicsWithItsMessage(t *testing.T) {
 	defer func() {
 		r := recover()
 		if s, ok := r.(string); !ok || !strings.Contains(s, "3 is not below 2") {
 			t.Fatalf("got %v", r)
 		}
 	}()
-	Check(true, "never said")
+	Check(true, "never formatted")
 	Check(3 < 2, "%d is not below %d", 3, 2)
 	t.Fatal("no panic")
 }

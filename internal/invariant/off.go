@@ -2,5 +2,5 @@
 
 package invariant
 
-// Enabled tells whether the expensive checks are compiled in.
+// Enabled reports whether expensive checks are compiled in.
 const Enabled = false

@@ -1,11 +1,10 @@
-// Package jsontree reads a small JSON text as a tree.
+// Package jsontree parses a small JSON text into a tree.
 //
-// Bytes come in whole, a Value goes out whose strings are its own and whose Raw
-// parts alias the input; asking a Value for what it is not gives the zero value,
-// so that a reader of somebody else's answers needs no ladder of checks. It is
-// for configurations, metadata and lists, where the text is bounded by its caller
-// and time does not matter: answers with samples go through promjson. There is no
-// writing here, and no reflection.
+// Parse returns a Value whose strings are copies and whose Raw parts alias the input. Methods
+// for another kind than that of a Value return the zero value, so that code that reads foreign
+// responses needs no chain of checks. The package is for configurations, metadata and lists,
+// whose size the caller limits and whose parsing time does not matter; responses with samples
+// are parsed by promjson. There is no encoding and no reflection.
 package jsontree
 
 import (
@@ -16,13 +15,13 @@ import (
 	"unicode/utf8"
 )
 
-// ErrSyntax is wrapped by what Parse says of a text that is not JSON.
+// ErrSyntax is wrapped by the errors of Parse.
 var ErrSyntax = errors.New("not JSON")
 
-// depthMax bounds how deep values may be nested.
+// depthMax limits the nesting of values.
 const depthMax = 128
 
-// Kind is what a Value is.
+// Kind is the kind of a Value.
 type Kind uint8
 
 // The kinds. The zero Value is Absent.
@@ -39,9 +38,9 @@ const (
 // Value is one JSON value.
 type Value struct {
 	Kind Kind
-	Raw  []byte // its text, aliases what was parsed
+	Raw  []byte // the encoded value, aliases the input
 
-	text     string // of a String, unescaped; of a Number
+	text     string // of a String (unescaped) or a Number
 	elements []Value
 	members  []Member
 }
@@ -52,7 +51,7 @@ type Member struct {
 	Value Value
 }
 
-// Parse reads a text that holds exactly one value.
+// Parse parses a text that contains exactly one value.
 func Parse(text []byte) (Value, error) {
 	p := parser{text: text}
 	v, err := p.value(0)
@@ -61,12 +60,12 @@ func Parse(text []byte) (Value, error) {
 	}
 	p.space()
 	if p.at != len(text) {
-		return Value{}, p.wrong("the end of the text")
+		return Value{}, p.syntaxError("the end of the text")
 	}
 	return v, nil
 }
 
-// Get is a member of an object, the last of its name; else an absent value.
+// Get returns the last member with a name; an Absent value if there is none.
 func (v Value) Get(name string) Value {
 	for i := len(v.members) - 1; i >= 0; i-- {
 		if v.members[i].Name == name {
@@ -76,13 +75,13 @@ func (v Value) Get(name string) Value {
 	return Value{}
 }
 
-// Members are those of an object, in the order of the text.
+// Members returns the members of an object in the order of the input.
 func (v Value) Members() []Member { return v.members }
 
-// Elements are those of an array.
+// Elements returns the elements of an array.
 func (v Value) Elements() []Value { return v.elements }
 
-// Text is the string of a String, else "".
+// Text returns the string of a String, otherwise "".
 func (v Value) Text() string {
 	if v.Kind != String {
 		return ""
@@ -90,10 +89,10 @@ func (v Value) Text() string {
 	return v.text
 }
 
-// Bool tells whether v is true.
+// Bool reports whether v is true.
 func (v Value) Bool() bool { return v.Kind == Bool && len(v.Raw) == 4 }
 
-// Int is the whole number that v is; ok is false for anything else.
+// Int returns the integer in v; ok is false for other numbers and kinds.
 func (v Value) Int() (n int64, ok bool) {
 	if v.Kind != Number {
 		return 0, false
@@ -102,12 +101,12 @@ func (v Value) Int() (n int64, ok bool) {
 	return n, err == nil
 }
 
-// Float is the number that v is, 0 for anything else.
+// Float returns the number in v, 0 for other kinds.
 func (v Value) Float() float64 {
 	if v.Kind != Number {
 		return 0
 	}
-	f, _ := strconv.ParseFloat(v.text, 64) // beyond the range it is ±Inf, as it should
+	f, _ := strconv.ParseFloat(v.text, 64) // ±Inf for a number out of range
 	return f
 }
 
@@ -116,7 +115,7 @@ type parser struct {
 	at   int
 }
 
-func (p *parser) wrong(wanted string) error {
+func (p *parser) syntaxError(wanted string) error {
 	return fmt.Errorf("%w: byte %d: expected %s", ErrSyntax, p.at, wanted)
 }
 
@@ -131,7 +130,7 @@ func (p *parser) space() {
 	}
 }
 
-// next skips space and tells whether c follows, which it takes.
+// next skips space and consumes c. It reports whether c was there.
 func (p *parser) next(c byte) bool {
 	p.space()
 	if p.at < len(p.text) && p.text[p.at] == c {
@@ -147,7 +146,7 @@ func (p *parser) value(depth int) (Value, error) {
 	}
 	p.space()
 	if p.at == len(p.text) {
-		return Value{}, p.wrong("a value")
+		return Value{}, p.syntaxError("a value")
 	}
 	start := p.at
 	var v Value
@@ -164,20 +163,20 @@ func (p *parser) value(depth int) (Value, error) {
 		v.Kind = Number
 		v.text, err = p.number()
 	default:
-		v, err = p.word()
+		v, err = p.literal()
 	}
 	v.Raw = p.text[start:p.at]
 	return v, err
 }
 
-func (p *parser) word() (Value, error) {
+func (p *parser) literal() (Value, error) {
 	for word, kind := range map[string]Kind{"true": Bool, "false": Bool, "null": Null} {
 		if rest := p.text[p.at:]; len(rest) >= len(word) && string(rest[:len(word)]) == word {
 			p.at += len(word)
 			return Value{Kind: kind}, nil
 		}
 	}
-	return Value{}, p.wrong("a value")
+	return Value{}, p.syntaxError("a value")
 }
 
 func (p *parser) object(depth int) (Value, error) {
@@ -189,14 +188,14 @@ func (p *parser) object(depth int) (Value, error) {
 	for {
 		p.space()
 		if p.at == len(p.text) || p.text[p.at] != '"' {
-			return v, p.wrong("a member's name")
+			return v, p.syntaxError("a member's name")
 		}
 		name, err := p.str()
 		if err != nil {
 			return v, err
 		}
 		if !p.next(':') {
-			return v, p.wrong("a colon")
+			return v, p.syntaxError("a colon")
 		}
 		member, err := p.value(depth + 1)
 		if err != nil {
@@ -207,7 +206,7 @@ func (p *parser) object(depth int) (Value, error) {
 			return v, nil
 		}
 		if !p.next(',') {
-			return v, p.wrong("a comma or the end of the object")
+			return v, p.syntaxError("a comma or the end of the object")
 		}
 	}
 }
@@ -228,31 +227,32 @@ func (p *parser) array(depth int) (Value, error) {
 			return v, nil
 		}
 		if !p.next(',') {
-			return v, p.wrong("a comma or the end of the array")
+			return v, p.syntaxError("a comma or the end of the array")
 		}
 	}
 }
 
-// number takes what JSON allows: no leading zero, digits around the point.
+// number consumes a JSON number: no leading zeros, digits on both sides of the point.
 func (p *parser) number() (string, error) {
 	start := p.at
 	p.take("-")
 	if p.take("0") == 0 && p.digits() == 0 {
-		return "", p.wrong("a digit")
+		return "", p.syntaxError("a digit")
 	}
 	if p.take(".") == 1 && p.digits() == 0 {
-		return "", p.wrong("a digit")
+		return "", p.syntaxError("a digit")
 	}
 	if p.take("eE") == 1 {
 		p.take("+-")
 		if p.digits() == 0 {
-			return "", p.wrong("a digit")
+			return "", p.syntaxError("a digit")
 		}
 	}
 	return string(p.text[start:p.at]), nil
 }
 
-// take takes one byte if it is among these.
+// take consumes the next byte if it is one of these, and returns the number of consumed
+// bytes.
 func (p *parser) take(these string) int {
 	if p.at < len(p.text) {
 		for i := range len(these) {
@@ -273,7 +273,7 @@ func (p *parser) digits() int {
 	return n
 }
 
-// str takes a string. Bytes that are not valid UTF-8 become U+FFFD, as anywhere.
+// str consumes a string. Invalid UTF-8 becomes U+FFFD, as in encoding/json.
 func (p *parser) str() (string, error) {
 	p.at++
 	start := p.at
@@ -298,21 +298,21 @@ func (p *parser) str() (string, error) {
 			}
 			b = utf8.AppendRune(b, r)
 		case c < ' ':
-			return "", p.wrong("no control character in a string")
+			return "", p.syntaxError("no control character in a string")
 		default:
 			r, size := utf8.DecodeRune(p.text[p.at:])
 			b = utf8.AppendRune(b, r)
 			p.at += size
 		}
 	}
-	return "", p.wrong("the end of the string")
+	return "", p.syntaxError("the end of the string")
 }
 
 var escapes = map[byte]rune{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 func (p *parser) escape() (rune, error) {
 	if p.at+1 >= len(p.text) {
-		return 0, p.wrong("an escape")
+		return 0, p.syntaxError("an escape")
 	}
 	c := p.text[p.at+1]
 	if r, ok := escapes[c]; ok {
@@ -321,7 +321,7 @@ func (p *parser) escape() (rune, error) {
 	}
 	r, ok := p.unit()
 	if !ok {
-		return 0, p.wrong("an escape")
+		return 0, p.syntaxError("an escape")
 	}
 	p.at += 6
 	if utf16.IsSurrogate(r) {
@@ -336,7 +336,7 @@ func (p *parser) escape() (rune, error) {
 	return r, nil
 }
 
-// unit reads \uXXXX at the place, and does not take it.
+// unit parses \uXXXX at the current offset without consuming it.
 func (p *parser) unit() (rune, bool) {
 	if p.at+6 > len(p.text) || p.text[p.at] != '\\' || p.text[p.at+1] != 'u' {
 		return 0, false

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// plain makes of a value what encoding/json makes of its text.
+// plain converts a value to the result of encoding/json.
 func plain(v Value) any {
 	switch v.Kind {
 	case Bool:
@@ -38,16 +38,16 @@ func check(t *testing.T, text []byte) {
 	wrong := json.Unmarshal(text, &want)
 	v, err := Parse(text)
 	if (err == nil) != (wrong == nil) {
-		// A number beyond float64 is an error there and an infinity here.
+		// A number out of range of float64 is an error in encoding/json and ±Inf here.
 		var beyond *json.UnmarshalTypeError
 		if !errors.As(wrong, &beyond) {
-			t.Fatalf("%q: %v, encoding/json says %v", text, err, wrong)
+			t.Fatalf("%q: %v, encoding/json returned %v", text, err, wrong)
 		}
 		return
 	}
 	if err != nil {
 		if !errors.Is(err, ErrSyntax) {
-			t.Fatalf("%q: %v is no syntax error", text, err)
+			t.Fatalf("%q: %v is not a syntax error", text, err)
 		}
 		return
 	}
@@ -61,13 +61,13 @@ var texts = []string{
 	" [ ] ", `"`, `"\x"`, `"\u12"`, `01`, `1.`, `-`, `1e`, `{`, `{"a"`, `{"a":`, `{"a":1,}`, `[1,]`, `[1 2]`, `tru`, `nulll`, ``, `{} {}`, "\"\xff\"", "\"\x01\"", `1e999`, `"\ud83d\ud83d\ude00"`,
 }
 
-func TestATextIsReadAsTheStandardLibraryReadsIt(t *testing.T) {
+func TestParse_EqualsEncodingJSON(t *testing.T) {
 	for _, text := range texts {
 		check(t, []byte(text))
 	}
 }
 
-func TestWhatAValueIsNotIsZero(t *testing.T) {
+func TestValue_OtherKindsAreZero(t *testing.T) {
 	v, err := Parse([]byte(`{"n":12345678901234567,"s":"12","f":1.5}`))
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestDeepNestingIsRefused(t *testing.T) {
+func TestParse_DeepNestingIsAnError(t *testing.T) {
 	deep := make([]byte, 1<<20)
 	for i := range deep {
 		deep[i] = '['

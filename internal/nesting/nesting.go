@@ -1,11 +1,11 @@
-// Package nesting tells queries that are too deep to be parsed.
+// Package nesting rejects queries that are nested too deeply to be parsed.
 //
-// A query's text comes in; out goes an error if its syntax tree would have more
-// levels than a caller bears. Parsing recurses and takes time by the square of
-// the levels: ten thousand cost seconds that no timeout ends, and half a megabyte
-// of `abs(abs(...` overflows the stack, which ends the process and not only the
-// query. So whoever parses what strangers send asks here first. Nothing is built
-// here: tokens are counted.
+// Check returns an error for a query whose syntax tree would have more levels than the
+// caller allows. The parser recurses and its time grows with the square of the levels: ten
+// thousand levels take seconds that no timeout interrupts, and half a megabyte of
+// `abs(abs(...` overflows the stack, which ends the process and not only the query. Code
+// that parses queries of clients must call Check first. Check counts tokens and builds no
+// tree.
 package nesting
 
 import (
@@ -14,17 +14,16 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// LevelsMax is how many levels a query may have: more than people write, and few
-// enough to be parsed at once.
+// LevelsMax is the maximum of levels of a query: more than users write, and few enough to
+// be parsed without a noticeable delay.
 const LevelsMax = 5_000
 
-// Check refuses a query that would be a tree of more than levelsMax
-// levels. It counts tokens, so nothing is built yet: each operator puts one of
-// its sides a level deeper, and so does each bracket. What is no query at all is
-// left to the parser.
+// Check returns an error if the syntax tree of query would have more than levelsMax levels.
+// It counts tokens: each operator and each bracket adds a level to one of its operands.
+// Syntax errors are left to the parser.
 func Check(query string, levelsMax int) error {
 	if len(query) <= levelsMax {
-		return nil // a level takes a byte at least
+		return nil // a level takes at least one byte
 	}
 	var (
 		lexer = parser.Lex(query)
@@ -45,7 +44,7 @@ func Check(query string, levelsMax int) error {
 			return nil
 		case item.Typ == parser.LEFT_PAREN || item.Typ == parser.LEFT_BRACE:
 			open = append(open, level{})
-		case item.Typ == parser.LEFT_BRACKET: // stands behind what it makes deeper
+		case item.Typ == parser.LEFT_BRACKET: // follows the expression whose level it raises
 			top.operators++
 			open = append(open, level{})
 		case item.Typ == parser.RIGHT_PAREN || item.Typ == parser.RIGHT_BRACE || item.Typ == parser.RIGHT_BRACKET:
@@ -60,10 +59,10 @@ func Check(query string, levelsMax int) error {
 	}
 }
 
-// level is what has been met since a bracket was opened, or since its last comma.
+// level counts the tokens since a bracket was opened, or since its last comma.
 type level struct{ operators, within, deepest int }
 
-// depth is how many levels it makes at most.
+// depth returns the maximum of levels.
 func (l level) depth() int { return max(l.deepest, l.operators+l.within) }
 
 func closeLevel(open []level) []level {

@@ -1,10 +1,9 @@
-// Package reqbody reads bodies of requests whole, so that a slow sender holds
-// nothing but its own connection.
+// Package reqbody reads whole request bodies, so that a slow client holds nothing but its own
+// connection.
 //
-// A handler reads the body first and takes a slot for the work afterwards. While a
-// body arrives its bytes count against one budget of the whole process; a body that
-// finds no memory waits for a bounded time. A sender that falls behind a lowest rate
-// is cut. There is no decoding here.
+// A handler reads the body first and then takes a slot for the work. The bytes of a body
+// count against one budget of the whole process; a body without free budget waits for a
+// bounded time. A client below the minimum rate is disconnected. There is no decoding here.
 package reqbody
 
 import (
@@ -23,11 +22,11 @@ import (
 
 // Options of a Reader. Zero values take the defaults.
 type Options struct {
-	BytesMax int64         // of all bodies in memory; 0: 256 MiB
-	Wait     time.Duration // for memory or for a slot; 0: 10 s
-	Grace    time.Duration // how long a sender may stall, or lag behind RateMin; 0: 15 s
-	RateMin  int64         // bytes a second; 0: 4096
-	Total    time.Duration // of one body; 0: 5 minutes
+	BytesMax int64         // budget of all bodies in memory; 0: 256 MiB
+	Wait     time.Duration // maximum wait for memory or for a slot; 0: 10 s
+	Grace    time.Duration // how long a client may stall or be behind RateMin; 0: 15 s
+	RateMin  int64         // bytes per second; 0: 4096
+	Total    time.Duration // maximum duration of one body; 0: 5 minutes
 }
 
 func (o Options) withDefaults() Options {
@@ -49,16 +48,16 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// The reasons for which a body is refused.
+// The errors of Reader.
 var (
 	ErrTooLarge = errors.New("request body too large")
 	ErrBusy     = errors.New("too many requests in flight")
 	ErrSlow     = errors.New("request body too slow")
-	ErrUnread   = errors.New("the rest of the request body was not read") // with one of the others, or alone
+	ErrUnread   = errors.New("the rest of the request body was not read") // joined with one of the others, or alone
 )
 
-// Status is the HTTP status of an error of this package. A slow sender gets a 503:
-// the request was sound, and senders drop what is refused with another 4xx.
+// Status returns the HTTP status of an error of this package. ErrSlow is status 503: the
+// request was valid, and clients drop data after most 4xx responses.
 func Status(err error) int {
 	switch {
 	case errors.Is(err, ErrTooLarge):
@@ -69,46 +68,46 @@ func Status(err error) int {
 	return http.StatusBadRequest
 }
 
-// retryAfterSeconds is when a refused sender should try again.
+// retryAfterSeconds is the value of Retry-After in a 503 response.
 const retryAfterSeconds = 5
 
-// Prepare sets the headers of a response to a request that failed with err.
+// Prepare sets the headers of an error response.
 func Prepare(w http.ResponseWriter, r *http.Request, err error) {
 	if Status(err) == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", strconv.Itoa(retryAfterSeconds))
 	}
 	if errors.Is(err, ErrUnread) && r.ProtoMajor == 1 {
-		// The server would read the rest before it responds. In HTTP/2 the header
-		// would end the other streams' connection too.
+		// Otherwise the server reads the rest of the body before it responds. In HTTP/2
+		// the header would close the connection of other streams too.
 		w.Header().Set("Connection", "close")
 	}
 }
 
-// Fail responds with an error of this package.
+// Fail sends the error response for an error of this package.
 func Fail(w http.ResponseWriter, r *http.Request, err error) {
 	Prepare(w, r, err)
 	http.Error(w, err.Error(), Status(err))
 }
 
-// unreadError says that the rest of the body was left unread.
+// unreadError marks an error after which the rest of the body was not read.
 type unreadError struct{ error }
 
 func (e *unreadError) Unwrap() error        { return e.error }
 func (e *unreadError) Is(target error) bool { return target == ErrUnread }
 
-// Reader reads bodies within one budget. Use New.
+// Reader reads bodies within one budget. Create it with New.
 type Reader struct {
 	opts Options
 	free *semaphore.Weighted
 }
 
-// New makes a reader; it owns no goroutine.
+// New creates a reader. It owns no goroutine.
 func New(opts Options) *Reader {
 	opts = opts.withDefaults()
 	return &Reader{opts: opts, free: semaphore.NewWeighted(opts.BytesMax)}
 }
 
-// Body is a body in memory. Release gives its memory back.
+// Body is a body in memory. Release returns its bytes to the budget.
 type Body struct {
 	from   *Reader
 	chunks [][]byte
@@ -116,10 +115,10 @@ type Body struct {
 	held   int64
 }
 
-// Size is the number of bytes.
+// Size returns the number of bytes.
 func (b *Body) Size() int64 { return b.size }
 
-// Bytes is the whole body, valid until Release.
+// Bytes returns the whole body, which is valid until Release.
 func (b *Body) Bytes() []byte {
 	switch len(b.chunks) {
 	case 0:
@@ -131,7 +130,7 @@ func (b *Body) Bytes() []byte {
 	return b.chunks[0]
 }
 
-// NewReader reads the body from its beginning, until Release.
+// NewReader returns a reader of the whole body, which is valid until Release.
 func (b *Body) NewReader() io.ReadCloser {
 	parts := make([]io.Reader, len(b.chunks))
 	for i, chunk := range b.chunks {
@@ -140,7 +139,7 @@ func (b *Body) NewReader() io.ReadCloser {
 	return io.NopCloser(io.MultiReader(parts...))
 }
 
-// Release gives the memory back. It may be called again, and on nil.
+// Release returns the bytes to the budget. It may be called twice and on nil.
 func (b *Body) Release() {
 	if b == nil || b.held == 0 {
 		return
@@ -149,15 +148,15 @@ func (b *Body) Release() {
 	b.held, b.chunks = 0, nil
 }
 
-// The first chunk of a body of unknown length is small, so that an idle connection
-// costs little; the next ones double the body.
+// The first chunk of a body of unknown length is small, so that an idle connection needs
+// little memory. Each further chunk doubles the body.
 const (
 	chunkBytesMin = 4 << 10
 	chunkBytesMax = 256 << 10
-	firstBytesMax = 64 << 10 // of a body that says how long it is
+	firstBytesMax = 64 << 10 // first chunk of a body with Content-Length
 )
 
-// Read reads the body of r, of at most bytesMax. The caller calls Release.
+// Read reads the body of r, at most bytesMax bytes. The caller must call Release.
 func (rd *Reader) Read(w http.ResponseWriter, r *http.Request, bytesMax int64) (*Body, error) {
 	p := &pace{opts: rd.opts, control: http.NewResponseController(w), start: time.Now()}
 	if r.ContentLength > bytesMax {
@@ -175,11 +174,11 @@ func (rd *Reader) Read(w http.ResponseWriter, r *http.Request, bytesMax int64) (
 	return b, nil
 }
 
-// read appends chunks until the body's end.
+// read appends chunks until the end of the body.
 func (b *Body) read(r *http.Request, p *pace, bytesMax int64) error {
 	next := int64(chunkBytesMin)
 	if r.ContentLength >= 0 {
-		// One more than announced, so that the end is seen by the same read.
+		// One byte more than Content-Length, so that the same chunk detects the end.
 		next = min(r.ContentLength+1, firstBytesMax)
 	}
 	for {
@@ -211,7 +210,7 @@ func (b *Body) read(r *http.Request, p *pace, bytesMax int64) error {
 	}
 }
 
-// acquire takes n bytes of the budget, and says how long it waited for them.
+// acquire takes n bytes of the budget and returns how long it waited.
 func (rd *Reader) acquire(ctx context.Context, n int64) (time.Duration, error) {
 	if rd.free.TryAcquire(n) {
 		return 0, nil
@@ -225,8 +224,8 @@ func (rd *Reader) acquire(ctx context.Context, n int64) (time.Duration, error) {
 	return time.Since(begun), nil
 }
 
-// tooLarge reads on for a while, since a sender reads the response only once it has
-// sent its body.
+// tooLarge discards up to four times bytesMax, since most clients read the response only
+// after they have sent the body.
 func (rd *Reader) tooLarge(r *http.Request, p *pace, bytesMax int64) error {
 	err := fmt.Errorf("%w: it is larger than %d bytes", ErrTooLarge, bytesMax)
 	buf := make([]byte, 32<<10)
@@ -245,8 +244,8 @@ func (rd *Reader) tooLarge(r *http.Request, p *pace, bytesMax int64) error {
 	return &unreadError{err}
 }
 
-// Enter takes one of slots, and waits a bounded time for it. The caller receives
-// from slots afterwards.
+// Enter takes a slot, for which it waits a bounded time. The caller releases it by
+// receiving from slots.
 func (rd *Reader) Enter(ctx context.Context, slots chan struct{}) error {
 	select {
 	case slots <- struct{}{}:
@@ -261,19 +260,19 @@ func (rd *Reader) Enter(ctx context.Context, slots chan struct{}) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-timer.C:
-		return fmt.Errorf("%w: all %d slots are taken", ErrBusy, cap(slots))
+		return fmt.Errorf("%w: all %d slots are in use", ErrBusy, cap(slots))
 	}
 }
 
-// pace sets the deadline of the next read of a body.
+// pace sets the read deadlines of a body.
 type pace struct {
 	opts    Options
 	control *http.ResponseController
 	start   time.Time
-	set     time.Time // the deadline in force
+	set     time.Time // the current deadline
 }
 
-// advance allows the next read as long as the sender keeps its rate.
+// advance sets the deadline of the next read by the minimum rate, grace and total.
 func (p *pace) advance(size int64) {
 	due := time.Now().Add(p.opts.Grace)
 	for _, t := range []time.Time{
@@ -284,22 +283,23 @@ func (p *pace) advance(size int64) {
 			due = t
 		}
 	}
-	// What is in force may be a sixteenth of the grace too early, and is then not worth
+	// A current deadline that is up to a sixteenth of the grace too early is not worth
 	// another call.
 	if step := due.Sub(p.set); step > p.opts.Grace/16 || step < 0 {
 		p.set = due
-		_ = p.control.SetReadDeadline(due) // a test's writer has none
+		_ = p.control.SetReadDeadline(due) // writers of tests have no deadline
 	}
 }
 
-// finish lifts the deadline: the server watches the connection while it works.
+// finish clears the deadline, since the server reads from the connection during the
+// request to detect a disconnect.
 func (p *pace) finish() { _ = p.control.SetReadDeadline(time.Time{}) }
 
-// failed explains an error of a read. The deadline stays in force, so that the
-// server does not wait for the rest either.
+// failed wraps the error of a read. The deadline stays set, so that the server does not
+// wait for the rest of the body either.
 func (p *pace) failed(err error, size int64) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fmt.Errorf("%w: %d bytes came in %s, at least %d a second are expected",
+		err = fmt.Errorf("%w: received %d bytes in %s, the minimum is %d a second",
 			ErrSlow, size, time.Since(p.start).Round(time.Millisecond), p.opts.RateMin)
 	} else {
 		err = fmt.Errorf("read the request body: %w", err)

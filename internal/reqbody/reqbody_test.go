@@ -20,14 +20,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// recorded reads a body outside of any server.
-func recorded(rd *Reader, body io.Reader, length, bytesMax int64) (*Body, error) {
+// readBody reads a body without a server.
+func readBody(rd *Reader, body io.Reader, length, bytesMax int64) (*Body, error) {
 	r := httptest.NewRequest(http.MethodPost, "/", body)
 	r.ContentLength = length
 	return rd.Read(httptest.NewRecorder(), r, bytesMax)
 }
 
-func TestABodyIsReadAsItCame(t *testing.T) {
+func TestReader_ReadsTheWholeBody(t *testing.T) {
 	rd := New(Options{})
 	for _, size := range []int{0, 1, 511, chunkBytesMin - 1, chunkBytesMin, chunkBytesMin + 1, firstBytesMax, firstBytesMax + 1, 3*chunkBytesMax + 7} {
 		want := bytes.Repeat([]byte("0123456789abcde\n"), size/16+1)[:size]
@@ -35,7 +35,7 @@ func TestABodyIsReadAsItCame(t *testing.T) {
 			"at once": bytes.NewReader(want), "in halves": iotest.HalfReader(bytes.NewReader(want)), "end with data": iotest.DataErrReader(bytes.NewReader(want)),
 		} {
 			for _, announced := range []int64{int64(size), -1} {
-				b, err := recorded(rd, reader, announced, int64(size))
+				b, err := readBody(rd, reader, announced, int64(size))
 				if err != nil {
 					t.Fatalf("%d bytes %s, announced %d: %v", size, name, announced, err)
 				}
@@ -53,14 +53,14 @@ func TestABodyIsReadAsItCame(t *testing.T) {
 		}
 	}
 	if !rd.free.TryAcquire(rd.opts.BytesMax) {
-		t.Error("memory was not given back")
+		t.Error("memory was not released")
 	}
 }
 
-func TestOneByteTooManyIsRefused(t *testing.T) {
+func TestReader_OneByteOverTheLimitIsTooLarge(t *testing.T) {
 	rd := New(Options{})
 	for name, announced := range map[string]int64{"announced": 101, "not announced": -1} {
-		_, err := recorded(rd, strings.NewReader(strings.Repeat("x", 101)), announced, 100)
+		_, err := readBody(rd, strings.NewReader(strings.Repeat("x", 101)), announced, 100)
 		if !errors.Is(err, ErrTooLarge) || Status(err) != http.StatusRequestEntityTooLarge || !strings.Contains(err.Error(), "100 bytes") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -68,12 +68,12 @@ func TestOneByteTooManyIsRefused(t *testing.T) {
 			t.Errorf("%s: a body of nearly the right length is read to its end", name)
 		}
 	}
-	_, err := recorded(rd, io.LimitReader(zeros{}, 1<<20), 1<<20, 100)
+	_, err := readBody(rd, io.LimitReader(zeros{}, 1<<20), 1<<20, 100)
 	if !errors.Is(err, ErrTooLarge) || !errors.Is(err, ErrUnread) {
 		t.Errorf("far too much: %v", err)
 	}
 	if !rd.free.TryAcquire(rd.opts.BytesMax) {
-		t.Error("memory was not given back")
+		t.Error("memory was not released")
 	}
 }
 
@@ -81,46 +81,46 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-func TestABrokenBodyIsABadRequest(t *testing.T) {
+func TestReader_BrokenBodyIsABadRequest(t *testing.T) {
 	rd := New(Options{})
-	_, err := recorded(rd, iotest.ErrReader(io.ErrUnexpectedEOF), 10, 100)
+	_, err := readBody(rd, iotest.ErrReader(io.ErrUnexpectedEOF), 10, 100)
 	if !errors.Is(err, io.ErrUnexpectedEOF) || !errors.Is(err, ErrUnread) || Status(err) != http.StatusBadRequest {
 		t.Error(err)
 	}
 }
 
-func TestABodyWaitsForMemoryABoundedTime(t *testing.T) {
+func TestReader_WaitsForMemoryABoundedTime(t *testing.T) {
 	rd := New(Options{BytesMax: 100, Wait: 10 * time.Millisecond})
-	first, err := recorded(rd, strings.NewReader(strings.Repeat("x", 70)), 70, 80)
+	first, err := readBody(rd, strings.NewReader(strings.Repeat("x", 70)), 70, 80)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = recorded(rd, strings.NewReader(strings.Repeat("x", 70)), 70, 80)
+	_, err = readBody(rd, strings.NewReader(strings.Repeat("x", 70)), 70, 80)
 	if !errors.Is(err, ErrBusy) || Status(err) != http.StatusServiceUnavailable || !strings.Contains(err.Error(), "100 bytes") {
 		t.Errorf("second: %v", err)
 	}
 	waiting := New(Options{BytesMax: 100, Wait: time.Hour})
 	first.Release()
-	if first, err = recorded(waiting, strings.NewReader(strings.Repeat("x", 70)), 70, 80); err != nil {
+	if first, err = readBody(waiting, strings.NewReader(strings.Repeat("x", 70)), 70, 80); err != nil {
 		t.Fatal(err)
 	}
 	got := make(chan error)
 	go func() {
-		b, err := recorded(waiting, strings.NewReader(strings.Repeat("x", 70)), 70, 80)
+		b, err := readBody(waiting, strings.NewReader(strings.Repeat("x", 70)), 70, 80)
 		b.Release()
 		got <- err
 	}()
 	first.Release()
 	if err := <-got; err != nil {
-		t.Errorf("it does not get the memory that is given back: %v", err)
+		t.Errorf("it did not get the released memory: %v", err)
 	}
-	// What never fits is refused at once.
-	if _, err = recorded(waiting, zeros{}, -1, 1000); !errors.Is(err, ErrBusy) {
+	// A body over the whole budget is rejected at once.
+	if _, err = readBody(waiting, zeros{}, -1, 1000); !errors.Is(err, ErrBusy) {
 		t.Error(err)
 	}
 }
 
-func TestASlotIsWaitedForABoundedTime(t *testing.T) {
+func TestReader_EnterWaitsForASlotABoundedTime(t *testing.T) {
 	slots := make(chan struct{}, 1)
 	rd := New(Options{Wait: 10 * time.Millisecond})
 	if err := rd.Enter(context.Background(), slots); err != nil {
@@ -176,7 +176,7 @@ func h2c(t *testing.T) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-func TestASlowSenderIsCutAndToldWhyOverHTTP1(t *testing.T) {
+func TestReader_SlowHTTP1ClientGets503(t *testing.T) {
 	s := serve(t, Options{Grace: 50 * time.Millisecond, RateMin: 1 << 20})
 	for name, trickle := range map[string]bool{"stalls": false, "crawls": true} {
 		conn, err := net.Dial("tcp", s.Listener.Addr().String())
@@ -212,7 +212,7 @@ func TestASlowSenderIsCutAndToldWhyOverHTTP1(t *testing.T) {
 	}
 }
 
-func TestASlowStreamIsCutAndTheOthersOfItsConnectionAreNot(t *testing.T) {
+func TestReader_SlowHTTP2StreamDoesNotEndTheConnection(t *testing.T) {
 	s := serve(t, Options{Grace: 50 * time.Millisecond})
 	client := h2c(t)
 	slow, feed := io.Pipe()
@@ -224,7 +224,7 @@ func TestASlowStreamIsCutAndTheOthersOfItsConnectionAreNot(t *testing.T) {
 	}
 	defer cut.Body.Close()
 	text, _ := io.ReadAll(cut.Body)
-	if cut.StatusCode != http.StatusServiceUnavailable || cut.ProtoMajor != 2 || !strings.Contains(string(text), "2 bytes came") {
+	if cut.StatusCode != http.StatusServiceUnavailable || cut.ProtoMajor != 2 || !strings.Contains(string(text), "received 2 bytes") {
 		t.Errorf("%d %s", cut.StatusCode, text)
 	}
 	resp, err := client.Post(s.URL, "", strings.NewReader("hello"))
@@ -237,7 +237,7 @@ func TestASlowStreamIsCutAndTheOthersOfItsConnectionAreNot(t *testing.T) {
 	}
 }
 
-func TestAfterItsBodyARequestMayTakeLong(t *testing.T) {
+func TestReader_DeadlineEndsWithTheBody(t *testing.T) {
 	s := serve(t, Options{Grace: 50 * time.Millisecond})
 	for name, client := range map[string]*http.Client{"HTTP/1": s.Client(), "HTTP/2": h2c(t)} {
 		for range 2 { // the second on the same connection
@@ -254,7 +254,7 @@ func TestAfterItsBodyARequestMayTakeLong(t *testing.T) {
 	}
 }
 
-func TestASenderThatKeepsTheRateMayTakeLongerThanTheGrace(t *testing.T) {
+func TestReader_ClientAtTheMinimumRateMayExceedTheGrace(t *testing.T) {
 	s := serve(t, Options{Grace: 100 * time.Millisecond, RateMin: 10})
 	slow, feed := io.Pipe()
 	go func() {
@@ -274,7 +274,7 @@ func TestASenderThatKeepsTheRateMayTakeLongerThanTheGrace(t *testing.T) {
 	}
 }
 
-func TestNoBodyTakesLongerThanTheTotal(t *testing.T) {
+func TestReader_TotalLimitsTheTimeOfABody(t *testing.T) {
 	s := serve(t, Options{Grace: time.Second, RateMin: 1, Total: 100 * time.Millisecond})
 	slow, feed := io.Pipe()
 	stop := make(chan struct{})

@@ -1,10 +1,10 @@
-// Package ui serves the page at "/": the built files of the folder ui/, which are embedded from dist.
+// Package ui serves the web UI at "/": the built files of the folder ui/, embedded from dist.
 //
-// A request's path comes in; out goes a file of dist, or index.html where the path is one of the page's own addresses
-// (/query, /targets, …), which the page then reads by itself. Every other path is 404, so that an API path nobody has
-// registered never answers with HTML. The page finds its files and the API relative to its own address, one level deep;
-// hence no prefix is ever written into it, and the bytes are the same for everybody. There is no API here, no template
-// and no state but the compressed forms, made on first use: their number and size are those of dist.
+// The response is a file of dist, or index.html for a route of the UI (/query, /targets, …), which the UI evaluates in
+// the browser. Every other path is status 404, so that an unregistered API path never returns HTML. The UI addresses its
+// files and the API relative to its own path, which has one level: it contains no route prefix, and the bytes are the same
+// under every prefix. The package contains no API, no template and no state but the compressed files, which are created on
+// first use.
 package ui
 
 import (
@@ -25,10 +25,10 @@ import (
 //go:embed all:dist
 var dist embed.FS
 
-// routes are the page's addresses. ui/src/lib/route.ts has the same list; a test compares them.
+// routes are the routes of the UI. ui/src/lib/route.ts has the same list; a test compares them.
 var routes = []string{"", "query", "graph", "profiles", "targets", "status", "tsdb-status", "flags", "config", "stores"}
 
-// contentTypes is a table of our own, because mime.TypeByExtension answers what the machine's files say.
+// contentTypes replaces mime.TypeByExtension, whose result depends on files of the host.
 var contentTypes = map[string]string{
 	".css":  "text/css; charset=utf-8",
 	".html": "text/html; charset=utf-8",
@@ -37,13 +37,12 @@ var contentTypes = map[string]string{
 	".txt":  "text/plain; charset=utf-8",
 }
 
-// contentSecurityPolicy lets the page reach nothing but its own server. The editor writes its style sheet into the
-// document, which needs unsafe-inline for styles; scripts never do.
+// contentSecurityPolicy restricts the UI to its own server. The editor inserts its style sheet into the document, which
+// requires unsafe-inline for styles; scripts do not.
 const contentSecurityPolicy = "default-src 'self'; style-src 'self' 'unsafe-inline'; object-src 'none'; base-uri 'none'; " +
 	"form-action 'self'; frame-ancestors 'self'"
 
-// Handler serves the page to requests whose paths begin with prefix ("" or "/" for none), as a server under
-// --web.route-prefix receives them.
+// Handler returns the handler of the UI under the path prefix of --web.route-prefix ("" or "/": none).
 func Handler(prefix string) http.Handler {
 	prefix = strings.TrimRight(prefix, "/") + "/"
 	if prefix[0] != '/' {
@@ -73,7 +72,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.URL.Path+"/" == h.prefix {
-		redirectBelow(w, r)
+		redirectToSlash(w, r)
 		return
 	}
 	name, ok := strings.CutPrefix(r.URL.Path, h.prefix)
@@ -85,9 +84,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.serve(w, r)
 }
 
-// redirectBelow adds the slash that relative addresses need. The target is relative too: a proxy in front may have cut
-// off a prefix that only the browser knows.
-func redirectBelow(w http.ResponseWriter, r *http.Request) {
+// redirectToSlash redirects to the path with a trailing slash, which relative URLs need. The target is relative too: a
+// reverse proxy may have removed a prefix that only the browser knows.
+func redirectToSlash(w http.ResponseWriter, r *http.Request) {
 	target := path.Base(r.URL.Path) + "/"
 	if r.URL.RawQuery != "" {
 		target += "?" + r.URL.RawQuery
@@ -96,7 +95,7 @@ func redirectBelow(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusFound)
 }
 
-// load reads dist. An error is impossible, for the files are part of the program.
+// load reads dist. It panics on errors, which are impossible for embedded files.
 func load() map[string]*file {
 	files := make(map[string]*file)
 	err := fs.WalkDir(dist, "dist", func(name string, d fs.DirEntry, err error) error {
@@ -117,20 +116,20 @@ func load() map[string]*file {
 	return files
 }
 
-// file is one file of dist, ready to be sent.
+// file is one file of dist with its response headers.
 type file struct {
 	contentType  string
 	cacheControl string
-	etag         string // without quotes; the compressed form's has "-gzip" behind it
+	etag         string // without quotes; the compressed file has the suffix "-gzip"
 	plain        []byte
-	compressed   func() []byte // nil where compression gains nothing
+	compressed   func() []byte // gzip of plain, computed on first use
 }
 
 func newFile(name string, plain []byte) *file {
 	sum := sha256.Sum256(plain)
 	f := &file{
 		contentType:  contentTypes[path.Ext(name)],
-		cacheControl: "no-cache", // kept, but asked about each time: an upgraded server must not show an old page
+		cacheControl: "no-cache", // cached, but revalidated each time: an upgraded server must not show an old UI
 		etag:         hex.EncodeToString(sum[:12]),
 		plain:        plain,
 		compressed:   sync.OnceValue(func() []byte { return compress(plain) }),
@@ -139,14 +138,14 @@ func newFile(name string, plain []byte) *file {
 		f.contentType = "application/octet-stream"
 	}
 	if strings.HasPrefix(name, "assets/") {
-		f.cacheControl = "public, max-age=31536000, immutable" // the name holds the content's hash
+		f.cacheControl = "public, max-age=31536000, immutable" // the name contains the hash of the content
 	}
 	return f
 }
 
 func compress(plain []byte) []byte {
 	var b bytes.Buffer
-	// Neither call can fail: the level is valid and a Buffer takes everything.
+	// No call can fail: the level is valid and writes to a Buffer do not fail.
 	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression)
 	_, _ = z.Write(plain)
 	_ = z.Close()
@@ -169,7 +168,7 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	// net/http adds the length and leaves the body out for HEAD. A failed write has nobody left to be told.
+	// net/http adds Content-Length and omits the body for HEAD. A failed write means that the client has disconnected.
 	_, _ = w.Write(body)
 }
 
@@ -184,7 +183,7 @@ func acceptsGzip(accept string) bool {
 	return false
 }
 
-// matches says whether the client already has what etag names. Proxies may have weakened the tag on its way.
+// matches reports whether If-None-Match contains etag. It ignores the weak prefix, which proxies may add.
 func matches(ifNoneMatch, etag string) bool {
 	for part := range strings.SplitSeq(ifNoneMatch, ",") {
 		part = strings.TrimPrefix(strings.TrimSpace(part), "W/")

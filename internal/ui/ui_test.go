@@ -37,7 +37,7 @@ func body(t *testing.T, r *http.Response) string {
 	return string(b)
 }
 
-// assets are the addresses that index.html names.
+// assets returns the files that index.html references.
 func assets(t *testing.T, h http.Handler) []string {
 	t.Helper()
 	found := regexp.MustCompile(`(?:src|href)="\./([^"]+)"`).FindAllStringSubmatch(body(t, get(h, "/")), -1)
@@ -49,7 +49,7 @@ func assets(t *testing.T, h http.Handler) []string {
 	return out
 }
 
-func TestEveryAddressOfThePageIsTheIndex(t *testing.T) {
+func TestHandler_EveryRouteServesTheIndex(t *testing.T) {
 	h := Handler("")
 	index := body(t, get(h, "/"))
 	check(t, strings.Contains(index, `<div id="app">`), "/ is not the page")
@@ -57,12 +57,12 @@ func TestEveryAddressOfThePageIsTheIndex(t *testing.T) {
 		resp := get(h, "/"+r)
 		check(t, resp.StatusCode == 200, "/%s: %d", r, resp.StatusCode)
 		check(t, resp.Header.Get("Content-Type") == "text/html; charset=utf-8", "/%s: %s", r, resp.Header.Get("Content-Type"))
-		check(t, resp.Header.Get("Cache-Control") == "no-cache", "/%s may be kept without asking", r)
-		check(t, body(t, resp) == index, "/%s is another page", r)
+		check(t, resp.Header.Get("Cache-Control") == "no-cache", "/%s may be cached without revalidation", r)
+		check(t, body(t, resp) == index, "/%s is not the index", r)
 	}
 }
 
-func TestRoutesAreThoseThePageKnows(t *testing.T) {
+func TestRoutes_EqualTheFrontendRoutes(t *testing.T) {
 	source, err := os.ReadFile("../../ui/src/lib/route.ts")
 	check(t, err == nil, "%v", err)
 	_, table, _ := strings.Cut(string(source), "= {")
@@ -74,7 +74,7 @@ func TestRoutesAreThoseThePageKnows(t *testing.T) {
 	check(t, slices.Equal(page, routes), "page %q, server %q", page, routes)
 }
 
-func TestUnknownPathsAreNotThePage(t *testing.T) {
+func TestHandler_UnknownPathIs404(t *testing.T) {
 	h := Handler("")
 	for _, p := range []string{"/api/v1/query", "/assets/none.js", "/query/", "/dist/index.html", "/..", "/assets/", "/assets"} {
 		resp := get(h, p)
@@ -82,7 +82,7 @@ func TestUnknownPathsAreNotThePage(t *testing.T) {
 	}
 }
 
-func TestAssetsMayBeKeptForever(t *testing.T) {
+func TestHandler_AssetsAreImmutable(t *testing.T) {
 	h := Handler("")
 	types := map[string]bool{}
 	for _, name := range assets(t, h) {
@@ -96,14 +96,14 @@ func TestAssetsMayBeKeptForever(t *testing.T) {
 	check(t, types["text/css; charset=utf-8"] && types["text/javascript; charset=utf-8"], "types: %v", types)
 }
 
-func TestEveryFileHasAKnownType(t *testing.T) {
+func TestHandler_EveryFileHasAContentType(t *testing.T) {
 	for name, f := range load() {
 		check(t, f.contentType != "application/octet-stream", "%s has no content type in the table", name)
 		check(t, !strings.HasSuffix(name, ".map"), "%s: source maps are not shipped", name)
 	}
 }
 
-func TestPrefixIsStrippedAndRequired(t *testing.T) {
+func TestHandler_PrefixIsStrippedAndRequired(t *testing.T) {
 	for _, prefix := range []string{"/a/prom", "a/prom/", "/a/prom/"} {
 		h := Handler(prefix)
 		check(t, get(h, "/a/prom/graph").StatusCode == 200, "%s: page", prefix)
@@ -114,7 +114,7 @@ func TestPrefixIsStrippedAndRequired(t *testing.T) {
 	}
 }
 
-func TestGzipHoldsTheSameBytes(t *testing.T) {
+func TestHandler_GzipHasTheSameBytes(t *testing.T) {
 	h := Handler("/")
 	for _, name := range assets(t, h) {
 		plain := body(t, get(h, "/"+name))
@@ -128,7 +128,7 @@ func TestGzipHoldsTheSameBytes(t *testing.T) {
 	check(t, get(h, "/", "Accept-Encoding", "gzip;q=0").Header.Get("Content-Encoding") == "", "gzip was refused")
 }
 
-func TestAKnownETagIsNotSentAgain(t *testing.T) {
+func TestHandler_MatchingETagIs304(t *testing.T) {
 	h := Handler("")
 	for _, encoding := range []string{"identity", "gzip"} {
 		tag := get(h, "/", "Accept-Encoding", encoding).Header.Get("ETag")
@@ -138,7 +138,7 @@ func TestAKnownETagIsNotSentAgain(t *testing.T) {
 	}
 }
 
-func TestOnlyReadingIsAllowed(t *testing.T) {
+func TestHandler_OnlyGetAndHeadAreAllowed(t *testing.T) {
 	h := Handler("")
 	for method, want := range map[string]int{"POST": 405, "PUT": 405, "DELETE": 405, "HEAD": 200} {
 		w := httptest.NewRecorder()
@@ -148,7 +148,7 @@ func TestOnlyReadingIsAllowed(t *testing.T) {
 	}
 }
 
-func TestAnswersForbidOutsideHosts(t *testing.T) {
+func TestHandler_SecurityHeadersForbidOtherHosts(t *testing.T) {
 	h := Handler("")
 	for _, p := range []string{"/", "/nothing"} {
 		header := get(h, p).Header
@@ -159,7 +159,7 @@ func TestAnswersForbidOutsideHosts(t *testing.T) {
 	}
 }
 
-func TestLicencesOfBundledPackagesAreServed(t *testing.T) {
+func TestHandler_ServesLicencesOfBundledPackages(t *testing.T) {
 	text := body(t, get(Handler(""), "/LICENSES.txt"))
 	for _, name := range []string{"preact", "uplot", "@prometheus-io/codemirror-promql", "@codemirror/view"} {
 		check(t, strings.Contains(text, "\n"+name+" "), "%s is missing", name)

@@ -1,9 +1,9 @@
-// Package vfs is the file calls that make data durable, as an interface.
+// Package vfs is an interface to the file system calls that make data durable.
 //
-// A file's content is durable once Sync has returned, and its name once SyncDir of
-// its folder has. Stores that promise durability create, rename and remove through
-// an FS, so that tests can take away what was not synced, or let any call fail
-// (crashfs). Reading is not part of it: readers use package os.
+// The content of a file is durable after Sync, and its name after SyncDir of its folder.
+// Stores create, rename and remove files through an FS, so that tests can drop unsynced data
+// or fail any call (package crashfs). Reading is not part of the interface: readers use
+// package os.
 package vfs
 
 import (
@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 )
 
-// File is a file that is being written.
+// File is a file open for writing.
 type File interface {
 	io.Writer
 	Truncate(size int64) error
@@ -22,9 +22,9 @@ type File interface {
 	Close() error
 }
 
-// FS is the calls that change folders.
+// FS contains the calls that change folders.
 type FS interface {
-	// Create makes a file that must not exist.
+	// Create creates a file, which must not exist.
 	Create(path string) (File, error)
 	Mkdir(path string) error
 	Rename(from, to string) error
@@ -69,8 +69,8 @@ func (Disk) SyncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// MakeDir makes a folder in one that exists, unless it is there already, and makes
-// its name durable in either case: whoever made it may have crashed before that.
+// MakeDir creates a folder in an existing parent, unless it exists, and makes its name durable
+// in both cases: the process that created it may have crashed before SyncDir.
 func MakeDir(fs FS, path string) error {
 	if err := fs.Mkdir(path); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -78,11 +78,11 @@ func MakeDir(fs FS, path string) error {
 	return fs.SyncDir(filepath.Dir(path))
 }
 
-// WriteFile makes a whole file, content and name durable. What is there under the
-// name is replaced at once or not at all.
+// WriteFile writes a whole file and makes content and name durable. An existing file is
+// replaced atomically.
 func WriteFile(fs FS, path string, content []byte) error {
 	tmp := path + ".tmp"
-	if err := removeIfThere(fs, tmp); err != nil {
+	if err := removeIfExists(fs, tmp); err != nil {
 		return err
 	}
 	f, err := fs.Create(tmp)
@@ -97,21 +97,20 @@ func WriteFile(fs FS, path string, content []byte) error {
 		err = fs.Rename(tmp, path)
 	}
 	if err != nil {
-		return errors.Join(err, removeIfThere(fs, tmp))
+		return errors.Join(err, removeIfExists(fs, tmp))
 	}
 	return fs.SyncDir(filepath.Dir(path))
 }
 
-func removeIfThere(fs FS, path string) error {
+func removeIfExists(fs FS, path string) error {
 	if err := fs.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// Discard removes a folder with its content such that a crash leaves it whole, or
-// under the temporary name, or nothing. Whatever is under the temporary name is
-// removed as well.
+// Discard removes a folder with its content. After a crash the folder is complete, has the
+// temporary name, or is gone. Discard also removes anything under the temporary name.
 func Discard(fs FS, path, temporary string) error {
 	if err := fs.RemoveAll(temporary); err != nil {
 		return err
@@ -123,7 +122,7 @@ func Discard(fs FS, path, temporary string) error {
 		return err
 	}
 	if err := fs.SyncDir(filepath.Dir(path)); err != nil {
-		return err // what is in it stays until the name is known to be gone
+		return err // the content stays until the rename is durable
 	}
 	return fs.RemoveAll(temporary)
 }

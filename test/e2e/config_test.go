@@ -114,7 +114,7 @@ func TestServe_InvalidConfigurationIsRefusedAtStart(t *testing.T) {
 	dir := t.TempDir()
 	for text, want := range map[string]string{
 		"global: {scrape_interval: 1m}\nnonsense: 1\n":                                   "line 2: field nonsense not found",
-		"scrape_configs:\n- job_name: a\n  ec2_sd_configs: [{region: x}]\n":              "targets are found by static_configs, file_sd_configs, http_sd_configs and dns_sd_configs",
+		"scrape_configs:\n- job_name: a\n  ec2_sd_configs: [{region: x}]\n":              "supported are static_configs, file_sd_configs, http_sd_configs and dns_sd_configs",
 		"scrape_configs:\n- job_name: a\n  scrape_timeout: 9m\n":                         "scrape timeout greater than scrape interval",
 		"scrape_config_files: [more.yml]\n":                                              "more.yml",
 		"scrape_configs:\n- job_name: a\n  relabel_configs: [{regex: '('}]\n":            "missing closing )",

@@ -7,15 +7,15 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// Go counts since the start of the process what was allocated and where
-// goroutines waited; what is in use is a state. Of counts the difference between
-// two profiles is kept, which is what happened in between.
-func isCount(sampleType string) bool { return !strings.HasPrefix(sampleType, "inuse_") }
+// isCumulative reports whether Go counts a sample type since the start of the process:
+// allocations, contentions and delays. Of such a type the delta between two profiles is
+// stored. The inuse types are the current state.
+func isCumulative(sampleType string) bool { return !strings.HasPrefix(sampleType, "inuse_") }
 
-// difference is what was counted from one profile to the next, with states as
-// they are in the later one. Counts that went down (the process has started
-// anew) begin at zero. Both profiles are used up.
-func difference(from, to *profile.Profile, count func(sampleType string) bool) (*profile.Profile, error) {
+// delta returns the increase of cumulative values from one profile to the next, with the
+// other values of the later one. A value that decreased (the process was restarted) becomes
+// zero. delta modifies both profiles.
+func delta(from, to *profile.Profile, count func(sampleType string) bool) (*profile.Profile, error) {
 	ratios := make([]float64, len(from.SampleType))
 	for i, t := range from.SampleType {
 		if count(t.Type) {
@@ -28,10 +28,10 @@ func difference(from, to *profile.Profile, count func(sampleType string) bool) (
 	}
 	out, err := profile.Merge([]*profile.Profile{to, from})
 	if err != nil {
-		return nil, badRequest("the previous profile is of another kind: %v", err)
+		return nil, badRequest("the previous profile has another type: %v", err)
 	}
 	out.TimeNanos, out.DurationNanos = start, duration
-	kept := out.Sample[:0]
+	nonZero := out.Sample[:0]
 	for _, s := range out.Sample {
 		some := false
 		for i := range s.Value {
@@ -39,16 +39,16 @@ func difference(from, to *profile.Profile, count func(sampleType string) bool) (
 			some = some || s.Value[i] != 0
 		}
 		if some {
-			kept = append(kept, s)
+			nonZero = append(nonZero, s)
 		}
 	}
-	out.Sample = kept
+	out.Sample = nonZero
 	return out.Compact(), nil
 }
 
-// since is an upload less the profile before it. Both have passed ferula's own
-// decoder.
-func (in *Ingester) since(u *upload) ([]byte, error) {
+// uploadDelta returns the delta of an upload to its previous profile. Both were already
+// checked by package codec/pprof.
+func (in *Ingester) uploadDelta(u *upload) ([]byte, error) {
 	previous, err := profile.ParseData(u.previous)
 	if err != nil {
 		return nil, badRequest("prev_profile: %v", err)
@@ -57,9 +57,9 @@ func (in *Ingester) since(u *upload) ([]byte, error) {
 	if err != nil {
 		return nil, badRequest("profile: %v", err)
 	}
-	d, err := difference(previous, current, func(sampleType string) bool {
+	d, err := delta(previous, current, func(sampleType string) bool {
 		if u.config == nil {
-			return isCount(sampleType)
+			return isCumulative(sampleType)
 		}
 		return u.config[sampleType].Cumulative
 	})

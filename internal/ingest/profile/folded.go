@@ -8,23 +8,23 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 )
 
-// stacksMax and depthMax bound what one upload of folded stacks may hold.
+// stacksMax and depthMax limit one upload of folded stacks.
 const (
 	stacksMax = 500_000
 	depthMax  = 4096
 )
 
-// foldedProfile gathers stacks, the root first, into a pprof.
+// foldedProfile encodes folded stacks as a pprof.
 type foldedProfile struct {
 	encoder   *pprof.Encoder
 	locations map[string]uint64
-	stack     []uint64 // the leaf first
+	stack     []uint64 // leaf first
 	stacks    int
-	factor    int64 // from a count to a value
+	factor    int64 // value per count
 }
 
-// newFolded starts a profile of the units that /ingest names. Samples of a CPU
-// become nanoseconds by their rate, as everybody reads them.
+// newFolded starts a profile with the units of /ingest. CPU samples are converted to
+// nanoseconds by the sample rate (in Hz), the unit that pprof tools expect.
 func newFolded(units string, rate uint64, from, until time.Time) *foldedProfile {
 	f := &foldedProfile{encoder: pprof.NewEncoder(), locations: map[string]uint64{}, factor: 1}
 	period := int64(1e9) / int64(rate)
@@ -59,14 +59,14 @@ func newFolded(units string, rate uint64, from, until time.Time) *foldedProfile 
 func (f *foldedProfile) location(name []byte) uint64 {
 	id, ok := f.locations[string(name)]
 	if !ok {
-		text := string(bytes.ToValidUTF8(name, []byte("\uFFFD")))
-		id = f.encoder.Location(f.encoder.Function(text, text, "", 0), 0)
+		valid := string(bytes.ToValidUTF8(name, []byte("\uFFFD")))
+		id = f.encoder.Location(f.encoder.Function(valid, valid, "", 0), 0)
 		f.locations[string(name)] = id
 	}
 	return id
 }
 
-// add takes one stack: names joined by semicolons, the root first.
+// add adds one stack: function names joined by semicolons, root first.
 func (f *foldedProfile) add(names []byte, count int64) error {
 	if f.stacks++; f.stacks > stacksMax {
 		return limitError("symbols", "more than %d stacks", stacksMax)
@@ -76,7 +76,7 @@ func (f *foldedProfile) add(names []byte, count int64) error {
 	}
 	value := count * f.factor
 	if f.factor > 1 && value/f.factor != count {
-		return badRequest("%d samples are more than can be", count)
+		return badRequest("%d samples overflow a value in nanoseconds", count)
 	}
 	f.stack = f.stack[:0]
 	for len(names) > 0 {
@@ -88,7 +88,7 @@ func (f *foldedProfile) add(names []byte, count int64) error {
 	return nil
 }
 
-// readGroups reads lines of `main;work;loop 17`.
+// readGroups parses lines of the form `main;work;loop 17`.
 func (f *foldedProfile) readGroups(body []byte) error {
 	for number := 1; len(body) > 0; number++ {
 		line, rest, _ := bytes.Cut(body, []byte{'\n'})
@@ -102,7 +102,7 @@ func (f *foldedProfile) readGroups(body []byte) error {
 		}
 		count, err := strconv.ParseInt(string(line[at+1:]), 10, 64)
 		if err != nil || count < 0 {
-			return badRequest("line %d: %.100q is no count", number, line[at+1:])
+			return badRequest("line %d: %.100q is not a count", number, line[at+1:])
 		}
 		if err := f.add(bytes.TrimSpace(line[:at]), count); err != nil {
 			return err
@@ -111,7 +111,7 @@ func (f *foldedProfile) readGroups(body []byte) error {
 	return nil
 }
 
-// readLines reads one stack a line, each seen once.
+// readLines parses one stack per line, each with a count of 1.
 func (f *foldedProfile) readLines(body []byte) error {
 	for len(body) > 0 {
 		line, rest, _ := bytes.Cut(body, []byte{'\n'})

@@ -18,13 +18,13 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// Tenant reads the tenant of a request.
+// Tenant returns the tenant of a request.
 type Tenant func(http.Header) (string, error)
 
-// uploadsMax is how many uploads are decoded at once; further ones wait.
+// uploadsMax is the maximum of uploads that are decoded concurrently; further ones wait.
 const uploadsMax = 16
 
-// upload is one request to /ingest, read.
+// upload is one parsed request to /ingest.
 type upload struct {
 	name        string
 	from, until time.Time
@@ -36,14 +36,14 @@ type upload struct {
 	config            map[string]profilepb.SampleTypeConfig
 }
 
-// Handler is the older SDKs' POST /ingest. bodies may be nil: it is shared with other
-// receivers.
+// Handler returns the handler of POST /ingest, which older SDKs use. bodies is shared with
+// other receivers; nil: a new one.
 func (in *Ingester) Handler(tenantOf Tenant, bodies *reqbody.Reader) http.Handler {
 	if bodies == nil {
 		bodies = reqbody.New(reqbody.Options{})
 	}
 	slots := make(chan struct{}, uploadsMax)
-	bytesMax := int64(in.limits.ProfileBytes)*2 + (1 << 20) // a profile and the one before it
+	bytesMax := int64(in.limits.ProfileBytes)*2 + (1 << 20) // a profile and the previous one
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		tenant, err := tenantOf(r.Header)
 		if err != nil {
@@ -57,7 +57,7 @@ func (in *Ingester) Handler(tenantOf Tenant, bodies *reqbody.Reader) http.Handle
 	})
 }
 
-// receive reads the body before the request takes a slot.
+// receive reads the body, then takes a slot and pushes the upload.
 func (in *Ingester) receive(w http.ResponseWriter, r *http.Request, tenant string, bodies *reqbody.Reader, bytesMax int64, slots chan struct{}) error {
 	u, err := in.parse(r.URL.RawQuery, r.Header.Get("Content-Type"))
 	if err != nil {
@@ -78,10 +78,10 @@ func (in *Ingester) receive(w http.ResponseWriter, r *http.Request, tenant strin
 		in.discarded.With(reasonOf(err)).Inc()
 		return err
 	}
-	return in.push(r.Context(), tenant, u) // which counts what it refuses
+	return in.push(r.Context(), tenant, u) // Push counts discarded profiles
 }
 
-// StatusOf is the HTTP status of what Push returns.
+// StatusOf returns the HTTP status of an error of Push or of the receiver.
 func StatusOf(err error) int {
 	var limit *LimitError
 	switch {
@@ -101,9 +101,9 @@ func StatusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-var errUnsupported = errors.New("is not taken in: send pprof, or folded stacks as groups or lines")
+var errUnsupported = errors.New("is not supported: send pprof, or folded stacks as groups or lines")
 
-// push makes a profile of an upload.
+// push converts an upload to a profile and pushes it.
 func (in *Ingester) push(ctx context.Context, tenant string, u *upload) error {
 	app, lset, err := parseName(u.name)
 	var raw []byte
@@ -115,21 +115,21 @@ func (in *Ingester) push(ctx context.Context, tenant string, u *upload) error {
 		in.discarded.With(reasonOf(err)).Inc()
 		return err
 	}
-	named, serviced := false, false
+	hasName, hasService := false, false
 	for _, l := range lset {
-		named = named || (l.Name == profiles.LabelName && l.Value != "")
-		serviced = serviced || (l.Name == profiles.LabelService && l.Value != "")
+		hasName = hasName || (l.Name == profiles.LabelName && l.Value != "")
+		hasService = hasService || (l.Name == profiles.LabelService && l.Value != "")
 	}
-	if !named {
+	if !hasName {
 		lset = append(lset, profilepb.RawLabel{Name: profiles.LabelName, Value: profileName(types, u.config, u.units)})
 	}
-	if !serviced {
+	if !hasService {
 		lset = append(lset, profilepb.RawLabel{Name: profiles.LabelService, Value: app})
 	}
 	return in.Push(ctx, tenant, []profilepb.RawProfile{{Labels: lset, Raw: raw, TimeNS: u.from.UnixNano()}})
 }
 
-// parse reads the query string.
+// parse parses the query string.
 func (in *Ingester) parse(query, contentType string) (*upload, error) {
 	form, err := url.ParseQuery(query)
 	if err != nil {
@@ -156,7 +156,7 @@ func (in *Ingester) parse(query, contentType string) (*upload, error) {
 		}
 	}
 	if media, _, err := mime.ParseMediaType(contentType); err == nil && media == "multipart/form-data" && u.format == "" {
-		u.format = "pprof" // as SDKs send it
+		u.format = "pprof" // SDKs send multipart forms without a format
 	}
 	switch u.format {
 	case "", "groups", "lines", "pprof":
@@ -167,13 +167,13 @@ func (in *Ingester) parse(query, contentType string) (*upload, error) {
 	return nil, badRequest("format %.100q is unknown", u.format)
 }
 
-// unsupported is a format that is known and not taken in.
+// unsupported is the error of a format that is known but not supported.
 type unsupported struct{ format string }
 
 func (e unsupported) Error() string { return "format " + e.format + " " + errUnsupported.Error() }
 func (e unsupported) Unwrap() error { return errUnsupported }
 
-// read takes the body apart. What it keeps of it is valid until the body's Release.
+// read parses the body. The upload references it and is valid until the body's Release.
 func (u *upload) read(body *reqbody.Body, contentType string) error {
 	media, params, err := mime.ParseMediaType(contentType)
 	if err != nil || media != "multipart/form-data" {
@@ -189,17 +189,17 @@ func (u *upload) read(body *reqbody.Body, contentType string) error {
 		if err != nil {
 			return bodyError(err)
 		}
-		text, err := io.ReadAll(part)
+		content, err := io.ReadAll(part)
 		if err != nil {
 			return bodyError(err)
 		}
 		switch part.FormName() {
 		case "profile":
-			u.profile = text
+			u.profile = content
 		case "prev_profile":
-			u.previous = text
+			u.previous = content
 		case "sample_type_config":
-			if u.config, err = profilepb.ParseSampleTypes(text); err != nil {
+			if u.config, err = profilepb.ParseSampleTypes(content); err != nil {
 				return badRequest("%v", err)
 			}
 		}
@@ -212,7 +212,7 @@ func (u *upload) read(body *reqbody.Body, contentType string) error {
 
 func bodyError(err error) error { return badRequest("body: %v", err) }
 
-// pprofOf is the upload as a pprof, and what its samples are of.
+// pprofOf returns the upload as a pprof and its sample types.
 func (in *Ingester) pprofOf(u *upload) (raw []byte, types []string, err error) {
 	if u.format != "pprof" && !isPprof(u.profile) {
 		folded := newFolded(u.units, u.rate, u.from, u.until)
@@ -237,25 +237,25 @@ func (in *Ingester) pprofOf(u *upload) (raw []byte, types []string, err error) {
 	}
 	raw = u.profile
 	if u.previous != nil {
-		// Both are checked by ferula's own decoder before another one sees them.
+		// codec/pprof enforces the limits before package google/pprof decodes both profiles.
 		if err := decoded.Decode(u.previous, in.limits.decode()); err != nil {
 			return nil, nil, err
 		}
-		if raw, err = in.since(u); err != nil {
+		if raw, err = in.uploadDelta(u); err != nil {
 			return nil, nil, err
 		}
 	}
 	return raw, types, nil
 }
 
-// foldedNames say by the units of folded stacks what they measure.
+// foldedNames maps the units of folded stacks to sample types.
 var foldedNames = map[string]string{
 	"": "cpu", "samples": "cpu", "bytes": "inuse_space", "objects": "inuse_objects", "goroutines": "goroutine",
 	"lock_nanoseconds": "delay", "lock_samples": "contentions",
 }
 
-// isPprof tells a pprof that came without saying so: gzip, or a first field that
-// holds a sample type.
+// isPprof detects a pprof without a declared format: it begins with the gzip magic or with
+// a sample type field.
 func isPprof(body []byte) bool {
 	return bytes.HasPrefix(body, []byte{0x1F, 0x8B}) || bytes.HasPrefix(body, []byte{0x0A, 0x04, 0x08})
 }

@@ -1,16 +1,16 @@
-// Package profile is the way in for profiles: pushed ones, the older SDKs'
-// uploads, the endpoints that are scraped, and ferula's own.
+// Package profile ingests profiles: pushed ones, uploads of older SDKs, scraped ones and
+// those of this process.
 //
 //	push.v1 (wire/profileapi) ---------------------+
 //	/ingest (form.go: pprof, folded stacks) -------+--> Ingester.Push --> Store
 //	/debug/pprof of targets (scraper.go) ----------+
 //	this process (self.go) ------------------------+
 //
-// Every profile passes Ingester.Push: its labels are put in order, it is decoded
-// once, within limits, and handed to the Store, which returns when it is durable.
-// A push is taken as a whole or refused as a whole, with an error that says why,
-// and what is refused is counted. There is no storage here, no wire format but
-// /ingest's, and no tenant is known beyond its limits.
+// Every profile goes through Ingester.Push: its labels are normalized, it is decoded once
+// within limits and appended to the Store, which returns when it is durable. A push is
+// accepted or rejected as a whole. A rejected one returns an error and is counted. The
+// package contains no storage, no wire format but that of /ingest, and no state of a tenant
+// but its limits.
 package profile
 
 import (
@@ -32,8 +32,8 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// Store keeps profiles; it returns when they are durable. What it gets is borrowed
-// until then.
+// Store stores profiles. Append returns when they are durable; the batch is borrowed until
+// then.
 type Store interface {
 	Append(ctx context.Context, tenant string, batch []profiles.RawProfile) error
 }
@@ -44,7 +44,7 @@ type Options struct {
 	Now    func() time.Time // nil: time.Now
 }
 
-// Ingester takes profiles in. Use New.
+// Ingester validates profiles and appends them to a Store. Create it with New.
 type Ingester struct {
 	limits  Limits
 	store   Store
@@ -59,7 +59,7 @@ type Ingester struct {
 	repaired  *metrics.CounterVec
 }
 
-// New makes an ingester; it owns no goroutine. set may be nil.
+// New creates an ingester. It owns no goroutine. set may be nil.
 func New(opts Options, store Store, logger *slog.Logger, set *metrics.Set) (*Ingester, error) {
 	if err := opts.Limits.Validate(); err != nil {
 		return nil, err
@@ -75,24 +75,24 @@ func New(opts Options, store Store, logger *slog.Logger, set *metrics.Set) (*Ing
 		limits: limits, store: store, logger: logger, now: opts.Now,
 		tenants:   tenants{limits: limits, byName: map[string]*tenant{}},
 		received:  set.NewCounter("ferula_profiles_received_total"),
-		bytes:     set.NewCounterVec("ferula_profiles_received_bytes_total", "Bytes of profiles taken in, as sent and inflated.", "form"),
-		discarded: set.NewCounterVec("ferula_profiles_discarded_total", "Profiles refused, by reason.", "reason"),
-		repaired:  set.NewCounterVec("ferula_profiles_repaired_total", "Parts of accepted profiles that were dropped or mended, by reason.", "reason"),
+		bytes:     set.NewCounterVec("ferula_profiles_received_bytes_total", "Bytes of ingested profiles, as sent and inflated.", "form"),
+		discarded: set.NewCounterVec("ferula_profiles_discarded_total", "Profiles rejected, by reason.", "reason"),
+		repaired:  set.NewCounterVec("ferula_profiles_repaired_total", "Parts of ingested profiles that were dropped or repaired, by reason.", "reason"),
 	}
-	set.Describe("ferula_profiles_received_total", "Profiles taken in.", "")
+	set.Describe("ferula_profiles_received_total", "Profiles ingested.", "")
 	in.decoded.New = func() any { return &pprof.Profile{} }
 	return in, nil
 }
 
-// inflatedKept is the greatest profile whose buffers are kept for another.
-const inflatedKept = 8 << 20
+// pooledBytesMax is the maximum size of a profile whose buffers are reused.
+const pooledBytesMax = 8 << 20
 
-// Push takes profiles in, all of them or none.
+// Push ingests all profiles or, with an error, none.
 func (in *Ingester) Push(ctx context.Context, tenant string, pushed []profilepb.RawProfile) error {
 	batch := make([]profiles.RawProfile, 0, len(pushed))
 	defer func() {
 		for _, p := range batch {
-			if p.Profile.RawBytes() <= inflatedKept {
+			if p.Profile.RawBytes() <= pooledBytesMax {
 				in.decoded.Put(p.Profile)
 			}
 		}
@@ -105,7 +105,7 @@ func (in *Ingester) Push(ctx context.Context, tenant string, pushed []profilepb.
 		in.discarded.With(reasonOf(err)).Add(len(pushed))
 		return err
 	}
-	in.tenants.accepted(tenant, known, hashes, in.now())
+	in.tenants.record(tenant, known, hashes, in.now())
 	in.received.Add(len(pushed))
 	for _, p := range batch {
 		p.Profile.Repairs.Each(func(reason string, n int) { in.repaired.With(reason).Add(n) })
@@ -129,12 +129,12 @@ func reasonOf(err error) string {
 	case errors.Is(err, reqbody.ErrBusy):
 		return "busy"
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, reqbody.ErrUnread):
-		return "canceled" // the sender has gone, or was too slow
+		return "canceled" // the client has disconnected or was too slow
 	}
 	return "store"
 }
 
-// check decodes a push into batch and says what is wrong with it.
+// check validates a push and decodes it into batch.
 func (in *Ingester) check(ctx context.Context, tenantName string, pushed []profilepb.RawProfile, batch *[]profiles.RawProfile) (known *tenant, hashes map[uint64]struct{}, err error) {
 	now := in.now()
 	if known, err = in.tenants.get(tenantName, now); err != nil {
@@ -145,14 +145,14 @@ func (in *Ingester) check(ctx context.Context, tenantName string, pushed []profi
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
 		}
-		p, err := in.one(&pushed[i], now)
+		p, err := in.decodeOne(&pushed[i], now)
 		if p.Profile != nil {
 			*batch = append(*batch, p)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("profile %d: %w", i+1, err)
 		}
-		// Asked for each profile, so that a push of many small bombs ends early.
+		// Checked after each profile, so that a push of many compression bombs ends early.
 		if n := p.Profile.RawBytes(); !known.rate.AllowN(now, n) {
 			return nil, nil, limitError("rate", "profile %d: its %d bytes exceed the tenant's rate of %d bytes a second, and %d at once", i+1, n, in.limits.RateBytes, in.limits.BurstBytes)
 		}
@@ -161,16 +161,16 @@ func (in *Ingester) check(ctx context.Context, tenantName string, pushed []profi
 	return known, hashes, known.admit(hashes, in.limits.Series, now)
 }
 
-// A time between these is one of this century in microseconds, as older SDKs for Rust
-// and Python send it; in nanoseconds it would be one of January 1970.
+// A start time between microsecondsMin and microsecondsMax is in microseconds, which older
+// SDKs for Rust and Python send. In nanoseconds it would be in January 1970.
 const (
 	microsecondsMin = 946_684_800_000_000   // the year 2000
 	microsecondsMax = 4_102_444_800_000_000 // the year 2100
 )
 
-// one checks a single profile. The decoded profile must be given back even with an
-// error.
-func (in *Ingester) one(pushed *profilepb.RawProfile, now time.Time) (p profiles.RawProfile, err error) {
+// decodeOne validates and decodes one profile. The caller returns p.Profile to the pool,
+// also after an error.
+func (in *Ingester) decodeOne(pushed *profilepb.RawProfile, now time.Time) (p profiles.RawProfile, err error) {
 	if n := len(pushed.Raw); n > in.limits.ProfileBytes {
 		return p, limitError("profile_size", "%d bytes, at most %d", n, in.limits.ProfileBytes)
 	}
@@ -178,12 +178,12 @@ func (in *Ingester) one(pushed *profilepb.RawProfile, now time.Time) (p profiles
 	if err != nil {
 		return p, err
 	}
-	named := false
+	hasName := false
 	for _, l := range lset {
-		named = named || l.Name == profiles.LabelName
+		hasName = hasName || l.Name == profiles.LabelName
 		p.Labels = labelenc.AppendLabel(p.Labels, l.Name, l.Value)
 	}
-	if !named {
+	if !hasName {
 		return p, badRequest("label __name__ is missing")
 	}
 	if pushed.ID != "" {
@@ -207,9 +207,9 @@ func (in *Ingester) one(pushed *profilepb.RawProfile, now time.Time) (p profiles
 	}
 	switch at := time.Unix(0, p.TimeNS); {
 	case at.Before(now.Add(-in.limits.Age)):
-		return p, limitError("too_old", "it began at %s, more than %s ago", at.UTC().Format(time.RFC3339), in.limits.Age)
+		return p, limitError("too_old", "start time %s is more than %s ago", at.UTC().Format(time.RFC3339), in.limits.Age)
 	case at.After(now.Add(in.limits.Future)):
-		return p, limitError("too_new", "it began at %s, more than %s ahead", at.UTC().Format(time.RFC3339), in.limits.Future)
+		return p, limitError("too_new", "start time %s is more than %s in the future", at.UTC().Format(time.RFC3339), in.limits.Future)
 	}
 	return p, nil
 }

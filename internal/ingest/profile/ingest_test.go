@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// kept is what a store was given, copied.
-type kept struct {
+// storedProfile is a copy of a profile that was appended to a store.
+type storedProfile struct {
 	tenant, labels string
 	id             profiles.ID
 	timeNS         int64
@@ -42,10 +42,10 @@ type kept struct {
 }
 
 type memory struct {
-	mu   sync.Mutex
-	all  []kept
-	err  error
-	told chan struct{} // may be nil
+	mu     sync.Mutex
+	all    []storedProfile
+	err    error
+	notify chan struct{} // may be nil
 }
 
 func (m *memory) Append(_ context.Context, tenant string, batch []profiles.RawProfile) error {
@@ -67,25 +67,25 @@ func (m *memory) Append(_ context.Context, tenant string, batch []profiles.RawPr
 		if err != nil {
 			return err
 		}
-		m.all = append(m.all, kept{tenant, strings.Join(text, ","), p.ID, p.TimeNS, decoded})
+		m.all = append(m.all, storedProfile{tenant, strings.Join(text, ","), p.ID, p.TimeNS, decoded})
 	}
-	if m.told != nil {
+	if m.notify != nil {
 		select {
-		case m.told <- struct{}{}:
+		case m.notify <- struct{}{}:
 		default:
 		}
 	}
 	return nil
 }
 
-func (m *memory) list() []kept {
+func (m *memory) list() []storedProfile {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return append([]kept(nil), m.all...)
+	return append([]storedProfile(nil), m.all...)
 }
 
-// stacks are a profile's samples as `root;leaf value`, of one sample type.
-func (k kept) stacks(sampleType string) map[string]int64 {
+// stacks returns the values of one sample type by stack, as `root;leaf`.
+func (k storedProfile) stacks(sampleType string) map[string]int64 {
 	out := map[string]int64{}
 	for i, t := range k.profile.SampleType {
 		if t.Type != sampleType {
@@ -114,8 +114,8 @@ func newIngester(t testing.TB, limits Limits) (*Ingester, *memory) {
 	return in, store
 }
 
-// made is a pprof of one stack, main;work.
-func made(t testing.TB, change func(*profile.Profile)) []byte {
+// testProfile returns a pprof of one stack, main;work.
+func testProfile(t testing.TB, change func(*profile.Profile)) []byte {
 	t.Helper()
 	main, work := &profile.Function{ID: 1, Name: "main"}, &profile.Function{ID: 2, Name: "work"}
 	l1, l2 := &profile.Location{ID: 1, Line: []profile.Line{{Function: main}}}, &profile.Location{ID: 2, Line: []profile.Line{{Function: work}}}
@@ -143,12 +143,12 @@ func named(extra ...string) []profilepb.RawLabel {
 	return lset
 }
 
-func TestAPushIsTakenAsAWholeWithItsLabelsInOrder(t *testing.T) {
+func TestPush_IsStoredAsAWholeWithSortedLabels(t *testing.T) {
 	in, store := newIngester(t, Limits{})
 	id := "01020304-0506-0708-090a-0b0c0d0e0f10"
 	err := in.Push(context.Background(), "acme", []profilepb.RawProfile{
-		{Labels: named("zone.name", "b", "service_name", "shop", "empty", "", "__session_id__", "1"), Raw: made(t, nil), ID: id},
-		{Labels: named(), Raw: made(t, func(p *profile.Profile) { p.TimeNanos = 0 })},
+		{Labels: named("zone.name", "b", "service_name", "shop", "empty", "", "__session_id__", "1"), Raw: testProfile(t, nil), ID: id},
+		{Labels: named(), Raw: testProfile(t, func(p *profile.Profile) { p.TimeNanos = 0 })},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestAPushIsTakenAsAWholeWithItsLabelsInOrder(t *testing.T) {
 	if all[1].labels != "__name__=process_cpu,service_name=unspecified" || all[1].timeNS != now.UnixNano() || all[1].id != (profiles.ID{}) {
 		t.Errorf("%+v", all[1])
 	}
-	err = in.Push(context.Background(), "acme", []profilepb.RawProfile{{Labels: named(), Raw: made(t, nil)}, {Labels: named(), Raw: []byte("no pprof")}})
+	err = in.Push(context.Background(), "acme", []profilepb.RawProfile{{Labels: named(), Raw: testProfile(t, nil)}, {Labels: named(), Raw: []byte("no pprof")}})
 	if err == nil || !strings.HasPrefix(err.Error(), "profile 2: ") || len(store.list()) != 2 {
 		t.Errorf("%v, %d profiles", err, len(store.list()))
 	}
@@ -168,12 +168,12 @@ func TestAPushIsTakenAsAWholeWithItsLabelsInOrder(t *testing.T) {
 		t.Errorf("%v counted as discarded", n)
 	}
 	store.err = profiles.ErrUnavailable
-	if err = in.Push(context.Background(), "acme", []profilepb.RawProfile{{Labels: named(), Raw: made(t, nil)}}); !errors.Is(err, profiles.ErrUnavailable) {
+	if err = in.Push(context.Background(), "acme", []profilepb.RawProfile{{Labels: named(), Raw: testProfile(t, nil)}}); !errors.Is(err, profiles.ErrUnavailable) {
 		t.Error(err)
 	}
 }
 
-// bomb is small and inflates to n bytes of zeros.
+// bomb returns a small gzip that inflates to n bytes of zeros.
 func bomb(t testing.TB, n int) []byte {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
@@ -186,7 +186,7 @@ func bomb(t testing.TB, n int) []byte {
 	return b.Bytes()
 }
 
-func TestEveryLimitIsNamedAndCounted(t *testing.T) {
+func TestPush_EveryLimitIsReportedAndCounted(t *testing.T) {
 	limits := Limits{
 		Series: 2, ProfileBytes: 5000, InflatedBytes: 20_000, RateBytes: 20_000, BurstBytes: 20_000, Symbols: 40, Labels: 4, LabelNameBytes: 20, LabelValueBytes: 30, Tenants: 3,
 	}
@@ -210,16 +210,16 @@ func TestEveryLimitIsNamedAndCounted(t *testing.T) {
 		{"profile bytes", named(), make([]byte, 5001), "profile_size", "5001 bytes, at most 5000"},
 		{"gzip bomb", named(), bomb(t, 10<<20)[:0], "invalid", "profile 1"},
 		{"inflated bytes", named(), bomb(t, 1<<20), "profile_size", "more than 20000 bytes when decompressed"},
-		{"symbols", named(), made(t, deep), "profile_size", "exceed the limit of 40"},
-		{"too old", named(), made(t, func(p *profile.Profile) { p.TimeNanos -= 2 * int64(time.Hour) }), "too_old", "more than 1h0m0s ago"},
-		{"too new", named(), made(t, func(p *profile.Profile) { p.TimeNanos += int64(time.Hour) }), "too_new", "ahead"},
-		{"labels", named("a", "1", "b", "1", "c", "1"), made(t, nil), "labels", "5 labels, at most 4"},
-		{"label name", named(strings.Repeat("n", 21), "v"), made(t, nil), "label_name", "21 bytes, at most 20"},
-		{"label value", named("n", strings.Repeat("v", 31)), made(t, nil), "label_value", "31 bytes, at most 30"},
-		{"bad name", named("a-b", "v"), made(t, nil), "invalid", `"a-b"`},
-		{"bad value", named("a", "\xff"), made(t, nil), "invalid", "not UTF-8"},
-		{"twice", named("a.b", "1", "a_b", "2"), made(t, nil), "invalid", `"a_b" is there twice`},
-		{"nameless", []profilepb.RawLabel{{Name: "a", Value: "b"}}, made(t, nil), "invalid", "__name__ is missing"},
+		{"symbols", named(), testProfile(t, deep), "profile_size", "exceed the limit of 40"},
+		{"too old", named(), testProfile(t, func(p *profile.Profile) { p.TimeNanos -= 2 * int64(time.Hour) }), "too_old", "more than 1h0m0s ago"},
+		{"too new", named(), testProfile(t, func(p *profile.Profile) { p.TimeNanos += int64(time.Hour) }), "too_new", "in the future"},
+		{"labels", named("a", "1", "b", "1", "c", "1"), testProfile(t, nil), "labels", "5 labels, at most 4"},
+		{"label name", named(strings.Repeat("n", 21), "v"), testProfile(t, nil), "label_name", "21 bytes, at most 20"},
+		{"label value", named("n", strings.Repeat("v", 31)), testProfile(t, nil), "label_value", "31 bytes, at most 30"},
+		{"bad name", named("a-b", "v"), testProfile(t, nil), "invalid", `"a-b"`},
+		{"bad value", named("a", "\xff"), testProfile(t, nil), "invalid", "not UTF-8"},
+		{"twice", named("a.b", "1", "a_b", "2"), testProfile(t, nil), "invalid", `duplicate label "a_b"`},
+		{"nameless", []profilepb.RawLabel{{Name: "a", Value: "b"}}, testProfile(t, nil), "invalid", "__name__ is missing"},
 		{"no profile", named(), nil, "invalid", ""},
 		{"garbage", named(), []byte{0x0A, 0xFF, 0xFF, 0xFF}, "invalid", ""},
 	} {
@@ -239,7 +239,7 @@ func TestEveryLimitIsNamedAndCounted(t *testing.T) {
 	}
 	in, _ := newIngester(t, limits)
 	push := func(tenant string, lset []profilepb.RawLabel) error {
-		return in.Push(context.Background(), tenant, []profilepb.RawProfile{{Labels: lset, Raw: made(t, nil)}})
+		return in.Push(context.Background(), tenant, []profilepb.RawProfile{{Labels: lset, Raw: testProfile(t, nil)}})
 	}
 	for i := range 2 {
 		if err := push("a", named("n", fmt.Sprint(i))); err != nil {
@@ -262,7 +262,7 @@ func TestEveryLimitIsNamedAndCounted(t *testing.T) {
 		t.Error(err)
 	}
 	var err error
-	for range 1000 { // at a standing clock the bucket is not filled again
+	for range 1000 { // the clock does not advance: the bucket is not refilled
 		if err = push("a", named("n", "1")); err != nil {
 			break
 		}
@@ -272,9 +272,9 @@ func TestEveryLimitIsNamedAndCounted(t *testing.T) {
 	}
 }
 
-func TestAPushOfManyBombsEndsEarly(t *testing.T) {
+func TestPush_ManyCompressionBombsEndEarly(t *testing.T) {
 	in, store := newIngester(t, Limits{InflatedBytes: 1 << 20, BurstBytes: 3 << 20, RateBytes: 1})
-	big := made(t, func(p *profile.Profile) { p.Function[0].Name = strings.Repeat("n", 900_000) })
+	big := testProfile(t, func(p *profile.Profile) { p.Function[0].Name = strings.Repeat("n", 900_000) })
 	var all []profilepb.RawProfile
 	for range 1000 {
 		all = append(all, profilepb.RawProfile{Labels: named(), Raw: big})
@@ -285,19 +285,19 @@ func TestAPushOfManyBombsEndsEarly(t *testing.T) {
 	}
 }
 
-func TestHostilePprofsAreRefusedOrKeptWithoutHarm(t *testing.T) {
+func TestPush_HostilePprofIsRejectedOrRepaired(t *testing.T) {
 	in, _ := newIngester(t, Limits{})
-	cycle := []byte{0x22, 0x04, 0x08, 0x01, 0x10, 0x01} // a location whose mapping is not there
+	cycle := []byte{0x22, 0x04, 0x08, 0x01, 0x10, 0x01} // a location with a missing mapping
 	for name, raw := range map[string][]byte{
-		"negative counts":   made(t, func(p *profile.Profile) { p.Sample[0].Value = []int64{-3, -1 << 63} }),
-		"no samples":        made(t, func(p *profile.Profile) { p.Sample = nil }),
+		"negative counts":   testProfile(t, func(p *profile.Profile) { p.Sample[0].Value = []int64{-3, -1 << 63} }),
+		"no samples":        testProfile(t, func(p *profile.Profile) { p.Sample = nil }),
 		"dangling mapping":  cycle,
 		"length beyond":     {0x32, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F},
 		"huge string table": bytes.Repeat([]byte{0x32, 0}, 600_000),
-		"truncated":         made(t, nil)[:40],
-		"two gzip members":  append(made(t, nil), made(t, nil)...),
+		"truncated":         testProfile(t, nil)[:40],
+		"two gzip members":  append(testProfile(t, nil), testProfile(t, nil)...),
 		"endless varint":    bytes.Repeat([]byte{0xFF}, 100),
-		"recursion in stacks": made(t, func(p *profile.Profile) {
+		"recursion in stacks": testProfile(t, func(p *profile.Profile) {
 			l := p.Sample[0].Location
 			for range 100 {
 				p.Sample[0].Location = append(p.Sample[0].Location, l...)
@@ -312,7 +312,7 @@ func TestHostilePprofsAreRefusedOrKeptWithoutHarm(t *testing.T) {
 	}
 }
 
-// ingest posts to /ingest.
+// ingest sends a POST to /ingest.
 func ingest(t *testing.T, in *Ingester, query, contentType string, body []byte) (int, string) {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodPost, "/ingest?"+query, bytes.NewReader(body))
@@ -339,7 +339,7 @@ func form(t *testing.T, fields ...string) (string, []byte) {
 	return w.FormDataContentType(), b.Bytes()
 }
 
-func TestFoldedStacksBecomeNanosecondsOfTheirRate(t *testing.T) {
+func TestHandler_FoldedStacksBecomeNanoseconds(t *testing.T) {
 	in, store := newIngester(t, Limits{})
 	span := "&from=1799999990&until=1800000000000" // seconds and milliseconds
 	if code, text := ingest(t, in, "name="+url.QueryEscape(`app.x{region=eu,a.b="c"}`)+span+"&sampleRate=50", "", []byte("main;work 3\nmain 1\n\nmain;work 1\n")); code != 200 {
@@ -360,16 +360,16 @@ func TestFoldedStacksBecomeNanosecondsOfTheirRate(t *testing.T) {
 	}
 }
 
-func TestUploadsOfPprofComeRawOrInAFormLessTheOneBefore(t *testing.T) {
+func TestHandler_PprofUploadIsRawOrMultipartWithPrevious(t *testing.T) {
 	in, store := newIngester(t, Limits{})
 	heap := func(values ...int64) string {
-		return string(made(t, func(p *profile.Profile) {
+		return string(testProfile(t, func(p *profile.Profile) {
 			p.SampleType = []*profile.ValueType{{Type: "alloc_space", Unit: "bytes"}, {Type: "inuse_space", Unit: "bytes"}}
 			p.PeriodType = &profile.ValueType{Type: "space", Unit: "bytes"}
 			p.Sample[0].Value = values
 		}))
 	}
-	if code, text := ingest(t, in, "name=app&format=pprof", "application/octet-stream", made(t, nil)); code != 200 {
+	if code, text := ingest(t, in, "name=app&format=pprof", "application/octet-stream", testProfile(t, nil)); code != 200 {
 		t.Fatal(code, text)
 	}
 	contentType, body := form(t, "profile", heap(100, 7), "prev_profile", heap(60, 9), "sample_type_config", `{"alloc_space":{"units":"bytes","cumulative":true},"inuse_space":{"units":"bytes","aggregation":"average"}}`)
@@ -380,7 +380,7 @@ func TestUploadsOfPprofComeRawOrInAFormLessTheOneBefore(t *testing.T) {
 	if code, text := ingest(t, in, "name=app", contentType, body); code != 200 {
 		t.Fatal(code, text)
 	}
-	contentType, body = form(t, "profile", string(made(t, func(p *profile.Profile) {
+	contentType, body = form(t, "profile", string(testProfile(t, func(p *profile.Profile) {
 		p.SampleType = []*profile.ValueType{{Type: "contentions", Unit: "count"}, {Type: "delay", Unit: "nanoseconds"}}
 	})), "sample_type_config", `{"contentions":{"display-name":"mutex_count"},"delay":{"display-name":"mutex_duration"}}`)
 	if code, text := ingest(t, in, "name=app", contentType, body); code != 200 {
@@ -401,7 +401,7 @@ func TestUploadsOfPprofComeRawOrInAFormLessTheOneBefore(t *testing.T) {
 	}
 }
 
-func TestBadUploadsAreNamed(t *testing.T) {
+func TestHandler_BadUploadReportsTheReason(t *testing.T) {
 	in, store := newIngester(t, Limits{ProfileBytes: 2000})
 	multi, noProfile := form(t, "x", "y")
 	_, badConfig := form(t, "profile", "x", "sample_type_config", "[")
@@ -420,14 +420,14 @@ func TestBadUploadsAreNamed(t *testing.T) {
 		{"name=a&from=x", "", nil, 400, `from: not a time: "x"`},
 		{"name=a&from=now&until=now-1h", "", nil, 400, "until is before from"},
 		{"name=a&sampleRate=-1", "", nil, 400, "sampleRate"},
-		{"name=a&format=jfr", "", nil, 415, "format jfr is not taken in: send pprof"},
+		{"name=a&format=jfr", "", nil, 415, "format jfr is not supported: send pprof"},
 		{"name=a&format=speedscope", "", nil, 415, "format speedscope"},
 		{"name=a&format=trie", "", nil, 415, "format trie"},
 		{"name=a&format=zip", "", nil, 400, `format "zip" is unknown`},
-		{"name=a", "", []byte("a 1\nmain work\n"), 400, `line 2: "work" is no count`},
+		{"name=a", "", []byte("a 1\nmain work\n"), 400, `line 2: "work" is not a count`},
 		{"name=a", "", []byte("a 1\nb\n"), 400, `line 2: "b" is not of the form stack count`},
-		{"name=a", "", []byte("a -1"), 400, "is no count"},
-		{"name=a", "", []byte("a 9223372036854775807"), 400, "more than can be"},
+		{"name=a", "", []byte("a -1"), 400, "is not a count"},
+		{"name=a", "", []byte("a 9223372036854775807"), 400, "overflow a value"},
 		{"name=a", "", []byte(strings.Repeat("a;", 5000) + "b 1"), 400, "a stack of 5001 frames"},
 		{"name=a", "", bytes.Repeat([]byte("a 1\n"), 1<<20), 413, "too large"},
 		{"name=a&format=pprof", "", []byte("nothing"), 400, "corrupt pprof"},
@@ -442,12 +442,12 @@ func TestBadUploadsAreNamed(t *testing.T) {
 		}
 	}
 	if n := len(store.list()); n != 1 {
-		t.Errorf("%d profiles were kept", n)
+		t.Errorf("%d profiles were stored", n)
 	}
 }
 
-func TestOwnProfilesAreSlicesOfCPUAndDifferencesOfCounts(t *testing.T) {
-	store := &memory{told: make(chan struct{}, 100)}
+func TestSelf_RecordsCPUSlicesAndDeltas(t *testing.T) {
+	store := &memory{notify: make(chan struct{}, 100)}
 	in, err := New(Options{}, store, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -467,7 +467,7 @@ func TestOwnProfilesAreSlicesOfCPUAndDifferencesOfCounts(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	// Somebody takes a profile of its own meanwhile, and gets one.
+	// A concurrent request for a CPU profile succeeds.
 	w := httptest.NewRecorder()
 	self.ServeCPU(w, httptest.NewRequest(http.MethodGet, "/debug/pprof/profile?seconds=1", nil))
 	if _, err := profile.Parse(w.Body); err != nil || w.Code != 200 {
@@ -491,7 +491,7 @@ func TestOwnProfilesAreSlicesOfCPUAndDifferencesOfCounts(t *testing.T) {
 	cancel()
 	running.Wait()
 	if err := pprof.StartCPUProfile(&bytes.Buffer{}); err != nil {
-		t.Error("the profiler is not given back:", err)
+		t.Error("the profiler is not released:", err)
 	}
 	pprof.StopCPUProfile()
 	var allocated []int64

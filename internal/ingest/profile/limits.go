@@ -12,23 +12,23 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 )
 
-// Limits are what one tenant may send. Zero values take the defaults.
+// Limits are the limits of one tenant. Zero values take the defaults.
 type Limits struct {
-	RateBytes       int           // of inflated profiles in a second; 0: 32 MiB
-	BurstBytes      int           // at once; 0: twice the rate, and never less than one whole profile
-	Series          int           // that were pushed within the last hour; 0: 20,000
-	ProfileBytes    int           // of one profile as it is sent; 0: 16 MiB
-	InflatedBytes   int           // of one profile; 0: 4 MiB
-	Symbols         int           // texts of one profile; 0: 500,000
-	Samples         int           // of one profile; 0: 16,000
-	Depth           int           // frames of one stack, which is cut at the leaf's end; 0: 1,000
-	Nodes           int           // of the tree of one profile's stacks; 0: 500,000
-	Labels          int           // of one series; 0: 30
+	RateBytes       int           // inflated bytes per second; 0: 32 MiB
+	BurstBytes      int           // burst of inflated bytes; 0: twice the rate; InflatedBytes at least
+	Series          int           // series pushed within the last hour; 0: 20,000
+	ProfileBytes    int           // size of one profile as sent; 0: 16 MiB
+	InflatedBytes   int           // inflated size of one profile; 0: 4 MiB
+	Symbols         int           // strings of one profile; 0: 500,000
+	Samples         int           // samples of one profile; 0: 16,000
+	Depth           int           // frames of one stack, deeper stacks are truncated at the leaf; 0: 1,000
+	Nodes           int           // nodes of the call tree of one profile; 0: 500,000
+	Labels          int           // labels of one series; 0: 30
 	LabelNameBytes  int           // 0: 1,024
 	LabelValueBytes int           // 0: 2,048
-	Age             time.Duration // how long ago a profile may begin; 0: an hour
-	Future          time.Duration // how far ahead; 0: ten minutes
-	Tenants         int           // altogether; 0: 1,000
+	Age             time.Duration // maximum age of a profile's start time; 0: 1 h
+	Future          time.Duration // maximum of a start time in the future; 0: 10 min
+	Tenants         int           // number of tenants; 0: 1,000
 }
 
 func (l Limits) withDefaults() Limits {
@@ -60,7 +60,7 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Validate reports every fault at once.
+// Validate returns all errors joined.
 func (l Limits) Validate() error {
 	var errs []error
 	for name, v := range map[string]int{
@@ -79,16 +79,16 @@ func (l *Limits) decode() pprof.Limits {
 	return pprof.Limits{Bytes: l.InflatedBytes, Strings: l.Symbols, Functions: l.Symbols, Locations: l.Symbols, Samples: l.Samples, Depth: l.Depth, Nodes: l.Nodes}
 }
 
-// LimitError says which limit a push met.
+// LimitError is the error of a push that exceeds a limit.
 type LimitError struct {
-	Reason string // as in the metric of discarded profiles
+	Reason string // label of ferula_profiles_discarded_total
 	text   string
 }
 
 // Error implements error.
 func (e *LimitError) Error() string { return e.text }
 
-// Later says whether the same push may succeed another time.
+// Later reports whether the same push may succeed later.
 func (e *LimitError) Later() bool {
 	return e.Reason == "rate" || e.Reason == "series" || e.Reason == "tenants"
 }
@@ -97,10 +97,10 @@ func limitError(reason, format string, args ...any) error {
 	return &LimitError{Reason: reason, text: fmt.Sprintf(format, args...)}
 }
 
-// seriesIdle is how long a series counts that is not pushed any more.
+// seriesIdle is how long a series counts towards the limit after its last push.
 const seriesIdle = time.Hour
 
-// tenants is what is remembered of those who push.
+// tenants holds the rate limiter and the active series of every tenant.
 type tenants struct {
 	limits Limits
 	mu     sync.Mutex
@@ -111,27 +111,27 @@ type tenants struct {
 type tenant struct {
 	rate   *rate.Limiter
 	mu     sync.Mutex
-	series map[uint64]time.Time // when each was pushed last, by the hash of its labels
+	series map[uint64]time.Time // time of the last push, by hash of the labels
 	swept  time.Time
-	last   time.Time // when a push was stored last
+	last   time.Time // time of the last stored push
 }
 
-// get finds a tenant. A new one is remembered by accepted only, so that pushes that
-// are refused take none of the room.
+// get returns a tenant. A new one is recorded only after a successful push, so that
+// rejected pushes do not count towards the limit of tenants.
 func (t *tenants) get(name string, now time.Time) (*tenant, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if known := t.byName[name]; known != nil {
 		return known, nil
 	}
-	if err := t.room(now); err != nil {
+	if err := t.evictIdle(now); err != nil {
 		return nil, err
 	}
 	return &tenant{rate: rate.NewLimiter(rate.Limit(t.limits.RateBytes), t.limits.BurstBytes), series: map[uint64]time.Time{}}, nil
 }
 
-// room forgets tenants that do not push any more, if there are too many.
-func (t *tenants) room(now time.Time) error {
+// evictIdle removes idle tenants if the limit of tenants is reached.
+func (t *tenants) evictIdle(now time.Time) error {
 	if len(t.byName) < t.limits.Tenants {
 		return nil
 	}
@@ -144,16 +144,16 @@ func (t *tenants) room(now time.Time) error {
 		}
 	}
 	if len(t.byName) >= t.limits.Tenants {
-		return limitError("tenants", "there are %d tenants already, which is the limit", len(t.byName))
+		return limitError("tenants", "the limit of %d tenants is reached", len(t.byName))
 	}
 	return nil
 }
 
-// accepted remembers a tenant and the series of a push of it that was stored.
-func (t *tenants) accepted(name string, pushed *tenant, hashes map[uint64]struct{}, now time.Time) {
+// record records a tenant and the series of a stored push.
+func (t *tenants) record(name string, pushed *tenant, hashes map[uint64]struct{}, now time.Time) {
 	t.mu.Lock()
 	if known := t.byName[name]; known != nil {
-		pushed = known // another first push was faster
+		pushed = known // recorded by a concurrent first push
 	} else {
 		t.byName[name] = pushed
 	}
@@ -172,8 +172,8 @@ func (t *tenant) idle(now time.Time) bool {
 	return now.Sub(t.last) > seriesIdle
 }
 
-// admit lets series in that are known or for which there is room. They are remembered
-// once the push as a whole is stored.
+// admit returns an error if the new series of a push exceed the limit. record adds them
+// after the push is stored.
 func (t *tenant) admit(hashes map[uint64]struct{}, seriesMax int, now time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -192,7 +192,7 @@ func (t *tenant) admit(hashes map[uint64]struct{}, seriesMax int, now time.Time)
 		}
 	}
 	if fresh > 0 && len(t.series)+fresh > seriesMax {
-		return limitError("series", "%d new series beside %d are more than the limit of %d", fresh, len(t.series), seriesMax)
+		return limitError("series", "%d new series in addition to %d exceed the limit of %d", fresh, len(t.series), seriesMax)
 	}
 	return nil
 }

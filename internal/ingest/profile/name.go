@@ -15,16 +15,16 @@ func badRequest(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", profiles.ErrBadRequest, fmt.Sprintf(format, args...))
 }
 
-// unknownService is the service of who does not say what it is.
+// unknownService is the service_name of a profile without one.
 const unknownService = "unspecified"
 
-// Labels that SDKs send to tell the server something; they are not kept.
-// __session_id__ differs with every start of a process, __delta__ says that a
-// profile's values are differences already.
-func isNote(name string) bool { return name == "__session_id__" || name == "__delta__" }
+// isControlLabel reports whether a label is for the server only and is not stored.
+// __session_id__ changes with every start of a process; __delta__ marks a profile whose
+// values are deltas already.
+func isControlLabel(name string) bool { return name == "__session_id__" || name == "__delta__" }
 
-// parseName reads `app{k=v,k2=v2}` as /ingest has it: no quotes, and neither commas
-// nor braces in values.
+// parseName parses `app{k=v,k2=v2}`, the name parameter of /ingest. Values contain no
+// commas and no braces.
 func parseName(text string) (app string, lset []profilepb.RawLabel, err error) {
 	app, rest, found := strings.Cut(text, "{")
 	app = strings.TrimSpace(app)
@@ -40,7 +40,7 @@ func parseName(text string) (app string, lset []profilepb.RawLabel, err error) {
 	}
 	for pair := range strings.SplitSeq(rest, ",") {
 		if pair = strings.TrimSpace(pair); pair == "" {
-			continue // app{} and a comma at the end
+			continue // app{} or a trailing comma
 		}
 		name, value, ok := strings.Cut(pair, "=")
 		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
@@ -55,19 +55,19 @@ func parseName(text string) (app string, lset []profilepb.RawLabel, err error) {
 	return app, lset, nil
 }
 
-// normalize makes a label set of what came in: names with underscores for dots,
-// sorted, none twice, none empty, and with a service. It copies.
+// normalize returns a valid label set: dots in names replaced by underscores, sorted, without
+// duplicates and empty values, and with a service_name. It copies.
 func normalize(in []profilepb.RawLabel, limits *Limits) ([]profilepb.RawLabel, error) {
 	out := make([]profilepb.RawLabel, 0, len(in)+1)
 	hasService := false
 	for _, l := range in {
-		if l.Value == "" || isNote(l.Name) {
-			continue // an empty value is no label at all, as in Prometheus
+		if l.Value == "" || isControlLabel(l.Name) {
+			continue // as in Prometheus, an empty value is a missing label
 		}
 		name := strings.ReplaceAll(l.Name, ".", "_")
 		switch {
 		case !validName(name):
-			return nil, badRequest("label name %.200q is not made of letters, digits and underscores", l.Name)
+			return nil, badRequest("label name %.200q contains other characters than letters, digits and underscores", l.Name)
 		case len(name) > limits.LabelNameBytes:
 			return nil, limitError("label_name", "label name %.50q... has %d bytes, at most %d", name, len(name), limits.LabelNameBytes)
 		case len(l.Value) > limits.LabelValueBytes:
@@ -87,7 +87,7 @@ func normalize(in []profilepb.RawLabel, limits *Limits) ([]profilepb.RawLabel, e
 	slices.SortFunc(out, func(a, b profilepb.RawLabel) int { return cmp.Compare(a.Name, b.Name) })
 	for i := 1; i < len(out); i++ {
 		if out[i].Name == out[i-1].Name {
-			return nil, badRequest("label %q is there twice", out[i].Name)
+			return nil, badRequest("duplicate label %q", out[i].Name)
 		}
 	}
 	return out, nil
@@ -103,8 +103,8 @@ func validName(name string) bool {
 	return name != ""
 }
 
-// profileName is the first part of a profile's type, by what is measured, for SDKs
-// that do not say it themselves.
+// profileName returns the profile name (the first part of a profile type) by sample types,
+// for SDKs that do not send it.
 func profileName(sampleTypes []string, config map[string]profilepb.SampleTypeConfig, units string) string {
 	if strings.HasPrefix(units, "lock_") {
 		return "mutex"

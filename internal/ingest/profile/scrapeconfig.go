@@ -18,27 +18,26 @@ import (
 	"github.com/prometheus/prometheus/model/relabel"
 	"go.yaml.in/yaml/v2"
 
-	// The ways of finding targets, as for metrics.
+	// The same service discoveries as for metrics.
 	_ "github.com/prometheus/prometheus/discovery/dns"
 	_ "github.com/prometheus/prometheus/discovery/file"
 	_ "github.com/prometheus/prometheus/discovery/http"
 )
 
-// Config is a file of targets whose /debug/pprof is fetched. Unknown keys are an
-// error.
+// Config is the configuration file of profile targets. Unknown keys are an error.
 type Config struct {
 	Global GlobalConfig `yaml:"global"`
 	Jobs   []*JobConfig `yaml:"scrape_configs"`
 }
 
-// GlobalConfig is what jobs have that do not say otherwise.
+// GlobalConfig contains the defaults of all jobs.
 type GlobalConfig struct {
 	ScrapeInterval model.Duration `yaml:"scrape_interval"`
 	ScrapeTimeout  model.Duration `yaml:"scrape_timeout"`
 }
 
-// JobConfig is targets of one kind. Discovery, relabelling and the HTTP client are
-// those of prometheus.yml.
+// JobConfig is one scrape job. Discovery, relabelling and HTTP client are configured as in
+// prometheus.yml.
 type JobConfig struct {
 	JobName        string            `yaml:"job_name"`
 	ScrapeInterval model.Duration    `yaml:"scrape_interval"`
@@ -52,24 +51,24 @@ type JobConfig struct {
 	ServiceDiscoveryConfigs discovery.Configs           `yaml:"-"`
 }
 
-// ProfilingConfig says which profiles are fetched from where.
+// ProfilingConfig configures which profiles are scraped and their paths.
 type ProfilingConfig struct {
 	PathPrefix string                    `yaml:"path_prefix"`
 	Pprof      map[string]*ProfileConfig `yaml:"pprof_config"`
 }
 
-// ProfileConfig is one profile of a target. Its key is the first part of its type.
+// ProfileConfig configures one profile of a target. Its key is the profile name.
 type ProfileConfig struct {
-	Enabled *bool  `yaml:"enabled"` // nil: yes
-	Path    string `yaml:"path"`    // "": as Go serves it
-	// Delta keeps of counts the difference to the fetch before; nil: yes, where Go
-	// counts since the start.
+	Enabled *bool  `yaml:"enabled"` // nil: true
+	Path    string `yaml:"path"`    // "": the path of net/http/pprof
+	// Delta stores cumulative values as the delta to the previous scrape; nil: true for
+	// profiles that Go counts since the start of the process.
 	Delta   *bool `yaml:"delta"`
-	Seconds int   `yaml:"seconds"` // that the target profiles for; CPU: 0 is nearly the interval
+	Seconds int   `yaml:"seconds"` // duration of the profile; 0: the interval less a second for CPU, a snapshot for others
 }
 
-// goProfiles are what every job fetches unless it says otherwise.
-var goProfiles = []fetched{
+// goProfiles are the profiles that every job scrapes by default.
+var goProfiles = []profileSpec{
 	{key: "process_cpu", name: "process_cpu", path: "/debug/pprof/profile", timed: true},
 	{key: "memory", name: "memory", path: "/debug/pprof/allocs", delta: true},
 	{key: "goroutine", name: "goroutines", path: "/debug/pprof/goroutine"},
@@ -77,8 +76,8 @@ var goProfiles = []fetched{
 	{key: "block", name: "block", path: "/debug/pprof/block", delta: true},
 }
 
-// fetched is one profile of a job, with every default in place.
-type fetched struct {
+// profileSpec is one profile of a job, with all defaults set.
+type profileSpec struct {
 	key, name, path string
 	timed, delta    bool
 	seconds         int
@@ -111,13 +110,13 @@ func (j *JobConfig) UnmarshalYAML(unmarshal func(any) error) error {
 	return nil
 }
 
-// LoadConfig reads a file. Relative paths inside are taken from its folder.
+// LoadConfig reads a configuration file. Paths in it are relative to its folder.
 func LoadConfig(path string) (*Config, error) {
-	text, err := os.ReadFile(path)
+	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read profile configuration: %w", err)
 	}
-	cfg, err := parseConfig(text)
+	cfg, err := parseConfig(content)
 	if err != nil {
 		return nil, fmt.Errorf("profile configuration %s: %w", path, err)
 	}
@@ -128,9 +127,9 @@ func LoadConfig(path string) (*Config, error) {
 	return cfg, nil
 }
 
-func parseConfig(text []byte) (*Config, error) {
+func parseConfig(content []byte) (*Config, error) {
 	cfg := &Config{Global: GlobalConfig{ScrapeInterval: model.Duration(15 * time.Second), ScrapeTimeout: model.Duration(10 * time.Second)}}
-	if err := yaml.UnmarshalStrict(text, cfg); err != nil {
+	if err := yaml.UnmarshalStrict(content, cfg); err != nil {
 		return nil, err
 	}
 	var errs []error
@@ -141,7 +140,7 @@ func parseConfig(text []byte) (*Config, error) {
 			continue
 		}
 		if seen[job.JobName] {
-			errs = append(errs, fmt.Errorf("job %q is there twice", job.JobName))
+			errs = append(errs, fmt.Errorf("duplicate job %q", job.JobName))
 		}
 		seen[job.JobName] = true
 		job.ScrapeInterval = cmp.Or(job.ScrapeInterval, cfg.Global.ScrapeInterval)
@@ -156,14 +155,14 @@ func parseConfig(text []byte) (*Config, error) {
 	return cfg, errors.Join(errs...)
 }
 
-// profiles lists what a job fetches.
-func (j *JobConfig) profiles() ([]fetched, error) {
+// profiles returns the profiles that a job scrapes.
+func (j *JobConfig) profiles() ([]profileSpec, error) {
 	list := slices.Clone(goProfiles)
 	var errs []error
 	for key, c := range j.Profiling.Pprof {
-		i := slices.IndexFunc(list, func(f fetched) bool { return f.key == key })
+		i := slices.IndexFunc(list, func(f profileSpec) bool { return f.key == key })
 		if i < 0 {
-			list = append(list, fetched{key: key, name: key})
+			list = append(list, profileSpec{key: key, name: key})
 			i = len(list) - 1
 		}
 		if c == nil {
@@ -183,7 +182,7 @@ func (j *JobConfig) profiles() ([]fetched, error) {
 		case f.path == "" || f.path[0] != '/':
 			errs = append(errs, fmt.Errorf("job %q: profile %q: path %q does not begin with a slash", j.JobName, key, f.path))
 		case !validName(f.name):
-			errs = append(errs, fmt.Errorf("job %q: profile %q is not made of letters, digits and underscores", j.JobName, key))
+			errs = append(errs, fmt.Errorf("job %q: profile %q contains other characters than letters, digits and underscores", j.JobName, key))
 		case c.Seconds < 0 || time.Duration(c.Seconds)*time.Second > time.Duration(j.ScrapeInterval):
 			errs = append(errs, fmt.Errorf("job %q: profile %q: %d seconds are not between 0 and the interval of %s", j.JobName, key, c.Seconds, j.ScrapeInterval))
 		}
@@ -193,13 +192,13 @@ func (j *JobConfig) profiles() ([]fetched, error) {
 		if f.timed && f.seconds == 0 {
 			f.seconds = max(1, int(time.Duration(j.ScrapeInterval)/time.Second)-1)
 		}
-		f.delta = f.delta && f.seconds == 0 // then the target gives a difference itself
+		f.delta = f.delta && f.seconds == 0 // with seconds, the target returns a delta itself
 	}
-	slices.SortFunc(list, func(a, b fetched) int { return strings.Compare(a.key, b.key) })
+	slices.SortFunc(list, func(a, b profileSpec) int { return strings.Compare(a.key, b.key) })
 	return list, errors.Join(errs...)
 }
 
-// scrapeConfig is the job in the words of Prometheus, whose code makes targets.
+// scrapeConfig converts the job for Prometheus' code that creates targets.
 func (j *JobConfig) scrapeConfig() *config.ScrapeConfig {
 	c := config.DefaultScrapeConfig
 	c.JobName, c.Scheme, c.Params = j.JobName, j.Scheme, j.Params

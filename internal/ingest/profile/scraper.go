@@ -30,26 +30,26 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// Scraper fetches the profiles of discovered targets until its Run ends.
+// Scraper scrapes the profiles of discovered targets while Run is running.
 type Scraper struct {
 	in        *Ingester
 	tenant    string
 	logger    *slog.Logger
 	discovery *discovery.Manager
 	cancel    context.CancelFunc
-	places    chan struct{} // of answers in memory
+	slots     chan struct{} // limits responses in memory
 	scrapes   *metrics.CounterVec
 
-	changed chan struct{} // says to Run that there are other pools
+	changed chan struct{} // signals Run that pools has changed
 	mu      sync.Mutex
 	pools   map[string]*pool
 }
 
-// fetchesMax is how many fetched profiles are in memory at once.
+// fetchesMax is the maximum of scraped profiles in memory.
 const fetchesMax = 16
 
-// NewScraper makes a scraper that is idle until Run. reg is for the metrics of
-// discovery, set for its own; both may be nil.
+// NewScraper creates a scraper, which is idle until Run. reg gets the metrics of discovery,
+// set those of the scraper; both may be nil.
 func NewScraper(in *Ingester, tenant string, logger *slog.Logger, reg prometheus.Registerer, set *metrics.Set) (*Scraper, error) {
 	if reg == nil {
 		reg = prometheus.NewRegistry()
@@ -57,8 +57,8 @@ func NewScraper(in *Ingester, tenant string, logger *slog.Logger, reg prometheus
 	if set == nil {
 		set = metrics.NewSet()
 	}
-	// Discovery registers its metrics by fixed names, which the metrics' own
-	// discovery has taken.
+	// Discovery registers metrics with fixed names, which the discovery of metric targets
+	// already uses.
 	prefixed := prometheus.WrapRegistererWithPrefix("ferula_profiles_", reg)
 	discoveries, err := discovery.CreateAndRegisterSDMetrics(prefixed)
 	if err != nil {
@@ -68,17 +68,17 @@ func NewScraper(in *Ingester, tenant string, logger *slog.Logger, reg prometheus
 	found := discovery.NewManager(ctx, logger.With("component", "profile discovery"), prefixed, discoveries, discovery.Name("profiles"))
 	if found == nil {
 		cancel()
-		return nil, errors.New("discovery manager of profiles could not be made")
+		return nil, errors.New("failed to create the discovery manager of profiles")
 	}
 	s := &Scraper{
-		in: in, tenant: tenant, logger: logger, discovery: found, cancel: cancel, places: make(chan struct{}, fetchesMax),
-		scrapes: set.NewCounterVec("ferula_profile_scrapes_total", "Profiles fetched from targets.", "job", "profile", "result"),
+		in: in, tenant: tenant, logger: logger, discovery: found, cancel: cancel, slots: make(chan struct{}, fetchesMax),
+		scrapes: set.NewCounterVec("ferula_profile_scrapes_total", "Profiles scraped from targets.", "job", "profile", "result"),
 		changed: make(chan struct{}, 1), pools: map[string]*pool{},
 	}
 	return s, nil
 }
 
-// ApplyConfig takes a new configuration. Jobs that are as they were go on.
+// ApplyConfig applies a new configuration. Unchanged jobs keep running.
 func (s *Scraper) ApplyConfig(cfg *Config) error {
 	sources := make(map[string]discovery.Configs, len(cfg.Jobs))
 	fresh := make(map[string]*pool, len(cfg.Jobs))
@@ -111,12 +111,12 @@ func (s *Scraper) ApplyConfig(cfg *Config) error {
 	s.pools = fresh
 	select {
 	case s.changed <- struct{}{}:
-	default: // said already
+	default: // already signalled
 	}
 	return nil
 }
 
-// Run fetches until ctx ends, and returns when the last profile is taken in.
+// Run scrapes until ctx is canceled and returns after the last profile is ingested.
 func (s *Scraper) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	var err error
@@ -150,19 +150,19 @@ func (s *Scraper) Run(ctx context.Context) error {
 	return err
 }
 
-// Close frees a scraper whose Run was never called.
+// Close releases a scraper whose Run was never called.
 func (s *Scraper) Close() { s.cancel() }
 
-// pool is the loops of one job.
+// pool holds the loops of one job.
 type pool struct {
 	scraper  *Scraper
 	job      *JobConfig
-	profiles []fetched
+	profiles []profileSpec
 	client   *http.Client
 	loops    map[string]*loop // by target
 }
 
-// loop is the fetching of one target, a goroutine for each of its profiles.
+// loop scrapes one target, with one goroutine per profile.
 type loop struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -175,10 +175,10 @@ func (p *pool) sync(ctx context.Context, groups []*targetgroup.Group) {
 	for _, group := range groups {
 		targets, failures := scrape.TargetsFromGroup(group, cfg, nil, builder)
 		for _, err := range failures {
-			p.scraper.logger.Error("A target of profiles is refused", "job", p.job.JobName, "err", err)
+			p.scraper.logger.Error("Invalid profile target", "job", p.job.JobName, "err", err)
 		}
 		for _, t := range targets {
-			if set := t.Labels(builder); !set.IsEmpty() { // the others were dropped by relabelling
+			if set := t.Labels(builder); !set.IsEmpty() { // empty: dropped by relabelling
 				wanted[t.URL().String()+" "+set.String()] = t
 			}
 		}
@@ -217,19 +217,19 @@ func (p *pool) stop() {
 	p.client.CloseIdleConnections()
 }
 
-// fetcher fetches one profile of one target.
+// fetcher scrapes one profile of one target.
 type fetcher struct {
 	pool     *pool
-	what     fetched
+	spec     profileSpec
 	url      string
 	labels   []profilepb.RawLabel
-	previous *profile.Profile // for differences
-	since    time.Time        // when previous was fetched
+	previous *profile.Profile // for deltas
+	since    time.Time        // time of previous
 	failing  bool
 }
 
-func newFetcher(p *pool, t *scrape.Target, what fetched) *fetcher {
-	f := &fetcher{pool: p, what: what}
+func newFetcher(p *pool, t *scrape.Target, what profileSpec) *fetcher {
+	f := &fetcher{pool: p, spec: what}
 	u := *t.URL()
 	u.Path = strings.TrimRight(u.Path, "/") + what.path
 	if what.seconds > 0 {
@@ -282,19 +282,19 @@ func (f *fetcher) run(ctx context.Context, offset time.Duration) {
 	}
 }
 
-// report counts a fetch, and logs when a target begins or ceases to fail.
+// report counts a scrape and logs when a target starts or stops failing.
 func (f *fetcher) report(err error) {
 	result := "ok"
 	if err != nil {
 		result = "failed"
 	}
 	s := f.pool.scraper
-	s.scrapes.With(f.pool.job.JobName, f.what.key, result).Inc()
+	s.scrapes.With(f.pool.job.JobName, f.spec.key, result).Inc()
 	switch {
 	case err != nil && !f.failing:
-		s.logger.Warn("A profile could not be fetched", "job", f.pool.job.JobName, "url", f.url, "err", err)
+		s.logger.Warn("Profile scrape failed", "job", f.pool.job.JobName, "url", f.url, "err", err)
 	case err == nil && f.failing:
-		s.logger.Info("A profile is fetched again", "job", f.pool.job.JobName, "url", f.url)
+		s.logger.Info("Profile scrape recovered", "job", f.pool.job.JobName, "url", f.url)
 	}
 	f.failing = err != nil
 }
@@ -302,7 +302,7 @@ func (f *fetcher) report(err error) {
 func (f *fetcher) fetch(ctx context.Context) error {
 	s := f.pool.scraper
 	start := time.Now()
-	timed, cancel := context.WithTimeout(ctx, time.Duration(f.what.seconds)*time.Second+time.Duration(f.pool.job.ScrapeTimeout))
+	timed, cancel := context.WithTimeout(ctx, time.Duration(f.spec.seconds)*time.Second+time.Duration(f.pool.job.ScrapeTimeout))
 	defer cancel()
 	request, err := http.NewRequestWithContext(timed, http.MethodGet, f.url, nil)
 	if err != nil {
@@ -315,11 +315,11 @@ func (f *fetcher) fetch(ctx context.Context) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the target answers %s", resp.Status)
+		return fmt.Errorf("server returned HTTP status %s", resp.Status)
 	}
 	select {
-	case s.places <- struct{}{}:
-		defer func() { <-s.places }()
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
 	case <-timed.Done():
 		return timed.Err()
 	}
@@ -327,19 +327,19 @@ func (f *fetcher) fetch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if f.what.delta {
-		if raw, err = f.sinceLast(raw, start); err != nil {
+	if f.spec.delta {
+		if raw, err = f.delta(raw, start); err != nil {
 			return err
 		}
 	}
 	return s.in.Push(ctx, s.tenant, []profilepb.RawProfile{{Labels: f.labels, Raw: raw, TimeNS: start.UnixNano()}})
 }
 
-// sinceLast is what was counted since the fetch before. Of the first one counts are
-// left out: they are since the start of the process, which may be months ago.
-func (f *fetcher) sinceLast(raw []byte, at time.Time) ([]byte, error) {
+// delta returns the increase since the previous scrape. The cumulative values of the first
+// scrape become zero: they count from the start of the process, possibly months ago.
+func (f *fetcher) delta(raw []byte, at time.Time) ([]byte, error) {
 	in := f.pool.scraper.in
-	checked := in.decoded.Get().(*pprof.Profile) // within limits, before anybody else decodes it
+	checked := in.decoded.Get().(*pprof.Profile) // enforces the limits before package google/pprof decodes it
 	err := checked.Decode(raw, in.limits.decode())
 	in.decoded.Put(checked)
 	if err != nil {
@@ -354,7 +354,7 @@ func (f *fetcher) sinceLast(raw []byte, at time.Time) ([]byte, error) {
 	if previous == nil {
 		previous, since = p.Copy(), at
 	}
-	if p, err = difference(previous, p, isCount); err != nil {
+	if p, err = delta(previous, p, isCumulative); err != nil {
 		return nil, err
 	}
 	p.TimeNanos, p.DurationNanos = since.UnixNano(), int64(at.Sub(since))

@@ -18,22 +18,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// target serves profiles whose counts grow by 10 with every fetch.
+// target serves profiles whose cumulative values grow by 10 with every scrape.
 func target(t *testing.T) (*httptest.Server, *sync.Map) {
 	t.Helper()
-	asked := &sync.Map{} // path and query -> true
+	requested := &sync.Map{} // path and query -> true
 	var fetches atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked.Store(r.URL.String(), true)
+		requested.Store(r.URL.String(), true)
 		switch r.URL.Path {
 		case "/pre/debug/pprof/allocs":
 			n := fetches.Add(1)
-			_, _ = w.Write(made(t, func(p *profile.Profile) {
+			_, _ = w.Write(testProfile(t, func(p *profile.Profile) {
 				p.SampleType = []*profile.ValueType{{Type: "alloc_space", Unit: "bytes"}, {Type: "inuse_space", Unit: "bytes"}}
 				p.Sample[0].Value, p.TimeNanos = []int64{10 * n, 5}, time.Now().UnixNano()
 			}))
 		case "/pre/debug/pprof/profile", "/pre/own":
-			_, _ = w.Write(made(t, func(p *profile.Profile) { p.TimeNanos = time.Now().UnixNano() }))
+			_, _ = w.Write(testProfile(t, func(p *profile.Profile) { p.TimeNanos = time.Now().UnixNano() }))
 		case "/pre/debug/pprof/block":
 			_, _ = w.Write([]byte("no profile"))
 		default:
@@ -41,7 +41,7 @@ func target(t *testing.T) (*httptest.Server, *sync.Map) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	return server, asked
+	return server, requested
 }
 
 const someJob = `
@@ -102,11 +102,11 @@ func wait(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func TestTargetsAreFetchedWithTheirLabelsAndDifferencesOfCounts(t *testing.T) {
-	server, asked := target(t)
+func TestScraper_StoresLabelsAndDeltas(t *testing.T) {
+	server, requested := target(t)
 	address := strings.TrimPrefix(server.URL, "http://")
 	s, store, stop := startScraper(t, strings.ReplaceAll(someJob, "ADDRESS", address))
-	of := func(name string) (found []kept) {
+	of := func(name string) (found []storedProfile) {
 		for _, k := range store.list() {
 			if strings.HasPrefix(k.labels, "__name__="+name+",") {
 				found = append(found, k)
@@ -128,16 +128,16 @@ func TestTargetsAreFetchedWithTheirLabelsAndDifferencesOfCounts(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/pre/debug/pprof/profile?debug=0&seconds=1", "/pre/own?debug=0&seconds=1", "/pre/debug/pprof/allocs?debug=0"} {
-		if _, ok := asked.Load(path); !ok {
-			t.Errorf("%s was not asked for", path)
+		if _, ok := requested.Load(path); !ok {
+			t.Errorf("%s was not requested", path)
 		}
 	}
-	if _, ok := asked.Load("/pre/debug/pprof/goroutine?debug=0"); ok {
-		t.Error("a profile that is switched off was asked for")
+	if _, ok := requested.Load("/pre/debug/pprof/goroutine?debug=0"); ok {
+		t.Error("a profile that is switched off was requested for")
 	}
 }
 
-func TestAReloadKeepsJobsThatAreAsTheyWere(t *testing.T) {
+func TestScraper_ReloadKeepsUnchangedJobs(t *testing.T) {
 	server, _ := target(t)
 	text := strings.ReplaceAll(someJob, "ADDRESS", strings.TrimPrefix(server.URL, "http://"))
 	s, store, _ := startScraper(t, text)
@@ -160,7 +160,7 @@ func TestAReloadKeepsJobsThatAreAsTheyWere(t *testing.T) {
 	}
 	apply(text + "  - {job_name: other, static_configs: [{targets: ['127.0.0.1:1']}]}\n")
 	if pools()["shop"] != before || pools()["other"] == nil {
-		t.Error("the old job was begun anew, or the new one is not there")
+		t.Error("the unchanged job was restarted, or the new one is missing")
 	}
 	apply("scrape_configs: []")
 	if len(pools()) != 0 || len(before.loops) != 0 {
@@ -168,13 +168,13 @@ func TestAReloadKeepsJobsThatAreAsTheyWere(t *testing.T) {
 	}
 }
 
-func TestFaultsOfAConfigurationAreNamedWithTheirLine(t *testing.T) {
+func TestParseConfig_ErrorNamesTheLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "scrape_configs: []": "",
 		"scrape_config: []":                                     "line 1: field scrape_config not found",
 		"scrape_configs:\n  - job_name: a\n    jbo: 1":          "line 3: field jbo not found",
 		"scrape_configs: [{job_name: ''}]":                      "job_name is empty",
-		"scrape_configs: [{job_name: a}, {job_name: a}]":        `job "a" is there twice`,
+		"scrape_configs: [{job_name: a}, {job_name: a}]":        `duplicate job "a"`,
 		"scrape_configs: [{job_name: a, scheme: ftp}]":          "neither http nor https",
 		"scrape_configs: [{job_name: a, scrape_interval: 1ms}]": "shorter than a second",
 		"scrape_configs: [null]":                                "scrape_configs[0] is empty",
@@ -203,7 +203,7 @@ func TestFaultsOfAConfigurationAreNamedWithTheirLine(t *testing.T) {
 	}
 }
 
-func TestATargetThatSendsTooMuchIsRefused(t *testing.T) {
+func TestScraper_TooLargeProfileIsAnError(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bytes.Repeat([]byte{0}, 1<<20)) }))
 	defer server.Close()
 	in, _ := newIngester(t, Limits{ProfileBytes: 1000})
@@ -216,7 +216,7 @@ func TestATargetThatSendsTooMuchIsRefused(t *testing.T) {
 	if err := f.fetch(context.Background()); err == nil || !strings.Contains(err.Error(), "1001 bytes, at most 1000") {
 		t.Error(err)
 	}
-	f.what.delta = true
+	f.spec.delta = true
 	if err := f.fetch(context.Background()); err == nil {
 		t.Error("no error of what is no profile")
 	}

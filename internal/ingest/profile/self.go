@@ -20,13 +20,13 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// SelfOptions are about the profiles of this very process.
+// SelfOptions configure the profiles of this process.
 type SelfOptions struct {
-	Every         time.Duration        // length of a slice of CPU, and between the other profiles; 0: 15 s
-	Tenant        string               // who they belong to
-	Labels        []profilepb.RawLabel // beside service_name=ferula
-	MutexFraction int                  // one of so many contentions is counted; 0: 100; negative: none
-	BlockRateNS   int                  // a sample for so long a wait; 0: 1 ms; negative: none
+	Every         time.Duration        // duration of a CPU profile and interval of the others; 0: 15 s
+	Tenant        string               // tenant of the profiles
+	Labels        []profilepb.RawLabel // in addition to service_name="ferula"
+	MutexFraction int                  // 1 of MutexFraction contentions is sampled; 0: 100; negative: none
+	BlockRateNS   int                  // one sample per BlockRateNS of blocking; 0: 1 ms; negative: none
 }
 
 func (o SelfOptions) withDefaults() SelfOptions {
@@ -42,31 +42,30 @@ func (o SelfOptions) withDefaults() SelfOptions {
 	return o
 }
 
-// Self profiles this process without a gap: one slice of CPU after the other, and
-// between them heap, goroutines, mutexes and blocking. A process has one CPU
-// profiler, so whoever asks for /debug/pprof/profile has the running slice ended
-// and the next one waits.
+// Self profiles this process continuously: consecutive CPU profiles (slices), and at their
+// interval heap, goroutine, mutex and block profiles. A process has one CPU profiler: a
+// request to /debug/pprof/profile ends the running slice, and the next slice waits for it.
 type Self struct {
 	opts   SelfOptions
 	in     *Ingester
 	logger *slog.Logger
 
-	profiler chan struct{} // full while somebody profiles the CPU
-	wanted   chan struct{} // ends the running slice
+	profiler chan struct{} // full while the CPU profiler is in use
+	endSlice chan struct{} // signals the running slice to end
 	current  atomic.Pointer[profiles.ID]
-	previous map[string]*profile.Profile // by what is counted
+	previous map[string]*profile.Profile // by name of the runtime profile
 }
 
-// NewSelf makes a profiler that is idle until Run.
+// NewSelf creates a profiler, which is idle until Run.
 func NewSelf(opts SelfOptions, in *Ingester, logger *slog.Logger) *Self {
 	return &Self{
 		opts: opts.withDefaults(), in: in, logger: logger,
-		profiler: make(chan struct{}, 1), wanted: make(chan struct{}, 1), previous: map[string]*profile.Profile{},
+		profiler: make(chan struct{}, 1), endSlice: make(chan struct{}, 1), previous: map[string]*profile.Profile{},
 	}
 }
 
-// Current is the id under which the CPU's running slice will be found, and false
-// if there is none. What happens now leads to it.
+// Current returns the profile ID of the running CPU slice, and false without one. The ID is
+// an exemplar label of requests that are served now.
 func (s *Self) Current() (profiles.ID, bool) {
 	if s == nil {
 		return profiles.ID{}, false
@@ -77,22 +76,22 @@ func (s *Self) Current() (profiles.ID, bool) {
 	return profiles.ID{}, false
 }
 
-// ServeCPU is /debug/pprof/profile beside the slices.
+// ServeCPU serves /debug/pprof/profile. It interrupts the CPU slices.
 func (s *Self) ServeCPU(w http.ResponseWriter, r *http.Request) {
 	select {
-	case s.wanted <- struct{}{}:
-	default: // said already
+	case s.endSlice <- struct{}{}:
+	default: // already signalled
 	}
 	select {
 	case s.profiler <- struct{}{}:
 		defer func() { <-s.profiler }()
-		s.logger.Info("Own CPU slices pause while somebody takes a CPU profile", "from", r.RemoteAddr)
+		s.logger.Info("Pausing own CPU profiles during a requested CPU profile", "from", r.RemoteAddr)
 		httppprof.Profile(w, r)
 	case <-r.Context().Done():
 	}
 }
 
-// Run profiles until ctx ends; what was gathered until then is pushed.
+// Run profiles until ctx is canceled and pushes the last slice.
 func (s *Self) Run(ctx context.Context) {
 	if s.opts.MutexFraction > 0 {
 		defer runtime.SetMutexProfileFraction(runtime.SetMutexProfileFraction(s.opts.MutexFraction))
@@ -113,7 +112,7 @@ func (s *Self) Run(ctx context.Context) {
 		err := s.slice(ctx)
 		<-s.profiler
 		if err != nil {
-			s.logger.Warn("A slice of own CPU is missing", "err", err)
+			s.logger.Warn("Failed to record own CPU profile", "err", err)
 			select {
 			case <-time.After(s.opts.Every):
 			case <-ctx.Done():
@@ -122,7 +121,7 @@ func (s *Self) Run(ctx context.Context) {
 	}
 }
 
-// slice profiles the CPU once.
+// slice records and pushes one CPU profile.
 func (s *Self) slice(ctx context.Context) error {
 	var b bytes.Buffer
 	start := time.Now()
@@ -135,7 +134,7 @@ func (s *Self) slice(ctx context.Context) error {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-s.wanted:
+	case <-s.endSlice:
 	case <-ctx.Done():
 	}
 	s.current.Store(nil)
@@ -143,7 +142,7 @@ func (s *Self) slice(ctx context.Context) error {
 	return s.push(ctx, "process_cpu", id.String(), start, b.Bytes())
 }
 
-// states are the other profiles, by the name that Go knows them by.
+// states are the other profiles, by name in package runtime/pprof.
 var states = []struct{ lookup, name string }{{"heap", "memory"}, {"goroutine", "goroutines"}, {"mutex", "mutex"}, {"block", "block"}}
 
 func (s *Self) runStates(ctx context.Context) {
@@ -157,7 +156,7 @@ func (s *Self) runStates(ctx context.Context) {
 		case now := <-tick.C:
 			for _, state := range states {
 				if err := s.state(ctx, state.lookup, state.name, since); err != nil && ctx.Err() == nil {
-					s.logger.Warn("An own profile is missing", "profile", state.name, "err", err)
+					s.logger.Warn("Failed to record own profile", "profile", state.name, "err", err)
 				}
 			}
 			since = now
@@ -165,11 +164,12 @@ func (s *Self) runStates(ctx context.Context) {
 	}
 }
 
-// state pushes one of Go's profiles; of counts, what was added since the last one.
+// state records and pushes a runtime profile. Cumulative values are the delta to the last
+// one.
 func (s *Self) state(ctx context.Context, lookup, name string, since time.Time) error {
 	source := pprof.Lookup(lookup)
 	if source == nil {
-		return errors.New("this Go has no such profile")
+		return errors.New("no such runtime profile")
 	}
 	var b bytes.Buffer
 	if err := source.WriteTo(&b, 0); err != nil {
@@ -185,7 +185,7 @@ func (s *Self) state(ctx context.Context, lookup, name string, since time.Time) 
 	previous := s.previous[lookup]
 	s.previous[lookup] = p.Copy()
 	if previous != nil {
-		if p, err = difference(previous, p, isCount); err != nil {
+		if p, err = delta(previous, p, isCumulative); err != nil {
 			return err
 		}
 	}
@@ -197,7 +197,7 @@ func (s *Self) state(ctx context.Context, lookup, name string, since time.Time) 
 	return s.push(ctx, name, "", since, raw)
 }
 
-// pushTimeout is for the last push, which the end of the process waits for.
+// pushTimeout limits a push. Shutdown waits for the last one.
 const pushTimeout = 5 * time.Second
 
 func (s *Self) push(ctx context.Context, name, id string, start time.Time, raw []byte) error {

@@ -12,12 +12,12 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 )
 
-func TestRefusedPushesOfNewTenantsTakeNoRoomAndIdleTenantsAreForgotten(t *testing.T) {
+func TestTenants_RejectedPushIsNotRecordedAndIdleTenantIsEvicted(t *testing.T) {
 	in, store := newIngester(t, Limits{Tenants: 2})
 	clock := now
 	in.now = func() time.Time { return clock }
 	push := func(tenant string) error {
-		raw := made(t, func(p *profile.Profile) { p.TimeNanos = clock.UnixNano() })
+		raw := testProfile(t, func(p *profile.Profile) { p.TimeNanos = clock.UnixNano() })
 		return in.Push(context.Background(), tenant, []profilepb.RawProfile{{Labels: named(), Raw: raw}})
 	}
 	store.err = errors.New("full")
@@ -48,9 +48,9 @@ func TestRefusedPushesOfNewTenantsTakeNoRoomAndIdleTenantsAreForgotten(t *testin
 	}
 }
 
-func TestProfilesThatCanBeRepairedAreTakenAndCounted(t *testing.T) {
+func TestPush_RepairedProfileIsStoredAndCounted(t *testing.T) {
 	in, store := newIngester(t, Limits{Depth: 2})
-	raw := made(t, func(p *profile.Profile) {
+	raw := testProfile(t, func(p *profile.Profile) {
 		p.TimeNanos = now.UnixMicro()
 		bad := *p.Sample[0]
 		bad.Value = []int64{-1}

@@ -7,41 +7,42 @@ import (
 	"time"
 )
 
-// A faulty sender has a line for each of its series, thousands a request. Of the
-// same message this many are logged in this time, and how many were left out.
+// The receiver logs a line per rejected series, which can be thousands per request.
+// linesMax lines of the same message are logged per linesEvery, with the number of
+// suppressed ones.
 const (
 	linesMax   = 5
 	linesEvery = 10 * time.Second
 )
 
-// limited is a slog.Handler that passes on a few records of each message.
-type limited struct {
+// limitedHandler is a slog.Handler that limits the records of each message.
+type limitedHandler struct {
 	slog.Handler
-	state *limitedState
+	state *messageLimiter
 }
 
-type limitedState struct {
+type messageLimiter struct {
 	max   int
 	every time.Duration
 	now   func() time.Time
 
 	mu    sync.Mutex
-	lines map[string]*lines // by message, of which the receiver has a few
+	lines map[string]*messageLines // by message; the receiver has a few messages
 }
 
-type lines struct {
+type messageLines struct {
 	since      time.Time
 	passed     int
 	suppressed int
 }
 
-func newLimited(next slog.Handler, most int, every time.Duration, now func() time.Time) *limited {
-	return &limited{next, &limitedState{max: most, every: every, now: now, lines: map[string]*lines{}}}
+func newLimited(next slog.Handler, limit int, every time.Duration, now func() time.Time) *limitedHandler {
+	return &limitedHandler{next, &messageLimiter{max: limit, every: every, now: now, lines: map[string]*messageLines{}}}
 }
 
 // Handle implements slog.Handler.
-func (l *limited) Handle(ctx context.Context, r slog.Record) error {
-	suppressed, ok := l.state.pass(r.Message)
+func (l *limitedHandler) Handle(ctx context.Context, r slog.Record) error {
+	suppressed, ok := l.state.allow(r.Message)
 	if !ok {
 		return nil
 	}
@@ -52,14 +53,15 @@ func (l *limited) Handle(ctx context.Context, r slog.Record) error {
 	return l.Handler.Handle(ctx, r)
 }
 
-// pass says whether a message is logged, and how many like it were not before.
-func (s *limitedState) pass(message string) (suppressed int, ok bool) {
+// allow reports whether a message is logged and how many of its records were suppressed
+// before.
+func (s *messageLimiter) allow(message string) (suppressed int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
 	line := s.lines[message]
 	if line == nil {
-		line = &lines{since: now}
+		line = &messageLines{since: now}
 		s.lines[message] = line
 	}
 	if now.Sub(line.since) >= s.every {
@@ -75,11 +77,11 @@ func (s *limitedState) pass(message string) (suppressed int, ok bool) {
 }
 
 // WithAttrs implements slog.Handler.
-func (l *limited) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &limited{l.Handler.WithAttrs(attrs), l.state}
+func (l *limitedHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &limitedHandler{l.Handler.WithAttrs(attrs), l.state}
 }
 
 // WithGroup implements slog.Handler.
-func (l *limited) WithGroup(name string) slog.Handler {
-	return &limited{l.Handler.WithGroup(name), l.state}
+func (l *limitedHandler) WithGroup(name string) slog.Handler {
+	return &limitedHandler{l.Handler.WithGroup(name), l.state}
 }

@@ -1,12 +1,11 @@
 // Package remotewrite receives Prometheus remote write, versions 1.0 and 2.0.
 //
-// A POST with a snappy block around a WriteRequest or a v2 Request comes in and
-// is appended to a storage.Appendable; the answer is a success only after Commit,
-// that is once the samples are in the write-ahead log. The decoding and its
-// statuses are those of Prometheus' own receiver, which this package puts limits
-// around: a body is read before its request takes a slot, its bytes are limited
-// before and after decompression (32 MiB), and what it would decode to is estimated
-// before anything is decoded. There is no storage and no routing here.
+// A POST with a snappy-compressed WriteRequest or v2 Request is appended to a
+// storage.Appendable. The response is a success only after Commit, when the samples are in
+// the WAL. Decoding and statuses are those of Prometheus' receiver, around which this
+// package adds limits: a body is read before its request takes a slot, its size is limited
+// before and after decompression (32 MiB), and its decoded size is estimated before
+// decoding. There is no storage and no routing here.
 package remotewrite
 
 import (
@@ -28,21 +27,21 @@ import (
 
 // Options of a receiver. Zero values take the defaults.
 type Options struct {
-	InFlightMax  int   // requests decoded at once, further ones wait; 0: 16
-	DecodedMax   int64 // bytes that one request may decode to; 0: 256 MiB
-	DecodingMax  int64 // bytes that all requests in flight may decode to; 0: 512 MiB, no less than DecodedMax
-	BodyMaxBytes int64 // of a request, compressed; 0: 32 MiB, which is the most
+	InFlightMax  int   // requests decoded concurrently, further ones wait; 0: 16
+	DecodedMax   int64 // decoded size of one request in bytes; 0: 256 MiB
+	DecodingMax  int64 // decoded size of all requests in flight in bytes; 0: 512 MiB, DecodedMax at least
+	BodyMaxBytes int64 // compressed size of a request; 0: 32 MiB, which is the maximum
 
-	// MetadataInWAL writes the metadata of 2.0 requests to the write-ahead log.
+	// MetadataInWAL writes the metadata of 2.0 requests to the WAL.
 	MetadataInWAL bool
 	// TypeAndUnitLabels adds __type__ and __unit__ to the series of 2.0 requests.
 	TypeAndUnitLabels bool
 
-	Bodies *reqbody.Reader // shared with other receivers; nil: one of its own
+	Bodies *reqbody.Reader // shared with other receivers; nil: a new one
 }
 
-// bodyMaxBytes is the receiver's limit, compressed and not. It is enforced here
-// too so that a longer body is refused before it is read into memory.
+// bodyMaxBytes is the limit of Prometheus' receiver, compressed and decompressed. It is
+// also enforced here, so that a larger body is rejected before it is read into memory.
 const bodyMaxBytes = 32 << 20
 
 func (o Options) withDefaults() Options {
@@ -72,7 +71,7 @@ type handler struct {
 	decoding *semaphore.Weighted
 }
 
-// NewHandler makes the receiver for one endpoint.
+// NewHandler creates the receiver.
 func NewHandler(opts Options, to storage.Appendable, logger *slog.Logger, reg prometheus.Registerer) http.Handler {
 	opts = opts.withDefaults()
 	logger = slog.New(newLimited(logger.Handler(), linesMax, linesEvery, time.Now))
@@ -97,7 +96,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if r.Context().Err() == nil {
 			reqbody.Fail(w, r, err)
 		}
-		return // the sender has gone, nothing was written
+		return // the client has disconnected, nothing was written
 	}
 	defer func() { <-h.slots }()
 	cost, err := costOf(body.Bytes(), r.Header, h.opts.DecodedMax)
@@ -111,15 +110,15 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if h.decoding.Acquire(r.Context(), cost.Bytes) != nil {
-		return // the sender has gone
+		return // the client has disconnected
 	}
 	defer h.decoding.Release(cost.Bytes)
 	r.Body = body.NewReader()
 	h.receiver.ServeHTTP(w, r)
 }
 
-// costOf estimates what a body decodes to. Where the receiver finds a fault without
-// decoding the messages the cost is nothing, so that its words are the response.
+// costOf estimates the decoded size of a body. It returns no cost for a body that the
+// receiver rejects before decoding, so that the response has the receiver's error.
 func costOf(body []byte, header http.Header, decodedMax int64) (codec.Cost, error) {
 	if encoding := header.Get("Content-Encoding"); encoding != "" && encoding != "snappy" {
 		return codec.Cost{}, nil
@@ -130,7 +129,7 @@ func costOf(body []byte, header http.Header, decodedMax int64) (codec.Cost, erro
 	}
 	contentType := header.Get("Content-Type")
 	if contentType == "" {
-		contentType = "application/x-protobuf" // as the receiver takes it
+		contentType = "application/x-protobuf" // the default of the receiver
 	}
 	kind, err := remoteapi.ParseProtoMsg(contentType)
 	if err != nil {

@@ -36,14 +36,14 @@ const (
 	v2Type = "application/x-protobuf;proto=io.prometheus.write.v2.Request"
 )
 
-// stub is a storage that notes what is done to it, and fails as it is told.
+// stub is a storage that records its calls and fails as configured.
 type stub struct {
 	mu        sync.Mutex
 	events    []string
-	failAt    map[string]error // by the name of a series
+	failAt    map[string]error // by metric name
 	commitErr error
-	entered   chan struct{} // gets a value at each Append; may be nil
-	proceed   chan struct{} // is waited for then
+	entered   chan struct{} // receives a value per Append; may be nil
+	proceed   chan struct{} // Append then receives from it
 }
 
 func (s *stub) note(format string, args ...any) {
@@ -61,7 +61,7 @@ func (s *stub) String() string {
 func (s *stub) Appender(context.Context) storage.Appender { return &appender{stub: s} }
 
 type appender struct {
-	storage.Appender // what is not expected panics
+	storage.Appender // unexpected calls panic
 	*stub
 }
 
@@ -139,7 +139,7 @@ func post(ctx context.Context, h http.Handler, contentType string, body io.Reade
 
 const written = "X-Prometheus-Remote-Write-Samples-Written"
 
-func TestTheResponseFollowsTheStorage(t *testing.T) {
+func TestHandler_ResponseFollowsTheStorage(t *testing.T) {
 	full := errors.New("disk full")
 	for name, c := range map[string]struct {
 		two       bool
@@ -177,7 +177,7 @@ func TestTheResponseFollowsTheStorage(t *testing.T) {
 	}
 }
 
-func TestMetadataIsWrittenOnlyIfWanted(t *testing.T) {
+func TestHandler_MetadataInWALIsOptional(t *testing.T) {
 	for wanted, events := range map[bool]string{false: "a=1, commit", true: "a=1, metadata of a: help, commit"} {
 		to := &stub{}
 		post(context.Background(), handlerOf(Options{MetadataInWAL: wanted}, to), v2Type, bytes.NewReader(two(t, "a")))
@@ -187,7 +187,7 @@ func TestMetadataIsWrittenOnlyIfWanted(t *testing.T) {
 	}
 }
 
-func TestABodyMayBeAsLongAsTheLimit(t *testing.T) {
+func TestHandler_BodyAtTheLimitIsAccepted(t *testing.T) {
 	body := one(t, "a", "b")
 	for _, announced := range []bool{true, false} {
 		send := func(limit int) *httptest.ResponseRecorder {
@@ -205,11 +205,11 @@ func TestABodyMayBeAsLongAsTheLimit(t *testing.T) {
 		}
 	}
 	if o := (Options{BodyMaxBytes: 1 << 40}).withDefaults(); o.BodyMaxBytes != bodyMaxBytes {
-		t.Errorf("a limit beyond the receiver's: %d", o.BodyMaxBytes)
+		t.Errorf("a limit over the receiver's: %d", o.BodyMaxBytes)
 	}
 }
 
-func TestWhatDecodesToTooMuchIsRefusedBeforeIt(t *testing.T) {
+func TestHandler_DecodedSizeIsCheckedBeforeDecoding(t *testing.T) {
 	for name, body := range map[string][]byte{
 		v1Type: snappy.Encode(nil, bytes.Repeat([]byte{0x0A, 0}, 1000)), v2Type: snappy.Encode(nil, bytes.Repeat([]byte{0x2A, 0}, 1000)),
 		"": snappy.Encode(nil, bytes.Repeat([]byte{0x0A, 0}, 1000)),
@@ -230,7 +230,7 @@ func TestWhatDecodesToTooMuchIsRefusedBeforeIt(t *testing.T) {
 	}
 }
 
-// behind runs f while a request is in the storage.
+// behind runs f while a request is blocked in the storage.
 func behind(t *testing.T, opts Options, to *stub, f func(h http.Handler)) {
 	t.Helper()
 	to.entered, to.proceed = make(chan struct{}), make(chan struct{})
@@ -245,7 +245,7 @@ func behind(t *testing.T, opts Options, to *stub, f func(h http.Handler)) {
 	}
 }
 
-func TestRequestsBeyondTheSlotsWaitABoundedTime(t *testing.T) {
+func TestHandler_RequestWithoutSlotWaitsABoundedTime(t *testing.T) {
 	to := &stub{}
 	behind(t, Options{InFlightMax: 1, Bodies: reqbody.New(reqbody.Options{Wait: 10 * time.Millisecond})}, to, func(h http.Handler) {
 		w := post(context.Background(), h, v1Type, bytes.NewReader(one(t, "second")))
@@ -258,7 +258,7 @@ func TestRequestsBeyondTheSlotsWaitABoundedTime(t *testing.T) {
 	}
 }
 
-func TestAWaitingRequestGetsTheSlotThatBecomesFree(t *testing.T) {
+func TestHandler_WaitingRequestGetsTheFreeSlot(t *testing.T) {
 	to := &stub{}
 	second := make(chan int)
 	behind(t, Options{InFlightMax: 1, Bodies: reqbody.New(reqbody.Options{Wait: time.Hour})}, to, func(h http.Handler) {
@@ -270,10 +270,10 @@ func TestAWaitingRequestGetsTheSlotThatBecomesFree(t *testing.T) {
 	}
 }
 
-func TestASenderThatLeavesWhileItWaitsWritesNothing(t *testing.T) {
+func TestHandler_DisconnectedWaitingClientWritesNothing(t *testing.T) {
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
-	cost := int64(176 + 64 + 56) // of a series with a label and a sample
+	cost := int64(176 + 64 + 56) // of a series with one label and one sample
 	for name, opts := range map[string]Options{
 		"for a slot":       {InFlightMax: 1, Bodies: reqbody.New(reqbody.Options{Wait: time.Hour})},
 		"for decoded data": {InFlightMax: 2, DecodedMax: cost, DecodingMax: 2*cost - 1},
@@ -290,7 +290,7 @@ func TestASenderThatLeavesWhileItWaitsWritesNothing(t *testing.T) {
 	}
 }
 
-func TestMemoryAndSlotsAreGivenBackWhateverHappens(t *testing.T) {
+func TestHandler_ReleasesMemoryAndSlotsAfterEveryOutcome(t *testing.T) {
 	h := handlerOf(Options{InFlightMax: 1, DecodedMax: 2000, DecodingMax: 2000, BodyMaxBytes: 1000,
 		Bodies: reqbody.New(reqbody.Options{BytesMax: 1001, Wait: time.Millisecond})}, &stub{failAt: map[string]error{"bad": errors.New("x")}})
 	for range 50 {
@@ -304,7 +304,7 @@ func TestMemoryAndSlotsAreGivenBackWhateverHappens(t *testing.T) {
 	}
 }
 
-func TestTheSameMessageIsLoggedAFewTimes(t *testing.T) {
+func TestLimitedHandler_SuppressesRepeatedMessages(t *testing.T) {
 	var out bytes.Buffer
 	now := time.Unix(0, 0)
 	logger := slog.New(newLimited(slog.NewTextHandler(&out, nil), 2, time.Minute, func() time.Time { return now }))

@@ -15,24 +15,24 @@ import (
 	"github.com/prometheus/prometheus/util/logging"
 	"go.yaml.in/yaml/v2"
 
-	// The ways of finding targets that a configuration may use; static_configs is
-	// part of discovery itself. Each registers its section's name on import.
+	// The supported service discoveries besides static_configs, which is part of package
+	// discovery. Each registers the name of its section on import.
 	_ "github.com/prometheus/prometheus/discovery/dns"
 	_ "github.com/prometheus/prometheus/discovery/file"
 	_ "github.com/prometheus/prometheus/discovery/http"
 )
 
-// Defaults are what a configuration leaves to flags.
+// Defaults are the values of flags for settings that a configuration omits.
 type Defaults struct {
-	Retention config.TSDBRetentionConfig // where there is no storage.tsdb.retention
-	LogLevel  string                     // where there is no runtime.log_level; "": info
+	Retention config.TSDBRetentionConfig // used without storage.tsdb.retention
+	LogLevel  string                     // used without runtime.log_level; "": info
 }
 
-// load parses a configuration and fills in what it leaves to the defaults. Those of
-// Prometheus' package are variables of the whole process, so what is absent is looked
-// up in the text.
-func (d Defaults) load(text string, logger *slog.Logger) (*config.Config, error) {
-	cfg, err := config.Load(text, logger)
+// load parses a configuration and sets the defaults of omitted settings. The defaults of
+// Prometheus' package are global variables, which would affect the whole process; omitted
+// settings are therefore found in the YAML.
+func (d Defaults) load(content string, logger *slog.Logger) (*config.Config, error) {
+	cfg, err := config.Load(content, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (d Defaults) load(text string, logger *slog.Logger) (*config.Config, error)
 			LogLevel *string `yaml:"log_level"`
 		} `yaml:"runtime"`
 	}
-	if err := yaml.Unmarshal([]byte(text), &given); err != nil {
+	if err := yaml.Unmarshal([]byte(content), &given); err != nil {
 		return nil, err
 	}
 	if given.Storage.TSDB.Retention == nil {
@@ -59,36 +59,36 @@ func (d Defaults) load(text string, logger *slog.Logger) (*config.Config, error)
 	return cfg, nil
 }
 
-// Load reads an unchanged prometheus.yml. Unknown keys are an error that names
-// the file and the line. Relative paths inside are taken from the file's folder.
+// Load reads a prometheus.yml. An unknown key is an error that names file and line. Paths
+// in it are relative to the folder of the file.
 func Load(path string, defaults Defaults, logger *slog.Logger) (*config.Config, error) {
-	text, err := os.ReadFile(path)
+	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	cfg, err := parse(string(text), defaults, logger)
+	cfg, err := parse(string(content), defaults, logger)
 	if err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", path, err)
 	}
 	cfg.SetDirectory(filepath.Dir(path))
-	// The files named by scrape_config_files are read anew at each use; read them
-	// once here so that a fault is found before anything is applied.
+	// GetScrapeConfigs reads the files of scrape_config_files on every call. The first
+	// call is here, so that an error in them is found before anything is applied.
 	if _, err := cfg.GetScrapeConfigs(); err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", path, err)
 	}
 	return cfg, nil
 }
 
-func parse(text string, defaults Defaults, logger *slog.Logger) (*config.Config, error) {
-	cfg, err := defaults.load(text, logger)
+func parse(content string, defaults Defaults, logger *slog.Logger) (*config.Config, error) {
+	cfg, err := defaults.load(content, logger)
 	if err != nil && strings.Contains(err.Error(), "_sd_configs not found") {
-		return nil, fmt.Errorf("%w (targets are found by static_configs, file_sd_configs, http_sd_configs and dns_sd_configs here)", err)
+		return nil, fmt.Errorf("%w (supported are static_configs, file_sd_configs, http_sd_configs and dns_sd_configs)", err)
 	}
 	return cfg, err
 }
 
-// Resolve gives the configuration with the files of scrape_config_files read into
-// it, so that it stays the same when it is applied a second time.
+// Resolve returns the configuration with the contents of scrape_config_files, so that it
+// is the same when it is applied again.
 func Resolve(cfg *config.Config) (*config.Config, error) {
 	jobs, err := cfg.GetScrapeConfigs()
 	if err != nil {
@@ -99,24 +99,23 @@ func Resolve(cfg *config.Config) (*config.Config, error) {
 	return &resolved, nil
 }
 
-// CheckChanged tries, of every job that differs between two resolved configurations,
-// what the scrape manager would find out only when other jobs have changed: it makes
-// the HTTP client, which reads files of TLS and of passwords, and opens the log of
-// failed scrapes.
+// CheckChanged checks every job of next that differs from old. It creates the HTTP client,
+// which reads TLS and password files, and opens the scrape failure log. The scrape manager
+// would return these errors only after it has changed other jobs.
 func CheckChanged(old, next *config.Config) error {
 	var errs []error
 	for _, job := range next.ScrapeConfigs {
 		if slices.ContainsFunc(old.ScrapeConfigs, func(o *config.ScrapeConfig) bool { return reflect.DeepEqual(o, job) }) {
 			continue
 		}
-		if err := try(job); err != nil {
+		if err := checkJob(job); err != nil {
 			errs = append(errs, fmt.Errorf("scrape job %q: %w", job.JobName, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func try(job *config.ScrapeConfig) error {
+func checkJob(job *config.ScrapeConfig) error {
 	client, err := commonconfig.NewClientFromConfig(job.HTTPClientConfig, job.JobName)
 	if err != nil {
 		return err
@@ -129,10 +128,10 @@ func try(job *config.ScrapeConfig) error {
 	return log.Close()
 }
 
-// Default is the configuration of a server that was given none: it scrapes
-// itself, often enough that graphs appear within seconds.
+// Default returns the configuration of a server without a configuration file. The server
+// scrapes itself, every 5 s so that graphs appear within seconds.
 func Default(scheme, listenAddress, metricsPath string, defaults Defaults, logger *slog.Logger) (*config.Config, error) {
-	text := fmt.Sprintf(`
+	content := fmt.Sprintf(`
 global:
   scrape_interval: 5s
   scrape_timeout: 4s
@@ -145,15 +144,14 @@ scrape_configs:
     static_configs:
       - targets: [%q]
 `, scheme, metricsPath, listenAddress)
-	cfg, err := parse(text, defaults, logger)
+	cfg, err := parse(content, defaults, logger)
 	if err != nil {
 		return nil, fmt.Errorf("own configuration: %w", err)
 	}
 	return cfg, nil
 }
 
-// Unserved names the sections of a configuration that this program reads but
-// does not act on, so that one message can say so.
+// Unserved returns the sections of a configuration that are parsed but not supported.
 func Unserved(cfg *config.Config) []string {
 	var names []string
 	add := func(name string, present bool) {

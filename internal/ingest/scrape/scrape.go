@@ -1,10 +1,9 @@
-// Package scrape is the way in for metrics that are fetched: Prometheus' scrape
-// and discovery managers, run as one.
+// Package scrape scrapes metrics with Prometheus' scrape and discovery managers.
 //
-// A prometheus.yml comes in (config.go loads it and says what is not served);
-// discovered targets are scraped on their intervals and their samples, exemplars
-// and metadata go to a storage.AppendableV2. Who is scraped can be asked of
-// Manager. There is no storage, no HTTP API and no configuration watching here.
+// config.go loads a prometheus.yml and lists its unsupported sections. Discovered targets
+// are scraped at their intervals; samples, exemplars and metadata are appended to a
+// storage.AppendableV2. Manager lists the targets. The package contains no storage, no HTTP
+// API and no watching of the configuration.
 package scrape
 
 import (
@@ -28,15 +27,15 @@ import (
 
 // Options of a Scraper. Zero values take the defaults.
 type Options struct {
-	DiscoveryReloadInterval time.Duration // how often changed targets are taken over; 0: 5 s
-	MetadataInWAL           bool          // write scraped metadata to the write-ahead log
+	DiscoveryReloadInterval time.Duration // interval of applying changed targets; 0: 5 s
+	MetadataInWAL           bool          // write scraped metadata to the WAL
 	TypeAndUnitLabels       bool          // add __type__ and __unit__ labels
 
 	// Dial connects to targets; nil: over the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Scraper fetches metrics until its Run ends.
+// Scraper scrapes metrics while Run is running.
 type Scraper struct {
 	Manager   *scrape.Manager
 	discovery *discovery.Manager
@@ -54,7 +53,7 @@ func New(opts Options, to storage.AppendableV2, logger *slog.Logger, reg prometh
 	}
 	manager, err := scrape.NewManager(&scrape.Options{
 		DiscoveryReloadInterval:  model.Duration(opts.DiscoveryReloadInterval),
-		DiscoveryReloadOnStartup: true, // or the first target would wait for the interval
+		DiscoveryReloadOnStartup: true, // otherwise the first target waits for the interval
 		AppendMetadata:           opts.MetadataInWAL,
 		EnableTypeAndUnitLabels:  opts.TypeAndUnitLabels,
 		HTTPClientOptions:        client,
@@ -66,19 +65,19 @@ func New(opts Options, to storage.AppendableV2, logger *slog.Logger, reg prometh
 	if err != nil {
 		return nil, fmt.Errorf("service discovery metrics: %w", err)
 	}
-	// The discovery manager ends with its context only, so that context is made
-	// here and ended by Run.
+	// The discovery manager stops only when its context is canceled, which Run and Close
+	// do.
 	ctx, cancel := context.WithCancel(context.Background())
 	found := discovery.NewManager(ctx, logger.With("component", "discovery"), reg, metrics, discovery.Name("scrape"))
 	if found == nil {
 		cancel()
-		return nil, errors.New("discovery manager could not be made")
+		return nil, errors.New("failed to create the discovery manager")
 	}
 	return &Scraper{Manager: manager, discovery: found, cancel: cancel}, nil
 }
 
-// ApplyConfig takes a new configuration. The scrape manager must know a job
-// before discovery hands it targets, so it goes first.
+// ApplyConfig applies a new configuration. The scrape manager is first, since it must know
+// a job before it receives the job's targets from discovery.
 func (s *Scraper) ApplyConfig(cfg *config.Config) error {
 	if err := s.Manager.ApplyConfig(cfg); err != nil {
 		return fmt.Errorf("scrape configuration: %w", err)
@@ -97,8 +96,8 @@ func (s *Scraper) ApplyConfig(cfg *config.Config) error {
 	return nil
 }
 
-// Run scrapes until ctx ends, and returns once the last scrape is appended. The
-// storage must stay open that long. It is called once.
+// Run scrapes until ctx is canceled and returns after the last scrape is appended. The
+// storage must stay open until then. Run is called once.
 func (s *Scraper) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	errs := make([]error, 2)
@@ -119,5 +118,5 @@ func (s *Scraper) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Close frees a scraper whose Run was never called.
+// Close releases a scraper whose Run was never called.
 func (s *Scraper) Close() { s.cancel() }

@@ -28,13 +28,13 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// stub remembers the committed samples of "up", by target, and lets tests wait.
+// stub is a storage that counts the committed samples of "up" by target.
 type stub struct {
 	mu      sync.Mutex
 	changed *sync.Cond
-	ups     map[string]int // by the label origin
-	pending int            // transactions that have not ended
-	late    bool           // a wait took too long
+	ups     map[string]int // by value of the label origin
+	pending int            // open transactions
+	late    bool           // a wait timed out
 }
 
 func newStub() *stub {
@@ -111,7 +111,7 @@ func target(t *testing.T) string {
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
-// scraping is a configuration of one job, which more may add to.
+// scraping returns a configuration of one job, to which more is appended.
 func scraping(t *testing.T, origin, address, more string) *config.Config {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "prometheus.yml")
@@ -160,7 +160,7 @@ func running(t *testing.T, to storage.AppendableV2, cfg *config.Config) (s *Scra
 }
 
 // The storage is closed once Run has returned.
-func TestRunEndsAfterTheLastScrapeIsAppended(t *testing.T) {
+func TestScraper_RunReturnsAfterTheLastAppend(t *testing.T) {
 	to := newStub()
 	_, stop := running(t, to, scraping(t, "a", target(t), ""))
 	to.wait(t, "a", 3)
@@ -172,10 +172,10 @@ func TestRunEndsAfterTheLastScrapeIsAppended(t *testing.T) {
 	if to.pending != 0 {
 		t.Errorf("%d transactions are open", to.pending)
 	}
-	// That no loop is left TestMain sees.
+	// TestMain detects leaked scrape loops.
 }
 
-func TestAnotherConfigurationTakesThePlaceOfTheFirst(t *testing.T) {
+func TestScraper_NewConfigReplacesTheOld(t *testing.T) {
 	to := newStub()
 	s, _ := running(t, to, scraping(t, "a", target(t), ""))
 	to.wait(t, "a", 1)
@@ -185,7 +185,7 @@ func TestAnotherConfigurationTakesThePlaceOfTheFirst(t *testing.T) {
 	to.wait(t, "b", 2)
 	was := to.count("a")
 	to.wait(t, "b", 4)
-	if n := to.count("a"); n > was+1 { // one may have been on its way
+	if n := to.count("a"); n > was+1 { // one scrape may have been running
 		t.Errorf("the first target was scraped %d times after the second", n-was)
 	}
 	if active := s.Manager.TargetsActive()["one"]; len(active) != 1 || active[0].DiscoveredLabels(labels.NewBuilder(labels.EmptyLabels())).Get("origin") != "b" {
@@ -193,7 +193,7 @@ func TestAnotherConfigurationTakesThePlaceOfTheFirst(t *testing.T) {
 	}
 }
 
-func TestAConfigurationThatFailsLeavesTheOldOne(t *testing.T) {
+func TestScraper_FailedConfigKeepsTheOld(t *testing.T) {
 	to := newStub()
 	first := scraping(t, "a", target(t), "")
 	s, _ := running(t, to, first)
@@ -207,14 +207,14 @@ func TestAConfigurationThatFailsLeavesTheOldOne(t *testing.T) {
 	if n := to.count("b"); n != 0 {
 		t.Errorf("the refused configuration was scraped %d times", n)
 	}
-	// And the old one can be applied again, as a reload that failed elsewhere does.
+	// The old one can be applied again, as after a reload that failed elsewhere.
 	if err := s.ApplyConfig(first); err != nil {
 		t.Error(err)
 	}
 	to.wait(t, "a", 3)
 }
 
-func TestFaultsOfTheFileAreNamed(t *testing.T) {
+func TestLoad_ErrorNamesFileAndLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"nonsense: 1": "line 1: field nonsense not found",
 		"scrape_configs: [{job_name: a}, {job_name: a}]":        "multiple scrape configs",
@@ -240,7 +240,7 @@ func TestFaultsOfTheFileAreNamed(t *testing.T) {
 	}
 }
 
-func TestAScraperThatNeverRanIsFreedByClose(t *testing.T) {
+func TestScraper_CloseWithoutRun(t *testing.T) {
 	s, err := New(Options{}, newStub(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
@@ -252,7 +252,7 @@ func TestAScraperThatNeverRanIsFreedByClose(t *testing.T) {
 	s.Close()
 }
 
-func TestSectionsThatAreNotServedAreNamed(t *testing.T) {
+func TestUnserved_ListsUnsupportedSections(t *testing.T) {
 	cfg, err := parse("rule_files: [x]\nalerting: {alertmanagers: [{static_configs: [{targets: [a]}]}]}\nremote_write: [{url: \"http://h/\"}]\notlp: {promote_resource_attributes: [a]}\ntracing: {endpoint: h}\n",
 		Defaults{}, slog.New(slog.DiscardHandler))
 	if err != nil {

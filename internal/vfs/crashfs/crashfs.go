@@ -1,12 +1,11 @@
-// Package crashfs is a file system for tests that forgets what was not synced.
+// Package crashfs is a file system for tests that can lose unsynced data.
 //
-// An FS changes a real folder, so that readers see what they would see, and keeps
-// two versions of every file and folder in memory: what it holds now, and what
-// would still be there after a power cut. Fault decides for every call whether it
-// succeeds, fails, or is the one during which the power goes. After writes what a
-// disk may hold then into another folder, as a Survival chooses: of a folder all
-// unsynced changes of names or none, of a file all unsynced bytes, some, none, or
-// zeros in their place.
+// An FS changes a real folder, which readers read as usual, and holds two versions of every
+// file and folder in memory: the current one and the durable one. A fault function decides
+// for every call whether it succeeds, fails, or is interrupted by a power cut. After writes a
+// possible state of the disk after the power cut to another folder, chosen by a Survival: all
+// or no unsynced changes of names in a folder; all, half or none of the unsynced bytes of a
+// file, or zeros instead.
 package crashfs
 
 import (
@@ -22,8 +21,8 @@ import (
 	"github.com/ferula-io/ferula/internal/vfs"
 )
 
-// ErrCrashed is what every call returns from the power cut on.
-var ErrCrashed = errors.New("the power is gone")
+// ErrCrashed is returned by every call after the power cut.
+var ErrCrashed = errors.New("power cut")
 
 // Call is one call that changes files.
 type Call struct {
@@ -32,10 +31,10 @@ type Call struct {
 	Path   string
 }
 
-// String is for messages of tests.
+// String returns the call for messages of tests.
 func (c Call) String() string { return fmt.Sprintf("call %d: %s %s", c.Number, c.Op, c.Path) }
 
-// FS is a folder whose unsynced changes can be lost. Use New.
+// FS is a folder whose unsynced changes can be lost. Create it with New.
 type FS struct {
 	dir   string
 	fault func(Call) error
@@ -52,16 +51,16 @@ var _ vfs.FS = (*FS)(nil)
 type node struct {
 	folder        bool
 	now, durable  map[string]*node // of a folder
-	data, content []byte           // of a file: now, and durable
+	data, content []byte           // of a file: current and durable
 }
 
 func newFolder() *node {
 	return &node{folder: true, now: map[string]*node{}, durable: map[string]*node{}}
 }
 
-// New makes an FS of a folder that exists; what is in it is durable. fault may be
-// nil. It is called under a lock with each call; its error is the call's, which
-// changes nothing then, except that a write writes half. ErrCrashed cuts the power.
+// New creates an FS of an existing folder, whose content is durable. fault may be nil. It is
+// called under a lock for each call. If it returns an error, the call returns that error and
+// changes nothing, except that a write writes half of its bytes. ErrCrashed cuts the power.
 func New(dir string, fault func(Call) error) (*FS, error) {
 	f := &FS{dir: dir, fault: fault, root: newFolder()}
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -86,7 +85,7 @@ func New(dir string, fault func(Call) error) (*FS, error) {
 	return f, err
 }
 
-// Calls are those so far.
+// Calls returns the calls so far.
 func (f *FS) Calls() []Call {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,7 +99,7 @@ func (f *FS) Crash() {
 	f.down = true
 }
 
-// enter counts a call and says whether it fails.
+// enter records a call and returns its error.
 func (f *FS) enter(op, path string) error {
 	if f.down {
 		return ErrCrashed
@@ -121,7 +120,7 @@ func (f *FS) enter(op, path string) error {
 	return nil
 }
 
-// find is the node of a path.
+// find returns the node of a path.
 func (f *FS) find(path string) (*node, error) {
 	rel, err := filepath.Rel(f.dir, path)
 	if err != nil {
@@ -206,8 +205,8 @@ func (f *FS) Rename(from, to string) error {
 // Remove implements vfs.FS.
 func (f *FS) Remove(path string) error { return f.remove("remove", path, vfs.Disk{}.Remove) }
 
-// RemoveAll implements vfs.FS. The names in a folder go one after the other, as they
-// do on a disk.
+// RemoveAll implements vfs.FS. It removes the names in a folder one after the other, as on a
+// disk.
 func (f *FS) RemoveAll(path string) error {
 	return f.remove("removeall", path, vfs.Disk{}.RemoveAll)
 }
@@ -322,7 +321,7 @@ func (f *file) Sync() error {
 	defer f.fs.mu.Unlock()
 	err := f.fs.enter("sync", f.path)
 	if err == nil || !f.fs.down {
-		f.node.content = slices.Clone(f.node.data) // a sync that fails may have done it
+		f.node.content = slices.Clone(f.node.data) // a failed sync may have synced
 	}
 	return err
 }
@@ -330,24 +329,24 @@ func (f *file) Sync() error {
 // Close implements vfs.File; it makes nothing durable and is not counted.
 func (f *file) Close() error { return f.real.Close() }
 
-// Survival says what of the unsynced changes is there after a power cut.
+// Survival chooses which unsynced changes survive a power cut.
 type Survival struct {
-	Names   func() bool // asked for every folder that has some: are they there?
+	Names   func() bool // called per folder: whether its unsynced names survive
 	Content func() Content
 }
 
-// Content is what is left of a file's unsynced bytes.
+// Content is what remains of the unsynced bytes of a file.
 type Content int
 
-// What may be left of them.
+// The possible contents.
 const (
-	Lost   Content = iota // the file is as it was synced
-	Kept                  // all of them
-	Half                  // half of those behind what was synced
-	Zeroed                // the length, but zeros behind what was synced
+	Lost   Content = iota // only the synced bytes
+	Kept                  // all unsynced bytes
+	Half                  // half of the unsynced bytes
+	Zeroed                // zeros instead of the unsynced bytes
 )
 
-// After writes what is there after a power cut into a folder, which must exist.
+// After writes the state after a power cut to an existing folder.
 func (f *FS) After(dir string, s Survival) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -385,7 +384,7 @@ func after(n *node, dir string, s Survival) error {
 func (n *node) left(c Content) []byte {
 	synced := len(n.content)
 	if len(n.data) <= synced && c != Kept {
-		return n.content // it was cut, or nothing was added
+		return n.content // truncated, or nothing appended
 	}
 	switch c {
 	case Kept:

@@ -88,12 +88,12 @@ func (r *replayer) record(segment uint64, record []byte) error {
 	return errors.Join(append(bad, err)...)
 }
 
-// freeMemory writes heads as blocks until a profile fits into the budget.
+// freeMemory writes heads as blocks until a profile fits into the budget. A profile that
+// exceeds the whole budget was accepted when the budget was larger: it is applied alone,
+// after all heads were written.
 func (r *replayer) freeMemory(need int64) error {
 	t, s := r.tenant, r.tenant.store
-	if need > s.budget.max {
-		return s.memoryError(need)
-	}
+	oversized := need > s.budget.max
 	fits := func() bool { return s.budget.used.Load()+need <= s.budget.max }
 	if t.head.rows() > 0 && (!fits() || s.budget.underPressure() || t.head.size() >= s.opts.HeadBytes) {
 		if err := r.flush(); err != nil {
@@ -106,7 +106,7 @@ func (r *replayer) freeMemory(need int64) error {
 			s.logger.Error("Writing a profile head as a block failed", "tenant", others[0].name, "err", err)
 		}
 	}
-	if !fits() {
+	if !fits() && !oversized {
 		return &wal.StopError{Err: s.memoryError(need)}
 	}
 	return nil

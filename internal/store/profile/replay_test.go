@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -166,6 +167,64 @@ func TestReplay_LogBeyondTheBudgetIsWrittenAsBlocks(t *testing.T) {
 		if used := s.budget.used.Load(); used != 0 {
 			t.Errorf("start %d: %d bytes are charged after close", start, used)
 		}
+	}
+}
+
+func TestReplay_ProfilesThatExceedALoweredBudgetAreReplayed(t *testing.T) {
+	dir := t.TempDir()
+	const n, budget = 3, 1 << 20
+	var records [][]byte
+	for id := range uint64(n) {
+		records = append(records, recordOf(spread(id, 40, 500)), recordOf(numbered(100+id)))
+	}
+	writeLog(t, dir, "t", records...)
+	for start := range 2 {
+		s := openTest(t, dir, func(s *Store) { s.budget.max, s.fs = budget, unsynced{} })
+		if err := s.Append(t.Context(), "t", []profiles.RawProfile{spread(n, 40, 500)}); err == nil || !strings.Contains(err.Error(), "more than all heads may have") {
+			t.Fatalf("start %d: a push of this size: %v", start, err)
+		}
+		if got := s.metrics.setAside.Get(); got != 0 {
+			t.Errorf("start %d: %d records were set aside", start, got)
+		}
+		counts := map[uint64]int{}
+		v, err := s.View(t.Context(), "t", 0, timeMax)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, src := range v.Sources {
+			for row := range src.Rows() {
+				id, err := src.ID(row)
+				if err != nil {
+					t.Fatal(err)
+				}
+				counts[binary.BigEndian.Uint64(id[:])-1]++
+			}
+		}
+		v.Close()
+		for id := range uint64(n) {
+			if counts[id] != 1 || counts[100+id] != 1 {
+				t.Errorf("start %d: profiles %d and %d are stored %d and %d times", start, id, 100+id, counts[id], counts[100+id])
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestOpen_FolderThatCannotBeRenamedIsReported(t *testing.T) {
+	dir := t.TempDir()
+	writeLog(t, dir, "%2Ea", recordOf(numbered(1)))
+	writeLog(t, dir, ".a", recordOf(numbered(2)))
+	var log strings.Builder
+	s := openTest(t, dir, func(s *Store) { s.logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	v, err := s.View(t.Context(), ".a", 0, timeMax)
+	if err != nil || len(v.Sources) != 1 {
+		t.Fatalf("%v, %v", v, err)
+	}
+	v.Close()
+	if !strings.Contains(log.String(), `both folders`) {
+		t.Errorf("the log does not name the second folder: %s", log.String())
 	}
 }
 

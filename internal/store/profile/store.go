@@ -173,7 +173,7 @@ func (s *Store) Open() error {
 	defer s.mu.Unlock()
 	for _, e := range entries {
 		name, ok := profiles.TenantOfFolder(e.Name())
-		if !e.IsDir() || !ok || s.tenants[name] != nil {
+		if !e.IsDir() || !ok {
 			continue
 		}
 		if err := s.renameFolder(e.Name(), name); err != nil {

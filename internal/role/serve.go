@@ -101,6 +101,9 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	}
 	section := s.config.current().StorageConfig
 	opts.Store.Section = &section
+	// The TSDB would merge a block of out-of-order samples with the in-order block of that
+	// time at once, before either is shipped, and compacted blocks are not shipped.
+	opts.Store.KeepOverlappingBlocks = opts.Ship.Bucket != "" && !opts.Ship.IgnoreBlockSize
 	if s.store, err = tsdb.New(opts.Store, opts.Logger.With("component", "tsdb"), s.reg, s.reg.own); err != nil {
 		return nil, fmt.Errorf("storage options: %w", err)
 	}

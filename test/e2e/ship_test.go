@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"io"
 	"log/slog"
 	"os"
@@ -128,5 +129,45 @@ func TestServe_BucketOutageIsReportedAndShippingRecovers(t *testing.T) {
 	eventually(t, 20*time.Second, "the block to be shipped after all", func() bool {
 		_, body := s.get("/-/ready")
 		return strings.Contains(body, "Shipping was done")
+	})
+}
+
+func TestServe_ShipsOutOfOrderSamples(t *testing.T) {
+	dir, bucket := t.TempDir(), t.TempDir()
+	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"),
+		"global: {external_labels: {cluster: eu}}\nscrape_configs: []\nstorage: {tsdb: {out_of_order_time_window: 1d}}\n")
+	s := startServe(t, func(o *role.ServeOptions) {
+		shipping(file, bucket, "")(o)
+		o.Store.Dir = dir
+		o.Ship.Shipper.Interval = time.Second
+	})
+	start := time.Now().Truncate(twoHours).Add(-4 * twoHours)
+	sampleAt := func(minutes int) []byte {
+		return encoded(t, v1(v1Series(start.Add(time.Duration(minutes)*time.Minute).UnixMilli(), float64(minutes), "__name__", "late")))
+	}
+	var bodies [][]byte
+	for minutes := 0; minutes <= 170; minutes += 10 { // 12 samples in the first two hours
+		bodies = append(bodies, sampleAt(minutes))
+	}
+	// An out-of-order sample, and one that makes the head long enough to be compacted.
+	s.writeAll(append(bodies, sampleAt(5), sampleAt(190)))
+	eventually(t, 20*time.Second, "all 13 samples of the first two hours to be shipped", func() bool {
+		found, err := filepath.Glob(filepath.Join(bucket, "*", "meta.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var samples uint64
+		for _, path := range found {
+			text, err := os.ReadFile(path)
+			var meta tsdb.BlockMeta
+			if err == nil {
+				err = json.Unmarshal(text, &meta)
+			}
+			if err != nil {
+				return false // it is being written
+			}
+			samples += meta.Stats.NumSamples
+		}
+		return samples == 13
 	})
 }

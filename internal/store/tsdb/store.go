@@ -46,6 +46,7 @@ type Options struct {
 	MaxExemplars             int64         // capacity for exemplars in memory; 0: 100,000; negative: none
 	OutOfOrderWindow         time.Duration // how far back a sample may arrive out of order
 	SnapshotOnShutdown       bool
+	KeepOverlappingBlocks    bool // do not compact blocks only because they overlap
 	FloatChunkEncodingIsXOR2 bool
 
 	// Section is the `storage` section of the configuration file, nil if it has none. It
@@ -172,6 +173,7 @@ func (o Options) prometheus() *tsdb.Options {
 	p.MaxExemplars = max(0, o.MaxExemplars)
 	p.OutOfOrderTimeWindow = o.OutOfOrderWindow.Milliseconds()
 	p.EnableMemorySnapshotOnShutdown = o.SnapshotOnShutdown
+	p.EnableOverlappingCompaction = !o.KeepOverlappingBlocks
 	if o.FloatChunkEncodingIsXOR2 {
 		p.FloatChunkEncoding = chunkenc.EncXOR2
 	}

@@ -7,7 +7,16 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/codec/protocount"
 )
+
+// elementsMax is the number of messages and elements of repeated fields in a request. It
+// is enough for pushProfilesMax profiles with 50 labels each. Without it a push of 300 KB of
+// gzip decodes to gigabytes.
+const elementsMax = 52 * pushProfilesMax
+
+// jsonElementsMax is elementsMax for JSON, where a label has two members.
+const jsonElementsMax = 2 * elementsMax
 
 // protoCodec decodes requests with generated code. Large responses encode themselves.
 type protoCodec struct{}
@@ -29,7 +38,10 @@ func (protoCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 
 func (protoCodec) Unmarshal(b []byte, m any) error {
 	if m, ok := m.(proto.Message); ok {
-		return proto.Unmarshal(b, m)
+		if err := protocount.Check(b, m.ProtoReflect().Descriptor(), elementsMax); err != nil {
+			return err
+		}
+		return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, m)
 	}
 	return fmt.Errorf("no protobuf encoding of %T", m)
 }
@@ -60,6 +72,9 @@ func (jsonCodec) Unmarshal(b []byte, m any) error {
 	}
 	if len(b) == 0 {
 		b = []byte("{}") // `curl -d ''` for a request without fields
+	}
+	if err := protocount.CheckJSON(b, jsonElementsMax); err != nil {
+		return err
 	}
 	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, message)
 }

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -106,6 +107,11 @@ func New(opts Options, push Pusher, query Querier) *Server {
 	return &Server{opts: opts, pusher: push, querier: query, parser: parser.NewParser(parser.Options{}), pushSlots: make(chan struct{}, opts.PushesMax)}
 }
 
+// queryMaxBytes is the limit of a query, both as sent and decompressed. 10,000 ids and
+// selectors of the greatest length fit. Queries are decoded before they wait for a slot,
+// so that their limit is below that of pushes.
+const queryMaxBytes = 8 << 20
+
 const (
 	pusherPath  = "/push.v1.PusherService/"
 	querierPath = "/querier.v1.QuerierService/"
@@ -117,19 +123,22 @@ func (s *Server) Register(mux *http.ServeMux, prefix string, wrap func(name stri
 	if wrap == nil {
 		wrap = func(_ string, h http.Handler) http.Handler { return h }
 	}
-	receive := func(path string, h http.Handler, slots chan struct{}) {
+	receive := func(path string, h http.Handler, slots chan struct{}, bytesMax int) {
 		if prefix != "" {
 			h = http.StripPrefix(prefix, h) // connect needs the procedure's path
 		}
-		mux.Handle("POST "+prefix+path, wrap(path, s.readBodyFirst(withCleanup(h), slots)))
+		mux.Handle("POST "+prefix+path, wrap(path, s.readBodyFirst(withCleanup(h), slots, bytesMax)))
 	}
-	handle := func(path string, h http.Handler) { receive(path, h, nil) }
+	queryBytesMax := min(s.opts.BodyMaxBytes, queryMaxBytes)
+	handle := func(path string, h http.Handler) { receive(path, h, nil, queryBytesMax) }
 	get := func(path string, f http.HandlerFunc) { mux.Handle("GET "+prefix+path, wrap(path, f)) }
 	options := []connect.HandlerOption{
 		connect.WithCodec(protoCodec{}), connect.WithCodec(jsonCodec{"json"}), connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
-		connect.WithReadMaxBytes(s.opts.BodyMaxBytes), connect.WithCompressMinBytes(1 << 10),
+		connect.WithCompressMinBytes(1 << 10),
 	}
-	receive(pusherPath+"Push", connect.NewUnaryHandler(pusherPath+"Push", call(s, s.push), options...), s.pushSlots)
+	pushOptions := append(slices.Clone(options), connect.WithReadMaxBytes(s.opts.BodyMaxBytes))
+	options = append(options, connect.WithReadMaxBytes(queryBytesMax))
+	receive(pusherPath+"Push", connect.NewUnaryHandler(pusherPath+"Push", call(s, s.push), pushOptions...), s.pushSlots, s.opts.BodyMaxBytes)
 	q := querierPath
 	handle(q+"ProfileTypes", connect.NewUnaryHandler(q+"ProfileTypes", call(s, s.profileTypes), options...))
 	handle(q+"LabelNames", connect.NewUnaryHandler(q+"LabelNames", call(s, s.labelNames), options...))
@@ -209,8 +218,15 @@ func (s *Server) codeOf(err error) connect.Code {
 // AnonymousTenant is the tenant of a request without X-Scope-OrgID.
 const AnonymousTenant = "anonymous"
 
-// TenantOf returns the tenant of a request.
+// TenantOf returns the tenant of a request. It rejects a header with different values: a
+// proxy that adds the header to that of its client would not decide the tenant.
 func TenantOf(h http.Header) (string, error) {
+	values := h.Values("X-Scope-OrgID")
+	for _, value := range values {
+		if value != values[0] {
+			return "", badRequest{fmt.Errorf("X-Scope-OrgID has %d values that differ", len(values))}
+		}
+	}
 	tenant := h.Get("X-Scope-OrgID")
 	if tenant == "" {
 		return AnonymousTenant, nil

@@ -15,8 +15,9 @@ import (
 var errPushDisabled = errors.New("pushing profiles is disabled")
 
 // readBodyFirst reads the body of a request before next sees the request, and then
-// waits for one of slots; nil means no limit. Errors are written in the request's protocol.
-func (s *Server) readBodyFirst(next http.Handler, slots chan struct{}) http.Handler {
+// waits for one of slots; nil means no limit. The body may have bytesMax bytes. Errors are
+// written in the request's protocol.
+func (s *Server) readBodyFirst(next http.Handler, slots chan struct{}, bytesMax int) http.Handler {
 	errs := connect.NewErrorWriter()
 	fail := func(w http.ResponseWriter, r *http.Request, err error) {
 		reqbody.Prepare(w, r, err)
@@ -27,7 +28,7 @@ func (s *Server) readBodyFirst(next http.Handler, slots chan struct{}) http.Hand
 		_ = errs.Write(w, r, connect.NewError(bodyCode(err), err)) // a write fails if the client disconnected
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := s.opts.Bodies.Read(w, r, s.framedMax(r))
+		body, err := s.opts.Bodies.Read(w, r, framedMax(r, bytesMax))
 		if err != nil {
 			fail(w, r, err)
 			return
@@ -59,8 +60,8 @@ func bodyCode(err error) connect.Code {
 }
 
 // framedMax is the limit of a body: gRPC and gRPC-Web add a frame header to the message.
-func (s *Server) framedMax(r *http.Request) int64 {
-	limit := int64(s.opts.BodyMaxBytes)
+func framedMax(r *http.Request, messageMax int) int64 {
+	limit := int64(messageMax)
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
 		return limit + 64
 	}

@@ -8,8 +8,10 @@ import (
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // the codec of all messages but series
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ferula-io/ferula/internal/bufpool"
+	"github.com/ferula-io/ferula/internal/codec/protocount"
 	"github.com/ferula-io/ferula/internal/invariant"
 )
 
@@ -18,12 +20,16 @@ const connBufferBytes = 128 << 10
 
 // Codec is the codec of clients and servers of this package. It encodes and decodes
 // series by hand and everything else with protobuf's own codec. Its name is "proto".
-func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2("proto")} }
+func Codec() encoding.CodecV2 { return codec{fallback: encoding.GetCodecV2("proto")} }
+
+// requestElementsMax is the number of messages and elements of repeated fields in one
+// request to a server. A push of 10,000 profiles with 50 labels each has fewer.
+const requestElementsMax = 520_000
 
 // GRPCServerOptions let a grpc.Server use Codec, with buffers that fit. Other services
 // of that server are not affected.
 func GRPCServerOptions() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.ForceServerCodecV2(Codec()), grpc.ReadBufferSize(connBufferBytes), grpc.WriteBufferSize(connBufferBytes)}
+	return []grpc.ServerOption{grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto"), requestElementsMax}), grpc.ReadBufferSize(connBufferBytes), grpc.WriteBufferSize(connBufferBytes)}
 }
 
 // GRPCDialOptions are the options for the connection of a Client. A Client works
@@ -32,7 +38,10 @@ func GRPCDialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithReadBufferSize(connBufferBytes), grpc.WithWriteBufferSize(connBufferBytes)}
 }
 
-type codec struct{ fallback encoding.CodecV2 }
+type codec struct {
+	fallback    encoding.CodecV2
+	elementsMax int // of a message decoded by fallback; 0: no limit
+}
 
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
@@ -47,6 +56,13 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if f, ok := v.(*inFrame); ok {
 		f.copyFrom(data)
 		return nil
+	}
+	if m, ok := v.(proto.Message); ok && c.elementsMax > 0 && data.Len() > c.elementsMax {
+		whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
+		defer whole.Free()
+		if err := protocount.Check(whole.ReadOnlyData(), m.ProtoReflect().Descriptor(), c.elementsMax); err != nil {
+			return err
+		}
 	}
 	return c.fallback.Unmarshal(data, v)
 }

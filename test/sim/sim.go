@@ -32,6 +32,7 @@ var kinds = []struct {
 	{"frontend", newFrontendScenario},
 	{"federated", newFederatedScenario},
 	{"replicas", newReplicasScenario},
+	{"downsampled", newDownsampledScenario},
 }
 
 // failure is an error of a scenario with the steps that caused it.

@@ -1,0 +1,132 @@
+package sim
+
+import (
+	"context"
+	"slices"
+
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/query/fanout"
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// fakeSeries is one series of a fakeStore.
+type fakeSeries struct {
+	labels labels.Labels
+	raw    []series.Chunk
+	aggr   []storeapi.AggrChunk
+}
+
+// fakeStore is a StoreAPI in memory. The bytes that a stream returns are overwritten by
+// its next Next, as those of a real one are.
+type fakeStore struct {
+	mintMS, maxtMS int64
+	series         []fakeSeries // sorted by labels
+}
+
+var _ fanout.Client = (*fakeStore)(nil)
+
+// Info implements fanout.Client.
+func (f *fakeStore) Info(context.Context) (storeapi.Info, error) {
+	return storeapi.Info{Component: "store", Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MinMS: f.mintMS, MaxMS: f.maxtMS}}}, nil
+}
+
+// Series implements fanout.Client.
+func (f *fakeStore) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+	s := &fakeStream{ctx: ctx, request: r}
+	for _, one := range f.series {
+		if !slices.ContainsFunc(r.Matchers, func(m *labels.Matcher) bool { return !m.Matches(one.labels.Get(m.Name)) }) {
+			s.rest = append(s.rest, one)
+		}
+	}
+	return s
+}
+
+// LabelNames implements fanout.Client.
+func (f *fakeStore) LabelNames(context.Context, storeapi.LabelsRequest) (names, warnings []string, err error) {
+	return nil, nil, nil
+}
+
+// LabelValues implements fanout.Client.
+func (f *fakeStore) LabelValues(context.Context, storeapi.LabelsRequest) (values, warnings []string, err error) {
+	return nil, nil, nil
+}
+
+// Exemplars implements fanout.Client.
+func (f *fakeStore) Exemplars(context.Context, storeapi.ExemplarsRequest) ([]exemplar.QueryResult, []string, error) {
+	return nil, nil, nil
+}
+
+// Close implements fanout.Client.
+func (f *fakeStore) Close() error { return nil }
+
+// fakeStream is the response of a fakeStore.
+type fakeStream struct {
+	ctx     context.Context //nolint:containedctx // a stream belongs to one request
+	request storeapi.SeriesRequest
+	rest    []fakeSeries
+
+	labels []byte
+	chunks []series.Chunk
+	aggr   []storeapi.AggrChunk
+}
+
+// Next implements series.Set.
+func (s *fakeStream) Next() bool {
+	clear(s.labels)
+	for _, c := range s.chunks {
+		clear(c.Data)
+	}
+	for _, c := range s.aggr {
+		clear(c.Data)
+	}
+	if s.ctx.Err() != nil || len(s.rest) == 0 {
+		return false
+	}
+	one := s.rest[0]
+	s.rest = s.rest[1:]
+	s.labels = labelenc.Append(s.labels[:0], one.labels)
+	s.chunks, s.aggr = nil, nil
+	inRange := func(c series.Chunk) bool { return c.MinMS <= s.request.MaxMS && c.MaxMS >= s.request.MinMS }
+	for _, c := range one.raw {
+		if inRange(c) {
+			c.Data = slices.Clone(c.Data)
+			s.chunks = append(s.chunks, c)
+		}
+	}
+	for _, c := range one.aggr {
+		if inRange(c.Chunk) && s.request.MaxResolutionMS >= windowMS && slices.Contains(s.request.Aggregates, c.Aggr) {
+			c.Data = slices.Clone(c.Data)
+			s.aggr = append(s.aggr, c)
+		}
+	}
+	return true
+}
+
+// Labels implements series.Set.
+func (s *fakeStream) Labels() []byte { return s.labels }
+
+// Chunks implements series.Set.
+func (s *fakeStream) Chunks() []series.Chunk { return s.chunks }
+
+// AggrChunks returns the downsampled chunks.
+func (s *fakeStream) AggrChunks() []storeapi.AggrChunk { return s.aggr }
+
+// Err implements series.Set.
+func (s *fakeStream) Err() error { return s.ctx.Err() }
+
+// Warnings implements series.Set.
+func (s *fakeStream) Warnings() annotations.Annotations { return nil }
+
+// Close implements storeapi.Stream.
+func (s *fakeStream) Close() error { return nil }
+
+// sourceClient makes a querier's StoreAPI a client of a further querier.
+type sourceClient struct{ *fanout.Source }
+
+// Close implements fanout.Client.
+func (sourceClient) Close() error { return nil }

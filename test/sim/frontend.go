@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -160,34 +161,47 @@ func (w *frontendScenario) writeNow(rng *rand.Rand) error {
 	return nil
 }
 
-// check repeats every query so far for both tenants, and compares the response with the
-// one of the tenant's server.
+// check repeats every query so far for both tenants at once, and compares each response
+// with the one of the tenant's server.
 func (w *frontendScenario) check() error {
 	if err := w.front.unexpectedExit(); err != nil {
 		return err
 	}
 	for _, q := range w.sent {
-		form := url.Values{"query": {q.expr}, "start": {seconds(q.startMS)}, "end": {seconds(q.endMS)}, "step": {seconds(q.stepMS)}}
-		for i, srv := range w.tenants {
-			header := map[string]string{"THANOS-TENANT": fmt.Sprint("t", i)}
-			if w.constant {
-				header["X-Scope-OrgID"] = "1"
-			}
-			want, _, err := api(w.env.ctx, w.env.client, srv.base()+"/api/v1/query_range", form, nil)
-			if err != nil {
-				return err
-			}
-			status, got, err := w.query(form, header)
-			if err != nil {
-				return fmt.Errorf("tenant %d, %s: %w", i, q.expr, err)
-			}
-			if status == http.StatusBadRequest && w.constant {
-				continue // two tenant headers with different values may be refused
-			}
-			if status != http.StatusOK || !bytes.Equal(bytes.TrimSpace(got), bytes.TrimSpace(want)) {
-				return fmt.Errorf("tenant %d, %s from %d to %d step %d: frontend returns %d %.600s; the server %.600s", i, q.expr, q.startMS, q.endMS, q.stepMS, status, got, want)
-			}
+		results := make(chan error, len(w.tenants))
+		for i := range w.tenants {
+			go func() { results <- w.compare(i, q) }()
 		}
+		var errs []error
+		for range w.tenants {
+			errs = append(errs, <-results)
+		}
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *frontendScenario) compare(tenant int, q rangeQuery) error {
+	form := url.Values{"query": {q.expr}, "start": {seconds(q.startMS)}, "end": {seconds(q.endMS)}, "step": {seconds(q.stepMS)}}
+	header := map[string]string{"THANOS-TENANT": fmt.Sprint("t", tenant)}
+	if w.constant {
+		header["X-Scope-OrgID"] = "1"
+	}
+	status, got, err := w.query(form, header)
+	if err != nil {
+		return fmt.Errorf("tenant %d, %s: %w", tenant, q.expr, err)
+	}
+	if status == http.StatusBadRequest && w.constant {
+		return nil // two tenant headers with different values may be refused
+	}
+	want, _, err := api(w.env.ctx, w.env.client, w.tenants[tenant].base()+"/api/v1/query_range", form, nil)
+	if err != nil {
+		return err
+	}
+	if status != http.StatusOK || !bytes.Equal(bytes.TrimSpace(got), bytes.TrimSpace(want)) {
+		return fmt.Errorf("tenant %d, %s from %d to %d step %d: frontend returns %d %.600s; the server %.600s", tenant, q.expr, q.startMS, q.endMS, q.stepMS, status, got, want)
 	}
 	return nil
 }

@@ -61,6 +61,8 @@ type server struct {
 	model   *model
 	mintMS  int64 // the oldest timestamp of all samples
 	running bool
+
+	goroutines int // when the process became ready
 }
 
 // serveConfig is a combination of flags and configuration file.
@@ -72,6 +74,7 @@ type serveConfig struct {
 	external      map[string]string // external_labels
 	remoteRead    []string          // base URLs of remote_read sections
 	profileFlags  []string          // limits of profiles
+	flags         []string          // further ones
 }
 
 // retention returns the retention in force, 0 for no limit.
@@ -161,10 +164,13 @@ func (s *server) run() error {
 	if s.cfg.retentionFlag != "" {
 		args = append(args, "--storage.tsdb.retention.time="+s.cfg.retentionFlag)
 	}
-	args = append(args, s.cfg.profileFlags...)
+	args = append(append(args, s.cfg.profileFlags...), s.cfg.flags...)
 	var err error
-	s.proc, err = start(s.env.ctx, s.env.binary, filepath.Base(s.dir), args...)
-	s.running = err == nil
+	if s.proc, err = start(s.env.ctx, s.env.binary, filepath.Base(s.dir), args...); err != nil {
+		return err
+	}
+	s.running = true
+	s.goroutines, err = countGoroutines(s.env, s.base())
 	return err
 }
 
@@ -178,6 +184,9 @@ func (s *server) kill() {
 func (s *server) stop() error {
 	if !s.running {
 		return nil
+	}
+	if err := s.checkGoroutines(); err != nil {
+		return err
 	}
 	s.running = false
 	return s.proc.stop()

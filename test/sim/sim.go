@@ -33,6 +33,7 @@ var kinds = []struct {
 	{"federated", newFederatedScenario},
 	{"replicas", newReplicasScenario},
 	{"downsampled", newDownsampledScenario},
+	{"shipping", newShippingScenario},
 }
 
 // failure is an error of a scenario with the steps that caused it.

@@ -11,7 +11,7 @@ FUZZTIME ?= 30s
 FUZZMINIMIZE ?= 5s
 TOOLS = $(CURDIR)/bin/tools
 
-.PHONY: help run build test race check lint vuln bench bench-test ui ui-check browser interop clients generate generated tidy tidied fuzz
+.PHONY: help run build test race soak prove check lint vuln bench bench-test ui ui-check browser interop clients generate generated tidy tidied fuzz
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -29,6 +29,12 @@ test: ## every test that needs only Go
 
 race: ## test, with the race detector and invariants
 	$(GO) test -race -tags invariants $(PACKAGES)
+
+soak: ## the simulator of test/sim for half an hour
+	$(GO) test ./test/sim -sim.seconds=1800 -timeout 40m
+
+prove: ## the simulator finds each fault of test/sim/faults
+	test/sim/prove.sh
 
 check: ## gofmt, vet of every module, house rules, and the build of ferula
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-ed: $$unformatted"; exit 1; }

@@ -157,17 +157,26 @@ func point(v [2]any) (int64, float64, error) {
 
 func seconds(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64) }
 
+// readRequest returns the body of a remote read request for all samples.
+func readRequest(minMS, maxMS int64, accepted prompb.ReadRequest_ResponseType) ([]byte, error) {
+	raw, err := proto.Marshal(&prompb.ReadRequest{
+		Queries: []*prompb.Query{{
+			StartTimestampMs: minMS, EndTimestampMs: maxMS,
+			Matchers: []*prompb.LabelMatcher{{Name: "__name__", Value: metricName}},
+		}},
+		AcceptedResponseTypes: []prompb.ReadRequest_ResponseType{accepted},
+	})
+	return snappy.Encode(nil, raw), err
+}
+
 // remoteReadSamples reads by remote read with the response type SAMPLES, which
 // Prometheus used before streaming.
 func remoteReadSamples(ctx context.Context, c *http.Client, base string, minMS, maxMS int64, drop []string) (samples, error) {
-	raw, err := proto.Marshal(&prompb.ReadRequest{Queries: []*prompb.Query{{
-		StartTimestampMs: minMS, EndTimestampMs: maxMS,
-		Matchers: []*prompb.LabelMatcher{{Name: "__name__", Value: metricName}},
-	}}})
+	request, err := readRequest(minMS, maxMS, prompb.ReadRequest_SAMPLES)
 	if err != nil {
 		return nil, err
 	}
-	status, body, err := post(ctx, c, base+"/api/v1/read", snappy.Encode(nil, raw), map[string]string{
+	status, body, err := post(ctx, c, base+"/api/v1/read", request, map[string]string{
 		"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy", "X-Prometheus-Remote-Read-Version": "0.1.0",
 	})
 	if err != nil {

@@ -3,8 +3,10 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -54,13 +56,15 @@ func (w *profilesScenario) steps() []step {
 	var list []step
 	for range 5 + w.rng.IntN(5) {
 		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
-		switch rng.IntN(6) {
+		switch rng.IntN(7) {
 		case 0, 1:
 			list = append(list, step{"push small profiles", func() error { return w.push(rng, stacks{1 + rng.IntN(200), 1 + rng.IntN(60), 1 + rng.Int64N(1000)}) }})
 		case 2:
 			list = append(list, step{"push a wide profile", func() error { return w.push(rng, stacks{pick(rng, 15_000, 60_000, 510_000), 2, 7}) }})
 		case 3:
 			list = append(list, step{"push deep stacks", func() error { return w.push(rng, stacks{pick(rng, 50, 250), pick(rng, 900, 4000), 3}) }})
+		case 6:
+			list = append(list, step{"senders that stall", func() error { return w.stalledSenders(rng) }})
 		case 4:
 			list = append(list, step{"kill, start with other limits", func() error {
 				w.srv.kill()
@@ -78,6 +82,24 @@ func (w *profilesScenario) steps() []step {
 		}
 	}
 	return list
+}
+
+// stalledSenders sends pushes without the end of their bodies. Another push must be
+// acknowledged meanwhile.
+func (w *profilesScenario) stalledSenders(rng *rand.Rand) error {
+	release, err := w.srv.stall(60, "POST /push.v1.PusherService/Push HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 100000", []byte(`{"series":[`))
+	if err != nil {
+		return err
+	}
+	defer release()
+	unknown := len(slices.Concat(slices.Collect(maps.Values(w.model.maybe))...))
+	if err := w.push(rng, stacks{10, 5, 1}); err != nil {
+		return err
+	}
+	if len(slices.Concat(slices.Collect(maps.Values(w.model.maybe))...)) > unknown {
+		return errors.New("a push got no acknowledgement while other senders stalled")
+	}
+	return nil
 }
 
 func (w *profilesScenario) push(rng *rand.Rand, s stacks) error {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -218,6 +219,30 @@ func (s *server) put(series map[string]string, points map[int64]float64) error {
 		return err
 	}
 	return nil
+}
+
+// stall opens connections and sends the same request on each, whose response it does
+// not read. The returned function closes them.
+func (s *server) stall(connections int, header string, body []byte) (release func(), err error) {
+	var open []net.Conn
+	release = func() {
+		for _, conn := range open {
+			conn.Close()
+		}
+	}
+	for range connections {
+		conn, err := net.Dial("tcp", s.http)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		open = append(open, conn)
+		if _, err := fmt.Fprintf(conn, "%s\r\nHost: %s\r\n\r\n%s", header, s.http, body); err != nil {
+			release()
+			return nil, err
+		}
+	}
+	return release, nil
 }
 
 // writeBlocks writes a block of two hours per age into the data folder, before the first

@@ -3,9 +3,10 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"path/filepath"
 	"time"
+
+	"github.com/prometheus/prometheus/prompb"
 )
 
 // storageScenario is one server with old blocks, out-of-order samples, kills, and
@@ -78,7 +79,7 @@ func (w *storageScenario) steps() []step {
 		list = append(list, step{name, func() error { return run(rng) }})
 	}
 	for range 6 + w.rng.IntN(10) {
-		switch w.rng.IntN(8) {
+		switch w.rng.IntN(9) {
 		case 0, 1, 2:
 			add("write in order", w.writeInOrder)
 		case 3:
@@ -91,6 +92,8 @@ func (w *storageScenario) steps() []step {
 			add("reload with another retention", w.reload)
 		case 7:
 			add("senders that stall", w.stalledSenders)
+		case 8:
+			add("readers that stall", w.stalledReaders)
 		}
 	}
 	return list
@@ -176,20 +179,40 @@ func (w *storageScenario) reload(rng *rand.Rand) error {
 // stalledSenders opens more connections than the limit of concurrent requests. Each
 // sends a request without its body. Another write must succeed meanwhile.
 func (w *storageScenario) stalledSenders(rng *rand.Rand) error {
-	for range 40 {
-		conn, err := net.Dial("tcp", w.srv.http)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		fmt.Fprintf(conn, "POST /api/v1/write HTTP/1.1\r\nHost: %s\r\nContent-Type: application/x-protobuf\r\nContent-Encoding: snappy\r\nContent-Length: 1000\r\n\r\nab", w.srv.http)
+	release, err := w.srv.stall(40, "POST /api/v1/write HTTP/1.1\r\nContent-Type: application/x-protobuf\r\nContent-Encoding: snappy\r\nContent-Length: 1000", []byte("ab"))
+	if err != nil {
+		return err
 	}
+	defer release()
+	return w.writeAcknowledged(rng)
+}
+
+// stalledReaders sends requests of remote read whose responses are not read.
+func (w *storageScenario) stalledReaders(rng *rand.Rand) error {
+	body, err := readRequest(w.srv.mintMS-1000, time.Now().UnixMilli(), prompb.ReadRequest_STREAMED_XOR_CHUNKS)
+	if err != nil {
+		return err
+	}
+	header := fmt.Sprintf("POST /api/v1/read HTTP/1.1\r\nContent-Type: application/x-protobuf\r\nContent-Encoding: snappy\r\nContent-Length: %d", len(body))
+	release, err := w.srv.stall(20, header, body)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := w.writeAcknowledged(rng); err != nil {
+		return err
+	}
+	return w.check()
+}
+
+// writeAcknowledged writes and returns an error if a request gets no status.
+func (w *storageScenario) writeAcknowledged(rng *rand.Rand) error {
 	before := w.srv.model.maybeCount()
 	if err := w.writeInOrder(rng); err != nil {
 		return err
 	}
 	if w.srv.model.maybeCount() > before {
-		return fmt.Errorf("a write got no acknowledgement while other senders stalled")
+		return fmt.Errorf("a write got no acknowledgement while other clients stalled")
 	}
 	return nil
 }

@@ -49,6 +49,11 @@ var differences = []struct {
 		request{path: "/format_query", form: form("query", strings.Repeat("-", prettyNestingMax+1)+"1")}, nil, 400, 200, `the query is nested deeper than 200 levels`, `"data":"-1"`,
 	},
 	{
+		"a step of less than 1ms", "Prometheus' engine panics and recovers",
+		request{path: "/query_range", form: form("query", "demo_gauge", "start", "600", "end", "600", "step", "0.0009")}, nil, 400, 422,
+		`invalid parameter \"step\": query resolution step width 900µs is less than 1ms`, `integer divide by zero`,
+	},
+	{
 		"deflate", "the name has two meanings; clients that support it support gzip, and zstd is cheaper than both",
 		request{path: "/query", form: form("query", "many", "time", "600"), header: http.Header{"Accept-Encoding": {"deflate"}}}, nil, 200, 200, `{"status":"success",`, "\x78",
 	},

@@ -70,6 +70,9 @@ func (a *API) parseSteps(r *http.Request) (start, end time.Time, step time.Durat
 	if end.Sub(start)/step > pointsMax {
 		return start, end, 0, badData(errors.New("exceeded maximum resolution of 11,000 points per timeseries. Try decreasing the query resolution (?step=XX)"))
 	}
+	if step < time.Millisecond { // the engine counts in ms and would divide by 0
+		return start, end, 0, invalidParameter("step", fmt.Errorf("query resolution step width %s is less than 1ms", step))
+	}
 	return start, end, step, nil
 }
 

@@ -186,7 +186,7 @@ func (b *Body) read(r *http.Request, p *pace, bytesMax int64) error {
 		if err != nil {
 			return &unreadError{err}
 		}
-		p.start = p.start.Add(waited)
+		p.wait(waited)
 		b.held += min(next, bytesMax+1)
 		chunk := make([]byte, 0, min(next, bytesMax+1))
 		for len(chunk) < cap(chunk) {
@@ -269,25 +269,48 @@ type pace struct {
 	opts    Options
 	control *http.ResponseController
 	start   time.Time
+	due     time.Time // by which the next bytes must arrive
+	size    int64     // at the last call of advance
 	set     time.Time // the current deadline
 }
 
-// advance sets the deadline of the next read by the minimum rate, grace and total.
+// advance allows the next read as long as the sender keeps its rate. Time that a fast
+// sender gains is at most Grace, and the rate grows with the body: otherwise a sender
+// could send a large body but for its end, and then hold that memory by a byte every few
+// seconds. At a constant rate that ends a body within Total no sender falls behind.
 func (p *pace) advance(size int64) {
-	due := time.Now().Add(p.opts.Grace)
-	for _, t := range []time.Time{
-		p.start.Add(p.opts.Grace + time.Duration(float64(size)/float64(p.opts.RateMin)*float64(time.Second))),
-		p.start.Add(p.opts.Total),
-	} {
-		if t.Before(due) {
-			due = t
-		}
+	latest := time.Now().Add(p.opts.Grace)
+	if p.due.IsZero() {
+		p.due = p.start.Add(p.opts.Grace)
+	}
+	rate := p.rate(size)
+	p.due = p.due.Add(time.Duration(float64(max(0, size-p.size)) / rate * float64(time.Second)))
+	p.size = size
+	if latest.Before(p.due) {
+		p.due = latest
+	}
+	due := p.due
+	if end := p.start.Add(p.opts.Total); end.Before(due) {
+		due = end
 	}
 	// A current deadline that is up to a sixteenth of the grace too early is not worth
 	// another call.
 	if step := due.Sub(p.set); step > p.opts.Grace/16 || step < 0 {
 		p.set = due
 		_ = p.control.SetReadDeadline(due) // writers of tests have no deadline
+	}
+}
+
+// rate returns the bytes per second that a sender of size bytes so far must reach.
+func (p *pace) rate(size int64) float64 {
+	return max(float64(p.opts.RateMin), float64(size)/p.opts.Total.Seconds())
+}
+
+// wait excludes a wait for memory from the sender's time.
+func (p *pace) wait(d time.Duration) {
+	p.start = p.start.Add(d)
+	if !p.due.IsZero() {
+		p.due = p.due.Add(d)
 	}
 }
 
@@ -300,7 +323,7 @@ func (p *pace) finish() { _ = p.control.SetReadDeadline(time.Time{}) }
 func (p *pace) failed(err error, size int64) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("%w: received %d bytes in %s, the minimum is %d a second",
-			ErrSlow, size, time.Since(p.start).Round(time.Millisecond), p.opts.RateMin)
+			ErrSlow, size, time.Since(p.start).Round(time.Millisecond), int64(p.rate(size)))
 	} else {
 		err = fmt.Errorf("read the request body: %w", err)
 	}

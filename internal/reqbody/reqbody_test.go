@@ -274,6 +274,34 @@ func TestReader_ClientAtTheMinimumRateMayExceedTheGrace(t *testing.T) {
 	}
 }
 
+// A fast beginning must not pay for a crawl that holds the memory of the body.
+func TestReader_AFastBeginningDoesNotAllowACrawl(t *testing.T) {
+	s := serve(t, Options{Grace: 200 * time.Millisecond, RateMin: 1000, Total: time.Hour})
+	slow, feed := io.Pipe()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		defer feed.Close()
+		_, _ = feed.Write(make([]byte, 90_000)) // 90 s at the minimum rate
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(10 * time.Millisecond):
+				_, _ = feed.Write([]byte("x"))
+			}
+		}
+	}()
+	resp, err := (&http.Client{Timeout: 20 * time.Second, Transport: s.Client().Transport}).Post(s.URL, "", slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", resp.StatusCode, text)
+	}
+}
+
 func TestReader_TotalLimitsTheTimeOfABody(t *testing.T) {
 	s := serve(t, Options{Grace: time.Second, RateMin: 1, Total: 100 * time.Millisecond})
 	slow, feed := io.Pipe()

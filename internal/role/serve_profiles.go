@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,6 +62,8 @@ type profileService struct {
 	config  *ingest.Config  // as read by newProfiles, applied first
 	scraper *ingest.Scraper // nil: no targets are scraped
 
+	singleTenant bool // all requests are of the anonymous tenant
+
 	fault     atomic.Pointer[error] // why the store could not be opened; nil: it is open or not opened yet
 	available *metrics.Gauge
 }
@@ -72,7 +75,7 @@ func (s *Serve) newProfiles() (err error) {
 		opts.Store.Dir = s.opts.Store.Dir
 	}
 	s.readShipped(&opts)
-	l := &profileService{logger: logger, available: s.reg.gauge("ferula_profiles_available", "Whether the profile store is open. At 0, requests for profiles get status 503 while metrics are served.")}
+	l := &profileService{logger: logger, singleTenant: opts.SingleTenant, available: s.reg.gauge("ferula_profiles_available", "Whether the profile store is open. At 0, requests for profiles get status 503 while metrics are served.")}
 	if l.store, err = store.New(opts.Store, logger, s.reg.own); err != nil {
 		return fmt.Errorf("profile storage options: %w", err)
 	}
@@ -137,6 +140,7 @@ func (l *profileService) open() {
 	err := l.store.Open()
 	if err == nil {
 		l.available.Set(1)
+		l.warnOfHidden()
 		return
 	}
 	if e := l.store.Close(); e != nil { // releases what was opened before the failure
@@ -144,6 +148,17 @@ func (l *profileService) open() {
 	}
 	l.fault.Store(&err)
 	l.logger.Error("Failed to open the profile store; requests for profiles fail until a restart opens it", "err", err)
+}
+
+// warnOfHidden logs which tenants have profiles that no request can read.
+func (l *profileService) warnOfHidden() {
+	if !l.singleTenant {
+		return
+	}
+	hidden := slices.DeleteFunc(l.store.Tenants(), func(name string) bool { return name == profileapi.AnonymousTenant })
+	if n := len(hidden); n > 0 {
+		l.logger.Warn("Profiles of other tenants than anonymous are stored, but no request returns them without --profiles.multitenancy", "tenants", n, "first", hidden[0])
+	}
 }
 
 // serving reports whether requests for profiles are served.

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/role"
 )
 
 // ingestProfile posts a pprof to /ingest and returns status and body.
@@ -207,6 +209,34 @@ func TestProfiles_AThousandTenantsShareTheHeadMemoryLimit(t *testing.T) {
 		resp.Body.Close()
 		if resp.StatusCode != http.StatusOK || !strings.Contains(body.String(), `"numTicks":40`) {
 			t.Errorf("tenant %s: %d: %.300s", accepted[i], resp.StatusCode, body.String())
+		}
+	}
+}
+
+func TestProfiles_TenantsThatAreNotServedAreLogged(t *testing.T) {
+	dir := t.TempDir()
+	first := startServe(t, func(o *role.ServeOptions) { o.Profiles.Store.Dir = dir })
+	e := pprof.NewEncoder()
+	e.SampleType("cpu", "nanoseconds")
+	e.Sample([]uint64{e.Location(e.Function("f", "", "", 0), 1)}, 1)
+	if status, text := first.ingestProfile("app", "team-a", e.Append(nil)); status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, single := range []bool{true, false} {
+		var log lockedBuffer
+		s := startServe(t, func(o *role.ServeOptions) {
+			o.Profiles.Store.Dir, o.Profiles.SingleTenant = dir, single
+			o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		})
+		got := log.String()
+		if warned := strings.Contains(got, "--profiles.multitenancy") && strings.Contains(got, "first=team-a"); warned != single {
+			t.Errorf("single tenant %v: the log: %s", single, got)
+		}
+		if err := s.stop(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -267,6 +267,15 @@ func (s *Store) reopen() {
 	}
 }
 
+// Tenants returns the names of the tenants, sorted, also of those that could not be opened.
+func (s *Store) Tenants() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	names := slices.AppendSeq(slices.Collect(maps.Keys(s.tenants)), maps.Keys(s.failed))
+	slices.Sort(names)
+	return names
+}
+
 // list returns the open tenants.
 func (s *Store) list() []*tenant {
 	s.mu.RLock()
@@ -301,7 +310,7 @@ func (s *Store) tenant(name string, make bool) (*tenant, error) {
 		return nil, errClosed
 	}
 	if len(s.tenants)+len(s.failed) >= s.opts.TenantsMax {
-		return nil, fmt.Errorf("%w: limit of %d tenants reached", profiles.ErrLimit, len(s.tenants)+len(s.failed))
+		return nil, fmt.Errorf("%w: limit of %d tenants reached: there are %d", profiles.ErrLimit, s.opts.TenantsMax, len(s.tenants)+len(s.failed))
 	}
 	t, err := s.openTenant(name, false)
 	if err != nil {

@@ -9,28 +9,6 @@ import (
 	"strings"
 )
 
-// APIError is a response whose status is not "success". Type is its errorType.
-type APIError struct {
-	Status, Type, Message string
-}
-
-// Error returns the status, type and message of the response.
-func (e *APIError) Error() string {
-	return fmt.Sprintf("promjson: response status %q: %s: %s", e.Status, e.Type, e.Message)
-}
-
-// PartError is the error of one part of a splice. Part counts from 0.
-type PartError struct {
-	Part int
-	Err  error
-}
-
-// Error returns the number of the part and the text of Err.
-func (e *PartError) Error() string { return fmt.Sprintf("part %d: %v", e.Part, e.Err) }
-
-// Unwrap returns e.Err.
-func (e *PartError) Unwrap() error { return e.Err }
-
 // Splicer merges the responses to one range query over consecutive time ranges into
 // the response to the query over the whole range. The output equals, byte for byte,
 // what Prometheus would write; no sample is decoded. The zero Splicer is ready for

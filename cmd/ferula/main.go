@@ -16,7 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/prometheus/common/promslog"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/version"
 )
 
 type commands struct {
@@ -77,7 +77,7 @@ func main() {
 		kong.Name("ferula"),
 		kong.Description("Drop-in replacements for parts of Prometheus, Thanos and Pyroscope."),
 		kong.UsageOnError(),
-		kong.Vars{"features": featureNames(), "version": "ferula " + role.Version},
+		kong.Vars{"features": featureNames(), "version": "ferula " + version.Current().Version},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 	)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

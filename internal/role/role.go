@@ -15,10 +15,8 @@ import (
 	"strconv"
 
 	"github.com/ferula-io/ferula/internal/api"
+	"github.com/ferula-io/ferula/internal/version"
 )
-
-// Version is the version of ferula.
-const Version = "0.1.0"
 
 // apiVersion is the Prometheus version whose HTTP API is implemented. Grafana reads it
 // from status/buildinfo to decide which endpoints and parameters it may use.
@@ -26,22 +24,14 @@ const apiVersion = "3.15.0"
 
 // buildInfo returns the build information that the Go toolchain recorded.
 func buildInfo() api.BuildInfo {
-	info := api.BuildInfo{
+	build := version.Current()
+	return api.BuildInfo{
 		Version:   apiVersion,
+		Revision:  build.Revision,
+		BuildDate: build.Time,
 		GoVersion: runtime.Version(),
-		Program:   "ferula " + Version,
+		Program:   "ferula " + build.Version,
 	}
-	if build, ok := debug.ReadBuildInfo(); ok {
-		for _, setting := range build.Settings {
-			switch setting.Key {
-			case "vcs.revision":
-				info.Revision = setting.Value
-			case "vcs.time":
-				info.BuildDate = setting.Value
-			}
-		}
-	}
-	return info
 }
 
 // setGCPercent applies runtime.gogc and sets the environment variable GOGC, which

@@ -23,6 +23,7 @@ import (
 	"github.com/ferula-io/ferula/internal/query/promql"
 	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
+	"github.com/ferula-io/ferula/internal/version"
 	"github.com/ferula-io/ferula/internal/wire/remoteread"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
@@ -95,7 +96,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if s.config, err = newLiveConfig(s, prefix); err != nil {
 		return nil, err
 	}
-	opts.Logger.Info("Starting ferula", "version", Version, "revision", buildInfo().Revision, "goversion", buildInfo().GoVersion, "config", cmp.Or(opts.ConfigFile, "none, the server scrapes itself"))
+	opts.Logger.Info("Starting ferula", "version", version.Current().Version, "revision", buildInfo().Revision, "goversion", buildInfo().GoVersion, "config", cmp.Or(opts.ConfigFile, "none, the server scrapes itself"))
 	if err = os.MkdirAll(opts.Store.Dir, 0o777); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}

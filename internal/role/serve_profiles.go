@@ -21,6 +21,7 @@ import (
 	query "github.com/ferula-io/ferula/internal/query/profile"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	store "github.com/ferula-io/ferula/internal/store/profile"
+	"github.com/ferula-io/ferula/internal/version"
 	"github.com/ferula-io/ferula/internal/wire/profileapi"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -92,7 +93,7 @@ func (s *Serve) newProfiles() (err error) {
 		l.uploads = switchedOff("profiles", "--profiles.enable-receiver")
 	}
 	if opts.Self {
-		own := ingest.SelfOptions{Every: opts.Every, Tenant: profileapi.AnonymousTenant, Labels: []profilepb.RawLabel{{Name: "version", Value: Version}}}
+		own := ingest.SelfOptions{Every: opts.Every, Tenant: profileapi.AnonymousTenant, Labels: []profilepb.RawLabel{{Name: "version", Value: version.Current().Version}}}
 		l.self = ingest.NewSelf(own, l.ingester, logger)
 		s.reg.exemplar = l.exemplar
 	}

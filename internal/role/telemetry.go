@@ -14,6 +14,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/ferula-io/ferula/internal/version"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -37,7 +38,7 @@ func newRegistry() *registry {
 	reg := &registry{Registry: prometheus.NewRegistry(), own: metrics.NewSet(), exemplar: traceOf}
 	build := buildInfo()
 	reg.own.NewGaugeVec("ferula_build_info", "Always 1; the labels identify the running version.", "version", "revision", "goversion").
-		With(Version, build.Revision, build.GoVersion).Set(1)
+		With(version.Current().Version, build.Revision, build.GoVersion).Set(1)
 	reg.own.RegisterMetricsWriter(metrics.WriteFDMetrics)
 	labels := []string{"handler", "method", "code"}
 	reg.requests = reg.own.NewCounterVec("ferula_http_requests_total", "HTTP requests served, by path pattern, method and status; code \"aborted\" is a response that was cut off.", labels...)

@@ -24,6 +24,8 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc/credentials"
+
+	"github.com/ferula-io/ferula/internal/version"
 )
 
 // tracingConfig is Thanos' tracing configuration of type OTLP.
@@ -95,7 +97,7 @@ func newTracing(config, serviceName string) (*tracing, error) {
 	if c.Config.ServiceName != "" {
 		serviceName = c.Config.ServiceName
 	}
-	attributes := []attribute.KeyValue{attribute.String("service.name", serviceName), attribute.String("service.version", Version)}
+	attributes := []attribute.KeyValue{attribute.String("service.name", serviceName), attribute.String("service.version", version.Current().Version)}
 	for name, value := range c.Config.ResourceAttributes {
 		attributes = append(attributes, attribute.String(name, value))
 	}

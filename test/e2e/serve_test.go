@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/version"
 )
 
 func TestServe_ScrapesItselfWithoutAConfiguration(t *testing.T) {
 	s := startServe(t, nil)
 	eventually(t, 20*time.Second, "its own up to be 1", func() bool { return s.value("up") == "1" })
-	if got := s.instant(`ferula_build_info`); len(got) != 1 || got[0].Metric["version"] != role.Version {
+	if got := s.instant(`ferula_build_info`); len(got) != 1 || got[0].Metric["version"] != version.Current().Version {
 		t.Fatalf("ferula_build_info is %v", got)
 	}
 	if status, body := s.get("/api/v1/metadata?metric=go_goroutines"); status != 200 || !strings.Contains(body, `"type":"gauge"`) {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/version"
 )
 
 // eveInBcrypt is a web configuration with user eve, whose password is apple.
@@ -153,7 +154,7 @@ func TestServe_ListensOnSeveralAddresses(t *testing.T) {
 	if err := p.signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if text := p.log.String(); !strings.Contains(text, "Starting ferula") || !strings.Contains(text, "version="+role.Version) {
+	if text := p.log.String(); !strings.Contains(text, "Starting ferula") || !strings.Contains(text, "version="+version.Current().Version) {
 		t.Errorf("the log does not begin with the version:\n%s", text)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -89,13 +90,5 @@ func (s source) imports() []string {
 
 // at formats a position as file:line.
 func (s source) at(pos token.Pos) string {
-	return s.path + ":" + lineText(s.fset.Position(pos).Line)
-}
-
-func lineText(n int) string {
-	digits := ""
-	for ; n > 0; n /= 10 {
-		digits = string(rune('0'+n%10)) + digits
-	}
-	return digits
+	return s.path + ":" + strconv.Itoa(s.fset.Position(pos).Line)
 }

@@ -1,6 +1,8 @@
 package house
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -12,7 +14,7 @@ var layers = []struct {
 	folders  []string
 	siblings bool
 }{
-	{"leaves", []string{"internal/invariant", "internal/bufpool", "internal/httpbody", "internal/reqbody", "internal/nesting", "internal/jsontree", "internal/envsubst", "internal/golden", "internal/faultio", "internal/vfs"}, true},
+	{"leaves", []string{"internal/invariant", "internal/bufpool", "internal/httpbody", "internal/reqbody", "internal/nesting", "internal/jsontree", "internal/envsubst", "internal/version", "internal/vfs"}, true},
 	{"codec", []string{"internal/codec"}, false},
 	{"series", []string{"internal/series"}, false},
 	{"ingest, store, wire", []string{"internal/ingest", "internal/store", "internal/wire"}, false},
@@ -71,6 +73,16 @@ func TestLayers_EveryInternalPackageHasALayer(t *testing.T) {
 	for _, s := range sources(t) {
 		if strings.HasPrefix(s.pkg, "internal/") && layerOf(s.pkg) < 0 {
 			t.Errorf("%s is in no layer", s.path)
+		}
+	}
+}
+
+func TestLayers_EveryFolderExists(t *testing.T) {
+	for _, layer := range layers {
+		for _, folder := range layer.folders {
+			if info, err := os.Stat(filepath.Join(root, folder)); err != nil || !info.IsDir() {
+				t.Errorf("layer %q lists %s, which is not a folder", layer.name, folder)
+			}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode"
@@ -138,7 +139,7 @@ func TestWords_DocumentsAndThePageUseTheFieldsTerms(t *testing.T) {
 		}
 		checked++
 		for i, line := range strings.Split(string(text), "\n") {
-			checkWords(t, rel+":"+lineText(i+1), line)
+			checkWords(t, rel+":"+strconv.Itoa(i+1), line)
 		}
 		return nil
 	})

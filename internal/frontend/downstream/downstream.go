@@ -36,6 +36,8 @@ import (
 	"time"
 
 	instruments "github.com/ferula-io/ferula/metrics"
+
+	"github.com/ferula-io/ferula/internal/version"
 )
 
 // Options of a client. A zero value takes the default named. A negative timeout,
@@ -43,7 +45,7 @@ import (
 type Options struct {
 	URL       string   // of the downstream, with a path prefix if it has one
 	Encodings []string // to request, in order of preference; none: Identity
-	UserAgent string   // if the request forwards none; "": ferula
+	UserAgent string   // if the request forwards none; "": ferula/VERSION
 
 	ConnectTimeout time.Duration // of a TCP connection; 0: 5s
 	// FirstByteTimeout is from sending to the response's status line; 0: no limit,
@@ -88,7 +90,7 @@ func (o Options) withDefaults() Options {
 		o.Encodings = []string{Identity}
 	}
 	if o.UserAgent == "" {
-		o.UserAgent = "ferula"
+		o.UserAgent = version.UserAgent()
 	}
 	if o.Retries == 0 {
 		o.Retries = 5

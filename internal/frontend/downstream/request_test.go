@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/ferula-io/ferula/internal/version"
 )
 
 // sent is the request that a downstream received.
@@ -89,7 +91,7 @@ func TestOpen_ForwardsEndToEndHeaders(t *testing.T) {
 	check(t, "the caller's header is left alone", fmt.Sprint(header), before)
 	for key, want := range map[string]string{
 		"X-Scope-Orgid": "[a]", "Thanos-Tenant": "[b c]", "Authorization": "[Bearer x]", "Accept-Encoding": "[zstd, gzip]",
-		"User-Agent": "[ferula]", "X-Hop": "[]", "Te": "[]", "Content-Type": "[]", "Content-Length": "[]", "Connection": "[]",
+		"User-Agent": "[" + version.UserAgent() + "]", "X-Hop": "[]", "Te": "[]", "Content-Type": "[]", "Content-Length": "[]", "Connection": "[]",
 	} {
 		check(t, key, fmt.Sprint(last.header[key]), want)
 	}

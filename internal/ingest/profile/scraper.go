@@ -27,6 +27,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/version"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -308,7 +309,7 @@ func (f *fetcher) fetch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	request.Header.Set("User-Agent", "ferula")
+	request.Header.Set("User-Agent", version.UserAgent())
 	resp, err := f.pool.client.Do(request)
 	if err != nil {
 		return err

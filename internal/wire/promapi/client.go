@@ -25,6 +25,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/ferula-io/ferula/internal/jsontree"
+	"github.com/ferula-io/ferula/internal/version"
 )
 
 // ErrUnavailable is returned when the server sent no response or a temporary error;
@@ -65,7 +66,7 @@ func (c *Client) get(ctx context.Context, path string, query url.Values) (*http.
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	request.Header.Set("User-Agent", "ferula")
+	request.Header.Set("User-Agent", version.UserAgent())
 	resp, err := c.opts.HTTP.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)

@@ -21,6 +21,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	codec "github.com/ferula-io/ferula/internal/codec/remoteread"
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/version"
 )
 
 // ErrUnavailable is returned when no attempt got a response.
@@ -238,7 +239,7 @@ func (c *Client) send(ctx context.Context, q codec.Query, encoded []byte) (_ sou
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	request.Header.Set("User-Agent", "ferula")
+	request.Header.Set("User-Agent", version.UserAgent())
 	for name, value := range c.opts.Headers {
 		request.Header.Set(name, value)
 	}

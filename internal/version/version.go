@@ -1,0 +1,68 @@
+// Package version reads the version of ferula from the build.
+package version
+
+import (
+	"runtime/debug"
+	"strings"
+	"sync"
+)
+
+// development is the version of builds that record neither a tag nor a commit.
+const development = "0.2.0-dev"
+
+// Info identifies a build.
+type Info struct {
+	Version  string // 0.2.0 of a tag; 0.2.0-dev+REVISION of another commit
+	Revision string // of the commit, "" if unknown
+	Time     string // of the commit, in RFC 3339, "" if unknown
+}
+
+type build struct {
+	once sync.Once
+	info Info
+}
+
+var current = build{}
+
+// Current returns the running program's build.
+func Current() Info {
+	current.once.Do(func() {
+		recorded, _ := debug.ReadBuildInfo() // nil if there is none
+		current.info = of(recorded)
+	})
+	return current.info
+}
+
+// UserAgent returns the header User-Agent of ferula's own requests.
+func UserAgent() string { return "ferula/" + Current().Version }
+
+// of returns what the Go toolchain recorded. The main module's version is that of a tag,
+// or a pseudo-version, which has the time and revision of a commit, or "(devel)".
+func of(recorded *debug.BuildInfo) Info {
+	info := Info{Version: development}
+	if recorded == nil {
+		return info
+	}
+	modified := false
+	for _, setting := range recorded.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			info.Revision = setting.Value
+		case "vcs.time":
+			info.Time = setting.Value
+		case "vcs.modified":
+			modified = setting.Value == "true"
+		}
+	}
+	if v, ok := strings.CutPrefix(recorded.Main.Version, "v"); ok && (info.Revision == "" || !strings.HasPrefix(v, "0.0.0-")) {
+		info.Version = v
+		return info
+	}
+	if info.Revision != "" {
+		info.Version += "+" + info.Revision[:min(12, len(info.Revision))]
+		if modified {
+			info.Version += ".dirty"
+		}
+	}
+	return info
+}

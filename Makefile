@@ -49,6 +49,7 @@ check: ## gofmt, vet of every module, house rules, and the build of ferula
 	$(GO) build -o /dev/null ./cmd/ferula
 
 lint: ## staticcheck, errcheck and errorlint
+	cd tools && GOWORK=off $(GO) test ./lint
 	cd tools && GOWORK=off $(GO) build -o $(TOOLS)/lint ./lint
 	$(TOOLS)/lint $(PACKAGES)
 

@@ -164,6 +164,7 @@ func (s *Scanner) unknown(name []byte, inData bool) error {
 	err := s.skip(&k)
 	from := s.mark
 	s.mark = -1
+	//lint:ignore errorlint a hot path; the error is set in this package and never wrapped
 	if err == errBufferFull {
 		return s.skip(&k) // Too large for the buffer: skip the rest.
 	}

@@ -203,6 +203,7 @@ func (s *Scanner) badMetric(at int, wrong string) error {
 
 // locate turns the offset of an error in a piece into an offset in the input.
 func (s *Scanner) locate(piece []byte, err error) error {
+	//lint:ignore errorlint a hot path; the error is set in this package and never wrapped
 	if e, ok := err.(*Error); ok {
 		// The piece is a slice of the buffer with the same end of its capacity.
 		return &Error{Offset: s.base + int64(cap(s.buf)-cap(piece)) + e.Offset, Reason: e.Reason, Err: e.Err}
@@ -237,6 +238,7 @@ func (s *Scanner) next() bool {
 
 // stop ends the scan with err.
 func (s *Scanner) stop(err error) {
+	//lint:ignore errorlint a hot path; the error is set in this package and never wrapped
 	if err == errBufferFull {
 		err = s.fail(s.pos, "more than MaxBufferBytes in memory at once", ErrLimit)
 	}

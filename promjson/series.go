@@ -136,6 +136,7 @@ func (s *Scanner) canonicalPoints(from int) bool {
 		s.pos = s.mark + from + end + len("]]}")
 		return true
 	}
+	//lint:ignore errorlint a hot path; the error is set in this package and never wrapped
 	if err != errBufferFull {
 		return false
 	}
@@ -296,6 +297,7 @@ func (s *Scanner) points(mayStream, growFirst bool) (p span, done bool, err erro
 			start = s.pos - s.mark
 			err = s.skip(new(skipper))
 		}
+		//lint:ignore errorlint a hot path; the error is set in this package and never wrapped
 		if err == errBufferFull && mayStream && p.ok {
 			s.pos = s.mark + start
 			return p, false, nil

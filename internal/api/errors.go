@@ -52,7 +52,7 @@ func invalidParameter(name string, err error) *apiError {
 // context, which Prometheus maps to bad_data or execution, depending on timing. A client
 // needs an error that allows a retry.
 func queueError(err error) *apiError {
-	switch err { //nolint:errorlint // only the queue returns them unwrapped
+	switch err { //lint:ignore errorlint only the queue returns them unwrapped
 	case context.Canceled:
 		return queryError(promql.ErrQueryCanceled("query queue"))
 	case context.DeadlineExceeded:

@@ -158,7 +158,7 @@ func TestAPI_StorageErrorsEqualPrometheus(t *testing.T) {
 }
 
 // endedBare reports whether err is the bare error of a context.
-func endedBare(err error) bool { return err == context.Canceled || err == context.DeadlineExceeded } //nolint:errorlint // bare
+func endedBare(err error) bool { return err == context.Canceled || err == context.DeadlineExceeded }
 
 // classifiedElsewhere reports whether Prometheus maps err to its kind for queries and
 // series, but not always for label names and values.

@@ -161,7 +161,7 @@ func (a *API) respond(w http.ResponseWriter, r *http.Request, resp response) {
 	resp.write(s)
 	resp.annotations.append(s)
 	s.raw(`}`)
-	if failure, ok := s.err.(*midStreamError); ok && !body.Begun() { //nolint:errorlint // set here, never wrapped
+	if failure, ok := s.err.(*midStreamError); ok && !body.Begun() { //lint:ignore errorlint set here, never wrapped
 		s.b, s.err = s.b[:0], nil
 		*buffer = s.b
 		buffers.Put(buffer)
@@ -180,7 +180,7 @@ func (a *API) respond(w http.ResponseWriter, r *http.Request, resp response) {
 	body.Release()
 	if s.err != nil {
 		level := slog.LevelInfo                     // the client has disconnected
-		if _, own := s.err.(*midStreamError); own { //nolint:errorlint // set here, never wrapped
+		if _, own := s.err.(*midStreamError); own { //lint:ignore errorlint set here, never wrapped
 			level = slog.LevelError
 		}
 		a.opts.Logger.Log(r.Context(), level, "Failed to write response", "path", r.URL.Path, "err", s.err)

@@ -259,7 +259,7 @@ func TestAPI_NoWriteAfterAFailedWrite(t *testing.T) {
 		w := &stuckWriter{header: http.Header{}, left: left}
 		func() {
 			defer func() {
-				if cause := recover(); cause != http.ErrAbortHandler { //nolint:errorlint // the very value
+				if cause := recover(); cause != http.ErrAbortHandler {
 					t.Errorf("after %d bytes: the handler ends with %v, want an abort", left, cause)
 				}
 			}()

@@ -341,6 +341,7 @@ func mergeParts(ctx context.Context, w *bufio.Writer, paths []string, text bool)
 		if err != nil {
 			return err
 		}
+		//lint:ignore errcheck the file was only read
 		defer f.Close()
 		p := &partReader{from: bufio.NewReaderSize(f, 64<<10)}
 		if err := p.next(); errors.Is(err, io.EOF) {

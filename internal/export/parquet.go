@@ -44,6 +44,7 @@ const (
 // parquetEncoder writes rows column by column. A row group is written, and its memory
 // released, when it has enough rows or bytes.
 type parquetEncoder struct {
+	//lint:ignore SA1019 its replacement GenericWriter writes rows; columns are written here
 	w       *parquet.Writer
 	columns []*parquet.ColumnWriter
 	rows    int
@@ -53,6 +54,7 @@ type parquetEncoder struct {
 	labels  []byte
 }
 
+//lint:ignore SA1019 its replacement GenericWriter writes rows; columns are written here
 func newParquetWriter(w *bufio.Writer) *parquet.Writer {
 	return parquet.NewWriter(w, parquet.SchemaOf(parquetRow{}),
 		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}),
@@ -154,6 +156,7 @@ func joinParquet(ctx context.Context, w *bufio.Writer, parts []string) error {
 	return to.Close()
 }
 
+//lint:ignore SA1019 its replacement GenericWriter writes rows; columns are written here
 func copyRowGroups(ctx context.Context, to *parquet.Writer, path string) (err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -74,9 +74,10 @@ func (p *progress) windowDone(series int64) {
 	}
 }
 
+// A failed write to a terminal or log must not fail the export: errors are ignored.
 func (p *progress) joining() {
 	if p.opts.To != nil && p.opts.Terminal && p.done > 1 {
-		fmt.Fprintf(p.opts.To, "\r\x1b[Kjoining %d windows", p.done)
+		_, _ = fmt.Fprintf(p.opts.To, "\r\x1b[Kjoining %d windows", p.done)
 		p.shown = true
 	}
 }
@@ -109,7 +110,7 @@ func (p *progress) text() string {
 
 func (p *progress) tell() {
 	if !p.opts.Terminal {
-		fmt.Fprintln(p.opts.To, p.text())
+		_, _ = fmt.Fprintln(p.opts.To, p.text())
 		return
 	}
 	full := int(p.fraction() * barWidth)
@@ -117,7 +118,7 @@ func (p *progress) tell() {
 	if p.opts.Width != nil {
 		line = fit(line, p.opts.Width())
 	}
-	fmt.Fprintf(p.opts.To, "\r\x1b[K%s", line)
+	_, _ = fmt.Fprintf(p.opts.To, "\r\x1b[K%s", line)
 	p.shown = true
 }
 
@@ -141,7 +142,7 @@ func fit(line string, width int) string {
 // end moves the terminal to an empty line.
 func (p *progress) end() {
 	if p.shown {
-		fmt.Fprint(p.opts.To, "\r\x1b[K")
+		_, _ = fmt.Fprint(p.opts.To, "\r\x1b[K")
 	}
 }
 

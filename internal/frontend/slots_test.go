@@ -323,11 +323,11 @@ func TestFrontend_CacheFaultsDoNotChangeTheResponse(t *testing.T) {
 			for at := 1; ; at++ {
 				// Both the failing query and the next one, which may find the remains.
 				store.arm("", 0)
-				_, got, h := get(t, front.URL+path)
+				_, got, _ := get(t, front.URL+path)
 				check(t, got == want, "%s at %d, before: %.300s", fault, at, got)
 				check(t, c.Flush(t.Context()) == nil, "flush")
 				store.arm(fault, at)
-				_, got, h = get(t, front.URL+path)
+				_, got, h := get(t, front.URL+path)
 				check(t, got == want, "%s at %d, cache %s: %.300s", fault, at, h.Get("X-Ferula-Cache"), got)
 				check(t, c.Flush(t.Context()) == nil, "flush")
 				if !store.hit {

@@ -62,7 +62,7 @@ var errStalled = errors.New("the store sends no data")
 // than a timeout. The time between two calls of Next does not count.
 type deadlineStream struct {
 	storeapi.Stream
-	ctx    context.Context //nolint:containedctx // of the request
+	ctx    context.Context // of the request
 	cancel context.CancelCauseFunc
 	after  time.Duration // 0: no limit
 	timer  *time.Timer

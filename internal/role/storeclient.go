@@ -65,7 +65,7 @@ func (o StoreClientOptions) dialer() (func(address string, group bool) (fanout.C
 }
 
 func (o StoreClientOptions) tls() (*tls.Config, error) {
-	config := &tls.Config{InsecureSkipVerify: o.TLSSkipVerify, ServerName: o.TLSServerName} //nolint:gosec // set by the operator
+	config := &tls.Config{InsecureSkipVerify: o.TLSSkipVerify, ServerName: o.TLSServerName} // set by the operator
 	version := o.TLSMinVersion
 	if version == "" {
 		version = "1.3"

@@ -177,6 +177,6 @@ func seriesOf(t *testing.T, page []byte, contentType string) string {
 			t.Errorf("%s: %s occurs twice", contentType, l)
 		}
 		seen[l.String()] = true
-		b.WriteString("\n" + l.Get("__name__") + l.DropMetricName().String())
+		b.WriteString("\n" + l.Get("__name__") + l.DropReserved(func(name string) bool { return name == "__name__" }).String())
 	}
 }

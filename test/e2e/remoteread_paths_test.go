@@ -224,9 +224,14 @@ func samplesProxy(t testing.TB, address string) string {
 			return
 		}
 		plain, err := snappy.Decode(nil, body)
+		if err != nil {
+			t.Error(err)
+			return
+		}
 		var request prompb.ReadRequest
-		if err == nil {
-			err = proto.Unmarshal(plain, &request)
+		if err := proto.Unmarshal(plain, &request); err != nil {
+			t.Error(err)
+			return
 		}
 		request.AcceptedResponseTypes = []prompb.ReadRequest_ResponseType{prompb.ReadRequest_SAMPLES}
 		if plain, err = proto.Marshal(&request); err != nil {

@@ -311,6 +311,7 @@ func (c *Cache) mergeExtents(ctx context.Context, name entryName, extents []exte
 			found.parts[0] = blocks
 		}
 		r := newReader(ctx, &found)
+		//lint:ignore errcheck everything that is wanted was read
 		defer r.Close()
 		sources = append(sources, Source{Reader: r, StartMS: e.startMS, EndMS: e.endMS})
 	}

@@ -124,6 +124,7 @@ func discoverCluster(ctx context.Context, dial dialFunc, address string) ([]stri
 	if err != nil {
 		return nil, err
 	}
+	//lint:ignore errcheck the response was read
 	defer conn.Close()
 	deadline, ok := ctx.Deadline()
 	if !ok {

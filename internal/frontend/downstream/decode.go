@@ -83,7 +83,7 @@ type decoding struct {
 func newDecoding(encoding string, src io.Reader) (*decoding, error) {
 	switch strings.ToLower(strings.TrimSpace(encoding)) {
 	case "", Identity:
-		return nil, nil //nolint:nilnil // no decoder is needed
+		return nil, nil // no decoder is needed
 	case Gzip, "x-gzip":
 		return &decoding{pool: &gzipDecoders, make: makeGzip, src: src}, nil
 	case Zstd:

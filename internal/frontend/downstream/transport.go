@@ -141,7 +141,7 @@ func orInt(n *int, otherwise int) int {
 func (t TLS) build() (*tls.Config, error) {
 	config := &tls.Config{
 		ServerName:         t.ServerName,
-		InsecureSkipVerify: t.InsecureSkipVerify, //nolint:gosec // configured by the user
+		InsecureSkipVerify: t.InsecureSkipVerify, // configured by the user
 		MinVersion:         tls.VersionTLS12,
 	}
 	if t.CAFile != "" {

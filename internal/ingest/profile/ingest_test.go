@@ -404,7 +404,6 @@ func TestHandler_PprofUploadIsRawOrMultipartWithPrevious(t *testing.T) {
 func TestHandler_BadUploadReportsTheReason(t *testing.T) {
 	in, store := newIngester(t, Limits{ProfileBytes: 2000})
 	multi, noProfile := form(t, "x", "y")
-	_, badConfig := form(t, "profile", "x", "sample_type_config", "[")
 	badConfigType, badConfig := form(t, "profile", "x", "sample_type_config", "[")
 	cutType, cut := form(t, "profile", strings.Repeat("x", 1000))
 	for _, tt := range []struct {

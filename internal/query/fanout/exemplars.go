@@ -22,7 +22,7 @@ func (q *Query) ExemplarQuerier(ctx context.Context) (storage.ExemplarQuerier, e
 
 type exemplarQuerier struct {
 	q   *Query
-	ctx context.Context //nolint:containedctx // required by the interface
+	ctx context.Context // required by the interface
 }
 
 // Select implements storage.ExemplarQuerier.

@@ -236,7 +236,7 @@ func comparePacked(a, b []byte) int {
 
 // fanoutStreams are the response streams of all stores of a request.
 type fanoutStreams struct {
-	ctx     context.Context //nolint:containedctx // of all the streams
+	ctx     context.Context // of all the streams
 	cancel  context.CancelCauseFunc
 	streams []*deadlineStream
 	missing []error

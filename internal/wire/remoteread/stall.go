@@ -55,7 +55,7 @@ func stalled(ctx context.Context, err error) error {
 // stallReader reads a body under a stallGuard.
 type stallReader struct {
 	from  io.Reader
-	ctx   context.Context //nolint:containedctx // of the request that the body belongs to
+	ctx   context.Context // of the request that the body belongs to
 	guard *stallGuard
 }
 

@@ -157,12 +157,12 @@ func point(v [2]any) (int64, float64, error) {
 
 func seconds(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64) }
 
-// readRequest returns the body of a remote read request for all samples.
-func readRequest(minMS, maxMS int64, accepted prompb.ReadRequest_ResponseType) ([]byte, error) {
+// readRequest returns the body of a remote read request for all samples of a metric.
+func readRequest(metric string, minMS, maxMS int64, accepted prompb.ReadRequest_ResponseType) ([]byte, error) {
 	raw, err := proto.Marshal(&prompb.ReadRequest{
 		Queries: []*prompb.Query{{
 			StartTimestampMs: minMS, EndTimestampMs: maxMS,
-			Matchers: []*prompb.LabelMatcher{{Name: "__name__", Value: metricName}},
+			Matchers: []*prompb.LabelMatcher{{Name: "__name__", Value: metric}},
 		}},
 		AcceptedResponseTypes: []prompb.ReadRequest_ResponseType{accepted},
 	})
@@ -172,7 +172,7 @@ func readRequest(minMS, maxMS int64, accepted prompb.ReadRequest_ResponseType) (
 // remoteReadSamples reads by remote read with the response type SAMPLES, which
 // Prometheus used before streaming.
 func remoteReadSamples(ctx context.Context, c *http.Client, base string, minMS, maxMS int64, drop []string) (samples, error) {
-	request, err := readRequest(minMS, maxMS, prompb.ReadRequest_SAMPLES)
+	request, err := readRequest(metricName, minMS, maxMS, prompb.ReadRequest_SAMPLES)
 	if err != nil {
 		return nil, err
 	}

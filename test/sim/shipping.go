@@ -33,7 +33,7 @@ func newShippingScenario(e *environment, dir string, rng *rand.Rand) (scenario, 
 	if err != nil {
 		return nil, err
 	}
-	return &shippingScenario{&storageScenario{env: e, rng: rng, srv: srv, dir: dir}, bucket}, os.MkdirAll(bucket, 0o755)
+	return &shippingScenario{&storageScenario{env: e, rng: rng, srv: srv, dir: dir, histograms: newModel()}, bucket}, os.MkdirAll(bucket, 0o755)
 }
 
 func (w *shippingScenario) steps() []step {

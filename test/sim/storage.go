@@ -19,6 +19,9 @@ type storageScenario struct {
 
 	headMS  int64 // the greatest timestamp written in order
 	counter int
+
+	histogramMS int64  // of the last histogram
+	histograms  *model // their sums
 }
 
 func newStorageScenario(e *environment, dir string, rng *rand.Rand) (scenario, error) {
@@ -31,7 +34,7 @@ func newStorageScenario(e *environment, dir string, rng *rand.Rand) (scenario, e
 	if err != nil {
 		return nil, err
 	}
-	return &storageScenario{env: e, rng: rng, srv: srv, dir: dir}, nil
+	return &storageScenario{env: e, rng: rng, srv: srv, dir: dir, histograms: newModel()}, nil
 }
 
 // setRetention selects at random where the retention is configured and how long it is.
@@ -69,6 +72,9 @@ func (w *storageScenario) check() error {
 	if err := w.srv.proc.unexpectedExit(); err != nil {
 		return err
 	}
+	if err := w.checkHistograms(); err != nil {
+		return err
+	}
 	return w.srv.compareAll([]string{pick(w.rng, "jsonl", "csv", "openmetrics")}, false)
 }
 
@@ -79,7 +85,7 @@ func (w *storageScenario) steps() []step {
 		list = append(list, step{name, func() error { return run(rng) }})
 	}
 	for range 6 + w.rng.IntN(10) {
-		switch w.rng.IntN(9) {
+		switch w.rng.IntN(10) {
 		case 0, 1, 2:
 			add("write in order", w.writeInOrder)
 		case 3:
@@ -94,6 +100,8 @@ func (w *storageScenario) steps() []step {
 			add("senders that stall", w.stalledSenders)
 		case 8:
 			add("readers that stall", w.stalledReaders)
+		case 9:
+			add("write histograms", w.writeHistograms)
 		}
 	}
 	return list
@@ -189,7 +197,7 @@ func (w *storageScenario) stalledSenders(rng *rand.Rand) error {
 
 // stalledReaders sends requests of remote read whose responses are not read.
 func (w *storageScenario) stalledReaders(rng *rand.Rand) error {
-	body, err := readRequest(w.srv.mintMS-1000, time.Now().UnixMilli(), prompb.ReadRequest_STREAMED_XOR_CHUNKS)
+	body, err := readRequest(metricName, w.srv.mintMS-1000, time.Now().UnixMilli(), prompb.ReadRequest_STREAMED_XOR_CHUNKS)
 	if err != nil {
 		return err
 	}

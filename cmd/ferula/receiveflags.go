@@ -14,7 +14,7 @@ type receiveFlags struct {
 	RemoteWrite bool     `name:"web.enable-remote-write-receiver" default:"true" negatable:"" help:"Accept remote write requests at /api/v1/write. Enabled by default, unlike in Prometheus."`
 	Profiles    bool     `name:"profiles.enable-receiver" default:"true" negatable:"" help:"Accept profiles by push.v1 and at /ingest."`
 	BodiesSize  size     `name:"receive.max-bytes-in-flight" default:"256MB" help:"Maximum bytes of the compressed bodies of push requests in memory. Further requests wait, and get 503 after 10s."`
-	BodyTimeout duration `name:"receive.body-timeout" default:"15s" help:"Maximum time that the sender of a body may stall or stay below 4KiB per second, before the request gets 503."`
+	BodyTimeout duration `name:"receive.body-timeout" default:"15s" help:"Maximum time that the sender of a body may stall or stay below 4KiB per second, or below the rate that ends its body within --web.read-timeout, before the request gets 503."`
 }
 
 // bodiesSizeMin is twice the limit of a remote write body.

@@ -51,6 +51,14 @@ func (w withoutChunks) Ahead() []byte {
 	return nil
 }
 
+// LabelNumbers implements SymbolRefs. It returns nil if the set has no numbers.
+func (w withoutChunks) LabelNumbers() []uint64 {
+	if numbered, ok := w.Set.(SymbolRefs); ok {
+		return numbered.LabelNumbers()
+	}
+	return nil
+}
+
 // LabelsOfChunkSeriesSet encodes the labels of a set that is sorted by labels. Its chunks
 // are not read.
 func LabelsOfChunkSeriesSet(set storage.ChunkSeriesSet) Set {

@@ -29,3 +29,14 @@ func TestLabelsOnly_DropsChunksWithoutALabelsReader(t *testing.T) {
 		t.Errorf("with a label replaced: %q %v", got, set.Err())
 	}
 }
+
+func TestLabelsOnly_KeepsLabelNumbers(t *testing.T) {
+	rows := &numberedRows{Set: Failed(nil), numbers: map[string]uint64{}, rows: []labels.Labels{labels.FromStrings("a", "1", "b", "2")}}
+	set := withoutChunks{rows}
+	if !set.Next() || !slices.Equal(set.LabelNumbers(), []uint64{1, 2}) {
+		t.Errorf("numbers %v", set.LabelNumbers())
+	}
+	if plain := (withoutChunks{Failed(nil)}); plain.LabelNumbers() != nil {
+		t.Error("a set without numbers has some")
+	}
+}

@@ -184,3 +184,15 @@ func TestScanner_BufferGrowsOnlyWhenReadsFillIt(t *testing.T) {
 		t.Error("a buffer that has grown is not used again")
 	}
 }
+
+func TestOptions_BuffersFitEachOther(t *testing.T) {
+	for _, tt := range []struct{ in, want Options }{
+		{Options{}, Options{BufferBytes: 64 << 10, InitialBufferBytes: 64 << 10, MaxBufferBytes: 1 << 20, MaxTextBytes: 1 << 20}},
+		{Options{BufferBytes: 1, InitialBufferBytes: 1}, Options{BufferBytes: 16, InitialBufferBytes: 16, MaxBufferBytes: 1 << 20, MaxTextBytes: 1 << 20}},
+		{Options{BufferBytes: 100, InitialBufferBytes: 1000, MaxBufferBytes: 10}, Options{BufferBytes: 100, InitialBufferBytes: 100, MaxBufferBytes: 100, MaxTextBytes: 1 << 20}},
+	} {
+		if got := tt.in.withDefaults(); got != tt.want {
+			t.Errorf("%+v: %+v, want %+v", tt.in, got, tt.want)
+		}
+	}
+}

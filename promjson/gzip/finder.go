@@ -1,0 +1,368 @@
+package gzip
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+)
+
+const (
+	minMatch = 4
+	maxMatch = 258
+
+	hashBits   = 14
+	hashSpread = 0x9E3779B185EBCA87
+
+	// tailBytes is more than a point of a matrix takes: a timestamp of 20 characters, a value of 24, and
+	// what surrounds them.
+	tailBytes = 64
+	valueMax  = 32 // bytes of a value that is taken for a number
+
+	pointsMax = windowBytes / len(`1,"1"],[`) // points of a series that fit in the window
+
+	// Literals of points are counted in one of so many tokens only, unless the data is small: which
+	// digits are frequent hardly differs between points.
+	sampled      = 8
+	sampledBytes = 16 << 10
+)
+
+// token is a number of literals followed by a match.
+type token struct {
+	literals uint32
+	length   uint16 // of the match, 0 for none
+	distance uint16 // of the match, less 1
+}
+
+// finder divides data into literals and matches. Positions that outlive a block are stored with base
+// added, modulo 1<<32; a position that is too old or from another stream is never wrong, because bytes
+// are compared before it is used.
+type finder struct {
+	base   uint32 // of the buffer's first byte
+	buf    []byte
+	end    int
+	limit  int // matches end here
+	next   int // first byte that is in no token
+	every  uint32
+	tokens []token
+
+	literals  [256]uint32
+	lengths   [29]uint32 // by symbol, less 257
+	distances [30]uint32 // by symbol
+	high      bool       // there may be literals above 0x7f
+
+	hashes  [1 << hashBits]uint32
+	repeats repeats
+
+	textBefore uint32 // start of the text before the last points
+
+	// A point is known by the position of the closing quote of the value before it.
+	inPoints bool
+	current  []uint32 // of this series
+	previous []uint32 // of the series before
+	at       int      // in previous, of the next point
+}
+
+func (f *finder) reset() {
+	f.inPoints = false
+	f.current, f.previous, f.at = f.current[:0], f.previous[:0], 0
+	f.base += windowBytes + dataBytes
+}
+
+// run finds the tokens of buf[start:end]. It returns where it stopped: at end if all is set.
+func (f *finder) run(buf []byte, start, end int, all bool) int {
+	f.buf, f.end, f.next = buf, end, start
+	f.tokens = f.tokens[:0]
+	clear(f.literals[:])
+	clear(f.lengths[:])
+	clear(f.distances[:])
+	f.every = sampled
+	if end-start < sampledBytes {
+		f.every = 1
+	}
+	f.high = hasHigh(buf[start:end])
+	at := start
+	for {
+		if f.inPoints {
+			at = f.points(at)
+			if f.inPoints { // the data ends within a point
+				if !all {
+					break
+				}
+				f.inPoints = false
+			}
+		}
+		to := f.untilPoints(at, all)
+		at = f.text(at, to)
+		if !f.inPoints {
+			break
+		}
+	}
+	f.count(f.next, at)
+	f.tokens = append(f.tokens, token{literals: uint32(at - f.next)})
+	f.next = at
+	return at
+}
+
+// hasHigh reports whether there are bytes above 0x7f.
+func hasHigh(data []byte) bool {
+	var all uint64
+	for ; len(data) >= 8; data = data[8:] {
+		all |= binary.LittleEndian.Uint64(data)
+	}
+	for _, b := range data {
+		all |= uint64(b)
+	}
+	return all&0x8080808080808080 != 0
+}
+
+// untilPoints returns the end of the text before the next points, which is the closing quote of the first
+// value, and sets inPoints if there is one. Otherwise it returns the end of the data, less tailBytes unless
+// all is set.
+func (f *finder) untilPoints(at int, all bool) int {
+	for from := at; ; {
+		i := bytes.Index(f.buf[from:f.end], []byte("[["))
+		if i < 0 {
+			break
+		}
+		from += i + 2
+		if from+tailBytes > f.end {
+			if all {
+				break
+			}
+			return min(from-2, max(at, f.end-tailBytes))
+		}
+		value := skipTime(f.buf[from:])
+		if value == 0 {
+			continue
+		}
+		if n := quote(f.buf[from+value:]); n >= 0 {
+			f.inPoints = true
+			f.current, f.previous, f.at = f.previous[:0], f.current, 0
+			return from + value + n
+		}
+	}
+	if all {
+		return f.end
+	}
+	return max(at, f.end-tailBytes)
+}
+
+// skipTime returns the number of bytes of a timestamp, comma and opening quote, 0 if b begins otherwise.
+func skipTime(b []byte) int {
+	for i := range 20 {
+		switch c := b[i]; {
+		case c >= '0' && c <= '9' || c == '.' || c == '-':
+		case c == ',' && b[i+1] == '"':
+			return i + 2
+		default:
+			return 0
+		}
+	}
+	return 0
+}
+
+// quote returns the offset of the first quote, -1 if there is none within valueMax. It reads valueMax bytes.
+func quote(b []byte) int {
+	for i := 0; i < valueMax; i += 8 {
+		x := binary.LittleEndian.Uint64(b[i:]) ^ 0x2222222222222222
+		if found := (x - 0x0101010101010101) &^ x & 0x8080808080808080; found != 0 {
+			return i + bits.TrailingZeros64(found)>>3
+		}
+	}
+	return -1
+}
+
+func (f *finder) load(at int) uint64 { return binary.LittleEndian.Uint64(f.buf[at:]) }
+
+// points compresses points from the closing quote at on. It returns the position at which it stopped. If
+// inPoints is still set, less than tailBytes are left.
+func (f *finder) points(at int) int {
+	const between = `"],[`
+	pattern := binary.LittleEndian.Uint32([]byte(between))
+	before := 0                 // closing quote of the value before this one, 0 if there is none
+	value := 0                  // start of that value
+	head := 0                   // bytes from that quote to that value
+	f.limit = f.end - tailBytes // so that no match ends behind the last quote that is looked at
+	for at+tailBytes <= f.end {
+		if binary.LittleEndian.Uint32(f.buf[at:]) != pattern {
+			break
+		}
+		open := at + head
+		if head < len(between) || f.buf[open-2] != ',' || f.buf[open-1] != '"' {
+			n := skipTime(f.buf[at+len(between):])
+			if n == 0 {
+				break
+			}
+			open = at + len(between) + n
+			head = open - at
+		}
+		n := quote(f.buf[open:])
+		if n < 0 {
+			break
+		}
+		if from := max(at, f.next); from < open {
+			source, length := f.stepBefore(at, from, head)
+			if from == at {
+				source, length = f.sameValue(at, open, source, length)
+			}
+			if from+length < open && before > 0 {
+				if l := f.common(before+from-at, from); l > length {
+					source, length = before+from-at, l
+				}
+			}
+			f.matches(from, length, from-source)
+		} else {
+			f.at++
+		}
+		if value > 0 && f.next <= open {
+			f.valueBefore(open, value, n)
+		}
+		if len(f.current) < pointsMax {
+			f.current = append(f.current, f.base+uint32(at))
+		}
+		before, value, at = at, open, open+n
+	}
+	if at+tailBytes <= f.end {
+		f.inPoints = false
+	}
+	return max(at, f.next)
+}
+
+// valueBefore matches the start of a value of n bytes, and what comes before it, with the value before, if
+// enough is equal.
+func (f *finder) valueBefore(open, value, n int) {
+	length := min(f.common(value, open), n)
+	back := 0
+	for open-back > f.next && f.buf[open-back-1] == f.buf[value-back-1] {
+		back++
+	}
+	if length+back >= minMatch {
+		f.match(open-back, length+back, open-value)
+	}
+}
+
+// stepBefore returns a match for the bytes from a position on, in the same point of the series before. The
+// point begins at the closing quote at and has its value head bytes behind it.
+func (f *finder) stepBefore(at, from, head int) (source, length int) {
+	for range 4 {
+		if f.at >= len(f.previous) {
+			return 0, 0
+		}
+		distance := f.base + uint32(at) - f.previous[f.at]
+		if distance > windowBytes || distance > uint32(at) {
+			f.at++
+			return 0, 0
+		}
+		before := at - int(distance)
+		length = f.common(before+from-at, from)
+		if length >= head-(from-at) {
+			f.at++
+			return before + from - at, length
+		}
+		if bytes.Compare(f.buf[before:before+head], f.buf[at:at+head]) > 0 {
+			break // that series has no such step
+		}
+		f.at++
+	}
+	return 0, 0
+}
+
+// common returns the number of equal bytes at two positions, up to maxMatch.
+func (f *finder) common(from, at int) int {
+	most := min(maxMatch, f.limit-at)
+	a, b := f.buf[from:], f.buf[at:]
+	for n := 0; n < most; n += 8 {
+		if x := binary.LittleEndian.Uint64(a[n:]) ^ binary.LittleEndian.Uint64(b[n:]); x != 0 {
+			return min(n+bits.TrailingZeros64(x)>>3, most)
+		}
+	}
+	return most
+}
+
+// matches adds a match of a distance, if it is long enough, and those that continue it.
+func (f *finder) matches(at, length, distance int) {
+	for length >= minMatch {
+		f.match(at, length, distance)
+		if length < maxMatch {
+			return
+		}
+		at += length
+		length = f.common(at-distance, at)
+	}
+}
+
+// match adds a token: the literals since the last one, and a match.
+func (f *finder) match(at, length, distance int) {
+	if uint32(len(f.tokens))%f.every == 0 || !f.inPoints {
+		f.count(f.next, at)
+	}
+	f.tokens = append(f.tokens, token{uint32(at - f.next), uint16(length), uint16(distance - 1)})
+	f.lengths[lengthSymbol(uint32(length-3))]++
+	f.distances[distanceSymbol(uint32(distance-1))]++
+	f.next = at + length
+}
+
+// count counts literals.
+func (f *finder) count(from, to int) {
+	weight := uint32(1)
+	if f.inPoints {
+		weight = f.every
+	}
+	for _, b := range f.buf[from:to] {
+		f.literals[b] += weight
+	}
+}
+
+// text compresses bytes that are not points, by search. It returns to.
+func (f *finder) text(at, to int) int {
+	points := f.inPoints
+	f.inPoints = false // for the counting of literals
+	at = max(at, f.next)
+	f.limit = to
+	last := int(f.base + uint32(at) - f.textBefore) // distance of the last match
+	if last > windowBytes || last > at {
+		last = 0
+	}
+	f.textBefore = f.base + uint32(at)
+	for at+8 <= to {
+		word := f.load(at)
+		slot := &f.hashes[word<<24*hashSpread>>(64-hashBits)]
+		distance := f.base + uint32(at) - *slot
+		*slot = f.base + uint32(at)
+		length, from := 0, 0
+		if distance-1 < windowBytes && distance <= uint32(at) {
+			from = at - int(distance)
+			length = f.common(from, at)
+		}
+		if last > 0 && length < 16 {
+			if l := f.common(at-last, at); l >= minMatch && l >= length {
+				from, length = at-last, l
+			}
+		}
+		if length < minMatch {
+			at += 1 + (at-f.next)>>5
+			continue
+		}
+		// A literal and a match at a known distance are shorter than a match at a new one that is no longer.
+		if last > 0 && at-from != last && length < 64 {
+			for skip := 1; skip <= 2; skip++ {
+				if l := f.common(at+skip-last, at+skip); l >= length-skip && l >= minMatch {
+					at += skip
+					from, length = at-last, l
+					break
+				}
+			}
+		}
+		for at > f.next && from > 0 && f.buf[from-1] == f.buf[at-1] && length < maxMatch {
+			at, from, length = at-1, from-1, length+1
+		}
+		last = at - from
+		f.match(at, length, last)
+		for i := at + 2; i < at+length; i += 3 {
+			f.hashes[f.load(i)<<24*hashSpread>>(64-hashBits)] = f.base + uint32(i)
+		}
+		at += length
+	}
+	f.inPoints = points
+	return to
+}

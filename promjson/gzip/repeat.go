@@ -1,0 +1,43 @@
+package gzip
+
+import "encoding/binary"
+
+const (
+	repeatBits   = 11
+	repeatTries  = 64 // lookups that decide whether it is worth it
+	repeatSample = 8  // one step of so many is looked up while it is off
+)
+
+// repeats finds points that had the same timestamp and value in any series of the window: constant series,
+// of which there are few values, such as up. It turns itself off where values do not repeat.
+type repeats struct {
+	points [1 << repeatBits]uint32 // closing quote before the point
+	tries  int
+	found  int
+	always bool
+}
+
+// sameValue returns a longer match than the given one, if the same value at the same step is known.
+func (f *finder) sameValue(at, open, source, length int) (int, int) {
+	r := &f.repeats
+	time, value := f.load(open-10), binary.LittleEndian.Uint32(f.buf[open:])
+	hash := time*hashSpread ^ uint64(value)*0xD6E8FEB86659FD93
+	if !r.always && len(f.current)%repeatSample != 0 {
+		return source, length
+	}
+	slot := &r.points[hash>>(64-repeatBits)]
+	distance := f.base + uint32(at) - *slot
+	*slot = f.base + uint32(at)
+	r.tries++
+	if distance-1 < windowBytes && distance <= uint32(at) {
+		if l := f.common(at-int(distance), at); l >= length+3 {
+			source, length = at-int(distance), l
+			r.found++
+		}
+	}
+	if r.tries == repeatTries {
+		r.always = r.found >= repeatTries/8
+		r.tries, r.found = 0, 0
+	}
+	return source, length
+}

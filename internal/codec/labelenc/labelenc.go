@@ -22,6 +22,7 @@ import (
 	"unsafe"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // ErrCorrupt is returned for bytes that are not a valid label set.
@@ -36,7 +37,7 @@ const (
 // AppendLabel appends one label. The caller appends labels sorted by name.
 func AppendLabel(dst []byte, name, value string) []byte {
 	dst = append(dst, tagLabel)
-	dst = binary.AppendUvarint(dst, uint64(2+uvarintLen(len(name))+len(name)+uvarintLen(len(value))+len(value)))
+	dst = binary.AppendUvarint(dst, uint64(2+protowire.SizeVarint(uint64(len(name)))+len(name)+protowire.SizeVarint(uint64(len(value)))+len(value)))
 	dst = append(dst, tagName)
 	dst = binary.AppendUvarint(dst, uint64(len(name)))
 	dst = append(dst, name...)
@@ -60,14 +61,6 @@ func AppendSymbols(dst, name, value []byte) []byte {
 func Append(dst []byte, lset labels.Labels) []byte {
 	lset.Range(func(l labels.Label) { dst = AppendLabel(dst, l.Name, l.Value) })
 	return dst
-}
-
-func uvarintLen(n int) int {
-	size := 1
-	for ; n >= 0x80; n >>= 7 {
-		size++
-	}
-	return size
 }
 
 // prefixed cuts a length, encoded in as few bytes as possible, and that many bytes off src.
@@ -287,4 +280,5 @@ func Labels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, error) {
 	return builder.Labels(), nil
 }
 
+//lint:ignore gosec the callers document what the bytes may be used for
 func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

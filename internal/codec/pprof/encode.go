@@ -1,6 +1,10 @@
 package pprof
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
 
 // Encoder builds a profile and appends it. Texts, functions and locations are numbered
 // in the order of the calls. Functions and locations are not deduplicated.
@@ -96,7 +100,7 @@ func (e *Encoder) Location(function uint64, line int64) uint64 {
 func (e *Encoder) Sample(stack []uint64, values ...int64) {
 	size := 0
 	for _, id := range stack {
-		size += uvarintLen(id)
+		size += protowire.SizeVarint(id)
 	}
 	b := e.scratch[:0]
 	if len(stack) > 0 {
@@ -107,7 +111,7 @@ func (e *Encoder) Sample(stack []uint64, values ...int64) {
 	}
 	size = 0
 	for _, v := range values {
-		size += uvarintLen(uint64(v))
+		size += protowire.SizeVarint(uint64(v))
 	}
 	b = binary.AppendUvarint(append(b, 2<<3|2), uint64(size))
 	for _, v := range values {
@@ -115,14 +119,6 @@ func (e *Encoder) Sample(stack []uint64, values ...int64) {
 	}
 	e.scratch = b
 	e.samples = appendMessage(e.samples, fieldSample, b)
-}
-
-func uvarintLen(v uint64) int {
-	n := 1
-	for ; v >= 0x80; v >>= 7 {
-		n++
-	}
-	return n
 }
 
 // Append appends the profile, uncompressed.

@@ -27,6 +27,8 @@ import (
 	"math"
 
 	"github.com/klauspost/compress/gzip"
+
+	"github.com/ferula-io/ferula/internal/hint"
 )
 
 var (
@@ -46,6 +48,8 @@ type Limits struct {
 	Depth       int // frames per stack; 1,000; further frames, at the leaf, are cut off
 	Nodes       int // estimated nodes in the tree of all stacks; 1,000,000
 	SampleTypes int // 64
+
+	Flags hint.Flags // that raise the limits, by the names of the ingest's options
 }
 
 // Unlimited returns limits for profiles that were validated when they were ingested.
@@ -212,8 +216,8 @@ func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
 }
 
-func tooMany(what string, n, limit int) error {
-	return fmt.Errorf("%w: %d %s exceed the limit of %d", ErrLimit, n, what, limit)
+func tooMany(what string, n, limit int, flag string) error {
+	return fmt.Errorf("%w: %d %s exceed the limit of %d%s", ErrLimit, n, what, limit, flag)
 }
 
 // Decode decodes src. If src is not compressed the profile aliases it, otherwise Decode
@@ -245,7 +249,7 @@ func (p *Profile) reset(limits Limits) {
 func (p *Profile) inflate(src []byte) error {
 	if len(src) < 2 || src[0] != 0x1F || src[1] != 0x8B {
 		if len(src) > p.limits.Bytes {
-			return tooMany("bytes", len(src), p.limits.Bytes)
+			return tooMany("bytes", len(src), p.limits.Bytes, p.limits.Flags.Of("InflatedBytes"))
 		}
 		p.raw = src
 		return nil
@@ -273,7 +277,7 @@ func (p *Profile) inflate(src []byte) error {
 		n, err := p.gunzip.Read(p.buf[len(p.buf):min(cap(p.buf), p.limits.Bytes+1)])
 		p.buf = p.buf[:len(p.buf)+n]
 		if len(p.buf) > p.limits.Bytes {
-			return fmt.Errorf("%w: more than %d bytes when decompressed", ErrLimit, p.limits.Bytes)
+			return fmt.Errorf("%w: more than %d bytes when decompressed%s", ErrLimit, p.limits.Bytes, p.limits.Flags.Of("InflatedBytes"))
 		}
 		if err == io.EOF {
 			p.raw = p.buf

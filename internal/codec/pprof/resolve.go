@@ -240,7 +240,7 @@ func (p *Profile) countNodes() error {
 		p.nodes = p.sharedNodes()
 	}
 	if p.nodes > p.limits.Nodes {
-		return tooMany("nodes in the tree of all stacks", p.nodes, p.limits.Nodes)
+		return tooMany("nodes in the tree of all stacks", p.nodes, p.limits.Nodes, p.limits.Flags.Of("Nodes"))
 	}
 	return nil
 }

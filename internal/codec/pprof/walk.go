@@ -19,7 +19,7 @@ const (
 // walk decodes the messages. Their references are validated later.
 func (p *Profile) walk() error {
 	if uint64(len(p.raw)) > math.MaxInt32 {
-		return tooMany("bytes", len(p.raw), math.MaxInt32)
+		return tooMany("bytes", len(p.raw), math.MaxInt32, "")
 	}
 	for at := 0; at < len(p.raw); {
 		f, next, err := p.next(at, len(p.raw))
@@ -46,7 +46,7 @@ func (p *Profile) walk() error {
 		case fieldString:
 			p.strings = append(p.strings, span{uint32(f.from), uint32(f.to)})
 			if len(p.strings) > p.limits.Strings {
-				err = tooMany("strings", len(p.strings), p.limits.Strings)
+				err = tooMany("strings", len(p.strings), p.limits.Strings, p.limits.Flags.Of("Symbols"))
 			}
 		case fieldTime:
 			p.TimeNS = int64(f.value)
@@ -115,7 +115,7 @@ func (p *Profile) sampleType(f field) error {
 	}
 	p.SampleTypes = append(p.SampleTypes, v)
 	if len(p.SampleTypes) > p.limits.SampleTypes {
-		return tooMany("sample types", len(p.SampleTypes), p.limits.SampleTypes)
+		return tooMany("sample types", len(p.SampleTypes), p.limits.SampleTypes, "")
 	}
 	return nil
 }
@@ -123,7 +123,7 @@ func (p *Profile) sampleType(f field) error {
 func (p *Profile) sample(f field) error {
 	s := Sample{locFrom: uint32(len(p.locIDs)), valFrom: uint32(len(p.values)), labelFrom: uint32(len(p.labels))}
 	if len(p.Samples) >= p.limits.Samples {
-		return tooMany("samples", len(p.Samples)+1, p.limits.Samples)
+		return tooMany("samples", len(p.Samples)+1, p.limits.Samples, p.limits.Flags.Of("Samples"))
 	}
 	for at := f.from; at < f.to; {
 		sub, next, err := p.next(at, f.to)
@@ -218,7 +218,7 @@ func (p *Profile) sampleValues(sub field, from int) error {
 		p.values = append(p.values, int64(v))
 	}
 	if n := len(p.values) - from; n > p.limits.SampleTypes {
-		return tooMany("values of one sample", n, p.limits.SampleTypes)
+		return tooMany("values of one sample", n, p.limits.SampleTypes, "")
 	}
 	return nil
 }
@@ -240,7 +240,7 @@ func (p *Profile) mapping(f field) error {
 	}
 	p.Mappings = append(p.Mappings, Mapping{id: n[1], Start: n[2], Limit: n[3], Offset: n[4], File: index(n[5]), BuildID: index(n[6])})
 	if len(p.Mappings) > p.limits.Functions {
-		return tooMany("mappings", len(p.Mappings), p.limits.Functions)
+		return tooMany("mappings", len(p.Mappings), p.limits.Functions, p.limits.Flags.Of("Symbols"))
 	}
 	return nil
 }
@@ -284,7 +284,7 @@ func (p *Profile) location(f field) error {
 	}
 	p.Locations = append(p.Locations, Location{id: n[1], mappingID: n[2], Address: n[3], Mapping: -1, From: uint32(from), To: uint32(len(p.Lines))})
 	if len(p.Locations) > p.limits.Locations {
-		return tooMany("locations", len(p.Locations), p.limits.Locations)
+		return tooMany("locations", len(p.Locations), p.limits.Locations, p.limits.Flags.Of("Symbols"))
 	}
 	return nil
 }
@@ -305,7 +305,7 @@ func (p *Profile) function(f field) error {
 	}
 	p.Functions = append(p.Functions, Function{id: n[1], Name: index(n[2]), System: index(n[3]), File: index(n[4]), StartLine: int64(n[5])})
 	if len(p.Functions) > p.limits.Functions {
-		return tooMany("functions", len(p.Functions), p.limits.Functions)
+		return tooMany("functions", len(p.Functions), p.limits.Functions, p.limits.Flags.Of("Symbols"))
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Tags of the fields of responses: number<<3 | wire type.
@@ -14,26 +16,18 @@ const (
 	bytes1, bytes2, bytes3, bytes4, bytes5, bytes6       = 1<<3 | 2, 2<<3 | 2, 3<<3 | 2, 4<<3 | 2, 5<<3 | 2, 6<<3 | 2
 )
 
-func sizeUvarint(v uint64) int {
-	n := 1
-	for ; v >= 0x80; v >>= 7 {
-		n++
-	}
-	return n
-}
-
 func sizeBytes(n int) int {
 	if n == 0 {
 		return 0
 	}
-	return 1 + sizeUvarint(uint64(n)) + n
+	return 1 + protowire.SizeVarint(uint64(n)) + n
 }
 
 func sizeInt(v int64) int {
 	if v == 0 {
 		return 0
 	}
-	return 1 + sizeUvarint(uint64(v))
+	return 1 + protowire.SizeVarint(uint64(v))
 }
 
 func appendInt(dst []byte, tag byte, v int64) []byte {
@@ -112,7 +106,7 @@ func (p *EncodedPoint) size() int {
 	}
 	for i := range p.Exemplars {
 		n := p.Exemplars[i].size()
-		size += 1 + sizeUvarint(uint64(n)) + n
+		size += 1 + protowire.SizeVarint(uint64(n)) + n
 	}
 	return size
 }
@@ -137,7 +131,7 @@ func (a *SeriesEncoder) AppendProto(dst []byte) []byte {
 		for j := range points {
 			a.Source.Point(i, j, &p)
 			n := p.size()
-			size += 1 + sizeUvarint(uint64(n)) + n
+			size += 1 + protowire.SizeVarint(uint64(n)) + n
 		}
 		dst = append(appendHead(dst, bytes1, size), labels...)
 		for j := range points {
@@ -151,7 +145,7 @@ func (a *SeriesEncoder) AppendProto(dst []byte) []byte {
 func packedSize(values []int64) int {
 	size := 0
 	for _, v := range values {
-		size += sizeUvarint(uint64(v))
+		size += protowire.SizeVarint(uint64(v))
 	}
 	return size
 }
@@ -183,7 +177,7 @@ func appendMessage(dst []byte, tag byte, inner func([]byte) []byte) []byte {
 	start := len(dst)
 	dst = inner(dst)
 	n := len(dst) - start
-	if extra := sizeUvarint(uint64(n)) - 1; extra > 0 {
+	if extra := protowire.SizeVarint(uint64(n)) - 1; extra > 0 {
 		dst = append(dst, make([]byte, extra)...)
 		copy(dst[start+extra:], dst[start:start+n])
 	}
@@ -201,7 +195,7 @@ func (a *MergeEncoder) AppendProto(dst []byte) []byte {
 	}
 	dst = appendText(dst, bytes3, valid(a.Dot))
 	if a.Pprof != nil {
-		dst = appendHead(dst, bytes5, 1+sizeUvarint(uint64(len(a.Pprof)))+len(a.Pprof))
+		dst = appendHead(dst, bytes5, 1+protowire.SizeVarint(uint64(len(a.Pprof)))+len(a.Pprof))
 		dst = append(appendHead(dst, bytes1, len(a.Pprof)), a.Pprof...)
 	}
 	return dst

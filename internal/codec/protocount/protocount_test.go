@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
@@ -112,4 +113,24 @@ func FuzzCheck(f *testing.F) {
 			t.Errorf("%d elements, limit %d: %v", n, limit, reflect.TypeOf(&m))
 		}
 	})
+}
+
+// An element at the greatest nesting that is counted is counted.
+func TestCheck_NestingIsCountedToItsLimit(t *testing.T) {
+	m := (&descriptorpb.DescriptorProto{}).ProtoReflect().Descriptor()
+	nested := func(depth int) []byte {
+		var src []byte
+		for range depth {
+			src = append(protowire.AppendVarint([]byte{3<<3 | 2}, uint64(len(src))), src...) // nested_type
+		}
+		return src
+	}
+	for _, tt := range []struct {
+		depth, limit int
+		refused      bool
+	}{{depthMax + 1, depthMax, true}, {depthMax + 1, depthMax + 1, false}, {depthMax, depthMax - 1, true}, {depthMax + 50, depthMax + 1, false}} {
+		if err := Check(nested(tt.depth), m, tt.limit); (err != nil) != tt.refused {
+			t.Errorf("%d messages in each other, at most %d: %v", tt.depth, tt.limit, err)
+		}
+	}
 }

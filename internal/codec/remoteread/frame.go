@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -27,13 +29,13 @@ func varintFieldSize(v uint64) int {
 	if v == 0 {
 		return 0
 	}
-	return 1 + uvarintLen(v)
+	return 1 + protowire.SizeVarint(v)
 }
 
 func chunkBody(minMS, maxMS int64, encoding uint8, dataLen int) int {
 	size := varintFieldSize(uint64(minMS)) + varintFieldSize(uint64(maxMS)) + varintFieldSize(uint64(encoding))
 	if dataLen > 0 {
-		size += 1 + uvarintLen(uint64(dataLen)) + dataLen
+		size += 1 + protowire.SizeVarint(uint64(dataLen)) + dataLen
 	}
 	return size
 }
@@ -41,17 +43,17 @@ func chunkBody(minMS, maxMS int64, encoding uint8, dataLen int) int {
 // ChunkSize returns the number of bytes that AppendChunk appends for a chunk of dataLen bytes.
 func ChunkSize(minMS, maxMS int64, encoding uint8, dataLen int) int {
 	body := chunkBody(minMS, maxMS, encoding, dataLen)
-	return 1 + uvarintLen(uint64(body)) + body
+	return 1 + protowire.SizeVarint(uint64(body)) + body
 }
 
 // FrameSize returns the length of a whole frame.
 func FrameSize(queryIndex, labelsLen, chunksSize int) int {
 	payload := payloadSize(queryIndex, labelsLen+chunksSize)
-	return uvarintLen(uint64(payload)) + checksumBytes + payload
+	return protowire.SizeVarint(uint64(payload)) + checksumBytes + payload
 }
 
 func payloadSize(queryIndex, seriesLen int) int {
-	return 1 + uvarintLen(uint64(seriesLen)) + seriesLen + varintFieldSize(uint64(queryIndex))
+	return 1 + protowire.SizeVarint(uint64(seriesLen)) + seriesLen + varintFieldSize(uint64(queryIndex))
 }
 
 // AppendFrameHead begins a frame of one series. labels is its encoded label set (package

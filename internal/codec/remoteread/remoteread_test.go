@@ -192,6 +192,9 @@ func TestDecode_InvalidMessageIsAnError(t *testing.T) {
 		"too many matchers": withMatchers(matchersMax/2+1, 2),
 		"too many types":    bytes.Repeat([]byte{0x10, 0}, acceptedMax+1),
 		"packed cut short":  {0x12, 1, 0x80},
+		"matcher cut short": {0x0A, 3, 0x1A, 1, 0x12},
+		"name as varint":    {0x0A, 4, 0x1A, 2, 0x10, 1},
+		"type as text":      {0x0A, 4, 0x1A, 2, 0x0A, 0},
 	} {
 		if _, err := DecodeRequest(src); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
@@ -202,6 +205,7 @@ func TestDecode_InvalidMessageIsAnError(t *testing.T) {
 		"two series":       {0x0A, 0, 0x0A, 0},
 		"unknown encoding": {0x0A, 4, 0x12, 2, 0x18, 7},
 		"text for a time":  {0x0A, 4, 0x12, 2, 0x0A, 0},
+		"varint for data":  {0x0A, 4, 0x12, 2, 0x20, 0},
 	} {
 		if _, _, _, err := DecodeFrame(payload, nil, nil); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("frame %s: %v", name, err)
@@ -258,5 +262,14 @@ func TestFrame_DoesNotAllocate(t *testing.T) {
 	})
 	if n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestDecodeFrame_UnknownFieldsOfAChunkAreSkipped(t *testing.T) {
+	chunk := []byte{0x08, 1, 0x10, 2, 0x18, 1, 0x22, 1, 'x', 0x2A, 1, 'y', 0x28, 7, 0x32, 0}
+	payload := append([]byte{0x0A, byte(2 + len(chunk)), 0x12, byte(len(chunk))}, chunk...)
+	_, _, chunks, err := DecodeFrame(payload, nil, nil)
+	if err != nil || len(chunks) != 1 || chunks[0].MinMS != 1 || chunks[0].MaxMS != 2 || string(chunks[0].Data) != "x" {
+		t.Errorf("%+v, %v", chunks, err)
 	}
 }

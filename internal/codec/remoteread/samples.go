@@ -3,6 +3,8 @@ package remoteread
 import (
 	"encoding/binary"
 	"math"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // A response of samples, before compression:
@@ -24,16 +26,12 @@ const (
 )
 
 // FloatSize returns the number of bytes that AppendFloat appends for a timestamp.
-func FloatSize(timeMS int64) int { return 2 + 9 + 1 + uvarintLen(uint64(timeMS)) }
+func FloatSize(timeMS int64) int { return 2 + 9 + 1 + protowire.SizeVarint(uint64(timeMS)) }
 
 // AppendFloat appends one float sample of a series, including its tag.
 func AppendFloat(dst []byte, timeMS int64, v float64) []byte {
-	return appendFloatBits(dst, timeMS, math.Float64bits(v))
-}
-
-func appendFloatBits(dst []byte, timeMS int64, v uint64) []byte {
-	dst = append(dst, 2<<3|wireBytes, byte(9+1+uvarintLen(uint64(timeMS))), 1<<3|wireFixed64)
-	dst = binary.LittleEndian.AppendUint64(dst, v)
+	dst = append(dst, 2<<3|wireBytes, byte(9+1+protowire.SizeVarint(uint64(timeMS))), 1<<3|wireFixed64)
+	dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(v))
 	return binary.AppendUvarint(append(dst, 2<<3|wireVarint), uint64(timeMS))
 }
 
@@ -44,7 +42,7 @@ func AppendHistogramHead(dst []byte, size int) []byte {
 }
 
 // HistogramSize returns the size of a histogram field with a message of size bytes.
-func HistogramSize(size int) int { return 1 + uvarintLen(uint64(size)) + size }
+func HistogramSize(size int) int { return 1 + protowire.SizeVarint(uint64(size)) + size }
 
 // AppendMessageHead appends tag and length of a result within a response, or of a series
 // within a result: both have field number 1.
@@ -53,7 +51,7 @@ func AppendMessageHead(dst []byte, size uint64) []byte {
 }
 
 // MessageSize returns the size of a message field with a message of size bytes.
-func MessageSize(size uint64) uint64 { return 1 + uint64(uvarintLen(size)) + size }
+func MessageSize(size uint64) uint64 { return 1 + uint64(protowire.SizeVarint(size)) + size }
 
 // DecodeFloat decodes the message of a float sample, without tag and length of its field.
 func DecodeFloat(src []byte) (timeMS int64, v float64, err error) {

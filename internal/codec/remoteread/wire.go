@@ -16,6 +16,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // ErrCorrupt is returned for invalid bytes.
@@ -39,41 +41,29 @@ type field struct {
 
 // nextField cuts the first field off src.
 func nextField(src []byte) (f field, rest []byte, err error) {
-	tag, n := binary.Uvarint(src)
-	if n <= 0 || tag>>3 == 0 || tag>>3 > 1<<29-1 {
+	number, wire, n := protowire.ConsumeTag(src)
+	if n < 0 {
 		return f, nil, fmt.Errorf("%w: bad field", ErrCorrupt)
 	}
-	f.number, f.wire, src = int(tag>>3), int(tag&7), src[n:]
+	f.number, f.wire, src = int(number), int(wire), src[n:]
 	switch f.wire {
 	case wireVarint:
-		f.number64, n = binary.Uvarint(src)
-		if n <= 0 {
-			return f, nil, fmt.Errorf("%w: field %d is cut short", ErrCorrupt, f.number)
-		}
-		return f, src[n:], nil
+		f.number64, n = protowire.ConsumeVarint(src)
 	case wireFixed64:
-		if len(src) < 8 {
-			return f, nil, fmt.Errorf("%w: field %d is cut short", ErrCorrupt, f.number)
-		}
-		f.number64 = binary.LittleEndian.Uint64(src)
-		return f, src[8:], nil
+		f.number64, n = protowire.ConsumeFixed64(src)
 	case wireFixed32:
-		if len(src) < 4 {
-			return f, nil, fmt.Errorf("%w: field %d is cut short", ErrCorrupt, f.number)
-		}
-		f.number64 = uint64(binary.LittleEndian.Uint32(src))
-		return f, src[4:], nil
+		var v uint32
+		v, n = protowire.ConsumeFixed32(src)
+		f.number64 = uint64(v)
 	case wireBytes:
-		size, n := binary.Uvarint(src)
-		if n <= 0 || size > uint64(len(src)-n) {
-			return f, nil, fmt.Errorf("%w: field %d is cut short", ErrCorrupt, f.number)
-		}
-		end := n + int(size)
-		f.bytes = src[n:end]
-		return f, src[end:], nil
+		f.bytes, n = protowire.ConsumeBytes(src)
 	default:
 		return f, nil, fmt.Errorf("%w: field %d has wire type %d", ErrCorrupt, f.number, f.wire)
 	}
+	if n < 0 {
+		return f, nil, fmt.Errorf("%w: field %d is cut short", ErrCorrupt, f.number)
+	}
+	return f, src[n:], nil
 }
 
 // is returns an error unless the field has this wire type.
@@ -82,14 +72,6 @@ func (f field) is(wire int) error {
 		return fmt.Errorf("%w: field %d has wire type %d, not %d", ErrCorrupt, f.number, f.wire, wire)
 	}
 	return nil
-}
-
-func uvarintLen(v uint64) int {
-	n := 1
-	for ; v >= 0x80; v >>= 7 {
-		n++
-	}
-	return n
 }
 
 // appendVarint appends a varint field, or nothing for 0, as proto3 does.

@@ -132,8 +132,8 @@ func DecodeSeries(src, scratch []byte, chunks []Chunk) (labels, scratchOut []byt
 	return labels, scratch, chunks, nil
 }
 
-// DecodeChunks decodes the part of a series after its labels. If there are labels again
-// it returns apart, and the caller must use DecodeSeries for the whole series.
+// DecodeChunks decodes the part of a series after its labels. If that part has labels too,
+// apart is true, and the caller must decode the whole series by DecodeSeries.
 func DecodeChunks(src []byte, chunks []Chunk) (_ []Chunk, apart bool, err error) {
 	for len(src) > 0 {
 		tag, n := uvarint(src)

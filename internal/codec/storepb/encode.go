@@ -2,6 +2,8 @@ package storepb
 
 import (
 	"encoding/binary"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // HeadBytes is the length of a response's header: a tag, and a length as a varint padded
@@ -42,21 +44,21 @@ func AppendSeriesHead(dst, labels []byte, chunksSize int) []byte {
 
 // SeriesSize returns the length of a series.
 func SeriesSize(labelsLen, chunksSize int) int {
-	return 1 + uvarintLen(uint64(labelsLen+chunksSize)) + labelsLen + chunksSize
+	return 1 + protowire.SizeVarint(uint64(labelsLen+chunksSize)) + labelsLen + chunksSize
 }
 
 // dataBody returns the length of a chunk's field without tag and length.
 func dataBody(encoding uint8, dataLen int) int {
 	size := varintFieldSize(uint64(encoding - 1))
 	if dataLen > 0 {
-		size += 1 + uvarintLen(uint64(dataLen)) + dataLen
+		size += 1 + protowire.SizeVarint(uint64(dataLen)) + dataLen
 	}
 	return size
 }
 
 func dataSize(encoding uint8, dataLen int) int {
 	body := dataBody(encoding, dataLen)
-	return 1 + uvarintLen(uint64(body)) + body
+	return 1 + protowire.SizeVarint(uint64(body)) + body
 }
 
 // SpanLen returns how many of the chunks, from the first on, go into one message:
@@ -81,7 +83,7 @@ func spanBody(span []Chunk) int {
 // SpanSize returns the number of bytes that AppendSpan appends.
 func SpanSize(span []Chunk) int {
 	body := spanBody(span)
-	return 1 + uvarintLen(uint64(body)) + body
+	return 1 + protowire.SizeVarint(uint64(body)) + body
 }
 
 // AppendSpan appends the chunks of one span, as found by SpanLen.
@@ -107,13 +109,13 @@ func AppendSpan(dst []byte, span []Chunk) []byte {
 // ChunkSize returns the number of bytes that AppendChunk appends for a raw chunk of dataLen bytes.
 func ChunkSize(minMS, maxMS int64, encoding uint8, dataLen int) int {
 	body := varintFieldSize(uint64(minMS)) + varintFieldSize(uint64(maxMS)) + dataSize(encoding, dataLen)
-	return 1 + uvarintLen(uint64(body)) + body
+	return 1 + protowire.SizeVarint(uint64(body)) + body
 }
 
 // AppendChunk appends one raw chunk of the series that AppendSeriesHead began.
 func AppendChunk(dst []byte, minMS, maxMS int64, encoding uint8, data []byte) []byte {
 	inner := dataBody(encoding, len(data))
-	body := varintFieldSize(uint64(minMS)) + varintFieldSize(uint64(maxMS)) + 1 + uvarintLen(uint64(inner)) + inner
+	body := varintFieldSize(uint64(minMS)) + varintFieldSize(uint64(maxMS)) + 1 + protowire.SizeVarint(uint64(inner)) + inner
 	dst = append(dst, 2<<3|wireBytes)
 	dst = binary.AppendUvarint(dst, uint64(body))
 	dst = appendVarint(dst, 1<<3, uint64(minMS))

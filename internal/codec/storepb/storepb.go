@@ -16,6 +16,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // ErrCorrupt is returned for invalid bytes.
@@ -92,25 +94,15 @@ func prefixed(src []byte) (field, rest []byte, ok bool) {
 
 // skip cuts the value of an unknown field off src.
 func skip(tag uint64, src []byte) (rest []byte, err error) {
-	if tag>>3 == 0 || tag>>3 > 1<<29-1 {
+	number, wire := protowire.DecodeTag(tag)
+	switch {
+	case !number.IsValid():
 		return nil, fmt.Errorf("%w: bad field number", ErrCorrupt)
+	case wire == protowire.StartGroupType || wire == protowire.EndGroupType || wire > protowire.Fixed32Type:
+		return nil, fmt.Errorf("%w: field %d has wire type %d", ErrCorrupt, number, wire)
 	}
-	n := -1
-	switch tag & 7 {
-	case wireVarint:
-		_, n = binary.Uvarint(src)
-	case wireBytes:
-		if _, rest, ok := prefixed(src); ok {
-			return rest, nil
-		}
-	case 1:
-		n = 8
-	case 5:
-		n = 4
-	default:
-		return nil, fmt.Errorf("%w: field %d has wire type %d", ErrCorrupt, tag>>3, tag&7)
-	}
-	if n <= 0 || n > len(src) {
+	n := protowire.ConsumeFieldValue(number, wire, src)
+	if n < 0 {
 		return nil, cutShort(tag)
 	}
 	return src[n:], nil
@@ -120,19 +112,11 @@ func cutShort(tag uint64) error {
 	return fmt.Errorf("%w: field %d is cut short", ErrCorrupt, tag>>3)
 }
 
-func uvarintLen(v uint64) int {
-	n := 1
-	for ; v >= 0x80; v >>= 7 {
-		n++
-	}
-	return n
-}
-
 func varintFieldSize(v uint64) int {
 	if v == 0 {
 		return 0
 	}
-	return 1 + uvarintLen(v)
+	return 1 + protowire.SizeVarint(v)
 }
 
 // appendVarint appends a varint field, or nothing for 0, as proto3 does.

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Labels as symbols, between two ferulas:
@@ -89,7 +91,7 @@ func (w *SymbolWriter) AppendSeries(dst, labels []byte, numbers []uint64, chunks
 	copy(w.before[head:], numbers[head:])
 	size := varintFieldSize(uint64(head)) + varintFieldSize(uint64(tail)) + chunksSize
 	if len(w.packed) > 0 {
-		size += 1 + uvarintLen(uint64(len(w.packed))) + len(w.packed)
+		size += 1 + protowire.SizeVarint(uint64(len(w.packed))) + len(w.packed)
 	}
 	dst = binary.AppendUvarint(append(dst, 2<<3|wireBytes), uint64(size))
 	dst = appendVarint(dst, 3<<3, uint64(head))
@@ -183,9 +185,9 @@ func (w *SymbolWriter) appendSymbol(dst, labels []byte, i int, number uint32) ([
 		size = varintFieldSize(uint64(of) + 1)
 	} else {
 		w.names[string(name)] = number
-		size = 1 + uvarintLen(uint64(len(name))) + len(name)
+		size = 1 + protowire.SizeVarint(uint64(len(name))) + len(name)
 	}
-	size += 1 + uvarintLen(uint64(len(value))) + len(value)
+	size += 1 + protowire.SizeVarint(uint64(len(value))) + len(value)
 	dst = binary.AppendUvarint(append(dst, 1<<3|wireBytes), uint64(size))
 	if known {
 		dst = appendVarint(dst, 1<<3, uint64(of)+1)
@@ -323,7 +325,7 @@ func (r *SymbolReader) addSymbol(src []byte) error {
 	if len(r.ends) >= 2*symbolsMax || len(r.pairs) > 2*symbolBytesMax {
 		return fmt.Errorf("%w: more than %d symbols or %d bytes of symbols", ErrCorrupt, 2*symbolsMax, 2*symbolBytesMax)
 	}
-	body := 2 + uvarintLen(uint64(len(name))) + len(name) + uvarintLen(uint64(len(value))) + len(value)
+	body := 2 + protowire.SizeVarint(uint64(len(name))) + len(name) + protowire.SizeVarint(uint64(len(value))) + len(value)
 	r.pairs = binary.AppendUvarint(append(r.pairs, 1<<3|wireBytes), uint64(body))
 	r.pairs = binary.AppendUvarint(append(r.pairs, 1<<3|wireBytes), uint64(len(name)))
 	r.pairs = append(r.pairs, name...)

@@ -1,0 +1,308 @@
+// Package xor decodes the float chunks of Prometheus' TSDB, encoding XOR, as a whole: into
+// points, or in batches. It is the only decoder of them here; an iterator
+// costs a call for every sample and reads bit by bit.
+//
+//	chunk   number of samples, 2 bytes big endian  first  second  rest*
+//	first   varint(time)  value, 64 bits
+//	second  uvarint(time less the first)  xor
+//	rest    0, the time advances as it did before | 10 14 bits | 110 17 bits | 1110 20 bits | 1111 64 bits, by so much more  xor
+//	xor     0, the value is that before it | 10 bits where the last one had its own | 11 leading zeros, 5 bits  number of bits, 6  bits
+//
+// The varints are at byte positions; everything behind them is bits. What Prometheus'
+// iterator accepts is accepted with the same samples, except a value of more than 64 bits
+// and what Order forbids. The other float encoding, XOR2, has start timestamps and is not
+// decoded here: its callers use Prometheus' iterator.
+//
+// Every error means that the chunk is corrupt, and names the sample. Callers compare
+// samples with the range that the chunk is declared to have.
+package xor
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// Order is the set of accepted sequences of timestamps.
+type Order uint8
+
+// The orders.
+const (
+	AnyOrder      Order = iota // as in the chunk
+	NotDescending              // equal timestamps may follow each other
+	Ascending
+)
+
+// least is the smallest interval between two samples.
+func (o Order) least() int64 {
+	switch o {
+	case NotDescending:
+		return 0
+	case Ascending:
+		return 1
+	}
+	return math.MinInt64
+}
+
+// Sample is a timestamp in ms and a value, like promql.FPoint.
+type Sample interface {
+	~struct {
+		T int64
+		F float64
+	}
+}
+
+// Point is a sample for those who have no type of their own.
+type Point struct {
+	T int64
+	F float64
+}
+
+var (
+	errNoHeader = errors.New("it has no header")
+	errCut      = errors.New("the chunk ends within it")
+	errBits     = errors.New("its value has more than 64 bits")
+	errOrder    = errors.New("it is not after the one before")
+)
+
+// headerBytes hold the number of samples.
+const headerBytes = 2
+
+// AppendPoints appends the samples of a chunk. With an error it appends those before the
+// corrupt one.
+func AppendPoints[P Sample](dst []P, chunk []byte, order Order) ([]P, error) {
+	var r Reader
+	if err := r.Reset(chunk, order); err != nil {
+		return dst, err
+	}
+	// A sample takes two bits or more: a header that lies does not make the slice grow.
+	n, from := min(r.samples, 2+len(chunk)*4), len(dst)
+	dst = slices.Grow(dst, n)[:from+n]
+	n, err := Read(&r, dst[from:])
+	return dst[:from+n], err
+}
+
+// Reader decodes a chunk in batches. Its zero value has no samples.
+type Reader struct {
+	state
+	src     []byte
+	order   Order
+	read    int // samples returned
+	samples int // of the chunk
+	err     error
+	tail    [tailBytes + slackBytes]byte
+}
+
+// state is what lies between two samples.
+type state struct {
+	at    int // offset in bits
+	t     int64
+	delta uint64
+	value uint64
+	// Position of the bits of the last xor that had a position of its own.
+	leading, width uint
+}
+
+// Reset begins a chunk, which must not change until its last sample is read.
+func (r *Reader) Reset(chunk []byte, order Order) error {
+	r.state, r.src, r.order, r.read, r.samples, r.err = state{at: headerBytes * 8, width: 64}, chunk, order, 0, 0, nil
+	if len(chunk) < headerBytes {
+		r.err = fmt.Errorf("chunk of %d bytes: %w", len(chunk), errNoHeader)
+		return r.err
+	}
+	r.samples = int(binary.BigEndian.Uint16(chunk))
+	return nil
+}
+
+// Samples returns the number of samples that the chunk has by its header.
+func (r *Reader) Samples() int { return r.samples }
+
+// slackBytes may be read after the first bit of a sample, which has 4+64+13+64 bits at
+// most: those, and eight more.
+const slackBytes = 27
+
+// tailBytes are decoded from a copy, with zeros after them.
+const tailBytes = 2 * slackBytes
+
+// Read decodes the next samples of a chunk into dst until it is full. It returns less than
+// len(dst) only at the end of the chunk and with an error.
+func Read[P Sample](r *Reader, dst []P) (n int, err error) {
+	if r.err != nil {
+		return 0, r.err
+	}
+	dst = dst[:min(len(dst), r.samples-r.read)]
+	if r.read == 0 && len(dst) > 0 {
+		if err = r.first(); err == nil {
+			dst[0] = P(Point{r.t, math.Float64frombits(r.value)})
+			n = 1
+		}
+	}
+	if r.read+n == 1 && n < len(dst) && err == nil {
+		if err = r.second(r.order.least()); err == nil {
+			dst[n] = P(Point{r.t, math.Float64frombits(r.value)})
+			n++
+		}
+	}
+	if n < len(dst) && err == nil {
+		n, err = readRest(r, dst, n)
+	}
+	r.read += n
+	if err != nil {
+		r.err = r.failed(err)
+	}
+	return n, r.err
+}
+
+// failed names the sample after those that were read.
+func (r *Reader) failed(err error) error {
+	return fmt.Errorf("sample %d of %d: %w", r.read+1, r.samples, err)
+}
+
+// readRest decodes samples after the second one into dst[n:]. Those that begin near the end
+// of the chunk are decoded from a copy of its last bytes.
+func readRest[P Sample](r *Reader, dst []P, n int) (int, error) {
+	end := len(r.src) * 8
+	least := r.order.least()
+	s := r.state
+	var err error
+	if safe := end - slackBytes*8; s.at <= safe {
+		if n, err = decode(&s, r.src, safe, end, least, dst, n); err != nil || n == len(dst) {
+			r.state = s
+			return n, err
+		}
+	}
+	// Fewer than slackBytes and the byte in which the sample begins are left.
+	from := s.at / 8
+	clear(r.tail[copy(r.tail[:tailBytes], r.src[from:]):])
+	s.at -= from * 8
+	n, err = decode(&s, r.tail[:], end-from*8, end-from*8, least, dst, n)
+	s.at += from * 8
+	r.state = s
+	if err == nil && n < len(dst) {
+		err = errCut // the last sample ended with the chunk
+	}
+	return n, err
+}
+
+// decode decodes samples into dst[n:] while they begin at a bit up to safe, after which
+// slackBytes of src can be read. end is the end of the chunk, in bits.
+func decode[P Sample](s *state, src []byte, safe, end int, least int64, dst []P, n int) (int, error) {
+	at, t, delta, value, leading, width := s.at, s.t, s.delta, s.value, s.leading, s.width
+	var err error
+	for ; n < len(dst) && at <= safe; n++ {
+		w := load(src, at)
+		if w>>63 == 0 { // the usual case
+			w <<= 1
+			at++
+		} else {
+			var dod uint64
+			ones := bits.LeadingZeros64(^w)
+			switch size := uint(11 + 3*ones); {
+			case ones == 1:
+				dod = signed(w<<2>>(64-14), 14)
+				w <<= 2 + 14
+				at += 2 + 14
+			case ones < 4:
+				dod = signed(w<<(ones+1)>>(64-size), size)
+				w <<= uint(ones) + 1 + size
+				at += ones + 1 + int(size)
+			default:
+				dod = load(src, at+4)>>32<<32 | load(src, at+36)>>32
+				at += 4 + 64
+				w = load(src, at)
+			}
+			if at > end {
+				err = errCut
+				break
+			}
+			if delta += dod; int64(delta) < least {
+				err = errOrder
+				break
+			}
+		}
+		next := t + int64(delta)
+		if next < t && least >= 0 { // overflow
+			err = errOrder
+			break
+		}
+		if w>>63 == 0 {
+			at++
+		} else {
+			at += 2
+			l, size := leading, width
+			if w>>62 == 3 {
+				l, size = uint(w>>57&31), uint(w>>51&63)
+				if size == 0 {
+					size = 64 // 64 does not fit in 6 bits; 0 stands for it
+				}
+				at += 11
+				if l+size > 64 {
+					if err = errBits; at > end {
+						err = errCut
+					}
+					break
+				}
+				leading, width = l, size
+			}
+			from := src[at>>3:][:9]
+			own := binary.BigEndian.Uint64(from)<<(at&7) | uint64(from[8])>>(8-uint(at&7))
+			value ^= own >> ((64 - size) & 63) << ((64 - l - size) & 63)
+			at += int(size)
+		}
+		if at > end {
+			err = errCut
+			break
+		}
+		t = next
+		dst[n] = P(Point{t, math.Float64frombits(value)})
+	}
+	s.at, s.t, s.delta, s.value, s.leading, s.width = at, t, delta, value, leading, width
+	return n, err
+}
+
+// signed returns a number of size bits: up to 1<<(size-1) it is positive, above negative.
+func signed(v uint64, size uint) uint64 {
+	return uint64(int64((v-1)<<(64-size))>>(64-size)) + 1
+}
+
+// load returns at least 57 bits from a bit offset, the first one highest.
+func load(src []byte, at int) uint64 {
+	return binary.BigEndian.Uint64(src[at>>3:]) << (at & 7)
+}
+
+func (r *Reader) first() error {
+	t, n := binary.Varint(r.src[headerBytes:])
+	at := headerBytes + n
+	if n <= 0 || at+8 > len(r.src) {
+		return errCut
+	}
+	r.t, r.value = t, binary.BigEndian.Uint64(r.src[at:])
+	r.at = (at + 8) * 8
+	return nil
+}
+
+// second decodes the second sample. Its time is a varint; its value is encoded like all
+// others', so it is decoded as a sample whose time advances as before, from a copy of the
+// bytes behind the bit that means so.
+func (r *Reader) second(least int64) error {
+	from := r.at / 8
+	delta, n := binary.Uvarint(r.src[from:])
+	if n <= 0 {
+		return errCut
+	}
+	if r.delta = delta; int64(delta) < least {
+		return errOrder
+	}
+	from += n - 1
+	clear(r.tail[copy(r.tail[:tailBytes], r.src[from:]):])
+	r.tail[0] = 0
+	r.at = 7
+	end := (len(r.src) - from) * 8
+	var dst [1]Point
+	_, err := decode(&r.state, r.tail[:], end, end, least, dst[:], 0)
+	r.at += from * 8
+	return err
+}

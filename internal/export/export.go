@@ -35,6 +35,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/vfs"
 )
 
 // Supported formats.
@@ -393,7 +394,7 @@ func (r *run) toFiles(ctx context.Context) error {
 	} else if err := r.checkOutput(); err != nil {
 		return err
 	}
-	st, err := openState(dir, r.opts, named)
+	st, err := openState(vfs.Disk{}, dir, r.opts, named)
 	if err != nil {
 		return err
 	}
@@ -440,7 +441,8 @@ func (r *run) toFiles(ctx context.Context) error {
 	return nil
 }
 
-// checkOutput refuses to overwrite files, and to mix blocks with other files.
+// checkOutput refuses an output of the wrong kind, and to mix blocks with other files. A file
+// is replaced when the export is complete.
 func (r *run) checkOutput() error {
 	info, err := os.Stat(r.opts.Output)
 	switch {

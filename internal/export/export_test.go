@@ -587,3 +587,13 @@ func TestRetryWait_IsBounded(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
+
+func TestRun_ProgressOfStdoutCountsWrittenBytes(t *testing.T) {
+	var out, progress bytes.Buffer
+	o := options(t, newFixture(5, true), CSV, 5)
+	o.Output, o.Stdout, o.Progress, o.Now = Stdout, &out, ProgressOptions{To: &progress, Terminal: true}, clock()
+	mustRun(t, o)
+	if !strings.Contains(progress.String(), "KiB written") {
+		t.Errorf("%d bytes were written: %q", out.Len(), progress.String())
+	}
+}

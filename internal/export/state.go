@@ -9,7 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
+
+	"github.com/ferula-io/ferula/internal/vfs"
 )
 
 const (
@@ -38,16 +39,18 @@ type state struct {
 	dir            string
 	startMS, endMS int64
 	done           []done
-	file           *os.File
+	fs             vfs.FS
+	file           vfs.File  // its end
+	locked         io.Closer // of the folder
 }
 
 // openState creates a folder, or continues one. In the folder of a result (named) nothing is
 // removed.
-func openState(dir string, opts Options, named bool) (*state, error) {
-	st := &state{dir: dir, startMS: opts.StartMS, endMS: opts.EndMS}
+func openState(files vfs.FS, dir string, opts Options, named bool) (*state, error) {
+	st := &state{dir: dir, startMS: opts.StartMS, endMS: opts.EndMS, fs: files}
 	path := filepath.Join(dir, stateName)
-	var err error
-	switch st.file, err = os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0); {
+	_, err := os.Stat(path)
+	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		err = st.create(opts)
 	case err != nil:
@@ -74,7 +77,7 @@ func (s *state) resume(request string, named bool) error {
 	if err := s.lock(); err != nil {
 		return err
 	}
-	text, err := io.ReadAll(io.LimitReader(s.file, stateBytesMax))
+	text, err := s.read()
 	if err != nil {
 		return err
 	}
@@ -88,46 +91,73 @@ func (s *state) resume(request string, named bool) error {
 	if err := s.tidy(); err != nil {
 		return err
 	}
-	return s.file.Truncate(int64(whole)) // an incomplete line
+	return s.begin(text[:whole]) // without an incomplete line
 }
 
-// lock prevents a second run while the file is open.
-func (s *state) lock() error {
-	if err := syscall.Flock(int(s.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+func (s *state) read() ([]byte, error) {
+	f, err := os.Open(filepath.Join(s.dir, stateName))
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, stateBytesMax+1))
+	if len(text) > stateBytesMax {
+		err = fmt.Errorf("%w: more than %d bytes: remove the folder", ErrOptions, stateBytesMax)
+	}
+	return text, errors.Join(err, f.Close())
+}
+
+// lock prevents a second run while the folder is open.
+func (s *state) lock() (err error) {
+	if s.locked, err = vfs.LockDir(s.dir); errors.Is(err, vfs.ErrLocked) {
 		return fmt.Errorf("%w: another run is writing to %s: %w", ErrOptions, s.dir, err)
 	}
-	return nil
+	return err
 }
 
-// create writes the head of the state under a temporary name first, so that it is complete
-// or missing.
-func (s *state) create(opts Options) (err error) {
-	if err := os.MkdirAll(s.dir, 0o777); err != nil {
+// create creates the folder and the state.
+func (s *state) create(opts Options) error {
+	parent := filepath.Dir(s.dir)
+	if err := os.MkdirAll(parent, 0o777); err != nil {
+		return err
+	}
+	if err := vfs.MakeDir(s.fs, s.dir); err != nil {
+		return err
+	}
+	if err := s.lock(); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(s.dir, stateName)
 	for _, entry := range entries {
 		if entry.Name() != stateName+".tmp" {
 			return fmt.Errorf("%w: %s has %s and is not an unfinished export", ErrOptions, s.dir, entry.Name())
 		}
 	}
-	if s.file, err = os.OpenFile(path+".tmp", os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_TRUNC, 0o666); err != nil {
+	return s.begin(fmt.Appendf(nil, "%s\nrequest %q\nrange %d %d\n", stateHead, opts.Request, s.startMS, s.endMS))
+}
+
+// begin writes the first lines of the state under a temporary name, so that they are complete
+// or missing. The file stays open for further lines.
+func (s *state) begin(lines []byte) (err error) {
+	path := filepath.Join(s.dir, stateName)
+	if err := s.fs.RemoveAll(path + ".tmp"); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(s.file, "%s\nrequest %q\nrange %d %d\n", stateHead, opts.Request, s.startMS, s.endMS); err != nil {
+	if s.file, err = s.fs.Create(path + ".tmp"); err != nil {
 		return err
 	}
-	if err := errors.Join(s.lock(), s.file.Sync()); err != nil {
+	if _, err := s.file.Write(lines); err != nil {
 		return err
 	}
-	if err := os.Rename(path+".tmp", path); err != nil {
+	if err := s.file.Sync(); err != nil {
 		return err
 	}
-	return errors.Join(syncDir(s.dir), syncDir(filepath.Dir(s.dir)))
+	if err := s.fs.Rename(path+".tmp", path); err != nil {
+		return err
+	}
+	return s.fs.SyncDir(s.dir)
 }
 
 // parse returns the size of the complete lines.
@@ -179,7 +209,7 @@ func (s *state) tidy() error {
 	for _, entry := range entries {
 		named := entry.Name() == stateName || slices.ContainsFunc(s.done, func(d done) bool { return d.name == entry.Name() })
 		if !named {
-			if err := os.RemoveAll(filepath.Join(s.dir, entry.Name())); err != nil {
+			if err := s.fs.RemoveAll(filepath.Join(s.dir, entry.Name())); err != nil {
 				return err
 			}
 		}
@@ -223,12 +253,16 @@ func (s *state) close() {
 		_ = s.file.Close() // every line was synced
 		s.file = nil
 	}
+	if s.locked != nil {
+		_ = s.locked.Close()
+		s.locked = nil
+	}
 }
 
 // remove removes the folder.
 func (s *state) remove() error {
 	s.close()
-	return os.RemoveAll(s.dir)
+	return s.fs.RemoveAll(s.dir)
 }
 
 // parts returns the paths of the windows' parts, in order.

@@ -16,10 +16,10 @@ type LabelsReader interface {
 	LabelsOnly() Querier
 }
 
-// NamesOf is an optional interface of a Querier that can list the label names of only
+// LabelNamesMatcher is an optional interface of a Querier that can list the label names of only
 // the series that match.
-type NamesOf interface {
-	LabelNamesOf(ctx context.Context, matchers ...*labels.Matcher) ([]string, error)
+type LabelNamesMatcher interface {
+	LabelNamesMatching(ctx context.Context, matchers ...*labels.Matcher) ([]string, error)
 }
 
 // LabelsOnly returns a querier whose series have no chunks. If q is a LabelsReader, chunks
@@ -51,10 +51,10 @@ func (w withoutChunks) Ahead() []byte {
 	return nil
 }
 
-// LabelNumbers implements SymbolRefs. It returns nil if the set has no numbers.
-func (w withoutChunks) LabelNumbers() []uint64 {
+// LabelRefs implements SymbolRefs. It returns nil if the set has no numbers.
+func (w withoutChunks) LabelRefs() []uint64 {
 	if numbered, ok := w.Set.(SymbolRefs); ok {
-		return numbered.LabelNumbers()
+		return numbered.LabelRefs()
 	}
 	return nil
 }
@@ -77,8 +77,8 @@ func (c chunkLabels) Select(ctx context.Context, matchers ...*labels.Matcher) Se
 
 // namesOf lists the label names of the series that match, or of more series.
 func namesOf(ctx context.Context, q Querier, matchers []*labels.Matcher) ([]string, error) {
-	if n, ok := q.(NamesOf); ok {
-		return n.LabelNamesOf(ctx, matchers...)
+	if n, ok := q.(LabelNamesMatcher); ok {
+		return n.LabelNamesMatching(ctx, matchers...)
 	}
 	return q.LabelNames(ctx)
 }

@@ -30,13 +30,29 @@ func TestLabelsOnly_DropsChunksWithoutALabelsReader(t *testing.T) {
 	}
 }
 
-func TestLabelsOnly_KeepsLabelNumbers(t *testing.T) {
+func TestLabelsOnly_KeepsLabelRefs(t *testing.T) {
 	rows := &numberedRows{Set: Failed(nil), numbers: map[string]uint64{}, rows: []labels.Labels{labels.FromStrings("a", "1", "b", "2")}}
 	set := withoutChunks{rows}
-	if !set.Next() || !slices.Equal(set.LabelNumbers(), []uint64{1, 2}) {
-		t.Errorf("numbers %v", set.LabelNumbers())
+	if !set.Next() || !slices.Equal(set.LabelRefs(), []uint64{1, 2}) {
+		t.Errorf("numbers %v", set.LabelRefs())
 	}
-	if plain := (withoutChunks{Failed(nil)}); plain.LabelNumbers() != nil {
+	if plain := (withoutChunks{Failed(nil)}); plain.LabelRefs() != nil {
 		t.Error("a set without numbers has some")
+	}
+}
+
+func TestSelectReplacingLabels_OnlyRemovesLabels(t *testing.T) {
+	q := fixedQuerier{[]one{{labels.FromStrings("a", "1", "b", "1"), []Chunk{chunk(1, 2, "x")}}, {labels.FromStrings("a", "1", "b", "2"), []Chunk{chunk(3, 4, "y")}}}, []string{"a", "b"}}
+	for _, tt := range []struct {
+		without, want []string
+	}{
+		{nil, []string{`{a="1", b="1"}`, `{a="1", b="2"}`}},
+		{[]string{"b"}, []string{`{a="1"}`}},
+		{[]string{"c"}, []string{`{a="1", b="1"}`, `{a="1", b="2"}`}},
+	} {
+		set := SelectReplacingLabels(context.Background(), LabelsOnly(q), labels.EmptyLabels(), tt.without, 1<<20)
+		if got := texts(t, set); !slices.Equal(got, tt.want) || set.Err() != nil {
+			t.Errorf("without %q: %q %v", tt.without, got, set.Err())
+		}
 	}
 }

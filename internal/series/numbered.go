@@ -9,18 +9,18 @@ import (
 // SymbolRefs is an optional interface of a Set whose source numbers its labels, as a block's
 // index does. Wires that send numbers in place of strings use it.
 type SymbolRefs interface {
-	// LabelNumbers returns a number for each label of the current series, in the order
+	// LabelRefs returns a number for each label of the current series, in the order
 	// of the labels, borrowed until Next. Within one set, labels are equal if and only
 	// if their numbers are.
-	LabelNumbers() []uint64
+	LabelRefs() []uint64
 }
 
 // addedNumber is the number of the first label that an extendedSet adds. Numbers of a
 // source's own labels are smaller.
 const addedNumber = 1 << 63
 
-// LabelNumbers implements SymbolRefs. It returns nil if the underlying set has no numbers.
-func (w *extendedSet) LabelNumbers() []uint64 {
+// LabelRefs implements SymbolRefs. It returns nil if the underlying set has no numbers.
+func (w *extendedSet) LabelRefs() []uint64 {
 	if w.current == nil {
 		return w.ownNumbers()
 	}
@@ -37,7 +37,7 @@ func (w *extendedSet) ownNumbers() []uint64 {
 	if !ok {
 		return nil
 	}
-	own := numbered.LabelNumbers()
+	own := numbered.LabelRefs()
 	if own == nil {
 		return nil
 	}

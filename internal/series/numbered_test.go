@@ -29,7 +29,7 @@ func (n *numberedRows) Next() bool {
 
 func (n *numberedRows) Labels() []byte { return n.lset }
 
-func (n *numberedRows) LabelNumbers() (numbers []uint64) {
+func (n *numberedRows) LabelRefs() (numbers []uint64) {
 	n.at.Range(func(l labels.Label) {
 		text := l.Name + "=" + l.Value
 		if _, ok := n.numbers[text]; !ok {
@@ -40,7 +40,7 @@ func (n *numberedRows) LabelNumbers() (numbers []uint64) {
 	return numbers
 }
 
-func TestSelectWithExternalLabels_KeepsLabelNumbers(t *testing.T) {
+func TestSelectWithExternalLabels_KeepsLabelRefs(t *testing.T) {
 	below := &numberedRows{Set: Failed(nil), numbers: map[string]uint64{}, rows: []labels.Labels{
 		labels.FromStrings("__name__", "up"), labels.FromStrings("__name__", "up", "b", "1"), labels.FromStrings("__name__", "up", "b", "1", "z", "2"), labels.FromStrings("__name__", "up", "z", "1"),
 	}}
@@ -48,7 +48,7 @@ func TestSelectWithExternalLabels_KeepsLabelNumbers(t *testing.T) {
 	set := &extendedSet{set: below, add: add, lastName: labelenc.LastName(add)}
 	byNumber, byLabel, seen := map[uint64]string{}, map[string]uint64{}, 0
 	for set.Next() {
-		numbers := set.LabelNumbers()
+		numbers := set.LabelRefs()
 		for lset := set.Labels(); len(lset) > 0; numbers = numbers[1:] {
 			name, value, rest, err := labelenc.Next(lset)
 			if err != nil || len(numbers) == 0 {
@@ -71,7 +71,7 @@ func TestSelectWithExternalLabels_KeepsLabelNumbers(t *testing.T) {
 	if set.Err() != nil || seen != 16 || len(byNumber) != 6 {
 		t.Errorf("%d labels, %d different, %v", seen, len(byNumber), set.Err())
 	}
-	if plain := (&extendedSet{set: Failed(nil), add: add}); plain.LabelNumbers() != nil {
+	if plain := (&extendedSet{set: Failed(nil), add: add}); plain.LabelRefs() != nil {
 		t.Error("a set without numbers returned numbers")
 	}
 }

@@ -50,9 +50,9 @@ type Querier interface {
 	Close() error
 }
 
-// Fixed is an optional interface of a Querier that knows whether its data can still change:
+// Immutable is an optional interface of a Querier that knows whether its data can still change:
 // true if all its selections return the same.
-type Fixed interface{ Fixed() bool }
+type Immutable interface{ Immutable() bool }
 
 // Source is an optional interface of a storage.ChunkQueryable that implements the raw
 // interface itself. mint and maxt are inclusive, in milliseconds.

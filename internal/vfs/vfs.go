@@ -8,10 +8,15 @@ package vfs
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 )
+
+// ErrLocked is the error of LockDir if the folder is locked already.
+var ErrLocked = errors.New("another process uses this folder")
 
 // File is a file open for writing.
 type File interface {
@@ -107,6 +112,22 @@ func removeIfExists(fs FS, path string) error {
 		return err
 	}
 	return nil
+}
+
+// LockDir locks a folder against other processes until the returned value is closed, or this
+// process ends. It creates no file. ErrLocked is returned if the folder is locked already.
+func LockDir(path string) (io.Closer, error) {
+	d, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			err = ErrLocked
+		}
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), d.Close())
+	}
+	return d, nil
 }
 
 // Discard removes a folder with its content. After a crash the folder is complete, has the

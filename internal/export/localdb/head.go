@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"math"
@@ -23,7 +24,8 @@ import (
 // head has the replayed logs of a database. Prometheus opens a head only together with
 // blocks, so it is the head of a folder created for it:
 //
-//	wal, wbl, chunks_head   links to those of the database
+//	wal, wbl, chunks_head   links to those of the database; the last one is a copy if
+//	                        the database is on another file system
 //	ULID/                   an empty block that ends where the database's blocks end
 //
 // The empty block marks the samples that are in blocks already, for the replay.
@@ -53,7 +55,11 @@ func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool
 		if _, err := os.Stat(filepath.Join(dir, name)); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err := os.Symlink(filepath.Join(dir, name), filepath.Join(h.dir, name)); err != nil {
+		link := os.Symlink
+		if name == "chunks_head" && !sameFileSystem(dir, h.dir) {
+			link = copyFolder // Prometheus links its files into a folder in h.dir
+		}
+		if err := link(filepath.Join(dir, name), filepath.Join(h.dir, name)); err != nil {
 			return nil, err
 		}
 	}
@@ -72,6 +78,39 @@ func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool
 		h.minMS, err = h.oldest(ctx)
 	}
 	return h, err
+}
+
+// copyFolder copies the files of a folder. One that vanishes meanwhile was truncated: its
+// samples are in a block.
+func copyFolder(from, to string) error {
+	if err := os.Mkdir(to, 0o777); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if err := copyFile(filepath.Join(from, entry.Name()), filepath.Join(to, entry.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyFile(from, to string) (err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }() // only read
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	_, err = io.Copy(out, in)
+	return err
 }
 
 // emptyBlock writes a block without series that ends at endMS, exclusive.

@@ -41,12 +41,17 @@ type DB struct {
 
 var _ series.Source = (*DB)(nil)
 
-// Open opens the blocks of dir. sandbox is a folder on the same file system, for hard links
-// while the log is read; "" tries the system's temporary folder and then dir's parent.
+// Open opens the blocks of dir. sandbox is a folder for hard links while the log is read, or
+// for copies if it is on another file system; "" chooses one.
 func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 	d := &DB{dir: dir, sandbox: sandbox, logger: logger, headMS: math.MinInt64}
 	if sandbox == "" {
 		d.sandbox = chooseSandbox(dir)
+	}
+	// The out-of-order log is looked at before the blocks are listed: samples that move from it
+	// to a block after this are in a block that replay lists.
+	if d.late, err = hasSegment(filepath.Join(dir, wlog.WblDirName)); err != nil {
+		return nil, err
 	}
 	if d.db, err = tsdb.OpenDBReadOnly(dir, d.sandbox, logger); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
@@ -54,22 +59,42 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 	if d.blocks, err = d.db.Blocks(); err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, errors.Join(err, d.db.Close()))
 	}
-	// A block of out-of-order samples may end after samples that are only in the log.
 	for _, b := range d.blocks {
-		if meta := b.Meta(); !meta.Compaction.FromOutOfOrder() {
-			d.headMS = max(d.headMS, meta.MaxTime)
-		}
+		meta := b.Meta()
+		d.headMS = max(d.headMS, inOrderUntil(&meta))
 	}
 	if _, err := os.Stat(filepath.Join(dir, "wal")); errors.Is(err, os.ErrNotExist) {
 		if d.headMS = math.MaxInt64; len(d.blocks) == 0 {
 			return nil, fmt.Errorf("%s has neither blocks nor a write-ahead log: %w", dir, errors.Join(os.ErrNotExist, d.db.Close()))
 		}
+		d.late = false
 	} else if err != nil {
-		return nil, errors.Join(err, d.db.Close())
-	} else if d.late, err = hasSegment(filepath.Join(dir, wlog.WblDirName)); err != nil {
 		return nil, errors.Join(err, d.db.Close())
 	}
 	return d, nil
+}
+
+// inOrderUntil returns a time before which every in-order sample is in a block. That is the
+// end of a block that the head was cut at.
+//
+// A block of late samples, or of some series only, may end after samples that are only in the
+// log: its hint states it. Prometheus drops the hint of out-of-order blocks when it compacts
+// them with in-order ones: of such a block it is only known that one parent was in order.
+func inOrderUntil(meta *tsdb.BlockMeta) int64 {
+	c := &meta.Compaction
+	switch {
+	case c.FromOutOfOrder() || c.FromStaleSeries() || c.FromSelectedSeries():
+		return math.MinInt64
+	case len(c.Parents) == 0 && c.Level <= 1:
+		return meta.MaxTime
+	case c.Level != 2 || len(c.Parents) == 0: // parents may be compacted ones, or rewritten ones
+		return meta.MinTime
+	}
+	until := meta.MaxTime
+	for _, p := range c.Parents {
+		until = min(until, p.MaxTime)
+	}
+	return until
 }
 
 // hasSegment reports whether a log has a segment that is not empty.
@@ -86,20 +111,27 @@ func hasSegment(dir string) (bool, error) {
 	return false, nil
 }
 
-// chooseSandbox returns a folder in which files of dir can be hard-linked.
+// chooseSandbox returns a folder in which files of dir can be hard-linked: the system's for
+// temporary files, or else dir's parent. If dir is a mount point, neither is.
 func chooseSandbox(dir string) string {
-	tmp := os.TempDir()
+	tmp, parent := os.TempDir(), filepath.Dir(filepath.Clean(dir))
+	if !sameFileSystem(dir, tmp) && sameFileSystem(dir, parent) {
+		return parent
+	}
+	return tmp
+}
+
+// sameFileSystem reports whether files of one folder can be hard-linked in the other; true if
+// that is unknown.
+func sameFileSystem(dir, other string) bool {
 	a, errA := os.Stat(dir)
-	b, errB := os.Stat(tmp)
+	b, errB := os.Stat(other)
 	if errA != nil || errB != nil {
-		return tmp
+		return true
 	}
 	statA, okA := a.Sys().(*syscall.Stat_t)
 	statB, okB := b.Sys().(*syscall.Stat_t)
-	if okA && okB && statA.Dev != statB.Dev {
-		return filepath.Dir(filepath.Clean(dir))
-	}
-	return tmp
+	return !okA || !okB || statA.Dev == statB.Dev
 }
 
 // Close closes the blocks and the head.

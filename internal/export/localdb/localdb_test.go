@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -252,5 +254,199 @@ func TestDB_OutOfOrderBlockDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
 		if len(seen) != 70 {
 			t.Errorf("%s has %d samples, written were 70", lset, len(seen))
 		}
+	}
+}
+
+// A database's folder is often a mount point, such as a volume of a container: its parent is
+// on another file system, and so is the system's folder for temporary files.
+func TestDB_SandboxOnAnotherFileSystem(t *testing.T) {
+	const other = "/dev/shm"
+	sandbox := t.TempDir()
+	if _, err := os.Stat(other); err != nil || sameFileSystem(other, sandbox) {
+		t.Skipf("%s is not another file system than %s", other, sandbox)
+	}
+	dir, err := os.MkdirTemp(other, "ferula-localdb-")
+	if err != nil {
+		t.Skipf("no folder on another file system: %v", err)
+	}
+	defer os.RemoveAll(dir)
+	opts := tsdb.DefaultOptions()
+	db, err := tsdb.Open(dir, quiet, nil, opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, db, startMS, startMS+3*hourMS) // more than one chunk: some are in chunks_head
+	db.ForceHeadMMap()
+	if files, err := os.ReadDir(filepath.Join(dir, "chunks_head")); err != nil || len(files) == 0 {
+		t.Fatalf("the head has no chunk files: %v", err)
+	}
+	d, err := Open(dir, sandbox, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := times(t, d, startMS, startMS+3*hourMS)
+	if err := errors.Join(d.Close(), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 2 {
+		t.Fatalf("%d series", len(got))
+	}
+	for labels, at := range got {
+		if len(at) != 180 {
+			t.Errorf("%s has %d samples, want 180", labels, len(at))
+		}
+	}
+	if left, err := os.ReadDir(sandbox); err != nil || len(left) > 0 {
+		t.Errorf("files are left in the sandbox: %v %v", left, err)
+	}
+}
+
+// Prometheus compacts out-of-order blocks with the in-order ones before them, and the result
+// has no hint: it ends where the last out-of-order block ended, but the in-order samples of
+// its last part are still only in the log.
+func TestDB_MixedBlockDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
+	dir := t.TempDir()
+	opts := tsdb.DefaultOptions()
+	opts.OutOfOrderTimeWindow, opts.RetentionDuration, opts.MaxBlockDuration = 24*hourMS, 0, 6*hourMS
+	db, err := tsdb.Open(dir, quiet, nil, opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	db.DisableCompactions()
+	appendTo(t, db, startMS, startMS+410*60_000)                       // the last 2:50 stay in the head
+	appendTo(t, db, startMS+4*hourMS+30_000, startMS+4*hourMS+630_000) // late
+	appendTo(t, db, startMS+6*hourMS+30_000, startMS+6*hourMS+630_000) // late
+	db.EnableCompactions()
+	if err := db.Compact(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if meta := db.Blocks()[0].Meta(); meta.MaxTime != startMS+6*hourMS || meta.Compaction.FromOutOfOrder() || db.Head().MinTime() != startMS+4*hourMS {
+		t.Fatalf("the first block is %+v, the head begins at %d: not what is tested", meta, db.Head().MinTime())
+	}
+	d, err := Open(dir, t.TempDir(), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	got := times(t, d, startMS, startMS+8*hourMS)
+	if len(got) != 2 {
+		t.Errorf("%d series", len(got))
+	}
+	for lset, seen := range got {
+		if len(seen) != 430 {
+			t.Errorf("%s has %d samples, written were 430", lset, len(seen))
+		}
+	}
+}
+
+func TestInOrderUntil_KnowsNoMoreThanTheBlockSays(t *testing.T) {
+	const none = math.MinInt64
+	first, second := tsdb.BlockDesc{MinTime: 0, MaxTime: 20}, tsdb.BlockDesc{MinTime: 20, MaxTime: 40}
+	for name, tt := range map[string]struct {
+		compaction tsdb.BlockMetaCompaction
+		want       int64
+	}{
+		"cut from the head":                   {tsdb.BlockMetaCompaction{Level: 1}, 40},
+		"of late samples":                     {tsdb.BlockMetaCompaction{Level: 1, Hints: []string{tsdb.CompactionHintFromOutOfOrder}}, none},
+		"of stale series":                     {tsdb.BlockMetaCompaction{Level: 1, Hints: []string{tsdb.CompactionHintFromStaleSeries}}, none},
+		"of selected series":                  {tsdb.BlockMetaCompaction{Level: 1, Hints: []string{tsdb.CompactionHintFromSelectedSeries}}, none},
+		"of two, one may be of late samples":  {tsdb.BlockMetaCompaction{Level: 2, Parents: []tsdb.BlockDesc{first, second}}, 20},
+		"of two with the same end":            {tsdb.BlockMetaCompaction{Level: 2, Parents: []tsdb.BlockDesc{second, second}}, 40},
+		"of compacted ones":                   {tsdb.BlockMetaCompaction{Level: 3, Parents: []tsdb.BlockDesc{first, second}}, 0},
+		"rewritten without deleted samples":   {tsdb.BlockMetaCompaction{Level: 1, Parents: []tsdb.BlockDesc{{MaxTime: 40}}}, 0},
+		"compacted by a tool without parents": {tsdb.BlockMetaCompaction{Level: 2}, 0},
+	} {
+		if got := inOrderUntil(&tsdb.BlockMeta{MinTime: 0, MaxTime: 40, Compaction: tt.compaction}); got != tt.want {
+			t.Errorf("%s: %d, want %d", name, got, tt.want)
+		}
+	}
+}
+
+// onWarning is a handler that calls do at the first warning.
+type onWarning struct {
+	slog.Handler
+	once *sync.Once
+	do   func()
+}
+
+func (onWarning) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h onWarning) Handle(_ context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn {
+		h.once.Do(h.do)
+	}
+	return nil
+}
+
+// The server writes its late samples to blocks while the folder is opened: after the blocks
+// were listed, and before the log is looked at. Overlapping blocks make the database log a
+// warning between the two.
+func TestOpen_LateSamplesThatBecomeBlocksMeanwhileAreRead(t *testing.T) {
+	dir := t.TempDir()
+	addBlock(t, dir, startMS, startMS+2*hourMS)
+	addBlock(t, dir, startMS+hourMS, startMS+2*hourMS)
+	addBlock(t, dir, startMS+2*hourMS, startMS+4*hourMS)
+	opts := tsdb.DefaultOptions()
+	opts.OutOfOrderTimeWindow = 24 * hourMS
+	db, err := tsdb.Open(dir, quiet, nil, opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	db.DisableCompactions()
+	appendTo(t, db, startMS+4*hourMS, startMS+5*hourMS)
+	appendTo(t, db, startMS+2*hourMS+30_000, startMS+2*hourMS+630_000) // late
+	compacted := false
+	logger := slog.New(onWarning{slog.DiscardHandler, new(sync.Once), func() {
+		if err := db.CompactOOOHead(context.Background()); err != nil {
+			t.Error(err)
+		}
+		compacted = true
+	}})
+	d, err := Open(dir, t.TempDir(), logger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if late, err := hasSegment(filepath.Join(dir, "wbl")); err != nil || late || !compacted {
+		t.Fatalf("the log still has late samples: %t, %t, %v", late, compacted, err)
+	}
+	got := times(t, d, startMS+2*hourMS, startMS+3*hourMS-1) // a window that ends before the head
+	if len(got) != 2 {
+		t.Errorf("%d series", len(got))
+	}
+	for lset, seen := range got {
+		if len(seen) != 70 {
+			t.Errorf("%s has %d samples, written were 70", lset, len(seen))
+		}
+	}
+}
+
+func TestDB_BlockThatBreaksBeforeTheReplayIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	addBlock(t, dir, startMS, startMS+hourMS)
+	db, err := tsdb.Open(dir, quiet, nil, tsdb.DefaultOptions(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, db, startMS+4*hourMS, startMS+5*hourMS)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Open(dir, t.TempDir(), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	indexes, err := filepath.Glob(filepath.Join(dir, "*", "index"))
+	if err != nil || len(indexes) != 1 {
+		t.Fatal(indexes, err)
+	}
+	if err := errors.Join(os.Remove(indexes[0]), os.WriteFile(indexes[0], []byte("short"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.RawQuerier(context.Background(), startMS, startMS+6*hourMS); err == nil {
+		t.Error("a block that cannot be listed after the replay is left out")
 	}
 }

@@ -19,10 +19,12 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/thanos-io/objstore"
 	"go.uber.org/goleak"
 
 	"github.com/ferula-io/ferula/metrics"
+	"github.com/ferula-io/ferula/test/chunksample"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,11 +40,11 @@ func makeBlock(t *testing.T, dir string, n int) ulid.ULID {
 	start := 1_700_006_400_000 + int64(n)*span
 	var list []storage.Series
 	for i := range 5 {
-		var samples []sample
+		var points []chunks.Sample
 		for ts := start; ts < start+span; ts += 60_000 {
-			samples = append(samples, sample{ts, float64(i)})
+			points = append(points, chunksample.Float{MS: ts, Value: float64(i)})
 		}
-		list = append(list, storage.NewListSeries(labels.FromStrings("__name__", "m", "i", string(rune('a'+i))), listOf(samples)))
+		list = append(list, storage.NewListSeries(labels.FromStrings("__name__", "m", "i", string(rune('a'+i))), points))
 	}
 	path, err := tsdb.CreateBlock(list, dir, span, quiet)
 	if err != nil {

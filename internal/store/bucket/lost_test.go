@@ -138,33 +138,3 @@ func TestProfileShipper_TruncatedObjectIsNotShipped(t *testing.T) {
 		}
 	}
 }
-
-func TestWriteState_SyncsBeforeRename(t *testing.T) {
-	was := disk
-	t.Cleanup(func() { disk = was })
-	dir := t.TempDir()
-	path := filepath.Join(dir, "thanos.shipper.json")
-	var steps []string
-	disk.sync = func(f *os.File) error {
-		steps = append(steps, "sync "+filepath.Base(f.Name()))
-		return was.sync(f)
-	}
-	disk.rename = func(from, to string) error {
-		steps = append(steps, "rename "+filepath.Base(to))
-		return was.rename(from, to)
-	}
-	if err := writeState(path, []ulid.ULID{ulid.Make()}); err != nil {
-		t.Fatal(err)
-	}
-	if want := []string{"sync thanos.shipper.json.tmp", "rename thanos.shipper.json", "sync " + filepath.Base(dir)}; !slices.Equal(steps, want) {
-		t.Errorf("%q", steps)
-	}
-	full := errors.New("no space left")
-	disk.sync = func(*os.File) error { return full }
-	if err := writeState(path, nil); !errors.Is(err, full) {
-		t.Error(err)
-	}
-	if ids, err := readState(path); err != nil || len(ids) != 1 {
-		t.Errorf("the old list is gone: %v, %v", ids, err)
-	}
-}

@@ -1,6 +1,8 @@
 package bucket
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,7 +13,6 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/model/labels"
 
-	"github.com/ferula-io/ferula/internal/jsontree"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -32,7 +33,7 @@ type blockMeta struct {
 	labels     labels.Labels
 	sources    []ulid.ULID // level 1 blocks that it was compacted from
 	files      []blockFile
-	members    []jsontree.Member // all but the section thanos, as encoded
+	members    []member // all but the section thanos, as encoded
 }
 
 // blockFile is one file of a block; its name is relative to the block's folder.
@@ -42,51 +43,94 @@ type blockFile struct {
 	hash string
 }
 
+// member is a member of a JSON object, its value as encoded.
+type member struct {
+	name  string
+	value json.RawMessage
+}
+
+// metaJSON is the content of a meta.json, as far as it is read.
+type metaJSON struct {
+	ULID    string `json:"ulid"`
+	Version int64  `json:"version"`
+	MinTime *int64 `json:"minTime"`
+	MaxTime *int64 `json:"maxTime"`
+	Stats   struct {
+		NumSamples    int64 `json:"numSamples"`
+		NumTombstones int64 `json:"numTombstones"`
+	} `json:"stats"`
+	Compaction struct {
+		Level   int64    `json:"level"`
+		Sources []string `json:"sources"`
+	} `json:"compaction"`
+	Thanos struct {
+		Labels     map[string]string `json:"labels"`
+		Downsample struct {
+			Resolution int64 `json:"resolution"`
+		} `json:"downsample"`
+		Files []struct {
+			RelPath   string `json:"rel_path"`
+			SizeBytes int64  `json:"size_bytes"`
+			Hash      struct {
+				Value string `json:"value"`
+			} `json:"hash"`
+		} `json:"files"`
+	} `json:"thanos"`
+}
+
 // parseMeta parses a meta.json, with or without the section thanos.
 func parseMeta(text []byte) (blockMeta, error) {
-	var m blockMeta
-	v, err := jsontree.Parse(text)
-	if err != nil {
-		return m, fmt.Errorf("%w: %s: %w", ErrCorrupt, metaFile, err)
+	var v metaJSON
+	if err := json.Unmarshal(text, &v); err != nil {
+		return blockMeta{}, fmt.Errorf("%w: %s: %w", ErrCorrupt, metaFile, err)
 	}
-	if m.id, err = ulid.ParseStrict(v.Get("ulid").Text()); err != nil {
-		return m, fmt.Errorf("%w: %s: ulid: %w", ErrCorrupt, metaFile, err)
+	id, err := ulid.ParseStrict(v.ULID)
+	switch {
+	case err != nil:
+		return blockMeta{}, fmt.Errorf("%w: %s: ulid: %w", ErrCorrupt, metaFile, err)
+	case v.Version != 1:
+		return blockMeta{}, fmt.Errorf("%w: %s: version %d is not known", ErrCorrupt, metaFile, v.Version)
+	case v.MinTime == nil || v.MaxTime == nil || *v.MaxTime < *v.MinTime:
+		return blockMeta{}, fmt.Errorf("%w: %s: minTime and maxTime", ErrCorrupt, metaFile)
 	}
-	if version, _ := v.Get("version").Int(); version != 1 {
-		return m, fmt.Errorf("%w: %s: version %s is not known", ErrCorrupt, metaFile, v.Get("version").Raw)
+	m := blockMeta{
+		id: id, mint: *v.MinTime, maxt: *v.MaxTime, samples: v.Stats.NumSamples, level: v.Compaction.Level,
+		deleted: v.Stats.NumTombstones, resolution: v.Thanos.Downsample.Resolution, labels: labels.FromMap(v.Thanos.Labels),
 	}
-	var hasMin, hasMax bool
-	m.mint, hasMin = v.Get("minTime").Int()
-	m.maxt, hasMax = v.Get("maxTime").Int()
-	if !hasMin || !hasMax || m.maxt < m.mint {
-		return m, fmt.Errorf("%w: %s: minTime and maxTime", ErrCorrupt, metaFile)
-	}
-	m.samples, _ = v.Get("stats").Get("numSamples").Int()
-	m.deleted, _ = v.Get("stats").Get("numTombstones").Int()
-	m.level, _ = v.Get("compaction").Get("level").Int()
-	for _, e := range v.Get("compaction").Get("sources").Elements() {
-		if id, err := ulid.ParseStrict(e.Text()); err == nil {
+	for _, source := range v.Compaction.Sources {
+		if id, err := ulid.ParseStrict(source); err == nil {
 			m.sources = append(m.sources, id)
 		}
 	}
-	thanos := v.Get("thanos")
-	m.resolution, _ = thanos.Get("downsample").Get("resolution").Int()
-	builder := labels.NewScratchBuilder(8)
-	for _, l := range thanos.Get("labels").Members() {
-		builder.Add(l.Name, l.Value.Text())
+	for _, f := range v.Thanos.Files {
+		m.files = append(m.files, blockFile{f.RelPath, f.SizeBytes, f.Hash.Value})
 	}
-	builder.Sort()
-	m.labels = builder.Labels()
-	for _, f := range thanos.Get("files").Elements() {
-		size, _ := f.Get("size_bytes").Int()
-		m.files = append(m.files, blockFile{f.Get("rel_path").Text(), size, f.Get("hash").Get("value").Text()})
+	if m.members, err = membersOf(text); err != nil {
+		return m, fmt.Errorf("%w: %s: %w", ErrCorrupt, metaFile, err)
 	}
-	for _, member := range v.Members() {
-		if member.Name != "thanos" {
-			m.members = append(m.members, member)
-		}
-	}
+	m.members = slices.DeleteFunc(m.members, func(m member) bool { return m.name == "thanos" })
 	return m, nil
+}
+
+// membersOf returns the members of an object in their order.
+func membersOf(text []byte) ([]member, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if _, err := d.Token(); err != nil {
+		return nil, err
+	}
+	var all []member
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		m := member{name: fmt.Sprint(name)}
+		if err := d.Decode(&m.value); err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
+	return all, nil
 }
 
 // appendMeta appends the meta.json of a shipped block: Prometheus' members as encoded, and
@@ -95,9 +139,9 @@ func appendMeta(dst []byte, m blockMeta, external labels.Labels, source string, 
 	dst = append(dst, '{')
 	for _, member := range m.members {
 		dst = append(dst, "\n\t"...)
-		dst = promjson.AppendString(dst, member.Name)
+		dst = promjson.AppendString(dst, member.name)
 		dst = append(dst, ": "...)
-		dst = append(dst, member.Value.Raw...)
+		dst = append(dst, member.value...)
 		dst = append(dst, ',')
 	}
 	dst = append(dst, "\n\t\"thanos\": {\n\t\t\"version\": 1,\n\t\t\"labels\": {"...)

@@ -3,8 +3,11 @@ package bucket
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"path"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +20,7 @@ type countedBucket struct {
 	objstore.Bucket
 	attributes, ranges int
 	bytes              int64
+	failing            bool // every read of a range fails
 }
 
 func (c *countedBucket) Attributes(ctx context.Context, name string) (objstore.ObjectAttributes, error) {
@@ -26,6 +30,9 @@ func (c *countedBucket) Attributes(ctx context.Context, name string) (objstore.O
 
 func (c *countedBucket) GetRange(ctx context.Context, name string, off, length int64) (io.ReadCloser, error) {
 	c.ranges, c.bytes = c.ranges+1, c.bytes+length
+	if c.failing {
+		return nil, io.ErrUnexpectedEOF
+	}
 	return c.Bucket.GetRange(ctx, name, off, length)
 }
 
@@ -81,7 +88,12 @@ func TestProfileReader_ListsCompleteBlocksAndCachesRanges(t *testing.T) {
 	if _, err := found[0].Index.ReadAt(index, 4); err != nil || !bytes.Equal(index, rows[4:24]) || r.CacheBytes() != pageBytes {
 		t.Errorf("%q, %v", index, err)
 	}
-	if n, err := found[0].Index.ReadAt(index, int64(len(rows))-3); n != 3 || err == nil {
+	span := fmt.Sprintf("bytes %d to %d: ", len(rows)-3, len(rows)+17)
+	if n, err := found[0].Index.ReadAt(index, int64(len(rows))-3); n != 3 || err == nil || !strings.Contains(err.Error(), span) {
+		t.Errorf("%d, %v, not %s", n, err, span)
+	}
+	in.failing = true
+	if n, err := found[0].Index.ReadAt(index, 4); n != 0 || !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "bytes 4 to 24: ") {
 		t.Errorf("%d, %v", n, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/oklog/ulid/v2"
@@ -157,5 +158,25 @@ func TestObject_ReadsRangesThroughTheCache(t *testing.T) {
 	}
 	if _, err := cache.Object(ctx, from, "none"); err == nil {
 		t.Error("opened a missing object")
+	}
+}
+
+// A folder that cannot be listed is an error, not a folder without blocks. The tests may run
+// as a user that may read everything, so the folder's path is longer than the system allows.
+func TestProfileShipper_UnreadableTenantFolderIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	for len(dir) < 4000 {
+		dir = filepath.Join(dir, strings.Repeat("d", min(200, 4089-len(dir))))
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Skip(err)
+		}
+	}
+	t.Chdir(dir)
+	if err := os.Mkdir("a-tenant-with-a-name-that-is-beyond-the-limit-of-paths-together-with-the-folders-it-is-in-"+strings.Repeat("x", 60), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := NewProfileShipper(objstore.NewInMemBucket(), ProfileShipOptions{Dir: dir}, quiet, metrics.NewSet())
+	if found, err := s.blocks(); !errors.Is(err, syscall.ENAMETOOLONG) {
+		t.Errorf("%d blocks, %v", len(found), err)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/thanos-io/objstore"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ferula-io/ferula/internal/vfs"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -274,7 +275,7 @@ func (r *syncRun) remember(path string) {
 			list = append(list, id)
 		}
 	}
-	if err := writeState(path, list); err != nil {
+	if err := writeState(vfs.Disk{}, path, list); err != nil {
 		r.logger.Warn("Writing the list of shipped blocks failed", "err", err)
 		return
 	}

@@ -131,3 +131,30 @@ func TestView_IsConsistentDuringFlushesAndMerges(t *testing.T) {
 	close(stop)
 	running.Wait()
 }
+
+func TestScan_SourceSamplesBeyondTheLimitFails(t *testing.T) {
+	ctx := context.Background()
+	s := openTest(t, t.TempDir(), nil)
+	var pushed []profiles.RawProfile
+	for n := range uint64(3) { // a series each
+		pushed = append(pushed, numbered(n))
+	}
+	if err := s.Append(ctx, "t", pushed); err != nil {
+		t.Fatal(err)
+	}
+	v, err := s.View(ctx, "t", 0, timeMax)
+	if err != nil || len(v.Sources) != 1 {
+		t.Fatalf("%d sources, %v", len(v.Sources), err)
+	}
+	defer v.Close()
+	counted := make([]bool, 64)
+	for i := range counted {
+		counted[i] = true
+	}
+	for limit, want := range map[int]error{2: profiles.ErrLimit, 3: nil} {
+		scan := Scan{Steps: Steps{FromNS: 1_699_999_999_999_999_999, StepNS: 500, Count: 1}, AccumulatorsMax: limit}
+		if err := scan.SourceSamples(ctx, v.Sources[0], []int32{0, 1, 2}, 3, counted); !errors.Is(err, want) {
+			t.Errorf("at most %d points: %v, want %v", limit, err, want)
+		}
+	}
+}

@@ -22,16 +22,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 	"github.com/ferula-io/ferula/internal/vfs"
@@ -48,7 +52,10 @@ type Options struct {
 	HeadAge        time.Duration // age at which a head is written as a block; 0: 15 minutes
 	BlockBytes     int64         // maximum size of merged blocks; 0: 256 MiB
 	TenantsMax     int           // limit of tenants; 0: 1,000
+	NoLock         bool          // do not lock the folder, for file systems without locks
+	FreeBytesMin   int64         // pushes are refused while the disk has less space, or a tenth of a small one; 0: no check
 	PendingBytes   int           // limit of a tenant's queued pushes in bytes; 0: 64 MiB
+	Flags          hint.Flags    // that raise the limits
 	Limits         pprof.Limits  // for pushed profiles that are not decoded yet; replay applies Depth only
 
 	Remote           Remote        // further blocks; nil: none
@@ -113,8 +120,11 @@ func (o Options) Validate() error {
 // Store has the profiles of all tenants. It is safe for concurrent use. Until Open has
 // returned every call returns ErrUnavailable.
 type Store struct {
-	opts    Options
-	logger  *slog.Logger
+	opts   Options
+	logger *slog.Logger
+
+	diskFailed atomic.Int64 // time in ns of the last error of the disk that a push got
+
 	metrics *metrics
 	now     func() time.Time
 	budget  budget
@@ -129,6 +139,7 @@ type Store struct {
 	failed   map[string]*failedTenant // tenants that could not be opened
 	opened   bool
 	closed   bool
+	locked   io.Closer // nil: not locked
 	decoders sync.Pool
 	remotes  *remotes // nil: no Remote
 	stop     chan struct{}
@@ -165,6 +176,9 @@ func (s *Store) Open() error {
 	if err := s.fs.SyncDir(s.root()); err != nil {
 		return fmt.Errorf("profiles: %w", err)
 	}
+	if err := s.lock(); err != nil {
+		return fmt.Errorf("profiles: %w", err)
+	}
 	entries, err := os.ReadDir(s.root())
 	if err != nil {
 		return fmt.Errorf("profiles: %w", err)
@@ -191,6 +205,19 @@ func (s *Store) Open() error {
 		s.running.Go(s.listRemotes)
 	}
 	return nil
+}
+
+// lock prevents that another process opens the folder: it would delete log segments whose
+// profiles only this process has in memory.
+func (s *Store) lock() error {
+	if s.opts.NoLock {
+		return nil
+	}
+	lock, err := vfs.LockDir(s.root())
+	s.mu.Lock()
+	s.locked = lock
+	s.mu.Unlock()
+	return err
 }
 
 // makeDirs creates a folder and its missing parents.
@@ -297,7 +324,7 @@ func (s *Store) tenant(name string, make bool) (*tenant, error) {
 	case closed:
 		return nil, errClosed
 	case failed != nil:
-		return nil, fmt.Errorf("%w: tenant %s cannot be opened: %w", profiles.ErrUnavailable, name, failed.err)
+		return nil, fmt.Errorf("%w: tenant %s cannot be opened: %w", profiles.ErrUnavailable, name, reasonOf(failed.err))
 	case t != nil || !make:
 		return t, nil
 	}
@@ -310,7 +337,7 @@ func (s *Store) tenant(name string, make bool) (*tenant, error) {
 		return nil, errClosed
 	}
 	if len(s.tenants)+len(s.failed) >= s.opts.TenantsMax {
-		return nil, fmt.Errorf("%w: limit of %d tenants reached: there are %d", profiles.ErrLimit, s.opts.TenantsMax, len(s.tenants)+len(s.failed))
+		return nil, fmt.Errorf("%w: limit of %d tenants reached: there are %d%s", profiles.ErrLimit, s.opts.TenantsMax, len(s.tenants)+len(s.failed), s.opts.Flags.Of("TenantsMax"))
 	}
 	t, err := s.openTenant(name, false)
 	if err != nil {
@@ -324,6 +351,34 @@ var errClosed = fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
 // Append stores a push and returns once it is synced: all of it, or nothing with an error.
 // pushed is borrowed until it returns. Missing IDs and timestamps are filled in.
 func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.RawProfile) error {
+	if err := s.checkSpace(); err != nil {
+		return err
+	}
+	return s.withoutPaths(tenant, s.appendAll(ctx, tenant, pushed))
+}
+
+// withoutPaths returns an error of the disk, such as that it is full, as ErrUnavailable with
+// its reason: what was not stored may be sent again. Only the log has the file's path.
+func (s *Store) withoutPaths(tenant string, err error) error {
+	var reason syscall.Errno
+	if errors.Is(err, profiles.ErrUnavailable) || !errors.As(err, &reason) {
+		return err
+	}
+	if now := s.now().UnixNano(); now-s.diskFailed.Swap(now) > int64(time.Second) {
+		s.logger.Error("Storing profiles failed", "tenant", tenant, "err", err)
+	}
+	return fmt.Errorf("%w: they cannot be written to the disk: %w", profiles.ErrUnavailable, reason)
+}
+
+// reasonOf returns the reason of an error of the disk without the path of its file.
+func reasonOf(err error) error {
+	if reason := syscall.Errno(0); errors.As(err, &reason) {
+		return reason
+	}
+	return err
+}
+
+func (s *Store) appendAll(ctx context.Context, tenant string, pushed []profiles.RawProfile) error {
 	if _, err := s.tenant(tenant, false); err != nil || len(pushed) == 0 {
 		return err
 	}
@@ -411,6 +466,9 @@ func (s *Store) Close() error {
 	var errs []error
 	for _, t := range s.tenants {
 		errs = append(errs, t.close(errClosed))
+	}
+	if s.locked != nil {
+		errs = append(errs, s.locked.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package tsdb
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
@@ -23,16 +24,55 @@ type cutter struct {
 // cut appends the data of c without the intervals to arena. ok is false if no sample is
 // left. The result's data aliases the returned arena.
 func (u *cutter) cut(c series.Chunk, without tombstones.Intervals, arena []byte) (_ series.Chunk, _ []byte, ok bool, err error) {
+	if c.Encoding == chunkenc.EncXOR {
+		if mint, maxt, ok := remaining(without); ok {
+			start := len(arena)
+			var first, last int64
+			if arena, first, last, ok = trimXOR(arena, c.Data, mint, maxt); ok {
+				c.MinMS, c.MaxMS, c.Data = first, last, arena[start:]
+				return c, arena, true, nil
+			}
+		}
+	}
 	in, out, err := u.chunks(c)
 	if err != nil {
 		return c, arena, false, err
 	}
+	u.iter = in.Iterator(u.iter)
+	return u.encode(u.iter, out, c, without, arena)
+}
+
+// remaining returns the range that intervals leave. ok is false if it is not one range.
+func remaining(without tombstones.Intervals) (mint, maxt int64, ok bool) {
+	mint, maxt = math.MinInt64, math.MaxInt64
+	for _, interval := range without {
+		switch {
+		case interval.Mint == math.MinInt64 && interval.Maxt < math.MaxInt64:
+			mint = max(mint, interval.Maxt+1)
+		case interval.Maxt == math.MaxInt64 && interval.Mint > math.MinInt64:
+			maxt = min(maxt, interval.Mint-1)
+		default:
+			return 0, 0, false
+		}
+	}
+	return mint, maxt, mint <= maxt
+}
+
+// cutIterator does what cut does with the samples of an iterator over c.
+func (u *cutter) cutIterator(it chunkenc.Iterator, c series.Chunk, without tombstones.Intervals, arena []byte) (_ series.Chunk, _ []byte, ok bool, err error) {
+	_, out, err := u.chunks(c)
+	if err != nil {
+		return c, arena, false, err
+	}
+	return u.encode(it, out, c, without, arena)
+}
+
+func (u *cutter) encode(from chunkenc.Iterator, out chunkenc.Chunk, c series.Chunk, without tombstones.Intervals, arena []byte) (_ series.Chunk, _ []byte, ok bool, err error) {
 	app, err := out.Appender()
 	if err != nil {
 		return c, arena, false, err
 	}
-	u.iter = in.Iterator(u.iter)
-	u.deleted.Iter, u.deleted.Intervals = u.iter, without
+	u.deleted.Iter, u.deleted.Intervals = from, without
 	it := &u.deleted
 	kind := it.Next()
 	if kind == chunkenc.ValNone {

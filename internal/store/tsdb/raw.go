@@ -24,10 +24,10 @@ const openTries = 10
 // RawQuerier implements series.Source; mint and maxt are inclusive, in ms. Blocks may be
 // deleted while they are read: their files exist until Close.
 //
-// Blocks that overlap no other block are read directly. Overlapping blocks and the head go
-// through Prometheus' chunk queriers, for which deletion and the head's garbage collection
-// wait until Close. Everything does if the head has samples in the time range of blocks.
-// Either way the bytes are the same.
+// Blocks that overlap no other block are read directly, and so is the head. Overlapping
+// blocks go through Prometheus' chunk queriers, for which deletion and the head's garbage
+// collection wait until Close. Everything does if the head has late samples in the range, or
+// samples in the time range of blocks. Either way the bytes are the same.
 func (s *Store) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	db := s.db.Load()
 	if db == nil {
@@ -51,14 +51,24 @@ type rawQuerier struct {
 	store      *Store
 	mint, maxt int64
 	blocks     []*rawBlock
+	head       *rawHead // may be nil
 	queriers   []storage.ChunkQuerier
-	live       bool // the head is among stock
+	live       bool // the head is read
+	merging    bool // blocks overlap each other or the head
+	unsorted   bool // Prometheus reads only the head, in the order of its references unless it sorts
 }
 
-var _ series.Fixed = (*rawQuerier)(nil)
+var (
+	_ series.Immutable = (*rawQuerier)(nil)
+	_ series.Unsorted  = (*rawQuerier)(nil)
+	_ series.Merging   = (*rawQuerier)(nil)
+)
 
-// Fixed implements series.Fixed.
-func (q *rawQuerier) Fixed() bool { return !q.live }
+// Immutable implements series.Immutable.
+func (q *rawQuerier) Immutable() bool { return !q.live }
+
+// Merging implements series.Merging.
+func (q *rawQuerier) Merging() bool { return q.merging }
 
 func (q *rawQuerier) open(db *tsdb.DB) error {
 	// Read the head before the blocks: samples that it loses to a block after this are in a
@@ -83,8 +93,9 @@ func (q *rawQuerier) open(db *tsdb.DB) error {
 		}
 		blocks, end = append(blocks, b), max(end, meta.MaxTime)
 	}
+	q.unsorted = len(blocks) == 0
 	if !plain || (len(blocks) > 0 && headMin < end) {
-		q.live = true
+		q.live, q.merging = true, len(blocks) > 0
 		return q.addQuerier(db.ChunkQuerier(q.mint, q.maxt))
 	}
 	if err := q.addBlocks(blocks); err != nil {
@@ -92,7 +103,9 @@ func (q *rawQuerier) open(db *tsdb.DB) error {
 	}
 	if end <= q.maxt && headMin <= q.maxt {
 		q.live = true
-		return q.addQuerier(db.ChunkQuerier(end, q.maxt))
+		var err error
+		q.head, err = q.store.openRawHead(db, end, q.maxt, headMin, served)
+		return err
 	}
 	return nil
 }
@@ -126,6 +139,7 @@ func (q *rawQuerier) addGroup(group []*tsdb.Block) error {
 			return err
 		}
 	}
+	q.merging = q.merging || len(group) > 1
 	var queriers []storage.ChunkQuerier
 	for _, b := range group {
 		one, err := tsdb.NewBlockChunkQuerier(b, q.mint, q.maxt)
@@ -153,6 +167,20 @@ func (q *rawQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) se
 	return q.selectSeries(ctx, false, matchers)
 }
 
+// SelectUnsorted implements series.Unsorted. The series of the head alone come in the order
+// of their postings; all else is sorted.
+func (q *rawQuerier) SelectUnsorted(ctx context.Context, matchers ...*labels.Matcher) (_ series.Set, sorted bool) {
+	switch {
+	case !q.unsorted:
+		return q.Select(ctx, matchers...), true
+	case q.head != nil:
+		return q.head.selectUnsorted(ctx, matchers)
+	case len(q.queriers) != 1:
+		return q.Select(ctx, matchers...), true
+	}
+	return series.FromChunkSeriesSet(q.queriers[0].Select(ctx, false, nil, matchers...)), false
+}
+
 // LabelsOnly implements series.LabelsReader: only the index of blocks is read.
 func (q *rawQuerier) LabelsOnly() series.Querier { return rawLabels{q} }
 
@@ -167,9 +195,12 @@ func (q rawLabels) Select(ctx context.Context, matchers ...*labels.Matcher) seri
 }
 
 func (q *rawQuerier) selectSeries(ctx context.Context, labelsOnly bool, matchers []*labels.Matcher) series.Set {
-	sets := make([]series.Set, 0, len(q.blocks)+len(q.queriers))
+	sets := make([]series.Set, 0, len(q.blocks)+len(q.queriers)+1)
 	for _, b := range q.blocks {
 		sets = append(sets, b.selectSeries(ctx, labelsOnly, matchers))
+	}
+	if q.head != nil {
+		sets = append(sets, q.head.selectSeries(ctx, labelsOnly, matchers))
 	}
 	from := series.FromChunkSeriesSet
 	if labelsOnly {
@@ -193,6 +224,13 @@ func (q *rawQuerier) LabelNames(ctx context.Context) ([]string, error) {
 			all = append(all, strings.Clone(name)) // the mapping may be closed before the result is used
 		}
 	}
+	if q.head != nil {
+		names, err := q.head.labelNames(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, names...)
+	}
 	for _, stock := range q.queriers {
 		names, _, err := stock.LabelNames(ctx, nil)
 		if err != nil {
@@ -213,6 +251,9 @@ func (q *rawQuerier) Close() error {
 	for _, stock := range q.queriers {
 		errs = append(errs, stock.Close())
 	}
-	q.blocks, q.queriers = nil, nil
+	if q.head != nil {
+		errs = append(errs, q.head.close())
+	}
+	q.blocks, q.queriers, q.head = nil, nil, nil
 	return errors.Join(errs...)
 }

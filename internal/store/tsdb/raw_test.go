@@ -113,7 +113,9 @@ func checkRaw(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels.Matc
 	for {
 		more, panicked := nextOrPanic(want)
 		if panicked {
-			checkSamples(t, s, mint, maxt, matchers...)
+			if len(raw.(*rawQuerier).queriers) == 0 { // which would panic too
+				checkSamples(t, s, mint, maxt, matchers...)
+			}
 			return seriesSeen, chunksSeen
 		}
 		if !more {
@@ -147,7 +149,7 @@ func checkRaw(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels.Matc
 
 // nextOrPanic reports whether Prometheus' own querier panics: its Intervals.Add does if a
 // range begins before a deletion of a block and ends within or after it.
-func nextOrPanic(set series.Set) (more, panicked bool) {
+func nextOrPanic(set interface{ Next() bool }) (more, panicked bool) {
 	defer func() { panicked = recover() != nil }()
 	return set.Next(), false
 }
@@ -183,8 +185,8 @@ func TestRawQuerier_EqualsThePrometheusChunkQuerier(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if q := raw.(*rawQuerier); len(q.blocks) != len(blocks) || len(q.queriers) != 1 {
-		t.Errorf("%d raw blocks, %d Prometheus queriers, want %d and 1", len(q.blocks), len(q.queriers), len(blocks))
+	if q := raw.(*rawQuerier); len(q.blocks) != len(blocks) || len(q.queriers) != 0 || q.head == nil {
+		t.Errorf("%d raw blocks, %d Prometheus queriers, want %d and none", len(q.blocks), len(q.queriers), len(blocks))
 	}
 	if err := raw.Close(); err != nil {
 		t.Error(err)

@@ -180,8 +180,8 @@ func (s *rawSet) chunk(meta chunks.Meta) error {
 	return nil
 }
 
-// LabelNumbers implements series.SymbolRefs: an index has each symbol once.
-func (s *rawSet) LabelNumbers() []uint64 { return s.numbers }
+// LabelRefs implements series.SymbolRefs: an index has each symbol once.
+func (s *rawSet) LabelRefs() []uint64 { return s.numbers }
 
 var _ series.SymbolRefs = (*rawSet)(nil)
 

@@ -9,6 +9,7 @@
 package tsdb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,8 +47,17 @@ type Options struct {
 	MaxExemplars             int64         // capacity for exemplars in memory; 0: 100,000; negative: none
 	OutOfOrderWindow         time.Duration // how far back a sample may arrive out of order
 	SnapshotOnShutdown       bool
-	KeepOverlappingBlocks    bool // do not compact blocks only because they overlap
+	FreeBytesMin             int64 // samples are refused while the disk has less free space; at most a twentieth of the disk; 0: 256 MiB; negative: no check
+	KeepOverlappingBlocks    bool  // do not compact blocks only because they overlap
 	FloatChunkEncodingIsXOR2 bool
+
+	ChunkSegmentBytes      int64         // largest segment file of chunks in a block; 0: 512 MiB
+	HeadQueueSize          int           // queue of head chunks to write to disk; 0: none
+	SamplesPerChunk        int           // 0: 120
+	BlockReloadInterval    time.Duration // 0: 1 minute
+	DelayedCompaction      bool          // delay each compaction of the head by a random time
+	CompactionDelayPercent int           // longest such delay, in percent of the range of the head; 0: 10
+	UploadedBlocksFile     string        // blocks of level 1 are compacted once this file lists them; "": at once
 
 	// Section is the `storage` section of the configuration file, nil if it has none. It
 	// overrides the fields above, as in Prometheus. The database deletes blocks beyond the
@@ -58,6 +68,7 @@ type Options struct {
 const (
 	defaultRetention    = 15 * 24 * time.Hour
 	defaultMaxExemplars = 100_000
+	defaultFreeBytesMin = 256 << 20
 	longestBlock        = 31 * 24 * time.Hour
 )
 
@@ -107,6 +118,9 @@ func (o Options) resolved() Options {
 	if floats := section.TSDBConfig.ChunkEncoding.Floats; floats != "" {
 		o.FloatChunkEncodingIsXOR2 = floats == config.FloatChunkEncodingXOR2
 	}
+	if o.FreeBytesMin == 0 {
+		o.FreeBytesMin = defaultFreeBytesMin
+	}
 	if o.MinBlockDuration == 0 {
 		o.MinBlockDuration = time.Duration(tsdb.DefaultBlockDuration) * time.Millisecond
 	}
@@ -133,6 +147,14 @@ func (o Options) Validate() error {
 	}
 	if o.RetentionBytes < 0 {
 		errs = append(errs, fmt.Errorf("retention size %d is negative", o.RetentionBytes))
+	}
+	for _, option := range []struct {
+		name  string
+		value int64
+	}{{"chunk segment size", o.ChunkSegmentBytes}, {"size of the queue of head chunks", int64(o.HeadQueueSize)}, {"samples per chunk", int64(o.SamplesPerChunk)}, {"compaction delay in percent", int64(o.CompactionDelayPercent)}} {
+		if option.value < 0 {
+			errs = append(errs, fmt.Errorf("%s %d is negative", option.name, option.value))
+		}
 	}
 	if o.WALSegmentBytes != 0 && (o.WALSegmentBytes < 10<<20 || o.WALSegmentBytes > 256<<20) {
 		errs = append(errs, fmt.Errorf("WAL segment size %d is outside 10MB to 256MB", o.WALSegmentBytes))
@@ -174,6 +196,12 @@ func (o Options) prometheus() *tsdb.Options {
 	p.OutOfOrderTimeWindow = o.OutOfOrderWindow.Milliseconds()
 	p.EnableMemorySnapshotOnShutdown = o.SnapshotOnShutdown
 	p.EnableOverlappingCompaction = !o.KeepOverlappingBlocks
+	p.HeadChunksWriteQueueSize = o.HeadQueueSize
+	p.EnableDelayedCompaction = o.DelayedCompaction
+	p.MaxBlockChunkSegmentSize = cmp.Or(o.ChunkSegmentBytes, p.MaxBlockChunkSegmentSize)
+	p.SamplesPerChunk = cmp.Or(o.SamplesPerChunk, p.SamplesPerChunk)
+	p.BlockReloadInterval = cmp.Or(o.BlockReloadInterval, p.BlockReloadInterval)
+	p.CompactionDelayMaxPercent = cmp.Or(o.CompactionDelayPercent, p.CompactionDelayMaxPercent)
 	if o.FloatChunkEncodingIsXOR2 {
 		p.FloatChunkEncoding = chunkenc.EncXOR2
 	}
@@ -184,6 +212,7 @@ func (o Options) prometheus() *tsdb.Options {
 type Store struct {
 	given  Options // before the configuration file overrides them
 	opts   Options // effective when the database opens
+	guard  *writeGuard
 	logger *slog.Logger
 	reg    prometheus.Registerer
 	own    *metrics.Set
@@ -194,7 +223,9 @@ type Store struct {
 	applied  config.StorageConfig // the effective section
 	encoding atomic.Uint32        // of floats, by the effective section
 
-	mappings mappings // of blocks that are read through RawQuerier
+	mappings  mappings   // of blocks that are read through RawQuerier
+	orders    headOrders // of selections of the head through RawQuerier
+	iterators iteratorTypes
 }
 
 var (
@@ -211,7 +242,7 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer, set *metr
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{given: opts, opts: opts.resolved(), logger: logger, reg: reg, own: set, stats: tsdb.NewDBStats()}
+	s := &Store{given: opts, opts: opts.resolved(), logger: logger, reg: reg, own: set, stats: tsdb.NewDBStats(), iterators: newIteratorTypes(), guard: newWriteGuard(opts.Dir, opts.resolved().FreeBytesMin)}
 	if s.opts.percentage() > 0 && s.opts.RetentionBytes > 0 {
 		logger.Warn("storage.tsdb.retention.size is ignored, because storage.tsdb.retention.percentage is specified")
 	}
@@ -226,7 +257,13 @@ func (s *Store) Options() Options { return s.opts }
 // Open replays the write-ahead log and makes the store ready. It may take minutes;
 // WALReplayStatus returns the progress.
 func (s *Store) Open() error {
-	db, err := tsdb.Open(s.opts.Dir, s.logger, s.reg, s.opts.prometheus(), s.stats)
+	opts := s.opts.prometheus()
+	opts.BlockCompactionExcludeFunc = s.lateBlock
+	if path := s.opts.UploadedBlocksFile; path != "" {
+		uploaded := &uploadedBlocks{path: path, logger: s.logger}
+		opts.BlockCompactionExcludeFunc = func(meta *tsdb.BlockMeta) bool { return s.lateBlock(meta) || uploaded.excluded(meta) }
+	}
+	db, err := tsdb.Open(s.opts.Dir, s.logger, s.guard.registerer(s.reg), opts, s.stats)
 	if err != nil {
 		return fmt.Errorf("open database in %s: %w", s.opts.Dir, err)
 	}
@@ -236,8 +273,16 @@ func (s *Store) Open() error {
 }
 
 // registerBounds registers the three gauges that Prometheus' main program adds and that
-// dashboards use.
+// dashboards use, and whether samples are accepted.
 func (s *Store) registerBounds(db *tsdb.DB) {
+	const accepts = "ferula_tsdb_accepts_samples"
+	s.own.Describe(accepts, "Whether samples are accepted. At 0 they are refused with status 503: the disk is nearly full, or a write to the write-ahead log has failed.", "")
+	s.own.NewGauge(accepts, func() float64 {
+		if s.Refusal() != nil {
+			return 0
+		}
+		return 1
+	})
 	gauge := func(name, help string, valueMS func() int64) {
 		s.own.Describe(name, help, "")
 		s.own.NewGauge(name, func() float64 { return float64(valueMS() / 1000) })
@@ -367,18 +412,34 @@ func (s *Store) ExemplarQuerier(ctx context.Context) (storage.ExemplarQuerier, e
 
 // Appender implements storage.Appendable.
 func (s *Store) Appender(ctx context.Context) storage.Appender {
-	if db := s.db.Load(); db != nil {
-		return db.Appender(ctx)
+	db := s.db.Load()
+	if db == nil {
+		return notReady{ErrNotReady}
 	}
-	return notReady{}
+	if err := s.guard.refusal(); err != nil {
+		return notReady{err}
+	}
+	return guardedAppender{db.Appender(ctx), s.guard}
 }
 
 // AppenderV2 implements storage.AppendableV2.
 func (s *Store) AppenderV2(ctx context.Context) storage.AppenderV2 {
-	if db := s.db.Load(); db != nil {
-		return db.AppenderV2(ctx)
+	db := s.db.Load()
+	if db == nil {
+		return notReadyV2{ErrNotReady}
 	}
-	return notReadyV2{}
+	if err := s.guard.refusal(); err != nil {
+		return notReadyV2{err}
+	}
+	return guardedAppenderV2{db.AppenderV2(ctx), s.guard}
+}
+
+// Refusal returns why samples are not accepted, nil if they are.
+func (s *Store) Refusal() error {
+	if s.db.Load() == nil {
+		return ErrNotReady
+	}
+	return s.guard.refusal()
 }
 
 // HeadStats returns cardinality statistics of the head, the top limit entries of

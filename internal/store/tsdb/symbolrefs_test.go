@@ -23,7 +23,7 @@ func TestRawQuerier_LabelsHaveSymbolRefs(t *testing.T) {
 	byNumber, byLabel := map[uint64]string{}, map[string]uint64{}
 	seen := 0
 	for set.Next() {
-		numbers := numbered.LabelNumbers()
+		numbers := numbered.LabelRefs()
 		for lset := set.Labels(); len(lset) > 0; numbers = numbers[1:] {
 			name, value, rest, err := labelenc.Next(lset)
 			if err != nil || len(numbers) == 0 {

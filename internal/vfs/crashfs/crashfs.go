@@ -74,6 +74,7 @@ func New(dir string, fault func(Call) error) (*FS, error) {
 		n := newFolder()
 		if !e.IsDir() {
 			n = &node{}
+			//lint:ignore gosec the folder is one of a test
 			if n.data, err = os.ReadFile(path); err != nil {
 				return err
 			}

@@ -96,3 +96,27 @@ func TestOpen_SearchForTheNextRecordIsBounded(t *testing.T) {
 		t.Errorf("%d records, %v", len(payloads), torn)
 	}
 }
+
+func TestOpen_FailureToRemoveAFlushedSegmentIsReported(t *testing.T) {
+	dir, failing := t.TempDir(), false
+	fs, err := crashfs.New(dir, func(c crashfs.Call) error {
+		if failing && c.Op == "remove" {
+			return errDisk
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, _, err := Open(fs, filepath.Join(dir, "wal"), 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(l.Append(frames("flushed")), l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	failing = true
+	if _, _, err := Open(fs, filepath.Join(dir, "wal"), 1, nil); !errors.Is(err, errDisk) {
+		t.Error(err)
+	}
+}

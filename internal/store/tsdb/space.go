@@ -1,0 +1,172 @@
+package tsdb
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/prometheus/storage"
+)
+
+// The errors of a store that accepts no samples. Neither names a path of the server.
+var (
+	// ErrNoSpace: the disk is nearly full. Samples are accepted again once it is not.
+	ErrNoSpace = errors.New("no space left on the device of the samples")
+	// ErrLogFailed: a write to the write-ahead log failed. The log ends in half a record, and
+	// whatever is written behind it is lost at the next start, so nothing more is accepted.
+	ErrLogFailed = errors.New("a write to the write-ahead log of the samples failed: nothing is accepted until a restart, which repairs the log")
+)
+
+// reserveShare is the largest part of a disk that is kept free: a twentieth.
+const reserveShare = 20
+
+// writeGuard refuses samples that the write-ahead log could not keep.
+//
+// After a write that fails, as on a full disk, Prometheus' log has half a record, or lacks the
+// labels of series that the head has. Later records are acknowledged, and then dropped by the
+// replay of the next start. So samples are refused before the disk is full, and for good
+// once a write has failed in spite of that.
+type writeGuard struct {
+	dir     string
+	reserve int64 // bytes that stay free; negative: none
+	free    func(dir string) (free, total int64, err error)
+	broken  atomic.Bool
+
+	mu       sync.Mutex
+	failures []prometheus.Collector // counters of failed log writes
+}
+
+func newWriteGuard(dir string, reserve int64) *writeGuard {
+	return &writeGuard{dir: dir, reserve: reserve, free: diskSpace}
+}
+
+func diskSpace(dir string) (free, total int64, err error) {
+	var stat syscall.Statfs_t
+	if err := syscall.Statfs(dir, &stat); err != nil {
+		return 0, 0, err
+	}
+	return int64(stat.Bavail) * int64(stat.Bsize), int64(stat.Blocks) * int64(stat.Bsize), nil
+}
+
+// refusal returns the reason to refuse samples, nil if there is none.
+func (g *writeGuard) refusal() error {
+	if g.broken.Load() {
+		return ErrLogFailed
+	}
+	if g.reserve < 0 {
+		return nil
+	}
+	free, total, err := g.free(g.dir)
+	if err != nil {
+		return nil // the write itself returns what is wrong with the folder
+	}
+	if reserve := min(g.reserve, total/reserveShare); free < reserve {
+		return fmt.Errorf("%w: %d bytes are free, and %d are kept free for the write-ahead log and compaction (--storage.tsdb.min-free)", ErrNoSpace, free, reserve)
+	}
+	return nil
+}
+
+// written returns the error of an append that the log may not have kept, or err.
+func (g *writeGuard) written(err error) error {
+	if !g.broken.Load() && g.failed() {
+		g.broken.Store(true)
+	}
+	if g.broken.Load() {
+		return errors.Join(ErrLogFailed, err)
+	}
+	return err
+}
+
+// failed reports whether a write to one of the logs has failed. The counters change before
+// any later write can succeed.
+func (g *writeGuard) failed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.failures {
+		metrics := make(chan prometheus.Metric, 4)
+		c.Collect(metrics)
+		close(metrics)
+		for m := range metrics {
+			var value dto.Metric
+			if err := m.Write(&value); err == nil && value.GetCounter().GetValue() > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// registerer passes registrations on, and keeps the counters of failed log writes.
+func (g *writeGuard) registerer(next prometheus.Registerer) prometheus.Registerer {
+	return &watchedRegisterer{Registerer: next, guard: g}
+}
+
+type watchedRegisterer struct {
+	prometheus.Registerer
+	guard *writeGuard
+}
+
+// failedWrites is the end of the names of the counters of both logs, in order and out of order.
+const failedWrites = `writes_failed_total"`
+
+// Register implements prometheus.Registerer.
+func (r *watchedRegisterer) Register(c prometheus.Collector) error {
+	descs := make(chan *prometheus.Desc, 64)
+	go func() {
+		c.Describe(descs)
+		close(descs)
+	}()
+	for desc := range descs {
+		if strings.Contains(desc.String(), failedWrites) {
+			r.guard.mu.Lock()
+			r.guard.failures = append(r.guard.failures, c)
+			r.guard.mu.Unlock()
+		}
+	}
+	if r.Registerer == nil {
+		return nil
+	}
+	return r.Registerer.Register(c)
+}
+
+// Unregister implements prometheus.Registerer.
+func (r *watchedRegisterer) Unregister(c prometheus.Collector) bool {
+	return r.Registerer != nil && r.Registerer.Unregister(c)
+}
+
+// MustRegister implements prometheus.Registerer.
+func (r *watchedRegisterer) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		if err := r.Register(c); err != nil {
+			panic(err) // as every Registerer does
+		}
+	}
+}
+
+// guardedAppender is an appender whose Commit fails if the log failed.
+type guardedAppender struct {
+	storage.Appender
+	guard *writeGuard
+}
+
+// Commit implements storage.Appender.
+func (a guardedAppender) Commit() error { return a.guard.written(a.Appender.Commit()) }
+
+// Rollback implements storage.Appender. It writes the labels of new series to the log.
+func (a guardedAppender) Rollback() error { return a.guard.written(a.Appender.Rollback()) }
+
+type guardedAppenderV2 struct {
+	storage.AppenderV2
+	guard *writeGuard
+}
+
+// Commit implements storage.AppenderV2.
+func (a guardedAppenderV2) Commit() error { return a.guard.written(a.AppenderV2.Commit()) }
+
+// Rollback implements storage.AppenderV2.
+func (a guardedAppenderV2) Rollback() error { return a.guard.written(a.AppenderV2.Rollback()) }

@@ -269,6 +269,14 @@ func TestPenalty_EqualReplicasReturnOne(t *testing.T) {
 	}
 }
 
+func TestChain_ReturnsTheSamplesOfBothReplicas(t *testing.T) {
+	one, two := []sample{{1000, 1, false}, {31000, 3, false}}, []sample{{16000, 2, false}, {46000, 4, false}}
+	want := []sample{one[0], two[0], one[1], two[1]}
+	if got := read(Chain(iterators([][]sample{one, two}, ""), "")); !slices.Equal(got, want) {
+		t.Error(got)
+	}
+}
+
 func TestCounter_UsesTheTrueLastValueOfADownsampledChunk(t *testing.T) {
 	stale := math.Float64frombits(value.StaleNaN)
 	for _, c := range []struct{ in, want []sample }{

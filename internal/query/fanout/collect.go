@@ -47,6 +47,7 @@ type collected struct {
 // view determines how all series of a selection are read.
 type view struct {
 	minMS, maxMS int64 // samples outside are skipped
+	coarse       bool  // chunks of 1h may be among the downsampled ones
 	average      bool  // divide sums by counts of downsampled chunks
 	counters     bool  // read counters of downsampled chunks
 	function     string
@@ -81,13 +82,11 @@ func (k *collected) ownLabels(b []byte) []byte {
 	return k.labels[start:len(k.labels):len(k.labels)]
 }
 
-// ownData copies a chunk to memory that is valid until release and readable for xorSlack
-// bytes after the chunk. The caller must not append to it.
+// ownData copies a chunk to memory that is valid until release.
 func (k *collected) ownData(b []byte) []byte {
-	need := len(b) + xorSlack
-	if cap(k.data)-len(k.data) < need {
-		if need > slabBytes {
-			return append(make([]byte, 0, need), b...)
+	if cap(k.data)-len(k.data) < len(b) {
+		if len(b) > slabBytes {
+			return slices.Clone(b)
 		}
 		slab := slabs.Get()
 		k.lent = append(k.lent, slab)
@@ -95,7 +94,7 @@ func (k *collected) ownData(b []byte) []byte {
 	}
 	start := len(k.data)
 	k.data = append(k.data, b...)
-	return k.data[start : len(k.data) : len(k.data)+xorSlack]
+	return k.data[start:len(k.data):len(k.data)]
 }
 
 // release releases the chunks' bytes. Labels stay valid.
@@ -329,6 +328,7 @@ func ownedLabels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, err
 		if err != nil {
 			return labels.EmptyLabels(), err
 		}
+		//lint:ignore gosec the bytes are never written again
 		builder.Add(unsafe.String(unsafe.SliceData(name), len(name)), unsafe.String(unsafe.SliceData(value), len(value)))
 		set = rest
 	}
@@ -340,15 +340,17 @@ func (s *storedSeries) Labels() labels.Labels { return s.labels }
 
 // Iterator implements storage.Series. Overlapping raw chunks without deduplication are
 // merged sample by sample. Downsampled chunks are not, because their values differ at equal
-// timestamps: samples before the end of the previous chunks are skipped.
+// timestamps: samples before the end of the previous chunks are skipped. What aggregates of
+// a coarser resolution hold is not read, whichever replica it is of.
 func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
-	if !overlap(s.chunks) || s.view.dedup == nil && slices.ContainsFunc(s.chunks, isPacked) {
-		return s.view.track(s.chunks, false, reuse)
+	chunks, cut := s.view.distinct(s.chunks)
+	if !overlap(chunks) || s.view.dedup == nil && slices.ContainsFunc(chunks, isPacked) {
+		return s.view.track(chunks, cut, false, reuse)
 	}
-	tracks := split(s.chunks)
+	tracks := split(chunks)
 	its := make([]chunkenc.Iterator, 0, len(tracks))
 	for _, chunks := range tracks {
-		its = append(its, s.view.track(chunks, s.view.dedup != nil, nil))
+		its = append(its, s.view.track(chunks, cut, s.view.dedup != nil, nil))
 	}
 	if s.view.dedup != nil {
 		return s.view.dedup(its, s.view.function)

@@ -41,6 +41,14 @@ func floats(pairs ...float64) []sample {
 	return all
 }
 
+// later moves samples to the window of 5m behind that of the raw ones.
+func later(samples []sample) []sample {
+	for i := range samples {
+		samples[i].t += fineMS
+	}
+	return samples
+}
+
 // A store has a span of raw samples and after it two spans of downsampled ones, with a
 // reset within each and between them.
 func downsampledStore(t *testing.T) *fakeStore {
@@ -48,12 +56,12 @@ func downsampledStore(t *testing.T) *fakeStore {
 	f := &fakeStore{series: []one{{labels: lset, chunks: []series.Chunk{encode(t, floats(10, 1, 20, 2))}}}}
 	f.series[0].aggr = slices.Concat(
 		aggregates(t, map[storeapi.Aggr][]sample{
-			storeapi.Count: floats(300, 4, 600, 2), storeapi.Sum: floats(300, 10, 600, 5), storeapi.Min: floats(300, 1, 600, 2), storeapi.Max: floats(300, 9, 600, 8),
-			storeapi.Counter: floats(250, 3, 300, 5, 600, 12, 600, 4),
+			storeapi.Count: later(floats(300, 4, 600, 2)), storeapi.Sum: later(floats(300, 10, 600, 5)), storeapi.Min: later(floats(300, 1, 600, 2)), storeapi.Max: later(floats(300, 9, 600, 8)),
+			storeapi.Counter: later(floats(250, 3, 300, 5, 600, 12, 600, 4)),
 		}),
 		aggregates(t, map[storeapi.Aggr][]sample{
-			storeapi.Count: floats(900, 5), storeapi.Sum: floats(900, 20), storeapi.Min: floats(900, 0), storeapi.Max: floats(900, 7),
-			storeapi.Counter: floats(650, 1, 900, 6, 900, 6),
+			storeapi.Count: later(floats(900, 5)), storeapi.Sum: later(floats(900, 20)), storeapi.Min: later(floats(900, 0)), storeapi.Max: later(floats(900, 7)),
+			storeapi.Counter: later(floats(650, 1, 900, 6, 900, 6)),
 		}))
 	return f
 }
@@ -61,25 +69,25 @@ func downsampledStore(t *testing.T) *fakeStore {
 func TestAggregatesFor_SelectsByFunction(t *testing.T) {
 	raw := floats(10, 1, 20, 2)
 	for function, want := range map[string][]sample{
-		"":                floats(300, 2.5, 600, 2.5, 900, 4),
-		"avg_over_time":   floats(300, 2.5, 600, 2.5, 900, 4),
-		"sum":             floats(300, 2.5, 600, 2.5, 900, 4),
-		"sum_over_time":   floats(300, 10, 600, 5, 900, 20),
-		"min_over_time":   floats(300, 1, 600, 2, 900, 0),
-		"max":             floats(300, 9, 600, 8, 900, 7),
-		"count_over_time": floats(300, 4, 600, 2, 900, 5),
-		"rate":            floats(250, 3, 300, 5, 600, 12, 650, 13, 900, 18),
+		"":                later(floats(300, 2.5, 600, 2.5, 900, 4)),
+		"avg_over_time":   later(floats(300, 2.5, 600, 2.5, 900, 4)),
+		"sum":             later(floats(300, 2.5, 600, 2.5, 900, 4)),
+		"sum_over_time":   later(floats(300, 10, 600, 5, 900, 20)),
+		"min_over_time":   later(floats(300, 1, 600, 2, 900, 0)),
+		"max":             later(floats(300, 9, 600, 8, 900, 7)),
+		"count_over_time": later(floats(300, 4, 600, 2, 900, 5)),
+		"rate":            later(floats(250, 3, 300, 5, 600, 12, 650, 13, 900, 18)),
 	} {
 		s := downsampledStore(t)
 		f, _ := newTestFanout(t, Options{}, s)
-		got, _, _, err := read(t, f.Queryable(Request{MaxResolutionMS: 300_000}), 0, 2000, &storage.SelectHints{Start: 0, End: 2000, Func: function})
+		got, _, _, err := read(t, f.Queryable(Request{MaxResolutionMS: 300_000}), 0, 302_000, &storage.SelectHints{Start: 0, End: 302_000, Func: function})
 		if all := slices.Concat(raw, want); err != nil || !slices.Equal(got[named("m").String()], all) {
 			t.Errorf("%q: %v %v, want %v", function, err, got, all)
 		}
 		// Another querier gets the same.
 		e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "near"}}, Dial: func(string, bool) (Client, error) { return sourceClient{f.Source()}, nil }})
 		e.Update(t.Context())
-		again, _, _, err := read(t, New(e, f.opts).Queryable(Request{MaxResolutionMS: 300_000}), 0, 2000, &storage.SelectHints{Start: 0, End: 2000, Func: function})
+		again, _, _, err := read(t, New(e, f.opts).Queryable(Request{MaxResolutionMS: 300_000}), 0, 302_000, &storage.SelectHints{Start: 0, End: 302_000, Func: function})
 		if err != nil || !slices.Equal(again[named("m").String()], got[named("m").String()]) {
 			t.Errorf("%q through another querier: %v %v", function, err, again)
 		}
@@ -250,8 +258,8 @@ func TestQuerier_DownsampledCountersNeverFall(t *testing.T) {
 	s := downsampledStore(t)
 	_, e := newTestFanout(t, Options{}, s)
 	f := New(e, Options{Dedup: dedup.Chain, IsCounter: func(string) bool { return false }, Counter: dedup.Counter})
-	got, _, _, err := read(t, f.Queryable(Request{MaxResolutionMS: 300_000, ReplicaLabels: []string{"r"}}), 0, 2000, &storage.SelectHints{Start: 0, End: 2000, Func: "rate"})
-	if want := floats(10, 1, 20, 2, 250, 3, 300, 5, 600, 12, 650, 13, 900, 18); err != nil || !slices.Equal(got[named("m").String()], want) {
+	got, _, _, err := read(t, f.Queryable(Request{MaxResolutionMS: 300_000, ReplicaLabels: []string{"r"}}), 0, 302_000, &storage.SelectHints{Start: 0, End: 302_000, Func: "rate"})
+	if want := append(floats(10, 1, 20, 2), later(floats(250, 3, 300, 5, 600, 12, 650, 13, 900, 18))...); err != nil || !slices.Equal(got[named("m").String()], want) {
 		t.Errorf("%v %v, want %v", err, got, want)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/ferula-io/ferula/internal/dnslookup"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -27,7 +28,7 @@ const (
 	maxTime = math.MaxInt64
 )
 
-// Address is the configured address of stores: host:port, or a name for resolve.
+// Address is the configured address of stores: host:port, or a name for dnslookup.
 type Address struct {
 	Name   string
 	Strict bool // queried even while it is down
@@ -68,7 +69,7 @@ type EndpointsOptions struct {
 	UnhealthyTimeout time.Duration
 
 	Dial     func(address string, group bool) (Client, error)
-	Resolver Resolver // nil: net.DefaultResolver
+	Resolver dnslookup.Resolver // nil: net.DefaultResolver
 	Logger   *slog.Logger
 	Metrics  *metrics.Set     // may be nil
 	Now      func() time.Time // nil: time.Now
@@ -137,6 +138,13 @@ func (e *Endpoints) Run(ctx context.Context) {
 			e.Update(ctx)
 		}
 	}
+}
+
+// Close closes all connections. It must not be called while Run or a request runs.
+func (e *Endpoints) Close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.replace(nil)
 }
 
 // Update resolves the endpoints if the interval has passed, and requests Info of each store.
@@ -265,7 +273,7 @@ func (e *Endpoints) lookup(ctx context.Context) []Address {
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(ctx, e.opts.InfoTimeout)
 				defer cancel()
-				found[i], failed[i] = resolve(ctx, e.opts.Resolver, a.Name)
+				found[i], failed[i] = dnslookup.Lookup(ctx, e.opts.Resolver, a.Name)
 			})
 		}
 	}
@@ -279,7 +287,7 @@ func (e *Endpoints) lookup(ctx context.Context) []Address {
 		}
 		used[a.Name] = true
 		if failed[i] != nil {
-			e.opts.Logger.Error("Endpoint lookup failed", "err", failed[i])
+			e.opts.Logger.Error("Endpoint lookup failed", "endpoint", a.Name, "err", failed[i])
 			found[i] = e.resolved[a.Name]
 		}
 		e.forget(a.Name, found[i], failed[i])

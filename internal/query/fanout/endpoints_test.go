@@ -42,36 +42,6 @@ func (z *zone) LookupSRV(_ context.Context, _, _, name string) (string, []*net.S
 	return "", z.srv[name], z.err
 }
 
-func TestResolve_ByPrefix(t *testing.T) {
-	z := &zone{
-		hosts: map[string][]string{
-			"store": {"10.0.0.2", "10.0.0.1"}, "one.": {"10.0.0.3"}, "two.": {"10.0.0.4", "fd00::1"}, "six": {"fd00::1", "10.0.0.4", "fd00::2"}, "localhost": {"::1", "127.0.0.1"},
-		},
-		srv: map[string][]*net.SRV{"_grpc._tcp.stores": {{Target: "one.", Port: 1}, {Target: "two.", Port: 2}}},
-	}
-	for name, want := range map[string][]string{
-		"host:1":                         {"host:1"},
-		"dns+store:9":                    {"10.0.0.2:9", "10.0.0.1:9"},
-		"dnssrv+_grpc._tcp.stores":       {"10.0.0.3:1", "10.0.0.4:2"},
-		"dnssrv+_grpc._tcp.stores:7":     {"10.0.0.3:7", "10.0.0.4:7"},
-		"dnssrvnoa+_grpc._tcp.stores":    {"one:1", "two:2"},
-		"dns+six:9":                      {"[fd00::1]:9", "[fd00::2]:9"},
-		"dnsdualstack+six:9":             {"[fd00::1]:9", "10.0.0.4:9", "[fd00::2]:9"},
-		"dns+localhost:9":                {"127.0.0.1:9"},
-		"dns+no caller:1":                nil,
-		"dnssrvnoa+_grpc._tcp.not.there": nil,
-	} {
-		if got, err := resolve(context.Background(), z, name); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%s: %v %v, want %v", name, got, err, want)
-		}
-	}
-	for _, name := range []string{"dns+store", "dnsx+store:1"} {
-		if _, err := resolve(context.Background(), z, name); err == nil {
-			t.Errorf("%s is accepted", name)
-		}
-	}
-}
-
 func TestEndpoints_HideStoresThatAreDown(t *testing.T) {
 	now := time.Unix(1000, 0)
 	dialled := map[string]*fakeStore{}

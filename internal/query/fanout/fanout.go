@@ -28,6 +28,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
@@ -65,6 +66,7 @@ type Options struct {
 	SortBytesMax    int64         // limit of one store's series that are sorted here; 0: 256 MiB
 	TotalBytesMax   int64         // limit of chunks and labels of all queries; 0: none
 	TotalWait       time.Duration // how long a query waits for others to release memory; 0: 10 s
+	Flags           hint.Flags    // that raise the limits
 }
 
 func (o Options) withDefaults() Options {
@@ -93,7 +95,7 @@ type Fanout struct {
 // New returns a Fanout.
 func New(endpoints *Endpoints, opts Options) *Fanout {
 	opts = opts.withDefaults()
-	return &Fanout{endpoints: endpoints, opts: opts, budget: budget{max: opts.TotalBytesMax, wait: opts.TotalWait}}
+	return &Fanout{endpoints: endpoints, opts: opts, budget: budget{max: opts.TotalBytesMax, wait: opts.TotalWait, flag: opts.Flags.Of("TotalBytesMax")}}
 }
 
 // Request configures one query.
@@ -137,7 +139,7 @@ func (q *Query) Querier(mint, maxt int64) (storage.Querier, error) {
 // memory.
 func (q *Query) spend(g *deadlineStream, k *collected, series, bytes int64) error {
 	if n := q.bytes.Add(bytes); n > q.f.opts.BytesMax {
-		return fmt.Errorf("%w: more than %d bytes of chunks and labels", ErrLimit, q.f.opts.BytesMax)
+		return fmt.Errorf("%w: more than %d bytes of chunks and labels%s", ErrLimit, q.f.opts.BytesMax, q.f.opts.Flags.Of("BytesMax"))
 	}
 	if most := q.f.opts.SeriesMax; most > 0 && series > 0 && len(g.strip) == 0 && q.series.Load()+int64(len(k.read)) > most {
 		return q.tooManySeries()
@@ -154,7 +156,7 @@ func (q *Query) spend(g *deadlineStream, k *collected, series, bytes int64) erro
 }
 
 func (q *Query) tooManySeries() error {
-	return fmt.Errorf("%w: more than %d series", ErrLimit, q.f.opts.SeriesMax)
+	return fmt.Errorf("%w: more than %d series%s", ErrLimit, q.f.opts.SeriesMax, q.f.opts.Flags.Of("SeriesMax"))
 }
 
 // budgetStep is the number of bytes taken from the budget at once.
@@ -164,6 +166,7 @@ const budgetStep = 256 << 10
 type budget struct {
 	max  int64 // 0: none
 	wait time.Duration
+	flag string // that raises max, for errors
 
 	mu    sync.Mutex
 	used  int64
@@ -194,7 +197,7 @@ func (b *budget) take(ctx context.Context, n int64) error {
 		select {
 		case <-freed:
 		case <-late:
-			return fmt.Errorf("%w: all queries together use %d bytes of chunks and labels, and none were released within %s", ErrLimit, b.max, b.wait)
+			return fmt.Errorf("%w: all queries together use %d bytes of chunks and labels, and none were released within %s%s", ErrLimit, b.max, b.wait, b.flag)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

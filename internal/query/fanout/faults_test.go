@@ -202,7 +202,7 @@ func TestChunkIterator_SeekEqualsNext(t *testing.T) {
 		for second := first; second < 14; second++ {
 			for _, next := range []bool{false, true} {
 				v := &view{minMS: 2, maxMS: 11}
-				it := v.track(chunks, false, nil)
+				it := v.track(chunks, false, false, nil)
 				want := func(from int64) int64 {
 					for _, s := range all {
 						if s.t >= from {

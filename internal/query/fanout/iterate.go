@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/codec/storepb"
+	"github.com/ferula-io/ferula/internal/codec/xor"
 	"github.com/ferula-io/ferula/internal/series"
 )
 
@@ -20,17 +21,17 @@ func isPacked(c series.Chunk) bool { return c.Encoding == packedEncoding }
 
 // track reads sorted chunks, of one replica or of all. Samples that are not after those of
 // previous chunks are skipped.
-func (v *view) track(chunks []series.Chunk, replica bool, reuse chunkenc.Iterator) chunkenc.Iterator {
+func (v *view) track(chunks []series.Chunk, pieces, replica bool, reuse chunkenc.Iterator) chunkenc.Iterator {
 	if replica && v.isCounter || v.counters && slices.ContainsFunc(chunks, isPacked) {
 		// The range is applied after counter adjustment: a reset before the first sample in
 		// range has happened.
-		return &bounded{Iterator: v.counter(&chunkIterator{chunks: chunks, minMS: minTime, maxMS: maxTime, repeats: true}), minMS: v.minMS, maxMS: v.maxMS}
+		return &bounded{Iterator: v.counter(&chunkIterator{chunks: chunks, pieces: pieces, minMS: minTime, maxMS: maxTime, lastMS: minTime, repeats: true}), minMS: v.minMS, maxMS: v.maxMS}
 	}
 	it, ok := reuse.(*chunkIterator)
 	if !ok {
 		it = &chunkIterator{}
 	}
-	it.chunks, it.minMS, it.maxMS, it.average, it.repeats = chunks, v.minMS, v.maxMS, v.average, false
+	it.chunks, it.pieces, it.minMS, it.maxMS, it.average, it.repeats = chunks, pieces, v.minMS, v.maxMS, v.average, false
 	it.begin()
 	return it
 }
@@ -38,6 +39,7 @@ func (v *view) track(chunks []series.Chunk, replica bool, reuse chunkenc.Iterato
 var (
 	errNotPaired = errors.New("a downsampled chunk has a count and no sum, or the other way round")
 	errOutside   = errors.New("samples outside its range")
+	errNoHeader  = errors.New("no header")
 )
 
 // chunkIterator iterates over the samples of chunks within a range. It reuses its objects
@@ -48,10 +50,11 @@ type chunkIterator struct {
 	minMS, maxMS int64
 	average      bool
 	repeats      bool // a chunk's last sample may repeat the previous timestamp
+	pieces       bool // samples outside a chunk's time range are not read, instead of an error
+	cut          bool // the end of a counter's previous chunk is not read
 
 	// Either the samples within range of a float chunk;
-	times  []int64
-	values []float64
+	points []xor.Point
 	i      int // index of the current one
 	// or the iterator over another chunk.
 	current   chunkenc.Iterator
@@ -60,17 +63,18 @@ type chunkIterator struct {
 	lastMS    int64              // last timestamp of previous chunks, or current one of a non-float chunk
 	err       error
 
-	xor  xorDecoder
-	mean mean
+	decoded []xor.Point // the samples of a whole chunk; points is a part of it
+	mean    mean
 }
 
 func (it *chunkIterator) begin() {
-	it.times, it.values, it.i, it.current, it.valueType, it.lastMS, it.err = nil, nil, 0, nil, chunkenc.ValNone, minTime, nil
+	it.points, it.i, it.current, it.valueType, it.lastMS, it.err = nil, 0, nil, chunkenc.ValNone, minTime, nil
+	it.cut = false
 }
 
 // Next implements chunkenc.Iterator.
 func (it *chunkIterator) Next() chunkenc.ValueType {
-	if i := it.i + 1; i < len(it.times) {
+	if i := it.i + 1; i < len(it.points) {
 		it.i = i
 		return chunkenc.ValFloat
 	}
@@ -78,18 +82,18 @@ func (it *chunkIterator) Next() chunkenc.ValueType {
 	return it.valueType
 }
 
-// advance continues after the last sample of the array.
+// advance continues after the last of the points.
 func (it *chunkIterator) advance() chunkenc.ValueType {
-	if n := len(it.times); n > 0 {
-		it.lastMS = it.times[n-1]
-		it.times, it.values, it.i = nil, nil, 0
+	if n := len(it.points); n > 0 {
+		it.lastMS = it.points[n-1].T
+		it.points, it.i = nil, 0
 	}
 	for it.err == nil {
 		if it.current == nil {
 			if !it.open() {
 				break
 			}
-			if len(it.times) > 0 {
+			if len(it.points) > 0 {
 				return chunkenc.ValFloat
 			}
 			continue
@@ -104,6 +108,8 @@ func (it *chunkIterator) advance() chunkenc.ValueType {
 		}
 		t := it.current.AtT()
 		switch {
+		case it.pieces && (t < it.from || t > it.to):
+			continue
 		case t < it.from || t > it.to:
 			it.err, it.current = fmt.Errorf("%w: %w", series.ErrCorrupt, errOutside), nil
 		case t > it.maxMS:
@@ -160,7 +166,13 @@ func (it *chunkIterator) use(c series.Chunk) error {
 	if count.Encoding == 0 || other.Encoding == 0 {
 		return errNotPaired
 	}
-	return it.beginMean(count, other)
+	if err := it.beginMean(count, other); err != nil {
+		return err
+	}
+	if it.from, it.to = minTime, maxTime; it.pieces {
+		it.from, it.to = c.MinMS, c.MaxMS
+	}
+	return nil
 }
 
 // useOne opens a chunk of samples, or of one aggregate, whose samples may be outside its
@@ -168,36 +180,41 @@ func (it *chunkIterator) use(c series.Chunk) error {
 func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
 	switch {
 	case c.Encoding == chunkenc.EncXOR:
-		if err := it.xor.decode(c.Data, it.repeats); err != nil {
+		order := xor.Ascending
+		if it.repeats {
+			order = xor.NotDescending
+		}
+		points, err := xor.AppendPoints(it.decoded[:0], c.Data, order)
+		it.decoded = points
+		if err != nil {
 			return err
 		}
-		it.times, it.values = it.xor.times, it.xor.values
-		if n := len(it.times); !aggregate && n > 0 && (it.times[0] < c.MinMS || it.times[n-1] > c.MaxMS) {
-			it.times, it.values = nil, nil
+		if it.pieces {
+			points = it.piece(points, c, aggregate)
+		} else if n := len(points); !aggregate && n > 0 && (points[0].T < c.MinMS || points[n-1].T > c.MaxMS) {
 			return errOutside
 		}
-		from, least := 0, it.minMS
+		least := it.minMS
 		if !it.repeats && it.lastMS >= least {
 			least = it.lastMS + 1 // chunks that overlap, even despite their metas
 		}
-		for from < len(it.times) && it.times[from] < least {
-			from++
+		for len(points) > 0 && points[0].T < least {
+			points = points[1:]
 		}
-		to := len(it.times)
-		for to > from && it.times[to-1] > it.maxMS {
-			to--
+		for len(points) > 0 && points[len(points)-1].T > it.maxMS {
+			points = points[:len(points)-1]
 		}
-		it.times, it.values, it.i = it.times[from:to], it.values[from:to], 0
+		it.points, it.i = points, 0
 		return nil
 	case len(c.Data) < 2:
-		return errXORNoHeader
+		return errNoHeader
 	}
 	chunk, err := chunkenc.FromData(c.Encoding, c.Data)
 	if err != nil {
 		return err
 	}
 	it.current, it.from, it.to = chunk.Iterator(nil), c.MinMS, c.MaxMS
-	if aggregate {
+	if aggregate && !it.pieces {
 		it.from, it.to = minTime, maxTime
 	}
 	return nil
@@ -206,7 +223,7 @@ func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
 // beginMean opens the counts and sums of a downsampled chunk.
 func (it *chunkIterator) beginMean(count, sum storepb.Chunk) error {
 	if len(count.Data) < 2 || len(sum.Data) < 2 {
-		return errXORNoHeader
+		return errNoHeader
 	}
 	counts, err := chunkenc.FromData(chunkenc.Encoding(count.Encoding), count.Data)
 	if err != nil {
@@ -217,7 +234,7 @@ func (it *chunkIterator) beginMean(count, sum storepb.Chunk) error {
 		return err
 	}
 	it.mean = mean{Iterator: sums.Iterator(nil), counts: counts.Iterator(nil)}
-	it.current, it.from, it.to = &it.mean, minTime, maxTime
+	it.current = &it.mean
 	return nil
 }
 
@@ -226,9 +243,9 @@ func (it *chunkIterator) Seek(t milliseconds) chunkenc.ValueType {
 	if it.valueType != chunkenc.ValNone && it.AtT() >= t {
 		return it.valueType
 	}
-	if n := len(it.times); n > 0 {
-		if it.times[n-1] >= t {
-			for it.i++; it.times[it.i] < t; it.i++ {
+	if n := len(it.points); n > 0 {
+		if it.points[n-1].T >= t {
+			for it.i++; it.points[it.i].T < t; it.i++ {
 			}
 			return it.valueType
 		}
@@ -246,8 +263,8 @@ func (it *chunkIterator) Seek(t milliseconds) chunkenc.ValueType {
 
 // At implements chunkenc.Iterator.
 func (it *chunkIterator) At() (int64, float64) {
-	if i := it.i; i < len(it.times) && i < len(it.values) {
-		return it.times[i], it.values[i]
+	if i := it.i; i < len(it.points) {
+		return it.points[i].T, it.points[i].F
 	}
 	if it.current == nil {
 		return it.lastMS, 0 // at the end
@@ -267,8 +284,8 @@ func (it *chunkIterator) AtFloatHistogram(h *histogram.FloatHistogram) (int64, *
 
 // AtT implements chunkenc.Iterator.
 func (it *chunkIterator) AtT() int64 {
-	if i := it.i; i < len(it.times) {
-		return it.times[i]
+	if i := it.i; i < len(it.points) {
+		return it.points[i].T
 	}
 	return it.lastMS
 }

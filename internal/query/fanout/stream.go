@@ -14,6 +14,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/storepb"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
@@ -43,6 +44,7 @@ type deadlineStream struct {
 	wanted  []storeapi.Aggr
 	abort   bool
 	strip   []string // labels to remove, which the store cannot remove
+	flags   hint.Flags
 
 	cancel  context.CancelCauseFunc
 	ctx     context.Context
@@ -160,7 +162,7 @@ func (g *deadlineStream) fail(err error) {
 	}
 	err = fmt.Errorf("store %s: %w", g.store.address, err)
 	if g.request.BytesMax > 0 && errors.Is(err, storeapi.ErrBytesMax) { // a limit of the query, not a failure of the store
-		g.err = fmt.Errorf("%w: the chunks and labels exceed the remaining bytes: %w", ErrLimit, err)
+		g.err = fmt.Errorf("%w: the chunks and labels exceed the remaining bytes%s: %w", ErrLimit, g.flags.Of("BytesMax"), err)
 		return
 	}
 	if parent := g.ctx.Err(); g.abort || parent != nil && !errors.Is(context.Cause(g.ctx), ErrStalled) {
@@ -253,7 +255,7 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) 
 	all := &fanoutStreams{missing: c.missing}
 	all.ctx, all.cancel = context.WithCancelCause(ctx)
 	for i, s := range c.stores {
-		g := &deadlineStream{store: s, request: sr, wanted: sr.Aggregates, abort: r.AbortOnPartial, timeout: f.opts.ResponseTimeout}
+		g := &deadlineStream{store: s, request: sr, wanted: sr.Aggregates, abort: r.AbortOnPartial, timeout: f.opts.ResponseTimeout, flags: f.opts.Flags}
 		g.ctx, g.cancel = context.WithCancelCause(all.ctx)
 		if g.timeout > 0 {
 			g.timer = time.AfterFunc(g.timeout, func() { g.cancel(ErrStalled) })

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 
@@ -45,6 +46,7 @@ type Options struct {
 	Timeout        time.Duration // of one query, including the wait for a slot; 0: 2 minutes
 	RangeMax       time.Duration // limit of the range of one query; 0: no limit
 	FailPartial    bool          // fail instead of returning a partial response
+	Flags          hint.Flags    // that raise the limits
 
 	Logger  *slog.Logger     // logs each block that cannot be read; nil: no log
 	Metrics *instruments.Set // nil: not exposed
@@ -101,7 +103,7 @@ func New(opts Options, s Viewer) *Engine {
 // context, which has the timeout, and call done at its end.
 func (e *Engine) admit(ctx context.Context, startMS, endMS int64) (_ context.Context, done func(), err error) {
 	if most := e.opts.RangeMax.Milliseconds(); most > 0 && endMS > startMS && uint64(endMS)-uint64(startMS) > uint64(most) {
-		return nil, nil, fmt.Errorf("%w: the range of %s exceeds the limit of %s", profiles.ErrLimit, inWords(uint64(endMS)-uint64(startMS)), e.opts.RangeMax)
+		return nil, nil, fmt.Errorf("%w: the range of %s exceeds the limit of %s%s", profiles.ErrLimit, inWords(uint64(endMS)-uint64(startMS)), e.opts.RangeMax, e.opts.Flags.Of("RangeMax"))
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Timeout)
 	select {

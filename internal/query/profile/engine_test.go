@@ -126,3 +126,44 @@ func TestEngine_ReturnsPushedProfiles(t *testing.T) {
 	}
 	check(openStore(t, dir, store.Options{Retention: -1}))
 }
+
+// viewing keeps the views that a store returned.
+type viewing struct {
+	Viewer
+	views []*store.View
+}
+
+func (v *viewing) View(ctx context.Context, tenant string, minNS, maxNS int64) (*store.View, error) {
+	view, err := v.Viewer.View(ctx, tenant, minNS, maxNS)
+	if view != nil {
+		v.views = append(v.views, view)
+	}
+	return view, err
+}
+
+// A view that stays open holds the files of its blocks.
+func TestEngine_ClosesItsViews(t *testing.T) {
+	ctx, at := context.Background(), time.UnixMilli(1_700_000_000_000)
+	s := openStore(t, t.TempDir(), store.Options{Retention: -1})
+	if err := s.Append(ctx, "a", []profiles.RawProfile{{Labels: cpuLabels("a"), ID: profiles.ID{1}, TimeNS: at.UnixNano(), Raw: cpu(map[string][]string{"x": {"leaf", "main"}}, map[string]int64{"x": 3})}}); err != nil {
+		t.Fatal(err)
+	}
+	v := &viewing{Viewer: s}
+	e := New(Options{}, v)
+	result, err := e.SelectSeries(ctx, &profiles.SeriesRequest{Tenant: "a", Type: cpuType, StartMS: at.UnixMilli() - 30_000, EndMS: at.UnixMilli() + 15_000, StepMS: 15_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result.Close()
+	if _, err := e.MergeFlame(ctx, &profiles.MergeRequest{Tenant: "a", Type: cpuType, StartMS: 0, EndMS: at.UnixMilli()}); err != nil {
+		t.Fatal(err)
+	}
+	if len(v.views) < 2 {
+		t.Fatalf("%d views", len(v.views))
+	}
+	for i, view := range v.views {
+		if view.Sources != nil {
+			t.Errorf("view %d is open", i)
+		}
+	}
+}

@@ -16,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/ferula-io/ferula/internal/hint"
 )
 
 // TimeoutByDefault is the timeout of queries if Options have none.
@@ -36,6 +38,8 @@ type Options struct {
 	PerStepStats           bool
 	TypeAndUnitLabels      bool
 	UseStartTimestamps     bool
+
+	Flags hint.Flags // that raise the limits, by the names of options
 }
 
 func (o Options) withDefaults() Options {
@@ -78,6 +82,8 @@ type Engine struct {
 	Parser               parser.Parser
 	noStepSubqueryMS     atomic.Int64
 	defaultLookbackDelta time.Duration
+	flags                hint.Flags
+	opts                 promql.EngineOpts
 }
 
 var _ promql.QueryEngine = (*Engine)(nil)
@@ -96,6 +102,7 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine,
 			EnableBinopFillModifiers:     opts.BinopFillModifiers,
 		}),
 		defaultLookbackDelta: opts.LookbackDelta,
+		flags:                opts.Flags,
 	}
 	e.noStepSubqueryMS.Store(time.Minute.Milliseconds())
 	engineOpts := promql.EngineOpts{
@@ -104,7 +111,7 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine,
 		MaxSamples:               opts.MaxSamples,
 		Timeout:                  opts.Timeout,
 		LookbackDelta:            opts.LookbackDelta,
-		NoStepSubqueryIntervalFn: func(int64) int64 { return e.noStepSubqueryMS.Load() },
+		NoStepSubqueryIntervalFn: e.SubqueryStep,
 		EnableAtModifier:         true,
 		EnableNegativeOffset:     true,
 		EnablePerStepStats:       opts.PerStepStats,
@@ -113,6 +120,8 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine,
 		UseStartTimestamps:       opts.UseStartTimestamps,
 		Parser:                   e.Parser,
 	}
+	e.opts = engineOpts
+	e.opts.Reg = nil
 	if opts.TrackerDir != "" {
 		tracker, err := promql.NewActiveQueryTracker(opts.TrackerDir, opts.MaxConcurrency, logger)
 		if err != nil {
@@ -125,6 +134,20 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine,
 	e.Engine = promql.NewEngine(engineOpts)
 	return e, nil
 }
+
+// Bare returns an engine for parts of queries of e: with the same options but for its limit of
+// samples, and without slots, query log and metrics. It needs no Close.
+func (e *Engine) Bare(maxSamples int) *promql.Engine {
+	opts := e.opts
+	opts.MaxSamples = maxSamples
+	return promql.NewEngine(opts)
+}
+
+// MaxSamples returns the number of samples one query may hold in memory.
+func (e *Engine) MaxSamples() int { return e.opts.MaxSamples }
+
+// SubqueryStep returns the step of subqueries that have none, in ms, for any range.
+func (e *Engine) SubqueryStep(int64) int64 { return e.noStepSubqueryMS.Load() }
 
 // SetEvaluationInterval sets the default resolution of subqueries, which Prometheus takes from
 // global.evaluation_interval of the configuration.

@@ -1,0 +1,105 @@
+package columns
+
+import (
+	"math/bits"
+
+	"github.com/prometheus/prometheus/promql"
+)
+
+// errTooMany is Prometheus' error for a query over its limit of samples.
+const errTooMany = promql.ErrTooManySamples("query execution")
+
+// account counts the samples that Prometheus' engine would hold in memory at the same
+// place of the evaluation. This engine holds fewer; the limit and the statistics are those
+// of Prometheus.
+type account struct {
+	current, peak, limit int
+}
+
+// touch notes that n samples more than the current ones are held meanwhile.
+func (a *account) touch(n int) error {
+	if n += a.current; n > a.peak {
+		a.peak = n
+	}
+	if n > a.limit {
+		return errTooMany
+	}
+	return nil
+}
+
+// add adds n samples.
+func (a *account) add(n int) error {
+	err := a.touch(n)
+	a.current += n
+	return err
+}
+
+// replay adds what another account counted from 0.
+func (a *account) replay(b *account) error {
+	err := a.touch(b.peak)
+	a.current += b.current
+	return err
+}
+
+// stepCounts counts the samples of an operator that Prometheus evaluates step by step
+// (rangeEval): those that it reads and those that it returns.
+type stepCounts struct {
+	before  int // samples held before the operands were evaluated
+	fullIn  int // series with a sample at each step
+	in, out []int32
+	less    int // that histograms of series count less than those of vectors
+}
+
+func (ev *evaluation) newStepCounts() *stepCounts {
+	return &stepCounts{before: ev.acct.current, in: make([]int32, ev.steps), out: make([]int32, ev.steps)}
+}
+
+func countInto(n []int32, has bitmap) {
+	for w, word := range has {
+		for ; word != 0; word &= word - 1 {
+			n[w*64+bits.TrailingZeros64(word)]++
+		}
+	}
+}
+
+func (c *stepCounts) read(r *row) {
+	if r.full() {
+		c.fullIn++
+		return
+	}
+	countInto(c.in, r.has)
+}
+
+func (c *stepCounts) returned(r *row) {
+	countInto(c.out, r.has)
+	for i, h := range r.hists {
+		if h != nil && r.has.get(i) {
+			c.out[i] += int32(vectorSize(h) - 1)
+			c.less += vectorSize(h) - pointSize(h)
+		}
+	}
+}
+
+// finish counts all steps, after the operands were evaluated. It stops at the step
+// failAt, if that is not negative, with the error fail.
+func (c *stepCounts) finish(a *account, failAt int, fail error) error {
+	total := 0
+	for i := range c.in {
+		in, out := int(c.in[i])+c.fullIn, int(c.out[i])
+		if err := a.touch(total + in + out); err != nil {
+			return err
+		}
+		if total += out; i == failAt {
+			return fail
+		}
+	}
+	a.current = c.before + total - c.less
+	return nil
+}
+
+// finishBefore counts all steps up to failAt, at which the operator failed after it read
+// its input.
+func (c *stepCounts) finishBefore(a *account, failAt int, fail error) error {
+	c.in, c.out[failAt] = c.in[:failAt+1], 0
+	return c.finish(a, failAt, fail)
+}

@@ -1,0 +1,487 @@
+package columns
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/schema"
+)
+
+// collect evaluates a node and keeps all rows.
+func (ev *evaluation) collect(n node, counts *stepCounts) ([]row, error) {
+	var rows []row
+	err := n.eval(ev, func(r *row) error {
+		if counts != nil {
+			counts.read(r)
+		}
+		if err := ev.hold(ev.steps); err != nil {
+			return err
+		}
+		rows = append(rows, r.clone())
+		return nil
+	})
+	return rows, err
+}
+
+// signatures numbers the sets of matching labels of two operands.
+type signatures struct {
+	names   []string
+	on      bool
+	numbers map[string]int
+	buf     []byte
+}
+
+func newSignatures(m *parser.VectorMatching) *signatures {
+	s := &signatures{on: m.On, numbers: map[string]int{}, names: slices.Clone(m.MatchingLabels)}
+	if !m.On {
+		s.names = append(s.names, labels.MetricName)
+	}
+	slices.Sort(s.names)
+	return s
+}
+
+func (s *signatures) of(metric labels.Labels) int {
+	if s.on {
+		s.buf = metric.BytesWithLabels(s.buf, s.names...)
+	} else {
+		s.buf = metric.BytesWithoutLabels(s.buf, s.names...)
+	}
+	n, ok := s.numbers[string(s.buf)]
+	if !ok {
+		n = len(s.numbers)
+		s.numbers[string(s.buf)] = n
+	}
+	return n
+}
+
+// setNode is and, or, unless.
+type setNode struct {
+	expr *parser.BinaryExpr
+	a, b node
+}
+
+// eval implements node.
+func (n *setNode) eval(ev *evaluation, sink func(*row) error) error {
+	counts, sets := ev.newStepCounts(), newLabelsets()
+	left, err := ev.collect(n.a, counts)
+	if err != nil {
+		return err
+	}
+	right, err := ev.collect(n.b, counts)
+	if err != nil {
+		return err
+	}
+	emit := func(r *row) error {
+		if r.has.empty() {
+			return nil
+		}
+		counts.returned(r)
+		sets.add(r)
+		return sink(r)
+	}
+	signatures := newSignatures(n.expr.VectorMatching)
+	present := map[int]bitmap{} // the steps at which a signature is on the side that decides
+	decides, follows := right, left
+	if n.expr.Op == parser.LOR {
+		decides, follows = left, right
+	}
+	for i := range decides {
+		sig := signatures.of(decides[i].metric)
+		if present[sig] == nil { // at most as many as rows
+			present[sig] = newBitmap(ev.steps)
+		}
+		for w, word := range decides[i].has {
+			present[sig][w] |= word
+		}
+	}
+	if n.expr.Op == parser.LOR {
+		for i := range left {
+			if err := emit(&left[i]); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range follows {
+		r := &follows[i]
+		has := present[signatures.of(r.metric)]
+		for w := range r.has {
+			switch {
+			case n.expr.Op == parser.LAND && has == nil:
+				r.has[w] = 0
+			case n.expr.Op == parser.LAND:
+				r.has[w] &= has[w]
+			case has != nil:
+				r.has[w] &^= has[w]
+			}
+		}
+		if err := emit(r); err != nil {
+			return err
+		}
+	}
+	ev.repeats = ev.repeats || sets.repeated
+	return counts.finish(&ev.acct, ev.dup(sets), errSameLabels)
+}
+
+// matchNode is an arithmetic or comparison operator between two vectors.
+type matchNode struct {
+	expr *parser.BinaryExpr
+	a, b node
+}
+
+// eval implements node.
+func (n *matchNode) eval(ev *evaluation, sink func(*row) error) error {
+	counts := ev.newStepCounts()
+	left, err := ev.collect(n.a, counts)
+	if err != nil {
+		return err
+	}
+	right, err := ev.collect(n.b, counts)
+	if err != nil {
+		return err
+	}
+	for _, side := range [][]row{left, right} {
+		if slices.ContainsFunc(side, func(r row) bool { return r.hists != nil }) {
+			return errGiveUp("histograms_matched")
+		}
+	}
+	m := &matchRun{matchNode: n, ev: ev, matching: n.expr.VectorMatching, counts: counts, sets: newLabelsets(), builder: labels.NewBuilder(labels.EmptyLabels())}
+	m.swap = m.matching.Card == parser.CardOneToMany
+	m.many, m.one = left, right
+	if m.swap {
+		m.many, m.one = right, left
+	}
+	signatures := newSignatures(m.matching)
+	for i := range m.many {
+		m.manySigs = append(m.manySigs, signatures.of(m.many[i].metric))
+	}
+	for i := range m.one {
+		m.oneSigs = append(m.oneSigs, signatures.of(m.one[i].metric))
+	}
+	m.sigs = len(signatures.numbers)
+	if pairs, metrics, ok := m.pairs(); ok {
+		err = m.rows(pairs, metrics, sink)
+	} else {
+		err = m.stepwise(sink)
+	}
+	if err != nil {
+		return err
+	}
+	ev.repeats = ev.repeats || m.sets.repeated
+	if m.failed != nil {
+		return counts.finishBefore(&ev.acct, m.failAt, m.failed)
+	}
+	return counts.finish(&ev.acct, ev.dup(m.sets), errSameLabels)
+}
+
+// matchRun is one evaluation of a matchNode. The sides are those of a many-to-one match;
+// swap means that the left operand is the one side.
+type matchRun struct {
+	*matchNode
+	ev                *evaluation
+	matching          *parser.VectorMatching
+	many, one         []row
+	manySigs, oneSigs []int
+	sigs              int
+	swap              bool
+	counts            *stepCounts
+	sets              *labelsets
+	builder           *labels.Builder
+	failAt            int // step
+	failed            error
+}
+
+// metric returns the labels of the result of two series.
+func (m *matchRun) metric(many, one labels.Labels) labels.Labels {
+	m.builder.Reset(many)
+	if m.expr.ReturnBool && !m.ev.engine.opts.DelayedNameRemoval || !keepsName(m.expr.Op) {
+		schema.Metadata{}.SetToLabels(m.builder)
+	}
+	if m.matching.Card == parser.CardOneToOne {
+		if m.matching.On {
+			m.builder.Keep(m.matching.MatchingLabels...)
+		} else {
+			m.builder.Del(m.matching.MatchingLabels...)
+		}
+	}
+	for _, name := range m.matching.Include {
+		if v := one.Get(name); v != "" {
+			m.builder.Set(name, v)
+		} else {
+			m.builder.Del(name)
+		}
+	}
+	return m.builder.Labels()
+}
+
+// pairs returns, for each series of the many side, the series of the other side that it
+// matches, -1 for none, and the labels of the results. ok is false if there may be several
+// matches, which are errors if they are at the same step.
+func (m *matchRun) pairs() (pairs []int, metrics []labels.Labels, ok bool) {
+	if m.matching.FillValues.LHS != nil || m.matching.FillValues.RHS != nil {
+		return nil, nil, false
+	}
+	of := make([]int, m.sigs)
+	for i := range of {
+		of[i] = -1
+	}
+	for i, sig := range m.oneSigs {
+		if of[sig] >= 0 {
+			return nil, nil, false
+		}
+		of[sig] = i
+	}
+	used := make([]bool, m.sigs)
+	type result struct {
+		sig  int
+		hash uint64
+	}
+	seen := map[result]bool{}
+	for i, sig := range m.manySigs {
+		if m.matching.Card == parser.CardOneToOne && used[sig] && of[sig] >= 0 {
+			return nil, nil, false
+		}
+		used[sig] = true
+		pairs = append(pairs, of[sig])
+		var metric labels.Labels
+		if of[sig] >= 0 {
+			metric = m.metric(m.many[i].metric, m.one[of[sig]].metric)
+			key := result{sig, metric.Hash()}
+			if seen[key] {
+				return nil, nil, false
+			}
+			seen[key] = true
+		}
+		metrics = append(metrics, metric)
+	}
+	return pairs, metrics, true
+}
+
+// rows computes the results row by row.
+func (m *matchRun) rows(pairs []int, metrics []labels.Labels, sink func(*row) error) error {
+	out := newRow(m.ev.steps)
+	for i, j := range pairs {
+		if j < 0 {
+			continue
+		}
+		many, one := &m.many[i], &m.one[j]
+		out.metric, out.dropName = metrics[i], m.expr.ReturnBool
+		for w := range out.has {
+			out.has[w] = many.has[w] & one.has[w]
+		}
+		left, right := many.values, one.values
+		if m.swap {
+			left, right = right, left
+		}
+		m.apply(&out, left, right)
+		if out.has.empty() {
+			continue
+		}
+		m.counts.returned(&out)
+		m.sets.add(&out)
+		if err := sink(&out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// apply applies the operator to all steps.
+func (m *matchRun) apply(out *row, left, right []float64) {
+	if isArithmetic(m.expr.Op) {
+		arithmetic(m.expr.Op, out.values, left, right)
+		return
+	}
+	for i, a := range left {
+		keep := compare(m.expr.Op, a, right[i])
+		out.values[i] = a
+		if m.expr.ReturnBool {
+			out.values[i] = truth(keep)
+		} else if !keep {
+			out.has[i>>6] &^= 1 << (i & 63)
+		}
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// pair is two series that match: indexes, or -1 for a fill value.
+type pair struct{ many, one int }
+
+// stepwise computes the results step by step, as Prometheus does, so that the error of the
+// first step that has one is found.
+func (m *matchRun) stepwise(sink func(*row) error) error {
+	var order []pair
+	results := map[pair]*row{}
+	add := func(p pair, step int, value float64) error {
+		r := results[p]
+		if r == nil {
+			if err := m.ev.hold(m.ev.steps); err != nil { // there may be a pair for every two series
+				return err
+			}
+			fresh := newRow(m.ev.steps)
+			fresh.metric, fresh.dropName = m.metricOf(p), m.expr.ReturnBool
+			r = &fresh
+			results[p], order = r, append(order, p)
+		}
+		r.values[step] = value
+		r.has.set(step)
+		return nil
+	}
+	for step := range m.ev.steps {
+		if err := contextError(m.ev.ctx); err != nil {
+			return err
+		}
+		err := m.step(step, add)
+		if errors.As(err, new(errGiveUp)) {
+			return err
+		}
+		if err != nil {
+			m.failAt, m.failed = step, err
+			break
+		}
+	}
+	for _, p := range order {
+		r := results[p]
+		m.counts.returned(r)
+		m.sets.add(r)
+		if m.failed != nil {
+			continue
+		}
+		if err := sink(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// metricOf returns the labels of the result of a pair.
+func (m *matchRun) metricOf(p pair) labels.Labels {
+	matched := func(other labels.Labels) labels.Labels {
+		return other.MatchLabels(m.matching.On, m.matching.MatchingLabels...)
+	}
+	switch {
+	case p.one < 0:
+		return m.metric(m.many[p.many].metric, matched(m.many[p.many].metric))
+	case p.many < 0:
+		return m.metric(matched(m.one[p.one].metric), m.one[p.one].metric)
+	}
+	return m.metric(m.many[p.many].metric, m.one[p.one].metric)
+}
+
+// step matches the samples of one step.
+func (m *matchRun) step(step int, add func(pair, int, float64) error) error {
+	one := make([]int, m.sigs)
+	for i := range one {
+		one[i] = -1
+	}
+	for i := range m.one {
+		if !m.one[i].has.get(step) {
+			continue
+		}
+		sig := m.oneSigs[i]
+		if one[sig] < 0 {
+			one[sig] = i
+			continue
+		}
+		if !m.anyMany(step) && m.matching.FillValues.LHS == nil && m.matching.FillValues.RHS == nil {
+			return nil // nothing is matched with an empty operand
+		}
+		return m.duplicate(m.one[i].metric, m.one[one[sig]].metric)
+	}
+	matched, inserted := make([]bool, m.sigs), make([]map[uint64]bool, m.sigs)
+	for i := range m.many {
+		if !m.many[i].has.get(step) {
+			continue
+		}
+		sig := m.manySigs[i]
+		p, value := pair{i, one[sig]}, 0.0
+		if p.one >= 0 {
+			value = m.one[p.one].values[step]
+		} else {
+			if m.matching.FillValues.RHS == nil {
+				continue
+			}
+			value = *m.matching.FillValues.RHS
+		}
+		if err := m.result(p, sig, step, m.many[i].values[step], value, matched, inserted, add); err != nil {
+			return err
+		}
+	}
+	f := m.matching.FillValues.LHS
+	if f == nil {
+		return nil
+	}
+	for i := range m.one {
+		if !m.one[i].has.get(step) || matched[m.oneSigs[i]] || len(inserted[m.oneSigs[i]]) > 0 {
+			continue
+		}
+		if err := m.result(pair{-1, i}, m.oneSigs[i], step, *f, m.one[i].values[step], matched, inserted, add); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *matchRun) anyMany(step int) bool {
+	return slices.ContainsFunc(m.many, func(r row) bool { return r.has.get(step) })
+}
+
+// result adds the result of a pair at one step.
+func (m *matchRun) result(p pair, sig, step int, many, one float64, matched []bool, inserted []map[uint64]bool, add func(pair, int, float64) error) error {
+	left, right := many, one
+	if m.swap {
+		left, right = right, left
+	}
+	value, keep := left, true
+	if isArithmetic(m.expr.Op) {
+		v := []float64{left}
+		arithmetic(m.expr.Op, v, v, []float64{right})
+		value = v[0]
+	} else {
+		keep = compare(m.expr.Op, left, right)
+	}
+	if m.expr.ReturnBool {
+		value = truth(keep)
+	}
+	if m.matching.Card == parser.CardOneToOne {
+		if matched[sig] {
+			return errors.New("multiple matches for labels: many-to-one matching must be explicit (group_left/group_right)")
+		}
+		matched[sig] = true
+	} else {
+		hash := m.metricOf(p).Hash()
+		if inserted[sig] == nil {
+			inserted[sig] = map[uint64]bool{}
+		}
+		if inserted[sig][hash] {
+			return errors.New("multiple matches for labels: grouping labels must ensure unique matches")
+		}
+		inserted[sig][hash] = true
+	}
+	if keep || m.expr.ReturnBool {
+		return add(p, step, value)
+	}
+	return nil
+}
+
+// duplicate is Prometheus' error for two series of the one side that match the same.
+func (m *matchRun) duplicate(a, b labels.Labels) error {
+	side := "right"
+	if m.swap {
+		side = "left"
+	}
+	first, second := a.String(), b.String()
+	if first > second {
+		first, second = second, first
+	}
+	return fmt.Errorf("found duplicate series for the match group %s on the %s hand-side of the operation: [%s, %s];many-to-many matching not allowed: matching labels must be unique on one side",
+		a.MatchLabels(m.matching.On, m.matching.MatchingLabels...).String(), side, first, second)
+}

@@ -1,0 +1,95 @@
+package columns_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/tsdb"
+)
+
+// writeStore returns the folder of a store with the samples that write appends.
+func writeStore(t *testing.T, write func(db *tsdb.DB)) string {
+	t.Helper()
+	dir := t.TempDir()
+	opts := tsdb.DefaultOptions()
+	opts.NoLockfile = true
+	db, err := tsdb.Open(dir, nil, nil, opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(db)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestQuery_LeavesPairsOfShortLivedSeriesToPrometheus(t *testing.T) {
+	const steps, many = 3000, 40
+	dir := writeStore(t, func(db *tsdb.DB) {
+		for i := range int64(60) { // one after the other
+			from := beginMS + i*steps/60*1000
+			appendSamples(t, db, fmt.Sprintf(`pod{uid="%d"}`, i), from, from+steps/60*1000, 1000, func(int, int64) (float64, bool) { return 1, true })
+		}
+		for i := range many {
+			appendSamples(t, db, fmt.Sprintf(`node{i="%d"}`, i), beginMS, beginMS+steps*1000, 1000, func(n int, _ int64) (float64, bool) { return float64(n), true })
+		}
+	})
+	store := openStore(t, dir)
+	reference, engine := newEngines(1_000_000)
+	r := request{query: `node * on() group_left() last_over_time(pod[1s])`, start: beginMS, end: beginMS + (steps-1)*1000, step: time.Second}
+	want, _ := r.run(t, reference, store)
+	got, by := r.run(t, engine, store)
+	if got != want {
+		t.Error(difference(got, want))
+	}
+	if by != "prometheus memory" { // 2400 pairs of 3000 steps
+		t.Errorf("evaluated by %s", by)
+	}
+}
+
+func TestQuery_LeavesSubqueriesOfManyStepsToPrometheus(t *testing.T) {
+	store := newWorld(t, false)
+	reference, engine := newEngines(2_000_000)
+	for query, wantBy := range map[string]string{
+		`sum(max_over_time((both_a + 1)[5h:1s]))`:                            "columns",
+		`sum(max_over_time((both_a + 1)[5h:10ms]))`:                          "prometheus memory",
+		`max_over_time(max_over_time(part_a[1m:100ms])[1h:1s])`:              "columns",
+		`max_over_time(sum(max_over_time(part_a[1m:10ms]))[3h:500ms])`:       "prometheus memory",
+		`sum(max_over_time(part_a[4h:10ms])) + max_over_time(both_a[1h:1m])`: "prometheus memory",
+	} {
+		r := request{query: query, start: beginMS + 5*hourMS}
+		want, _ := r.run(t, reference, store)
+		got, by := r.run(t, engine, store)
+		if got != want {
+			t.Errorf("%s: %s", r, difference(got, want))
+		}
+		if by != wantBy {
+			t.Errorf("%s: evaluated by %s, want %s", r, by, wantBy)
+		}
+	}
+}
+
+func TestQuery_BoundsTheLabelsThatItMakes(t *testing.T) {
+	dir := writeStore(t, func(db *tsdb.DB) {
+		for i := range 100 {
+			appendSamples(t, db, fmt.Sprintf(`x{a="%s",i="%d"}`, strings.Repeat("y", 1000), i), beginMS, beginMS+1000, 1000, func(int, int64) (float64, bool) { return 1, true })
+		}
+	})
+	store := openStore(t, dir)
+	_, engine := newEngines(1000)
+	for query, want := range map[string]string{
+		`count(label_replace(x,"b","` + strings.Repeat("$1", 100) + `","a","(.*)"))`:                                       "100/",
+		`count(label_replace(x,"b","` + strings.Repeat("$1", 200) + `","a","(.*)"))`:                                       "label_replace() made the labels of all series longer by more than 16777216 bytes",
+		`count(label_replace(x,"b","` + strings.Repeat("$1", 1049) + `","a","(.*)"))`:                                      "label_replace() would make a label value of up to 1051098 bytes: at most 1048576",
+		`label_join(label_replace(x,"b","` + strings.Repeat("$1", 1000) + `","a","(.*)"),"c","-","b","b")`:                 "label_join() would make a label value of up to 2000002 bytes",
+		`count(label_replace(label_replace(x,"a","short","a","(.*)"),"b","` + strings.Repeat("$1", 200) + `","a","(.*)"))`: "100/",
+	} {
+		got, by := request{query: query, start: beginMS}.run(t, engine, store)
+		if by != "columns" || !strings.Contains(got, want) {
+			t.Errorf("%.60s: evaluated by %s: %.200s, want %q", query, by, got, want)
+		}
+	}
+}

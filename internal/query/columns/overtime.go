@@ -1,0 +1,163 @@
+package columns
+
+import (
+	"math"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/util/kahansum"
+)
+
+// plus is kahansum.Inc, small enough to be inlined. It has no products that could be fused.
+func plus(sum, c, v float64) (float64, float64) {
+	t := sum + v
+	if t > math.MaxFloat64 || t < -math.MaxFloat64 {
+		return t, 0
+	}
+	if math.Abs(sum) >= math.Abs(v) {
+		return t, c + ((sum - t) + v)
+	}
+	return t, c + ((v - t) + sum)
+}
+
+func sumWindows(w *windowRun, r *row, points []promql.FPoint) error {
+	for i, s := range w.spans {
+		if err := w.check(i); err != nil {
+			return err
+		}
+		if s.from == s.to {
+			continue
+		}
+		var sum, c float64
+		for _, p := range points[s.from:s.to] {
+			sum, c = plus(sum, c, p.F)
+		}
+		if !math.IsInf(sum, 0) {
+			sum += c
+		}
+		r.values[i] = sum
+		r.has.set(i)
+	}
+	return nil
+}
+
+func avgWindows(w *windowRun, r *row, points []promql.FPoint) error {
+	for i, s := range w.spans {
+		if err := w.check(i); err != nil {
+			return err
+		}
+		if s.from == s.to {
+			continue
+		}
+		r.values[i] = average(points[s.from:s.to])
+		r.has.set(i)
+	}
+	return nil
+}
+
+// average is the sum divided by the count, or the incremental mean if the sum is beyond
+// the range of floats.
+func average(points []promql.FPoint) float64 {
+	sum, c := points[0].F, 0.0
+	for i, p := range points[1:] {
+		next, nextC := plus(sum, c, p.F)
+		if next > math.MaxFloat64 || next < -math.MaxFloat64 {
+			return incremental(points, i+1, sum, c)
+		}
+		sum, c = next, nextC
+	}
+	n := float64(len(points))
+	return sum/n + c/n
+}
+
+// incremental continues an average at points[i], after the sum of those before.
+func incremental(points []promql.FPoint, i int, sum, c float64) float64 {
+	n := float64(i)
+	mean := sum / n
+	c /= n
+	for ; i < len(points); i++ {
+		n = float64(i + 1)
+		q := (n - 1) / n
+		mean, c = kahansum.Inc(points[i].F/n, q*mean, q*c)
+	}
+	return mean + c
+}
+
+func minWindows(w *windowRun, r *row, points []promql.FPoint) error {
+	for i, s := range w.spans {
+		if err := w.check(i); err != nil {
+			return err
+		}
+		if s.from == s.to {
+			continue
+		}
+		least := points[s.from].F
+		for _, p := range points[s.from:s.to] {
+			if p.F < least || math.IsNaN(least) {
+				least = p.F
+			}
+		}
+		r.values[i] = least
+		r.has.set(i)
+	}
+	return nil
+}
+
+func maxWindows(w *windowRun, r *row, points []promql.FPoint) error {
+	for i, s := range w.spans {
+		if err := w.check(i); err != nil {
+			return err
+		}
+		if s.from == s.to {
+			continue
+		}
+		greatest := points[s.from].F
+		for _, p := range points[s.from:s.to] {
+			if p.F > greatest || math.IsNaN(greatest) {
+				greatest = p.F
+			}
+		}
+		r.values[i] = greatest
+		r.has.set(i)
+	}
+	return nil
+}
+
+func countWindows(w *windowRun, r *row, _ []promql.FPoint) error {
+	for i, s := range w.spans {
+		if s.from < s.to {
+			r.values[i] = float64(s.to - s.from)
+			r.has.set(i)
+		}
+	}
+	return nil
+}
+
+func lastWindows(w *windowRun, r *row, points []promql.FPoint) error {
+	for i, s := range w.spans {
+		if s.from < s.to {
+			r.values[i] = points[s.to-1].F
+			r.has.set(i)
+		}
+	}
+	return nil
+}
+
+func firstWindows(w *windowRun, r *row, points []promql.FPoint) error {
+	for i, s := range w.spans {
+		if s.from < s.to {
+			r.values[i] = points[s.from].F
+			r.has.set(i)
+		}
+	}
+	return nil
+}
+
+func presentWindows(w *windowRun, r *row, _ []promql.FPoint) error {
+	for i, s := range w.spans {
+		if s.from < s.to {
+			r.values[i] = 1
+			r.has.set(i)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package columns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
+)
+
+// errGiveUp ends an evaluation that only Prometheus' engine can do. Its text is the reason
+// that is reported.
+type errGiveUp string
+
+func (e errGiveUp) Error() string { return "not evaluated by columns: " + string(e) }
+
+// errNeedSamples ends an evaluation from encoded chunks: the samples must be read through
+// Prometheus' iterators, which merge overlapping chunks.
+var errNeedSamples = errors.New("chunks that only Prometheus' iterators can read")
+
+// errReadTwice is a fault of this package.
+var errReadTwice = errors.New("a selector is read that was not selected, or for the second time")
+
+// source is one view of the storage.
+type source interface {
+	sel(ctx context.Context, s *selector) pointsSet
+	close() error
+}
+
+// pointsSet is a stream of series, in the order in which Prometheus' engine gets them.
+type pointsSet interface {
+	next() bool
+	labels() (labels.Labels, error)
+	// points appends the samples of the current series from mint to maxt, or more. Stale
+	// markers are among them.
+	points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error)
+	// series returns the current series after points returned errHistograms.
+	series() storage.Series
+	err() error
+	warnings() annotations.Annotations
+}
+
+// samplesSource reads through Prometheus' interface. It can read everything.
+//
+// All selectors are selected before the first series of any is read, as by Prometheus' engine:
+// the remote endpoints of a storage allow nothing else, and are requested at the same time.
+type samplesSource struct {
+	querier  storage.Querier
+	selected map[*parser.VectorSelector]storage.SeriesSet
+}
+
+func newSamplesSource(ctx context.Context, querier storage.Querier, all []selector) samplesSource {
+	s := samplesSource{querier, make(map[*parser.VectorSelector]storage.SeriesSet, len(all))}
+	for i := range all {
+		s.selected[all[i].vs] = querier.Select(ctx, false, all[i].hints, all[i].vs.LabelMatchers...)
+	}
+	return s
+}
+
+func (s samplesSource) close() error { return s.querier.Close() }
+
+func (s samplesSource) sel(_ context.Context, of *selector) pointsSet {
+	set := s.selected[of.vs]
+	if set == nil {
+		set = storage.ErrSeriesSet(errReadTwice)
+	}
+	delete(s.selected, of.vs)
+	return &samplesSet{SeriesSet: set}
+}
+
+type samplesSet struct {
+	storage.SeriesSet
+	current storage.Series
+	iter    chunkenc.Iterator
+}
+
+func (s *samplesSet) next() bool {
+	if !s.Next() {
+		return false
+	}
+	s.current = s.At()
+	return true
+}
+
+func (s *samplesSet) labels() (labels.Labels, error) { return s.current.Labels(), nil }
+
+func (s *samplesSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
+	s.iter = s.current.Iterator(s.iter)
+	for kind := s.iter.Seek(mint); kind != chunkenc.ValNone; kind = s.iter.Next() {
+		if kind != chunkenc.ValFloat {
+			return to, errHistograms
+		}
+		t, f := s.iter.At()
+		if t > maxt {
+			break
+		}
+		to = append(to, promql.FPoint{T: t, F: f})
+	}
+	return to, s.iter.Err()
+}
+
+func (s *samplesSet) series() storage.Series { return s.current }
+
+func (s *samplesSet) err() error {
+	if err := s.Err(); err != nil {
+		return fmt.Errorf("expanding series: %w", err)
+	}
+	return nil
+}
+
+func (s *samplesSet) warnings() annotations.Annotations { return s.Warnings() }
+
+// withoutStale removes stale markers, in place.
+func withoutStale(points []promql.FPoint) []promql.FPoint {
+	for i := range points {
+		if value.IsStaleNaN(points[i].F) {
+			kept := points[:i]
+			for _, p := range points[i+1:] {
+				if !value.IsStaleNaN(p.F) {
+					kept = append(kept, p)
+				}
+			}
+			return kept
+		}
+	}
+	return points
+}

@@ -1,0 +1,285 @@
+package columns
+
+import (
+	"context"
+	"errors"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
+	"github.com/prometheus/prometheus/util/stats"
+)
+
+// query is a query of Prometheus' engine, whose evaluation is replaced. While it runs, the
+// expression is a selector whose selection is empty and evaluates the real expression
+// meanwhile: so the queue, the timeout, the log, the timers and the metrics are those of
+// Prometheus' engine, and its statistics are filled in by the evaluation.
+type query struct {
+	promql.Query
+	engine    *Engine
+	hook      *hook
+	stmt      *parser.EvalStmt
+	selectors []selector // of the nodes
+	root      node       // nil: Prometheus' engine evaluates the query
+	reason    string     // why it does
+
+	points *pointsPool // of the result
+	whole  promql.Query
+}
+
+// EvaluatedBy returns the name of the engine that evaluated the query and, if that is not
+// this one, why.
+func (q *query) EvaluatedBy() (engine, reason string) {
+	if q.root == nil {
+		return Prometheus, q.reason
+	}
+	return Columns, ""
+}
+
+// Statement implements promql.Query. It returns the real statement even while the query runs.
+func (q *query) Statement() parser.Statement {
+	if q.root == nil {
+		return q.Query.Statement()
+	}
+	real := *q.stmt
+	if q.hook.expr != nil {
+		real.Expr = q.hook.expr
+	}
+	return &real
+}
+
+// Exec implements promql.Query.
+func (q *query) Exec(ctx context.Context) *promql.Result {
+	if q.root == nil {
+		q.engine.count(q.EvaluatedBy())
+		return q.Query.Exec(ctx)
+	}
+	var res *promql.Result // of the evaluation, if it was begun
+	q.hook.expr = q.stmt.Expr
+	q.hook.run = func(ctx context.Context) {
+		res = &promql.Result{}
+		res.Value, res.Warnings, res.Err = q.evaluate(ctx)
+		if res.Err != nil {
+			panic(res.Err) // as Prometheus' evaluator ends: it recovers, and logs the error
+		}
+	}
+	q.stmt.Expr = &parser.VectorSelector{}
+	outer := q.Query.Exec(ctx)
+	q.stmt.Expr, q.hook.run = q.hook.expr, nil
+	q.engine.count(q.EvaluatedBy())
+	if res == nil || outer.Err != nil {
+		if res != nil {
+			outer.Warnings = res.Warnings
+		}
+		return outer
+	}
+	return res
+}
+
+// Close implements promql.Query.
+func (q *query) Close() {
+	q.points.release()
+	q.points = nil
+	if q.whole != nil {
+		q.whole.Close()
+		q.whole = nil
+	}
+	q.Query.Close()
+}
+
+// hook is the storage of a query. It passes everything to the real one unless the query's
+// evaluation is replaced.
+type hook struct {
+	from storage.Queryable
+	run  func(context.Context)
+	expr parser.Expr // the real one
+}
+
+// Querier implements storage.Queryable.
+func (h *hook) Querier(mint, maxt int64) (storage.Querier, error) {
+	if h.run == nil {
+		return h.from.Querier(mint, maxt)
+	}
+	return &hookQuerier{Querier: storage.NoopQuerier(), run: h.run}, nil
+}
+
+type hookQuerier struct {
+	storage.Querier
+	run func(context.Context)
+}
+
+// Select implements storage.Querier.
+func (h *hookQuerier) Select(ctx context.Context, _ bool, _ *storage.SelectHints, _ ...*labels.Matcher) storage.SeriesSet {
+	return &hookSet{SeriesSet: storage.EmptySeriesSet(), run: func() { h.run(ctx) }}
+}
+
+type hookSet struct {
+	storage.SeriesSet
+	run func()
+}
+
+// Next implements storage.SeriesSet.
+func (h *hookSet) Next() bool {
+	h.run()
+	return false
+}
+
+// evaluation is the state of one evaluation.
+type evaluation struct {
+	ctx        context.Context
+	engine     *Engine
+	stmt       *parser.EvalStmt
+	start, end int64 // of the steps, in ms
+	interval   int64
+	steps      int
+	lookback   int64 // ms
+	from       storage.Queryable
+	source     source
+	shared     *shared
+
+	acct     account
+	samples  *stats.QuerySamples
+	perStep  bool // statistics of each step are wanted
+	warnings annotations.Annotations
+	repeats  bool // several series of the result may have the same labels
+	late     bool // an error came after the evaluation of the root
+}
+
+// shared is what all steps of an evaluation share.
+type shared struct {
+	mint, maxt int64
+	samples    storage.Querier // opened on demand
+	cells      int             // values that are held in memory
+	labelBytes int             // by which label_replace and label_join made labels longer
+}
+
+// cellsMin is the number of values that every query may hold.
+const cellsMin = 1 << 20
+
+// hold notes that values of n steps are held until the end of the query. A row has a value
+// for every step, so series with few samples take more memory here than in Prometheus'
+// engine: it evaluates a query that has too many of them.
+func (ev *evaluation) hold(n int) error {
+	if ev.shared.cells += n; ev.shared.cells > max(cellsMin, 2*ev.engine.opts.MaxSamples) {
+		return errGiveUp("memory")
+	}
+	return nil
+}
+
+// samplesQuerier returns a storage for expressions that Prometheus' engine evaluates. Its queriers
+// are one over the whole range of the query, unless that is read already: then nothing more can be
+// selected from it.
+func (ev *evaluation) samplesQuerier() (storage.Queryable, error) {
+	if _, ok := ev.source.(samplesSource); ok {
+		return ev.from, nil
+	}
+	if ev.shared.samples == nil {
+		q, err := ev.from.Querier(ev.shared.mint, ev.shared.maxt)
+		if err != nil {
+			return nil, err
+		}
+		ev.shared.samples = q
+	}
+	return oneView{ev.shared.samples}, nil
+}
+
+// oneView is a storage with one querier, which outlives those who use it.
+type oneView struct{ querier storage.Querier }
+
+// Querier implements storage.Queryable.
+func (o oneView) Querier(int64, int64) (storage.Querier, error) { return kept{o.querier}, nil }
+
+// kept is a querier that its user does not close.
+type kept struct{ storage.Querier }
+
+// Close implements storage.Querier.
+func (kept) Close() error { return nil }
+
+// evaluate evaluates the query: from encoded chunks, else from samples, else by
+// Prometheus' engine.
+func (q *query) evaluate(ctx context.Context) (parser.Value, annotations.Annotations, error) {
+	stmt := *q.stmt
+	stmt.Expr = q.hook.expr
+	mint, maxt := promql.FindMinMaxTime(&stmt)
+	raw, err := openRaw(ctx, q.hook.from, mint, maxt)
+	if err != nil {
+		return nil, nil, err
+	}
+	if raw != nil {
+		value, warnings, err := q.evaluateFrom(ctx, &stmt, raw, mint, maxt)
+		if !errors.Is(err, errNeedSamples) {
+			return q.orGiveUp(ctx, &stmt, value, warnings, err)
+		}
+	}
+	querier, err := q.hook.from.Querier(mint, maxt)
+	if err != nil {
+		return nil, nil, err
+	}
+	value, warnings, err := q.evaluateFrom(ctx, &stmt, newSamplesSource(ctx, querier, q.selectors), mint, maxt)
+	return q.orGiveUp(ctx, &stmt, value, warnings, err)
+}
+
+// evaluateFrom evaluates the query from a source, which it closes.
+func (q *query) evaluateFrom(ctx context.Context, stmt *parser.EvalStmt, from source, mint, maxt int64) (_ parser.Value, _ annotations.Annotations, err error) {
+	ev := q.newEvaluation(ctx, stmt)
+	ev.source, ev.shared = from, &shared{mint: mint, maxt: maxt}
+	defer func() {
+		err = errors.Join(err, from.close())
+		if ev.shared.samples != nil {
+			err = errors.Join(err, ev.shared.samples.Close())
+		}
+	}()
+	value, err := q.result(ev)
+	ev.samples.UpdatePeak(ev.acct.peak)
+	if err != nil && !ev.late {
+		return nil, nil, err // Prometheus' engine returns no annotations with an error
+	}
+	return value, ev.warnings, err
+}
+
+// newEvaluation returns an evaluation with empty statistics.
+func (q *query) newEvaluation(ctx context.Context, stmt *parser.EvalStmt) *evaluation {
+	ev := &evaluation{
+		ctx: ctx, engine: q.engine, stmt: stmt, from: q.hook.from,
+		start: milliseconds(stmt.Start), end: milliseconds(stmt.End), interval: stmt.Interval.Milliseconds(), steps: 1,
+		lookback: stmt.LookbackDelta.Milliseconds(),
+		acct:     account{limit: q.engine.opts.MaxSamples},
+		samples:  q.Query.Stats().Samples,
+		warnings: annotations.Annotations{}, // shared by copies of the evaluation
+	}
+	if ev.isInstant() {
+		ev.interval = 1
+	} else {
+		ev.steps = int((ev.end-ev.start)/ev.interval) + 1
+	}
+	ev.perStep = ev.samples.StepTrackingEnabled()
+	*ev.samples = stats.QuerySamples{EnablePerStepStats: ev.perStep}
+	ev.samples.InitStepTracking(ev.start, ev.end, ev.interval)
+	return ev
+}
+
+// isInstant reports whether the result is a vector or a scalar.
+func (ev *evaluation) isInstant() bool {
+	return ev.stmt.Interval == 0 && ev.stmt.Start.Equal(ev.stmt.End)
+}
+
+// orGiveUp evaluates the query by Prometheus' engine if this one gave up.
+func (q *query) orGiveUp(ctx context.Context, stmt *parser.EvalStmt, value parser.Value, warnings annotations.Annotations, err error) (parser.Value, annotations.Annotations, error) {
+	var gaveUp errGiveUp
+	if !errors.As(err, &gaveUp) {
+		return value, warnings, err
+	}
+	q.root, q.reason = nil, string(gaveUp)
+	ev := q.newEvaluation(ctx, stmt)
+	res, whole, err := q.engine.evaluate(ev, q.hook.from, stmt.Expr, ev.isInstant(), ev.acct.limit)
+	if whole != nil {
+		*ev.samples = *whole.Stats().Samples
+	}
+	q.whole = whole
+	if res == nil {
+		return nil, nil, err
+	}
+	return res.Value, res.Warnings, err
+}

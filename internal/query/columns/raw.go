@@ -1,0 +1,87 @@
+package columns
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/xor"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// openRaw opens the raw interface of a storage. It returns nil if there is none that has
+// the samples of the storage's own querier, in the same order.
+func openRaw(ctx context.Context, from storage.Queryable, mint, maxt int64) (source, error) {
+	s, ok := from.(series.Source)
+	if !ok {
+		return nil, nil
+	}
+	q, err := s.RawQuerier(ctx, mint, maxt)
+	if err != nil {
+		return nil, err
+	}
+	_, ordered := q.(series.Unsorted)
+	if m, ok := q.(series.Merging); !ordered || ok && m.Merging() {
+		return nil, q.Close()
+	}
+	return rawSource{q}, nil
+}
+
+// rawSource reads encoded chunks.
+type rawSource struct{ querier series.Querier }
+
+func (s rawSource) close() error { return s.querier.Close() }
+
+func (s rawSource) sel(ctx context.Context, of *selector) pointsSet {
+	set, _ := series.SelectUnsorted(ctx, s.querier, of.vs.LabelMatchers...)
+	return &rawSet{set: set, builder: labels.NewScratchBuilder(16)}
+}
+
+type rawSet struct {
+	set     series.Set
+	builder labels.ScratchBuilder
+}
+
+func (s *rawSet) next() bool { return s.set.Next() }
+
+func (s *rawSet) labels() (labels.Labels, error) { return labelenc.Labels(s.set.Labels(), &s.builder) }
+
+func (s *rawSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
+	for _, c := range s.set.Chunks() {
+		if c.MaxMS < mint || c.MinMS > maxt {
+			continue
+		}
+		if c.Encoding != chunkenc.EncXOR {
+			return to, errNeedSamples
+		}
+		from := len(to)
+		if from > 0 && to[from-1].T >= c.MinMS {
+			return to, errNeedSamples
+		}
+		var err error
+		if to, err = xor.AppendPoints(to, c.Data, xor.Ascending); err != nil {
+			return to, fmt.Errorf("%w: chunk from %d to %d: %w", series.ErrCorrupt, c.MinMS, c.MaxMS, err)
+		}
+		if from > 0 && len(to) > from && to[from].T <= to[from-1].T {
+			return to, errNeedSamples
+		}
+	}
+	return to, nil
+}
+
+func (*rawSet) series() storage.Series { return nil } // points never returns errHistograms
+
+func (s *rawSet) err() error {
+	if err := s.set.Err(); err != nil {
+		return fmt.Errorf("expanding series: %w", err)
+	}
+	return nil
+}
+
+func (s *rawSet) warnings() annotations.Annotations { return s.set.Warnings() }

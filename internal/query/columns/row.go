@@ -1,0 +1,120 @@
+package columns
+
+import (
+	"errors"
+	"math/bits"
+	"slices"
+
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/schema"
+)
+
+// bitmap has one bit for each step.
+type bitmap []uint64
+
+func newBitmap(steps int) bitmap      { return make(bitmap, (steps+63)/64) }
+func (b bitmap) set(i int)            { b[i>>6] |= 1 << (i & 63) }
+func (b bitmap) get(i int) bool       { return b[i>>6]>>(i&63)&1 == 1 }
+func (b bitmap) clear()               { clear(b) }
+func (b bitmap) word(i, n int) uint64 { return ^uint64(0) >> (64 - min(64, n-i*64)) }
+
+// fill sets the first n bits.
+func (b bitmap) fill(n int) {
+	for i := range b {
+		b[i] = b.word(i, n)
+	}
+}
+
+func (b bitmap) count() int {
+	n := 0
+	for _, w := range b {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+func (b bitmap) empty() bool {
+	for _, w := range b {
+		if w != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// row is one series at all steps. values[i] is meaningless unless has.get(i).
+type row struct {
+	metric labels.Labels
+	values []float64
+	has    bitmap
+	// dropName means that the metric name is removed at the end of the query, if names are
+	// not removed by operators (Options.DelayedNameRemoval).
+	dropName bool
+	hists    []*histogram.FloatHistogram // of the steps whose value is one; nil: there are none
+}
+
+func newRow(steps int) row { return row{values: make([]float64, steps), has: newBitmap(steps)} }
+
+// full reports whether every step has a value.
+func (r *row) full() bool {
+	for i, w := range r.has {
+		if w != r.has.word(i, len(r.values)) {
+			return false
+		}
+	}
+	return true
+}
+
+// clone copies a row.
+func (r *row) clone() row {
+	return row{r.metric, slices.Clone(r.values), slices.Clone(r.has), r.dropName, slices.Clone(r.hists)}
+}
+
+var errSameLabels = errors.New("vector cannot contain metrics with the same labelset")
+
+// labelsets finds series with equal labels, by hash as Prometheus does. Series whose
+// samples have different timestamps may have equal labels: they are one series of the
+// result.
+type labelsets struct {
+	seen     map[uint64]bitmap
+	dupStep  int // first step at which two series have a sample; -1: none
+	repeated bool
+}
+
+func newLabelsets() *labelsets { return &labelsets{seen: map[uint64]bitmap{}, dupStep: -1} }
+
+// dup returns the first step at which two series of an operator that Prometheus evaluates
+// step by step have the same labels, -1 if that is not an error.
+func (ev *evaluation) dup(l *labelsets) int {
+	if ev.engine.opts.DelayedNameRemoval && ev.onlyStep() {
+		return -1
+	}
+	return l.dupStep
+}
+
+// drop removes the metric name of a row, or notes that it is to be removed.
+func (ev *evaluation) drop(r *row) {
+	r.dropName = true
+	if !ev.engine.opts.DelayedNameRemoval {
+		r.metric = r.metric.DropReserved(schema.IsMetadataLabel)
+	}
+}
+
+func (l *labelsets) add(r *row) {
+	hash := r.metric.Hash()
+	has, ok := l.seen[hash]
+	if !ok {
+		l.seen[hash] = append(bitmap(nil), r.has...)
+		return
+	}
+	l.repeated = true
+	for i, word := range r.has {
+		if both := has[i] & word; both != 0 {
+			if step := i*64 + bits.TrailingZeros64(both); l.dupStep < 0 || step < l.dupStep {
+				l.dupStep = step
+			}
+		}
+		has[i] |= word
+	}
+}

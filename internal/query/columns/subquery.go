@@ -1,0 +1,132 @@
+package columns
+
+import (
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/annotations"
+	"github.com/prometheus/prometheus/util/stats"
+)
+
+// subquery is an expression that is evaluated at steps of its own.
+type subquery struct {
+	expr  *parser.SubqueryExpr
+	child node
+	step  int64 // ms
+	nodes int   // of the child's expression
+}
+
+// offset returns the distance of the subquery's end from the steps of the query, in ms.
+func (s *subquery) offset(ev *evaluation) int64 {
+	offset := s.expr.OriginalOffset.Milliseconds()
+	if s.expr.Timestamp != nil {
+		offset += ev.start - *s.expr.Timestamp
+	}
+	return offset
+}
+
+// evaluation returns the evaluation of the subquery's steps. The last step of the query
+// bounds them, not its end. Rows have a value for every step, whether there are samples or not, so many
+// steps are left to Prometheus' engine.
+func (s *subquery) evaluation(ev *evaluation) (*evaluation, error) {
+	inner := *ev
+	offset, length := s.offset(ev), s.expr.Range.Milliseconds()
+	inner.interval = s.step
+	inner.end = ev.start + int64(ev.steps-1)*ev.interval - offset
+	first := ev.start - offset - length
+	if inner.start = s.step * (first / s.step); inner.start <= first {
+		inner.start += s.step
+	}
+	inner.steps = 0
+	if inner.end >= inner.start {
+		inner.steps = int((inner.end-inner.start)/inner.interval) + 1
+	}
+	if err := ev.hold(inner.steps * 2 * (1 + s.nodes)); err != nil {
+		return nil, err
+	}
+	inner.samples = stats.NewChildWithStepTracking(inner.start, max(inner.start, inner.end), inner.interval)
+	inner.perStep, inner.repeats, inner.warnings = true, false, annotations.Annotations{}
+	return &inner, nil
+}
+
+// overSubquery computes the windows over the series of a subquery. Prometheus evaluates the
+// whole subquery before the first window, so the samples of the windows are counted in an
+// account of their own.
+func (w *windowRun) overSubquery(sink func(*row) error) error {
+	ev := w.ev
+	inner, err := w.subquery.evaluation(ev)
+	if err != nil {
+		return err
+	}
+	if inner.start == ev.start && w.subquery.expr.OriginalOffset != 0 {
+		return errGiveUp("subquery that begins where the query does") // Prometheus shifts @ in it
+	}
+	after := &account{limit: ev.acct.limit}
+	w.acct, w.offset = after, w.subquery.offset(ev)
+	saved := ev.acct
+	ev.acct = *after
+	if err := w.scalarArgs(); err != nil {
+		return err
+	}
+	*after, ev.acct = ev.acct, saved
+	r, total := newRow(ev.steps), 0
+	var points []promql.FPoint
+	if inner.steps > 0 {
+		err = w.subquery.child.eval(inner, func(in *row) error {
+			if in.hists != nil {
+				return errGiveUp("subquery_of_histograms")
+			}
+			points = points[:0]
+			ts := inner.start
+			for i, f := range in.values {
+				if in.has.get(i) {
+					points = append(points, promql.FPoint{T: ts, F: f})
+				}
+				ts += inner.interval
+			}
+			total += len(points)
+			r.metric, w.inputDrop = in.metric, in.dropName
+			return w.series(&r, withoutStale(points), sink)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if inner.repeats {
+		return errGiveUp("subquery with series that have the same labels at different times")
+	}
+	after.current -= w.held
+	ev.acct = inner.acct
+	ev.warnings.Merge(inner.warnings)
+	ev.samples.MergeSamplesReadFromSubquery(inner.samples, ev.start, ev.interval, ev.steps, w.subquery.expr.OriginalOffset.Milliseconds(), w.rangeMS)
+	err = ev.acct.replay(after)
+	ev.acct.current -= total
+	return err
+}
+
+// subquery compiles a subquery.
+func (c *compiler) subquery(e *parser.SubqueryExpr) (*subquery, bool) {
+	c.subqueries++
+	child, ok := c.compile(e.Expr)
+	c.subqueries--
+	if !ok {
+		return nil, false
+	}
+	nodes := 0
+	parser.Inspect(e.Expr, func(n parser.Node, _ []parser.Node) error {
+		if n != nil {
+			nodes++
+		}
+		return nil
+	})
+	return &subquery{expr: e, child: child, step: c.subqueryStep(e).Milliseconds(), nodes: nodes}, true
+}
+
+// subqueryStep returns the step of a subquery.
+func (c *compiler) subqueryStep(e *parser.SubqueryExpr) time.Duration {
+	if e.Step != 0 {
+		return e.Step
+	}
+	return time.Duration(c.opts.SubqueryStep(e.Range.Milliseconds())) * time.Millisecond
+}

@@ -1,0 +1,280 @@
+package columns
+
+import (
+	"strings"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
+)
+
+// span is a window: points[from:to], and the range of time that it covers, in ms.
+type span struct {
+	from, to   int
+	start, end int64
+}
+
+// windowFunc computes the values of a series at the steps of which there is a window with
+// points. It sets them in the row.
+type windowFunc func(w *windowRun, r *row, points []promql.FPoint) error
+
+// fastWindows are the functions that need no call for each window.
+var fastWindows = map[string]windowFunc{
+	"rate":              rateWindows,
+	"increase":          rateWindows,
+	"delta":             rateWindows,
+	"sum_over_time":     sumWindows,
+	"avg_over_time":     avgWindows,
+	"min_over_time":     minWindows,
+	"max_over_time":     maxWindows,
+	"count_over_time":   countWindows,
+	"last_over_time":    lastWindows,
+	"first_over_time":   firstWindows,
+	"present_over_time": presentWindows,
+	"absent_over_time":  presentWindows,
+}
+
+// windowFunctions are the functions of range vectors that may be called with a window, in
+// addition to the fast ones. A value of true means that all other arguments are scalars.
+var windowFunctions = map[string]bool{
+	"changes": true, "resets": true, "irate": true, "idelta": true, "deriv": true,
+	"stddev_over_time": true, "stdvar_over_time": true, "quantile_over_time": true, "mad_over_time": true,
+	"predict_linear": true, "double_exponential_smoothing": true,
+	"ts_of_first_over_time": true, "ts_of_last_over_time": true, "ts_of_max_over_time": true, "ts_of_min_over_time": true,
+}
+
+// windowNode is a function of a range selector or of a subquery.
+type windowNode struct {
+	selector
+	subquery *subquery // nil: none
+	call     *parser.Call
+	rangeMS  int64
+	scalars  []node // the other arguments
+	fast     windowFunc
+
+	counter, perSecond bool    // rate and increase; rate
+	seconds            float64 // length of the range
+	keepName           bool
+}
+
+// eval implements node.
+func (w *windowNode) eval(ev *evaluation, sink func(*row) error) error {
+	return w.run(ev, true, sink)
+}
+
+// run passes the series of the result to sink. unique means that they may not have the same
+// labels.
+func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) error {
+	run := &windowRun{windowNode: w, ev: ev, acct: &ev.acct, spans: make([]span, ev.steps), sets: newLabelsets()}
+	if w.subquery != nil {
+		if err := run.overSubquery(sink); err != nil {
+			return err
+		}
+	} else {
+		if err := run.scalarArgs(); err != nil {
+			return err
+		}
+		run.offset = w.offset(ev)
+		floats := func(r *row, points []promql.FPoint) error { return run.series(r, withoutStale(points), sink) }
+		histograms := func(r *row, from storage.Series) error { return run.histograms(r, from, sink) }
+		if err := w.each(ev, floats, histograms); err != nil {
+			return err
+		}
+		ev.acct.current -= run.held
+	}
+	if unique && run.sets.repeated && !ev.engine.opts.DelayedNameRemoval {
+		return errSameLabels
+	}
+	return nil
+}
+
+// windowRun is one evaluation of a windowNode.
+type windowRun struct {
+	*windowNode
+	ev     *evaluation
+	acct   *account
+	offset int64
+	args   [][]float64
+	spans  []span
+	sets   *labelsets
+	held   int // points of the window that was read last
+	resets []int
+	warned string
+
+	inputDrop bool // the name of the input series is to be removed
+
+	helper  promql.EvalNodeHelper
+	vectors []promql.Vector
+	in      promql.Matrix
+}
+
+func (w *windowRun) scalarArgs() error {
+	for _, arg := range w.scalars {
+		values, err := w.ev.scalar(arg)
+		if err != nil {
+			return err
+		}
+		w.args = append(w.args, values)
+	}
+	return nil
+}
+
+func (w *windowRun) series(r *row, points []promql.FPoint, sink func(*row) error) error {
+	w.acct.current -= w.held
+	w.held = 0
+	if len(points) == 0 {
+		return nil
+	}
+	if err := w.find(points); err != nil {
+		return err
+	}
+	w.acct.current += w.held
+	r.clear()
+	var err error
+	if w.fast != nil {
+		err = w.fast(w, r, points)
+	} else {
+		err = w.generic(r, points)
+	}
+	if err != nil {
+		return err
+	}
+	return w.emit(r, sink)
+}
+
+// emit passes a computed row on.
+func (w *windowRun) emit(r *row, sink func(*row) error) error {
+	if r.has.empty() {
+		return nil
+	}
+	if err := w.acct.add(r.size()); err != nil {
+		return err
+	}
+	if w.counter && r.hasFloats() {
+		w.warnNonCounter(r.metric)
+	}
+	if !w.keepName || w.inputDrop {
+		w.ev.drop(r)
+	}
+	w.sets.add(r)
+	return sink(r)
+}
+
+// fixed reports whether all steps have the same window, because of @.
+func (w *windowNode) fixed() bool {
+	if w.subquery != nil {
+		return w.subquery.expr.Timestamp != nil
+	}
+	return w.vs.Timestamp != nil
+}
+
+// find finds the windows of all steps, and counts their samples.
+func (w *windowRun) find(points []promql.FPoint) error {
+	ev := w.ev
+	var from, to, most int
+	var total, read int64
+	end := ev.start - w.offset
+	for i := range w.spans {
+		before := to
+		if i == 0 || !w.fixed() {
+			for to < len(points) && points[to].T <= end {
+				to++
+			}
+			for from < to && points[from].T <= end-w.rangeMS {
+				from++
+			}
+		}
+		w.spans[i] = span{from, to, end - w.rangeMS, end}
+		n, fresh := to-from, to-max(from, before)
+		if w.subquery != nil {
+			fresh = 0 // counted by the subquery
+		}
+		if n > 0 {
+			total, read, most = total+int64(n), read+int64(fresh), max(most, n)
+			if ev.perStep {
+				ev.samples.IncrementSamplesAtStep(i, int64(n))
+				ev.samples.IncrementSamplesReadAtStep(i, int64(fresh))
+			}
+		}
+		end += ev.interval
+	}
+	if !ev.perStep {
+		ev.samples.TotalSamples += total
+		ev.samples.SamplesRead += read
+	}
+	w.held = to - from
+	return w.acct.touch(most)
+}
+
+// check returns an error if the query has ended, at some steps.
+func (w *windowRun) check(step int) error {
+	if step&63 != 0 {
+		return nil
+	}
+	return contextError(w.ev.ctx)
+}
+
+// warnNonCounter warns if a metric has no name of a counter.
+func (w *windowRun) warnNonCounter(metric labels.Labels) {
+	name := metric.Get(labels.MetricName)
+	if name == "" {
+		return
+	}
+	if w.ev.engine.opts.TypeAndUnitLabels {
+		if kind := metric.Get("__type__"); kind != string(model.MetricTypeCounter) && kind != string(model.MetricTypeHistogram) {
+			w.ev.warnings.Add(annotations.NewPossibleNonCounterLabelInfo(name, kind, w.call.Args[0].PositionRange()))
+		}
+		return
+	}
+	if name == w.warned {
+		return
+	}
+	w.warned = name
+	for _, suffix := range []string{"_total", "_sum", "_count", "_bucket"} {
+		if strings.HasSuffix(name, suffix) {
+			return
+		}
+	}
+	w.ev.warnings.Add(annotations.NewPossibleNonCounterInfo(name, w.call.Args[0].PositionRange()))
+}
+
+// generic calls Prometheus' implementation with each window.
+func (w *windowRun) generic(r *row, points []promql.FPoint) error {
+	call := promql.FunctionCalls[w.call.Func.Name]
+	if w.in == nil {
+		w.in = make(promql.Matrix, 1)
+		w.vectors = make([]promql.Vector, len(w.args))
+		for i := range w.vectors {
+			w.vectors[i] = make(promql.Vector, 1)
+		}
+	}
+	w.in[0].Metric = r.metric
+	ts := w.ev.start
+	for i, s := range w.spans {
+		if s.from < s.to {
+			if err := w.check(i); err != nil {
+				return err
+			}
+			for j, values := range w.args {
+				w.vectors[j][0] = promql.Sample{F: values[i]}
+			}
+			w.in[0].Floats = points[s.from:s.to:s.to]
+			w.helper.Ts = ts
+			out, annos := call(w.vectors, w.in, w.call.Args, &w.helper)
+			w.ev.warnings.Merge(annos)
+			w.helper.Out = out[:0]
+			if len(out) > 0 {
+				if out[0].H != nil {
+					return errGiveUp("histograms")
+				}
+				r.values[i] = out[0].F
+				r.has.set(i)
+			}
+		}
+		ts += w.ev.interval
+	}
+	return nil
+}

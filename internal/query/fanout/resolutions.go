@@ -1,0 +1,259 @@
+package fanout
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/internal/codec/storepb"
+	"github.com/ferula-io/ferula/internal/codec/xor"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// The resolutions of downsampled blocks. A response does not name them.
+const (
+	fineMS   int64 = 300_000
+	coarseMS int64 = 3_600_000
+)
+
+// span is a time range, inclusive.
+type span struct{ minMS, maxMS int64 }
+
+// window returns the time whose samples are in an aggregate at t: it begins at a multiple of
+// the resolution. The last aggregate of a chunk may be at its last sample.
+func window(t, resolution int64) span {
+	offset := t % resolution
+	if offset < 0 {
+		offset += resolution
+	}
+	return span{t - offset, t}
+}
+
+// mayMix reports whether sorted chunks of different resolutions may hold the same samples.
+func (v *view) mayMix(chunks []series.Chunk) bool {
+	packed, raw, meet, resolution := false, false, false, fineMS
+	if v.coarse {
+		resolution = coarseMS
+	}
+	last := chunks[0].MinMS - 1
+	for _, c := range chunks {
+		begin := c.MinMS
+		if isPacked(c) {
+			begin, packed = window(begin, resolution).minMS, true
+		} else {
+			raw = true
+		}
+		meet = meet || c.MinMS > chunks[0].MinMS && begin <= last || c.MinMS <= last
+		last = max(last, c.MaxMS)
+	}
+	return meet && packed && (raw || v.coarse)
+}
+
+// stamped is a downsampled chunk with the timestamps of its aggregates.
+type stamped struct {
+	chunk      series.Chunk
+	points     []xor.Point
+	resolution int64
+}
+
+// distinct returns the chunks of a series such that each sample is in one of them: raw
+// samples within the window of any aggregate are left out, and aggregates of 5m within the
+// window of one of 1h. A chunk that is left out in part is returned in pieces: the same data,
+// with the time range of what is read. cut is false if the chunks are returned as they were.
+// Chunks that cannot be decoded are left to their iterator, which returns the error.
+func (v *view) distinct(chunks []series.Chunk) (pieces []series.Chunk, cut bool) {
+	if len(chunks) < 2 || !slices.ContainsFunc(chunks, isPacked) || !v.mayMix(chunks) {
+		return chunks, false
+	}
+	var all, coarse []span
+	var known []stamped
+	for _, c := range chunks {
+		if points := appendStamps(nil, c); len(points) > 0 {
+			known = append(known, stamped{c, points, v.resolutionOf(points, c)})
+		} else if isPacked(c) {
+			pieces = append(pieces, c)
+		}
+	}
+	resolve(known)
+	for _, k := range known {
+		for _, p := range k.points {
+			if p.T > v.maxMS {
+				break // it is not read and replaces nothing
+			}
+			w := window(p.T, k.resolution)
+			if all = append(all, w); k.resolution == coarseMS {
+				coarse = append(coarse, w)
+			}
+		}
+	}
+	all, coarse = disjoint(all), disjoint(coarse)
+	for _, k := range known {
+		if k.resolution == coarseMS {
+			pieces = k.appendPieces(pieces, nil)
+		} else {
+			pieces = k.appendPieces(pieces, coarse)
+		}
+	}
+	for _, c := range chunks {
+		if !isPacked(c) {
+			pieces = appendOutside(pieces, c, all)
+		}
+	}
+	slices.SortStableFunc(pieces, compareChunks)
+	return pieces, true
+}
+
+// resolve gives chunks of one timestamp the resolution of the chunk that ends where they
+// begin, or else of the one before them, or of the first that is known; 1h if none is, so
+// that nothing is read twice.
+func resolve(chunks []stamped) {
+	last := coarseMS
+	if i := slices.IndexFunc(chunks, func(k stamped) bool { return k.resolution > 0 }); i >= 0 {
+		last = chunks[i].resolution
+	}
+	for i := range chunks {
+		if c := &chunks[i]; c.resolution == 0 {
+			c.resolution = last
+			for _, before := range slices.Backward(chunks[:i]) {
+				if window(before.chunk.MaxMS, before.resolution).minMS == window(c.chunk.MinMS, before.resolution).minMS-before.resolution {
+					c.resolution = before.resolution
+					break
+				}
+			}
+		}
+		last = chunks[i].resolution
+	}
+}
+
+// appendPieces appends the parts of a chunk without gaps that are outside of the spans. Finer
+// samples may be in the gaps.
+func (k stamped) appendPieces(pieces []series.Chunk, hidden []span) []series.Chunk {
+	open := false
+	for i, p := range k.points {
+		w := window(p.T, k.resolution)
+		for len(hidden) > 0 && hidden[0].maxMS < w.minMS {
+			hidden = hidden[1:]
+		}
+		if len(hidden) > 0 && hidden[0].minMS <= w.maxMS {
+			open = false
+			continue
+		}
+		if !open || w.minMS > k.points[i-1].T+1 {
+			c := k.chunk
+			c.MinMS = p.T
+			pieces, open = append(pieces, c), true
+		}
+		pieces[len(pieces)-1].MaxMS = p.T
+	}
+	return pieces
+}
+
+// appendOutside appends the parts of a raw chunk that are outside of the spans.
+func appendOutside(pieces []series.Chunk, c series.Chunk, hidden []span) []series.Chunk {
+	for _, s := range hidden {
+		if s.minMS > c.MaxMS {
+			break
+		}
+		if s.minMS > c.MinMS {
+			before := c
+			before.MaxMS = s.minMS - 1
+			pieces = append(pieces, before)
+		}
+		if s.maxMS >= c.MaxMS {
+			return pieces
+		}
+		c.MinMS = max(c.MinMS, s.maxMS+1)
+	}
+	return append(pieces, c)
+}
+
+// resolutionOf returns the resolution of a chunk; 0 if a single timestamp does not tell it.
+// Aggregates of 1h are at the end of an hour, except at the chunk's end, and a counter's first.
+func (v *view) resolutionOf(points []xor.Point, c series.Chunk) int64 {
+	if !v.coarse {
+		return fineMS
+	}
+	n := 0
+	for _, p := range points {
+		switch {
+		case p.T < c.MinMS || p.T >= c.MaxMS:
+		case window(p.T, coarseMS).minMS != p.T-coarseMS+1:
+			if !v.counters || p.T != points[0].T {
+				return fineMS
+			}
+		default:
+			n++
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	return coarseMS
+}
+
+// disjoint sorts spans and joins those that touch.
+func disjoint(spans []span) []span {
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.minMS, b.minMS) })
+	all := spans[:0]
+	for _, s := range spans {
+		if n := len(all); n > 0 && s.minMS <= all[n-1].maxMS+1 {
+			all[n-1].maxMS = max(all[n-1].maxMS, s.maxMS)
+			continue
+		}
+		all = append(all, s)
+	}
+	return slices.Clone(all)
+}
+
+// appendStamps appends the timestamps of a downsampled chunk's first aggregate.
+func appendStamps(dst []xor.Point, c series.Chunk) []xor.Point {
+	if !isPacked(c) {
+		return dst
+	}
+	one, _, err := storepb.NextPacked(c.Data)
+	if err != nil || len(one.Data) < 2 {
+		return dst
+	}
+	if chunkenc.Encoding(one.Encoding) == chunkenc.EncXOR {
+		points, err := xor.AppendPoints(dst, one.Data, xor.NotDescending)
+		if err != nil {
+			return dst
+		}
+		return points
+	}
+	chunk, err := chunkenc.FromData(chunkenc.Encoding(one.Encoding), one.Data)
+	if err != nil {
+		return dst
+	}
+	for it := chunk.Iterator(nil); it.Next() != chunkenc.ValNone; {
+		dst = append(dst, xor.Point{T: it.AtT()})
+	}
+	return dst
+}
+
+// piece returns the points of a chunk within its time range. A piece of a counter that does
+// not begin with its chunk is preceded by the sample before it, at the last timestamp read:
+// the counter takes that value as the true one there and goes on from it. What follows a
+// counter that was cut begins likewise, with its first sample.
+func (it *chunkIterator) piece(points []xor.Point, c series.Chunk, aggregate bool) []xor.Point {
+	from, to := 0, len(points)
+	for from < to && points[from].T < c.MinMS {
+		from++
+	}
+	for to > from && points[to-1].T > c.MaxMS {
+		to--
+	}
+	if from == to || !it.repeats {
+		return points[from:to]
+	}
+	switch later := it.lastMS != minTime; {
+	case later && aggregate && from > 0:
+		from--
+		points[from].T = it.lastMS
+	case later && it.cut && points[from].T > it.lastMS:
+		points[from].T = it.lastMS
+	}
+	it.cut = aggregate && to < len(points)
+	return points[from:to]
+}

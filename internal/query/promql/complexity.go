@@ -1,0 +1,118 @@
+package promql
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+
+	"github.com/ferula-io/ferula/internal/hint"
+)
+
+// growthMax is how many times longer all label_replace and label_join of a query may make a
+// label value together. Nested ones multiply: thirty that double a value of one byte
+// make a gigabyte.
+const growthMax = 1 << 16
+
+// subqueryStepsMin is the number of steps that all subqueries of a query may always have.
+const subqueryStepsMin = 1_000_000
+
+// NewInstantQuery implements promql.QueryEngine.
+func (e *Engine) NewInstantQuery(ctx context.Context, from storage.Queryable, opts promql.QueryOpts, qs string, ts time.Time) (promql.Query, error) {
+	q, err := e.Engine.NewInstantQuery(ctx, from, opts, qs, ts)
+	return e.bounded(q, err)
+}
+
+// NewRangeQuery implements promql.QueryEngine.
+func (e *Engine) NewRangeQuery(ctx context.Context, from storage.Queryable, opts promql.QueryOpts, qs string, start, end time.Time, interval time.Duration) (promql.Query, error) {
+	q, err := e.Engine.NewRangeQuery(ctx, from, opts, qs, start, end, interval)
+	return e.bounded(q, err)
+}
+
+// bounded refuses a query whose evaluation takes memory that no limit of samples bounds.
+func (e *Engine) bounded(q promql.Query, err error) (promql.Query, error) {
+	if err != nil {
+		return nil, err
+	}
+	if stmt, ok := q.Statement().(*parser.EvalStmt); ok {
+		c := complexity{stepsMax: int64(max(subqueryStepsMin, e.opts.MaxSamples)), step: e.SubqueryStep, flags: e.flags}
+		if err := c.check(stmt.Expr, stmt.End.Sub(stmt.Start).Milliseconds(), 1); err != nil {
+			q.Close()
+			return nil, err
+		}
+	}
+	return q, nil
+}
+
+// complexity adds up what an evaluation allocates whether there are samples or not.
+type complexity struct {
+	steps, stepsMax int64 // of all subqueries
+	step            func(rangeMS int64) int64
+	flags           hint.Flags
+}
+
+// check checks an expression that is evaluated over span ms. growth is that of the calls
+// around it.
+func (c *complexity) check(n parser.Node, span int64, growth int) error {
+	switch n := n.(type) {
+	case *parser.StepInvariantExpr:
+		span = 0
+	case *parser.SubqueryExpr:
+		if n.Timestamp != nil {
+			span = 0
+		}
+		length, step := n.Range.Milliseconds(), n.Step.Milliseconds()
+		if step == 0 {
+			step = max(1, c.step(length))
+		}
+		span += length
+		if c.steps += span/step + 1; c.steps > c.stepsMax {
+			return fmt.Errorf("the subqueries have more than %d steps together%s: use a longer step than %s or a shorter range than %s",
+				c.stepsMax, c.flags.Of("MaxSamples"), time.Duration(step)*time.Millisecond, n.Range)
+		}
+	case *parser.Call:
+		if growth *= labelGrowth(n); growth > growthMax {
+			return fmt.Errorf("%s and the calls around it may make a label value more than %d times longer", n.Func.Name, growthMax)
+		}
+	}
+	for child := range parser.ChildrenIter(n) {
+		if err := c.check(child, span, growth); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// labelGrowth returns how many times longer a call may make a label value, at most slightly
+// more than growthMax.
+func labelGrowth(call *parser.Call) int {
+	n := 1
+	switch call.Func.Name {
+	case "label_replace":
+		if len(call.Args) > 2 {
+			if replacement, ok := unwrap(call.Args[2]).(*parser.StringLiteral); ok {
+				n = strings.Count(replacement.Val, "$")
+			}
+		}
+	case "label_join":
+		n = len(call.Args) - 3
+	}
+	return min(max(1, n), growthMax+1)
+}
+
+func unwrap(e parser.Expr) parser.Expr {
+	for {
+		switch inner := e.(type) {
+		case *parser.ParenExpr:
+			e = inner.Expr
+		case *parser.StepInvariantExpr:
+			e = inner.Expr
+		default:
+			return e
+		}
+	}
+}

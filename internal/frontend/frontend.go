@@ -30,6 +30,7 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/frontend/split"
+	"github.com/ferula-io/ferula/internal/reqbody"
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
@@ -75,6 +76,7 @@ type Options struct {
 	InstantRetries  int // of any other query; as above
 
 	Labels LabelOptions
+	Bodies *reqbody.Reader // of requests; nil: one with the defaults of its package
 
 	ForwardHeaders []string      // of client requests, forwarded to the downstream
 	TenantHeader   string        // renamed to limit.ThanosHeader for the downstream; "": none
@@ -122,6 +124,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Labels.BytesMax == 0 {
 		o.Labels.BytesMax = 128 << 20
+	}
+	if o.Bodies == nil {
+		o.Bodies = reqbody.New(reqbody.Options{})
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -203,6 +208,11 @@ func (f *Frontend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer release()
+	if most := f.opts.Limits.TimeMax; most > 0 {
+		ctx, cancel := context.WithTimeout(x.r.Context(), most)
+		defer cancel()
+		x.r = x.r.WithContext(ctx)
+	}
 	err = f.deduplicate(x, func() error {
 		switch x.kind {
 		case kindRange:

@@ -171,7 +171,7 @@ func (c *memoryCache) Lookup(_ context.Context, key string, startMS, endMS int64
 	return found
 }
 
-func (c *memoryCache) Keep(key string, startMS, endMS, _ int64) CacheWriter {
+func (c *memoryCache) NewWriter(key string, startMS, endMS, _ int64) CacheWriter {
 	return &memoryExtent{cache: c, key: key, start: startMS, end: endMS}
 }
 

@@ -38,11 +38,11 @@ func (c *countingCache) Lookup(ctx context.Context, key string, startMS, endMS i
 	return c.memoryCache.Lookup(ctx, key, startMS, endMS)
 }
 
-func (c *countingCache) Keep(key string, startMS, endMS, stepMS int64) CacheWriter {
+func (c *countingCache) NewWriter(key string, startMS, endMS, stepMS int64) CacheWriter {
 	c.mu.Lock()
 	c.writers++
 	c.mu.Unlock()
-	return c.memoryCache.Keep(key, startMS, endMS, stepMS)
+	return c.memoryCache.NewWriter(key, startMS, endMS, stepMS)
 }
 
 func (c *countingCache) reset() (lookups, writers int) {

@@ -79,7 +79,7 @@ func (f *Frontend) fetchLists(x *requestContext, q query, parts []split.Range, u
 	defer func() { x.stage("fetch", since) }()
 	ctx, cancel := context.WithCancel(x.r.Context())
 	defer cancel()
-	budget := &byteBudget{max: f.opts.Labels.BytesMax, left: f.opts.Labels.BytesMax}
+	budget := &byteBudget{flag: f.opts.Limits.Flags.Of("LabelBytesMax"), max: f.opts.Labels.BytesMax, left: f.opts.Labels.BytesMax}
 	lists = make([]splice.List, len(parts))
 	errs := make([]error, len(parts))
 	cached := make([]bool, len(parts))
@@ -106,19 +106,11 @@ func (f *Frontend) fetchLists(x *requestContext, q query, parts []split.Range, u
 
 // fetchList reads the list of one part, from the cache or else from the downstream.
 func (f *Frontend) fetchList(ctx context.Context, q query, part split.Range, budget *byteBudget, useCache bool) (list splice.List, cached bool, err error) {
-	key := fmt.Sprintf("%s|%d|%d", q.key(), part.StartMS, part.EndMS)
 	if useCache {
-		for _, e := range f.opts.LabelCache.Lookup(ctx, key, part.StartMS, part.EndMS) {
-			if from, to := e.Bounds(); from != part.StartMS || to != part.EndMS || cached {
-				e.Release()
-				continue
+		for _, bounds := range f.entriesFor(part) {
+			if list, cached = f.lookupList(ctx, q, bounds, budget); cached {
+				return list, true, nil
 			}
-			if found, err := f.cachedList(ctx, e, budget); err == nil {
-				list, cached = found, true
-			}
-		}
-		if cached {
-			return list, true, nil
 		}
 	}
 	if f.opts.Slots != nil { // one slot at a time: each response is read to its end
@@ -153,8 +145,8 @@ func (f *Frontend) fetchList(ctx context.Context, q query, part split.Range, bud
 		return splice.List{}, false, err
 	}
 	oldEnough := part.EndMS <= f.opts.Now().Add(-f.opts.Labels.MaxFreshness).UnixMilli()
-	if useCache && oldEnough && cacheable(list.Annotations) && !hasNoStore(resp.Header) {
-		writer := f.opts.LabelCache.Keep(key, part.StartMS, part.EndMS, 1)
+	if useCache && oldEnough && f.requestedAgain(part) && cacheable(list.Annotations) && !hasNoStore(resp.Header) {
+		writer := f.opts.LabelCache.NewWriter(listKey(q, part), part.StartMS, part.EndMS, 1)
 		if _, err := writer.Write(body); err != nil {
 			writer.Abort()
 		} else {
@@ -162,6 +154,59 @@ func (f *Frontend) fetchList(ctx context.Context, q query, part split.Range, bud
 		}
 	}
 	return list, false, nil
+}
+
+// listKey is the cache key of one part's list.
+func listKey(q query, part split.Range) string {
+	return fmt.Sprintf("%s|%d|%d", q.key(), part.StartMS, part.EndMS)
+}
+
+// interval returns the interval that contains a part. ok is false if a part is longer.
+func (f *Frontend) interval(part split.Range) (whole split.Range, ok bool) {
+	length := f.opts.Labels.Interval.Milliseconds()
+	if length <= 0 {
+		return part, false
+	}
+	whole = part
+	if whole.StartMS -= part.StartMS % length; whole.StartMS > part.StartMS {
+		whole.StartMS -= length // before 1970
+	}
+	whole.EndMS = whole.StartMS + length - 1
+	return whole, part.EndMS <= whole.EndMS
+}
+
+// entriesFor returns the bounds of the cache entries that may have the list of a part. The
+// entry of the whole interval is also right for a part of it, as in Thanos: labels of a
+// few hours more.
+func (f *Frontend) entriesFor(part split.Range) []split.Range {
+	if whole, ok := f.interval(part); ok && whole != part {
+		return []split.Range{whole, part}
+	}
+	return []split.Range{part}
+}
+
+// requestedAgain reports whether another request may have a part with the same bounds: those
+// that are not of an interval or a minute come from the time of the request.
+func (f *Frontend) requestedAgain(part split.Range) bool {
+	const minute = 60_000
+	whole, ok := f.interval(part)
+	atStart := part.StartMS%minute == 0 || ok && part.StartMS == whole.StartMS
+	atEnd := part.EndMS%minute == 0 || (part.EndMS+1)%minute == 0 || (part.EndMS+1000)%minute == 0 || ok && part.EndMS == whole.EndMS
+	return atStart && atEnd
+}
+
+// lookupList reads a part's list from the cache entry with these bounds.
+func (f *Frontend) lookupList(ctx context.Context, q query, bounds split.Range, budget *byteBudget) (list splice.List, found bool) {
+	for _, e := range f.opts.LabelCache.Lookup(ctx, listKey(q, bounds), bounds.StartMS, bounds.EndMS) {
+		if from, to := e.Bounds(); from != bounds.StartMS || to != bounds.EndMS || found {
+			e.Release()
+			continue
+		}
+		if read, err := f.cachedList(ctx, e, budget); err == nil {
+			list, found = read, true
+		}
+	}
+	return list, found
 }
 
 func (f *Frontend) cachedList(ctx context.Context, e Extent, budget *byteBudget) (splice.List, error) {
@@ -179,6 +224,7 @@ func (f *Frontend) cachedList(ctx context.Context, e Extent, budget *byteBudget)
 
 // byteBudget limits the bytes that all parts of one request hold in memory.
 type byteBudget struct {
+	flag string // that raises max, for the error
 	max  int64
 	mu   sync.Mutex
 	left int64
@@ -197,7 +243,7 @@ func (b *byteBudget) readAll(r io.Reader) ([]byte, error) {
 		exceeded := b.left < 0
 		b.mu.Unlock()
 		if exceeded {
-			return nil, &limit.Error{Limit: "parts of a response of labels or series, together", Max: b.max, Unit: "bytes"}
+			return nil, &limit.Error{Limit: "parts of a response of labels or series, together", Max: b.max, Unit: "bytes", Flag: b.flag}
 		}
 		if errors.Is(err, io.EOF) {
 			return body, nil

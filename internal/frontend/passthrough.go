@@ -21,7 +21,7 @@ var copyBuffers = bufpool.New(copyBytes, copyBytes)
 func (f *Frontend) passThrough(x *requestContext, q query) error {
 	req := q.request(f.opts.InstantRetries)
 	req.Method, req.Body = x.r.Method, x.body
-	if !req.ChangesNothing() {
+	if !req.IsIdempotent() {
 		req.Retries = -1
 	}
 	free, err := f.slots(x, 1)

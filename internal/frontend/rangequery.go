@@ -22,6 +22,9 @@ func (f *Frontend) queryRange(x *requestContext) error {
 	if f.opts.PartialResponse != "" && !q.params.Has("partial_response") {
 		q.params.Set("partial_response", f.opts.PartialResponse)
 	}
+	if err := q.checkRange(f.opts.Limits); err != nil {
+		return err
+	}
 	r, err := q.rangeOf()
 	if err != nil {
 		return f.passThrough(x, q)
@@ -63,10 +66,11 @@ func (f *Frontend) respondFromParts(x *requestContext, q query, r split.Range, t
 		return f.passThrough(x, q)
 	}
 	err := f.fetchAndSplice(x, plan)
-	if errors.Is(err, promjson.ErrUnsorted) {
-		// Parts that are not sorted by labels cannot be merged: do not split it again.
+	if errors.Is(err, promjson.ErrUnsorted) || errors.Is(err, promjson.ErrOverlap) {
+		// Parts that are not sorted by labels, or have points of other parts, cannot be
+		// merged: do not split it again.
 		f.unsorted.remember(q.key())
-		f.opts.Logger.Info("downstream responses are not sorted, not splitting the query any more", "query", q.params.Get("query"))
+		f.opts.Logger.Info("downstream responses cannot be joined, not splitting the query any more", "query", q.params.Get("query"), "err", err)
 		if !x.response.begun() {
 			x.response.reset()
 			return f.passThrough(x, q)
@@ -133,9 +137,9 @@ type openedPart struct {
 func (o *openedPart) splicePart() splice.Part {
 	switch {
 	case o.resp == nil:
-		return splice.Part{Body: o.body, Cut: true, FromMS: o.StartMS, ToMS: o.EndMS}
+		return splice.Part{Body: o.body, Cut: true, StartMS: o.StartMS, EndMS: o.EndMS}
 	case o.writer != nil:
-		return splice.Part{Body: io.TeeReader(o.body, o.writer), FromMS: o.StartMS, StepMS: o.StepMS}
+		return splice.Part{Body: io.TeeReader(o.body, o.writer), StartMS: o.StartMS, StepMS: o.StepMS}
 	default:
 		return splice.Part{Body: o.body}
 	}

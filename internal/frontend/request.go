@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/common/model"
 
+	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/frontend/split"
 )
 
@@ -106,6 +107,24 @@ func (q query) rangeOf() (split.Range, error) {
 		return split.Range{}, errNotSplittable
 	}
 	return r, nil
+}
+
+// checkRange applies the limits to the whole range, also of a query that is passed through
+// because its step is not a whole number of milliseconds or has too many points.
+func (q query) checkRange(limits limit.Query) error {
+	start, err := parseTime(q.params.Get("start"))
+	if err != nil {
+		return nil // the downstream returns the error
+	}
+	end, err := parseTime(q.params.Get("end"))
+	if err != nil {
+		return nil
+	}
+	step, err := parseDuration(q.params.Get("step"))
+	if err != nil || step <= 0 {
+		return limits.CheckRange(start, end, 0)
+	}
+	return limits.CheckRange(start, end, max(1, step.Milliseconds()))
 }
 
 // aligned returns the query with start and end moved back to multiples of the step.

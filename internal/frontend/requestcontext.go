@@ -18,6 +18,7 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/httpbody"
+	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -60,7 +61,8 @@ type requestContext struct {
 	r     *http.Request
 	kind  kind
 	query query
-	body  []byte // of a request that is not a form; else nil
+	body  []byte        // of a request that is not a form; else nil
+	held  *reqbody.Body // its memory; nil without a body
 	began time.Time
 	span  trace.Span
 
@@ -96,7 +98,15 @@ func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *requestCont
 		}
 	}()
 	x := &requestContext{f: f, w: w, r: r, span: span, kind: kindOf(r.URL.Path), began: f.opts.Now(), status: http.StatusOK}
-	r.Body = http.MaxBytesReader(w, r.Body, formMaxBytes)
+	if err := x.readBody(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			x.held.Release()
+		}
+	}()
+	r = x.r
 	x.query = query{path: r.URL.EscapedPath(), header: f.forwarded(r.Header)}
 	isForm := strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded")
 	if r.Method == http.MethodPost && isForm {
@@ -112,8 +122,8 @@ func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *requestCont
 		x.query.params = params
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			x.kind = kindOther
-			if x.body, err = io.ReadAll(r.Body); err != nil {
-				return nil, badRequest(err)
+			if x.body = x.held.Bytes(); x.body == nil {
+				x.body = []byte{}
 			}
 		}
 	}
@@ -125,18 +135,29 @@ func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *requestCont
 	if err := f.opts.Limits.CheckText(x.query.params.Get("query")); err != nil {
 		return nil, err
 	}
-	x.response = &responseWriter{x: x, limit: f.opts.Limits.ResponseBytesMax, initialHeader: w.Header().Clone()}
+	x.response = &responseWriter{x: x, limit: f.opts.Limits.ResponseBytesMax, flag: f.opts.Limits.Flags.Of("ResponseBytesMax"), initialHeader: w.Header().Clone()}
 	f.metrics.inFlight(1)
 	return x, nil
 }
 
-func badRequest(err error) error {
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
-		err = fmt.Errorf("request body is larger than %d bytes", tooLarge.Limit)
+// readBody reads the request body, if there is one, within the budget of all requests. It
+// happens before admission, so that a slow client holds no slot.
+func (x *requestContext) readBody() (err error) {
+	if x.r.Method == http.MethodGet || x.r.Method == http.MethodHead {
+		return nil
 	}
-	return &statusError{http.StatusBadRequest, "bad_data", err}
+	if x.held, err = x.f.opts.Bodies.Read(x.w, x.r, formMaxBytes); err != nil {
+		reqbody.Prepare(x.w, x.r, err)
+		if reqbody.Status(err) == http.StatusServiceUnavailable {
+			return &statusError{http.StatusServiceUnavailable, "unavailable", err}
+		}
+		return badRequest(err)
+	}
+	x.r.Body = x.held.NewReader()
+	return nil
 }
+
+func badRequest(err error) error { return &statusError{http.StatusBadRequest, "bad_data", err} }
 
 // alwaysForwarded are the headers that every downstream request carries.
 var alwaysForwarded = []string{"Accept", "Content-Type", "User-Agent", "X-Scope-OrgID", limit.ThanosHeader, "Traceparent", "Tracestate"}
@@ -173,6 +194,7 @@ func (f *Frontend) admit(x *requestContext) (func(), error) {
 // end counts the request and writes the slow query log.
 func (x *requestContext) end() {
 	x.response.release()
+	x.held.Release()
 	f := x.f
 	took := f.opts.Now().Sub(x.began)
 	f.metrics.inFlight(-1)
@@ -271,6 +293,7 @@ func writeError(w http.ResponseWriter, e *statusError) {
 	b = append(b, '}')
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(e.status)
+	//lint:ignore gosec the response is JSON, by its content type
 	_, _ = w.Write(b) // an error means that the client has disconnected
 }
 
@@ -282,6 +305,7 @@ type responseWriter struct {
 	x       *requestContext
 	body    *httpbody.Body
 	limit   int64
+	flag    string // that raises limit, for the error
 	written int64
 
 	contentType   string
@@ -290,12 +314,12 @@ type responseWriter struct {
 	finishCall    func()      // lets the waiters of call go on
 }
 
-func (rw *responseWriter) begun() bool { return rw.body != nil && rw.body.Begun() }
+func (rw *responseWriter) begun() bool { return rw.body != nil && rw.body.HeaderSent() }
 
 // Write implements io.Writer.
 func (rw *responseWriter) Write(p []byte) (int, error) {
 	if rw.limit > 0 && rw.written+int64(len(p)) > rw.limit {
-		return 0, fmt.Errorf("%w: %d", errResponseTooLarge, rw.limit)
+		return 0, fmt.Errorf("%w: %d%s", errResponseTooLarge, rw.limit, rw.flag)
 	}
 	if rw.body == nil {
 		rw.open("application/json")

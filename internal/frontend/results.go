@@ -23,9 +23,9 @@ type RangeCache interface {
 	// Lookup returns the cached extents of key that overlap [startMS, endMS], sorted and
 	// without overlaps. A failure is a miss.
 	Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent
-	// Keep returns a writer for the bytes of a response that covers at least
+	// NewWriter returns a writer for the bytes of a response that covers at least
 	// [startMS, endMS]. Every timestamp in it is startMS plus a multiple of stepMS.
-	Keep(key string, startMS, endMS, stepMS int64) CacheWriter
+	NewWriter(key string, startMS, endMS, stepMS int64) CacheWriter
 }
 
 // Extent is a cached response of a time range. Every Extent must be opened or released.
@@ -175,7 +175,7 @@ func (f *Frontend) assemble(q query, found []cachedInterval, cacheableMS int64) 
 		for _, gap := range k.gaps {
 			part := planPart{Range: gap}
 			if old, ok := gap.Clip(math.MinInt64, cacheableMS); ok {
-				part.writer = f.opts.Cache.Keep(k.key, old.StartMS, old.EndMS, gap.StepMS)
+				part.writer = f.opts.Cache.NewWriter(k.key, old.StartMS, old.EndMS, gap.StepMS)
 			}
 			p.parts = append(p.parts, part)
 		}

@@ -176,7 +176,7 @@ func (x *requestContext) replay(c *call) error {
 	x.status, x.cache = c.status, c.header.Get("X-Ferula-Cache")
 	x.response.open(c.header.Get("Content-Type"))
 	x.response.body.SetStatus(c.status)
-	x.response.body.Whole(len(c.body))
+	x.response.body.SetLength(len(c.body))
 	if _, err := x.response.Write(c.body); err != nil {
 		return err
 	}

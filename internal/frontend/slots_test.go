@@ -294,7 +294,7 @@ func (c wholeCache) Lookup(ctx context.Context, key string, startMS, endMS int64
 	return extents
 }
 
-func (c wholeCache) Keep(key string, startMS, endMS, stepMS int64) CacheWriter {
+func (c wholeCache) NewWriter(key string, startMS, endMS, stepMS int64) CacheWriter {
 	return c.Writer(key, startMS, endMS, stepMS)
 }
 

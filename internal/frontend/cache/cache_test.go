@@ -376,7 +376,7 @@ func TestWriter_ConcurrentWritersOfOneEntry(t *testing.T) {
 				for _, e := range c.Lookup(context.Background(), "k", 0, 1600) {
 					got, err := readAll(e)
 					check(t, err == nil, "read: %v", err)
-					check(t, got[0] == byte('a'+e.HeldStartMS/100), "%s: another writer's bytes", kind)
+					check(t, got[0] == byte('a'+e.StoredStartMS/100), "%s: another writer's bytes", kind)
 				}
 			})
 		}
@@ -419,8 +419,8 @@ func modelCheck(t *testing.T, c *Cache, truth map[int64]int, r *rand.Rand) {
 	seen := map[int64]bool{}
 	last := int64(-1)
 	for _, e := range c.Lookup(context.Background(), "k", start, end) {
-		check(t, e.StartMS > last && e.StartMS >= start && e.EndMS <= end && e.StartMS >= e.HeldStartMS && e.EndMS <= e.HeldEndMS,
-			"extent %d-%d of %d-%d after %d in %d-%d", e.StartMS, e.EndMS, e.HeldStartMS, e.HeldEndMS, last, start, end)
+		check(t, e.StartMS > last && e.StartMS >= start && e.EndMS <= end && e.StartMS >= e.StoredStartMS && e.EndMS <= e.StoredEndMS,
+			"extent %d-%d of %d-%d after %d in %d-%d", e.StartMS, e.EndMS, e.StoredStartMS, e.StoredEndMS, last, start, end)
 		last = e.EndMS
 		for at := e.StartMS; at <= e.EndMS; at += 10 {
 			seen[at] = true

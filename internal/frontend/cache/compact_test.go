@@ -39,8 +39,8 @@ func TestMerge_JoinsAdjacentExtents(t *testing.T) {
 		var got bytes.Buffer
 		next := int64(0)
 		for _, e := range found {
-			check(t, e.HeldStartMS == next, "%s: a gap before %d", kind, e.HeldStartMS)
-			next = e.HeldEndMS + 10
+			check(t, e.StoredStartMS == next, "%s: a gap before %d", kind, e.StoredStartMS)
+			next = e.StoredEndMS + 10
 			b, err := readAll(e)
 			check(t, err == nil, "read: %v", err)
 			got.Write(b)

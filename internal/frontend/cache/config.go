@@ -3,12 +3,10 @@ package cache
 import (
 	"bytes"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,6 +14,7 @@ import (
 	"time"
 
 	instruments "github.com/ferula-io/ferula/metrics"
+	promconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/common/model"
 	"go.yaml.in/yaml/v3"
 )
@@ -425,11 +424,12 @@ type tlsYAML struct {
 	MinVersion         string `yaml:"min_version"`
 }
 
-var tlsVersions = map[string]uint16{
+var tlsVersions = map[string]promconfig.TLSVersion{
 	"": 0, "1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13,
 }
 
-// tlsOf loads the files; nil if TLS is not enabled.
+// tlsOf loads the files; nil if TLS is not enabled. A client certificate is read again for
+// every connection.
 func tlsOf(enabled bool, y tlsYAML) (*tls.Config, error) {
 	if !enabled {
 		if y != (tlsYAML{}) {
@@ -441,26 +441,11 @@ func tlsOf(enabled bool, y tlsYAML) (*tls.Config, error) {
 	if !ok {
 		return nil, fmt.Errorf("tls_config: min_version %q: it must be 1.0, 1.1, 1.2 or 1.3", y.MinVersion)
 	}
-	config := &tls.Config{ServerName: y.ServerName, InsecureSkipVerify: y.InsecureSkipVerify, MinVersion: version}
-	if y.CAFile != "" {
-		pem, err := os.ReadFile(y.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("tls_config: ca_file: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls_config: ca_file %s has no certificate", y.CAFile)
-		}
-	}
-	if (y.CertFile == "") != (y.KeyFile == "") {
-		return nil, errors.New("tls_config: cert_file and key_file belong together")
-	}
-	if y.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(y.CertFile, y.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("tls_config: %w", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
+	config, err := promconfig.NewTLSConfig(&promconfig.TLSConfig{
+		CAFile: y.CAFile, CertFile: y.CertFile, KeyFile: y.KeyFile, ServerName: y.ServerName, InsecureSkipVerify: y.InsecureSkipVerify, MinVersion: version,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tls_config: %w", err)
 	}
 	return config, nil
 }

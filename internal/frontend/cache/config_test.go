@@ -124,7 +124,7 @@ func TestParseConfig_ReportsEveryError(t *testing.T) {
 		"type: MEMCACHED\nconfig:\n  addresses: [a]\n  set_async_circuit_breaker_config:\n    enabeld: true\n": {"line 5", "enabeld"},
 		"type: REDIS\nconfig:\n  db: -1\n":                                                                     {"no redis addr", "db"},
 		"type: REDIS\nconfig:\n  addr: a\n  tls_config: {ca_file: x}\n":                                        {"tls_enabled"},
-		"type: REDIS\nconfig:\n  addr: a\n  tls_enabled: true\n  tls_config: {ca_file: /no/such/file}\n":       {"ca_file"},
+		"type: REDIS\nconfig:\n  addr: a\n  tls_enabled: true\n  tls_config: {ca_file: /no/such/file}\n":       {"tls_config", "/no/such/file"},
 		"type: REDIS\nconfig:\n  addr: a\n  tls_enabled: true\n  tls_config: {cert_file: x}\n":                 {"key_file"},
 		"type: REDIS\nconfig:\n  addr: a\n  tls_enabled: true\n  tls_config: {min_version: '9'}\n":             {"min_version"},
 		"type: REDIS\nconfig:\n  addr: a\n  addr: b\n":                                                         {"line 4"},
@@ -175,7 +175,7 @@ func TestParseConfig_LoadsTLSFiles(t *testing.T) {
 	bad := filepath.Join(dir, "bad.pem")
 	check(t, os.WriteFile(bad, []byte("no certificate"), 0o600) == nil, "write")
 	_, err := tlsOf(true, tlsYAML{CAFile: bad})
-	check(t, err != nil && contains(err.Error(), "no certificate"), "%v", err)
+	check(t, err != nil && contains(err.Error(), bad), "%v", err)
 	_, err = tlsOf(true, tlsYAML{CertFile: bad, KeyFile: bad})
 	check(t, err != nil, "no error")
 	config, err := tlsOf(false, tlsYAML{})

@@ -30,12 +30,12 @@ type Extent struct {
 	// StartMS and EndMS, both inclusive, are the range to use the response for:
 	// within the requested range and disjoint from the other extents' ranges.
 	StartMS, EndMS int64
-	// HeldStartMS and HeldEndMS, both inclusive, are the range that was given to the
+	// StoredStartMS and StoredEndMS, both inclusive, are the range that was given to the
 	// Writer. The caller must cut off points outside StartMS and EndMS. There are none
 	// if the two ranges are equal and the Writer got only points of its range.
-	HeldStartMS, HeldEndMS int64
-	StepMS                 int64
-	WrittenAt              time.Time
+	StoredStartMS, StoredEndMS int64
+	StepMS                     int64
+	WrittenAt                  time.Time
 	// Bytes is the length of the stream.
 	Bytes int64
 
@@ -267,7 +267,7 @@ func (c *Cache) loadAll(ctx context.Context, base, key string, extents []extent)
 			return
 		}
 		loaded[i] = Extent{
-			StartMS: e.startMS, EndMS: e.endMS, HeldStartMS: e.startMS, HeldEndMS: e.endMS, StepMS: e.stepMS,
+			StartMS: e.startMS, EndMS: e.endMS, StoredStartMS: e.startMS, StoredEndMS: e.endMS, StepMS: e.stepMS,
 			WrittenAt: time.UnixMilli(e.writtenMS), Bytes: e.rawBytes(), cache: c, base: base, key: key, ext: e, parts: parts, held: held,
 		}
 	}
@@ -357,18 +357,18 @@ func (c *Cache) part(ctx context.Context, base string, e *extent, i int) (blocks
 // lies inside a shorter one.
 func disjoint(extents []Extent, startMS, endMS int64) []Extent {
 	slices.SortStableFunc(extents, func(a, b Extent) int {
-		return cmp.Compare(b.HeldEndMS-b.HeldStartMS, a.HeldEndMS-a.HeldStartMS)
+		return cmp.Compare(b.StoredEndMS-b.StoredStartMS, a.StoredEndMS-a.StoredStartMS)
 	})
 	kept := extents[:0]
 	for _, e := range extents {
 		step := max(e.StepMS, 1)
 		for _, longer := range kept {
 			switch {
-			case longer.HeldStartMS > e.EndMS || longer.HeldEndMS < e.StartMS:
-			case longer.HeldStartMS <= e.StartMS: // the first step of e after it
-				e.StartMS = e.HeldStartMS + (longer.HeldEndMS-e.HeldStartMS)/step*step + step
+			case longer.StoredStartMS > e.EndMS || longer.StoredEndMS < e.StartMS:
+			case longer.StoredStartMS <= e.StartMS: // the first step of e after it
+				e.StartMS = e.StoredStartMS + (longer.StoredEndMS-e.StoredStartMS)/step*step + step
 			default: // the last step of e before it
-				e.EndMS = e.HeldStartMS + (longer.HeldStartMS-1-e.HeldStartMS)/step*step
+				e.EndMS = e.StoredStartMS + (longer.StoredStartMS-1-e.StoredStartMS)/step*step
 			}
 		}
 		if e.StartMS <= e.EndMS {

@@ -15,6 +15,8 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/cespare/xxhash/v2"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/ferula-io/ferula/internal/dnslookup"
 )
 
 // MemcachedOptions of a Memcached. Zero values take the defaults, which are Thanos'.
@@ -38,8 +40,8 @@ type MemcachedOptions struct {
 	ServerBackoff    time.Duration // first time the breaker stays open; 0: 1 s
 	ServerBackoffMax time.Duration // limit of its doubling; 0: 30 s
 
-	Resolver addressResolver  // nil: the system's
-	Now      func() time.Time // nil: time.Now
+	Resolver dnslookup.Resolver // nil: the system's
+	Now      func() time.Time   // nil: time.Now
 }
 
 func (o MemcachedOptions) withDefaults() MemcachedOptions {

@@ -186,3 +186,14 @@ func TestUnpack_DoesNotAllocate(t *testing.T) {
 	})
 	check(t, n == 0, "%v allocations", n)
 }
+
+func TestParseTime(t *testing.T) {
+	for text, want := range map[string]int64{`[0,"`: 0, `[1,"`: 1000, `[1.001,"`: 1001, `[1.010,"`: 1010, `[1.100,"`: 1100, `[1700000000.999,"`: 1700000000999} {
+		got, ok := parseTime(append([]byte(text), make([]byte, timeMax)...))
+		check(t, ok && got == want, "%s: %d, %t, want %d", text, got, ok, want)
+	}
+	for _, text := range []string{`[1.000,"`, `[01,"`, `[,"`, `[1.1,"`, `[1.0a1,"`, `[-1,"`, `{1,"`, `[1;"`, `[1,x`, `[9999999999999,"`} {
+		got, ok := parseTime(append([]byte(text), make([]byte, timeMax)...))
+		check(t, !ok, "%s: %d", text, got)
+	}
+}

@@ -105,7 +105,7 @@ func useCache(t *testing.T, c *Cache, r *rand.Rand, found, gone *atomic.Int64) {
 			continue
 		}
 		if want := lines(e.StartMS, e.EndMS); !bytes.Equal(cutLines(text, e.StartMS, e.EndMS), want) {
-			t.Errorf("%d-%d of %d-%d: wrong bytes", e.StartMS, e.EndMS, e.HeldStartMS, e.HeldEndMS)
+			t.Errorf("%d-%d of %d-%d: wrong bytes", e.StartMS, e.EndMS, e.StoredStartMS, e.StoredEndMS)
 		}
 		found.Add(1)
 	}

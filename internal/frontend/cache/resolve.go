@@ -13,28 +13,19 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
-)
 
-// addressResolver resolves names. *net.Resolver is one.
-type addressResolver interface {
-	LookupIPAddr(ctx context.Context, host string) ([]net.IPAddr, error)
-	LookupSRV(ctx context.Context, service, proto, name string) (cname string, addrs []*net.SRV, err error)
-}
+	"github.com/ferula-io/ferula/internal/dnslookup"
+)
 
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// addressBook turns configured addresses into those of servers, as Thanos does:
-//
-//	host:port, or a path with a slash   as it is
-//	dns+host:port, dnsdualstack+…       every address of the host
-//	dnssrv+name[:port]                  every address of every host of the SRV record
-//	dnssrvnoa+name[:port]               every host of the SRV record
-//
-// or, with discover, by querying a cluster's configuration endpoint at each address.
+// addressBook turns configured addresses, which may be paths of sockets and names for
+// dnslookup, into those of servers; with discover, by querying a cluster's configuration
+// endpoint at each address.
 type addressBook struct {
 	addresses []string
 	discover  bool
-	resolver  addressResolver
+	resolver  dnslookup.Resolver
 	dial      dialFunc
 	last      map[string][]string // the last result of each address, used when resolving fails
 }
@@ -61,58 +52,14 @@ func (b *addressBook) resolveOne(ctx context.Context, address string) ([]string,
 	if b.discover {
 		return discoverCluster(ctx, b.dial, address)
 	}
-	kind, name, ok := strings.Cut(address, "+")
-	if !ok {
-		return []string{address}, nil
+	found, err := dnslookup.Lookup(ctx, b.resolver, address)
+	if err == nil && len(found) == 0 {
+		err = errNoServers // its servers stay in use: none would be no better
 	}
-	switch kind {
-	case "dns", "dnsdualstack":
-		host, port, err := net.SplitHostPort(name)
-		if err != nil {
-			return nil, err
-		}
-		return b.hosts(ctx, host, port)
-	case "dnssrv", "dnssrvnoa":
-		host, port, err := net.SplitHostPort(name)
-		if err != nil {
-			host, port = name, ""
-		}
-		_, records, err := b.resolver.LookupSRV(ctx, "", "", host)
-		if err != nil {
-			return nil, err
-		}
-		var servers []string
-		for _, r := range records {
-			at := port
-			if at == "" {
-				at = strconv.Itoa(int(r.Port))
-			}
-			if kind == "dnssrvnoa" {
-				servers = append(servers, net.JoinHostPort(strings.TrimRight(r.Target, "."), at))
-				continue
-			}
-			found, err := b.hosts(ctx, r.Target, at)
-			if err != nil {
-				return nil, err
-			}
-			servers = append(servers, found...)
-		}
-		return servers, nil
-	}
-	return nil, fmt.Errorf("unknown prefix %q", kind+"+")
+	return found, err
 }
 
-func (b *addressBook) hosts(ctx context.Context, host, port string) ([]string, error) {
-	addrs, err := b.resolver.LookupIPAddr(ctx, host)
-	if err != nil {
-		return nil, err
-	}
-	servers := make([]string, len(addrs))
-	for i, a := range addrs {
-		servers[i] = net.JoinHostPort(a.String(), port)
-	}
-	return servers, nil
-}
+var errNoServers = errors.New("the name has no addresses")
 
 // clusterBytesMax limits a configuration endpoint's response.
 const clusterBytesMax = 1 << 20

@@ -48,9 +48,9 @@ func isQuery(path string) bool {
 	return i >= 0 && slices.Contains(queryEndpoints, path[i+len("/api/v1"):])
 }
 
-// ChangesNothing reports whether a request may be sent again without harm, even if
+// IsIdempotent reports whether a request may be sent again without harm, even if
 // the first one was processed: it only reads, or is a query in the body of a POST.
-func (r Request) ChangesNothing() bool {
+func (r Request) IsIdempotent() bool {
 	switch r.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions:
 		return true
@@ -129,7 +129,7 @@ func (c *Client) message(r Request) (message, error) {
 	default:
 		target.RawQuery, m.body = params, r.Body
 	}
-	m.repeatable = r.ChangesNothing()
+	m.repeatable = r.IsIdempotent()
 	if m.repeatable && m.method == http.MethodPost {
 		// Present but empty: it is not sent, but net/http then sends the request
 		// again on a new connection if an idle one turns out to be dead.

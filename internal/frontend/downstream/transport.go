@@ -4,16 +4,15 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"regexp"
 	"time"
 
+	promconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/common/model"
 	"go.yaml.in/yaml/v3"
 )
@@ -138,30 +137,13 @@ func orInt(n *int, otherwise int) int {
 	return *n
 }
 
+// build loads the files. The client certificate is read again for every connection.
 func (t TLS) build() (*tls.Config, error) {
-	config := &tls.Config{
-		ServerName:         t.ServerName,
-		InsecureSkipVerify: t.InsecureSkipVerify, // configured by the user
-		MinVersion:         tls.VersionTLS12,
-	}
-	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("downstream transport: ca_file: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("downstream transport: ca_file %s holds no certificate", t.CAFile)
-		}
-	}
-	if t.CertFile != "" {
-		if _, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile); err != nil {
-			return nil, fmt.Errorf("downstream transport: cert_file and key_file: %w", err)
-		}
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-			return &pair, err
-		}
+	config, err := promconfig.NewTLSConfig(&promconfig.TLSConfig{
+		CAFile: t.CAFile, CertFile: t.CertFile, KeyFile: t.KeyFile, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify, MinVersion: tls.VersionTLS12,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("downstream transport: tls_config: %w", err)
 	}
 	return config, nil
 }

@@ -28,6 +28,7 @@ type Error struct {
 	Value int64  // 0: not shown
 	Max   int64
 	Unit  string // of both numbers: "bytes" or "ms"; may be empty
+	Flag  string // that raises the limit, as hint.Flags returns it
 
 	kind error // nil: ErrLimit
 }
@@ -35,9 +36,9 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string {
 	if e.Value == 0 {
-		return fmt.Sprintf("%v: %s: at most %s", e.Unwrap(), e.Limit, e.format(e.Max))
+		return fmt.Sprintf("%v: %s: at most %s%s", e.Unwrap(), e.Limit, e.format(e.Max), e.Flag)
 	}
-	return fmt.Sprintf("%v: %s: %s, at most %s", e.Unwrap(), e.Limit, e.format(e.Value), e.format(e.Max))
+	return fmt.Sprintf("%v: %s: %s, at most %s%s", e.Unwrap(), e.Limit, e.format(e.Value), e.format(e.Max), e.Flag)
 }
 
 func (e *Error) format(n int64) string {

@@ -32,6 +32,7 @@ import (
 
 	instruments "github.com/ferula-io/ferula/metrics"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/invariant"
 )
 
@@ -43,6 +44,8 @@ type Options struct {
 	TenantsMax           int // tenants with requests at the same time; 0: 10000
 	// WaitMax is the maximum wait of a request; 0: 1 minute, negative: no limit.
 	WaitMax time.Duration
+	// Flags raise the limits.
+	Flags hint.Flags
 	// Downstream names the metrics after downstream calls instead of requests.
 	Downstream bool
 }
@@ -172,7 +175,7 @@ func (l *Limiter) AcquireN(ctx context.Context, name string, n int) (free func(n
 		l.forget(name, t)
 		l.mu.Unlock()
 		l.metrics.queueFull.Inc()
-		return nil, &Error{Limit: fmt.Sprintf("waiting requests of tenant %q", name), Value: int64(waiting) + 1, Max: int64(max(0, l.opts.TenantQueueMax)), kind: ErrQueueFull}
+		return nil, &Error{Limit: fmt.Sprintf("waiting requests of tenant %q", name), Value: int64(waiting) + 1, Max: int64(max(0, l.opts.TenantQueueMax)), Flag: l.opts.Flags.Of("TenantQueueMax"), kind: ErrQueueFull}
 	}
 	w := &waiter{admitted: make(chan struct{}), n: n}
 	w.element = t.queue.PushBack(w)
@@ -201,7 +204,7 @@ func (l *Limiter) await(ctx context.Context, name string, t *tenant, w *waiter) 
 	case <-timeout:
 		if l.leave(name, t, w) {
 			l.metrics.timedOut.Inc()
-			return nil, &Error{Limit: "time in the queue", Max: l.opts.WaitMax.Milliseconds(), Unit: "ms", kind: ErrWait}
+			return nil, &Error{Limit: "time in the queue", Max: l.opts.WaitMax.Milliseconds(), Unit: "ms", Flag: l.opts.Flags.Of("WaitMax"), kind: ErrWait}
 		}
 	}
 	l.metrics.wait.Update(time.Since(start).Seconds())

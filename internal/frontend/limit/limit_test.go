@@ -426,3 +426,17 @@ func TestTenants_HeadersMustAgree(t *testing.T) {
 		check(t, fmt.Sprint(c.header), got, c.want)
 	}
 }
+
+func TestError_NumbersHaveTheirUnits(t *testing.T) {
+	for _, tt := range []struct {
+		err  Error
+		want string
+	}{
+		{Error{Limit: "steps", Value: 1234, Max: 1000}, "limit exceeded: steps: 1234, at most 1000"},
+		{Error{Limit: "body", Value: 1234, Max: 1000, Unit: "bytes"}, "limit exceeded: body: 1234 bytes, at most 1000 bytes"},
+		{Error{Limit: "range", Value: 90_000, Max: 60_000, Unit: "ms"}, "limit exceeded: range: 1m30s, at most 1m0s"},
+		{Error{Limit: "body", Max: 12, Unit: "bytes"}, "limit exceeded: body: at most 12 bytes"},
+	} {
+		check(t, "text", tt.err.Error(), tt.want)
+	}
+}

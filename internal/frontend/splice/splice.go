@@ -17,25 +17,25 @@ import (
 // Part is the response of one part of a query.
 type Part struct {
 	Body io.Reader
-	// Cut drops points outside [FromMS, ToMS], for a response that covers more.
-	Cut          bool
-	FromMS, ToMS int64
-	// StepMS is the expected distance of points, counted from FromMS. StepAligned reports
+	// Cut drops points outside [StartMS, EndMS], for a response that covers more.
+	Cut            bool
+	StartMS, EndMS int64
+	// StepMS is the expected distance of points, counted from StartMS. StepAligned reports
 	// whether the series met it. 0: not checked.
 	StepMS int64
 }
 
 // Options are the limits and buffer sizes of a Splice. Zero values take the defaults.
 type Options struct {
-	StartBytes int // size of the first reads from a part; 0: 64 KiB
-	ReadBytes  int // size of reads from a part that fills them; 0: 1 MiB
-	WriteBytes int // size of writes; 0: 256 KiB
-	HoldBytes  int // maximum size of one metric object or histogram; 0: 4 MiB
+	FirstReadBytes int // size of the first reads from a part; 0: 64 KiB
+	ReadBytes      int // size of reads from a part that fills them; 0: 1 MiB
+	WriteBytes     int // size of writes; 0: 256 KiB
+	ObjectBytesMax int // maximum size of one metric object or histogram; 0: 4 MiB
 }
 
 func (o Options) withDefaults() Options {
-	if o.StartBytes == 0 {
-		o.StartBytes = 64 << 10
+	if o.FirstReadBytes == 0 {
+		o.FirstReadBytes = 64 << 10
 	}
 	if o.ReadBytes == 0 {
 		o.ReadBytes = 1 << 20
@@ -43,8 +43,8 @@ func (o Options) withDefaults() Options {
 	if o.WriteBytes == 0 {
 		o.WriteBytes = 256 << 10
 	}
-	if o.HoldBytes == 0 {
-		o.HoldBytes = 4 << 20
+	if o.ObjectBytesMax == 0 {
+		o.ObjectBytesMax = 4 << 20
 	}
 	return o
 }
@@ -94,16 +94,16 @@ func isPartial(m promjson.Member) bool {
 func (s *Splice) Write(w io.Writer, parts []Part) (annotations Annotations, err error) {
 	for len(s.scanners) < len(parts) {
 		s.scanners = append(s.scanners, promjson.NewScanner(nil, promjson.Options{
-			InitialBufferBytes: s.opts.StartBytes, BufferBytes: s.opts.ReadBytes, MaxBufferBytes: s.opts.HoldBytes, MaxUnknownBytes: unknownBytes,
+			InitialBufferBytes: s.opts.FirstReadBytes, BufferBytes: s.opts.ReadBytes, MaxBufferBytes: s.opts.ObjectBytesMax, MaxUnknownBytes: unknownBytes,
 		}))
 	}
 	for i, p := range parts {
 		s.scanners[i].Reset(p.Body)
 		if p.Cut {
-			s.scanners[i].SetWindow(promjson.Window{StartMS: p.FromMS, EndMS: p.ToMS, StepMS: p.StepMS})
+			s.scanners[i].SetWindow(promjson.Window{StartMS: p.StartMS, EndMS: p.EndMS, StepMS: p.StepMS})
 		} else if p.StepMS > 0 {
 			// No point is dropped: the window begins at a step in the distant past.
-			s.scanners[i].SetWindow(promjson.Window{StartMS: p.FromMS - (p.FromMS-math.MinInt64/2)/p.StepMS*p.StepMS, EndMS: math.MaxInt64, StepMS: p.StepMS})
+			s.scanners[i].SetWindow(promjson.Window{StartMS: p.StartMS - (p.StartMS-math.MinInt64/2)/p.StepMS*p.StepMS, EndMS: math.MaxInt64, StepMS: p.StepMS})
 		}
 	}
 	envelope, err := s.splicer.Splice(w, s.scanners[:len(parts)]...)

@@ -168,7 +168,7 @@ func TestSplice_EqualsTheWholeResponseByteForByte(t *testing.T) {
 		whole := randomMatrix(r, times)
 		want := encodeMatrix(t, whole)
 
-		s := New(Options{ReadBytes: []int{16, 100, 4096, 1 << 16}[r.IntN(4)], WriteBytes: 1 + r.IntN(5000), HoldBytes: 1 << 16})
+		s := New(Options{ReadBytes: []int{16, 100, 4096, 1 << 16}[r.IntN(4)], WriteBytes: 1 + r.IntN(5000), ObjectBytesMax: 1 << 16})
 		for range 2 { // the second time with reused scanners
 			var parts []Part
 			for i := 0; i < len(times); {
@@ -176,7 +176,7 @@ func TestSplice_EqualsTheWholeResponseByteForByte(t *testing.T) {
 				from, to := times[i], times[j-1]
 				if r.IntN(3) == 0 { // a cached response that covers more and needs Cut
 					body := encodeMatrix(t, between(whole, from-r.Int64N(20*step), to+r.Int64N(20*step)))
-					parts = append(parts, Part{Body: randomReader(r, body), Cut: true, FromMS: from, ToMS: to})
+					parts = append(parts, Part{Body: randomReader(r, body), Cut: true, StartMS: from, EndMS: to})
 				} else {
 					parts = append(parts, Part{Body: randomReader(r, encodeMatrix(t, between(whole, from, to)))})
 				}
@@ -268,7 +268,7 @@ func TestSplice_StepAligned(t *testing.T) {
 	for at, want := range map[int]bool{10: true, 40: true, 41: false, -20: true} {
 		body := matrixOf(fmt.Sprintf(`{"metric":{"a":"1"},"values":[[%d,"1"]]}`, at))
 		for _, cut := range []bool{false, true} {
-			_, err := s.Write(io.Discard, []Part{{Body: strings.NewReader(body), Cut: cut, FromMS: -20_000, ToMS: 100_000, StepMS: 30_000}})
+			_, err := s.Write(io.Discard, []Part{{Body: strings.NewReader(body), Cut: cut, StartMS: -20_000, EndMS: 100_000, StepMS: 30_000}})
 			check(t, err == nil && s.StepAligned(0) == want, "%d, cut %v: step aligned %v, %v", at, cut, s.StepAligned(0), err)
 		}
 	}

@@ -15,13 +15,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
-)
 
-// The fastest level: for responses of numbers a better one saves a few percent of the bytes
-// for several times the CPU time.
-const gzipLevel = gzip.BestSpeed
+	"github.com/ferula-io/ferula/promjson/gzip"
+)
 
 // A pooled compressor holds its window of some hundred KiB. The garbage collector drops idle
 // ones.
@@ -63,11 +60,11 @@ func New(w http.ResponseWriter, r *http.Request, contentType string) *Body {
 // SetStatus sets the status; the default is 200.
 func (b *Body) SetStatus(status int) { b.status = status }
 
-// Begun reports whether the header was sent.
-func (b *Body) Begun() bool { return b.headerWritten }
+// HeaderSent reports whether the header was sent.
+func (b *Body) HeaderSent() bool { return b.headerWritten }
 
-// Whole declares before the first Write that the response has n bytes.
-func (b *Body) Whole(n int) {
+// SetLength declares before the first Write that the response has n bytes.
+func (b *Body) SetLength(n int) {
 	if n < smallBytes {
 		b.encoding = ""
 	}
@@ -82,10 +79,7 @@ func (b *Body) writeHeader() {
 	h.Set("Content-Type", b.contentType)
 	switch b.encoding {
 	case "gzip":
-		b.gz = getOrNew(&gzipWriters, func() *gzip.Writer {
-			gz, _ := gzip.NewWriterLevel(nil, gzipLevel) // the level is a valid constant
-			return gz
-		})
+		b.gz = getOrNew(&gzipWriters, func() *gzip.Writer { return gzip.NewWriter(nil) })
 		b.gz.Reset(b.w)
 	case "zstd":
 		b.zs = getOrNew(&zstdWriters, func() *zstd.Encoder {

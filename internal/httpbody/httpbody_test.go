@@ -49,7 +49,7 @@ func respond(t *testing.T, accept string, pieces ...string) *httptest.ResponseRe
 	r.Header.Set("Accept-Encoding", accept)
 	b := New(w, r, "text/test")
 	if len(pieces) == 1 {
-		b.Whole(len(pieces[0]))
+		b.SetLength(len(pieces[0]))
 	}
 	for _, p := range pieces {
 		if _, err := io.WriteString(b, p); err != nil {

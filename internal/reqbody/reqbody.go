@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/ferula-io/ferula/internal/hint"
 )
 
 // Options of a Reader. Zero values take the defaults.
@@ -27,6 +29,7 @@ type Options struct {
 	Grace    time.Duration // how long a client may stall or be behind RateMin; 0: 15 s
 	RateMin  int64         // bytes per second; 0: 4096
 	Total    time.Duration // maximum duration of one body; 0: 5 minutes
+	Flags    hint.Flags    // that raise the limits
 }
 
 func (o Options) withDefaults() Options {
@@ -219,7 +222,7 @@ func (rd *Reader) acquire(ctx context.Context, n int64) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, rd.opts.Wait)
 	defer cancel()
 	if n > rd.opts.BytesMax || rd.free.Acquire(ctx, n) != nil {
-		return 0, fmt.Errorf("%w: request bodies fill %d bytes of memory", ErrBusy, rd.opts.BytesMax)
+		return 0, fmt.Errorf("%w: request bodies fill %d bytes of memory%s", ErrBusy, rd.opts.BytesMax, rd.opts.Flags.Of("BytesMax"))
 	}
 	return time.Since(begun), nil
 }
@@ -244,9 +247,9 @@ func (rd *Reader) tooLarge(r *http.Request, p *pace, bytesMax int64) error {
 	return &unreadError{err}
 }
 
-// Enter takes a slot, for which it waits a bounded time. The caller releases it by
+// TakeSlot takes a slot, for which it waits a bounded time. The caller releases it by
 // receiving from slots.
-func (rd *Reader) Enter(ctx context.Context, slots chan struct{}) error {
+func (rd *Reader) TakeSlot(ctx context.Context, slots chan struct{}) error {
 	select {
 	case slots <- struct{}{}:
 		return nil
@@ -322,8 +325,8 @@ func (p *pace) finish() { _ = p.control.SetReadDeadline(time.Time{}) }
 // wait for the rest of the body either.
 func (p *pace) failed(err error, size int64) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fmt.Errorf("%w: received %d bytes in %s, the minimum is %d a second",
-			ErrSlow, size, time.Since(p.start).Round(time.Millisecond), int64(p.rate(size)))
+		err = fmt.Errorf("%w: received %d bytes in %s, the minimum is %d a second%s",
+			ErrSlow, size, time.Since(p.start).Round(time.Millisecond), int64(p.rate(size)), p.opts.Flags.Of("Grace"))
 	} else {
 		err = fmt.Errorf("read the request body: %w", err)
 	}

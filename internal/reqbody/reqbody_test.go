@@ -123,19 +123,19 @@ func TestReader_WaitsForMemoryABoundedTime(t *testing.T) {
 func TestReader_EnterWaitsForASlotABoundedTime(t *testing.T) {
 	slots := make(chan struct{}, 1)
 	rd := New(Options{Wait: 10 * time.Millisecond})
-	if err := rd.Enter(context.Background(), slots); err != nil {
+	if err := rd.TakeSlot(context.Background(), slots); err != nil {
 		t.Fatal(err)
 	}
-	if err := rd.Enter(context.Background(), slots); !errors.Is(err, ErrBusy) {
+	if err := rd.TakeSlot(context.Background(), slots); !errors.Is(err, ErrBusy) {
 		t.Error(err)
 	}
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := New(Options{Wait: time.Hour}).Enter(gone, slots); !errors.Is(err, context.Canceled) {
+	if err := New(Options{Wait: time.Hour}).TakeSlot(gone, slots); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	got := make(chan error)
-	go func() { got <- New(Options{Wait: time.Hour}).Enter(context.Background(), slots) }()
+	go func() { got <- New(Options{Wait: time.Hour}).TakeSlot(context.Background(), slots) }()
 	<-slots
 	if err := <-got; err != nil {
 		t.Error(err)

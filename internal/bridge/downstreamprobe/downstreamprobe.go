@@ -1,0 +1,117 @@
+// Package downstreamprobe follows the readiness of a query frontend's downstream.
+package downstreamprobe
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/frontend"
+	"github.com/ferula-io/ferula/internal/frontend/downstream"
+)
+
+const (
+	defaultEvery = 10 * time.Second
+	probeTimeout = 5 * time.Second // or Options.Every if that is shorter
+)
+
+// Options of a Probe.
+type Options struct {
+	Every time.Duration // interval of the probes; 0: 10 s, negative: none, the downstream counts as ready
+	Busy  func() bool   // reports whether all slots for requests to the downstream are in use
+
+	IsReady func() bool     // reports whether Ready was called after Waiting
+	Ready   func()          // the downstream is available
+	Waiting func(err error) // the downstream is not available, because of err
+}
+
+// Probe requests /-/ready of a downstream, and records when it last responded to another
+// request. A downstream that responds to queries is available although it is too busy
+// for a probe.
+type Probe struct {
+	*downstream.Client
+	opts Options
+	last atomic.Int64 // time of the last successful response, in ns since the epoch
+}
+
+var _ frontend.Downstream = (*Probe)(nil)
+
+// New returns the probe of the downstream of client.
+func New(client *downstream.Client, opts Options) *Probe {
+	if opts.Every == 0 {
+		opts.Every = defaultEvery
+	}
+	return &Probe{Client: client, opts: opts}
+}
+
+// Run reports the readiness of the downstream until ctx is canceled: each change, and the
+// first failure.
+func (p *Probe) Run(ctx context.Context) error {
+	every := p.opts.Every
+	begun, reported := time.Now(), false
+	for ctx.Err() == nil {
+		var err error
+		if every > 0 {
+			err = p.probe(ctx)
+		}
+		// While all slots are in use, the probe waits like a query does. It may then time
+		// out although the downstream is available.
+		alive := err == nil || p.since(begun) || p.opts.IsReady() && p.opts.Busy()
+		begun = time.Now()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case alive && !p.opts.IsReady():
+			reported = false
+			p.opts.Ready()
+		case !alive && (p.opts.IsReady() || !reported):
+			reported = true
+			p.opts.Waiting(err)
+		}
+		if every < 0 {
+			<-ctx.Done()
+			return nil
+		}
+		pause := every
+		if !alive {
+			pause = min(pause, 2*time.Second) // the downstream may be starting
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+	return nil
+}
+
+// probe requests /-/ready of the downstream. Every status below 500 means ready, also
+// 404: a server may implement the query API without a readiness endpoint.
+func (p *Probe) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, min(probeTimeout, p.opts.Every))
+	defer cancel()
+	resp, err := p.Client.Open(ctx, downstream.Request{Path: "/-/ready", Retries: -1})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.Status >= http.StatusInternalServerError {
+		return fmt.Errorf("GET /-/ready returned status %d", resp.Status)
+	}
+	return nil
+}
+
+// Open implements frontend.Downstream.
+func (p *Probe) Open(ctx context.Context, r downstream.Request) (*downstream.Response, error) {
+	resp, err := p.Client.Open(ctx, r)
+	if err == nil && resp.Status < http.StatusInternalServerError {
+		p.last.Store(time.Now().UnixNano())
+	}
+	return resp, err
+}
+
+// since reports whether there was a response after t.
+func (p *Probe) since(t time.Time) bool { return p.last.Load() > t.UnixNano() }

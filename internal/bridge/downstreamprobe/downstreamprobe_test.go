@@ -1,0 +1,140 @@
+package downstreamprobe
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/frontend/downstream"
+	"github.com/ferula-io/ferula/metrics"
+)
+
+// fixture is a probe of a server, and the readiness that it reports.
+type fixture struct {
+	*Probe
+	status  atomic.Int64 // of the server's responses to probes
+	probes  atomic.Int64
+	busy    atomic.Bool
+	ready   atomic.Bool
+	changes chan string
+}
+
+func newFixture(t *testing.T, every time.Duration) *fixture {
+	t.Helper()
+	f := &fixture{changes: make(chan string, 100)}
+	f.status.Store(http.StatusOK)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/-/ready" {
+			w.WriteHeader(int(f.status.Load()))
+			f.probes.Add(1)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	client, err := downstream.New(downstream.Options{URL: srv.URL}, slog.New(slog.DiscardHandler), metrics.NewSet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	f.Probe = New(client, Options{
+		Every: every, Busy: f.busy.Load, IsReady: f.ready.Load,
+		Ready: func() { f.ready.Store(true); f.changes <- "ready" },
+		Waiting: func(err error) {
+			f.ready.Store(false)
+			f.changes <- "waiting: " + err.Error()
+		},
+	})
+	return f
+}
+
+// run runs the probe until the test ends.
+func (f *fixture) run(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (f *fixture) expect(t *testing.T, want string) {
+	t.Helper()
+	select {
+	case got := <-f.changes:
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%s, want %s", got, want)
+		}
+	case <-time.After(time.Minute):
+		t.Fatalf("not %s within a minute", want)
+	}
+}
+
+func TestProbe_ReportsEveryChangeOnce(t *testing.T) {
+	f := newFixture(t, 2*time.Second) // also the timeout of a probe
+	f.status.Store(http.StatusServiceUnavailable)
+	f.run(t)
+	f.expect(t, "waiting: GET /-/ready returned status 503")
+	f.status.Store(http.StatusNotFound) // a server without a readiness endpoint
+	f.expect(t, "ready")
+	f.status.Store(http.StatusInternalServerError)
+	f.expect(t, "waiting: GET /-/ready returned status 500")
+}
+
+func TestProbe_WithoutProbesTheDownstreamIsReady(t *testing.T) {
+	f := newFixture(t, -1)
+	f.status.Store(http.StatusServiceUnavailable)
+	f.run(t)
+	f.expect(t, "ready")
+}
+
+func TestProbe_ResponsesToQueriesAndFullSlotsMeanAvailable(t *testing.T) {
+	f := newFixture(t, time.Hour)
+	before := time.Now().Add(-time.Nanosecond)
+	open := func(path string) {
+		t.Helper()
+		resp, err := f.Open(context.Background(), downstream.Request{Path: path, Retries: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	f.status.Store(http.StatusServiceUnavailable)
+	if open("/-/ready"); f.since(before) {
+		t.Error("a failure counts")
+	}
+	if open("/api/v1/query"); !f.since(before) || f.since(time.Now()) {
+		t.Error("a success does not count")
+	}
+}
+
+func TestProbe_AReadyDownstreamWithFullSlotsStaysReady(t *testing.T) {
+	f := newFixture(t, 50*time.Millisecond)
+	f.busy.Store(true)
+	f.status.Store(http.StatusServiceUnavailable)
+	f.run(t)
+	f.expect(t, "waiting: ") // full slots do not make it ready
+	f.status.Store(http.StatusOK)
+	f.expect(t, "ready")
+	f.status.Store(http.StatusServiceUnavailable)
+	for end := f.probes.Load() + 3; f.probes.Load() < end; time.Sleep(time.Millisecond) {
+		if len(f.changes) > 0 {
+			t.Fatal(<-f.changes)
+		}
+	}
+	f.busy.Store(false)
+	f.expect(t, "waiting: ")
+}
+
+func TestNew_ProbesEveryTenSecondsByDefault(t *testing.T) {
+	if p := New(nil, Options{}); p.opts.Every != 10*time.Second {
+		t.Error(p.opts.Every)
+	}
+}

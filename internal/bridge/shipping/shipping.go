@@ -1,0 +1,195 @@
+// Package shipping uploads the blocks of samples and of profiles to a bucket, and reads
+// profile blocks that are no longer on disk from it.
+package shipping
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/thanos-io/objstore"
+
+	"github.com/ferula-io/ferula/internal/process/telemetry"
+	"github.com/ferula-io/ferula/internal/store/bucket"
+	"github.com/ferula-io/ferula/internal/store/profile"
+	"github.com/ferula-io/ferula/internal/store/tsdb"
+)
+
+// BlockDuration is the duration of shipped blocks. Thanos' compactor requires it.
+const BlockDuration = 2 * time.Hour
+
+// Options configure the upload of blocks to an object store.
+type Options struct {
+	Bucket string // Thanos' object store configuration in YAML; "": no shipping
+	// IgnoreBlockSize ships although the TSDB compacts: a block may be compacted and
+	// deleted before it is shipped.
+	IgnoreBlockSize bool
+	Shipper         bucket.ShipOptions // Dir, Labels and Source are set by New
+}
+
+// Shipper is a bucket and the shippers that upload to it. A nil Shipper does nothing.
+type Shipper struct {
+	bucket   objstore.Bucket
+	samples  *bucket.Shipper
+	profiles *bucket.ProfileShipper // nil: no profiles are shipped
+}
+
+// New opens the bucket and creates the shipper of o; nil without a bucket.
+// component is the name of the program in metrics and in the meta.json of blocks.
+func New(o Options, dir, component string, external func() labels.Labels, logger *slog.Logger, reg *telemetry.Registry) (*Shipper, error) {
+	if o.Bucket == "" {
+		return nil, nil
+	}
+	logger = logger.With("component", "shipper")
+	to, err := bucket.Open([]byte(o.Bucket), component, logger, reg)
+	if err != nil {
+		return nil, err
+	}
+	o.Shipper.Dir, o.Shipper.Labels, o.Shipper.Source = dir, external, component
+	shipper, err := bucket.NewShipper(to, o.Shipper, logger, reg.Own)
+	if err != nil {
+		return nil, errors.Join(err, to.Close())
+	}
+	return &Shipper{bucket: to, samples: shipper}, nil
+}
+
+// Run ships blocks until ctx is canceled.
+func (s *Shipper) Run(ctx context.Context) error {
+	if s == nil {
+		return nil
+	}
+	var both sync.WaitGroup
+	defer both.Wait()
+	if s.profiles != nil {
+		both.Go(func() { s.profiles.Run(ctx) })
+	}
+	s.samples.Run(ctx)
+	return nil
+}
+
+// Note returns the lines about shipping in the readiness response. An unavailable bucket
+// does not make a server unready: its blocks wait on disk and it can be queried.
+func (s *Shipper) Note() string {
+	if s == nil {
+		return ""
+	}
+	status := s.samples.Status()
+	switch {
+	case !status.FailingFrom.IsZero():
+		return fmt.Sprintf("Shipping fails since %s, blocks waiting: %d. %v\n", status.FailingFrom.UTC().Format(time.RFC3339), status.Waiting, status.Err)
+	case status.LastSuccess.IsZero():
+		return "Shipping has not begun.\n"
+	}
+	return fmt.Sprintf("Shipping was done at %s.\n", status.LastSuccess.UTC().Format(time.RFC3339))
+}
+
+// Close closes the bucket.
+func (s *Shipper) Close() error {
+	if s == nil {
+		return nil
+	}
+	return s.bucket.Close()
+}
+
+// AddProfiles adds the shipper of the profile blocks in dir. Its pauses are those of the
+// blocks of samples. It must be called before Run.
+func (s *Shipper) AddProfiles(dir string, o Options, logger *slog.Logger, reg *telemetry.Registry) {
+	if s == nil {
+		return
+	}
+	s.profiles = bucket.NewProfileShipper(s.bucket, bucket.ProfileShipOptions{
+		Dir: dir, Interval: o.Shipper.Interval, RetryMin: o.Shipper.RetryMin, RetryMax: o.Shipper.RetryMax, Stall: o.Shipper.Stall,
+	}, logger.With("component", "profile shipper"), reg.Own)
+}
+
+// ReadProfiles configures a profile store to read blocks from the bucket that are not on
+// disk, if profiles are shipped. Half of cacheBytes is for their indexes; 0: 256 MiB.
+func (s *Shipper) ReadProfiles(o *profile.Options, cacheBytes int64) {
+	if s == nil || s.profiles == nil {
+		return
+	}
+	half := cacheBytes / 2
+	if half <= 0 {
+		half = 128 << 20
+	}
+	o.Remote = shippedProfiles{bucket.NewProfileReader(s.bucket, half, objectTimeout)}
+	o.RemoteIndexBytes = half
+}
+
+// CheckLocal returns an error if there are no external labels, without which blocks of
+// several servers have the same identity, or if the TSDB of this process could compact
+// and delete a block before it is shipped.
+func (o Options) CheckLocal(store tsdb.Options, external labels.Labels) error {
+	if o.Bucket == "" {
+		return nil
+	}
+	var errs []error
+	if external.IsEmpty() {
+		errs = append(errs, fmt.Errorf("%w: set global.external_labels", bucket.ErrNoLabels))
+	}
+	if !o.IgnoreBlockSize && (store.MinBlockDuration != BlockDuration || store.MaxBlockDuration != BlockDuration) {
+		errs = append(errs, fmt.Errorf("a block could be compacted and deleted before it is shipped: --storage.tsdb.min-block-duration=%s and --storage.tsdb.max-block-duration=%s must both be %s", store.MinBlockDuration, store.MaxBlockDuration, BlockDuration))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("objstore.config: %w", err)
+	}
+	return nil
+}
+
+// CheckPrometheus returns an error if a Prometheus with these flags and the data folder
+// dir could compact and delete a block before it is shipped, unless Prometheus delays
+// compaction until the block is in the list of shipped blocks.
+func (o Options) CheckPrometheus(dir string, flags map[string]string) error {
+	state := o.Shipper.StateFile
+	if state == "" {
+		state = "thanos.shipper.json"
+	}
+	state = filepath.Join(dir, state)
+	if waits := flags["storage.tsdb.delay-compact-file.path"]; waits != "" {
+		if filepath.Clean(waits) != filepath.Clean(state) {
+			return fmt.Errorf("its --storage.tsdb.delay-compact-file.path is %s, but shipped blocks are listed in %s", waits, state)
+		}
+		return nil
+	}
+	if o.IgnoreBlockSize {
+		return nil
+	}
+	const minFlag, maxFlag = "storage.tsdb.min-block-duration", "storage.tsdb.max-block-duration"
+	for _, name := range []string{minFlag, maxFlag} {
+		d, err := model.ParseDuration(flags[name])
+		if err != nil {
+			return fmt.Errorf("its --%s is %q", name, flags[name])
+		}
+		if time.Duration(d) != BlockDuration {
+			return fmt.Errorf("a block could be compacted and deleted before it is shipped: --%s=%s and --%s=%s must both be %s", minFlag, flags[minFlag], maxFlag, flags[maxFlag], BlockDuration)
+		}
+	}
+	return nil
+}
+
+// objectTimeout is the timeout of one read of a profile block in the bucket.
+const objectTimeout = 30 * time.Second
+
+// shippedProfiles implements profile.Remote on the profile blocks in the bucket.
+type shippedProfiles struct{ reader *bucket.ProfileReader }
+
+var _ profile.Remote = shippedProfiles{}
+
+// Blocks implements profile.Remote.
+func (p shippedProfiles) Blocks(ctx context.Context) ([]profile.RemoteBlock, error) {
+	found, err := p.reader.Blocks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	blocks := make([]profile.RemoteBlock, len(found))
+	for i, b := range found {
+		blocks[i] = profile.RemoteBlock(b)
+	}
+	return blocks, nil
+}

@@ -1,0 +1,68 @@
+// Package storeset connects the HTTP API of a querier to the fan-out over its stores.
+package storeset
+
+import (
+	"context"
+
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/metadata"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/api"
+	"github.com/ferula-io/ferula/internal/query/fanout"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// Set implements api.Stores on a fan-out and its endpoints.
+type Set struct {
+	fanout    *fanout.Fanout
+	endpoints *fanout.Endpoints
+}
+
+var _ api.Stores = Set{}
+
+// New returns the set of the stores of endpoints, read by f.
+func New(f *fanout.Fanout, endpoints *fanout.Endpoints) Set { return Set{f, endpoints} }
+
+func (s Set) query(p api.StoreParams) *fanout.Query {
+	return s.fanout.Queryable(fanout.Request{
+		ReplicaLabels: p.ReplicaLabels, AbortOnPartial: !p.Partial, MaxResolutionMS: p.MaxResolution.Milliseconds(), Stores: p.Stores,
+	})
+}
+
+// Queryable implements api.Stores.
+func (s Set) Queryable(p api.StoreParams) storage.Queryable { return s.query(p) }
+
+// Exemplars implements api.Stores.
+func (s Set) Exemplars(ctx context.Context, p api.StoreParams, start, end int64, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error) {
+	return s.query(p).Exemplars(ctx, start, end, selectors)
+}
+
+// MetricMetadata implements api.Stores.
+func (s Set) MetricMetadata(ctx context.Context, p api.StoreParams, metric string, limit int) (map[string][]metadata.Metadata, annotations.Annotations, error) {
+	return s.query(p).MetricMetadata(ctx, metric, limit)
+}
+
+// Targets implements api.Stores.
+func (s Set) Targets(ctx context.Context, p api.StoreParams, state string) (storeapi.Targets, annotations.Annotations, error) {
+	return s.query(p).Targets(ctx, state)
+}
+
+// Rules implements api.Stores.
+func (s Set) Rules(ctx context.Context, p api.StoreParams, kind string) ([]storeapi.RuleGroup, annotations.Annotations, error) {
+	return s.query(p).Rules(ctx, kind)
+}
+
+// Statuses implements api.Stores.
+func (s Set) Statuses() []api.StoreStatus {
+	var all []api.StoreStatus
+	for _, status := range s.endpoints.Statuses() {
+		all = append(all, api.StoreStatus{
+			Name: status.Name, Component: status.Component, LastCheck: status.LastCheck, LastError: status.LastError,
+			LabelSets: status.LabelSets, MinMS: status.MinMS, MaxMS: status.MaxMS,
+		})
+	}
+	return all
+}

@@ -1,0 +1,106 @@
+// Package hostcheck refuses HTTP requests that name a host which is not this server.
+//
+// A browser sends the name of a page's origin as Host. A page whose name is made to resolve
+// to a loopback address (DNS rebinding) is of the same origin as the server for the browser,
+// and for every check of Origin and Sec-Fetch-Site. Only the name itself differs: it
+// is neither an IP address nor a name that a user of this machine would type.
+package hostcheck
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Any is the name that allows every host.
+const Any = "*"
+
+// Names are the host names of a server besides IP addresses and localhost.
+type Names struct {
+	allowed  map[string]bool
+	disabled bool
+}
+
+// New returns the names of a server that listens on addresses. external is the URL by which
+// users reach it and may be empty. Unless names are given, only a server whose addresses are
+// all loopback checks them.
+func New(addresses []string, external string, names []string) *Names {
+	n := &Names{allowed: map[string]bool{}, disabled: len(names) == 0 && !allLoopback(addresses)}
+	for _, name := range names {
+		n.disabled = n.disabled || name == Any
+		n.allowed[normal(name)] = true
+	}
+	if u, err := url.Parse(external); err == nil && u.Host != "" {
+		n.allowed[normal(u.Host)] = true
+	}
+	for _, address := range addresses {
+		if host, _, err := net.SplitHostPort(address); err == nil && host != "" {
+			n.allowed[normal(host)] = true
+		}
+	}
+	return n
+}
+
+func allLoopback(addresses []string) bool {
+	for _, address := range addresses {
+		if !IsLoopback(address) {
+			return false
+		}
+	}
+	return len(addresses) > 0
+}
+
+// IsLoopback reports whether a listen address is reachable from this machine only.
+func IsLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false // net.Listen returns the error
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || (ip != nil && ip.IsLoopback())
+}
+
+// normal returns the name of a host without its port, in lower case.
+func normal(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// Allows reports whether a request with this Host is for this server. An absent Host, which
+// HTTP/1.0 permits, is: every browser sends one.
+func (n *Names) Allows(host string) bool {
+	if n.disabled || host == "" {
+		return true
+	}
+	name := normal(host)
+	if address, _, _ := strings.Cut(name, "%"); net.ParseIP(address) != nil { // a zone may follow %
+		return true
+	}
+	return name == "localhost" || strings.HasSuffix(name, ".localhost") || n.allowed[name]
+}
+
+// Wrap responds with status 421 to a request for another host.
+func (n *Names) Wrap(next http.Handler) http.Handler {
+	if n.disabled {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !n.Allows(r.Host) {
+			if r.ProtoMajor == 1 {
+				w.Header().Set("Connection", "close") // the body is not read
+			}
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			http.Error(w, fmt.Sprintf("this server does not have the name %s: "+
+				"use an IP address or localhost, or allow the name with --web.allowed-host", strconv.QuoteToASCII(r.Host)),
+				http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,280 @@
+// Package grpcserver is the gRPC server of a process: its listener, limits, TLS, health and
+// reflection services, drain, and the metrics of its calls.
+package grpcserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+
+	"github.com/ferula-io/ferula/internal/hostcheck"
+	"github.com/ferula-io/ferula/internal/process/httpserver"
+	"github.com/ferula-io/ferula/internal/process/tlsfiles"
+	"github.com/ferula-io/ferula/metrics"
+)
+
+// Options configure the gRPC server of a process. Zero limits take the defaults.
+type Options struct {
+	ListenAddress string // host:port; port 0 picks a free port; "": no gRPC server
+
+	TLSCert, TLSKey string   // files; both or none
+	TLSClientCA     string   // file; clients must present a certificate signed by this CA
+	TLSMinVersion   string   // 1.0 to 1.3; "": 1.3
+	TLSCiphers      []string // names as in package crypto/tls; none: Go's defaults
+	TLSCurves       []string
+
+	// AllowAnonymous accepts clients without a certificate on an address that is not
+	// loopback, although the HTTP server requires a password or a client certificate.
+	AllowAnonymous bool
+
+	MaxConnectionAge time.Duration // after it the server sends GOAWAY and clients reconnect; 0: never
+	GracePeriod      time.Duration // for running calls at shutdown; 0: 30 s
+	ConnectionsMax   int           // further connections wait; 0: 512
+	StreamsMax       uint32        // concurrent calls per connection, further calls wait; 0: 1000
+	ConnectTimeout   time.Duration // for TLS and the HTTP/2 preface of a new connection; 0: 10 s
+	RequestBytesMax  int           // of one received message; 0: 32 MiB
+	ReceiveTimeout   time.Duration // for one message from its call's start to its end; 0: 30 s
+	ReceiveBytesMax  int64         // budget of messages that are received slowly, each counted as RequestBytesMax; 0: 256 MiB
+
+	receiveSoon time.Duration // a message that takes longer is slow; 0: 3 s
+}
+
+func (o Options) withDefaults() Options {
+	if o.TLSMinVersion == "" {
+		o.TLSMinVersion = "1.3"
+	}
+	if o.GracePeriod == 0 {
+		o.GracePeriod = 30 * time.Second
+	}
+	if o.ConnectionsMax == 0 {
+		o.ConnectionsMax = 512
+	}
+	if o.ConnectTimeout == 0 {
+		o.ConnectTimeout = 10 * time.Second
+	}
+	if o.StreamsMax == 0 {
+		o.StreamsMax = 1000
+	}
+	if o.RequestBytesMax == 0 {
+		o.RequestBytesMax = 32 << 20
+	}
+	if o.ReceiveTimeout == 0 {
+		o.ReceiveTimeout = 30 * time.Second
+	}
+	if o.ReceiveBytesMax == 0 {
+		o.ReceiveBytesMax = 256 << 20
+	}
+	if o.receiveSoon == 0 {
+		o.receiveSoon = min(3*time.Second, o.ReceiveTimeout)
+	}
+	return o
+}
+
+// WithoutPushes returns the options of a server that serves queries only: their messages are
+// small. A limit that is set stays.
+func (o Options) WithoutPushes() Options {
+	if o.RequestBytesMax == 0 {
+		o.RequestBytesMax = 4 << 20
+	}
+	return o
+}
+
+// CheckAnonymous returns an error if the gRPC server would accept every client while
+// the HTTP server authenticates its clients.
+func (o Options) CheckAnonymous(web httpserver.Options) error {
+	if o.ListenAddress == "" || o.TLSClientCA != "" || hostcheck.IsLoopback(o.ListenAddress) || !web.Security().Clients {
+		return nil
+	}
+	return fmt.Errorf("the gRPC server on %s would accept every client, while %s requires a password or a client certificate: set --grpc-server-tls-client-ca, listen on a loopback address, or disable gRPC with --grpc-address=", o.ListenAddress, web.ConfigFile)
+}
+
+// WarnAnonymous logs the error of CheckAnonymous as a warning. Thanos deployments
+// commonly run gRPC without client certificates, so that an error would break them.
+func (o Options) WarnAnonymous(web httpserver.Options, logger *slog.Logger) {
+	if err := o.CheckAnonymous(web); err != nil {
+		logger.Warn("The gRPC server accepts clients that the HTTP server rejects", "reason", err)
+	}
+}
+
+// tls returns the TLS settings of the server.
+func (o Options) tls() tlsfiles.Server {
+	return tlsfiles.Server{Cert: o.TLSCert, Key: o.TLSKey, ClientCA: o.TLSClientCA, MinVersion: o.TLSMinVersion, Ciphers: o.TLSCiphers, Curves: o.TLSCurves}
+}
+
+// keepaliveTime is how long a connection may be idle before the server pings the client.
+const keepaliveTime = 2 * time.Minute
+
+// Server is a listening gRPC server with the health and reflection services. Its
+// health status is NOT_SERVING until Ready is called. A nil *Server is a process without gRPC: its methods
+// do nothing.
+type Server struct {
+	opts     Options
+	listener net.Listener
+	server   *grpc.Server
+	health   *health.Server
+	receiver *receiver
+	logger   *slog.Logger
+}
+
+// windowBytes is what a client may send of a request before it is read. A fixed window is
+// not raised to megabytes for each stream by the estimate of the bandwidth: requests are small.
+const windowBytes = 64 << 10
+
+// New listens and registers services, but accepts no connection until Serve is called.
+// extra are further options of grpc.NewServer. It returns nil if there is no listen address.
+func New(opts Options, extra []grpc.ServerOption, logger *slog.Logger, set *metrics.Set, register func(grpc.ServiceRegistrar)) (*Server, error) {
+	if opts.ListenAddress == "" {
+		return nil, nil
+	}
+	opts = opts.withDefaults()
+	g := &Server{opts: opts, health: health.NewServer(), logger: logger.With("component", "grpc")}
+	g.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	calls := newCallMetrics(set, g.logger)
+	options := append(slices.Clone(extra),
+		grpc.ConnectionTimeout(opts.ConnectTimeout),
+		grpc.InitialWindowSize(windowBytes), grpc.InitialConnWindowSize(windowBytes),
+		grpc.MaxRecvMsgSize(opts.RequestBytesMax), grpc.MaxSendMsgSize(1<<31-1), grpc.MaxConcurrentStreams(opts.StreamsMax),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: opts.MaxConnectionAge, Time: keepaliveTime, Timeout: keepaliveTime / 4}),
+		grpc.UnaryInterceptor(calls.unary), grpc.StreamInterceptor(calls.stream),
+	)
+	config, err := opts.tls().Config()
+	if err != nil {
+		return nil, fmt.Errorf("gRPC server: %w", err)
+	}
+	if config != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(config)))
+	}
+	l, err := net.Listen("tcp", opts.ListenAddress)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s for gRPC: %w", opts.ListenAddress, err)
+	}
+	g.listener, g.server = netutil.LimitListener(l, opts.ConnectionsMax), grpc.NewServer(options...)
+	g.receiver = newReceiver(opts, set)
+	services := registrar{g.server, g.receiver}
+	register(services)
+	healthpb.RegisterHealthServer(services, g.health)
+	reflection.Register(services)
+	return g, nil
+}
+
+// Addr returns the listen address; nil without a server.
+func (g *Server) Addr() net.Addr {
+	if g == nil {
+		return nil
+	}
+	return g.listener.Addr()
+}
+
+// Serve accepts connections until Drain is called.
+func (g *Server) Serve() error {
+	if g == nil {
+		return nil
+	}
+	g.logger.Info("Listening for gRPC", "address", g.listener.Addr().String(), "tls", g.opts.TLSCert != "")
+	if err := g.server.Serve(g.listener); !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil // drained before it served
+}
+
+// Ready sets the health status to SERVING.
+func (g *Server) Ready() {
+	if g != nil {
+		g.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
+	}
+}
+
+// Stopping sets the health status to NOT_SERVING for good, so that clients choose
+// another server.
+func (g *Server) Stopping() {
+	if g != nil {
+		g.health.Shutdown()
+	}
+}
+
+// Drain waits for running calls, for GracePeriod at most. It may be called without
+// Serve.
+func (g *Server) Drain() error {
+	if g == nil {
+		return nil
+	}
+	g.Stopping()
+	drained := make(chan struct{})
+	go func() { defer close(drained); g.server.GracefulStop() }()
+	timer := time.NewTimer(g.opts.GracePeriod)
+	defer timer.Stop()
+	var err error
+	select {
+	case <-drained:
+	case <-timer.C:
+		err = fmt.Errorf("gRPC calls were still running after %s", g.opts.GracePeriod)
+		g.server.Stop()
+		<-drained
+	}
+	_ = g.listener.Close() // GracefulStop closes it only if Serve was called
+	return err
+}
+
+// callMetrics counts calls under the metric names of go-grpc-middleware. It recovers
+// panics and returns them as the error of the call.
+type callMetrics struct {
+	started, handled *metrics.CounterVec
+	panics           *metrics.Counter
+	logger           *slog.Logger
+}
+
+func newCallMetrics(set *metrics.Set, logger *slog.Logger) *callMetrics {
+	set.Describe("grpc_req_panics_recovered_total", "Total number of gRPC requests recovered from internal panic.", "")
+	return &callMetrics{
+		started: set.NewCounterVec("grpc_server_started_total", "Total number of RPCs started on the server.",
+			"grpc_method", "grpc_service", "grpc_type"),
+		handled: set.NewCounterVec("grpc_server_handled_total", "Total number of RPCs completed on the server, regardless of success or failure.",
+			"grpc_code", "grpc_method", "grpc_service", "grpc_type"),
+		panics: set.NewCounter("grpc_req_panics_recovered_total"),
+		logger: logger,
+	}
+}
+
+func (m *callMetrics) instrument(kind, method string, call func() error) (err error) {
+	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+	m.started.With(name, service, kind).Inc()
+	defer func() {
+		if p := recover(); p != nil {
+			m.panics.Inc()
+			m.logger.Error("A gRPC call panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
+			err = status.Errorf(codes.Internal, "panic: %v", p)
+		}
+		code := status.Code(err)
+		if code == codes.Internal || code == codes.DataLoss || code == codes.Unknown {
+			m.logger.Error("A gRPC call failed", "method", method, "err", err)
+		}
+		m.handled.With(code.String(), name, service, kind).Inc()
+	}()
+	return call()
+}
+
+func (m *callMetrics) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (out any, err error) {
+	err = m.instrument("unary", info.FullMethod, func() (err error) { out, err = handler(ctx, in); return err })
+	return out, err
+}
+
+func (m *callMetrics) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return m.instrument("server_stream", info.FullMethod, func() error { return handler(srv, stream) })
+}

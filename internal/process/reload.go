@@ -1,0 +1,52 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Change is one component's part of a reloaded configuration. Every function may be nil.
+type Change struct {
+	// Apply puts the part into effect or, with an error, leaves the old one in effect.
+	Apply func() error
+	// Undo puts the old part into effect again.
+	Undo func() error
+	// Commit does what Undo could not revert, such as deleting data.
+	Commit func() error
+}
+
+// Apply applies all changes in order, or none: if one is rejected, those before it are
+// undone. Nothing is committed before every change is applied.
+func Apply(changes ...Change) error {
+	for i, c := range changes {
+		if c.Apply == nil {
+			continue
+		}
+		if err := c.Apply(); err != nil {
+			return errors.Join(err, undo(changes[:i]))
+		}
+	}
+	for _, c := range changes {
+		if c.Commit == nil {
+			continue
+		}
+		if err := c.Commit(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// undo reverts changes, the last first.
+func undo(changes []Change) error {
+	var errs []error
+	for i := len(changes) - 1; i >= 0; i-- {
+		if c := changes[i]; c.Undo != nil {
+			errs = append(errs, c.Undo())
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("the old configuration could not be restored: %w", err)
+	}
+	return nil
+}

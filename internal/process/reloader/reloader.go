@@ -1,0 +1,225 @@
+// Package reloader reloads a Prometheus when one of its files changes.
+package reloader
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/envsubst"
+	"github.com/ferula-io/ferula/metrics"
+)
+
+// Options configure which files are watched. Prometheus is reloaded when one of
+// them changes. Zero durations take the defaults.
+type Options struct {
+	ConfigFile string        // watched; "": none
+	OutputFile string        // ConfigFile is written to it with $(NAME) expanded; "": not written
+	RuleDirs   []string      // watched recursively
+	Every      time.Duration // interval of reading the files; 0: 5 s
+	Retry      time.Duration // interval after a failed reload; 0: 5 s
+}
+
+// reloadFileBytesMax limits a decompressed configuration file.
+const reloadFileBytesMax = 64 << 20
+
+// Reloader watches files by reading them periodically. File notifications lost: they
+// are unreliable for the symbolic links with which Kubernetes mounts configurations,
+// and reading a few small files every few seconds is cheap.
+type Reloader struct {
+	opts    Options
+	url     string
+	client  *http.Client
+	logger  *slog.Logger
+	seen    [sha256.Size]byte // hash of the files at the last successful reload
+	reloads *metrics.Counter
+	failed  *metrics.Counter
+	success *metrics.Gauge
+}
+
+// New creates the reloader of the Prometheus at a URL. It reads no file.
+func New(o Options, prom *url.URL, client *http.Client, logger *slog.Logger, set *metrics.Set) (*Reloader, error) {
+	if o.OutputFile != "" && o.ConfigFile == "" {
+		return nil, errors.New("reloader.config-envsubst-file needs reloader.config-file")
+	}
+	if o.Every == 0 {
+		o.Every = 5 * time.Second
+	}
+	if o.Retry == 0 {
+		o.Retry = 5 * time.Second
+	}
+	set.Describe("thanos_sidecar_reloader_last_reload_successful", "Whether the last reload of Prometheus succeeded.", "")
+	r := &Reloader{
+		opts: o, url: prom.JoinPath("-/reload").String(), client: client, logger: logger,
+		reloads: counter(set, "thanos_sidecar_reloader_reloads_total", "Reloads of Prometheus that succeeded."),
+		failed:  counter(set, "thanos_sidecar_reloader_reloads_failed_total", "Reloads of Prometheus that failed, including failures to read a watched file."),
+		success: set.NewGauge("thanos_sidecar_reloader_last_reload_successful", nil),
+	}
+	return r, nil
+}
+
+func counter(set *metrics.Set, name, help string) *metrics.Counter {
+	set.Describe(name, help, "")
+	return set.NewCounter(name)
+}
+
+// Run watches until ctx is canceled. It returns at once if no file is watched.
+func (r *Reloader) Run(ctx context.Context) {
+	if r.opts.ConfigFile == "" && len(r.opts.RuleDirs) == 0 {
+		return
+	}
+	for {
+		pause := r.opts.Every
+		if err := r.reloadIfChanged(ctx); err != nil && ctx.Err() == nil {
+			r.failed.Inc()
+			r.success.Set(0)
+			r.logger.Error("Failed to reload Prometheus", "err", err)
+			pause = r.opts.Retry
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// reloadIfChanged reloads Prometheus if a file has changed since the last successful
+// reload.
+func (r *Reloader) reloadIfChanged(ctx context.Context) error {
+	sum := sha256.New()
+	if r.opts.ConfigFile != "" {
+		if err := r.config(sum); err != nil {
+			return err
+		}
+	}
+	for _, dir := range r.opts.RuleDirs {
+		if err := hashTree(sum, dir, 0); err != nil {
+			return fmt.Errorf("rule folder %s: %w", dir, err)
+		}
+	}
+	current := [sha256.Size]byte(sum.Sum(nil))
+	if current == r.seen {
+		return nil
+	}
+	if err := r.postReload(ctx); err != nil {
+		return err
+	}
+	r.seen = current
+	r.reloads.Inc()
+	r.success.Set(1)
+	r.logger.Info("Reloaded Prometheus")
+	return nil
+}
+
+// config hashes the configuration file and writes OutputFile, with environment variables
+// expanded.
+func (r *Reloader) config(sum io.Writer) error {
+	content, err := os.ReadFile(r.opts.ConfigFile)
+	if err != nil {
+		return err
+	}
+	if filepath.Ext(r.opts.ConfigFile) == ".gz" {
+		unzip, err := gzip.NewReader(bytes.NewReader(content))
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.opts.ConfigFile, err)
+		}
+		if content, err = io.ReadAll(io.LimitReader(unzip, reloadFileBytesMax+1)); err != nil {
+			return fmt.Errorf("%s: %w", r.opts.ConfigFile, err)
+		}
+		if len(content) > reloadFileBytesMax {
+			return fmt.Errorf("%s: more than %d bytes when decompressed", r.opts.ConfigFile, reloadFileBytesMax)
+		}
+	}
+	if r.opts.OutputFile != "" {
+		expanded, err := envsubst.Expand(string(content))
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.opts.ConfigFile, err)
+		}
+		content = []byte(expanded)
+		if old, err := os.ReadFile(r.opts.OutputFile); err != nil || !bytes.Equal(old, content) {
+			tmp := r.opts.OutputFile + ".tmp"
+			//lint:ignore gosec the path is from a flag; Prometheus, of another user, reads the file
+			if err := os.WriteFile(tmp, content, 0o644); err != nil {
+				return err
+			}
+			if err := os.Rename(tmp, r.opts.OutputFile); err != nil {
+				return err
+			}
+		}
+	}
+	_, err = fmt.Fprintf(sum, "%d %s", len(content), content)
+	return err
+}
+
+// foldersMax limits the depth of nested folders. Symbolic links can form a cycle.
+const foldersMax = 16
+
+// hashTree hashes names and contents of all files. It follows symbolic links.
+func hashTree(sum io.Writer, dir string, depth int) error {
+	if depth > foldersMax {
+		return fmt.Errorf("more than %d folders deep", foldersMax)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries { // sorted by name
+		path := filepath.Join(dir, entry.Name())
+		info, err := os.Stat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the file is being replaced, or the link is dangling
+		}
+		if err != nil {
+			return err
+		}
+		if info.IsDir() {
+			if err := hashTree(sum, path, depth+1); err != nil {
+				return err
+			}
+			continue
+		}
+		if !info.Mode().IsRegular() {
+			continue
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(sum, "%q %d %s", path, len(content), content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// postReload sends POST /-/reload.
+func (r *Reloader) postReload(ctx context.Context) error {
+	ctx, done := context.WithTimeout(ctx, time.Minute)
+	defer done()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := r.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
+		return fmt.Errorf("%s: %s: %s", r.url, resp.Status, bytes.TrimSpace(body))
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package reloader
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ferula-io/ferula/metrics"
+)
+
+// fakePrometheus responds to reloads with a status and counts them.
+type fakePrometheus struct {
+	status  int
+	reloads int
+}
+
+func (f *fakePrometheus) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost || r.URL.Path != "/prom/-/reload" {
+		http.NotFound(w, r)
+		return
+	}
+	f.reloads++
+	if f.status != http.StatusOK {
+		http.Error(w, "no good configuration", f.status)
+	}
+}
+
+func newTestReloader(t *testing.T, o Options) (*Reloader, *fakePrometheus) {
+	t.Helper()
+	prom := &fakePrometheus{status: http.StatusOK}
+	server := httptest.NewServer(prom)
+	t.Cleanup(server.Close)
+	u, err := url.Parse(server.URL + "/prom")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(o, u, server.Client(), slog.New(slog.DiscardHandler), metrics.NewSet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, prom
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReloader_ReloadsOnceForEachChange(t *testing.T) {
+	dir := t.TempDir()
+	config, rules := filepath.Join(dir, "prometheus.yml"), filepath.Join(dir, "rules")
+	write(t, config, "a: 1\n")
+	write(t, filepath.Join(rules, "deep", "one.yml"), "groups: []\n")
+	r, prom := newTestReloader(t, Options{ConfigFile: config, RuleDirs: []string{rules}})
+	want := 0
+	check := func(what string, reloads int) {
+		t.Helper()
+		want += reloads
+		if err := r.reloadIfChanged(context.Background()); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if prom.reloads != want {
+			t.Errorf("%s: %d reloads, want %d", what, prom.reloads, want)
+		}
+	}
+	check("start", 1)
+	check("no change", 0)
+	write(t, config, "a: 2\n")
+	check("configuration", 1)
+	write(t, filepath.Join(rules, "deep", "one.yml"), "groups: [ ]\n")
+	check("rule", 1)
+	write(t, filepath.Join(rules, "two.yml"), "")
+	check("new file", 1)
+	if err := os.Rename(filepath.Join(rules, "two.yml"), filepath.Join(rules, "three.yml")); err != nil {
+		t.Fatal(err)
+	}
+	check("renamed file", 1)
+	if err := os.Symlink(filepath.Join(rules, "gone"), filepath.Join(rules, "dangling")); err != nil {
+		t.Fatal(err)
+	}
+	check("dangling link", 0)
+	if got := r.reloads.Get(); got != uint64(want) {
+		t.Errorf("the metric is %d", got)
+	}
+}
+
+func TestReloader_AFailedReloadIsRepeated(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "prometheus.yml")
+	write(t, config, "a: 1\n")
+	r, prom := newTestReloader(t, Options{ConfigFile: config})
+	prom.status = http.StatusInternalServerError
+	for range 2 {
+		if err := r.reloadIfChanged(context.Background()); err == nil || !strings.Contains(err.Error(), "500") || !strings.Contains(err.Error(), "no good configuration") {
+			t.Errorf("%v", err)
+		}
+	}
+	prom.status = http.StatusOK
+	if err := r.reloadIfChanged(context.Background()); err != nil || prom.reloads != 3 {
+		t.Errorf("%d reloads, %v", prom.reloads, err)
+	}
+}
+
+func TestReloader_WritesTheExpandedConfiguration(t *testing.T) {
+	t.Setenv("RELOADER_TEST", "value")
+	dir := t.TempDir()
+	var packed bytes.Buffer
+	zip := gzip.NewWriter(&packed)
+	_, _ = zip.Write([]byte("a: $(RELOADER_TEST)\n"))
+	_ = zip.Close()
+	config, out := filepath.Join(dir, "prometheus.yml.gz"), filepath.Join(dir, "out.yml")
+	write(t, config, packed.String())
+	r, _ := newTestReloader(t, Options{ConfigFile: config, OutputFile: out})
+	if err := r.reloadIfChanged(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(out); string(got) != "a: value\n" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	write(t, config, "not gzip")
+	if err := r.reloadIfChanged(context.Background()); err == nil || !strings.Contains(err.Error(), config) {
+		t.Errorf("%v", err)
+	}
+	plain := filepath.Join(dir, "prometheus.yml")
+	write(t, plain, "a: $(RELOADER_TEST_UNSET)\n")
+	r, prom := newTestReloader(t, Options{ConfigFile: plain, OutputFile: out})
+	if err := r.reloadIfChanged(context.Background()); err == nil || !strings.Contains(err.Error(), "RELOADER_TEST_UNSET") || prom.reloads != 0 {
+		t.Errorf("%d reloads, %v", prom.reloads, err)
+	}
+}
+
+func TestReloader_ALinkCycleIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink(dir, filepath.Join(dir, "again")); err != nil {
+		t.Fatal(err)
+	}
+	r, prom := newTestReloader(t, Options{RuleDirs: []string{dir}})
+	if err := r.reloadIfChanged(context.Background()); err == nil || !strings.Contains(err.Error(), "folders deep") || prom.reloads != 0 {
+		t.Errorf("%d reloads, %v", prom.reloads, err)
+	}
+}
+
+func TestReloader_RunReloadsAfterAFailureAndEnds(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "prometheus.yml")
+	failed := make(chan struct{})
+	reloaded := make(chan struct{})
+	calls := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if calls++; calls == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			close(failed)
+			return
+		}
+		close(reloaded)
+	}))
+	defer server.Close()
+	write(t, config, "a: 1\n")
+	u, _ := url.Parse(server.URL)
+	r, err := New(Options{ConfigFile: config, Every: time.Hour, Retry: time.Millisecond}, u, server.Client(), slog.New(slog.DiscardHandler), metrics.NewSet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); r.Run(ctx) }()
+	<-failed
+	<-reloaded
+	cancel()
+	<-done
+	if r.failed.Get() != 1 {
+		t.Errorf("%d failures", r.failed.Get())
+	}
+}
+
+func TestNew_OutputNeedsAConfigurationFile(t *testing.T) {
+	if _, err := New(Options{OutputFile: "x"}, &url.URL{}, http.DefaultClient, slog.New(slog.DiscardHandler), metrics.NewSet()); err == nil {
+		t.Error("no error")
+	}
+	r, prom := newTestReloader(t, Options{})
+	r.Run(context.Background()) // returns: there is nothing to watch
+	if prom.reloads != 0 {
+		t.Error("reloaded without a file")
+	}
+}

@@ -1,0 +1,223 @@
+// Package telemetry exposes the metrics of a process and counts its HTTP requests.
+//
+// ferula's metrics are in a metrics.Set, those of Prometheus' packages in a
+// prometheus.Registry. One page has both. No other package joins the two.
+package telemetry
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ferula-io/ferula/internal/version"
+	"github.com/ferula-io/ferula/metrics"
+)
+
+// Registry holds the metrics of this process: ferula's in a metrics.Set, those of
+// Prometheus' packages in a prometheus.Registry. Both are exposed together.
+type Registry struct {
+	*prometheus.Registry
+	Own *metrics.Set // ferula's
+
+	// Exemplar returns the exemplar labels of a served request as alternating names and
+	// values; nil for no exemplar.
+	Exemplar func(r *http.Request) []string
+
+	requests *metrics.CounterVec
+	bytes    *metrics.CounterVec
+	duration *metrics.PrometheusHistogramVec
+}
+
+// New creates the registry with the metrics of every role.
+func New() *Registry {
+	reg := &Registry{Registry: prometheus.NewRegistry(), Own: metrics.NewSet(), Exemplar: TraceLabels}
+	build := version.Current()
+	reg.Own.NewGaugeVec("ferula_build_info", "Always 1; the labels identify the running version.", "version", "revision", "goversion").
+		With(build.Version, build.Revision, runtime.Version()).Set(1)
+	reg.Own.RegisterMetricsWriter(metrics.WriteFDMetrics)
+	labels := []string{"handler", "method", "code"}
+	reg.requests = reg.Own.NewCounterVec("ferula_http_requests_total", "HTTP requests served, by path pattern, method and status; code \"aborted\" is a response that was cut off.", labels...)
+	reg.bytes = reg.Own.NewCounterVec("ferula_http_response_bytes_total", "Bytes of response bodies written, after compression.", labels[:1]...)
+	reg.duration = reg.Own.NewPrometheusHistogramVec("ferula_http_request_duration_seconds", "Duration of HTTP requests, by path pattern, method and status.",
+		[]float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 120}, labels...)
+	return reg
+}
+
+// Counter registers a counter in ferula's set.
+func (reg *Registry) Counter(name, help string) *metrics.Counter {
+	reg.Own.Describe(name, help, "")
+	return reg.Own.NewCounter(name)
+}
+
+// Gauge registers a gauge in ferula's set.
+func (reg *Registry) Gauge(name, help string) *metrics.Gauge {
+	reg.Own.Describe(name, help, "")
+	return reg.Own.NewGauge(name, nil)
+}
+
+// Handler exposes the metrics of this process in the negotiated format.
+func (reg *Registry) Handler(logger *slog.Logger) http.Handler {
+	return metrics.NewHandler(metrics.HandlerOptions{
+		Sets: []*metrics.Set{reg.Own}, ProcessMetrics: true, Metadata: true,
+		WriteExtra: func(w io.Writer, contentType string) error {
+			return reg.writeForeign(w, expfmt.Format(contentType), logger)
+		},
+	})
+}
+
+// writeForeign writes the metric families of Prometheus' packages. The error of a
+// collector is logged and the families of the others are written.
+func (reg *Registry) writeForeign(w io.Writer, format expfmt.Format, logger *slog.Logger) error {
+	families, err := reg.Gather()
+	if err != nil {
+		logger.Error("Failed to gather some metrics", "err", err)
+	}
+	if strings.HasPrefix(string(format), "text/plain") {
+		// expfmt writes the lines of version 1.0.0 under the type of version 0.0.4.
+		format = expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(format.ToEscapingScheme())
+	}
+	taken := reg.ownFamilies()
+	openMetrics := format.FormatType() == expfmt.TypeOpenMetrics
+	encoder := expfmt.NewEncoder(w, format)
+	for _, family := range families {
+		if taken[family.GetName()] {
+			logger.Error("Duplicate metric family, dropping one", "name", family.GetName())
+			continue
+		}
+		if openMetrics {
+			asOpenMetrics(family, families)
+		}
+		if err := encoder.Encode(family); err != nil {
+			return fmt.Errorf("family %s: %w", family.GetName(), err)
+		}
+	}
+	return nil // the handler writes "# EOF"
+}
+
+func (reg *Registry) ownFamilies() map[string]bool {
+	names := map[string]bool{}
+	for _, name := range reg.Own.ListMetricNames() {
+		family, _, _ := strings.Cut(name, "{")
+		names[family] = true
+	}
+	return names
+}
+
+// asOpenMetrics makes a counter untyped if its name without _total is the name of another
+// family: in OpenMetrics both families would have the same name.
+func asOpenMetrics(family *dto.MetricFamily, among []*dto.MetricFamily) {
+	base, ok := strings.CutSuffix(family.GetName(), "_total")
+	if !ok || family.GetType() != dto.MetricType_COUNTER || !slices.ContainsFunc(among, func(f *dto.MetricFamily) bool { return f.GetName() == base }) {
+		return
+	}
+	family.Type = dto.MetricType_UNTYPED.Enum()
+	for _, m := range family.Metric {
+		m.Untyped, m.Counter = &dto.Untyped{Value: m.Counter.Value}, nil
+	}
+}
+
+// Instrumented counts and times the requests of a role's handler. The label "handler" is
+// the pattern of the innermost mux, which bounds its number of values.
+func (reg *Registry) Instrumented(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		o := &instrumentedWriter{ResponseWriter: w}
+		finished := false
+		defer func() {
+			reg.observe(r, o, time.Since(start), finished)
+		}()
+		next.ServeHTTP(o, r)
+		finished = true
+	})
+}
+
+// Aborted is the label value "code" of a response that was cut off, either on purpose, so
+// that a partial body does not look complete, or because a handler panicked.
+const Aborted = "aborted"
+
+func (reg *Registry) observe(r *http.Request, o *instrumentedWriter, took time.Duration, finished bool) {
+	handler, status := "none", o.status
+	if r.Pattern != "" {
+		handler = r.Pattern[strings.IndexByte(r.Pattern, ' ')+1:]
+	}
+	if status == 0 {
+		status = http.StatusOK
+	}
+	method, code := knownMethod(r.Method), strconv.Itoa(status)
+	if !finished {
+		code = Aborted
+	}
+	reg.requests.With(handler, method, code).Inc()
+	reg.bytes.With(handler).AddInt64(o.written)
+	h := reg.duration.With(handler, method, code)
+	if labels := reg.Exemplar(r); len(labels) > 0 {
+		h.UpdateWithExemplar(took.Seconds(), labels...)
+	} else {
+		h.Update(took.Seconds())
+	}
+}
+
+// knownMethod bounds the number of values of the label "method".
+func knownMethod(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions:
+		return method
+	}
+	return "other"
+}
+
+// TraceLabels returns the exemplar label trace_id from the W3C header Traceparent.
+func TraceLabels(r *http.Request) []string {
+	id := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.HeaderCarrier(r.Header))).TraceID()
+	if !id.IsValid() {
+		return nil
+	}
+	return []string{"trace_id", id.String()}
+}
+
+// instrumentedWriter records the status and the body bytes of a response.
+type instrumentedWriter struct {
+	http.ResponseWriter
+	status  int
+	written int64
+}
+
+// WriteHeader implements http.ResponseWriter. An informational status is followed by the
+// final one.
+func (o *instrumentedWriter) WriteHeader(status int) {
+	if o.status < http.StatusOK {
+		o.status = status
+	}
+	o.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (o *instrumentedWriter) Write(p []byte) (int, error) {
+	if o.status < http.StatusOK {
+		o.status = http.StatusOK
+	}
+	n, err := o.ResponseWriter.Write(p)
+	o.written += int64(n)
+	return n, err
+}
+
+// Flush implements http.Flusher, which streaming handlers require.
+func (o *instrumentedWriter) Flush() {
+	_ = http.NewResponseController(o.ResponseWriter).Flush() // Flush has no error result
+}
+
+// Unwrap gives http.ResponseController access to deadlines.
+func (o *instrumentedWriter) Unwrap() http.ResponseWriter { return o.ResponseWriter }

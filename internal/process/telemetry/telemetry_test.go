@@ -1,0 +1,168 @@
+package telemetry
+
+import (
+	"io"
+	"log"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func TestRegistry_AbortedResponsesHaveTheirOwnCode(t *testing.T) {
+	reg := New()
+	mux := http.NewServeMux()
+	mux.HandleFunc("/half", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("half"))
+		panic(http.ErrAbortHandler)
+	})
+	mux.HandleFunc("/none", func(http.ResponseWriter, *http.Request) { panic("a bug") })
+	mux.HandleFunc("/whole", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("whole")) })
+	server := httptest.NewUnstartedServer(reg.Instrumented(mux))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.Start()
+	defer server.Close()
+	for path, code := range map[string]string{"/half": Aborted, "/none": Aborted, "/whole": "200"} {
+		resp, err := server.Client().Get(server.URL + path)
+		if err == nil {
+			_, err = io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+		}
+		if (err == nil) != (code == "200") {
+			t.Errorf("%s: %v", path, err)
+		}
+		server.CloseClientConnections() // until then the handler may still count
+		for _, of := range []string{Aborted, "200", "500"} {
+			want := uint64(0)
+			if of == code {
+				want = 1
+			}
+			if got := reg.requests.With(path, "GET", of).Get(); got != want {
+				t.Errorf("%s: %d requests of code %s, want %d", path, got, of, want)
+			}
+		}
+	}
+}
+
+// page returns the metrics page in the format of an Accept header.
+func page(t *testing.T, reg *Registry, accept string) string {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	r.Header.Set("Accept", accept)
+	w := httptest.NewRecorder()
+	reg.Handler(slog.New(slog.DiscardHandler)).ServeHTTP(w, r)
+	if w.Code != http.StatusOK {
+		t.Fatalf("status %d: %s", w.Code, w.Body)
+	}
+	return w.Body.String()
+}
+
+const openMetrics = "application/openmetrics-text; version=1.0.0"
+
+func TestRegistry_OnePageHasBothKindsOfMetrics(t *testing.T) {
+	reg := New()
+	reg.Counter("own_total", "Ours.").Inc()
+	reg.Gauge("own_gauge", "Ours too.").Set(2)
+	foreign := prometheus.NewCounter(prometheus.CounterOpts{Name: "foreign_total", Help: "Theirs."})
+	reg.MustRegister(foreign)
+	for _, accept := range []string{"", openMetrics} {
+		text := page(t, reg, accept)
+		for _, want := range []string{"own_total 1", "own_gauge 2", "foreign_total 0", "ferula_build_info{"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%q: no %s", accept, want)
+			}
+		}
+		if eof := strings.Count(text, "# EOF\n"); eof > 1 || accept == openMetrics && eof != 1 {
+			t.Errorf("%q: %d ends of the page", accept, eof)
+		}
+	}
+}
+
+func TestRegistry_OwnFamilyReplacesAForeignOne(t *testing.T) {
+	reg := New()
+	reg.Counter("twice_total", "Ours.").Add(7)
+	reg.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "twice_total", Help: "Theirs."}))
+	if text := page(t, reg, ""); strings.Count(text, "# TYPE twice_total") != 1 || !strings.Contains(text, "twice_total 7\n") {
+		t.Errorf("%s", text)
+	}
+}
+
+// Prometheus has prometheus_sd_x and prometheus_sd_x_total, which are one family in
+// OpenMetrics.
+func TestRegistry_OpenMetricsKeepsFamiliesOfOneBaseNameApart(t *testing.T) {
+	reg := New()
+	reg.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "x", Help: "A gauge."}), prometheus.NewCounter(prometheus.CounterOpts{Name: "x_total", Help: "A counter."}),
+		prometheus.NewCounter(prometheus.CounterOpts{Name: "y_total", Help: "A counter."}))
+	text := page(t, reg, openMetrics)
+	for _, want := range []string{"# TYPE x gauge\n", "# TYPE x_total unknown\n", "x_total 0", "# TYPE y counter\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if text = page(t, reg, ""); !strings.Contains(text, "# TYPE x_total counter\n") {
+		t.Errorf("the text format has no such names:\n%s", text)
+	}
+}
+
+type failingCollector struct{ desc *prometheus.Desc }
+
+func (f failingCollector) Describe(ch chan<- *prometheus.Desc) { ch <- f.desc }
+func (f failingCollector) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.NewInvalidMetric(f.desc, io.ErrUnexpectedEOF)
+}
+
+func TestRegistry_AFailedCollectorDoesNotHideTheOthers(t *testing.T) {
+	reg := New()
+	reg.MustRegister(failingCollector{prometheus.NewDesc("broken", "Fails.", nil, nil)}, prometheus.NewGauge(prometheus.GaugeOpts{Name: "whole", Help: "Works."}))
+	if text := page(t, reg, ""); !strings.Contains(text, "whole 0\n") || !strings.Contains(text, "ferula_build_info{") {
+		t.Errorf("%s", text)
+	}
+}
+
+func TestTraceLabels_ReadsTheTraceparentHeader(t *testing.T) {
+	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
+	for header, want := range map[string]string{
+		"00-" + id + "-00f067aa0ba902b7-01": id,
+		"":                                  "",
+		"00-" + id:                          "",
+		"00-" + strings.ToUpper(id) + "-00f067aa0ba902b7-01":     "",
+		"00-" + strings.Repeat("0", 32) + "-00f067aa0ba902b7-01": "",
+		"00-" + id + "00-00f067aa0ba902b7-01":                    "",
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Traceparent", header)
+		got := TraceLabels(r)
+		if want == "" && got != nil || want != "" && !slices.Equal(got, []string{"trace_id", want}) {
+			t.Errorf("%q: %v", header, got)
+		}
+	}
+}
+
+func TestRegistry_InstrumentedBoundsLabelsAndKeepsFlush(t *testing.T) {
+	reg := New()
+	mux := http.NewServeMux()
+	mux.HandleFunc("/known/{id}", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusTeapot)
+		_, _ = io.WriteString(w, "four")
+		w.(http.Flusher).Flush()
+	})
+	w := httptest.NewRecorder()
+	reg.Instrumented(mux).ServeHTTP(w, httptest.NewRequest("BREW", "/known/1", nil))
+	reg.Instrumented(mux).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/unknown/1", nil))
+	if !w.Flushed {
+		t.Error("not flushed")
+	}
+	if got := reg.requests.With("/known/{id}", "other", "418").Get(); got != 1 {
+		t.Errorf("%d requests of the pattern", got)
+	}
+	if got := reg.bytes.With("/known/{id}").Get(); got != 4 {
+		t.Errorf("%d bytes", got)
+	}
+	if got := reg.requests.With("none", "GET", "404").Get(); got != 1 {
+		t.Errorf("%d requests without a pattern", got)
+	}
+}

@@ -1,0 +1,220 @@
+// Package tracing sends the spans of a process to an OTLP receiver, as Thanos' tracing
+// configuration describes.
+package tracing
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	config_util "github.com/prometheus/common/config"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	tracesdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/ferula-io/ferula/internal/version"
+)
+
+// config is Thanos' tracing configuration of type OTLP.
+type config struct {
+	Type   string `yaml:"type"`
+	Config struct {
+		ClientType         string            `yaml:"client_type"` // grpc or http
+		ServiceName        string            `yaml:"service_name"`
+		ResourceAttributes map[string]string `yaml:"resource_attributes"`
+		ReconnectionPeriod time.Duration     `yaml:"reconnection_period"`
+		Compression        string            `yaml:"compression"`
+		Insecure           bool              `yaml:"insecure"`
+		Endpoint           string            `yaml:"endpoint"`
+		URLPath            string            `yaml:"url_path"`
+		Timeout            time.Duration     `yaml:"timeout"`
+		Headers            map[string]string `yaml:"headers"`
+		SamplerType        string            `yaml:"sampler_type"`
+		SamplerParam       string            `yaml:"sampler_param"`
+		RetryConfig        struct {
+			Enabled         bool          `yaml:"retry_enabled"`
+			InitialInterval time.Duration `yaml:"retry_initial_interval"`
+			MaxInterval     time.Duration `yaml:"retry_max_interval"`
+			MaxElapsedTime  time.Duration `yaml:"retry_max_elapsed_time"`
+		} `yaml:"retry_config"`
+		TLSConfig struct {
+			CAFile             string `yaml:"ca_file"`
+			CertFile           string `yaml:"cert_file"`
+			KeyFile            string `yaml:"key_file"`
+			ServerName         string `yaml:"server_name"`
+			InsecureSkipVerify bool   `yaml:"insecure_skip_verify"`
+		} `yaml:"tls_config"`
+	} `yaml:"config"`
+}
+
+// Tracing is a tracer provider and its exporter. Without configuration it sends no spans.
+type Tracing struct {
+	Provider   trace.TracerProvider
+	Propagator propagation.TextMapPropagator
+	shutdown   func(context.Context) error
+}
+
+// New creates the tracing of a service from Thanos' YAML configuration; "" sends no spans.
+func New(text, serviceName string) (*Tracing, error) {
+	t := &Tracing{Provider: noop.NewTracerProvider(), Propagator: propagation.TraceContext{}, shutdown: func(context.Context) error { return nil }}
+	if strings.TrimSpace(text) == "" {
+		return t, nil
+	}
+	var c config
+	d := yaml.NewDecoder(bytes.NewReader([]byte(text)))
+	d.KnownFields(true)
+	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if !strings.EqualFold(c.Type, "OTLP") {
+		return nil, fmt.Errorf("unsupported type %q, want OTLP", c.Type)
+	}
+	sampler, err := samplerOf(c.Config.SamplerType, c.Config.SamplerParam)
+	if err != nil {
+		return nil, err
+	}
+	client, err := c.client()
+	if err != nil {
+		return nil, err
+	}
+	exporter, err := otlptrace.New(context.Background(), client)
+	if err != nil {
+		return nil, fmt.Errorf("OTLP exporter: %w", err)
+	}
+	if c.Config.ServiceName != "" {
+		serviceName = c.Config.ServiceName
+	}
+	attributes := []attribute.KeyValue{attribute.String("service.name", serviceName), attribute.String("service.version", version.Current().Version)}
+	for name, value := range c.Config.ResourceAttributes {
+		attributes = append(attributes, attribute.String(name, value))
+	}
+	provider := tracesdk.NewTracerProvider(tracesdk.WithBatcher(exporter), tracesdk.WithSampler(sampler),
+		tracesdk.WithResource(resource.NewSchemaless(attributes...)))
+	t.Provider, t.shutdown = provider, provider.Shutdown
+	return t, nil
+}
+
+// samplerOf returns the sampler for one of Thanos' sampler types.
+func samplerOf(name, param string) (tracesdk.Sampler, error) {
+	ratio := 1.0
+	if param != "" {
+		var err error
+		if ratio, err = strconv.ParseFloat(param, 64); err != nil {
+			return nil, fmt.Errorf("sampler_param %q is not a number", param)
+		}
+	}
+	switch strings.ToLower(name) {
+	case "", "parentbasedalwayssample":
+		return tracesdk.ParentBased(tracesdk.AlwaysSample()), nil
+	case "alwayssample":
+		return tracesdk.AlwaysSample(), nil
+	case "neversample":
+		return tracesdk.NeverSample(), nil
+	case "parentbasedneversample":
+		return tracesdk.ParentBased(tracesdk.NeverSample()), nil
+	case "traceidratiobased":
+		return tracesdk.TraceIDRatioBased(ratio), nil
+	case "parentbasedtraceidratio", "parentbasedtraceidratiobased":
+		return tracesdk.ParentBased(tracesdk.TraceIDRatioBased(ratio)), nil
+	default:
+		return nil, fmt.Errorf("unknown sampler_type %q", name)
+	}
+}
+
+func (c *config) client() (otlptrace.Client, error) {
+	o := c.Config
+	tls, err := config_util.NewTLSConfig(&config_util.TLSConfig{
+		CAFile: o.TLSConfig.CAFile, CertFile: o.TLSConfig.CertFile, KeyFile: o.TLSConfig.KeyFile,
+		ServerName: o.TLSConfig.ServerName, InsecureSkipVerify: o.TLSConfig.InsecureSkipVerify,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tls_config: %w", err)
+	}
+	if o.Compression != "" && o.Compression != "gzip" {
+		return nil, fmt.Errorf("unsupported compression %q, want gzip", o.Compression)
+	}
+	switch strings.ToLower(o.ClientType) {
+	case "http":
+		return httpTraces(c, otlptracehttp.WithTLSClientConfig(tls)), nil
+	case "grpc":
+		return grpcTraces(c, otlptracegrpc.WithTLSCredentials(credentials.NewTLS(tls))), nil
+	default:
+		return nil, fmt.Errorf("unsupported client_type %q, want grpc or http", o.ClientType)
+	}
+}
+
+func httpTraces(c *config, tls otlptracehttp.Option) otlptrace.Client {
+	o := c.Config
+	opts := []otlptracehttp.Option{otlptracehttp.WithEndpoint(o.Endpoint), otlptracehttp.WithHeaders(o.Headers)}
+	if o.Insecure {
+		opts = append(opts, otlptracehttp.WithInsecure())
+	} else {
+		opts = append(opts, tls)
+	}
+	if o.URLPath != "" {
+		opts = append(opts, otlptracehttp.WithURLPath(o.URLPath))
+	}
+	if o.Timeout != 0 {
+		opts = append(opts, otlptracehttp.WithTimeout(o.Timeout))
+	}
+	if o.Compression == "gzip" {
+		opts = append(opts, otlptracehttp.WithCompression(otlptracehttp.GzipCompression))
+	}
+	if r := o.RetryConfig; r.Enabled {
+		opts = append(opts, otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: r.InitialInterval, MaxInterval: r.MaxInterval, MaxElapsedTime: r.MaxElapsedTime}))
+	}
+	return otlptracehttp.NewClient(opts...)
+}
+
+func grpcTraces(c *config, tls otlptracegrpc.Option) otlptrace.Client {
+	o := c.Config
+	opts := []otlptracegrpc.Option{otlptracegrpc.WithEndpoint(o.Endpoint), otlptracegrpc.WithHeaders(o.Headers)}
+	if o.Insecure {
+		opts = append(opts, otlptracegrpc.WithInsecure())
+	} else {
+		opts = append(opts, tls)
+	}
+	if o.Timeout != 0 {
+		opts = append(opts, otlptracegrpc.WithTimeout(o.Timeout))
+	}
+	if o.ReconnectionPeriod != 0 {
+		opts = append(opts, otlptracegrpc.WithReconnectionPeriod(o.ReconnectionPeriod))
+	}
+	if o.Compression != "" {
+		opts = append(opts, otlptracegrpc.WithCompressor(o.Compression))
+	}
+	if r := o.RetryConfig; r.Enabled {
+		opts = append(opts, otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{Enabled: true, InitialInterval: r.InitialInterval, MaxInterval: r.MaxInterval, MaxElapsedTime: r.MaxElapsedTime}))
+	}
+	return otlptracegrpc.NewClient(opts...)
+}
+
+// RoundTripper creates a span for every outgoing request and propagates its context.
+func (t *Tracing) RoundTripper(next http.RoundTripper) http.RoundTripper {
+	return otelhttp.NewTransport(next, otelhttp.WithTracerProvider(t.Provider), otelhttp.WithPropagators(t.Propagator))
+}
+
+// Close sends the remaining spans, for five seconds at most. t may be nil.
+func (t *Tracing) Close() error {
+	if t == nil {
+		return nil
+	}
+	ctx, done := context.WithTimeout(context.Background(), 5*time.Second)
+	defer done()
+	return t.shutdown(ctx)
+}

@@ -144,6 +144,7 @@ type response struct {
 	write       func(*stream)
 	annotations *responseAnnotations // may be nil
 	release     func()
+	engine      string // that evaluated the query, for the header engineHeader; "" for none
 }
 
 // endpoint serves a request whose form is parsed.

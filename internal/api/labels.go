@@ -146,7 +146,7 @@ func (a *API) series(r *http.Request) (response, *apiError) {
 	set := selectSeries(r.Context(), q, sets, &storage.SelectHints{
 		Start: milliseconds(start),
 		End:   milliseconds(end),
-		Func:  "series", // as in Prometheus: not a function, the storage may omit samples
+		Func:  "series", // no PromQL function: as in Prometheus, it permits the storage to omit samples
 		Limit: hintLimit(limit),
 	})
 	notes := &responseAnnotations{list: set.Warnings()}
@@ -157,8 +157,9 @@ func (a *API) series(r *http.Request) (response, *apiError) {
 	}, nil
 }
 
-// selectSeries merges the series of several matcher sets, which are selected sorted for
-// that. The series of a single set stay in the storage's order, as in Prometheus.
+// selectSeries selects the series of each matcher set and merges them. Several sets are
+// selected in label order, which the merge needs. The series of a single set stay in the
+// storage's order, as in Prometheus.
 func selectSeries(ctx context.Context, q storage.Querier, sets [][]*labels.Matcher, hints *storage.SelectHints) storage.SeriesSet {
 	if len(sets) == 1 {
 		return q.Select(ctx, false, hints, sets[0]...)

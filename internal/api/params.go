@@ -31,6 +31,7 @@ func parseForm(w http.ResponseWriter, r *http.Request, maxBytes int64) *apiError
 	}
 	var err error
 	if r.Method == http.MethodPost && isMultipart(r) {
+		//lint:ignore gosec the body is limited above
 		err = r.ParseMultipartForm(maxBytes)
 	} else {
 		err = r.ParseForm()

@@ -126,7 +126,27 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Steps, resolut
 		write:       func(s *stream) { s.result(res, grid, statsOf(qry, want)) },
 		annotations: &responseAnnotations{list: warnings, query: r.FormValue("query")},
 		release:     qry.Close,
+		engine:      engineOf(qry),
 	}, nil
+}
+
+// engineHeader names the engine that evaluated a query and, if it is not the one that was
+// chosen, why.
+const engineHeader = "X-Ferula-Query-Engine"
+
+// engineOf returns the value of engineHeader for a query that ran.
+func engineOf(qry promql.Query) string {
+	q, ok := qry.(interface {
+		EvaluatedBy() (engine, reason string)
+	})
+	if !ok {
+		return ""
+	}
+	engine, reason := q.EvaluatedBy()
+	if reason != "" {
+		return engine + "; reason=" + reason
+	}
+	return engine
 }
 
 var errTruncated = errors.New("results truncated due to limit")

@@ -154,6 +154,9 @@ func (n *responseAnnotations) append(s *stream) {
 // respond streams a successful response. The status line is sent with the first full
 // buffer or at the end.
 func (a *API) respond(w http.ResponseWriter, r *http.Request, resp response) {
+	if resp.engine != "" {
+		w.Header().Set(engineHeader, resp.engine)
+	}
 	body := httpbody.New(w, r, "application/json")
 	buffer := buffers.Get()
 	s := &stream{b: *buffer, w: body}
@@ -161,15 +164,15 @@ func (a *API) respond(w http.ResponseWriter, r *http.Request, resp response) {
 	resp.write(s)
 	resp.annotations.append(s)
 	s.raw(`}`)
-	if failure, ok := s.err.(*midStreamError); ok && !body.Begun() { //lint:ignore errorlint set here, never wrapped
+	if failure, ok := s.err.(*midStreamError); ok && !body.HeaderSent() { //lint:ignore errorlint set here, never wrapped
 		s.b, s.err = s.b[:0], nil
 		*buffer = s.b
 		buffers.Put(buffer)
 		a.respondError(w, queryError(failure.err))
 		return
 	}
-	if s.err == nil && !body.Begun() {
-		body.Whole(len(s.b))
+	if s.err == nil && !body.HeaderSent() {
+		body.SetLength(len(s.b))
 	}
 	s.flush()
 	if s.err == nil {

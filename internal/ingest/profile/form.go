@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -65,9 +66,12 @@ func (in *Ingester) receive(w http.ResponseWriter, r *http.Request, tenant strin
 		return err
 	}
 	body, err := bodies.Read(w, r, bytesMax)
+	if errors.Is(err, reqbody.ErrTooLarge) {
+		err = fmt.Errorf("%w%s", err, in.limits.Flags.Of("ProfileBytes"))
+	}
 	if err == nil {
 		defer body.Release()
-		err = bodies.Enter(r.Context(), slots)
+		err = bodies.TakeSlot(r.Context(), slots)
 	}
 	if err != nil {
 		in.discarded.With(reasonOf(err)).Inc()

@@ -98,6 +98,7 @@ func (in *Ingester) Push(ctx context.Context, tenant string, pushed []profilepb.
 		}
 	}()
 	known, hashes, err := in.check(ctx, tenant, pushed, &batch)
+	err = in.limits.hinted(err)
 	if err == nil {
 		err = in.store.Append(ctx, tenant, batch)
 	}
@@ -150,7 +151,7 @@ func (in *Ingester) check(ctx context.Context, tenantName string, pushed []profi
 			*batch = append(*batch, p)
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("profile %d: %w", i+1, err)
+			return nil, nil, fmt.Errorf("profile %d: %w", i+1, in.limits.hinted(err))
 		}
 		// Checked after each profile, so that a push of many compression bombs ends early.
 		if n := p.Profile.RawBytes(); !known.rate.AllowN(now, n) {

@@ -446,12 +446,18 @@ func TestHandler_BadUploadReportsTheReason(t *testing.T) {
 }
 
 func TestSelf_RecordsCPUSlicesAndDeltas(t *testing.T) {
+	var log strings.Builder // a slog.Handler locks its writer
 	store := &memory{notify: make(chan struct{}, 100)}
 	in, err := New(Options{}, store, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	self := NewSelf(SelfOptions{Every: 200 * time.Millisecond, Tenant: "anonymous", Labels: []profilepb.RawLabel{{Name: "version", Value: "1"}}}, in, slog.New(slog.DiscardHandler))
+	self := NewSelf(SelfOptions{Every: 200 * time.Millisecond, Tenant: "anonymous", Labels: []profilepb.RawLabel{{Name: "version", Value: "1"}}}, in, slog.New(slog.NewTextHandler(&log, nil)))
+	defer func() {
+		if strings.Contains(log.String(), "Failed") {
+			t.Errorf("log: %s", log.String())
+		}
+	}()
 	if _, ok := self.Current(); ok {
 		t.Error("a slice before Run")
 	}

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/hint"
 )
 
 // Limits are the limits of one tenant. Zero values take the defaults.
@@ -29,6 +31,8 @@ type Limits struct {
 	Age             time.Duration // maximum age of a profile's start time; 0: 1 h
 	Future          time.Duration // maximum of a start time in the future; 0: 10 min
 	Tenants         int           // number of tenants; 0: 1,000
+
+	Flags hint.Flags // that raise the limits
 }
 
 func (l Limits) withDefaults() Limits {
@@ -76,7 +80,24 @@ func (l Limits) Validate() error {
 }
 
 func (l *Limits) decode() pprof.Limits {
-	return pprof.Limits{Bytes: l.InflatedBytes, Strings: l.Symbols, Functions: l.Symbols, Locations: l.Symbols, Samples: l.Samples, Depth: l.Depth, Nodes: l.Nodes}
+	return pprof.Limits{Flags: l.Flags, Bytes: l.InflatedBytes, Strings: l.Symbols, Functions: l.Symbols, Locations: l.Symbols, Samples: l.Samples, Depth: l.Depth, Nodes: l.Nodes}
+}
+
+// optionOf is the option that limits pushes for a reason.
+var optionOf = map[string]string{
+	"rate": "RateBytes", "series": "Series", "tenants": "Tenants", "profile_size": "ProfileBytes", "too_old": "Age", "too_new": "Future",
+	"label_name": "LabelNameBytes", "label_value": "LabelValueBytes", "labels": "Labels",
+}
+
+// hinted adds the flag that raises the limit to a LimitError.
+func (l *Limits) hinted(err error) error {
+	var e *LimitError
+	if flag := ""; errors.As(err, &e) {
+		if flag = l.Flags.Of(optionOf[e.Reason]); flag != "" && !strings.HasSuffix(e.text, flag) {
+			e.text += flag
+		}
+	}
+	return err
 }
 
 // LimitError is the error of a push that exceeds a limit.

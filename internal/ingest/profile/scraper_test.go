@@ -221,3 +221,24 @@ func TestScraper_TooLargeProfileIsAnError(t *testing.T) {
 		t.Error("no error of what is no profile")
 	}
 }
+
+// Every fetch releases its slot, whether it succeeds or fails.
+func TestScraper_FetchesReleaseTheirSlots(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bytes.Repeat([]byte{0}, 2000)) }))
+	defer server.Close()
+	in, _ := newIngester(t, Limits{ProfileBytes: 1000})
+	s, err := NewScraper(in, "a", slog.New(slog.DiscardHandler), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	f := &fetcher{pool: &pool{scraper: s, job: &JobConfig{ScrapeTimeout: 20e9}, client: server.Client()}, url: server.URL, labels: named()}
+	for n := range fetchesMax + 1 {
+		if err := f.fetch(context.Background()); err == nil || !strings.Contains(err.Error(), "1001 bytes") {
+			t.Fatalf("fetch %d: %v", n, err)
+		}
+		if len(s.slots) != 0 {
+			t.Fatalf("fetch %d: %d slots are taken", n, len(s.slots))
+		}
+	}
+}

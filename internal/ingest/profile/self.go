@@ -42,9 +42,10 @@ func (o SelfOptions) withDefaults() SelfOptions {
 	return o
 }
 
-// Self profiles this process continuously: consecutive CPU profiles (slices), and at their
-// interval heap, goroutine, mutex and block profiles. A process has one CPU profiler: a
-// request to /debug/pprof/profile ends the running slice, and the next slice waits for it.
+// Self profiles this process continuously. CPU profiles follow each other without a gap; each
+// is called a slice. Profiles of the heap, goroutines, mutexes and blocking are taken at the
+// same interval. A process has one CPU profiler: a request to /debug/pprof/profile ends the
+// running slice, and the next slice waits for it.
 type Self struct {
 	opts   SelfOptions
 	in     *Ingester

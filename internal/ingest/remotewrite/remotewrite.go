@@ -9,9 +9,12 @@
 package remotewrite
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/klauspost/compress/snappy"
@@ -36,6 +39,12 @@ type Options struct {
 	MetadataInWAL bool
 	// TypeAndUnitLabels adds __type__ and __unit__ to the series of 2.0 requests.
 	TypeAndUnitLabels bool
+
+	// Messages are the names of the accepted protobuf messages; none: both versions.
+	Messages []string
+
+	// Refusal returns why the storage accepts no samples now; nil, or a nil error: it does.
+	Refusal func() error
 
 	Bodies *reqbody.Reader // shared with other receivers; nil: a new one
 }
@@ -67,18 +76,41 @@ func (o Options) withDefaults() Options {
 type handler struct {
 	opts     Options
 	receiver http.Handler
+	logger   *slog.Logger
 	slots    chan struct{}
 	decoding *semaphore.Weighted
+}
+
+// Validate returns all errors of the options.
+func (o Options) Validate() error {
+	var errs []error
+	for _, name := range o.Messages {
+		if err := remoteapi.WriteMessageType(name).Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("protobuf message %q: must be %s or %s", name, remoteapi.WriteV1MessageType, remoteapi.WriteV2MessageType))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// accepted returns the accepted protobuf messages.
+func (o Options) accepted() (types remoteapi.MessageTypes) {
+	for _, name := range o.Messages {
+		types = append(types, remoteapi.WriteMessageType(name))
+	}
+	if len(types) == 0 {
+		types = remoteapi.MessageTypes{remoteapi.WriteV1MessageType, remoteapi.WriteV2MessageType}
+	}
+	return types
 }
 
 // NewHandler creates the receiver.
 func NewHandler(opts Options, to storage.Appendable, logger *slog.Logger, reg prometheus.Registerer) http.Handler {
 	opts = opts.withDefaults()
 	logger = slog.New(newLimited(logger.Handler(), linesMax, linesEvery, time.Now))
-	accepted := remoteapi.MessageTypes{remoteapi.WriteV1MessageType, remoteapi.WriteV2MessageType}
 	return &handler{
 		opts:     opts,
-		receiver: remote.NewWriteHandler(logger, reg, to, accepted, false, opts.TypeAndUnitLabels, opts.MetadataInWAL),
+		logger:   logger,
+		receiver: remote.NewWriteHandler(logger, reg, to, opts.accepted(), false, opts.TypeAndUnitLabels, opts.MetadataInWAL),
 		slots:    make(chan struct{}, opts.InFlightMax),
 		decoding: semaphore.NewWeighted(opts.DecodingMax),
 	}
@@ -92,7 +124,13 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer body.Release()
-	if err := h.opts.Bodies.Enter(r.Context(), h.slots); err != nil {
+	if h.opts.Refusal != nil {
+		if err := h.opts.Refusal(); err != nil {
+			refuse(w, err.Error())
+			return
+		}
+	}
+	if err := h.opts.Bodies.TakeSlot(r.Context(), h.slots); err != nil {
 		if r.Context().Err() == nil {
 			reqbody.Fail(w, r, err)
 		}
@@ -114,7 +152,53 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer h.decoding.Release(cost.Bytes)
 	r.Body = body.NewReader()
-	h.receiver.ServeHTTP(w, r)
+	out := &storageFailure{ResponseWriter: w}
+	h.receiver.ServeHTTP(out, r)
+	out.end(h.logger)
+}
+
+// refuse responds with status 503, after which clients send the same samples again.
+func refuse(w http.ResponseWriter, reason string) {
+	w.Header().Set("Retry-After", "5")
+	http.Error(w, reason, http.StatusServiceUnavailable)
+}
+
+// storageFailure replaces the receiver's status 500, which it has only for errors of the
+// storage, by 503. Their text names files of the server, so only the log has it.
+type storageFailure struct {
+	http.ResponseWriter
+	failed bool
+	text   []byte // of the receiver's response
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (f *storageFailure) WriteHeader(status int) {
+	if f.failed = status == http.StatusInternalServerError; !f.failed {
+		f.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// Write implements io.Writer.
+func (f *storageFailure) Write(p []byte) (int, error) {
+	if f.failed {
+		f.text = append(f.text, p...)
+		return len(p), nil
+	}
+	return f.ResponseWriter.Write(p)
+}
+
+// end sends the response that was held back.
+func (f *storageFailure) end(logger *slog.Logger) {
+	if !f.failed {
+		return
+	}
+	reason := "the storage failed and did not store all samples; the server's log has the error"
+	logger.Error("Storing samples of a remote write request failed", "err", string(bytes.TrimSpace(f.text)))
+	if bytes.Contains(f.text, []byte(syscall.ENOSPC.Error())) {
+		reason = "the storage did not store all samples: " + syscall.ENOSPC.Error()
+	}
+	f.Header().Del("Content-Length")
+	refuse(f.ResponseWriter, reason)
 }
 
 // costOf estimates the decoded size of a body. It returns no cost for a body that the

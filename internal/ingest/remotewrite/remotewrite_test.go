@@ -153,14 +153,14 @@ func TestHandler_ResponseFollowsTheStorage(t *testing.T) {
 		"1.0":                        {false, nil, nil, 204, "", "a=1, b=2, commit", ""},
 		"1.0, out of order":          {false, map[string]error{"a": storage.ErrOutOfOrderSample}, nil, 400, "", "a=1, rollback", "out of order"},
 		"1.0, duplicate":             {false, map[string]error{"b": storage.ErrDuplicateSampleForTimestamp}, nil, 400, "", "a=1, b=2, rollback", "duplicate"},
-		"1.0, the storage fails":     {false, map[string]error{"b": full}, nil, 500, "", "a=1, b=2, rollback", "disk full"},
-		"1.0, the commit fails":      {false, nil, full, 500, "", "a=1, b=2, commit", "disk full"},
+		"1.0, the storage fails":     {false, map[string]error{"b": full}, nil, 503, "", "a=1, b=2, rollback", "the storage failed"},
+		"1.0, the commit fails":      {false, nil, full, 503, "", "a=1, b=2, commit", "the storage failed"},
 		"2.0":                        {true, nil, nil, 204, "2", "a=1, b=2, commit", ""},
 		"2.0, one is out of order":   {true, map[string]error{"a": storage.ErrOutOfOrderSample}, nil, 400, "1", "a=1, b=2, commit", "out of order"},
 		"2.0, all are out of bounds": {true, map[string]error{"a": storage.ErrOutOfBounds, "b": storage.ErrOutOfBounds}, nil, 400, "0", "a=1, b=2, commit", "out of bounds"},
-		"2.0, the storage fails":     {true, map[string]error{"b": full}, nil, 500, "0", "a=1, b=2, rollback", "disk full"},
-		"2.0, the commit fails":      {true, nil, full, 500, "0", "a=1, b=2, commit", "disk full"},
-		"2.0, a part and the commit": {true, map[string]error{"a": storage.ErrOutOfOrderSample}, full, 500, "0", "a=1, b=2, commit", "disk full"},
+		"2.0, the storage fails":     {true, map[string]error{"b": full}, nil, 503, "0", "a=1, b=2, rollback", "the storage failed"},
+		"2.0, the commit fails":      {true, nil, full, 503, "0", "a=1, b=2, commit", "the storage failed"},
+		"2.0, a part and the commit": {true, map[string]error{"a": storage.ErrOutOfOrderSample}, full, 503, "0", "a=1, b=2, commit", "the storage failed"},
 	} {
 		to := &stub{failAt: c.fail, commitErr: c.commitErr}
 		body, contentType := one(t, "a", "b"), v1Type
@@ -295,7 +295,7 @@ func TestHandler_ReleasesMemoryAndSlotsAfterEveryOutcome(t *testing.T) {
 		Bodies: reqbody.New(reqbody.Options{BytesMax: 1001, Wait: time.Millisecond})}, &stub{failAt: map[string]error{"bad": errors.New("x")}})
 	for range 50 {
 		for want, body := range map[int][]byte{
-			204: one(t, "good"), 500: one(t, "bad"), 413: snappy.Encode(nil, bytes.Repeat([]byte{0x0A, 0}, 1000)), 400: {0xFF},
+			204: one(t, "good"), 503: one(t, "bad"), 413: snappy.Encode(nil, bytes.Repeat([]byte{0x0A, 0}, 1000)), 400: {0xFF},
 		} {
 			if w := post(context.Background(), h, v1Type, bytes.NewReader(body)); w.Code != want {
 				t.Fatalf("%d %s, want %d", w.Code, w.Body, want)
@@ -325,5 +325,30 @@ func TestLimitedHandler_SuppressesRepeatedMessages(t *testing.T) {
 	logger.Warn("bad series")
 	if got := take(); strings.Count(got, "bad series") != 2 || strings.Count(got, "suppressed=8") != 1 {
 		t.Error(got)
+	}
+}
+
+func TestOptions_OnlyTheListedMessagesAreAccepted(t *testing.T) {
+	for _, c := range []struct {
+		messages []string
+		v1, v2   int
+	}{
+		{nil, 204, 204},
+		{[]string{"prometheus.WriteRequest"}, 204, 415},
+		{[]string{"io.prometheus.write.v2.Request"}, 415, 204},
+		{[]string{"io.prometheus.write.v2.Request", "prometheus.WriteRequest"}, 204, 204},
+	} {
+		opts := Options{Messages: c.messages}
+		if err := opts.Validate(); err != nil {
+			t.Error(err)
+		}
+		v1 := post(context.Background(), handlerOf(opts, &stub{}), v1Type, bytes.NewReader(one(t, "a")))
+		v2 := post(context.Background(), handlerOf(opts, &stub{}), v2Type, bytes.NewReader(two(t, "a")))
+		if v1.Code != c.v1 || v2.Code != c.v2 {
+			t.Errorf("%q: %d and %d, want %d and %d", c.messages, v1.Code, v2.Code, c.v1, c.v2)
+		}
+	}
+	if err := (Options{Messages: []string{"v3"}}).Validate(); err == nil || !strings.Contains(err.Error(), `"v3"`) {
+		t.Error(err)
 	}
 }

@@ -151,8 +151,8 @@ scrape_configs:
 	return cfg, nil
 }
 
-// Unserved returns the sections of a configuration that are parsed but not supported.
-func Unserved(cfg *config.Config) []string {
+// UnsupportedSections returns the sections of a configuration that are parsed but not supported.
+func UnsupportedSections(cfg *config.Config) []string {
 	var names []string
 	add := func(name string, present bool) {
 		if present {

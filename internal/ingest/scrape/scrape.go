@@ -30,6 +30,10 @@ type Options struct {
 	DiscoveryReloadInterval time.Duration // interval of applying changed targets; 0: 5 s
 	MetadataInWAL           bool          // write scraped metadata to the WAL
 	TypeAndUnitLabels       bool          // add __type__ and __unit__ labels
+	OpenMetrics2            bool          // accept OpenMetrics 2.0
+	Zstd                    bool          // accept responses compressed with zstd
+	ExactTimestamps         bool          // do not adjust the timestamps of scrapes to their schedule
+	TimestampTolerance      time.Duration // largest adjustment; 0: 2 ms
 
 	// Dial connects to targets; nil: over the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -51,11 +55,21 @@ func New(opts Options, to storage.AppendableV2, logger *slog.Logger, reg prometh
 	if opts.Dial != nil {
 		client = append(client, commonconfig.WithDialContextFunc(opts.Dial))
 	}
+	// Prometheus' package has these as global variables. They are written only if they
+	// change, since scrapers of other servers in the process may read them.
+	if opts.ExactTimestamps == scrape.AlignScrapeTimestamps {
+		scrape.AlignScrapeTimestamps = !opts.ExactTimestamps
+	}
+	if opts.TimestampTolerance != 0 && opts.TimestampTolerance != scrape.ScrapeTimestampTolerance {
+		scrape.ScrapeTimestampTolerance = opts.TimestampTolerance
+	}
 	manager, err := scrape.NewManager(&scrape.Options{
 		DiscoveryReloadInterval:  model.Duration(opts.DiscoveryReloadInterval),
 		DiscoveryReloadOnStartup: true, // otherwise the first target waits for the interval
 		AppendMetadata:           opts.MetadataInWAL,
 		EnableTypeAndUnitLabels:  opts.TypeAndUnitLabels,
+		EnableOpenMetrics2:       opts.OpenMetrics2,
+		EnableZstdScrape:         opts.Zstd,
 		HTTPClientOptions:        client,
 	}, logger.With("component", "scrape"), logging.NewJSONFileLogger, nil, to, reg)
 	if err != nil {

@@ -252,16 +252,16 @@ func TestScraper_CloseWithoutRun(t *testing.T) {
 	s.Close()
 }
 
-func TestUnserved_ListsUnsupportedSections(t *testing.T) {
+func TestUnsupportedSections_ListsUnsupportedSections(t *testing.T) {
 	cfg, err := parse("rule_files: [x]\nalerting: {alertmanagers: [{static_configs: [{targets: [a]}]}]}\nremote_write: [{url: \"http://h/\"}]\notlp: {promote_resource_attributes: [a]}\ntracing: {endpoint: h}\n",
 		Defaults{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(Unserved(cfg), " "); got != "alerting rule_files remote_write tracing otlp" {
+	if got := strings.Join(UnsupportedSections(cfg), " "); got != "alerting rule_files remote_write tracing otlp" {
 		t.Error(got)
 	}
-	if cfg, err = parse("global: {}", Defaults{}, slog.New(slog.DiscardHandler)); err != nil || len(Unserved(cfg)) != 0 {
-		t.Error(err, Unserved(cfg))
+	if cfg, err = parse("global: {}", Defaults{}, slog.New(slog.DiscardHandler)); err != nil || len(UnsupportedSections(cfg)) != 0 {
+		t.Error(err, UnsupportedSections(cfg))
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
@@ -53,6 +54,7 @@ type Options struct {
 	PointsMax     int64         // points of a series; 0: 11,000
 	QueryTimeout  time.Duration // of one query; 0: 2 minutes
 	SelectorBytes int           // of one selector; 0: 64 KiB
+	Flags         hint.Flags    // that raise the limits
 	// Tenant reads the tenant of a request; nil: TenantOf.
 	Tenant func(http.Header) (string, error)
 	// Code returns the Connect code of an error that is not one of series/profiles. nil

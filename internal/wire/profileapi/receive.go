@@ -3,6 +3,7 @@ package profileapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -30,12 +31,15 @@ func (s *Server) readBodyFirst(next http.Handler, slots chan struct{}, bytesMax 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := s.opts.Bodies.Read(w, r, framedMax(r, bytesMax))
 		if err != nil {
+			if errors.Is(err, reqbody.ErrTooLarge) && bytesMax == s.opts.BodyMaxBytes {
+				err = fmt.Errorf("%w%s", err, s.opts.Flags.Of("BodyMaxBytes"))
+			}
 			fail(w, r, err)
 			return
 		}
 		defer body.Release()
 		if slots != nil {
-			if err := s.opts.Bodies.Enter(r.Context(), slots); err != nil {
+			if err := s.opts.Bodies.TakeSlot(r.Context(), slots); err != nil {
 				if r.Context().Err() == nil {
 					fail(w, r, err)
 				}
@@ -70,7 +74,7 @@ func framedMax(r *http.Request, messageMax int) int64 {
 
 // pushInSlot is push within the limit of concurrent pushes.
 func (s *Server) pushInSlot(ctx context.Context, tenant string, m *profilepb.PushRequest) (*profilepb.PushResponse, error) {
-	if err := s.opts.Bodies.Enter(ctx, s.pushSlots); err != nil {
+	if err := s.opts.Bodies.TakeSlot(ctx, s.pushSlots); err != nil {
 		return nil, err
 	}
 	defer func() { <-s.pushSlots }()

@@ -65,7 +65,7 @@ func (s *Server) legacy(w http.ResponseWriter, r *http.Request, contentType stri
 	maps.Copy(w.Header(), outcome.headers())
 	body := httpbody.New(w, r, contentType)
 	defer body.Release()
-	body.Whole(len(b))
+	body.SetLength(len(b))
 	if _, err = body.Write(b); err == nil {
 		err = body.Close()
 	}

@@ -11,6 +11,7 @@ package promapi
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +25,6 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/ferula-io/ferula/internal/jsontree"
 	"github.com/ferula-io/ferula/internal/version"
 )
 
@@ -74,52 +74,54 @@ func (c *Client) get(ctx context.Context, path string, query url.Values) (*http.
 	return resp, nil
 }
 
-// data returns the member data of a response, and its warnings.
-func (c *Client) data(ctx context.Context, path string, query url.Values) (jsontree.Value, []string, error) {
+// response is what every endpoint of the API returns. Data is a pointer to where the member
+// data is decoded to.
+type response struct {
+	Status   string   `json:"status"`
+	Data     any      `json:"data"`
+	Warnings []string `json:"warnings"`
+	Error    string   `json:"error"`
+}
+
+// data decodes the member data of a response into a value, and returns the warnings.
+func (c *Client) data(ctx context.Context, path string, query url.Values, into any) (warnings []string, err error) {
 	resp, err := c.get(ctx, path, query)
 	if err != nil {
-		return jsontree.Value{}, nil, err
+		return nil, err
 	}
 	defer resp.Body.Close()
-	return c.decodeResponse(resp, path)
+	return c.decodeResponse(resp, path, into)
 }
 
 // decodeResponse reads and decodes a response.
-func (c *Client) decodeResponse(resp *http.Response, path string) (jsontree.Value, []string, error) {
+func (c *Client) decodeResponse(resp *http.Response, path string, into any) (warnings []string, err error) {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, c.opts.ResponseBytesMax+1))
 	if err != nil {
-		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, path, err)
+		return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, path, err)
 	}
 	if int64(len(text)) > c.opts.ResponseBytesMax {
-		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: longer than %d bytes", ErrBadResponse, path, c.opts.ResponseBytesMax)
+		return nil, fmt.Errorf("%w: %s: longer than %d bytes", ErrBadResponse, path, c.opts.ResponseBytesMax)
 	}
-	response, bad := jsontree.Parse(text)
+	r := response{Data: into}
+	bad := json.Unmarshal(text, &r)
 	if resp.StatusCode/100 != 2 {
 		kind := ErrUnavailable
 		if resp.StatusCode/100 == 4 && resp.StatusCode != http.StatusTooManyRequests {
 			kind = ErrRefused
 		}
-		reason := response.Get("error").Text()
+		reason := r.Error
 		if reason == "" {
 			reason = strings.TrimSpace(string(text[:min(len(text), 1024)]))
 		}
-		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: %s: %s", kind, path, resp.Status, reason)
+		return nil, fmt.Errorf("%w: %s: %s: %s", kind, path, resp.Status, reason)
 	}
-	if bad == nil && response.Get("status").Text() != "success" {
-		bad = fmt.Errorf("status is %q", response.Get("status").Text())
+	if bad == nil && r.Status != "success" {
+		bad = fmt.Errorf("status is %q", r.Status)
 	}
 	if bad != nil {
-		return jsontree.Value{}, nil, fmt.Errorf("%w: %s: %w", ErrBadResponse, path, bad)
+		return nil, fmt.Errorf("%w: %s: %w", ErrBadResponse, path, bad)
 	}
-	return response.Get("data"), texts(response.Get("warnings")), nil
-}
-
-func texts(list jsontree.Value) []string {
-	var all []string
-	for _, e := range list.Elements() {
-		all = append(all, e.Text())
-	}
-	return all
+	return r.Warnings, nil
 }
 
 // labelBytesMax bounds a label's name or value: a label set of Prometheus holds at most
@@ -133,23 +135,22 @@ func checkLabel(name, value string) error {
 	return nil
 }
 
-// labelsOf decodes an object of strings.
-func labelsOf(v jsontree.Value) (labels.Labels, error) {
-	b := labels.NewScratchBuilder(len(v.Members()))
-	for _, m := range v.Members() {
-		text := m.Value.Text()
-		if err := checkLabel(m.Name, text); err != nil {
+// labelsOf returns a label set whose labels are not too long.
+func labelsOf(all map[string]string) (labels.Labels, error) {
+	for name, value := range all {
+		if err := checkLabel(name, value); err != nil {
 			return labels.EmptyLabels(), fmt.Errorf("%w: %w", ErrBadResponse, err)
 		}
-		b.Add(m.Name, text)
 	}
-	b.Sort()
-	return b.Labels(), nil
+	return labels.FromMap(all), nil
 }
 
 // ExternalLabels returns the external labels of the server's configuration.
 func (c *Client) ExternalLabels(ctx context.Context) (labels.Labels, error) {
-	data, _, err := c.data(ctx, "api/v1/status/config", nil)
+	var data struct {
+		YAML string `json:"yaml"`
+	}
+	_, err := c.data(ctx, "api/v1/status/config", nil, &data)
 	if err != nil {
 		return labels.EmptyLabels(), err
 	}
@@ -159,7 +160,7 @@ func (c *Client) ExternalLabels(ctx context.Context) (labels.Labels, error) {
 		} `yaml:"global"`
 	}
 	// Not config.Load: a newer server may have settings that this version does not know.
-	if err := yaml.Unmarshal([]byte(data.Get("yaml").Text()), &file); err != nil {
+	if err := yaml.Unmarshal([]byte(data.YAML), &file); err != nil {
 		return labels.EmptyLabels(), fmt.Errorf("%w: its configuration: %w", ErrBadResponse, err)
 	}
 	return labels.FromMap(file.Global.External), nil
@@ -167,11 +168,8 @@ func (c *Client) ExternalLabels(ctx context.Context) (labels.Labels, error) {
 
 // Flags returns the values of the server's command line flags.
 func (c *Client) Flags(ctx context.Context) (map[string]string, error) {
-	data, _, err := c.data(ctx, "api/v1/status/flags", nil)
 	flags := map[string]string{}
-	for _, m := range data.Members() {
-		flags[m.Name] = m.Value.Text()
-	}
+	_, err := c.data(ctx, "api/v1/status/flags", nil, &flags)
 	return flags, err
 }
 
@@ -248,14 +246,14 @@ func selector(matchers []*labels.Matcher) string {
 
 // LabelNames returns the label names of matching series, sorted.
 func (c *Client) LabelNames(ctx context.Context, matchers []*labels.Matcher, minMS, maxMS, limit int64) (names, warnings []string, err error) {
-	data, warnings, err := c.data(ctx, "api/v1/labels", window(matchers, minMS, maxMS, limit))
-	return texts(data), warnings, err
+	warnings, err = c.data(ctx, "api/v1/labels", window(matchers, minMS, maxMS, limit), &names)
+	return names, warnings, err
 }
 
 // LabelValues returns the values of one label, sorted.
 func (c *Client) LabelValues(ctx context.Context, name string, matchers []*labels.Matcher, minMS, maxMS, limit int64) (values, warnings []string, err error) {
-	data, warnings, err := c.data(ctx, "api/v1/label/"+url.PathEscape(escapedName(name))+"/values", window(matchers, minMS, maxMS, limit))
-	return texts(data), warnings, err
+	warnings, err = c.data(ctx, "api/v1/label/"+url.PathEscape(escapedName(name))+"/values", window(matchers, minMS, maxMS, limit), &values)
+	return values, warnings, err
 }
 
 // escapedName escapes a label name for the path, unless it is a legacy name: prefix U__,
@@ -286,27 +284,33 @@ func escapedName(name string) string {
 
 // Exemplars returns the exemplars of the selectors in a PromQL expression.
 func (c *Client) Exemplars(ctx context.Context, query string, minMS, maxMS int64) (results []exemplar.QueryResult, warnings []string, err error) {
-	data, warnings, err := c.data(ctx, "api/v1/query_exemplars", url.Values{"query": {query}, "start": {seconds(minMS)}, "end": {seconds(maxMS)}})
+	var data []struct {
+		SeriesLabels map[string]string `json:"seriesLabels"`
+		Exemplars    []struct {
+			Labels    map[string]string `json:"labels"`
+			Value     string            `json:"value"` // NaN and Inf are not JSON
+			Timestamp float64           `json:"timestamp"`
+		} `json:"exemplars"`
+	}
+	warnings, err = c.data(ctx, "api/v1/query_exemplars", url.Values{"query": {query}, "start": {seconds(minMS)}, "end": {seconds(maxMS)}}, &data)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, e := range data.Elements() {
+	for _, e := range data {
 		var result exemplar.QueryResult
-		if result.SeriesLabels, err = labelsOf(e.Get("seriesLabels")); err != nil {
+		if result.SeriesLabels, err = labelsOf(e.SeriesLabels); err != nil {
 			return nil, nil, err
 		}
-		for _, x := range e.Get("exemplars").Elements() {
-			value, err := strconv.ParseFloat(x.Get("value").Text(), 64)
+		for _, x := range e.Exemplars {
+			value, err := strconv.ParseFloat(x.Value, 64)
 			if err != nil {
 				return nil, nil, fmt.Errorf("%w: exemplar: %w", ErrBadResponse, err)
 			}
-			lset, err := labelsOf(x.Get("labels"))
+			lset, err := labelsOf(x.Labels)
 			if err != nil {
 				return nil, nil, err
 			}
-			result.Exemplars = append(result.Exemplars, exemplar.Exemplar{
-				Labels: lset, Value: value, HasTs: true, Ts: int64(math.Round(x.Get("timestamp").Float() * 1000)),
-			})
+			result.Exemplars = append(result.Exemplars, exemplar.Exemplar{Labels: lset, Value: value, HasTs: true, Ts: int64(math.Round(x.Timestamp * 1000))})
 		}
 		results = append(results, result)
 	}

@@ -212,3 +212,15 @@ func TestServices_AddExternalLabels(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestNew_WithoutAnHTTPClient(t *testing.T) {
+	f, _ := newFake(t)
+	u, err := url.Parse(f.URL + "/p/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	if got, err := New(Options{URL: u}).ExternalLabels(context.Background()); err != nil || got.Len() != 2 {
+		t.Error(got, err)
+	}
+}

@@ -1,15 +1,13 @@
 package promapi
 
 import (
-	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 
 	"github.com/prometheus/prometheus/model/labels"
-
-	"github.com/ferula-io/ferula/internal/jsontree"
 )
 
 // elementBytesMax bounds one label set in a response.
@@ -25,171 +23,118 @@ func (c *Client) Series(ctx context.Context, matchers []*labels.Matcher, minMS, 
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode/100 != 2 {
-		_, _, err := c.decodeResponse(resp, path)
-		return nil, err
+		return c.decodeResponse(resp, path, nil)
 	}
-	values := &valueReader{from: bufio.NewReaderSize(resp.Body, 64<<10)}
-	status, warnings, stop, err := values.list(f)
+	body := &elementReader{from: resp.Body}
+	list := seriesList{body: body, json: json.NewDecoder(body), f: f}
+	err = list.read()
 	switch {
-	case stop != nil:
-		return nil, stop
-	case errors.Is(err, errSyntax), errors.Is(err, io.EOF), errors.Is(err, ErrBadResponse):
-		return nil, fmt.Errorf("%w: %s: %w", ErrBadResponse, path, err)
+	case list.stop != nil:
+		return nil, list.stop
+	case body.err != nil:
+		return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, path, body.err)
 	case err != nil:
-		return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, path, err)
-	case status != "success":
-		return nil, fmt.Errorf("%w: %s: status is %q", ErrBadResponse, path, status)
+		return nil, fmt.Errorf("%w: %s: %w", ErrBadResponse, path, err)
+	case list.status != "success":
+		return nil, fmt.Errorf("%w: %s: status is %q", ErrBadResponse, path, list.status)
 	}
-	return warnings, nil
+	return list.warnings, nil
 }
 
-var errSyntax = errors.New("not a JSON list")
+var errElement = fmt.Errorf("a value exceeds %d bytes", elementBytesMax)
 
-// valueReader splits a stream of JSON into values and buffers one at a time. jsontree
-// validates the values.
-type valueReader struct {
-	from *bufio.Reader
-	text []byte // the last value
+// elementReader limits the bytes that are read for one value.
+type elementReader struct {
+	from io.Reader
+	read int   // since the last value
+	err  error // of from
 }
 
-// list reads a response whose data is a list of label sets. stop is the error of f.
-func (v *valueReader) list(f func(labels.Labels) error) (status string, warnings []string, stop, err error) {
-	err = v.sequence('{', '}', func() error {
-		name, err := v.value()
+func (r *elementReader) Read(p []byte) (int, error) {
+	if r.read > elementBytesMax {
+		return 0, errElement
+	}
+	n, err := r.from.Read(p)
+	r.read += n
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.err = err
+	}
+	return n, err
+}
+
+// seriesList reads a response whose data is a list of label sets.
+type seriesList struct {
+	body     *elementReader
+	json     *json.Decoder
+	f        func(labels.Labels) error
+	stop     error // of f
+	status   string
+	warnings []string
+}
+
+func (l *seriesList) read() error {
+	if err := l.expect('{'); err != nil {
+		return err
+	}
+	for l.json.More() {
+		name, err := l.json.Token()
 		if err != nil {
 			return err
 		}
-		if err := v.expect(':'); err != nil {
-			return err
-		}
-		if name.Text() == "data" {
-			return v.sequence('[', ']', func() error {
-				set, err := v.value()
-				if err != nil {
-					return err
-				}
-				if len(set.Raw) == 0 || set.Raw[0] != '{' {
-					return fmt.Errorf("%w: %.20q is not a label set", errSyntax, set.Raw)
-				}
-				for _, m := range set.Members() {
-					if len(m.Value.Raw) == 0 || m.Value.Raw[0] != '"' {
-						return fmt.Errorf("%w: the value of label %.100s is not a string", errSyntax, m.Name)
-					}
-				}
-				lset, err := labelsOf(set)
-				if err == nil {
-					stop = f(lset)
-					err = stop
-				}
-				return err
-			})
-		}
-		member, err := v.value()
-		switch name.Text() {
+		switch name {
+		case "data":
+			err = l.data()
 		case "status":
-			status = member.Text()
+			err = l.value(&l.status)
 		case "warnings":
-			warnings = texts(member)
-		}
-		return err
-	})
-	return status, warnings, stop, err
-}
-
-// sequence reads from an opening to a closing bracket and calls element for each element.
-func (v *valueReader) sequence(open, closing byte, element func() error) error {
-	if err := v.expect(open); err != nil {
-		return err
-	}
-	for n := 0; ; n++ {
-		c, err := v.next()
-		if err != nil {
-			return err
-		}
-		switch {
-		case c == closing:
-			return nil
-		case n > 0 && c != ',':
-			return fmt.Errorf("%w: %q in place of a comma", errSyntax, c)
-		case n == 0:
-			err = v.from.UnreadByte()
-		}
-		if err == nil {
-			err = element()
+			err = l.value(&l.warnings)
+		default:
+			err = l.value(new(json.RawMessage))
 		}
 		if err != nil {
 			return err
 		}
 	}
+	return l.expect('}')
 }
 
-// next returns the next byte that is not white space.
-func (v *valueReader) next() (byte, error) {
-	for {
-		c, err := v.from.ReadByte()
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-			return 0, fmt.Errorf("%w: %w", errSyntax, err)
+func (l *seriesList) data() error {
+	if err := l.expect('['); err != nil {
+		return err
+	}
+	for l.json.More() {
+		var all map[string]string
+		if err := l.value(&all); err != nil {
+			return err
 		}
-		if err != nil || c != ' ' && c != '\n' && c != '\t' && c != '\r' {
-			return c, err
+		if all == nil {
+			return errors.New("null in place of a label set")
+		}
+		lset, err := labelsOf(all)
+		if err != nil {
+			return err
+		}
+		if l.stop = l.f(lset); l.stop != nil {
+			return l.stop
 		}
 	}
+	return l.expect(']')
 }
 
-func (v *valueReader) expect(want byte) error {
-	c, err := v.next()
-	if err == nil && c != want {
-		err = fmt.Errorf("%w: %q in place of %q", errSyntax, c, want)
+func (l *seriesList) value(into any) error {
+	l.body.read = 0
+	return l.json.Decode(into)
+}
+
+// expect reads a bracket.
+func (l *seriesList) expect(want json.Delim) error {
+	l.body.read = 0
+	got, err := l.json.Token()
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	if err == nil && got != want {
+		err = fmt.Errorf("%v in place of %v", got, want)
 	}
 	return err
-}
-
-// value reads one value. It is valid until the next call.
-func (v *valueReader) value() (jsontree.Value, error) {
-	c, err := v.next()
-	if err != nil {
-		return jsontree.Value{}, err
-	}
-	v.text = append(v.text[:0], c)
-	depth, quoted, escaped := 0, false, false
-	for {
-		switch {
-		case escaped:
-			escaped = false
-		case quoted && c == '\\':
-			escaped = true
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			depth++
-		case c == '}' || c == ']':
-			depth--
-		}
-		if depth <= 0 && !quoted && (c == '"' || c == '}' || c == ']' || v.scalarEnds()) {
-			break
-		}
-		if len(v.text) > elementBytesMax {
-			return jsontree.Value{}, fmt.Errorf("%w: a value exceeds %d bytes", errSyntax, elementBytesMax)
-		}
-		if c, err = v.from.ReadByte(); errors.Is(err, io.EOF) {
-			return jsontree.Value{}, fmt.Errorf("%w: %w", errSyntax, io.ErrUnexpectedEOF)
-		}
-		if err != nil {
-			return jsontree.Value{}, err
-		}
-		v.text = append(v.text, c)
-	}
-	parsed, err := jsontree.Parse(v.text)
-	if err != nil {
-		return parsed, fmt.Errorf("%w: %w", errSyntax, err)
-	}
-	return parsed, nil
-}
-
-// scalarEnds reports whether a number or a word ends at the next byte.
-func (v *valueReader) scalarEnds() bool {
-	c, err := v.from.Peek(1)
-	return err != nil || c[0] == ',' || c[0] == '}' || c[0] == ']' || c[0] == ' ' || c[0] == '\n' || c[0] == '\r' || c[0] == '\t'
 }

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/ferula-io/ferula/internal/codec/apipb"
-	"github.com/ferula-io/ferula/internal/jsontree"
 )
 
 // Services serves thanos.Rules, thanos.Targets and thanos.Metadata from one Prometheus.
@@ -33,7 +32,7 @@ func NewServices(client *Client, external func() labels.Labels) *Services {
 }
 
 // Register registers the services with a gRPC server.
-func (s *Services) Register(to *grpc.Server) {
+func (s *Services) Register(to grpc.ServiceRegistrar) {
 	to.RegisterService(describe("thanos.Rules", "Rules", (*Services).rules), s)
 	to.RegisterService(describe("thanos.Targets", "Targets", (*Services).targets), s)
 	to.RegisterService(describe("thanos.Metadata", "MetricMetadata", (*Services).metadata), s)
@@ -85,12 +84,15 @@ func (s *Services) rules(in *pb.RulesRequest, out grpc.ServerStream) error {
 	if in.Type != pb.RulesRequest_ALL {
 		query.Set("type", strings.ToLower(in.Type.String()))
 	}
-	data, warnings, err := s.client.data(out.Context(), "api/v1/rules", query)
+	var data struct {
+		Groups []groupJSON `json:"groups"`
+	}
+	warnings, err := s.client.data(out.Context(), "api/v1/rules", query, &data)
 	if err != nil {
 		return err
 	}
 	external := s.external()
-	for _, g := range data.Get("groups").Elements() {
+	for _, g := range data.Groups {
 		group, err := ruleGroup(g, external)
 		if err != nil {
 			return fmt.Errorf("%w: rules: %w", ErrBadResponse, err)
@@ -107,17 +109,48 @@ func (s *Services) rules(in *pb.RulesRequest, out grpc.ServerStream) error {
 	return nil
 }
 
-func ruleGroup(g jsontree.Value, external labels.Labels) (*pb.RuleGroup, error) {
-	last, err := parseTimestamp(g.Get("lastEvaluation"))
-	if err != nil {
-		return nil, err
-	}
-	limit, _ := g.Get("limit").Int()
+// groupJSON, ruleJSON and alertJSON are what the rules endpoint returns.
+type groupJSON struct {
+	Name           string     `json:"name"`
+	File           string     `json:"file"`
+	Interval       float64    `json:"interval"`
+	Limit          int64      `json:"limit"`
+	EvaluationTime float64    `json:"evaluationTime"`
+	LastEvaluation *time.Time `json:"lastEvaluation"`
+	Rules          []ruleJSON `json:"rules"`
+}
+
+type ruleJSON struct {
+	Type           string            `json:"type"`
+	Name           string            `json:"name"`
+	Query          string            `json:"query"`
+	Labels         map[string]string `json:"labels"`
+	Health         string            `json:"health"`
+	LastError      string            `json:"lastError"`
+	EvaluationTime float64           `json:"evaluationTime"`
+	LastEvaluation *time.Time        `json:"lastEvaluation"`
+
+	State         string            `json:"state"`
+	Duration      float64           `json:"duration"`
+	KeepFiringFor float64           `json:"keepFiringFor"`
+	Annotations   map[string]string `json:"annotations"`
+	Alerts        []alertJSON       `json:"alerts"`
+}
+
+type alertJSON struct {
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+	State       string            `json:"state"`
+	ActiveAt    *time.Time        `json:"activeAt"`
+	Value       string            `json:"value"`
+}
+
+func ruleGroup(g groupJSON, external labels.Labels) (*pb.RuleGroup, error) {
 	group := &pb.RuleGroup{
-		Name: g.Get("name").Text(), File: g.Get("file").Text(), Interval: g.Get("interval").Float(), Limit: limit,
-		EvaluationDurationSeconds: g.Get("evaluationTime").Float(), LastEvaluation: last, PartialResponseStrategy: abort,
+		Name: g.Name, File: g.File, Interval: g.Interval, Limit: g.Limit,
+		EvaluationDurationSeconds: g.EvaluationTime, LastEvaluation: timestamp(g.LastEvaluation), PartialResponseStrategy: abort,
 	}
-	for _, r := range g.Get("rules").Elements() {
+	for _, r := range g.Rules {
 		rule, err := ruleOf(r, external)
 		if err != nil {
 			return nil, err
@@ -127,38 +160,29 @@ func ruleGroup(g jsontree.Value, external labels.Labels) (*pb.RuleGroup, error) 
 	return group, nil
 }
 
-func ruleOf(r jsontree.Value, external labels.Labels) (*pb.Rule, error) {
-	last, err := parseTimestamp(r.Get("lastEvaluation"))
-	if err != nil {
-		return nil, err
-	}
-	lset := labelSet(r.Get("labels"), external)
-	switch kind := r.Get("type").Text(); kind {
+func ruleOf(r ruleJSON, external labels.Labels) (*pb.Rule, error) {
+	lset, last := labelSet(r.Labels, external), timestamp(r.LastEvaluation)
+	switch r.Type {
 	case "recording":
 		return &pb.Rule{Result: &pb.Rule_Recording{Recording: &pb.RecordingRule{
-			Name: r.Get("name").Text(), Query: r.Get("query").Text(), Labels: lset, Health: r.Get("health").Text(), LastError: r.Get("lastError").Text(),
-			EvaluationDurationSeconds: r.Get("evaluationTime").Float(), LastEvaluation: last,
+			Name: r.Name, Query: r.Query, Labels: lset, Health: r.Health, LastError: r.LastError, EvaluationDurationSeconds: r.EvaluationTime, LastEvaluation: last,
 		}}}, nil
 	case "alerting":
 		alert := &pb.Alert{
-			State: alertState(r.Get("state").Text()), Name: r.Get("name").Text(), Query: r.Get("query").Text(), DurationSeconds: r.Get("duration").Float(),
-			KeepFiringForSeconds: r.Get("keepFiringFor").Float(), Labels: lset, Annotations: labelSet(r.Get("annotations"), labels.EmptyLabels()),
-			Health: r.Get("health").Text(), LastError: r.Get("lastError").Text(), EvaluationDurationSeconds: r.Get("evaluationTime").Float(), LastEvaluation: last,
+			State: alertState(r.State), Name: r.Name, Query: r.Query, DurationSeconds: r.Duration, KeepFiringForSeconds: r.KeepFiringFor,
+			Labels: lset, Annotations: labelSet(r.Annotations, labels.EmptyLabels()),
+			Health: r.Health, LastError: r.LastError, EvaluationDurationSeconds: r.EvaluationTime, LastEvaluation: last,
 		}
-		for _, a := range r.Get("alerts").Elements() {
-			active, err := parseTimestamp(a.Get("activeAt"))
-			if err != nil {
-				return nil, err
-			}
+		for _, a := range r.Alerts {
 			alert.Alerts = append(alert.Alerts, &pb.AlertInstance{
 				// Thanos does not add external labels to alerts.
-				Labels: labelSet(a.Get("labels"), labels.EmptyLabels()), Annotations: labelSet(a.Get("annotations"), labels.EmptyLabels()),
-				State: alertState(a.Get("state").Text()), ActiveAt: active, Value: a.Get("value").Text(),
+				Labels: labelSet(a.Labels, labels.EmptyLabels()), Annotations: labelSet(a.Annotations, labels.EmptyLabels()),
+				State: alertState(a.State), ActiveAt: timestamp(a.ActiveAt), Value: a.Value,
 			})
 		}
 		return &pb.Rule{Result: &pb.Rule_Alert{Alert: alert}}, nil
 	default:
-		return nil, fmt.Errorf("rule of unknown type %q", kind)
+		return nil, fmt.Errorf("rule of unknown type %q", r.Type)
 	}
 }
 
@@ -166,23 +190,19 @@ func alertState(text string) pb.AlertState {
 	return pb.AlertState(pb.AlertState_value[strings.ToUpper(text)]) // 0, UNKNOWN, for other states
 }
 
-// parseTimestamp parses a time. It returns nil if v is absent or null.
-func parseTimestamp(v jsontree.Value) (*pb.Timestamp, error) {
-	if v.Kind == jsontree.Absent || v.Kind == jsontree.Null {
-		return nil, nil
+// timestamp converts a time, which may be nil.
+func timestamp(at *time.Time) *pb.Timestamp {
+	if at == nil {
+		return nil
 	}
-	at, err := time.Parse(time.RFC3339Nano, v.Text())
-	if err != nil {
-		return nil, err
-	}
-	return &pb.Timestamp{Seconds: at.Unix(), Nanos: int32(at.Nanosecond())}, nil
+	return &pb.Timestamp{Seconds: at.Unix(), Nanos: int32(at.Nanosecond())}
 }
 
-// labelSet decodes an object of strings and adds the external labels, which win.
-func labelSet(v jsontree.Value, external labels.Labels) *pb.LabelSet {
-	all := map[string]string{}
-	for _, m := range v.Members() {
-		all[m.Name] = m.Value.Text()
+// labelSet adds the external labels, which win.
+func labelSet(own map[string]string, external labels.Labels) *pb.LabelSet {
+	all := maps.Clone(own)
+	if all == nil {
+		all = map[string]string{}
 	}
 	external.Range(func(l labels.Label) { all[l.Name] = l.Value })
 	set := &pb.LabelSet{}
@@ -192,29 +212,42 @@ func labelSet(v jsontree.Value, external labels.Labels) *pb.LabelSet {
 	return set
 }
 
+// targetJSON is a target, dropped ones with their discovered labels only.
+type targetJSON struct {
+	DiscoveredLabels   map[string]string `json:"discoveredLabels"`
+	Labels             map[string]string `json:"labels"`
+	ScrapePool         string            `json:"scrapePool"`
+	ScrapeURL          string            `json:"scrapeUrl"`
+	GlobalURL          string            `json:"globalUrl"`
+	LastError          string            `json:"lastError"`
+	LastScrape         *time.Time        `json:"lastScrape"`
+	LastScrapeDuration float64           `json:"lastScrapeDuration"`
+	Health             string            `json:"health"`
+}
+
 func (s *Services) targets(in *pb.TargetsRequest, out grpc.ServerStream) error {
 	query := url.Values{}
 	if in.State != pb.TargetsRequest_ANY {
 		query.Set("state", strings.ToLower(in.State.String()))
 	}
-	data, warnings, err := s.client.data(out.Context(), "api/v1/targets", query)
+	var data struct {
+		Active  []targetJSON `json:"activeTargets"`
+		Dropped []targetJSON `json:"droppedTargets"`
+	}
+	warnings, err := s.client.data(out.Context(), "api/v1/targets", query, &data)
 	if err != nil {
 		return err
 	}
 	external, found := s.external(), &pb.TargetDiscovery{}
-	for _, t := range data.Get("activeTargets").Elements() {
-		last, err := parseTimestamp(t.Get("lastScrape"))
-		if err != nil {
-			return fmt.Errorf("%w: targets: %w", ErrBadResponse, err)
-		}
+	for _, t := range data.Active {
 		found.ActiveTargets = append(found.ActiveTargets, &pb.ActiveTarget{
-			DiscoveredLabels: labelSet(t.Get("discoveredLabels"), external), Labels: labelSet(t.Get("labels"), external),
-			ScrapePool: t.Get("scrapePool").Text(), ScrapeUrl: t.Get("scrapeUrl").Text(), GlobalUrl: t.Get("globalUrl").Text(),
-			LastError: t.Get("lastError").Text(), LastScrape: last, LastScrapeDuration: t.Get("lastScrapeDuration").Float(), Health: health(t.Get("health").Text()),
+			DiscoveredLabels: labelSet(t.DiscoveredLabels, external), Labels: labelSet(t.Labels, external),
+			ScrapePool: t.ScrapePool, ScrapeUrl: t.ScrapeURL, GlobalUrl: t.GlobalURL,
+			LastError: t.LastError, LastScrape: timestamp(t.LastScrape), LastScrapeDuration: t.LastScrapeDuration, Health: health(t.Health),
 		})
 	}
-	for _, t := range data.Get("droppedTargets").Elements() {
-		found.DroppedTargets = append(found.DroppedTargets, &pb.DroppedTarget{DiscoveredLabels: labelSet(t.Get("discoveredLabels"), external)})
+	for _, t := range data.Dropped {
+		found.DroppedTargets = append(found.DroppedTargets, &pb.DroppedTarget{DiscoveredLabels: labelSet(t.DiscoveredLabels, external)})
 	}
 	if err := out.SendMsg(&pb.TargetsResponse{Result: &pb.TargetsResponse_Targets{Targets: found}}); err != nil {
 		return err
@@ -245,17 +278,22 @@ func (s *Services) metadata(in *pb.MetricMetadataRequest, out grpc.ServerStream)
 	if in.Limit >= 0 {
 		query.Set("limit", strconv.FormatInt(int64(in.Limit), 10))
 	}
-	data, warnings, err := s.client.data(out.Context(), "api/v1/metadata", query)
+	var data map[string][]struct {
+		Type string `json:"type"`
+		Help string `json:"help"`
+		Unit string `json:"unit"`
+	}
+	warnings, err := s.client.data(out.Context(), "api/v1/metadata", query, &data)
 	if err != nil {
 		return err
 	}
 	found := &pb.MetricMetadata{Metadata: map[string]*pb.MetricMetadataEntry{}}
-	for _, m := range data.Members() {
+	for name, metas := range data {
 		entry := &pb.MetricMetadataEntry{}
-		for _, meta := range m.Value.Elements() {
-			entry.Metas = append(entry.Metas, &pb.Meta{Type: meta.Get("type").Text(), Help: meta.Get("help").Text(), Unit: meta.Get("unit").Text()})
+		for _, meta := range metas {
+			entry.Metas = append(entry.Metas, &pb.Meta{Type: meta.Type, Help: meta.Help, Unit: meta.Unit})
 		}
-		found.Metadata[m.Name] = entry
+		found.Metadata[name] = entry
 	}
 	if err := out.SendMsg(&pb.MetricMetadataResponse{Result: &pb.MetricMetadataResponse_Metadata{Metadata: found}}); err != nil {
 		return err

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	codec "github.com/ferula-io/ferula/internal/codec/remoteread"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/version"
 )
@@ -61,6 +62,8 @@ type ClientOptions struct {
 	// they exceed HoldBytesMax. Empty: no file; then such a response is an error.
 	SortDir        string
 	ReadAheadBytes int // read buffer of a response; 0: 64 KiB; few suffice if the HTTP transport reads ahead
+
+	Flags hint.Flags // that raise the limits
 
 	Tries      int // requests until a response begins; 0: 3
 	RetryAfter time.Duration
@@ -161,7 +164,7 @@ func (q *clientQuerier) sel(ctx context.Context, hints *storage.SelectHints, mat
 	if hints != nil {
 		query.Hints = &codec.Hints{StepMS: hints.Step, Func: hints.Func, StartMS: hints.Start, EndMS: hints.End, Grouping: hints.Grouping, By: hints.By, RangeMS: hints.Range}
 	}
-	set := &orderedSet{holdBytesMax: q.client.opts.HoldBytesMax, windowBytes: q.client.opts.HoldBytesMax}
+	set := &orderedSet{flag: q.client.opts.Flags.Of("HoldBytesMax"), holdBytesMax: q.client.opts.HoldBytesMax, windowBytes: q.client.opts.HoldBytesMax}
 	set.open = func() (source, error) {
 		from, err := q.client.sendWithRetries(ctx, query)
 		switch from.(type) {

@@ -3,6 +3,7 @@ package remoteread
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -15,6 +16,7 @@ import (
 // Endpoint is a server that is read in addition to the local storage: one
 // remote_read section of the configuration.
 type Endpoint struct {
+	Name   string // in errors and warnings
 	Client *Client
 	// ExternalLabels are those of this server. They are sent as matchers, unless the
 	// query has a matcher for the name, and removed from the returned series.
@@ -153,11 +155,52 @@ func (f *Fanout) Querier(mint, maxt int64) (storage.Querier, error) {
 	if err != nil || len(endpoints) == 0 {
 		return local, err
 	}
-	var remote []storage.Querier
-	for _, q := range endpoints {
-		remote = append(remote, &endpointSampleQuerier{q})
+	merged := func() storage.Querier {
+		var remote []storage.Querier
+		for _, q := range endpoints {
+			remote = append(remote, &endpointSampleQuerier{q})
+		}
+		return storage.NewMergeQuerier([]storage.Querier{local}, remote, storage.ChainedSeriesMerge)
 	}
-	return storage.NewMergeQuerier([]storage.Querier{local}, remote, storage.ChainedSeriesMerge), nil
+	return &anytimeQuerier{Querier: merged(), again: merged}, nil
+}
+
+// anytimeQuerier is a merge of a local querier with remote ones that can select at any time. Prometheus' merge panics if a
+// selection follows the first Next of another, because it fails the selections of an endpoint together: those that begin
+// before the first Next still do, and a later one begins a group of its own.
+type anytimeQuerier struct {
+	storage.Querier
+	again func() storage.Querier // over the same queriers, which the first one closes
+
+	mu      sync.Mutex
+	current storage.Querier // of selections; nil: the first
+	begun   *atomic.Bool    // a set of current was read
+}
+
+// Select implements storage.Querier.
+func (q *anytimeQuerier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+	q.mu.Lock()
+	if q.current == nil {
+		q.current, q.begun = q.Querier, new(atomic.Bool)
+	} else if q.begun.Load() {
+		q.current, q.begun = q.again(), new(atomic.Bool)
+	}
+	from, begun := q.current, q.begun
+	set := from.Select(ctx, sorted, hints, matchers...)
+	q.mu.Unlock()
+	return &anytimeSet{set, begun}
+}
+
+// anytimeSet records that it is being read.
+type anytimeSet struct {
+	storage.SeriesSet
+	begun *atomic.Bool
+}
+
+// Next implements storage.SeriesSet.
+func (s *anytimeSet) Next() bool {
+	s.begun.Store(true)
+	return s.SeriesSet.Next()
 }
 
 // ChunkQuerier implements storage.ChunkQueryable.

@@ -50,7 +50,7 @@ func (q *fanoutQuerier) SelectWithExternal(ctx context.Context, external labels.
 	sets := []storage.ChunkSeriesSet{series.ToChunkSeriesSet(series.SelectWithExternalLabels(ctx, q.local, external, matchers...))}
 	for i := range q.remote {
 		r := &q.remote[i]
-		sets = append(sets, series.ToChunkSeriesSet(&bestEffort{Set: r.endpoint.selExternal(ctx, &r.clientQuerier, external, matchers)}))
+		sets = append(sets, series.ToChunkSeriesSet(&bestEffort{Set: r.endpoint.selExternal(ctx, &r.clientQuerier, external, matchers), name: r.endpoint.Name}))
 	}
 	return series.FromChunkSeriesSet(storage.NewMergeChunkSeriesSet(sets, 0, storage.NewCompactingChunkSeriesMerger(storage.ChainedSeriesMerge)))
 }
@@ -73,9 +73,23 @@ func (q *fanoutQuerier) Close() error {
 // does for remote read.
 type bestEffort struct {
 	series.Set
+	name   string
 	begun  bool
 	failed error
 }
+
+// endpointError is the failure of an endpoint whose series a result lacks.
+type endpointError struct {
+	name     string
+	err      error
+	reported bool // by the server; a selection has errors of its own
+}
+
+func (e *endpointError) Error() string {
+	return "the series of the remote_read endpoint " + e.name + " are missing: " + e.err.Error()
+}
+
+func (e *endpointError) Unwrap() error { return e.err }
 
 // Next implements series.Set.
 func (b *bestEffort) Next() bool {
@@ -84,7 +98,9 @@ func (b *bestEffort) Next() bool {
 	}
 	ok := b.Set.Next()
 	if !b.begun && !ok {
-		b.failed = b.Set.Err()
+		if err := b.Set.Err(); err != nil {
+			b.failed = &endpointError{name: b.name, err: err}
+		}
 	}
 	b.begun = true
 	return ok

@@ -28,7 +28,7 @@ func readFanout(t *testing.T, f *Fanout, mint, maxt int64) (got summary, warning
 	if chunks := sum(t, storage.NewSeriesSetFromChunkSeriesSet(c.Select(context.Background(), true, nil, everything)), asIs); chunks != got {
 		t.Errorf("chunks %+v, samples %+v", chunks, got)
 	}
-	if raw := sumOf(t, NewClient(ClientOptions{URL: serve(t, f, Options{})}), mint, maxt); raw != got {
+	if raw := sumOf(t, NewClient(ClientOptions{URL: serve(t, f, Options{Partial: true})}), mint, maxt); raw != got {
 		t.Errorf("by remote read %+v, samples %+v", raw, got)
 	}
 	if err := errors.Join(set.Warnings().AsErrors()...); err != nil {
@@ -79,5 +79,26 @@ func TestEndpoint_ChecksRequiredMatchersAndAddsExternalLabels(t *testing.T) {
 	narrowed, added := e.narrow(matchers)
 	if !e.required(matchers) || len(added) != 1 || added[0] != "cluster" || len(narrowed) != 3 || narrowed[2].String() != `cluster="eu"` || len(matchers) != 2 {
 		t.Error(narrowed, added)
+	}
+}
+
+// An engine may begin a selection while it reads another.
+func TestFanout_SelectsAfterTheFirstNext(t *testing.T) {
+	local, far := open(t, t.TempDir()), open(t, t.TempDir())
+	fill(t, far, 30, startMS, startMS+hourMS, 30_000)
+	fill(t, local, 20, startMS+hourMS, startMS+2*hourMS, 30_000)
+	f := NewFanout(local)
+	f.SetEndpoints([]Endpoint{{Client: NewClient(ClientOptions{URL: serve(t, far, Options{})})}})
+	q, err := f.Querier(startMS, startMS+9*hourMS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	var sums []summary
+	for range 3 {
+		sums = append(sums, sum(t, q.Select(context.Background(), true, nil, everything), asIs))
+	}
+	if sums[0].samples < 1000 || sums[1] != sums[0] || sums[2] != sums[0] {
+		t.Errorf("%+v", sums)
 	}
 }

@@ -72,7 +72,7 @@ func (f *frameSource) next() error {
 			return nil
 		}
 		if bytesOf += len(f.following.buf); bytesOf > f.seriesBytesMax {
-			return fmt.Errorf("%w: series %s: more than %d bytes (SeriesBytesMax) of chunks", ErrLimit, labelsText(f.current.labels), f.seriesBytesMax)
+			return fmt.Errorf("%w: series %s: more than %d bytes of chunks", ErrLimit, labelsText(f.current.labels), f.seriesBytesMax)
 		}
 		f.current.chunks = append(f.current.chunks, f.following.chunks...)
 		f.more = append(f.more, frame{buf: f.following.buf})

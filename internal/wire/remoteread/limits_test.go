@@ -64,7 +64,7 @@ func (q heavyQuerier) Select(context.Context, ...*labels.Matcher) series.Set {
 }
 func (heavyQuerier) LabelNames(context.Context) ([]string, error) { return nil, nil }
 func (heavyQuerier) Close() error                                 { return nil }
-func (heavyQuerier) Fixed() bool                                  { return true }
+func (heavyQuerier) Immutable() bool                              { return true }
 
 type heavySet struct{ left int }
 

@@ -37,6 +37,7 @@ type source interface {
 // labels named like the external labels the server sends them in any order, for which
 // chunks have a small window too.
 type orderedSet struct {
+	flag         string                 // that raises holdBytesMax, for errors
 	open         func() (source, error) // called by the first Next
 	windowBytes  int
 	holdBytesMax int  // at least windowBytes
@@ -207,7 +208,7 @@ func (o *orderedSet) checkOrder(lset []byte) error {
 }
 
 func (o *orderedSet) limitError() error {
-	return fmt.Errorf("%w: the server's series are out of order and need more than %d bytes to sort (HoldBytesMax is %d)", ErrLimit, o.windowBytes, o.holdBytesMax)
+	return fmt.Errorf("%w: the server's series are out of order and need more than %d bytes to sort, the limit is %d%s", ErrLimit, o.windowBytes, o.holdBytesMax, o.flag)
 }
 
 // labelsText formats an encoded label set for errors.

@@ -56,7 +56,7 @@ func (s *Server) samples(ctx context.Context, queries []query, out *responseWrit
 	for i := range reading {
 		q := &reading[i]
 		q.query = queries[i]
-		if err := s.measure(ctx, q, total, measured); err != nil {
+		if err := s.measure(ctx, q, total, measured, out); err != nil {
 			return fmt.Errorf("query %d: %w", i, err)
 		}
 		total += codec.MessageSize(q.bytes)
@@ -83,13 +83,13 @@ func (s *Server) samples(ctx context.Context, queries []query, out *responseWrit
 }
 
 // measure is the first pass. The queries before q take total bytes and measured series.
-func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, measured int) (err error) {
+func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, measured int, out *responseWriter) (err error) {
 	if q.querier, err = series.Open(ctx, s.from, q.mint, q.maxt); err != nil {
 		return err
 	}
 	set := series.SelectWithExternalLabels(ctx, q.querier, s.opts.ExternalLabels(), q.matchers...)
-	if fixed, ok := q.querier.(series.Fixed); ok {
-		q.fixed = fixed.Fixed()
+	if immutable, ok := q.querier.(series.Immutable); ok {
+		q.fixed = immutable.Immutable()
 	}
 	var r chunkReader
 	all := 0
@@ -99,7 +99,7 @@ func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, mea
 			return err
 		}
 		if all += int(m.samples); s.opts.SamplesMax > 0 && all > s.opts.SamplesMax {
-			return badRequest{fmt.Errorf("exceeded sample limit (%d)", s.opts.SamplesMax)}
+			return badRequest{fmt.Errorf("exceeded sample limit (%d)%s", s.opts.SamplesMax, s.opts.Flags.Of("SamplesMax"))}
 		}
 		q.bytes += codec.MessageSize(uint64(m.bytes))
 		if total+codec.MessageSize(q.bytes) > math.MaxUint32 {
@@ -115,6 +115,9 @@ func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, mea
 		}
 	}
 	if err := set.Err(); err != nil {
+		return err
+	}
+	if err := s.missing(set, out); err != nil {
 		return err
 	}
 	s.warn(set)

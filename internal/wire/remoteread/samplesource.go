@@ -196,7 +196,7 @@ func (s *sampleSource) readSeries(end uint64) error {
 			return s.withSeries(err)
 		}
 		if size := s.built.bytes() + len(s.labels); size > s.seriesBytesMax {
-			return s.withSeries(fmt.Errorf("%w: more than %d bytes (SeriesBytesMax) of chunks", ErrLimit, s.seriesBytesMax))
+			return s.withSeries(fmt.Errorf("%w: more than %d bytes of chunks", ErrLimit, s.seriesBytesMax))
 		}
 	}
 	if err := labelenc.Validate(s.labels); err != nil {

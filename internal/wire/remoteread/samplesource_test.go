@@ -174,7 +174,7 @@ func TestOrderedSet_SortsSamplesWithinTheWindowOnly(t *testing.T) {
 		if !errors.Is(set.Err(), tt.want) || (tt.want == nil && n != len(tt.order)) {
 			t.Errorf("%s: %d series, %v", tt.name, n, set.Err())
 		}
-		if tt.want == ErrLimit && !strings.Contains(set.Err().Error(), "HoldBytesMax") {
+		if tt.want == ErrLimit && !strings.Contains(set.Err().Error(), "the limit is") {
 			t.Errorf("%s: %v does not name the limit", tt.name, set.Err())
 		}
 	}
@@ -373,7 +373,7 @@ func TestBlockReader_ReadsCopiesWithLargeOffsets(t *testing.T) {
 		set := samplesFrom(bytes.NewReader(block), 256<<10, 4<<20)
 		for set.Next() {
 		}
-		if !errors.Is(set.Err(), ErrLimit) || !strings.Contains(set.Err().Error(), "HoldBytesMax") {
+		if !errors.Is(set.Err(), ErrLimit) || !strings.Contains(set.Err().Error(), "the window has") {
 			t.Errorf("%s with a window of 256 KiB: %v", name, set.Err())
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/golang/snappy"
@@ -30,6 +31,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 
 	codec "github.com/ferula-io/ferula/internal/codec/remoteread"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -43,7 +45,9 @@ type Options struct {
 	ReaderWaitMax   time.Duration // of all writes of a response together
 	MeasuredMax     int           // series of the head per request of samples; 0: 5,000,000
 	BodyReadTimeout time.Duration
+	Flags           hint.Flags           // that raise the limits
 	ExternalLabels  func() labels.Labels // nil: none
+	Partial         bool                 // respond without the series of endpoints that fail; otherwise the request fails
 }
 
 func (o Options) withDefaults() Options {
@@ -75,6 +79,7 @@ type Server struct {
 	logger  *slog.Logger
 	slots   chan struct{} // nil: no limit
 	queries *metrics.Gauge
+	partial *metrics.Counter
 }
 
 // NewServer returns a server, which owns no goroutine. set may be nil.
@@ -85,6 +90,9 @@ func NewServer(opts Options, from storage.ChunkQueryable, logger *slog.Logger, s
 	const queries = "prometheus_remote_read_handler_queries"
 	set.Describe(queries, "The current number of remote read queries that are either in execution or queued on the handler.", "")
 	s := &Server{opts: opts.withDefaults(), from: from, logger: logger, queries: set.NewGauge(queries, nil)}
+	const partial = "ferula_remote_read_partial_total"
+	set.Describe(partial, "Queries of remote read requests that lacked the series of a remote_read endpoint. They failed, unless partial responses are allowed.", "")
+	s.partial = set.NewCounter(partial)
 	if opts.ConcurrentMax > 0 {
 		s.slots = make(chan struct{}, opts.ConcurrentMax)
 	}
@@ -150,6 +158,8 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, out *responseWrite
 		status = http.StatusBadRequest
 	case errors.Is(err, tsdb.ErrNotReady):
 		status = http.StatusServiceUnavailable
+	case errors.As(err, new(*endpointError)):
+		status = http.StatusBadGateway
 	}
 	w.Header().Del("Content-Encoding")
 	http.Error(w, err.Error(), status)
@@ -258,12 +268,20 @@ func (s *Server) chunksOf(ctx context.Context, index int, q query, out *response
 	}
 	defer func() { err = errors.Join(err, querier.Close()) }()
 	set := series.SelectWithExternalLabels(ctx, querier, s.opts.ExternalLabels(), q.matchers...)
-	for set.Next() {
+	for first := true; set.Next(); first = false {
+		if first { // an endpoint fails before its first series, or fails the query
+			if err := s.missing(set, out); err != nil {
+				return err
+			}
+		}
 		if err := s.frames(index, set.Labels(), set.Chunks(), out); err != nil {
 			return err
 		}
 	}
 	if err := set.Err(); err != nil {
+		return err
+	}
+	if err := s.missing(set, out); err != nil {
 		return err
 	}
 	s.warn(set)
@@ -274,6 +292,37 @@ func (s *Server) warn(set series.Set) {
 	for _, warning := range set.Warnings() {
 		s.logger.Warn("Remote read returned a warning", "warning", warning)
 	}
+}
+
+// partialHeader names the endpoints whose series a response lacks. It is a trailer if the
+// response has begun.
+const partialHeader = "X-Ferula-Partial"
+
+// missing returns the errors of the endpoints whose series the set lacks: remote read has no
+// field for a warning. With Options.Partial the response gets a header instead.
+func (s *Server) missing(set series.Set, out *responseWriter) error {
+	var failures []error
+	for _, warning := range set.Warnings() {
+		if failed := (*endpointError)(nil); errors.As(warning, &failed) && !failed.reported {
+			failed.reported = true
+			failures = append(failures, failed)
+		}
+	}
+	if len(failures) == 0 {
+		return nil
+	}
+	s.partial.Inc()
+	if err := errors.Join(failures...); !s.opts.Partial {
+		return err
+	}
+	name := partialHeader
+	if out.begun {
+		name = http.TrailerPrefix + partialHeader
+	}
+	for _, err := range failures {
+		out.w.Header().Add(name, strconv.QuoteToASCII(err.Error()))
+	}
+	return nil
 }
 
 // frames writes one series as a frame, or as several if it exceeds FrameBytesMax. A

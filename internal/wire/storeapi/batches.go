@@ -55,7 +55,7 @@ func (b *batchWriter) labelNumbers() ([]uint64, error) {
 	if b.numbered == nil {
 		return nil, nil
 	}
-	numbers := b.numbered.LabelNumbers()
+	numbers := b.numbered.LabelRefs()
 	if numbers == nil || b.symbols.Full() {
 		b.numbered = nil
 		return nil, b.flush()

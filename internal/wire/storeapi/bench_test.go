@@ -40,7 +40,7 @@ func newBenchSeries(b *testing.B, n int) *benchSeries {
 	return s
 }
 
-func (s *benchSeries) LabelNumbers() []uint64 { return s.numbers[s.at] }
+func (s *benchSeries) LabelRefs() []uint64 { return s.numbers[s.at] }
 
 // benchSet is a set with symbols.
 type benchSet struct {

@@ -419,7 +419,7 @@ type numberedSet struct {
 	numbers []uint64
 }
 
-func (s *numberedSet) LabelNumbers() []uint64 {
+func (s *numberedSet) LabelRefs() []uint64 {
 	if s.from--; s.from < 0 {
 		return nil
 	}

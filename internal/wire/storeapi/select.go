@@ -2,6 +2,7 @@ package storeapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -40,7 +41,11 @@ func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) error {
 	}()
 	out := newBatchWriter(stream, in, set)
 	defer out.free()
-	return s.send(ctx, r, set, out)
+	err = s.send(ctx, r, set, out)
+	if errors.Is(err, series.ErrSortLimit) {
+		err = fmt.Errorf("%w%s", err, s.opts.Flags.Of("SortBytesMax"))
+	}
+	return err
 }
 
 // selection is a set with its querier.
@@ -150,9 +155,9 @@ func (t *limitCounter) add(lset []byte, chunks []series.Chunk, spans []storepb.C
 	}
 	switch {
 	case t.limits.SeriesMax > 0 && t.series > t.limits.SeriesMax:
-		return "series", fmt.Errorf("%w: more than %d series", ErrLimit, t.limits.SeriesMax)
+		return "series", fmt.Errorf("%w: more than %d series%s", ErrLimit, t.limits.SeriesMax, t.limits.Flags.Of("SeriesMax"))
 	case t.limits.SamplesMax > 0 && t.samples > t.limits.SamplesMax:
-		return "chunks", fmt.Errorf("%w: more than %d samples, each chunk counted for %d", ErrLimit, t.limits.SamplesMax, chunkSamples)
+		return "chunks", fmt.Errorf("%w: more than %d samples, each chunk counted for %d%s", ErrLimit, t.limits.SamplesMax, chunkSamples, t.limits.Flags.Of("SamplesMax"))
 	case t.limits.BytesMax > 0 && t.bytes > t.limits.BytesMax:
 		return "bytes", fmt.Errorf("%w: more than %d bytes of labels and chunks", ErrLimit, t.limits.BytesMax)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -23,6 +24,7 @@ type ServerOptions struct {
 	BytesMax      int64        // of labels and chunks per Series request
 	ConcurrentMax int          // Series requests served at once; others wait
 	SortBytesMax  int          // of series that are buffered to sort them again; 0: 256 MiB
+	Flags         hint.Flags   // that raise the limits
 	Logger        *slog.Logger // for errors that no client receives; may be nil
 	Metrics       *metrics.Set // may be nil
 }
@@ -60,7 +62,7 @@ func NewServer(src Source, opts ServerOptions) *Server {
 }
 
 // Register registers the services with a server that uses GRPCServerOptions.
-func (s *Server) Register(to *grpc.Server) {
+func (s *Server) Register(to grpc.ServiceRegistrar) {
 	to.RegisterService(&storeDesc, s)
 	to.RegisterService(&infoDesc, s)
 	if _, ok := s.src.(ExemplarSource); ok {

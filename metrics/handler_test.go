@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -277,5 +278,30 @@ func TestHandler_EscapesNamesInEveryScheme(t *testing.T) {
 			check(t, c[0], string(exposition.AppendEscaped(nil, []byte(c[0]), scheme)), c[1+i])
 		}
 		check(t, c[0], string(exposition.AppendEscaped(nil, []byte(c[0]), exposition.AllowUTF8)), c[0])
+	}
+}
+
+func TestWriteProcessMetrics_Families(t *testing.T) {
+	var out bytes.Buffer
+	WriteProcessMetrics(&out)
+	WriteFDMetrics(&out)
+	names := []string{
+		"go_gc_duration_seconds", "go_gc_duration_seconds_sum", "go_gc_duration_seconds_count", "go_gc_forced_count", "go_gomaxprocs", "go_goroutines", "go_threads", "go_info",
+		"go_memstats_alloc_bytes", "go_memstats_heap_inuse_bytes", "go_memstats_sys_bytes",
+	}
+	if runtime.GOOS == "linux" {
+		names = append(names, "process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "process_max_fds", "process_start_time_seconds", "process_virtual_memory_bytes")
+	}
+	for _, name := range names {
+		found := false
+		for line := range strings.SplitSeq(out.String(), "\n") {
+			found = found || strings.HasPrefix(line, name+" ") || strings.HasPrefix(line, name+"{")
+		}
+		if !found {
+			t.Errorf("no sample of %s", name)
+		}
+	}
+	if strings.Contains(out.String(), "go_goroutines 0\n") || strings.Contains(out.String(), "go_threads 0\n") {
+		t.Errorf("no goroutines or threads:\n%s", out.String())
 	}
 }

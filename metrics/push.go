@@ -98,7 +98,7 @@ func (s *Set) PushMetrics(ctx context.Context, pushURL string, opts *PushOptions
 
 // PushMetricsExt pushes the output of writeMetrics to pushURL once. writeMetrics must
 // write complete lines of the text format without timestamps. A status other than 2xx is
-// an error.
+// an error, and so is a push that ctx ends.
 func PushMetricsExt(ctx context.Context, pushURL string, writeMetrics func(w io.Writer), opts *PushOptions) error {
 	p, err := newPusher(pushURL, opts)
 	if err != nil {
@@ -197,7 +197,7 @@ func (p *pusher) pushLoop(ctx context.Context, interval time.Duration, writeMetr
 			return
 		}
 		limited, cancel := context.WithTimeout(ctx, interval+time.Second)
-		if err := p.push(limited, writeMetrics); err != nil {
+		if err := p.push(limited, writeMetrics); err != nil && ctx.Err() == nil {
 			log.Printf("ERROR: metrics.push: %s", err)
 		}
 		cancel()
@@ -229,7 +229,7 @@ const (
 	backoffMax     = 30 * time.Second
 )
 
-// errTryAgain marks what may be better the next time.
+// errRetryable marks an error after which the push may be sent again.
 var errRetryable = errors.New("is retryable")
 
 // sendWithRetries sends body until it succeeds, the error is not retryable or
@@ -266,8 +266,8 @@ func (p *pusher) send(ctx context.Context, body []byte) error {
 	start := time.Now()
 	resp, err := http.DefaultClient.Do(req)
 	p.duration.UpdateDuration(start)
-	if errors.Is(err, context.Canceled) {
-		return nil // the caller has cancelled the push
+	if errors.Is(err, context.Canceled) { // by the caller: not a failure of the receiver
+		return pushError{fmt.Sprintf("cannot push metrics to %q: %s", p.redacted, err), err, false}
 	}
 	if err != nil {
 		p.errors.Inc()

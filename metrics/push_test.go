@@ -3,6 +3,7 @@ package metrics
 import (
 	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -129,13 +130,28 @@ func TestPushMetrics_RetriesRetryableErrors(t *testing.T) {
 }
 
 func TestPushMetrics_BackoffStopsWithItsContext(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }))
-	defer server.Close()
 	ctx, cancel := context.WithCancel(context.Background())
-	time.AfterFunc(20*time.Millisecond, cancel)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(503)
+		time.AfterFunc(20*time.Millisecond, cancel) // in the backoff, or while the response is read
+	}))
+	defer server.Close()
 	start := time.Now()
 	err := NewSet().PushMetrics(ctx, server.URL, &PushOptions{MaxRetries: 100, MinBackoff: time.Hour})
 	if err == nil || time.Since(start) > 10*time.Second {
 		t.Errorf("%v after %s", err, time.Since(start))
+	}
+}
+
+// A push that did not reach the receiver is never reported as done.
+func TestPushMetrics_CancelledPushIsAnError(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		cancel()
+		<-r.Context().Done()
+	}))
+	defer server.Close()
+	if err := NewSet().PushMetrics(ctx, server.URL, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want context.Canceled", err)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"time"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/role"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
@@ -26,14 +27,16 @@ type grpcFlags struct {
 // options returns the options of a gRPC server that listens on address.
 func (f grpcFlags) options(address string) (role.GRPCOptions, storeapi.ServerOptions) {
 	return role.GRPCOptions{
-		ListenAddress:    address,
-		TLSCert:          f.TLSCert,
-		TLSKey:           f.TLSKey,
-		TLSClientCA:      f.TLSClientCA,
-		TLSMinVersion:    f.TLSMinVersion,
-		TLSCiphers:       f.TLSCiphers,
-		TLSCurves:        f.TLSCurves,
-		MaxConnectionAge: time.Duration(f.MaxConnectionAge),
-		GracePeriod:      time.Duration(f.GracePeriod),
-	}, storeapi.ServerOptions{SeriesMax: f.SeriesMax, SamplesMax: f.SamplesMax}
+			ListenAddress:    address,
+			TLSCert:          f.TLSCert,
+			TLSKey:           f.TLSKey,
+			TLSClientCA:      f.TLSClientCA,
+			TLSMinVersion:    f.TLSMinVersion,
+			TLSCiphers:       f.TLSCiphers,
+			TLSCurves:        f.TLSCurves,
+			MaxConnectionAge: time.Duration(f.MaxConnectionAge),
+			GracePeriod:      time.Duration(f.GracePeriod),
+		}, storeapi.ServerOptions{SeriesMax: f.SeriesMax, SamplesMax: f.SamplesMax, Flags: hint.Flags{
+			"SeriesMax": "--store.limits.request-series", "SamplesMax": "--store.limits.request-samples",
+		}}
 }

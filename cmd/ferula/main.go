@@ -1,21 +1,23 @@
 // Command ferula collects, stores and queries metrics and profiles.
 //
 // Each sub-command has a file here. It maps flags to the options of a role of package
-// role and runs that role. A flag that Prometheus or Thanos has keeps its name.
+// role and runs that role. A flag that Prometheus or Thanos has keeps its name; package
+// peerflags states what becomes of each of their flags.
 package main
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
+	"errors"
 	"os"
 	"os/signal"
+	"reflect"
+	"regexp"
+	"strings"
 	"syscall"
 
-	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/alecthomas/kong"
-	"github.com/prometheus/common/promslog"
 
+	"github.com/ferula-io/ferula/cmd/ferula/peerflags"
 	"github.com/ferula-io/ferula/internal/version"
 )
 
@@ -29,60 +31,69 @@ type commands struct {
 	Version kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
-// logFlags are the flags of every command about its log.
-type logFlags struct {
-	Level  string `name:"log.level" enum:"debug,info,warn,error" default:"info" help:"Only log messages with the given severity or above (${enum})."`
-	Format string `name:"log.format" enum:"logfmt,json" default:"logfmt" help:"Output format of log messages (${enum})."`
+// newParser returns a parser into cli.
+func newParser(cli *commands, options ...kong.Option) (*kong.Kong, error) {
+	cli.Serve.Peer = kong.Plugins{peerflags.Serve().Flags()}
+	cli.Query.Peer = kong.Plugins{peerflags.Query().Flags()}
+	cli.QueryFrontend.Peer = kong.Plugins{peerflags.QueryFrontend().Flags()}
+	cli.Sidecar.Peer = kong.Plugins{peerflags.Sidecar().Flags()}
+	return kong.New(cli, append([]kong.Option{
+		kong.Name("ferula"),
+		kong.Description("Drop-in replacements for parts of Prometheus, Thanos and Pyroscope."),
+		kong.Vars{"features": featureNames(), "version": "ferula " + version.Current().Version},
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.KindMapper(reflect.Int, kong.MapperFunc(decodeNumber)),
+		kong.KindMapper(reflect.Int64, kong.MapperFunc(decodeNumber)),
+	}, options...)...)
 }
 
-// logger returns the logger of the process, and its level, which a reload may change.
-func (f logFlags) logger() (*slog.Logger, *promslog.Level, error) {
-	level, format := promslog.NewLevel(), promslog.NewFormat()
-	if err := level.Set(f.Level); err != nil {
-		return nil, nil, fmt.Errorf("log.level: %w", err)
+// parseArgs parses and checks a command line. The error names the flag and its value.
+func parseArgs(parser *kong.Kong, args []string) (*kong.Context, ignored, error) {
+	k, err := parser.Parse(args)
+	if err != nil {
+		var parse *kong.ParseError
+		if errors.As(err, &parse) {
+			k = parse.Context
+		}
+		text := withoutValue.ReplaceAllString(err.Error(), "a value is missing")
+		return k, nil, usageError{errors.New(strings.TrimPrefix(text, commandOf(k)+": "))}
 	}
-	if err := format.Set(f.Format); err != nil {
-		return nil, nil, fmt.Errorf("log.format: %w", err)
+	without, err := checkPeerFlags(k)
+	if err != nil {
+		return k, nil, usageError{err}
 	}
-	return promslog.New(&promslog.Config{Level: level, Format: format}), level, nil
+	return k, without, nil
 }
 
-// memoryFlags set GOMEMLIMIT, so that the process stays within its container's memory.
-type memoryFlags struct {
-	Auto  bool    `name:"auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the memory limit of the container or of the system."`
-	Ratio float64 `name:"auto-gomemlimit.ratio" default:"0.9" help:"Ratio of GOMEMLIMIT to that memory limit."`
-}
+// withoutValue is kong's error for a flag without a value at the end of the line.
+var withoutValue = regexp.MustCompile(`expected \w+ value but got "EOL" \(<EOL>\)`)
 
-func (f memoryFlags) apply(logger *slog.Logger) {
-	if !f.Auto {
-		return
+// commandOf returns the name of the selected command; "" if there is none.
+func commandOf(k *kong.Context) string {
+	if k == nil || k.Selected() == nil {
+		return ""
 	}
-	provider := memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)
-	if _, err := memlimit.Set(memlimit.WithRatio(f.Ratio), memlimit.WithProvider(provider), memlimit.WithLogger(logger)); err != nil {
-		logger.Warn("failed to set GOMEMLIMIT", "err", err)
-	}
-}
-
-// Validate is called by kong.
-func (f memoryFlags) Validate() error {
-	if f.Ratio <= 0 || f.Ratio > 1 {
-		return fmt.Errorf("--auto-gomemlimit.ratio=%g must be greater than 0 and at most 1", f.Ratio)
-	}
-	return nil
+	return k.Selected().Name
 }
 
 func main() {
+	os.Exit(run(os.Args[1:]))
+}
+
+// run runs a command line and returns the exit code.
+func run(args []string) int {
 	var cli commands
-	kctx := kong.Parse(&cli,
-		kong.Name("ferula"),
-		kong.Description("Drop-in replacements for parts of Prometheus, Thanos and Pyroscope."),
-		kong.UsageOnError(),
-		kong.Vars{"features": featureNames(), "version": "ferula " + version.Current().Version},
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-	)
+	parser, err := newParser(&cli)
+	if err != nil {
+		return report(err, "")
+	}
+	k, without, err := parseArgs(parser, args)
+	if err != nil {
+		return report(err, commandOf(k))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal terminates the process
-	kctx.BindTo(ctx, (*context.Context)(nil))
-	kctx.FatalIfErrorf(kctx.Run())
+	k.BindTo(ctx, (*context.Context)(nil))
+	return report(k.Run(without), commandOf(k))
 }

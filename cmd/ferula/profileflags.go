@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/hint"
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
 	query "github.com/ferula-io/ferula/internal/query/profile"
 	"github.com/ferula-io/ferula/internal/role"
@@ -54,6 +55,15 @@ type profileFlags struct {
 	Age         duration `name:"profiles.limit.age" default:"1h" help:"Maximum age of the start time of a pushed profile."`
 	Future      duration `name:"profiles.limit.future" default:"10m" help:"Maximum time that the start of a pushed profile may be in the future."`
 	Tenants     int      `name:"profiles.limit.tenants" default:"1000" help:"Maximum number of tenants."`
+}
+
+// profileLimitFlags are the flags of ingest.Limits, for errors.
+var profileLimitFlags = hint.Flags{
+	"RateBytes": "--profiles.limit.rate", "BurstBytes": "--profiles.limit.burst", "Series": "--profiles.limit.series",
+	"ProfileBytes": "--profiles.limit.profile-size", "InflatedBytes": "--profiles.limit.inflated-size", "Symbols": "--profiles.limit.symbols",
+	"Samples": "--profiles.limit.samples", "Nodes": "--profiles.limit.nodes", "Labels": "--profiles.limit.labels",
+	"LabelNameBytes": "--profiles.limit.label-name-length", "LabelValueBytes": "--profiles.limit.label-value-length",
+	"Age": "--profiles.limit.age", "Future": "--profiles.limit.future", "Tenants": "--profiles.limit.tenants",
 }
 
 // Validate is called by kong.
@@ -111,6 +121,7 @@ func (f profileFlags) options() role.ProfilesOptions {
 		ConfigFile:   f.ConfigFile,
 		Store: store.Options{
 			Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), HeadsBytes: int64(f.HeadSize), TenantsMax: f.Tenants,
+			Flags:  hint.Flags{"HeadsBytes": "--profiles.head-size", "TenantsMax": "--profiles.limit.tenants", "FreeBytesMin": "--storage.tsdb.min-free"},
 			Limits: pprof.Limits{Depth: f.Depth}, RemoteEvery: time.Duration(f.BucketSync),
 		},
 		BucketCacheBytes: int64(f.BucketCache),
@@ -118,9 +129,10 @@ func (f profileFlags) options() role.ProfilesOptions {
 			RateBytes: int(f.Rate), BurstBytes: int(f.Burst), Series: f.Series, ProfileBytes: int(f.Profile), InflatedBytes: int(f.Inflated),
 			Symbols: f.Symbols, Samples: f.Samples, Depth: f.Depth, Nodes: f.Nodes, Labels: f.Labels, LabelNameBytes: f.LabelNames, LabelValueBytes: f.LabelValues,
 			Age: time.Duration(f.Age), Future: time.Duration(f.Future), Tenants: f.Tenants,
+			Flags: profileLimitFlags,
 		},
-		Query: query.Options{ConcurrencyMax: f.QueriesMax, Timeout: time.Duration(f.QueryTimeout), RangeMax: time.Duration(f.QueryRange), FailPartial: !f.QueryPartial},
-		API:   profileapi.Options{BodyMaxBytes: int(f.BodySize), NodesDefault: f.MaxNodes, QueryTimeout: max(2*time.Minute, time.Duration(f.QueryTimeout))},
+		Query: query.Options{ConcurrencyMax: f.QueriesMax, Timeout: time.Duration(f.QueryTimeout), RangeMax: time.Duration(f.QueryRange), FailPartial: !f.QueryPartial, Flags: hint.Flags{"RangeMax": "--profiles.query.max-range"}},
+		API:   profileapi.Options{Flags: hint.Flags{"BodyMaxBytes": "--profiles.max-request-size"}, BodyMaxBytes: int(f.BodySize), NodesDefault: f.MaxNodes, QueryTimeout: max(2*time.Minute, time.Duration(f.QueryTimeout))},
 		Self:  f.Self,
 		Every: time.Duration(f.Every),
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/ferula-io/ferula/internal/api"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/query/fanout"
 	"github.com/ferula-io/ferula/internal/query/promql"
 	"github.com/ferula-io/ferula/internal/role"
@@ -20,12 +20,9 @@ import (
 // queryCommand has the flags of `thanos query`, and a few more under names that Thanos
 // does not use. docs/ops/flags.md lists which of them are honoured, inert or refused.
 type queryCommand struct {
-	HTTPAddress     string   `name:"http-address" default:"127.0.0.1:10902" help:"Listen host:port for HTTP endpoints."`
-	HTTPGracePeriod duration `name:"http-grace-period" default:"2m" help:"Time to wait for requests in progress at shutdown."`
-	HTTPConfig      string   `name:"http.config" placeholder:"FILE" help:"File that enables TLS or authentication for all HTTP endpoints."`
-	DisableCORS     bool     `name:"web.disable-cors" negatable:"" help:"Do not set CORS headers."`
-	RoutePrefix     string   `name:"web.route-prefix" placeholder:"PATH" help:"Prefix for the API and the UI. Defaults to --web.external-prefix if that is a path."`
-	ExternalPrefix  string   `name:"web.external-prefix" placeholder:"PATH" help:"Prefix under which a reverse proxy serves the UI. The links of the UI are relative and do not need it."`
+	DisableCORS    bool   `name:"web.disable-cors" negatable:"" help:"Do not set CORS headers."`
+	RoutePrefix    string `name:"web.route-prefix" placeholder:"PATH" help:"Prefix for the API and the UI. Defaults to --web.external-prefix if that is a path."`
+	ExternalPrefix string `name:"web.external-prefix" placeholder:"PATH" help:"Prefix under which a reverse proxy serves the UI. The links of the UI are relative and do not need it."`
 
 	GRPCAddress string               `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for gRPC. It serves all stores as one StoreAPI."`
 	GRPC        grpcFlags            `embed:""`
@@ -43,7 +40,7 @@ type queryCommand struct {
 	DNSInterval    duration `name:"store.sd-dns-interval" default:"30s" help:"Interval of DNS resolutions."`
 	InfoTimeout    duration `name:"endpoint.info-timeout" default:"5s" hidden:"" help:"Timeout of an Info call to a store."`
 	HideAfter      duration `name:"store.unhealthy-timeout" default:"5m" help:"Time after which an unhealthy store is no longer listed."`
-	StoreTimeout   string   `name:"store.response-timeout" default:"0ms" help:"Time without a response after which a store is left out of a query. 0 means that the query timeout applies."`
+	StoreTimeout   duration `name:"store.response-timeout" default:"0ms" help:"Time without a response after which a store is left out of a query. 0 means that the query timeout applies."`
 
 	Timeout            duration `name:"query.timeout" default:"2m" help:"Maximum time to process a query."`
 	MaxConcurrent      int      `name:"query.max-concurrent" default:"20" help:"Maximum number of concurrent queries. Further queries wait."`
@@ -68,15 +65,9 @@ type queryCommand struct {
 	Mode               string   `name:"query.mode" default:"local" help:"PromQL query mode. The only supported value is local."`
 	Features           []string `name:"enable-feature" sep:"," placeholder:"NAME" help:"Comma-separated feature names: promql-experimental-functions."`
 
-	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Tracing configuration as YAML, type OTLP."`
-	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing" help:"File with the tracing configuration, type OTLP."`
-
-	AutoMemory  bool    `name:"enable-auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the memory limit of the container or of the system."`
-	MemoryRatio float64 `name:"auto-gomemlimit.ratio" default:"0.9" help:"Ratio of GOMEMLIMIT to that memory limit."`
-
-	Refused queryRefused `embed:""`
-	Inert   queryInert   `embed:""`
-	Log     logFlags     `embed:""`
+	Hosts   hostFlags    `embed:""`
+	Process processFlags `embed:""`
+	Peer    kong.Plugins `embed:""`
 }
 
 // queryGRPCClientFlags configure the connections to stores.
@@ -87,7 +78,7 @@ type queryGRPCClientFlags struct {
 	Key         string `name:"grpc-client-tls-key" placeholder:"FILE" help:"TLS client key for the connections to stores."`
 	CA          string `name:"grpc-client-tls-ca" placeholder:"FILE" help:"TLS CA to verify the certificates of stores."`
 	ServerName  string `name:"grpc-client-server-name" placeholder:"NAME" help:"Server name to verify the certificates of stores against."`
-	MinVersion  string `name:"grpc-client-tls-min-version" default:"1.3" help:"Minimum TLS version of the connections to stores: 1.0 to 1.3."`
+	MinVersion  string `name:"grpc-client-tls-min-version" enum:"1.0,1.1,1.2,1.3" default:"1.3" help:"Minimum TLS version of the connections to stores (${enum})."`
 	Compression string `name:"grpc-compression" enum:"none,snappy" default:"none" help:"Compression of gRPC messages: none or snappy."`
 }
 
@@ -101,95 +92,20 @@ func (f queryGRPCClientFlags) options() role.StoreClientOptions {
 	return o
 }
 
-// queryRefused are flags of Thanos that are errors here: ignoring them would change
-// results, security or telemetry.
-type queryRefused struct {
-	SelectorLabels      []string `name:"selector-label" sep:"none" hidden:"" help:"Refused: a querier has no labels of its own to restrict selectors."`
-	Relabel             string   `name:"selector.relabel-config" hidden:"" help:"Refused: blocks are not selected by external labels."`
-	RelabelFile         string   `name:"selector.relabel-config-file" hidden:"" help:"Refused: see selector.relabel-config."`
-	EnforceTenancy      bool     `name:"query.enforce-tenancy" negatable:"" hidden:"" help:"Refused: tenancy is not enforced."`
-	TenantCertificate   string   `name:"query.tenant-certificate-field" hidden:"" help:"Refused: tenants are not read from certificates."`
-	XFunctions          bool     `name:"query.enable-x-functions" negatable:"" hidden:"" help:"Refused: xrate, xincrease and xdelta belong to Thanos' engine."`
-	PartitionLabels     []string `name:"query.partition-label" sep:"none" hidden:"" help:"Refused: queries are not distributed."`
-	DisableFallback     bool     `name:"query.disable-fallback" negatable:"" hidden:"" help:"Refused: see query.promql-engine."`
-	DistributedOverlaps bool     `name:"query.distributed-with-overlapping-interval" negatable:"" hidden:"" help:"Refused: queries are not distributed."`
-}
-
-func (r queryRefused) check() error {
-	var errs []error
-	refuse := func(used bool, name, why string) {
-		if used {
-			errs = append(errs, fmt.Errorf("--%s is not supported: %s", name, why))
-		}
-	}
-	refuse(len(r.SelectorLabels) > 0, "selector-label", "a querier has no labels of its own to restrict selectors")
-	refuse(r.Relabel != "", "selector.relabel-config", "blocks are not selected by external labels")
-	refuse(r.RelabelFile != "", "selector.relabel-config-file", "blocks are not selected by external labels")
-	refuse(r.EnforceTenancy, "query.enforce-tenancy", "tenancy is not enforced")
-	refuse(r.TenantCertificate != "", "query.tenant-certificate-field", "tenants are not read from certificates")
-	refuse(r.XFunctions, "query.enable-x-functions", "xrate, xincrease and xdelta belong to Thanos' engine")
-	refuse(len(r.PartitionLabels) > 0, "query.partition-label", "queries are not distributed")
-	refuse(r.DisableFallback, "query.disable-fallback", "the only engine is prometheus")
-	refuse(r.DistributedOverlaps, "query.distributed-with-overlapping-interval", "queries are not distributed")
-	return errors.Join(errs...)
-}
-
-// queryInert are flags of Thanos that are ignored, since they do not change results. A
-// warning at the start lists those in use.
-type queryInert struct {
-	PrefixHeader      string   `name:"web.prefix-header" hidden:"" help:"Inert: the links of the UI are relative."`
-	AlertURL          string   `name:"alert.query-url" hidden:"" help:"Inert: alerts have no query URL."`
-	ConnMetricLabels  []string `name:"query.conn-metric.label" sep:"none" hidden:"" help:"Inert: see the metric ferula_query_stores."`
-	DurationQuantiles []string `name:"query.telemetry.request-duration-seconds-quantiles" sep:"none" hidden:"" help:"Inert: see the metrics ferula_http_*."`
-	SamplesQuantiles  []string `name:"query.telemetry.request-samples-quantiles" sep:"none" hidden:"" help:"Inert: as above."`
-	SeriesQuantiles   []string `name:"query.telemetry.request-series-seconds-quantiles" sep:"none" hidden:"" help:"Inert: as above."`
-	TenantHeader      string   `name:"query.tenant-header" hidden:"" help:"Inert: tenancy is not enforced."`
-	DefaultTenant     string   `name:"query.default-tenant-id" hidden:"" help:"Inert: tenancy is not enforced."`
-	TenantLabel       string   `name:"query.tenant-label-name" hidden:"" help:"Inert: tenancy is not enforced."`
-	RequestLog        string   `name:"request.logging-config" hidden:"" help:"Inert."`
-	RequestLogFile    string   `name:"request.logging-config-file" hidden:"" help:"Inert."`
-}
-
-func (i queryInert) warn(logger *slog.Logger) {
-	var names []string
-	add := func(name string, used bool) {
-		if used {
-			names = append(names, name)
-		}
-	}
-	add("web.prefix-header", i.PrefixHeader != "")
-	add("alert.query-url", i.AlertURL != "")
-	add("query.conn-metric.label", len(i.ConnMetricLabels) > 0)
-	add("query.telemetry.request-duration-seconds-quantiles", len(i.DurationQuantiles) > 0)
-	add("query.telemetry.request-samples-quantiles", len(i.SamplesQuantiles) > 0)
-	add("query.telemetry.request-series-seconds-quantiles", len(i.SeriesQuantiles) > 0)
-	add("query.tenant-header", i.TenantHeader != "")
-	add("query.default-tenant-id", i.DefaultTenant != "")
-	add("query.tenant-label-name", i.TenantLabel != "")
-	add("request.logging-config", i.RequestLog != "")
-	add("request.logging-config-file", i.RequestLogFile != "")
-	if len(names) > 0 {
-		logger.Warn("ignoring flags without effect", "flags", strings.Join(names, ", "))
-	}
-}
-
 // Run is called by kong.
-func (c *queryCommand) Run(ctx context.Context, k *kong.Context) error {
-	logger, _, err := c.Log.logger()
+func (c *queryCommand) Run(ctx context.Context, k *kong.Context, without ignored) error {
+	logger, _, err := c.Process.Log.logger()
 	if err != nil {
 		return err
 	}
 	opts, err := c.options()
 	if err != nil {
-		return err
+		return usageError{err}
 	}
 	opts.Logger, opts.Flags, opts.Web.CommandLine = logger, flagValues(k), commandLine(k, os.Args)
-	c.Inert.warn(logger)
-	memory := memoryFlags{Auto: c.AutoMemory, Ratio: c.MemoryRatio}
-	if err := memory.Validate(); err != nil {
-		return err
-	}
-	memory.apply(logger)
+	without.warn(logger)
+	defer ignoreHangups(logger)()
+	c.Process.memory().apply(ctx, logger, 0)
 	q, err := role.NewQuery(opts)
 	if err != nil {
 		return err
@@ -198,7 +114,7 @@ func (c *queryCommand) Run(ctx context.Context, k *kong.Context) error {
 }
 
 func (c *queryCommand) options() (role.QueryOptions, error) {
-	errs := []error{c.Refused.check()}
+	var errs []error
 	if c.Engine != "prometheus" {
 		errs = append(errs, fmt.Errorf("--query.promql-engine=%s is not supported: the only engine is prometheus", c.Engine))
 	}
@@ -207,29 +123,31 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 	}
 	grpc, limits := c.GRPC.options(c.GRPCAddress)
 	o := role.QueryOptions{
-		Web:         role.WebOptions{ListenAddress: c.HTTPAddress, ConfigFile: c.HTTPConfig, DrainTimeout: time.Duration(c.HTTPGracePeriod), RoutePrefix: c.RoutePrefix},
+		Web:         c.Process.web(),
 		DisableCORS: c.DisableCORS,
 		GRPC:        grpc,
 		StoreAPI:    limits,
 		Client:      c.GRPCClient.options(),
-		Fanout:      fanout.Options{SelectsMax: c.MaxSelects, SeriesMax: c.MaxSeries, BytesMax: int64(c.MaxChunkBytes), TotalBytesMax: int64(c.MaxTotalBytes), SortBytesMax: int64(c.MaxSortBytes)},
-		Chain:       c.DedupFunc == "chain",
+		Fanout: fanout.Options{SelectsMax: c.MaxSelects, SeriesMax: c.MaxSeries, BytesMax: int64(c.MaxChunkBytes), TotalBytesMax: int64(c.MaxTotalBytes), SortBytesMax: int64(c.MaxSortBytes), Flags: hint.Flags{
+			"SeriesMax": "--query.max-series", "BytesMax": "--query.max-chunk-bytes", "TotalBytesMax": "--query.max-total-chunk-bytes",
+		}},
+		Chain: c.DedupFunc == "chain",
 		Stores: api.StoreDefaults{
 			ReplicaLabels: c.ReplicaLabels, Partial: c.PartialResponse, AutoDownsampling: c.AutoDownsampling, InstantResolution: time.Duration(c.InstantResolution),
 			DynamicLookback: c.DynamicLookback, Step: time.Duration(c.DefaultStep), MetadataRange: time.Duration(c.MetadataRange),
 		},
 		Query: promql.Options{
 			MaxSamples: c.MaxSamples, Timeout: time.Duration(c.Timeout), MaxConcurrency: c.MaxConcurrent, LookbackDelta: time.Duration(c.LookbackDelta), TrackerDir: c.ActiveQueryPath,
+			Flags: hint.Flags{"MaxSamples": "--query.max-samples"},
 		},
 		SubqueryInterval: time.Duration(c.EvaluationInterval),
 	}
+	o.Web.RoutePrefix, o.Web.AllowedHosts = c.RoutePrefix, c.Hosts.Allowed
 	if c.RoutePrefix == "" && strings.HasPrefix(c.ExternalPrefix, "/") {
 		o.Web.RoutePrefix = c.ExternalPrefix
 	}
 	var err error
-	if o.Fanout.ResponseTimeout, err = time.ParseDuration(c.StoreTimeout); err != nil {
-		errs = append(errs, fmt.Errorf("--store.response-timeout: %w", err))
-	}
+	o.Fanout.ResponseTimeout = time.Duration(c.StoreTimeout)
 	for _, name := range c.Features {
 		if name = strings.TrimSpace(name); name != "promql-experimental-functions" && name != "" {
 			errs = append(errs, fmt.Errorf("--enable-feature: unknown feature %q; must be promql-experimental-functions", name))
@@ -239,7 +157,7 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 	if o.Endpoints, err = c.endpoints(); err != nil {
 		errs = append(errs, err)
 	}
-	if o.Tracing, err = pathOrContent("tracing.config", c.TracingConfig, c.TracingConfigFile); err != nil {
+	if o.Tracing, err = c.Process.tracing(); err != nil {
 		errs = append(errs, err)
 	}
 	return o, errors.Join(errs...)

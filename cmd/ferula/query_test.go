@@ -1,14 +1,10 @@
 package main
 
 import (
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/ferula-io/ferula/internal/query/fanout"
 	"github.com/ferula-io/ferula/internal/role"
@@ -90,46 +86,5 @@ func TestQueryCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 	}
 	if _, err := queryOptions(t, "--no-query.enforce-tenancy", "--query.promql-engine=prometheus", "--query.mode=local", "--enable-feature=promql-experimental-functions"); err != nil {
 		t.Error(err)
-	}
-}
-
-// The flags are those of the help of Thanos 0.42.4.
-func TestQueryCommand_EveryThanosFlagIsKnownAndDocumented(t *testing.T) {
-	names, err := os.ReadFile("testdata/thanos-query-flags.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := os.ReadFile("../../docs/ops/flags.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, ok := strings.Cut(string(doc), "\n## query\n")
-	if !ok {
-		t.Fatal("docs/ops/flags.md has no section query")
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
-	var cli commands
-	parser, err := kong.New(&cli, kong.Vars{"features": "", "version": ""})
-	if err != nil {
-		t.Fatal(err)
-	}
-	known := map[string]bool{}
-	for _, command := range parser.Model.Children {
-		if command.Name == "query" {
-			for _, flag := range command.Flags {
-				known[flag.Name] = true
-			}
-		}
-	}
-	if n := len(strings.Fields(string(names))); n < 70 {
-		t.Fatalf("only %d flags", n)
-	}
-	for _, name := range strings.Fields(string(names)) {
-		if !regexp.MustCompile("(?m)^\\| `--" + regexp.QuoteMeta(name) + "` \\| (honoured|inert|refused) \\|").MatchString(section) {
-			t.Errorf("docs/ops/flags.md has no row for --%s", name)
-		}
-		if !known[name] {
-			t.Errorf("--%s is not known", name)
-		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -16,6 +15,8 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/frontend/split"
+	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/role"
 )
 
@@ -28,10 +29,7 @@ type queryFrontendCommand struct {
 	TripperConfigFile  string    `name:"query-frontend.downstream-tripper-config-file" placeholder:"FILE" xor:"tripper" help:"File with the configuration of the connections to the downstream."`
 	DownstreamEncoding []string  `name:"downstream.encoding" sep:"," default:"identity" help:"Encodings to accept from the downstream, in order of preference: identity, zstd, snappy, gzip. Identity is cheapest on a fast network."`
 
-	HTTPAddress     string   `name:"http-address" default:"127.0.0.1:10902" help:"Listen host:port for HTTP endpoints."`
-	HTTPGracePeriod duration `name:"http-grace-period" default:"2m" help:"Time to wait for requests in progress at shutdown."`
-	HTTPConfig      string   `name:"http.config" placeholder:"FILE" help:"File that enables TLS or authentication for all HTTP endpoints."`
-	DisableCORS     bool     `name:"web.disable-cors" negatable:"" help:"Do not set CORS headers."`
+	DisableCORS bool `name:"web.disable-cors" negatable:"" help:"Do not set CORS headers."`
 
 	SplitInterval    duration `name:"query-range.split-interval" default:"24h" help:"Split range queries at the multiples of this interval. 0 disables it, or enables dynamic splitting by --query-range.horizontal-shards."`
 	MinSplitInterval duration `name:"query-range.min-split-interval" default:"0s" help:"Split range queries longer than this into --query-range.horizontal-shards parts. Not together with --query-range.split-interval."`
@@ -71,89 +69,30 @@ type queryFrontendCommand struct {
 	MaxDownstream       int      `name:"limits.max-downstream-concurrent" default:"256" help:"Maximum number of concurrent calls of the downstream. A query acquires all its slots together, one tenant three quarters of them at most. max_conns_per_host of the tripper configuration may be lower."`
 	MaxPoints           int      `name:"limits.max-points" default:"0" help:"Maximum steps of a range query. 0 means the downstream's limit."`
 	MaxQueryBytes       size     `name:"limits.max-query-bytes" default:"0" help:"Maximum length of a query in bytes. 0 means no limit but that of the request body."`
-	MaxResponseBytes    size     `name:"limits.max-response-bytes" default:"0" help:"Maximum bytes of a response, before compression. 0 means no limit."`
+	MaxResponseBytes    size     `name:"limits.max-response-bytes" default:"0" help:"Maximum bytes of a response, before compression. 0 means no limit but that of one downstream response, 16GiB."`
+	MaxRequestBytes     size     `name:"limits.max-request-bytes-in-flight" default:"256MiB" help:"Memory for the bodies of all requests together. Further ones wait up to 10s, then get 503."`
+	MaxTime             duration `name:"limits.max-response-time" default:"1h" help:"Maximum time from the admission of a request to the end of its response. After it the request gets 504, or its connection is cut if the response has begun. 0 means no limit."`
 	MaxLabelBytes       size     `name:"limits.max-labels-bytes" default:"128MiB" help:"Maximum bytes of all parts of a request for labels or series. Merging them takes two to four times as much memory. Beyond it the request gets 422. 0 means the default."`
 
-	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Tracing configuration as YAML, type OTLP."`
-	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing" help:"File with the tracing configuration, type OTLP."`
-
-	AutoMemory  bool    `name:"enable-auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the memory limit of the container or of the system."`
-	MemoryRatio float64 `name:"auto-gomemlimit.ratio" default:"0.9" help:"Ratio of GOMEMLIMIT to that memory limit."`
-
-	Refused queryFrontendRefused `embed:""`
-	Inert   queryFrontendInert   `embed:""`
-	Log     logFlags             `embed:""`
-}
-
-// queryFrontendRefused are flags of Thanos that are errors here: ignoring them would
-// change results or telemetry.
-type queryFrontendRefused struct {
-	TenantCertificate string `name:"query-frontend.tenant-certificate-field" hidden:"" help:"Refused: tenants are not read from certificates."`
-
-	Downsampled bool `name:"query-range.request-downsampled" negatable:"" hidden:"" help:"Refused: no additional queries for downsampled data are sent."`
-}
-
-func (r queryFrontendRefused) check() error {
-	if r.Downsampled {
-		return errors.New("--query-range.request-downsampled is not supported: no additional queries for downsampled data are sent")
-	}
-	if r.TenantCertificate != "" {
-		return errors.New("--query-frontend.tenant-certificate-field is not supported: tenants are not read from certificates")
-	}
-	return nil
-}
-
-// queryFrontendInert are flags of Thanos that are ignored, since they do not change
-// results. A warning at the start lists those in use.
-type queryFrontendInert struct {
-	XFunctions       bool     `name:"query-frontend.enable-x-functions" negatable:"" hidden:"" help:"Inert: queries with unknown functions are passed through."`
-	Features         []string `name:"enable-feature" sep:"none" hidden:"" help:"Inert: experimental functions are always parsed."`
-	CacheCompression string   `name:"cache-compression-type" hidden:"" help:"Inert: cached responses are compressed if that makes them smaller."`
-	ForceStats       bool     `name:"query-frontend.force-query-stats" negatable:"" hidden:"" help:"Inert: only the downstream returns statistics."`
-	VerticalShards   int      `name:"query-frontend.vertical-shards" hidden:"" help:"Inert: queries are split along time only."`
-	RequestLog       string   `name:"request.logging-config" hidden:"" help:"Inert: see query-frontend.log-queries-longer-than."`
-	RequestLogFile   string   `name:"request.logging-config-file" hidden:"" help:"Inert: see query-frontend.log-queries-longer-than."`
-}
-
-func (i queryFrontendInert) warn(logger *slog.Logger) {
-	var names []string
-	add := func(name string, used bool) {
-		if used {
-			names = append(names, name)
-		}
-	}
-	add("query-frontend.enable-x-functions", i.XFunctions)
-	add("enable-feature", len(i.Features) > 0)
-	add("cache-compression-type", i.CacheCompression != "")
-	add("query-frontend.force-query-stats", i.ForceStats)
-	add("query-frontend.vertical-shards", i.VerticalShards != 0)
-	add("request.logging-config", i.RequestLog != "")
-	add("request.logging-config-file", i.RequestLogFile != "")
-	if len(names) > 0 {
-		logger.Warn("ignoring flags without effect", "flags", strings.Join(names, ", "))
-	}
+	Hosts   hostFlags    `embed:""`
+	Process processFlags `embed:""`
+	Peer    kong.Plugins `embed:""`
 }
 
 // Run is called by kong.
-func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context) error {
-	logger, _, err := c.Log.logger()
+func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context, without ignored) error {
+	logger, _, err := c.Process.Log.logger()
 	if err != nil {
-		return err
-	}
-	if err := c.Refused.check(); err != nil {
 		return err
 	}
 	opts, err := c.options()
 	if err != nil {
-		return err
+		return usageError{err}
 	}
 	opts.Logger, opts.Web.CommandLine = logger, commandLine(k, os.Args)
-	c.Inert.warn(logger)
-	memory := memoryFlags{Auto: c.AutoMemory, Ratio: c.MemoryRatio}
-	if err := memory.Validate(); err != nil {
-		return err
-	}
-	memory.apply(logger)
+	without.warn(logger)
+	defer ignoreHangups(logger)()
+	c.Process.memory().apply(ctx, logger, 0)
 	q, err := role.NewQueryFrontend(opts)
 	if err != nil {
 		return err
@@ -165,7 +104,8 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	var o role.QueryFrontendOptions
 	// No limit of connections: it would apply before the queues of tenants, and to probes
 	// too. Running and waiting requests are limited per tenant instead.
-	o.Web = role.WebOptions{ListenAddress: c.HTTPAddress, ConfigFile: c.HTTPConfig, DrainTimeout: time.Duration(c.HTTPGracePeriod), MaxConnections: -1}
+	o.Web = c.Process.web()
+	o.Web.MaxConnections, o.Web.AllowedHosts = -1, c.Hosts.Allowed
 	o.DisableCORS = c.DisableCORS
 	var errs []error
 	content := func(flag string, inline secret, file string) string {
@@ -177,7 +117,7 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	}
 	o.RangeCache = content("query-range.response-cache-config", c.RangeCache, c.RangeCacheFile)
 	o.LabelCache = content("labels.response-cache-config", c.LabelCache, c.LabelCacheFile)
-	o.Tracing = content("tracing.config", c.TracingConfig, c.TracingConfigFile)
+	o.Tracing = content("tracing.config", c.Process.TracingConfig, c.Process.TracingConfigFile)
 	transport, err := downstream.ParseTransport([]byte(content("query-frontend.downstream-tripper-config", c.TripperConfig, c.TripperConfigFile)))
 	if err != nil {
 		errs = append(errs, fmt.Errorf("--query-frontend.downstream-tripper-config: %w", err))
@@ -187,7 +127,9 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	if err != nil {
 		errs = append(errs, err)
 	}
-	o.Limits = limit.Options{ConcurrencyMax: c.MaxConcurrent, TenantConcurrencyMax: c.MaxTenantConcurrent, TenantQueueMax: c.MaxTenantQueue, WaitMax: time.Duration(c.MaxQueueTime)}
+	o.Limits = limit.Options{ConcurrencyMax: c.MaxConcurrent, TenantConcurrencyMax: c.MaxTenantConcurrent, TenantQueueMax: c.MaxTenantQueue, WaitMax: time.Duration(c.MaxQueueTime), Flags: hint.Flags{
+		"TenantQueueMax": "--limits.max-tenant-queue", "WaitMax": "--limits.max-queue-time",
+	}}
 	if c.MaxQueueTime == 0 {
 		o.Limits.WaitMax = -1
 	}
@@ -198,21 +140,19 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 			interval = 0 // dynamic splitting replaces the default interval
 		}
 	}
-	tenantHeader := c.TenantHeader
-	if strings.EqualFold(tenantHeader, limit.ThanosHeader) {
-		tenantHeader = "" // the same as Thanos' default
-	}
-	tenantHeaders := c.OrgHeaders
-	if tenantHeader != "" {
-		if len(c.OrgHeaders) > 0 {
-			errs = append(errs, errors.New("--query-frontend.tenant-header and --query-frontend.org-id-header cannot be used together"))
-		}
-		tenantHeaders = []string{tenantHeader}
+	tenantHeader, tenantHeaders, err := c.tenantHeaders()
+	if err != nil {
+		errs = append(errs, err)
 	}
 	o.Frontend = frontend.Options{
 		Tenants: limit.Tenants{Headers: tenantHeaders, Default: c.DefaultTenant},
 		Limits: limit.Query{
 			LengthMax: time.Duration(c.MaxLength), PointsMax: int64(c.MaxPoints), QueryBytesMax: int64(c.MaxQueryBytes), ResponseBytesMax: int64(c.MaxResponseBytes),
+			TimeMax: time.Duration(c.MaxTime),
+			Flags: hint.Flags{
+				"LengthMax": "--query-range.max-query-length", "PointsMax": "--limits.max-points", "QueryBytesMax": "--limits.max-query-bytes",
+				"ResponseBytesMax": "--limits.max-response-bytes", "LabelBytesMax": "--limits.max-labels-bytes",
+			},
 		},
 		Split:           split.Options{Interval: interval, MinInterval: time.Duration(c.MinSplitInterval), MaxInterval: time.Duration(c.MaxSplitInterval), HorizontalShards: c.HorizontalShards},
 		Parallelism:     c.Parallelism,
@@ -226,6 +166,7 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 			DefaultRange: time.Duration(c.LabelsRange), PartialResponse: fmt.Sprint(c.LabelsPartial), Retries: retries(c.LabelsRetries),
 			BytesMax: int64(c.MaxLabelBytes),
 		},
+		Bodies:         reqbody.New(reqbody.Options{BytesMax: int64(c.MaxRequestBytes)}),
 		ForwardHeaders: slices.Concat(c.ForwardHeaders, c.OrgHeaders),
 		TenantHeader:   tenantHeader,
 		NoCompression:  !c.Compress,
@@ -233,6 +174,17 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 		UserHeader:     c.UserHeader,
 	}
 	return o, errors.Join(errs...)
+}
+
+// tenantHeaders returns the header that is passed to the downstream, empty for Thanos' default, and those that name a tenant.
+func (c *queryFrontendCommand) tenantHeaders() (string, []string, error) {
+	switch {
+	case c.TenantHeader == "" || strings.EqualFold(c.TenantHeader, limit.ThanosHeader):
+		return "", c.OrgHeaders, nil
+	case len(c.OrgHeaders) > 0:
+		return c.TenantHeader, []string{c.TenantHeader}, errors.New("--query-frontend.tenant-header and --query-frontend.org-id-header cannot be used together")
+	}
+	return c.TenantHeader, []string{c.TenantHeader}, nil
 }
 
 // retries maps a flag's 0, no retries, to -1, which means the same in options.

@@ -2,35 +2,17 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/ferula-io/ferula/internal/role"
 )
-
-func parse(t *testing.T, args ...string) (*commands, error) {
-	t.Helper()
-	var cli commands
-	parser, err := kong.New(&cli, kong.Name("ferula"), kong.Exit(func(int) {}), kong.Vars{"features": featureNames(), "version": "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = parser.Parse(args)
-	return &cli, err
-}
 
 func frontendOptions(t *testing.T, args ...string) (role.QueryFrontendOptions, error) {
 	t.Helper()
 	cli, err := parse(t, append([]string{"query-frontend"}, args...)...)
 	if err != nil {
-		return role.QueryFrontendOptions{}, err
-	}
-	if err := cli.QueryFrontend.Refused.check(); err != nil {
 		return role.QueryFrontendOptions{}, err
 	}
 	return cli.QueryFrontend.options()
@@ -83,40 +65,6 @@ func TestQueryFrontendCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 	}
 	if _, err := frontendOptions(t, "--no-query-range.request-downsampled"); err != nil {
 		t.Error(err)
-	}
-}
-
-// The flags are those of the help of Thanos 0.42.4.
-func TestQueryFrontendCommand_EveryThanosFlagIsKnownAndDocumented(t *testing.T) {
-	names, err := os.ReadFile("testdata/thanos-query-frontend-flags.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := os.ReadFile("../../docs/ops/flags.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	help := map[string]bool{}
-	var cli commands
-	parser, err := kong.New(&cli, kong.Vars{"features": "", "version": ""})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, command := range parser.Model.Children {
-		if command.Name == "query-frontend" {
-			for _, flag := range command.Flags {
-				help[flag.Name] = true
-			}
-		}
-	}
-	for _, name := range strings.Fields(string(names)) {
-		row := regexp.MustCompile("(?m)^\\| `--" + regexp.QuoteMeta(name) + "` \\| (honoured|inert|refused) \\|").FindString(string(doc))
-		if row == "" {
-			t.Errorf("docs/ops/flags.md has no row for --%s", name)
-		}
-		if !help[name] {
-			t.Errorf("--%s is not known", name)
-		}
 	}
 }
 

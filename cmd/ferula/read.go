@@ -29,7 +29,7 @@ type readCommand struct {
 	Headers    []string `name:"header" sep:"none" placeholder:"NAME: VALUE" help:"Header to send with requests (repeatable)."`
 	Store      string   `name:"store" placeholder:"HOST:PORT" xor:"source" help:"Address of a StoreAPI to read from, such as a Thanos querier, store gateway or sidecar."`
 	TSDBPath   string   `name:"tsdb.path" placeholder:"DIR" xor:"source" help:"Data directory of a Prometheus to read from. It is not changed."`
-	Sandbox    string   `name:"sandbox-dir" placeholder:"DIR" help:"Directory for hard links while the write-ahead log is read. It must be on the file system of --tsdb.path."`
+	Sandbox    string   `name:"sandbox-dir" placeholder:"DIR" help:"Directory for hard links while the write-ahead log is read, or for copies if it is on another file system than --tsdb.path."`
 
 	Match  []string `name:"match" sep:"none" required:"" placeholder:"SELECTOR" help:"Series selector, such as '{job=\"node\"}'. Series that match any selector are read (repeatable)."`
 	Start  timeFlag `name:"start" default:"-1h" help:"Start time: RFC 3339, Unix seconds, or relative to now, such as -8h."`
@@ -114,7 +114,7 @@ func (c *readCommand) Run(ctx context.Context, _ *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Memory.apply(slog.New(slog.DiscardHandler)) // its message would precede the output of every run
+	c.Memory.apply(ctx, slog.New(slog.DiscardHandler), 0) // its message would precede the output of every run
 	opts.Logger = logger
 	sum, err := role.Read(ctx, opts)
 	if errors.Is(err, export.ErrUnfinished) {
@@ -161,9 +161,7 @@ func (c *readCommand) options(now time.Time) (role.ReadOptions, error) {
 	if c.SortMem < 0 {
 		fail("sort-memory", errors.New("must not be negative"))
 	}
-	if o.Export.Tries = c.Retries + 1; c.Retries < 0 {
-		fail("retries", errors.New("must not be negative"))
-	}
+	o.Export.Tries = c.Retries + 1
 	// The request is stored in a file: no headers, which may be secret, and no password.
 	from := c.TSDBPath + c.Store
 	if u, err := url.Parse(c.URL); err == nil && c.URL != "" {

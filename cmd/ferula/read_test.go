@@ -59,13 +59,13 @@ func TestReadCommand_StateHasNoSecrets(t *testing.T) {
 func TestReadCommand_InvalidFlagsAreRefused(t *testing.T) {
 	for _, args := range []string{
 		"read -o x.csv", "read --match=up", "read -o x.csv --match=up --start", "read -o x.csv --match=up --start tomorrow", "read -o x.csv --match=up --format=xml",
-		"read -o x.csv --match=up --url=http://x --tsdb.path=y",
+		"read -o x.csv --match=up --url=http://x --tsdb.path=y", "read -o x.csv --match=up --retries=-1",
 	} {
 		if _, err := parse(t, strings.Fields(args)...); err == nil {
 			t.Errorf("%s is accepted", args)
 		}
 	}
-	for _, args := range []string{"--match={ --match=up", "--match=up --header=x", "--match=up --retries=-1"} {
+	for _, args := range []string{"--match={ --match=up", "--match=up --header=x"} {
 		cli, err := parse(t, strings.Fields("read -o x.csv "+args)...)
 		if err != nil {
 			t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/role"
 )
@@ -12,6 +13,7 @@ import (
 // receiveFlags are the flags of serve about pushed samples and profiles.
 type receiveFlags struct {
 	RemoteWrite bool     `name:"web.enable-remote-write-receiver" default:"true" negatable:"" help:"Accept remote write requests at /api/v1/write. Enabled by default, unlike in Prometheus."`
+	Messages    []string `name:"web.remote-write-receiver.accepted-protobuf-messages" sep:"none" placeholder:"NAME" help:"Protobuf message of remote write to accept: prometheus.WriteRequest or io.prometheus.write.v2.Request (repeatable). Both by default."`
 	Profiles    bool     `name:"profiles.enable-receiver" default:"true" negatable:"" help:"Accept profiles by push.v1 and at /ingest."`
 	BodiesSize  size     `name:"receive.max-bytes-in-flight" default:"256MB" help:"Maximum bytes of the compressed bodies of push requests in memory. Further requests wait, and get 503 after 10s."`
 	BodyTimeout duration `name:"receive.body-timeout" default:"15s" help:"Maximum time that the sender of a body may stall or stay below 4KiB per second, or below the rate that ends its body within --web.read-timeout, before the request gets 503."`
@@ -51,6 +53,8 @@ func (f receiveFlags) Validate() error {
 func (f receiveFlags) options(readTimeout time.Duration) role.ReceiveOptions {
 	return role.ReceiveOptions{
 		RemoteWriteOff: !f.RemoteWrite, ProfilesOff: !f.Profiles,
-		Bodies: reqbody.Options{BytesMax: int64(f.BodiesSize), Grace: time.Duration(f.BodyTimeout), Total: readTimeout},
+		Bodies: reqbody.Options{BytesMax: int64(f.BodiesSize), Grace: time.Duration(f.BodyTimeout), Total: readTimeout, Flags: hint.Flags{
+			"BytesMax": "--receive.max-bytes-in-flight", "Grace": "--receive.body-timeout",
+		}},
 	}
 }

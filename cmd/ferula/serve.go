@@ -4,15 +4,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
-	"github.com/alecthomas/units"
-	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/util/compression"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/query/promql"
@@ -20,36 +18,6 @@ import (
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 	"github.com/ferula-io/ferula/internal/wire/remoteread"
 )
-
-// duration is a flag value in Prometheus' duration format: 15d, 1h30m.
-type duration model.Duration
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (d *duration) UnmarshalText(text []byte) error {
-	parsed, err := model.ParseDuration(string(text))
-	*d = duration(parsed)
-	return err
-}
-
-// String implements fmt.Stringer, for /api/v1/status/flags.
-func (d duration) String() string { return model.Duration(d).String() }
-
-// size is a flag value in bytes: 512MB, 1GB (powers of two, as in Prometheus).
-type size int64
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (s *size) UnmarshalText(text []byte) error {
-	if string(text) == "0" {
-		*s = 0
-		return nil
-	}
-	parsed, err := units.ParseBase2Bytes(string(text))
-	*s = size(parsed)
-	return err
-}
-
-// String implements fmt.Stringer, for /api/v1/status/flags.
-func (s size) String() string { return units.Base2Bytes(s).String() }
 
 type serveCommand struct {
 	ConfigFile string `name:"config.file" placeholder:"FILE" help:"Prometheus configuration file. Without one the server scrapes itself."`
@@ -60,17 +28,21 @@ type serveCommand struct {
 	MaxConnections  int       `name:"web.max-connections" default:"512" help:"Maximum number of simultaneous connections across all listeners."`
 	ExternalURL     secretURL `name:"web.external-url" placeholder:"URL" help:"The URL under which the server is externally reachable. Its path is the prefix of all routes, unless --web.route-prefix sets another one."`
 	RoutePrefix     string    `name:"web.route-prefix" placeholder:"PATH" help:"Prefix for the internal routes of web endpoints."`
-	EnableLifecycle bool      `name:"web.enable-lifecycle" help:"Enable reload via HTTP request."`
-	CORSOrigin      string    `name:"web.cors.origin" default:".*" help:"Regular expression for the CORS origin. It is fully anchored."`
+	EnableLifecycle bool      `name:"web.enable-lifecycle" negatable:"" help:"Enable reload via HTTP request."`
+	CORSOrigin      string    `name:"web.cors.origin" default:".*" placeholder:"REGEX" help:"Regular expression for the CORS origin. It is fully anchored. ${default} by default."`
 
 	Path             string   `name:"storage.tsdb.path" default:"data" help:"Base path for metrics storage."`
 	RetentionTime    duration `name:"storage.tsdb.retention.time" default:"0s" help:"How long to retain samples. Defaults to 15d if no retention size is set either."`
 	RetentionSize    size     `name:"storage.tsdb.retention.size" default:"0" help:"Maximum number of bytes of blocks to retain, e.g. 512MB."`
-	NoLockfile       bool     `name:"storage.tsdb.no-lockfile" help:"Do not create a lockfile in the data directory."`
+	MinFree          size     `name:"storage.tsdb.min-free" default:"256MiB" help:"Refuse samples with 503 while the disk has less free space than this. At most a twentieth of the disk is kept free. Pushed profiles are refused while it has less than twice as much. 0 disables the check."`
+	NoLockfile       bool     `name:"storage.tsdb.no-lockfile" negatable:"" help:"Do not create a lockfile in the data directory, and do not lock the directory of profiles."`
 	MinBlockDuration duration `name:"storage.tsdb.min-block-duration" default:"2h" hidden:"" help:"Minimum duration of a data block before being persisted."`
 	MaxBlockDuration duration `name:"storage.tsdb.max-block-duration" default:"0s" hidden:"" help:"Maximum duration compacted blocks may span. Defaults to a tenth of the retention time."`
 	WALSegmentSize   size     `name:"storage.tsdb.wal-segment-size" default:"0" hidden:"" help:"Size at which to split the segment files of the write-ahead log, 10MB to 256MB."`
+	WALCompress      bool     `name:"storage.tsdb.wal-compression" default:"true" negatable:"" hidden:"" help:"Compress the write-ahead log."`
 	WALCompression   string   `name:"storage.tsdb.wal-compression-type" enum:"snappy,zstd,none" default:"snappy" hidden:"" help:"Compression of the write-ahead log (${enum})."`
+
+	Tuning serveTuningFlags `embed:""`
 
 	ReadConcurrentLimit int `name:"storage.remote.read-concurrent-limit" default:"10" help:"Maximum number of concurrent remote read calls. 0 means no limit."`
 	ReadSampleLimit     int `name:"storage.remote.read-sample-limit" default:"50000000" help:"Maximum number of samples of a remote read query with response type SAMPLES. 0 means no limit. It does not apply to streamed chunks."`
@@ -78,15 +50,20 @@ type serveCommand struct {
 
 	ReadSlowTimeout duration `name:"storage.remote.read-timeout" default:"15m" help:"Maximum total time that a remote read response may wait for a slow reader. 0 means no limit."`
 	ReadSortMemory  size     `name:"storage.remote.read-sort-memory" default:"12MiB" help:"Memory to sort a response of a remote_read endpoint, whose series may come in any order. A larger unsorted response fails."`
+	ReadPartial     bool     `name:"storage.remote.read-partial" help:"Respond to remote read without the series of a remote_read endpoint that fails, as Prometheus does. Without it the request fails with 502, since the protocol has no warnings."`
 
 	LookbackDelta  duration `name:"query.lookback-delta" default:"5m" help:"The maximum lookback duration for retrieving metrics during expression evaluations."`
 	QueryTimeout   duration `name:"query.timeout" default:"2m" help:"Maximum time a query may take before being aborted."`
 	MaxConcurrency int      `name:"query.max-concurrency" default:"20" help:"Maximum number of queries executed concurrently."`
+	QueryEngine    string   `name:"query.engine" enum:"columns,prometheus" default:"columns" help:"Engine that evaluates queries (${enum}). Results are the same. Prometheus' engine also evaluates what the other does not know."`
 	MaxSamples     int      `name:"query.max-samples" default:"50000000" help:"Maximum number of samples a single query can load into memory."`
 
 	DiscoveryReloadInterval duration `name:"scrape.discovery-reload-interval" default:"5s" hidden:"" help:"Interval at which changed targets are applied."`
+	AdjustTimestamps        bool     `name:"scrape.adjust-timestamps" default:"true" negatable:"" hidden:"" help:"Adjust the timestamps of scrapes to their schedule."`
+	TimestampTolerance      duration `name:"scrape.timestamp-tolerance" default:"2ms" hidden:"" help:"Maximum difference that the timestamp of a scrape is adjusted by."`
 	Features                []string `name:"enable-feature" sep:"none" placeholder:"NAME,..." help:"Comma-separated feature names: ${features}."`
 
+	Hosts       hostFlags     `embed:""`
 	Receive     receiveFlags  `embed:""`
 	Profiles    profileFlags  `embed:""`
 	Objstore    objstoreFlags `embed:""`
@@ -95,50 +72,46 @@ type serveCommand struct {
 
 	AllowAnonymous bool `name:"grpc-server-allow-anonymous" help:"Allow gRPC clients without certificates at an address that is not loopback, although --web.config.file requires passwords or client certificates."`
 
-	Log    logFlags    `embed:""`
-	Memory memoryFlags `embed:""`
+	Log           logFlags    `embed:""`
+	Memory        memoryFlags `embed:""`
+	MemoryRefresh duration    `name:"auto-gomemlimit.refresh-interval" default:"0s" help:"Interval at which GOMEMLIMIT is set again from the memory limit of the container. 0 means once, at the start."`
+	AutoMaxProcs  bool        `name:"auto-gomaxprocs" default:"true" negatable:"" help:"Set GOMAXPROCS from the CPU quota of the container."`
+
+	Peer kong.Plugins `embed:""`
 }
 
-// features are the supported feature flags of Prometheus. Some are always enabled.
-var features = map[string]func(*role.ServeOptions){
-	"promql-experimental-functions":   func(o *role.ServeOptions) { o.Query.ExperimentalFunctions = true },
-	"promql-extended-range-selectors": func(o *role.ServeOptions) { o.Query.ExtendedRangeSelectors = true },
-	"promql-binop-fill-modifiers":     func(o *role.ServeOptions) { o.Query.BinopFillModifiers = true },
-	"promql-delayed-name-removal":     func(o *role.ServeOptions) { o.Query.DelayedNameRemoval = true },
-	"promql-per-step-stats":           func(o *role.ServeOptions) { o.Query.PerStepStats = true },
-	"type-and-unit-labels": func(o *role.ServeOptions) {
-		o.Query.TypeAndUnitLabels, o.Scrape.TypeAndUnitLabels, o.Write.TypeAndUnitLabels = true, true, true
-	},
-	"metadata-wal-records": func(o *role.ServeOptions) {
-		o.Scrape.MetadataInWAL, o.Write.MetadataInWAL = true, true
-	},
-	"memory-snapshot-on-shutdown": func(o *role.ServeOptions) { o.Store.SnapshotOnShutdown = true },
-	"exemplar-storage":            func(*role.ServeOptions) {}, // always enabled here
-	"promql-duration-expr":        func(*role.ServeOptions) {}, // always enabled, as in Prometheus
-	"native-histograms":           func(*role.ServeOptions) {}, // a setting of scrape_configs, as in Prometheus
+// serveTuningFlags are flags of Prometheus about its TSDB that few servers need.
+type serveTuningFlags struct {
+	ChunkSegmentSize    size     `name:"storage.tsdb.max-block-chunk-segment-size" default:"0" hidden:"" help:"Maximum size of one segment of chunks in a block."`
+	CompactOverlapping  bool     `name:"storage.tsdb.allow-overlapping-compaction" default:"true" negatable:"" hidden:"" help:"Compact blocks that overlap."`
+	WriteQueueSize      int      `name:"storage.tsdb.head-chunks-write-queue-size" default:"0" help:"Size of the queue of head chunks to write to disk. 0 disables the queue."`
+	SamplesPerChunk     int      `name:"storage.tsdb.samples-per-chunk" default:"120" hidden:"" help:"Target number of samples per chunk."`
+	CompactionDelayMax  int      `name:"storage.tsdb.delayed-compaction.max-percent" default:"10" hidden:"" help:"Maximum random delay of a compaction with the feature delayed-compaction, in percent of the range of the head."`
+	UploadedBlocksFile  string   `name:"storage.tsdb.delay-compact-file.path" placeholder:"FILE" help:"File in which an uploader, such as the sidecar, lists the uploaded blocks. Blocks of level 1 are compacted only once they are listed."`
+	BlockReloadInterval duration `name:"storage.tsdb.block-reload-interval" default:"1m" hidden:"" help:"Interval at which new and removed blocks are looked for."`
 }
 
-func featureNames() string {
-	names := make([]string, 0, len(features))
-	for name := range features {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return strings.Join(names, ", ")
+// apply sets the options of the store.
+func (f serveTuningFlags) apply(o *tsdb.Options) {
+	o.ChunkSegmentBytes, o.HeadQueueSize, o.SamplesPerChunk = int64(f.ChunkSegmentSize), f.WriteQueueSize, f.SamplesPerChunk
+	o.CompactionDelayPercent, o.UploadedBlocksFile, o.BlockReloadInterval = f.CompactionDelayMax, f.UploadedBlocksFile, time.Duration(f.BlockReloadInterval)
+	o.KeepOverlappingBlocks = !f.CompactOverlapping
 }
 
 // Run is called by kong.
-func (c *serveCommand) Run(ctx context.Context, k *kong.Context) error {
+func (c *serveCommand) Run(ctx context.Context, k *kong.Context, without ignored) error {
 	logger, level, err := c.Log.logger()
 	if err != nil {
 		return err
 	}
 	opts, err := c.options()
 	if err != nil {
-		return err
+		return usageError{err}
 	}
 	opts.Logger, opts.LogLevel, opts.Flags, opts.Web.CommandLine = logger, level, flagValues(k), commandLine(k, os.Args)
-	c.Memory.apply(logger)
+	append(without, ignoredFeatures(c.Features)...).warn(logger)
+	setGOMAXPROCS(c.AutoMaxProcs)
+	c.Memory.apply(ctx, logger, time.Duration(c.MemoryRefresh))
 	serve, err := role.NewServe(opts)
 	if err != nil {
 		return err
@@ -156,6 +129,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 			ExternalURL:     string(c.ExternalURL),
 			RoutePrefix:     c.RoutePrefix,
 			CORSOrigin:      c.CORSOrigin,
+			AllowedHosts:    c.Hosts.Allowed,
 			EnableLifecycle: c.EnableLifecycle,
 			MaxConnections:  c.MaxConnections,
 			ReadTimeout:     time.Duration(c.ReadTimeout),
@@ -168,6 +142,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 			MaxBlockDuration: time.Duration(c.MaxBlockDuration),
 			WALSegmentBytes:  int(c.WALSegmentSize),
 			WALCompression:   compression.Type(c.WALCompression),
+			FreeBytesMin:     minFree(c.MinFree),
 			NoLockfile:       c.NoLockfile,
 		},
 		Query: promql.Options{
@@ -175,17 +150,29 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 			Timeout:        time.Duration(c.QueryTimeout),
 			MaxConcurrency: c.MaxConcurrency,
 			LookbackDelta:  time.Duration(c.LookbackDelta),
+			Flags:          hint.Flags{"MaxSamples": "--query.max-samples"},
 		},
-		Scrape: scrape.Options{DiscoveryReloadInterval: time.Duration(c.DiscoveryReloadInterval)},
-		Write:  remotewrite.Options{},
+		Engine: c.QueryEngine,
+		Scrape: scrape.Options{
+			DiscoveryReloadInterval: time.Duration(c.DiscoveryReloadInterval),
+			ExactTimestamps:         !c.AdjustTimestamps,
+			TimestampTolerance:      time.Duration(c.TimestampTolerance),
+		},
+		Write: remotewrite.Options{Messages: c.Receive.Messages},
 		Read: remoteread.Options{
 			ConcurrentMax: c.ReadConcurrentLimit,
 			SamplesMax:    c.ReadSampleLimit,
 			FrameBytesMax: c.ReadMaxBytesInFrame,
 			ReaderWaitMax: time.Duration(c.ReadSlowTimeout),
+			Partial:       c.ReadPartial,
+			Flags:         hint.Flags{"SamplesMax": "--storage.remote.read-sample-limit"},
 		},
 		ReadSort: int(c.ReadSortMemory),
 	}
+	if !c.WALCompress {
+		opts.Store.WALCompression = compression.None
+	}
+	c.Tuning.apply(&opts.Store)
 	var err error
 	if opts.Ship, err = c.Objstore.options(); err != nil {
 		return opts, err
@@ -193,20 +180,16 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 	if err := c.Receive.check(c.Profiles); err != nil {
 		return opts, err
 	}
+	if err := opts.Write.Validate(); err != nil {
+		return opts, fmt.Errorf("--web.remote-write-receiver.accepted-protobuf-messages: %w", err)
+	}
 	opts.Receive = c.Receive.options(time.Duration(c.ReadTimeout))
 	opts.Profiles = c.Profiles.options()
+	opts.Profiles.Store.NoLock = c.NoLockfile
+	opts.Profiles.Store.FreeBytesMin = 2 * int64(c.MinFree)
 	opts.GRPC, opts.StoreAPI = c.GRPC.options(c.GRPCAddress)
 	opts.GRPC.AllowAnonymous = c.AllowAnonymous
-	for _, list := range c.Features {
-		for name := range strings.SplitSeq(list, ",") {
-			enable, ok := features[strings.TrimSpace(name)]
-			if !ok {
-				return opts, fmt.Errorf("--enable-feature: unknown feature %q; must be one of: %s", name, featureNames())
-			}
-			enable(&opts)
-		}
-	}
-	return opts, nil
+	return opts, enableFeatures(c.Features, &opts)
 }
 
 // flagValues returns the value of every flag of the command, by name.
@@ -224,4 +207,12 @@ func flagValues(k *kong.Context) map[string]string {
 		}
 	}
 	return values
+}
+
+// minFree returns the option of --storage.tsdb.min-free, where a negative value means none.
+func minFree(s size) int64 {
+	if s == 0 {
+		return -1
+	}
+	return int64(s)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/ferula-io/ferula/internal/hostcheck"
 	"github.com/ferula-io/ferula/internal/role"
 )
 
@@ -28,10 +28,6 @@ type sidecarCommand struct {
 	Path           string    `name:"tsdb.path" default:"./data" help:"Data directory of Prometheus, whose blocks are uploaded."`
 	MinTime        minTime   `name:"min-time" default:"0000-01-01T00:00:00Z" help:"Minimum time of samples to serve: RFC 3339, or a duration relative to now such as -1d."`
 
-	HTTPAddress     string   `name:"http-address" default:"127.0.0.1:10902" help:"Listen host:port for HTTP endpoints."`
-	HTTPGracePeriod duration `name:"http-grace-period" default:"2m" help:"Time to wait for requests in progress at shutdown."`
-	HTTPConfig      string   `name:"http.config" placeholder:"FILE" help:"File that enables TLS or authentication for all HTTP endpoints."`
-
 	GRPCAddress string    `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for the StoreAPI."`
 	GRPC        grpcFlags `embed:""`
 	SortBytes   size      `name:"store.sort-bytes" default:"256MB" help:"Maximum memory of one request to sort series again, after an external label replaced one of their labels or a label was removed. A request that exceeds it fails."`
@@ -39,24 +35,16 @@ type sidecarCommand struct {
 	SelectionsMax int `name:"prometheus.max-selections" default:"3" help:"Maximum remote reads of one Series request if series have a label with the name of an external label. With more values of that label, one remote read is sorted in the sidecar."`
 	ReadsMax      int `name:"prometheus.max-remote-reads" default:"8" help:"Maximum number of concurrent remote reads. Further requests wait. Prometheus' --storage.remote.read-concurrent-limit is 10 by default."`
 
-	ReloadConfig  string   `name:"reloader.config-file" placeholder:"FILE" help:"Configuration file of Prometheus to watch. Prometheus reloads it when it changes."`
-	ReloadOutput  string   `name:"reloader.config-envsubst-file" placeholder:"FILE" help:"Output file for the configuration with $(NAME) replaced by environment variables."`
-	ReloadDirs    []string `name:"reloader.rule-dir" sep:"none" placeholder:"DIR" help:"Directory of rules to watch (repeatable)."`
-	ReloadWatch   duration `name:"reloader.watch-interval" default:"3m" help:"Maximum interval at which the watched files are read again. Values above 5s mean 5s."`
-	ReloadRetry   duration `name:"reloader.retry-interval" default:"5s" help:"Time to wait after a failed reload."`
-	ReloadMethod  string   `name:"reloader.method" enum:"http,signal" default:"http" help:"Method to reload Prometheus. Only http is supported; signal is refused."`
-	ReloadProcess string   `name:"reloader.process-name" default:"prometheus" hidden:"" help:"Refused unless it is the default: see reloader.method."`
-
-	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Tracing configuration as YAML, type OTLP."`
-	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing" help:"File with the tracing configuration, type OTLP."`
-	RequestLog        string `name:"request.logging-config" hidden:"" xor:"requestlog" help:"Inert: calls are counted by metrics, and failed calls are logged."`
-	RequestLogFile    string `name:"request.logging-config-file" hidden:"" xor:"requestlog" help:"Inert: see request.logging-config."`
-
-	AutoMemory  bool    `name:"enable-auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the memory limit of the container or of the system."`
-	MemoryRatio float64 `name:"auto-gomemlimit.ratio" default:"0.9" help:"Ratio of GOMEMLIMIT to that memory limit."`
+	ReloadConfig string   `name:"reloader.config-file" placeholder:"FILE" help:"Configuration file of Prometheus to watch. Prometheus reloads it when it changes."`
+	ReloadOutput string   `name:"reloader.config-envsubst-file" placeholder:"FILE" help:"Output file for the configuration with $(NAME) replaced by environment variables."`
+	ReloadDirs   []string `name:"reloader.rule-dir" sep:"none" placeholder:"DIR" help:"Directory of rules to watch (repeatable)."`
+	ReloadWatch  duration `name:"reloader.watch-interval" default:"3m" help:"Maximum interval at which the watched files are read again. Values above 5s mean 5s."`
+	ReloadRetry  duration `name:"reloader.retry-interval" default:"5s" help:"Time to wait after a failed reload."`
+	ReloadMethod string   `name:"reloader.method" enum:"http,signal" default:"http" help:"Method to reload Prometheus. Only http is supported; signal is refused."`
 
 	Objstore objstoreFlags `embed:""`
-	Log      logFlags      `embed:""`
+	Process  processFlags  `embed:""`
+	Peer     kong.Plugins  `embed:""`
 }
 
 // minTime is an absolute time, or a duration relative to now.
@@ -92,33 +80,24 @@ func (m minTime) ms() int64 {
 }
 
 // Run is called by kong.
-func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context) error {
-	logger, _, err := c.Log.logger()
+func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context, without ignored) error {
+	logger, _, err := c.Process.Log.logger()
 	if err != nil {
 		return err
 	}
 	opts, err := c.options()
 	if err != nil {
-		return err
+		return usageError{err}
 	}
 	opts.Logger, opts.Web.CommandLine = logger, commandLine(k, os.Args)
-	c.warn(logger)
-	memory := memoryFlags{Auto: c.AutoMemory, Ratio: c.MemoryRatio}
-	if err := memory.Validate(); err != nil {
-		return err
-	}
-	memory.apply(logger)
+	without.warn(logger)
+	defer ignoreHangups(logger)()
+	c.Process.memory().apply(ctx, logger, 0)
 	s, err := role.NewSidecar(opts)
 	if err != nil {
 		return err
 	}
 	return s.Run(ctx)
-}
-
-func (c *sidecarCommand) warn(logger *slog.Logger) {
-	if c.RequestLog != "" || c.RequestLogFile != "" {
-		logger.Warn("ignoring flags without effect", "flags", "request.logging-config, request.logging-config-file")
-	}
 }
 
 func (c *sidecarCommand) options() (role.SidecarOptions, error) {
@@ -130,8 +109,8 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 		}
 		return got
 	}
-	if c.ReloadMethod != "http" || c.ReloadProcess != "prometheus" {
-		errs = append(errs, errors.New("--reloader.method=signal and --reloader.process-name are not supported: Prometheus is reloaded over HTTP, which requires its --web.enable-lifecycle"))
+	if c.ReloadMethod != "http" {
+		errs = append(errs, errors.New("--reloader.method=signal is not supported: Prometheus is reloaded over HTTP, which requires its --web.enable-lifecycle"))
 	}
 	if _, _, err := net.SplitHostPort(c.GRPCAddress); err != nil {
 		errs = append(errs, fmt.Errorf("--grpc-address: %w", err))
@@ -139,12 +118,14 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 	ship, err := c.Objstore.options()
 	errs = append(errs, err)
 	grpc, limits := c.GRPC.options(c.GRPCAddress)
-	limits.SortBytesMax = int(c.SortBytes)
+	limits.SortBytesMax, limits.Flags["SortBytesMax"] = int(c.SortBytes), "--store.sort-bytes"
 	if c.SelectionsMax < 1 || c.ReadsMax < c.SelectionsMax {
 		errs = append(errs, fmt.Errorf("--prometheus.max-selections=%d must be at least 1, and --prometheus.max-remote-reads=%d not less", c.SelectionsMax, c.ReadsMax))
 	}
+	web := c.Process.web()
+	web.AllowedHosts = []string{hostcheck.Any}
 	return role.SidecarOptions{
-		Web:           role.WebOptions{ListenAddress: c.HTTPAddress, ConfigFile: c.HTTPConfig, DrainTimeout: time.Duration(c.HTTPGracePeriod)},
+		Web:           web,
 		GRPC:          grpc,
 		PrometheusURL: string(c.PrometheusURL),
 		HTTPClient:    content("prometheus.http-client", c.HTTPClient, c.HTTPClientFile),
@@ -161,6 +142,6 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 			Every: min(time.Duration(c.ReloadWatch), 5*time.Second), Retry: time.Duration(c.ReloadRetry),
 		},
 		Limits:  limits,
-		Tracing: content("tracing.config", c.TracingConfig, c.TracingConfigFile),
+		Tracing: content("tracing.config", c.Process.TracingConfig, c.Process.TracingConfigFile),
 	}, errors.Join(errs...)
 }

@@ -1,13 +1,9 @@
 package main
 
 import (
-	"os"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/ferula-io/ferula/internal/role"
 )
@@ -87,48 +83,6 @@ func TestSidecarCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 	} {
 		if _, err := sidecarOptions(t, args...); err == nil {
 			t.Errorf("%q is accepted", args)
-		}
-	}
-}
-
-// The flags are those of the help of Thanos 0.42.4.
-func TestSidecarCommand_EveryThanosFlagIsKnownAndDocumented(t *testing.T) {
-	list, err := os.ReadFile("testdata/thanos-sidecar-flags.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := os.ReadFile("../../docs/ops/flags.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, found := strings.Cut(string(doc), "\n## sidecar\n")
-	if !found {
-		t.Fatal("docs/ops/flags.md has no section about the sidecar")
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
-	known := map[string]bool{}
-	var cli commands
-	parser, err := kong.New(&cli, kong.Vars{"features": "", "version": ""})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, command := range parser.Model.Children {
-		if command.Name == "sidecar" {
-			for _, flag := range command.Flags {
-				known[flag.Name] = true
-			}
-		}
-	}
-	names := strings.Fields(string(list))
-	if len(names) < 40 {
-		t.Fatalf("only %d flags in the list", len(names))
-	}
-	for _, name := range names {
-		if !regexp.MustCompile("(?m)^\\| `--" + regexp.QuoteMeta(name) + "` \\| (honoured|inert|refused) \\|").MatchString(section) {
-			t.Errorf("docs/ops/flags.md has no row for --%s", name)
-		}
-		if !known[name] {
-			t.Errorf("--%s is not known", name)
 		}
 	}
 }

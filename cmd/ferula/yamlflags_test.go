@@ -36,10 +36,7 @@ func optionsOf(t *testing.T, args ...string) error {
 func yamlFlags(t *testing.T) map[string][]*kong.Flag {
 	t.Helper()
 	var cli commands
-	parser, err := kong.New(&cli, kong.Vars{"features": "", "version": ""})
-	if err != nil {
-		t.Fatal(err)
-	}
+	parser := parserOf(t, &cli)
 	flags := map[string][]*kong.Flag{}
 	for _, command := range parser.Model.Children {
 		for _, flag := range command.Flags {
@@ -98,10 +95,7 @@ func TestCommandLine_SecretsAreMasked(t *testing.T) {
 		"--tracing.config=hidden", "--tsdb.path=shown", "--log.level", "debug", "--prometheus.url", "http://eve:hidden@h:1:2/",
 	}
 	var cli commands
-	parser, err := kong.New(&cli, kong.Vars{"features": "", "version": ""})
-	if err != nil {
-		t.Fatal(err)
-	}
+	parser := parserOf(t, &cli)
 	k, err := parser.Parse(args[1:])
 	if err != nil {
 		t.Fatal(err)

@@ -3,22 +3,22 @@ package role
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"net"
 	"net/http"
-	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/bridge/downstreamprobe"
+	"github.com/ferula-io/ferula/internal/bridge/resultscache"
 	"github.com/ferula-io/ferula/internal/frontend"
-	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
-	"github.com/ferula-io/ferula/internal/frontend/splice"
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/process/httpserver"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
+	"github.com/ferula-io/ferula/internal/process/tracing"
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
@@ -45,52 +45,52 @@ type QueryFrontendOptions struct {
 
 // QueryFrontend is a query frontend process. Call NewQueryFrontend, then Run once.
 type QueryFrontend struct {
-	opts      QueryFrontendOptions
-	reg       *registry
-	client    *downstream.Client
-	seen      *observedDownstream
-	tracing   *tracing
-	slots     *limit.Limiter // of concurrent requests to the downstream
-	caches    []*cache.Cache
-	listener  net.Listener
-	readiness *readiness
-	handler   http.Handler
+	opts     QueryFrontendOptions
+	reg      *telemetry.Registry
+	client   *downstream.Client
+	probe    *downstreamprobe.Probe
+	tracing  *tracing.Tracing
+	slots    *limit.Limiter // of concurrent requests to the downstream
+	listener net.Listener
+	process  *process.Process
 }
 
 // NewQueryFrontend builds the process and opens its listener.
 func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
-	opts.Web = opts.Web.withDefaults()
-	q := &QueryFrontend{opts: opts, reg: newRegistry(), readiness: &readiness{}}
+	opts.Web = opts.Web.WithDefaults()
+	q := &QueryFrontend{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger)}
 	defer func() {
 		if err != nil {
-			_ = q.free()
+			_ = q.process.Close()
 		}
 	}()
-	if q.tracing, err = newTracing(opts.Tracing, "ferula-query-frontend"); err != nil {
+	if q.tracing, err = tracing.New(opts.Tracing, "ferula-query-frontend"); err != nil {
 		return nil, fmt.Errorf("tracing.config: %w", err)
 	}
+	q.process.Add(process.Component{Name: "tracing", Close: q.tracing.Close})
 	if opts.Tracing != "" {
-		opts.Downstream.Wrap = q.tracing.roundTripper
+		opts.Downstream.Wrap = q.tracing.RoundTripper
 	}
-	if q.client, err = downstream.New(opts.Downstream, opts.Logger.With("component", "downstream"), q.reg.own); err != nil {
+	if q.client, err = downstream.New(opts.Downstream, opts.Logger.With("component", "downstream"), q.reg.Own); err != nil {
 		return nil, fmt.Errorf("downstream: %w", err)
 	}
-	q.seen = &observedDownstream{Client: q.client}
+	q.probe = downstreamprobe.New(q.client, q.readiness())
+	q.process.Add(process.Component{Name: "downstream", Run: q.probe.Run, Close: func() error { q.client.Close(); return nil }})
 	o := opts.Frontend
-	o.Downstream, o.Logger, o.Metrics = q.seen, opts.Logger, q.reg.own
-	o.Tracer, o.Propagator = q.tracing.provider.Tracer("ferula/frontend"), q.tracing.propagator
+	o.Downstream, o.Logger, o.Metrics = q.probe, opts.Logger, q.reg.Own
+	o.Tracer, o.Propagator = q.tracing.Provider.Tracer("ferula/frontend"), q.tracing.Propagator
 	if o.Cache, err = q.newCache(opts.RangeCache, "query_range"); err != nil {
 		return nil, fmt.Errorf("query-range.response-cache-config: %w", err)
 	}
 	if o.LabelCache, err = q.newCache(opts.LabelCache, "labels"); err != nil {
 		return nil, fmt.Errorf("labels.response-cache-config: %w", err)
 	}
-	admission, err := limit.New(opts.Limits, q.reg.own)
+	admission, err := limit.New(opts.Limits, q.reg.Own)
 	if err != nil {
 		return nil, fmt.Errorf("limits: %w", err)
 	}
 	o.Admission = admission
-	slots, err := newSlots(opts, q.reg.own)
+	slots, err := newSlots(opts, q.reg.Own)
 	if err != nil {
 		return nil, fmt.Errorf("limits: %w", err)
 	}
@@ -99,10 +99,11 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if q.listener, err = opts.Web.listen(); err != nil {
+	if q.listener, err = opts.Web.Listen(); err != nil {
 		return nil, err
 	}
-	q.handler = q.newHandler(front)
+	q.process.Add(closingListener(q.listener))
+	q.process.AddServer(webServer(opts.Web, q.listener, q.reg.Instrumented(q.newHandler(front)), opts.Logger))
 	return q, nil
 }
 
@@ -121,51 +122,22 @@ func (q *QueryFrontend) newCache(yaml, name string) (frontend.RangeCache, error)
 	if yaml == "" {
 		return nil, nil
 	}
-	c, inert, err := cache.FromConfig([]byte(yaml), cache.Options{Name: name, Merge: mergeExtents}, q.opts.Logger.With("component", "cache", "cache", name), q.reg.own)
+	c, inert, err := resultscache.New(yaml, name, q.opts.Logger, q.reg.Own)
 	if err != nil {
 		return nil, err
 	}
 	if len(inert) > 0 {
 		q.opts.Logger.Warn("Ignoring keys of the cache configuration that have no effect", "cache", name, "keys", inert)
 	}
-	q.caches = append(q.caches, c)
-	return rangeCache{c}, nil
-}
-
-// mergeExtents joins adjacent cached extents into one response. The cache calls it when
-// it compacts extents.
-func mergeExtents(_ context.Context, dst io.Writer, sources []cache.Source) error {
-	parts := make([]splice.Part, len(sources))
-	for i, source := range sources {
-		parts[i] = splice.Part{Body: source, Cut: true, FromMS: source.StartMS, ToMS: source.EndMS}
-	}
-	_, err := splice.New(splice.Options{}).Write(dst, parts)
-	return err
-}
-
-// rangeCache implements frontend.RangeCache on a cache.
-type rangeCache struct{ *cache.Cache }
-
-// Lookup implements frontend.RangeCache.
-func (k rangeCache) Lookup(ctx context.Context, key string, startMS, endMS int64) []frontend.Extent {
-	found := k.Cache.Lookup(ctx, key, startMS, endMS)
-	extents := make([]frontend.Extent, len(found))
-	for i, e := range found {
-		extents[i] = e
-	}
-	return extents
-}
-
-// Keep implements frontend.RangeCache.
-func (k rangeCache) Keep(key string, startMS, endMS, stepMS int64) frontend.CacheWriter {
-	return k.Cache.Writer(key, startMS, endMS, stepMS)
+	q.process.Add(process.Component{Name: "cache " + name, Close: c.Close})
+	return c, nil
 }
 
 func (q *QueryFrontend) newHandler(front *frontend.Frontend) http.Handler {
 	mux := http.NewServeMux()
-	q.opts.Web.registerDebugEndpoints(mux, "", q.readiness)
-	mux.Handle("GET /metrics", metricsHandler(q.reg, q.opts.Logger))
-	mux.Handle("/", q.withCORS(guardForwarded(originGuard(nil), front)))
+	q.opts.Web.RegisterDebugEndpoints(mux, "", &q.process.Readiness)
+	mux.Handle("GET /metrics", q.reg.Handler(q.opts.Logger))
+	mux.Handle("/", q.withCORS(httpserver.GuardForwarded(httpserver.OriginGuard(nil), front)))
 	return mux
 }
 
@@ -194,129 +166,25 @@ func (q *QueryFrontend) Addr() net.Addr { return q.listener.Addr() }
 
 // Run serves until ctx is canceled or the server fails, then drains running requests.
 func (q *QueryFrontend) Run(ctx context.Context) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	server := q.opts.Web.server(q.reg.instrumented(q.handler), q.opts.Logger)
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		if err := q.opts.Web.serve(q.listener, server, q.opts.Logger); err != nil {
-			stop(fmt.Errorf("web server: %w", err))
-		}
-	})
 	q.opts.Logger.Info("Listening", "address", q.listener.Addr().String())
-	q.followDownstream(ctx)
-	q.readiness.stopping()
-	q.opts.Logger.Info("Stopping", "reason", context.Cause(ctx))
-	err := q.opts.Web.drain(server)
-	serving.Wait()
-	if e := context.Cause(ctx); !errors.Is(e, context.Canceled) {
-		err = errors.Join(err, e)
-	}
-	return errors.Join(err, q.free())
+	return q.process.Run(ctx)
 }
 
-const (
-	probeEvery   = 10 * time.Second
-	probeTimeout = 5 * time.Second // or ProbeEvery if that is shorter
-)
-
-// followDownstream sets the readiness of the process to that of the downstream until
-// ctx is canceled. Requests are forwarded regardless of it: readiness is for load
-// balancers that choose among several frontends.
-func (q *QueryFrontend) followDownstream(ctx context.Context) {
-	every := q.opts.ProbeEvery
-	if every == 0 {
-		every = probeEvery
+// readiness makes the process as ready as the downstream. Requests are forwarded
+// regardless of it: readiness is for load balancers that choose among several frontends.
+func (q *QueryFrontend) readiness() downstreamprobe.Options {
+	to := httpserver.RedactedURL(q.opts.Downstream.URL)
+	return downstreamprobe.Options{
+		Every:   q.opts.ProbeEvery,
+		Busy:    func() bool { return q.slots.Full() },
+		IsReady: q.process.IsReady,
+		Ready: func() {
+			q.process.Ready()
+			q.opts.Logger.Info("Ready", "url", q.opts.Web.Scheme()+"://"+q.listener.Addr().String()+"/", "downstream", to)
+		},
+		Waiting: func(err error) {
+			q.process.Waiting()
+			q.opts.Logger.Warn("Not ready: the downstream is not available", "downstream", to, "err", err)
+		},
 	}
-	begun, reported := time.Now(), false
-	for ctx.Err() == nil {
-		var err error
-		if every > 0 {
-			err = q.probe(ctx)
-		}
-		// While all slots are in use, the probe waits like a query does. It may then time
-		// out although the downstream is available.
-		alive := err == nil || q.seen.since(begun) || q.readiness.isReady() && q.slots.Full()
-		begun = time.Now()
-		switch {
-		case ctx.Err() != nil:
-			return
-		case alive && !q.readiness.isReady():
-			q.readiness.ready()
-			reported = false
-			q.opts.Logger.Info("Ready", "url", q.opts.Web.scheme()+"://"+q.listener.Addr().String()+"/", "downstream", redactedURL(q.opts.Downstream.URL))
-		case !alive && (q.readiness.isReady() || !reported):
-			q.readiness.waiting()
-			reported = true
-			q.opts.Logger.Warn("Not ready: the downstream is not available", "downstream", redactedURL(q.opts.Downstream.URL), "err", err)
-		}
-		if every < 0 {
-			<-ctx.Done()
-			return
-		}
-		pause := every
-		if !alive {
-			pause = min(pause, 2*time.Second) // the downstream may be starting
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
-	}
-}
-
-// probe requests /-/ready of the downstream. Every status below 500 means ready, also
-// 404: a server may implement the query API without a readiness endpoint.
-func (q *QueryFrontend) probe(ctx context.Context) error {
-	timeout := probeTimeout
-	if every := q.opts.ProbeEvery; every > 0 {
-		timeout = min(timeout, every)
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	resp, err := q.client.Open(ctx, downstream.Request{Path: "/-/ready", Retries: -1})
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.Status >= http.StatusInternalServerError {
-		return fmt.Errorf("GET /-/ready returned status %d", resp.Status)
-	}
-	return nil
-}
-
-// observedDownstream records the time of the last successful response. A downstream
-// that responds to queries is available although it is too busy for a probe.
-type observedDownstream struct {
-	*downstream.Client
-	last atomic.Int64 // ns since the epoch
-}
-
-// Open implements frontend.Downstream.
-func (s *observedDownstream) Open(ctx context.Context, r downstream.Request) (*downstream.Response, error) {
-	resp, err := s.Client.Open(ctx, r)
-	if err == nil && resp.Status < http.StatusInternalServerError {
-		s.last.Store(time.Now().UnixNano())
-	}
-	return resp, err
-}
-
-// since reports whether there was a response after t.
-func (s *observedDownstream) since(t time.Time) bool { return s.last.Load() > t.UnixNano() }
-
-// free releases the resources of NewQueryFrontend.
-func (q *QueryFrontend) free() error {
-	var errs []error
-	for _, c := range q.caches {
-		errs = append(errs, c.Close())
-	}
-	if q.client != nil {
-		q.client.Close()
-	}
-	if q.tracing != nil {
-		errs = append(errs, q.tracing.close())
-	}
-	return errors.Join(errs...)
 }

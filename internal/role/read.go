@@ -14,8 +14,11 @@ import (
 
 	configutil "github.com/prometheus/common/config"
 
+	"github.com/ferula-io/ferula/internal/bridge/storeclient"
 	"github.com/ferula-io/ferula/internal/export"
 	"github.com/ferula-io/ferula/internal/export/localdb"
+	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/process/httpserver"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/wire/remoteread"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
@@ -65,7 +68,7 @@ func (opts ReadOptions) source() (series.Source, func(error) bool, error) {
 	case opts.URL != "" && opts.TSDBPath != "" || opts.URL != "" && opts.Store != "" || opts.TSDBPath != "" && opts.Store != "":
 		return nil, nil, fmt.Errorf("%w: only one of --url, --store and --tsdb.path may be set", export.ErrOptions)
 	case opts.Store != "":
-		store, err := openStore(opts.Store, opts.StoreClient, opts.StallTimeout)
+		store, err := storeclient.Open(opts.Store, opts.StoreClient, opts.StallTimeout)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: --store: %w", export.ErrOptions, err)
 		}
@@ -88,7 +91,7 @@ func (opts ReadOptions) source() (series.Source, func(error) bool, error) {
 func (opts ReadOptions) client() (*remoteread.Client, error) {
 	u, err := url.Parse(opts.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("--url: %q is not an http or https URL", redactedURL(opts.URL))
+		return nil, fmt.Errorf("--url: %q is not an http or https URL", httpserver.RedactedURL(opts.URL))
 	}
 	if u.Path = strings.TrimRight(u.Path, "/"); !strings.HasSuffix(u.Path, "/read") {
 		u.Path += readPath
@@ -111,7 +114,7 @@ func (opts ReadOptions) client() (*remoteread.Client, error) {
 		sortDir = export.PartialDir(opts.Export.Output)
 	}
 	return remoteread.NewClient(remoteread.ClientOptions{
-		URL: u.String(), HTTP: client, StallTimeout: opts.StallTimeout, HoldBytesMax: opts.SortBytes, SortDir: sortDir,
+		URL: u.String(), HTTP: client, StallTimeout: opts.StallTimeout, HoldBytesMax: opts.SortBytes, Flags: hint.Flags{"HoldBytesMax": "--sort-memory"}, SortDir: sortDir,
 		Tries: 1, // package export retries whole windows
 	}), nil
 }

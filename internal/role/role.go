@@ -9,13 +9,26 @@
 package role
 
 import (
+	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"strconv"
 
+	"google.golang.org/grpc"
+
 	"github.com/ferula-io/ferula/internal/api"
+	"github.com/ferula-io/ferula/internal/bridge/shipping"
+	"github.com/ferula-io/ferula/internal/bridge/storeclient"
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/process/grpcserver"
+	"github.com/ferula-io/ferula/internal/process/httpserver"
+	"github.com/ferula-io/ferula/internal/process/reloader"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/version"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
 // apiVersion is the Prometheus version whose HTTP API is implemented. Grafana reads it
@@ -43,4 +56,45 @@ func setGCPercent(percent int) {
 		value = strconv.Itoa(percent)
 	}
 	_ = os.Setenv("GOGC", value) // fails only for a name with = or NUL
+}
+
+// Options of the servers and clients that several roles have.
+type (
+	WebOptions    = httpserver.Options
+	GRPCOptions   = grpcserver.Options
+	ReloadOptions = reloader.Options
+	// ShippingOptions configure the upload of blocks to an object store.
+	ShippingOptions = shipping.Options
+	// StoreClientOptions configure the gRPC connections to stores.
+	StoreClientOptions = storeclient.Options
+)
+
+// newGRPCServer creates the gRPC server of a role, with the codecs of the StoreAPI; nil
+// without a listen address.
+func newGRPCServer(opts GRPCOptions, logger *slog.Logger, reg *telemetry.Registry, register func(grpc.ServiceRegistrar)) (*grpcserver.Server, error) {
+	storeapi.RegisterSnappy()
+	return grpcserver.New(opts, storeapi.GRPCServerOptions(), logger, reg.Own, register)
+}
+
+// closingListener closes the listener of a process that did not run.
+func closingListener(listener net.Listener) process.Component {
+	return process.Component{Name: "listener", Close: func() error {
+		_ = listener.Close() // already closed if the server ran
+		return nil
+	}}
+}
+
+// webServer is the HTTP server of a process.
+func webServer(opts WebOptions, listener net.Listener, handler http.Handler, logger *slog.Logger) process.Server {
+	server := opts.Server(handler, logger)
+	return process.Server{
+		Name:  "web server",
+		Serve: func() error { return opts.Serve(listener, server, logger) },
+		Drain: func() error { return opts.Drain(server) },
+	}
+}
+
+// grpcServer is the gRPC server of a process; without one it does nothing.
+func grpcServer(server *grpcserver.Server) process.Server {
+	return process.Server{Name: "gRPC server", Serve: server.Serve, Stopping: server.Stopping, Drain: server.Drain}
 }

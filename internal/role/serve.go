@@ -3,23 +3,25 @@ package role
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
-	"strings"
-	"sync"
 	"time"
 
-	"github.com/grafana/regexp"
 	"github.com/prometheus/common/promslog"
+	prompromql "github.com/prometheus/prometheus/promql"
 
 	"github.com/ferula-io/ferula/internal/api"
+	"github.com/ferula-io/ferula/internal/bridge/remotestorage"
+	"github.com/ferula-io/ferula/internal/bridge/shipping"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/process/grpcserver"
+	"github.com/ferula-io/ferula/internal/process/httpserver"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/query/promql"
 	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
@@ -34,6 +36,7 @@ type ServeOptions struct {
 	Web        WebOptions
 	Store      tsdb.Options
 	Query      promql.Options
+	Engine     string // of queries, "columns" or "prometheus"; "": columns
 	Scrape     scrape.Options
 	Write      remotewrite.Options
 	Receive    ReceiveOptions
@@ -51,48 +54,47 @@ type ServeOptions struct {
 
 // Serve is a Prometheus server in one process. Call NewServe, then Run once.
 type Serve struct {
-	opts      ServeOptions
-	reg       *registry
-	store     *tsdb.Store
-	remotes   *remotes // the local storage and the remote_read endpoints
-	engine    *promql.Engine
-	scraper   *scrape.Scraper
-	config    *liveConfig
-	profiles  *profileService
-	shipping  *shipping
-	listener  net.Listener
-	grpc      *grpcServer // nil: none
-	readiness *readiness
-	bodies    *reqbody.Reader // of all receivers
-	handler   http.Handler
-	own       *pipeListener // for scrapes of its own metrics; nil: they use the HTTP address
-	started   time.Time
-	quit      context.CancelFunc // ends Run
-	quitting  context.Context
+	opts     ServeOptions
+	reg      *telemetry.Registry
+	store    *tsdb.Store
+	remotes  *remotestorage.Storage // the local storage and the remote_read endpoints
+	engine   *promql.Engine
+	queries  prompromql.QueryEngine
+	scraper  *scrape.Scraper
+	config   *liveConfig
+	profiles *profileService
+	shipping *shipping.Shipper // nil: none
+	listener net.Listener
+	grpc     *grpcserver.Server // nil: none
+	process  *process.Process
+	bodies   *reqbody.Reader // of all receivers
+	handler  http.Handler
+	own      *httpserver.Pipe // for scrapes of its own metrics; nil: they use the HTTP address
+	started  time.Time
 }
 
 // NewServe reads and checks the configuration, builds the process and opens its
 // listeners. It opens no storage and serves no request.
 func NewServe(opts ServeOptions) (_ *Serve, err error) {
-	opts.Web = opts.Web.withDefaults()
-	s := &Serve{opts: opts, reg: newRegistry(), readiness: &readiness{}, started: time.Now().UTC(), bodies: reqbody.New(opts.Receive.Bodies)}
-	s.quitting, s.quit = context.WithCancel(context.Background())
+	opts.Web = opts.Web.WithDefaults()
+	s := &Serve{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger), started: time.Now().UTC(), bodies: reqbody.New(opts.Receive.Bodies)}
 	defer func() {
 		if err != nil {
-			s.free()
+			_ = s.process.Close()
 		}
 	}()
 	if opts.Web.MaxConnections < 0 {
 		return nil, fmt.Errorf("web.max-connections: %d is less than 1", opts.Web.MaxConnections)
 	}
-	if s.listener, err = opts.Web.listen(); err != nil {
+	if s.listener, err = opts.Web.Listen(); err != nil {
 		return nil, err
 	}
-	external, err := externalURL(opts.Web.ExternalURL, s.listener.Addr())
+	s.process.Add(closingListener(s.listener))
+	external, err := httpserver.ExternalURL(opts.Web.ExternalURL, s.listener.Addr())
 	if err != nil {
-		return nil, fmt.Errorf("external URL %q: %w", redactedURL(opts.Web.ExternalURL), err)
+		return nil, fmt.Errorf("external URL %q: %w", httpserver.RedactedURL(opts.Web.ExternalURL), err)
 	}
-	prefix := routePrefix(opts.Web.RoutePrefix, external)
+	prefix := httpserver.RoutePrefix(opts.Web.RoutePrefix, external)
 	if s.config, err = newLiveConfig(s, prefix); err != nil {
 		return nil, err
 	}
@@ -104,24 +106,36 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	opts.Store.Section = &section
 	// The TSDB would merge a block of out-of-order samples with the in-order block of that
 	// time at once, before either is shipped, and compacted blocks are not shipped.
-	opts.Store.KeepOverlappingBlocks = opts.Ship.Bucket != "" && !opts.Ship.IgnoreBlockSize
-	if s.store, err = tsdb.New(opts.Store, opts.Logger.With("component", "tsdb"), s.reg, s.reg.own); err != nil {
+	opts.Store.KeepOverlappingBlocks = opts.Store.KeepOverlappingBlocks || (opts.Ship.Bucket != "" && !opts.Ship.IgnoreBlockSize)
+	if s.store, err = tsdb.New(opts.Store, opts.Logger.With("component", "tsdb"), s.reg, s.reg.Own); err != nil {
 		return nil, fmt.Errorf("storage options: %w", err)
 	}
 	if err = s.newShipping(); err != nil {
 		return nil, err
 	}
+	s.process.Add(
+		process.Component{Name: "shipping", Run: s.shipping.Run, Close: s.shipping.Close},
+		process.Component{Name: "storage", Open: func(context.Context) error { return s.store.Open() }, Close: s.store.Close},
+	)
 	if err = s.newProfiles(); err != nil {
 		return nil, err
 	}
-	s.remotes = newRemotes(s.store, opts.ReadSort)
+	s.remotes = remotestorage.New(s.store, opts.ReadSort)
 	opts.Query.TrackerDir = opts.Store.Dir
 	if s.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), s.reg); err != nil {
 		return nil, fmt.Errorf("query options: %w", err)
 	}
+	s.process.Add(
+		process.Component{Name: "profiles", Open: s.profiles.open, Run: s.profiles.run, Close: s.profiles.close},
+		process.Component{Name: "remote read", Close: s.remotes.Close},
+		process.Component{Name: "queries", Close: s.engine.Close},
+	)
+	if s.queries, err = newQueryEngine(opts.Engine, opts.Query, s.engine, s.reg.Own); err != nil {
+		return nil, err
+	}
 	if opts.ConfigFile == "" && opts.Web.ConfigFile != "" {
-		s.own = newPipeListener(s.listener.Addr())
-		opts.Scrape.Dial = s.own.dial
+		s.own = httpserver.NewPipe(s.listener.Addr())
+		opts.Scrape.Dial = s.own.Dial
 	}
 	if s.scraper, err = scrape.New(opts.Scrape, s.store, opts.Logger, s.reg); err != nil {
 		return nil, err
@@ -129,164 +143,49 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if s.handler, err = s.newHandler(prefix, external); err != nil {
 		return nil, err
 	}
-	if err = opts.GRPC.checkAnonymous(opts.Web); err != nil && !opts.GRPC.AllowAnonymous {
+	if err = opts.GRPC.CheckAnonymous(opts.Web); err != nil && !opts.GRPC.AllowAnonymous {
 		return nil, fmt.Errorf("%w, or allow it with --grpc-server-allow-anonymous", err)
 	}
 	if err = s.newGRPC(); err != nil {
 		return nil, err
 	}
+	s.assemble()
 	return s, nil
-}
-
-// free releases the resources of a NewServe that failed.
-func (s *Serve) free() {
-	if s.listener != nil {
-		_ = s.listener.Close()
-	}
-	_ = s.shipping.close()
-	_ = s.profiles.close()
-	if s.engine != nil {
-		_ = s.engine.Close()
-	}
-	if s.scraper != nil {
-		s.scraper.Close()
-	}
 }
 
 // Addr returns the first listen address.
 func (s *Serve) Addr() net.Addr { return s.listener.Addr() }
 
 // MoreAddrs returns the listen addresses after the first.
-func (s *Serve) MoreAddrs() (addrs []net.Addr) {
-	if l, ok := s.listener.(*listenerSet); ok {
-		for _, one := range l.all[1:] {
-			addrs = append(addrs, one.Addr())
-		}
-	}
-	return addrs
-}
+func (s *Serve) MoreAddrs() []net.Addr { return httpserver.MoreAddrs(s.listener) }
 
 // GRPCAddr returns the gRPC listen address; nil without a gRPC server.
-func (s *Serve) GRPCAddr() net.Addr { return s.grpc.addr() }
+func (s *Serve) GRPCAddr() net.Addr { return s.grpc.Addr() }
+
+// assemble adds the components that apply configurations, and the servers.
+func (s *Serve) assemble() {
+	s.process.Add(
+		process.Component{Name: "configuration", Open: s.config.applyFirst, Run: s.config.watch},
+		process.Component{Name: "scraping", Run: s.scraper.Run, Close: func() error { s.scraper.Close(); return nil }},
+	)
+	if s.own != nil {
+		s.process.AddServer(s.ownServer())
+	}
+	s.process.AddServer(webServer(s.opts.Web, s.listener, s.reg.Instrumented(s.handler), s.opts.Logger), grpcServer(s.grpc))
+}
 
 // Run serves until ctx is canceled or a component fails, then shuts down in this order:
 // readiness fails, scraping stops and appends its last samples, running requests are
 // drained, and the storage is closed.
 func (s *Serve) Run(ctx context.Context) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	defer context.AfterFunc(s.quitting, func() { stop(context.Canceled) })()
 	defer s.config.listen()()
-	server := s.opts.Web.server(s.reg.instrumented(s.handler), s.opts.Logger)
-	var serving, work sync.WaitGroup
-	serving.Go(func() {
-		if err := s.opts.Web.serve(s.listener, server, s.opts.Logger); err != nil {
-			stop(fmt.Errorf("web server: %w", err))
-		}
-	})
-	serving.Go(func() {
-		if err := s.grpc.serve(); err != nil {
-			stop(fmt.Errorf("gRPC server: %w", err))
-		}
-	})
-	own := s.serveOwn()
-	work.Go(func() {
-		if err := s.work(ctx); err != nil {
-			stop(err)
-		}
-	})
-	<-ctx.Done()
-	s.readiness.stopping()
-	s.grpc.stopping()
-	s.opts.Logger.Info("Stopping", "reason", context.Cause(ctx))
-	work.Wait()
-	own()
-	err := errors.Join(s.opts.Web.drain(server), s.grpc.drain())
-	s.remotes.close()
-	serving.Wait()
-	if e := context.Cause(ctx); !errors.Is(e, context.Canceled) {
-		err = errors.Join(err, e)
-	}
-	return errors.Join(err, s.engine.Close(), s.profiles.close(), s.store.Close(), s.shipping.close())
-}
-
-// work opens the storage, applies the configuration and scrapes until ctx is canceled.
-func (s *Serve) work(ctx context.Context) error {
-	defer s.scraper.Close()
 	begun := time.Now()
-	if err := s.store.Open(); err != nil {
-		return err
+	s.process.Opened = func() {
+		s.process.Ready()
+		s.grpc.Ready()
+		s.opts.Logger.Info("Ready", "url", s.opts.Web.Scheme()+"://"+s.listener.Addr().String()+"/", "after", time.Since(begun).Round(time.Millisecond))
 	}
-	s.profiles.open()
-	if ctx.Err() != nil {
-		return nil
-	}
-	if err := s.config.applyFirst(); err != nil {
-		return err
-	}
-	s.readiness.ready()
-	s.grpc.ready()
-	s.opts.Logger.Info("Ready", "url", s.opts.Web.scheme()+"://"+s.listener.Addr().String()+"/", "after", time.Since(begun).Round(time.Millisecond))
-	var reloads sync.WaitGroup
-	reloads.Go(func() { s.config.watch(ctx) })
-	reloads.Go(func() { s.shipping.run(ctx) })
-	reloads.Go(func() { s.profiles.run(ctx) })
-	err := s.scraper.Run(ctx)
-	reloads.Wait()
-	return err
-}
-
-// externalURL parses and normalizes an external URL. It derives one from the listen
-// address if given is empty.
-func externalURL(given string, addr net.Addr) (*url.URL, error) {
-	if given == "" {
-		host, port, err := net.SplitHostPort(addr.String())
-		if err != nil {
-			return nil, err
-		}
-		// A server on loopback is not reachable by the host name.
-		if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-			if host, err = os.Hostname(); err != nil {
-				return nil, err
-			}
-		}
-		given = "http://" + net.JoinHostPort(host, port) + "/"
-	}
-	if strings.Trim(given, `"'`) != given {
-		return nil, errors.New("must not begin or end with quotes")
-	}
-	u, err := parseURL(given)
-	if err != nil {
-		return nil, err
-	}
-	u.Path = strings.TrimRight(u.Path, "/")
-	if u.Path != "" && !strings.HasPrefix(u.Path, "/") {
-		u.Path = "/" + u.Path
-	}
-	return u, nil
-}
-
-// routePrefix returns "" or "/path" without a trailing slash.
-func routePrefix(given string, external *url.URL) string {
-	if given == "" {
-		given = external.Path
-	}
-	given = strings.Trim(given, "/")
-	if given == "" {
-		return ""
-	}
-	return "/" + given
-}
-
-func corsOrigin(pattern string) (*regexp.Regexp, error) {
-	if pattern == "" {
-		pattern = ".*"
-	}
-	re, err := regexp.Compile("^(?:" + pattern + ")$")
-	if err != nil {
-		return nil, fmt.Errorf("web.cors.origin %q: %w", pattern, err)
-	}
-	return re, nil
+	return s.process.Run(ctx)
 }
 
 func (s *Serve) runtimeInfo() (api.RuntimeInfo, error) {

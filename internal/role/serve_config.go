@@ -13,11 +13,14 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/util/logging"
 
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/store/tsdb"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -44,8 +47,8 @@ func newLiveConfig(s *Serve, prefix string) (*liveConfig, error) {
 	l := &liveConfig{
 		serve:       s,
 		signals:     make(chan os.Signal, 1),
-		success:     s.reg.gauge("prometheus_config_last_reload_successful", "Whether the last configuration reload attempt was successful."),
-		successTime: s.reg.gauge("prometheus_config_last_reload_success_timestamp_seconds", "Timestamp of the last successful configuration reload."),
+		success:     s.reg.Gauge("prometheus_config_last_reload_successful", "Whether the last configuration reload attempt was successful."),
+		successTime: s.reg.Gauge("prometheus_config_last_reload_success_timestamp_seconds", "Timestamp of the last successful configuration reload."),
 	}
 	l.defaults.Retention = s.opts.Store.DefaultRetention()
 	if s.opts.LogLevel != nil {
@@ -77,6 +80,9 @@ func (l *liveConfig) current() config.Config {
 	return *l.cfg
 }
 
+// externalLabels returns the external labels of the current configuration.
+func (l *liveConfig) externalLabels() labels.Labels { return l.current().GlobalConfig.ExternalLabels }
+
 func (l *liveConfig) lastReload() (ok bool, at time.Time) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -84,7 +90,7 @@ func (l *liveConfig) lastReload() (ok bool, at time.Time) {
 }
 
 // applyFirst applies the configuration that newLiveConfig read.
-func (l *liveConfig) applyFirst() error {
+func (l *liveConfig) applyFirst(context.Context) error {
 	l.applying.Lock()
 	defer l.applying.Unlock()
 	cfg := l.current()
@@ -149,10 +155,10 @@ type parts struct {
 // then steps that cannot fail.
 func (l *liveConfig) apply(cfg *config.Config, profiles *ingest.Config) (err error) {
 	s := l.serve
-	if names := scrape.Unserved(cfg); len(names) > 0 {
+	if names := scrape.UnsupportedSections(cfg); len(names) > 0 {
 		s.opts.Logger.Warn("Ignoring sections of the configuration that are not supported", "sections", strings.Join(names, ", "))
 	}
-	if err := checkServeShipping(s.opts.Ship, s.store.Options(), cfg.GlobalConfig.ExternalLabels); err != nil {
+	if err := s.opts.Ship.CheckLocal(s.store.Options(), cfg.GlobalConfig.ExternalLabels); err != nil {
 		return err
 	}
 	next := &parts{profiles: profiles}
@@ -164,7 +170,7 @@ func (l *liveConfig) apply(cfg *config.Config, profiles *ingest.Config) (err err
 			return err
 		}
 	}
-	takeRemotes, err := s.remotes.prepare(cfg)
+	takeRemotes, err := s.remotes.Prepare(cfg)
 	if err != nil {
 		return err
 	}
@@ -193,28 +199,48 @@ func (l *liveConfig) apply(cfg *config.Config, profiles *ingest.Config) (err err
 // before it get their old parts back. The storage deletes no block before every
 // component has accepted its part.
 func (l *liveConfig) swap(next *parts) error {
-	s, old := l.serve, l.inForce
-	storage, err := s.store.Stage(next.cfg)
-	if err != nil {
-		return fmt.Errorf("storage configuration: %w", err)
-	}
-	if err := s.profiles.apply(next.profiles); err != nil {
-		return errors.Join(err, storage.Undo())
-	}
-	if err := s.scraper.ApplyConfig(next.cfg); err != nil {
-		err = errors.Join(err, storage.Undo())
-		if old == nil {
+	s, old := l.serve, l.inForce // old is nil at the start
+	var storage *tsdb.Staged
+	return process.Apply(
+		process.Change{
+			Apply: func() (err error) {
+				if storage, err = s.store.Stage(next.cfg); err != nil {
+					return fmt.Errorf("storage configuration: %w", err)
+				}
+				return nil
+			},
+			Undo: func() error { return storage.Undo() },
+			Commit: func() error {
+				if err := storage.Commit(); err != nil {
+					return fmt.Errorf("storage configuration: %w", err)
+				}
+				return nil
+			},
+		},
+		process.Change{
+			Apply: func() error { return s.profiles.apply(next.profiles) },
+			Undo:  func() error { return old.profilesAgain(s) },
+		},
+		process.Change{Apply: func() error {
+			err := s.scraper.ApplyConfig(next.cfg)
+			if err == nil || old == nil {
+				return err
+			}
+			if back := s.scraper.ApplyConfig(old.cfg); back != nil {
+				err = errors.Join(err, fmt.Errorf("the old configuration could not be restored: %w", back))
+			}
 			return err
-		}
-		if back := errors.Join(s.scraper.ApplyConfig(old.cfg), s.profiles.apply(old.profiles)); back != nil {
-			err = errors.Join(err, fmt.Errorf("the old configuration could not be restored: %w", back))
-		}
-		return err
+		}},
+	)
+}
+
+// profilesAgain applies the profile targets of the old configuration; p is nil if there is
+// none.
+func (p *parts) profilesAgain(s *Serve) error {
+	if p == nil {
+		return nil
 	}
-	if err := storage.Commit(); err != nil {
-		return fmt.Errorf("storage configuration: %w", err)
-	}
-	return nil
+	return s.profiles.apply(p.profiles)
 }
 
 // openQueryLog opens the query log; nil if no file is configured.
@@ -237,13 +263,13 @@ func (l *liveConfig) listen() (stop func()) {
 }
 
 // watch reloads on SIGHUP until ctx is canceled.
-func (l *liveConfig) watch(ctx context.Context) {
+func (l *liveConfig) watch(ctx context.Context) error {
 	for {
 		select {
 		case <-l.signals:
 			_ = l.reload() // logged by reload
 		case <-ctx.Done():
-			return
+			return nil
 		}
 	}
 }

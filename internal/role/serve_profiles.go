@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+
 	codec "github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/query/exemplar"
 	query "github.com/ferula-io/ferula/internal/query/profile"
 	"github.com/ferula-io/ferula/internal/series/profiles"
@@ -75,16 +77,16 @@ func (s *Serve) newProfiles() (err error) {
 	if opts.Store.Dir == "" {
 		opts.Store.Dir = s.opts.Store.Dir
 	}
-	s.readShipped(&opts)
-	l := &profileService{logger: logger, singleTenant: opts.SingleTenant, available: s.reg.gauge("ferula_profiles_available", "Whether the profile store is open. At 0, requests for profiles get status 503 while metrics are served.")}
-	if l.store, err = store.New(opts.Store, logger, s.reg.own); err != nil {
+	s.shipping.ReadProfiles(&opts.Store, opts.BucketCacheBytes)
+	l := &profileService{logger: logger, singleTenant: opts.SingleTenant, available: s.reg.Gauge("ferula_profiles_available", "Whether the profile store is open. At 0, requests for profiles get status 503 while metrics are served.")}
+	if l.store, err = store.New(opts.Store, logger, s.reg.Own); err != nil {
 		return fmt.Errorf("profile storage options: %w", err)
 	}
 	s.profiles = l
-	if l.ingester, err = ingest.New(ingest.Options{Limits: opts.Limits}, l.store, logger, s.reg.own); err != nil {
+	if l.ingester, err = ingest.New(ingest.Options{Limits: opts.Limits}, l.store, logger, s.reg.Own); err != nil {
 		return err
 	}
-	opts.Query.Logger, opts.Query.Metrics = logger, s.reg.own
+	opts.Query.Logger, opts.Query.Metrics = logger, s.reg.Own
 	l.engine = query.New(opts.Query, l.store)
 	opts.API.Code, opts.API.Bodies, opts.API.PushDisabled = profileCode, s.bodies, s.opts.Receive.ProfilesOff
 	opts.API.Tenant = opts.tenantOf()
@@ -95,7 +97,7 @@ func (s *Serve) newProfiles() (err error) {
 	if opts.Self {
 		own := ingest.SelfOptions{Every: opts.Every, Tenant: profileapi.AnonymousTenant, Labels: []profilepb.RawLabel{{Name: "version", Value: version.Current().Version}}}
 		l.self = ingest.NewSelf(own, l.ingester, logger)
-		s.reg.exemplar = l.exemplar
+		s.reg.Exemplar = l.exemplar
 	}
 	if l.file = opts.ConfigFile; l.file == "" {
 		return nil
@@ -103,7 +105,7 @@ func (s *Serve) newProfiles() (err error) {
 	if l.config, err = ingest.LoadConfig(l.file); err != nil {
 		return err
 	}
-	l.scraper, err = ingest.NewScraper(l.ingester, profileapi.AnonymousTenant, logger, s.reg, s.reg.own)
+	l.scraper, err = ingest.NewScraper(l.ingester, profileapi.AnonymousTenant, logger, s.reg, s.reg.Own)
 	return err
 }
 
@@ -137,18 +139,19 @@ func profileCode(err error) connect.Code {
 
 // open opens the blocks and replays the WALs. If that fails, the error is logged and
 // returned by every request for profiles; metrics are served regardless.
-func (l *profileService) open() {
+func (l *profileService) open(context.Context) error {
 	err := l.store.Open()
 	if err == nil {
 		l.available.Set(1)
 		l.warnOfHidden()
-		return
+		return nil
 	}
 	if e := l.store.Close(); e != nil { // releases what was opened before the failure
 		err = errors.Join(err, e)
 	}
 	l.fault.Store(&err)
 	l.logger.Error("Failed to open the profile store; requests for profiles fail until a restart opens it", "err", err)
+	return nil
 }
 
 // warnOfHidden logs which tenants have profiles that no request can read.
@@ -200,9 +203,9 @@ func (l *profileService) guard(next http.Handler) http.Handler {
 
 // run records profiles of this process and scrapes targets until ctx is canceled. It
 // returns after the last profile is stored.
-func (l *profileService) run(ctx context.Context) {
+func (l *profileService) run(ctx context.Context) error {
 	if !l.serving() {
-		return
+		return nil
 	}
 	var running sync.WaitGroup
 	if l.self != nil {
@@ -216,12 +219,10 @@ func (l *profileService) run(ctx context.Context) {
 		})
 	}
 	running.Wait()
+	return nil
 }
 
 func (l *profileService) close() error {
-	if l == nil {
-		return nil
-	}
 	if l.scraper != nil {
 		l.scraper.Close()
 	}
@@ -231,7 +232,7 @@ func (l *profileService) close() error {
 // exemplar returns the exemplar labels of a request: its trace ID and the ID of the CPU
 // profile that was being recorded when it was served.
 func (l *profileService) exemplar(r *http.Request) []string {
-	lset := traceOf(r)
+	lset := telemetry.TraceLabels(r)
 	if id, ok := l.self.Current(); ok {
 		lset = append(lset, "profile_id", id.String())
 	}
@@ -249,7 +250,7 @@ func (l *profileService) register(mux *http.ServeMux, prefix string, ready, fore
 	l.api.Register(mux, prefix, wrap)
 	mux.Handle("POST "+prefix+"/ingest", ready(foreign(l.guard(l.uploads))))
 	if l.self != nil {
-		// This pattern with a method takes precedence over that of registerDebugEndpoints.
+		// This pattern with a method takes precedence over that of RegisterDebugEndpoints.
 		mux.HandleFunc("GET "+prefix+"/debug/pprof/profile", l.self.ServeCPU)
 	}
 }
@@ -265,7 +266,7 @@ func (l *profileService) withPprofLabels(mux *http.ServeMux) http.Handler {
 		pprof.Do(r.Context(), pprof.Labels("handler", pattern[strings.IndexByte(pattern, ' ')+1:]), func(ctx context.Context) {
 			inner := r.WithContext(ctx)
 			mux.ServeHTTP(w, inner)
-			r.Pattern = inner.Pattern // read by registry.observe
+			r.Pattern = inner.Pattern // read by telemetry.Registry
 		})
 	})
 }

@@ -2,8 +2,6 @@ package role
 
 import (
 	"net/http"
-	"net/url"
-	"strings"
 
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/reqbody"
@@ -23,7 +21,7 @@ func (s *Serve) remoteWrite(guard func(http.Handler) http.Handler) http.Handler 
 		return switchedOff("remote write", "--web.enable-remote-write-receiver")
 	}
 	opts := s.opts.Write
-	opts.Bodies = s.bodies
+	opts.Bodies, opts.Refusal = s.bodies, s.store.Refusal
 	return guard(remotewrite.NewHandler(opts, s.store, s.opts.Logger.With("component", "remote write"), s.reg))
 }
 
@@ -32,39 +30,5 @@ func (s *Serve) remoteWrite(guard func(http.Handler) http.Handler) http.Handler 
 func switchedOff(what, flag string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "the receiver of "+what+" is switched off; it needs "+flag, http.StatusNotFound)
-	})
-}
-
-// originGuard rejects state-changing requests that a browser sends for a page of another
-// origin: any page can make a browser send a POST to a loopback address. Other clients
-// send neither Sec-Fetch-Site nor Origin. external may be nil.
-func originGuard(external *url.URL) func(http.Handler) http.Handler {
-	protection := http.NewCrossOriginProtection()
-	if external != nil {
-		// A reverse proxy may change the Host header that the origin is compared with.
-		// The error can be ignored: an invalid origin is never sent by a browser.
-		_ = protection.AddTrustedOrigin(external.Scheme + "://" + external.Host)
-	}
-	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		http.Error(w, "a page of another origin may not send this request: "+protection.Check(r).Error(), http.StatusForbidden)
-	}))
-	return protection.Handler
-}
-
-// readingEndpoints are the endpoints of the Prometheus HTTP API whose POST is read-only.
-var readingEndpoints = map[string]bool{
-	"query": true, "query_range": true, "query_exemplars": true, "series": true, "labels": true, "format_query": true, "parse_query": true, "read": true,
-}
-
-// guardForwarded applies guard to all forwarded requests that are not known to be
-// read-only.
-func guardForwarded(guard func(http.Handler) http.Handler, next http.Handler) http.Handler {
-	protected := guard(next)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, endpoint, ok := strings.Cut(r.URL.Path, "/api/v1/"); ok && readingEndpoints[endpoint] {
-			next.ServeHTTP(w, r)
-			return
-		}
-		protected.ServeHTTP(w, r)
 	})
 }

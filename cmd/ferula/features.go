@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ferula-io/ferula/cmd/ferula/peerflags"
+	"github.com/ferula-io/ferula/internal/role"
+)
+
+// features are the honoured features of Prometheus. Some are always enabled.
+var features = map[string]func(*role.ServeOptions){
+	"delayed-compaction":              func(o *role.ServeOptions) { o.Store.DelayedCompaction = true },
+	"exemplar-storage":                func(*role.ServeOptions) {}, // always enabled here
+	"memory-snapshot-on-shutdown":     func(o *role.ServeOptions) { o.Store.SnapshotOnShutdown = true },
+	"native-histograms":               func(*role.ServeOptions) {}, // a setting of scrape_configs, as in Prometheus
+	"ooo-native-histograms":           func(*role.ServeOptions) {}, // always enabled, as in Prometheus
+	"openmetrics2":                    func(o *role.ServeOptions) { o.Scrape.OpenMetrics2 = true },
+	"promql-binop-fill-modifiers":     func(o *role.ServeOptions) { o.Query.BinopFillModifiers = true },
+	"promql-delayed-name-removal":     func(o *role.ServeOptions) { o.Query.DelayedNameRemoval = true },
+	"promql-duration-expr":            func(*role.ServeOptions) {}, // always enabled, as in Prometheus
+	"promql-experimental-functions":   func(o *role.ServeOptions) { o.Query.ExperimentalFunctions = true },
+	"promql-extended-range-selectors": func(o *role.ServeOptions) { o.Query.ExtendedRangeSelectors = true },
+	"promql-per-step-stats":           func(o *role.ServeOptions) { o.Query.PerStepStats = true },
+	"xor2-encoding":                   func(o *role.ServeOptions) { o.Store.FloatChunkEncodingIsXOR2 = true },
+	"zstd-scrape":                     func(o *role.ServeOptions) { o.Scrape.Zstd = true },
+	"metadata-wal-records": func(o *role.ServeOptions) {
+		o.Scrape.MetadataInWAL, o.Write.MetadataInWAL = true, true
+	},
+	"type-and-unit-labels": func(o *role.ServeOptions) {
+		o.Query.TypeAndUnitLabels, o.Scrape.TypeAndUnitLabels, o.Write.TypeAndUnitLabels = true, true, true
+	},
+}
+
+func featureNames() string {
+	return strings.Join(slices.Sorted(maps.Keys(features)), ", ")
+}
+
+// splitFeatures returns the names of comma-separated lists.
+func splitFeatures(lists []string) (names []string) {
+	for _, list := range lists {
+		for name := range strings.SplitSeq(list, ",") {
+			if name = strings.TrimSpace(name); name != "" {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// enableFeatures enables the honoured features. It returns an error for each refused one.
+func enableFeatures(lists []string, o *role.ServeOptions) error {
+	var errs []error
+	for _, name := range splitFeatures(lists) {
+		row, _ := peerflags.Serve().FindFeature(name)
+		if row.Status == peerflags.Refused {
+			errs = append(errs, fmt.Errorf("--enable-feature=%s is not supported: %s", name, row.Note))
+		}
+		if enable := features[name]; enable != nil {
+			enable(o)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ignoredFeatures returns the features without effect: those that are inert, and unknown
+// ones, which Prometheus ignores too.
+func ignoredFeatures(lists []string) (without ignored) {
+	for _, name := range splitFeatures(lists) {
+		row, ok := peerflags.Serve().FindFeature(name)
+		switch {
+		case !ok:
+			row.Note = "unknown feature"
+		case row.Status != peerflags.Inert:
+			continue
+		}
+		without = append(without, peerflags.Row{Name: "enable-feature=" + name, Note: row.Note})
+	}
+	return without
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"os/signal"
+	"reflect"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+	"github.com/alecthomas/kong"
+	"github.com/alecthomas/units"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/common/promslog"
+
+	"github.com/ferula-io/ferula/internal/role"
+)
+
+// duration is a flag value in Prometheus' duration format: 15d, 1h30m. Go's is accepted
+// too, as some flags of Thanos have it: 1.5h.
+type duration model.Duration
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *duration) UnmarshalText(text []byte) error {
+	parsed, err := model.ParseDuration(string(text))
+	if err != nil {
+		if other, otherErr := time.ParseDuration(string(text)); otherErr == nil && other >= 0 {
+			parsed, err = model.Duration(other), nil
+		}
+	}
+	*d = duration(parsed)
+	return err
+}
+
+// String implements fmt.Stringer, for /api/v1/status/flags.
+func (d duration) String() string { return model.Duration(d).String() }
+
+// size is a flag value in bytes: 512MB, 1GB (powers of two, as in Prometheus).
+type size int64
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *size) UnmarshalText(text []byte) error {
+	if string(text) == "0" {
+		*s = 0
+		return nil
+	}
+	parsed, err := units.ParseBase2Bytes(string(text))
+	if err != nil {
+		return fmt.Errorf("not a size with a unit, such as 512MB: %q", text)
+	}
+	*s = size(parsed)
+	return nil
+}
+
+// String implements fmt.Stringer, for /api/v1/status/flags.
+func (s size) String() string { return units.Base2Bytes(s).String() }
+
+// decodeNumber parses the value of a flag of type int or int64, which may be written as
+// 5e7 too, as in Prometheus. All of them are limits or counts: a negative one is an error,
+// except for numbers of retries, where the peer takes it for 0.
+func decodeNumber(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("number", &text); err != nil {
+		return err
+	}
+	n, err := strconv.ParseInt(text, 0, 64)
+	if err != nil {
+		float, ferr := strconv.ParseFloat(text, 64)
+		if ferr != nil || float != math.Trunc(float) || math.Abs(float) > 1<<53 {
+			return fmt.Errorf("not a whole number: %q", text)
+		}
+		n = int64(float)
+	}
+	if n < 0 && !strings.HasSuffix(ctx.Value.Name, "max-retries-per-request") {
+		return fmt.Errorf("must not be negative: %q", text)
+	}
+	target.SetInt(n)
+	return nil
+}
+
+// logLevel is the severity of a log message, in lower case.
+type logLevel string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (l *logLevel) UnmarshalText(text []byte) error {
+	if err := promslog.NewLevel().Set(string(text)); err != nil {
+		return fmt.Errorf("must be debug, info, warn or error: %q", text)
+	}
+	*l = logLevel(strings.ToLower(string(text)))
+	return nil
+}
+
+// logFlags are the flags of every command about its log.
+type logFlags struct {
+	Level  logLevel `name:"log.level" default:"info" help:"Only log messages with the given severity or above (debug,info,warn,error)."`
+	Format string   `name:"log.format" enum:"logfmt,json" default:"logfmt" help:"Output format of log messages (${enum})."`
+}
+
+// logger returns the logger of the process, and its level, which a reload may change.
+func (f logFlags) logger() (*slog.Logger, *promslog.Level, error) {
+	level, format := promslog.NewLevel(), promslog.NewFormat()
+	if err := level.Set(string(f.Level)); err != nil {
+		return nil, nil, fmt.Errorf("--log.level: %w", err)
+	}
+	if err := format.Set(f.Format); err != nil {
+		return nil, nil, fmt.Errorf("--log.format: %w", err)
+	}
+	return promslog.New(&promslog.Config{Level: level, Format: format}), level, nil
+}
+
+// memoryFlags set GOMEMLIMIT, so that the process stays within its container's memory.
+type memoryFlags struct {
+	Auto  bool    `name:"auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the memory limit of the container or of the system."`
+	Ratio float64 `name:"auto-gomemlimit.ratio" default:"0.9" help:"Ratio of GOMEMLIMIT to that memory limit."`
+}
+
+// apply sets GOMEMLIMIT. With an interval it is set again when the limit of the container
+// has changed, until ctx is canceled.
+func (f memoryFlags) apply(ctx context.Context, logger *slog.Logger, refresh time.Duration) {
+	if !f.Auto {
+		return
+	}
+	provider := memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)
+	options := []memlimit.Option{memlimit.WithRatio(f.Ratio), memlimit.WithProvider(provider), memlimit.WithLogger(logger)}
+	if refresh > 0 {
+		options = append(options, memlimit.WithRefreshInterval(ctx, refresh))
+	}
+	if _, err := memlimit.Set(options...); err != nil {
+		logger.Warn("failed to set GOMEMLIMIT", "err", err)
+	}
+}
+
+// Validate is called by kong.
+func (f memoryFlags) Validate() error {
+	if !(f.Ratio > 0 && f.Ratio <= 1) {
+		return fmt.Errorf("--auto-gomemlimit.ratio=%g must be greater than 0 and at most 1", f.Ratio)
+	}
+	return nil
+}
+
+// setGOMAXPROCS disables the default of Go's runtime, which follows the CPU quota of the
+// container, unless auto is set or the environment has GOMAXPROCS.
+func setGOMAXPROCS(auto bool) {
+	if !auto && os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(runtime.NumCPU())
+	}
+}
+
+// processFlags are the flags of every command that replaces one of Thanos.
+type processFlags struct {
+	HTTPAddress     string   `name:"http-address" default:"127.0.0.1:10902" help:"Listen host:port for HTTP endpoints."`
+	HTTPGracePeriod duration `name:"http-grace-period" default:"2m" help:"Time to wait for requests in progress at shutdown."`
+	HTTPConfig      string   `name:"http.config" placeholder:"FILE" help:"File that enables TLS or authentication for all HTTP endpoints."`
+
+	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Tracing configuration as YAML, type OTLP."`
+	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing" help:"File with the tracing configuration, type OTLP."`
+
+	AutoMemory  bool    `name:"enable-auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the memory limit of the container or of the system."`
+	MemoryRatio float64 `name:"auto-gomemlimit.ratio" default:"0.9" help:"Ratio of GOMEMLIMIT to that memory limit."`
+
+	Log logFlags `embed:""`
+}
+
+func (f processFlags) memory() memoryFlags {
+	return memoryFlags{Auto: f.AutoMemory, Ratio: f.MemoryRatio}
+}
+
+// Validate is called by kong.
+func (f processFlags) Validate() error { return f.memory().Validate() }
+
+// ignoreHangups makes SIGHUP a line in the log until stop is called: it would end the
+// process, and the peers only note it.
+func ignoreHangups(logger *slog.Logger) (stop func()) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	go func() {
+		for range hangups {
+			logger.Info("SIGHUP has no effect: files that may change are read again by themselves")
+		}
+	}()
+	return func() {
+		signal.Stop(hangups)
+		close(hangups)
+	}
+}
+
+func (f processFlags) web() role.WebOptions {
+	return role.WebOptions{ListenAddress: f.HTTPAddress, ConfigFile: f.HTTPConfig, DrainTimeout: time.Duration(f.HTTPGracePeriod)}
+}
+
+func (f processFlags) tracing() (string, error) {
+	return pathOrContent("tracing.config", f.TracingConfig, f.TracingConfigFile)
+}

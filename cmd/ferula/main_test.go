@@ -1,0 +1,84 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// Every error is one line that names the flag and the value.
+func TestParseArgs_ErrorsNameTheFlagAndTheValue(t *testing.T) {
+	for args, want := range map[string][]string{
+		"serve --query.timeout=soon":                                {"--query.timeout", `"soon"`},
+		"serve --web.max-connections=x":                             {"--web.max-connections", `"x"`},
+		"serve --query.max-samples=1.5":                             {"--query.max-samples", `"1.5"`},
+		"serve --query.max-samples=1e300":                           {"--query.max-samples", `"1e300"`},
+		"serve --log.level=loud":                                    {"--log.level", `"loud"`, "debug"},
+		"serve --log.format=xml":                                    {"--log.format", `"xml"`, "logfmt"},
+		"serve --storage.tsdb.retention.size=12":                    {"--storage.tsdb.retention.size", `"12"`, "512MB"},
+		"serve --web.enable-lifecycle=maybe":                        {"--web.enable-lifecycle", `"maybe"`},
+		"serve --query.timeout":                                     {"--query.timeout", "a value is missing"},
+		"serve --auto-gomemlimit.ratio=NaN":                         {"--auto-gomemlimit.ratio", "NaN"},
+		"serve --nonsense":                                          {"--nonsense"},
+		"serve extra":                                               {"extra"},
+		"query --objstore.config=a":                                 {"--objstore.config"},
+		"query --auto-gomemlimit.ratio=3":                           {"--auto-gomemlimit.ratio=3"},
+		"query --store.response-timeout=-1s":                        {"--store.response-timeout", `"-1s"`},
+		"sidecar --objstore.config=a --objstore.config-file=b":      {"--objstore.config", "--objstore.config-file"},
+		"serve --query.max-concurrency=-5":                          {"--query.max-concurrency", `"-5"`, "negative"},
+		"serve --web.max-connections=-1":                            {"--web.max-connections", `"-1"`, "negative"},
+		"serve --profiles.limit.series=-1e3":                        {"--profiles.limit.series", `"-1e3"`, "negative"},
+		"query --grpc-client-tls-min-version=9":                     {"--grpc-client-tls-min-version", `"9"`, "1.3"},
+		"query-frontend --limits.max-concurrent=-1":                 {"--limits.max-concurrent", `"-1"`, "negative"},
+		"sidecar --min-time=soon":                                   {"--min-time", `"soon"`},
+		"sidecar --reloader.process-name=prom":                      {"--reloader.process-name"},
+		"query-frontend --query-frontend.vertical-shards=many":      {"--query-frontend.vertical-shards=many"},
+		"query-frontend --query-range.split-interval=forever":       {"--query-range.split-interval", `"forever"`},
+		"serve --agent --storage.agent.path=x --log.level=info":     {"--agent is", "--storage.agent.path is"},
+		"serve --profiles.max-nodes=0 --profiles.self.interval=1ms": {"--profiles.max-nodes=0", "--profiles.self.interval=1ms"},
+	} {
+		_, err := parse(t, strings.Fields(args)...)
+		if err == nil {
+			t.Errorf("%s is accepted", args)
+			continue
+		}
+		if code := report(err, "serve"); code != 2 {
+			t.Errorf("%s: exit code %d", args, code)
+		}
+		for _, part := range want {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %q does not contain %q", args, err, part)
+			}
+		}
+		if text := err.Error(); strings.Contains(text, "<EOL>") || strings.HasPrefix(text, "serve:") || strings.Count(text, "\n") > 1 {
+			t.Errorf("%s: %q", args, text)
+		}
+	}
+}
+
+// Prometheus and Thanos parse numbers as floats, levels in any case (Prometheus), and some
+// durations in Go's format (Thanos).
+func TestParseArgs_ValuesAsThePeersAcceptThem(t *testing.T) {
+	cli, err := parse(t, "serve", "--query.max-samples=5e7", "--storage.remote.read-sample-limit=1e3", "--web.max-connections=0x10", "--log.level=WARN", "--no-web.enable-lifecycle", "--no-storage.tsdb.no-lockfile", "--no-storage.tsdb.wal-compression")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := cli.Serve.options()
+	if err != nil || o.Query.MaxSamples != 50_000_000 || o.Read.SamplesMax != 1000 || o.Web.MaxConnections != 16 || cli.Serve.Log.Level != "warn" || o.Store.WALCompression != "none" {
+		t.Errorf("%+v %v", o, err)
+	}
+	cli, err = parse(t, "query-frontend", "--query-range.max-retries-per-request=-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err := cli.QueryFrontend.options(); err != nil || o.Downstream.Retries != -1 {
+		t.Errorf("%+v %v", o.Downstream, err)
+	}
+	cli, err = parse(t, "query", "--store.response-timeout=1d", "--query.timeout=1.5m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err := cli.Query.options(); err != nil || o.Fanout.ResponseTimeout != 24*time.Hour || o.Query.Timeout != 90*time.Second {
+		t.Errorf("%+v %v", o, err)
+	}
+}

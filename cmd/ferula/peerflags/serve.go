@@ -1,0 +1,151 @@
+package peerflags
+
+// Reasons of several rows.
+const (
+	noRules   = "rules are not evaluated"
+	noAlerts  = "alerts are not sent"
+	noAgent   = "there is no Agent mode: ferula serve always stores samples in a TSDB"
+	noStarts  = "start timestamps are not stored"
+	noOTLP    = "there is no OTLP receiver"
+	noConsole = "there are no console templates"
+	always    = "always enabled"
+)
+
+// Serve returns the flags of Prometheus.
+func Serve() Table {
+	return Table{
+		Command: "serve", Peer: "prometheus", Version: "3.15.0",
+		Rows: rows(logRows("`runtime.log_level` of the configuration file overrides it, as in Prometheus", ""), serveWebRows(), serveStorageRows(), serveAgentRows(), serveRuleRows(), []Row{
+			honoured("config.file", "without it the server scrapes itself; Prometheus reads `prometheus.yml`"),
+			refused("config.auto-reload", Switch, "the configuration is reloaded by SIGHUP and, with --web.enable-lifecycle, by /-/reload"),
+			inert("config.auto-reload-interval", Duration, "the configuration is not reloaded automatically"),
+			honoured("auto-gomaxprocs", "by Go's runtime, which also follows later changes of the quota"),
+			honoured("auto-gomemlimit", ""),
+			honoured("auto-gomemlimit.ratio", ""),
+			honoured("auto-gomemlimit.refresh-interval", ""),
+			honoured("query.lookback-delta", ""),
+			honoured("query.timeout", ""),
+			honoured("query.max-concurrency", ""),
+			honoured("query.max-samples", ""),
+			honoured("scrape.adjust-timestamps", "").unlisted(),
+			honoured("scrape.timestamp-tolerance", "").unlisted(),
+			honoured("scrape.discovery-reload-interval", "").unlisted(),
+			honoured("enable-feature", "see below"),
+			refused("agent", Switch, noAgent),
+			refused("write-documentation", Switch, "it prints Prometheus' own documentation").unlisted(),
+		}),
+		Features: serveFeatures(),
+	}
+}
+
+func serveWebRows() []Row {
+	return []Row{
+		honoured("web.listen-address", "**loopback by default**; repeatable; `--web.max-connections` counts the connections of all addresses together"),
+		honoured("web.config.file", "TLS and basic authentication"),
+		honoured("web.read-timeout", ""),
+		honoured("web.max-connections", ""),
+		inert("web.max-notifications-subscribers", Number, "there are no notifications"),
+		honoured("web.external-url", ""),
+		honoured("web.route-prefix", ""),
+		inert("web.user-assets", Text, "there is no /user"),
+		honoured("web.enable-lifecycle", ""),
+		refused("web.enable-admin-api", Switch, "there is no admin API"),
+		honoured("web.enable-remote-write-receiver", "**on by default**; `--no-web.enable-remote-write-receiver` turns the receiver off"),
+		honoured("web.remote-write-receiver.accepted-protobuf-messages", ""),
+		refused("web.enable-otlp-receiver", Switch, noOTLP),
+		inert("web.console.templates", Text, noConsole),
+		inert("web.console.libraries", Text, noConsole),
+		inert("web.page-title", Text, "the page has a title of its own"),
+		honoured("web.cors.origin", ""),
+		inert("web.search.max-limit", Number, "there is no search API"),
+	}
+}
+
+func serveStorageRows() []Row {
+	return []Row{
+		honoured("storage.tsdb.path", ""),
+		honoured("storage.tsdb.min-block-duration", "").unlisted(),
+		honoured("storage.tsdb.max-block-duration", "").unlisted(),
+		honoured("storage.tsdb.max-block-chunk-segment-size", "").unlisted(),
+		honoured("storage.tsdb.wal-segment-size", "").unlisted(),
+		honoured("storage.tsdb.retention.time", "`storage.tsdb.retention` of the configuration file overrides it, as in Prometheus"),
+		honoured("storage.tsdb.retention.size", "as above"),
+		honoured("storage.tsdb.no-lockfile", "the folder of profiles is not locked either"),
+		honoured("storage.tsdb.allow-overlapping-compaction", "off in any case while blocks are uploaded, unless `--shipper.ignore-unequal-block-size`").unlisted(),
+		honoured("storage.tsdb.wal-compression", "").unlisted(),
+		honoured("storage.tsdb.wal-compression-type", "also `none`").unlisted(),
+		honoured("storage.tsdb.head-chunks-write-queue-size", ""),
+		honoured("storage.tsdb.samples-per-chunk", "").unlisted(),
+		honoured("storage.tsdb.delayed-compaction.max-percent", "").unlisted(),
+		honoured("storage.tsdb.delay-compact-file.path", "`--objstore.config` delays compaction without it"),
+		honoured("storage.tsdb.block-reload-interval", "").unlisted(),
+		inert("storage.remote.flush-deadline", Duration, "samples are not written to remote storage"),
+		honoured("storage.remote.read-sample-limit", ""),
+		honoured("storage.remote.read-concurrent-limit", ""),
+		honoured("storage.remote.read-max-bytes-in-frame", ""),
+	}
+}
+
+func serveAgentRows() []Row {
+	return []Row{
+		refused("storage.agent.path", Text, noAgent),
+		refused("storage.agent.wal-segment-size", Size, noAgent).unlisted(),
+		refused("storage.agent.wal-compression", Switch, noAgent),
+		refused("storage.agent.wal-compression-type", Text, noAgent).unlisted(),
+		refused("storage.agent.wal-truncate-frequency", Duration, noAgent).unlisted(),
+		refused("storage.agent.retention.min-time", Duration, noAgent),
+		refused("storage.agent.retention.max-time", Duration, noAgent),
+		refused("storage.agent.checkpoint-from-in-memory-series", Switch, noAgent),
+		refused("storage.agent.checkpoint-batch-size", Number, noAgent),
+		refused("storage.agent.no-lockfile", Switch, noAgent),
+	}
+}
+
+func serveRuleRows() []Row {
+	return []Row{
+		inert("rules.alert.for-outage-tolerance", Duration, noRules),
+		inert("rules.alert.for-grace-period", Duration, noRules),
+		inert("rules.alert.resend-delay", Duration, noRules),
+		inert("rules.max-concurrent-evals", Number, noRules),
+		inert("alertmanager.notification-queue-capacity", Number, noAlerts),
+		inert("alertmanager.notification-batch-size", Number, noAlerts),
+		inert("alertmanager.drain-notification-queue-on-shutdown", Switch, noAlerts),
+	}
+}
+
+// serveFeatures are those of --enable-feature. An unknown feature is ignored with a
+// warning, as in Prometheus.
+func serveFeatures() []Row {
+	return rows([]Row{
+		refused("auto-reload-config", Switch, "the configuration is reloaded by SIGHUP and, with --web.enable-lifecycle, by /-/reload"),
+		inert("concurrent-rule-eval", Switch, noRules),
+		refused("created-timestamp-zero-ingestion", Switch, noStarts),
+		honoured("delayed-compaction", ""),
+		honoured("exemplar-storage", always),
+		refused("extra-scrape-metrics", Switch, "set extra_scrape_metrics in the configuration file"),
+		inert("fast-startup", Switch, "scraping begins once the write-ahead log is replayed"),
+		refused("histograms-st-encoding", Switch, noStarts),
+		honoured("memory-snapshot-on-shutdown", ""),
+		honoured("metadata-wal-records", ""),
+		honoured("native-histograms", "no effect, as in Prometheus: see `scrape_native_histograms`"),
+		inert("old-ui", Switch, "there is one page only"),
+		honoured("ooo-native-histograms", always),
+		honoured("openmetrics2", ""),
+		inert("otlp-deltatocumulative", Switch, noOTLP),
+		inert("otlp-native-delta-ingestion", Switch, noOTLP),
+		honoured("promql-binop-fill-modifiers", ""),
+		honoured("promql-delayed-name-removal", ""),
+		honoured("promql-duration-expr", always),
+		honoured("promql-experimental-functions", ""),
+		honoured("promql-extended-range-selectors", ""),
+		honoured("promql-per-step-stats", ""),
+		refused("search-api", Switch, "there is no search API"),
+		refused("st-storage", Switch, noStarts),
+		refused("st-synthesis", Switch, noStarts),
+		honoured("type-and-unit-labels", ""),
+		refused("use-start-timestamps", Switch, noStarts),
+		inert("use-uncached-io", Switch, "blocks are written through the page cache"),
+		honoured("xor2-encoding", ""),
+		honoured("zstd-scrape", ""),
+	})
+}

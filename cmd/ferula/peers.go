@@ -1,0 +1,107 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/ferula-io/ferula/cmd/ferula/peerflags"
+)
+
+// ignored are the given flags that have no effect here.
+type ignored []peerflags.Row
+
+// warn logs each ignored flag once.
+func (i ignored) warn(logger *slog.Logger) {
+	for _, row := range i {
+		logger.Warn("Ignoring a flag without effect", "flag", "--"+row.Name, "reason", row.Note)
+	}
+}
+
+// tableOf returns the table of a command; one without rows if it replaces no peer.
+func tableOf(command string) peerflags.Table {
+	for _, table := range peerflags.Tables() {
+		if table.Command == command {
+			return table
+		}
+	}
+	return peerflags.Table{}
+}
+
+// checkPeerFlags checks the given flags against the table of the command. It returns the
+// flags that have no effect, and an error that names each refused flag.
+func checkPeerFlags(k *kong.Context) (ignored, error) {
+	selected := k.Selected()
+	if selected == nil {
+		return nil, nil
+	}
+	table := tableOf(selected.Name)
+	var without ignored
+	var errs []error
+	seen := map[string]bool{}
+	for _, part := range k.Path {
+		if part.Flag == nil || seen[part.Flag.Name] {
+			continue
+		}
+		row, ok := table.Find(part.Flag.Name)
+		if !ok || row.Status == peerflags.Honoured {
+			continue
+		}
+		seen[row.Name] = true
+		if row.Status == peerflags.Inert {
+			without = append(without, row)
+		}
+		for _, value := range valuesOf(part.Flag) {
+			if err := row.Check(value); err != nil {
+				errs = append(errs, err)
+				break
+			}
+		}
+	}
+	return without, errors.Join(errs...)
+}
+
+// valuesOf returns the values of a flag that is made from a table.
+func valuesOf(flag *kong.Flag) []string {
+	if values, ok := flag.Target.Interface().([]string); ok {
+		return values
+	}
+	return []string{fmt.Sprint(flag.Target.Interface())}
+}
+
+// usageError is an error of the command line. The process exits with 2, as Prometheus and
+// Thanos do.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// ExitCode implements kong.ExitCoder.
+func (usageError) ExitCode() int { return exitUsage }
+
+// Exit codes.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// report writes an error to standard error, with a hint if it is one of the command line,
+// and returns the exit code. command is "" if none is selected.
+func report(err error, command string) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "ferula: error: %v\n", err)
+	code := exitFailure
+	var coder kong.ExitCoder
+	if errors.As(err, &coder) {
+		code = coder.ExitCode()
+	}
+	if code == exitUsage {
+		fmt.Fprintf(os.Stderr, "Run \"%s --help\" for the flags.\n", strings.TrimSpace("ferula "+command))
+	}
+	return code
+}

@@ -38,7 +38,7 @@ for client in "$@"; do
 		if ! fresh "$binary" "$here"/go/*; then
 			[[ $install ]] || missing go
 			mkdir -p "$cache/go"
-			(cd "$here/go" && GOWORK=off go build -o "$binary" .)
+			(cd "$here/go" && GOWORK=off go build -trimpath -o "$binary" .)
 		fi
 		echo "$binary"
 		;;

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -199,22 +200,32 @@ func TestServe_SIGHUPReloadsAndSIGTERMStops(t *testing.T) {
 	for _, args := range [][]string{
 		{"serve", "--nonsense"},
 		{"serve", "--query.timeout=soon"},
-		{"serve", "--enable-feature=warp-drive"},
+		{"serve", "--enable-feature=st-storage"},
 		{"serve", "--auto-gomemlimit.ratio=2"},
 		{"fly"},
 	} {
-		cmd := exec.Command(path, args...)
-		cmd.Dir = dir
-		out, err := cmd.CombinedOutput()
-		if err == nil {
-			t.Errorf("%v: accepted: %s", args, out)
-		}
+		out := refusedBy(t, path, dir, args...)
 		last := args[len(args)-1]
 		name := strings.TrimPrefix(strings.SplitN(last, "=", 2)[0], "--")
-		if !strings.Contains(string(out), name) {
+		if !strings.Contains(out, name) {
 			t.Errorf("%v: the error does not name the argument: %s", args, out)
 		}
 	}
+}
+
+// refusedBy runs a command that is expected to end with an error by itself, and returns its
+// output.
+func refusedBy(t *testing.T, path, dir string, args ...string) string {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err == nil || ctx.Err() != nil {
+		t.Fatalf("%v: accepted (%v): %s", args, err, out)
+	}
+	return string(out)
 }
 
 // commandOf returns a command whose process is killed when the test ends.

@@ -167,11 +167,11 @@ func TestRead_InvalidArgumentsAreRefused(t *testing.T) {
 		code   int
 		stderr string
 	}{
-		{"read -o " + out, 80, "--match"},
+		{"read -o " + out, 2, "--match"},
 		{"read -o " + out + " --match=up", 1, "no source"},
 		{"read -o " + out + " --match=up --url=nonsense", 1, "URL"},
 		{"read -o " + out + " --match=up{ --url=http://127.0.0.1:1", 1, "--match"},
-		{"read -o " + out + " --match=up --url=http://127.0.0.1:1 --start=yesterday", 80, "yesterday"},
+		{"read -o " + out + " --match=up --url=http://127.0.0.1:1 --start=yesterday", 2, "yesterday"},
 		{"read -o " + out + " --match=up --url=http://127.0.0.1:1 --start=now --end -8h", 1, "ends"},
 		{"read -o " + out + ".what --match=up --url=http://127.0.0.1:1", 1, "format"},
 		{"read -o - --format=blocks --match=up --url=http://127.0.0.1:1", 1, "standard output"},

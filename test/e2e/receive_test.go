@@ -46,7 +46,7 @@ func stalledSender(t *testing.T, s *server, path, contentType string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nContent-Length: 30000000\r\n\r\nxx", path, contentType); err != nil {
+	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: 30000000\r\n\r\nxx", path, contentType); err != nil {
 		t.Fatal(err)
 	}
 	return conn

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -210,4 +211,35 @@ func startPrometheus(t *testing.T, sections, data string) *server {
 	startPeer(t, "http://"+address+"/-/ready", path, "--config.file="+config, "--storage.tsdb.path="+data,
 		"--web.listen-address="+address, "--web.enable-remote-write-receiver", "--log.level=warn")
 	return &server{t: t, base: "http://" + address}
+}
+
+// TestRemoteRead_QueriesOfSeveralSelectors reads several selectors and parts that Prometheus' engine
+// evaluates from an endpoint that responds and one that does not.
+func TestRemoteRead_QueriesOfSeveralSelectors(t *testing.T) {
+	end := time.Now().Truncate(time.Minute)
+	remote := startServe(t, nil)
+	remote.writeAll(sortedSamples(t, end))
+	config := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\nremote_read:\n"+
+		"- {url: '"+remote.base+"/api/v1/read', read_recent: true}\n- {url: 'http://127.0.0.1:1/api/v1/read', read_recent: true}\n")
+	p := startProcess(t, binary(t), "serve", "--config.file="+config, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address=127.0.0.1:0")
+	for _, query := range []string{
+		`requests_total + requests_total`,
+		`sum(requests_total) / sum(rate(size_bucket[5m])) or temperature`,
+		`sum(requests_total) + sum(max_over_time(temperature[5m:1m] @ ` + fmt.Sprint(end.Unix()) + `)) - sum(size_bucket)`,
+		`count(requests_total) + count(temperature offset 1m) * count(missing) or count(max_over_time(size_bucket[10m:1m]))`,
+	} {
+		path := "/api/v1/query?" + url.Values{"query": {query}, "time": {fmt.Sprint(end.Unix())}}.Encode()
+		status, body := p.get(path)
+		_, want := remote.get(path)
+		got, warnings, _ := strings.Cut(body, `,"warnings":`)
+		if status != http.StatusOK || got+"}" != strings.TrimSuffix(want, "\n") || !strings.Contains(warnings, "127.0.0.1:1") {
+			t.Errorf("%s: %d\n got %.300s\nwant %.300s\nwarnings %.200s", query, status, got, want, warnings)
+		}
+		if !strings.Contains(want, `"value":[`) {
+			t.Errorf("%s: no result", query)
+		}
+	}
+	if err := p.signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
 }

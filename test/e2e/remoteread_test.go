@@ -45,19 +45,34 @@ func (s *server) remoteRead(form prompb.ReadRequest_ResponseType, mint, maxt int
 	var lines []string
 	for set.Next() {
 		line, it := set.At().Labels().String(), set.At().Iterator(nil)
-		for it.Next() != chunkenc.ValNone {
-			t, v := it.At()
-			line += fmt.Sprintf(" %d=%g", t, v)
-		}
+		lines = append(lines, line+samplesText(it))
 		if it.Err() != nil {
 			s.t.Fatal(it.Err())
 		}
-		lines = append(lines, line)
 	}
 	if set.Err() != nil {
 		s.t.Fatal(set.Err())
 	}
 	return lines
+}
+
+// samplesText returns timestamps and values of all samples.
+func samplesText(it chunkenc.Iterator) (text string) {
+	for {
+		switch it.Next() {
+		case chunkenc.ValFloat:
+			t, v := it.At()
+			text += fmt.Sprintf(" %d=%g", t, v)
+		case chunkenc.ValHistogram:
+			t, h := it.AtHistogram(nil)
+			text += fmt.Sprintf(" %d=%s", t, h.ToFloat(nil))
+		case chunkenc.ValFloatHistogram:
+			t, h := it.AtFloatHistogram(nil)
+			text += fmt.Sprintf(" %d=%s", t, h)
+		default:
+			return text
+		}
+	}
 }
 
 func TestRemoteRead_ReturnsWrittenSamplesWithExternalLabels(t *testing.T) {

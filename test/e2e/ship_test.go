@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 
 	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/test/chunksample"
 )
 
 // twoHours is the duration of a block that is shipped.
@@ -28,11 +29,11 @@ func writeBlock(t *testing.T, dir string, back int, series ...labels.Labels) str
 	start := time.Now().Truncate(twoHours).Add(-time.Duration(back+1) * twoHours).UnixMilli()
 	var list []storage.Series
 	for i, lset := range series {
-		var samples []chunks.Sample
+		var points []chunks.Sample
 		for at := start; at < start+twoHours.Milliseconds(); at += 60_000 {
-			samples = append(samples, floatSample{at, float64(i) + float64(at%7200_000)/1e6})
+			points = append(points, chunksample.Float{MS: at, Value: float64(i) + float64(at%7200_000)/1e6})
 		}
-		list = append(list, storage.NewListSeries(lset, samples))
+		list = append(list, storage.NewListSeries(lset, points))
 	}
 	path, err := tsdb.CreateBlock(list, dir, twoHours.Milliseconds(), slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {

@@ -117,3 +117,31 @@ func TestServe_TSDBThatDoesNotOpenStopsTheServerAndKeepsTheProfiles(t *testing.T
 		t.Error(body)
 	}
 }
+
+// TestServe_ProfileFolderOfAnotherProcess: two servers must not share a folder of profiles,
+// since each deletes log segments that only the other has in memory.
+func TestServe_ProfileFolderOfAnotherProcess(t *testing.T) {
+	dir := t.TempDir()
+	change := func(o *role.ServeOptions) { o.Profiles.Store.Dir = dir }
+	first := startServe(t, change)
+	second := startServe(t, change)
+	eventually(t, 20*time.Second, "its own up to be 1", func() bool { return second.value("up") == "1" })
+	if code, body := second.post("/ingest?name=a&from=now-1m", "text/plain", "main;work 17\n"); code != http.StatusServiceUnavailable || !strings.Contains(body, "another process") || !strings.Contains(body, dir) {
+		t.Errorf("push to the second server: %d %s", code, body)
+	}
+	if code, body := second.get("/-/ready"); code != http.StatusOK || !strings.Contains(body, "another process") {
+		t.Errorf("readiness of the second server: %d %s", code, body)
+	}
+	if code, body := first.post("/ingest?name=a&from=now-1m", "text/plain", "main;work 17\n"); code != http.StatusOK {
+		t.Errorf("push to the first server: %d %s", code, body)
+	}
+	for _, s := range []*server{second, first} {
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	third := startServe(t, change)
+	if code, body := third.get("/-/ready"); code != http.StatusOK || strings.Contains(body, "Profiles") {
+		t.Errorf("readiness after the others have stopped: %d %s", code, body)
+	}
+}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -186,19 +187,24 @@ func TestServe_MaxConnectionsAppliesToAllAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runServe(t, serve)
+	s := runServe(t, serve)
+	s.ready = "/-/ready"
+	s.waitReady()
+	http.DefaultClient.CloseIdleConnections()
 	held, err := net.Dial("tcp", serve.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer held.Close()
 	if err := held.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fmt.Fprintf(held, "GET /-/healthy HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+	// A request in flight: an idle connection would give way. The server sends "100 Continue" when it reads the body.
+	if _, err := fmt.Fprintf(held, "POST /api/v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := held.Read(make([]byte, 1)); err != nil { // the connection was accepted and stays open
-		t.Fatal(err)
+	if line, err := bufio.NewReader(held).ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
+		t.Fatal(line, err)
 	}
 	status := make(chan int, 1)
 	go func() {
@@ -207,7 +213,7 @@ func TestServe_MaxConnectionsAppliesToAllAddresses(t *testing.T) {
 	}()
 	select {
 	case code := <-status:
-		t.Errorf("a second connection got the response %d", code)
+		t.Fatalf("a second connection got the response %d", code)
 	case <-time.After(300 * time.Millisecond):
 	}
 	if err := held.Close(); err != nil {

@@ -278,6 +278,7 @@ func (w *downsampledScenario) compare(function string) error {
 		if err := w.compareSeries(function, s); err != nil {
 			return fmt.Errorf("%s {%s}, replicas %s: %w", expr, s.Metric, w.describe(), err)
 		}
+		w.env.proved(len(s.Floats))
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"time"
+
+	"github.com/prometheus/prometheus/prompb"
 )
 
 // federatedScenario is a server that reads another one by remote_read. Each has its own
@@ -54,7 +56,7 @@ func (w *federatedScenario) steps() []step {
 	for i := range 2 + w.rng.IntN(3) {
 		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
 		target, name := w.near, "near"
-		if i == 0 || rng.IntN(2) == 0 {
+		if i == 0 || i > 1 && rng.IntN(2) == 0 { // one to each first
 			target, name = w.far, "far"
 		}
 		list = append(list, step{"write to " + name, func() error {
@@ -62,8 +64,14 @@ func (w *federatedScenario) steps() []step {
 			for n := range int64(10 + rng.IntN(50)) {
 				points[w.atMS+n*1000] = float64(rng.IntN(1000))
 			}
+			list := []prompb.TimeSeries{floatSeries(metricName, map[string]string{"server": name, "id": fmt.Sprint(i)}, points)}
+			if rng.IntN(2) == 0 {
+				h := nativeSeries(rng, sortedKeys(points))
+				h.Labels = append(h.Labels, prompb.Label{Name: "server", Value: name})
+				list = append(list, h)
+			}
 			w.atMS += 60_000
-			return target.put(map[string]string{"server": name, "id": fmt.Sprint(i)}, points)
+			return target.putAll(list)
 		}})
 	}
 	return list
@@ -91,27 +99,31 @@ func (w *federatedScenario) check() error {
 	}
 	minMS, maxMS := min(w.near.mintMS, w.far.mintMS), time.Now().UnixMilli()
 	drop := []string{"cluster"}
-	got, warnings, err := queryRaw(w.env.ctx, w.env.client, w.near.base(), metricName, minMS, maxMS, drop, nil)
+	verify := func(path string, got samples, err error) error {
+		if err == nil {
+			err = union.check(got, minMS, maxMS, 0)
+		}
+		if err != nil {
+			return fmt.Errorf("near by %s: %w: %s", path, err, w.near.proc.log)
+		}
+		w.env.proved(got.count())
+		return nil
+	}
+	got, warnings, err := queryRaw(w.env.ctx, w.env.client, w.near.base(), everything, minMS, maxMS, drop, nil)
 	if err == nil && len(warnings) > 0 {
 		err = fmt.Errorf("warnings: %q", warnings)
 	}
-	if err == nil {
-		err = union.check(got, minMS, maxMS, 0)
+	if err := verify("PromQL", got, err); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("near by PromQL: %w", err)
+	got, err = remoteReadSamples(w.env.ctx, w.env.client, w.near.base(), minMS, maxMS, drop)
+	if err := verify("remote read SAMPLES", got, err); err != nil {
+		return err
 	}
-	if got, err = remoteReadSamples(w.env.ctx, w.env.client, w.near.base(), minMS, maxMS, drop); err == nil {
-		err = union.check(got, minMS, maxMS, 0)
+	format := pick(w.rng, formats...)
+	got, err = export(w.env.ctx, w.env.binary, "--url="+w.near.base(), format, minMS, maxMS, drop)
+	if format == "openmetrics" {
+		union = union.withoutNative()
 	}
-	if err != nil {
-		return fmt.Errorf("near by remote read SAMPLES: %w: %s", err, w.near.proc.log)
-	}
-	if got, err = export(w.env.ctx, w.env.binary, "--url="+w.near.base(), "jsonl", minMS, maxMS, drop); err == nil {
-		err = union.check(got, minMS, maxMS, 0)
-	}
-	if err != nil {
-		return fmt.Errorf("near by ferula read: %w", err)
-	}
-	return nil
+	return verify("ferula read "+format, got, err)
 }

@@ -2,30 +2,51 @@ package sim
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
-// frontendWorld is a query frontend with a cache in front of two tenants' servers.
-// The header THANOS-TENANT names the tenant, as behind a gateway that sets it.
+// frontendScenario is a query frontend with a cache in front of two tenants' servers, behind a
+// gateway that selects the server by a header.
 type frontendScenario struct {
 	env      *environment
 	rng      *rand.Rand
 	tenants  [2]*server
+	identity identity
 	gateway  *http.Server
 	gateAddr string
 	front    *process
 	http     string
-	constant bool // clients send the same X-Scope-OrgID for every tenant
+	cache    *cacheDouble // nil: another cache
+	real     *realCache   // nil: another cache
 	sent     []rangeQuery
+}
+
+// identity is how requests name their tenant.
+type identity struct {
+	header   string   // names the tenant, and selects the server
+	constant string   // header that is equal for all tenants; "" for none
+	flags    []string // that these need
+}
+
+var identities = []identity{
+	{header: "THANOS-TENANT"},
+	{header: "X-Scope-OrgID"},
+	{header: "THANOS-TENANT", constant: "X-Scope-OrgID", flags: []string{"--query-frontend.org-id-header=THANOS-TENANT"}},
+	{header: "X-Team", constant: "X-Scope-OrgID", flags: []string{"--query-frontend.forward-header=X-Team"}},
+	{header: "X-Team", constant: "THANOS-TENANT", flags: []string{"--query-frontend.forward-header=X-Team"}},
+	{header: "Authorization", constant: "X-Scope-OrgID", flags: []string{"--query-frontend.forward-header=Authorization"}},
 }
 
 type rangeQuery struct {
@@ -35,7 +56,7 @@ type rangeQuery struct {
 }
 
 func newFrontendScenario(e *environment, dir string, rng *rand.Rand) (scenario, error) {
-	w := &frontendScenario{env: e, rng: rng, constant: rng.IntN(2) == 0}
+	w := &frontendScenario{env: e, rng: rng, identity: pick(rng, identities...)}
 	for i := range w.tenants {
 		srv, err := newServer(e, filepath.Join(dir, fmt.Sprint("tenant", i)), serveConfig{retentionFile: "1y"})
 		if err != nil {
@@ -52,11 +73,7 @@ func (w *frontendScenario) start() error {
 		if err := srv.run(); err != nil {
 			return err
 		}
-		points := map[int64]float64{}
-		for n := range int64(120) {
-			points[time.Now().Add(-30*time.Minute).UnixMilli()+n*10_000] = float64(i)*1000 + float64(n)
-		}
-		if err := srv.put(map[string]string{"tenant": fmt.Sprint(i)}, points); err != nil {
+		if err := w.writeOld(i, srv); err != nil {
 			return err
 		}
 	}
@@ -70,14 +87,63 @@ func (w *frontendScenario) start() error {
 	if w.http, err = freeAddress(); err != nil {
 		return err
 	}
+	cache, err := w.newCache()
+	if err != nil {
+		return err
+	}
 	args := []string{"query-frontend", "--http-address=" + w.http, "--query-frontend.downstream-url=http://" + w.gateAddr,
-		"--query-range.split-interval=" + pick(w.rng, "5m", "10m", "1h"),
-		"--query-range.response-cache-config={type: IN-MEMORY, config: {max_size: 64MB}}"}
+		"--query-range.split-interval=" + pick(w.rng, "5m", "10m", "1h"), "--query-range.response-cache-config=" + cache}
 	if w.rng.IntN(2) == 0 {
 		args = append(args, "--query-frontend.downstream-tripper-config={max_conns_per_host: 2}")
 	}
-	w.front, err = start(w.env.ctx, w.env.binary, "query-frontend", args...)
+	if w.front, err = start(w.env.ctx, w.env.binary, "query-frontend", append(args, w.identity.flags...)...); err != nil {
+		return err
+	}
+	err = w.front.watch(w.env, "http://"+w.http)
+	w.front.goroutinesMore = goroutinesMoreFrontend
 	return err
+}
+
+// writeOld writes four hours of some series, not in the order of their labels, so that a server
+// may have them in a block and in its head.
+func (w *frontendScenario) writeOld(tenant int, srv *server) error {
+	begin := time.Now().Add(-4 * time.Hour).UnixMilli()
+	for hour := range int64(4) {
+		for _, id := range []string{"d", "a", "c", "b"} {
+			points := map[int64]float64{}
+			for n := range int64(360) {
+				points[begin+hour*3_600_000+n*10_000] = float64(tenant)*1000 + float64(w.rng.IntN(1000))/7
+			}
+			if err := srv.put(map[string]string{"tenant": fmt.Sprint(tenant), "id": id}, points); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// newCache returns the configuration of a cache: in memory, a double that fails, or a real one
+// if it is installed.
+func (w *frontendScenario) newCache() (string, error) {
+	var err error
+	switch kind := pick(w.rng, "memory", "double", "double", "memcached", "redis-server"); kind {
+	case "double":
+		if w.cache, err = newCacheDouble(w.rng.IntN(2) == 0, w.rng); err != nil {
+			return "", err
+		}
+		return w.cache.config(), nil
+	case "memcached", "redis-server":
+		path, err := exec.LookPath(kind)
+		if err != nil {
+			w.env.logf("%s is not installed: the cache is in memory", kind)
+			break
+		}
+		if w.real, err = newRealCache(path, kind); err != nil {
+			return "", err
+		}
+		return w.real.config(), nil
+	}
+	return "{type: IN-MEMORY, config: {max_size: 64MB}}", nil
 }
 
 // route forwards a request to the server of its tenant.
@@ -91,7 +157,7 @@ func (w *frontendScenario) route() http.Handler {
 		proxies[i] = httputil.NewSingleHostReverseProxy(target)
 	}
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		switch r.Header.Get("THANOS-TENANT") {
+		switch r.Header.Get(w.identity.header) {
 		case "t0":
 			proxies[0].ServeHTTP(rw, r)
 		case "t1":
@@ -106,35 +172,50 @@ func (w *frontendScenario) stop() error {
 	if w.gateway != nil {
 		defer w.gateway.Close()
 	}
-	if w.front != nil {
-		if err := w.front.stop(); err != nil {
-			return err
-		}
+	if w.cache != nil {
+		defer w.cache.stop()
 	}
+	if w.real != nil {
+		defer w.real.kill()
+	}
+	errs := []error{w.front.stop()}
 	for _, srv := range w.tenants {
-		if err := srv.stop(); err != nil {
-			return err
-		}
+		errs = append(errs, srv.stop())
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (w *frontendScenario) steps() []step {
 	nowMS := time.Now().UnixMilli()
-	var list []step
-	for range 4 + w.rng.IntN(4) {
+	list := []step{w.query(rand.New(rand.NewPCG(w.rng.Uint64(), 0)), nowMS)}
+	for range 4 + w.rng.IntN(5) {
 		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
-		switch rng.IntN(3) {
+		switch rng.IntN(4) {
 		case 0:
 			list = append(list, step{"write now", func() error { return w.writeNow(rng) }})
+		case 1:
+			if fault := pick(rng, cacheFaults...); w.cache != nil {
+				list = append(list, step{"the cache " + string(fault), func() error { return w.cache.set(fault) }})
+			}
+			if w.real != nil {
+				list = append(list, step{"kill the cache, or start it", w.real.toggle})
+			}
 		default:
-			stepMS := pick(rng, int64(15_000), 60_000)
-			start := (nowMS - int64(10+rng.IntN(25))*60_000) / stepMS * stepMS
-			q := rangeQuery{w.expression(rng, nowMS), start, nowMS / stepMS * stepMS, stepMS}
-			list = append(list, step{"query " + q.expr, func() error { w.sent = append(w.sent, q); return nil }})
+			list = append(list, w.query(rng, nowMS))
 		}
 	}
 	return list
+}
+
+// query returns a step that adds a query to those that check sends.
+func (w *frontendScenario) query(rng *rand.Rand, nowMS int64) step {
+	stepMS, minutes := pick(rng, int64(15_000), 60_000), 10+rng.IntN(25)
+	if rng.IntN(3) == 0 {
+		stepMS, minutes = 300_000, 60+rng.IntN(200)
+	}
+	start := (nowMS - int64(minutes)*60_000) / stepMS * stepMS
+	q := rangeQuery{w.expression(rng, nowMS), start, nowMS / stepMS * stepMS, stepMS}
+	return step{"query " + q.expr, func() error { w.sent = append(w.sent, q); return nil }}
 }
 
 // expression returns a query that reads before, at or after the timestamps of its steps.
@@ -147,6 +228,7 @@ func (w *frontendScenario) expression(rng *rand.Rand, nowMS int64) string {
 		metricName+" offset -1m",
 		"max_over_time("+metricName+"[2m:30s] offset -2m)",
 		metricName+" @ end()",
+		"stddev("+metricName+")",
 	)
 }
 
@@ -154,7 +236,7 @@ func (w *frontendScenario) expression(rng *rand.Rand, nowMS int64) string {
 // offset read.
 func (w *frontendScenario) writeNow(rng *rand.Rand) error {
 	for i, srv := range w.tenants {
-		if err := srv.put(map[string]string{"tenant": fmt.Sprint(i)}, map[int64]float64{time.Now().UnixMilli(): float64(rng.IntN(100_000))}); err != nil {
+		if err := srv.put(map[string]string{"tenant": fmt.Sprint(i), "id": "a"}, map[int64]float64{time.Now().UnixMilli(): float64(rng.IntN(100_000))}); err != nil {
 			return err
 		}
 	}
@@ -167,14 +249,23 @@ func (w *frontendScenario) check() error {
 	if err := w.front.unexpectedExit(); err != nil {
 		return err
 	}
+	type result struct {
+		points int
+		err    error
+	}
 	for _, q := range w.sent {
-		results := make(chan error, len(w.tenants))
+		results := make(chan result, len(w.tenants))
 		for i := range w.tenants {
-			go func() { results <- w.compare(i, q) }()
+			go func() {
+				points, err := w.compare(i, q)
+				results <- result{points, err}
+			}()
 		}
 		var errs []error
 		for range w.tenants {
-			errs = append(errs, <-results)
+			r := <-results
+			w.env.proved(r.points)
+			errs = append(errs, r.err)
 		}
 		if err := errors.Join(errs...); err != nil {
 			return err
@@ -183,43 +274,79 @@ func (w *frontendScenario) check() error {
 	return nil
 }
 
-func (w *frontendScenario) compare(tenant int, q rangeQuery) error {
+func (w *frontendScenario) compare(tenant int, q rangeQuery) (proofs int, err error) {
 	form := url.Values{"query": {q.expr}, "start": {seconds(q.startMS)}, "end": {seconds(q.endMS)}, "step": {seconds(q.stepMS)}}
-	header := map[string]string{"THANOS-TENANT": fmt.Sprint("t", tenant)}
-	if w.constant {
-		header["X-Scope-OrgID"] = "1"
+	header := map[string]string{w.identity.header: fmt.Sprint("t", tenant)}
+	if w.identity.constant != "" {
+		header[w.identity.constant] = "1"
 	}
-	status, got, err := w.query(form, header)
+	client := &http.Client{Timeout: 20 * time.Second, Transport: w.env.client.Transport}
+	status, got, _, err := get(w.env.ctx, client, "http://"+w.http+"/api/v1/query_range", form, header)
 	if err != nil {
-		return fmt.Errorf("tenant %d, %s: %w", tenant, q.expr, err)
-	}
-	if status == http.StatusBadRequest && w.constant {
-		return nil // two tenant headers with different values may be refused
+		return 0, fmt.Errorf("tenant %d, %s: %w", tenant, q.expr, err)
 	}
 	want, _, err := api(w.env.ctx, w.env.client, w.tenants[tenant].base()+"/api/v1/query_range", form, nil)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if status != http.StatusOK || !bytes.Equal(bytes.TrimSpace(got), bytes.TrimSpace(want)) {
-		return fmt.Errorf("tenant %d, %s from %d to %d step %d: frontend returns %d %.600s; the server %.600s", tenant, q.expr, q.startMS, q.endMS, q.stepMS, status, got, want)
+	if status != http.StatusOK {
+		return 0, fmt.Errorf("tenant %d, %s: the frontend returns %d %.600s", tenant, q.expr, status, got)
 	}
-	return nil
+	points, err := equalMatrix(got, want, q.aggregates())
+	if err != nil {
+		return 0, fmt.Errorf("tenant %d, %s from %d to %d step %d: %w: the frontend returns %.600s; the server %.600s", tenant, q.expr, q.startMS, q.endMS, q.stepMS, err, got, want)
+	}
+	return points, nil
 }
 
-func (w *frontendScenario) query(form url.Values, header map[string]string) (int, []byte, error) {
-	req, err := http.NewRequestWithContext(w.env.ctx, http.MethodGet, "http://"+w.http+"/api/v1/query_range?"+form.Encode(), nil)
-	if err != nil {
-		return 0, nil, err
+// aggregates reports whether values of several series are added up.
+func (q rangeQuery) aggregates() bool {
+	return strings.HasPrefix(q.expr, "stddev(") || strings.HasPrefix(q.expr, "sum(")
+}
+
+// orderError is by how much, relative to the value, a result may depend on the order in which
+// the engine adds up series.
+const orderError = 1e-12
+
+// equalMatrix compares two responses and returns the number of their points. They are equal as
+// bytes. Only aggregations may differ, in the last digits: a server returns the series of its
+// head in the order of their creation, and sorts them if a query also reads a block. A part of
+// a split query may read the head alone, so that the engine adds up in another order.
+func equalMatrix(got, want []byte, aggregates bool) (points int, err error) {
+	type response struct {
+		Status string
+		Data   struct {
+			Result []matrix
+		}
 	}
-	for name, value := range header {
-		req.Header.Set(name, value)
+	var g, s response
+	if err := errors.Join(json.Unmarshal(got, &g), json.Unmarshal(want, &s)); err != nil {
+		return 0, err
 	}
-	client := &http.Client{Timeout: 20 * time.Second, Transport: w.env.client.Transport}
-	resp, err := client.Do(req)
-	if err != nil {
-		return 0, nil, err
+	for _, m := range s.Data.Result {
+		points += len(m.Values)
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, body, err
+	if bytes.Equal(bytes.TrimSpace(got), bytes.TrimSpace(want)) {
+		return points, nil
+	}
+	if !aggregates || g.Status != s.Status || len(g.Data.Result) != len(s.Data.Result) {
+		return 0, errors.New("they differ")
+	}
+	for i, m := range s.Data.Result {
+		other := g.Data.Result[i]
+		if seriesKey(m.Metric) != seriesKey(other.Metric) || len(m.Values) != len(other.Values) {
+			return 0, fmt.Errorf("series %d differs", i)
+		}
+		for n := range m.Values {
+			wantMS, wantV, err := point(m.Values[n])
+			gotMS, gotV, gotErr := point(other.Values[n])
+			if err := errors.Join(err, gotErr); err != nil {
+				return 0, err
+			}
+			if gotMS != wantMS || math.Abs(gotV-wantV) > orderError*math.Abs(wantV) {
+				return 0, fmt.Errorf("point %d of series %d is %v @%d, want %v @%d", n, i, gotV, gotMS, wantV, wantMS)
+			}
+		}
+	}
+	return points, nil
 }

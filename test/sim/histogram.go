@@ -4,139 +4,103 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
-	"net/url"
 	"strconv"
-	"time"
 
-	"github.com/gogo/protobuf/proto"
-	"github.com/klauspost/compress/snappy"
+	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 )
 
-const histogramName = "sim_histogram"
+// The model holds a native histogram as values of several series: its count, its sum and
+// each bucket.
+func (s samples) putHistogram(series string, ms int64, h *histogram.FloatHistogram) {
+	s.put(series+" count", ms, h.Count)
+	s.put(series+" sum", ms, h.Sum)
+	for it := h.AllBucketIterator(); it.Next(); {
+		if b := it.At(); b.Count != 0 {
+			s.put(bucketKey(series, b.Lower, b.Upper), ms, b.Count)
+		}
+	}
+}
 
-// writeHistograms writes native histograms in order. The model records their sums.
-func (w *storageScenario) writeHistograms(rng *rand.Rand) error {
-	ts := prompb.TimeSeries{Labels: []prompb.Label{{Name: "__name__", Value: histogramName}}}
-	written := map[int64]float64{}
-	w.histogramMS = max(w.histogramMS, w.headMS)
-	for range 1 + rng.IntN(20) {
-		w.histogramMS += 15_000
-		h := tsdbutil.GenerateTestHistogram(int64(rng.IntN(50)))
-		h.Sum = float64(rng.IntN(1_000_000)) / 4
-		ts.Histograms = append(ts.Histograms, prompb.FromIntHistogram(w.histogramMS, h))
-		written[w.histogramMS] = h.Sum
+func bucketKey(series string, lower, upper float64) string {
+	return fmt.Sprintf("%s bucket %g to %g", series, lower, upper)
+}
+
+// putHistogramJSON adds a histogram as the API and `ferula read` write it.
+func (s samples) putHistogramJSON(series string, ms int64, text []byte) error {
+	var h struct {
+		Count   string   `json:"count"`
+		Sum     string   `json:"sum"`
+		Buckets [][4]any `json:"buckets"`
 	}
-	if w.histogramMS > time.Now().UnixMilli() {
-		return nil // the samples would be in the future
+	if err := json.Unmarshal(text, &h); err != nil {
+		return fmt.Errorf("histogram %.200s: %w", text, err)
 	}
-	raw, err := proto.Marshal(&prompb.WriteRequest{Timeseries: []prompb.TimeSeries{ts}})
-	if err != nil {
-		return err
+	if _, double := s[series+" count"][ms]; double {
+		return fmt.Errorf("histogram {%s} @%d occurs twice", series, ms)
 	}
-	status, body, err := post(w.env.ctx, w.env.client, w.srv.base()+"/api/v1/write", snappy.Encode(nil, raw), map[string]string{"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"})
-	if err != nil {
-		return err
+	numbers := []any{h.Count, h.Sum}
+	for _, b := range h.Buckets {
+		numbers = append(numbers, b[1], b[2], b[3])
 	}
-	if status/100 != 2 {
-		return fmt.Errorf("%w: %d %s", errRefused, status, body)
+	var values []float64
+	for _, n := range numbers {
+		text, _ := n.(string)
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return fmt.Errorf("histogram: %w", err)
+		}
+		values = append(values, v)
 	}
-	w.headMS = w.histogramMS
-	for ms, v := range written {
-		w.histograms.acked.put("", ms, v)
+	s.put(series+" count", ms, values[0])
+	s.put(series+" sum", ms, values[1])
+	for i := 2; i < len(values); i += 3 {
+		s.put(bucketKey(series, values[i], values[i+1]), ms, values[i+2])
 	}
 	return nil
 }
 
-// checkHistograms compares the sums by PromQL and remote read with the model.
-func (w *storageScenario) checkHistograms() error {
-	minMS, maxMS := w.srv.mintMS-1000, time.Now().Add(time.Minute).UnixMilli()
-	got, err := w.queryHistograms(minMS, maxMS)
-	if err == nil {
-		err = w.histograms.check(got, minMS, maxMS, w.srv.keepFromMS())
+// randomHistogram returns a native histogram; with custom buckets or not.
+func randomHistogram(rng *rand.Rand) *histogram.Histogram {
+	h := tsdbutil.GenerateTestHistogram(int64(rng.IntN(50)))
+	if rng.IntN(3) == 0 {
+		h = tsdbutil.GenerateTestCustomBucketsHistogram(int64(rng.IntN(50)))
 	}
-	if err != nil {
-		return fmt.Errorf("histograms by PromQL: %w", err)
-	}
-	if got, err = w.readHistograms(minMS, maxMS); err == nil {
-		err = w.histograms.check(got, minMS, maxMS, w.srv.keepFromMS())
-	}
-	if err != nil {
-		return fmt.Errorf("histograms by remote read SAMPLES: %w", err)
-	}
-	return nil
+	h.Sum = float64(rng.IntN(1_000_000)) / 4
+	return h
 }
 
-func (w *storageScenario) queryHistograms(minMS, maxMS int64) (samples, error) {
-	form := url.Values{"query": {fmt.Sprintf("%s[%dms]", histogramName, maxMS-minMS+1)}, "time": {seconds(maxMS)}}
-	body, _, err := api(w.env.ctx, w.env.client, w.srv.base()+"/api/v1/query", form, nil)
-	if err != nil {
-		return nil, err
-	}
-	var r struct {
-		Data struct {
-			Result []struct {
-				Histograms [][2]json.RawMessage `json:"histograms"`
-			} `json:"result"`
-		} `json:"data"`
-	}
-	if err := json.Unmarshal(body, &r); err != nil {
-		return nil, err
-	}
-	got := samples{}
-	for _, s := range r.Data.Result {
-		for _, pair := range s.Histograms {
-			var at float64
-			var h struct {
-				Sum string `json:"sum"`
-			}
-			if err := json.Unmarshal(pair[0], &at); err != nil {
-				return nil, err
-			}
-			if err := json.Unmarshal(pair[1], &h); err != nil {
-				return nil, err
-			}
-			sum, err := strconv.ParseFloat(h.Sum, 64)
-			if err != nil {
-				return nil, err
-			}
-			got.put("", int64(at*1000+0.5), sum)
+// nativeSeries returns native histograms as remote write sends them: integers or floats.
+func nativeSeries(rng *rand.Rand, times []int64) prompb.TimeSeries {
+	ts := prompb.TimeSeries{Labels: []prompb.Label{{Name: "__name__", Value: nativeName}, {Name: "kind", Value: pick(rng, "int", "float")}}}
+	for _, ms := range times {
+		if h := randomHistogram(rng); ts.Labels[1].Value == "int" {
+			ts.Histograms = append(ts.Histograms, prompb.FromIntHistogram(ms, h))
+		} else {
+			ts.Histograms = append(ts.Histograms, prompb.FromFloatHistogram(ms, h.ToFloat(nil)))
 		}
 	}
-	return got, nil
+	return ts
 }
 
-func (w *storageScenario) readHistograms(minMS, maxMS int64) (samples, error) {
-	request, err := readRequest(histogramName, minMS, maxMS, prompb.ReadRequest_SAMPLES)
-	if err != nil {
-		return nil, err
-	}
-	status, body, err := post(w.env.ctx, w.env.client, w.srv.base()+"/api/v1/read", request, map[string]string{
-		"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy", "X-Prometheus-Remote-Read-Version": "0.1.0",
-	})
-	if err != nil {
-		return nil, err
-	}
-	if status != http.StatusOK {
-		return nil, fmt.Errorf("remote read: status %d: %s", status, body)
-	}
-	plain, err := snappy.Decode(nil, []byte(body))
-	if err != nil {
-		return nil, err
-	}
-	var resp prompb.ReadResponse
-	if err := proto.Unmarshal(plain, &resp); err != nil {
-		return nil, err
-	}
-	got := samples{}
-	for _, result := range resp.Results {
-		for _, ts := range result.Timeseries {
-			for i := range ts.Histograms {
-				got.put("", ts.Histograms[i].Timestamp, ts.Histograms[i].Sum)
+// classicSeries returns a classic histogram: a series per bucket, count and sum.
+func classicSeries(rng *rand.Rand, times []int64) []prompb.TimeSeries {
+	bounds := []string{"0.1", "1", "+Inf"}
+	series := map[string]map[int64]float64{}
+	for _, ms := range times {
+		total := 0.0
+		for _, le := range bounds {
+			total += float64(rng.IntN(100))
+			if series[le] == nil {
+				series[le] = map[int64]float64{}
 			}
+			series[le][ms] = total
 		}
 	}
-	return got, nil
+	var list []prompb.TimeSeries
+	for _, le := range bounds {
+		list = append(list, floatSeries(classicName+"_bucket", map[string]string{"le": le}, series[le]))
+	}
+	return append(list, floatSeries(classicName+"_count", nil, series["+Inf"]), floatSeries(classicName+"_sum", nil, series["1"]))
 }

@@ -42,6 +42,15 @@ func seriesKey(labels map[string]string, drop ...string) string {
 	return strings.Join(parts, ",")
 }
 
+// dataKey is the key of a series of the model: without the labels in drop, and without the
+// name of the metric of floats.
+func dataKey(labels map[string]string, drop []string) string {
+	if labels["__name__"] == metricName {
+		drop = append(slices.Clone(drop), "__name__")
+	}
+	return seriesKey(labels, drop...)
+}
+
 // model records the samples sent to a storage. A response must have every acknowledged
 // sample, and may have those of requests that ended without a status.
 type model struct {
@@ -62,6 +71,15 @@ func (m *model) clone() *model {
 	}
 	for series, points := range m.maybe {
 		c.maybe[series] = maps.Clone(points)
+	}
+	return c
+}
+
+// withoutNative returns the model without native histograms.
+func (m *model) withoutNative() *model {
+	c := m.clone()
+	for _, all := range []samples{c.acked, c.maybe} {
+		maps.DeleteFunc(all, func(series string, _ map[int64]float64) bool { return strings.Contains(series, nativeName) })
 	}
 	return c
 }

@@ -3,45 +3,44 @@ package sim
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os/exec"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/gogo/protobuf/proto"
-	"github.com/google/pprof/profile"
 	"github.com/klauspost/compress/snappy"
 	"github.com/prometheus/prometheus/prompb"
 )
 
-const metricName = "sim_value"
+// Metrics of the simulator: floats, a classic histogram and a native one.
+const (
+	metricName    = "sim_value"
+	classicName   = "sim_classic"
+	nativeName    = "sim_native"
+	everything    = `{__name__=~"sim_.+"}`
+	withoutNative = `{__name__=~"sim_.+",__name__!="` + nativeName + `"}`
+)
 
 // errRefused means that the server refused the whole request.
 var errRefused = errors.New("refused")
 
-// write sends samples by remote write 1.0. A nil error is an acknowledgement. After
+// send sends series by remote write 1.0. A nil error is an acknowledgement. After
 // errRefused no sample is stored; after any other error they may be.
-func write(ctx context.Context, c *http.Client, base string, series map[string]string, points map[int64]float64) error {
-	ts := prompb.TimeSeries{Labels: []prompb.Label{{Name: "__name__", Value: metricName}}}
-	for _, name := range sortedKeys(series) {
-		ts.Labels = append(ts.Labels, prompb.Label{Name: name, Value: series[name]})
-	}
-	for _, ms := range sortedKeys(points) {
-		ts.Samples = append(ts.Samples, prompb.Sample{Timestamp: ms, Value: points[ms]})
-	}
-	raw, err := proto.Marshal(&prompb.WriteRequest{Timeseries: []prompb.TimeSeries{ts}})
+func send(ctx context.Context, c *http.Client, base string, list []prompb.TimeSeries) error {
+	raw, err := proto.Marshal(&prompb.WriteRequest{Timeseries: list})
 	if err != nil {
 		return err
 	}
 	status, body, err := post(ctx, c, base+"/api/v1/write", snappy.Encode(nil, raw), map[string]string{"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"})
+	return writeResult(status, body, err)
+}
+
+// writeResult turns the response of a write into send's error.
+func writeResult(status int, body string, err error) error {
 	switch {
 	case err != nil:
 		return err
@@ -51,6 +50,38 @@ func write(ctx context.Context, c *http.Client, base string, series map[string]s
 		return fmt.Errorf("%w: %d %s", errRefused, status, body)
 	default:
 		return fmt.Errorf("status %d: %s", status, body)
+	}
+}
+
+// floatSeries returns a series as remote write sends it.
+func floatSeries(name string, series map[string]string, points map[int64]float64) prompb.TimeSeries {
+	ts := prompb.TimeSeries{Labels: []prompb.Label{{Name: "__name__", Value: name}}}
+	for _, label := range sortedKeys(series) {
+		ts.Labels = append(ts.Labels, prompb.Label{Name: label, Value: series[label]})
+	}
+	for _, ms := range sortedKeys(points) {
+		ts.Samples = append(ts.Samples, prompb.Sample{Timestamp: ms, Value: points[ms]})
+	}
+	return ts
+}
+
+// add adds the samples and histograms of a series of remote write or remote read.
+func (s samples) add(ts prompb.TimeSeries, drop []string) {
+	labels := map[string]string{}
+	for _, l := range ts.Labels {
+		labels[l.Name] = l.Value
+	}
+	key := dataKey(labels, drop)
+	for _, p := range ts.Samples {
+		s.put(key, p.Timestamp, p.Value)
+	}
+	for i := range ts.Histograms {
+		h := &ts.Histograms[i]
+		if h.IsFloatHistogram() {
+			s.putHistogram(key, h.Timestamp, h.ToFloatHistogram())
+		} else {
+			s.putHistogram(key, h.Timestamp, h.ToIntHistogram().ToFloat(nil))
+		}
 	}
 }
 
@@ -71,43 +102,66 @@ func post(ctx context.Context, c *http.Client, target string, body []byte, heade
 	return resp.StatusCode, string(responseBody), err
 }
 
-// queryResponse is the response of /api/v1/query.
-type queryResponse struct {
-	Status   string   `json:"status"`
-	Error    string   `json:"error"`
-	Warnings []string `json:"warnings"`
-	Data     struct {
-		ResultType string `json:"resultType"`
-		Result     []struct {
-			Metric map[string]string `json:"metric"`
-			Value  [2]any            `json:"value"`
-			Values [][2]any          `json:"values"`
-		} `json:"result"`
-	} `json:"data"`
-}
-
 // api sends a GET and returns body and header. A status other than 200 is an error.
 func api(ctx context.Context, c *http.Client, target string, params url.Values, header map[string]string) ([]byte, http.Header, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target+"?"+params.Encode(), nil)
+	status, body, got, err := get(ctx, c, target, params, header)
 	if err != nil {
 		return nil, nil, err
+	}
+	if status != http.StatusOK {
+		return nil, nil, fmt.Errorf("%s: status %d: %.500s", target, status, body)
+	}
+	return body, got, nil
+}
+
+// get sends a GET and returns status, body and header.
+func get(ctx context.Context, c *http.Client, target string, params url.Values, header map[string]string) (int, []byte, http.Header, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target+"?"+params.Encode(), nil)
+	if err != nil {
+		return 0, nil, nil, err
 	}
 	for name, value := range header {
 		req.Header.Set(name, value)
 	}
 	resp, err := c.Do(req)
 	if err != nil {
-		return nil, nil, err
+		return 0, nil, nil, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, nil, err
+	return resp.StatusCode, body, resp.Header, err
+}
+
+// matrix is one series of a response of the API and of `ferula read --format=jsonl`.
+type matrix struct {
+	Metric     map[string]string    `json:"metric"`
+	Values     [][2]any             `json:"values"`
+	Histograms [][2]json.RawMessage `json:"histograms"`
+}
+
+// addMatrix adds a series. A timestamp must not occur twice.
+func (s samples) addMatrix(m matrix, drop []string) error {
+	key := dataKey(m.Metric, drop)
+	for _, v := range m.Values {
+		ms, f, err := point(v)
+		if err != nil {
+			return err
+		}
+		if _, double := s[key][ms]; double {
+			return fmt.Errorf("sample {%s} @%d occurs twice", key, ms)
+		}
+		s.put(key, ms, f)
 	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, nil, fmt.Errorf("%s: status %d: %.500s", target, resp.StatusCode, body)
+	for _, pair := range m.Histograms {
+		var at float64
+		if err := json.Unmarshal(pair[0], &at); err != nil {
+			return err
+		}
+		if err := s.putHistogramJSON(key, int64(at*1000+0.5), pair[1]); err != nil {
+			return err
+		}
 	}
-	return body, resp.Header, nil
+	return nil
 }
 
 // queryRaw reads every sample of the selector in [minMS, maxMS] by an instant query with
@@ -124,22 +178,19 @@ func queryRaw(ctx context.Context, c *http.Client, base, selector string, minMS,
 	if err != nil {
 		return nil, nil, err
 	}
-	var r queryResponse
+	var r struct {
+		Warnings []string `json:"warnings"`
+		Data     struct {
+			Result []matrix `json:"result"`
+		} `json:"data"`
+	}
 	if err := json.Unmarshal(body, &r); err != nil {
 		return nil, nil, err
 	}
 	got := samples{}
-	for _, s := range r.Data.Result {
-		key := seriesKey(s.Metric, append([]string{"__name__"}, drop...)...)
-		for _, v := range s.Values {
-			ms, f, err := point(v)
-			if err != nil {
-				return nil, nil, err
-			}
-			if _, double := got[key][ms]; double {
-				return nil, nil, fmt.Errorf("sample {%s} @%d occurs twice", key, ms)
-			}
-			got.put(key, ms, f)
+	for _, m := range r.Data.Result {
+		if err := got.addMatrix(m, drop); err != nil {
+			return nil, nil, err
 		}
 	}
 	return got, r.Warnings, nil
@@ -157,12 +208,12 @@ func point(v [2]any) (int64, float64, error) {
 
 func seconds(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64) }
 
-// readRequest returns the body of a remote read request for all samples of a metric.
-func readRequest(metric string, minMS, maxMS int64, accepted prompb.ReadRequest_ResponseType) ([]byte, error) {
+// readRequest returns the body of a remote read request for all samples of the metrics.
+func readRequest(minMS, maxMS int64, accepted prompb.ReadRequest_ResponseType) ([]byte, error) {
 	raw, err := proto.Marshal(&prompb.ReadRequest{
 		Queries: []*prompb.Query{{
 			StartTimestampMs: minMS, EndTimestampMs: maxMS,
-			Matchers: []*prompb.LabelMatcher{{Name: "__name__", Value: metric}},
+			Matchers: []*prompb.LabelMatcher{{Type: prompb.LabelMatcher_RE, Name: "__name__", Value: "sim_.+"}},
 		}},
 		AcceptedResponseTypes: []prompb.ReadRequest_ResponseType{accepted},
 	})
@@ -172,7 +223,7 @@ func readRequest(metric string, minMS, maxMS int64, accepted prompb.ReadRequest_
 // remoteReadSamples reads by remote read with the response type SAMPLES, which
 // Prometheus used before streaming.
 func remoteReadSamples(ctx context.Context, c *http.Client, base string, minMS, maxMS int64, drop []string) (samples, error) {
-	request, err := readRequest(metricName, minMS, maxMS, prompb.ReadRequest_SAMPLES)
+	request, err := readRequest(minMS, maxMS, prompb.ReadRequest_SAMPLES)
 	if err != nil {
 		return nil, err
 	}
@@ -196,231 +247,8 @@ func remoteReadSamples(ctx context.Context, c *http.Client, base string, minMS, 
 	got := samples{}
 	for _, result := range resp.Results {
 		for _, ts := range result.Timeseries {
-			labels := map[string]string{}
-			for _, l := range ts.Labels {
-				labels[l.Name] = l.Value
-			}
-			key := seriesKey(labels, append([]string{"__name__"}, drop...)...)
-			for _, s := range ts.Samples {
-				got.put(key, s.Timestamp, s.Value)
-			}
+			got.add(*ts, drop)
 		}
 	}
 	return got, nil
-}
-
-// export runs `ferula read` with the format jsonl, csv or openmetrics and parses its
-// standard output. source is the flag of the source, like --url=http://….
-func export(ctx context.Context, binary, source, format string, minMS, maxMS int64, drop []string) (samples, error) {
-	args := []string{"read", source, "--match=" + metricName, "--output=-", "--format=" + format, "--no-progress",
-		"--start=" + seconds(minMS), "--end=" + seconds(maxMS), "--retries=0", "--log.level=warn"}
-	command := exec.CommandContext(ctx, binary, args...)
-	var out, stderr bytes.Buffer
-	command.Stdout, command.Stderr = &out, &stderr
-	if err := command.Run(); err != nil {
-		return nil, fmt.Errorf("ferula %s: %w: %s", strings.Join(args, " "), err, stderr.String())
-	}
-	switch format {
-	case "jsonl":
-		return parseJSONLines(out.Bytes(), drop)
-	case "csv":
-		return parseCSV(out.Bytes(), drop)
-	default:
-		return parseOpenMetrics(out.String(), drop)
-	}
-}
-
-func parseJSONLines(text []byte, drop []string) (samples, error) {
-	got := samples{}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	for {
-		var line struct {
-			Metric map[string]string `json:"metric"`
-			Values [][2]any          `json:"values"`
-		}
-		if err := decoder.Decode(&line); err == io.EOF {
-			return got, nil
-		} else if err != nil {
-			return nil, fmt.Errorf("jsonl: %w", err)
-		}
-		key := seriesKey(line.Metric, append([]string{"__name__"}, drop...)...)
-		for _, pair := range line.Values {
-			ms, v, err := point(pair)
-			if err != nil {
-				return nil, fmt.Errorf("jsonl: %w", err)
-			}
-			got.put(key, ms, v)
-		}
-	}
-}
-
-func parseCSV(text []byte, drop []string) (samples, error) {
-	rows, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
-	if err != nil {
-		return nil, err
-	}
-	if len(rows) == 0 {
-		return nil, errors.New("csv: no header")
-	}
-	column := map[string]int{}
-	for i, name := range rows[0] {
-		column[name] = i
-	}
-	got := samples{}
-	for _, row := range rows[1:] {
-		labels := map[string]string{}
-		if err := json.Unmarshal([]byte(row[column["labels"]]), &labels); err != nil {
-			return nil, fmt.Errorf("csv: labels %q: %w", row[column["labels"]], err)
-		}
-		ms, err := strconv.ParseInt(row[column["timestamp"]], 10, 64)
-		if err != nil {
-			return nil, err
-		}
-		v, err := strconv.ParseFloat(row[column["value"]], 64)
-		if err != nil {
-			return nil, err
-		}
-		got.put(seriesKey(labels, append([]string{"__name__"}, drop...)...), ms, v)
-	}
-	return got, nil
-}
-
-// parseOpenMetrics reads lines `name{labels} value timestamp`. The simulator's
-// label values hold no spaces, commas or quotes.
-func parseOpenMetrics(text string, drop []string) (samples, error) {
-	got := samples{}
-	ended := false
-	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		if line == "# EOF" {
-			ended = true
-		}
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		head, rest, _ := strings.Cut(line, " ")
-		value, stamp, _ := strings.Cut(rest, " ")
-		labels := map[string]string{}
-		if _, list, ok := strings.Cut(head, "{"); ok {
-			for _, pair := range strings.Split(strings.TrimSuffix(list, "}"), ",") {
-				if name, quoted, ok := strings.Cut(pair, "="); ok {
-					labels[name] = strings.Trim(quoted, `"`)
-				}
-			}
-		}
-		v, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			return nil, fmt.Errorf("openmetrics: %q: %w", line, err)
-		}
-		at, err := strconv.ParseFloat(stamp, 64)
-		if err != nil {
-			return nil, fmt.Errorf("openmetrics: %q: %w", line, err)
-		}
-		got.put(seriesKey(labels, append([]string{"__name__"}, drop...)...), int64(at*1000+0.5), v)
-	}
-	if !ended {
-		return nil, errors.New("openmetrics: no # EOF")
-	}
-	return got, nil
-}
-
-// stacks describes a CPU profile: the number of samples, the depth of their stacks, which
-// differ at the root, and the value of each sample in nanoseconds.
-type stacks struct {
-	samples, depth int
-	value          int64
-}
-
-func (s stacks) total() int64 { return int64(s.samples) * s.value }
-
-// encode returns the profile as a gzipped pprof.
-func (s stacks) encode(at time.Time) ([]byte, error) {
-	p := &profile.Profile{
-		SampleType: []*profile.ValueType{{Type: "cpu", Unit: "nanoseconds"}},
-		PeriodType: &profile.ValueType{Type: "cpu", Unit: "nanoseconds"},
-		Period:     10_000_000, TimeNanos: at.UnixNano(), DurationNanos: int64(10 * time.Second),
-	}
-	location := func(name string) *profile.Location {
-		f := &profile.Function{ID: uint64(len(p.Function) + 1), Name: name}
-		p.Function = append(p.Function, f)
-		l := &profile.Location{ID: uint64(len(p.Location) + 1), Line: []profile.Line{{Function: f}}}
-		p.Location = append(p.Location, l)
-		return l
-	}
-	shared := make([]*profile.Location, 0, s.depth)
-	for i := range s.depth - 1 {
-		shared = append(shared, location(fmt.Sprintf("frame%d", i)))
-	}
-	roots := make([]*profile.Location, min(s.samples, 500))
-	for i := range roots {
-		roots[i] = location(fmt.Sprintf("root%d", i))
-	}
-	leaf := location("leaf")
-	for i := range s.samples {
-		// The second frame makes stacks with the same root differ.
-		chain := []*profile.Location{leaf}
-		if len(shared) > 0 {
-			chain = append(chain, shared[i%len(shared)])
-		}
-		chain = append(chain, shared...)
-		chain = append(chain, roots[i%len(roots)])
-		p.Sample = append(p.Sample, &profile.Sample{Location: chain, Value: []int64{s.value}})
-	}
-	var out bytes.Buffer
-	err := p.Write(&out)
-	return out.Bytes(), err
-}
-
-// pushProfile pushes by push.v1 in JSON.
-func pushProfile(ctx context.Context, c *http.Client, base, tenant, service string, raw []byte) error {
-	message := map[string]any{"series": []any{map[string]any{
-		"labels":  []any{map[string]string{"name": "__name__", "value": "process_cpu"}, map[string]string{"name": "service_name", "value": service}},
-		"samples": []any{map[string]string{"rawProfile": base64.StdEncoding.EncodeToString(raw)}},
-	}}}
-	body, err := json.Marshal(message)
-	if err != nil {
-		return err
-	}
-	status, text, err := post(ctx, c, base+"/push.v1.PusherService/Push", body, map[string]string{"Content-Type": "application/json", "X-Scope-OrgID": tenant})
-	switch {
-	case err != nil:
-		return err
-	case status == http.StatusOK:
-		return nil
-	case status/100 == 4:
-		return fmt.Errorf("%w: %d %s", errRefused, status, text)
-	default:
-		return fmt.Errorf("push: status %d: %s", status, text)
-	}
-}
-
-// profileTotal returns the total of a service's flame graph, by querier.v1 in JSON.
-func profileTotal(ctx context.Context, c *http.Client, base, tenant, service string, fromMS, toMS int64) (int64, error) {
-	body, err := json.Marshal(map[string]any{
-		"profileTypeID": "process_cpu:cpu:nanoseconds:cpu:nanoseconds", "labelSelector": fmt.Sprintf("{service_name=%q}", service),
-		"start": strconv.FormatInt(fromMS, 10), "end": strconv.FormatInt(toMS, 10),
-	})
-	if err != nil {
-		return 0, err
-	}
-	status, text, err := post(ctx, c, base+"/querier.v1.QuerierService/SelectMergeStacktraces", body, map[string]string{"Content-Type": "application/json", "X-Scope-OrgID": tenant})
-	if err != nil {
-		return 0, err
-	}
-	if status != http.StatusOK {
-		return 0, fmt.Errorf("SelectMergeStacktraces: status %d: %s", status, text)
-	}
-	var r struct {
-		Flamegraph struct {
-			Total json.Number `json:"total"`
-		} `json:"flamegraph"`
-	}
-	decoder := json.NewDecoder(strings.NewReader(text))
-	if err := decoder.Decode(&r); err != nil {
-		return 0, fmt.Errorf("flame graph: %w in %.300s", err, text)
-	}
-	if r.Flamegraph.Total == "" {
-		return 0, nil
-	}
-	return strconv.ParseInt(strings.Trim(string(r.Flamegraph.Total), `"`), 10, 64)
 }

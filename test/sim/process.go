@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"regexp"
@@ -30,6 +31,12 @@ type process struct {
 	cmd  *exec.Cmd
 	exit chan error
 	log  *logTail
+
+	env   *environment // set by watch
+	base  string       // URL
+	begin footprint    // when the process became ready
+
+	goroutinesMore int
 }
 
 // logTail holds the last logLinesMax lines of a log.
@@ -107,10 +114,19 @@ func (p *process) kill() {
 	}
 }
 
-// stop sends SIGTERM, waits for the exit, and returns an error unless the status is 0.
+// stop checks the footprint of a watched process, sends SIGTERM, waits for the exit, and
+// returns an error unless the status is 0.
 func (p *process) stop() error {
 	if p == nil {
 		return nil
+	}
+	if p.base != "" {
+		if err := p.unexpectedExit(); err != nil {
+			return err
+		}
+		if err := p.returned(); err != nil {
+			return err
+		}
 	}
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("%s: %w: %s", p.name, err, p.log)
@@ -172,36 +188,68 @@ func newClient() *http.Client {
 	return &http.Client{Timeout: 60 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
 }
 
-// goroutinesMore is how many more goroutines a server may have before it stops than when
-// it became ready. Reading a folder or compacting it takes some.
-const goroutinesMore = 50
+// A process may have some goroutines and heapMoreMiB of live heap above those it had when it
+// became ready. Reading a folder or compacting it takes some goroutines, idle connections of
+// a frontend take more; samples, profiles and cached responses of a scenario take some heap.
+const (
+	goroutinesMore         = 30
+	goroutinesMoreFrontend = 80
+	heapMoreMiB            = 96
+	returnTimeout          = 30 * time.Second
+)
 
-var goroutinesLine = regexp.MustCompile(`(?m)^go_goroutines (\d+)`)
+var (
+	goroutinesLine = regexp.MustCompile(`goroutine profile: total (\d+)`)
+	heapLine       = regexp.MustCompile(`# HeapAlloc = (\d+)`)
+)
 
-// countGoroutines returns go_goroutines of a process.
-func countGoroutines(e *environment, base string) (int, error) {
-	page, _, err := api(e.ctx, e.client, base+"/metrics", nil, nil)
+// footprint is what a process has after a garbage collection.
+type footprint struct{ goroutines, heapMiB int }
+
+// footprint reads the process' own profiles.
+func (p *process) footprint() (footprint, error) {
+	number := func(path string, line *regexp.Regexp) (int, error) {
+		page, _, err := api(p.env.ctx, p.env.client, p.base+path, url.Values{"debug": {"1"}, "gc": {"1"}}, nil)
+		if err != nil {
+			return 0, err
+		}
+		found := line.FindSubmatch(page)
+		if found == nil {
+			return 0, fmt.Errorf("%s%s has no %s", p.base, path, line)
+		}
+		return strconv.Atoi(string(found[1]))
+	}
+	heap, err := number("/debug/pprof/heap", heapLine)
 	if err != nil {
-		return 0, err
+		return footprint{}, err
 	}
-	found := goroutinesLine.FindSubmatch(page)
-	if found == nil {
-		return 0, fmt.Errorf("%s/metrics has no go_goroutines", base)
-	}
-	return strconv.Atoi(string(found[1]))
+	goroutines, err := number("/debug/pprof/goroutine", goroutinesLine)
+	return footprint{goroutines, heap >> 20}, err
 }
 
-// checkGoroutines waits until goroutines of requests have ended, and returns an error if
-// they do not.
-func (s *server) checkGoroutines() error {
-	deadline := time.Now().Add(20 * time.Second)
+// watch records the footprint of a process that has just become ready. stop compares it.
+func (p *process) watch(e *environment, base string) (err error) {
+	p.env, p.base, p.goroutinesMore = e, base, goroutinesMore
+	p.begin, err = p.footprint()
+	return err
+}
+
+// returned waits until the goroutines and the memory of requests have been released, and
+// returns an error if they are not.
+func (p *process) returned() error {
+	deadline := time.Now().Add(returnTimeout)
 	for {
-		n, err := countGoroutines(s.env, s.base())
-		if err != nil || n <= s.goroutines+goroutinesMore {
-			return err
+		now, err := p.footprint()
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		p.env.largest.goroutines = max(p.env.largest.goroutines, now.goroutines-p.begin.goroutines)
+		p.env.largest.heapMiB = max(p.env.largest.heapMiB, now.heapMiB-p.begin.heapMiB)
+		if now.goroutines <= p.begin.goroutines+p.goroutinesMore && now.heapMiB <= p.begin.heapMiB+heapMoreMiB {
+			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s has %d goroutines, %d when it started", s.base(), n, s.goroutines)
+			return fmt.Errorf("%s has %d goroutines and %d MiB of heap, but %d and %d when it started", p.name, now.goroutines, now.heapMiB, p.begin.goroutines, p.begin.heapMiB)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

@@ -38,8 +38,9 @@ func newProfilesScenario(e *environment, dir string, rng *rand.Rand) (scenario, 
 
 // setLimits raises limits or leaves them at their defaults.
 func (w *profilesScenario) setLimits(rng *rand.Rand) {
+	raise := rng.IntN(2) == 0 || w.srv.cfg.profileFlags == nil // never the defaults twice
 	w.srv.cfg.profileFlags = nil
-	if rng.IntN(2) == 0 {
+	if raise {
 		w.srv.cfg.profileFlags = []string{"--profiles.limit.samples=1000000", "--profiles.limit.symbols=1000000",
 			"--profiles.limit.inflated-size=128MB", "--profiles.limit.rate=512MB", "--profiles.limit.burst=512MB", "--profiles.limit.profile-size=64MB"}
 	}
@@ -57,9 +58,9 @@ func (w *profilesScenario) steps() []step {
 	for range 5 + w.rng.IntN(5) {
 		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
 		switch rng.IntN(7) {
-		case 0, 1:
+		case 0:
 			list = append(list, step{"push small profiles", func() error { return w.push(rng, stacks{1 + rng.IntN(200), 1 + rng.IntN(60), 1 + rng.Int64N(1000)}) }})
-		case 2:
+		case 1, 2:
 			list = append(list, step{"push a wide profile", func() error { return w.push(rng, stacks{pick(rng, 15_000, 60_000, 510_000), 2, 7}) }})
 		case 3:
 			list = append(list, step{"push deep stacks", func() error { return w.push(rng, stacks{pick(rng, 50, 250), pick(rng, 900, 4000), 3}) }})
@@ -108,7 +109,7 @@ func (w *profilesScenario) push(rng *rand.Rand, s stacks) error {
 		return err
 	}
 	service := fmt.Sprint(profileService, rng.IntN(3))
-	err = pushProfile(w.env.ctx, w.env.client, w.srv.base(), profileTenant, service, raw)
+	err = pushProfile(w.env, w.srv.base(), pick(rng, "json", "connect", "grpc", "grpc-web"), profileTenant, service, raw)
 	switch {
 	case err == nil:
 		w.model.acked[service] += s.total()
@@ -132,6 +133,9 @@ func (w *profilesScenario) check() error {
 		}
 		if err := w.model.check(service, total); err != nil {
 			return err
+		}
+		if total > 0 {
+			w.env.proved(1)
 		}
 	}
 	if mib, err := w.srv.proc.rssAnonMiB(); err != nil || mib > profileRSSMax {

@@ -7,7 +7,8 @@
 #	# seeds: 20
 #	# fault: effect that a user would notice
 #
-# Usage: test/sim/prove.sh [PATCH...]. It prints a Markdown table row per patch.
+# Usage: test/sim/prove.sh [PATCH...]. It prints a Markdown table row per patch. A patch
+# that does not apply ends it before anything is built.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=$PWD
@@ -16,17 +17,20 @@ trap 'git worktree remove --force "$work/tree" 2>/dev/null || true; rm -rf "$wor
 git worktree add --quiet --detach "$work/tree" HEAD
 patches=("$@")
 [[ ${#patches[@]} -gt 0 ]] || patches=(test/sim/faults/*.patch)
-go test -c -o "$work/sim.test" ./test/sim
 missed=0
+for patch in "${patches[@]}"; do # all of them first: applying takes no time
+	if ! git -C "$work/tree" apply --check "$root/$patch"; then
+		echo "$patch does not apply" >&2
+		missed=$((missed + 1))
+	fi
+done
+((missed == 0)) || exit 1
+go test -c -o "$work/sim.test" ./test/sim
 for patch in "${patches[@]}"; do
 	field() { sed -n "s/^# $1: //p" "$root/$patch" | head -n 1; }
 	kind=$(field kind) seeds=$(field seeds) fault=$(field fault)
 	git -C "$work/tree" reset --quiet --hard
-	if ! git -C "$work/tree" apply "$root/$patch"; then
-		echo "| $(basename "$patch" .patch) | $kind | the patch does not apply | |"
-		missed=$((missed + 1))
-		continue
-	fi
+	git -C "$work/tree" apply "$root/$patch"
 	if [[ $kind == downsampled ]]; then # runs in the test's process
 		(cd "$work/tree" && go test -c -o "$work/patched.test" ./test/sim)
 		test=$work/patched.test binary=$(command -v true)

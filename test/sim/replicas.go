@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/prometheus/prometheus/prompb"
 )
 
-// replicasWorld is a pair of servers with the same data under a querier, and
+// replicasScenario is a pair of servers with the same data under a querier, and
 // sometimes a store that accepts connections and never responds.
 type replicasScenario struct {
 	env      *environment
@@ -61,6 +63,9 @@ func (w *replicasScenario) start() error {
 		args = append(args, "--endpoint-strict="+w.stalled.Addr().String())
 	}
 	if w.query, err = start(w.env.ctx, w.env.binary, "query", args...); err != nil {
+		return err
+	}
+	if err := w.query.watch(w.env, "http://"+w.http); err != nil {
 		return err
 	}
 	return w.waitForStores()
@@ -129,8 +134,12 @@ func (w *replicasScenario) write(rng *rand.Rand, to ...*server) error {
 	}
 	w.atMS += n * 15_000
 	series := map[string]string{"id": fmt.Sprint(rng.IntN(3))}
+	list := []prompb.TimeSeries{floatSeries(metricName, series, points)}
+	if rng.IntN(2) == 0 {
+		list = append(append(list, nativeSeries(rng, sortedKeys(points))), classicSeries(rng, sortedKeys(points))...)
+	}
 	for _, srv := range to {
-		if err := srv.put(series, points); err != nil {
+		if err := srv.putAll(list); err != nil {
 			return err
 		}
 	}
@@ -139,7 +148,7 @@ func (w *replicasScenario) write(rng *rand.Rand, to ...*server) error {
 
 func (w *replicasScenario) check() error {
 	minMS, maxMS := w.pair[0].mintMS, time.Now().UnixMilli()
-	got, warnings, err := queryRaw(w.env.ctx, w.env.client, "http://"+w.http, metricName, minMS, maxMS, []string{"cluster"}, url.Values{"dedup": {"false"}})
+	got, warnings, err := queryRaw(w.env.ctx, w.env.client, "http://"+w.http, everything, minMS, maxMS, []string{"cluster"}, url.Values{"dedup": {"false"}})
 	if err != nil {
 		return fmt.Errorf("querier without deduplication: %w", err)
 	}
@@ -151,25 +160,27 @@ func (w *replicasScenario) check() error {
 	}
 	for i, srv := range w.pair {
 		own := samples{}
-		label := fmt.Sprintf(`replica=%q`, fmt.Sprint("r", i))
+		label := fmt.Sprintf(`,replica=%q`, fmt.Sprint("r", i)) // the last label, and never the only one
 		for series, points := range got {
 			if strings.Contains(series, label) {
-				own[strings.Trim(strings.Replace(series, label, "", 1), ",")] = points
+				own[strings.Replace(series, label, "", 1)] = points
 			}
 		}
 		if err := srv.model.check(own, minMS, maxMS, 0); err != nil {
 			return fmt.Errorf("querier without deduplication, replica %d: %w", i, err)
 		}
+		w.env.proved(own.count())
 	}
 	if w.diverged {
 		return nil
 	}
-	got, _, err = queryRaw(w.env.ctx, w.env.client, "http://"+w.http, metricName, minMS, maxMS, []string{"cluster"}, nil)
+	got, _, err = queryRaw(w.env.ctx, w.env.client, "http://"+w.http, everything, minMS, maxMS, []string{"cluster"}, nil)
 	if err == nil {
 		err = w.pair[0].model.check(got, minMS, maxMS, 0)
 	}
 	if err != nil {
 		return fmt.Errorf("querier with deduplication: %w", err)
 	}
+	w.env.proved(got.count())
 	return nil
 }

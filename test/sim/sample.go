@@ -4,27 +4,25 @@ import (
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
+
+	"github.com/ferula-io/ferula/test/chunksample"
 )
 
-// floatSample is a chunks.Sample with a float value.
-type floatSample struct {
-	ms int64
-	v  float64
+// histogramSample is a chunks.Sample with a native histogram.
+type histogramSample struct {
+	chunksample.Float
+	h *histogram.FloatHistogram
 }
 
-func (s floatSample) T() int64                      { return s.ms }
-func (s floatSample) ST() int64                     { return 0 }
-func (s floatSample) F() float64                    { return s.v }
-func (s floatSample) H() *histogram.Histogram       { return nil }
-func (s floatSample) FH() *histogram.FloatHistogram { return nil }
-func (s floatSample) Type() chunkenc.ValueType      { return chunkenc.ValFloat }
-func (s floatSample) Copy() chunks.Sample           { return s }
+func (s histogramSample) FH() *histogram.FloatHistogram { return s.h }
+func (s histogramSample) Type() chunkenc.ValueType      { return chunkenc.ValFloatHistogram }
+func (s histogramSample) Copy() chunks.Sample           { return s }
 
 // chunkSamples returns points sorted by timestamp.
 func chunkSamples(points map[int64]float64) []chunks.Sample {
 	var list []chunks.Sample
 	for _, ms := range sortedKeys(points) {
-		list = append(list, floatSample{ms, points[ms]})
+		list = append(list, chunksample.Float{MS: ms, Value: points[ms]})
 	}
 	return list
 }

@@ -17,8 +17,12 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+
+	"github.com/ferula-io/ferula/test/chunksample"
 )
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
@@ -29,7 +33,14 @@ type environment struct {
 	binary string
 	client *http.Client
 	logf   func(format string, args ...any)
+
+	proofs  int       // see proved
+	largest footprint // by which a process grew, over all scenarios
 }
+
+// proved counts data of responses that were compared with the model. A scenario without
+// any proves nothing, and fails.
+func (e *environment) proved(n int) { e.proofs += n }
 
 // A scenario is a set of processes with a model of their data. Its seed determines the
 // configuration and the steps.
@@ -61,9 +72,8 @@ type server struct {
 	cfg     serveConfig
 	model   *model
 	mintMS  int64 // the oldest timestamp of all samples
+	lostMS  int64 // samples before may have been deleted by a shorter retention
 	running bool
-
-	goroutines int // when the process became ready
 }
 
 // serveConfig is a combination of flags and configuration file.
@@ -171,11 +181,20 @@ func (s *server) run() error {
 		return err
 	}
 	s.running = true
-	s.goroutines, err = countGoroutines(s.env, s.base())
-	return err
+	s.lostMS = max(s.lostMS, s.keepFromMS())
+	return s.proc.watch(s.env, s.base())
 }
 
 func writeConfig(s *server) error { return os.WriteFile(s.configFile(), []byte(s.cfg.yaml()), 0o600) }
+
+// reload writes the current configuration and sends SIGHUP.
+func (s *server) reload() error {
+	if err := writeConfig(s); err != nil {
+		return err
+	}
+	s.lostMS = max(s.lostMS, s.keepFromMS())
+	return s.proc.reload()
+}
 
 func (s *server) kill() {
 	s.proc.kill()
@@ -186,9 +205,6 @@ func (s *server) stop() error {
 	if !s.running {
 		return nil
 	}
-	if err := s.checkGoroutines(); err != nil {
-		return err
-	}
 	s.running = false
 	return s.proc.stop()
 }
@@ -198,22 +214,35 @@ func (s *server) stop() error {
 func (s *server) keepFromMS() int64 {
 	retention := s.cfg.retention()
 	if retention == 0 {
-		return 0
+		return s.lostMS
 	}
-	return time.Now().Add(-retention).UnixMilli()
+	return max(s.lostMS, time.Now().Add(-retention).UnixMilli())
 }
 
-// put writes samples of one series, and records them in the model by the response.
+// put writes samples of one series of floats.
 func (s *server) put(series map[string]string, points map[int64]float64) error {
-	key := seriesKey(series)
-	err := write(s.env.ctx, s.env.client, s.base(), series, points)
-	into := s.model.acked
+	return s.putAll([]prompb.TimeSeries{floatSeries(metricName, series, points)})
+}
+
+// putAll writes series in one request, and records them in the model by the response.
+func (s *server) putAll(list []prompb.TimeSeries) error {
+	return s.record(list, send(s.env.ctx, s.env.client, s.base(), list))
+}
+
+// record records series that were sent, and the result of send.
+func (s *server) record(list []prompb.TimeSeries, err error) error {
+	sent, into := samples{}, s.model.acked
 	if err != nil {
 		into = s.model.maybe
 	}
-	for ms, v := range points {
-		into.put(key, ms, v)
-		s.mintMS = min(s.mintMS, ms)
+	for _, ts := range list {
+		sent.add(ts, nil)
+	}
+	for series, points := range sent {
+		for ms, v := range points {
+			into.put(series, ms, v)
+			s.mintMS = min(s.mintMS, ms)
+		}
 	}
 	if errors.Is(err, errRefused) {
 		return err
@@ -250,68 +279,84 @@ func (s *server) stall(connections int, header string, body []byte) (release fun
 func (s *server) writeBlocks(rng *rand.Rand, ages ...time.Duration) error {
 	for i, age := range ages {
 		from := time.Now().Add(-age).Truncate(2 * time.Hour)
-		var list []storage.Series
-		series := map[string]string{"kind": "old", "age": fmt.Sprint(i)}
-		points := map[int64]float64{}
+		floats, natives := map[int64]float64{}, []chunks.Sample{}
+		name := labels.FromStrings("__name__", nativeName, "age", fmt.Sprint(i))
 		for n := range int64(20) {
-			points[from.UnixMilli()+n*60_000+rng.Int64N(1000)] = float64(rng.IntN(1000))
+			ms := from.UnixMilli() + n*60_000 + rng.Int64N(1000)
+			floats[ms] = float64(rng.IntN(1000))
+			h := randomHistogram(rng).ToFloat(nil)
+			natives = append(natives, histogramSample{chunksample.Float{MS: ms}, h})
+			s.model.acked.putHistogram(dataKey(name.Map(), nil), ms, h)
+			s.mintMS = min(s.mintMS, ms)
 		}
-		ls := labels.FromMap(map[string]string{"__name__": metricName, "kind": "old", "age": fmt.Sprint(i)})
-		list = append(list, storage.NewListSeries(ls, chunkSamples(points)))
+		series := map[string]string{"kind": "old", "age": fmt.Sprint(i)}
+		for ms, v := range floats {
+			s.model.acked.put(seriesKey(series), ms, v)
+		}
+		series["__name__"] = metricName
+		list := []storage.Series{storage.NewListSeries(labels.FromMap(series), chunkSamples(floats)), storage.NewListSeries(name, natives)}
 		if _, err := tsdb.CreateBlock(list, filepath.Join(s.dir, "data"), 2*time.Hour.Milliseconds(), slog.New(slog.DiscardHandler)); err != nil {
 			return err
-		}
-		for ms, v := range points {
-			s.model.acked.put(seriesKey(series), ms, v)
-			s.mintMS = min(s.mintMS, ms)
 		}
 	}
 	return nil
 }
 
-// compareAll reads all samples in every way that a server offers, and compares each
-// result with the model. It removes external labels from results that have them.
-// Offline, it reads only the data folder.
+// filesRange is the range of `ferula read` into files.
+const filesRange = 26 * time.Hour
+
+// compareAll reads all samples in every way that a server offers, `ferula read` in the
+// given formats, and compares each result with the model. It removes external labels from
+// results that have them. Offline, it reads only the data folder.
 func (s *server) compareAll(formats []string, offline bool) error {
 	drop := sortedKeys(s.cfg.external)
-	minMS, maxMS := s.mintMS-1000, time.Now().Add(time.Minute).UnixMilli()
-	verify := func(path string, got samples, err error) error {
+	minMS, maxMS := s.mintMS-1000, time.Now().Add(time.Hour).UnixMilli()
+	ctx, e := s.env.ctx, s.env
+	verify := func(path string, m *model, fromMS int64, got samples, err error) error {
 		if err == nil {
-			err = s.model.check(got, minMS, maxMS, s.keepFromMS())
+			err = m.check(got, fromMS, maxMS, s.keepFromMS())
 		}
 		if err != nil {
 			return fmt.Errorf("%s by %s: %w", filepath.Base(s.dir), path, err)
 		}
+		e.proved(got.count())
 		return nil
 	}
-	ctx := s.env.ctx
 	if !offline {
-		got, warnings, err := queryRaw(ctx, s.env.client, s.base(), metricName, minMS, maxMS, nil, nil)
+		got, warnings, err := queryRaw(ctx, e.client, s.base(), everything, minMS, maxMS, nil, nil)
 		if err == nil && len(warnings) > 0 {
 			err = fmt.Errorf("unexpected warnings: %q", warnings)
 		}
-		if err := verify("PromQL", got, err); err != nil {
+		if err := verify("PromQL", s.model, minMS, got, err); err != nil {
 			return err
 		}
-		got, err = remoteReadSamples(ctx, s.env.client, s.base(), minMS, maxMS, drop)
-		if err := verify("remote read SAMPLES", got, err); err != nil {
+		got, err = remoteReadSamples(ctx, e.client, s.base(), minMS, maxMS, drop)
+		if err := verify("remote read SAMPLES", s.model, minMS, got, err); err != nil {
 			return err
 		}
 	}
 	for _, format := range formats {
-		if !offline {
-			got, err := export(ctx, s.env.binary, "--url="+s.base(), format, minMS, maxMS, drop)
-			if err := verify("ferula read --url, "+format, got, err); err != nil {
-				return err
-			}
-			got, err = export(ctx, s.env.binary, "--store="+s.grpc, format, minMS, maxMS, drop)
-			if err := verify("ferula read --store, "+format, got, err); err != nil {
-				return err
-			}
+		m := s.model
+		if format == "openmetrics" {
+			m = m.withoutNative()
 		}
-		got, err := export(ctx, s.env.binary, "--tsdb.path="+filepath.Join(s.dir, "data"), format, minMS, maxMS, nil)
-		if err := verify("ferula read --tsdb.path, "+format, got, err); err != nil {
-			return err
+		sources := []string{"--tsdb.path=" + filepath.Join(s.dir, "data")}
+		if !offline {
+			sources = append(sources, "--url="+s.base(), "--store="+s.grpc)
+		}
+		for i, source := range sources {
+			remove := drop
+			if i == 0 {
+				remove = nil // a folder's samples have no external labels
+			}
+			fromMS := minMS
+			if format == "blocks" || format == "parquet" { // each window of two hours takes a while
+				fromMS = max(minMS, time.Now().Add(-filesRange).UnixMilli())
+			}
+			got, err := export(ctx, e.binary, source, format, fromMS, maxMS, remove)
+			if err := verify("ferula read "+source+" "+format, m, fromMS, got, err); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -34,7 +35,12 @@ var kinds = []struct {
 	{"replicas", newReplicasScenario},
 	{"downsampled", newDownsampledScenario},
 	{"shipping", newShippingScenario},
+	{"liars", newLiarsScenario},
+	{"fulldisk", newFullDiskScenario},
 }
+
+// slowStep is the time from which on a step is logged.
+const slowStep = 3 * time.Second
 
 // failure is an error of a scenario with the steps that caused it.
 type failure struct {
@@ -60,13 +66,17 @@ func runSeed(e *environment, dir string, seed uint64, skip []int) (ran int, err 
 		return 0, err
 	}
 	f := &failure{seed: seed, kind: kind.name}
+	proofs := e.proofs
 	fail := func(err error) error { f.err = err; return f }
 	defer func() {
 		if stopErr := w.stop(); stopErr != nil && err == nil {
 			err = fail(stopErr)
 		}
 	}()
-	if err := w.start(); err != nil {
+	if err := w.start(); errors.Is(err, errCannot) {
+		e.logf("seed %d (%s): %v", seed, kind.name, err)
+		return 0, nil
+	} else if err != nil {
 		return 0, fail(err)
 	}
 	list := w.steps()
@@ -78,12 +88,20 @@ func runSeed(e *environment, dir string, seed uint64, skip []int) (ran int, err 
 			continue
 		}
 		f.steps = append(f.steps, s.name)
+		begun := time.Now()
 		if err := s.run(); err != nil {
 			return i + 1, fail(err)
 		}
+		ran := time.Since(begun)
 		if err := w.check(); err != nil {
 			return i + 1, fail(err)
 		}
+		if took := time.Since(begun); took > slowStep {
+			e.logf("seed %d: %s takes %s, and its check %s", seed, s.name, ran.Round(time.Millisecond), (took - ran).Round(time.Millisecond))
+		}
+	}
+	if len(skip) == 0 && e.proofs == proofs {
+		return len(list), fail(errors.New("no response had data to compare: the scenario proves nothing"))
 	}
 	return len(list), nil
 }

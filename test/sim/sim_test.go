@@ -46,7 +46,7 @@ func TestSim_EveryPathReturnsWhatWasAcknowledged(t *testing.T) {
 		first = uint64(time.Now().UnixNano()) / 1e6
 	}
 	deadline := time.Now().Add(time.Duration(*secondsFlag) * time.Second)
-	scenarios := 0
+	scenarios, proofs, count := 0, map[string]int{}, map[string]int{}
 	more := func() bool {
 		if *worldsFlag > 0 {
 			return scenarios < *worldsFlag
@@ -57,10 +57,16 @@ func TestSim_EveryPathReturnsWhatWasAcknowledged(t *testing.T) {
 		if *kindFlag != "" && kinds[seed%uint64(len(kinds))].name != *kindFlag {
 			continue
 		}
+		kind, before := kinds[seed%uint64(len(kinds))].name, e.proofs
 		runOne(t, e, seed)
 		scenarios++
+		count[kind]++
+		proofs[kind] += e.proofs - before
 	}
-	t.Logf("%d scenarios from seed %d", scenarios, first)
+	t.Logf("%d scenarios from seed %d; at most %d more goroutines and %d MiB more heap at their ends", scenarios, first, e.largest.goroutines, e.largest.heapMiB)
+	for _, kind := range sortedKeys(count) {
+		t.Logf("%s: %d scenarios, %d data compared", kind, count[kind], proofs[kind])
+	}
 }
 
 func runOne(t *testing.T, e *environment, seed uint64) {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -19,9 +20,7 @@ type storageScenario struct {
 
 	headMS  int64 // the greatest timestamp written in order
 	counter int
-
-	histogramMS int64  // of the last histogram
-	histograms  *model // their sums
+	bulk    *bulk
 }
 
 func newStorageScenario(e *environment, dir string, rng *rand.Rand) (scenario, error) {
@@ -30,11 +29,14 @@ func newStorageScenario(e *environment, dir string, rng *rand.Rand) (scenario, e
 	if rng.IntN(2) == 0 {
 		cfg.external = map[string]string{"cluster": "eu"}
 	}
+	if rng.IntN(3) == 0 {
+		cfg.flags = append(cfg.flags, "--enable-feature=memory-snapshot-on-shutdown")
+	}
 	srv, err := newServer(e, filepath.Join(dir, "serve"), cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &storageScenario{env: e, rng: rng, srv: srv, dir: dir, histograms: newModel()}, nil
+	return &storageScenario{env: e, rng: rng, srv: srv, dir: dir}, nil
 }
 
 // setRetention selects at random where the retention is configured and how long it is.
@@ -63,6 +65,12 @@ func (w *storageScenario) start() error {
 	if err := w.srv.writeBlocks(w.rng, 40*24*time.Hour, 20*24*time.Hour, 24*time.Hour); err != nil {
 		return err
 	}
+	if w.rng.IntN(3) == 0 {
+		var err error
+		if w.bulk, err = newBulk(w.srv, w.rng); err != nil {
+			return err
+		}
+	}
 	return w.srv.run()
 }
 
@@ -72,10 +80,7 @@ func (w *storageScenario) check() error {
 	if err := w.srv.proc.unexpectedExit(); err != nil {
 		return err
 	}
-	if err := w.checkHistograms(); err != nil {
-		return err
-	}
-	return w.srv.compareAll([]string{pick(w.rng, "jsonl", "csv", "openmetrics")}, false)
+	return w.srv.compareAll([]string{pick(w.rng, formats...)}, false)
 }
 
 func (w *storageScenario) steps() []step {
@@ -85,7 +90,7 @@ func (w *storageScenario) steps() []step {
 		list = append(list, step{name, func() error { return run(rng) }})
 	}
 	for range 6 + w.rng.IntN(10) {
-		switch w.rng.IntN(10) {
+		switch w.rng.IntN(13) {
 		case 0, 1, 2:
 			add("write in order", w.writeInOrder)
 		case 3:
@@ -102,31 +107,65 @@ func (w *storageScenario) steps() []step {
 			add("readers that stall", w.stalledReaders)
 		case 9:
 			add("write histograms", w.writeHistograms)
+		case 10:
+			add("a sender that crawls", w.crawlingSender)
+		case 11:
+			if w.bulk != nil {
+				add("a reader that crawls while blocks are written and deleted", w.crawlingReader)
+			}
+		case 12:
+			add("senders whose clocks jump", w.jumpingClocks)
 		}
 	}
 	return list
 }
 
+// timestamps returns timestamps in order, after all others and not in the future; none
+// if there is no room. Series that follow in a later request must not be too old for the
+// head by then.
+func (w *storageScenario) timestamps(rng *rand.Rand) []int64 {
+	stepMS := pick(rng, int64(15_000), 60_000, 240_000)
+	var list []int64
+	for i := range 2 + rng.Int64N(40*60_000/stepMS) {
+		list = append(list, w.headMS+(i+1)*stepMS)
+	}
+	if list[len(list)-1] > time.Now().UnixMilli() {
+		return nil
+	}
+	return list
+}
+
+func randomPoints(rng *rand.Rand, times []int64) map[int64]float64 {
+	points := map[int64]float64{}
+	for _, ms := range times {
+		points[ms] = float64(rng.IntN(1_000_000)) / 100
+	}
+	return points
+}
+
 // writeInOrder appends some minutes or hours to a few series.
 func (w *storageScenario) writeInOrder(rng *rand.Rand) error {
-	stepMS := pick(rng, int64(15_000), 60_000, 240_000)
-	// Series that follow in a later request must not be too old for the head by then.
-	n := 2 + rng.Int64N(40*60_000/stepMS)
-	from := w.headMS + stepMS
-	if latest := time.Now().UnixMilli(); from+n*stepMS > latest {
-		return nil // the samples would be in the future
+	times := w.timestamps(rng)
+	if len(times) == 0 {
+		return nil
 	}
 	for id := range 1 + rng.IntN(3) {
-		points := map[int64]float64{}
-		for i := range n {
-			points[from+i*stepMS] = float64(rng.IntN(1_000_000)) / 100
-		}
-		if err := w.srv.put(map[string]string{"kind": "new", "id": fmt.Sprint(id)}, points); err != nil {
+		if err := w.srv.put(map[string]string{"kind": "new", "id": fmt.Sprint(id)}, randomPoints(rng, times)); err != nil {
 			return err
 		}
 	}
-	w.headMS = from + (n-1)*stepMS
+	w.headMS = times[len(times)-1]
 	return nil
+}
+
+// writeHistograms writes a classic and a native histogram, in order.
+func (w *storageScenario) writeHistograms(rng *rand.Rand) error {
+	times := w.timestamps(rng)
+	if len(times) == 0 {
+		return nil
+	}
+	w.headMS = times[len(times)-1]
+	return w.srv.putAll(append(classicSeries(rng, times), nativeSeries(rng, times)))
 }
 
 // writeLate writes samples within the out-of-order window, if the server has one.
@@ -135,7 +174,7 @@ func (w *storageScenario) writeLate(rng *rand.Rand) error {
 		return nil
 	}
 	points := map[int64]float64{}
-	width := min(w.srv.cfg.window, 6*time.Hour) - time.Minute
+	width := min(w.srv.cfg.window, 6*time.Hour) - 25*time.Minute // jumpingClocks may be 20 minutes ahead
 	for range 10 {
 		w.counter++
 		// An odd timestamp differs from those of all other samples.
@@ -146,6 +185,35 @@ func (w *storageScenario) writeLate(rng *rand.Rand) error {
 		series = map[string]string{"kind": "late"}
 	}
 	return w.srv.put(series, points)
+}
+
+// jumpingClocks sends single samples whose timestamps and start timestamps jump, by remote
+// write 2.0. Each is acknowledged and stored, or refused. Timestamps stay near the others:
+// samples that are older than the head by an hour are refused, so one that is far ahead
+// would end all other writes.
+func (w *storageScenario) jumpingClocks(rng *rand.Rand) error {
+	w.counter++
+	series := map[string]string{"kind": "clock", "id": fmt.Sprint(w.counter)}
+	room := min(20*60_000, time.Now().UnixMilli()-w.headMS)
+	used := map[int64]bool{}
+	for range 12 {
+		ms := w.headMS - 20*60_000 + rng.Int64N(20*60_000+max(room, 1))
+		if used[ms] {
+			continue
+		}
+		used[ms] = true
+		startMS := pick(rng, 0, ms-60_000, ms, ms+60_000, ms+1e12, -ms, 1)
+		err := w.srv.putV2(series, ms, float64(rng.IntN(1000)), startMS)
+		if err != nil && !errors.Is(err, errRefused) {
+			return err
+		}
+	}
+	// Of a clock that is ahead by more than ten minutes, Prometheus refuses samples.
+	ahead := time.Now().Add(pick(rng, 11*time.Minute, 24*time.Hour, 30*365*24*time.Hour)).UnixMilli()
+	if err := w.srv.put(map[string]string{"kind": "ahead"}, map[int64]float64{ahead: 1}); !errors.Is(err, errRefused) {
+		return fmt.Errorf("a sample @%d, more than ten minutes ahead, is not refused: %v", ahead, err)
+	}
+	return nil
 }
 
 // killAndStart kills the server while a writer sends samples.
@@ -166,7 +234,7 @@ func (w *storageScenario) stopAndStart(rng *rand.Rand) error {
 	if err := w.srv.stop(); err != nil {
 		return err
 	}
-	if err := w.srv.compareAll([]string{pick(rng, "jsonl", "csv", "openmetrics")}, true); err != nil {
+	if err := w.srv.compareAll([]string{pick(rng, formats...)}, true); err != nil {
 		return fmt.Errorf("while stopped: %w", err)
 	}
 	return w.srv.run()
@@ -178,10 +246,7 @@ func (w *storageScenario) reload(rng *rand.Rand) error {
 	if w.srv.cfg.retentionFile == "" && w.srv.cfg.sizeFile == "" {
 		w.srv.cfg.retentionFile = "1y"
 	}
-	if err := writeConfig(w.srv); err != nil {
-		return err
-	}
-	return w.srv.proc.reload()
+	return w.srv.reload()
 }
 
 // stalledSenders opens more connections than the limit of concurrent requests. Each
@@ -197,12 +262,11 @@ func (w *storageScenario) stalledSenders(rng *rand.Rand) error {
 
 // stalledReaders sends requests of remote read whose responses are not read.
 func (w *storageScenario) stalledReaders(rng *rand.Rand) error {
-	body, err := readRequest(metricName, w.srv.mintMS-1000, time.Now().UnixMilli(), prompb.ReadRequest_STREAMED_XOR_CHUNKS)
+	body, err := readRequest(w.srv.mintMS-1000, time.Now().UnixMilli(), prompb.ReadRequest_STREAMED_XOR_CHUNKS)
 	if err != nil {
 		return err
 	}
-	header := fmt.Sprintf("POST /api/v1/read HTTP/1.1\r\nContent-Type: application/x-protobuf\r\nContent-Encoding: snappy\r\nContent-Length: %d", len(body))
-	release, err := w.srv.stall(20, header, body)
+	release, err := w.srv.stall(20, readHeader(body), body)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,113 @@
+package promql_test
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/promql/promqltest"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var updateFlag = flag.Bool("update", false, "write docs/promql-engine.md")
+
+// The share of evaluations that the engine of columns must do itself, in percent: with the
+// default features, and with those of the scripts.
+const (
+	leastShare    = 88
+	leastShareAll = 45
+)
+
+// TestEngine_PassesPrometheusScripts runs the scripts with which Prometheus tests its
+// engine.
+func TestEngine_PassesPrometheusScripts(t *testing.T) {
+	for wire, open := range wires {
+		t.Run(wire, func(t *testing.T) {
+			if testing.Short() && wire != "TSDB" && wire != "all features" {
+				t.Skip("takes half a minute")
+			}
+			j := newJudge(t, wire == "all features")
+			promqltest.RunBuiltinTestsWithStorage(t, j, open)
+			least := float64(leastShare)
+			if wire == "all features" {
+				least = leastShareAll
+			}
+			if share := j.share(); share < least || j.evaluations < 10_000 {
+				t.Errorf("%.1f %% of %d evaluations without Prometheus' engine, want %g", share, j.evaluations, least)
+			}
+			if wire == "TSDB" && !t.Failed() {
+				checkDocument(t, j.document())
+			}
+		})
+	}
+}
+
+const documentPath = "../../docs/promql-engine.md"
+
+// checkDocument checks that the list of what Prometheus' engine evaluates is current.
+func checkDocument(t *testing.T, want string) {
+	t.Helper()
+	if *updateFlag {
+		if err := os.WriteFile(documentPath, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	got, err := os.ReadFile(documentPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("%s is not current: run go test ./test/promql -run Scripts/TSDB -update", documentPath)
+	}
+}
+
+const documentHead = `# What the PromQL engine of columns leaves to Prometheus'
+
+` + "`ferula serve`" + ` evaluates PromQL by an engine of its own (` + "`internal/query/columns`" + `), one series at a time. What it does not
+know is evaluated by Prometheus' engine, which stays linked; the results are the same. The header ` + "`X-Ferula-Query-Engine`" + ` of a response and the metric
+` + "`ferula_query_engine_queries_total`" + ` tell which engine evaluated a query, and the reason if it was not the one of columns.
+With the feature use-start-timestamps the functions that read start timestamps go to Prometheus' engine, and with
+promql-delayed-name-removal the functions of histograms that name a metric in an annotation.
+
+Prometheus tests its engine by scripts (` + "`promql/promqltest/testdata`" + `). ` + "`go test ./test/promql`" + ` runs all of them over the database, its
+samples, StoreAPI and remote read, and compares both engines bit by bit. It also writes this file.
+
+`
+
+// queriesShown is the number of queries that are listed for one reason.
+const queriesShown = 30
+
+// generatedAt matches the modifiers that the scripts' runner adds to queries.
+var generatedAt = regexp.MustCompile(` @ -?\d+\.\d{3}\b`)
+
+// document returns the list of what Prometheus' engine evaluated, as Markdown.
+func (j *judge) document() string {
+	var b strings.Builder
+	b.WriteString(documentHead)
+	fmt.Fprintf(&b, "Of the evaluations of the scripts, %.1f %% are done by columns. The rest:\n", j.share())
+	for _, reason := range slices.Sorted(maps.Keys(j.reasons)) {
+		queries := slices.Sorted(maps.Keys(j.reasons[reason]))
+		if written := slices.DeleteFunc(slices.Clone(queries), generatedAt.MatchString); len(written) > 0 {
+			queries = written
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n%d queries", reason, len(queries))
+		if len(queries) > queriesShown {
+			fmt.Fprintf(&b, ", of which %d", queriesShown)
+			queries = queries[:queriesShown]
+		}
+		b.WriteString(":\n\n```\n")
+		for _, query := range queries {
+			b.WriteString(strings.Join(strings.Fields(query), " ") + "\n")
+		}
+		b.WriteString("```\n")
+	}
+	return b.String()
+}

@@ -1,0 +1,182 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/prometheus/prompb"
+)
+
+// fullDiskScenario is a server whose data folder is on a file system of a few MiB, which
+// fills up and has room again. A write or push that is acknowledged is stored, also while
+// nothing more can be; the process goes on, or starts again once there is room.
+type fullDiskScenario struct {
+	*storageScenario
+	profiles *profilesScenario
+	mounted  bool
+	full     bool
+}
+
+// errCannot means that the machine does not allow a scenario. Its text is the reason.
+var errCannot = errors.New("the scenario is skipped")
+
+const diskMiB = 24
+
+func newFullDiskScenario(e *environment, dir string, rng *rand.Rand) (scenario, error) {
+	srv, err := newServer(e, filepath.Join(dir, "serve"), serveConfig{retentionFile: "1y", window: pick(rng, 0, 3*time.Hour), flags: []string{"--storage.tsdb.min-free=" + pick(rng, "0", "0", "256MiB")}})
+	if err != nil {
+		return nil, err
+	}
+	w := &fullDiskScenario{storageScenario: &storageScenario{env: e, rng: rng, srv: srv, dir: dir}}
+	w.profiles = &profilesScenario{env: e, rng: rng, srv: srv, model: newProfileModel(), begin: time.Now()}
+	return w, nil
+}
+
+func (w *fullDiskScenario) data() string { return filepath.Join(w.srv.dir, "data") }
+
+func (w *fullDiskScenario) start() error {
+	if err := syscall.Mount("tmpfs", w.data(), "tmpfs", 0, fmt.Sprintf("size=%dm", diskMiB)); err != nil {
+		return fmt.Errorf("%w: a tmpfs cannot be mounted: %w", errCannot, err)
+	}
+	w.mounted = true
+	w.headMS = time.Now().Add(-10 * time.Hour).UnixMilli()
+	w.srv.mintMS = w.headMS
+	return w.srv.run()
+}
+
+func (w *fullDiskScenario) stop() error {
+	err := w.srv.stop()
+	if err != nil {
+		w.srv.kill()
+	}
+	if w.mounted {
+		err = errors.Join(err, syscall.Unmount(w.data(), syscall.MNT_DETACH))
+	}
+	return err
+}
+
+func (w *fullDiskScenario) steps() []step {
+	var list []step
+	add := func(name string, run func(rng *rand.Rand) error) {
+		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
+		list = append(list, step{name, func() error { return run(rng) }})
+	}
+	push := func(rng *rand.Rand) error {
+		return w.profiles.push(rng, stacks{1 + rng.IntN(2000), 1 + rng.IntN(60), 1 + rng.Int64N(1000)})
+	}
+	add("write in order", w.writeInOrder)
+	for range 8 + w.rng.IntN(8) {
+		switch w.rng.IntN(9) {
+		case 0:
+			add("write in order", w.writeInOrder)
+		case 1:
+			add("write many series", w.writeWide)
+		case 2:
+			add("write late", w.writeLate)
+		case 3, 4:
+			add("push a profile", push)
+		case 5, 6:
+			add("the disk is full", w.fill)
+		case 7:
+			add("the disk has room", func(*rand.Rand) error { return w.empty() })
+		case 8:
+			add("kill and start", func(*rand.Rand) error { return w.restart() })
+		}
+	}
+	add("the disk has room, kill and start, write and push", func(rng *rand.Rand) error {
+		if err := w.empty(); err != nil {
+			return err
+		}
+		if err := w.restart(); err != nil {
+			return err
+		}
+		return errors.Join(w.writeAcknowledged(rng), push(rng))
+	})
+	return list
+}
+
+// writeWide writes a request that does not fit into the rest of a full disk.
+func (w *fullDiskScenario) writeWide(rng *rand.Rand) error {
+	times := w.timestamps(rng)
+	if len(times) == 0 {
+		return nil
+	}
+	w.headMS = times[0]
+	var list []prompb.TimeSeries
+	for id := range 500 + rng.IntN(1000) {
+		list = append(list, floatSeries(metricName, map[string]string{"kind": "wide", "id": fmt.Sprint(id)}, randomPoints(rng, times[:1])))
+	}
+	return w.srv.putAll(list)
+}
+
+func (w *fullDiskScenario) ballast() string { return filepath.Join(w.data(), "ballast") }
+
+// fill leaves a few KiB at most.
+func (w *fullDiskScenario) fill(rng *rand.Rand) error {
+	f, err := os.OpenFile(w.ballast(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for {
+		if _, err := f.Write(make([]byte, 4096)); errors.Is(err, syscall.ENOSPC) {
+			break
+		} else if err != nil {
+			return err
+		}
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	w.full = true
+	return f.Truncate(max(0, info.Size()-int64(pick(rng, 0, 0, 1, 4, 16))*4096))
+}
+
+func (w *fullDiskScenario) empty() error {
+	w.full = false
+	if err := os.Remove(w.ballast()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// restart kills the server and starts it. On a full disk it may exit with an error instead,
+// and starts once there is room.
+func (w *fullDiskScenario) restart() error {
+	w.srv.kill()
+	err := w.srv.run()
+	if err == nil || !w.full {
+		return err
+	}
+	if !strings.Contains(err.Error(), "no space left") {
+		return err
+	}
+	if err := w.empty(); err != nil {
+		return err
+	}
+	return w.srv.run()
+}
+
+func (w *fullDiskScenario) check() error {
+	if err := w.srv.proc.unexpectedExit(); err != nil {
+		// The database panics if it cannot write a chunk of the head.
+		if !w.full || !strings.Contains(err.Error(), "no space left") {
+			return err
+		}
+		if err := w.restart(); err != nil {
+			return err
+		}
+	}
+	list := []string{pick(w.rng, formats...)}
+	if w.full { // reading the folder may need room
+		list = nil
+	}
+	return errors.Join(w.srv.compareAll(list, false), w.profiles.check())
+}

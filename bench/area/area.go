@@ -1,4 +1,4 @@
-// Package area holds the types that all areas of the bench share: their input, their result, and the Tape that records
+// Package area holds the types that all areas of the bench share: their input, their result, and the Recorder that records
 // every reading.
 //
 // An Area takes an Env (rounds, folders, programs) and returns an Outcome: the readings of all sides in the order in which
@@ -65,20 +65,20 @@ const (
 	Ratio   = "ratio"
 )
 
-// Tape records readings in the order in which they were taken.
-type Tape struct {
+// Recorder records readings in the order in which they were taken.
+type Recorder struct {
 	Readings []Reading
 }
 
 // Add records a reading.
-func (t *Tape) Add(round int, side, what, unit string, value float64) {
-	t.Readings = append(t.Readings, Reading{What: what, Side: side, Unit: unit, Round: round, Value: value})
+func (rec *Recorder) Add(round int, side, what, unit string, value float64) {
+	rec.Readings = append(rec.Readings, Reading{What: what, Side: side, Unit: unit, Round: round, Value: value})
 }
 
 // Best returns the smallest reading of what on a side, or NaN if there is none.
-func (t *Tape) Best(side, what string) float64 {
+func (rec *Recorder) Best(side, what string) float64 {
 	best := math.NaN()
-	for _, r := range t.Readings {
+	for _, r := range rec.Readings {
 		if r.Side == side && r.What == what && !(r.Value >= best) {
 			best = r.Value
 		}
@@ -87,8 +87,8 @@ func (t *Tape) Best(side, what string) float64 {
 }
 
 // Over returns the best of what on one side divided by the best on another; NaN if one is missing or the other is 0.
-func (t *Tape) Over(side, other, what string) float64 {
-	return Over(t.Best(side, what), t.Best(other, what))
+func (rec *Recorder) Over(side, other, what string) float64 {
+	return Over(rec.Best(side, what), rec.Best(other, what))
 }
 
 // Over returns a / b, and NaN if b is 0.
@@ -99,15 +99,15 @@ func Over(a, b float64) float64 {
 	return a / b
 }
 
-// Whats returns the kinds of reading on the tape, in the order of their first appearance.
-func (t *Tape) Whats() []string {
-	var whats []string
-	for _, r := range t.Readings {
-		if !slices.Contains(whats, r.What) {
-			whats = append(whats, r.What)
+// Kinds returns the kinds of reading recorded, in the order of their first appearance.
+func (rec *Recorder) Kinds() []string {
+	var kinds []string
+	for _, r := range rec.Readings {
+		if !slices.Contains(kinds, r.What) {
+			kinds = append(kinds, r.What)
 		}
 	}
-	return whats
+	return kinds
 }
 
 // Measured is the figure that is compared with a goal's limit.
@@ -121,7 +121,7 @@ type Measured struct {
 type Outcome struct {
 	Sides    []string // the columns of its table; the last one is compared with the first
 	Versions []string // of the programs and libraries measured
-	Tape     Tape
+	Recorder Recorder
 	Measured []Measured
 	Notes    []string // for the reader of the table
 }

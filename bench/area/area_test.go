@@ -7,30 +7,30 @@ import (
 	"testing"
 )
 
-func TestTape_BestReadingCounts(t *testing.T) {
-	var tape Tape
+func TestRecorder_BestReadingCounts(t *testing.T) {
+	var rec Recorder
 	for i, v := range []float64{3, 2, 2.5} {
-		tape.Add(i+1, "peer", "cpu", Seconds, 2*v)
-		tape.Add(i+1, "ferula", "cpu", Seconds, v)
+		rec.Add(i+1, "peer", "cpu", Seconds, 2*v)
+		rec.Add(i+1, "ferula", "cpu", Seconds, v)
 	}
-	tape.Add(1, "ferula", "bytes", Bytes, 0)
-	tape.Add(1, "peer", "bytes", Bytes, 0)
-	if got := tape.Best("ferula", "cpu"); got != 2 {
+	rec.Add(1, "ferula", "bytes", Bytes, 0)
+	rec.Add(1, "peer", "bytes", Bytes, 0)
+	if got := rec.Best("ferula", "cpu"); got != 2 {
 		t.Errorf("best: got %v, want 2", got)
 	}
-	if got := tape.Over("ferula", "peer", "cpu"); got != 0.5 {
+	if got := rec.Over("ferula", "peer", "cpu"); got != 0.5 {
 		t.Errorf("over: got %v, want 0.5", got)
 	}
 	for what, got := range map[string]float64{
-		"never read":     tape.Best("ferula", "allocs"),
-		"no such side":   tape.Over("relay", "peer", "cpu"),
-		"nothing over 0": tape.Over("ferula", "peer", "bytes"),
+		"never read":     rec.Best("ferula", "allocs"),
+		"no such side":   rec.Over("relay", "peer", "cpu"),
+		"nothing over 0": rec.Over("ferula", "peer", "bytes"),
 	} {
 		if !math.IsNaN(got) {
 			t.Errorf("%s: got %v, want NaN", what, got)
 		}
 	}
-	if got := tape.Whats(); !slices.Equal(got, []string{"cpu", "bytes"}) {
+	if got := rec.Kinds(); !slices.Equal(got, []string{"cpu", "bytes"}) {
 		t.Errorf("kinds: %v", got)
 	}
 }

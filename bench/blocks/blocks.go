@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
@@ -49,6 +50,8 @@ type Spec struct {
 
 	Second string `json:",omitempty"` // name of a second metric with as many series, the same labels and other values
 	PerPod int    `json:",omitempty"` // series of one pod, which share its instance; 10 if 0
+
+	Buckets int `json:",omitempty"` // buckets of a classic histogram, consecutive series with the label le; 0 for none
 }
 
 // EndMS returns the exclusive end of the samples.
@@ -93,6 +96,15 @@ func (s Spec) perPod() int {
 // Labels returns the labels of series number i: eight including the name; each series of a pod is a container's.
 func (s Spec) Labels(i int) labels.Labels {
 	pod := i / s.perPod()
+	if s.Buckets > 0 {
+		le := "+Inf"
+		if b := i % s.Buckets; b < s.Buckets-1 {
+			le = strconv.FormatFloat(float64(int(1)<<b)/100, 'f', -1, 64)
+		}
+		one := s
+		one.Buckets = 0
+		return labels.NewBuilder(one.Labels(i/s.Buckets*s.Buckets)).Set("le", le).Labels()
+	}
 	return labels.FromStrings(
 		labels.MetricName, s.Metric,
 		"cluster", "eu-west-1",
@@ -110,6 +122,15 @@ func (s Spec) timeMS(i, j int) int64 {
 	return s.StartMS + int64(j)*s.StepMS + int64(uint32(i/s.perPod())*2654435761)%s.StepMS
 }
 
+// Times returns the timestamps of series number i, in milliseconds.
+func (s Spec) Times(i int) []int64 {
+	times := make([]int64, s.Samples)
+	for j := range times {
+		times[j] = s.timeMS(i, j)
+	}
+	return times
+}
+
 // write writes all blocks to dir, one after the other, so that memory holds the samples of one block.
 func write(ctx context.Context, dir string, s Spec) error {
 	specs := []Spec{s}
@@ -120,7 +141,7 @@ func write(ctx context.Context, dir string, s Spec) error {
 	}
 	sources := make([]source, len(specs)*s.Series) // all series of the first metric, then of the second
 	for i := range sources {
-		sources[i] = newSource(s.Values, s.Seed, i)
+		sources[i] = s.source(i)
 	}
 	done := make([]int, len(sources)) // samples written of each series
 	for start := s.StartMS; start < s.EndMS(); start += blockMS {

@@ -15,6 +15,7 @@ const (
 	Decimals2 Values = "decimals2" // a walk in steps of 0.01
 	Integers  Values = "integers"  // 0 to 999
 	Counter   Values = "counter"   // integers that grow by 0 to 99
+	Buckets   Values = "buckets"   // counters of the buckets of a classic histogram, cumulative; for a Spec with Buckets
 )
 
 // source generates the values of one series.
@@ -22,7 +23,29 @@ type source struct {
 	kind  Values
 	rng   *rand.Rand
 	scale float64 // Floats15: divisor of its digits
-	last  float64 // Decimals2 (in hundredths) and Counter
+	last  float64 // Decimals2 (in hundredths), Counter and Buckets
+
+	bucket, buckets int // Buckets: which of how many
+}
+
+// source returns the source of series number i.
+func (s Spec) source(i int) source {
+	if s.Buckets == 0 {
+		return newSource(s.Values, s.Seed, i)
+	}
+	from := newSource(s.Values, s.Seed, i/s.Buckets) // all buckets of a histogram see the same observations
+	from.bucket, from.buckets = i%s.Buckets, s.Buckets
+	return from
+}
+
+// BucketSequence returns the first n values of series number i.
+func BucketSequence(s Spec, i, n int) []float64 {
+	from := s.source(i)
+	values := make([]float64, n)
+	for j := range values {
+		values[j] = from.next()
+	}
+	return values
 }
 
 func newSource(kind Values, seed uint64, series int) source {
@@ -32,7 +55,7 @@ func newSource(kind Values, seed uint64, series int) source {
 		s.scale = math.Pow10(7 + s.rng.IntN(9))
 	case Decimals2:
 		s.last = float64(s.rng.IntN(100_000))
-	case Integers, Counter:
+	case Integers, Counter, Buckets:
 	default:
 		panic(fmt.Sprintf("values of kind %q", kind))
 	}
@@ -49,6 +72,9 @@ func (s *source) next() float64 {
 		return s.last / 100
 	case Integers:
 		return float64(s.rng.IntN(1000))
+	case Buckets:
+		s.last += float64(s.rng.IntN(100) * (s.bucket + 1) / s.buckets)
+		return s.last
 	default:
 		s.last += float64(s.rng.IntN(100))
 		return s.last

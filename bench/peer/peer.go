@@ -132,6 +132,7 @@ type TSDB struct {
 	Dir    string // its data, which it may change
 	Config string // its configuration file
 	Log    string
+	More   []string // further flags
 }
 
 // Serve returns the specification of Prometheus, or ferula serve, over a TSDB folder. Both take the same flags. Retention is
@@ -144,12 +145,13 @@ func (p Program) Serve(t TSDB) proc.Spec {
 			if p.kind == Ferula {
 				args = append(args, "serve", "--grpc-address=127.0.0.1:0")
 			}
-			return append(args,
+			args = append(args,
 				"--config.file="+t.Config,
 				"--storage.tsdb.path="+t.Dir,
 				"--storage.tsdb.retention.time="+retentionOfAges,
 				"--web.listen-address="+addr,
 			)
+			return append(args, t.More...)
 		},
 	}
 }

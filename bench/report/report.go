@@ -48,12 +48,12 @@ func (r Run) table() [][]string {
 	sides := r.Outcome.Sides
 	last, first := sides[len(sides)-1], sides[0]
 	rows := [][]string{append(append([]string{"best of " + fmt.Sprint(r.Rounds)}, sides...), last+" / "+first)}
-	for _, what := range r.Outcome.Tape.Whats() {
+	for _, what := range r.Outcome.Recorder.Kinds() {
 		row := []string{what}
 		for _, side := range sides {
-			row = append(row, Amount(r.Outcome.Tape.Best(side, what), r.unit(what)))
+			row = append(row, Amount(r.Outcome.Recorder.Best(side, what), r.unit(what)))
 		}
-		ratio := r.Outcome.Tape.Over(last, first, what)
+		ratio := r.Outcome.Recorder.Over(last, first, what)
 		if math.IsNaN(ratio) {
 			row = append(row, "")
 		} else {
@@ -65,7 +65,7 @@ func (r Run) table() [][]string {
 }
 
 func (r Run) unit(what string) string {
-	for _, reading := range r.Outcome.Tape.Readings {
+	for _, reading := range r.Outcome.Recorder.Readings {
 		if reading.What == what {
 			return reading.Unit
 		}
@@ -148,7 +148,7 @@ func (r Run) readings(goalName string) []area.Reading {
 			continue
 		}
 		for _, from := range m.From {
-			for _, reading := range r.Outcome.Tape.Readings {
+			for _, reading := range r.Outcome.Recorder.Readings {
 				if reading.What == from {
 					found = append(found, reading)
 				}

@@ -16,11 +16,11 @@ import (
 func runForTest() Run {
 	out := &area.Outcome{Sides: []string{"peer", "ferula"}, Versions: []string{"peer 1.0"}, Notes: []string{"a note"}}
 	for round, v := range []float64{0.5, 0.4} {
-		out.Tape.Add(round+1, "peer", "cpu", area.Seconds, 4*v)
-		out.Tape.Add(round+1, "ferula", "cpu", area.Seconds, v)
-		out.Tape.Add(round+1, "ferula", "writes", area.Count, 7)
+		out.Recorder.Add(round+1, "peer", "cpu", area.Seconds, 4*v)
+		out.Recorder.Add(round+1, "ferula", "cpu", area.Seconds, v)
+		out.Recorder.Add(round+1, "ferula", "writes", area.Count, 7)
 	}
-	out.Measure("x/cpu", out.Tape.Over("ferula", "peer", "cpu"), "cpu")
+	out.Measure("x/cpu", out.Recorder.Over("ferula", "peer", "cpu"), "cpu")
 	goals := []goal.Goal{{Name: "x/cpu", Op: "<=", Limit: 0.3, Unit: "ratio"}, {Name: "x/other", Op: "<=", Limit: 1, Unit: "ratio"}}
 	return Run{
 		Area: area.Area{Name: "x", About: "a test"}, Goals: goals, Outcome: out, Rounds: 2, Commit: "abc",

@@ -66,7 +66,7 @@ var (
 	reported    = query{"8 h, rate[5m]", "rate(bench_metric[5m])", wholeFrom, whole, "", series, 2}
 	shortMatrix = query{"40 min, every point", "bench_metric", shortFrom, short, "", series, 4}
 	shortCount  = query{"40 min, count()", "count(bench_metric)", shortFrom, short, "", 1, 4}
-	zipped      = query{"8 h, every point, gzip", "bench_metric", wholeFrom, whole, "gzip", series, 2}
+	zipped      = query{"8 h, every point, gzip", "bench_metric", wholeFrom, whole, "gzip", series, 4}
 
 	queries = []query{matrix, counted, shortMatrix, shortCount, reported, zipped}
 )
@@ -148,7 +148,7 @@ func (b *bench) alive(ctx context.Context) (err error) {
 			}
 		}
 		b.env.Logf("round %d of %d: CPU of every point %v and %v s", round, b.env.Rounds,
-			b.out.Tape.Best(b.sides[0].name, "CPU: "+matrix.what), b.out.Tape.Best(b.sides[1].name, "CPU: "+matrix.what))
+			b.out.Recorder.Best(b.sides[0].name, "CPU: "+matrix.what), b.out.Recorder.Best(b.sides[1].name, "CPU: "+matrix.what))
 	}
 	return nil
 }
@@ -199,13 +199,16 @@ func (b *bench) compare(ctx context.Context, q query) error {
 		if plain[i], err = decompress(body, a.Encoding); err != nil {
 			return fmt.Errorf("%s: %s: %w", s.name, q.what, err)
 		}
-		b.out.Tape.Add(1, s.name, "bytes on the wire: "+q.what, area.Bytes, float64(a.Wire))
+		b.out.Recorder.Add(1, s.name, "bytes on the wire: "+q.what, area.Bytes, float64(a.Wire))
 	}
 	if err := checkMatrix(plain[0], q.series, points); err != nil {
 		return fmt.Errorf("%s: %s: %w", b.sides[0].name, q.what, err)
 	}
 	if err := area.SameBytes(q.what, plain[0], plain[1]); err != nil {
 		return err
+	}
+	if wire := [2]float64{b.out.Recorder.Best(b.sides[0].name, "bytes on the wire: "+q.what), b.out.Recorder.Best(b.sides[1].name, "bytes on the wire: "+q.what)}; q.encoding != "" && wire[1] > 1.05*wire[0] {
+		return fmt.Errorf("%s: ferula sends %v bytes, Prometheus %v", q.what, wire[1], wire[0])
 	}
 	if q.encoding == "" {
 		b.lengths[q.what] = int64(len(plain[0]))

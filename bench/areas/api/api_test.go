@@ -99,7 +99,7 @@ func TestConclude_GoalsUseTheBestMeasurements(t *testing.T) {
 		{"ferula", "CPU: " + matrix.what, 0.9}, {"ferula", "CPU: " + counted.what, 0.85}, {"ferula", "CPU: " + counted.what, 0.95},
 		{"peer", growth, 200}, {"ferula", growth, 50},
 	} {
-		b.out.Tape.Add(1, r.side, r.what, "", r.v)
+		b.out.Recorder.Add(1, r.side, r.what, "", r.v)
 	}
 	b.conclude()
 	for name, want := range map[string]float64{"api/json-cpu": 0.25, "api/query-range-cpu": 0.75, "api/query-range-anon": 0.25} {

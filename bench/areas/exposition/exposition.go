@@ -119,7 +119,7 @@ func (b *bench) measure(what string, sides ...timed) error {
 			if err := b.ctx.Err(); err != nil {
 				return err
 			}
-			b.out.Tape.Add(round, s.side, what, nanoseconds, b.cpu(s.call))
+			b.out.Recorder.Add(round, s.side, what, nanoseconds, b.cpu(s.call))
 		}
 	}
 	return nil
@@ -135,10 +135,10 @@ func (b *bench) scraped(what string, sides ...timed) error {
 			continue
 		}
 		count, size := allocated(s.call)
-		b.out.Tape.Add(1, s.side, what+": allocations", area.Count, count)
-		b.out.Tape.Add(1, s.side, what+": allocated", area.Bytes, size)
+		b.out.Recorder.Add(1, s.side, what+": allocations", area.Count, count)
+		b.out.Recorder.Add(1, s.side, what+": allocated", area.Bytes, size)
 		both := inParallel(s.call)
-		b.out.Tape.Add(1, s.side, what+", two at once", nanoseconds, b.cpu(both))
+		b.out.Recorder.Add(1, s.side, what+", two at once", nanoseconds, b.cpu(both))
 		together, _ := allocated(both)
 		if s.side == ferula {
 			b.worstAllocs = max(b.worstAllocs, count, together)
@@ -211,7 +211,7 @@ func (b *bench) scrapes() error {
 			return err
 		}
 		if k.goal != "summary" {
-			b.out.Measure("exposition/"+k.goal, b.out.Tape.Over(ferula, floor, what), what)
+			b.out.Measure("exposition/"+k.goal, b.out.Recorder.Over(ferula, floor, what), what)
 		}
 		b.env.Logf("%s: bytes are equal", what)
 	}
@@ -291,9 +291,9 @@ func (b *bench) summaries() error {
 		}
 		switch burst {
 		case 0:
-			b.out.Measure("exposition/summary-idle", b.out.Tape.Over(ferula, victoria, what), what)
+			b.out.Measure("exposition/summary-idle", b.out.Recorder.Over(ferula, victoria, what), what)
 		case 1:
-			b.out.Measure("exposition/summary-busy", b.out.Tape.Over(ferula, victoria, what), what)
+			b.out.Measure("exposition/summary-busy", b.out.Recorder.Over(ferula, victoria, what), what)
 		}
 	}
 	return nil
@@ -316,9 +316,9 @@ func (b *bench) mixes() error {
 		if err := b.scraped(what, timed{victoria, scrapeOf(all[0])}, timed{golang, scrapeOf(all[1])}, timed{floor, lowest}, timed{ferula, scrapeOf(all[2])}); err != nil {
 			return err
 		}
-		b.out.Measure(c.goal, b.out.Tape.Over(ferula, victoria, what), what)
+		b.out.Measure(c.goal, b.out.Recorder.Over(ferula, victoria, what), what)
 		if c.lines == 10_000 {
-			b.out.Measure("exposition/mixed-10k-vs-client-golang", b.out.Tape.Over(ferula, golang, what), what)
+			b.out.Measure("exposition/mixed-10k-vs-client-golang", b.out.Recorder.Over(ferula, golang, what), what)
 		}
 		b.env.Logf("%s: bytes are equal", what)
 	}
@@ -367,7 +367,7 @@ func (b *bench) zipped() error {
 	if err := b.scraped(what, timed{golang, request(all[1], "", "gzip")}, timed{ferula, request(all[2], "", "gzip")}); err != nil {
 		return err
 	}
-	b.out.Measure("exposition/gzip", b.out.Tape.Over(ferula, golang, what), what)
+	b.out.Measure("exposition/gzip", b.out.Recorder.Over(ferula, golang, what), what)
 	for _, c := range [][2]string{
 		{"text", ""}, {"OpenMetrics", "application/openmetrics-text;version=1.0.0"},
 		{"protobuf", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"},
@@ -398,7 +398,7 @@ func (b *bench) process() error {
 	if err := b.scraped(what, timed{victoria, loop(p)}, timed{ferula, loop(o)}); err != nil {
 		return err
 	}
-	b.out.Measure("exposition/process", b.out.Tape.Over(ferula, victoria, what), what)
+	b.out.Measure("exposition/process", b.out.Recorder.Over(ferula, victoria, what), what)
 	return nil
 }
 
@@ -420,10 +420,10 @@ func (b *bench) memory() error {
 				c.make(l, i)
 			}
 			l.write(io.Discard)
-			b.out.Tape.Add(1, m.side, c.what, area.Bytes, (heapInUse()-before)/float64(c.n))
+			b.out.Recorder.Add(1, m.side, c.what, area.Bytes, (heapInUse()-before)/float64(c.n))
 			runtime.KeepAlive(l)
 		}
-		b.out.Measure(c.goal, b.out.Tape.Best(ferula, c.what), c.what)
+		b.out.Measure(c.goal, b.out.Recorder.Best(ferula, c.what), c.what)
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func (b *bench) updates() error {
 			return err
 		}
 		if c.goal != "" {
-			b.out.Measure("update/"+c.goal, b.out.Tape.Over(ferula, victoria, what), what)
+			b.out.Measure("update/"+c.goal, b.out.Recorder.Over(ferula, victoria, what), what)
 		}
 	}
 	return nil
@@ -76,14 +76,14 @@ func (b *bench) contended() error {
 					b.out.Notes = append(b.out.Notes, fmt.Sprintf("%s, %s: %v.", what, m.side, err))
 					return nil
 				}
-				b.out.Tape.Add(round, m.side, what, nanoseconds, ns)
+				b.out.Recorder.Add(round, m.side, what, nanoseconds, ns)
 			}
 			if err := b.ctx.Err(); err != nil {
 				return err
 			}
 		}
-		better := min(b.out.Tape.Best(victoria, what), b.out.Tape.Best(golang, what))
-		if ratio := area.Over(b.out.Tape.Best(ferula, what), better); ratio > worst {
+		better := min(b.out.Recorder.Best(victoria, what), b.out.Recorder.Best(golang, what))
+		if ratio := area.Over(b.out.Recorder.Best(ferula, what), better); ratio > worst {
 			worst, from = ratio, what
 		}
 	}
@@ -195,11 +195,11 @@ func (b *bench) lookups() error {
 	}
 	for _, s := range sides {
 		count, _ := allocated(s.call)
-		b.out.Tape.Add(1, s.side, what+": allocations", area.Count, count)
+		b.out.Recorder.Add(1, s.side, what+": allocations", area.Count, count)
 		if s.side == ferula && count != 0 {
 			return fmt.Errorf("%s: %w: %v allocations, where the goal allows none", what, area.ErrUnequal, count)
 		}
 	}
-	b.out.Measure("lookup/three-labels", b.out.Tape.Over(ferula, golang, what), what)
+	b.out.Measure("lookup/three-labels", b.out.Recorder.Over(ferula, golang, what), what)
 	return nil
 }

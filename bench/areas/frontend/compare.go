@@ -117,7 +117,7 @@ func (b *bench) compare(ctx context.Context, f *front, a *canned.Response, q req
 		return err
 	}
 	b.lengths[f.side+q.what] = got.Bytes
-	b.out.Tape.Add(1, f.side, "bytes on the wire: "+q.what, area.Bytes, float64(got.Wire))
+	b.out.Recorder.Add(1, f.side, "bytes on the wire: "+q.what, area.Bytes, float64(got.Wire))
 	b.env.Logf("responses are equal: %s, %d bytes", what, got.Bytes)
 	return nil
 }

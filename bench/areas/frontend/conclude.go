@@ -8,7 +8,7 @@ import (
 
 // conclude computes the figures of the goals.
 func (b *bench) conclude() {
-	tape, out := &b.out.Tape, b.out
+	tape, out := &b.out.Recorder, b.out
 	// Of two peers the cheaper one counts, of two splices the more expensive one.
 	cpu, plain := cpuOf(identity), cpuOf(plainDown)
 	peer := min(tape.Best(thanos, cpu), tape.Best(thanos, plain))
@@ -30,8 +30,8 @@ func (b *bench) conclude() {
 // whats returns the kinds of reading of a side that begin with a prefix.
 func (b *bench) whats(side, prefix string) []string {
 	var found []string
-	for _, what := range b.out.Tape.Whats() {
-		if strings.HasPrefix(what, prefix) && !math.IsNaN(b.out.Tape.Best(side, what)) {
+	for _, what := range b.out.Recorder.Kinds() {
+		if strings.HasPrefix(what, prefix) && !math.IsNaN(b.out.Recorder.Best(side, what)) {
 			found = append(found, what)
 		}
 	}
@@ -41,7 +41,7 @@ func (b *bench) whats(side, prefix string) []string {
 func (b *bench) best(side string, whats []string) float64 {
 	best := math.NaN()
 	for _, what := range whats {
-		if v := b.out.Tape.Best(side, what); !(v >= best) {
+		if v := b.out.Recorder.Best(side, what); !(v >= best) {
 			best = v
 		}
 	}
@@ -51,7 +51,7 @@ func (b *bench) best(side string, whats []string) float64 {
 func (b *bench) worst(side string, whats []string) float64 {
 	worst := math.NaN()
 	for _, what := range whats {
-		if v := b.out.Tape.Best(side, what); !(v <= worst) {
+		if v := b.out.Recorder.Best(side, what); !(v <= worst) {
 			worst = v
 		}
 	}

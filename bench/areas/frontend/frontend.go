@@ -258,7 +258,7 @@ func (b *bench) measure(ctx context.Context, round int, j job) error {
 	if err != nil {
 		return err
 	}
-	tape, n := &b.out.Tape, float64(j.repeats)
+	tape, n := &b.out.Recorder, float64(j.repeats)
 	tape.Add(round, f.side, cpuOf(q), area.Seconds, cpu.Seconds()/n)
 	tape.Add(round, f.side, "CPU a sample: "+q.what, nanosecondsASample, float64(cpu.Nanoseconds())/n/float64(b.response.Samples()))
 	tape.Add(round, f.side, "first byte: "+q.what, area.Seconds, first.Seconds()/n)

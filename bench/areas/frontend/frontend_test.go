@@ -156,10 +156,10 @@ func TestJoiners_WriteTheSameBytes(t *testing.T) {
 	if err := b.memory(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	for _, what := range b.out.Tape.Whats() {
+	for _, what := range b.out.Recorder.Kinds() {
 		found := false
 		for _, side := range []string{typed, copying, ferula} {
-			found = found || b.out.Tape.Best(side, what) > 0
+			found = found || b.out.Recorder.Best(side, what) > 0
 		}
 		if !found {
 			t.Errorf("%s was not read", what)
@@ -188,7 +188,7 @@ func TestConclude_UsesTheBestReadings(t *testing.T) {
 		{typed, recodeWhat + "slow", 600}, {typed, recodeWhat + "fast", 300}, {ferula, "CPU a sample: " + cacheHit.what, 15},
 		{ferula, growthSmall, 8 << 20}, {ferula, growthBig, 16 << 20},
 	} {
-		b.out.Tape.Add(1, r.side, r.what, "", r.v)
+		b.out.Recorder.Add(1, r.side, r.what, "", r.v)
 	}
 	b.conclude()
 	for name, want := range map[string]float64{

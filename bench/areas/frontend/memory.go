@@ -165,6 +165,6 @@ func (b *bench) measureJoiner(round int, j joiner) error {
 	}
 	runtime.GC()
 	used := proc.SelfCPU() - before
-	b.out.Tape.Add(round, j.side, j.what, nanosecondsASample, float64(used.Nanoseconds())/float64(j.unit*b.response.Samples()))
+	b.out.Recorder.Add(round, j.side, j.what, nanosecondsASample, float64(used.Nanoseconds())/float64(j.unit*b.response.Samples()))
 	return nil
 }

@@ -73,7 +73,7 @@ func (b *bench) rounds(ctx context.Context, what string, jobs []job) error {
 		}
 		first := jobs[0]
 		b.env.Logf("round %d of %d: %s: CPU %.4g and %.4g s", round, b.env.Rounds, what,
-			b.out.Tape.Best(first.front.side, cpuOf(first.request)), b.out.Tape.Best(ferula, cpuOf(first.request)))
+			b.out.Recorder.Best(first.front.side, cpuOf(first.request)), b.out.Recorder.Best(ferula, cpuOf(first.request)))
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func (b *bench) stagesOf(ctx context.Context, f *front, what string, minRequests
 	}
 	for _, stage := range append(slices.Clone(stages), proc.Stage{Name: proc.Other}) {
 		if d, ok := spent[stage.Name]; ok {
-			b.out.Tape.Add(0, f.side, what+"profile, "+stage.Name, area.Seconds, d.Seconds()/float64(n))
+			b.out.Recorder.Add(0, f.side, what+"profile, "+stage.Name, area.Seconds, d.Seconds()/float64(n))
 		}
 	}
 	return nil
@@ -241,9 +241,9 @@ func (b *bench) growthOf(ctx context.Context, round int, f *front, response *can
 	if err != nil {
 		return err
 	}
-	b.out.Tape.Add(round, f.side, what, area.Bytes, float64(grown.Bytes()))
+	b.out.Recorder.Add(round, f.side, what, area.Bytes, float64(grown.Bytes()))
 	if response == b.response {
-		b.out.Tape.Add(round, f.side, idleAnon, area.Bytes, float64(grown.Idle))
+		b.out.Recorder.Add(round, f.side, idleAnon, area.Bytes, float64(grown.Idle))
 	}
 	return nil
 }

@@ -186,7 +186,7 @@ func (b *bench) measureReal(ctx context.Context, round int, f *realFront) error 
 	if err != nil {
 		return err
 	}
-	tape := &b.out.Tape
+	tape := &b.out.Recorder
 	tape.Add(round, f.side, f.what+": last byte", area.Seconds, a.Elapsed.Seconds())
 	tape.Add(round, f.side, f.what+": first byte", area.Seconds, a.FirstByte.Seconds())
 	tape.Add(round, f.side, f.what+": CPU of the frontend", area.Seconds, cpu.Seconds())

@@ -76,9 +76,9 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	}
 	floats, integers := cpu+string(blocks.Floats15), cpu+string(blocks.Integers)
 	allocs, allocsInt := allocations+string(blocks.Floats15), allocations+string(blocks.Integers)
-	out.Measure("json/encode-floats", out.Tape.Over(ferula, codec, floats), floats)
-	out.Measure("json/encode-ints", out.Tape.Over(ferula, codec, integers), integers)
-	out.Measure("json/encode-allocs", max(out.Tape.Best(ferula, allocs), out.Tape.Best(ferula, allocsInt))/samples, allocs, allocsInt)
+	out.Measure("json/encode-floats", out.Recorder.Over(ferula, codec, floats), floats)
+	out.Measure("json/encode-ints", out.Recorder.Over(ferula, codec, integers), integers)
+	out.Measure("json/encode-allocs", max(out.Recorder.Best(ferula, allocs), out.Recorder.Best(ferula, allocsInt))/samples, allocs, allocsInt)
 	out.Notes = append(out.Notes,
 		fmt.Sprintf("%d series x %d samples, 8 labels, the whole response with its envelope; CPU includes the garbage collection that follows.", series, points),
 		"floats15: 15 significant digits over nine orders of magnitude; integers: 0 to 999; decimals2: a walk with two decimals.",
@@ -109,13 +109,13 @@ func measure(ctx context.Context, env area.Env, out *area.Outcome, kind blocks.V
 			}
 			runtime.GC()
 			used := proc.SelfCPU() - before
-			out.Tape.Add(round, e.side, cpu+what, nanosecondsASample, float64(used.Nanoseconds())/repeats/samples)
+			out.Recorder.Add(round, e.side, cpu+what, nanosecondsASample, float64(used.Nanoseconds())/repeats/samples)
 			var failed error
 			allocs := testing.AllocsPerRun(1, func() { failed = e.encode(io.Discard, m) })
 			if failed != nil {
 				return failed
 			}
-			out.Tape.Add(round, e.side, allocations+what, area.Count, allocs)
+			out.Recorder.Add(round, e.side, allocations+what, area.Count, allocs)
 		}
 	}
 	return nil

@@ -114,7 +114,7 @@ func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *quer
 			if err != nil {
 				return err
 			}
-			out.Tape.Add(round, side.name, "time: "+q.what, area.Seconds, t)
+			out.Recorder.Add(round, side.name, "time: "+q.what, area.Seconds, t)
 		}
 	}
 	for _, side := range sides {
@@ -122,8 +122,8 @@ func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *quer
 		if err != nil {
 			return err
 		}
-		out.Tape.Add(1, side.name, "allocations: "+q.what, area.Count, allocs)
-		out.Tape.Add(1, side.name, "bytes allocated: "+q.what, area.Bytes, bytes)
+		out.Recorder.Add(1, side.name, "allocations: "+q.what, area.Count, allocs)
+		out.Recorder.Add(1, side.name, "bytes allocated: "+q.what, area.Bytes, bytes)
 	}
 	if !q.counts {
 		return nil
@@ -132,16 +132,16 @@ func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *quer
 	if err != nil {
 		return err
 	}
-	out.Tape.Add(1, naive, "time: "+q.what, area.Seconds, t)
-	ratio := func(what string) float64 { return out.Tape.Over(with, plain, what+": "+q.what) }
+	out.Recorder.Add(1, naive, "time: "+q.what, area.Seconds, t)
+	ratio := func(what string) float64 { return out.Recorder.Over(with, plain, what+": "+q.what) }
 	if datasets == 6 {
-		out.Measure("profiles/select-allocs-3k", out.Tape.Best(with, "allocations: "+q.what), "allocations: "+q.what)
+		out.Measure("profiles/select-allocs-3k", out.Recorder.Best(with, "allocations: "+q.what), "allocations: "+q.what)
 	} else {
 		ratios["time"] = worse(ratios["time"], ratio("time"))
 		ratios["allocs"] = worse(ratios["allocs"], ratio("allocations"))
 		ratios["bytes"] = worse(ratios["bytes"], ratio("bytes allocated"))
 	}
-	ratios["naive"] = worse(ratios["naive"], out.Tape.Over(with, naive, "time: "+q.what))
+	ratios["naive"] = worse(ratios["naive"], out.Recorder.Over(with, naive, "time: "+q.what))
 	env.Logf("%s: with exemplars %.3f of time, %.3f of allocations, %.3f of bytes", q.what, ratio("time"), ratio("allocations"), ratio("bytes allocated"))
 	return nil
 }

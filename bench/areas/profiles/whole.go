@@ -60,14 +60,14 @@ func whole(ctx context.Context, env area.Env, out *area.Outcome) (err error) {
 	if err != nil {
 		return err
 	}
-	out.Tape.Add(1, ferula, "CPU: compaction of a profile", area.Seconds, cpu/profilesWhole)
+	out.Recorder.Add(1, ferula, "CPU: compaction of a profile", area.Seconds, cpu/profilesWhole)
 	if n, err := filepath.Glob(filepath.Join(dir, "profiles", tenant, "*", "profiles.parquet")); err != nil || len(n) != 1 {
 		return fmt.Errorf("%d blocks after compaction: %w", len(n), err)
 	}
-	out.Tape.Add(1, naive, "bytes a profile: pushed, gzipped", area.Bytes, float64(gz)/profilesWhole)
-	out.Tape.Add(1, ferula, "bytes a profile: flushed", area.Bytes, flushed/profilesWhole)
+	out.Recorder.Add(1, naive, "bytes a profile: pushed, gzipped", area.Bytes, float64(gz)/profilesWhole)
+	out.Recorder.Add(1, ferula, "bytes a profile: flushed", area.Bytes, flushed/profilesWhole)
 	compacted := bytesBelow(filepath.Join(dir, "profiles"))
-	out.Tape.Add(1, ferula, "bytes a profile: compacted", area.Bytes, compacted/profilesWhole)
+	out.Recorder.Add(1, ferula, "bytes a profile: compacted", area.Bytes, compacted/profilesWhole)
 	out.Measure("profiles/bytes-per-profile", compacted/profilesWhole, "bytes a profile: compacted")
 	return merges(ctx, env, out, s, pushed)
 }
@@ -118,12 +118,12 @@ func pushes(ctx context.Context, env area.Env, out *area.Outcome, pushed []serie
 		if err != nil {
 			return err
 		}
-		out.Tape.Add(round, naive, what, area.Seconds, parse/float64(len(pushed)))
+		out.Recorder.Add(round, naive, what, area.Seconds, parse/float64(len(pushed)))
 		if err := pushOnce(ctx, out, round, what, pushed); err != nil {
 			return err
 		}
 	}
-	out.Measure("profiles/push-vs-parse", out.Tape.Over(ferula, naive, what), what)
+	out.Measure("profiles/push-vs-parse", out.Recorder.Over(ferula, naive, what), what)
 	return nil
 }
 
@@ -142,9 +142,9 @@ func pushOnce(ctx context.Context, out *area.Outcome, round int, what string, pu
 	if err != nil {
 		return err
 	}
-	out.Tape.Add(round, ferula, what, area.Seconds, push/float64(len(pushed)))
+	out.Recorder.Add(round, ferula, what, area.Seconds, push/float64(len(pushed)))
 	flush, err := used(func() error { return s.Flush(ctx) })
-	out.Tape.Add(round, ferula, "CPU: a profile's part of a flush", area.Seconds, flush/float64(len(pushed)))
+	out.Recorder.Add(round, ferula, "CPU: a profile's part of a flush", area.Seconds, flush/float64(len(pushed)))
 	return err
 }
 
@@ -166,7 +166,7 @@ func merges(ctx context.Context, env area.Env, out *area.Outcome, s *store.Store
 			if err != nil {
 				return err
 			}
-			out.Tape.Add(round, naive, what, area.Seconds, t)
+			out.Recorder.Add(round, naive, what, area.Seconds, t)
 			for _, sample := range merged.Sample {
 				want += sample.Value[1]
 			}
@@ -187,19 +187,19 @@ func merges(ctx context.Context, env area.Env, out *area.Outcome, s *store.Store
 		if got != want || nodes < functions {
 			return fmt.Errorf("%w: the flame graph has %d of %d bytes and %d names", area.ErrUnequal, got, want, nodes)
 		}
-		out.Tape.Add(round, ferula, what, area.Seconds, t)
+		out.Recorder.Add(round, ferula, what, area.Seconds, t)
 		if t, err = used(func() error { _, err := e.MergeFlame(ctx, &all); return err }); err != nil {
 			return err
 		}
-		out.Tape.Add(round, ferula, "CPU: merge of 10,000 profiles", area.Seconds, t)
+		out.Recorder.Add(round, ferula, "CPU: merge of 10,000 profiles", area.Seconds, t)
 		one := all
 		one.IDs = []series.ID{pushed[4711].ID}
 		if t, err = times(func() error { _, err := e.MergeFlame(ctx, &one); return err }); err != nil {
 			return err
 		}
-		out.Tape.Add(round, ferula, "time: one profile by its id", area.Seconds, t)
+		out.Recorder.Add(round, ferula, "time: one profile by its id", area.Seconds, t)
 	}
-	out.Measure("profiles/merge-vs-naive", out.Tape.Over(ferula, naive, what), what)
+	out.Measure("profiles/merge-vs-naive", out.Recorder.Over(ferula, naive, what), what)
 	return nil
 }
 

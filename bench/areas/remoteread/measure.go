@@ -32,8 +32,8 @@ func (b *bench) great(ctx context.Context) error {
 				return err
 			}
 			b.env.Logf("round %d of %d: CPU of chunks %v and %v s, of samples %v and %v s", round, b.env.Rounds,
-				b.out.Tape.Best(b.out.Sides[0], "CPU: "+chunks8h().what), b.out.Tape.Best(b.out.Sides[1], "CPU: "+chunks8h().what),
-				b.out.Tape.Best(b.out.Sides[0], "CPU: "+samples8h().what), b.out.Tape.Best(b.out.Sides[1], "CPU: "+samples8h().what))
+				b.out.Recorder.Best(b.out.Sides[0], "CPU: "+chunks8h().what), b.out.Recorder.Best(b.out.Sides[1], "CPU: "+chunks8h().what),
+				b.out.Recorder.Best(b.out.Sides[0], "CPU: "+samples8h().what), b.out.Recorder.Best(b.out.Sides[1], "CPU: "+samples8h().what))
 		}
 		return b.classic(ctx)
 	})
@@ -79,7 +79,7 @@ func (b *bench) measure(ctx context.Context, round int, s *side, r read) error {
 	if err != nil {
 		return err
 	}
-	tape := &b.out.Tape
+	tape := &b.out.Recorder
 	tape.Add(round, s.name, "CPU: "+r.what, area.Seconds, cpu.Seconds()/repeats)
 	tape.Add(round, s.name, "first byte: "+r.what, area.Seconds, first.Seconds()/repeats)
 	tape.Add(round, s.name, "last byte: "+r.what, area.Seconds, elapsed.Seconds()/repeats)
@@ -114,7 +114,7 @@ func (b *bench) underneath(ctx context.Context, round int) (err error) {
 	cpu, err := floor.CPUDuring(ctx, func() error {
 		return errors.Join(get(), get(), get())
 	})
-	b.out.Tape.Add(round, b.out.Sides[1], floorCPU, area.Seconds, cpu.Seconds()/repeats)
+	b.out.Recorder.Add(round, b.out.Sides[1], floorCPU, area.Seconds, cpu.Seconds()/repeats)
 	return err
 }
 
@@ -145,7 +145,7 @@ func (b *bench) classic(ctx context.Context) error {
 			if c.n > 1 {
 				what += fmt.Sprintf(", %d readers", c.n)
 			}
-			tape := &b.out.Tape
+			tape := &b.out.Recorder
 			tape.Add(1, s.name, "real: "+what, area.Seconds, a.elapsed.Seconds())
 			tape.Add(1, s.name, "user: "+what, area.Seconds, user2-user)
 			tape.Add(1, s.name, "sys: "+what, area.Seconds, sys2-sys)
@@ -166,7 +166,7 @@ const noise = 1 << 20
 
 // conclude computes the measures of the goals.
 func (b *bench) conclude() {
-	tape, out := &b.out.Tape, b.out
+	tape, out := &b.out.Recorder, b.out
 	prometheus, ferula := out.Sides[0], out.Sides[1]
 	over := func(goal, what string) { out.Measure(goal, tape.Over(ferula, prometheus, what), what) }
 	own := func(goal, what string, unit float64, more ...string) {
@@ -190,12 +190,16 @@ func (b *bench) conclude() {
 	}
 	out.Measure("remoteread/growth", worst, from...)
 	out.Measure("remoteread/client-samples-anon-mib", max(tape.Best(ferula, clientGrowth), tape.Best(prometheus, clientGrowth))/(1<<20), clientGrowth)
+	over("remoteread/head-chunks-cpu", "CPU: "+headChunks().what)
+	over("remoteread/head-samples-cpu", "CPU: "+headSamples().what)
+	own("remoteread/head-samples-anon-mib", "growth of RssAnon: "+headSamples().what, 1<<20)
 	out.Notes = append(out.Notes,
 		fmt.Sprintf("%d series x 8 h at 15 s (%d samples each, %d blocks of 2 h), 15-digit floats; samples-bytes also over 1,000 series of values with 2 decimals.", floats.Series, floats.Samples, 4),
 		"Streams of chunks are equal byte by byte. Samples are compared as ferula's client reads them: labels, times and values, from both servers and in both forms.",
 		"CPU is that of the server process per request, over some requests in a row and the garbage collection that follows them.",
 		"The floor, in ferula's column, maps the same chunk files and writes them to the client in pieces of 64 KiB, with one copy and two checksums.",
 		"Growth is taken on a process that has just started: peak of RssAnon during its first request, less RssAnon after a collection before it. remoteread/growth is the worse of the two forms, 120 samples a series; less than 1 MiB counts as 1 MiB, since a process that has collected keeps about as much of free pages.",
+		fmt.Sprintf("The head has %d series of %d samples that both sides received by remote write, full chunks memory-mapped; growth is that of a server that has just replayed them.", recent.Series, recent.Samples),
 		"The client is a process that reads all of it as samples, sorts them within its window and drops them, from Prometheus and from ferula (by column); the worse of the two counts.",
 		fmt.Sprintf("%d readers request samples of a tenth of the series only: ten responses of all series at once would be 20 GB in Prometheus. User and system time are in ticks of 10 ms; real is the slowest reader's.", readers),
 	)

@@ -57,7 +57,7 @@ func (b *bench) fresh(ctx context.Context, round int, s *side, spec blocks.Spec,
 	if len(drawn.anon) > 0 {
 		b.lines = append(b.lines, drawn)
 	}
-	b.out.Tape.Add(round, s.name, what, area.Bytes, float64(growth.Bytes()))
+	b.out.Recorder.Add(round, s.name, what, area.Bytes, float64(growth.Bytes()))
 	return err
 }
 
@@ -110,8 +110,8 @@ func (b *bench) client(ctx context.Context) error {
 				if err := errors.Join(err, drain.Stop()); err != nil {
 					return err
 				}
-				b.out.Tape.Add(round, s.name, clientGrowth, area.Bytes, float64(growth.Bytes()))
-				b.out.Tape.Add(round, s.name, "CPU of ferula's client: samples, 8 h", area.Seconds, cpu.Seconds())
+				b.out.Recorder.Add(round, s.name, clientGrowth, area.Bytes, float64(growth.Bytes()))
+				b.out.Recorder.Add(round, s.name, "CPU of ferula's client: samples, 8 h", area.Seconds, cpu.Seconds())
 			}
 		}
 		return nil

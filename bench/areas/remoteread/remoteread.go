@@ -125,7 +125,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	if b.floor, err = b.build(ctx, "floor", filepath.Join(env.Programs.Root, "bench"), "./areas/remoteread/floor"); err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) error{b.great, b.decimals, b.memory, b.growth, b.client} {
+	for _, step := range []func(context.Context) error{b.great, b.decimals, b.memory, b.growth, b.client, b.head} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -207,7 +207,7 @@ func (b *bench) compare(ctx context.Context, spec blocks.Spec, reads []read) (er
 				return err
 			}
 			b.lengths[s.name+name(spec, r)] = responses[i].bytes
-			b.out.Tape.Add(1, s.name, "bytes: "+name(spec, r), area.Bytes, float64(responses[i].bytes))
+			b.out.Recorder.Add(1, s.name, "bytes: "+name(spec, r), area.Bytes, float64(responses[i].bytes))
 			text, err := drained(ctx, drain, s.server.URL(), r)
 			if err != nil {
 				return fmt.Errorf("%s: %s: %w", s.name, r.what, err)
@@ -234,7 +234,7 @@ func (b *bench) compare(ctx context.Context, spec blocks.Spec, reads []read) (er
 
 // name returns the name of a read in the table.
 func name(spec blocks.Spec, r read) string {
-	if spec == floats {
+	if spec == floats || spec == recent {
 		return r.what
 	}
 	return fmt.Sprintf("%s, %s x %d", r.what, spec.Values, spec.Series)

@@ -170,7 +170,7 @@ func (b *bench) measureRunning(ctx context.Context) (err error) {
 				}
 			}
 		}
-		b.env.Logf("round %d of %d: CPU %v and %v s", round, b.env.Rounds, b.out.Tape.Best(b.sides[0].name, "CPU: "+plain.what), b.out.Tape.Best(b.sides[1].name, "CPU: "+plain.what))
+		b.env.Logf("round %d of %d: CPU %v and %v s", round, b.env.Rounds, b.out.Recorder.Best(b.sides[0].name, "CPU: "+plain.what), b.out.Recorder.Best(b.sides[1].name, "CPU: "+plain.what))
 	}
 	return nil
 }
@@ -222,7 +222,7 @@ func (b *bench) measure(ctx context.Context, round int, s *side, q seriesRequest
 	if err != nil {
 		return err
 	}
-	tape, last := &b.out.Tape, b.messages[s.name+q.what]
+	tape, last := &b.out.Recorder, b.messages[s.name+q.what]
 	tape.Add(round, s.name, "CPU: "+q.what, area.Seconds, cpu.Seconds()/repeats)
 	tape.Add(round, s.name, "last message: "+q.what, area.Seconds, last.elapsed.Seconds())
 	tape.Add(round, s.name, "messages: "+q.what, area.Count, float64(last.messages))
@@ -267,14 +267,14 @@ func (b *bench) memory(ctx context.Context, round int, s *side, q seriesRequest)
 	if err != nil {
 		return err
 	}
-	b.out.Tape.Add(round, s.name, idleAnon, area.Bytes, float64(one.Idle))
-	b.out.Tape.Add(round, s.name, growth+q.what, area.Bytes, float64(one.Bytes()))
+	b.out.Recorder.Add(round, s.name, idleAnon, area.Bytes, float64(one.Idle))
+	b.out.Recorder.Add(round, s.name, growth+q.what, area.Bytes, float64(one.Bytes()))
 	return nil
 }
 
 // conclude computes the figures of the goals.
 func (b *bench) conclude() {
-	tape, out := &b.out.Tape, b.out
+	tape, out := &b.out.Recorder, b.out
 	cpu := "CPU: " + plain.what
 	out.Measure("sidecar/cpu", tape.Over("ferula", "Thanos", cpu), cpu)
 	out.Measure("sidecar/anon-mib", tape.Best("ferula", growth+plain.what)/(1<<20), growth+plain.what, idleAnon)

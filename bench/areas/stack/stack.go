@@ -267,7 +267,7 @@ func (b *bench) peaks(ctx context.Context, s *stack) error {
 		below := work
 		work = func() error {
 			g, err := server.GrowthDuring(ctx, below)
-			b.out.Tape.Add(1, s.name, "peak RssAnon: "+partNames[part], area.Bytes, float64(g.Peak))
+			b.out.Recorder.Add(1, s.name, "peak RssAnon: "+partNames[part], area.Bytes, float64(g.Peak))
 			total += g.Peak
 			return err
 		}
@@ -275,7 +275,7 @@ func (b *bench) peaks(ctx context.Context, s *stack) error {
 	if err := work(); err != nil {
 		return err
 	}
-	b.out.Tape.Add(1, s.name, "peak RssAnon: all three", area.Bytes, float64(total))
+	b.out.Recorder.Add(1, s.name, "peak RssAnon: all three", area.Bytes, float64(total))
 	return nil
 }
 
@@ -290,7 +290,7 @@ func (b *bench) costs(ctx context.Context, round int, s *stack, q rangeQuery) er
 		all = append(all, part{partNames[i], server})
 	}
 	var total time.Duration
-	tape := &b.out.Tape
+	tape := &b.out.Recorder
 	work := func() error { _, err := s.query(ctx, q); return err }
 	for _, p := range all {
 		below := work
@@ -346,6 +346,6 @@ func (b *bench) latency(ctx context.Context, round int, s *stack, clients int) e
 	if len(errs) > 0 {
 		return errs[0]
 	}
-	b.out.Tape.Add(round, s.name, fmt.Sprintf("latency: %s, %d clients", few.what, clients), area.Seconds, sum.Seconds()/float64(clients*queriesPerClient))
+	b.out.Recorder.Add(round, s.name, fmt.Sprintf("latency: %s, %d clients", few.what, clients), area.Seconds, sum.Seconds()/float64(clients*queriesPerClient))
 	return nil
 }

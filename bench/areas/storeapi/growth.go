@@ -33,7 +33,7 @@ func (b *bench) growth(ctx context.Context, p peer.Program) error {
 			if err != nil {
 				return fmt.Errorf("growth: %w", err)
 			}
-			b.out.Tape.Add(round, ferula, growthWhat(n), area.Bytes, float64(g.Bytes()))
+			b.out.Recorder.Add(round, ferula, growthWhat(n), area.Bytes, float64(g.Bytes()))
 		}
 	}
 	return nil

@@ -219,13 +219,13 @@ func (b *bench) queries(ctx context.Context) (err error) {
 				if err != nil {
 					return fmt.Errorf("%s: %w", q.name, err)
 				}
-				b.out.Tape.Add(round, q.name, querierPrefix+e.what, area.Seconds, cpu.Seconds()/requestsPerReading)
+				b.out.Recorder.Add(round, q.name, querierPrefix+e.what, area.Seconds, cpu.Seconds()/requestsPerReading)
 			}
 		}
 		b.env.Logf("queriers, round %d of %d", round, b.env.Rounds)
 	}
 	what := querierPrefix + queryExprs[0].what
-	b.out.Measure("storeapi/query", b.out.Tape.Over(ferula, thanos, what), what)
+	b.out.Measure("storeapi/query", b.out.Recorder.Over(ferula, thanos, what), what)
 	return nil
 }
 
@@ -321,11 +321,11 @@ func (b *bench) hop(ctx context.Context) (err error) {
 			if err != nil {
 				return fmt.Errorf("%s: %w", q.name, err)
 			}
-			b.out.Tape.Add(round, q.name, what, area.Seconds, cpu.Seconds()/requestsPerReading)
+			b.out.Recorder.Add(round, q.name, what, area.Seconds, cpu.Seconds()/requestsPerReading)
 		}
 		b.env.Logf("hop, round %d of %d", round, b.env.Rounds)
 	}
-	b.out.Measure("storeapi/hop2", b.out.Tape.Over(ferula, thanos, what), what)
+	b.out.Measure("storeapi/hop2", b.out.Recorder.Over(ferula, thanos, what), what)
 	return nil
 }
 

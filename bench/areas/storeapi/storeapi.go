@@ -158,7 +158,7 @@ func (b *bench) streams(ctx context.Context) error {
 					return err
 				}
 				b.add(round, s.name, keptWhat(n), f)
-				b.out.Tape.Add(round, s.name, allocWhat(n), area.Count, float64(f.Mallocs)/seriesCount)
+				b.out.Recorder.Add(round, s.name, allocWhat(n), area.Count, float64(f.Mallocs)/seriesCount)
 			}
 		}
 		b.env.Logf("round %d of %d", round, b.env.Rounds)
@@ -167,7 +167,7 @@ func (b *bench) streams(ctx context.Context) error {
 }
 
 func (b *bench) add(round int, side, what string, f streams.Figures) {
-	b.out.Tape.Add(round, side, what, nanosecondsASeries, float64(f.CPUNanoseconds)/seriesCount)
+	b.out.Recorder.Add(round, side, what, nanosecondsASeries, float64(f.CPUNanoseconds)/seriesCount)
 }
 
 // matrix takes one reading of every stream and batch size. Both sides get the request that Thanos sends, so that the batch
@@ -190,8 +190,8 @@ func (b *bench) matrix(ctx context.Context) error {
 					if err != nil {
 						return err
 					}
-					b.out.Tape.Add(1, s.name, "CPU: "+what, nanosecondsASeries, float64(f.CPUNanoseconds)/float64(count))
-					b.out.Tape.Add(1, s.name, "allocations: "+what, area.Count, float64(f.Mallocs)/float64(count))
+					b.out.Recorder.Add(1, s.name, "CPU: "+what, nanosecondsASeries, float64(f.CPUNanoseconds)/float64(count))
+					b.out.Recorder.Add(1, s.name, "allocations: "+what, area.Count, float64(f.Mallocs)/float64(count))
 				}
 			}
 		}
@@ -222,7 +222,7 @@ func (b *bench) wire(ctx context.Context) error {
 				if err != nil {
 					return err
 				}
-				b.out.Tape.Add(1, s.name, fmt.Sprintf("bytes of a series: %d samples, %s", n, kind.what), area.Bytes, float64(f.WireBytes)/seriesCount)
+				b.out.Recorder.Add(1, s.name, fmt.Sprintf("bytes of a series: %d samples, %s", n, kind.what), area.Bytes, float64(f.WireBytes)/seriesCount)
 			}
 		}
 	}
@@ -231,17 +231,17 @@ func (b *bench) wire(ctx context.Context) error {
 
 // conclude computes the figures of the goals.
 func (b *bench) conclude() {
-	tape := &b.out.Tape
+	rec := &b.out.Recorder
 	worst := 0.0
 	for _, n := range sampleCounts {
-		b.out.Measure(fmt.Sprintf("storeapi/series-%d", n), tape.Over(ferula, thanos, streamWhat(n)), streamWhat(n))
-		b.out.Measure(fmt.Sprintf("storeapi/vs-noop-%d", n), tape.Over(ferula, floor, plainWhat(n)), plainWhat(n))
-		worst = max(worst, tape.Best(ferula, allocWhat(n)))
+		b.out.Measure(fmt.Sprintf("storeapi/series-%d", n), rec.Over(ferula, thanos, streamWhat(n)), streamWhat(n))
+		b.out.Measure(fmt.Sprintf("storeapi/vs-noop-%d", n), rec.Over(ferula, floor, plainWhat(n)), plainWhat(n))
+		worst = max(worst, rec.Best(ferula, allocWhat(n)))
 	}
 	b.out.Measure("storeapi/allocs-per-series", worst, allocWhat(sampleCounts[0]), allocWhat(sampleCounts[1]))
 	labels, symbols := "bytes of a series: 100 samples, labels only", "bytes of a series: 100 samples, symbols, labels only"
-	b.out.Measure("storeapi/symbols-label-bytes", area.Over(tape.Best(ferula, symbols), tape.Best(ferula, labels)), labels, symbols)
-	b.out.Measure("storeapi/growth", area.Over(tape.Best(ferula, growthWhat(manySeries)), tape.Best(ferula, growthWhat(fewSeries))), growthWhat(fewSeries), growthWhat(manySeries))
+	b.out.Measure("storeapi/symbols-label-bytes", area.Over(rec.Best(ferula, symbols), rec.Best(ferula, labels)), labels, symbols)
+	b.out.Measure("storeapi/growth", area.Over(rec.Best(ferula, growthWhat(manySeries)), rec.Best(ferula, growthWhat(fewSeries))), growthWhat(fewSeries), growthWhat(manySeries))
 	b.out.Notes = append(b.out.Notes,
 		fmt.Sprintf("%d series of 9 labels, gauges in XOR chunks of %d samples; server and client in one process, TCP between them, no store, no TLS, no interceptors. CPU is that of both.", seriesCount, chunkSamples),
 		"Each side gets its default request: Thanos batches of 64; ferula, from a ferula client, batches of 128 KiB with symbols. Each client converts labels to the engine's type and reads the chunks, then releases them; \"all kept\": it holds everything until the stream ends, ferula with the set's Keep.",

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/areas/api"
+	"github.com/ferula-io/ferula/bench/areas/engine"
 	"github.com/ferula-io/ferula/bench/areas/exposition"
 	"github.com/ferula-io/ferula/bench/areas/frontend"
 	"github.com/ferula-io/ferula/bench/areas/jsonenc"
@@ -33,7 +34,7 @@ import (
 
 // areas are run in this order.
 func areas() []area.Area {
-	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, read.Area, remoteread.Area, sidecar.Area, stack.Area, profiles.Area, storeapi.Area}
+	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, engine.Area, read.Area, remoteread.Area, sidecar.Area, stack.Area, profiles.Area, storeapi.Area}
 }
 
 type options struct {

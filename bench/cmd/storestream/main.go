@@ -92,8 +92,8 @@ func (s *set) Next() bool {
 	return true
 }
 
-// LabelNumbers implements series.Numbered.
-func (s *set) LabelNumbers() []uint64          { return s.at.numbers }
+// LabelRefs implements series.SymbolRefs.
+func (s *set) LabelRefs() []uint64             { return s.at.numbers }
 func (s *set) Labels() []byte                  { return s.at.labels }
 func (s *set) Chunks() []series.Chunk          { return s.at.chunks }
 func (*set) Err() error                        { return nil }

@@ -90,7 +90,7 @@ func (s *madeUpSet) instance() []byte {
 	return s.value
 }
 
-// LabelNumbers returns no numbers.
-func (s *madeUpSet) LabelNumbers() []uint64 { return nil }
+// LabelRefs returns no numbers.
+func (s *madeUpSet) LabelRefs() []uint64    { return nil }
 func (s *madeUpSet) Labels() []byte         { return s.labels }
 func (s *madeUpSet) Chunks() []series.Chunk { return s.chunks }

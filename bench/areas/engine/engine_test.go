@@ -1,0 +1,44 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/ferula-io/ferula/bench/blocks"
+)
+
+func TestParse_RefusesWhatIsNoMatrix(t *testing.T) {
+	for _, body := range []string{``, `{}`, `{"status":"error"}`, `{"status":"success","data":{"resultType":"vector","result":[]}}`} {
+		if _, err := parse([]byte(body)); err == nil {
+			t.Errorf("%q is accepted", body)
+		}
+	}
+	m, err := parse([]byte(`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[[1,"2"],[3,"x"]]}]}}`))
+	if err != nil || m.points() != 2 {
+		t.Fatalf("%d points, %v", m.points(), err)
+	}
+	points := m.byLabels()[`{a="b"}`]
+	if points[1] != 2 || points[3] == points[3] {
+		t.Errorf("%v", points)
+	}
+}
+
+func TestQueries_AreWithinTheData(t *testing.T) {
+	for _, q := range queries {
+		if q.startMS < startMS || q.startMS+(q.points-1)*q.stepMS >= spec.EndMS() {
+			t.Errorf("%s: from %d to %d", q.what, q.startMS, q.startMS+(q.points-1)*q.stepMS)
+		}
+	}
+}
+
+func TestHistogramSpec_BucketsAreCumulative(t *testing.T) {
+	before := blocks.BucketSequence(histogramSpec, 0, 50)
+	for i := 1; i < buckets; i++ {
+		values := blocks.BucketSequence(histogramSpec, i, 50)
+		for j := range values {
+			if values[j] < before[j] {
+				t.Fatalf("bucket %d has %v at %d, the one below %v", i, values[j], j, before[j])
+			}
+		}
+		before = values
+	}
+}

@@ -1,0 +1,207 @@
+package remoteread
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/snappy"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/prompb"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/blocks"
+	"github.com/ferula-io/ferula/bench/peer"
+	"github.com/ferula-io/ferula/bench/proc"
+)
+
+// recent is pushed to both sides by remote write and stays in their heads: it is less than 3 h.
+var recent = blocks.Spec{
+	Metric: "bench_metric", Values: blocks.Floats15, Series: series, Samples: 135 * 60_000 / stepMS,
+	StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 4,
+}
+
+const (
+	pushedSeries  = 500 // of a request of remote write
+	pushedSamples = 60  // of each of them: a head refuses samples that are older than its newest by an hour
+	chunkSamples  = 120 // the most that a chunk of a head has
+	mappedTimeout = 3 * time.Minute
+)
+
+// The last 2 h of the head; the start cuts chunks.
+func headChunks() read  { return ofHead(chunks) }
+func headSamples() read { return ofHead(samples) }
+
+func ofHead(form prompb.ReadRequest_ResponseType) read {
+	return of(recent, "the last 2 h, in the head", form, recent.EndMS()-2*hourMS, recent.EndMS()-1)
+}
+
+// head compares and measures servers whose samples are in the head.
+func (b *bench) head(ctx context.Context) error {
+	if err := b.headAlive(ctx); err != nil {
+		return err
+	}
+	for round := 1; round <= b.env.Rounds; round++ {
+		for _, r := range []read{headChunks(), headSamples()} {
+			for i := range b.sides {
+				if err := b.headFresh(ctx, round, &b.sides[i], r); err != nil {
+					return err
+				}
+			}
+		}
+		b.env.Logf("round %d of %d: memory, head", round, b.env.Rounds)
+	}
+	return nil
+}
+
+// headAlive fills both sides, compares them and measures CPU.
+func (b *bench) headAlive(ctx context.Context) (err error) {
+	for i := range b.sides {
+		s := &b.sides[i]
+		if err := os.RemoveAll(s.dir); err != nil {
+			return err
+		}
+		if err := b.serveHead(ctx, s); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.stop()) }()
+		if err := push(ctx, s.server.URL(), recent); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		b.env.Logf("%s: %d samples pushed", s.name, recent.Series*recent.Samples)
+	}
+	for i := range b.sides {
+		if err := waitMapped(ctx, b.sides[i].server); err != nil {
+			return fmt.Errorf("%s: %w", b.sides[i].name, err)
+		}
+	}
+	reads := []read{headChunks(), headSamples()}
+	if err := b.compare(ctx, recent, reads); err != nil {
+		return err
+	}
+	for round := 1; round <= b.env.Rounds; round++ {
+		for _, r := range reads {
+			for i := range b.sides {
+				if err := b.measure(ctx, round, &b.sides[i], r); err != nil {
+					return err
+				}
+			}
+		}
+		b.env.Logf("round %d of %d: head", round, b.env.Rounds)
+	}
+	return nil
+}
+
+// serveHead starts a side on its folder, which has no blocks.
+func (b *bench) serveHead(ctx context.Context, s *side) (err error) {
+	data, config := filepath.Join(s.dir, "data"), filepath.Join(s.dir, "prometheus.yml")
+	if err := errors.Join(os.MkdirAll(data, 0o755), os.WriteFile(config, []byte("scrape_configs: []\n"), 0o644)); err != nil {
+		return err
+	}
+	s.server, err = proc.Start(ctx, s.program.Serve(peer.TSDB{
+		Dir: data, Config: config, Log: filepath.Join(s.dir, "log"), More: []string{"--web.enable-remote-write-receiver"},
+	}))
+	return err
+}
+
+// headFresh starts a side on the head that headAlive left in its write-ahead log, and measures the growth of memory by its
+// first request.
+func (b *bench) headFresh(ctx context.Context, round int, s *side, r read) (err error) {
+	if err := b.serveHead(ctx, s); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	growth, err := s.server.GrowthDuring(ctx, func() error {
+		_, err := b.sendChecked(ctx, s, r)
+		return err
+	})
+	b.out.Recorder.Add(round, s.name, "growth of RssAnon: "+r.what, area.Bytes, float64(growth.Bytes()))
+	return err
+}
+
+// push sends the samples of a spec by remote write, in the order of time. The series are in the order of their labels: Prometheus
+// returns samples of a head in the order in which the series were created, and ferula's client sorts few of them.
+func push(ctx context.Context, base string, s blocks.Spec) error {
+	values, times, lsets := make([][]float64, s.Series), make([][]int64, s.Series), make([][]prompb.Label, s.Series)
+	order := make([]int, s.Series)
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return labels.Compare(s.Labels(a), s.Labels(b)) })
+	for i, n := range order {
+		values[i], times[i] = blocks.Sequence(s.Values, s.Seed, n, s.Samples), s.Times(n)
+		s.Labels(n).Range(func(l labels.Label) { lsets[i] = append(lsets[i], prompb.Label{Name: l.Name, Value: l.Value}) })
+	}
+	for begin := 0; begin < s.Samples; begin += pushedSamples {
+		for first := 0; first < s.Series; first += pushedSeries {
+			var request prompb.WriteRequest
+			for i := first; i < min(first+pushedSeries, s.Series); i++ {
+				one := prompb.TimeSeries{Labels: lsets[i]}
+				for j := begin; j < min(begin+pushedSamples, s.Samples); j++ {
+					one.Samples = append(one.Samples, prompb.Sample{Timestamp: times[i][j], Value: values[i][j]})
+				}
+				request.Timeseries = append(request.Timeseries, one)
+			}
+			if err := write(ctx, base, &request); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func write(ctx context.Context, base string, message *prompb.WriteRequest) error {
+	plain, err := message.Marshal()
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/api/v1/write", bytes.NewReader(snappy.Encode(nil, plain)))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Encoding", "snappy")
+	request.Header.Set("Content-Type", "application/x-protobuf")
+	request.Header.Set("X-Prometheus-Remote-Write-Version", "0.1.0")
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 500))
+	if err == nil && response.StatusCode/100 != 2 {
+		err = fmt.Errorf("remote write: %w %s: %s", proc.ErrStatus, response.Status, text)
+	}
+	return err
+}
+
+// waitMapped waits until the head has mapped its full chunks, which it does once a minute.
+func waitMapped(ctx context.Context, s *proc.Server) error {
+	const metric = "prometheus_tsdb_mmap_chunks_total "
+	want := float64(recent.Series * (recent.Samples/chunkSamples - 1))
+	for deadline := time.Now().Add(mappedTimeout); time.Now().Before(deadline); {
+		text, _, err := s.Fetch(ctx, proc.Request{Path: "/metrics"})
+		if err != nil {
+			return err
+		}
+		_, rest, _ := strings.Cut(string(text), "\n"+metric)
+		figure, _, _ := strings.Cut(rest, "\n")
+		if n, err := strconv.ParseFloat(figure, 64); err == nil && n >= want {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+	return fmt.Errorf("the head did not map %v chunks within %v", want, mappedTimeout)
+}

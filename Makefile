@@ -4,14 +4,13 @@
 
 GO ?= go
 export GOTOOLCHAIN = local
-MODULES = . ./metrics ./promjson
 PACKAGES = ./... ./metrics/... ./promjson/...
 HERE = github.com/ferula-io/ferula
 FUZZTIME ?= 30s
 FUZZMINIMIZE ?= 5s
 TOOLS = $(CURDIR)/bin/tools
 
-.PHONY: help run build test race soak prove check lint vuln bench bench-test ui ui-check browser interop clients generate generated tidy tidied fuzz
+.PHONY: help run build test race soak prove check lint vuln bench bench-test ui ui-check browser interop clients generate generated tidy tidied fuzz fuzz-short golden mutants
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -27,11 +26,15 @@ build: ## build bin/ferula
 test: ## every test that needs only Go
 	$(GO) test $(PACKAGES)
 
-race: ## test, with the race detector and invariants
-	$(GO) test -race -tags invariants $(PACKAGES)
+# Whole processes are slower under the race detector, not different: test/e2e waits for events.
+race: ## every test, with the race detector and invariants
+	$(GO) test -race -tags invariants $$($(GO) list $(PACKAGES) | grep -v /test/)
+	GORACE=halt_on_error=1 $(GO) test -race -tags invariants -timeout 30m $$($(GO) list ./test/... | grep -v /test/promql)
+	$(GO) test -race -tags invariants -short ./test/promql -promql.queries=100
 
-soak: ## the simulator of test/sim for half an hour
+soak: ## the simulator of test/sim for half an hour, then a million random queries of PromQL
 	$(GO) test ./test/sim -sim.seconds=1800 -timeout 40m
+	$(GO) test ./test/promql -run Random -promql.seed=0 -promql.queries=1000000 -timeout 3h
 
 prove: ## the simulator finds each fault of test/sim/faults
 	test/sim/prove.sh
@@ -48,7 +51,7 @@ check: ## gofmt, vet of every module, house rules, and the build of ferula
 	$(GO) test ./test/house/
 	$(GO) build -o /dev/null ./cmd/ferula
 
-lint: ## staticcheck, errcheck and errorlint
+lint: ## staticcheck, errcheck, errorlint and gosec
 	cd tools && GOWORK=off $(GO) test ./lint
 	cd tools && GOWORK=off $(GO) build -o $(TOOLS)/lint ./lint
 	$(TOOLS)/lint $(PACKAGES)
@@ -74,15 +77,19 @@ browser: ## the page in Chromium, against a server of its own
 	test/browser.sh
 
 interop: ## tests against real peers: Prometheus, Thanos, versitygw, node_exporter, Redis, memcached
-	FERULA_TEST_PEERS=1 $(GO) test -count=1 -v -run Peer ./test/... ./internal/frontend/...
+	FERULA_TEST_PEERS=1 $(GO) test -count=1 -v -run Peer ./cmd/... ./test/... ./internal/frontend/...
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(GO) test -count=1 -v -run Peer ./metricsdiff/
 
-generate: ## generate Go code from .proto files and tables
+golden: ## capture the golden bytes of test/e2e/testdata/golden from the peers again
+	FERULA_TEST_PEERS=1 $(GO) test -count=1 ./test/e2e -run 'Peer.*Golden' -golden
+
+generate: ## generate Go code from .proto files and tables, and docs/ops/flags.md
 	cd tools && GOWORK=off $(GO) run ./protogen ..
 	cd promjson && $(GO) generate ./...
+	$(GO) test ./cmd/ferula -count=1 -run TestFlagsDoc_IsCurrent -update
 
 generated: generate ## fail if the committed generated code is not current
-	git diff --exit-code --stat -- '*.pb.go' promjson/tables.go
+	git diff --exit-code --stat -- '*.pb.go' promjson/tables.go docs/ops/flags.md
 
 # go.work ties the modules at v0.0.0. `go mod tidy` ignores workspaces and would look
 # for that version in the module proxy: it gets a replace while it runs.
@@ -98,6 +105,11 @@ tidied: tidy ## fail if a committed go.mod is not tidy
 	git diff --exit-code --stat -- '*go.mod' '*go.sum'
 
 fuzz: ## fuzz every target for FUZZTIME (30s)
-	@for module in $(MODULES); do (cd $$module && for pkg in $$($(GO) list ./...); do \
-		for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
-			echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime $(FUZZMINIMIZE) $$pkg || exit 1; done; done) || exit 1; done
+	FUZZMINIMIZE=$(FUZZMINIMIZE) test/fuzz.sh $(FUZZTIME)
+
+fuzz-short: ## fuzz every target for 2 seconds
+	FUZZMINIMIZE=1s test/fuzz.sh 2s
+
+# MUTANTS="-seed 2 -each 10 ./internal/api" runs others.
+mutants: ## which faults in production code the tests notice
+	$(GO) run ./test/mutants -min 92 $(or $(MUTANTS),-seed 1 -each 3)

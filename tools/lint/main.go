@@ -1,4 +1,4 @@
-// Command lint is the repository's linter: staticcheck, errcheck, errorlint and a
+// Command lint is the repository's linter: staticcheck, errcheck, errorlint, gosec and a
 // few analyzers of the Go team in one program, pinned by tools/go.mod.
 //
 // Packages come in as patterns; what goes out are findings, one a line with the name
@@ -14,6 +14,7 @@ import (
 
 	"github.com/kisielk/errcheck/errcheck"
 	"github.com/polyfloyd/go-errorlint/errorlint"
+	"github.com/securego/gosec/v2/goanalysis"
 	"golang.org/x/tools/go/analysis"
 	"golang.org/x/tools/go/analysis/multichecker"
 	"golang.org/x/tools/go/analysis/passes/nilness"
@@ -40,6 +41,15 @@ var excluded = []exclusion{
 	{check: "SA1004", tests: true, reason: "in a synctest bubble, a sleep of 1 ns orders events"},
 	{check: "SA4000", tests: true, reason: "f() && f() and <-c && <-c do something twice, for the test's purpose"},
 	{check: "SA1019", message: "labels.MetricName is deprecated", reason: "schema.Metadata has the labels __type__ and __unit__ too; the name alone is meant"},
+	{check: "gosec", tests: true, reason: "inputs, files, programs and addresses of a test are its own"},
+	{check: "gosec", message: "G104:", reason: "errcheck checks it, with the exceptions above"},
+	{check: "gosec", message: "G115:", reason: "lengths are below the limits that readers check, and codecs need the conversion of signs; fuzz tests look for overflows"},
+	{check: "gosec", message: "G304:", reason: "paths are from flags, configuration and the data folders; tenants are checked to be valid names of folders"},
+	{check: "gosec", message: "G301:", reason: "the umask decides who may read data folders, as in Prometheus"},
+	{check: "gosec", message: "G302:", reason: "as G301, of files"},
+	{check: "gosec", message: "G306:", reason: "as G301, of files"},
+	{check: "gosec", line: "InsecureSkipVerify", reason: "set by the operator's flag or configuration only"},
+	{check: "gosec", message: "G404:", line: "rand.N(", reason: "jitter of retries"},
 }
 
 // closeOfReader is not checked by errcheck: everything was read before, or is not
@@ -48,7 +58,7 @@ const closeOfReader = "(io.ReadCloser).Close"
 
 func main() {
 	errcheck.DefaultExcludedSymbols = append(errcheck.DefaultExcludedSymbols, closeOfReader)
-	analyzers := []*analysis.Analyzer{nilness.Analyzer, unusedwrite.Analyzer, errcheck.Analyzer, errorlint.NewAnalyzer()}
+	analyzers := []*analysis.Analyzer{nilness.Analyzer, unusedwrite.Analyzer, errcheck.Analyzer, errorlint.NewAnalyzer(), goanalysis.Analyzer}
 	for _, a := range staticcheck.Analyzers {
 		analyzers = append(analyzers, a.Analyzer)
 	}

@@ -22,6 +22,10 @@ func TestSuppressed(t *testing.T) {
 		{"a program for tests", "errcheck", "unchecked error", "/r/test/sim/a.go", "f()", "", true},
 		{"nilness in a test", "nilness", "nil dereference", "a_test.go", "f()", "", false},
 		{"the end of a reader", "errorlint", "comparing", "a.go", "if err == io.EOF {", "", true},
+		{"gosec in a test", "gosec", "G204: subprocess", "a_test.go", "f()", "", true},
+		{"gosec of another rule", "gosec", "G401: weak hash", "a.go", "f()", "", false},
+		{"certificates not verified", "gosec", "G402: TLS", "a.go", "c.InsecureSkipVerify = o.Skip", "", true},
+		{"a random token", "gosec", "G404: weak", "a.go", "rand.Uint64()", "", false},
 		{"another deprecation", "SA1019", "labels.Other is deprecated", "a.go", "labels.Other", "", false},
 	} {
 		lines := []string{tt.above, tt.line}

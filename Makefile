@@ -10,7 +10,7 @@ FUZZTIME ?= 30s
 FUZZMINIMIZE ?= 5s
 TOOLS = $(CURDIR)/bin/tools
 
-.PHONY: help run build test race soak prove check lint vuln bench bench-test ui ui-check browser interop clients generate generated tidy tidied fuzz fuzz-short golden mutants
+.PHONY: help run build test race race-units race-processes race-promql soak prove check lint vuln bench bench-test ui ui-check browser interop clients generate generated tidy tidied fuzz fuzz-short golden mutants
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -26,10 +26,16 @@ build: ## build bin/ferula
 test: ## every test that needs only Go
 	$(GO) test $(PACKAGES)
 
-# Whole processes are slower under the race detector, not different: test/e2e waits for events.
-race: ## every test, with the race detector and invariants
+race: race-units race-processes race-promql ## every test, with the race detector and invariants
+
+race-units:
 	$(GO) test -race -tags invariants $$($(GO) list $(PACKAGES) | grep -v /test/)
+
+# Whole processes are slower under the race detector, not different: test/e2e waits for events.
+race-processes:
 	GORACE=halt_on_error=1 $(GO) test -race -tags invariants -timeout 30m $$($(GO) list ./test/... | grep -v /test/promql)
+
+race-promql:
 	$(GO) test -race -tags invariants -short ./test/promql -promql.queries=100
 
 soak: ## the simulator of test/sim for half an hour, then a million random queries of PromQL

@@ -72,7 +72,7 @@ func TestInitPush_StopsWithItsContext(t *testing.T) {
 	if err := InitPushExtWithOptions(ctx, server.URL, time.Millisecond, func(w io.Writer) { WriteGaugeUint64(w, "x", 1) }, &PushOptions{WaitGroup: &wg}); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		r.mu.Lock()
 		n := r.pushes
 		r.mu.Unlock()

@@ -392,7 +392,7 @@ func TestSingleFlight_IdenticalRequestsShareOneCall(t *testing.T) {
 			}()
 		}
 		<-arrived
-		time.Sleep(100 * time.Millisecond) // the others have joined the call by now, or have sent requests of their own
+		waitForClients(t, front.Config.Handler.(*Frontend), 8)
 		close(release)
 		first := <-bodies
 		for range 7 {

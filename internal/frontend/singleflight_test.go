@@ -62,13 +62,18 @@ func newBlockingDownstream(t *testing.T, respond func(w http.ResponseWriter, r *
 // wait waits until the calls in progress have that many waiters.
 func (g *blockingDownstream) wait(t *testing.T, clients int) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		g.f.calls.mu.Lock()
+	waitForClients(t, g.f, clients)
+}
+
+func waitForClients(t *testing.T, f *Frontend, clients int) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		f.calls.mu.Lock()
 		n := 0
-		for _, c := range g.f.calls.calls {
+		for _, c := range f.calls.calls {
 			n += c.waiters
 		}
-		g.f.calls.mu.Unlock()
+		f.calls.mu.Unlock()
 		if n == clients {
 			return
 		}

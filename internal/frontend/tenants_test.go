@@ -134,7 +134,7 @@ func TestSingleFlight_ClientsOfDifferentIdentityShareNoCall(t *testing.T) {
 				}
 				select { // the first client's call lasts until the second client's
 				case <-second:
-				case <-time.After(5 * time.Second):
+				case <-time.After(30 * time.Second):
 				}
 				return respond(rw, r)
 			}

@@ -151,7 +151,7 @@ func TestBody_StalledClientIsCutOff(t *testing.T) {
 
 // HTTP/2 resets a stream at its write deadline even if nothing is written then.
 func TestBody_PausingProducerIsNotCutOff(t *testing.T) {
-	const stall = 50 * time.Millisecond
+	const stall = 500 * time.Millisecond
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b := New(w, r, "text/plain")
 		defer b.Release()
@@ -161,7 +161,7 @@ func TestBody_PausingProducerIsNotCutOff(t *testing.T) {
 				t.Error(err)
 			}
 			_ = http.NewResponseController(w).Flush() // the next Write returns its error
-			time.Sleep(5 * stall)
+			time.Sleep(2 * stall)
 		}
 		if err := b.Close(); err != nil {
 			t.Error(err)

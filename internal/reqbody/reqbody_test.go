@@ -157,7 +157,7 @@ func serve(t *testing.T, opts Options) *httptest.Server {
 		select {
 		case <-r.Context().Done():
 			http.Error(w, "cancelled", http.StatusGone)
-		case <-time.After(4 * opts.Grace):
+		case <-time.After(2 * opts.Grace):
 			fmt.Fprint(w, b.Size())
 		}
 	}))
@@ -213,7 +213,7 @@ func TestReader_SlowHTTP1ClientGets503(t *testing.T) {
 }
 
 func TestReader_SlowHTTP2StreamDoesNotEndTheConnection(t *testing.T) {
-	s := serve(t, Options{Grace: 50 * time.Millisecond})
+	s := serve(t, Options{Grace: 500 * time.Millisecond})
 	client := h2c(t)
 	slow, feed := io.Pipe()
 	defer feed.Close()
@@ -238,7 +238,7 @@ func TestReader_SlowHTTP2StreamDoesNotEndTheConnection(t *testing.T) {
 }
 
 func TestReader_DeadlineEndsWithTheBody(t *testing.T) {
-	s := serve(t, Options{Grace: 50 * time.Millisecond})
+	s := serve(t, Options{Grace: 500 * time.Millisecond})
 	for name, client := range map[string]*http.Client{"HTTP/1": s.Client(), "HTTP/2": h2c(t)} {
 		for range 2 { // the second on the same connection
 			resp, err := client.Post(s.URL, "", strings.NewReader("hello"))
@@ -255,13 +255,13 @@ func TestReader_DeadlineEndsWithTheBody(t *testing.T) {
 }
 
 func TestReader_ClientAtTheMinimumRateMayExceedTheGrace(t *testing.T) {
-	s := serve(t, Options{Grace: 100 * time.Millisecond, RateMin: 10})
+	s := serve(t, Options{Grace: 300 * time.Millisecond, RateMin: 10})
 	slow, feed := io.Pipe()
 	go func() {
 		defer feed.Close()
 		for range 20 {
 			_, _ = feed.Write([]byte("0123456789"))
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(30 * time.Millisecond)
 		}
 	}()
 	resp, err := s.Client().Post(s.URL, "", slow)

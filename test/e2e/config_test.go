@@ -71,7 +71,7 @@ func TestServe_ReloadAppliesTheNewConfigurationAndABadFileKeepsTheOldOne(t *test
 	if status, body := s.post("/-/reload", "", ""); status != http.StatusOK || !jobIs("four") {
 		t.Fatalf("reload after failures: %d %s", status, body)
 	}
-	eventually(t, 10*time.Second, "scraping by the new configuration", func() bool {
+	eventually(t, 60*time.Second, "scraping by the new configuration", func() bool {
 		_, body := s.get("/api/v1/scrape_pools")
 		return strings.Contains(body, `["four"]`)
 	})
@@ -91,7 +91,7 @@ func TestServe_QuitStopsTheServer(t *testing.T) {
 	if status, body := s.post("/-/quit", "", ""); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
-	eventually(t, 10*time.Second, "the server to stop", func() bool {
+	eventually(t, 60*time.Second, "the server to stop", func() bool {
 		status, _ := s.get("/-/healthy")
 		return status == 0
 	})

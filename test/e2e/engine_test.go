@@ -36,7 +36,7 @@ func TestServe_BothEnginesReturnTheSame(t *testing.T) {
 		`up[1m]`: "prometheus; reason=type_matrix",
 	}
 	first := startServe(t, func(o *role.ServeOptions) { o.Store.Dir = dir })
-	eventually(t, 20*time.Second, "two scrapes", func() bool { return first.value("count_over_time(up[1m])") > "1" })
+	eventually(t, 60*time.Second, "two scrapes", func() bool { return first.value("count_over_time(up[1m])") > "1" })
 	at := first.instant("timestamp(up)")[0].Value[1].(string)
 	want := map[string]string{}
 	for query, by := range queries {

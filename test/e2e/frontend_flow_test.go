@@ -62,7 +62,7 @@ func TestFrontend_OneTenantsHangingRequestsDoNotDelayOtherTenantsNorProbes(t *te
 		_, metrics := front.get("/metrics")
 		return hanging.Load() == 192 && strings.Contains(metrics, "\nferula_frontend_queue_length 408\n")
 	})
-	soon, done := context.WithTimeout(t.Context(), 20*time.Second)
+	soon, done := context.WithTimeout(t.Context(), 60*time.Second)
 	defer done()
 	for _, path := range []string{"/-/healthy", "/-/ready", "/metrics", "/api/v1/query_range?query=x&start=0&end=300000&step=60", "/api/v1/query?query=x", "/api/v1/labels"} {
 		if status, body, err := asTenant(soon, front.base, path, "modest"); status != http.StatusOK {
@@ -94,7 +94,7 @@ func TestFrontend_DownstreamConnectionLimitAndTimeoutAreHonoured(t *testing.T) {
 	}))
 	defer backend.Close()
 	front := startProcess(t, binary(t), "query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url="+backend.URL,
-		"--query-frontend.downstream-tripper-config={max_conns_per_host: 2, response_header_timeout: 500ms}")
+		"--query-frontend.downstream-tripper-config={max_conns_per_host: 2, response_header_timeout: 2s}")
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	const path = "/api/v1/query_range?start=0&end=1000000&step=300&query="
@@ -137,7 +137,7 @@ func TestFrontend_StaysReadyWhileAllConnectionsAreInUse(t *testing.T) {
 	}
 	defer queries.Wait()
 	defer cancel()
-	eventually(t, 20*time.Second, "both connections to be in use", func() bool { return hanging.Load() == 2 })
+	eventually(t, 60*time.Second, "both connections to be in use", func() bool { return hanging.Load() == 2 })
 	before := probes.Load()
 	for begun := time.Now(); time.Since(begun) < 5*every; time.Sleep(every / 4) {
 		if status, body := front.get("/-/ready"); status != http.StatusOK {

@@ -46,7 +46,7 @@ func TestFrontend_IsReadyWhileItsDownstreamIs(t *testing.T) {
 	}
 	expectReadiness := func(why string, want int) {
 		t.Helper()
-		eventually(t, 20*time.Second, fmt.Sprintf("%d because %s", want, why), func() bool { return ready() == want })
+		eventually(t, 60*time.Second, fmt.Sprintf("%d because %s", want, why), func() bool { return ready() == want })
 	}
 	if got, _ := front.get("/-/healthy"); got != http.StatusOK {
 		t.Errorf("a frontend that waits for its downstream is not healthy: %d", got)
@@ -64,9 +64,9 @@ func TestFrontend_IsReadyWhileItsDownstreamIs(t *testing.T) {
 	status.Store(http.StatusBadGateway)
 	expectReadiness("a proxy in front of it returns 502", http.StatusServiceUnavailable)
 	// A downstream that responds to queries is ready, even if its probe fails.
-	eventually(t, 20*time.Second, "200 because it responds to queries", func() bool { return query() == http.StatusOK && ready() == http.StatusOK })
+	eventually(t, 60*time.Second, "200 because it responds to queries", func() bool { return query() == http.StatusOK && ready() == http.StatusOK })
 	queryStatus.Store(http.StatusInternalServerError)
-	eventually(t, 20*time.Second, "503 because queries fail too", func() bool { return query() >= 500 && ready() == http.StatusServiceUnavailable })
+	eventually(t, 60*time.Second, "503 because queries fail too", func() bool { return query() >= 500 && ready() == http.StatusServiceUnavailable })
 	backend.Config.SetKeepAlivesEnabled(false)
 	backend.CloseClientConnections()
 	backend.Listener.Close()

@@ -169,7 +169,7 @@ func TestPeerFrontend_ResponseEqualsThanosQuery(t *testing.T) {
 		"--http-address="+local(sidecarHTTP), "--grpc-address="+local(sidecarGRPC))
 	startPeer(t, "http://"+local(queryHTTP)+"/-/ready", thanos, "query", "--endpoint="+local(sidecarGRPC), "--http-address="+local(queryHTTP), "--grpc-address="+local(queryGRPC))
 	query := &server{t: t, base: "http://" + local(queryHTTP)}
-	eventually(t, 30*time.Second, "the store to be found", func() bool { return query.value("count(requests_total)", "time", fmt.Sprint(end.Unix())) == "2" })
+	eventually(t, 60*time.Second, "the store to be found", func() bool { return query.value("count(requests_total)", "time", fmt.Sprint(end.Unix())) == "2" })
 	front := startFrontend(t, query.base, func(o *role.QueryFrontendOptions) { o.RangeCache = "{type: IN-MEMORY, config: {max_size: 64MB}}" })
 	compareFrontend(t, front, query, end, 40)
 }
@@ -189,7 +189,7 @@ func startServerProgram(t *testing.T, name string, port int, args ...string) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	eventually(t, 20*time.Second, name+" to listen", func() bool {
+	eventually(t, 60*time.Second, name+" to listen", func() bool {
 		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
 			return false

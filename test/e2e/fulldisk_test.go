@@ -125,11 +125,11 @@ func TestServe_FullDiskRefusesAndRecovers(t *testing.T) {
 		if err := os.Remove(filler); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, 30*time.Second, "writes to be accepted again", func() bool {
+		eventually(t, 60*time.Second, "writes to be accepted again", func() bool {
 			status, _ := write(60+round*100, many(1+round)...)
 			return status == http.StatusNoContent
 		})
-		eventually(t, 30*time.Second, "pushes to be accepted again", func() bool {
+		eventually(t, 60*time.Second, "pushes to be accepted again", func() bool {
 			status, _ := push(60 + round*100)
 			return status == http.StatusOK
 		})

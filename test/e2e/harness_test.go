@@ -135,7 +135,7 @@ func (l testLog) Write(p []byte) (int, error) {
 
 func (s *server) waitReady() {
 	s.t.Helper()
-	eventually(s.t, 20*time.Second, "the server to be ready", func() bool {
+	eventually(s.t, 60*time.Second, "the server to be ready", func() bool {
 		status, _ := s.get(s.ready)
 		return status == http.StatusOK
 	})

@@ -190,7 +190,7 @@ func TestServe_SIGHUPReloadsAndSIGTERMStops(t *testing.T) {
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the reloaded configuration", func() bool {
+	eventually(t, 60*time.Second, "the reloaded configuration", func() bool {
 		_, body := p.get("/api/v1/status/config")
 		return strings.Contains(body, "job_name: after")
 	})

@@ -89,7 +89,7 @@ global: {scrape_interval: 1s, scrape_timeout: 1s}
 scrape_configs: [{job_name: node, static_configs: [{targets: ['`+address+`']}]}]
 `)
 	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = config })
-	eventually(t, 20*time.Second, "node_exporter to be up", func() bool { return s.value("up") == "1" })
+	eventually(t, 60*time.Second, "node_exporter to be up", func() bool { return s.value("up") == "1" })
 	exposed := fetch(t, "http://"+address+"/metrics")
 	checkFamilies(t, s, exposed)
 	if got := s.value(`count(count by (cpu) (node_cpu_seconds_total{mode="idle"}))`); got == "" || got == "0" {

@@ -37,7 +37,7 @@ func TestProfiles_BlocksOnlyInTheBucketAreQueried(t *testing.T) {
 		found, _ := filepath.Glob(filepath.Join(dir, "profiles", "*", "*", "index"))
 		return len(found)
 	}
-	eventually(t, 30*time.Second, "the block to be only in the bucket", func() bool {
+	eventually(t, 60*time.Second, "the block to be only in the bucket", func() bool {
 		if got := s.flame(cpuType, `{service_name="shop"}`); !reflect.DeepEqual(got, want) {
 			t.Fatalf("%+v\nwant %+v", got, want)
 		}
@@ -53,7 +53,7 @@ func TestProfiles_BlocksOnlyInTheBucketAreQueried(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = startServe(t, over(t.TempDir())) // with an empty data folder
-	eventually(t, 10*time.Second, "the same flame graph", func() bool {
+	eventually(t, 60*time.Second, "the same flame graph", func() bool {
 		return reflect.DeepEqual(s.flame(cpuType, `{service_name="shop"}`), want)
 	})
 }

@@ -13,7 +13,7 @@ import (
 
 // pushUntilGone uploads profiles of one stack each, every one with another function,
 // until the server no longer responds. It returns how many were acknowledged.
-func (p *process) pushUntilGone(t *testing.T, round, writer int) int {
+func (p *process) pushUntilGone(t *testing.T, round, writer int, first func()) int {
 	client := &http.Client{Timeout: 10 * time.Second}
 	for n := 0; ; n++ {
 		resp, err := client.Post(fmt.Sprintf("%s/ingest?name=killed%%7Bwriter=w%d%%7D&units=objects", p.base, writer), "text/plain", strings.NewReader(fmt.Sprintf("main;f_%d_%d_%d 1", round, writer, n)))
@@ -24,6 +24,9 @@ func (p *process) pushUntilGone(t *testing.T, round, writer int) int {
 		if resp.StatusCode != http.StatusOK {
 			t.Errorf("writer %d: status %d", writer, resp.StatusCode)
 			return n
+		}
+		if n == 0 {
+			first()
 		}
 	}
 }
@@ -40,10 +43,16 @@ func TestProfiles_KillLosesNoAcknowledgedProfileAndDuplicatesNone(t *testing.T) 
 	for round := range rounds {
 		p := startProcess(t, path, args...)
 		var counts [writers]int
-		var pushing sync.WaitGroup
+		var pushing, begun sync.WaitGroup
+		begun.Add(writers)
 		for w := range writers {
-			pushing.Go(func() { counts[w] = p.pushUntilGone(t, round, w) })
+			first := sync.OnceFunc(begun.Done)
+			pushing.Go(func() {
+				defer first()
+				counts[w] = p.pushUntilGone(t, round, w, first)
+			})
 		}
+		begun.Wait()
 		time.Sleep(time.Duration(50+round*20) * time.Millisecond)
 		_ = p.signal(syscall.SIGKILL)
 		pushing.Wait()

@@ -38,7 +38,7 @@ func TestProfiles_PartialResponseNamesABrokenBlock(t *testing.T) {
 		t.Fatal(status, text)
 	}
 	var files []string
-	eventually(t, 30*time.Second, "the block to be on the disk", func() bool {
+	eventually(t, 60*time.Second, "the block to be on the disk", func() bool {
 		files, _ = filepath.Glob(filepath.Join(dir, "profiles", "*", "0*", "profiles.parquet"))
 		return len(files) == 1
 	})

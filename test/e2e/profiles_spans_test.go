@@ -68,7 +68,7 @@ func TestProfiles_ExemplarOfAnotherProgramSelectsProfilesByTime(t *testing.T) {
 	if status, text := s.get(query); status != http.StatusBadRequest || !strings.Contains(text, "no exemplar in this range") {
 		t.Errorf("%d %s", status, text)
 	}
-	eventually(t, 20*time.Second, "the exemplar's flame graph", func() bool {
+	eventually(t, 60*time.Second, "the exemplar's flame graph", func() bool {
 		status, text := s.get(query + "&window=1m&" + url.Values{"selector": {`{service_name="app"}`}}.Encode())
 		if status == http.StatusBadRequest && strings.Contains(text, "no exemplar") {
 			return false

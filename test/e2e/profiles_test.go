@@ -114,7 +114,7 @@ func profiling(every time.Duration) func(*role.ServeOptions) {
 func TestProfiles_SelfProfilesAreSelectedByExemplar(t *testing.T) {
 	s := startServe(t, profiling(time.Second))
 	var found seriesResponse
-	eventually(t, 30*time.Second, "points of own CPU with exemplars", func() bool {
+	eventually(t, 60*time.Second, "points of own CPU with exemplars", func() bool {
 		s.get("/api/v1/query?query=count({__name__!=''})")
 		found = seriesResponse{}
 		status, text := s.postJSON("querier.v1.QuerierService/SelectSeries", lastHour(map[string]any{
@@ -132,7 +132,7 @@ func TestProfiles_SelfProfilesAreSelectedByExemplar(t *testing.T) {
 	if f := s.flame(cpuType, "", exemplar.ProfileID); f.Flamegraph.Total != exemplar.Value || len(f.Flamegraph.Levels) < 2 {
 		t.Errorf("the exemplar's value is %s, the total of its flame graph %s", exemplar.Value, f.Flamegraph.Total)
 	}
-	eventually(t, 20*time.Second, "the other profiles", func() bool {
+	eventually(t, 60*time.Second, "the other profiles", func() bool {
 		var types struct{ ProfileTypes []struct{ ID string } }
 		s.postJSON("querier.v1.QuerierService/ProfileTypes", map[string]any{}, &types)
 		all := fmt.Sprint(types)
@@ -188,7 +188,7 @@ func TestProfiles_ExemplarOfARequestHistogramSelectsTheCPUProfileOfItsTime(t *te
 		return ""
 	}
 	seen := map[string]bool{} // a profile is stored only after its interval ended
-	eventually(t, 30*time.Second, "an exemplar whose profile has samples", func() bool {
+	eventually(t, 60*time.Second, "an exemplar whose profile has samples", func() bool {
 		for range 100 {
 			s.get("/api/v1/query?query=1")
 		}
@@ -338,7 +338,7 @@ scrape_configs:
 		o.Profiles.ConfigFile, o.Web.EnableLifecycle = path, true
 	})
 	goroutines := "goroutines:goroutine:count:goroutine:count"
-	eventually(t, 20*time.Second, "goroutines of the target", func() bool {
+	eventually(t, 60*time.Second, "goroutines of the target", func() bool {
 		return s.flame(goroutines, `{service_name="one",job="one",instance="`+address+`"}`).has("role.(*Serve).Run")
 	})
 	reload := func() (int, string) {
@@ -361,7 +361,7 @@ scrape_configs:
 	if status, text := reload(); status != http.StatusOK {
 		t.Errorf("%d %s", status, text)
 	}
-	eventually(t, 20*time.Second, "goroutines of the other job", func() bool { return s.flame(goroutines, `{service_name="two"}`).has("role.(*Serve).Run") })
+	eventually(t, 60*time.Second, "goroutines of the other job", func() bool { return s.flame(goroutines, `{service_name="two"}`).has("role.(*Serve).Run") })
 }
 
 func TestProfiles_UnknownConfigurationKeyIsRefusedAtStart(t *testing.T) {
@@ -405,7 +405,7 @@ func TestProfiles_ExemplarFlamegraphReturnsTheProfileOfTheSlowestRequest(t *test
 	}
 	now := time.Now().Unix()
 	slow := "/api/v1/query_range?" + url.Values{"query": {"sum(rate(up[5m])) + scalar(vector(1)) * time()"}, "start": {fmt.Sprint(now - 3600*24)}, "end": {fmt.Sprint(now)}, "step": {"10"}}.Encode()
-	eventually(t, 40*time.Second, "the CPU of the endpoint", func() bool {
+	eventually(t, 60*time.Second, "the CPU of the endpoint", func() bool {
 		for range 20 {
 			if status, text := s.get(slow); status != http.StatusOK {
 				t.Fatal(status, text)

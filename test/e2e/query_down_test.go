@@ -16,7 +16,7 @@ func TestQuery_EveryEndpointWarnsOfAStoreThatIsDown(t *testing.T) {
 		"/api/v1/targets", "/api/v1/rules", "/api/v1/alerts", "/api/v1/metadata", "/api/v1/query?query=up", "/api/v1/labels", "/api/v1/series?match[]=up",
 		"/api/v1/query_exemplars?query=up&start=0&end=1",
 	} {
-		eventually(t, 20*time.Second, path+" to warn of the store", func() bool {
+		eventually(t, 60*time.Second, path+" to warn of the store", func() bool {
 			status, body := q.get(path)
 			return status == http.StatusOK && strings.Contains(body, `"warnings"`) && strings.Contains(body, "127.0.0.1:1")
 		})

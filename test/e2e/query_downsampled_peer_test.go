@@ -127,7 +127,7 @@ func TestPeerThanosQuery_SameResultsOfDownsampledReplicas(t *testing.T) {
 	}
 	coarse := startQuery(t, []string{gateway(t, bucket)}, nil)
 	list := "/api/v1/series?" + url.Values{"match[]": {"level"}, "start": form["start"], "end": form["end"]}.Encode()
-	eventually(t, 20*time.Second, "the series to be listed", func() bool {
+	eventually(t, 60*time.Second, "the series to be listed", func() bool {
 		_, body := coarse.get(list)
 		return strings.Count(body, `"__name__":"level"`) == 4
 	})
@@ -157,7 +157,7 @@ func compareCoarse(t *testing.T, from time.Time, store string, replicas bool) *q
 			o.Stores.ReplicaLabels = []string{"replica"}
 		}
 	})
-	eventually(t, 20*time.Second, "the gateway to be known", func() bool {
+	eventually(t, 60*time.Second, "the gateway to be known", func() bool {
 		_, body := ours.get("/api/v1/stores")
 		return strings.Contains(body, `"store":[`) && strings.Contains(body, `"cluster":"eu"`)
 	})

@@ -133,7 +133,7 @@ func TestQuery_MisbehavingStoreCausesAWarningOrAnError(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			bad, _ := serveMisbehaving(t, misbehavingStore{next: c.next})
 			fine, _ := serveMisbehaving(t, misbehavingStore{next: ends(1, func(int) []byte { return testLabels(500) }, good, errEnd)})
-			q := startQuery(t, []string{bad, fine}, func(o *role.QueryOptions) { o.Fanout.ResponseTimeout = 300 * time.Millisecond })
+			q := startQuery(t, []string{bad, fine}, func(o *role.QueryOptions) { o.Fanout.ResponseTimeout = time.Second })
 			at := fmt.Sprintf("/api/v1/query?query=count(test_metric)&time=%d", now/1000+1)
 			begun := time.Now()
 			status, body := q.get(at)
@@ -154,7 +154,7 @@ func TestQuery_MisbehavingStoreCausesAWarningOrAnError(t *testing.T) {
 					t.Errorf("no partial response: %d %s", status, body)
 				}
 			}
-			if took := time.Since(begun); took > 5*time.Second {
+			if took := time.Since(begun); took > 20*time.Second {
 				t.Errorf("it took %s", took)
 			}
 		})
@@ -243,7 +243,7 @@ func TestQuery_ClientDisconnectCancelsItsStoreStreams(t *testing.T) {
 		}
 		cancel()
 	}
-	eventually(t, 10*time.Second, "the streams of queries whose clients disconnected to end", func() bool { return open.Load() == 0 })
+	eventually(t, 60*time.Second, "the streams of queries whose clients disconnected to end", func() bool { return open.Load() == 0 })
 }
 
 // Of 200 stores 20 are down. Warnings name them, and the result has the other 180.
@@ -271,7 +271,7 @@ func TestQuery_TwoHundredStoresOfWhichSomeAreDown(t *testing.T) {
 		}
 	})
 	// The querier finds stores in its own time; a store that it has not reached yet is a warning, too.
-	eventually(t, 30*time.Second, "180 series and a warning for each store that is down", func() bool {
+	eventually(t, 60*time.Second, "180 series and a warning for each store that is down", func() bool {
 		status, body := q.get(fmt.Sprintf("/api/v1/query?query=count(test_metric)&time=%d", now/1000+1))
 		return status == http.StatusOK && strings.Contains(body, `"180"`) && strings.Count(body, "store 127.0.0.1:") >= 10
 	})

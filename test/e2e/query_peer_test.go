@@ -31,7 +31,7 @@ func TestPeerThanosSidecar_ResultsEqualPrometheus(t *testing.T) {
 	end := time.Now().Truncate(time.Minute)
 	prometheus.writeAll(storeSamples(t, end))
 	q := startQuery(t, []string{store}, func(o *role.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
-	eventually(t, 10*time.Second, "the sidecar to be known", func() bool {
+	eventually(t, 60*time.Second, "the sidecar to be known", func() bool {
 		_, body := q.get("/api/v1/stores")
 		return strings.Contains(body, `"sidecar":[{"name":"`+store) && strings.Contains(body, `"cluster":"eu"`)
 	})
@@ -102,7 +102,7 @@ func TestPeerThanosSidecar_MetricMetadataIsForwarded(t *testing.T) {
 	config := writeFile(t, filepath.Join(dir, "prometheus.yml"), "global: {scrape_interval: 1s, external_labels: {replica: a}}\nscrape_configs: [{job_name: self, static_configs: [{targets: ['"+address+"']}]}]\n")
 	startPeer(t, "http://"+address+"/-/ready", peerBinary(t, "prometheus"), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
 	prometheus := &server{t: t, base: "http://" + address}
-	eventually(t, 20*time.Second, "Prometheus to have scraped itself", func() bool {
+	eventually(t, 60*time.Second, "Prometheus to have scraped itself", func() bool {
 		_, body := prometheus.get("/api/v1/metadata?metric=go_info")
 		return strings.Contains(body, "go_info")
 	})
@@ -112,7 +112,7 @@ func TestPeerThanosSidecar_MetricMetadataIsForwarded(t *testing.T) {
 	ours.waitReady()
 	for name, stores := range map[string][]string{"Thanos' sidecar": {theirs}, "ferula's sidecar": {ours.grpc}, "both": {theirs, ours.grpc}} {
 		q := startQuery(t, stores, nil)
-		eventually(t, 10*time.Second, name+" to be known", func() bool {
+		eventually(t, 60*time.Second, name+" to be known", func() bool {
 			_, body := q.get("/api/v1/stores")
 			return strings.Count(body, `"replica":"a"`) == len(stores)
 		})

@@ -62,7 +62,7 @@ func TestPeerThanosSidecar_TargetsAndRulesEqualPrometheus(t *testing.T) {
 	theirs := thanosSidecar(t, prom)
 	ours := startSidecar(t, prom.base, nil)
 	ours.waitReady()
-	eventually(t, 20*time.Second, "rules and targets", func() bool {
+	eventually(t, 60*time.Second, "rules and targets", func() bool {
 		_, rules := prom.get("/api/v1/rules")
 		_, targets := prom.get("/api/v1/targets")
 		return strings.Contains(rules, `"state":"pending"`) && strings.Contains(targets, `"health":"up"`)
@@ -70,7 +70,7 @@ func TestPeerThanosSidecar_TargetsAndRulesEqualPrometheus(t *testing.T) {
 	volatile := []string{"evaluationTime", "lastEvaluation", "lastScrape", "lastScrapeDuration", "scrapeInterval", "scrapeTimeout", "cluster", "replica", "alertmanagers"}
 	for name, stores := range map[string][]string{"Thanos' sidecar": {theirs}, "ferula's sidecar": {ours.grpc}, "both": {theirs, ours.grpc}} {
 		q := startQuery(t, stores, func(o *role.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
-		eventually(t, 10*time.Second, name+" to be known", func() bool {
+		eventually(t, 60*time.Second, name+" to be known", func() bool {
 			_, body := q.get("/api/v1/stores")
 			return strings.Count(body, `"replica":"r1"`) == len(stores)
 		})

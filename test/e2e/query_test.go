@@ -198,7 +198,7 @@ func TestQuery_StoreThatIsDownIsNamedOrFailsTheRequest(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "a warning that names the store", func() bool {
+	eventually(t, 60*time.Second, "a warning that names the store", func() bool {
 		_, body := q.get("/api/v1/query?query=temperature" + at)
 		return strings.Contains(body, `"result":[]`) && strings.Contains(body, store)
 	})

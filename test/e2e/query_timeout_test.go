@@ -44,7 +44,7 @@ func silentStore(t *testing.T) (address string) {
 func TestQuery_SilentStoreEndsByTheQueryTimeout(t *testing.T) {
 	store := silentStore(t)
 	q := startQuery(t, []string{store}, func(o *role.QueryOptions) { o.Query.Timeout = 300 * time.Millisecond })
-	eventually(t, 20*time.Second, "the store to be known", func() bool {
+	eventually(t, 60*time.Second, "the store to be known", func() bool {
 		_, body := q.get("/api/v1/stores")
 		return strings.Contains(body, `"sidecar":[`)
 	})

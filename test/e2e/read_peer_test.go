@@ -128,7 +128,7 @@ func TestPeerThanosSidecar_ExportEqualsItsPrometheus(t *testing.T) {
 	dir := t.TempDir()
 	remote, sidecar := filepath.Join(dir, "remote.csv"), filepath.Join(dir, "store.csv")
 	mustRead(t, path, readArgs(prometheus.base, start, end, remote)...)
-	eventually(t, 20*time.Second, "the sidecar to return samples", func() bool {
+	eventually(t, 60*time.Second, "the sidecar to return samples", func() bool {
 		code, stderr, _ := runRead(t, path, storeArgs(store, start, end, sidecar)...)
 		return code == 0 && strings.Contains(stderr, "3,612 samples of 12 series")
 	})

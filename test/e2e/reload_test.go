@@ -122,7 +122,7 @@ func (w *reloadFixture) state() string {
 
 func TestServe_FailedReloadChangesNothing(t *testing.T) {
 	w := newReloadFixture(t)
-	eventually(t, 20*time.Second, "targets of the first configuration", func() bool {
+	eventually(t, 60*time.Second, "targets of the first configuration", func() bool {
 		_, pools := w.get("/api/v1/scrape_pools")
 		return w.requests.oldMetrics.Load() > 1 && w.requests.oldProfiles.Load() > 1 && strings.Contains(pools, `"old"`)
 	})
@@ -184,13 +184,13 @@ func TestServe_FailedReloadChangesNothing(t *testing.T) {
 		})
 	}
 	metrics, profiles := w.requests.oldMetrics.Load(), w.requests.oldProfiles.Load()
-	eventually(t, 20*time.Second, "further requests by the old configuration", func() bool {
+	eventually(t, 60*time.Second, "further requests by the old configuration", func() bool {
 		return w.requests.oldMetrics.Load() > metrics+4 && w.requests.oldProfiles.Load() > profiles+8
 	})
 	// A component may use the new configuration until a later component refuses it, and
 	// not longer.
 	newMetrics, newProfiles := w.requests.newMetrics.Load(), w.requests.newProfiles.Load()
-	eventually(t, 20*time.Second, "more requests by the old configuration", func() bool {
+	eventually(t, 60*time.Second, "more requests by the old configuration", func() bool {
 		return w.requests.oldMetrics.Load() > metrics+8 && w.requests.oldProfiles.Load() > profiles+16
 	})
 	if m, p := w.requests.newMetrics.Load(), w.requests.newProfiles.Load(); m != newMetrics || p != newProfiles {
@@ -204,7 +204,7 @@ func TestServe_FailedReloadChangesNothing(t *testing.T) {
 	if w.state() == before {
 		t.Error("a valid configuration changes nothing")
 	}
-	eventually(t, 20*time.Second, "requests by the new configuration", func() bool {
+	eventually(t, 60*time.Second, "requests by the new configuration", func() bool {
 		return w.requests.newMetrics.Load() > newMetrics && w.requests.newProfiles.Load() > newProfiles
 	})
 }

@@ -134,8 +134,8 @@ func TestRemoteRead_StalledReadersDuringCompactionReleaseFilesAndMemory(t *testi
 		})
 	}
 	readers.Wait()
-	eventually(t, 40*time.Second, "the readers to be disconnected", func() bool { return s.metric("prometheus_remote_read_handler_queries") == 0 })
-	eventually(t, 30*time.Second, "the three blocks to be one", func() bool { // plus two of the head
+	eventually(t, 60*time.Second, "the readers to be disconnected", func() bool { return s.metric("prometheus_remote_read_handler_queries") == 0 })
+	eventually(t, 60*time.Second, "the three blocks to be one", func() bool { // plus two of the head
 		found, err := filepath.Glob(filepath.Join(dir, "01*"))
 		return err == nil && len(found) == 3 && s.metric("prometheus_tsdb_compactions_total") >= 3
 	})
@@ -145,7 +145,7 @@ func TestRemoteRead_StalledReadersDuringCompactionReleaseFilesAndMemory(t *testi
 	for _, conn := range conns {
 		_ = conn.Close()
 	}
-	eventually(t, 10*time.Second, "files to be closed", func() bool { return openFiles(t) <= files+2 })
+	eventually(t, 60*time.Second, "files to be closed", func() bool { return openFiles(t) <= files+2 })
 	if now := heapBytes(); now > heap+16<<20 {
 		t.Errorf("%d MiB are live, before %d", now>>20, heap>>20)
 	}

@@ -50,7 +50,7 @@ func startProgram(t *testing.T, address string, env []string, args ...string) *p
 		close(p.ended)
 	}()
 	t.Cleanup(func() { _ = p.cmd.Process.Kill(); <-p.ended })
-	eventually(t, 30*time.Second, "the program to listen", func() bool {
+	eventually(t, 60*time.Second, "the program to listen", func() bool {
 		select {
 		case <-p.ended:
 			t.Fatalf("the program exited:\n%s", p.output)
@@ -133,7 +133,7 @@ remote_read:
 	p := startProgram(t, address, secretEnvironment, "serve", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+address, "--grpc-address=127.0.0.1:0", "--web.external-url=http://eve:PLANTED-url@"+address+"/", "--log.level=debug",
 		"--storage.tsdb.min-block-duration=2h", "--storage.tsdb.max-block-duration=2h", "--objstore.config", s3Config)
-	eventually(t, 20*time.Second, "it to be ready", func() bool { status, _ := p.get("/-/ready"); return status == http.StatusOK })
+	eventually(t, 60*time.Second, "it to be ready", func() bool { status, _ := p.get("/-/ready"); return status == http.StatusOK })
 	p.checkNoSecrets(t)
 }
 

@@ -15,7 +15,7 @@ import (
 
 func TestServe_ScrapesItselfWithoutAConfiguration(t *testing.T) {
 	s := startServe(t, nil)
-	eventually(t, 20*time.Second, "its own up to be 1", func() bool { return s.value("up") == "1" })
+	eventually(t, 60*time.Second, "its own up to be 1", func() bool { return s.value("up") == "1" })
 	if got := s.instant(`ferula_build_info`); len(got) != 1 || got[0].Metric["version"] != version.Current().Version {
 		t.Fatalf("ferula_build_info is %v", got)
 	}
@@ -55,7 +55,7 @@ func TestServe_ScrapesItselfWithoutAConfiguration(t *testing.T) {
 func TestServe_DataSurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
 	first := startServe(t, func(o *role.ServeOptions) { o.Store.Dir = dir })
-	eventually(t, 20*time.Second, "a first scrape", func() bool { return first.value("up") == "1" })
+	eventually(t, 60*time.Second, "a first scrape", func() bool { return first.value("up") == "1" })
 	at := first.instant("timestamp(up)")[0].Value[1].(string)
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestServe_ExternalURLPrefixesEveryRoute(t *testing.T) {
 			t.Errorf("GET %s: %d, want %d: %.100s", path, status, want, body)
 		}
 	}
-	eventually(t, 20*time.Second, "the own target below the prefix", func() bool {
+	eventually(t, 60*time.Second, "the own target below the prefix", func() bool {
 		status, body := s.get("/ferula/api/v1/query?query=up")
 		return status == 200 && strings.Contains(body, `"1"]`)
 	})
@@ -118,13 +118,13 @@ scrape_configs:
 		o.ConfigFile = config
 		o.Scrape.DiscoveryReloadInterval = 200 * time.Millisecond
 	})
-	eventually(t, 20*time.Second, "the authenticated scrape", func() bool {
+	eventually(t, 60*time.Second, "the authenticated scrape", func() bool {
 		return s.value(`apples_total{job="file",garden="east",kind="red",found_by="file"}`) == "3"
 	})
 	if got := s.instant(`apples_total{kind="rotten"}`); len(got) != 0 {
 		t.Errorf("a sample that relabelling drops was stored: %v", got)
 	}
-	eventually(t, 20*time.Second, "the refused scrape", func() bool { return s.value(`up{job="http"}`) == "0" })
+	eventually(t, 60*time.Second, "the refused scrape", func() bool { return s.value(`up{job="http"}`) == "0" })
 	if _, body := s.get("/api/v1/targets?scrapePool=http"); !strings.Contains(body, "401 Unauthorized") {
 		t.Errorf("the target has no last error: %s", body)
 	}

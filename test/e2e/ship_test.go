@@ -63,7 +63,7 @@ func TestServe_ShipsItsBlocks(t *testing.T) {
 		o.Ship.Shipper.Interval = 200 * time.Millisecond
 		o.Profiles.Self, o.Profiles.Every, o.Profiles.Store.HeadAge = true, 50*time.Millisecond, time.Second
 	})
-	eventually(t, 20*time.Second, "the block to be shipped", func() bool {
+	eventually(t, 60*time.Second, "the block to be shipped", func() bool {
 		_, body := s.get("/-/ready")
 		return strings.Contains(body, "Shipping was done")
 	})
@@ -71,7 +71,7 @@ func TestServe_ShipsItsBlocks(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), `"cluster": "eu"`) || !strings.Contains(string(text), `"source": "ferula"`) {
 		t.Errorf("%s, %v", text, err)
 	}
-	eventually(t, 20*time.Second, "a block of profiles to be shipped", func() bool {
+	eventually(t, 60*time.Second, "a block of profiles to be shipped", func() bool {
 		found, _ := filepath.Glob(filepath.Join(bucket, "profiles", "*", "*", "index"))
 		return len(found) > 0
 	})
@@ -120,14 +120,14 @@ func TestServe_BucketOutageIsReportedAndShippingRecovers(t *testing.T) {
 		o.Store.Dir = dir
 		o.Ship.Shipper.RetryMin = 50 * time.Millisecond
 	})
-	eventually(t, 20*time.Second, "the failure in /-/ready", func() bool {
+	eventually(t, 60*time.Second, "the failure in /-/ready", func() bool {
 		status, body := s.get("/-/ready")
 		return status == 200 && strings.Contains(body, "Shipping fails since") && strings.Contains(body, "waiting: 1")
 	})
 	if err := os.Remove(nowhere); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "the block to be shipped after all", func() bool {
+	eventually(t, 60*time.Second, "the block to be shipped after all", func() bool {
 		_, body := s.get("/-/ready")
 		return strings.Contains(body, "Shipping was done")
 	})
@@ -152,7 +152,7 @@ func TestServe_ShipsOutOfOrderSamples(t *testing.T) {
 	}
 	// An out-of-order sample, and one that makes the head long enough to be compacted.
 	s.writeAll(append(bodies, sampleAt(5), sampleAt(190)))
-	eventually(t, 20*time.Second, "all 13 samples of the first two hours to be shipped", func() bool {
+	eventually(t, 60*time.Second, "all 13 samples of the first two hours to be shipped", func() bool {
 		found, err := filepath.Glob(filepath.Join(bucket, "*", "meta.json"))
 		if err != nil {
 			t.Fatal(err)

@@ -191,7 +191,7 @@ func TestPeerThanosQuery_ResultsOverTheSidecarEqualPrometheus(t *testing.T) {
 	s.waitReady()
 	query := thanosQuery(t, []string{s.grpc}, "--query.replica-label=replica")
 	other := thanosQuery(t, []string{thanosSidecar(t, prom)}, "--query.replica-label=replica")
-	eventually(t, 20*time.Second, "rules and targets", func() bool {
+	eventually(t, 60*time.Second, "rules and targets", func() bool {
 		_, rules := prom.get("/api/v1/rules")
 		_, targets := prom.get("/api/v1/targets")
 		return strings.Contains(rules, `"state":"pending"`) && strings.Contains(targets, `"health":"up"`)
@@ -285,7 +285,7 @@ func s3Gateway(t *testing.T) (config, dir string) {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
 	})
-	eventually(t, 30*time.Second, "versitygw to listen", func() bool {
+	eventually(t, 60*time.Second, "versitygw to listen", func() bool {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
 			return false
@@ -360,7 +360,7 @@ func TestPeerThanosTools_AcceptBlocksShippedToS3(t *testing.T) {
 	served()
 	// Compacted blocks are not shipped again.
 	before, _ := os.ReadDir(folder)
-	eventually(t, 20*time.Second, "another look", func() bool { _, body := s.get("/-/ready"); return strings.Contains(body, "Shipping was done") })
+	eventually(t, 60*time.Second, "another look", func() bool { _, body := s.get("/-/ready"); return strings.Contains(body, "Shipping was done") })
 	if after, _ := os.ReadDir(folder); len(after) != len(before) {
 		t.Errorf("%d folders in the bucket, %d after another look", len(before), len(after))
 	}

@@ -215,7 +215,7 @@ func TestSidecar_ForwardsTargetsAndMetadata(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	var found *pb.TargetDiscovery
-	eventually(t, 20*time.Second, "a target", func() bool {
+	eventually(t, 60*time.Second, "a target", func() bool {
 		stream, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/thanos.Targets/Targets")
 		if err != nil {
 			t.Fatal(err)
@@ -286,7 +286,7 @@ func TestSidecar_WaitsForPrometheusAndFollowsRestartAndReload(t *testing.T) {
 	if err := prom.stop(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "the sidecar to notice that Prometheus stopped", func() bool {
+	eventually(t, 60*time.Second, "the sidecar to notice that Prometheus stopped", func() bool {
 		status, _ := s.get("/-/ready")
 		return status == http.StatusServiceUnavailable
 	})
@@ -304,7 +304,7 @@ func TestSidecar_WaitsForPrometheusAndFollowsRestartAndReload(t *testing.T) {
 		t.Fatal(err, resp)
 	}
 	resp.Body.Close()
-	eventually(t, 20*time.Second, "the new external labels", func() bool { return same("us") })
+	eventually(t, 60*time.Second, "the new external labels", func() bool { return same("us") })
 }
 
 // runSidecar runs a sidecar until it stops by itself, and returns its error.
@@ -352,7 +352,7 @@ func TestSidecar_ShipsTheBlocksOfItsPrometheus(t *testing.T) {
 	s := startSidecar(t, prom.base, func(o *role.SidecarOptions) {
 		o.TSDBDir, o.Ship.Bucket = dir, "type: FILESYSTEM\nconfig: {directory: "+to+"}\n"
 	})
-	eventually(t, 20*time.Second, "the block to be shipped", func() bool {
+	eventually(t, 60*time.Second, "the block to be shipped", func() bool {
 		_, body := s.get("/-/ready")
 		return strings.Contains(body, "Shipping was done")
 	})
@@ -376,14 +376,14 @@ func TestSidecar_ReloadsPrometheusWhenFilesChange(t *testing.T) {
 	})
 	cluster := func(want string) {
 		t.Helper()
-		eventually(t, 20*time.Second, "cluster "+want, func() bool {
+		eventually(t, 60*time.Second, "cluster "+want, func() bool {
 			info, err := s.client.Info(context.Background())
 			return err == nil && info.LabelSets[0].Get("cluster") == want
 		})
 	}
 	reloads := func(want string) {
 		t.Helper()
-		eventually(t, 20*time.Second, want+" reloads", func() bool {
+		eventually(t, 60*time.Second, want+" reloads", func() bool {
 			_, metrics := s.get("/metrics")
 			return strings.Contains(metrics, "thanos_sidecar_reloader_reloads_total "+want+"\n")
 		})
@@ -396,7 +396,7 @@ func TestSidecar_ReloadsPrometheusWhenFilesChange(t *testing.T) {
 	cluster("us")
 	reloads("3")
 	writeFile(t, from, "global: {external_labels: {cluster: $(FERULA_E2E_UNSET)}}\n")
-	eventually(t, 20*time.Second, "a failure", func() bool {
+	eventually(t, 60*time.Second, "a failure", func() bool {
 		_, metrics := s.get("/metrics")
 		return !strings.Contains(metrics, "thanos_sidecar_reloader_reloads_failed_total 0\n")
 	})

@@ -22,7 +22,7 @@ func TestProcess_SIGHUPEndsNone(t *testing.T) {
 			if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, 10*time.Second, "the signal in the log", func() bool {
+			eventually(t, 60*time.Second, "the signal in the log", func() bool {
 				select {
 				case <-p.ended:
 					t.Fatalf("SIGHUP ended the process:\n%s", p.output)

@@ -33,7 +33,7 @@ func TestServe_MetricsAreServedIfTheProfileStoreDoesNotOpen(t *testing.T) {
 		o.Profiles.Self, o.Profiles.Every, o.Profiles.ConfigFile = true, 100*time.Millisecond, config
 	}
 	s := startServe(t, change)
-	eventually(t, 20*time.Second, "its own up to be 1", func() bool { return s.value("up") == "1" })
+	eventually(t, 60*time.Second, "its own up to be 1", func() bool { return s.value("up") == "1" })
 	reason := filepath.Join(dir, "profiles")
 	for _, path := range []string{"/ingest?name=a&from=now-1m", "/push.v1.PusherService/Push", "/querier.v1.QuerierService/ProfileTypes"} {
 		if code, body := s.post(path, "application/json", "{}"); code != http.StatusServiceUnavailable || !strings.Contains(body, reason) {
@@ -77,7 +77,7 @@ func TestServe_MetricsAreServedIfTheProfileStoreDoesNotOpen(t *testing.T) {
 	if _, metrics := s.get("/metrics"); !strings.Contains(metrics, "\nferula_profiles_available 1\n") {
 		t.Error("ferula_profiles_available is not 1")
 	}
-	eventually(t, 20*time.Second, "own profiles", func() bool {
+	eventually(t, 60*time.Second, "own profiles", func() bool {
 		now := time.Now().UnixMilli()
 		_, body := s.post("/querier.v1.QuerierService/LabelNames", "application/json", fmt.Sprintf(`{"start":"%d","end":"%d"}`, now-60_000, now+60_000))
 		return strings.Contains(body, "service_name")
@@ -125,7 +125,7 @@ func TestServe_ProfileFolderOfAnotherProcess(t *testing.T) {
 	change := func(o *role.ServeOptions) { o.Profiles.Store.Dir = dir }
 	first := startServe(t, change)
 	second := startServe(t, change)
-	eventually(t, 20*time.Second, "its own up to be 1", func() bool { return second.value("up") == "1" })
+	eventually(t, 60*time.Second, "its own up to be 1", func() bool { return second.value("up") == "1" })
 	if code, body := second.post("/ingest?name=a&from=now-1m", "text/plain", "main;work 17\n"); code != http.StatusServiceUnavailable || !strings.Contains(body, "another process") || !strings.Contains(body, dir) {
 		t.Errorf("push to the second server: %d %s", code, body)
 	}

@@ -44,7 +44,7 @@ func thanosQuery(t *testing.T, stores []string, args ...string) *server {
 	}
 	startPeer(t, "http://"+address+"/-/ready", peerBinary(t, "thanos"), args...)
 	q := &server{t: t, base: "http://" + address}
-	eventually(t, 30*time.Second, "Thanos to know its stores", func() bool {
+	eventually(t, 60*time.Second, "Thanos to know its stores", func() bool {
 		_, body := q.get("/api/v1/stores")
 		for _, store := range stores {
 			if !strings.Contains(body, store) {
@@ -258,7 +258,7 @@ func TestPeerThanos_StoreAPIsAreReadByTheClient(t *testing.T) {
 
 	querier, querierHTTP := fmt.Sprintf("127.0.0.1:%d", freePort(t)), fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	startPeer(t, "http://"+querierHTTP+"/-/ready", peerBinary(t, "thanos"), "query", "--endpoint="+store, "--grpc-address="+querier, "--http-address="+querierHTTP, "--log.level=warn")
-	eventually(t, 30*time.Second, "Thanos to know its store", func() bool {
+	eventually(t, 60*time.Second, "Thanos to know its store", func() bool {
 		_, body := (&server{t: t, base: "http://" + querierHTTP}).get("/api/v1/stores")
 		return strings.Contains(body, store)
 	})

@@ -59,7 +59,7 @@ func TestServe_ScrapesItselfWithBasicAuth(t *testing.T) {
 		o.Web.ExternalURL = "http://metrics.example/ferula"
 	})
 	s.base += "/ferula"
-	eventually(t, 20*time.Second, "its own up to be 1", func() bool { return s.value("up") == "1" })
+	eventually(t, 60*time.Second, "its own up to be 1", func() bool { return s.value("up") == "1" })
 	address := s.base[strings.LastIndex(s.base, "@")+1:]
 	if got := s.instant("up")[0].Metric["instance"]; got != strings.TrimSuffix(address, "/ferula") {
 		t.Errorf("the instance is %q", got)
@@ -88,7 +88,7 @@ func TestServe_ScrapesItselfWithClientCertificates(t *testing.T) {
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}}}
 	s.base = "https://" + serve.Addr().String()
-	eventually(t, 20*time.Second, "its own up to be 1", func() bool {
+	eventually(t, 60*time.Second, "its own up to be 1", func() bool {
 		resp, err := client.Get(s.base + "/api/v1/query?query=up==1")
 		if err != nil {
 			return false

@@ -178,7 +178,7 @@ func (stalledQuerier) Close() error                                 { return nil
 func TestSource_AStalledStoreIsCutOff(t *testing.T) {
 	canceled := make(chan struct{})
 	address := listen(t, stalledStore{canceled: canceled})
-	s, err := Open(address, Options{}, 50*time.Millisecond)
+	s, err := Open(address, Options{}, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}

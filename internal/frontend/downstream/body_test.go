@@ -242,12 +242,12 @@ func TestBody_SlowDownstreamIsNotAStall(t *testing.T) {
 	text := document(3)
 	server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) {
 		fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n", len(text))
-		for piece := range slices.Chunk([]byte(text+"\r\n0\r\n\r\n"), len(text)/10) {
+		for piece := range slices.Chunk([]byte(text+"\r\n0\r\n\r\n"), len(text)/20) {
 			_, _ = conn.Write(piece)
 			time.Sleep(100 * time.Millisecond)
 		}
 	})
-	resp, err := open(t, Options{URL: server.url, IdleTimeout: 700 * time.Millisecond, Retries: -1}, Request{Path: "/"})
+	resp, err := open(t, Options{URL: server.url, IdleTimeout: 1500 * time.Millisecond, Retries: -1}, Request{Path: "/"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,11 +287,11 @@ func TestBody_SlowReaderIsNotAStall(t *testing.T) {
 	server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) {
 		_, _ = io.WriteString(conn, wire(t, Identity, "content-length", document(3)))
 	})
-	resp, err := open(t, Options{URL: server.url, IdleTimeout: 200 * time.Millisecond, Retries: -1}, Request{Path: "/"})
+	resp, err := open(t, Options{URL: server.url, IdleTimeout: time.Second, Retries: -1}, Request{Path: "/"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(1200 * time.Millisecond)
 	body, err := readAll(resp, 1000)
 	checkIs(t, err, nil)
 	check(t, "body", body, document(3))

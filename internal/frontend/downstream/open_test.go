@@ -326,7 +326,7 @@ func FuzzRetryAfter(f *testing.F) {
 
 // Only response_header_timeout, Thanos' key, limits the wait for headers.
 func TestOpen_ResponseHeaderTimeoutIsNotRetried(t *testing.T) {
-	transport, err := ParseTransport([]byte("response_header_timeout: 100ms"))
+	transport, err := ParseTransport([]byte("response_header_timeout: 1s"))
 	if err != nil {
 		t.Fatal(err)
 	}

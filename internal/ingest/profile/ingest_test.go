@@ -465,7 +465,7 @@ func TestSelf_RecordsCPUSlicesAndDeltas(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { self.Run(ctx) })
 	var current profiles.ID
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
 		if id, ok := self.Current(); ok {
 			current = id
 			break
@@ -487,7 +487,7 @@ func TestSelf_RecordsCPUSlicesAndDeltas(t *testing.T) {
 		return false
 	}
 	for _, name := range []string{"process_cpu", "memory", "goroutines", "mutex", "block"} {
-		for deadline := time.Now().Add(10 * time.Second); !has(name); time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); !has(name); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("no %s", name)
 			}

@@ -83,7 +83,7 @@ func (a *appender) Rollback() error {
 // wait returns once more scrapes of a target have been committed.
 func (s *stub) wait(t *testing.T, origin string, more int) {
 	t.Helper()
-	timer := time.AfterFunc(20*time.Second, func() {
+	timer := time.AfterFunc(30*time.Second, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.late = true // ends the wait
@@ -150,7 +150,7 @@ func running(t *testing.T, to storage.AppendableV2, cfg *config.Config) (s *Scra
 		case err := <-done:
 			s.Close()
 			return err
-		case <-time.After(20 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Error("Run does not end")
 			return nil
 		}

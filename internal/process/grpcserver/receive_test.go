@@ -78,6 +78,9 @@ func TestReceiver_TooManySlowMessagesEndTheOldest(t *testing.T) {
 				t.Fatalf("stream %d: %v", i-2, err)
 			}
 		}
+		if i == 9 {
+			break // a call that is slow by accident would end the oldest of the two
+		}
 		if err := conn.Invoke(t.Context(), "/test.Service/Call", &emptypb.Empty{}, &emptypb.Empty{}); err != nil {
 			t.Fatal(err)
 		}

@@ -122,7 +122,7 @@ func TestEndpoints_ConnectionInUseIsClosedAfterIt(t *testing.T) {
 	f, e := newTestFanout(t, Options{}, s)
 	q, _ := f.Queryable(Request{}).Querier(0, 10)
 	set := q.Select(context.Background(), false, nil)
-	for range 100 {
+	for range 30_000 {
 		if s.mu.Lock(); s.open == 1 {
 			s.mu.Unlock()
 			break

@@ -41,7 +41,8 @@ func TestQuerier_FailedStoreIsAWarningOrAnError(t *testing.T) {
 		"ends before it begins": {series: []one{{labels: named("y"), chunks: []series.Chunk{backwards}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, _ := newTestFanout(t, Options{ResponseTimeout: 50 * time.Millisecond}, holding(t, "x"), bad)
+			t.Parallel()
+			f, _ := newTestFanout(t, Options{ResponseTimeout: time.Second}, holding(t, "x"), bad)
 			got, _, warnings, err := read(t, f.Queryable(Request{}), 0, 10, nil)
 			if err != nil || len(got[named("x").String()]) != 1 || len(warnings) != 1 || !strings.Contains(warnings[0], "store s1") {
 				t.Errorf("warned: %v %v %q", err, got, warnings)

@@ -83,7 +83,7 @@ func TestQuerier_ReadsStoresConcurrently(t *testing.T) {
 // However many stores stall, also during connect, the query waits for one response timeout,
 // and each store is named.
 func TestQuerier_ResponseTimeoutsRunConcurrently(t *testing.T) {
-	const n, limit = 20, 100 * time.Millisecond
+	const n, limit = 20, time.Second
 	stores := []*fakeStore{holding(t, "x")}
 	for i := range n {
 		s := &fakeStore{stall: true}
@@ -271,7 +271,7 @@ func TestSource_ReadAheadIsBounded(t *testing.T) {
 		t.Fatal(set.Err())
 	}
 	perPage := int64(aheadPageBytes/540 + 2)
-	for end := time.Now().Add(10 * time.Second); len(set.(*forwardedStream).m.ahead[0].pages) < aheadPages; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); len(set.(*forwardedStream).m.ahead[0].pages) < aheadPages; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("only %d series are read ahead", taken.Load())
 		}

@@ -55,7 +55,7 @@ func (s fakeRemote) take(t *testing.T, dir string) (folders []string) {
 func openOver(t *testing.T, dir string, s store.Remote) *store.Store {
 	t.Helper()
 	opened := openStore(t, dir, store.Options{Retention: -1, Remote: s})
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		v, err := opened.View(context.Background(), "t", 0, 1)
 		if err != nil {
 			t.Fatal(err)

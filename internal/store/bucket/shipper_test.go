@@ -120,7 +120,7 @@ func TestShipper_RunRetriesAfterAFault(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()
-		for deadline := time.Now().Add(10 * time.Second); s.Status().LastSuccess.IsZero() && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); s.Status().LastSuccess.IsZero() && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		}
 		stop()
 		<-done
@@ -153,7 +153,7 @@ func TestShipper_FullReadOnlyOrHangingBucketLosesNothing(t *testing.T) {
 		makeBlock(t, dir, 0)
 		makeBlock(t, dir, 1)
 		ill := &sick{to, fault}
-		s := newShipper(t, ill, dir, func(o *ShipOptions) { o.Stall = 30 * time.Millisecond })
+		s := newShipper(t, ill, dir, func(o *ShipOptions) { o.Stall = 500 * time.Millisecond })
 		_, err := s.Sync(context.Background())
 		if err == nil || what == "hangs" != errors.Is(err, errStalled) {
 			t.Errorf("%s: %v", what, err)

@@ -112,7 +112,7 @@ func TestServer_RequestWithTooLargeDecodedLengthIsNotDecompressed(t *testing.T) 
 func TestServer_SlowReaderIsCutOff(t *testing.T) {
 	s := open(t, t.TempDir())
 	fill(t, s, 500, startMS, startMS+2*hourMS, 10_000)
-	server := NewServer(Options{ReaderWaitMax: 300 * time.Millisecond}, s, slog.New(slog.DiscardHandler), nil)
+	server := NewServer(Options{ReaderWaitMax: time.Second}, s, slog.New(slog.DiscardHandler), nil)
 	address := serveHandler(t, server)
 	for _, form := range []prompb.ReadRequest_ResponseType{prompb.ReadRequest_STREAMED_XOR_CHUNKS, prompb.ReadRequest_SAMPLES} {
 		body := encode(t, form, peerQuery(startMS, startMS+2*hourMS, everything))
@@ -130,7 +130,7 @@ func TestServer_SlowReaderIsCutOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		waitFor(t, func() bool { return server.queries.Get() == 1 })
-		got, some := 0, make([]byte, 512)
+		got, some := 0, make([]byte, 256)
 		for server.queries.Get() > 0 { // until the server ends the request
 			n, err := conn.Read(some)
 			if got += n; err != nil {

@@ -310,13 +310,13 @@ func TestServer_QueuedRequestEndsWhenItsClientDisconnects(t *testing.T) {
 
 func waitFor(t *testing.T, ok func() bool) {
 	t.Helper()
-	for range 1000 {
+	for range 3000 {
 		if ok() {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatal("waited for 10 s")
+	t.Fatal("waited for 30 s")
 }
 
 // growing appends to the head between the selections of a querier.

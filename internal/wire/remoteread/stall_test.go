@@ -51,7 +51,7 @@ func TestClient_StalledServerIsAnError(t *testing.T) {
 		{"no response at first", 0, 2, 100, nil, false},
 		{"a part of the body", len(stream) / 2, 10, 0, ErrStalled, false},
 	} {
-		client := NewClient(ClientOptions{URL: serveHandler(t, stallingHandler(stream, tt.sent, tt.from)), StallTimeout: 100 * time.Millisecond, Tries: 2, RetryAfter: time.Millisecond})
+		client := NewClient(ClientOptions{URL: serveHandler(t, stallingHandler(stream, tt.sent, tt.from)), StallTimeout: time.Second, Tries: 2, RetryAfter: time.Millisecond})
 		set, end := raw(t, client, 0, 10, everything)
 		n := 0
 		for ; set.Next(); n++ {
@@ -68,13 +68,13 @@ func TestClient_StalledServerIsAnError(t *testing.T) {
 
 func TestClient_SlowCallerIsNoStall(t *testing.T) {
 	stream := frames(9000)
-	client := NewClient(ClientOptions{URL: serveHandler(t, streamOf(stream)), StallTimeout: 100 * time.Millisecond, ReadAheadBytes: 4 << 10, HoldBytesMax: 1 << 10})
+	client := NewClient(ClientOptions{URL: serveHandler(t, streamOf(stream)), StallTimeout: time.Second, ReadAheadBytes: 4 << 10, HoldBytesMax: 1 << 10})
 	set, end := raw(t, client, 0, 10, everything)
 	defer end()
 	n := 0
 	for ; set.Next(); n++ {
 		if n == 100 || n == 5000 {
-			time.Sleep(250 * time.Millisecond) // longer than StallTimeout
+			time.Sleep(1200 * time.Millisecond) // longer than StallTimeout
 		}
 	}
 	if n != 9000 || set.Err() != nil {

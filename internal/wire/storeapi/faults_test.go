@@ -39,7 +39,7 @@ func TestSeriesSet_CutStreamIsAnError(t *testing.T) {
 	if !errors.Is(set.Err(), ErrUnavailable) {
 		t.Errorf("after the server has gone: %v", set.Err())
 	}
-	for deadline := time.Now().Add(10 * time.Second); src.openQueriers() != 0; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); src.openQueriers() != 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("its querier stays open")
 		}

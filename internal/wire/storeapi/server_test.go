@@ -309,7 +309,7 @@ func TestServer_StalledClientStopsReadingTheSource(t *testing.T) {
 	if !errors.Is(set.Err(), context.Canceled) {
 		t.Errorf("after cancelling: %v", set.Err())
 	}
-	for deadline := time.Now().Add(10 * time.Second); src.openQueriers() != 0; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); src.openQueriers() != 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the querier of a client that has gone stays open")
 		}

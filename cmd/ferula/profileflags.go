@@ -22,6 +22,8 @@ type profileFlags struct {
 
 	BucketCache size     `name:"profiles.bucket-cache-size" default:"256MB" help:"Memory of the cache for profile blocks in the bucket of --objstore.config: half for indexes, half for pages."`
 	BucketSync  duration `name:"profiles.bucket-sync-interval" default:"2m" help:"Interval at which the profile blocks in the bucket are listed."`
+	BucketKeep  duration `name:"profiles.bucket-retention" default:"0s" help:"How long to retain profile blocks in the bucket; not shorter than --storage.profiles.retention.time. 0s means for ever."`
+	BucketDelay duration `name:"profiles.bucket-delete-delay" default:"2h" help:"How long profile blocks stay in the bucket after a merged block has replaced them, or after their retention."`
 
 	ConfigFile string `name:"profiles.config-file" placeholder:"FILE" help:"File with the targets to scrape /debug/pprof from."`
 
@@ -81,6 +83,12 @@ func (f profileFlags) Validate() error {
 	if time.Duration(f.BucketSync) < time.Second {
 		errs = append(errs, fmt.Errorf("--profiles.bucket-sync-interval=%s must be at least 1s", f.BucketSync))
 	}
+	if keep := time.Duration(f.BucketKeep); keep != 0 && (keep < 0 || f.RetentionTime == 0 || f.RetentionTime > f.BucketKeep) {
+		errs = append(errs, fmt.Errorf("--profiles.bucket-retention=%s is shorter than --storage.profiles.retention.time=%s", f.BucketKeep, f.RetentionTime))
+	}
+	if time.Duration(f.BucketDelay) < time.Minute {
+		errs = append(errs, fmt.Errorf("--profiles.bucket-delete-delay=%s must be at least 1m", f.BucketDelay))
+	}
 	if f.QueriesMax < 1 {
 		errs = append(errs, fmt.Errorf("--profiles.query.max-concurrency=%d must be at least 1", f.QueriesMax))
 	}
@@ -123,6 +131,7 @@ func (f profileFlags) options() role.ProfilesOptions {
 			Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), HeadsBytes: int64(f.HeadSize), TenantsMax: f.Tenants,
 			Flags:  hint.Flags{"HeadsBytes": "--profiles.head-size", "TenantsMax": "--profiles.limit.tenants", "FreeBytesMin": "--storage.tsdb.min-free"},
 			Limits: pprof.Limits{Depth: f.Depth}, RemoteEvery: time.Duration(f.BucketSync),
+			RemoteRetention: time.Duration(f.BucketKeep), RemoteDeleteDelay: time.Duration(f.BucketDelay),
 		},
 		BucketCacheBytes: int64(f.BucketCache),
 		Limits: ingest.Limits{

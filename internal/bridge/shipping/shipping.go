@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/thanos-io/objstore"
@@ -118,7 +119,7 @@ func (s *Shipper) ReadProfiles(o *profile.Options, cacheBytes int64) {
 	if half <= 0 {
 		half = 128 << 20
 	}
-	o.Remote = shippedProfiles{bucket.NewProfileReader(s.bucket, half, objectTimeout)}
+	o.Remote = shippedProfiles{bucket.NewProfileReader(s.bucket, half, objectTimeout), s.bucket}
 	o.RemoteIndexBytes = half
 }
 
@@ -177,7 +178,10 @@ func (o Options) CheckPrometheus(dir string, flags map[string]string) error {
 const objectTimeout = 30 * time.Second
 
 // shippedProfiles implements profile.Remote on the profile blocks in the bucket.
-type shippedProfiles struct{ reader *bucket.ProfileReader }
+type shippedProfiles struct {
+	reader *bucket.ProfileReader
+	bucket objstore.Bucket
+}
 
 var _ profile.Remote = shippedProfiles{}
 
@@ -192,4 +196,11 @@ func (p shippedProfiles) Blocks(ctx context.Context) ([]profile.RemoteBlock, err
 		blocks[i] = profile.RemoteBlock(b)
 	}
 	return blocks, nil
+}
+
+// Delete implements profile.Remote.
+func (p shippedProfiles) Delete(ctx context.Context, tenant string, id ulid.ULID) error {
+	ctx, cancel := context.WithTimeout(ctx, objectTimeout)
+	defer cancel()
+	return bucket.DeleteProfile(ctx, p.bucket, tenant, id)
 }

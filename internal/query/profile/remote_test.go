@@ -31,6 +31,9 @@ func (s fakeRemote) Blocks(context.Context) (list []store.RemoteBlock, err error
 	return list, nil
 }
 
+// Delete implements store.Remote.
+func (s fakeRemote) Delete(context.Context, string, ulid.ULID) error { return nil }
+
 // take copies the new blocks of a store, and returns their folders.
 func (s fakeRemote) take(t *testing.T, dir string) (folders []string) {
 	t.Helper()

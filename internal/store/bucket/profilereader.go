@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/oklog/ulid/v2"
 	"github.com/thanos-io/objstore"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
@@ -23,6 +25,9 @@ type ProfileObjects struct {
 	IndexBytes  int64
 	RowsBytes   int64
 }
+
+// lookupsMax is the number of sizes that a list requests concurrently.
+const lookupsMax = 16
 
 // ProfileReader lists profile blocks in a bucket. Rows are read through a cache of pages.
 // Indexes are not cached, since their readers hold them in memory.
@@ -49,51 +54,94 @@ func NewProfileReader(from objstore.BucketReader, cacheBytes int64, timeout time
 // CacheBytes returns the size of the cached pages.
 func (r *ProfileReader) CacheBytes() int64 { return r.cache.Bytes() }
 
+// listed is a folder of the bucket that has the name of a block.
+type listed struct {
+	tenant string
+	id     ulid.ULID
+	name   string
+}
+
 // Blocks lists the blocks of all tenants that have both files. A block that had the same
-// sizes twice is not looked up again.
+// sizes twice is not looked up again. What a list has looked up before it failed is used
+// by the next one, so that a bucket of any size is listed in the end.
 func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var found []ProfileObjects
-	known := map[string]*knownProfile{}
-	err := r.from.Iter(ctx, profilesDir+"/", func(folder string) error {
+	folders, err := r.folders(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", profilesDir, err)
+	}
+	looked, err := r.lookAll(ctx, folders)
+	if err != nil {
+		if r.known == nil {
+			r.known = map[string]*knownProfile{}
+		}
+		for i, k := range looked {
+			if k != nil {
+				r.known[folders[i].name] = k
+			}
+		}
+		return nil, fmt.Errorf("list %s: %w", profilesDir, err)
+	}
+	found, known := make([]ProfileObjects, 0, len(folders)), make(map[string]*knownProfile, len(folders))
+	for i, k := range looked {
+		if k == nil {
+			continue
+		}
+		known[folders[i].name] = k
+		found = append(found, ProfileObjects{
+			Tenant: folders[i].tenant, ID: folders[i].id, IndexBytes: k.index.Size(), RowsBytes: k.rows.Size(),
+			Index: limitedAt{r, k.index, false}, Rows: limitedAt{r, k.rows, true},
+		})
+	}
+	r.known = known
+	return found, nil
+}
+
+// folders lists the folders that have the name of a block.
+func (r *ProfileReader) folders(ctx context.Context) (all []listed, err error) {
+	err = r.from.Iter(ctx, profilesDir+"/", func(folder string) error {
 		base := path.Base(folder)
 		tenant, ok := profiles.TenantOfFolder(base)
 		if !ok || !strings.HasSuffix(folder, "/") {
 			return nil
 		}
 		return r.from.Iter(ctx, folder, func(name string) error {
-			id, err := ulid.ParseStrict(path.Base(name))
-			if err != nil || !strings.HasSuffix(name, "/") {
-				return nil // not a block
+			if id, err := ulid.ParseStrict(path.Base(name)); err == nil && strings.HasSuffix(name, "/") {
+				all = append(all, listed{tenant, id, ProfileBlock(base, id)})
 			}
-			name = ProfileBlock(base, id)
-			k, err := r.look(ctx, name)
-			if err != nil || k == nil {
-				return err
-			}
-			known[name] = k
-			found = append(found, ProfileObjects{
-				Tenant: tenant, ID: id, IndexBytes: k.index.Size(), RowsBytes: k.rows.Size(),
-				Index: limitedAt{r, k.index, false}, Rows: limitedAt{r, k.rows, true},
-			})
 			return nil
 		})
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", profilesDir, err)
+	return all, err
+}
+
+// lookAll looks up the files of all blocks, a few concurrently. After an error the others
+// have what was looked up before it.
+func (r *ProfileReader) lookAll(ctx context.Context, folders []listed) ([]*knownProfile, error) {
+	looked := make([]*knownProfile, len(folders))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(lookupsMax)
+	for i := range folders {
+		if old := r.known[folders[i].name]; old != nil && old.confirmed {
+			looked[i] = old
+			continue
+		}
+		group.Go(func() (err error) {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			looked[i], err = r.look(ctx, folders[i].name)
+			return err
+		})
 	}
-	r.known = known
-	return found, nil
+	err := group.Wait()
+	return looked, err
 }
 
 // look looks up the files of a block; nil unless both exist.
 func (r *ProfileReader) look(ctx context.Context, name string) (*knownProfile, error) {
-	old := r.known[name]
-	if old != nil && old.confirmed {
-		return old, nil
-	}
-	k := &knownProfile{}
+	old, k := r.known[name], &knownProfile{}
 	for file, object := range map[string]**Object{profileFiles[0]: &k.rows, profileFiles[1]: &k.index} {
 		o, err := r.cache.Object(ctx, r.from, path.Join(name, file))
 		if err != nil {
@@ -106,6 +154,18 @@ func (r *ProfileReader) look(ctx context.Context, name string) (*knownProfile, e
 	}
 	k.confirmed = old != nil && old.index.Size() == k.index.Size() && old.rows.Size() == k.rows.Size()
 	return k, nil
+}
+
+// DeleteProfile deletes a block from the bucket. Its index is deleted first, so that what
+// is left after a failure is not a block any more. A file that does not exist is no error.
+func DeleteProfile(ctx context.Context, from objstore.Bucket, tenant string, id ulid.ULID) error {
+	folder := ProfileBlock(profiles.TenantFolder(tenant), id)
+	for _, file := range slices.Backward(profileFiles) {
+		if err := from.Delete(ctx, path.Join(folder, file)); err != nil && !from.IsObjNotFoundErr(err) {
+			return fmt.Errorf("delete %s of %s: %w", file, folder, err)
+		}
+	}
+	return nil
 }
 
 // limitedAt reads an object with a timeout for each read.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"path"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,13 +19,21 @@ import (
 // countedBucket counts requests to a bucket.
 type countedBucket struct {
 	objstore.Bucket
+	mu                 sync.Mutex
 	attributes, ranges int
+	attributesMax      int // further ones fail; 0: none fails
 	bytes              int64
 	failing            bool // every read of a range fails
 }
 
 func (c *countedBucket) Attributes(ctx context.Context, name string) (objstore.ObjectAttributes, error) {
+	c.mu.Lock()
 	c.attributes++
+	failing := c.attributesMax > 0 && c.attributes > c.attributesMax
+	c.mu.Unlock()
+	if failing {
+		return objstore.ObjectAttributes{}, io.ErrUnexpectedEOF
+	}
 	return c.Bucket.Attributes(ctx, name)
 }
 
@@ -96,4 +105,61 @@ func TestProfileReader_ListsCompleteBlocksAndCachesRanges(t *testing.T) {
 	if n, err := found[0].Index.ReadAt(index, 4); n != 0 || !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "bytes 4 to 24: ") {
 		t.Errorf("%d, %v", n, err)
 	}
+}
+
+func TestProfileReader_AListThatFailedGoesOnWhereItEnded(t *testing.T) {
+	ctx, in := context.Background(), &countedBucket{Bucket: objstore.NewInMemBucket()}
+	const blocks = 50
+	for range blocks {
+		folder := ProfileBlock("a", ulid.Make())
+		for _, file := range profileFiles {
+			if err := in.Upload(ctx, path.Join(folder, file), strings.NewReader("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	r := NewProfileReader(in, 1<<20, time.Minute)
+	for try := 1; ; try++ {
+		in.attributes, in.attributesMax = 0, blocks
+		found, err := r.Blocks(ctx)
+		if err == nil {
+			if len(found) != blocks || try == 1 {
+				t.Errorf("list %d found %d blocks", try, len(found))
+			}
+			return
+		}
+		if try > 20 {
+			t.Fatal("the list begins anew every time: ", err)
+		}
+	}
+}
+
+func TestDeleteProfile_DeletesTheIndexFirst(t *testing.T) {
+	ctx, in := context.Background(), objstore.NewInMemBucket()
+	id := ulid.Make()
+	for _, file := range profileFiles {
+		if err := in.Upload(ctx, path.Join(ProfileBlock("%2Ea", id), file), strings.NewReader("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var order []string
+	watched := &deletions{Bucket: in, deleted: &order}
+	for range 2 { // the second finds nothing to delete
+		if err := DeleteProfile(ctx, watched, ".a", id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(in.Objects()) != 0 || len(order) != 4 || path.Base(order[0]) != "index" {
+		t.Errorf("%d objects left, deleted %v", len(in.Objects()), order)
+	}
+}
+
+type deletions struct {
+	objstore.Bucket
+	deleted *[]string
+}
+
+func (d *deletions) Delete(ctx context.Context, name string) error {
+	*d.deleted = append(*d.deleted, name)
+	return d.Bucket.Delete(ctx, name)
 }

@@ -48,7 +48,8 @@ func (t *tenant) compact(ctx context.Context) error {
 	}
 }
 
-// pick returns fanout adjacent blocks of one level whose total size is within the limit.
+// pick returns fanout adjacent blocks of one level whose total size and time range are within
+// the limits.
 func (t *tenant) pick() []*heldBlock {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -59,12 +60,14 @@ func (t *tenant) pick() []*heldBlock {
 		}
 		level := b.Meta().Level
 		run := append(byLevel[level], b)
-		var size int64
+		var size, to int64
+		from, _ := run[0].Bounds() // blocks are sorted by it
 		for _, r := range run {
-			size += r.Bytes()
+			_, end := r.Bounds()
+			size, to = size+r.Bytes(), max(to, end)
 		}
 		switch {
-		case size > t.store.opts.BlockBytes:
+		case size > t.store.opts.BlockBytes || to-from > int64(t.store.opts.BlockSpan):
 			run = []*heldBlock{b}
 		case len(run) == fanout:
 			return run
@@ -305,8 +308,9 @@ func (t *tenant) retain() error {
 	var gone, safe, unsafe []*heldBlock
 	var size int64
 	for _, b := range blocks {
-		there := t.store.remotes == nil || t.store.remotes.has(t.name, b)
-		if _, maxNS := b.Bounds(); there && o.Retention > 0 && maxNS < oldest {
+		_, maxNS := b.Bounds()
+		there := t.store.remotes == nil || t.store.remotes.expired(maxNS) || t.store.remotes.has(t.name, b)
+		if there && o.Retention > 0 && maxNS < oldest {
 			gone = append(gone, b)
 			continue
 		}

@@ -11,6 +11,8 @@ type metrics struct {
 	corrupt, remoteOpened     *instruments.Counter
 	overMemory, tenantsFailed *instruments.Counter
 	setAside, gaps, torn      *instruments.Counter
+	remoteDeleted             *instruments.Counter
+	remoteDeleteFail          *instruments.Counter
 }
 
 // newMetrics registers the metrics in the set. If set is nil they are not exposed.
@@ -23,21 +25,23 @@ func newMetrics(set *instruments.Set) *metrics {
 		return set.NewCounter("ferula_profiles_" + name)
 	}
 	return &metrics{
-		pushes:        counter("pushes_total", "Number of pushes stored."),
-		failed:        counter("pushes_failed_total", "Number of pushes that could not be stored."),
-		bytes:         counter("log_bytes_total", "Number of bytes written to the profile log."),
-		flushes:       counter("flushes_total", "Number of heads written as blocks."),
-		flushesFailed: counter("flushes_failed_total", "Number of failed attempts to write a head as a block. The head is kept and retried."),
-		compactions:   counter("compactions_total", "Number of merges of profile blocks."),
-		compactFail:   counter("compactions_failed_total", "Number of failed merges of profile blocks."),
-		corrupt:       counter("blocks_corrupt_total", "Number of corrupt blocks, which are skipped."),
-		remoteOpened:  counter("bucket_blocks_opened_total", "Number of profile block indexes read from the bucket."),
-		overMemory:    counter("pushes_without_memory_total", "Number of pushes refused because the heads of all tenants have reached their memory limit."),
-		tenantsFailed: counter("tenants_open_failed_total", "Number of failures to open a tenant, which are retried."),
-		setAside:      counter("log_records_set_aside_total", "Number of log records that could not be replayed and were set aside."),
-		gaps:          counter("log_gaps_total", "Number of damaged parts of the log found by replay and set aside."),
-		torn:          counter("log_torn_ends_total", "Number of log segments found by replay that end within a record."),
-		lost:          counter("blocks_dropped_unshipped_total", "Number of blocks removed by size retention before they were shipped to the bucket."),
+		pushes:           counter("pushes_total", "Number of pushes stored."),
+		failed:           counter("pushes_failed_total", "Number of pushes that could not be stored."),
+		bytes:            counter("log_bytes_total", "Number of bytes written to the profile log."),
+		flushes:          counter("flushes_total", "Number of heads written as blocks."),
+		flushesFailed:    counter("flushes_failed_total", "Number of failed attempts to write a head as a block. The head is kept and retried."),
+		compactions:      counter("compactions_total", "Number of merges of profile blocks."),
+		compactFail:      counter("compactions_failed_total", "Number of failed merges of profile blocks."),
+		corrupt:          counter("blocks_corrupt_total", "Number of corrupt blocks, which are skipped."),
+		remoteOpened:     counter("bucket_blocks_opened_total", "Number of profile block indexes read from the bucket."),
+		remoteDeleted:    counter("bucket_blocks_deleted_total", "Number of profile blocks deleted from the bucket: replaced by a merged block, or beyond the retention of the bucket."),
+		remoteDeleteFail: counter("bucket_deletions_failed_total", "Number of failed deletions of profile blocks in the bucket, which are retried."),
+		overMemory:       counter("pushes_without_memory_total", "Number of pushes refused because the heads of all tenants have reached their memory limit."),
+		tenantsFailed:    counter("tenants_open_failed_total", "Number of failures to open a tenant, which are retried."),
+		setAside:         counter("log_records_set_aside_total", "Number of log records that could not be replayed and were set aside."),
+		gaps:             counter("log_gaps_total", "Number of damaged parts of the log found by replay and set aside."),
+		torn:             counter("log_torn_ends_total", "Number of log segments found by replay that end within a record."),
+		lost:             counter("blocks_dropped_unshipped_total", "Number of blocks removed by size retention before they were shipped to the bucket."),
 	}
 }
 

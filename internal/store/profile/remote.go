@@ -20,6 +20,8 @@ import (
 type Remote interface {
 	// Blocks lists the complete blocks of all tenants.
 	Blocks(ctx context.Context) ([]RemoteBlock, error)
+	// Delete deletes a block. It is no error if the block does not exist.
+	Delete(ctx context.Context, tenant string, id ulid.ULID) error
 }
 
 // RemoteBlock is a block in a Remote: its two files, read by ranges. Reads have timeouts
@@ -44,6 +46,9 @@ const (
 type remotes struct {
 	store *Store
 
+	listing sync.Mutex                            // one refresh or clean at a time; taken before mu
+	all     map[string]map[ulid.ULID]*remoteBlock // also blocks beyond the retention; guarded by listing
+
 	mu      sync.Mutex
 	blocks  map[string]map[ulid.ULID]*remoteBlock // by tenant; replaced as a whole
 	lists   int                                   // number of lists so far
@@ -57,6 +62,8 @@ type remoteBlock struct {
 	meta block.Meta
 	bad  error // why meta could not be read
 
+	leaving time.Time // since when it is to be deleted; zero: it is not; guarded by remotes.listing
+
 	opening sync.Mutex
 	held    *heldBlock // nil: not open; guarded by remotes.mu
 }
@@ -65,11 +72,13 @@ func newRemotes(s *Store) *remotes {
 	return &remotes{store: s, listErr: errors.New("not listed yet")}
 }
 
-// pending lists the blocks periodically until ctx is done.
+// run lists the blocks periodically until ctx is done, and deletes those that have left.
 func (r *remotes) run(ctx context.Context) {
 	for {
 		wait := r.store.opts.RemoteEvery
-		if err := r.refresh(ctx); err != nil && ctx.Err() == nil {
+		if err := r.refresh(ctx); err == nil {
+			r.clean(ctx)
+		} else if ctx.Err() == nil {
 			wait = min(wait, 15*time.Second)
 			r.store.logger.Warn("Listing profile blocks in the bucket failed", "retry_in", wait, "err", err)
 		}
@@ -81,8 +90,11 @@ func (r *remotes) run(ctx context.Context) {
 	}
 }
 
-// refresh lists the blocks and reads the meta of new ones.
+// refresh lists the blocks and reads the meta of new ones. Metas that were read before a
+// failure are not read again.
 func (r *remotes) refresh(ctx context.Context) error {
+	r.listing.Lock()
+	defer r.listing.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	listed, err := r.store.opts.Remote.Blocks(ctx)
@@ -90,15 +102,14 @@ func (r *remotes) refresh(ctx context.Context) error {
 		err = fmt.Errorf("%w: there are %d blocks, more than %d", profiles.ErrLimit, len(listed), remoteMax)
 	}
 	r.mu.Lock()
-	old := r.blocks
-	if err != nil && old == nil {
+	if err != nil && r.blocks == nil {
 		r.listErr = err
 	}
 	r.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	found := map[string]map[ulid.ULID]*remoteBlock{}
+	old, found := r.all, map[string]map[ulid.ULID]*remoteBlock{}
 	var fresh []*remoteBlock
 	for _, b := range listed {
 		if profiles.CheckTenant(b.Tenant) != nil {
@@ -121,6 +132,7 @@ func (r *remotes) refresh(ctx context.Context) error {
 			b.bad = ctx.Err()
 		}
 	})
+	r.all = found
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -129,6 +141,7 @@ func (r *remotes) refresh(ctx context.Context) error {
 			r.store.logger.Warn("Reading a profile block in the bucket failed", "tenant", b.Tenant, "err", b.bad)
 		}
 	}
+	found = r.visible()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.blocks, r.lists, r.listErr = found, r.lists+1, nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -28,6 +29,14 @@ func (s *fakeRemote) Blocks(context.Context) ([]RemoteBlock, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.blocks, s.err
+}
+
+// Delete implements Remote.
+func (s *fakeRemote) Delete(_ context.Context, _ string, id ulid.ULID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.blocks = slices.DeleteFunc(slices.Clone(s.blocks), func(b RemoteBlock) bool { return b.ID == id })
+	return s.err
 }
 
 // take copies the tenant's blocks.

@@ -51,6 +51,7 @@ type Options struct {
 	HeadsBytes     int64         // memory limit of the heads of all tenants, beyond which pushes are refused; 0: 512 MiB
 	HeadAge        time.Duration // age at which a head is written as a block; 0: 15 minutes
 	BlockBytes     int64         // maximum size of merged blocks; 0: 256 MiB
+	BlockSpan      time.Duration // maximum time range of merged blocks; 0: a tenth of Retention, one day at most
 	TenantsMax     int           // limit of tenants; 0: 1,000
 	NoLock         bool          // do not lock the folder, for file systems without locks
 	FreeBytesMin   int64         // pushes are refused while the disk has less space, or a tenth of a small one; 0: no check
@@ -62,6 +63,9 @@ type Options struct {
 	RemoteEvery      time.Duration // interval of listing the remote blocks; 0: 2 minutes
 	RemoteOpenMax    int           // limit of open remote blocks, and of those in one view; 0: 4,096
 	RemoteIndexBytes int64         // memory limit of cached indexes of remote blocks, at least one; 0: 128 MiB
+
+	RemoteRetention   time.Duration // age at which remote blocks are deleted; not shorter than Retention; 0: never
+	RemoteDeleteDelay time.Duration // how long replaced and expired remote blocks stay; 0: 2 hours
 }
 
 func (o Options) withDefaults() Options {
@@ -82,6 +86,14 @@ func (o Options) withDefaults() Options {
 	}
 	if o.TenantsMax == 0 {
 		o.TenantsMax = 1000
+	}
+	if o.BlockSpan == 0 {
+		if o.BlockSpan = 24 * time.Hour; o.Retention > 0 {
+			o.BlockSpan = min(o.BlockSpan, max(o.Retention/10, fanout*o.HeadAge))
+		}
+	}
+	if o.RemoteDeleteDelay == 0 {
+		o.RemoteDeleteDelay = 2 * time.Hour
 	}
 	if o.PendingBytes == 0 {
 		o.PendingBytes = 64 << 20
@@ -109,10 +121,14 @@ func (o Options) Validate() error {
 		"retention size": o.RetentionBytes, "head size": int64(o.HeadBytes), "heads size": o.HeadsBytes, "head age": int64(o.HeadAge),
 		"block size": o.BlockBytes, "tenants limit": int64(o.TenantsMax), "pending pushes size": int64(o.PendingBytes),
 		"bucket list interval": int64(o.RemoteEvery), "open bucket blocks": int64(o.RemoteOpenMax), "bucket index size": o.RemoteIndexBytes,
+		"block range": int64(o.BlockSpan), "bucket retention time": int64(o.RemoteRetention), "bucket deletion delay": int64(o.RemoteDeleteDelay),
 	} {
 		if v < 0 {
 			errs = append(errs, fmt.Errorf("%s %d is negative", name, v))
 		}
+	}
+	if disk := o.withDefaults().Retention; o.RemoteRetention > 0 && (disk < 0 || disk > o.RemoteRetention) {
+		errs = append(errs, fmt.Errorf("the bucket's retention time of %s is shorter than that of the disk", o.RemoteRetention))
 	}
 	return errors.Join(errs...)
 }

@@ -1,0 +1,76 @@
+package profile
+
+import (
+	"context"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// deletionsMax is the number of blocks that are deleted after one list.
+const deletionsMax = 1000
+
+// expired reports whether a block is beyond the retention of the bucket.
+func (r *remotes) expired(maxNS int64) bool {
+	keep := r.store.opts.RemoteRetention
+	return keep > 0 && maxNS < r.store.now().Add(-keep).UnixNano()
+}
+
+// visible returns the listed blocks that queries may read, and records since when others
+// are to be deleted: those beyond the retention, which queries do not read any more, and
+// those that a complete block in the bucket has replaced. The latter are still visible, for
+// the case that the other block cannot be opened.
+func (r *remotes) visible() map[string]map[ulid.ULID]*remoteBlock {
+	now, seen := r.store.now(), make(map[string]map[ulid.ULID]*remoteBlock, len(r.all))
+	for tenant, blocks := range r.all {
+		replaced := map[ulid.ULID]bool{}
+		for _, b := range blocks {
+			if b.bad == nil {
+				for _, parent := range b.meta.Parents {
+					replaced[parent] = true
+				}
+			}
+		}
+		seen[tenant] = make(map[ulid.ULID]*remoteBlock, len(blocks))
+		for id, b := range blocks {
+			expired := b.bad == nil && b.meta.Rows > 0 && r.expired(b.meta.MaxNS)
+			switch {
+			case !expired && !replaced[id]:
+				b.leaving = time.Time{}
+			case b.leaving.IsZero():
+				b.leaving = now
+			}
+			if !expired {
+				seen[tenant][id] = b
+			}
+		}
+	}
+	return seen
+}
+
+// clean deletes the blocks that have been leaving for RemoteDeleteDelay. A block that cannot
+// be deleted is tried again after the next list.
+func (r *remotes) clean(ctx context.Context) {
+	r.listing.Lock()
+	defer r.listing.Unlock()
+	deleted, now := 0, r.store.now()
+	for tenant, blocks := range r.all {
+		for id, b := range blocks {
+			if b.leaving.IsZero() || now.Sub(b.leaving) < r.store.opts.RemoteDeleteDelay {
+				continue
+			}
+			if deleted++; deleted > deletionsMax || ctx.Err() != nil {
+				return
+			}
+			err := r.store.opts.Remote.Delete(ctx, tenant, id)
+			if err != nil {
+				r.store.metrics.remoteDeleteFail.Inc()
+				if ctx.Err() == nil {
+					r.store.logger.Warn("Deleting a profile block in the bucket failed; retrying later", "tenant", tenant, "block", b.name(), "err", err)
+				}
+				return // the others would fail for the same reason
+			}
+			r.store.metrics.remoteDeleted.Inc()
+		}
+	}
+}

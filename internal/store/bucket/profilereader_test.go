@@ -129,7 +129,7 @@ func TestProfileReader_AListThatFailedGoesOnWhereItEnded(t *testing.T) {
 			return
 		}
 		if try > 20 {
-			t.Fatal("the list begins anew every time: ", err)
+			t.Fatal("the list starts again every time: ", err)
 		}
 	}
 }

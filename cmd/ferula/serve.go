@@ -10,6 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/prometheus/prometheus/util/compression"
 
+	"github.com/ferula-io/ferula/internal/bridge/remotesend"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
@@ -43,6 +44,8 @@ type serveCommand struct {
 	WALCompression   string   `name:"storage.tsdb.wal-compression-type" enum:"snappy,zstd,none" default:"snappy" hidden:"" help:"Compression of the write-ahead log (${enum})."`
 
 	Tuning serveTuningFlags `embed:""`
+
+	FlushDeadline duration `name:"storage.remote.flush-deadline" default:"1m" help:"How long to wait for samples to be sent to the servers of remote_write, at shutdown or when a section is removed."`
 
 	ReadConcurrentLimit int `name:"storage.remote.read-concurrent-limit" default:"10" help:"Maximum number of concurrent remote read calls. 0 means no limit."`
 	ReadSampleLimit     int `name:"storage.remote.read-sample-limit" default:"50000000" help:"Maximum number of samples of a remote read query with response type SAMPLES. 0 means no limit. It does not apply to streamed chunks."`
@@ -168,6 +171,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 			Flags:         hint.Flags{"SamplesMax": "--storage.remote.read-sample-limit"},
 		},
 		ReadSort: int(c.ReadSortMemory),
+		Send:     remotesend.Options{FlushDeadline: time.Duration(c.FlushDeadline)},
 	}
 	if !c.WALCompress {
 		opts.Store.WALCompression = compression.None

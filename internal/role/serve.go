@@ -14,6 +14,7 @@ import (
 	prompromql "github.com/prometheus/prometheus/promql"
 
 	"github.com/ferula-io/ferula/internal/api"
+	"github.com/ferula-io/ferula/internal/bridge/remotesend"
 	"github.com/ferula-io/ferula/internal/bridge/remotestorage"
 	"github.com/ferula-io/ferula/internal/bridge/shipping"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
@@ -39,6 +40,7 @@ type ServeOptions struct {
 	Engine     string // of queries, "columns" or "prometheus"; "": columns
 	Scrape     scrape.Options
 	Write      remotewrite.Options
+	Send       remotesend.Options // Scraper and TypeAndUnitLabels are set by NewServe
 	Receive    ReceiveOptions
 	Read       remoteread.Options // ExternalLabels is set by NewServe
 	ReadSort   int                // bytes of memory to sort a response of a remote_read endpoint; 0: the client's default
@@ -58,6 +60,7 @@ type Serve struct {
 	reg      *telemetry.Registry
 	store    *tsdb.Store
 	remotes  *remotestorage.Storage // the local storage and the remote_read endpoints
+	sender   *remotesend.Sender     // the local storage and the remote_write endpoints
 	engine   *promql.Engine
 	queries  prompromql.QueryEngine
 	scraper  *scrape.Scraper
@@ -117,6 +120,8 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 		process.Component{Name: "shipping", Run: s.shipping.Run, Close: s.shipping.Close},
 		process.Component{Name: "storage", Open: func(context.Context) error { return s.store.Open() }, Close: s.store.Close},
 	)
+	s.sender = s.newSender()
+	s.process.Add(process.Component{Name: "remote write", Close: s.sender.Close})
 	if err = s.newProfiles(); err != nil {
 		return nil, err
 	}
@@ -137,7 +142,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 		s.own = httpserver.NewPipe(s.listener.Addr())
 		opts.Scrape.Dial = s.own.Dial
 	}
-	if s.scraper, err = scrape.New(opts.Scrape, s.store, opts.Logger, s.reg); err != nil {
+	if s.scraper, err = scrape.New(opts.Scrape, s.sender.Samples(), opts.Logger, s.reg); err != nil {
 		return nil, err
 	}
 	if s.handler, err = s.newHandler(prefix, external); err != nil {

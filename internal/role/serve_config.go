@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/util/logging"
 
+	"github.com/ferula-io/ferula/internal/bridge/remotesend"
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/process"
@@ -170,6 +171,9 @@ func (l *liveConfig) apply(cfg *config.Config, profiles *ingest.Config) (err err
 			return err
 		}
 	}
+	if err := remotesend.Check(cfg); err != nil {
+		return err
+	}
 	takeRemotes, err := s.remotes.Prepare(cfg)
 	if err != nil {
 		return err
@@ -215,6 +219,15 @@ func (l *liveConfig) swap(next *parts) error {
 					return fmt.Errorf("storage configuration: %w", err)
 				}
 				return nil
+			},
+		},
+		process.Change{
+			Apply: func() error { return s.sender.ApplyConfig(next.cfg) },
+			Undo: func() error {
+				if old == nil {
+					return nil
+				}
+				return s.sender.ApplyConfig(old.cfg)
 			},
 		},
 		process.Change{

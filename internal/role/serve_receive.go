@@ -3,6 +3,9 @@ package role
 import (
 	"net/http"
 
+	promscrape "github.com/prometheus/prometheus/scrape"
+
+	"github.com/ferula-io/ferula/internal/bridge/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/reqbody"
 )
@@ -22,7 +25,20 @@ func (s *Serve) remoteWrite(guard func(http.Handler) http.Handler) http.Handler 
 	}
 	opts := s.opts.Write
 	opts.Bodies, opts.Refusal = s.bodies, s.store.Refusal
-	return guard(remotewrite.NewHandler(opts, s.store, s.opts.Logger.With("component", "remote write"), s.reg))
+	return guard(remotewrite.NewHandler(opts, s.sender.Samples(), s.opts.Logger.With("component", "remote write"), s.reg))
+}
+
+// newSender returns the sender of the remote_write sections.
+func (s *Serve) newSender() *remotesend.Sender {
+	opts := s.opts.Send
+	opts.TypeAndUnitLabels = s.opts.Scrape.TypeAndUnitLabels
+	opts.Scraper = func() *promscrape.Manager {
+		if s.scraper == nil {
+			return nil
+		}
+		return s.scraper.Manager
+	}
+	return remotesend.New(opts, s.store, s.opts.Logger.With("component", "remote write sender"), s.reg)
 }
 
 // switchedOff returns the handler of a disabled receiver. It responds with status 404,

@@ -148,7 +148,7 @@ func TestServe_UnsupportedSectionsAreLoggedOnce(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), `
 rule_files: [rules.yml]
 alerting: {alertmanagers: [{static_configs: [{targets: [x]}]}]}
-remote_write: [{url: 'http://127.0.0.1:1/'}]
+otlp: {promote_resource_attributes: [a]}
 `)
 	s := startServe(t, func(o *role.ServeOptions) {
 		o.ConfigFile = file
@@ -157,7 +157,7 @@ remote_write: [{url: 'http://127.0.0.1:1/'}]
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
-	if got := log.String(); strings.Count(got, "alerting, rule_files, remote_write") != 1 {
+	if got := log.String(); strings.Count(got, "alerting, rule_files, otlp") != 1 {
 		t.Fatalf("want one log line with the sections, got %s", got)
 	}
 }

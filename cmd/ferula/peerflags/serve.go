@@ -79,7 +79,7 @@ func serveStorageRows() []Row {
 		honoured("storage.tsdb.delayed-compaction.max-percent", "").unlisted(),
 		honoured("storage.tsdb.delay-compact-file.path", "`--objstore.config` delays compaction without it"),
 		honoured("storage.tsdb.block-reload-interval", "").unlisted(),
-		inert("storage.remote.flush-deadline", Duration, "samples are not written to remote storage"),
+		honoured("storage.remote.flush-deadline", ""),
 		honoured("storage.remote.read-sample-limit", ""),
 		honoured("storage.remote.read-concurrent-limit", ""),
 		honoured("storage.remote.read-max-bytes-in-frame", ""),

@@ -161,7 +161,6 @@ func UnsupportedSections(cfg *config.Config) []string {
 	}
 	add("alerting", len(cfg.AlertingConfig.AlertmanagerConfigs) > 0 || len(cfg.AlertingConfig.AlertRelabelConfigs) > 0)
 	add("rule_files", len(cfg.RuleFiles) > 0)
-	add("remote_write", len(cfg.RemoteWriteConfigs) > 0)
 	add("tracing", cfg.TracingConfig.Endpoint != "")
 	add("otlp", !reflect.DeepEqual(cfg.OTLPConfig, config.DefaultOTLPConfig))
 	return names

@@ -25,6 +25,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/wlog"
 	"github.com/prometheus/prometheus/util/compression"
 	"github.com/prometheus/prometheus/util/runtime"
 
@@ -223,6 +224,8 @@ type Store struct {
 	applied  config.StorageConfig // the effective section
 	encoding atomic.Uint32        // of floats, by the effective section
 
+	writes wlog.WriteNotified // notified of every commit; may be nil
+
 	mappings  mappings   // of blocks that are read through RawQuerier
 	orders    headOrders // of selections of the head through RawQuerier
 	iterators iteratorTypes
@@ -267,10 +270,17 @@ func (s *Store) Open() error {
 	if err != nil {
 		return fmt.Errorf("open database in %s: %w", s.opts.Dir, err)
 	}
+	if s.writes != nil {
+		db.SetWriteNotified(s.writes)
+	}
 	s.registerBounds(db)
 	s.db.Store(db)
 	return nil
 }
+
+// NotifyWrites sets what is notified of every write to the write-ahead log. It is called
+// before Open.
+func (s *Store) NotifyWrites(writes wlog.WriteNotified) { s.writes = writes }
 
 // registerBounds registers the three gauges that Prometheus' main program adds and that
 // dashboards use, and whether samples are accepted.

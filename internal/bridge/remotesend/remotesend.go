@@ -1,0 +1,219 @@
+// Package remotesend sends samples to the servers of the remote_write sections of
+// prometheus.yml.
+//
+// Samples are appended to the local storage. Once they are in its write-ahead log, one
+// queue of Prometheus' storage/remote for each section reads them from there and sends
+// them, so that a server that is down for a while gets them later, and neither memory nor
+// scraping depends on it. The package has no protocol of its own and decides no retries.
+package remotesend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/scrape"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/storage/remote"
+	"github.com/prometheus/prometheus/util/logging"
+
+	"github.com/ferula-io/ferula/internal/store/tsdb"
+)
+
+// Options of a Sender. Zero values take the defaults.
+type Options struct {
+	FlushDeadline     time.Duration // how long Close, and a reload, may wait for samples to be sent; 0: 1 minute
+	TypeAndUnitLabels bool          // the storage has __type__ and __unit__ labels
+
+	// Scraper returns the scrape manager, whose metadata is sent in the format 1.0.
+	Scraper func() *scrape.Manager
+}
+
+const (
+	defaultFlushDeadline = time.Minute
+	// logEvery is the time during which a line is not logged again.
+	logEvery = time.Minute
+	// readAllWait is how long Close waits for the queues to read the log to its end, and
+	// readAllEvery the interval at which it looks.
+	readAllWait  = 5 * time.Second
+	readAllEvery = 20 * time.Millisecond
+	// skippedMetric counts the notifications that a queue did not take, since it was
+	// reading.
+	skippedMetric = "prometheus_wal_watcher_notifications_skipped_total"
+)
+
+// Sender sends what is appended through Samples. It is safe for concurrent use.
+type Sender struct {
+	opts    Options
+	store   *tsdb.Store
+	reg     prometheus.Gatherer
+	deduper *logging.Deduper
+	queues  *remote.WriteStorage
+	samples storage.Storage
+
+	mu     sync.Mutex
+	count  int // of queues
+	closed bool
+}
+
+// registry registers the metrics of the queues and reads them.
+type registry interface {
+	prometheus.Registerer
+	prometheus.Gatherer
+}
+
+// New returns a sender without queues. It reads the write-ahead log of store, which must
+// not be open yet. Close releases it.
+func New(opts Options, store *tsdb.Store, logger *slog.Logger, reg registry) *Sender {
+	if opts.FlushDeadline == 0 {
+		opts.FlushDeadline = defaultFlushDeadline
+	}
+	deduper := logging.Dedupe(logger, logEvery)
+	s := &Sender{opts: opts, store: store, reg: reg, deduper: deduper}
+	s.queues = remote.NewWriteStorage(slog.New(deduper), reg, store.Options().Dir, opts.FlushDeadline, manager(opts.Scraper), opts.TypeAndUnitLabels)
+	s.samples = storage.NewFanout(logger, store, secondary{s.queues})
+	store.NotifyWrites(s.queues)
+	return s
+}
+
+// manager is the interface by which the queues get the scrape manager.
+type manager func() *scrape.Manager
+
+// Get implements remote.ReadyScrapeManager.
+func (m manager) Get() (*scrape.Manager, error) {
+	if m != nil {
+		if scraper := m(); scraper != nil {
+			return scraper, nil
+		}
+	}
+	return nil, errors.New("the scrape manager is not ready")
+}
+
+// secondary makes the appenders of the queues, which only count, a storage.
+type secondary struct{ *remote.WriteStorage }
+
+var _ storage.Storage = secondary{}
+
+func (secondary) Querier(int64, int64) (storage.Querier, error) { return storage.NoopQuerier(), nil }
+
+func (secondary) ChunkQuerier(int64, int64) (storage.ChunkQuerier, error) {
+	return storage.NoopChunkedQuerier(), nil
+}
+
+func (secondary) StartTime() (int64, error) { return 1<<63 - 1, nil }
+
+// Samples returns the local storage, whose appenders also tell the queues the rate and the
+// highest timestamp of the samples, by which they choose their number of shards. The caller
+// does not close it.
+func (s *Sender) Samples() storage.Storage { return s.samples }
+
+// Check returns the first error of the remote_write sections of a configuration, among
+// them unreadable files of certificates, without effect.
+func Check(cfg *config.Config) error {
+	for i, section := range cfg.RemoteWriteConfigs {
+		for _, before := range cfg.RemoteWriteConfigs[:i] {
+			if reflect.DeepEqual(before, section) {
+				return fmt.Errorf("remote_write: duplicate section for %s", section.URL.Redacted())
+			}
+		}
+		name := section.Name
+		if name == "" {
+			name = section.URL.Redacted()
+		}
+		if _, err := remote.NewWriteClient(name, &remote.ClientConfig{
+			URL: section.URL, WriteProtoMsg: section.ProtobufMessage, Timeout: section.RemoteTimeout,
+			HTTPClientConfig: section.HTTPClientConfig, SigV4Config: section.SigV4Config, AzureADConfig: section.AzureADConfig,
+			GoogleIAMConfig: section.GoogleIAMConfig, Headers: section.Headers,
+			RetryOnRateLimit: section.QueueConfig.RetryOnRateLimit, RoundRobinDNS: section.RoundRobinDNS,
+		}); err != nil {
+			return fmt.Errorf("remote_write %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// ApplyConfig starts the queues of new sections and stops those of sections that are gone,
+// for which it waits up to the flush deadline. A configuration that Check refuses changes
+// nothing.
+func (s *Sender) ApplyConfig(cfg *config.Config) error {
+	if err := Check(cfg); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errors.New("remote_write: the process is stopping")
+	}
+	if err := s.queues.ApplyConfig(cfg); err != nil {
+		return fmt.Errorf("remote_write: %w", err)
+	}
+	s.count = len(cfg.RemoteWriteConfigs)
+	return nil
+}
+
+// Close lets the queues read the write-ahead log to its end, for a few seconds at most, and
+// stops them once they have sent it, or at the flush deadline. The storage must still be open, and nothing may append
+// to it any more.
+func (s *Sender) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	if s.count > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), min(readAllWait, s.opts.FlushDeadline))
+		s.readAll(ctx)
+		cancel()
+	}
+	err := s.queues.Close()
+	s.deduper.Stop()
+	if err != nil {
+		return fmt.Errorf("remote_write: %w", err)
+	}
+	return nil
+}
+
+// readAll returns once each queue has read the log to its end. A queue takes a notification
+// only while it does not read, and then reads to the end; one that takes two has therefore
+// read everything that was written before the first. Commits notify the queues, too, but a
+// queue that is just about to end its reading misses the notification and would read the
+// rest seconds later.
+func (s *Sender) readAll(ctx context.Context) {
+	taken, before := 0, s.skipped()
+	for taken < 2 && ctx.Err() == nil {
+		s.queues.Notify()
+		after := s.skipped()
+		if after == before {
+			taken++
+			continue
+		}
+		before = after
+		select {
+		case <-time.After(readAllEvery):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// skipped returns the number of notifications that the queues did not take.
+func (s *Sender) skipped() (sum float64) {
+	families, err := s.reg.Gather()
+	if err != nil && len(families) == 0 {
+		return 0
+	}
+	for _, family := range families {
+		if family.GetName() == skippedMetric {
+			for _, m := range family.GetMetric() {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
@@ -19,6 +20,7 @@ type HandlerOptions struct {
 	Sets                []*Set // nil: the default set and those of RegisterSet
 	ProcessMetrics      bool   // expose the metrics of WriteProcessMetrics as well
 	Metadata            bool   // HELP and TYPE lines in the text formats, regardless of ExposeMetadata; other formats always have them
+	LeBuckets           bool   // NewHistogram's in OpenMetrics and protobuf as histograms with le, see Histogram
 	CreatedLines        bool   // _created lines in OpenMetrics; protobuf always has the created timestamp
 	MaxRequestsInFlight int    // further scrapes get status 503; 0: 16
 
@@ -40,10 +42,12 @@ func (s *Set) Handler() http.Handler { return NewHandler(HandlerOptions{Sets: []
 // escapes UTF-8 names with the requested escaping scheme, by default with underscores,
 // and compresses the response if the request accepts gzip. It responds to GET and HEAD.
 //
-// Scrapes of the same format that overlap share one page. A page is complete before its
-// first byte is sent; a failure gets status 500.
+// Scrapes of the same format that overlap share one page. A page up to 4 MiB (as sent) is
+// complete before its first byte is sent, so that a failure gets status 500. A larger one is
+// sent in pieces, unless another scrape shares it; a failure then cuts the connection. A
+// client that does not read for a minute is disconnected, if the server has no WriteTimeout.
 func NewHandler(opts HandlerOptions) http.Handler {
-	if opts.MaxRequestsInFlight == 0 {
+	if opts.MaxRequestsInFlight <= 0 {
 		opts.MaxRequestsInFlight = 16
 	}
 	h := &handler{HandlerOptions: opts, types: map[exposition.Form][]string{}}
@@ -63,11 +67,15 @@ type handler struct {
 
 // sharedPage is one page, rendered by one scrape and sent by all scrapes that share it.
 type sharedPage struct {
-	key   pageKey
-	done  sync.RWMutex // locked while the page is rendered
-	users int          // guarded by the handler's mu
-	body  []byte
-	err   error
+	handler *handler
+	client  http.ResponseWriter // of the scrape that renders
+	server  *http.Server        // of that scrape; may be nil
+	sent    bool                // the page is sent while it is rendered
+	key     pageKey
+	done    sync.RWMutex // locked while the page is rendered
+	users   int          // guarded by the handler's mu
+	body    []byte
+	err     error
 }
 
 type pageKey struct {
@@ -77,13 +85,83 @@ type pageKey struct {
 
 const (
 	freeMax = 4
-	bodyMax = 8 << 20 // a larger one is not reused
+	bodyMax = 4 << 20 // a longer page is sent while it is rendered, if no other scrape shares it
 )
 
-// Write appends to the page.
+// Write appends to the page, or sends it if it is long and no other scrape shares it.
 func (f *sharedPage) Write(p []byte) (int, error) {
+	if !f.sent && len(f.body)+len(p) > bodyMax && f.handler.unshare(f) {
+		f.handler.head(f.client.Header(), f.key)
+		f.sent = true
+		if err := f.send(f.body); err != nil {
+			return 0, err
+		}
+		f.body = f.body[:0]
+	}
+	if f.sent {
+		if err := f.send(p); err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	}
 	f.body = append(f.body, p...)
 	return len(p), nil
+}
+
+// send writes to the client of the scrape that renders.
+func (f *sharedPage) send(p []byte) error {
+	extendDeadline(f.client, f.server)
+	_, err := f.client.Write(p)
+	return err
+}
+
+const (
+	writeTimeout = time.Minute
+	smallBody    = 64 << 10 // fits into the buffers of a connection
+	pieceBytes   = 1 << 20
+)
+
+// extendDeadline gives a client another minute, unless the server has a WriteTimeout.
+func extendDeadline(w http.ResponseWriter, server *http.Server) {
+	if server != nil && server.WriteTimeout <= 0 {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // not every writer supports it
+	}
+}
+
+// clearDeadline ends the deadlines of extendDeadline.
+func clearDeadline(w http.ResponseWriter, server *http.Server) {
+	if server != nil && server.WriteTimeout <= 0 {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+	}
+}
+
+// sendBody writes a whole page to a client. An error means that the client has disconnected.
+func sendBody(w http.ResponseWriter, server *http.Server, body []byte) {
+	if len(body) <= smallBody {
+		_, _ = w.Write(body)
+		return
+	}
+	defer clearDeadline(w, server)
+	for len(body) > 0 {
+		n := min(len(body), pieceBytes)
+		extendDeadline(w, server)
+		if _, err := w.Write(body[:n]); err != nil {
+			return
+		}
+		body = body[n:]
+	}
+}
+
+// unshare takes a page off those that further scrapes may share. It returns false if one
+// does already.
+func (h *handler) unshare(f *sharedPage) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if f.users != 1 || f.client == nil {
+		return false
+	}
+	h.running = slices.DeleteFunc(h.running, func(other *sharedPage) bool { return other == f })
+	return true
 }
 
 // Header values; all responses share these slices, which never change.
@@ -109,17 +187,24 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 		defer h.leave(f)
+		server, _ := req.Context().Value(http.ServerContextKey).(*http.Server)
 		if first {
+			f.client, f.server = w, server
 			h.render(f)
 		}
 		f.done.RLock() // waits for the renderer
 		defer f.done.RUnlock()
-		if f.err != nil {
+		switch {
+		case f.err != nil && f.sent:
+			panic(http.ErrAbortHandler) // the page must not look complete
+		case f.err != nil:
 			http.Error(w, "metrics: "+f.err.Error(), http.StatusInternalServerError)
-			return
+		case f.sent:
+			clearDeadline(w, server)
+		default:
+			h.head(header, key)
+			sendBody(w, server, f.body)
 		}
-		h.head(header, key)
-		_, _ = w.Write(f.body) // an error means that the client has disconnected
 		return
 	}
 	h.head(header, key)
@@ -151,9 +236,9 @@ func (h *handler) join(key pageKey) (f *sharedPage, first bool) {
 	if n := len(h.free); n > 0 {
 		f, h.free = h.free[n-1], h.free[:n-1]
 	} else {
-		f = &sharedPage{}
+		f = &sharedPage{handler: h}
 	}
-	f.key, f.users, f.err, f.body = key, 1, errPanicked, f.body[:0]
+	f.key, f.users, f.err, f.body, f.sent = key, 1, errPanicked, f.body[:0], false
 	f.done.Lock()
 	h.running = append(h.running, f)
 	return f, true
@@ -165,7 +250,10 @@ func (h *handler) leave(f *sharedPage) {
 	defer h.mu.Unlock()
 	h.scrapes--
 	f.users--
-	if f.users == 0 && len(h.free) < freeMax && cap(f.body) <= bodyMax {
+	if f.users == 0 {
+		f.client, f.server = nil, nil
+	}
+	if f.users == 0 && len(h.free) < freeMax && cap(f.body) <= 2*bodyMax {
 		h.free = append(h.free, f)
 	}
 }
@@ -187,8 +275,7 @@ func (h *handler) render(f *sharedPage) {
 	if e := zw.Close(); err == nil {
 		err = e
 	}
-	zw.Reset(io.Discard) // drop the reference to f
-	gzips.Put(zw)
+	putGzip(zw)
 	f.err = err
 }
 
@@ -217,6 +304,11 @@ func getGzip(w io.Writer) *gzip.Writer {
 	}
 	zw, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is valid
 	return zw
+}
+
+func putGzip(zw *gzip.Writer) {
+	zw.Reset(io.Discard) // drops the reference to the writer
+	gzips.Put(zw)
 }
 
 // acceptsGzip reports whether Accept-Encoding has gzip, or else *, with a quality above

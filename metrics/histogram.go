@@ -18,6 +18,12 @@ import (
 // cumulative; the function prometheus_buckets of MetricsQL converts them. Nothing is
 // written before the first value.
 //
+// OpenMetrics and protobuf have no such type: there its three families, name_bucket, name_sum
+// and name_count, have the type unknown. They may be summed by vmrange, but PromQL's
+// histogram_quantile needs le. With HandlerOptions.LeBuckets these formats have a histogram
+// with 82 buckets instead, three for each power of ten, always all of them. For Prometheus
+// prefer NewPrometheusHistogram, with bounds of your own, or NewNativeHistogram.
+//
 // The zero Histogram is ready for use but belongs to no set.
 type Histogram struct {
 	named
@@ -163,41 +169,39 @@ func (h *Histogram) appendTo(dst []byte) []byte {
 	return appendUint(appendNumber(dst, h.sumPrefix, h.sum), h.countPrefix, h.count)
 }
 
-// read converts vmrange buckets to cumulative ones, because OpenMetrics and protobuf have
-// no ranges. A range that does not adjoin the one before gets a second bucket at its lower
-// bound, because there are no values between the two.
+// read returns the ranges or, for a page with le buckets, cumulative buckets whose bounds
+// are ends of ranges and the same for every histogram, so that they may be summed.
 func (h *Histogram) read(m *exposition.Metric) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !m.LeBuckets {
+		m.Reset(exposition.Ranges)
+		m.Count, m.Sum = h.count, h.sum
+		h.visit(func(vmrange string, n uint64) {
+			m.Ranges = append(m.Ranges, exposition.Range{VMRange: vmrange, Count: n})
+		})
+		return h.count > 0
+	}
 	m.Reset(exposition.Histogram)
 	m.Count, m.Sum = h.count, h.sum
 	ranges.once.Do(ranges.fill)
-	upTo, last := h.lower, -1
-	if h.lower > 0 {
-		m.Buckets = append(m.Buckets, exposition.Bucket{Upper: ranges.bounds[0], Count: upTo})
-		last = 0
-	}
+	upTo := h.lower
+	m.Buckets = append(m.Buckets, exposition.Bucket{Upper: ranges.bounds[0], Count: upTo})
 	for i, d := range h.decades {
-		if d == nil {
-			continue
-		}
-		for j, n := range d {
-			if n == 0 {
-				continue
+		for j := range bucketsPerDecade {
+			if d != nil {
+				upTo += d[j]
 			}
-			at := i*bucketsPerDecade + j
-			if at != last {
-				m.Buckets = append(m.Buckets, exposition.Bucket{Upper: ranges.bounds[at], Count: upTo})
+			if end := j + 1; end%rangesPerLe == 0 {
+				m.Buckets = append(m.Buckets, exposition.Bucket{Upper: ranges.bounds[i*bucketsPerDecade+end], Count: upTo})
 			}
-			upTo, last = upTo+n, at+1
-			m.Buckets = append(m.Buckets, exposition.Bucket{Upper: ranges.bounds[last], Count: upTo})
 		}
-	}
-	if h.upper > 0 && last != rangeBuckets {
-		m.Buckets = append(m.Buckets, exposition.Bucket{Upper: ranges.bounds[rangeBuckets], Count: upTo})
 	}
 	return h.count > 0
 }
+
+// rangesPerLe is the number of ranges in a bucket with le: three buckets a decade, 82 in all.
+const rangesPerLe = 6
 
 const (
 	lowerRange = "0...1.000e-09"

@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +35,8 @@ type PushOptions struct {
 	// to 30 seconds; half of the delay is random jitter. 0 means 100 ms. A push ended by
 	// ctx or by the interval is not retried.
 	MinBackoff time.Duration
+	// Client sends the requests; nil: http.DefaultClient.
+	Client *http.Client
 	// WaitGroup, if not nil, counts the push goroutine until it has ended.
 	WaitGroup *sync.WaitGroup
 }
@@ -213,9 +214,10 @@ func (p *pusher) push(ctx context.Context, writeMetrics func(w io.Writer)) error
 	}
 	if !p.options.DisableCompression {
 		var zipped bytes.Buffer
-		zw := gzip.NewWriter(&zipped)
+		zw := getGzip(&zipped)
 		_, _ = zw.Write(body) // a bytes.Buffer returns no errors
 		_ = zw.Close()
+		putGzip(zw)
 		body = zipped.Bytes()
 	}
 	p.pushes.Inc()
@@ -264,7 +266,11 @@ func (p *pusher) send(ctx context.Context, body []byte) error {
 	}
 	req.Header = p.header.Clone()
 	start := time.Now()
-	resp, err := http.DefaultClient.Do(req)
+	client := p.options.Client
+	if client == nil {
+		client = http.DefaultClient
+	}
+	resp, err := client.Do(req)
 	p.duration.UpdateDuration(start)
 	if errors.Is(err, context.Canceled) { // by the caller: not a failure of the receiver
 		return pushError{fmt.Sprintf("cannot push metrics to %q: %s", p.redacted, err), err, false}

@@ -15,6 +15,8 @@ import (
 // that each occurs once. Of two metrics with one name it writes the one of the first set.
 type renderer struct {
 	enc   exposition.Encoder
+	sums  exposition.Encoder // of a family of ranges: name_sum and name_count
+	count exposition.Encoder
 	m     exposition.Metric
 	lines exposition.Lines
 	names exposition.Rewriter
@@ -23,6 +25,9 @@ type renderer struct {
 	extra page     // text that is converted to another format
 	open  []string // families whose names may be prefixes of the next ones
 	text  []byte
+
+	suffixed []byte            // the name of a family with a suffix
+	one      exposition.Metric // of one of the families of ranges
 }
 
 // view is the state of a scrape within one set.
@@ -34,7 +39,9 @@ type view struct {
 
 var renderers sync.Pool
 
-const rendererMax = 4 << 20 // a renderer with larger buffers is not pooled
+// rendererMax is the size of buffers up to which a renderer is reused, until the next but
+// one garbage collection. Protobuf needs a family as one piece: 64 MiB are 400,000 members.
+const rendererMax = 64 << 20
 
 func getRenderer() *renderer {
 	if r, ok := renderers.Get().(*renderer); ok {
@@ -44,7 +51,7 @@ func getRenderer() *renderer {
 }
 
 func putRenderer(r *renderer) {
-	if cap(r.enc.Page) > rendererMax || cap(r.extra.b) > rendererMax {
+	if cap(r.enc.Page)+cap(r.sums.Page)+cap(r.count.Page) > rendererMax || cap(r.extra.b) > rendererMax {
 		return
 	}
 	clear(r.views[:cap(r.views)])
@@ -58,6 +65,7 @@ func putRenderer(r *renderer) {
 // render writes the page of a handler without WriteExtra's output and EndOfPage.
 func (r *renderer) render(w io.Writer, form exposition.Form, o *HandlerOptions) error {
 	r.enc.Form, r.enc.Created, r.enc.Page = form, o.CreatedLines, r.enc.Page[:0]
+	r.sums.Form, r.count.Form, r.m.LeBuckets = form, form, o.LeBuckets
 	if o.Sets != nil {
 		r.sets = append(r.sets, o.Sets...)
 	} else {
@@ -96,14 +104,17 @@ func (r *renderer) renderText(w io.Writer, own int, o *HandlerOptions) error {
 func (r *renderer) renderTextSets(w io.Writer, described bool) error {
 	r.enter()
 	defer r.leave()
-	p, family, last := &r.extra, "", ""
+	p, family, last, lastQuantiles := &r.extra, "", "", ""
 	for s, m := r.next(); s != nil; s, m = r.next() {
 		if name := m.fullName(); len(r.sets) > 1 {
-			if _, first := m.metric.(*quantileLines); !first && name == last {
-				continue
-			} else if !first {
-				last = name
+			before := &last
+			if _, quantiles := m.metric.(*quantileLines); quantiles {
+				before = &lastQuantiles
 			}
+			if name == *before {
+				continue
+			}
+			*before = name
 		}
 		before := len(p.b)
 		if described {
@@ -161,7 +172,7 @@ func (r *renderer) renderFamilySets(w io.Writer) error {
 	end := func() error {
 		if begun {
 			begun = false
-			r.enc.End()
+			r.end(kind)
 		}
 		if len(r.enc.Page) >= pageFlush {
 			return r.flush(w)
@@ -183,15 +194,19 @@ func (r *renderer) renderFamilySets(w io.Writer) error {
 			begun, kind = true, r.m.Type
 			r.begin(s, name, family, kind)
 		} else if r.m.Type != kind {
-			mixedFamilies.Do(func() {
+			if mixedFamilies.first(family) {
 				log.Printf("ERROR: metrics: %q has another type than its family and is omitted from OpenMetrics and protobuf", name)
-			})
+			}
 			continue
 		}
 		last = name
 		_, labels := exposition.Split(name)
 		r.m.Labels, r.m.CreatedMS = append(r.m.Labels, labels...), m.createdMS
-		r.enc.Add(&r.m)
+		if kind == exposition.Ranges {
+			r.addRanges(labels)
+		} else {
+			r.enc.Add(&r.m)
+		}
 		if len(r.enc.Page) >= pageFlush && r.enc.Form.Format != exposition.Protobuf { // whose families are one piece
 			if err := r.flush(w); err != nil {
 				return err
@@ -204,8 +219,8 @@ func (r *renderer) renderFamilySets(w io.Writer) error {
 	return r.flush(w)
 }
 
-// mixedFamilies limits the log to one message, because the condition is permanent.
-var mixedFamilies = sync.Once{}
+// mixedFamilies has the families with metrics of several types, each logged once.
+var mixedFamilies = loggedNames{}
 
 func (r *renderer) begin(s *Set, name, family string, kind exposition.Type) {
 	plain, _ := exposition.Split(name)
@@ -222,7 +237,53 @@ func (r *renderer) begin(s *Set, name, family string, kind exposition.Type) {
 		r.text = append(exposition.AppendUnescaped(r.text[:0], r.text[:n]), r.text[n:]...)
 		n, h = len(r.text)-len(d.help)-len(d.unit), len(r.text)-len(d.unit)
 	}
-	r.enc.Begin(r.text[:n], r.text[n:h], r.text[h:], kind, taken)
+	if kind == exposition.Ranges {
+		r.beginRanges(r.text[:n], r.text[n:h], r.text[h:])
+	} else {
+		r.enc.Begin(r.text[:n], r.text[n:h], r.text[h:], kind, taken)
+	}
+}
+
+// end ends a family.
+func (r *renderer) end(kind exposition.Type) {
+	r.enc.End()
+	if kind == exposition.Ranges {
+		for _, e := range [...]*exposition.Encoder{&r.sums, &r.count} {
+			e.End()
+			r.enc.Page = append(r.enc.Page, e.Page...)
+		}
+	}
+}
+
+// beginRanges begins the three families of a family of ranges.
+func (r *renderer) beginRanges(name, help, unit []byte) {
+	r.sums.Page, r.count.Page = r.sums.Page[:0], r.count.Page[:0]
+	for _, f := range [...]struct {
+		e      *exposition.Encoder
+		suffix string
+	}{{&r.enc, "_bucket"}, {&r.sums, "_sum"}, {&r.count, "_count"}} {
+		r.suffixed = append(append(r.suffixed[:0], name...), f.suffix...)
+		f.e.Begin(r.suffixed, help, unit, exposition.Unknown, false)
+	}
+}
+
+// addRanges adds the ranges of m to their families.
+func (r *renderer) addRanges(labels string) {
+	one := &r.one
+	for _, x := range r.m.Ranges {
+		one.Reset(exposition.Unknown)
+		one.Labels, one.Value = append(one.Labels, labels...), float64(x.Count)
+		if len(labels) > 0 {
+			one.Labels = append(one.Labels, ',')
+		}
+		one.Labels = append(append(append(one.Labels, `vmrange="`...), x.VMRange...), '"')
+		r.enc.Add(one)
+	}
+	one.Reset(exposition.Unknown)
+	one.Labels, one.Value = append(one.Labels, labels...), r.m.Sum
+	r.sums.Add(one)
+	one.Value = float64(r.m.Count)
+	r.count.Add(one)
 }
 
 // enter and leave lock and unlock all sets. No lock is awaited while another is held.

@@ -18,12 +18,13 @@ import (
 type Set struct {
 	// Registration takes mu only and appends to metrics. A scrape takes mainScrape or, if
 	// another scrape holds it, otherScrapes for reading, and iterates over sorted. If
-	// metrics were added or removed since the last scrape, it first sorts them under all
-	// locks. A scrape does not allocate: registration has allocated the memory.
+	// metrics were added or removed since the last scrape, it first sorts them, in place if
+	// no scrape holds a lock, else in a copy: a client that does not read keeps its scrape's
+	// locks, but not the memory of what is removed later. A scrape that is alone does not
+	// allocate: registration has allocated the memory.
 	mainScrape    sync.Mutex   // held by one scrape; taken with TryLock only
 	page          page         // of the scrape that holds mainScrape
 	otherScrapes  sync.RWMutex // read-locked by further overlapping scrapes
-	sorted        []entry      // what scrapes iterate over: metrics, as of the last call of order
 	changed       atomic.Bool
 	hasNonClassic atomic.Bool                         // some name needs quotes or escaping
 	writers       atomic.Pointer[[]func(w io.Writer)] // copied on write
@@ -37,7 +38,9 @@ type Set struct {
 	index   index
 	metrics []entry // the first ordered entries are sorted
 	ordered int
+	sorted  []entry             // what scrapes iterate over: metrics, as of the last call of order
 	removed map[metric]struct{} // removed, but still in metrics
+	vectors []resetter          // to be emptied by UnregisterAllMetrics
 }
 
 // entry is a metric and its creation time.
@@ -72,8 +75,13 @@ func NewSet() *Set { return &Set{} }
 // add appends a metric. The caller holds mu.
 func (s *Set) add(m metric) {
 	s.index.add(m)
-	if n := len(s.metrics); n+2 > cap(s.metrics) {
-		s.metrics = append(make([]entry, 0, n+n/8+8), s.metrics...) // grow less than append would
+	// A merge of sorted and new metrics uses as many free entries as there are new ones.
+	n, merged := len(s.metrics), 0
+	if s.ordered > 0 {
+		merged = n + 2 - s.ordered
+	}
+	if n+2+merged > cap(s.metrics) {
+		s.metrics = append(make([]entry, 0, n+n/8+8+merged), s.metrics...) // grow less than append would
 	}
 	now := time.Now().UnixMilli()
 	if sm, ok := m.(*Summary); ok {
@@ -97,7 +105,14 @@ func (s *Set) markRemoved(m metric) {
 		sm.stop()
 	}
 	s.changed.Store(true)
+	// Without scrapes nothing else frees removed metrics.
+	if n := len(s.removed); n > removedMax && n > len(s.metrics)/2 {
+		s.orderLocked()
+	}
 }
+
+// removedMax is the number of removed metrics that may wait for the next scrape in any set.
+const removedMax = 64
 
 // WritePrometheus writes all metrics to w in text format 0.0.4, and then calls the
 // registered writers. It stops at the first error of w.
@@ -108,12 +123,59 @@ func (s *Set) WritePrometheus(w io.Writer) {
 	s.runWriters(w)
 }
 
+// runWriters calls the registered writers. A last line without a line break gets one, as it
+// would else be joined with the first line of the next writer.
 func (s *Set) runWriters(w io.Writer) {
-	if writers := s.writers.Load(); writers != nil {
-		for _, write := range *writers {
-			write(w)
-		}
+	writers := s.writers.Load()
+	if writers == nil {
+		return
 	}
+	l := getLineWriter(w)
+	defer putLineWriter(l)
+	for _, write := range *writers {
+		write(l)
+		l.endLine()
+	}
+}
+
+// lineWriter passes text to w and knows whether its last line has ended.
+type lineWriter struct {
+	w    io.Writer
+	open bool
+}
+
+// Write implements io.Writer.
+func (l *lineWriter) Write(p []byte) (int, error) {
+	if n := len(p); n > 0 {
+		l.open = p[n-1] != '\n'
+	}
+	return l.w.Write(p)
+}
+
+func (l *lineWriter) endLine() {
+	if l.open {
+		_, _ = l.w.Write(lineBreak) // the next write returns the error too
+		l.open = false
+	}
+}
+
+var lineBreak = []byte{'\n'}
+
+// lineWriters is a pool.
+var lineWriters sync.Pool
+
+func getLineWriter(w io.Writer) *lineWriter {
+	l, ok := lineWriters.Get().(*lineWriter)
+	if !ok {
+		l = &lineWriter{}
+	}
+	l.w, l.open = w, false
+	return l
+}
+
+func putLineWriter(l *lineWriter) {
+	l.w = nil
+	lineWriters.Put(l)
 }
 
 // write writes all metrics. It omits the metadata of families in seen and adds the ones it
@@ -150,7 +212,9 @@ func (s *Set) enter() (entries []entry, p *page) {
 		s.sweep()
 	}
 	if s.changed.Load() {
-		entries = s.order()
+		s.mu.Lock()
+		s.orderLocked()
+		s.mu.Unlock()
 	}
 	if s.mainScrape.TryLock() {
 		p = &s.page
@@ -158,9 +222,9 @@ func (s *Set) enter() (entries []entry, p *page) {
 		s.otherScrapes.RLock()
 		p = getPage()
 	}
-	if entries == nil {
-		entries = s.sorted
-	}
+	s.mu.Lock()
+	entries = s.sorted
+	s.mu.Unlock()
 	return entries, p
 }
 
@@ -186,6 +250,9 @@ func (s *Set) sweep() {
 
 // sweeper is a vector with expiry.
 type sweeper interface{ sweep(now time.Time) }
+
+// resetter is a vector.
+type resetter interface{ Reset() }
 
 func (s *Set) expire(v sweeper) {
 	s.mu.Lock()
@@ -229,37 +296,42 @@ func (s *Set) descriptionOf(family string) description {
 	return description{}
 }
 
-// order updates sorted. If another scrape is iterating over it, which is rare, order
-// returns a sorted copy instead.
-func (s *Set) order() (late []entry) {
-	alone := s.mainScrape.TryLock()
-	if alone {
+// orderLocked updates sorted. The caller holds mu. If a scrape is iterating over metrics,
+// which is rare, they are copied.
+func (s *Set) orderLocked() {
+	if alone := s.mainScrape.TryLock(); !alone {
+		s.copyMetrics()
+	} else {
 		defer s.mainScrape.Unlock()
 		if alone = s.otherScrapes.TryLock(); alone {
 			defer s.otherScrapes.Unlock()
+		} else {
+			s.copyMetrics()
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !alone {
-		late, _ = sortEntries(slices.Clone(s.metrics), s.ordered, s.removed)
-		return late
-	}
 	s.metrics, s.ordered = sortEntries(s.metrics, s.ordered, s.removed)
-	clear(s.removed)
+	if len(s.removed) > removedMax {
+		s.removed = nil // a map keeps the memory of its greatest size
+	} else {
+		clear(s.removed)
+	}
 	s.sorted = s.metrics
 	s.changed.Store(false)
-	return nil
+}
+
+func (s *Set) copyMetrics() {
+	n := len(s.metrics)
+	s.metrics = append(make([]entry, 0, n+n/8+8+n-s.ordered), s.metrics...)
 }
 
 // sortEntries removes the entries in removed from metrics and sorts the rest in place. The
-// first n entries are sorted already. A few new entries are inserted; with many it sorts
-// all.
-func sortEntries(metrics []entry, n int, gone map[metric]struct{}) ([]entry, int) {
-	if len(gone) > 0 {
+// first n entries are sorted already: the others are inserted if they are few, or sorted
+// and merged, which uses as many free entries behind metrics.
+func sortEntries(metrics []entry, n int, removed map[metric]struct{}) ([]entry, int) {
+	if len(removed) > 0 {
 		kept, sorted := metrics[:0], n
 		for i, m := range metrics {
-			if _, there := gone[m.metric]; !there {
+			if _, there := removed[m.metric]; !there {
 				kept = append(kept, m)
 			} else if i < sorted {
 				n--
@@ -269,8 +341,11 @@ func sortEntries(metrics []entry, n int, gone map[metric]struct{}) ([]entry, int
 		metrics = kept
 	}
 	const few = 16
-	if len(metrics)-n > few {
-		slices.SortFunc(metrics, compareEntries)
+	if added := metrics[n:]; len(added) > few {
+		slices.SortFunc(added, compareEntries)
+		if n > 0 {
+			merge(metrics, n)
+		}
 		return metrics, len(metrics)
 	}
 	for ; n < len(metrics); n++ {
@@ -280,6 +355,22 @@ func sortEntries(metrics []entry, n int, gone map[metric]struct{}) ([]entry, int
 		metrics[at] = m
 	}
 	return metrics, n
+}
+
+// merge merges the sorted metrics[:n] and metrics[n:].
+func merge(metrics []entry, n int) {
+	added := append(metrics[len(metrics):], metrics[n:]...) // in the free entries, if they suffice
+	old, at := n-1, len(metrics)-1
+	for i := len(added) - 1; i >= 0; at-- {
+		if old >= 0 && compareEntries(metrics[old], added[i]) > 0 {
+			metrics[at] = metrics[old]
+			old--
+		} else {
+			metrics[at] = added[i]
+			i--
+		}
+	}
+	clear(added)
 }
 
 func compareEntries(a, b entry) int { return compare(a.metric, b.metric) }

@@ -175,10 +175,11 @@ func (s *Set) UnregisterMetric(name string) bool {
 	return true
 }
 
-// UnregisterAllMetrics removes all metrics and all registered writers from the set.
+// UnregisterAllMetrics removes all metrics and all registered writers from the set. Its
+// vectors are empty then: With creates their members again.
 func (s *Set) UnregisterAllMetrics() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	vectors := s.vectors
 	for _, m := range s.index.slots {
 		if m != nil {
 			s.markRemoved(m)
@@ -186,6 +187,10 @@ func (s *Set) UnregisterAllMetrics() {
 	}
 	s.index = index{}
 	s.writers.Store(nil)
+	s.mu.Unlock()
+	for _, v := range vectors { // they lock their set
+		v.Reset()
+	}
 }
 
 // ListMetricNames returns the names of all metrics, sorted.

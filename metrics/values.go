@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"fmt"
+	"log"
 	"math"
 	"strconv"
 	"sync"
@@ -122,6 +123,31 @@ type Gauge struct {
 	callback func() float64
 }
 
+// panicked has the names of gauges whose callback has panicked, each logged once.
+var panicked = loggedNames{}
+
+// loggedNames limits a log line to one for each name, and to namesMax names.
+type loggedNames struct {
+	mu    sync.Mutex
+	names map[string]struct{}
+}
+
+const namesMax = 1000
+
+// first reports whether the name was not logged before.
+func (l *loggedNames) first(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, there := l.names[name]; there || len(l.names) >= namesMax {
+		return false
+	}
+	if l.names == nil {
+		l.names = map[string]struct{}{}
+	}
+	l.names[name] = struct{}{}
+	return true
+}
+
 // Get returns the value, which is the result of the callback if the gauge has one.
 func (g *Gauge) Get() float64 {
 	if g.callback != nil {
@@ -172,9 +198,17 @@ func (g *Gauge) read(m *exposition.Metric) bool {
 }
 
 // safeCall sets v to the result of the callback, for a scrape. It returns false if the
-// callback panics, because no caller of a scrape can handle the panic.
+// callback panics, because no caller of a scrape can handle the panic. The first panic of a
+// gauge is logged.
 func (g *Gauge) safeCall(v *float64) (ok bool) {
-	defer func() { ok = recover() == nil }()
+	defer func() {
+		if reason := recover(); reason != nil {
+			ok = false
+			if panicked.first(g.name) {
+				log.Printf("ERROR: metrics: the callback of gauge %q panicked, so that it has no value: %v", g.name, reason)
+			}
+		}
+	}()
 	*v = g.callback()
 	return true
 }

@@ -3,6 +3,7 @@ package metrics
 import (
 	"fmt"
 	"hash/maphash"
+	"log"
 	"maps"
 	"slices"
 	"strings"
@@ -22,7 +23,8 @@ import (
 //
 // A vector has at most DefaultMaxSeries members, or as many as Limit allows, which bounds
 // its memory. Beyond that, With returns one shared member whose label values are all
-// "overflow", so that no update is lost. Delete removes a member, Expire removes unused
+// "overflow", so that no update is lost; metrics_vec_overflow_total{family="..."} counts these
+// lookups, and the first one is logged. Delete removes a member, Expire removes unused
 // members. A member that is unregistered from the set directly is no longer exposed, but
 // With still returns it.
 type Vec[M metric] struct {
@@ -37,8 +39,9 @@ type Vec[M metric] struct {
 	mu        sync.Mutex    // guards additions and removals
 	tombstone *member[M]    // marks slots of removed members
 	used      int           // slots in use, tombstones included
-	maxSeries int           // members
-	live      int           // members
+	maxSeries atomic.Int64  // members
+	live      atomic.Int64  // members
+	overflow  atomic.Pointer[overflowMember[M]]
 	idle      time.Duration
 	lastSweep time.Time // the last one
 }
@@ -57,6 +60,12 @@ type (
 const DefaultMaxSeries = 10_000
 
 const overflow = "overflow"
+
+// overflowMember is the shared member, and the counter of its lookups.
+type overflowMember[M metric] struct {
+	metric  M
+	lookups *Counter
+}
 
 type vecTable[M metric] struct {
 	slots []atomic.Pointer[member[M]] // a power of two, at most half full
@@ -148,9 +157,19 @@ func newVec[M metric](s *Set, name, help string, labels []string, create func(na
 	if len(labels) == 0 || !isValidUTF8Name(name) {
 		panic(fmt.Errorf("BUG: invalid metric name %q or no labels", name))
 	}
-	v := &Vec[M]{set: s, name: name, create: create, seed: maphash.MakeSeed(), maxSeries: DefaultMaxSeries, tombstone: &member[M]{}}
+	v := &Vec[M]{set: s, name: name, create: create, seed: maphash.MakeSeed(), tombstone: &member[M]{}}
+	v.maxSeries.Store(DefaultMaxSeries)
+	reserved := ""
+	switch any(*new(M)).(type) {
+	case *PrometheusHistogram:
+		reserved = "le"
+	case *Histogram:
+		reserved = "vmrange"
+	case *Summary:
+		reserved = "quantile"
+	}
 	for i, label := range labels {
-		if !isValidUTF8Name(label) || slices.Contains(labels[:i], label) {
+		if !isValidUTF8Name(label) || slices.Contains(labels[:i], label) || label == "__name__" || label == reserved {
 			panic(fmt.Errorf("BUG: metric %q: invalid label %q", name, label))
 		}
 		if !exposition.IsClassic(label) || strings.Contains(label, ":") {
@@ -158,7 +177,10 @@ func newVec[M metric](s *Set, name, help string, labels []string, create func(na
 		}
 		v.labels = append(v.labels, label)
 	}
-	s.Describe(name, help, "")
+	s.describe(name, help, "", true)
+	s.mu.Lock()
+	s.vectors = append(s.vectors, v)
+	s.mu.Unlock()
 	v.table.Store(&vecTable[M]{make([]atomic.Pointer[member[M]], 8)})
 	return v
 }
@@ -171,12 +193,22 @@ func quoted(name string) string {
 
 // Describe sets the text of the HELP line and the unit of a family. OpenMetrics has a
 // UNIT line only if the name of the family ends with the unit.
-func (s *Set) Describe(family, help, unit string) {
+func (s *Set) Describe(family, help, unit string) { s.describe(family, help, unit, false) }
+
+// describe is Describe. With keep, the unit is kept, and the help if there is no new one.
+func (s *Set) describe(family, help, unit string, keep bool) {
+	help, unit = strings.ToValidUTF8(help, "\uFFFD"), strings.ToValidUTF8(unit, "\uFFFD")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	texts := map[string]description{}
 	if old := s.descriptions.Load(); old != nil {
 		maps.Copy(texts, *old)
+	}
+	if old := texts[family]; keep {
+		unit = old.unit
+		if help == "" {
+			help = old.help
+		}
 	}
 	d := description{help, string(exposition.AppendQuoted(nil, help, false)), unit}
 	texts[family] = d
@@ -188,14 +220,13 @@ func (s *Set) Describe(family, help, unit string) {
 
 // Limit sets the maximum number of members and returns the vector.
 func (v *Vec[M]) Limit(seriesMax int) *Vec[M] {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.maxSeries = seriesMax
+	v.maxSeries.Store(int64(seriesMax))
 	return v
 }
 
 // Expire removes members that With has not returned for the idle time (or up to 1.5 times
-// as long), and returns the vector. Scrapes of the set do the removal. Callers must not
+// as long), and returns the vector. Scrapes of the set and the creation of members do the
+// removal. Callers must not
 // keep the result of With: updates of a removed member are lost. An idle time of 0 ends
 // expiry.
 func (v *Vec[M]) Expire(idle time.Duration) *Vec[M] {
@@ -213,10 +244,14 @@ func (v *Vec[M]) Expire(idle time.Duration) *Vec[M] {
 }
 
 // sweep removes members that were not looked up in the last two epochs. An epoch is half
-// the idle time. Scrapes call it.
+// the idle time. Scrapes and add call it.
 func (v *Vec[M]) sweep(now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.sweepLocked(now)
+}
+
+func (v *Vec[M]) sweepLocked(now time.Time) {
 	epoch := v.epoch.Load()
 	if epoch == 0 || now.Sub(v.lastSweep) < v.idle/2 {
 		return
@@ -237,6 +272,7 @@ func (v *Vec[M]) Delete(values ...string) bool {
 	if len(values) != len(v.labels) {
 		v.panicLabelCount(len(values))
 	}
+	values = validUTF8(values)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	table, hash := v.table.Load(), v.hash(values)
@@ -253,17 +289,35 @@ func (v *Vec[M]) Delete(values ...string) bool {
 	}
 }
 
+// Reset removes all members from the vector and its set.
+func (v *Vec[M]) Reset() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	table := v.table.Load()
+	for i := range table.slots {
+		if m := table.slots[i].Load(); m != nil && m != v.tombstone {
+			v.remove(table, i)
+		}
+	}
+	if o := v.overflow.Swap(nil); o != nil {
+		v.set.UnregisterMetric(o.metric.fullName())
+	}
+	v.used = 0
+	v.table.Store(&vecTable[M]{make([]atomic.Pointer[member[M]], 8)})
+}
+
 // remove removes the member in slot at. The caller holds mu.
 func (v *Vec[M]) remove(table *vecTable[M], at int) {
 	m := table.slots[at].Load()
 	table.slots[at].Store(v.tombstone)
-	v.live--
+	v.live.Add(-1)
 	v.set.UnregisterMetric(m.metric.fullName())
 }
 
 // With returns the member with these label values, in the order of the label names, and
 // creates it if there is none. It panics if the number of values differs from the number
-// of labels. It does not retain values.
+// of labels. It does not retain values. Bytes that are not UTF-8 are replaced with U+FFFD, as
+// Prometheus would reject the whole page.
 func (v *Vec[M]) With(values ...string) M {
 	if len(values) != len(v.labels) {
 		v.panicLabelCount(len(values))
@@ -275,7 +329,25 @@ func (v *Vec[M]) With(values ...string) M {
 		}
 		return m.metric
 	}
+	if o := v.overflow.Load(); o != nil && v.live.Load() >= v.maxSeries.Load() {
+		o.lookups.Inc()
+		return o.metric
+	}
 	return v.add(hash, values)
+}
+
+// validUTF8 returns values, or a copy without invalid UTF-8.
+func validUTF8(values []string) []string {
+	for i, value := range values {
+		if !utf8.ValidString(value) {
+			values = slices.Clone(values)
+			for ; i < len(values); i++ {
+				values[i] = strings.ToValidUTF8(values[i], "\uFFFD")
+			}
+			return values
+		}
+	}
+	return values
 }
 
 func (v *Vec[M]) panicLabelCount(n int) {
@@ -311,15 +383,21 @@ func (t *vecTable[M]) put(m *member[M]) {
 }
 
 func (v *Vec[M]) add(hash uint64, values []string) M {
+	if valid := validUTF8(values); &valid[0] != &values[0] {
+		values, hash = valid, v.hash(valid)
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if v.epoch.Load() != 0 {
+		v.sweepLocked(time.Now())
+	}
 	table := v.table.Load()
 	if m := table.find(hash, values); m != nil {
+		m.lastEpoch.Store(v.epoch.Load())
 		return m.metric // another goroutine has added it
 	}
-	if v.live >= v.maxSeries {
-		full := slices.Repeat([]string{overflow}, len(v.labels))
-		return getOrRegister(v.set, v.create(v.fullName(full)))
+	if v.live.Load() >= v.maxSeries.Load() {
+		return v.overflowMetric()
 	}
 	m := &member[M]{hash: hash, values: make([]string, len(values))}
 	for i, value := range values {
@@ -327,13 +405,13 @@ func (v *Vec[M]) add(hash uint64, values []string) M {
 	}
 	m.metric = getOrRegister(v.set, v.create(v.fullName(m.values)))
 	m.lastEpoch.Store(v.epoch.Load())
-	v.live++
+	v.live.Add(1)
 	if v.used++; 2*v.used <= len(table.slots) {
 		table.put(m)
 		return m.metric
 	}
 	size := 8
-	for size < 4*v.live {
+	for size < 4*int(v.live.Load()) {
 		size *= 2
 	}
 	fresh := &vecTable[M]{make([]atomic.Pointer[member[M]], size)}
@@ -343,9 +421,24 @@ func (v *Vec[M]) add(hash uint64, values []string) M {
 		}
 	}
 	fresh.put(m)
-	v.used = v.live
+	v.used = int(v.live.Load())
 	v.table.Store(fresh)
 	return m.metric
+}
+
+// overflowMetric returns the shared member. The caller holds mu.
+func (v *Vec[M]) overflowMetric() M {
+	o := v.overflow.Load()
+	if o == nil {
+		o = &overflowMember[M]{
+			metric:  getOrRegister(v.set, v.create(v.fullName(slices.Repeat([]string{overflow}, len(v.labels))))),
+			lookups: v.set.GetOrCreateCounter(`metrics_vec_overflow_total{family="` + string(exposition.AppendQuoted(nil, v.name, true)) + `"}`),
+		}
+		v.overflow.Store(o)
+		log.Printf("WARN: metrics: family %q has %d members, its limit: further label values share the member %q", v.name, v.maxSeries.Load(), overflow)
+	}
+	o.lookups.Inc()
+	return o.metric
 }
 
 // fullName returns the name of a member with its labels, escaped.

@@ -22,6 +22,9 @@ func TestVec_EscapesDescribesAndOverflows(t *testing.T) {
 	check(t, "page", text(s), `# HELP g
 # TYPE g gauge
 g{l="x"} 1
+# HELP metrics_vec_overflow_total
+# TYPE metrics_vec_overflow_total counter
+metrics_vec_overflow_total{family="requests_total"} 2
 # HELP requests_total Requests\nserved by \\.
 # TYPE requests_total counter
 requests_total{method="GET",path="a\"\\\nb"} 1

@@ -6,8 +6,17 @@ import (
 	"unicode/utf8"
 )
 
-// IsClassic reports whether a name needs neither quotes nor escaping. It accepts colons,
-// in label names too, as Prometheus' own libraries do.
+// IsClassicLabel is IsClassic for label names, which have no colons.
+func IsClassicLabel[T string | []byte](name T) bool {
+	for i := range len(name) {
+		if name[i] == ':' {
+			return false
+		}
+	}
+	return IsClassic(name)
+}
+
+// IsClassic reports whether the name of a metric needs neither quotes nor escaping.
 func IsClassic[T string | []byte](name T) bool {
 	for i := range len(name) {
 		c := name[i]
@@ -45,6 +54,21 @@ func AppendEscaped(dst, name []byte, scheme Scheme) []byte {
 			dst = append(dst, '_')
 		}
 		i += n
+	}
+	return dst
+}
+
+// AppendEscapedLabel is AppendEscaped for label names: colons are escaped too.
+func AppendEscapedLabel(dst, name []byte, scheme Scheme) []byte {
+	if scheme == AllowUTF8 || bytes.IndexByte(name, ':') < 0 {
+		return AppendEscaped(dst, name, scheme)
+	}
+	from := len(dst)
+	dst = AppendEscaped(dst, name, scheme)
+	for i := from; i < len(dst); i++ {
+		if dst[i] == ':' {
+			dst[i] = '_'
+		}
 	}
 	return dst
 }

@@ -13,11 +13,13 @@ type Lines struct {
 	lines []line
 	help  []byte
 	m     Metric
-	base  []byte // labels of the metric whose lines are being gathered
+	base  []byte // labels of the lines of a family, without bounds
 }
 
 // line is one sample.
 type line struct {
+	from, to                      int // of a histogram or summary: the labels without its bound are Lines.base[from:to]
+	bound                         float64
 	family, suffix, labels, value []byte
 	help                          []byte
 	kind                          Type
@@ -153,6 +155,9 @@ func labelsLen(text []byte) int {
 // encodeFamily gathers the lines of each metric.
 func (l *Lines) encodeFamily(e *Encoder, lines []line, kind Type) {
 	open := false
+	if kind == Histogram || kind == Summary {
+		l.group(lines, kind)
+	}
 	for i := range lines {
 		x := &lines[i]
 		if x.kind != kind {
@@ -173,7 +178,7 @@ func (l *Lines) encodeFamily(e *Encoder, lines []line, kind Type) {
 			e.Add(&l.m)
 			continue
 		}
-		bound, labels := l.cutBound(x.labels, kind)
+		labels := l.base[x.from:x.to]
 		if !open || !bytes.Equal(labels, l.m.Labels) {
 			if open {
 				e.Add(&l.m)
@@ -182,11 +187,26 @@ func (l *Lines) encodeFamily(e *Encoder, lines []line, kind Type) {
 			l.m.Reset(kind)
 			l.m.Labels = append(l.m.Labels, labels...)
 		}
-		l.m.take(x, bound, v)
+		l.m.take(x, x.bound, v)
 	}
 	if open {
 		e.Add(&l.m)
 	}
+}
+
+// group moves the lines with equal labels together; a writer may have grouped them by
+// suffix. Lines that are in groups already stay in their order.
+func (l *Lines) group(lines []line, kind Type) {
+	l.base = l.base[:0]
+	for i := range lines {
+		x := &lines[i]
+		x.from = len(l.base)
+		x.bound = l.cutBound(x.labels, kind)
+		x.to = len(l.base)
+	}
+	slices.SortStableFunc(lines, func(a, b line) int {
+		return bytes.Compare(l.base[a.from:a.to], l.base[b.from:b.to])
+	})
 }
 
 func (m *Metric) take(x *line, bound, v float64) {
@@ -204,18 +224,18 @@ func (m *Metric) take(x *line, bound, v float64) {
 	}
 }
 
-// cutBound takes the label le or quantile out of labels.
-func (l *Lines) cutBound(labels []byte, kind Type) (bound float64, others []byte) {
+// cutBound returns the value of the label le or quantile and appends the other labels to
+// base.
+func (l *Lines) cutBound(labels []byte, kind Type) (bound float64) {
 	tag := "le"
 	if kind == Summary {
 		tag = "quantile"
 	}
-	l.base = l.base[:0]
 	bound = math.Inf(1)
 	for text := labels; ; {
 		name, value, rest, ok := NextLabel(text)
 		if !ok {
-			return bound, l.base
+			return bound
 		}
 		if string(name) == tag {
 			if v, err := strconv.ParseFloat(string(value), 64); err == nil {

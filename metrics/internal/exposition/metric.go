@@ -14,6 +14,10 @@ const (
 	Histogram
 )
 
+// Ranges is the type of histograms with vmrange buckets. No format has it: they become
+// three families of type Unknown.
+const Ranges Type = 100
+
 // TypeNamed returns the type with the name of a TYPE line.
 func TypeNamed(text string) Type {
 	switch text {
@@ -43,6 +47,8 @@ type Metric struct {
 	CreatedMS   int64    // 0: unknown
 	TimestampMS int64    // 0: none
 	Native      Native
+	Ranges      []Range
+	LeBuckets   bool   // of the format: ranges become Buckets with fixed bounds; kept by Reset
 	texts       []byte // the labels of exemplars
 }
 
@@ -51,6 +57,12 @@ type Bucket struct {
 	Upper    float64
 	Count    uint64
 	Exemplar Exemplar
+}
+
+// Range is a bucket that is not cumulative, with its label value.
+type Range struct {
+	VMRange string
+	Count   uint64
 }
 
 // Quantile is one value of a summary.
@@ -78,6 +90,7 @@ func (m *Metric) Reset(t Type) {
 	n := m.Native
 	*m = Metric{
 		Type: t, Labels: m.Labels[:0], Buckets: m.Buckets[:0], Quantiles: m.Quantiles[:0], texts: m.texts[:0],
+		Ranges: m.Ranges[:0], LeBuckets: m.LeBuckets,
 		Native: Native{Indexes: n.Indexes[:0], Counts: n.Counts[:0]},
 	}
 }

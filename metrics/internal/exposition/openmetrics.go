@@ -142,10 +142,10 @@ func (e *Encoder) appendLabels(dst, text []byte) []byte {
 			dst = append(dst, ',')
 		}
 		first, text = false, rest
-		if IsClassic(name) {
+		if IsClassicLabel(name) {
 			dst = append(dst, name...)
 		} else {
-			e.text = AppendEscaped(e.text[:0], name, e.Form.Scheme)
+			e.text = AppendEscapedLabel(e.text[:0], name, e.Form.Scheme)
 			if e.Form.Scheme == AllowUTF8 {
 				dst = append(append(append(dst, '"'), e.text...), '"')
 			} else {

@@ -172,6 +172,20 @@ func TestWriter_IsNoLargerThanTheStandardLibrary(t *testing.T) {
 	}
 }
 
+// A block may end within a point. The next one begins with that point and is not searched as text.
+func TestFinder_PointsContinueInTheNextBlock(t *testing.T) {
+	data := matrix("counters", 1, 200, "")
+	buf := append(bytes.Clone(data), make([]byte, slackBytes)...)
+	for end := 1000; end < 1100; end++ {
+		var f finder
+		f.reset()
+		next := f.run(buf, 0, end, false)
+		if !f.inPoints || next > end || end-next > 2*tailBytes {
+			t.Fatalf("a block of %d bytes: %d were taken, within points: %v", end, next, f.inPoints)
+		}
+	}
+}
+
 func TestWriter_IncompressibleInputGrowsByFewBytes(t *testing.T) {
 	data := others()["random"]
 	if n := len(compress(t, NewWriter(nil), data, false)); n > len(data)+len(data)/1000+64 {

@@ -36,6 +36,22 @@ func TestFollows_OrdersLikeLabelsCompare(t *testing.T) {
 	})
 }
 
+// Whole labels are equal up to the end of one set or of both.
+func TestFollows_PrefixesAndEqualSets(t *testing.T) {
+	sets := []labels.Labels{
+		labels.EmptyLabels(), labels.FromStrings("a", "1"), labels.FromStrings("a", "1", "b", "2"), labels.FromStrings("a", "1", "b", "2", "c", "3"),
+		labels.FromStrings("a", "1", "b", "3"), labels.FromStrings("a", "12"), labels.FromStrings("a", "2", "b", "2"), labels.FromStrings("b", "2"),
+	}
+	for _, before := range sets {
+		for _, after := range sets {
+			got, err := Follows(Append(nil, before), Append(nil, after))
+			if want := labels.Compare(after, before); err != nil || got > 0 != (want > 0) || got < 0 != (want < 0) {
+				t.Errorf("%s before %s: %d, want %d; %v", before, after, got, want, err)
+			}
+		}
+	}
+}
+
 func TestFollows_InvalidLabelSetIsAnError(t *testing.T) {
 	set := func(pairs ...string) (dst []byte) {
 		for i := 0; i < len(pairs); i += 2 {

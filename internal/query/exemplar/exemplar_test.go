@@ -22,11 +22,14 @@ const (
 type testEnv struct {
 	results  []exemplar.QueryResult
 	err      error
+	open     error // of ExemplarQuerier
 	requests *profiles.MergeRequest
 	from     [2]int64
 }
 
-func (w *testEnv) ExemplarQuerier(context.Context) (storage.ExemplarQuerier, error) { return w, nil }
+func (w *testEnv) ExemplarQuerier(context.Context) (storage.ExemplarQuerier, error) {
+	return w, w.open
+}
 
 func (w *testEnv) Select(start, end int64, _ ...[]*labels.Matcher) ([]exemplar.QueryResult, error) {
 	w.from = [2]int64{start, end}
@@ -136,6 +139,7 @@ func TestFind_ErrorsNameTheCause(t *testing.T) {
 		"bad id":      {&testEnv{}, Request{ProfileID: "x"}, profiles.ErrBadRequest},
 		"bad label":   {&testEnv{results: []exemplar.QueryResult{{Exemplars: []exemplar.Exemplar{at(1, 1, "profile_id", "x")}}}}, Request{Selectors: metrics()}, profiles.ErrBadRequest},
 		"broken":      {&testEnv{err: broken}, Request{Selectors: metrics()}, broken},
+		"not open":    {&testEnv{open: broken}, Request{Selectors: metrics()}, broken},
 		"no flames":   {&testEnv{err: broken}, Request{ProfileID: first}, broken},
 	} {
 		if _, err := New(tt.w, tt.w).Find(context.Background(), tt.r); !errors.Is(err, tt.want) {

@@ -280,7 +280,7 @@ func (w *frontendScenario) compare(tenant int, q rangeQuery) (proofs int, err er
 	if w.identity.constant != "" {
 		header[w.identity.constant] = "1"
 	}
-	client := &http.Client{Timeout: 20 * time.Second, Transport: w.env.client.Transport}
+	client := &http.Client{Timeout: 60 * time.Second, Transport: w.env.client.Transport}
 	status, got, _, err := get(w.env.ctx, client, "http://"+w.http+"/api/v1/query_range", form, header)
 	if err != nil {
 		return 0, fmt.Errorf("tenant %d, %s: %w", tenant, q.expr, err)

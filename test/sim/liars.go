@@ -286,7 +286,7 @@ func (w *liarsScenario) start() error {
 	if w.http, err = freeAddress(); err != nil {
 		return err
 	}
-	args := []string{"query", "--http-address=" + w.http, "--grpc-address=127.0.0.1:0", "--store.response-timeout=1s", "--query.timeout=30s",
+	args := []string{"query", "--http-address=" + w.http, "--grpc-address=127.0.0.1:0", "--store.response-timeout=2s", "--query.timeout=30s",
 		"--endpoint=" + w.stores[1].address, pick(w.rng, "--endpoint=", "--endpoint-strict=") + w.stores[0].address}
 	if w.rng.IntN(2) == 0 {
 		args = append(args, "--query.replica-label=replica")

@@ -49,7 +49,7 @@ func (c *realCache) toggle() error {
 	if err := c.cmd.Start(); err != nil {
 		return err
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for {
 		conn, err := net.Dial("tcp", c.address)
 		if err == nil {

@@ -55,7 +55,7 @@ func (w *replicasScenario) start() error {
 		return err
 	}
 	args := []string{"query", "--http-address=" + w.http, "--grpc-address=127.0.0.1:0", "--query.replica-label=replica",
-		"--endpoint=" + w.pair[0].grpc, "--endpoint=" + w.pair[1].grpc, "--store.response-timeout=3s", "--query.timeout=30s"}
+		"--endpoint=" + w.pair[0].grpc, "--endpoint=" + w.pair[1].grpc, "--store.response-timeout=5s", "--query.timeout=30s"}
 	if w.rng.IntN(2) == 0 {
 		if w.stalled, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			return err
@@ -73,7 +73,7 @@ func (w *replicasScenario) start() error {
 
 // waitForStores returns once the querier lists both servers.
 func (w *replicasScenario) waitForStores() error {
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for {
 		body, _, err := api(w.env.ctx, w.env.client, "http://"+w.http+"/api/v1/stores", nil, nil)
 		if err == nil && strings.Contains(string(body), `"r0"`) && strings.Contains(string(body), `"r1"`) {

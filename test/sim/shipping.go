@@ -22,7 +22,7 @@ type shippingScenario struct {
 	bucket string
 }
 
-const shipTimeout = 45 * time.Second // a failed upload is retried after 2, 4, 8 and 16 s
+const shipTimeout = 90 * time.Second // a failed upload is retried after 2, 4, 8 and 16 s
 
 func newShippingScenario(e *environment, dir string, rng *rand.Rand) (scenario, error) {
 	bucket := filepath.Join(dir, "bucket")

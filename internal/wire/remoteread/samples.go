@@ -23,9 +23,11 @@ import (
 var errChanged = errors.New("series changed while they were read")
 
 // measuredSeries is what the first pass found of a series. In the head, series and
-// samples may be added before the second pass, which returns only what was measured.
+// samples may be added before the second pass, which returns only what was measured. A sample
+// that was added before the last one would take its place, which the last timestamp shows.
 type measuredSeries struct {
 	hash    uint64 // of the labels
+	lastMS  int64  // timestamp of the last sample
 	bytes   uint32 // of the encoded series, without tag and length
 	samples uint32
 }
@@ -153,6 +155,7 @@ func (s *Server) write(ctx context.Context, q *samplesQuery, e *encoder) error {
 		*e.plain = append(codec.AppendMessageHead(*e.plain, uint64(m.bytes)), set.Labels()...)
 		begun := e.total + uint64(len(*e.plain)) - uint64(len(set.Labels()))
 		left := int(m.samples)
+		e.lastMS = 0
 		for _, c := range set.Chunks() {
 			if left == 0 {
 				break
@@ -162,7 +165,7 @@ func (s *Server) write(ctx context.Context, q *samplesQuery, e *encoder) error {
 				return err
 			}
 		}
-		if left > 0 || e.total+uint64(len(*e.plain)) != begun+uint64(m.bytes) {
+		if left > 0 || e.lastMS != m.lastMS || e.total+uint64(len(*e.plain)) != begun+uint64(m.bytes) {
 			return errChanged
 		}
 		if err := e.packFull(); err != nil {
@@ -213,6 +216,9 @@ func (r *chunkReader) measureSeries(set series.Set, labelsOnly bool) (m measured
 			}
 			m.samples += uint32(n)
 			size += bytes
+			if n > 0 {
+				m.lastMS = c.MaxMS
+			}
 		}
 	}
 	if size > math.MaxUint32 {
@@ -280,6 +286,8 @@ type encoder struct {
 	out   *responseWriter
 	plain *[]byte
 	total uint64 // compressed so far, in plain bytes
+
+	lastMS int64 // timestamp of the last sample of the current series
 }
 
 func (e *encoder) free() {
@@ -291,6 +299,9 @@ func (e *encoder) chunk(c series.Chunk, left int) (int, error) {
 	if c.Encoding == chunkenc.EncXOR {
 		plain, n, err := codec.AppendXORFloats(*e.plain, c.Data, left, c.MinMS, c.MaxMS)
 		*e.plain = plain
+		if err == nil {
+			err = e.setLast(c, n)
+		}
 		if err != nil {
 			return left, err
 		}
@@ -300,7 +311,7 @@ func (e *encoder) chunk(c series.Chunk, left int) (int, error) {
 	if err != nil {
 		return left, err
 	}
-	plain := *e.plain
+	plain, before := *e.plain, left
 	for left > 0 {
 		kind := it.Next()
 		if kind == chunkenc.ValNone {
@@ -330,7 +341,31 @@ func (e *encoder) chunk(c series.Chunk, left int) (int, error) {
 	if err := it.Err(); err != nil {
 		return left, err
 	}
+	if err := e.setLast(c, before-left); err != nil {
+		return left, err
+	}
 	return left, e.packFull()
+}
+
+// setLast sets the timestamp of the last sample, the nth of a chunk.
+func (e *encoder) setLast(c series.Chunk, n int) error {
+	if n == 0 {
+		return nil
+	}
+	if e.lastMS = c.MaxMS; n == int(binary.BigEndian.Uint16(c.Data)) {
+		return nil
+	}
+	it, err := e.open(c) // the chunk has grown
+	if err != nil {
+		return err
+	}
+	for range n {
+		if it.Next() == chunkenc.ValNone {
+			return errors.Join(it.Err(), errChanged)
+		}
+	}
+	e.lastMS = it.AtT()
+	return nil
 }
 
 // packFull compresses the full fragments. The rest stays in plain.

@@ -55,7 +55,7 @@ func (o Options) withDefaults() Options {
 		o.WriteTimeout = time.Minute // a client that takes longer for 512 KiB has stalled
 	}
 	if o.MeasuredMax == 0 {
-		o.MeasuredMax = 5_000_000 // at 16 bytes each
+		o.MeasuredMax = 5_000_000 // at 24 bytes each
 	}
 	if o.BodyReadTimeout == 0 {
 		o.BodyReadTimeout = time.Minute

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
 	codec "github.com/ferula-io/ferula/internal/codec/remoteread"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
@@ -355,6 +356,38 @@ func TestServer_SamplesOfAGrowingHeadAreThoseOfTheFirstPass(t *testing.T) {
 	}}, Options{}), q)[0], asIs)
 	if !grown || got != want {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// A late sample of a series that was measured would push its newest one out of the response.
+func TestServer_SamplesWithALateSampleBetweenThePassesFail(t *testing.T) {
+	for _, kind := range []string{"floats", "histograms"} {
+		s := open(t, t.TempDir())
+		lset := labels.FromStrings(labels.MetricName, "late")
+		write := func(ms int64) {
+			app := s.Appender(context.Background())
+			var err error
+			if kind == "floats" {
+				_, err = app.Append(0, lset, ms, 1)
+			} else {
+				_, err = app.AppendHistogram(0, lset, ms, tsdbutil.GenerateTestHistogram(5), nil)
+			}
+			if err := errors.Join(err, app.Commit()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range int64(10) {
+			write(startMS + i*30_000)
+		}
+		write(startMS + 45_000) // the reader looks at late samples
+		q := peerQuery(startMS, startMS+hourMS, everything)
+		grow := func(ms int64) storage.ChunkQueryable { return growing{s, func() { write(ms) }} }
+		if status, _, text := post(t, serve(t, grow(startMS+10*30_000), Options{}), encode(t, prompb.ReadRequest_SAMPLES, q)); status != http.StatusOK {
+			t.Errorf("%s, a newer sample: %d %s", kind, status, text)
+		}
+		if status, _, text := post(t, serve(t, grow(startMS+15_000), Options{}), encode(t, prompb.ReadRequest_SAMPLES, q)); status != http.StatusInternalServerError || !strings.Contains(string(text), errChanged.Error()) {
+			t.Errorf("%s, a late sample: %d %.200s", kind, status, text)
+		}
 	}
 }
 

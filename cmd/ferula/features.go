@@ -13,6 +13,7 @@ import (
 
 // features are the honoured features of Prometheus. Some are always enabled.
 var features = map[string]func(*role.ServeOptions){
+	"concurrent-rule-eval":            func(o *role.ServeOptions) { o.Rules.ConcurrentEvals = o.Rules.MaxConcurrentEvals > 0 },
 	"delayed-compaction":              func(o *role.ServeOptions) { o.Store.DelayedCompaction = true },
 	"exemplar-storage":                func(*role.ServeOptions) {}, // always enabled here
 	"memory-snapshot-on-shutdown":     func(o *role.ServeOptions) { o.Store.SnapshotOnShutdown = true },

@@ -44,6 +44,7 @@ type serveCommand struct {
 	WALCompression   string   `name:"storage.tsdb.wal-compression-type" enum:"snappy,zstd,none" default:"snappy" hidden:"" help:"Compression of the write-ahead log (${enum})."`
 
 	Tuning serveTuningFlags `embed:""`
+	Rules  ruleFlags        `embed:""`
 
 	FlushDeadline duration `name:"storage.remote.flush-deadline" default:"1m" help:"How long to wait for samples to be sent to the servers of remote_write, at shutdown or when a section is removed."`
 
@@ -172,6 +173,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 		},
 		ReadSort: int(c.ReadSortMemory),
 		Send:     remotesend.Options{FlushDeadline: time.Duration(c.FlushDeadline)},
+		Rules:    c.Rules.options(),
 	}
 	if !c.WALCompress {
 		opts.Store.WALCompression = compression.None

@@ -60,7 +60,7 @@ func TestServeCommand_AcceptsADebianUnit(t *testing.T) {
 		t.Errorf("%+v %+v", o.Store, o.Query)
 	}
 	names := ignoredNames(t, append([]string{"serve"}, argsOf(t, "debian.service")...)...)
-	want := []string{"alertmanager.notification-queue-capacity", "rules.alert.for-grace-period", "web.console.templates", "web.console.libraries", "web.user-assets", "enable-feature=auto-gomaxprocs"}
+	want := []string{"web.console.templates", "web.console.libraries", "web.user-assets", "enable-feature=auto-gomaxprocs"}
 	if !slices.Equal(names, want) {
 		t.Errorf("ignored are %q", names)
 	}
@@ -73,6 +73,9 @@ func TestServeCommand_AcceptsPrometheusOperatorArguments(t *testing.T) {
 	}
 	if s := o.Store; s.MinBlockDuration != 2*time.Hour || s.MaxBlockDuration != 2*time.Hour || !s.NoLockfile || !s.KeepOverlappingBlocks || s.UploadedBlocksFile != "/prometheus/thanos.shipper.json" || !s.SnapshotOnShutdown || s.WALCompression != "snappy" {
 		t.Errorf("%+v", s)
+	}
+	if !o.Rules.ConcurrentEvals || o.Rules.MaxConcurrentEvals == 0 {
+		t.Errorf("%+v", o.Rules)
 	}
 	if o.Query.LookbackDelta != 2*time.Minute || o.Query.MaxConcurrency != 40 || o.Scrape.TimestampTolerance != 10*time.Millisecond || o.Receive.RemoteWriteOff || len(o.Write.Messages) != 2 {
 		t.Errorf("%+v %+v %+v", o.Query, o.Scrape, o.Receive)

@@ -24,6 +24,7 @@ import (
 	"github.com/ferula-io/ferula/internal/process/httpserver"
 	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/query/promql"
+	"github.com/ferula-io/ferula/internal/query/rules"
 	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 	"github.com/ferula-io/ferula/internal/version"
@@ -39,6 +40,7 @@ type ServeOptions struct {
 	Query      promql.Options
 	Engine     string // of queries, "columns" or "prometheus"; "": columns
 	Scrape     scrape.Options
+	Rules      rules.Options
 	Write      remotewrite.Options
 	Send       remotesend.Options // Scraper and TypeAndUnitLabels are set by NewServe
 	Receive    ReceiveOptions
@@ -64,6 +66,7 @@ type Serve struct {
 	engine   *promql.Engine
 	queries  prompromql.QueryEngine
 	scraper  *scrape.Scraper
+	rules    *rules.Manager
 	config   *liveConfig
 	profiles *profileService
 	shipping *shipping.Shipper // nil: none
@@ -145,6 +148,9 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if s.scraper, err = scrape.New(opts.Scrape, s.sender.Samples(), opts.Logger, s.reg); err != nil {
 		return nil, err
 	}
+	if err = s.newRules(external); err != nil {
+		return nil, err
+	}
 	if s.handler, err = s.newHandler(prefix, external); err != nil {
 		return nil, err
 	}
@@ -172,6 +178,7 @@ func (s *Serve) assemble() {
 	s.process.Add(
 		process.Component{Name: "configuration", Open: s.config.applyFirst, Run: s.config.watch},
 		process.Component{Name: "scraping", Run: s.scraper.Run, Close: func() error { s.scraper.Close(); return nil }},
+		process.Component{Name: "rules", Run: s.rules.Run, Close: s.rules.Close},
 	)
 	if s.own != nil {
 		s.process.AddServer(s.ownServer())
@@ -180,8 +187,8 @@ func (s *Serve) assemble() {
 }
 
 // Run serves until ctx is canceled or a component fails, then shuts down in this order:
-// readiness fails, scraping stops and appends its last samples, running requests are
-// drained, and the storage is closed.
+// readiness fails, scraping and rules stop and append their last samples, waiting alerts are
+// sent, running requests are drained, and the storage is closed.
 func (s *Serve) Run(ctx context.Context) error {
 	defer s.config.listen()()
 	begun := time.Now()

@@ -21,6 +21,7 @@ import (
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/query/rules"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -30,6 +31,7 @@ type liveConfig struct {
 	serve    *Serve
 	defaults scrape.Defaults // from flags, for settings that the file omits
 	signals  chan os.Signal
+	rules    *rules.Prepared // of the first configuration
 
 	applying sync.Mutex // held during a reload
 	inForce  *parts     // nil until the first configuration is applied
@@ -95,7 +97,7 @@ func (l *liveConfig) applyFirst(context.Context) error {
 	l.applying.Lock()
 	defer l.applying.Unlock()
 	cfg := l.current()
-	if err := l.apply(&cfg, l.serve.profiles.config); err != nil {
+	if err := l.apply(&cfg, l.serve.profiles.config, l.rules); err != nil {
 		return err
 	}
 	l.done(nil, &cfg)
@@ -120,8 +122,12 @@ func (l *liveConfig) reload() error {
 		cfg, err2 = scrape.Load(file, l.defaults, logger)
 		err = errors.Join(err, err2)
 	}
+	var prepared *rules.Prepared
 	if err == nil {
-		err = l.apply(cfg, profiles)
+		prepared, err = l.serve.rules.Prepare(cfg)
+	}
+	if err == nil {
+		err = l.apply(cfg, profiles, prepared)
 	}
 	l.done(err, cfg)
 	if err != nil {
@@ -149,12 +155,13 @@ func (l *liveConfig) done(err error, cfg *config.Config) {
 type parts struct {
 	cfg      *config.Config // with the contents of the files that it names
 	profiles *ingest.Config // nil: no profiles are scraped
+	rules    *rules.Prepared
 }
 
 // apply applies a configuration to every component or to none. The order is: checks
 // without effect, then components that swap rolls back if a later one rejects its part,
 // then steps that cannot fail.
-func (l *liveConfig) apply(cfg *config.Config, profiles *ingest.Config) (err error) {
+func (l *liveConfig) apply(cfg *config.Config, profiles *ingest.Config, prepared *rules.Prepared) (err error) {
 	s := l.serve
 	if names := scrape.UnsupportedSections(cfg); len(names) > 0 {
 		s.opts.Logger.Warn("Ignoring sections of the configuration that are not supported", "sections", strings.Join(names, ", "))
@@ -162,7 +169,7 @@ func (l *liveConfig) apply(cfg *config.Config, profiles *ingest.Config) (err err
 	if err := s.opts.Ship.CheckLocal(s.store.Options(), cfg.GlobalConfig.ExternalLabels); err != nil {
 		return err
 	}
-	next := &parts{profiles: profiles}
+	next := &parts{profiles: profiles, rules: prepared}
 	if next.cfg, err = scrape.Resolve(cfg); err != nil {
 		return err
 	}
@@ -234,17 +241,29 @@ func (l *liveConfig) swap(next *parts) error {
 			Apply: func() error { return s.profiles.apply(next.profiles) },
 			Undo:  func() error { return old.profilesAgain(s) },
 		},
-		process.Change{Apply: func() error {
-			err := s.scraper.ApplyConfig(next.cfg)
-			if err == nil || old == nil {
+		process.Change{
+			Apply: func() error {
+				err := s.scraper.ApplyConfig(next.cfg)
+				if err == nil {
+					return nil
+				}
+				if back := old.scrapedAgain(s); back != nil {
+					err = errors.Join(err, fmt.Errorf("the old configuration could not be restored: %w", back))
+				}
 				return err
-			}
-			if back := s.scraper.ApplyConfig(old.cfg); back != nil {
-				err = errors.Join(err, fmt.Errorf("the old configuration could not be restored: %w", back))
-			}
-			return err
-		}},
+			},
+			Undo: func() error { return old.scrapedAgain(s) },
+		},
+		process.Change{Apply: func() error { return s.rules.Apply(next.rules) }},
 	)
+}
+
+// scrapedAgain applies the jobs of the old configuration; p is nil if there is none.
+func (p *parts) scrapedAgain(s *Serve) error {
+	if p == nil {
+		return nil
+	}
+	return s.scraper.ApplyConfig(p.cfg)
 }
 
 // profilesAgain applies the profile targets of the old configuration; p is nil if there is

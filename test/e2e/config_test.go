@@ -146,8 +146,7 @@ func TestServe_InvalidConfigurationIsRefusedAtStart(t *testing.T) {
 func TestServe_UnsupportedSectionsAreLoggedOnce(t *testing.T) {
 	var log strings.Builder
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), `
-rule_files: [rules.yml]
-alerting: {alertmanagers: [{static_configs: [{targets: [x]}]}]}
+tracing: {endpoint: '127.0.0.1:1'}
 otlp: {promote_resource_attributes: [a]}
 `)
 	s := startServe(t, func(o *role.ServeOptions) {
@@ -157,7 +156,7 @@ otlp: {promote_resource_attributes: [a]}
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
-	if got := log.String(); strings.Count(got, "alerting, rule_files, otlp") != 1 {
+	if got := log.String(); strings.Count(got, "tracing, otlp") != 1 {
 		t.Fatalf("want one log line with the sections, got %s", got)
 	}
 }

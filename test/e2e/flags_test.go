@@ -53,8 +53,8 @@ func TestServe_CommandLinesOfPrometheusStartUnchanged(t *testing.T) {
 		more    []string // values that the test needs, after the unchanged arguments
 		ignored []string
 	}{
-		"debian.service":          {nil, []string{"--web.console.templates", "--web.user-assets", "--rules.alert.for-grace-period", "--enable-feature=auto-gomaxprocs"}},
-		"prometheus-operator.txt": {[]string{"--log.level=info", "--log.format=logfmt"}, []string{"--web.page-title", "--rules.max-concurrent-evals", "--enable-feature=concurrent-rule-eval"}},
+		"debian.service":          {nil, []string{"--web.console.templates", "--web.user-assets", "--enable-feature=auto-gomaxprocs"}},
+		"prometheus-operator.txt": {[]string{"--log.level=info", "--log.format=logfmt"}, []string{"--web.page-title"}},
 		"kube-prometheus.txt":     {[]string{"--web.listen-address=127.0.0.1:0"}, []string{"--web.console.libraries"}},
 	} {
 		t.Run(name, func(t *testing.T) {

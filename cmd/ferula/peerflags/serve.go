@@ -2,8 +2,6 @@ package peerflags
 
 // Reasons of several rows.
 const (
-	noRules   = "rules are not evaluated"
-	noAlerts  = "alerts are not sent"
 	noAgent   = "there is no Agent mode: ferula serve always stores samples in a TSDB"
 	noStarts  = "start timestamps are not stored"
 	noOTLP    = "there is no OTLP receiver"
@@ -103,13 +101,13 @@ func serveAgentRows() []Row {
 
 func serveRuleRows() []Row {
 	return []Row{
-		inert("rules.alert.for-outage-tolerance", Duration, noRules),
-		inert("rules.alert.for-grace-period", Duration, noRules),
-		inert("rules.alert.resend-delay", Duration, noRules),
-		inert("rules.max-concurrent-evals", Number, noRules),
-		inert("alertmanager.notification-queue-capacity", Number, noAlerts),
-		inert("alertmanager.notification-batch-size", Number, noAlerts),
-		inert("alertmanager.drain-notification-queue-on-shutdown", Switch, noAlerts),
+		honoured("rules.alert.for-outage-tolerance", ""),
+		honoured("rules.alert.for-grace-period", ""),
+		honoured("rules.alert.resend-delay", ""),
+		honoured("rules.max-concurrent-evals", ""),
+		honoured("alertmanager.notification-queue-capacity", ""),
+		honoured("alertmanager.notification-batch-size", ""),
+		honoured("alertmanager.drain-notification-queue-on-shutdown", "for at most 30 s"),
 	}
 }
 
@@ -118,7 +116,7 @@ func serveRuleRows() []Row {
 func serveFeatures() []Row {
 	return rows([]Row{
 		refused("auto-reload-config", Switch, "the configuration is reloaded by SIGHUP and, with --web.enable-lifecycle, by /-/reload"),
-		inert("concurrent-rule-eval", Switch, noRules),
+		honoured("concurrent-rule-eval", ""),
 		refused("created-timestamp-zero-ingestion", Switch, noStarts),
 		honoured("delayed-compaction", ""),
 		honoured("exemplar-storage", always),

@@ -159,8 +159,6 @@ func UnsupportedSections(cfg *config.Config) []string {
 			names = append(names, name)
 		}
 	}
-	add("alerting", len(cfg.AlertingConfig.AlertmanagerConfigs) > 0 || len(cfg.AlertingConfig.AlertRelabelConfigs) > 0)
-	add("rule_files", len(cfg.RuleFiles) > 0)
 	add("tracing", cfg.TracingConfig.Endpoint != "")
 	add("otlp", !reflect.DeepEqual(cfg.OTLPConfig, config.DefaultOTLPConfig))
 	return names

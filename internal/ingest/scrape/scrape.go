@@ -42,6 +42,7 @@ type Options struct {
 // Scraper scrapes metrics while Run is running.
 type Scraper struct {
 	Manager   *scrape.Manager
+	SDMetrics *discovery.SDMetrics // of the discoveries of all managers; registered once in a process
 	discovery *discovery.Manager
 	cancel    context.CancelFunc
 }
@@ -87,7 +88,7 @@ func New(opts Options, to storage.AppendableV2, logger *slog.Logger, reg prometh
 		cancel()
 		return nil, errors.New("failed to create the discovery manager")
 	}
-	return &Scraper{Manager: manager, discovery: found, cancel: cancel}, nil
+	return &Scraper{Manager: manager, SDMetrics: metrics, discovery: found, cancel: cancel}, nil
 }
 
 // ApplyConfig applies a new configuration. The scrape manager is first, since it must know

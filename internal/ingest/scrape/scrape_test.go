@@ -258,7 +258,7 @@ func TestUnsupportedSections_ListsUnsupportedSections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(UnsupportedSections(cfg), " "); got != "alerting rule_files tracing otlp" {
+	if got := strings.Join(UnsupportedSections(cfg), " "); got != "tracing otlp" {
 		t.Error(got)
 	}
 	if cfg, err = parse("global: {}", Defaults{}, slog.New(slog.DiscardHandler)); err != nil || len(UnsupportedSections(cfg)) != 0 {

@@ -1,0 +1,109 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+
+	commonconfig "github.com/prometheus/common/config"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/sigv4"
+
+	"github.com/ferula-io/ferula/internal/nesting"
+)
+
+// Prepare reads the rule files of a configuration and creates the clients of its
+// Alertmanagers, without effect. The error names every file, line and fault in them.
+func (m *Manager) Prepare(cfg *config.Config) (*Prepared, error) {
+	p, err := read(cfg, m.deps.Parser, m.logger)
+	return p, errors.Join(err, checkAlertmanagers(cfg))
+}
+
+func read(cfg *config.Config, p parser.Parser, logger *slog.Logger) (*Prepared, error) {
+	prepared := &Prepared{cfg: cfg, files: map[string]*rulefmt.RuleGroups{}}
+	var errs []error
+	for _, pattern := range cfg.RuleFiles {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("rule_files: pattern %q: %w", pattern, err))
+			continue
+		}
+		if len(names) == 0 {
+			logger.Warn("No file matches a pattern of rule_files", "pattern", pattern)
+		}
+		for _, name := range names {
+			if _, twice := prepared.files[name]; twice {
+				continue
+			}
+			groups, faults := rulefmt.ParseFile(name, false, cfg.GlobalConfig.MetricNameValidationScheme, bounded{p}, logger)
+			for _, fault := range faults {
+				errs = append(errs, fmt.Errorf("rule file %w", fault))
+			}
+			prepared.names = append(prepared.names, name)
+			prepared.files[name] = groups
+		}
+	}
+	return prepared, errors.Join(errs...)
+}
+
+// checkAlertmanagers creates the client of every section, which reads TLS and password
+// files. The notifier would return these errors only after it has changed other sections.
+func checkAlertmanagers(cfg *config.Config) error {
+	var errs []error
+	for i, section := range cfg.AlertingConfig.AlertmanagerConfigs {
+		client, err := commonconfig.NewClientFromConfig(section.HTTPClientConfig, "alertmanager")
+		if err == nil && section.SigV4Config != nil {
+			_, err = sigv4.NewSigV4RoundTripper(section.SigV4Config, client.Transport)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("alerting: section %d of alertmanagers: %w", i+1, err))
+			continue
+		}
+		client.CloseIdleConnections()
+	}
+	return errors.Join(errs...)
+}
+
+// bounded is a parser that rejects expressions nested too deeply.
+type bounded struct{ parser.Parser }
+
+// ParseExpr implements parser.Parser.
+func (b bounded) ParseExpr(expr string) (parser.Expr, error) {
+	if err := nesting.Check(expr, nesting.LevelsMax); err != nil {
+		return nil, err
+	}
+	return b.Parser.ParseExpr(expr)
+}
+
+// loader gives the groups that Prepare has read to the manager of groups.
+type loader struct {
+	parser parser.Parser
+
+	mu    sync.Mutex
+	files map[string]*rulefmt.RuleGroups
+}
+
+func (l *loader) set(files map[string]*rulefmt.RuleGroups) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.files = files
+}
+
+// Load implements Prometheus' GroupLoader.
+func (l *loader) Load(name string, _ bool, _ model.ValidationScheme) (*rulefmt.RuleGroups, []error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	groups := l.files[name]
+	if groups == nil {
+		return nil, []error{fmt.Errorf("rule file %s was not read", name)}
+	}
+	return groups, nil
+}
+
+// Parse implements Prometheus' GroupLoader.
+func (l *loader) Parse(expr string) (parser.Expr, error) { return l.parser.ParseExpr(expr) }

@@ -1,0 +1,59 @@
+package rules
+
+import (
+	"context"
+	"net/http"
+	"sync"
+
+	"github.com/ferula-io/ferula/internal/version"
+)
+
+// sends are the requests to Alertmanagers. The notifier does not wait for a request that is
+// running when it stops, and gives each request of a queue its whole timeout; both would
+// make a shutdown lose alerts or last for minutes.
+type sends struct {
+	ctx    context.Context // canceled when requests must end
+	cancel context.CancelFunc
+
+	mu      sync.Mutex
+	idle    *sync.Cond // no request is running
+	running int
+}
+
+func (s *sends) init() {
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.idle = sync.NewCond(&s.mu)
+}
+
+// do sends a request for the notifier. The response's body is small and read by the caller.
+func (s *sends) do(ctx context.Context, client *http.Client, req *http.Request) (*http.Response, error) {
+	s.mu.Lock()
+	s.running++
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.running--; s.running == 0 {
+			s.idle.Broadcast()
+		}
+	}()
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.ctx, cancel)
+	defer stop()
+	req.Header.Set("User-Agent", version.UserAgent())
+	resp, err := client.Do(req.WithContext(ctx)) //nolint:bodyclose // closed by the notifier
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return resp, nil
+}
+
+// wait waits until no request is running.
+func (s *sends) wait() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.running > 0 {
+		s.idle.Wait()
+	}
+}

@@ -14,7 +14,7 @@ func (s *Serve) newRules(external *url.URL) (err error) {
 		Parser:      s.engine.Parser,
 		Queryable:   s.remotes,
 		Local:       s.store,
-		Appendable:  s.store,
+		Appendable:  s.sender.Samples(),
 		ExternalURL: external,
 		SDMetrics:   s.scraper.SDMetrics,
 		Logger:      s.opts.Logger,

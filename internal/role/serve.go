@@ -154,9 +154,6 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if s.handler, err = s.newHandler(prefix, external); err != nil {
 		return nil, err
 	}
-	if err = opts.GRPC.CheckAnonymous(opts.Web); err != nil && !opts.GRPC.AllowAnonymous {
-		return nil, fmt.Errorf("%w, or allow it with --grpc-server-allow-anonymous", err)
-	}
 	if err = s.newGRPC(); err != nil {
 		return nil, err
 	}

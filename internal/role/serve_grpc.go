@@ -1,6 +1,8 @@
 package role
 
 import (
+	"fmt"
+
 	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/internal/bridge/localstore"
@@ -10,6 +12,9 @@ import (
 // newGRPC creates the gRPC server of the StoreAPI on the local storage and of the
 // profile API.
 func (s *Serve) newGRPC() (err error) {
+	if err := s.opts.GRPC.CheckAnonymous(s.opts.Web); err != nil && !s.opts.GRPC.AllowAnonymous {
+		return fmt.Errorf("%w, or allow it with --grpc-server-allow-anonymous", err)
+	}
 	opts := s.opts.StoreAPI
 	opts.Metrics = s.reg.Own
 	s.grpc, err = newGRPCServer(s.opts.GRPC, s.opts.Logger, s.reg, func(to grpc.ServiceRegistrar) {

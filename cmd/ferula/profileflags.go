@@ -42,9 +42,11 @@ type profileFlags struct {
 	QueryRange   duration `name:"profiles.query.max-range" default:"31d" help:"Maximum range of a profile query, from start to end. 0s means no limit."`
 	QueryPartial bool     `name:"profiles.query.partial-response" default:"true" negatable:"" help:"Return a partial response with a warning if a profile block cannot be read. Otherwise the query fails."`
 
+	DropLabels []string `name:"profiles.drop-sample-labels" placeholder:"NAME,..." help:"Labels of samples that are not stored, for example request_id. Each set of labels of samples makes a series."`
+
 	Rate        size     `name:"profiles.limit.rate" default:"32MB" help:"Maximum bytes of decompressed profiles that a tenant may push per second."`
 	Burst       size     `name:"profiles.limit.burst" default:"64MB" help:"Maximum bytes of decompressed profiles that a tenant may push at once."`
-	Series      int      `name:"profiles.limit.series" default:"20000" help:"Maximum series of a tenant with a profile in the last hour."`
+	Series      int      `name:"profiles.limit.series" default:"20000" help:"Maximum label sets of a tenant with a profile in the last hour, with the labels of samples."`
 	Profile     size     `name:"profiles.limit.profile-size" default:"16MB" help:"Maximum bytes of one profile as sent."`
 	Inflated    size     `name:"profiles.limit.inflated-size" default:"4MB" help:"Maximum bytes of one profile after decompression."`
 	Symbols     int      `name:"profiles.limit.symbols" default:"500000" help:"Maximum strings, functions and locations of one profile, each."`
@@ -128,7 +130,7 @@ func (f profileFlags) options() role.ProfilesOptions {
 		SingleTenant: !f.Multitenancy,
 		ConfigFile:   f.ConfigFile,
 		Store: store.Options{
-			Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), HeadsBytes: int64(f.HeadSize), TenantsMax: f.Tenants,
+			Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), HeadsBytes: int64(f.HeadSize), TenantsMax: f.Tenants, DropLabels: f.DropLabels,
 			Flags:  hint.Flags{"HeadsBytes": "--profiles.head-size", "TenantsMax": "--profiles.limit.tenants", "FreeBytesMin": "--storage.tsdb.min-free"},
 			Limits: pprof.Limits{Depth: f.Depth}, RemoteEvery: time.Duration(f.BucketSync),
 			RemoteRetention: time.Duration(f.BucketKeep), RemoteDeleteDelay: time.Duration(f.BucketDelay),

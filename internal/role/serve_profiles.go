@@ -83,7 +83,7 @@ func (s *Serve) newProfiles() (err error) {
 		return fmt.Errorf("profile storage options: %w", err)
 	}
 	s.profiles = l
-	if l.ingester, err = ingest.New(ingest.Options{Limits: opts.Limits}, l.store, logger, s.reg.Own); err != nil {
+	if l.ingester, err = ingest.New(ingest.Options{Limits: opts.Limits, DropLabels: opts.Store.DropLabels}, l.store, logger, s.reg.Own); err != nil {
 		return err
 	}
 	opts.Query.Logger, opts.Query.Metrics = logger, s.reg.Own

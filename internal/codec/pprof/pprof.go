@@ -65,6 +65,7 @@ type Repairs struct {
 	Location int // samples dropped for a missing location
 	Function int // lines dropped for a missing function, or functions without an id
 	Time     int // timestamps in another unit; not set by Decode but by its caller
+	Labels   int // samples whose labels were dropped; not set by Decode but by its caller
 	Mapping  int // locations whose mapping is missing and was removed
 }
 
@@ -75,7 +76,7 @@ func (r Repairs) Each(f func(reason string, n int)) {
 		n      int
 	}{
 		{"depth", r.Depth}, {"negative_value", r.Negative}, {"missing_location", r.Location}, {"missing_function", r.Function},
-		{"missing_mapping", r.Mapping}, {"time_unit", r.Time},
+		{"missing_mapping", r.Mapping}, {"time_unit", r.Time}, {"sample_labels", r.Labels},
 	} {
 		if one.n > 0 {
 			f(one.reason, one.n)

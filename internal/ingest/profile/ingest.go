@@ -40,8 +40,9 @@ type Store interface {
 
 // Options of an Ingester.
 type Options struct {
-	Limits Limits
-	Now    func() time.Time // nil: time.Now
+	Limits     Limits
+	DropLabels []string         // names of labels of samples that the store drops
+	Now        func() time.Time // nil: time.Now
 }
 
 // Ingester validates profiles and appends them to a Store. Create it with New.
@@ -52,6 +53,7 @@ type Ingester struct {
 	now     func() time.Time
 	tenants tenants
 	decoded sync.Pool // *pprof.Profile
+	splits  sync.Pool // *profiles.Splitter
 
 	received  *metrics.Counter
 	bytes     *metrics.CounterVec
@@ -80,6 +82,11 @@ func New(opts Options, store Store, logger *slog.Logger, set *metrics.Set) (*Ing
 		repaired:  set.NewCounterVec("ferula_profiles_repaired_total", "Parts of ingested profiles that were dropped or repaired, by reason.", "reason"),
 	}
 	set.Describe("ferula_profiles_received_total", "Profiles ingested.", "")
+	drop := map[string]bool{}
+	for _, name := range opts.DropLabels {
+		drop[name] = true
+	}
+	in.splits.New = func() any { return &profiles.Splitter{Drop: drop} }
 	in.decoded.New = func() any { return &pprof.Profile{} }
 	return in, nil
 }
@@ -157,9 +164,24 @@ func (in *Ingester) check(ctx context.Context, tenantName string, pushed []profi
 		if n := p.Profile.RawBytes(); !known.rate.AllowN(now, n) {
 			return nil, nil, limitError("rate", "profile %d: its %d bytes exceed the tenant's rate of %d bytes a second, and %d at once", i+1, n, in.limits.RateBytes, in.limits.BurstBytes)
 		}
-		hashes[xxhash.Sum64(p.Labels)] = struct{}{}
+		in.addSeries(hashes, &p)
 	}
 	return known, hashes, known.admit(hashes, in.limits.Series, now)
+}
+
+// addSeries adds the hashes of the label sets that a profile is stored with.
+func (in *Ingester) addSeries(hashes map[uint64]struct{}, p *profiles.RawProfile) {
+	if !p.Profile.HasLabels() {
+		hashes[xxhash.Sum64(p.Labels)] = struct{}{}
+		return
+	}
+	split := in.splits.Get().(*profiles.Splitter)
+	defer in.splits.Put(split)
+	split.Split(p.Labels, p.Profile)
+	p.Profile.Repairs.Labels = split.Overflow
+	for _, set := range split.Sets {
+		hashes[xxhash.Sum64(set)] = struct{}{}
+	}
 }
 
 // A start time between microsecondsMin and microsecondsMax is in microseconds, which older

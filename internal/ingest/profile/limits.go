@@ -18,7 +18,7 @@ import (
 type Limits struct {
 	RateBytes       int           // inflated bytes per second; 0: 32 MiB
 	BurstBytes      int           // burst of inflated bytes; 0: twice the rate; InflatedBytes at least
-	Series          int           // series pushed within the last hour; 0: 20,000
+	Series          int           // label sets stored within the last hour, with labels of samples; 0: 20,000
 	ProfileBytes    int           // size of one profile as sent; 0: 16 MiB
 	InflatedBytes   int           // inflated size of one profile; 0: 4 MiB
 	Symbols         int           // strings of one profile; 0: 500,000
@@ -213,7 +213,7 @@ func (t *tenant) admit(hashes map[uint64]struct{}, seriesMax int, now time.Time)
 		}
 	}
 	if fresh > 0 && len(t.series)+fresh > seriesMax {
-		return limitError("series", "%d new series in addition to %d exceed the limit of %d", fresh, len(t.series), seriesMax)
+		return limitError("series", "%d new label sets of profiles and their samples in addition to %d exceed the limit of %d", fresh, len(t.series), seriesMax)
 	}
 	return nil
 }

@@ -75,3 +75,45 @@ func TestPush_RepairedProfileIsStoredAndCounted(t *testing.T) {
 		}
 	}
 }
+
+func TestPush_SeriesThatLabelsOfSamplesMakeAreCounted(t *testing.T) {
+	raw := testProfile(t, func(p *profile.Profile) {
+		for i := range 100 {
+			one := *p.Sample[0]
+			one.Label = map[string][]string{"request_id": {fmt.Sprint(i)}, "span_id": {fmt.Sprint(i % 7)}}
+			p.Sample = append(p.Sample, &one)
+		}
+	})
+	push := func(drop ...string) error {
+		in, _ := newIngester(t, Limits{})
+		var err error
+		if in, err = New(Options{Limits: Limits{Series: 3}, DropLabels: drop, Now: in.now}, in.store, in.logger, nil); err != nil {
+			t.Fatal(err)
+		}
+		return in.Push(context.Background(), "a", []profilepb.RawProfile{{Labels: named(), Raw: raw}})
+	}
+	var limit *LimitError
+	if err := push(); !errors.As(err, &limit) || limit.Reason != "series" {
+		t.Errorf("a hundred series: %v", err)
+	}
+	if err := push("user", "request_id"); err != nil {
+		t.Errorf("with the label dropped: %v", err)
+	}
+}
+
+func TestPush_LabelsBeyondTheSplitsAreDroppedAndCounted(t *testing.T) {
+	in, _ := newIngester(t, Limits{})
+	raw := testProfile(t, func(p *profile.Profile) {
+		for i := range 200 {
+			one := *p.Sample[0]
+			one.Label = map[string][]string{"request_id": {fmt.Sprint(i)}}
+			p.Sample = append(p.Sample, &one)
+		}
+	})
+	if err := in.Push(context.Background(), "a", []profilepb.RawProfile{{Labels: named(), Raw: raw}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := in.repaired.With("sample_labels").Get(); got != 200-127 {
+		t.Errorf("%v samples are counted", got)
+	}
+}

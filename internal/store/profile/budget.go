@@ -76,7 +76,7 @@ func costOf(pushed ...profiles.RawProfile) int64 {
 		p, d := &pushed[i], pushed[i].Profile
 		samples, types, rows := int64(len(d.Samples)), int64(len(d.SampleTypes)), int64(1)
 		if d.HasLabels() {
-			rows = min(samples, splitsMax)
+			rows = min(samples, profiles.SplitsMax)
 		}
 		rows *= types
 		sum += int64(d.RawBytes()) + costNode*int64(d.Nodes()) + costText*int64(d.Strings()) + costFunction*int64(len(d.Functions))

@@ -20,7 +20,6 @@ import (
 const (
 	arenaChunkMin = 16 << 10
 	arenaChunk    = 1 << 20
-	splitsMax     = 128 // sample label sets of one profile; samples with further ones count as unlabelled
 )
 
 // head has the profiles that are in the log and not in a block yet. One goroutine appends.
@@ -28,6 +27,7 @@ const (
 // reads on without it.
 type head struct {
 	mu      sync.RWMutex
+	drop    map[string]bool
 	symbols *block.Builder
 	types   []profiles.Type
 	series  []block.Series
@@ -59,14 +59,12 @@ type scratch struct {
 	nodes     []uint32
 	frames    []uint32 // of a stack, root first
 	used      []uint32 // by location of the profile: 1 if a stack has it
-	parts     []part
-	partOf    []int
-	byPart    map[string]int
+	split     profiles.Splitter
 	encoded   []byte
 	seriesKey []byte
 }
 
-var scratches = sync.Pool{New: func() any { return &scratch{byPart: map[string]int{}} }}
+var scratches = sync.Pool{New: func() any { return &scratch{} }}
 
 // scratchMax is the number of elements up to which a slice is reused.
 const scratchMax = 256 << 10
@@ -84,11 +82,10 @@ type pair struct {
 	value int64
 }
 
-// part is the samples of a profile that have the same labels.
-type part struct{ labels []byte }
-
-func newHead() *head {
+// newHead returns a head that does not store the labels of samples in drop.
+func newHead(drop map[string]bool) *head {
 	return &head{
+		drop:    drop,
 		symbols: block.NewBuilder(), bySet: map[string]uint32{}, byType: map[profiles.Type]uint32{},
 		last: map[block.Key]lastRow{}, isShared: map[block.Key]bool{}, minNS: math.MaxInt64, maxNS: math.MinInt64,
 	}
@@ -122,7 +119,8 @@ func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.
 		h.scratch = nil
 	}()
 	h.resolveNodes(decoded)
-	h.cutParts(p.Labels, decoded)
+	h.split.Drop = h.drop
+	h.split.Split(p.Labels, decoded)
 	key := block.Key{ID: p.ID, TimeNS: timeNS}
 	known, again := h.last[key]
 	number := known.profile
@@ -130,13 +128,13 @@ func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.
 		number = uint32(len(h.last))
 	}
 	shared, seen := again, 0
-	for i := range h.parts {
+	for i := range h.split.Sets {
 		for t := range decoded.SampleTypes {
 			value, some := h.gather(decoded, i, t)
 			if !some {
 				continue // no samples of this type: no row
 			}
-			ref := h.seriesOf(h.parts[i].labels, h.typeOf(p.Labels, decoded, t))
+			ref := h.seriesOf(h.split.Sets[i], h.typeOf(p.Labels, decoded, t))
 			if h.has(key, ref) {
 				continue
 			}
@@ -224,7 +222,7 @@ func (h *head) store(b []byte) uint64 {
 func (h *head) gather(p *pprof.Profile, part, t int) (total int64, some bool) {
 	h.pairs = h.pairs[:0]
 	for i := range p.Samples {
-		if len(h.parts) > 1 && h.partOf[i] != part {
+		if len(h.split.Sets) > 1 && h.split.Of[i] != part {
 			continue
 		}
 		if v := p.Values(&p.Samples[i])[t]; v != 0 {
@@ -322,71 +320,6 @@ func (h *head) unnamed(p *pprof.Profile, l *pprof.Location) uint32 {
 	}
 	name := h.symbols.String(strconv.AppendUint([]byte("0x"), l.Address, 16))
 	return h.symbols.Frame(h.symbols.Function(block.Function{Name: name, System: name, File: file}), 0)
-}
-
-// cutParts groups samples by their labels. Labels that identify one request (profile_id,
-// span_id, trace_id) and numeric labels are ignored.
-func (h *head) cutParts(plain []byte, p *pprof.Profile) {
-	h.parts = append(h.parts[:0], part{plain})
-	if !p.HasLabels() {
-		return
-	}
-	h.partOf = h.partOf[:0]
-	clear(h.byPart)
-	var key []byte
-	for i := range p.Samples {
-		key = sampleLabels(key[:0], p, p.Labels(&p.Samples[i]))
-		if len(key) == 0 {
-			h.partOf = append(h.partOf, 0)
-			continue
-		}
-		n, ok := h.byPart[string(key)]
-		if !ok && len(h.parts) < splitsMax {
-			merged, err := labelenc.AppendMerged(nil, plain, key)
-			if err == nil {
-				n = len(h.parts)
-				if bytes.Equal(merged, plain) {
-					n = 0
-				} else {
-					h.parts = append(h.parts, part{merged})
-				}
-				h.byPart[string(key)] = n
-			}
-		}
-		h.partOf = append(h.partOf, n)
-	}
-	h.dropEmptyRest()
-}
-
-// dropEmptyRest removes the part without labels if it has no samples.
-func (h *head) dropEmptyRest() {
-	if len(h.parts) == 1 || slices.Contains(h.partOf, 0) {
-		return
-	}
-	h.parts = slices.Delete(h.parts, 0, 1)
-	for i := range h.partOf {
-		h.partOf[i]--
-	}
-}
-
-func sampleLabels(dst []byte, p *pprof.Profile, labels []pprof.Label) []byte {
-	if len(labels) == 0 {
-		return dst
-	}
-	sorted := slices.Clone(labels)
-	slices.SortStableFunc(sorted, func(a, b pprof.Label) int { return bytes.Compare(p.Text(a.Key), p.Text(b.Key)) })
-	last := ""
-	for _, l := range sorted {
-		name, value := string(p.Text(l.Key)), string(p.Text(l.Text))
-		switch {
-		case name == "" || value == "" || name == last || name == "profile_id" || name == "span_id" || name == "trace_id":
-			continue
-		case len(name) > 1 && name[:2] == "__":
-			continue
-		}
-		dst, last = labelenc.AppendLabel(dst, name, value), name
-	}
-	return dst
 }
 
 func (h *head) typeOf(plain []byte, p *pprof.Profile, t int) uint32 {

@@ -23,7 +23,7 @@ func TestStore_SamplesOfOneProfileAreSplitByTheirLabels(t *testing.T) {
 		Function: []*profile.Function{f}, Location: []*profile.Location{at},
 	}
 	for i, set := range []map[string][]string{
-		nil, {"env": {"a"}}, {"env": {"b"}, "span_id": {"1"}}, {"env": {"a"}, "trace_id": {"7"}}, {"service_name": {"shop"}}, {"profile_id": {"x"}},
+		nil, {"env": {"a"}}, {"env": {"b"}, "span_id": {"1"}}, {"env": {"a"}, "trace_id": {"7"}, "request": {"8"}}, {"service_name": {"shop"}}, {"profile_id": {"x"}},
 	} {
 		p.Sample = append(p.Sample, &profile.Sample{Location: []*profile.Location{at}, Value: []int64{1 << i}, Label: set})
 	}
@@ -31,7 +31,7 @@ func TestStore_SamplesOfOneProfileAreSplitByTheirLabels(t *testing.T) {
 	if err := p.WriteUncompressed(&raw); err != nil {
 		t.Fatal(err)
 	}
-	s := openTest(t, t.TempDir(), nil)
+	s := openTest(t, t.TempDir(), func(s *Store) { s.drop = map[string]bool{"request": true} })
 	pushed := profiles.RawProfile{ID: profiles.ID{1}, TimeNS: 1_700_000_000_000_000_000, Raw: raw.Bytes()}
 	pushed.Labels = labelenc.AppendLabel(labelenc.AppendLabel(nil, "__name__", "process_cpu"), "service_name", "shop")
 	if err := s.Append(context.Background(), "t", []profiles.RawProfile{pushed}); err != nil {
@@ -42,18 +42,19 @@ func TestStore_SamplesOfOneProfileAreSplitByTheirLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer v.Close()
-	got := map[string]int64{}
+	got, rows := map[string]int64{}, 0
 	builder := labels.NewScratchBuilder(4)
 	for _, src := range v.Sources {
 		series, err := src.Series()
 		if err != nil {
 			t.Fatal(err)
 		}
-		rows := make([]int, src.Rows())
-		for row := range rows {
-			rows[row] = row
+		all := make([]int, src.Rows())
+		for row := range all {
+			all[row] = row
 		}
-		err = src.Samples(context.Background(), rows, func(row int, _ []uint32, values []int64) error {
+		rows += len(all)
+		err = src.Samples(context.Background(), all, func(row int, _ []uint32, values []int64) error {
 			c, err := src.Columns(row)
 			if err != nil {
 				return err
@@ -68,7 +69,7 @@ func TestStore_SamplesOfOneProfileAreSplitByTheirLabels(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if want := map[string]int64{"": 1 + 16 + 32, "a": 2 + 8, "b": 4}; len(got) != len(want) || !slices.Equal([]int64{got[""], got["a"], got["b"]}, []int64{want[""], want["a"], want["b"]}) {
+	if want := map[string]int64{"": 1 + 16 + 32, "a": 2 + 8, "b": 4}; len(got) != len(want) || rows != 3 || !slices.Equal([]int64{got[""], got["a"], got["b"]}, []int64{want[""], want["a"], want["b"]}) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -80,13 +80,13 @@ func BenchmarkApply(b *testing.B) {
 	if err := p.Decode(bigProfile(1), pprof.Limits{}); err != nil {
 		b.Fatal(err)
 	}
-	h := newHead()
+	h := newHead(nil)
 	pushed := profiles.RawProfile{Labels: benchLabels(), Profile: &p, TimeNS: 1}
 	none := func(block.Key, []byte) (bool, bool) { return false, false }
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		if i%2000 == 0 {
-			h = newHead()
+			h = newHead(nil)
 		}
 		pushed.ID = profiles.ID{byte(i), byte(i >> 8), byte(i >> 16)}
 		h.apply(&pushed, 1, none)

@@ -128,7 +128,7 @@ func (r *replayer) flush() error {
 	slices.SortFunc(t.blocks, byAge)
 	t.writing = ulid.ULID{}
 	t.store.budget.discharge(t.head)
-	t.head = newHead()
+	t.head = t.store.newHead()
 	t.store.metrics.flushes.Inc()
 	return wal.Remove(t.store.fs, t.logDir(), meta.Through)
 }

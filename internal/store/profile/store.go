@@ -57,6 +57,7 @@ type Options struct {
 	FreeBytesMin   int64         // pushes are refused while the disk has less space, or a tenth of a small one; 0: no check
 	PendingBytes   int           // limit of a tenant's queued pushes in bytes; 0: 64 MiB
 	Flags          hint.Flags    // that raise the limits
+	DropLabels     []string      // names of labels of samples that are not stored
 	Limits         pprof.Limits  // for pushed profiles that are not decoded yet; replay applies Depth only
 
 	Remote           Remote        // further blocks; nil: none
@@ -145,6 +146,7 @@ type Store struct {
 	now     func() time.Time
 	budget  budget
 	frames  sync.Pool // *[]byte, of batches
+	drop    map[string]bool
 
 	// Replaced by tests.
 	fs        vfs.FS
@@ -170,7 +172,10 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error
 	}
 	s := &Store{
 		opts: opts.withDefaults(), logger: logger, metrics: newMetrics(set), now: time.Now, fs: vfs.Disk{}, openBlock: block.Open,
-		tenants: map[string]*tenant{}, failed: map[string]*failedTenant{}, stop: make(chan struct{}),
+		tenants: map[string]*tenant{}, failed: map[string]*failedTenant{}, drop: map[string]bool{}, stop: make(chan struct{}),
+	}
+	for _, name := range opts.DropLabels {
+		s.drop[name] = true
 	}
 	s.budget.max, s.budget.wake = s.opts.HeadsBytes, make(chan struct{}, 1)
 	if opts.Remote != nil {
@@ -178,6 +183,8 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error
 	}
 	return s, nil
 }
+
+func (s *Store) newHead() *head { return newHead(s.drop) }
 
 func (s *Store) root() string { return filepath.Join(s.opts.Dir, "profiles") }
 

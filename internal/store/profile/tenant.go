@@ -81,7 +81,7 @@ type cut struct {
 // tenant.
 func (s *Store) readTenant(name string, known bool) (*tenant, error) {
 	t := &tenant{
-		store: s, name: name, dir: filepath.Join(s.root(), profiles.TenantFolder(name)), head: newHead(), headFrom: s.now(), used: s.now(),
+		store: s, name: name, dir: filepath.Join(s.root(), profiles.TenantFolder(name)), head: s.newHead(), headFrom: s.now(), used: s.now(),
 		wake: make(chan struct{}, 1), done: make(chan struct{}), cuts: make(chan chan cut), ended: make(chan struct{}),
 		flushRetry: retry{min: 4 * time.Second, max: time.Minute}, mergeRetry: retry{min: 4 * time.Second, max: 10 * time.Minute},
 	}
@@ -220,7 +220,7 @@ func (t *tenant) dropIfEmpty() {
 	}
 	t.store.budget.discharge(t.head)
 	t.mu.Lock()
-	t.head = newHead()
+	t.head = t.store.newHead()
 	t.mu.Unlock()
 }
 
@@ -237,7 +237,7 @@ func (t *tenant) cutHead() cut {
 		return cut{err: err}
 	}
 	t.mu.Lock()
-	t.flushing, t.head, t.headFrom = head, newHead(), t.store.now()
+	t.flushing, t.head, t.headFrom = head, t.store.newHead(), t.store.now()
 	t.mu.Unlock()
 	return cut{head: head, through: through, id: ulid.MustNewDefault(t.store.now())}
 }

@@ -1,0 +1,101 @@
+package profiles
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/pprof"
+)
+
+// SplitsMax is the number of series that the labels of a profile's samples make of it. Samples
+// with further label sets have the labels of the profile.
+const SplitsMax = 128
+
+// Labels of samples that identify one request. They are never labels of a series.
+const (
+	SampleProfileID = "profile_id"
+	SampleSpanID    = "span_id"
+	SampleTraceID   = "trace_id"
+)
+
+// Splitter groups the samples of a profile by their text labels, less those that identify one
+// request, those with two underscores in front, and those in Drop. Its memory is reused.
+type Splitter struct {
+	Drop map[string]bool // names of further labels to drop; may be shared
+
+	Sets     [][]byte // encoded: labels of the profile with those of samples; valid until the next Split
+	Of       []int    // by sample: its set; empty if there is only one
+	Overflow int      // samples whose labels were dropped because of SplitsMax
+
+	bySet   map[string]int // by encoded labels of a sample
+	sorted  []pprof.Label
+	encoded []byte
+}
+
+// Split groups the samples of a profile that was pushed with the labels plain. A set without
+// samples is not returned, but there is at least one set.
+func (s *Splitter) Split(plain []byte, p *pprof.Profile) {
+	s.Sets, s.Of, s.Overflow = append(s.Sets[:0], plain), s.Of[:0], 0
+	if !p.HasLabels() {
+		return
+	}
+	if s.bySet == nil {
+		s.bySet = map[string]int{}
+	}
+	clear(s.bySet)
+	for i := range p.Samples {
+		s.encode(p, p.Labels(&p.Samples[i]))
+		s.Of = append(s.Of, s.set(plain))
+	}
+	if len(s.Sets) > 1 && !slices.Contains(s.Of, 0) {
+		s.Sets = slices.Delete(s.Sets, 0, 1)
+		for i := range s.Of {
+			s.Of[i]--
+		}
+	}
+}
+
+// set returns the number of the set that the encoded labels make.
+func (s *Splitter) set(plain []byte) int {
+	if len(s.encoded) == 0 {
+		return 0
+	}
+	if n, ok := s.bySet[string(s.encoded)]; ok {
+		return n
+	}
+	if len(s.Sets) >= SplitsMax {
+		s.Overflow++
+		return 0
+	}
+	n := 0
+	merged, err := labelenc.AppendMerged(nil, plain, s.encoded)
+	if err == nil && !bytes.Equal(merged, plain) {
+		n = len(s.Sets)
+		s.Sets = append(s.Sets, merged)
+	}
+	s.bySet[string(s.encoded)] = n
+	return n
+}
+
+// encode encodes the stored labels of a sample, sorted by name.
+func (s *Splitter) encode(p *pprof.Profile, labels []pprof.Label) {
+	s.encoded = s.encoded[:0]
+	if len(labels) == 0 {
+		return
+	}
+	s.sorted = append(s.sorted[:0], labels...)
+	slices.SortStableFunc(s.sorted, func(a, b pprof.Label) int { return bytes.Compare(p.Text(a.Key), p.Text(b.Key)) })
+	last := ""
+	for _, l := range s.sorted {
+		name, value := p.Text(l.Key), p.Text(l.Text)
+		switch {
+		case len(name) == 0 || len(value) == 0 || string(name) == last || bytes.HasPrefix(name, []byte("__")) || s.Drop[string(name)]:
+			continue
+		case string(name) == SampleProfileID || string(name) == SampleSpanID || string(name) == SampleTraceID:
+			continue
+		}
+		last = string(name)
+		s.encoded = labelenc.AppendLabel(s.encoded, last, string(value))
+	}
+}

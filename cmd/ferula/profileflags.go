@@ -31,6 +31,7 @@ type profileFlags struct {
 	Every duration `name:"profiles.self.interval" default:"15s" help:"Length of one CPU profile of this process, and interval of its other profiles."`
 
 	HeadSize size `name:"profiles.head-size" default:"512MB" help:"Maximum memory of the profiles in the heads of all tenants. A push that may exceed it is rejected until heads were written to blocks."`
+	Memory   size `name:"profiles.memory" default:"0" help:"Maximum memory of heads, queries and decoded symbols together. A query that would exceed it fails. 0 means twice --profiles.head-size."`
 
 	Multitenancy bool `name:"profiles.multitenancy" help:"Read the tenant of a request from its header X-Scope-OrgID. By default every request belongs to the tenant anonymous."`
 
@@ -103,6 +104,9 @@ func (f profileFlags) Validate() error {
 	if f.HeadSize < 16<<20 {
 		errs = append(errs, fmt.Errorf("--profiles.head-size=%s must be at least 16MB", f.HeadSize))
 	}
+	if f.Memory != 0 && f.Memory < f.HeadSize+64<<20 {
+		errs = append(errs, fmt.Errorf("--profiles.memory=%s must be at least 64MB more than --profiles.head-size=%s", f.Memory, f.HeadSize))
+	}
 	if f.BodySize < 1 || f.BodySize > 1<<30 {
 		errs = append(errs, fmt.Errorf("--profiles.max-request-size=%s must be between 1B and 1GB", f.BodySize))
 	}
@@ -130,8 +134,8 @@ func (f profileFlags) options() role.ProfilesOptions {
 		SingleTenant: !f.Multitenancy,
 		ConfigFile:   f.ConfigFile,
 		Store: store.Options{
-			Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), HeadsBytes: int64(f.HeadSize), TenantsMax: f.Tenants, DropLabels: f.DropLabels,
-			Flags:  hint.Flags{"HeadsBytes": "--profiles.head-size", "TenantsMax": "--profiles.limit.tenants", "FreeBytesMin": "--storage.tsdb.min-free"},
+			Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), HeadsBytes: int64(f.HeadSize), MemoryBytes: int64(f.Memory), TenantsMax: f.Tenants, DropLabels: f.DropLabels,
+			Flags:  hint.Flags{"HeadsBytes": "--profiles.head-size", "MemoryBytes": "--profiles.memory", "TenantsMax": "--profiles.limit.tenants", "FreeBytesMin": "--storage.tsdb.min-free"},
 			Limits: pprof.Limits{Depth: f.Depth}, RemoteEvery: time.Duration(f.BucketSync),
 			RemoteRetention: time.Duration(f.BucketKeep), RemoteDeleteDelay: time.Duration(f.BucketDelay),
 		},

@@ -34,6 +34,15 @@ func newTree() *tree {
 	}
 }
 
+// Estimated memory of a node and of a name, with their tables.
+const (
+	nodeBytes = 24 + 32
+	nameBytes = 16 + 48
+)
+
+// bytes estimates the memory of the tree, without the text of the names.
+func (t *tree) bytes() int64 { return nodeBytes*int64(len(t.nodes)) + nameBytes*int64(len(t.names)) }
+
 func (t *tree) name(text string) uint32 {
 	n, ok := t.byName[text]
 	if !ok {

@@ -33,35 +33,48 @@ func countedStacks(s *block.Symbols, site []string) []bool {
 }
 
 // merge sums the samples of the selected rows of every source by stack, and passes each
-// source's sums to add. Sums are borrowed.
-func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, begin func(), add func(s *block.Symbols, sums []int64) error) ([]error, error) {
+// source's sums to add, which returns the bytes of all that it holds. Sums are borrowed. The
+// caller releases the lease after it has used the result; after an error it is nil.
+func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, add func(s *block.Symbols, sums []int64) (bytes int64, err error)) (lease *store.Lease, warnings []error, err error) {
 	minNS, maxNS, err := span(req.StartMS, req.EndMS)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(req.IDs) > e.opts.IDsMax {
-		return nil, fmt.Errorf("%w: %d profile ids exceed the limit of %d", profiles.ErrLimit, len(req.IDs), e.opts.IDsMax)
+		return nil, nil, fmt.Errorf("%w: %d profile ids exceed the limit of %d", profiles.ErrLimit, len(req.IDs), e.opts.IDsMax)
 	}
 	if req.MaxNodes < 0 {
-		return nil, fmt.Errorf("%w: max_nodes %d is negative", profiles.ErrBadRequest, req.MaxNodes)
+		return nil, nil, fmt.Errorf("%w: max_nodes %d is negative", profiles.ErrBadRequest, req.MaxNodes)
 	}
 	ctx, done, err := e.admit(ctx, req.StartMS, req.EndMS)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer done()
 	view, err := e.store.View(ctx, req.Tenant, minNS, maxNS)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer view.Close()
-	begin()
-	return e.once(req.Tenant, view, func(p *pass) error { // a source is added after all of it was read
-		return p.each(ctx, func(src block.Source) error { return mergeSource(ctx, src, req, minNS, maxNS, add) })
+	var held int64
+	warnings, err = e.once(req.Tenant, view, func(p *pass) error { // a source is added after all of it was read
+		return p.each(ctx, func(src block.Source) error {
+			return mergeSource(ctx, view, src, req, minNS, maxNS, func(s *block.Symbols, sums []int64) error {
+				now, err := add(s, sums)
+				if err == nil {
+					held, err = view.Lease.Grow(held, now)
+				}
+				return err
+			})
+		})
 	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return view.Detach(), warnings, nil
 }
 
-func mergeSource(ctx context.Context, src block.Source, req *profiles.MergeRequest, minNS, maxNS int64, add func(s *block.Symbols, sums []int64) error) error {
+func mergeSource(ctx context.Context, view *store.View, src block.Source, req *profiles.MergeRequest, minNS, maxNS int64, add func(s *block.Symbols, sums []int64) error) error {
 	t := typeOf(src, req.Type)
 	if t < 0 {
 		return nil
@@ -85,10 +98,11 @@ func mergeSource(ctx context.Context, src block.Source, req *profiles.MergeReque
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	symbols, err := src.Symbols()
+	symbols, done, err := view.Symbols(src)
 	if err != nil {
 		return err
 	}
+	defer done()
 	sums := make([]int64, len(symbols.Parents))
 	err = src.Samples(ctx, rows, func(_ int, stacks []uint32, values []int64) error {
 		for i, stack := range stacks {
@@ -139,31 +153,38 @@ func rowsOf(ctx context.Context, src block.Source, req *profiles.MergeRequest, w
 
 // MergeFlame sums profiles and returns a flame graph, which the caller owns.
 func (e *Engine) MergeFlame(ctx context.Context, req *profiles.MergeRequest) (*profiles.FlameGraph, error) {
-	var t *tree
-	warnings, err := e.merge(ctx, req, func() { t = newTree() }, func(s *block.Symbols, sums []int64) error {
-		t.add(s, sums)
-		if len(t.nodes) > e.opts.NodesMax {
-			return fmt.Errorf("%w: the flame graph has more than %d nodes", profiles.ErrLimit, e.opts.NodesMax)
-		}
-		return nil
-	})
+	t, lease, warnings, err := e.mergeTree(ctx, req)
 	if err != nil {
 		return nil, err
 	}
+	defer lease.Release()
 	flame := t.flame(req.MaxNodes)
 	flame.Warnings = warnings
 	return flame, nil
 }
 
+// mergeTree sums profiles to a tree. The caller releases the lease.
+func (e *Engine) mergeTree(ctx context.Context, req *profiles.MergeRequest) (*tree, *store.Lease, []error, error) {
+	t := newTree()
+	lease, warnings, err := e.merge(ctx, req, func(s *block.Symbols, sums []int64) (int64, error) {
+		t.add(s, sums)
+		if len(t.nodes) > e.opts.NodesMax {
+			return 0, fmt.Errorf("%w: the flame graph has more than %d nodes", profiles.ErrLimit, e.opts.NodesMax)
+		}
+		return t.bytes(), nil
+	})
+	return t, lease, warnings, err
+}
+
 // MergePprof sums profiles and returns an uncompressed pprof profile.proto. warnings are the
 // errors of sources that could not be read.
 func (e *Engine) MergePprof(ctx context.Context, req *profiles.MergeRequest) (raw []byte, warnings []error, err error) {
-	var symbols *block.Builder
+	symbols := block.NewBuilder()
 	var sums []int64
-	warnings, err = e.merge(ctx, req, func() { symbols, sums = block.NewBuilder(), nil }, func(s *block.Symbols, from []int64) error {
+	lease, warnings, err := e.merge(ctx, req, func(s *block.Symbols, from []int64) (int64, error) {
 		nodes := symbols.AddUsed(s, from)
 		if len(symbols.Parents) > e.opts.NodesMax {
-			return fmt.Errorf("%w: the merged profile has more than %d stacks", profiles.ErrLimit, e.opts.NodesMax)
+			return 0, fmt.Errorf("%w: the merged profile has more than %d stacks", profiles.ErrLimit, e.opts.NodesMax)
 		}
 		sums = append(sums, make([]int64, len(symbols.Parents)-len(sums))...)
 		for i, v := range from {
@@ -171,11 +192,12 @@ func (e *Engine) MergePprof(ctx context.Context, req *profiles.MergeRequest) (ra
 				sums[nodes[i]] = addValues(sums[nodes[i]], v)
 			}
 		}
-		return nil
+		return int64(symbols.Bytes()) + 8*int64(cap(sums)), nil
 	})
 	if err != nil {
 		return nil, nil, err
 	}
+	defer lease.Release()
 	return encodePprof(&symbols.Symbols, sums, req), warnings, nil
 }
 

@@ -21,6 +21,7 @@ const stepMaxMS = 10 * 366 * 24 * 3600 * 1000
 // closed.
 type selection struct {
 	engine  *Engine
+	lease   *store.Lease // until the result is closed; nil while the view has it
 	scan    store.Scan
 	byKey   map[string]int32
 	groups  []group
@@ -58,6 +59,10 @@ func (e *Engine) selection() *selection {
 }
 
 func (s *selection) release() {
+	if s.lease != nil {
+		s.lease.Release()
+		s.lease = nil
+	}
 	clear(s.results)
 	clear(s.exemplars)
 	clear(s.points)
@@ -126,10 +131,17 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 	s.groupBy = append(s.groupBy[:0], req.GroupBy...)
 	slices.Sort(s.groupBy)
 	s.groupBy = slices.Compact(s.groupBy)
+	var held int64
 	warnings, err := e.without(ctx, req.Tenant, view, func(p *pass) error {
 		s.reset()
 		s.scan.Steps, s.scan.Exemplars, s.scan.AccumulatorsMax = steps, req.Exemplars, e.opts.PointsMax
-		if err := p.each(ctx, func(src block.Source) error { return s.source(ctx, src, req, p.sources) }); err != nil {
+		err := p.each(ctx, func(src block.Source) (err error) {
+			if err = s.source(ctx, view, src, req, p.sources); err == nil {
+				held, err = view.Lease.Grow(held, s.bytes(req.Exemplars))
+			}
+			return err
+		})
+		if err != nil {
 			return err
 		}
 		if err := s.scan.Finish(); err != nil && !p.fault(err) {
@@ -141,13 +153,23 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 		s.release()
 		return nil, err
 	}
+	s.lease = view.Detach()
 	result := profiles.NewSeriesResult(s.release)
 	result.Series, result.Warnings = s.results, warnings
 	return result, nil
 }
 
+// bytes estimates the memory of accumulators and of the points that are made of them.
+func (s *selection) bytes(exemplars bool) int64 {
+	each := int64(48 + 40)
+	if exemplars {
+		each += 64
+	}
+	return each*int64(len(s.scan.Accumulators)) + 64*int64(len(s.groups))
+}
+
 // source groups the series of a source and scans its rows.
-func (s *selection) source(ctx context.Context, src block.Source, req *profiles.SeriesRequest, all []block.Source) error {
+func (s *selection) source(ctx context.Context, view *store.View, src block.Source, req *profiles.SeriesRequest, all []block.Source) error {
 	if len(s.groupOf) == 0 {
 		s.scan.AddShared(all)
 	}
@@ -167,10 +189,11 @@ func (s *selection) source(ctx context.Context, src block.Source, req *profiles.
 	if len(req.CallSite) == 0 {
 		return s.scan.Source(ctx, src, groupOf, len(s.groups))
 	}
-	symbols, err := src.Symbols()
+	symbols, done, err := view.Symbols(src)
 	if err != nil {
 		return err
 	}
+	defer done()
 	return s.scan.SourceSamples(ctx, src, groupOf, len(s.groups), countedStacks(symbols, req.CallSite))
 }
 

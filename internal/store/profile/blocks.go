@@ -74,7 +74,17 @@ func (h *head) holds(key block.Key, labels []byte) (profile, row bool) {
 type View struct {
 	Sources  []block.Source
 	Warnings []error // blocks that could not be opened; read-only
+	Lease    *Lease  // memory of the query, released by Close unless it is detached
 	held     []*heldBlock
+
+	indexBytes int64 // of the lease: indexes of remote blocks
+}
+
+// Detach returns the lease, which the caller has to release.
+func (v *View) Detach() *Lease {
+	l := v.Lease
+	v.Lease = &Lease{}
+	return l
 }
 
 // View opens the head and the blocks that have rows in a range, inclusive, in nanoseconds.
@@ -91,6 +101,7 @@ func (s *Store) View(ctx context.Context, tenant string, minNS, maxNS int64) (*V
 		}
 		known, number, listErr := s.remotes.list(tenant)
 		v, disk := t.view(minNS, maxNS)
+		v.Lease = &Lease{store: s}
 		// A block removed from disk or added to the bucket meanwhile is in the next list.
 		if _, now, _ := s.remotes.list(tenant); now != number {
 			v.Close()
@@ -170,6 +181,9 @@ func (v *View) Close() {
 		_ = b.release() // a failed unmap does not affect any result
 	}
 	v.held, v.Sources = nil, nil
+	if v.Lease != nil {
+		v.Lease.Release()
+	}
 }
 
 // Stats returns the time range of a tenant's profiles.

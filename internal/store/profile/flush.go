@@ -55,7 +55,7 @@ func (t *tenant) openBlocks() (through uint64, err error) {
 		for _, parent := range r.Meta().Parents {
 			replaced[parent] = true
 		}
-		t.blocks = append(t.blocks, hold(r, path))
+		t.blocks = append(t.blocks, t.store.hold(r, path))
 	}
 	kept := t.blocks[:0]
 	for _, b := range t.blocks {
@@ -72,7 +72,8 @@ func (t *tenant) openBlocks() (through uint64, err error) {
 	return through, nil
 }
 
-func hold(r *block.Reader, path string) *heldBlock {
+func (s *Store) hold(r *block.Reader, path string) *heldBlock {
+	r.OnSymbols(func(bytes int64) { s.memory.symbols.Add(bytes) })
 	b := &heldBlock{Reader: r, path: path}
 	b.refs.Store(1)
 	return b
@@ -199,7 +200,7 @@ func (t *tenant) writeBlock(id ulid.ULID, meta block.Meta, fill func(w *block.Wr
 	if err != nil {
 		return nil, err
 	}
-	return hold(r, path), nil
+	return t.store.hold(r, path), nil
 }
 
 // setWriting records which block is being written: the bucket may list it before it is one of

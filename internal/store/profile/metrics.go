@@ -53,3 +53,16 @@ func (m *metrics) committed(frames, pushes int, err error) {
 	m.pushes.Add(pushes)
 	m.bytes.Add(frames)
 }
+
+// memory exposes the use of the memory budget by kind.
+func (m *metrics) memory(set *instruments.Set, s *Store) {
+	if set == nil {
+		return
+	}
+	set.Describe("ferula_profiles_memory_bytes", "Estimated memory of profiles, by kind.", "bytes")
+	for kind, value := range map[string]func() int64{"heads": s.budget.used.Load, "queries": s.memory.leased.Load, "symbols": s.memory.symbols.Load} {
+		set.NewGauge(`ferula_profiles_memory_bytes{kind="`+kind+`"}`, func() float64 { return float64(value()) })
+	}
+	set.Describe("ferula_profiles_memory_limit_bytes", "Limit of ferula_profiles_memory_bytes, all kinds together.", "bytes")
+	set.NewGauge("ferula_profiles_memory_limit_bytes", func() float64 { return float64(s.memory.max) })
+}

@@ -256,6 +256,14 @@ func (r *remotes) add(ctx context.Context, v *View, known map[ulid.ULID]*remoteB
 		if most := r.store.opts.RemoteOpenMax; len(wanted) > most {
 			return fmt.Errorf("%w: %d blocks in the bucket have profiles of this time, more than %d", profiles.ErrLimit, len(wanted), most)
 		}
+		var indexBytes int64
+		for _, b := range wanted {
+			indexBytes += b.IndexBytes
+		}
+		if err := v.Lease.Take(indexBytes - v.indexBytes); err != nil {
+			return fmt.Errorf("indexes of %d blocks in the bucket: %w", len(wanted), err)
+		}
+		v.indexBytes = max(v.indexBytes, indexBytes)
 		slices.SortFunc(wanted, func(a, b *remoteBlock) int { return a.ID.Compare(b.ID) })
 		opened, faults := r.holdAll(opening, wanted)
 		if len(faults) > 0 {
@@ -381,7 +389,7 @@ func (r *remotes) hold(ctx context.Context, b *remoteBlock) (*heldBlock, error) 
 		return nil, err
 	}
 	r.store.metrics.remoteOpened.Inc()
-	h := hold(reader, "")
+	h := r.store.hold(reader, "")
 	h.refs.Add(1) // the first reference is that of remotes.open
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -49,6 +49,7 @@ type Options struct {
 	RetentionBytes int64         // retention size of each tenant's blocks; 0: no limit
 	HeadBytes      int           // size at which a head is written as a block; 0: 64 MiB
 	HeadsBytes     int64         // memory limit of the heads of all tenants, beyond which pushes are refused; 0: 512 MiB
+	MemoryBytes    int64         // memory limit of heads, queries and decoded symbols together; 0: twice HeadsBytes
 	HeadAge        time.Duration // age at which a head is written as a block; 0: 15 minutes
 	BlockBytes     int64         // maximum size of merged blocks; 0: 256 MiB
 	BlockSpan      time.Duration // maximum time range of merged blocks; 0: a tenth of Retention, one day at most
@@ -78,6 +79,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.HeadsBytes == 0 {
 		o.HeadsBytes = 512 << 20
+	}
+	if o.MemoryBytes == 0 {
+		o.MemoryBytes = 2 * o.HeadsBytes
 	}
 	if o.HeadAge == 0 {
 		o.HeadAge = 15 * time.Minute
@@ -119,7 +123,7 @@ func (o Options) Validate() error {
 		errs = append(errs, errors.New("no folder for profiles"))
 	}
 	for name, v := range map[string]int64{
-		"retention size": o.RetentionBytes, "head size": int64(o.HeadBytes), "heads size": o.HeadsBytes, "head age": int64(o.HeadAge),
+		"retention size": o.RetentionBytes, "head size": int64(o.HeadBytes), "heads size": o.HeadsBytes, "memory": o.MemoryBytes, "head age": int64(o.HeadAge),
 		"block size": o.BlockBytes, "tenants limit": int64(o.TenantsMax), "pending pushes size": int64(o.PendingBytes),
 		"bucket list interval": int64(o.RemoteEvery), "open bucket blocks": int64(o.RemoteOpenMax), "bucket index size": o.RemoteIndexBytes,
 		"block range": int64(o.BlockSpan), "bucket retention time": int64(o.RemoteRetention), "bucket deletion delay": int64(o.RemoteDeleteDelay),
@@ -145,6 +149,7 @@ type Store struct {
 	metrics *metrics
 	now     func() time.Time
 	budget  budget
+	memory  memory
 	frames  sync.Pool // *[]byte, of batches
 	drop    map[string]bool
 
@@ -177,6 +182,8 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error
 	for _, name := range opts.DropLabels {
 		s.drop[name] = true
 	}
+	s.memory.max = s.opts.MemoryBytes
+	s.metrics.memory(set, s)
 	s.budget.max, s.budget.wake = s.opts.HeadsBytes, make(chan struct{}, 1)
 	if opts.Remote != nil {
 		s.remotes = newRemotes(s)

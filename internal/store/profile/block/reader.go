@@ -43,8 +43,11 @@ type Reader struct {
 	file      *parquet.File
 	fileErr   error // permanent
 	symbols   atomic.Pointer[Symbols]
-	wanted    atomic.Bool // symbols were used since the last DropIdleSymbols
+	wanted    atomic.Bool  // symbols were used since the last DropIdleSymbols
+	pins      atomic.Int64 // users of the symbols that PinSymbols counted
 	symbolsMu sync.Mutex
+	closed    bool        // symbols are not cached any more; guarded by symbolsMu
+	onSymbols func(int64) // called with the change of the decoded symbols' size; nil: not counted
 }
 
 var _ Source = (*Reader)(nil)
@@ -121,6 +124,10 @@ func (r *Reader) read(index []byte, rowsBytes uint64) (err error) {
 
 // Close unmaps the files.
 func (r *Reader) Close() error {
+	r.symbolsMu.Lock()
+	r.closed = true
+	r.dropSymbols(true)
+	r.symbolsMu.Unlock()
 	var errs []error
 	for _, f := range []*fileutil.MmapFile{r.index, r.rows} {
 		if f != nil {
@@ -324,15 +331,60 @@ func (r *Reader) Symbols() (*Symbols, error) {
 	if err != nil {
 		return nil, fmt.Errorf("symbols: %w", err)
 	}
-	r.symbols.Store(s)
+	if !r.closed {
+		r.symbols.Store(s)
+		r.count(r.SymbolsBytes())
+	}
 	return s, nil
+}
+
+func (r *Reader) count(bytes int64) {
+	if r.onSymbols != nil {
+		r.onSymbols(bytes)
+	}
+}
+
+// OnSymbols sets a function that is called with the change, in bytes, of the memory of
+// cached symbols. It must be called before the first use of the reader.
+func (r *Reader) OnSymbols(f func(bytes int64)) { r.onSymbols = f }
+
+// decodedShare is the size of decoded symbols in relation to their encoding: small numbers
+// take one to three bytes there and four here.
+const decodedShare = 4
+
+// SymbolsBytes estimates the memory of the decoded symbols.
+func (r *Reader) SymbolsBytes() int64 { return decodedShare * int64(r.sections[sectionSymbols].plain) }
+
+// HasSymbols reports whether the symbols are decoded.
+func (r *Reader) HasSymbols() bool { return r.symbols.Load() != nil }
+
+// PinSymbols keeps the symbols from being dropped until done is called.
+func (r *Reader) PinSymbols() (done func()) {
+	r.pins.Add(1)
+	return func() { r.pins.Add(-1) }
+}
+
+// DropSymbols drops the symbols unless they are pinned or being decoded.
+func (r *Reader) DropSymbols() {
+	if !r.symbolsMu.TryLock() {
+		return
+	}
+	defer r.symbolsMu.Unlock()
+	r.dropSymbols(r.pins.Load() == 0)
+}
+
+// dropSymbols drops the symbols if drop is set. r.symbolsMu is held.
+func (r *Reader) dropSymbols(drop bool) {
+	if drop && r.symbols.Swap(nil) != nil {
+		r.count(-r.SymbolsBytes())
+	}
 }
 
 // DropIdleSymbols drops symbols that were not used since the last call. Callers that have
 // them may go on using them.
 func (r *Reader) DropIdleSymbols() {
 	if !r.wanted.Swap(false) {
-		r.symbols.Store(nil)
+		r.DropSymbols()
 	}
 	if r.remote != nil {
 		r.remote.drop()

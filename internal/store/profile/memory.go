@@ -1,0 +1,123 @@
+package profile
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/store/profile/block"
+)
+
+// memory is the budget that heads, queries and decoded symbols share. Heads have a limit of
+// their own within it, so that queries do not stop pushes.
+type memory struct {
+	max     int64
+	leased  atomic.Int64 // by queries
+	symbols atomic.Int64 // decoded symbols of blocks, in use or cached
+}
+
+// Lease is the memory of one query. It is used by one goroutine.
+type Lease struct {
+	store *Store
+	bytes int64
+}
+
+// Take adds bytes to the lease. It returns ErrLimit, and takes nothing, if they do not fit
+// into the store's memory, after it has dropped the symbols that no query uses. The lease of
+// a nil store has no limit.
+func (l *Lease) Take(bytes int64) error {
+	if l.store == nil || bytes <= 0 {
+		return nil
+	}
+	if l.store.take(bytes) || l.store.dropSymbols() && l.store.take(bytes) {
+		l.bytes += bytes
+		return nil
+	}
+	s := l.store
+	return fmt.Errorf("%w: the query needs %d bytes in addition to its %d, and %d of %d are in use: select a shorter range or fewer series, or send it again later%s",
+		profiles.ErrLimit, bytes, l.bytes, s.budget.used.Load()+s.memory.leased.Load()+s.memory.symbols.Load(), s.memory.max, s.opts.Flags.Of("MemoryBytes"))
+}
+
+// Grow takes what a part of the query has grown by since known, its bytes before, and
+// returns its bytes now.
+func (l *Lease) Grow(known, now int64) (int64, error) {
+	if now <= known {
+		return known, nil
+	}
+	return now, l.Take(now - known)
+}
+
+// Release gives back all of the lease.
+func (l *Lease) Release() {
+	if l.store != nil {
+		l.store.memory.leased.Add(-l.bytes)
+	}
+	l.bytes = 0
+}
+
+// take reserves memory for a query.
+func (s *Store) take(bytes int64) bool {
+	if s.memory.leased.Add(bytes)+s.memory.symbols.Load()+s.budget.used.Load() > s.memory.max {
+		s.memory.leased.Add(-bytes)
+		return false
+	}
+	return true
+}
+
+// dropSymbols drops the cached symbols of all blocks that no query uses. It reports whether
+// there were any.
+func (s *Store) dropSymbols() bool {
+	before := s.memory.symbols.Load()
+	for _, t := range s.list() {
+		t.mu.RLock()
+		for _, b := range t.blocks {
+			b.DropSymbols()
+		}
+		t.mu.RUnlock()
+	}
+	if s.remotes != nil {
+		s.remotes.mu.Lock()
+		for _, b := range s.remotes.open {
+			b.held.DropSymbols()
+		}
+		s.remotes.mu.Unlock()
+	}
+	return s.memory.symbols.Load() < before
+}
+
+// Symbols returns the symbols of a source of the view. They count as memory of the store
+// until done is called; afterwards they stay cached while there is room.
+func (v *View) Symbols(src block.Source) (symbols *block.Symbols, done func(), err error) {
+	b, ok := src.(*heldBlock)
+	if !ok || v.Lease.store == nil {
+		symbols, err = src.Symbols()
+		return symbols, func() {}, err
+	}
+	s := v.Lease.store
+	unpin := b.PinSymbols()
+	if !b.HasSymbols() {
+		cost := b.SymbolsBytes()
+		before := v.Lease.bytes
+		if err := v.Lease.Take(cost); err != nil {
+			unpin()
+			return nil, nil, err
+		}
+		defer func() { // the reader counts them once they are decoded
+			s.memory.leased.Add(before - v.Lease.bytes)
+			v.Lease.bytes = before
+		}()
+	}
+	if symbols, err = b.Symbols(); err != nil {
+		unpin()
+		return nil, nil, err
+	}
+	return symbols, func() {
+		unpin()
+		if s.memory.symbols.Load() > s.memory.max/symbolsShare {
+			b.DropSymbols()
+		}
+	}, nil
+}
+
+// symbolsShare is the part of the memory that cached symbols may have: a quarter.
+const symbolsShare = 4

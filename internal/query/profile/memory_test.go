@@ -29,7 +29,7 @@ func inUse(t *testing.T, set *instruments.Set, kind string) string {
 }
 
 // Queries run one after the other in whatever memory is enough for one of them, on the disk
-// and in a bucket. Below it they fail, and all memory is given back.
+// and in a bucket. Below it they fail, and all memory is released.
 func TestEngine_QueriesThatExceedTheMemoryFailAndReleaseIt(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 17))
 	far, dir, pushed := newFakeRemote(t, r, func(int) bool { return false })

@@ -47,7 +47,7 @@ func (l *Lease) Grow(known, now int64) (int64, error) {
 	return now, l.Take(now - known)
 }
 
-// Release gives back all of the lease.
+// Release ends the lease.
 func (l *Lease) Release() {
 	if l.store != nil {
 		l.store.memory.leased.Add(-l.bytes)

@@ -4,7 +4,7 @@
 
 GO ?= go
 export GOTOOLCHAIN = local
-PACKAGES = ./... ./metrics/... ./promjson/...
+PACKAGES = ./... ./metrics/... ./metrics/promcompat/... ./promjson/...
 HERE = github.com/ferula-io/ferula
 FUZZTIME ?= 30s
 FUZZMINIMIZE ?= 5s
@@ -102,6 +102,7 @@ generated: generate ## fail if the committed generated code is not current
 tidy: ## tidy every go.mod
 	cd promjson && GOWORK=off $(GO) mod tidy
 	cd metrics && GOWORK=off $(GO) mod tidy
+	cd metrics/promcompat && GOWORK=off $(GO) mod tidy
 	cd tools && GOWORK=off $(GO) mod tidy
 	$(GO) mod edit -replace $(HERE)/promjson=./promjson -replace $(HERE)/metrics=./metrics
 	GOWORK=off $(GO) mod tidy; status=$$?; \

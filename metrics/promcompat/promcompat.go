@@ -1,0 +1,211 @@
+// Package promcompat connects package metrics with client_golang, so that a program can use
+// both, and move from one to the other metric by metric.
+//
+//   - Handler exposes a prometheus.Gatherer and sets of package metrics on one page.
+//   - NewCollector makes sets visible to a prometheus.Registry, for programs whose page is
+//     promhttp's.
+//   - NewGatherer makes sets a prometheus.Gatherer, for pushers, bridges and tests.
+//
+// A move of a whole program begins with two lines: the import of this package, and
+//
+//	http.Handle("/metrics", promcompat.Handler(prometheus.DefaultGatherer, metrics.HandlerOptions{}))
+//
+// in the place of promhttp.Handler(). All metrics of client_golang are exposed as before;
+// new ones may be those of package metrics. This module alone depends on client_golang.
+package promcompat
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/ferula-io/ferula/metrics"
+)
+
+// Handler returns a handler for /metrics that exposes the sets of opts and, after them, the
+// families of g, in the format that the scraper requests. A family that both have, and an
+// error of g, fail the scrape with status 500, as promhttp does by default.
+func Handler(g prometheus.Gatherer, opts metrics.HandlerOptions) http.Handler {
+	if extra := opts.WriteExtra; extra != nil {
+		own := writeExtra(g, opts.Sets)
+		opts.WriteExtra = func(w io.Writer, contentType string) error {
+			if err := own(w, contentType); err != nil {
+				return err
+			}
+			return extra(w, contentType)
+		}
+	} else {
+		opts.WriteExtra = writeExtra(g, opts.Sets)
+	}
+	return metrics.NewHandler(opts)
+}
+
+// writeExtra returns a function for HandlerOptions.WriteExtra that writes the families of g.
+func writeExtra(g prometheus.Gatherer, sets []*metrics.Set) func(w io.Writer, contentType string) error {
+	return func(w io.Writer, contentType string) error {
+		families, err := g.Gather()
+		if err != nil {
+			return err
+		}
+		format := expfmt.Format(contentType)
+		if strings.HasPrefix(contentType, "text/plain") {
+			// expfmt writes the lines of version 1.0.0 under the type of version 0.0.4.
+			format = expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(format.ToEscapingScheme())
+		}
+		taken := familyNames(sets)
+		openMetrics := format.FormatType() == expfmt.TypeOpenMetrics
+		encoder := expfmt.NewEncoder(w, format)
+		for _, f := range families {
+			if taken[f.GetName()] {
+				return fmt.Errorf("family %s is in a set and in the gatherer", f.GetName())
+			}
+			if openMetrics && clashes(f, families) {
+				f = untyped(f)
+			}
+			if err := encoder.Encode(f); err != nil {
+				return fmt.Errorf("family %s: %w", f.GetName(), err)
+			}
+		}
+		return nil // the handler ends the page
+	}
+}
+
+// familyNames returns the names of the families of sets; nil are the registered ones, whose
+// names are not known.
+func familyNames(sets []*metrics.Set) map[string]bool {
+	names := map[string]bool{}
+	for _, s := range sets {
+		for _, name := range s.ListMetricNames() {
+			family, _, _ := strings.Cut(name, "{")
+			names[family] = true
+		}
+	}
+	return names
+}
+
+// clashes reports whether f is a counter whose name without _total is that of another
+// family: in OpenMetrics both would have the same name.
+func clashes(f *dto.MetricFamily, among []*dto.MetricFamily) bool {
+	base, ok := strings.CutSuffix(f.GetName(), "_total")
+	return ok && f.GetType() == dto.MetricType_COUNTER &&
+		slices.ContainsFunc(among, func(other *dto.MetricFamily) bool { return other.GetName() == base })
+}
+
+// untyped returns a counter family without a type. f belongs to its gatherer and is not changed.
+func untyped(f *dto.MetricFamily) *dto.MetricFamily {
+	out := &dto.MetricFamily{Name: f.Name, Help: f.Help, Unit: f.Unit, Type: dto.MetricType_UNTYPED.Enum()}
+	for _, m := range f.Metric {
+		out.Metric = append(out.Metric, &dto.Metric{
+			Label: m.Label, TimestampMs: m.TimestampMs, Untyped: &dto.Untyped{Value: m.Counter.Value},
+		})
+	}
+	return out
+}
+
+// NewGatherer returns a gatherer of the sets; without sets, of the default set and the
+// registered ones. Names are not escaped. Histograms of NewHistogram have le buckets.
+func NewGatherer(sets ...*metrics.Set) prometheus.Gatherer {
+	if len(sets) == 0 {
+		sets = nil
+	}
+	return gatherer{metrics.NewHandler(metrics.HandlerOptions{Sets: sets, LeBuckets: true, MaxRequestsInFlight: 1 << 20})}
+}
+
+type gatherer struct{ page http.Handler }
+
+const acceptFamilies = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;escaping=allow-utf-8"
+
+// Gather implements prometheus.Gatherer.
+func (g gatherer) Gather() ([]*dto.MetricFamily, error) {
+	req, err := http.NewRequest(http.MethodGet, "/", nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", acceptFamilies)
+	w := response{header: http.Header{}, status: http.StatusOK}
+	g.page.ServeHTTP(&w, req)
+	if w.status != http.StatusOK {
+		return nil, fmt.Errorf("metrics: status %d: %s", w.status, w.body.String())
+	}
+	decoder := expfmt.NewDecoder(&w.body, expfmt.Format(w.header.Get("Content-Type")))
+	var families []*dto.MetricFamily
+	for {
+		f := &dto.MetricFamily{}
+		if err := decoder.Decode(f); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		families = append(families, f)
+	}
+	slices.SortFunc(families, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return families, nil
+}
+
+// response keeps a page in memory.
+type response struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (w *response) Header() http.Header { return w.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *response) WriteHeader(status int) { w.status = status }
+
+// Write implements http.ResponseWriter.
+func (w *response) Write(p []byte) (int, error) { return w.body.Write(p) }
+
+// NewCollector returns a collector of the sets; without sets, of the default set and the
+// registered ones. It is unchecked: it describes no metrics, as they may be registered at
+// any time. Register it once in a prometheus.Registry.
+func NewCollector(sets ...*metrics.Set) prometheus.Collector { return collector{NewGatherer(sets...)} }
+
+type collector struct{ prometheus.Gatherer }
+
+// Describe implements prometheus.Collector.
+func (collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(to chan<- prometheus.Metric) {
+	families, err := c.Gather()
+	if err != nil {
+		to <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
+		return
+	}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			labels := prometheus.Labels{}
+			for _, pair := range m.Label {
+				labels[pair.GetName()] = pair.GetValue()
+			}
+			to <- metric{prometheus.NewDesc(f.GetName(), f.GetHelp(), nil, labels), m}
+		}
+	}
+}
+
+// metric is one gathered metric.
+type metric struct {
+	desc *prometheus.Desc
+	m    *dto.Metric
+}
+
+// Desc implements prometheus.Metric.
+func (m metric) Desc() *prometheus.Desc { return m.desc }
+
+// Write implements prometheus.Metric.
+func (m metric) Write(to *dto.Metric) error {
+	to.Label, to.Gauge, to.Counter, to.Summary = m.m.Label, m.m.Gauge, m.m.Counter, m.m.Summary
+	to.Untyped, to.Histogram, to.TimestampMs = m.m.Untyped, m.m.Histogram, m.m.TimestampMs
+	return nil
+}

@@ -1,0 +1,209 @@
+package outside
+
+import (
+	"archive/zip"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	root    = "../.."
+	prefix  = "github.com/ferula-io/ferula/"
+	version = "v0.1.0"
+)
+
+// The programs of the READMEs: each imports one module and prints what it made.
+var programs = map[string]struct{ modules, program, want string }{
+	"metrics": {"metrics", `package main
+
+import (
+	"os"
+
+	"github.com/ferula-io/ferula/metrics"
+)
+
+var served = metrics.NewCounterVec("requests_total", "Requests served.", "path", "code")
+
+func main() {
+	served.With("/api", "200").Inc()
+	metrics.WritePrometheus(os.Stdout, false)
+}
+`, "requests_total{path=\"/api\",code=\"200\"} 1\n"},
+	"promjson": {"promjson", `package main
+
+import (
+	"os"
+
+	"github.com/ferula-io/ferula/promjson"
+)
+
+type point struct {
+	T int64
+	F float64
+}
+
+func main() {
+	points := []point{{1700000000000, 1.5}, {1700000015000, 2}}
+	out := promjson.AppendPoints([]byte("["), nil, points)
+	os.Stdout.Write(append(out, "]\n"...))
+}
+`, "[[1700000000,\"1.5\"],[1700000015,\"2\"]]\n"},
+	"promcompat": {"metrics metrics/promcompat", `package main
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ferula-io/ferula/metrics"
+	"github.com/ferula-io/ferula/metrics/promcompat"
+)
+
+func main() {
+	set := metrics.NewSet()
+	set.NewCounter("jobs_total").Inc()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(promcompat.NewCollector(set))
+	families, err := registry.Gather()
+	fmt.Println(len(families), families[0].GetName(), err)
+}
+`, "1 jobs_total <nil>\n"},
+}
+
+func TestModules_AreImportedFromAProxy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds three programs")
+	}
+	proxy := t.TempDir()
+	for _, module := range []string{"metrics", "promjson", "metrics/promcompat"} {
+		publish(t, proxy, module)
+	}
+	downloaded := strings.TrimSpace(run(t, ".", nil, "go", "env", "GOMODCACHE"))
+	env := []string{
+		"GOWORK=off", "GOSUMDB=off", "GOFLAGS=-mod=mod -modcacherw", "GOMODCACHE=" + t.TempDir(),
+		"GOPROXY=file://" + proxy + ",file://" + filepath.Join(downloaded, "cache", "download") + ",off",
+	}
+	for name, p := range programs {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			var mod strings.Builder
+			mod.WriteString("module example.org/outside\n\ngo 1.26.0\n\n")
+			for module := range strings.FieldsSeq(p.modules) {
+				fmt.Fprintf(&mod, "require %s%s %s\n", prefix, module, version)
+			}
+			if name == "promcompat" {
+				mod.WriteString("require github.com/prometheus/client_golang " + versionOf(t, "github.com/prometheus/client_golang") + "\n")
+			}
+			write(t, filepath.Join(dir, "go.mod"), mod.String())
+			write(t, filepath.Join(dir, "main.go"), p.program)
+			if got := run(t, dir, env, "go", "run", "."); got != p.want {
+				t.Errorf("got %q, want %q", got, p.want)
+			}
+		})
+	}
+}
+
+// publish adds a module of this repository to a folder with the layout of a module proxy, with the versions
+// that a release would write into its go.mod.
+func publish(t *testing.T, proxy, module string) {
+	t.Helper()
+	dir := filepath.Join(proxy, filepath.FromSlash(prefix+module), "@v")
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, module, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod := regexp.MustCompile(`(?m)^replace .*\n`).ReplaceAllString(string(text), "")
+	mod = strings.ReplaceAll(mod, prefix+"metrics v0.0.0", prefix+"metrics "+version)
+	info, err := json.Marshal(map[string]any{"Version": version, "Time": time.Unix(0, 0).UTC()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "list"), version+"\n")
+	write(t, filepath.Join(dir, version+".info"), string(info))
+	write(t, filepath.Join(dir, version+".mod"), mod)
+	file, err := os.Create(filepath.Join(dir, version+".zip"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := zip.NewWriter(file)
+	source := os.DirFS(filepath.Join(root, module))
+	err = fs.WalkDir(source, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if _, err := fs.Stat(source, path+"/go.mod"); err == nil && path != "." {
+				return fs.SkipDir // another module
+			}
+			return nil
+		}
+		content, err := fs.ReadFile(source, path)
+		if err != nil {
+			return err
+		}
+		if path == "go.mod" {
+			content = []byte(mod)
+		}
+		w, err := archive.Create(prefix + module + "@" + version + "/" + path)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := archive.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// versionOf returns the version of a module that promcompat requires.
+func versionOf(t *testing.T, module string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "metrics", "promcompat", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(text), module+" ")
+	if !ok {
+		t.Fatalf("no %s in go.mod", module)
+	}
+	found, _, _ := strings.Cut(rest, "\n")
+	return strings.TrimSpace(strings.TrimSuffix(found, "// indirect"))
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func run(t *testing.T, dir string, env []string, command string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(command, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", command, strings.Join(args, " "), err, stderr.String())
+	}
+	return string(out)
+}

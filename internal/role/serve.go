@@ -38,7 +38,7 @@ type ServeOptions struct {
 	Web        WebOptions
 	Store      tsdb.Options
 	Query      promql.Options
-	Engine     string // of queries, "columns" or "prometheus"; "": columns
+	Engine     EngineOptions
 	Scrape     scrape.Options
 	Rules      rules.Options
 	Write      remotewrite.Options

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -14,6 +15,8 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	promtsdb "github.com/prometheus/prometheus/tsdb"
 
+	"github.com/ferula-io/ferula/internal/query/columns"
+	"github.com/ferula-io/ferula/internal/query/columns/ordered"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 )
 
@@ -118,11 +121,14 @@ func BenchmarkSmall(b *testing.B) {
 func BenchmarkEngines(b *testing.B) {
 	store := benchStore(b, 10_000)
 	oracle, engine := newEngines(50_000_000)
+	options := optionsOf(engineOpts(50_000_000))
+	options.Workers = ordered.NewWorkers(runtime.GOMAXPROCS(0) - 1)
+	parallel := columns.New(options)
 	for _, query := range []string{
 		`count(x_total)`, `sum by (namespace) (rate(x_total[5m]))`, `sum by (namespace) (avg_over_time(x_total[5m]))`, `x_total`, `rate(x_total[5m])`,
 		`topk(5, rate(x_total[5m]))`, `quantile by (namespace) (0.9, rate(x_total[5m]))`,
 	} {
-		for name, e := range map[string]promql.QueryEngine{"prometheus": oracle, "columns": engine} {
+		for name, e := range map[string]promql.QueryEngine{"prometheus": oracle, "columns": engine, "parallel": parallel} {
 			b.Run(query+"/"+name, func(b *testing.B) {
 				r := request{query: query, start: beginMS + 5*60_000, end: beginMS + 8*hourMS - 1, step: 3 * time.Minute}
 				before := cpuTime(b)

@@ -15,6 +15,11 @@
 // and series come in the order in which Prometheus' engine sees them. So are annotations,
 // statistics and limits: account.go counts the samples that Prometheus would hold.
 //
+// A large selection is computed by several goroutines (parallel.go, package ordered): they read
+// batches of series in turn, and decode and compute them at the same time. Everything behind that
+// (operators, aggregations, counting of samples) happens in the order of the series, on the
+// goroutine of the query.
+//
 // # What is not known
 //
 // A node that the compiler does not know is evaluated by Prometheus' engine as a query over

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/query/columns/ordered"
 )
 
 // Names of the engines, as they are reported.
@@ -33,17 +34,23 @@ type Options struct {
 	SubqueryStep func(rangeMS int64) int64
 	// The features of Engine that change results.
 	DelayedNameRemoval, UseStartTimestamps, TypeAndUnitLabels bool
+	// Workers help queries to read and compute their series; nil: each query does it alone.
+	Workers *ordered.Workers
 	// Count counts an evaluated query: by which engine, and if it is Prometheus', why.
 	Count func(engine, reason string)
 }
 
 // Engine is a promql.QueryEngine whose results are those of Prometheus' engine.
-type Engine struct{ opts Options }
+type Engine struct {
+	opts Options
+	// A selection reads so many series before it asks for help, and then so many at a time.
+	alone, together int
+}
 
 var _ promql.QueryEngine = (*Engine)(nil)
 
 // New returns an engine.
-func New(opts Options) *Engine { return &Engine{opts} }
+func New(opts Options) *Engine { return &Engine{opts, seriesAlone, batchSeries} }
 
 // NewInstantQuery implements promql.QueryEngine.
 func (e *Engine) NewInstantQuery(ctx context.Context, from storage.Queryable, opts promql.QueryOpts, qs string, ts time.Time) (promql.Query, error) {

@@ -238,7 +238,7 @@ func (w *windowRun) histograms(r *row, from storage.Series, sink func(*row) erro
 	r.clear()
 	end, before := ev.start-w.offset, ev.start
 	for i := range ev.steps {
-		if err := w.check(i); err != nil {
+		if err := contextError(ev.ctx); err != nil {
 			return err
 		}
 		fetch := i == 0 || w.vs.Timestamp == nil

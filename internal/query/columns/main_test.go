@@ -198,7 +198,11 @@ func newEngines(maxSamples int) (*promql.Engine, *columns.Engine) {
 
 // enginesOf returns Prometheus' engine and this one, with the same options.
 func enginesOf(opts promql.EngineOpts) (*promql.Engine, *columns.Engine) {
-	return promql.NewEngine(opts), columns.New(columns.Options{
+	return promql.NewEngine(opts), columns.New(optionsOf(opts))
+}
+
+func optionsOf(opts promql.EngineOpts) columns.Options {
+	return columns.Options{
 		Engine: promql.NewEngine(opts), MaxSamples: opts.MaxSamples, SubqueryStep: opts.NoStepSubqueryIntervalFn,
 		DelayedNameRemoval: opts.EnableDelayedNameRemoval, UseStartTimestamps: opts.UseStartTimestamps, TypeAndUnitLabels: opts.EnableTypeAndUnitLabels,
 		Bare: func(maxSamples int) *promql.Engine {
@@ -206,7 +210,7 @@ func enginesOf(opts promql.EngineOpts) (*promql.Engine, *columns.Engine) {
 			bare.MaxSamples = maxSamples
 			return promql.NewEngine(bare)
 		},
-	})
+	}
 }
 
 // request is a query over a range, or at start if step is 0.

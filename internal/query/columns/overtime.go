@@ -19,7 +19,7 @@ func plus(sum, c, v float64) (float64, float64) {
 	return t, c + ((v - t) + sum)
 }
 
-func sumWindows(w *windowRun, r *row, points []promql.FPoint) error {
+func sumWindows(w *windows, r *row, points []promql.FPoint) error {
 	for i, s := range w.spans {
 		if err := w.check(i); err != nil {
 			return err
@@ -40,7 +40,7 @@ func sumWindows(w *windowRun, r *row, points []promql.FPoint) error {
 	return nil
 }
 
-func avgWindows(w *windowRun, r *row, points []promql.FPoint) error {
+func avgWindows(w *windows, r *row, points []promql.FPoint) error {
 	for i, s := range w.spans {
 		if err := w.check(i); err != nil {
 			return err
@@ -82,7 +82,7 @@ func incremental(points []promql.FPoint, i int, sum, c float64) float64 {
 	return mean + c
 }
 
-func minWindows(w *windowRun, r *row, points []promql.FPoint) error {
+func minWindows(w *windows, r *row, points []promql.FPoint) error {
 	for i, s := range w.spans {
 		if err := w.check(i); err != nil {
 			return err
@@ -102,7 +102,7 @@ func minWindows(w *windowRun, r *row, points []promql.FPoint) error {
 	return nil
 }
 
-func maxWindows(w *windowRun, r *row, points []promql.FPoint) error {
+func maxWindows(w *windows, r *row, points []promql.FPoint) error {
 	for i, s := range w.spans {
 		if err := w.check(i); err != nil {
 			return err
@@ -122,7 +122,7 @@ func maxWindows(w *windowRun, r *row, points []promql.FPoint) error {
 	return nil
 }
 
-func countWindows(w *windowRun, r *row, _ []promql.FPoint) error {
+func countWindows(w *windows, r *row, _ []promql.FPoint) error {
 	for i, s := range w.spans {
 		if s.from < s.to {
 			r.values[i] = float64(s.to - s.from)
@@ -132,7 +132,7 @@ func countWindows(w *windowRun, r *row, _ []promql.FPoint) error {
 	return nil
 }
 
-func lastWindows(w *windowRun, r *row, points []promql.FPoint) error {
+func lastWindows(w *windows, r *row, points []promql.FPoint) error {
 	for i, s := range w.spans {
 		if s.from < s.to {
 			r.values[i] = points[s.to-1].F
@@ -142,7 +142,7 @@ func lastWindows(w *windowRun, r *row, points []promql.FPoint) error {
 	return nil
 }
 
-func firstWindows(w *windowRun, r *row, points []promql.FPoint) error {
+func firstWindows(w *windows, r *row, points []promql.FPoint) error {
 	for i, s := range w.spans {
 		if s.from < s.to {
 			r.values[i] = points[s.from].F
@@ -152,7 +152,7 @@ func firstWindows(w *windowRun, r *row, points []promql.FPoint) error {
 	return nil
 }
 
-func presentWindows(w *windowRun, r *row, _ []promql.FPoint) error {
+func presentWindows(w *windows, r *row, _ []promql.FPoint) error {
 	for i, s := range w.spans {
 		if s.from < s.to {
 			r.values[i] = 1

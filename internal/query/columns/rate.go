@@ -4,26 +4,21 @@ import "github.com/prometheus/prometheus/promql"
 
 // rateWindows computes rate, increase or delta of floats. Counter resets are looked for
 // once, not in each window.
-func rateWindows(w *windowRun, r *row, points []promql.FPoint) error {
-	resets := w.resets[:0] // indexes of points that are lower than the one before
+func rateWindows(w *windows, r *row, points []promql.FPoint) error {
+	var resets []int32 // indexes of points that are lower than the one before
 	if w.counter {
-		for i := 1; i < len(points); i++ {
-			if points[i].F < points[i-1].F {
-				resets = append(resets, i)
-			}
-		}
-		w.resets = resets
+		resets = w.findResets(points)
 	}
 	for i, s := range w.spans {
 		if s.to-s.from < 2 {
 			continue
 		}
-		for len(resets) > 0 && resets[0] <= s.from {
+		for len(resets) > 0 && int(resets[0]) <= s.from {
 			resets = resets[1:]
 		}
 		result := points[s.to-1].F - points[s.from].F
 		for _, at := range resets {
-			if at >= s.to {
+			if int(at) >= s.to {
 				break
 			}
 			result += points[at-1].F
@@ -32,6 +27,25 @@ func rateWindows(w *windowRun, r *row, points []promql.FPoint) error {
 		r.has.set(i)
 	}
 	return nil
+}
+
+// findResets returns the indexes of points that are lower than the one before. Its loop has no
+// branch that depends on the data.
+func (w *windows) findResets(points []promql.FPoint) []int32 {
+	if cap(w.resets) < len(points) {
+		w.resets = make([]int32, len(points)+len(points)/4)
+	}
+	resets, n := w.resets[:len(points)], 0
+	last := points[0].F
+	for i := range points {
+		v := points[i].F
+		resets[n] = int32(i)
+		if v < last {
+			n++
+		}
+		last = v
+	}
+	return resets[:n]
 }
 
 // extrapolate extends a difference between the first and the last point of a window to the

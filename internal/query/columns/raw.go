@@ -46,14 +46,23 @@ func (s rawSource) sel(ctx context.Context, of *selector) pointsSet {
 type rawSet struct {
 	set     series.Set
 	builder labels.ScratchBuilder
+	ended   bool
 }
 
-func (s *rawSet) next() bool { return s.set.Next() }
+func (s *rawSet) next() bool {
+	s.ended = s.ended || !s.set.Next()
+	return !s.ended
+}
 
 func (s *rawSet) labels() (labels.Labels, error) { return labelenc.Labels(s.set.Labels(), &s.builder) }
 
 func (s *rawSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
-	for _, c := range s.set.Chunks() {
+	return appendPoints(to, s.set.Chunks(), mint, maxt)
+}
+
+// appendPoints appends the samples of chunks that have some from mint to maxt.
+func appendPoints(to []promql.FPoint, chunks []series.Chunk, mint, maxt int64) ([]promql.FPoint, error) {
+	for _, c := range chunks {
 		if c.MaxMS < mint || c.MinMS > maxt {
 			continue
 		}

@@ -3,10 +3,12 @@ package columns
 import (
 	"context"
 	"errors"
+
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
 )
 
 // selector selects series from the storage.
@@ -24,27 +26,64 @@ func (s *selector) offset(ev *evaluation) int64 {
 	return offset
 }
 
-// each calls do for each series of the selection, or histograms if the series has some. The
-// points are valid until do returns.
-func (s *selector) each(ev *evaluation, do func(r *row, points []promql.FPoint) error, histograms func(r *row, from storage.Series) error) error {
+// perSeries is what is done with the series of a selection.
+type perSeries struct {
+	// compute returns a function that computes an item from the points of its series, and
+	// retains none. Such functions may run at the same time, each on a goroutine of its own.
+	compute func() func(it *item, points []promql.FPoint)
+	// apply uses a computed item, in the order of the series. The item is valid until it returns.
+	apply func(it *item) error
+	// histograms replaces both for a series that has histograms.
+	histograms func(r *row, from storage.Series) error
+}
+
+// item is what is computed from the points of one series.
+type item struct {
+	row
+	unread      error // why the series could not be read
+	samples     int   // that the series has in the range
+	err         error // of the computation
+	warnings    annotations.Annotations
+	total, read int64 // samples of all windows, and those that each was the first to have
+	most, held  int   // samples of the greatest and of the last window
+}
+
+// reset removes what was computed for another series.
+func (it *item) reset() {
+	it.clear()
+	*it = item{row: it.row}
+}
+
+// each does work for each series of the selection.
+func (s *selector) each(ev *evaluation, work perSeries) error {
 	set := ev.source.sel(ev.ctx, s)
-	r := newRow(ev.steps)
+	it, compute := &item{row: newRow(ev.steps)}, work.compute()
 	var points []promql.FPoint
-	for set.next() {
+	for n := 0; ; n++ {
+		if raw, ok := set.(*rawSet); ok && n == ev.engine.alone && ev.parallel() {
+			if err := s.eachParallel(ev, raw, work); err != nil {
+				return err
+			}
+			break
+		}
+		if !set.next() {
+			break
+		}
 		if err := contextError(ev.ctx); err != nil {
 			return err
 		}
 		var err error
-		if r.metric, err = set.labels(); err != nil {
+		it.reset()
+		if it.metric, err = set.labels(); err != nil {
 			return err
 		}
-		r.clear()
 		points, err = set.points(points[:0], s.hints.Start, s.hints.End)
 		switch {
 		case errors.Is(err, errHistograms):
-			err = histograms(&r, set.series())
+			err = work.histograms(&it.row, set.series())
 		case err == nil && len(points) > 0:
-			err = do(&r, points)
+			compute(it, points)
+			err = work.apply(it)
 		}
 		if err != nil {
 			return err
@@ -84,37 +123,46 @@ func (s *selector) eval(ev *evaluation, sink func(*row) error) error {
 // instant passes the rows of an instant selector to do, with the number of their samples.
 // The values are those of the samples, or their timestamps in seconds.
 func (s *selector) instant(ev *evaluation, timestamps bool, do func(r *row, n int) error) error {
-	floats := func(r *row, points []promql.FPoint) error {
-		n, next := 0, 0 // points[next] is the first one after the step
-		at := ev.start - s.offset(ev)
-		for i := range ev.steps {
-			for next < len(points) && points[next].T <= at {
-				next++
+	return s.each(ev, perSeries{
+		compute: func() func(*item, []promql.FPoint) {
+			return func(it *item, points []promql.FPoint) { s.last(ev, it, points, timestamps) }
+		},
+		apply: func(it *item) error {
+			if it.most == 0 {
+				return nil
 			}
-			if next > 0 && points[next-1].T > at-ev.lookback && !value.IsStaleNaN(points[next-1].F) {
-				r.values[i] = points[next-1].F
-				if timestamps {
-					r.values[i] = float64(points[next-1].T) / 1000
-				}
-				r.has.set(i)
-				n++
+			ev.countRead(&it.row, it.most)
+			return do(&it.row, it.most)
+		},
+		histograms: func(r *row, from storage.Series) error {
+			if err := s.histograms(ev, r, from, timestamps); err != nil || r.has.empty() {
+				return err
 			}
-			at += ev.interval
-		}
-		if n == 0 {
-			return nil
-		}
-		ev.countRead(r, n)
-		return do(r, n)
-	}
-	return s.each(ev, floats, func(r *row, from storage.Series) error {
-		if err := s.histograms(ev, r, from, timestamps); err != nil || r.has.empty() {
-			return err
-		}
-		n := r.size()
-		ev.countRead(r, n)
-		return do(r, n)
+			n := r.size()
+			ev.countRead(r, n)
+			return do(r, n)
+		},
 	})
+}
+
+// last sets the row of an item to the last sample before each step, and most to their number.
+func (s *selector) last(ev *evaluation, it *item, points []promql.FPoint, timestamps bool) {
+	next := 0 // points[next] is the first one after the step
+	at := ev.start - s.offset(ev)
+	for i := range ev.steps {
+		for next < len(points) && points[next].T <= at {
+			next++
+		}
+		if next > 0 && points[next-1].T > at-ev.lookback && !value.IsStaleNaN(points[next-1].F) {
+			it.values[i] = points[next-1].F
+			if timestamps {
+				it.values[i] = float64(points[next-1].T) / 1000
+			}
+			it.has.set(i)
+			it.most++
+		}
+		at += ev.interval
+	}
 }
 
 // countRead counts the samples of an instant selector, n in total.

@@ -70,7 +70,7 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 		return err
 	}
 	*after, ev.acct = ev.acct, saved
-	r, total := newRow(ev.steps), 0
+	it, windows, total := &item{row: newRow(ev.steps)}, w.windows(), 0
 	var points []promql.FPoint
 	if inner.steps > 0 {
 		err = w.subquery.child.eval(inner, func(in *row) error {
@@ -86,8 +86,11 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 				ts += inner.interval
 			}
 			total += len(points)
-			r.metric, w.inputDrop = in.metric, in.dropName
-			return w.series(&r, withoutStale(points), sink)
+			w.inputDrop = in.dropName
+			it.reset()
+			it.metric = in.metric
+			windows.compute(it, points)
+			return w.apply(it, sink)
 		})
 		if err != nil {
 			return err

@@ -19,7 +19,7 @@ type span struct {
 
 // windowFunc computes the values of a series at the steps of which there is a window with
 // points. It sets them in the row.
-type windowFunc func(w *windowRun, r *row, points []promql.FPoint) error
+type windowFunc func(w *windows, r *row, points []promql.FPoint) error
 
 // fastWindows are the functions that need no call for each window.
 var fastWindows = map[string]windowFunc{
@@ -68,7 +68,7 @@ func (w *windowNode) eval(ev *evaluation, sink func(*row) error) error {
 // run passes the series of the result to sink. unique means that they may not have the same
 // labels.
 func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) error {
-	run := &windowRun{windowNode: w, ev: ev, acct: &ev.acct, spans: make([]span, ev.steps), sets: newLabelsets()}
+	run := &windowRun{windowNode: w, ev: ev, acct: &ev.acct, sets: newLabelsets()}
 	if w.subquery != nil {
 		if err := run.overSubquery(sink); err != nil {
 			return err
@@ -78,9 +78,12 @@ func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) err
 			return err
 		}
 		run.offset = w.offset(ev)
-		floats := func(r *row, points []promql.FPoint) error { return run.series(r, withoutStale(points), sink) }
-		histograms := func(r *row, from storage.Series) error { return run.histograms(r, from, sink) }
-		if err := w.each(ev, floats, histograms); err != nil {
+		err := w.each(ev, perSeries{
+			compute:    func() func(*item, []promql.FPoint) { return run.windows().compute },
+			apply:      func(it *item) error { return run.apply(it, sink) },
+			histograms: func(r *row, from storage.Series) error { return run.histograms(r, from, sink) },
+		})
+		if err != nil {
 			return err
 		}
 		ev.acct.current -= run.held
@@ -98,17 +101,33 @@ type windowRun struct {
 	acct   *account
 	offset int64
 	args   [][]float64
-	spans  []span
 	sets   *labelsets
 	held   int // points of the window that was read last
-	resets []int
 	warned string
 
 	inputDrop bool // the name of the input series is to be removed
 
-	helper  promql.EvalNodeHelper
-	vectors []promql.Vector
-	in      promql.Matrix
+	helper promql.EvalNodeHelper
+}
+
+// windows computes the windows of one series after the other. It only reads the evaluation,
+// so that there may be several of them.
+type windows struct {
+	*windowNode
+	ev     *evaluation
+	offset int64
+	args   [][]float64
+	spans  []span
+	resets []int32
+
+	helper   promql.EvalNodeHelper
+	vectors  []promql.Vector
+	in       promql.Matrix
+	warnings annotations.Annotations
+}
+
+func (w *windowRun) windows() *windows {
+	return &windows{windowNode: w.windowNode, ev: w.ev, offset: w.offset, args: w.args, spans: make([]span, w.ev.steps)}
 }
 
 func (w *windowRun) scalarArgs() error {
@@ -122,27 +141,40 @@ func (w *windowRun) scalarArgs() error {
 	return nil
 }
 
-func (w *windowRun) series(r *row, points []promql.FPoint, sink func(*row) error) error {
+// compute computes the item of a series, whose points it may change.
+func (w *windows) compute(it *item, points []promql.FPoint) {
+	points = withoutStale(points)
+	if len(points) == 0 {
+		return
+	}
+	w.find(it, points)
+	w.warnings = nil
+	if w.fast != nil {
+		it.err = w.fast(w, &it.row, points)
+	} else {
+		it.err = w.generic(&it.row, points)
+	}
+	it.warnings = w.warnings
+}
+
+// apply counts the samples of an item, and passes its row on.
+func (w *windowRun) apply(it *item, sink func(*row) error) error {
 	w.acct.current -= w.held
 	w.held = 0
-	if len(points) == 0 {
-		return nil
+	if !w.ev.perStep {
+		w.ev.samples.TotalSamples += it.total
+		w.ev.samples.SamplesRead += it.read
 	}
-	if err := w.find(points); err != nil {
+	if err := w.acct.touch(it.most); err != nil {
 		return err
 	}
+	w.held = it.held
 	w.acct.current += w.held
-	r.clear()
-	var err error
-	if w.fast != nil {
-		err = w.fast(w, r, points)
-	} else {
-		err = w.generic(r, points)
+	w.ev.warnings.Merge(it.warnings)
+	if it.err != nil {
+		return it.err
 	}
-	if err != nil {
-		return err
-	}
-	return w.emit(r, sink)
+	return w.emit(&it.row, sink)
 }
 
 // emit passes a computed row on.
@@ -171,21 +203,20 @@ func (w *windowNode) fixed() bool {
 	return w.vs.Timestamp != nil
 }
 
-// find finds the windows of all steps, and counts their samples.
-func (w *windowRun) find(points []promql.FPoint) error {
+// find finds the windows of all steps, and counts their samples. Most steps move a window by as many
+// points as the step before did, which is tried first.
+func (w *windows) find(it *item, points []promql.FPoint) {
 	ev := w.ev
-	var from, to, most int
+	var from, to, most, fromStep, toStep int
 	var total, read int64
 	end := ev.start - w.offset
 	for i := range w.spans {
 		before := to
 		if i == 0 || !w.fixed() {
-			for to < len(points) && points[to].T <= end {
-				to++
-			}
-			for from < to && points[from].T <= end-w.rangeMS {
-				from++
-			}
+			was := from
+			to = after(points, to, toStep, end)
+			from = min(after(points, from, fromStep, end-w.rangeMS), to)
+			fromStep, toStep = from-was, to-before
 		}
 		w.spans[i] = span{from, to, end - w.rangeMS, end}
 		n, fresh := to-from, to-max(from, before)
@@ -201,16 +232,23 @@ func (w *windowRun) find(points []promql.FPoint) error {
 		}
 		end += ev.interval
 	}
-	if !ev.perStep {
-		ev.samples.TotalSamples += total
-		ev.samples.SamplesRead += read
+	it.total, it.read, it.most, it.held = total, read, most, to-from
+}
+
+// after returns the index of the first point after a time, at or behind index i. It is probably
+// the one that is n points behind i.
+func after(points []promql.FPoint, i, n int, ts int64) int {
+	if at := i + n; at <= len(points) && (at == i || points[at-1].T <= ts) {
+		i = at
 	}
-	w.held = to - from
-	return w.acct.touch(most)
+	for i < len(points) && points[i].T <= ts {
+		i++
+	}
+	return i
 }
 
 // check returns an error if the query has ended, at some steps.
-func (w *windowRun) check(step int) error {
+func (w *windows) check(step int) error {
 	if step&63 != 0 {
 		return nil
 	}
@@ -242,7 +280,7 @@ func (w *windowRun) warnNonCounter(metric labels.Labels) {
 }
 
 // generic calls Prometheus' implementation with each window.
-func (w *windowRun) generic(r *row, points []promql.FPoint) error {
+func (w *windows) generic(r *row, points []promql.FPoint) error {
 	call := promql.FunctionCalls[w.call.Func.Name]
 	if w.in == nil {
 		w.in = make(promql.Matrix, 1)
@@ -264,7 +302,7 @@ func (w *windowRun) generic(r *row, points []promql.FPoint) error {
 			w.in[0].Floats = points[s.from:s.to:s.to]
 			w.helper.Ts = ts
 			out, annos := call(w.vectors, w.in, w.call.Args, &w.helper)
-			w.ev.warnings.Merge(annos)
+			w.warnings.Merge(annos)
 			w.helper.Out = out[:0]
 			if len(out) > 0 {
 				if out[0].H != nil {

@@ -1,0 +1,198 @@
+// Package ordered reads batches one after the other, computes them on several goroutines,
+// and hands them over in the order in which they were read.
+//
+// Who runs a Stage reads, computes and consumes on its own goroutine, and needs no other:
+// workers only take batches ahead of it. All stages of a process share them, so that many
+// stages at a time do not use more goroutines than one, and none ever waits for a worker.
+package ordered
+
+import "sync"
+
+// Workers are goroutines that stages share. Nil has none.
+type Workers struct{ slots chan struct{} }
+
+// NewWorkers returns up to n workers. They run only while they compute.
+func NewWorkers(n int) *Workers { return &Workers{make(chan struct{}, max(0, n))} }
+
+// Any reports whether there are workers, busy or not.
+func (w *Workers) Any() bool { return w != nil && cap(w.slots) > 0 }
+
+func (w *Workers) try() bool {
+	select {
+	case w.slots <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// Stage is a sequence of batches. Its functions get batches that New returned, again and again.
+type Stage[B any] struct {
+	// New returns an empty batch.
+	New func() B
+	// Read fills the next batch; it returns false if there is none. Its calls do not overlap,
+	// but are made by several goroutines.
+	Read func(B) bool
+	// Compute computes a batch. Several calls may run at the same time.
+	Compute func(B)
+	// Consume gets the computed batches in order, on the goroutine of Run. An error ends it.
+	Consume func(B) error
+}
+
+// ahead is the number of batches, for each goroutine, that are read and not yet consumed.
+const ahead = 2
+
+// Run runs a stage until all batches are consumed or Consume fails, whose error it returns.
+// No worker is busy with the stage afterwards. A panic of a function is one of Run.
+func Run[B any](w *Workers, stage Stage[B]) error {
+	r := &run[B]{Stage: stage, workers: w, ring: make([]*slot[B], ahead*(1+cap(w.slots)))}
+	defer r.stop()
+	for number := 0; ; number++ {
+		r.spawn()
+		s := r.await(number)
+		if s == nil {
+			if r.panicked != nil {
+				panic(r.panicked)
+			}
+			return nil
+		}
+		if s.panicked != nil {
+			panic(s.panicked)
+		}
+		if err := r.Consume(s.batch); err != nil {
+			return err
+		}
+		r.release(number)
+	}
+}
+
+// slot is a batch on its way.
+type slot[B any] struct {
+	batch    B
+	done     chan struct{} // gets one value when the batch is computed
+	panicked any           // by Compute
+}
+
+type run[B any] struct {
+	Stage[B]
+	workers *Workers
+	group   sync.WaitGroup // of workers
+
+	mu       sync.Mutex
+	ended    bool // nothing more is read
+	panicked any  // by Read
+	read     int  // batches read
+	consumed int
+	busy     int        // workers
+	ring     []*slot[B] // those that are not consumed, by their number modulo its length
+	free     []*slot[B]
+}
+
+// take reads the next batch. It returns nil if there is none, or too many are not consumed.
+func (r *run[B]) take() (s *slot[B]) {
+	r.mu.Lock()
+	defer func() {
+		if p := recover(); p != nil {
+			r.panicked, r.ended, s = p, true, nil
+		}
+		r.mu.Unlock()
+	}()
+	if r.ended || r.read-r.consumed == len(r.ring) {
+		return nil
+	}
+	if n := len(r.free); n > 0 {
+		s, r.free = r.free[n-1], r.free[:n-1]
+	} else {
+		s = &slot[B]{batch: r.New(), done: make(chan struct{}, 1)}
+	}
+	if !r.Read(s.batch) {
+		r.ended = true
+		return nil
+	}
+	r.ring[r.read%len(r.ring)] = s
+	r.read++
+	return s
+}
+
+func (r *run[B]) compute(s *slot[B]) {
+	defer func() {
+		s.panicked = recover()
+		s.done <- struct{}{}
+	}()
+	r.Compute(s.batch)
+}
+
+// spawn starts workers if there are any that are free, and batches for them.
+func (r *run[B]) spawn() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for !r.ended && r.read-r.consumed+r.busy < len(r.ring)-1 && r.workers.try() {
+		r.busy++
+		r.group.Go(r.work)
+	}
+}
+
+func (r *run[B]) work() {
+	defer func() {
+		r.mu.Lock()
+		r.busy--
+		r.mu.Unlock()
+		<-r.workers.slots
+	}()
+	for s := r.take(); s != nil; s = r.take() {
+		r.compute(s)
+	}
+}
+
+// await returns a batch once it is computed, nil if there is none. Meanwhile it computes others.
+func (r *run[B]) await(number int) *slot[B] {
+	s := r.at(number)
+	for s == nil {
+		own := r.take()
+		if own != nil {
+			r.compute(own)
+		}
+		if s = r.at(number); s == nil && own == nil {
+			return nil
+		}
+	}
+	for {
+		select {
+		case <-s.done:
+			return s
+		default:
+		}
+		own := r.take()
+		if own == nil {
+			<-s.done
+			return s
+		}
+		r.compute(own)
+	}
+}
+
+func (r *run[B]) at(number int) *slot[B] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if number >= r.read {
+		return nil
+	}
+	return r.ring[number%len(r.ring)]
+}
+
+// release makes a consumed batch free.
+func (r *run[B]) release(number int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := number % len(r.ring)
+	r.free, r.ring[i] = append(r.free, r.ring[i]), nil
+	r.consumed++
+}
+
+// stop waits for the workers.
+func (r *run[B]) stop() {
+	r.mu.Lock()
+	r.ended = true
+	r.mu.Unlock()
+	r.group.Wait()
+}

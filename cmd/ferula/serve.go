@@ -60,7 +60,7 @@ type serveCommand struct {
 	QueryTimeout   duration `name:"query.timeout" default:"2m" help:"Maximum time a query may take before being aborted."`
 	MaxConcurrency int      `name:"query.max-concurrency" default:"20" help:"Maximum number of queries executed concurrently."`
 	QueryEngine    string   `name:"query.engine" enum:"columns,prometheus" default:"columns" help:"Engine that evaluates queries (${enum}). Results are the same. Prometheus' engine also evaluates what the other does not know."`
-	Parallelism    int      `name:"query.parallelism" default:"0" help:"Goroutines that read and compute the series of one query. All queries together use one less than these, beside their own. 0 means the number of CPUs (GOMAXPROCS)."`
+	Parallelism    int      `name:"query.parallelism" default:"0" help:"Goroutines that read and compute the series of one query. All queries together use one less than these, in addition to their own. 0 means the number of CPUs (GOMAXPROCS)."`
 	MaxSamples     int      `name:"query.max-samples" default:"50000000" help:"Maximum number of samples a single query can load into memory."`
 
 	DiscoveryReloadInterval duration `name:"scrape.discovery-reload-interval" default:"5s" hidden:"" help:"Interval at which changed targets are applied."`

@@ -43,7 +43,7 @@ type Options struct {
 // Engine is a promql.QueryEngine whose results are those of Prometheus' engine.
 type Engine struct {
 	opts Options
-	// A selection reads so many series before it asks for help, and then so many at a time.
+	// A selection reads so many series before it uses workers, and then so many at a time.
 	alone, together int
 }
 

@@ -1,6 +1,6 @@
 package columns
 
-// Eager lets an engine ask for help at once, and for one or two series at a time.
+// Eager lets an engine use workers at once, for one or two series at a time.
 func Eager(e *Engine) *Engine {
 	e.alone, e.together = 1, 2
 	return e

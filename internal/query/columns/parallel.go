@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// seriesAlone is the number of series that a selection reads before it asks for help.
+	// seriesAlone is the number of series that a selection reads before it uses workers.
 	seriesAlone = 32
 	// A batch has no more series than these, nor more encoded samples and steps unless it has
 	// one series only. 256 KiB stay in the cache of a core until they are decoded.
@@ -41,8 +41,7 @@ type seriesBatch struct {
 // batchEnds are the ends of a series' labels and chunks.
 type batchEnds struct{ labels, chunks int }
 
-// read copies series from a set until the batch is full or the set ends, after which it is not
-// asked again.
+// read copies series from a set until the batch is full or the set ends, which it does once.
 func (b *seriesBatch) read(ev *evaluation, set *rawSet) bool {
 	b.labels, b.chunks, b.data, b.ends = b.labels[:0], b.chunks[:0], b.data[:0], b.ends[:0]
 	most := min(ev.engine.together, max(1, batchSteps/ev.steps))

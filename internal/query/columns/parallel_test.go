@@ -173,7 +173,7 @@ func TestQuery_ReadsNoMoreOnceItFailed(t *testing.T) {
 	}
 }
 
-func TestQuery_AsksNoMoreAfterTheEnd(t *testing.T) {
+func TestQuery_ReadsNoMoreAfterTheEnd(t *testing.T) {
 	for end := range int64(12) {
 		from := newEndlessRaw(t)
 		from.end = end + 1

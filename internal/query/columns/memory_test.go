@@ -2,6 +2,7 @@ package columns_test
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -90,6 +91,42 @@ func TestQuery_BoundsTheLabelsThatItMakes(t *testing.T) {
 		got, by := request{query: query, start: beginMS}.run(t, engine, store)
 		if by != "columns" || !strings.Contains(got, want) {
 			t.Errorf("%.60s: evaluated by %s: %.200s, want %q", query, by, got, want)
+		}
+	}
+}
+
+func TestQuery_MemoryDoesNotGrowWithTheNumberOfSeries(t *testing.T) {
+	for _, query := range []string{`sum(rate(x[5m]))`, `count(x)`, `max(max_over_time(x[5m]))`, `avg(last_over_time({__name__=~"x.*"}[5m]))`} {
+		heap := map[int64]uint64{}
+		for _, series := range []int64{1_000, 50_000} {
+			from := newEndlessRaw(t)
+			from.end = series
+			from.atEnd = func() {
+				runtime.GC()
+				var m runtime.MemStats
+				runtime.ReadMemStats(&m)
+				heap[series] = m.HeapAlloc
+			}
+			_, engine := newEngines(50_000_000)
+			if got, by := (request{query: query, start: beginMS, end: beginMS + 25*60_000, step: time.Minute}).run(t, engine, from); by != "columns" {
+				t.Fatalf("%s by %s: %s", query, by, got)
+			}
+		}
+		if heap[50_000] > heap[1_000]+512<<10 {
+			t.Errorf("%s: the heap has %d bytes after 50,000 series, %d after 1,000", query, heap[50_000], heap[1_000])
+		}
+	}
+}
+
+func TestEngine_FindsSeriesThatDifferInTheirTypeOnly(t *testing.T) {
+	for _, metrics := range [][]string{{`x{__type__="gauge",i="1"}`, `x{__type__="counter",i="1"}`}, {`x{i="0"}`, `x{__type__="gauge",i="1"}`, `x{i="1"}`}, {`x{__unit__="s",i="1"}`, `x{__unit__="s",i="2"}`}} {
+		store := openStore(t, writeStore(t, func(db *tsdb.DB) {
+			for _, metric := range metrics {
+				appendSamples(t, db, metric, beginMS, beginMS+hourMS, 15_000, func(n int, _ int64) (float64, bool) { return float64(n), true })
+			}
+		}))
+		for _, query := range []string{`rate(x[5m])`, `sum(max_over_time(x[5m]))`, `last_over_time(x[5m])`} {
+			compare(t, request{query: query, start: beginMS + 30*60_000, end: beginMS + 40*60_000, step: time.Minute}, store, store, 1_000_000)
 		}
 	}
 }

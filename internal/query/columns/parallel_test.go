@@ -77,6 +77,7 @@ type endlessRaw struct {
 	read   atomic.Int64
 	broken bool  // all chunks from series cancelAt are corrupt
 	end    int64 // series; 0: no end
+	atEnd  func()
 }
 
 const cancelAt = 1000
@@ -108,6 +109,9 @@ func (e *endlessRaw) Next() bool {
 	if e.end > 0 && e.read.Load() >= e.end {
 		if e.read.Add(1) > e.end+1 {
 			panic("Next after the end")
+		}
+		if e.atEnd != nil {
+			e.atEnd()
 		}
 		return false
 	}

@@ -77,12 +77,13 @@ var errSameLabels = errors.New("vector cannot contain metrics with the same labe
 // samples have different timestamps may have equal labels: they are one series of the
 // result.
 type labelsets struct {
-	seen     map[uint64]bitmap
-	dupStep  int // first step at which two series have a sample; -1: none
+	seen     map[uint64]int32 // numbers of steps
+	steps    []bitmap         // at which series have samples; most series have the same ones
+	dupStep  int              // first step at which two series have a sample; -1: none
 	repeated bool
 }
 
-func newLabelsets() *labelsets { return &labelsets{seen: map[uint64]bitmap{}, dupStep: -1} }
+func newLabelsets() *labelsets { return &labelsets{seen: map[uint64]int32{}, dupStep: -1} }
 
 // dup returns the first step at which two series of an operator that Prometheus evaluates
 // step by step have the same labels, -1 if that is not an error.
@@ -103,12 +104,13 @@ func (ev *evaluation) drop(r *row) {
 
 func (l *labelsets) add(r *row) {
 	hash := r.metric.Hash()
-	has, ok := l.seen[hash]
+	number, ok := l.seen[hash]
 	if !ok {
-		l.seen[hash] = append(bitmap(nil), r.has...)
+		l.seen[hash] = l.number(r.has)
 		return
 	}
 	l.repeated = true
+	has := slices.Clone(l.steps[number])
 	for i, word := range r.has {
 		if both := has[i] & word; both != 0 {
 			if step := i*64 + bits.TrailingZeros64(both); l.dupStep < 0 || step < l.dupStep {
@@ -117,4 +119,13 @@ func (l *labelsets) add(r *row) {
 		}
 		has[i] |= word
 	}
+	l.seen[hash] = l.number(has)
+}
+
+// number returns the number of some steps.
+func (l *labelsets) number(has bitmap) int32 {
+	if n := len(l.steps); n == 0 || !slices.Equal(l.steps[n-1], has) {
+		l.steps = append(l.steps, slices.Clone(has))
+	}
+	return int32(len(l.steps) - 1)
 }

@@ -1,6 +1,7 @@
 package columns
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/prometheus/common/model"
@@ -68,7 +69,10 @@ func (w *windowNode) eval(ev *evaluation, sink func(*row) error) error {
 // run passes the series of the result to sink. unique means that they may not have the same
 // labels.
 func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) error {
-	run := &windowRun{windowNode: w, ev: ev, acct: &ev.acct, sets: newLabelsets()}
+	run := &windowRun{windowNode: w, ev: ev, acct: &ev.acct}
+	if !w.distinct(ev) {
+		run.sets = newLabelsets()
+	}
 	if w.subquery != nil {
 		if err := run.overSubquery(sink); err != nil {
 			return err
@@ -88,8 +92,34 @@ func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) err
 		}
 		ev.acct.current -= run.held
 	}
-	if unique && run.sets.repeated && !ev.engine.opts.DelayedNameRemoval {
+	if unique && run.sets != nil && run.sets.repeated && !ev.engine.opts.DelayedNameRemoval {
 		return errSameLabels
+	}
+	return nil
+}
+
+// distinct reports whether the results have distinct labels because the series have: if they keep their
+// names, or all have the same name and differ in more than a type or a unit.
+func (w *windowNode) distinct(ev *evaluation) bool {
+	if _, ok := ev.source.(rawSource); !ok || w.subquery != nil {
+		return false
+	}
+	return w.keepName || slices.ContainsFunc(w.vs.LabelMatchers, func(m *labels.Matcher) bool {
+		return m.Name == labels.MetricName && m.Type == labels.MatchEqual && m.Value != ""
+	})
+}
+
+// noteLabels looks for results with the same labels. metric is the series'.
+func (w *windowRun) noteLabels(r *row, metric labels.Labels) error {
+	if w.sets == nil && !w.keepName && (metric.Has("__type__") || metric.Has("__unit__")) {
+		if w.emitted {
+			return errGiveUp("series of which some have a type or a unit")
+		}
+		w.sets = newLabelsets()
+	}
+	w.emitted = true
+	if w.sets != nil {
+		w.sets.add(r)
 	}
 	return nil
 }
@@ -101,10 +131,11 @@ type windowRun struct {
 	acct   *account
 	offset int64
 	args   [][]float64
-	sets   *labelsets
-	held   int // points of the window that was read last
+	sets   *labelsets // nil: the results have distinct labels because the series do
+	held   int        // points of the window that was read last
 	warned string
 
+	emitted   bool // a row
 	inputDrop bool // the name of the input series is to be removed
 
 	helper promql.EvalNodeHelper
@@ -188,10 +219,13 @@ func (w *windowRun) emit(r *row, sink func(*row) error) error {
 	if w.counter && r.hasFloats() {
 		w.warnNonCounter(r.metric)
 	}
+	metric := r.metric
 	if !w.keepName || w.inputDrop {
 		w.ev.drop(r)
 	}
-	w.sets.add(r)
+	if err := w.noteLabels(r, metric); err != nil {
+		return err
+	}
 	return sink(r)
 }
 

@@ -35,3 +35,19 @@ func TestCheckTenant_AllowsPeersNamesThatAreSafeAsFolders(t *testing.T) {
 		t.Error("a folder named . was accepted as a tenant's")
 	}
 }
+
+func TestCheckTenant_EveryByte(t *testing.T) {
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!-_.*'()"
+	for c := range 256 {
+		name := "a" + string([]byte{byte(c)})
+		if err := CheckTenant(name); (err == nil) != strings.Contains(allowed, name[1:]) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if err := CheckTenant(strings.Repeat("a", tenantBytesMax)); err != nil {
+		t.Error(err)
+	}
+	if err := CheckTenant(strings.Repeat("a", tenantBytesMax+1)); err == nil {
+		t.Error("a name that is a byte too long")
+	}
+}

@@ -85,6 +85,7 @@ type Options struct {
 	StoreDefaults StoreDefaults
 	StoreTimeout  time.Duration // timeout of requests to Stores without PromQL evaluation; 0: none
 	Targets       Targets
+	Rules         Rules
 	Status        Status
 	Gatherer      prometheus.Gatherer // source of the chunk count in status/tsdb
 
@@ -188,11 +189,13 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	if a.opts.Stores != nil {
 		get("/rules", a.withStoreTimeout(a.storeRules))
 		get("/alerts", a.withStoreTimeout(a.storeAlerts))
-	} else {
-		get("/rules", constantResponse(`{"groups":[]}`))
-		get("/alerts", constantResponse(`{"alerts":[]}`))
+		get("/alertmanagers", constantResponse(`{"activeAlertmanagers":[],"droppedAlertmanagers":[]}`))
 	}
-	get("/alertmanagers", constantResponse(`{"activeAlertmanagers":[],"droppedAlertmanagers":[]}`))
+	if a.opts.Rules != nil {
+		get("/rules", a.localRules)
+		get("/alerts", a.localAlerts)
+		get("/alertmanagers", a.alertmanagers)
+	}
 	if a.opts.Config != nil {
 		get("/status/config", a.statusConfig)
 	}
@@ -216,8 +219,7 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	}
 }
 
-// constantResponse returns an endpoint with constant data. Grafana requests rules and
-// alerts, which are empty on a server without rule evaluation.
+// constantResponse returns an endpoint with constant data.
 func constantResponse(data string) endpoint {
 	return func(*http.Request) (response, *apiError) {
 		return response{write: func(s *stream) { s.raw(data) }}, nil

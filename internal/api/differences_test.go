@@ -82,10 +82,6 @@ var differences = []struct {
 		request{path: "/label/a%2Fb/values"}, nil, 200, 404, `"data":[]`, ``,
 	},
 	{
-		"filters of rules", "there are no rules to filter",
-		request{path: "/rules?type=nonsense"}, nil, 200, 400, `"groups":[]`, `not supported value \"nonsense\"`,
-	},
-	{
 		"a fill value that JSON cannot encode", "an error is a JSON response",
 		request{pair: "features", path: "/parse_query", form: form("query", "a + fill(NaN) b")}, nil, 422, 500, `fill value NaN cannot be encoded as a JSON number`, `unsupported value: NaN`,
 	},

@@ -43,6 +43,7 @@ type parts struct {
 	queryable storage.SampleAndChunkQueryable
 	exemplars storage.ExemplarQueryable
 	targets   api.Targets
+	rules     ruleSource
 	env       *testEnv
 	origin    *regexp.Regexp
 	ready     func(http.Handler) http.Handler
@@ -77,7 +78,7 @@ func (w *testEnv) newPair(opts ferulapromql.Options) (pair, error) {
 	w.close = append(w.close, ours.Close, reference.Close)
 	p := parts{
 		engine: ours, reference: reference, parser: ours.Parser,
-		queryable: w.db, exemplars: w.db, targets: fakeTargets(), env: w,
+		queryable: w.db, exemplars: w.db, targets: fakeTargets(), rules: noRules{}, env: w,
 	}
 	return pair{ours: p.ferula(), oracle: p.prometheus(), parts: p}, nil
 }
@@ -94,7 +95,7 @@ func (p parts) ferula() http.Handler {
 	mux := http.NewServeMux()
 	api.New(api.Options{
 		Engine: p.engine, Parser: p.parser, Queryable: p.queryable, Exemplars: p.exemplars,
-		Targets: p.targets, Status: headStatus{p.env.db}, Gatherer: p.env.reg,
+		Targets: p.targets, Rules: p.rules, Status: headStatus{p.env.db}, Gatherer: p.env.reg,
 		Config: theConfig, Flags: theFlags,
 		BuildInfo: api.BuildInfo{Version: "3.15.0", Revision: "abc", Branch: "HEAD", BuildUser: "me@<here>", BuildDate: "20260101", GoVersion: "go1.26", Program: "ferula 0.1"},
 		RuntimeInfo: func() (api.RuntimeInfo, error) {
@@ -130,12 +131,12 @@ func (p parts) prometheus() http.Handler {
 		p.reference, p.queryable, nil, nil, p.exemplars,
 		func(context.Context) prometheusapi.ScrapePoolsRetriever { return p.targets },
 		func(context.Context) prometheusapi.TargetRetriever { return p.targets },
-		func(context.Context) prometheusapi.AlertmanagerRetriever { return noAlertmanagers{} },
+		func(context.Context) prometheusapi.AlertmanagerRetriever { return p.rules },
 		theConfig, theFlags,
 		prometheusapi.GlobalURLOptions{ListenAddress: listenAddress, Host: external.Host, Scheme: external.Scheme},
 		func(next http.HandlerFunc) http.HandlerFunc { return p.ready(next).ServeHTTP },
 		adminStats{p.env.db}, p.env.dir, false, false, 0, quiet,
-		func(context.Context) prometheusapi.RulesRetriever { return noRules{} },
+		func(context.Context) prometheusapi.RulesRetriever { return p.rules },
 		0, 0, 0, false, p.origin,
 		func() (prometheusapi.RuntimeInfo, error) {
 			return prometheusapi.RuntimeInfo{StartTime: theStart, CWD: "/data", Hostname: "h", ReloadConfigSuccess: true, LastConfigTime: theStart, CorruptionCount: 3, StorageRetention: "15d",
@@ -179,14 +180,17 @@ func (s adminStats) WALReplayStatus() (tsdb.WALReplayStatus, error) {
 	return headStatus(s).WALReplayStatus(), nil
 }
 
-type noAlertmanagers struct{}
-
-func (noAlertmanagers) Alertmanagers() []*url.URL        { return nil }
-func (noAlertmanagers) DroppedAlertmanagers() []*url.URL { return nil }
+// ruleSource has the rules and Alertmanagers of either API.
+type ruleSource interface {
+	prometheusapi.RulesRetriever
+	prometheusapi.AlertmanagerRetriever
+}
 
 type noRules struct{}
 
 func (noRules) RuleGroups() []*rules.Group           { return nil }
 func (noRules) AlertingRules() []*rules.AlertingRule { return nil }
+func (noRules) Alertmanagers() []*url.URL            { return nil }
+func (noRules) DroppedAlertmanagers() []*url.URL     { return nil }
 
 var _ prometheusapi.TargetRetriever = (*scrape.Manager)(nil)

@@ -33,6 +33,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Flames:        flames{s.profiles, exemplar.New(s.store, s.profiles.engine)},
 		FlamesTenant:  s.opts.Profiles.tenantOf(),
 		Targets:       s.scraper.Manager,
+		Rules:         s.rules,
 		Status:        s.store,
 		Gatherer:      s.reg,
 		RemoteWrite:   s.remoteWrite(guard),

@@ -16,6 +16,12 @@ type node interface {
 	eval(ev *evaluation, sink func(*row) error) error
 }
 
+// textNode is a string, which has no series.
+type textNode struct{}
+
+// eval implements node.
+func (textNode) eval(*evaluation, func(*row) error) error { return nil }
+
 // compiler compiles an expression that was preprocessed by Prometheus' engine.
 type compiler struct {
 	stmt       *parser.EvalStmt
@@ -36,6 +42,11 @@ func compile(stmt *parser.EvalStmt, opts Options) (root node, selectors []select
 	}
 	switch stmt.Expr.Type() {
 	case parser.ValueTypeVector, parser.ValueTypeScalar:
+	case parser.ValueTypeString:
+		if stmt.Interval == 0 {
+			return textNode{}, nil, ""
+		}
+		return nil, nil, "range"
 	default:
 		return nil, nil, "type_" + string(stmt.Expr.Type())
 	}
@@ -123,8 +134,8 @@ func (c *compiler) unary(e *parser.UnaryExpr) (node, bool) {
 
 func (c *compiler) binary(e *parser.BinaryExpr) (node, bool) {
 	scalarLeft, scalarRight := e.LHS.Type() == parser.ValueTypeScalar, e.RHS.Type() == parser.ValueTypeScalar
-	trimmed := isTrim(e.Op) && scalarLeft != scalarRight
-	if !isArithmetic(e.Op) && !e.Op.IsComparisonOperator() && !e.Op.IsSetOperator() && !trimmed {
+	trims := isTrim(e.Op) && !(scalarLeft && scalarRight)
+	if !isArithmetic(e.Op) && !e.Op.IsComparisonOperator() && !e.Op.IsSetOperator() && !trims {
 		return c.unknown("operator_" + parser.ItemTypeStr[e.Op])
 	}
 	a, ok := c.operand(e.LHS, false)
@@ -251,7 +262,8 @@ func (c *compiler) window(e *parser.Call) (node, bool) {
 			found, w.rangeMS, w.seconds = true, arg.Range.Milliseconds(), arg.Range.Seconds()
 			call := *e // Prometheus' functions get a range selector in place of the subquery
 			call.Args = slices.Clone(e.Args)
-			call.Args[i] = &parser.MatrixSelector{Range: arg.Range, VectorSelector: &parser.VectorSelector{OriginalOffset: arg.OriginalOffset, Offset: arg.OriginalOffset}}
+			w.vs = &parser.VectorSelector{OriginalOffset: arg.OriginalOffset, Offset: arg.OriginalOffset}
+			call.Args[i] = &parser.MatrixSelector{Range: arg.Range, VectorSelector: w.vs}
 			w.call = &call
 			continue
 		}

@@ -45,6 +45,9 @@ var histograms = []string{
 	`h * 2`, `2 * h`, `h / 3`, `3 / h`, `h + 1`, `1 - h`, `h > 3`, `h > bool 3`, `3 == bool h`, `-h`, `abs(h)`, `clamp(h, 0, 1)`, `sgn({__name__=~"h|g"})`, `label_replace(h, "a", "$1", "kind", "(.*)")`, `scalar(h)`, `timestamp(h)`, `absent(h)`, `absent_over_time(h[5m])`,
 	`histogram_quantile(0.9, h)`, `histogram_quantile(0.9, sum(rate(h[5m])))`, `histogram_count(h)`, `histogram_sum(rate(h[5m]))`, `histogram_avg(h)`, `histogram_stddev(h)`, `histogram_stdvar(h)`, `histogram_fraction(0, 5, rate(h[5m]))`, `sum(histogram_count(rate(h[5m])))`, `histogram_count(increase(h[10m]))`, `histogram_quantile(0.9, {__name__=~"h|g"})`,
 	`h </ 3`, `h >/ 2`, `g >/ 2`, `{__name__=~"h|g"} </ 1`, `sort_by_label(count_values("v", h), "v")`,
+	`h + h`, `h - h`, `h * h`, `h == h`, `h != h`, `h != bool h`, `h > bool h`, `h / h`, `h - ignoring (kind) group_left () g{i="1"}`, `h * ignoring (kind) group_left () count(g)`, `count(g) * ignoring (kind) group_right () h`, `h / ignoring (kind) group_left () count(g)`, `count(g) / ignoring (kind) group_right () h`, `h >/ ignoring (kind) group_left () count(g)`, `g </ g`, `h - h offset 17m`, `h + ignoring (kind) group_left () h{kind="custom"} offset 1m`, `h{kind="int"} + ignoring (kind) h{kind="custom"}`, `{__name__=~"h|mixed"} + on (kind) mixed`, `mixed + mixed`, `mixed * mixed offset 7m`, `mixed == mixed`, `rate(h[5m]) + rate(h[10m])`, `h + fill (3) (h @ 0)`, `histogram_count(h) + on (kind) h`,
+	`limitk(1, h)`, `limitk(3, {__name__=~"h|mixed|g"})`, `limitk by (kind) (2, {__name__=~"h|mixed|g"})`, `limit_ratio(0.6, {__name__=~"h|mixed|g"})`, `limitk(2, mixed)`, `count(limitk(3, h))`,
+	`max_over_time(h[10m:1m])`, `sum_over_time(h[10m:1m])`, `rate(h[10m:90s])`, `avg_over_time(rate(h[5m])[10m:1m])`, `last_over_time(mixed[10m:1m])`, `rate({__name__=~"h|mixed"}[10m:1m] @ end())`, `count_over_time({__name__=~"h|mixed"}[7m:30s] offset 3m)`, `histogram_count(increase(h[20m:1m]))`, `quantile_over_time(0.3, mixed[10m:1m])`, `changes(mixed[9m:20s])`, `absent_over_time(h[5m:1m])`,
 	`h and h`, `h or g`, `h unless g`, `g or h`, `{__name__=~".+"}`, `rate({__name__=~"h|mixed"}[5m])`, `mixed`, `sum_over_time(mixed[10m])`, `count_over_time(mixed[10m])`, `max_over_time(mixed[10m])`, `-mixed`, `sum(mixed)`, `mixed * 2`, `last_over_time(mixed[10m])`, `rate(mixed[10m])`,
 }
 
@@ -61,7 +64,7 @@ var partly = []string{
 }
 
 // unknown are queries that Prometheus' engine evaluates.
-var unknown = []string{`predict_linear(g[10m:1m] @ start(), 60)`, `label_replace({__name__=~"g|c_total",i="1"} @ end(), "__name__", "x", "", "")`, `count(max_over_time(g[10m:1m] @ end())) or (h + h)`, `count(timestamp(g @ end())) or (h + h)`, `h + h`, `limitk(1, h)`, `max_over_time(h[10m:1m])`, `c_total[5m]`, `"text"`, `rate(c_total[5m] smoothed)`, `max_over_time({__name__=~"part_.*"}[3h:1m])`}
+var unknown = []string{`predict_linear(g[10m:1m] @ start(), 60)`, `label_replace({__name__=~"g|c_total",i="1"} @ end(), "__name__", "x", "", "")`, `c_total[5m]`, `rate(c_total[5m] smoothed)`, `max_over_time({__name__=~"part_.*"}[3h:1m])`}
 
 var spans = []struct {
 	start, end int64

@@ -241,7 +241,7 @@ func (w *windowRun) histograms(r *row, from storage.Series, sink func(*row) erro
 		if err := contextError(ev.ctx); err != nil {
 			return err
 		}
-		fetch := i == 0 || w.vs.Timestamp == nil
+		fetch := i == 0 || !w.fixed()
 		if fetch {
 			if err := win.move(end-w.rangeMS, end); err != nil {
 				return err
@@ -253,6 +253,7 @@ func (w *windowRun) histograms(r *row, from storage.Series, sink func(*row) erro
 		if n := win.size(); n > 0 {
 			ev.samples.IncrementSamplesAtStep(i, int64(n))
 			switch {
+			case w.subquery != nil: // counted by the subquery
 			case fetch && i == 0:
 				ev.samples.IncrementSamplesReadAtStep(i, int64(n))
 			case fetch:
@@ -327,6 +328,78 @@ func (v *vectorScalarNode) refuseFloats(ev *evaluation, r *row) {
 			r.has[i>>6] &^= 1 << (i & 63)
 			ev.warnings.Add(annotations.NewIncompatibleTypesInBinOpInfo("float", parser.ItemTypeStr[v.op], "float", v.pos))
 		}
+	}
+}
+
+// compute applies the operator to two samples. keep reports whether a comparison is true. With an
+// error there is no result; info is an annotation of a result.
+func (m *matchRun) compute(left, right sample) (result sample, keep bool, info, err error) {
+	op := m.expr.Op
+	switch {
+	case left.h != nil && right.h != nil && (op == parser.ADD || op == parser.SUB):
+		result, info, err = m.add(left.h, right.h)
+		return result, true, info, err
+	case left.h != nil && right.h != nil && op == parser.EQLC:
+		return left, left.h.Equals(right.h), nil, nil
+	case left.h != nil && right.h != nil && op == parser.NEQ:
+		return left, !left.h.Equals(right.h), nil, nil
+	case left.h == nil && right.h != nil && op == parser.MUL:
+		return sample{h: right.h.Copy().Mul(left.f).Compact(0)}, true, nil, nil
+	case left.h != nil && right.h == nil && op == parser.MUL:
+		return sample{h: left.h.Copy().Mul(right.f).Compact(0)}, true, nil, nil
+	case left.h != nil && right.h == nil && op == parser.DIV:
+		return sample{h: left.h.Copy().Div(right.f).Compact(0)}, true, nil, nil
+	case left.h != nil && right.h == nil && isTrim(op):
+		return sample{h: left.h.Copy().TrimBuckets(right.f, op == parser.TRIM_UPPER)}, true, nil, nil
+	case left.h != nil || right.h != nil || isTrim(op):
+		return sample{}, false, nil, annotations.NewIncompatibleTypesInBinOpInfo(left.kind(), parser.ItemTypeStr[op], right.kind(), m.expr.PositionRange())
+	case isArithmetic(op):
+		v := []float64{left.f}
+		arithmetic(op, v, v, []float64{right.f})
+		return sample{f: v[0]}, true, nil, nil
+	}
+	return left, compare(op, left.f, right.f), nil, nil
+}
+
+// kind is the name of a sample's type in annotations.
+func (s sample) kind() string {
+	if s.h != nil {
+		return "histogram"
+	}
+	return "float"
+}
+
+// add adds or subtracts histograms.
+func (m *matchRun) add(a, b *histogram.FloatHistogram) (result sample, info, err error) {
+	operation, operator := a.Copy().Add, annotations.HistogramAdd
+	if m.expr.Op == parser.SUB {
+		operation, operator = a.Copy().Sub, annotations.HistogramSub
+	}
+	sum, collision, reconciled, err := operation(b)
+	if err != nil {
+		return sample{}, nil, err
+	}
+	if m.expr.Op == parser.SUB {
+		sum.CounterResetHint = histogram.GaugeType
+	}
+	pos := m.expr.PositionRange()
+	if collision {
+		return sample{}, nil, annotations.NewHistogramCounterResetCollisionWarning(pos, operator)
+	}
+	if reconciled {
+		info = annotations.NewMismatchedCustomBucketsHistogramsInfo(pos, operator)
+	}
+	return sample{h: sum.Compact(0)}, info, nil
+}
+
+// annotate adds the annotation of a step.
+func (m *matchRun) annotate() {
+	switch err := m.refused; {
+	case err == nil:
+	case errors.Is(err, annotations.PromQLInfo), errors.Is(err, annotations.PromQLWarning):
+		m.ev.warnings.Add(err)
+	case errors.Is(err, histogram.ErrHistogramsIncompatibleSchema):
+		m.ev.warnings.Add(annotations.NewIncompatibleBucketLayoutInBinOpWarning(parser.ItemTypeStr[m.expr.Op], m.expr.PositionRange()))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/schema"
@@ -142,10 +143,9 @@ func (n *matchNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err != nil {
 		return err
 	}
+	byStep := isTrim(n.expr.Op)
 	for _, side := range [][]row{left, right} {
-		if slices.ContainsFunc(side, func(r row) bool { return r.hists != nil }) {
-			return errGiveUp("histograms_matched")
-		}
+		byStep = byStep || slices.ContainsFunc(side, func(r row) bool { return r.hists != nil })
 	}
 	m := &matchRun{matchNode: n, ev: ev, matching: n.expr.VectorMatching, counts: counts, sets: newLabelsets(), builder: labels.NewBuilder(labels.EmptyLabels())}
 	m.swap = m.matching.Card == parser.CardOneToMany
@@ -161,7 +161,7 @@ func (n *matchNode) eval(ev *evaluation, sink func(*row) error) error {
 		m.oneSigs = append(m.oneSigs, signatures.of(m.one[i].metric))
 	}
 	m.sigs = len(signatures.numbers)
-	if pairs, metrics, ok := m.pairs(); ok {
+	if pairs, metrics, ok := m.pairs(); ok && !byStep {
 		err = m.rows(pairs, metrics, sink)
 	} else {
 		err = m.stepwise(sink)
@@ -191,7 +191,16 @@ type matchRun struct {
 	builder           *labels.Builder
 	failAt            int // step
 	failed            error
+	refused           error // the last annotation of a step, the only one that Prometheus returns
 }
+
+// sample is a float or a histogram.
+type sample struct {
+	f float64
+	h *histogram.FloatHistogram
+}
+
+func (r *row) sample(step int) sample { return sample{r.values[step], r.histogram(step)} }
 
 // metric returns the labels of the result of two series.
 func (m *matchRun) metric(many, one labels.Labels) labels.Labels {
@@ -320,7 +329,7 @@ type pair struct{ many, one int }
 func (m *matchRun) stepwise(sink func(*row) error) error {
 	var order []pair
 	results := map[pair]*row{}
-	add := func(p pair, step int, value float64) error {
+	add := func(p pair, step int, value sample) error {
 		r := results[p]
 		if r == nil {
 			if err := m.ev.hold(m.ev.steps); err != nil { // there may be a pair for every two series
@@ -331,7 +340,11 @@ func (m *matchRun) stepwise(sink func(*row) error) error {
 			r = &fresh
 			results[p], order = r, append(order, p)
 		}
-		r.values[step] = value
+		if value.h != nil {
+			r.setHistogram(step, value.h)
+			return nil
+		}
+		r.values[step] = value.f
 		r.has.set(step)
 		return nil
 	}
@@ -339,7 +352,9 @@ func (m *matchRun) stepwise(sink func(*row) error) error {
 		if err := contextError(m.ev.ctx); err != nil {
 			return err
 		}
+		m.refused = nil
 		err := m.step(step, add)
+		m.annotate()
 		if errors.As(err, new(errGiveUp)) {
 			return err
 		}
@@ -377,7 +392,7 @@ func (m *matchRun) metricOf(p pair) labels.Labels {
 }
 
 // step matches the samples of one step.
-func (m *matchRun) step(step int, add func(pair, int, float64) error) error {
+func (m *matchRun) step(step int, add func(pair, int, sample) error) error {
 	one := make([]int, m.sigs)
 	for i := range one {
 		one[i] = -1
@@ -402,16 +417,16 @@ func (m *matchRun) step(step int, add func(pair, int, float64) error) error {
 			continue
 		}
 		sig := m.manySigs[i]
-		p, value := pair{i, one[sig]}, 0.0
+		p, value := pair{i, one[sig]}, sample{}
 		if p.one >= 0 {
-			value = m.one[p.one].values[step]
+			value = m.one[p.one].sample(step)
 		} else {
 			if m.matching.FillValues.RHS == nil {
 				continue
 			}
-			value = *m.matching.FillValues.RHS
+			value.f = *m.matching.FillValues.RHS
 		}
-		if err := m.result(p, sig, step, m.many[i].values[step], value, matched, inserted, add); err != nil {
+		if err := m.result(p, sig, step, m.many[i].sample(step), value, matched, inserted, add); err != nil {
 			return err
 		}
 	}
@@ -423,7 +438,7 @@ func (m *matchRun) step(step int, add func(pair, int, float64) error) error {
 		if !m.one[i].has.get(step) || matched[m.oneSigs[i]] || len(inserted[m.oneSigs[i]]) > 0 {
 			continue
 		}
-		if err := m.result(pair{-1, i}, m.oneSigs[i], step, *f, m.one[i].values[step], matched, inserted, add); err != nil {
+		if err := m.result(pair{-1, i}, m.oneSigs[i], step, sample{f: *f}, m.one[i].sample(step), matched, inserted, add); err != nil {
 			return err
 		}
 	}
@@ -435,21 +450,21 @@ func (m *matchRun) anyMany(step int) bool {
 }
 
 // result adds the result of a pair at one step.
-func (m *matchRun) result(p pair, sig, step int, many, one float64, matched []bool, inserted []map[uint64]bool, add func(pair, int, float64) error) error {
+func (m *matchRun) result(p pair, sig, step int, many, one sample, matched []bool, inserted []map[uint64]bool, add func(pair, int, sample) error) error {
 	left, right := many, one
 	if m.swap {
 		left, right = right, left
 	}
-	value, keep := left, true
-	if isArithmetic(m.expr.Op) {
-		v := []float64{left}
-		arithmetic(m.expr.Op, v, v, []float64{right})
-		value = v[0]
-	} else {
-		keep = compare(m.expr.Op, left, right)
+	value, keep, info, err := m.compute(left, right)
+	if err != nil {
+		m.refused = err
+		return nil
+	}
+	if info != nil {
+		m.refused = info
 	}
 	if m.expr.ReturnBool {
-		value = truth(keep)
+		value = sample{f: truth(keep)}
 	}
 	if m.matching.Card == parser.CardOneToOne {
 		if matched[sig] {

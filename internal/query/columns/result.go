@@ -118,10 +118,26 @@ func (q *query) instant(ev *evaluation) (parser.Value, error) {
 		ev.late = true
 		return nil, errSameLabels
 	}
-	if ev.stmt.Expr.Type() == parser.ValueTypeScalar {
+	switch ev.stmt.Expr.Type() {
+	case parser.ValueTypeString:
+		return promql.String{T: ev.start, V: text(ev.stmt.Expr)}, nil
+	case parser.ValueTypeScalar:
 		return promql.Scalar{T: ev.start, V: vector[0].F}, nil
 	}
 	return vector, nil
+}
+
+// text returns the value of a string.
+func text(e parser.Expr) string {
+	switch e := e.(type) {
+	case *parser.ParenExpr:
+		return text(e.Expr)
+	case *parser.StepInvariantExpr:
+		return text(e.Expr)
+	case *parser.StringLiteral:
+		return e.Val
+	}
+	return ""
 }
 
 // slabPoints is the number of points that are allocated at a time.

@@ -3,6 +3,7 @@ package columns
 import (
 	"time"
 
+	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -74,8 +75,12 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 	var points []promql.FPoint
 	if inner.steps > 0 {
 		err = w.subquery.child.eval(inner, func(in *row) error {
+			total += in.size()
+			w.inputDrop = in.dropName
+			it.reset()
+			it.metric = in.metric
 			if in.hists != nil {
-				return errGiveUp("subquery_of_histograms")
+				return w.histograms(&it.row, promql.NewStorageSeries(inner.seriesOf(in)), sink)
 			}
 			points = points[:0]
 			ts := inner.start
@@ -85,10 +90,6 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 				}
 				ts += inner.interval
 			}
-			total += len(points)
-			w.inputDrop = in.dropName
-			it.reset()
-			it.metric = in.metric
 			windows.compute(it, points)
 			return w.apply(it, sink)
 		})
@@ -106,6 +107,28 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 	err = ev.acct.replay(after)
 	ev.acct.current -= total
 	return err
+}
+
+// seriesOf returns a row that has histograms as a series of Prometheus' engine. Hints of counter resets
+// are about the samples that the histograms came from, not about those of the row before.
+func (ev *evaluation) seriesOf(r *row) promql.Series {
+	s, ts := promql.Series{Metric: r.metric}, ev.start
+	for i, f := range r.values {
+		if r.has.get(i) {
+			if h := r.histogram(i); h != nil {
+				if h.CounterResetHint == histogram.NotCounterReset || h.CounterResetHint == histogram.CounterReset {
+					unknown := *h
+					unknown.CounterResetHint = histogram.UnknownCounterReset
+					h = &unknown
+				}
+				s.Histograms = append(s.Histograms, promql.HPoint{T: ts, H: h})
+			} else {
+				s.Floats = append(s.Floats, promql.FPoint{T: ts, F: f})
+			}
+		}
+		ts += ev.interval
+	}
+	return s
 }
 
 // subquery compiles a subquery.

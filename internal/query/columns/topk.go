@@ -2,8 +2,10 @@ package columns
 
 import (
 	"math"
+	"slices"
 	"sort"
 
+	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -48,19 +50,40 @@ func (n *topNode) eval(ev *evaluation, sink func(*row) error) error {
 			return err
 		}
 	}
-	total := 0
-	for _, steps := range run.heaps {
-		for _, h := range steps {
-			total += len(h)
-		}
-	}
-	if err := ev.acct.add(total); err != nil {
+	if err := ev.acct.add(run.size()); err != nil {
 		return err
 	}
 	if ev.steps == 1 {
 		return run.emitOnce(sink)
 	}
 	return run.emit(ev, sink)
+}
+
+// size returns the number of samples as which the result is counted.
+func (t *topRun) size() int {
+	total := 0
+	for _, steps := range t.heaps {
+		for i, h := range steps {
+			total += len(h)
+			if t.hists == nil {
+				continue
+			}
+			for _, c := range h {
+				if at := t.histogram(c, i); at != nil {
+					total += pointSize(at) - 1
+				}
+			}
+		}
+	}
+	return total
+}
+
+// histogram returns the histogram of a sample, nil if it is a float.
+func (t *topRun) histogram(c chosen, step int) *histogram.FloatHistogram {
+	if hists := t.hists[c.series]; hists != nil {
+		return hists[step]
+	}
+	return nil
 }
 
 // chosen is a sample of the input that may be in the result.
@@ -77,8 +100,9 @@ type topRun struct {
 	steps  int
 	groups *grouping
 	labels []labels.Labels
-	drop   []bool       // of series, row.dropName
-	heaps  [][][]chosen // of groups, at each step
+	drop   []bool                                // of series, row.dropName
+	hists  map[int32][]*histogram.FloatHistogram // of series that have some
+	heaps  [][][]chosen                          // of groups, at each step
 }
 
 // add offers a row to its group.
@@ -90,15 +114,21 @@ func (t *topRun) add(r *row) error {
 		}
 		t.heaps = append(t.heaps, make([][]chosen, t.steps))
 	}
-	if r.hists != nil {
-		if t.op != parser.TOPK && t.op != parser.BOTTOMK {
-			return errGiveUp("limit_of_histograms")
+	heaps, series := t.heaps[g], int32(len(t.labels))
+	switch limit := t.op != parser.TOPK && t.op != parser.BOTTOMK; {
+	case r.hists != nil && limit:
+		if err := t.ev.hold(t.steps); err != nil {
+			return err
 		}
+		if t.hists == nil {
+			t.hists = map[int32][]*histogram.FloatHistogram{}
+		}
+		t.hists[series] = slices.Clone(r.hists)
+	case r.hists != nil:
 		if r.dropHistograms() && t.param.max >= 1 {
 			t.ev.warnings.Add(annotations.NewHistogramIgnoredInAggregationInfo(t.op.String(), t.pos))
 		}
 	}
-	heaps, series := t.heaps[g], int32(len(t.labels))
 	t.labels, t.drop = append(t.labels, r.metric), append(t.drop, r.dropName)
 	offset := 0.0
 	if t.op == parser.LIMIT_RATIO {
@@ -197,8 +227,12 @@ func (t *topRun) emitOnce(sink func(*row) error) error {
 			sort.Sort(sort.Reverse(heapOrder{t, h}))
 		}
 		for _, c := range h {
+			r.clear()
 			r.metric, r.values[0], r.dropName = t.labels[c.series], c.f, t.drop[c.series]
 			r.has.set(0)
+			if h := t.histogram(c, 0); h != nil {
+				r.setHistogram(0, h)
+			}
 			if err := sink(&r); err != nil {
 				return err
 			}
@@ -233,6 +267,9 @@ func (t *topRun) emit(ev *evaluation, sink func(*row) error) error {
 				}
 				r.values[i] = c.f
 				r.has.set(i)
+				if h := t.histogram(c, i); h != nil {
+					r.setHistogram(i, h)
+				}
 			}
 		}
 	}

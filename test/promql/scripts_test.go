@@ -21,7 +21,7 @@ var updateFlag = flag.Bool("update", false, "write docs/promql-engine.md")
 // The share of evaluations that the engine of columns must do itself, in percent: with the
 // default features, and with those of the scripts.
 const (
-	leastShare    = 88
+	leastShare    = 90
 	leastShareAll = 45
 )
 

@@ -250,3 +250,22 @@ func TestLabels_CopiesTheSet(t *testing.T) {
 		t.Errorf("%.0f allocations", n)
 	}
 }
+
+func TestAppendWithout_LeavesOutTheNames(t *testing.T) {
+	set := Append(nil, labels.FromStrings("a", "1", "b", "2", "bb", "3", "c", "4"))
+	for want, names := range map[string][]string{
+		`{a="1", b="2", bb="3", c="4"}`: {"d"}, `{a="1", bb="3", c="4"}`: {"b"}, `{bb="3"}`: {"a", "c", "b"}, `{}`: {"a", "b", "bb", "c"},
+	} {
+		got, err := AppendWithout(nil, set, names)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var builder labels.ScratchBuilder
+		if lset, err := Labels(got, &builder); err != nil || lset.String() != want {
+			t.Errorf("without %q: %s %v, want %s", names, lset, err, want)
+		}
+	}
+	if _, err := AppendWithout(nil, set[:len(set)-1], []string{"a"}); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("a set that is cut: %v", err)
+	}
+}

@@ -305,3 +305,18 @@ func TestWriteProcessMetrics_Families(t *testing.T) {
 		t.Errorf("no goroutines or threads:\n%s", out.String())
 	}
 }
+
+func TestHandler_WithoutSetsHasTheRegisteredOnes(t *testing.T) {
+	s := NewSet()
+	s.NewCounter("of_a_registered_set").Inc()
+	RegisterSet(s)
+	defer UnregisterSet(s, true)
+	GetOrCreateCounter("of_the_default_set").Inc()
+	defer UnregisterMetric("of_the_default_set")
+	for _, accept := range []string{"", "application/openmetrics-text"} {
+		page := get(Handler(false), accept, "").Body.String()
+		if !strings.Contains(page, "of_a_registered_set") || !strings.Contains(page, "of_the_default_set") {
+			t.Errorf("%q:\n%s", accept, page)
+		}
+	}
+}

@@ -568,3 +568,31 @@ func FuzzName(f *testing.F) {
 		}
 	})
 }
+
+func TestSelf_ABlockRateOfOneRecordsAllBlocking(t *testing.T) {
+	in, err := New(Options{}, &memory{}, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := NewSelf(SelfOptions{Every: time.Hour, Tenant: "anonymous", BlockRateNS: 1}, in, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { self.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	for end := time.Now().Add(30 * time.Second); ; {
+		turn := make(chan struct{})
+		go func() { time.Sleep(time.Microsecond); close(turn) }()
+		<-turn
+		var page bytes.Buffer
+		if err := pprof.Lookup("block").WriteTo(&page, 1); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(page.String(), t.Name()) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("a goroutine that was blocked is not in the block profile")
+		}
+	}
+}

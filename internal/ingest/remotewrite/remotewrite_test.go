@@ -352,3 +352,15 @@ func TestOptions_OnlyTheListedMessagesAreAccepted(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// failingHandler fails to write.
+type failingHandler struct{ slog.Handler }
+
+func (failingHandler) Handle(context.Context, slog.Record) error { return io.ErrShortWrite }
+
+func TestLimitedHandler_ReturnsTheErrorOfTheNext(t *testing.T) {
+	h := newLimited(failingHandler{}, 2, time.Minute, time.Now)
+	if err := h.Handle(context.Background(), slog.Record{}); !errors.Is(err, io.ErrShortWrite) {
+		t.Error(err)
+	}
+}

@@ -108,3 +108,18 @@ func TestOptions_ValidateReportsAllErrors(t *testing.T) {
 		}
 	}
 }
+
+func TestEngine_BareHasItsOwnLimitOfSamples(t *testing.T) {
+	e := newEngine(t, ferulapromql.Options{MaxSamples: 100})
+	nothing := storage.QueryableFunc(func(_, _ int64) (storage.Querier, error) { return storage.NoopQuerier(), nil })
+	for limit, ok := range map[int]bool{100: false, 10_000: true} {
+		q, err := e.Bare(limit).NewInstantQuery(context.Background(), nothing, nil, `max_over_time(vector(1)[1000s:1s])`, time.Unix(10_000, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := q.Exec(context.Background()).Err; (err == nil) != ok {
+			t.Errorf("a limit of %d samples: %v", limit, err)
+		}
+		q.Close()
+	}
+}

@@ -430,3 +430,24 @@ func modelCheck(t *testing.T, c *Cache, truth map[int64]int, r *rand.Rand) {
 		check(t, seen[at] == (truth[at] > 0), "%d: seen %v, written %d times", at, seen[at], truth[at])
 	}
 }
+
+func TestCoverage_IsAHitOnlyIfNoStepIsMissing(t *testing.T) {
+	of := func(bounds ...int64) (all []Extent) {
+		for i := 0; i < len(bounds); i += 2 {
+			all = append(all, Extent{StartMS: bounds[i], EndMS: bounds[i+1], StepMS: 10})
+		}
+		return all
+	}
+	for _, tt := range []struct {
+		extents []Extent
+		want    string
+	}{
+		{nil, "miss"},
+		{of(0, 100), "hit"}, {of(0, 91), "hit"}, {of(0, 90), "partial"}, {of(1, 100), "partial"},
+		{of(0, 40, 50, 100), "hit"}, {of(0, 39, 50, 100), "partial"}, {of(0, 40, 50, 80), "partial"},
+		{[]Extent{{StartMS: 0, EndMS: 99}}, "partial"}, {[]Extent{{StartMS: 0, EndMS: 99}, {StartMS: 100, EndMS: 100}}, "hit"},
+	} {
+		got := coverage(tt.extents, 0, 100)
+		check(t, got == tt.want, "%+v: %s, want %s", tt.extents, got, tt.want)
+	}
+}

@@ -117,6 +117,18 @@ func FuzzDecodeManifest(f *testing.F) {
 	})
 }
 
+func TestDecode_AnotherLengthIsCorrupt(t *testing.T) {
+	text := response("mix", 3, 10)
+	for _, codec := range []Codec{CodecPacked, CodecS2, CodecNone} {
+		b, _, err := cutBlock(new(encoder).appendBlock(nil, text, codec))
+		check(t, err == nil, "%v", err)
+		for _, length := range []int{len(text) - 1, len(text) + 1} {
+			err := new(decoder).decode(make([]byte, length), b)
+			check(t, errors.Is(err, errCorrupt), "codec %d, %d bytes of %d: %v", codec, length, len(text), err)
+		}
+	}
+}
+
 func FuzzDecodeBlocks(f *testing.F) {
 	e := new(encoder)
 	for _, codec := range []Codec{CodecPacked, CodecS2, CodecNone} {

@@ -282,6 +282,20 @@ func TestWatch_EndsATryThatIsSilentDuringARead(t *testing.T) {
 	})
 }
 
+// A connection that has received nothing is no progress.
+func TestWatch_AConnectionWithoutBytesIsNoProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ended atomic.Int32
+		w := &watch{idle: time.Second, end: func() { ended.Add(1) }}
+		w.begin()
+		time.Sleep(500 * time.Millisecond)
+		w.conn.Store(&countedConn{})
+		time.Sleep(600 * time.Millisecond)
+		check(t, "ended", ended.Load(), 1)
+		w.done()
+	})
+}
+
 // The idle timeout runs only while a read waits.
 func TestBody_SlowReaderIsNotAStall(t *testing.T) {
 	server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) {

@@ -26,6 +26,7 @@ type commands struct {
 	Query         queryCommand         `cmd:"" help:"Query many StoreAPIs with PromQL."`
 	QueryFrontend queryFrontendCommand `cmd:"" help:"Split and cache queries in front of Prometheus or a Thanos querier."`
 	Sidecar       sidecarCommand       `cmd:"" help:"Serve a Prometheus as a StoreAPI and upload its blocks to object storage."`
+	Store         storeCommand         `cmd:"" help:"Serve the blocks of a bucket as a StoreAPI."`
 	Read          readCommand          `cmd:"" help:"Export raw series to Parquet, CSV, JSON lines, OpenMetrics or TSDB blocks."`
 
 	Version kong.VersionFlag `name:"version" help:"Print the version."`
@@ -37,6 +38,7 @@ func newParser(cli *commands, options ...kong.Option) (*kong.Kong, error) {
 	cli.Query.Peer = kong.Plugins{peerflags.Query().Flags()}
 	cli.QueryFrontend.Peer = kong.Plugins{peerflags.QueryFrontend().Flags()}
 	cli.Sidecar.Peer = kong.Plugins{peerflags.Sidecar().Flags()}
+	cli.Store.Peer = kong.Plugins{peerflags.Store().Flags()}
 	return kong.New(cli, append([]kong.Option{
 		kong.Name("ferula"),
 		kong.Description("Drop-in replacements for parts of Prometheus, Thanos and Pyroscope."),

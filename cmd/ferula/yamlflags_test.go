@@ -26,6 +26,8 @@ func optionsOf(t *testing.T, args ...string) error {
 		_, err = cli.QueryFrontend.options()
 	case "sidecar":
 		_, err = cli.Sidecar.options()
+	case "store":
+		_, err = cli.Store.options()
 	default:
 		t.Fatalf("no options of %s", args[0])
 	}

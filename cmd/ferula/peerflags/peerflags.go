@@ -71,7 +71,7 @@ type Table struct {
 
 // Tables returns the tables of all commands that replace a peer.
 func Tables() []Table {
-	return []Table{Serve(), Query(), QueryFrontend(), Sidecar()}
+	return []Table{Serve(), Query(), QueryFrontend(), Sidecar(), Store()}
 }
 
 func honoured(name, note string) Row { return Row{Name: name, Status: Honoured, Note: note} }

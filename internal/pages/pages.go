@@ -1,0 +1,326 @@
+// Package pages caches pages of immutable objects that are read by ranges, such as those
+// of a bucket.
+//
+// A Cache has one file of a fixed size, divided into slots of one page each, and mapped. A
+// page is read from its object into a slot; readers get slices of the mapping, so that the
+// kernel keeps in memory what is used often, and nothing of it is Go's heap. The number of
+// slots is the budget of all readers together: a Reader pins the pages whose slices it has
+// returned, pinned pages are not evicted, and a reader for whose page there is no slot
+// waits, then fails with ErrBudget. Concurrent readers of a missing page share one request.
+// Fetch reads ahead: it joins missing pages that are near each other into one request.
+//
+// It does not know what the bytes mean, and does not list objects.
+package pages
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/prometheus/tsdb/fileutil"
+
+	"github.com/ferula-io/ferula/internal/invariant"
+	"github.com/ferula-io/ferula/metrics"
+)
+
+// Bytes is the size of a page.
+const Bytes = 64 << 10
+
+var (
+	// ErrBudget is returned if all pages of the cache are in use for too long.
+	ErrBudget = errors.New("all pages of the cache are in use")
+	// ErrShort is returned for bytes beyond the end of an object.
+	ErrShort = errors.New("object is shorter than expected")
+	// ErrClosed is returned by a closed cache.
+	ErrClosed = errors.New("page cache is closed")
+)
+
+// Source reads bytes off to off+length of an object.
+type Source interface {
+	GetRange(ctx context.Context, name string, off, length int64) (io.ReadCloser, error)
+}
+
+// Options of a Cache. Zero values take the defaults.
+type Options struct {
+	BytesMax int64         // of all pages; 0: 250 MiB
+	WaitMax  time.Duration // for a free page; 0: 30 s
+	GapBytes int64         // that are read to join two requests; 0: 512 KiB
+	RunBytes int64         // maximum of one request; 0: 2 MiB
+	Parallel int           // requests of one Fetch; 0: 4
+	Attempts int           // of one request; 0: 4
+	Pause    time.Duration // before the second attempt, doubled for each further one; 0: 100 ms
+	// Permanent reports errors after which a request is not repeated; nil: none.
+	Permanent func(error) bool
+	Metrics   *metrics.Set // may be nil
+}
+
+func (o Options) withDefaults() Options {
+	set := func(v *int64, to int64) {
+		if *v <= 0 {
+			*v = to
+		}
+	}
+	set(&o.BytesMax, 250<<20)
+	set(&o.GapBytes, 512<<10)
+	set(&o.RunBytes, 2<<20)
+	set((*int64)(&o.WaitMax), int64(30*time.Second))
+	set((*int64)(&o.Pause), int64(100*time.Millisecond))
+	if o.Parallel <= 0 {
+		o.Parallel = 4
+	}
+	if o.Attempts <= 0 {
+		o.Attempts = 4
+	}
+	if o.Permanent == nil {
+		o.Permanent = func(error) bool { return false }
+	}
+	if o.Metrics == nil {
+		o.Metrics = metrics.NewSet()
+	}
+	o.BytesMax = max(o.BytesMax, slotsMin*Bytes)
+	return o
+}
+
+// slotsMin is the least number of slots: fewer than one request needs would deadlock.
+const slotsMin = 16
+
+// Cache is a cache of pages. It is safe for concurrent use. Use Open.
+type Cache struct {
+	opts    Options
+	file    *os.File
+	mapping *fileutil.MmapFile
+	counts  counts
+	ids     atomic.Uint32
+	retries budget
+
+	mu      sync.Mutex
+	slots   []slot
+	byKey   map[uint64]int32
+	free    []int32
+	recent  list          // slots that can be evicted, least recently used last
+	waiting int           // readers that wait for a slot
+	freed   chan struct{} // closed when a slot becomes free while readers wait
+	closed  bool
+}
+
+// slot is one page of the file.
+type slot struct {
+	key        uint64
+	next, prev int32 // in recent
+	pins       int32
+	size       int32
+	loading    chan struct{} // closed when the page was read; nil: it was
+}
+
+type counts struct {
+	hits, misses, evictions, requests, fetched, repeated, failed *metrics.Counter
+}
+
+// Open creates the file of the cache in dir. The pages of an earlier process are not used.
+func Open(dir string, opts Options) (_ *Cache, err error) {
+	opts = opts.withDefaults()
+	n := opts.BytesMax / Bytes
+	path := filepath.Join(dir, "pages")
+	// Another process may still map the old file, which must not be truncated for it.
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	c := &Cache{opts: opts, slots: make([]slot, n), byKey: make(map[uint64]int32, n), freed: make(chan struct{})}
+	if c.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = c.file.Close()
+		}
+	}()
+	// Without room on the disk the process ends here and not at some later write.
+	if err := fileutil.Preallocate(c.file, n*Bytes, true); err != nil {
+		return nil, fmt.Errorf("reserve %d bytes for %s: %w", n*Bytes, path, err)
+	}
+	if c.mapping, err = fileutil.OpenMmapFileWithSize(path, int(n*Bytes)); err != nil {
+		return nil, err
+	}
+	for i := int32(n) - 1; i >= 0; i-- {
+		c.free = append(c.free, i)
+	}
+	c.recent.init()
+	c.retries.init()
+	c.counts = newCounts(opts.Metrics)
+	opts.Metrics.NewGauge("ferula_pages_cached_bytes", func() float64 { return float64(c.Cached()) })
+	return c, nil
+}
+
+func newCounts(set *metrics.Set) counts {
+	return counts{
+		hits:      set.NewCounter("ferula_pages_hits_total"),
+		misses:    set.NewCounter("ferula_pages_misses_total"),
+		evictions: set.NewCounter("ferula_pages_evictions_total"),
+		requests:  set.NewCounter("ferula_pages_requests_total"),
+		fetched:   set.NewCounter("ferula_pages_fetched_bytes_total"),
+		repeated:  set.NewCounter("ferula_pages_repeated_requests_total"),
+		failed:    set.NewCounter("ferula_pages_failed_requests_total"),
+	}
+}
+
+// Cached returns the bytes of the cached pages.
+func (c *Cache) Cached() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return int64(len(c.byKey)) * Bytes
+}
+
+// Close unmaps the file. No Reader may be in use.
+func (c *Cache) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	return errors.Join(c.mapping.Close(), c.file.Close(), os.Remove(c.file.Name()))
+}
+
+// Object is an immutable object, read by pages.
+type Object struct {
+	cache *Cache
+	from  Source
+	name  string
+	size  int64
+	id    uint32
+}
+
+// Object returns an object of size bytes. It sends no request.
+func (c *Cache) Object(from Source, name string, size int64) *Object {
+	return &Object{cache: c, from: from, name: name, size: size, id: c.ids.Add(1)}
+}
+
+// Size returns the size of the object in bytes.
+func (o *Object) Size() int64 { return o.size }
+
+// Name returns the name of the object.
+func (o *Object) Name() string { return o.name }
+
+func (o *Object) key(number int64) uint64 { return uint64(o.id)<<32 | uint64(number) }
+
+// pageSize returns the length of a page, which is shorter at the end of the object.
+func (o *Object) pageSize(number int64) int { return int(min(Bytes, o.size-number*Bytes)) }
+
+// take returns a free slot, evicting if needed; -1 if all are in use. c.mu is held.
+func (c *Cache) take() int32 {
+	if n := len(c.free); n > 0 {
+		i := c.free[n-1]
+		c.free = c.free[:n-1]
+		return i
+	}
+	i := c.recent.last()
+	if i < 0 {
+		return -1
+	}
+	c.recent.remove(c.slots, i)
+	delete(c.byKey, c.slots[i].key)
+	c.counts.evictions.Inc()
+	if invariant.Enabled {
+		poison := bytes.Repeat([]byte{0xDB}, Bytes) // so that tests find what still aliases it
+		_, _ = c.file.WriteAt(poison, int64(i)*Bytes)
+	}
+	return i
+}
+
+// reserve takes a slot for a page that is about to be read. c.mu is held.
+func (c *Cache) reserve(key uint64, size int) (slotNumber int32) {
+	i := c.take()
+	if i >= 0 {
+		c.slots[i] = slot{key: key, size: int32(size), loading: make(chan struct{})}
+		c.byKey[key] = i
+	}
+	return i
+}
+
+// loaded ends the reading of a page. Without an error anyone may use it.
+func (c *Cache) loaded(i int32, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.slots[i]
+	close(s.loading)
+	s.loading = nil
+	if err != nil {
+		delete(c.byKey, s.key)
+		c.free = append(c.free, i)
+	} else {
+		c.recent.push(c.slots, i)
+	}
+	c.wake()
+}
+
+// wake lets the readers that wait for a slot try again. c.mu is held.
+func (c *Cache) wake() {
+	if c.waiting > 0 {
+		close(c.freed)
+		c.freed, c.waiting = make(chan struct{}), 0
+	}
+}
+
+// pin pins a cached page. c.mu is held.
+func (c *Cache) pin(i int32) {
+	if c.slots[i].pins == 0 {
+		c.recent.remove(c.slots, i)
+	}
+	c.slots[i].pins++
+}
+
+func (c *Cache) unpin(all []int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, i := range all {
+		s := &c.slots[i]
+		invariant.Check(s.pins > 0, "page %d is not pinned", i)
+		if s.pins--; s.pins == 0 {
+			c.recent.push(c.slots, i)
+			c.wake()
+		}
+	}
+}
+
+// bytes returns the content of a pinned page.
+func (c *Cache) bytes(i int32) []byte {
+	at := int(i) * Bytes
+	return c.mapping.Bytes()[at : at+int(c.slots[i].size) : at+int(c.slots[i].size)]
+}
+
+// list is a list of slots, linked by their numbers.
+type list struct{ head, tail int32 }
+
+func (l *list) init()       { l.head, l.tail = -1, -1 }
+func (l *list) last() int32 { return l.tail }
+
+func (l *list) push(slots []slot, i int32) {
+	slots[i].prev, slots[i].next = -1, l.head
+	if l.head >= 0 {
+		slots[l.head].prev = i
+	} else {
+		l.tail = i
+	}
+	l.head = i
+}
+
+func (l *list) remove(slots []slot, i int32) {
+	s := &slots[i]
+	if s.prev >= 0 {
+		slots[s.prev].next = s.next
+	} else {
+		l.head = s.next
+	}
+	if s.next >= 0 {
+		slots[s.next].prev = s.prev
+	} else {
+		l.tail = s.prev
+	}
+}

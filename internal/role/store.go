@@ -1,0 +1,202 @@
+package role
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/prometheus/prometheus/model/relabel"
+	"github.com/thanos-io/objstore"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc"
+
+	"github.com/ferula-io/ferula/internal/bridge/bucketstore"
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/process/grpcserver"
+	"github.com/ferula-io/ferula/internal/process/httpserver"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
+	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/store/bucket"
+	"github.com/ferula-io/ferula/internal/store/gateway"
+	"github.com/ferula-io/ferula/internal/store/gateway/metas"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// StoreOptions are the options of `ferula store`. Zero durations take the defaults.
+type StoreOptions struct {
+	Web          WebOptions
+	GRPC         GRPCOptions
+	Bucket       string                 // Thanos' object store configuration in YAML
+	Relabel      string                 // Prometheus' relabel configuration in YAML that selects blocks; "": all
+	Store        gateway.Options        // Logger, Metrics and Rules.Relabel are set by NewStore
+	Limits       storeapi.ServerOptions // Metrics is set by NewStore
+	SyncInterval time.Duration          // of the blocks; 0: 15 min
+	Tracing      string                 // Thanos' tracing configuration in YAML; "" sends no spans
+	Logger       *slog.Logger
+}
+
+// Store serves the blocks of a bucket as a StoreAPI. Call NewStore, then Run once.
+type Store struct {
+	opts     StoreOptions
+	reg      *telemetry.Registry
+	bucket   objstore.Bucket
+	store    *gateway.Store
+	tracing  *tracing.Tracing
+	listener net.Listener
+	grpc     *grpcserver.Server
+	process  *process.Process
+}
+
+// NewStore builds the process and opens its listeners. It sends no request to the bucket.
+func NewStore(opts StoreOptions) (_ *Store, err error) {
+	opts.Web = opts.Web.WithDefaults()
+	if opts.SyncInterval == 0 {
+		opts.SyncInterval = 15 * time.Minute
+	}
+	s := &Store{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger)}
+	defer func() {
+		if err != nil {
+			_ = s.process.Close()
+		}
+	}()
+	if s.tracing, err = tracing.New(opts.Tracing, "ferula-store"); err != nil {
+		return nil, fmt.Errorf("tracing.config: %w", err)
+	}
+	s.process.Add(process.Component{Name: "tracing", Close: s.tracing.Close})
+	if s.opts.Store.Rules.Relabel, err = selectorRelabel(opts.Relabel); err != nil {
+		return nil, fmt.Errorf("selector.relabel-config: %w", err)
+	}
+	if s.bucket, err = bucket.Open([]byte(opts.Bucket), "store", opts.Logger.With("component", "bucket"), s.reg); err != nil {
+		return nil, fmt.Errorf("objstore.config: %w", err)
+	}
+	s.process.Add(process.Component{Name: "bucket", Close: s.bucket.Close})
+	s.opts.Store.Logger, s.opts.Store.Metrics = opts.Logger.With("component", "blocks"), s.reg.Own
+	if s.store, err = gateway.Open(s.bucket, s.opts.Store); err != nil {
+		return nil, fmt.Errorf("data-dir: %w", err)
+	}
+	s.process.Add(process.Component{Name: "blocks", Open: s.firstSync, Run: s.work, Close: s.store.Close})
+	if s.listener, err = opts.Web.Listen(); err != nil {
+		return nil, err
+	}
+	s.process.Add(closingListener(s.listener))
+	limits := opts.Limits
+	limits.Metrics = s.reg.Own
+	opts.GRPC.WarnAnonymous(opts.Web, opts.Logger)
+	if s.grpc, err = newGRPCServer(opts.GRPC.WithoutPushes(), opts.Logger, s.reg, func(to grpc.ServiceRegistrar) {
+		storeapi.NewServer(bucketstore.New(s.store, s.process.IsReady), limits).Register(to)
+	}); err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	prefix := httpserver.RoutePrefix(opts.Web.RoutePrefix, &url.URL{})
+	opts.Web.RegisterDebugEndpoints(mux, "", &s.process.Readiness)
+	mux.Handle("GET /metrics", s.reg.Handler(opts.Logger))
+	mux.HandleFunc("GET "+prefix+"/api/v1/blocks", s.blocks)
+	s.process.AddServer(grpcServer(s.grpc), webServer(opts.Web, s.listener, s.reg.Instrumented(mux), opts.Logger))
+	return s, nil
+}
+
+// selectorRelabel parses the configuration that selects blocks by their external labels.
+func selectorRelabel(text string) ([]*relabel.Config, error) {
+	var all []*relabel.Config
+	if err := yaml.Unmarshal([]byte(text), &all); err != nil {
+		return nil, err
+	}
+	for i, c := range all {
+		if c == nil {
+			return nil, fmt.Errorf("rule %d is empty", i)
+		}
+		switch c.Action {
+		case relabel.Keep, relabel.Drop, relabel.HashMod:
+		default:
+			return nil, fmt.Errorf("rule %d: action %q is not supported; keep, drop and hashmod are", i, c.Action)
+		}
+	}
+	return all, nil
+}
+
+// Addr returns the HTTP listen address.
+func (s *Store) Addr() net.Addr { return s.listener.Addr() }
+
+// GRPCAddr returns the gRPC listen address; nil without a gRPC server.
+func (s *Store) GRPCAddr() net.Addr { return s.grpc.Addr() }
+
+// Run serves until ctx is canceled or a component fails, then drains running requests. The
+// process is ready once the bucket was listed.
+func (s *Store) Run(ctx context.Context) error {
+	s.process.Opened = func() {
+		s.process.Ready()
+		s.grpc.Ready()
+		s.opts.Logger.Info("Ready", "blocks", len(s.store.Blocks()), "grpc", s.GRPCAddr(), "http", s.Addr())
+	}
+	return s.process.Run(ctx)
+}
+
+// firstSyncMax is how long the bucket may take to be listed the first time.
+const firstSyncMax = 30 * time.Minute
+
+// firstSync lists the bucket, and repeats it while that fails.
+func (s *Store) firstSync(ctx context.Context) error {
+	started, pause := time.Now(), time.Second
+	for {
+		err := s.store.Sync(ctx)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if time.Since(started) > firstSyncMax {
+			return fmt.Errorf("the blocks could not be listed within %s: %w", firstSyncMax, err)
+		}
+		s.opts.Logger.Warn("Listing the blocks failed; not ready", "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 10*time.Second)
+	}
+}
+
+// work lists the bucket again and again, and unmaps what is idle.
+func (s *Store) work(ctx context.Context) error {
+	syncs, sweeps := time.NewTicker(s.opts.SyncInterval), time.NewTicker(time.Minute)
+	defer syncs.Stop()
+	defer sweeps.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-sweeps.C:
+			s.store.Sweep(now)
+		case <-syncs.C:
+			if err := s.store.Sync(ctx); err != nil && !errors.Is(err, context.Canceled) {
+				s.opts.Logger.Warn("Listing the blocks failed; those of the last list are served", "err", err)
+			}
+		}
+	}
+}
+
+// blocks lists the served blocks in the form of Thanos' /api/v1/blocks.
+func (s *Store) blocks(w http.ResponseWriter, _ *http.Request) {
+	all := s.store.Blocks()
+	slices.SortFunc(all, func(a, b *metas.Meta) int { return a.ID.Compare(b.ID) })
+	body := []byte(`{"status":"success","data":{"err":null,"label":"","blocks":[`)
+	var err error
+	for i, m := range all {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		if body, err = m.AppendJSON(body); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if _, err := w.Write(append(body, "]}}\n"...)); err != nil {
+		s.opts.Logger.Debug("Sending the list of blocks failed", "err", err)
+	}
+}

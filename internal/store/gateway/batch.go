@@ -1,0 +1,330 @@
+package gateway
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/pages"
+)
+
+// batch is the decoded entries of some series of one block. Each entry ends where the next
+// one begins.
+type batch struct {
+	labels  []byte
+	numbers []uint64 // of the labels: number of the name's symbol above that of the value's
+	chunks  []place
+	entries []parts
+	last    bool // no series follow
+	err     error
+}
+
+// parts is where a series ends in the lists of its batch.
+type parts struct{ labels, numbers, chunks int }
+
+// place is a chunk in the bucket.
+type place struct {
+	minMS, maxMS int64
+	ref          uint64 // number of the segment and offset in it
+}
+
+const (
+	seriesAlign       = 16
+	seriesMin         = 32 // series of the first batch
+	seriesMax         = 1024
+	windowBytes       = 2 << 20 // chunks of a batch, which is read ahead
+	labelsBytes       = 128 << 10
+	entryMax          = 16 << 20
+	chunksOfSeriesMax = 1 << 24
+	segmentHeader     = 8
+	chunkLengthMax    = 5
+	chunkGuess        = 1 << 10 // bytes of a chunk whose end is not known
+)
+
+func (b *batch) reset() {
+	b.labels, b.numbers, b.chunks, b.entries = b.labels[:0], b.numbers[:0], b.chunks[:0], b.entries[:0]
+	b.last, b.err = false, nil
+}
+
+// producer reads the batches of one block, in order.
+type producer struct {
+	block      *block
+	header     *header
+	postings   refs
+	onLabels   []*labels.Matcher
+	minMS      int64
+	maxMS      int64
+	labelsOnly bool
+	gate       chan struct{} // slots for reading; nil: no limit
+
+	reader *pages.Reader
+	refs   []uint32
+	spans  []pages.Span
+	series int // of the next batch
+}
+
+// fill reads the next batch into b: entries are decoded, and the pages of the chunks are
+// fetched.
+func (p *producer) fill(ctx context.Context, b *batch) {
+	b.reset()
+	if p.gate != nil {
+		select {
+		case p.gate <- struct{}{}:
+			defer func() { <-p.gate }()
+		case <-ctx.Done():
+			b.err = context.Cause(ctx)
+			return
+		}
+	}
+	defer p.postings.release()
+	defer p.reader.Release()
+	for len(b.entries) == 0 && !b.last && b.err == nil {
+		b.err = p.fillSome(ctx, b)
+	}
+}
+
+func (p *producer) fillSome(ctx context.Context, b *batch) error {
+	p.refs = p.refs[:0]
+	for len(p.refs) < p.series {
+		ref, ok := p.postings.next()
+		if !ok {
+			if err := p.postings.err(); err != nil {
+				return err
+			}
+			b.last = true
+			break
+		}
+		p.refs = append(p.refs, ref)
+	}
+	if len(p.refs) == 0 {
+		return ctx.Err()
+	}
+	p.spans = p.spans[:0]
+	for i, ref := range p.refs {
+		n := int64(entryBytes)
+		if i+1 < len(p.refs) {
+			n = min(max(n, int64(p.refs[i+1]-ref)*seriesAlign), pages.Bytes)
+		}
+		p.spans = append(p.spans, pages.Span{Off: int64(ref) * seriesAlign, Len: n})
+	}
+	if err := p.block.index.Fetch(ctx, p.spans); err != nil {
+		return err
+	}
+	for _, ref := range p.refs {
+		if err := p.decode(ctx, ref, b); err != nil {
+			return fmt.Errorf("series %d: %w", ref, err)
+		}
+	}
+	p.postings.release() // so that few pages are held while others are awaited
+	p.reader.Release()
+	fetched, err := p.fetchChunks(ctx, b)
+	if err != nil {
+		return err
+	}
+	p.adapt(len(b.entries), max(fetched/windowBytes, len(b.labels)/labelsBytes))
+	return nil
+}
+
+// adapt sets the size of the next batch: twice the last one, or less if that was large.
+func (p *producer) adapt(entries, times int) {
+	if times >= 1 {
+		p.series = max(entries/(times+1), 1)
+		return
+	}
+	p.series = min(2*p.series, seriesMax)
+}
+
+// decode decodes the entry of a series. It is left out if it has no chunks in the range or
+// does not match.
+//
+//	entry   uvarint(len) | labels, chunks | crc32, 16-byte aligned
+//	labels  uvarint(count) (uvarint(name) uvarint(value))*   numbers of symbols
+//	chunks  uvarint(count) varint(min) uvarint(max-min) uvarint(ref)
+//	        (uvarint(min-last max) uvarint(max-min) varint(ref-last ref))*
+func (p *producer) decode(ctx context.Context, ref uint32, b *batch) error {
+	body, err := p.entry(ctx, ref)
+	if err != nil {
+		return err
+	}
+	was := parts{len(b.labels), len(b.numbers), len(b.chunks)}
+	r := varints{src: body}
+	for range min(r.uvarint(), uint64(len(body))) {
+		nameNumber, valueNumber := r.uvarint(), r.uvarint()
+		name, okName := p.header.symbol(nameNumber)
+		value, okValue := p.header.symbol(valueNumber)
+		if r.bad || !okName || !okValue {
+			return fmt.Errorf("%w: unknown symbol", ErrCorrupt)
+		}
+		b.labels = labelenc.AppendSymbols(b.labels, name, value)
+		b.numbers = append(b.numbers, nameNumber<<32|valueNumber)
+	}
+	if b.chunks, err = p.places(&r, b.chunks); err != nil {
+		return err
+	}
+	if len(b.chunks) == was.chunks || !p.matches(b.labels[was.labels:]) {
+		b.labels, b.numbers, b.chunks = b.labels[:was.labels], b.numbers[:was.numbers], b.chunks[:was.chunks]
+		return nil
+	}
+	b.entries = append(b.entries, parts{len(b.labels), len(b.numbers), len(b.chunks)})
+	return nil
+}
+
+// entry returns the verified body of a series entry, borrowed until the reader's Release.
+func (p *producer) entry(ctx context.Context, ref uint32) ([]byte, error) {
+	off := int64(ref) * seriesAlign
+	if off < int64(p.header.toc.series) {
+		return nil, fmt.Errorf("%w: outside the series", ErrCorrupt)
+	}
+	src, err := p.reader.At(ctx, p.block.index, off)
+	if err != nil {
+		return nil, err
+	}
+	size, n := binary.Uvarint(src)
+	if n == 0 { // the length lies in two pages
+		if src, err = p.reader.Bytes(ctx, p.block.index, off, int(min(binary.MaxVarintLen32, p.block.index.Size()-off))); err != nil {
+			return nil, err
+		}
+		size, n = binary.Uvarint(src)
+	}
+	if n <= 0 || size > entryMax {
+		return nil, fmt.Errorf("%w: length of the entry", ErrCorrupt)
+	}
+	whole := n + int(size) + crc32.Size
+	if whole > len(src) {
+		if src, err = p.reader.Bytes(ctx, p.block.index, off, whole); err != nil {
+			return nil, err
+		}
+	}
+	body := src[n : n+int(size)]
+	if crc32.Checksum(body, castagnoli) != binary.BigEndian.Uint32(src[n+int(size):]) {
+		return nil, fmt.Errorf("%w: checksum of the entry", ErrCorrupt)
+	}
+	return body, nil
+}
+
+// places appends the chunks of an entry that overlap the range; one at most if only labels
+// are wanted.
+func (p *producer) places(r *varints, into []place) ([]place, error) {
+	count := r.uvarint()
+	if count > chunksOfSeriesMax {
+		return into, fmt.Errorf("%w: %d chunks in a series", ErrCorrupt, count)
+	}
+	var end, ref int64
+	for i := range count {
+		var start int64
+		if i == 0 {
+			start = r.varint()
+			end = start + int64(r.uvarint())
+			ref = int64(r.uvarint())
+		} else {
+			start = end + int64(r.uvarint())
+			end = start + int64(r.uvarint())
+			ref += r.varint()
+		}
+		if r.bad {
+			return into, fmt.Errorf("%w: chunk %d is cut short", ErrCorrupt, i)
+		}
+		if start > p.maxMS {
+			break
+		}
+		if end >= p.minMS {
+			into = append(into, place{start, end, uint64(ref)})
+			if p.labelsOnly {
+				break
+			}
+		}
+	}
+	return into, nil
+}
+
+func (p *producer) matches(lset []byte) bool {
+	for _, m := range p.onLabels {
+		if !m.Matches(valueOf(lset, m.Name)) {
+			return false
+		}
+	}
+	return true
+}
+
+// valueOf returns the value of a label; "" if the set does not have it.
+func valueOf(lset []byte, name string) string {
+	for len(lset) > 0 {
+		n, value, rest, err := labelenc.Next(lset)
+		if err != nil {
+			return ""
+		}
+		if string(n) == name {
+			return string(value)
+		}
+		lset = rest
+	}
+	return ""
+}
+
+// fetchChunks reads the pages of a batch's chunks ahead. It returns their bytes, estimated.
+func (p *producer) fetchChunks(ctx context.Context, b *batch) (total int, err error) {
+	if p.labelsOnly {
+		return 0, nil
+	}
+	for at := 0; at < len(b.chunks); {
+		segment := b.chunks[at].ref >> 32
+		p.spans = p.spans[:0]
+		for ; at < len(b.chunks) && b.chunks[at].ref>>32 == segment; at++ {
+			off := int64(uint32(b.chunks[at].ref))
+			n := int64(chunkGuess)
+			if at+1 < len(b.chunks) && b.chunks[at+1].ref>>32 == segment {
+				if gap := int64(uint32(b.chunks[at+1].ref)) - off; gap > 0 && gap < pages.Bytes {
+					n = gap
+				}
+			}
+			total += int(n)
+			p.spans = append(p.spans, pages.Span{Off: off, Len: n})
+		}
+		object, err := p.block.segment(segment)
+		if err != nil {
+			return total, err
+		}
+		if err := object.Fetch(ctx, p.spans); err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+func (b *block) segment(number uint64) (*pages.Object, error) {
+	if number >= uint64(len(b.segments)) || b.segments[number] == nil {
+		return nil, fmt.Errorf("%w: there is no segment %d", ErrCorrupt, number+1)
+	}
+	return b.segments[number], nil
+}
+
+// varints reads varints. Its errors are sticky: bad stays true and src empty, so that a
+// decoder checks once.
+type varints struct {
+	src []byte
+	bad bool
+}
+
+func (r *varints) uvarint() uint64 {
+	if len(r.src) > 0 && r.src[0] < 0x80 {
+		v := uint64(r.src[0])
+		r.src = r.src[1:]
+		return v
+	}
+	v, n := binary.Uvarint(r.src)
+	if n <= 0 {
+		r.bad, r.src = true, nil
+		return 0
+	}
+	r.src = r.src[n:]
+	return v
+}
+
+func (r *varints) varint() int64 {
+	v := r.uvarint()
+	return int64(v>>1) ^ -int64(v&1)
+}

@@ -1,0 +1,35 @@
+// Package gateway reads series of blocks in a bucket where they lie.
+//
+// A Store lists blocks (package metas) and keeps them by external labels and resolution.
+// Select chooses the blocks of a time range as Thanos does, and returns a Selection: a
+// series.Set with the chunks as stored. Of a block's index the symbols and the postings
+// table are fetched when the block is first read, into a local file that is mapped and
+// dropped when idle; postings, series and chunks are read through pages (package pages).
+// Postings are intersected in the pages. Their references are in the order of labels, so
+// series and chunks are read forward, one batch ahead of the caller. Chunks alias pages:
+// they are borrowed until Next, and their pages cannot be evicted until then.
+//
+// A block that cannot be read ends with a warning that names it, unless the request is to
+// fail. It does not merge replicas, decode samples or speak a protocol.
+package gateway
+
+import (
+	"errors"
+
+	"github.com/ferula-io/ferula/internal/store/gateway/metas"
+)
+
+var (
+	// ErrCorrupt is returned for a block with invalid bytes.
+	ErrCorrupt = errors.New("corrupt block")
+	// ErrLimit is returned for a request that exceeds a limit.
+	ErrLimit = errors.New("limit exceeded")
+	// ErrBlock is returned if a block cannot be read and the request does not allow a
+	// partial response.
+	ErrBlock = errors.New("block cannot be read")
+	// ErrClosed is returned by a closed store.
+	ErrClosed = errors.New("store is closed")
+)
+
+// Rules decide which blocks are served.
+type Rules = metas.Rules

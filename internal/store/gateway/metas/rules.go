@@ -1,0 +1,134 @@
+package metas
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/relabel"
+)
+
+// Rules decide which of the blocks of a bucket a store serves.
+type Rules struct {
+	MinMS, MaxMS       func() int64 // blocks beyond are not served; nil: no limit
+	Relabel            []*relabel.Config
+	ConsistencyDelay   time.Duration // age at which a block is served that no compactor made
+	IgnoreDeletedDelay time.Duration // after the deletion mark, during which a block is served
+}
+
+// blockIDLabel is the label by which a relabel configuration sees a block's ULID.
+const blockIDLabel = "__block_id"
+
+// Range returns the limits of the times that are served, in ms.
+func (r Rules) Range() (minMS, maxMS int64) {
+	minMS, maxMS = math.MinInt64, math.MaxInt64
+	if r.MinMS != nil {
+		minMS = r.MinMS()
+	}
+	if r.MaxMS != nil {
+		maxMS = r.MaxMS()
+	}
+	return minMS, maxMS
+}
+
+// apply removes the blocks that are not served, in Thanos' order of filters.
+func (r Rules) apply(result *Result, deleted map[ulid.ULID]time.Time, now time.Time) {
+	minMS, maxMS := r.Range()
+	drop := func(id ulid.ULID, state string) {
+		delete(result.Blocks, id)
+		result.States[state]++
+	}
+	for id, m := range result.Blocks {
+		at, mark := deleted[id]
+		switch {
+		case m.MaxMS < minMS || m.MinMS > maxMS:
+			drop(id, timeExclude)
+		case !r.keeps(m):
+			drop(id, labelExcl)
+		case r.fresh(m, now):
+			drop(id, tooFresh)
+		case mark && now.Sub(at) > r.IgnoreDeletedDelay:
+			drop(id, marked)
+		}
+	}
+	for _, id := range covered(result.Blocks) {
+		drop(id, duplicate)
+	}
+}
+
+func (r Rules) keeps(m *Meta) bool {
+	if len(r.Relabel) == 0 {
+		return true
+	}
+	b := labels.NewBuilder(m.Labels)
+	b.Set(blockIDLabel, m.ID.String())
+	return relabel.ProcessBuilder(b, r.Relabel...)
+}
+
+// fresh reports whether a block may still be uploading. The compactor's are complete.
+func (r Rules) fresh(m *Meta, now time.Time) bool {
+	switch m.Source {
+	case "compactor", "compactor.repair", "bucket.repair":
+		return false
+	}
+	at := m.Uploaded
+	if at.IsZero() {
+		at = time.UnixMilli(int64(m.ID.Time()))
+	}
+	return now.Sub(at) < r.ConsistencyDelay
+}
+
+// covered returns the blocks all of whose sources are sources of another block with the
+// same labels and resolution, which a compactor has made from them.
+func covered(blocks map[ulid.ULID]*Meta) (ids []ulid.ULID) {
+	type key struct {
+		labels     uint64
+		resolution int64
+	}
+	groups := map[key][]*Meta{}
+	for _, m := range blocks {
+		k := key{m.Labels.Hash(), m.ResolutionMS}
+		groups[k] = append(groups[k], m)
+	}
+	for _, group := range groups {
+		slices.SortFunc(group, func(a, b *Meta) int {
+			if len(a.Sources) != len(b.Sources) {
+				return len(b.Sources) - len(a.Sources)
+			}
+			return a.ID.Compare(b.ID)
+		})
+		// A block can only be covered by one that has its first source.
+		bySource := map[ulid.ULID][]map[ulid.ULID]bool{}
+		for i, m := range group {
+			if len(m.Sources) == 0 {
+				if i > 0 {
+					ids = append(ids, m.ID)
+				}
+				continue
+			}
+			if slices.ContainsFunc(bySource[m.Sources[0]], func(parent map[ulid.ULID]bool) bool { return hasAll(parent, m.Sources) }) {
+				ids = append(ids, m.ID)
+				continue
+			}
+			set := make(map[ulid.ULID]bool, len(m.Sources))
+			for _, s := range m.Sources {
+				set[s] = true
+			}
+			for s := range set {
+				bySource[s] = append(bySource[s], set)
+			}
+		}
+	}
+	return ids
+}
+
+func hasAll(set map[ulid.ULID]bool, all []ulid.ULID) bool {
+	for _, s := range all {
+		if !set[s] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,309 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/thanos-io/objstore"
+
+	"github.com/ferula-io/ferula/internal/pages"
+	"github.com/ferula-io/ferula/internal/store/gateway/metas"
+	"github.com/ferula-io/ferula/metrics"
+)
+
+// Options of a Store. Zero values take the defaults.
+type Options struct {
+	Dir           string // local folder of pages, headers and the snapshot of the metas
+	CacheBytes    int64  // of pages; 0: 250 MiB
+	Rules         Rules
+	Concurrency   int           // requests for metas at once; 0: 32
+	Recursive     bool          // list all objects of the bucket instead of looking for each block's files
+	ReadsMax      int           // batches read at once, of all requests; 0: no limit
+	BlocksMax     int           // open blocks of one request; 0: no limit
+	PostingsBytes int64         // of one matcher that selects many values; 0: 256 MiB
+	Idle          time.Duration // after which the header of a block is unmapped; 0: 5 min
+	SortBytesMax  int           // of one request, to sort series again; 0: 256 MiB
+	Logger        *slog.Logger  // may be nil
+	Metrics       *metrics.Set  // may be nil
+}
+
+func (o Options) withDefaults() Options {
+	o.PostingsBytes = cmp.Or(o.PostingsBytes, 256<<20)
+	o.Idle = cmp.Or(o.Idle, 5*time.Minute)
+	o.SortBytesMax = cmp.Or(o.SortBytesMax, 256<<20)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = metrics.NewSet()
+	}
+	return o
+}
+
+// Store is the blocks of a bucket. Use Open, then Sync. It is safe for concurrent use.
+type Store struct {
+	opts   Options
+	from   objstore.BucketReader
+	cache  *pages.Cache
+	lister *metas.Lister
+	gate   chan struct{}
+	counts storeCounts
+
+	syncing sync.Mutex // one at a time
+	mu      sync.RWMutex
+	blocks  map[ulid.ULID]*block
+	groups  []*group // by external labels
+	closed  bool
+	using   sync.WaitGroup // requests
+}
+
+// group is the blocks with the same external labels.
+type group struct {
+	labels labels.Labels
+	blocks [len(resolutions)][]*block // by resolution, each sorted by start
+}
+
+// resolutions are those of downsampling, coarse to fine, in ms.
+var resolutions = [...]int64{metas.Hour, metas.Fine, metas.Raw}
+
+type storeCounts struct {
+	syncs, syncFailures, drops, blockErrors *metrics.Counter
+	states                                  *metrics.GaugeVec
+}
+
+// Open opens the local folder. It sends no request.
+func Open(from objstore.BucketReader, opts Options) (*Store, error) {
+	opts = opts.withDefaults()
+	if err := os.MkdirAll(filepath.Join(opts.Dir, "headers"), 0o777); err != nil {
+		return nil, err
+	}
+	cache, err := pages.Open(opts.Dir, pages.Options{BytesMax: opts.CacheBytes, Permanent: from.IsObjNotFoundErr, Metrics: opts.Metrics})
+	if err != nil {
+		return nil, fmt.Errorf("page cache: %w", err)
+	}
+	s := &Store{
+		opts: opts, from: from, cache: cache, blocks: map[ulid.ULID]*block{},
+		lister: metas.NewLister(from, metas.Options{
+			Rules: opts.Rules, Concurrency: opts.Concurrency, Recursive: opts.Recursive, Dir: opts.Dir, Logger: opts.Logger,
+		}),
+		counts: storeCounts{
+			syncs:        opts.Metrics.NewCounter("thanos_blocks_meta_syncs_total"),
+			syncFailures: opts.Metrics.NewCounter("thanos_blocks_meta_sync_failures_total"),
+			drops:        opts.Metrics.NewCounter("thanos_bucket_store_block_drops_total"),
+			blockErrors:  opts.Metrics.NewCounter("ferula_store_block_errors_total"),
+			states:       opts.Metrics.NewGaugeVec("thanos_blocks_meta_synced", "Number of blocks of the last sync, by state.", "state"),
+		},
+	}
+	if opts.ReadsMax > 0 {
+		s.gate = make(chan struct{}, opts.ReadsMax)
+	}
+	opts.Metrics.NewGauge("thanos_bucket_store_blocks_loaded", func() float64 { return float64(len(s.Blocks())) })
+	return s, nil
+}
+
+// Sync lists the bucket and serves what it has. If that fails, the blocks of the last list
+// are still served.
+func (s *Store) Sync(ctx context.Context) error {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	s.counts.syncs.Inc()
+	list, err := s.lister.List(ctx, time.Now())
+	if err != nil {
+		s.counts.syncFailures.Inc()
+		return err
+	}
+	for id, err := range list.Corrupt {
+		s.opts.Logger.Warn("A block is not served", "block", id, "err", err)
+	}
+	for state, n := range list.States {
+		s.counts.states.With(state).Set(float64(n))
+	}
+	first := s.replace(list.Blocks)
+	if first {
+		s.tidyHeaders(list.Blocks)
+	}
+	return nil
+}
+
+// replace serves exactly these blocks. It reports whether there were none before.
+func (s *Store) replace(found map[ulid.ULID]*metas.Meta) (first bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first = len(s.blocks) == 0
+	for id, b := range s.blocks {
+		if found[id] == nil {
+			delete(s.blocks, id)
+			b.remove()
+			s.counts.drops.Inc()
+		}
+	}
+	byLabels := map[string]*group{}
+	for id, m := range found {
+		b := s.blocks[id]
+		if b == nil {
+			b = newBlock(m, s.from, s.cache, s.opts.Dir)
+			s.blocks[id] = b
+		}
+		key := string(m.Labels.Bytes(nil))
+		g := byLabels[key]
+		if g == nil {
+			g = &group{labels: m.Labels}
+			byLabels[key] = g
+		}
+		b.meta.Labels = g.labels // one copy of equal labels
+		i := slices.Index(resolutions[:], m.ResolutionMS)
+		g.blocks[i] = append(g.blocks[i], b)
+	}
+	s.groups = s.groups[:0:0]
+	for _, g := range byLabels {
+		for _, list := range g.blocks {
+			slices.SortFunc(list, func(a, b *block) int {
+				return cmp.Or(cmp.Compare(a.meta.MinMS, b.meta.MinMS), cmp.Compare(a.meta.MaxMS, b.meta.MaxMS), a.meta.ID.Compare(b.meta.ID))
+			})
+		}
+		s.groups = append(s.groups, g)
+	}
+	slices.SortFunc(s.groups, func(a, b *group) int { return labels.Compare(a.labels, b.labels) })
+	return first
+}
+
+// tidyHeaders removes the headers of blocks that are no longer in the bucket.
+func (s *Store) tidyHeaders(found map[ulid.ULID]*metas.Meta) {
+	dir := filepath.Join(s.opts.Dir, "headers")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		s.opts.Logger.Warn("Listing local headers failed", "err", err)
+		return
+	}
+	for _, e := range entries {
+		if id, err := ulid.ParseStrict(e.Name()); err != nil || found[id] == nil {
+			_ = os.Remove(filepath.Join(dir, e.Name())) // the next start tries again
+		}
+	}
+}
+
+// Sweep unmaps the headers of idle blocks. It is called from time to time.
+func (s *Store) Sweep(now time.Time) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, b := range s.blocks {
+		b.sweep(now.Add(-s.opts.Idle))
+	}
+}
+
+// Blocks returns what is served.
+func (s *Store) Blocks() []*metas.Meta {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all := make([]*metas.Meta, 0, len(s.blocks))
+	for _, b := range s.blocks {
+		all = append(all, b.meta)
+	}
+	return all
+}
+
+// Span is the blocks with the same external labels that follow each other without a gap.
+type Span struct {
+	Labels       labels.Labels
+	MinMS, MaxMS int64 // MaxMS is exclusive
+}
+
+// Spans returns the external labels of all blocks, and what they cover, sorted by labels.
+func (s *Store) Spans() (sets []labels.Labels, spans []Span) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, g := range s.groups {
+		sets = append(sets, g.labels)
+		all := slices.Concat(g.blocks[:]...)
+		slices.SortFunc(all, func(a, b *block) int { return cmp.Compare(a.meta.MinMS, b.meta.MinMS) })
+		for i, b := range all {
+			if last := len(spans) - 1; i == 0 || b.meta.MinMS > spans[last].MaxMS {
+				spans = append(spans, Span{g.labels, b.meta.MinMS, b.meta.MaxMS})
+			} else {
+				spans[last].MaxMS = max(spans[last].MaxMS, b.meta.MaxMS)
+			}
+		}
+	}
+	return sets, spans
+}
+
+// Range returns the times of all blocks, within the rules' limits. Without blocks the end
+// is before the start.
+func (s *Store) Range() (minMS, maxMS int64) {
+	minMS, maxMS = math.MaxInt64, math.MinInt64
+	for _, m := range s.Blocks() {
+		minMS, maxMS = min(minMS, m.MinMS), max(maxMS, m.MaxMS)
+	}
+	lowest, highest := s.opts.Rules.Range()
+	return max(minMS, lowest), min(maxMS, highest)
+}
+
+// Close waits for running requests and closes the local files.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.using.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.blocks {
+		b.sweep(time.Now().Add(time.Hour))
+	}
+	return s.cache.Close()
+}
+
+// choose returns the blocks of a group that cover a range of time: those of the coarsest
+// acceptable resolution, and finer ones where there are none.
+func (g *group) choose(minMS, maxMS, resolutionMS int64) []*block {
+	i := 0
+	for resolutions[i] > resolutionMS && i < len(resolutions)-1 {
+		i++
+	}
+	chosen := g.cover(nil, i, minMS, maxMS)
+	// A fine block that fills two gaps was found twice.
+	seen := make(map[*block]bool, len(chosen))
+	return slices.DeleteFunc(chosen, func(b *block) bool {
+		was := seen[b]
+		seen[b] = true
+		return was
+	})
+}
+
+func (g *group) cover(into []*block, i int, minMS, maxMS int64) []*block {
+	if i == len(resolutions) || minMS > maxMS {
+		return into
+	}
+	start := minMS
+	for _, b := range g.blocks[i] {
+		if b.meta.MaxMS <= minMS {
+			continue
+		}
+		if b.meta.MinMS > maxMS {
+			break
+		}
+		into = append(g.cover(into, i+1, start, b.meta.MinMS-1), b)
+		start = b.meta.MaxMS
+	}
+	return g.cover(into, i+1, start, maxMS)
+}
+
+// begin counts a request, which ends with s.using.Done.
+func (s *Store) begin() error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return ErrClosed
+	}
+	s.using.Add(1)
+	return nil
+}

@@ -1,0 +1,226 @@
+package gateway
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var selectors = [][]string{
+	{"__name__=up"}, {"__name__=requests_total"}, {"__name__=~.+"}, {"__name__=up", "job=job-1"}, {"job=job-1", "instance=host-0007"},
+	{"__name__=up", "instance=~host-00.[13579]"}, {"__name__=up", "instance!=host-0003"}, {"instance=~host-0001|host-0004|host-9999"},
+	{"instance!~host-0.*", "job=job-0"}, {"job!="}, {"long="}, {"long=", "__name__=requests_total"}, {"__name__=up", "nothing="}, {"nothing!="},
+	{"job=nothing"}, {"__name__=up", "job!~job-1|job-2"}, {"job=~.*", "__name__=up"}, {"__name__!~up|requests_total"}, {"long=~x{100,}"},
+	{"instance!=host-0001", "instance!=host-0002", "job!=job-0"}, {"job=~job-.", "instance=~.+5", "__name__=requests_total"},
+}
+
+func TestStore_SelectsWhatPrometheusReadersSelect(t *testing.T) {
+	bucket, dir := newBucket(t)
+	external := map[string]string{"cluster": "eu", "zzz": "last"}
+	ids := []string{
+		writeBlock(t, dir, 0, 2*hourMS, 150, external), writeBlock(t, dir, 2*hourMS, 4*hourMS, 120, external),
+		writeBlock(t, dir, 3*hourMS, 5*hourMS, 30, external), // overlaps
+	}
+	for _, cacheBytes := range []int64{1, 64 << 20} { // 1: the least possible
+		s := openStore(t, bucket, Options{CacheBytes: cacheBytes, ReadsMax: 2})
+		for _, selector := range selectors {
+			for _, span := range [][2]int64{{0, 5 * hourMS}, {hourMS, hourMS + 1}, {2 * hourMS, 2 * hourMS}, {2*hourMS + 5_000_000, 4 * hourMS}, {6 * hourMS, 7 * hourMS}} {
+				for _, labelsOnly := range []bool{false, true} {
+					r := Request{MinMS: span[0], MaxMS: span[1], Matchers: match(t, selector...), LabelsOnly: labelsOnly}
+					got, warnings := s.all(t, r)
+					if len(warnings) > 0 {
+						t.Fatal(warnings)
+					}
+					same(t, fmt.Sprint(selector, span, labelsOnly, cacheBytes), got, expected(t, dir, ids, external, r))
+					if t.Failed() {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestStore_ReplicaLabelsAreRemovedAndExternalLabelsReplaceOwn(t *testing.T) {
+	bucket, dir := newBucket(t)
+	a := writeBlock(t, dir, 0, hourMS, 20, map[string]string{"replica": "a", "job": "outer"})
+	b := writeBlock(t, dir, 0, hourMS, 20, map[string]string{"replica": "b", "job": "outer"})
+	s := openStore(t, bucket, Options{})
+	r := Request{MaxMS: hourMS, Matchers: match(t, "__name__=up"), Without: []string{"replica"}}
+	got, _ := s.all(t, r)
+	same(t, "without replica", got, expected(t, dir, []string{a, b}, map[string]string{"job": "outer"}, r))
+	r.Matchers = match(t, "__name__=up", "replica=b", "job=outer")
+	r.Without = nil
+	got, _ = s.all(t, r)
+	want := Request{MaxMS: hourMS, Matchers: match(t, "__name__=up")}
+	same(t, "one replica", got, expected(t, dir, []string{b}, map[string]string{"job": "outer", "replica": "b"}, want))
+	r.Matchers = match(t, "__name__=up", "replica=c")
+	if got, _ = s.all(t, r); len(got) != 0 {
+		t.Errorf("%d series of a replica that is not there", len(got))
+	}
+}
+
+func TestStore_LabelNamesAndValues(t *testing.T) {
+	bucket, dir := newBucket(t)
+	writeBlock(t, dir, 0, hourMS, 5, map[string]string{"cluster": "eu"})
+	writeBlock(t, dir, 10*hourMS, 11*hourMS, 9, map[string]string{"cluster": "us"})
+	s := openStore(t, bucket, Options{})
+	for _, c := range []struct {
+		what     string
+		r        Request
+		label    string // "": names
+		expected string
+	}{
+		{"names", Request{MaxMS: hourMS}, "", "__name__ cluster instance job long"},
+		{"names of a metric", Request{MaxMS: hourMS, Matchers: match(t, "__name__=up")}, "", "__name__ cluster instance job"},
+		{"names without", Request{MaxMS: hourMS, Without: []string{"cluster"}}, "", "__name__ instance job long"},
+		{"values of external labels", Request{MaxMS: 20 * hourMS}, "cluster", "eu us"},
+		{"values in a range", Request{MaxMS: 2 * hourMS}, "cluster", "eu"},
+		{"values", Request{MaxMS: hourMS}, "instance", "host-0000 host-0001 host-0002 host-0003 host-0004"},
+		{"values of some series", Request{MaxMS: 20 * hourMS, Matchers: match(t, "job=job-1")}, "instance", "host-0001 host-0004 host-0007"},
+		{"values of one cluster", Request{MaxMS: 20 * hourMS, Matchers: match(t, "cluster=us", "job=job-2")}, "instance", "host-0002 host-0005 host-0008"},
+		{"external values of some series", Request{MaxMS: 20 * hourMS, Matchers: match(t, "instance=host-0008")}, "cluster", "us"},
+		{"values of a removed label", Request{MaxMS: 20 * hourMS, Without: []string{"cluster"}}, "cluster", ""},
+	} {
+		read := func() ([]string, error) {
+			if c.label == "" {
+				list, _, err := s.LabelNames(t.Context(), c.r)
+				return list, err
+			}
+			list, _, err := s.LabelValues(t.Context(), c.r, c.label)
+			return list, err
+		}
+		if got, err := read(); err != nil || strings.Join(got, " ") != c.expected {
+			t.Errorf("%s: %q, %v; want %q", c.what, got, err, c.expected)
+		}
+	}
+}
+
+func TestStore_BlocksThatAreMarkedPartialOrDeletedAreNotServed(t *testing.T) {
+	bucket, dir := newBucket(t)
+	kept := writeBlock(t, dir, 0, hourMS, 3, map[string]string{"block": "kept"})
+	partial := writeBlock(t, dir, 0, hourMS, 3, map[string]string{"block": "partial"})
+	marked := writeBlock(t, dir, 0, hourMS, 3, map[string]string{"block": "marked"})
+	recent := writeBlock(t, dir, 0, hourMS, 3, map[string]string{"block": "recently marked"})
+	broken := writeBlock(t, dir, 0, hourMS, 3, map[string]string{"block": "broken"})
+	remove(t, dir, partial, "meta.json")
+	mark := func(id string, at time.Time) {
+		write(t, filepath.Join(dir, id, "deletion-mark.json"), fmt.Sprintf(`{"id":%q,"version":1,"deletion_time":%d}`, id, at.Unix()))
+	}
+	mark(marked, time.Now().Add(-25*time.Hour))
+	mark(recent, time.Now().Add(-23*time.Hour))
+	write(t, filepath.Join(dir, kept, "no-compact-mark.json"), `{}`)
+	write(t, filepath.Join(dir, broken, "meta.json"), `{"ulid":`)
+	local := t.TempDir()
+	served := func(s *Store) (names []string) {
+		sets, _ := s.Spans()
+		for _, set := range sets {
+			names = append(names, set.Get("block"))
+		}
+		return names
+	}
+	s := openStore(t, bucket, Options{Dir: local})
+	if got := served(s); !slices.Equal(got, []string{"kept", "recently marked"}) {
+		t.Errorf("served: %q", got)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, recent)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := served(s); !slices.Equal(got, []string{"kept"}) {
+		t.Errorf("served after a deletion: %q", got)
+	}
+}
+
+func TestStore_ABlockThatCannotBeReadIsAWarningThatNamesIt(t *testing.T) {
+	for what, breakIt := range map[string]func(t *testing.T, dir, id string){
+		"no index":         func(t *testing.T, dir, id string) { remove(t, dir, id, "index") },
+		"no chunks":        func(t *testing.T, dir, id string) { remove(t, dir, id, "chunks/000001") },
+		"index cut short":  func(t *testing.T, dir, id string) { truncate(t, dir, id, "index", 0.5) },
+		"chunks cut short": func(t *testing.T, dir, id string) { truncate(t, dir, id, "chunks/000001", 0.5) },
+		"series flipped":   func(t *testing.T, dir, id string) { flip(t, dir, id, "index", 0.3) },
+		"postings flipped": func(t *testing.T, dir, id string) { flip(t, dir, id, "index", 0.7) },
+		"chunk flipped":    func(t *testing.T, dir, id string) { flip(t, dir, id, "chunks/000001", 0.5) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			bucket, dir := newBucket(t)
+			good := writeBlock(t, dir, 0, hourMS, 50, map[string]string{"block": "good"})
+			bad := writeBlock(t, dir, 0, hourMS, 50, map[string]string{"block": "bad"})
+			s := openStore(t, bucket, Options{})
+			breakIt(t, dir, bad)
+			r := Request{MaxMS: hourMS, Matchers: match(t, "instance!=")} // reads the postings of each value
+			got, warnings := s.all(t, r)
+			if len(warnings) != 1 || !strings.Contains(warnings[0], bad) {
+				t.Errorf("warnings: %q", warnings)
+			}
+			want := expected(t, dir, []string{good}, map[string]string{"block": "good"}, r)
+			for key := range got {
+				if !strings.Contains(key, `block="bad"`) {
+					continue
+				}
+				delete(got, key) // of before the fault
+			}
+			same(t, "of the good block", got, want)
+			r.Strict = true
+			selection, err := s.Select(t.Context(), r)
+			if err == nil {
+				for selection.Next() {
+				}
+				err = selection.Err()
+				selection.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), bad) {
+				t.Errorf("strict: %v", err)
+			}
+		})
+	}
+}
+
+func write(t testing.TB, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t testing.TB, dir, id, file string) {
+	t.Helper()
+	if err := os.Remove(filepath.Join(dir, id, file)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func truncate(t testing.TB, dir, id, file string, part float64) {
+	t.Helper()
+	path := filepath.Join(dir, id, file)
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, int64(float64(info.Size())*part)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func flip(t testing.TB, dir, id, file string, at float64) {
+	t.Helper()
+	path := filepath.Join(dir, id, file)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 64 { // some may be padding
+		text[int(float64(len(text))*at)+i] ^= 0x55
+	}
+	write(t, path, string(text))
+}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/prometheus/tsdb/index"
 	"go.uber.org/goleak"
 )
 
@@ -26,7 +27,7 @@ func TestStore_SelectsWhatPrometheusReadersSelect(t *testing.T) {
 	bucket, dir := newBucket(t)
 	external := map[string]string{"cluster": "eu", "zzz": "last"}
 	ids := []string{
-		writeBlock(t, dir, 0, 2*hourMS, 150, external), writeBlock(t, dir, 2*hourMS, 4*hourMS, 120, external),
+		writeBlock(t, dir, 0, 2*hourMS, 100, external), writeBlock(t, dir, 2*hourMS, 4*hourMS, 60, external),
 		writeBlock(t, dir, 3*hourMS, 5*hourMS, 30, external), // overlaps
 	}
 	for _, cacheBytes := range []int64{1, 64 << 20} { // 1: the least possible
@@ -149,7 +150,7 @@ func TestStore_ABlockThatCannotBeReadIsAWarningThatNamesIt(t *testing.T) {
 		"index cut short":  func(t *testing.T, dir, id string) { truncate(t, dir, id, "index", 0.5) },
 		"chunks cut short": func(t *testing.T, dir, id string) { truncate(t, dir, id, "chunks/000001", 0.5) },
 		"series flipped":   func(t *testing.T, dir, id string) { flip(t, dir, id, "index", 0.3) },
-		"postings flipped": func(t *testing.T, dir, id string) { flip(t, dir, id, "index", 0.7) },
+		"postings flipped": func(t *testing.T, dir, id string) { flip(t, dir, id, "index", inPostings(t, dir, id)) },
 		"chunk flipped":    func(t *testing.T, dir, id string) { flip(t, dir, id, "chunks/000001", 0.5) },
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -210,6 +211,20 @@ func truncate(t testing.TB, dir, id, file string, part float64) {
 	if err := os.Truncate(path, int64(float64(info.Size())*part)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// inPostings returns a place in an index, as a part of its size, within the postings.
+func inPostings(t testing.TB, dir, id string) float64 {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, id, "index"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	toc, err := index.NewTOCFromByteSlice(byteSlice(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return (0.6*float64(toc.Postings) + 0.4*float64(toc.PostingsTable)) / float64(len(text))
 }
 
 func flip(t testing.TB, dir, id, file string, at float64) {

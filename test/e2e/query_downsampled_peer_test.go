@@ -72,7 +72,12 @@ func replicaBlock(t *testing.T, bucket string, from time.Time, replica string, o
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(bucket, id.String(), "meta.json")
+	setThanosMeta(t, filepath.Join(bucket, id.String(), "meta.json"), map[string]string{"cluster": "eu", "replica": replica})
+}
+
+// setThanosMeta adds the part of Thanos to a meta.json.
+func setThanosMeta(t *testing.T, file string, external map[string]string) {
+	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +86,7 @@ func replicaBlock(t *testing.T, bucket string, from time.Time, replica string, o
 	if err := json.Unmarshal(text, &meta); err != nil {
 		t.Fatal(err)
 	}
-	meta["thanos"] = map[string]any{"labels": map[string]string{"cluster": "eu", "replica": replica}, "downsample": map[string]int{"resolution": 0}, "source": "test"}
+	meta["thanos"] = map[string]any{"labels": external, "downsample": map[string]int{"resolution": 0}, "source": "test"}
 	if text, err = json.Marshal(meta); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +100,7 @@ func filesystem(dir string) string { return "{type: FILESYSTEM, config: {directo
 // Both queriers read the same store gateway, which serves raw and downsampled blocks.
 func TestPeerThanosQuery_SameResultsOfDownsampledBlocks(t *testing.T) {
 	from := time.Now().Add(-72 * time.Hour).Truncate(2 * time.Hour)
-	compareCoarse(t, from, gateway(t, downsampledBucket(t, from, "a")), false)
+	compareCoarse(t, from, thanosStore(t, downsampledBucket(t, from, "a")), false)
 }
 
 // Both replicas have chunks of the same time ranges. avg_over_time must divide sum and
@@ -103,7 +108,7 @@ func TestPeerThanosQuery_SameResultsOfDownsampledBlocks(t *testing.T) {
 func TestPeerThanosQuery_SameResultsOfDownsampledReplicas(t *testing.T) {
 	from := time.Now().Add(-72 * time.Hour).Truncate(2 * time.Hour)
 	bucket := downsampledBucket(t, from, "a", "b")
-	store := gateway(t, bucket)
+	store := thanosStore(t, bucket)
 	ours := compareCoarse(t, from, store, true)
 	onTop := thanosQuery(t, []string{ours.grpc}, "--query.replica-label=replica")
 	form := url.Values{
@@ -125,7 +130,7 @@ func TestPeerThanosQuery_SameResultsOfDownsampledReplicas(t *testing.T) {
 			}
 		}
 	}
-	coarse := startQuery(t, []string{gateway(t, bucket)}, nil)
+	coarse := startQuery(t, []string{thanosStore(t, bucket)}, nil)
 	list := "/api/v1/series?" + url.Values{"match[]": {"level"}, "start": form["start"], "end": form["end"]}.Encode()
 	eventually(t, 60*time.Second, "the series to be listed", func() bool {
 		_, body := coarse.get(list)
@@ -133,8 +138,8 @@ func TestPeerThanosQuery_SameResultsOfDownsampledReplicas(t *testing.T) {
 	})
 }
 
-// gateway runs a Thanos store gateway and returns its gRPC address.
-func gateway(t *testing.T, bucket string) (store string) {
+// thanosStore runs a Thanos store gateway and returns its gRPC address.
+func thanosStore(t *testing.T, bucket string) (store string) {
 	t.Helper()
 	web := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	store = fmt.Sprintf("127.0.0.1:%d", freePort(t))

@@ -115,7 +115,7 @@ func storeBucket(t *testing.T, from time.Time) string {
 }
 
 // gatewaySeries returns a response as sorted chunks by series.
-func gatewaySeries(t *testing.T, address string, r storeapi.SeriesRequest) map[string][]string {
+func gatewaySeries(t *testing.T, address string, r storeapi.SeriesRequest) (map[string][]string, error) {
 	t.Helper()
 	conn, err := grpc.NewClient(address, append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
@@ -138,13 +138,10 @@ func gatewaySeries(t *testing.T, address string, r storeapi.SeriesRequest) map[s
 		}
 		slices.Sort(got[key])
 	}
-	if err := set.Err(); err != nil {
-		t.Fatalf("%s: %v", address, err)
-	}
 	if len(set.Warnings()) > 0 {
 		t.Errorf("%s: %v", address, set.Warnings())
 	}
-	return got
+	return got, set.Err()
 }
 
 func TestPeerThanosStore_SameSeriesOfOneBucket(t *testing.T) {
@@ -178,7 +175,16 @@ func TestPeerThanosStore_SameSeriesOfOneBucket(t *testing.T) {
 				case 4:
 					r.WithoutReplicaLabels = []string{"replica", "room"}
 				}
-				want, got := gatewaySeries(t, theirs, r), gatewaySeries(t, ours, r)
+				want, theirErr := gatewaySeries(t, theirs, r)
+				got, err := gatewaySeries(t, ours, r)
+				if err != nil {
+					t.Fatalf("%v: %v", r, err)
+				}
+				if theirErr != nil && strings.Contains(theirErr.Error(), "does not exist") {
+					continue // Thanos fails for the minimum of native histograms
+				} else if theirErr != nil {
+					t.Fatal(theirErr)
+				}
 				if r.Aggregates[0] == storeapi.Raw {
 					// Of downsampled blocks Thanos sends chunks without data, or nothing is left of a series.
 					maps.DeleteFunc(want, func(_ string, chunks []string) bool { return len(chunks) == 0 && !r.SkipChunks })
@@ -201,7 +207,7 @@ func TestPeerThanosStore_SameSeriesOfOneBucket(t *testing.T) {
 			}
 		}
 	}
-	if compared != 300 || filled < 150 || coarse < 100 {
+	if compared < 250 || filled < 150 || coarse < 100 {
 		t.Errorf("%d responses compared, %d with series, %d downsampled", compared, filled, coarse)
 	}
 }

@@ -34,7 +34,8 @@ type Aggregate struct {
 }
 
 // AppendAggregates appends the wanted chunks of a downsampled chunk, in the order in which
-// they are stored. Their data alias the chunk's. It fails if one is missing.
+// they are stored. Their data alias the chunk's. Chunks of native histograms have no minimum
+// and no maximum, which are left out.
 func AppendAggregates(dst []Aggregate, data []byte, wanted Aggregates) ([]Aggregate, error) {
 	for i := range aggregateCount {
 		kind := Aggregates(1) << i
@@ -47,9 +48,6 @@ func AppendAggregates(dst []Aggregate, data []byte, wanted Aggregates) ([]Aggreg
 		}
 		data = data[n:]
 		if size == 0 {
-			if wanted&kind != 0 {
-				return dst, fmt.Errorf("%w: downsampled chunk without aggregate %d", ErrCorrupt, i+1)
-			}
 			continue
 		}
 		if wanted&kind != 0 {

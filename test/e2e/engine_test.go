@@ -51,7 +51,7 @@ func TestServe_BothEnginesReturnTheSame(t *testing.T) {
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
-	second := startServe(t, func(o *role.ServeOptions) { o.Store.Dir, o.Engine = dir, "prometheus" })
+	second := startServe(t, func(o *role.ServeOptions) { o.Store.Dir, o.Engine.Name = dir, "prometheus" })
 	for query := range queries {
 		body, engine := second.queryWith(query, at)
 		if body != want[query] || engine != "" {
@@ -61,7 +61,7 @@ func TestServe_BothEnginesReturnTheSame(t *testing.T) {
 }
 
 func TestServe_AnUnknownEngineIsAnError(t *testing.T) {
-	if err := newServe(t, func(o *role.ServeOptions) { o.Engine = "rows" }); err == nil {
+	if err := newServe(t, func(o *role.ServeOptions) { o.Engine.Name = "rows" }); err == nil {
 		t.Fatal("no error")
 	}
 }

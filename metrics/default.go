@@ -131,6 +131,11 @@ func GetOrCreateFloatCounter(name string) *FloatCounter {
 	return defaultSet.GetOrCreateFloatCounter(name)
 }
 
+// NewCounterFunc registers a new counter with a callback in the default set, see Set.NewCounterFunc.
+func NewCounterFunc(name string, f func() float64) *CounterFunc {
+	return defaultSet.NewCounterFunc(name, f)
+}
+
 // NewGauge registers a new gauge in the default set. f returns the value at each
 // scrape; if f is nil, the gauge has the value of Set, Add, Inc and Dec.
 func NewGauge(name string, f func() float64) *Gauge { return defaultSet.NewGauge(name, f) }

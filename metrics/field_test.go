@@ -393,3 +393,62 @@ func TestHandler_FailureOfAStreamedPageCutsTheConnection(t *testing.T) {
 		t.Errorf("%d bytes without an error", n)
 	}
 }
+
+func TestVec_PartialMatchIterationAndErrors(t *testing.T) {
+	s := NewSet()
+	v := s.NewCounterVec("c", "", "a", "b c")
+	for _, pair := range [][2]string{{"1", "x"}, {"1", "y"}, {"2", "x"}} {
+		v.With(pair[0], pair[1]).Inc()
+	}
+	seen := map[string]uint64{}
+	for values, c := range v.All() {
+		seen[strings.Join(values, ",")] = c.Get()
+	}
+	if fmt.Sprint(seen) != "map[1,x:1 1,y:1 2,x:1]" {
+		t.Error(seen)
+	}
+	for range v.All() {
+		break
+	}
+	if n := v.DeletePartialMatch(map[string]string{"a": "1", "none": "x"}); n != 0 {
+		t.Errorf("%d deleted", n)
+	}
+	if n := v.DeletePartialMatch(map[string]string{"a": "1"}); n != 2 {
+		t.Errorf("%d deleted", n)
+	}
+	if n := v.DeletePartialMatch(map[string]string{"b c": "x"}); n != 1 || text(s) != "" {
+		t.Errorf("%d deleted; %s", n, text(s))
+	}
+	if _, err := v.TryWith("one"); err == nil {
+		t.Error("no error")
+	}
+	c, err := v.TryWith("1", "2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Inc()
+}
+
+func TestCounterFunc_EveryFormat(t *testing.T) {
+	s := NewSet()
+	s.NewCounterFunc("c_total", func() float64 { return 2.5 })
+	s.NewCounterFunc("panics_total", func() float64 { panic("no") })
+	check(t, "text", text(s), "c_total 2.5\n")
+	check(t, "OpenMetrics", get(s.Handler(), acceptOpenMetrics, "").Body.String(), "# TYPE c counter\nc_total 2.5\n# EOF\n")
+}
+
+func TestSummaryVecExt_HasItsQuantiles(t *testing.T) {
+	s := NewSet()
+	s.NewSummaryVecExt("s", "", time.Minute, []float64{0.25}, "a").With("x").Update(1)
+	check(t, "page", text(s), "s{a=\"x\",quantile=\"0.25\"} 1\ns_sum{a=\"x\"} 1\ns_count{a=\"x\"} 1\n")
+}
+
+func TestSet_Families(t *testing.T) {
+	s := NewSet()
+	s.NewCounterVec("c_total", "Help.", "a").With("x")
+	s.NewGauge("a", nil)
+	s.NewSummary("s")
+	if got := fmt.Sprint(s.Families()); got != "[{a gauge  } {c_total counter Help. } {s summary  }]" {
+		t.Error(got)
+	}
+}

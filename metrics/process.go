@@ -30,7 +30,8 @@ func WriteGoMetrics(w io.Writer) {
 }
 
 // WriteProcMetrics writes the process_* metrics: processor, memory, files read and
-// written, pressure. There are none but on Linux.
+// written, pressure. Other systems than Linux have those of the processor and, with
+// getrusage, the greatest resident size.
 func WriteProcMetrics(w io.Writer) {
 	p := getPage()
 	p.appendProcMetrics()

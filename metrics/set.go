@@ -42,6 +42,13 @@ func (s *Set) GetOrCreateFloatCounter(name string) *FloatCounter {
 	return getOrRegister(s, &FloatCounter{named: named{mustValidate(name)}})
 }
 
+// NewCounterFunc registers a new counter whose value f returns at each scrape, such as one
+// that another library counts. f must never decrease, except when it starts again, and be
+// safe for concurrent calls. If f panics during a scrape, the page has no line of this counter.
+func (s *Set) NewCounterFunc(name string, f func() float64) *CounterFunc {
+	return register(s, &CounterFunc{named: named{mustValidate(name)}, callback: f})
+}
+
 // NewGauge registers a new gauge. f returns the value at each scrape; if f is nil, the
 // gauge has the value of Set, Add, Inc and Dec. f must be safe for concurrent calls. If
 // f panics during a scrape, the page has no line of this gauge.
@@ -205,6 +212,38 @@ func (s *Set) ListMetricNames() []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// Family is what is known of a family of a set.
+type Family struct {
+	Name string // without labels; in quotes if it is not classic
+	Type string // as in TYPE lines: counter, gauge, histogram, summary or untyped
+	Help string
+	Unit string
+}
+
+// Families returns the families of the set, sorted by name, with the type of their first
+// metric.
+func (s *Set) Families() []Family {
+	s.mu.Lock()
+	all := make([]metric, 0, s.index.n)
+	for _, m := range s.index.slots {
+		if m != nil {
+			all = append(all, m)
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(all, compare)
+	var families []Family
+	for _, m := range all {
+		name := exposition.Family(m.fullName())
+		if n := len(families); n > 0 && families[n-1].Name == name {
+			continue
+		}
+		d := s.descriptionOf(name)
+		families = append(families, Family{name, m.typeName(), d.help, d.unit})
+	}
+	return families
 }
 
 // RegisterMetricsWriter adds a function that writes further metrics after those of the

@@ -115,6 +115,29 @@ func (fc *FloatCounter) read(m *exposition.Metric) bool {
 	return true
 }
 
+// CounterFunc is a counter whose value a callback returns at every scrape.
+type CounterFunc struct {
+	named
+	callback func() float64
+}
+
+// Get returns the result of the callback.
+func (c *CounterFunc) Get() float64 { return c.callback() }
+
+func (c *CounterFunc) typeName() string { return "counter" }
+
+func (c *CounterFunc) appendTo(dst []byte) []byte {
+	if v := 0.0; safeCall(c.name, c.callback, &v) {
+		return appendNumber(dst, c.name, v)
+	}
+	return dst
+}
+
+func (c *CounterFunc) read(m *exposition.Metric) bool {
+	m.Reset(exposition.Counter)
+	return safeCall(c.name, c.callback, &m.Value)
+}
+
 // Gauge is a value that goes up and down, or the result of a callback at every scrape.
 // The zero Gauge is ready for use but belongs to no set.
 type Gauge struct {
@@ -123,7 +146,7 @@ type Gauge struct {
 	callback func() float64
 }
 
-// panicked has the names of gauges whose callback has panicked, each logged once.
+// panicked has the names of metrics whose callback has panicked, each logged once.
 var panicked = loggedNames{}
 
 // loggedNames limits a log line to one for each name, and to namesMax names.
@@ -185,7 +208,7 @@ func (g *Gauge) panicHasCallback(method string) {
 func (g *Gauge) typeName() string { return "gauge" }
 
 func (g *Gauge) appendTo(dst []byte) []byte {
-	if v := g.v.load(); g.callback == nil || g.safeCall(&v) {
+	if v := g.v.load(); g.callback == nil || safeCall(g.name, g.callback, &v) {
 		return appendNumber(dst, g.name, v)
 	}
 	return dst
@@ -194,22 +217,22 @@ func (g *Gauge) appendTo(dst []byte) []byte {
 func (g *Gauge) read(m *exposition.Metric) bool {
 	m.Reset(exposition.Gauge)
 	m.Value = g.v.load()
-	return g.callback == nil || g.safeCall(&m.Value)
+	return g.callback == nil || safeCall(g.name, g.callback, &m.Value)
 }
 
 // safeCall sets v to the result of the callback, for a scrape. It returns false if the
 // callback panics, because no caller of a scrape can handle the panic. The first panic of a
-// gauge is logged.
-func (g *Gauge) safeCall(v *float64) (ok bool) {
+// metric is logged.
+func safeCall(name string, callback func() float64, v *float64) (ok bool) {
 	defer func() {
 		if reason := recover(); reason != nil {
 			ok = false
-			if panicked.first(g.name) {
-				log.Printf("ERROR: metrics: the callback of gauge %q panicked, so that it has no value: %v", g.name, reason)
+			if panicked.first(name) {
+				log.Printf("ERROR: metrics: the callback of %q panicked, so that it has no value: %v", name, reason)
 			}
 		}
 	}()
-	*v = g.callback()
+	*v = callback()
 	return true
 }
 

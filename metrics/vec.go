@@ -3,6 +3,7 @@ package metrics
 import (
 	"fmt"
 	"hash/maphash"
+	"iter"
 	"log"
 	"maps"
 	"slices"
@@ -151,6 +152,19 @@ func (s *Set) NewNativeHistogramVec(name, help string, o NativeHistogramOptions,
 // NewSummaryVec returns a new vector of summaries with a window of five minutes.
 func (s *Set) NewSummaryVec(name, help string, labels ...string) *SummaryVec {
 	return newVec(s, name, help, labels, func(name string) *Summary { return &Summary{named: named{name}, spec: &defaultSummarySpec} })
+}
+
+// NewSummaryVecExt returns a new vector of summaries with this window and these quantiles in
+// the default set.
+func NewSummaryVecExt(name, help string, window time.Duration, quantiles []float64, labels ...string) *SummaryVec {
+	return defaultSet.NewSummaryVecExt(name, help, window, quantiles, labels...)
+}
+
+// NewSummaryVecExt returns a new vector of summaries with this window and these quantiles. It
+// panics if one of them is outside [0, 1].
+func (s *Set) NewSummaryVecExt(name, help string, window time.Duration, quantiles []float64, labels ...string) *SummaryVec {
+	spec := s.summarySpec(name, window, quantiles)
+	return newVec(s, name, help, labels, func(name string) *Summary { return &Summary{named: named{name}, spec: spec} })
 }
 
 func newVec[M metric](s *Set, name, help string, labels []string, create func(name string) M) *Vec[M] {
@@ -306,6 +320,46 @@ func (v *Vec[M]) Reset() {
 	v.table.Store(&vecTable[M]{make([]atomic.Pointer[member[M]], 8)})
 }
 
+// DeletePartialMatch removes the members that have all of these label values, by label name,
+// and returns their number. It visits all members.
+func (v *Vec[M]) DeletePartialMatch(labels map[string]string) int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	table, n := v.table.Load(), 0
+	for i := range table.slots {
+		if m := table.slots[i].Load(); m != nil && m != v.tombstone && v.hasValues(m, labels) {
+			v.remove(table, i)
+			n++
+		}
+	}
+	return n
+}
+
+// hasValues reports whether a member has these label values. A name that is not a label of
+// the vector matches no member.
+func (v *Vec[M]) hasValues(m *member[M], labels map[string]string) bool {
+	for name, value := range labels {
+		at := slices.IndexFunc(v.labels, func(label string) bool { return label == name || label == quoted(name) })
+		if at < 0 || m.values[at] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// All returns an iterator over the members and their label values, in no order. Members that
+// are added or removed meanwhile may be missing. The values must not be changed.
+func (v *Vec[M]) All() iter.Seq2[[]string, M] {
+	return func(yield func([]string, M) bool) {
+		table := v.table.Load()
+		for i := range table.slots {
+			if m := table.slots[i].Load(); m != nil && m != v.tombstone && !yield(m.values, m.metric) {
+				return
+			}
+		}
+	}
+}
+
 // remove removes the member in slot at. The caller holds mu.
 func (v *Vec[M]) remove(table *vecTable[M], at int) {
 	m := table.slots[at].Load()
@@ -350,9 +404,21 @@ func validUTF8(values []string) []string {
 	return values
 }
 
-func (v *Vec[M]) panicLabelCount(n int) {
-	panic(fmt.Errorf("BUG: metric %q has %d labels; got %d values", v.name, len(v.labels), n))
+// TryWith is With for label values from configuration or requests: it returns an error if their
+// number differs from the number of labels.
+func (v *Vec[M]) TryWith(values ...string) (M, error) {
+	if len(values) != len(v.labels) {
+		var none M
+		return none, v.labelCountError(len(values))
+	}
+	return v.With(values...), nil
 }
+
+func (v *Vec[M]) labelCountError(n int) error {
+	return fmt.Errorf("metric %q has %d labels; got %d values", v.name, len(v.labels), n)
+}
+
+func (v *Vec[M]) panicLabelCount(n int) { panic(fmt.Errorf("BUG: %w", v.labelCountError(n))) }
 
 func (v *Vec[M]) hash(values []string) uint64 {
 	h := uint64(0)

@@ -1,0 +1,81 @@
+package metricstest_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ferula-io/ferula/metrics"
+	"github.com/ferula-io/ferula/metrics/metricstest"
+)
+
+// recorder collects failures.
+type recorder struct{ errors []string }
+
+func (*recorder) Helper() {}
+
+func (r *recorder) Errorf(format string, args ...any) {
+	r.errors = append(r.errors, fmt.Sprintf(format, args...))
+}
+
+func filled() *metrics.Set {
+	s := metrics.NewSet()
+	s.NewCounter(`jobs_total{kind="a b"}`).Add(2)
+	s.NewPrometheusHistogramExt("wait_seconds", []float64{1}).Update(0.5)
+	return s
+}
+
+func TestValue_ReadsALine(t *testing.T) {
+	for line, want := range map[string]float64{`jobs_total{kind="a b"}`: 2, "wait_seconds_sum": 0.5, `wait_seconds_bucket{le="1"}`: 1} {
+		if v, ok := metricstest.Value(filled(), line); !ok || v != want {
+			t.Errorf("%s: %v %v", line, v, ok)
+		}
+	}
+	if _, ok := metricstest.Value(filled(), "jobs_total"); ok {
+		t.Error("found a line that is not there")
+	}
+}
+
+func TestExpect_ReportsWhatDiffers(t *testing.T) {
+	for want, failures := range map[string]int{`jobs_total{kind="a b"}`: 0, "wait_seconds_count": 1, "missing": 1} {
+		var r recorder
+		metricstest.Expect(&r, filled(), map[string]float64{want: 2})
+		if len(r.errors) != failures {
+			t.Errorf("%s: %q", want, r.errors)
+		}
+	}
+}
+
+func TestCompare_ComparesWholeFamilies(t *testing.T) {
+	const histogram = "# TYPE wait_seconds histogram\nwait_seconds_bucket{le=\"1\"} 1\nwait_seconds_bucket{le=\"+Inf\"} 1\nwait_seconds_sum 0.5\nwait_seconds_count 1\n"
+	metricstest.Compare(t, filled(), histogram, "wait_seconds")
+	metricstest.Compare(t, filled(), histogram+"\njobs_total{kind=\"a b\"} 2\n")
+	var r recorder
+	metricstest.Compare(&r, filled(), strings.Replace(histogram, "sum 0.5", "sum 1", 1), "wait_seconds")
+	if len(r.errors) != 2 { // one line is missing, another is unexpected
+		t.Errorf("%q", r.errors)
+	}
+}
+
+func TestLint_NamesProblems(t *testing.T) {
+	s := filled()
+	s.NewCounter("requests")
+	s.NewGauge("size_total", nil)
+	s.NewGauge("wait_milliseconds", nil)
+	s.NewGauge(`Camel{a="1"}`, nil)
+	s.NewGauge(`Camel{a="2"}`, nil)
+	got := fmt.Sprint(metricstest.Lint(s))
+	want := "[Camel: names are in snake_case requests: a counter's name ends with _total " +
+		"size_total: only a counter's name ends with _total wait_milliseconds: the base unit of milliseconds is seconds]"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func ExampleValue() {
+	s := metrics.NewSet()
+	s.NewCounterVec("requests_total", "", "code").With("200").Inc()
+	v, ok := metricstest.Value(s, `requests_total{code="200"}`)
+	fmt.Println(v, ok)
+	// Output: 1 true
+}

@@ -5,12 +5,13 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/ferula-io/ferula/internal/bridge/localrules"
 	"github.com/ferula-io/ferula/internal/bridge/localstore"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// newGRPC creates the gRPC server of the StoreAPI on the local storage and of the
-// profile API.
+// newGRPC creates the gRPC server of the StoreAPI on the local storage, of rules and of
+// the profile API.
 func (s *Serve) newGRPC() (err error) {
 	if err := s.opts.GRPC.CheckAnonymous(s.opts.Web); err != nil && !s.opts.GRPC.AllowAnonymous {
 		return fmt.Errorf("%w, or allow it with --grpc-server-allow-anonymous", err)
@@ -18,7 +19,8 @@ func (s *Serve) newGRPC() (err error) {
 	opts := s.opts.StoreAPI
 	opts.Metrics = s.reg.Own
 	s.grpc, err = newGRPCServer(s.opts.GRPC, s.opts.Logger, s.reg, func(to grpc.ServiceRegistrar) {
-		storeapi.NewServer(localstore.New(s.store, s.engine.Parser, s.config.externalLabels), opts).Register(to)
+		storeapi.NewServer(localstore.New(s.store, s.engine.Parser, s.config.externalLabels, true), opts).Register(to)
+		localrules.New(s.rules.RuleGroups, s.engine.Parser, s.config.externalLabels).Register(to)
 		s.profiles.api.RegisterGRPC(to, func() bool { return s.process.IsReady() && s.profiles.serving() })
 	})
 	return err

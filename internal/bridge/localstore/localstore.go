@@ -25,6 +25,7 @@ type Source struct {
 	store    *tsdb.Store
 	parser   parser.Parser
 	external func() labels.Labels
+	rules    bool
 }
 
 var (
@@ -33,9 +34,10 @@ var (
 )
 
 // New returns the source of a storage. parser reads the queries of exemplar requests;
-// external returns the current external labels.
-func New(store *tsdb.Store, parser parser.Parser, external func() labels.Labels) *Source {
-	return &Source{store, parser, external}
+// external returns the current external labels; rules says that the server offers the
+// service of rules, too.
+func New(store *tsdb.Store, parser parser.Parser, external func() labels.Labels, rules bool) *Source {
+	return &Source{store, parser, external, rules}
 }
 
 // Info implements storeapi.Source. MaxMS is the largest timestamp, as in Thanos' stores
@@ -47,7 +49,7 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 		return storeapi.Info{}, err
 	}
 	whole := storeapi.TimeRange{MinMS: from, MaxMS: math.MaxInt64}
-	info := storeapi.Info{Component: "sidecar", Store: &storeapi.StoreInfo{TimeRange: whole}, Exemplars: &whole}
+	info := storeapi.Info{Component: "sidecar", Store: &storeapi.StoreInfo{TimeRange: whole}, Exemplars: &whole, Rules: s.rules}
 	if external := s.ExternalLabels(); !external.IsEmpty() {
 		info.LabelSets = []labels.Labels{external}
 		info.Store.TSDBs = []storeapi.TSDBInfo{{Labels: external, TimeRange: whole}}

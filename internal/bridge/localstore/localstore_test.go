@@ -56,7 +56,7 @@ func closedSource(t *testing.T) *Source {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	return New(store, parser.NewParser(parser.Options{}), func() labels.Labels { return external })
+	return New(store, parser.NewParser(parser.Options{}), func() labels.Labels { return external }, true)
 }
 
 func TestSource_InfoHasNoUpperBoundAndTheExternalLabels(t *testing.T) {

@@ -46,7 +46,7 @@ func serve(t *testing.T) string {
 		t.Fatal(err)
 	}
 	external := func() labels.Labels { return labels.FromStrings("cluster", "eu") }
-	return listen(t, localstore.New(store, parser.NewParser(parser.Options{}), external))
+	return listen(t, localstore.New(store, parser.NewParser(parser.Options{}), external, true))
 }
 
 func listen(t *testing.T, source storeapi.Source) string {

@@ -47,6 +47,14 @@ func buildInfo() api.BuildInfo {
 	}
 }
 
+// exposeBuild exposes the build under the name that dashboards of Prometheus know.
+func exposeBuild(reg *telemetry.Registry) {
+	build := buildInfo()
+	reg.Own.NewGaugeVec("prometheus_build_info", "Always 1; the labels identify the Prometheus version whose API is implemented, and this build.",
+		"branch", "goarch", "goos", "goversion", "revision", "tags", "version").
+		With(build.Branch, runtime.GOARCH, runtime.GOOS, build.GoVersion, build.Revision, "", build.Version).Set(1)
+}
+
 // setGCPercent applies runtime.gogc and sets the environment variable GOGC, which
 // status/runtimeinfo returns. Prometheus does the same.
 func setGCPercent(percent int) {

@@ -19,6 +19,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	if err != nil {
 		return nil, err
 	}
+	exposeBuild(s.reg)
 	guard := httpserver.OriginGuard(external)
 	read := s.opts.Read
 	read.ExternalLabels = s.config.externalLabels

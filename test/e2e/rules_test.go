@@ -257,3 +257,40 @@ func TestRules_AQuerierListsThem(t *testing.T) {
 		t.Error(body)
 	}
 }
+
+func TestRules_LimitAndQueryOffset(t *testing.T) {
+	s, _ := startRules(t, rulesConfig, `groups:
+- name: limited
+  limit: 1
+  rules:
+  - {record: both, expr: 'label_replace(vector(1), "a", "b", "", "") or vector(1)'}
+- name: late
+  query_offset: 1h
+  rules:
+  - {record: late, expr: vector(time())}
+`, nil)
+	eventually(t, 30*time.Second, "the group to exceed its limit", func() bool {
+		_, body := s.get("/api/v1/rules?rule_group[]=limited")
+		return strings.Contains(body, `"health":"err","lastError":"exceeded limit of 1 with 2 series"`)
+	})
+	if got := s.instant("last_over_time(both[1h])"); len(got) != 0 {
+		t.Errorf("a group that exceeds its limit has recorded %v", got)
+	}
+	eventually(t, 30*time.Second, "a result of an hour ago", func() bool {
+		return s.value("(time() - last_over_time(late[2h])) >= bool 3600") == "1" && s.value("last_over_time(late[30m]) or vector(-1)") == "-1"
+	})
+	eventually(t, 30*time.Second, "the metrics of the mixin", func() bool {
+		_, metrics := s.get("/metrics")
+		for _, name := range []string{
+			"prometheus_rule_evaluation_failures_total{", "prometheus_rule_group_iterations_missed_total{", "prometheus_rule_group_last_duration_seconds{", "prometheus_rule_group_rules{",
+			"prometheus_notifications_queue_capacity ", "prometheus_notifications_alertmanagers_discovered ", "prometheus_config_last_reload_success_timestamp_seconds ",
+			`prometheus_build_info{branch="",goarch="`, "prometheus_engine_queries_concurrent_max ",
+		} {
+			if !strings.Contains(metrics, "\n"+name) {
+				t.Logf("there is no %s", name)
+				return false
+			}
+		}
+		return true
+	})
+}

@@ -155,7 +155,7 @@ func TestRules_ReloadWithAFaultChangesNothing(t *testing.T) {
 	const goodRules = "groups: [{name: new, rules: [{record: new, expr: vector(2)}]}]\n"
 	for name, c := range map[string]struct{ config, rules, want string }{
 		"an expression":   {rulesConfig, "groups:\n- name: new\n  rules:\n  - {record: new, expr: vector(1}\n", "one.yml: 4:"},
-		"a template":      {rulesConfig, "groups:\n- name: new\n  rules:\n  - {alert: new, expr: vector(1), labels: {a: '{{'}}\n", `one.yml: group "new", rule 1, "new": label "a": template`},
+		"a template":      {rulesConfig, "groups:\n- name: new\n  rules:\n  - {alert: new, expr: vector(1), labels: {a: '{{'}}\n", `one.yml: 4:5: group "new", rule 1, "new": label "a": template`},
 		"an unknown key":  {rulesConfig, "groups:\n- name: new\n  nonsense: 1\n", "one.yml: yaml: unmarshal errors:\n  line 3: field nonsense not found"},
 		"a certificate":   {rulesConfig + "alerting: {alertmanagers: [{tls_config: {ca_file: missing.pem}, static_configs: [{targets: [x]}]}]}\n", goodRules, "alerting: section 1 of alertmanagers"},
 		"a nested one":    {rulesConfig, "groups: [{name: new, rules: [{record: new, expr: '" + strings.Repeat("(", 6000) + "1" + strings.Repeat(")", 6000) + "'}]}]\n", "nested deeper than"},

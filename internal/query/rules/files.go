@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	commonconfig "github.com/prometheus/common/config"
@@ -13,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/sigv4"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/ferula-io/ferula/internal/nesting"
 )
@@ -40,15 +43,45 @@ func read(cfg *config.Config, p parser.Parser, logger *slog.Logger) (*Prepared, 
 			if _, twice := prepared.files[name]; twice {
 				continue
 			}
-			groups, faults := rulefmt.ParseFile(name, false, cfg.GlobalConfig.MetricNameValidationScheme, bounded{p}, logger)
+			content, err := os.ReadFile(name)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("rule file: %w", err))
+				continue
+			}
+			groups, faults := rulefmt.Parse(content, false, cfg.GlobalConfig.MetricNameValidationScheme, bounded{p}, logger)
 			for _, fault := range faults {
-				errs = append(errs, fmt.Errorf("rule file %w", fault))
+				errs = append(errs, fmt.Errorf("rule file %s: %s%w", name, position(content, fault), fault))
 			}
 			prepared.names = append(prepared.names, name)
 			prepared.files[name] = groups
 		}
 	}
 	return prepared, errors.Join(errs...)
+}
+
+// position returns line and column of the rule of a fault if the fault does not name them,
+// as those of labels, annotations and templates.
+func position(content []byte, fault error) string {
+	var of *rulefmt.Error
+	if !errors.As(fault, &of) || !strings.HasPrefix(fault.Error(), "group ") {
+		return ""
+	}
+	var file struct {
+		Groups []struct {
+			Name  string
+			Rules []yaml.Node
+		}
+	}
+	if err := yaml.Unmarshal(content, &file); err != nil {
+		return ""
+	}
+	for _, g := range file.Groups {
+		if g.Name == of.Group && of.Rule <= len(g.Rules) {
+			at := g.Rules[of.Rule-1]
+			return fmt.Sprintf("%d:%d: ", at.Line, at.Column)
+		}
+	}
+	return ""
 }
 
 // checkAlertmanagers creates the client of every section, which reads TLS and password

@@ -76,8 +76,9 @@ func (b *seriesBatch) computeAll(ev *evaluation, mint, maxt int64) {
 		if b.points, it.unread = appendPoints(b.points[:0], b.chunks[chunksFrom:end.chunks], mint, maxt); it.unread != nil {
 			return
 		}
-		if it.samples = len(b.points); it.samples > 0 {
-			b.compute(it, b.points)
+		points := within(b.points, mint, maxt)
+		if it.samples = len(points); it.samples > 0 {
+			b.compute(it, points)
 		}
 		labelsFrom, chunksFrom = end.labels, end.chunks
 	}

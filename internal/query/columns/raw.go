@@ -60,6 +60,18 @@ func (s *rawSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, 
 	return appendPoints(to, s.set.Chunks(), mint, maxt)
 }
 
+// within returns the points from mint to maxt. Prometheus' engine gets no others, and may use them: a
+// selector with @ that is evaluated at each step looks for samples behind its timestamp.
+func within(points []promql.FPoint, mint, maxt int64) []promql.FPoint {
+	for len(points) > 0 && points[0].T < mint {
+		points = points[1:]
+	}
+	for len(points) > 0 && points[len(points)-1].T > maxt {
+		points = points[:len(points)-1]
+	}
+	return points
+}
+
 // appendPoints appends the samples of chunks that have some from mint to maxt.
 func appendPoints(to []promql.FPoint, chunks []series.Chunk, mint, maxt int64) ([]promql.FPoint, error) {
 	for _, c := range chunks {

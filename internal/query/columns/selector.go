@@ -78,11 +78,12 @@ func (s *selector) each(ev *evaluation, work perSeries) error {
 			return err
 		}
 		points, err = set.points(points[:0], s.hints.Start, s.hints.End)
+		inside := within(points, s.hints.Start, s.hints.End)
 		switch {
 		case errors.Is(err, errHistograms):
 			err = work.histograms(&it.row, set.series())
-		case err == nil && len(points) > 0:
-			compute(it, points)
+		case err == nil && len(inside) > 0:
+			compute(it, inside)
 			err = work.apply(it)
 		}
 		if err != nil {

@@ -313,6 +313,9 @@ var found = []string{
 	`sum_over_time((c_total + timestamp(g @ end()))[10m:1m])`,
 	`last_over_time((sum(timestamp(g @ end())) + count(info(g)))[10m:7s])`,
 	`clamp_min(g ^ on (ns) c_total, scalar({__name__=~"both_.*"} * 2))`,
+	`count_over_time((quantile without (le) (scalar({__name__=~"part_.*"} @ 1767229224), (b_bucket) or ignoring (i) (b_bucket)))[10m:1m])`,
+	`quantile without (ns, i) (scalar(((g{ns=~"[0-2]",i!=""} @ 1767229768)) < bool (1e300)), ((+(c_total offset 1m)) unless (count_values("v", c_total{i=~"1|2"}))) / ignoring (le) (limitk without (i) ((time() * -1), (custom{ns=~"[0-2]",i!=""}))))`,
+	`quantile(scalar(sum(g @ start() < bool 1e300)), g)`,
 }
 
 // TestEngine_EqualsPrometheusForFoundQueries compares them at several times.

@@ -35,7 +35,7 @@ var known = []string{
 	`sort(g)`, `sort_desc(g)`, `sort_by_label(g, "ns", "i")`, `sort_by_label_desc(g, "i")`, `hour()`, `day_of_week(g)`, `month(c_total)`, `days_in_month(vector(time()))`, `timestamp(g)`, `timestamp(g offset 1m)`, `timestamp(g * 1)`, `timestamp({__name__=~"both_.*"})`, `timestamp({__name__=~"part_.*"})`,
 	`histogram_quantile(0.9, rate(b_bucket[5m]))`, `histogram_quantile(0.9, sum by (le) (rate(b_bucket[5m])))`, `histogram_quantile(7, b_bucket)`, `histogram_quantile(0.5, g)`, `histogram_fraction(0, 5, b_bucket)`,
 	`max_over_time(g[10m:1m])`, `rate(c_total[10m:30s])`, `sum(rate(c_total[10m:30s] offset 3m))`, `avg_over_time(rate(c_total[5m])[20m:])`, `max_over_time(sum by (ns) (g)[10m:45s])`, `quantile_over_time(time() / 3e9, g[10m:1m])`, `min_over_time(max_over_time(g[5m:1m])[10m:2m])`, `absent_over_time(nothing[5m:1m])`, `last_over_time(g[1m:5m])`, `max_over_time((g @ end())[5m:1m])`, `max_over_time({__name__=~"both_.*"}[5m:1m])`, `deriv(g[10m:1m])`, `rate(g[10m:1m])`, `max_over_time(g[10m:1m] @ end())`, `sum(max_over_time(g[10m:1m] @ end() offset 7m))`, `quantile_over_time(time() / 3e9, g[10m:1m] @ end())`, `max_over_time(rate(c_total[5m:30s] @ end())[10m:2m])`, `max_over_time(rate(c_total[5m:30s] @ end() offset 1m)[10m:2m] offset 3m)`, `min_over_time((g @ end())[10m:3m] offset 2m)`,
-	`quantile(scalar(g{i="3"} @ 1767232800), g)`, `quantile(scalar(sum(g @ start() < bool 1e300)), g)`, `count_over_time(quantile by (ns) (scalar(part_a @ 1767229224), b_bucket)[10m:1m])`,
+	`quantile(scalar(sum(g @ start() < bool 1e300)), g)`, `count_over_time(quantile by (ns) (scalar(part_a @ 1767229224), b_bucket)[10m:1m])`,
 	`count(g * 2 > 0)`, `max by (ns) (rate(c_total[5m]) * 60)`, `sum by (ns) (rate(c_total[5m])) > 20`,
 }
 

@@ -130,7 +130,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 		b.sides = append(b.sides, side{name: p.name, program: program, dir: filepath.Join(env.Cache, "run", "engine", program.Name)})
 		b.out.Versions = append(b.out.Versions, program.Version)
 	}
-	for _, part := range []func(context.Context) error{b.floats, b.histograms, b.memory, b.victoria} {
+	for _, part := range []func(context.Context) error{b.floats, b.histograms, b.head, b.memory, b.victoria, b.fallback} {
 		if err := part(ctx); err != nil {
 			return nil, err
 		}
@@ -161,6 +161,11 @@ func (b *bench) measureAll(ctx context.Context, data blocks.Spec, queries []quer
 		}
 		defer func() { err = errors.Join(err, s.stop()) }()
 	}
+	return b.measureRunning(ctx, data, queries)
+}
+
+// measureRunning compares the responses of servers that run, and measures.
+func (b *bench) measureRunning(ctx context.Context, data blocks.Spec, queries []query) error {
 	for _, q := range queries {
 		if err := b.compare(ctx, q); err != nil {
 			return err
@@ -294,7 +299,7 @@ func (s *side) stop() error {
 // conclude computes the measures of the goals.
 func (b *bench) conclude() {
 	rec, out := &b.out.Recorder, b.out
-	for _, q := range append(queries[:len(queries):len(queries)], quantiles) {
+	for _, q := range append(queries[:len(queries):len(queries)], quantiles, lastHour) {
 		if q.goal != "" {
 			out.Measure(q.goal, rec.Over(ferula, prometheus, "CPU: "+q.what), "CPU: "+q.what)
 		}
@@ -304,6 +309,7 @@ func (b *bench) conclude() {
 	out.Measure("engine/anon-mib", rec.Best(ferula, growth)/(1<<20), growth)
 	// Growth below a megabyte is noise of the runtime.
 	out.Measure("engine/growth", max(rec.Best(ferula, growthMany), 1<<20)/max(rec.Best(ferula, growthFew), 1<<20), growthMany, growthFew)
+	out.Measure("engine/fallback", rec.Best(ferula, fallbackShare), fallbackShare)
 	worst, from := 0.0, []string(nil)
 	for _, q := range third {
 		worst = max(worst, rec.Over(ferula, victoria, "CPU: "+q.what)) // NaN if it is not installed
@@ -315,6 +321,8 @@ func (b *bench) conclude() {
 		"CPU is that of the server process per query, with the garbage collection that follows. Responses of Prometheus and ferula are equal byte by byte; identity encoding.",
 		fmt.Sprintf("Small queries select ten series; %d in a row are one reading.", smallQueries),
 		"engine/growth compares 2 h of 100,000 series with 2 h of 10,000; growth below 1 MiB counts as 1 MiB.",
+		fmt.Sprintf("The head has %d series of %d samples that both sides received by remote write; the last hour is read with a step of 15 s.", recentSpec.Series, recentSpec.Samples),
+		"engine/fallback is the share of the evaluations of Prometheus' own scripts that go test ./test/promql reports.",
 		"VictoriaMetrics runs with -search.disableCache on the same samples, sent to /api/v1/import. Its count() equals Prometheus', avg_over_time() within 1e-9; its rate() does not extrapolate and is only checked for its number of series and points.",
 	)
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/ferula-io/ferula/bench/blocks"
@@ -27,6 +28,22 @@ func TestQueries_AreWithinTheData(t *testing.T) {
 		if q.startMS < startMS || q.startMS+(q.points-1)*q.stepMS >= spec.EndMS() {
 			t.Errorf("%s: from %d to %d", q.what, q.startMS, q.startMS+(q.points-1)*q.stepMS)
 		}
+	}
+}
+
+func TestLastHour_IsWithinTheHead(t *testing.T) {
+	if from, to := lastHour.startMS, lastHour.startMS+(lastHour.points-1)*lastHour.stepMS; from < startMS+5*60_000 || to >= recentSpec.EndMS() {
+		t.Errorf("from %d to %d", from, to)
+	}
+}
+
+func TestParseShare_NeedsAReport(t *testing.T) {
+	share, err := parseShare([]byte("    scripts_test.go:51: 91.9 % of 12345 evaluations without Prometheus' engine\n"))
+	if err != nil || share < 0.0809 || share > 0.0811 {
+		t.Errorf("%v, %v", share, err)
+	}
+	if _, err := parseShare([]byte("ok")); !errors.Is(err, errNoShare) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -74,10 +74,11 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 			return nil, fmt.Errorf("%s: %w", kind, err)
 		}
 	}
-	floats, integers := cpu+string(blocks.Floats15), cpu+string(blocks.Integers)
+	floats, integers, decimals := cpu+string(blocks.Floats15), cpu+string(blocks.Integers), cpu+string(blocks.Decimals2)
 	allocs, allocsInt := allocations+string(blocks.Floats15), allocations+string(blocks.Integers)
 	out.Measure("json/encode-floats", out.Recorder.Over(ferula, codec, floats), floats)
 	out.Measure("json/encode-ints", out.Recorder.Over(ferula, codec, integers), integers)
+	out.Measure("json/encode-decimals", out.Recorder.Over(ferula, codec, decimals), decimals)
 	out.Measure("json/encode-allocs", max(out.Recorder.Best(ferula, allocs), out.Recorder.Best(ferula, allocsInt))/samples, allocs, allocsInt)
 	out.Notes = append(out.Notes,
 		fmt.Sprintf("%d series x %d samples, 8 labels, the whole response with its envelope; CPU includes the garbage collection that follows.", series, points),

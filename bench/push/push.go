@@ -1,0 +1,78 @@
+// Package push fills the head of a server by remote write.
+package push
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+
+	"github.com/klauspost/compress/snappy"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/prompb"
+
+	"github.com/ferula-io/ferula/bench/blocks"
+	"github.com/ferula-io/ferula/bench/proc"
+)
+
+const (
+	pushedSeries  = 500 // of a request of remote write
+	pushedSamples = 60  // of each of them: a head refuses samples that are older than its newest by an hour
+)
+
+// Samples sends the samples of a spec by remote write to the server at base, in the order of time. The series are in the order of their labels: Prometheus
+// returns samples of a head in the order in which the series were created, and ferula's client sorts few of them.
+func Samples(ctx context.Context, base string, s blocks.Spec) error {
+	values, times, lsets := make([][]float64, s.Series), make([][]int64, s.Series), make([][]prompb.Label, s.Series)
+	order := make([]int, s.Series)
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return labels.Compare(s.Labels(a), s.Labels(b)) })
+	for i, n := range order {
+		values[i], times[i] = blocks.Sequence(s.Values, s.Seed, n, s.Samples), s.Times(n)
+		s.Labels(n).Range(func(l labels.Label) { lsets[i] = append(lsets[i], prompb.Label{Name: l.Name, Value: l.Value}) })
+	}
+	for begin := 0; begin < s.Samples; begin += pushedSamples {
+		for first := 0; first < s.Series; first += pushedSeries {
+			var request prompb.WriteRequest
+			for i := first; i < min(first+pushedSeries, s.Series); i++ {
+				one := prompb.TimeSeries{Labels: lsets[i]}
+				for j := begin; j < min(begin+pushedSamples, s.Samples); j++ {
+					one.Samples = append(one.Samples, prompb.Sample{Timestamp: times[i][j], Value: values[i][j]})
+				}
+				request.Timeseries = append(request.Timeseries, one)
+			}
+			if err := write(ctx, base, &request); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func write(ctx context.Context, base string, message *prompb.WriteRequest) error {
+	plain, err := message.Marshal()
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/api/v1/write", bytes.NewReader(snappy.Encode(nil, plain)))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Encoding", "snappy")
+	request.Header.Set("Content-Type", "application/x-protobuf")
+	request.Header.Set("X-Prometheus-Remote-Write-Version", "0.1.0")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 500))
+	if err == nil && response.StatusCode/100 != 2 {
+		err = fmt.Errorf("remote write: %w %s: %s", proc.ErrStatus, response.Status, text)
+	}
+	return err
+}

@@ -94,7 +94,7 @@ var generatedAt = regexp.MustCompile(` @ -?\d+\.\d{3}\b`)
 func (j *judge) document() string {
 	var b strings.Builder
 	b.WriteString(documentHead)
-	// Whole percents: some scripts evaluate at random times, which changes the share by a few thousandths.
+	// Whole percents: the share differs between runs by a few hundredths of a percent.
 	fmt.Fprintf(&b, "Of the evaluations of the scripts, more than %.0f %% are done by columns. The rest:\n", math.Floor(j.share()))
 	for _, reason := range slices.Sorted(maps.Keys(j.reasons)) {
 		queries := slices.Sorted(maps.Keys(j.reasons[reason]))

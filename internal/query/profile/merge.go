@@ -40,8 +40,10 @@ func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, add func
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(req.IDs) > e.opts.IDsMax {
-		return nil, nil, fmt.Errorf("%w: %d profile ids exceed the limit of %d", profiles.ErrLimit, len(req.IDs), e.opts.IDsMax)
+	for what, n := range map[string]int{"profile": len(req.IDs), "span": len(req.Spans), "trace": len(req.Traces)} {
+		if n > e.opts.IDsMax {
+			return nil, nil, fmt.Errorf("%w: %d %s ids exceed the limit of %d", profiles.ErrLimit, n, what, e.opts.IDsMax)
+		}
 	}
 	if req.MaxNodes < 0 {
 		return nil, nil, fmt.Errorf("%w: max_nodes %d is negative", profiles.ErrBadRequest, req.MaxNodes)
@@ -94,6 +96,9 @@ func mergeSource(ctx context.Context, view *store.View, src block.Source, req *p
 	if !any {
 		return nil
 	}
+	if len(req.Spans)+len(req.Traces) > 0 {
+		return mergeSpans(ctx, view, src, req, wanted, minNS, maxNS, add)
+	}
 	rows, err := rowsOf(ctx, src, req, wanted, minNS, maxNS)
 	if err != nil || len(rows) == 0 {
 		return err
@@ -113,14 +118,20 @@ func mergeSource(ctx context.Context, view *store.View, src block.Source, req *p
 	if err != nil {
 		return err
 	}
-	if len(req.CallSite) > 0 {
-		for i, counted := range countedStacks(symbols, req.CallSite) {
-			if !counted {
-				sums[i] = 0
-			}
+	cutCallSite(symbols, req.CallSite, sums)
+	return add(symbols, sums)
+}
+
+// cutCallSite removes the sums of stacks that do not begin with a call site, if there is one.
+func cutCallSite(symbols *block.Symbols, site []string, sums []int64) {
+	if len(site) == 0 {
+		return
+	}
+	for i, counted := range countedStacks(symbols, site) {
+		if !counted {
+			sums[i] = 0
 		}
 	}
-	return add(symbols, sums)
 }
 
 func rowsOf(ctx context.Context, src block.Source, req *profiles.MergeRequest, wanted []int32, minNS, maxNS int64) ([]int, error) {

@@ -30,6 +30,8 @@ type naiveRow struct {
 	id     profiles.ID
 	timeNS int64
 	stacks map[string]int64 // names from the root, joined by ;
+
+	spans, traces map[string]map[string]int64 // the same by span and by trace
 }
 
 func (r *naiveRow) total() (sum int64) {
@@ -90,14 +92,14 @@ func naiveRows(t testing.TB, pushed []profiles.RawProfile) []*naiveRow {
 			for _, sample := range prof.Sample {
 				own := maps.Clone(series)
 				for name, values := range sample.Label {
-					if _, ok := own[name]; !ok && name != "span_id" {
+					if _, ok := own[name]; !ok && name != "span_id" && name != "trace_id" {
 						own[name] = values[0]
 					}
 				}
 				key := string(encodeMap(own))
 				r := parts[key]
 				if r == nil {
-					r = &naiveRow{typ: typ, labels: own, id: p.ID, timeNS: p.TimeNS, stacks: map[string]int64{}}
+					r = &naiveRow{typ: typ, labels: own, id: p.ID, timeNS: p.TimeNS, stacks: map[string]int64{}, spans: map[string]map[string]int64{}, traces: map[string]map[string]int64{}}
 					parts[key] = r
 				}
 				var names []string
@@ -106,7 +108,16 @@ func naiveRows(t testing.TB, pushed []profiles.RawProfile) []*naiveRow {
 						names = append(names, line.Function.Name)
 					}
 				}
-				r.stacks[strings.Join(names, ";")] += sample.Value[i]
+				stack := strings.Join(names, ";")
+				r.stacks[stack] += sample.Value[i]
+				for name, by := range map[string]map[string]map[string]int64{"span_id": r.spans, "trace_id": r.traces} {
+					for _, id := range sample.Label[name] {
+						if by[id] == nil {
+							by[id] = map[string]int64{}
+						}
+						by[id][stack] += sample.Value[i]
+					}
+				}
 			}
 			for _, r := range parts {
 				maps.DeleteFunc(r.stacks, func(_ string, value int64) bool { return value == 0 })
@@ -389,7 +400,7 @@ func randomProfile(r *rand.Rand) []byte {
 			s.Location = append(s.Location, prof.Location[r.IntN(6)])
 		}
 		if split && r.IntN(2) == 0 {
-			s.Label = map[string][]string{"thread": {string(rune('0' + r.IntN(2)))}, "span_id": {fmt.Sprint(r.Uint32())}}
+			s.Label = map[string][]string{"thread": {string(rune('0' + r.IntN(2)))}, "span_id": {fmt.Sprintf("%016x", 1+r.IntN(4))}, "trace_id": {fmt.Sprintf("%032x", 1+r.IntN(2))}}
 		}
 		prof.Sample = append(prof.Sample, s)
 	}
@@ -476,7 +487,9 @@ func checkAgainstNaive(t *testing.T, r *rand.Rand, e *Engine, rows []*naiveRow, 
 		if got := stacksOfPprof(t, raw); !maps.Equal(got, want) {
 			t.Fatalf("%+v: pprof %v, want %v", req, got, want)
 		}
+		checkSpans(t, r, e, rows, req)
 	}
+	checkHeatmap(t, r, e, rows)
 }
 
 func TestEngine_EqualsANaiveReference(t *testing.T) {

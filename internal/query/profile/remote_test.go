@@ -17,14 +17,14 @@ import (
 	store "github.com/ferula-io/ferula/internal/store/profile"
 )
 
-// fakeRemote is a Remote of given blocks: index and rows, by ID.
-type fakeRemote map[ulid.ULID][2][]byte
+// fakeRemote is a Remote of given blocks: index, rows and spans, by ID.
+type fakeRemote map[ulid.ULID][3][]byte
 
 // Blocks implements store.Remote.
 func (s fakeRemote) Blocks(context.Context) (list []store.RemoteBlock, err error) {
 	for id, files := range s {
 		list = append(list, store.RemoteBlock{
-			Tenant: "t", ID: id, Index: bytes.NewReader(files[0]), Rows: bytes.NewReader(files[1]),
+			Tenant: "t", ID: id, Index: bytes.NewReader(files[0]), Rows: bytes.NewReader(files[1]), Spans: bytes.NewReader(files[2]),
 			IndexBytes: int64(len(files[0])), RowsBytes: int64(len(files[1])),
 		})
 	}
@@ -48,7 +48,8 @@ func (s fakeRemote) take(t *testing.T, dir string) (folders []string) {
 		if err := errors.Join(err, err2); err != nil {
 			t.Fatal(err)
 		}
-		s[ulid.MustParseStrict(filepath.Base(folder))] = [2][]byte{index, rows}
+		spans, _ := os.ReadFile(filepath.Join(folder, "spans")) // not every block has them
+		s[ulid.MustParseStrict(filepath.Base(folder))] = [3][]byte{index, rows, spans}
 		folders = append(folders, folder)
 	}
 	return folders
@@ -173,7 +174,7 @@ func TestEngine_BrokenRemoteBlockIsAWarning(t *testing.T) {
 	for name, files := range map[string][2][]byte{
 		"index": {index, whole[1]}, "rows": {whole[0], rows}, "short rows": {whole[0], whole[1][:len(whole[1])/2]}, "no index": {nil, whole[1]}, "short index": {whole[0][:150], whole[1]},
 	} {
-		s[broken] = files
+		s[broken] = [3][]byte{files[0], files[1], whole[2]}
 		result, err := New(Options{}, openOver(t, t.TempDir(), s)).SelectSeries(ctx, req)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

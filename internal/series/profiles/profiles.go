@@ -23,6 +23,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -104,6 +105,29 @@ const hexDigits = "0123456789abcdef"
 
 // String returns the UUID with dashes.
 func (id ID) String() string { return string(id.Append(make([]byte, 0, 36))) }
+
+// TraceID identifies a trace.
+type TraceID [16]byte
+
+// ParseTraceID reads the 32 hexadecimal digits of a trace's ID, which is not zero.
+func ParseTraceID(text string) (id TraceID, err error) {
+	if len(text) == 32 {
+		_, err = hex.Decode(id[:], []byte(text))
+	}
+	if len(text) != 32 || err != nil || id == (TraceID{}) {
+		return TraceID{}, fmt.Errorf("%w: trace id %q is not 32 hexadecimal digits", ErrBadRequest, text)
+	}
+	return id, nil
+}
+
+// ParseSpanID reads the 16 hexadecimal digits of a span's ID, which is not zero.
+func ParseSpanID(text string) (uint64, error) {
+	id, err := strconv.ParseUint(text, 16, 64)
+	if len(text) != 16 || err != nil || id == 0 {
+		return 0, fmt.Errorf("%w: span id %q is not 16 hexadecimal digits", ErrBadRequest, text)
+	}
+	return id, nil
+}
 
 // Type is what a profile measures.
 type Type struct{ Name, SampleType, SampleUnit, PeriodType, PeriodUnit string }
@@ -190,6 +214,48 @@ type Exemplar struct {
 	Labels []byte // encoded; labels common to all its rows, without GroupBy
 }
 
+// HeatmapRequest selects profiles, or spans, to be counted by time and value. A slot at
+// timestamp t has those in (t-StepMS, t], as a point of SeriesRequest.
+type HeatmapRequest struct {
+	Tenant    string
+	Type      Type
+	Matchers  []*labels.Matcher
+	StartMS   int64
+	EndMS     int64
+	StepMS    int64 // at least 1
+	GroupBy   []string
+	Limit     int  // number of series, greatest totals first; 0: all
+	Spans     bool // count spans of traces, not profiles
+	Exemplars bool // one for each cell
+}
+
+// Heatmap is the result of a HeatmapRequest.
+type Heatmap struct {
+	Series   []HeatmapSeries // sorted by labels
+	Warnings []error
+}
+
+// HeatmapSeries is one group. Labels are encoded.
+type HeatmapSeries struct {
+	Labels []byte
+	Slots  []HeatmapSlot
+}
+
+// HeatmapSlot is a step that has profiles. Counts are those of the intervals of values that
+// begin at YMin; intervals without any are omitted. Exemplars is empty, or has one for each.
+type HeatmapSlot struct {
+	TimeMS    int64
+	YMin      []float64
+	Counts    []int32
+	Exemplars []HeatmapExemplar
+}
+
+// HeatmapExemplar is the greatest profile, or span, of a cell.
+type HeatmapExemplar struct {
+	Exemplar
+	Span Span // zero for a profile
+}
+
 // MergeRequest selects profiles to be summed.
 type MergeRequest struct {
 	Tenant   string
@@ -197,7 +263,9 @@ type MergeRequest struct {
 	Matchers []*labels.Matcher
 	StartMS  int64
 	EndMS    int64
-	IDs      []ID // only these profiles; empty: all
+	IDs      []ID      // only these profiles; empty: all
+	Spans    []uint64  // only samples of these spans, and those of Traces; both empty: all
+	Traces   []TraceID // only samples of these traces
 	CallSite []string
 	MaxNodes int // of the flame graph; the smallest are merged as "other"; 0: no limit
 }

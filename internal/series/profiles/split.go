@@ -19,6 +19,12 @@ const (
 	SampleTraceID   = "trace_id"
 )
 
+// Span is a span of a trace. The zero ID is none, the zero trace is unknown.
+type Span struct {
+	ID    uint64
+	Trace TraceID
+}
+
 // Splitter groups the samples of a profile by their text labels, less those that identify one
 // request, those with two underscores in front, and those in Drop. Its memory is reused.
 type Splitter struct {
@@ -26,6 +32,7 @@ type Splitter struct {
 
 	Sets     [][]byte // encoded: labels of the profile with those of samples; valid until the next Split
 	Of       []int    // by sample: its set; empty if there is only one
+	Spans    []Span   // by sample: the span that it belongs to; empty if none does
 	Overflow int      // samples whose labels were dropped because of SplitsMax
 
 	bySet   map[string]int // by encoded labels of a sample
@@ -37,6 +44,7 @@ type Splitter struct {
 // samples is not returned, but there is at least one set.
 func (s *Splitter) Split(plain []byte, p *pprof.Profile) {
 	s.Sets, s.Of, s.Overflow = append(s.Sets[:0], plain), s.Of[:0], 0
+	s.Spans = s.Spans[:0]
 	if !p.HasLabels() {
 		return
 	}
@@ -47,6 +55,13 @@ func (s *Splitter) Split(plain []byte, p *pprof.Profile) {
 	for i := range p.Samples {
 		s.encode(p, p.Labels(&p.Samples[i]))
 		s.Of = append(s.Of, s.set(plain))
+		if span := spanOf(p, p.Labels(&p.Samples[i])); span.ID != 0 {
+			s.Spans = append(slices.Grow(s.Spans, len(p.Samples)), make([]Span, i-len(s.Spans))...)
+			s.Spans = append(s.Spans, span)
+		}
+	}
+	if n := len(s.Spans); n > 0 {
+		s.Spans = append(s.Spans, make([]Span, len(p.Samples)-n)...)
 	}
 	if len(s.Sets) > 1 && !slices.Contains(s.Of, 0) {
 		s.Sets = slices.Delete(s.Sets, 0, 1)
@@ -98,4 +113,21 @@ func (s *Splitter) encode(p *pprof.Profile, labels []pprof.Label) {
 		last = string(name)
 		s.encoded = labelenc.AppendLabel(s.encoded, last, string(value))
 	}
+}
+
+// spanOf returns the span that the labels of a sample name. Older SDKs have its ID as
+// profile_id.
+func spanOf(p *pprof.Profile, labels []pprof.Label) (span Span) {
+	for _, l := range labels {
+		name, value := p.Text(l.Key), p.Text(l.Text)
+		switch {
+		case string(name) == SampleTraceID:
+			span.Trace, _ = ParseTraceID(string(value)) // an invalid one is unknown
+		case string(name) == SampleSpanID, string(name) == SampleProfileID && span.ID == 0:
+			if id, err := ParseSpanID(string(value)); err == nil {
+				span.ID = id
+			}
+		}
+	}
+	return span
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"path"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,11 +16,12 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// ProfileObjects is a profile block in the bucket: two objects, read by ranges.
+// ProfileObjects is a profile block in the bucket: two or three objects, read by ranges.
 type ProfileObjects struct {
 	Tenant      string
 	ID          ulid.ULID
 	Index, Rows io.ReaderAt
+	Spans       io.ReaderAt // not necessarily there
 	IndexBytes  int64
 	RowsBytes   int64
 }
@@ -92,6 +92,7 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 		found = append(found, ProfileObjects{
 			Tenant: folders[i].tenant, ID: folders[i].id, IndexBytes: k.index.Size(), RowsBytes: k.rows.Size(),
 			Index: limitedAt{r, k.index, false}, Rows: limitedAt{r, k.rows, true},
+			Spans: limitedAt{r, &Object{name: path.Join(folders[i].name, spansFile)}, false},
 		})
 	}
 	r.known = known
@@ -142,7 +143,7 @@ func (r *ProfileReader) lookAll(ctx context.Context, folders []listed) ([]*known
 // look looks up the files of a block; nil unless both exist.
 func (r *ProfileReader) look(ctx context.Context, name string) (*knownProfile, error) {
 	old, k := r.known[name], &knownProfile{}
-	for file, object := range map[string]**Object{profileFiles[0]: &k.rows, profileFiles[1]: &k.index} {
+	for file, object := range map[string]**Object{profileFiles[0]: &k.rows, indexFile: &k.index} {
 		o, err := r.cache.Object(ctx, r.from, path.Join(name, file))
 		if err != nil {
 			if r.from.IsObjNotFoundErr(err) {
@@ -160,7 +161,7 @@ func (r *ProfileReader) look(ctx context.Context, name string) (*knownProfile, e
 // is left after a failure is not a block any more. A file that does not exist is no error.
 func DeleteProfile(ctx context.Context, from objstore.Bucket, tenant string, id ulid.ULID) error {
 	folder := ProfileBlock(profiles.TenantFolder(tenant), id)
-	for _, file := range slices.Backward(profileFiles) {
+	for _, file := range []string{indexFile, spansFile, profileFiles[0]} {
 		if err := from.Delete(ctx, path.Join(folder, file)); err != nil && !from.IsObjNotFoundErr(err) {
 			return fmt.Errorf("delete %s of %s: %w", file, folder, err)
 		}

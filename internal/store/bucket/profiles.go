@@ -20,8 +20,12 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// Files of a profile block in upload order: a block without its index is not readable.
-var profileFiles = []string{"profiles.parquet", "index"}
+// Files of a profile block. A block has spansFile only if samples belong to spans of traces.
+const spansFile = "spans"
+
+// profileFiles are the files of every profile block in upload order: a block without its
+// index is not readable. spansFile is uploaded before the index.
+var profileFiles = []string{"profiles.parquet", indexFile}
 
 // ProfileShipOptions of a ProfileShipper. Zero durations take ShipOptions' defaults.
 type ProfileShipOptions struct {
@@ -155,8 +159,11 @@ func (s *ProfileShipper) blocks() ([]profileBlock, error) {
 func (s *ProfileShipper) ship(ctx context.Context, b profileBlock) (sent bool, err error) {
 	v := &view{}
 	defer v.close()
-	for _, name := range profileFiles {
+	for _, name := range []string{profileFiles[0], spansFile, indexFile} {
 		if err := v.open(b.dir, name); err != nil {
+			if name == spansFile && errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
 			if _, gone := os.Stat(b.dir); errors.Is(gone, fs.ErrNotExist) {
 				return false, errVanished
 			}

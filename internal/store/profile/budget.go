@@ -67,6 +67,8 @@ const (
 	costFrame    = 64
 	costSample   = 48
 	costValue    = 15
+	costSpan     = 2*32 + 2*20 // a span of one sample and one type; slices that grow are up to twice as long
+	costTrace    = 2*16 + 48
 )
 
 // costOf returns the memory that decoded profiles may need in a head.
@@ -77,6 +79,7 @@ func costOf(pushed ...profiles.RawProfile) int64 {
 		samples, types, rows := int64(len(d.Samples)), int64(len(d.SampleTypes)), int64(1)
 		if d.HasLabels() {
 			rows = min(samples, profiles.SplitsMax)
+			sum += samples * (costSpan*types + costTrace)
 		}
 		rows *= types
 		sum += int64(d.RawBytes()) + costNode*int64(d.Nodes()) + costText*int64(d.Strings()) + costFunction*int64(len(d.Functions))

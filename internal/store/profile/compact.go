@@ -147,6 +147,9 @@ type cursor struct {
 	next func() (blockRow, error, bool)
 	stop func()
 	done bool
+
+	spans   *block.TraceSpans
+	numbers []uint32 // by row: its number in the merged block; nil without spans
 }
 
 func (c *cursor) advance() error {
@@ -245,6 +248,12 @@ func mergeBlocks(ctx context.Context, w *block.Writer, run []*heldBlock) (_ *blo
 	cursors := make([]*cursor, len(run))
 	for i, b := range run {
 		c := &cursor{}
+		if c.spans, err = b.TraceSpans(); err != nil {
+			return nil, fmt.Errorf("%s: %w", b.Name(), err)
+		}
+		if c.spans != nil {
+			c.numbers = make([]uint32, b.Rows())
+		}
 		c.next, c.stop = iter.Pull2(rowsOfBlock(ctx, b, o, nodes[i]))
 		defer c.stop()
 		if err := c.advance(); err != nil {
@@ -255,12 +264,21 @@ func mergeBlocks(ctx context.Context, w *block.Writer, run []*heldBlock) (_ *blo
 	if err := mergeRows(w, cursors); err != nil {
 		return nil, err
 	}
-	content.Types, content.Series, content.Symbols = o.types, o.series, symbols
+	var spans block.TraceSpansBuilder
+	for i, c := range cursors {
+		if c.spans != nil {
+			if err := moveSpans(ctx, &spans, c.spans, c.numbers, nodes[i]); err != nil {
+				return nil, fmt.Errorf("%s: %w", run[i].Name(), err)
+			}
+		}
+	}
+	content.Types, content.Series, content.Symbols, content.Spans = o.types, o.series, symbols, spans.Spans()
 	return content, nil
 }
 
 func mergeRows(w *block.Writer, cursors []*cursor) error {
 	var last headRow
+	var rows uint32
 	for first := true; ; first = false {
 		var least *cursor
 		for _, c := range cursors {
@@ -271,12 +289,17 @@ func mergeRows(w *block.Writer, cursors []*cursor) error {
 		if least == nil {
 			return nil
 		}
-		r := &least.row
+		r, number := &least.row, uint32(noRow)
 		if first || compareRows(&last, &r.headRow) != 0 {
 			err := w.Add(&block.Row{Type: r.t, Dataset: r.dataset, Key: r.key, Series: r.series, Stacks: r.stacks, Values: r.values})
 			if err != nil {
 				return err
 			}
+			number = rows
+			rows++
+		}
+		if least.numbers != nil {
+			least.numbers[r.row] = number
 		}
 		last = r.headRow
 		if err := least.advance(); err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -331,7 +332,52 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 	if err != nil {
 		return nil, err
 	}
-	return &block.Content{Types: o.types, Series: o.series, Symbols: symbols, Shared: v.shared}, nil
+	content := &block.Content{Types: o.types, Series: o.series, Symbols: symbols, Shared: v.shared}
+	if v.spans != nil {
+		numbers := make([]uint32, len(rows))
+		for at := range rows {
+			numbers[rows[at].row] = uint32(at)
+		}
+		var moved block.TraceSpansBuilder
+		if err := moveSpans(ctx, &moved, v.spans, numbers, nodes); err != nil {
+			return nil, err
+		}
+		content.Spans = moved.Spans()
+	}
+	return content, nil
+}
+
+// noRow is the number of a row that a block does not have.
+const noRow = math.MaxUint32
+
+// moveSpans adds the spans of a source with rows and stacks renumbered.
+func moveSpans(ctx context.Context, to *block.TraceSpansBuilder, from *block.TraceSpans, rows, nodes []uint32) error {
+	var sorter sampleSorter
+	var stacks []uint32
+	var values []int64
+	for i := range from.Len() {
+		if i%batchRows == 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+		span := from.Span(i)
+		if rows[span.Row] == noRow {
+			continue
+		}
+		var err error
+		if stacks, values, err = from.Samples(span, stacks[:0], values[:0]); err != nil {
+			return err
+		}
+		for _, stack := range stacks {
+			if int(stack) >= len(nodes) {
+				return fmt.Errorf("%w: span %016x has stack %d of %d", profiles.ErrCorrupt, span.ID, stack, len(nodes))
+			}
+		}
+		sorter.renumber(stacks, values, nodes)
+		to.Add(span.ID, from.TraceID(span), rows[span.Row], sorter.stacks, sorter.values)
+	}
+	return nil
 }
 
 // sampleSorter renumbers stacks and sorts the samples again.

@@ -40,11 +40,13 @@ type head struct {
 	previous                                 []uint32 // row of the same profile + 1
 	chunks                                   [][]byte
 	last                                     map[block.Key]lastRow
+	spans                                    block.TraceSpansBuilder
 	shared                                   []block.Key
 	isShared                                 map[block.Key]bool
 	splits                                   bool
 	minNS, maxNS                             int64
 	bytes                                    int
+	spansDropped                             int   // beyond spansMax; used by the writer only
 	charged                                  int64 // bytes charged to the budget; used by the writer only
 
 	*scratch // set while a profile is applied
@@ -60,6 +62,8 @@ type scratch struct {
 	frames    []uint32 // of a stack, root first
 	used      []uint32 // by location of the profile: 1 if a stack has it
 	split     profiles.Splitter
+	spanOrder []uint32
+	sorter    sampleSorter
 	encoded   []byte
 	seriesKey []byte
 }
@@ -104,7 +108,7 @@ func (h *head) count() int {
 func (h *head) size() int {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	return h.bytes + h.symbols.Bytes()
+	return h.bytes + h.symbols.Bytes() + h.spans.Bytes()
 }
 
 // apply adds a profile. older reports whether a block has rows of it, and whether it has a
@@ -144,6 +148,7 @@ func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.
 				shared = true
 			}
 			h.addRow(key, number, ref, value)
+			h.addSpans(decoded, i, t)
 			seen++
 		}
 	}
@@ -247,6 +252,47 @@ func (h *head) gather(p *pprof.Profile, part, t int) (total int64, some bool) {
 		last = s.stack
 	}
 	return total, len(kept) > 0
+}
+
+// spansMax is the number of spans of one row. Samples of further ones count for none.
+const spansMax = 4096
+
+// addSpans adds the spans of the last row: the samples of a part, with values of type t.
+func (h *head) addSpans(p *pprof.Profile, part, t int) {
+	spans := h.split.Spans
+	if len(spans) == 0 {
+		return
+	}
+	h.spanOrder = h.spanOrder[:0]
+	for i := range p.Samples {
+		if spans[i].ID != 0 && (len(h.split.Sets) == 1 || h.split.Of[i] == part) && p.Values(&p.Samples[i])[t] != 0 {
+			h.spanOrder = append(h.spanOrder, uint32(i))
+		}
+	}
+	slices.SortFunc(h.spanOrder, func(a, b uint32) int {
+		x, y := &spans[a], &spans[b]
+		return cmp.Or(cmp.Compare(x.ID, y.ID), bytes.Compare(x.Trace[:], y.Trace[:]), cmp.Compare(h.nodes[a], h.nodes[b]))
+	})
+	row, n := uint32(len(h.at)-1), 0
+	for from := 0; from < len(h.spanOrder); n++ {
+		span := spans[h.spanOrder[from]]
+		stacks, values := h.sorter.stacks[:0], h.sorter.values[:0]
+		for ; from < len(h.spanOrder) && spans[h.spanOrder[from]] == span; from++ {
+			i := h.spanOrder[from]
+			stack, value := h.nodes[i], p.Values(&p.Samples[i])[t]
+			if k := len(stacks); k > 0 && stacks[k-1] == stack {
+				values[k-1] = block.AddValues(values[k-1], value)
+				continue
+			}
+			stacks, values = append(stacks, stack), append(values, value)
+		}
+		h.sorter.stacks, h.sorter.values = stacks, values
+		if n < spansMax {
+			h.spans.Add(span.ID, span.Trace, row, stacks, values)
+		} else {
+			h.spansDropped++
+		}
+	}
 }
 
 // resolveNodes finds the node of every sample's stack.
@@ -375,10 +421,11 @@ type headView struct {
 	previous     []uint32
 	chunks       [][]byte
 	symbols      block.Symbols
+	spans        *block.TraceSpans
 	shared       []block.Key
 	splits       bool
 	minNS, maxNS int64
-	spans        [1]block.Span
+	rowSpans     [1]block.Span
 }
 
 var _ block.Source = (*headView)(nil)
@@ -390,9 +437,9 @@ func (h *head) view() *headView {
 	v := &headView{
 		rows: n, types: h.types, series: h.series, idCol: h.idCol, at: h.at, previous: h.previous, chunks: slices.Clone(h.chunks),
 		cols:    block.Columns{N: n, Series: h.seriesCol, Time: h.timeCol, Value: h.valueCol, Profile: h.profileCol},
-		symbols: h.symbols.Symbols, shared: h.shared, splits: h.splits, minNS: h.minNS, maxNS: h.maxNS,
+		symbols: h.symbols.Symbols, spans: h.spans.Spans(), shared: h.shared, splits: h.splits, minNS: h.minNS, maxNS: h.maxNS,
 	}
-	v.spans[0] = block.Span{Type: -1, Hi: n, MultiRow: h.splits}
+	v.rowSpans[0] = block.Span{Type: -1, Hi: n, MultiRow: h.splits}
 	return v
 }
 
@@ -401,12 +448,17 @@ func (v *headView) Bounds() (int64, int64)             { return v.minNS, v.maxNS
 func (v *headView) Rows() int                          { return v.rows }
 func (v *headView) Types() []profiles.Type             { return v.types }
 func (v *headView) Series() ([]block.Series, error)    { return v.series, nil }
-func (v *headView) Spans() ([]block.Span, error)       { return v.spans[:], nil }
+func (v *headView) Spans() ([]block.Span, error)       { return v.rowSpans[:], nil }
 func (v *headView) Columns(int) (block.Columns, error) { return v.cols, nil }
 func (v *headView) IDs(int) ([]byte, error)            { return v.idCol, nil }
 func (v *headView) ID(row int) (profiles.ID, error)    { return v.id(row), nil }
 func (v *headView) Symbols() (*block.Symbols, error)   { return &v.symbols, nil }
 func (v *headView) Shared() []block.Key                { return v.shared }
+
+// TraceSpans implements block.Source.
+func (v *headView) TraceSpans() (*block.TraceSpans, error) { return v.spans, nil }
+
+// Find implements block.Source.
 func (v *headView) Find(id profiles.ID, f func(row int)) error {
 	for row := range v.rows {
 		if v.id(row) == id {

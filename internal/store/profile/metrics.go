@@ -13,6 +13,7 @@ type metrics struct {
 	setAside, gaps, torn      *instruments.Counter
 	remoteDeleted             *instruments.Counter
 	remoteDeleteFail          *instruments.Counter
+	spansDropped              *instruments.Counter
 }
 
 // newMetrics registers the metrics in the set. If set is nil they are not exposed.
@@ -36,6 +37,7 @@ func newMetrics(set *instruments.Set) *metrics {
 		remoteOpened:     counter("bucket_blocks_opened_total", "Number of profile block indexes read from the bucket."),
 		remoteDeleted:    counter("bucket_blocks_deleted_total", "Number of profile blocks deleted from the bucket: replaced by a merged block, or beyond the retention of the bucket."),
 		remoteDeleteFail: counter("bucket_deletions_failed_total", "Number of failed deletions of profile blocks in the bucket, which are retried."),
+		spansDropped:     counter("spans_dropped_total", "Number of spans of samples that were not stored because a profile has too many. Their samples are stored."),
 		overMemory:       counter("pushes_without_memory_total", "Number of pushes refused because the heads of all tenants have reached their memory limit."),
 		tenantsFailed:    counter("tenants_open_failed_total", "Number of failures to open a tenant, which are retried."),
 		setAside:         counter("log_records_set_aside_total", "Number of log records that could not be replayed and were set aside."),

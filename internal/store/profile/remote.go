@@ -24,12 +24,13 @@ type Remote interface {
 	Delete(ctx context.Context, tenant string, id ulid.ULID) error
 }
 
-// RemoteBlock is a block in a Remote: its two files, read by ranges. Reads have timeouts
+// RemoteBlock is a block in a Remote: its files, read by ranges. Reads have timeouts
 // of their own.
 type RemoteBlock struct {
 	Tenant      string
 	ID          ulid.ULID
 	Index, Rows io.ReaderAt
+	Spans       io.ReaderAt // block.SpansFile, if the block has one
 	IndexBytes  int64
 	RowsBytes   int64
 }
@@ -211,7 +212,7 @@ func (r *remotes) list(tenant string) (map[ulid.ULID]*remoteBlock, int, error) {
 func (r *remotes) has(tenant string, local *heldBlock) bool {
 	known, _, err := r.list(tenant)
 	b := known[local.Meta().ULID]
-	return err == nil && b != nil && b.bad == nil && b.IndexBytes == local.IndexBytes() && b.IndexBytes+b.RowsBytes == local.Bytes()
+	return err == nil && b != nil && b.bad == nil && b.IndexBytes == local.IndexBytes() && b.RowsBytes == int64(local.Meta().RowsBytes)
 }
 
 // local describes a tenant's blocks on disk, whatever their time.
@@ -388,6 +389,7 @@ func (r *remotes) hold(ctx context.Context, b *remoteBlock) (*heldBlock, error) 
 		r.store.metrics.corrupt.Inc()
 		return nil, err
 	}
+	reader.ReadSpansFrom(b.Spans)
 	r.store.metrics.remoteOpened.Inc()
 	h := r.store.hold(reader, "")
 	h.refs.Add(1) // the first reference is that of remotes.open

@@ -33,7 +33,7 @@ func (s *Scan) SourceSamples(ctx context.Context, src block.Source, groupOf []in
 		}
 		i := row - c.First
 		group, t := groupOf[c.SeriesAt(i)], c.TimeAt(i)
-		acc := s.accumulator(group, s.Steps.index(t))
+		acc := s.accumulator(group, s.Steps.Index(t))
 		if err := s.limitError(); err != nil {
 			return err
 		}

@@ -318,8 +318,8 @@ type kernel struct {
 	groupOf []int32
 }
 
-// index returns the step of a timestamp; -1 if it is in none.
-func (b *Steps) index(t int64) int {
+// Index returns the step of a timestamp; -1 if it is in none.
+func (b *Steps) Index(t int64) int {
 	if t <= b.FromNS {
 		return -1
 	}
@@ -342,7 +342,7 @@ func (k *kernel) sums(lo, hi int) {
 			continue
 		}
 		if t := k.c.TimeAt(i); t <= from || t > to {
-			if step = k.Steps.index(t); step < 0 {
+			if step = k.Steps.Index(t); step < 0 {
 				from, to = 0, 0
 				continue
 			}
@@ -369,7 +369,7 @@ func (k *kernel) singleRowExemplars(lo, hi int) error {
 		}
 		t := k.c.TimeAt(i)
 		if t <= from || t > to {
-			if step = k.Steps.index(t); step < 0 {
+			if step = k.Steps.Index(t); step < 0 {
 				from, to = 0, 0
 				continue
 			}
@@ -424,7 +424,7 @@ func (k *kernel) multiRowExemplars(src block.Source, lo, hi int) error {
 			continue
 		}
 		t := k.c.TimeAt(i)
-		step := k.Steps.index(t)
+		step := k.Steps.Index(t)
 		if step < 0 {
 			continue
 		}

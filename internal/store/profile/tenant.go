@@ -206,7 +206,9 @@ func (t *tenant) headLimitError() error {
 
 // apply adds a durable profile to the head.
 func (t *tenant) apply(p *profiles.RawProfile) {
+	before := t.head.spansDropped
 	t.head.apply(p, p.TimeNS, t.older)
+	t.store.metrics.spansDropped.Add(t.head.spansDropped - before)
 }
 
 // emptyHeadBytes is the size that a head without rows may have.

@@ -53,6 +53,7 @@ type Meta struct {
 	RowsBytes    uint64     // size of RowsFile
 	TailAt       uint64     // offset in RowsFile of the end of the columns, where their metadata begins
 	TailSum      uint64     // xxhash64 from there to the end
+	SpansBytes   uint64     // size of SpansFile; 0: there is none
 }
 
 // chunk is the extents of the columns of a row group, by column.
@@ -86,7 +87,7 @@ func appendMeta(dst []byte, m *Meta) []byte {
 	for _, p := range m.Parents {
 		dst = append(dst, p[:]...)
 	}
-	return dst
+	return binary.AppendUvarint(dst, m.SpansBytes)
 }
 
 // decoder reads numbers and strings from bytes. The first error is sticky.
@@ -167,6 +168,9 @@ func decodeMeta(b []byte) (m Meta, err error) {
 	m.TailSum = d.u64()
 	for range d.count(16) {
 		m.Parents = append(m.Parents, d.ulid())
+	}
+	if len(d.b) > 0 { // older blocks end here
+		m.SpansBytes = d.uvarint()
 	}
 	if d.err == nil && (m.Rows > 1<<32-1 || m.MinNS > m.MaxNS || m.TailAt > m.RowsBytes) {
 		d.err = corruptf("%d rows between %d and %d", m.Rows, m.MinNS, m.MaxNS)
@@ -460,8 +464,13 @@ func sections(b []byte) (map[uint32]section, error) {
 	if len(b) < len(magic) || string(b[:len(magic)]) != magic {
 		return nil, corruptf("index: no index of this version")
 	}
+	return sectionsAfter(b[len(magic):])
+}
+
+// sectionsAfter returns the sections that follow a magic.
+func sectionsAfter(b []byte) (map[uint32]section, error) {
 	le, found := binary.LittleEndian, map[uint32]section{}
-	for b = b[len(magic):]; ; {
+	for {
 		if len(b) < sectionHeader {
 			return nil, corruptf("index: cut short")
 		}

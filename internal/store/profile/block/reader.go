@@ -24,6 +24,7 @@ import (
 // spans and symbols also after it.
 type Reader struct {
 	name        string
+	dir         string
 	meta        Meta
 	index, rows *fileutil.MmapFile
 	remote      *remote // replaces both if the block is not on disk
@@ -46,7 +47,13 @@ type Reader struct {
 	wanted    atomic.Bool  // symbols were used since the last DropIdleSymbols
 	pins      atomic.Int64 // users of the symbols that PinSymbols counted
 	symbolsMu sync.Mutex
-	closed    bool        // symbols are not cached any more; guarded by symbolsMu
+	closed    atomic.Bool // nothing is cached any more
+
+	spansMu    sync.Mutex
+	spansFile  *fileutil.MmapFile
+	traceSpans *TraceSpans
+	spansErr   error
+
 	onSymbols func(int64) // called with the change of the decoded symbols' size; nil: not counted
 }
 
@@ -55,7 +62,7 @@ var _ Source = (*Reader)(nil)
 // Open opens the block in a folder. It verifies the index now, and columns and symbols when
 // they are first read.
 func Open(dir string) (_ *Reader, err error) {
-	r := &Reader{name: "block " + filepath.Base(dir)}
+	r := &Reader{name: "block " + filepath.Base(dir), dir: dir}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("%s: %w", r.name, err), r.Close())
@@ -125,11 +132,13 @@ func (r *Reader) read(index []byte, rowsBytes uint64) (err error) {
 // Close unmaps the files.
 func (r *Reader) Close() error {
 	r.symbolsMu.Lock()
-	r.closed = true
+	r.closed.Store(true)
 	r.dropSymbols(true)
 	r.symbolsMu.Unlock()
+	r.spansMu.Lock()
+	defer r.spansMu.Unlock()
 	var errs []error
-	for _, f := range []*fileutil.MmapFile{r.index, r.rows} {
+	for _, f := range []*fileutil.MmapFile{r.index, r.rows, r.spansFile} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
@@ -144,7 +153,7 @@ func (r *Reader) Name() string { return r.name }
 func (r *Reader) Meta() Meta { return r.meta }
 
 // Bytes returns the size of its files.
-func (r *Reader) Bytes() int64 { return r.indexBytes + int64(r.meta.RowsBytes) }
+func (r *Reader) Bytes() int64 { return r.indexBytes + int64(r.meta.RowsBytes+r.meta.SpansBytes) }
 
 // IndexBytes returns the size of its index.
 func (r *Reader) IndexBytes() int64 { return r.indexBytes }
@@ -331,7 +340,7 @@ func (r *Reader) Symbols() (*Symbols, error) {
 	if err != nil {
 		return nil, fmt.Errorf("symbols: %w", err)
 	}
-	if !r.closed {
+	if !r.closed.Load() {
 		r.symbols.Store(s)
 		r.count(r.SymbolsBytes())
 	}

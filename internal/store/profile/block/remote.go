@@ -36,8 +36,9 @@ func MetaOf(head []byte) (Meta, error) {
 // remote reads the rows of a remote block. Columns of fixed width are read whole, and the
 // last few are cached.
 type remote struct {
-	rows io.ReaderAt
-	size int64
+	rows  io.ReaderAt
+	spans io.ReaderAt // SpansFile; nil: not readable
+	size  int64
 
 	mu   sync.Mutex
 	near [nearColumns]nearColumn

@@ -3,7 +3,7 @@
 //
 // A row is one sample type of one profile for one set of labels. The caller of a Writer
 // adds sorted rows. The Writer writes a folder of two files: a Parquet file of rows and
-// samples, and an index of everything else. Open maps them; OpenAt reads them by ranges.
+// samples, and an index of everything else; and a third one if samples belong to spans. Open maps them; OpenAt reads them by ranges.
 // Source is the interface of blocks and heads that queries use. A block never changes.
 // docs/formats/profile-block.md describes the files byte by byte. Logs, tenants and queries
 // are in other packages.
@@ -11,6 +11,7 @@
 //	row        series u32 | time i64 | value i64 | profile u32     read by scans
 //	           id 16 bytes                                         not read by scans
 //	samples    (stack u32, value i64)*                             read by merges
+//	spans      id u64 | row u32 | trace | samples                  read for spans only
 package block
 
 import (
@@ -93,6 +94,8 @@ type Source interface {
 	Symbols() (*Symbols, error)
 	// Samples calls f with the samples of rows, which must ascend; f borrows its arguments.
 	Samples(ctx context.Context, rows []int, f func(row int, stacks []uint32, values []int64) error) error
+	// TraceSpans returns the spans of traces that samples belong to; nil if there are none.
+	TraceSpans() (*TraceSpans, error)
 	// Shared returns the profiles that also have rows in an older source.
 	Shared() []Key
 }

@@ -186,6 +186,7 @@ type Content struct {
 	Series  []Series        // sorted by type and labels
 	Symbols *Symbols
 	Shared  []Key
+	Spans   *TraceSpans // nil: none
 }
 
 // Finish writes the rest and closes the files. The files and their names are synced then.
@@ -218,6 +219,9 @@ func (w *Writer) Finish(c *Content) error {
 		}
 	}
 	meta.TailSum = xxhash.Sum64(b[meta.TailAt:])
+	if meta.SpansBytes, err = w.writeSpans(c.Spans); err != nil {
+		return err
+	}
 	index := []byte(magic)
 	for _, s := range []struct {
 		kind, compression uint32
@@ -240,17 +244,34 @@ func (w *Writer) Finish(c *Content) error {
 }
 
 func (w *Writer) writeIndex(index []byte) error {
-	file, err := w.fs.Create(filepath.Join(w.dir, IndexFile))
-	if err != nil {
-		return err
-	}
-	if _, err := file.Write(index); err != nil {
-		return errors.Join(err, file.Close())
-	}
-	if err := closeFile(file); err != nil {
+	if err := w.writeFile(IndexFile, index); err != nil {
 		return err
 	}
 	return w.fs.SyncDir(w.dir)
+}
+
+// writeSpans writes SpansFile if there are spans, and returns its size.
+func (w *Writer) writeSpans(spans *TraceSpans) (uint64, error) {
+	if spans == nil || spans.Len() == 0 {
+		return 0, nil
+	}
+	b, err := spans.encode()
+	if err != nil {
+		return 0, err
+	}
+	return uint64(len(b)), w.writeFile(SpansFile, b)
+}
+
+// writeFile creates and syncs a file.
+func (w *Writer) writeFile(name string, b []byte) error {
+	file, err := w.fs.Create(filepath.Join(w.dir, name))
+	if err != nil {
+		return err
+	}
+	if _, err := file.Write(b); err != nil {
+		return errors.Join(err, file.Close())
+	}
+	return closeFile(file)
 }
 
 // closeFile syncs and closes a file.

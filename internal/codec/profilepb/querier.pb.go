@@ -1120,6 +1120,286 @@ func (x *SelectHeatmapResponse) GetSeries() []*HeatmapSeries {
 	return nil
 }
 
+type AnalyzeQueryRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Start         int64                  `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"`
+	End           int64                  `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
+	Query         string                 `protobuf:"bytes,4,opt,name=query,proto3" json:"query,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnalyzeQueryRequest) Reset() {
+	*x = AnalyzeQueryRequest{}
+	mi := &file_querier_v1_querier_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnalyzeQueryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnalyzeQueryRequest) ProtoMessage() {}
+
+func (x *AnalyzeQueryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_querier_v1_querier_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnalyzeQueryRequest.ProtoReflect.Descriptor instead.
+func (*AnalyzeQueryRequest) Descriptor() ([]byte, []int) {
+	return file_querier_v1_querier_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *AnalyzeQueryRequest) GetStart() int64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *AnalyzeQueryRequest) GetEnd() int64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *AnalyzeQueryRequest) GetQuery() string {
+	if x != nil {
+		return x.Query
+	}
+	return ""
+}
+
+type QueryScope struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	ComponentType  string                 `protobuf:"bytes,1,opt,name=component_type,json=componentType,proto3" json:"component_type,omitempty"`
+	ComponentCount uint64                 `protobuf:"varint,2,opt,name=component_count,json=componentCount,proto3" json:"component_count,omitempty"`
+	BlockCount     uint64                 `protobuf:"varint,3,opt,name=block_count,json=blockCount,proto3" json:"block_count,omitempty"`
+	SeriesCount    uint64                 `protobuf:"varint,4,opt,name=series_count,json=seriesCount,proto3" json:"series_count,omitempty"`
+	ProfileCount   uint64                 `protobuf:"varint,5,opt,name=profile_count,json=profileCount,proto3" json:"profile_count,omitempty"`
+	SampleCount    uint64                 `protobuf:"varint,6,opt,name=sample_count,json=sampleCount,proto3" json:"sample_count,omitempty"`
+	IndexBytes     uint64                 `protobuf:"varint,7,opt,name=index_bytes,json=indexBytes,proto3" json:"index_bytes,omitempty"`
+	ProfileBytes   uint64                 `protobuf:"varint,8,opt,name=profile_bytes,json=profileBytes,proto3" json:"profile_bytes,omitempty"`
+	SymbolBytes    uint64                 `protobuf:"varint,9,opt,name=symbol_bytes,json=symbolBytes,proto3" json:"symbol_bytes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *QueryScope) Reset() {
+	*x = QueryScope{}
+	mi := &file_querier_v1_querier_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueryScope) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueryScope) ProtoMessage() {}
+
+func (x *QueryScope) ProtoReflect() protoreflect.Message {
+	mi := &file_querier_v1_querier_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueryScope.ProtoReflect.Descriptor instead.
+func (*QueryScope) Descriptor() ([]byte, []int) {
+	return file_querier_v1_querier_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *QueryScope) GetComponentType() string {
+	if x != nil {
+		return x.ComponentType
+	}
+	return ""
+}
+
+func (x *QueryScope) GetComponentCount() uint64 {
+	if x != nil {
+		return x.ComponentCount
+	}
+	return 0
+}
+
+func (x *QueryScope) GetBlockCount() uint64 {
+	if x != nil {
+		return x.BlockCount
+	}
+	return 0
+}
+
+func (x *QueryScope) GetSeriesCount() uint64 {
+	if x != nil {
+		return x.SeriesCount
+	}
+	return 0
+}
+
+func (x *QueryScope) GetProfileCount() uint64 {
+	if x != nil {
+		return x.ProfileCount
+	}
+	return 0
+}
+
+func (x *QueryScope) GetSampleCount() uint64 {
+	if x != nil {
+		return x.SampleCount
+	}
+	return 0
+}
+
+func (x *QueryScope) GetIndexBytes() uint64 {
+	if x != nil {
+		return x.IndexBytes
+	}
+	return 0
+}
+
+func (x *QueryScope) GetProfileBytes() uint64 {
+	if x != nil {
+		return x.ProfileBytes
+	}
+	return 0
+}
+
+func (x *QueryScope) GetSymbolBytes() uint64 {
+	if x != nil {
+		return x.SymbolBytes
+	}
+	return 0
+}
+
+type QueryImpact struct {
+	state                 protoimpl.MessageState `protogen:"open.v1"`
+	TotalBytesInTimeRange uint64                 `protobuf:"varint,2,opt,name=total_bytes_in_time_range,json=totalBytesInTimeRange,proto3" json:"total_bytes_in_time_range,omitempty"`
+	TotalQueriedSeries    uint64                 `protobuf:"varint,3,opt,name=total_queried_series,json=totalQueriedSeries,proto3" json:"total_queried_series,omitempty"`
+	DeduplicationNeeded   bool                   `protobuf:"varint,4,opt,name=deduplication_needed,json=deduplicationNeeded,proto3" json:"deduplication_needed,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
+}
+
+func (x *QueryImpact) Reset() {
+	*x = QueryImpact{}
+	mi := &file_querier_v1_querier_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueryImpact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueryImpact) ProtoMessage() {}
+
+func (x *QueryImpact) ProtoReflect() protoreflect.Message {
+	mi := &file_querier_v1_querier_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueryImpact.ProtoReflect.Descriptor instead.
+func (*QueryImpact) Descriptor() ([]byte, []int) {
+	return file_querier_v1_querier_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *QueryImpact) GetTotalBytesInTimeRange() uint64 {
+	if x != nil {
+		return x.TotalBytesInTimeRange
+	}
+	return 0
+}
+
+func (x *QueryImpact) GetTotalQueriedSeries() uint64 {
+	if x != nil {
+		return x.TotalQueriedSeries
+	}
+	return 0
+}
+
+func (x *QueryImpact) GetDeduplicationNeeded() bool {
+	if x != nil {
+		return x.DeduplicationNeeded
+	}
+	return false
+}
+
+type AnalyzeQueryResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	QueryScopes   []*QueryScope          `protobuf:"bytes,1,rep,name=query_scopes,json=queryScopes,proto3" json:"query_scopes,omitempty"`
+	QueryImpact   *QueryImpact           `protobuf:"bytes,2,opt,name=query_impact,json=queryImpact,proto3" json:"query_impact,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnalyzeQueryResponse) Reset() {
+	*x = AnalyzeQueryResponse{}
+	mi := &file_querier_v1_querier_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnalyzeQueryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnalyzeQueryResponse) ProtoMessage() {}
+
+func (x *AnalyzeQueryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_querier_v1_querier_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnalyzeQueryResponse.ProtoReflect.Descriptor instead.
+func (*AnalyzeQueryResponse) Descriptor() ([]byte, []int) {
+	return file_querier_v1_querier_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *AnalyzeQueryResponse) GetQueryScopes() []*QueryScope {
+	if x != nil {
+		return x.QueryScopes
+	}
+	return nil
+}
+
+func (x *AnalyzeQueryResponse) GetQueryImpact() *QueryImpact {
+	if x != nil {
+		return x.QueryImpact
+	}
+	return nil
+}
+
 type DiffRequest struct {
 	state         protoimpl.MessageState         `protogen:"open.v1"`
 	Left          *SelectMergeStacktracesRequest `protobuf:"bytes,1,opt,name=left,proto3" json:"left,omitempty"`
@@ -1130,7 +1410,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_querier_v1_querier_proto_msgTypes[14]
+	mi := &file_querier_v1_querier_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1422,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_querier_v1_querier_proto_msgTypes[14]
+	mi := &file_querier_v1_querier_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1435,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_querier_v1_querier_proto_rawDescGZIP(), []int{14}
+	return file_querier_v1_querier_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DiffRequest) GetLeft() *SelectMergeStacktracesRequest {
@@ -1181,7 +1461,7 @@ type DiffResponse struct {
 
 func (x *DiffResponse) Reset() {
 	*x = DiffResponse{}
-	mi := &file_querier_v1_querier_proto_msgTypes[15]
+	mi := &file_querier_v1_querier_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1193,7 +1473,7 @@ func (x *DiffResponse) String() string {
 func (*DiffResponse) ProtoMessage() {}
 
 func (x *DiffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_querier_v1_querier_proto_msgTypes[15]
+	mi := &file_querier_v1_querier_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1206,7 +1486,7 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
 func (*DiffResponse) Descriptor() ([]byte, []int) {
-	return file_querier_v1_querier_proto_rawDescGZIP(), []int{15}
+	return file_querier_v1_querier_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DiffResponse) GetFlamegraph() *FlameGraphDiff {
@@ -1225,7 +1505,7 @@ type Level struct {
 
 func (x *Level) Reset() {
 	*x = Level{}
-	mi := &file_querier_v1_querier_proto_msgTypes[16]
+	mi := &file_querier_v1_querier_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1237,7 +1517,7 @@ func (x *Level) String() string {
 func (*Level) ProtoMessage() {}
 
 func (x *Level) ProtoReflect() protoreflect.Message {
-	mi := &file_querier_v1_querier_proto_msgTypes[16]
+	mi := &file_querier_v1_querier_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,7 +1530,7 @@ func (x *Level) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Level.ProtoReflect.Descriptor instead.
 func (*Level) Descriptor() ([]byte, []int) {
-	return file_querier_v1_querier_proto_rawDescGZIP(), []int{16}
+	return file_querier_v1_querier_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Level) GetValues() []int64 {
@@ -1272,7 +1552,7 @@ type FlameGraph struct {
 
 func (x *FlameGraph) Reset() {
 	*x = FlameGraph{}
-	mi := &file_querier_v1_querier_proto_msgTypes[17]
+	mi := &file_querier_v1_querier_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1564,7 @@ func (x *FlameGraph) String() string {
 func (*FlameGraph) ProtoMessage() {}
 
 func (x *FlameGraph) ProtoReflect() protoreflect.Message {
-	mi := &file_querier_v1_querier_proto_msgTypes[17]
+	mi := &file_querier_v1_querier_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1577,7 @@ func (x *FlameGraph) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlameGraph.ProtoReflect.Descriptor instead.
 func (*FlameGraph) Descriptor() ([]byte, []int) {
-	return file_querier_v1_querier_proto_rawDescGZIP(), []int{17}
+	return file_querier_v1_querier_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FlameGraph) GetNames() []string {
@@ -1342,7 +1622,7 @@ type FlameGraphDiff struct {
 
 func (x *FlameGraphDiff) Reset() {
 	*x = FlameGraphDiff{}
-	mi := &file_querier_v1_querier_proto_msgTypes[18]
+	mi := &file_querier_v1_querier_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1634,7 @@ func (x *FlameGraphDiff) String() string {
 func (*FlameGraphDiff) ProtoMessage() {}
 
 func (x *FlameGraphDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_querier_v1_querier_proto_msgTypes[18]
+	mi := &file_querier_v1_querier_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1647,7 @@ func (x *FlameGraphDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlameGraphDiff.ProtoReflect.Descriptor instead.
 func (*FlameGraphDiff) Descriptor() ([]byte, []int) {
-	return file_querier_v1_querier_proto_rawDescGZIP(), []int{18}
+	return file_querier_v1_querier_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FlameGraphDiff) GetNames() []string {
@@ -1513,7 +1793,31 @@ const file_querier_v1_querier_proto_rawDesc = "" +
 	"\x05limit\x18\t \x01(\x03H\x00R\x05limit\x88\x01\x01B\b\n" +
 	"\x06_limit\"H\n" +
 	"\x15SelectHeatmapResponse\x12/\n" +
-	"\x06series\x18\x01 \x03(\v2\x17.types.v1.HeatmapSeriesR\x06series\"\x8d\x01\n" +
+	"\x06series\x18\x01 \x03(\v2\x17.types.v1.HeatmapSeriesR\x06series\"S\n" +
+	"\x13AnalyzeQueryRequest\x12\x14\n" +
+	"\x05start\x18\x02 \x01(\x03R\x05start\x12\x10\n" +
+	"\x03end\x18\x03 \x01(\x03R\x03end\x12\x14\n" +
+	"\x05query\x18\x04 \x01(\tR\x05query\"\xd1\x02\n" +
+	"\n" +
+	"QueryScope\x12%\n" +
+	"\x0ecomponent_type\x18\x01 \x01(\tR\rcomponentType\x12'\n" +
+	"\x0fcomponent_count\x18\x02 \x01(\x04R\x0ecomponentCount\x12\x1f\n" +
+	"\vblock_count\x18\x03 \x01(\x04R\n" +
+	"blockCount\x12!\n" +
+	"\fseries_count\x18\x04 \x01(\x04R\vseriesCount\x12#\n" +
+	"\rprofile_count\x18\x05 \x01(\x04R\fprofileCount\x12!\n" +
+	"\fsample_count\x18\x06 \x01(\x04R\vsampleCount\x12\x1f\n" +
+	"\vindex_bytes\x18\a \x01(\x04R\n" +
+	"indexBytes\x12#\n" +
+	"\rprofile_bytes\x18\b \x01(\x04R\fprofileBytes\x12!\n" +
+	"\fsymbol_bytes\x18\t \x01(\x04R\vsymbolBytes\"\xac\x01\n" +
+	"\vQueryImpact\x128\n" +
+	"\x19total_bytes_in_time_range\x18\x02 \x01(\x04R\x15totalBytesInTimeRange\x120\n" +
+	"\x14total_queried_series\x18\x03 \x01(\x04R\x12totalQueriedSeries\x121\n" +
+	"\x14deduplication_needed\x18\x04 \x01(\bR\x13deduplicationNeeded\"\x8d\x01\n" +
+	"\x14AnalyzeQueryResponse\x129\n" +
+	"\fquery_scopes\x18\x01 \x03(\v2\x16.querier.v1.QueryScopeR\vqueryScopes\x12:\n" +
+	"\fquery_impact\x18\x02 \x01(\v2\x17.querier.v1.QueryImpactR\vqueryImpact\"\x8d\x01\n" +
 	"\vDiffRequest\x12=\n" +
 	"\x04left\x18\x01 \x01(\v2).querier.v1.SelectMergeStacktracesRequestR\x04left\x12?\n" +
 	"\x05right\x18\x02 \x01(\v2).querier.v1.SelectMergeStacktracesRequestR\x05right\"J\n" +
@@ -1562,7 +1866,7 @@ func file_querier_v1_querier_proto_rawDescGZIP() []byte {
 }
 
 var file_querier_v1_querier_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_querier_v1_querier_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_querier_v1_querier_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_querier_v1_querier_proto_goTypes = []any{
 	(ProfileFormat)(0),                     // 0: querier.v1.ProfileFormat
 	(HeatmapQueryType)(0),                  // 1: querier.v1.HeatmapQueryType
@@ -1580,48 +1884,54 @@ var file_querier_v1_querier_proto_goTypes = []any{
 	(*SelectSeriesResponse)(nil),           // 13: querier.v1.SelectSeriesResponse
 	(*SelectHeatmapRequest)(nil),           // 14: querier.v1.SelectHeatmapRequest
 	(*SelectHeatmapResponse)(nil),          // 15: querier.v1.SelectHeatmapResponse
-	(*DiffRequest)(nil),                    // 16: querier.v1.DiffRequest
-	(*DiffResponse)(nil),                   // 17: querier.v1.DiffResponse
-	(*Level)(nil),                          // 18: querier.v1.Level
-	(*FlameGraph)(nil),                     // 19: querier.v1.FlameGraph
-	(*FlameGraphDiff)(nil),                 // 20: querier.v1.FlameGraphDiff
-	(*ProfileType)(nil),                    // 21: types.v1.ProfileType
-	(*Labels)(nil),                         // 22: types.v1.Labels
-	(*StackTraceSelector)(nil),             // 23: types.v1.StackTraceSelector
-	(*googlev1.Profile)(nil),               // 24: google.v1.Profile
-	(TimeSeriesAggregationType)(0),         // 25: types.v1.TimeSeriesAggregationType
-	(ExemplarType)(0),                      // 26: types.v1.ExemplarType
-	(*Series)(nil),                         // 27: types.v1.Series
-	(*HeatmapSeries)(nil),                  // 28: types.v1.HeatmapSeries
+	(*AnalyzeQueryRequest)(nil),            // 16: querier.v1.AnalyzeQueryRequest
+	(*QueryScope)(nil),                     // 17: querier.v1.QueryScope
+	(*QueryImpact)(nil),                    // 18: querier.v1.QueryImpact
+	(*AnalyzeQueryResponse)(nil),           // 19: querier.v1.AnalyzeQueryResponse
+	(*DiffRequest)(nil),                    // 20: querier.v1.DiffRequest
+	(*DiffResponse)(nil),                   // 21: querier.v1.DiffResponse
+	(*Level)(nil),                          // 22: querier.v1.Level
+	(*FlameGraph)(nil),                     // 23: querier.v1.FlameGraph
+	(*FlameGraphDiff)(nil),                 // 24: querier.v1.FlameGraphDiff
+	(*ProfileType)(nil),                    // 25: types.v1.ProfileType
+	(*Labels)(nil),                         // 26: types.v1.Labels
+	(*StackTraceSelector)(nil),             // 27: types.v1.StackTraceSelector
+	(*googlev1.Profile)(nil),               // 28: google.v1.Profile
+	(TimeSeriesAggregationType)(0),         // 29: types.v1.TimeSeriesAggregationType
+	(ExemplarType)(0),                      // 30: types.v1.ExemplarType
+	(*Series)(nil),                         // 31: types.v1.Series
+	(*HeatmapSeries)(nil),                  // 32: types.v1.HeatmapSeries
 }
 var file_querier_v1_querier_proto_depIdxs = []int32{
-	21, // 0: querier.v1.ProfileTypesResponse.profile_types:type_name -> types.v1.ProfileType
-	22, // 1: querier.v1.SeriesResponse.labels_set:type_name -> types.v1.Labels
+	25, // 0: querier.v1.ProfileTypesResponse.profile_types:type_name -> types.v1.ProfileType
+	26, // 1: querier.v1.SeriesResponse.labels_set:type_name -> types.v1.Labels
 	0,  // 2: querier.v1.SelectMergeStacktracesRequest.format:type_name -> querier.v1.ProfileFormat
-	23, // 3: querier.v1.SelectMergeStacktracesRequest.stack_trace_selector:type_name -> types.v1.StackTraceSelector
-	24, // 4: querier.v1.PprofProfile.profile:type_name -> google.v1.Profile
-	19, // 5: querier.v1.SelectMergeStacktracesResponse.flamegraph:type_name -> querier.v1.FlameGraph
+	27, // 3: querier.v1.SelectMergeStacktracesRequest.stack_trace_selector:type_name -> types.v1.StackTraceSelector
+	28, // 4: querier.v1.PprofProfile.profile:type_name -> google.v1.Profile
+	23, // 5: querier.v1.SelectMergeStacktracesResponse.flamegraph:type_name -> querier.v1.FlameGraph
 	7,  // 6: querier.v1.SelectMergeStacktracesResponse.pprof:type_name -> querier.v1.PprofProfile
-	23, // 7: querier.v1.SelectMergeProfileRequest.stack_trace_selector:type_name -> types.v1.StackTraceSelector
+	27, // 7: querier.v1.SelectMergeProfileRequest.stack_trace_selector:type_name -> types.v1.StackTraceSelector
 	0,  // 8: querier.v1.SelectMergeSpanProfileRequest.format:type_name -> querier.v1.ProfileFormat
-	19, // 9: querier.v1.SelectMergeSpanProfileResponse.flamegraph:type_name -> querier.v1.FlameGraph
-	25, // 10: querier.v1.SelectSeriesRequest.aggregation:type_name -> types.v1.TimeSeriesAggregationType
-	23, // 11: querier.v1.SelectSeriesRequest.stack_trace_selector:type_name -> types.v1.StackTraceSelector
-	26, // 12: querier.v1.SelectSeriesRequest.exemplar_type:type_name -> types.v1.ExemplarType
-	27, // 13: querier.v1.SelectSeriesResponse.series:type_name -> types.v1.Series
+	23, // 9: querier.v1.SelectMergeSpanProfileResponse.flamegraph:type_name -> querier.v1.FlameGraph
+	29, // 10: querier.v1.SelectSeriesRequest.aggregation:type_name -> types.v1.TimeSeriesAggregationType
+	27, // 11: querier.v1.SelectSeriesRequest.stack_trace_selector:type_name -> types.v1.StackTraceSelector
+	30, // 12: querier.v1.SelectSeriesRequest.exemplar_type:type_name -> types.v1.ExemplarType
+	31, // 13: querier.v1.SelectSeriesResponse.series:type_name -> types.v1.Series
 	1,  // 14: querier.v1.SelectHeatmapRequest.query_type:type_name -> querier.v1.HeatmapQueryType
-	26, // 15: querier.v1.SelectHeatmapRequest.exemplar_type:type_name -> types.v1.ExemplarType
-	28, // 16: querier.v1.SelectHeatmapResponse.series:type_name -> types.v1.HeatmapSeries
-	6,  // 17: querier.v1.DiffRequest.left:type_name -> querier.v1.SelectMergeStacktracesRequest
-	6,  // 18: querier.v1.DiffRequest.right:type_name -> querier.v1.SelectMergeStacktracesRequest
-	20, // 19: querier.v1.DiffResponse.flamegraph:type_name -> querier.v1.FlameGraphDiff
-	18, // 20: querier.v1.FlameGraph.levels:type_name -> querier.v1.Level
-	18, // 21: querier.v1.FlameGraphDiff.levels:type_name -> querier.v1.Level
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	30, // 15: querier.v1.SelectHeatmapRequest.exemplar_type:type_name -> types.v1.ExemplarType
+	32, // 16: querier.v1.SelectHeatmapResponse.series:type_name -> types.v1.HeatmapSeries
+	17, // 17: querier.v1.AnalyzeQueryResponse.query_scopes:type_name -> querier.v1.QueryScope
+	18, // 18: querier.v1.AnalyzeQueryResponse.query_impact:type_name -> querier.v1.QueryImpact
+	6,  // 19: querier.v1.DiffRequest.left:type_name -> querier.v1.SelectMergeStacktracesRequest
+	6,  // 20: querier.v1.DiffRequest.right:type_name -> querier.v1.SelectMergeStacktracesRequest
+	24, // 21: querier.v1.DiffResponse.flamegraph:type_name -> querier.v1.FlameGraphDiff
+	22, // 22: querier.v1.FlameGraph.levels:type_name -> querier.v1.Level
+	22, // 23: querier.v1.FlameGraphDiff.levels:type_name -> querier.v1.Level
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_querier_v1_querier_proto_init() }
@@ -1641,7 +1951,7 @@ func file_querier_v1_querier_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_querier_v1_querier_proto_rawDesc), len(file_querier_v1_querier_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   19,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

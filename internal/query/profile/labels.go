@@ -114,3 +114,28 @@ func (e *Engine) Series(ctx context.Context, req *profiles.LabelsRequest) ([][]b
 	slices.SortFunc(sets, labelenc.Compare)
 	return sets, warnings, err
 }
+
+// Analyze returns what a query of profiles of all types would read.
+func (e *Engine) Analyze(ctx context.Context, req *profiles.LabelsRequest) (a profiles.Analysis, warnings []error, err error) {
+	found, seen := map[string]bool{}, map[block.Source]bool{}
+	warnings, err = e.each(ctx, req, func(src block.Source, s *block.Series) {
+		found[string(s.Labels)] = true
+		if seen[src] {
+			return
+		}
+		seen[src] = true
+		if b, ok := src.(interface {
+			Meta() block.Meta
+			IndexBytes() int64
+			SymbolsBytes() int64
+		}); ok {
+			meta := b.Meta()
+			a.Blocks, a.Profiles = a.Blocks+1, a.Profiles+int(meta.Profiles)
+			a.IndexBytes, a.RowsBytes, a.SymbolsBytes = a.IndexBytes+b.IndexBytes(), a.RowsBytes+int64(meta.RowsBytes), a.SymbolsBytes+b.SymbolsBytes()
+			return
+		}
+		a.Profiles += src.Rows()
+	})
+	a.Series = len(found)
+	return a, warnings, err
+}

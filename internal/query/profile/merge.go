@@ -2,6 +2,7 @@ package profile
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -226,6 +227,10 @@ func encodePprof(s *block.Symbols, sums []int64, req *profiles.MergeRequest) []b
 	for i, f := range s.Frames {
 		locations[i] = e.Location(functions[f.Function], int64(f.Line))
 	}
+	if req.PGO != nil {
+		encodeCut(e, s, sums, locations, functions, req.PGO)
+		return e.Append(nil)
+	}
 	var stack []uint64
 	for i, v := range sums {
 		if v == 0 {
@@ -238,4 +243,44 @@ func encodePprof(s *block.Symbols, sums []int64, req *profiles.MergeRequest) []b
 		e.Sample(stack, v)
 	}
 	return e.Append(nil)
+}
+
+// encodeCut adds the samples with stacks cut for Go's compiler, those with the same cut stack
+// as one, in the order in which they are found.
+func encodeCut(e *pprof.Encoder, s *block.Symbols, sums []int64, locations, functions []uint64, cut *profiles.PGO) {
+	type sample struct {
+		stack []uint64
+		value int64
+	}
+	var samples []sample
+	byStack, leaves := map[string]int{}, map[uint32]uint64{}
+	var stack []uint64
+	var key []byte
+	for i, v := range sums {
+		if v == 0 {
+			continue
+		}
+		stack, key = stack[:0], key[:0]
+		for node := uint32(i); node != 0 && (cut.KeepFrames == 0 || len(stack) < cut.KeepFrames); node = s.Parents[node] {
+			location := locations[s.NodeFrame[node]]
+			if cut.AggregateCallees && node == uint32(i) {
+				function := s.Frames[s.NodeFrame[node]].Function
+				if leaves[function] == 0 {
+					leaves[function] = e.Location(functions[function], 0)
+				}
+				location = leaves[function]
+			}
+			stack, key = append(stack, location), binary.AppendUvarint(key, location)
+		}
+		n, ok := byStack[string(key)]
+		if !ok {
+			n = len(samples)
+			byStack[string(key)] = n
+			samples = append(samples, sample{stack: slices.Clone(stack)})
+		}
+		samples[n].value = addValues(samples[n].value, v)
+	}
+	for i := range samples {
+		e.Sample(samples[i].stack, samples[i].value)
+	}
 }

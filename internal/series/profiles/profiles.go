@@ -267,7 +267,20 @@ type MergeRequest struct {
 	Spans    []uint64  // only samples of these spans, and those of Traces; both empty: all
 	Traces   []TraceID // only samples of these traces
 	CallSite []string
-	MaxNodes int // of the flame graph; the smallest are merged as "other"; 0: no limit
+	PGO      *PGO // cut a pprof for Go's compiler; nil: whole stacks
+	MaxNodes int  // of the flame graph; the smallest are merged as "other"; 0: no limit
+}
+
+// PGO cuts the stacks of a pprof to what Go's compiler uses for profile-guided optimization.
+type PGO struct {
+	KeepFrames       int  // number of frames of a stack, from the leaf; 0: all
+	AggregateCallees bool // leave out the line of the leaf, so that samples of one function are one
+}
+
+// Analysis is what a query would read.
+type Analysis struct {
+	Blocks, Series, Profiles            int
+	IndexBytes, RowsBytes, SymbolsBytes int64 // of blocks
 }
 
 // FlameGraph is a tree of functions by level. A node is four integers: its offset from the

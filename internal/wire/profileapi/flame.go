@@ -2,6 +2,7 @@ package profileapi
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strconv"
@@ -84,8 +85,79 @@ func overlay(root *flameNode, flame *profilepb.Flame, side int) {
 	}
 }
 
-// Diff merges two flame graphs. Either may be nil.
-func Diff(left, right *profilepb.Flame) *profilepb.DiffEncoder {
+// diffNodesMax is the number of nodes that each side of a diff has before both are merged and
+// cut: a function near the limit of one side must not look as if it were new.
+const diffNodesMax = 1 << 18
+
+// otherName is the name of what was cut.
+const otherName = "other"
+
+// cut merges the nodes beyond the nodesMax greatest by both totals with their siblings.
+func (f *flameNode) cut(nodesMax int) {
+	var totals []int64
+	for stack := []*flameNode{f}; len(stack) > 0; {
+		n := stack[len(stack)-1]
+		stack = append(stack[:len(stack)-1], n.children...)
+		totals = append(totals, n.total[0]+n.total[1])
+	}
+	if nodesMax <= 0 || len(totals) <= nodesMax {
+		return
+	}
+	slices.SortFunc(totals, func(a, b int64) int { return cmp.Compare(b, a) })
+	f.cutBelow(totals[nodesMax]) // equal ones are cut too, so that there are not more
+}
+
+// cutBelow merges children of at most the given total to one.
+func (f *flameNode) cutBelow(most int64) {
+	for stack := []*flameNode{f}; len(stack) > 0; {
+		n := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		kept, other := n.children[:0], &flameNode{name: otherName}
+		for _, c := range n.children {
+			if c.total[0]+c.total[1] > most {
+				kept = append(kept, c)
+				continue
+			}
+			for side := range other.total {
+				other.total[side] += c.total[side]
+				other.self[side] += c.total[side]
+			}
+		}
+		stack = append(stack, kept...)
+		if other.total[0]+other.total[1] > 0 {
+			kept = append(kept, other)
+		}
+		n.children = kept
+	}
+}
+
+// Tree encodes a flame graph as PROFILE_FORMAT_TREE: the nodes depth first, each with the
+// length of its name, the name, its self value and the number of its children. The first
+// node has no name and is the parent of all stacks.
+func Tree(flame *profilepb.Flame) []byte {
+	var top flameNode
+	overlay(&top, flame, 0)
+	if len(top.children) == 0 || flame.Total == 0 {
+		return nil
+	}
+	root := top.children[0]
+	root.name = ""
+	var b []byte
+	for stack := []*flameNode{root}; len(stack) > 0; {
+		n := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		b = append(binary.AppendUvarint(b, uint64(len(n.name))), n.name...)
+		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(n.self[0])), uint64(len(n.children)))
+		for _, c := range slices.Backward(n.children) {
+			stack = append(stack, c)
+		}
+	}
+	return b
+}
+
+// Diff merges two flame graphs, either of which may be nil, and keeps the greatest nodes; 0:
+// all.
+func Diff(left, right *profilepb.Flame, nodesMax int) *profilepb.DiffEncoder {
 	var top flameNode
 	diff := &profilepb.DiffEncoder{}
 	for side, flame := range []*profilepb.Flame{left, right} {
@@ -93,6 +165,7 @@ func Diff(left, right *profilepb.Flame) *profilepb.DiffEncoder {
 			overlay(&top, flame, side)
 		}
 	}
+	top.cut(nodesMax)
 	if left != nil {
 		diff.LeftTicks = left.Total
 	}

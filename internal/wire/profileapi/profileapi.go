@@ -42,6 +42,8 @@ type Querier interface {
 	LabelNames(ctx context.Context, r *profiles.LabelsRequest) ([]string, []error, error)
 	LabelValues(ctx context.Context, r *profiles.LabelsRequest) ([]string, []error, error)
 	Series(ctx context.Context, r *profiles.LabelsRequest) ([][]byte, []error, error) // encoded label sets
+	Heatmap(ctx context.Context, r *profiles.HeatmapRequest) (*profiles.Heatmap, error)
+	Analyze(ctx context.Context, r *profiles.LabelsRequest) (profiles.Analysis, []error, error)
 	Stats(tenant string) (profiles.Stats, error)
 }
 
@@ -117,6 +119,8 @@ const queryMaxBytes = 8 << 20
 const (
 	pusherPath  = "/push.v1.PusherService/"
 	querierPath = "/querier.v1.QuerierService/"
+
+	settingsPath = "/settings.v1.SettingsService/"
 )
 
 // Register registers every endpoint with mux below prefix. wrap may be nil; it is called
@@ -152,6 +156,9 @@ func (s *Server) Register(mux *http.ServeMux, prefix string, wrap func(name stri
 	handle(q+"SelectMergeProfile", connect.NewUnaryHandler(q+"SelectMergeProfile", call(s, s.selectMergeProfile), options...))
 	handle(q+"SelectMergeSpanProfile", connect.NewUnaryHandler(q+"SelectMergeSpanProfile", call(s, s.selectMergeSpanProfile), options...))
 	handle(q+"SelectHeatmap", connect.NewUnaryHandler(q+"SelectHeatmap", call(s, s.selectHeatmap), options...))
+	handle(q+"AnalyzeQuery", connect.NewUnaryHandler(q+"AnalyzeQuery", call(s, s.analyzeQuery), options...))
+	handle(settingsPath+"Get", connect.NewUnaryHandler(settingsPath+"Get", call(s, s.getSettings), options...))
+	handle(settingsPath+"Set", connect.NewUnaryHandler(settingsPath+"Set", call(s, s.setSettings), options...))
 	handle(q+"Diff", connect.NewUnaryHandler(q+"Diff", call(s, s.diff), options...))
 	get("/pyroscope/render", s.render)
 	get("/pyroscope/render-diff", s.renderDiff)

@@ -91,6 +91,25 @@ func (s *stub) SelectSeries(_ context.Context, r *profiles.SeriesRequest) (*prof
 }
 
 // flame returns main -> (work -> main, idle), where idle is nearly nothing.
+func (s *stub) Heatmap(_ context.Context, r *profiles.HeatmapRequest) (*profiles.Heatmap, error) {
+	s.request = *r
+	id, _ := profiles.ParseID(firstID)
+	x := profiles.HeatmapExemplar{Exemplar: profiles.Exemplar{ID: id, TimeNS: 59_999e6, Value: 7, Labels: labelenc.AppendLabel(nil, "pod", "x")}}
+	if r.Spans {
+		x.Span = profiles.Span{ID: 0xabc, Trace: profiles.TraceID{15: 1}}
+	}
+	slot := profiles.HeatmapSlot{TimeMS: 60_000, YMin: []float64{1.5}, Counts: []int32{3}}
+	if r.Exemplars {
+		slot.Exemplars = []profiles.HeatmapExemplar{x}
+	}
+	return &profiles.Heatmap{Series: []profiles.HeatmapSeries{{Labels: labelenc.AppendLabel(nil, "service_name", "a"), Slots: []profiles.HeatmapSlot{slot}}}}, s.err
+}
+
+func (s *stub) Analyze(_ context.Context, r *profiles.LabelsRequest) (profiles.Analysis, []error, error) {
+	s.request = *r
+	return profiles.Analysis{Blocks: 2, Series: 3, Profiles: 4, IndexBytes: 5, RowsBytes: 6, SymbolsBytes: 7}, nil, s.err
+}
+
 func flame() *profilepb.Flame {
 	return &profilepb.Flame{
 		Names:   []string{"total", "main", "idle", "work"},
@@ -258,19 +277,28 @@ func TestServer_BadRequestErrorNamesTheReason(t *testing.T) {
 		{"SelectSeries", `{"stackTraceSelector":` + strings.Repeat(`{"a":`, 20000), 400, "invalid_argument", "recursion"},
 		{"SelectMergeStacktraces", whole(""), 200, "", `"total":"1000"`},
 		{"SelectMergeStacktraces", whole(`maxNodes="0"`), 200, "", `"total":"1000"`},
-		{"SelectMergeStacktraces", whole(`maxNodes="-1"`), 400, "invalid_argument", "max_nodes -1"},
-		{"SelectMergeStacktraces", whole(`maxNodes="9000000000000"`), 400, "invalid_argument", "between 1 and 1048576"},
-		{"SelectMergeStacktraces", whole(`format="PROFILE_FORMAT_TREE"`), 501, "unimplemented", "PROFILE_FORMAT_TREE"},
+		{"SelectMergeStacktraces", whole(`maxNodes="-1"`), 200, "", `"total":"1000"`},
+		{"SelectMergeStacktraces", whole(`maxNodes="-2"`), 400, "invalid_argument", "max_nodes -2"},
+		{"SelectMergeStacktraces", whole(`maxNodes="9000000000000"`), 400, "invalid_argument", "neither between 1 and 1048576"},
+		{"SelectMergeStacktraces", whole(`format="PROFILE_FORMAT_TREE"`), 200, "", `"tree":"`},
 		{"SelectMergeStacktraces", whole(`format="PROFILE_FORMAT_DOT"`), 200, "", `"dot":"digraph`},
 		{"SelectMergeStacktraces", whole(`format="PROFILE_FORMAT_PPROF"`), 200, "", `"timeNanos":"7"`},
 		{"SelectMergeStacktraces", whole(`format=99`), 400, "invalid_argument", "format 99"},
 		{"SelectMergeProfile", whole(""), 200, "", `"timeNanos":"7"`},
-		{"SelectMergeSpanProfile", whole(""), 501, "unimplemented", "span ids of samples are not stored"},
-		{"SelectHeatmap", whole(""), 501, "unimplemented", "SelectHeatmap"},
+		{"SelectMergeSpanProfile", whole(""), 400, "invalid_argument", "span_selector is missing"},
+		{"SelectMergeSpanProfile", whole(`spanSelector=["00000000000000ff"]`), 200, "", `"total":"1000"`},
+		{"SelectMergeSpanProfile", whole(`spanSelector=["0000000000000000"]`), 400, "invalid_argument", "span id"},
+		{"SelectHeatmap", whole(""), 200, "", `"counts":[3]`},
+		{"SelectHeatmap", whole(`queryType=9`), 400, "invalid_argument", "query_type 9"},
+		{"SelectHeatmap", whole(`step=0`), 400, "invalid_argument", "step 0"},
+		{"SelectHeatmap", whole(`exemplarType="EXEMPLAR_TYPE_SPAN"`), 400, "invalid_argument", "EXEMPLAR_TYPE_INDIVIDUAL only"},
+		{"SelectHeatmap", whole(`exemplarType="EXEMPLAR_TYPE_INDIVIDUAL"`), 200, "", `"profileId":"` + firstID},
+		{"AnalyzeQuery", `{"start":"1","end":"2","query":"` + cpu + `{a=\"b\"}"}`, 200, "", `"totalQueriedSeries":"3"`},
+		{"AnalyzeQuery", `{"query":"{"}`, 400, "invalid_argument", "selector {"},
 		{"SelectMergeStacktraces", whole(`profileIdSelector=["x"]`), 400, "invalid_argument", `profile id \"x\" is not a UUID`},
 		{"SelectMergeStacktraces", whole(`profileIdSelector=["` + firstID + `"]`), 200, "", `"total":"1000"`},
-		{"SelectMergeStacktraces", whole(`spanSelector=["00f"]`), 501, "unimplemented", "selection by trace or span"},
-		{"SelectMergeProfile", whole(`traceIdSelector=["00f"]`), 501, "unimplemented", "selection by trace or span"},
+		{"SelectMergeStacktraces", whole(`spanSelector=["00f"]`), 400, "invalid_argument", `span id \"00f\"`},
+		{"SelectMergeProfile", whole(`traceIdSelector=["00f"]`), 400, "invalid_argument", `trace id \"00f\"`},
 		{"Diff", `{}`, 400, "invalid_argument", "both left and right"},
 		{"Diff", `{"left":` + whole("") + `,"right":` + whole("start=") + `}`, 200, "", `"leftTicks":"1000"`},
 		{"ProfileTypes", `{}`, 200, "", `"ID":"` + cpu + `"`},
@@ -396,7 +424,7 @@ func TestRender_ReturnsTheFlameGraphOfTheQuerier(t *testing.T) {
 }
 
 func TestDiff_OfAFlameGraphWithItselfHasEqualSides(t *testing.T) {
-	d := Diff(flame(), flame())
+	d := Diff(flame(), flame(), 0)
 	if d.Total != 2000 || d.LeftTicks != 1000 || d.RightTicks != 1000 || d.MaxSelf != 499 || len(d.Levels) != 4 {
 		t.Fatalf("%+v", d)
 	}
@@ -408,11 +436,11 @@ func TestDiff_OfAFlameGraphWithItselfHasEqualSides(t *testing.T) {
 		}
 	}
 	// The right side alone, then neither.
-	d = Diff(nil, flame())
+	d = Diff(nil, flame(), 0)
 	if d.LeftTicks != 0 || d.RightTicks != 1000 || !slices.Equal(d.Levels[2], []int64{0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 899, 400, 2}) && !slices.Equal(d.Levels[2], []int64{0, 0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 899, 400, 3}) {
 		t.Errorf("%+v", d)
 	}
-	if d = Diff(nil, nil); len(d.Levels) != 0 {
+	if d = Diff(nil, nil, 0); len(d.Levels) != 0 {
 		t.Errorf("%+v", d)
 	}
 }

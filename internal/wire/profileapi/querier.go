@@ -174,7 +174,11 @@ func (s *Server) selectMergeStacktraces(ctx context.Context, tenant string, m *p
 		raw, err := s.pprof(ctx, &r)
 		return &profilepb.MergeEncoder{Pprof: raw}, err
 	case profilepb.ProfileFormat_PROFILE_FORMAT_TREE:
-		return nil, unimplemented("PROFILE_FORMAT_TREE")
+		flame, err := s.flame(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		return &profilepb.MergeEncoder{Tree: Tree(flame)}, nil
 	}
 	return nil, badRequest{fmt.Errorf("format %d is unknown", m.GetFormat())}
 }
@@ -194,27 +198,48 @@ func (s *Server) selectMergeProfile(ctx context.Context, tenant string, m *profi
 	return &profilepb.ProfileEncoder{Profile: raw}, err
 }
 
-func (s *Server) selectMergeSpanProfile(context.Context, string, *profilepb.SelectMergeSpanProfileRequest) (*profilepb.SelectMergeSpanProfileResponse, error) {
-	return nil, unimplemented("SelectMergeSpanProfile (span ids of samples are not stored)")
-}
-
-func (s *Server) selectHeatmap(context.Context, string, *profilepb.SelectHeatmapRequest) (*profilepb.SelectHeatmapResponse, error) {
-	return nil, unimplemented("SelectHeatmap")
+// selectMergeSpanProfile returns the samples of spans. The fields of its response have the
+// numbers of SelectMergeStacktraces' response.
+func (s *Server) selectMergeSpanProfile(ctx context.Context, tenant string, m *profilepb.SelectMergeSpanProfileRequest) (*profilepb.MergeEncoder, error) {
+	if len(m.GetSpanSelector()) == 0 {
+		return nil, badRequest{errors.New("span_selector is missing")}
+	}
+	r, err := s.merge(selection{
+		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(), endMS: m.GetEnd(),
+		spans: m.GetSpanSelector(), nodes: m.MaxNodes,
+	})
+	if err != nil {
+		return nil, err
+	}
+	flame, err := s.flame(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	switch m.GetFormat() {
+	case profilepb.ProfileFormat_PROFILE_FORMAT_UNSPECIFIED, profilepb.ProfileFormat_PROFILE_FORMAT_FLAMEGRAPH:
+		return &profilepb.MergeEncoder{Flame: flame}, nil
+	case profilepb.ProfileFormat_PROFILE_FORMAT_TREE:
+		return &profilepb.MergeEncoder{Tree: Tree(flame)}, nil
+	}
+	return nil, badRequest{fmt.Errorf("format %s is neither a flame graph nor a tree", m.GetFormat())}
 }
 
 func (s *Server) diff(ctx context.Context, tenant string, m *profilepb.DiffRequest) (*profilepb.DiffEncoder, error) {
 	var flames [2]*profilepb.Flame
+	nodes := 0
 	for i, side := range []*profilepb.SelectMergeStacktracesRequest{m.GetLeft(), m.GetRight()} {
 		if side == nil {
 			return nil, badRequest{errors.New("a diff needs both left and right")}
 		}
 		r, err := s.mergeQuery(tenant, side)
 		if err == nil {
+			nodes = max(nodes, r.MaxNodes)
+			r.MaxNodes = diffNodesMax
 			flames[i], err = s.flame(ctx, r)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", [...]string{"left", "right"}[i], err)
 		}
 	}
-	return Diff(flames[0], flames[1]), nil
+	return Diff(flames[0], flames[1], nodes), nil
 }

@@ -290,16 +290,19 @@ func (s *Server) renderDiff(w http.ResponseWriter, r *http.Request) {
 	s.legacy(w, r, "application/json", func(ctx context.Context, tenant string, form url.Values) ([]byte, error) {
 		var flames [2]*profilepb.Flame
 		var q profiles.MergeRequest
+		nodes := 0
 		for i, side := range []string{"left", "right"} {
 			var err error
 			if q, err = s.legacyQuery(tenant, form, side+"Query", side+"From", side+"Until"); err != nil {
 				return nil, err
 			}
+			nodes = max(nodes, q.MaxNodes)
+			q.MaxNodes = diffNodesMax
 			if flames[i], err = s.flame(ctx, q); err != nil {
 				return nil, err
 			}
 		}
-		d := Diff(flames[0], flames[1])
+		d := Diff(flames[0], flames[1], nodes)
 		b := []byte(`{"version":1,"flamebearer":{`)
 		b = appendFlamebearer(b, d.Names, d.Levels, d.Total, d.MaxSelf)
 		b = appendMetadata(append(b, `},"metadata":{"format":"double",`...), q.Type)

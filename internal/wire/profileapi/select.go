@@ -95,11 +95,22 @@ func (s *Server) merge(sel selection) (profiles.MergeRequest, error) {
 	if r.StartMS, r.EndMS, err = timeRange(sel.startMS, sel.endMS, false); err != nil {
 		return r, err
 	}
-	if len(sel.traces)+len(sel.spans) > 0 {
-		return r, unimplemented("selection by trace or span (ids of samples are not stored; profile_id_selector is)")
-	}
-	if n := len(sel.profiles); n > idsMax {
+	if n := len(sel.profiles) + len(sel.traces) + len(sel.spans); n > idsMax {
 		return r, badRequest{fmt.Errorf("%d ids exceed the limit of %d", n, idsMax)}
+	}
+	for _, text := range sel.spans {
+		id, err := profiles.ParseSpanID(text)
+		if err != nil {
+			return r, err
+		}
+		r.Spans = append(r.Spans, id)
+	}
+	for _, text := range sel.traces {
+		id, err := profiles.ParseTraceID(text)
+		if err != nil {
+			return r, err
+		}
+		r.Traces = append(r.Traces, id)
 	}
 	for _, text := range sel.profiles {
 		id, err := profiles.ParseID(text)
@@ -108,20 +119,22 @@ func (s *Server) merge(sel selection) (profiles.MergeRequest, error) {
 		}
 		r.IDs = append(r.IDs, id)
 	}
-	if sel.nodes != nil && *sel.nodes != 0 {
+	if sel.nodes != nil && *sel.nodes == -1 {
+		r.MaxNodes = 0 // all, as far as the querier's memory goes
+	} else if sel.nodes != nil && *sel.nodes != 0 {
 		if *sel.nodes < 0 || *sel.nodes > int64(s.opts.NodesMax) {
-			return r, badRequest{fmt.Errorf("max_nodes %d is not between 1 and %d", *sel.nodes, s.opts.NodesMax)}
+			return r, badRequest{fmt.Errorf("max_nodes %d is neither between 1 and %d nor -1, which is all", *sel.nodes, s.opts.NodesMax)}
 		}
 		r.MaxNodes = int(*sel.nodes)
+	}
+	if pgo := sel.stack.GetGoPgo(); pgo != nil {
+		r.PGO = &profiles.PGO{KeepFrames: int(min(pgo.GetKeepLocations(), math.MaxInt32)), AggregateCallees: pgo.GetAggregateCallees()}
 	}
 	r.CallSite, err = callSite(sel.stack)
 	return r, err
 }
 
 func callSite(stack *profilepb.StackTraceSelector) ([]string, error) {
-	if stack.GetGoPgo() != nil {
-		return nil, unimplemented("stack_trace_selector.go_pgo")
-	}
 	if n := len(stack.GetCallSite()); n > idsMax {
 		return nil, badRequest{fmt.Errorf("a call site of %d functions exceeds the limit of %d", n, idsMax)}
 	}

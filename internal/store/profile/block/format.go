@@ -87,6 +87,9 @@ func appendMeta(dst []byte, m *Meta) []byte {
 	for _, p := range m.Parents {
 		dst = append(dst, p[:]...)
 	}
+	if m.SpansBytes == 0 {
+		return dst
+	}
 	return binary.AppendUvarint(dst, m.SpansBytes)
 }
 
@@ -169,7 +172,7 @@ func decodeMeta(b []byte) (m Meta, err error) {
 	for range d.count(16) {
 		m.Parents = append(m.Parents, d.ulid())
 	}
-	if len(d.b) > 0 { // older blocks end here
+	if len(d.b) > 0 {
 		m.SpansBytes = d.uvarint()
 	}
 	if d.err == nil && (m.Rows > 1<<32-1 || m.MinNS > m.MaxNS || m.TailAt > m.RowsBytes) {

@@ -248,8 +248,8 @@ func (r *Reader) SpansBytes() int64 { return int64(r.meta.SpansBytes) }
 // ReadSpansFrom sets where a block that is not on disk has its SpansFile.
 func (r *Reader) ReadSpansFrom(from io.ReaderAt) { r.remote.spans = from }
 
-// TraceSpans implements Source. Those of a block on disk stay mapped; others are read anew by
-// each call.
+// TraceSpans implements Source. Those of a block on disk stay mapped; others are read by
+// each call again.
 func (r *Reader) TraceSpans() (*TraceSpans, error) {
 	if r.meta.SpansBytes == 0 {
 		return nil, nil

@@ -1,0 +1,84 @@
+package profile
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	googlepprof "github.com/google/pprof/profile"
+
+	"github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+
+	store "github.com/ferula-io/ferula/internal/store/profile"
+)
+
+// Go's compiler takes the merged profile, with stacks cut and without.
+func TestMergePprof_GoBuildsWithIt(t *testing.T) {
+	at := time.UnixMilli(1_700_000_000_000)
+	e := pprof.NewEncoder()
+	e.SampleType("cpu", "nanoseconds")
+	e.Period("cpu", "nanoseconds", 1e7)
+	main := e.Location(e.Function("main.main", "main.main", "main.go", 5), 7)
+	hot := e.Function("main.hot", "main.hot", "main.go", 10)
+	for line := range int64(5) {
+		e.Sample([]uint64{e.Location(hot, 11+line), main}, 1e7)
+	}
+	s := openStore(t, t.TempDir(), store.Options{Retention: -1})
+	if err := s.Append(context.Background(), "t", []profiles.RawProfile{{Labels: cpuLabels("a"), ID: profiles.ID{1}, TimeNS: at.UnixNano(), Raw: e.Append(nil)}}); err != nil {
+		t.Fatal(err)
+	}
+	engine, dir := New(Options{}, s), t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("main.go", "package main\n\nfunc main() {\n\tfor i := range 10 {\n\t\tprintln(hot(i))\n\t}\n}\n\nfunc hot(i int) int {\n\treturn i * 2\n}\n")
+	for _, tt := range []struct {
+		pgo     *profiles.PGO
+		samples int
+		frames  []int
+	}{
+		{nil, 5, []int{2}}, {&profiles.PGO{KeepFrames: 1}, 5, []int{1}}, {&profiles.PGO{KeepFrames: 2, AggregateCallees: true}, 1, []int{2}}, {&profiles.PGO{}, 5, []int{2}},
+	} {
+		raw, _, err := engine.MergePprof(context.Background(), &profiles.MergeRequest{Tenant: "t", Type: cpuType, StartMS: at.UnixMilli(), EndMS: at.UnixMilli(), PGO: tt.pgo})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := googlepprof.ParseData(raw)
+		if err != nil || p.CheckValid() != nil {
+			t.Fatal(err, p.CheckValid())
+		}
+		var sum int64
+		for _, sample := range p.Sample {
+			if sum += sample.Value[0]; !slices.Contains(tt.frames, len(sample.Location)) {
+				t.Errorf("%+v: a stack of %d frames", tt.pgo, len(sample.Location))
+			}
+		}
+		if sum != 5e7 || len(p.Sample) != tt.samples {
+			t.Errorf("%+v: %d samples of %d", tt.pgo, len(p.Sample), sum)
+		}
+		// As `go build -pgo` does, which compiles all of Go's library again.
+		write("default.pgo", string(raw))
+		for _, args := range [][]string{
+			{"tool", "preprofile", "-i", "default.pgo", "-o", "pre"}, {"tool", "compile", "-p", "main", "-complete", "-pgoprofile=pre", "-o", "main.o", "main.go"},
+		} {
+			build := exec.Command("go", args...)
+			build.Dir = dir
+			build.Env = append(os.Environ(), "GOWORK=off", "GOTOOLCHAIN=local")
+			if out, err := build.CombinedOutput(); err != nil {
+				t.Errorf("%+v: %v: %v\n%s", tt.pgo, args, err, out)
+			}
+		}
+		if pre, err := os.ReadFile(filepath.Join(dir, "pre")); err != nil || !bytes.Contains(pre, []byte("main.hot")) != (tt.pgo != nil && tt.pgo.KeepFrames == 1) {
+			t.Errorf("%+v: the compiler sees %q, %v", tt.pgo, pre, err)
+		}
+	}
+}

@@ -149,7 +149,7 @@ func TestDeleteProfile_DeletesTheIndexFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(in.Objects()) != 0 || len(order) != 4 || path.Base(order[0]) != "index" {
+	if len(in.Objects()) != 0 || len(order) != 6 || path.Base(order[0]) != "index" {
 		t.Errorf("%d objects left, deleted %v", len(in.Objects()), order)
 	}
 }

@@ -97,7 +97,14 @@ func (e *Encoder) Location(function uint64, line int64) uint64 {
 }
 
 // Sample adds a stack, leaf first, with one value per sample type.
-func (e *Encoder) Sample(stack []uint64, values ...int64) {
+func (e *Encoder) Sample(stack []uint64, values ...int64) { e.LabelledSample(stack, nil, values...) }
+
+// LabelledSample is Sample with labels: pairs of a name and a value.
+func (e *Encoder) LabelledSample(stack []uint64, labels [][2]string, values ...int64) {
+	for _, l := range labels { // texts first: they use the same memory
+		e.text(l[0])
+		e.text(l[1])
+	}
 	size := 0
 	for _, id := range stack {
 		size += protowire.SizeVarint(id)
@@ -116,6 +123,10 @@ func (e *Encoder) Sample(stack []uint64, values ...int64) {
 	b = binary.AppendUvarint(append(b, 2<<3|2), uint64(size))
 	for _, v := range values {
 		b = binary.AppendUvarint(b, uint64(v))
+	}
+	for _, l := range labels {
+		var pair [24]byte
+		b = appendMessage(b, 3, appendNumber(appendNumber(pair[:0], 1, e.text(l[0])), 2, e.text(l[1])))
 	}
 	e.scratch = b
 	e.samples = appendMessage(e.samples, fieldSample, b)

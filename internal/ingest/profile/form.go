@@ -10,6 +10,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -34,6 +35,7 @@ type upload struct {
 	format      string
 
 	profile, previous []byte
+	labels            []byte // of the samples of a flight recording
 	config            map[string]profilepb.SampleTypeConfig
 }
 
@@ -105,19 +107,22 @@ func StatusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-var errUnsupported = errors.New("is not supported: send pprof, or folded stacks as groups or lines")
+var errUnsupported = errors.New("is not supported: send pprof, jfr, or folded stacks as groups or lines")
 
 // push converts an upload to a profile and pushes it.
 func (in *Ingester) push(ctx context.Context, tenant string, u *upload) error {
 	app, lset, err := parseName(u.name)
 	var raw []byte
 	var types []string
-	if err == nil {
+	if err == nil && u.format != "jfr" {
 		raw, types, err = in.pprofOf(u)
 	}
 	if err != nil {
 		in.discarded.With(reasonOf(err)).Inc()
 		return err
+	}
+	if u.format == "jfr" {
+		return in.pushRecording(ctx, tenant, u, app, lset)
 	}
 	hasName, hasService := false, false
 	for _, l := range lset {
@@ -131,6 +136,23 @@ func (in *Ingester) push(ctx context.Context, tenant string, u *upload) error {
 		lset = append(lset, profilepb.RawLabel{Name: profiles.LabelService, Value: app})
 	}
 	return in.Push(ctx, tenant, []profilepb.RawProfile{{Labels: lset, Raw: raw, TimeNS: u.from.UnixNano()}})
+}
+
+// pushRecording pushes the profiles of a flight recording: all of them, or none.
+func (in *Ingester) pushRecording(ctx context.Context, tenant string, u *upload, app string, lset []profilepb.RawLabel) error {
+	lset = slices.DeleteFunc(lset, func(l profilepb.RawLabel) bool { return l.Name == profiles.LabelName })
+	if !slices.ContainsFunc(lset, func(l profilepb.RawLabel) bool { return l.Name == profiles.LabelService && l.Value != "" }) {
+		lset = append(lset, profilepb.RawLabel{Name: profiles.LabelService, Value: app})
+	}
+	all, err := in.recordingProfiles(u, lset)
+	if err != nil {
+		in.discarded.With(reasonOf(err)).Inc()
+		return err
+	}
+	if len(all) == 0 {
+		return nil // nothing happened
+	}
+	return in.Push(ctx, tenant, all)
 }
 
 // parse parses the query string.
@@ -163,9 +185,9 @@ func (in *Ingester) parse(query, contentType string) (*upload, error) {
 		u.format = "pprof" // SDKs send multipart forms without a format
 	}
 	switch u.format {
-	case "", "groups", "lines", "pprof":
+	case "", "groups", "lines", "pprof", "jfr":
 		return u, nil
-	case "jfr", "trie", "tree", "speedscope":
+	case "trie", "tree", "speedscope":
 		return nil, unsupported{u.format}
 	}
 	return nil, badRequest("format %.100q is unknown", u.format)
@@ -198,8 +220,10 @@ func (u *upload) read(body *reqbody.Body, contentType string) error {
 			return bodyError(err)
 		}
 		switch part.FormName() {
-		case "profile":
+		case "profile", "jfr":
 			u.profile = content
+		case "labels":
+			u.labels = content
 		case "prev_profile":
 			u.previous = content
 		case "sample_type_config":
@@ -209,7 +233,7 @@ func (u *upload) read(body *reqbody.Body, contentType string) error {
 		}
 	}
 	if u.profile == nil {
-		return badRequest("the form has no field named profile")
+		return badRequest("the form has no field named profile or jfr")
 	}
 	return nil
 }

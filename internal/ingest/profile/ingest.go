@@ -2,7 +2,7 @@
 // those of this process.
 //
 //	push.v1 (wire/profileapi) ---------------------+
-//	/ingest (form.go: pprof, folded stacks) -------+--> Ingester.Push --> Store
+//	/ingest (form.go: pprof, jfr, folded stacks) --+--> Ingester.Push --> Store
 //	/debug/pprof of targets (scraper.go) ----------+
 //	this process (self.go) ------------------------+
 //

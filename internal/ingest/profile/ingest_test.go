@@ -419,7 +419,7 @@ func TestHandler_BadUploadReportsTheReason(t *testing.T) {
 		{"name=a&from=x", "", nil, 400, `from: not a time: "x"`},
 		{"name=a&from=now&until=now-1h", "", nil, 400, "until is before from"},
 		{"name=a&sampleRate=-1", "", nil, 400, "sampleRate"},
-		{"name=a&format=jfr", "", nil, 415, "format jfr is not supported: send pprof"},
+		{"name=a&format=jfr", "", nil, 400, "corrupt flight recording: it is empty"},
 		{"name=a&format=speedscope", "", nil, 415, "format speedscope"},
 		{"name=a&format=trie", "", nil, 415, "format trie"},
 		{"name=a&format=zip", "", nil, 400, `format "zip" is unknown`},

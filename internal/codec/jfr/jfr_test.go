@@ -1,0 +1,149 @@
+package jfr
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// recorded returns a recording of OpenJDK 17: a program that spins, allocates, waits for a
+// monitor and parks.
+func recorded(t testing.TB) []byte {
+	t.Helper()
+	f, err := os.Open("testdata/openjdk17.jfr.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestDecode_ReadsTheEventsOfAJVM(t *testing.T) {
+	count, amount, in := map[Kind]int{}, map[Kind]int64{}, map[Kind]map[string]int{}
+	r, err := Decode(recorded(t), func(e *Event) error {
+		count[e.Kind]++
+		amount[e.Kind] += e.Amount
+		if in[e.Kind] == nil {
+			in[e.Kind] = map[string]int{}
+		}
+		for _, f := range e.Stack {
+			in[e.Kind][f.Method]++
+		}
+		if e.Kind == Execution && e.State != "STATE_RUNNABLE" {
+			t.Errorf("an execution has the state %q", e.State)
+		}
+		return nil
+	})
+	if err != nil || r.StartNS < 1e18 || r.DurationNS < 2e9 || r.DurationNS > 60e9 {
+		t.Fatal(r, err)
+	}
+	for kind, frame := range map[Kind]string{Execution: "Busy.spin", AllocationSample: "Busy.main", MonitorEnter: "Busy.main", ThreadPark: "java/util/concurrent/locks/LockSupport.parkNanos"} {
+		if count[kind] == 0 || in[kind][frame] == 0 {
+			t.Errorf("kind %d: %d events, %v", kind, count[kind], in[kind])
+		}
+	}
+	if ms := amount[ThreadPark] / 1e6; ms < 500 || ms > 10_000 {
+		t.Errorf("parked for %d ms", ms)
+	}
+	if ms := amount[MonitorEnter] / 1e6; ms < 10 || ms > 10_000 {
+		t.Errorf("waited for %d ms", ms)
+	}
+	if n := amount[AllocationSample]; n < 1<<20 {
+		t.Errorf("%d bytes were allocated", n)
+	}
+}
+
+func TestDecode_TwoChunksAreOneRecording(t *testing.T) {
+	b, n := recorded(t), 0
+	count := func(*Event) error { n++; return nil }
+	if _, err := Decode(b, count); err != nil {
+		t.Fatal(err)
+	}
+	once := n
+	if _, err := Decode(slices.Concat(b, b), count); err != nil || n != 3*once || once == 0 {
+		t.Errorf("%d events, then %d in all, %v", once, n, err)
+	}
+}
+
+func TestDecode_BrokenInputIsAnError(t *testing.T) {
+	b := recorded(t)
+	check := func(b []byte) bool {
+		t.Helper()
+		_, err := Decode(b, func(*Event) error { return nil })
+		if err != nil && !errors.Is(err, ErrCorrupt) {
+			t.Fatal(err)
+		}
+		return err != nil
+	}
+	for _, n := range []int{0, 3, 67, 68, 1000, len(b) - 1} {
+		if !check(b[:n]) {
+			t.Errorf("%d bytes are taken for a recording", n)
+		}
+	}
+	r, broken := rand.New(rand.NewPCG(1, 2)), 0
+	for range 300 {
+		bad := bytes.Clone(b)
+		for range 1 + r.IntN(20) {
+			bad[r.IntN(len(bad))] = byte(r.Uint32())
+		}
+		for i := range 8 {
+			bad[r.IntN(68)] ^= byte(i) // of the header
+		}
+		if check(bad) {
+			broken++
+		}
+	}
+	if broken == 0 {
+		t.Error("nothing was noticed")
+	}
+	stopped := errors.New("stop")
+	if _, err := Decode(b, func(*Event) error { return stopped }); !errors.Is(err, stopped) {
+		t.Error(err)
+	}
+}
+
+func TestContexts_DecodesTheLabelsOfTheAgent(t *testing.T) {
+	message := func(number protowire.Number, fields ...[]byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), bytes.Join(fields, nil))
+	}
+	id := func(number protowire.Number, v uint64) []byte {
+		return protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.VarintType), v)
+	}
+	b := bytes.Join([][]byte{
+		message(1, id(1, 7), message(2, message(1, id(1, 1), id(2, 2)))),
+		message(2, id(1, 1), message(2, []byte("vehicle"))), message(2, id(1, 2), message(2, []byte("car"))),
+	}, nil)
+	got, err := Contexts(b)
+	if err != nil || len(got) != 1 || len(got[7]) != 1 || got[7][0] != [2]string{"vehicle", "car"} {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := Contexts(b[:len(b)-2]); !errors.Is(err, ErrCorrupt) {
+		t.Error("labels that are cut short are accepted")
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	b := recorded(f)
+	f.Add(b[:4096])
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if _, err := Decode(b, func(*Event) error { return nil }); err != nil && !errors.Is(err, ErrCorrupt) {
+			t.Fatal(err)
+		}
+	})
+}

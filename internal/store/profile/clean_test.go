@@ -12,10 +12,16 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
+func (t *tenant) count() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.blocks)
+}
+
 // at lists and cleans the remote at a later time and returns the number of its blocks.
 func (r *remotes) at(t *testing.T, far *fakeRemote, now time.Time) int {
 	t.Helper()
-	r.store.now = func() time.Time { return now }
+	far.clock.Store(now.UnixNano())
 	if err := r.refresh(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -23,6 +29,12 @@ func (r *remotes) at(t *testing.T, far *fakeRemote, now time.Time) int {
 	far.mu.Lock()
 	defer far.mu.Unlock()
 	return len(far.blocks)
+}
+
+func (s *fakeRemote) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
 }
 
 func TestRemotes_ReplacedBlocksAreDeletedAfterADelay(t *testing.T) {
@@ -72,19 +84,20 @@ func TestRemotes_ReplacedBlocksAreDeletedAfterADelay(t *testing.T) {
 func TestRemotes_RetentionOfTheBucketHidesThenDeletes(t *testing.T) {
 	s, far := three(t, func(o *Options) { o.RemoteRetention = 10 * time.Hour }) // blocks at 0, 1 and 2 h
 	far.take(t, s.opts.Dir)
-	newest := time.Unix(0, s.tenants["t"].blocks[2].Meta().MaxNS)
+	tenant := s.tenants["t"]
+	newest := time.Unix(0, tenant.blocks[2].Meta().MaxNS)
 	if n := s.remotes.at(t, far, newest.Add(10*time.Hour)); n != 3 {
 		t.Fatalf("%d blocks are left before the delay", n)
 	}
-	if err := s.tenants["t"].retain(); err != nil || s.localBlocks() != 0 {
-		t.Fatalf("%v, %d blocks are on disk", err, s.localBlocks())
+	if err := tenant.retain(); err != nil || tenant.count() != 0 {
+		t.Fatalf("%v, %d blocks are on disk", err, tenant.count())
 	}
 	if counts := stored(t, s); len(counts) != 1 {
 		t.Errorf("queries read %v", counts)
 	}
-	far.err = io.ErrUnexpectedEOF
+	far.fail(io.ErrUnexpectedEOF)
 	s.remotes.clean(context.Background())
-	far.err = nil
+	far.fail(nil)
 	if n := s.remotes.at(t, far, newest.Add(10*time.Hour+s.opts.RemoteDeleteDelay)); n != 1 {
 		t.Errorf("%d blocks are left", n)
 	}
@@ -94,10 +107,11 @@ func TestRemotes_RetentionOfTheBucketHidesThenDeletes(t *testing.T) {
 }
 
 func TestRetain_ABlockThatTheBucketWouldDropDoesNotWaitForIt(t *testing.T) {
-	s, _ := three(t, func(o *Options) { o.RemoteRetention = 2 * time.Hour })
-	s.now = func() time.Time { return time.Now().Add(1000 * time.Hour) }
-	if err := s.tenants["t"].retain(); err != nil || s.localBlocks() != 0 {
-		t.Errorf("%v, %d blocks are on disk", err, s.localBlocks())
+	s, far := three(t, func(o *Options) { o.RemoteRetention = 2 * time.Hour })
+	tenant := s.tenants["t"]
+	far.clock.Store(time.Now().Add(1000 * time.Hour).UnixNano())
+	if err := tenant.retain(); err != nil || tenant.count() != 0 {
+		t.Errorf("%v, %d blocks are on disk", err, tenant.count())
 	}
 }
 

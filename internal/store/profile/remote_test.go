@@ -22,6 +22,15 @@ type fakeRemote struct {
 	mu     sync.Mutex
 	err    error
 	blocks []RemoteBlock
+	clock  atomic.Int64 // time of the store in ns; 0: the real one
+}
+
+// now is the clock of a store.
+func (s *fakeRemote) now() time.Time {
+	if ns := s.clock.Load(); ns != 0 {
+		return time.Unix(0, ns)
+	}
+	return time.Now()
 }
 
 // Blocks implements Remote.
@@ -68,6 +77,7 @@ func three(t *testing.T, change func(*Options)) (*Store, *fakeRemote) {
 	far, ctx := &fakeRemote{}, context.Background()
 	s := openTest(t, t.TempDir(), func(s *Store) {
 		s.opts.Remote, s.opts.RemoteEvery, s.opts.Retention = far, time.Hour, time.Hour
+		s.now = far.now
 		if change != nil {
 			change(&s.opts)
 		}

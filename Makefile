@@ -10,7 +10,7 @@ FUZZTIME ?= 30s
 FUZZMINIMIZE ?= 5s
 TOOLS = $(CURDIR)/bin/tools
 
-.PHONY: help run build test race race-units race-processes race-promql soak prove check lint vuln bench bench-test ui ui-check browser interop clients generate generated tidy tidied fuzz fuzz-short golden mutants
+.PHONY: help run build release test race race-units race-processes race-promql soak prove check lint vuln bench bench-test ui ui-check browser interop clients generate generated tidy tidied fuzz fuzz-short golden mutants
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -20,6 +20,9 @@ run: ## run ferula serve without flags
 
 build: ## build bin/ferula
 	$(GO) build -o bin/ferula ./cmd/ferula
+
+release: ## build bin/ferula as it is released: with the discoveries of large clouds
+	$(GO) build -trimpath -tags clouds -o bin/ferula ./cmd/ferula
 
 # Tests that need a peer, a server or a browser are skipped with one line of reason;
 # `make interop`, `make browser` and .ci/run run them.

@@ -14,12 +14,16 @@ import (
 // features are the honoured features of Prometheus. Some are always enabled.
 var features = map[string]func(*role.ServeOptions){
 	"concurrent-rule-eval":            func(o *role.ServeOptions) { o.Rules.ConcurrentEvals = o.Rules.MaxConcurrentEvals > 0 },
+	"auto-reload-config":              func(*role.ServeOptions) {}, // as --config.auto-reload
 	"delayed-compaction":              func(o *role.ServeOptions) { o.Store.DelayedCompaction = true },
 	"exemplar-storage":                func(*role.ServeOptions) {}, // always enabled here
 	"memory-snapshot-on-shutdown":     func(o *role.ServeOptions) { o.Store.SnapshotOnShutdown = true },
 	"native-histograms":               func(*role.ServeOptions) {}, // a setting of scrape_configs, as in Prometheus
 	"ooo-native-histograms":           func(*role.ServeOptions) {}, // always enabled, as in Prometheus
 	"openmetrics2":                    func(o *role.ServeOptions) { o.Scrape.OpenMetrics2 = true },
+	"otlp-deltatocumulative":          func(o *role.ServeOptions) { o.Peer.OTLPOptions.ConvertDelta = true },
+	"otlp-native-delta-ingestion":     func(o *role.ServeOptions) { o.Peer.OTLPOptions.NativeDelta = true },
+	"search-api":                      func(o *role.ServeOptions) { o.Peer.Search = true },
 	"promql-binop-fill-modifiers":     func(o *role.ServeOptions) { o.Query.BinopFillModifiers = true },
 	"promql-delayed-name-removal":     func(o *role.ServeOptions) { o.Query.DelayedNameRemoval = true },
 	"promql-duration-expr":            func(*role.ServeOptions) {}, // always enabled, as in Prometheus
@@ -63,6 +67,9 @@ func enableFeatures(lists []string, o *role.ServeOptions) error {
 		if enable := features[name]; enable != nil {
 			enable(o)
 		}
+	}
+	if o.Peer.OTLPOptions.ConvertDelta && o.Peer.OTLPOptions.NativeDelta {
+		errs = append(errs, errors.New("--enable-feature=otlp-deltatocumulative and otlp-native-delta-ingestion exclude each other"))
 	}
 	return errors.Join(errs...)
 }

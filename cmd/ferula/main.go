@@ -29,6 +29,8 @@ type commands struct {
 	Store         storeCommand         `cmd:"" help:"Serve the blocks of a bucket as a StoreAPI."`
 	Read          readCommand          `cmd:"" help:"Export raw series to Parquet, CSV, JSON lines, OpenMetrics or TSDB blocks."`
 
+	Check checkCommand `cmd:"" help:"Check configuration files, rule files and web configuration files."`
+
 	Version kong.VersionFlag `name:"version" help:"Print the version."`
 }
 

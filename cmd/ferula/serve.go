@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,12 +24,19 @@ import (
 type serveCommand struct {
 	ConfigFile string `name:"config.file" placeholder:"FILE" help:"Prometheus configuration file. Without one the server scrapes itself."`
 
+	AutoReload         bool     `name:"config.auto-reload" negatable:"" help:"Reload the configuration when its file, or a file that it names, has changed."`
+	AutoReloadInterval duration `name:"config.auto-reload-interval" default:"30s" help:"Interval at which --config.auto-reload looks for changes."`
+
 	ListenAddress   []string  `name:"web.listen-address" default:"127.0.0.1:9490" sep:"none" placeholder:"ADDRESS" help:"Address to listen on for UI, API and telemetry. Can be repeated. ${default} by default."`
 	WebConfigFile   string    `name:"web.config.file" placeholder:"FILE" help:"File that enables TLS or basic authentication."`
 	ReadTimeout     duration  `name:"web.read-timeout" default:"5m" help:"Maximum duration before timing out read of the request, and closing idle connections."`
 	MaxConnections  int       `name:"web.max-connections" default:"512" help:"Maximum number of simultaneous connections across all listeners."`
 	ExternalURL     secretURL `name:"web.external-url" placeholder:"URL" help:"The URL under which the server is externally reachable. Its path is the prefix of all routes, unless --web.route-prefix sets another one."`
 	RoutePrefix     string    `name:"web.route-prefix" placeholder:"PATH" help:"Prefix for the internal routes of web endpoints."`
+	AdminAPI        bool      `name:"web.enable-admin-api" negatable:"" help:"Enable API endpoints for admin control actions: snapshots and deletion of series."`
+	Subscribers     int       `name:"web.max-notifications-subscribers" default:"16" help:"Maximum number of subscribers of live notifications."`
+	SearchMax       int       `name:"web.search.max-limit" default:"10000" help:"Maximum of the parameter limit of the search API. 0 means no limit."`
+	OTLP            bool      `name:"web.enable-otlp-receiver" negatable:"" help:"Accept OTLP metrics at /api/v1/otlp/v1/metrics."`
 	EnableLifecycle bool      `name:"web.enable-lifecycle" negatable:"" help:"Enable reload via HTTP request."`
 	CORSOrigin      string    `name:"web.cors.origin" default:".*" placeholder:"REGEX" help:"Regular expression for the CORS origin. It is fully anchored. ${default} by default."`
 
@@ -176,6 +184,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 		Send:     remotesend.Options{FlushDeadline: time.Duration(c.FlushDeadline)},
 		Rules:    c.Rules.options(),
 	}
+	opts.Peer = c.peerAPI()
 	if !c.WALCompress {
 		opts.Store.WALCompression = compression.None
 	}
@@ -197,6 +206,18 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 	opts.GRPC, opts.StoreAPI = c.GRPC.options(c.GRPCAddress)
 	opts.GRPC.AllowAnonymous = c.AllowAnonymous
 	return opts, enableFeatures(c.Features, &opts)
+}
+
+// peerAPI returns the options of the endpoints that Prometheus' own package serves.
+func (c *serveCommand) peerAPI() role.PeerAPIOptions {
+	peer := role.PeerAPIOptions{
+		Admin: c.AdminAPI, SearchMax: c.SearchMax, SubscribersMax: c.Subscribers, Features: splitFeatures(c.Features),
+		OTLP: c.OTLP, OTLPOptions: remotewrite.OTLPOptions{LookbackDelta: time.Duration(c.LookbackDelta)},
+	}
+	if c.AutoReload || slices.Contains(peer.Features, "auto-reload-config") {
+		peer.AutoReload = max(time.Second, time.Duration(c.AutoReloadInterval))
+	}
+	return peer
 }
 
 // flagValues returns the value of every flag of the command, by name.

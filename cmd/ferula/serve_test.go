@@ -102,10 +102,49 @@ func TestServeCommand_ReceiversAreSwitchedByTheirFlags(t *testing.T) {
 	if err := optionsOf(t, "serve", "--no-web.enable-otlp-receiver"); err != nil {
 		t.Error(err)
 	}
-	if err := optionsOf(t, "serve", "--web.enable-otlp-receiver"); err == nil {
-		t.Error("an OTLP receiver that does not exist is enabled")
+	for arg, want := range map[string]bool{"--web.enable-otlp-receiver": true, "--no-web.enable-otlp-receiver": false, "--web.enable-lifecycle": false} {
+		cli, err := parse(t, "serve", arg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o, err := cli.Serve.options(); err != nil || o.Peer.OTLP != want {
+			t.Errorf("%s: the OTLP receiver is on: %v, %v", arg, o.Peer.OTLP, err)
+		}
 	}
 	if err := optionsOf(t, "serve", "--web.remote-write-receiver.accepted-protobuf-messages=v3"); err == nil || !strings.Contains(err.Error(), "--web.remote-write-receiver.accepted-protobuf-messages") {
 		t.Error(err)
+	}
+}
+
+// The arguments of Debian's unit file and of the pods that prometheus-operator creates for
+// kube-prometheus.
+func TestServeCommand_ArgumentsOfDeploymentsAreAccepted(t *testing.T) {
+	for name, args := range map[string][]string{
+		"Debian": {
+			"--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/var/lib/prometheus/metrics2/",
+			"--web.console.libraries=/usr/share/prometheus/console_libraries", "--web.console.templates=/usr/share/prometheus/consoles",
+			"--storage.tsdb.retention.time=15d", "--web.enable-admin-api", "--log.level=info",
+		},
+		"prometheus-operator": {
+			"--config.file=/etc/prometheus/config_out/prometheus.env.yaml", "--web.enable-lifecycle", "--web.external-url=http://prometheus-k8s.monitoring:9090",
+			"--web.route-prefix=/", "--storage.tsdb.retention.time=24h", "--storage.tsdb.path=/prometheus", "--web.config.file=/etc/prometheus/web_config/web-config.yaml",
+			"--web.console.templates=/etc/prometheus/consoles", "--web.console.libraries=/etc/prometheus/console_libraries", "--web.listen-address=0.0.0.0:9090",
+			"--web.listen-address=127.0.0.1:9091", "--storage.tsdb.min-block-duration=2h", "--storage.tsdb.max-block-duration=2h", "--log.level=debug", "--log.format=json",
+			"--web.enable-remote-write-receiver", "--web.enable-otlp-receiver", "--web.page-title=k8s", "--rules.max-concurrent-evals=4", "--storage.tsdb.wal-compression",
+			"--storage.tsdb.no-lockfile", "--query.max-samples=50000000", "--enable-feature=exemplar-storage,memory-snapshot-on-shutdown", "--auto-gomemlimit.ratio=0.8",
+			"--storage.remote.flush-deadline=30s", "--rules.alert.resend-delay=1m",
+		},
+	} {
+		if err := optionsOf(t, append([]string{"serve"}, args...)...); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestServeCommand_AgentModeIsRefusedWithTheReason(t *testing.T) {
+	for _, arg := range []string{"--agent", "--storage.agent.path=data-agent"} {
+		if _, err := parse(t, "serve", arg); err == nil || !strings.Contains(err.Error(), "there is no Agent mode") {
+			t.Errorf("%s: %v", arg, err)
+		}
 	}
 }

@@ -101,11 +101,11 @@ var differences = []struct {
 		"program name", "a client can distinguish ferula from Prometheus",
 		request{path: "/status/buildinfo"}, nil, 200, 200, `"program":"ferula 0.1"}`, `"goVersion":"go1.26"}}`,
 	},
-	{"part of the API that ferula does not have: features", "no clients but Prometheus' page", request{path: "/features"}, nil, 404, 500, ``, ``},
-	{"part of the API that ferula does not have: blocks", "the page shows what there is", request{path: "/status/tsdb/blocks"}, nil, 404, 200, ``, `"blocks":`},
-	{"part of the API that ferula does not have: own metrics", "they are at /metrics", request{path: "/status/self_metrics"}, nil, 404, 200, ``, ``},
-	{"part of the API that ferula does not have: pool configuration", "status/config has it", request{path: "/scrape_pools/config"}, nil, 404, 400, ``, ``},
-	{"part of the API that ferula does not have: administration", "nothing is deleted by HTTP", request{path: "/admin/tsdb/snapshot", method: http.MethodPost}, nil, 404, 500, ``, `admin APIs disabled`},
+	{"part of the API that is not in this package, but in bridge/promweb: features", "no clients but Prometheus' page", request{path: "/features"}, nil, 404, 500, ``, ``},
+	{"part of the API that is not in this package, but in bridge/promweb: blocks", "the page shows what there is", request{path: "/status/tsdb/blocks"}, nil, 404, 200, ``, `"blocks":`},
+	{"part of the API that is not in this package, but in bridge/promweb: own metrics", "they are at /metrics", request{path: "/status/self_metrics"}, nil, 404, 200, ``, ``},
+	{"part of the API that is not in this package, but in bridge/promweb: pool configuration", "status/config has it", request{path: "/scrape_pools/config"}, nil, 404, 400, ``, ``},
+	{"part of the API that is not in this package, but in bridge/promweb: administration", "nothing is deleted by HTTP", request{path: "/admin/tsdb/snapshot", method: http.MethodPost}, nil, 404, 500, ``, `admin APIs disabled`},
 }
 
 func TestAPI_DifferencesFromPrometheusMatchTheTable(t *testing.T) {

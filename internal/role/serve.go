@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/common/promslog"
 	prompromql "github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/util/notifications"
 
 	"github.com/ferula-io/ferula/internal/api"
 	"github.com/ferula-io/ferula/internal/bridge/remotesend"
@@ -43,6 +44,7 @@ type ServeOptions struct {
 	Rules      rules.Options
 	Write      remotewrite.Options
 	Send       remotesend.Options // Scraper and TypeAndUnitLabels are set by NewServe
+	Peer       PeerAPIOptions
 	Receive    ReceiveOptions
 	Read       remoteread.Options // ExternalLabels is set by NewServe
 	ReadSort   int                // bytes of memory to sort a response of a remote_read endpoint; 0: the client's default
@@ -72,6 +74,7 @@ type Serve struct {
 	shipping *shipping.Shipper // nil: none
 	listener net.Listener
 	grpc     *grpcserver.Server // nil: none
+	notices  *notices
 	process  *process.Process
 	bodies   *reqbody.Reader // of all receivers
 	handler  http.Handler
@@ -96,6 +99,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 		return nil, err
 	}
 	s.process.Add(closingListener(s.listener))
+	s.notices = s.newNotices()
 	external, err := httpserver.ExternalURL(opts.Web.ExternalURL, s.listener.Addr())
 	if err != nil {
 		return nil, fmt.Errorf("external URL %q: %w", httpserver.RedactedURL(opts.Web.ExternalURL), err)
@@ -180,7 +184,9 @@ func (s *Serve) assemble() {
 	if s.own != nil {
 		s.process.AddServer(s.ownServer())
 	}
-	s.process.AddServer(webServer(s.opts.Web, s.listener, s.reg.Instrumented(s.handler), s.opts.Logger), grpcServer(s.grpc))
+	web := webServer(s.opts.Web, s.listener, s.reg.Instrumented(s.handler), s.opts.Logger)
+	web.Stopping = s.notices.stopping
+	s.process.AddServer(web, grpcServer(s.grpc))
 }
 
 // Run serves until ctx is canceled or a component fails, then shuts down in this order:
@@ -191,6 +197,7 @@ func (s *Serve) Run(ctx context.Context) error {
 	begun := time.Now()
 	s.process.Opened = func() {
 		s.process.Ready()
+		s.notices.DeleteNotification(notifications.StartingUp)
 		s.grpc.Ready()
 		s.opts.Logger.Info("Ready", "url", s.opts.Web.Scheme()+"://"+s.listener.Addr().String()+"/", "after", time.Since(begun).Round(time.Millisecond))
 	}

@@ -30,6 +30,7 @@ import (
 type liveConfig struct {
 	serve    *Serve
 	defaults scrape.Defaults // from flags, for settings that the file omits
+	checksum string          // of the files, with automatic reloads; used by watch only
 	signals  chan os.Signal
 	rules    *rules.Prepared // of the first configuration
 
@@ -56,6 +57,13 @@ func newLiveConfig(s *Serve, prefix string) (*liveConfig, error) {
 	l.defaults.Retention = s.opts.Store.DefaultRetention()
 	if s.opts.LogLevel != nil {
 		l.defaults.LogLevel = s.opts.LogLevel.String()
+	}
+	if s.opts.Peer.AutoReload > 0 && s.opts.ConfigFile != "" {
+		sum, err := config.GenerateChecksum(s.opts.ConfigFile)
+		if err != nil {
+			return nil, fmt.Errorf("configuration %s: %w", s.opts.ConfigFile, err)
+		}
+		l.checksum = sum // before the file is read, so that no change is missed
 	}
 	cfg, err := l.load(prefix)
 	if err != nil {
@@ -142,6 +150,7 @@ func (l *liveConfig) done(err error, cfg *config.Config) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lastOK = err == nil
+	l.serve.notices.reloaded(err)
 	if err != nil {
 		l.success.Set(0)
 		return
@@ -294,15 +303,38 @@ func (l *liveConfig) listen() (stop func()) {
 	return func() { signal.Stop(l.signals) }
 }
 
-// watch reloads on SIGHUP until ctx is canceled.
+// watch reloads on SIGHUP and, if it is configured, when the file or one that it names has
+// changed, until ctx is canceled.
 func (l *liveConfig) watch(ctx context.Context) error {
+	var changes <-chan time.Time
+	if interval := l.serve.opts.Peer.AutoReload; interval > 0 && l.serve.opts.ConfigFile != "" {
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		changes = ticker.C
+	}
 	for {
 		select {
 		case <-l.signals:
 			_ = l.reload() // logged by reload
+		case <-changes:
+			l.reloadChanged()
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+// reloadChanged reloads if the configuration file, or one that it names, differs from what
+// was read last. A file that cannot be read is tried again at the next interval.
+func (l *liveConfig) reloadChanged() {
+	sum, err := config.GenerateChecksum(l.serve.opts.ConfigFile)
+	if err != nil {
+		l.serve.opts.Logger.Error("Looking for changes of the configuration failed", "err", err)
+		return
+	}
+	if sum != l.checksum {
+		l.checksum = sum
+		_ = l.reload() // logged by reload
 	}
 }
 

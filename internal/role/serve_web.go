@@ -50,6 +50,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Logger:        s.opts.Logger.With("component", "api"),
 	}).Register(endpoints, prefix+"/api/v1")
 	mux := http.NewServeMux()
+	s.registerPeerAPI(mux, endpoints, prefix, external, origin, guard)
 	mux.Handle(prefix+"/api/", s.profiles.withPprofLabels(endpoints))
 	mux.Handle("GET "+prefix+"/metrics", s.reg.Handler(s.opts.Logger))
 	s.opts.Web.RegisterDebugEndpoints(mux, prefix, &s.process.Readiness)

@@ -50,7 +50,7 @@ func TestServe_ReloadAppliesTheNewConfigurationAndABadFileKeepsTheOldOne(t *test
 		"job named twice":      "- job_name: three\n",
 		"bad relabelling":      "  relabel_configs: [{action: explode}]\n",
 		"unwritable query log": "global: {query_log_file: /nowhere/queries.log}\n",
-		"unlinked service":     "  kubernetes_sd_configs: [{role: pod}]\n",
+		"unlinked service":     "  abacus_sd_configs: [{role: pod}]\n",
 	} {
 		write("three", bad)
 		status, body := s.post("/-/reload", "", "")
@@ -114,7 +114,7 @@ func TestServe_InvalidConfigurationIsRefusedAtStart(t *testing.T) {
 	dir := t.TempDir()
 	for text, want := range map[string]string{
 		"global: {scrape_interval: 1m}\nnonsense: 1\n":                                   "line 2: field nonsense not found",
-		"scrape_configs:\n- job_name: a\n  ec2_sd_configs: [{region: x}]\n":              "supported are static_configs, file_sd_configs, http_sd_configs and dns_sd_configs",
+		"scrape_configs:\n- job_name: a\n  abacus_sd_configs: [{region: x}]\n":           "field abacus_sd_configs not found",
 		"scrape_configs:\n- job_name: a\n  scrape_timeout: 9m\n":                         "scrape timeout greater than scrape interval",
 		"scrape_config_files: [more.yml]\n":                                              "more.yml",
 		"scrape_configs:\n- job_name: a\n  relabel_configs: [{regex: '('}]\n":            "missing closing )",
@@ -156,7 +156,7 @@ otlp: {promote_resource_attributes: [a]}
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
-	if got := log.String(); strings.Count(got, "tracing, otlp") != 1 {
+	if got := log.String(); strings.Count(got, "sections=tracing") != 1 {
 		t.Fatalf("want one log line with the sections, got %s", got)
 	}
 }

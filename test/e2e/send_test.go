@@ -259,7 +259,7 @@ func TestPeerPrometheus_ReceivesRemoteWrite(t *testing.T) {
 			startPeer(t, "http://"+address+"/-/ready", path, "--config.file="+config, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+address,
 				"--web.enable-remote-write-receiver", "--enable-feature=exemplar-storage,metadata-wal-records")
 			peer := &server{t: t, base: "http://" + address}
-			target := exposition(t, "# HELP pressure Pressure of the pipe.\n# TYPE pressure gauge\n# UNIT pressure\npressure 3\n# EOF\n")
+			target := exposition(t, "# HELP pressure Pressure of the pipe.\n# TYPE pressure gauge\npressure 3\n# EOF\n")
 			file := sendingTo(t, peer.base, "protobuf_message: "+message+`
 scrape_configs: [{job_name: pipe, scrape_interval: 200ms, scrape_timeout: 200ms, static_configs: [{targets: ['`+target+`']}]}]`)
 			sender := startServe(t, func(o *role.ServeOptions) {

@@ -4,7 +4,6 @@ package peerflags
 const (
 	noAgent   = "there is no Agent mode: ferula serve always stores samples in a TSDB"
 	noStarts  = "start timestamps are not stored"
-	noOTLP    = "there is no OTLP receiver"
 	noConsole = "there are no console templates"
 	always    = "always enabled"
 )
@@ -15,8 +14,8 @@ func Serve() Table {
 		Command: "serve", Peer: "prometheus", Version: "3.15.0",
 		Rows: rows(logRows("`runtime.log_level` of the configuration file overrides it, as in Prometheus", ""), serveWebRows(), serveStorageRows(), serveAgentRows(), serveRuleRows(), []Row{
 			honoured("config.file", "without it the server scrapes itself; Prometheus reads `prometheus.yml`"),
-			refused("config.auto-reload", Switch, "the configuration is reloaded by SIGHUP and, with --web.enable-lifecycle, by /-/reload"),
-			inert("config.auto-reload-interval", Duration, "the configuration is not reloaded automatically"),
+			honoured("config.auto-reload", ""),
+			honoured("config.auto-reload-interval", ""),
 			honoured("auto-gomaxprocs", "by Go's runtime, which also follows later changes of the quota"),
 			honoured("auto-gomemlimit", ""),
 			honoured("auto-gomemlimit.ratio", ""),
@@ -42,20 +41,20 @@ func serveWebRows() []Row {
 		honoured("web.config.file", "TLS and basic authentication"),
 		honoured("web.read-timeout", ""),
 		honoured("web.max-connections", ""),
-		inert("web.max-notifications-subscribers", Number, "there are no notifications"),
+		honoured("web.max-notifications-subscribers", ""),
 		honoured("web.external-url", ""),
 		honoured("web.route-prefix", ""),
 		inert("web.user-assets", Text, "there is no /user"),
 		honoured("web.enable-lifecycle", ""),
-		refused("web.enable-admin-api", Switch, "there is no admin API"),
+		honoured("web.enable-admin-api", ""),
 		honoured("web.enable-remote-write-receiver", "**on by default**; `--no-web.enable-remote-write-receiver` turns the receiver off"),
 		honoured("web.remote-write-receiver.accepted-protobuf-messages", ""),
-		refused("web.enable-otlp-receiver", Switch, noOTLP),
+		honoured("web.enable-otlp-receiver", "off by default, as in Prometheus"),
 		inert("web.console.templates", Text, noConsole),
 		inert("web.console.libraries", Text, noConsole),
 		inert("web.page-title", Text, "the page has a title of its own"),
 		honoured("web.cors.origin", ""),
-		inert("web.search.max-limit", Number, "there is no search API"),
+		honoured("web.search.max-limit", ""),
 	}
 }
 
@@ -115,7 +114,7 @@ func serveRuleRows() []Row {
 // warning, as in Prometheus.
 func serveFeatures() []Row {
 	return rows([]Row{
-		refused("auto-reload-config", Switch, "the configuration is reloaded by SIGHUP and, with --web.enable-lifecycle, by /-/reload"),
+		honoured("auto-reload-config", "as `--config.auto-reload`"),
 		honoured("concurrent-rule-eval", ""),
 		refused("created-timestamp-zero-ingestion", Switch, noStarts),
 		honoured("delayed-compaction", ""),
@@ -129,15 +128,15 @@ func serveFeatures() []Row {
 		inert("old-ui", Switch, "there is one page only"),
 		honoured("ooo-native-histograms", always),
 		honoured("openmetrics2", ""),
-		inert("otlp-deltatocumulative", Switch, noOTLP),
-		inert("otlp-native-delta-ingestion", Switch, noOTLP),
+		honoured("otlp-deltatocumulative", ""),
+		honoured("otlp-native-delta-ingestion", ""),
 		honoured("promql-binop-fill-modifiers", ""),
 		honoured("promql-delayed-name-removal", ""),
 		honoured("promql-duration-expr", always),
 		honoured("promql-experimental-functions", ""),
 		honoured("promql-extended-range-selectors", ""),
 		honoured("promql-per-step-stats", ""),
-		refused("search-api", Switch, "there is no search API"),
+		honoured("search-api", ""),
 		refused("st-storage", Switch, noStarts),
 		refused("st-synthesis", Switch, noStarts),
 		honoured("type-and-unit-labels", ""),

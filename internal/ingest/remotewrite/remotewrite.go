@@ -79,6 +79,7 @@ type handler struct {
 	logger   *slog.Logger
 	slots    chan struct{}
 	decoding *semaphore.Weighted
+	fixed    int64 // decoded size of a request in bytes; 0: it is estimated
 }
 
 // Validate returns all errors of the options.
@@ -137,7 +138,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return // the client has disconnected, nothing was written
 	}
 	defer func() { <-h.slots }()
-	cost, err := costOf(body.Bytes(), r.Header, h.opts.DecodedMax)
+	cost, err := codec.Cost{Bytes: h.fixed}, error(nil)
+	if h.fixed == 0 {
+		cost, err = costOf(body.Bytes(), r.Header, h.opts.DecodedMax)
+	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

@@ -7,19 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
-	"strings"
 
 	commonconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/util/logging"
 	"go.yaml.in/yaml/v2"
-
-	// The supported service discoveries besides static_configs, which is part of package
-	// discovery. Each registers the name of its section on import.
-	_ "github.com/prometheus/prometheus/discovery/dns"
-	_ "github.com/prometheus/prometheus/discovery/file"
-	_ "github.com/prometheus/prometheus/discovery/http"
 )
 
 // Defaults are the values of flags for settings that a configuration omits.
@@ -81,11 +75,17 @@ func Load(path string, defaults Defaults, logger *slog.Logger) (*config.Config, 
 
 func parse(content string, defaults Defaults, logger *slog.Logger) (*config.Config, error) {
 	cfg, err := defaults.load(content, logger)
-	if err != nil && strings.Contains(err.Error(), "_sd_configs not found") {
-		return nil, fmt.Errorf("%w (supported are static_configs, file_sd_configs, http_sd_configs and dns_sd_configs)", err)
+	if err == nil {
+		return cfg, nil
 	}
-	return cfg, err
+	if m := unknownDiscovery.FindStringSubmatch(err.Error()); m != nil && slices.Contains(cloudSections, m[1]) {
+		return nil, fmt.Errorf("%w (%s needs a program that is built with -tags clouds, as the released one is)", err, m[1])
+	}
+	return nil, err
 }
+
+// unknownDiscovery is the error for the section of a discovery that is not linked.
+var unknownDiscovery = regexp.MustCompile(`field (\w+_sd_configs) not found`)
 
 // Resolve returns the configuration with the contents of scrape_config_files, so that it
 // is the same when it is applied again.
@@ -160,6 +160,5 @@ func UnsupportedSections(cfg *config.Config) []string {
 		}
 	}
 	add("tracing", cfg.TracingConfig.Endpoint != "")
-	add("otlp", !reflect.DeepEqual(cfg.OTLPConfig, config.DefaultOTLPConfig))
 	return names
 }

@@ -217,9 +217,9 @@ func TestScraper_FailedConfigKeepsTheOld(t *testing.T) {
 func TestLoad_ErrorNamesFileAndLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"nonsense: 1": "line 1: field nonsense not found",
-		"scrape_configs: [{job_name: a}, {job_name: a}]":        "multiple scrape configs",
-		"scrape_configs: [{job_name: a, ec2_sd_configs: [{}]}]": "static_configs, file_sd_configs, http_sd_configs and dns_sd_configs",
-		"scrape_config_files: [\"more/*.yml\"]":                 "broken.yml",
+		"scrape_configs: [{job_name: a}, {job_name: a}]":           "multiple scrape configs",
+		"scrape_configs: [{job_name: a, abacus_sd_configs: [{}]}]": "line 1: field abacus_sd_configs not found",
+		"scrape_config_files: [\"more/*.yml\"]":                    "broken.yml",
 	} {
 		dir := t.TempDir()
 		if err := os.Mkdir(filepath.Join(dir, "more"), 0o700); err != nil {
@@ -258,7 +258,7 @@ func TestUnsupportedSections_ListsUnsupportedSections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(UnsupportedSections(cfg), " "); got != "tracing otlp" {
+	if got := strings.Join(UnsupportedSections(cfg), " "); got != "tracing" {
 		t.Error(got)
 	}
 	if cfg, err = parse("global: {}", Defaults{}, slog.New(slog.DiscardHandler)); err != nil || len(UnsupportedSections(cfg)) != 0 {

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/exporter-toolkit/web"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/ferula-io/ferula/internal/bridge/remotesend"
+	"github.com/ferula-io/ferula/internal/ingest/scrape"
+)
+
+// checkCommand checks files without a server. Its exit codes are promtool's: 1 for a file
+// with an error, 3 for findings of --lint-fatal.
+type checkCommand struct {
+	Config    checkConfigCommand    `cmd:"" help:"Check configuration files of ferula serve, and the files that they name."`
+	Rules     checkRulesCommand     `cmd:"" help:"Check rule files."`
+	WebConfig checkWebConfigCommand `cmd:"" name:"web-config" help:"Check files of --web.config.file."`
+}
+
+// exitLint is the exit code for findings that --lint-fatal makes fatal.
+const exitLint = 3
+
+// lintFlags are the flags about rules that are valid but questionable.
+type lintFlags struct {
+	Lint  string `name:"lint" enum:"all,duplicate-rules,none" default:"duplicate-rules" help:"What to report besides errors (${enum})."`
+	Fatal bool   `name:"lint-fatal" help:"Exit with 3 if there is something to report."`
+}
+
+type checkConfigCommand struct {
+	Files      []string  `arg:"" name:"file" help:"Configuration files."`
+	SyntaxOnly bool      `name:"syntax-only" help:"Check the files themselves only, not those that they name."`
+	Lint       lintFlags `embed:""`
+}
+
+type checkRulesCommand struct {
+	Files []string  `arg:"" name:"file" help:"Rule files."`
+	Lint  lintFlags `embed:""`
+}
+
+type checkWebConfigCommand struct {
+	Files []string `arg:"" name:"file" help:"Files of --web.config.file."`
+}
+
+// checked is the error of a command some of whose files have errors. They are written to
+// standard error before.
+type checked struct {
+	code int
+	what string
+}
+
+func (c checked) Error() string { return c.what }
+
+// ExitCode implements kong.ExitCoder.
+func (c checked) ExitCode() int { return c.code }
+
+// checker writes what it finds and remembers the worst of it.
+type checker struct {
+	out, errs io.Writer
+	failed    int
+	findings  int
+}
+
+func newChecker() *checker { return &checker{out: os.Stdout, errs: os.Stderr} }
+
+func (c *checker) report(file, summary string, errs ...error) {
+	fmt.Fprintln(c.out, "Checking", file)
+	if err := errors.Join(errs...); err != nil {
+		c.failed++
+		fmt.Fprintf(c.errs, "  FAILED: %v\n\n", err)
+		return
+	}
+	fmt.Fprintf(c.out, "  SUCCESS: %s\n\n", summary)
+}
+
+func (c *checker) result(fatal bool) error {
+	switch {
+	case c.failed > 0:
+		return checked{exitFailure, fmt.Sprintf("%d files have errors", c.failed)}
+	case c.findings > 0 && fatal:
+		return checked{exitLint, fmt.Sprintf("%d duplicate rules", c.findings)}
+	}
+	return nil
+}
+
+// Run is called by kong.
+func (cmd *checkConfigCommand) Run() error {
+	c := newChecker()
+	for _, file := range cmd.Files {
+		rules, err := checkConfig(file, cmd.SyntaxOnly)
+		c.report(file, fmt.Sprintf("valid configuration, %d rule files", len(rules)), err)
+		for _, name := range rules {
+			c.rules(name, cmd.Lint)
+		}
+	}
+	return c.result(cmd.Lint.Fatal)
+}
+
+// checkConfig checks a configuration and the files that it names, and returns its rule
+// files.
+func checkConfig(file string, syntaxOnly bool) (rules []string, err error) {
+	cfg, err := scrape.Load(file, scrape.Defaults{}, slog.New(slog.DiscardHandler))
+	if err != nil || syntaxOnly {
+		return nil, err
+	}
+	var errs []error
+	resolved, err := scrape.Resolve(cfg)
+	if err == nil {
+		err = scrape.CheckChanged(&config.Config{}, resolved)
+	}
+	errs = append(errs, err, remotesend.Check(cfg))
+	for _, pattern := range cfg.RuleFiles {
+		names, err := filepath.Glob(pattern)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("rule_files %q: %w", pattern, err))
+		}
+		if len(names) == 0 && pattern == filepath.Clean(pattern) && !hasWildcard(pattern) {
+			errs = append(errs, fmt.Errorf("rule_files: %q does not exist", pattern))
+		}
+		rules = append(rules, names...)
+	}
+	return rules, errors.Join(errs...)
+}
+
+func hasWildcard(pattern string) bool {
+	for _, r := range pattern {
+		if r == '*' || r == '?' || r == '[' {
+			return true
+		}
+	}
+	return false
+}
+
+// Run is called by kong.
+func (cmd *checkRulesCommand) Run() error {
+	c := newChecker()
+	for _, file := range cmd.Files {
+		c.rules(file, cmd.Lint)
+	}
+	return c.result(cmd.Lint.Fatal)
+}
+
+// rules checks a rule file.
+func (c *checker) rules(file string, lint lintFlags) {
+	groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+	n := 0
+	if groups != nil {
+		for _, g := range groups.Groups {
+			n += len(g.Rules)
+		}
+	}
+	c.report(file, fmt.Sprintf("%d rules found", n), errs...)
+	if len(errs) > 0 || lint.Lint == "none" {
+		return
+	}
+	for _, name := range duplicateRules(groups) {
+		c.findings++
+		fmt.Fprintf(c.out, "  duplicate rule: %s\n", name)
+	}
+}
+
+// duplicateRules returns the rules that write the same series as one before.
+func duplicateRules(groups *rulefmt.RuleGroups) (names []string) {
+	seen := map[string]bool{}
+	for _, g := range groups.Groups {
+		for _, rule := range g.Rules {
+			name := rule.Record
+			if name == "" {
+				name = rule.Alert
+			}
+			key := name + labels.FromMap(rule.Labels).String()
+			if seen[key] {
+				names = append(names, key)
+			}
+			seen[key] = true
+		}
+	}
+	return names
+}
+
+// Run is called by kong.
+func (cmd *checkWebConfigCommand) Run() error {
+	c := newChecker()
+	for _, file := range cmd.Files {
+		c.report(file, "valid web configuration", web.Validate(file))
+	}
+	return c.result(false)
+}

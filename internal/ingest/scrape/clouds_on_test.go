@@ -1,0 +1,5 @@
+//go:build clouds
+
+package scrape
+
+const cloudsLinked = true

@@ -1,0 +1,65 @@
+package scrape
+
+import (
+	"go/parser"
+	"go/token"
+	"log/slog"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// discoveryImports returns the packages of Prometheus' discoveries that files import.
+func discoveryImports(t *testing.T, files ...string) (paths []string) {
+	t.Helper()
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range file.Imports {
+			if path := strings.Trim(spec.Path.Value, `"`); strings.HasPrefix(path, "github.com/prometheus/prometheus/discovery/") {
+				paths = append(paths, path)
+			}
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+func TestDiscoveries_AreThoseOfPrometheus(t *testing.T) {
+	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/prometheus/prometheus/discovery").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := discoveryImports(t, filepath.Join(strings.TrimSpace(string(dir)), "install", "install.go"))
+	if got := discoveryImports(t, "discoveries.go", "discoveries_clouds.go"); len(want) == 0 || !slices.Equal(got, want) {
+		t.Errorf("linked are\n%s\nPrometheus has\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// Each section is either accepted, or its error names the build tag.
+func TestDiscoveries_SectionsOfCloudsNameTheBuildTag(t *testing.T) {
+	for _, section := range cloudSections {
+		_, err := parse("scrape_configs: [{job_name: a, "+section+": []}]", Defaults{}, slog.New(slog.DiscardHandler))
+		if withClouds := err == nil; withClouds != cloudsLinked {
+			t.Errorf("%s: %v", section, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), section+" needs a program that is built with -tags clouds") {
+			t.Errorf("%s: %v", section, err)
+		}
+	}
+}
+
+func TestDiscoveries_EveryBuildHasThese(t *testing.T) {
+	for _, name := range []string{
+		"consul", "digitalocean", "dns", "docker", "dockerswarm", "eureka", "file", "hetzner", "http", "kubernetes", "kuma", "linode", "marathon",
+		"nerve", "nomad", "openstack", "ovhcloud", "puppetdb", "scaleway", "serverset", "stackit", "triton", "uyuni", "vultr",
+	} {
+		if _, err := parse("scrape_configs: [{job_name: a, "+name+"_sd_configs: []}]\nalerting: {alertmanagers: [{"+name+"_sd_configs: []}]}", Defaults{}, slog.New(slog.DiscardHandler)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

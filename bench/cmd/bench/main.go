@@ -26,6 +26,7 @@ import (
 	"github.com/ferula-io/ferula/bench/areas/remoteread"
 	"github.com/ferula-io/ferula/bench/areas/sidecar"
 	"github.com/ferula-io/ferula/bench/areas/stack"
+	"github.com/ferula-io/ferula/bench/areas/store"
 	"github.com/ferula-io/ferula/bench/areas/storeapi"
 	"github.com/ferula-io/ferula/bench/goal"
 	"github.com/ferula-io/ferula/bench/peer"
@@ -34,7 +35,7 @@ import (
 
 // areas are run in this order.
 func areas() []area.Area {
-	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, engine.Area, read.Area, remoteread.Area, sidecar.Area, stack.Area, profiles.Area, storeapi.Area}
+	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, engine.Area, read.Area, remoteread.Area, sidecar.Area, stack.Area, profiles.Area, storeapi.Area, store.Area}
 }
 
 type options struct {

@@ -61,6 +61,11 @@ var spec = blocks.Spec{
 	StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 1,
 }
 
+// smallSpec is the block that is served 10,000 times.
+var smallSpec = blocks.Spec{
+	Metric: "bench_metric", Values: blocks.Floats15, Series: 100, Samples: 480, StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 1,
+}
+
 // side is one of the two gateways. server is nil while none runs.
 type side struct {
 	name    string
@@ -106,7 +111,11 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 			return nil, err
 		}
 	}
-	if err := makeBucket(from, large, many); err != nil {
+	small, err := blocks.Ensure(ctx, env.Cache, smallSpec)
+	if err != nil {
+		return nil, err
+	}
+	if err := makeBucket(small, large, many); err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(large) // the next run makes it again
@@ -273,7 +282,9 @@ func (b *bench) series(ctx context.Context, round int, bucket string) error {
 	if found[0] != found[1] {
 		return fmt.Errorf("%s: %w: %d series and %d chunks, %d and %d", what, area.ErrUnequal, found[0].series, found[0].chunks, found[1].series, found[1].chunks)
 	}
-	b.env.Logf("round %d: CPU %v and %v s cold", round, b.out.Recorder.Best("Thanos", coldCPU), b.out.Recorder.Best("ferula", coldCPU))
+	for _, kind := range []string{coldCPU, warmCPU, peakAnon, coldReqs, coldBytes} {
+		b.env.Logf("round %d: %s: %v and %v", round, kind, b.out.Recorder.Best("Thanos", kind), b.out.Recorder.Best("ferula", kind))
+	}
 	return nil
 }
 
@@ -375,6 +386,6 @@ func (b *bench) conclude() {
 	out.Notes = append(out.Notes,
 		fmt.Sprintf("%d series x %d h of 15-digit floats every 15 s in four blocks of 2 h in a folder. Cold: the first request of a new process with an empty data folder. Warm: the mean of the nine after it.", series, hours),
 		"Requests and bytes are those from the start of the process to the end of the first request, from the metrics thanos_objstore_bucket_* of both.",
-		"10,000 blocks are links to the files of one, with a meta.json each; the data folder is that of an earlier start.",
+		"10,000 blocks of 100 series are links to the files of one, with a meta.json each; the data folder is that of an earlier start.",
 	)
 }

@@ -180,7 +180,7 @@ func makeBlock(from, to string, text []byte, id string, number int) error {
 	}
 	meta["ulid"] = id
 	meta["compaction"] = map[string]any{"level": 1, "sources": []string{id}}
-	external := map[string]string{"cluster": "bench", "replica": "a"}
+	external := map[string]string{"prometheus": "bench", "replica": "a"} // no series has these
 	if number > 0 {
 		external["number"] = strconv.Itoa(number % 100)
 	}
@@ -342,8 +342,9 @@ func (s *side) fetched(ctx context.Context) (f fetched, err error) {
 	lines := bufio.NewScanner(bytes.NewReader(page))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		name, value, ok := strings.Cut(lines.Text(), " ")
-		if !ok || !strings.HasPrefix(name, "thanos_objstore_bucket_operation") {
+		at := strings.LastIndexByte(lines.Text(), ' ') // the name of the bucket has a space
+		name, value := lines.Text()[:max(at, 0)], lines.Text()[at+1:]
+		if !strings.HasPrefix(name, "thanos_objstore_bucket_operation") {
 			continue
 		}
 		v, err := strconv.ParseFloat(value, 64)

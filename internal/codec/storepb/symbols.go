@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"unsafe"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -254,6 +255,11 @@ type SymbolReader struct {
 
 // Begin begins a message.
 func (r *SymbolReader) Begin() { r.before, r.starts = nil, append(r.starts[:0], 0) }
+
+// Bytes returns the memory of the table.
+func (r *SymbolReader) Bytes() int64 {
+	return int64(cap(r.pairs)) + int64(unsafe.Sizeof(int(0)))*int64(cap(r.ends)+cap(r.starts)+cap(r.spare))
+}
 
 // Next cuts the first series off a batch and adds the symbols before it to the table.
 // series is nil at the end.

@@ -40,6 +40,7 @@ type collected struct {
 	budget   *budget        // that granted bytes from
 	granted  int64
 	unspent  int64 // granted and not used yet
+	buffers  int64 // bytes of unread messages and symbols, part of granted until the stream ends
 	view     *view
 	warnings annotations.Annotations
 }
@@ -104,7 +105,7 @@ func (k *collected) release() {
 	}
 	k.lent, k.data, k.read, k.series = nil, nil, nil, nil
 	k.budget.release(k.granted)
-	k.granted, k.unspent = 0, 0
+	k.granted, k.unspent, k.buffers = 0, 0, 0
 }
 
 // add adds a series, or appends its chunks to the last one if the labels are equal.
@@ -160,6 +161,9 @@ func collect(ctx context.Context, q *Query, all *fanoutStreams, v *view) (*colle
 		whole.warnings.Merge(all.streams[i].Warnings())
 		whole.lent, whole.granted = append(whole.lent, k.lent...), whole.granted+k.granted
 	}
+	if len(whole.warnings) > 0 {
+		q.f.endpoints.metrics.partial.With(selections).Inc()
+	}
 	if err := whole.unite(ctx, q, parts); err != nil {
 		whole.release()
 		return nil, err
@@ -172,6 +176,8 @@ func (k *collected) drain(q *Query, g *deadlineStream) (err error) {
 	defer recovered(&err, q.f.endpoints.opts.Logger, g.store.address)
 	for n := 0; g.Next(); n++ {
 		added, size := k.add(g.Labels(), g.Chunks())
+		now := g.bufferedBytes()
+		k.unspent, k.buffers = k.unspent-(now-k.buffers), now
 		if err := q.spend(g, k, added, size); err != nil {
 			return fmt.Errorf("store %s: %w", g.store.address, err)
 		}
@@ -182,11 +188,21 @@ func (k *collected) drain(q *Query, g *deadlineStream) (err error) {
 	if err := g.Err(); err != nil {
 		return err
 	}
+	k.returnUnspent()
 	if g.unsorted {
 		k.sort()
 	}
 	k.labels, k.data, k.chunks = nil, nil, nil // the rest of the slabs is not used
 	return nil
+}
+
+// returnUnspent returns what was granted and is not used, the buffers of the stream included.
+func (k *collected) returnUnspent() {
+	if k.unspent += k.buffers; k.unspent > 0 {
+		k.budget.release(k.unspent)
+		k.granted -= k.unspent
+	}
+	k.unspent, k.buffers = 0, 0
 }
 
 // recovered converts a panic to an error that names the store, and logs the stack.
@@ -199,7 +215,7 @@ func recovered(err *error, logger *slog.Logger, address string) {
 
 var errPanicked = errors.New("internal error: panic while reading it")
 
-// mergeExemplars merges the sorted series of all parts. It drops the encoded labels, which are not
+// unite merges the sorted series of all parts. It drops the encoded labels, which are not
 // needed afterwards.
 func (k *collected) unite(ctx context.Context, q *Query, parts []*collected) error {
 	builder := labels.NewScratchBuilder(16)

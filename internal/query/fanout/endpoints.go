@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"maps"
 	"math"
 	"net"
 	"slices"
@@ -71,8 +69,11 @@ type EndpointsOptions struct {
 	Dial     func(address string, group bool) (Client, error)
 	Resolver dnslookup.Resolver // nil: net.DefaultResolver
 	Logger   *slog.Logger
-	Metrics  *metrics.Set     // may be nil
-	Now      func() time.Time // nil: time.Now
+	Metrics  *metrics.Set // may be nil
+	// ConnectionLabels are the labels of thanos_store_nodes_grpc_connections, of
+	// external_labels and store_type; nil: both.
+	ConnectionLabels []string
+	Now              func() time.Time // nil: time.Now
 }
 
 func (o EndpointsOptions) withDefaults() EndpointsOptions {
@@ -93,6 +94,9 @@ func (o EndpointsOptions) withDefaults() EndpointsOptions {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.ConnectionLabels == nil {
+		o.ConnectionLabels = []string{"external_labels", "store_type"}
+	}
 	return o
 }
 
@@ -102,6 +106,7 @@ const endpointsMax = 10_000
 // Endpoints is the set of stores, updated by Run.
 type Endpoints struct {
 	opts    EndpointsOptions
+	metrics *instruments
 	current atomic.Pointer[[]*store] // by address
 
 	mu       sync.Mutex // guards the fields below: one update at a time
@@ -116,7 +121,7 @@ type Endpoints struct {
 
 // NewEndpoints returns an empty set.
 func NewEndpoints(opts EndpointsOptions) *Endpoints {
-	e := &Endpoints{opts: opts.withDefaults(), resolved: map[string][]string{}, gone: map[string]gone{}, empty: map[string]absent{}}
+	e := &Endpoints{opts: opts.withDefaults(), metrics: newInstruments(opts.Metrics), resolved: map[string][]string{}, gone: map[string]gone{}, empty: map[string]absent{}}
 	e.absent.Store(&[]absent{})
 	e.current.Store(&[]*store{})
 	if opts.Metrics != nil {
@@ -274,6 +279,12 @@ func (e *Endpoints) lookup(ctx context.Context) []Address {
 				ctx, cancel := context.WithTimeout(ctx, e.opts.InfoTimeout)
 				defer cancel()
 				found[i], failed[i] = dnslookup.Lookup(ctx, e.opts.Resolver, a.Name)
+				if strings.Contains(a.Name, "+") {
+					e.metrics.lookups.Inc()
+				}
+				if failed[i] != nil {
+					e.metrics.lookupsFailed.Inc()
+				}
 			})
 		}
 	}
@@ -341,10 +352,17 @@ func (e *Endpoints) replace(addresses []Address) {
 			e.opts.Logger.Error("Endpoint is invalid", "endpoint", a.Name, "err", err)
 			continue
 		}
-		next = append(next, &store{address: a.Name, strict: a.Strict, client: client})
+		next = append(next, &store{address: a.Name, strict: a.Strict, client: client, metrics: e.metrics.of(a.Name)})
 	}
 	e.current.Store(&next)
+	kept := map[string]bool{}
+	for _, s := range next {
+		kept[s.address] = true
+	}
 	for _, s := range old {
+		if !kept[s.address] {
+			e.metrics.remove(s.address)
+		}
 		if err := s.remove(); err != nil {
 			e.opts.Logger.Warn("Closing a connection failed", "store", s.address, "err", err)
 		}
@@ -412,24 +430,4 @@ func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen
 		return nil, fmt.Errorf("%w: %w", storeapi.ErrUnavailable, errors.Join(c.missing...))
 	}
 	return c, nil
-}
-
-// writeMetrics counts stores by component and state at the time of the scrape.
-func (e *Endpoints) writeMetrics(w io.Writer) {
-	labelText := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
-	counts := map[string]int{} // by labels
-	for _, s := range *e.current.Load() {
-		st := s.status()
-		component := labelText.Replace(strings.ToValidUTF8(st.Component, "\ufffd")) // a store may send any text
-		counts[fmt.Sprintf(`component="%s",up="%t"`, component, st.LastError == nil)]++
-	}
-	if len(counts) == 0 {
-		return
-	}
-	const name = "ferula_query_stores"
-	page := fmt.Appendf(nil, "# HELP %s Number of stores by component and state.\n# TYPE %s gauge\n", name, name)
-	for _, set := range slices.Sorted(maps.Keys(counts)) {
-		page = fmt.Appendf(page, "%s{%s} %d\n", name, set, counts[set])
-	}
-	_, _ = w.Write(page) // the scraper notices the failure
 }

@@ -30,6 +30,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // Errors of a query.
@@ -95,7 +96,16 @@ type Fanout struct {
 // New returns a Fanout.
 func New(endpoints *Endpoints, opts Options) *Fanout {
 	opts = opts.withDefaults()
-	return &Fanout{endpoints: endpoints, opts: opts, budget: budget{max: opts.TotalBytesMax, wait: opts.TotalWait, flag: opts.Flags.Of("TotalBytesMax")}}
+	f := &Fanout{endpoints: endpoints, opts: opts, budget: budget{
+		max: opts.TotalBytesMax, wait: opts.TotalWait, flag: opts.Flags.Of("TotalBytesMax"), waits: endpoints.metrics.waits, refused: endpoints.metrics.refused,
+	}}
+	if set := endpoints.opts.Metrics; set != nil {
+		set.Describe("ferula_query_chunk_bytes", "Bytes that all queries hold of responses of stores.", "")
+		set.Describe("ferula_query_chunk_bytes_max", "Limit of ferula_query_chunk_bytes; 0: none.", "")
+		set.NewGauge("ferula_query_chunk_bytes", func() float64 { return float64(f.budget.held()) })
+		set.NewGauge("ferula_query_chunk_bytes_max", func() float64 { return float64(opts.TotalBytesMax) })
+	}
+	return f
 }
 
 // Request configures one query.
@@ -168,6 +178,8 @@ type budget struct {
 	wait time.Duration
 	flag string // that raises max, for errors
 
+	waits, refused *metrics.Counter
+
 	mu    sync.Mutex
 	used  int64
 	freed chan struct{} // closed when memory is released; nil: no waiter
@@ -193,15 +205,24 @@ func (b *budget) take(ctx context.Context, n int64) error {
 			timer := time.NewTimer(b.wait)
 			defer timer.Stop()
 			late = timer.C
+			b.waits.Inc()
 		}
 		select {
 		case <-freed:
 		case <-late:
+			b.refused.Inc()
 			return fmt.Errorf("%w: all queries together use %d bytes of chunks and labels, and none were released within %s%s", ErrLimit, b.max, b.wait, b.flag)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// held returns the bytes in use.
+func (b *budget) held() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used
 }
 
 func (b *budget) release(n int64) {

@@ -51,6 +51,7 @@ type fakeStore struct {
 	err     error // after the series
 	warning string
 	stall   bool  // instead of the end
+	buffers int64 // reported by streams
 	openErr error // of lists
 	// onOpen and onNext are called in Series and Next, if set; left is how many series
 	// are still to come.
@@ -161,6 +162,7 @@ func (s *fakeStream) Next() bool {
 	return true
 }
 
+func (s *fakeStream) BufferedBytes() int64             { return s.f.buffers }
 func (s *fakeStream) Labels() []byte                   { return s.labels }
 func (s *fakeStream) Chunks() []series.Chunk           { return s.chunks }
 func (s *fakeStream) AggrChunks() []storeapi.AggrChunk { return s.aggr }

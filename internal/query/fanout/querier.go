@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
+	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
@@ -73,13 +74,20 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 }
 
 // selection waits for a slot and reads all series.
-func (q *Query) selection(ctx context.Context, sr storeapi.SeriesRequest, v *view) (*collected, error) {
+func (q *Query) selection(ctx context.Context, sr storeapi.SeriesRequest, v *view) (k *collected, err error) {
 	select {
 	case q.gate <- struct{}{}:
 		defer func() { <-q.gate }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	ctx, span := startSpan(ctx, "select", attribute.String("matchers", fmt.Sprint(sr.Matchers)), attribute.Int64("mint", sr.MinMS), attribute.Int64("maxt", sr.MaxMS))
+	defer func() {
+		if k != nil {
+			span.SetAttributes(attribute.Int("series", len(k.series)), attribute.Int("warnings", len(k.warnings)))
+		}
+		endSpan(span, err)
+	}()
 	sr.BytesMax = max(1, q.f.opts.BytesMax-q.bytes.Load())
 	all, err := q.f.fan(ctx, q.r, sr)
 	if err != nil {
@@ -244,8 +252,9 @@ func each(ctx context.Context, f *Fanout, r Request, c *chosen, call func(ctx co
 	for i, s := range c.stores {
 		wg.Go(func() {
 			var one []error
-			warnings, err := callOne(ctx, f, i, call)
+			warnings, err := callOne(ctx, f, s.address, i, call)
 			if err != nil {
+				f.endpoints.metrics.failure(s.address, err)
 				if ctx.Err() != nil {
 					pending[i] = s.address
 				}
@@ -271,17 +280,23 @@ func each(ctx context.Context, f *Fanout, r Request, c *chosen, call func(ctx co
 		}
 		return nil, err
 	}
-	return append(c.missing, slices.Concat(warned...)...), nil
+	all := append(c.missing, slices.Concat(warned...)...)
+	if len(all) > 0 {
+		f.endpoints.metrics.partial.With(listings).Inc()
+	}
+	return all, nil
 }
 
 // callOne calls one store, with the response timeout.
-func callOne(ctx context.Context, f *Fanout, i int, call func(ctx context.Context, i int) ([]string, error)) ([]string, error) {
+func callOne(ctx context.Context, f *Fanout, address string, i int, call func(ctx context.Context, i int) ([]string, error)) ([]string, error) {
 	if f.opts.ResponseTimeout > 0 {
 		var done context.CancelFunc
 		ctx, done = context.WithTimeoutCause(ctx, f.opts.ResponseTimeout, ErrStalled)
 		defer done()
 	}
+	ctx, span := startSpan(ctx, "store", attribute.String("store", address))
 	warnings, err := call(ctx, i)
+	defer func() { endSpan(span, err) }()
 	if err != nil && errors.Is(context.Cause(ctx), ErrStalled) {
 		err = fmt.Errorf("it %w: %s", ErrStalled, f.opts.ResponseTimeout)
 	}

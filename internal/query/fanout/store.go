@@ -16,6 +16,7 @@ type store struct {
 	address string
 	strict  bool // queried even while it is down
 	client  Client
+	metrics storeInstruments
 
 	mu        sync.Mutex
 	info      *storeapi.Info // last Info; nil: never received

@@ -11,12 +11,15 @@ import (
 
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/storepb"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // packedEncoding is the encoding of a downsampled chunk within the merge: all requested
@@ -45,6 +48,9 @@ type deadlineStream struct {
 	abort   bool
 	strip   []string // labels to remove, which the store cannot remove
 	flags   hint.Flags
+	metrics *instruments
+	traffic traffic
+	span    trace.Span // of the store; ended by close
 
 	cancel  context.CancelCauseFunc
 	ctx     context.Context
@@ -57,7 +63,7 @@ type deadlineStream struct {
 	chunks   []series.Chunk
 	all      []series.Chunk  // raw chunks, if there are also downsampled ones
 	packed   []byte          // their data
-	span     []storepb.Chunk // of the chunk being packed
+	packing  []storepb.Chunk // aggregates of the chunk being packed
 	unsorted bool
 	err      error
 	warning  error
@@ -71,7 +77,10 @@ func (g *deadlineStream) Next() bool {
 		g.timer.Reset(g.timeout)
 	}
 	if g.stream == nil {
-		g.stream = g.store.client.Series(g.ctx, g.request)
+		g.traffic.begun = time.Now()
+		var ctx context.Context
+		ctx, g.span = startSpan(g.ctx, "store", attribute.String("store", g.store.address))
+		g.stream = g.store.client.Series(ctx, g.request)
 		g.aggr, _ = g.stream.(aggregated)
 	}
 	more := g.stream.Next()
@@ -96,7 +105,11 @@ func (g *deadlineStream) Next() bool {
 // take takes the next series. Its labels are valid and sorted after the previous ones, as
 // streams guarantee; without the removed labels they may be unsorted.
 func (g *deadlineStream) take() error {
+	if g.traffic.series++; g.traffic.series == 1 {
+		g.traffic.first = time.Since(g.traffic.begun)
+	}
 	g.labels = g.stream.Labels()
+	g.traffic.bytes += len(g.labels)
 	if len(g.strip) > 0 {
 		g.stripped = appendWithout(g.stripped[:0], g.labels, g.strip)
 		g.labels = g.stripped
@@ -113,7 +126,9 @@ func (g *deadlineStream) take() error {
 		if c.MinMS > c.MaxMS {
 			return fmt.Errorf("%w: a chunk ends before it begins", storeapi.ErrCorrupt)
 		}
+		g.traffic.bytes += len(c.Data)
 	}
+	g.traffic.chunks += len(g.chunks)
 	return nil
 }
 
@@ -122,13 +137,13 @@ func (g *deadlineStream) pack(aggregates []storeapi.AggrChunk) {
 	g.all, g.packed = append(g.all[:0], g.chunks...), g.packed[:0]
 	for len(aggregates) > 0 {
 		n, start := storeapi.SpanLen(aggregates), len(g.packed)
-		g.span = g.span[:0]
+		g.packing = g.packing[:0]
 		for _, c := range aggregates[:n] {
 			if slices.Contains(g.wanted, c.Aggr) {
-				g.span = append(g.span, storepb.Chunk{Aggr: c.Aggr, Encoding: uint8(c.Encoding), Data: c.Data})
+				g.packing = append(g.packing, storepb.Chunk{Aggr: c.Aggr, Encoding: uint8(c.Encoding), Data: c.Data})
 			}
 		}
-		g.packed = storepb.AppendPacked(g.packed, g.span)
+		g.packed = storepb.AppendPacked(g.packed, g.packing)
 		if end := len(g.packed); end > start {
 			first := &aggregates[0]
 			g.all = append(g.all, series.Chunk{MinMS: first.MinMS, MaxMS: first.MaxMS, Encoding: packedEncoding, Data: g.packed[start:end:end]})
@@ -160,6 +175,7 @@ func (g *deadlineStream) fail(err error) {
 	if cause := context.Cause(g.ctx); errors.Is(cause, ErrStalled) {
 		err = fmt.Errorf("it %w: %s", ErrStalled, g.timeout)
 	}
+	g.metrics.failure(g.store.address, err)
 	err = fmt.Errorf("store %s: %w", g.store.address, err)
 	if g.request.BytesMax > 0 && errors.Is(err, storeapi.ErrBytesMax) { // a limit of the query, not a failure of the store
 		g.err = fmt.Errorf("%w: the chunks and labels exceed the remaining bytes%s: %w", ErrLimit, g.flags.Of("BytesMax"), err)
@@ -178,6 +194,20 @@ func (g *deadlineStream) refuseWarnings() {
 		g.fail(warning)
 		return
 	}
+}
+
+// buffered is a stream that reports the memory of its buffers.
+type buffered interface {
+	BufferedBytes() int64
+}
+
+// bufferedBytes returns the memory that the stream holds until its end, in addition to what
+// the consumer copies: received messages and their tables of symbols.
+func (g *deadlineStream) bufferedBytes() int64 {
+	if b, ok := g.stream.(buffered); ok {
+		return b.BufferedBytes()
+	}
+	return 0
 }
 
 func (g *deadlineStream) Labels() []byte         { return g.labels }
@@ -204,6 +234,8 @@ func (g *deadlineStream) close() {
 		_ = g.stream.Close() // the rest of the stream is not needed
 	}
 	g.cancel(context.Canceled)
+	g.store.metrics.observe(g.traffic)
+	g.endSpan()
 	_ = g.store.release()
 }
 
@@ -255,7 +287,7 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) 
 	all := &fanoutStreams{missing: c.missing}
 	all.ctx, all.cancel = context.WithCancelCause(ctx)
 	for i, s := range c.stores {
-		g := &deadlineStream{store: s, request: sr, wanted: sr.Aggregates, abort: r.AbortOnPartial, timeout: f.opts.ResponseTimeout, flags: f.opts.Flags}
+		g := &deadlineStream{store: s, request: sr, wanted: sr.Aggregates, abort: r.AbortOnPartial, timeout: f.opts.ResponseTimeout, flags: f.opts.Flags, metrics: f.endpoints.metrics}
 		g.ctx, g.cancel = context.WithCancelCause(all.ctx)
 		if g.timeout > 0 {
 			g.timer = time.AfterFunc(g.timeout, func() { g.cancel(ErrStalled) })
@@ -283,7 +315,8 @@ func (a *fanoutStreams) close() {
 type merged struct {
 	series.Set
 	*fanoutStreams
-	ahead []*readAheadSet
+	ahead   []*readAheadSet
+	partial *metrics.Counter
 }
 
 // merge queries the stores for another querier. A goroutine reads ahead of each, so that
@@ -293,7 +326,7 @@ func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest
 	if err != nil {
 		return nil, err
 	}
-	m := &merged{fanoutStreams: all}
+	m := &merged{fanoutStreams: all, partial: f.endpoints.metrics.partial.With(forwarded)}
 	sets := make([]series.Set, 0, len(all.streams))
 	for _, g := range all.streams {
 		var set series.Set = g
@@ -302,7 +335,7 @@ func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest
 			set = series.WithoutLabels(g, names, int(f.opts.SortBytesMax))
 		}
 		if len(all.streams) > 1 {
-			a := readAhead(g.ctx, set, func(err error) error { return fmt.Errorf("store %s: %w", g.store.address, err) }, f.endpoints.opts.Logger)
+			a := readAhead(g.ctx, set, &f.budget, func(err error) error { return fmt.Errorf("store %s: %w", g.store.address, err) }, f.endpoints.opts.Logger)
 			m.ahead, set = append(m.ahead, a), a
 		}
 		sets = append(sets, set)
@@ -323,7 +356,10 @@ func (m *merged) Warnings() annotations.Annotations {
 func (m *merged) close() {
 	m.cancel(context.Canceled)
 	for _, a := range m.ahead {
-		<-a.done
+		a.close()
+	}
+	if len(m.Warnings()) > 0 {
+		m.partial.Inc()
 	}
 	m.fanoutStreams.close()
 }

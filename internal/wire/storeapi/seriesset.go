@@ -294,6 +294,19 @@ func (s *SeriesSet) Chunks() []series.Chunk { return s.chunks }
 // AggrChunks returns the downsampled chunks of the series. They are valid until Next.
 func (s *SeriesSet) AggrChunks() []AggrChunk { return s.aggr }
 
+// BufferedBytes returns the memory of the messages that the set holds, and of its table of
+// symbols. It may be called after every Next.
+func (s *SeriesSet) BufferedBytes() int64 {
+	n := s.table.Bytes()
+	for _, frame := range s.frames {
+		n += int64(cap(frame.buf) + cap(frame.labels))
+	}
+	for _, frame := range s.spare {
+		n += int64(cap(frame.buf) + cap(frame.labels))
+	}
+	return n
+}
+
 // Warnings implements series.Set.
 func (s *SeriesSet) Warnings() annotations.Annotations { return s.warnings }
 

@@ -1,0 +1,192 @@
+package fanout
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// Sizes of the read-ahead of one store.
+const (
+	aheadPages     = 64
+	aheadPageBytes = 64 << 10
+	aheadSeries    = 1024 // of one page
+)
+
+// readAheadSet is a set that a goroutine reads some pages ahead of the consumer. Labels and chunks
+// are in the consumer's current page, which is reused after it.
+type readAheadSet struct {
+	pages chan *page // in order; closed at the end
+	free  chan *page
+	done  chan struct{} // closed when the goroutine has ended
+	set   series.Set    // belongs to the goroutine until then
+
+	budget  *budget
+	granted atomic.Int64 // bytes of all pages
+
+	page *page
+	i    int
+	err  error // valid at the end
+}
+
+type page struct {
+	bytes   []byte // labels and chunks; slices of it stay valid if it is reallocated
+	chunks  []series.Chunk
+	series  []pageSeries
+	granted int64 // that the budget has granted
+}
+
+type pageSeries struct {
+	labels []byte
+	chunks []series.Chunk
+}
+
+const pageSeriesBytes = int64(unsafe.Sizeof(pageSeries{}))
+
+// readAhead starts to read a set. A caller that cancels ctx must wait for done. The pages
+// count against the budget until close.
+func readAhead(ctx context.Context, set series.Set, budget *budget, named func(error) error, logger *slog.Logger) *readAheadSet {
+	a := &readAheadSet{pages: make(chan *page, aheadPages), free: make(chan *page, aheadPages+2), done: make(chan struct{}), set: set, budget: budget}
+	go func() {
+		defer close(a.done)
+		defer close(a.pages)
+		defer func() {
+			if p := recover(); p != nil {
+				logger.Error("panic while reading a store", "panic", p, "stack", string(debug.Stack()))
+				a.err = named(fmt.Errorf("%w: %v", errPanicked, p))
+			}
+		}()
+		a.err = a.read(ctx, named)
+	}()
+	return a
+}
+
+// close waits for the goroutine, whose context has ended, and releases the pages.
+func (a *readAheadSet) close() {
+	<-a.done
+	a.budget.release(a.granted.Swap(0))
+}
+
+// grant counts the memory of a page. It waits for memory that others hold.
+func (a *readAheadSet) grant(ctx context.Context, p *page) error {
+	n := int64(cap(p.bytes)) + int64(cap(p.chunks))*chunkBytes + int64(cap(p.series))*pageSeriesBytes - p.granted
+	if n <= 0 {
+		return nil
+	}
+	if err := a.budget.take(ctx, n); err != nil {
+		return err
+	}
+	p.granted += n
+	a.granted.Add(n)
+	return nil
+}
+
+func (a *readAheadSet) read(ctx context.Context, named func(error) error) error {
+	p := &page{}
+	for n := 0; a.set.Next(); n++ {
+		p.add(a.set.Labels(), a.set.Chunks())
+		// The merge waits for the first series of every store.
+		if n > 0 && len(p.bytes) < aheadPageBytes && len(p.series) < aheadSeries {
+			continue
+		}
+		if err := a.grant(ctx, p); err != nil {
+			return named(err)
+		}
+		select {
+		case a.pages <- p:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		select {
+		case p = <-a.free:
+			p.bytes, p.chunks, p.series = p.bytes[:0], p.chunks[:0], p.series[:0]
+		default:
+			p = &page{}
+		}
+	}
+	if len(p.series) > 0 {
+		select {
+		case a.pages <- p:
+		case <-ctx.Done():
+		}
+	}
+	return a.set.Err()
+}
+
+func (p *page) add(lset []byte, chunks []series.Chunk) {
+	own := func(b []byte) []byte {
+		start := len(p.bytes)
+		p.bytes = append(p.bytes, b...)
+		return p.bytes[start:len(p.bytes):len(p.bytes)]
+	}
+	s := pageSeries{labels: own(lset)}
+	start := len(p.chunks)
+	for _, c := range chunks {
+		c.Data = own(c.Data)
+		p.chunks = append(p.chunks, c)
+	}
+	s.chunks = p.chunks[start:len(p.chunks):len(p.chunks)]
+	p.series = append(p.series, s)
+}
+
+// Next implements series.Set.
+func (a *readAheadSet) Next() bool {
+	if a.i++; a.page != nil && a.i < len(a.page.series) {
+		return true
+	}
+	if a.page != nil {
+		if cap(a.page.bytes) <= 4*aheadPageBytes {
+			a.free <- a.page // the channel has capacity for all pages
+		} else {
+			a.granted.Add(-a.page.granted)
+			a.budget.release(a.page.granted)
+		}
+		a.page = nil
+	}
+	var more bool
+	a.page, more = <-a.pages
+	a.i = 0
+	return more
+}
+
+// Labels implements series.Set.
+func (a *readAheadSet) Labels() []byte { return a.page.series[a.i].labels }
+
+// Chunks implements series.Set.
+func (a *readAheadSet) Chunks() []series.Chunk { return a.page.series[a.i].chunks }
+
+// ended reports whether the goroutine has ended; before that the set must not be used.
+func (a *readAheadSet) ended() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Err implements series.Set.
+func (a *readAheadSet) Err() error {
+	if a.page == nil { // it is set before pages is closed
+		return a.err
+	}
+	return nil
+}
+
+// Warnings implements series.Set. A set that was not read to its end has none.
+func (a *readAheadSet) Warnings() annotations.Annotations {
+	if a.page == nil {
+		<-a.done
+	}
+	if !a.ended() {
+		return nil
+	}
+	return a.set.Warnings()
+}

@@ -52,6 +52,7 @@ type queryCommand struct {
 	MaxChunkBytes      size     `name:"query.max-chunk-bytes" default:"4GB" help:"Maximum bytes of chunks and labels that one query can read."`
 	MaxTotalBytes      size     `name:"query.max-total-chunk-bytes" default:"0" help:"Maximum bytes of chunks and labels that all queries can hold. A query waits up to 10s for other queries to end. 0 means no limit."`
 	MaxSortBytes       size     `name:"query.max-sort-bytes" default:"256MB" help:"Maximum bytes of series of one store that are sorted in the querier, if the store cannot remove replica labels."`
+	ConnectionLabels   []string `name:"query.conn-metric.label" enum:"external_labels,store_type" default:"external_labels,store_type" sep:"," placeholder:"NAME" help:"Label of the metric thanos_store_nodes_grpc_connections: external_labels or store_type (repeatable)."`
 	ReplicaLabels      []string `name:"query.replica-label" sep:"," placeholder:"NAME" help:"Label that identifies a replica. Series that differ by replica labels only are deduplicated (repeatable)."`
 	DedupFunc          string   `name:"deduplication.func" enum:"penalty,chain" default:"penalty" help:"Deduplication: penalty selects one replica at a time, chain merges the samples of all replicas."`
 	AutoDownsampling   bool     `name:"query.auto-downsampling" negatable:"" help:"Set max_source_resolution to a fifth of the step if the query does not set it."`
@@ -168,7 +169,7 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 func (c *queryCommand) endpoints() (fanout.EndpointsOptions, error) {
 	o := fanout.EndpointsOptions{
 		ReloadInterval: time.Duration(min(c.SDReload, c.SDInterval)), DNSInterval: time.Duration(c.DNSInterval),
-		InfoTimeout: time.Duration(c.InfoTimeout), UnhealthyTimeout: time.Duration(c.HideAfter),
+		InfoTimeout: time.Duration(c.InfoTimeout), UnhealthyTimeout: time.Duration(c.HideAfter), ConnectionLabels: c.ConnectionLabels,
 	}
 	for _, from := range []struct {
 		flag          string

@@ -17,6 +17,7 @@ import (
 	"github.com/ferula-io/ferula/internal/api"
 	"github.com/ferula-io/ferula/internal/bridge/storeset"
 	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/process/grpcclient"
 	"github.com/ferula-io/ferula/internal/process/grpcserver"
 	"github.com/ferula-io/ferula/internal/process/httpserver"
 	"github.com/ferula-io/ferula/internal/process/telemetry"
@@ -75,15 +76,20 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 		return nil, fmt.Errorf("tracing.config: %w", err)
 	}
 	q.process.Add(process.Component{Name: "tracing", Close: q.tracing.Close})
+	slots := newSlotMetrics(q.reg.Own)
+	opts.Query.SlotWaited = slots.observe
 	if q.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), q.reg); err != nil {
 		return nil, fmt.Errorf("query options: %w", err)
 	}
+	slots.register(q.reg.Own, q.engine)
 	q.process.Add(process.Component{Name: "queries", Close: q.engine.Close})
 	if opts.SubqueryInterval > 0 {
 		q.engine.SetEvaluationInterval(opts.SubqueryInterval)
 	}
 	q.opts.Stores.Lookback = q.engine.LookbackDelta()
-	dial, err := opts.Client.Dialer()
+	client := opts.Client
+	client.Dial = append(grpcclient.NewMetrics(q.reg.Own).DialOptions(), q.tracing.DialOptions()...)
+	dial, err := client.Dialer()
 	if err != nil {
 		return nil, fmt.Errorf("gRPC client: %w", err)
 	}
@@ -109,7 +115,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	store := opts.StoreAPI
 	store.Metrics = q.reg.Own
 	opts.GRPC.WarnAnonymous(opts.Web, opts.Logger)
-	if q.grpc, err = newGRPCServer(opts.GRPC.WithoutPushes(), opts.Logger, q.reg, func(to grpc.ServiceRegistrar) {
+	if q.grpc, err = newGRPCServer(opts.GRPC.WithoutPushes(), q.tracing, opts.Logger, q.reg, func(to grpc.ServiceRegistrar) {
 		storeapi.NewServer(q.fanout.Source(), store).Register(to)
 	}); err != nil {
 		return nil, err

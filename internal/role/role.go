@@ -27,6 +27,7 @@ import (
 	"github.com/ferula-io/ferula/internal/process/httpserver"
 	"github.com/ferula-io/ferula/internal/process/reloader"
 	"github.com/ferula-io/ferula/internal/process/telemetry"
+	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/version"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
@@ -78,10 +79,10 @@ type (
 )
 
 // newGRPCServer creates the gRPC server of a role, with the codecs of the StoreAPI; nil
-// without a listen address.
-func newGRPCServer(opts GRPCOptions, logger *slog.Logger, reg *telemetry.Registry, register func(grpc.ServiceRegistrar)) (*grpcserver.Server, error) {
+// without a listen address. traced may be nil.
+func newGRPCServer(opts GRPCOptions, traced *tracing.Tracing, logger *slog.Logger, reg *telemetry.Registry, register func(grpc.ServiceRegistrar)) (*grpcserver.Server, error) {
 	storeapi.RegisterSnappy()
-	return grpcserver.New(opts, storeapi.GRPCServerOptions(), logger, reg.Own, register)
+	return grpcserver.New(opts, append(storeapi.GRPCServerOptions(), traced.ServerOptions()...), logger, reg.Own, register)
 }
 
 // closingListener closes the listener of a process that did not run.

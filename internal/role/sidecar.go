@@ -99,6 +99,9 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 		return nil, fmt.Errorf("tracing.config: %w", err)
 	}
 	s.process.Add(process.Component{Name: "tracing", Close: s.tracing.Close})
+	if opts.Tracing != "" {
+		s.http.Transport = s.tracing.RoundTripper(s.http.Transport)
+	}
 	s.prometheus = prometheusstore.New(prometheusstore.Options{
 		URL: u, HTTP: s.http, MinTimeMS: opts.MinTimeMS, SelectionsMax: opts.SelectionsMax, ReadsMax: opts.ReadsMax, SortBytesMax: opts.Limits.SortBytesMax,
 	}, s.reg)
@@ -121,7 +124,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	limits := opts.Limits
 	limits.Metrics = s.reg.Own
 	opts.GRPC.WarnAnonymous(opts.Web, opts.Logger)
-	if s.grpc, err = newGRPCServer(opts.GRPC.WithoutPushes(), opts.Logger, s.reg, func(to grpc.ServiceRegistrar) {
+	if s.grpc, err = newGRPCServer(opts.GRPC.WithoutPushes(), s.tracing, opts.Logger, s.reg, func(to grpc.ServiceRegistrar) {
 		storeapi.NewServer(s.prometheus, limits).Register(to)
 		promapi.NewServices(s.prometheus.API(), s.prometheus.ExternalLabels).Register(to)
 	}); err != nil {

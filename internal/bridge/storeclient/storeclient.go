@@ -27,6 +27,7 @@ type Options struct {
 	TLSServerName   string
 	TLSMinVersion   string // 1.0 to 1.3; "": 1.3
 	Client          storeapi.ClientOptions
+	Dial            []grpc.DialOption // interceptors of calls
 }
 
 // Dialer returns the function that creates the client of an endpoint. A client
@@ -51,6 +52,7 @@ func (o Options) Dialer() (func(address string, group bool) (fanout.Client, erro
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithDisableServiceConfig(),
 	)
+	options = append(options, o.Dial...)
 	return func(address string, group bool) (fanout.Client, error) {
 		target, all := "passthrough:///"+address, options
 		if group {

@@ -236,9 +236,13 @@ func (g *Server) Drain() error {
 // panics and returns them as the error of the call.
 type callMetrics struct {
 	started, handled *metrics.CounterVec
+	handling         *metrics.PrometheusHistogramVec
 	panics           *metrics.Counter
 	logger           *slog.Logger
 }
+
+// handlingSeconds are Thanos' bounds of the duration of calls.
+var handlingSeconds = []float64{0.001, 0.01, 0.1, 0.3, 0.6, 1, 3, 6, 9, 20, 30, 60, 90, 120}
 
 func newCallMetrics(set *metrics.Set, logger *slog.Logger) *callMetrics {
 	set.Describe("grpc_req_panics_recovered_total", "Total number of gRPC requests recovered from internal panic.", "")
@@ -247,6 +251,8 @@ func newCallMetrics(set *metrics.Set, logger *slog.Logger) *callMetrics {
 			"grpc_method", "grpc_service", "grpc_type"),
 		handled: set.NewCounterVec("grpc_server_handled_total", "Total number of RPCs completed on the server, regardless of success or failure.",
 			"grpc_code", "grpc_method", "grpc_service", "grpc_type"),
+		handling: set.NewPrometheusHistogramVec("grpc_server_handling_seconds", "Time from the start of an RPC to its end on the server.", handlingSeconds,
+			"grpc_method", "grpc_service", "grpc_type"),
 		panics: set.NewCounter("grpc_req_panics_recovered_total"),
 		logger: logger,
 	}
@@ -255,6 +261,7 @@ func newCallMetrics(set *metrics.Set, logger *slog.Logger) *callMetrics {
 func (m *callMetrics) instrument(kind, method string, call func() error) (err error) {
 	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	m.started.With(name, service, kind).Inc()
+	begun := time.Now()
 	defer func() {
 		if p := recover(); p != nil {
 			m.panics.Inc()
@@ -266,6 +273,7 @@ func (m *callMetrics) instrument(kind, method string, call func() error) (err er
 			m.logger.Error("A gRPC call failed", "method", method, "err", err)
 		}
 		m.handled.With(code.String(), name, service, kind).Inc()
+		m.handling.With(name, service, kind).UpdateDuration(begun)
 	}()
 	return call()
 }

@@ -67,6 +67,7 @@ type Tracing struct {
 	Provider   trace.TracerProvider
 	Propagator propagation.TextMapPropagator
 	shutdown   func(context.Context) error
+	sends      bool // there is an exporter
 }
 
 // New creates the tracing of a service from Thanos' YAML configuration; "" sends no spans.
@@ -75,14 +76,14 @@ func New(text, serviceName string) (*Tracing, error) {
 	if strings.TrimSpace(text) == "" {
 		return t, nil
 	}
+	if err := checkType(text); err != nil {
+		return nil, err
+	}
 	var c config
 	d := yaml.NewDecoder(bytes.NewReader([]byte(text)))
 	d.KnownFields(true)
 	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
-	}
-	if !strings.EqualFold(c.Type, "OTLP") {
-		return nil, fmt.Errorf("unsupported type %q, want OTLP", c.Type)
 	}
 	sampler, err := samplerOf(c.Config.SamplerType, c.Config.SamplerParam)
 	if err != nil {
@@ -105,8 +106,34 @@ func New(text, serviceName string) (*Tracing, error) {
 	}
 	provider := tracesdk.NewTracerProvider(tracesdk.WithBatcher(exporter), tracesdk.WithSampler(sampler),
 		tracesdk.WithResource(resource.NewSchemaless(attributes...)))
-	t.Provider, t.shutdown = provider, provider.Shutdown
+	t.Provider, t.shutdown, t.sends = provider, provider.Shutdown, true
 	return t, nil
+}
+
+// others are Thanos' other types, and how to send spans there over OTLP.
+var others = map[string]string{
+	"JAEGER":       "Jaeger receives OTLP since 1.35: use type OTLP with client_type grpc and the collector's port 4317, or http and 4318; service_name, sampler_type and sampler_param stay, tags become resource_attributes",
+	"GOOGLE_CLOUD": "use type OTLP with the endpoint of an OpenTelemetry collector that exports to Google Cloud",
+	"STACKDRIVER":  "use type OTLP with the endpoint of an OpenTelemetry collector that exports to Google Cloud",
+	"ELASTIC_APM":  "the APM server receives OTLP: use type OTLP with its address, and the secret token in headers as Authorization",
+	"LIGHTSTEP":    "Lightstep receives OTLP: use type OTLP with its address, and the access token in headers as lightstep-access-token",
+}
+
+// checkType refuses types other than OTLP before their fields are refused as unknown.
+func checkType(text string) error {
+	var only struct {
+		Type string `yaml:"type"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &only); err != nil {
+		return err
+	}
+	if strings.EqualFold(only.Type, "OTLP") {
+		return nil
+	}
+	if instead, known := others[strings.ToUpper(only.Type)]; known {
+		return fmt.Errorf("type %s is not supported: %s", only.Type, instead)
+	}
+	return fmt.Errorf("unsupported type %q, want OTLP", only.Type)
 }
 
 // samplerOf returns the sampler for one of Thanos' sampler types.
@@ -206,7 +233,20 @@ func grpcTraces(c *config, tls otlptracegrpc.Option) otlptrace.Client {
 
 // RoundTripper creates a span for every outgoing request and propagates its context.
 func (t *Tracing) RoundTripper(next http.RoundTripper) http.RoundTripper {
-	return otelhttp.NewTransport(next, otelhttp.WithTracerProvider(t.Provider), otelhttp.WithPropagators(t.Propagator))
+	return transport{otelhttp.NewTransport(next, otelhttp.WithTracerProvider(t.Provider), otelhttp.WithPropagators(t.Propagator)), next}
+}
+
+// transport is a traced transport whose idle connections can be closed.
+type transport struct {
+	http.RoundTripper
+	next http.RoundTripper
+}
+
+// CloseIdleConnections closes those of the transport that is traced.
+func (t transport) CloseIdleConnections() {
+	if next, ok := t.next.(interface{ CloseIdleConnections() }); ok {
+		next.CloseIdleConnections()
+	}
 }
 
 // Close sends the remaining spans, for five seconds at most. t may be nil.

@@ -40,6 +40,9 @@ type Options struct {
 	UseStartTimestamps     bool
 
 	Flags hint.Flags // that raise the limits, by the names of options
+	// SlotWaited is called whenever a query has waited for a slot, which it does once to be
+	// parsed and once to be evaluated; may be nil.
+	SlotWaited func(time.Duration)
 }
 
 func (o Options) withDefaults() Options {
@@ -84,6 +87,7 @@ type Engine struct {
 	defaultLookbackDelta time.Duration
 	flags                hint.Flags
 	opts                 promql.EngineOpts
+	slots                *slots
 }
 
 var _ promql.QueryEngine = (*Engine)(nil)
@@ -131,8 +135,15 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine,
 	} else {
 		engineOpts.ActiveQueryTracker = make(gate, opts.MaxConcurrency)
 	}
+	e.slots = &slots{QueryTracker: engineOpts.ActiveQueryTracker, waited: opts.SlotWaited}
+	engineOpts.ActiveQueryTracker = e.slots
 	e.Engine = promql.NewEngine(engineOpts)
 	return e, nil
+}
+
+// SlotsInUse returns the number of slots of queries in use, and of all.
+func (e *Engine) SlotsInUse() (used, all int) {
+	return int(e.slots.used.Load()), e.slots.GetMaxConcurrent()
 }
 
 // Bare returns an engine for parts of queries of e: with the same options but for its limit of
@@ -155,6 +166,32 @@ func (e *Engine) SetEvaluationInterval(d time.Duration) { e.noStepSubqueryMS.Sto
 
 // LookbackDelta returns the lookback delta of requests that do not set one.
 func (e *Engine) LookbackDelta() time.Duration { return e.defaultLookbackDelta }
+
+// slots counts the slots in use, and observes how long queries wait for them.
+type slots struct {
+	promql.QueryTracker
+	used   atomic.Int64
+	waited func(time.Duration) // may be nil
+}
+
+// Insert implements promql.QueryTracker.
+func (s *slots) Insert(ctx context.Context, query string) (int, error) {
+	begun := time.Now()
+	index, err := s.QueryTracker.Insert(ctx, query)
+	if s.waited != nil {
+		s.waited(time.Since(begun))
+	}
+	if err == nil {
+		s.used.Add(1)
+	}
+	return index, err
+}
+
+// Delete implements promql.QueryTracker.
+func (s *slots) Delete(index int) {
+	s.used.Add(-1)
+	s.QueryTracker.Delete(index)
+}
 
 // gate limits concurrency if there is no folder for an active query log. Insert waits until
 // a slot is free or the context is done.

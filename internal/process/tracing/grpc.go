@@ -1,0 +1,151 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// carrier reads and writes a trace context in the metadata of a call.
+type carrier metadata.MD
+
+var _ propagation.TextMapCarrier = carrier{}
+
+// Get implements propagation.TextMapCarrier.
+func (c carrier) Get(key string) string {
+	if values := metadata.MD(c).Get(key); len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
+// Set implements propagation.TextMapCarrier.
+func (c carrier) Set(key, value string) { metadata.MD(c).Set(key, value) }
+
+// Keys implements propagation.TextMapCarrier.
+func (c carrier) Keys() []string {
+	var all []string
+	for key := range c {
+		all = append(all, key)
+	}
+	return all
+}
+
+// DialOptions returns the options of connections whose calls have a span within their
+// request's trace and propagate it. A call without a trace, such as a poll, has none.
+func (t *Tracing) DialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			ctx, span := t.outgoing(ctx, method)
+			err := invoke(ctx, method, request, response, conn, opts...)
+			endCall(span, err)
+			return err
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			ctx, span := t.outgoing(ctx, method)
+			if !span.IsRecording() {
+				return open(ctx, desc, conn, method, opts...)
+			}
+			stream, err := open(ctx, desc, conn, method, opts...)
+			if err != nil {
+				endCall(span, err)
+				return nil, err
+			}
+			// A caller that does not read to the end ends its context. Ending a span twice is allowed.
+			stop := context.AfterFunc(ctx, func() { endCall(span, status.FromContextError(ctx.Err()).Err()) })
+			return &tracedStream{stream, span, stop}, nil
+		}),
+	}
+}
+
+// outgoing starts the span of a call and adds its context to the metadata.
+func (t *Tracing) outgoing(ctx context.Context, method string) (context.Context, trace.Span) {
+	parent := trace.SpanFromContext(ctx)
+	if !parent.SpanContext().IsValid() {
+		return ctx, parent
+	}
+	ctx, span := t.Provider.Tracer("ferula/grpc").Start(ctx, strings.TrimPrefix(method, "/"), trace.WithSpanKind(trace.SpanKindClient))
+	sent, ok := metadata.FromOutgoingContext(ctx)
+	if !ok {
+		sent = metadata.MD{}
+	}
+	t.Propagator.Inject(ctx, carrier(sent)) // FromOutgoingContext has copied it
+	return metadata.NewOutgoingContext(ctx, sent), span
+}
+
+func endCall(span trace.Span, err error) {
+	code := status.Code(err)
+	span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(code)))
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End()
+}
+
+// tracedStream ends its span with the stream.
+type tracedStream struct {
+	grpc.ClientStream
+	span trace.Span
+	stop func() bool
+}
+
+// RecvMsg implements grpc.ClientStream.
+func (s *tracedStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF):
+		endCall(s.span, nil)
+	default:
+		endCall(s.span, err)
+	}
+	s.stop()
+	return err
+}
+
+// ServerOptions returns the options of a server whose calls have a span within the
+// client's trace. Without a configuration there are none.
+func (t *Tracing) ServerOptions() []grpc.ServerOption {
+	if t == nil || !t.sends {
+		return nil
+	}
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			ctx, span := t.incoming(ctx, info.FullMethod)
+			out, err := handler(ctx, in)
+			endCall(span, err)
+			return out, err
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			ctx, span := t.incoming(stream.Context(), info.FullMethod)
+			err := handler(srv, servedStream{stream, ctx})
+			endCall(span, err)
+			return err
+		}),
+	}
+}
+
+func (t *Tracing) incoming(ctx context.Context, method string) (context.Context, trace.Span) {
+	received, _ := metadata.FromIncomingContext(ctx)
+	ctx = t.Propagator.Extract(ctx, carrier(received))
+	return t.Provider.Tracer("ferula/grpc").Start(ctx, strings.TrimPrefix(method, "/"), trace.WithSpanKind(trace.SpanKindServer))
+}
+
+// servedStream is a stream whose context has the span.
+type servedStream struct {
+	grpc.ServerStream
+	ctx context.Context // required by the interface
+}
+
+// Context implements grpc.ServerStream.
+func (s servedStream) Context() context.Context { return s.ctx }

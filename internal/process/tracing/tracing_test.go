@@ -9,11 +9,11 @@ func TestNew_NamesTheWayToOtherReceivers(t *testing.T) {
 	for text, want := range map[string]string{
 		"type: JAEGER\nconfig: {service_name: thanos, agent_host: localhost}": "4317",
 		"type: google_cloud\nconfig: {project_id: x}":                         "collector",
-		"type: STACKDRIVER":                               "collector",
-		"type: ELASTIC_APM\nconfig: {service_name: x}":    "APM server receives OTLP",
+		"type: STACKDRIVER":                              "collector",
+		"type: ELASTIC_APM\nconfig: {service_name: x}":   "APM server receives OTLP",
 		"type: LIGHTSTEP\nconfig: {access_token: tok3n}": "lightstep-access-token",
-		"type: ZIPKIN":                                    "want OTLP",
-		"config: {}":                                      "want OTLP",
+		"type: ZIPKIN":                                   "want OTLP",
+		"config: {}":                                     "want OTLP",
 	} {
 		if _, err := New(text, "test"); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "tok3n") {
 			t.Errorf("%q: %v", text, err)

@@ -20,17 +20,22 @@ type rulesClient interface {
 // Groups with equal file and name are merged. Of rules that differ only in replica labels
 // the one whose alert is nearest to firing is returned, and of those the last evaluated.
 func (q *Query) Rules(ctx context.Context, kind string) ([]storeapi.RuleGroup, annotations.Annotations, error) {
-	found, warnings, err := callOffering(ctx, q, func(info *storeapi.Info) bool { return info.Rules },
-		func(ctx context.Context, client Client) (found []storeapi.RuleGroup, warnings []string, err error) {
-			if client, ok := client.(rulesClient); ok {
-				return client.Rules(ctx, storeapi.RulesRequest{Type: kind, AbortOnPartial: q.r.AbortOnPartial})
-			}
-			return nil, nil, nil
-		})
+	found, warnings, err := q.rules(ctx, storeapi.RulesRequest{Type: kind, AbortOnPartial: q.r.AbortOnPartial})
 	if err != nil {
 		return nil, nil, err
 	}
 	return mergeGroups(slices.Concat(found...), q.r.ReplicaLabels), warnings, nil
+}
+
+// rules returns the groups of each store.
+func (q *Query) rules(ctx context.Context, r storeapi.RulesRequest) ([][]storeapi.RuleGroup, annotations.Annotations, error) {
+	return callOffering(ctx, q, func(info *storeapi.Info) bool { return info.Rules },
+		func(ctx context.Context, client Client) (found []storeapi.RuleGroup, warnings []string, err error) {
+			if client, ok := client.(rulesClient); ok {
+				return client.Rules(ctx, r)
+			}
+			return nil, nil, nil
+		})
 }
 
 func mergeGroups(all []storeapi.RuleGroup, replicaLabels []string) []storeapi.RuleGroup {

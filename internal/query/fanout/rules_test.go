@@ -134,3 +134,30 @@ func TestTargets_FailedStoreIsAWarningOrAnError(t *testing.T) {
 		t.Errorf("rules: %v", err)
 	}
 }
+
+// A querier above knows the replica labels; it gets the lists unmerged.
+func TestSource_ForwardsRulesAndTargetsUnmerged(t *testing.T) {
+	groups := []storeapi.RuleGroup{{File: "f", Name: "g", Rules: []storeapi.Rule{{Name: "r"}}}}
+	targets := storeapi.Targets{Active: []storeapi.ActiveTarget{{ScrapeURL: "u"}}, Dropped: []labels.Labels{named("d")}}
+	f := rulingWorld(t, ruling{fakeStore: offering(), requests: new(int), targets: targets, groups: groups},
+		ruling{fakeStore: offering(), requests: new(int), targets: targets, groups: groups}, ruling{fakeStore: offering(), requests: new(int), err: errBroken})
+	source := f.Source()
+	if info, err := source.Info(t.Context()); err != nil || !info.Rules || !info.Targets || info.MetricMetadata {
+		t.Errorf("%+v %v", info, err)
+	}
+	if got, warnings, err := source.Rules(t.Context(), storeapi.RulesRequest{}); err != nil || len(got) != 2 || len(warnings) != 1 || !strings.Contains(warnings[0], "store s2") {
+		t.Errorf("rules: %v %v %q", err, got, warnings)
+	}
+	for state, want := range map[string][2]int{"any": {2, 2}, "active": {2, 0}, "dropped": {0, 2}} {
+		got, warnings, err := source.Targets(t.Context(), storeapi.TargetsRequest{State: state})
+		if err != nil || len(got.Active) != want[0] || len(got.Dropped) != want[1] || len(warnings) != 1 {
+			t.Errorf("%s targets: %v %v %q", state, err, got, warnings)
+		}
+	}
+	if _, _, err := source.Rules(t.Context(), storeapi.RulesRequest{AbortOnPartial: true}); err == nil {
+		t.Error("rules: a failed store is no error")
+	}
+	if _, _, err := source.MetricMetadata(t.Context(), "", -1, true); err != nil {
+		t.Errorf("metadata of stores without any: %v", err)
+	}
+}

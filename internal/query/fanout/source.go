@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/metadata"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -27,6 +28,7 @@ var (
 	_ storeapi.Source         = (*Source)(nil)
 	_ storeapi.SeriesSource   = (*Source)(nil)
 	_ storeapi.ExemplarSource = (*Source)(nil)
+	_ storeapi.ListSource     = (*Source)(nil)
 )
 
 // Source returns the StoreAPI over all stores.
@@ -55,6 +57,7 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 			unbounded = unbounded || len(sets) == 0
 			all.LabelSets = append(all.LabelSets, sets...)
 		}
+		all.Rules, all.Targets, all.MetricMetadata = all.Rules || info.Rules, all.Targets || info.Targets, all.MetricMetadata || info.MetricMetadata
 		if e := info.Exemplars; e != nil {
 			if all.Exemplars == nil {
 				all.Exemplars = &storeapi.TimeRange{MinMS: e.MinMS, MaxMS: e.MaxMS}
@@ -119,6 +122,38 @@ func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (re
 	}
 	results, warned, err := s.f.exemplars(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, parser.ExtractSelectors(expr))
 	return results, errorStrings(warned), err
+}
+
+// Rules implements storeapi.ListSource: the groups of all stores, unmerged. Which labels
+// are replica labels is known to the querier that asks.
+func (s *Source) Rules(ctx context.Context, r storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
+	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial}).rules(ctx, r)
+	return slices.Concat(found...), annotationStrings(warnings), err
+}
+
+// Targets implements storeapi.ListSource: those of all stores, unmerged.
+func (s *Source) Targets(ctx context.Context, r storeapi.TargetsRequest) (storeapi.Targets, []string, error) {
+	var all allTargets
+	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial}).targets(ctx, r)
+	for _, of := range found {
+		all.add(of, r.State)
+	}
+	return all.Targets, annotationStrings(warnings), err
+}
+
+// MetricMetadata implements storeapi.ListSource.
+func (s *Source) MetricMetadata(ctx context.Context, metric string, limit int, abortOnPartial bool) (map[string][]metadata.Metadata, []string, error) {
+	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: abortOnPartial}).MetricMetadata(ctx, metric, limit)
+	return found, annotationStrings(warnings), err
+}
+
+func annotationStrings(all annotations.Annotations) []string {
+	var texts []string
+	for text := range all {
+		texts = append(texts, text)
+	}
+	slices.Sort(texts)
+	return texts
 }
 
 func errorStrings(errs []error) []string {

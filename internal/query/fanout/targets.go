@@ -19,27 +19,40 @@ type targetsClient interface {
 // Targets queries all stores that have targets. Of targets that differ only in replica
 // labels the one with the worst health is returned, and of those the last scraped.
 func (q *Query) Targets(ctx context.Context, state string) (storeapi.Targets, annotations.Annotations, error) {
-	found, warnings, err := callOffering(ctx, q, func(info *storeapi.Info) bool { return info.Targets },
-		func(ctx context.Context, client Client) (found storeapi.Targets, warnings []string, err error) {
-			if client, ok := client.(targetsClient); ok {
-				return client.Targets(ctx, storeapi.TargetsRequest{State: state, AbortOnPartial: q.r.AbortOnPartial})
-			}
-			return found, nil, nil
-		})
+	found, warnings, err := q.targets(ctx, storeapi.TargetsRequest{State: state, AbortOnPartial: q.r.AbortOnPartial})
 	if err != nil {
 		return storeapi.Targets{}, nil, err
 	}
-	var all storeapi.Targets
+	var all allTargets
 	for _, of := range found {
-		if state != "dropped" {
-			all.Active = append(all.Active, of.Active...)
-		}
-		if state != "active" {
-			all.Dropped = append(all.Dropped, of.Dropped...)
-		}
+		all.add(of, state)
 	}
 	all.Active, all.Dropped = mergeActive(all.Active, q.r.ReplicaLabels), mergeDropped(all.Dropped, q.r.ReplicaLabels)
-	return all, warnings, nil
+	return all.Targets, warnings, nil
+}
+
+// allTargets are the targets of several stores.
+type allTargets struct{ storeapi.Targets }
+
+// add adds those of one store in a state, which the store may have ignored.
+func (all *allTargets) add(of storeapi.Targets, state string) {
+	if state != "dropped" {
+		all.Active = append(all.Active, of.Active...)
+	}
+	if state != "active" {
+		all.Dropped = append(all.Dropped, of.Dropped...)
+	}
+}
+
+// targets returns the targets of each store.
+func (q *Query) targets(ctx context.Context, r storeapi.TargetsRequest) ([]storeapi.Targets, annotations.Annotations, error) {
+	return callOffering(ctx, q, func(info *storeapi.Info) bool { return info.Targets },
+		func(ctx context.Context, client Client) (found storeapi.Targets, warnings []string, err error) {
+			if client, ok := client.(targetsClient); ok {
+				return client.Targets(ctx, r)
+			}
+			return found, nil, nil
+		})
 }
 
 // callOffering calls all stores that offer an API, or may because they have sent no Info, and

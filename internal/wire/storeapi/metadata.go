@@ -31,6 +31,9 @@ func (c *Client) MetricMetadata(ctx context.Context, metric string, limit int) (
 		if w := msg.GetWarning(); w != "" {
 			warnings = append(warnings, w)
 		}
+		if err := checkListLen(len(found)+len(warnings)+len(msg.GetMetadata().GetMetadata()), "metrics"); err != nil {
+			return nil, nil, err
+		}
 		for name, entry := range msg.GetMetadata().GetMetadata() {
 			for _, m := range entry.GetMetas() {
 				found[name] = append(found[name], metadata.Metadata{Type: model.MetricType(m.Type), Help: m.Help, Unit: m.Unit})

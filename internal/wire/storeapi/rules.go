@@ -43,14 +43,18 @@ type Alert struct {
 
 // RulesRequest selects rules.
 type RulesRequest struct {
-	Type           string // alert, record or all
-	AbortOnPartial bool
+	Type string // alert, record or all
+	// Names of rules, groups and files, and selectors of rules' labels; none: all. A store
+	// may ignore them.
+	Names, Groups, Files, Matchers []string
+	AbortOnPartial                 bool
 }
 
 // Rules returns rules. All of them are in memory.
 func (c *Client) Rules(ctx context.Context, r RulesRequest) (groups []RuleGroup, warnings []string, err error) {
 	request := &apipb.RulesRequest{
 		Type: apipb.RulesRequest_Type(apipb.RulesRequest_Type_value[strings.ToUpper(r.Type)]), PartialResponseStrategy: int32(strategy(r.AbortOnPartial)),
+		RuleName: r.Names, RuleGroup: r.Groups, File: r.Files, MatcherString: r.Matchers,
 	}
 	n := 0
 	err = receive(ctx, c, "/thanos.Rules/Rules", request, func(msg *apipb.RulesResponse) error {

@@ -68,6 +68,11 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 	if _, ok := s.src.(ExemplarSource); ok {
 		to.RegisterService(&exemplarsDesc, s)
 	}
+	if _, ok := s.src.(ListSource); ok {
+		for i := range listDescs {
+			to.RegisterService(&listDescs[i], s)
+		}
+	}
 }
 
 // toStatus is the only mapping of errors to status codes.

@@ -62,6 +62,11 @@ type queryCommand struct {
 	DefaultStep        duration `name:"query.default-step" default:"1s" help:"Minimum step of range queries without a step."`
 	MetadataRange      duration `name:"query.metadata.default-time-range" default:"0s" help:"Default range of requests for labels and series. 0 means all times."`
 	ActiveQueryPath    string   `name:"query.active-query-path" placeholder:"FOLDER" help:"Directory of the log of active queries."`
+	TenantHeader       string   `name:"query.tenant-header" default:"THANOS-TENANT" placeholder:"NAME" help:"HTTP header that names the tenant."`
+	DefaultTenant      string   `name:"query.default-tenant-id" default:"default-tenant" placeholder:"NAME" help:"Tenant of requests that name none."`
+	TenantCertificate  string   `name:"query.tenant-certificate-field" enum:",organization,organizationalUnit,commonName" default:"" placeholder:"FIELD" help:"Field of the client's certificate that names the tenant instead of a header: organization, organizationalUnit or commonName."`
+	EnforceTenancy     bool     `name:"query.enforce-tenancy" negatable:"" help:"Return only data whose label --query.tenant-label-name is the tenant of the request."`
+	TenantLabel        string   `name:"query.tenant-label-name" default:"tenant_id" placeholder:"NAME" help:"Label that is compared with the tenant by --query.enforce-tenancy."`
 	Engine             string   `name:"query.promql-engine" default:"prometheus" help:"Default PromQL engine. The only supported value is prometheus."`
 	Mode               string   `name:"query.mode" default:"local" help:"PromQL query mode. The only supported value is local."`
 	Features           []string `name:"enable-feature" sep:"," placeholder:"NAME" help:"Comma-separated feature names: promql-experimental-functions."`
@@ -122,13 +127,15 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 	if c.Mode != "local" {
 		errs = append(errs, fmt.Errorf("--query.mode=%s is not supported: the only mode is local", c.Mode))
 	}
+	client := c.GRPCClient.options()
+	client.LookupInterval = time.Duration(c.DNSInterval)
 	grpc, limits := c.GRPC.options(c.GRPCAddress)
 	o := role.QueryOptions{
 		Web:         c.Process.web(),
 		DisableCORS: c.DisableCORS,
 		GRPC:        grpc,
 		StoreAPI:    limits,
-		Client:      c.GRPCClient.options(),
+		Client:      client,
 		Fanout: fanout.Options{SelectsMax: c.MaxSelects, SeriesMax: c.MaxSeries, BytesMax: int64(c.MaxChunkBytes), TotalBytesMax: int64(c.MaxTotalBytes), SortBytesMax: int64(c.MaxSortBytes), Flags: hint.Flags{
 			"SeriesMax": "--query.max-series", "BytesMax": "--query.max-chunk-bytes", "TotalBytesMax": "--query.max-total-chunk-bytes",
 		}},
@@ -136,6 +143,7 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 		Stores: api.StoreDefaults{
 			ReplicaLabels: c.ReplicaLabels, Partial: c.PartialResponse, AutoDownsampling: c.AutoDownsampling, InstantResolution: time.Duration(c.InstantResolution),
 			DynamicLookback: c.DynamicLookback, Step: time.Duration(c.DefaultStep), MetadataRange: time.Duration(c.MetadataRange),
+			Tenancy: api.Tenancy{Header: c.TenantHeader, Default: c.DefaultTenant, CertificateField: c.TenantCertificate, Enforce: c.EnforceTenancy, Label: c.TenantLabel},
 		},
 		Query: promql.Options{
 			MaxSamples: c.MaxSamples, Timeout: time.Duration(c.Timeout), MaxConcurrency: c.MaxConcurrent, LookbackDelta: time.Duration(c.LookbackDelta), TrackerDir: c.ActiveQueryPath,
@@ -195,7 +203,7 @@ func (c *queryCommand) endpoints() (fanout.EndpointsOptions, error) {
 	if !files.Any() {
 		return o, nil
 	}
-	o.Dynamic = files.Read
+	o.Dynamic, o.DynamicChanged = files.Read, files.Watch()
 	_, err = files.Read()
 	return o, err
 }

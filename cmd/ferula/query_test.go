@@ -75,9 +75,9 @@ func TestQueryCommand_FourKindsOfEndpoints(t *testing.T) {
 
 func TestQueryCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 	for _, arg := range []string{
-		"--selector-label=a=\"b\"", "--selector.relabel-config=x", "--selector.relabel-config-file=x", "--query.enforce-tenancy", "--query.tenant-certificate-field=commonName",
+		"--selector-label=a=\"b\"", "--selector.relabel-config=x", "--selector.relabel-config-file=x", "--query.tenant-certificate-field=serial",
 		"--query.enable-x-functions", "--query.partition-label=x", "--query.promql-engine=thanos", "--query.mode=distributed", "--nonsense", "--deduplication.func=guess",
-		"--enable-feature=nonsense", "--endpoint-strict=dns+a:1", "--endpoint-group=dnssrv+a", "--endpoint.sd-config-file=/nowhere", "--endpoint.sd-config=nonsense: 1",
+		"--enable-feature=nonsense", "--endpoint-strict=dns+a:1", "--endpoint-group=nonsense+a", "--endpoint.sd-config-file=/nowhere", "--endpoint.sd-config=nonsense: 1",
 		"--store.response-timeout=soon", "--query.timeout=soon", "--tracing.config-file=/nowhere", "--log.format=journald", "--query.disable-fallback",
 	} {
 		if _, err := queryOptions(t, arg); err == nil {

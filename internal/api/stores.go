@@ -37,6 +37,8 @@ type StoreParams struct {
 	Partial       bool     // a partial response is a warning, not an error
 	MaxResolution time.Duration
 	Stores        [][]*labels.Matcher // matchers of __address__, one set must match; none: all stores
+	Tenant        string              // named to the stores
+	Matchers      []*labels.Matcher   // of the tenant, which every selection must match; none: all data
 }
 
 // StoreDefaults are the defaults of parameters that a request omits.
@@ -49,6 +51,7 @@ type StoreDefaults struct {
 	DynamicLookback   bool          // lookback is at least the resolution
 	Step              time.Duration // minimum of the default step, which is a 250th of the range; 0: `step` is required
 	MetadataRange     time.Duration // default range of label and series requests; 0: unlimited
+	Tenancy           Tenancy
 }
 
 // StoreStatus is one store in /api/v1/stores.
@@ -73,6 +76,9 @@ func (a *API) storeParams(r *http.Request, f purpose) (StoreParams, *apiError) {
 	d := a.opts.StoreDefaults
 	p := StoreParams{Partial: d.Partial}
 	var apiErr *apiError
+	if p.Tenant, p.Matchers, apiErr = d.Tenancy.of(r); apiErr != nil {
+		return p, apiErr
+	}
 	if p.Partial, apiErr = optionalBool(r, "partial_response", p.Partial); apiErr != nil {
 		return p, apiErr
 	}

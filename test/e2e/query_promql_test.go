@@ -70,7 +70,8 @@ func (g grpcStore) Close() error { return g.conn.Close() }
 // overStoreAPI serves sources on loopback and returns a fanout over them.
 func overStoreAPI(t testing.TB, opts fanout.Options, sources ...storeapi.Source) *fanout.Fanout {
 	t.Helper()
-	eo := fanout.EndpointsOptions{Dial: func(address string, _ bool) (fanout.Client, error) {
+	eo := fanout.EndpointsOptions{Dial: func(a fanout.Address) (fanout.Client, error) {
+		address := a.Name
 		conn, err := grpc.NewClient(address, append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 		if err != nil {
 			return nil, err

@@ -93,7 +93,8 @@ func overStoreAPI(t testing.TB, s storage.Storage) storage.Queryable {
 	go func() { defer close(done); _ = server.Serve(listener) }()
 	endpoints := fanout.NewEndpoints(fanout.EndpointsOptions{
 		Static: []fanout.Address{{Name: listener.Addr().String()}},
-		Dial: func(address string, _ bool) (fanout.Client, error) {
+		Dial: func(a fanout.Address) (fanout.Client, error) {
+			address := a.Name
 			conn, err := grpc.NewClient("passthrough:///"+address, append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 			if err != nil {
 				return nil, err

@@ -128,7 +128,8 @@ func (w *downsampledScenario) start() error {
 }
 
 func (w *downsampledScenario) querier(stores []fanout.Client) *fanout.Fanout {
-	options := fanout.EndpointsOptions{Dial: func(address string, _ bool) (fanout.Client, error) {
+	options := fanout.EndpointsOptions{Dial: func(a fanout.Address) (fanout.Client, error) {
+		address := a.Name
 		var i int
 		_, err := fmt.Sscanf(address, "s%d", &i)
 		return stores[i], err

@@ -41,7 +41,6 @@ func grpcServerRows() []Row {
 // Query returns the flags of thanos query.
 func Query() Table {
 	const (
-		noTenancy   = "tenancy is not enforced"
 		distributed = "queries are not distributed"
 		relabel     = "selecting blocks by external labels is not supported"
 		partial     = "use --no-query.partial-response or the parameter partial_response"
@@ -58,12 +57,12 @@ func Query() Table {
 			honoured("query.conn-metric.label", "`external_labels`, `store_type`"),
 			honoured("query.default-evaluation-interval", ""),
 			honoured("query.default-step", ""),
-			inert("query.default-tenant-id", Text, noTenancy),
+			honoured("query.default-tenant-id", ""),
 			refused("query.disable-fallback", Switch, "the only engine is prometheus").unlisted(),
 			refused("query.distributed-with-overlapping-interval", Switch, distributed).unlisted(),
 			honoured("query.dynamic-lookback-delta", "").unlisted(),
 			refused("query.enable-x-functions", Switch, "xrate, xincrease and xdelta belong to Thanos' engine"),
-			refused("query.enforce-tenancy", Switch, noTenancy),
+			honoured("query.enforce-tenancy", "over HTTP, as in Thanos; also for targets; metadata of metrics has no tenant"),
 			honoured("query.instant.default.max_source_resolution", "").unlisted(),
 			honoured("query.lookback-delta", ""),
 			honoured("query.max-concurrent", ""),
@@ -82,9 +81,9 @@ func Query() Table {
 			inert("query.telemetry.request-duration-seconds-quantiles", Number, httpMetrics),
 			inert("query.telemetry.request-samples-quantiles", Number, httpMetrics),
 			inert("query.telemetry.request-series-seconds-quantiles", Number, httpMetrics),
-			refused("query.tenant-certificate-field", Text, "a certificate does not name a tenant"),
-			inert("query.tenant-header", Text, noTenancy),
-			inert("query.tenant-label-name", Text, noTenancy),
+			honoured("query.tenant-certificate-field", ""),
+			honoured("query.tenant-header", "the tenant goes to the stores as `thanos-tenant`"),
+			honoured("query.tenant-label-name", ""),
 			honoured("query.timeout", ""),
 			refused("selector-label", Text, "a querier has no labels of its own to restrict selectors"),
 			refused("selector.relabel-config", Text, relabel),
@@ -105,13 +104,13 @@ func queryStoreRows() []Row {
 		inert("query.lazy-retrieval-max-buffered-responses", Number, "responses of stores are merged as they arrive").unlisted(),
 		inert("store.sd-dns-resolver", Text, "names are resolved by Go's resolver").unlisted(),
 		honoured("endpoint", "`host:port`, `dns+`, `dnssrv+`, `dnssrvnoa+`"),
-		honoured("endpoint-group", "`host:port` or `dns+host:port`; its addresses are used in turn. `dnssrv+` is an error"),
+		honoured("endpoint-group", "`host:port` or `dns+host:port`; its addresses are used in turn. Also `dnsdualstack+`, `dnssrv+` and `dnssrvnoa+`, looked up every `--store.sd-dns-interval`"),
 		honoured("endpoint-group-strict", "as above"),
 		honoured("endpoint-strict", "must be an address"),
 		honoured("endpoint.info-timeout", "").unlisted(),
-		honoured("endpoint.sd-config", "`address`, `strict`, `group`; `client_config`, `default_client_config` and `service_config` are an error"),
+		honoured("endpoint.sd-config", "`address`, `strict`, `group`, `client_config`, `service_config`; `default_client_config`"),
 		honoured("endpoint.sd-config-file", "the same; if the file becomes unreadable its last content stays in force"),
-		honoured("endpoint.sd-config-reload-interval", "the shorter of this and `--store.sd-interval` applies to both"),
+		honoured("endpoint.sd-config-reload-interval", "a changed file is noticed within seconds; the shorter of this and `--store.sd-interval` applies to both"),
 		honoured("grpc-client-server-name", ""),
 		honoured("grpc-client-tls-ca", ""),
 		honoured("grpc-client-tls-cert", ""),

@@ -27,7 +27,7 @@ func Open(address string, opts Options, stallTimeout time.Duration) (*Source, er
 	if err != nil {
 		return nil, err
 	}
-	client, err := dial(address, false)
+	client, err := dial(fanout.Address{Name: address})
 	return &Source{client, stallTimeout}, err
 }
 

@@ -3,8 +3,11 @@
 package storeclient
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"net"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,19 +31,62 @@ type Options struct {
 	TLSMinVersion   string // 1.0 to 1.3; "": 1.3
 	Client          storeapi.ClientOptions
 	Dial            []grpc.DialOption // interceptors of calls
+	LookupInterval  time.Duration     // of the names of groups; 0: 30 s
 }
 
 // Dialer returns the function that creates the client of an endpoint. A client
-// connects with its first call. group balances calls over all addresses of a DNS name.
-func (o Options) Dialer() (func(address string, group bool) (fanout.Client, error), error) {
-	creds := insecure.NewCredentials()
-	if o.TLS {
-		config, err := o.tls()
+// connects with its first call. A group balances calls over all addresses of its name.
+// What an endpoint configures itself replaces the options.
+func (o Options) Dialer() (func(a fanout.Address) (fanout.Client, error), error) {
+	if _, err := o.credentials(); err != nil {
+		return nil, err
+	}
+	return func(a fanout.Address) (fanout.Client, error) {
+		own := o.with(a.Client)
+		creds, err := own.credentials()
 		if err != nil {
 			return nil, err
 		}
-		creds = credentials.NewTLS(config)
+		return own.dial(a, creds)
+	}, nil
+}
+
+// with returns the options of an endpoint.
+func (o Options) with(c fanout.ClientConfig) Options {
+	for _, s := range []struct {
+		to  *bool
+		own string
+	}{{&o.TLS, c.TLS}, {&o.TLSSkipVerify, c.SkipVerify}} {
+		if s.own != "" {
+			*s.to = s.own == "true"
+		}
 	}
+	o.TLSCert, o.TLSKey, o.TLSCA = cmp.Or(c.Cert, o.TLSCert), cmp.Or(c.Key, o.TLSKey), cmp.Or(c.CA, o.TLSCA)
+	o.TLSServerName, o.TLSMinVersion = cmp.Or(c.ServerName, o.TLSServerName), cmp.Or(c.MinVersion, o.TLSMinVersion)
+	switch c.Compression {
+	case "none":
+		o.Client.Compression = ""
+	case "snappy":
+		o.Client.Compression = storeapi.Snappy
+	}
+	return o
+}
+
+func (o Options) credentials() (credentials.TransportCredentials, error) {
+	if !o.TLS {
+		return insecure.NewCredentials(), nil
+	}
+	config, err := o.tls()
+	if err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(config), nil
+}
+
+// roundRobin is the service configuration of groups by default.
+const roundRobin = `{"loadBalancingConfig":[{"round_robin":{}}]}`
+
+func (o Options) dial(a fanout.Address, creds credentials.TransportCredentials) (fanout.Client, error) {
 	if o.Client.Compression == storeapi.Snappy {
 		storeapi.RegisterSnappy()
 	}
@@ -53,18 +99,22 @@ func (o Options) Dialer() (func(address string, group bool) (fanout.Client, erro
 		grpc.WithDisableServiceConfig(),
 	)
 	options = append(options, o.Dial...)
-	return func(address string, group bool) (fanout.Client, error) {
-		target, all := "passthrough:///"+address, options
-		if group {
-			target = "dns:///" + address
-			all = append(append([]grpc.DialOption{}, options...), grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`))
+	target, service := "passthrough:///"+a.Name, a.Client.ServiceConfig
+	if a.Group {
+		target, service = "dns:///"+a.Name, cmp.Or(service, roundRobin)
+		if strings.Contains(a.Name, "+") {
+			target = lookupScheme + ":///" + a.Name
+			options = append(options, grpc.WithResolvers(lookupBuilder{net.DefaultResolver, o.lookupInterval()}))
 		}
-		conn, err := grpc.NewClient(target, all...)
-		if err != nil {
-			return nil, err
-		}
-		return client{storeapi.NewClient(conn, o.Client), conn}, nil
-	}, nil
+	}
+	if service != "" {
+		options = append(options, grpc.WithDefaultServiceConfig(service))
+	}
+	conn, err := grpc.NewClient(target, options...)
+	if err != nil {
+		return nil, err
+	}
+	return client{storeapi.NewClient(conn, o.Client), conn}, nil
 }
 
 // tls returns the TLS configuration of the connections.

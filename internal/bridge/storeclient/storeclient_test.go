@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/internal/bridge/localstore"
+	"github.com/ferula-io/ferula/internal/query/fanout"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
@@ -89,7 +90,7 @@ func TestOptions_DialerConnectsToAddressesAndGroups(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := dial(address, group)
+		c, err := dial(fanout.Address{Name: address, Group: group})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +116,7 @@ func TestOptions_DialerChecksTLSFilesAndVerifiesServers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := dial(serve(t), false) // without TLS
+	c, err := dial(fanout.Address{Name: serve(t)}) // without TLS
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,10 @@ func newSet(t *testing.T, stores map[string]*store) Set {
 	for name := range stores {
 		o.Static = append(o.Static, fanout.Address{Name: name})
 	}
-	o.Dial = func(address string, _ bool) (fanout.Client, error) { return stores[address], nil }
+	o.Dial = func(a fanout.Address) (fanout.Client, error) {
+		address := a.Name
+		return stores[address], nil
+	}
 	endpoints := fanout.NewEndpoints(o)
 	endpoints.Update(context.Background())
 	t.Cleanup(endpoints.Close)

@@ -51,7 +51,8 @@ func BenchmarkSelect(b *testing.B) {
 				samples = append(samples, sample{int64(i) * 15_000, float64(i * i), false})
 			}
 			chunks := []series.Chunk{encode(b, samples)}
-			e := NewEndpoints(EndpointsOptions{Dial: func(address string, _ bool) (Client, error) {
+			e := NewEndpoints(EndpointsOptions{Dial: func(a Address) (Client, error) {
+				address := a.Name
 				s := &encodedStore{chunks: chunks}
 				var at int
 				_, err := fmt.Sscanf(address, "s%d", &at)

@@ -85,7 +85,7 @@ func TestAggregatesFor_SelectsByFunction(t *testing.T) {
 			t.Errorf("%q: %v %v, want %v", function, err, got, all)
 		}
 		// Another querier gets the same.
-		e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "near"}}, Dial: func(string, bool) (Client, error) { return sourceClient{f.Source()}, nil }})
+		e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "near"}}, Dial: func(Address) (Client, error) { return sourceClient{f.Source()}, nil }})
 		e.Update(t.Context())
 		again, _, _, err := read(t, New(e, f.opts).Queryable(Request{MaxResolutionMS: 300_000}), 0, 302_000, &storage.SelectHints{Start: 0, End: 302_000, Func: function})
 		if err != nil || !slices.Equal(again[named("m").String()], got[named("m").String()]) {
@@ -125,7 +125,7 @@ func TestQuerier_DownsampledSpansOfReplicasAreNotMixed(t *testing.T) {
 		} {
 			a, b := replicasOfASpan(t, countB)
 			near, _ := newTestFanout(t, Options{}, a, b)
-			e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "near"}}, Dial: func(string, bool) (Client, error) { return sourceClient{near.Source()}, nil }})
+			e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "near"}}, Dial: func(Address) (Client, error) { return sourceClient{near.Source()}, nil }})
 			e.Update(t.Context())
 			for _, f := range []*Fanout{near, New(e, near.opts)} {
 				r := Request{MaxResolutionMS: 300_000, ReplicaLabels: []string{"r"}}

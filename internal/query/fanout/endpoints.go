@@ -31,15 +31,26 @@ type Address struct {
 	Name   string
 	Strict bool // queried even while it is down
 	Group  bool // query one of the name's addresses, not all
+	Client ClientConfig
 }
 
-// Checked validates the address and normalizes it. The prefix of a group is removed, because
+// ClientConfig configures the connections of one endpoint. What is empty is as for all
+// others. Switches are "true" or "false".
+type ClientConfig struct {
+	TLS, SkipVerify                       string
+	Cert, Key, CA, ServerName, MinVersion string // as in storeclient.Options
+	Compression                           string // none or snappy
+	ServiceConfig                         string // of gRPC, as JSON
+}
+
+// Checked validates the address and normalizes it. The prefix dns+ of a group is removed, because
 // gRPC resolves the name. A strict store must have an address, because it must always exist.
 func (a Address) Checked() (Address, error) {
 	if a.Group {
 		a.Name = strings.TrimPrefix(a.Name, "dns+")
-		if strings.Contains(a.Name, "+") {
-			return a, fmt.Errorf("group %s: only host:port and dns+host:port are supported", a.Name)
+		prefix, _, found := strings.Cut(a.Name, "+")
+		if found && !slices.Contains([]string{"dnsdualstack", "dnssrv", "dnssrvnoa"}, prefix) {
+			return a, fmt.Errorf("group %s: unknown prefix %s+", a.Name, prefix)
 		}
 		return a, nil
 	}
@@ -54,7 +65,10 @@ type EndpointsOptions struct {
 	Static []Address
 	// Dynamic returns further addresses and is called every ReloadInterval; may be nil. If
 	// it fails the previous addresses stay.
-	Dynamic        func() ([]Address, error)
+	Dynamic func() ([]Address, error)
+	// DynamicChanged reports whether Dynamic may have changed since the last call, so that it
+	// is called at once; may be nil.
+	DynamicChanged func() bool
 	ReloadInterval time.Duration // 0: 5 minutes
 	DNSInterval    time.Duration // 0: 30 s
 	InfoInterval   time.Duration // 0: 5 s
@@ -66,8 +80,8 @@ type EndpointsOptions struct {
 	// yet. 0: 5 minutes.
 	UnhealthyTimeout time.Duration
 
-	Dial     func(address string, group bool) (Client, error)
-	Resolver dnslookup.Resolver // nil: net.DefaultResolver
+	Dial     func(a Address) (Client, error) // a.Name is an address, or the name of a group
+	Resolver dnslookup.Resolver              // nil: net.DefaultResolver
 	Logger   *slog.Logger
 	Metrics  *metrics.Set // may be nil
 	// ConnectionLabels are the labels of thanos_store_nodes_grpc_connections, of
@@ -114,6 +128,7 @@ type Endpoints struct {
 	resolved map[string][]string // by name: addresses of the last lookup
 	gone     map[string]gone     // addresses that their names no longer resolve to
 	empty    map[string]absent   // names that have not resolved to any address yet
+	invalid  []absent            // endpoints whose connections cannot be configured
 	absent   atomic.Pointer[[]absent]
 	reloadAt time.Time
 	lookupAt time.Time
@@ -158,7 +173,8 @@ func (e *Endpoints) Update(ctx context.Context) {
 	defer e.mu.Unlock()
 	now := e.opts.Now()
 	lookup := false
-	if e.opts.Dynamic != nil && !now.Before(e.reloadAt) {
+	changed := e.opts.DynamicChanged != nil && e.opts.DynamicChanged()
+	if e.opts.Dynamic != nil && (changed || !now.Before(e.reloadAt)) {
 		e.reloadAt, lookup = now.Add(e.opts.ReloadInterval), true
 		if found, err := e.opts.Dynamic(); err != nil {
 			e.opts.Logger.Error("Reloading endpoints failed", "err", err)
@@ -196,7 +212,7 @@ type gone struct {
 
 // updateAbsent updates the absent endpoints.
 func (e *Endpoints) updateAbsent(now time.Time) {
-	var all []absent
+	all := slices.Clone(e.invalid)
 	for name, a := range e.empty {
 		if a.fails || now.Sub(a.since) <= e.opts.UnhealthyTimeout {
 			all = append(all, a)
@@ -303,7 +319,7 @@ func (e *Endpoints) lookup(ctx context.Context) []Address {
 		}
 		e.forget(a.Name, found[i], failed[i])
 		for _, address := range found[i] {
-			all = append(all, Address{Name: address, Strict: a.Strict})
+			all = append(all, Address{Name: address, Strict: a.Strict, Client: a.Client})
 		}
 	}
 	for name := range e.resolved {
@@ -340,19 +356,21 @@ func (e *Endpoints) replace(addresses []Address) {
 	for _, s := range *e.current.Load() {
 		old[s.address] = s
 	}
+	e.invalid = nil
 	next := make([]*store, 0, len(addresses))
 	for _, a := range addresses {
-		if s := old[a.Name]; s != nil && s.strict == a.Strict {
+		if s := old[a.Name]; s != nil && s.configured == a {
 			next = append(next, s)
 			delete(old, a.Name)
 			continue
 		}
-		client, err := e.opts.Dial(a.Name, a.Group)
+		client, err := e.opts.Dial(a)
 		if err != nil {
 			e.opts.Logger.Error("Endpoint is invalid", "endpoint", a.Name, "err", err)
+			e.invalid = append(e.invalid, absent{address: a.Name, err: err})
 			continue
 		}
-		next = append(next, &store{address: a.Name, strict: a.Strict, client: client, metrics: e.metrics.of(a.Name)})
+		next = append(next, &store{address: a.Name, strict: a.Strict, configured: a, client: client, metrics: e.metrics.of(a.Name)})
 	}
 	e.current.Store(&next)
 	kept := map[string]bool{}

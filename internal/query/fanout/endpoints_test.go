@@ -50,7 +50,8 @@ func TestEndpoints_HideStoresThatAreDown(t *testing.T) {
 	e := NewEndpoints(EndpointsOptions{
 		Static:   []Address{{Name: "dns+stores:1"}, {Name: "fixed:1", Strict: true}},
 		Resolver: z, Now: func() time.Time { return now }, DNSInterval: 30 * time.Second, UnhealthyTimeout: time.Minute, Metrics: set,
-		Dial: func(address string, _ bool) (Client, error) {
+		Dial: func(a Address) (Client, error) {
+			address := a.Name
 			dialled[address] = &fakeStore{}
 			return dialled[address], nil
 		},
@@ -152,19 +153,33 @@ func TestFiles_Read(t *testing.T) {
 		return path
 	}
 	files := Files{
-		ConfigFile: write("endpoints.yml", "endpoints:\n- address: a:1\n  strict: true\n- {address: dns+b:1, group: true}\n"),
-		Discovery:  []string{filepath.Join(dir, "sd-*")},
+		ConfigFile: write("endpoints.yml", `default_client_config: {server_name: all, tls_config: {ca_file: ca, min_version: "1.2"}}
+endpoints:
+- address: a:1
+  strict: true
+- {address: dns+b:1, group: true, service_config: '{"x": 1}'}
+- {address: dnssrv+g, group: true, client_config: {tls_config: {enabled: false}, compression: snappy}}
+- {address: f:1, client_config: {server_name: f, tls_config: {cert_file: c, key_file: k, insecure_skip_verify: false}}}
+`),
+		Discovery: []string{filepath.Join(dir, "sd-*")},
 	}
 	write("sd-1.json", `[{"targets": ["c:1", "dns+d:1"], "labels": {"x": "y"}}]`)
 	write("sd-2.yaml", "- targets: [e:1]\n")
 	got, err := files.Read()
-	want := []Address{{"a:1", true, false}, {"b:1", false, true}, {"c:1", false, false}, {"dns+d:1", false, false}, {"e:1", false, false}}
+	common := ClientConfig{TLS: "true", CA: "ca", ServerName: "all", MinVersion: "1.2"}
+	grouped, plain, own := common, common, common
+	grouped.ServiceConfig, plain.TLS, plain.Compression = `{"x": 1}`, "false", "snappy"
+	own.ServerName, own.Cert, own.Key, own.SkipVerify = "f", "c", "k", "false"
+	want := []Address{
+		{Name: "a:1", Strict: true, Client: common}, {Name: "b:1", Group: true, Client: grouped}, {Name: "dnssrv+g", Group: true, Client: plain}, {Name: "f:1", Client: own},
+		{Name: "c:1"}, {Name: "dns+d:1"}, {Name: "e:1"},
+	}
 	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("%v %v", got, err)
+		t.Errorf("%+v %v", got, err)
 	}
 	for _, text := range []string{
-		"endpoints: [{address: a:1, client_config: {tls_config: {enabled: true}}}]", "default_client_config: {tls_config: {enabled: true}}",
-		"endpoints: [{address: a:1, service_config: x}]", "endpoints: [{address: dnssrv+a, group: true}]", "endpoints: [{address: dns+a:1, strict: true}]", "endpoints: [{}]", "nonsense: 1", "endpoints: 1",
+		"endpoints: [{address: a:1, client_config: {compression: lzma}}]", "default_client_config: {nonsense: 1}",
+		"endpoints: [{address: nonsense+a, group: true}]", "endpoints: [{address: dns+a:1, strict: true}]", "endpoints: [{}]", "nonsense: 1", "endpoints: 1",
 	} {
 		if _, err := (Files{Config: []byte(text)}).Read(); err == nil {
 			t.Errorf("%s is accepted", text)
@@ -172,9 +187,72 @@ func TestFiles_Read(t *testing.T) {
 	}
 }
 
+func TestFiles_WatchSeesEveryChange(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("endpoints.yml", "endpoints: []\n")
+	changed := Files{ConfigFile: filepath.Join(dir, "endpoints.yml"), Discovery: []string{filepath.Join(dir, "sd-*")}}.Watch()
+	check := func(when string, want bool) {
+		t.Helper()
+		if got := changed(); got != want {
+			t.Errorf("%s: %v", when, got)
+		}
+	}
+	check("at first", false)
+	write("endpoints.yml", "endpoints: [{address: a:1}]\n")
+	check("after a write", true)
+	check("afterwards", false)
+	write("sd-1.json", "[]")
+	check("after a new file", true)
+	if err := os.Remove(filepath.Join(dir, "endpoints.yml")); err != nil {
+		t.Fatal(err)
+	}
+	check("after a removal", true)
+}
+
+// A file that has changed is read at the next update, and what cannot be connected is missing.
+func TestEndpoints_ChangedFilesAreReadAtOnce(t *testing.T) {
+	addresses, changed := []Address{{Name: "a:1"}}, false
+	dialled := map[Address]*fakeStore{}
+	e := NewEndpoints(EndpointsOptions{
+		Dynamic:        func() ([]Address, error) { return addresses, nil },
+		DynamicChanged: func() bool { return changed },
+		Dial: func(a Address) (Client, error) {
+			if a.Client.CA == "absent" {
+				return nil, errBroken
+			}
+			dialled[a] = &fakeStore{}
+			return dialled[a], nil
+		},
+	})
+	t.Cleanup(e.Close)
+	e.Update(t.Context())
+	secured := Address{Name: "a:1", Client: ClientConfig{TLS: "true"}}
+	addresses = []Address{secured, {Name: "b:1", Client: ClientConfig{CA: "absent"}}}
+	e.Update(t.Context())
+	if len(dialled) != 1 {
+		t.Errorf("read although nothing has changed: %v", dialled)
+	}
+	changed = true
+	e.Update(t.Context())
+	if len(dialled) != 2 || !dialled[Address{Name: "a:1"}].closed || dialled[secured].closed {
+		t.Errorf("another configuration needs another connection: %v", dialled)
+	}
+	c, err := e.choose(Request{}, func(*storeapi.Info) bool { return true })
+	if err != nil || len(c.stores) != 1 || len(c.missing) != 1 || !strings.Contains(c.missing[0].Error(), "b:1") {
+		t.Errorf("%+v %v", c, err)
+	} else {
+		c.release()
+	}
+}
+
 func TestEndpoints_StrictDuplicateWins(t *testing.T) {
 	for _, static := range [][]Address{{{Name: "a:1"}, {Name: "a:1", Strict: true}}, {{Name: "a:1", Strict: true}, {Name: "a:1"}}} {
-		e := NewEndpoints(EndpointsOptions{Static: static, Dial: func(string, bool) (Client, error) { return &fakeStore{}, nil }})
+		e := NewEndpoints(EndpointsOptions{Static: static, Dial: func(Address) (Client, error) { return &fakeStore{}, nil }})
 		e.Update(t.Context())
 		if got := e.Statuses(); len(got) != 1 || !got[0].Strict {
 			t.Errorf("%v: %v", static, got)
@@ -192,7 +270,8 @@ func TestEndpoints_UnresolvedAddressesAreMissing(t *testing.T) {
 	e := NewEndpoints(EndpointsOptions{
 		Static:   []Address{{Name: "dns+stores:1"}, {Name: "dns+later:1"}},
 		Resolver: z, Now: func() time.Time { return now }, DNSInterval: 30 * time.Second, UnhealthyTimeout: time.Minute,
-		Dial: func(address string, _ bool) (Client, error) {
+		Dial: func(a Address) (Client, error) {
+			address := a.Name
 			return &fakeStore{info: storeapi.Info{Component: "sidecar", LabelSets: []labels.Labels{labels.FromStrings("replica", replica[address])}}}, nil
 		},
 	})

@@ -72,6 +72,11 @@ func expression(info *storeapi.Info, selectors [][]*labels.Matcher) string {
 
 // The time range of exemplar stores is ignored: Thanos' components report 0 to 0.
 func (f *Fanout) exemplars(ctx context.Context, r Request, er storeapi.ExemplarsRequest, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, []error, error) {
+	enforced := make([][]*labels.Matcher, 0, len(selectors))
+	for _, matchers := range selectors {
+		enforced = append(enforced, r.enforced(matchers))
+	}
+	selectors = enforced
 	c, err := f.endpoints.choose(r, func(info *storeapi.Info) bool {
 		return info == nil || info.Exemplars != nil && expression(info, selectors) != ""
 	})

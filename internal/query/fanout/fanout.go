@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -116,6 +117,26 @@ type Request struct {
 	// Stores selects stores by the label __address__: one set of matchers must match. None
 	// selects all.
 	Stores [][]*labels.Matcher
+	Tenant string // named to the stores; "": none
+	// Matchers are added to every selection, and replace its own of the same names. Rules and
+	// targets are selected by them too.
+	Matchers []*labels.Matcher
+}
+
+// enforced returns the matchers of a selection with those of the request.
+func (r Request) enforced(matchers []*labels.Matcher) []*labels.Matcher {
+	if len(r.Matchers) == 0 {
+		return matchers
+	}
+	all := slices.DeleteFunc(slices.Clone(matchers), func(m *labels.Matcher) bool {
+		return slices.ContainsFunc(r.Matchers, func(by *labels.Matcher) bool { return by.Name == m.Name })
+	})
+	return append(all, r.Matchers...)
+}
+
+// allows reports whether labels match the matchers of the request.
+func (r Request) allows(set labels.Labels) bool {
+	return !slices.ContainsFunc(r.Matchers, func(m *labels.Matcher) bool { return !m.Matches(set.Get(m.Name)) })
 }
 
 // Queryable returns the storage of one query, which counts the query's limits.

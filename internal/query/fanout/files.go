@@ -2,12 +2,15 @@ package fanout
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -63,15 +66,86 @@ func (f Files) Read() ([]Address, error) {
 	return all, nil
 }
 
+// Watch returns a function that reports whether a file has changed since its last call. Files
+// are compared by time and size, also behind symbolic links.
+func (f Files) Watch() (changed func() bool) {
+	last := f.signature()
+	return func() bool {
+		now := f.signature()
+		differs := now != last
+		last = now
+		return differs
+	}
+}
+
+func (f Files) signature() string {
+	var all strings.Builder
+	add := func(name string) {
+		if info, err := os.Stat(name); err != nil {
+			fmt.Fprintf(&all, "%s absent\n", name)
+		} else {
+			fmt.Fprintf(&all, "%s %d %d\n", name, info.Size(), info.ModTime().UnixNano())
+		}
+	}
+	if f.ConfigFile != "" {
+		add(f.ConfigFile)
+	}
+	for _, pattern := range f.Discovery {
+		names, _ := filepath.Glob(pattern) // Read returns the error
+		for _, name := range names {
+			add(name)
+		}
+	}
+	return all.String()
+}
+
+// clientYAML is Thanos' configuration of the connections of an endpoint.
+type clientYAML struct {
+	TLS struct {
+		Enabled            *bool  `yaml:"enabled"`
+		InsecureSkipVerify *bool  `yaml:"insecure_skip_verify"`
+		Cert               string `yaml:"cert_file"`
+		Key                string `yaml:"key_file"`
+		CA                 string `yaml:"ca_file"`
+		MinVersion         string `yaml:"min_version"`
+	} `yaml:"tls_config"`
+	ServerName  string `yaml:"server_name"`
+	Compression string `yaml:"compression"`
+}
+
+// over returns the configuration with what it does not set from the default. Files or the
+// switch of verification imply TLS.
+func (c clientYAML) over(byDefault ClientConfig) (ClientConfig, error) {
+	text := func(b *bool) string {
+		if b == nil {
+			return ""
+		}
+		return strconv.FormatBool(*b)
+	}
+	enabled := text(c.TLS.Enabled)
+	if enabled == "" && (c.TLS.Cert != "" || c.TLS.Key != "" || c.TLS.CA != "" || c.TLS.InsecureSkipVerify != nil) {
+		enabled = "true"
+	}
+	if !slices.Contains([]string{"", "none", "snappy"}, c.Compression) {
+		return ClientConfig{}, fmt.Errorf("unknown compression %q, must be none or snappy", c.Compression)
+	}
+	return ClientConfig{
+		TLS: cmp.Or(enabled, byDefault.TLS), SkipVerify: cmp.Or(text(c.TLS.InsecureSkipVerify), byDefault.SkipVerify),
+		Cert: cmp.Or(c.TLS.Cert, byDefault.Cert), Key: cmp.Or(c.TLS.Key, byDefault.Key), CA: cmp.Or(c.TLS.CA, byDefault.CA),
+		ServerName: cmp.Or(c.ServerName, byDefault.ServerName), MinVersion: cmp.Or(c.TLS.MinVersion, byDefault.MinVersion),
+		Compression: cmp.Or(c.Compression, byDefault.Compression),
+	}, nil
+}
+
 func parseEndpoints(text []byte) ([]Address, error) {
 	var config struct {
-		Default   yaml.Node `yaml:"default_client_config"`
+		Default   clientYAML `yaml:"default_client_config"`
 		Endpoints []struct {
-			Address       string    `yaml:"address"`
-			Strict        bool      `yaml:"strict"`
-			Group         bool      `yaml:"group"`
-			ServiceConfig string    `yaml:"service_config"`
-			ClientConfig  yaml.Node `yaml:"client_config"`
+			Address       string     `yaml:"address"`
+			Strict        bool       `yaml:"strict"`
+			Group         bool       `yaml:"group"`
+			ServiceConfig string     `yaml:"service_config"`
+			Client        clientYAML `yaml:"client_config"`
 		} `yaml:"endpoints"`
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -79,20 +153,21 @@ func parseEndpoints(text []byte) ([]Address, error) {
 	if err := decoder.Decode(&config); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	if !config.Default.IsZero() {
-		return nil, errors.New("default_client_config is not supported: use --grpc-client-tls-*, which apply to all endpoints")
+	byDefault, err := config.Default.over(ClientConfig{})
+	if err != nil {
+		return nil, fmt.Errorf("default_client_config: %w", err)
 	}
 	var all []Address
 	for i, e := range config.Endpoints {
-		switch {
-		case e.Address == "":
+		if e.Address == "" {
 			return nil, fmt.Errorf("endpoint %d has no address", i)
-		case !e.ClientConfig.IsZero():
-			return nil, fmt.Errorf("endpoint %s: client_config is not supported: use --grpc-client-tls-*, which apply to all endpoints", e.Address)
-		case e.ServiceConfig != "":
-			return nil, fmt.Errorf("endpoint %s: service_config is not supported", e.Address)
 		}
-		address, err := Address{Name: e.Address, Strict: e.Strict, Group: e.Group}.Checked()
+		client, err := e.Client.over(byDefault)
+		if err != nil {
+			return nil, fmt.Errorf("endpoint %s: client_config: %w", e.Address, err)
+		}
+		client.ServiceConfig = e.ServiceConfig
+		address, err := Address{Name: e.Address, Strict: e.Strict, Group: e.Group, Client: client}.Checked()
 		if err != nil {
 			return nil, err
 		}

@@ -201,7 +201,7 @@ func TestSource_EqualsTheQueriersResult(t *testing.T) {
 			stores = append(stores, f)
 		}
 		near, _ := newTestFanout(t, Options{}, stores...)
-		e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "near"}}, Dial: func(string, bool) (Client, error) { return sourceClient{near.Source()}, nil }})
+		e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "near"}}, Dial: func(Address) (Client, error) { return sourceClient{near.Source()}, nil }})
 		e.Update(context.Background())
 		far := New(e, near.opts)
 		for _, replicaLabels := range [][]string{nil, {"r"}} {

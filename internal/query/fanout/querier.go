@@ -43,7 +43,7 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 		start, end, function, limit, rangeMS = hints.Start, hints.End, hints.Func, hints.Limit, hints.Range
 	}
 	sr := storeapi.SeriesRequest{
-		MinMS: start, MaxMS: end, Matchers: matchers, Limit: int64(limit),
+		MinMS: start, MaxMS: end, Matchers: q.q.r.enforced(matchers), Limit: int64(limit),
 		SkipChunks:           function == forSeries,
 		WithoutReplicaLabels: q.q.r.ReplicaLabels,
 		MaxResolutionMS:      q.q.resolution(function, rangeMS),
@@ -196,7 +196,7 @@ func (q *querier) LabelValues(ctx context.Context, name string, hints *storage.L
 }
 
 func (q *querier) list(ctx context.Context, name string, hints *storage.LabelHints, matchers []*labels.Matcher, call listCall) ([]string, annotations.Annotations, error) {
-	r := storeapi.LabelsRequest{Label: name, MinMS: q.minMS, MaxMS: q.maxMS, Matchers: matchers, WithoutReplicaLabels: q.q.r.ReplicaLabels}
+	r := storeapi.LabelsRequest{Label: name, MinMS: q.minMS, MaxMS: q.maxMS, Matchers: q.q.r.enforced(matchers), WithoutReplicaLabels: q.q.r.ReplicaLabels}
 	if hints != nil {
 		r.Limit = int64(hints.Limit)
 	}
@@ -244,7 +244,7 @@ func (f *Fanout) list(ctx context.Context, r Request, lr storeapi.LabelsRequest,
 // cancels all; so does a warning of a store if the request aborts on partial responses. When
 // the context ends, stores that have not responded are named.
 func each(ctx context.Context, f *Fanout, r Request, c *chosen, call func(ctx context.Context, i int) ([]string, error)) ([]error, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(storeapi.WithTenant(ctx, r.Tenant))
 	defer cancel(nil)
 	warned := make([][]error, len(c.stores))
 	pending := make([]string, len(c.stores)) // addresses of stores that had not responded when the context ended

@@ -24,7 +24,21 @@ func (q *Query) Rules(ctx context.Context, kind string) ([]storeapi.RuleGroup, a
 	if err != nil {
 		return nil, nil, err
 	}
-	return mergeGroups(slices.Concat(found...), q.r.ReplicaLabels), warnings, nil
+	return mergeGroups(q.allowedGroups(slices.Concat(found...)), q.r.ReplicaLabels), warnings, nil
+}
+
+// allowedGroups drops rules that the request's matchers exclude, and groups without any other.
+func (q *Query) allowedGroups(groups []storeapi.RuleGroup) []storeapi.RuleGroup {
+	if len(q.r.Matchers) == 0 {
+		return groups
+	}
+	allowed := groups[:0]
+	for _, g := range groups {
+		if g.Rules = slices.DeleteFunc(g.Rules, func(r storeapi.Rule) bool { return !q.r.allows(r.Labels) }); len(g.Rules) > 0 {
+			allowed = append(allowed, g)
+		}
+	}
+	return allowed
 }
 
 // rules returns the groups of each store.

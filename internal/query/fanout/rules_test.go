@@ -36,7 +36,8 @@ func rulingWorld(t *testing.T, stores ...ruling) *Fanout {
 	for i := range stores {
 		eo.Static = append(eo.Static, Address{Name: fmt.Sprint("s", i)})
 	}
-	eo.Dial = func(address string, _ bool) (Client, error) {
+	eo.Dial = func(a Address) (Client, error) {
+		address := a.Name
 		var i int
 		_, err := fmt.Sscanf(address, "s%d", &i)
 		return stores[i], err

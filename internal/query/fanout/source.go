@@ -89,7 +89,7 @@ func (s *Source) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.
 	if len(r.Matchers) == 0 {
 		return &forwardedStream{err: fmt.Errorf("%w: no matchers", storeapi.ErrBadRequest)}
 	}
-	m, err := s.f.merge(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r)
+	m, err := s.f.merge(ctx, Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}, r)
 	if err != nil {
 		return &forwardedStream{err: err}
 	}
@@ -98,7 +98,7 @@ func (s *Source) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.
 
 // LabelNames implements storeapi.Source.
 func (s *Source) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
-	names, warned, err := s.f.list(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, Client.LabelNames)
+	names, warned, err := s.f.list(ctx, Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}, r, Client.LabelNames)
 	return names, errorStrings(warned), err
 }
 
@@ -107,7 +107,7 @@ func (s *Source) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (val
 	if slices.Contains(r.WithoutReplicaLabels, r.Label) {
 		return nil, nil, nil
 	}
-	values, warned, err := s.f.list(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, Client.LabelValues)
+	values, warned, err := s.f.list(ctx, Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}, r, Client.LabelValues)
 	return values, errorStrings(warned), err
 }
 
@@ -120,21 +120,21 @@ func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (re
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", storeapi.ErrBadRequest, err)
 	}
-	results, warned, err := s.f.exemplars(ctx, Request{AbortOnPartial: r.AbortOnPartial}, r, parser.ExtractSelectors(expr))
+	results, warned, err := s.f.exemplars(ctx, Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}, r, parser.ExtractSelectors(expr))
 	return results, errorStrings(warned), err
 }
 
 // Rules implements storeapi.ListSource: the groups of all stores, unmerged. Which labels
-// are replica labels is known to the querier that asks.
+// are replica labels is known to the querier above.
 func (s *Source) Rules(ctx context.Context, r storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
-	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial}).rules(ctx, r)
+	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}).rules(ctx, r)
 	return slices.Concat(found...), annotationStrings(warnings), err
 }
 
 // Targets implements storeapi.ListSource: those of all stores, unmerged.
 func (s *Source) Targets(ctx context.Context, r storeapi.TargetsRequest) (storeapi.Targets, []string, error) {
 	var all allTargets
-	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial}).targets(ctx, r)
+	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}).targets(ctx, r)
 	for _, of := range found {
 		all.add(of, r.State)
 	}
@@ -143,7 +143,7 @@ func (s *Source) Targets(ctx context.Context, r storeapi.TargetsRequest) (storea
 
 // MetricMetadata implements storeapi.ListSource.
 func (s *Source) MetricMetadata(ctx context.Context, metric string, limit int, abortOnPartial bool) (map[string][]metadata.Metadata, []string, error) {
-	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: abortOnPartial}).MetricMetadata(ctx, metric, limit)
+	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: abortOnPartial, Tenant: storeapi.TenantOf(ctx)}).MetricMetadata(ctx, metric, limit)
 	return found, annotationStrings(warnings), err
 }
 

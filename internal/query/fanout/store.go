@@ -13,10 +13,11 @@ import (
 
 // store is one endpoint and its last Info.
 type store struct {
-	address string
-	strict  bool // queried even while it is down
-	client  Client
-	metrics storeInstruments
+	address    string
+	strict     bool // queried even while it is down
+	client     Client
+	configured Address
+	metrics    storeInstruments
 
 	mu        sync.Mutex
 	info      *storeapi.Info // last Info; nil: never received

@@ -285,7 +285,7 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) 
 	}
 	sr.AbortOnPartial = r.AbortOnPartial
 	all := &fanoutStreams{missing: c.missing}
-	all.ctx, all.cancel = context.WithCancelCause(ctx)
+	all.ctx, all.cancel = context.WithCancelCause(storeapi.WithTenant(ctx, r.Tenant))
 	for i, s := range c.stores {
 		g := &deadlineStream{store: s, request: sr, wanted: sr.Aggregates, abort: r.AbortOnPartial, timeout: f.opts.ResponseTimeout, flags: f.opts.Flags, metrics: f.endpoints.metrics}
 		g.ctx, g.cancel = context.WithCancelCause(all.ctx)

@@ -27,6 +27,8 @@ func (q *Query) Targets(ctx context.Context, state string) (storeapi.Targets, an
 	for _, of := range found {
 		all.add(of, state)
 	}
+	all.Active = slices.DeleteFunc(all.Active, func(t storeapi.ActiveTarget) bool { return !q.r.allows(t.Labels) })
+	all.Dropped = slices.DeleteFunc(all.Dropped, func(set labels.Labels) bool { return !q.r.allows(set) })
 	all.Active, all.Dropped = mergeActive(all.Active, q.r.ReplicaLabels), mergeDropped(all.Dropped, q.r.ReplicaLabels)
 	return all.Targets, warnings, nil
 }

@@ -1,0 +1,69 @@
+package api
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+
+	"github.com/prometheus/prometheus/model/labels"
+)
+
+// tenantHeader is Thanos' header, which names the tenant if the configured one is absent.
+const tenantHeader = "THANOS-TENANT"
+
+// Tenancy determines the tenant of a request to a querier of many stores, as Thanos does. The zero
+// value names no tenant.
+type Tenancy struct {
+	Header  string // that names the tenant; "": THANOS-TENANT
+	Default string // tenant of requests that name none
+	// CertificateField of the client's certificate names the tenant instead of a header:
+	// organization, organizationalUnit or commonName.
+	CertificateField string
+	// Enforce restricts every selection to series whose label Label is the tenant.
+	Enforce bool
+	Label   string
+}
+
+// of returns the tenant of a request and the matchers that it enforces.
+func (t Tenancy) of(r *http.Request) (string, []*labels.Matcher, *apiError) {
+	tenant := cmp.Or(r.Header.Get(cmp.Or(t.Header, tenantHeader)), r.Header.Get(tenantHeader), t.Default)
+	if t.CertificateField != "" {
+		var err error
+		if tenant, err = t.ofCertificate(r); err != nil {
+			return "", nil, badData(err)
+		}
+	}
+	if tenant != "" && (tenant != filepath.Base(tenant) || tenant == "." || tenant == "..") {
+		return "", nil, badData(fmt.Errorf("tenant name %q is not valid", tenant))
+	}
+	if !t.Enforce {
+		return tenant, nil, nil
+	}
+	if tenant == "" {
+		return "", nil, badData(errors.New("the request names no tenant"))
+	}
+	return tenant, []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, t.Label, tenant)}, nil
+}
+
+// ofCertificate returns the tenant of the client's certificate, which must name one.
+func (t Tenancy) ofCertificate(r *http.Request) (string, error) {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return "", errors.New("the client sent no certificate that names its tenant")
+	}
+	subject := r.TLS.PeerCertificates[0].Subject
+	var values []string
+	switch t.CertificateField {
+	case "organization":
+		values = subject.Organization
+	case "organizationalUnit":
+		values = subject.OrganizationalUnit
+	case "commonName":
+		values = []string{subject.CommonName}
+	}
+	if len(values) == 0 || values[0] == "" {
+		return "", fmt.Errorf("the certificate of the client has no %s", t.CertificateField)
+	}
+	return values[0], nil
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
@@ -37,6 +38,7 @@ type StoreParams struct {
 	Partial       bool     // a partial response is a warning, not an error
 	MaxResolution time.Duration
 	Stores        [][]*labels.Matcher // matchers of __address__, one set must match; none: all stores
+	Shard         *storeapi.Shard     // of the series; nil: all
 	Tenant        string              // named to the stores
 	Matchers      []*labels.Matcher   // of the tenant, which every selection must match; none: all data
 }
@@ -110,11 +112,41 @@ func (a *API) storeParams(r *http.Request, f purpose) (StoreParams, *apiError) {
 	default:
 		return p, invalidParameter("engine", fmt.Errorf("'%s' bad engine", engine))
 	}
-	if r.FormValue("shard_info") != "" {
-		return p, invalidParameter("shard_info", errors.New("query sharding is not supported"))
+	var err error
+	if p.Shard, err = parseShard(r.FormValue("shard_info")); err != nil {
+		return p, invalidParameter("shard_info", err)
 	}
 	p.MaxResolution, apiErr = maxResolution(r, d.AutoDownsampling, f.resolution)
 	return p, apiErr
+}
+
+// shardMax is the longest shard_info, in bytes.
+const shardMax = 64 << 10
+
+// parseShard parses Thanos' JSON of a vertical shard. JSON is YAML.
+func parseShard(text string) (*storeapi.Shard, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if len(text) > shardMax {
+		return nil, fmt.Errorf("more than %d bytes", shardMax)
+	}
+	var s struct {
+		Index  int64    `yaml:"shard_index"`
+		Total  int64    `yaml:"total_shards"`
+		By     bool     `yaml:"by"`
+		Labels []string `yaml:"labels"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &s); err != nil {
+		return nil, err
+	}
+	switch {
+	case s.Total == 0: // as in Thanos, no shard
+		return nil, nil
+	case s.Index < 0 || s.Index >= s.Total:
+		return nil, fmt.Errorf("shard %d of %d", s.Index, s.Total)
+	}
+	return &storeapi.Shard{Index: s.Index, Total: s.Total, By: s.By, Labels: s.Labels}, nil
 }
 
 // maxResolution parses `max_source_resolution`, the coarsest downsampling that a request

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"net/http/httptest"
+	"strings"
 	"testing"
 )
 
@@ -43,5 +44,22 @@ func TestTenancy_OfARequest(t *testing.T) {
 	}
 	if tenant, matchers, err := (Tenancy{}).of(httptest.NewRequest("GET", "/", nil)); tenant != "" || matchers != nil || err != nil {
 		t.Errorf("without tenancy: %q %v %v", tenant, matchers, err)
+	}
+}
+
+func TestParseShard(t *testing.T) {
+	got, err := parseShard(`{"shard_index":1,"total_shards":3,"by":true,"labels":["a","b"]}`)
+	if err != nil || got == nil || got.Index != 1 || got.Total != 3 || !got.By || len(got.Labels) != 2 {
+		t.Errorf("%+v %v", got, err)
+	}
+	for _, none := range []string{"", "{}"} {
+		if got, err := parseShard(none); got != nil || err != nil {
+			t.Errorf("%q: %v %v", none, got, err)
+		}
+	}
+	for _, bad := range []string{"x", "[1]", `{"shard_index":3,"total_shards":3}`, `{"shard_index":-1,"total_shards":3}`, `{"total_shards":-1}`, strings.Repeat(" ", shardMax+1)} {
+		if got, err := parseShard(bad); err == nil {
+			t.Errorf("%.20q is accepted: %+v", bad, got)
+		}
 	}
 }

@@ -207,7 +207,7 @@ func TestQuery_StoreThatIsDownIsNamedOrFailsTheRequest(t *testing.T) {
 func TestQuery_StoreParametersAreValidated(t *testing.T) {
 	q := startQuery(t, nil, nil)
 	for _, parameter := range []string{
-		"engine=thanos", "engine=x", "dedup=x", "partial_response=x", "max_source_resolution=x", "max_source_resolution=-1", "storeMatch[]=x{", "shard_info={}",
+		"engine=thanos", "engine=x", "dedup=x", "partial_response=x", "max_source_resolution=x", "max_source_resolution=-1", "storeMatch[]=x{", "shard_info=x",
 	} {
 		if status, body := q.get("/api/v1/query?query=1&" + parameter); status != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", parameter, status, body)

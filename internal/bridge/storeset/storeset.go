@@ -28,7 +28,7 @@ func New(f *fanout.Fanout, endpoints *fanout.Endpoints) Set { return Set{f, endp
 
 func (s Set) query(p api.StoreParams) *fanout.Query {
 	return s.fanout.Queryable(fanout.Request{
-		ReplicaLabels: p.ReplicaLabels, AbortOnPartial: !p.Partial, MaxResolutionMS: p.MaxResolution.Milliseconds(), Stores: p.Stores, Tenant: p.Tenant, Matchers: p.Matchers,
+		ReplicaLabels: p.ReplicaLabels, AbortOnPartial: !p.Partial, MaxResolutionMS: p.MaxResolution.Milliseconds(), Stores: p.Stores, Tenant: p.Tenant, Matchers: p.Matchers, Shard: p.Shard,
 	})
 }
 

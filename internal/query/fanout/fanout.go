@@ -117,7 +117,8 @@ type Request struct {
 	// Stores selects stores by the label __address__: one set of matchers must match. None
 	// selects all.
 	Stores [][]*labels.Matcher
-	Tenant string // named to the stores; "": none
+	Shard  *storeapi.Shard // of all series; nil: all
+	Tenant string          // named to the stores; "": none
 	// Matchers are added to every selection, and replace its own of the same names. Rules and
 	// targets are selected by them too.
 	Matchers []*labels.Matcher

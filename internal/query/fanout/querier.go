@@ -48,6 +48,7 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 		WithoutReplicaLabels: q.q.r.ReplicaLabels,
 		MaxResolutionMS:      q.q.resolution(function, rangeMS),
 		Aggregates:           aggregatesFor(function),
+		Shard:                q.q.r.Shard,
 	}
 	if sr.SkipChunks { // a series may be in downsampled blocks only
 		sr.MaxResolutionMS = math.MaxInt64

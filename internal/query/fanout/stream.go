@@ -46,7 +46,8 @@ type deadlineStream struct {
 	aggr    aggregated      // nil: has none
 	wanted  []storeapi.Aggr
 	abort   bool
-	strip   []string // labels to remove, which the store cannot remove
+	strip   []string              // labels to remove, which the store cannot remove
+	shard   *storeapi.ShardFilter // that the store cannot apply; nil: none
 	flags   hint.Flags
 	metrics *instruments
 	traffic traffic
@@ -70,6 +71,15 @@ type deadlineStream struct {
 }
 
 func (g *deadlineStream) Next() bool {
+	for g.next() {
+		if g.shard == nil || g.shard.Matches(g.labels) {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *deadlineStream) next() bool {
 	if g.err != nil || g.warning != nil {
 		return false
 	}
@@ -298,6 +308,10 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) 
 			g.request.WithoutReplicaLabels = nil
 			g.request.Limit = 0 // several of its series may be merged into one
 		}
+		if info := c.infos[i]; sr.Shard != nil && (len(g.strip) > 0 || info == nil || info.Store == nil || !info.Store.Sharding) {
+			g.shard = storeapi.NewShardFilter(sr.Shard) // the store would hash the replica labels, or nothing
+			g.request.Shard, g.request.Limit = nil, 0
+		}
 		all.streams = append(all.streams, g)
 	}
 	return all, nil
@@ -331,7 +345,7 @@ func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest
 	for _, g := range all.streams {
 		var set series.Set = g
 		if names := g.strip; len(names) > 0 {
-			g.strip = nil
+			g.strip, g.shard = nil, nil // the server applies the shard to the merged series
 			set = series.WithoutLabels(g, names, int(f.opts.SortBytesMax))
 		}
 		if len(all.streams) > 1 {

@@ -2,6 +2,7 @@ package fanout
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -83,5 +84,49 @@ func TestQuery_ReadsItsTenantOnly(t *testing.T) {
 	}
 	if err := set.Close(); err != nil || !slices.Equal(named, []string{"c"}) {
 		t.Errorf("forwarded: %v, %q", err, named)
+	}
+}
+
+// The shards of a query have every series once, whether or not a store can shard, and replicas
+// of a series are in one shard.
+func TestQuery_ShardsAreDisjointAndComplete(t *testing.T) {
+	replica := func(name string, strips bool) *fakeStore {
+		s := &fakeStore{strips: strips}
+		for i := range 50 {
+			one := holding(t, "m").series[0]
+			one.labels = labels.FromStrings("__name__", "m", "i", fmt.Sprintf("%02d", i), "replica", name)
+			s.series = append(s.series, one)
+		}
+		return s
+	}
+	f, _ := newTestFanout(t, Options{}, replica("a", true), replica("b", false))
+	all := map[string]int{}
+	for i := range int64(3) {
+		r := Request{ReplicaLabels: []string{"replica"}, Shard: &storeapi.Shard{Index: i, Total: 3, Labels: []string{"__name__"}}}
+		_, order, _, err := read(t, f.Queryable(r), 0, 10, nil)
+		if err != nil || len(order) == 0 || len(order) == 50 {
+			t.Errorf("shard %d: %d series, %v", i, len(order), err)
+		}
+		for _, name := range order {
+			all[name]++
+		}
+		set := f.Source().Series(t.Context(), storeapi.SeriesRequest{MaxMS: 10, Matchers: []*labels.Matcher{everything}, Shard: r.Shard, WithoutReplicaLabels: r.ReplicaLabels})
+		filter, n := storeapi.NewShardFilter(r.Shard), 0
+		for set.Next() {
+			if filter.Matches(set.Labels()) { // as the server does
+				n++
+			}
+		}
+		if err := set.Close(); err != nil || n != len(order) {
+			t.Errorf("shard %d: %d series are forwarded, want %d, %v", i, n, len(order), err)
+		}
+	}
+	if len(all) != 50 {
+		t.Errorf("%d series in all shards", len(all))
+	}
+	for name, n := range all {
+		if n != 1 {
+			t.Errorf("%s is in %d shards", name, n)
+		}
 	}
 }

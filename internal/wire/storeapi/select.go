@@ -88,7 +88,7 @@ const ctxEvery = 256
 // send writes the series of a set, within the limits, and then its warnings.
 func (s *Server) send(ctx context.Context, r SeriesRequest, set Stream, out *batchWriter) error {
 	downsampled, _ := set.(interface{ AggrChunks() []AggrChunk })
-	sharded := shardMatcher(r.Shard)
+	sharded := NewShardFilter(r.Shard)
 	tally := limitCounter{limits: s.opts}
 	var spans []storepb.Chunk
 	for n := 0; set.Next(); n++ {
@@ -96,7 +96,7 @@ func (s *Server) send(ctx context.Context, r SeriesRequest, set Stream, out *bat
 			return context.Cause(ctx)
 		}
 		lset, chunks := set.Labels(), set.Chunks()
-		if sharded != nil && !sharded.matches(lset) {
+		if sharded != nil && !sharded.Matches(lset) {
 			continue
 		}
 		if spans = spans[:0]; downsampled != nil {
@@ -164,21 +164,23 @@ func (t *limitCounter) add(lset []byte, chunks []series.Chunk, spans []storepb.C
 	return "", nil
 }
 
-// shard matches the series whose hash belongs to it. All implementations of StoreAPI
+// ShardFilter matches the series of a shard by their hash. All implementations of StoreAPI
 // use the same hash: xxhash64 of (name 0xFF value 0xFF)* over the chosen labels in order.
-type shard struct {
+type ShardFilter struct {
 	Shard
 	buf []byte
 }
 
-func shardMatcher(s *Shard) *shard {
+// NewShardFilter returns a filter for one goroutine; nil for no shard.
+func NewShardFilter(s *Shard) *ShardFilter {
 	if s == nil {
 		return nil
 	}
-	return &shard{Shard: *s}
+	return &ShardFilter{Shard: *s}
 }
 
-func (s *shard) matches(lset []byte) bool {
+// Matches reports whether a series with the encoded labels belongs to the shard.
+func (s *ShardFilter) Matches(lset []byte) bool {
 	s.buf = s.buf[:0]
 	for len(lset) > 0 {
 		name, value, rest, err := labelenc.Next(lset)

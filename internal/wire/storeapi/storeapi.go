@@ -76,7 +76,7 @@ func SpanLen(chunks []AggrChunk) int {
 	return n
 }
 
-// Shard selects the series whose labels hash to Index of Total.
+// Shard selects the series whose labels, without replica labels, hash to Index of Total.
 type Shard struct {
 	Index, Total int64
 	By           bool     // hash these labels; if false, all others

@@ -88,7 +88,7 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 	limits := opts.Limits
 	limits.Metrics = s.reg.Own
 	opts.GRPC.WarnAnonymous(opts.Web, opts.Logger)
-	if s.grpc, err = newGRPCServer(opts.GRPC.WithoutPushes(), opts.Logger, s.reg, func(to grpc.ServiceRegistrar) {
+	if s.grpc, err = newGRPCServer(opts.GRPC.WithoutPushes(), s.tracing, opts.Logger, s.reg, func(to grpc.ServiceRegistrar) {
 		storeapi.NewServer(bucketstore.New(s.store, s.process.IsReady), limits).Register(to)
 	}); err != nil {
 		return nil, err

@@ -92,6 +92,8 @@ type Options struct {
 	RemoteWrite http.Handler
 	RemoteRead  http.Handler
 
+	Profiles bool // the server has the profile API; only /features shows it
+
 	Config      func() config.Config
 	Flags       map[string]string
 	BuildInfo   BuildInfo
@@ -199,6 +201,7 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	if a.opts.Config != nil {
 		get("/status/config", a.statusConfig)
 	}
+	get("/status/features", a.features)
 	get("/status/flags", a.statusFlags)
 	get("/status/buildinfo", a.statusBuildInfo)
 	if a.opts.RuntimeInfo != nil {

@@ -101,6 +101,7 @@ var differences = []struct {
 		"program name", "a client can distinguish ferula from Prometheus",
 		request{path: "/status/buildinfo"}, nil, 200, 200, `"program":"ferula 0.1"}`, `"goVersion":"go1.26"}}`,
 	},
+	{"features", "the page of ferula reads which pages have data; Prometheus has no such path", request{path: "/status/features"}, nil, 200, 404, `,"config":true,`, ``},
 	{"part of the API that is not in this package, but in bridge/promweb: features", "no clients but Prometheus' page", request{path: "/features"}, nil, 404, 500, ``, ``},
 	{"part of the API that is not in this package, but in bridge/promweb: blocks", "the page shows what there is", request{path: "/status/tsdb/blocks"}, nil, 404, 200, ``, `"blocks":`},
 	{"part of the API that is not in this package, but in bridge/promweb: own metrics", "they are at /metrics", request{path: "/status/self_metrics"}, nil, 404, 200, ``, ``},

@@ -26,7 +26,7 @@ import (
 var dist embed.FS
 
 // routes are the routes of the UI. ui/src/lib/route.ts has the same list; a test compares them.
-var routes = []string{"", "query", "graph", "profiles", "targets", "status", "tsdb-status", "flags", "config", "stores"}
+var routes = []string{"", "query", "graph", "profiles", "targets", "status", "tsdb-status", "flags", "config", "stores", "alerts", "rules", "service-discovery"}
 
 // contentTypes replaces mime.TypeByExtension, whose result depends on files of the host.
 var contentTypes = map[string]string{
@@ -37,10 +37,9 @@ var contentTypes = map[string]string{
 	".txt":  "text/plain; charset=utf-8",
 }
 
-// contentSecurityPolicy restricts the UI to its own server. The editor inserts its style sheet into the document, which
-// requires unsafe-inline for styles; scripts do not.
-const contentSecurityPolicy = "default-src 'self'; style-src 'self' 'unsafe-inline'; object-src 'none'; base-uri 'none'; " +
-	"form-action 'self'; frame-ancestors 'self'"
+// contentSecurityPolicy restricts the UI to its own server. Neither scripts nor styles may be inline: the editor, whose
+// library would insert a style element, is in a shadow tree, where it adopts a constructed style sheet.
+const contentSecurityPolicy = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
 
 // Handler returns the handler of the UI under the path prefix of --web.route-prefix ("" or "/": none).
 func Handler(prefix string) http.Handler {

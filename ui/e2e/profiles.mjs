@@ -11,6 +11,12 @@ const WHOLE = {
 };
 const ONE = { names: ["total", "main.only"], total: "20000000", maxSelf: "20000000", levels: [{ values: ["0", "20000000", "0", "0"] }, { values: ["0", "20000000", "20000000", "1"] }] };
 
+/** main.run went from 70 to 20 of 100, main.idle came. */
+const DIFF = {
+  names: ["total", "main.run", "main.idle"], leftTicks: "100", rightTicks: "100",
+  levels: [[0, 100, 30, 0, 100, 0, 0], [0, 70, 70, 0, 20, 20, 1, 0, 0, 0, 0, 80, 80, 2]].map((values) => ({ values: values.map(String) })),
+};
+
 const json = (message) => ({ status: 200, contentType: "application/json", body: JSON.stringify(message) });
 
 /** Responds for the whole API: two lines, a dot in each tenth step, and the flame graph of the range or of one profile. */
@@ -37,6 +43,10 @@ async function respond(page) {
     requested.push({ method: "SelectMergeStacktraces", ...q });
     return r.fulfill(json({ flamegraph: q.profileIdSelector ? ONE : WHOLE }));
   });
+  await page.route(service("Diff"), (r) => {
+    requested.push({ method: "Diff", ...r.request().postDataJSON() });
+    return r.fulfill(json({ flamegraph: DIFF }));
+  });
   return requested;
 }
 
@@ -52,8 +62,10 @@ const dotPlace = (page) => page.evaluate(() => {
   const { plot } = document.querySelector(".plot");
   const over = plot.chart.over.getBoundingClientRect();
   const d = plot.options.dots[3];
-  return { x: over.x + plot.chart.valToPos(d.timeMS / 1000, "x"), y: over.y + plot.chart.valToPos(d.value, "y"), id: d.id };
+  return { x: over.x + plot.chart.valToPos(d.timeMS / 1000, "x"), y: over.y + plot.chart.valToPos(d.y, "y"), id: d.id };
 });
+
+export { flame, respond, total };
 
 export const checks = {
   async "the server's own profiles show, and one of them alone"(tab) {
@@ -70,7 +82,7 @@ export const checks = {
     await page.goto(`${tab.base}/profiles?range=5m&id=${id}&at=${at}`);
     await until("the flame graph of one profile", async () => { const f = await flame(page); return f && f.total > 0 && f.total <= whole; });
     const [file] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "pprof" }).click()]);
-    check(file.suggestedFilename() === "process_cpu-cpu.pb", file.suggestedFilename());
+    check(file.suggestedFilename() === "process_cpu-cpu.pb.gz", file.suggestedFilename());
   },
 
   async "a dot of the profile series leads to its own flame graph, and back"(tab) {
@@ -109,9 +121,9 @@ export const checks = {
     await page.mouse.move(box.x + 0.5 * box.width, box.y + 65);
     await until("the focus to fill the width", async () => (await page.locator(".flame-tip").innerText()).includes("mallocgc"));
     await screenshot(page, "profiles-focus");
-    await page.getByRole("button", { name: "all" }).click();
+    await page.getByRole("navigation", { name: "Focused function" }).getByRole("button", { name: "all" }).click();
     await page.getByRole("radio", { name: "Functions" }).click();
-    await until("the row of the function", async () => (await page.locator(".functions tbody tr").first().innerText()).replace(/\s+/g, " ").includes("runtime.mallocgc 400 ms 40.0 %"));
+    await until("the row of the function", async () => (await page.locator(".functions tbody tr").first().innerText()).replace(/[\s⇅]+/g, " ").includes("runtime.mallocgc 400 ms 40.0 %"));
     await screenshot(page, "profiles-table");
   },
 

@@ -2,12 +2,15 @@
 //
 //   CHROMIUM     the browser, /usr/bin/chromium by default
 //   SCREENSHOTS  a folder to leave pictures in
+//   ONLY         a part of the names of the checks to run
 //
 // Each check opens a tab of its own. In addition to what it looks at, it fails on any error in the console and on any request to
 // another host.
 import { launch, openTab, until } from "./browser.mjs";
 import * as failures from "./failures.mjs";
+import * as hold from "./hold.mjs";
 import * as pages from "./pages.mjs";
+import * as parity from "./parity.mjs";
 import * as profiles from "./profiles.mjs";
 import * as query from "./query.mjs";
 
@@ -38,7 +41,7 @@ async function main() {
   await until(`samples at ${base}`, samplesExist, 60_000);
   const browser = await launch();
   let [passed, failed] = [0, 0];
-  for (const [name, body] of Object.entries({ ...query.checks, ...failures.checks, ...pages.checks, ...profiles.checks })) {
+  for (const [name, body] of Object.entries({ ...query.checks, ...failures.checks, ...pages.checks, ...profiles.checks, ...parity.checks, ...hold.checks }).filter(([name]) => name.includes(process.env.ONLY ?? ""))) {
     if (await runOne(browser, name, body)) passed++;
     else failed++;
   }

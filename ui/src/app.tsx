@@ -1,18 +1,24 @@
 // The shell: header, the server's state, and the page the address names.
 import type { ComponentChildren } from "preact";
-import { useEffect, useErrorBoundary, useRef } from "preact/hooks";
+import { useEffect, useErrorBoundary, useRef, useState } from "preact/hooks";
 import type { Server } from "./api/client.ts";
-import { ServerContext, useAPI, useHealth } from "./api/hooks.ts";
+import { FeaturesContext, has, ServerContext, useAPI, useFeatures, useHealth, useLoadedFeatures, useServer } from "./api/hooks.ts";
+import { formatDuration } from "./lib/duration.ts";
 import type { Route } from "./lib/route.ts";
 import { NavContext, useLocation, useNav, type Nav } from "./nav.ts";
 import * as icons from "./parts/icons.tsx";
 import { Empty, Notice } from "./parts/small.tsx";
 import { PrefsContext, useStoredPrefs } from "./prefs.ts";
-import { ProfilesPage } from "./profiles/page.tsx";
+import { lazy } from "./parts/lazy.tsx";
 import { QueryPage } from "./query/page.tsx";
-import { StatusPage } from "./status/page.tsx";
-import { TargetsPage } from "./targets/page.tsx";
 import { useTheme, type Theme } from "./theme.ts";
+
+const ProfilesPage = lazy(() => import("./profiles/page.tsx").then((m) => m.ProfilesPage));
+const StatusPage = lazy(() => import("./status/page.tsx").then((m) => m.StatusPage));
+const TargetsPage = lazy(() => import("./targets/page.tsx").then((m) => m.TargetsPage));
+const DiscoveryPage = lazy(() => import("./targets/discovery.tsx").then((m) => m.DiscoveryPage));
+const RulesPage = lazy(() => import("./rules/page.tsx").then((m) => m.RulesPage));
+const Palette = lazy(() => import("./palette.tsx").then((m) => m.Palette), null);
 
 export function App({ server }: { server: Server }) {
   const nav = useLocation(server.base);
@@ -22,13 +28,36 @@ export function App({ server }: { server: Server }) {
       <NavContext.Provider value={nav}>
         <PrefsContext.Provider value={prefs}>
           <a class="skip" href="#main" onClick={(e) => { e.preventDefault(); document.getElementById("main")?.focus(); }}>Skip to content</a>
-          <Header />
-          <Banner />
-          <main id="main" tabIndex={-1}><Guarded key={familyOf(nav.place.route)}><Page nav={nav} /></Guarded></main>
+          <WithFeatures>
+            <Header />
+            <Banner />
+            <main id="main" tabIndex={-1}><Guarded key={familyOf(nav.place.route)}><Page nav={nav} /></Guarded></main>
+            <PaletteKey />
+          </WithFeatures>
         </PrefsContext.Provider>
       </NavContext.Provider>
     </ServerContext.Provider>
   );
+}
+
+function WithFeatures({ children }: { children: ComponentChildren }) {
+  const features = useLoadedFeatures();
+  return <FeaturesContext.Provider value={features}>{children}</FeaturesContext.Provider>;
+}
+
+/** Ctrl-K or Command-K anywhere. */
+function PaletteKey() {
+  const [open, setOpen] = useState(false);
+  useEffect(() => {
+    const listen = (e: KeyboardEvent) => {
+      if ((e.ctrlKey || e.metaKey) && !e.shiftKey && !e.altKey && e.key.toLowerCase() === "k") { e.preventDefault(); setOpen((o) => !o); }
+    };
+    const send = () => setOpen(true);
+    document.addEventListener("keydown", listen, true);
+    document.addEventListener("palette", send);
+    return () => { document.removeEventListener("keydown", listen, true); document.removeEventListener("palette", send); };
+  }, []);
+  return open ? <Palette onClose={() => setOpen(false)} /> : null;
 }
 
 /** The link in the header that a route belongs to. Pages of one family stay mounted when one goes to another. */
@@ -49,6 +78,7 @@ function Guarded({ children }: { children: ComponentChildren }) {
 /** The query page names itself after its query. */
 const TITLES: Record<Exclude<Route, "query">, string> = {
   "profiles": "Profiles", "targets": "Targets", "status": "Status", "tsdb-status": "TSDB status", "flags": "Flags", "config": "Configuration", "stores": "Stores",
+  "alerts": "Alerts", "rules": "Rules", "service-discovery": "Service discovery",
 };
 
 function Page({ nav }: { nav: Nav }) {
@@ -58,6 +88,8 @@ function Page({ nav }: { nav: Nav }) {
     case "query": return <QueryPage />;
     case "profiles": return <ProfilesPage />;
     case "targets": return <TargetsPage />;
+    case "service-discovery": return <DiscoveryPage />;
+    case "alerts": case "rules": return <RulesPage route={route} />;
     case null: return <Empty title="There is no such page">Use the links above.</Empty>;
     default: return <StatusPage route={route} />;
   }
@@ -66,12 +98,19 @@ function Page({ nav }: { nav: Nav }) {
 const LINKS: readonly (readonly [Route, string, readonly Route[]])[] = [
   ["query", "Query", ["query"]],
   ["profiles", "Profiles", ["profiles"]],
-  ["targets", "Targets", ["targets"]],
+  ["alerts", "Alerts", ["alerts", "rules"]],
+  ["targets", "Targets", ["targets", "service-discovery"]],
   ["status", "Status", ["status", "tsdb-status", "flags", "config", "stores"]],
 ];
 
+/** Pages of the header that need a part of the server. */
+const NEEDS: Partial<Record<Route, string>> = { profiles: "profiles", alerts: "alerts", targets: "targets" };
+
 function Header() {
   const nav = useNav();
+  const features = useFeatures();
+  // An entry that may lead nowhere is not shown before the server has reported what it has.
+  const links = LINKS.filter(([route]) => NEEDS[route] === undefined || nav.place.route === route || (features !== null && has(features, NEEDS[route]!)));
   // Leaving a page of queries and coming back must not lose them.
   const last = useRef<Partial<Record<Route, string>>>({});
   if (nav.place.route === "query" || nav.place.route === "profiles") last.current[nav.place.route] = nav.place.search;
@@ -86,12 +125,13 @@ function Header() {
         <icons.Mark /><span>ferula</span>
       </a>
       <nav aria-label="Pages">
-        {LINKS.map(([route, text, routes]) => (
+        {links.map(([route, text, routes]) => (
           <a key={route} href={nav.href(route)} onClick={(e) => follow(e, route)}
             aria-current={nav.place.route && routes.includes(nav.place.route) ? "page" : undefined}>{text}</a>
         ))}
       </nav>
       <span class="spacer" />
+      <button type="button" class="button quiet palette-button" title="Find metrics, services, pages (Ctrl+K)" onClick={() => document.dispatchEvent(new Event("palette"))}><icons.Search /><span>Find</span><kbd>Ctrl K</kbd></button>
       <Version />
       <ThemeButton />
     </header>
@@ -122,6 +162,13 @@ function ThemeButton() {
 /** Shows that the server is unreachable or starting; the pages keep what they have. */
 function Banner() {
   const { health } = useHealth();
+  const { skewMS } = useServer();
+  if (health.state === "ok" && skewMS !== 0) {
+    return (
+      <div class="banner" role="status"><strong>The clocks of this computer and of the server differ by {formatDuration(Math.round(Math.abs(skewMS) / 1000) * 1000)}.</strong>
+        {" "}The server's is {skewMS > 0 ? "ahead" : "behind"}: what is newest may be missing here, or seem to be.</div>
+    );
+  }
   if (health.state === "ok") return null;
   if (health.state === "unreachable") {
     return <div class="banner bad" role="alert"><strong>The server cannot be reached.</strong> Retrying until it responds.</div>;

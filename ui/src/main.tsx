@@ -7,8 +7,5 @@ import "./style/tokens.css";
 import "./style/base.css";
 import "./style/shell.css";
 import "./style/query.css";
-import "./style/profiles.css";
-import "./style/editor.css";
-import "./style/pages.css";
 
 render(<App server={new Server(splitPath(location.pathname).base)} />, document.getElementById("app")!);

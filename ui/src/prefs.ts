@@ -10,7 +10,10 @@ export const PrefsContext = createContext<Prefs>({ zone: "local", setZone: () =>
 
 export const usePrefs = (): Prefs => useContext(PrefsContext);
 
+const zoneOf = (text: string | null): Zone | null => (text === "utc" || text === "local" ? text : null);
+
 export function useStoredPrefs(): Prefs {
-  const [zone, set] = useState<Zone>(() => (store.getItem("ferula.zone") === "utc" ? "utc" : "local"));
+  // A link may name the zone in which it was looked at.
+  const [zone, set] = useState<Zone>(() => zoneOf(new URLSearchParams(location.search).get("zone")) ?? (store.getItem("ferula.zone") === "utc" ? "utc" : "local"));
   return { zone, setZone: (z) => { store.setItem("ferula.zone", z); set(z); } };
 }

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { defaultType, parseType, profileColumns, selectorOf, typeName } from "../src/lib/profiles.ts";
+import { defaultType, parseType, profileColumns, selectorOf, splitMatchers, typeName, withMatcher } from "../src/lib/profiles.ts";
+import { figuresOf } from "../src/lib/profilefigures.ts";
 import { formatProfileState, parseProfileState } from "../src/lib/profilestate.ts";
 import { encodeMergeProfile } from "../src/lib/proto.ts";
 import { formatShare, formatUnit, formatUnitTicks } from "../src/lib/units.ts";
@@ -14,11 +15,11 @@ test("points find their steps, and exemplars keep their own times", () => {
       { timestamp: "1000", value: 5 },
       { timestamp: "3000", exemplars: [{ timestamp: "2400", profileId: "x", value: "3", labels: [{ name: "node", value: "n" }] }, { timestamp: "1", value: "9" }] },
     ],
-  }], { start: 1000, end: 4000, step: 1000 }, 10);
+  }], { start: 1000, end: 4000, step: 1000 }, 10, { factor: 2, text: (v) => `${v}!`, alone: { service: "all" } });
   assert.deepEqual(columns.times, [1, 2, 3, 4]);
-  assert.deepEqual(columns.values, [[5, null, 0, null]]);
+  assert.deepEqual(columns.values, [[10, null, 0, null]]);
   assert.deepEqual(columns.labels, [{ pod: "a" }]);
-  assert.deepEqual(dots, [{ series: 0, timeMS: 2400, value: 3, id: "x", labels: { node: "n" } }]);
+  assert.deepEqual(dots, [{ series: 0, timeMS: 2400, value: 3, y: 0, text: "3!", id: "x", labels: { node: "n" } }]);
 });
 
 test("types have names, and CPU comes first", () => {
@@ -36,7 +37,8 @@ test("selectors join a service and further matchers", () => {
 test("the address keeps everything and leaves defaults out", () => {
   assert.equal(formatProfileState(parseProfileState("")), "");
   const text = formatProfileState({ ...parseProfileState(""), type: CPU, service: "ferula", groupBy: "pod", rangeMS: 900_000, profile: { id: "ab", timeMS: 17 } });
-  assert.deepEqual(parseProfileState(text), { type: CPU, service: "ferula", matchers: "", groupBy: "pod", rangeMS: 900_000, endMS: null, stepMS: null, refreshMS: 0, profile: { id: "ab", timeMS: 17 } });
+  assert.deepEqual(parseProfileState(text), { type: CPU, service: "ferula", matchers: "", groupBy: "pod", rangeMS: 900_000, endMS: null, stepMS: null, refreshMS: 0, profile: { id: "ab", timeMS: 17 },
+    base: null, view: "flame", find: "", sandwich: "", upward: false, collapse: false, tenant: "" });
   assert.equal(parseProfileState("?id=x").profile, null);
 });
 
@@ -54,4 +56,39 @@ test("units are written as people read them", () => {
 test("a request for a pprof file is encoded in protobuf", () => {
   const bytes = encodeMergeProfile({ profileTypeID: "t", labelSelector: "{}", start: "300", end: "1", profileIdSelector: ["é"] });
   assert.deepEqual([...bytes], [0x0a, 1, 0x74, 0x12, 2, 0x7b, 0x7d, 0x18, 0xac, 0x02, 0x20, 1, 0x3a, 2, 0xc3, 0xa9]);
+});
+
+test("any state of the profiles page survives the address", () => {
+  let x = 11;
+  const next = (n: number) => { x = (Math.imul(x, 1664525) + 1013904223) >>> 0; return Math.floor((x / 2 ** 32) * n); };
+  const one = <T>(...list: T[]): T => list[next(list.length)]!;
+  const texts = ["", 'pod=~"a.*", b="&=+"', "github.com/a/b.(*T[...]).F", "<img>", "é 漢", "/re(gex)/"];
+  for (let i = 0; i < 2000; i++) {
+    const state = {
+      type: one("", CPU), service: one(...texts), matchers: one(...texts), groupBy: one("", "pod"), rangeMS: one(1, 3_600_000, 900_000), endMS: one(null, 1_700_000_000_123), stepMS: one(null, 15_000),
+      refreshMS: one(0, 5000), profile: one(null, { id: "ab-1", timeMS: 17 }), base: one(null, { start: 1, end: 2 }, { start: 1_700_000_000_000, end: 1_700_000_060_000 }),
+      view: one<"flame" | "table" | "both">("flame", "table", "both"), find: one(...texts), sandwich: one(...texts), upward: one(true, false), collapse: one(true, false), tenant: one("", "a b"),
+    };
+    assert.deepEqual(parseProfileState(formatProfileState(state)), state);
+  }
+});
+
+test("a level is averaged, and an amount is divided by its time", () => {
+  const cpu = figuresOf(parseType(CPU), 15_000);
+  assert.equal(cpu.average, false);
+  assert.equal(3e10 * cpu.factor, 2);
+  assert.equal(cpu.long(2), "2 cores");
+  const heap = figuresOf(parseType("memory:inuse_space:bytes:space:bytes"), 300_000);
+  assert.deepEqual([heap.average, heap.factor, heap.long(2048)], [true, 1, "2 KiB"]);
+  const alloc = figuresOf(parseType("memory:alloc_space:bytes:space:bytes"), 10_000);
+  assert.equal(alloc.long(20_480 * alloc.factor), "2 KiB/s");
+  assert.equal(figuresOf(parseType("goroutine:goroutine:count:goroutine:count"), 1000).average, true);
+});
+
+test("matchers are added by clicks, and values with commas and quotes survive", () => {
+  const one = withMatcher("", "pod", "=", 'a,"b');
+  assert.equal(one, 'pod="a,\\"b"');
+  assert.deepEqual(splitMatchers(`{${one}, x!="1"}`), [one, 'x!="1"']);
+  assert.equal(withMatcher(one, "pod", "=", "c"), 'pod="c"');
+  assert.equal(withMatcher('pod="c"', "pod", "!=", "d"), 'pod="c", pod!="d"');
 });

@@ -2,6 +2,7 @@
 // decoded response with its cost, or one of three failures a page can tell apart. It also knows whether the server can
 // be reached at all, so that every page need not find out for itself. It never repeats a request.
 import { probeDelayMS, RefreshGate } from "../lib/backoff.ts";
+import { parseServerTiming, type Stage } from "../lib/cost.ts";
 
 /** An error response: the query is wrong, too large, or timed out. */
 export class APIError extends Error {
@@ -24,19 +25,36 @@ export class UnavailableError extends Error {
   }
 }
 
-export interface APIResult<T> { data: T; warnings: string[]; infos: string[]; ms: number; bytes: number }
+export interface APIResult<T> { data: T; warnings: string[]; infos: string[]; ms: number; bytes: number; cost: Cost }
+
+/** What the response's headers say about its making: empty where it sends none. */
+export interface Cost {
+  stages: Stage[];
+  /** What a query frontend found in its cache: "hit", "miss", "partial". */
+  cache: string;
+  /** The engine that evaluated the query. */
+  engine: string;
+}
+
+/** The type of an APIError after which only signing in again helps. */
+export const SIGNED_OUT = "signed_out";
 
 export type Health =
   | { state: "ok" }
   | { state: "unreachable" }
   | { state: "starting"; done: number; total: number };
 
-export type Params = Record<string, string | number | undefined>;
+export type Params = Record<string, string | number | readonly string[] | undefined>;
 
 interface Envelope<T> { status: string; data?: T; error?: string; errorType?: string; warnings?: string[]; infos?: string[] }
 
+/** Clocks further apart than this show the newest samples in the wrong place. */
+const SKEW_MAX_MS = 30_000;
+
 /** Longer queries go in a body: proxies and servers cut addresses off at 8 KiB or so. */
 const GET_CHARS_MAX = 4000;
+
+type Init = Omit<RequestInit, "headers"> & { signal: AbortSignal; headers?: Record<string, string> };
 
 export class Server {
   /** Ends with a slash. The page is one level below it, whatever prefix a proxy puts in front. */
@@ -46,6 +64,10 @@ export class Server {
   epoch = 0;
   /** What automatic refresh has to pass. */
   readonly refreshGate: RefreshGate;
+  /** How far the server's clock is ahead of the browser's, as of the last response; 0 while that is within the limit. */
+  skewMS = 0;
+  /** Sent as X-Scope-OrgID and THANOS-TENANT; "" sends none. */
+  tenant = "";
   private listeners = new Set<() => void>();
   private probing = false;
 
@@ -62,7 +84,10 @@ export class Server {
   /** Sends a GET for `path` below /api/v1. The signal's abort comes out as a DOMException named AbortError, as fetch throws it. */
   async get<T>(path: string, params: Params, signal: AbortSignal): Promise<APIResult<T>> {
     const q = new URLSearchParams();
-    for (const [k, v] of Object.entries(params)) if (v !== undefined) q.set(k, String(v));
+    for (const [k, v] of Object.entries(params)) {
+      if (Array.isArray(v)) v.forEach((one) => q.append(k, one));
+      else if (v !== undefined) q.set(k, String(v));
+    }
     const began = performance.now();
     const { response, body } = await this.send(`api/v1/${path}`, q, signal);
     const ms = performance.now() - began;
@@ -73,6 +98,7 @@ export class Server {
       infos: envelope.infos ?? [],
       ms,
       bytes: body.byteLength,
+      cost: costOf(response),
     };
   }
 
@@ -83,7 +109,7 @@ export class Server {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(message), signal,
     });
     const ms = performance.now() - began;
-    return { data: decodeConnect<T>(response, body), warnings: partial(response), infos: [], ms, bytes: body.byteLength };
+    return { data: decodeConnect<T>(response, body), warnings: partial(response), infos: [], ms, bytes: body.byteLength, cost: costOf(response) };
   }
 
   /** The same in protobuf; the response is returned as a file. */
@@ -102,13 +128,19 @@ export class Server {
     return this.fetched(url, long ? { method: "POST", body: q, signal } : { signal });
   }
 
-  private async fetched(url: string, init: RequestInit & { signal: AbortSignal }): Promise<{ response: Response; body: ArrayBuffer }> {
+  private async fetched(url: string, init: Init): Promise<{ response: Response; body: ArrayBuffer }> {
     const began = performance.now();
     this.refreshGate.begin();
     let failed = false;
     try {
-      const response = await fetch(url, init);
-      const body = await response.arrayBuffer();
+      // A proxy in front responds to an expired session with a redirect to its sign-in page, on another host mostly.
+      const response = await fetch(url, { ...init, redirect: "manual", headers: { ...init.headers, ...this.tenantHeaders() } });
+      if (response.type === "opaqueredirect" || (response.status >= 300 && response.status < 400)) {
+        failed = true;
+        throw new APIError("A proxy in front of the server redirects to another page, as it does when a session has expired.", SIGNED_OUT, response.status);
+      }
+      const body = await readBody(response, began);
+      this.noteClock(response);
       failed = isServerFailure(response.status);
       const gateway = response.status === 502 || response.status === 503 || response.status === 504;
       // A response with an error type comes from the server itself, whatever its status: it is there, and this is its error.
@@ -116,12 +148,28 @@ export class Server {
       return { response, body };
     } catch (e) {
       if (init.signal.aborted) throw e;
+      if (e instanceof APIError) throw e;
       failed = true;
       this.suspect();
       throw e instanceof UnavailableError ? e : new UnavailableError("The connection to the server failed", performance.now() - began);
     } finally {
       this.refreshGate.end(failed && !init.signal.aborted);
     }
+  }
+
+  tenantHeaders(): Record<string, string> {
+    return this.tenant === "" ? {} : { "X-Scope-OrgID": this.tenant, "THANOS-TENANT": this.tenant };
+  }
+
+  /** Date has whole seconds: the server's clock is up to one second ahead of it. */
+  private noteClock(response: Response): void {
+    const date = Date.parse(response.headers.get("Date") ?? "");
+    if (Number.isNaN(date)) return;
+    const off = date + 500 - Date.now();
+    const skew = Math.abs(off) > SKEW_MAX_MS ? off : 0;
+    if ((skew === 0) === (this.skewMS === 0)) return;
+    this.skewMS = skew;
+    this.listeners.forEach((l) => l());
   }
 
   /** Starts a look at the server's readiness after a request without a response. */
@@ -180,6 +228,23 @@ function isServerFailure(status: number): boolean {
   return status >= 500 || status === 401 || status === 403 || status === 413 || status === 429;
 }
 
+async function readBody(response: Response, began: number): Promise<ArrayBuffer> {
+  try {
+    return await response.arrayBuffer();
+  } catch (e) {
+    if (e instanceof DOMException && e.name === "AbortError") throw e;
+    throw new UnavailableError("The response ended before it was complete", performance.now() - began);
+  }
+}
+
+function costOf({ headers }: Response): Cost {
+  return {
+    stages: parseServerTiming(headers.get("Server-Timing") ?? ""),
+    cache: headers.get("X-Ferula-Cache") ?? "",
+    engine: headers.get("X-Ferula-Query-Engine") ?? "",
+  };
+}
+
 function unavailable(response: Response, ms: number): UnavailableError {
   const text = response.status === 503 ? "The server is not ready (status 503)" : `A proxy gave up waiting for the server (status ${response.status})`;
   return new UnavailableError(text, ms);
@@ -196,7 +261,7 @@ function decode<T>(response: Response, body: ArrayBuffer): Envelope<T> {
   try {
     envelope = JSON.parse(text) as Envelope<T>;
   } catch {
-    const hint = text.trim().slice(0, 200);
+    const hint = /^\s*</.test(text) ? "" : text.trim().slice(0, 200);
     throw new APIError(hint === "" ? `The server returned status ${response.status}` : `${response.status}: ${hint}`, "bad_response", response.status);
   }
   if (envelope.status !== "success") {

@@ -1,7 +1,7 @@
 // The server as components see it.
 import { createContext } from "preact";
-import { useCallback, useContext, useEffect, useRef, useState } from "preact/hooks";
-import { isAbort, Server, UnavailableError, type APIResult, type Health, type Params } from "./client.ts";
+import { useCallback, useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { APIError, Server, UnavailableError, type APIResult, type Health, type Params } from "./client.ts";
 
 export const ServerContext = createContext<Server>(new Server("/"));
 
@@ -22,8 +22,15 @@ export interface Loaded<T, Q = Params> {
   requested: Q;
   error: Error | null;
   loading: boolean;
+  /** When the running request was sent, in ms since 1970. */
+  sinceMS: number;
   reload: () => void;
+  /** Ends the running request. */
+  cancel: () => void;
 }
+
+/** What a request that its user has cancelled ends with. */
+const CANCELLED = new APIError("You ended it before there was a response.", "canceled", 0);
 
 /** A request that took longer than this before it failed is not sent again without the user's word: it may be what is wrong. */
 const REPEAT_MS_MAX = 5000;
@@ -48,19 +55,22 @@ function useRequest<T, Q extends object>(path: string | null, params: Q, tick: u
   const server = useServer();
   const { epoch } = useHealth();
   const [reloads, setReloads] = useState(0);
-  const [state, setState] = useState<Omit<Loaded<T, Q>, "reload">>({ result: null, requested: {} as Q, error: null, loading: path !== null });
+  const [state, setState] = useState<Omit<Loaded<T, Q>, "reload" | "cancel">>({ result: null, requested: {} as Q, error: null, loading: path !== null, sinceMS: 0 });
+  const running = useRef<AbortController | null>(null);
   const key = JSON.stringify(params);
   const failure = useRef<Error | null>(null);
   useEffect(() => {
     if (path === null) return undefined;
-    const stop = new AbortController();
+    const stop = running.current = new AbortController();
     failure.current = null;
-    setState((s) => ({ ...s, loading: true }));
+    setState((s) => ({ ...s, loading: true, sinceMS: Date.now() }));
     const requested = JSON.parse(key) as Q;
     send(server, path, requested, stop.signal).then(
-      (result) => setState({ result, requested, error: null, loading: false }),
-      (error: Error) => {
-        if (isAbort(error)) return;
+      (result) => setState({ result, requested, error: null, loading: false, sinceMS: 0 }),
+      (caught: Error) => {
+        const byHand = stop.signal.reason === CANCELLED;
+        if (stop.signal.aborted && !byHand) return;
+        const error = byHand ? CANCELLED : caught;
         failure.current = error;
         setState((s) => ({ ...s, error, loading: false }));
       },
@@ -72,7 +82,8 @@ function useRequest<T, Q extends object>(path: string | null, params: Q, tick: u
     const error = failure.current;
     if (error instanceof UnavailableError && error.ms <= REPEAT_MS_MAX) reload();
   }, [epoch]);
-  return { ...state, reload };
+  const cancel = useCallback(() => running.current?.abort(CANCELLED), []);
+  return { ...state, reload, cancel };
 }
 
 /**
@@ -91,3 +102,19 @@ export function useAutoRefresh(everyMS: number, refresh: () => void): void {
     return () => clearInterval(timer);
   }, [server, everyMS]);
 }
+
+/** What the server has, by /api/v1/status/features; another program, or an older one, is believed to have everything. */
+export type Features = Readonly<Record<string, boolean>>;
+
+export const FeaturesContext = createContext<Features | null>(null);
+
+/** Null until the server has responded. */
+export const useFeatures = (): Features | null => useContext(FeaturesContext);
+
+export function useLoadedFeatures(): Features | null {
+  const { result, error } = useAPI<{ ferula?: Record<string, boolean> }>("status/features");
+  return useMemo(() => (result ? result.data.ferula ?? {} : error ? {} : null), [result, error]);
+}
+
+/** Whether a part is there: false only where the server denies it. */
+export const has = (features: Features | null, name: string): boolean => features?.[name] !== false;

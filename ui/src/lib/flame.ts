@@ -125,6 +125,9 @@ function walk(flame: Flame, visit: (node: FlameNode, enter: boolean) => void): v
   }
 }
 
+/** The text that finds a function by its whole name and no other. */
+export const exactly = (name: string): string => `/^${name.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&")}$/`;
+
 /** A test for names: plain text is found anywhere and in any case, /text/ is a regular expression. Null finds nothing. */
 export function nameTest(text: string): ((name: string) => boolean) | null {
   const t = text.trim();

@@ -1,4 +1,5 @@
 // From a range query's result to the columns uPlot draws: one array of times, one of values per series, all of one length.
+import { formatDuration } from "./duration.ts";
 import { parseSample } from "./format.ts";
 import type { Labels } from "./labels.ts";
 import { gridLength, type Grid } from "./step.ts";
@@ -24,12 +25,14 @@ export interface Columns {
   undrawable: number;
   /** Series of native histograms; what is drawn of them is their count of observations. */
   histograms: number;
+  /** For each line the line of now that it is an earlier course of, or -1. Absent where nothing is compared. */
+  earlierOf?: number[];
 }
 
 /** Steps without a sample stay null: a gap in the data must be a gap on the screen. */
 export function matrixColumns(series: readonly MatrixSeries[], g: Grid, seriesMax: number): Columns {
   const n = gridLength(g);
-  const drawn = series.slice(0, seriesMax);
+  const drawn = largestLast(series, seriesMax);
   const out: Columns = {
     times: Array.from({ length: n }, (_, i) => (g.start + i * g.step) / 1000),
     values: [],
@@ -46,6 +49,35 @@ export function matrixColumns(series: readonly MatrixSeries[], g: Grid, seriesMa
     out.values.push(column);
   }
   return out;
+}
+
+/** The series with the largest last values, in the server's order; all of them if there are not more than seriesMax. */
+export function largestLast(series: readonly MatrixSeries[], seriesMax: number): readonly MatrixSeries[] {
+  if (series.length <= seriesMax) return series;
+  const last = series.map((s) => {
+    const v = parseSample(s.values?.at(-1)?.[1] ?? s.histograms?.at(-1)?.[1].count ?? "NaN");
+    return Number.isNaN(v) ? -Infinity : v;
+  });
+  const order = last.map((_, i) => i).sort((a, b) => (last[a] === last[b] ? a - b : last[a]! > last[b]! ? -1 : 1)).slice(0, seriesMax).sort((a, b) => a - b);
+  return order.map((i) => series[i]!);
+}
+
+/** Label of a line of an earlier time. No metric has it: it is no name of a label. */
+export const EARLIER_LABEL = "(earlier)";
+
+/** Adds the same lines of an earlier time, moved to the times of now. Lines that are no longer there are left out. */
+export function withEarlier(now: Columns, before: readonly MatrixSeries[], g: Grid, earlierMS: number): Columns {
+  const keyOf = (l: Labels) => JSON.stringify(Object.entries(l).sort(([a], [b]) => (a < b ? -1 : 1)));
+  const at = new Map(now.labels.map((l, i) => [keyOf(l), i]));
+  const fitting = before.filter((s) => at.has(keyOf(s.metric)));
+  const then = matrixColumns(fitting, { ...g, start: g.start - earlierMS, end: g.end - earlierMS }, Infinity);
+  return {
+    ...now,
+    values: [...now.values, ...then.values],
+    labels: [...now.labels, ...fitting.map((s) => ({ ...s.metric, [EARLIER_LABEL]: formatDuration(earlierMS) }))],
+    undrawable: now.undrawable + then.undrawable,
+    earlierOf: [...now.labels.map(() => -1), ...fitting.map((s) => at.get(keyOf(s.metric))!)],
+  };
 }
 
 /** Returns 1 where the value cannot be drawn, which the caller adds up. */

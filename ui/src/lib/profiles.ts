@@ -17,6 +17,10 @@ export interface Dot {
   timeMS: number;
   value: number;
   labels: Labels;
+  /** Where it is drawn, if not at its value: a profile lies on the line of its service. */
+  y?: number;
+  /** Its value as text, where the line has another unit. */
+  text?: string;
 }
 
 export interface ProfileDot extends Dot { id: string }
@@ -57,8 +61,14 @@ export function defaultType(types: readonly ProfileType[]): string {
 
 export interface ProfileColumns { columns: Columns; dots: ProfileDot[] }
 
-/** Points on their grid, gaps where nothing was measured, and their exemplars. */
-export function profileColumns(series: readonly WireSeries[], g: Grid, seriesMax: number): ProfileColumns {
+/** How points become figures, and what a dot states of its profile. */
+export interface Drawing { factor: number; text: (v: number) => string; /** The name of a line without labels. */ alone: Labels }
+
+/**
+ * Points on their grid, gaps where nothing was measured, and their exemplars, each on the line of its step: what one profile
+ * holds has another unit than what a step does.
+ */
+export function profileColumns(series: readonly WireSeries[], g: Grid, seriesMax: number, d: Drawing): ProfileColumns {
   const n = gridLength(g);
   const drawn = series.slice(0, seriesMax);
   const dots: ProfileDot[] = [];
@@ -66,19 +76,22 @@ export function profileColumns(series: readonly WireSeries[], g: Grid, seriesMax
     const column: Column = new Array<number | null>(n).fill(null);
     for (const p of s.points ?? []) {
       const at = Math.round((Number(p.timestamp) - g.start) / g.step);
-      if (at >= 0 && at < n) column[at] = p.value ?? 0;
+      const v = (p.value ?? 0) * d.factor;
+      if (at >= 0 && at < n) column[at] = v;
       for (const e of p.exemplars ?? []) {
         if (!e.profileId) continue;
-        dots.push({ series: i, timeMS: Number(e.timestamp), value: Number(e.value ?? 0), id: e.profileId, labels: toLabels(e.labels) });
+        const value = Number(e.value ?? 0);
+        dots.push({ series: i, timeMS: Number(e.timestamp), value, y: v, text: d.text(value), id: e.profileId, labels: toLabels(e.labels) });
       }
     }
     return column;
   });
+  const labelsOf = (s: WireSeries): Labels => ((s.labels ?? []).length > 0 ? toLabels(s.labels) : d.alone);
   return {
     columns: {
       times: Array.from({ length: n }, (_, i) => (g.start + i * g.step) / 1000),
       values,
-      labels: drawn.map((s) => toLabels(s.labels)),
+      labels: drawn.map(labelsOf),
       omitted: series.length - drawn.length,
       undrawable: 0,
       histograms: 0,
@@ -93,4 +106,17 @@ export function selectorOf(service: string, matchers: string): string {
   const rest = matchers.trim().replace(/^\{|\}$/g, "").trim();
   if (rest !== "") parts.push(rest);
   return `{${parts.join(", ")}}`;
+}
+
+/** Adds a matcher to a list of them, in place of one of the same label and operator. */
+export function withMatcher(matchers: string, name: string, op: "=" | "!=", value: string): string {
+  const rest = splitMatchers(matchers).filter((m) => !(m.startsWith(`${name}=`) && op === "=" && !m.startsWith(`${name}=~`)));
+  const one = `${name}${op}"${value.replace(/\\/g, "\\\\").replace(/"/g, '\\"').replace(/\n/g, "\\n")}"`;
+  return (rest.includes(one) ? rest : [...rest, one]).join(", ");
+}
+
+/** Matchers between commas that are not within quotes. */
+export function splitMatchers(text: string): string[] {
+  const bare = text.trim().replace(/^\{|\}$/g, "");
+  return (bare.match(/(?:[^,"]|"(?:[^"\\]|\\.)*")+/g) ?? []).map((m) => m.trim()).filter((m) => m !== "");
 }

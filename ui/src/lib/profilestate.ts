@@ -2,7 +2,8 @@
 //
 //   ?type=process_cpu:cpu:nanoseconds:cpu:nanoseconds&service=ferula&match=pod="a"&by=pod&range=1h&end=…&id=…&at=…
 //
-// id and at name one profile, an exemplar that was clicked; without them the flame graph is that of the whole range.
+// id and at name one profile, an exemplar that was clicked; without them the flame graph is that of the whole range. base is
+// a second range, "from-to" in ms, that the shown one is compared with. view, find, focus and sandwich are of the flame graph.
 import { formatDuration } from "./duration.ts";
 import { DEFAULT_RANGE_MS, parseState } from "./urlstate.ts";
 
@@ -17,7 +18,22 @@ export interface ProfileState {
   stepMS: number | null;
   refreshMS: number;
   profile: { id: string; timeMS: number } | null;
+  /** The range to compare with, in ms. */
+  base: { start: number; end: number } | null;
+  /** Flame graph, table, or both next to each other. */
+  view: "flame" | "table" | "both";
+  /** What is searched for in function names. */
+  find: string;
+  /** The function whose callers and callees are shown; "" shows the whole. */
+  sandwich: string;
+  /** Roots below, as a flame; else icicles. */
+  upward: boolean;
+  /** Functions that call themselves drawn once. */
+  collapse: boolean;
+  tenant: string;
 }
+
+const RANGE = /^(\d{1,15})-(\d{1,15})$/;
 
 export function parseProfileState(search: string): ProfileState {
   const q = new URLSearchParams(search);
@@ -31,7 +47,20 @@ export function parseProfileState(search: string): ProfileState {
     groupBy: q.get("by") ?? "",
     rangeMS, endMS, stepMS, refreshMS,
     profile: id !== "" && Number.isFinite(timeMS) ? { id, timeMS } : null,
+    base: rangeOf(q.get("base")),
+    view: q.get("view") === "table" ? "table" : q.get("view") === "both" ? "both" : "flame",
+    find: q.get("find") ?? "",
+    sandwich: q.get("function") ?? "",
+    upward: q.get("up") === "1",
+    collapse: q.get("collapse") === "1",
+    tenant: q.get("tenant") ?? "",
   };
+}
+
+function rangeOf(text: string | null): { start: number; end: number } | null {
+  const m = RANGE.exec(text ?? "");
+  const [start, end] = [Number(m?.[1] ?? NaN), Number(m?.[2] ?? NaN)];
+  return start < end ? { start, end } : null;
 }
 
 /** The address for a state, "" for the empty one. */
@@ -50,6 +79,13 @@ export function formatProfileState(s: ProfileState): string {
     q.set("id", s.profile.id);
     q.set("at", String(s.profile.timeMS));
   }
+  if (s.base) q.set("base", `${s.base.start}-${s.base.end}`);
+  if (s.view !== "flame") q.set("view", s.view);
+  put("find", s.find);
+  put("function", s.sandwich);
+  if (s.upward) q.set("up", "1");
+  if (s.collapse) q.set("collapse", "1");
+  put("tenant", s.tenant);
   const text = q.toString();
   return text === "" ? "" : `?${text}`;
 }

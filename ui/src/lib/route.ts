@@ -1,7 +1,7 @@
 // Addresses of the page. All are one level deep, so that "./" is the base under any prefix a proxy may put in front; the
 // names are Prometheus' own, so that its links and people's fingers find them.
 
-export type Route = "query" | "profiles" | "targets" | "status" | "tsdb-status" | "flags" | "config" | "stores";
+export type Route = "query" | "profiles" | "targets" | "status" | "tsdb-status" | "flags" | "config" | "stores" | "alerts" | "rules" | "service-discovery";
 
 const ROUTES: Readonly<Record<string, Route>> = {
   "": "query",
@@ -14,6 +14,9 @@ const ROUTES: Readonly<Record<string, Route>> = {
   flags: "flags",
   config: "config",
   stores: "stores",
+  alerts: "alerts",
+  rules: "rules",
+  "service-discovery": "service-discovery",
 };
 
 /** "/prom/targets" is "/prom/" and "targets". */

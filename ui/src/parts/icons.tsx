@@ -24,6 +24,8 @@ export const Auto = () => <Icon><circle cx="8" cy="8" r="6" /><path d="M8 2a6 6 
 export const Copy = () => <Icon><rect x="5.5" y="5.5" width="8" height="8" rx="1.5" /><path d="M10.5 3.5v-1h-8v8h1" /></Icon>;
 export const Check = () => <Icon><path d="m3 8.5 3.5 3.5L13 4.5" /></Icon>;
 export const Play = () => <Icon><path d="M5 3.5v9l7-4.5Z" fill="currentColor" /></Icon>;
+export const More = () => <Icon><path d="M3.5 8h.01M8 8h.01M12.5 8h.01" stroke-width="2.5" /></Icon>;
+export const Load = () => <Icon><path d="M8 2.5v8M4.5 7.5 8 11l3.5-3.5M3 13.5h10" /></Icon>;
 export const Stop = () => <Icon><rect x="4.5" y="4.5" width="7" height="7" rx="1" fill="currentColor" /></Icon>;
 
 /** The mark: a stalk of fennel with the fire in it. */

@@ -1,4 +1,6 @@
-// A button and what it opens beneath itself. Closes on Escape, on a click elsewhere and when the focus leaves it.
+// A button and what it opens beneath itself. The body takes the focus of a click on what has none, such as a label's text:
+// otherwise an ancestor would, and what loses the focus closes.
+// Closes on Escape, on a click elsewhere and when the focus leaves it.
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
@@ -32,9 +34,9 @@ export function Popover({ label, button, buttonClass = "button", align = "left",
   }, [open]);
   return (
     <div class="popover" ref={root} onKeyDown={(e) => { if (open && e.key === "Escape") { e.stopPropagation(); close(); } }}>
-      <button type="button" class={buttonClass} aria-haspopup="dialog" aria-expanded={open} aria-label={label} title={label}
-        ref={opener} onClick={() => setOpen(!open)}>{button}</button>
-      {open && <div class={`popover-body ${align}`} role="dialog" aria-label={label}>{children(close)}</div>}
+      <button type="button" class={buttonClass} aria-haspopup="dialog" aria-expanded={open} title={label}
+        ref={opener} onClick={() => setOpen(!open)}><span class="unseen">{label} </span>{button}</button>
+      {open && <div class={`popover-body ${align}`} role="dialog" aria-label={label} tabIndex={-1}>{children(close)}</div>}
     </div>
   );
 }

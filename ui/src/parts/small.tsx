@@ -2,7 +2,10 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { APIError, UnavailableError } from "../api/client.ts";
+import { adviceFor, NO_RESPONSE, type Advice } from "../lib/advice.ts";
 import { plainMessage } from "../lib/promerror.ts";
+import type { Route } from "../lib/route.ts";
+import { useNav } from "../nav.ts";
 import * as icons from "./icons.tsx";
 
 interface TabsProps<T extends string> { label: string; value: T; options: readonly (readonly [T, string])[]; onChange: (v: T) => void }
@@ -34,31 +37,38 @@ export function Notice({ kind, children }: { kind: "error" | "warning" | "info";
 
 /** A failure in words, with a button that sends the request again. The banner already speaks for a server that is away. */
 export function Failure({ error, onRetry }: { error: Error; onRetry?: (() => void) | undefined }) {
-  const title = error instanceof UnavailableError ? "No response" : error instanceof APIError ? titleOf(error.type) : "Unexpected failure";
+  const { title, help } = adviceOf(error);
   return (
     <Notice kind="error">
-      <strong>{title}</strong><span>{plainMessage(error.message)}</span>
+      <strong>{title}</strong><span>{plainMessage(error.message)}</span>{help !== "" && <span class="help">{help}</span>}
       {onRetry && !isWrongQuery(error) && <button type="button" class="button retry" onClick={onRetry}>Retry</button>}
     </Notice>
   );
 }
 
+function adviceOf(error: Error): Advice {
+  if (error instanceof UnavailableError) return NO_RESPONSE;
+  return error instanceof APIError ? adviceFor(error.type, error.status) : { title: "Unexpected failure", help: "" };
+}
+
 /** The same query would fail the same way. */
 const isWrongQuery = (error: Error): boolean => error instanceof APIError && ["bad_data", "invalid_argument", "execution"].includes(error.type);
 
-function titleOf(type: string): string {
-  const titles: Record<string, string> = {
-    bad_data: "The query is not valid",
-    execution: "The query failed",
-    timeout: "The query took too long",
-    canceled: "The query was cancelled",
-    not_found: "Not found",
-    unavailable: "Not available",
-    invalid_argument: "The query is not valid",
-    deadline_exceeded: "The query took too long",
-    resource_exhausted: "The query exceeds a limit",
-  };
-  return titles[type] ?? "The server reports an error";
+/** More warnings than this push the result off the screen: one a store adds up. */
+const WARNINGS_OPEN_MAX = 3;
+
+export function Warnings({ list }: { list: readonly string[] }) {
+  const rest = list.slice(WARNINGS_OPEN_MAX);
+  return (
+    <>
+      {list.slice(0, WARNINGS_OPEN_MAX).map((w) => <Notice kind="warning" key={w}>{w}</Notice>)}
+      {rest.length > 0 && (
+        <details class="notice warning more-warnings"><summary>{rest.length} more {rest.length === 1 ? "warning" : "warnings"}</summary>
+          <ul>{rest.map((w) => <li key={w}>{w}</li>)}</ul>
+        </details>
+      )}
+    </>
+  );
 }
 
 export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
@@ -68,13 +78,31 @@ export function Empty({ title, children }: { title: string; children?: Component
 /** A line at the upper edge while something is awaited; it appears late, because a flash on every fast response only annoys. */
 export const Progress = ({ on }: { on: boolean }) => <div class={`progress ${on ? "on" : ""}`} role="progressbar" aria-hidden={!on} aria-label="Loading" />;
 
+/** Copies, also where the page is not loaded over https and browsers offer no clipboard. */
+export async function copyText(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const box = document.createElement("textarea");
+    box.value = text;
+    box.className = "copy-box";
+    // A modal dialog makes everything outside of it inert.
+    (document.querySelector("dialog[open]") ?? document.body).append(box);
+    box.select();
+    const done = document.execCommand("copy");
+    box.remove();
+    return done;
+  }
+}
+
 export function CopyButton({ text, label = "Copy" }: { text: string; label?: string }) {
   const [done, setDone] = useState(false);
   const timer = useRef(0);
   useEffect(() => () => clearTimeout(timer.current), []);
   const copy = () => {
-    void navigator.clipboard?.writeText(text).then(() => {
-      setDone(true);
+    void copyText(text).then((ok) => {
+      setDone(ok);
       timer.current = window.setTimeout(() => setDone(false), 1500);
     });
   };
@@ -82,6 +110,19 @@ export function CopyButton({ text, label = "Copy" }: { text: string; label?: str
     <button type="button" class="button quiet icon-only copy" aria-label={done ? "Copied" : label} title={label} onClick={copy}>
       {done ? <icons.Check /> : <icons.Copy />}
     </button>
+  );
+}
+
+/** The pages of one family, as links next to the title. */
+export function SubNav({ label, routes, current }: { label: string; routes: readonly (readonly [Route, string])[]; current: Route }) {
+  const nav = useNav();
+  return (
+    <nav class="subnav" aria-label={label}>
+      {routes.map(([r, text]) => (
+        <a key={r} href={nav.href(r)} aria-current={r === current ? "page" : undefined}
+          onClick={(e) => { if (e.ctrlKey || e.metaKey || e.shiftKey) return; e.preventDefault(); nav.go(r); }}>{text}</a>
+      ))}
+    </nav>
   );
 }
 

@@ -1,7 +1,11 @@
 // What is profiled, of which service, split by which label.
 import { useMemo, useState } from "preact/hooks";
 import { useCall } from "../api/hooks.ts";
-import { parseType, selectorOf, typeName, type ProfileType } from "../lib/profiles.ts";
+import * as icons from "../parts/icons.tsx";
+import { Popover } from "../parts/popover.tsx";
+import { Filter } from "../parts/small.tsx";
+import { TenantField } from "../query/storebar.tsx";
+import { parseType, selectorOf, typeName, withMatcher, type ProfileType } from "../lib/profiles.ts";
 import type { ProfileState } from "../lib/profilestate.ts";
 
 interface Props {
@@ -35,13 +39,41 @@ export function Controls({ state, types, type, span, onChange }: Props) {
         {serviceNames.map((n) => <option key={n} value={n}>{n}</option>)}
       </select>
       <Matchers value={state.matchers} onChange={(matchers) => onChange({ matchers, profile: null })} />
+      <Popover label="Labels of the profiles" buttonClass="button" button={<>Labels<icons.Down /></>}>
+        {() => <LabelBrowser names={groups} state={state} range={range} onChange={onChange} />}
+      </Popover>
       <select class="button" aria-label="Split by" value={state.groupBy} onChange={(e) => onChange({ groupBy: e.currentTarget.value })}>
-        <option value="">Not split</option>
+        <option value="">Group by: none</option>
         {groups.map((n) => <option key={n} value={n}>by {n}</option>)}
       </select>
     </div>
   );
 }
+
+/** Labels and their values: each included, excluded or split by with a click. */
+function LabelBrowser({ names, state, range, onChange }: { names: readonly string[]; state: ProfileState; range: { start: string; end: string }; onChange: Props["onChange"] }) {
+  const [name, setName] = useState("");
+  const [filter, setFilter] = useState("");
+  const values = useCall<Names>(name === "" ? null : "LabelValues", { name, matchers: [selectorOf(state.service, state.matchers)], ...range });
+  const put = (op: "=" | "!=", value: string) => onChange({ matchers: withMatcher(state.matchers, name, op, value), profile: null });
+  const all = (values.result?.data.names ?? []).filter((v) => v.toLowerCase().includes(filter.toLowerCase()));
+  return (
+    <div class="label-browser">
+      <div class="label-names" role="group" aria-label="Names">{names.map((n) => <button type="button" class="chip" key={n} aria-pressed={n === name} onClick={() => { setName(n); setFilter(""); }}>{n}</button>)}</div>
+      {name !== "" && <>
+        <div class="label-head"><b>{name}</b><button type="button" class="link" onClick={() => onChange({ groupBy: name })}>Group by it</button></div>
+        <Filter value={filter} onInput={setFilter} label="Find values" />
+        <ul tabIndex={0} aria-label="Values">{all.slice(0, VALUES_MAX).map((v) => (
+          <li key={v}><code>{v}</code><span><button type="button" class="link" onClick={() => put("=", v)}>only</button><button type="button" class="link" onClick={() => put("!=", v)}>without</button></span></li>
+        ))}</ul>
+        {all.length > VALUES_MAX && <p class="hint">{VALUES_MAX} of {all.length}; type to find others.</p>}
+      </>}
+      <TenantField value={state.tenant} onChange={(tenant) => onChange({ tenant })} />
+    </div>
+  );
+}
+
+const VALUES_MAX = 100;
 
 /** A choice made in the address stays choosable when the range no longer has it. */
 const withCurrent = (names: readonly string[], current: string): string[] =>

@@ -1,9 +1,13 @@
 // A flame graph on a canvas. It takes a decoded graph and a view of it (what is focused, what is searched for) and draws;
-// it finds the node under a point. It holds no state beyond the last drawing: the component around it does.
+// it finds the node under a point and the place of a node. It holds no state beyond the last drawing: the component around it
+// does. What follows the pointer lies over the canvas, so that a movement draws nothing.
 import { hash, nodeAt, packageOf, pathTo, rootOf, shortName, type Flame, type FlameNode } from "../lib/flame.ts";
-import { palette, type Palette } from "../query/colors.ts";
+import { change, type DiffNode, type FlameDiff } from "../lib/flamediff.ts";
+import { blendColors, palette, type Palette } from "../query/colors.ts";
 
 export const ROW_PX = 20;
+/** Browsers draw nothing on a canvas taller than some 32,000 of the screen's own pixels. */
+export const LEVELS_MAX = 700;
 const GAP_PX = 1;
 const TEXT_FROM_PX = 28;
 const NODE_MIN_PX = 0.4;
@@ -13,85 +17,115 @@ export interface FlameView {
   focus: FlameNode | null;
   /** Whether a name is searched for; null when nothing is. */
   matches: ((name: number) => boolean) | null;
-  hovered: FlameNode | null;
+  /** Roots below. */
+  upward: boolean;
+  /** Names at their ends, where functions differ, instead of their beginnings. */
+  alignRight?: boolean;
 }
+
+export interface Box { x: number; y: number; w: number }
+
+export const isDiff = (f: Flame): f is FlameDiff => "right" in f;
+
+export const rowsOf = (flame: Flame): number => Math.max(1, Math.min(flame.levels.length, LEVELS_MAX));
 
 export class FlameCanvas {
   private readonly canvas: HTMLCanvasElement;
   private readonly ctx: CanvasRenderingContext2D;
   private readonly colors: Palette;
   private readonly tints: string[];
+  private readonly changes: string[];
   private width = 0;
   private view: FlameView | null = null;
   private focusPath: ReadonlySet<FlameNode> = new Set();
+  /** Of each name, computed once a graph. */
+  private tintOf: string[] = [];
+  private tintsFor: readonly string[] | null = null;
 
   constructor(canvas: HTMLCanvasElement) {
     this.canvas = canvas;
     this.ctx = canvas.getContext("2d")!;
     this.colors = palette();
     this.tints = Array.from({ length: 14 }, (_, i) => this.colors.over(this.colors.series(i)));
+    this.changes = Array.from({ length: 21 }, (_, i) => { const c = (i - 10) / 10; return blendColors(c > 0 ? this.colors.more : this.colors.less, this.colors.grid, Math.min(1, Math.abs(c)) * 0.75); });
   }
 
   draw(view: FlameView, width: number): void {
     this.view = view;
     this.width = width;
     const ratio = devicePixelRatio || 1;
-    const height = Math.max(1, view.flame.levels.length) * ROW_PX;
+    const rows = rowsOf(view.flame);
     // Setting a canvas' size clears it and costs an allocation, so only when it changes.
-    const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
+    const [w, h] = [Math.round(width * ratio), Math.round(rows * ROW_PX * ratio)];
     if (this.canvas.width !== w || this.canvas.height !== h) Object.assign(this.canvas, { width: w, height: h });
     this.ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.ctx.clearRect(0, 0, width, height);
+    this.ctx.clearRect(0, 0, width, rows * ROW_PX);
     this.ctx.font = this.colors.axisFont.replace("11.5px", "12px");
     this.ctx.textBaseline = "middle";
     this.focusPath = new Set(view.focus ? pathTo(view.flame, view.focus) : []);
-    view.flame.levels.forEach((nodes, level) => nodes.forEach((n) => this.node(n, level)));
+    if (this.tintsFor !== view.flame.names) {
+      this.tintsFor = view.flame.names;
+      this.tintOf = view.flame.names.map((name) => this.tints[hash(packageOf(name)) % this.tints.length]!);
+    }
+    view.flame.levels.slice(0, rows).forEach((nodes) => nodes.forEach((n) => this.node(n)));
   }
 
   /** The node at a point, in CSS pixels of the canvas. */
   at(x: number, y: number): FlameNode | null {
     const { view } = this;
     if (!view || x < 0 || x >= this.width) return null;
-    const level = Math.floor(y / ROW_PX);
+    const row = Math.floor(y / ROW_PX);
+    const level = view.upward ? rowsOf(view.flame) - 1 - row : row;
     const { focus } = view;
     if (focus && level < focus.level) return pathTo(view.flame, focus)[level] ?? null;
     const [from, total] = this.range();
     return total > 0 ? nodeAt(view.flame, level, from + (x / this.width) * total) : null;
   }
 
-  private range(): [number, number] {
-    const shown = this.view!.focus ?? rootOf(this.view!.flame);
-    return shown ? [shown.start, shown.total] : [0, 0];
-  }
-
-  private node(n: FlameNode, level: number): void {
-    const view = this.view!;
+  /** Where a node was drawn; null if it was not. */
+  boxOf(n: FlameNode): Box | null {
+    const { view } = this;
+    if (!view || n.level >= rowsOf(view.flame)) return null;
     const [from, total] = this.range();
     const caller = view.focus !== null && this.focusPath.has(n) && n !== view.focus;
-    if (view.focus && !caller && (n.level < view.focus.level || n.start < from || n.start >= from + total)) return;
-    if (total <= 0 || n.total <= 0) return;
+    if (view.focus && !caller && (n.level < view.focus.level || n.start < from || n.start >= from + total)) return null;
+    if (total <= 0 || n.total <= 0) return null;
     const x = caller ? 0 : ((n.start - from) / total) * this.width;
     const w = caller ? this.width : (n.total / total) * this.width;
-    if (w < NODE_MIN_PX) return;
-    this.box(n, x, level * ROW_PX, Math.max(w - (w > 3 ? GAP_PX : 0), NODE_MIN_PX), caller);
+    const row = view.upward ? rowsOf(view.flame) - 1 - n.level : n.level;
+    return w < NODE_MIN_PX ? null : { x, y: row * ROW_PX, w: Math.max(w - (w > 3 ? GAP_PX : 0), NODE_MIN_PX) };
   }
 
-  private box(n: FlameNode, x: number, y: number, w: number, caller: boolean): void {
+  private range(): [number, number] {
+    const view = this.view!;
+    if (view.focus) return [view.focus.start, view.focus.total];
+    const root = rootOf(view.flame);
+    return root ? [root.start, root.total] : [0, 0];
+  }
+
+  private node(n: FlameNode): void {
+    const box = this.boxOf(n);
+    if (!box) return;
     const { ctx, colors } = this;
     const view = this.view!;
-    const name = view.flame.names[n.name] ?? "";
+    const caller = view.focus !== null && n !== view.focus && this.focusPath.has(n);
     const found = view.matches === null || view.matches(n.name);
     ctx.globalAlpha = found ? (caller ? 0.55 : 1) : 0.28;
-    ctx.fillStyle = level0(n) ? colors.grid : this.tints[hash(packageOf(name)) % this.tints.length]!;
-    ctx.fillRect(x, y, w, ROW_PX - GAP_PX);
-    if (view.matches !== null && found && !level0(n)) this.outline(x, y, w, colors.accent, 1.5);
-    if (view.hovered === n) this.outline(x, y, w, colors.text, 1.25);
+    ctx.fillStyle = this.fill(n);
+    ctx.fillRect(box.x, box.y, box.w, ROW_PX - GAP_PX);
+    if (view.matches !== null && found && n.level > 0) this.outline(box, colors.accent, 1.5);
     ctx.globalAlpha = found ? 1 : 0.5;
-    if (w >= TEXT_FROM_PX) this.text(name, x + 5, y + ROW_PX / 2, w - 9);
+    if (box.w >= TEXT_FROM_PX) this.text(view.flame.names[n.name] ?? "", box.x + 5, box.y + ROW_PX / 2, box.w - 9);
     ctx.globalAlpha = 1;
   }
 
-  private outline(x: number, y: number, w: number, color: string, px: number): void {
+  private fill(n: FlameNode): string {
+    const { flame } = this.view!;
+    if (isDiff(flame)) return this.changes[Math.round(change((n as DiffNode).left, (n as DiffNode).right, flame) * 10) + 10] ?? this.colors.grid;
+    return n.level === 0 ? this.colors.grid : this.tintOf[n.name] ?? this.colors.grid;
+  }
+
+  private outline({ x, y, w }: Box, color: string, px: number): void {
     this.ctx.strokeStyle = color;
     this.ctx.lineWidth = px;
     this.ctx.strokeRect(x + px / 2, y + px / 2, Math.max(w - px, 0.5), ROW_PX - GAP_PX - px);
@@ -106,11 +140,12 @@ export class FlameCanvas {
       text = shortName(name);
       width = ctx.measureText(text).width;
     }
-    if (width > room) text = `${text.slice(0, Math.max(0, Math.floor((text.length * room) / width) - 2))}…`;
+    if (width > room) {
+      const keep = Math.max(0, Math.floor((text.length * room) / width) - 2);
+      text = this.view!.alignRight ? `…${text.slice(text.length - keep)}` : `${text.slice(0, keep)}…`;
+    }
     if (text.length < 2) return;
     ctx.fillStyle = this.colors.text;
     ctx.fillText(text, x, y);
   }
 }
-
-const level0 = (n: FlameNode): boolean => n.level === 0;

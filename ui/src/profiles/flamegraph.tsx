@@ -1,57 +1,97 @@
-// The flame graph with what is around it: search, the way back from a focus, the tooltip, and the table of functions that
-// shows the same in text.
+// The flame graph with what is around it: search, the way back from a focus, tooltip and menu, sandwich, and the table of
+// functions that shows the same in text. What is looked at is in the address.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { matchedTotal, nameTest, pathTo, shortName, topFunctions, type Flame, type FlameNode, type FunctionCost } from "../lib/flame.ts";
+import { exactly, matchedTotal, nameTest, pathTo, rootOf, shortName, type Flame, type FlameNode } from "../lib/flame.ts";
+import { change, type DiffNode } from "../lib/flamediff.ts";
 import { formatCount, plural } from "../lib/format.ts";
+import type { ProfileState } from "../lib/profilestate.ts";
+import { collapseRecursion, otherShare, sandwich, toFolded } from "../lib/sandwich.ts";
 import { formatShare, formatUnit } from "../lib/units.ts";
-import { Empty, Filter, Segments } from "../parts/small.tsx";
+import { saveBlob } from "../parts/save.ts";
+import { copyText, Empty, Filter, Segments } from "../parts/small.tsx";
 import { useIsDark } from "../theme.ts";
-import { FlameCanvas, ROW_PX } from "./flamecanvas.ts";
+import { FlameCanvas, isDiff, LEVELS_MAX, ROW_PX, rowsOf } from "./flamecanvas.ts";
+import { Functions } from "./functions.tsx";
 
-type Tab = "flame" | "table";
+export type FlameState = Pick<ProfileState, "view" | "find" | "sandwich" | "upward" | "collapse">;
 
-export function FlameGraph({ flame, unit }: { flame: Flame; unit: string }) {
-  const [tab, setTab] = useState<Tab>("flame");
-  const [search, setSearch] = useState("");
-  const test = useMemo(() => nameTest(search), [search]);
+interface Props { flame: Flame; unit: string; state: FlameState; onChange: (c: Partial<FlameState>) => void; fileName: string }
+
+export function FlameGraph({ flame: whole, unit, state, onChange, fileName }: Props) {
+  const flame = useMemo(() => (state.collapse && !isDiff(whole) ? collapseRecursion(whole) : whole), [whole, state.collapse]);
+  const test = useMemo(() => nameTest(state.find), [state.find]);
   const found = useMemo(() => (test ? flame.names.map(test) : null), [flame, test]);
+  const both = useMemo(() => (state.sandwich !== "" && !isDiff(flame) ? sandwich(flame, state.sandwich) : null), [flame, state.sandwich]);
   if (flame.total <= 0) return <Empty title="No stacks here">Nothing was measured in this range, or the selector fits nothing.</Empty>;
+  const pick = (name: string) => onChange({ find: exactly(name), ...(state.view === "table" ? { view: "flame" as const } : {}) });
+  const actions: Actions = { find: pick, sandwich: (name) => onChange({ sandwich: name }) };
+  const other = isDiff(flame) ? 0 : otherShare(flame);
   return (
     <div class="flame">
       <div class="panel-bar">
-        <Segments<Tab> label="Show as" value={tab} options={[["flame", "Flame graph"], ["table", "Functions"]]} onChange={setTab} />
-        <Filter value={search} onInput={setSearch} label="Find functions or /regexp/" />
+        <Segments<FlameState["view"]> label="Show as" value={state.view} options={[["flame", "Flame graph"], ["table", "Functions"], ["both", "Both"]]} onChange={(view) => onChange({ view })} />
+        <Filter value={state.find} onInput={(find) => onChange({ find })} label="Find functions or /regexp/" />
         {found && <Matched flame={flame} found={found} unit={unit} />}
         <span class="spacer" />
-        <p class="stats"><span>total <b>{formatUnit(flame.total, unit)}</b></span><span><b>{formatCount(flame.names.length - 1)}</b> functions</span></p>
+        <label class="check"><input type="checkbox" checked={state.upward} onChange={(e) => onChange({ upward: e.currentTarget.checked })} />Roots below</label>
+        {!isDiff(flame) && <label class="check" title="A function that calls itself is one box"><input type="checkbox" checked={state.collapse} onChange={(e) => onChange({ collapse: e.currentTarget.checked })} />Collapse recursion</label>}
+        {isDiff(flame) ? <DiffLegend /> : <p class="stats"><span>total <b>{formatUnit(flame.total, unit)}</b></span><span><b>{formatCount(flame.names.length - 1)}</b> functions</span></p>}
+        {!isDiff(flame) && <Downloads flame={whole} name={fileName} />}
       </div>
-      {tab === "flame"
-        ? <Flames flame={flame} unit={unit} found={found} />
-        : <Functions flame={flame} unit={unit} found={found} onPick={(name) => { setSearch(name); setTab("flame"); }} />}
+      {other > 0 && <p class="note">{formatShare(other, 1)} is in <code>other</code>: functions too small for this graph. Their part is missing from the table's totals, too.</p>}
+      {state.sandwich !== "" && !isDiff(flame) && (
+        <p class="note sandwich-note">Callers and callees of <code>{state.sandwich}</code>{!both && ", which is not in this graph"}.<button type="button" class="link" onClick={() => onChange({ sandwich: "" })}>Show the whole graph</button></p>
+      )}
+      <div class={`flame-views ${state.view}`}>
+        {state.view !== "flame" && <Functions flame={flame} unit={unit} found={found} onPick={pick} onSandwich={actions.sandwich} />}
+        {state.view !== "table" && (both ? (
+          <div class="sandwich">
+            <h3>Callers</h3><Flames flame={both.callers} whole={flame.total} unit={unit} found={found} upward actions={actions} />
+            <h3>Callees</h3><Flames flame={both.callees} whole={flame.total} unit={unit} found={found} upward={false} actions={actions} />
+          </div>
+        ) : <div><Flames flame={flame} whole={flame.total} unit={unit} found={found} upward={state.upward} actions={actions} /></div>)}
+      </div>
     </div>
+  );
+}
+
+const DiffLegend = () => <p class="stats diff-legend"><span class="less">less</span><span class="same">same share</span><span class="more">more</span></p>;
+
+function Downloads({ flame, name }: { flame: Flame; name: string }) {
+  const picture = (e: MouseEvent) => (e.currentTarget as HTMLElement).closest(".flame")?.querySelector("canvas")?.toBlob((b) => { if (b) saveBlob(b, `${name}.png`); });
+  return (
+    <span class="downloads">
+      <button type="button" class="link" onClick={() => saveBlob(new Blob([JSON.stringify(flame)], { type: "application/json" }), `${name}.json`)}>JSON</button>
+      <button type="button" class="link" title="One line a stack, for flamegraph.pl and speedscope" onClick={() => saveBlob(new Blob([toFolded(flame)], { type: "text/plain" }), `${name}.folded.txt`)}>Folded</button>
+      <button type="button" class="link" onClick={picture}>PNG</button>
+    </span>
   );
 }
 
 function Matched({ flame, found, unit }: { flame: Flame; found: readonly boolean[]; unit: string }) {
   const total = useMemo(() => matchedTotal(flame, (n) => found[n] ?? false), [flame, found]);
   const count = found.filter(Boolean).length;
-  return <p class="stats matched" aria-live="polite"><span><b>{formatShare(total, flame.total)}</b> in {plural(count, "function")}, {formatUnit(total, unit)}</span></p>;
+  return <p class="stats matched" aria-live="polite"><span><b>{formatShare(total, flame.total)}</b> in {plural(count, "function")}{!isDiff(flame) && `, ${formatUnit(total, unit)}`}</span></p>;
 }
 
-interface FlamesProps { flame: Flame; unit: string; found: readonly boolean[] | null }
+interface Actions { find: (name: string) => void; sandwich: (name: string) => void }
+interface FlamesProps { flame: Flame; /** What shares are of. */ whole: number; unit: string; found: readonly boolean[] | null; upward: boolean; actions: Actions }
 
 /** What tests read: the canvas carries what was drawn on it. */
 type FlameHost = HTMLCanvasElement & { flame?: Flame; drawing?: FlameCanvas };
 
-function Flames({ flame, unit, found }: FlamesProps) {
+interface Pointed { node: FlameNode; x: number; y: number }
+
+function Flames({ flame, whole, unit, found, upward, actions }: FlamesProps) {
   const host = useRef<HTMLDivElement>(null);
   const canvas = useRef<FlameHost>(null);
   const drawing = useRef<FlameCanvas | null>(null);
   const [width, setWidth] = useState(0);
   const [focus, setFocus] = useState<FlameNode | null>(null);
-  const [tip, setTip] = useState<{ node: FlameNode; x: number; y: number } | null>(null);
+  const [tip, setTip] = useState<Pointed | null>(null);
+  const [menu, setMenu] = useState<Pointed | null>(null);
   const dark = useIsDark();
-  useEffect(() => { setFocus(null); setTip(null); }, [flame]);
+  useEffect(() => { setFocus(null); setTip(null); setMenu(null); }, [flame]);
   useEffect(() => {
     const watch = new ResizeObserver(() => setWidth(host.current?.clientWidth ?? 0));
     watch.observe(host.current!);
@@ -62,32 +102,82 @@ function Flames({ flame, unit, found }: FlamesProps) {
     if (width === 0) return;
     // A focus of another graph is gone with it, one render before the effect above clears it.
     const fits = focus !== null && flame.levels[focus.level]?.includes(focus) ? focus : null;
-    drawing.current!.draw({ flame, focus: fits, matches: found && ((n) => found[n] ?? false), hovered: tip?.node ?? null }, width);
+    drawing.current!.draw({ flame, focus: fits, matches: found && ((n) => found[n] ?? false), upward }, width);
     Object.assign(canvas.current!, { flame, drawing: drawing.current });
-  }, [flame, focus, found, tip, width, dark]);
+  }, [flame, focus, found, upward, width, dark]);
 
   const point = (e: MouseEvent): FlameNode | null => drawing.current!.at(e.offsetX, e.offsetY);
   const move = (e: MouseEvent) => {
     const node = point(e);
     setTip(node ? { node, x: e.offsetX, y: e.offsetY } : null);
   };
-  const pick = (node: FlameNode | null) => { if (node) setFocus(node.level === 0 || node === focus ? null : node); };
+  const pick = (node: FlameNode | null) => { setMenu(null); if (node) setFocus(node.level === 0 || node === focus ? null : node); };
+  const openMenu = (e: MouseEvent) => {
+    const node = point(e);
+    if (!node || node.level === 0) return;
+    e.preventDefault();
+    setTip(null);
+    setMenu({ node, x: e.offsetX, y: e.offsetY });
+  };
+  const show = (node: FlameNode | null) => { const b = node && drawing.current!.boxOf(node); if (node && b) setTip({ node, x: b.x + Math.min(b.w / 2, 200), y: b.y }); };
+  const key = (e: KeyboardEvent) => {
+    const at = tip?.node ?? focus ?? rootOf(flame);
+    if (e.key === "Escape") { setFocus(null); setTip(null); setMenu(null); return; }
+    if (!at) return;
+    const deeper = upward ? "ArrowUp" : "ArrowDown";
+    const higher = upward ? "ArrowDown" : "ArrowUp";
+    if (e.key === deeper) show((flame.levels[at.level + 1] ?? []).filter((n) => n.start >= at.start && n.start < at.start + at.total).sort((a, b) => b.total - a.total)[0] ?? null);
+    else if (e.key === higher) show(pathTo(flame, at)[at.level - 1] ?? null);
+    else if (e.key === "ArrowLeft" || e.key === "ArrowRight") { const row = flame.levels[at.level]!; show(row[row.indexOf(at) + (e.key === "ArrowLeft" ? -1 : 1)] ?? null); }
+    else if (e.key === "Enter") pick(at);
+    else if (e.key === "s" && at.level > 0) actions.sandwich(flame.names[at.name] ?? "");
+    else if (e.key === "ContextMenu" || e.key === "m") { if (tip) setMenu(tip); }
+    else return;
+    e.preventDefault();
+  };
+  const box = tip && drawing.current?.boxOf(tip.node);
+  const deep = flame.levels.length - LEVELS_MAX;
   return (
     <>
       <Crumbs flame={flame} focus={focus} onFocus={setFocus} />
-      <div class="flames" ref={host} onKeyDown={(e) => { if (e.key === "Escape") setFocus(null); }}>
-        <canvas ref={canvas} role="img" aria-label="Flame graph; the list of functions holds the same figures"
-          style={{ width: "100%", height: `${flame.levels.length * ROW_PX}px`, cursor: tip ? "pointer" : "default" }}
-          onMouseMove={move} onMouseLeave={() => setTip(null)} onClick={(e) => pick(point(e))} />
-        {tip && <Tip flame={flame} unit={unit} tip={tip} width={width} focus={focus} />}
+      {deep > 0 && <p class="note">{formatCount(deep)} deeper levels are not drawn; collapsing recursion may bring them up.</p>}
+      <div class="flames" ref={host} onKeyDown={key}>
+        <canvas ref={canvas} role="img" tabIndex={0} aria-label="Flame graph; the list of functions holds the same figures. Arrow keys move, Enter focuses, s shows callers and callees."
+          style={{ width: "100%", height: `${rowsOf(flame) * ROW_PX}px`, cursor: tip ? "pointer" : "default" }}
+          onMouseMove={move} onMouseLeave={() => setTip(null)} onClick={(e) => pick(point(e))} onContextMenu={openMenu} />
+        {box && <div class="flame-hover" style={{ left: `${box.x}px`, top: `${box.y}px`, width: `${box.w}px`, height: `${ROW_PX - 1}px` }} />}
+        {tip && !menu && <Tip flame={flame} whole={whole} unit={unit} tip={tip} width={width} focus={focus} />}
+        {menu && <Menu name={flame.names[menu.node.name] ?? ""} at={menu} width={width} actions={actions} onFocus={() => pick(menu.node)} onClose={() => setMenu(null)} />}
       </div>
     </>
   );
 }
 
+function Menu({ name, at, width, actions, onFocus, onClose }: { name: string; at: Pointed; width: number; actions: Actions; onFocus: () => void; onClose: () => void }) {
+  const first = useRef<HTMLButtonElement>(null);
+  const root = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    first.current?.focus();
+    const outside = (e: Event) => { if (!root.current?.contains(e.target as Node)) onClose(); };
+    document.addEventListener("pointerdown", outside);
+    return () => document.removeEventListener("pointerdown", outside);
+  }, []);
+  const then = (act: () => void) => () => { onClose(); act(); };
+  return (
+    <div class="popover-body flame-menu" ref={root} role="group" aria-label={`Actions for ${name}`} style={at.x > width - 260 ? { right: "0", top: `${at.y + 6}px` } : { left: `${at.x}px`, top: `${at.y + 6}px` }}>
+      <div class="menu">
+        <button type="button" ref={first} onClick={then(onFocus)}>Focus</button>
+        <button type="button" onClick={then(() => actions.sandwich(name))}>Callers and callees</button>
+        <button type="button" onClick={then(() => actions.find(name))}>Highlight all its calls</button>
+        <button type="button" onClick={then(() => void copyText(name))}>Copy name</button>
+      </div>
+    </div>
+  );
+}
+
 /** The callers of what is focused, each a way back; without a focus, how to get one. */
 function Crumbs({ flame, focus, onFocus }: { flame: Flame; focus: FlameNode | null; onFocus: (n: FlameNode | null) => void }) {
-  if (!focus) return <p class="hint crumbs">Click a function to look at it alone.</p>;
+  if (!focus) return <p class="hint crumbs">Click a function to look at it alone; right-click for more.</p>;
   const path = pathTo(flame, focus);
   // The way from the root is long; its last steps are what one goes back by.
   const shown = path.length > 5 ? [path[0]!, ...path.slice(-4)] : path;
@@ -104,9 +194,9 @@ function Crumbs({ flame, focus, onFocus }: { flame: Flame; focus: FlameNode | nu
   );
 }
 
-interface TipProps { flame: Flame; unit: string; tip: { node: FlameNode; x: number; y: number }; width: number; focus: FlameNode | null }
+interface TipProps { flame: Flame; whole: number; unit: string; tip: Pointed; width: number; focus: FlameNode | null }
 
-function Tip({ flame, unit, tip, width, focus }: TipProps) {
+function Tip({ flame, whole, unit, tip, width, focus }: TipProps) {
   const { node, x, y } = tip;
   const right = x > width / 2;
   const place = right ? { right: `${width - x + 12}px` } : { left: `${x + 14}px` };
@@ -114,51 +204,24 @@ function Tip({ flame, unit, tip, width, focus }: TipProps) {
     <div class="tip flame-tip" role="status" style={{ ...place, top: `${y + 18}px` }}>
       <div class="flame-name">{flame.names[node.name]}</div>
       <dl class="tip-labels">
-        <dt>total</dt><dd>{formatUnit(node.total, unit)} · {formatShare(node.total, flame.total)}{focus && node !== focus && ` · ${formatShare(node.total, focus.total)} of the focus`}</dd>
-        <dt>self</dt><dd>{formatUnit(node.self, unit)} · {formatShare(node.self, flame.total)}</dd>
+        {isDiff(flame) ? <DiffFigures flame={flame} node={node as DiffNode} unit={unit} /> : <>
+          <dt>total</dt><dd>{formatUnit(node.total, unit)} · {formatShare(node.total, whole)}{focus && node !== focus && ` · ${formatShare(node.total, focus.total)} of the focus`}</dd>
+          <dt>self</dt><dd>{formatUnit(node.self, unit)} · {formatShare(node.self, whole)}</dd>
+        </>}
       </dl>
     </div>
   );
 }
 
-type SortKey = "name" | "self" | "total";
-const ROWS_MAX = 300;
-
-function Functions({ flame, unit, found, onPick }: FlamesProps & { onPick: (name: string) => void }) {
-  const [sort, setSort] = useState<SortKey>("self");
-  const costs = useMemo(() => topFunctions(flame), [flame]);
-  const matching = useMemo(() => {
-    const names = found && new Set(flame.names.filter((_, i) => found[i]));
-    return names ? costs.filter((c) => names.has(c.name)) : costs;
-  }, [costs, found]);
-  const rows = useMemo(() => [...matching].sort(ordering(sort)).slice(0, ROWS_MAX), [matching, sort]);
-  const largest = rows.reduce((most, c) => Math.max(most, c.self), 0);
-  const head = (key: SortKey, text: string) => (
-    <th scope="col" class={key === "name" ? "" : "num"} aria-sort={sort === key ? (key === "name" ? "ascending" : "descending") : "none"}>
-      <button type="button" onClick={() => setSort(key)}>{text}{sort === key && <span class="arrow">{key === "name" ? "↑" : "↓"}</span>}</button>
-    </th>
-  );
+function DiffFigures({ flame, node, unit }: { flame: Flame & { left: number; right: number }; node: DiffNode; unit: string }) {
+  const c = change(node.left, node.right, flame);
+  const [a, b] = [flame.left > 0 ? node.left / flame.left : 0, flame.right > 0 ? node.right / flame.right : 0];
+  const words = c === 1 ? "new" : c === -1 ? "gone" : a > 0 ? `${b >= a ? "+" : "−"}${Math.abs((100 * (b - a)) / a).toFixed(0)} %` : "";
   return (
-    <div class="table-scroll">
-      <table class="data functions">
-        <thead><tr>{head("name", "Function")}{head("self", "Self")}{head("total", "Total")}</tr></thead>
-        <tbody>
-          {rows.map((c) => (
-            <tr key={c.name}>
-              <th scope="row"><button type="button" class="function" title="Find it in the flame graph" onClick={() => onPick(c.name)}>{c.name}</button></th>
-              <td class="num bar-cell"><span class="bar" style={{ width: largest > 0 ? `${(100 * c.self) / largest}%` : "0" }} /><span>{formatUnit(c.self, unit)} <i>{formatShare(c.self, flame.total)}</i></span></td>
-              <td class="num">{formatUnit(c.total, unit)} <i>{formatShare(c.total, flame.total)}</i></td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-      {matching.length > rows.length && <p class="note">The first {formatCount(rows.length)} of {formatCount(matching.length)} functions.</p>}
-      {rows.length === 0 && <Empty title="No function matches" />}
-    </div>
+    <>
+      <dt>before</dt><dd>{formatUnit(node.left, unit)} · {formatShare(a, 1)}</dd>
+      <dt>then</dt><dd>{formatUnit(node.right, unit)} · {formatShare(b, 1)}</dd>
+      <dt>share</dt><dd>{words}</dd>
+    </>
   );
-}
-
-function ordering(key: SortKey): (a: FunctionCost, b: FunctionCost) => number {
-  if (key === "name") return (a, b) => (a.name < b.name ? -1 : 1);
-  return (a, b) => b[key] - a[key] || (a.name < b.name ? -1 : 1);
 }

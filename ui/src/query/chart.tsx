@@ -5,13 +5,18 @@ import { seriesText, splitCommon, type Labels } from "../lib/labels.ts";
 import { summarize, type Columns, type Summary } from "../lib/matrix.ts";
 import type { Dot } from "../lib/profiles.ts";
 import type { Grid } from "../lib/step.ts";
-import { LabelList } from "../parts/small.tsx";
+import { Filter, LabelList } from "../parts/small.tsx";
+import { useVirtual } from "../parts/virtual.ts";
+import { seriesMark, type Scale } from "../lib/urlstate.ts";
 import { usePrefs } from "../prefs.ts";
 import { useIsDark } from "../theme.ts";
 import { SERIES_COLORS } from "./colors.ts";
 import { Plot, type PlotOptions } from "./plot.ts";
 
 const HEIGHT = 340;
+
+/** Leads from a selected range of a graph to the flame graphs of that time. */
+export interface Brush { onDiff: (fromMS: number, toMS: number) => void }
 
 export interface ChartProps {
   columns: Columns;
@@ -25,32 +30,46 @@ export interface ChartProps {
   dots?: readonly Dot[];
   onDot?: (d: Dot) => void;
   dotHint?: (d: Dot) => string;
+  scale?: Scale;
+  /** Marks of hidden lines and the legend's order, as the address has them; without onView they are not kept. */
+  hidden?: readonly string[];
+  sort?: string;
+  onView?: (v: { hidden?: readonly string[]; sort?: string }) => void;
+  /** What a selected range leads to next to a zoom; null offers nothing. */
+  brush?: Brush | null;
 }
 
 /** What tests read: the element carries its Plot, and so the very arrays that were drawn. */
 type PlotHost = HTMLDivElement & { plot?: Plot | undefined };
 
-export function Chart({ columns, grid, stacked, onZoom, onZoomOut, short = formatShort, format, dots, onDot, dotHint }: ChartProps) {
+export function Chart(props: ChartProps) {
+  const { columns, grid, stacked, scale = "auto", short = formatShort, format, dots, dotHint, brush = null } = props;
   const host = useRef<PlotHost>(null);
   const plot = useRef<Plot | null>(null);
-  const handlers = useRef({ onZoom, onZoomOut, onDot });
-  handlers.current = { onZoom, onZoomOut, onDot };
+  const latest = useRef(props);
+  latest.current = props;
   const dark = useIsDark();
   const { zone } = usePrefs();
   const names = useMemo(() => columns.labels.map(seriesText), [columns]);
-  const [hiddenNames, setHiddenNames] = useState<ReadonlySet<string>>(new Set());
+  const colors = useColors(names, columns);
+  const [ownView, setOwnView] = useState<{ hidden: readonly string[]; sort: string }>({ hidden: [], sort: "" });
+  const view = props.onView ? { hidden: props.hidden ?? [], sort: props.sort ?? "" } : ownView;
+  const setView = props.onView ?? ((v) => setOwnView((old) => ({ ...old, ...v })));
+  const hiddenKey = view.hidden.join(".");
+  const hiddenNames = useMemo(() => { const marks = new Set(view.hidden); return new Set(names.filter((n) => marks.has(seriesMark(n)))); }, [names, hiddenKey]);
   const hidden = useMemo(() => indices(names, hiddenNames), [names, hiddenNames]);
   const [from, to] = [grid.start / 1000, grid.end / 1000];
   // Rebuilt when the lines themselves change; when only their samples do, they are given to the chart that is there.
-  const shape = `${names.join("\n")}|${dark}|${zone}|${stacked}|${format?.long(1) ?? ""}`;
+  const lines = useMemo(() => names.join("\n"), [names]);
+  const shape = `${lines}|${dark}|${zone}|${stacked}|${scale}|${format?.long(1) ?? ""}`;
 
   useEffect(() => {
     const p = new Plot(host.current!, columns, {
-      zone, stacked, from, to, height: HEIGHT,
-      onZoom: (a, b) => handlers.current.onZoom(a, b),
-      onZoomOut: () => handlers.current.onZoomOut(),
+      zone, stacked, scale, colors, from, to, height: HEIGHT,
+      onZoom: (a, b) => latest.current.onZoom(a, b),
+      onZoomOut: () => latest.current.onZoomOut(),
       format, dots, dotHint,
-      onDot: onDot && ((d) => handlers.current.onDot?.(d)),
+      onDot: props.onDot && ((d) => latest.current.onDot?.(d)),
     });
     host.current!.plot = plot.current = p;
     if (hidden.size > 0) p.setHidden(hidden);
@@ -60,12 +79,74 @@ export function Chart({ columns, grid, stacked, onZoom, onZoomOut, short = forma
   }, [shape]);
   useEffect(() => { plot.current?.update(columns, from, to, dots); }, [columns, from, to, dots]);
   useEffect(() => { plot.current?.setHidden(hidden); }, [hidden]);
+  const setHidden = (next: ReadonlySet<string>) => setView({ hidden: [...next].map(seriesMark) });
+  const help = useMemo(() => describe(columns, names, short), [columns, names]);
 
   return (
     <div class="chart">
-      <div class="plot" ref={host} role="img" aria-label={`Graph of ${names.length} series, listed below it with their figures`} style={{ height: `${HEIGHT}px` }} />
-      <Legend columns={columns} names={names} short={short} hidden={hiddenNames} onHidden={setHiddenNames} onFocus={(i) => plot.current?.focus(i)} />
+      {format?.title !== undefined && format.title !== "" && <p class="axis-title">{format.title}</p>}
+      <div class="plot" ref={host} role="img" tabIndex={0} aria-label={help} style={{ height: `${HEIGHT}px` }}
+        onKeyDown={(e) => keyOnPlot(e, plot.current, brush, latest.current)} />
+      {brush && <BrushHint brush={brush} plot={plot} />}
+      <Legend columns={columns} names={names} colors={colors} short={short} hidden={hiddenNames} sort={view.sort} onSort={(sort) => setView({ sort })} onHidden={setHidden} onFocus={(i) => plot.current?.focus(i)} />
     </div>
+  );
+}
+
+/** Lines keep their colours while a refresh brings others: a name has the first colour that was free when it came. */
+function useColors(names: readonly string[], columns: Columns): readonly number[] {
+  const known = useRef(new Map<string, number>());
+  return useMemo(() => {
+    const had = known.current;
+    const next = new Map<string, number>();
+    for (const n of names) { const c = had.get(n); if (c !== undefined) next.set(n, c); }
+    const taken = new Set(next.values());
+    let free = 0;
+    names.forEach((n, i) => {
+      const of = columns.earlierOf?.[i] ?? -1;
+      if (of >= 0) { next.set(n, next.get(names[of]!)!); return; }
+      if (next.has(n)) return;
+      while (taken.has(free)) free++;
+      next.set(n, free);
+      taken.add(free);
+    });
+    known.current = next;
+    return names.map((n) => next.get(n)!);
+  }, [names, columns]);
+}
+
+/** The graph in words, for anyone who does not see it. */
+function describe(columns: Columns, names: readonly string[], short: (v: number) => string): string {
+  const first = columns.values[0] ? summarize(columns.values[0]) : null;
+  const figures = first && names.length === 1 ? `: last ${short(first.last)}, from ${short(first.min)} to ${short(first.max)}` : ", listed below with their figures";
+  return `Graph of ${names.length} series${figures}. Arrow keys move the cross-hair, plus and minus zoom.`;
+}
+
+const STEPS: Readonly<Record<string, number>> = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
+
+function keyOnPlot(e: KeyboardEvent, plot: Plot | null, brush: Brush | null, { onZoom, onZoomOut, grid }: ChartProps): void {
+  if (!plot || e.ctrlKey || e.metaKey || e.altKey) return;
+  const step = STEPS[e.key];
+  if (step !== undefined) plot.moveCursor(step, e.shiftKey);
+  else if (e.key === "-") onZoomOut();
+  else if (e.key === "+" || e.key === "Enter") {
+    const s = plot.selection() ?? { from: grid.start + (grid.end - grid.start) / 4, to: grid.end - (grid.end - grid.start) / 4 };
+    plot.clearSelection();
+    onZoom(s.from, s.to);
+  } else if (e.key === "d" && brush) {
+    const s = plot.selection();
+    if (s) brush.onDiff(s.from, s.to);
+  } else if (e.key === "Escape") plot.clearSelection();
+  else return;
+  e.preventDefault();
+}
+
+function BrushHint({ brush, plot }: { brush: Brush; plot: { current: Plot | null } }) {
+  return (
+    <p class="hint brush-hint">
+      Drag to zoom. Drag with <kbd>Shift</kbd> to select a range, then <kbd>d</kbd> or
+      <button type="button" class="link" onClick={() => { const s = plot.current?.selection() ?? plot.current?.range(); if (s) brush.onDiff(s.from, s.to); }}>why did it change?</button>
+    </p>
   );
 }
 
@@ -80,7 +161,10 @@ interface LegendProps {
   short: (v: number) => string;
   columns: Columns;
   names: readonly string[];
+  colors: readonly number[];
   hidden: ReadonlySet<string>;
+  sort: string;
+  onSort: (sort: string) => void;
   onHidden: (hidden: ReadonlySet<string>) => void;
   onFocus: (i: number | null) => void;
 }
@@ -102,11 +186,25 @@ function toggle(names: readonly string[], hidden: ReadonlySet<string>, name: str
   return next.size === names.length ? new Set() : next;
 }
 
-function Legend({ columns, names, hidden, short, onHidden, onFocus }: LegendProps) {
-  const [sort, setSort] = useState<Sort | null>(null);
+function parseSort(text: string): Sort | null {
+  const key = text.slice(0, -1);
+  return key === "name" || FIGURES.some(([f]) => f === key) ? { key: key as SortKey, down: text.endsWith("-") } : null;
+}
+
+const ROW_PX = 26;
+
+function Legend({ columns, names, colors, hidden, short, sort: sortText, onSort, onHidden, onFocus }: LegendProps) {
+  const [filter, setFilter] = useState("");
+  const sort = parseSort(sortText);
+  const setSort = (s: Sort | null) => onSort(s ? `${s.key}${s.down ? "-" : "+"}` : "");
   const { common, varying } = useMemo(() => splitCommon(columns.labels), [columns]);
   const figures = useMemo(() => columns.values.map(summarize), [columns]);
-  const order = useMemo(() => ordered(sort, varying, figures), [sort, varying, figures]);
+  const order = useMemo(() => {
+    const words = filter.toLowerCase().split(/\s+/).filter((w) => w !== "");
+    const all = ordered(sort, varying, figures);
+    return words.length === 0 ? all : all.filter((i) => { const n = names[i]!.toLowerCase(); return words.every((w) => n.includes(w)); });
+  }, [sortText, varying, figures, filter, names]);
+  const rows = useVirtual(order.length, ROW_PX);
   const pick = (e: MouseEvent, i: number) => {
     const change = e.shiftKey || e.ctrlKey || e.metaKey ? toggle : isolate;
     onHidden(change(names, hidden, names[i]!));
@@ -114,31 +212,37 @@ function Legend({ columns, names, hidden, short, onHidden, onFocus }: LegendProp
   return (
     <div class="legend" onMouseLeave={() => onFocus(null)}>
       {Object.keys(common).length > 0 && <div class="legend-common"><span>All series</span><LabelList labels={common} /></div>}
-      <div class="legend-scroll">
+      {names.length > FILTER_FROM && <Filter value={filter} onInput={setFilter} label="Filter the series" />}
+      <div class="legend-scroll" ref={rows.ref} onScroll={rows.onScroll} tabIndex={0} role="region" aria-label="Series of the graph">
         <table>
           <thead><tr>
             <SortHead text={heading(names.length, columns.omitted)} of="name" sort={sort} onSort={setSort} />
             {FIGURES.map(([key, text]) => <SortHead key={key} text={text} of={key} sort={sort} onSort={setSort} />)}
           </tr></thead>
           <tbody>
-            {order.map((i) => (
+            {rows.before > 0 && <tr aria-hidden="true" style={{ height: `${rows.before}px` }} />}
+            {order.slice(rows.from, rows.to).map((i) => (
               <tr key={names[i]} class={hidden.has(names[i]!) ? "off" : ""} onMouseEnter={() => onFocus(i)}>
                 <th scope="row">
                   <button type="button" aria-pressed={!hidden.has(names[i]!)} title="Click: only this series. Shift-click: show or hide it."
                     onClick={(e) => pick(e, i)}>
-                    <span class="swatch" style={{ background: `var(--s${i % SERIES_COLORS})` }} />
+                    <span class="swatch" style={{ background: `var(--s${colors[i]! % SERIES_COLORS})` }} />
                     <SeriesName labels={varying[i]!} />
                   </button>
                 </th>
                 {FIGURES.map(([key]) => <td key={key} class={`fig-${key}`}>{figures[i] ? short(figures[i]![key]) : "–"}</td>)}
               </tr>
             ))}
+            {rows.after > 0 && <tr aria-hidden="true" style={{ height: `${rows.after}px` }} />}
           </tbody>
         </table>
       </div>
     </div>
   );
 }
+
+/** A box to filter with is worth its room from here. */
+const FILTER_FROM = 20;
 
 function heading(drawn: number, omitted: number): string {
   if (omitted > 0) return `${formatCount(drawn)} of ${formatCount(drawn + omitted)} series`;
@@ -157,6 +261,8 @@ function SortHead({ text, of, sort, onSort }: { text: string; of: SortKey; sort:
   );
 }
 
+const BY_NUMBER = new Intl.Collator("en", { numeric: true });
+
 function ordered(sort: Sort | null, labels: readonly Labels[], figures: readonly (Summary | null)[]): number[] {
   const all = labels.map((_, i) => i);
   if (!sort) return all;
@@ -164,7 +270,7 @@ function ordered(sort: Sort | null, labels: readonly Labels[], figures: readonly
   const { key } = sort;
   if (key === "name") {
     const text = labels.map(seriesText);
-    return all.sort((a, b) => sign * text[a]!.localeCompare(text[b]!, "en", { numeric: true }));
+    return all.sort((a, b) => sign * BY_NUMBER.compare(text[a]!, text[b]!));
   }
   return all.sort((a, b) => sign * ((figures[a]?.[key] ?? -Infinity) - (figures[b]?.[key] ?? -Infinity)));
 }

@@ -11,6 +11,7 @@ import { Decoration, drawSelection, EditorView, keymap, placeholder, type Comman
 import { tagHighlighter, tags } from "@lezer/highlight";
 import { PromQLExtension } from "@prometheus-io/codemirror-promql";
 import type { Mark } from "../lib/promerror.ts";
+import css from "../style/editor.css?inline";
 
 export interface EditorHooks {
   run: () => void;
@@ -62,12 +63,19 @@ export function replaceText(view: EditorView, text: string): void {
 const CACHE_MS = 60_000;
 const METADATA_MAX = 20_000;
 
+const promQLs = new Map<string, PromQLExtension>();
+
 /** Completion uses the same server, under the same prefix. One per page: all panels share what it has cached. */
-export function newPromQL(base: string): PromQLExtension {
-  return new PromQLExtension().setComplete({
-    remote: { url: base.replace(/\/$/, ""), cache: { maxAge: CACHE_MS }, httpErrorHandler: () => undefined },
-    maxMetricsMetadata: METADATA_MAX,
-  });
+export function promQL(base: string): Extension {
+  let one = promQLs.get(base);
+  if (!one) {
+    one = new PromQLExtension().setComplete({
+      remote: { url: base.replace(/\/$/, ""), cache: { maxAge: CACHE_MS }, httpErrorHandler: () => undefined },
+      maxMetricsMetadata: METADATA_MAX,
+    });
+    promQLs.set(base, one);
+  }
+  return one.asExtension();
 }
 
 /** Up and Down recall past queries where they would otherwise do nothing: on the first and on the last line. */
@@ -98,6 +106,20 @@ function enterCommand(run: Command): Command {
   };
 }
 
+/**
+ * Text typed over a selection. Left to the browser, it copies the colour of what was there into a style attribute, which the
+ * Content-Security-Policy blocks and the console reports. Single brackets and quotes go the usual way: they enclose the selection.
+ */
+const replaceSelected = EditorView.domEventHandlers({
+  beforeinput(e, view) {
+    const { data } = e;
+    if (e.inputType !== "insertText" || data === null || view.composing || view.state.selection.main.empty || /^[([{"'`]$/.test(data)) return false;
+    e.preventDefault();
+    view.dispatch(view.state.replaceSelection(data), { userEvent: "input.type", scrollIntoView: true });
+    return true;
+  },
+});
+
 export function extensions(promql: Extension, hooks: EditorHooks, label: string): Extension[] {
   // A completion that arrives after the query was run would lie over its graph.
   const run: Command = (view) => { closeCompletion(view); hooks.run(); return true; };
@@ -118,10 +140,26 @@ export function extensions(promql: Extension, hooks: EditorHooks, label: string)
     placeholder("PromQL expression"),
     EditorView.contentAttributes.of({ "aria-label": label, spellcheck: "false", autocapitalize: "off" }),
     EditorView.updateListener.of((u) => { if (u.docChanged) hooks.changed(u.state.doc.toString()); }),
-    markField, promql,
+    markField, replaceSelected, promql,
   ];
 }
 
+let sheet: CSSStyleSheet | null = null;
+
+/**
+ * The editor lives in a shadow tree: there CodeMirror adds its styles through adoptedStyleSheets, which needs no
+ * unsafe-inline in the Content-Security-Policy, as the style element that it adds to a document would.
+ */
 export function newEditor(parent: HTMLElement, doc: string, all: Extension[]): EditorView {
-  return new EditorView({ parent, state: EditorState.create({ doc, selection: { anchor: doc.length }, extensions: all }) });
+  const root = parent.shadowRoot ?? parent.attachShadow({ mode: "open", delegatesFocus: false });
+  if (!sheet) {
+    sheet = new CSSStyleSheet();
+    sheet.replaceSync(css);
+  }
+  const host = document.createElement("div");
+  host.className = "editor-box";
+  root.replaceChildren(host);
+  const view = new EditorView({ parent: host, root, state: EditorState.create({ doc, selection: { anchor: doc.length }, extensions: all }) });
+  root.adoptedStyleSheets = [...root.adoptedStyleSheets.filter((s) => s !== sheet), sheet];
+  return view;
 }

@@ -10,6 +10,9 @@ export interface Palette {
   surface: string;
   text: string;
   accent: string;
+  /** Of a difference: more than before, and less. */
+  more: string;
+  less: string;
   muted: string;
   grid: string;
   /** Grid lines that lie over coloured areas. */
@@ -31,6 +34,8 @@ export function palette(): Palette {
     surface,
     text: color("--text"),
     accent: color("--accent"),
+    more: color("--more"),
+    less: color("--less"),
     muted: color("--muted"),
     grid: color("--grid"),
     gridOver: fadeColor(color("--text"), 0.1),
@@ -50,6 +55,9 @@ function normal(color: string): string {
   context.fillStyle = color;
   return String(context.fillStyle);
 }
+
+/** The same as #rrggbb for two such colours. */
+export const blendColors = (a: string, b: string, share: number): string => blend(a, b, share);
 
 /** `a` at that share, `b` for the rest. */
 function blend(a: string, b: string, share: number): string {

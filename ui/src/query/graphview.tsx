@@ -1,50 +1,75 @@
 // The Graph tab: sends a range query, shows lines.
 import { useMemo, useState } from "preact/hooks";
-import { useAPI } from "../api/hooks.ts";
-import type { QueryData } from "../api/types.ts";
+import { has, useAPI, useFeatures } from "../api/hooks.ts";
+import type { Metadata, QueryData } from "../api/types.ts";
 import { EXEMPLARS_MAX, exemplarDots, PROFILE_LABEL, type ExemplarSeries } from "../lib/exemplars.ts";
 import { formatCount, plural } from "../lib/format.ts";
-import { matrixColumns, type Columns, type MatrixSeries } from "../lib/matrix.ts";
+import { matrixColumns, withEarlier, type Columns, type MatrixSeries } from "../lib/matrix.ts";
+import { metricNames, unitFormat, unitOfExpr, type UnitFormat } from "../lib/metricunits.ts";
 import type { Dot } from "../lib/profiles.ts";
 import { formatProfileState, parseProfileState } from "../lib/profilestate.ts";
 import type { Grid } from "../lib/step.ts";
 import { formatSpan } from "../lib/time.ts";
+import type { PanelState } from "../lib/urlstate.ts";
 import { useNav } from "../nav.ts";
+import { lazy } from "../parts/lazy.tsx";
 import { Empty } from "../parts/small.tsx";
 import { usePrefs } from "../prefs.ts";
 import { Chart } from "./chart.tsx";
+import { useReason } from "./reason.ts";
 
 /** More lines than this cannot be distinguished and make every movement of the mouse slow; one click draws them anyway. */
 const SERIES_MAX = 200;
 
 interface Props {
+  panel: PanelState;
   data: QueryData;
+  before: { data: QueryData; earlierMS: number } | null;
   grid: Grid;
-  stacked: boolean;
-  /** The query whose exemplars are drawn as well; null draws none. */
-  exemplarsOf: string | null;
+  /** What was sent: its exemplars are drawn as well, and its metrics tell the unit. */
+  expr: string;
+  onChange: (p: Partial<PanelState>) => void;
   onZoom: (fromMS: number, toMS: number) => void;
   onZoomOut: () => void;
 }
 
-export function GraphView({ data, grid, stacked, exemplarsOf, onZoom, onZoomOut }: Props) {
+export function GraphView({ panel, data, before, grid, expr, onChange, onZoom, onZoomOut }: Props) {
   const [all, setAll] = useState(false);
   const { zone } = usePrefs();
   const series: MatrixSeries[] = data.resultType === "matrix" ? data.result : [];
-  const columns = useMemo(() => matrixColumns(series, grid, all ? Infinity : SERIES_MAX), [data, grid, all]);
-  const { dots, error } = useExemplars(exemplarsOf, grid, columns);
+  const columns = useMemo(() => {
+    const own = matrixColumns(series, grid, all ? Infinity : SERIES_MAX);
+    return before?.data.resultType === "matrix" ? withEarlier(own, before.data.result, grid, before.earlierMS) : own;
+  }, [data, before, grid.start, grid.end, grid.step, all]);
+  const { dots, error } = useExemplars(panel.exemplars ? expr : null, grid, columns);
   const openProfile = useOpenProfile();
+  const unit = useUnit(expr);
+  const reason = useReason(columns.labels);
   if (data.resultType !== "matrix") return <Empty title={`A ${data.resultType} has no graph`}>Look at the table.</Empty>;
   if (series.length === 0) {
     return <Empty title="No data in this range">The query is valid, and no series has a sample in {formatSpan(grid.start, grid.end, zone, Date.now())}.</Empty>;
   }
+  if (panel.heat) return <HeatMap series={series} grid={grid} expr={expr} onZoom={onZoom} onZoomOut={onZoomOut} />;
   return (
     <>
       <Notes columns={columns} onAll={() => setAll(true)} />
-      {exemplarsOf !== null && <ExemplarNote dots={dots} error={error} stacked={stacked} />}
-      <Chart columns={columns} grid={grid} stacked={stacked} dots={dots} dotHint={dotHint} onDot={openProfile} onZoom={onZoom} onZoomOut={onZoomOut} />
+      {panel.exemplars && <ExemplarNote dots={dots} error={error} stacked={panel.stacked} />}
+      <Chart columns={columns} grid={grid} stacked={panel.stacked} scale={panel.scale} format={unit ?? undefined} {...(unit ? { short: unit.short } : {})}
+        dots={dots} dotHint={dotHint} onDot={openProfile} onZoom={onZoom} onZoomOut={onZoomOut}
+        hidden={panel.hidden} sort={panel.sort} onView={onChange} brush={reason} />
     </>
   );
+}
+
+const HeatMap = lazy(() => import("./heatmap.tsx").then((m) => m.HeatMap));
+
+/** The unit of the values: metadata is looked up once for a query of one metric. */
+function useUnit(expr: string): UnitFormat | null {
+  const features = useFeatures();
+  const names = useMemo(() => metricNames(expr), [expr]);
+  const base = names.length === 1 ? names[0]! : "";
+  const { result } = useAPI<Metadata>(base !== "" && has(features, "targets") ? "metadata" : null, { metric: base, limit_per_metric: 1 });
+  return useMemo(() => unitFormat(unitOfExpr(expr, { [base]: result?.data[base]?.[0]?.unit ?? "" })), [expr, base, result]);
 }
 
 function Notes({ columns, onAll }: { columns: Columns; onAll: () => void }) {
@@ -53,13 +78,13 @@ function Notes({ columns, onAll }: { columns: Columns; onAll: () => void }) {
     <>
       {omitted > 0 && (
         <p class="note" data-omitted={omitted}>
-          Drawing the first {formatCount(values.length)} of {formatCount(values.length + omitted)} series; {formatCount(omitted)} are hidden.
+          Drawing the {formatCount(values.length)} series with the largest last values, of {formatCount(values.length + omitted)}; {formatCount(omitted)} are hidden.
           <button type="button" class="link" onClick={onAll}>Draw all</button>
         </p>
       )}
       {undrawable > 0 && <p class="note">{plural(undrawable, "sample")} NaN or infinite; the lines have gaps there.</p>}
       {histograms > 0 && (
-        <p class="note">{plural(histograms, "native histogram")}: the lines are their counts of observations. <code>histogram_quantile()</code> or <code>histogram_avg()</code> draws what they measured.</p>
+        <p class="note">{plural(histograms, "native histogram")}: the lines are their counts of observations. <code>histogram_quantile()</code> or <code>histogram_avg()</code> draws what they measured, and the heat map all of it.</p>
       )}
     </>
   );

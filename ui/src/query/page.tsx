@@ -1,20 +1,25 @@
 // The query page: one time range, any number of panels, all of it in the address.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { useAutoRefresh, useServer } from "../api/hooks.ts";
+import { has, useAPI, useAutoRefresh, useFeatures, useServer } from "../api/hooks.ts";
+import { parseDuration } from "../lib/duration.ts";
+import { rateWindow } from "../lib/examples.ts";
 import { addHistory } from "../lib/history.ts";
-import { emptyPanel, formatState, parseState, type PanelState, type QueryState } from "../lib/urlstate.ts";
+import { emptyPanel, formatState, PANELS_MAX, parseState, type PanelState, type QueryState } from "../lib/urlstate.ts";
+import { hasVariables, scrapeIntervalOf } from "../lib/variables.ts";
 import { useNav } from "../nav.ts";
 import * as icons from "../parts/icons.tsx";
+import { lazy } from "../parts/lazy.tsx";
 import { Empty } from "../parts/small.tsx";
 import { store } from "../store.ts";
-import { newPromQL } from "./cm.ts";
 import type { EditorHandle } from "./editor.tsx";
-import { Explorer } from "./explorer.tsx";
 import { useIntro } from "./intro.ts";
 import { Panel } from "./panel.tsx";
+import { StoreBar } from "./storebar.tsx";
 import { TimeBar, zoomOut, type TimeChange } from "./timebar.tsx";
 
 const ZOOM_MIN_MS = 1000;
+
+const Explorer = lazy(() => import("./explorer.tsx").then((m) => m.Explorer), null);
 
 export function QueryPage() {
   const nav = useNav();
@@ -22,12 +27,16 @@ export function QueryPage() {
   const parsed = useMemo(() => parseState(search), [search]);
   const blank = parsed.panels.length === 1 && parsed.panels[0]!.expr === "";
   const [now, setNow] = useState(Date.now);
-  const intro = useIntro(blank, now);
+  const wanted = parsed.panels.some((p) => p.expr === "");
+  const scrape = useScrapeInterval(wanted || parsed.panels.some((p) => hasVariables(p.expr)));
+  const window = scrape === undefined ? null : rateWindow(scrape);
+  const intro = useIntro(blank, wanted, now, window);
   const state = intro.state ?? parsed;
   const [exploring, setExploring] = useState(false);
   const ids = usePanelIDs(state.panels.length);
   const handles = useRef(new Map<number, EditorHandle>());
-  const promql = usePromQL();
+  const server = useServer();
+  server.tenant = state.tenant;
   // Only a range that ends now changes.
   useAutoRefresh(state.endMS === null ? state.refreshMS : 0, () => setNow(Date.now()));
   useTitle(parsed.panels[0]!.expr);
@@ -44,7 +53,9 @@ export function QueryPage() {
     if (expr !== "") addHistory(store, expr);
     if (expr !== "" || state.panels.length > 1) setPanel(i, { expr });
   };
+  const full = state.panels.length >= PANELS_MAX;
   const add = () => { ids.add(); put({ ...state, panels: [...state.panels, emptyPanel()] }); };
+  const duplicate = (i: number) => { if (full) return; ids.add(i + 1); put({ ...state, panels: state.panels.flatMap((p, k) => (k === i ? [p, p] : [p])) }); };
   const remove = (i: number) => { ids.remove(i); put({ ...state, panels: state.panels.filter((_, k) => k !== i) }); };
   const zoom = (from: number, to: number) => setTime({ rangeMS: Math.max(to - from, ZOOM_MIN_MS), endMS: Math.max(to, from + ZOOM_MIN_MS), refreshMS: 0 });
   /** The panel that a metric from the explorer goes to: an empty one if there is one, else the last. */
@@ -52,23 +63,25 @@ export function QueryPage() {
 
   return (
     <div class="query-page">
+      <h1 class="unseen">Query</h1>
       <div class="toolbar">
         <button type="button" class="button" id="explore" onClick={() => setExploring(true)}><icons.List />Metrics</button>
+        <StoreBar state={state} onChange={(c) => put({ ...state, ...c })} />
         <span class="spacer" />
         <TimeBar state={state} now={now} onChange={setTime} onRefresh={() => setNow(Date.now())} />
       </div>
       {state.panels.map((panel, i) => (
-        <Panel key={ids.list[i]} index={i} panel={panel} time={state} now={now} promql={promql} examples={intro.examples}
+        <Panel key={ids.list[i]} index={i} panel={panel} time={state} now={now} scrapeMS={scrape ?? null} examples={intro.examples}
           showExamples={intro.state !== null || panel.expr === ""} removable={state.panels.length > 1}
           autofocus={i === 0 && state.panels.length === 1 && hasKeyboard()}
-          onRun={(expr) => run(i, expr)} onChange={(p) => setPanel(i, p)} onRemove={() => remove(i)}
+          onRun={(expr) => run(i, expr)} onChange={(p) => setPanel(i, p)} onRemove={() => remove(i)} onDuplicate={() => duplicate(i)}
           onZoom={zoom} onZoomOut={() => setTime(zoomOut(state, now))}
           onHandle={(h) => { if (h) handles.current.set(ids.list[i]!, h); else handles.current.delete(ids.list[i]!); }} />
       ))}
       {blank && intro.waiting && <Empty title="Waiting for the first samples">This server has none yet. They show here as soon as something is scraped.</Empty>}
-      <button type="button" class="button quiet add" onClick={add}><icons.Plus />Add query</button>
+      <button type="button" class="button quiet add" onClick={add} disabled={full} title={full ? `A page has ${PANELS_MAX} queries at most` : ""}><icons.Plus />Add query</button>
       {exploring && (
-        <Explorer onClose={() => setExploring(false)}
+        <Explorer window={window ?? "5m"} onClose={() => setExploring(false)}
           onRun={(expr) => { setExploring(false); run(target(), expr); }}
           onInsert={(text) => { setExploring(false); const h = handles.current.get(ids.list[target()]!); h?.insert(text); h?.focus(); }} />
       )}
@@ -84,12 +97,12 @@ function useTitle(expr: string): void {
   useEffect(() => { document.title = expr === "" ? "ferula" : `${expr.slice(0, 60)} · ferula`; }, [expr]);
 }
 
-/** Completion's cache is one for the page, and its timers end with it. */
-function usePromQL() {
-  const server = useServer();
-  const promql = useMemo(() => newPromQL(server.base), [server]);
-  useEffect(() => () => promql.destroy(), [promql]);
-  return promql;
+/** The scrape interval of the configuration; null where it is not reported, undefined while it is not known yet. */
+function useScrapeInterval(wanted: boolean): number | null | undefined {
+  const features = useFeatures();
+  const there = has(features, "config");
+  const { result, error } = useAPI<{ yaml: string }>(wanted && features !== null && there ? "status/config" : null);
+  return useMemo(() => (result ? scrapeIntervalOf(result.data.yaml, parseDuration) : error || (features !== null && !there) ? null : undefined), [result, error, features]);
 }
 
 /** Keys that stay with their panels when one between them is removed. */
@@ -100,7 +113,7 @@ function usePanelIDs(count: number) {
   list.current.length = count;
   return {
     list: list.current,
-    add: () => { list.current.push(next.current++); },
+    add: (at = list.current.length) => { list.current.splice(at, 0, next.current++); },
     remove: (i: number) => { list.current.splice(i, 1); },
   };
 }

@@ -5,12 +5,16 @@ import { formatLong, formatTicks } from "../lib/format.ts";
 import type { Labels } from "../lib/labels.ts";
 import { loneSamples, stackColumns, type Column, type Columns } from "../lib/matrix.ts";
 import type { Dot } from "../lib/profiles.ts";
+import type { Scale } from "../lib/urlstate.ts";
 import { formatMoment, formatTime, type Zone } from "../lib/time.ts";
 import { fadeColor, palette, type Palette } from "./colors.ts";
 
 export interface PlotOptions {
   zone: Zone;
   stacked: boolean;
+  scale: Scale;
+  /** Of each line, the number of its colour. */
+  colors: readonly number[];
   /** Seconds. The axis shows the requested range even where no data is. */
   from: number;
   to: number;
@@ -18,7 +22,7 @@ export interface PlotOptions {
   onZoom: (fromMS: number, toMS: number) => void;
   onZoomOut: () => void;
   /** What the numbers are; decimal prefixes without one. */
-  format?: { long: (v: number) => string; ticks: (ticks: readonly number[]) => string[] } | undefined;
+  format?: { long: (v: number) => string; ticks: (ticks: readonly number[]) => string[]; title?: string } | undefined;
   /** Exemplars, drawn as diamonds at their own times and values. */
   dots?: readonly Dot[] | undefined;
   onDot?: ((d: Dot) => void) | undefined;
@@ -42,6 +46,10 @@ export class Plot {
   private options: PlotOptions;
   /** The dot under the pointer. */
   private pointed: Dot | null = null;
+  private shift = false;
+  /** The cross-hair of the keyboard, and where a selection by it began. */
+  private at = -1;
+  private anchor = -1;
 
   constructor(host: HTMLElement, columns: Columns, options: PlotOptions) {
     this.host = host;
@@ -51,6 +59,7 @@ export class Plot {
     this.tip = element(host, "tip");
     this.dot = element(host, "dot");
     this.chart = new uPlot(this.uplotOptions(), this.data(), host);
+    this.chart.over.addEventListener("mousedown", (e) => { this.shift = e.shiftKey; }, true);
     this.chart.over.addEventListener("click", () => { if (this.pointed) this.options.onDot?.(this.pointed); });
   }
 
@@ -77,25 +86,64 @@ export class Plot {
       if (this.options.stacked) this.chart.setData(this.data());
       this.columns.values.forEach((_, i) => {
         const show = !hidden.has(i);
-        if (this.chart.series[this.at(i)]!.show !== show) this.chart.setSeries(this.at(i), { show });
+        if (this.chart.series[this.slot(i)]!.show !== show) this.chart.setSeries(this.slot(i), { show });
       });
     });
   }
 
+  /** Moves the cross-hair by steps of the grid; with `select` the range since the last move without it is selected. */
+  moveCursor(steps: number, select: boolean): void {
+    const { times } = this.columns;
+    const last = times.length - 1;
+    if (this.at < 0) this.at = steps < 0 ? last + 1 : -1;
+    const next = Math.max(0, Math.min(last, this.at + steps));
+    if (!select) this.anchor = next;
+    else if (this.anchor < 0) this.anchor = Math.max(0, Math.min(last, this.at));
+    this.at = next;
+    const x = this.chart.valToPos(times[next]!, "x");
+    if (select) {
+      const from = this.chart.valToPos(times[this.anchor]!, "x");
+      this.chart.setSelect({ left: Math.min(from, x), top: 0, width: Math.abs(x - from), height: this.chart.over.clientHeight }, false);
+    } else this.clearSelection();
+    const i = this.columns.values.findIndex((c, k) => c[next] != null && !this.hidden.has(k));
+    const y = i < 0 ? 0 : this.chart.valToPos(this.chart.data[this.slot(i)]![next] ?? 0, "y");
+    this.chart.setCursor({ left: x, top: y }, false);
+    this.hoverAt(next, x, y);
+  }
+
+  /** The selected range in ms, or null. */
+  selection(): { from: number; to: number } | null {
+    const { left, width } = this.chart.select;
+    if (width < 2) return null;
+    return { from: Math.round(this.chart.posToVal(left, "x") * 1000), to: Math.round(this.chart.posToVal(left + width, "x") * 1000) };
+  }
+
+  /** The later half of what is shown: what "why did it change" means without a selection. */
+  range(): { from: number; to: number } {
+    const { from, to } = this.options;
+    return { from: Math.round((from + to) * 500), to: Math.round(to * 1000) };
+  }
+
+  clearSelection(): void {
+    this.chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+  }
+
   focus(i: number | null): void {
-    this.chart.setSeries(i === null ? null : this.at(i), { focus: i !== null });
+    this.chart.setSeries(i === null ? null : this.slot(i), { focus: i !== null });
   }
 
   /**
    * Where series i is among uPlot's. A stack is drawn from its top down, each area opaque and the next one over it, which
    * needs no clipping between neighbours and is right where one of them has gaps.
    */
-  private at(i: number): number {
+  private slot(i: number): number {
     return this.options.stacked ? this.columns.values.length - i : i + 1;
   }
 
   private data(): uPlot.AlignedData {
     const { times, values } = this.columns;
+    // A logarithm has no place for zero and below.
+    if (this.options.scale === "log" && !this.options.stacked) return [times, ...values.map((c) => c.map((v) => (v !== null && v > 0 ? v : null)))];
     if (!this.options.stacked) return [times, ...values];
     return [times, ...stackColumns(values, (i) => !this.hidden.has(i)).reverse()];
   }
@@ -108,7 +156,7 @@ export class Plot {
       legend: { show: false },
       drawOrder: (options.stacked ? ["series", "axes"] : ["axes", "series"]) as uPlot.DrawOrderKey[],
       focus: { alpha: 0.2 },
-      padding: [12, 12, 0, 4],
+      padding: [12, 26, 0, 4],
       tzDate: (s) => (options.zone === "utc" ? uPlot.tzDate(new Date(s * 1000), "Etc/UTC") : new Date(s * 1000)),
       cursor: {
         points: { show: false },
@@ -119,7 +167,7 @@ export class Plot {
       },
       scales: {
         x: { time: true, range: () => [this.options.from, this.options.to] },
-        y: { range: (_u, min, max) => yRange(...this.withDots(min, max), options.stacked) },
+        y: this.valueScale(),
       },
       axes: [this.timeAxis(), this.valueAxis()],
       series: [{}, ...this.series()],
@@ -131,14 +179,22 @@ export class Plot {
     };
   }
 
+  private valueScale(): uPlot.Scale {
+    const { stacked, scale } = this.options;
+    if (scale === "log" && !stacked) return { distr: 3, log: 10, range: (_u, min, max) => (min > 0 && max > 0 ? uPlot.rangeLog(min, max === min ? min * 10 : max, 10, false) as [number, number] : [0.1, 1]) };
+    return { range: (_u, min, max) => yRange(min, max, stacked, scale === "zero") };
+  }
+
   private series(): uPlot.Series[] {
     const n = this.columns.values.length;
     const list = this.columns.values.map((column, i): uPlot.Series => {
-      const color = this.colors.series(i);
+      const earlier = (this.columns.earlierOf?.[i] ?? -1) >= 0;
+      const color = earlier ? fadeColor(this.color(i), 0.6) : this.color(i);
       return {
         stroke: color,
+        ...(earlier ? { dash: [5, 4] } : {}),
         width: n >= THIN_FROM ? 1 : 1.75,
-        ...this.fill(color, n),
+        ...(earlier ? {} : this.fill(color, n)),
         points: { size: 4, fill: color, stroke: color, width: 0, filter: (u, at, show) => (show ? null : loneSamples(u.data[at]!)) },
         show: !this.hidden.has(i),
         label: String(i),
@@ -160,6 +216,10 @@ export class Plot {
         return g;
       },
     };
+  }
+
+  private color(i: number): string {
+    return this.colors.series(this.options.colors[i] ?? i);
   }
 
   private timeAxis(): uPlot.Axis {
@@ -199,6 +259,8 @@ export class Plot {
   private selected(u: uPlot): void {
     const { left, width } = u.select;
     if (width < 6) return;
+    // With Shift the selection stays, for what is done with a range next to a zoom.
+    if (this.shift) return;
     const [from, to] = [u.posToVal(left, "x"), u.posToVal(left + width, "x")];
     u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
     this.options.onZoom(Math.round(from * 1000), Math.round(to * 1000));
@@ -209,7 +271,7 @@ export class Plot {
     let best: { i: number; y: number } | null = null;
     let bestDistance = Infinity;
     for (let i = 0; i < this.columns.values.length; i++) {
-      const drawn = (this.chart.data[this.at(i)] as Column)[x];
+      const drawn = (this.chart.data[this.slot(i)] as Column)[x];
       if (drawn == null || this.hidden.has(i)) continue;
       const y = this.chart.valToPos(drawn, "y");
       const distance = Math.abs(y - top);
@@ -218,13 +280,28 @@ export class Plot {
     return best;
   }
 
-  /** The scale has room for every dot; stacked lines have another scale than what was measured, and show none. */
-  private withDots(min: number | null, max: number | null): [number | null, number | null] {
-    for (const d of this.shownDots()) {
-      if (min === null || d.value < min) min = d.value;
-      if (max === null || d.value > max) max = d.value;
-    }
-    return [min, max];
+  /**
+   * Where a dot is drawn. A dot with a place on its line lies there. Others have values of another unit than a rate: where
+   * they exceed what the lines span they are drawn on a scale of their own, from the bottom to the top of the plot.
+   */
+  private dotY(d: Dot, canvas = false): number {
+    if (d.y !== undefined) return this.chart.valToPos(d.y, "y", canvas);
+    const { min = 0, max = 1 } = this.chart.scales["y"]!;
+    const own = this.dotScale();
+    if (own === null || min === null || max === null) return this.chart.valToPos(d.value, "y", canvas);
+    const share = own.max > own.min ? (d.value - own.min) / (own.max - own.min) : 0.5;
+    const { top, height } = this.chart.bbox;
+    const y = top + height * (0.96 - 0.92 * share);
+    return canvas ? y : (y - top) / uPlot.pxRatio;
+  }
+
+  /** The dots' own range, or null where they fit the lines'. */
+  dotScale(): { min: number; max: number } | null {
+    const dots = this.shownDots().filter((d) => d.y === undefined);
+    if (dots.length === 0) return null;
+    const { min, max } = this.chart.scales["y"]!;
+    const [low, high] = [Math.min(...dots.map((d) => d.value)), Math.max(...dots.map((d) => d.value))];
+    return min == null || max == null || (low >= min && high <= max) ? null : { min: Math.min(0, low), max: high };
   }
 
   private shownDots(): readonly Dot[] {
@@ -239,11 +316,11 @@ export class Plot {
     ctx.save();
     for (const d of this.shownDots()) {
       const x = this.chart.valToPos(d.timeMS / 1000, "x", true);
-      const y = this.chart.valToPos(d.value, "y", true);
+      const y = this.dotY(d, true);
       ctx.beginPath();
       for (const [dx, dy] of [[0, -r], [r, 0], [0, r], [-r, 0]] as const) ctx.lineTo(x + dx, y + dy);
       ctx.closePath();
-      ctx.fillStyle = this.colors.series(d.series);
+      ctx.fillStyle = this.color(d.series);
       ctx.strokeStyle = this.colors.surface;
       ctx.lineWidth = 1.25 * uPlot.pxRatio;
       ctx.fill();
@@ -257,7 +334,7 @@ export class Plot {
     let bestDistance = DOT_REACH;
     for (const d of this.shownDots()) {
       const dx = this.chart.valToPos(d.timeMS / 1000, "x") - left;
-      const dy = this.chart.valToPos(d.value, "y") - top;
+      const dy = this.dotY(d) - top;
       const distance = Math.hypot(dx, dy);
       if (distance < bestDistance) [best, bestDistance] = [d, distance];
     }
@@ -273,22 +350,26 @@ export class Plot {
       return;
     }
     // Charts that only follow another one's crosshair show no tooltip of their own.
-    const found = idx == null || !event || left < 0 || top < 0 ? null : this.nearest(idx, top);
+    this.hoverAt(idx == null || !event || left < 0 || top < 0 ? null : idx, left, top);
+  }
+
+  private hoverAt(idx: number | null, left: number, top: number): void {
+    const found = idx === null ? null : this.nearest(idx, top);
     this.tip.hidden = this.dot.hidden = found === null;
-    if (!found || idx == null) return;
+    if (!found || idx === null || left < 0) return;
     const x = this.chart.valToPos(this.columns.times[idx]!, "x");
     this.tip.replaceChildren(...this.tipContent(found.i, idx));
     this.place(x, found.y, top);
-    this.dot.style.background = this.colors.series(found.i);
+    this.dot.style.background = this.color(found.i);
   }
 
   private hoverDot(d: Dot, top: number): void {
-    const content = this.tipHead(d.series, d.timeMS, d.value);
+    const content = this.tipHead(d.series, d.timeMS, d.value, d.text);
     const hint = this.options.dotHint?.(d);
     this.tip.replaceChildren(...content, labelTable(d.labels), ...(hint ? [node("div", "tip-hint", hint)] : []));
     this.tip.hidden = this.dot.hidden = false;
-    this.place(this.chart.valToPos(d.timeMS / 1000, "x"), this.chart.valToPos(d.value, "y"), top);
-    this.dot.style.background = this.colors.series(d.series);
+    this.place(this.chart.valToPos(d.timeMS / 1000, "x"), this.dotY(d), top);
+    this.dot.style.background = this.color(d.series);
   }
 
   private tipContent(i: number, x: number): Node[] {
@@ -296,11 +377,11 @@ export class Plot {
     return [...this.tipHead(i, times[x]! * 1000, values[i]![x]!), labelTable(labels[i]!)];
   }
 
-  private tipHead(i: number, timeMS: number, v: number): Node[] {
+  private tipHead(i: number, timeMS: number, v: number, text = (this.options.format?.long ?? formatLong)(v)): Node[] {
     const time = node("div", "tip-time", formatTime(timeMS, this.options.zone));
-    const value = node("div", "tip-value", (this.options.format?.long ?? formatLong)(v));
+    const value = node("div", "tip-value", text);
     const swatch = node("span", "swatch", "");
-    swatch.style.background = this.colors.series(i);
+    swatch.style.background = this.color(i);
     value.prepend(swatch);
     return [time, value];
   }
@@ -322,9 +403,9 @@ export class Plot {
   }
 }
 
-function yRange(min: number | null, max: number | null, stacked: boolean): [number, number] {
+function yRange(min: number | null, max: number | null, stacked: boolean, zero: boolean): [number, number] {
   if (min === null || max === null) return [0, 1];
-  if (stacked) return uPlot.rangeNum(Math.min(0, min), Math.max(0, max), 0.1, true) as [number, number];
+  if (stacked || zero) return min === 0 && max === 0 ? [0, 1] : uPlot.rangeNum(Math.min(0, min), Math.max(0, max), 0.1, true) as [number, number];
   // One value only: give it a band of its own size around it, with zero as the floor where it is near.
   if (min === max) return min === 0 ? [0, 1] : min > 0 ? [0, min * 2] : [min * 2, 0];
   return uPlot.rangeNum(min, max, 0.1, true) as [number, number];

@@ -6,7 +6,8 @@ import { viewHistogram, type HistogramView } from "../lib/histogram.ts";
 import { labelNames, seriesText, splitCommon } from "../lib/labels.ts";
 import type { HistogramValue, MatrixSeries } from "../lib/matrix.ts";
 import { formatTime } from "../lib/time.ts";
-import { CopyButton, Empty, LabelList, Segments } from "../parts/small.tsx";
+import type { PanelView } from "../lib/urlstate.ts";
+import { CopyButton, Empty, Filter, LabelList, Segments } from "../parts/small.tsx";
 import { usePrefs } from "../prefs.ts";
 import { SeriesName } from "./chart.tsx";
 
@@ -16,9 +17,21 @@ const COLUMNS_MAX = 7;
 /** Longer label values wrap instead of pushing the value out of sight. */
 const LONG = 60;
 
-export function TableView({ data }: { data: QueryData }) {
+interface Props { data: QueryData; /** When it was evaluated. */ timeMS: number; panel: PanelView; onChange: (p: Partial<PanelView>) => void }
+
+export function TableView({ data, timeMS, panel, onChange }: Props) {
+  const { zone } = usePrefs();
+  return (
+    <>
+      <p class="note">At {formatTime(Math.floor(timeMS / 1000) * 1000, zone)}{zone === "utc" && " UTC"}, the end of the range.</p>
+      <TableBody data={data} panel={panel} onChange={onChange} />
+    </>
+  );
+}
+
+function TableBody({ data, panel, onChange }: Omit<Props, "timeMS">) {
   switch (data.resultType) {
-    case "vector": return data.result.length === 0 ? <Empty title="No data at this time" /> : <Vector samples={data.result} />;
+    case "vector": return data.result.length === 0 ? <Empty title="No data at this time" /> : <Vector samples={data.result} panel={panel} onChange={onChange} />;
     case "matrix": return data.result.length === 0 ? <Empty title="No data at this time" /> : <Matrix series={data.result} />;
     default: return <Single kind={data.resultType} value={data.result[1]} />;
   }
@@ -31,25 +44,35 @@ function Single({ kind, value }: { kind: string; value: string }) {
 type Layout = "columns" | "text";
 interface Sort { column: string; down: boolean }
 const VALUE = "\0value"; // no label is named so
+const SERIES = "\0series";
 
-function Vector({ samples }: { samples: readonly VectorSample[] }) {
+const sortOf = (text: string): Sort | null => (text === "" ? null : { column: decodeColumn(text.slice(0, -1)), down: text.endsWith("-") });
+const textOfSort = (s: Sort | null): string => (s === null ? "" : `${encodeColumn(s.column)}${s.down ? "-" : "+"}`);
+/** The two columns that are no labels; in the address they have names that no label has. */
+const encodeColumn = (c: string): string => (c === VALUE ? "(value)" : c === SERIES ? "(series)" : c);
+const decodeColumn = (c: string): string => (c === "(value)" ? VALUE : c === "(series)" ? SERIES : c);
+
+function Vector({ samples, panel, onChange }: { samples: readonly VectorSample[]; panel: PanelView; onChange: (p: Partial<PanelView>) => void }) {
   const { common, varying } = useMemo(() => splitCommon(samples.map((s) => s.metric)), [samples]);
   const names = useMemo(() => labelNames(varying), [varying]);
-  const [chosen, setLayout] = useState<Layout | null>(null);
-  const [sort, setSort] = useState<Sort | null>(null);
+  const [find, setFind] = useState("");
   const [all, setAll] = useState(false);
-  const layout = chosen ?? (names.length > 0 && names.length <= COLUMNS_MAX ? "columns" : "text");
-  const sorted = useMemo(() => sortSamples(samples, sort), [samples, sort]);
+  const sort = useMemo(() => sortOf(panel.tableSort), [panel.tableSort]);
+  const setSort = (next: Sort | null) => onChange({ tableSort: textOfSort(next) });
+  const layout: Layout = panel.layout !== "" ? panel.layout : (names.length > 0 && names.length <= COLUMNS_MAX ? "columns" : "text");
+  const found = useMemo(() => searchSamples(samples, find), [samples, find]);
+  const sorted = useMemo(() => sortSamples(found, sort), [found, sort]);
   const rows = all ? sorted : sorted.slice(0, ROWS_MAX);
   const metric = varying.some((l) => l["__name__"]);
-  const columns = layout === "text" ? ["\0series"] : [...(metric ? ["__name__"] : []), ...names];
+  const columns = layout === "text" ? [SERIES] : [...(metric ? ["__name__"] : []), ...names];
   return (
     <>
       <div class="table-tools">
-        {rows.length < samples.length
-          ? <span class="note">First {formatCount(rows.length)} of {formatCount(samples.length)} rows.<button type="button" class="link" onClick={() => setAll(true)}>Show all</button></span>
+        {rows.length < found.length
+          ? <span class="note">First {formatCount(rows.length)} of {formatCount(found.length)} rows.<button type="button" class="link" onClick={() => setAll(true)}>Show all</button></span>
           : layout === "columns" && Object.keys(common).length > 0 ? <div class="legend-common"><span>All rows</span><LabelList labels={common} /></div> : <span />}
-        <Segments label="Layout" value={layout} options={[["columns", "Columns"], ["text", "Text"]]} onChange={setLayout} />
+        {samples.length > FIND_FROM && <Filter value={find} onInput={setFind} label="Find in the rows" />}
+        <Segments<Layout> label="Layout" value={layout} options={[["columns", "Columns"], ["text", "Text"]]} onChange={(next) => onChange({ layout: next })} />
       </div>
       <div class="table-scroll">
         <table class="data result">
@@ -64,7 +87,16 @@ function Vector({ samples }: { samples: readonly VectorSample[] }) {
   );
 }
 
-const TITLES: Record<string, string> = { __name__: "metric", "\0series": "Series", [VALUE]: "Value" };
+/** A box to search with is worth its room from here. */
+const FIND_FROM = 10;
+
+function searchSamples(samples: readonly VectorSample[], find: string): readonly VectorSample[] {
+  const words = find.toLowerCase().split(/\s+/).filter((w) => w !== "");
+  if (words.length === 0) return samples;
+  return samples.filter((s) => { const text = `${seriesText(s.metric)} ${s.value?.[1] ?? ""}`.toLowerCase(); return words.every((w) => text.includes(w)); });
+}
+
+const TITLES: Record<string, string> = { __name__: "metric", [SERIES]: "Series", [VALUE]: "Value" };
 
 function Head({ column, sort, onSort }: { column: string; sort: Sort | null; onSort: (s: Sort | null) => void }) {
   const mine = sort?.column === column ? sort : null;
@@ -103,9 +135,11 @@ function sortSamples(samples: readonly VectorSample[], sort: Sort | null): reado
   const sign = sort.down ? -1 : 1;
   const { column } = sort;
   if (column === VALUE) return [...samples].sort((a, b) => compareValues(valueOf(a), valueOf(b), sign));
-  const text = (s: VectorSample) => (column === "\0series" ? seriesText(s.metric) : (s.metric[column] ?? ""));
-  return [...samples].sort((a, b) => sign * text(a).localeCompare(text(b), "en", { numeric: true }));
+  const keyed = samples.map((s) => ({ s, key: column === SERIES ? seriesText(s.metric) : (s.metric[column] ?? "") }));
+  return keyed.sort((a, b) => sign * BY_NUMBER.compare(a.key, b.key)).map(({ s }) => s);
 }
+
+const BY_NUMBER = new Intl.Collator("en", { numeric: true });
 
 /** A selector with a range (`up[1m]`): the raw samples with their times. */
 function Matrix({ series }: { series: readonly MatrixSeries[] }) {

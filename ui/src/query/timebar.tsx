@@ -9,22 +9,25 @@ import { Segments } from "../parts/small.tsx";
 import { usePrefs } from "../prefs.ts";
 
 const MINUTE = 60_000;
-const PICKS = [5, 15, 30, 60, 180, 360, 720, 1440, 2 * 1440, 7 * 1440, 14 * 1440, 30 * 1440].map((m) => m * MINUTE);
+const PICKS = [5, 15, 30, 60, 180, 360, 720, 1440, 2 * 1440, 7 * 1440, 14 * 1440, 30 * 1440, 90 * 1440, 365 * 1440].map((m) => m * MINUTE);
 const REFRESHES = [0, 5000, 15_000, MINUTE];
 const RANGE_MAX_MS = 10 * 365 * 86_400_000;
 
 export type TimeChange = Partial<Pick<QueryState, "rangeMS" | "endMS" | "stepMS" | "refreshMS">>;
 
-interface Props { state: QueryState; now: number; onChange: (c: TimeChange) => void; onRefresh: () => void }
+/** What of a page's state the bar shows. */
+export type TimeState = Pick<QueryState, "rangeMS" | "endMS" | "stepMS" | "refreshMS">;
+
+interface Props { state: TimeState; now: number; onChange: (c: TimeChange) => void; onRefresh: () => void }
 
 /** Half a range back or forth. Past the present it becomes "now" again. */
-export function shiftTime(s: QueryState, direction: -1 | 1, now: number): TimeChange {
+export function shiftTime(s: TimeState, direction: -1 | 1, now: number): TimeChange {
   const end = (s.endMS ?? now) + direction * (s.rangeMS / 2);
   return { endMS: end >= now ? null : end };
 }
 
 /** Twice the range around the same middle. */
-export function zoomOut(s: QueryState, now: number): TimeChange {
+export function zoomOut(s: TimeState, now: number): TimeChange {
   const end = (s.endMS ?? now) + s.rangeMS / 2;
   return { rangeMS: Math.min(s.rangeMS * 2, RANGE_MAX_MS), endMS: end >= now ? null : end };
 }
@@ -47,7 +50,7 @@ export function TimeBar({ state, now, onChange, onRefresh }: Props) {
   );
 }
 
-function RangeButton({ state, now, onChange }: { state: QueryState; now: number; onChange: (c: TimeChange) => void }) {
+function RangeButton({ state, now, onChange }: { state: TimeState; now: number; onChange: (c: TimeChange) => void }) {
   const { zone } = usePrefs();
   const text = state.endMS === null
     ? `Last ${spellDuration(state.rangeMS)}`
@@ -59,7 +62,7 @@ function RangeButton({ state, now, onChange }: { state: QueryState; now: number;
   );
 }
 
-interface FormProps { state: QueryState; now: number; zone: Zone; onChange: (c: TimeChange) => void }
+interface FormProps { state: TimeState; now: number; zone: Zone; onChange: (c: TimeChange) => void }
 
 function RangeForm({ state, now, zone, onChange }: FormProps) {
   const { setZone } = usePrefs();

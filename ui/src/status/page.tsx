@@ -1,31 +1,32 @@
 // Build, storage, flags and configuration of the server.
+import "../style/pages.css";
 import { useMemo, useState } from "preact/hooks";
-import { useAPI, type Loaded } from "../api/hooks.ts";
+import { APIError } from "../api/client.ts";
+import { has, useAPI, useFeatures, type Loaded } from "../api/hooks.ts";
 import type { NameValue, TSDBStatus } from "../api/types.ts";
 import { formatUptime } from "../lib/duration.ts";
 import { formatBytes, formatCount } from "../lib/format.ts";
 import type { Route } from "../lib/route.ts";
 import { formatTime } from "../lib/time.ts";
-import { useNav } from "../nav.ts";
-import { CopyButton, Empty, Failure, Filter, Progress } from "../parts/small.tsx";
+import { CopyButton, Empty, Failure, Filter, Progress, SubNav } from "../parts/small.tsx";
+import { useSearchParam } from "../parts/searchparam.ts";
 import { usePrefs } from "../prefs.ts";
 import { Stores } from "./stores.tsx";
 import { Yaml } from "./yaml.tsx";
 
 const SECTIONS: readonly (readonly [Route, string])[] = [["status", "Server"], ["tsdb-status", "TSDB"], ["flags", "Flags"], ["config", "Configuration"], ["stores", "Stores"]];
 
+/** Sections by the feature that they need; others are always there. */
+const NEEDS: Partial<Record<Route, string>> = { "tsdb-status": "tsdb", config: "config", stores: "stores" };
+
 export function StatusPage({ route }: { route: Route }) {
-  const nav = useNav();
+  const features = useFeatures();
+  const sections = SECTIONS.filter(([r]) => r === route || NEEDS[r] === undefined || has(features, NEEDS[r]!));
   return (
     <div class="page">
       <div class="page-head">
         <h1>Status</h1>
-        <nav class="subnav" aria-label="Status pages">
-          {SECTIONS.map(([r, text]) => (
-            <a key={r} href={nav.href(r)} aria-current={r === route ? "page" : undefined}
-              onClick={(e) => { if (e.ctrlKey || e.metaKey || e.shiftKey) return; e.preventDefault(); nav.go(r); }}>{text}</a>
-          ))}
-        </nav>
+        <SubNav label="Status pages" routes={sections} current={route} />
       </div>
       {route === "status" && <ServerStatus />}
       {route === "tsdb-status" && <TSDB />}
@@ -38,6 +39,7 @@ export function StatusPage({ route }: { route: Route }) {
 
 /** Shows progress, or the error. */
 function Loading({ of }: { of: Loaded<unknown> }) {
+  if (of.error instanceof APIError && of.error.status === 404) return <Empty title="This server does not have this">Another role of ferula does: <code>ferula serve</code>, most likely.</Empty>;
   return <><Progress on={of.loading && !of.result} />{of.error && <Failure error={of.error} onRetry={of.reload} />}</>;
 }
 
@@ -88,7 +90,8 @@ function Facts({ rows }: { rows: readonly (readonly [string, string])[] }) {
 
 function TSDB() {
   const { zone } = usePrefs();
-  const status = useAPI<TSDBStatus>("status/tsdb");
+  const [limit, setLimit] = useSearchParam("limit");
+  const status = useAPI<TSDBStatus>("status/tsdb", { limit: /^\d+$/.test(limit) ? limit : 10 });
   const d = status.result?.data;
   if (!d) return <Loading of={status} />;
   const { numSeries, chunkCount, numLabelPairs, minTime, maxTime } = d.headStats;
@@ -103,6 +106,10 @@ function TSDB() {
         <Figure title="Oldest sample" value={empty ? "–" : formatTime(minTime - (minTime % 1000), zone)} small />
         <Figure title="Newest sample" value={empty ? "–" : formatTime(maxTime - (maxTime % 1000), zone)} small />
       </section>
+      <label class="field limit"><span>Entries in each list</span>
+        <select class="button" value={limit === "" ? "10" : limit} onChange={(e) => setLimit(e.currentTarget.value === "10" ? "" : e.currentTarget.value)}>
+          {[...new Set(["10", "20", "50", "100", "500", ...(limit === "" ? [] : [limit])])].map((n) => <option key={n} value={n}>{n}</option>)}
+        </select></label>
       <div class="columns">
         <Top title="Series by metric" rows={d.seriesCountByMetricName} format={formatCount} />
         <Top title="Series by label pair" rows={d.seriesCountByLabelValuePair} format={formatCount} />

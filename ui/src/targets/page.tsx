@@ -1,20 +1,25 @@
 // What is scraped, and whether it works.
+import "../style/pages.css";
 import { useMemo, useState } from "preact/hooks";
-import { useAPI, useAutoRefresh } from "../api/hooks.ts";
+import { has, useAPI, useAutoRefresh, useFeatures } from "../api/hooks.ts";
 import type { Target, TargetsData } from "../api/types.ts";
 import { formatAgo, formatElapsed } from "../lib/duration.ts";
 import { formatCount, plural } from "../lib/format.ts";
 import { countHealth, filterTargets, groupTargets, type HealthFilter, type PoolOf } from "../lib/targets.ts";
+import { useSearchParam } from "../parts/searchparam.ts";
 import * as icons from "../parts/icons.tsx";
-import { Empty, Failure, Filter, LabelList, Progress, Segments } from "../parts/small.tsx";
+import { Empty, Failure, Filter, LabelList, Progress, Segments, SubNav } from "../parts/small.tsx";
 
 const REFRESH_MS = 10_000;
 
 export function TargetsPage() {
   const [tick, setTick] = useState(0);
   const { result, error, loading, reload } = useAPI<TargetsData>("targets", {}, tick);
-  const [text, setText] = useState("");
-  const [health, setHealth] = useState<HealthFilter>("any");
+  const [text, setText] = useSearchParam("find");
+  const [healthText, setHealthText] = useSearchParam("health");
+  const health = (["up", "down", "unknown"] as const).find((h) => h === healthText) ?? "any";
+  const setHealth = (h: HealthFilter) => setHealthText(h === "any" ? "" : h);
+  const features = useFeatures();
   useAutoRefresh(REFRESH_MS, () => setTick((n) => n + 1));
   const all = result?.data.activeTargets ?? [];
   const counts = useMemo(() => countHealth(all), [result]);
@@ -26,6 +31,7 @@ export function TargetsPage() {
     <div class="page">
       <div class="page-head">
         <h1>Targets</h1>
+        {has(features, "sd") && <SubNav label="Targets" routes={[["targets", "Targets"], ["service-discovery", "Service discovery"]]} current="targets" />}
         <span class="spacer" />
         <Segments<HealthFilter> label="Health" value={health} options={options} onChange={setHealth} />
         <Filter value={text} onInput={setText} label="Filter by address, label or error" />
@@ -33,16 +39,24 @@ export function TargetsPage() {
       </div>
       <Progress on={loading && !result} />
       {error && <Failure error={error} onRetry={reload} />}
-      {pools.map((p) => <PoolCard key={p.name} pool={p} />)}
+      {pools.map((p) => <PoolCard key={p.name} pool={p} few={all.length <= OPEN_MAX || text !== "" || health !== "any"} />)}
       {result && all.length === 0 && pools.length === 0 && <Empty title="No targets">The configuration names nothing to scrape.</Empty>}
       {result && all.length > 0 && pools.length === 0 && <Empty title="No target matches the filter" />}
     </div>
   );
 }
 
-function PoolCard({ pool }: { pool: PoolOf<Target> }) {
+/** With more targets pools begin closed, but for those with a target that is down. */
+const OPEN_MAX = 200;
+const ROWS_MAX = 100;
+
+function PoolCard({ pool, few }: { pool: PoolOf<Target>; few: boolean }) {
   const { up, down, unknown } = countHealth(pool.targets);
-  const [open, setOpen] = useState(true);
+  const [chosen, setOpen] = useState<boolean | null>(null);
+  const [all, setAll] = useState(false);
+  const open = chosen ?? (few || down > 0);
+  // What is wrong comes first where not all is shown.
+  const rows = all || pool.targets.length <= ROWS_MAX ? pool.targets : [...pool.targets].sort((a, b) => Number(b.health === "down") - Number(a.health === "down")).slice(0, ROWS_MAX);
   return (
     <section class="card pool" aria-label={`Scrape pool ${pool.name}`}>
       <h2>
@@ -56,8 +70,9 @@ function PoolCard({ pool }: { pool: PoolOf<Target> }) {
         <div class="table-scroll">
           <table class="data targets">
             <thead><tr><th scope="col">Endpoint</th><th scope="col">State</th><th scope="col">Labels</th><th scope="col" class="num">Last scrape</th><th scope="col" class="num">Took</th></tr></thead>
-            <tbody>{pool.targets.map((t) => <TargetRows key={t.scrapeUrl + JSON.stringify(t.labels)} target={t} />)}</tbody>
+            <tbody>{rows.map((t) => <TargetRows key={t.scrapeUrl + JSON.stringify(t.labels)} target={t} />)}</tbody>
           </table>
+          {rows.length < pool.targets.length && <p class="hint rules-more">{rows.length} of {formatCount(pool.targets.length)} targets.<button type="button" class="link" onClick={() => setAll(true)}>Show all</button></p>}
         </div>
       )}
     </section>
@@ -71,7 +86,7 @@ function TargetRows({ target: t }: { target: Target }) {
     <>
       <tr>
         <td class="endpoint">
-          <a href={t.globalUrl} rel="noreferrer noopener" target="_blank">{t.scrapeUrl}</a>
+          {/^https?:\/\//i.test(t.globalUrl) ? <a href={t.globalUrl} rel="noreferrer noopener" target="_blank">{t.scrapeUrl}</a> : t.scrapeUrl}
           {t.lastError !== "" && <p class="target-error">{t.lastError}</p>}
         </td>
         <td><span class={`badge ${t.health}`}>{t.health}</span></td>

@@ -1,0 +1,1 @@
+var e=new Map,t={getItem(t){try{return localStorage.getItem(t)??e.get(t)??null}catch{return e.get(t)??null}},setItem(t,n){try{localStorage.setItem(t,n)}catch{e.set(t,n)}}};export{t};

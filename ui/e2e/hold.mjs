@@ -1,0 +1,133 @@
+// What must hold on every page: nothing that axe-core objects to, no text that becomes markup, few requests to a server that
+// fails, and a small first graph.
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { gzipSync } from "node:zlib";
+import { check, screenshot, until } from "./browser.mjs";
+import { respond, total } from "./profiles.mjs";
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+
+const PAGES = [
+  ["/query?expr=up&range=5m", ".legend tbody tr"], ["/query?expr=up&tab=table", "table.result"], ["/query?expr=sum(up)&tab=explain", ".tree"], ["/profiles?range=5m", ".flames canvas"],
+  ["/profiles?range=5m&view=both", ".functions tbody tr"], ["/alerts", ".page-head"], ["/rules", ".page-head"], ["/targets", "table.targets"], ["/service-discovery", "table.discovery"], ["/status", ".facts"],
+  ["/tsdb-status", ".top-list"], ["/flags", "table.flags"], ["/config", ".config"], ["/stores", ".empty"],
+];
+
+const HOSTILE = `<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>"'\`{{7*7}}\u202e`;
+
+const json = (status, body) => ({ status, contentType: "application/json", body: JSON.stringify(body) });
+const success = (data) => json(200, { status: "success", data });
+
+async function axe(page) {
+  // Evaluated by the debugger, which the page's policy does not apply to.
+  await page.evaluate(AXE);
+  return page.evaluate(async () => {
+    const { violations } = await globalThis.axe.run(document, { resultTypes: ["violations"] });
+    return violations.map((v) => `${v.id}: ${v.nodes.slice(0, 3).map((n) => n.html.slice(0, 140)).join(" | ")}`);
+  });
+}
+
+export const checks = {
+  async "axe-core finds nothing on any page, in both themes"(tab) {
+    const { page } = tab;
+    tab.tolerated.push(/status of 4\d\d/);
+    const found = [];
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme });
+      for (const [path, selector] of PAGES) {
+        await page.goto(tab.base + path);
+        await page.locator(selector).first().waitFor();
+        if (path.startsWith("/query")) await page.locator(".cm-content").waitFor();
+        for (const v of await axe(page)) found.push(`${colorScheme} ${path} ${v}`);
+      }
+    }
+    check(found.length === 0, found.join("\n"));
+  },
+
+  async "hostile labels and names stay text in every view"(tab) {
+    const { page } = tab;
+    await respond(page);
+    const metric = { __name__: "x", [HOSTILE]: HOSTILE };
+    const t = Date.now() / 1000;
+    await page.route("**/api/v1/status/features", (r) => r.fulfill(success({ ferula: { alerts: true, profiles: true, rules: true, sd: true, stores: true, targets: true, tsdb: true } })));
+    await page.route("**/api/v1/query_range?*", (r) => r.fulfill(json(200, { status: "success", warnings: [HOSTILE], data: { resultType: "matrix", result: [{ metric, values: [[Math.floor(t) - 60, "1"], [Math.floor(t) - 30, "2"]] }, { metric: { ...metric, b: "2" }, values: [[Math.floor(t) - 60, "1"]] }] } })));
+    await page.route("**/api/v1/query?*", (r) => r.fulfill(success({ resultType: "vector", result: [{ metric, value: [t, HOSTILE] }] })));
+    await page.route("**/api/v1/targets*", (r) => r.fulfill(success({ activeTargets: [{ discoveredLabels: metric, labels: metric, scrapePool: HOSTILE, scrapeUrl: HOSTILE, globalUrl: "javascript:window.hacked=1", lastError: HOSTILE, lastScrape: new Date().toISOString(), lastScrapeDuration: 1, health: "down" }], droppedTargets: [] })));
+    await page.route("**/api/v1/rules*", (r) => r.fulfill(success({ groups: [{ name: HOSTILE, file: HOSTILE, interval: 1, rules: [{ type: "alerting", name: HOSTILE, query: HOSTILE, state: "firing", health: "err", lastError: HOSTILE, labels: metric, annotations: { [HOSTILE]: HOSTILE }, alerts: [{ labels: metric, annotations: { a: HOSTILE }, state: "firing", value: HOSTILE }] }] }] })));
+    await page.route("**/api/v1/status/tsdb*", (r) => r.fulfill(success({ headStats: { numSeries: 1, numLabelPairs: 1, chunkCount: 1, minTime: 1, maxTime: 2 }, seriesCountByMetricName: [{ name: HOSTILE, value: 1 }] })));
+    await page.route("**/api/v1/status/flags", (r) => r.fulfill(success({ [HOSTILE]: HOSTILE })));
+    await page.route("**/api/v1/status/config", (r) => r.fulfill(success({ yaml: `a: ${HOSTILE}\n${HOSTILE}` })));
+    await page.route("**/api/v1/stores", (r) => r.fulfill(success({ [HOSTILE]: [{ name: HOSTILE, lastError: HOSTILE, labelSets: [metric], minTime: 1, maxTime: 2, lastCheck: new Date().toISOString() }] })));
+    await page.route("**/querier.v1.QuerierService/SelectMergeStacktraces", (r) => r.fulfill(json(200, { flamegraph: { names: ["total", HOSTILE], total: "5", levels: [{ values: ["0", "5", "0", "0"] }, { values: ["0", "5", "5", "1"] }] } })));
+    for (const path of ["/query?expr=x&range=5m", "/query?expr=x&tab=table", "/query?expr=x&tab=table&view=as%3Atext", "/query?expr=x&tab=explain", "/targets", "/service-discovery", "/alerts", "/rules", "/tsdb-status", "/flags", "/config", "/stores", "/profiles", "/profiles?view=both", `/profiles?view=both&function=${encodeURIComponent(HOSTILE)}`]) {
+      await page.goto(tab.base + path);
+      await page.locator("table, .legend, canvas, .rule, .yaml, .tree").first().waitFor();
+      if (path.startsWith("/query?expr=x&range")) { const o = await page.locator(".u-over").boundingBox(); await page.mouse.move(o.x + o.width - 100, o.y + 50); }
+      const bad = await page.evaluate(() => (window.hacked ? "ran" : document.querySelector("img, #app script") ? "became an element" : document.querySelector('a[href^="javascript:"]') ? "became a link" : ""));
+      check(bad === "", `${path}: it ${bad}`);
+    }
+  },
+
+  async "a server that fails gets few requests, and a sentence states what to do"(tab) {
+    const { page } = tab;
+    tab.tolerated.push(/status of \d\d\d|Failed to load resource|net::ERR/);
+    const handlers = [401, 403, 404, 413, 429, 500, 502, 503, 504].map((status) => [String(status), (r) => r.fulfill({ status, contentType: "text/plain", body: "no" })]);
+    handlers.push(["none", (r) => r.abort("connectionreset")], ["redirect", (r) => r.fulfill({ status: 302, headers: { location: "https://login.example/" } })], ["html", (r) => r.fulfill({ status: 200, contentType: "text/html", body: "<html>sign in</html>" })]);
+    for (const [name, handler] of handlers) {
+      let requests = 0;
+      const route = (r) => { requests++; return handler(r); };
+      await page.route("**/api/v1/query_range?*", route);
+      await page.goto(`${tab.base}/query?expr=up&range=5m&refresh=1s`);
+      await page.locator(".notice.error strong").waitFor();
+      const text = await page.locator(".notice.error").innerText();
+      check(text.length > 30, `${name}: ${text}`);
+      await page.waitForTimeout(4000);
+      check(requests === 1, `${name}: ${requests} requests in four seconds of a refresh of one`);
+      await page.unroute("**/api/v1/query_range?*", route);
+    }
+  },
+
+  async "a clock that differs is reported"(tab) {
+    await tab.page.addInitScript(() => { const real = Date.now; Date.now = () => real() + 300_000; });
+    await tab.page.goto(`${tab.base}/query?expr=up&range=15m`);
+    await tab.page.locator(".banner", { hasText: "differ by 5m" }).waitFor();
+  },
+
+  async "the first graph needs no more than 75 kB, and all no more than 330"(tab) {
+    const { page } = tab;
+    tab.tolerated.push(/status of 404/);
+    const bodies = new Map();
+    page.on("response", async (r) => {
+      const path = new URL(r.url()).pathname;
+      if (/\.(js|css|svg)$/.test(path) || path === "/query") bodies.set(path, gzipSync(await r.body().catch(() => Buffer.alloc(0)), { level: 9 }).length);
+    });
+    await page.goto(`${tab.base}/query?expr=up&range=5m`);
+    await until("a line", () => page.evaluate(() => document.querySelector(".plot")?.plot?.chart.data[1]?.some((v) => v !== null)));
+    const first = [...bodies].filter(([p]) => !/editor|cm-/.test(p)).reduce((n, [, size]) => n + size, 0);
+    check(first > 30_000 && first <= 75_000, `the first graph took ${first} bytes: ${[...bodies].join(" ")}`);
+    await page.locator(".cm-content").waitFor();
+    for (const [path, selector] of PAGES) { await page.goto(tab.base + path); await page.locator(selector).first().waitFor(); }
+    const all = [...bodies.values()].reduce((n, size) => n + size, 0);
+    check(all <= 330_000, `all pages took ${all} bytes`);
+    console.log(`     first graph ${first} bytes, all pages ${all} bytes, gzip`);
+  },
+
+  async "pictures of the page, light and dark"(tab) {
+    const { page } = tab;
+    await respond(page);
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme });
+      await page.goto(`${tab.base}/query?range=15m&expr=${encodeURIComponent("rate(ferula_http_requests_total[1m])")}`);
+      await page.locator(".legend tbody tr, .empty").first().waitFor();
+      await screenshot(page, `readme-query-${colorScheme}`);
+      await page.goto(`${tab.base}/profiles?range=5m&view=both`);
+      await total(page, 1e9);
+      await screenshot(page, `readme-profiles-${colorScheme}`);
+      await page.locator("#compare").click();
+      await page.locator(".diff-legend").waitFor();
+      await page.locator(".functions tbody tr").first().waitFor();
+      await screenshot(page, `readme-diff-${colorScheme}`);
+    }
+  },
+};

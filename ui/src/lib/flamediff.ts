@@ -1,0 +1,61 @@
+// A differential flame graph as the profile API sends it, and what two sides come to. Seven integers a node: gap, total and
+// self of the left side, the same of the right, and the index of the name. Both sides' shares lie next to each other in one
+// node, so that a box is as wide as what both spent there.
+import type { Flame, FlameNode } from "./flame.ts";
+
+type Int = string | number;
+
+export interface WireFlameDiff { names?: string[]; levels?: { values?: Int[] }[]; leftTicks?: Int; rightTicks?: Int }
+
+const INTS_A_NODE = 7;
+
+/** The totals of both sides by node are `left` and `right`. */
+export interface DiffNode extends FlameNode { left: number; right: number; leftSelf: number; rightSelf: number }
+
+export interface FlameDiff extends Flame { left: number; right: number }
+
+/**
+ * Each side is scaled to the same total: ranges of different traffic then compare by where they spent it, not by how much.
+ * A node's place is the sum of both sides' scaled places.
+ */
+export function decodeFlameDiff(wire: WireFlameDiff | undefined): FlameDiff {
+  const [left, right] = [Number(wire?.leftTicks ?? 0), Number(wire?.rightTicks ?? 0)];
+  const [l, r] = [left > 0 ? 1 / left : 0, right > 0 ? 1 / right : 0];
+  const levels = (wire?.levels ?? []).map((level, depth) => decodeLevel((level.values ?? []).map(Number), depth, l, r));
+  return { names: wire?.names ?? [], levels, total: levels[0]?.reduce((n, x) => n + x.total, 0) ?? 0, left, right };
+}
+
+function decodeLevel(ints: readonly number[], level: number, l: number, r: number): DiffNode[] {
+  const nodes: DiffNode[] = [];
+  let [leftEnd, rightEnd] = [0, 0];
+  for (let i = 0; i + INTS_A_NODE <= ints.length; i += INTS_A_NODE) {
+    const [gapL, left, leftSelf, gapR, right, rightSelf, name] = ints.slice(i, i + INTS_A_NODE) as [number, number, number, number, number, number, number];
+    const [startL, startR] = [leftEnd + gapL, rightEnd + gapR];
+    nodes.push({ start: startL * l + startR * r, total: left * l + right * r, self: leftSelf * l + rightSelf * r, name, level, left, right, leftSelf, rightSelf });
+    [leftEnd, rightEnd] = [startL + left, startR + right];
+  }
+  return nodes;
+}
+
+/** How much larger the share of a node is on the right: -1 is gone, 0 the same, 1 new. */
+export function change(left: number, right: number, d: FlameDiff): number {
+  const [a, b] = [d.left > 0 ? left / d.left : 0, d.right > 0 ? right / d.right : 0];
+  return a + b === 0 ? 0 : (b - a) / (a + b);
+}
+
+export interface FunctionChange { name: string; left: number; right: number; /** Difference of the shares of the wholes, -1 to 1. */ delta: number }
+
+/** What each function costs by itself on both sides, the largest change first. */
+export function changedFunctions(d: FlameDiff): FunctionChange[] {
+  const rows = d.names.map((name) => ({ name, left: 0, right: 0, delta: 0 }));
+  for (const level of d.levels) {
+    for (const n of level as readonly DiffNode[]) {
+      const row = rows[n.name];
+      if (!row || n.level === 0) continue;
+      row.left += n.leftSelf;
+      row.right += n.rightSelf;
+    }
+  }
+  for (const r of rows) r.delta = (d.right > 0 ? r.right / d.right : 0) - (d.left > 0 ? r.left / d.left : 0);
+  return rows.filter((r) => r.left > 0 || r.right > 0).sort((a, b) => Math.abs(b.delta) - Math.abs(a.delta) || (a.name < b.name ? -1 : 1));
+}

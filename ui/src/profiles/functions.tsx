@@ -1,0 +1,86 @@
+// The functions of a flame graph in a table: by what they cost, or by how that changed.
+import { useMemo, useState } from "preact/hooks";
+import { topFunctions, type Flame, type FunctionCost } from "../lib/flame.ts";
+import { changedFunctions, type FlameDiff } from "../lib/flamediff.ts";
+import { formatCount } from "../lib/format.ts";
+import { formatShare, formatUnit } from "../lib/units.ts";
+import { Empty } from "../parts/small.tsx";
+import { isDiff } from "./flamecanvas.ts";
+
+interface Props { flame: Flame; unit: string; found: readonly boolean[] | null; onPick: (name: string) => void; onSandwich: (name: string) => void }
+
+type SortKey = "name" | "self" | "total";
+const ROWS_MAX = 300;
+
+const namesOf = (flame: Flame, found: readonly boolean[] | null): ReadonlySet<string> | null => found && new Set(flame.names.filter((_, i) => found[i]));
+
+export function Functions(props: Props) {
+  return isDiff(props.flame) ? <Changes {...props} flame={props.flame} /> : <Costs {...props} />;
+}
+
+function Costs({ flame, unit, found, onPick, onSandwich }: Props) {
+  const [sort, setSort] = useState<SortKey>("self");
+  const costs = useMemo(() => topFunctions(flame), [flame]);
+  const matching = useMemo(() => { const names = namesOf(flame, found); return names ? costs.filter((c) => names.has(c.name)) : costs; }, [costs, found]);
+  const rows = useMemo(() => [...matching].sort(ordering(sort)).slice(0, ROWS_MAX), [matching, sort]);
+  const largest = rows.reduce((most, c) => Math.max(most, c.self), 0);
+  const head = (key: SortKey, text: string) => (
+    <th scope="col" class={key === "name" ? "" : "num"} aria-sort={sort === key ? (key === "name" ? "ascending" : "descending") : "none"}>
+      <button type="button" onClick={() => setSort(key)}>{text}{sort === key && <span class="arrow">{key === "name" ? "↑" : "↓"}</span>}</button>
+    </th>
+  );
+  return (
+    <div class="table-scroll functions-scroll" tabIndex={0} role="region" aria-label="Functions">
+      <table class="data functions">
+        <thead><tr>{head("name", "Function")}{head("self", "Self")}{head("total", "Total")}</tr></thead>
+        <tbody>
+          {rows.map((c) => (
+            <tr key={c.name}>
+              <th scope="row"><Name name={c.name} onPick={onPick} onSandwich={onSandwich} /></th>
+              <td class="num bar-cell"><span class="bar" style={{ width: largest > 0 ? `${(100 * c.self) / largest}%` : "0" }} /><span>{formatUnit(c.self, unit)} <i>{formatShare(c.self, flame.total)}</i></span></td>
+              <td class="num">{formatUnit(c.total, unit)} <i>{formatShare(c.total, flame.total)}</i></td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {matching.length > rows.length && <p class="note">The first {formatCount(rows.length)} of {formatCount(matching.length)} functions.</p>}
+      {rows.length === 0 && <Empty title="No function matches" />}
+    </div>
+  );
+}
+
+function Name({ name, onPick, onSandwich }: { name: string; onPick: (n: string) => void; onSandwich: (n: string) => void }) {
+  return (
+    <span class="function-cell">
+      <button type="button" class="function" title="Find it in the flame graph" onClick={() => onPick(name)}>{name}</button>
+      <button type="button" class="link sandwich-link" title="Its callers and callees" aria-label={`Callers and callees of ${name}`} onClick={() => onSandwich(name)}>⇅</button>
+    </span>
+  );
+}
+
+function Changes({ flame, unit, found, onPick }: Props & { flame: FlameDiff }) {
+  const all = useMemo(() => changedFunctions(flame), [flame]);
+  const matching = useMemo(() => { const names = namesOf(flame, found); return names ? all.filter((c) => names.has(c.name)) : all; }, [all, found]);
+  const points = (v: number) => `${v > 0 ? "+" : v < 0 ? "−" : ""}${Math.abs(100 * v).toFixed(Math.abs(v) < 0.1 ? 2 : 1)} %`;
+  return (
+    <div class="table-scroll functions-scroll" tabIndex={0} role="region" aria-label="Functions by change">
+      <table class="data functions">
+        <thead><tr><th scope="col">Function</th><th scope="col" class="num">Before, self</th><th scope="col" class="num">Then, self</th><th scope="col" class="num">Change of the share</th></tr></thead>
+        <tbody>
+          {matching.slice(0, ROWS_MAX).map((c) => (
+            <tr key={c.name}>
+              <th scope="row"><button type="button" class="function" title="Find it in the flame graph" onClick={() => onPick(c.name)}>{c.name}</button></th>
+              <td class="num">{formatUnit(c.left, unit)}</td><td class="num">{formatUnit(c.right, unit)}</td><td class={`num ${c.delta > 0 ? "more" : "less"}`}>{points(c.delta)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {matching.length === 0 && <Empty title="No function matches" />}
+    </div>
+  );
+}
+
+function ordering(key: SortKey): (a: FunctionCost, b: FunctionCost) => number {
+  if (key === "name") return (a, b) => (a.name < b.name ? -1 : 1);
+  return (a, b) => b[key] - a[key] || (a.name < b.name ? -1 : 1);
+}

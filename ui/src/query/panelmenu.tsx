@@ -1,0 +1,77 @@
+// What can be done with a panel next to running it: format, duplicate, copy as something, download.
+import { useState } from "preact/hooks";
+import { useServer } from "../api/hooks.ts";
+import { absoluteState, toCSV, toCurl, toGrafanaPanel, toRead } from "../lib/export.ts";
+import { childrenOf, textOf, type Node } from "../lib/ast.ts";
+import type { PanelState, QueryState } from "../lib/urlstate.ts";
+import { saveBlob } from "../parts/save.ts";
+import { copyText } from "../parts/small.tsx";
+import { usePrefs } from "../prefs.ts";
+import type { PanelQuery } from "./panelquery.ts";
+
+interface Props {
+  panel: PanelState; state: QueryState; now: number; query: PanelQuery; text: string;
+  close: () => void; onFormat: (text: string) => void; onDuplicate: () => void;
+}
+
+export function PanelMenu({ panel, state, now, query, text, close, onFormat, onDuplicate }: Props) {
+  const server = useServer();
+  const { zone } = usePrefs();
+  const [message, setMessage] = useState("");
+  const base = new URL(server.base, location.href).href;
+  const copy = (what: string, body: string) => void copyText(body).then((ok) => setMessage(ok ? `Copied ${what}.` : "The browser does not let the page copy."));
+  const send = <T,>(path: string, then: (v: T) => void) => {
+    server.get<T>(path, { query: query.sent || text }, new AbortController().signal).then((r) => then(r.data), (e: Error) => setMessage(e.message));
+  };
+  const format = () => server.get<string>("format_query", { query: text }, new AbortController().signal).then((r) => { close(); onFormat(r.data); }, (e: Error) => setMessage(e.message));
+  const link = () => {
+    const search = absoluteState(state, now);
+    copy("a link with absolute times", `${base}query${search}${search === "" ? "?" : "&"}zone=${zone}`);
+  };
+  const read = () => send<Node>("parse_query", (tree) => {
+    const selector = firstSelector(tree);
+    if (selector === null) setMessage("The query selects no series.");
+    else copy("the command", toRead(base, selector, (state.endMS ?? now) - state.rangeMS, state.endMS ?? now, server.tenantHeaders()));
+  });
+  const data = query.result?.data;
+  const name = fileName(panel.expr);
+  return (
+    <div class="menu" role="group" aria-label="Query actions">
+      <button type="button" onClick={() => void format()}>Format the query</button>
+      <button type="button" onClick={() => { close(); onDuplicate(); }}>Duplicate</button>
+      <hr />
+      <button type="button" onClick={link}>Copy link with absolute times</button>
+      <button type="button" onClick={() => copy("the command", toCurl(`${base}api/v1/${query.path}`, query.params, server.tenantHeaders()))}>Copy as curl</button>
+      <button type="button" onClick={read}>Copy as ferula read</button>
+      <button type="button" onClick={() => copy("the panel", toGrafanaPanel({ expr: panel.expr, tab: panel.tab, stacked: panel.stacked, title: panel.expr.slice(0, 80), stepMS: state.stepMS }))}>Copy as Grafana panel</button>
+      <hr />
+      <button type="button" disabled={!data} onClick={() => data && saveBlob(new Blob([toCSV(data)], { type: "text/csv" }), `${name}.csv`)}>Download CSV</button>
+      <button type="button" disabled={!data} onClick={() => data && saveBlob(new Blob([JSON.stringify(data)], { type: "application/json" }), `${name}.json`)}>Download JSON</button>
+      <button type="button" disabled={panel.tab !== "graph" || !data} onClick={(e) => savePicture(e.currentTarget, name, setMessage)}>Download PNG</button>
+      <p class="hint" role="status">{message}</p>
+    </div>
+  );
+}
+
+const fileName = (expr: string): string => expr.replace(/[^\w.-]+/g, "_").slice(0, 60).replace(/^_+|_+$/g, "") || "query";
+
+/** The graph's canvas over the page's background. */
+function savePicture(from: HTMLElement, name: string, say: (text: string) => void): void {
+  const canvas = from.closest(".panel")?.querySelector<HTMLCanvasElement>(".plot canvas, .heatmap canvas");
+  if (!canvas) { say("There is no graph."); return; }
+  const out = document.createElement("canvas");
+  Object.assign(out, { width: canvas.width, height: canvas.height });
+  const ctx = out.getContext("2d")!;
+  ctx.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--surface");
+  ctx.fillRect(0, 0, out.width, out.height);
+  ctx.drawImage(canvas, 0, 0);
+  out.toBlob((blob) => { if (blob) saveBlob(blob, `${name}.png`); });
+}
+
+function firstSelector(n: Node): string | null {
+  if (n.type === "vectorSelector" || n.type === "matrixSelector") {
+    return textOf({ ...n, type: "vectorSelector", offset: 0, timestamp: null, startOrEnd: null, anchored: false, smoothed: false });
+  }
+  for (const c of childrenOf(n)) { const found = firstSelector(c); if (found !== null) return found; }
+  return null;
+}

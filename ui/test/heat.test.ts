@@ -1,0 +1,72 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { heatOf, shade } from "../src/lib/heat.ts";
+import { EARLIER_LABEL, largestLast, matrixColumns, withEarlier, type MatrixSeries } from "../src/lib/matrix.ts";
+import { rankItems } from "../src/lib/palette.ts";
+import { before, candidates, narrow } from "../src/lib/reason.ts";
+import { countRules, filterRules, historyOf, type Group } from "../src/lib/rules.ts";
+
+const GRID = { start: 0, end: 2000, step: 1000 };
+
+test("classic buckets become counts of their own", () => {
+  const s = (le: string, ...v: string[]): MatrixSeries => ({ metric: { le }, values: v.map((x, i) => [i, x]) });
+  const heat = heatOf([s("+Inf", "5", "5", "6"), s("1", "2", "3", "6"), s("2", "4", "2", "6")], GRID)!;
+  assert.deepEqual(heat.rows.map((r) => [r.lower, r.upper, [...r.counts]]), [[0, 1, [2, 3, 6]], [1, 2, [2, 0, 0]], [2, Infinity, [1, 3, 0]]]);
+  assert.equal(heat.max, 6);
+  assert.equal(heatOf([{ metric: { a: "1" }, values: [[0, "1"]] }], GRID), null);
+});
+
+test("native buckets of all series are added up, gaps stay gaps", () => {
+  const h = (t: number, ...buckets: [number, string, string, string][]): MatrixSeries => ({ metric: {}, histograms: [[t, { count: "0", sum: "0", buckets }]] });
+  const heat = heatOf([h(0, [0, "1", "2", "3"]), h(0, [0, "1", "2", "4"]), h(2, [0, "2", "4", "1"])], GRID)!;
+  assert.deepEqual(heat.rows.map((r) => [r.lower, [...r.counts]]), [[1, [7, NaN, NaN]], [2, [NaN, NaN, 1]]]);
+  assert.equal(shade(0, 5), 0);
+  assert.ok(shade(1e-9, 5) >= 0.08);
+});
+
+test("many buckets are joined, and empty ones at the ends left out", () => {
+  const buckets = Array.from({ length: 500 }, (_, i): [number, string, string, string] => [0, String(i), String(i + 1), i < 100 ? "0" : "1"]);
+  const heat = heatOf([{ metric: {}, histograms: [[0, { count: "0", sum: "0", buckets }]] }], GRID)!;
+  assert.ok(heat.rows.length <= 160 && heat.rows[0]!.upper >= 100);
+  assert.equal(heat.rows.reduce((n, r) => n + (r.counts[0] || 0), 0), 400);
+});
+
+test("the largest series are drawn where not all are", () => {
+  const s = (v: string): MatrixSeries => ({ metric: { v }, values: [[0, v]] });
+  assert.deepEqual(largestLast([s("1"), s("NaN"), s("9"), s("5")], 2).map((x) => x.metric["v"]), ["9", "5"]);
+  assert.equal(largestLast([s("1")], 2).length, 1);
+});
+
+test("earlier lines lie over those of now, and those that are gone are left out", () => {
+  const now = matrixColumns([{ metric: { a: "1" }, values: [[0, "1"]] }], GRID, 10);
+  const c = withEarlier(now, [{ metric: { a: "1" }, values: [[-3599, "7"]] }, { metric: { a: "2" }, values: [[-3600, "1"]] }], GRID, 3_600_000);
+  assert.deepEqual(c.values, [[1, null, null], [null, 7, null]]);
+  assert.deepEqual(c.earlierOf, [-1, 0]);
+  assert.equal(c.labels[1]![EARLIER_LABEL], "1h");
+});
+
+test("labels that metrics and profiles share narrow the profiles", () => {
+  const common = { __name__: "x", job: "shop", pod: "a", le: "1", handler: "/x" };
+  assert.deepEqual(narrow(common, { service_name: ["shop"], pod: ["a", "b"], handler: ["/y"] }), { service: "shop", matchers: 'pod="a"' });
+  assert.deepEqual(narrow(common, {}), { service: "", matchers: "" });
+  assert.deepEqual(candidates(common, ["pod", "le", "region"]), ["pod"]);
+  assert.deepEqual(before({ start: 100, end: 130 }), { start: 70, end: 100 });
+});
+
+test("rules are filtered by words, state and kind", () => {
+  const groups: Group[] = [{ name: "g", file: "f.yml", interval: 60, rules: [
+    { name: "High", query: "x > 1", health: "ok", type: "alerting", state: "firing", labels: { severity: "page" }, alerts: [] },
+    { name: "r:x", query: "sum(x)", health: "err", type: "recording" },
+  ] }];
+  assert.deepEqual(countRules(groups), { all: 2, firing: 1, pending: 0, inactive: 0, bad: 1 });
+  assert.deepEqual(filterRules(groups, "page x", "any")[0]!.rules.map((r) => r.name), ["High"]);
+  assert.deepEqual(filterRules(groups, "", "bad", "alerting"), []);
+  assert.equal(historyOf('a"b'), 'ALERTS{alertname="a\\"b"}');
+});
+
+test("the palette puts beginnings first and hides metrics until something is typed", () => {
+  const item = (kind: string, text: string) => ({ kind, text, run: () => undefined });
+  const items = [item("metric", "node_cpu"), item("metric", "cpu"), item("page", "Targets"), item("metric", "xcpu")];
+  assert.deepEqual(rankItems(items, "cpu").map((i) => i.text), ["cpu", "node_cpu", "xcpu"]);
+  assert.deepEqual(rankItems(items, "").map((i) => i.text), ["Targets"]);
+});

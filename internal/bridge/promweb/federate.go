@@ -89,6 +89,7 @@ func (f *federation) selected(ctx context.Context, selectors [][]*labels.Matcher
 	if err != nil {
 		return nil, err
 	}
+	//lint:ignore errcheck the series were read
 	defer querier.Close()
 	sets := make([]storage.SeriesSet, 0, len(selectors))
 	for _, matchers := range selectors {

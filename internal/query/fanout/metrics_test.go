@@ -179,7 +179,7 @@ func TestSpans_OfSelectionsAndStores(t *testing.T) {
 		name := span.Name()
 		for _, a := range span.Attributes() {
 			if a.Key == "store" || a.Key == "series" || a.Key == "warnings" {
-				name += fmt.Sprintf(" %s=%s", a.Key, a.Value.Emit())
+				name += fmt.Sprintf(" %s=%s", a.Key, a.Value.String())
 			}
 		}
 		names = append(names, name+" "+span.Status().Code.String())

@@ -41,7 +41,8 @@ func (s *sends) do(ctx context.Context, client *http.Client, req *http.Request) 
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
 	req.Header.Set("User-Agent", version.UserAgent())
-	resp, err := client.Do(req.WithContext(ctx)) //nolint:bodyclose // closed by the notifier
+	//lint:ignore gosec the address is of an Alertmanager in the configuration
+	resp, err := client.Do(req.WithContext(ctx)) // the notifier closes the body
 	if err != nil {
 		cancel()
 		return nil, err

@@ -194,6 +194,7 @@ func (w *headerWriter) tables() error {
 	if err != nil {
 		return err
 	}
+	//lint:ignore errcheck the mapping is read only
 	defer mapping.Close()
 	at := int64(headerHead)
 	front := mapping.Bytes()[at : at+int64(w.sizes[0])]

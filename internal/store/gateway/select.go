@@ -318,6 +318,7 @@ func (s *Store) eachSeries(ctx context.Context, r Request, parts []opening, f fu
 	if err != nil {
 		return nil, err
 	}
+	//lint:ignore errcheck the selection was read to its end or failed
 	defer selection.Close()
 	for selection.Next() {
 		f(selection.Labels())

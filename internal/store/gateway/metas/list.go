@@ -302,6 +302,7 @@ func (l *Lister) readSnapshot() error {
 	if err != nil {
 		return err
 	}
+	//lint:ignore errcheck the file is read only
 	defer file.Close()
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, metaBytesMax)

@@ -169,6 +169,8 @@ func TestDecodeResponse_LastFieldWins(t *testing.T) {
 		"unknown field":   {later, None, ""},
 		"warning":         {raw, Warning, "oh"},
 		"hints":           {[]byte{tagHints, 1, 'x'}, None, ""},
+		"hints win":       {[]byte{tagWarning, 1, 'w', tagHints, 1, 'x'}, None, ""},
+		"a warning wins":  {[]byte{tagHints, 1, 'x', tagWarning, 1, 'w'}, Warning, "w"},
 		"unknown, then":   {append(bytes.Clone(later), raw...), Warning, "oh"},
 		"last one counts": {append([]byte{tagSeries, 0}, raw...), Warning, "oh"},
 	} {

@@ -300,3 +300,26 @@ func TestMerge_AllocatesNothingPerSeries(t *testing.T) {
 		t.Errorf("%v allocations for 10 series, %v for 1,000", few, many)
 	}
 }
+
+func TestMatchExternal_LeavesTheMatchersOfOtherLabels(t *testing.T) {
+	external := labels.FromStrings("cluster", "a")
+	match := func(kind labels.MatchType, name, value string) *labels.Matcher {
+		return labels.MustNewMatcher(kind, name, value)
+	}
+	job := match(labels.MatchEqual, "job", "x")
+	for _, tt := range []struct {
+		matchers []*labels.Matcher
+		rest     []*labels.Matcher
+		ok       bool
+	}{
+		{nil, nil, true},
+		{[]*labels.Matcher{job}, []*labels.Matcher{job}, true},
+		{[]*labels.Matcher{match(labels.MatchEqual, "cluster", "a"), job}, []*labels.Matcher{job}, true},
+		{[]*labels.Matcher{job, match(labels.MatchNotEqual, "cluster", "a")}, nil, false},
+		{[]*labels.Matcher{match(labels.MatchEqual, "cluster", "")}, nil, false},
+	} {
+		if rest, ok := MatchExternal(external, tt.matchers); ok != tt.ok || !slices.Equal(rest, tt.rest) {
+			t.Errorf("%v: %v %v, want %v %v", tt.matchers, rest, ok, tt.rest, tt.ok)
+		}
+	}
+}

@@ -211,13 +211,15 @@ func TestAppendPoints_Order(t *testing.T) {
 }
 
 func TestAppendPoints_ValueOfTooManyBits(t *testing.T) {
-	// The third sample's value has 31 leading zeros and 64 bits.
-	chunk := encode(t, []Point{{1000, 1}, {2000, 1}})
-	chunk[1] = 3
-	chunk = append(chunk[:len(chunk)-1], 0b0_0_11_1111, 0b1_000000_0)
-	chunk = append(chunk, make([]byte, 20)...)
-	if got, err := AppendPoints([]Point(nil), chunk, Ascending); err == nil || !strings.Contains(err.Error(), "sample 3 of 3: "+errBits.Error()) {
-		t.Fatal(got, err)
+	for leading, bad := range map[byte]bool{0: false, 1: true, 31: true} { // of the third sample's value, which has 64 more bits
+		chunk := encode(t, []Point{{1000, 1}, {2000, 1}})
+		chunk[1] = 3
+		chunk = append(chunk[:len(chunk)-1], 0b0_0_11_0000|leading>>1, leading<<7)
+		chunk = append(chunk, make([]byte, 20)...)
+		got, err := AppendPoints([]Point(nil), chunk, Ascending)
+		if !bad && err != nil || bad && (err == nil || !strings.Contains(err.Error(), "sample 3 of 3: "+errBits.Error())) {
+			t.Errorf("%d leading zeros: %v %v", leading, got, err)
+		}
 	}
 }
 

@@ -302,3 +302,14 @@ func TestDecodeFloat_UnusualEncodings(t *testing.T) {
 		}
 	}
 }
+
+func TestDecodeChunk_CutOrOfAnotherTypeIsCorrupt(t *testing.T) {
+	for name, src := range map[string][]byte{
+		"a tag alone": {1 << 3}, "an endless number": {1<<3 | wireVarint, 0x80}, "data that is cut": {4<<3 | wireBytes, 5, 'a'},
+		"a time of another type": {1<<3 | wireBytes, 0}, "data of another type": {4<<3 | wireVarint, 1},
+	} {
+		if c, err := decodeChunk(src); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %+v %v", name, c, err)
+		}
+	}
+}

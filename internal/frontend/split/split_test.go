@@ -224,3 +224,16 @@ func TestTraits_LastImmutableStep(t *testing.T) {
 	traits, ok := TraitsOf(p, strings.Repeat("max_over_time(", 40)+"up"+strings.Repeat("[1m:] offset (1m * -1))", 40))
 	check(t, ok && traits.LastImmutableStep(now, 0) < -1<<60, "%+v %v", traits, ok)
 }
+
+func TestOptions_TwoShardsAreTheFewest(t *testing.T) {
+	for shards, ok := range map[int]bool{1: false, 2: true, 3: true} {
+		err := Options{MinInterval: time.Hour, MaxInterval: 2 * time.Hour, HorizontalShards: shards}.Validate()
+		check(t, (err == nil) == ok, "%d shards: %v", shards, err)
+	}
+}
+
+func TestWiden_WithoutAnIntervalThereIsNoSplit(t *testing.T) {
+	for _, interval := range []time.Duration{0, -time.Hour, time.Microsecond} {
+		check(t, Widen(Range{0, 1000, 1}, interval, 5) == 0, "interval %s", interval)
+	}
+}

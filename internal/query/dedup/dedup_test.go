@@ -244,6 +244,25 @@ func TestPenalty_SeekEqualsNext(t *testing.T) {
 	}
 }
 
+func TestPenalty_SeekToTheCurrentSampleStays(t *testing.T) {
+	one, two := []sample{{1000, 1, false}, {16000, 2, false}, {31000, 3, false}}, []sample{{1500, 1, false}, {16500, 2, false}, {31500, 3, false}}
+	for _, replicas := range [][][]sample{{one, two}, {one, two, one}} {
+		it := Penalty(iterators(replicas, ""), "")
+		n := 0
+		for ; it.Next() != chunkenc.ValNone; n++ {
+			at := it.AtT()
+			for _, sought := range []int64{at, at - 1, at} {
+				if vt := it.Seek(sought); vt != chunkenc.ValFloat || it.AtT() != at {
+					t.Fatalf("%d replicas, at %d: sought %d, got %v at %d", len(replicas), at, sought, vt, it.AtT())
+				}
+			}
+		}
+		if n != 3 {
+			t.Errorf("%d samples", n)
+		}
+	}
+}
+
 // Two replicas of one counter, one of which dies between scrapes: whichever takes over, the
 // result for rate never decreases.
 func TestPenalty_CounterNeverDecreases(t *testing.T) {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // unitArgs returns the arguments in a file of cmd/ferula/testdata/args, with the folders
@@ -95,13 +97,17 @@ func TestServe_CommandLinesOfPrometheusStartUnchanged(t *testing.T) {
 func TestCommandLine_ErrorsAreShortWithExitCodeTwo(t *testing.T) {
 	for args, want := range map[string]string{
 		"serve --query.timeout=soon":                 "ferula: error: --query.timeout: not a valid duration string: \"soon\"\nRun \"ferula serve --help\" for the flags.\n",
-		"serve --enable-feature=search-api":          "ferula: error: --enable-feature=search-api is not supported: there is no search API\nRun \"ferula serve --help\" for the flags.\n",
-		"query --query.enforce-tenancy":              "ferula: error: --query.enforce-tenancy is not supported: tenancy is not enforced\nRun \"ferula query --help\" for the flags.\n",
+		"serve --enable-feature=st-storage":          "ferula: error: --enable-feature=st-storage is not supported: start timestamps are not stored\nRun \"ferula serve --help\" for the flags.\n",
+		"query --selector-label=a=b":                 "ferula: error: --selector-label is not supported: a querier has no labels of its own to restrict selectors\nRun \"ferula query --help\" for the flags.\n",
 		"sidecar --objstore.config-file=/nonexisten": "ferula: error: --objstore.config-file: open /nonexisten: no such file or directory\nRun \"ferula sidecar --help\" for the flags.\n",
 		"query-frontend --log.level":                 "ferula: error: --log.level: a value is missing\nRun \"ferula query-frontend --help\" for the flags.\n",
 		"nonsense":                                   "ferula: error: unexpected argument nonsense\nRun \"ferula --help\" for the flags.\n",
 	} {
-		out, err := exec.Command(binary(t), strings.Fields(args)...).CombinedOutput()
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		cmd := exec.CommandContext(ctx, binary(t), strings.Fields(args)...)
+		cmd.Dir = t.TempDir() // where it would store, if it were accepted
+		out, err := cmd.CombinedOutput()
+		stop()
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.ExitCode() != 2 || string(out) != want {
 			t.Errorf("%s: %v\n%s", args, err, out)

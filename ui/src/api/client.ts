@@ -141,7 +141,7 @@ export class Server {
       }
       const body = await readBody(response, began);
       this.noteClock(response);
-      failed = isServerFailure(response.status);
+      failed = isServerFailure(response, body);
       const gateway = response.status === 502 || response.status === 503 || response.status === 504;
       // A response with an error type comes from the server itself, whatever its status: it is there, and this is its error.
       if (gateway && !isTyped(body)) throw unavailable(response, performance.now() - began);
@@ -224,8 +224,11 @@ export class Server {
 }
 
 /** Statuses after which automatic refresh pauses: the same request would most likely fail again. */
-function isServerFailure(status: number): boolean {
-  return status >= 500 || status === 401 || status === 403 || status === 413 || status === 429;
+function isServerFailure(response: Response, body: ArrayBuffer): boolean {
+  const { status } = response;
+  if (status >= 500 || status === 401 || status === 403 || status === 413 || status === 429) return true;
+  // What is not from the API, such as a page of a proxy, has no error type.
+  return status >= 400 ? !isTyped(body) : (response.headers.get("Content-Type") ?? "").startsWith("text/html");
 }
 
 async function readBody(response: Response, began: number): Promise<ArrayBuffer> {

@@ -131,8 +131,13 @@ func TestGolden_StoreAPIResponsesEqualThoseOfThanos(t *testing.T) {
 				t.Errorf("Thanos' info %v", &theirs)
 			}
 			theirs.Rules, theirs.Targets, theirs.MetricMetadata, theirs.Status = nil, nil, nil, nil
+			mine.Rules = nil // serve's own; the captured sidecar's are those of its Prometheus
+			own, err := proto.Marshal(&mine)
+			if err != nil {
+				t.Fatal(err)
+			}
 			theirs.Exemplars.MinTime, theirs.Exemplars.MaxTime = mine.Exemplars.MinTime, mine.Exemplars.MaxTime
-			if want, err := proto.Marshal(&theirs); err != nil || !bytes.Equal(got[0], want) {
+			if want, err := proto.Marshal(&theirs); err != nil || !bytes.Equal(own, want) {
 				t.Errorf("info %v\nThanos %v", &mine, &theirs)
 			}
 		case name == "storeapi_label_names":

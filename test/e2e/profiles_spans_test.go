@@ -16,6 +16,9 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
+// trace1 is the trace of the spans 1 and 2.
+const trace1 = "4bf92f3577b34da6a3ce929d0e0e4736"
+
 // spans returns a profile of two spans of one trace, and of samples without a span.
 func spans(t *testing.T) []byte {
 	t.Helper()
@@ -29,7 +32,7 @@ func spans(t *testing.T) []byte {
 		p.Function, p.Location = append(p.Function, f), append(p.Location, l)
 		s := &profile.Sample{Location: []*profile.Location{l}, Value: []int64{int64(i+1) * 100}}
 		if i < 2 {
-			s.Label = map[string][]string{"span_id": {fmt.Sprintf("span%d", i+1)}, "trace_id": {"trace1"}}
+			s.Label = map[string][]string{"span_id": {fmt.Sprintf("%016x", i+1)}, "trace_id": {trace1}}
 		}
 		p.Sample = append(p.Sample, s)
 	}
@@ -41,7 +44,7 @@ func spans(t *testing.T) []byte {
 }
 
 func TestProfiles_ExemplarOfAnotherProgramSelectsProfilesByTime(t *testing.T) {
-	page := "# TYPE latency_seconds histogram\nlatency_seconds_bucket{le=\"+Inf\"} 1 # {trace_id=\"trace1\",span_id=\"span2\"} 0.5\nlatency_seconds_count 1\nlatency_seconds_sum 0.5\n# EOF\n"
+	page := "# TYPE latency_seconds histogram\nlatency_seconds_bucket{le=\"+Inf\"} 1 # {trace_id=\"" + trace1 + "\",span_id=\"0000000000000002\"} 0.5\nlatency_seconds_count 1\nlatency_seconds_sum 0.5\n# EOF\n"
 	exporter := newPage(t, "application/openmetrics-text; version=1.0.0; charset=utf-8", page)
 	config := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs: [{job_name: app, static_configs: [{targets: ['"+exporter+"']}]}]\n")
 	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = config })
@@ -53,14 +56,23 @@ func TestProfiles_ExemplarOfAnotherProgramSelectsProfilesByTime(t *testing.T) {
 	if resp.StatusCode != http.StatusOK {
 		t.Fatal(resp.Status)
 	}
-	// Span and trace IDs are not stored, so selecting by them is refused.
+	// Without a selection of spans all samples count.
 	if f := s.flame(cpuType, `{service_name="app"}`); f.Flamegraph.Total != "600" || !f.has("main.second") {
 		t.Errorf("%+v", f)
 	}
-	for _, extra := range []string{"spanSelector", "traceIdSelector"} {
-		request := lastHour(map[string]any{"profileTypeID": cpuType, "labelSelector": "{}", extra: []string{"x"}})
-		if status, text := s.postJSON("querier.v1.QuerierService/SelectMergeStacktraces", request, nil); status != http.StatusNotImplemented || !strings.Contains(text, "unimplemented") {
-			t.Errorf("%s: %d %s", extra, status, text)
+	for _, c := range []struct {
+		field, value string
+		status       int
+		want         string
+	}{
+		{"spanSelector", "0000000000000002", 200, `"total":"200"`},
+		{"traceIdSelector", trace1, 200, `"total":"300"`},
+		{"spanSelector", "x", 400, "span id"},
+		{"traceIdSelector", "x", 400, "trace id"},
+	} {
+		request := lastHour(map[string]any{"profileTypeID": cpuType, "labelSelector": "{}", c.field: []string{c.value}})
+		if status, text := s.postJSON("querier.v1.QuerierService/SelectMergeStacktraces", request, nil); status != c.status || !strings.Contains(text, c.want) {
+			t.Errorf("%s %s: %d %s", c.field, c.value, status, text)
 		}
 	}
 	// The exemplar of another program has no profile ID, so its time selects.
@@ -73,7 +85,7 @@ func TestProfiles_ExemplarOfAnotherProgramSelectsProfilesByTime(t *testing.T) {
 		if status == http.StatusBadRequest && strings.Contains(text, "no exemplar") {
 			return false
 		}
-		if status != http.StatusOK || !strings.Contains(text, `"by":"time","id":""`) || !strings.Contains(text, `"total":600`) || !strings.Contains(text, "main.second") || !strings.Contains(text, `"trace_id":"trace1"`) {
+		if status != http.StatusOK || !strings.Contains(text, `"by":"time","id":""`) || !strings.Contains(text, `"total":600`) || !strings.Contains(text, "main.second") || !strings.Contains(text, `"trace_id":"`+trace1+`"`) {
 			t.Fatalf("%d %s", status, text)
 		}
 		return true

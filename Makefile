@@ -27,16 +27,16 @@ release: ## build bin/ferula as it is released: with the discoveries of large cl
 # Tests that need a peer, a server or a browser are skipped with one line of reason;
 # `make interop`, `make browser` and .ci/run run them.
 test: ## every test that needs only Go
-	$(GO) test $(PACKAGES)
+	$(GO) test -timeout 25m $(PACKAGES)
 
 race: race-units race-processes race-promql ## every test, with the race detector and invariants
 
 race-units:
-	$(GO) test -race -tags invariants $$($(GO) list $(PACKAGES) | grep -v /test/)
+	$(GO) test -race -tags invariants -timeout 25m $$($(GO) list $(PACKAGES) | grep -v /test/)
 
 # Whole processes are slower under the race detector, not different: test/e2e waits for events.
 race-processes:
-	GORACE=halt_on_error=1 $(GO) test -race -tags invariants -timeout 30m $$($(GO) list ./test/... | grep -v /test/promql)
+	GORACE=halt_on_error=1 $(GO) test -race -tags invariants -timeout 40m $$($(GO) list ./test/... | grep -v /test/promql)
 
 race-promql:
 	$(GO) test -race -tags invariants -short ./test/promql -promql.queries=100

@@ -104,6 +104,20 @@ func TestMerge_JoinsSeriesInLabelOrder(t *testing.T) {
 	}
 }
 
+// Next after the end returns false, also of a merge of many sets.
+func TestMerge_NextAfterTheEnd(t *testing.T) {
+	for n := range 7 {
+		var sets []Set
+		for range n {
+			sets = append(sets, &list{series: []one{{labels.FromStrings("a", "1"), nil}}})
+		}
+		set := Merge(sets...)
+		if got := texts(t, set); len(got) != min(n, 1) || set.Next() || set.Next() || set.Err() != nil {
+			t.Errorf("%d sets: %q, %v", n, got, set.Err())
+		}
+	}
+}
+
 func TestMerge_FailureOfOneSetEndsIt(t *testing.T) {
 	broken := errors.New("broken")
 	a, b := labels.FromStrings("a", "1"), labels.FromStrings("b", "1")

@@ -46,7 +46,7 @@ func newWinnerTree(sets []Set) *winnerTree {
 }
 
 func (w *winnerTree) Next() bool {
-	if w.err != nil {
+	if w.err != nil || w.started && len(w.least) == 0 { // failed or ended before
 		return false
 	}
 	if w.started {

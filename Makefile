@@ -87,11 +87,11 @@ browser: ## the page in Chromium, against a server of its own
 	test/browser.sh
 
 interop: ## tests against real peers: Prometheus, Thanos, versitygw, node_exporter, Redis, memcached
-	FERULA_TEST_PEERS=1 $(GO) test -count=1 -v -run Peer ./cmd/... ./test/... ./internal/frontend/...
+	FERULA_TEST_PEERS=1 $(GO) test -count=1 -timeout 40m -v -run Peer ./cmd/... ./test/... ./internal/frontend/...
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(GO) test -count=1 -v -run Peer ./metricsdiff/
 
 golden: ## capture the golden bytes of test/e2e/testdata/golden from the peers again
-	FERULA_TEST_PEERS=1 $(GO) test -count=1 ./test/e2e -run 'Peer.*Golden' -golden
+	FERULA_TEST_PEERS=1 $(GO) test -count=1 -timeout 40m ./test/e2e -run 'Peer.*Golden' -golden
 
 generate: ## generate Go code from .proto files and tables, and docs/ops/flags.md
 	cd tools && GOWORK=off $(GO) run ./protogen ..

@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
+
+	"github.com/ferula-io/ferula/internal/invariant"
 )
 
 // known are queries that this engine evaluates itself.
@@ -103,8 +105,11 @@ func compareWith(t *testing.T, r request, from, oracleFrom storage.Queryable, op
 }
 
 func eachSpan(queries []string, do func(request)) {
-	for _, query := range queries {
+	for at, query := range queries {
 		for i, s := range spans {
+			if invariant.Enabled && (at+i)%4 != 0 {
+				continue // with the race detector a quarter of them takes as long as all without it
+			}
 			do(request{query: query, start: s.start, end: max(s.start, s.end), step: s.step, perStep: i%2 == 0})
 		}
 	}

@@ -43,7 +43,7 @@ async function record(tab, response) {
 }
 
 /** Repeats `probe` until it returns something, and names what was awaited if it never does. */
-export async function until(what, probe, timeoutMS = 8000) {
+export async function until(what, probe, timeoutMS = 30_000) {
   const end = Date.now() + timeoutMS;
   let last;
   while (Date.now() < end) {

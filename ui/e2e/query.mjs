@@ -27,7 +27,7 @@ async function plotEqualsAnswer(tab, expr) {
   });
 }
 
-const visible = (tab, selector) => tab.page.locator(selector).first().waitFor({ timeout: 8000 });
+const visible = (tab, selector) => tab.page.locator(selector).first().waitFor({ timeout: 30_000 });
 
 export const checks = {
   async "a visitor without a query sees a graph at once"(tab) {

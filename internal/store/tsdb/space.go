@@ -3,13 +3,17 @@ package tsdb
 import (
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/metadata"
 	"github.com/prometheus/prometheus/storage"
 )
 
@@ -87,28 +91,39 @@ func (g *writeGuard) written(err error) error {
 func (g *writeGuard) failed() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, c := range g.failures {
-		metrics := make(chan prometheus.Metric, 4)
+	return slices.ContainsFunc(g.failures, aboveZero)
+}
+
+// forget forgets the counters of a database that is closed.
+func (g *writeGuard) forget() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.failures = nil
+}
+
+// aboveZero reports whether a counter of a collector is above 0.
+func aboveZero(c prometheus.Collector) (above bool) {
+	metrics := make(chan prometheus.Metric, 4)
+	go func() {
 		c.Collect(metrics)
 		close(metrics)
-		for m := range metrics {
-			var value dto.Metric
-			if err := m.Write(&value); err == nil && value.GetCounter().GetValue() > 0 {
-				return true
-			}
-		}
+	}()
+	for m := range metrics {
+		var value dto.Metric
+		above = above || m.Write(&value) == nil && value.GetCounter().GetValue() > 0
 	}
-	return false
+	return above
 }
 
 // registerer passes registrations on, and keeps the counters of failed log writes.
-func (g *writeGuard) registerer(next prometheus.Registerer) prometheus.Registerer {
+func (g *writeGuard) registerer(next prometheus.Registerer) *watchedRegisterer {
 	return &watchedRegisterer{Registerer: next, guard: g}
 }
 
 type watchedRegisterer struct {
 	prometheus.Registerer
-	guard *writeGuard
+	guard      *writeGuard
+	registered []prometheus.Collector
 }
 
 // failedWrites is the end of the names of the counters of both logs, in order and out of order.
@@ -116,18 +131,12 @@ const failedWrites = `writes_failed_total"`
 
 // Register implements prometheus.Registerer.
 func (r *watchedRegisterer) Register(c prometheus.Collector) error {
-	descs := make(chan *prometheus.Desc, 64)
-	go func() {
-		c.Describe(descs)
-		close(descs)
-	}()
-	for desc := range descs {
-		if strings.Contains(desc.String(), failedWrites) {
-			r.guard.mu.Lock()
-			r.guard.failures = append(r.guard.failures, c)
-			r.guard.mu.Unlock()
-		}
+	r.guard.mu.Lock()
+	r.registered = append(r.registered, c)
+	if described(c, failedWrites) {
+		r.guard.failures = append(r.guard.failures, c)
 	}
+	r.guard.mu.Unlock()
 	if r.Registerer == nil {
 		return nil
 	}
@@ -170,3 +179,50 @@ func (a guardedAppenderV2) Commit() error { return a.guard.written(a.AppenderV2.
 
 // Rollback implements storage.AppenderV2.
 func (a guardedAppenderV2) Rollback() error { return a.guard.written(a.AppenderV2.Rollback()) }
+
+// notReady returns an error for every append, so that a writer retries until the log is
+// replayed, or the disk has space.
+type notReady struct{ err error }
+
+var _ storage.Appender = notReady{}
+
+func (notReady) SetOptions(*storage.AppendOptions) {}
+
+func (n notReady) Append(storage.SeriesRef, labels.Labels, int64, float64) (storage.SeriesRef, error) {
+	return 0, n.err
+}
+
+func (n notReady) AppendExemplar(storage.SeriesRef, labels.Labels, exemplar.Exemplar) (storage.SeriesRef, error) {
+	return 0, n.err
+}
+
+func (n notReady) AppendHistogram(storage.SeriesRef, labels.Labels, int64, *histogram.Histogram, *histogram.FloatHistogram) (storage.SeriesRef, error) {
+	return 0, n.err
+}
+
+func (n notReady) AppendHistogramSTZeroSample(storage.SeriesRef, labels.Labels, int64, int64, *histogram.Histogram, *histogram.FloatHistogram) (storage.SeriesRef, error) {
+	return 0, n.err
+}
+
+func (n notReady) UpdateMetadata(storage.SeriesRef, labels.Labels, metadata.Metadata) (storage.SeriesRef, error) {
+	return 0, n.err
+}
+
+func (n notReady) AppendSTZeroSample(storage.SeriesRef, labels.Labels, int64, int64) (storage.SeriesRef, error) {
+	return 0, n.err
+}
+
+func (n notReady) Commit() error { return n.err }
+func (notReady) Rollback() error { return nil }
+
+// notReadyV2 is notReady for the second appender interface.
+type notReadyV2 struct{ err error }
+
+var _ storage.AppenderV2 = notReadyV2{}
+
+func (n notReadyV2) Append(storage.SeriesRef, labels.Labels, int64, int64, float64, *histogram.Histogram, *histogram.FloatHistogram, storage.AOptions) (storage.SeriesRef, error) {
+	return 0, n.err
+}
+
+func (n notReadyV2) Commit() error { return n.err }
+func (notReadyV2) Rollback() error { return nil }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/fileutil"
 
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -158,5 +159,154 @@ func TestStore_NothingIsAcknowledgedAfterTheLogFailed(t *testing.T) {
 	}
 	if err := appendSeries(s, 7, 300, at); err != nil || countSeries(t, s, 7, at) != 300 {
 		t.Errorf("after the restart: %v, %d series", err, countSeries(t, s, 7, at))
+	}
+}
+
+// damage appends half a record to a segment of a log.
+func damage(t *testing.T, segment string) {
+	t.Helper()
+	f, err := os.OpenFile(segment, os.O_WRONLY|os.O_APPEND, 0)
+	if err == nil {
+		_, err = f.Write([]byte{1, 200, 0, 1, 2, 3, 4, 5, 6, 7}) // a full record of 51,200 bytes
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// damagedStore returns the folder of a closed store with 300 series, whose log is damaged.
+func damagedStore(t *testing.T, at int64) (dir, segment string) {
+	t.Helper()
+	dir = t.TempDir()
+	s := openGuarded(t, dir, metrics.NewSet())
+	if err := errors.Join(appendSeries(s, 0, 300, at), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	segment = filepath.Join(dir, "wal", "00000000")
+	damage(t, segment)
+	return dir, segment
+}
+
+// A repair that the disk or a signal interrupts leaves the damaged segment under another
+// name, and a part of its records in its place.
+func TestStore_ResumesAnInterruptedRepair(t *testing.T) {
+	at := time.Now().UnixMilli()
+	for name, later := range map[string][]string{"no later segment": nil, "an empty one": {"00000001"}, "two": {"00000001", "00000002"}} {
+		t.Run(name, func(t *testing.T) {
+			dir, segment := damagedStore(t, at)
+			whole, err := os.ReadFile(segment)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = errors.Join(os.Rename(segment, segment+".repair"), os.WriteFile(segment, whole[:32<<10], 0o600))
+			for _, name := range later {
+				err = errors.Join(err, os.WriteFile(filepath.Join(dir, "wal", name), nil, 0o600))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				s := openGuarded(t, dir, metrics.NewSet())
+				if n := countSeries(t, s, 0, at); n != 300 {
+					t.Errorf("%d series of 300", n)
+				}
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if left, err := filepath.Glob(filepath.Join(dir, "wal", "*.repair")); err != nil || len(left) > 0 {
+				t.Errorf("left: %q, %v", left, err)
+			}
+		})
+	}
+}
+
+func TestStore_KeepsAnInterruptedRepairAsideIfTheLogWentOn(t *testing.T) {
+	at := time.Now().UnixMilli()
+	dir, segment := damagedStore(t, at)
+	aside := filepath.Join(dir, "wal", "00000000.repair")
+	if err := errors.Join(os.Rename(segment, aside), os.WriteFile(segment, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	lock, _, err := fileutil.Flock(filepath.Join(dir, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Options{Dir: dir}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), metrics.NewSet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Open(); err == nil {
+		t.Error("the folder of another process was opened")
+	}
+	if _, err := os.Stat(aside); err != nil {
+		t.Errorf("the folder of another process was changed: %v", err)
+	}
+	if err := lock.Release(); err != nil {
+		t.Fatal(err)
+	}
+
+	// A version that ignored the repair went on.
+	if err := os.Rename(aside, aside+".hidden"); err != nil {
+		t.Fatal(err)
+	}
+	s = openGuarded(t, dir, metrics.NewSet())
+	if err := errors.Join(appendSeries(s, 1, 300, at), s.Close(), os.Rename(aside+".hidden", aside)); err != nil {
+		t.Fatal(err)
+	}
+	s = openGuarded(t, dir, metrics.NewSet())
+	defer s.Close()
+	if n := countSeries(t, s, 1, at); n != 300 {
+		t.Errorf("%d series of 300 of the log that went on", n)
+	}
+	if _, err := os.Stat(aside); err != nil {
+		t.Error(err)
+	}
+}
+
+// The replay ends where the log is damaged, before it reads the log of late samples.
+func TestStore_LateSamplesSurviveADamagedLog(t *testing.T) {
+	at := time.Now().UnixMilli()
+	late := at - time.Hour.Milliseconds()
+	dir := t.TempDir()
+	reg := prometheus.NewRegistry()
+	open := func() *Store {
+		t.Helper()
+		reg = prometheus.NewRegistry()
+		s, err := New(Options{Dir: dir, OutOfOrderWindow: 2 * time.Hour}, slog.New(slog.DiscardHandler), reg, metrics.NewSet())
+		if err == nil {
+			err = s.Open()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := open()
+	if err := errors.Join(appendSeries(s, 0, 300, at), appendSeries(s, 0, 300, late), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, log := range []string{"wal", "wal", "wbl", "wal"} {
+		segments, err := filepath.Glob(filepath.Join(dir, log, "0*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		segment := segments[len(segments)-1] // the log ends here
+		damage(t, segment)
+		s = open()
+		if n, l := countSeries(t, s, 0, at), countSeries(t, s, 0, late); n != 300 || l != 300 {
+			t.Errorf("%s is damaged: %d samples in order and %d late ones, 300 of each expected", segment, n, l)
+		}
+		if err := appendSeries(s, 0, 300, at+1); err != nil {
+			t.Error(err)
+		}
+		if families, err := reg.Gather(); err != nil || len(families) < 50 {
+			t.Errorf("%d metrics, %v", len(families), err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		at++
 	}
 }

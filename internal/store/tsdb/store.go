@@ -266,7 +266,7 @@ func (s *Store) Open() error {
 		uploaded := &uploadedBlocks{path: path, logger: s.logger}
 		opts.BlockCompactionExcludeFunc = func(meta *tsdb.BlockMeta) bool { return s.lateBlock(meta) || uploaded.excluded(meta) }
 	}
-	db, err := tsdb.Open(s.opts.Dir, s.logger, s.guard.registerer(s.reg), opts, s.stats)
+	db, err := s.openDatabase(opts)
 	if err != nil {
 		return fmt.Errorf("open database in %s: %w", s.opts.Dir, err)
 	}

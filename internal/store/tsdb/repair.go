@@ -36,6 +36,7 @@ func (s *Store) openDatabase(opts *tsdb.Options) (*tsdb.DB, error) {
 			return nil, err
 		}
 		if try == tries || !reg.counted(logRepairs) {
+			reg.add(logRepairs, try-1)
 			return db, nil
 		}
 		s.logger.Warn("The write-ahead log was repaired and is replayed again", "dir", s.opts.Dir)
@@ -153,6 +154,15 @@ func (r *watchedRegisterer) counted(text string) bool {
 		}
 	}
 	return false
+}
+
+// add adds n to the counter whose description contains text.
+func (r *watchedRegisterer) add(text string, n int) {
+	for _, c := range r.registered {
+		if counter, ok := c.(prometheus.Counter); ok && n > 0 && described(c, text) {
+			counter.Add(float64(n))
+		}
+	}
 }
 
 // unregisterAll unregisters everything that was registered through r.

@@ -8,12 +8,14 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/fileutil"
@@ -301,8 +303,12 @@ func TestStore_LateSamplesSurviveADamagedLog(t *testing.T) {
 		if err := appendSeries(s, 0, 300, at+1); err != nil {
 			t.Error(err)
 		}
-		if families, err := reg.Gather(); err != nil || len(families) < 50 {
+		families, err := reg.Gather()
+		if err != nil || len(families) < 50 {
 			t.Errorf("%d metrics, %v", len(families), err)
+		}
+		if i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "prometheus_tsdb_wal_corruptions_total" }); i < 0 || families[i].Metric[0].GetCounter().GetValue() != 1 {
+			t.Errorf("the repair is not counted: %v", families)
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)

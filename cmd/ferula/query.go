@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -100,23 +99,11 @@ func (f queryGRPCClientFlags) options() role.StoreClientOptions {
 
 // Run is called by kong.
 func (c *queryCommand) Run(ctx context.Context, k *kong.Context, without ignored) error {
-	logger, _, err := c.Process.Log.logger()
-	if err != nil {
-		return err
-	}
-	opts, err := c.options()
-	if err != nil {
-		return usageError{err}
-	}
-	opts.Logger, opts.Flags, opts.Web.CommandLine = logger, flagValues(k), commandLine(k, os.Args)
-	without.warn(logger)
-	defer ignoreHangups(logger)()
-	c.Process.memory().apply(ctx, logger, 0)
-	q, err := role.NewQuery(opts)
-	if err != nil {
-		return err
-	}
-	return q.Run(ctx)
+	return runRole(ctx, k, c.Process, without, c.options, func(opts role.QueryOptions, common started) (*role.Query, error) {
+		opts.Flags = flagValues(k)
+		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
+		return role.NewQuery(opts)
+	})
 }
 
 func (c *queryCommand) options() (role.QueryOptions, error) {

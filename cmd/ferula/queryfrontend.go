@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -81,23 +80,10 @@ type queryFrontendCommand struct {
 
 // Run is called by kong.
 func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context, without ignored) error {
-	logger, _, err := c.Process.Log.logger()
-	if err != nil {
-		return err
-	}
-	opts, err := c.options()
-	if err != nil {
-		return usageError{err}
-	}
-	opts.Logger, opts.Web.CommandLine = logger, commandLine(k, os.Args)
-	without.warn(logger)
-	defer ignoreHangups(logger)()
-	c.Process.memory().apply(ctx, logger, 0)
-	q, err := role.NewQueryFrontend(opts)
-	if err != nil {
-		return err
-	}
-	return q.Run(ctx)
+	return runRole(ctx, k, c.Process, without, c.options, func(opts role.QueryFrontendOptions, common started) (*role.QueryFrontend, error) {
+		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
+		return role.NewQueryFrontend(opts)
+	})
 }
 
 func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
@@ -107,26 +93,17 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	o.Web = c.Process.web()
 	o.Web.MaxConnections, o.Web.AllowedHosts = -1, c.Hosts.Allowed
 	o.DisableCORS = c.DisableCORS
-	var errs []error
-	content := func(flag string, inline secret, file string) string {
-		got, err := pathOrContent(flag, inline, file)
-		if err != nil {
-			errs = append(errs, err)
-		}
-		return got
-	}
-	o.RangeCache = content("query-range.response-cache-config", c.RangeCache, c.RangeCacheFile)
-	o.LabelCache = content("labels.response-cache-config", c.LabelCache, c.LabelCacheFile)
-	o.Tracing = content("tracing.config", c.Process.TracingConfig, c.Process.TracingConfigFile)
-	transport, err := downstream.ParseTransport([]byte(content("query-frontend.downstream-tripper-config", c.TripperConfig, c.TripperConfigFile)))
+	var content contents
+	o.RangeCache = content.of("query-range.response-cache-config", c.RangeCache, c.RangeCacheFile)
+	o.LabelCache = content.of("labels.response-cache-config", c.LabelCache, c.LabelCacheFile)
+	o.Tracing = content.of("tracing.config", c.Process.TracingConfig, c.Process.TracingConfigFile)
+	transport, err := downstream.ParseTransport([]byte(content.of("query-frontend.downstream-tripper-config", c.TripperConfig, c.TripperConfigFile)))
 	if err != nil {
-		errs = append(errs, fmt.Errorf("--query-frontend.downstream-tripper-config: %w", err))
+		content.add(fmt.Errorf("--query-frontend.downstream-tripper-config: %w", err))
 	}
 	o.Downstream = downstream.Options{URL: string(c.DownstreamURL), Encodings: c.DownstreamEncoding, Retries: retries(c.RangeRetries), Transport: transport}
 	slower, err := slowerThan(c.LogLonger)
-	if err != nil {
-		errs = append(errs, err)
-	}
+	content.add(err)
 	o.Limits = limit.Options{ConcurrencyMax: c.MaxConcurrent, TenantConcurrencyMax: c.MaxTenantConcurrent, TenantQueueMax: c.MaxTenantQueue, WaitMax: time.Duration(c.MaxQueueTime), Flags: hint.Flags{
 		"TenantQueueMax": "--limits.max-tenant-queue", "WaitMax": "--limits.max-queue-time",
 	}}
@@ -141,9 +118,7 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 		}
 	}
 	tenantHeader, tenantHeaders, err := c.tenantHeaders()
-	if err != nil {
-		errs = append(errs, err)
-	}
+	content.add(err)
 	o.Frontend = frontend.Options{
 		Tenants: limit.Tenants{Headers: tenantHeaders, Default: c.DefaultTenant},
 		Limits: limit.Query{
@@ -173,7 +148,7 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 		SlowerThan:     slower,
 		UserHeader:     c.UserHeader,
 	}
-	return o, errors.Join(errs...)
+	return o, content.err()
 }
 
 // tenantHeaders returns the header that is passed to the downstream, empty for Thanos' default, and those that name a tenant.

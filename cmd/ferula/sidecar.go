@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"time"
 
@@ -81,46 +80,26 @@ func (m minTime) ms() int64 {
 
 // Run is called by kong.
 func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context, without ignored) error {
-	logger, _, err := c.Process.Log.logger()
-	if err != nil {
-		return err
-	}
-	opts, err := c.options()
-	if err != nil {
-		return usageError{err}
-	}
-	opts.Logger, opts.Web.CommandLine = logger, commandLine(k, os.Args)
-	without.warn(logger)
-	defer ignoreHangups(logger)()
-	c.Process.memory().apply(ctx, logger, 0)
-	s, err := role.NewSidecar(opts)
-	if err != nil {
-		return err
-	}
-	return s.Run(ctx)
+	return runRole(ctx, k, c.Process, without, c.options, func(opts role.SidecarOptions, common started) (*role.Sidecar, error) {
+		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
+		return role.NewSidecar(opts)
+	})
 }
 
 func (c *sidecarCommand) options() (role.SidecarOptions, error) {
-	var errs []error
-	content := func(flag string, inline secret, file string) string {
-		got, err := pathOrContent(flag, inline, file)
-		if err != nil {
-			errs = append(errs, err)
-		}
-		return got
-	}
+	var content contents
 	if c.ReloadMethod != "http" {
-		errs = append(errs, errors.New("--reloader.method=signal is not supported: Prometheus is reloaded over HTTP, which requires its --web.enable-lifecycle"))
+		content.add(errors.New("--reloader.method=signal is not supported: Prometheus is reloaded over HTTP, which requires its --web.enable-lifecycle"))
 	}
 	if _, _, err := net.SplitHostPort(c.GRPCAddress); err != nil {
-		errs = append(errs, fmt.Errorf("--grpc-address: %w", err))
+		content.add(fmt.Errorf("--grpc-address: %w", err))
 	}
 	ship, err := c.Objstore.options()
-	errs = append(errs, err)
+	content.add(err)
 	grpc, limits := c.GRPC.options(c.GRPCAddress)
 	limits.SortBytesMax, limits.Flags["SortBytesMax"] = int(c.SortBytes), "--store.sort-bytes"
 	if c.SelectionsMax < 1 || c.ReadsMax < c.SelectionsMax {
-		errs = append(errs, fmt.Errorf("--prometheus.max-selections=%d must be at least 1, and --prometheus.max-remote-reads=%d not less", c.SelectionsMax, c.ReadsMax))
+		content.add(fmt.Errorf("--prometheus.max-selections=%d must be at least 1, and --prometheus.max-remote-reads=%d not less", c.SelectionsMax, c.ReadsMax))
 	}
 	web := c.Process.web()
 	web.AllowedHosts = []string{hostcheck.Any}
@@ -128,7 +107,7 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 		Web:           web,
 		GRPC:          grpc,
 		PrometheusURL: string(c.PrometheusURL),
-		HTTPClient:    content("prometheus.http-client", c.HTTPClient, c.HTTPClientFile),
+		HTTPClient:    content.of("prometheus.http-client", c.HTTPClient, c.HTTPClientFile),
 		ReadyTimeout:  time.Duration(c.ReadyTimeout),
 		SelectionsMax: c.SelectionsMax,
 		ReadsMax:      c.ReadsMax,
@@ -142,6 +121,6 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 			Every: min(time.Duration(c.ReloadWatch), 5*time.Second), Retry: time.Duration(c.ReloadRetry),
 		},
 		Limits:  limits,
-		Tracing: content("tracing.config", c.Process.TracingConfig, c.Process.TracingConfigFile),
-	}, errors.Join(errs...)
+		Tracing: content.of("tracing.config", c.Process.TracingConfig, c.Process.TracingConfigFile),
+	}, content.err()
 }

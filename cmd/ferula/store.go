@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"time"
 
@@ -55,50 +54,30 @@ type storeCommand struct {
 
 // Run is called by kong.
 func (c *storeCommand) Run(ctx context.Context, k *kong.Context, without ignored) error {
-	logger, _, err := c.Process.Log.logger()
-	if err != nil {
-		return err
-	}
-	opts, err := c.options()
-	if err != nil {
-		return usageError{err}
-	}
-	if strings.TrimSpace(opts.Bucket) == "" {
-		return usageError{errors.New("--objstore.config or --objstore.config-file is required, and must not be empty")}
-	}
-	opts.Logger, opts.Web.CommandLine = logger, commandLine(k, os.Args)
-	without.warn(logger)
-	defer ignoreHangups(logger)()
-	c.Process.memory().apply(ctx, logger, 0)
-	s, err := role.NewStore(opts)
-	if err != nil {
-		return err
-	}
-	return s.Run(ctx)
+	return runRole(ctx, k, c.Process, without, c.options, func(opts role.StoreOptions, common started) (*role.Store, error) {
+		if strings.TrimSpace(opts.Bucket) == "" {
+			return nil, usageError{errors.New("--objstore.config or --objstore.config-file is required, and must not be empty")}
+		}
+		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
+		return role.NewStore(opts)
+	})
 }
 
 func (c *storeCommand) options() (role.StoreOptions, error) {
-	var errs []error
-	content := func(flag string, inline secret, file string) string {
-		got, err := pathOrContent(flag, inline, file)
-		if err != nil {
-			errs = append(errs, err)
-		}
-		return got
-	}
-	bucket := content("objstore.config", c.Config, c.ConfigFile)
-	cacheBytes, err := cacheBytes(content("index-cache.config", c.CacheConfig, c.CacheConfigFile), int64(c.CacheBytes))
+	var content contents
+	bucket := content.of("objstore.config", c.Config, c.ConfigFile)
+	cacheBytes, err := cacheBytes(content.of("index-cache.config", c.CacheConfig, c.CacheConfigFile), int64(c.CacheBytes))
 	if err != nil {
-		errs = append(errs, fmt.Errorf("--index-cache.config: %w", err))
+		content.add(fmt.Errorf("--index-cache.config: %w", err))
 	}
 	if _, _, err := net.SplitHostPort(c.GRPCAddress); err != nil {
-		errs = append(errs, fmt.Errorf("--grpc-address: %w", err))
+		content.add(fmt.Errorf("--grpc-address: %w", err))
 	}
 	if c.MinTime.ms() > c.MaxTime.ms() {
-		errs = append(errs, errors.New("--min-time is after --max-time"))
+		content.add(errors.New("--min-time is after --max-time"))
 	}
 	if c.MetaConcurrency < 1 {
-		errs = append(errs, errors.New("--block-meta-fetch-concurrency must be at least 1"))
+		content.add(errors.New("--block-meta-fetch-concurrency must be at least 1"))
 	}
 	grpc, limits := c.GRPC.options(c.GRPCAddress)
 	limits.SeriesMax, limits.SamplesMax = either(limits.SeriesMax, c.TouchedSeries), either(limits.SamplesMax, c.SampleLimit)
@@ -108,7 +87,7 @@ func (c *storeCommand) options() (role.StoreOptions, error) {
 	web.AllowedHosts, web.RoutePrefix = []string{hostcheck.Any}, c.ExternalPrefix
 	return role.StoreOptions{
 		Web: web, GRPC: grpc, Bucket: bucket, Limits: limits, SyncInterval: time.Duration(c.SyncInterval),
-		Relabel: content("selector.relabel-config", c.Relabel, c.RelabelFile),
+		Relabel: content.of("selector.relabel-config", c.Relabel, c.RelabelFile),
 		Store: gateway.Options{
 			Dir: c.DataDir, CacheBytes: cacheBytes, Concurrency: c.MetaConcurrency, Recursive: c.Discovery == "recursive",
 			ReadsMax: c.ReadsMax, Idle: time.Duration(c.IdleTimeout), SortBytesMax: int(c.SortBytes),
@@ -117,8 +96,8 @@ func (c *storeCommand) options() (role.StoreOptions, error) {
 				ConsistencyDelay: time.Duration(c.ConsistencyDelay), IgnoreDeletedDelay: time.Duration(c.IgnoreDeleted),
 			},
 		},
-		Tracing: content("tracing.config", c.Process.TracingConfig, c.Process.TracingConfigFile),
-	}, errors.Join(errs...)
+		Tracing: content.of("tracing.config", c.Process.TracingConfig, c.Process.TracingConfigFile),
+	}, content.err()
 }
 
 // either returns the smaller limit that is set; 0 if none is.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -89,3 +90,23 @@ func commandLine(k *kong.Context, args []string) []string {
 	}
 	return out
 }
+
+// contents reads the YAML of flags, and collects the errors of all flags.
+type contents struct{ errs []error }
+
+// of returns the YAML of a flag or of the file of its -file twin; "" after an error.
+func (c *contents) of(flag string, inline secret, file string) string {
+	got, err := pathOrContent(flag, inline, file)
+	c.add(err)
+	return got
+}
+
+// add adds an error unless it is nil.
+func (c *contents) add(err error) {
+	if err != nil {
+		c.errs = append(c.errs, err)
+	}
+}
+
+// err returns all errors; nil without one.
+func (c *contents) err() error { return errors.Join(c.errs...) }

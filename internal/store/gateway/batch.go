@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/ferula-io/ferula/internal/codec/blockindex"
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/pages"
 )
@@ -33,16 +34,15 @@ type place struct {
 }
 
 const (
-	seriesAlign       = 16
-	seriesMin         = 32 // series of the first batch
-	seriesMax         = 1024
-	windowBytes       = 2 << 20 // chunks of a batch, which is read ahead
-	labelsBytes       = 128 << 10
-	entryMax          = 16 << 20
-	chunksOfSeriesMax = 1 << 24
-	segmentHeader     = 8
-	chunkLengthMax    = 5
-	chunkGuess        = 1 << 10 // bytes of a chunk whose end is not known
+	seriesAlign    = 16
+	seriesMin      = 32 // series of the first batch
+	seriesMax      = 1024
+	windowBytes    = 2 << 20 // chunks of a batch, which is read ahead
+	labelsBytes    = 128 << 10
+	entryMax       = 16 << 20
+	segmentHeader  = 8
+	chunkLengthMax = 5
+	chunkGuess     = 1 << 10 // bytes of a chunk whose end is not known
 )
 
 func (b *batch) reset() {
@@ -140,23 +140,18 @@ func (p *producer) adapt(entries, times int) {
 
 // decode decodes the entry of a series. It is left out if it has no chunks in the range or
 // does not match.
-//
-//	entry   uvarint(len) | labels, chunks | crc32, 16-byte aligned
-//	labels  uvarint(count) (uvarint(name) uvarint(value))*   numbers of symbols
-//	chunks  uvarint(count) varint(min) uvarint(max-min) uvarint(ref)
-//	        (uvarint(min-last max) uvarint(max-min) varint(ref-last ref))*
 func (p *producer) decode(ctx context.Context, ref uint32, b *batch) error {
 	body, err := p.entry(ctx, ref)
 	if err != nil {
 		return err
 	}
 	was := parts{len(b.labels), len(b.numbers), len(b.chunks)}
-	r := varints{src: body}
-	for range min(r.uvarint(), uint64(len(body))) {
-		nameNumber, valueNumber := r.uvarint(), r.uvarint()
+	r := blockindex.Varints{Src: body}
+	for range r.LabelCount() {
+		nameNumber, valueNumber := r.Label()
 		name, okName := p.header.symbol(nameNumber)
 		value, okValue := p.header.symbol(valueNumber)
-		if r.bad || !okName || !okValue {
+		if r.Bad || !okName || !okValue {
 			return fmt.Errorf("%w: unknown symbol", ErrCorrupt)
 		}
 		b.labels = labelenc.AppendSymbols(b.labels, name, value)
@@ -208,35 +203,22 @@ func (p *producer) entry(ctx context.Context, ref uint32) ([]byte, error) {
 
 // places appends the chunks of an entry that overlap the range; one at most if only labels
 // are wanted.
-func (p *producer) places(r *varints, into []place) ([]place, error) {
-	count := r.uvarint()
-	if count > chunksOfSeriesMax {
-		return into, fmt.Errorf("%w: %d chunks in a series", ErrCorrupt, count)
-	}
-	var end, ref int64
-	for i := range count {
-		var start int64
-		if i == 0 {
-			start = r.varint()
-			end = start + int64(r.uvarint())
-			ref = int64(r.uvarint())
-		} else {
-			start = end + int64(r.uvarint())
-			end = start + int64(r.uvarint())
-			ref += r.varint()
-		}
-		if r.bad {
-			return into, fmt.Errorf("%w: chunk %d is cut short", ErrCorrupt, i)
-		}
-		if start > p.maxMS {
+func (p *producer) places(r *blockindex.Varints, into []place) ([]place, error) {
+	list := blockindex.NewChunks(r)
+	for list.Next() {
+		c := list.At()
+		if c.MinMS > p.maxMS {
 			break
 		}
-		if end >= p.minMS {
-			into = append(into, place{start, end, uint64(ref)})
+		if c.MaxMS >= p.minMS {
+			into = append(into, place{c.MinMS, c.MaxMS, c.Ref})
 			if p.labelsOnly {
 				break
 			}
 		}
+	}
+	if err := list.Err(); err != nil {
+		return into, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return into, nil
 }
@@ -300,31 +282,4 @@ func (b *block) segment(number uint64) (*pages.Object, error) {
 		return nil, fmt.Errorf("%w: there is no segment %d", ErrCorrupt, number+1)
 	}
 	return b.segments[number], nil
-}
-
-// varints reads varints. Its errors are sticky: bad stays true and src empty, so that a
-// decoder checks once.
-type varints struct {
-	src []byte
-	bad bool
-}
-
-func (r *varints) uvarint() uint64 {
-	if len(r.src) > 0 && r.src[0] < 0x80 {
-		v := uint64(r.src[0])
-		r.src = r.src[1:]
-		return v
-	}
-	v, n := binary.Uvarint(r.src)
-	if n <= 0 {
-		r.bad, r.src = true, nil
-		return 0
-	}
-	r.src = r.src[n:]
-	return v
-}
-
-func (r *varints) varint() int64 {
-	v := r.uvarint()
-	return int64(v>>1) ^ -int64(v&1)
 }

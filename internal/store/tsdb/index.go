@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/tsdb/index"
 
+	"github.com/ferula-io/ferula/internal/codec/blockindex"
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
@@ -22,11 +23,10 @@ var errForeign = errors.New("unknown index version")
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 const (
-	indexVersion2     = 2
-	indexVersion3     = 3 // differs from 2 in postings, which are not read here
-	seriesAlign       = 16
-	chunkLengthMax    = 5 // bytes of a chunk's length
-	chunksOfSeriesMax = 1 << 24
+	indexVersion2  = 2
+	indexVersion3  = 3 // differs from 2 in postings, which are not read here
+	seriesAlign    = 16
+	chunkLengthMax = 5 // bytes of a chunk's length
 )
 
 // blockIndex decodes the series entries of a block's index.
@@ -116,33 +116,6 @@ func (ix *blockIndex) entry(ref uint64) ([]byte, error) {
 	return body, nil
 }
 
-// reader reads varints. Its errors are sticky: bad stays true and src empty, so that a
-// decoder checks once.
-type reader struct {
-	src []byte
-	bad bool
-}
-
-func (r *reader) uvarint() uint64 {
-	if len(r.src) > 0 && r.src[0] < 0x80 {
-		v := uint64(r.src[0])
-		r.src = r.src[1:]
-		return v
-	}
-	v, n := binary.Uvarint(r.src)
-	if n <= 0 {
-		r.bad, r.src = true, nil
-		return 0
-	}
-	r.src = r.src[n:]
-	return v
-}
-
-func (r *reader) varint() int64 {
-	v := r.uvarint()
-	return int64(v>>1) ^ -int64(v&1)
-}
-
 // entryParts is the decoded part of a series entry.
 type entryParts struct {
 	labels  []byte   // encoded
@@ -158,12 +131,12 @@ func (ix *blockIndex) series(ref uint64, mint, maxt int64, into *entryParts) err
 	if err != nil {
 		return err
 	}
-	r := reader{src: body}
-	for range min(r.uvarint(), uint64(len(body))) {
-		nameNumber, valueNumber := r.uvarint(), r.uvarint()
+	r := blockindex.Varints{Src: body}
+	for range r.LabelCount() {
+		nameNumber, valueNumber := r.Label()
 		name, okName := ix.symbol(nameNumber)
 		value, okValue := ix.symbol(valueNumber)
-		if r.bad || !okName || !okValue {
+		if r.Bad || !okName || !okValue {
 			return fmt.Errorf("%w: unknown symbol", ErrCorrupt)
 		}
 		into.labels = labelenc.AppendSymbols(into.labels, name, value)
@@ -173,32 +146,19 @@ func (ix *blockIndex) series(ref uint64, mint, maxt int64, into *entryParts) err
 	return err
 }
 
-func chunkMetas(r *reader, mint, maxt int64, metas []chunks.Meta) ([]chunks.Meta, error) {
-	count := r.uvarint()
-	if count > chunksOfSeriesMax {
-		return metas, fmt.Errorf("%w: %d chunks in a series", ErrCorrupt, count)
-	}
-	var end, ref int64
-	for i := range count {
-		var start int64
-		if i == 0 {
-			start = r.varint()
-			end = start + int64(r.uvarint())
-			ref = int64(r.uvarint())
-		} else {
-			start = end + int64(r.uvarint())
-			end = start + int64(r.uvarint())
-			ref += r.varint()
-		}
-		if r.bad {
-			return metas, fmt.Errorf("%w: chunk %d is cut short", ErrCorrupt, i)
-		}
-		if start > maxt {
+func chunkMetas(r *blockindex.Varints, mint, maxt int64, metas []chunks.Meta) ([]chunks.Meta, error) {
+	list := blockindex.NewChunks(r)
+	for list.Next() {
+		c := list.At()
+		if c.MinMS > maxt {
 			break
 		}
-		if end >= mint {
-			metas = append(metas, chunks.Meta{Ref: chunks.ChunkRef(ref), MinTime: start, MaxTime: end})
+		if c.MaxMS >= mint {
+			metas = append(metas, chunks.Meta{Ref: chunks.ChunkRef(c.Ref), MinTime: c.MinMS, MaxTime: c.MaxMS})
 		}
+	}
+	if err := list.Err(); err != nil {
+		return metas, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return metas, nil
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
+	"github.com/ferula-io/ferula/internal/codec/blockindex"
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/metrics"
@@ -564,7 +565,7 @@ func FuzzBlockIndex(f *testing.F) {
 		if err := ix.series(ref, 0, 1<<62, &entryParts{}); err != nil && !errors.Is(err, ErrCorrupt) {
 			t.Fatal(err)
 		}
-		_, err = chunkMetas(&reader{src: content}, 0, 1<<62, nil)
+		_, err = chunkMetas(&blockindex.Varints{Src: content}, 0, 1<<62, nil)
 		if err != nil && !errors.Is(err, ErrCorrupt) {
 			t.Fatal(err)
 		}

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/alecthomas/kong"
+)
+
+// started is what every process gets in addition to the options of its own flags.
+type started struct {
+	logger      *slog.Logger
+	commandLine []string // without secrets
+}
+
+// runRole runs a process that handles no SIGHUP: its flags are made into options, and build
+// makes it from those.
+func runRole[O any, R interface{ Run(context.Context) error }](
+	ctx context.Context, k *kong.Context, f processFlags, without ignored, options func() (O, error), build func(O, started) (R, error),
+) error {
+	logger, _, err := f.Log.logger()
+	if err != nil {
+		return err
+	}
+	opts, err := options()
+	if err != nil {
+		return usageError{err}
+	}
+	without.warn(logger)
+	defer ignoreHangups(logger)()
+	f.memory().apply(ctx, logger, 0)
+	r, err := build(opts, started{logger, commandLine(k, os.Args)})
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}

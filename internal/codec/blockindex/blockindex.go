@@ -1,0 +1,118 @@
+// Package blockindex decodes series entries of a block's index: the index of Prometheus'
+// TSDB, version 2. A caller gives the bytes of one entry, whose checksum it has verified,
+// and takes from them labels as numbers of symbols, and the metas of chunks. Decoders alias
+// their input and return no symbols: where those are is the caller's concern.
+//
+//	entry   uvarint(len) | labels, chunks | crc32, 16-byte aligned
+//	labels  uvarint(count) (uvarint(name) uvarint(value))*   numbers of symbols
+//	chunks  uvarint(count) varint(min) uvarint(max-min) uvarint(ref)
+//	        (uvarint(min-last max) uvarint(max-min) varint(ref-last ref))*
+package blockindex
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// ErrCorrupt is returned for an entry that is not valid.
+var ErrCorrupt = errors.New("corrupt series entry")
+
+// Varints reads varints from Src. Its errors are sticky: Bad stays true and Src empty, so
+// that a decoder checks once.
+type Varints struct {
+	Src []byte
+	Bad bool
+}
+
+// Uvarint reads an unsigned number; 0 after an error.
+func (r *Varints) Uvarint() uint64 {
+	if len(r.Src) > 0 && r.Src[0] < 0x80 {
+		v := uint64(r.Src[0])
+		r.Src = r.Src[1:]
+		return v
+	}
+	v, n := binary.Uvarint(r.Src)
+	if n <= 0 {
+		r.Bad, r.Src = true, nil
+		return 0
+	}
+	r.Src = r.Src[n:]
+	return v
+}
+
+// Varint reads a signed number; 0 after an error.
+func (r *Varints) Varint() int64 {
+	v := r.Uvarint()
+	return int64(v>>1) ^ -int64(v&1)
+}
+
+// Label reads the numbers of a label's symbols, as many times as there are labels.
+func (r *Varints) Label() (name, value uint64) { return r.Uvarint(), r.Uvarint() }
+
+// LabelCount reads the number of labels. It is not more than the bytes that follow it.
+func (r *Varints) LabelCount() int { return int(min(r.Uvarint(), uint64(len(r.Src)))) }
+
+// SkipLabels reads the labels without using them.
+func (r *Varints) SkipLabels() {
+	for range r.LabelCount() {
+		r.Label()
+	}
+}
+
+// chunksMax is the limit of chunks in a series.
+const chunksMax = 1 << 24
+
+// Chunks reads the metas of a series' chunks, in the order of their times. Use NewChunks
+// after the labels were read.
+type Chunks struct {
+	r     *Varints
+	count uint64
+	i     uint64
+	meta  Chunk
+	err   error
+}
+
+// Chunk is where a chunk is, and the times of its first and last sample in ms.
+type Chunk struct {
+	MinMS, MaxMS int64
+	Ref          uint64 // number of the segment, from 0, and offset in it, 32 bits each
+}
+
+// NewChunks reads the number of chunks.
+func NewChunks(r *Varints) Chunks {
+	c := Chunks{r: r, count: r.Uvarint()}
+	if c.count > chunksMax {
+		c.err = fmt.Errorf("%w: %d chunks in a series", ErrCorrupt, c.count)
+	}
+	return c
+}
+
+// Next reads the next chunk. At the end it returns false, as it does after an error.
+func (c *Chunks) Next() bool {
+	if c.err != nil || c.i == c.count {
+		return false
+	}
+	m, r := &c.meta, c.r
+	if c.i == 0 {
+		m.MinMS = r.Varint()
+		m.MaxMS = m.MinMS + int64(r.Uvarint())
+		m.Ref = r.Uvarint()
+	} else {
+		m.MinMS = m.MaxMS + int64(r.Uvarint())
+		m.MaxMS = m.MinMS + int64(r.Uvarint())
+		m.Ref += uint64(r.Varint())
+	}
+	if r.Bad {
+		c.err = fmt.Errorf("%w: chunk %d is cut short", ErrCorrupt, c.i)
+		return false
+	}
+	c.i++
+	return true
+}
+
+// At returns the current chunk.
+func (c *Chunks) At() Chunk { return c.meta }
+
+// Err returns the error that has ended the chunks, which is ErrCorrupt.
+func (c *Chunks) Err() error { return c.err }

@@ -38,6 +38,7 @@ type readCommand struct {
 
 	Output   string   `name:"output" short:"o" required:"" placeholder:"FILE" help:"Output file, for blocks a directory, or - for standard output."`
 	Format   string   `name:"format" enum:"parquet,csv,jsonl,openmetrics,blocks," default:"" help:"Output format: parquet, csv, jsonl, openmetrics or blocks. Defaults to the extension of the output."`
+	SkipHist bool     `name:"skip-histograms" help:"Leave native histograms out of OpenMetrics, which cannot express them. Without it they are an error."`
 	Resume   bool     `name:"resume" help:"Continue an earlier run of the same command that did not finish."`
 	Timeout  duration `name:"timeout" default:"2m" help:"Maximum time without a byte from the server, before and within a response. After it the window is read again. 0 means no limit."`
 	SortMem  size     `name:"sort-memory" default:"12MiB" help:"Memory to sort a response with samples, whose series may come in any order. A temporary file is used beyond it."`
@@ -155,6 +156,7 @@ func (c *readCommand) options(now time.Time) (role.ReadOptions, error) {
 	fail("end", err)
 	o.Export.Window = time.Duration(c.Window)
 	o.Export.Output, o.Export.Format, o.Export.Resume = c.Output, c.Format, c.Resume
+	o.Export.SkipHistograms = c.SkipHist
 	if o.Export.Format == "" {
 		o.Export.Format = export.FormatOf(c.Output)
 	}
@@ -169,6 +171,9 @@ func (c *readCommand) options(now time.Time) (role.ReadOptions, error) {
 	}
 	o.Export.Request = fmt.Sprintf("from %q --match=%q --start=%q --end=%q --window=%s --format=%s",
 		from, c.Match, string(c.Start), string(c.End), c.Window, o.Export.Format)
+	if c.SkipHist {
+		o.Export.Request += " --skip-histograms"
+	}
 	o.Export.Stdout = os.Stdout
 	if c.Progress {
 		info, err := os.Stderr.Stat()

@@ -72,6 +72,7 @@ type Options struct {
 	Window         time.Duration       // length of a window; 0: 2h
 	Output         string              // a file, for Blocks a folder, or Stdout
 	Format         string              // "": by the output's extension
+	SkipHistograms bool                // leave native histograms out of OpenMetrics, which cannot express them
 	Resume         bool                // continue an unfinished export of the same Request
 	// Request is the text of the request, with relative times as written. Resume continues
 	// only an export with the same text.
@@ -137,6 +138,7 @@ func (o Options) Validate() error {
 		fault(o.Output == Stdout, "blocks are a folder and cannot go to the standard output")
 		fault(o.Window != blockLength, "the windows of blocks are 2h long, not %s", o.Window)
 	}
+	fault(o.SkipHistograms && o.Format != OpenMetrics, "only OpenMetrics has no native histograms: %s does not skip them", o.Format)
 	fault(o.Output == Stdout && o.Resume, "what went to the standard output cannot be resumed")
 	if len(errs) > 0 {
 		return fmt.Errorf("%w: %w", ErrOptions, errors.Join(errs...))
@@ -178,7 +180,7 @@ type Summary struct {
 	Samples      int64
 	BytesRead    int64 // encoded labels and chunks, of this run
 	BytesWritten int64 // size of the result
-	Left         int64 // staleness markers that the format cannot express
+	Left         int64 // staleness markers and skipped histograms
 	Elapsed      time.Duration
 }
 
@@ -208,7 +210,7 @@ func (r *run) newEncoder(w *bufio.Writer, first, part bool) (encoder, error) {
 	case JSONLines:
 		return newJSONEncoder(w), nil
 	case OpenMetrics:
-		return newOpenMetricsEncoder(w, part), nil
+		return newOpenMetricsEncoder(w, part, r.opts.SkipHistograms), nil
 	}
 	return nil, fmt.Errorf("%w: unknown format %q", ErrOptions, r.opts.Format)
 }

@@ -157,12 +157,32 @@ func TestOpenMetrics_InexpressibleDataFails(t *testing.T) {
 	if _, err := Run(context.Background(), o); !errors.Is(err, ErrInexpressible) || errors.Is(err, ErrUnfinished) || !strings.Contains(err.Error(), `"hist"`) {
 		t.Errorf("histograms: %v", err)
 	}
+	leftovers(t, o.Output)
 	w := &fixture{chunkLen: 120, series: []testSeries{{labels.FromStrings("job", "node"), []point{{t: startMS, v: 1}}}}}
 	o = options(t, w, OpenMetrics, 1)
 	if _, err := Run(context.Background(), o); !errors.Is(err, ErrInexpressible) {
 		t.Errorf("no name: %v", err)
 	}
 	leftovers(t, o.Output)
+}
+
+func TestOpenMetrics_SkipsHistogramsIfToldTo(t *testing.T) {
+	w := newFixture(2, true)
+	o := options(t, w, OpenMetrics, 2)
+	o.SkipHistograms = true
+	sum := mustRun(t, o)
+	for i, s := range w.series {
+		w.series[i].points = slices.DeleteFunc(s.points, func(p point) bool { return p.h != nil || p.f != nil })
+	}
+	want := w.want(o.StartMS, o.EndMS, blockLength, false)
+	same(t, decode(t, OpenMetrics, o.Output), want, false)
+	if len(want) == 0 || sum.Left <= 0 || sum.Samples-sum.Left != int64(len(want)) {
+		t.Errorf("%d samples, %d of them left out; the file has %d", sum.Samples, sum.Left, len(want))
+	}
+	o = options(t, w, CSV, 1)
+	if o.SkipHistograms = true; o.Validate() == nil {
+		t.Error("CSV has histograms, and skipping them is accepted")
+	}
 }
 
 // leftovers fails if the output exists.

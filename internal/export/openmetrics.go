@@ -40,13 +40,14 @@ type openMetricsEncoder struct {
 	last     []byte // name of the previous family
 	any      bool
 	unsorted bool
-	stale    int64
+	skipHist bool  // leave native histograms out
+	skipped  int64 // samples left out
 	prefix   []byte
 	piece    []byte
 }
 
-func newOpenMetricsEncoder(w *bufio.Writer, part bool) *openMetricsEncoder {
-	return &openMetricsEncoder{w: w, part: part}
+func newOpenMetricsEncoder(w *bufio.Writer, part, skipHistograms bool) *openMetricsEncoder {
+	return &openMetricsEncoder{w: w, part: part, skipHist: skipHistograms}
 }
 
 const pieceBytes = 32 << 10
@@ -82,11 +83,15 @@ func (e *openMetricsEncoder) add(s *samples) (err error) {
 			return e.flush(true)
 		case chunkenc.ValFloat:
 		default:
-			return fmt.Errorf("%w: OpenMetrics 1.0 has no native histograms: use another format", ErrInexpressible)
+			if e.skipHist {
+				e.skipped++
+				continue
+			}
+			return fmt.Errorf("%w: OpenMetrics 1.0 has no native histograms: use another format, or --skip-histograms", ErrInexpressible)
 		}
 		for i, t := range s.times {
 			if stale(s.values[i]) {
-				e.stale++
+				e.skipped++
 				continue
 			}
 			e.piece = promjson.AppendFloat(append(e.piece, e.prefix...), s.values[i])
@@ -126,7 +131,7 @@ func (e *openMetricsEncoder) close() error {
 	return err
 }
 
-func (e *openMetricsEncoder) left() int64 { return e.stale }
+func (e *openMetricsEncoder) left() int64 { return e.skipped }
 
 func appendPrefixed(dst, text []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)

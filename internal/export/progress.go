@@ -158,7 +158,7 @@ func (s Summary) String() string {
 		text += fmt.Sprintf("; %d windows were resumed", s.Resumed)
 	}
 	if s.Left > 0 {
-		text += fmt.Sprintf("; %s staleness markers skipped, the format has none", thousands(s.Left))
+		text += fmt.Sprintf("; %s staleness markers or histograms skipped, the format has none", thousands(s.Left))
 	}
 	return text
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/frontend/splice"
 	"github.com/ferula-io/ferula/internal/frontend/split"
@@ -32,7 +33,7 @@ func (f *Frontend) metadata(x *requestContext) error {
 	}
 	q = q.withRange(startMS, endMS)
 	parts := splitLabelsRange(startMS, endMS, o.Interval, o.Parallelism)
-	useCache := f.opts.LabelCache != nil && !hasNoStore(x.r.Header)
+	useCache := f.opts.LabelCache != nil && !downstream.HasNoStore(x.r.Header)
 	if len(parts) == 1 && !useCache || !splittable(q) {
 		return f.passThrough(x, q)
 	}
@@ -145,7 +146,7 @@ func (f *Frontend) fetchList(ctx context.Context, q query, part split.Range, bud
 		return splice.List{}, false, err
 	}
 	oldEnough := part.EndMS <= f.opts.Now().Add(-f.opts.Labels.MaxFreshness).UnixMilli()
-	if useCache && oldEnough && f.requestedAgain(part) && cacheable(list.Annotations) && !hasNoStore(resp.Header) {
+	if useCache && oldEnough && f.requestedAgain(part) && cacheable(list.Annotations) && !resp.NoStore() {
 		writer := f.opts.LabelCache.NewWriter(listKey(q, part), part.StartMS, part.EndMS, 1)
 		if _, err := writer.Write(body); err != nil {
 			writer.Abort()

@@ -44,7 +44,7 @@ func (f *Frontend) queryRange(x *requestContext) error {
 	if q, ok = q.asJSON(); !ok {
 		return f.passThrough(x, q)
 	}
-	useCache := f.opts.Cache != nil && !hasNoStore(x.r.Header)
+	useCache := f.opts.Cache != nil && !downstream.HasNoStore(x.r.Header)
 	err = f.respondFromParts(x, q, r, traits, useCache)
 	if errors.Is(err, errCacheLost) && !x.response.begun() {
 		f.opts.Logger.Warn("failed to read from the cache, fetching all parts", "err", err)
@@ -197,17 +197,13 @@ func (f *Frontend) spliceParts(x *requestContext, parts []openedPart) error {
 	}
 	if cacheable(annotations) {
 		for i, o := range parts {
-			if o.writer != nil && s.StepAligned(i) && !noStore(o.resp) {
+			if o.writer != nil && s.StepAligned(i) && (o.resp == nil || !o.resp.NoStore()) {
 				o.writer.Commit()
 				parts[i].writer = nil
 			}
 		}
 	}
 	return nil
-}
-
-func noStore(resp *downstream.Response) bool {
-	return resp != nil && hasNoStore(resp.Header)
 }
 
 // slots waits for n downstream slots, all at once. Requests that hold some slots while

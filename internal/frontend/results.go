@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -195,15 +194,6 @@ func cacheState(hits, fetches int) string {
 	default:
 		return "miss"
 	}
-}
-
-func hasNoStore(h http.Header) bool {
-	for _, value := range h.Values("Cache-Control") {
-		if strings.Contains(strings.ToLower(value), "no-store") {
-			return true
-		}
-	}
-	return false
 }
 
 // cacheable reports whether a response with these annotations is complete. Warnings of

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"sync"
+
+	"github.com/ferula-io/ferula/internal/frontend/downstream"
 )
 
 // sharedResponseMaxBytes is the longest response that identical requests share. It is
@@ -89,7 +91,7 @@ func (x *requestContext) callKey() string {
 	k.list("start", x.query.params["start"])
 	k.list("end", x.query.params["end"])
 	k.list("accept", x.query.header["Accept"])
-	if hasNoStore(x.r.Header) {
+	if downstream.HasNoStore(x.r.Header) {
 		k.part("no-store")
 	}
 	return k.String()

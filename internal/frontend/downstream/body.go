@@ -35,6 +35,8 @@ type Body struct {
 	n    int64  // bytes returned
 	next error  // the error that followed the bytes returned last
 	err  error  // of every further Read
+
+	noStore bool // of a response that continued the first one
 }
 
 var _ io.ReadCloser = (*Body)(nil)
@@ -137,6 +139,7 @@ func (b *Body) again(scratch []byte) error {
 		return err
 	}
 	b.try = t
+	b.noStore = b.noStore || HasNoStore(t.header)
 	return nil
 }
 

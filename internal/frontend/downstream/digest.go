@@ -9,8 +9,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // digest is a running hash of the bytes returned: 64 bits into which the CRC-32C of
 // every block is folded. It misses a difference within one block with a probability
-// of 2^-32, and never if the difference is a run of up to 32 bits; a difference in
-// many blocks is practically always found. xxhash would give 2^-64 but costs three
+// of 2^-32, and never if that is a run of up to 32 bits; a difference in many blocks is
+// practically always found. xxhash would give 2^-64 but costs three
 // times as much CPU, and every byte of every response is hashed while hashes are
 // compared only after a broken connection. The zero value is the digest of no bytes.
 type digest struct {

@@ -218,6 +218,27 @@ type Response struct {
 	Body      *Body
 }
 
+// NoStore reports whether the response, or one that continued its body, must not be
+// cached. It is final once the body was read to its end.
+func (r *Response) NoStore() bool {
+	if HasNoStore(r.Header) {
+		return true
+	}
+	r.Body.mu.Lock()
+	defer r.Body.mu.Unlock()
+	return r.Body.noStore
+}
+
+// HasNoStore reports whether the Cache-Control of a request or a response has no-store.
+func HasNoStore(h http.Header) bool {
+	for _, value := range h.Values("Cache-Control") {
+		if strings.Contains(strings.ToLower(value), "no-store") {
+			return true
+		}
+	}
+	return false
+}
+
 // CopyHeader adds to dst the response's headers that may be forwarded with a
 // streamed body, possibly in another encoding: all but Content-Length.
 func (r *Response) CopyHeader(dst http.Header) {

@@ -50,6 +50,7 @@ type queryFrontendCommand struct {
 	LabelsFreshness   duration `name:"labels.response-cache-max-freshness" default:"1m" help:"Minimum age of the end of a part to cache. More recent results may still change."`
 	LabelsPartial     bool     `name:"labels.partial-response" default:"true" negatable:"" help:"Value of partial_response for requests for labels and series that do not set it."`
 	LabelsRange       duration `name:"labels.default-time-range" default:"24h" help:"Default range of requests for labels and series."`
+	LabelsWhole       bool     `name:"labels.response-cache-whole-intervals" negatable:"" help:"Request and cache labels and series by whole --labels.split-interval, as Thanos does: a request for a part of an interval gets what the whole interval has. Without it the response is that of the requested range, and only whole intervals within it and ranges between whole minutes are cached."`
 	LabelCache        secret   `name:"labels.response-cache-config" placeholder:"YAML" xor:"labelcache" help:"Configuration of the response cache of labels and series as YAML, type IN-MEMORY, MEMCACHED or REDIS."`
 	LabelCacheFile    string   `name:"labels.response-cache-config-file" placeholder:"FILE" xor:"labelcache" help:"File with the configuration of the response cache of labels and series."`
 
@@ -139,7 +140,7 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 		Labels: frontend.LabelOptions{
 			Interval: time.Duration(c.LabelsInterval), Parallelism: c.LabelsParallelism, MaxFreshness: time.Duration(c.LabelsFreshness),
 			DefaultRange: time.Duration(c.LabelsRange), PartialResponse: fmt.Sprint(c.LabelsPartial), Retries: retries(c.LabelsRetries),
-			BytesMax: int64(c.MaxLabelBytes),
+			BytesMax: int64(c.MaxLabelBytes), WholeIntervals: c.LabelsWhole,
 		},
 		Bodies:         reqbody.New(reqbody.Options{BytesMax: int64(c.MaxRequestBytes)}),
 		ForwardHeaders: slices.Concat(c.ForwardHeaders, c.OrgHeaders),

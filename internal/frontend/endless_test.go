@@ -120,19 +120,3 @@ func TestFrontend_BodiesShareOneBudget(t *testing.T) {
 		check(t, status != http.StatusServiceUnavailable, "%s: %d %.200s after the senders left", kind, status, body)
 	}
 }
-
-func TestMetadata_APartOfACachedIntervalIsAHit(t *testing.T) {
-	w := newTestEnv(t)
-	cached := newMemoryCache()
-	front := w.front(func(o *Options) { o.Labels.Interval, o.LabelCache = time.Hour, cached })
-	_, want, _ := get(t, front.URL+"/api/v1/labels?start=0&end=10799.999")
-	before := w.requests.Load()
-	_, got, h := get(t, front.URL+"/api/v1/labels?start=1800.123&end=9000.456")
-	check(t, got == want && h.Get("X-Ferula-Cache") == "hit" && w.requests.Load() == before, "%s, %d calls: %s", h.Get("X-Ferula-Cache"), w.requests.Load()-before, got)
-	// The bounds of "the last hours" are never requested again.
-	entries := len(cached.entries)
-	for i := range 10 {
-		get(t, front.URL+fmt.Sprintf("/api/v1/label/room/values?start=100.%03d&end=3500.%03d", i, i))
-	}
-	check(t, len(cached.entries) == entries, "%d entries, before %d", len(cached.entries), entries)
-}

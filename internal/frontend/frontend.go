@@ -93,10 +93,13 @@ type Options struct {
 
 // LabelOptions are the settings of /labels, /label/<name>/values and /series.
 type LabelOptions struct {
-	Interval        time.Duration // of one part; 0: no split
-	Parallelism     int           // 0: 14
-	MaxFreshness    time.Duration // 0: 1m
-	DefaultRange    time.Duration // of requests without start or end; 0: 24h
+	Interval     time.Duration // of one part; 0: no split
+	Parallelism  int           // 0: 14
+	MaxFreshness time.Duration // 0: 1m
+	DefaultRange time.Duration // of requests without start or end; 0: 24h
+	// WholeIntervals requests and caches whole intervals, also for a request of a part of
+	// one. The response may then have labels and series outside the requested range.
+	WholeIntervals  bool
 	PartialResponse string
 	Retries         int
 	BytesMax        int64 // of all parts of a request, which are merged in memory; 0: 128 MiB

@@ -355,6 +355,45 @@ func TestFrontend_UnsortedResponseIsPassedThrough(t *testing.T) {
 	}
 }
 
+func TestFrontend_ResponsesThatCannotBeJoinedAreNotSplitAgain(t *testing.T) {
+	series := func(at int, label, fill string) string {
+		return fmt.Sprintf(`{"metric":{"a":"%s","b":"%s"},"values":[[%d,"1"]]}`, label, fill, at)
+	}
+	long := strings.Repeat("x", sharedResponseMaxBytes) // more than is gathered before the first byte is sent
+	for name, tt := range map[string]struct {
+		series func(start, end int) string
+		cut    bool // the first response
+	}{
+		"points outside the range":          {func(_, end int) string { return series(7199, "1", "") }, false},
+		"points outside the range, at last": {func(_, end int) string { return series(end, "1", long) + "," + series(7199, "2", "") }, true},
+		"unsorted at last": {func(_, end int) string {
+			return series(end, "3", long) + "," + series(end, "4", "") + "," + series(end, "2", "")
+		}, true},
+	} {
+		w := newTestEnv(t)
+		body := func(start, end int) string {
+			return `{"status":"success","data":{"resultType":"matrix","result":[` + tt.series(start, end) + `]}}`
+		}
+		w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {
+			start, _ := strconv.ParseFloat(r.Form.Get("start"), 64)
+			end, _ := strconv.ParseFloat(r.Form.Get("end"), 64)
+			_, _ = io.WriteString(rw, body(int(start), int(end)))
+			return true
+		}
+		front := w.front(nil)
+		path := rangePath("x", 0, 7199, 30)
+		for i := range 2 {
+			before := w.requests.Load()
+			status, got, _ := get(t, front.URL+path)
+			calls := w.requests.Load() - before
+			if complete := status == 200 && got == body(0, 7199); complete == (tt.cut && i == 0) {
+				t.Errorf("%s, request %d: %d, %d bytes: %.200s", name, i, status, len(got), got)
+			}
+			check(t, (calls == 1) == (i == 1), "%s, request %d: %d calls", name, i, calls)
+		}
+	}
+}
+
 func TestFrontend_ResponseThatBreaksIsAborted(t *testing.T) {
 	w := newTestEnv(t)
 	long := strings.Repeat(`[1,"1"],`, 100_000)

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
@@ -32,16 +31,16 @@ func (f *Frontend) metadata(x *requestContext) error {
 		return f.passThrough(x, x.query) // the downstream returns the error
 	}
 	q = q.withRange(startMS, endMS)
-	parts := splitLabelsRange(startMS, endMS, o.Interval, o.Parallelism)
 	useCache := f.opts.LabelCache != nil && !downstream.HasNoStore(x.r.Header)
-	if len(parts) == 1 && !useCache || !splittable(q) {
+	parts := f.listParts(startMS, endMS, useCache)
+	if len(parts) == 1 && !parts[0].cached || !splittable(q) {
 		return f.passThrough(x, q)
 	}
 	q, ok := q.asJSON()
 	if !ok {
 		return f.passThrough(x, q)
 	}
-	lists, hits, err := f.fetchLists(x, q, parts, useCache)
+	lists, hits, err := f.fetchLists(x, q, parts)
 	if useCache {
 		x.cache = cacheState(hits, len(parts)-hits)
 	}
@@ -58,24 +57,50 @@ func (f *Frontend) metadata(x *requestContext) error {
 	return x.response.close()
 }
 
-// splitLabelsRange splits [startMS, endMS], both inclusive, at the multiples of interval.
-func splitLabelsRange(startMS, endMS int64, interval time.Duration, maxParts int) []split.Range {
+// listPart is one part of a request for labels or series.
+type listPart struct {
+	split.Range
+	cached bool // read from the cache, or else added to it
+}
+
+// listParts splits [startMS, endMS], both inclusive, at the multiples of the interval. A
+// part is cached if its list can no longer change and another request can have a part
+// with the same bounds. With WholeIntervals every such part is the whole interval.
+func (f *Frontend) listParts(startMS, endMS int64, useCache bool) []listPart {
+	o := f.opts.Labels
 	whole := split.Range{StartMS: startMS, EndMS: endMS, StepMS: 1}
-	if interval <= 0 {
-		return []split.Range{whole}
+	if o.Interval <= 0 {
+		return []listPart{{Range: whole}}
 	}
-	var parts []split.Range
-	for _, part := range split.Plan(whole, split.Widen(whole, interval, maxParts)) {
-		parts = append(parts, part.Range)
+	unchangedMS := f.opts.Now().Add(-o.MaxFreshness).UnixMilli()
+	interval := split.Widen(whole, o.Interval, o.Parallelism)
+	var parts []listPart
+	for _, part := range split.Plan(whole, interval) {
+		p := listPart{Range: part.Range}
+		if first := part.Index * interval.Milliseconds(); useCache && o.WholeIntervals && interval > 0 && first+interval.Milliseconds()-1 <= unchangedMS {
+			p.StartMS, p.EndMS = first, first+interval.Milliseconds()-1
+		}
+		p.cached = useCache && p.EndMS <= unchangedMS && f.requestedAgain(p.Range)
+		parts = append(parts, p)
 	}
 	return parts
+}
+
+// requestedAgain reports whether another request may have a part with the same bounds: those
+// that are not of an interval or a minute come from the time of the request.
+func (f *Frontend) requestedAgain(part split.Range) bool {
+	const minute = 60_000
+	length := f.opts.Labels.Interval.Milliseconds()
+	atStart := part.StartMS%minute == 0 || part.StartMS%length == 0
+	atEnd := part.EndMS%minute == 0 || (part.EndMS+1)%minute == 0 || (part.EndMS+1000)%minute == 0 || (part.EndMS+1)%length == 0
+	return atStart && atEnd
 }
 
 // downstreamError is an error response of the downstream. The client gets its status.
 type downstreamError struct{ *statusError }
 
 // fetchLists reads the lists of all parts at once. hits is the number of cached ones.
-func (f *Frontend) fetchLists(x *requestContext, q query, parts []split.Range, useCache bool) (lists []splice.List, hits int, err error) {
+func (f *Frontend) fetchLists(x *requestContext, q query, parts []listPart) (lists []splice.List, hits int, err error) {
 	since := f.opts.Now()
 	defer func() { x.stage("fetch", since) }()
 	ctx, cancel := context.WithCancel(x.r.Context())
@@ -87,7 +112,7 @@ func (f *Frontend) fetchLists(x *requestContext, q query, parts []split.Range, u
 	var wg sync.WaitGroup
 	for i, part := range parts {
 		wg.Go(func() {
-			lists[i], cached[i], errs[i] = f.fetchList(ctx, q, part, budget, useCache)
+			lists[i], cached[i], errs[i] = f.fetchList(ctx, q, part, budget)
 			if errs[i] != nil {
 				cancel()
 			}
@@ -106,12 +131,10 @@ func (f *Frontend) fetchLists(x *requestContext, q query, parts []split.Range, u
 }
 
 // fetchList reads the list of one part, from the cache or else from the downstream.
-func (f *Frontend) fetchList(ctx context.Context, q query, part split.Range, budget *byteBudget, useCache bool) (list splice.List, cached bool, err error) {
-	if useCache {
-		for _, bounds := range f.entriesFor(part) {
-			if list, cached = f.lookupList(ctx, q, bounds, budget); cached {
-				return list, true, nil
-			}
+func (f *Frontend) fetchList(ctx context.Context, q query, part listPart, budget *byteBudget) (list splice.List, cached bool, err error) {
+	if part.cached {
+		if list, cached = f.lookupList(ctx, q, part.Range, budget); cached {
+			return list, true, nil
 		}
 	}
 	if f.opts.Slots != nil { // one slot at a time: each response is read to its end
@@ -145,9 +168,8 @@ func (f *Frontend) fetchList(ctx context.Context, q query, part split.Range, bud
 	case err != nil:
 		return splice.List{}, false, err
 	}
-	oldEnough := part.EndMS <= f.opts.Now().Add(-f.opts.Labels.MaxFreshness).UnixMilli()
-	if useCache && oldEnough && f.requestedAgain(part) && cacheable(list.Annotations) && !resp.NoStore() {
-		writer := f.opts.LabelCache.NewWriter(listKey(q, part), part.StartMS, part.EndMS, 1)
+	if part.cached && cacheable(list.Annotations) && !resp.NoStore() {
+		writer := f.opts.LabelCache.NewWriter(listKey(q, part.Range), part.StartMS, part.EndMS, 1)
 		if _, err := writer.Write(body); err != nil {
 			writer.Abort()
 		} else {
@@ -160,40 +182,6 @@ func (f *Frontend) fetchList(ctx context.Context, q query, part split.Range, bud
 // listKey is the cache key of one part's list.
 func listKey(q query, part split.Range) string {
 	return fmt.Sprintf("%s|%d|%d", q.key(), part.StartMS, part.EndMS)
-}
-
-// interval returns the interval that contains a part. ok is false if a part is longer.
-func (f *Frontend) interval(part split.Range) (whole split.Range, ok bool) {
-	length := f.opts.Labels.Interval.Milliseconds()
-	if length <= 0 {
-		return part, false
-	}
-	whole = part
-	if whole.StartMS -= part.StartMS % length; whole.StartMS > part.StartMS {
-		whole.StartMS -= length // before 1970
-	}
-	whole.EndMS = whole.StartMS + length - 1
-	return whole, part.EndMS <= whole.EndMS
-}
-
-// entriesFor returns the bounds of the cache entries that may have the list of a part. The
-// entry of the whole interval is also right for a part of it, as in Thanos: labels of a
-// few hours more.
-func (f *Frontend) entriesFor(part split.Range) []split.Range {
-	if whole, ok := f.interval(part); ok && whole != part {
-		return []split.Range{whole, part}
-	}
-	return []split.Range{part}
-}
-
-// requestedAgain reports whether another request may have a part with the same bounds: those
-// that are not of an interval or a minute come from the time of the request.
-func (f *Frontend) requestedAgain(part split.Range) bool {
-	const minute = 60_000
-	whole, ok := f.interval(part)
-	atStart := part.StartMS%minute == 0 || ok && part.StartMS == whole.StartMS
-	atEnd := part.EndMS%minute == 0 || (part.EndMS+1)%minute == 0 || (part.EndMS+1000)%minute == 0 || ok && part.EndMS == whole.EndMS
-	return atStart && atEnd
 }
 
 // lookupList reads a part's list from the cache entry with these bounds.

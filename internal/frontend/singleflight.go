@@ -158,6 +158,7 @@ func (f *Frontend) runCall(x *requestContext, key string, c *call, work context.
 		c.err = err
 	}
 	x.response.call = nil
+	cookies := x.w.Header()["Set-Cookie"] // of x's client alone
 	x.response.reset()
 	f.calls.finish(key, c)
 	switch {
@@ -165,6 +166,9 @@ func (f *Frontend) runCall(x *requestContext, key string, c *call, work context.
 		return client.Context().Err()
 	case err != nil:
 		return err
+	}
+	if len(cookies) > 0 {
+		x.w.Header()["Set-Cookie"] = cookies
 	}
 	return x.replay(c)
 }

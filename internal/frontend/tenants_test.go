@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -256,6 +257,32 @@ func TestCallKey_DiffersByEveryParameter(t *testing.T) {
 	add("/a", "query=a&start=1&end=2", "THANOS-TENANT", "a", "X-Scope-OrgID", "a")
 	add("/a", "query=a&start=1&end=2", "Cache-Control", "no-store")
 	add("/a", "query=a&start=1&end=2", "Accept", "application/x-protobuf")
+}
+
+func TestSingleFlight_CookiesReachTheClientThatStartedTheCall(t *testing.T) {
+	w := newTestEnvWith(t, http.NotFoundHandler())
+	arrived, release := make(chan struct{}), make(chan struct{})
+	w.break_ = func(rw http.ResponseWriter, _ *http.Request) bool {
+		close(arrived)
+		<-release
+		rw.Header().Set("Set-Cookie", "session=secret")
+		fmt.Fprint(rw, `{"status":"success"}`)
+		return true
+	}
+	front := w.front(nil)
+	cookies := make(chan string, 2)
+	request := func() {
+		_, _, h := get(t, front.URL+"/api/v1/query?query=up&time=3000")
+		cookies <- h.Get("Set-Cookie")
+	}
+	go request()
+	<-arrived
+	go request()
+	waitForClients(t, front.Config.Handler.(*Frontend), 2)
+	close(release)
+	if got := []string{<-cookies, <-cookies}; !slices.Contains(got, "") || !slices.Contains(got, "session=secret") {
+		t.Errorf("cookies %q", got)
+	}
 }
 
 func TestSharedHeader_OmitsCookies(t *testing.T) {

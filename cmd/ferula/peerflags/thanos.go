@@ -161,7 +161,7 @@ func frontendRangeRows() []Row {
 		honoured("labels.max-query-parallelism", "longer ranges get longer pieces instead of a queue"),
 		honoured("labels.max-retries-per-request", ""),
 		honoured("labels.partial-response", ""),
-		honoured("labels.response-cache-config", ""),
+		honoured("labels.response-cache-config", "with --labels.response-cache-whole-intervals a part of an interval is a hit, as in Thanos"),
 		honoured("labels.response-cache-config-file", ""),
 		honoured("labels.response-cache-max-freshness", ""),
 		honoured("labels.split-interval", ""),

@@ -50,7 +50,7 @@ func TestMetadata_ResponseIsThatOfTheRangeExactly(t *testing.T) {
 	check(t, differ > 0, "all ranges have the same labels")
 }
 
-func TestMetadata_EntriesThatNobodyRequestsAgainAreNotStored(t *testing.T) {
+func TestMetadata_EntriesWithTheTimeOfTheRequestAreNotStored(t *testing.T) {
 	w := newTestEnv(t)
 	for _, whole := range []bool{false, true} {
 		cached := newMemoryCache()
@@ -90,7 +90,7 @@ func TestMetadata_WholeIntervalsServeTheirParts(t *testing.T) {
 			check(t, (h.Get("X-Ferula-Cache") == "hit") == (i > 0) && calls == []int64{3, 0, 0, 0}[i], "%s%s: cache %s, %d calls", path, bounds, h.Get("X-Ferula-Cache"), calls)
 		}
 	}
-	// The interval that has not ended is requested as far as it was asked for.
+	// The interval that has not ended is requested up to the end of the range.
 	w.mu.Lock()
 	w.queries = nil
 	w.mu.Unlock()

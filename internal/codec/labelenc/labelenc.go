@@ -230,6 +230,22 @@ func contains(names []string, name []byte) bool {
 	return false
 }
 
+// Value returns the value of a label in an encoded set, aliasing it; nil if the set does not
+// have the label, or is not valid before it.
+func Value(set []byte, name string) []byte {
+	for len(set) > 0 {
+		n, value, rest, err := Next(set)
+		if err != nil {
+			return nil
+		}
+		if string(n) == name {
+			return value
+		}
+		set = rest
+	}
+	return nil
+}
+
 // LastName returns the greatest name of a valid set, aliasing set; nil if set is empty.
 func LastName(set []byte) []byte {
 	var last []byte

@@ -93,6 +93,24 @@ func TestAppendMerged_PrimaryWins(t *testing.T) {
 	}
 }
 
+func TestValue_ReturnsTheValueOrNil(t *testing.T) {
+	set := Append(nil, labels.FromStrings("a", "1", "b", "22", "job", ""))
+	for name, want := range map[string]string{"a": "1", "b": "22", "c": "", "": "", "aa": ""} {
+		if got := Value(set, name); string(got) != want {
+			t.Errorf("%q: %q", name, got)
+		}
+	}
+	if Value(set, "a") == nil || Value(set, "c") != nil || Value(nil, "a") != nil {
+		t.Error("nil stands for a label that is not there")
+	}
+	if got := Value(set[:len(set)-1], "b"); string(got) != "22" {
+		t.Errorf("before the damage: %q", got)
+	}
+	if got := Value(set[1:], "b"); got != nil {
+		t.Errorf("behind the damage: %q", got)
+	}
+}
+
 func TestValidate_InvalidLabelSetIsAnError(t *testing.T) {
 	good := AppendLabel(AppendLabel(nil, "a", "1"), "b", "2")
 	for name, set := range map[string][]byte{

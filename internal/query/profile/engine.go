@@ -146,24 +146,9 @@ func span(startMS, endMS int64) (minNS, maxNS int64, err error) {
 	return startMS * 1e6, endMS*1e6 + 999_999, nil
 }
 
-// find returns a label's value in an encoded set, aliasing it.
-func find(set []byte, name string) []byte {
-	for len(set) > 0 {
-		n, v, rest, err := labelenc.Next(set)
-		if err != nil {
-			return nil
-		}
-		if string(n) == name {
-			return v
-		}
-		set = rest
-	}
-	return nil
-}
-
 func matches(set []byte, matchers []*labels.Matcher) bool {
 	for _, m := range matchers {
-		if !m.Matches(string(find(set, m.Name))) {
+		if !m.Matches(string(labelenc.Value(set, m.Name))) {
 			return false
 		}
 	}

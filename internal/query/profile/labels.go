@@ -80,7 +80,7 @@ func (e *Engine) LabelNames(ctx context.Context, req *profiles.LabelsRequest) ([
 func (e *Engine) LabelValues(ctx context.Context, req *profiles.LabelsRequest) ([]string, []error, error) {
 	found := map[string]bool{}
 	warnings, err := e.each(ctx, req, func(_ block.Source, s *block.Series) {
-		if v := find(s.Labels, req.LabelFor); len(v) > 0 && !found[string(v)] {
+		if v := labelenc.Value(s.Labels, req.LabelFor); len(v) > 0 && !found[string(v)] {
 			found[string(v)] = true
 		}
 	})

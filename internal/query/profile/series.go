@@ -223,7 +223,7 @@ func (s *selection) assign(series []block.Series, t uint32, req *profiles.Series
 func (s *selection) groupFor(set []byte) int32 {
 	s.key = s.key[:0]
 	for _, name := range s.groupBy {
-		if v := find(set, name); len(v) > 0 {
+		if v := labelenc.Value(set, name); len(v) > 0 {
 			s.key = labelenc.AppendLabel(s.key, name, string(v))
 		}
 	}
@@ -384,7 +384,7 @@ func appendCommon(dst, a, b []byte) []byte {
 		if err != nil {
 			return dst
 		}
-		if other := find(b, string(name)); other != nil && bytes.Equal(other, value) {
+		if other := labelenc.Value(b, string(name)); other != nil && bytes.Equal(other, value) {
 			dst = append(dst, a[:len(a)-len(rest)]...)
 		}
 		a = rest

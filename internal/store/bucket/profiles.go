@@ -62,23 +62,10 @@ func NewProfileShipper(to objstore.Bucket, o ProfileShipOptions, logger *slog.Lo
 
 // Run syncs the folder periodically until ctx is done, sooner after a failure.
 func (s *ProfileShipper) Run(ctx context.Context) {
-	var retry time.Duration
-	for {
-		wait := s.opts.Interval
-		if _, err := s.Sync(ctx); err != nil && ctx.Err() == nil {
-			s.failed.Inc()
-			retry = min(max(2*retry, s.opts.RetryMin), s.opts.RetryMax)
-			wait = retry
-			s.logger.Warn("Shipping profiles failed; retrying", "retry_in", wait, "err", err)
-		} else {
-			retry = 0
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
+	s.opts.repeat(ctx, s.Sync, func(_ int, retry time.Duration, err error) {
+		s.failed.Inc()
+		s.logger.Warn("Shipping profiles failed; retrying", "retry_in", retry, "err", err)
+	})
 }
 
 // Sync syncs the folder once and uploads new blocks. A block that fails does not stop the

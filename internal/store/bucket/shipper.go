@@ -122,13 +122,20 @@ func (s *Shipper) Status() ShipStatus {
 // Run syncs the folder periodically until ctx is done. After failures it retries with
 // exponential backoff. A block is retried until it is in the bucket.
 func (s *Shipper) Run(ctx context.Context) {
+	s.opts.repeat(ctx, s.Sync, func(uploaded int, retry time.Duration, err error) {
+		s.logger.Warn("Shipping failed; retrying", "retry_in", retry, "uploaded", uploaded, "waiting", s.Status().Waiting, "err", err)
+	})
+}
+
+// repeat syncs every Interval, and sooner after a failure, until ctx is done.
+func (o ShipOptions) repeat(ctx context.Context, sync func(context.Context) (uploaded int, err error), failed func(uploaded int, retry time.Duration, err error)) {
 	var retry time.Duration
 	for {
-		wait := s.opts.Interval
-		if n, err := s.Sync(ctx); err != nil && ctx.Err() == nil {
-			retry = min(max(2*retry, s.opts.RetryMin), s.opts.RetryMax)
+		wait := o.Interval
+		if n, err := sync(ctx); err != nil && ctx.Err() == nil {
+			retry = min(max(2*retry, o.RetryMin), o.RetryMax)
 			wait = retry
-			s.logger.Warn("Shipping failed; retrying", "retry_in", wait, "uploaded", n, "waiting", s.Status().Waiting, "err", err)
+			failed(n, wait, err)
 		} else {
 			retry = 0
 		}

@@ -302,7 +302,7 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 	datasets := make(map[block.Key]string, v.rows)
 	services := make([]string, len(v.series))
 	for i := range v.series {
-		services[i] = string(labelValue(v.series[i].Plain, profiles.LabelService))
+		services[i] = string(labelenc.Value(v.series[i].Plain, profiles.LabelService))
 	}
 	rows := make([]headRow, v.rows)
 	for i := range rows {

@@ -371,7 +371,7 @@ func (h *head) unnamed(p *pprof.Profile, l *pprof.Location) uint32 {
 func (h *head) typeOf(plain []byte, p *pprof.Profile, t int) uint32 {
 	st := p.SampleTypes[t]
 	key := profiles.Type{
-		Name: string(labelValue(plain, profiles.LabelName)), SampleType: string(p.Text(st.Type)), SampleUnit: string(p.Text(st.Unit)),
+		Name: string(labelenc.Value(plain, profiles.LabelName)), SampleType: string(p.Text(st.Type)), SampleUnit: string(p.Text(st.Unit)),
 		PeriodType: string(p.Text(p.PeriodType.Type)), PeriodUnit: string(p.Text(p.PeriodType.Unit)),
 	}
 	n, ok := h.byType[key]
@@ -381,20 +381,6 @@ func (h *head) typeOf(plain []byte, p *pprof.Profile, t int) uint32 {
 		h.types = append(h.types, key)
 	}
 	return n
-}
-
-func labelValue(set []byte, name string) []byte {
-	for len(set) > 0 {
-		n, v, rest, err := labelenc.Next(set)
-		if err != nil {
-			return nil
-		}
-		if string(n) == name {
-			return v
-		}
-		set = rest
-	}
-	return nil
 }
 
 func (h *head) seriesOf(plain []byte, t uint32) uint32 {

@@ -423,7 +423,7 @@ func (s *Store) appendAll(ctx context.Context, tenant string, pushed []profiles.
 		if err := labelenc.Validate(p.Labels); err != nil {
 			return fmt.Errorf("%w: profile %d: %w", profiles.ErrBadRequest, i, err)
 		}
-		if len(labelValue(p.Labels, profiles.LabelName)) == 0 {
+		if len(labelenc.Value(p.Labels, profiles.LabelName)) == 0 {
 			return fmt.Errorf("%w: profile %d has no label %s", profiles.ErrBadRequest, i, profiles.LabelName)
 		}
 		if p.Profile == nil {

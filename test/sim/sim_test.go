@@ -91,3 +91,25 @@ func runOne(t *testing.T, e *environment, seed uint64) {
 	}
 	t.Errorf("%v\nrepeat it with: go test ./test/sim -sim.seed=%d", err, seed)
 }
+
+// A patch of faults that does not apply any more would end prove.sh only when it is run.
+func TestFaults_ApplyToTheTree(t *testing.T) {
+	patches, err := filepath.Glob("faults/*.patch")
+	if err != nil || len(patches) == 0 {
+		t.Fatalf("no faults: %v", err)
+	}
+	if err := exec.Command("git", "rev-parse").Run(); err != nil {
+		t.Skipf("git apply needs a repository: %v", err)
+	}
+	for _, patch := range patches {
+		path, err := filepath.Abs(patch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("git", "apply", "--check", path)
+		cmd.Dir = "../.."
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", patch, err, out)
+		}
+	}
+}

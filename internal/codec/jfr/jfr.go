@@ -195,7 +195,7 @@ func (c *chunk) events(r *Recording, f func(*Event) error) error {
 					return fmt.Errorf("event at byte %d: %w", at, err)
 				}
 			case cl.name == "jdk.ActiveSetting":
-				c.setting(cl, r)
+				c.setting(cl, end, r)
 			}
 		}
 		at = end
@@ -249,7 +249,7 @@ func (c *chunk) nanoseconds(ticks uint64) int64 {
 	return int64(ticks/c.ticksPerSecond*1e9 + uint64(float64(ticks%c.ticksPerSecond)*1e9/float64(c.ticksPerSecond)))
 }
 
-func (c *chunk) setting(cl *class, r *Recording) {
+func (c *chunk) setting(cl *class, end int, r *Recording) {
 	var name, value string
 	for i := range cl.fields {
 		switch fl := &cl.fields[i]; fl.name {
@@ -261,7 +261,7 @@ func (c *chunk) setting(cl *class, r *Recording) {
 			c.skip(fl, 0)
 		}
 	}
-	if c.err == nil && name == "event" {
+	if c.err == nil && c.at <= end && name == "event" {
 		r.Event = strings.Clone(value)
 	}
 }

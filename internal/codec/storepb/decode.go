@@ -75,9 +75,6 @@ func nextMessage(want uint64, src []byte) (body, rest []byte, err error) {
 			if !ok {
 				return nil, nil, cutShort(tag)
 			}
-			if body == nil {
-				body = []byte{}
-			}
 			return body, rest, nil
 		}
 		if src, err = skip(tag, src[n:]); err != nil {

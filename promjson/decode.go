@@ -1,7 +1,6 @@
 package promjson
 
 import (
-	"bytes"
 	"io"
 	"slices"
 	"strconv"
@@ -119,23 +118,17 @@ func (a *Response) decodeResult(raw []byte) error {
 // Errors are *Error with an offset within piece; dst then holds the points before it.
 func DecodePoints(dst []Point, piece []byte) ([]Point, error) {
 	c := cursor{b: piece}
-	wrong := ""
-	dst = slices.Grow(dst, bytes.Count(piece, []byte{'['}))
-	for n := len(dst); wrong == ""; {
-		if c.space(); c.i == len(c.b) {
+	dst = slices.Grow(dst, c.count())
+	for i := 0; ; i++ {
+		p, more, wrong := c.nextPoint(i)
+		if wrong != "" {
+			return dst, c.error(wrong)
+		}
+		if !more {
 			return dst, nil
 		}
-		if len(dst) > n {
-			if wrong = c.expect(','); wrong != "" {
-				break
-			}
-		}
-		var p Point
-		if p, wrong = c.point(); wrong == "" {
-			dst = append(dst, p)
-		}
+		dst = append(dst, p)
 	}
-	return dst, c.error(wrong)
 }
 
 // DecodeHistograms appends the points of a piece of histograms, [t,{...}],[t,{...}],
@@ -143,28 +136,17 @@ func DecodePoints(dst []Point, piece []byte) ([]Point, error) {
 // before it.
 func DecodeHistograms(dst []HistogramPoint, piece []byte) ([]HistogramPoint, error) {
 	c := cursor{b: piece}
-	wrong := ""
-	for n := len(dst); wrong == ""; {
-		if c.space(); c.i == len(c.b) {
+	for i := 0; ; i++ {
+		var p HistogramPoint
+		more, wrong := c.nextHistogram(i, &p)
+		if wrong != "" {
+			return dst, c.error(wrong)
+		}
+		if !more {
 			return dst, nil
 		}
-		if len(dst) > n {
-			if wrong = c.expect(','); wrong != "" {
-				break
-			}
-		}
-		var p HistogramPoint
-		if p.T, wrong = c.pointTime(); wrong != "" {
-			break
-		}
-		if p.Histogram, wrong = c.histogram(); wrong != "" {
-			break
-		}
-		if wrong = c.expect(']'); wrong == "" {
-			dst = append(dst, p)
-		}
+		dst = append(dst, p)
 	}
-	return dst, c.error(wrong)
 }
 
 // pointTime reads the start of a point, [t, and returns t in milliseconds.
@@ -211,22 +193,23 @@ func (c *cursor) float() (v float64, wrong string) {
 	return v, ""
 }
 
-// histogram reads a histogram object.
-func (c *cursor) histogram() (h Histogram, wrong string) {
+// histogram reads a histogram object into h, whose memory it reuses.
+func (c *cursor) histogram(h *Histogram) (wrong string) {
+	*h = Histogram{Buckets: h.Buckets[:0]}
 	if wrong = c.expect('{'); wrong != "" {
-		return h, wrong
+		return wrong
 	}
 	for n := 0; ; n++ {
 		more, wrong := c.next(n, '}')
 		if !more || wrong != "" {
-			return h, wrong
+			return wrong
 		}
 		name, wrong := c.unescaped()
 		if wrong == "" {
 			wrong = c.expect(':')
 		}
 		if wrong != "" {
-			return h, wrong
+			return wrong
 		}
 		switch string(name) {
 		case "count":
@@ -234,19 +217,20 @@ func (c *cursor) histogram() (h Histogram, wrong string) {
 		case "sum":
 			h.Sum, wrong = c.float()
 		case "buckets":
-			h.Buckets, wrong = c.buckets()
+			h.Buckets, wrong = c.buckets(h.Buckets[:0])
 		default:
 			wrong = c.skip()
 		}
 		if wrong != "" {
-			return h, wrong
+			return wrong
 		}
 	}
 }
 
-func (c *cursor) buckets() (list []Bucket, wrong string) {
-	if wrong = c.expect('['); wrong != "" {
-		return nil, wrong
+// buckets reads an array of buckets into list, which is empty.
+func (c *cursor) buckets(list []Bucket) ([]Bucket, string) {
+	if wrong := c.expect('['); wrong != "" {
+		return list, wrong
 	}
 	for {
 		more, wrong := c.next(len(list), ']')

@@ -1,5 +1,5 @@
-// Package promjson encodes, scans, splices and decodes the responses of the
-// Prometheus HTTP API to /api/v1/query and /api/v1/query_range:
+// Package promjson encodes the responses of the Prometheus HTTP API, and scans, checks,
+// splices and decodes those to /api/v1/query and /api/v1/query_range:
 //
 //	{"status":"success",                                        envelope
 //	 "data":{"resultType":"matrix","result":[
@@ -11,12 +11,13 @@
 //
 // # Encoding
 //
-// Each append function takes one value (samples, a label string, a native
+// An [Encoder] writes a whole response of any endpoint to an io.Writer, in pieces of
+// one buffer. Each append function takes one value (samples, a label string, a native
 // histogram) and appends the bytes that Prometheus writes for it to a slice of
-// the caller: [AppendPoints] with the [Steps] of the query, [AppendLabelString],
-// [AppendString], [AppendHistogram]. An append function does not change
+// the caller: [AppendPoints] and [AppendColumns] with the [Steps] of the query,
+// [AppendLabels], [AppendString], [AppendHistogram]. An append function does not change
 // dst[:len(dst)], retains none of its arguments, and does not allocate if dst has
-// enough capacity.
+// enough capacity, except for those that take an iterator.
 //
 // # Reading
 //
@@ -25,9 +26,10 @@
 // valid until its next call. A proxy needs no more than that: a [Splicer] merges
 // the responses to consecutive time ranges into one by copying byte ranges. It
 // decides with [CompareMetrics], [FirstTime] and [LastTime] which range comes
-// next. Callers that need samples decode single pieces ([DecodePoints],
-// [DecodeHistograms], [DecodeLabels]) or a whole response ([Decode]); the caller
-// owns decoded values.
+// next. Callers that need samples iterate over them ([Scanner.Points]), decode single
+// pieces ([DecodePoints], [DecodeColumns], [DecodeHistograms], [DecodeLabels]), or a
+// response into types of their own ([Types]) or of this package ([Decode]); the caller
+// owns decoded values. [Validate] checks a response without keeping anything of it.
 //
 // [Options] bound the memory of everything except Decode. No input causes a panic:
 // an [Error] holds the byte offset and the reason, and wraps [ErrSyntax],
@@ -35,7 +37,6 @@
 //
 // # Scope
 //
-// HTTP, compression, PromQL and query splitting are left to the caller. So are the
-// other endpoints, whose responses consist of AppendString's strings and, in
-// /api/v1/series, of metric objects.
+// HTTP, compression, PromQL and query splitting are left to the caller. So is decoding
+// the responses of other endpoints: encoding/json does that, see the example of [Options].
 package promjson

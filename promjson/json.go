@@ -10,13 +10,14 @@ import (
 const maxDepth = 64
 
 // skipper finds the end of one JSON value of any size that arrives in pieces.
-// It checks the nesting and order of brackets, commas, colons and strings. It does
-// not check the digits of numbers or the digits of \u escapes. The zero skipper
+// It accepts exactly JSON, except that it does not check UTF-8. The zero skipper
 // expects a value.
 type skipper struct {
 	state   skipState
-	key     bool   // The current string is the key of a member.
-	objects uint64 // One bit per level, bit 0 is the innermost: 1 for an object, 0 for an array.
+	number  numberPart // Of the current number: what its last byte was.
+	hex     uint8      // Digits that the current \u escape lacks.
+	key     bool       // The current string is the key of a member.
+	objects uint64     // One bit per level, bit 0 is the innermost: 1 for an object, 0 for an array.
 	depth   int
 	literal string // The unread rest of true, false or null.
 }
@@ -32,6 +33,7 @@ const (
 	skipNext // A comma or the closing bracket.
 	skipString
 	skipEscape
+	skipHex
 	skipNumber
 	skipLiteral
 	skipDone
@@ -64,12 +66,25 @@ func (k *skipper) feed(b []byte) (n int, done bool, wrong string) {
 				return i, false, "an unknown escape"
 			}
 			k.state = skipString
+			if c == 'u' {
+				k.state, k.hex = skipHex, 4
+			}
+		case skipHex:
+			if !isHex(c) {
+				return i, false, "expected a hexadecimal digit"
+			}
+			if k.hex--; k.hex == 0 {
+				k.state = skipString
+			}
 		case skipNumber:
-			for i < len(b) && isNumeric(b[i]) {
+			for i < len(b) && k.number.next(b[i]) {
 				i++
 			}
 			if i == len(b) {
 				return i, false, ""
+			}
+			if !k.number.complete() || isNumeric(b[i]) {
+				return i, false, "not a number"
 			}
 			k.end()
 			i-- // Read this byte again in the next state.
@@ -135,7 +150,8 @@ func (k *skipper) value(c byte) string {
 	case c == '"':
 		k.state = skipString
 	case c == '-' || c-'0' <= 9:
-		k.state = skipNumber
+		k.state, k.number = skipNumber, numberStart
+		k.number.next(c)
 	case c == '{' || c == '[':
 		if k.depth == maxDepth {
 			return "nested too deep"
@@ -201,6 +217,72 @@ func isSpace(c byte) bool {
 
 func isNumeric(c byte) bool {
 	return c-'0' <= 9 || c == '.' || c == '-' || c == '+' || c == 'e' || c == 'E'
+}
+
+func isHex(c byte) bool { return c-'0' <= 9 || c|0x20-'a' <= 5 }
+
+// numberPart is what the last byte of a number was.
+type numberPart uint8
+
+const (
+	numberStart numberPart = iota
+	numberMinus
+	numberZero // the whole integer part
+	numberInteger
+	numberPoint
+	numberFraction
+	numberE
+	numberSign // of the exponent
+	numberExponent
+)
+
+// complete reports whether the number may end here.
+func (p numberPart) complete() bool {
+	return p == numberZero || p == numberInteger || p == numberFraction || p == numberExponent
+}
+
+// next reports whether the number may continue with c, and advances.
+func (p *numberPart) next(c byte) bool {
+	to := numberStart
+	switch digit := c-'0' <= 9; *p {
+	case numberStart, numberMinus:
+		switch {
+		case c == '-' && *p == numberStart:
+			to = numberMinus
+		case c == '0':
+			to = numberZero
+		case digit:
+			to = numberInteger
+		}
+	case numberZero, numberInteger:
+		switch {
+		case digit && *p == numberInteger:
+			to = numberInteger
+		case c == '.':
+			to = numberPoint
+		case c|0x20 == 'e':
+			to = numberE
+		}
+	case numberPoint, numberFraction:
+		switch {
+		case digit:
+			to = numberFraction
+		case c|0x20 == 'e' && *p == numberFraction:
+			to = numberE
+		}
+	default:
+		switch {
+		case digit:
+			to = numberExponent
+		case (c == '-' || c == '+') && *p == numberE:
+			to = numberSign
+		}
+	}
+	if to == numberStart {
+		return false
+	}
+	*p = to
+	return true
 }
 
 func isEscape(c byte) bool {

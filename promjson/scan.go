@@ -23,6 +23,9 @@ type Options struct {
 	// MaxUnknownBytes bounds Envelope.Unknown. Members that do not fit are skipped.
 	// The default is 0: all are skipped.
 	MaxUnknownBytes int
+	// Validate checks every point too, which costs as much as decoding it: no piece with
+	// a point that is not valid is returned. See the function Validate.
+	Validate bool
 }
 
 func (o Options) withDefaults() Options {
@@ -83,7 +86,7 @@ type Member struct {
 // The Scanner accepts any JSON encoding. It reads the encoding of Prometheus at the
 // speed of a search for one byte. It checks the structure: the envelope, members,
 // metric objects, and the start and end of arrays. It does not check the points
-// inside an array; the Decode functions do. For invalid JSON inside an array it may
+// inside an array unless Options.Validate is set; the Decode functions do. For invalid JSON inside an array it may
 // find the wrong end of the array, but the result never depends on the sizes of the
 // reads (except with InitialBufferBytes).
 //
@@ -110,6 +113,9 @@ type Scanner struct {
 	series seriesState
 	window window
 	name   []byte // The unescaped name of the current member.
+
+	left      int            // At least as many points as the piece of Points has left.
+	histogram HistogramPoint // Of checked, for its memory.
 }
 
 // level is the position of the Scanner in the nesting of a response.
@@ -156,7 +162,7 @@ func (s *Scanner) ResetBytes(response []byte) {
 func (s *Scanner) reset(b buffer) {
 	b.mark, b.beforeMove, b.growable, b.maxBuf, b.maxReadBuf = -1, s.beforeMove, true, s.o.MaxBufferBytes, s.o.BufferBytes
 	*s = Scanner{
-		buffer: b, o: s.o, ownMetric: s.ownMetric, name: s.name,
+		buffer: b, o: s.o, ownMetric: s.ownMetric, name: s.name, histogram: s.histogram,
 		textBytes: s.o.MaxTextBytes, unknownBytes: s.o.MaxUnknownBytes,
 	}
 }
@@ -301,6 +307,9 @@ func (s *Scanner) finish() error {
 		if s.seen.series {
 			return s.syntax("the result is not a " + kind)
 		}
+	}
+	if err := s.checkResult(); err != nil {
+		return err
 	}
 	_, err := s.space()
 	if err != nil && s.eof {

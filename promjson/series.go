@@ -327,7 +327,10 @@ func (s *Scanner) NextValues() []byte {
 }
 
 // rawValues is NextValues without a window.
-func (s *Scanner) rawValues() []byte {
+func (s *Scanner) rawValues() []byte { return s.checked(kindValues, s.anyValues()) }
+
+// anyValues is rawValues without Options.Validate.
+func (s *Scanner) anyValues() []byte {
 	if p := s.series.values; p != nil {
 		s.series.values = nil
 		return p
@@ -351,7 +354,10 @@ func (s *Scanner) NextHistograms() []byte {
 }
 
 // rawHistograms is NextHistograms without a window.
-func (s *Scanner) rawHistograms() []byte {
+func (s *Scanner) rawHistograms() []byte { return s.checked(kindHistograms, s.anyHistograms()) }
+
+// anyHistograms is rawHistograms without Options.Validate.
+func (s *Scanner) anyHistograms() []byte {
 	for s.rawValues() != nil {
 	}
 	if p := s.series.histograms; p != nil {

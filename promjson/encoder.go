@@ -1,0 +1,331 @@
+package promjson
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+)
+
+// Errors of an Encoder.
+var (
+	// ErrOrder: a method of an Encoder was called where its bytes cannot follow, such as
+	// Columns without Series.
+	ErrOrder = errors.New("promjson: encoder method called out of order")
+	// ErrBegun: a part of the response has been written, so that it can no longer become
+	// an error response. The caller must abort the connection.
+	ErrBegun = errors.New("promjson: a part of the response has been written")
+)
+
+// Encoder writes one whole response of the Prometheus HTTP API to an io.Writer, byte for
+// byte as Prometheus' own codec does:
+//
+//	BeginMatrix     (Series (EncodeValues|Columns|ValueSeq)* Histogram*)* query_range
+//	BeginVector     (Sample | HistogramSample)*                            query
+//	Scalar, Text                                                           query
+//	BeginLabelSets  LabelSet*                                              series
+//	BeginStrings    AddString*                                             labels, label values
+//	BeginExemplars  (ExemplarSeries Exemplar*)*                            query_exemplars
+//	BeginMetadata   Metadata*                                              metadata
+//
+// and then Close. A response to a query may have further members of "data" before Close,
+// see Member. Close without a result writes a response without data.
+//
+// Its memory is bounded by its buffer and, beyond that, by the longest string: full
+// buffers are written between values. The first error, of the writer or ErrOrder, stays:
+// nothing is written after it, and every later call of Err, Flush and Close returns it.
+// A warm Encoder does not allocate. It is not safe for concurrent use.
+type Encoder struct {
+	w     io.Writer
+	b     []byte
+	limit int // bytes of b that are written at once
+	err   error
+	begun bool // bytes were written to w
+
+	place place
+	n     int  // elements of the list that is open
+	inner int  // elements of the list within its last element
+	array kind // the array of the series that is open
+	last  []byte
+
+	steps  *Steps
+	points [growPoints]Point
+	queued int // of points
+
+	// Made once, so that iterators do not allocate them each time.
+	label  func(name, value string) bool
+	point  func(ms int64, v float64) bool
+	bucket func(b Bucket) bool
+	parts  int // labels or buckets so far
+}
+
+// place is the position of an Encoder in a response.
+type place uint8
+
+const (
+	placeStart place = iota
+	placeMatrix
+	placeSeries // in a series of a matrix
+	placeVector
+	placeLabelSets
+	placeStrings
+	placeExemplars
+	placeExemplarSeries
+	placeMetadata
+	placeFamily // in a family of metadata
+	placeData   // behind a result, in data
+	placeClosed
+)
+
+const (
+	encoderBytes    = 64 << 10
+	encoderBytesMin = 512
+	keptBuffers     = 4 // a buffer larger than so many times its limit is not kept
+)
+
+// NewEncoder returns an Encoder of one response to w, which is written to whenever
+// bufferBytes are full; 0: 64 KiB. Nothing is written before that, so that Fail can
+// replace what was encoded.
+func NewEncoder(w io.Writer, bufferBytes int) *Encoder {
+	if bufferBytes <= 0 {
+		bufferBytes = encoderBytes
+	}
+	e := &Encoder{limit: max(bufferBytes, encoderBytesMin)}
+	e.label, e.point, e.bucket = e.addLabel, e.addPoint, e.addBucket
+	e.Reset(w)
+	return e
+}
+
+// Reset makes e write another response, to w, with the same buffer. The steps are unset.
+func (e *Encoder) Reset(w io.Writer) {
+	b := e.b[:0]
+	if cap(b) > keptBuffers*e.limit {
+		b = nil
+	}
+	*e = Encoder{w: w, b: b, limit: e.limit, last: e.last[:0], label: e.label, point: e.point, bucket: e.bucket}
+}
+
+// SetSteps sets the steps of the query, whose encoded timestamps all series share; nil: none.
+func (e *Encoder) SetSteps(g *Steps) { e.steps = g }
+
+// Err returns the first error, or nil.
+func (e *Encoder) Err() error { return e.err }
+
+// Written reports whether bytes of the response were written to the writer. Before that,
+// the caller may still choose the status and headers of the HTTP response.
+func (e *Encoder) Written() bool { return e.begun }
+
+// Flush writes what is encoded so far, and returns the first error.
+func (e *Encoder) Flush() error {
+	if e.err == nil && len(e.b) > 0 {
+		e.begun = true
+		var n int
+		if n, e.err = e.w.Write(e.b); e.err == nil && n != len(e.b) {
+			e.err = io.ErrShortWrite
+		}
+	}
+	e.b = e.b[:0]
+	return e.err
+}
+
+func (e *Encoder) flushIfFull() {
+	if len(e.b) >= e.limit {
+		_ = e.Flush() // kept in e.err
+	}
+}
+
+func (e *Encoder) raw(text string) { e.b = append(e.b, text...) }
+
+// misplaced sets the error of a call out of order.
+func (e *Encoder) misplaced(method string) {
+	if e.err == nil {
+		e.err = fmt.Errorf("%w: %s", ErrOrder, method)
+		e.b = e.b[:0]
+	}
+}
+
+// begin begins the data of a response.
+func (e *Encoder) begin(method, text string, to place) bool {
+	if e.place != placeStart {
+		e.misplaced(method)
+	}
+	if e.err != nil {
+		return false
+	}
+	e.raw(`{"status":"success","data":`)
+	e.raw(text)
+	e.place = to
+	return true
+}
+
+// element begins an element of the list of place in.
+func (e *Encoder) element(method string, in place) bool {
+	e.leave(in)
+	if e.place != in {
+		e.misplaced(method)
+	}
+	if e.err != nil {
+		return false
+	}
+	e.flushIfFull()
+	if e.n > 0 {
+		e.b = append(e.b, ',')
+	}
+	e.n++
+	return e.err == nil
+}
+
+// leave ends an element of the list of place to that is open.
+func (e *Encoder) leave(to place) {
+	if e.err != nil {
+		return
+	}
+	switch {
+	case e.place == placeSeries && to == placeMatrix:
+		if e.array != kindNone {
+			e.raw("]")
+		}
+		e.raw("}")
+	case e.place == placeExemplarSeries && to == placeExemplars:
+		e.raw("]}")
+	case e.place == placeFamily && to == placeMetadata:
+		e.raw("]")
+	default:
+		return
+	}
+	e.place = to
+}
+
+// end ends the result.
+func (e *Encoder) end() {
+	for _, outer := range [...]place{placeMatrix, placeExemplars, placeMetadata} {
+		e.leave(outer)
+	}
+	switch e.place {
+	case placeMatrix, placeVector:
+		e.raw("]")
+		e.place = placeData
+	case placeLabelSets, placeStrings, placeExemplars:
+		e.raw("]")
+	case placeMetadata:
+		e.raw("}")
+	case placeStart:
+		e.raw(`{"status":"success"`)
+	}
+}
+
+// Member adds a member to the "data" of a response to a query, after its result, such as
+// "stats". value must be JSON; it is copied as it is.
+func (e *Encoder) Member(name string, value []byte) {
+	if e.err == nil && e.place != placeLabelSets && e.place != placeStrings && e.place != placeStart {
+		e.leave(placeMatrix)
+		if e.place == placeMatrix || e.place == placeVector {
+			e.end()
+		}
+	}
+	if e.place != placeData {
+		e.misplaced("Member")
+	}
+	if e.err != nil {
+		return
+	}
+	e.raw(",")
+	e.b = AppendString(e.b, name)
+	e.raw(":")
+	e.b = append(e.b, value...)
+	e.flushIfFull()
+}
+
+// Close ends the response, with its warnings and infos if there are any, and writes what is
+// left. It does not close the writer. It returns the first error: the response is complete
+// only if that is nil.
+func (e *Encoder) Close(warnings, infos []string) error {
+	if e.place == placeClosed {
+		e.misplaced("Close")
+	}
+	if e.err != nil {
+		return e.err
+	}
+	e.end()
+	if e.place == placeData {
+		e.raw("}")
+	}
+	e.place = placeClosed
+	e.texts(`,"warnings":[`, warnings)
+	e.texts(`,"infos":[`, infos)
+	e.raw("}")
+	return e.Flush()
+}
+
+// texts adds a member that is a list of strings, if it is not empty.
+func (e *Encoder) texts(key string, list []string) {
+	for i, text := range list {
+		if i == 0 {
+			e.raw(key)
+		} else {
+			e.raw(",")
+		}
+		e.b = AppendString(e.b, text)
+		e.flushIfFull()
+	}
+	if len(list) > 0 {
+		e.raw("]")
+	}
+}
+
+// Fail writes an error response in the place of what was encoded, with an errorType such
+// as "bad_data" or "execution". It returns ErrBegun, and writes nothing, if a part of the
+// response has been written: a client must not take that part for the whole. The status of
+// the HTTP response is the caller's.
+func (e *Encoder) Fail(errorType, message string) error {
+	if e.begun || e.place == placeClosed {
+		if e.err == nil {
+			e.err = ErrBegun
+		}
+		e.b = e.b[:0]
+		return e.err
+	}
+	e.err, e.place = nil, placeClosed
+	e.b = AppendError(e.b[:0], errorType, message)
+	return e.Flush()
+}
+
+// AppendError appends an error response: {"status":"error","errorType":"...","error":"..."}
+func AppendError(dst []byte, errorType, message string) []byte {
+	dst = append(dst, `{"status":"error"`...)
+	if errorType != "" {
+		dst = AppendString(append(dst, `,"errorType":`...), errorType)
+	}
+	if message != "" {
+		dst = AppendString(append(dst, `,"error":`...), message)
+	}
+	return append(dst, '}')
+}
+
+// metric appends a metric object.
+func (e *Encoder) metric(labels iter.Seq2[string, string]) {
+	e.parts = 0
+	e.b = append(e.b, '{')
+	if labels != nil {
+		labels(e.label)
+	}
+	e.b = append(e.b, '}')
+}
+
+// addLabel is the body of a loop over labels.
+func (e *Encoder) addLabel(name, value string) bool {
+	e.b = appendLabel(e.b, e.parts, name, value)
+	e.parts++
+	e.flushIfFull()
+	return e.err == nil
+}
+
+// appendLabel appends label i of a metric object.
+func appendLabel(dst []byte, i int, name, value string) []byte {
+	if i > 0 {
+		dst = append(dst, ',')
+	}
+	dst = AppendLabelString(dst, name)
+	dst = append(dst, ':')
+	return AppendLabelString(dst, value)
+}

@@ -1,0 +1,248 @@
+package promjson
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"iter"
+)
+
+// ErrHistograms means that a response has native histograms, which Types has no type for.
+var ErrHistograms = errors.New("promjson: the response has native histograms")
+
+// Types decodes responses into the caller's own types: L of labels, P of values and H of
+// native histograms.
+//
+//	types := promjson.Types[labels.Labels, promql.FPoint, promql.HPoint]{
+//		Labels: func(ls []promjson.Label) (labels.Labels, error) { ... },
+//		Point:  func(ms int64, v float64) promql.FPoint { return promql.FPoint{T: ms, F: v} },
+//		...
+//	}
+//	response, err := types.Decode(body, promjson.Options{})
+type Types[L, P, H any] struct {
+	// Labels converts the labels of a series, sorted by name. The slice is valid until
+	// Labels returns; its strings may be kept, and share one allocation.
+	Labels func(labels []Label) (L, error)
+	// Point converts a value; ms is in milliseconds.
+	Point func(ms int64, v float64) P
+	// Histogram converts a native histogram. h and its buckets are valid until Histogram
+	// returns. If Histogram is nil, a histogram in the response is ErrHistograms.
+	Histogram func(ms int64, h *Histogram) (H, error)
+	// MaxPoints is the maximum of values and histograms that a SeriesOf of All holds; a
+	// longer series is several of them. 0: no maximum, a series is one SeriesOf.
+	MaxPoints int
+}
+
+// SeriesOf is a series in the caller's types, or a part of it. The caller owns it.
+type SeriesOf[L, P, H any] struct {
+	Labels     L
+	Values     []P
+	Histograms []H
+	// Continued: the series continues in the next SeriesOf, with the same labels. It is set
+	// only if Types.MaxPoints is.
+	Continued bool
+}
+
+// ResponseOf is a decoded response to a query in the caller's types. The caller owns it.
+type ResponseOf[L, P, H any] struct {
+	Envelope
+	// Series holds the series of a matrix, or the samples of a vector as series with one
+	// value or one histogram each.
+	Series []SeriesOf[L, P, H]
+	Scalar Point       // The result if ResultType is "scalar".
+	String StringPoint // The result if ResultType is "string".
+}
+
+// Decode reads and decodes a whole response, as the function Decode does.
+func (t Types[L, P, H]) Decode(r io.Reader, o Options) (*ResponseOf[L, P, H], error) {
+	s := NewScanner(r, o)
+	t.MaxPoints = 0
+	a := &ResponseOf[L, P, H]{}
+	var api *APIError
+	for series, err := range t.All(s) {
+		if errors.As(err, &api) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		a.Series = append(a.Series, series)
+	}
+	a.Envelope = s.envelope
+	if api != nil {
+		return a, api
+	}
+	plain := Response{Envelope: s.envelope}
+	err := plain.decodeResult(s.result)
+	a.Scalar, a.String = plain.Scalar, plain.String
+	return a, err
+}
+
+// All iterates over the series of a response in the caller's types. Memory is bounded: by
+// one series, or by MaxPoints points, and by the Options of s. The last element has the
+// error if there is one, and an *APIError if the status of the response is not "success".
+// Results that are no series are left to s.Result, the rest to s.Envelope.
+func (t Types[L, P, H]) All(s *Scanner) iter.Seq2[SeriesOf[L, P, H], error] {
+	return func(yield func(SeriesOf[L, P, H], error) bool) {
+		var list []Label
+		for s.Next() {
+			var err error
+			var series SeriesOf[L, P, H]
+			if list, err = DecodeLabels(list[:0], s.Metric()); err == nil {
+				series.Labels, err = t.Labels(list)
+			}
+			if err == nil && !t.points(s, &series, yield, &err) {
+				return
+			}
+			if s.err != nil {
+				break
+			}
+			if err != nil {
+				yield(SeriesOf[L, P, H]{}, err)
+				return
+			}
+			if !yield(series, nil) {
+				return
+			}
+		}
+		e := &s.envelope
+		switch {
+		case s.err != nil:
+			yield(SeriesOf[L, P, H]{}, s.err)
+		case e.Status != "success":
+			yield(SeriesOf[L, P, H]{}, &APIError{e.Status, e.ErrorType, e.Error})
+		}
+	}
+}
+
+// points adds the points of the current series and yields it whenever it has MaxPoints. It
+// returns false if yield does.
+func (t *Types[L, P, H]) points(s *Scanner, series *SeriesOf[L, P, H], yield func(SeriesOf[L, P, H], error) bool, err *error) bool {
+	send := func() bool {
+		if t.MaxPoints <= 0 || len(series.Values)+len(series.Histograms) < t.MaxPoints {
+			return true
+		}
+		part := *series
+		part.Continued = true
+		series.Values, series.Histograms = nil, nil
+		return yield(part, nil)
+	}
+	for ms, v := range s.Points() {
+		if !send() {
+			return false
+		}
+		if series.Values == nil {
+			series.Values = make([]P, 0, t.size(s.left))
+		}
+		series.Values = append(series.Values, t.Point(ms, v))
+	}
+	for ms, h := range s.Histograms() {
+		if !send() {
+			return false
+		}
+		if t.Histogram == nil {
+			*err = ErrHistograms
+			return true
+		}
+		var point H
+		if point, *err = t.Histogram(ms, h); *err != nil {
+			return true
+		}
+		series.Histograms = append(series.Histograms, point)
+	}
+	return true
+}
+
+// size returns the capacity for n points.
+func (t *Types[L, P, H]) size(n int) int {
+	if t.MaxPoints > 0 {
+		n = min(n, t.MaxPoints)
+	}
+	return n
+}
+
+// Points iterates over the values of the current series that are left: times in
+// milliseconds and values. It decodes one piece at a time and allocates nothing for a
+// point. An error ends it, and is Err's.
+func (s *Scanner) Points() iter.Seq2[int64, float64] {
+	return func(yield func(int64, float64) bool) {
+		for piece := s.NextValues(); piece != nil; piece = s.NextValues() {
+			c := cursor{b: piece}
+			s.left = c.count()
+			for i := 0; ; i++ {
+				p, more, wrong := c.nextPoint(i)
+				if wrong != "" {
+					s.stop(s.locate(piece, c.error(wrong)))
+					return
+				}
+				if !more {
+					break
+				}
+				if !yield(p.T, p.F) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Histograms iterates over the histograms of the current series that are left, as Points
+// does over its values, which it skips. The Histogram is valid until the next one.
+func (s *Scanner) Histograms() iter.Seq2[int64, *Histogram] {
+	return func(yield func(int64, *Histogram) bool) {
+		var p HistogramPoint
+		for piece := s.NextHistograms(); piece != nil; piece = s.NextHistograms() {
+			c := cursor{b: piece}
+			for i := 0; ; i++ {
+				more, wrong := c.nextHistogram(i, &p)
+				if wrong != "" {
+					s.stop(s.locate(piece, c.error(wrong)))
+					return
+				}
+				if !more {
+					break
+				}
+				if !yield(p.T, &p.Histogram) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// count returns a number that is at least that of the points in values.
+func (c *cursor) count() int { return bytes.Count(c.b, []byte{'['}) }
+
+// nextPoint reads point i of a piece of values. more is false at its end.
+func (c *cursor) nextPoint(i int) (p Point, more bool, wrong string) {
+	if more, wrong = c.separator(i); more {
+		p, wrong = c.point()
+	}
+	return p, more, wrong
+}
+
+// nextHistogram reads point i of a piece of histograms into p, whose memory it reuses. more
+// is false at the end of the piece.
+func (c *cursor) nextHistogram(i int, p *HistogramPoint) (more bool, wrong string) {
+	if more, wrong = c.separator(i); !more {
+		return false, wrong
+	}
+	if p.T, wrong = c.pointTime(); wrong == "" {
+		wrong = c.histogram(&p.Histogram)
+	}
+	if wrong == "" {
+		wrong = c.expect(']')
+	}
+	return true, wrong
+}
+
+// separator reads what stands before point i of a piece. more is false at its end.
+func (c *cursor) separator(i int) (more bool, wrong string) {
+	if c.space(); c.i == len(c.b) {
+		return false, ""
+	}
+	if i > 0 {
+		wrong = c.expect(',')
+	}
+	return wrong == "", wrong
+}

@@ -1,0 +1,71 @@
+package promjson
+
+import "io"
+
+// Validate reads a whole response to a query and returns an *Error unless it is valid:
+// JSON throughout, with the members, points and histograms that this API defines. Members
+// it does not know may be any JSON. Its memory is bounded by o, whatever the response is.
+// Times need not increase, and series need not be sorted.
+func Validate(r io.Reader, o Options) error {
+	o.Validate = true
+	s := NewScanner(r, o)
+	for s.Next() {
+	}
+	return s.Err()
+}
+
+// checked returns a piece of kind k, or ends the scan if a point in it is not valid.
+func (s *Scanner) checked(k kind, piece []byte) []byte {
+	if !s.o.Validate || piece == nil {
+		return piece
+	}
+	c := cursor{b: piece}
+	for i := 0; ; i++ {
+		more, wrong := c.separator(i)
+		if more {
+			wrong = c.checkPoint(k, &s.histogram)
+		}
+		if wrong != "" {
+			s.stop(s.locate(piece, c.error(wrong)))
+			return nil
+		}
+		if !more {
+			return piece
+		}
+	}
+}
+
+// checkPoint reads one point: first as JSON, because numbers may be written in more ways for
+// the decoder than in JSON, and then as a point.
+func (c *cursor) checkPoint(k kind, h *HistogramPoint) (wrong string) {
+	c.space()
+	start := c.i
+	if wrong = c.skip(); wrong != "" {
+		return wrong
+	}
+	point := cursor{b: c.b[:c.i], i: start}
+	if k == kindValues {
+		_, wrong = point.point()
+	} else {
+		_, wrong = point.nextHistogram(0, h)
+	}
+	if wrong != "" {
+		c.i = point.i
+	}
+	return wrong
+}
+
+// checkResult checks the result of a scalar or string query, which is s.result.
+func (s *Scanner) checkResult() error {
+	if !s.o.Validate || s.result == nil {
+		return nil
+	}
+	a := Response{Envelope: Envelope{ResultType: s.envelope.ResultType}}
+	if kind := a.ResultType; kind != "scalar" && kind != "string" {
+		return s.syntax("the result is not that of a query")
+	}
+	if a.decodeResult(s.result) != nil {
+		return s.syntax("the result is not a " + a.ResultType)
+	}
+	return nil
+}

@@ -10,7 +10,7 @@ FUZZTIME ?= 30s
 FUZZMINIMIZE ?= 5s
 TOOLS = $(CURDIR)/bin/tools
 
-.PHONY: help run build release test race race-units race-processes race-promql soak prove check lint vuln bench bench-test ui ui-check browser interop clients generate generated tidy tidied fuzz fuzz-short golden mutants
+.PHONY: api help run build release test race race-units race-processes race-promql soak prove check lint vuln bench bench-test ui ui-check browser interop clients generate generated tidy tidied fuzz fuzz-short golden mutants
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -100,6 +100,9 @@ generate: ## generate Go code from .proto files and tables, and docs/ops/flags.m
 
 generated: generate ## fail if the committed generated code is not current
 	git diff --exit-code --stat -- '*.pb.go' promjson/tables.go docs/ops/flags.md
+
+api: ## write the exported names of the public modules to their testdata/api.txt
+	$(GO) test ./test/house -count=1 -run TestAPI -update
 
 # go.work ties the modules at v0.0.0. `go mod tidy` ignores workspaces and would look
 # for that version in the module proxy: it gets a replace while it runs.

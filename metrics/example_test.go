@@ -161,3 +161,10 @@ func ExamplePushOptions() {
 	// jobs_total{job="backup"} 1
 	// <nil>
 }
+
+func ExampleNewSetWithOptions() {
+	s := metrics.NewSetWithOptions(metrics.SetOptions{Prefix: "billing_", Labels: map[string]string{"env": "prod"}})
+	s.NewCounter(`invoices_total{kind="monthly"}`).Inc()
+	s.WritePrometheus(os.Stdout)
+	// Output: billing_invoices_total{env="prod",kind="monthly"} 1
+}

@@ -31,6 +31,8 @@ type Set struct {
 
 	expiring atomic.Pointer[[]sweeper] // vectors; copied on write
 
+	scope *scope // of NewSetWithOptions; immutable
+
 	lastSpec     atomic.Pointer[summarySpec]
 	descriptions atomic.Pointer[map[string]description] // of families; copied on write
 

@@ -15,7 +15,7 @@ import (
 // requests_total{path="/"}. Like all New methods it panics if the name is invalid or
 // taken.
 func (s *Set) NewCounter(name string) *Counter {
-	return register(s, &Counter{named: named{mustValidate(name)}})
+	return register(s, &Counter{named: named{s.fullName(name)}})
 }
 
 // GetOrCreateCounter returns the counter with this name and registers it if there is
@@ -25,12 +25,12 @@ func (s *Set) GetOrCreateCounter(name string) *Counter {
 	if c, ok := lookup[*Counter](s, name); ok {
 		return c
 	}
-	return getOrRegister(s, &Counter{named: named{mustValidate(name)}})
+	return getOrRegister(s, &Counter{named: named{s.fullName(name)}})
 }
 
 // NewFloatCounter registers a new float counter.
 func (s *Set) NewFloatCounter(name string) *FloatCounter {
-	return register(s, &FloatCounter{named: named{mustValidate(name)}})
+	return register(s, &FloatCounter{named: named{s.fullName(name)}})
 }
 
 // GetOrCreateFloatCounter returns the float counter with this name and registers it if
@@ -39,21 +39,21 @@ func (s *Set) GetOrCreateFloatCounter(name string) *FloatCounter {
 	if fc, ok := lookup[*FloatCounter](s, name); ok {
 		return fc
 	}
-	return getOrRegister(s, &FloatCounter{named: named{mustValidate(name)}})
+	return getOrRegister(s, &FloatCounter{named: named{s.fullName(name)}})
 }
 
 // NewCounterFunc registers a new counter whose value f returns at each scrape, such as one
 // that another library counts. f must never decrease, except when it starts again, and be
 // safe for concurrent calls. If f panics during a scrape, the page has no line of this counter.
 func (s *Set) NewCounterFunc(name string, f func() float64) *CounterFunc {
-	return register(s, &CounterFunc{named: named{mustValidate(name)}, callback: f})
+	return register(s, &CounterFunc{named: named{s.fullName(name)}, callback: f})
 }
 
 // NewGauge registers a new gauge. f returns the value at each scrape; if f is nil, the
 // gauge has the value of Set, Add, Inc and Dec. f must be safe for concurrent calls. If
 // f panics during a scrape, the page has no line of this gauge.
 func (s *Set) NewGauge(name string, f func() float64) *Gauge {
-	return register(s, &Gauge{named: named{mustValidate(name)}, callback: f})
+	return register(s, &Gauge{named: named{s.fullName(name)}, callback: f})
 }
 
 // GetOrCreateGauge returns the gauge with this name and registers it, with f, if there
@@ -62,12 +62,12 @@ func (s *Set) GetOrCreateGauge(name string, f func() float64) *Gauge {
 	if g, ok := lookup[*Gauge](s, name); ok {
 		return g
 	}
-	return getOrRegister(s, &Gauge{named: named{mustValidate(name)}, callback: f})
+	return getOrRegister(s, &Gauge{named: named{s.fullName(name)}, callback: f})
 }
 
 // NewHistogram registers a new vmrange histogram.
 func (s *Set) NewHistogram(name string) *Histogram {
-	return register(s, newHistogram(mustValidate(name)))
+	return register(s, newHistogram(s.fullName(name)))
 }
 
 // GetOrCreateHistogram returns the vmrange histogram with this name and registers it if
@@ -76,7 +76,7 @@ func (s *Set) GetOrCreateHistogram(name string) *Histogram {
 	if h, ok := lookup[*Histogram](s, name); ok {
 		return h
 	}
-	return getOrRegister(s, newHistogram(mustValidate(name)))
+	return getOrRegister(s, newHistogram(s.fullName(name)))
 }
 
 // NewPrometheusHistogram registers a new classic histogram with
@@ -88,7 +88,7 @@ func (s *Set) NewPrometheusHistogram(name string) *PrometheusHistogram {
 // NewPrometheusHistogramExt registers a new classic histogram with these upper bounds.
 // It panics if ValidateBuckets returns an error for them.
 func (s *Set) NewPrometheusHistogramExt(name string, upperBounds []float64) *PrometheusHistogram {
-	return register(s, newPrometheusHistogram(mustValidate(name), upperBounds))
+	return register(s, newPrometheusHistogram(s.fullName(name), upperBounds))
 }
 
 // GetOrCreatePrometheusHistogram returns the classic histogram with this name and
@@ -104,14 +104,14 @@ func (s *Set) GetOrCreatePrometheusHistogramExt(name string, upperBounds []float
 	if h, ok := lookup[*PrometheusHistogram](s, name); ok {
 		return h
 	}
-	return getOrRegister(s, newPrometheusHistogram(mustValidate(name), upperBounds))
+	return getOrRegister(s, newPrometheusHistogram(s.fullName(name), upperBounds))
 }
 
 // NewNativeHistogram registers a new native histogram. Only the protobuf format has
 // native buckets; the text formats have classic buckets with o.UpperBounds. It panics
 // if the options are invalid.
 func (s *Set) NewNativeHistogram(name string, o NativeHistogramOptions) *PrometheusHistogram {
-	return register(s, newNativeHistogram(mustValidate(name), o))
+	return register(s, newNativeHistogram(s.fullName(name), o))
 }
 
 // GetOrCreateNativeHistogram returns the histogram with this name and registers it, with
@@ -120,7 +120,7 @@ func (s *Set) GetOrCreateNativeHistogram(name string, o NativeHistogramOptions) 
 	if h, ok := lookup[*PrometheusHistogram](s, name); ok {
 		return h
 	}
-	return getOrRegister(s, newNativeHistogram(mustValidate(name), o))
+	return getOrRegister(s, newNativeHistogram(s.fullName(name), o))
 }
 
 // NewSummary registers a new summary with a window of five minutes and the quantiles
@@ -132,7 +132,7 @@ func (s *Set) NewSummary(name string) *Summary {
 // NewSummaryExt registers a new summary with this window and these quantiles. It
 // panics if one of them is outside [0, 1].
 func (s *Set) NewSummaryExt(name string, window time.Duration, quantiles []float64) *Summary {
-	return register(s, &Summary{named: named{mustValidate(name)}, spec: s.summarySpec(name, window, quantiles)})
+	return register(s, &Summary{named: named{s.fullName(name)}, spec: s.summarySpec(name, window, quantiles)})
 }
 
 // summarySpec returns a spec that summaries share: the default one or the last one if
@@ -159,7 +159,7 @@ func (s *Set) GetOrCreateSummary(name string) *Summary {
 func (s *Set) GetOrCreateSummaryExt(name string, window time.Duration, quantiles []float64) *Summary {
 	sm, ok := lookup[*Summary](s, name)
 	if !ok {
-		sm = getOrRegister(s, &Summary{named: named{mustValidate(name)}, spec: s.summarySpec(name, window, quantiles)})
+		sm = getOrRegister(s, &Summary{named: named{s.fullName(name)}, spec: s.summarySpec(name, window, quantiles)})
 	}
 	if sm.spec.window != window || !slices.Equal(sm.spec.quantiles, quantiles) {
 		panic(fmt.Errorf("BUG: summary %q has window %s and quantiles %v; requested were %s and %v",
@@ -169,8 +169,17 @@ func (s *Set) GetOrCreateSummaryExt(name string, window time.Duration, quantiles
 }
 
 // UnregisterMetric removes the metric with this name from the set. It returns false if
-// there is none. Its cost does not depend on the size of the set.
+// there is none. Its cost does not depend on the size of the set. In a set with a prefix or
+// labels the name may be that of registration or that of ListMetricNames.
 func (s *Set) UnregisterMetric(name string) bool {
+	if s.scope != nil && s.unregister(s.scope.apply(name)) {
+		return true
+	}
+	return s.unregister(name)
+}
+
+// unregister removes the metric with this full name.
+func (s *Set) unregister(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m, at := s.index.find(name)
@@ -268,12 +277,24 @@ func (s *Set) RegisterMetricsWriter(writeMetrics func(w io.Writer)) {
 // Registration also accepts UTF-8 names in quotes: {"http.requests",bar="baz"}.
 func ValidateMetric(s string) error { return exposition.Validate(s) }
 
-// checked returns the name, or panics if it is not valid.
-func mustValidate(name string) string {
+// fullName returns the name with the prefix and the labels of the set. It panics if the name
+// is not valid.
+func (s *Set) fullName(name string) string {
 	if err := exposition.ValidateQuoted(name); err != nil {
 		panic(fmt.Errorf("BUG: invalid metric name %q: %w", name, err))
 	}
-	return name
+	if s.scope == nil {
+		return name
+	}
+	_, labels := exposition.Split(name)
+	for text := []byte(labels); ; {
+		label, _, rest, ok := exposition.NextLabel(text)
+		if !ok {
+			return s.scope.apply(name)
+		}
+		s.scope.mustLack(name, string(label))
+		text = rest
+	}
 }
 
 // register adds a metric and panics if its name is taken.
@@ -300,6 +321,9 @@ func getOrRegister[M metric](s *Set, m M) M {
 }
 
 func lookup[M metric](s *Set, name string) (found M, ok bool) {
+	if s.scope != nil {
+		name = s.scope.apply(name)
+	}
 	s.mu.Lock()
 	m, _ := s.index.find(name)
 	s.mu.Unlock()

@@ -171,6 +171,9 @@ func newVec[M metric](s *Set, name, help string, labels []string, create func(na
 	if len(labels) == 0 || !isValidUTF8Name(name) {
 		panic(fmt.Errorf("BUG: invalid metric name %q or no labels", name))
 	}
+	if s.scope != nil {
+		name = s.scope.prefix + name
+	}
 	v := &Vec[M]{set: s, name: name, create: create, seed: maphash.MakeSeed(), tombstone: &member[M]{}}
 	v.maxSeries.Store(DefaultMaxSeries)
 	reserved := ""
@@ -188,6 +191,9 @@ func newVec[M metric](s *Set, name, help string, labels []string, create func(na
 		}
 		if !exposition.IsClassic(label) || strings.Contains(label, ":") {
 			label = quoted(label)
+		}
+		if s.scope != nil {
+			s.scope.mustLack(name, label)
 		}
 		v.labels = append(v.labels, label)
 	}
@@ -207,7 +213,12 @@ func quoted(name string) string {
 
 // Describe sets the text of the HELP line and the unit of a family. OpenMetrics has a
 // UNIT line only if the name of the family ends with the unit.
-func (s *Set) Describe(family, help, unit string) { s.describe(family, help, unit, false) }
+func (s *Set) Describe(family, help, unit string) {
+	if s.scope != nil {
+		family = s.scope.prefix + family
+	}
+	s.describe(family, help, unit, false)
+}
 
 // describe is Describe. With keep, the unit is kept, and the help if there is no new one.
 func (s *Set) describe(family, help, unit string, keep bool) {
@@ -314,7 +325,7 @@ func (v *Vec[M]) Reset() {
 		}
 	}
 	if o := v.overflow.Swap(nil); o != nil {
-		v.set.UnregisterMetric(o.metric.fullName())
+		v.set.unregister(o.metric.fullName())
 	}
 	v.used = 0
 	v.table.Store(&vecTable[M]{make([]atomic.Pointer[member[M]], 8)})
@@ -365,7 +376,7 @@ func (v *Vec[M]) remove(table *vecTable[M], at int) {
 	m := table.slots[at].Load()
 	table.slots[at].Store(v.tombstone)
 	v.live.Add(-1)
-	v.set.UnregisterMetric(m.metric.fullName())
+	v.set.unregister(m.metric.fullName())
 }
 
 // With returns the member with these label values, in the order of the label names, and
@@ -498,7 +509,7 @@ func (v *Vec[M]) overflowMetric() M {
 	if o == nil {
 		o = &overflowMember[M]{
 			metric:  getOrRegister(v.set, v.create(v.fullName(slices.Repeat([]string{overflow}, len(v.labels))))),
-			lookups: v.set.GetOrCreateCounter(`metrics_vec_overflow_total{family="` + string(exposition.AppendQuoted(nil, v.name, true)) + `"}`),
+			lookups: getOrRegister(v.set, &Counter{named: named{v.overflowName()}}),
 		}
 		v.overflow.Store(o)
 		log.Printf("WARN: metrics: family %q has %d members, its limit: further label values share the member %q", v.name, v.maxSeries.Load(), overflow)
@@ -507,11 +518,25 @@ func (v *Vec[M]) overflowMetric() M {
 	return o.metric
 }
 
+func (v *Vec[M]) overflowName() string {
+	name := `metrics_vec_overflow_total{family="` + string(exposition.AppendQuoted(nil, v.name, true)) + `"}`
+	if c := v.set.scope; c != nil && !slices.Contains(c.names, "family") {
+		name = c.withLabels(name)
+	}
+	return name
+}
+
 // fullName returns the name of a member with its labels, escaped.
 func (v *Vec[M]) fullName(values []string) string {
 	b := append([]byte(v.name), '{')
 	if !exposition.IsClassic(v.name) {
 		b = append([]byte{'{'}, quoted(v.name)...)
+	}
+	if c := v.set.scope; c != nil && c.labels != "" {
+		if b[len(b)-1] != '{' {
+			b = append(b, ',')
+		}
+		b = append(b, c.labels...)
 	}
 	for i, label := range v.labels {
 		if b[len(b)-1] != '{' {

@@ -166,7 +166,7 @@ func TestOpenMetrics_InexpressibleDataFails(t *testing.T) {
 	leftovers(t, o.Output)
 }
 
-func TestOpenMetrics_SkipsHistogramsIfToldTo(t *testing.T) {
+func TestOpenMetrics_SkipsHistogramsIfRequested(t *testing.T) {
 	w := newFixture(2, true)
 	o := options(t, w, OpenMetrics, 2)
 	o.SkipHistograms = true

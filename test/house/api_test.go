@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write the files testdata/api.txt of the
 var publicPackages = []string{"metrics", "metrics/httpmetrics", "metrics/metricstest", "metrics/promcompat", "promjson", "promjson/gzip"}
 
 // A change of what is exported is deliberate: `make api` writes it to testdata/api.txt, and the
-// review sees it. A line that is removed or changed breaks somebody's program.
+// review sees it. A line that is removed or changed breaks programs of users.
 func TestAPI_ExportedNamesAreThoseOfTheFile(t *testing.T) {
 	all := sources(t)
 	for _, pkg := range publicPackages {

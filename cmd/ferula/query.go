@@ -67,6 +67,8 @@ type queryCommand struct {
 	EnforceTenancy     bool     `name:"query.enforce-tenancy" negatable:"" help:"Return only data whose label --query.tenant-label-name is the tenant of the request."`
 	TenantLabel        string   `name:"query.tenant-label-name" default:"tenant_id" placeholder:"NAME" help:"Label that is compared with the tenant by --query.enforce-tenancy."`
 	Engine             string   `name:"query.promql-engine" default:"prometheus" help:"Default PromQL engine. The only supported value is prometheus."`
+	QueryEngine        string   `name:"query.engine" enum:"columns,prometheus" default:"columns" help:"Engine that evaluates queries (${enum}). Results are the same. Prometheus' engine also evaluates what the other does not know."`
+	Parallelism        int      `name:"query.parallelism" default:"0" help:"Goroutines that decode and compute the series of one query. All queries together use one less than these, in addition to their own. 0 means the number of CPUs (GOMAXPROCS)."`
 	Mode               string   `name:"query.mode" default:"local" help:"PromQL query mode. The only supported value is local."`
 	Features           []string `name:"enable-feature" sep:"," placeholder:"NAME" help:"Comma-separated feature names: promql-experimental-functions."`
 
@@ -136,6 +138,7 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 			MaxSamples: c.MaxSamples, Timeout: time.Duration(c.Timeout), MaxConcurrency: c.MaxConcurrent, LookbackDelta: time.Duration(c.LookbackDelta), TrackerDir: c.ActiveQueryPath,
 			Flags: hint.Flags{"MaxSamples": "--query.max-samples"},
 		},
+		Engine:           role.EngineOptions{Name: c.QueryEngine, Parallelism: c.Parallelism},
 		SubqueryInterval: time.Duration(c.EvaluationInterval),
 	}
 	o.Web.RoutePrefix, o.Web.AllowedHosts = c.RoutePrefix, c.Hosts.Allowed

@@ -11,6 +11,7 @@ import (
 	"os"
 	"time"
 
+	prompromql "github.com/prometheus/prometheus/promql"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"google.golang.org/grpc"
 
@@ -41,6 +42,7 @@ type QueryOptions struct {
 	Chain       bool                    // deduplicate by merging all replicas; default: penalty, which picks one replica at a time
 	Stores      api.StoreDefaults       // Lookback is set by NewQuery
 	Query       promql.Options
+	Engine      EngineOptions
 	// SubqueryInterval is the default step of subqueries; 0: 1 minute.
 	SubqueryInterval time.Duration
 	Tracing          string // Thanos' tracing configuration in YAML; "" sends no spans
@@ -54,6 +56,7 @@ type Query struct {
 	opts      QueryOptions
 	reg       *telemetry.Registry
 	engine    *promql.Engine
+	queries   prompromql.QueryEngine
 	endpoints *fanout.Endpoints
 	fanout    *fanout.Fanout
 	tracing   *tracing.Tracing
@@ -83,6 +86,9 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	}
 	slots.register(q.reg.Own, q.engine)
 	q.process.Add(process.Component{Name: "queries", Close: q.engine.Close})
+	if q.queries, err = newQueryEngine(opts.Engine, opts.Query, q.engine, q.reg.Own); err != nil {
+		return nil, err
+	}
 	if opts.SubqueryInterval > 0 {
 		q.engine.SetEvaluationInterval(opts.SubqueryInterval)
 	}
@@ -143,7 +149,7 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	}
 	endpoints := http.NewServeMux()
 	api.New(api.Options{
-		Engine:        q.engine,
+		Engine:        q.queries,
 		Parser:        q.engine.Parser,
 		Stores:        storeset.New(q.fanout, q.endpoints),
 		StoreDefaults: q.opts.Stores,

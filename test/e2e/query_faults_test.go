@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"runtime"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
-	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/query/fanout"
@@ -67,17 +65,7 @@ func (o *misbehavingStream) Err() error {
 // serveMisbehaving serves a store on loopback; stop closes its connections at once.
 func serveMisbehaving(t *testing.T, o misbehavingStore) (address string, stop func()) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer(storeapi.GRPCServerOptions()...)
-	storeapi.NewServer(o, storeapi.ServerOptions{}).Register(server)
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(l) })
-	stop = sync.OnceFunc(func() { server.Stop(); serving.Wait() })
-	t.Cleanup(stop)
-	return l.Addr().String(), stop
+	return serveStore(t, o)
 }
 
 func testLabels(i int) []byte {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,16 +80,8 @@ func overStoreAPI(t testing.TB, opts fanout.Options, sources ...storeapi.Source)
 		return grpcStore{storeapi.NewClient(conn, storeapi.ClientOptions{}), conn}, nil
 	}}
 	for _, source := range sources {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		server := grpc.NewServer(storeapi.GRPCServerOptions()...)
-		storeapi.NewServer(source, storeapi.ServerOptions{}).Register(server)
-		done := make(chan struct{})
-		go func() { defer close(done); _ = server.Serve(l) }()
-		t.Cleanup(func() { server.Stop(); <-done })
-		eo.Static = append(eo.Static, fanout.Address{Name: l.Addr().String()})
+		address := serveSource(t, source)
+		eo.Static = append(eo.Static, fanout.Address{Name: address})
 	}
 	e := fanout.NewEndpoints(eo)
 	e.Update(context.Background())
@@ -104,6 +97,29 @@ func overStoreAPI(t testing.TB, opts fanout.Options, sources ...storeapi.Source)
 	}
 	opts.Dedup, opts.IsCounter, opts.Counter = dedup.Penalty, dedup.IsCounter, dedup.Counter
 	return fanout.New(e, opts)
+}
+
+// serveStore serves a source on loopback; stop closes its connections at once.
+func serveStore(t testing.TB, source storeapi.Source) (address string, stop func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(storeapi.GRPCServerOptions()...)
+	storeapi.NewServer(source, storeapi.ServerOptions{}).Register(server)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(l) })
+	stop = sync.OnceFunc(func() { server.Stop(); serving.Wait() })
+	t.Cleanup(stop)
+	return l.Addr().String(), stop
+}
+
+// serveSource serves a source on loopback until the test ends.
+func serveSource(t testing.TB, source storeapi.Source) (address string) {
+	t.Helper()
+	address, _ = serveStore(t, source)
+	return address
 }
 
 // unsupportedEvaluations are evaluations, by file and line, that need information which

@@ -73,8 +73,8 @@ func checkDocument(t *testing.T, want string) {
 
 const documentHead = `# What the PromQL engine of columns leaves to Prometheus'
 
-` + "`ferula serve`" + ` evaluates PromQL by an engine of its own (` + "`internal/query/columns`" + `), one series at a time. What it does not
-know is evaluated by Prometheus' engine, which stays linked; the results are the same. The header ` + "`X-Ferula-Query-Engine`" + ` of a response and the metric
+` + "`ferula serve`" + ` and ` + "`ferula query`" + ` evaluate PromQL by an engine of their own (` + "`internal/query/columns`" + `), one series at a time. What it
+does not know is evaluated by Prometheus' engine, which stays linked; the results are the same. The header ` + "`X-Ferula-Query-Engine`" + ` of a response and the metric
 ` + "`ferula_query_engine_queries_total`" + ` tell which engine evaluated a query, and the reason if it was not the one of columns.
 With the feature use-start-timestamps the functions that read start timestamps go to Prometheus' engine, and with
 promql-delayed-name-removal the functions of histograms that name a metric in an annotation.

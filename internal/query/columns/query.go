@@ -169,11 +169,11 @@ func (ev *evaluation) hold(n int) error {
 }
 
 // samplesQuerier returns a storage for expressions that Prometheus' engine evaluates. Its queriers
-// are one over the whole range of the query, unless that is read already: then nothing more can be
-// selected from it.
+// are over the whole range of the query: which replica deduplication chooses depends on where it begins.
+// They are one querier, unless that is read already: then nothing more can be selected from it.
 func (ev *evaluation) samplesQuerier() (storage.Queryable, error) {
 	if _, ok := ev.source.(samplesSource); ok {
-		return ev.from, nil
+		return wholeRange{ev.from, ev.shared.mint, ev.shared.maxt}, nil
 	}
 	if ev.shared.samples == nil {
 		q, err := ev.from.Querier(ev.shared.mint, ev.shared.maxt)
@@ -183,6 +183,17 @@ func (ev *evaluation) samplesQuerier() (storage.Queryable, error) {
 		ev.shared.samples = q
 	}
 	return oneView{ev.shared.samples}, nil
+}
+
+// wholeRange is a storage whose queriers have the range of a whole query.
+type wholeRange struct {
+	storage.Queryable
+	mint, maxt int64
+}
+
+// Querier implements storage.Queryable.
+func (w wholeRange) Querier(int64, int64) (storage.Querier, error) {
+	return w.Queryable.Querier(w.mint, w.maxt)
 }
 
 // oneView is a storage with one querier, which outlives those who use it.

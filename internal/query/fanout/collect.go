@@ -134,11 +134,11 @@ const contextEvery = 128
 // collect reads the responses of all stores of a request, each in its own goroutine, so
 // that none holds a slot of its store while it waits for another store. The first failure
 // cancels all.
-func collect(ctx context.Context, q *Query, all *fanoutStreams, v *view) (*collected, error) {
+func collect(ctx context.Context, q *querier, all *fanoutStreams, v *view) (*collected, error) {
 	parts := make([]*collected, len(all.streams))
 	var reading sync.WaitGroup
 	for i, g := range all.streams {
-		k := &collected{view: v, budget: &q.f.budget}
+		k := &collected{view: v, budget: &q.q.f.budget}
 		parts[i] = k
 		reading.Go(func() {
 			if err := k.drain(q, g); err != nil {
@@ -147,7 +147,7 @@ func collect(ctx context.Context, q *Query, all *fanoutStreams, v *view) (*colle
 		})
 	}
 	reading.Wait()
-	whole := &collected{view: v, budget: &q.f.budget}
+	whole := &collected{view: v, budget: &q.q.f.budget}
 	if err := context.Cause(all.ctx); err != nil {
 		for _, k := range parts {
 			k.release()
@@ -162,7 +162,7 @@ func collect(ctx context.Context, q *Query, all *fanoutStreams, v *view) (*colle
 		whole.lent, whole.granted = append(whole.lent, k.lent...), whole.granted+k.granted
 	}
 	if len(whole.warnings) > 0 {
-		q.f.endpoints.metrics.partial.With(selections).Inc()
+		q.q.f.endpoints.metrics.partial.With(selections).Inc()
 	}
 	if err := whole.unite(ctx, q, parts); err != nil {
 		whole.release()
@@ -172,8 +172,8 @@ func collect(ctx context.Context, q *Query, all *fanoutStreams, v *view) (*colle
 }
 
 // drain reads the response of one store.
-func (k *collected) drain(q *Query, g *deadlineStream) (err error) {
-	defer recovered(&err, q.f.endpoints.opts.Logger, g.store.address)
+func (k *collected) drain(q *querier, g *deadlineStream) (err error) {
+	defer recovered(&err, q.q.f.endpoints.opts.Logger, g.store.address)
 	for n := 0; g.Next(); n++ {
 		added, size := k.add(g.Labels(), g.Chunks())
 		now := g.bufferedBytes()
@@ -217,7 +217,7 @@ var errPanicked = errors.New("internal error: panic while reading it")
 
 // unite merges the sorted series of all parts. It drops the encoded labels, which are not
 // needed afterwards.
-func (k *collected) unite(ctx context.Context, q *Query, parts []*collected) error {
+func (k *collected) unite(ctx context.Context, q *querier, parts []*collected) error {
 	builder := labels.NewScratchBuilder(16)
 	lists, longest := heapOf(parts)
 	k.series = make([]storedSeries, 0, longest)
@@ -246,8 +246,8 @@ func (k *collected) unite(ctx context.Context, q *Query, parts []*collected) err
 		part.read = nil
 	}
 	k.chunks = nil
-	if n := q.series.Add(int64(len(k.series))); q.f.opts.SeriesMax > 0 && n > q.f.opts.SeriesMax {
-		return q.tooManySeries()
+	if n := q.count(&q.q.series, &q.series, int64(len(k.series))); q.q.f.opts.SeriesMax > 0 && n > q.q.f.opts.SeriesMax {
+		return q.q.tooManySeries()
 	}
 	return nil
 }

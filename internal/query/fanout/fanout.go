@@ -150,7 +150,7 @@ type Query struct {
 	f      *Fanout
 	r      Request
 	gate   chan struct{}
-	bytes  atomic.Int64
+	bytes  atomic.Int64 // of the queriers that are open
 	series atomic.Int64
 }
 
@@ -169,12 +169,13 @@ func (q *Query) Querier(mint, maxt int64) (storage.Querier, error) {
 // spend counts a query's memory: bytes as they arrive, and the series of one store, which
 // are at most those of the query. The response timeout is suspended while it waits for
 // memory.
-func (q *Query) spend(g *deadlineStream, k *collected, series, bytes int64) error {
-	if n := q.bytes.Add(bytes); n > q.f.opts.BytesMax {
-		return fmt.Errorf("%w: more than %d bytes of chunks and labels%s", ErrLimit, q.f.opts.BytesMax, q.f.opts.Flags.Of("BytesMax"))
+func (q *querier) spend(g *deadlineStream, k *collected, series, bytes int64) error {
+	opts := &q.q.f.opts
+	if n := q.count(&q.q.bytes, &q.bytes, bytes); n > opts.BytesMax {
+		return fmt.Errorf("%w: more than %d bytes of chunks and labels%s", ErrLimit, opts.BytesMax, opts.Flags.Of("BytesMax"))
 	}
-	if most := q.f.opts.SeriesMax; most > 0 && series > 0 && len(g.strip) == 0 && q.series.Load()+int64(len(k.read)) > most {
-		return q.tooManySeries()
+	if most := opts.SeriesMax; most > 0 && series > 0 && len(g.strip) == 0 && q.q.series.Load()+int64(len(k.read)) > most {
+		return q.q.tooManySeries()
 	}
 	if k.unspent -= bytes; k.unspent >= 0 {
 		return nil

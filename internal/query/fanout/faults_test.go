@@ -95,11 +95,30 @@ func TestQuery_LimitsApplyToAllSelections(t *testing.T) {
 	for name, opts := range map[string]Options{"bytes": {BytesMax: 200}, "series": {SeriesMax: 3}} {
 		f, _ := newTestFanout(t, opts, holding(t, "x"), holding(t, "y"))
 		q := f.Queryable(Request{})
-		if _, _, _, err := read(t, q, 0, 10, nil); err != nil {
-			t.Errorf("%s: the first selection: %v", name, err)
+		querier, err := q.Querier(0, 10)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if _, _, _, err := read(t, q, 0, 10, nil); !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: the second selection: %v", name, err)
+		for i, want := range []error{nil, ErrLimit} {
+			set := querier.Select(t.Context(), true, nil, labels.MustNewMatcher(labels.MatchRegexp, "__name__", ".*"))
+			for set.Next() {
+				_ = set.At()
+			}
+			if err := set.Err(); !errors.Is(err, want) || want != nil && !strings.Contains(err.Error(), name) {
+				t.Errorf("%s: selection %d: %v", name, i, err)
+			}
+		}
+		// Another querier of the same query counts too, until this one is closed.
+		if _, _, _, err := read(t, q, 0, 10, nil); !errors.Is(err, ErrLimit) {
+			t.Errorf("%s: with another querier: %v", name, err)
+		}
+		if err := querier.Close(); err != nil {
+			t.Error(err)
+		}
+		for range 3 {
+			if _, _, _, err := read(t, q, 0, 10, nil); err != nil {
+				t.Errorf("%s: after the querier was closed: %v", name, err)
+			}
 		}
 	}
 }

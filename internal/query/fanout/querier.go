@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
@@ -25,12 +26,20 @@ type querier struct {
 	closed       context.Context
 	close        context.CancelFunc
 	running      sync.WaitGroup
+	bytes        atomic.Int64 // this querier's part of the query's
+	series       atomic.Int64
 
 	mu   sync.Mutex
 	sets []*asyncSeriesSet
 }
 
 var _ storage.Querier = (*querier)(nil)
+
+// count adds n to what the query has and to this querier's part of it, and returns the query's.
+func (*querier) count(all, own *atomic.Int64, n int64) int64 {
+	own.Add(n)
+	return all.Add(n)
+}
 
 // forSeries is the function hint of the series API, which needs labels only.
 const forSeries = "series"
@@ -69,16 +78,16 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 		defer stop()
 		defer cancel()
 		defer recovered(&set.err, q.q.f.endpoints.opts.Logger, "all")
-		set.kept, set.err = q.q.selection(ctx, sr, v)
+		set.kept, set.err = q.selection(ctx, sr, v)
 	})
 	return set
 }
 
 // selection waits for a slot and reads all series.
-func (q *Query) selection(ctx context.Context, sr storeapi.SeriesRequest, v *view) (k *collected, err error) {
+func (q *querier) selection(ctx context.Context, sr storeapi.SeriesRequest, v *view) (k *collected, err error) {
 	select {
-	case q.gate <- struct{}{}:
-		defer func() { <-q.gate }()
+	case q.q.gate <- struct{}{}:
+		defer func() { <-q.q.gate }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -89,8 +98,8 @@ func (q *Query) selection(ctx context.Context, sr storeapi.SeriesRequest, v *vie
 		}
 		endSpan(span, err)
 	}()
-	sr.BytesMax = max(1, q.f.opts.BytesMax-q.bytes.Load())
-	all, err := q.f.fan(ctx, q.r, sr)
+	sr.BytesMax = max(1, q.q.f.opts.BytesMax-q.q.bytes.Load())
+	all, err := q.q.f.fan(ctx, q.q.r, sr)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +144,8 @@ func (p *asyncSeriesSet) Warnings() annotations.Annotations {
 }
 
 // Close implements storage.Querier: it cancels running selections. Iterators are invalid
-// afterwards.
+// afterwards. What the querier held no longer counts as the query's: an engine that gives a query
+// up opens another querier for it.
 func (q *querier) Close() error {
 	q.close()
 	q.running.Wait()
@@ -147,6 +157,8 @@ func (q *querier) Close() error {
 		}
 	}
 	q.sets = nil
+	q.q.bytes.Add(-q.bytes.Swap(0))
+	q.q.series.Add(-q.series.Swap(0))
 	return nil
 }
 

@@ -93,6 +93,8 @@ func writeReplica(t *testing.T, replica int) storage.Storage {
 // timings are the only statistics that differ between two evaluations.
 var timings = regexp.MustCompile(`"timings":\{[^}]*\}`)
 
+var storeNames = regexp.MustCompile(`store 127\.0\.0\.1:\d+: `)
+
 // withEngine returns status, body and engine of a request.
 func (q *querier) withEngine(path string) (status int, body, engine string) {
 	q.t.Helper()
@@ -190,7 +192,7 @@ func TestQuery_BothEnginesReturnTheSame(t *testing.T) {
 				})
 			}
 			prometheus, alone, parallel := start("prometheus", 0), start("columns", 1), start("", 4)
-			warned, answered := 0, 0
+			warned, successes := 0, 0
 			requests := engineRequests()
 			if len(stores) > 2 {
 				requests = slices.DeleteFunc(requests, func(path string) bool { return !strings.Contains(path, "c_total") })
@@ -201,7 +203,7 @@ func TestQuery_BothEnginesReturnTheSame(t *testing.T) {
 					t.Errorf("%s by %q", path, engine)
 				}
 				if status == http.StatusOK {
-					answered++
+					successes++
 				}
 				if strings.Contains(want, "disk failure") {
 					warned++
@@ -216,15 +218,15 @@ func TestQuery_BothEnginesReturnTheSame(t *testing.T) {
 					}
 				}
 			}
-			if answered < len(requests)*9/10 {
-				t.Errorf("%d queries were answered", answered)
+			if successes < len(requests)*9/10 {
+				t.Errorf("%d successful responses", successes)
 			}
 			if (warned > 0) != (len(stores) > 2) {
 				t.Errorf("%d responses with a warning of the failed store", warned)
 			}
 			for _, q := range []*querier{alone, parallel} {
-				if n := q.metric(`ferula_query_engine_queries_total{engine="columns",reason=""}`); n < float64(answered) {
-					t.Errorf("%g queries by columns, %d were answered", n, answered)
+				if n := q.metric(`ferula_query_engine_queries_total{engine="columns",reason=""}`); n < float64(successes) {
+					t.Errorf("%g queries by columns, %d successful responses", n, successes)
 				}
 			}
 			path := engineRequests()[0] + "&partial_response=false"
@@ -263,6 +265,9 @@ func TestQuery_PartsByPrometheusEngineReadTheSame(t *testing.T) {
 		}
 		status, wanted, _ := prometheus.withEngine(path)
 		gotStatus, got, engine := columns.withEngine(path)
+		if want == "" { // which of the stores is named is random
+			got, wanted = storeNames.ReplaceAllString(got, ""), storeNames.ReplaceAllString(wanted, "")
+		}
 		if gotStatus != status || got != wanted || engine != want {
 			t.Errorf("%s by %q: %d, want %d by %q\n%s", query, engine, gotStatus, status, want, differenceOf(got, wanted))
 		}

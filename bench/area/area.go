@@ -29,7 +29,10 @@ type Area struct {
 	Name  string   // as in the goals' names
 	Also  []string // further names of goals that it measures
 	About string   // one line
-	Run   func(ctx context.Context, env Env) (*Outcome, error)
+
+	Unmeasured []string // goals of these names that it does not measure yet
+
+	Run func(ctx context.Context, env Env) (*Outcome, error)
 }
 
 // Measures reports whether goals of this name belong to the area.

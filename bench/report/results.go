@@ -13,7 +13,8 @@ import (
 const heading = `# Results
 
 The last full run of each area, as ` + "`make bench`" + ` writes it: see README.md for how a claim is made. Goals are ratios within
-one run, or counts; the absolute figures say only what the ratios meant on that machine.
+one run, or counts; the absolute figures say only what the ratios meant on that machine. Limits are those of the commit of the
+run; goals.tsv has the current ones.
 `
 
 // WriteResults replaces the area's section in the named file and leaves the other sections unchanged.

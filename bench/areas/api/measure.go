@@ -121,7 +121,6 @@ func (b *bench) conclude() {
 	}
 	prometheus, ferula := b.sides[0].name, b.sides[1].name
 	cpu := "CPU: " + matrix.what
-	out.Measure("api/json-cpu", tape.Over(ferula, prometheus, jsonCPU), cpu, "CPU: "+counted.what, jsonCPU)
 	out.Measure("api/gzip-cpu", tape.Over(ferula, prometheus, gzipCPU), "CPU: "+zipped.what, cpu, gzipCPU, gzipBytes)
 	out.Measure("api/query-range-anon", tape.Over(ferula, prometheus, growth), growth, idleAnon)
 	out.Measure("api/query-range-cpu", tape.Over(ferula, prometheus, cpu), cpu)

@@ -31,6 +31,7 @@ import (
 var Area = area.Area{
 	Name: "exposition", Also: []string{"update", "lookup", "memory"},
 	About: "metrics, VictoriaMetrics/metrics and client_golang, in one process", Run: run,
+	Unmeasured: []string{"exposition/summary-1000", "exposition/live-10k", "exposition/live-10k-vs-client-golang", "exposition/plain-10k"},
 }
 
 const (
@@ -292,8 +293,6 @@ func (b *bench) summaries() error {
 		switch burst {
 		case 0:
 			b.out.Measure("exposition/summary-idle", b.out.Recorder.Over(ferula, victoria, what), what)
-		case 1:
-			b.out.Measure("exposition/summary-busy", b.out.Recorder.Over(ferula, victoria, what), what)
 		}
 	}
 	return nil

@@ -15,13 +15,10 @@ func (b *bench) conclude() {
 	out.Measure("frontend/vs-thanos", tape.Best(ferula, cpu)/peer, cpu, plain)
 	out.Measure("frontend/vs-thanos-gzip", tape.Over(ferula, thanos, cpuOf(zipped)), cpuOf(zipped))
 	out.Measure("frontend/vs-relay", tape.Over(ferula, relay, cpu), cpu)
-	joins, recodes := b.whats(typed, joinWhat), b.whats(typed, recodeWhat)
 	splices := b.whats(ferula, joinWhat)
 	splice := b.worst(ferula, splices)
-	out.Measure("frontend/vs-typed", splice/b.best(typed, joins), append(joins, splices...)...)
 	out.Measure("frontend/vs-memcpy", splice/tape.Best(copying, copyWhat), append(splices, copyWhat)...)
-	hit := "CPU a sample: " + cacheHit.what
-	out.Measure("frontend/cache-hit", tape.Best(ferula, hit)/b.best(typed, recodes), append(recodes, hit)...)
+	out.Measure("frontend/cache-hit-vs-thanos", tape.Over(ferula, thanos, cpuOf(cacheHit)), cpuOf(cacheHit))
 	out.Measure("frontend/anon-59mb-mib", tape.Best(ferula, growthSmall)/(1<<20), growthSmall, idleAnon)
 	out.Measure("frontend/anon-590mb-mib", tape.Best(ferula, growthBig)/(1<<20), growthBig)
 	out.Notes = append(out.Notes, b.notes()...)
@@ -36,16 +33,6 @@ func (b *bench) whats(side, prefix string) []string {
 		}
 	}
 	return found
-}
-
-func (b *bench) best(side string, whats []string) float64 {
-	best := math.NaN()
-	for _, what := range whats {
-		if v := b.out.Recorder.Best(side, what); !(v >= best) {
-			best = v
-		}
-	}
-	return best
 }
 
 func (b *bench) worst(side string, whats []string) float64 {
@@ -65,8 +52,8 @@ func (b *bench) notes() []string {
 		"The downstream is canned: the whole result and both halves were rendered in advance by Prometheus' codec; each is one write, and gzip is compressed in advance. Thanos requests gzip from it, as Go's transport does by default, ferula requests identity, its default. frontend/vs-thanos takes the cheaper of Thanos in front of a downstream with gzip and in front of one without.",
 		"Start and end stay as requested with both (--no-query-range.align-range-with-step), so that both send the same queries. ferula's bytes equal the unsplit response's; Thanos' are encoded differently, so its labels, times and values are compared.",
 		"The relay is net/http on both sides with reads of 1 MiB and writes of 256 KiB, as in the frontend; it fetches both halves at once and sends one after the other, unread.",
-		"In memory all read and write 64 KiB at a time. Typed codecs: \"Cortex\" decodes, merges and encodes as Cortex' frontend does; \"engine\" avoids avoidable cost: it decodes into the engine's types, each series in one allocation, and Prometheus' JSONCodec encodes. The goals take the faster of the two, and the slower of two splices by promjson.Splicer: plain, and with the check of timestamps against the steps that the frontend uses.",
-		"A cache hit is the CPU of the process that serves from its memory cache, sockets included, over typed codecs in memory that decode the whole response and encode it again, sockets not included.",
+		"In memory all read and write 64 KiB at a time. Typed codecs: \"Cortex\" decodes, merges and encodes as Cortex' frontend does; \"engine\" avoids avoidable cost: it decodes into the engine's types, each series in one allocation, and Prometheus' JSONCodec encodes. frontend/vs-memcpy takes the slower of two splices by promjson.Splicer: plain, and with the check of timestamps against the steps that the frontend uses.",
+		"A cache hit is the CPU of the process that serves from its memory cache, sockets included; the run fails if a hit reaches the downstream.",
 		"Growth is measured on a process that has just started: peak of RssAnon during its first query, less RssAnon after a collection before it. Ten times the series: the same series in ten clusters; Thanos does not run that.",
 		"Rows with \"profile\": CPU per query by a profile of the process, which samples a hundred times a second; a sample belongs to the innermost function that matches a stage; splice of the relay is its loop.",
 		"Real query: " + b.realNote,

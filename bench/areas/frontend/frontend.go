@@ -25,7 +25,10 @@ import (
 )
 
 // Area is the entry in the table of cmd/bench.
-var Area = area.Area{Name: "frontend", About: "query frontends of Thanos and ferula, as processes and in memory", Run: run}
+var Area = area.Area{
+	Name: "frontend", About: "query frontends of Thanos and ferula, as processes and in memory", Run: run,
+	Unmeasured: []string{"frontend/cache-hit-gzip", "frontend/small"},
+}
 
 // Sides of the table.
 const (

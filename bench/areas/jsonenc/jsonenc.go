@@ -26,7 +26,10 @@ import (
 )
 
 // Area is the table's entry.
-var Area = area.Area{Name: "json", About: "promjson and Prometheus' JSONCodec, in one process", Run: run}
+var Area = area.Area{
+	Name: "json", About: "promjson and Prometheus' JSONCodec, in one process", Run: run,
+	Unmeasured: []string{"json/decode"},
+}
 
 const (
 	series  = 11_000

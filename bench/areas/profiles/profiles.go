@@ -17,7 +17,19 @@ import (
 )
 
 // Area is the table's entry.
-var Area = area.Area{Name: "profiles", About: "the profile store: selects with and without exemplars, merges, pushes, bytes", Run: run}
+var Area = area.Area{
+	Name: "profiles", About: "the profile store: selects with and without exemplars, merges, pushes, bytes", Run: run,
+	Unmeasured: []string{
+		"profiles/grouped-3k",
+		"profiles/grouped-100k",
+		"profiles/grouped-1m",
+		"profiles/exemplars-allocs",
+		"profiles/exemplars-wire",
+		"profiles/merge-one-service",
+		"profiles/fleet-anon-mib",
+		"profiles/query-all-anon-mib",
+	},
+}
 
 const (
 	plain  = "without"

@@ -54,9 +54,6 @@ func selects(ctx context.Context, env area.Env, out *area.Outcome) error {
 			return fmt.Errorf("%d rows, %d datasets: %w", size[0], size[1], err)
 		}
 	}
-	out.Measure("profiles/exemplars-time", ratios["time"])
-	out.Measure("profiles/exemplars-allocs", ratios["allocs"])
-	out.Measure("profiles/exemplars-bytes", ratios["bytes"])
 	out.Measure("profiles/select-vs-naive", ratios["naive"])
 	return nil
 }
@@ -134,13 +131,6 @@ func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *quer
 	}
 	out.Recorder.Add(1, naive, "time: "+q.what, area.Seconds, t)
 	ratio := func(what string) float64 { return out.Recorder.Over(with, plain, what+": "+q.what) }
-	if datasets == 6 {
-		out.Measure("profiles/select-allocs-3k", out.Recorder.Best(with, "allocations: "+q.what), "allocations: "+q.what)
-	} else {
-		ratios["time"] = worse(ratios["time"], ratio("time"))
-		ratios["allocs"] = worse(ratios["allocs"], ratio("allocations"))
-		ratios["bytes"] = worse(ratios["bytes"], ratio("bytes allocated"))
-	}
 	ratios["naive"] = worse(ratios["naive"], out.Recorder.Over(with, naive, "time: "+q.what))
 	env.Logf("%s: with exemplars %.3f of time, %.3f of allocations, %.3f of bytes", q.what, ratio("time"), ratio("allocations"), ratio("bytes allocated"))
 	return nil

@@ -25,7 +25,10 @@ import (
 )
 
 // Area is the table's entry.
-var Area = area.Area{Name: "remoteread", About: "remote read of Prometheus and ferula serve, both response types, and ferula's client", Run: run}
+var Area = area.Area{
+	Name: "remoteread", About: "remote read of Prometheus and ferula serve, both response types, and ferula's client", Run: run,
+	Unmeasured: []string{"remoteread/chunks-first-byte", "remoteread/readers16-anon-mib"},
+}
 
 const (
 	series  = 10_000

@@ -20,7 +20,10 @@ import (
 )
 
 // Area is the table's entry.
-var Area = area.Area{Name: "sidecar", About: "StoreAPI over Prometheus' remote read: sidecars of Thanos and ferula, as processes", Run: run}
+var Area = area.Area{
+	Name: "sidecar", About: "StoreAPI over Prometheus' remote read: sidecars of Thanos and ferula, as processes", Run: run,
+	Unmeasured: []string{"sidecar/labels-only"},
+}
 
 const (
 	series = 10_000

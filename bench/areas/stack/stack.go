@@ -27,7 +27,10 @@ import (
 )
 
 // Area is the table's entry.
-var Area = area.Area{Name: "stack", About: "sidecar, querier and query frontend of Thanos and ferula, together and mixed, as processes", Run: run}
+var Area = area.Area{
+	Name: "stack", About: "sidecar, querier and query frontend of Thanos and ferula, together and mixed, as processes", Run: run,
+	Unmeasured: []string{"stack/every-point", "stack/sum-by", "stack/anon", "stack/latency-16"},
+}
 
 const (
 	series = 10_000

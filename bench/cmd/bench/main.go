@@ -152,9 +152,12 @@ func runArea(ctx context.Context, o options, root string, a area.Area, goals []g
 
 // list prints every area with its goals and marks those that are not measured yet.
 func list(goals []goal.Goal) error {
-	implemented := map[string]string{}
+	implemented, unmeasured := map[string]string{}, map[string]bool{}
 	for _, a := range areas() {
 		implemented[a.Name] = a.About
+		for _, name := range a.Unmeasured {
+			unmeasured[name] = true
+		}
 		for _, also := range a.Also {
 			implemented[also] = a.About
 		}
@@ -169,7 +172,11 @@ func list(goals []goal.Goal) error {
 			}
 			fmt.Printf("%s: %s\n", last, about)
 		}
-		fmt.Printf("\t%s %s %s %s\t%s\n", g.Name, g.Op, goal.Figure(g.Limit), g.Unit, g.How)
+		mark := ""
+		if unmeasured[g.Name] || implemented[g.Area()] == "" {
+			mark = "not measured yet: "
+		}
+		fmt.Printf("\t%s %s %s %s\t%s%s\n", g.Name, g.Op, goal.Figure(g.Limit), g.Unit, mark, g.How)
 	}
 	return nil
 }

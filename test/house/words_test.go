@@ -133,6 +133,9 @@ func TestWords_DocumentsAndThePageUseTheFieldsTerms(t *testing.T) {
 		if !kinds[filepath.Ext(path)] && d.Name() != "Makefile" {
 			return nil
 		}
+		if rel == "bench/goals.tsv" { // the contract's text is taken as it was given
+			return nil
+		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return err

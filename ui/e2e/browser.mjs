@@ -13,19 +13,21 @@ export async function launch() {
   return chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ARGS });
 }
 
-/** One tab on the server, with its records. `tolerated` holds patterns of console errors that a test provokes on purpose. */
+/**
+ * One tab on the server, with its records. `tolerated` holds patterns of console errors that a test provokes on purpose, `own`
+ * the hosts that the page may use; with `recorded` false, responses of queries are not kept.
+ */
 export async function openTab(browser, base, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, colorScheme: "light", ...options });
   const page = await context.newPage();
-  const tab = { page, context, base, errors: [], foreign: [], ranges: [], instants: [], tolerated: [] };
-  const own = new URL(base).host;
+  const tab = { page, context, base, errors: [], foreign: [], ranges: [], instants: [], tolerated: [], own: new Set([new URL(base).host]), recorded: true };
   page.on("console", (m) => {
     if (m.type() === "error" && !tab.tolerated.some((t) => t.test(m.text()))) tab.errors.push(`${m.text()} (${m.location().url})`);
   });
   page.on("pageerror", (e) => tab.errors.push(e.stack ?? e.message));
   page.on("request", (r) => {
     const url = new URL(r.url());
-    if (url.protocol !== "data:" && url.protocol !== "blob:" && url.host !== own) tab.foreign.push(r.url());
+    if (url.protocol !== "data:" && url.protocol !== "blob:" && !tab.own.has(url.host)) tab.foreign.push(r.url());
   });
   page.on("response", (r) => void record(tab, r));
   return tab;
@@ -34,7 +36,7 @@ export async function openTab(browser, base, options = {}) {
 async function record(tab, response) {
   const url = new URL(response.url());
   const list = url.pathname.endsWith("/api/v1/query_range") ? tab.ranges : url.pathname.endsWith("/api/v1/query") ? tab.instants : null;
-  if (!list || response.status() !== 200) return;
+  if (!list || !tab.recorded || response.status() !== 200) return;
   try {
     list.push({ params: Object.fromEntries(url.searchParams), body: await response.json() });
   } catch {

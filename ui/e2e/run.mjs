@@ -7,6 +7,7 @@
 // Each check opens a tab of its own. In addition to what it looks at, it fails on any error in the console and on any request to
 // another host.
 import { launch, openTab, until } from "./browser.mjs";
+import * as crowd from "./crowd.mjs";
 import * as failures from "./failures.mjs";
 import * as hold from "./hold.mjs";
 import * as pages from "./pages.mjs";
@@ -41,7 +42,7 @@ async function main() {
   await until(`samples at ${base}`, samplesExist, 60_000);
   const browser = await launch();
   let [passed, failed] = [0, 0];
-  for (const [name, body] of Object.entries({ ...query.checks, ...failures.checks, ...pages.checks, ...profiles.checks, ...parity.checks, ...hold.checks }).filter(([name]) => name.includes(process.env.ONLY ?? ""))) {
+  for (const [name, body] of Object.entries({ ...query.checks, ...failures.checks, ...pages.checks, ...profiles.checks, ...parity.checks, ...crowd.checks, ...hold.checks }).filter(([name]) => name.includes(process.env.ONLY ?? ""))) {
     let ok = await runOne(browser, name, body);
     if (!ok && (ok = await runOne(browser, name, body))) console.log(`FLAKY: failed once, then passed: ${name}`);
     if (ok) passed++;

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { defaultType, parseType, profileColumns, selectorOf, splitMatchers, typeName, withMatcher } from "../src/lib/profiles.ts";
 import { figuresOf } from "../src/lib/profilefigures.ts";
+import { plain } from "./scanned.ts";
 import { formatProfileState, parseProfileState } from "../src/lib/profilestate.ts";
 import { encodeMergeProfile } from "../src/lib/proto.ts";
 import { formatShare, formatUnit, formatUnitTicks } from "../src/lib/units.ts";
@@ -17,7 +18,7 @@ test("points find their steps, and exemplars keep their own times", () => {
     ],
   }], { start: 1000, end: 4000, step: 1000 }, 10, { factor: 2, text: (v) => `${v}!`, alone: { service: "all" } });
   assert.deepEqual(columns.times, [1, 2, 3, 4]);
-  assert.deepEqual(columns.values, [[10, null, 0, null]]);
+  assert.deepEqual(plain(columns.values), [[10, null, 0, null]]);
   assert.deepEqual(columns.labels, [{ pod: "a" }]);
   assert.deepEqual(dots, [{ series: 0, timeMS: 2400, value: 3, y: 0, text: "3!", id: "x", labels: { node: "n" } }]);
 });

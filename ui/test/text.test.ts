@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { chooseExamples, firstExample, firstRange, suggestExpr } from "../src/lib/examples.ts";
 import { addHistory, readHistory } from "../src/lib/history.ts";
-import { labelNames, seriesText, splitCommon } from "../src/lib/labels.ts";
+import { commonLabels, countingKey, labelNames, seriesText, without } from "../src/lib/labels.ts";
 import { metricRows, searchMetrics } from "../src/lib/metrics.ts";
 import { findMark, plainMessage } from "../src/lib/promerror.ts";
 import { countHealth, filterTargets, groupTargets } from "../src/lib/targets.ts";
@@ -16,9 +16,11 @@ test("series are written as selectors that find them", () => {
 });
 
 test("what all series share is taken out once", () => {
-  const s = splitCommon([{ job: "a", i: "1" }, { job: "a", i: "2", x: "3" }]);
-  assert.deepEqual(s, { common: { job: "a" }, varying: [{ i: "1" }, { i: "2", x: "3" }] });
-  assert.deepEqual(splitCommon([{ job: "a" }]), { common: {}, varying: [{ job: "a" }] });
+  const common = commonLabels([{ job: "a", i: "1" }, { job: "a", i: "2", x: "3" }]);
+  assert.deepEqual(common, { job: "a" });
+  assert.deepEqual(without({ job: "a", i: "2", x: "3" }, common), { i: "2", x: "3" });
+  assert.deepEqual(commonLabels([{ job: "a" }]), {});
+  assert.deepEqual(["shard 10", "Shard 9", "shard 1"].sort((a, b) => (countingKey(a) < countingKey(b) ? -1 : 1)), ["shard 1", "Shard 9", "shard 10"]);
   assert.deepEqual(labelNames([{ __name__: "x", b: "" }, { a: "" }]), ["a", "b"]);
 });
 

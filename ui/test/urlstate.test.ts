@@ -76,7 +76,7 @@ test("any state of the query page survives the address", () => {
   for (let i = 0; i < 2000; i++) {
     const panel = (): PanelState => ({
       expr: one(...TEXTS), tab: one("graph", "table", "explain"), stacked: one(true, false), exemplars: one(true, false), scale: one("auto", "zero", "log"), heat: one(true, false),
-      compareMS: one(0, 86_400_000, 1500), hidden: Array.from({ length: next(4) }, () => seriesMark(one(...TEXTS) + next(100))), sort: one("", "last-", "name+"),
+      compareMS: one(0, 86_400_000, 1500), hidden: Array.from({ length: next(4) }, () => seriesMark(one(...TEXTS) + next(100))), only: Array.from({ length: next(4) }, () => seriesMark(one(...TEXTS) + next(100))), sort: one("", "last-", "name+"),
       tableSort: one("", "(value)-", "a,b:c+", "é-", "x+y-"), layout: one("", "columns", "text"), stats: one(true, false),
     });
     const s: QueryState = {
@@ -91,6 +91,6 @@ test("any state of the query page survives the address", () => {
 });
 
 test("views read back what they wrote, and leave out what they do not know", () => {
-  assert.deepEqual(parseView(formatView(parseView("log,heat,cmp:1d,hide:ab.cd,sort:max+,by:a%2Cb-,as:text,stats"))), parseView("log,heat,cmp:1d,hide:ab.cd,sort:max+,by:a%2Cb-,as:text,stats"));
+  assert.deepEqual(parseView(formatView(parseView("log,heat,cmp:1d,hide:ab.cd,only:e.f,sort:max+,by:a%2Cb-,as:text,stats"))), parseView("log,heat,cmp:1d,hide:ab.cd,only:e.f,sort:max+,by:a%2Cb-,as:text,stats"));
   assert.deepEqual(parseView("pie,cmp:x,sort:,hide:<b>,by:%zz"), parseView(""));
 });

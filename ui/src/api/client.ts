@@ -2,7 +2,10 @@
 // decoded response with its cost, or one of three failures a page can tell apart. It also knows whether the server can
 // be reached at all, so that every page need not find out for itself. It never repeats a request.
 import { probeDelayMS, RefreshGate } from "../lib/backoff.ts";
-import { parseServerTiming, type Stage } from "../lib/cost.ts";
+import { parseServerTiming, type QueryStats, type Stage } from "../lib/cost.ts";
+import type { Matrix } from "../lib/matrix.ts";
+import type { Grid } from "../lib/step.ts";
+import { Scanner, type Scanned, type Sink } from "./scan.ts";
 
 /** An error response: the query is wrong, too large, or timed out. */
 export class APIError extends Error {
@@ -35,6 +38,9 @@ export interface Cost {
   /** The engine that evaluated the query. */
   engine: string;
 }
+
+/** The result of a range query, on the grid of its steps. */
+export interface RangeData { resultType: "range"; matrix: Matrix; stats?: QueryStats }
 
 /** The type of an APIError after which only signing in again helps. */
 export const SIGNED_OUT = "signed_out";
@@ -70,10 +76,12 @@ export class Server {
   tenant = "";
   private listeners = new Set<() => void>();
   private probing = false;
+  private readonly scanner: Scanner;
 
-  constructor(base: string, refreshGate: RefreshGate = new RefreshGate()) {
+  constructor(base: string, refreshGate: RefreshGate = new RefreshGate(), scanner: Scanner = new Scanner()) {
     this.base = base;
     this.refreshGate = refreshGate;
+    this.scanner = scanner;
   }
 
   subscribe(listener: () => void): () => void {
@@ -83,23 +91,31 @@ export class Server {
 
   /** Sends a GET for `path` below /api/v1. The signal's abort comes out as a DOMException named AbortError, as fetch throws it. */
   async get<T>(path: string, params: Params, signal: AbortSignal): Promise<APIResult<T>> {
-    const q = new URLSearchParams();
-    for (const [k, v] of Object.entries(params)) {
-      if (Array.isArray(v)) v.forEach((one) => q.append(k, one));
-      else if (v !== undefined) q.set(k, String(v));
-    }
     const began = performance.now();
-    const { response, body } = await this.send(`api/v1/${path}`, q, signal);
+    const { response, body } = await this.send(`api/v1/${path}`, params, signal);
     const ms = performance.now() - began;
-    const envelope = decode<T>(response, body);
-    return {
-      data: envelope.data as T,
-      warnings: envelope.warnings ?? [],
-      infos: envelope.infos ?? [],
-      ms,
-      bytes: body.byteLength,
-      cost: costOf(response),
-    };
+    return resultOf(response, decode<T>(response, new TextDecoder().decode(body)), ms, body.byteLength);
+  }
+
+  /** A range query. Its response is scanned while it arrives: `params` has start, end and step in seconds. */
+  async range(params: Params, signal: AbortSignal): Promise<APIResult<RangeData>> {
+    const began = performance.now();
+    void this.scanner.prepare();
+    let bytes = 0;
+    let scanned: Scanned | null = null;
+    const { response, body } = await this.send("api/v1/query_range", params, signal, async (part) => {
+      const sink = await this.scanner.open(gridOf(params));
+      try {
+        scanned = await pour(part, sink, (n) => { bytes += n; });
+      } finally {
+        sink.close();
+      }
+    });
+    const ms = performance.now() - began;
+    const { rest, matrix } = (scanned as Scanned | null) ?? { rest: new TextDecoder().decode(body), matrix: null };
+    const envelope = decode<{ stats?: QueryStats }>(response, rest);
+    if (matrix === null) throw new APIError("The response is not what a range query returns", "bad_response", response.status);
+    return resultOf(response, { ...envelope, data: { resultType: "range", matrix, ...(envelope.data?.stats ? { stats: envelope.data.stats } : {}) } }, ms, bytes);
   }
 
   /** Calls a method of the profile API (Connect, JSON). `method` is "querier.v1.QuerierService/SelectSeries". */
@@ -121,14 +137,19 @@ export class Server {
     return new Blob([body], { type: "application/octet-stream" });
   }
 
-  private send(path: string, q: URLSearchParams, signal: AbortSignal): Promise<{ response: Response; body: ArrayBuffer }> {
+  private send(path: string, params: Params, signal: AbortSignal, take?: Take): Promise<{ response: Response; body: ArrayBuffer }> {
+    const q = new URLSearchParams();
+    for (const [k, v] of Object.entries(params)) {
+      if (Array.isArray(v)) v.forEach((one) => q.append(k, one));
+      else if (v !== undefined) q.set(k, String(v));
+    }
     const query = q.toString();
     const long = query.length > GET_CHARS_MAX;
     const url = this.base + path + (query === "" || long ? "" : `?${query}`);
-    return this.fetched(url, long ? { method: "POST", body: q, signal } : { signal });
+    return this.fetched(url, long ? { method: "POST", body: q, signal } : { signal }, take);
   }
 
-  private async fetched(url: string, init: Init): Promise<{ response: Response; body: ArrayBuffer }> {
+  private async fetched(url: string, init: Init, take?: Take): Promise<{ response: Response; body: ArrayBuffer }> {
     const began = performance.now();
     this.refreshGate.begin();
     let failed = false;
@@ -139,7 +160,7 @@ export class Server {
         failed = true;
         throw new APIError("A proxy in front of the server redirects to another page, as it does when a session has expired.", SIGNED_OUT, response.status);
       }
-      const body = await readBody(response, began);
+      const body = await readBody(response, began, take);
       this.noteClock(response);
       failed = isServerFailure(response, body);
       const gateway = response.status === 502 || response.status === 503 || response.status === 504;
@@ -231,13 +252,44 @@ function isServerFailure(response: Response, body: ArrayBuffer): boolean {
   return status >= 400 ? !isTyped(body) : (response.headers.get("Content-Type") ?? "").startsWith("text/html");
 }
 
-async function readBody(response: Response, began: number): Promise<ArrayBuffer> {
+/** Reads a body as it arrives. */
+type Take = (part: ReadableStream<Uint8Array<ArrayBuffer>>) => Promise<void>;
+
+/** A good response of the API goes to `take`, if that is there; any other is read as a whole. */
+async function readBody(response: Response, began: number, take?: Take): Promise<ArrayBuffer> {
   try {
-    return await response.arrayBuffer();
+    if (!take || !response.ok || !response.body || !/^application\/json\b/i.test(response.headers.get("Content-Type") ?? "")) return await response.arrayBuffer();
+    await take(response.body);
+    return new ArrayBuffer();
   } catch (e) {
-    if (e instanceof DOMException && e.name === "AbortError") throw e;
+    if (e instanceof APIError || (e instanceof DOMException && e.name === "AbortError")) throw e;
     throw new UnavailableError("The response ended before it was complete", performance.now() - began);
   }
+}
+
+/** Errors of the scan are the response's, not the connection's. */
+async function pour(from: ReadableStream<Uint8Array<ArrayBuffer>>, sink: Sink, count: (bytes: number) => void): Promise<Scanned> {
+  const reader = from.getReader();
+  const scanned = <T>(step: Promise<T>) => step.catch((e: Error): never => { throw new APIError(e.message, "bad_response", 200); });
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return await scanned(sink.end());
+      count(value.byteLength);
+      await scanned(sink.write(value));
+    }
+  } finally {
+    void reader.cancel().catch(() => undefined);
+  }
+}
+
+function gridOf(params: Params): Grid {
+  const ms = (name: string) => Math.round(Number(params[name]) * 1000);
+  return { start: ms("start"), end: ms("end"), step: ms("step") };
+}
+
+function resultOf<T>(response: Response, e: Envelope<T>, ms: number, bytes: number): APIResult<T> {
+  return { data: e.data as T, warnings: e.warnings ?? [], infos: e.infos ?? [], ms, bytes, cost: costOf(response) };
 }
 
 function costOf({ headers }: Response): Cost {
@@ -258,12 +310,12 @@ function isTyped(body: ArrayBuffer): boolean {
   return head.includes('"errorType"') || head.includes('"code"');
 }
 
-function decode<T>(response: Response, body: ArrayBuffer): Envelope<T> {
-  const text = new TextDecoder().decode(body);
+function decode<T>(response: Response, text: string): Envelope<T> {
   let envelope: Envelope<T>;
   try {
     envelope = JSON.parse(text) as Envelope<T>;
   } catch {
+    if (/^\s*\{"status"/.test(text)) throw new APIError("The response ended before it was complete.", "bad_response", response.status);
     const hint = /^\s*</.test(text) ? "" : text.trim().slice(0, 200);
     throw new APIError(hint === "" ? `The server returned status ${response.status}` : `${response.status}: ${hint}`, "bad_response", response.status);
   }

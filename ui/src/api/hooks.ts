@@ -2,6 +2,7 @@
 import { createContext } from "preact";
 import { useCallback, useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { APIError, Server, UnavailableError, type APIResult, type Health, type Params } from "./client.ts";
+import type { QueryData } from "./types.ts";
 
 export const ServerContext = createContext<Server>(new Server("/"));
 
@@ -42,6 +43,11 @@ const REPEAT_MS_MAX = 5000;
  */
 export function useAPI<T>(path: string | null, params: Params = {}, tick: unknown = 0): Loaded<T> {
   return useRequest<T, Params>(path, params, tick, (server, p, requested, signal) => server.get<T>(p, requested, signal));
+}
+
+/** The same for a query: the response of a range query is scanned while it arrives. */
+export function useQueryAPI(path: "query" | "query_range" | null, params: Params, tick: unknown): Loaded<QueryData> {
+  return useRequest<QueryData, Params>(path, params, tick, (server, p, requested, signal) => (p === "query_range" ? server.range(requested, signal) : server.get(p, requested, signal)));
 }
 
 /** The same for a method of the profile API. */

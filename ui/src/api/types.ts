@@ -1,10 +1,14 @@
 // The shapes of Prometheus' HTTP API v1, as far as the page reads them.
 import type { Labels } from "../lib/labels.ts";
 import type { HistogramValue, MatrixSeries } from "../lib/matrix.ts";
+import type { RangeData } from "./client.ts";
 
 export interface VectorSample { metric: Labels; value?: [number, string]; histogram?: [number, HistogramValue] }
 
-export type QueryData =
+/** Of an instant query, and of a range query as it was scanned. */
+export type QueryData = InstantData | RangeData;
+
+export type InstantData =
   | { resultType: "vector"; result: VectorSample[] }
   | { resultType: "matrix"; result: MatrixSeries[] }
   | { resultType: "scalar" | "string"; result: [number, string] };

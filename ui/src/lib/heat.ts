@@ -1,6 +1,6 @@
 // Histograms as cells of a heat map: buckets by time, each with its count of observations (or their rate).
 import { parseSample } from "./format.ts";
-import type { MatrixSeries } from "./matrix.ts";
+import type { Matrix } from "./matrix.ts";
 import { gridLength, type Grid } from "./step.ts";
 
 export interface HeatRow { lower: number; upper: number; counts: Float64Array }
@@ -11,9 +11,9 @@ export interface Heat { rows: HeatRow[]; columns: number; max: number }
 const ROWS_MAX = 160;
 
 /** Classic histograms come as series with le, native ones as buckets; null where there are neither. */
-export function heatOf(series: readonly MatrixSeries[], g: Grid): Heat | null {
+export function heatOf(m: Matrix, g: Grid): Heat | null {
   const n = gridLength(g);
-  const rows = series.some((s) => s.histograms) ? nativeRows(series, g, n) : classicRows(series, g, n);
+  const rows = m.native.size > 0 ? nativeRows(m, g, n) : classicRows(m, n);
   if (rows.length === 0) return null;
   let joined = rows.sort((a, b) => a.lower - b.lower || a.upper - b.upper);
   while (joined.length > ROWS_MAX) joined = joinPairs(joined, n);
@@ -28,18 +28,16 @@ function slot(g: Grid, n: number, seconds: number): number {
 }
 
 /** Cumulative counts of all series with one le are added up, then neighbours are subtracted. */
-function classicRows(series: readonly MatrixSeries[], g: Grid, n: number): HeatRow[] {
+function classicRows(m: Matrix, n: number): HeatRow[] {
   const sums = new Map<number, Float64Array>();
-  for (const s of series) {
-    const le = parseSample(s.metric["le"] ?? "");
-    if (s.metric["le"] === undefined || Number.isNaN(le)) continue;
+  m.labels.forEach((labels, at) => {
+    const le = parseSample(labels["le"] ?? "");
+    if (labels["le"] === undefined || Number.isNaN(le)) return;
     let row = sums.get(le);
     if (!row) sums.set(le, (row = new Float64Array(n).fill(NaN)));
-    for (const [t, text] of s.values ?? []) {
-      const [i, v] = [slot(g, n, t), parseSample(text)];
-      if (i >= 0 && Number.isFinite(v)) row[i] = (Number.isNaN(row[i]!) ? 0 : row[i]!) + v;
-    }
-  }
+    const column = m.values[at]!;
+    for (let i = 0; i < n; i++) if (!Number.isNaN(column[i]!)) row[i] = (Number.isNaN(row[i]!) ? 0 : row[i]!) + column[i]!;
+  });
   const bounds = [...sums.keys()].sort((a, b) => a - b);
   return bounds.map((upper, k): HeatRow => {
     const lower = k === 0 ? Math.min(0, upper) : bounds[k - 1]!;
@@ -49,10 +47,10 @@ function classicRows(series: readonly MatrixSeries[], g: Grid, n: number): HeatR
   });
 }
 
-function nativeRows(series: readonly MatrixSeries[], g: Grid, n: number): HeatRow[] {
+function nativeRows(m: Matrix, g: Grid, n: number): HeatRow[] {
   const rows = new Map<string, HeatRow>();
-  for (const s of series) {
-    for (const [t, h] of s.histograms ?? []) {
+  for (const samples of m.native.values()) {
+    for (const [t, h] of samples) {
       const i = slot(g, n, t);
       if (i < 0) continue;
       for (const [, lower, upper, count] of h.buckets ?? []) {

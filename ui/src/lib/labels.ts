@@ -29,17 +29,19 @@ export function labelNames(sets: readonly Labels[]): string[] {
   return [...names].sort();
 }
 
-export interface Split { common: Labels; varying: Labels[] }
-
 /**
- * Takes what all sets share out of each. A legend of forty series that repeats job and instance forty times hides the
- * one label that distinguishes them.
+ * What all sets share. A legend of forty series that repeats job and instance forty times hides the one label that
+ * distinguishes them.
  */
-export function splitCommon(sets: readonly Labels[]): Split {
+export function commonLabels(sets: readonly Labels[]): Labels {
   const first = sets[0];
-  if (!first || sets.length < 2) return { common: {}, varying: [...sets] };
-  const shared = Object.keys(first).filter((k) => sets.every((s) => s[k] === first[k]));
-  const common = Object.fromEntries(shared.map((k) => [k, first[k]!]));
-  const varying = sets.map((s) => Object.fromEntries(Object.entries(s).filter(([k]) => !(k in common))));
-  return { common, varying };
+  if (!first || sets.length < 2) return {};
+  return Object.fromEntries(Object.entries(first).filter(([k, v]) => sets.every((s) => s[k] === v)));
 }
+
+/** A set without what it shares with others. */
+export const without = (labels: Labels, common: Labels): Labels =>
+  Object.fromEntries(Object.entries(labels).filter(([k]) => !(k in common)));
+
+/** A key by which texts sort as people count: "shard 9" before "shard 10". */
+export const countingKey = (text: string): string => text.toLowerCase().replace(/\d+/g, (d) => d.padStart(12, "0"));

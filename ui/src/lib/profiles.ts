@@ -1,6 +1,6 @@
 // The profile API's JSON, as far as the page reads it, and its way to the columns a chart draws.
 import type { Labels } from "./labels.ts";
-import type { Column, Columns } from "./matrix.ts";
+import { columnsOf, type Column, type Columns } from "./matrix.ts";
 import { gridLength, type Grid } from "./step.ts";
 
 export interface Pair { name: string; value: string }
@@ -73,7 +73,7 @@ export function profileColumns(series: readonly WireSeries[], g: Grid, seriesMax
   const drawn = series.slice(0, seriesMax);
   const dots: ProfileDot[] = [];
   const values = drawn.map((s, i): Column => {
-    const column: Column = new Array<number | null>(n).fill(null);
+    const column = new Float64Array(n).fill(NaN);
     for (const p of s.points ?? []) {
       const at = Math.round((Number(p.timestamp) - g.start) / g.step);
       const v = (p.value ?? 0) * d.factor;
@@ -88,14 +88,7 @@ export function profileColumns(series: readonly WireSeries[], g: Grid, seriesMax
   });
   const labelsOf = (s: WireSeries): Labels => ((s.labels ?? []).length > 0 ? toLabels(s.labels) : d.alone);
   return {
-    columns: {
-      times: Array.from({ length: n }, (_, i) => (g.start + i * g.step) / 1000),
-      values,
-      labels: drawn.map(labelsOf),
-      omitted: series.length - drawn.length,
-      undrawable: 0,
-      histograms: 0,
-    },
+    columns: columnsOf(g, values, drawn.map(labelsOf), series.length - drawn.length),
     dots,
   };
 }

@@ -19,6 +19,8 @@ export interface PanelView {
   compareMS: number;
   /** Marks (seriesMark) of the lines that the legend hides. */
   hidden: readonly string[];
+  /** Marks of the only lines that are shown; none: all but the hidden ones. */
+  only: readonly string[];
   /** A column of the legend and "+" or "-", as "last-"; "" is the server's order. */
   sort: string;
   /** A column of the table and "+" or "-"; "" is the server's order. */
@@ -49,10 +51,11 @@ export interface QueryState {
 
 export const DEFAULT_RANGE_MS = 3_600_000;
 export const PANELS_MAX = 20;
-const HIDDEN_MAX = 60;
+/** Marks of lines in an address. */
+export const MARKS_MAX = 200;
 
 export const plainView = (): PanelView =>
-  ({ scale: "auto", heat: false, compareMS: 0, hidden: [], sort: "", tableSort: "", layout: "", stats: false });
+  ({ scale: "auto", heat: false, compareMS: 0, hidden: [], only: [], sort: "", tableSort: "", layout: "", stats: false });
 
 export const emptyPanel = (): PanelState => ({ expr: "", tab: "graph", stacked: false, exemplars: false, ...plainView() });
 
@@ -101,13 +104,16 @@ export function parseView(text: string): PanelView {
     if (name === "zero" || name === "log") view.scale = name;
     else if (name === "heat" || name === "stats") view[name] = true;
     else if (name === "cmp") view.compareMS = positive(value) ?? 0;
-    else if (name === "hide") view.hidden = value.split(".").filter((m) => /^[0-9a-z]+$/.test(m)).slice(0, HIDDEN_MAX);
+    else if (name === "hide") view.hidden = marks(value);
+    else if (name === "only") view.only = marks(value);
     else if (name === "sort" && SORT.test(value)) view.sort = value;
     else if (name === "by" && SORT.test(value)) view.tableSort = value;
     else if (name === "as") view.layout = oneOf(value, "columns", "text");
   }
   return view;
 }
+
+const marks = (text: string): string[] => text.split(".").filter((m) => /^[0-9a-z]+$/.test(m)).slice(0, MARKS_MAX);
 
 function unescape(text: string): string {
   try { return decodeURIComponent(text); } catch { return ""; }
@@ -118,7 +124,8 @@ export function formatView(v: PanelView): string {
   if (v.scale !== "auto") words.push(v.scale);
   if (v.heat) words.push("heat");
   if (v.compareMS > 0) words.push(`cmp:${formatDuration(v.compareMS)}`);
-  if (v.hidden.length > 0) words.push(`hide:${v.hidden.slice(0, HIDDEN_MAX).join(".")}`);
+  if (v.hidden.length > 0) words.push(`hide:${v.hidden.slice(0, MARKS_MAX).join(".")}`);
+  if (v.only.length > 0) words.push(`only:${v.only.slice(0, MARKS_MAX).join(".")}`);
   if (v.sort !== "") words.push(`sort:${encodeURIComponent(v.sort)}`);
   if (v.tableSort !== "") words.push(`by:${encodeURIComponent(v.tableSort)}`);
   if (v.layout !== "") words.push(`as:${v.layout}`);

@@ -1,22 +1,25 @@
 // A chart and its legend, as components around Plot.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { formatCount, formatShort } from "../lib/format.ts";
-import { seriesText, splitCommon, type Labels } from "../lib/labels.ts";
-import { summarize, type Columns, type Summary } from "../lib/matrix.ts";
+import { commonLabels, countingKey, without, type Labels } from "../lib/labels.ts";
+import { FIGURES, summary, type Columns, type Summary } from "../lib/matrix.ts";
 import type { Dot } from "../lib/profiles.ts";
 import type { Grid } from "../lib/step.ts";
 import { Filter, LabelList } from "../parts/small.tsx";
 import { useVirtual } from "../parts/virtual.ts";
-import { seriesMark, type Scale } from "../lib/urlstate.ts";
+import { MARKS_MAX, seriesMark, type Scale } from "../lib/urlstate.ts";
 import { usePrefs } from "../prefs.ts";
 import { useIsDark } from "../theme.ts";
 import { SERIES_COLORS } from "./colors.ts";
-import { Plot, type PlotOptions } from "./plot.ts";
+import { LINES_MAX, Plot, type PlotOptions } from "./plot.ts";
 
 const HEIGHT = 340;
 
 /** Leads from a selected range of a graph to the flame graphs of that time. */
 export interface Brush { onDiff: (fromMS: number, toMS: number) => void }
+
+/** `hidden` and `only` are marks of lines: at most one of them has any. */
+export interface ChartView { hidden: readonly string[]; only: readonly string[]; sort: string }
 
 export interface ChartProps {
   columns: Columns;
@@ -33,8 +36,9 @@ export interface ChartProps {
   scale?: Scale;
   /** Marks of hidden lines and the legend's order, as the address has them; without onView they are not kept. */
   hidden?: readonly string[];
+  only?: readonly string[];
   sort?: string;
-  onView?: (v: { hidden?: readonly string[]; sort?: string }) => void;
+  onView?: (v: Partial<ChartView>) => void;
   /** What a selected range leads to next to a zoom; null offers nothing. */
   brush?: Brush | null;
 }
@@ -50,17 +54,17 @@ export function Chart(props: ChartProps) {
   latest.current = props;
   const dark = useIsDark();
   const { zone } = usePrefs();
-  const names = useMemo(() => columns.labels.map(seriesText), [columns]);
+  const { names } = columns;
   const colors = useColors(names, columns);
-  const [ownView, setOwnView] = useState<{ hidden: readonly string[]; sort: string }>({ hidden: [], sort: "" });
-  const view = props.onView ? { hidden: props.hidden ?? [], sort: props.sort ?? "" } : ownView;
-  const setView = props.onView ?? ((v) => setOwnView((old) => ({ ...old, ...v })));
-  const hiddenKey = view.hidden.join(".");
-  const hiddenNames = useMemo(() => { const marks = new Set(view.hidden); return new Set(names.filter((n) => marks.has(seriesMark(n)))); }, [names, hiddenKey]);
+  const [ownView, setOwnView] = useState<ChartView>({ hidden: [], only: [], sort: "" });
+  const view = props.onView ? { hidden: props.hidden ?? [], only: props.only ?? [], sort: props.sort ?? "" } : ownView;
+  const setView = props.onView ?? ((v: Partial<ChartView>) => setOwnView((old) => ({ ...old, ...v })));
+  const viewKey = `${view.hidden.join(".")}|${view.only.join(".")}`;
+  const hiddenNames = useMemo(() => hiddenOf(names, view), [names, viewKey]);
   const hidden = useMemo(() => indices(names, hiddenNames), [names, hiddenNames]);
   const [from, to] = [grid.start / 1000, grid.end / 1000];
   // Rebuilt when the lines themselves change; when only their samples do, they are given to the chart that is there.
-  const lines = useMemo(() => names.join("\n"), [names]);
+  const lines = useMemo(() => (names.length > LINES_MAX ? String(names.length) : names.join("\n")), [names]);
   const shape = `${lines}|${dark}|${zone}|${stacked}|${scale}|${format?.long(1) ?? ""}`;
 
   useEffect(() => {
@@ -79,7 +83,7 @@ export function Chart(props: ChartProps) {
   }, [shape]);
   useEffect(() => { plot.current?.update(columns, from, to, dots); }, [columns, from, to, dots]);
   useEffect(() => { plot.current?.setHidden(hidden); }, [hidden]);
-  const setHidden = (next: ReadonlySet<string>) => setView({ hidden: [...next].map(seriesMark) });
+  const setHidden = (next: ReadonlySet<string>) => setView(marksOf(names, next));
   const help = useMemo(() => describe(columns, names, short), [columns, names]);
 
   return (
@@ -93,10 +97,28 @@ export function Chart(props: ChartProps) {
   );
 }
 
+const NONE: ReadonlySet<string> = new Set();
+
+function hiddenOf(names: readonly string[], { hidden, only }: ChartView): ReadonlySet<string> {
+  if (hidden.length === 0 && only.length === 0) return NONE;
+  const marks = new Set(only.length > 0 ? only : hidden);
+  return new Set(names.filter((n) => marks.has(seriesMark(n)) !== only.length > 0));
+}
+
+/** Whichever list is the shorter one: an address has no room for ten thousand. */
+function marksOf(names: readonly string[], hidden: ReadonlySet<string>): Pick<ChartView, "hidden" | "only"> {
+  const shown = names.length - hidden.size;
+  if (hidden.size === 0 || (hidden.size > shown && shown > MARKS_MAX)) return { hidden: [], only: [] };
+  if (hidden.size > shown) return { hidden: [], only: names.filter((n) => !hidden.has(n)).map(seriesMark) };
+  return { hidden: [...hidden].map(seriesMark), only: [] };
+}
+
 /** Lines keep their colours while a refresh brings others: a name has the first colour that was free when it came. */
 function useColors(names: readonly string[], columns: Columns): readonly number[] {
   const known = useRef(new Map<string, number>());
   return useMemo(() => {
+    // In a picture of that many lines colours tell nothing.
+    if (names.length > LINES_MAX) return names.map((_, i) => i);
     const had = known.current;
     const next = new Map<string, number>();
     for (const n of names) { const c = had.get(n); if (c !== undefined) next.set(n, c); }
@@ -117,7 +139,7 @@ function useColors(names: readonly string[], columns: Columns): readonly number[
 
 /** The graph in words, for anyone who does not see it. */
 function describe(columns: Columns, names: readonly string[], short: (v: number) => string): string {
-  const first = columns.values[0] ? summarize(columns.values[0]) : null;
+  const first = columns.values.length > 0 ? summary(columns, 0) : null;
   const figures = first && names.length === 1 ? `: last ${short(first.last)}, from ${short(first.min)} to ${short(first.max)}` : ", listed below with their figures";
   return `Graph of ${names.length} series${figures}. Arrow keys move the cross-hair, plus and minus zoom.`;
 }
@@ -172,7 +194,7 @@ interface LegendProps {
 type SortKey = "name" | keyof Summary;
 interface Sort { key: SortKey; down: boolean }
 
-const FIGURES: readonly (readonly [keyof Summary, string])[] = [["min", "Min"], ["mean", "Mean"], ["max", "Max"], ["last", "Last"]];
+const FIGURE_HEADS: readonly (readonly [keyof Summary, string])[] = [["min", "Min"], ["mean", "Mean"], ["max", "Max"], ["last", "Last"]];
 
 /** Hides all but one; hiding all but the one that is alone shows all again. */
 function isolate(names: readonly string[], hidden: ReadonlySet<string>, name: string): ReadonlySet<string> {
@@ -188,7 +210,7 @@ function toggle(names: readonly string[], hidden: ReadonlySet<string>, name: str
 
 function parseSort(text: string): Sort | null {
   const key = text.slice(0, -1);
-  return key === "name" || FIGURES.some(([f]) => f === key) ? { key: key as SortKey, down: text.endsWith("-") } : null;
+  return key === "name" || FIGURE_HEADS.some(([f]) => f === key) ? { key: key as SortKey, down: text.endsWith("-") } : null;
 }
 
 const ROW_PX = 26;
@@ -197,13 +219,12 @@ function Legend({ columns, names, colors, hidden, short, sort: sortText, onSort,
   const [filter, setFilter] = useState("");
   const sort = parseSort(sortText);
   const setSort = (s: Sort | null) => onSort(s ? `${s.key}${s.down ? "-" : "+"}` : "");
-  const { common, varying } = useMemo(() => splitCommon(columns.labels), [columns]);
-  const figures = useMemo(() => columns.values.map(summarize), [columns]);
+  const common = useMemo(() => commonLabels(columns.labels), [columns]);
   const order = useMemo(() => {
     const words = filter.toLowerCase().split(/\s+/).filter((w) => w !== "");
-    const all = ordered(sort, varying, figures);
+    const all = ordered(sort, columns);
     return words.length === 0 ? all : all.filter((i) => { const n = names[i]!.toLowerCase(); return words.every((w) => n.includes(w)); });
-  }, [sortText, varying, figures, filter, names]);
+  }, [sortText, columns, filter]);
   const rows = useVirtual(order.length, ROW_PX);
   const pick = (e: MouseEvent, i: number) => {
     const change = e.shiftKey || e.ctrlKey || e.metaKey ? toggle : isolate;
@@ -217,22 +238,25 @@ function Legend({ columns, names, colors, hidden, short, sort: sortText, onSort,
         <table>
           <thead><tr>
             <SortHead text={heading(names.length, columns.omitted)} of="name" sort={sort} onSort={setSort} />
-            {FIGURES.map(([key, text]) => <SortHead key={key} text={text} of={key} sort={sort} onSort={setSort} />)}
+            {FIGURE_HEADS.map(([key, text]) => <SortHead key={key} text={text} of={key} sort={sort} onSort={setSort} />)}
           </tr></thead>
           <tbody>
             {rows.before > 0 && <tr aria-hidden="true" style={{ height: `${rows.before}px` }} />}
-            {order.slice(rows.from, rows.to).map((i) => (
-              <tr key={names[i]} class={hidden.has(names[i]!) ? "off" : ""} onMouseEnter={() => onFocus(i)}>
-                <th scope="row">
-                  <button type="button" aria-pressed={!hidden.has(names[i]!)} title="Click: only this series. Shift-click: show or hide it."
-                    onClick={(e) => pick(e, i)}>
-                    <span class="swatch" style={{ background: `var(--s${colors[i]! % SERIES_COLORS})` }} />
-                    <SeriesName labels={varying[i]!} />
-                  </button>
-                </th>
-                {FIGURES.map(([key]) => <td key={key} class={`fig-${key}`}>{figures[i] ? short(figures[i]![key]) : "–"}</td>)}
-              </tr>
-            ))}
+            {order.slice(rows.from, rows.to).map((i, k) => {
+              const figures = summary(columns, i);
+              return (
+                <tr key={rows.whole ? names[i] : k} class={hidden.has(names[i]!) ? "off" : ""} onMouseEnter={() => onFocus(i)}>
+                  <th scope="row">
+                    <button type="button" aria-pressed={!hidden.has(names[i]!)} title="Click: only this series. Shift-click: show or hide it."
+                      onClick={(e) => pick(e, i)}>
+                      <span class="swatch" style={{ background: `var(--s${colors[i]! % SERIES_COLORS})` }} />
+                      <SeriesName labels={without(columns.labels[i]!, common)} />
+                    </button>
+                  </th>
+                  {FIGURE_HEADS.map(([key]) => <td key={key} class={`fig-${key}`}>{figures ? short(figures[key]) : "–"}</td>)}
+                </tr>
+              );
+            })}
             {rows.after > 0 && <tr aria-hidden="true" style={{ height: `${rows.after}px` }} />}
           </tbody>
         </table>
@@ -261,19 +285,21 @@ function SortHead({ text, of, sort, onSort }: { text: string; of: SortKey; sort:
   );
 }
 
-const BY_NUMBER = new Intl.Collator("en", { numeric: true });
-
-function ordered(sort: Sort | null, labels: readonly Labels[], figures: readonly (Summary | null)[]): number[] {
-  const all = labels.map((_, i) => i);
+function ordered(sort: Sort | null, columns: Columns): number[] {
+  const all = columns.names.map((_, i) => i);
   if (!sort) return all;
   const sign = sort.down ? -1 : 1;
-  const { key } = sort;
-  if (key === "name") {
-    const text = labels.map(seriesText);
-    return all.sort((a, b) => sign * BY_NUMBER.compare(text[a]!, text[b]!));
+  if (sort.key === "name") {
+    const keys = columns.names.map(countingKey);
+    return all.sort((a, b) => (keys[a] === keys[b] ? a - b : keys[a]! < keys[b]! ? -sign : sign));
   }
-  return all.sort((a, b) => sign * ((figures[a]?.[key] ?? -Infinity) - (figures[b]?.[key] ?? -Infinity)));
+  const at = PLACES[sort.key];
+  const keys = all.map((i) => { const v = columns.figures[i * FIGURES + at]!; return Number.isNaN(v) ? -Infinity : v; });
+  return all.sort((a, b) => (keys[a] === keys[b] ? a - b : keys[a]! < keys[b]! ? -sign : sign));
 }
+
+/** Where a figure is among those of a series. */
+const PLACES = { min: 0, max: 1, mean: 2, last: 3 };
 
 /** A label set in one line, values standing out against names. */
 export function SeriesName({ labels }: { labels: Labels }) {

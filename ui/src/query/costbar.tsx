@@ -11,6 +11,7 @@ type Counted = QueryData & { stats?: QueryStats };
 interface Props { result: APIResult<QueryData>; step: number | null; counted: boolean; onCount: (on: boolean) => void }
 
 function seriesCount(data: QueryData): number {
+  if (data.resultType === "range") return data.matrix.names.length;
   return data.resultType === "vector" || data.resultType === "matrix" ? data.result.length : 1;
 }
 

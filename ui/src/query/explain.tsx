@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Params } from "../api/client.ts";
 import { useAPI, useServer } from "../api/hooks.ts";
-import type { QueryData } from "../api/types.ts";
+import type { InstantData } from "../api/types.ts";
 import { cardinality, childrenOf, matchSides, textOf, titleOf, type Matching, type Node } from "../lib/ast.ts";
 import { formatElapsed } from "../lib/duration.ts";
 import { plural } from "../lib/format.ts";
@@ -57,7 +57,7 @@ function useOutcomes(root: Node | null, params: Params, timeMS: number): Readonl
     const worker = async (): Promise<void> => {
       for (let part = queue.shift(); part !== undefined && !stop.signal.aborted; part = queue.shift()) {
         try {
-          const r = await server.get<QueryData>("query", { ...(JSON.parse(key) as Params), query: part, time: at, limit: SERIES_MAX }, stop.signal);
+          const r = await server.get<InstantData>("query", { ...(JSON.parse(key) as Params), query: part, time: at, limit: SERIES_MAX }, stop.signal);
           put(part, outcomeOf(r.data, r.ms));
         } catch (e) {
           put(part, { state: "failed", message: (e as Error).message });
@@ -70,7 +70,7 @@ function useOutcomes(root: Node | null, params: Params, timeMS: number): Readonl
   return outcomes;
 }
 
-function outcomeOf(data: QueryData, ms: number): Outcome {
+function outcomeOf(data: InstantData, ms: number): Outcome {
   if (data.resultType === "vector" || data.resultType === "matrix") {
     return { state: "done", sets: data.result.map((s) => s.metric), scalar: null, ms, cut: data.result.length >= SERIES_MAX };
   }

@@ -4,7 +4,7 @@ import { has, useAPI, useFeatures } from "../api/hooks.ts";
 import type { Metadata, QueryData } from "../api/types.ts";
 import { EXEMPLARS_MAX, exemplarDots, PROFILE_LABEL, type ExemplarSeries } from "../lib/exemplars.ts";
 import { formatCount, plural } from "../lib/format.ts";
-import { matrixColumns, withEarlier, type Columns, type MatrixSeries } from "../lib/matrix.ts";
+import { matrixColumns, withEarlier, type Columns, type Matrix } from "../lib/matrix.ts";
 import { metricNames, unitFormat, unitOfExpr, type UnitFormat } from "../lib/metricunits.ts";
 import type { Dot } from "../lib/profiles.ts";
 import { formatProfileState, parseProfileState } from "../lib/profilestate.ts";
@@ -16,6 +16,7 @@ import { lazy } from "../parts/lazy.tsx";
 import { Empty } from "../parts/small.tsx";
 import { usePrefs } from "../prefs.ts";
 import { Chart } from "./chart.tsx";
+import { LINES_MAX } from "./plot.ts";
 import { useReason } from "./reason.ts";
 
 /** More lines than this cannot be distinguished and make every movement of the mouse slow; one click draws them anyway. */
@@ -36,30 +37,33 @@ interface Props {
 export function GraphView({ panel, data, before, grid, expr, onChange, onZoom, onZoomOut }: Props) {
   const [all, setAll] = useState(false);
   const { zone } = usePrefs();
-  const series: MatrixSeries[] = data.resultType === "matrix" ? data.result : [];
+  const matrix: Matrix = data.resultType === "range" ? data.matrix : NOTHING;
   const columns = useMemo(() => {
-    const own = matrixColumns(series, grid, all ? Infinity : SERIES_MAX);
-    return before?.data.resultType === "matrix" ? withEarlier(own, before.data.result, grid, before.earlierMS) : own;
+    const own = matrixColumns(matrix, grid, all ? Infinity : SERIES_MAX);
+    return before?.data.resultType === "range" ? withEarlier(own, before.data.matrix, before.earlierMS) : own;
   }, [data, before, grid.start, grid.end, grid.step, all]);
-  const { dots, error } = useExemplars(panel.exemplars ? expr : null, grid, columns);
+  const crowd = columns.values.length > LINES_MAX;
+  const { dots, error } = useExemplars(panel.exemplars && !crowd ? expr : null, grid, columns);
   const openProfile = useOpenProfile();
   const unit = useUnit(expr);
   const reason = useReason(columns.labels);
-  if (data.resultType !== "matrix") return <Empty title={`A ${data.resultType} has no graph`}>Look at the table.</Empty>;
-  if (series.length === 0) {
+  if (matrix.names.length === 0) {
     return <Empty title="No data in this range">The query is valid, and no series has a sample in {formatSpan(grid.start, grid.end, zone, Date.now())}.</Empty>;
   }
-  if (panel.heat) return <HeatMap series={series} grid={grid} expr={expr} onZoom={onZoom} onZoomOut={onZoomOut} />;
+  if (panel.heat) return <HeatMap matrix={matrix} grid={grid} expr={expr} onZoom={onZoom} onZoomOut={onZoomOut} />;
   return (
     <>
       <Notes columns={columns} onAll={() => setAll(true)} />
-      {panel.exemplars && <ExemplarNote dots={dots} error={error} stacked={panel.stacked} />}
-      <Chart columns={columns} grid={grid} stacked={panel.stacked} scale={panel.scale} format={unit ?? undefined} {...(unit ? { short: unit.short } : {})}
+      {crowd && (panel.stacked || panel.exemplars) && <p class="note">More than {LINES_MAX} lines are drawn as one picture, without a stack and without exemplars.</p>}
+      {panel.exemplars && !crowd && <ExemplarNote dots={dots} error={error} stacked={panel.stacked} />}
+      <Chart columns={columns} grid={grid} stacked={panel.stacked && !crowd} scale={panel.scale} format={unit ?? undefined} {...(unit ? { short: unit.short } : {})}
         dots={dots} dotHint={dotHint} onDot={openProfile} onZoom={onZoom} onZoomOut={onZoomOut}
-        hidden={panel.hidden} sort={panel.sort} onView={onChange} brush={reason} />
+        hidden={panel.hidden} only={panel.only} sort={panel.sort} onView={onChange} brush={reason} />
     </>
   );
 }
+
+const NOTHING: Matrix = { labels: [], names: [], values: [], figures: new Float64Array(), native: new Map() };
 
 const HeatMap = lazy(() => import("./heatmap.tsx").then((m) => m.HeatMap));
 

@@ -3,7 +3,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { formatLong, formatShort } from "../lib/format.ts";
 import { heatOf, shade, type Heat } from "../lib/heat.ts";
 import { unitFormat, unitOfExpr } from "../lib/metricunits.ts";
-import type { MatrixSeries } from "../lib/matrix.ts";
+import type { Matrix } from "../lib/matrix.ts";
 import type { Grid } from "../lib/step.ts";
 import { formatMoment, formatTime } from "../lib/time.ts";
 import { Empty } from "../parts/small.tsx";
@@ -17,9 +17,9 @@ const BOTTOM = 26;
 const TOP = 8;
 const RIGHT = 12;
 
-interface Props { series: readonly MatrixSeries[]; grid: Grid; expr: string; onZoom: (from: number, to: number) => void; onZoomOut: () => void }
+interface Props { matrix: Matrix; grid: Grid; expr: string; onZoom: (from: number, to: number) => void; onZoomOut: () => void }
 
-export function HeatMap({ series, grid, expr, onZoom, onZoomOut }: Props) {
+export function HeatMap({ matrix, grid, expr, onZoom, onZoomOut }: Props) {
   const host = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const dark = useIsDark();
@@ -27,7 +27,7 @@ export function HeatMap({ series, grid, expr, onZoom, onZoomOut }: Props) {
   const [width, setWidth] = useState(0);
   const [tip, setTip] = useState<{ x: number; y: number } | null>(null);
   const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
-  const heat = useMemo(() => heatOf(series, grid), [series, grid.start, grid.end, grid.step]);
+  const heat = useMemo(() => heatOf(matrix, grid), [matrix, grid.start, grid.end, grid.step]);
   const bound = useMemo(() => boundText(expr), [expr]);
   useEffect(() => {
     if (!host.current) return undefined;

@@ -116,7 +116,7 @@ function Result({ panel, query, dirty, onZoom, onZoomOut, onChange }: PanelProps
       <Warnings list={result.warnings.map(plainMessage)} />
       {result.infos.map((i) => <Notice kind="info" key={i}>{plainMessage(i.replace(/^PromQL info: /, ""))}</Notice>)}
       {query.note !== "" && <p class="note">{query.note}</p>}
-      {panel.tab === "graph"
+      {result.data.resultType === "range"
         ? <GraphView panel={panel} data={result.data} before={query.before} grid={query.grid} expr={query.sent} onChange={onChange} onZoom={onZoom} onZoomOut={onZoomOut} />
         : <TableView data={result.data} timeMS={query.timeMS} panel={panel} onChange={onChange} />}
     </div>

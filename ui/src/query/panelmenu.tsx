@@ -1,6 +1,7 @@
 // What can be done with a panel next to running it: format, duplicate, copy as something, download.
 import { useState } from "preact/hooks";
 import { useServer } from "../api/hooks.ts";
+import type { InstantData } from "../api/types.ts";
 import { absoluteState, toCSV, toCurl, toGrafanaPanel, toRead } from "../lib/export.ts";
 import { childrenOf, textOf, type Node } from "../lib/ast.ts";
 import type { PanelState, QueryState } from "../lib/urlstate.ts";
@@ -34,6 +35,16 @@ export function PanelMenu({ panel, state, now, query, text, close, onFormat, onD
     else copy("the command", toRead(base, selector, (state.endMS ?? now) - state.rangeMS, state.endMS ?? now, server.tenantHeaders()));
   });
   const data = query.result?.data;
+  /** A graph has its samples in their places only; a file gets them as the server writes them. */
+  const save = async (type: string, ending: string, textOf: (d: InstantData) => string) => {
+    if (!data) return;
+    try {
+      const d = data.resultType === "range" ? (await server.get<InstantData>(query.path, query.params, new AbortController().signal)).data : data;
+      saveBlob(new Blob([textOf(d)], { type }), `${name}.${ending}`);
+    } catch (e) {
+      setMessage((e as Error).message);
+    }
+  };
   const name = fileName(panel.expr);
   return (
     <div class="menu" role="group" aria-label="Query actions">
@@ -45,8 +56,8 @@ export function PanelMenu({ panel, state, now, query, text, close, onFormat, onD
       <button type="button" onClick={read}>Copy as ferula read</button>
       <button type="button" onClick={() => copy("the panel", toGrafanaPanel({ expr: panel.expr, tab: panel.tab, stacked: panel.stacked, title: panel.expr.slice(0, 80), stepMS: state.stepMS }))}>Copy as Grafana panel</button>
       <hr />
-      <button type="button" disabled={!data} onClick={() => data && saveBlob(new Blob([toCSV(data)], { type: "text/csv" }), `${name}.csv`)}>Download CSV</button>
-      <button type="button" disabled={!data} onClick={() => data && saveBlob(new Blob([JSON.stringify(data)], { type: "application/json" }), `${name}.json`)}>Download JSON</button>
+      <button type="button" disabled={!data} onClick={() => void save("text/csv", "csv", toCSV)}>Download CSV</button>
+      <button type="button" disabled={!data} onClick={() => void save("application/json", "json", JSON.stringify)}>Download JSON</button>
       <button type="button" disabled={panel.tab !== "graph" || !data} onClick={(e) => savePicture(e.currentTarget, name, setMessage)}>Download PNG</button>
       <p class="hint" role="status">{message}</p>
     </div>

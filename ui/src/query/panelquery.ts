@@ -1,6 +1,6 @@
 // What a panel requests: the query itself, and the same of an earlier time to compare with.
 import type { APIResult, Params } from "../api/client.ts";
-import { useAPI } from "../api/hooks.ts";
+import { useQueryAPI } from "../api/hooks.ts";
 import type { QueryData } from "../api/types.ts";
 import { withoutRange } from "../lib/rangeless.ts";
 import { autoStep, grid, type Grid } from "../lib/step.ts";
@@ -54,9 +54,9 @@ export function usePanelQuery({ panel, time, now, scrapeMS }: Requested, width: 
     : { query: sent, time: end / 1000, ...more };
   const path = sent.trim() === "" || panel.tab === "explain" ? null : graph ? "query_range" : "query";
   const tick = `${now}|${time.tenant}`;
-  const { result, requested, error, loading, sinceMS, reload, cancel } = useAPI<QueryData>(path, params, tick);
+  const { result, requested, error, loading, sinceMS, reload, cancel } = useQueryAPI(path, params, tick);
   const shift = Math.round(panel.compareMS / g.step) * g.step;
-  const earlier = useAPI<QueryData>(graph && path !== null && shift > 0 ? path : null,
+  const earlier = useQueryAPI(graph && path !== null && shift > 0 ? "query_range" : null,
     { query: sent, start: (g.start - shift) / 1000, end: (g.end - shift) / 1000, step: g.step / 1000, ...stores }, tick);
   // After a change of tab the old result belongs to another query.
   const fits = path !== null && "step" in requested === graph;

@@ -3,11 +3,12 @@
 import uPlot from "uplot";
 import { formatLong, formatTicks } from "../lib/format.ts";
 import type { Labels } from "../lib/labels.ts";
-import { loneSamples, stackColumns, type Column, type Columns } from "../lib/matrix.ts";
+import { FIGURES, loneSamples, stackColumns, withNulls, type Columns } from "../lib/matrix.ts";
 import type { Dot } from "../lib/profiles.ts";
 import type { Scale } from "../lib/urlstate.ts";
 import { formatMoment, formatTime, type Zone } from "../lib/time.ts";
 import { fadeColor, palette, type Palette } from "./colors.ts";
+import type { Crowd } from "./crowd.ts";
 
 export interface PlotOptions {
   zone: Zone;
@@ -34,6 +35,10 @@ const DOT_RADIUS = 4;
 const DOT_REACH = 9;
 const SYNC_KEY = "ferula";
 const THIN_FROM = 40;
+/** More lines than this are one picture: nobody can follow a line among them, and drawing each would stop the page. */
+export const LINES_MAX = 500;
+/** Up to here uPlot draws the lines, all at once; more are drawn in slices. A stack is always uPlot's. */
+const AT_ONCE_MAX = 60;
 
 export class Plot {
   readonly chart: uPlot;
@@ -47,9 +52,12 @@ export class Plot {
   /** The dot under the pointer. */
   private pointed: Dot | null = null;
   private shift = false;
+  private gone = false;
   /** The cross-hair of the keyboard, and where a selection by it began. */
   private at = -1;
   private anchor = -1;
+  /** Draws in place of uPlot, which then has the axes only. Null until its code is there; absent where lines are few. */
+  crowd: Crowd | null | undefined;
 
   constructor(host: HTMLElement, columns: Columns, options: PlotOptions) {
     this.host = host;
@@ -58,12 +66,26 @@ export class Plot {
     this.colors = palette();
     this.tip = element(host, "tip");
     this.dot = element(host, "dot");
+    if (columns.values.length > (options.stacked ? LINES_MAX : AT_ONCE_MAX)) this.crowd = null;
     this.chart = new uPlot(this.uplotOptions(), this.data(), host);
+    if (this.crowd === null) void this.loadCrowd();
     this.chart.over.addEventListener("mousedown", (e) => { this.shift = e.shiftKey; }, true);
     this.chart.over.addEventListener("click", () => { if (this.pointed) this.options.onDot?.(this.pointed); });
   }
 
+  private async loadCrowd(): Promise<void> {
+    const { Crowd } = await import("./crowd.ts");
+    if (this.gone) return;
+    this.crowd = new Crowd(this.chart, this.colors, () => ({ columns: this.columns, hidden: this.hidden, log: this.isLog(), linesMax: LINES_MAX, color: (i) => this.lineColor(i), dashed: (i) => this.isEarlier(i) }));
+  }
+
+  private isLog(): boolean {
+    return this.options.scale === "log" && !this.options.stacked;
+  }
+
   destroy(): void {
+    this.gone = true;
+    this.crowd?.destroy();
     this.chart.destroy();
     this.tip.remove();
     this.dot.remove();
@@ -77,11 +99,17 @@ export class Plot {
   update(columns: Columns, from: number, to: number, dots?: readonly Dot[]): void {
     this.columns = columns;
     this.options = { ...this.options, from, to, dots };
+    this.crowd?.reset();
     this.chart.setData(this.data());
   }
 
   setHidden(hidden: ReadonlySet<number>): void {
     this.hidden = hidden;
+    if (this.crowd !== undefined) {
+      this.crowd?.reset();
+      this.chart.setData(this.data());
+      return;
+    }
     this.chart.batch(() => {
       if (this.options.stacked) this.chart.setData(this.data());
       this.columns.values.forEach((_, i) => {
@@ -105,8 +133,8 @@ export class Plot {
       const from = this.chart.valToPos(times[this.anchor]!, "x");
       this.chart.setSelect({ left: Math.min(from, x), top: 0, width: Math.abs(x - from), height: this.chart.over.clientHeight }, false);
     } else this.clearSelection();
-    const i = this.columns.values.findIndex((c, k) => c[next] != null && !this.hidden.has(k));
-    const y = i < 0 ? 0 : this.chart.valToPos(this.chart.data[this.slot(i)]![next] ?? 0, "y");
+    const i = this.columns.values.findIndex((c, k) => !Number.isNaN(c[next]!) && !this.hidden.has(k));
+    const y = i < 0 ? 0 : this.chart.valToPos(this.drawnAt(i, next) ?? 0, "y");
     this.chart.setCursor({ left: x, top: y }, false);
     this.hoverAt(next, x, y);
   }
@@ -129,6 +157,7 @@ export class Plot {
   }
 
   focus(i: number | null): void {
+    if (this.crowd !== undefined) { this.crowd?.highlight(i); return; }
     this.chart.setSeries(i === null ? null : this.slot(i), { focus: i !== null });
   }
 
@@ -142,10 +171,32 @@ export class Plot {
 
   private data(): uPlot.AlignedData {
     const { times, values } = this.columns;
+    if (this.crowd !== undefined) return [times, new Array<null>(times.length).fill(null)];
     // A logarithm has no place for zero and below.
-    if (this.options.scale === "log" && !this.options.stacked) return [times, ...values.map((c) => c.map((v) => (v !== null && v > 0 ? v : null)))];
-    if (!this.options.stacked) return [times, ...values];
-    return [times, ...stackColumns(values, (i) => !this.hidden.has(i)).reverse()];
+    if (this.isLog()) return [times, ...values.map((c) => Array.from(c, (v) => (v > 0 ? v : null)))];
+    if (!this.options.stacked) return [times, ...values.map(withNulls)];
+    return [times, ...stackColumns(values, (i) => !this.hidden.has(i)).map(withNulls).reverse()];
+  }
+
+  /** Where line i is drawn at a step; null where it is not. */
+  private drawnAt(i: number, x: number): number | null {
+    if (this.crowd === undefined) return (this.chart.data[this.slot(i)] as (number | null)[])[x] ?? null;
+    const v = this.columns.values[i]![x]!;
+    return Number.isNaN(v) || (v <= 0 && this.isLog()) ? null : v;
+  }
+
+  /** Least and greatest value of the shown lines, which uPlot knows unless a crowd is drawn. */
+  private extent(min: number | null, max: number | null): [number | null, number | null] {
+    if (this.crowd === undefined) return [min, max];
+    const { values, figures } = this.columns;
+    let [low, high] = [Infinity, -Infinity];
+    for (let i = 0; i < values.length; i++) {
+      if (this.hidden.has(i)) continue;
+      const [a, b] = [figures[i * FIGURES]!, figures[i * FIGURES + 1]!];
+      if (this.isLog() && a <= 0) { for (const v of values[i]!) if (v > 0 && v < low) low = v; } else if (a < low) low = a;
+      if (b > high) high = b;
+    }
+    return low <= high ? [low, high] : [null, null];
   }
 
   private uplotOptions(): uPlot.Options {
@@ -172,7 +223,7 @@ export class Plot {
       axes: [this.timeAxis(), this.valueAxis()],
       series: [{}, ...this.series()],
       hooks: {
-        draw: [() => this.drawDots()],
+        draw: [() => { this.crowd?.draw(); this.drawDots(); }],
         setCursor: [() => this.hover()],
         setSelect: [(u) => this.selected(u)],
       },
@@ -181,15 +232,16 @@ export class Plot {
 
   private valueScale(): uPlot.Scale {
     const { stacked, scale } = this.options;
-    if (scale === "log" && !stacked) return { distr: 3, log: 10, range: (_u, min, max) => (min > 0 && max > 0 ? uPlot.rangeLog(min, max === min ? min * 10 : max, 10, false) as [number, number] : [0.1, 1]) };
-    return { range: (_u, min, max) => yRange(min, max, stacked, scale === "zero") };
+    if (this.isLog()) return { distr: 3, log: 10, range: (_u, a, b) => { const [min, max] = this.extent(a, b); return min !== null && max !== null && min > 0 && max > 0 ? uPlot.rangeLog(min, max === min ? min * 10 : max, 10, false) as [number, number] : [0.1, 1]; } };
+    return { range: (_u, a, b) => yRange(...this.extent(a, b), stacked, scale === "zero") };
   }
 
   private series(): uPlot.Series[] {
     const n = this.columns.values.length;
+    if (this.crowd !== undefined) return [{ points: { show: false } }];
     const list = this.columns.values.map((column, i): uPlot.Series => {
-      const earlier = (this.columns.earlierOf?.[i] ?? -1) >= 0;
-      const color = earlier ? fadeColor(this.color(i), 0.6) : this.color(i);
+      const earlier = this.isEarlier(i);
+      const color = this.lineColor(i);
       return {
         stroke: color,
         ...(earlier ? { dash: [5, 4] } : {}),
@@ -220,6 +272,14 @@ export class Plot {
 
   private color(i: number): string {
     return this.colors.series(this.options.colors[i] ?? i);
+  }
+
+  private isEarlier(i: number): boolean {
+    return (this.columns.earlierOf?.[i] ?? -1) >= 0;
+  }
+
+  private lineColor(i: number): string {
+    return this.isEarlier(i) ? fadeColor(this.color(i), 0.6) : this.color(i);
   }
 
   private timeAxis(): uPlot.Axis {
@@ -268,16 +328,16 @@ export class Plot {
 
   /** The shown series whose value at x is nearest to the pointer, by distance on the screen. */
   private nearest(x: number, top: number): { i: number; y: number } | null {
-    let best: { i: number; y: number } | null = null;
-    let bestDistance = Infinity;
+    const [log, at] = [this.isLog(), this.chart.posToVal(top, "y")];
+    const target = log ? Math.log10(at) : at;
+    let [best, bestDistance] = [-1, Infinity];
     for (let i = 0; i < this.columns.values.length; i++) {
-      const drawn = (this.chart.data[this.slot(i)] as Column)[x];
-      if (drawn == null || this.hidden.has(i)) continue;
-      const y = this.chart.valToPos(drawn, "y");
-      const distance = Math.abs(y - top);
-      if (distance < bestDistance) [best, bestDistance] = [{ i, y }, distance];
+      const drawn = this.hidden.has(i) ? null : this.drawnAt(i, x);
+      if (drawn === null) continue;
+      const distance = Math.abs((log ? Math.log10(drawn) : drawn) - target);
+      if (distance < bestDistance) [best, bestDistance] = [i, distance];
     }
-    return best;
+    return best < 0 ? null : { i: best, y: this.chart.valToPos(this.drawnAt(best, x)!, "y") };
   }
 
   /**
@@ -356,6 +416,7 @@ export class Plot {
   private hoverAt(idx: number | null, left: number, top: number): void {
     const found = idx === null ? null : this.nearest(idx, top);
     this.tip.hidden = this.dot.hidden = found === null;
+    this.crowd?.highlight(found?.i ?? null);
     if (!found || idx === null || left < 0) return;
     const x = this.chart.valToPos(this.columns.times[idx]!, "x");
     this.tip.replaceChildren(...this.tipContent(found.i, idx));

@@ -1,7 +1,7 @@
 // "Why did it change": from a selected range of a graph to the differential flame graph of that range against the same
 // length before it, of what the graph's lines and the profiles both name.
 import { useFeatures, useServer } from "../api/hooks.ts";
-import { splitCommon, type Labels } from "../lib/labels.ts";
+import { commonLabels, type Labels } from "../lib/labels.ts";
 import { formatProfileState, parseProfileState } from "../lib/profilestate.ts";
 import { before, candidates, narrow } from "../lib/reason.ts";
 import { useNav } from "../nav.ts";
@@ -15,7 +15,7 @@ export function useReason(sets: readonly Labels[]): Brush | null {
   const features = useFeatures();
   if (features?.["profiles"] !== true) return null;
   const open = async (fromMS: number, toMS: number): Promise<void> => {
-    const common = sets.length === 1 ? sets[0]! : splitCommon(sets).common;
+    const common = sets.length === 1 ? sets[0]! : commonLabels(sets);
     // Whole seconds, as the page of profiles has them, so that both ranges meet.
     const start = Math.floor(fromMS / 1000) * 1000;
     const span = { start, end: Math.max(Math.ceil(toMS / 1000) * 1000, start + 1000) };

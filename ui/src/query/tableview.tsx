@@ -1,23 +1,27 @@
 // The Table tab: the result at one instant, with every digit the server sent.
 import { useMemo, useState } from "preact/hooks";
-import type { QueryData, VectorSample } from "../api/types.ts";
+import type { InstantData, VectorSample } from "../api/types.ts";
 import { formatCount, formatShort, parseSample } from "../lib/format.ts";
 import { viewHistogram, type HistogramView } from "../lib/histogram.ts";
-import { labelNames, seriesText, splitCommon } from "../lib/labels.ts";
+import { commonLabels, countingKey, labelNames, seriesText } from "../lib/labels.ts";
 import type { HistogramValue, MatrixSeries } from "../lib/matrix.ts";
 import { formatTime } from "../lib/time.ts";
 import type { PanelView } from "../lib/urlstate.ts";
 import { CopyButton, Empty, Filter, LabelList, Segments } from "../parts/small.tsx";
+import { useVirtual } from "../parts/virtual.ts";
 import { usePrefs } from "../prefs.ts";
 import { SeriesName } from "./chart.tsx";
 
+/** A table of more rows shows those in sight only. */
 const ROWS_MAX = 500;
+/** Height of a row of such a table, which query.css repeats. */
+const ROW_PX = 33;
 /** With more columns than this a row no longer fits a screen, and the selector's text reads better. */
 const COLUMNS_MAX = 7;
 /** Longer label values wrap instead of pushing the value out of sight. */
 const LONG = 60;
 
-interface Props { data: QueryData; /** When it was evaluated. */ timeMS: number; panel: PanelView; onChange: (p: Partial<PanelView>) => void }
+interface Props { data: InstantData; /** When it was evaluated. */ timeMS: number; panel: PanelView; onChange: (p: Partial<PanelView>) => void }
 
 export function TableView({ data, timeMS, panel, onChange }: Props) {
   const { zone } = usePrefs();
@@ -53,34 +57,39 @@ const encodeColumn = (c: string): string => (c === VALUE ? "(value)" : c === SER
 const decodeColumn = (c: string): string => (c === "(value)" ? VALUE : c === "(series)" ? SERIES : c);
 
 function Vector({ samples, panel, onChange }: { samples: readonly VectorSample[]; panel: PanelView; onChange: (p: Partial<PanelView>) => void }) {
-  const { common, varying } = useMemo(() => splitCommon(samples.map((s) => s.metric)), [samples]);
-  const names = useMemo(() => labelNames(varying), [varying]);
+  const common = useMemo(() => commonLabels(samples.map((s) => s.metric)), [samples]);
+  const names = useMemo(() => labelNames(samples.map((s) => s.metric)).filter((n) => !(n in common)), [samples]);
   const [find, setFind] = useState("");
-  const [all, setAll] = useState(false);
   const sort = useMemo(() => sortOf(panel.tableSort), [panel.tableSort]);
   const setSort = (next: Sort | null) => onChange({ tableSort: textOfSort(next) });
   const layout: Layout = panel.layout !== "" ? panel.layout : (names.length > 0 && names.length <= COLUMNS_MAX ? "columns" : "text");
   const found = useMemo(() => searchSamples(samples, find), [samples, find]);
   const sorted = useMemo(() => sortSamples(found, sort), [found, sort]);
-  const rows = all ? sorted : sorted.slice(0, ROWS_MAX);
-  const metric = varying.some((l) => l["__name__"]);
+  const metric = common["__name__"] === undefined && samples.some((s) => s.metric["__name__"]);
+  // Rows of a long table are of one height, so that those out of sight need not be there. A histogram opens to any height.
+  const long = sorted.length > ROWS_MAX && !samples.some((s) => s.histogram);
+  const view = useVirtual(long ? sorted.length : 0, ROW_PX);
+  const rows = long ? sorted.slice(view.from, view.to) : sorted;
   const columns = layout === "text" ? [SERIES] : [...(metric ? ["__name__"] : []), ...names];
   return (
     <>
       <div class="table-tools">
-        {rows.length < found.length
-          ? <span class="note">First {formatCount(rows.length)} of {formatCount(found.length)} rows.<button type="button" class="link" onClick={() => setAll(true)}>Show all</button></span>
-          : layout === "columns" && Object.keys(common).length > 0 ? <div class="legend-common"><span>All rows</span><LabelList labels={common} /></div> : <span />}
+        {long && <span class="note">{formatCount(sorted.length)} rows</span>}
+        {layout === "columns" && Object.keys(common).length > 0 ? <div class="legend-common"><span>All rows</span><LabelList labels={common} /></div> : <span />}
         {samples.length > FIND_FROM && <Filter value={find} onInput={setFind} label="Find in the rows" />}
         <Segments<Layout> label="Layout" value={layout} options={[["columns", "Columns"], ["text", "Text"]]} onChange={(next) => onChange({ layout: next })} />
       </div>
-      <div class="table-scroll">
+      <div class={`table-scroll ${long ? "long-table" : ""}`} {...(long ? { ref: view.ref, onScroll: view.onScroll, tabIndex: 0, role: "region", "aria-label": "Rows of the table" } : {})}>
         <table class="data result">
           <thead><tr>
             {columns.map((c) => <Head key={c} column={c} sort={sort} onSort={setSort} />)}
             <Head column={VALUE} sort={sort} onSort={setSort} />
           </tr></thead>
-          <tbody>{rows.map((s) => <Row key={seriesText(s.metric)} sample={s} columns={columns} layout={layout} />)}</tbody>
+          <tbody>
+            {long && view.before > 0 && <tr aria-hidden="true" style={{ height: `${view.before}px` }} />}
+            {rows.map((s, k) => <Row key={long ? k : seriesText(s.metric)} sample={s} columns={columns} layout={layout} />)}
+            {long && view.after > 0 && <tr aria-hidden="true" style={{ height: `${view.after}px` }} />}
+          </tbody>
         </table>
       </div>
     </>
@@ -135,11 +144,9 @@ function sortSamples(samples: readonly VectorSample[], sort: Sort | null): reado
   const sign = sort.down ? -1 : 1;
   const { column } = sort;
   if (column === VALUE) return [...samples].sort((a, b) => compareValues(valueOf(a), valueOf(b), sign));
-  const keyed = samples.map((s) => ({ s, key: column === SERIES ? seriesText(s.metric) : (s.metric[column] ?? "") }));
-  return keyed.sort((a, b) => sign * BY_NUMBER.compare(a.key, b.key)).map(({ s }) => s);
+  const keyed = samples.map((s) => ({ s, key: countingKey(column === SERIES ? seriesText(s.metric) : (s.metric[column] ?? "")) }));
+  return keyed.sort((a, b) => (a.key === b.key ? 0 : a.key < b.key ? -sign : sign)).map(({ s }) => s);
 }
-
-const BY_NUMBER = new Intl.Collator("en", { numeric: true });
 
 /** A selector with a range (`up[1m]`): the raw samples with their times. */
 function Matrix({ series }: { series: readonly MatrixSeries[] }) {

@@ -1,0 +1,61 @@
+// A server of very many series: range queries are answered here, while everything else goes to the real server behind it.
+import { createServer, request } from "node:http";
+
+/** Series `s` at step `i`. Every series crosses others, and the last values grow with `s`. */
+export const valueOf = (s, i) => (s + Math.sin(i / 20 + s) * 400 + 1000).toFixed(6);
+
+export const labelsOf = (s) => ({ __name__: "many", instance: `10.0.${s >> 8}.${s & 255}:9100`, job: "shop", pod: `shop-${(s * 2654435761 >>> 0).toString(36)}`, shard: String(s) });
+
+/** What a query's address requests, in seconds. */
+function steps(url) {
+  const [start, end, step] = ["start", "end", "step"].map((k) => Number(url.searchParams.get(k)));
+  return { start, step, count: Math.floor((end - start) / step + 1e-9) + 1 };
+}
+
+const drained = (res) => new Promise((wake) => {
+  const done = () => { res.off("drain", done); res.off("close", done); wake(); };
+  res.on("drain", done);
+  res.on("close", done);
+});
+
+async function range(count, url, res) {
+  const { start, step, count: n } = steps(url);
+  res.writeHead(200, { "Content-Type": "application/json" });
+  res.write('{"status":"success","data":{"resultType":"matrix","result":[');
+  for (let s = 0; s < count; s++) {
+    const values = Array.from({ length: n }, (_, i) => `[${start + i * step},"${valueOf(s, i)}"]`);
+    const text = `${s > 0 ? "," : ""}{"metric":${JSON.stringify(labelsOf(s))},"values":[${values.join()}]}`;
+    if (!res.write(text)) await drained(res);
+    if (res.destroyed) return;
+  }
+  res.end("]}}");
+}
+
+function instant(count, url, res) {
+  const time = Number(url.searchParams.get("time"));
+  res.writeHead(200, { "Content-Type": "application/json" });
+  const result = Array.from({ length: count }, (_, s) => ({ metric: labelsOf(s), value: [time, valueOf(s, 0)] }));
+  res.end(JSON.stringify({ status: "success", data: { resultType: "vector", result } }));
+}
+
+function forward(base, req, res) {
+  const up = request(base + req.url, { method: req.method, headers: { ...req.headers, host: new URL(base).host } }, (r) => {
+    res.writeHead(r.statusCode, r.headers);
+    r.pipe(res);
+  });
+  up.on("error", () => res.destroy());
+  req.pipe(up);
+}
+
+/** Answers queries of `many` with `count` series. */
+export async function manyServer(base, count) {
+  const server = createServer((req, res) => {
+    const url = new URL(req.url, base);
+    const many = url.searchParams.get("query") === "many";
+    if (many && url.pathname.endsWith("/api/v1/query_range")) void range(count, url, res);
+    else if (many && url.pathname.endsWith("/api/v1/query")) instant(count, url, res);
+    else forward(base, req, res);
+  });
+  await new Promise((done) => server.listen(0, "127.0.0.1", done));
+  return { url: `http://127.0.0.1:${server.address().port}`, close: () => { server.closeAllConnections(); server.close(); } };
+}

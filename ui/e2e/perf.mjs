@@ -1,0 +1,123 @@
+// What ten thousand series cost the page:  node e2e/perf.mjs http://127.0.0.1:9490 [file]
+//
+// Chromium's own trace at a processor slowed down four times, as a phone's or a busy laptop's. Printed, and with a file
+// written there in Markdown. Nothing is asserted: the figures depend on the machine.
+import { writeFileSync } from "node:fs";
+import { cpus } from "node:os";
+import { launch, runQuery, until } from "./browser.mjs";
+import { manyServer } from "./many.mjs";
+
+const COUNT = 10_000;
+const SLOWER = 4;
+const base = (process.argv[2] ?? "http://127.0.0.1:9490").replace(/\/$/, "");
+
+const server = await manyServer(base, COUNT);
+const browser = await launch();
+const context = await browser.newContext({ viewport: { width: 1440, height: 900 } });
+const page = await context.newPage();
+const cdp = await context.newCDPSession(page);
+await cdp.send("HeapProfiler.enable");
+await cdp.send("Emulation.setCPUThrottlingRate", { rate: SLOWER });
+
+/**
+ * Runs `act` under a trace; returns what the main thread's tasks took of a processor in ms, longest first. Time in which other
+ * processes had the processor is not the page's.
+ */
+async function tasks(act) {
+  const events = [];
+  const got = (e) => events.push(...e.value);
+  cdp.on("Tracing.dataCollected", got);
+  await cdp.send("Tracing.start", { transferMode: "ReportEvents", traceConfig: { includedCategories: ["toplevel", "disabled-by-default-devtools.timeline", "devtools.timeline", "__metadata"] } });
+  await act();
+  const done = new Promise((r) => cdp.once("Tracing.tracingComplete", r));
+  await cdp.send("Tracing.end");
+  await done;
+  cdp.off("Tracing.dataCollected", got);
+  const main = new Set(events.filter((e) => e.name === "thread_name" && e.args?.name === "CrRendererMain").map((e) => `${e.pid}.${e.tid}`));
+  return events.filter((e) => e.name === "RunTask" && e.tdur && main.has(`${e.pid}.${e.tid}`)).map((e) => e.tdur / 1000).sort((a, b) => b - a);
+}
+
+const heap = async () => {
+  await cdp.send("HeapProfiler.collectGarbage");
+  return (await cdp.send("Runtime.getHeapUsage"));
+};
+const megabytes = (n) => (n / 2 ** 20).toFixed(0);
+const rows = [];
+const note = (what, limit, figure) => { rows.push([what, limit, figure]); console.log(`${what}: ${figure} (limit ${limit})`); };
+const longest = (list) => list.slice(0, 3).map((d) => `${d.toFixed(0)} ms`).join(", ");
+
+let firstMS = 0;
+let points = 0;
+const loading = await tasks(async () => {
+  await page.goto(`${server.url}/query?expr=up&range=1h`);
+  await page.locator(".cm-content").waitFor();
+  await page.locator(".plot canvas").first().waitFor();
+  await page.waitForTimeout(1000);
+});
+note("longest tasks while the page itself is loaded, with one series", "-", longest(loading));
+const opening = await tasks(async () => {
+  const began = Date.now();
+  await runQuery(page, "many");
+  await until("200 lines", () => page.evaluate(() => document.querySelector(".plot")?.plot?.columns.values.length === 200), 120_000);
+  firstMS = Date.now() - began;
+  points = await page.evaluate(() => document.querySelector(".plot").plot.columns.times.length);
+});
+note("first lines after the query is sent, of which the test's server takes most for 94 MiB of JSON", "-", `${(firstMS / 1000).toFixed(1)} s`);
+note("longest tasks of the main thread while the response arrives and the first 200 lines are drawn", "100 ms", longest(opening));
+
+const drawing = await tasks(async () => {
+  await page.locator("[data-omitted]").getByRole("button").click();
+  await until("a picture", () => page.evaluate((n) => document.querySelector(".plot")?.plot?.crowd?.lines === n, COUNT), 120_000);
+});
+note(`longest tasks while all ${COUNT} are drawn`, "100 ms", longest(drawing));
+
+const over = await page.locator(".u-over").boundingBox();
+await page.evaluate(() => {
+  window.frames_ = 0;
+  const tick = () => { window.frames_++; requestAnimationFrame(tick); };
+  requestAnimationFrame(tick);
+});
+let [frames, hoverMS] = [0, 0];
+const hovering = await tasks(async () => {
+  const before = await page.evaluate(() => window.frames_);
+  const began = Date.now();
+  for (let i = 0; Date.now() - began < 4000; i++) {
+    await cdp.send("Input.dispatchMouseEvent", { type: "mouseMoved", x: over.x + 40 + ((i * 7) % (over.width - 80)), y: over.y + 40 + ((i * 3) % (over.height - 80)) });
+  }
+  hoverMS = Date.now() - began;
+  frames = (await page.evaluate(() => window.frames_)) - before;
+});
+const busy = hovering.reduce((n, d) => n + d, 0);
+note("processor time of the main thread for a frame while the pointer moves over all of them", "33 ms", `${(busy / frames).toFixed(1)} ms (${(frames / (hoverMS / 1000)).toFixed(0)} frames a second beside the other work)`);
+note("longest tasks while the pointer moves", "100 ms", longest(hovering));
+
+const scrolling = await tasks(async () => {
+  for (let i = 0; i <= 20; i++) await page.locator(".legend-scroll").evaluate((e, share) => { e.scrollTop = e.scrollHeight * share; }, i / 20);
+  await page.locator(".legend thead button", { hasText: "Max" }).click();
+  await page.getByLabel("Filter the series").fill("shop-1");
+  await page.waitForTimeout(500);
+});
+note("longest tasks while the legend is scrolled, sorted and filtered", "100 ms", longest(scrolling));
+
+const { usedSize, backingStorageSize = 0, embedderHeapUsedSize = 0 } = await heap();
+note("heap after it: objects, and buffers beside them", "400 MB", `${megabytes(usedSize + embedderHeapUsedSize)} MB and ${megabytes(backingStorageSize)} MB`);
+
+await browser.close();
+server.close();
+
+if (process.argv[3]) {
+  writeFileSync(process.argv[3], `# The page with very many series
+
+${COUNT} series of ${points} points each over \`query_range\`, ${SLOWER} times throttled, without a GPU, on ${cpus().length} cores (${cpus()[0].model.trim()}) that
+other work shared. Measured by \`node e2e/perf.mjs URL FILE\` in \`ui/\`, with Chromium's own trace. The throttle slows the main
+thread; the worker runs at full speed.
+
+| what | limit | figure |
+|---|---|---|
+${rows.map((r) => `| ${r.join(" | ")} |`).join("\n")}
+
+How: a worker scans the response while it arrives and gives the page arrays of values, 256 series at a time. The 200 series
+with the largest last values are drawn first. All of them, above 500, are one picture: for each pixel how many lines pass it,
+computed in slices of 12 ms. Legend and table have the rows in sight only.
+`);
+}

@@ -1,0 +1,278 @@
+// A range query's JSON, scanned while it arrives. What comes in is the body's bytes in chunks of any size; what goes out is
+// batches of series, each with its samples in their places on the grid, and at the end the body without them. No more text
+// than one series is held at a time, no sample becomes a string, and nothing here needs a document: it runs in a worker,
+// or, where there are none, chunk by chunk on the main thread.
+import { parseSample } from "./format.ts";
+import { seriesText, type Labels } from "./labels.ts";
+import { FIGURES, figuresOf, type NativeSample } from "./matrix.ts";
+import { gridLength, type Grid } from "./step.ts";
+
+/** Series in the order of the response. `values` holds one row of the grid's length for each, NaN where it has no sample. */
+export interface Batch { labels: Labels[]; names: string[]; values: Float64Array<ArrayBuffer>; figures: Float64Array<ArrayBuffer>; native: [number, NativeSample[]][] }
+
+/** Values of one batch: few enough to copy between two frames. */
+const BATCH_VALUES = 1 << 17;
+const BATCH_SERIES = 256;
+/** Places for samples of one response, 8 bytes each. */
+const VALUES_MAX = 48_000_000;
+/** Bytes of one series in JSON. */
+const SERIES_BYTES_MAX = 256 << 20;
+/** Characters of the body outside of the series: warnings, statistics. */
+const REST_MAX = 32 << 20;
+
+/** The response is not what a range query returns, or larger than what the page holds. */
+export class ScanError extends Error {}
+
+const [QUOTE, BACKSLASH, OPEN, CLOSE, OPEN_LIST, CLOSE_LIST, COMMA, COLON] = [34, 92, 123, 125, 91, 93, 44, 58];
+const POWERS = [1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22];
+const ASCII = new TextDecoder("latin1");
+
+export class MatrixScan {
+  private readonly grid: Grid;
+  private readonly n: number;
+  private readonly emit: (b: Batch) => void;
+  /** The body outside of the series. */
+  private rest = "";
+  private readonly decoder = new TextDecoder();
+  private depth = 0;
+  private inString = false;
+  private escaped = false;
+  private inResult = false;
+  /** The beginning of a series whose end is in a later chunk. */
+  private held: Uint8Array[] = [];
+  private heldBytes = 0;
+  private places = 0;
+  private batch!: Batch;
+  private readonly perBatch: number;
+  // Of the series that is being read.
+  private bytes: Uint8Array = new Uint8Array();
+  private at = 0;
+
+  constructor(grid: Grid, emit: (b: Batch) => void) {
+    this.grid = grid;
+    this.n = gridLength(grid);
+    this.emit = emit;
+    this.perBatch = Math.max(1, Math.min(BATCH_SERIES, Math.floor(BATCH_VALUES / this.n)));
+    this.renew();
+  }
+
+  /** Scans one chunk, which it does not keep. */
+  write(chunk: Uint8Array): void {
+    for (let i = 0; i < chunk.length;) i = this.inResult ? this.series(chunk, i) : this.outside(chunk, i);
+  }
+
+  /** The body with an empty list in place of its series. */
+  end(): string {
+    this.rest += this.decoder.decode();
+    if (this.batch.labels.length > 0) this.flush();
+    return this.rest;
+  }
+
+  /** Up to the list of series, or to the end of the chunk. */
+  private outside(chunk: Uint8Array, from: number): number {
+    for (let i = from; i < chunk.length; i++) {
+      const b = chunk[i]!;
+      if (this.inString) {
+        if (this.escaped) this.escaped = false;
+        else if (b === BACKSLASH) this.escaped = true;
+        else if (b === QUOTE) this.inString = false;
+      } else if (b === QUOTE) this.inString = true;
+      else if (b === CLOSE || b === CLOSE_LIST) this.depth--;
+      else if (b === OPEN || b === OPEN_LIST) {
+        this.depth++;
+        if (b === OPEN_LIST && this.depth === 3) {
+          this.rest += this.decoder.decode(chunk.subarray(from, i + 1), { stream: true });
+          if (/"result"\s*:\s*\[$/.test(this.rest)) { this.inResult = true; return i + 1; }
+          from = i + 1;
+        }
+      }
+    }
+    this.rest += this.decoder.decode(chunk.subarray(from), { stream: true });
+    if (this.rest.length > REST_MAX) throw new ScanError("The response is larger than the page can hold");
+    return chunk.length;
+  }
+
+  /** Within the list of series: one series, what is between two, or the list's end. */
+  private series(chunk: Uint8Array, from: number): number {
+    let { depth, inString, escaped } = this;
+    let start = depth > 3 ? from : -1;
+    for (let i = from; i < chunk.length; i++) {
+      const b = chunk[i]!;
+      if (inString) {
+        if (escaped) escaped = false;
+        else if (b === QUOTE) inString = false;
+        else if (b === BACKSLASH) escaped = true;
+      } else if (b === QUOTE) inString = true;
+      else if (b === OPEN || b === OPEN_LIST) { if (depth++ === 3) start = i; }
+      else if (b === CLOSE || b === CLOSE_LIST) {
+        depth--;
+        if (depth === 2) { this.leaveResult(); return i; }
+        if (depth === 3) { this.whole(chunk.subarray(start, i + 1)); start = -1; }
+      }
+    }
+    if (start >= 0) this.hold(chunk.subarray(start));
+    Object.assign(this, { depth, inString, escaped });
+    return chunk.length;
+  }
+
+  /** The list's end is read once more, as what is outside of it. */
+  private leaveResult(): void {
+    Object.assign(this, { depth: 3, inString: false, escaped: false, inResult: false });
+  }
+
+  private hold(part: Uint8Array): void {
+    this.heldBytes += part.length;
+    if (this.heldBytes > SERIES_BYTES_MAX) throw new ScanError("One series of the response is larger than the page can hold");
+    this.held.push(part.slice());
+  }
+
+  private whole(last: Uint8Array): void {
+    this.bytes = last;
+    if (this.held.length > 0) {
+      this.bytes = new Uint8Array(this.heldBytes + last.length);
+      let to = 0;
+      for (const part of [...this.held, last]) { this.bytes.set(part, to); to += part.length; }
+      this.held = [];
+      this.heldBytes = 0;
+    }
+    this.at = 0;
+    this.one();
+  }
+
+  private one(): void {
+    this.places += this.n;
+    if (this.places > VALUES_MAX) throw new ScanError("The response has more samples than the page can hold: aggregate the series, or choose a longer step");
+    const row = this.batch.labels.length;
+    const column = this.batch.values.subarray(row * this.n, (row + 1) * this.n).fill(NaN);
+    let labels: Labels = {};
+    let undrawable = 0;
+    let native: NativeSample[] | null = null;
+    this.expect(OPEN);
+    while (this.peek() !== CLOSE) {
+      const key = this.json<string>();
+      this.expect(COLON);
+      if (key === "metric") labels = this.json<Labels>();
+      else if (key === "values") undrawable += this.samples(column);
+      else if (key === "histograms") native = this.json<NativeSample[]>();
+      else this.skip();
+      if (this.peek() === COMMA) this.at++;
+    }
+    for (const [t, h] of native ?? []) undrawable += this.place(column, t, parseSample(h.count));
+    this.batch.labels.push(labels);
+    this.batch.names.push(seriesText(labels));
+    if (native) this.batch.native.push([row, native]);
+    this.batch.figures.set(figuresOf(column, undrawable, native !== null), row * FIGURES);
+    if (row + 1 === this.perBatch) this.flush();
+  }
+
+  private samples(column: Float64Array): number {
+    let undrawable = 0;
+    this.expect(OPEN_LIST);
+    while (this.peek() === OPEN_LIST) {
+      this.at++;
+      const t = this.number();
+      this.expect(COMMA);
+      this.expect(QUOTE);
+      const v = this.number();
+      this.expect(QUOTE);
+      this.expect(CLOSE_LIST);
+      undrawable += this.place(column, t, v);
+      if (this.peek() === COMMA) this.at++;
+    }
+    this.expect(CLOSE_LIST);
+    return undrawable;
+  }
+
+  /** Returns 1 where the value cannot be drawn. */
+  private place(column: Float64Array, seconds: number, v: number): number {
+    const i = Math.round((seconds * 1000 - this.grid.start) / this.grid.step);
+    if (i < 0 || i >= this.n) return 0;
+    if (!Number.isFinite(v)) return 1;
+    column[i] = v;
+    return 0;
+  }
+
+  /** A number up to a quote, a comma or an end. Up to 15 digits and 22 decimals are exact in a float; others take the long way. */
+  private number(): number {
+    const { bytes } = this;
+    const from = this.at;
+    let [i, digits, decimals, mantissa] = [from, 0, 0, 0];
+    const negative = bytes[i] === 45;
+    if (negative) i++;
+    const first = i;
+    let point = false;
+    for (; ; i++) {
+      const b = bytes[i]!;
+      if (b >= 48 && b <= 57) {
+        mantissa = mantissa * 10 + b - 48;
+        if (mantissa > 0) digits++;
+        if (point) decimals++;
+      } else if (b === 46 && !point) point = true;
+      else break;
+    }
+    const b = bytes[i];
+    const ended = b === QUOTE || b === COMMA || b === CLOSE_LIST;
+    if (ended && i - first > Number(point) && digits <= 15 && decimals < POWERS.length) {
+      this.at = i;
+      const v = decimals === 0 ? mantissa : mantissa / POWERS[decimals]!;
+      return negative ? -v : v;
+    }
+    while (i < bytes.length && bytes[i] !== QUOTE && bytes[i] !== COMMA && bytes[i] !== CLOSE_LIST) i++;
+    this.at = i;
+    const text = ASCII.decode(bytes.subarray(from, i)).trim();
+    const v = parseSample(text);
+    if (text === "" || (Number.isNaN(v) && text !== "NaN")) throw new ScanError(`The response has "${text.slice(0, 40)}" in place of a number`);
+    return v;
+  }
+
+  private peek(): number {
+    const { bytes } = this;
+    while (bytes[this.at]! <= 32) this.at++;
+    return bytes[this.at] ?? -1;
+  }
+
+  private expect(b: number): void {
+    if (this.peek() !== b) throw new ScanError("The response is not what a range query returns");
+    this.at++;
+  }
+
+  private json<T>(): T {
+    this.peek();
+    const from = this.at;
+    this.skip();
+    try {
+      return JSON.parse(new TextDecoder().decode(this.bytes.subarray(from, this.at))) as T;
+    } catch {
+      throw new ScanError("The response is not JSON");
+    }
+  }
+
+  /** Past one value of any kind. */
+  private skip(): void {
+    const { bytes } = this;
+    let depth = 0;
+    for (this.peek(); this.at < bytes.length; this.at++) {
+      const b = bytes[this.at]!;
+      if (b === QUOTE) {
+        for (this.at++; this.at < bytes.length && bytes[this.at] !== QUOTE; this.at++) if (bytes[this.at] === BACKSLASH) this.at++;
+        if (depth === 0) { this.at++; return; }
+      } else if (b === OPEN || b === OPEN_LIST) depth++;
+      else if (b === CLOSE || b === CLOSE_LIST) {
+        if (depth === 0) return;
+        if (--depth === 0) { this.at++; return; }
+      } else if (b === COMMA && depth === 0) return;
+    }
+  }
+
+  private flush(): void {
+    const { labels, names, values, figures, native } = this.batch;
+    const rows = labels.length;
+    const full = rows === this.perBatch;
+    this.emit({ labels, names, native, values: full ? values : values.slice(0, rows * this.n), figures: full ? figures : figures.slice(0, rows * FIGURES) });
+    this.renew();
+  }
+
+  private renew(): void {
+    this.batch = { labels: [], names: [], native: [], values: new Float64Array(this.perBatch * this.n), figures: new Float64Array(this.perBatch * FIGURES) };
+  }
+}

@@ -1,0 +1,157 @@
+// What draws lines in place of uPlot when there are many: one picture, made in slices between which the page responds. Up to
+// some hundreds it has the lines themselves; above, its pixels tell how many lines pass. One line may stand out.
+import type uPlot from "uplot";
+import type { Column, Columns } from "../lib/matrix.ts";
+import { Density, densityPixels } from "../lib/density.ts";
+import type { Palette } from "./colors.ts";
+
+/** Milliseconds of one slice. */
+const SLICE_MS = 12;
+const THIN_FROM = 40;
+
+export interface CrowdView { columns: Columns; hidden: ReadonlySet<number>; log: boolean; /** The most that are drawn as lines. */ linesMax: number; color: (i: number) => string; dashed: (i: number) => boolean }
+
+export class Crowd {
+  /** How many lines the finished picture has; null while there is none. Tests read it. */
+  lines: number | null = null;
+  private readonly chart: uPlot;
+  private readonly colors: Palette;
+  private readonly view: () => CrowdView;
+  private readonly over: HTMLCanvasElement;
+  private picture: HTMLCanvasElement | null = null;
+  private made = "";
+  private job = 0;
+
+  constructor(chart: uPlot, colors: Palette, view: () => CrowdView) {
+    this.chart = chart;
+    this.colors = colors;
+    this.view = view;
+    this.over = document.createElement("canvas");
+    this.over.className = "highlight";
+    chart.over.append(this.over);
+    chart.redraw(false, false);
+  }
+
+  destroy(): void {
+    this.job++;
+    this.over.remove();
+  }
+
+  /** Other values, or others shown: the picture is of the past. */
+  reset(): void {
+    this.made = "";
+    this.job++;
+    this.highlight(null);
+  }
+
+  /** Called whenever the chart has drawn its axes. */
+  draw(): void {
+    const { columns, hidden } = this.view();
+    const { left, top, width, height } = this.chart.bbox;
+    const shown = columns.values.flatMap((_, i) => (hidden.has(i) ? [] : [i]));
+    const { min, max } = this.chart.scales["y"]!;
+    const key = [width, height, min, max, shown.length, this.job].join();
+    if (this.picture) this.chart.ctx.drawImage(this.picture, left, top, width, height);
+    if (key === this.made) return;
+    this.job++;
+    this.made = [width, height, min, max, shown.length, this.job].join();
+    void this.compute(shown, this.job);
+  }
+
+  /** Draws one line over the others; null none. */
+  highlight(i: number | null): void {
+    const { over, chart } = this;
+    const { width, height } = chart.bbox;
+    if (over.width !== width || over.height !== height) Object.assign(over, { width, height });
+    const ctx = over.getContext("2d")!;
+    ctx.clearRect(0, 0, width, height);
+    const column = i === null ? undefined : this.view().columns.values[i];
+    if (!column) return;
+    for (const [style, pixels] of [[this.colors.surface, 4], [this.colors.text, 1.75]] as const) {
+      Object.assign(ctx, { strokeStyle: style, fillStyle: style, lineWidth: pixels * devicePixelRatio });
+      stroke(ctx, column, this.toX(), this.toY());
+    }
+  }
+
+  private toX(): { left: number; right: number } {
+    const { times } = this.view().columns;
+    const at = (x: number) => this.chart.valToPos(x, "x", true) - this.chart.bbox.left;
+    return { left: at(times[0]!), right: at(times[times.length - 1]!) };
+  }
+
+  private toY(): (v: number) => number {
+    const { min, max } = this.chart.scales["y"]! as { min: number; max: number };
+    const { height } = this.chart.bbox;
+    if (!this.view().log) return (v) => ((max - v) / (max - min)) * height;
+    const [low, high] = [Math.log10(min), Math.log10(max)];
+    return (v) => (v > 0 ? ((high - Math.log10(v)) / (high - low)) * height : NaN);
+  }
+
+  private async compute(shown: readonly number[], job: number): Promise<void> {
+    let until = performance.now() + SLICE_MS;
+    /** Whether to go on, after a pause where the slice is over. */
+    const next = async (): Promise<boolean> => {
+      if (performance.now() < until) return true;
+      await new Promise((wake) => setTimeout(wake));
+      until = performance.now() + SLICE_MS;
+      return job === this.job;
+    };
+    const picture = document.createElement("canvas");
+    Object.assign(picture, { width: Math.floor(this.chart.bbox.width), height: Math.floor(this.chart.bbox.height) });
+    const ctx = picture.getContext("2d")!;
+    if (!(await (shown.length <= this.view().linesMax ? this.lineByLine(ctx, shown, next) : this.density(ctx, shown, next)))) return;
+    this.picture = picture;
+    this.lines = shown.length;
+    this.chart.redraw(false, false);
+  }
+
+  private async lineByLine(ctx: CanvasRenderingContext2D, shown: readonly number[], next: () => Promise<boolean>): Promise<boolean> {
+    const { columns, color, dashed } = this.view();
+    const [x, y] = [this.toX(), this.toY()];
+    ctx.lineWidth = (shown.length > THIN_FROM ? 1 : 1.75) * devicePixelRatio;
+    for (const i of shown) {
+      ctx.strokeStyle = ctx.fillStyle = color(i);
+      ctx.setLineDash(dashed(i) ? [5 * devicePixelRatio, 4 * devicePixelRatio] : []);
+      stroke(ctx, columns.values[i]!, x, y);
+      if (!(await next())) return false;
+    }
+    return true;
+  }
+
+  private async density(ctx: CanvasRenderingContext2D, shown: readonly number[], next: () => Promise<boolean>): Promise<boolean> {
+    const { columns } = this.view();
+    const { width, height } = ctx.canvas;
+    const density = new Density({ width, height, ...this.toX() });
+    const y = this.toY();
+    for (let k = 0; k < shown.length; k++) {
+      density.add(columns.values[shown[k]!]!, y);
+      if (k % 16 === 15 && !(await next())) return false;
+    }
+    const { counts, max } = density.counts();
+    if (!(await next())) return false;
+    ctx.putImageData(new ImageData(densityPixels(counts, max, rgb(this.colors.accent)), width, height), 0, 0);
+    return true;
+  }
+}
+
+/** A line with gaps; a sample between two gaps is a point. */
+function stroke(ctx: CanvasRenderingContext2D, column: Column, x: { left: number; right: number }, toY: (v: number) => number): void {
+  const dx = column.length > 1 ? (x.right - x.left) / (column.length - 1) : 0;
+  ctx.beginPath();
+  let joined = false;
+  for (let i = 0; i < column.length; i++) {
+    const y = toY(column[i]!);
+    if (Number.isNaN(y)) { joined = false; continue; }
+    const at = x.left + i * dx;
+    if (joined) ctx.lineTo(at, y);
+    else if (Number.isNaN(toY(column[i + 1] ?? NaN))) ctx.fillRect(at - 2, y - 2, 4, 4);
+    else ctx.moveTo(at, y);
+    joined = true;
+  }
+  ctx.stroke();
+}
+
+function rgb(hex: string): [number, number, number] {
+  const n = parseInt(hex.slice(1), 16);
+  return [n >> 16, (n >> 8) & 255, n & 255];
+}

@@ -61,6 +61,10 @@ export const emptyPanel = (): PanelState => ({ expr: "", tab: "graph", stacked: 
 
 export const anyStore = (): StoreChoice => ({ dedup: "", partial: "", resolution: "", match: [] });
 
+/** Whether anything of it is not left to the server. */
+export const choosesStores = ({ stores, tenant }: QueryState): boolean =>
+  stores.dedup !== "" || stores.partial !== "" || stores.resolution !== "" || stores.match.length > 0 || tenant !== "";
+
 export const emptyState = (): QueryState =>
   ({ panels: [emptyPanel()], rangeMS: DEFAULT_RANGE_MS, endMS: null, stepMS: null, refreshMS: 0, stores: anyStore(), tenant: "" });
 

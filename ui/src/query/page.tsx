@@ -4,7 +4,7 @@ import { has, useAPI, useAutoRefresh, useFeatures, useServer } from "../api/hook
 import { parseDuration } from "../lib/duration.ts";
 import { rateWindow } from "../lib/examples.ts";
 import { addHistory } from "../lib/history.ts";
-import { emptyPanel, formatState, PANELS_MAX, parseState, type PanelState, type QueryState } from "../lib/urlstate.ts";
+import { choosesStores, emptyPanel, formatState, PANELS_MAX, parseState, type PanelState, type QueryState } from "../lib/urlstate.ts";
 import { hasVariables, scrapeIntervalOf } from "../lib/variables.ts";
 import { useNav } from "../nav.ts";
 import * as icons from "../parts/icons.tsx";
@@ -14,11 +14,11 @@ import { store } from "../store.ts";
 import type { EditorHandle } from "./editor.tsx";
 import { useIntro } from "./intro.ts";
 import { Panel } from "./panel.tsx";
-import { StoreBar } from "./storebar.tsx";
 import { TimeBar, zoomOut, type TimeChange } from "./timebar.tsx";
 
 const ZOOM_MIN_MS = 1000;
 
+const StoreBar = lazy(() => import("./storebar.tsx").then((m) => m.StoreBar), null);
 const Explorer = lazy(() => import("./explorer.tsx").then((m) => m.Explorer), null);
 
 export function QueryPage() {
@@ -58,6 +58,7 @@ export function QueryPage() {
   const duplicate = (i: number) => { if (full) return; ids.add(i + 1); put({ ...state, panels: state.panels.flatMap((p, k) => (k === i ? [p, p] : [p])) }); };
   const remove = (i: number) => { ids.remove(i); put({ ...state, panels: state.panels.filter((_, k) => k !== i) }); };
   const zoom = (from: number, to: number) => setTime({ rangeMS: Math.max(to - from, ZOOM_MIN_MS), endMS: Math.max(to, from + ZOOM_MIN_MS), refreshMS: 0 });
+  const features = useFeatures();
   /** The panel that a metric from the explorer goes to: an empty one if there is one, else the last. */
   const target = () => { const i = state.panels.findIndex((p) => p.expr === ""); return i >= 0 ? i : state.panels.length - 1; };
 
@@ -66,7 +67,7 @@ export function QueryPage() {
       <h1 class="unseen">Query</h1>
       <div class="toolbar">
         <button type="button" class="button" id="explore" onClick={() => setExploring(true)}><icons.List />Metrics</button>
-        <StoreBar state={state} onChange={(c) => put({ ...state, ...c })} />
+        {(features?.["stores"] === true || choosesStores(state)) && <StoreBar state={state} onChange={(c) => put({ ...state, ...c })} />}
         <span class="spacer" />
         <TimeBar state={state} now={now} onChange={setTime} onRefresh={() => setNow(Date.now())} />
       </div>

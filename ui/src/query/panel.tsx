@@ -16,8 +16,8 @@ import { GraphView } from "./graphview.tsx";
 import { HistoryButton } from "./historybutton.tsx";
 import { usePanelQuery, type PanelQuery } from "./panelquery.ts";
 import { ViewControls } from "./viewcontrols.tsx";
-import { TableView } from "./tableview.tsx";
 
+const TableView = lazy(() => import("./tableview.tsx").then((m) => m.TableView));
 const Explain = lazy(() => import("./explain.tsx").then((m) => m.Explain));
 const PanelMenu = lazy(() => import("./panelmenu.tsx").then((m) => m.PanelMenu), <p class="hint">…</p>);
 

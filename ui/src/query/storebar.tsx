@@ -1,7 +1,8 @@
-// What a querier of many stores gets with each query, and the tenant. The bar is there where the server has stores.
+// What a querier of many stores gets with each query, and the tenant. The bar is there where the server has stores, or where an
+// address has chosen some.
 import { useState } from "preact/hooks";
 import { useAPI, useFeatures } from "../api/hooks.ts";
-import type { QueryState, StoreChoice } from "../lib/urlstate.ts";
+import { choosesStores, type QueryState, type StoreChoice } from "../lib/urlstate.ts";
 import * as icons from "../parts/icons.tsx";
 import { Popover } from "../parts/popover.tsx";
 
@@ -9,17 +10,14 @@ interface Props { state: QueryState; onChange: (c: Partial<Pick<QueryState, "sto
 
 const RESOLUTIONS: readonly (readonly [string, string])[] = [["", "as the server decides"], ["0s", "raw"], ["5m", "5 minutes"], ["1h", "1 hour"], ["auto", "by the step"]];
 
-const touched = (s: QueryState): boolean => s.stores.dedup !== "" || s.stores.partial !== "" || s.stores.resolution !== "" || s.stores.match.length > 0 || s.tenant !== "";
-
 export function StoreBar({ state, onChange }: Props) {
   const features = useFeatures();
   const stores = features?.["stores"] === true;
-  if (!stores && !touched(state)) return null;
   const put = (c: Partial<StoreChoice>) => onChange({ stores: { ...state.stores, ...c } });
   return (
     <div class="storebar" role="group" aria-label="Stores">
       <label class="check"><input type="checkbox" checked={state.stores.dedup !== "0"} onChange={(e) => put({ dedup: e.currentTarget.checked ? "" : "0" })} />Deduplicate</label>
-      <Popover label="Stores and resolution" buttonClass={`button ${touched(state) ? "set" : ""}`} button={<>Stores<icons.Down /></>}>
+      <Popover label="Stores and resolution" buttonClass={`button ${choosesStores(state) ? "set" : ""}`} button={<>Stores<icons.Down /></>}>
         {() => <StoreForm state={state} stores={stores} put={put} onChange={onChange} />}
       </Popover>
     </div>

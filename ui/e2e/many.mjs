@@ -1,4 +1,4 @@
-// A server of very many series: range queries are answered here, while everything else goes to the real server behind it.
+// A server of very many series: range queries get their response here, while everything else goes to the real server behind it.
 import { createServer, request } from "node:http";
 
 /** Series `s` at step `i`. Every series crosses others, and the last values grow with `s`. */
@@ -47,7 +47,7 @@ function forward(base, req, res) {
   req.pipe(up);
 }
 
-/** Answers queries of `many` with `count` series. */
+/** Responds to queries of `many` with `count` series. */
 export async function manyServer(base, count) {
   const server = createServer((req, res) => {
     const url = new URL(req.url, base);

@@ -88,7 +88,7 @@ const hovering = await tasks(async () => {
   frames = (await page.evaluate(() => window.frames_)) - before;
 });
 const busy = hovering.reduce((n, d) => n + d, 0);
-note("processor time of the main thread for a frame while the pointer moves over all of them", "33 ms", `${(busy / frames).toFixed(1)} ms (${(frames / (hoverMS / 1000)).toFixed(0)} frames a second beside the other work)`);
+note("processor time of the main thread for a frame while the pointer moves over all of them", "33 ms", `${(busy / frames).toFixed(1)} ms (${(frames / (hoverMS / 1000)).toFixed(0)} frames a second next to the other work)`);
 note("longest tasks while the pointer moves", "100 ms", longest(hovering));
 
 const scrolling = await tasks(async () => {
@@ -100,7 +100,7 @@ const scrolling = await tasks(async () => {
 note("longest tasks while the legend is scrolled, sorted and filtered", "100 ms", longest(scrolling));
 
 const { usedSize, backingStorageSize = 0, embedderHeapUsedSize = 0 } = await heap();
-note("heap after it: objects, and buffers beside them", "400 MB", `${megabytes(usedSize + embedderHeapUsedSize)} MB and ${megabytes(backingStorageSize)} MB`);
+note("heap after it: objects, and buffers in addition", "400 MB", `${megabytes(usedSize + embedderHeapUsedSize)} MB and ${megabytes(backingStorageSize)} MB`);
 
 await browser.close();
 server.close();

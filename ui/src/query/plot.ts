@@ -35,7 +35,7 @@ const DOT_RADIUS = 4;
 const DOT_REACH = 9;
 const SYNC_KEY = "ferula";
 const THIN_FROM = 40;
-/** More lines than this are one picture: nobody can follow a line among them, and drawing each would stop the page. */
+/** More lines than this are one picture: no line can be followed among them, and drawing each would stop the page. */
 export const LINES_MAX = 500;
 /** Up to here uPlot draws the lines, all at once; more are drawn in slices. A stack is always uPlot's. */
 const AT_ONCE_MAX = 60;

@@ -452,3 +452,16 @@ func TestSet_Families(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestSet_VectorsAreThereBeforeTheirMembers(t *testing.T) {
+	s := NewSet()
+	s.NewCounterVec("b_total", "Help.", "method", "code")
+	s.NewSummaryVec("a", "", "x").With("1").Update(1)
+	s.Describe("a", "Later.", "bytes")
+	if got := fmt.Sprint(s.Vectors()); got != "[{{a summary Later. bytes} [x]} {{b_total counter Help. } [method code]}]" {
+		t.Error(got)
+	}
+	if got := fmt.Sprint(s.ListMetricNames()); strings.Contains(got, "b_total") {
+		t.Errorf("a member was made: %s", got)
+	}
+}

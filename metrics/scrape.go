@@ -254,7 +254,10 @@ func (s *Set) sweep() {
 type sweeper interface{ sweep(now time.Time) }
 
 // resetter is a vector.
-type resetter interface{ Reset() }
+type resetter interface {
+	Reset()
+	family() VecFamily
+}
 
 func (s *Set) expire(v sweeper) {
 	s.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/bits"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
@@ -252,6 +253,28 @@ func (s *Set) Families() []Family {
 		d := s.descriptionOf(name)
 		families = append(families, Family{name, m.typeName(), d.help, d.unit})
 	}
+	return families
+}
+
+// VecFamily is what is known of the family of a vector.
+type VecFamily struct {
+	Family
+	Labels []string // names, in the order of With; in quotes if they are not classic
+}
+
+// Vectors returns the families of the set's vectors, also of those that have no members and
+// are not exposed yet, sorted by name. A reference of a program's metrics can be made of it.
+func (s *Set) Vectors() []VecFamily {
+	s.mu.Lock()
+	vectors := slices.Clone(s.vectors)
+	s.mu.Unlock()
+	families := make([]VecFamily, len(vectors))
+	for i, v := range vectors {
+		families[i] = v.family()
+		d := s.descriptionOf(families[i].Name)
+		families[i].Help, families[i].Unit = d.help, d.unit
+	}
+	slices.SortFunc(families, func(a, b VecFamily) int { return strings.Compare(a.Name, b.Name) })
 	return families
 }
 

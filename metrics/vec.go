@@ -205,6 +205,11 @@ func newVec[M metric](s *Set, name, help string, labels []string, create func(na
 	return v
 }
 
+// family returns what is known without a member; the set fills in help and unit.
+func (v *Vec[M]) family() VecFamily {
+	return VecFamily{Family{Name: v.name, Type: v.create(v.name).typeName()}, slices.Clone(v.labels)}
+}
+
 func isValidUTF8Name(name string) bool { return name != "" && utf8.ValidString(name) }
 
 func quoted(name string) string {

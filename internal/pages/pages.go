@@ -154,19 +154,24 @@ func Open(dir string, opts Options) (_ *Cache, err error) {
 	c.recent.init()
 	c.retries.init()
 	c.counts = newCounts(opts.Metrics)
+	opts.Metrics.Describe("ferula_pages_cached_bytes", "Bytes of the cached pages.", "")
 	opts.Metrics.NewGauge("ferula_pages_cached_bytes", func() float64 { return float64(c.Cached()) })
 	return c, nil
 }
 
 func newCounts(set *metrics.Set) counts {
+	counter := func(name, help string) *metrics.Counter {
+		set.Describe(name, help, "")
+		return set.NewCounter(name)
+	}
 	return counts{
-		hits:      set.NewCounter("ferula_pages_hits_total"),
-		misses:    set.NewCounter("ferula_pages_misses_total"),
-		evictions: set.NewCounter("ferula_pages_evictions_total"),
-		requests:  set.NewCounter("ferula_pages_requests_total"),
-		fetched:   set.NewCounter("ferula_pages_fetched_bytes_total"),
-		repeated:  set.NewCounter("ferula_pages_repeated_requests_total"),
-		failed:    set.NewCounter("ferula_pages_failed_requests_total"),
+		hits:      counter("ferula_pages_hits_total", "Reads of a page that was cached."),
+		misses:    counter("ferula_pages_misses_total", "Reads of a page that was not cached."),
+		evictions: counter("ferula_pages_evictions_total", "Pages evicted to free space for others."),
+		requests:  counter("ferula_pages_requests_total", "Requests for ranges of objects, repeated ones included."),
+		fetched:   counter("ferula_pages_fetched_bytes_total", "Bytes received by requests for ranges of objects."),
+		repeated:  counter("ferula_pages_repeated_requests_total", "Requests for ranges that were sent again after a failure."),
+		failed:    counter("ferula_pages_failed_requests_total", "Requests for ranges that failed for good."),
 	}
 }
 

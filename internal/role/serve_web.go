@@ -20,6 +20,9 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		return nil, err
 	}
 	exposeBuild(s.reg)
+	s.reg.ExposePrometheusHTTP(prefix)
+	s.reg.ExposePackageMetrics()
+	exposeReady(s.reg, &s.process.Readiness)
 	guard := httpserver.OriginGuard(external)
 	read := s.opts.Read
 	read.ExternalLabels = s.config.externalLabels

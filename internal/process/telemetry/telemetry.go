@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -39,11 +40,17 @@ type Registry struct {
 	requests *metrics.CounterVec
 	bytes    *metrics.CounterVec
 	duration *metrics.PrometheusHistogramVec
+
+	prometheus *prometheusHTTP     // nil unless ExposePrometheusHTTP was called
+	packages   prometheus.Gatherer // nil unless ExposePackageMetrics was called
+
+	mu        sync.Mutex
+	described map[string]Family // of Registry's collectors
 }
 
 // New creates the registry with the metrics of every role.
 func New() *Registry {
-	reg := &Registry{Registry: prometheus.NewRegistry(), Own: metrics.NewSet(), Exemplar: TraceLabels}
+	reg := &Registry{Registry: prometheus.NewRegistry(), Own: metrics.NewSet(), Exemplar: TraceLabels, described: map[string]Family{}}
 	build := version.Current()
 	reg.Own.NewGaugeVec("ferula_build_info", "Always 1; the labels identify the running version.", "version", "revision", "goversion").
 		With(build.Version, build.Revision, runtime.Version()).Set(1)
@@ -167,6 +174,9 @@ func (reg *Registry) observe(r *http.Request, o *instrumentedWriter, took time.D
 		h.UpdateWithExemplar(took.Seconds(), labels...)
 	} else {
 		h.Update(took.Seconds())
+	}
+	if reg.prometheus != nil && finished {
+		reg.prometheus.observe(handler, code, took, o.written)
 	}
 }
 

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"errors"
 	"io"
 	"log"
 	"log/slog"
@@ -164,5 +165,88 @@ func TestRegistry_InstrumentedBoundsLabelsAndKeepsFlush(t *testing.T) {
 	}
 	if got := reg.requests.With("none", "GET", "404").Get(); got != 1 {
 		t.Errorf("%d requests without a pattern", got)
+	}
+}
+
+func TestRegistry_PrometheusNamesCountTheSameRequests(t *testing.T) {
+	reg := New()
+	reg.ExposePrometheusHTTP("/prefix")
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /prefix/api/v1/query", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "four") })
+	mux.HandleFunc("/prefix/half", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	server := reg.Instrumented(mux)
+	for _, path := range []string{"/prefix/api/v1/query", "/prefix/api/v1/query", "/elsewhere", "/prefix/half"} {
+		func() {
+			defer func() { _ = recover() }() // of /half
+			server.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil))
+		}()
+	}
+	text := page(t, reg, "")
+	for _, want := range []string{
+		`prometheus_http_requests_total{handler="/api/v1/query",code="200"} 2`,
+		`prometheus_http_requests_total{handler="none",code="404"} 1`,
+		`prometheus_http_request_duration_seconds_bucket{handler="/api/v1/query",le="0.1"} 2`,
+		`prometheus_http_response_size_bytes_sum{handler="/api/v1/query"} 8`,
+		`prometheus_http_response_size_bytes_bucket{handler="/api/v1/query",le="100"} 2`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, `prometheus_http_requests_total{handler="/half"`) {
+		t.Error("a response that was cut off is counted; Prometheus does not count it")
+	}
+	if strings.Contains(page(t, New(), ""), "prometheus_http_") {
+		t.Error("exposed without ExposePrometheusHTTP")
+	}
+}
+
+func TestRegistry_FamiliesAreThereBeforeTheirFirstSeries(t *testing.T) {
+	reg := New()
+	reg.Own.NewGaugeVec("own_depth", "Ours.", "queue", "cache")
+	reg.Counter("own_total", "Ours, too.")
+	prometheus.WrapRegistererWith(prometheus.Labels{"component": "x"}, reg).
+		MustRegister(prometheus.NewCounterVec(prometheus.CounterOpts{Name: "wrapped_total", Help: `Their "own".`}, []string{"b", "a"}))
+	reg.MustRegister(prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "foreign_seconds", Help: "Theirs."}, []string{"code"}))
+	reg.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "foreign_gauge", Help: "One."}))
+	got := map[string]Family{}
+	for _, f := range reg.Families() {
+		got[f.Name] = f
+	}
+	for _, want := range []Family{
+		{"own_depth", "gauge", "Ours.", []string{"cache", "queue"}},
+		{"own_total", "counter", "Ours, too.", nil},
+		{"wrapped_total", "", `Their "own".`, []string{"a", "b", "component"}},
+		{"foreign_seconds", "histogram", "Theirs.", []string{"code"}},
+		{"foreign_gauge", "gauge", "One.", nil},
+	} {
+		if f := got[want.Name]; f.Name != want.Name || f.Type != want.Type || f.Help != want.Help || !slices.Equal(f.Labels, want.Labels) {
+			t.Errorf("%+v, want %+v", f, want)
+		}
+	}
+	var twice prometheus.AlreadyRegisteredError
+	if err := reg.Register(prometheus.NewGauge(prometheus.GaugeOpts{Name: "foreign_gauge", Help: "One."})); !errors.As(err, &twice) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestRegistry_PackageMetricsDoNotReplaceItsOwn(t *testing.T) {
+	packages := prometheus.NewRegistry()
+	for _, name := range []string{"prometheus_theirs", "net_conntrack_theirs", "prometheus_both", "go_theirs", "other"} {
+		packages.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: "Theirs."}))
+	}
+	reg := New()
+	both := prometheus.NewGauge(prometheus.GaugeOpts{Name: "prometheus_both", Help: "Ours."})
+	both.Set(7)
+	reg.MustRegister(both)
+	reg.packages = packages
+	text := page(t, reg, "")
+	for _, want := range []string{"prometheus_theirs 0\n", "net_conntrack_theirs 0\n", "prometheus_both 7\n"} {
+		if strings.Count(text, want) != 1 {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "go_theirs") || strings.Contains(text, "\nother") || strings.Contains(text, "prometheus_both 0") {
+		t.Errorf("%s", text)
 	}
 }

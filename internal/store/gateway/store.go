@@ -91,22 +91,27 @@ func Open(from objstore.BucketReader, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("page cache: %w", err)
 	}
+	counter := func(name, help string) *metrics.Counter {
+		opts.Metrics.Describe(name, help, "")
+		return opts.Metrics.NewCounter(name)
+	}
 	s := &Store{
 		opts: opts, from: from, cache: cache, blocks: map[ulid.ULID]*block{},
 		lister: metas.NewLister(from, metas.Options{
 			Rules: opts.Rules, Concurrency: opts.Concurrency, Recursive: opts.Recursive, Dir: opts.Dir, Logger: opts.Logger,
 		}),
 		counts: storeCounts{
-			syncs:        opts.Metrics.NewCounter("thanos_blocks_meta_syncs_total"),
-			syncFailures: opts.Metrics.NewCounter("thanos_blocks_meta_sync_failures_total"),
-			drops:        opts.Metrics.NewCounter("thanos_bucket_store_block_drops_total"),
-			blockErrors:  opts.Metrics.NewCounter("ferula_store_block_errors_total"),
+			syncs:        counter("thanos_blocks_meta_syncs_total", "Listings of the bucket, failed ones included."),
+			syncFailures: counter("thanos_blocks_meta_sync_failures_total", "Listings of the bucket that failed. The blocks of the last one are served."),
+			drops:        counter("thanos_bucket_store_block_drops_total", "Blocks that are no longer served."),
+			blockErrors:  counter("ferula_store_block_errors_total", "Blocks that could not be read for a request."),
 			states:       opts.Metrics.NewGaugeVec("thanos_blocks_meta_synced", "Number of blocks of the last sync, by state.", "state"),
 		},
 	}
 	if opts.ReadsMax > 0 {
 		s.gate = make(chan struct{}, opts.ReadsMax)
 	}
+	opts.Metrics.Describe("thanos_bucket_store_blocks_loaded", "Number of blocks that are served.", "")
 	opts.Metrics.NewGauge("thanos_bucket_store_blocks_loaded", func() float64 { return float64(len(s.Blocks())) })
 	return s, nil
 }

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -240,6 +241,13 @@ func TestMetricsDoc_IsCurrent(t *testing.T) {
 	written, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
 		t.Fatalf("%s has no generated part", metricsDoc)
+	}
+	for _, m := range regexp.MustCompile("`((?:go|process)_[a-z_]+)`").FindAllStringSubmatch(head, -1) {
+		for _, r := range roles {
+			if _, ok := r.families(t)[m[1]]; !ok {
+				t.Errorf("%s does not expose %s", r.name, m[1])
+			}
+		}
 	}
 	if *update {
 		time.Sleep(5 * time.Second) // only here: what is missed then, the test reports

@@ -22,7 +22,7 @@ type prometheusHTTP struct {
 }
 
 // ExposePrometheusHTTP exposes prometheus_http_requests_total,
-// prometheus_http_request_duration_seconds and prometheus_http_response_size_bytes beside
+// prometheus_http_request_duration_seconds and prometheus_http_response_size_bytes in addition to
 // ferula's own. The label "handler" is the path pattern without routePrefix, as in
 // Prometheus. Responses that were cut off are not counted, as there. Call it before the
 // first request.

@@ -20,30 +20,100 @@ type Span struct{ Off, Len int64 }
 // near each other are read by one request, and the requests run in parallel. It does not
 // wait for free pages: what finds none is read when it is used.
 func (o *Object) Fetch(ctx context.Context, spans []Span) error {
+	return o.Ahead(ctx, spans)()
+}
+
+// Ahead begins what Fetch does, and returns a function that waits for its end. A page can be
+// read as soon as it has arrived. If a request fails, a reader of its pages sends another one.
+func (o *Object) Ahead(ctx context.Context, spans []Span) (wait func() error) {
 	runs := o.cache.plan(o, o.numbers(spans))
 	if len(runs) == 0 {
-		return ctx.Err()
+		return ctx.Err
 	}
-	if len(runs) == 1 {
-		return o.read(ctx, runs[0])
-	}
-	slots := make(chan struct{}, o.cache.opts.Parallel)
 	errs := make([]error, len(runs))
+	next := make(chan int, len(runs))
+	for i := range runs {
+		next <- i
+	}
+	close(next)
 	var all sync.WaitGroup
-	for i, r := range runs {
-		slots <- struct{}{}
+	for range min(len(runs), o.cache.opts.Parallel) {
 		all.Go(func() {
-			defer func() { <-slots }()
-			errs[i] = o.read(ctx, r)
+			for i := range next {
+				errs[i] = o.read(ctx, runs[i])
+			}
 		})
 	}
-	all.Wait()
-	for _, err := range errs {
-		if err != nil {
+	return func() error {
+		all.Wait()
+		for _, err := range errs {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// Copy writes n bytes from off on to w, read by one request. Of their pages only those are
+// kept in the cache that other bytes share, since others will want them.
+func (o *Object) Copy(ctx context.Context, w io.Writer, off, n int64) error {
+	if n <= 0 || off < 0 || off > o.size || n > o.size-off {
+		return fmt.Errorf("object %s: %w: bytes %d to %d of %d", o.name, ErrShort, off, off+n, o.size)
+	}
+	first, last := off/Bytes, (off+n-1)/Bytes
+	part := func(number int64) Span { // of a page, that is copied
+		from, to := max(off-number*Bytes, 0), min(off+n-number*Bytes, int64(o.pageSize(number)))
+		return Span{from, to - from}
+	}
+	held := o.Reader()
+	defer held.Release()
+	shared := func(number int64) bool { return part(number).Len < int64(o.pageSize(number)) }
+	var tail []byte
+	if last > first && shared(last) {
+		if tail = held.cached(o, last); tail != nil {
+			last--
+		}
+	}
+	if page := held.cached(o, first); page != nil && shared(first) {
+		p := part(first)
+		if _, err := w.Write(page[p.Off : p.Off+p.Len]); err != nil {
+			return err
+		}
+		first++
+	}
+	if first <= last {
+		r := o.cache.planCopy(o, first, last, shared)
+		r.sink = func(number int64, page []byte) error {
+			p := part(number)
+			_, err := w.Write(page[p.Off : p.Off+p.Len])
+			return err
+		}
+		if err := o.read(ctx, r); err != nil {
 			return err
 		}
 	}
-	return nil
+	if tail == nil {
+		return nil
+	}
+	p := part(last + 1)
+	_, err := w.Write(tail[p.Off : p.Off+p.Len])
+	return err
+}
+
+// planCopy returns the run of a copy, with slots for the pages that are to be kept.
+func (c *Cache) planCopy(o *Object, first, last int64, keep func(number int64) bool) run {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := run{first: first}
+	for number := first; number <= last; number++ {
+		i := int32(-1)
+		if _, there := c.byKey[o.key(number)]; !there && keep(number) {
+			i = c.reserve(o.key(number), o.pageSize(number))
+		}
+		r.slots = append(r.slots, i)
+	}
+	return r
 }
 
 // numbers returns the numbers of the pages that the spans touch, ascending.
@@ -74,7 +144,8 @@ func (o *Object) numbers(spans []Span) []int64 {
 // run is a range of pages that are read by one request.
 type run struct {
 	first int64
-	slots []int32 // -1: the page is not kept
+	slots []int32                               // -1: the page is not kept
+	sink  func(number int64, page []byte) error // gets every page, in order; may be nil
 }
 
 // plan joins the missing pages into runs, for which it reserves slots. Reading the pages
@@ -109,7 +180,7 @@ func (c *Cache) plan(o *Object, numbers []int64) []run {
 				continue
 			}
 		}
-		runs = append(runs, run{number, []int32{i}})
+		runs = append(runs, run{first: number, slots: []int32{i}})
 	}
 	return runs
 }
@@ -121,11 +192,15 @@ func (o *Object) read(ctx context.Context, r run) error {
 	var err error
 	pause := c.opts.Pause
 	for attempt := 1; ; attempt++ {
+		before := done
 		if err = o.attempt(ctx, r, &done); err == nil {
 			c.retries.earn()
 			return nil
 		}
-		if ctx.Err() != nil || attempt >= c.opts.Attempts || errors.Is(err, ErrShort) || c.opts.Permanent(err) || !c.retries.spend() {
+		if done > before { // a long body may be cut more than once
+			attempt, pause = 1, c.opts.Pause
+		}
+		if ctx.Err() != nil || attempt >= c.opts.Attempts || errors.Is(err, ErrShort) || errors.Is(err, errLocal) || c.opts.Permanent(err) || !c.retries.spend() {
 			break
 		}
 		c.counts.repeated.Inc()
@@ -166,14 +241,32 @@ func (o *Object) attempt(ctx context.Context, r run, done *int) error {
 			err = fmt.Errorf("%w: %w", ErrShort, err)
 		}
 		i := r.slots[*done]
-		if err == nil && i >= 0 {
-			_, err = c.file.WriteAt(part, int64(i)*Bytes)
+		if err == nil {
+			err = c.keep(r, *done, part)
 		}
 		if err != nil {
 			return fmt.Errorf("object %s: bytes %d to %d: %w", o.name, from, to, err)
 		}
 		if i >= 0 {
 			c.loaded(i, nil)
+		}
+	}
+	return nil
+}
+
+// errLocal marks errors of local files: another request would not help.
+var errLocal = errors.New("local file")
+
+// keep gives page n of a run to the sink, and writes it to its slot.
+func (c *Cache) keep(r run, n int, page []byte) error {
+	if i := r.slots[n]; i >= 0 {
+		if _, err := c.file.WriteAt(page, int64(i)*Bytes); err != nil {
+			return fmt.Errorf("%w: %w", errLocal, err)
+		}
+	}
+	if r.sink != nil {
+		if err := r.sink(r.first+int64(n), page); err != nil {
+			return fmt.Errorf("%w: %w", errLocal, err)
 		}
 	}
 	return nil

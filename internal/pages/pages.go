@@ -52,7 +52,7 @@ type Options struct {
 	BytesMax int64         // of all pages; 0: 250 MiB
 	WaitMax  time.Duration // for a free page; 0: 30 s
 	GapBytes int64         // that are read to join two requests; 0: 512 KiB
-	RunBytes int64         // maximum of one request; 0: 2 MiB
+	RunBytes int64         // maximum of one request; 0: 32 MiB
 	Parallel int           // requests of one Fetch; 0: 4
 	Attempts int           // of one request; 0: 4
 	Pause    time.Duration // before the second attempt, doubled for each further one; 0: 100 ms
@@ -69,7 +69,7 @@ func (o Options) withDefaults() Options {
 	}
 	set(&o.BytesMax, 250<<20)
 	set(&o.GapBytes, 512<<10)
-	set(&o.RunBytes, 2<<20)
+	set(&o.RunBytes, 32<<20)
 	set((*int64)(&o.WaitMax), int64(30*time.Second))
 	set((*int64)(&o.Pause), int64(100*time.Millisecond))
 	if o.Parallel <= 0 {
@@ -181,6 +181,9 @@ func (c *Cache) Cached() int64 {
 	defer c.mu.Unlock()
 	return int64(len(c.byKey)) * Bytes
 }
+
+// BytesMax returns the bytes of all pages.
+func (c *Cache) BytesMax() int64 { return int64(len(c.slots)) * Bytes }
 
 // Close unmaps the file. No Reader may be in use.
 func (c *Cache) Close() error {

@@ -77,6 +77,20 @@ func (r *Reader) Bytes(ctx context.Context, o *Object, off int64, n int) ([]byte
 	}
 }
 
+// cached returns a page if it is present; nil if it is not.
+func (r *Reader) cached(o *Object, number int64) []byte {
+	c := r.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i, ok := c.byKey[o.key(number)]
+	if !ok || c.slots[i].loading != nil || c.closed {
+		return nil
+	}
+	c.pin(i)
+	r.pinned = append(r.pinned, i)
+	return c.bytes(i)
+}
+
 // pin returns a page, read if it is missing.
 func (r *Reader) pin(ctx context.Context, o *Object, number int64) ([]byte, error) {
 	c := r.cache
@@ -109,7 +123,7 @@ func (r *Reader) pin(ctx context.Context, o *Object, number int64) ([]byte, erro
 		missed = true
 		if wait == nil {
 			c.counts.misses.Inc()
-			if err := o.read(ctx, run{number, []int32{i}}); err != nil {
+			if err := o.read(ctx, run{first: number, slots: []int32{i}}); err != nil {
 				return nil, err
 			}
 			continue

@@ -37,12 +37,11 @@ const (
 	seriesAlign    = 16
 	seriesMin      = 32 // series of the first batch
 	seriesMax      = 1024
-	windowBytes    = 2 << 20 // chunks of a batch, which is read ahead
-	labelsBytes    = 128 << 10
+	labelsBytes    = 128 << 10 // of a batch, about; as much for its chunks' places
+	placeBytes     = 24
 	entryMax       = 16 << 20
 	segmentHeader  = 8
 	chunkLengthMax = 5
-	chunkGuess     = 1 << 10 // bytes of a chunk whose end is not known
 )
 
 func (b *batch) reset() {
@@ -59,27 +58,25 @@ type producer struct {
 	minMS      int64
 	maxMS      int64
 	labelsOnly bool
-	gate       chan struct{} // slots for reading; nil: no limit
+	slot       slot
 
 	reader *pages.Reader
-	refs   []uint32
+	ahead  window
+	refs   []uint32 // series whose entries were fetched
+	at     int      // of the next batch
+	ended  bool     // refs has the last series
 	spans  []pages.Span
 	series int // of the next batch
 }
 
 // fill reads the next batch into b: entries are decoded, and the pages of the chunks are
-// fetched.
+// present or on their way.
 func (p *producer) fill(ctx context.Context, b *batch) {
 	b.reset()
-	if p.gate != nil {
-		select {
-		case p.gate <- struct{}{}:
-			defer func() { <-p.gate }()
-		case <-ctx.Done():
-			b.err = context.Cause(ctx)
-			return
-		}
+	if b.err = p.slot.take(ctx); b.err != nil {
+		return
 	}
+	defer p.slot.release()
 	defer p.postings.release()
 	defer p.reader.Release()
 	for len(b.entries) == 0 && !b.last && b.err == nil {
@@ -88,44 +85,27 @@ func (p *producer) fill(ctx context.Context, b *batch) {
 }
 
 func (p *producer) fillSome(ctx context.Context, b *batch) error {
-	p.refs = p.refs[:0]
-	for len(p.refs) < p.series {
-		ref, ok := p.postings.next()
-		if !ok {
-			if err := p.postings.err(); err != nil {
-				return err
-			}
+	if p.at == len(p.refs) {
+		if err := p.fetchEntries(ctx); err != nil {
+			return err
+		}
+		if len(p.refs) == 0 {
 			b.last = true
-			break
+			return ctx.Err()
 		}
-		p.refs = append(p.refs, ref)
 	}
-	if len(p.refs) == 0 {
-		return ctx.Err()
+	n := min(p.series, len(p.refs)-p.at)
+	if !p.labelsOnly {
+		n = p.lookAhead(ctx, n)
 	}
-	p.spans = p.spans[:0]
-	for i, ref := range p.refs {
-		n := int64(entryBytes)
-		if i+1 < len(p.refs) {
-			n = min(max(n, int64(p.refs[i+1]-ref)*seriesAlign), pages.Bytes)
-		}
-		p.spans = append(p.spans, pages.Span{Off: int64(ref) * seriesAlign, Len: n})
-	}
-	if err := p.block.index.Fetch(ctx, p.spans); err != nil {
-		return err
-	}
-	for _, ref := range p.refs {
+	for _, ref := range p.refs[p.at : p.at+n] {
 		if err := p.decode(ctx, ref, b); err != nil {
 			return fmt.Errorf("series %d: %w", ref, err)
 		}
 	}
-	p.postings.release() // so that few pages are held while others are awaited
-	p.reader.Release()
-	fetched, err := p.fetchChunks(ctx, b)
-	if err != nil {
-		return err
-	}
-	p.adapt(len(b.entries), max(fetched/windowBytes, len(b.labels)/labelsBytes))
+	p.at += n
+	b.last = p.ended && p.at == len(p.refs)
+	p.adapt(len(b.entries), max(len(b.chunks)*placeBytes, len(b.labels))/labelsBytes)
 	return nil
 }
 
@@ -245,36 +225,6 @@ func valueOf(lset []byte, name string) string {
 		lset = rest
 	}
 	return ""
-}
-
-// fetchChunks reads the pages of a batch's chunks ahead. It returns their bytes, estimated.
-func (p *producer) fetchChunks(ctx context.Context, b *batch) (total int, err error) {
-	if p.labelsOnly {
-		return 0, nil
-	}
-	for at := 0; at < len(b.chunks); {
-		segment := b.chunks[at].ref >> 32
-		p.spans = p.spans[:0]
-		for ; at < len(b.chunks) && b.chunks[at].ref>>32 == segment; at++ {
-			off := int64(uint32(b.chunks[at].ref))
-			n := int64(chunkGuess)
-			if at+1 < len(b.chunks) && b.chunks[at+1].ref>>32 == segment {
-				if gap := int64(uint32(b.chunks[at+1].ref)) - off; gap > 0 && gap < pages.Bytes {
-					n = gap
-				}
-			}
-			total += int(n)
-			p.spans = append(p.spans, pages.Span{Off: off, Len: n})
-		}
-		object, err := p.block.segment(segment)
-		if err != nil {
-			return total, err
-		}
-		if err := object.Fetch(ctx, p.spans); err != nil {
-			return total, err
-		}
-	}
-	return total, nil
 }
 
 func (b *block) segment(number uint64) (*pages.Object, error) {

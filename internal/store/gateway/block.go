@@ -69,7 +69,7 @@ func (b *block) acquire(ctx context.Context) (*header, error) {
 			return nil, err
 		}
 	}
-	h, err := openHeader(ctx, b.dir, b, b.from, b.index.Size())
+	h, err := openHeader(ctx, headerPath(b.dir, b), b.index)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,8 @@
 // table are fetched when the block is first read, into a local file that is mapped and
 // dropped when idle; postings, series and chunks are read through pages (package pages).
 // Postings are intersected in the pages. Their references are in the order of labels, so
-// series and chunks are read forward, one batch ahead of the caller. Chunks alias pages:
+// series and chunks are read forward, one batch ahead of the caller. Chunks are requested by
+// windows of many batches, few requests each, and used as they arrive. Chunks alias pages:
 // they are borrowed until Next, and their pages cannot be evicted until then.
 //
 // A block that cannot be read ends with a warning that names it, unless the request is to

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunks"
+	"github.com/thanos-io/objstore"
 	"github.com/thanos-io/objstore/providers/filesystem"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
@@ -92,7 +93,7 @@ func editMeta(t testing.TB, dir, id string, edit func(meta map[string]any)) {
 	}
 }
 
-func openStore(t testing.TB, b *filesystem.Bucket, o Options) *Store {
+func openStore(t testing.TB, b objstore.BucketReader, o Options) *Store {
 	t.Helper()
 	if o.Dir == "" {
 		o.Dir = t.TempDir()

@@ -61,37 +61,29 @@ func headerPath(dir string, b *block) string {
 }
 
 // openHeader maps the header of a block. It is fetched first unless it is there.
-func openHeader(ctx context.Context, dir string, b *block, from pages.Source, indexBytes int64) (*header, error) {
-	path := headerPath(dir, b)
-	h, err := mapHeader(path, uint64(indexBytes))
+func openHeader(ctx context.Context, path string, from *pages.Object) (*header, error) {
+	h, err := mapHeader(path, uint64(from.Size()))
 	if err == nil {
 		return h, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return nil, err
 	}
-	if err := fetchHeader(ctx, path, b, from, indexBytes); err != nil {
+	if err := fetchHeader(ctx, path, from); err != nil {
 		return nil, err
 	}
-	return mapHeader(path, uint64(indexBytes))
+	return mapHeader(path, uint64(from.Size()))
 }
 
 // fetchHeader writes the header of a block to path.
-func fetchHeader(ctx context.Context, path string, b *block, from pages.Source, size int64) (err error) {
+func fetchHeader(ctx context.Context, path string, from *pages.Object) (err error) {
+	size := from.Size()
 	if size < indexTail+index.HeaderLen {
 		return fmt.Errorf("%w: an index of %d bytes", ErrCorrupt, size)
 	}
-	name := b.indexName()
-	tail := make([]byte, indexTail)
-	if err := readRange(ctx, from, name, size-indexTail, tail); err != nil {
-		return err
-	}
-	t, err := index.NewTOCFromByteSlice(byteSlice(tail))
+	t, err := readTOC(ctx, from)
 	if err != nil {
-		return fmt.Errorf("%w: table of contents: %w", ErrCorrupt, err)
-	}
-	if t.Symbols != index.HeaderLen || t.Series < t.Symbols+8 || t.PostingsTable < t.Series || t.PostingsTable > uint64(size-indexTail) || t.Series > symbolsMax {
-		return fmt.Errorf("%w: table of contents", ErrCorrupt)
+		return err
 	}
 	file, err := os.CreateTemp(filepath.Dir(path), "*.tmp")
 	if err != nil {
@@ -106,8 +98,8 @@ func fetchHeader(ctx context.Context, path string, b *block, from pages.Source, 
 	w := &headerWriter{file: file, out: bufio.NewWriterSize(file, 64<<10)}
 	w.toc = toc{series: t.Series, postingsEnd: t.PostingsTable, table: t.PostingsTable, size: uint64(size)}
 	w.pad(headerHead)
-	w.copyRange(ctx, from, name, 0, int64(t.Series))
-	w.copyRange(ctx, from, name, int64(t.PostingsTable), size-indexTail-int64(t.PostingsTable))
+	w.copyRange(ctx, from, 0, int64(t.Series))
+	w.copyRange(ctx, from, int64(t.PostingsTable), size-indexTail-int64(t.PostingsTable))
 	if w.err == nil {
 		w.err = w.out.Flush()
 	}
@@ -123,17 +115,26 @@ func fetchHeader(ctx context.Context, path string, b *block, from pages.Source, 
 	return os.Rename(file.Name(), path)
 }
 
-// readRange reads len(into) bytes at off.
-func readRange(ctx context.Context, from pages.Source, name string, off int64, into []byte) error {
-	body, err := from.GetRange(ctx, name, off, int64(len(into)))
+// readTOC reads the table of contents, which is at the end of an index.
+func readTOC(ctx context.Context, from *pages.Object) (*index.TOC, error) {
+	off := from.Size() - indexTail
+	if err := from.Fetch(ctx, []pages.Span{{Off: off, Len: indexTail}}); err != nil {
+		return nil, err
+	}
+	r := from.Reader()
+	defer r.Release()
+	tail, err := r.Bytes(ctx, from, off, indexTail)
 	if err != nil {
-		return fmt.Errorf("object %s: %w", name, err)
+		return nil, err
 	}
-	defer body.Close()
-	if _, err := io.ReadFull(body, into); err != nil {
-		return fmt.Errorf("object %s: bytes %d to %d: %w", name, off, off+int64(len(into)), err)
+	t, err := index.NewTOCFromByteSlice(byteSlice(tail))
+	if err != nil {
+		return nil, fmt.Errorf("%w: table of contents: %w", ErrCorrupt, err)
 	}
-	return nil
+	if t.Symbols != index.HeaderLen || t.Series < t.Symbols+8 || t.PostingsTable < t.Series || t.PostingsTable >= uint64(off) || t.Series > symbolsMax {
+		return nil, fmt.Errorf("%w: table of contents", ErrCorrupt)
+	}
+	return t, nil
 }
 
 // headerWriter writes a header's sections.
@@ -159,26 +160,12 @@ func (w *headerWriter) end(n int64) {
 	w.pad(-n & 7)
 }
 
-func (w *headerWriter) copyRange(ctx context.Context, from pages.Source, name string, off, n int64) {
-	if w.err != nil {
-		return
+func (w *headerWriter) copyRange(ctx context.Context, from *pages.Object, off, n int64) {
+	if w.err == nil {
+		w.err = from.Copy(ctx, w.out, off, n)
+		w.at += n
+		w.end(n)
 	}
-	body, err := from.GetRange(ctx, name, off, n)
-	if err != nil {
-		w.err = fmt.Errorf("object %s: %w", name, err)
-		return
-	}
-	defer body.Close()
-	copied, err := io.Copy(w.out, io.LimitReader(body, n))
-	if err == nil && copied < n {
-		err = io.ErrUnexpectedEOF
-	}
-	if err != nil {
-		w.err = fmt.Errorf("object %s: bytes %d to %d: %w", name, off, off+n, err)
-		return
-	}
-	w.at += n
-	w.end(n)
 }
 
 func (w *headerWriter) u32(v uint32) {

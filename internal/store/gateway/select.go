@@ -150,13 +150,19 @@ func (s *Store) openBlock(ctx context.Context, r Request, o opening) (*blockSet,
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
+	s.reading.Add(1)
 	return &blockSet{
-		ctx: ctx, cancel: cancel, aggregates: r.Aggregates, strict: r.Strict, reader: s.cache.Reader(),
+		ctx: ctx, cancel: cancel, aggregates: r.Aggregates, strict: r.Strict, reader: s.cache.Reader(), closing: func() { s.reading.Add(-1) },
 		producer: producer{
 			block: o.block, header: h, postings: postings, onLabels: onLabels, minMS: r.MinMS, maxMS: r.MaxMS,
-			labelsOnly: r.LabelsOnly, gate: s.gate, reader: s.cache.Reader(), series: seriesMin,
+			labelsOnly: r.LabelsOnly, slot: slot{gate: s.gate}, ahead: window{bytes: s.windowBytes}, reader: s.cache.Reader(), series: seriesMin,
 		},
 	}, nil
+}
+
+// windowBytes returns the size of the next window of a block.
+func (s *Store) windowBytes() int64 {
+	return min(max(s.cache.BytesMax()/2/max(s.reading.Load(), 1), windowMin), windowMax)
 }
 
 // failed counts an error of a block. If an object is missing, the next list looks whether

@@ -37,6 +37,7 @@ type blockSet struct {
 	err     error
 	warning error
 	closed  bool
+	closing func() // called once the block is released; may be nil
 }
 
 // start begins to read the first batch.
@@ -65,8 +66,12 @@ func (s *blockSet) close() {
 	if s.reading {
 		<-s.ahead
 	}
+	s.producer.ahead.running.Wait()
 	s.reader.Release()
 	s.producer.block.release()
+	if s.closing != nil {
+		s.closing()
+	}
 }
 
 // Next implements series.Set.

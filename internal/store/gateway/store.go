@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -65,6 +66,7 @@ type Store struct {
 	groups  []*group // by external labels
 	closed  bool
 	using   sync.WaitGroup // requests
+	reading atomic.Int64   // blocks whose series are read
 }
 
 // group is the blocks with the same external labels.

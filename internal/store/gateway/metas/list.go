@@ -13,6 +13,8 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,6 +40,7 @@ type Lister struct {
 	opts Options
 
 	mu    sync.Mutex // one list at a time
+	ready bool       // the snapshot was read
 	known map[ulid.ULID]*Meta
 
 	forgetting sync.Mutex
@@ -64,7 +67,7 @@ const (
 	duplicate   = "duplicate"
 )
 
-// NewLister returns a lister. It reads the snapshot of an earlier process, if there is one.
+// NewLister returns a lister.
 func NewLister(from objstore.BucketReader, opts Options) *Lister {
 	if opts.Concurrency <= 0 {
 		opts.Concurrency = 32
@@ -72,12 +75,10 @@ func NewLister(from objstore.BucketReader, opts Options) *Lister {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	l := &Lister{from: from, opts: opts, known: map[ulid.ULID]*Meta{}}
-	if err := l.readSnapshot(); err != nil && !errors.Is(err, os.ErrNotExist) {
-		opts.Logger.Warn("The snapshot of the blocks is not used; it is written again", "err", err)
-		l.known = map[ulid.ULID]*Meta{}
+	if counted, ok := from.(objstore.InstrumentedBucketReader); ok { // a missing mark is no failure
+		from = counted.ReaderWithExpectedErrs(from.IsObjNotFoundErr)
 	}
-	return l
+	return &Lister{from: from, opts: opts, known: map[ulid.ULID]*Meta{}}
 }
 
 // looked is what was found about one block.
@@ -87,17 +88,19 @@ type looked struct {
 	deleted time.Time // when it was marked; zero: it is not
 }
 
-// List lists the blocks. It fails if the bucket cannot be listed, or if any request fails
-// other than for a missing object: then it is not known which blocks to serve.
+// List lists the blocks. The first list uses the snapshot of an earlier process, if there is
+// one. It fails if the bucket cannot be listed, or if any request fails other than for a
+// missing object: then it is not known which blocks to serve.
 func (l *Lister) List(ctx context.Context, now time.Time) (Result, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forget()
-	ids, files, err := l.folders(ctx)
-	if err != nil {
-		return Result{}, fmt.Errorf("list the blocks: %w", err)
-	}
-	found, err := l.lookAll(ctx, ids, files)
+	read := make(chan struct{}) // the snapshot is read while the bucket is listed
+	go func() {
+		defer close(read)
+		l.load()
+	}()
+	ids, found, err := l.lookAll(ctx, read)
+	<-read
 	if err != nil {
 		return Result{}, err
 	}
@@ -155,20 +158,21 @@ func (l *Lister) forget() {
 	l.forgotten = nil
 }
 
-// folders returns the blocks of the bucket, and if they are listed recursively, their
-// meta.json and marks.
-func (l *Lister) folders(ctx context.Context) (ids []ulid.ULID, files map[string]bool, err error) {
+// each calls f for the blocks of the bucket. files has their meta.json and marks if all
+// objects are listed; nil if it is not known which there are.
+func (l *Lister) each(ctx context.Context, f func(id ulid.ULID, files map[string]bool) error) error {
 	if !l.opts.Recursive {
-		err = l.from.Iter(ctx, "", func(name string) error {
+		return l.from.Iter(ctx, "", func(name string) error {
 			if id, err := ulid.ParseStrict(path.Base(name)); err == nil && name[len(name)-1] == '/' {
-				ids = append(ids, id)
+				return f(id, nil)
 			}
 			return nil
 		})
-		return ids, nil, err
 	}
-	files, seen := map[string]bool{}, map[ulid.ULID]bool{}
-	err = l.from.Iter(ctx, "", func(name string) error {
+	files := map[string]bool{}
+	var ids []ulid.ULID
+	seen := map[ulid.ULID]bool{}
+	if err := l.from.Iter(ctx, "", func(name string) error {
 		folder, file := path.Split(name)
 		id, err := ulid.ParseStrict(path.Clean(folder))
 		if err != nil || file != metaFile && file != markFile {
@@ -179,8 +183,15 @@ func (l *Lister) folders(ctx context.Context) (ids []ulid.ULID, files map[string
 			ids = append(ids, id)
 		}
 		return nil
-	}, objstore.WithRecursiveIter())
-	return ids, files, err
+	}, objstore.WithRecursiveIter()); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := f(id, files); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 const (
@@ -188,69 +199,85 @@ const (
 	markFile = "deletion-mark.json"
 )
 
-// lookAll looks at every block.
-func (l *Lister) lookAll(ctx context.Context, ids []ulid.ULID, files map[string]bool) ([]looked, error) {
+// lookAll looks at every block, while the bucket is listed. known is closed when l.known can
+// be read.
+func (l *Lister) lookAll(ctx context.Context, known <-chan struct{}) (ids []ulid.ULID, all []*looked, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	found := make([]looked, len(ids))
-	next := make(chan int)
-	var all sync.WaitGroup
-	for range min(l.opts.Concurrency, len(ids)) {
-		all.Go(func() {
-			for i := range next {
-				if err := l.look(ctx, ids[i], files, &found[i]); err != nil {
-					cancel(fmt.Errorf("block %s: %w", ids[i], err))
+	type task struct {
+		id    ulid.ULID
+		files map[string]bool
+		into  *looked
+	}
+	tasks := make(chan task, 1024) // so that the list is not held up
+	var lookers sync.WaitGroup
+	for range l.opts.Concurrency {
+		lookers.Go(func() {
+			for t := range tasks {
+				if err := l.look(ctx, t.id, t.files, known, t.into); err != nil {
+					cancel(fmt.Errorf("block %s: %w", t.id, err))
 				}
 			}
 		})
 	}
-	for i := range ids {
+	err = l.each(ctx, func(id ulid.ULID, files map[string]bool) error {
+		one := &looked{}
+		ids, all = append(ids, id), append(all, one)
 		select {
-		case next <- i:
-			continue
+		case tasks <- task{id, files, one}:
+			return nil
 		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
-		break
+	})
+	close(tasks)
+	lookers.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return nil, nil, context.Cause(ctx)
+	case err != nil:
+		return nil, nil, fmt.Errorf("list the blocks: %w", err)
 	}
-	close(next)
-	all.Wait()
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	return found, nil
+	return ids, all, nil
 }
 
-// look reads the meta.json of a block unless it is known, and its deletion mark.
-func (l *Lister) look(ctx context.Context, id ulid.ULID, files map[string]bool, into *looked) error {
+// look reads the deletion mark of a block, and its meta.json unless it is known.
+func (l *Lister) look(ctx context.Context, id ulid.ULID, files map[string]bool, known <-chan struct{}, into *looked) (err error) {
 	name := id.String() + "/"
-	if into.meta = l.known[id]; into.meta == nil || files != nil && !files[name+metaFile] {
-		if into.meta = nil; files != nil && !files[name+metaFile] {
-			return nil
-		}
-		text, err := l.read(ctx, name+metaFile)
-		if err != nil || text == nil {
-			return err
-		}
-		if into.meta, into.err = Parse(id, text); into.err != nil {
-			return nil
-		}
-	}
-	if files != nil && !files[name+markFile] {
+	if files != nil && !files[name+metaFile] {
 		return nil
 	}
-	text, err := l.read(ctx, name+markFile)
+	if files == nil || files[name+markFile] {
+		if into.deleted, err = l.mark(ctx, id, name+markFile); err != nil {
+			return err
+		}
+	}
+	<-known
+	if into.meta = l.known[id]; into.meta != nil {
+		return nil
+	}
+	text, err := l.read(ctx, name+metaFile)
 	if err != nil || text == nil {
 		return err
+	}
+	into.meta, into.err = Parse(id, text)
+	return nil
+}
+
+// mark returns when a block was marked for deletion; the zero time if it was not.
+func (l *Lister) mark(ctx context.Context, id ulid.ULID, name string) (at time.Time, err error) {
+	text, err := l.read(ctx, name)
+	if err != nil || text == nil {
+		return at, err
 	}
 	var mark struct {
 		DeletionTime int64 `json:"deletion_time"`
 	}
 	if err := json.Unmarshal(text, &mark); err != nil || mark.DeletionTime <= 0 {
 		l.opts.Logger.Warn("A deletion mark is not valid and is ignored", "block", id, "err", err)
-		return nil
+		return at, nil
 	}
-	into.deleted = time.Unix(mark.DeletionTime, 0)
-	return nil
+	return time.Unix(mark.DeletionTime, 0), nil
 }
 
 // read reads a small object; nil if there is none.
@@ -294,33 +321,57 @@ func (l *Lister) readOnce(ctx context.Context, name string) ([]byte, error) {
 // snapshotFile has the metas of all known blocks, one a line.
 const snapshotFile = "blocks.jsonl"
 
+// load makes l.known ready: the first time it reads the snapshot.
+func (l *Lister) load() {
+	if !l.ready {
+		l.ready = true
+		if err := l.readSnapshot(); err != nil && !errors.Is(err, os.ErrNotExist) {
+			l.opts.Logger.Warn("The snapshot of the blocks is not used; it is written again", "err", err)
+			l.known = map[ulid.ULID]*Meta{}
+		}
+	}
+	l.forget()
+}
+
 func (l *Lister) readSnapshot() error {
 	if l.opts.Dir == "" {
 		return nil
 	}
-	file, err := os.Open(filepath.Join(l.opts.Dir, snapshotFile))
+	text, err := os.ReadFile(filepath.Join(l.opts.Dir, snapshotFile))
 	if err != nil {
 		return err
 	}
-	//lint:ignore errcheck the file is read only
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, metaBytesMax)
-	for lines.Scan() {
-		var head struct {
-			ULID ulid.ULID `json:"ulid"`
-		}
-		line := bytes.TrimSpace(lines.Bytes())
-		if err := json.Unmarshal(line, &head); err != nil {
-			return err
-		}
-		m, err := Parse(head.ULID, line)
-		if err != nil {
-			return err
-		}
-		l.known[m.ID] = m
+	lines := bytes.Split(bytes.TrimSpace(text), []byte{'\n'})
+	parts := slices.Collect(slices.Chunk(lines, max(len(lines)/runtime.GOMAXPROCS(0)+1, 64)))
+	metas, errs := make([][]*Meta, len(parts)), make([]error, len(parts))
+	var all sync.WaitGroup
+	for i, part := range parts {
+		all.Go(func() { metas[i], errs[i] = parseSnapshot(part) })
 	}
-	return lines.Err()
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, part := range metas {
+		for _, m := range part {
+			l.known[m.ID] = m
+		}
+	}
+	return nil
+}
+
+func parseSnapshot(lines [][]byte) (all []*Meta, err error) {
+	for _, line := range lines {
+		if len(line) == 0 {
+			continue
+		}
+		m, err := parse(line)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
+	return all, nil
 }
 
 func (l *Lister) writeSnapshot() (err error) {

@@ -88,16 +88,22 @@ type fileJSON struct {
 
 // Parse parses the meta.json of the block id.
 func Parse(id ulid.ULID, text []byte) (*Meta, error) {
+	m, err := parse(text)
+	if err == nil && m.ID != id {
+		return nil, fmt.Errorf("%w: it names block %s", ErrCorrupt, m.ID)
+	}
+	return m, err
+}
+
+func parse(text []byte) (*Meta, error) {
 	var v metaJSON
 	if err := json.Unmarshal(text, &v); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	own, err := ulid.ParseStrict(v.ULID)
+	id, err := ulid.ParseStrict(v.ULID)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: ulid: %w", ErrCorrupt, err)
-	case own != id:
-		return nil, fmt.Errorf("%w: it names block %s", ErrCorrupt, own)
 	case v.Version != 1:
 		return nil, fmt.Errorf("%w: version %d is not known", ErrCorrupt, v.Version)
 	case v.MinTime == nil || v.MaxTime == nil || *v.MaxTime < *v.MinTime:
@@ -116,7 +122,10 @@ func Parse(id ulid.ULID, text []byte) (*Meta, error) {
 			m.Sources = append(m.Sources, id)
 		}
 	}
-	return m, m.files(&v)
+	if err := m.files(&v); err != nil {
+		return nil, err
+	}
+	return m, nil
 }
 
 // files sets the sizes of the index and of the segments, as far as they are listed.

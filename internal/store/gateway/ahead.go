@@ -1,0 +1,219 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+
+	"github.com/ferula-io/ferula/internal/codec/blockindex"
+	"github.com/ferula-io/ferula/internal/pages"
+)
+
+const (
+	refsMax     = 16 << 10 // series whose entries are fetched together
+	windowMin   = 2 << 20  // bytes of chunks that are requested at once for one block
+	windowMax   = 32 << 20
+	chunkGuess  = 1 << 10 // bytes of a chunk whose end is not known
+	releaseEach = 256     // entries, while the pages of all are held
+)
+
+// window is the part of a block's series whose chunks were requested. Every request costs
+// money and a round trip, so it is as long as the cache permits: the windows of all open
+// blocks fill half of it. A page of it can be read as soon as it has arrived, and whether
+// the client reads does not matter to it: what is requested has room.
+type window struct {
+	bytes   func() int64 // of the next window
+	end     int          // of the series in it, by number in the producer's refs
+	running sync.WaitGroup
+	batch   batch // for series that are decoded to see whether they match
+}
+
+// fetchEntries takes the next series from the postings and fetches their entries.
+func (p *producer) fetchEntries(ctx context.Context) error {
+	p.refs, p.at, p.ahead.end = p.refs[:0], 0, 0
+	for len(p.refs) < refsMax && !p.ended {
+		ref, ok := p.postings.next()
+		if !ok {
+			if err := p.postings.err(); err != nil {
+				return err
+			}
+			p.ended = true
+			break
+		}
+		p.refs = append(p.refs, ref)
+	}
+	p.postings.release()
+	p.spans = p.spans[:0]
+	for i, ref := range p.refs {
+		n := int64(entryBytes)
+		if i+1 < len(p.refs) {
+			n = min(max(n, int64(p.refs[i+1]-ref)*seriesAlign), pages.Bytes)
+		}
+		p.spans = appendSpan(p.spans, pages.Span{Off: int64(ref) * seriesAlign, Len: n})
+	}
+	return p.block.index.Fetch(ctx, p.spans)
+}
+
+// appendSpan appends a span, or extends the last one if that touches the same pages.
+func appendSpan(spans []pages.Span, s pages.Span) []pages.Span {
+	if n := len(spans); n > 0 {
+		last := &spans[n-1]
+		if gap := s.Off - last.Off - last.Len; s.Off >= last.Off && gap < pages.Bytes {
+			last.Len = max(last.Len, s.Off+s.Len-last.Off)
+			return spans
+		}
+	}
+	return append(spans, s)
+}
+
+// lookAhead requests the chunks of the next window unless the next n series are within
+// the current one. It returns how many of the n are.
+func (p *producer) lookAhead(ctx context.Context, n int) int {
+	w := &p.ahead
+	if w.end > p.at {
+		return min(n, w.end-p.at)
+	}
+	var list spanList
+	bytesMax := w.bytes()
+	for w.end = p.at; w.end < len(p.refs) && list.bytes < bytesMax; w.end++ {
+		if w.end%releaseEach == 0 {
+			p.reader.Release()
+		}
+		if !p.look(ctx, p.refs[w.end], &list) { // the batch with this series returns the error
+			w.end++
+			break
+		}
+	}
+	for number, spans := range list.bySegment {
+		object, err := p.block.segment(uint64(number))
+		if err != nil || len(spans) == 0 {
+			continue // as above
+		}
+		wait := object.Ahead(ctx, spans)
+		p.slot.hold()
+		w.running.Go(func() {
+			defer p.slot.release()
+			_ = wait() // a reader that misses a page requests it again, and gets the error
+		})
+	}
+	return min(n, w.end-p.at)
+}
+
+// spanList is where the chunks of a window are.
+type spanList struct {
+	bySegment [][]pages.Span
+	bytes     int64 // of their pages
+}
+
+func (l *spanList) add(c blockindex.Chunk, bytes int64) {
+	segment := int(c.Ref >> 32)
+	for len(l.bySegment) <= segment {
+		l.bySegment = append(l.bySegment, nil)
+	}
+	list := l.bySegment[segment]
+	span := pages.Span{Off: int64(uint32(c.Ref)), Len: bytes}
+	counted := span.Off/pages.Bytes - 1 // the last page that is counted
+	if n := len(list); n > 0 && list[n-1].Off <= span.Off {
+		counted = max(counted, (list[n-1].Off+list[n-1].Len-1)/pages.Bytes)
+	}
+	l.bytes += max((span.Off+span.Len-1)/pages.Bytes-counted, 0) * pages.Bytes
+	l.bySegment[segment] = appendSpan(list, span)
+}
+
+// look adds the chunks of a series to a list. It reports whether it could read the series.
+func (p *producer) look(ctx context.Context, ref uint32, into *spanList) bool {
+	if len(p.onLabels) > 0 { // most series may not match
+		b := &p.ahead.batch
+		b.reset()
+		if p.decode(ctx, ref, b) != nil {
+			return false
+		}
+		for i, c := range b.chunks {
+			next := uint64(0)
+			if i+1 < len(b.chunks) {
+				next = b.chunks[i+1].ref
+			}
+			p.lookAt(blockindex.Chunk{Ref: c.ref}, next, into)
+		}
+		return true
+	}
+	body, err := p.entry(ctx, ref)
+	if err != nil {
+		return false
+	}
+	r := blockindex.Varints{Src: body}
+	r.SkipLabels()
+	list := blockindex.NewChunks(&r)
+	var last blockindex.Chunk
+	for some := false; ; some = true {
+		more := list.Next()
+		c := list.At()
+		if some && last.MaxMS >= p.minMS && last.MinMS <= p.maxMS {
+			next := uint64(0)
+			if more {
+				next = c.Ref
+			}
+			p.lookAt(last, next, into)
+		}
+		if !more || c.MinMS > p.maxMS {
+			return list.Err() == nil
+		}
+		last = c
+	}
+}
+
+// lookAt adds a chunk to a list. It ends where the next one begins, if that is known.
+func (p *producer) lookAt(c blockindex.Chunk, next uint64, into *spanList) {
+	if int64(c.Ref>>32) >= int64(len(p.block.segments)) {
+		return // corrupt, which the batch returns
+	}
+	n := int64(chunkGuess)
+	if gap := int64(next - c.Ref); next > c.Ref && gap < pages.Bytes {
+		n = gap
+	}
+	into.add(c, n)
+}
+
+// slot is a producer's place among the blocks that are read at once. It is held while a
+// batch is read or chunks are on their way.
+type slot struct {
+	gate chan struct{} // nil: no limit
+	mu   sync.Mutex
+	uses int
+}
+
+// take waits for a place, unless it is held already.
+func (s *slot) take(ctx context.Context) error {
+	if s.gate == nil || s.hold() {
+		return nil
+	}
+	select {
+	case s.gate <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uses++
+	return nil
+}
+
+// hold keeps a place that is held for one more use. It reports whether it is held.
+func (s *slot) hold() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.uses > 0 {
+		s.uses++
+	}
+	return s.uses > 0
+}
+
+func (s *slot) release() {
+	if s.gate == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.uses--; s.uses == 0 {
+		<-s.gate
+	}
+}

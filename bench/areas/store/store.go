@@ -184,22 +184,44 @@ func makeBlock(from, to string, text []byte, id string, number int) error {
 	if number > 0 {
 		external["number"] = strconv.Itoa(number % 100)
 	}
-	meta["thanos"] = map[string]any{"labels": external, "downsample": map[string]int{"resolution": 0}, "source": "sidecar"}
-	text, err := json.Marshal(meta)
+	files, err := filesOf(from)
 	if err != nil {
+		return err
+	}
+	meta["thanos"] = map[string]any{"labels": external, "downsample": map[string]int{"resolution": 0}, "source": "sidecar", "files": files}
+	if text, err = json.Marshal(meta); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Join(to, "chunks"), 0o755); err != nil {
 		return err
 	}
-	err = filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
-		name, _ := filepath.Rel(from, path)
+	for _, f := range files {
+		if err := os.Link(filepath.Join(from, f.Name), filepath.Join(to, f.Name)); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(to, "meta.json"), text, 0o644)
+}
+
+// file is a file of a block, as Thanos' shippers list it in meta.json.
+type file struct {
+	Name  string `json:"rel_path"`
+	Bytes int64  `json:"size_bytes"`
+}
+
+func filesOf(block string) (all []file, err error) {
+	err = filepath.WalkDir(block, func(path string, entry fs.DirEntry, err error) error {
+		name, _ := filepath.Rel(block, path)
 		if err != nil || entry.IsDir() || name != "index" && filepath.Dir(name) != "chunks" {
 			return err
 		}
-		return os.Link(path, filepath.Join(to, name))
+		info, err := entry.Info()
+		if err == nil {
+			all = append(all, file{name, info.Size()})
+		}
+		return err
 	})
-	return errors.Join(err, os.WriteFile(filepath.Join(to, "meta.json"), text, 0o644))
+	return all, err
 }
 
 // start runs a gateway. Both programs take the same flags.

@@ -37,6 +37,11 @@ type PushOptions struct {
 	MinBackoff time.Duration
 	// Client sends the requests; nil: http.DefaultClient.
 	Client *http.Client
+	// RemoteWrite sends requests of Prometheus' remote write 1.0 in the place of text, as
+	// Prometheus with --web.enable-remote-write-receiver, Mimir and Thanos receive them:
+	// protobuf in snappy, at most 2,000 series each, with the time of the push, by POST
+	// unless Method is set. Each line of text is a series, those of histograms too.
+	RemoteWrite bool
 	// WaitGroup, if not nil, counts the push goroutine until it has ended.
 	WaitGroup *sync.WaitGroup
 }
@@ -162,6 +167,16 @@ func newPusher(pushURL string, opts *PushOptions) (*pusher, error) {
 	if err := exposition.ValidateLabels(p.options.ExtraLabels); err != nil {
 		return nil, fmt.Errorf("invalid extraLabels=%q: %w", p.options.ExtraLabels, err)
 	}
+	if p.options.RemoteWrite {
+		p.header = http.Header{
+			"Content-Type": {"application/x-protobuf"}, "Content-Encoding": {"snappy"},
+			"X-Prometheus-Remote-Write-Version": {"0.1.0"}, "User-Agent": {"ferula-metrics"},
+		}
+		p.options.DisableCompression = true // the format has its own
+		if p.options.Method == "" {
+			p.options.Method = http.MethodPost
+		}
+	}
 	if p.options.Method == "" {
 		p.options.Method = http.MethodGet
 	}
@@ -212,6 +227,9 @@ func (p *pusher) push(ctx context.Context, writeMetrics func(w io.Writer)) error
 	if p.options.ExtraLabels != "" {
 		body = appendWithLabels(nil, body, p.options.ExtraLabels)
 	}
+	if p.options.RemoteWrite {
+		return p.remoteWrite(ctx, body)
+	}
 	if !p.options.DisableCompression {
 		var zipped bytes.Buffer
 		zw := getGzip(&zipped)
@@ -220,6 +238,28 @@ func (p *pusher) push(ctx context.Context, writeMetrics func(w io.Writer)) error
 		putGzip(zw)
 		body = zipped.Bytes()
 	}
+	return p.sendCounted(ctx, body)
+}
+
+// remoteWriteSeriesMax bounds the size of a request and of what a receiver must repeat.
+const remoteWriteSeriesMax = 2000
+
+// remoteWrite sends the samples of a page. After an error it sends nothing more: samples of
+// the next push replace what is missing.
+func (p *pusher) remoteWrite(ctx context.Context, page []byte) error {
+	var body []byte
+	w := exposition.WriteRequests{SeriesMax: remoteWriteSeriesMax, NowMS: time.Now().UnixMilli()}
+	w.Send = func(message []byte, _ int) error {
+		body = exposition.AppendSnappy(body[:0], message)
+		return p.sendCounted(ctx, body)
+	}
+	if err := w.Page(page); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+func (p *pusher) sendCounted(ctx context.Context, body []byte) error {
 	p.pushes.Inc()
 	p.bytes.Add(len(body))
 	p.size.Update(float64(len(body)))
@@ -316,7 +356,11 @@ func appendWithLabels(dst, text []byte, labels string) []byte {
 		switch {
 		case line[0] == '#' || brace < 0 && space < 0:
 			dst = append(dst, line...)
-		case brace >= 0:
+		case brace == 0: // {"name",...}
+			end := 1 + len(exposition.Family(string(line)))
+			dst = append(append(append(dst, line[:end]...), ','), labels...)
+			dst = append(dst, line[end:]...)
+		case brace > 0:
 			dst = append(append(dst, line[:brace+1]...), labels...)
 			dst = append(append(dst, ','), line[brace+1:]...)
 		default:

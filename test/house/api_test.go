@@ -54,6 +54,32 @@ func TestAPI_ExportedNamesAreThoseOfTheFile(t *testing.T) {
 	}
 }
 
+// The documentation of every exported type has an example that runs.
+func TestAPI_EveryTypeHasAnExample(t *testing.T) {
+	all := sources(t)
+	for _, pkg := range publicPackages {
+		examples := map[string]bool{}
+		for _, s := range all {
+			if s.pkg != pkg || !s.test {
+				continue
+			}
+			for _, d := range s.file.Decls {
+				if f, ok := d.(*ast.FuncDecl); ok && strings.HasPrefix(f.Name.Name, "Example") {
+					name, _, _ := strings.Cut(strings.TrimPrefix(f.Name.Name, "Example"), "_")
+					examples[name] = true
+				}
+			}
+		}
+		for line := range strings.Lines(exportedAPI(t, all, pkg)) {
+			if rest, ok := strings.CutPrefix(line, "type "); ok {
+				if name := rest[:strings.IndexAny(rest, " [\n")]; !examples[name] {
+					t.Errorf("%s.%s has no example", pkg, name)
+				}
+			}
+		}
+	}
+}
+
 // exportedAPI returns a line for each exported name of a package, sorted.
 func exportedAPI(t *testing.T, all []source, pkg string) string {
 	t.Helper()

@@ -45,17 +45,16 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-type point struct {
-	T int64
-	F float64
-}
-
 func main() {
-	points := []point{{1700000000000, 1.5}, {1700000015000, 2}}
-	out := promjson.AppendPoints([]byte("["), nil, points)
-	os.Stdout.Write(append(out, "]\n"...))
+	e := promjson.NewEncoder(os.Stdout, 0)
+	e.BeginMatrix()
+	e.Series(promjson.SortedPairs(map[string]string{"__name__": "up", "job": "node"}))
+	e.Columns([]int64{1700000000000, 1700000015000}, []float64{1, 0.25})
+	if err := e.Close(nil, nil); err != nil {
+		panic(err)
+	}
 }
-`, "[[1700000000,\"1.5\"],[1700000015,\"2\"]]\n"},
+`, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"__name__":"up","job":"node"},"values":[[1700000000,"1"],[1700000015,"0.25"]]}]}}`},
 	"promcompat": {"metrics metrics/promcompat", `package main
 
 import (

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
 
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
@@ -64,5 +65,23 @@ func TestFind_NeedsAProfileOrMetrics(t *testing.T) {
 		if _, err := f.Find(context.Background(), r); !errors.Is(err, profiles.ErrBadRequest) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// unread is a source of exemplars whose selections fail.
+type unread struct{ *testEnv }
+
+func (u unread) ExemplarQuerier(context.Context) (storage.ExemplarQuerier, error) { return u, nil }
+
+func (unread) Select(int64, int64, ...[]*labels.Matcher) ([]exemplar.QueryResult, error) {
+	return []exemplar.QueryResult{{Exemplars: []exemplar.Exemplar{at(5, 1, "profile_id", first)}}}, errUnread
+}
+
+var errUnread = errors.New("unread")
+
+func TestFind_FailsIfExemplarsCannotBeRead(t *testing.T) {
+	w := &testEnv{}
+	if a, err := New(unread{w}, w).Find(context.Background(), Request{Selectors: metrics()}); !errors.Is(err, errUnread) || w.requests != nil {
+		t.Errorf("%+v, %v", a, err)
 	}
 }

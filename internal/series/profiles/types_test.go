@@ -137,3 +137,19 @@ func TestSplitter_SetsAreSortedAndValid(t *testing.T) {
 		}
 	}
 }
+
+func TestNewID_AllButTimeAndVersionIsRandom(t *testing.T) {
+	var ones, zeros ID
+	for range 1000 {
+		id := NewID(0)
+		for i, b := range id {
+			ones[i], zeros[i] = ones[i]|b, zeros[i]|^b
+		}
+	}
+	want := ID{6: 0x0f, 7: 0xff, 8: 0x3f, 9: 0xff, 10: 0xff, 11: 0xff, 12: 0xff, 13: 0xff, 14: 0xff, 15: 0xff}
+	for i := range want {
+		if got := ones[i] & zeros[i]; got != want[i] {
+			t.Errorf("byte %d: the bits %08b vary, want %08b", i, got, want[i])
+		}
+	}
+}

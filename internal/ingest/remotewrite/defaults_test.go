@@ -1,10 +1,17 @@
 package remotewrite
 
 import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/klauspost/compress/snappy"
 	remoteapi "github.com/prometheus/client_golang/exp/api/remote"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 func TestOptions_DefaultsAreThoseOfTheirComments(t *testing.T) {
@@ -36,5 +43,23 @@ func TestOptions_MessagesAreOfTwoVersions(t *testing.T) {
 	}
 	if got := (Options{Messages: []string{v2}}).accepted(); len(got) != 1 || got[0] != remoteapi.WriteV2MessageType {
 		t.Errorf("%v", got)
+	}
+}
+
+func TestHandler_RefusalIsA503WithItsReason(t *testing.T) {
+	reason := error(nil)
+	h := NewHandler(Options{Refusal: func() error { return reason }}, &stub{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	push := func() *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(snappy.Encode(nil, nil))))
+		return w
+	}
+	reason = errors.New("the disk is full")
+	if w := push(); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "5" || w.Body.String() != "the disk is full\n" {
+		t.Errorf("%d %v %q", w.Code, w.Header(), w.Body)
+	}
+	reason = nil
+	if w := push(); w.Code/100 != 2 {
+		t.Errorf("%d %q", w.Code, w.Body)
 	}
 }

@@ -73,6 +73,9 @@ func (r runningRole) families(t *testing.T) map[string]telemetry.Family {
 		case textparse.EntrySeries:
 			var l labels.Labels
 			p.Labels(&l)
+			if series := l.Get(labels.MetricName); !strings.HasPrefix(series, of.Name) || of.Name == "" {
+				of = telemetry.Family{Name: series, Type: "untyped"} // a writer's line without metadata
+			}
 			l.Range(func(l labels.Label) {
 				bucket := l.Name == "le" && of.Type == "histogram" || l.Name == "quantile" && of.Type == "summary"
 				if l.Name != labels.MetricName && !bucket && !slices.Contains(of.Labels, l.Name) {

@@ -25,12 +25,27 @@ func (ev *evaluation) parallel() bool {
 	return ev.engine.opts.Workers.Any() && !ev.perStep && ev.steps <= batchSteps
 }
 
+// batchSource is a set whose series can be computed by several goroutines: a rawSet or a floatsSet.
+type batchSource interface {
+	next() bool
+	// keep appends the current series to a batch.
+	keep(b *seriesBatch)
+}
+
+// batchSourceOf returns nil for a set whose series are valid on one goroutine only.
+func batchSourceOf(set pointsSet) batchSource {
+	from, _ := set.(batchSource)
+	return from
+}
+
 // seriesBatch is some series of a selection, in their order.
 type seriesBatch struct {
 	labels []byte // encoded sets, one after the other
 	chunks []series.Chunk
 	data   []byte // of the chunks
 	ends   []batchEnds
+	floats []series.Floats // instead of the above, of series that need no copy
+	size   int             // series
 	items  []item
 
 	compute func(*item, []promql.FPoint)
@@ -41,27 +56,52 @@ type seriesBatch struct {
 // batchEnds are the ends of a series' labels and chunks.
 type batchEnds struct{ labels, chunks int }
 
-// read copies series from a set until the batch is full or the set ends, which it does once.
-func (b *seriesBatch) read(ev *evaluation, set *rawSet) bool {
-	b.labels, b.chunks, b.data, b.ends = b.labels[:0], b.chunks[:0], b.data[:0], b.ends[:0]
+// read keeps series of a set until the batch is full or the set ends, which it does once.
+func (b *seriesBatch) read(ev *evaluation, set batchSource) bool {
+	b.labels, b.chunks, b.data, b.ends, b.floats, b.size = b.labels[:0], b.chunks[:0], b.data[:0], b.ends[:0], b.floats[:0], 0
 	most := min(ev.engine.together, max(1, batchSteps/ev.steps))
-	for len(b.ends) < most && len(b.data) < batchBytes && ev.ctx.Err() == nil && set.next() {
-		b.labels = append(b.labels, set.set.Labels()...)
-		for _, c := range set.set.Chunks() {
-			from := len(b.data)
-			b.data = append(b.data, c.Data...)
-			c.Data = b.data[from:]
-			b.chunks = append(b.chunks, c)
-		}
-		b.ends = append(b.ends, batchEnds{len(b.labels), len(b.chunks)})
+	for b.size < most && len(b.data) < batchBytes && ev.ctx.Err() == nil && set.next() {
+		set.keep(b)
+		b.size++
 	}
-	return len(b.ends) > 0
+	return b.size > 0
 }
 
-// computeAll computes the items of all series, up to the first that has an error.
+// keep copies the series, which is valid until next.
+func (s *rawSet) keep(b *seriesBatch) {
+	b.labels = append(b.labels, s.set.Labels()...)
+	for _, c := range s.set.Chunks() {
+		from := len(b.data)
+		b.data = append(b.data, c.Data...)
+		c.Data = b.data[from:]
+		b.chunks = append(b.chunks, c)
+	}
+	b.ends = append(b.ends, batchEnds{len(b.labels), len(b.chunks)})
+}
+
+func (s *floatsSet) keep(b *seriesBatch) { b.floats = append(b.floats, s.current) }
+
+// at reads the labels and the points of a series.
+func (b *seriesBatch) at(i int, mint, maxt int64) (metric labels.Labels, err error) {
+	if len(b.floats) > 0 {
+		b.points, err = appendFloats(b.points[:0], b.floats[i], mint, maxt)
+		return b.floats[i].Labels(), err
+	}
+	var from batchEnds
+	if i > 0 {
+		from = b.ends[i-1]
+	}
+	if metric, err = labelenc.Labels(b.labels[from.labels:b.ends[i].labels], &b.builder); err != nil {
+		return metric, err
+	}
+	b.points, err = appendPoints(b.points[:0], b.chunks[from.chunks:b.ends[i].chunks], mint, maxt)
+	return metric, err
+}
+
+// computeAll computes the items of all series, up to the first that has an error. A series with
+// histograms is left to the consumer of the batch.
 func (b *seriesBatch) computeAll(ev *evaluation, mint, maxt int64) {
-	labelsFrom, chunksFrom := 0, 0
-	for i, end := range b.ends {
+	for i := range b.size {
 		if i == len(b.items) {
 			b.items = append(b.items, item{row: newRow(ev.steps)})
 		}
@@ -70,22 +110,20 @@ func (b *seriesBatch) computeAll(ev *evaluation, mint, maxt int64) {
 		if it.unread = contextError(ev.ctx); it.unread != nil {
 			return
 		}
-		if it.metric, it.unread = labelenc.Labels(b.labels[labelsFrom:end.labels], &b.builder); it.unread != nil {
-			return
-		}
-		if b.points, it.unread = appendPoints(b.points[:0], b.chunks[chunksFrom:end.chunks], mint, maxt); it.unread != nil {
+		if it.metric, it.unread = b.at(i, mint, maxt); it.unread == errHistograms {
+			continue
+		} else if it.unread != nil {
 			return
 		}
 		points := within(b.points, mint, maxt)
 		if it.samples = len(points); it.samples > 0 {
 			b.compute(it, points)
 		}
-		labelsFrom, chunksFrom = end.labels, end.chunks
 	}
 }
 
 // eachParallel does work for the rest of a set, with the help of the workers that are free.
-func (s *selector) eachParallel(ev *evaluation, set *rawSet, work perSeries) error {
+func (s *selector) eachParallel(ev *evaluation, set batchSource, work perSeries) error {
 	err := ordered.Run(ev.engine.opts.Workers, ordered.Stage[*seriesBatch]{
 		New: func() *seriesBatch {
 			return &seriesBatch{compute: work.compute(), builder: labels.NewScratchBuilder(16)}
@@ -93,10 +131,16 @@ func (s *selector) eachParallel(ev *evaluation, set *rawSet, work perSeries) err
 		Read:    func(b *seriesBatch) bool { return b.read(ev, set) },
 		Compute: func(b *seriesBatch) { b.computeAll(ev, s.hints.Start, s.hints.End) },
 		Consume: func(b *seriesBatch) error {
-			for i := range b.ends {
+			for i := range b.size {
 				it := &b.items[i]
 				if err := contextError(ev.ctx); err != nil {
 					return err
+				}
+				if it.unread == errHistograms {
+					if err := work.histograms(&it.row, b.floats[i]); err != nil {
+						return err
+					}
+					continue
 				}
 				if it.unread != nil {
 					return it.unread

@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // errGiveUp ends an evaluation that only Prometheus' engine can do. Its text is the reason
@@ -71,8 +73,46 @@ func (s samplesSource) sel(_ context.Context, of *selector) pointsSet {
 		set = storage.ErrSeriesSet(errReadTwice)
 	}
 	delete(s.selected, of.vs)
+	if floats, ok := set.(series.FloatsSet); ok {
+		return &floatsSet{FloatsSet: floats}
+	}
 	return &samplesSet{SeriesSet: set}
 }
+
+// floatsSet decodes each series at once.
+type floatsSet struct {
+	series.FloatsSet
+	current series.Floats
+}
+
+func (s *floatsSet) next() bool {
+	if !s.Next() {
+		return false
+	}
+	s.current = s.AtFloats()
+	return true
+}
+
+func (s *floatsSet) labels() (labels.Labels, error) { return s.current.Labels(), nil }
+
+func (s *floatsSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
+	return appendFloats(to, s.current, mint, maxt)
+}
+
+// appendFloats appends the samples of a series, or returns errHistograms.
+func appendFloats(to []promql.FPoint, from series.Floats, mint, maxt int64) ([]promql.FPoint, error) {
+	to, ok, err := from.AppendFloats(to, mint, maxt)
+	if err == nil && !ok {
+		err = errHistograms
+	}
+	return to, err
+}
+
+func (s *floatsSet) series() storage.Series { return s.current }
+
+func (s *floatsSet) err() error { return expanding(s.Err()) }
+
+func (s *floatsSet) warnings() annotations.Annotations { return s.Warnings() }
 
 type samplesSet struct {
 	storage.SeriesSet
@@ -107,8 +147,11 @@ func (s *samplesSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoi
 
 func (s *samplesSet) series() storage.Series { return s.current }
 
-func (s *samplesSet) err() error {
-	if err := s.Err(); err != nil {
+func (s *samplesSet) err() error { return expanding(s.Err()) }
+
+// expanding returns Prometheus' error for a selection that failed.
+func expanding(err error) error {
+	if err != nil {
 		return fmt.Errorf("expanding series: %w", err)
 	}
 	return nil

@@ -98,11 +98,6 @@ func appendPoints(to []promql.FPoint, chunks []series.Chunk, mint, maxt int64) (
 
 func (*rawSet) series() storage.Series { return nil } // points never returns errHistograms
 
-func (s *rawSet) err() error {
-	if err := s.set.Err(); err != nil {
-		return fmt.Errorf("expanding series: %w", err)
-	}
-	return nil
-}
+func (s *rawSet) err() error { return expanding(s.set.Err()) }
 
 func (s *rawSet) warnings() annotations.Annotations { return s.set.Warnings() }

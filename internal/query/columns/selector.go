@@ -60,8 +60,8 @@ func (s *selector) each(ev *evaluation, work perSeries) error {
 	it, compute := &item{row: newRow(ev.steps)}, work.compute()
 	var points []promql.FPoint
 	for n := 0; ; n++ {
-		if raw, ok := set.(*rawSet); ok && n == ev.engine.alone && ev.parallel() {
-			if err := s.eachParallel(ev, raw, work); err != nil {
+		if from := batchSourceOf(set); from != nil && n == ev.engine.alone && ev.parallel() {
+			if err := s.eachParallel(ev, from, work); err != nil {
 				return err
 			}
 			break

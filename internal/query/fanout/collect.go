@@ -406,6 +406,7 @@ type collectedSet struct {
 }
 
 func (s *collectedSet) Next() bool                        { s.i++; return s.i <= len(s.k.series) }
-func (s *collectedSet) At() storage.Series                { return &s.k.series[s.i-1] }
+func (s *collectedSet) At() storage.Series                { return s.current() }
+func (s *collectedSet) current() *storedSeries            { return &s.k.series[s.i-1] }
 func (s *collectedSet) Err() error                        { return nil }
 func (s *collectedSet) Warnings() annotations.Annotations { return s.k.warnings }

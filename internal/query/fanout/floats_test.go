@@ -1,0 +1,111 @@
+package fanout
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// iterated reads a series as Prometheus' engine does.
+func iterated(from series.Floats, mint, maxt int64) (points []promql.FPoint, ok bool, err error) {
+	it := from.Iterator(nil)
+	for kind := it.Seek(mint); kind != chunkenc.ValNone && it.AtT() <= maxt; kind = it.Next() {
+		if kind != chunkenc.ValFloat {
+			return nil, false, nil
+		}
+		t, f := it.At()
+		points = append(points, promql.FPoint{T: t, F: f})
+	}
+	return points, true, it.Err()
+}
+
+// The points of random series are those of their iterators: of one store and of replicas, with gaps,
+// histograms and chunks that are broken, and decoded by several goroutines at the same time.
+func TestAppendFloats_ReturnsWhatTheIteratorDoes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 12))
+	direct, broken, withHistograms := 0, 0, 0
+	for range 300 {
+		f, _ := newTestFanout(t, Options{}, randomStore(t, rng, 0), randomStore(t, rng, 1))
+		r := Request{}
+		if rng.IntN(2) == 0 {
+			r.ReplicaLabels = []string{"r"}
+		}
+		q, err := f.Queryable(r).Querier(rng.Int64N(5000), 10_000+rng.Int64N(40_000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := q.Select(t.Context(), false, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")).(series.FloatsSet)
+		mint, maxt := rng.Int64N(9000), 9000+rng.Int64N(40_000)
+		var all sync.WaitGroup
+		for set.Next() {
+			from := set.AtFloats()
+			want, floats, wantErr := iterated(from, mint, maxt)
+			switch {
+			case wantErr != nil:
+				broken++
+			case !floats:
+				withHistograms++
+			case !overlap(from.(*storedSeries).chunks) && len(want) > 0:
+				direct++
+			}
+			for range 2 {
+				all.Go(func() {
+					before := []promql.FPoint{{T: math.MinInt64, F: 7}}
+					got, ok, err := from.AppendFloats(before, mint, maxt)
+					if (err == nil) != (wantErr == nil) || err != nil && err.Error() != wantErr.Error() || ok != floats {
+						t.Errorf("%s: %v %v, want %v %v", from.Labels(), ok, err, floats, wantErr)
+					}
+					if err != nil || !ok {
+						return
+					}
+					if got[0] != before[0] {
+						t.Errorf("%s: the points before were changed", from.Labels())
+					}
+					got = slices.DeleteFunc(got[1:], func(p promql.FPoint) bool { return p.T < mint || p.T > maxt })
+					if !slices.Equal(got, want) {
+						t.Errorf("%s from %d to %d: %v, want %v", from.Labels(), mint, maxt, got, want)
+					}
+				})
+			}
+		}
+		all.Wait()
+		if err := set.Err(); err != nil {
+			t.Error(err)
+		}
+		if err := q.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if direct < 100 || broken < 10 || withHistograms < 10 {
+		t.Errorf("%d series without an iterator, %d broken, %d with histograms", direct, broken, withHistograms)
+	}
+}
+
+// randomStore returns a store with three series of one replica; some have histograms, or a chunk that
+// is truncated or whose range is too short.
+func randomStore(t *testing.T, rng *rand.Rand, replica int) *fakeStore {
+	t.Helper()
+	f := &fakeStore{}
+	for i := range 3 {
+		histograms := rng.IntN(6) == 0
+		chunks := randomSeries(t, rng, func(int64) (float64, bool) { return rng.Float64(), histograms && rng.IntN(8) == 0 }, rng.IntN(2) == 0)
+		if len(chunks) > 0 && rng.IntN(6) == 0 {
+			switch c := &chunks[rng.IntN(len(chunks))]; rng.IntN(2) {
+			case 0:
+				c.Data = c.Data[:len(c.Data)/2]
+			default:
+				c.MaxMS = c.MinMS
+			}
+		}
+		f.series = append(f.series, one{labels: labels.FromStrings("__name__", "m", "i", string(rune('a'+i)), "r", string(rune('0'+replica))), chunks: chunks})
+	}
+	return f
+}

@@ -1,0 +1,22 @@
+package series
+
+import (
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
+)
+
+// Floats is a series whose samples are decoded together.
+type Floats interface {
+	storage.Series
+	// AppendFloats appends the samples from mint to maxt, in ms, or more, in the order of an
+	// iterator. It returns false for a series with histograms, which needs an iterator.
+	AppendFloats(to []promql.FPoint, mint, maxt int64) (points []promql.FPoint, ok bool, err error)
+}
+
+// FloatsSet is an optional interface of a storage.SeriesSet. Its series stay valid until the
+// querier is closed, and several goroutines may decode them at the same time.
+type FloatsSet interface {
+	storage.SeriesSet
+	// AtFloats returns what At does.
+	AtFloats() Floats
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,8 +16,8 @@ import (
 
 // RedisOptions of a Redis. Zero values take the defaults, which are Thanos'.
 type RedisOptions struct {
-	// Address is host:port. A comma-separated list names a cluster's nodes, or the
-	// sentinels if MasterName is set.
+	// Address is host:port of a server or of any node of a cluster. A comma-separated list
+	// names a cluster's nodes, or the sentinels if MasterName is set.
 	Address    string
 	MasterName string
 	Prefix     string // of every key
@@ -45,9 +46,19 @@ func (o RedisOptions) withDefaults() RedisOptions {
 }
 
 // Redis is a Store on a Redis server, a cluster of them, or one found by sentinels.
+//
+// A single address is used as a server's until it redirects a key, which only a node of a
+// cluster does. From then on it is the address by which the cluster's nodes are found. So
+// there is no probe that could fail at the start or that a user needs a permission for.
 type Redis struct {
-	client redis.UniversalClient
+	opts   *redis.UniversalOptions
 	prefix string
+	logger *slog.Logger
+
+	mu     sync.Mutex
+	client redis.UniversalClient
+	single *redis.Client // client, or the one before it, whose operations may still run; nil without one
+	closed bool
 }
 
 var (
@@ -65,7 +76,7 @@ func NewRedis(opts RedisOptions, logger *slog.Logger) (*Redis, error) {
 		return nil, errors.New("redis: limits and the database's number cannot be negative")
 	}
 	redis.SetLogger(redisLogger{logger}) // the library's logger is global and writes to stderr by default
-	client := redis.NewUniversalClient(&redis.UniversalOptions{
+	r := &Redis{prefix: opts.Prefix, logger: logger, opts: &redis.UniversalOptions{
 		Addrs:      strings.Split(opts.Address, ","),
 		MasterName: opts.MasterName,
 		Username:   opts.Username,
@@ -88,8 +99,43 @@ func NewRedis(opts RedisOptions, logger *slog.Logger) (*Redis, error) {
 
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
-	return &Redis{client: client, prefix: opts.Prefix}, nil
+	}}
+	r.client = redis.NewUniversalClient(r.opts)
+	if opts.MasterName == "" {
+		r.single, _ = r.client.(*redis.Client)
+	}
+	return r, nil
+}
+
+// do executes an operation, once more by the client of a cluster if the server turns out
+// to be a node of one. A redirected operation was not executed.
+func (r *Redis) do(operation func(redis.UniversalClient) error) error {
+	r.mu.Lock()
+	client := r.client
+	r.mu.Unlock()
+	err := operation(client)
+	if _, redirected := redis.IsMovedError(err); redirected && r.joinCluster() {
+		r.mu.Lock()
+		client = r.client
+		r.mu.Unlock()
+		err = operation(client)
+	}
+	return err
+}
+
+// joinCluster replaces the client of a single server by that of its cluster. It returns
+// false if there was no single server or the store is closed.
+func (r *Redis) joinCluster() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.single == nil || r.closed {
+		return false
+	}
+	if r.client == redis.UniversalClient(r.single) {
+		r.logger.Info("cache: the redis server is a node of a cluster, using all nodes", "address", strings.Join(r.opts.Addrs, ","))
+		r.client = redis.NewClusterClient(r.opts.Cluster())
+	}
+	return true
 }
 
 // redisLogger forwards the client's messages, which are about lost connections and
@@ -105,7 +151,11 @@ func (l redisLogger) Printf(ctx context.Context, format string, v ...any) {
 
 // Get returns the value under key.
 func (r *Redis) Get(ctx context.Context, key string) ([]byte, bool, error) {
-	value, err := r.client.Get(ctx, r.prefix+key).Bytes()
+	var value []byte
+	err := r.do(func(client redis.UniversalClient) (err error) {
+		value, err = client.Get(ctx, r.prefix+key).Bytes()
+		return err
+	})
 	if errors.Is(err, redis.Nil) {
 		return nil, false, nil
 	}
@@ -117,7 +167,8 @@ func (r *Redis) Get(ctx context.Context, key string) ([]byte, bool, error) {
 
 // Set stores value under key.
 func (r *Redis) Set(ctx context.Context, key string, value []byte, ttl time.Duration) error {
-	if err := r.client.Set(ctx, r.prefix+key, value, ttl).Err(); err != nil {
+	err := r.do(func(client redis.UniversalClient) error { return client.Set(ctx, r.prefix+key, value, ttl).Err() })
+	if err != nil {
 		return fmt.Errorf("redis: %w", err)
 	}
 	return nil
@@ -125,7 +176,8 @@ func (r *Redis) Set(ctx context.Context, key string, value []byte, ttl time.Dura
 
 // Delete removes key; the server frees its memory later.
 func (r *Redis) Delete(ctx context.Context, key string) error {
-	if err := r.client.Unlink(ctx, r.prefix+key).Err(); err != nil {
+	err := r.do(func(client redis.UniversalClient) error { return client.Unlink(ctx, r.prefix+key).Err() })
+	if err != nil {
 		return fmt.Errorf("redis: %w", err)
 	}
 	return nil
@@ -134,11 +186,14 @@ func (r *Redis) Delete(ctx context.Context, key string) error {
 // HasAll checks all keys in one pipeline.
 func (r *Redis) HasAll(ctx context.Context, keys []string) (bool, error) {
 	counts := make([]*redis.IntCmd, len(keys))
-	_, err := r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, key := range keys { // one key per command: the keys are on different nodes of a cluster
-			counts[i] = p.Exists(ctx, r.prefix+key)
-		}
-		return nil
+	err := r.do(func(client redis.UniversalClient) error {
+		_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i, key := range keys { // one key per command: the keys are on different nodes of a cluster
+				counts[i] = p.Exists(ctx, r.prefix+key)
+			}
+			return nil
+		})
+		return err
 	})
 	if err != nil {
 		return false, fmt.Errorf("redis: %w", err)
@@ -152,4 +207,16 @@ func (r *Redis) HasAll(ctx context.Context, keys []string) (bool, error) {
 }
 
 // Close closes the connections.
-func (r *Redis) Close() error { return r.client.Close() }
+func (r *Redis) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	r.closed = true
+	err := r.client.Close()
+	if r.single != nil && r.client != redis.UniversalClient(r.single) {
+		err = errors.Join(err, r.single.Close())
+	}
+	return err
+}

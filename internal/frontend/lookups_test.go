@@ -3,6 +3,8 @@ package frontend
 import (
 	"context"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync"
@@ -72,7 +74,12 @@ func countingFront(t *testing.T) (w *testEnv, c *countingCache, base string) {
 }
 
 func TestLookUp_CountIsBounded(t *testing.T) {
-	for days, limit := range map[int]int{1: 1, 14: 14, 15: 14 + lookupConcurrency + 14, lookupsMax: 14 + lookupConcurrency + 14, lookupsMax + 1: 14, 11_000: 14} {
+	// At each length of the interval, the lookups end some time after the 15th gap.
+	const stopped = 14 + lookupConcurrency
+	for days, limit := range map[int]int{
+		1: 1 + 3, 14: 14 + 7 + 4 + 2, 15: stopped + 8 + 4 + 2 + 1,
+		lookupsMax: 2*stopped + 25 + 13 + 7 + 4 + 2, lookupsMax + 1: stopped + 26 + 13 + 7 + 4 + 2, 11_000: 2*stopped + 22 + 11 + 6 + 3 + 2,
+	} {
 		w, c, base := countingFront(t)
 		path := rangePath("up", 0, float64(days*day-1), day)
 		for _, want := range []string{"miss", "hit"} {
@@ -96,7 +103,8 @@ func TestLookUp_CachedDaysServeALongerQuery(t *testing.T) {
 	before := w.requests.Load()
 	_, _, h := get(t, base+rangePath("up", 0, 90*day-1, 3600))
 	lookups, _ := c.reset()
-	check(t, lookups == 90 && w.requests.Load() == before+6 && h.Get("X-Ferula-Cache") == "partial", "%d lookups, %d calls, cache %s", lookups, w.requests.Load()-before, h.Get("X-Ferula-Cache"))
+	// The last six days have entries of no length.
+	check(t, lookups == 90+3+2+2 && w.requests.Load() == before+6 && h.Get("X-Ferula-Cache") == "partial", "%d lookups, %d calls, cache %s", lookups, w.requests.Load()-before, h.Get("X-Ferula-Cache"))
 }
 
 func TestLookUp_ConcurrencyIsBounded(t *testing.T) {
@@ -146,5 +154,92 @@ func TestPlan_ManyGapsAreFetchedAsWholeIntervals(t *testing.T) {
 		calls := w.requests.Load() - before
 		check(t, status == 200 && strings.Contains(body, "success") && h.Get("X-Ferula-Cache") == want, "%d: %d %s, cache %s", i, status, body, h.Get("X-Ferula-Cache"))
 		check(t, calls == []int64{2, 0}[i], "%d: %d calls", i, calls)
+	}
+}
+
+// However long the intervals are that a response was fetched by, it serves queries that
+// are split by others, and is stored once.
+func TestPlan_EntriesOfAllLengthsServeAllQueries(t *testing.T) {
+	type request struct {
+		from, to int // days
+		calls    int64
+		cache    string
+	}
+	for name, requests := range map[string][]request{
+		"shorter":             {{0, 15, 8, "miss"}, {0, 14, 0, "hit"}, {3, 4, 0, "hit"}, {0, 15, 0, "hit"}},
+		"longer":              {{0, 14, 14, "miss"}, {0, 15, 1, "partial"}, {0, 15, 0, "hit"}, {0, 28, 13, "partial"}},
+		"shifted":             {{0, 15, 8, "miss"}, {1, 16, 1, "partial"}, {2, 17, 1, "partial"}, {3, 13, 0, "hit"}},
+		"much shorter":        {{0, 100, 13, "miss"}, {0, 50, 0, "hit"}, {41, 43, 0, "hit"}, {99, 100, 0, "hit"}, {85, 105, 3, "partial"}},
+		"pieces in between":   {{5, 6, 1, "miss"}, {9, 10, 1, "miss"}, {0, 40, 10, "miss"}, {0, 14, 0, "hit"}, {0, 40, 0, "hit"}},
+		"a gap in a long one": {{0, 7, 7, "miss"}, {9, 15, 6, "miss"}, {0, 15, 2, "partial"}, {0, 15, 0, "hit"}},
+	} {
+		w, _, base := countingFront(t)
+		for _, r := range requests {
+			before := w.requests.Load()
+			status, _, h := get(t, base+rangePath("up", float64(r.from*day), float64(r.to*day-1), 3600))
+			calls := w.requests.Load() - before
+			check(t, status == 200 && calls == r.calls && h.Get("X-Ferula-Cache") == r.cache, "%s: days %d to %d: %d calls, cache %s, want %d, %s", name, r.from, r.to, calls, h.Get("X-Ferula-Cache"), r.calls, r.cache)
+		}
+	}
+}
+
+// trackingCache counts the extents that were neither opened nor released, and those that
+// were twice.
+type trackingCache struct {
+	*memoryCache
+	open, twice atomic.Int64
+}
+
+func (c *trackingCache) Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent {
+	found := c.memoryCache.Lookup(ctx, key, startMS, endMS)
+	for i, e := range found {
+		c.open.Add(1)
+		found[i] = &trackedExtent{Extent: e, cache: c}
+	}
+	return found
+}
+
+type trackedExtent struct {
+	Extent
+	cache *trackingCache
+	ended atomic.Bool
+}
+
+func (e *trackedExtent) end() {
+	e.cache.open.Add(-1)
+	if e.ended.Swap(true) {
+		e.cache.twice.Add(1)
+	}
+}
+
+func (e *trackedExtent) Open(ctx context.Context) (io.ReadCloser, error) {
+	e.end()
+	return e.Extent.Open(ctx)
+}
+
+func (e *trackedExtent) Release() { e.end() }
+
+func TestPlan_EveryExtentIsOpenedOrReleasedOnce(t *testing.T) {
+	w := newEmptyEnv(t)
+	r := rand.New(rand.NewPCG(5, 6))
+	for _, parallelism := range []int{1, 2, 5, 14} {
+		c := &trackingCache{memoryCache: newMemoryCache()}
+		front := w.front(func(o *Options) {
+			o.Split.Interval, o.Cache, o.Parallelism = time.Hour, c, parallelism
+			o.Now = func() time.Time { return time.Unix(20_000*day, 0) }
+		})
+		cached := 0
+		for range 150 {
+			start := r.IntN(100 * 3600)
+			start -= start % 600
+			before := w.requests.Load()
+			status, body, h := get(t, front.URL+rangePath("up", float64(start), float64(start+r.IntN(1<<(10+r.IntN(9)))), 600))
+			check(t, status == 200 && c.open.Load() == 0 && c.twice.Load() == 0, "%d %s: %d extents are left, %d ended twice", status, body, c.open.Load(), c.twice.Load())
+			check(t, w.requests.Load()-before <= int64(parallelism), "%d calls", w.requests.Load()-before)
+			if h.Get("X-Ferula-Cache") != "miss" {
+				cached++
+			}
+		}
+		check(t, cached > 30, "parallelism %d: %d of the responses were cached", parallelism, cached)
 	}
 }

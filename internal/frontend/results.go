@@ -47,28 +47,29 @@ type CacheWriter interface {
 }
 
 const (
-	// lookupsMax is the limit of cache lookups of one query. A query with more intervals
-	// gets longer intervals first.
+	// lookupsMax is the limit of intervals of one query that are looked up. A query with
+	// more gets longer intervals first.
 	lookupsMax = 100
 	// lookupConcurrency is the limit of concurrent lookups of one query. With a remote
 	// cache, a query then waits for a few round trips instead of one per interval.
 	lookupConcurrency = 16
+	// longerMax is how much longer than a missing interval one may be whose entry is used
+	// for it. A much longer one would be read for a small part of its points.
+	longerMax = 8
 )
 
-// plan splits a range query and looks its intervals up in the cache. It widens the
-// interval until the parts to fetch are at most Options.Parallelism.
+// plan splits a range query and looks its intervals up in the cache. It doubles the
+// interval until the parts to fetch are at most Options.Parallelism. The intervals of
+// all lengths begin at multiples of theirs, so that each is within one of double length,
+// whose entry serves it, too.
 func (f *Frontend) plan(x *requestContext, q query, r split.Range, traits split.Traits, useCache bool) plan {
 	since := f.opts.Now()
 	cacheableMS := traits.LastImmutableStep(f.opts.Now().Add(-f.opts.MaxFreshness).UnixMilli(), q.lookback())
 	interval := f.opts.Split.IntervalFor(r)
 	intervals := split.Plan(r, interval)
-	widen := func() {
-		interval = split.Widen(r, interval, f.opts.Parallelism)
-		intervals = split.Plan(r, interval)
-	}
 	if !useCache || cacheableMS == math.MinInt64 {
 		if len(intervals) > f.opts.Parallelism {
-			widen()
+			intervals = split.Plan(r, split.Widen(r, interval, f.opts.Parallelism))
 		}
 		p := plan{query: q}
 		for _, part := range intervals {
@@ -76,44 +77,53 @@ func (f *Frontend) plan(x *requestContext, q query, r split.Range, traits split.
 		}
 		return p
 	}
-	if len(intervals) > lookupsMax {
-		widen()
-	}
-	found, ok := f.lookUp(x.r.Context(), q, intervals, interval)
-	if !ok && len(intervals) > f.opts.Parallelism {
-		releaseAll(found)
-		widen()
-		found, ok = f.lookUp(x.r.Context(), q, intervals, interval)
-	}
-	if !ok {
-		// Many gaps between cached pieces: fetching whole intervals is cheaper, and they
-		// replace the pieces in the cache.
-		releaseAll(found)
-		for i := range found {
-			found[i] = cachedInterval{key: cacheKey(q.key(), intervals[i], interval), gaps: []split.Range{intervals[i].Range}}
+	double := func() {
+		if interval > math.MaxInt64/2 || f.opts.Parallelism == 1 {
+			interval = 0 // no split: even of the longest intervals there may be two
 		}
+		interval *= 2
+		intervals = split.Plan(r, interval)
 	}
-	p, hits, fetches := f.assemble(q, found, cacheableMS)
+	for len(intervals) > lookupsMax {
+		double()
+	}
+	l := lookups{f: f, query: q, whole: r, cacheableMS: cacheableMS}
+	for !l.find(x.r.Context(), intervals, interval) {
+		// Many gaps: fetching longer intervals is cheaper, and they replace the pieces
+		// between the gaps.
+		l.release()
+		if len(intervals) <= f.opts.Parallelism {
+			break
+		}
+		double()
+	}
+	p, hits, fetches := l.assemble(intervals, interval)
 	x.cache = cacheState(hits, fetches)
 	x.stage("cache", since)
 	return p
 }
 
-// cachedInterval is one interval of a query: its cached pieces and the gaps to fetch.
-type cachedInterval struct {
-	key     string
-	pieces  []split.Range
-	extents []Extent // one for each piece
-	gaps    []split.Range
+// lookups are the cached pieces of one query.
+type lookups struct {
+	f           *Frontend
+	query       query
+	whole       split.Range
+	cacheableMS int64
+	pieces      []cachedPiece // sorted, without overlaps
 }
 
-// releaseAll releases the extents of intervals that are not used.
-func releaseAll(found []cachedInterval) {
-	for _, k := range found {
-		for _, e := range k.extents {
-			e.Release()
-		}
+// cachedPiece is the part of a query that an extent serves.
+type cachedPiece struct {
+	split.Range
+	extent Extent
+}
+
+// release releases all pieces.
+func (l *lookups) release() {
+	for _, p := range l.pieces {
+		p.extent.Release()
 	}
+	l.pieces = nil
 }
 
 // cacheKey returns the cache key of one interval of a query. It contains the step and
@@ -122,66 +132,165 @@ func cacheKey(key string, part split.Part, interval time.Duration) string {
 	return fmt.Sprintf("%s|%d|%d|%d|%d", key, part.StepMS, part.StepOffset(), interval.Milliseconds(), part.Index)
 }
 
-// lookUp looks up all intervals, several at once. ok is false if there are more gaps
-// than Options.Parallelism; it stops at the first gap beyond that.
-func (f *Frontend) lookUp(ctx context.Context, q query, intervals []split.Part, interval time.Duration) (found []cachedInterval, ok bool) {
-	found = make([]cachedInterval, len(intervals))
-	key := q.key()
-	var next, gaps atomic.Int64
+// find looks up all intervals, and for those without any piece the longer ones that
+// contain them. It returns false if there are more gaps than Options.Parallelism; then
+// some intervals may not have been looked up.
+func (l *lookups) find(ctx context.Context, intervals []split.Part, interval time.Duration) bool {
+	tooMany := int64(l.f.opts.Parallelism)
+	key := l.query.key()
+	found := make([][]Extent, len(intervals))
+	var gaps atomic.Int64
+	concurrently(len(intervals), func(i int) bool {
+		found[i] = l.f.opts.Cache.Lookup(ctx, cacheKey(key, intervals[i], interval), intervals[i].StartMS, intervals[i].EndMS)
+		return gaps.Add(int64(missing(intervals[i], found[i]))) <= tooMany
+	})
+	for i, extents := range found {
+		for _, e := range extents {
+			l.add(intervals[i].Range, e)
+		}
+	}
+	if gaps.Load() > tooMany {
+		return false
+	}
+	longer := l.longer(intervals, found, interval)
+	inLonger := make([][]Extent, len(longer))
+	concurrently(len(longer), func(i int) bool {
+		inLonger[i] = l.f.opts.Cache.Lookup(ctx, cacheKey(key, longer[i].Part, longer[i].interval), longer[i].StartMS, longer[i].EndMS)
+		return true
+	})
+	for _, extents := range inLonger {
+		for _, e := range extents {
+			l.add(l.whole, e)
+		}
+	}
+	left := 0
+	for _, part := range intervals {
+		left += len(l.gaps(part.Range))
+	}
+	return left <= l.f.opts.Parallelism
+}
+
+// concurrently calls do for 0 to n-1, several at once, until one returns false.
+func concurrently(n int, do func(i int) bool) {
+	var next, ended atomic.Int64
 	work := func() {
-		for gaps.Load() <= int64(f.opts.Parallelism) {
+		for ended.Load() == 0 {
 			i := int(next.Add(1)) - 1
-			if i >= len(intervals) {
+			if i >= n {
 				return
 			}
-			found[i] = f.lookUpInterval(ctx, cacheKey(key, intervals[i], interval), intervals[i])
-			gaps.Add(int64(len(found[i].gaps)))
+			if !do(i) {
+				ended.Store(1)
+			}
 		}
 	}
 	var workers sync.WaitGroup
-	for range min(lookupConcurrency, len(intervals)) - 1 {
+	for range min(lookupConcurrency, n) - 1 {
 		workers.Go(work)
 	}
 	work()
 	workers.Wait()
-	return found, gaps.Load() <= int64(f.opts.Parallelism)
 }
 
-// lookUpInterval looks up one interval.
-func (f *Frontend) lookUpInterval(ctx context.Context, key string, part split.Part) cachedInterval {
-	k := cachedInterval{key: key}
-	for _, e := range f.opts.Cache.Lookup(ctx, key, part.StartMS, part.EndMS) {
-		from, to := e.Bounds()
-		if piece, ok := part.Clip(from, to); ok {
-			k.pieces, k.extents = append(k.pieces, piece), append(k.extents, e)
-		} else {
-			e.Release()
+// missing returns the number of gaps that extents leave in an interval.
+func missing(part split.Part, extents []Extent) int {
+	var pieces []split.Range
+	for _, e := range extents {
+		if piece, ok := part.Clip(e.Bounds()); ok {
+			pieces = append(pieces, piece)
 		}
 	}
-	k.gaps = part.Without(k.pieces)
-	return k
+	return len(part.Without(pieces))
+}
+
+// longerPart is an interval that is longer than those of the query, as far as the query
+// lacks it.
+type longerPart struct {
+	split.Part
+	interval time.Duration
+}
+
+// longer returns the longer intervals that contain intervals without any extent. Those
+// whose steps may all still change are not cached under any length. Without a fixed
+// interval each query has its own.
+func (l *lookups) longer(intervals []split.Part, found [][]Extent, interval time.Duration) (longer []longerPart) {
+	if l.f.opts.Split.Interval == 0 || interval == 0 {
+		return nil
+	}
+	for factor := time.Duration(2); factor <= longerMax && interval <= math.MaxInt64/factor; factor *= 2 {
+		from := len(longer)
+		for i, part := range intervals {
+			if len(found[i]) > 0 || part.StartMS > l.cacheableMS {
+				continue
+			}
+			part = split.Plan(part.Range, factor*interval)[0]
+			if last := len(longer) - 1; last >= from && longer[last].Index == part.Index {
+				longer[last].EndMS = part.EndMS
+			} else {
+				longer = append(longer, longerPart{part, factor * interval})
+			}
+		}
+	}
+	return longer
+}
+
+// add adds the part of an extent from the first to the last missing step within a range,
+// in place of the pieces in between. It releases the extent if no step is missing.
+func (l *lookups) add(within split.Range, e Extent) {
+	within, ok := within.Clip(e.Bounds())
+	var gaps []split.Range
+	if ok {
+		gaps = l.gaps(within)
+	}
+	if len(gaps) == 0 {
+		e.Release()
+		return
+	}
+	within.StartMS, within.EndMS = gaps[0].StartMS, gaps[len(gaps)-1].EndMS
+	l.pieces = slices.DeleteFunc(l.pieces, func(p cachedPiece) bool {
+		_, inside := within.Clip(p.StartMS, p.EndMS)
+		if inside {
+			p.extent.Release()
+		}
+		return inside
+	})
+	at, _ := slices.BinarySearchFunc(l.pieces, within.StartMS, func(p cachedPiece, startMS int64) int { return cmp.Compare(p.StartMS, startMS) })
+	l.pieces = slices.Insert(l.pieces, at, cachedPiece{within, e})
+}
+
+// gaps returns the parts of a range that no piece covers.
+func (l *lookups) gaps(part split.Range) []split.Range {
+	var pieces []split.Range
+	for _, p := range l.pieces {
+		if p.EndMS < part.StartMS || p.StartMS > part.EndMS {
+			continue
+		}
+		if piece, ok := part.Clip(p.StartMS, p.EndMS); ok {
+			pieces = append(pieces, piece)
+		}
+	}
+	return part.Without(pieces)
 }
 
 // assemble returns the plan of cached pieces and gaps in order of time. A fetched gap is
 // cached up to cacheableMS.
-func (f *Frontend) assemble(q query, found []cachedInterval, cacheableMS int64) (p plan, hits, fetches int) {
-	p.query = q
-	for _, k := range found {
-		from := len(p.parts)
-		for i, piece := range k.pieces {
-			p.parts = append(p.parts, planPart{Range: piece, cached: k.extents[i]})
-		}
-		for _, gap := range k.gaps {
-			part := planPart{Range: gap}
-			if old, ok := gap.Clip(math.MinInt64, cacheableMS); ok {
-				part.writer = f.opts.Cache.NewWriter(k.key, old.StartMS, old.EndMS, gap.StepMS)
-			}
-			p.parts = append(p.parts, part)
-		}
-		slices.SortFunc(p.parts[from:], func(a, b planPart) int { return cmp.Compare(a.StartMS, b.StartMS) })
-		hits, fetches = hits+len(k.pieces), fetches+len(k.gaps)
+func (l *lookups) assemble(intervals []split.Part, interval time.Duration) (p plan, hits, fetches int) {
+	p.query = l.query
+	for _, piece := range l.pieces {
+		p.parts = append(p.parts, planPart{Range: piece.Range, cached: piece.extent})
 	}
-	return p, hits, fetches
+	key := l.query.key()
+	for _, part := range intervals {
+		for _, gap := range l.gaps(part.Range) {
+			fetched := planPart{Range: gap}
+			if old, ok := gap.Clip(math.MinInt64, l.cacheableMS); ok {
+				fetched.writer = l.f.opts.Cache.NewWriter(cacheKey(key, part, interval), old.StartMS, old.EndMS, gap.StepMS)
+			}
+			p.parts = append(p.parts, fetched)
+		}
+	}
+	slices.SortFunc(p.parts, func(a, b planPart) int { return cmp.Compare(a.StartMS, b.StartMS) })
+	return p, len(l.pieces), len(p.parts) - len(l.pieces)
 }
 
 // cacheState returns the value of X-Ferula-Cache.

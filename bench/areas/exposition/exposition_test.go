@@ -2,6 +2,7 @@ package exposition
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/ferula-io/ferula/bench/area"
@@ -52,5 +53,29 @@ func TestAllocated_CountsAllocations(t *testing.T) {
 	})
 	if count != 1 || bytes != 1<<10 || len(kept) == 0 {
 		t.Errorf("%v allocations of %v bytes", count, bytes)
+	}
+}
+
+func TestMix_PagesHaveTheirSharesAndStayEqual(t *testing.T) {
+	for _, m := range []mix{plainMix, liveMix} {
+		var all [3]library
+		for i, maker := range makers {
+			all[i] = maker.make()
+			repeated(fills, m.fill(all[i], 1000))
+		}
+		if err := samePages(m.name, all); err != nil {
+			t.Error(err)
+		}
+		for prefix, share := range map[string]float64{"p_": m.buckets, "s": m.quantilers} {
+			n := 0
+			for line := range strings.Lines(string(page(all[2]))) {
+				if strings.HasPrefix(line, prefix) {
+					n++
+				}
+			}
+			if got := float64(n) / 1000; got > share || got < share-0.02 {
+				t.Errorf("%s: %.3f of the lines begin with %q, want about %.3f", m.name, got, prefix, share)
+			}
+		}
 	}
 }

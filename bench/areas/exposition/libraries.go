@@ -37,6 +37,7 @@ type library struct {
 	ranges     func(name string, values ...string) updated // vmrange; client_golang's default buckets
 	prometheus func(name string, bounds []float64, values ...string) updated
 	summary    func(name string, values ...string) updated
+	windowed   func(name string, window time.Duration, values ...string) updated // a summary
 	write      func(w io.Writer)
 	handler    func() http.Handler
 	process    func(w io.Writer)
@@ -62,6 +63,7 @@ func newVictoria() library {
 		ranges:     func(n string, v ...string) updated { return s.NewHistogram(full(n, v)) },
 		prometheus: func(n string, b []float64, v ...string) updated { return s.NewPrometheusHistogramExt(full(n, v), b) },
 		summary:    func(n string, v ...string) updated { return s.NewSummaryExt(full(n, v), time.Hour, quantiles) },
+		windowed:   func(n string, w time.Duration, v ...string) updated { return s.NewSummaryExt(full(n, v), w, quantiles) },
 		write:      s.WritePrometheus,
 		process:    peer.WriteProcessMetrics,
 	}
@@ -76,6 +78,7 @@ func newFerula() library {
 		ranges:     func(n string, v ...string) updated { return s.NewHistogram(full(n, v)) },
 		prometheus: func(n string, b []float64, v ...string) updated { return s.NewPrometheusHistogramExt(full(n, v), b) },
 		summary:    func(n string, v ...string) updated { return s.NewSummaryExt(full(n, v), time.Hour, quantiles) },
+		windowed:   func(n string, w time.Duration, v ...string) updated { return s.NewSummaryExt(full(n, v), w, quantiles) },
 		write:      s.WritePrometheus,
 		handler:    s.Handler,
 		process:    ours.WriteProcessMetrics,
@@ -111,6 +114,14 @@ func newGolang() library {
 		}
 		return observer{histograms[n].WithLabelValues(given(v)...)}
 	}
+	windowed := func(n string, w time.Duration, v ...string) updated {
+		if summaries[n] == nil {
+			objectives := map[float64]float64{.5: .05, .9: .01, .97: .005, .99: .001}
+			summaries[n] = prometheus.NewSummaryVec(prometheus.SummaryOpts{Name: n, MaxAge: w, Objectives: objectives}, labelNames)
+			reg.MustRegister(summaries[n])
+		}
+		return observer{summaries[n].WithLabelValues(given(v)...)}
+	}
 	return library{
 		counter: func(n string, v ...string) counter { return counterOf(n, v) },
 		float:   func(n string, v ...string) floatCounter { return counterOf(n, v) },
@@ -123,14 +134,8 @@ func newGolang() library {
 		},
 		ranges:     func(n string, v ...string) updated { return histogramOf(n, prometheus.DefBuckets, v) },
 		prometheus: func(n string, b []float64, v ...string) updated { return histogramOf(n, b, v) },
-		summary: func(n string, v ...string) updated {
-			if summaries[n] == nil {
-				objectives := map[float64]float64{.5: .05, .9: .01, .97: .005, .99: .001}
-				summaries[n] = prometheus.NewSummaryVec(prometheus.SummaryOpts{Name: n, MaxAge: time.Hour, Objectives: objectives}, labelNames)
-				reg.MustRegister(summaries[n])
-			}
-			return observer{summaries[n].WithLabelValues(given(v)...)}
-		},
+		summary:    func(n string, v ...string) updated { return windowed(n, time.Hour, v...) },
+		windowed:   windowed,
 		write: func(w io.Writer) {
 			families, err := reg.Gather()
 			if err != nil {

@@ -26,10 +26,7 @@ import (
 )
 
 // Area is the table's entry.
-var Area = area.Area{
-	Name: "json", About: "promjson and Prometheus' JSONCodec, in one process", Run: run,
-	Unmeasured: []string{"json/decode"},
-}
+var Area = area.Area{Name: "json", About: "promjson and Prometheus' JSONCodec, and decoders of JSON, in one process", Run: run}
 
 const (
 	series  = 11_000
@@ -59,7 +56,9 @@ type encoder struct {
 }
 
 func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
-	out := &area.Outcome{Sides: []string{codec, ferula}, Versions: versions("github.com/prometheus/prometheus")}
+	out := &area.Outcome{Sides: []string{codec, "jsoniter", "sonic", "client_golang", ferula},
+		Versions: versions("github.com/prometheus/prometheus", "github.com/json-iterator/go", "github.com/bytedance/sonic", "github.com/prometheus/client_golang"),
+	}
 	stream := newStreamer()
 	encoders := []encoder{{codec, encodePeer}, {ferula, stream.encode}}
 	// A server's heap holds more than one response. On a heap without other data the garbage collector runs for every
@@ -70,6 +69,9 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 		if err := measure(ctx, env, out, kind, string(kind), encoders); err != nil {
 			return nil, fmt.Errorf("%s: %w", kind, err)
 		}
+	}
+	if err := decoding(ctx, env, out); err != nil {
+		return nil, err
 	}
 	runtime.KeepAlive(heap)
 	for _, kind := range []blocks.Values{blocks.Floats15, blocks.Integers} {
@@ -88,6 +90,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 		"floats15: 15 significant digits over nine orders of magnitude; integers: 0 to 999; decimals2: a walk with two decimals.",
 		fmt.Sprintf("The heap holds %d MiB in addition, as a server's heap holds other data; small heap: only the matrix, so that the garbage collector runs for every response of JSONCodec.", heapBytes>>20),
 		fmt.Sprintf("JSONCodec returns one slice, as it does in Prometheus; promjson appends to a buffer of %d KiB that is written out when it is full. Allocations are those of one encoding of the whole matrix, once warm.", bufferBytes>>10),
+		"Decoding: the whole response from memory into one slice of times and one of values a series, labels included. jsoniter has hand-written codecs of samples and labels; sonic has structures and a hand-written codec of samples; client_golang is its model.Matrix with the codecs that it registers. json/decode is over the fastest of the three, worst of the kinds of values.",
 	)
 	return out, nil
 }

@@ -20,10 +20,6 @@ import (
 var Area = area.Area{
 	Name: "profiles", About: "the profile store: selects with and without exemplars, merges, pushes, bytes", Run: run,
 	Unmeasured: []string{
-		"profiles/grouped-3k",
-		"profiles/grouped-100k",
-		"profiles/grouped-1m",
-		"profiles/exemplars-allocs",
 		"profiles/exemplars-wire",
 		"profiles/merge-one-service",
 		"profiles/fleet-anon-mib",
@@ -41,6 +37,9 @@ const (
 func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	out := &area.Outcome{Sides: []string{naive, plain, with, ferula}}
 	if err := selects(ctx, env, out); err != nil {
+		return nil, err
+	}
+	if err := grouped(ctx, env, out); err != nil {
 		return nil, err
 	}
 	if err := whole(ctx, env, out); err != nil {

@@ -177,6 +177,14 @@ func (b *bench) conclude() {
 	own("remoteread/chunks-mallocs", "mallocs: "+chunks8h().what, 1)
 	own("remoteread/chunks-writes", "write calls: "+chunks8h().what, 1)
 	out.Measure("remoteread/chunks-floor", area.Over(tape.Best(ferula, "CPU: "+chunks8h().what), tape.Best(ferula, floorCPU)), "CPU: "+chunks8h().what, floorCPU)
+	over("remoteread/chunks-first-byte", "first byte: "+chunks8h().what)
+	worstReaders, ofReaders := 0.0, []string{manyGrowth(chunks8h()), manyGrowth(samples8h())}
+	for _, what := range ofReaders {
+		if v := tape.Best(ferula, what); !(v <= worstReaders) {
+			worstReaders = v
+		}
+	}
+	out.Measure("remoteread/readers16-anon-mib", worstReaders/(1<<20), ofReaders...)
 	over("remoteread/samples-cpu", "CPU: "+samples8h().what)
 	own("remoteread/samples-anon-mib", "growth of RssAnon: "+samples8h().what, 1<<20)
 	over("remoteread/samples-first-byte", "first byte: "+samples8h().what)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/prometheus/prompb"
@@ -59,6 +60,70 @@ func (b *bench) fresh(ctx context.Context, round int, s *side, spec blocks.Spec,
 	}
 	b.out.Recorder.Add(round, s.name, what, area.Bytes, float64(growth.Bytes()))
 	return err
+}
+
+// slowBytesPerSecond is how fast a slow reader reads: a response of chunks takes it about a minute.
+const slowBytesPerSecond = 2 << 20
+
+func manyGrowth(r read) string {
+	return fmt.Sprintf("growth of RssAnon: %s, %d readers, half of them slow", r.what, readers)
+}
+
+// many measures the growth of memory while many readers read at once, half of them slowly. The slow ones leave once the fast
+// ones have ended, which have read all of it. Prometheus, whose samples of 16 readers do not fit in memory, sends chunks only.
+func (b *bench) many(ctx context.Context) error {
+	for round := 1; round <= b.env.Rounds; round++ {
+		for i := range b.sides {
+			for _, r := range []read{chunks8h(), samples8h()} {
+				if r.form == samples && (i == 0 || b.env.Programs.Null) {
+					continue
+				}
+				if err := b.manyOf(ctx, round, &b.sides[i], r); err != nil {
+					return err
+				}
+			}
+		}
+		b.env.Logf("round %d of %d: memory with %d readers", round, b.env.Rounds, readers)
+	}
+	return nil
+}
+
+func (b *bench) manyOf(ctx context.Context, round int, s *side, r read) (err error) {
+	if err := b.serve(ctx, s, floats); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	growth, err := s.server.GrowthDuring(ctx, func() error { return b.readAll(ctx, s, r) })
+	b.out.Recorder.Add(round, s.name, manyGrowth(r), area.Bytes, float64(growth.Bytes()))
+	return err
+}
+
+// readAll reads a response with all readers at once. A fast reader has to receive all of it, a slow one a part.
+func (b *bench) readAll(ctx context.Context, s *side, r read) error {
+	slow, leave := context.WithCancel(ctx)
+	defer leave()
+	var fast, all sync.WaitGroup
+	errs := make([]error, readers)
+	for i := range readers {
+		if i%2 == 0 {
+			fast.Go(func() { _, errs[i] = b.sendChecked(ctx, s, r) })
+			continue
+		}
+		all.Go(func() {
+			a, err := sendAt(slow, s.server.URL(), r, slowBytesPerSecond)
+			if slow.Err() != nil { // it was told to leave
+				err = nil
+			}
+			if err == nil && a.bytes == 0 {
+				err = fmt.Errorf("%s: a slow reader: %w", r.what, area.ErrEmpty)
+			}
+			errs[i] = err
+		})
+	}
+	fast.Wait()
+	leave()
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 func growthName(spec blocks.Spec, form string) string {

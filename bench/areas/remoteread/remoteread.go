@@ -27,7 +27,6 @@ import (
 // Area is the table's entry.
 var Area = area.Area{
 	Name: "remoteread", About: "remote read of Prometheus and ferula serve, both response types, and ferula's client", Run: run,
-	Unmeasured: []string{"remoteread/chunks-first-byte", "remoteread/readers16-anon-mib"},
 }
 
 const (
@@ -128,7 +127,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	if b.floor, err = b.build(ctx, "floor", filepath.Join(env.Programs.Root, "bench"), "./areas/remoteread/floor"); err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) error{b.great, b.decimals, b.memory, b.growth, b.client, b.head} {
+	for _, step := range []func(context.Context) error{b.great, b.decimals, b.memory, b.many, b.growth, b.client, b.head} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}

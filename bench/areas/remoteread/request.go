@@ -62,6 +62,16 @@ type response struct {
 
 // send posts a request and drains the response. If sum is not nil, it hashes the body.
 func send(ctx context.Context, base string, r read, sum hash.Hash) (response, error) {
+	return sendPaced(ctx, base, r, sum, 0)
+}
+
+// sendAt posts a request and reads the response no faster than the given bytes a second. A response that the context ends is
+// returned as far as it was read, with the error.
+func sendAt(ctx context.Context, base string, r read, bytesPerSecond int64) (response, error) {
+	return sendPaced(ctx, base, r, nil, bytesPerSecond)
+}
+
+func sendPaced(ctx context.Context, base string, r read, sum hash.Hash, bytesPerSecond int64) (response, error) {
 	var a response
 	body, err := r.body()
 	if err != nil {
@@ -93,6 +103,13 @@ func send(ctx context.Context, base string, r read, sum hash.Hash) (response, er
 		a.bytes += int64(n)
 		if sum != nil {
 			_, _ = sum.Write(buffer[:n])
+		}
+		if bytesPerSecond > 0 && err == nil {
+			ahead := time.Duration(a.bytes)*time.Second/time.Duration(bytesPerSecond) - time.Since(start)
+			select {
+			case <-ctx.Done():
+			case <-time.After(ahead):
+			}
 		}
 		if errors.Is(err, io.EOF) {
 			break

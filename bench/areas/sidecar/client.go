@@ -96,6 +96,9 @@ func appendRequest(dst []byte, q seriesRequest) []byte {
 	matcher = protowire.AppendString(protowire.AppendTag(matcher, 2, protowire.BytesType), "__name__")
 	matcher = protowire.AppendString(protowire.AppendTag(matcher, 3, protowire.BytesType), spec.Metric)
 	dst = protowire.AppendBytes(protowire.AppendTag(dst, 3, protowire.BytesType), matcher)
+	if q.labels {
+		field(8, 1)
+	}
 	for _, name := range q.without {
 		dst = protowire.AppendString(protowire.AppendTag(dst, 14, protowire.BytesType), name)
 	}

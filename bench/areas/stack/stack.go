@@ -1,5 +1,6 @@
 // Package stack measures a whole read path, from the client to the blocks: the cost in each process and the latency, with the
-// three components of Thanos, with those of ferula, and with one ferula component at a time. It has no goals.
+// three components of Thanos, with those of ferula, and with one ferula component at a time: goals
+// stack/*, ferula's three over Thanos' three.
 //
 // One Prometheus serves the blocks behind a sidecar, a querier and a query frontend as processes, each of Thanos or ferula,
 // with the same flags. Before the measurement the responses of every stack must equal those of Prometheus itself. The bytes
@@ -29,7 +30,6 @@ import (
 // Area is the table's entry.
 var Area = area.Area{
 	Name: "stack", About: "sidecar, querier and query frontend of Thanos and ferula, together and mixed, as processes", Run: run,
-	Unmeasured: []string{"stack/every-point", "stack/sum-by", "stack/anon", "stack/latency-16"},
 }
 
 const (
@@ -39,6 +39,7 @@ const (
 	points = 161
 	config = "global: {external_labels: {prometheus: bench, replica: a}}\nscrape_configs: []\n"
 
+	clientsMax       = 16
 	queriesPerClient = 2 // small queries per client
 	roundsMax        = 2 // a round takes half a minute for each stack
 )
@@ -86,13 +87,18 @@ type stack struct {
 	servers [parts]*proc.Server
 }
 
+const (
+	allThanos = "Thanos"
+	allFerula = "ferula"
+)
+
 func stacks() []*stack {
 	return []*stack{
-		{name: "Thanos"},
+		{name: allThanos},
 		{name: "ferula sidecar", ferula: [parts]bool{sidecar: true}},
 		{name: "ferula query", ferula: [parts]bool{querier: true}},
 		{name: "ferula frontend", ferula: [parts]bool{frontend: true}},
-		{name: "ferula", ferula: [parts]bool{true, true, true}},
+		{name: allFerula, ferula: [parts]bool{true, true, true}},
 	}
 }
 
@@ -142,6 +148,7 @@ func run(ctx context.Context, env area.Env) (_ *area.Outcome, err error) {
 		}
 		env.Logf("measured: %s", s.name)
 	}
+	b.conclude()
 	b.out.Notes = []string{
 		fmt.Sprintf("%d series x %d h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus with external labels; range queries of %d steps of 3 min to the frontend, which has a split interval of one day and no cache. The ratio compares the last column with the first.", series, hours, points),
 		"CPU is that of a process for one query, with the garbage collection after it. Peak is RssAnon during the first large query of new processes. Bytes are those a process writes by system calls during a query: the response to the component above it and a few log lines.",
@@ -229,7 +236,7 @@ func (b *bench) measure(ctx context.Context, s *stack) (err error) {
 				return err
 			}
 		}
-		for _, clients := range []int{1, 4, 16} {
+		for _, clients := range []int{1, 4, clientsMax} {
 			if err := b.latency(ctx, round, s, clients); err != nil {
 				return err
 			}
@@ -278,7 +285,7 @@ func (b *bench) peaks(ctx context.Context, s *stack) error {
 	if err := work(); err != nil {
 		return err
 	}
-	b.out.Recorder.Add(1, s.name, "peak RssAnon: all three", area.Bytes, float64(total))
+	b.out.Recorder.Add(1, s.name, peakOfAll, area.Bytes, float64(total))
 	return nil
 }
 
@@ -320,7 +327,7 @@ func (b *bench) costs(ctx context.Context, round int, s *stack, q rangeQuery) er
 	if err := work(); err != nil {
 		return err
 	}
-	tape.Add(round, s.name, "CPU: "+q.what+": all three", area.Seconds, total.Seconds())
+	tape.Add(round, s.name, cpuOfAll(q), area.Seconds, total.Seconds())
 	return nil
 }
 
@@ -336,6 +343,9 @@ func (b *bench) latency(ctx context.Context, round int, s *stack, clients int) e
 			defer c.Close()
 			for range queriesPerClient {
 				a, err := c.Get(ctx, few.request(), io.Discard)
+				if err == nil && a.Bytes < int64(few.series)*points {
+					err = fmt.Errorf("%s: %w: %d bytes", few.what, area.ErrEmpty, a.Bytes)
+				}
 				mu.Lock()
 				sum += a.Elapsed
 				if err != nil {
@@ -349,6 +359,23 @@ func (b *bench) latency(ctx context.Context, round int, s *stack, clients int) e
 	if len(errs) > 0 {
 		return errs[0]
 	}
-	b.out.Recorder.Add(round, s.name, fmt.Sprintf("latency: %s, %d clients", few.what, clients), area.Seconds, sum.Seconds()/float64(clients*queriesPerClient))
+	b.out.Recorder.Add(round, s.name, latencyOf(clients), area.Seconds, sum.Seconds()/float64(clients*queriesPerClient))
 	return nil
+}
+
+const peakOfAll = "peak RssAnon: all three"
+
+func cpuOfAll(q rangeQuery) string { return "CPU: " + q.what + ": all three" }
+
+func latencyOf(clients int) string {
+	return fmt.Sprintf("latency: %s, %d clients", few.what, clients)
+}
+
+// conclude computes the figures of the goals: ferula's three components over Thanos' three.
+func (b *bench) conclude() {
+	for goal, what := range map[string]string{
+		"stack/every-point": cpuOfAll(whole), "stack/sum-by": cpuOfAll(sums), "stack/anon": peakOfAll, "stack/latency-16": latencyOf(clientsMax),
+	} {
+		b.out.Measure(goal, b.out.Recorder.Over(allFerula, allThanos, what), what)
+	}
 }

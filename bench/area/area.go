@@ -44,6 +44,7 @@ type Env struct {
 	Cache    string        // absolute folder for data that is expensive to create
 	Programs peer.Programs // the programs under test
 	Log      io.Writer     // progress messages
+	Short    bool          // run less, for less time, where an area takes minutes: only to see that it runs
 }
 
 // Logf writes one line of progress.

@@ -6,6 +6,7 @@ import (
 	"hash"
 	"io"
 	"math"
+	"sync/atomic"
 	"time"
 
 	peer "github.com/VictoriaMetrics/metrics"
@@ -54,12 +55,11 @@ func summaryWhat(burst int, window time.Duration) string {
 
 // scrapeAfter returns a function that updates and then scrapes.
 func scrapeAfter(l library, burst int, update func(i int)) func(n int) {
-	i := 0
+	var updates atomic.Int64 // two may scrape at once
 	return func(n int) {
 		for range n {
 			for range burst {
-				i++
-				update(i)
+				update(int(updates.Add(1)))
 			}
 			l.write(io.Discard)
 		}

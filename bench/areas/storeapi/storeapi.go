@@ -20,7 +20,6 @@ import (
 // Area is the table's entry.
 var Area = area.Area{
 	Name: "storeapi", About: "StoreAPI streams through ferula, Thanos' codec, and gRPC alone; queriers as processes", Run: run,
-	Unmeasured: []string{"storeapi/disjoint-wall"},
 }
 
 const (
@@ -90,6 +89,9 @@ func run(ctx context.Context, env area.Env) (_ *area.Outcome, err error) {
 	}
 	if err := b.growth(ctx, own); err != nil {
 		return nil, err
+	}
+	if err := b.disjoint(ctx); err != nil {
+		return nil, fmt.Errorf("disjoint stores: %w", err)
 	}
 	if err := b.queriers(ctx); err != nil {
 		return nil, err

@@ -24,6 +24,7 @@ import (
 	"github.com/ferula-io/ferula/bench/areas/profiles"
 	"github.com/ferula-io/ferula/bench/areas/read"
 	"github.com/ferula-io/ferula/bench/areas/remoteread"
+	"github.com/ferula-io/ferula/bench/areas/serve"
 	"github.com/ferula-io/ferula/bench/areas/sidecar"
 	"github.com/ferula-io/ferula/bench/areas/stack"
 	"github.com/ferula-io/ferula/bench/areas/store"
@@ -35,14 +36,14 @@ import (
 
 // areas are run in this order.
 func areas() []area.Area {
-	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, engine.Area, read.Area, remoteread.Area, sidecar.Area, stack.Area, profiles.Area, storeapi.Area, store.Area}
+	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, engine.Area, read.Area, remoteread.Area, serve.Area, sidecar.Area, stack.Area, profiles.Area, storeapi.Area, store.Area}
 }
 
 type options struct {
 	area, root, out string
 	rounds          int
 	list, strict    bool
-	null            bool
+	null, short     bool
 	given           map[string]string
 }
 
@@ -55,6 +56,7 @@ func main() {
 	flag.BoolVar(&o.list, "list", false, "list areas and goals, and run nothing")
 	flag.BoolVar(&o.strict, "strict", false, "exit with 1 if a goal falls short or is missing")
 	flag.BoolVar(&o.null, "null", false, "run the peer instead of ferula, to measure the noise of the bench; writes no results")
+	flag.BoolVar(&o.short, "short", false, "let areas that take minutes run less, to try them; writes no results")
 	flag.Func("bin", "use the program at this path instead of building it, as name=path; repeatable", func(s string) error {
 		name, path, ok := strings.Cut(s, "=")
 		if !ok {
@@ -127,7 +129,7 @@ func runArea(ctx context.Context, o options, root string, a area.Area, goals []g
 		return 0, err
 	}
 	env := area.Env{
-		Rounds: o.rounds, Cache: cache, Log: os.Stderr,
+		Rounds: o.rounds, Cache: cache, Log: os.Stderr, Short: o.short,
 		Programs: peer.Programs{Root: root, Cache: cache, Given: maps.Clone(o.given), Null: o.null},
 	}
 	r := report.Run{
@@ -141,7 +143,7 @@ func runArea(ctx context.Context, o options, root string, a area.Area, goals []g
 	}
 	fmt.Println()
 	short = r.Lines(os.Stdout)
-	if o.null {
+	if o.null || o.short {
 		return short, nil
 	}
 	if err := r.WriteRaw(o.out); err != nil {

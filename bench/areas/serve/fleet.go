@@ -1,0 +1,85 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// fleet serves the targets: each is a path of one listener.
+type fleet struct {
+	listener net.Listener
+	server   *http.Server
+	served   sync.WaitGroup
+	targets  int
+	prefixes [][]byte // of the lines of a page
+	begun    time.Time
+}
+
+func newFleet(targets, series int) (*fleet, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	f := &fleet{listener: l, targets: targets, begun: time.Now()}
+	for i := range series {
+		f.prefixes = append(f.prefixes, fmt.Appendf(nil, `bench_scraped_total{method="GET",path="/api/v1/%d",code="%d"} `, i/4, 200+i%4))
+	}
+	f.server = &http.Server{Handler: f, ReadHeaderTimeout: 10 * time.Second}
+	f.served.Go(func() { _ = f.server.Serve(l) }) // ends with close
+	return f, nil
+}
+
+// ServeHTTP implements http.Handler: the page of a target, whose counters rise with time.
+func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/target/"))
+	if err != nil || n < 0 || n >= f.targets {
+		http.NotFound(w, r)
+		return
+	}
+	ms := uint64(time.Since(f.begun).Milliseconds())
+	page := make([]byte, 0, 80*len(f.prefixes))
+	for i, prefix := range f.prefixes {
+		page = append(page, prefix...)
+		page = strconv.AppendUint(page, ms*uint64(i%100+1)/1000+uint64(n), 10)
+		page = append(page, '\n')
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+	_, _ = w.Write(page) // a scraper that left reports it itself
+}
+
+// writeList writes the targets for file_sd_configs.
+func (f *fleet) writeList(path string) error {
+	type group struct {
+		Targets []string          `json:"targets"`
+		Labels  map[string]string `json:"labels"`
+	}
+	groups := make([]group, f.targets)
+	for i := range groups {
+		groups[i] = group{[]string{f.listener.Addr().String()}, map[string]string{"__metrics_path__": "/target/" + strconv.Itoa(i), "target": strconv.Itoa(i)}}
+	}
+	text, err := json.Marshal(groups)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o644)
+}
+
+func (f *fleet) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	err := f.server.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = f.server.Close()
+	}
+	f.served.Wait()
+	return err
+}

@@ -1,0 +1,230 @@
+package storeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/blocks"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// The stores of disjoint series. They are small, so that the way to a store, not its work, is what takes time.
+const (
+	disjointStores   = 8
+	disjointRequests = 20 // of one reading, of which the mean counts
+	storeDelay       = 5 * time.Millisecond
+	disjointAll      = "wall time: 8 disjoint stores behind 5 ms each"
+	disjointAlone    = "wall time: the slowest of the 8 alone"
+)
+
+var disjointSpec = blocks.Spec{
+	Metric: "bench_metric", Values: blocks.Floats15, Series: 100, Samples: 120, StepMS: 15_000, StartMS: blocks.QuietStartMS, Seed: 1,
+}
+
+// disjoint measures how long a querier takes for a stream of several stores, and of each of them alone.
+func (b *bench) disjoint(ctx context.Context) (err error) {
+	from, err := blocks.Ensure(ctx, b.env.Cache, disjointSpec)
+	if err != nil {
+		return err
+	}
+	var stores []string
+	for i := range disjointStores {
+		name := storeName(i)
+		server, address, err := b.runStore(ctx, from, "disjoint-"+name, "global: {external_labels: {store: "+name+"}}\nscrape_configs: []\n")
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, server.Stop()) }()
+		proxy, err := newDelay(address, storeDelay)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, proxy.close()) }()
+		stores = append(stores, proxy.address())
+	}
+	both, stop, err := b.runQueriers(ctx, stores)
+	defer func() { err = errors.Join(err, stop()) }()
+	if err != nil {
+		return err
+	}
+	for i := range both {
+		if err := both[i].compareDisjoint(ctx); err != nil {
+			return fmt.Errorf("%s: %w", both[i].name, err)
+		}
+	}
+	for round := 1; round <= b.env.Rounds; round++ {
+		for i := range both {
+			if err := b.measureDisjoint(ctx, round, &both[i]); err != nil {
+				return fmt.Errorf("%s: %w", both[i].name, err)
+			}
+		}
+		b.env.Logf("disjoint stores, round %d of %d", round, b.env.Rounds)
+	}
+	tape := &b.out.Recorder
+	b.out.Measure("storeapi/disjoint-wall", area.Over(tape.Best(ferula, disjointAll), tape.Best(ferula, disjointAlone)), disjointAll, disjointAlone)
+	b.out.Notes = append(b.out.Notes, fmt.Sprintf("Disjoint stores: %d stores of %d series x %d samples, which differ in an external label, each behind a proxy that delays what the store sends by %s. A matcher of the external label selects one store alone; \"the slowest\" is the greatest mean of the eight.", disjointStores, disjointSpec.Series, disjointSpec.Samples, storeDelay))
+	return nil
+}
+
+func storeName(i int) string { return fmt.Sprintf("s%d", i) }
+
+// receiveDisjoint requests the series of all stores, or of one, and returns their number.
+func (q *querier) receiveDisjoint(ctx context.Context, store string) (series int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	matchers := []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", disjointSpec.Metric)}
+	if store != "" {
+		matchers = append(matchers, labels.MustNewMatcher(labels.MatchEqual, "store", store))
+	}
+	set := q.client.Series(ctx, storeapi.SeriesRequest{MinMS: disjointSpec.StartMS, MaxMS: disjointSpec.EndMS(), Matchers: matchers})
+	defer set.Close()
+	for set.Next() {
+		if len(set.Chunks()) == 0 {
+			return series, fmt.Errorf("a series: %w", area.ErrEmpty)
+		}
+		series++
+	}
+	return series, set.Err()
+}
+
+// compareDisjoint returns an error unless all series of all stores, and of each store alone, are received.
+func (q *querier) compareDisjoint(ctx context.Context) error {
+	all, err := q.receiveDisjoint(ctx, "")
+	if err == nil && all != disjointStores*disjointSpec.Series {
+		err = fmt.Errorf("%w: %d series of %d stores", area.ErrUnequal, all, disjointStores)
+	}
+	for i := range disjointStores {
+		one, oneErr := q.receiveDisjoint(ctx, storeName(i))
+		if oneErr == nil && one != disjointSpec.Series {
+			oneErr = fmt.Errorf("%w: %d series of store %d", area.ErrUnequal, one, i)
+		}
+		err = errors.Join(err, oneErr)
+	}
+	return err
+}
+
+func (b *bench) measureDisjoint(ctx context.Context, round int, q *querier) error {
+	mean := func(store string, series int) (float64, error) {
+		begun := time.Now()
+		for range disjointRequests {
+			if n, err := q.receiveDisjoint(ctx, store); err != nil || n != series {
+				return math.NaN(), errors.Join(err, fmt.Errorf("%d series of %d", n, series))
+			}
+		}
+		return time.Since(begun).Seconds() / disjointRequests, nil
+	}
+	slowest := 0.0
+	for i := range disjointStores {
+		t, err := mean(storeName(i), disjointSpec.Series)
+		if err != nil {
+			return err
+		}
+		slowest = max(slowest, t)
+	}
+	all, err := mean("", disjointStores*disjointSpec.Series)
+	if err != nil {
+		return err
+	}
+	b.out.Recorder.Add(round, q.name, disjointAlone, area.Seconds, slowest)
+	b.out.Recorder.Add(round, q.name, disjointAll, area.Seconds, all)
+	return nil
+}
+
+// delay is a TCP proxy that passes on what the server behind it sends after a delay. It does not limit the throughput.
+type delay struct {
+	listener net.Listener
+	target   string
+	by       time.Duration
+	running  sync.WaitGroup
+	mu       sync.Mutex
+	conns    []net.Conn
+}
+
+func newDelay(target string, by time.Duration) (*delay, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	d := &delay{listener: l, target: target, by: by}
+	d.running.Go(d.accept)
+	return d, nil
+}
+
+func (d *delay) address() string { return d.listener.Addr().String() }
+
+// close ends all connections and waits for their goroutines.
+func (d *delay) close() error {
+	err := d.listener.Close()
+	d.mu.Lock()
+	for _, c := range d.conns {
+		_ = c.Close() // may be closed already
+	}
+	d.mu.Unlock()
+	d.running.Wait()
+	return err
+}
+
+func (d *delay) accept() {
+	for {
+		client, err := d.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", d.target)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		d.mu.Lock()
+		d.conns = append(d.conns, client, server)
+		d.mu.Unlock()
+		d.running.Go(func() {
+			_, _ = io.Copy(server, client) // ends with either connection
+			_ = server.Close()
+		})
+		d.running.Go(func() { d.pass(client, server) })
+	}
+}
+
+// delayed is what was read from the server, and when it is due.
+type delayed struct {
+	data []byte
+	due  time.Time
+}
+
+const delayedMax = 1024 // pieces in flight
+
+func (d *delay) pass(client, server net.Conn) {
+	pieces := make(chan delayed, delayedMax)
+	d.running.Go(func() {
+		for p := range pieces {
+			time.Sleep(time.Until(p.due))
+			if _, err := client.Write(p.data); err != nil {
+				break
+			}
+		}
+		_ = client.Close()
+		for range pieces { // the reader must not block
+		}
+	})
+	defer close(pieces)
+	for {
+		data := make([]byte, 64<<10)
+		n, err := server.Read(data)
+		if n > 0 {
+			pieces <- delayed{data[:n], time.Now().Add(d.by)}
+		}
+		if err != nil {
+			return
+		}
+	}
+}

@@ -20,6 +20,7 @@ import (
 var Area = area.Area{
 	Name: "profiles", About: "the profile store: selects with and without exemplars, merges, pushes, bytes", Run: run,
 	Unmeasured: []string{
+		"profiles/push-vs-parse", // the row "a push" has neither HTTP nor merges
 		"profiles/exemplars-wire",
 		"profiles/merge-one-service",
 		"profiles/fleet-anon-mib",

@@ -123,7 +123,6 @@ func pushes(ctx context.Context, env area.Env, out *area.Outcome, pushed []serie
 			return err
 		}
 	}
-	out.Measure("profiles/push-vs-parse", out.Recorder.Over(ferula, naive, what), what)
 	return nil
 }
 

@@ -87,7 +87,7 @@ browser: ## the page in Chromium, against a server of its own
 	test/browser.sh
 
 interop: ## tests against real peers: Prometheus, Thanos, versitygw, node_exporter, Redis, memcached
-	FERULA_TEST_PEERS=1 $(GO) test -count=1 -timeout 40m -v -run Peer ./cmd/... ./test/... ./internal/frontend/...
+	FERULA_TEST_PEERS=1 $(GO) test -count=1 -timeout 40m -v -run Peer ./cmd/... ./test/... ./internal/frontend/... ./internal/store/gateway/...
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(GO) test -count=1 -v -run Peer ./metricsdiff/
 
 golden: ## capture the golden bytes of test/e2e/testdata/golden from the peers again

@@ -38,6 +38,18 @@ func MatchExternal(external labels.Labels, matchers []*labels.Matcher) (rest []*
 // sorted, up to sortBytesMax bytes. Series with equal resulting labels are merged into one
 // with the chunks of all.
 func SelectReplacingLabels(ctx context.Context, q Querier, external labels.Labels, without []string, sortBytesMax int, matchers ...*labels.Matcher) Set {
+	return SelectReplacingLabelsWithin(ctx, q, external, without, NewSortBudget(sortBytesMax), matchers...)
+}
+
+// SortBudget bounds the bytes of series that several sets of one request hold to sort them.
+// It is not safe for concurrent use: the sets are read by one goroutine.
+type SortBudget struct{ used, max int }
+
+// NewSortBudget returns a budget of bytesMax bytes.
+func NewSortBudget(bytesMax int) *SortBudget { return &SortBudget{max: bytesMax} }
+
+// SelectReplacingLabelsWithin is SelectReplacingLabels with a budget that other sets use too.
+func SelectReplacingLabelsWithin(ctx context.Context, q Querier, external labels.Labels, without []string, budget *SortBudget, matchers ...*labels.Matcher) Set {
 	if external.IsEmpty() && len(without) == 0 {
 		return q.Select(ctx, matchers...)
 	}
@@ -63,7 +75,7 @@ func SelectReplacingLabels(ctx context.Context, q Querier, external labels.Label
 	set := q.Select(ctx, matchers...)
 	switch {
 	case len(gone) > 0:
-		return &resorted{set: set, gone: gone, add: add, bytesMax: sortBytesMax}
+		return &resorted{set: set, gone: gone, add: add, budget: budget}
 	case len(add) == 0:
 		return set
 	}
@@ -72,10 +84,10 @@ func SelectReplacingLabels(ctx context.Context, q Querier, external labels.Label
 
 // resorted changes the labels of a set and sorts its series by the new labels.
 type resorted struct {
-	set      Set
-	gone     []string
-	add      []byte
-	bytesMax int
+	set    Set
+	gone   []string
+	add    []byte
+	budget *SortBudget
 
 	all     []heldSeries
 	read    bool
@@ -116,7 +128,6 @@ func (r *resorted) Next() bool {
 // collect reads, copies and sorts the whole set.
 func (r *resorted) collect() error {
 	var kept []byte
-	size := 0
 	for r.set.Next() {
 		var err error
 		if kept, err = labelenc.AppendWithout(kept[:0], r.set.Labels(), r.gone); err != nil {
@@ -127,8 +138,8 @@ func (r *resorted) collect() error {
 			return err
 		}
 		one.keepChunks(r.set.Chunks())
-		if size += heldSeriesBytes + len(one.labels) + len(one.data) + 64*len(one.chunks); size > r.bytesMax {
-			return fmt.Errorf("%w: removing or replacing labels %q, which series have themselves, needs sorting of more than %d bytes", ErrSortLimit, r.gone, r.bytesMax)
+		if r.budget.used += heldSeriesBytes + len(one.labels) + len(one.data) + 64*len(one.chunks); r.budget.used > r.budget.max {
+			return fmt.Errorf("%w: removing or replacing labels %q, which series have themselves, needs sorting of more than %d bytes", ErrSortLimit, r.gone, r.budget.max)
 		}
 		r.all = append(r.all, one)
 	}
@@ -147,5 +158,5 @@ func (r *resorted) Warnings() annotations.Annotations { return r.set.Warnings() 
 // WithoutLabels removes labels from the series of a set and sorts the series again, up to
 // sortBytesMax bytes. Series with equal resulting labels are merged into one.
 func WithoutLabels(set Set, names []string, sortBytesMax int) Set {
-	return &resorted{set: set, gone: names, bytesMax: sortBytesMax}
+	return &resorted{set: set, gone: names, budget: NewSortBudget(sortBytesMax)}
 }

@@ -105,9 +105,10 @@ func (s *Store) open(ctx context.Context, r Request, all []opening) (_ *Selectio
 		}
 	}
 	var merged []series.Set
+	budget := series.NewSortBudget(s.opts.SortBytesMax)
 	for _, set := range selection.sets {
 		set.start()
-		merged = append(merged, series.SelectReplacingLabels(ctx, set, set.producer.block.external(), r.Without, s.opts.SortBytesMax))
+		merged = append(merged, series.SelectReplacingLabelsWithin(ctx, set, set.producer.block.external(), r.Without, budget))
 	}
 	selection.Set = series.Merge(merged...)
 	return selection, nil

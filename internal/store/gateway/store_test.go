@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/prometheus/prometheus/tsdb/index"
 	"go.uber.org/goleak"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -66,6 +69,36 @@ func TestStore_ReplicaLabelsAreRemovedAndExternalLabelsReplaceOwn(t *testing.T) 
 	r.Matchers = match(t, "__name__=up", "replica=c")
 	if got, _ = s.all(t, r); len(got) != 0 {
 		t.Errorf("%d series of a replica that is not there", len(got))
+	}
+}
+
+// The blocks of a request share its memory for sorting.
+func TestStore_SortingIsLimitedPerRequest(t *testing.T) {
+	bucket, dir := newBucket(t)
+	for i := range 3 {
+		at := int64(i) * hourMS
+		writeBlock(t, dir, at, at+hourMS, 20, map[string]string{"instance": "external"})
+	}
+	for _, tt := range []struct {
+		bytesMax int
+		maxMS    int64
+		want     error
+	}{{40_000, hourMS - 1, nil}, {40_000, 3*hourMS - 1, series.ErrSortLimit}, {300_000, 3*hourMS - 1, nil}} {
+		s := openStore(t, bucket, Options{SortBytesMax: tt.bytesMax})
+		selection, err := s.Select(t.Context(), Request{MaxMS: tt.maxMS, Matchers: match(t, "__name__=~.+")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for selection.Next() {
+			n++
+		}
+		if err := selection.Err(); !errors.Is(err, tt.want) || (err == nil) != (n > 0) {
+			t.Errorf("%d bytes, up to %d: %d series, error %v, want %v", tt.bytesMax, tt.maxMS, n, err, tt.want)
+		}
+		if err := selection.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -84,6 +84,7 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Steps, resolut
 		return response{}, apiErr
 	}
 	defer cancel()
+	ctx, analyzed := a.analyze(ctx, r)
 	opts, apiErr := queryOptions(r)
 	if apiErr != nil {
 		return response{}, apiErr
@@ -122,8 +123,9 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Steps, resolut
 	want := r.FormValue("stats")
 	warnings = warnAboutStats(warnings, want)
 	release = false
+	analysis := analyzed.result(qry, a.opts.Now())
 	return response{
-		write:       func(s *stream) { s.result(res, grid, statsOf(qry, want)) },
+		write:       func(s *stream) { s.result(res, grid, statsOf(qry, want), analysis) },
 		annotations: &responseAnnotations{list: warnings, query: r.FormValue("query")},
 		release:     qry.Close,
 		engine:      engineOf(qry),

@@ -22,7 +22,7 @@ type evaluation struct {
 const pointsPerPiece = 512
 
 // result appends {"resultType":...,"result":...,"stats":...}.
-func (s *stream) result(res *promql.Result, grid *promjson.Steps, qs stats.QueryStats) {
+func (s *stream) result(res *promql.Result, grid *promjson.Steps, qs stats.QueryStats, analysis func(*stream)) {
 	s.field(`{"resultType":`, string(res.Value.Type()))
 	s.raw(`,"result":`)
 	switch v := res.Value.(type) {
@@ -38,6 +38,9 @@ func (s *stream) result(res *promql.Result, grid *promjson.Steps, qs stats.Query
 	if qs != nil {
 		s.raw(`,"stats":`)
 		s.stats(qs.Builtin())
+	}
+	if analysis != nil {
+		analysis(s)
 	}
 	s.raw("}")
 }

@@ -21,7 +21,10 @@ type Set struct {
 	endpoints *fanout.Endpoints
 }
 
-var _ api.Stores = Set{}
+var (
+	_ api.Stores        = Set{}
+	_ api.StoreAnalyzer = Set{}
+)
 
 // New returns the set of the stores of endpoints, read by f.
 func New(f *fanout.Fanout, endpoints *fanout.Endpoints) Set { return Set{f, endpoints} }
@@ -34,6 +37,17 @@ func (s Set) query(p api.StoreParams) *fanout.Query {
 
 // Queryable implements api.Stores.
 func (s Set) Queryable(p api.StoreParams) storage.Queryable { return s.query(p) }
+
+// Analyze implements api.StoreAnalyzer.
+func (s Set) Analyze(ctx context.Context) (context.Context, func() []api.StoreTraffic) {
+	ctx, analysis := fanout.WithAnalysis(ctx)
+	return ctx, func() (all []api.StoreTraffic) {
+		for _, t := range analysis.Stores() {
+			all = append(all, api.StoreTraffic(t))
+		}
+		return all
+	}
+}
 
 // Exemplars implements api.Stores.
 func (s Set) Exemplars(ctx context.Context, p api.StoreParams, start, end int64, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error) {

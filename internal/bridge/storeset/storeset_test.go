@@ -2,15 +2,20 @@ package storeset
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/metadata"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/api"
@@ -155,5 +160,53 @@ func TestSet_JoinsWhatTheStoresReturn(t *testing.T) {
 	statuses := s.Statuses()
 	if len(statuses) != 2 || statuses[0].Component != "sidecar" || statuses[0].LastError != nil || statuses[0].LastCheck.IsZero() || len(statuses[0].LabelSets) != 1 || statuses[0].MinMS != math.MinInt64 {
 		t.Errorf("%+v", statuses)
+	}
+}
+
+func TestSet_AnalysisOfAQueryHasWhatEachStoreSent(t *testing.T) {
+	one := &store{labels: labels.FromStrings("__name__", "m", "replica", "1")}
+	two := &store{labels: labels.FromStrings("__name__", "m", "replica", "2")}
+	a := api.New(api.Options{
+		Engine: promql.NewEngine(promql.EngineOpts{MaxSamples: 1000, Timeout: time.Minute}), Stores: newSet(t, map[string]*store{"one:1": one, "two:1": two}),
+	})
+	mux := http.NewServeMux()
+	a.Register(mux, "/api/v1")
+	get := func(path string) string {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		return w.Body.String()
+	}
+	for _, path := range []string{"/api/v1/query?time=5&query=m%20%2B%20m&analyze=", "/api/v1/query_range?start=0&end=9&step=3&query=m%20%2B%20m&analyze="} {
+		var got struct {
+			Data struct {
+				Analysis *struct {
+					Name          string `json:"name"`
+					ExecutionTime string `json:"executionTime"`
+					Fanout        []struct {
+						EndpointAddr string `json:"endpointAddr"`
+						Duration     string `json:"duration"`
+						NumResponses int    `json:"numResponses"`
+						Series       int    `json:"series"`
+					} `json:"fanout"`
+				} `json:"analysis"`
+			} `json:"data"`
+		}
+		body := get(path + "true")
+		if err := json.Unmarshal([]byte(body), &got); err != nil || got.Data.Analysis == nil || len(got.Data.Analysis.Fanout) != 2 {
+			t.Fatalf("%s: %v: %s", path, err, body)
+		}
+		n := got.Data.Analysis
+		if _, err := time.ParseDuration(n.ExecutionTime); err != nil || n.Name != "m + m" {
+			t.Errorf("%s: %s", path, body)
+		}
+		for i, address := range []string{"one:1", "two:1"} {
+			s := n.Fanout[i]
+			if _, err := time.ParseDuration(s.Duration); err != nil || s.EndpointAddr != address || s.Series != s.NumResponses || s.Series < 1 || s.Series > 2 {
+				t.Errorf("%s: %+v", path, s)
+			}
+		}
+		if body := get(path + "false"); strings.Contains(body, "analysis") {
+			t.Errorf("without analyze: %s", body)
+		}
 	}
 }

@@ -245,6 +245,7 @@ func (g *deadlineStream) close() {
 	}
 	g.cancel(context.Canceled)
 	g.store.metrics.observe(g.traffic)
+	analyze(g.ctx, g.store.address, g.traffic)
 	g.endSpan()
 	_ = g.store.release()
 }

@@ -1,0 +1,80 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+)
+
+// StoreAnalyzer is implemented by Stores that can tell what each store sent for a query.
+type StoreAnalyzer interface {
+	// Analyze returns a context for one query, and what the stores sent for it once it has
+	// ended, sorted by address.
+	Analyze(ctx context.Context) (context.Context, func() []StoreTraffic)
+}
+
+// StoreTraffic is what one store sent for a query, in the terms of Thanos' analysis.
+type StoreTraffic struct {
+	Address    string
+	Duration   time.Duration
+	Selections int
+	Series     int
+	Chunks     int
+	Bytes      int
+}
+
+// analysis is the analysis of a query that was requested with analyze=true.
+type analysis struct {
+	begun  time.Time
+	stores func() []StoreTraffic
+}
+
+// analyze returns a context that collects the analysis of a query; nil unless the request
+// wants it and there are stores.
+func (a *API) analyze(ctx context.Context, r *http.Request) (context.Context, *analysis) {
+	if want := r.FormValue("analyze"); want != "true" && want != "1" {
+		return ctx, nil
+	}
+	stores, ok := a.opts.Stores.(StoreAnalyzer)
+	if !ok {
+		return ctx, nil
+	}
+	ctx, found := stores.Analyze(ctx)
+	return ctx, &analysis{a.opts.Now(), found}
+}
+
+// result returns the node of the whole query, as the function that writes it. The engine
+// evaluates a query as one: there are no nodes of operators.
+func (n *analysis) result(qry promql.Query, now time.Time) func(*stream) {
+	if n == nil {
+		return nil
+	}
+	took, stores := now.Sub(n.begun), n.stores()
+	return func(s *stream) {
+		s.field(`,"analysis":{"name":`, qry.String())
+		s.field(`,"executionTime":`, took.String())
+		if samples := qry.Stats().Samples; samples != nil {
+			s.raw(`,"peakSamples":`)
+			s.integer(int64(samples.PeakSamples))
+			s.raw(`,"totalSamples":`)
+			s.integer(samples.TotalSamples)
+		}
+		s.raw(`,"fanout":[`)
+		for i, t := range stores {
+			s.comma(i)
+			s.field(`{"endpointAddr":`, t.Address)
+			s.field(`,"duration":`, t.Duration.String())
+			for _, n := range []struct {
+				name  string
+				value int
+			}{{`,"bytesProcessed":`, t.Bytes}, {`,"numResponses":`, t.Selections}, {`,"series":`, t.Series}, {`,"chunks":`, t.Chunks}} {
+				s.raw(n.name)
+				s.integer(int64(n.value))
+			}
+			s.raw("}")
+		}
+		s.raw("]}")
+	}
+}

@@ -25,11 +25,11 @@ func ExampleFamily() {
 	s.NewCounterVec("requests_total", "Requests served.", "code").With("200").Inc()
 	s.NewPrometheusHistogram("request_seconds").Update(1)
 	for _, f := range s.Families() {
-		fmt.Println(f.Name, f.Type, f.Help)
+		fmt.Printf("%s is a %s: %q\n", f.Name, f.Type, f.Help)
 	}
 	// Output:
-	// request_seconds histogram
-	// requests_total counter Requests served.
+	// request_seconds is a histogram: ""
+	// requests_total is a counter: "Requests served."
 }
 
 func ExampleFloatCounterVec() {

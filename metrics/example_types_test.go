@@ -144,3 +144,12 @@ func ExampleSummaryVec() {
 	// latency_seconds_sum{path="/"} 2
 	// latency_seconds_count{path="/"} 1
 }
+
+func ExampleVecFamily() {
+	s := metrics.NewSet()
+	s.NewCounterVec("requests_total", "Requests served.", "method", "code") // no member yet
+	for _, f := range s.Vectors() {
+		fmt.Println(f.Name, f.Type, f.Labels)
+	}
+	// Output: requests_total counter [method code]
+}

@@ -25,11 +25,11 @@ func ExampleFamily() {
 	s.NewCounterVec("requests_total", "Requests served.", "code").With("200").Inc()
 	s.NewPrometheusHistogram("request_seconds").Update(1)
 	for _, f := range s.Families() {
-		fmt.Println(f.Name, f.Type, f.Help)
+		fmt.Printf("%s is a %s: %q\n", f.Name, f.Type, f.Help)
 	}
 	// Output:
-	// request_seconds histogram
-	// requests_total counter Requests served.
+	// request_seconds is a histogram: ""
+	// requests_total is a counter: "Requests served."
 }
 
 func ExampleFloatCounterVec() {
@@ -143,4 +143,13 @@ func ExampleSummaryVec() {
 	// latency_seconds{path="/",quantile="0.5"} 2
 	// latency_seconds_sum{path="/"} 2
 	// latency_seconds_count{path="/"} 1
+}
+
+func ExampleVecFamily() {
+	s := metrics.NewSet()
+	s.NewCounterVec("requests_total", "Requests served.", "method", "code") // no member yet
+	for _, f := range s.Vectors() {
+		fmt.Println(f.Name, f.Type, f.Labels)
+	}
+	// Output: requests_total counter [method code]
 }

@@ -204,6 +204,7 @@ type reservoir struct {
 	count    uint64
 	min, max float64
 	random   uint32
+	nan      bool // a value was NaN since the last reset
 }
 
 // change is the replacement of one value of the sample.
@@ -211,7 +212,8 @@ type change struct{ from, to float64 }
 
 const (
 	sampleMax  = 1000
-	changesMax = 64 // above it a full sort is cheaper
+	movesMax   = 16  // above it a merge is cheaper than moves one by one
+	changesMax = 256 // above it a full sort is cheaper than a merge
 )
 
 func newReservoir() *reservoir {
@@ -237,6 +239,9 @@ func (r *reservoir) add(v float64) bool {
 		r.min, moved = v, true
 	}
 	r.count++
+	if math.IsNaN(v) {
+		r.nan = true
+	}
 	if len(r.values) < sampleMax {
 		r.values = append(r.values, v)
 		return true
@@ -277,23 +282,91 @@ func (r *reservoir) quantiles(dst []float64, wanted []quantile) {
 	}
 }
 
-// sort updates sorted: it moves a few values, or sorts all of them after many changes.
+// sort updates sorted: it moves a few values, merges more, or sorts all of them after many
+// changes.
 func (r *reservoir) sort() {
 	added := r.values[min(len(r.sorted), len(r.values)):]
-	if len(r.changes) > changesMax || len(added) > changesMax {
+	switch n := len(r.changes) + len(added); {
+	case n > changesMax || r.nan && n > movesMax: // NaN equals nothing
 		r.sorted = append(r.sorted[:0], r.values...)
 		slices.Sort(r.sorted)
-		r.changes = r.changes[:0]
-		return
-	}
-	for _, v := range added {
-		at, _ := slices.BinarySearch(r.sorted, v)
-		r.sorted = slices.Insert(r.sorted, at, v)
-	}
-	for _, c := range r.changes {
-		move(r.sorted, c.from, c.to)
+	case n > movesMax:
+		r.merge(added)
+	default:
+		for _, v := range added {
+			at, _ := slices.BinarySearch(r.sorted, v)
+			r.sorted = slices.Insert(r.sorted, at, v)
+		}
+		for _, c := range r.changes {
+			move(r.sorted, c.from, c.to)
+		}
 	}
 	r.changes = r.changes[:0]
+}
+
+// merge updates sorted with values that were added and those that were replaced.
+func (r *reservoir) merge(added []float64) {
+	var scratch [2 * changesMax]float64
+	in := append(scratch[:0:changesMax], added...)
+	out := scratch[changesMax:changesMax]
+	for _, c := range r.changes {
+		in, out = append(in, c.to), append(out, c.from)
+	}
+	slices.Sort(in)
+	slices.Sort(out)
+	in, out = withoutCommon(in, out) // a value that came and was replaced again
+	r.sorted = mergeSorted(without(r.sorted, out), in)
+}
+
+// withoutCommon removes what two sorted lists have in common from both, in place.
+func withoutCommon(a, b []float64) (onlyA, onlyB []float64) {
+	onlyA, onlyB = a[:0], b[:0]
+	for len(a) > 0 && len(b) > 0 {
+		switch {
+		case a[0] < b[0]:
+			onlyA, a = append(onlyA, a[0]), a[1:]
+		case a[0] > b[0]:
+			onlyB, b = append(onlyB, b[0]), b[1:]
+		default:
+			a, b = a[1:], b[1:]
+		}
+	}
+	return append(onlyA, a...), append(onlyB, b...)
+}
+
+// without removes the values of out from sorted, in place. Both are sorted, and sorted has
+// all values of out.
+func without(sorted, out []float64) []float64 {
+	if len(out) == 0 {
+		return sorted
+	}
+	kept := 0
+	for i, v := range sorted {
+		if v == out[0] {
+			if out = out[1:]; len(out) == 0 {
+				return append(sorted[:kept], sorted[i+1:]...)
+			}
+			continue
+		}
+		sorted[kept] = v
+		kept++
+	}
+	return sorted[:kept]
+}
+
+// mergeSorted merges two sorted lists, from their ends, in the memory of the first.
+func mergeSorted(sorted, in []float64) []float64 {
+	i := len(sorted) - 1
+	sorted = append(sorted, in...)
+	for at := len(sorted) - 1; len(in) > 0; at-- {
+		if last := in[len(in)-1]; i < 0 || sorted[i] <= last {
+			sorted[at], in = last, in[:len(in)-1]
+		} else {
+			sorted[at] = sorted[i]
+			i--
+		}
+	}
+	return sorted
 }
 
 // move replaces from with to in sorted and shifts the values in between.

@@ -111,7 +111,7 @@ func (b *bench) readAll(ctx context.Context, s *side, r read) error {
 		}
 		all.Go(func() {
 			a, err := sendAt(slow, s.server.URL(), r, slowBytesPerSecond)
-			if slow.Err() != nil { // it was told to leave
+			if slow.Err() != nil { // it left on request
 				err = nil
 			}
 			if err == nil && a.bytes == 0 {

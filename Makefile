@@ -21,8 +21,8 @@ run: ## run ferula serve without flags
 build: ## build bin/ferula
 	$(GO) build -o bin/ferula ./cmd/ferula
 
-release: ## build bin/ferula as it is released: with the discoveries of large clouds
-	$(GO) build -trimpath -tags clouds -o bin/ferula ./cmd/ferula
+release: ## archives, checksums and bills of materials of all PLATFORMS in bin/release, and bin/ferula
+	PLATFORMS="$(PLATFORMS)" deploy/release.sh
 
 # Tests that need a peer, a server or a browser are skipped with one line of reason;
 # `make interop`, `make browser` and .ci/run run them.

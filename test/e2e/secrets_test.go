@@ -67,6 +67,8 @@ var secretPaths = []string{
 	"/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2", "/debug/pprof/", "/metrics", "/-/ready",
 	"/api/v1/status/flags", "/api/v1/status/config", "/api/v1/status/runtimeinfo", "/api/v1/targets", "/api/v1/stores",
 	"/api/v1/query?query=up", "/api/v1/query_range?query=up&start=0&end=10&step=5", "/api/v1/series?match[]=up", "/api/v1/labels", "/api/v1/read", "/",
+	"/api/v1/rules", "/api/v1/alertmanagers", "/api/v1/scrape_pools", "/api/v1/targets/metadata", "/api/v1/status/tsdb", "/api/v1/status/buildinfo", "/api/v1/features",
+	"/api/v1/query?query=up%7Bx%3D", "/api/v1/unknown", "/federate?match[]=up", "/debug/pprof/heap?debug=1", "/debug/pprof/symbol",
 }
 
 // checkNoSecrets requests secretPaths, stops the program, and fails the test if a
@@ -125,15 +127,42 @@ scrape_configs:
     http_headers: {X-Key: {secrets: [PLANTED-header]}}
     proxy_url: http://eve:PLANTED-proxy@127.0.0.1:1/
     static_configs: [{targets: ["127.0.0.1:1"]}]
+    consul_sd_configs: [{server: "127.0.0.1:1", token: PLANTED-consul}]
+    params: {match: [x]}
 remote_read:
   - url: http://eve:PLANTED-read@127.0.0.1:1/api/v1/read
     read_recent: true
+    headers: {X-Read-Key: PLANTED-read-header}
+remote_write:
+  - url: http://eve:PLANTED-write@127.0.0.1:1/write
+    headers: {X-Api-Key: PLANTED-write-header}
+    queue_config: {batch_send_deadline: 1s}
+  - url: http://127.0.0.1:1/basic
+    name: basic
+    basic_auth: {username: eve, password: PLANTED-write-basic}
+    queue_config: {batch_send_deadline: 1s}
+  - url: http://127.0.0.1:1/bearer
+    authorization: {credentials: PLANTED-write-bearer}
+    http_headers: {X-Key: {secrets: [PLANTED-write-secret]}}
+  - url: http://127.0.0.1:1/oauth2
+    oauth2: {client_id: eve, client_secret: PLANTED-oauth2, token_url: "http://eve:PLANTED-token@127.0.0.1:1/"}
+  - url: http://127.0.0.1:1/sigv4
+    sigv4: {region: eu, access_key: eve, secret_key: PLANTED-sigv4}
+alerting:
+  alertmanagers:
+    - basic_auth: {username: eve, password: PLANTED-alertmanager}
+      static_configs: [{targets: ["127.0.0.1:1"]}]
 `)
 	address := freeAddress(t)
 	p := startProgram(t, address, secretEnvironment, "serve", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
-		"--web.listen-address="+address, "--grpc-address=127.0.0.1:0", "--web.external-url=http://eve:PLANTED-url@"+address+"/", "--log.level=debug",
+		"--web.listen-address="+address, "--grpc-address=127.0.0.1:0", "--web.external-url=http://eve:PLANTED-url@"+address+"/", "--log.level=debug", "--storage.remote.flush-deadline=1s",
 		"--storage.tsdb.min-block-duration=2h", "--storage.tsdb.max-block-duration=2h", "--objstore.config", s3Config)
 	eventually(t, 60*time.Second, "it to be ready", func() bool { status, _ := p.get("/-/ready"); return status == http.StatusOK })
+	eventually(t, 60*time.Second, "remote write and scrapes to fail", func() bool {
+		_, metrics := p.get("/metrics")
+		_, targets := p.get("/api/v1/targets")
+		return strings.Contains(metrics, "prometheus_remote_storage_shards{") && strings.Contains(targets, `"health":"down"`) && strings.Contains(p.output.String(), "/write")
+	})
 	p.checkNoSecrets(t)
 }
 

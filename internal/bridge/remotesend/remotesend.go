@@ -74,7 +74,7 @@ func New(opts Options, store *tsdb.Store, logger *slog.Logger, reg registry) *Se
 	if opts.FlushDeadline == 0 {
 		opts.FlushDeadline = defaultFlushDeadline
 	}
-	deduper := logging.Dedupe(logger, logEvery)
+	deduper := logging.Dedupe(slog.New(redacting{logger.Handler()}), logEvery)
 	s := &Sender{opts: opts, store: store, reg: reg, deduper: deduper}
 	s.queues = remote.NewWriteStorage(slog.New(deduper), reg, store.Options().Dir, opts.FlushDeadline, manager(opts.Scraper), opts.TypeAndUnitLabels)
 	s.samples = storage.NewFanout(logger, store, secondary{s.queues})

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Builds what a release consists of into bin/release: for each platform an archive of the static binary with licence, units and
+# manifests, its bill of materials, and SHA256SUMS. Called by `make release`:
+#
+#	make release PLATFORMS=linux/amd64
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+out=bin/release
+rm -rf "$out"
+mkdir -p "$out" bin/tools
+export CGO_ENABLED=0 GOTOOLCHAIN=local
+(cd tools && GOWORK=off go build -o ../bin/tools/sbom ./sbom)
+version=$(git describe --tags --always --dirty)
+for platform in ${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64}; do
+	name=ferula-${version#v}-${platform/\//-}
+	mkdir "$out/$name"
+	GOOS=${platform%/*} GOARCH=${platform#*/} go build -trimpath -tags clouds -ldflags='-s -w' -o "$out/$name/ferula" ./cmd/ferula
+	bin/tools/sbom "$out/$name/ferula" >"$out/$name.cdx.json"
+	if [[ $platform == "$(go env GOHOSTOS)/$(go env GOHOSTARCH)" ]]; then cp "$out/$name/ferula" bin/ferula; fi
+	cp -r LICENSE README.md CHANGELOG.md SECURITY.md mixin deploy "$out/$name/"
+	tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" -czf "$out/$name.tar.gz" "$name"
+	rm -r "${out:?}/$name"
+done
+(cd "$out" && sha256sum -- *.tar.gz *.json >SHA256SUMS)
+cat "$out/SHA256SUMS"

@@ -52,6 +52,9 @@ func TestCutAfter_NamesMustAscendAndNotBeEmpty(t *testing.T) {
 		if (err == nil) != tt.ok || err != nil && !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
+		if _, _, err := CutAfter(tt.previous, tt.labels); (err == nil) != tt.ok {
+			t.Errorf("%s: cut: %v", name, err)
+		}
 		if err := Validate(tt.labels); (err == nil) != tt.ok {
 			t.Errorf("%s: valid alone: %v", name, err)
 		}

@@ -105,7 +105,7 @@ func TestProfile_DecodeUpToItsLimitOfBytes(t *testing.T) {
 		}
 		for n := range zipped.Len() {
 			if name == "compressed" && n > 0 {
-				if err := p.Decode(b[:n], plainLimits()); !errors.Is(err, ErrCorrupt) {
+				if err := p.Decode(b[:n], plainLimits()); !errors.Is(err, ErrCorrupt) || n > 1 && !strings.Contains(err.Error(), "gzip") {
 					t.Errorf("%d of %d bytes: %v", n, len(b), err)
 				}
 			}

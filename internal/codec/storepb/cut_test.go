@@ -349,3 +349,25 @@ func TestNextPacked_ReadsPastTheDataOnly(t *testing.T) {
 		}
 	}
 }
+
+// A series has only its difference to the one before: its numbers at both ends.
+func TestSymbolWriter_SendsOnlyTheDifference(t *testing.T) {
+	w := NewSymbolWriter()
+	w.Begin()
+	set := labelenc.Append(nil, labels.FromStrings("a", "1", "b", "2", "c", "3", "d", "4"))
+	if _, err := w.AppendSeries(nil, set, []uint64{1, 2, 3, 4}, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		numbers []uint64
+		want    []byte
+	}{
+		{[]uint64{1, 2, 3, 4}, []byte{2<<3 | 2, 2, 3 << 3, 4}},
+		{[]uint64{1, 3, 4}, []byte{2<<3 | 2, 4, 3 << 3, 1, 4 << 3, 2}},
+		{[]uint64{1, 2, 3, 4}, []byte{2<<3 | 2, 7, 3 << 3, 1, 1<<3 | 2, 1, 1, 4 << 3, 2}},
+	} {
+		if got, err := w.AppendSeries(nil, set, tt.numbers, 0); err != nil || !bytes.Equal(got, tt.want) {
+			t.Errorf("%d: % x, %v, want % x", tt.numbers, got, err, tt.want)
+		}
+	}
+}

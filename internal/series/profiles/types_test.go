@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/pprof"
 )
 
 const (
@@ -151,5 +152,22 @@ func TestNewID_AllButTimeAndVersionIsRandom(t *testing.T) {
 		if got := ones[i] & zeros[i]; got != want[i] {
 			t.Errorf("byte %d: the bits %08b vary, want %08b", i, got, want[i])
 		}
+	}
+}
+
+func TestSplitter_SortsTheLabelsOfASample(t *testing.T) {
+	e := pprof.NewEncoder()
+	e.SampleType("cpu", "nanoseconds")
+	e.LabelledSample(nil, [][2]string{{"z", "1"}, {"b", "2"}, {"n", "3"}}, 1)
+	e.LabelledSample(nil, [][2]string{{"n", "3"}, {"z", "1"}, {"b", "2"}}, 1)
+	var p pprof.Profile
+	if err := p.Decode(e.Append(nil), pprof.Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	s := &Splitter{}
+	s.Split(nil, &p)
+	want := labelenc.Append(nil, labels.FromStrings("b", "2", "n", "3", "z", "1"))
+	if len(s.Sets) != 1 || string(s.Sets[0]) != string(want) {
+		t.Errorf("%q", s.Sets)
 	}
 }

@@ -136,22 +136,4 @@ export const checks = {
     check(all <= 330_000, `all pages took ${all} bytes`);
     console.log(`     first graph ${first} bytes, all pages ${all} bytes, gzip`);
   },
-
-  async "pictures of the page, light and dark"(tab) {
-    const { page } = tab;
-    await respond(page);
-    for (const colorScheme of ["light", "dark"]) {
-      await page.emulateMedia({ colorScheme });
-      await page.goto(`${tab.base}/query?range=15m&expr=${encodeURIComponent("rate(ferula_http_requests_total[1m])")}`);
-      await page.locator(".legend tbody tr, .empty").first().waitFor();
-      await screenshot(page, `readme-query-${colorScheme}`);
-      await page.goto(`${tab.base}/profiles?range=5m&view=both`);
-      await total(page, 1e9);
-      await screenshot(page, `readme-profiles-${colorScheme}`);
-      await page.locator("#compare").click();
-      await page.locator(".diff-legend").waitFor();
-      await page.locator(".functions tbody tr").first().waitFor();
-      await screenshot(page, `readme-diff-${colorScheme}`);
-    }
-  },
 };

@@ -10,7 +10,7 @@ FUZZTIME ?= 30s
 FUZZMINIMIZE ?= 5s
 TOOLS = $(CURDIR)/bin/tools
 
-.PHONY: api help run build release test race race-units race-processes race-promql soak prove check lint vuln bench bench-test ui ui-check browser interop clients generate generated tidy tidied fuzz fuzz-short golden mutants
+.PHONY: api help run build release test race race-units race-processes race-promql soak prove check lint vuln bench bench-test ui ui-check browser pictures interop clients generate generated tidy tidied fuzz fuzz-short golden mutants
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -85,6 +85,9 @@ ui-check: ui ## fail if the committed page is not current
 
 browser: ## the page in Chromium, against a server of its own
 	test/browser.sh
+
+pictures: ## make the pictures of README.md again, in Chromium; nothing else writes them
+	SCREENSHOTS=$(CURDIR)/docs/img ONLY="pictures of the README" test/browser.sh
 
 interop: ## tests against real peers: Prometheus, Thanos, versitygw, node_exporter, Redis, memcached
 	FERULA_TEST_PEERS=1 $(GO) test -count=1 -timeout 40m -v -run Peer ./cmd/... ./test/... ./internal/frontend/... ./internal/store/gateway/...

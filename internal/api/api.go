@@ -92,7 +92,8 @@ type Options struct {
 	RemoteWrite http.Handler
 	RemoteRead  http.Handler
 
-	Profiles bool // the server has the profile API; only /features shows it
+	Profiles      bool // the server has the profile API; only /features shows it
+	Notifications bool // the server has /notifications/live; only /features shows it
 
 	Config      func() config.Config
 	Flags       map[string]string

@@ -7,15 +7,16 @@ import "net/http"
 func (a *API) features(*http.Request) (response, *apiError) {
 	o := &a.opts
 	ferula := map[string]bool{
-		"alerts":   o.Stores != nil || o.Rules != nil,
-		"config":   o.Config != nil,
-		"flames":   o.Flames != nil,
-		"profiles": o.Profiles,
-		"rules":    o.Stores != nil || o.Rules != nil,
-		"sd":       o.Targets != nil,
-		"stores":   o.Stores != nil,
-		"targets":  o.Targets != nil || o.Stores != nil,
-		"tsdb":     o.Status != nil,
+		"alerts":        o.Stores != nil || o.Rules != nil,
+		"config":        o.Config != nil,
+		"flames":        o.Flames != nil,
+		"notifications": o.Notifications,
+		"profiles":      o.Profiles,
+		"rules":         o.Stores != nil || o.Rules != nil,
+		"sd":            o.Targets != nil,
+		"stores":        o.Stores != nil,
+		"targets":       o.Targets != nil || o.Stores != nil,
+		"tsdb":          o.Status != nil,
 	}
 	api := map[string]bool{
 		"remote_read":   o.RemoteRead != nil,

@@ -4,10 +4,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/grafana/regexp"
+
+	"github.com/ferula-io/ferula/internal/api"
 )
 
 func TestAPI_StatusEqualsPrometheus(t *testing.T) {
@@ -120,5 +123,17 @@ func TestAPI_HeadIsGetWithoutBody(t *testing.T) {
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusOK || res.ContentLength <= 0 {
 		t.Errorf("got %d, length %d", res.StatusCode, res.ContentLength)
+	}
+}
+
+func TestAPI_FeaturesListNotificationsOnlyWhereTheyAre(t *testing.T) {
+	for _, there := range []bool{true, false} {
+		mux := http.NewServeMux()
+		api.New(api.Options{Notifications: there}).Register(mux, "/api/v1")
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/status/features", nil))
+		if want := `"notifications":` + strconv.FormatBool(there); !strings.Contains(w.Body.String(), want) {
+			t.Errorf("no %s in %s", want, w.Body)
+		}
 	}
 }

@@ -43,6 +43,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		RemoteWrite:   s.remoteWrite(guard),
 		RemoteRead:    remoteread.NewServer(read, s.remotes, s.opts.Logger.With("component", "remote read"), s.reg.Own),
 		Profiles:      true,
+		Notifications: true,
 		Config:        s.config.current,
 		Flags:         s.opts.Flags,
 		BuildInfo:     buildInfo(),

@@ -92,7 +92,7 @@ export async function screenshot(page, name) {
   const dir = process.env.SCREENSHOTS;
   if (!dir) return;
   await mkdir(dir, { recursive: true });
-  await page.screenshot({ path: join(dir, `${name}.png`) });
+  await page.screenshot({ path: join(dir, `${name}.png`), animations: "disabled" });
 }
 
 /** Replaces the text of the editor and runs it. */

@@ -4,6 +4,7 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { gzipSync } from "node:zlib";
 import { check, screenshot, until } from "./browser.mjs";
+import { serverBefore } from "./many.mjs";
 import { respond, total } from "./profiles.mjs";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -74,17 +75,40 @@ export const checks = {
     tab.tolerated.push(/status of \d\d\d|Failed to load resource|net::ERR/);
     const handlers = [401, 403, 404, 413, 429, 500, 502, 503, 504].map((status) => [String(status), (r) => r.fulfill({ status, contentType: "text/plain", body: "no" })]);
     handlers.push(["none", (r) => r.abort("connectionreset")], ["redirect", (r) => r.fulfill({ status: 302, headers: { location: "https://login.example/" } })], ["html", (r) => r.fulfill({ status: 200, contentType: "text/html", body: "<html>sign in</html>" })]);
-    for (const [name, handler] of handlers) {
+    const few = (name) => ["401", "429", "500", "503", "none"].includes(name);
+    const places = [["/query?expr=up&range=5m&refresh=1s", "**/api/v1/query_range?*", () => true], ["/profiles?range=5m&refresh=1s", "**/SelectMergeStacktraces", few], ["/targets", "**/api/v1/targets", few]];
+    for (const [path, requested, wanted] of places) {
+      for (const [name, handler] of handlers.filter(([n]) => wanted(n))) {
+        let requests = 0;
+        const route = (r) => { requests++; return handler(r); };
+        await page.route(requested, route);
+        await page.goto(tab.base + path);
+        await page.locator(".notice.error strong").first().waitFor();
+        const text = await page.locator(".notice.error").first().innerText();
+        check(text.length > 30, `${path} ${name}: ${text}`);
+        await page.waitForTimeout(3000);
+        check(requests === 1, `${path} ${name}: ${requests} requests in three seconds of a refresh of one`);
+        await page.unroute(requested, route);
+      }
+    }
+  },
+
+  async "half a response is an error that states it, and is requested once"(tab) {
+    const { page } = tab;
+    tab.tolerated.push(/net::ERR/);
+    const whole = JSON.stringify({ status: "success", data: { resultType: "matrix", result: [{ metric: { a: "1" }, values: [[1, "2"]] }] } });
+    const ways = { cut: (res) => { res.writeHead(200, { "Content-Type": "application/json", "Content-Length": whole.length }); res.write(whole.slice(0, -20), () => res.destroy()); },
+      short: (res) => { res.writeHead(200, { "Content-Type": "application/json" }); res.end(whole.slice(0, -20)); } };
+    for (const [name, respondWith] of Object.entries(ways)) {
       let requests = 0;
-      const route = (r) => { requests++; return handler(r); };
-      await page.route("**/api/v1/query_range?*", route);
-      await page.goto(`${tab.base}/query?expr=up&range=5m&refresh=1s`);
-      await page.locator(".notice.error strong").waitFor();
-      const text = await page.locator(".notice.error").innerText();
-      check(text.length > 30, `${name}: ${text}`);
-      await page.waitForTimeout(4000);
-      check(requests === 1, `${name}: ${requests} requests in four seconds of a refresh of one`);
-      await page.unroute("**/api/v1/query_range?*", route);
+      const server = await serverBefore(tab.base, (url, res) => { if (!url.pathname.endsWith("/query_range")) return false; requests++; respondWith(res); return true; });
+      tab.own.add(new URL(server.url).host);
+      await page.goto(`${server.url}/query?expr=up&range=5m&refresh=1s`);
+      await page.locator(".notice.error", { hasText: "ended before it was complete" }).waitFor();
+      await page.waitForTimeout(3000);
+      check(requests === 1, `${name}: ${requests} requests in three seconds of a refresh of one`);
+      await page.goto("about:blank");
+      server.close();
     }
   },
 
@@ -111,23 +135,5 @@ export const checks = {
     const all = [...bodies.values()].reduce((n, size) => n + size, 0);
     check(all <= 330_000, `all pages took ${all} bytes`);
     console.log(`     first graph ${first} bytes, all pages ${all} bytes, gzip`);
-  },
-
-  async "pictures of the page, light and dark"(tab) {
-    const { page } = tab;
-    await respond(page);
-    for (const colorScheme of ["light", "dark"]) {
-      await page.emulateMedia({ colorScheme });
-      await page.goto(`${tab.base}/query?range=15m&expr=${encodeURIComponent("rate(ferula_http_requests_total[1m])")}`);
-      await page.locator(".legend tbody tr, .empty").first().waitFor();
-      await screenshot(page, `readme-query-${colorScheme}`);
-      await page.goto(`${tab.base}/profiles?range=5m&view=both`);
-      await total(page, 1e9);
-      await screenshot(page, `readme-profiles-${colorScheme}`);
-      await page.locator("#compare").click();
-      await page.locator(".diff-legend").waitFor();
-      await page.locator(".functions tbody tr").first().waitFor();
-      await screenshot(page, `readme-diff-${colorScheme}`);
-    }
   },
 };

@@ -47,15 +47,21 @@ function forward(base, req, res) {
   req.pipe(up);
 }
 
-/** Responds to queries of `many` with `count` series. */
-export async function manyServer(base, count) {
+/** A server in front of `base`: `take` responds to what it returns true for. */
+export async function serverBefore(base, take) {
   const server = createServer((req, res) => {
-    const url = new URL(req.url, base);
-    const many = url.searchParams.get("query") === "many";
-    if (many && url.pathname.endsWith("/api/v1/query_range")) void range(count, url, res);
-    else if (many && url.pathname.endsWith("/api/v1/query")) instant(count, url, res);
-    else forward(base, req, res);
+    if (!take(new URL(req.url, base), res)) forward(base, req, res);
   });
   await new Promise((done) => server.listen(0, "127.0.0.1", done));
   return { url: `http://127.0.0.1:${server.address().port}`, close: () => { server.closeAllConnections(); server.close(); } };
+}
+
+/** Responds to queries of `many` with `count` series. */
+export function manyServer(base, count) {
+  return serverBefore(base, (url, res) => {
+    if (url.searchParams.get("query") !== "many") return false;
+    if (url.pathname.endsWith("/api/v1/query_range")) { void range(count, url, res); return true; }
+    if (url.pathname.endsWith("/api/v1/query")) { instant(count, url, res); return true; }
+    return false;
+  });
 }

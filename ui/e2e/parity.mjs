@@ -46,6 +46,41 @@ export const checks = {
     for (const name of ["Profiles", "Alerts", "TSDB", "Configuration"]) check((await page.getByRole("link", { name, exact: true }).count()) === 0, `${name} is shown`);
   },
 
+  async "service discovery shows rule by rule why a target was dropped"(tab) {
+    const { page } = tab;
+    const discovered = { __address__: "10.0.0.1:80", __meta_env: "test" };
+    await page.route("**/api/v1/targets", (r) => r.fulfill(success({ activeTargets: [], droppedTargets: [{ discoveredLabels: discovered, scrapePool: "shop" }], droppedTargetCounts: { shop: 1 } })));
+    const sent = page.waitForRequest((r) => r.url().includes("relabel_steps"));
+    await page.route("**/api/v1/targets/relabel_steps?*", (r) => r.fulfill(success({ steps: [
+      { rule: { source_labels: ["__meta_env"], regex: "(.*)", target_label: "env", replacement: "$1", action: "replace" }, output: { ...discovered, env: "test" }, keep: true },
+      { rule: { source_labels: ["env"], regex: "prod", action: "keep" }, output: {}, keep: false }, { rule: { action: "labeldrop", regex: "x" }, output: {}, keep: false },
+    ] })));
+    await page.goto(`${tab.base}/service-discovery`);
+    await page.getByRole("button", { name: "Rule by rule" }).click();
+    const q = new URL((await sent).url()).searchParams;
+    check(q.get("scrapePool") === "shop" && JSON.stringify(JSON.parse(q.get("labels"))) === JSON.stringify(discovered), String(q));
+    await page.locator(".relabel ins", { hasText: "test" }).waitFor();
+    await page.locator(".relabel li", { hasText: "regex: prod" }).locator(".badge", { hasText: "dropped" }).waitFor();
+    check((await page.locator(".relabel > ol > li").count()) === 2, "rules after the one that dropped the target are shown");
+    await screenshot(page, "relabel");
+  },
+
+  async "a notification of the server is shown until it ends, with one request"(tab) {
+    const { page } = tab;
+    let requests = 0;
+    await features(page, { notifications: true, targets: true });
+    const event = (active) => `data: ${JSON.stringify({ text: "Configuration reload has failed.", date: new Date().toISOString(), active })}\n\n`;
+    await page.route("**/api/v1/notifications/live", (r) => { requests++; return r.fulfill({ status: 200, contentType: "text/event-stream", body: event(true) + (requests > 1 ? event(false) : "") }); });
+    await page.goto(`${tab.base}/query?expr=up&range=5m`);
+    const banner = page.locator(".banner", { hasText: "Configuration reload has failed." });
+    await banner.waitFor();
+    await page.waitForTimeout(5000);
+    check(requests === 1, `${requests} requests in five seconds`);
+    await page.reload();
+    await until("the second request", () => requests === 2);
+    await banner.waitFor({ state: "detached" });
+  },
+
   async "a query is explained part by part"(tab) {
     const { page } = tab;
     await page.goto(`${tab.base}/query?tab=explain&expr=${encodeURIComponent('sum by (job, instance) (up) / on (job) group_left () count by (job) (up)')}`);

@@ -18,6 +18,7 @@ const StatusPage = lazy(() => import("./status/page.tsx").then((m) => m.StatusPa
 const TargetsPage = lazy(() => import("./targets/page.tsx").then((m) => m.TargetsPage));
 const DiscoveryPage = lazy(() => import("./targets/discovery.tsx").then((m) => m.DiscoveryPage));
 const RulesPage = lazy(() => import("./rules/page.tsx").then((m) => m.RulesPage));
+const Notices = lazy(() => import("./notices.tsx").then((m) => m.Notices), null);
 const Palette = lazy(() => import("./palette.tsx").then((m) => m.Palette), null);
 
 export function App({ server }: { server: Server }) {
@@ -31,6 +32,7 @@ export function App({ server }: { server: Server }) {
           <WithFeatures>
             <Header />
             <Banner />
+            <ServerNotices />
             <main id="main" tabIndex={-1}><Guarded key={familyOf(nav.place.route)}><Page nav={nav} /></Guarded></main>
             <PaletteKey />
           </WithFeatures>
@@ -43,6 +45,10 @@ export function App({ server }: { server: Server }) {
 function WithFeatures({ children }: { children: ComponentChildren }) {
   const features = useLoadedFeatures();
   return <FeaturesContext.Provider value={features}>{children}</FeaturesContext.Provider>;
+}
+
+function ServerNotices() {
+  return useFeatures()?.["notifications"] === true ? <Notices /> : null;
 }
 
 /** Ctrl-K or Command-K anywhere. */

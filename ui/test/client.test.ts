@@ -76,6 +76,15 @@ for (const [name, respond] of [
   });
 }
 
+for (const method of ["get", "call"] as const) {
+  test(`Server.${method}: a response that is cut short pauses automatic refresh, and states it`, async () => {
+    serve(() => new Response('{"status":"success","data":{"resultType":"vec', { headers: { "Content-Type": "application/json" } }));
+    const server = new Server("/");
+    await assert.rejects(server[method]("query", {}, new AbortController().signal), (e) => e instanceof APIError && /ended before/.test(e.message));
+    assert.equal(server.refreshGate.tick(), false);
+  });
+}
+
 test("Server: while the server is away probes get rarer, and its return is announced once", async () => {
   let away = true;
   serve(() => { if (away) throw new TypeError("refused"); return new Response("ok"); });

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { defaultType, parseType, profileColumns, selectorOf, splitMatchers, typeName, withMatcher } from "../src/lib/profiles.ts";
 import { figuresOf } from "../src/lib/profilefigures.ts";
 import { plain } from "./scanned.ts";
-import { formatProfileState, parseProfileState } from "../src/lib/profilestate.ts";
+import { formatProfileState, parseProfileState, type ProfileState } from "../src/lib/profilestate.ts";
 import { encodeMergeProfile } from "../src/lib/proto.ts";
 import { formatShare, formatUnit, formatUnitTicks } from "../src/lib/units.ts";
 
@@ -92,4 +92,20 @@ test("matchers are added by clicks, and values with commas and quotes survive", 
   assert.deepEqual(splitMatchers(`{${one}, x!="1"}`), [one, 'x!="1"']);
   assert.equal(withMatcher(one, "pod", "=", "c"), 'pod="c"');
   assert.equal(withMatcher('pod="c"', "pod", "!=", "d"), 'pod="c", pod!="d"');
+});
+
+test("any state of the profiles page survives the address", () => {
+  let x = 11;
+  const next = (n: number) => { x = (Math.imul(x, 1664525) + 1013904223) >>> 0; return Math.floor((x / 2 ** 32) * n); };
+  const one = <T>(...list: T[]): T => list[next(list.length)]!;
+  const text = () => one("", "a", 'pod="a&b", x=~"%2F+#"', "é\n漢 \u{1f525}", "<script>", " ", "base=1-2", "main.(*T).f[...]");
+  for (let i = 0; i < 2000; i++) {
+    const start = 1 + next(1e9);
+    const s: ProfileState = {
+      type: text(), service: text(), matchers: text(), groupBy: text(), rangeMS: one(1, 3_600_000, 86_400_000 * 30), endMS: one(null, 1_700_000_000_000, 1_700_000_000_123),
+      stepMS: one(null, 1, 60_000), refreshMS: one(0, 5000), profile: one(null, { id: one("ab", "x/&y"), timeMS: next(1e9) }), base: one(null, { start, end: start + 1 + next(1e6) }),
+      view: one("flame", "table", "both"), find: text(), sandwich: text(), upward: one(true, false), collapse: one(true, false), tenant: text(),
+    };
+    assert.deepEqual(parseProfileState(formatProfileState(s)), s);
+  }
 });

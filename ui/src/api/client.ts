@@ -42,6 +42,9 @@ export interface Cost {
 /** The result of a range query, on the grid of its steps. */
 export interface RangeData { resultType: "range"; matrix: Matrix; stats?: QueryStats }
 
+/** The type of an APIError whose response cannot be read. */
+const BAD_RESPONSE = "bad_response";
+
 /** The type of an APIError after which only signing in again helps. */
 export const SIGNED_OUT = "signed_out";
 
@@ -92,9 +95,10 @@ export class Server {
   /** Sends a GET for `path` below /api/v1. The signal's abort comes out as a DOMException named AbortError, as fetch throws it. */
   async get<T>(path: string, params: Params, signal: AbortSignal): Promise<APIResult<T>> {
     const began = performance.now();
-    const { response, body } = await this.send(`api/v1/${path}`, params, signal);
-    const ms = performance.now() - began;
-    return resultOf(response, decode<T>(response, new TextDecoder().decode(body)), ms, body.byteLength);
+    return this.send(`api/v1/${path}`, params, signal, (response, body) => {
+      const ms = performance.now() - began;
+      return resultOf(response, decode<T>(response, new TextDecoder().decode(body)), ms, body.byteLength);
+    });
   }
 
   /** A range query. Its response is scanned while it arrives: `params` has start, end and step in seconds. */
@@ -103,41 +107,43 @@ export class Server {
     void this.scanner.prepare();
     let bytes = 0;
     let scanned: Scanned | null = null;
-    const { response, body } = await this.send("api/v1/query_range", params, signal, async (part) => {
+    const take: Take = async (part) => {
       const sink = await this.scanner.open(gridOf(params));
       try {
         scanned = await pour(part, sink, (n) => { bytes += n; });
       } finally {
         sink.close();
       }
-    });
-    const ms = performance.now() - began;
-    const { rest, matrix } = (scanned as Scanned | null) ?? { rest: new TextDecoder().decode(body), matrix: null };
-    const envelope = decode<{ stats?: QueryStats }>(response, rest);
-    if (matrix === null) throw new APIError("The response is not what a range query returns", "bad_response", response.status);
-    return resultOf(response, { ...envelope, data: { resultType: "range", matrix, ...(envelope.data?.stats ? { stats: envelope.data.stats } : {}) } }, ms, bytes);
+    };
+    return this.send("api/v1/query_range", params, signal, (response, body) => {
+      const ms = performance.now() - began;
+      const { rest, matrix } = (scanned as Scanned | null) ?? { rest: new TextDecoder().decode(body), matrix: null };
+      const envelope = decode<{ stats?: QueryStats }>(response, rest);
+      if (matrix === null) throw new APIError("The response is not what a range query returns", BAD_RESPONSE, response.status);
+      return resultOf(response, { ...envelope, data: { resultType: "range", matrix, ...(envelope.data?.stats ? { stats: envelope.data.stats } : {}) } }, ms, bytes);
+    }, take);
   }
 
   /** Calls a method of the profile API (Connect, JSON). `method` is "querier.v1.QuerierService/SelectSeries". */
   async call<T>(method: string, message: object, signal: AbortSignal): Promise<APIResult<T>> {
     const began = performance.now();
-    const { response, body } = await this.fetched(this.base + method, {
-      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(message), signal,
+    const init = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(message), signal };
+    return this.fetched(this.base + method, init, (response, body) => {
+      const ms = performance.now() - began;
+      return { data: decodeConnect<T>(response, body), warnings: partial(response), infos: [], ms, bytes: body.byteLength, cost: costOf(response) };
     });
-    const ms = performance.now() - began;
-    return { data: decodeConnect<T>(response, body), warnings: partial(response), infos: [], ms, bytes: body.byteLength, cost: costOf(response) };
   }
 
   /** The same in protobuf; the response is returned as a file. */
   async callFile(method: string, message: Uint8Array<ArrayBuffer>, signal: AbortSignal): Promise<Blob> {
-    const { response, body } = await this.fetched(this.base + method, {
-      method: "POST", headers: { "Content-Type": "application/proto" }, body: message, signal,
+    const init = { method: "POST", headers: { "Content-Type": "application/proto" }, body: message, signal };
+    return this.fetched(this.base + method, init, (response, body) => {
+      if (!response.ok) decodeConnect(response, body);
+      return new Blob([body], { type: "application/octet-stream" });
     });
-    if (!response.ok) decodeConnect(response, body);
-    return new Blob([body], { type: "application/octet-stream" });
   }
 
-  private send(path: string, params: Params, signal: AbortSignal, take?: Take): Promise<{ response: Response; body: ArrayBuffer }> {
+  private send<T>(path: string, params: Params, signal: AbortSignal, use: (response: Response, body: ArrayBuffer) => T, take?: Take): Promise<T> {
     const q = new URLSearchParams();
     for (const [k, v] of Object.entries(params)) {
       if (Array.isArray(v)) v.forEach((one) => q.append(k, one));
@@ -146,10 +152,11 @@ export class Server {
     const query = q.toString();
     const long = query.length > GET_CHARS_MAX;
     const url = this.base + path + (query === "" || long ? "" : `?${query}`);
-    return this.fetched(url, long ? { method: "POST", body: q, signal } : { signal }, take);
+    return this.fetched(url, long ? { method: "POST", body: q, signal } : { signal }, use, take);
   }
 
-  private async fetched(url: string, init: Init, take?: Take): Promise<{ response: Response; body: ArrayBuffer }> {
+  /** `use` decodes the response: what it finds broken is a failure, after which automatic refresh pauses. */
+  private async fetched<T>(url: string, init: Init, use: (response: Response, body: ArrayBuffer) => T, take?: Take): Promise<T> {
     const began = performance.now();
     this.refreshGate.begin();
     let failed = false;
@@ -166,10 +173,13 @@ export class Server {
       const gateway = response.status === 502 || response.status === 503 || response.status === 504;
       // A response with an error type comes from the server itself, whatever its status: it is there, and this is its error.
       if (gateway && !isTyped(body)) throw unavailable(response, performance.now() - began);
-      return { response, body };
+      return use(response, body);
     } catch (e) {
       if (init.signal.aborted) throw e;
-      if (e instanceof APIError) throw e;
+      if (e instanceof APIError) {
+        failed ||= e.type === BAD_RESPONSE;
+        throw e;
+      }
       failed = true;
       this.suspect();
       throw e instanceof UnavailableError ? e : new UnavailableError("The connection to the server failed", performance.now() - began);
@@ -270,7 +280,7 @@ async function readBody(response: Response, began: number, take?: Take): Promise
 /** Errors of the scan are the response's, not the connection's. */
 async function pour(from: ReadableStream<Uint8Array<ArrayBuffer>>, sink: Sink, count: (bytes: number) => void): Promise<Scanned> {
   const reader = from.getReader();
-  const scanned = <T>(step: Promise<T>) => step.catch((e: Error): never => { throw new APIError(e.message, "bad_response", 200); });
+  const scanned = <T>(step: Promise<T>) => step.catch((e: Error): never => { throw new APIError(e.message, BAD_RESPONSE, 200); });
   try {
     for (;;) {
       const { done, value } = await reader.read();
@@ -315,9 +325,9 @@ function decode<T>(response: Response, text: string): Envelope<T> {
   try {
     envelope = JSON.parse(text) as Envelope<T>;
   } catch {
-    if (/^\s*\{"status"/.test(text)) throw new APIError("The response ended before it was complete.", "bad_response", response.status);
+    if (/^\s*\{"status"/.test(text)) throw new APIError("The response ended before it was complete.", BAD_RESPONSE, response.status);
     const hint = /^\s*</.test(text) ? "" : text.trim().slice(0, 200);
-    throw new APIError(hint === "" ? `The server returned status ${response.status}` : `${response.status}: ${hint}`, "bad_response", response.status);
+    throw new APIError(hint === "" ? `The server returned status ${response.status}` : `${response.status}: ${hint}`, BAD_RESPONSE, response.status);
   }
   if (envelope.status !== "success") {
     throw new APIError(envelope.error ?? `The server returned status ${response.status}`, envelope.errorType ?? "error", response.status);
@@ -341,7 +351,8 @@ function decodeConnect<T>(response: Response, body: ArrayBuffer): T {
   try {
     message = JSON.parse(text);
   } catch {
-    throw new APIError(`${response.status}: ${text.trim().slice(0, 200)}`, "bad_response", response.status);
+    if (response.ok && text.startsWith("{")) throw new APIError("The response ended before it was complete.", BAD_RESPONSE, response.status);
+    throw new APIError(`${response.status}: ${text.trim().slice(0, 200)}`, BAD_RESPONSE, response.status);
   }
   if (response.ok) return message as T;
   const { code, message: words } = message as { code?: string; message?: string };

@@ -1,11 +1,12 @@
 // What service discovery found: of each pool the targets that are kept and those that relabelling dropped, with the labels
-// before and after.
+// before and after, and rule by rule on demand.
 import "../style/pages.css";
 import { useMemo, useState } from "preact/hooks";
-import { useAPI } from "../api/hooks.ts";
+import { has, useAPI, useFeatures } from "../api/hooks.ts";
 import type { Target, TargetsData } from "../api/types.ts";
 import { formatCount } from "../lib/format.ts";
 import type { Labels } from "../lib/labels.ts";
+import { changesOf, ruleText, type RelabelStep } from "../lib/relabel.ts";
 import * as icons from "../parts/icons.tsx";
 import { useSearchParam } from "../parts/searchparam.ts";
 import { Empty, Failure, Filter, LabelList, Progress, SubNav } from "../parts/small.tsx";
@@ -51,6 +52,7 @@ export function DiscoveryPage() {
 function Pool({ name, list, dropped }: { name: string; list: readonly Found[]; dropped: number }) {
   const [open, setOpen] = useState(true);
   const kept = list.filter((f) => f.kept).length;
+  const steps = has(useFeatures(), "sd");
   return (
     <section class="card pool" aria-label={`Scrape pool ${name}`}>
       <h2>
@@ -61,11 +63,51 @@ function Pool({ name, list, dropped }: { name: string; list: readonly Found[]; d
         <div class="table-scroll"><table class="data discovery">
           <thead><tr><th scope="col">Discovered labels</th><th scope="col">Labels of the target</th></tr></thead>
           <tbody>{list.slice(0, ROWS_MAX).map((f, i) => (
-            <tr key={i}><td><LabelList labels={f.discovered} /></td><td>{f.kept ? <LabelList labels={f.kept.labels} /> : <span class="badge unknown">dropped</span>}</td></tr>
+            <tr key={i}>
+              <td><LabelList labels={f.discovered} /></td>
+              <td>
+                {f.kept ? <LabelList labels={f.kept.labels} /> : <span class="badge unknown">dropped</span>}
+                {steps && <Steps pool={name} discovered={f.discovered} />}
+              </td>
+            </tr>
           ))}</tbody>
         </table></div>
       )}
       {open && list.length > ROWS_MAX && <p class="hint rules-more">The first {ROWS_MAX} of {formatCount(list.length)}; a filter finds the others.</p>}
     </section>
+  );
+}
+
+/** Which rule has made what of the discovered labels; requested when it is opened. */
+function Steps({ pool, discovered }: { pool: string; discovered: Labels }) {
+  const [open, setOpen] = useState(false);
+  const { result, error, reload } = useAPI<{ steps: RelabelStep[] | null }>(open ? "targets/relabel_steps" : null, { scrapePool: pool, labels: JSON.stringify(discovered) });
+  const steps = result?.data.steps ?? [];
+  const changes = useMemo(() => changesOf(discovered, steps), [discovered, result]);
+  const dropped = steps.findIndex((s) => !s.keep);
+  const shown = dropped < 0 ? steps : steps.slice(0, dropped + 1);
+  return (
+    <div class="relabel">
+      <button type="button" class="link" aria-expanded={open} onClick={() => setOpen(!open)}>{open ? "Hide the rules" : "Rule by rule"}</button>
+      {open && error && <Failure error={error} onRetry={reload} />}
+      {open && result && steps.length === 0 && <p class="hint">The pool has no rules.</p>}
+      {open && result && (
+        <ol>
+          {shown.map((s, i) => (
+            <li key={i}>
+              <pre>{ruleText(s.rule)}</pre>
+              {!s.keep && <p><span class="badge down">dropped</span> by this rule</p>}
+              {s.keep && changes[i]!.length === 0 && <p class="hint">No change</p>}
+              {changes[i]!.length > 0 && (
+                <ul>{changes[i]!.map((c) => (
+                  <li key={c.name}><code>{c.name}</code>: {c.before === null ? <span class="hint">none</span> : <del>{c.before}</del>} → {c.after === null ? <span class="hint">none</span> : <ins>{c.after}</ins>}</li>
+                ))}</ul>
+              )}
+            </li>
+          ))}
+        </ol>
+      )}
+      {open && dropped >= 0 && dropped < steps.length - 1 && <p class="hint">Rules after it are not applied.</p>}
+    </div>
   );
 }

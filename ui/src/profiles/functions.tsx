@@ -65,7 +65,7 @@ function Changes({ flame, unit, found, onPick }: Props & { flame: FlameDiff }) {
   return (
     <div class="table-scroll functions-scroll" tabIndex={0} role="region" aria-label="Functions by change">
       <table class="data functions">
-        <thead><tr><th scope="col">Function</th><th scope="col" class="num">Before, self</th><th scope="col" class="num">Then, self</th><th scope="col" class="num">Change of the share</th></tr></thead>
+        <thead><tr><th scope="col">Function</th><th scope="col" class="num" title="Self, in the range before">Before</th><th scope="col" class="num" title="Self, in the range after it">Then</th><th scope="col" class="num" title="Change of the share of the total, in percentage points">Change</th></tr></thead>
         <tbody>
           {matching.slice(0, ROWS_MAX).map((c) => (
             <tr key={c.name}>

@@ -77,7 +77,7 @@ func decode(body []byte) (names []uint64, all []Chunk, err error) {
 
 func TestEntriesAreDecodedAsPrometheusWroteThem(t *testing.T) {
 	want := []chunks.Meta{
-		{Ref: 8, MinTime: -50, MaxTime: 10}, {Ref: 1 << 32, MinTime: 11, MaxTime: 11}, {Ref: 1<<32 - 9, MinTime: 300, MaxTime: 1 << 50},
+		{Ref: 8, MinTime: -50, MaxTime: 10}, {Ref: 1 << 32, MinTime: 11, MaxTime: 11}, {Ref: 1<<32 + 9, MinTime: 300, MaxTime: 1 << 50},
 	}
 	bodies := written(t, nil, want)
 	names, all, err := decode(bodies[1])

@@ -66,7 +66,7 @@ const chunksMax = 1 << 24
 // Chunks reads the metas of a series' chunks, in the order of their times. Use NewChunks
 // after the labels were read.
 type Chunks struct {
-	r     *Varints
+	r     Varints // a copy: a pointer would make the caller's escape
 	count uint64
 	i     uint64
 	meta  Chunk
@@ -79,10 +79,14 @@ type Chunk struct {
 	Ref          uint64 // number of the segment, from 0, and offset in it, 32 bits each
 }
 
-// NewChunks reads the number of chunks.
-func NewChunks(r *Varints) Chunks {
-	c := Chunks{r: r, count: r.Uvarint()}
-	if c.count > chunksMax {
+// NewChunks reads the number of chunks. r is behind the labels, and is not changed.
+func NewChunks(r Varints) Chunks {
+	c := Chunks{r: r}
+	c.count = c.r.Uvarint()
+	switch {
+	case c.r.Bad:
+		c.err = fmt.Errorf("%w: no number of chunks", ErrCorrupt)
+	case c.count > chunksMax:
 		c.err = fmt.Errorf("%w: %d chunks in a series", ErrCorrupt, c.count)
 	}
 	return c
@@ -93,7 +97,7 @@ func (c *Chunks) Next() bool {
 	if c.err != nil || c.i == c.count {
 		return false
 	}
-	m, r := &c.meta, c.r
+	m, r := &c.meta, &c.r
 	if c.i == 0 {
 		m.MinMS = r.Varint()
 		m.MaxMS = m.MinMS + int64(r.Uvarint())

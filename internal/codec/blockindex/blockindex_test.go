@@ -68,7 +68,7 @@ func decode(body []byte) (names []uint64, all []Chunk, err error) {
 		name, value := r.Label()
 		names = append(names, name, value)
 	}
-	c := NewChunks(&r)
+	c := NewChunks(r)
 	for c.Next() {
 		all = append(all, c.At())
 	}
@@ -94,7 +94,7 @@ func TestEntriesAreDecodedAsPrometheusWroteThem(t *testing.T) {
 	}
 	skipped := Varints{Src: bodies[1]}
 	skipped.SkipLabels()
-	if c := NewChunks(&skipped); !c.Next() || c.At().MinMS != -50 {
+	if c := NewChunks(skipped); !c.Next() || c.At().MinMS != -50 {
 		t.Errorf("after skipped labels the first chunk is %+v", c.At())
 	}
 }
@@ -104,7 +104,7 @@ func TestEntriesThatAreCutShortAreCorrupt(t *testing.T) {
 	for n := range len(whole) {
 		r := Varints{Src: whole[:n]}
 		r.SkipLabels()
-		c := NewChunks(&r)
+		c := NewChunks(r)
 		for c.Next() {
 		}
 		if !errors.Is(c.Err(), ErrCorrupt) && !r.Bad {
@@ -112,7 +112,7 @@ func TestEntriesThatAreCutShortAreCorrupt(t *testing.T) {
 		}
 	}
 	r := Varints{Src: binary.AppendUvarint(nil, 1<<40)}
-	if c := NewChunks(&r); c.Next() || !errors.Is(c.Err(), ErrCorrupt) {
+	if c := NewChunks(r); c.Next() || !errors.Is(c.Err(), ErrCorrupt) {
 		t.Errorf("2^40 chunks: error %v", c.Err())
 	}
 }

@@ -142,7 +142,7 @@ func (p *producer) look(ctx context.Context, ref uint32, into *spanList) bool {
 	}
 	r := blockindex.Varints{Src: body}
 	r.SkipLabels()
-	list := blockindex.NewChunks(&r)
+	list := blockindex.NewChunks(r)
 	var last blockindex.Chunk
 	for some := false; ; some = true {
 		more := list.Next()

@@ -184,7 +184,7 @@ func (p *producer) entry(ctx context.Context, ref uint32) ([]byte, error) {
 // places appends the chunks of an entry that overlap the range; one at most if only labels
 // are wanted.
 func (p *producer) places(r *blockindex.Varints, into []place) ([]place, error) {
-	list := blockindex.NewChunks(r)
+	list := blockindex.NewChunks(*r)
 	for list.Next() {
 		c := list.At()
 		if c.MinMS > p.maxMS {

@@ -147,7 +147,7 @@ func (ix *blockIndex) series(ref uint64, mint, maxt int64, into *entryParts) err
 }
 
 func chunkMetas(r *blockindex.Varints, mint, maxt int64, metas []chunks.Meta) ([]chunks.Meta, error) {
-	list := blockindex.NewChunks(r)
+	list := blockindex.NewChunks(*r)
 	for list.Next() {
 		c := list.At()
 		if c.MinMS > maxt {

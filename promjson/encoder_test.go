@@ -406,7 +406,7 @@ func TestAppendMetric_FromPairsOfAnyOrigin(t *testing.T) {
 func FuzzEncoder(f *testing.F) {
 	f.Add("up", "a<b", int64(1700000000500), 0.1, uint16(3), uint8(0))
 	f.Add("\xff", "\u2028", int64(-1), 1e300, uint16(700), uint8(1))
-	f.Add("", "", int64(0), -0.0, uint16(0), uint8(2))
+	f.Add("", "", int64(0), math.Copysign(0, -1), uint16(0), uint8(2))
 	f.Fuzz(func(t *testing.T, name, value string, ms int64, v float64, points uint16, form uint8) {
 		if ms > 1<<50 || ms < -1<<50 {
 			return

@@ -41,12 +41,12 @@ func startRedisCluster(t *testing.T, nodes int) []*peer {
 	}
 	for i, c := range clients {
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-			slots, err := c.ClusterSlots(ctx).Result()
+			shards, err := c.ClusterShards(ctx).Result()
 			info, _ := c.ClusterInfo(ctx).Result()
-			if err == nil && len(slots) == nodes && len(info) > 16 && info[:16] == "cluster_state:ok" {
+			if err == nil && len(shards) == nodes && len(info) > 16 && info[:16] == "cluster_state:ok" {
 				break
 			}
-			check(t, time.Now().Before(deadline), "node %d: %v, %v, %s", i, slots, err, info)
+			check(t, time.Now().Before(deadline), "node %d: %v, %v, %s", i, shards, err, info)
 		}
 	}
 	return all

@@ -1,6 +1,7 @@
 package columns
 
 import (
+	"errors"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 
@@ -110,7 +111,7 @@ func (b *seriesBatch) computeAll(ev *evaluation, mint, maxt int64) {
 		if it.unread = contextError(ev.ctx); it.unread != nil {
 			return
 		}
-		if it.metric, it.unread = b.at(i, mint, maxt); it.unread == errHistograms {
+		if it.metric, it.unread = b.at(i, mint, maxt); errors.Is(it.unread, errHistograms) {
 			continue
 		} else if it.unread != nil {
 			return
@@ -136,7 +137,7 @@ func (s *selector) eachParallel(ev *evaluation, set batchSource, work perSeries)
 				if err := contextError(ev.ctx); err != nil {
 					return err
 				}
-				if it.unread == errHistograms {
+				if errors.Is(it.unread, errHistograms) {
 					if err := work.histograms(&it.row, b.floats[i]); err != nil {
 						return err
 					}

@@ -132,9 +132,9 @@ func appendSnappyBlock(dst, b []byte) []byte {
 	literal := 0
 	for at := 1; at+4 <= len(b); {
 		word := binary.LittleEndian.Uint32(b[at:])
-		slot := &last[word*0x9e3779b1>>(32-snappyHashBits)]
-		from := int(*slot)
-		*slot = uint16(at)
+		hash := word * 0x9e3779b1 >> (32 - snappyHashBits)
+		from := int(last[hash])
+		last[hash] = uint16(at)
 		if binary.LittleEndian.Uint32(b[from:]) != word {
 			at += 1 + (at-literal)>>6 // faster through what does not repeat
 			continue

@@ -26,8 +26,9 @@ release: ## archives, checksums and bills of materials of all PLATFORMS in bin/r
 
 # Tests that need a peer, a server or a browser are skipped with one line of reason;
 # `make interop`, `make browser` and .ci/run run them.
+# Tests of whole processes come first: they wait more than they compute.
 test: ## every test that needs only Go
-	$(GO) test -timeout 25m $(PACKAGES)
+	$(GO) test -timeout 25m ./test/... $(PACKAGES)
 
 race: race-units race-processes race-promql ## every test, with the race detector and invariants
 

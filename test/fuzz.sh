@@ -3,10 +3,11 @@
 #
 #	test/fuzz.sh [-k COUNT] FUZZTIME [PACKAGE...]
 #
-# Each package is built once. Inputs that reach new code stay in the build cache and are the
-# start of the next run; with -k, the COUNT smallest ones of each target are copied to the
-# package's testdata/fuzz, where `go test` runs them too. A failing input is written there
-# by the fuzzer.
+# Each package is built once. FUZZPARALLEL is the number of workers, one for each core by
+# default. Inputs that reach new code stay in the build cache and are the start of the next
+# run; with -k, the COUNT smallest ones of each target are copied to the package's
+# testdata/fuzz, where `go test` runs them too. A failing input is written there by the
+# fuzzer.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 keep=0
@@ -29,7 +30,7 @@ while read -r path dir; do
 	for target in $targets; do
 		echo "$path $target"
 		if ! (cd "$dir" && "$work/fuzz.test" -test.run='^$' -test.fuzz="^$target\$" -test.fuzztime="$fuzztime" \
-			-test.fuzzminimizetime="${FUZZMINIMIZE:-5s}" -test.fuzzcachedir="$cache/$path" -test.timeout=0 >"$work/log" 2>&1); then
+			-test.fuzzminimizetime="${FUZZMINIMIZE:-5s}" ${FUZZPARALLEL:+-test.parallel="$FUZZPARALLEL"} -test.fuzzcachedir="$cache/$path" -test.timeout=0 >"$work/log" 2>&1); then
 			cat "$work/log"
 			failed=1
 		fi

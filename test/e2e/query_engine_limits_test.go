@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -127,6 +128,8 @@ func TestQuery_BothEnginesReadDownsampledData(t *testing.T) {
 	}
 }
 
+var timeoutError = regexp.MustCompile(`"error":"(expanding series: context deadline exceeded|query timed out in [a-z ]+)"`)
+
 // The limits of a query end it in the same way with both engines.
 func TestQuery_LimitsAreTheSameWithBothEngines(t *testing.T) {
 	stalled, _ := serveMisbehaving(t, misbehavingStore{next: func(ctx context.Context, _ int) ([]byte, []series.Chunk, error) {
@@ -144,7 +147,7 @@ func TestQuery_LimitsAreTheSameWithBothEngines(t *testing.T) {
 		"bytes":   {func(o *role.QueryOptions) { o.Fanout.BytesMax = 20_000 }, "query limit exceeded", false},
 		"memory": {func(o *role.QueryOptions) { o.Fanout.TotalBytesMax, o.Fanout.TotalWait = 100_000, time.Millisecond },
 			"all queries together use 100000 bytes", false},
-		"timeout": {func(o *role.QueryOptions) { o.Query.Timeout = time.Second }, "context deadline exceeded", true},
+		"timeout": {func(o *role.QueryOptions) { o.Query.Timeout = time.Second }, `"errorType":"timeout"`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stores := []string{store}
@@ -159,12 +162,16 @@ func TestQuery_LimitsAreTheSameWithBothEngines(t *testing.T) {
 				path := fmt.Sprintf("/api/v1/query_range?query=%s&step=15&start=%d&end=%d", url.QueryEscape(query), engineBegin/1000, engineEnd/1000)
 				status, want, _ := prometheus.withEngine(path)
 				gotStatus, got, _ := columns.withEngine(path)
+				whole := want
 				got, want = storeNames.ReplaceAllString(got, ""), storeNames.ReplaceAllString(want, "")
+				if c.stalled { // where the time ends, in the selection or behind it, is chance
+					got, want = timeoutError.ReplaceAllString(got, ""), timeoutError.ReplaceAllString(want, "")
+				}
 				if gotStatus != status || got != want {
 					t.Errorf("%s: %d, want %d\n%s", path, gotStatus, status, differenceOf(got, want))
 				}
-				if !strings.Contains(want, c.want) && query == `c_total` {
-					t.Errorf("%s: %d %.300s", path, status, want)
+				if !strings.Contains(whole, c.want) && query == `c_total` {
+					t.Errorf("%s: %d %.300s", path, status, whole)
 				}
 			}
 		})

@@ -7,7 +7,6 @@ import { formatCount, plural } from "../lib/format.ts";
 import { matrixColumns, withEarlier, type Columns, type Matrix } from "../lib/matrix.ts";
 import { metricNames, unitFormat, unitOfExpr, type UnitFormat } from "../lib/metricunits.ts";
 import type { Dot } from "../lib/profiles.ts";
-import { formatProfileState, parseProfileState } from "../lib/profilestate.ts";
 import type { Grid } from "../lib/step.ts";
 import { formatSpan } from "../lib/time.ts";
 import type { PanelState } from "../lib/urlstate.ts";
@@ -111,8 +110,10 @@ function useOpenProfile(): (d: Dot) => void {
   return (d) => {
     const id = d.labels[PROFILE_LABEL];
     if (!id) return;
-    const state = { ...parseProfileState(nav.place.search), profile: { id, timeMS: Math.round(d.timeMS) } };
-    nav.go("profiles", formatProfileState(state));
+    void import("../lib/profilestate.ts").then(
+      ({ formatProfileState, parseProfileState }) => nav.go("profiles", formatProfileState({ ...parseProfileState(nav.place.search), profile: { id, timeMS: Math.round(d.timeMS) } })),
+      () => location.reload(), // the server was upgraded and no longer has the file
+    );
   };
 }
 

@@ -44,6 +44,7 @@ function forward(base, req, res) {
     r.pipe(res);
   });
   up.on("error", () => res.destroy());
+  res.on("close", () => up.destroy()); // a response without an end would keep this process
   req.pipe(up);
 }
 

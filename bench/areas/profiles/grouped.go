@@ -83,7 +83,7 @@ func groupedOf(ctx context.Context, env area.Env, out *area.Outcome, rows int) (
 		if err := compareGrouped(ctx, e, req, pushed); err != nil {
 			return 0, nil, fmt.Errorf("%d min: %w", minutes, err)
 		}
-		if err := measureGrouped(ctx, env, out, e, req, what); err != nil {
+		if err := measureSides(ctx, env, out, e, req, what); err != nil {
 			return 0, nil, err
 		}
 		ratio := out.Recorder.Over(with, plain, "time: "+what)
@@ -191,42 +191,6 @@ func compareCells(ctx context.Context, e *query.Engine, req series.SeriesRequest
 	}
 	if points != len(want) {
 		return fmt.Errorf("%w: %d points of %d", area.ErrUnequal, points, len(want))
-	}
-	return nil
-}
-
-func measureGrouped(ctx context.Context, env area.Env, out *area.Outcome, e *query.Engine, req series.SeriesRequest, what string) error {
-	run := func(exemplars bool) func() error {
-		req := req
-		req.Exemplars = exemplars
-		return func() error {
-			result, err := e.SelectSeries(ctx, &req)
-			if err != nil {
-				return err
-			}
-			result.Close()
-			return nil
-		}
-	}
-	sides := []struct {
-		name string
-		run  func() error
-	}{{plain, run(false)}, {with, run(true)}}
-	for round := 1; round <= turns*env.Rounds; round++ {
-		for _, side := range sides {
-			t, err := times(side.run)
-			if err != nil {
-				return err
-			}
-			out.Recorder.Add(round, side.name, "time: "+what, area.Seconds, t)
-		}
-	}
-	for _, side := range sides {
-		allocs, _, err := memory(side.run)
-		if err != nil {
-			return err
-		}
-		out.Recorder.Add(1, side.name, "allocations: "+what, area.Count, allocs)
 	}
 	return nil
 }

@@ -85,9 +85,10 @@ func selectsOf(ctx context.Context, env area.Env, out *area.Outcome, rows, datas
 	return nil
 }
 
-func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *query.Engine, file string, q selectCase, datasets int, ratios map[string]float64) error {
+// measureSides measures a request without and with exemplars, in turns: time and allocations.
+func measureSides(ctx context.Context, env area.Env, out *area.Outcome, e *query.Engine, req series.SeriesRequest, what string) error {
 	run := func(exemplars bool) func() error {
-		req := q.req
+		req := req
 		req.Exemplars = exemplars
 		return func() error {
 			result, err := e.SelectSeries(ctx, &req)
@@ -97,9 +98,6 @@ func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *quer
 			result.Close()
 			return nil
 		}
-	}
-	if err := compareSelect(ctx, e, file, q); err != nil {
-		return err
 	}
 	sides := []struct {
 		name string
@@ -111,7 +109,7 @@ func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *quer
 			if err != nil {
 				return err
 			}
-			out.Recorder.Add(round, side.name, "time: "+q.what, area.Seconds, t)
+			out.Recorder.Add(round, side.name, "time: "+what, area.Seconds, t)
 		}
 	}
 	for _, side := range sides {
@@ -119,8 +117,18 @@ func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *quer
 		if err != nil {
 			return err
 		}
-		out.Recorder.Add(1, side.name, "allocations: "+q.what, area.Count, allocs)
-		out.Recorder.Add(1, side.name, "bytes allocated: "+q.what, area.Bytes, bytes)
+		out.Recorder.Add(1, side.name, "allocations: "+what, area.Count, allocs)
+		out.Recorder.Add(1, side.name, "bytes allocated: "+what, area.Bytes, bytes)
+	}
+	return nil
+}
+
+func measureSelect(ctx context.Context, env area.Env, out *area.Outcome, e *query.Engine, file string, q selectCase, datasets int, ratios map[string]float64) error {
+	if err := compareSelect(ctx, e, file, q); err != nil {
+		return err
+	}
+	if err := measureSides(ctx, env, out, e, q.req, q.what); err != nil {
+		return err
 	}
 	if !q.counts {
 		return nil

@@ -64,7 +64,7 @@ func startS3(t *testing.T) (b *s3.Bucket, dir string, f *faults) {
 		}
 	}
 	if path == "" {
-		t.Skip("versitygw is not built; see make peers")
+		t.Skip("versitygw is not built: make interop builds it")
 	}
 	root := t.TempDir()
 	dir = filepath.Join(root, "blocks")

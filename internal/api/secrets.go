@@ -1,44 +1,37 @@
 package api
 
 import (
-	"net/url"
+	"regexp"
 	"slices"
 
-	promconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/prometheus/config"
 )
 
 // maskedHeader is Prometheus' text for a secret.
 const maskedHeader = "<secret>"
 
-// withoutSecrets returns cfg without the values of headers of remote_write, remote_read and
+// tokenURL finds the user and password in the URL of an OAuth 2 section, whatever section of the
+// configuration it belongs to: clients of scrapes, discoveries, Alertmanagers and remote endpoints.
+var tokenURL = regexp.MustCompile(`(token_url: ['"]?[^\s:/]+://[^\s:/@]*):[^\s/]*@`)
+
+// withoutSecrets returns cfg as YAML, without the values of headers of remote_write, remote_read and
 // tracing, and without passwords in the URLs of OAuth 2. Prometheus' types mask all
 // other secrets; these it shows, though headers carry keys of APIs.
-func withoutSecrets(cfg config.Config) *config.Config {
+func withoutSecrets(cfg config.Config) string {
 	cfg.RemoteWriteConfigs = slices.Clone(cfg.RemoteWriteConfigs)
 	for i, section := range cfg.RemoteWriteConfigs {
 		masked := *section
 		masked.Headers = maskedHeaders(section.Headers)
-		masked.HTTPClientConfig = withoutTokenURL(section.HTTPClientConfig)
 		cfg.RemoteWriteConfigs[i] = &masked
 	}
 	cfg.RemoteReadConfigs = slices.Clone(cfg.RemoteReadConfigs)
 	for i, section := range cfg.RemoteReadConfigs {
 		masked := *section
 		masked.Headers = maskedHeaders(section.Headers)
-		masked.HTTPClientConfig = withoutTokenURL(section.HTTPClientConfig)
 		cfg.RemoteReadConfigs[i] = &masked
 	}
-	cfg.ScrapeConfigs = slices.Clone(cfg.ScrapeConfigs)
-	for i, section := range cfg.ScrapeConfigs {
-		if section.HTTPClientConfig.OAuth2 != nil {
-			masked := *section
-			masked.HTTPClientConfig = withoutTokenURL(section.HTTPClientConfig)
-			cfg.ScrapeConfigs[i] = &masked
-		}
-	}
 	cfg.TracingConfig.Headers = maskedHeaders(cfg.TracingConfig.Headers)
-	return &cfg
+	return tokenURL.ReplaceAllString(cfg.String(), "${1}:xxxxx@")
 }
 
 func maskedHeaders(headers map[string]string) map[string]string {
@@ -50,16 +43,4 @@ func maskedHeaders(headers map[string]string) map[string]string {
 		masked[name] = maskedHeader
 	}
 	return masked
-}
-
-func withoutTokenURL(client promconfig.HTTPClientConfig) promconfig.HTTPClientConfig {
-	if client.OAuth2 == nil {
-		return client
-	}
-	masked := *client.OAuth2
-	if u, err := url.Parse(masked.TokenURL); err == nil && u.User != nil {
-		masked.TokenURL = u.Redacted()
-	}
-	client.OAuth2 = &masked
-	return client
 }

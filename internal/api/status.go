@@ -17,7 +17,7 @@ import (
 func (a *API) statusConfig(*http.Request) (response, *apiError) {
 	cfg := a.opts.Config()
 	return response{write: func(s *stream) {
-		s.field(`{"yaml":`, withoutSecrets(cfg).String())
+		s.field(`{"yaml":`, withoutSecrets(cfg))
 		s.raw("}")
 	}}, nil
 }

@@ -40,7 +40,7 @@ func (a Area) Measures(name string) bool { return a.Name == name || slices.Conta
 
 // Env is the input of an area.
 type Env struct {
-	Rounds   int           // readings of each kind and side, of which the best counts
+	Rounds   int           // readings of each kind and side, of which the median counts
 	Cache    string        // absolute folder for data that is expensive to create
 	Programs peer.Programs // the programs under test
 	Log      io.Writer     // progress messages
@@ -57,7 +57,7 @@ type Reading struct {
 	What  string  `json:"what"`
 	Side  string  `json:"side"`
 	Unit  string  `json:"unit"`
-	Round int     `json:"round"` // from 1; 0 is a figure computed from the best of others
+	Round int     `json:"round"` // from 1; 0 is a figure computed from others
 	Value float64 `json:"value"`
 }
 
@@ -79,20 +79,44 @@ func (rec *Recorder) Add(round int, side, what, unit string, value float64) {
 	rec.Readings = append(rec.Readings, Reading{What: what, Side: side, Unit: unit, Round: round, Value: value})
 }
 
-// Best returns the smallest reading of what on a side, or NaN if there is none.
-func (rec *Recorder) Best(side, what string) float64 {
-	best := math.NaN()
-	for _, r := range rec.Readings {
-		if r.Side == side && r.What == what && !(r.Value >= best) {
-			best = r.Value
-		}
+// Median returns the median of the readings of what on a side, or NaN if there is none.
+func (rec *Recorder) Median(side, what string) float64 {
+	values := rec.values(side, what)
+	if len(values) == 0 {
+		return math.NaN()
 	}
-	return best
+	half := len(values) / 2
+	if len(values)%2 == 0 {
+		return (values[half-1] + values[half]) / 2
+	}
+	return values[half]
 }
 
-// Over returns the best of what on one side divided by the best on another; NaN if one is missing or the other is 0.
+// values returns the readings of what on a side in ascending order.
+func (rec *Recorder) values(side, what string) []float64 {
+	var values []float64
+	for _, r := range rec.Readings {
+		if r.Side == side && r.What == what && !math.IsNaN(r.Value) {
+			values = append(values, r.Value)
+		}
+	}
+	slices.Sort(values)
+	return values
+}
+
+// Spread returns how far the readings of what on a side are from their median, as a share of it: that of the farthest one.
+// It is 0 for a single reading, and NaN if there is none or the median is 0.
+func (rec *Recorder) Spread(side, what string) float64 {
+	values, median := rec.values(side, what), rec.Median(side, what)
+	if len(values) == 0 || median == 0 {
+		return math.NaN()
+	}
+	return max(median-values[0], values[len(values)-1]-median) / math.Abs(median)
+}
+
+// Over returns the median of what on one side divided by the median on another; NaN if one is missing or the other is 0.
 func (rec *Recorder) Over(side, other, what string) float64 {
-	return Over(rec.Best(side, what), rec.Best(other, what))
+	return Over(rec.Median(side, what), rec.Median(other, what))
 }
 
 // Over returns a / b, and NaN if b is 0.

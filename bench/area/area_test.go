@@ -7,22 +7,33 @@ import (
 	"testing"
 )
 
-func TestRecorder_BestReadingCounts(t *testing.T) {
+func TestRecorder_MedianCounts(t *testing.T) {
 	var rec Recorder
-	for i, v := range []float64{3, 2, 2.5} {
+	for i, v := range []float64{3, 1.6, 2} {
 		rec.Add(i+1, "peer", "cpu", Seconds, 2*v)
 		rec.Add(i+1, "ferula", "cpu", Seconds, v)
 	}
 	rec.Add(1, "ferula", "bytes", Bytes, 0)
 	rec.Add(1, "peer", "bytes", Bytes, 0)
-	if got := rec.Best("ferula", "cpu"); got != 2 {
-		t.Errorf("best: got %v, want 2", got)
+	if got := rec.Median("ferula", "cpu"); got != 2 {
+		t.Errorf("median: got %v, want 2", got)
+	}
+	if got := rec.Spread("ferula", "cpu"); got != 0.5 {
+		t.Errorf("spread: got %v, want 0.5", got)
+	}
+	if got := rec.Spread("ferula", "bytes"); !math.IsNaN(got) {
+		t.Errorf("spread around 0: got %v, want NaN", got)
+	}
+	rec.Add(1, "even", "cpu", Seconds, 4)
+	rec.Add(2, "even", "cpu", Seconds, 2)
+	if got := rec.Median("even", "cpu"); got != 3 {
+		t.Errorf("median of two: got %v, want 3", got)
 	}
 	if got := rec.Over("ferula", "peer", "cpu"); got != 0.5 {
 		t.Errorf("over: got %v, want 0.5", got)
 	}
 	for what, got := range map[string]float64{
-		"never read":     rec.Best("ferula", "allocs"),
+		"never read":     rec.Median("ferula", "allocs"),
 		"no such side":   rec.Over("relay", "peer", "cpu"),
 		"nothing over 0": rec.Over("ferula", "peer", "bytes"),
 	} {

@@ -12,6 +12,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -43,15 +44,41 @@ func (r Run) Lines(w io.Writer) (short int) {
 	return short
 }
 
-// table returns the best of every kind of reading on each side, and the ratio of the last side to the first.
+// maxSpread is how far a peer's reading may be from the median of its kind, as a share of it, in a run that is recorded.
+const maxSpread = 0.2
+
+// Noisy names the peers' CPU and wall times that goals are computed from and whose readings are more than 20 % from their
+// median.
+func (r Run) Noisy() []string {
+	var noisy []string
+	sides := r.Outcome.Sides
+	for _, m := range r.Outcome.Measured {
+		for _, what := range m.From {
+			if r.unit(what) != area.Seconds {
+				continue
+			}
+			for _, side := range sides[:len(sides)-1] {
+				if spread := r.Outcome.Recorder.Spread(side, what); spread > maxSpread {
+					if line := fmt.Sprintf("%s of %s: %.0f %%", what, side, 100*spread); !slices.Contains(noisy, line) {
+						noisy = append(noisy, line)
+					}
+				}
+			}
+		}
+	}
+	return noisy
+}
+
+// table returns the median of every kind of reading on each side, the ratio of the last side to the first, and the spread of the
+// side whose readings differ most.
 func (r Run) table() [][]string {
 	sides := r.Outcome.Sides
 	last, first := sides[len(sides)-1], sides[0]
-	rows := [][]string{append(append([]string{"best of " + fmt.Sprint(r.Rounds)}, sides...), last+" / "+first)}
+	rows := [][]string{append(append([]string{"median of " + fmt.Sprint(r.Rounds)}, sides...), last+" / "+first, "spread")}
 	for _, what := range r.Outcome.Recorder.Kinds() {
 		row := []string{what}
 		for _, side := range sides {
-			row = append(row, Amount(r.Outcome.Recorder.Best(side, what), r.unit(what)))
+			row = append(row, Amount(r.Outcome.Recorder.Median(side, what), r.unit(what)))
 		}
 		ratio := r.Outcome.Recorder.Over(last, first, what)
 		if math.IsNaN(ratio) {
@@ -59,9 +86,24 @@ func (r Run) table() [][]string {
 		} else {
 			row = append(row, goal.Figure(ratio))
 		}
+		row = append(row, r.spread(what))
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// spread returns the greatest spread of a kind of reading over the sides, in percent; empty for a single reading.
+func (r Run) spread(what string) string {
+	widest := 0.0
+	for _, side := range r.Outcome.Sides {
+		if s := r.Outcome.Recorder.Spread(side, what); s > widest {
+			widest = s
+		}
+	}
+	if widest == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.0f %%", 100*widest)
 }
 
 func (r Run) unit(what string) string {

@@ -81,7 +81,7 @@ func TestWriteResults_ReplacesASectionBetweenItsMarkers(t *testing.T) {
 	}
 	for part, want := range map[string]int{
 		"# Results": 1, "## x\n": 1, "## y\n": 1, "<!-- begin x -->": 1, "<!-- end x -->": 1, "commit def": 1, "commit abc": 1,
-		"| x/cpu | 0.25 | <= | 0.3 | ok |": 2, "| cpu | 1.6 s | 400 ms | 0.25 |": 2, "| writes |  | 7 |  |": 2, "- a note": 2,
+		"| x/cpu | 0.25 | <= | 0.3 | ok |": 2, "| cpu | 1.8 s | 450 ms | 0.25 | 11 % |": 2, "| writes |  | 7 |  |  |": 2, "- a note": 2,
 	} {
 		if got := strings.Count("\n"+string(text), part); got != want {
 			t.Errorf("%q occurs %d times, want %d", part, got, want)
@@ -116,5 +116,26 @@ func TestMachine_ParsesCPUAndKernel(t *testing.T) {
 	}
 	if got := kernel("6.1.2-13-amd64\n"); got != "6.1.2" {
 		t.Errorf("kernel: %q", got)
+	}
+}
+
+func TestNoisy_NamesPeersReadingsFarFromTheirMedian(t *testing.T) {
+	out := &area.Outcome{Sides: []string{"peer", "ferula"}}
+	for i, v := range []float64{1, 1.1, 1.21} {
+		out.Recorder.Add(i+1, "peer", "steady", area.Seconds, v)
+		out.Recorder.Add(i+1, "peer", "unsteady", area.Seconds, v*v*v)
+		out.Recorder.Add(i+1, "peer", "unused", area.Seconds, v*v*v)
+		out.Recorder.Add(i+1, "peer", "memory", area.Bytes, v*v*v)
+		out.Recorder.Add(i+1, "ferula", "steady", area.Seconds, v*v*v)
+	}
+	out.Measure("x/a", 1, "steady", "memory")
+	r := Run{Outcome: out}
+	if got := r.Noisy(); len(got) != 0 {
+		t.Errorf("a peer within a fifth of its median: got %q", got)
+	}
+	out.Measure("x/b", 1, "unsteady")
+	out.Measure("x/c", 1, "unsteady")
+	if got := r.Noisy(); len(got) != 1 || got[0] != "unsteady of peer: 33 %" {
+		t.Errorf("got %q", got)
 	}
 }

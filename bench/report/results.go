@@ -47,7 +47,7 @@ func Replace(text, areaName, section string) string {
 func (r Run) section() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## %s\n\n%s.\n\n", r.Area.Name, r.Area.About)
-	fmt.Fprintf(&b, "- %s, commit %s, best of %d\n- %s\n", r.When.UTC().Format("2006-01-02"), r.Commit, r.Rounds, r.Machine)
+	fmt.Fprintf(&b, "- %s, commit %s, median of %d\n- %s\n", r.When.UTC().Format("2006-01-02"), r.Commit, r.Rounds, r.Machine)
 	for _, v := range r.Outcome.Versions {
 		fmt.Fprintf(&b, "- %s\n", v)
 	}

@@ -148,7 +148,7 @@ func (b *bench) alive(ctx context.Context) (err error) {
 			}
 		}
 		b.env.Logf("round %d of %d: CPU of every point %v and %v s", round, b.env.Rounds,
-			b.out.Recorder.Best(b.sides[0].name, "CPU: "+matrix.what), b.out.Recorder.Best(b.sides[1].name, "CPU: "+matrix.what))
+			b.out.Recorder.Median(b.sides[0].name, "CPU: "+matrix.what), b.out.Recorder.Median(b.sides[1].name, "CPU: "+matrix.what))
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func (b *bench) compare(ctx context.Context, q query) error {
 	if err := area.SameBytes(q.what, plain[0], plain[1]); err != nil {
 		return err
 	}
-	if wire := [2]float64{b.out.Recorder.Best(b.sides[0].name, "bytes on the wire: "+q.what), b.out.Recorder.Best(b.sides[1].name, "bytes on the wire: "+q.what)}; q.encoding != "" && wire[1] > 1.05*wire[0] {
+	if wire := [2]float64{b.out.Recorder.Median(b.sides[0].name, "bytes on the wire: "+q.what), b.out.Recorder.Median(b.sides[1].name, "bytes on the wire: "+q.what)}; q.encoding != "" && wire[1] > 1.05*wire[0] {
 		return fmt.Errorf("%s: ferula sends %v bytes, Prometheus %v", q.what, wire[1], wire[0])
 	}
 	if q.encoding == "" {

@@ -116,7 +116,7 @@ func (b *bench) conclude() {
 			what      string
 			all, less query
 		}{{jsonCPU, matrix, counted}, {jsonShort, shortMatrix, shortCount}, {gzipCPU, zipped, matrix}} {
-			tape.Add(0, s.name, d.what, area.Seconds, tape.Best(s.name, "CPU: "+d.all.what)-tape.Best(s.name, "CPU: "+d.less.what))
+			tape.Add(0, s.name, d.what, area.Seconds, tape.Median(s.name, "CPU: "+d.all.what)-tape.Median(s.name, "CPU: "+d.less.what))
 		}
 	}
 	prometheus, ferula := b.sides[0].name, b.sides[1].name

@@ -306,10 +306,10 @@ func (b *bench) conclude() {
 	}
 	wall := "last byte: " + sumRate.what
 	out.Measure("engine/wall-sum-rate-8h", rec.Over(ferula, prometheus, wall), wall)
-	out.Measure("engine/anon-mib", rec.Best(ferula, growth)/(1<<20), growth)
+	out.Measure("engine/anon-mib", rec.Median(ferula, growth)/(1<<20), growth)
 	// Growth below a megabyte is noise of the runtime.
-	out.Measure("engine/growth", max(rec.Best(ferula, growthMany), 1<<20)/max(rec.Best(ferula, growthFew), 1<<20), growthMany, growthFew)
-	out.Measure("engine/fallback", rec.Best(ferula, fallbackShare), fallbackShare)
+	out.Measure("engine/growth", max(rec.Median(ferula, growthMany), 1<<20)/max(rec.Median(ferula, growthFew), 1<<20), growthMany, growthFew)
+	out.Measure("engine/fallback", rec.Median(ferula, fallbackShare), fallbackShare)
 	worst, from := 0.0, []string(nil)
 	for _, q := range third {
 		worst = max(worst, rec.Over(ferula, victoria, "CPU: "+q.what)) // NaN if it is not installed

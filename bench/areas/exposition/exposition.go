@@ -404,7 +404,7 @@ func (b *bench) memory() error {
 			b.out.Recorder.Add(1, m.side, c.what, area.Bytes, (heapInUse()-before)/float64(c.n))
 			runtime.KeepAlive(l)
 		}
-		b.out.Measure(c.goal, b.out.Recorder.Best(ferula, c.what), c.what)
+		b.out.Measure(c.goal, b.out.Recorder.Median(ferula, c.what), c.what)
 	}
 	return nil
 }

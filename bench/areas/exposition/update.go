@@ -82,8 +82,8 @@ func (b *bench) contended() error {
 				return err
 			}
 		}
-		better := min(b.out.Recorder.Best(victoria, what), b.out.Recorder.Best(golang, what))
-		if ratio := area.Over(b.out.Recorder.Best(ferula, what), better); ratio > worst {
+		better := min(b.out.Recorder.Median(victoria, what), b.out.Recorder.Median(golang, what))
+		if ratio := area.Over(b.out.Recorder.Median(ferula, what), better); ratio > worst {
 			worst, from = ratio, what
 		}
 	}

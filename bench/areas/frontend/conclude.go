@@ -14,18 +14,18 @@ func (b *bench) conclude() {
 	tape, out := &b.out.Recorder, b.out
 	// Of two peers the cheaper one counts, of two splices the more expensive one.
 	cpu, plain := cpuOf(identity), cpuOf(plainDown)
-	peer := min(tape.Best(thanos, cpu), tape.Best(thanos, plain))
-	out.Measure("frontend/vs-thanos", tape.Best(ferula, cpu)/peer, cpu, plain)
+	peer := min(tape.Median(thanos, cpu), tape.Median(thanos, plain))
+	out.Measure("frontend/vs-thanos", tape.Median(ferula, cpu)/peer, cpu, plain)
 	if float64(b.lengths[ferula+zipped.what]) <= gzipBytesMax*float64(b.lengths[thanos+zipped.what]) {
 		out.Measure("frontend/vs-thanos-gzip", tape.Over(ferula, thanos, cpuOf(zipped)), cpuOf(zipped))
 	}
 	out.Measure("frontend/vs-relay", tape.Over(ferula, relay, cpu), cpu)
 	splices := b.whats(ferula, joinWhat)
 	splice := b.worst(ferula, splices)
-	out.Measure("frontend/vs-memcpy", splice/tape.Best(copying, copyWhat), append(splices, copyWhat)...)
+	out.Measure("frontend/vs-memcpy", splice/tape.Median(copying, copyWhat), append(splices, copyWhat)...)
 	out.Measure("frontend/cache-hit-vs-thanos", tape.Over(ferula, thanos, cpuOf(cacheHit)), cpuOf(cacheHit))
-	out.Measure("frontend/anon-59mb-mib", tape.Best(ferula, growthSmall)/(1<<20), growthSmall, idleAnon)
-	out.Measure("frontend/anon-590mb-mib", tape.Best(ferula, growthBig)/(1<<20), growthBig)
+	out.Measure("frontend/anon-59mb-mib", tape.Median(ferula, growthSmall)/(1<<20), growthSmall, idleAnon)
+	out.Measure("frontend/anon-590mb-mib", tape.Median(ferula, growthBig)/(1<<20), growthBig)
 	out.Notes = append(out.Notes, b.notes()...)
 }
 
@@ -33,7 +33,7 @@ func (b *bench) conclude() {
 func (b *bench) whats(side, prefix string) []string {
 	var found []string
 	for _, what := range b.out.Recorder.Kinds() {
-		if strings.HasPrefix(what, prefix) && !math.IsNaN(b.out.Recorder.Best(side, what)) {
+		if strings.HasPrefix(what, prefix) && !math.IsNaN(b.out.Recorder.Median(side, what)) {
 			found = append(found, what)
 		}
 	}
@@ -43,7 +43,7 @@ func (b *bench) whats(side, prefix string) []string {
 func (b *bench) worst(side string, whats []string) float64 {
 	worst := math.NaN()
 	for _, what := range whats {
-		if v := b.out.Recorder.Best(side, what); !(v <= worst) {
+		if v := b.out.Recorder.Median(side, what); !(v <= worst) {
 			worst = v
 		}
 	}

@@ -73,7 +73,7 @@ func (b *bench) rounds(ctx context.Context, what string, jobs []job) error {
 		}
 		first := jobs[0]
 		b.env.Logf("round %d of %d: %s: CPU %.4g and %.4g s", round, b.env.Rounds, what,
-			b.out.Recorder.Best(first.front.side, cpuOf(first.request)), b.out.Recorder.Best(ferula, cpuOf(first.request)))
+			b.out.Recorder.Median(first.front.side, cpuOf(first.request)), b.out.Recorder.Median(ferula, cpuOf(first.request)))
 	}
 	return nil
 }

@@ -241,10 +241,10 @@ func decoding(ctx context.Context, env area.Env, out *area.Outcome) error {
 		fastest := math.Inf(1)
 		for _, d := range decoders() {
 			if d.side != ferula {
-				fastest = min(fastest, out.Recorder.Best(d.side, what))
+				fastest = min(fastest, out.Recorder.Median(d.side, what))
 			}
 		}
-		worst, from = max(worst, area.Over(out.Recorder.Best(ferula, what), fastest)), append(from, what)
+		worst, from = max(worst, area.Over(out.Recorder.Median(ferula, what), fastest)), append(from, what)
 	}
 	out.Measure("json/decode", worst, from...)
 	return nil

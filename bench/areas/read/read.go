@@ -284,7 +284,7 @@ func (b *bench) measure(ctx context.Context, round int, f *format) error {
 
 // conclude computes the measures of the goals.
 func (b *bench) conclude() {
-	b.out.Measure("read/anon-mib", b.out.Recorder.Best("Parquet", growth)/(1<<20), growth, idle)
+	b.out.Measure("read/anon-mib", b.out.Recorder.Median("Parquet", growth)/(1<<20), growth, idle)
 	b.out.Notes = append(b.out.Notes,
 		fmt.Sprintf("%d series x %d samples of 15-digit floats over %d h, read in four windows by remote read from ferula serve on the same machine; %d samples in all.", series, spec.Samples, hours, samples),
 		"Growth is the peak of RssAnon of a process that exports everything, less the peak of one that exports a metric that does not exist; CPU is that of the exporting process, from its start to its end.",

@@ -32,8 +32,8 @@ func (b *bench) great(ctx context.Context) error {
 				return err
 			}
 			b.env.Logf("round %d of %d: CPU of chunks %v and %v s, of samples %v and %v s", round, b.env.Rounds,
-				b.out.Recorder.Best(b.out.Sides[0], "CPU: "+chunks8h().what), b.out.Recorder.Best(b.out.Sides[1], "CPU: "+chunks8h().what),
-				b.out.Recorder.Best(b.out.Sides[0], "CPU: "+samples8h().what), b.out.Recorder.Best(b.out.Sides[1], "CPU: "+samples8h().what))
+				b.out.Recorder.Median(b.out.Sides[0], "CPU: "+chunks8h().what), b.out.Recorder.Median(b.out.Sides[1], "CPU: "+chunks8h().what),
+				b.out.Recorder.Median(b.out.Sides[0], "CPU: "+samples8h().what), b.out.Recorder.Median(b.out.Sides[1], "CPU: "+samples8h().what))
 		}
 		return b.classic(ctx)
 	})
@@ -170,17 +170,17 @@ func (b *bench) conclude() {
 	prometheus, ferula := out.Sides[0], out.Sides[1]
 	over := func(goal, what string) { out.Measure(goal, tape.Over(ferula, prometheus, what), what) }
 	own := func(goal, what string, unit float64, more ...string) {
-		out.Measure(goal, tape.Best(ferula, what)/unit, append([]string{what}, more...)...)
+		out.Measure(goal, tape.Median(ferula, what)/unit, append([]string{what}, more...)...)
 	}
 	over("remoteread/chunks-cpu", "CPU: "+chunks8h().what)
 	own("remoteread/chunks-anon-mib", "growth of RssAnon: "+chunks8h().what, 1<<20)
 	own("remoteread/chunks-mallocs", "mallocs: "+chunks8h().what, 1)
 	own("remoteread/chunks-writes", "write calls: "+chunks8h().what, 1)
-	out.Measure("remoteread/chunks-floor", area.Over(tape.Best(ferula, "CPU: "+chunks8h().what), tape.Best(ferula, floorCPU)), "CPU: "+chunks8h().what, floorCPU)
+	out.Measure("remoteread/chunks-floor", area.Over(tape.Median(ferula, "CPU: "+chunks8h().what), tape.Median(ferula, floorCPU)), "CPU: "+chunks8h().what, floorCPU)
 	over("remoteread/chunks-first-byte", "first byte: "+chunks8h().what)
 	worstReaders, ofReaders := 0.0, []string{manyGrowth(chunks8h()), manyGrowth(samples8h())}
 	for _, what := range ofReaders {
-		if v := tape.Best(ferula, what); !(v <= worstReaders) {
+		if v := tape.Median(ferula, what); !(v <= worstReaders) {
 			worstReaders = v
 		}
 	}
@@ -194,10 +194,10 @@ func (b *bench) conclude() {
 	worst, from := 0.0, []string{}
 	for _, form := range []string{"chunks", "samples"} {
 		few, many := growthName(few(), form), growthName(many(), form)
-		worst, from = max(worst, area.Over(max(noise, tape.Best(ferula, many)), max(noise, tape.Best(ferula, few)))), append(from, few, many)
+		worst, from = max(worst, area.Over(max(noise, tape.Median(ferula, many)), max(noise, tape.Median(ferula, few)))), append(from, few, many)
 	}
 	out.Measure("remoteread/growth", worst, from...)
-	out.Measure("remoteread/client-samples-anon-mib", max(tape.Best(ferula, clientGrowth), tape.Best(prometheus, clientGrowth))/(1<<20), clientGrowth)
+	out.Measure("remoteread/client-samples-anon-mib", max(tape.Median(ferula, clientGrowth), tape.Median(prometheus, clientGrowth))/(1<<20), clientGrowth)
 	over("remoteread/head-chunks-cpu", "CPU: "+headChunks().what)
 	over("remoteread/head-samples-cpu", "CPU: "+headSamples().what)
 	own("remoteread/head-samples-anon-mib", "growth of RssAnon: "+headSamples().what, 1<<20)

@@ -172,7 +172,7 @@ func (b *bench) measureRunning(ctx context.Context) (err error) {
 				}
 			}
 		}
-		b.env.Logf("round %d of %d: CPU %v and %v s", round, b.env.Rounds, b.out.Recorder.Best(b.sides[0].name, "CPU: "+plain.what), b.out.Recorder.Best(b.sides[1].name, "CPU: "+plain.what))
+		b.env.Logf("round %d of %d: CPU %v and %v s", round, b.env.Rounds, b.out.Recorder.Median(b.sides[0].name, "CPU: "+plain.what), b.out.Recorder.Median(b.sides[1].name, "CPU: "+plain.what))
 	}
 	return nil
 }
@@ -285,7 +285,7 @@ func (b *bench) conclude() {
 	out.Measure("sidecar/cpu", tape.Over("ferula", "Thanos", cpu), cpu)
 	labels := "CPU: " + labelsOnly.what
 	out.Measure("sidecar/labels-only", tape.Over("ferula", "Thanos", labels), labels)
-	out.Measure("sidecar/anon-mib", tape.Best("ferula", growth+plain.what)/(1<<20), growth+plain.what, idleAnon)
+	out.Measure("sidecar/anon-mib", tape.Median("ferula", growth+plain.what)/(1<<20), growth+plain.what, idleAnon)
 	out.Notes = append(out.Notes,
 		fmt.Sprintf("%d series x %d h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus, whose cost is not counted. CPU is that of the sidecar process per request, over %d requests in a row and the garbage collection after them.", series, hours, repeats),
 		"The client requests batches of 64, as Thanos' querier does, and drops every message unread. Labels, order and chunks of both responses are equal; the sizes of their messages differ and are reported as bytes.",

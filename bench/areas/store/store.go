@@ -305,7 +305,7 @@ func (b *bench) series(ctx context.Context, round int, bucket string) error {
 		return fmt.Errorf("%s: %w: %d series and %d chunks, %d and %d", what, area.ErrUnequal, found[0].series, found[0].chunks, found[1].series, found[1].chunks)
 	}
 	for _, kind := range []string{coldCPU, warmCPU, peakAnon, coldReqs, coldBytes} {
-		b.env.Logf("round %d: %s: %v and %v", round, kind, b.out.Recorder.Best("Thanos", kind), b.out.Recorder.Best("ferula", kind))
+		b.env.Logf("round %d: %s: %v and %v", round, kind, b.out.Recorder.Median("Thanos", kind), b.out.Recorder.Median("ferula", kind))
 	}
 	return nil
 }
@@ -402,7 +402,7 @@ func (b *bench) conclude() {
 	for goal, kind := range map[string]string{"series-cpu": coldCPU, "warm-cpu": warmCPU, "anon": peakAnon, "requests": coldReqs, "bytes": coldBytes, "start-10k": startMany} {
 		out.Measure("store/"+goal, tape.Over("ferula", "Thanos", kind), kind)
 	}
-	out.Measure("store/idle-10k-mib", tape.Best("ferula", idleMany)/(1<<20), idleMany)
+	out.Measure("store/idle-10k-mib", tape.Median("ferula", idleMany)/(1<<20), idleMany)
 	if math.IsNaN(out.Figure("store/bytes")) {
 		out.Notes = append(out.Notes, "One of the programs has no metric of the bytes that it fetched.")
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -39,11 +40,15 @@ func areas() []area.Area {
 	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, engine.Area, read.Area, remoteread.Area, serve.Area, sidecar.Area, stack.Area, profiles.Area, storeapi.Area, store.Area}
 }
 
+// errNoisy means that a run says little, because the readings of a peer differ too much. Its results are not recorded.
+var errNoisy = errors.New("RESULTS.md is not changed: readings of a peer are more than 20 % from their median")
+
 type options struct {
 	area, root, out string
 	rounds          int
 	list, strict    bool
 	null, short     bool
+	noisy           bool
 	given           map[string]string
 }
 
@@ -52,11 +57,12 @@ func main() {
 	flag.StringVar(&o.area, "area", "", "area to run; empty for all")
 	flag.StringVar(&o.root, "root", "..", "the repository's root")
 	flag.StringVar(&o.out, "out", "", "folder for raw readings (default bench/out in the repository)")
-	flag.IntVar(&o.rounds, "rounds", 3, "readings of each kind and side; the best one counts")
+	flag.IntVar(&o.rounds, "rounds", 3, "readings of each kind and side; their median counts")
 	flag.BoolVar(&o.list, "list", false, "list areas and goals, and run nothing")
 	flag.BoolVar(&o.strict, "strict", false, "exit with 1 if a goal falls short or is missing")
 	flag.BoolVar(&o.null, "null", false, "run the peer instead of ferula, to measure the noise of the bench; writes no results")
 	flag.BoolVar(&o.short, "short", false, "let areas that take minutes run less, to try them; writes no results")
+	flag.BoolVar(&o.noisy, "noisy", false, "write results although readings of a peer are far from their median")
 	flag.Func("bin", "use the program at this path instead of building it, as name=path; repeatable", func(s string) error {
 		name, path, ok := strings.Cut(s, "=")
 		if !ok {
@@ -148,6 +154,9 @@ func runArea(ctx context.Context, o options, root string, a area.Area, goals []g
 	}
 	if err := r.WriteRaw(o.out); err != nil {
 		return short, err
+	}
+	if noisy := r.Noisy(); len(noisy) > 0 && !o.noisy {
+		return short, fmt.Errorf("%w: %s; run it on a quiet machine, or with -noisy", errNoisy, strings.Join(noisy, "; "))
 	}
 	return short, r.WriteResults(filepath.Join(root, "bench", "RESULTS.md"))
 }

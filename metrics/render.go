@@ -6,7 +6,6 @@ import (
 	"log"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
@@ -37,21 +36,20 @@ type view struct {
 	at      int // the next entry
 }
 
-var renderers sync.Pool
+var renderers spares[renderer]
 
 // rendererMax is the size of buffers up to which a renderer is reused, until the next but
 // one garbage collection. Protobuf needs a family as one piece: 64 MiB are 400,000 members.
 const rendererMax = 64 << 20
 
-func getRenderer() *renderer {
-	if r, ok := renderers.Get().(*renderer); ok {
-		return r
-	}
-	return &renderer{}
-}
+// rendererSmall is the size of buffers up to which renderers outlive garbage collections.
+const rendererSmall = 256 << 10
+
+func getRenderer() *renderer { return renderers.get() }
 
 func putRenderer(r *renderer) {
-	if cap(r.enc.Page)+cap(r.sums.Page)+cap(r.count.Page) > rendererMax || cap(r.extra.b) > rendererMax {
+	size := cap(r.enc.Page) + cap(r.sums.Page) + cap(r.count.Page)
+	if size > rendererMax || cap(r.extra.b) > rendererMax {
 		return
 	}
 	clear(r.views[:cap(r.views)])
@@ -59,7 +57,7 @@ func putRenderer(r *renderer) {
 	clear(r.open[:cap(r.open)])
 	r.views, r.sets, r.open, r.extra.b = r.views[:0], r.sets[:0], r.open[:0], r.extra.b[:0]
 	r.names.W = nil
-	renderers.Put(r)
+	renderers.put(r, size+cap(r.extra.b) <= rendererSmall)
 }
 
 // render writes the page of a handler without WriteExtra's output and EndOfPage.

@@ -435,13 +435,10 @@ func (p *page) flush(w io.Writer) error {
 }
 
 // pages is a pool of pages for overlapping scrapes and for writes without a set.
-var pages sync.Pool
+var pages spares[page]
 
 func getPage() *page {
-	p, ok := pages.Get().(*page)
-	if !ok {
-		p = &page{}
-	}
+	p := pages.get()
 	p.described = exposeMetadata.Load()
 	return p
 }
@@ -449,6 +446,6 @@ func getPage() *page {
 func putPage(p *page) {
 	if cap(p.b) <= pageMax {
 		p.b = p.b[:0]
-		pages.Put(p)
+		pages.put(p, true)
 	}
 }

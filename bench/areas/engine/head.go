@@ -51,6 +51,7 @@ const fallbackShare = "evaluations of Prometheus' scripts that its own engine ha
 func (b *bench) fallback(ctx context.Context) error {
 	test := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-run", "PrometheusScripts/TSDB", "./test/promql")
 	test.Dir = b.env.Programs.Root
+	test.Env = append(os.Environ(), "GOWORK=") // the bench's own module is built without a workspace
 	out, err := test.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("Prometheus' scripts: %w: %.1000s", err, out) //nolint:staticcheck // a name

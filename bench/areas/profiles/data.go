@@ -31,9 +31,10 @@ const (
 	depthMax  = 40
 )
 
-func openStore(dir string) (*store.Store, error) {
+// openStore opens a store that merges blocks into ones of at most blockBytes; 0 is the default.
+func openStore(dir string, blockBytes int64) (*store.Store, error) {
 	// The limits are so high that blocks are written only when the bench calls Flush.
-	s, err := store.New(store.Options{Dir: dir, Retention: -1, HeadBytes: 2 << 30, HeadAge: 1 << 50}, slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
+	s, err := store.New(store.Options{Dir: dir, Retention: -1, HeadBytes: 2 << 30, HeadAge: 1 << 50, BlockBytes: blockBytes}, slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func groupedOf(ctx context.Context, env area.Env, out *area.Outcome, rows int) (
 		return 0, nil, err
 	}
 	defer remove()
-	s, err := openStore(dir)
+	s, err := openStore(dir, 1) // blocks are not merged
 	if err != nil {
 		return 0, nil, err
 	}

@@ -12,7 +12,7 @@ import (
 
 func TestCompareGrouped_ComparesEveryPointAndExemplar(t *testing.T) {
 	ctx := context.Background()
-	s, err := openStore(t.TempDir())
+	s, err := openStore(t.TempDir(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func selectsOf(ctx context.Context, env area.Env, out *area.Outcome, rows, datas
 		return err
 	}
 	defer remove()
-	s, err := openStore(dir)
+	s, err := openStore(dir, 0)
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func whole(ctx context.Context, env area.Env, out *area.Outcome) (err error) {
 		return err
 	}
 	defer remove()
-	s, err := openStore(dir)
+	s, err := openStore(dir, 0)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func pushOnce(ctx context.Context, out *area.Outcome, round int, what string, pu
 		return err
 	}
 	defer remove()
-	s, err := openStore(dir)
+	s, err := openStore(dir, 0)
 	if err != nil {
 		return err
 	}

@@ -100,8 +100,7 @@ func putFraction(full *[floatBuf]byte, raw uint64) int {
 	}
 	q, digit, point := sixteenDigits(q, digit, s.exp)
 	high, low := q/1e8, q%1e8
-	w0 := uint64(fourDigits(high/10000)) | uint64(fourDigits(high%10000))<<32
-	w1 := uint64(fourDigits(low/10000)) | uint64(fourDigits(low%10000))<<32
+	w0, w1 := eightDigits(high), eightDigits(low)
 	n := significant(w0, w1, digit)
 	full[0] = '-'
 	sign := int(raw >> 63)
@@ -112,6 +111,33 @@ func putFraction(full *[floatBuf]byte, raw uint64) int {
 	b[17] = byte('0' + digit)
 	putNear(b, w0, w1, point)
 	return n + 1 + sign
+}
+
+// putHundredths writes v if it is a whole number of hundredths that is below 1,000,000, but not an integer, and returns the
+// number of bytes, else 0. The decimal with the fewest digits that parses as v is that number: no other decimal of at most 15
+// digits does.
+func putHundredths(full *[floatBuf]byte, v float64) int {
+	abs := math.Abs(v)
+	x := uint64(abs*100 + 0.5)
+	if x-1 >= 1e8-1 || float64(x)/100 != abs { // 0 is -0 here
+		return 0
+	}
+	w := eightDigits(x)
+	// At least one digit is before the point.
+	skip := min(uint(bits.TrailingZeros64(w^zeroDigits))/8, 5)
+	w >>= 8 * skip
+	whole := 6 - skip
+	full[0] = '-'
+	sign := math.Float64bits(v) >> 63
+	b := (*[digitsBuf]byte)(full[sign : sign+digitsBuf])
+	at := uint64(1) << (8 * whole & 63)
+	b[8] = byte(w >> 56)
+	binary.LittleEndian.PutUint64(b[0:], w&(at-1)|'.'*at|w&-at<<8)
+	n := int(whole) + 3 + int(sign)
+	if x%10 == 0 {
+		n--
+	}
+	return n
 }
 
 // powerOfTwo returns 1 if raw are the bits of a power of two, else 0.
@@ -241,7 +267,14 @@ func putInt(b *[digitsBuf]byte, i uint64) int {
 // eightDigits returns the decimal digits of x, which is below 1e8, the first digit
 // in the lowest byte.
 func eightDigits(x uint64) uint64 {
-	return uint64(fourDigits(x/10000)) | uint64(fourDigits(x%10000))<<32
+	// Groups of 32, then 16, then 8 bits hold 4, 2 and 1 digits. With the quotients q of all groups, q + (x-q*d)<<bits is
+	// x<<bits + q*(1-d<<bits).
+	q := x * 109951163 >> 40 // x / 10000
+	x = x<<32 - q*(10000<<32-1)
+	q = x * 10486 >> 20 & (0x7f<<32 | 0x7f)
+	x = x<<16 - q*(100<<16-1)
+	q = x * 103 >> 10 & 0x000f000f000f000f
+	return x<<8 - q*(10<<8-1) + zeroDigits
 }
 
 func fourDigits(x uint64) uint32 {

@@ -71,6 +71,7 @@ func appendPiece[P PointLike](dst []byte, g *Steps, next int, points []P) ([]byt
 		encoded = g.encoded
 	}
 	prev, prevAt, prevLen := uint64(0), 0, 0 // The last encoded value, its offset in dst and its length; 0: none.
+	hundredths := false                      // The last fraction was in hundredths: the next one may be, too.
 	for i := range points {
 		p := Point(points[i])
 		if uint(next) < uint(len(encoded)) && encoded[next].t == p.T {
@@ -105,7 +106,13 @@ func appendPiece[P PointLike](dst []byte, g *Steps, next int, points []P) ([]byt
 			n += prevLen
 			continue
 		} else {
-			k = putFraction(b, raw)
+			if hundredths {
+				k = putHundredths(b, p.F)
+			}
+			if k == 0 {
+				k = putFraction(b, raw)
+				hundredths = k >= 3 && (b[k-3] == '.' || b[k-2] == '.')
+			}
 		}
 		if k == 0 {
 			k = len(appendStrconv(dst[:n], p.F)) - n

@@ -1,6 +1,7 @@
 package promjson
 
 import (
+	"bytes"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -115,6 +116,23 @@ func TestAppendPoints_DoesNotAllocate(t *testing.T) {
 	} {
 		if n := testing.AllocsPerRun(10, f); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+func TestAppendPoints_HundredthsEqualStrconv(t *testing.T) {
+	values := []float64{0.01, 0.07, 0.1, -0.5, 1.5, 9.99, 10.01, 99.9, 100.25, 999999.99, 1000000.01, 1234567.89, -999999.99, 0.005, 0.015,
+		math.Nextafter(0.07, 1), math.Nextafter(57.34, 0), 0, math.Copysign(0, -1), 3, -3, math.NaN(), math.Inf(1), math.Inf(-1), 1e300, 5e-324}
+	for range 200_000 {
+		v := float64(rand.Uint64N(1<<(1+rand.UintN(33)))) / 100
+		values = append(values, v, -v, math.Nextafter(v, 0), v+rand.Float64()/1e6)
+	}
+	for i, v := range values {
+		// A fraction in hundredths before it makes the encoder expect another one.
+		got := AppendPoints(nil, nil, []Point{{0, 1}, {1000, 0.25 + float64(i%3)}, {2000, v}})
+		want := `,[2,"` + string(appendStrconv(nil, v)) + `"]`
+		if !bytes.HasSuffix(got, []byte(want)) {
+			t.Fatalf("%v: got %s, want the end %s", v, got, want)
 		}
 	}
 }

@@ -168,7 +168,7 @@ func TestTidy_PackageVariablesAreTablesSentinelsOrPools(t *testing.T) {
 
 func isConstantLike(v *ast.ValueSpec) bool {
 	if len(v.Values) == 0 {
-		return slices.Contains([]string{"sync.Pool", "embed.FS"}, exprString(v.Type))
+		return slices.Contains([]string{"sync.Pool", "embed.FS", "spares"}, exprString(v.Type))
 	}
 	for _, value := range v.Values {
 		switch e := value.(type) {
@@ -196,6 +196,8 @@ func exprString(e ast.Expr) string {
 	case *ast.CallExpr:
 		return exprString(x.Fun)
 	case *ast.StarExpr:
+		return exprString(x.X)
+	case *ast.IndexExpr: // of a generic type
 		return exprString(x.X)
 	default:
 		return ""

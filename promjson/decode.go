@@ -1,7 +1,9 @@
 package promjson
 
 import (
+	"encoding/binary"
 	"io"
+	"math/bits"
 	"slices"
 	"strconv"
 )
@@ -164,6 +166,10 @@ func (c *cursor) pointTime() (ms int64, wrong string) {
 }
 
 func (c *cursor) point() (p Point, wrong string) {
+	if p, n := plainPoint(c.b[c.i:]); n > 0 {
+		c.i += n
+		return p, ""
+	}
 	if p.T, wrong = c.pointTime(); wrong != "" {
 		return p, wrong
 	}
@@ -300,4 +306,74 @@ func parseShort(b []byte) (v float64, n int) {
 		v = -v
 	}
 	return v, n
+}
+
+// plainPointBuf is the number of bytes that plainPoint may read.
+const plainPointBuf = 48
+
+// plainPoint reads a point as Prometheus writes nearly all of them, [1700000000,"12.5"], and returns its length. It returns
+// length 0 for what needs the slower functions: other spellings, more digits than a float64 holds, and errors.
+func plainPoint(b []byte) (p Point, n int) {
+	if len(b) < plainPointBuf {
+		return p, 0
+	}
+	in := (*[plainPointBuf]byte)(b)
+	seconds, digits := leadingDigits(binary.LittleEndian.Uint64(in[1:]))
+	d8, d9 := uint64(in[9]-'0'), uint64(in[10]-'0')
+	if in[0] != '[' || digits != 8 || d8 > 9 || d9 > 9 || in[11] != ',' || in[12] != '"' {
+		return p, 0
+	}
+	p.T = int64(seconds*100+d8*10+d9) * 1000
+	i := 13
+	if in[13] == '-' {
+		i++
+	}
+	all, digits := leadingDigits(binary.LittleEndian.Uint64(in[i&15:]))
+	if digits == 0 {
+		return p, 0
+	}
+	i += digits
+	if digits == 8 {
+		more, n := leadingDigits(binary.LittleEndian.Uint64(in[i&31:]))
+		all, digits, i = all*wholePowers[n]+more, digits+n, i+n
+	}
+	fraction := 0
+	if in[i] == '.' {
+		i++
+		part, n := leadingDigits(binary.LittleEndian.Uint64(in[i&31:]))
+		all, fraction, i = all*wholePowers[n]+part, n, i+n
+		if n == 8 {
+			part, n = leadingDigits(binary.LittleEndian.Uint64(in[i&63:]))
+			all, fraction, i = all*wholePowers[n]+part, 8+n, i+n
+		}
+		if fraction == 0 {
+			return p, 0
+		}
+	}
+	if digits+fraction > 18 || all > maxExact || in[i] != '"' || in[i+1] != ']' {
+		return p, 0
+	}
+	p.F = float64(all)
+	if fraction > 0 {
+		p.F /= powersOfTen[fraction]
+	}
+	if in[13] == '-' {
+		p.F = -p.F
+	}
+	return p, i + 2
+}
+
+// wholePowers holds the powers of ten for up to eight more digits.
+var wholePowers = [...]uint64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8}
+
+// leadingDigits returns the value and the number of the digits at the beginning of eight bytes, the first byte in the lowest
+// bits.
+func leadingDigits(w uint64) (value uint64, n int) {
+	w ^= zeroDigits
+	other := (w + 0x7676767676767676 | w) & 0x8080808080808080 // the highest bit of each byte that is above 9
+	n = bits.TrailingZeros64(other) / 8
+	w <<= uint(64-8*n) & 127 // leading zeros for the missing digits
+	w = w * (1 + 10<<8) >> 8 & 0x00ff00ff00ff00ff
+	w = w * (1 + 100<<16) >> 16 & 0x0000ffff0000ffff
+	return w * (1 + 10000<<32) >> 32, n
 }

@@ -214,3 +214,44 @@ func BenchmarkDecode(b *testing.B) {
 		done()
 	})
 }
+
+func TestDecodePoints_FloatsEqualStrconv(t *testing.T) {
+	pad := `,[1700000000,"1"],[1700000000,"1"],[1700000000,"1"]`
+	values := []string{"0", "-0", "7", "12345678", "123456789", "1234567890123456", "9007199254740993", "123456789012345678", "0.1", "-0.07", "12345678.12345678",
+		"12345678.5", "0.12345678", "0.123456789012345", "0.1234567890123456789", "99999999.99999999", "1e-07", "NaN", "+Inf", "-Inf", "1.7976931348623157e+308"}
+	for range 100_000 {
+		switch v := math.Float64frombits(rand.Uint64()); rand.IntN(3) {
+		case 0:
+			values = append(values, string(AppendFloat(nil, math.Trunc(rand.NormFloat64()*math.Pow10(rand.IntN(17))))))
+		case 1:
+			values = append(values, string(AppendFloat(nil, math.Round(rand.NormFloat64()*math.Pow10(rand.IntN(17)))/math.Pow10(rand.IntN(17)))))
+		default:
+			values = append(values, string(AppendFloat(nil, v)))
+		}
+	}
+	for _, value := range values {
+		want, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, piece := range []string{`[1712345678,"` + value + `"]`, `[1712345678,"` + value + `"]` + pad, pad[1:] + `,[1712345678,"` + value + `"]` + pad} {
+			points, err := DecodePoints(nil, []byte(piece))
+			if err != nil {
+				t.Fatalf("%s: %v", piece, err)
+			}
+			got := points[len(points)/2].F
+			at := points[len(points)/2].T
+			if len(points) == 4 {
+				got, at = points[0].F, points[0].T
+			}
+			if math.Float64bits(got) != math.Float64bits(want) && !(math.IsNaN(got) && math.IsNaN(want)) || at != 1712345678000 {
+				t.Fatalf("%s: got %v at %d, want %v", piece, got, at, want)
+			}
+		}
+	}
+	for _, wrong := range []string{`[1712345678,"1"`, `[17123x5678,"1"]`, `[1712345678,"1.x"]`, `[1712345678,"."]`, `[1712345678,""]`, `[1712345678,"--1"]`, `[1712345678,"1"}`, `1712345678,"1"]`} {
+		if points, err := DecodePoints(nil, []byte(wrong+pad)); err == nil {
+			t.Errorf("%s: got %v, want an error", wrong, points)
+		}
+	}
+}

@@ -51,6 +51,9 @@ func (r Run) section() string {
 	for _, v := range r.Outcome.Versions {
 		fmt.Fprintf(&b, "- %s\n", v)
 	}
+	if noisy := r.Noisy(); len(noisy) > 0 {
+		fmt.Fprintf(&b, "- **not a steady run**: readings of a peer are far from their median: %s\n", strings.Join(noisy, "; "))
+	}
 	b.WriteString("\n")
 	goals := [][]string{{"goal", "measured", "", "limit", ""}}
 	for _, g := range r.Goals {

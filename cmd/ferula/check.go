@@ -17,6 +17,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/bridge/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
+	"github.com/ferula-io/ferula/internal/process/tracing"
 )
 
 // checkCommand checks files without a server. Its exit codes are promtool's: 1 for a file
@@ -120,7 +121,7 @@ func checkConfig(file string, syntaxOnly bool) (rules []string, err error) {
 	if err == nil {
 		err = scrape.CheckChanged(&config.Config{}, resolved)
 	}
-	errs = append(errs, err, remotesend.Check(cfg))
+	errs = append(errs, err, remotesend.Check(cfg), tracing.Check(cfg.TracingConfig))
 	for _, pattern := range cfg.RuleFiles {
 		names, err := filepath.Glob(pattern)
 		if err != nil {

@@ -96,8 +96,16 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Steps, resolut
 	if err := nesting.Check(r.FormValue("query"), nesting.LevelsMax); err != nil {
 		return response{}, invalidParameter("query", err)
 	}
+	name := "promqlRangeQuery"
+	if grid == nil {
+		name = "promqlInstantQuery"
+	}
+	ctx, span := startQuerySpan(ctx, r, name)
+	evaluatedBy := ""
+	defer func() { span.end(evaluatedBy) }()
 	qry, err := newQuery(evaluation{ctx, from, opts})
 	if err != nil {
+		span.failed(err)
 		if queueErr := queueError(err); queueErr != nil {
 			return response{}, queueErr
 		}
@@ -110,7 +118,9 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Steps, resolut
 		}
 	}()
 	res := qry.Exec(ctx)
+	evaluatedBy = engineOf(qry)
 	if res.Err != nil {
+		span.failed(res.Err)
 		if queueErr := queueError(res.Err); queueErr != nil {
 			return response{}, queueErr
 		}
@@ -128,7 +138,7 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Steps, resolut
 		write:       func(s *stream) { s.result(res, grid, statsOf(qry, want), analysis) },
 		annotations: &responseAnnotations{list: warnings, query: r.FormValue("query")},
 		release:     qry.Close,
-		engine:      engineOf(qry),
+		engine:      evaluatedBy,
 	}, nil
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/ferula-io/ferula/internal/process/grpcserver"
 	"github.com/ferula-io/ferula/internal/process/httpserver"
 	"github.com/ferula-io/ferula/internal/process/telemetry"
+	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/query/promql"
 	"github.com/ferula-io/ferula/internal/query/rules"
 	"github.com/ferula-io/ferula/internal/reqbody"
@@ -75,6 +76,7 @@ type Serve struct {
 	listener net.Listener
 	grpc     *grpcserver.Server // nil: none
 	notices  *notices
+	tracing  *tracing.Live
 	process  *process.Process
 	bodies   *reqbody.Reader // of all receivers
 	handler  http.Handler
@@ -99,6 +101,8 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 		return nil, err
 	}
 	s.process.Add(closingListener(s.listener))
+	s.tracing = tracing.NewLive("ferula-serve", opts.Logger.With("component", "tracing"))
+	s.process.Add(process.Component{Name: "tracing", Close: s.tracing.Close})
 	s.notices = s.newNotices()
 	external, err := httpserver.ExternalURL(opts.Web.ExternalURL, s.listener.Addr())
 	if err != nil {
@@ -184,7 +188,7 @@ func (s *Serve) assemble() {
 	if s.own != nil {
 		s.process.AddServer(s.ownServer())
 	}
-	web := webServer(s.opts.Web, s.listener, s.reg.Instrumented(s.handler), s.opts.Logger)
+	web := webServer(s.opts.Web, s.listener, s.tracing.Handler(s.reg.Instrumented(s.handler)), s.opts.Logger)
 	web.Stopping = s.notices.stopping
 	s.process.AddServer(web, grpcServer(s.grpc))
 }

@@ -21,6 +21,7 @@ import (
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/query/rules"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 	"github.com/ferula-io/ferula/metrics"
@@ -172,9 +173,6 @@ type parts struct {
 // then steps that cannot fail.
 func (l *liveConfig) apply(cfg *config.Config, profiles *ingest.Config, prepared *rules.Prepared) (err error) {
 	s := l.serve
-	if names := scrape.UnsupportedSections(cfg); len(names) > 0 {
-		s.opts.Logger.Warn("Ignoring sections of the configuration that are not supported", "sections", strings.Join(names, ", "))
-	}
 	if err := s.opts.Ship.CheckLocal(s.store.Options(), cfg.GlobalConfig.ExternalLabels); err != nil {
 		return err
 	}
@@ -222,6 +220,7 @@ func (l *liveConfig) swap(next *parts) error {
 	s, old := l.serve, l.inForce // old is nil at the start
 	var storage *tsdb.Staged
 	return process.Apply(
+		l.tracingChange(next.cfg),
 		process.Change{
 			Apply: func() (err error) {
 				if storage, err = s.store.Stage(next.cfg); err != nil {
@@ -265,6 +264,19 @@ func (l *liveConfig) swap(next *parts) error {
 		},
 		process.Change{Apply: func() error { return s.rules.Apply(next.rules) }},
 	)
+}
+
+// tracingChange is the change of the section tracing.
+func (l *liveConfig) tracingChange(cfg *config.Config) process.Change {
+	var staged *tracing.Staged
+	return process.Change{
+		Apply: func() (err error) {
+			staged, err = l.serve.tracing.Stage(cfg.TracingConfig)
+			return err
+		},
+		Undo:   func() error { return staged.Undo() },
+		Commit: func() error { return staged.Commit() },
+	}
 }
 
 // scrapedAgain applies the jobs of the old configuration; p is nil if there is none.

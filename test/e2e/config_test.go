@@ -143,24 +143,6 @@ func TestServe_InvalidConfigurationIsRefusedAtStart(t *testing.T) {
 	}
 }
 
-func TestServe_UnsupportedSectionsAreLoggedOnce(t *testing.T) {
-	var log strings.Builder
-	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), `
-tracing: {endpoint: '127.0.0.1:1'}
-otlp: {promote_resource_attributes: [a]}
-`)
-	s := startServe(t, func(o *role.ServeOptions) {
-		o.ConfigFile = file
-		o.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	})
-	if err := s.stop(); err != nil {
-		t.Fatal(err)
-	}
-	if got := log.String(); strings.Count(got, "sections=tracing") != 1 {
-		t.Fatalf("want one log line with the sections, got %s", got)
-	}
-}
-
 func TestServe_StatusConfigHidesPasswords(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs:\n- job_name: a\n  basic_auth: {username: eve, password: apple}\n")
 	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = file })

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 	"github.com/ferula-io/ferula/internal/wire/remoteread"
 )
@@ -25,6 +26,7 @@ func newHTTPClient(cfg commonconfig.HTTPClientConfig, name string) (*http.Client
 	if err != nil {
 		return nil, fmt.Errorf("HTTP client of %s: %w", name, err)
 	}
+	client.Transport = tracing.RoundTripper("Remote Read", client.Transport)
 	return client, nil
 }
 

@@ -150,15 +150,3 @@ scrape_configs:
 	}
 	return cfg, nil
 }
-
-// UnsupportedSections returns the sections of a configuration that are parsed but not supported.
-func UnsupportedSections(cfg *config.Config) []string {
-	var names []string
-	add := func(name string, present bool) {
-		if present {
-			names = append(names, name)
-		}
-	}
-	add("tracing", cfg.TracingConfig.Endpoint != "")
-	return names
-}

@@ -251,17 +251,3 @@ func TestScraper_CloseWithoutRun(t *testing.T) {
 	s.Close()
 	s.Close()
 }
-
-func TestUnsupportedSections_ListsUnsupportedSections(t *testing.T) {
-	cfg, err := parse("rule_files: [x]\nalerting: {alertmanagers: [{static_configs: [{targets: [a]}]}]}\nremote_write: [{url: \"http://h/\"}]\notlp: {promote_resource_attributes: [a]}\ntracing: {endpoint: h}\n",
-		Defaults{}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Join(UnsupportedSections(cfg), " "); got != "tracing" {
-		t.Error(got)
-	}
-	if cfg, err = parse("global: {}", Defaults{}, slog.New(slog.DiscardHandler)); err != nil || len(UnsupportedSections(cfg)) != 0 {
-		t.Error(err, UnsupportedSections(cfg))
-	}
-}

@@ -189,8 +189,12 @@ func knownMethod(method string) string {
 	return "other"
 }
 
-// TraceLabels returns the exemplar label trace_id from the W3C header Traceparent.
+// TraceLabels returns the exemplar label trace_id of the request's span, if it is sent, or
+// from the W3C header Traceparent.
 func TraceLabels(r *http.Request) []string {
+	if span := trace.SpanContextFromContext(r.Context()); span.IsSampled() {
+		return []string{"trace_id", span.TraceID().String()}
+	}
 	id := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.HeaderCarrier(r.Header))).TraceID()
 	if !id.IsValid() {
 		return nil

@@ -121,12 +121,18 @@ func (t *Tracing) ServerOptions() []grpc.ServerOption {
 	}
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if t.enabled != nil && !t.enabled() {
+				return handler(ctx, in)
+			}
 			ctx, span := t.incoming(ctx, info.FullMethod)
 			out, err := handler(ctx, in)
 			endCall(span, err)
 			return out, err
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			if t.enabled != nil && !t.enabled() {
+				return handler(srv, stream)
+			}
 			ctx, span := t.incoming(stream.Context(), info.FullMethod)
 			err := handler(srv, servedStream{stream, ctx})
 			endCall(span, err)

@@ -1,10 +1,15 @@
-// Package tracing sends the spans of a process to an OTLP receiver, as Thanos' tracing
-// configuration describes.
+// Package tracing sends the spans of a process to an OTLP receiver.
+//
+// New creates the tracing of a process from Thanos' configuration, which does not change.
+// Live follows the section tracing of prometheus.yml, which may: a Staged section is built
+// and checked first, then committed or discarded. Spans of Live go through OpenTelemetry's
+// global provider, because Prometheus' packages start their spans there.
 package tracing
 
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -30,8 +35,8 @@ import (
 	"github.com/ferula-io/ferula/internal/version"
 )
 
-// config is Thanos' tracing configuration of type OTLP.
-type config struct {
+// configFile is Thanos' tracing configuration of type OTLP.
+type configFile struct {
 	Type   string `yaml:"type"`
 	Config struct {
 		ClientType         string            `yaml:"client_type"` // grpc or http
@@ -67,7 +72,8 @@ type Tracing struct {
 	Provider   trace.TracerProvider
 	Propagator propagation.TextMapPropagator
 	shutdown   func(context.Context) error
-	sends      bool // there is an exporter
+	sends      bool        // there is an exporter
+	enabled    func() bool // whether calls have spans now; nil: they always have
 }
 
 // New creates the tracing of a service from Thanos' YAML configuration; "" sends no spans.
@@ -79,7 +85,7 @@ func New(text, serviceName string) (*Tracing, error) {
 	if err := checkType(text); err != nil {
 		return nil, err
 	}
-	var c config
+	var c configFile
 	d := yaml.NewDecoder(bytes.NewReader([]byte(text)))
 	d.KnownFields(true)
 	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
@@ -89,7 +95,15 @@ func New(text, serviceName string) (*Tracing, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := c.client()
+	o := c.Config
+	tls, err := config_util.NewTLSConfig(&config_util.TLSConfig{
+		CAFile: o.TLSConfig.CAFile, CertFile: o.TLSConfig.CertFile, KeyFile: o.TLSConfig.KeyFile,
+		ServerName: o.TLSConfig.ServerName, InsecureSkipVerify: o.TLSConfig.InsecureSkipVerify,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tls_config: %w", err)
+	}
+	client, err := c.client(tls)
 	if err != nil {
 		return nil, err
 	}
@@ -163,15 +177,8 @@ func samplerOf(name, param string) (tracesdk.Sampler, error) {
 	}
 }
 
-func (c *config) client() (otlptrace.Client, error) {
+func (c *configFile) client(tls *tls.Config) (otlptrace.Client, error) {
 	o := c.Config
-	tls, err := config_util.NewTLSConfig(&config_util.TLSConfig{
-		CAFile: o.TLSConfig.CAFile, CertFile: o.TLSConfig.CertFile, KeyFile: o.TLSConfig.KeyFile,
-		ServerName: o.TLSConfig.ServerName, InsecureSkipVerify: o.TLSConfig.InsecureSkipVerify,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("tls_config: %w", err)
-	}
 	if o.Compression != "" && o.Compression != "gzip" {
 		return nil, fmt.Errorf("unsupported compression %q, want gzip", o.Compression)
 	}
@@ -185,7 +192,7 @@ func (c *config) client() (otlptrace.Client, error) {
 	}
 }
 
-func httpTraces(c *config, tls otlptracehttp.Option) otlptrace.Client {
+func httpTraces(c *configFile, tls otlptracehttp.Option) otlptrace.Client {
 	o := c.Config
 	opts := []otlptracehttp.Option{otlptracehttp.WithEndpoint(o.Endpoint), otlptracehttp.WithHeaders(o.Headers)}
 	if o.Insecure {
@@ -208,7 +215,7 @@ func httpTraces(c *config, tls otlptracehttp.Option) otlptrace.Client {
 	return otlptracehttp.NewClient(opts...)
 }
 
-func grpcTraces(c *config, tls otlptracegrpc.Option) otlptrace.Client {
+func grpcTraces(c *configFile, tls otlptracegrpc.Option) otlptrace.Client {
 	o := c.Config
 	opts := []otlptracegrpc.Option{otlptracegrpc.WithEndpoint(o.Endpoint), otlptracegrpc.WithHeaders(o.Headers)}
 	if o.Insecure {

@@ -10,6 +10,9 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/stats"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // query is a query of Prometheus' engine, whose evaluation is replaced. While it runs, the
@@ -60,6 +63,8 @@ func (q *query) Exec(ctx context.Context) *promql.Result {
 	q.hook.expr = q.stmt.Expr
 	q.hook.run = func(ctx context.Context) {
 		res = &promql.Result{}
+		ctx, span := startSpan(ctx, q.hook.expr)
+		defer func() { endSpan(span, res.Err) }()
 		res.Value, res.Warnings, res.Err = q.evaluate(ctx)
 		if res.Err != nil {
 			panic(res.Err) // as Prometheus' evaluator ends: it recovers, and logs the error
@@ -76,6 +81,26 @@ func (q *query) Exec(ctx context.Context) *promql.Result {
 		return outer
 	}
 	return res
+}
+
+// startSpan starts the span of an evaluation with the tracer of the query's span; nil
+// without a trace. Prometheus' engine around it knows an empty selector only.
+func startSpan(ctx context.Context, expr parser.Expr) (context.Context, trace.Span) {
+	parent := trace.SpanFromContext(ctx)
+	if !parent.IsRecording() {
+		return ctx, nil
+	}
+	return parent.TracerProvider().Tracer("ferula/columns").Start(ctx, "columnsEval", trace.WithAttributes(attribute.String("expr", expr.String())))
+}
+
+func endSpan(span trace.Span, err error) {
+	if span == nil {
+		return
+	}
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End()
 }
 
 // Close implements promql.Query.

@@ -101,9 +101,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 		return nil, err
 	}
 	s.process.Add(closingListener(s.listener))
-	s.tracing = tracing.NewLive("ferula-serve", opts.Logger.With("component", "tracing"))
-	s.process.Add(process.Component{Name: "tracing", Close: s.tracing.Close})
-	s.notices = s.newNotices()
+	s.tracing, s.notices = s.newTracing(), s.newNotices()
 	external, err := httpserver.ExternalURL(opts.Web.ExternalURL, s.listener.Addr())
 	if err != nil {
 		return nil, fmt.Errorf("external URL %q: %w", httpserver.RedactedURL(opts.Web.ExternalURL), err)
@@ -167,6 +165,13 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	}
 	s.assemble()
 	return s, nil
+}
+
+// newTracing creates what the section tracing configures.
+func (s *Serve) newTracing() *tracing.Live {
+	l := tracing.NewLive("ferula-serve", s.opts.Logger.With("component", "tracing"))
+	s.process.Add(process.Component{Name: "tracing", Close: l.Close})
+	return l
 }
 
 // Addr returns the first listen address.

@@ -35,7 +35,7 @@ const attributeBytesMax = 4096
 type Live struct {
 	service   string
 	logger    *slog.Logger
-	flush     time.Duration // after which what waits for a receiver is dropped
+	flush     time.Duration             // after which what waits for a receiver is dropped
 	installed atomic.Pointer[installed] // nil: nothing is sent
 
 	mu     sync.Mutex     // held by Commit and Close

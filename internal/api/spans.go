@@ -10,7 +10,10 @@ import (
 )
 
 // querySpan is the span of a query. Without a trace it does nothing.
-type querySpan struct{ trace.Span }
+type querySpan struct {
+	trace.Span
+	query string
+}
 
 // startQuerySpan starts a span with the tracer of the request's span, with the name and
 // the attributes that it has in Prometheus.
@@ -20,13 +23,13 @@ func startQuerySpan(ctx context.Context, r *http.Request, name string) (context.
 		return ctx, querySpan{}
 	}
 	var attributes []attribute.KeyValue
-	for _, parameter := range []string{"query", "time", "start", "end", "step", "timeout"} {
+	for _, parameter := range []string{"time", "start", "end", "step", "timeout"} {
 		if v := r.FormValue(parameter); v != "" {
 			attributes = append(attributes, attribute.String(parameter, v))
 		}
 	}
 	ctx, span := parent.TracerProvider().Tracer("ferula/api").Start(ctx, name, trace.WithAttributes(attributes...))
-	return ctx, querySpan{span}
+	return ctx, querySpan{span, r.FormValue("query")}
 }
 
 // failed notes why the query failed.
@@ -37,13 +40,12 @@ func (s querySpan) failed(err error) {
 	}
 }
 
-// end ends the span of a query that engine has evaluated; "" if that is not known.
+// end ends the span of a query that engine has evaluated; "" if that is not known. The
+// text is set here, because Prometheus' engine sets what it evaluates, which may be a part.
 func (s querySpan) end(engine string) {
 	if s.Span == nil {
 		return
 	}
-	if engine != "" {
-		s.SetAttributes(attribute.String("engine", engine))
-	}
+	s.SetAttributes(attribute.String("query", s.query), attribute.String("engine", engine))
 	s.End()
 }

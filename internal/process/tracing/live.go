@@ -209,7 +209,7 @@ func RoundTripper(name string, next http.RoundTripper) http.RoundTripper {
 	traced := otelhttp.NewTransport(next, otelhttp.WithPropagators(propagation.TraceContext{}),
 		otelhttp.WithSpanNameFormatter(func(string, *http.Request) string { return name }))
 	return transport{roundTripper(func(r *http.Request) (*http.Response, error) {
-		if trace.SpanFromContext(r.Context()).IsRecording() {
+		if trace.SpanContextFromContext(r.Context()).IsSampled() {
 			return traced.RoundTrip(r)
 		}
 		return next.RoundTrip(r)

@@ -61,10 +61,12 @@ func (q *query) Exec(ctx context.Context) *promql.Result {
 	}
 	var res *promql.Result // of the evaluation, if it was begun
 	q.hook.expr = q.stmt.Expr
+	span := startSpan(ctx, q.hook.expr)
 	q.hook.run = func(ctx context.Context) {
 		res = &promql.Result{}
-		ctx, span := startSpan(ctx, q.hook.expr)
-		defer func() { endSpan(span, res.Err) }()
+		if span != nil {
+			ctx = trace.ContextWithSpan(ctx, span)
+		}
 		res.Value, res.Warnings, res.Err = q.evaluate(ctx)
 		if res.Err != nil {
 			panic(res.Err) // as Prometheus' evaluator ends: it recovers, and logs the error
@@ -72,6 +74,7 @@ func (q *query) Exec(ctx context.Context) *promql.Result {
 	}
 	q.stmt.Expr = &parser.VectorSelector{}
 	outer := q.Query.Exec(ctx)
+	endSpan(span, outer.Err)
 	q.stmt.Expr, q.hook.run = q.hook.expr, nil
 	q.engine.count(q.EvaluatedBy())
 	if res == nil || outer.Err != nil {
@@ -83,14 +86,16 @@ func (q *query) Exec(ctx context.Context) *promql.Result {
 	return res
 }
 
-// startSpan starts the span of an evaluation with the tracer of the query's span; nil
-// without a trace. Prometheus' engine around it knows an empty selector only.
-func startSpan(ctx context.Context, expr parser.Expr) (context.Context, trace.Span) {
+// startSpan starts the span of a query with the tracer of the request's span; nil without
+// a trace. Those of Prometheus' engine around it have an empty selector, and the one in
+// which the evaluation runs has ended by then.
+func startSpan(ctx context.Context, expr parser.Expr) trace.Span {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {
-		return ctx, nil
+		return nil
 	}
-	return parent.TracerProvider().Tracer("ferula/columns").Start(ctx, "columnsEval", trace.WithAttributes(attribute.String("expr", expr.String())))
+	_, span := parent.TracerProvider().Tracer("ferula/columns").Start(ctx, "columnsEval", trace.WithAttributes(attribute.String("expr", expr.String())))
+	return span
 }
 
 func endSpan(span trace.Span, err error) {

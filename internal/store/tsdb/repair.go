@@ -1,6 +1,9 @@
 package tsdb
 
 import (
+	"bufio"
+	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,12 +15,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/fileutil"
+	"github.com/prometheus/prometheus/tsdb/record"
 	"github.com/prometheus/prometheus/tsdb/wlog"
 )
 
 const (
 	// repairSuffix is the end of the name of a segment that Prometheus' repair is copying.
 	repairSuffix = ".repair"
+	// asideSuffix is the end of the name of a segment that is kept, but not read.
+	asideSuffix = ".aside"
 	// logRepairs counts the logs that were found damaged while the database opened.
 	logRepairs = `"prometheus_tsdb_wal_corruptions_total"`
 )
@@ -30,10 +36,14 @@ func (s *Store) openDatabase(opts *tsdb.Options) (*tsdb.DB, error) {
 		if err := s.resumeRepairs(); err != nil {
 			return nil, err
 		}
+		before := s.segmentBytes()
 		reg := s.guard.registerer(s.reg)
 		db, err := tsdb.Open(s.opts.Dir, s.logger, reg, opts, s.stats)
 		if err != nil {
 			return nil, err
+		}
+		if reg.counted(logRepairs) {
+			s.reportRemoved(before)
 		}
 		if try == tries || !reg.counted(logRepairs) {
 			reg.add(logRepairs, try-1)
@@ -47,22 +57,58 @@ func (s *Store) openDatabase(opts *tsdb.Options) (*tsdb.DB, error) {
 	}
 }
 
-// resumeRepairs undoes what an interrupted repair of a log has left. Prometheus renames the
-// damaged segment, copies its records to a new one and removes the old. If the disk fills
-// up or the process ends in between, the next start would read the unfinished copy only.
-func (s *Store) resumeRepairs() error {
-	var logs []string
-	for _, log := range []string{"wal", wlog.WblDirName} {
-		found, err := filepath.Glob(filepath.Join(s.opts.Dir, log, "*"+repairSuffix))
+// segmentBytes returns the sizes of the segments of both logs that are not empty.
+func (s *Store) segmentBytes() map[string]int64 {
+	sizes := map[string]int64{}
+	for _, dir := range s.logDirs() {
+		segments, err := segmentsOf(dir)
 		if err != nil {
-			return err
+			continue // there is none yet, or tsdb.Open returns the error
 		}
-		if len(found) > 0 {
-			logs = append(logs, log)
+		for _, index := range segments {
+			name := wlog.SegmentName(dir, index)
+			if info, err := os.Stat(name); err == nil && info.Size() > 0 {
+				sizes[name] = info.Size()
+			}
 		}
 	}
-	if len(logs) == 0 {
-		return nil
+	return sizes
+}
+
+// reportRemoved logs which segments a repair has removed. A crash leaves half a record at the
+// end of a log; behind damage before that there are acknowledged samples.
+func (s *Store) reportRemoved(before map[string]int64) {
+	after := s.segmentBytes()
+	var names []string
+	bytes := int64(0)
+	for name, size := range before {
+		if after[name] == 0 {
+			names = append(names, name)
+			bytes += size
+		}
+	}
+	if len(names) > 0 {
+		slices.Sort(names)
+		s.logger.Error("The log was damaged before its end. The segments behind the damage could not be read and were removed: their samples are lost unless they are in a block", "segments", len(names), "first", names[0], "bytes", bytes)
+	}
+}
+
+// logDirs returns the folders of both logs within the folder of the database.
+func (s *Store) logDirs() []string {
+	return []string{filepath.Join(s.opts.Dir, "wal"), filepath.Join(s.opts.Dir, wlog.WblDirName)}
+}
+
+// resumeRepairs undoes what an interrupted repair of a log has left. Prometheus removes the
+// segments behind the damaged one, the first of them first, renames the damaged segment,
+// copies its records to a new one and removes the old. If the disk fills up or the process
+// ends in between, the next start would find a gap, for which it never opens the database,
+// or would read the unfinished copy only.
+//
+// It also reads the checkpoint. For damage in one Prometheus' repair removes every segment
+// of the log, and then fails.
+func (s *Store) resumeRepairs() error {
+	if _, err := os.Stat(s.opts.Dir); err != nil {
+		return nil // there is nothing yet, or tsdb.Open returns what is wrong
 	}
 	if !s.opts.NoLockfile {
 		path := filepath.Join(s.opts.Dir, "lock")
@@ -77,9 +123,83 @@ func (s *Store) resumeRepairs() error {
 			}
 		}()
 	}
-	for _, log := range logs {
-		if err := resumeRepair(filepath.Join(s.opts.Dir, log), s.logger); err != nil {
-			return fmt.Errorf("resume the repair of %s: %w", log, err)
+	for _, dir := range s.logDirs() {
+		if _, err := os.Stat(dir); err != nil {
+			continue
+		}
+		if err := checkCheckpoint(dir); err != nil {
+			return err
+		}
+		if err := closeGap(dir, s.logger); err != nil {
+			return fmt.Errorf("resume the repair of %s: %w", dir, err)
+		}
+		if err := resumeRepair(dir, s.logger); err != nil {
+			return fmt.Errorf("resume the repair of %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// checkCheckpoint returns an error if the last checkpoint of a log is damaged. It cannot be
+// repaired: the series that it lacks would be missing to later records, and new series could
+// get their references.
+func checkCheckpoint(dir string) (err error) {
+	checkpoint, _, err := wlog.LastCheckpoint(dir)
+	if errors.Is(err, record.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("checkpoints in %s: %w", dir, err)
+	}
+	segments, err := wlog.NewSegmentsReader(checkpoint)
+	if err != nil {
+		return fmt.Errorf("checkpoint %s: %w", checkpoint, err)
+	}
+	defer func() { err = errors.Join(err, segments.Close()) }()
+	r := wlog.NewReader(segments)
+	for r.Next() { // only for its error
+	}
+	if err := r.Err(); err != nil {
+		return fmt.Errorf("checkpoint %s is damaged, and nothing was changed: restore %s from a backup, or move it away, which loses the samples that are in no block yet: %w", checkpoint, dir, err)
+	}
+	return nil
+}
+
+// segmentsOf returns the numbers of the segments of a log, in ascending order.
+func segmentsOf(dir string) (segments []int, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries { // ReadDir sorts names of eight digits by number
+		if index, err := strconv.Atoi(entry.Name()); err == nil {
+			segments = append(segments, index)
+		}
+	}
+	return segments, nil
+}
+
+// closeGap puts the segments behind a gap aside. They cannot be replayed without those of
+// the gap, and an interrupted repair would have removed them too.
+func closeGap(dir string, logger *slog.Logger) error {
+	segments, err := segmentsOf(dir)
+	if err != nil {
+		return err
+	}
+	gap := 0
+	for i := 1; i < len(segments) && gap == 0; i++ {
+		if segments[i] != segments[i-1]+1 {
+			gap = i
+		}
+	}
+	if gap == 0 {
+		return nil
+	}
+	logger.Error("Segments of the log are missing, as after a repair that was interrupted. Those behind the gap are put aside: their samples are lost unless they are in a block", "dir", dir, "gap_after", segments[gap-1], "aside", len(segments)-gap, "suffix", asideSuffix)
+	for _, index := range slices.Backward(segments[gap:]) { // so that a gap remains until the last
+		name := wlog.SegmentName(dir, index)
+		if err := os.Rename(name, name+asideSuffix); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -97,11 +217,9 @@ func resumeRepair(dir string, logger *slog.Logger) error {
 	if err != nil {
 		checkpoint = -1 // none
 	}
-	var segments []int // in ascending order, as ReadDir sorts names of eight digits
-	for _, entry := range entries {
-		if index, err := strconv.Atoi(entry.Name()); err == nil {
-			segments = append(segments, index)
-		}
+	segments, err := segmentsOf(dir)
+	if err != nil {
+		return err
 	}
 	for _, entry := range entries {
 		name, ok := strings.CutSuffix(entry.Name(), repairSuffix)
@@ -111,6 +229,9 @@ func resumeRepair(dir string, logger *slog.Logger) error {
 		}
 		aside := filepath.Join(dir, entry.Name())
 		went, err := wentOn(dir, segments, index)
+		if err == nil && !went {
+			went, err = differs(filepath.Join(dir, name), aside)
+		}
 		if err != nil {
 			return err
 		}
@@ -141,6 +262,33 @@ func wentOn(dir string, segments []int, index int) (bool, error) {
 		}
 		if info, err := os.Stat(wlog.SegmentName(dir, later)); err != nil || info.Size() > 0 {
 			return true, err
+		}
+	}
+	return false, nil
+}
+
+// differs reports whether a segment has a record that is not at that place in the one that it
+// would be a copy of: a program that ignores repairs has written to it.
+func differs(segment, of string) (bool, error) {
+	copied, err := os.Open(segment)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	//lint:ignore errcheck the file is only read
+	defer copied.Close()
+	whole, err := os.Open(of)
+	if err != nil {
+		return false, err
+	}
+	//lint:ignore errcheck the file is only read
+	defer whole.Close()
+	a, b := wlog.NewReader(bufio.NewReader(copied)), wlog.NewReader(bufio.NewReader(whole))
+	for a.Next() { // an unfinished copy may end in half a record
+		if !b.Next() || !bytes.Equal(a.Record(), b.Record()) {
+			return true, nil
 		}
 	}
 	return false, nil

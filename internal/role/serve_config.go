@@ -237,6 +237,12 @@ func (l *liveConfig) swap(next *parts) error {
 			},
 		},
 		process.Change{
+			Apply: func() error { return s.profiles.apply(next.profiles) },
+			Undo:  func() error { return old.profilesAgain(s) },
+		},
+		// After what can be refused: a queue that is stopped gives up what waits in it. Before
+		// the jobs, so that no sample of a new one passes by new relabelling.
+		process.Change{
 			Apply: func() error { return s.sender.ApplyConfig(next.cfg) },
 			Undo: func() error {
 				if old == nil {
@@ -244,10 +250,6 @@ func (l *liveConfig) swap(next *parts) error {
 				}
 				return s.sender.ApplyConfig(old.cfg)
 			},
-		},
-		process.Change{
-			Apply: func() error { return s.profiles.apply(next.profiles) },
-			Undo:  func() error { return old.profilesAgain(s) },
 		},
 		process.Change{
 			Apply: func() error {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -248,6 +249,41 @@ func TestServe_RemoteWriteIsReloaded(t *testing.T) {
 	if _, page := sender.get("/metrics"); strings.Contains(page, "prometheus_remote_storage_shards{") {
 		t.Error("the queue of a removed section still runs")
 	}
+}
+
+// A queue that is stopped gives up what waits in it after the flush deadline.
+func TestServe_RefusedReloadKeepsWhatWaitsForTheReceiver(t *testing.T) {
+	path, dir, address := binary(t), t.TempDir(), fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	args := []string{"serve", "--web.listen-address=" + address, "--storage.tsdb.path=" + dir, "--config.file=" + writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")}
+	receiver := startProcess(t, path, args...)
+	file := sendingTo(t, "http://"+address, "")
+	profiles := writeFile(t, filepath.Join(t.TempDir(), "profiles.yml"), "scrape_configs: []\n")
+	sender := startServe(t, func(o *role.ServeOptions) {
+		o.ConfigFile, o.Profiles.ConfigFile, o.Web.EnableLifecycle = file, profiles, true
+		o.Send.FlushDeadline = 10 * time.Millisecond
+	})
+	untilSent(t, sender, receiver.server)
+	if err := receiver.signal(syscall.SIGKILL); err == nil {
+		t.Fatal("the receiver ended without an error")
+	}
+	sender.series(t, "waits", 0, 200, time.Now().UnixMilli())
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, file, strings.Replace(string(text), "max_backoff: 100ms", "max_backoff: 90ms", 1))
+	writeFile(t, profiles, "scrape_configs: [{job_name: a, tls_config: {ca_file: /does/not/exist}}]\n")
+	resp, err := http.Post(sender.base+"/-/reload", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode == http.StatusOK {
+		t.Fatal("the reload was accepted")
+	}
+	receiver = startProcess(t, path, args...)
+	eventually(t, 60*time.Second, "every sample at the receiver", func() bool { return receiver.missing("waits", 200) == 0 })
+	_ = receiver.signal(syscall.SIGTERM)
 }
 
 func TestPeerPrometheus_ReceivesRemoteWrite(t *testing.T) {

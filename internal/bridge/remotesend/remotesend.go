@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"sync"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/storage/remote"
 	"github.com/prometheus/prometheus/util/logging"
+	"go.yaml.in/yaml/v2"
 
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 )
@@ -57,6 +57,10 @@ type Sender struct {
 	queues  *remote.WriteStorage
 	samples storage.Storage
 
+	written  chan struct{} // holds a value if the queues are to be notified
+	stop     chan struct{}
+	notifier sync.WaitGroup
+
 	mu     sync.Mutex
 	count  int // of queues
 	closed bool
@@ -75,11 +79,33 @@ func New(opts Options, store *tsdb.Store, logger *slog.Logger, reg registry) *Se
 		opts.FlushDeadline = defaultFlushDeadline
 	}
 	deduper := logging.Dedupe(slog.New(redacting{logger.Handler()}), logEvery)
-	s := &Sender{opts: opts, store: store, reg: reg, deduper: deduper}
+	s := &Sender{opts: opts, store: store, reg: reg, deduper: deduper, written: make(chan struct{}, 1), stop: make(chan struct{})}
 	s.queues = remote.NewWriteStorage(slog.New(deduper), reg, store.Options().Dir, opts.FlushDeadline, manager(opts.Scraper), opts.TypeAndUnitLabels)
 	s.samples = storage.NewFanout(logger, store, secondary{s.queues})
-	store.NotifyWrites(s.queues)
+	s.notifier.Go(s.notify)
+	store.NotifyWrites(s)
 	return s
+}
+
+// Notify implements wlog.WriteNotified. It does not wait: every commit calls it, and while
+// queues are stopped for a reload, for up to the flush deadline each, none can be notified.
+func (s *Sender) Notify() {
+	select {
+	case s.written <- struct{}{}:
+	default: // the queues read all that was written once they are notified
+	}
+}
+
+// notify notifies the queues until Close.
+func (s *Sender) notify() {
+	for {
+		select {
+		case <-s.written:
+			s.queues.Notify()
+		case <-s.stop:
+			return
+		}
+	}
 }
 
 // manager is the interface by which the queues get the scrape manager.
@@ -116,12 +142,18 @@ func (s *Sender) Samples() storage.Storage { return s.samples }
 // Check returns the first error of the remote_write sections of a configuration, among
 // them unreadable files of certificates, without effect.
 func Check(cfg *config.Config) error {
-	for i, section := range cfg.RemoteWriteConfigs {
-		for _, before := range cfg.RemoteWriteConfigs[:i] {
-			if reflect.DeepEqual(before, section) {
-				return fmt.Errorf("remote_write: duplicate section for %s", section.URL.Redacted())
-			}
+	known := map[string]bool{}
+	for _, section := range cfg.RemoteWriteConfigs {
+		// By this text the queues tell sections apart. They find two that are equal in it
+		// only after they have given up a part of the queues that run.
+		text, err := yaml.Marshal(section)
+		if err != nil {
+			return fmt.Errorf("remote_write: section for %s: %w", section.URL.Redacted(), err)
 		}
+		if known[string(text)] {
+			return fmt.Errorf("remote_write: duplicate section for %s: sections that differ in secrets only need a name each", section.URL.Redacted())
+		}
+		known[string(text)] = true
 		name := section.Name
 		if name == "" {
 			name = section.URL.Redacted()
@@ -173,6 +205,8 @@ func (s *Sender) Close() error {
 		cancel()
 	}
 	err := s.queues.Close()
+	close(s.stop)
+	s.notifier.Wait()
 	s.deduper.Stop()
 	if err != nil {
 		return fmt.Errorf("remote_write: %w", err)

@@ -211,6 +211,9 @@ func (o *Object) read(ctx context.Context, r run) error {
 		pause *= 2
 	}
 	c.counts.failed.Inc()
+	if errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, ErrShort) {
+		err = fmt.Errorf("%w: %w", ErrShort, err) // the object may have another size than is known
+	}
 	for _, i := range r.slots[done:] {
 		if i >= 0 {
 			c.loaded(i, err)
@@ -220,14 +223,24 @@ func (o *Object) read(ctx context.Context, r run) error {
 }
 
 // attempt reads the pages of a run from done on.
-func (o *Object) attempt(ctx context.Context, r run, done *int) error {
+func (o *Object) attempt(ctx context.Context, r run, done *int) (err error) {
 	c := o.cache
 	from := (r.first + int64(*done)) * Bytes
 	to := min((r.first+int64(len(r.slots)))*Bytes, o.size)
 	c.counts.requests.Inc()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("object %s: bytes %d to %d: %w", o.name, from, to, err)
+		}
+	}()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stalled := fmt.Errorf("%w: nothing has arrived for %s", ErrStalled, c.opts.Stall)
+	arrived := time.AfterFunc(c.opts.Stall, func() { cancel(stalled) })
+	defer arrived.Stop()
 	body, err := o.from.GetRange(ctx, o.name, from, to-from)
 	if err != nil {
-		return fmt.Errorf("object %s: bytes %d to %d: %w", o.name, from, to, err)
+		return stallOr(ctx, err)
 	}
 	defer body.Close()
 	buf := buffers.Get()
@@ -235,23 +248,40 @@ func (o *Object) attempt(ctx context.Context, r run, done *int) error {
 	page := (*buf)[:Bytes]
 	for ; *done < len(r.slots); *done++ {
 		part := page[:o.pageSize(r.first+int64(*done))]
-		n, err := io.ReadFull(body, part)
-		c.counts.fetched.Add(n)
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			err = fmt.Errorf("%w: %w", ErrShort, err)
+		n := 0
+		for n < len(part) && err == nil {
+			var some int
+			some, err = body.Read(part[n:])
+			n += some
+			arrived.Reset(c.opts.Stall)
 		}
-		i := r.slots[*done]
-		if err == nil {
+		c.counts.fetched.Add(n)
+		switch {
+		case n == len(part):
 			err = c.keep(r, *done, part)
+		case errors.Is(err, io.EOF):
+			// The bucket has sent all that there is. A body that was cut ends with another
+			// error, such as ErrUnexpectedEOF.
+			err = fmt.Errorf("%w: %w", ErrShort, err)
+		default:
+			err = stallOr(ctx, err)
 		}
 		if err != nil {
-			return fmt.Errorf("object %s: bytes %d to %d: %w", o.name, from, to, err)
+			return err
 		}
-		if i >= 0 {
+		if i := r.slots[*done]; i >= 0 {
 			c.loaded(i, nil)
 		}
 	}
 	return nil
+}
+
+// stallOr returns the cause of a canceled request if it has stalled, else err.
+func stallOr(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); errors.Is(cause, ErrStalled) {
+		return cause
+	}
+	return err
 }
 
 // errLocal marks errors of local files: another request would not help.

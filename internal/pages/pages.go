@@ -38,6 +38,8 @@ var (
 	ErrBudget = errors.New("all pages of the cache are in use")
 	// ErrShort is returned for bytes beyond the end of an object.
 	ErrShort = errors.New("object is shorter than expected")
+	// ErrStalled is returned for a request of which nothing arrives for too long.
+	ErrStalled = errors.New("request has stalled")
 	// ErrClosed is returned by a closed cache.
 	ErrClosed = errors.New("page cache is closed")
 )
@@ -56,6 +58,7 @@ type Options struct {
 	Parallel int           // requests of one Fetch; 0: 4
 	Attempts int           // of one request; 0: 4
 	Pause    time.Duration // before the second attempt, doubled for each further one; 0: 100 ms
+	Stall    time.Duration // after which an attempt of which nothing arrives fails; 0: 1 min
 	// Permanent reports errors after which a request is not repeated; nil: none.
 	Permanent func(error) bool
 	Metrics   *metrics.Set // may be nil
@@ -72,6 +75,7 @@ func (o Options) withDefaults() Options {
 	set(&o.RunBytes, 32<<20)
 	set((*int64)(&o.WaitMax), int64(30*time.Second))
 	set((*int64)(&o.Pause), int64(100*time.Millisecond))
+	set((*int64)(&o.Stall), int64(time.Minute))
 	if o.Parallel <= 0 {
 		o.Parallel = 4
 	}

@@ -2,6 +2,7 @@ package pages
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -23,6 +24,8 @@ type memory struct {
 	bytes    atomic.Int64
 	failures atomic.Int64  // requests that fail next
 	cut      atomic.Int64  // requests next whose body ends early
+	cutBy    error         // with which it ends; nil: errSlow
+	stall    atomic.Int64  // requests next whose body stalls in the middle
 	gate     chan struct{} // nil: requests are not stopped
 }
 
@@ -47,14 +50,24 @@ func (m *memory) GetRange(ctx context.Context, name string, off, length int64) (
 	}
 	body := o[off:min(off+length, int64(len(o)))]
 	if m.cut.Add(-1) >= 0 {
-		return io.NopCloser(io.MultiReader(bytes.NewReader(body[:len(body)/2]), failing{})), nil
+		return io.NopCloser(io.MultiReader(bytes.NewReader(body[:len(body)/2]), failing{cmp.Or(m.cutBy, errSlow)})), nil
+	}
+	if m.stall.Add(-1) >= 0 {
+		return io.NopCloser(io.MultiReader(bytes.NewReader(body[:len(body)/2]), untilCanceled{ctx})), nil
 	}
 	return io.NopCloser(bytes.NewReader(body)), nil
 }
 
-type failing struct{}
+type failing struct{ err error }
 
-func (failing) Read([]byte) (int, error) { return 0, errSlow }
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+type untilCanceled struct{ ctx context.Context }
+
+func (u untilCanceled) Read([]byte) (int, error) {
+	<-u.ctx.Done()
+	return 0, u.ctx.Err()
+}
 
 func content(n int) []byte {
 	rng := rand.New(rand.NewPCG(1, uint64(n)))
@@ -287,5 +300,62 @@ func BenchmarkReader_CachedPage(b *testing.B) {
 			b.Fatal(err)
 		}
 		r.Release()
+	}
+}
+
+// net/http ends the body of a connection that was cut with ErrUnexpectedEOF.
+func TestReader_BodyThatIsCutOrStallsIsContinued(t *testing.T) {
+	data := content(20*Bytes + 99)
+	for name, tt := range map[string]struct {
+		set   func(m *memory)
+		stall time.Duration
+	}{
+		"cut":   {func(m *memory) { m.cutBy = io.ErrUnexpectedEOF; m.cut.Store(3) }, time.Minute},
+		"stall": {func(m *memory) { m.stall.Store(3) }, 300 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &memory{objects: map[string][]byte{"a": data}}
+			tt.set(m)
+			c := open(t, Options{BytesMax: 64 * Bytes, Stall: tt.stall})
+			o := c.Object(m, "a", int64(len(data)))
+			if err := o.Fetch(t.Context(), []Span{{0, int64(len(data))}}); err != nil {
+				t.Error(err)
+			}
+			r := c.Reader()
+			defer r.Release()
+			if got, err := r.Bytes(t.Context(), o, 0, len(data)); err != nil || !bytes.Equal(got, data) {
+				t.Errorf("%d bytes, %v", len(got), err)
+			}
+			if n := m.requests.Load(); n < 4 || name == "cut" && n > 4 {
+				t.Errorf("%d requests, want 4: one and three that continue it", n)
+			}
+		})
+	}
+}
+
+// A reader whose object is always cut, or stalls, gets an error that says so.
+func TestReader_BodyThatNeverArrivesFails(t *testing.T) {
+	data := content(3 * Bytes)
+	for name, tt := range map[string]struct {
+		set  func(m *memory)
+		want error
+	}{
+		"cut":   {func(m *memory) { m.cutBy = io.ErrUnexpectedEOF; m.cut.Store(1 << 30) }, ErrShort},
+		"stall": {func(m *memory) { m.stall.Store(1 << 30) }, ErrStalled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &memory{objects: map[string][]byte{"a": data[:Bytes]}}
+			tt.set(m)
+			c := open(t, Options{BytesMax: 64 * Bytes, Stall: 20 * time.Millisecond})
+			o := c.Object(m, "a", Bytes)
+			r := c.Reader()
+			defer r.Release()
+			if _, err := r.Bytes(t.Context(), o, 0, 10); !errors.Is(err, tt.want) || errors.Is(err, context.Canceled) {
+				t.Errorf("%v, want %v", err, tt.want)
+			}
+			if n := m.requests.Load(); n != 4 {
+				t.Errorf("%d requests", n)
+			}
+		})
 	}
 }

@@ -148,26 +148,28 @@ func (s *Store) replace(found map[ulid.ULID]*metas.Meta) (first bool) {
 	defer s.mu.Unlock()
 	first = len(s.blocks) == 0
 	for id, b := range s.blocks {
-		if found[id] == nil {
+		if found[id] != b.meta { // it is gone, or its meta.json was read again
 			delete(s.blocks, id)
 			b.remove()
-			s.counts.drops.Inc()
+			if found[id] == nil {
+				s.counts.drops.Inc()
+			}
 		}
 	}
 	byLabels := map[string]*group{}
 	for id, m := range found {
-		b := s.blocks[id]
-		if b == nil {
-			b = newBlock(m, s.from, s.cache, s.opts.Dir)
-			s.blocks[id] = b
-		}
 		key := string(m.Labels.Bytes(nil))
 		g := byLabels[key]
 		if g == nil {
 			g = &group{labels: m.Labels}
 			byLabels[key] = g
 		}
-		b.meta.Labels = g.labels // one copy of equal labels
+		b := s.blocks[id]
+		if b == nil {
+			m.Labels = g.labels // one copy of equal labels; requests read those of older blocks
+			b = newBlock(m, s.from, s.cache, s.opts.Dir)
+			s.blocks[id] = b
+		}
 		i := slices.Index(resolutions[:], m.ResolutionMS)
 		g.blocks[i] = append(g.blocks[i], b)
 	}

@@ -32,16 +32,21 @@ type Options struct {
 	Recursive   bool   // list all objects of the bucket instead of looking for each block's files
 	Dir         string // folder of the snapshot; "": none
 	Logger      *slog.Logger
+	Stall       time.Duration // after which a list fails if nothing arrives; 0: 2 min
 }
+
+// ErrStalled is returned for a list during which nothing arrived for too long.
+var ErrStalled = errors.New("the bucket has stalled")
 
 // Lister lists the blocks of a bucket. Use NewLister.
 type Lister struct {
 	from objstore.BucketReader
 	opts Options
 
-	mu    sync.Mutex // one list at a time
-	ready bool       // the snapshot was read
-	known map[ulid.ULID]*Meta
+	mu      sync.Mutex // one list at a time
+	ready   bool       // the snapshot was read
+	known   map[ulid.ULID]*Meta
+	arrived *time.Timer // ends the list that is running; reset by what arrives
 
 	forgetting sync.Mutex
 	forgotten  []ulid.ULID // to be read again by the next list
@@ -67,10 +72,16 @@ const (
 	duplicate   = "duplicate"
 )
 
+// states has every state, so that one without blocks is 0 and not what it was before.
+var states = [...]string{loaded, noMeta, corrupted, failed, timeExclude, labelExcl, tooFresh, marked, duplicate}
+
 // NewLister returns a lister.
 func NewLister(from objstore.BucketReader, opts Options) *Lister {
 	if opts.Concurrency <= 0 {
 		opts.Concurrency = 32
+	}
+	if opts.Stall <= 0 {
+		opts.Stall = 2 * time.Minute
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -89,11 +100,17 @@ type looked struct {
 }
 
 // List lists the blocks. The first list uses the snapshot of an earlier process, if there is
-// one. It fails if the bucket cannot be listed, or if any request fails other than for a
-// missing object: then it is not known which blocks to serve.
+// one. It fails if the bucket cannot be listed, or stalls, or if any request fails other than
+// for a missing object: then it is not known which blocks to serve.
 func (l *Lister) List(ctx context.Context, now time.Time) (Result, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	l.arrived = time.AfterFunc(l.opts.Stall, func() {
+		cancel(fmt.Errorf("%w: nothing has arrived for %s", ErrStalled, l.opts.Stall))
+	})
+	defer l.arrived.Stop()
 	read := make(chan struct{}) // the snapshot is read while the bucket is listed
 	go func() {
 		defer close(read)
@@ -104,7 +121,10 @@ func (l *Lister) List(ctx context.Context, now time.Time) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	r := Result{Blocks: map[ulid.ULID]*Meta{}, States: map[string]int{}, Corrupt: map[ulid.ULID]error{}}
+	r := Result{Blocks: map[ulid.ULID]*Meta{}, States: make(map[string]int, len(states)), Corrupt: map[ulid.ULID]error{}}
+	for _, state := range states {
+		r.States[state] = 0
+	}
 	known := make(map[ulid.ULID]*Meta, len(found))
 	deleted := map[ulid.ULID]time.Time{}
 	for i, b := range found {
@@ -173,6 +193,7 @@ func (l *Lister) each(ctx context.Context, f func(id ulid.ULID, files map[string
 	var ids []ulid.ULID
 	seen := map[ulid.ULID]bool{}
 	if err := l.from.Iter(ctx, "", func(name string) error {
+		l.arrived.Reset(l.opts.Stall)
 		folder, file := path.Split(name)
 		id, err := ulid.ParseStrict(path.Clean(folder))
 		if err != nil || file != metaFile && file != markFile {
@@ -221,6 +242,7 @@ func (l *Lister) lookAll(ctx context.Context, known <-chan struct{}) (ids []ulid
 		})
 	}
 	err = l.each(ctx, func(id ulid.ULID, files map[string]bool) error {
+		l.arrived.Reset(l.opts.Stall)
 		one := &looked{}
 		ids, all = append(ids, id), append(all, one)
 		select {
@@ -304,11 +326,12 @@ func (l *Lister) read(ctx context.Context, name string) (_ []byte, err error) {
 
 func (l *Lister) readOnce(ctx context.Context, name string) ([]byte, error) {
 	body, err := l.from.Get(ctx, name)
+	l.arrived.Reset(l.opts.Stall)
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
-	text, err := io.ReadAll(io.LimitReader(body, metaBytesMax+1))
+	text, err := io.ReadAll(io.LimitReader(arriving{body, l}, metaBytesMax+1))
 	if err == nil && len(text) > metaBytesMax {
 		text = text[:0] // invalid
 	}
@@ -316,6 +339,21 @@ func (l *Lister) readOnce(ctx context.Context, name string) ([]byte, error) {
 		text = []byte{}
 	}
 	return text, err
+}
+
+// arriving is a body whose bytes show that the bucket has not stalled.
+type arriving struct {
+	io.Reader
+	lister *Lister
+}
+
+// Read implements io.Reader.
+func (a arriving) Read(p []byte) (int, error) {
+	n, err := a.Reader.Read(p)
+	if n > 0 {
+		a.lister.arrived.Reset(a.lister.opts.Stall)
+	}
+	return n, err
 }
 
 // snapshotFile has the metas of all known blocks, one a line.

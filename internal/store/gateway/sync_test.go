@@ -1,0 +1,62 @@
+package gateway
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ferula-io/ferula/metrics"
+)
+
+func TestSync_StatesThatNoBlockHasAnyMoreAreZero(t *testing.T) {
+	bucket, dir := newBucket(t)
+	writeBlock(t, dir, 0, hourMS, 3, map[string]string{"block": "kept"})
+	broken := writeBlock(t, dir, 0, hourMS, 3, map[string]string{"block": "broken"})
+	write(t, filepath.Join(dir, broken, "meta.json"), `{"ulid":`)
+	set := metrics.NewSet()
+	s := openStore(t, bucket, Options{Metrics: set})
+	for _, want := range []string{"1", "0"} {
+		var page strings.Builder
+		set.WritePrometheus(&page)
+		if line := `thanos_blocks_meta_synced{state="corrupted-meta-json"} ` + want + "\n"; !strings.Contains(page.String(), line) {
+			t.Errorf("no %q in %s", line, page.String())
+		}
+		if err := os.RemoveAll(filepath.Join(dir, broken)); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A block whose meta.json had the size of another index is served once that was corrected.
+func TestSync_CorrectedMetaIsUsedWithoutARestart(t *testing.T) {
+	bucket, dir := newBucket(t)
+	id := writeBlock(t, dir, 0, hourMS, 3, map[string]string{"block": "a"})
+	info, err := os.Stat(filepath.Join(dir, id, "index"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := func(bytes int64) {
+		editMeta(t, dir, id, func(meta map[string]any) {
+			meta["thanos"].(map[string]any)["files"] = []map[string]any{{"rel_path": "index", "size_bytes": bytes}}
+		})
+	}
+	size(info.Size() + 100)
+	s := openStore(t, bucket, Options{})
+	r := Request{MaxMS: hourMS, Matchers: match(t, "__name__=up")}
+	if got, warnings := s.all(t, r); len(got) != 0 || len(warnings) != 1 {
+		t.Fatalf("%d series, warnings %q", len(got), warnings)
+	}
+	size(info.Size())
+	if err := s.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got, warnings := s.all(t, r)
+	if len(warnings) > 0 {
+		t.Errorf("warnings %q", warnings)
+	}
+	same(t, "after the correction", got, expected(t, dir, []string{id}, map[string]string{"block": "a"}, r))
+}

@@ -126,7 +126,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 		return nil, err
 	}
 	s.process.Add(
-		process.Component{Name: "shipping", Run: s.shipping.Run, Close: s.shipping.Close},
+		process.Component{Name: "shipping", Open: s.shipping.Expect, Run: s.shipping.Run, Close: s.shipping.Close},
 		process.Component{Name: "storage", Open: func(context.Context) error { return s.store.Open() }, Close: s.store.Close},
 	)
 	s.sender = s.newSender()

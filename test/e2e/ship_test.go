@@ -172,3 +172,23 @@ func TestServe_ShipsOutOfOrderSamples(t *testing.T) {
 		return samples == 13
 	})
 }
+
+// The database deletes blocks beyond the retention when it opens, before the first sync.
+func TestServe_UnshippedBlocksThatTheStartDeletesAreCountedAsLost(t *testing.T) {
+	dir, bucket := t.TempDir(), t.TempDir()
+	old, recent := oldAndNew(t, dir)
+	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
+	s := startServe(t, func(o *role.ServeOptions) {
+		shipping(file, bucket, "")(o)
+		o.Store.Dir = dir
+		o.Ship.Shipper.Interval = 200 * time.Millisecond
+	})
+	eventually(t, 60*time.Second, "the recent block to be shipped", func() bool { return blockExists(t, bucket, recent) })
+	if blockExists(t, dir, old) {
+		t.Fatal("the old block was not deleted")
+	}
+	eventually(t, 30*time.Second, "the lost block to be counted", func() bool {
+		_, page := s.get("/metrics")
+		return strings.Contains(page, "ferula_shipper_blocks_lost_total 1\n")
+	})
+}

@@ -60,6 +60,14 @@ func New(o Options, dir, component string, external func() labels.Labels, logger
 	return &Shipper{bucket: to, samples: shipper}, nil
 }
 
+// Expect is called before the database of the folder opens. See bucket.Shipper.
+func (s *Shipper) Expect(context.Context) error {
+	if s != nil {
+		s.samples.Expect()
+	}
+	return nil
+}
+
 // Run ships blocks until ctx is canceled.
 func (s *Shipper) Run(ctx context.Context) error {
 	if s == nil {

@@ -55,6 +55,56 @@ func TestShipper_CountsBlocksDeletedBeforeUpload(t *testing.T) {
 	}
 }
 
+// A database deletes blocks beyond the retention while it opens, before the first sync.
+func TestShipper_CountsBlocksThatARestartDeletes(t *testing.T) {
+	dir, to := t.TempDir(), objstore.NewInMemBucket()
+	shipped := makeBlock(t, dir, 0)
+	mustSync(t, newShipper(t, to, dir, nil), 1)
+	waits, stays := makeBlock(t, dir, 1), makeBlock(t, dir, 2) // the bucket is down, and the process ends
+	s := newShipper(t, to, dir, nil)
+	s.Expect()
+	if n := s.metrics.waiting.Get(); n != 2 || s.Status().Waiting != 2 {
+		t.Errorf("%v are waiting, want 2", n)
+	}
+	for _, id := range []ulid.ULID{shipped, waits} {
+		if err := os.RemoveAll(filepath.Join(dir, id.String())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustSync(t, s, 1)
+	if n := s.metrics.lost.Get(); n != 1 {
+		t.Errorf("%d are lost, want 1", n)
+	}
+	if listed, err := readState(filepath.Join(dir, "thanos.shipper.json")); err != nil || !slices.Equal(listed, []ulid.ULID{stays}) {
+		t.Errorf("listed as shipped are %v, %v", listed, err)
+	}
+}
+
+// waitingAt records the number of waiting blocks at each upload.
+type waitingAt struct {
+	objstore.Bucket
+	waiting func() float64
+	seen    []float64
+}
+
+func (w *waitingAt) Upload(ctx context.Context, name string, r io.Reader, o ...objstore.ObjectUploadOption) error {
+	w.seen = append(w.seen, w.waiting())
+	return w.Bucket.Upload(ctx, name, r, o...)
+}
+
+func TestShipper_BlocksWaitWhileTheFirstIsUploaded(t *testing.T) {
+	dir := t.TempDir()
+	to := &waitingAt{Bucket: objstore.NewInMemBucket()}
+	s := newShipper(t, to, dir, nil)
+	to.waiting = s.metrics.waiting.Get
+	makeBlock(t, dir, 0)
+	makeBlock(t, dir, 1)
+	mustSync(t, s, 2)
+	if len(to.seen) < 2 || slices.Min(to.seen) < 1 || s.metrics.waiting.Get() != 0 {
+		t.Errorf("waiting at each upload: %v, and %v afterwards", to.seen, s.metrics.waiting.Get())
+	}
+}
+
 // dirsOf is a folder with the files of the bucket's blocks that are deleted from disk.
 func dirsOf(t *testing.T, dir string, from objstore.Bucket) string {
 	t.Helper()

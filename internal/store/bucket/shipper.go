@@ -119,6 +119,34 @@ func (s *Shipper) Status() ShipStatus {
 	return s.status
 }
 
+// Expect finds the blocks that wait for upload. It is called before the database opens, which
+// deletes blocks beyond the retention: those that were not shipped are counted as lost by
+// the first sync. It sends no request.
+func (s *Shipper) Expect() {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	r := &syncRun{Shipper: s}
+	// The first sync returns what cannot be read.
+	var err error
+	if r.known, err = readState(filepath.Join(s.opts.Dir, s.opts.StateFile)); err != nil {
+		return
+	}
+	blocks, err := listBlocks(s.opts.Dir, func(string, error) {})
+	if err != nil {
+		return
+	}
+	r.remain(blocks)
+	s.wait(len(s.pending))
+}
+
+// wait publishes the number of blocks that wait.
+func (s *Shipper) wait(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.Waiting = n
+	s.metrics.waiting.Set(float64(n))
+}
+
 // Run syncs the folder periodically until ctx is done. After failures it retries with
 // exponential backoff. A block is retried until it is in the bucket.
 func (s *Shipper) Run(ctx context.Context) {
@@ -201,14 +229,16 @@ func (r *syncRun) run(ctx context.Context) error {
 		r.logger.Warn("Reading the list of shipped blocks failed; checking the bucket instead", "err", err)
 	}
 	blocks, errs := r.blocks()
-	if len(errs) > 0 && !r.opts.SkipCorrupted {
-		r.waiting = len(blocks) + len(errs)
-		return errors.Join(errs...)
-	}
-	if err := r.missed(ctx, blocks); err != nil {
-		errs = append(errs, err)
-	}
+	missed := r.missed(ctx, blocks)
 	defer func() { r.remain(blocks) }()
+	if len(errs) > 0 && !r.opts.SkipCorrupted {
+		r.waiting = r.count(blocks) + len(errs)
+		return errors.Join(append(errs, missed)...)
+	}
+	if missed != nil {
+		errs = append(errs, missed)
+	}
+	r.wait(r.count(blocks)) // an upload may take hours
 	for i, m := range blocks {
 		if !r.wanted(m) {
 			continue
@@ -306,23 +336,35 @@ func (r *syncRun) count(blocks []blockMeta) (n int) {
 // blocks lists the blocks of the folder by time, and the errors of unreadable ones. A block
 // that is deleted meanwhile is in neither.
 func (r *syncRun) blocks() (blocks []blockMeta, errs []error) {
-	entries, err := os.ReadDir(r.opts.Dir)
+	blocks, err := listBlocks(r.opts.Dir, func(name string, err error) {
+		r.metrics.corrupted.Inc()
+		errs = append(errs, fmt.Errorf("block %s: %w", name, err))
+		r.logger.Error("A block cannot be shipped", "block", name, "err", err)
+	})
 	if err != nil {
-		return nil, []error{err}
+		errs = append(errs, err)
+	}
+	return blocks, errs
+}
+
+// listBlocks lists the blocks of a folder by time. It calls unreadable for those whose
+// meta.json cannot be read.
+func listBlocks(dir string, unreadable func(name string, err error)) (blocks []blockMeta, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
 	}
 	for _, entry := range entries {
 		if _, err := ulid.ParseStrict(entry.Name()); err != nil || !entry.IsDir() {
 			continue
 		}
-		dir := filepath.Join(r.opts.Dir, entry.Name())
+		dir := filepath.Join(dir, entry.Name())
 		m, err := readMeta(dir)
 		if _, gone := os.Stat(dir); err != nil && errors.Is(gone, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			r.metrics.corrupted.Inc()
-			errs = append(errs, fmt.Errorf("block %s: %w", entry.Name(), err))
-			r.logger.Error("A block cannot be shipped", "block", entry.Name(), "err", err)
+			unreadable(entry.Name(), err)
 			continue
 		}
 		blocks = append(blocks, m)
@@ -330,7 +372,7 @@ func (r *syncRun) blocks() (blocks []blockMeta, errs []error) {
 	slices.SortFunc(blocks, func(a, b blockMeta) int {
 		return cmp.Or(cmp.Compare(a.mint, b.mint), a.id.Compare(b.id))
 	})
-	return blocks, errs
+	return blocks, nil
 }
 
 // ship uploads a block unless it is in the bucket.
@@ -410,8 +452,11 @@ func (r *syncRun) checkFile(ctx context.Context, id ulid.ULID, f blockFile) erro
 	return nil
 }
 
-// remoteMeta reads a block's meta.json from the bucket; nil if it does not exist.
+// remoteMeta reads a block's meta.json from the bucket; nil if it does not exist. A body that
+// stalls ends with an error, as an upload does.
 func (r *syncRun) remoteMeta(ctx context.Context, id ulid.ULID) (*blockMeta, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.opts.Stall, errStalled)
+	defer cancel()
 	name := path.Join(id.String(), metaFile)
 	there, err := r.bucket.Exists(ctx, name)
 	if err != nil || !there {

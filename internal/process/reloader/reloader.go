@@ -66,6 +66,9 @@ func New(o Options, prom *url.URL, client *http.Client, logger *slog.Logger, set
 		failed:  counter(set, "thanos_sidecar_reloader_reloads_failed_total", "Reloads of Prometheus that failed, including failures to read a watched file."),
 		success: set.NewGauge("thanos_sidecar_reloader_last_reload_successful", nil),
 	}
+	if o.ConfigFile == "" && len(o.RuleDirs) == 0 {
+		r.success.Set(1) // nothing is to be reloaded, and nothing has failed
+	}
 	return r, nil
 }
 

@@ -195,3 +195,15 @@ func TestNew_OutputNeedsAConfigurationFile(t *testing.T) {
 		t.Error("reloaded without a file")
 	}
 }
+
+// An alert fires while the last reload has not succeeded.
+func TestNew_WithoutWatchedFilesNoReloadHasFailed(t *testing.T) {
+	for _, tt := range []struct {
+		o    Options
+		want float64
+	}{{Options{}, 1}, {Options{ConfigFile: "x"}, 0}, {Options{RuleDirs: []string{"x"}}, 0}} {
+		if r, _ := newTestReloader(t, tt.o); r.success.Get() != tt.want {
+			t.Errorf("%+v: %v, want %v", tt.o, r.success.Get(), tt.want)
+		}
+	}
+}

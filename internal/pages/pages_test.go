@@ -333,7 +333,7 @@ func TestReader_BodyThatIsCutOrStallsIsContinued(t *testing.T) {
 	}
 }
 
-// A reader whose object is always cut, or stalls, gets an error that says so.
+// A reader whose object is always cut, or stalls, gets a named error.
 func TestReader_BodyThatNeverArrivesFails(t *testing.T) {
 	data := content(3 * Bytes)
 	for name, tt := range map[string]struct {

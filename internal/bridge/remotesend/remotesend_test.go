@@ -114,11 +114,11 @@ func (s stopping) Handle(_ context.Context, r slog.Record) error {
 
 // A queue whose receiver hangs is given the flush deadline when a reload removes it.
 func TestSender_SamplesAreAppendedWhileAQueueStops(t *testing.T) {
-	asked, release := make(chan struct{}), make(chan struct{})
+	requested, release := make(chan struct{}), make(chan struct{})
 	var first, opened sync.Once
 	let := func() { opened.Do(func() { close(release) }) }
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		first.Do(func() { close(asked) })
+		first.Do(func() { close(requested) })
 		select {
 		case <-release:
 		case <-r.Context().Done():
@@ -137,7 +137,7 @@ func TestSender_SamplesAreAppendedWhileAQueueStops(t *testing.T) {
 			t.Fatal(err)
 		}
 		select {
-		case <-asked:
+		case <-requested:
 			sent = true
 		case <-time.After(10 * time.Millisecond):
 		}

@@ -170,7 +170,7 @@ func TestStore_SegmentThatPrometheusWroteIsNotReplacedByTheDamagedOne(t *testing
 	}
 }
 
-func TestStore_RepairThatRemovesSegmentsSaysSo(t *testing.T) {
+func TestStore_RepairReportsTheSegmentsThatItRemoves(t *testing.T) {
 	at := time.Now().UnixMilli()
 	for _, tt := range []struct {
 		segment int
@@ -186,8 +186,8 @@ func TestStore_RepairThatRemovesSegmentsSaysSo(t *testing.T) {
 		if err = errors.Join(err, s.Close()); err != nil {
 			t.Fatal(err)
 		}
-		if said := strings.Contains(lines.String(), "were removed"); said != tt.removed {
-			t.Errorf("damage in segment %d of 4: said %v in %s", tt.segment, said, lines.String())
+		if reported := strings.Contains(lines.String(), "were removed"); reported != tt.removed {
+			t.Errorf("damage in segment %d of 4: reported %v in %s", tt.segment, reported, lines.String())
 		}
 	}
 }

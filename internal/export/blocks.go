@@ -132,7 +132,7 @@ func (b *blockWriter) group(list []series.Chunk) error {
 	all := make([]chunkenc.Chunk, len(list))
 	for i, c := range list {
 		var err error
-		if all[i], err = chunkenc.FromData(c.Encoding, c.Data); err != nil {
+		if all[i], err = c.Decoder(); err != nil {
 			return fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
 	}

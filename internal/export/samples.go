@@ -204,7 +204,7 @@ func (s *samples) open() error {
 	}
 	iters := make([]chunkenc.Iterator, 0, n)
 	for _, c := range chunks {
-		chunk, err := chunkenc.FromData(c.Encoding, c.Data)
+		chunk, err := c.Decoder()
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}

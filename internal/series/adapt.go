@@ -128,9 +128,10 @@ func (t *toChunks) Next() bool {
 	metas := make([]chunks.Meta, 0, len(t.set.Chunks()))
 	for _, c := range t.set.Chunks() {
 		data := append(make([]byte, 0, len(c.Data)), c.Data...)
-		chunk, err := chunkenc.FromData(c.Encoding, data)
+		c.Data = data
+		chunk, err := c.Decoder()
 		if err != nil {
-			t.err = fmt.Errorf("%w: series %s: %w", ErrCorrupt, lset, err)
+			t.err = fmt.Errorf("series %s: %w", lset, err)
 			return false
 		}
 		metas = append(metas, chunks.Meta{MinTime: c.MinMS, MaxTime: c.MaxMS, Chunk: chunk})

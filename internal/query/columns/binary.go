@@ -130,7 +130,7 @@ func (v *vectorScalarNode) eval(ev *evaluation, sink func(*row) error) error {
 		return ev.errorOf(v.vector, err)
 	}
 	dropName := v.bool || !keepsName(v.op)
-	sets := newLabelsets()
+	sets := ev.newLabelsets()
 	counts.fullIn++
 	err = v.vector.eval(ev, func(r *row) error {
 		counts.read(r)
@@ -144,7 +144,9 @@ func (v *vectorScalarNode) eval(ev *evaluation, sink func(*row) error) error {
 		counts.returned(r)
 		if dropName {
 			ev.drop(r)
-			sets.add(r)
+			if err := sets.add(r); err != nil {
+				return err
+			}
 		}
 		return sink(r)
 	})

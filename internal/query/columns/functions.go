@@ -92,7 +92,7 @@ type pointwiseNode struct {
 
 // eval implements node.
 func (p *pointwiseNode) eval(ev *evaluation, sink func(*row) error) error {
-	counts, sets := ev.newStepCounts(), newLabelsets()
+	counts, sets := ev.newStepCounts(), ev.newLabelsets()
 	scalars, after, err := ev.scalarsAfter(p.scalars)
 	if err != nil {
 		return ev.errorOf(p.child, err)
@@ -107,7 +107,9 @@ func (p *pointwiseNode) eval(ev *evaluation, sink func(*row) error) error {
 		}
 		counts.returned(r)
 		ev.drop(r)
-		sets.add(r)
+		if err := sets.add(r); err != nil {
+			return err
+		}
 		return sink(r)
 	})
 	if err != nil {
@@ -242,7 +244,7 @@ func (n *relabelNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err != nil {
 		return err
 	}
-	sets := newLabelsets()
+	sets := ev.newLabelsets()
 	err = n.child.eval(ev, func(r *row) error {
 		before := int(r.metric.ByteSize())
 		metric, changed, err := change(r.metric)
@@ -255,7 +257,9 @@ func (n *relabelNode) eval(ev *evaluation, sink func(*row) error) error {
 		if changed {
 			r.metric, r.dropName = metric, r.dropName && n.text(1) != labels.MetricName
 		}
-		sets.add(r)
+		if err := sets.add(r); err != nil {
+			return err
+		}
 		return sink(r)
 	})
 	if err != nil {
@@ -504,10 +508,12 @@ func (n *countValuesNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err != nil {
 		return err
 	}
-	sets := newLabelsets()
+	sets := ev.newLabelsets()
 	for _, r := range all {
 		counts.returned(r)
-		sets.add(r)
+		if err := sets.add(r); err != nil {
+			return err
+		}
 		if err := sink(r); err != nil {
 			return err
 		}
@@ -521,12 +527,14 @@ type timestampNode struct{ *selector }
 
 // eval implements node.
 func (n timestampNode) eval(ev *evaluation, sink func(*row) error) error {
-	counts, sets := ev.newStepCounts(), newLabelsets()
+	counts, sets := ev.newStepCounts(), ev.newLabelsets()
 	err := n.instant(ev, true, func(r *row, _ int) error {
 		counts.read(r)
 		counts.returned(r)
 		ev.drop(r)
-		sets.add(r)
+		if err := sets.add(r); err != nil {
+			return err
+		}
 		return sink(r)
 	})
 	if err != nil {

@@ -66,7 +66,7 @@ type setNode struct {
 
 // eval implements node.
 func (n *setNode) eval(ev *evaluation, sink func(*row) error) error {
-	counts, sets := ev.newStepCounts(), newLabelsets()
+	counts, sets := ev.newStepCounts(), ev.newLabelsets()
 	left, err := ev.collect(n.a, counts)
 	if err != nil {
 		return err
@@ -80,7 +80,9 @@ func (n *setNode) eval(ev *evaluation, sink func(*row) error) error {
 			return nil
 		}
 		counts.returned(r)
-		sets.add(r)
+		if err := sets.add(r); err != nil {
+			return err
+		}
 		return sink(r)
 	}
 	signatures := newSignatures(n.expr.VectorMatching)
@@ -147,7 +149,7 @@ func (n *matchNode) eval(ev *evaluation, sink func(*row) error) error {
 	for _, side := range [][]row{left, right} {
 		byStep = byStep || slices.ContainsFunc(side, func(r row) bool { return r.hists != nil })
 	}
-	m := &matchRun{matchNode: n, ev: ev, matching: n.expr.VectorMatching, counts: counts, sets: newLabelsets(), builder: labels.NewBuilder(labels.EmptyLabels())}
+	m := &matchRun{matchNode: n, ev: ev, matching: n.expr.VectorMatching, counts: counts, sets: ev.newLabelsets(), builder: labels.NewBuilder(labels.EmptyLabels())}
 	m.swap = m.matching.Card == parser.CardOneToMany
 	m.many, m.one = left, right
 	if m.swap {
@@ -289,7 +291,9 @@ func (m *matchRun) rows(pairs []int, metrics []labels.Labels, sink func(*row) er
 			continue
 		}
 		m.counts.returned(&out)
-		m.sets.add(&out)
+		if err := m.sets.add(&out); err != nil {
+			return err
+		}
 		if err := sink(&out); err != nil {
 			return err
 		}
@@ -366,7 +370,9 @@ func (m *matchRun) stepwise(sink func(*row) error) error {
 	for _, p := range order {
 		r := results[p]
 		m.counts.returned(r)
-		m.sets.add(r)
+		if err := m.sets.add(r); err != nil {
+			return err
+		}
 		if m.failed != nil {
 			continue
 		}

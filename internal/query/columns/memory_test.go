@@ -130,3 +130,28 @@ func TestEngine_FindsSeriesThatDifferInTheirTypeOnly(t *testing.T) {
 		}
 	}
 }
+
+// The steps of series that live for one step each are noted to find equal labels, and would take more memory
+// than their samples.
+func TestQuery_LeavesVeryManyShortLivedSeriesToPrometheus(t *testing.T) {
+	const steps, many = 11_000, 6_500 // bitmaps of 172 words
+	dir := writeStore(t, func(db *tsdb.DB) {
+		for i := range int64(many) {
+			at := beginMS + i*1000
+			appendSamples(t, db, fmt.Sprintf(`pod{uid="%d"}`, i), at, at+1, 1000, func(int, int64) (float64, bool) { return 1, true })
+		}
+	})
+	store := openStore(t, dir)
+	reference, engine := newEngines(500_000)
+	for _, query := range []string{`count(-last_over_time(pod[1s]))`, `sum(abs(last_over_time(pod[1s])))`} {
+		r := request{query: query, start: beginMS, end: beginMS + (steps-1)*1000, step: time.Second}
+		want, _ := r.run(t, reference, store)
+		got, by := r.run(t, engine, store)
+		if got != want {
+			t.Error(difference(got, want))
+		}
+		if by != "prometheus memory" {
+			t.Errorf("%s evaluated by %s", query, by)
+		}
+	}
+}

@@ -48,6 +48,11 @@ type pointsSet interface {
 	warnings() annotations.Annotations
 }
 
+// pointsMax is the limit of points of a series that are read together. Chunks of a constant have four
+// samples a byte, and a query needs few of them at a time: a series with more points is read
+// through its iterator, as one with histograms.
+const pointsMax = 4 << 20
+
 // samplesSource reads through Prometheus' interface. It can read everything.
 //
 // All selectors are selected before the first series of any is read, as by Prometheus' engine:
@@ -133,7 +138,7 @@ func (s *samplesSet) labels() (labels.Labels, error) { return s.current.Labels()
 func (s *samplesSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
 	s.iter = s.current.Iterator(s.iter)
 	for kind := s.iter.Seek(mint); kind != chunkenc.ValNone; kind = s.iter.Next() {
-		if kind != chunkenc.ValFloat {
+		if kind != chunkenc.ValFloat || len(to) == pointsMax {
 			return to, errHistograms
 		}
 		t, f := s.iter.At()

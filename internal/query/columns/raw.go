@@ -78,6 +78,9 @@ func appendPoints(to []promql.FPoint, chunks []series.Chunk, mint, maxt int64) (
 		if c.MaxMS < mint || c.MinMS > maxt {
 			continue
 		}
+		if len(to) > pointsMax {
+			return to, errNeedSamples
+		}
 		if c.Encoding != chunkenc.EncXOR {
 			return to, errNeedSamples
 		}

@@ -18,9 +18,11 @@ func (q *query) result(ev *evaluation) (parser.Value, error) {
 	q.points.release()
 	q.points = &pointsPool{}
 	mat := promql.Matrix{}
-	sets := newLabelsets()
+	sets := ev.newLabelsets()
 	err := q.root.eval(ev, func(r *row) error {
-		ev.dropDelayed(sets, r)
+		if err := ev.dropDelayed(sets, r); err != nil {
+			return err
+		}
 		points := q.points.get(r.has.count())
 		var hists []promql.HPoint
 		ts := ev.start
@@ -63,14 +65,14 @@ func (q *query) result(ev *evaluation) (parser.Value, error) {
 }
 
 // dropDelayed removes the name of a series of the result, if that was delayed.
-func (ev *evaluation) dropDelayed(sets *labelsets, r *row) {
+func (ev *evaluation) dropDelayed(sets *labelsets, r *row) error {
 	if !ev.engine.opts.DelayedNameRemoval {
-		return
+		return nil
 	}
 	if r.dropName {
 		r.metric = r.metric.DropReserved(schema.IsMetadataLabel)
 	}
-	sets.add(r)
+	return sets.add(r)
 }
 
 // joinRepeated joins the points of series with the same labels. They have no timestamp in
@@ -99,9 +101,11 @@ func joinRepeated(mat promql.Matrix) promql.Matrix {
 // instant returns a vector or a scalar.
 func (q *query) instant(ev *evaluation) (parser.Value, error) {
 	vector := promql.Vector{}
-	sets := newLabelsets()
+	sets := ev.newLabelsets()
 	err := q.root.eval(ev, func(r *row) error {
-		ev.dropDelayed(sets, r)
+		if err := ev.dropDelayed(sets, r); err != nil {
+			return err
+		}
 		if r.has.get(0) {
 			s := promql.Sample{Metric: r.metric, T: ev.start, F: r.values[0], H: r.histogram(0)}
 			if s.H != nil {

@@ -77,13 +77,16 @@ var errSameLabels = errors.New("vector cannot contain metrics with the same labe
 // samples have different timestamps may have equal labels: they are one series of the
 // result.
 type labelsets struct {
+	ev       *evaluation
 	seen     map[uint64]int32 // numbers of steps
 	steps    []bitmap         // at which series have samples; most series have the same ones
 	dupStep  int              // first step at which two series have a sample; -1: none
 	repeated bool
 }
 
-func newLabelsets() *labelsets { return &labelsets{seen: map[uint64]int32{}, dupStep: -1} }
+func (ev *evaluation) newLabelsets() *labelsets {
+	return &labelsets{ev: ev, seen: map[uint64]int32{}, dupStep: -1}
+}
 
 // dup returns the first step at which two series of an operator that Prometheus evaluates
 // step by step have the same labels, -1 if that is not an error.
@@ -102,12 +105,13 @@ func (ev *evaluation) drop(r *row) {
 	}
 }
 
-func (l *labelsets) add(r *row) {
+// add adds a series. It returns an error if the steps of all of them take too much memory.
+func (l *labelsets) add(r *row) (err error) {
 	hash := r.metric.Hash()
 	number, ok := l.seen[hash]
 	if !ok {
-		l.seen[hash] = l.number(r.has)
-		return
+		l.seen[hash], err = l.number(r.has)
+		return err
 	}
 	l.repeated = true
 	has := slices.Clone(l.steps[number])
@@ -119,13 +123,17 @@ func (l *labelsets) add(r *row) {
 		}
 		has[i] |= word
 	}
-	l.seen[hash] = l.number(has)
+	l.seen[hash], err = l.number(has)
+	return err
 }
 
 // number returns the number of some steps.
-func (l *labelsets) number(has bitmap) int32 {
+func (l *labelsets) number(has bitmap) (int32, error) {
 	if n := len(l.steps); n == 0 || !slices.Equal(l.steps[n-1], has) {
+		if err := l.ev.hold(len(has)); err != nil {
+			return 0, err
+		}
 		l.steps = append(l.steps, slices.Clone(has))
 	}
-	return int32(len(l.steps) - 1)
+	return int32(len(l.steps) - 1), nil
 }

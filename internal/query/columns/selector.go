@@ -56,6 +56,9 @@ func (it *item) reset() {
 
 // each does work for each series of the selection.
 func (s *selector) each(ev *evaluation, work perSeries) error {
+	if err := contextError(ev.ctx); err != nil { // there may be very many selections, all empty
+		return err
+	}
 	set := ev.source.sel(ev.ctx, s)
 	it, compute := &item{row: newRow(ev.steps)}, work.compute()
 	var points []promql.FPoint

@@ -20,6 +20,10 @@ func (timeNode) eval(ev *evaluation, sink func(*row) error) error {
 
 // emitScalar emits a scalar that has no operands.
 func (ev *evaluation) emitScalar(value func(step int, ts int64) float64, sink func(*row) error) error {
+	// A query of megabytes has a million of them, and nothing else that would notice its end.
+	if err := contextError(ev.ctx); err != nil {
+		return err
+	}
 	r := newRow(ev.steps)
 	r.has.fill(ev.steps)
 	for i := range r.values {
@@ -36,7 +40,7 @@ type negateNode struct{ child node }
 
 // eval implements node.
 func (n negateNode) eval(ev *evaluation, sink func(*row) error) error {
-	sets, mixed := newLabelsets(), false
+	sets, mixed := ev.newLabelsets(), false
 	err := n.child.eval(ev, func(r *row) error {
 		mixed = mixed || r.hists != nil
 		for i := range r.values {
@@ -48,7 +52,9 @@ func (n negateNode) eval(ev *evaluation, sink func(*row) error) error {
 			}
 		}
 		ev.drop(r)
-		sets.add(r)
+		if err := sets.add(r); err != nil {
+			return err
+		}
 		return sink(r)
 	})
 	if err != nil {

@@ -71,7 +71,7 @@ func (w *windowNode) eval(ev *evaluation, sink func(*row) error) error {
 func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) error {
 	run := &windowRun{windowNode: w, ev: ev, acct: &ev.acct}
 	if !w.distinct(ev) {
-		run.sets = newLabelsets()
+		run.sets = ev.newLabelsets()
 	}
 	if w.subquery != nil {
 		if err := run.overSubquery(sink); err != nil {
@@ -115,11 +115,13 @@ func (w *windowRun) noteLabels(r *row, metric labels.Labels) error {
 		if w.emitted {
 			return errGiveUp("series of which some have a type or a unit")
 		}
-		w.sets = newLabelsets()
+		w.sets = w.ev.newLabelsets()
 	}
 	w.emitted = true
 	if w.sets != nil {
-		w.sets.add(r)
+		if err := w.sets.add(r); err != nil {
+			return err
+		}
 	}
 	return nil
 }

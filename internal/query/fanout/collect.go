@@ -359,11 +359,17 @@ func (s *storedSeries) Labels() labels.Labels { return s.labels }
 // timestamps: samples before the end of the previous chunks are skipped. What aggregates of
 // a coarser resolution hold is not read, whichever replica it is of.
 func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
-	chunks, cut := s.view.distinct(s.chunks)
+	chunks, cut, err := s.view.distinct(s.chunks)
+	if err != nil {
+		return failedIterator{chunkenc.NewNopIterator(), err}
+	}
 	if !overlap(chunks) || s.view.dedup == nil && slices.ContainsFunc(chunks, isPacked) {
 		return s.view.track(chunks, cut, false, reuse)
 	}
-	tracks := split(chunks)
+	tracks, err := split(chunks)
+	if err != nil {
+		return failedIterator{chunkenc.NewNopIterator(), err}
+	}
 	its := make([]chunkenc.Iterator, 0, len(tracks))
 	for _, chunks := range tracks {
 		its = append(its, s.view.track(chunks, cut, s.view.dedup != nil, nil))
@@ -384,20 +390,34 @@ func overlap(chunks []series.Chunk) bool {
 	return false
 }
 
+// tracksMax is the limit of chunks of one series that overlap at any time: of its replicas, and of
+// overlapping blocks of each. Each track is a level of the deduplication, and is searched for each chunk.
+const tracksMax = 1000
+
 // split distributes sorted chunks to tracks without overlaps: each chunk to the first track
 // where it fits.
-func split(chunks []series.Chunk) [][]series.Chunk {
-	var tracks [][]series.Chunk
+func split(chunks []series.Chunk) (tracks [][]series.Chunk, err error) {
 	for _, c := range chunks {
 		i := slices.IndexFunc(tracks, func(t []series.Chunk) bool { return t[len(t)-1].MaxMS < c.MinMS })
 		if i < 0 {
-			i = len(tracks)
+			if i = len(tracks); i == tracksMax {
+				return nil, fmt.Errorf("%w: more than %d chunks overlap at %d", series.ErrCorrupt, tracksMax, c.MinMS)
+			}
 			tracks = append(tracks, nil)
 		}
 		tracks[i] = append(tracks[i], c)
 	}
-	return tracks
+	return tracks, nil
 }
+
+// failedIterator is an iterator without samples that failed.
+type failedIterator struct {
+	chunkenc.Iterator
+	err error
+}
+
+// Err implements chunkenc.Iterator.
+func (f failedIterator) Err() error { return f.err }
 
 // collectedSet is a storage.SeriesSet over series in memory.
 type collectedSet struct {

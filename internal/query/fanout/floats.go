@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -16,16 +17,33 @@ var _ series.FloatsSet = (*asyncSeriesSet)(nil)
 // AtFloats implements series.FloatsSet.
 func (p *asyncSeriesSet) AtFloats() series.Floats { return p.set.current() }
 
+// pointsMax is the limit of samples of a series that are decoded together. Chunks of a constant have
+// four samples a byte: the limit of their bytes does not bound their samples.
+const pointsMax = 4 << 20
+
+// samplesOf returns how many samples chunks have by their headers.
+func samplesOf(chunks []series.Chunk) (n int) {
+	for _, c := range chunks {
+		if len(c.Data) >= 2 {
+			n += int(binary.BigEndian.Uint16(c.Data))
+		}
+	}
+	return n
+}
+
 // AppendFloats implements series.Floats. Float chunks of one replica are decoded into to; all others
-// go through the iterators that merge and deduplicate.
+// go through the iterators that merge and deduplicate. A series with very many samples is left to them, too.
 func (s *storedSeries) AppendFloats(to []promql.FPoint, mint, maxt int64) (_ []promql.FPoint, ok bool, err error) {
 	if !slices.ContainsFunc(s.chunks, func(c series.Chunk) bool { return c.Encoding != chunkenc.EncXOR }) && !overlap(s.chunks) {
+		if samplesOf(s.chunks) > pointsMax {
+			return to, false, nil
+		}
 		to, err = s.appendChunks(to, mint, maxt)
 		return to, true, err
 	}
 	it := s.Iterator(nil)
 	for kind := it.Seek(mint); kind != chunkenc.ValNone && it.AtT() <= maxt; kind = it.Next() {
-		if kind != chunkenc.ValFloat {
+		if kind != chunkenc.ValFloat || len(to) > pointsMax {
 			return to, false, nil
 		}
 		t, f := it.At()

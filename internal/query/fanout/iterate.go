@@ -39,7 +39,6 @@ func (v *view) track(chunks []series.Chunk, pieces, replica bool, reuse chunkenc
 var (
 	errNotPaired = errors.New("a downsampled chunk has a count and no sum, or the other way round")
 	errOutside   = errors.New("samples outside its range")
-	errNoHeader  = errors.New("no header")
 )
 
 // chunkIterator iterates over the samples of chunks within a range. It reuses its objects
@@ -206,10 +205,8 @@ func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
 		}
 		it.points, it.i = points, 0
 		return nil
-	case len(c.Data) < 2:
-		return errNoHeader
 	}
-	chunk, err := chunkenc.FromData(c.Encoding, c.Data)
+	chunk, err := c.Decoder()
 	if err != nil {
 		return err
 	}
@@ -220,16 +217,18 @@ func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
 	return nil
 }
 
+// decoder returns one aggregate of a chunk for iterators.
+func decoder(of storepb.Chunk) (chunkenc.Chunk, error) {
+	return series.Chunk{Encoding: chunkenc.Encoding(of.Encoding), Data: of.Data}.Decoder()
+}
+
 // beginMean opens the counts and sums of a downsampled chunk.
 func (it *chunkIterator) beginMean(count, sum storepb.Chunk) error {
-	if len(count.Data) < 2 || len(sum.Data) < 2 {
-		return errNoHeader
-	}
-	counts, err := chunkenc.FromData(chunkenc.Encoding(count.Encoding), count.Data)
+	counts, err := decoder(count)
 	if err != nil {
 		return err
 	}
-	sums, err := chunkenc.FromData(chunkenc.Encoding(sum.Encoding), sum.Data)
+	sums, err := decoder(sum)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package fanout
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
@@ -62,14 +63,18 @@ type stamped struct {
 // window of one of 1h. A chunk that is left out in part is returned in pieces: the same data,
 // with the time range of what is read. cut is false if the chunks are returned as they were.
 // Chunks that cannot be decoded are left to their iterator, which returns the error.
-func (v *view) distinct(chunks []series.Chunk) (pieces []series.Chunk, cut bool) {
+func (v *view) distinct(chunks []series.Chunk) (pieces []series.Chunk, cut bool, err error) {
 	if len(chunks) < 2 || !slices.ContainsFunc(chunks, isPacked) || !v.mayMix(chunks) {
-		return chunks, false
+		return chunks, false, nil
 	}
+	stamps := 0
 	var all, coarse []span
 	var known []stamped
 	for _, c := range chunks {
 		if points := appendStamps(nil, c); len(points) > 0 {
+			if stamps += len(points); stamps > stampsMax {
+				return nil, false, fmt.Errorf("%w: a series has more than %d aggregates", series.ErrCorrupt, stampsMax)
+			}
 			known = append(known, stamped{c, points, v.resolutionOf(points, c)})
 		} else if isPacked(c) {
 			pieces = append(pieces, c)
@@ -97,11 +102,25 @@ func (v *view) distinct(chunks []series.Chunk) (pieces []series.Chunk, cut bool)
 	}
 	for _, c := range chunks {
 		if !isPacked(c) {
-			pieces = appendOutside(pieces, c, all)
+			if pieces = appendOutside(pieces, c, all); len(pieces) > piecesMax {
+				return nil, false, fmt.Errorf("%w: the chunks of a series overlap in more than %d pieces", series.ErrCorrupt, piecesMax)
+			}
 		}
 	}
 	slices.SortStableFunc(pieces, compareChunks)
-	return pieces, true
+	return pieces, true, nil
+}
+
+// Limits of what distinct holds of one series. Two replicas of ten years have two million aggregates.
+const (
+	stampsMax = 4 << 20
+	piecesMax = 1 << 20
+)
+
+// from returns the sorted spans that do not end before a time.
+func from(spans []span, ms int64) []span {
+	i, _ := slices.BinarySearchFunc(spans, ms, func(s span, ms int64) int { return cmp.Compare(s.maxMS, ms) })
+	return spans[i:]
 }
 
 // resolve gives chunks of one timestamp the resolution of the chunk that ends where they
@@ -109,20 +128,22 @@ func (v *view) distinct(chunks []series.Chunk) (pieces []series.Chunk, cut bool)
 // that nothing is read twice.
 func resolve(chunks []stamped) {
 	last := coarseMS
+	ends := map[span]int{} // by resolution and the window after a chunk's last one: the last chunk that ends so
 	if i := slices.IndexFunc(chunks, func(k stamped) bool { return k.resolution > 0 }); i >= 0 {
 		last = chunks[i].resolution
 	}
 	for i := range chunks {
 		if c := &chunks[i]; c.resolution == 0 {
 			c.resolution = last
-			for _, before := range slices.Backward(chunks[:i]) {
-				if window(before.chunk.MaxMS, before.resolution).minMS == window(c.chunk.MinMS, before.resolution).minMS-before.resolution {
-					c.resolution = before.resolution
-					break
+			before := -1
+			for _, resolution := range []int64{fineMS, coarseMS} {
+				if at, ok := ends[span{resolution, window(c.chunk.MinMS, resolution).minMS}]; ok && at > before {
+					before, c.resolution = at, resolution
 				}
 			}
 		}
 		last = chunks[i].resolution
+		ends[span{last, window(chunks[i].chunk.MaxMS, last).minMS + last}] = i
 	}
 }
 
@@ -132,6 +153,9 @@ func (k stamped) appendPieces(pieces []series.Chunk, hidden []span) []series.Chu
 	open := false
 	for i, p := range k.points {
 		w := window(p.T, k.resolution)
+		if i == 0 {
+			hidden = from(hidden, w.minMS)
+		}
 		for len(hidden) > 0 && hidden[0].maxMS < w.minMS {
 			hidden = hidden[1:]
 		}
@@ -151,8 +175,8 @@ func (k stamped) appendPieces(pieces []series.Chunk, hidden []span) []series.Chu
 
 // appendOutside appends the parts of a raw chunk that are outside of the spans.
 func appendOutside(pieces []series.Chunk, c series.Chunk, hidden []span) []series.Chunk {
-	for _, s := range hidden {
-		if s.minMS > c.MaxMS {
+	for _, s := range from(hidden, c.MinMS) {
+		if s.minMS > c.MaxMS || len(pieces) > piecesMax {
 			break
 		}
 		if s.minMS > c.MinMS {
@@ -212,7 +236,7 @@ func appendStamps(dst []xor.Point, c series.Chunk) []xor.Point {
 		return dst
 	}
 	one, _, err := storepb.NextPacked(c.Data)
-	if err != nil || len(one.Data) < 2 {
+	if err != nil {
 		return dst
 	}
 	if chunkenc.Encoding(one.Encoding) == chunkenc.EncXOR {
@@ -222,7 +246,7 @@ func appendStamps(dst []xor.Point, c series.Chunk) []xor.Point {
 		}
 		return points
 	}
-	chunk, err := chunkenc.FromData(chunkenc.Encoding(one.Encoding), one.Data)
+	chunk, err := decoder(one)
 	if err != nil {
 		return dst
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"slices"
 
 	"github.com/prometheus/prometheus/model/labels"
 
@@ -40,6 +41,9 @@ const (
 	labelsBytes    = 128 << 10 // of a batch, about; as much for its chunks' places
 	placeBytes     = 24
 	entryMax       = 16 << 20
+	seriesLabels   = 1 << 20 // bytes of the labels of one series: they repeat symbols of any length
+	seriesChunks   = 1 << 20 // chunks of one series
+	batchMax       = 4 << 20 // bytes of labels, and of chunks' places, after which a batch takes no further series
 	segmentHeader  = 8
 	chunkLengthMax = 5
 )
@@ -66,7 +70,8 @@ type producer struct {
 	at     int      // of the next batch
 	ended  bool     // refs has the last series
 	spans  []pages.Span
-	series int // of the next batch
+	series int      // of the next batch
+	last   []uint64 // labels of the last series of the last batch; nil: there was none
 }
 
 // fill reads the next batch into b: entries are decoded, and the pages of the chunks are
@@ -98,14 +103,49 @@ func (p *producer) fillSome(ctx context.Context, b *batch) error {
 	if !p.labelsOnly {
 		n = p.lookAhead(ctx, n)
 	}
-	for _, ref := range p.refs[p.at : p.at+n] {
-		if err := p.decode(ctx, ref, b); err != nil {
+	for i, ref := range p.refs[p.at : p.at+n] {
+		had := len(b.entries)
+		err := p.decode(ctx, ref, b)
+		if err == nil && len(b.entries) > had {
+			err = p.checkOrder(b)
+		}
+		if err != nil {
 			return fmt.Errorf("series %d: %w", ref, err)
 		}
+		if len(b.labels) > batchMax || len(b.chunks)*placeBytes > batchMax {
+			n = i + 1
+			break
+		}
+	}
+	if len(b.entries) > 0 {
+		p.last = append(p.last[:0], b.seriesNumbers(len(b.entries)-1)...)
 	}
 	p.at += n
 	b.last = p.ended && p.at == len(p.refs)
 	p.adapt(len(b.entries), max(len(b.chunks)*placeBytes, len(b.labels))/labelsBytes)
+	return nil
+}
+
+// seriesNumbers returns the numbers of a series' labels.
+func (b *batch) seriesNumbers(i int) []uint64 {
+	from := 0
+	if i > 0 {
+		from = b.entries[i-1].numbers
+	}
+	return b.numbers[from:b.entries[i].numbers]
+}
+
+// checkOrder returns an error unless the last series of a batch sorts after the one before. Symbols are
+// sorted, so their numbers compare as the labels do. A merge of blocks relies on the order, and a client
+// that finds it broken does not know which block to blame.
+func (p *producer) checkOrder(b *batch) error {
+	n, last := len(b.entries), p.last
+	if n > 1 {
+		last = b.seriesNumbers(n - 2)
+	}
+	if last != nil && slices.Compare(last, b.seriesNumbers(n-1)) >= 0 {
+		return fmt.Errorf("%w: its labels do not follow those of the series before", ErrCorrupt)
+	}
 	return nil
 }
 
@@ -131,8 +171,15 @@ func (p *producer) decode(ctx context.Context, ref uint32, b *batch) error {
 		nameNumber, valueNumber := r.Label()
 		name, okName := p.header.symbol(nameNumber)
 		value, okValue := p.header.symbol(valueNumber)
-		if r.Bad || !okName || !okValue {
+		switch before := len(b.numbers); {
+		case r.Bad || !okName || !okValue:
 			return fmt.Errorf("%w: unknown symbol", ErrCorrupt)
+		case len(name) == 1: // its length, which is 0
+			return fmt.Errorf("%w: a label has no name", ErrCorrupt)
+		case before > was.numbers && b.numbers[before-1]>>32 >= nameNumber:
+			return fmt.Errorf("%w: labels are out of order", ErrCorrupt)
+		case len(b.labels)-was.labels+len(name)+len(value) > seriesLabels:
+			return fmt.Errorf("%w: more than %d bytes of labels", ErrCorrupt, seriesLabels)
 		}
 		b.labels = labelenc.AppendSymbols(b.labels, name, value)
 		b.numbers = append(b.numbers, nameNumber<<32|valueNumber)
@@ -185,8 +232,14 @@ func (p *producer) entry(ctx context.Context, ref uint32) ([]byte, error) {
 // are wanted.
 func (p *producer) places(r *blockindex.Varints, into []place) ([]place, error) {
 	list := blockindex.NewChunks(*r)
-	for list.Next() {
+	for n := 0; list.Next(); n++ {
+		if n == seriesChunks {
+			return into, fmt.Errorf("%w: more than %d chunks", ErrCorrupt, seriesChunks)
+		}
 		c := list.At()
+		if c.MaxMS < c.MinMS {
+			return into, fmt.Errorf("%w: a chunk ends before it begins", ErrCorrupt)
+		}
 		if c.MinMS > p.maxMS {
 			break
 		}

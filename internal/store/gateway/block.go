@@ -32,7 +32,9 @@ type block struct {
 	segments []*pages.Object
 
 	mu      sync.Mutex
-	header  *header // nil: not mapped
+	header  *header   // nil: not mapped
+	refused error     // why the header cannot be used
+	retryAt time.Time // when it is fetched again nevertheless
 	users   int
 	idleAt  time.Time
 	removed bool // from the store: the header is dropped with the last user
@@ -64,20 +66,39 @@ func (b *block) acquire(ctx context.Context) (*header, error) {
 	if h := b.use(); h != nil {
 		return h, nil
 	}
+	if err := b.refusal(); err != nil {
+		return nil, err
+	}
 	if b.index == nil {
 		if err := b.find(ctx); err != nil {
 			return nil, err
 		}
 	}
 	h, err := openHeader(ctx, headerPath(b.dir, b), b.index)
-	if err != nil {
-		return nil, err
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err != nil {
+		if errors.Is(err, ErrCorrupt) {
+			b.refused, b.retryAt = err, time.Now().Add(refusedFor)
+		}
+		return nil, err
+	}
 	b.header = h
 	b.users++
 	return h, nil
+}
+
+// refusedFor is how long a corrupt header is not fetched again: it may be a gigabyte, for every request.
+const refusedFor = time.Minute
+
+// refusal returns why the block was found to be corrupt a short time ago.
+func (b *block) refusal() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.refused != nil && time.Now().Before(b.retryAt) {
+		return b.refused
+	}
+	return nil
 }
 
 // use returns the header if it is mapped, for one more user.

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -46,7 +47,7 @@ type header struct {
 type toc struct{ series, postingsEnd, table, size uint64 }
 
 const (
-	headerMagic  = 0x6665_7268_6472_3032 // "ferhdr02"
+	headerMagic  = 0x6665_7268_6472_3033 // "ferhdr03"
 	headerHead   = 8 + 8 + 8*8
 	sampledEvery = 32
 	indexTail    = 6*8 + 4 // the table of contents: offsets and a checksum
@@ -230,13 +231,19 @@ func (w *headerWriter) symbolOffsets(src []byte) error {
 		return fmt.Errorf("%w: %d symbols in %d bytes", ErrCorrupt, count, len(symbols))
 	}
 	at := 0
+	var last []byte
 	for i := range count {
 		w.u32(uint32(at))
-		size, n := binary.Uvarint(symbols[at:])
-		if n <= 0 || size > uint64(len(symbols)-at-n) {
+		symbol, rest, ok := prefixed(symbols[at:])
+		if !ok {
 			return fmt.Errorf("%w: symbol %d is cut short", ErrCorrupt, i)
 		}
-		at += n + int(size)
+		// Labels are sorted by the numbers of their symbols, and are sent with the length as it is.
+		if i > 0 && bytes.Compare(last, symbol) >= 0 {
+			return fmt.Errorf("%w: symbol %d is out of order", ErrCorrupt, i)
+		}
+		at += len(symbols) - at - len(rest)
+		last = symbol
 	}
 	w.u32(uint32(at))
 	w.end(4 * (int64(count) + 1))
@@ -389,9 +396,10 @@ func tableEntry(src []byte) (e entry, rest []byte, ok bool) {
 	return e, src[n:], true
 }
 
+// prefixed cuts a length, in as few bytes as possible, and as many bytes off src.
 func prefixed(src []byte) (field, rest []byte, ok bool) {
 	size, n := binary.Uvarint(src)
-	if n <= 0 || size > uint64(len(src)-n) {
+	if n <= 0 || n > 1 && src[n-1] == 0 || size > uint64(len(src)-n) {
 		return nil, nil, false
 	}
 	return src[n : n+int(size)], src[n+int(size):], true

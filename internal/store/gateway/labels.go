@@ -3,6 +3,7 @@ package gateway
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
@@ -19,10 +20,11 @@ func eachLabel(lset []byte, f func(name, value []byte)) {
 	}
 }
 
-// add adds a text to a set; it is copied only if it is new.
+// add adds a text to a set; it is copied only if it is new. A protobuf message cannot have text that is
+// not UTF-8, and would fail for all blocks because of one.
 func add(set map[string]bool, text []byte) {
 	if !set[string(text)] {
-		set[string(text)] = true
+		set[strings.ToValidUTF8(string(text), "\uFFFD")] = true
 	}
 }
 

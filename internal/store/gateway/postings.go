@@ -41,7 +41,7 @@ type pageRefs struct {
 func openRefs(ctx context.Context, index *pages.Object, l list) (*pageRefs, error) {
 	r := &pageRefs{ctx: ctx, reader: index.Reader(), index: index, base: int64(l.off) + 8}
 	defer r.release()
-	if l.off > uint64(index.Size()) || l.end > uint64(index.Size()) {
+	if l.off > l.end || l.end > uint64(index.Size()) {
 		return nil, fmt.Errorf("%w: postings at %d", ErrCorrupt, l.off)
 	}
 	if err := index.Fetch(ctx, []pages.Span{{Off: int64(l.off), Len: int64(l.end - l.off)}}); err != nil {
@@ -52,7 +52,8 @@ func openRefs(ctx context.Context, index *pages.Object, l list) (*pageRefs, erro
 		return nil, err
 	}
 	size, count := binary.BigEndian.Uint32(head), binary.BigEndian.Uint32(head[4:])
-	if uint64(size) != 4+4*uint64(count) || l.off+8+uint64(size) > uint64(index.Size()) {
+	// Lists do not overlap: what many of them take is limited by the bytes between their starts.
+	if uint64(size) != 4+4*uint64(count) || l.off+8+uint64(size) > l.end {
 		return nil, fmt.Errorf("%w: postings at %d: %d references in %d bytes", ErrCorrupt, l.off, count, size)
 	}
 	sum, off := crc32.Checksum(head[4:], castagnoli), int64(l.off)+8
@@ -289,7 +290,7 @@ func (h *header) choose(m *labels.Matcher) choice {
 	c := choice{matcher: m, negated: m.Matches("")}
 	add := func(l list) {
 		c.lists = append(c.lists, l)
-		c.bytes += l.end - l.off
+		c.bytes += l.end - min(l.off, l.end)
 	}
 	exact := func(values ...string) choice {
 		slices.Sort(values)

@@ -210,7 +210,7 @@ func (s *Store) LabelNames(ctx context.Context, r Request) (names []string, warn
 	whole, parts := s.labelBlocks(r, "")
 	warnings, err = s.eachHeader(ctx, r, whole, func(b *block, h *header) {
 		for _, name := range h.labelNames {
-			found[name] = true
+			add(found, []byte(name))
 		}
 		b.external().Range(func(l labels.Label) { found[l.Name] = true })
 	})

@@ -34,6 +34,7 @@ type blockSet struct {
 
 	reader  *pages.Reader
 	chunks  []series.Chunk
+	copied  int // bytes of the chunks that lie in several pages
 	err     error
 	warning error
 	closed  bool
@@ -100,7 +101,7 @@ func (s *blockSet) next() (bool, error) {
 		if s.i++; s.i > 0 {
 			s.began = s.current.entries[s.i-1]
 		}
-		s.chunks = s.chunks[:0]
+		s.chunks, s.copied = s.chunks[:0], 0
 		if s.producer.labelsOnly {
 			return true, nil
 		}
@@ -155,6 +156,10 @@ func (s *blockSet) fail(err error) {
 	s.warning = err
 }
 
+// copiedMax bounds the chunks of one series that are copied since they lie in several pages. All
+// others are read where they are; few of the chunks that Prometheus writes, of a kilobyte, lie in two.
+const copiedMax = 64 << 20
+
 // chunk appends one chunk, as stored:
 //
 //	uvarint(len) | encoding | data | crc32 of encoding and data
@@ -183,6 +188,9 @@ func (s *blockSet) chunk(at place) error {
 	}
 	end := n + 1 + int(size)
 	if whole := end + crc32.Size; whole > len(src) {
+		if s.copied += whole; s.copied > copiedMax {
+			return fmt.Errorf("%w: more than %d bytes of chunks of one series in several pages", ErrCorrupt, copiedMax)
+		}
 		if src, err = s.reader.Bytes(s.ctx, object, off, whole); err != nil {
 			return err
 		}

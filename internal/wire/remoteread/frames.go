@@ -148,10 +148,7 @@ func (f *frameSource) decode(to *frame) error {
 // appendCut appends the samples of a chunk that are in the range, encoded as new
 // chunks. Prometheus and ferula cut on the server; other servers send whole chunks.
 func appendCut(dst []series.Chunk, c series.Chunk, mint, maxt int64) ([]series.Chunk, error) {
-	if len(c.Data) < 3 {
-		return dst, fmt.Errorf("%w: chunk of %d bytes", codec.ErrCorrupt, len(c.Data))
-	}
-	chunk, err := chunkenc.FromData(c.Encoding, c.Data)
+	chunk, err := c.Decoder()
 	if err != nil {
 		return dst, fmt.Errorf("%w: %w", codec.ErrCorrupt, err)
 	}

@@ -196,7 +196,7 @@ func (r *chunkReader) open(c series.Chunk) (chunkenc.Iterator, error) {
 		r.iter = r.xor.Iterator(r.iter)
 		return r.iter, nil
 	}
-	chunk, err := chunkenc.FromData(c.Encoding, c.Data)
+	chunk, err := c.Decoder()
 	if err != nil {
 		return nil, err
 	}

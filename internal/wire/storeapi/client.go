@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
@@ -42,22 +43,31 @@ type Client struct {
 	conn grpc.ClientConnInterface
 	opts ClientOptions
 	call []grpc.CallOption
+	list []grpc.CallOption // in addition, of all calls but Series
 }
 
 // NewClient returns a client. It sends nothing yet.
 func NewClient(conn grpc.ClientConnInterface, opts ClientOptions) *Client {
 	c := &Client{conn: conn, opts: opts.withDefaults()}
-	c.call = []grpc.CallOption{grpc.ForceCodecV2(Codec()), grpc.MaxCallRecvMsgSize(c.opts.MessageBytesMax)}
+	c.call = []grpc.CallOption{grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto"), responseElementsMax}), grpc.MaxCallRecvMsgSize(c.opts.MessageBytesMax)}
 	if opts.Compression != "" {
 		c.call = append(c.call, grpc.UseCompressor(opts.Compression))
 	}
+	c.list = []grpc.CallOption{grpc.MaxCallRecvMsgSize(min(c.opts.MessageBytesMax, listBytesMax))}
 	return c
 }
+
+// Limits of what a store may send besides series, which is held in memory as a whole.
+const (
+	infoBytesMax        = 64 << 20
+	listBytesMax        = 256 << 20 // of all messages of a response
+	responseElementsMax = 16 << 20  // messages and elements of repeated fields in one message
+)
 
 // Info requests the description of the store.
 func (c *Client) Info(ctx context.Context) (Info, error) {
 	var out pb.InfoResponse
-	if err := c.conn.Invoke(ctx, "/thanos.info.Info/Info", &pb.InfoRequest{}, &out, c.call...); err != nil {
+	if err := c.conn.Invoke(ctx, "/thanos.info.Info/Info", &pb.InfoRequest{}, &out, append(slices.Clip(c.call), grpc.MaxCallRecvMsgSize(min(c.opts.MessageBytesMax, infoBytesMax)))...); err != nil {
 		return Info{}, fromStatus(err)
 	}
 	return infoFrom(&out), nil
@@ -66,7 +76,7 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 // LabelNames returns the label names.
 func (c *Client) LabelNames(ctx context.Context, r LabelsRequest) (names, warnings []string, err error) {
 	var out pb.LabelNamesResponse
-	if err := c.conn.Invoke(ctx, "/thanos.Store/LabelNames", namesRequest(r), &out, c.call...); err != nil {
+	if err := c.conn.Invoke(ctx, "/thanos.Store/LabelNames", namesRequest(r), &out, slices.Concat(c.call, c.list)...); err != nil {
 		return nil, nil, fromStatus(err)
 	}
 	return out.Names, out.Warnings, nil
@@ -75,7 +85,7 @@ func (c *Client) LabelNames(ctx context.Context, r LabelsRequest) (names, warnin
 // LabelValues returns the values of the label r.Label.
 func (c *Client) LabelValues(ctx context.Context, r LabelsRequest) (values, warnings []string, err error) {
 	var out pb.LabelValuesResponse
-	if err := c.conn.Invoke(ctx, "/thanos.Store/LabelValues", valuesRequest(r), &out, c.call...); err != nil {
+	if err := c.conn.Invoke(ctx, "/thanos.Store/LabelValues", valuesRequest(r), &out, slices.Concat(c.call, c.list)...); err != nil {
 		return nil, nil, fromStatus(err)
 	}
 	return out.Values, out.Warnings, nil
@@ -83,28 +93,23 @@ func (c *Client) LabelValues(ctx context.Context, r LabelsRequest) (values, warn
 
 // Exemplars returns exemplars. All of them are in memory.
 func (c *Client) Exemplars(ctx context.Context, r ExemplarsRequest) (results []exemplar.QueryResult, warnings []string, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := c.stream(ctx, "/thanos.Exemplars/Exemplars", &pb.ExemplarsRequest{
-		Query: r.Query, Start: r.MinMS, End: r.MaxMS, PartialResponseStrategy: strategy(r.AbortOnPartial),
-	})
-	if err != nil {
-		return nil, nil, fromStatus(err)
-	}
-	for {
-		var msg pb.ExemplarsResponse
-		if err := stream.RecvMsg(&msg); errors.Is(err, io.EOF) {
-			return results, warnings, nil
-		} else if err != nil {
-			return nil, nil, fromStatus(err)
-		}
+	request := &pb.ExemplarsRequest{Query: r.Query, Start: r.MinMS, End: r.MaxMS, PartialResponseStrategy: strategy(r.AbortOnPartial)}
+	n := 0
+	err = receive(ctx, c, "/thanos.Exemplars/Exemplars", request, func(msg *pb.ExemplarsResponse) error {
+		n++
 		if msg.GetWarning() != "" {
 			warnings = append(warnings, msg.GetWarning())
 		}
 		if data := msg.GetData(); data != nil {
+			n += len(data.Exemplars)
 			results = append(results, exemplarsFrom(data))
 		}
+		return checkListLen(n, "exemplars")
+	})
+	if err != nil {
+		return nil, nil, err
 	}
+	return results, warnings, nil
 }
 
 // stream sends the only message of a call with a stream of responses.

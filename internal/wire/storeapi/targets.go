@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ferula-io/ferula/internal/codec/apipb"
 )
@@ -34,7 +35,7 @@ type TargetsRequest struct {
 	AbortOnPartial bool
 }
 
-// listMax bounds the targets, or the rules and alerts, that one store may return.
+// listMax bounds the targets, the exemplars, the metrics, or the rules and alerts that one store may return.
 const listMax = 1 << 20
 
 // Targets returns targets. All of them are in memory.
@@ -65,16 +66,22 @@ func (c *Client) Targets(ctx context.Context, r TargetsRequest) (found Targets, 
 func receive[M any](ctx context.Context, c *Client, method string, request any, take func(*M) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.stream(ctx, method, request)
+	stream, err := c.stream(ctx, method, request, c.list...)
 	if err != nil {
 		return fromStatus(err)
 	}
-	for {
+	for bytes := 0; ; {
 		msg := new(M)
 		if err := stream.RecvMsg(msg); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return fromStatus(err)
+		}
+		if m, ok := any(msg).(proto.Message); ok {
+			bytes += proto.Size(m)
+		}
+		if bytes > listBytesMax {
+			return fmt.Errorf("%w: more than %d bytes", ErrLimit, listBytesMax)
 		}
 		if err := take(msg); err != nil {
 			return err

@@ -31,12 +31,9 @@ func (b *batchWriter) supportedChunks(chunks []series.Chunk) ([]series.Chunk, er
 // appendSupported appends the samples of c as one chunk, or as several if the layout of
 // a histogram changes.
 func appendSupported(dst []series.Chunk, c series.Chunk) ([]series.Chunk, error) {
-	in, err := chunkenc.FromData(c.Encoding, c.Data)
+	in, err := c.Decoder()
 	if err != nil {
 		return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	if len(c.Data) < 3 { // number of samples and header
-		return dst, fmt.Errorf("%w: chunk of %d bytes", ErrCorrupt, len(c.Data))
 	}
 	var out chunkenc.Chunk
 	var app chunkenc.Appender
@@ -90,12 +87,17 @@ func appendSupported(dst []series.Chunk, c series.Chunk) ([]series.Chunk, error)
 	return dst, nil
 }
 
+// labelsTextMax bounds the labels in an error: it is sent to clients and logged, and the labels are
+// what a store has sent.
+const labelsTextMax = 1 << 10
+
 // labelsText formats an encoded label set for errors.
 func labelsText(lset []byte) string {
 	builder := labels.NewScratchBuilder(16)
-	l, err := labelenc.Labels(lset, &builder)
-	if err != nil {
-		return fmt.Sprintf("%q", lset)
+	if len(lset) <= labelsTextMax {
+		if l, err := labelenc.Labels(lset, &builder); err == nil {
+			return l.String()
+		}
 	}
-	return l.String()
+	return fmt.Sprintf("%.*q", labelsTextMax, lset)
 }

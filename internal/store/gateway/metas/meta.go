@@ -114,6 +114,9 @@ func parse(text []byte) (*Meta, error) {
 		Level: v.Compaction.Level, Source: v.Thanos.Source, Uploaded: v.Thanos.UploadTime,
 		Series: v.Stats.NumSeries, Samples: v.Stats.NumSamples, Chunks: v.Stats.NumChunks,
 	}
+	if _, nameless := v.Thanos.Labels[""]; nameless {
+		return nil, fmt.Errorf("%w: an external label has no name", ErrCorrupt)
+	}
 	if m.ResolutionMS != Raw && m.ResolutionMS != Fine && m.ResolutionMS != Hour {
 		return nil, fmt.Errorf("%w: downsampling resolution of %d ms", ErrCorrupt, m.ResolutionMS)
 	}
@@ -128,11 +131,15 @@ func parse(text []byte) (*Meta, error) {
 	return m, nil
 }
 
+// fileMax is the limit of the size of a file: more than any object store takes, and few enough for the
+// numbers of its pages.
+const fileMax = 1 << 46
+
 // files sets the sizes of the index and of the segments, as far as they are listed.
 func (m *Meta) files(v *metaJSON) error {
 	sizes := map[string]int64{}
 	for _, f := range v.Thanos.Files {
-		if f.SizeBytes < 0 {
+		if f.SizeBytes < 0 || f.SizeBytes > fileMax {
 			return fmt.Errorf("%w: size of %q", ErrCorrupt, f.RelPath)
 		}
 		if f.RelPath == "index" {

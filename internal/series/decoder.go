@@ -1,0 +1,91 @@
+package series
+
+import (
+	"fmt"
+
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+)
+
+// bucketsMax is the limit of the buckets of one histogram. The finest schema needs about half as many
+// for all numbers there are.
+const bucketsMax = 1 << 20
+
+// Decoder returns the chunk for Prometheus' iterators, which trust the head of a chunk: they read a
+// header that may be absent, and allocate what the spans of its histograms announce before they read
+// the first bucket. Whoever decodes a chunk that another process has written calls it. Every error is
+// ErrCorrupt; of an error further on the iterator tells.
+func (c Chunk) Decoder() (chunkenc.Chunk, error) {
+	least := 3 // the number of samples, and flags
+	if c.Encoding == chunkenc.EncXOR {
+		least = 2
+	}
+	if len(c.Data) < least {
+		return nil, fmt.Errorf("%w: chunk of %d bytes has no header", ErrCorrupt, len(c.Data))
+	}
+	switch c.Encoding {
+	case chunkenc.EncHistogram, chunkenc.EncFloatHistogram, chunkenc.EncHistogramST, chunkenc.EncFloatHistogramST:
+		// Each bucket of the first histogram takes a bit at least.
+		if n := bucketsOf(c.Data[3:]); n > min(bucketsMax, 8*uint64(len(c.Data))) {
+			return nil, fmt.Errorf("%w: chunk of %d bytes has histograms of %d buckets", ErrCorrupt, len(c.Data), n)
+		}
+	}
+	chunk, err := chunkenc.FromData(c.Encoding, c.Data)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return chunk, nil
+}
+
+// bucketsOf returns how many buckets the histograms of a chunk have by their layout, which follows the
+// header:
+//
+//	layout  threshold, 1 byte or 255 and 8 bytes  schema  spans of positive buckets  those of negative ones
+//	spans   number (length offset)*
+//
+// All numbers are varbits. Of a layout that is cut short it counts what is there: the iterator
+// returns the error before it allocates buckets.
+func bucketsOf(layout []byte) (n uint64) {
+	b := bitReader{src: layout}
+	if b.bits(8) == 255 {
+		b.bits(64)
+	}
+	b.varbit()
+	for range 2 {
+		for spans := b.varbit(); spans > 0 && !b.ended; spans-- {
+			n += uint64(uint32(b.varbit()))
+			b.varbit()
+		}
+	}
+	return n
+}
+
+// bitReader reads bits, the highest of each byte first. After the end it reads zeros.
+type bitReader struct {
+	src   []byte
+	at    int // in bits
+	ended bool
+}
+
+func (b *bitReader) bits(n int) (v uint64) {
+	for range n {
+		v <<= 1
+		if b.at>>3 >= len(b.src) {
+			b.ended = true
+			continue
+		}
+		v |= uint64(b.src[b.at>>3] >> (7 - b.at&7) & 1)
+		b.at++
+	}
+	return v
+}
+
+// varbit reads a number: ones that tell its size, up to eight, and then as many bits. The sign of
+// signed ones is not applied.
+func (b *bitReader) varbit() uint64 {
+	sizes := [...]int{0, 3, 6, 9, 12, 18, 25, 56, 64}
+	ones := 0
+	for ones < len(sizes)-1 && b.bits(1) == 1 {
+		ones++
+	}
+	return b.bits(sizes[ones])
+}

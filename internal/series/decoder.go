@@ -12,8 +12,8 @@ const bucketsMax = 1 << 20
 
 // Decoder returns the chunk for Prometheus' iterators, which trust the head of a chunk: they read a
 // header that may be absent, and allocate what the spans of its histograms announce before they read
-// the first bucket. Whoever decodes a chunk that another process has written calls it. Every error is
-// ErrCorrupt; of an error further on the iterator tells.
+// the first bucket. Every caller that decodes a chunk that another process has written calls it. Every
+// error is ErrCorrupt; errors further on are the iterator's.
 func (c Chunk) Decoder() (chunkenc.Chunk, error) {
 	least := 3 // the number of samples, and flags
 	if c.Encoding == chunkenc.EncXOR {

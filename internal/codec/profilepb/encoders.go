@@ -1,5 +1,10 @@
 package profilepb
 
+import (
+	"encoding/hex"
+	"slices"
+)
+
 // Encoder is a large response that encodes itself. A query's result is encoded without
 // a message tree and without reflection.
 type Encoder interface {
@@ -13,29 +18,82 @@ type Encoder interface {
 // SeriesEncoder encodes a querier.v1.SelectSeriesResponse.
 type SeriesEncoder struct{ Source SeriesSource }
 
-// SeriesSource is the result of a query in its own representation. The encoder reads it
-// twice, since lengths precede values, and it must not change in between.
+// SeriesSource is the result of a query in its own representation. The encoder reads it once.
 type SeriesSource interface {
 	Len() int
 	Labels(series int) []byte // label set in the encoding of labelenc
 	Points(series int) int
-	// Point fills into, whose memory is reused: append exemplars to into.Exemplars[:0].
+	// Point sets all fields of into.
 	Point(series, point int, into *EncodedPoint)
+	// Sets returns the number of label sets that exemplars may refer to, and the names of labels
+	// that are left out of them.
+	Sets() (n int, without []string)
+	Set(number uint32) []byte
 }
 
 // EncodedPoint is the value of one step.
 type EncodedPoint struct {
 	TimestampMS int64
 	Value       float64
-	Exemplars   []EncodedExemplar
+	HasExemplar bool
+	Exemplar    EncodedExemplar
 }
 
 // EncodedExemplar is an exemplar of a point: one profile.
 type EncodedExemplar struct {
 	TimestampMS int64
-	ProfileID   []byte // digits, letters and dashes
+	ProfileID   [16]byte // written as a UUID with dashes
 	Value       int64
-	Labels      []byte // encoded, without the labels of the series
+	Set         uint32 // number of a label set of the source
+}
+
+// uuidBytes is the length of a UUID in text.
+const uuidBytes = 36
+
+// appendUUID appends a UUID in text.
+func appendUUID(dst []byte, id *[16]byte) []byte {
+	n := len(dst)
+	dst = slices.Grow(dst, uuidBytes)[:n+uuidBytes]
+	out := dst[n:]
+	hex.Encode(out[:8], id[:4])
+	hex.Encode(out[9:13], id[4:6])
+	hex.Encode(out[14:18], id[6:8])
+	hex.Encode(out[19:23], id[8:10])
+	hex.Encode(out[24:], id[10:])
+	out[8], out[13], out[18], out[23] = '-', '-', '-', '-'
+	return dst
+}
+
+// setEncoder encodes the label sets of exemplars: each once, when its first exemplar is written,
+// and copied into the others.
+type setEncoder struct {
+	source  SeriesSource
+	encode  func(dst, set []byte, without []string) []byte
+	without []string
+	text    []byte
+	known   []span // by number, in text
+}
+
+type span struct{ from, to uint32 } // to is 0: not encoded yet
+
+// newSetEncoder returns nil if the source has no sets.
+func newSetEncoder(source SeriesSource, encode func(dst, set []byte, without []string) []byte) *setEncoder {
+	n, without := source.Sets()
+	if n == 0 {
+		return nil
+	}
+	return &setEncoder{source: source, encode: encode, without: without, text: make([]byte, 1), known: make([]span, n)}
+}
+
+// get returns an encoded set. It is valid until the next call.
+func (e *setEncoder) get(number uint32) []byte {
+	at := &e.known[number]
+	if at.to == 0 {
+		from := len(e.text)
+		e.text = e.encode(e.text, e.source.Set(number), e.without)
+		*at = span{uint32(from), uint32(len(e.text))}
+	}
+	return e.text[at.from:at.to]
 }
 
 // Flame is a flame graph. A level has four integers per node: offset from the end of the

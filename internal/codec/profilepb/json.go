@@ -3,6 +3,7 @@ package profilepb
 import (
 	"encoding/base64"
 	"math"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -98,41 +99,73 @@ func appendDouble(dst []byte, v float64) []byte {
 
 func appendLabelsJSON(dst, set []byte) []byte {
 	dst = append(dst, '[')
-	for i := 0; len(set) > 0; i++ {
-		name, value, rest := cutLabel(set)
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		o := open(dst)
-		o.text("name", string(name))
-		o.text("value", string(value))
-		dst, set = o.close(), rest
+	first := true
+	for len(set) > 0 {
+		var name, value []byte
+		name, value, set = cutLabel(set)
+		dst, first = appendLabelJSON(dst, name, value, first), false
 	}
 	return append(dst, ']')
 }
 
-func (e *EncodedExemplar) appendJSON(dst []byte) []byte {
-	o := open(dst)
-	o.int64("timestamp", e.TimestampMS)
-	if len(e.ProfileID) > 0 { // needs no escaping and no string
-		o.key("profileId")
-		o.b = append(append(append(o.b, '"'), e.ProfileID...), '"')
+// appendLabelJSON appends an element of a list of labels.
+func appendLabelJSON(dst, name, value []byte, first bool) []byte {
+	if !first {
+		dst = append(dst, ',')
 	}
-	o.int64("value", e.Value)
-	o.labels("labels", e.Labels)
+	o := open(dst)
+	o.text("name", string(name))
+	o.text("value", string(value))
 	return o.close()
 }
 
-func (p *EncodedPoint) appendJSON(dst []byte) []byte {
+// appendSetJSON appends the labels that are not named in without, and nothing if there are none.
+func appendSetJSON(dst, set []byte, without []string) []byte {
+	first := true
+	for len(set) > 0 {
+		var name, value []byte
+		if name, value, set = cutLabel(set); slices.Contains(without, string(name)) {
+			continue
+		}
+		if first {
+			dst = append(dst, '[')
+		}
+		dst, first = appendLabelJSON(dst, name, value, first), false
+	}
+	if first {
+		return dst
+	}
+	return append(dst, ']')
+}
+
+// appendJSON appends an exemplar. set is its encoded label set.
+func (e *EncodedExemplar) appendJSON(dst, set []byte) []byte {
+	o := open(dst)
+	o.int64("timestamp", e.TimestampMS)
+	o.key("profileId")
+	o.b = append(appendUUID(append(o.b, '"'), &e.ProfileID), '"')
+	o.int64("value", e.Value)
+	if len(set) > 0 {
+		o.key("labels")
+		o.b = append(o.b, set...)
+	}
+	return o.close()
+}
+
+func (p *EncodedPoint) appendJSON(dst []byte, sets *setEncoder) []byte {
 	o := open(dst)
 	o.double("value", p.Value)
 	o.int64("timestamp", p.TimestampMS)
-	o.list("exemplars", len(p.Exemplars), func(dst []byte, i int) []byte { return p.Exemplars[i].appendJSON(dst) })
+	if p.HasExemplar {
+		o.key("exemplars")
+		o.b = append(p.Exemplar.appendJSON(append(o.b, '['), sets.get(p.Exemplar.Set)), ']')
+	}
 	return o.close()
 }
 
 // AppendJSON implements Encoder.
 func (a *SeriesEncoder) AppendJSON(dst []byte) []byte {
+	sets := newSetEncoder(a.Source, appendSetJSON)
 	var p EncodedPoint
 	o := open(dst)
 	o.list("series", a.Source.Len(), func(dst []byte, i int) []byte {
@@ -140,7 +173,7 @@ func (a *SeriesEncoder) AppendJSON(dst []byte) []byte {
 		o.labels("labels", a.Source.Labels(i))
 		o.list("points", a.Source.Points(i), func(dst []byte, j int) []byte {
 			a.Source.Point(i, j, &p)
-			return p.appendJSON(dst)
+			return p.appendJSON(dst, sets)
 		})
 		return o.close()
 	})

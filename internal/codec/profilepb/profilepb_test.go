@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -66,14 +67,17 @@ func (r source) labels() ([]byte, []*LabelPair) {
 	return set, pairs
 }
 
-func (r source) exemplars() (out []EncodedExemplar, want []*Exemplar) {
-	for range r.IntN(3) {
-		set, pairs := r.labels()
-		e := EncodedExemplar{TimestampMS: r.int(), ProfileID: []byte([]string{"", "00000000-0000-0000-0000-000000000001"}[r.IntN(2)]), Value: r.int(), Labels: set}
-		out = append(out, e)
-		want = append(want, &Exemplar{Timestamp: e.TimestampMS, ProfileId: string(e.ProfileID), Value: e.Value, Labels: pairs})
+// exemplar sets a point's exemplar, whose label set it adds to s.
+func (r source) exemplar(s *sliceSource, p *EncodedPoint) *Exemplar {
+	set, pairs := r.labels()
+	p.HasExemplar, p.Exemplar = true, EncodedExemplar{TimestampMS: r.int(), ProfileID: [16]byte{0: 0xab, 5: 0x10, 15: 1}, Value: r.int(), Set: uint32(len(s.sets))}
+	s.sets, s.pairs = append(s.sets, set), append(s.pairs, pairs)
+	if r.IntN(3) == 0 { // several exemplars have one set
+		p.Exemplar.Set = uint32(r.IntN(len(s.sets)))
+		pairs = s.pairs[p.Exemplar.Set]
 	}
-	return out, want
+	pairs = slices.DeleteFunc(slices.Clone(pairs), func(p *LabelPair) bool { return slices.Contains(s.without, p.Name) })
+	return &Exemplar{Timestamp: p.Exemplar.TimestampMS, ProfileId: "ab000000-0010-0000-0000-000000000001", Value: p.Exemplar.Value, Labels: pairs}
 }
 
 func (r source) flame() (*Flame, *FlameGraph) {
@@ -92,38 +96,43 @@ func (r source) flame() (*Flame, *FlameGraph) {
 	return f, want
 }
 
-// slices is a SeriesSource over slices.
-type slices []pointSeries
+// sliceSource is a SeriesSource over slices.
+type sliceSource struct {
+	series  []pointSeries
+	sets    [][]byte
+	pairs   [][]*LabelPair
+	without []string
+}
 
 type pointSeries struct {
 	labels []byte
 	points []EncodedPoint
 }
 
-func (s slices) Len() int            { return len(s) }
-func (s slices) Labels(i int) []byte { return s[i].labels }
-func (s slices) Points(i int) int    { return len(s[i].points) }
-func (s slices) Point(i, j int, into *EncodedPoint) {
-	p := &s[i].points[j]
-	into.TimestampMS, into.Value, into.Exemplars = p.TimestampMS, p.Value, append(into.Exemplars[:0], p.Exemplars...)
-}
+func (s *sliceSource) Len() int                           { return len(s.series) }
+func (s *sliceSource) Labels(i int) []byte                { return s.series[i].labels }
+func (s *sliceSource) Points(i int) int                   { return len(s.series[i].points) }
+func (s *sliceSource) Point(i, j int, into *EncodedPoint) { *into = s.series[i].points[j] }
+func (s *sliceSource) Sets() (n int, without []string)    { return len(s.sets), s.without }
+func (s *sliceSource) Set(number uint32) []byte           { return s.sets[number] }
 
 func TestSeriesEncoder_EqualsGeneratedCode(t *testing.T) {
 	r := source{rand.New(rand.NewPCG(1, 2))}
 	for range 300 {
-		got, want := slices{}, &SelectSeriesResponse{}
+		got, want := &sliceSource{without: [][]string{nil, {"n0"}, {"n1", "n2"}, {"n0", "n1", "n2", "n3"}}[r.IntN(4)]}, &SelectSeriesResponse{}
 		sets, wantSets := &LabelSetsEncoder{}, &SeriesResponse{}
 		for range r.IntN(4) {
 			set, pairs := r.labels()
 			s, w := pointSeries{labels: set}, &Series{Labels: pairs}
 			for range r.IntN(5) {
 				p := EncodedPoint{TimestampMS: r.int(), Value: r.double()}
-				exemplars, wantExemplars := r.exemplars()
-				p.Exemplars = exemplars
-				s.points = append(s.points, p)
-				w.Points = append(w.Points, &Point{Timestamp: p.TimestampMS, Value: p.Value, Exemplars: wantExemplars})
+				wp := &Point{Timestamp: p.TimestampMS, Value: p.Value}
+				if r.IntN(3) > 0 {
+					wp.Exemplars = []*Exemplar{r.exemplar(got, &p)}
+				}
+				s.points, w.Points = append(s.points, p), append(w.Points, wp)
 			}
-			got, want.Series = append(got, s), append(want.Series, w)
+			got.series, want.Series = append(got.series, s), append(want.Series, w)
 			sets.Sets, wantSets.LabelsSet = append(sets.Sets, set), append(wantSets.LabelsSet, &Labels{Labels: pairs})
 		}
 		check(t, "series", &SeriesEncoder{got}, want, &SelectSeriesResponse{})
@@ -164,16 +173,17 @@ func TestMergeEncoder_InvalidUTF8IsReplaced(t *testing.T) {
 }
 
 func BenchmarkSeriesEncoder(b *testing.B) {
-	var result slices
+	var result sliceSource
 	labels := labelenc.AppendLabel(nil, "service_name", "ferula")
 	for range 100 {
 		s := pointSeries{labels: labels}
 		for i := range 60 {
-			s.points = append(s.points, EncodedPoint{TimestampMS: int64(1e12) + int64(i), Value: float64(i) / 3, Exemplars: []EncodedExemplar{{TimestampMS: 1e12, ProfileID: []byte("0123456789abcdef0123456789abcdef"), Value: 7, Labels: labels}}})
+			s.points = append(s.points, EncodedPoint{TimestampMS: int64(1e12) + int64(i), Value: float64(i) / 3, HasExemplar: true, Exemplar: EncodedExemplar{TimestampMS: 1e12, ProfileID: [16]byte{1}, Value: 7}})
 		}
-		result = append(result, s)
+		result.series = append(result.series, s)
 	}
-	a := &SeriesEncoder{result}
+	result.sets = [][]byte{labels}
+	a := &SeriesEncoder{&result}
 	var buf []byte
 	b.Run("proto", func(b *testing.B) {
 		b.ReportAllocs()

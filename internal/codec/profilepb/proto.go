@@ -3,6 +3,7 @@ package profilepb
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -56,12 +57,18 @@ func valid(text string) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// retagged appends a label set with another field number. Only the tag of each label
-// differs.
-func retagged(dst, set []byte, tag byte) []byte {
+// retagged appends a valid label set with another field number, without the labels named in
+// without. Only the tag of each label differs.
+func retagged(dst, set []byte, tag byte, without []string) []byte {
 	for len(set) > 0 {
 		size, n := binary.Uvarint(set[1:])
 		end := 1 + n + int(size)
+		if len(without) > 0 {
+			if name, _, _ := cutLabel(set); slices.Contains(without, string(name)) {
+				set = set[end:]
+				continue
+			}
+		}
 		dst = append(append(dst, tag), set[1:end]...)
 		set = set[end:]
 	}
@@ -86,58 +93,47 @@ func cutLabel(set []byte) (name, value, rest []byte) {
 	return name, value, rest
 }
 
-func (e *EncodedExemplar) size() int {
-	return sizeInt(e.TimestampMS) + sizeBytes(len(e.ProfileID)) + sizeInt(e.Value) + len(e.Labels)
-}
-
-func (e *EncodedExemplar) append(dst []byte) []byte {
-	dst = appendInt(dst, varint1, e.TimestampMS)
-	if len(e.ProfileID) > 0 {
-		dst = append(appendHead(dst, bytes2, len(e.ProfileID)), e.ProfileID...)
-	}
-	dst = appendInt(dst, varint4, e.Value)
-	return retagged(dst, e.Labels, bytes5)
-}
-
-func (p *EncodedPoint) size() int {
-	size := sizeInt(p.TimestampMS)
-	if math.Float64bits(p.Value) != 0 {
+// append appends the fields of a point. set is the encoded label set of its exemplar.
+func (p *EncodedPoint) append(dst, set []byte) []byte {
+	size, exemplar := sizeInt(p.TimestampMS), 0
+	bits := math.Float64bits(p.Value)
+	if bits != 0 {
 		size += 9
 	}
-	for i := range p.Exemplars {
-		n := p.Exemplars[i].size()
-		size += 1 + protowire.SizeVarint(uint64(n)) + n
+	if p.HasExemplar {
+		exemplar = sizeInt(p.Exemplar.TimestampMS) + 2 + uuidBytes + sizeInt(p.Exemplar.Value) + len(set)
+		size += 1 + protowire.SizeVarint(uint64(exemplar)) + exemplar
 	}
-	return size
-}
-
-func (p *EncodedPoint) append(dst []byte) []byte {
-	if bits := math.Float64bits(p.Value); bits != 0 {
+	dst = appendHead(slices.Grow(dst, size+1+binary.MaxVarintLen64), bytes2, size)
+	if bits != 0 {
 		dst = binary.LittleEndian.AppendUint64(append(dst, fixed1), bits)
 	}
 	dst = appendInt(dst, varint2, p.TimestampMS)
-	for i := range p.Exemplars {
-		dst = p.Exemplars[i].append(appendHead(dst, bytes4, p.Exemplars[i].size()))
+	if p.HasExemplar {
+		dst = appendInt(appendHead(dst, bytes4, exemplar), varint1, p.Exemplar.TimestampMS)
+		dst = appendUUID(append(dst, bytes2, uuidBytes), &p.Exemplar.ProfileID)
+		dst = append(appendInt(dst, varint4, p.Exemplar.Value), set...)
 	}
 	return dst
 }
 
 // AppendProto implements Encoder.
 func (a *SeriesEncoder) AppendProto(dst []byte) []byte {
+	sets := newSetEncoder(a.Source, func(dst, set []byte, without []string) []byte { return retagged(dst, set, bytes5, without) })
 	var p EncodedPoint
 	for i := range a.Source.Len() {
-		labels, points := a.Source.Labels(i), a.Source.Points(i)
-		size := len(labels)
-		for j := range points {
-			a.Source.Point(i, j, &p)
-			n := p.size()
-			size += 1 + protowire.SizeVarint(uint64(n)) + n
-		}
-		dst = append(appendHead(dst, bytes1, size), labels...)
-		for j := range points {
-			a.Source.Point(i, j, &p)
-			dst = p.append(appendHead(dst, bytes2, p.size()))
-		}
+		dst = appendMessage(dst, bytes1, func(dst []byte) []byte {
+			dst = append(dst, a.Source.Labels(i)...)
+			for j := range a.Source.Points(i) {
+				a.Source.Point(i, j, &p)
+				var set []byte
+				if p.HasExemplar {
+					set = sets.get(p.Exemplar.Set)
+				}
+				dst = p.append(dst, set)
+			}
+			return dst
+		})
 	}
 	return dst
 }

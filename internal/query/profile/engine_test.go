@@ -92,12 +92,12 @@ func TestEngine_ReturnsPushedProfiles(t *testing.T) {
 		if len(result.Series) != 1 || len(result.Series[0].Points) != 1 {
 			t.Fatalf("series %+v", result.Series)
 		}
-		p := result.Series[0].Points[0]
-		if p.TimeMS != at.UnixMilli() || p.Value != 5e7 || len(p.Exemplars) != 1 || p.Exemplars[0].ID != (profiles.ID{1}) || p.Exemplars[0].Value != 3e7 {
-			t.Errorf("point %+v", p)
+		p, exemplars := result.Series[0].Points[0], result.Series[0].Exemplars
+		if p.TimeMS != at.UnixMilli() || p.Value != 5e7 || len(exemplars) != 1 || exemplars[0].ID != (profiles.ID{1}) || exemplars[0].Value != 3e7 {
+			t.Fatalf("point %+v with %+v", p, exemplars)
 		}
-		if string(p.Exemplars[0].Labels) != string(cpuLabels("a")) {
-			t.Errorf("labels %q", p.Exemplars[0].Labels)
+		if set := result.AppendLabels(nil, &exemplars[0]); string(set) != string(cpuLabels("a")) {
+			t.Errorf("labels %q", set)
 		}
 		flame, err := e.MergeFlame(ctx, &profiles.MergeRequest{Tenant: "anonymous", Type: cpuType, StartMS: 0, EndMS: at.UnixMilli()})
 		if err != nil {

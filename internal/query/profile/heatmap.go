@@ -298,15 +298,6 @@ func (h *heatmap) exemplar(p *pointOf) (x profiles.HeatmapExemplar, err error) {
 		x.Span.Trace = h.spans[p.source].TraceID(block.TraceSpan{Trace: p.trace})
 	}
 	plain := h.labels[p.source][c.SeriesAt(int(p.row)-c.First)].Plain
-	for set := plain; len(set) > 0; {
-		name, _, rest, err := labelenc.Next(set)
-		if err != nil {
-			break
-		}
-		if !slices.Contains(h.sel.groupBy, string(name)) {
-			x.Labels = append(x.Labels, set[:len(set)-len(rest)]...)
-		}
-		set = rest
-	}
+	x.Labels = profiles.AppendWithout(nil, plain, h.sel.groupBy)
 	return x, nil
 }

@@ -262,10 +262,11 @@ func spell(result *profiles.SeriesResult) string {
 	var out strings.Builder
 	for _, s := range result.Series {
 		fmt.Fprintf(&out, "%q\n", s.Labels)
-		for _, p := range s.Points {
+		for i, p := range s.Points {
 			fmt.Fprintf(&out, "  %d %v", p.TimeMS, p.Value)
-			for _, x := range p.Exemplars {
-				fmt.Fprintf(&out, " {%s %d %d %q}", x.ID, x.TimeNS, x.Value, x.Labels)
+			if len(s.Exemplars) > 0 {
+				x := &s.Exemplars[i]
+				fmt.Fprintf(&out, " {%s %d %d %q}", x.ID, x.TimeNS, x.Value, result.AppendLabels(nil, x))
 			}
 			out.WriteByte('\n')
 		}

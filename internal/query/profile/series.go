@@ -31,13 +31,13 @@ type selection struct {
 	keys    []byte // of all groups, concatenated
 	groupOf [][]int32
 	series  [][]block.Series // of the scanned sources
-	reduced [][]span32       // by source and series: the labels without GroupBy
-	text    []byte           // the reduced labels
+	bases   []uint32         // by source: the number of the label set of its first series
 	common  []byte
 
 	results   []profiles.Series
 	points    []profiles.Point
 	exemplars []profiles.Exemplar
+	sets      [][]byte // common to several series, with the numbers that follow those of series
 }
 
 type group struct {
@@ -45,8 +45,6 @@ type group struct {
 	total    int64
 	points   int
 }
-
-type span32 struct{ from, to uint32 } // to is 0: not computed yet
 
 // pooledBytes is the size up to which a selection returns to the pool.
 const pooledBytes = 64 << 20
@@ -64,11 +62,10 @@ func (s *selection) release() {
 		s.lease = nil
 	}
 	clear(s.results)
-	clear(s.exemplars)
-	clear(s.points)
+	clear(s.sets)
 	clear(s.series)
 	s.reset()
-	if 48*cap(s.scan.Accumulators)+40*cap(s.points)+64*cap(s.exemplars)+cap(s.text) <= pooledBytes {
+	if accumulatorBytes*cap(s.scan.Accumulators)+sumBytes*cap(s.points)+exemplarBytes*cap(s.exemplars) <= pooledBytes {
 		s.engine.pool.Put(s)
 	}
 }
@@ -77,9 +74,9 @@ func (s *selection) release() {
 func (s *selection) reset() {
 	s.scan.Reset()
 	clear(s.byKey)
-	s.groups, s.order, s.keys, s.text = s.groups[:0], s.order[:0], s.keys[:0], s.text[:0]
+	s.groups, s.order, s.keys = s.groups[:0], s.order[:0], s.keys[:0]
 	s.groupOf, s.series = s.groupOf[:0], s.series[:0]
-	s.results, s.points, s.exemplars = s.results[:0], s.points[:0], s.exemplars[:0]
+	s.results, s.points, s.exemplars, s.sets = s.results[:0], s.points[:0], s.exemplars[:0], s.sets[:0]
 }
 
 // steps checks a request's range and converts it to steps. Timestamps before 1970 have no
@@ -155,15 +152,25 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 	}
 	s.lease = view.Detach()
 	result := profiles.NewSeriesResult(s.release)
-	result.Series, result.Warnings = s.results, warnings
+	result.Series, result.Warnings, result.GroupBy = s.results, warnings, s.groupBy
+	if req.Exemplars {
+		result.Sets = (*labelSets)(s)
+	}
 	return result, nil
 }
 
+// Memory of an accumulator, a point, and an exemplar with its label set, in bytes.
+const (
+	accumulatorBytes = 40
+	sumBytes         = 16
+	exemplarBytes    = 40 + 24
+)
+
 // bytes estimates the memory of accumulators and of the points that are made of them.
 func (s *selection) bytes(exemplars bool) int64 {
-	each := int64(48 + 40)
+	each := int64(accumulatorBytes + sumBytes)
 	if exemplars {
-		each += 64
+		each += exemplarBytes
 	}
 	return each*int64(len(s.scan.Accumulators)) + 64*int64(len(s.groups))
 }
@@ -185,8 +192,8 @@ func (s *selection) source(ctx context.Context, view *store.View, src block.Sour
 	if !any {
 		return nil
 	}
-	s.series = append(s.series, series)
 	if len(req.CallSite) == 0 {
+		s.series = append(s.series, series)
 		return s.scan.Source(ctx, src, groupOf, len(s.groups))
 	}
 	symbols, done, err := view.Symbols(src)
@@ -194,6 +201,7 @@ func (s *selection) source(ctx context.Context, view *store.View, src block.Sour
 		return err
 	}
 	defer done()
+	s.series = append(s.series, series) // as the scan adds the source
 	return s.scan.SourceSamples(ctx, src, groupOf, len(s.groups), countedStacks(symbols, req.CallSite))
 }
 
@@ -273,35 +281,63 @@ func (s *selection) result(ctx context.Context, p *pass, startMS int64, req *pro
 	s.points = slices.Grow(s.points[:0], points)
 	if req.Exemplars {
 		s.exemplars = slices.Grow(s.exemplars[:0], points)
-		s.prepareLabels()
+		s.numberSets()
 	}
 	for _, g := range s.order {
-		from := len(s.points)
-		for i := range s.scan.Group(int(g)) {
-			c := &s.scan.Group(int(g))[i]
-			if c.Rows == 0 {
+		from, fromExemplar := len(s.points), len(s.exemplars)
+		if req.Exemplars {
+			if err := s.exemplarsOf(ctx, p, int(g)); err != nil {
+				return err
+			}
+		}
+		s.pointsOf(int(g), startMS, req)
+		s.results = append(s.results, profiles.Series{
+			Labels: s.labels(g), Points: s.points[from:len(s.points):len(s.points)], Exemplars: s.exemplars[fromExemplar:len(s.exemplars):len(s.exemplars)],
+		})
+	}
+	return nil
+}
+
+// pointsOf appends the points of a group.
+func (s *selection) pointsOf(g int, startMS int64, req *profiles.SeriesRequest) {
+	accumulators := s.scan.Group(g)
+	for i := range accumulators {
+		c := &accumulators[i]
+		if c.Rows == 0 {
+			continue
+		}
+		point := profiles.Point{TimeMS: startMS + int64(i)*req.StepMS, Value: float64(c.Sum)}
+		if req.Average {
+			point.Value /= float64(c.Rows)
+		}
+		s.points = append(s.points, point)
+	}
+}
+
+// exemplarsOf appends the exemplars of a group's points. If a source fails they are fewer:
+// another pass follows.
+func (s *selection) exemplarsOf(ctx context.Context, p *pass, g int) error {
+	accumulators := s.scan.Group(g)
+	for i := range accumulators {
+		c := &accumulators[i]
+		if c.Rows == 0 {
+			continue
+		}
+		if ref, ok := c.Series(); ok {
+			if id := s.scan.CachedID(c.Exemplar); id != nil {
+				n := len(s.exemplars)
+				s.exemplars = s.exemplars[:n+1]
+				x := &s.exemplars[n]
+				x.ID, x.TimeNS, x.Value, x.Set = profiles.ID(id), c.ExemplarTime, c.ExemplarValue, s.bases[c.Exemplar.Source]+ref
 				continue
 			}
-			point := profiles.Point{TimeMS: startMS + int64(i)*req.StepMS, Value: float64(c.Sum)}
-			if req.Average {
-				point.Value /= float64(c.Rows)
-			}
-			if req.Exemplars {
-				if p.faulty(s.scan.SourceAt(c.Exemplar)) {
-					continue // another pass follows
-				}
-				if err := s.exemplar(c, int(g)); err != nil {
-					if ctx.Err() != nil || !p.fault(err) {
-						return err
-					}
-					continue
-				}
-				n := len(s.exemplars)
-				point.Exemplars = s.exemplars[n-1 : n : n]
-			}
-			s.points = append(s.points, point)
 		}
-		s.results = append(s.results, profiles.Series{Labels: s.labels(g), Points: s.points[from:len(s.points):len(s.points)]})
+		if len(p.faults) > 0 && p.faulty(s.scan.SourceAt(c.Exemplar)) {
+			continue
+		}
+		if err := s.exemplar(c, g); err != nil && (ctx.Err() != nil || !p.fault(err)) {
+			return err
+		}
 	}
 	return nil
 }
@@ -312,69 +348,61 @@ func (s *selection) exemplar(c *store.Accumulator, g int) error {
 	if err != nil {
 		return err
 	}
-	var set []byte
+	var set uint32
 	if only {
-		set = s.less(source, ref)
-	} else if set, err = s.commonLabels(c.Exemplar, g); err != nil {
+		set = s.bases[source] + ref
+	} else if set, err = s.commonSet(c.Exemplar, g); err != nil {
 		return err
 	}
-	s.exemplars = append(s.exemplars, profiles.Exemplar{ID: id, TimeNS: c.ExemplarTime, Value: c.ExemplarValue, Labels: set})
+	s.exemplars = append(s.exemplars, profiles.Exemplar{ID: id, TimeNS: c.ExemplarTime, Value: c.ExemplarValue, Set: set})
 	return nil
 }
 
-// commonLabels returns the labels common to all rows of an exemplar's profile.
-func (s *selection) commonLabels(best store.Locator, g int) (set []byte, err error) {
-	first := true
+// commonSet returns the number of the set of labels common to all rows of an exemplar's profile.
+func (s *selection) commonSet(best store.Locator, g int) (number uint32, err error) {
+	var set []byte
+	rows, equal := 0, true
 	err = s.scan.Rows(best, g, func(source int, ref uint32) {
-		own := s.less(source, ref)
-		switch {
-		case first:
-			set, first = own, false
-		case !bytes.Equal(set, own):
+		own := s.series[source][ref].Plain
+		if rows == 0 {
+			set, number = own, s.bases[source]+ref
+		} else if !bytes.Equal(set, own) {
 			s.common = appendCommon(s.common[:0], set, own)
-			set = bytes.Clone(s.common)
+			set, equal = bytes.Clone(s.common), false
 		}
+		rows++
 	})
-	return set, err
+	if err == nil && !equal {
+		number = s.bases[len(s.series)] + uint32(len(s.sets))
+		s.sets = append(s.sets, set)
+	}
+	return number, err
 }
 
-// prepareLabels allocates the reduced labels of every series.
-func (s *selection) prepareLabels() {
-	if len(s.groupBy) == 0 {
-		return
-	}
-	for len(s.reduced) < len(s.series) {
-		s.reduced = append(s.reduced, nil)
-	}
+// numberSets gives a number to the label set of every series.
+func (s *selection) numberSets() {
+	s.bases = append(s.bases[:0], 0)
 	for i, series := range s.series {
-		s.reduced[i] = slices.Grow(s.reduced[i][:0], len(series))[:len(series)]
-		clear(s.reduced[i])
+		s.bases = append(s.bases, s.bases[i]+uint32(len(series)))
 	}
 }
 
-// less returns the labels of a series without those it is grouped by. They are computed once,
-// and only for series with an exemplar.
-func (s *selection) less(source int, ref uint32) []byte {
-	plain := s.series[source][ref].Plain
-	if len(s.groupBy) == 0 {
-		return plain
-	}
-	at := &s.reduced[source][ref]
-	if at.to == 0 {
-		from := len(s.text)
-		for set := plain; len(set) > 0; {
-			name, _, rest, err := labelenc.Next(set)
-			if err != nil {
-				break
-			}
-			if !slices.Contains(s.groupBy, string(name)) {
-				s.text = append(s.text, set[:len(set)-len(rest)]...)
-			}
-			set = rest
+// labelSets are the label sets of a selection by number.
+type labelSets selection
+
+var _ profiles.LabelSets = (*labelSets)(nil)
+
+// Len implements profiles.LabelSets.
+func (s *labelSets) Len() int { return int(s.bases[len(s.series)]) + len(s.sets) }
+
+// Set implements profiles.LabelSets.
+func (s *labelSets) Set(number uint32) []byte {
+	for i, series := range s.series {
+		if number < s.bases[i+1] {
+			return series[number-s.bases[i]].Plain
 		}
-		*at = span32{uint32(from) + 1, uint32(len(s.text)) + 1}
 	}
-	return s.text[at.from-1 : at.to-1 : at.to-1]
+	return s.sets[number-s.bases[len(s.series)]]
 }
 
 // appendCommon appends the labels common to two sets.

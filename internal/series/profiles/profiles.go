@@ -23,11 +23,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 )
 
@@ -177,7 +179,19 @@ type SeriesResult struct {
 	Series   []Series // sorted by labels
 	Warnings []error  // sources that could not be read; the result has the others
 
+	// Sets has the label sets that exemplars refer to; nil without exemplars. They may have the
+	// labels named in GroupBy, which are sorted names and no part of an exemplar's labels:
+	// an encoder leaves them out.
+	Sets    LabelSets
+	GroupBy []string
+
 	release func()
+}
+
+// LabelSets are encoded label sets by number. Not all of them belong to an exemplar.
+type LabelSets interface {
+	Len() int
+	Set(number uint32) []byte
 }
 
 // NewSeriesResult returns a result whose Close calls release.
@@ -192,17 +206,38 @@ func (a *SeriesResult) Close() {
 	}
 }
 
+// AppendLabels appends the labels of an exemplar, encoded: those common to all its rows, without
+// GroupBy.
+func (a *SeriesResult) AppendLabels(dst []byte, x *Exemplar) []byte {
+	return AppendWithout(dst, a.Sets.Set(x.Set), a.GroupBy)
+}
+
+// AppendWithout appends the labels of a valid set whose names are not in without.
+func AppendWithout(dst, set []byte, without []string) []byte {
+	for len(set) > 0 {
+		name, _, rest, err := labelenc.Next(set)
+		if err != nil {
+			return dst
+		}
+		if !slices.Contains(without, string(name)) {
+			dst = append(dst, set[:len(set)-len(rest)]...)
+		}
+		set = rest
+	}
+	return dst
+}
+
 // Series is one group. Its labels are those of GroupBy that the group has.
 type Series struct {
-	Labels []byte // encoded
-	Points []Point
+	Labels    []byte // encoded
+	Points    []Point
+	Exemplars []Exemplar // empty, or one for each point
 }
 
 // Point is a step that has rows.
 type Point struct {
-	TimeMS    int64
-	Value     float64
-	Exemplars []Exemplar // at most one
+	TimeMS int64
+	Value  float64
 }
 
 // Exemplar is the profile with the greatest value of its point. Of equal values the
@@ -211,7 +246,7 @@ type Exemplar struct {
 	ID     ID
 	TimeNS int64
 	Value  int64  // sum of all its rows in the point
-	Labels []byte // encoded; labels common to all its rows, without GroupBy
+	Set    uint32 // number of its label set in SeriesResult.Sets
 }
 
 // HeatmapRequest selects profiles, or spans, to be counted by time and value. A slot at
@@ -252,8 +287,11 @@ type HeatmapSlot struct {
 
 // HeatmapExemplar is the greatest profile, or span, of a cell.
 type HeatmapExemplar struct {
-	Exemplar
-	Span Span // zero for a profile
+	ID     ID
+	TimeNS int64
+	Value  int64
+	Labels []byte // encoded, without GroupBy
+	Span   Span   // zero for a profile
 }
 
 // MergeRequest selects profiles to be summed.

@@ -21,13 +21,25 @@ type Locator struct {
 
 // Accumulator sums the rows of one group in one step. If Rows is 0 the other fields are invalid.
 type Accumulator struct {
-	Sum         int64
-	Rows        uint32
-	hasExemplar bool    // the fields below are valid
-	Exemplar    Locator // first row of the exemplar's profile
+	Sum      int64
+	Rows     uint32
+	exemplar uint32  // 0: the fields below are invalid; else see Series
+	Exemplar Locator // first row of the exemplar's profile
 	// ExemplarValue is the sum of all rows of that profile in this accumulator.
 	ExemplarValue int64
 	ExemplarTime  int64
+}
+
+// Values of Accumulator.exemplar; greater ones are the series of the exemplar's only row, plus
+// ofOneRow.
+const (
+	ofRows   = 1 // its profile may have several rows
+	ofOneRow = 2
+)
+
+// Series returns the series of the exemplar's row. ok is false if its profile may have several.
+func (a *Accumulator) Series() (series uint32, ok bool) {
+	return a.exemplar - ofOneRow, a.exemplar >= ofOneRow
 }
 
 // Steps are the steps of a scan: step i has the timestamps in (FromNS+i*StepNS,
@@ -51,8 +63,8 @@ type Scan struct {
 
 	sources        []block.Source
 	groups         [][]int32
-	singleRow      []bool // by source: no profile has two rows of a type
-	cache          columnCache
+	singleRow      []bool           // by source: no profile has two rows of a type
+	caches         []columnCache    // by source
 	pending        []pendingProfile // by group: the profile whose rows are being summed
 	splits         map[splitKey]*splitProfile
 	exemplarSplits []*splitProfile // those that an accumulator points to
@@ -60,25 +72,35 @@ type Scan struct {
 	sampled        bool // rows without counted samples are skipped, so a profile's rows are those listed
 }
 
-// cache caches the columns that were read last: exemplars are mostly in adjacent rows.
+// columnCache caches the columns of a source that were read last: of one source exemplars are
+// mostly looked up in the order of their rows.
 type columnCache struct {
-	source uint32
-	cols   block.Columns
-	ids    []byte // IDs of the same rows; nil: not read yet
+	cols block.Columns
+	ids  []byte // IDs of the same rows; nil: not read yet
 }
 
 // columns returns the columns that have a row.
 func (s *Scan) columns(at Locator) (*block.Columns, error) {
-	n := &s.cache
-	if i := int(at.Row) - n.cols.First; n.source == at.Source && i >= 0 && i < n.cols.N {
+	n := &s.caches[at.Source]
+	if i := int(at.Row) - n.cols.First; i >= 0 && i < n.cols.N {
 		return &n.cols, nil
 	}
 	c, err := s.sources[at.Source].Columns(int(at.Row))
 	if err != nil {
 		return nil, InSource(s.sources[at.Source], err)
 	}
-	*n = columnCache{source: at.Source, cols: c}
+	*n = columnCache{cols: c}
 	return &n.cols, nil
+}
+
+// CachedID returns the ID of the profile at a row of one source, if the IDs of its neighbours were
+// read last, or nil. It is small enough to be inlined.
+func (s *Scan) CachedID(at Locator) []byte {
+	n := &s.caches[at.Source]
+	if i := 16 * (int(at.Row) - n.cols.First); uint(i) < uint(len(n.ids)) {
+		return n.ids[i : i+16]
+	}
+	return nil
 }
 
 // splitSource is the Source of a Locator into exemplarSplits.
@@ -123,8 +145,9 @@ func (s *Scan) AddShared(sources []block.Source) {
 func (s *Scan) Reset() {
 	clear(s.sources)
 	clear(s.groups)
+	clear(s.caches)
 	s.Accumulators, s.sources, s.groups, s.pending = s.Accumulators[:0], s.sources[:0], s.groups[:0], s.pending[:0]
-	s.singleRow, s.cache, s.offsets, s.overLimit = s.singleRow[:0], columnCache{}, s.offsets[:0], false
+	s.singleRow, s.caches, s.offsets, s.overLimit = s.singleRow[:0], s.caches[:0], s.offsets[:0], false
 	s.splits, s.exemplarSplits, s.shared, s.sampled = nil, nil, nil, false
 }
 
@@ -151,7 +174,7 @@ func (s *Scan) Source(ctx context.Context, src block.Source, groupOf []int32, gr
 
 // begin adds a source whose series are in the given number of groups.
 func (s *Scan) begin(src block.Source, groupOf []int32, groups int) uint32 {
-	s.sources, s.groups = append(s.sources, src), append(s.groups, groupOf)
+	s.sources, s.groups, s.caches = append(s.sources, src), append(s.groups, groupOf), append(s.caches, columnCache{})
 	for len(s.offsets) < groups {
 		s.offsets = append(s.offsets, -1)
 	}
@@ -363,7 +386,8 @@ func (k *kernel) singleRowExemplars(lo, hi int) error {
 	var acc *Accumulator // of the row before, mostly also of this one
 	last := int32(-1)    // its group
 	for i := lo; i < hi; i++ {
-		group := k.groupOf[k.c.SeriesAt(i)]
+		series := k.c.SeriesAt(i)
+		group := k.groupOf[series]
 		if group < 0 {
 			continue
 		}
@@ -385,7 +409,7 @@ func (k *kernel) singleRowExemplars(lo, hi int) error {
 		if v < acc.ExemplarValue { // the usual case; without an exemplar the value is 0
 			continue
 		}
-		if v == acc.ExemplarValue && acc.hasExemplar {
+		if v == acc.ExemplarValue && acc.exemplar != 0 {
 			if t > acc.ExemplarTime {
 				continue
 			}
@@ -399,7 +423,7 @@ func (k *kernel) singleRowExemplars(lo, hi int) error {
 				}
 			}
 		}
-		acc.Exemplar, acc.ExemplarValue, acc.ExemplarTime, acc.hasExemplar = Locator{k.number, uint32(k.c.First + i)}, v, t, true
+		acc.Exemplar, acc.ExemplarValue, acc.ExemplarTime, acc.exemplar = Locator{k.number, uint32(k.c.First + i)}, v, t, series+ofOneRow
 	}
 	return nil
 }
@@ -485,7 +509,7 @@ func (s *Scan) offer(r *pendingProfile) error {
 	}
 	r.used = false
 	acc, here := &s.Accumulators[r.accumulator], Locator{r.source, r.row}
-	if acc.hasExemplar && r.value <= acc.ExemplarValue {
+	if acc.exemplar != 0 && r.value <= acc.ExemplarValue {
 		if r.value < acc.ExemplarValue || r.time > acc.ExemplarTime {
 			return nil
 		}
@@ -495,7 +519,7 @@ func (s *Scan) offer(r *pendingProfile) error {
 			}
 		}
 	}
-	acc.Exemplar, acc.ExemplarValue, acc.ExemplarTime, acc.hasExemplar = here, r.value, r.time, true
+	acc.Exemplar, acc.ExemplarValue, acc.ExemplarTime, acc.exemplar = here, r.value, r.time, ofRows
 	return nil
 }
 
@@ -524,16 +548,19 @@ func (s *Scan) ID(at Locator) (profiles.ID, error) {
 	if at.Source == splitSource {
 		return s.exemplarSplits[at.Row].key.ID, nil
 	}
+	if id := s.CachedID(at); id != nil {
+		return profiles.ID(id), nil
+	}
 	c, err := s.columns(at)
 	if err != nil {
 		return profiles.ID{}, err
 	}
-	if s.cache.ids == nil {
-		if s.cache.ids, err = s.sources[at.Source].IDs(int(at.Row)); err != nil {
-			return profiles.ID{}, InSource(s.sources[at.Source], err)
-		}
+	ids, err := s.sources[at.Source].IDs(int(at.Row))
+	if err != nil {
+		return profiles.ID{}, InSource(s.sources[at.Source], err)
 	}
-	return profiles.ID(s.cache.ids[16*(int(at.Row)-c.First):]), nil
+	s.caches[at.Source].ids = ids
+	return profiles.ID(ids[16*(int(at.Row)-c.First):]), nil
 }
 
 // LookupExemplar looks up the exemplar of an accumulator. only reports that its profile has one
@@ -543,7 +570,7 @@ func (s *Scan) LookupExemplar(acc *Accumulator) (id profiles.ID, source int, ser
 	if id, err = s.ID(at); err != nil || at.Source == splitSource || !s.singleRow[at.Source] {
 		return id, 0, 0, false, err
 	}
-	c := &s.cache.cols // the columns that have the ID
+	c := &s.caches[at.Source].cols // the columns that have the ID
 	return id, int(at.Source), c.SeriesAt(int(at.Row) - c.First), true, nil
 }
 

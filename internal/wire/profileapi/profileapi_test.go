@@ -77,6 +77,12 @@ func (s *stub) Stats(string) (profiles.Stats, error) {
 	return profiles.Stats{OldestMS: 1, NewestMS: 2}, s.err
 }
 
+// setList are the label sets of exemplars.
+type setList [][]byte
+
+func (s setList) Len() int                 { return len(s) }
+func (s setList) Set(number uint32) []byte { return s[number] }
+
 func (s *stub) SelectSeries(_ context.Context, r *profiles.SeriesRequest) (*profiles.SeriesResult, error) {
 	s.tenant, s.request = r.Tenant, *r
 	if s.err != nil {
@@ -85,8 +91,13 @@ func (s *stub) SelectSeries(_ context.Context, r *profiles.SeriesRequest) (*prof
 	s.open.Add(1)
 	a := profiles.NewSeriesResult(func() { s.open.Add(-1) })
 	a.Series = []profiles.Series{{Labels: labelenc.AppendLabel(nil, "service_name", "a"), Points: []profiles.Point{
-		{TimeMS: 15_000, Value: 1}, {TimeMS: 30_000, Value: 5, Exemplars: []profiles.Exemplar{{ID: profiles.ID{15: 1}, TimeNS: 29_999_000_001, Value: 5}}},
+		{TimeMS: 15_000, Value: 1}, {TimeMS: 30_000, Value: 5},
 	}}}
+	if r.Exemplars {
+		set := labelenc.AppendLabel(labelenc.AppendLabel(nil, "pod", "x"), "service_name", "a")
+		a.Sets, a.GroupBy = setList{labelenc.AppendLabel(nil, "pod", "w"), set}, []string{"service_name"}
+		a.Series[0].Exemplars = []profiles.Exemplar{{ID: profiles.ID{15: 2}, TimeNS: 14_999_000_000, Value: 1}, {ID: profiles.ID{15: 1}, TimeNS: 29_999_000_001, Value: 5, Set: 1}}
+	}
 	return a, nil
 }
 
@@ -94,7 +105,7 @@ func (s *stub) SelectSeries(_ context.Context, r *profiles.SeriesRequest) (*prof
 func (s *stub) Heatmap(_ context.Context, r *profiles.HeatmapRequest) (*profiles.Heatmap, error) {
 	s.request = *r
 	id, _ := profiles.ParseID(firstID)
-	x := profiles.HeatmapExemplar{Exemplar: profiles.Exemplar{ID: id, TimeNS: 59_999e6, Value: 7, Labels: labelenc.AppendLabel(nil, "pod", "x")}}
+	x := profiles.HeatmapExemplar{ID: id, TimeNS: 59_999e6, Value: 7, Labels: labelenc.AppendLabel(nil, "pod", "x")}
 	if r.Spans {
 		x.Span = profiles.Span{ID: 0xabc, Trace: profiles.TraceID{15: 1}}
 	}
@@ -196,7 +207,10 @@ func TestServer_EveryProtocolAndEncodingReturnsTheSame(t *testing.T) {
 			}
 			expect := &profilepb.SelectSeriesResponse{Series: []*profilepb.Series{{
 				Labels: []*profilepb.LabelPair{{Name: "service_name", Value: "a"}},
-				Points: []*profilepb.Point{{Value: 1, Timestamp: 15_000}, {Value: 5, Timestamp: 30_000, Exemplars: []*profilepb.Exemplar{{Timestamp: 29_999, ProfileId: firstID, Value: 5}}}},
+				Points: []*profilepb.Point{
+					{Value: 1, Timestamp: 15_000, Exemplars: []*profilepb.Exemplar{{Timestamp: 14_999, ProfileId: "00000000-0000-0000-0000-000000000002", Value: 1, Labels: []*profilepb.LabelPair{{Name: "pod", Value: "w"}}}}},
+					{Value: 5, Timestamp: 30_000, Exemplars: []*profilepb.Exemplar{{Timestamp: 29_999, ProfileId: firstID, Value: 5, Labels: []*profilepb.LabelPair{{Name: "pod", Value: "x"}}}}},
+				},
 			}}}
 			if !proto.Equal(response.Msg, expect) {
 				t.Errorf("response %s", protojson.Format(response.Msg))
@@ -256,7 +270,7 @@ func TestServer_BadRequestErrorNamesTheReason(t *testing.T) {
 		status       int
 		code, text   string
 	}{
-		{"SelectSeries", whole(""), 200, "", `"profileId":"` + firstID},
+		{"SelectSeries", whole(`exemplarType="EXEMPLAR_TYPE_INDIVIDUAL"`), 200, "", `"profileId":"` + firstID},
 		{"SelectSeries", whole(`labelSelector="{a=}"`), 400, "invalid_argument", "selector {a=}"},
 		{"SelectSeries", whole(`labelSelector="{a=~\"(\"}"`), 400, "invalid_argument", "missing closing"},
 		{"SelectSeries", whole(`labelSelector="{` + strings.Repeat("a", 70000) + `"`), 400, "invalid_argument", "exceeds the limit"},
@@ -487,9 +501,10 @@ func TestSeriesEncoder_DoesNotAllocatePerPoint(t *testing.T) {
 		set := labelenc.AppendLabel(nil, "service_name", "a")
 		s := profiles.Series{Labels: set}
 		for i := range n {
-			s.Points = append(s.Points, profiles.Point{TimeMS: int64(i), Value: 1.5, Exemplars: []profiles.Exemplar{{ID: profiles.ID{1}, TimeNS: 1e18, Value: 7, Labels: set}}})
+			s.Points = append(s.Points, profiles.Point{TimeMS: int64(i), Value: 1.5})
+			s.Exemplars = append(s.Exemplars, profiles.Exemplar{ID: profiles.ID{1}, TimeNS: 1e18, Value: 7})
 		}
-		encoder := &profilepb.SeriesEncoder{Source: seriesSource{s}}
+		encoder := &profilepb.SeriesEncoder{Source: seriesSource{&profiles.SeriesResult{Series: []profiles.Series{s}, Sets: setList{set}}}}
 		buf := encode(encoder, nil)
 		return testing.AllocsPerRun(10, func() { buf = encode(encoder, buf[:0]) })
 	}

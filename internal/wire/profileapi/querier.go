@@ -103,23 +103,27 @@ func (s *Server) stats(_ context.Context, tenant string, _ *profilepb.GetProfile
 }
 
 // seriesSource encodes a query's result without converting it.
-type seriesSource []profiles.Series
+type seriesSource struct{ *profiles.SeriesResult }
 
-func (s seriesSource) Len() int            { return len(s) }
-func (s seriesSource) Labels(i int) []byte { return s[i].Labels }
-func (s seriesSource) Points(i int) int    { return len(s[i].Points) }
+func (s seriesSource) Len() int                 { return len(s.Series) }
+func (s seriesSource) Labels(i int) []byte      { return s.Series[i].Labels }
+func (s seriesSource) Points(i int) int         { return len(s.Series[i].Points) }
+func (s seriesSource) Set(number uint32) []byte { return s.SeriesResult.Sets.Set(number) }
+
+func (s seriesSource) Sets() (n int, without []string) {
+	if s.SeriesResult.Sets == nil {
+		return 0, nil
+	}
+	return s.SeriesResult.Sets.Len(), s.GroupBy
+}
 
 func (s seriesSource) Point(i, j int, into *profilepb.EncodedPoint) {
-	p := &s[i].Points[j]
+	series := &s.Series[i]
+	p := &series.Points[j]
 	into.TimestampMS, into.Value = p.TimeMS, p.Value
-	if cap(into.Exemplars) < len(p.Exemplars) {
-		into.Exemplars = make([]profilepb.EncodedExemplar, len(p.Exemplars))
-	}
-	into.Exemplars = into.Exemplars[:len(p.Exemplars)]
-	for k := range p.Exemplars {
-		from, to := &p.Exemplars[k], &into.Exemplars[k]
-		to.TimestampMS, to.Value, to.Labels = from.TimeNS/1e6, from.Value, from.Labels
-		to.ProfileID = from.ID.Append(to.ProfileID[:0])
+	if into.HasExemplar = len(series.Exemplars) > 0; into.HasExemplar {
+		x := &series.Exemplars[j]
+		into.Exemplar = profilepb.EncodedExemplar{TimestampMS: x.TimeNS / 1e6, ProfileID: x.ID, Value: x.Value, Set: x.Set}
 	}
 }
 
@@ -134,7 +138,7 @@ func (s *Server) selectSeries(ctx context.Context, tenant string, m *profilepb.S
 	}
 	onWritten(ctx, result.Close)
 	warn(ctx, result.Warnings)
-	return &profilepb.SeriesEncoder{Source: seriesSource(result.Series)}, nil
+	return &profilepb.SeriesEncoder{Source: seriesSource{result}}, nil
 }
 
 func (s *Server) flame(ctx context.Context, r profiles.MergeRequest) (*profilepb.Flame, error) {

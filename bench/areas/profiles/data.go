@@ -17,6 +17,7 @@ import (
 	series "github.com/ferula-io/ferula/internal/series/profiles"
 
 	store "github.com/ferula-io/ferula/internal/store/profile"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 const (
@@ -24,7 +25,7 @@ const (
 	hourMS  = 3_600_000
 
 	functions = 600
-	services  = 4
+	services  = 4     // unless stated otherwise
 	stacks    = 2_000 // that a service has; a profile has 200 of them
 	samples   = 200
 	depthMin  = 8
@@ -33,8 +34,13 @@ const (
 
 // openStore opens a store that merges blocks into ones of at most blockBytes; 0 is the default.
 func openStore(dir string, blockBytes int64) (*store.Store, error) {
-	// The limits are so high that blocks are written only when the bench calls Flush.
-	s, err := store.New(store.Options{Dir: dir, Retention: -1, HeadBytes: 2 << 30, HeadAge: 1 << 50, BlockBytes: blockBytes}, slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
+	return openWith(store.Options{Dir: dir, BlockBytes: blockBytes}, nil)
+}
+
+// openWith opens a store whose limits are so high that blocks are written only when the bench calls Flush.
+func openWith(o store.Options, set *metrics.Set) (*store.Store, error) {
+	o.Retention, o.HeadBytes, o.HeadAge = -1, 2<<30, 1<<50
+	s, err := store.New(o, slog.New(slog.NewTextHandler(io.Discard, nil)), set)
 	if err != nil {
 		return nil, err
 	}
@@ -95,15 +101,15 @@ const tenant = "anonymous"
 // heapMaker generates heap profiles: objects and bytes, with one object size per stack.
 // Stacks are paths in a random call tree.
 type heapMaker struct {
-	pool  [services][][]int // of functions, leaf first
-	sizes [services][]int64
+	pool  [][][]int // by service: stacks of functions, leaf first
+	sizes [][]int64
 	fns   []*googlepprof.Function
 	locs  []*googlepprof.Location
 }
 
-func newHeapMaker() *heapMaker {
+func newHeapMaker(services int) *heapMaker {
 	r := rand.New(rand.NewPCG(5, 6))
-	m := &heapMaker{}
+	m := &heapMaker{pool: make([][][]int, services), sizes: make([][]int64, services)}
 	for i := range functions {
 		name := fmt.Sprintf("github.com/example/project/internal/package%02d.(*Type%02d).Method%03d", i%37, i%53, i)
 		fn := &googlepprof.Function{ID: uint64(i + 1), Name: name, SystemName: name, Filename: fmt.Sprintf("/src/project/internal/package%02d/file%02d.go", i%37, i%53), StartLine: int64(10 + i)}
@@ -130,13 +136,13 @@ func newHeapMaker() *heapMaker {
 
 var heapType = series.Type{Name: "memory", SampleType: "alloc_space", SampleUnit: "bytes", PeriodType: "space", PeriodUnit: "bytes"}
 
-// profile is the i-th profile, gzipped as clients send it.
-func (m *heapMaker) profile(i int) ([]byte, error) {
+// profile is the i-th profile, gzipped as clients send it, and its bytes in total. A time of 0 is left out.
+func (m *heapMaker) profile(i int, timeNS int64) (raw []byte, total int64, err error) {
 	r := rand.New(rand.NewPCG(uint64(i), 11))
-	service := i % services
+	service := i % len(m.pool)
 	p := &googlepprof.Profile{
 		SampleType: []*googlepprof.ValueType{{Type: "alloc_objects", Unit: "count"}, {Type: "alloc_space", Unit: "bytes"}},
-		PeriodType: &googlepprof.ValueType{Type: "space", Unit: "bytes"}, Period: 512 << 10, TimeNanos: timeOf(i), DurationNanos: 15e9,
+		PeriodType: &googlepprof.ValueType{Type: "space", Unit: "bytes"}, Period: 512 << 10, TimeNanos: timeNS, DurationNanos: 15e9,
 		Function: m.fns, Location: m.locs,
 	}
 	for _, at := range r.Perm(stacks)[:samples] {
@@ -146,27 +152,28 @@ func (m *heapMaker) profile(i int) ([]byte, error) {
 		}
 		objects := 1 + int64(r.ExpFloat64()*300)
 		s.Value = []int64{objects, objects * m.sizes[service][at]}
+		total += s.Value[1]
 		p.Sample = append(p.Sample, s)
 	}
 	var b bytes.Buffer
-	err := p.Write(&b)
-	return b.Bytes(), err
+	err = p.Write(&b)
+	return b.Bytes(), total, err
 }
 
 func timeOf(i int) int64 { return epochMS*1e6 + int64(i)*(hourMS*1e6/10_000) }
 
-// heapPushes are the profiles as they are pushed.
-func heapPushes(n int) ([]series.RawProfile, error) {
-	m := newHeapMaker()
-	pushed := make([]series.RawProfile, n)
+// heapPushes are the profiles as they are pushed, and the bytes in total of each.
+func heapPushes(n, services int) (pushed []series.RawProfile, totals []int64, err error) {
+	m := newHeapMaker(services)
+	pushed, totals = make([]series.RawProfile, n), make([]int64, n)
 	for i := range pushed {
-		raw, err := m.profile(i)
-		if err != nil {
-			return nil, err
+		var raw []byte
+		if raw, totals[i], err = m.profile(i, timeOf(i)); err != nil {
+			return nil, nil, err
 		}
-		pushed[i] = series.RawProfile{Labels: labelsOf("memory", fmt.Sprintf("service-%03d", i%services), i%8), ID: idOf(i), TimeNS: timeOf(i), Raw: raw}
+		pushed[i] = series.RawProfile{Labels: labelsOf("memory", serviceName(i%services), i%8), ID: idOf(i), TimeNS: timeOf(i), Raw: raw}
 	}
-	return pushed, nil
+	return pushed, totals, nil
 }
 
 func folder() (string, func(), error) {

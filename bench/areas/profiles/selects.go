@@ -205,7 +205,7 @@ func compareSelect(ctx context.Context, e *query.Engine, file string, q selectCa
 	if err != nil {
 		return err
 	}
-	sums, rows := map[int64]float64{}, 0
+	sums := map[int64]float64{}
 	best := map[int64]series.Exemplar{}
 	for _, exemplars := range []bool{false, true} {
 		clear(sums)
@@ -216,11 +216,10 @@ func compareSelect(ctx context.Context, e *query.Engine, file string, q selectCa
 			return err
 		}
 		for _, s := range result.Series {
-			for _, p := range s.Points {
+			for i, p := range s.Points {
 				sums[p.TimeMS] += p.Value
-				rows++
-				for _, x := range p.Exemplars {
-					if b, ok := best[p.TimeMS]; !ok || x.Value > b.Value {
+				if exemplars {
+					if x, b := s.Exemplars[i], best[p.TimeMS]; b.Value == 0 || x.Value > b.Value {
 						best[p.TimeMS] = x
 					}
 				}

@@ -20,12 +20,13 @@ import (
 const (
 	profilesWhole  = 10_000
 	profilesMerged = 2_000
+	profilesPushed = 1_000
 	clients        = 16
 )
 
 // whole measures what looks at whole profiles: pushes, bytes and merges.
 func whole(ctx context.Context, env area.Env, out *area.Outcome) (err error) {
-	pushed, err := heapPushes(profilesWhole)
+	pushed, totals, err := heapPushes(profilesWhole, services)
 	if err != nil {
 		return err
 	}
@@ -34,7 +35,10 @@ func whole(ctx context.Context, env area.Env, out *area.Outcome) (err error) {
 		gz += len(pushed[i].Raw)
 	}
 	env.Logf("%d profiles of %d bytes, gzipped", len(pushed), gz/len(pushed))
-	if err := pushes(ctx, env, out, pushed[:1000]); err != nil {
+	if err := pushes(ctx, env, out, pushed[:profilesPushed]); err != nil {
+		return err
+	}
+	if err := pushesOverHTTP(ctx, env, out, pushed[:profilesPushed], totals); err != nil {
 		return err
 	}
 	dir, remove, err := folder()
@@ -60,7 +64,8 @@ func whole(ctx context.Context, env area.Env, out *area.Outcome) (err error) {
 	if err != nil {
 		return err
 	}
-	out.Recorder.Add(1, ferula, "CPU: compaction of a profile", area.Seconds, cpu/profilesWhole)
+	out.Recorder.Add(1, ferula, compactionCPU, area.Seconds, cpu/profilesWhole)
+	measurePush(out)
 	if n, err := filepath.Glob(filepath.Join(dir, "profiles", tenant, "*", "profiles.parquet")); err != nil || len(n) != 1 {
 		return fmt.Errorf("%d blocks after compaction: %w", len(n), err)
 	}
@@ -101,7 +106,7 @@ func pushAll(ctx context.Context, s *store.Store, pushed []series.RawProfile) er
 }
 
 func pushes(ctx context.Context, env area.Env, out *area.Outcome, pushed []series.RawProfile) error {
-	const what = "CPU: a push"
+	const what = pushCPU
 	for round := 1; round <= env.Rounds; round++ {
 		parse, err := used(func() error {
 			for i := range pushed {
@@ -143,7 +148,7 @@ func pushOnce(ctx context.Context, out *area.Outcome, round int, what string, pu
 	}
 	out.Recorder.Add(round, ferula, what, area.Seconds, push/float64(len(pushed)))
 	flush, err := used(func() error { return s.Flush(ctx) })
-	out.Recorder.Add(round, ferula, "CPU: a profile's part of a flush", area.Seconds, flush/float64(len(pushed)))
+	out.Recorder.Add(round, ferula, flushCPU, area.Seconds, flush/float64(len(pushed)))
 	return err
 }
 

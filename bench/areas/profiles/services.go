@@ -1,0 +1,132 @@
+package profiles
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/ferula-io/ferula/bench/area"
+	query "github.com/ferula-io/ferula/internal/query/profile"
+	series "github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/metrics"
+
+	store "github.com/ferula-io/ferula/internal/store/profile"
+)
+
+const (
+	mergeServices = 10
+	mergeCPU      = "CPU: merge in a store just opened"
+	mergeSymbols  = "symbols read: merge in a store just opened"
+
+	ofAll = "all services"
+	ofOne = "one service of ten"
+)
+
+// oneService measures how much of the price of all services the profiles of one cost.
+func oneService(ctx context.Context, env area.Env, out *area.Outcome) error {
+	dir, remove, err := folder()
+	if err != nil {
+		return err
+	}
+	defer remove()
+	n := profilesWhole
+	if env.Short {
+		n /= 5
+	}
+	wants, err := pushServices(ctx, dir, n)
+	if err != nil {
+		return err
+	}
+	for round := 1; round <= env.Rounds; round++ {
+		for _, side := range []string{ofAll, ofOne} {
+			cpu, symbols, err := mergeOnce(ctx, dir, side, wants[side])
+			if err != nil {
+				return fmt.Errorf("merge of %s: %w", side, err)
+			}
+			out.Recorder.Add(round, ferula, mergeCPU+", "+side, area.Seconds, cpu)
+			out.Recorder.Add(round, ferula, mergeSymbols+", "+side, area.Bytes, symbols)
+		}
+	}
+	rec := &out.Recorder
+	worst, from := 0.0, []string(nil)
+	for _, what := range []string{mergeCPU, mergeSymbols} {
+		ratio := area.Over(rec.Median(ferula, what+", "+ofOne), rec.Median(ferula, what+", "+ofAll))
+		env.Logf("%s: one of ten over all %.3f", what, ratio)
+		worst, from = worse(worst, ratio), append(from, what+", "+ofOne, what+", "+ofAll)
+	}
+	out.Measure("profiles/merge-one-service", worst, from...)
+	out.Notes = append(out.Notes, fmt.Sprintf("One service: %d profiles of %d services in one block, of which a flame graph is made by a store that was just opened; symbols read are the bytes of the decoded symbols that the store counts afterwards.", n, mergeServices))
+	return nil
+}
+
+// pushServices writes one block and returns the bytes in it.
+func pushServices(ctx context.Context, dir string, n int) (wants map[string]int64, err error) {
+	pushed, totals, err := heapPushes(n, mergeServices)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openStore(dir, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	wants = map[string]int64{}
+	for i, total := range totals {
+		wants[ofAll] += total
+		if i%mergeServices == 0 {
+			wants[ofOne] += total
+		}
+	}
+	return wants, errors.Join(pushAll(ctx, s, pushed), s.Flush(ctx))
+}
+
+// mergeOnce merges the profiles of a side and checks their sum.
+func mergeOnce(ctx context.Context, dir, side string, want int64) (cpu, symbols float64, err error) {
+	set := metrics.NewSet()
+	s, err := openWith(store.Options{Dir: dir}, set)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	e := query.New(query.Options{}, s)
+	req := &series.MergeRequest{Tenant: tenant, Type: heapType, StartMS: epochMS, EndMS: epochMS + hourMS}
+	if side == ofOne {
+		req.Matchers = []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, series.LabelService, serviceName(0))}
+	}
+	var got int64
+	if cpu, err = used(func() error {
+		flame, err := e.MergeFlame(ctx, req)
+		if err != nil {
+			return err
+		}
+		got = flame.Total
+		return errors.Join(flame.Warnings...)
+	}); err != nil {
+		return 0, 0, err
+	}
+	if got != want || want == 0 {
+		return 0, 0, fmt.Errorf("%w: %d of %d bytes", area.ErrUnequal, got, want)
+	}
+	symbols, err = gauge(set, `ferula_profiles_memory_bytes{kind="symbols"}`)
+	if err == nil && symbols == 0 {
+		err = fmt.Errorf("%w: no symbols are counted", area.ErrEmpty)
+	}
+	return cpu, symbols, err
+}
+
+// gauge returns the value of a line of a metrics page.
+func gauge(set *metrics.Set, name string) (float64, error) {
+	var page bytes.Buffer
+	set.WritePrometheus(&page)
+	for line := range strings.Lines(page.String()) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, fmt.Errorf("%s: %w", name, area.ErrEmpty)
+}

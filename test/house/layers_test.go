@@ -20,7 +20,7 @@ var layers = []struct {
 		"internal/httpbody",
 		"internal/reqbody",
 		"internal/nesting",
-		"internal/envsubst", "internal/hint",
+		"internal/envsubst", "internal/hint", "internal/inflate",
 		"internal/version",
 		"internal/vfs",
 		"internal/hostcheck",

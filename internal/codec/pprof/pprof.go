@@ -19,16 +19,13 @@
 package pprof
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 
-	"github.com/klauspost/compress/gzip"
-
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/inflate"
 )
 
 var (
@@ -176,9 +173,9 @@ type Profile struct {
 	byID   idTable
 	raw    []byte
 	buf    []byte
-	input  bytes.Reader
-	gunzip *gzip.Reader
 	limits Limits
+
+	inflater *inflate.Inflater // nil: not used yet
 }
 
 // Strings returns the number of texts.
@@ -255,39 +252,19 @@ func (p *Profile) inflate(src []byte) error {
 		p.raw = src
 		return nil
 	}
-	p.input.Reset(src)
-	defer p.input.Reset(nil)
+	if p.inflater == nil {
+		p.inflater = new(inflate.Inflater)
+	}
 	var err error
-	if p.gunzip == nil {
-		p.gunzip, err = gzip.NewReader(&p.input)
-	} else {
-		err = p.gunzip.Reset(&p.input)
+	p.buf, err = p.inflater.Gzip(p.buf[:0], src, p.limits.Bytes)
+	switch {
+	case errors.Is(err, inflate.ErrLimit):
+		return fmt.Errorf("%w: more than %d bytes when decompressed%s", ErrLimit, p.limits.Bytes, p.limits.Flags.Of("InflatedBytes"))
+	case err != nil:
+		return corrupt("%v", err)
 	}
-	if err != nil {
-		p.gunzip = nil
-		return corrupt("gzip: %v", err)
-	}
-	if p.buf == nil {
-		p.buf = make([]byte, 0, max(4<<10, min(4*len(src), 1<<20)))
-	}
-	p.buf = p.buf[:0]
-	for {
-		if len(p.buf) == cap(p.buf) {
-			p.buf = append(p.buf, 0)[:len(p.buf)]
-		}
-		n, err := p.gunzip.Read(p.buf[len(p.buf):min(cap(p.buf), p.limits.Bytes+1)])
-		p.buf = p.buf[:len(p.buf)+n]
-		if len(p.buf) > p.limits.Bytes {
-			return fmt.Errorf("%w: more than %d bytes when decompressed%s", ErrLimit, p.limits.Bytes, p.limits.Flags.Of("InflatedBytes"))
-		}
-		if err == io.EOF {
-			p.raw = p.buf
-			return nil
-		}
-		if err != nil {
-			return corrupt("gzip: %v", err)
-		}
-	}
+	p.raw = p.buf
+	return nil
 }
 
 // A field of a message: a number, or the bytes raw[from:to].

@@ -67,7 +67,7 @@ func (f *fromChunks) Next() bool {
 			f.err = fmt.Errorf("%w: series %s has a chunk without data", ErrCorrupt, series.Labels())
 			return false
 		}
-		f.chunks = append(f.chunks, Chunk{meta.MinTime, meta.MaxTime, meta.Chunk.Encoding(), meta.Chunk.Bytes()})
+		f.chunks = append(f.chunks, Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: meta.Chunk.Encoding(), Data: meta.Chunk.Bytes()})
 	}
 	if err := f.iter.Err(); err != nil {
 		f.err = fmt.Errorf("series %s: %w", series.Labels(), err)

@@ -223,8 +223,11 @@ func TestMerge_FailsWhereverASetFails(t *testing.T) {
 }
 
 func TestTidy_OrdersByStartEndEncodingAndData(t *testing.T) {
+	chunk := func(mint, maxt int64, encoding chunkenc.Encoding, data string) Chunk {
+		return Chunk{MinMS: mint, MaxMS: maxt, Encoding: encoding, Data: []byte(data)}
+	}
 	sorted := []Chunk{
-		{1, 1, 1, []byte("a")}, {1, 2, 1, []byte("a")}, {1, 2, 1, []byte("b")}, {1, 2, 2, []byte("a")}, {1, 3, 1, []byte("a")}, {2, 2, 1, []byte("a")},
+		chunk(1, 1, 1, "a"), chunk(1, 2, 1, "a"), chunk(1, 2, 1, "b"), chunk(1, 2, 2, "a"), chunk(1, 3, 1, "a"), chunk(2, 2, 1, "a"),
 	}
 	for i := range sorted {
 		for j := range sorted {

@@ -191,7 +191,7 @@ func (h *heldSeries) keepChunks(chunks []Chunk) {
 	for i, c := range h.chunks {
 		start := len(h.data)
 		h.data = append(h.data, c.Data...)
-		h.chunks[i].Data = h.data[start:]
+		h.chunks[i].Data, h.chunks[i].Mapped = h.data[start:], false
 	}
 }
 

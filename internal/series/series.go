@@ -21,7 +21,9 @@ import (
 type Chunk struct {
 	MinMS, MaxMS int64 // of its samples, inclusive
 	Encoding     chunkenc.Encoding
-	Data         []byte
+	// Mapped means that Data stays valid until the querier is closed.
+	Mapped bool
+	Data   []byte
 }
 
 // Set is a stream of series sorted by labels, each label set once.
@@ -31,7 +33,7 @@ type Set interface {
 	// Labels returns the encoded label set, borrowed until Next.
 	Labels() []byte
 	// Chunks returns the chunks of the series, sorted by start, borrowed until Next
-	// including their data. It may be empty.
+	// including their data unless that is Mapped. It may be empty.
 	Chunks() []Chunk
 	// Err returns the error that ended the stream, nil if the stream is complete.
 	Err() error
@@ -48,6 +50,13 @@ type Querier interface {
 	// LabelNames lists the label names in use, sorted.
 	LabelNames(ctx context.Context) ([]string, error)
 	Close() error
+}
+
+// Uncutter is an optional interface of a Querier that need not cut chunks.
+type Uncutter interface {
+	// Uncut makes later selections return chunks as they are stored if that is cheaper: they may have
+	// samples out of the querier's range, even deleted ones.
+	Uncut()
 }
 
 // Immutable is an optional interface of a Querier that knows whether its data can still change:

@@ -88,7 +88,7 @@ func texts(t *testing.T, set Set) []string {
 }
 
 func chunk(minMS, maxMS int64, data string) Chunk {
-	return Chunk{minMS, maxMS, chunkenc.EncXOR, []byte(data)}
+	return Chunk{MinMS: minMS, MaxMS: maxMS, Encoding: chunkenc.EncXOR, Data: []byte(data)}
 }
 
 func TestMerge_JoinsSeriesInLabelOrder(t *testing.T) {
@@ -274,7 +274,7 @@ func TestFromChunkSeriesSet_RoundTripsThroughToChunkSeriesSet(t *testing.T) {
 	}
 	app.Append(0, 5, 1.5)
 	series := []one{
-		{labels.FromStrings("a", "1"), []Chunk{{5, 5, chunkenc.EncXOR, xor.Bytes()}}},
+		{labels.FromStrings("a", "1"), []Chunk{{MinMS: 5, MaxMS: 5, Encoding: chunkenc.EncXOR, Data: xor.Bytes()}}},
 		{labels.FromStrings("b", "1"), nil},
 	}
 	want := texts(t, &list{series: series})

@@ -284,16 +284,34 @@ func Validate(set []byte) error {
 // before it uses the builder again. A test checks that the builder copies, which it
 // would not do if built with the tag slicelabels.
 func Labels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, error) {
+	if err := build(set, builder); err != nil {
+		return labels.EmptyLabels(), err
+	}
+	return builder.Labels(), nil
+}
+
+// Overwrite decodes a set into to without an allocation: the labels are in the builder's own memory,
+// and valid until the builder overwrites others. Otherwise it does what Labels does. With an error to is empty.
+func Overwrite(to *labels.Labels, set []byte, builder *labels.ScratchBuilder) error {
+	*to = labels.EmptyLabels()
+	err := build(set, builder)
+	if err == nil {
+		builder.Overwrite(to)
+	}
+	return err
+}
+
+func build(set []byte, builder *labels.ScratchBuilder) error {
 	builder.Reset()
 	for len(set) > 0 {
 		name, value, rest, err := Next(set)
 		if err != nil {
-			return labels.EmptyLabels(), err
+			return err
 		}
 		builder.Add(alias(name), alias(value))
 		set = rest
 	}
-	return builder.Labels(), nil
+	return nil
 }
 
 //lint:ignore gosec the callers document what the bytes may be used for

@@ -269,6 +269,24 @@ func TestLabels_CopiesTheSet(t *testing.T) {
 	}
 }
 
+func TestOverwrite_DecodesIntoTheMemoryOfTheBuilder(t *testing.T) {
+	var builder labels.ScratchBuilder
+	var got labels.Labels
+	first := AppendLabel(AppendLabel(nil, "a", "first"), "b", "second")
+	second := AppendLabel(nil, "c", "x")
+	for set, want := range map[*[]byte]string{&first: `{a="first", b="second"}`, &second: `{c="x"}`, {}: `{}`} {
+		if err := Overwrite(&got, *set, &builder); err != nil || got.String() != want {
+			t.Errorf("%s %v, want %s", got, err, want)
+		}
+	}
+	if n := testing.AllocsPerRun(100, func() { _ = Overwrite(&got, first, &builder) }); n != 0 {
+		t.Errorf("%.0f allocations", n)
+	}
+	if err := Overwrite(&got, first[:5], &builder); !errors.Is(err, ErrCorrupt) || !got.IsEmpty() {
+		t.Errorf("cut short: %s %v", got, err)
+	}
+}
+
 func TestAppendWithout_LeavesOutTheNames(t *testing.T) {
 	set := Append(nil, labels.FromStrings("a", "1", "b", "2", "bb", "3", "c", "4"))
 	for want, names := range map[string][]string{

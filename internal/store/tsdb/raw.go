@@ -62,10 +62,19 @@ var (
 	_ series.Immutable = (*rawQuerier)(nil)
 	_ series.Unsorted  = (*rawQuerier)(nil)
 	_ series.Merging   = (*rawQuerier)(nil)
+	_ series.Uncutter  = (*rawQuerier)(nil)
 )
 
 // Immutable implements series.Immutable.
 func (q *rawQuerier) Immutable() bool { return !q.live }
+
+// Uncut implements series.Uncutter: chunks of blocks are not cut. Those of the head are, which may
+// have samples that a block has, too.
+func (q *rawQuerier) Uncut() {
+	for _, b := range q.blocks {
+		b.uncut = true
+	}
+}
 
 // Merging implements series.Merging.
 func (q *rawQuerier) Merging() bool { return q.merging }

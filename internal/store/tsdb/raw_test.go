@@ -411,6 +411,52 @@ func TestRawQuerier_ReadsBlocksDeletedMeanwhile(t *testing.T) {
 	}
 }
 
+// A querier that need not cut returns the chunks of blocks as they are stored. They have the same samples in its
+// range, and not those that were deleted. What is mapped does not change while others are read.
+func TestRawQuerier_Uncut(t *testing.T) {
+	s := openWorld(t, t.TempDir(), 0)
+	fill(t, s, 20, startMS, startMS+8*hourMS, 60_000)
+	compact(t, s)
+	if err := s.db.Load().Delete(context.Background(), startMS+hourMS, startMS+2*hourMS, labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, "m1")); err != nil {
+		t.Fatal(err)
+	}
+	for _, span := range [][2]int64{{startMS + 90*60_000, startMS + 3*hourMS + 7}, {startMS + 30*60_000, startMS + 100*60_000}, {startMS + hourMS, startMS + 8*hourMS}} {
+		read := func(uncut bool) (texts []string, mapped int) {
+			raw, err := s.RawQuerier(context.Background(), span[0], span[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer raw.Close()
+			if uncut {
+				raw.(series.Uncutter).Uncut()
+			}
+			var held, copies []series.Chunk
+			for set := raw.Select(context.Background(), everything); set.Next(); {
+				for _, c := range set.Chunks() {
+					if c.Mapped {
+						held = append(held, c)
+						c.Data = bytes.Clone(c.Data)
+						copies = append(copies, c)
+					}
+				}
+			}
+			texts = sampleTexts(t, series.ToSeriesSet(raw.Select(context.Background(), everything)), span[0], span[1])
+			if !reflect.DeepEqual(held, copies) {
+				t.Errorf("%d-%d: mapped chunks have changed", span[0], span[1])
+			}
+			return texts, len(held)
+		}
+		want, cutMapped := read(false)
+		got, mapped := read(true)
+		if mapped <= cutMapped {
+			t.Errorf("%d-%d: %d mapped chunks, %d if they are cut", span[0], span[1], mapped, cutMapped)
+		}
+		if len(want) == 0 || !slices.Equal(got, want) {
+			t.Errorf("%d-%d: %d samples, want %d", span[0], span[1], len(got), len(want))
+		}
+	}
+}
+
 func TestRawQuerier_RangeIsInclusive(t *testing.T) {
 	s := openWorld(t, t.TempDir(), 0)
 	fill(t, s, 12, startMS, startMS+8*hourMS, 30_000)

@@ -27,6 +27,7 @@ type rawBlock struct {
 	files      *mapped
 	deletions  map[storage.SeriesRef]tombstones.Intervals // at the time of opening
 	mint, maxt int64
+	uncut      bool // chunks may have samples out of the range
 }
 
 func (s *Store) openRawBlock(b *tsdb.Block, mint, maxt int64) (_ *rawBlock, err error) {
@@ -112,13 +113,13 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 	// The intervals are sorted by start. Intervals.Add would keep them sorted, but it panics
 	// if the range ends after the first of several deletions.
 	s.intervals = s.intervals[:0]
-	if s.metas[0].MinTime < b.mint {
+	if s.metas[0].MinTime < b.mint && !b.uncut {
 		s.intervals = append(s.intervals, tombstones.Interval{Mint: math.MinInt64, Maxt: b.mint - 1})
 	}
 	if deleted := s.block.deletions[storage.SeriesRef(ref)]; len(deleted) > 0 && !s.delete(deleted) {
 		return false, nil
 	}
-	if s.metas[len(s.metas)-1].MaxTime > b.maxt {
+	if s.metas[len(s.metas)-1].MaxTime > b.maxt && !b.uncut {
 		s.intervals = append(s.intervals, tombstones.Interval{Mint: b.maxt + 1, Maxt: math.MaxInt64})
 	}
 	s.chunks, s.arena = s.chunks[:0], s.arena[:0]
@@ -160,7 +161,7 @@ func (s *rawSet) chunk(meta chunks.Meta) error {
 	if !chunkenc.IsValidEncoding(chunkenc.Encoding(encoding)) {
 		return fmt.Errorf("%w: unknown encoding %d", ErrCorrupt, encoding)
 	}
-	c := series.Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: chunkenc.Encoding(encoding), Data: data}
+	c := series.Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: chunkenc.Encoding(encoding), Mapped: true, Data: data}
 	s.some = s.some[:0]
 	for _, interval := range s.intervals {
 		if interval.Mint <= c.MaxMS && interval.Maxt >= c.MinMS {
@@ -175,6 +176,7 @@ func (s *rawSet) chunk(meta chunks.Meta) error {
 		if c, s.arena, ok, err = s.cutter.cut(c, s.some, s.arena); err != nil || !ok {
 			return err
 		}
+		c.Mapped = false
 	}
 	s.chunks = append(s.chunks, c)
 	return nil

@@ -7,7 +7,9 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/kahansum"
+	"github.com/prometheus/prometheus/util/stats"
 )
 
 // aggregateNode folds series into groups.
@@ -151,7 +153,7 @@ func (g *grouping) of(metric labels.Labels) (int, bool) {
 	return i, !ok
 }
 
-// labels returns the labels of the group of a series.
+// labels returns a copy of the labels of the group of a series.
 func (g *grouping) labels(metric labels.Labels) labels.Labels {
 	if !g.without && len(g.names) == 0 {
 		return labels.EmptyLabels()
@@ -163,7 +165,7 @@ func (g *grouping) labels(metric labels.Labels) labels.Labels {
 	} else {
 		g.builder.Keep(g.names...)
 	}
-	return g.builder.Labels()
+	return g.builder.Labels().Copy() // the builder returns the series' own if it has no others
 }
 
 const allBits = ^uint64(0)
@@ -344,5 +346,125 @@ func (v varFold) finish(g *group) {
 		if v.root {
 			g.values[i] = math.Sqrt(g.values[i])
 		}
+	}
+}
+
+// sharedMax is the number of aggregations of an expression up to which equal ones are looked for.
+const sharedMax = 64
+
+// repeatedAggregations returns the texts of the aggregations that an expression has several times.
+func repeatedAggregations(e parser.Expr) map[*parser.AggregateExpr]string {
+	var all []*parser.AggregateExpr
+	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
+		if a, ok := n.(*parser.AggregateExpr); ok {
+			all = append(all, a)
+		}
+		return nil
+	})
+	if len(all) < 2 || len(all) > sharedMax {
+		return nil
+	}
+	texts, times := map[*parser.AggregateExpr]string{}, map[string]int{}
+	for _, a := range all {
+		texts[a] = a.String()
+		times[texts[a]]++
+	}
+	for a, text := range texts {
+		if times[text] == 1 {
+			delete(texts, a)
+		}
+	}
+	return texts
+}
+
+// sharedNode is an aggregation that an expression has several times: it is evaluated once for the same
+// steps. An aggregation counts its samples before it emits its series, so the order of counting is the
+// same if they are emitted from memory. One that has annotations, which have its position, is evaluated
+// each time.
+type sharedNode struct {
+	text string
+	node *aggregateNode
+}
+
+// sharedKey is an aggregation at some steps.
+type sharedKey struct {
+	text                 string
+	start, end, interval int64
+	steps                int
+	perStep              bool
+}
+
+// sharedResult is what an evaluation returned and counted.
+type sharedResult struct {
+	rows               []row
+	acct               account
+	samples            *stats.QuerySamples
+	repeats, annotated bool
+}
+
+// eval implements node.
+func (s *sharedNode) eval(ev *evaluation, sink func(*row) error) error {
+	key := sharedKey{s.text, ev.start, ev.end, ev.interval, ev.steps, ev.perStep}
+	result := ev.shared.results[key]
+	if result != nil && result.annotated {
+		return s.node.eval(ev, sink)
+	}
+	if result == nil {
+		var err error
+		if result, err = s.evaluate(ev); err != nil {
+			return err
+		}
+		if ev.shared.results == nil {
+			ev.shared.results = map[sharedKey]*sharedResult{}
+		}
+		ev.shared.results[key] = result
+	}
+	if err := ev.acct.replay(&result.acct); err != nil {
+		return err
+	}
+	addSamples(ev.samples, result.samples)
+	ev.repeats = ev.repeats || result.repeats
+	for i := range result.rows {
+		r := result.rows[i].clone() // sink may change it
+		for j, h := range r.hists {
+			if h != nil {
+				r.hists[j] = h.Copy()
+			}
+		}
+		if err := sink(&r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// evaluate evaluates the aggregation with counts of its own.
+func (s *sharedNode) evaluate(ev *evaluation) (*sharedResult, error) {
+	own := *ev
+	own.acct = account{limit: ev.acct.limit - ev.acct.current}
+	own.warnings, own.repeats = annotations.Annotations{}, false
+	own.samples = ev.samples.NewChild()
+	if ev.perStep {
+		own.samples = stats.NewChildWithStepTracking(ev.start, max(ev.start, ev.end), ev.interval)
+	}
+	result := &sharedResult{samples: own.samples}
+	err := s.node.eval(&own, func(r *row) error {
+		result.rows = append(result.rows, r.clone())
+		return ev.hold(ev.steps)
+	})
+	result.acct, result.repeats, result.annotated = own.acct, own.repeats, len(own.warnings) > 0
+	ev.warnings.Merge(own.warnings)
+	return result, err
+}
+
+// addSamples adds counted samples to those of the same steps.
+func addSamples(to, from *stats.QuerySamples) {
+	to.TotalSamples += from.TotalSamples
+	to.SamplesRead += from.SamplesRead
+	for i, n := range from.TotalSamplesPerStep {
+		to.TotalSamplesPerStep[i] += n
+	}
+	for i, n := range from.SamplesReadPerStep {
+		to.SamplesReadPerStep[i] += n
 	}
 }

@@ -144,7 +144,7 @@ func (v *vectorScalarNode) eval(ev *evaluation, sink func(*row) error) error {
 		counts.returned(r)
 		if dropName {
 			ev.drop(r)
-			if err := sets.add(r); err != nil {
+			if err := sets.addUnless(r.distinct, r); err != nil {
 				return err
 			}
 		}

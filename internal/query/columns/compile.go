@@ -27,7 +27,8 @@ type compiler struct {
 	stmt       *parser.EvalStmt
 	opts       Options
 	hints      map[*parser.VectorSelector]*storage.SelectHints
-	subqueries int        // around the expression
+	subqueries int // around the expression
+	repeated   map[*parser.AggregateExpr]string
 	selectors  []selector // of the nodes so far
 	reason     string     // why the expression that was looked at last is not known
 }
@@ -50,7 +51,7 @@ func compile(stmt *parser.EvalStmt, opts Options) (root node, selectors []select
 	default:
 		return nil, nil, "type_" + string(stmt.Expr.Type())
 	}
-	c := &compiler{stmt: stmt, opts: opts}
+	c := &compiler{stmt: stmt, opts: opts, repeated: repeatedAggregations(stmt.Expr)}
 	c.hints = c.selectHints(stmt)
 	if n, ok := c.compile(stmt.Expr); ok {
 		return n, c.selectors, ""
@@ -178,7 +179,13 @@ func (c *compiler) aggregate(e *parser.AggregateExpr) (node, bool) {
 		return nil, false
 	}
 	if f, ok := folds[e.Op]; ok {
-		return &aggregateNode{expr: e, child: child, fold: f}, true
+		lend(child)
+		n := &aggregateNode{expr: e, child: child, fold: f}
+		// In a subquery equal selectors may read different ranges.
+		if text, repeated := c.repeated[e]; repeated && c.subqueries == 0 {
+			return &sharedNode{text, n}, true
+		}
+		return n, true
 	}
 	if e.Op == parser.COUNT_VALUES {
 		return &countValuesNode{expr: e, child: child}, true
@@ -194,6 +201,27 @@ func (c *compiler) aggregate(e *parser.AggregateExpr) (node, bool) {
 		return &topNode{expr: e, child: child, param: p}, true
 	}
 	return c.unknown("aggregation_" + e.Op.String())
+}
+
+// lend lets the selectors of an operand lend the labels of their series instead of copying them, as
+// its consumer keeps none.
+func lend(n node) {
+	switch n := n.(type) {
+	case *selector:
+		n.lent = true
+	case timestampNode:
+		n.lent = true
+	case *windowNode:
+		if n.lent = true; n.subquery != nil {
+			lend(n.subquery.child)
+		}
+	case *vectorScalarNode:
+		lend(n.vector)
+	case *pointwiseNode:
+		lend(n.child)
+	case negateNode:
+		lend(n.child)
+	}
 }
 
 func (c *compiler) call(e *parser.Call) (node, bool) {

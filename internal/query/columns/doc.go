@@ -20,6 +20,8 @@
 // (operators, aggregations, counting of samples) happens in the order of the series, on the
 // goroutine of the query.
 //
+// An aggregation that an expression has several times is evaluated once (sharedNode).
+//
 // # What is not known
 //
 // A node that the compiler does not know is evaluated by Prometheus' engine as a query over

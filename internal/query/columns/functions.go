@@ -107,7 +107,7 @@ func (p *pointwiseNode) eval(ev *evaluation, sink func(*row) error) error {
 		}
 		counts.returned(r)
 		ev.drop(r)
-		if err := sets.add(r); err != nil {
+		if err := sets.addUnless(r.distinct, r); err != nil {
 			return err
 		}
 		return sink(r)
@@ -257,6 +257,7 @@ func (n *relabelNode) eval(ev *evaluation, sink func(*row) error) error {
 		if changed {
 			r.metric, r.dropName = metric, r.dropName && n.text(1) != labels.MetricName
 		}
+		r.distinct = false // another series may have the labels that this one gets
 		if err := sets.add(r); err != nil {
 			return err
 		}

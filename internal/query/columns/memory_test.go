@@ -1,13 +1,18 @@
 package columns_test
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb"
+
+	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // writeStore returns the folder of a store with the samples that write appends.
@@ -116,6 +121,61 @@ func TestQuery_MemoryDoesNotGrowWithTheNumberOfSeries(t *testing.T) {
 			t.Errorf("%s: the heap has %d bytes after 50,000 series, %d after 1,000", query, heap[50_000], heap[1_000])
 		}
 	}
+}
+
+func TestQuery_AggregationsAllocateNothingForEachSeries(t *testing.T) {
+	const few, many = 1_000, 20_000
+	var sets [][]byte
+	for i := range many {
+		sets = append(sets, labelenc.Append(nil, labels.FromStrings(labels.MetricName, "x", "i", fmt.Sprint(i), "ns", fmt.Sprint(i%3))))
+	}
+	for _, query := range []string{`sum(rate(x[5m]))`, `sum by (ns) (rate(x[5m]))`, `count(x)`, `max without (i) (max_over_time(x[5m]))`, `sum by (ns) (abs(-rate(x[5m])) * 60)`} {
+		for _, parallelism := range []int{1, 3} {
+			allocations := func(end int64) int64 {
+				from := newEndlessRaw(t)
+				from.end, from.sets = end, sets
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				if got, by := (request{query: query, start: beginMS, end: beginMS + 25*60_000, step: time.Minute}).run(t, helped(engineOpts(50_000_000), parallelism-1), from); by != "columns" {
+					t.Fatalf("%s by %s: %s", query, by, got)
+				}
+				runtime.ReadMemStats(&after)
+				return int64(after.Mallocs - before.Mallocs)
+			}
+			if a, b := allocations(few), allocations(many); b > a+(many-few)/20 {
+				t.Errorf("%s with parallelism %d: %d allocations for %d series, %d for %d", query, parallelism, b, many, a, few)
+			}
+		}
+	}
+}
+
+func TestQuery_EvaluatesEqualAggregationsOnce(t *testing.T) {
+	for query, reads := range map[string]int64{`sum(x) / sum(x)`: 1, `sum(x) + sum(x) * sum( x )`: 1, `sum(x) / sum(x offset 1s)`: 2, `sum(rate(x[5m])) + sum(rate(x[5m]))`: 2} {
+		from := &countingRaw{endlessRaw: newEndlessRaw(t)}
+		from.end = 10
+		if got, by := (request{query: query, start: beginMS, end: beginMS + 25*60_000, step: time.Minute}).run(t, helped(engineOpts(50_000_000), 0), from); by != "columns" {
+			t.Fatalf("%s by %s: %s", query, by, got)
+		}
+		if from.selected != reads {
+			t.Errorf("%s: %d selections, want %d", query, from.selected, reads)
+		}
+	}
+}
+
+// countingRaw counts selections, each of which begins again.
+type countingRaw struct {
+	*endlessRaw
+	selected int64
+}
+
+func (c *countingRaw) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
+	return c, nil
+}
+
+func (c *countingRaw) SelectUnsorted(ctx context.Context, matchers ...*labels.Matcher) (series.Set, bool) {
+	c.selected++
+	c.read.Store(0)
+	return c.endlessRaw.SelectUnsorted(ctx, matchers...)
 }
 
 func TestEngine_FindsSeriesThatDifferInTheirTypeOnly(t *testing.T) {

@@ -19,6 +19,20 @@ func plus(sum, c, v float64) (float64, float64) {
 	return t, c + ((v - t) + sum)
 }
 
+// sumFinite is plus of all points, unless the sum leaves the range of floats on the way or a value is NaN:
+// then it reports false. What an addition loses is exact however it is computed, so that the lesser of two
+// values need not be found: that is a branch which depends on the data.
+func sumFinite(sum float64, points []promql.FPoint) (_, c float64, ok bool) {
+	for _, p := range points {
+		t := sum + p.F
+		added := t - sum
+		c += (sum - (t - added)) + (p.F - added)
+		sum = t
+	}
+	// An overflow of any step would have left one of them infinite or NaN.
+	return sum, c, math.Abs(sum) <= math.MaxFloat64 && math.Abs(c) <= math.MaxFloat64
+}
+
 func sumWindows(w *windows, r *row, points []promql.FPoint) error {
 	for i, s := range w.spans {
 		if err := w.check(i); err != nil {
@@ -27,9 +41,12 @@ func sumWindows(w *windows, r *row, points []promql.FPoint) error {
 		if s.from == s.to {
 			continue
 		}
-		var sum, c float64
-		for _, p := range points[s.from:s.to] {
-			sum, c = plus(sum, c, p.F)
+		sum, c, ok := sumFinite(0, points[s.from:s.to])
+		if !ok {
+			sum, c = 0, 0
+			for _, p := range points[s.from:s.to] {
+				sum, c = plus(sum, c, p.F)
+			}
 		}
 		if !math.IsInf(sum, 0) {
 			sum += c
@@ -57,7 +74,12 @@ func avgWindows(w *windows, r *row, points []promql.FPoint) error {
 // average is the sum divided by the count, or the incremental mean if the sum is beyond
 // the range of floats.
 func average(points []promql.FPoint) float64 {
-	sum, c := points[0].F, 0.0
+	n := float64(len(points))
+	sum, c, ok := sumFinite(points[0].F, points[1:])
+	if ok {
+		return sum/n + c/n
+	}
+	sum, c = points[0].F, 0
 	for i, p := range points[1:] {
 		next, nextC := plus(sum, c, p.F)
 		if next > math.MaxFloat64 || next < -math.MaxFloat64 {
@@ -65,7 +87,6 @@ func average(points []promql.FPoint) float64 {
 		}
 		sum, c = next, nextC
 	}
-	n := float64(len(points))
 	return sum/n + c/n
 }
 

@@ -5,7 +5,6 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/query/columns/ordered"
 	"github.com/ferula-io/ferula/internal/series"
 )
@@ -43,7 +42,8 @@ func batchSourceOf(set pointsSet) batchSource {
 type seriesBatch struct {
 	labels []byte // encoded sets, one after the other
 	chunks []series.Chunk
-	data   []byte // of the chunks
+	data   []byte // of the chunks that are not mapped
+	bytes  int    // of all chunks
 	ends   []batchEnds
 	floats []series.Floats // instead of the above, of series that need no copy
 	size   int             // series
@@ -52,6 +52,7 @@ type seriesBatch struct {
 	compute func(*item, []promql.FPoint)
 	points  []promql.FPoint
 	builder labels.ScratchBuilder
+	lent    bool // labels are valid until the batch is read again
 }
 
 // batchEnds are the ends of a series' labels and chunks.
@@ -59,22 +60,25 @@ type batchEnds struct{ labels, chunks int }
 
 // read keeps series of a set until the batch is full or the set ends, which it does once.
 func (b *seriesBatch) read(ev *evaluation, set batchSource) bool {
-	b.labels, b.chunks, b.data, b.ends, b.floats, b.size = b.labels[:0], b.chunks[:0], b.data[:0], b.ends[:0], b.floats[:0], 0
+	b.labels, b.chunks, b.data, b.ends, b.floats, b.size, b.bytes = b.labels[:0], b.chunks[:0], b.data[:0], b.ends[:0], b.floats[:0], 0, 0
 	most := min(ev.engine.together, max(1, batchSteps/ev.steps))
-	for b.size < most && len(b.data) < batchBytes && ev.ctx.Err() == nil && set.next() {
+	for b.size < most && b.bytes < batchBytes && ev.ctx.Err() == nil && set.next() {
 		set.keep(b)
 		b.size++
 	}
 	return b.size > 0
 }
 
-// keep copies the series, which is valid until next.
+// keep copies the series, which is valid until next, but for mapped chunks.
 func (s *rawSet) keep(b *seriesBatch) {
 	b.labels = append(b.labels, s.set.Labels()...)
 	for _, c := range s.set.Chunks() {
-		from := len(b.data)
-		b.data = append(b.data, c.Data...)
-		c.Data = b.data[from:]
+		b.bytes += len(c.Data)
+		if !c.Mapped {
+			from := len(b.data)
+			b.data = append(b.data, c.Data...)
+			c.Data = b.data[from:]
+		}
 		b.chunks = append(b.chunks, c)
 	}
 	b.ends = append(b.ends, batchEnds{len(b.labels), len(b.chunks)})
@@ -82,21 +86,26 @@ func (s *rawSet) keep(b *seriesBatch) {
 
 func (s *floatsSet) keep(b *seriesBatch) { b.floats = append(b.floats, s.current) }
 
-// at reads the labels and the points of a series.
-func (b *seriesBatch) at(i int, mint, maxt int64) (metric labels.Labels, err error) {
+// at reads the labels of a series into its item, and its points.
+func (b *seriesBatch) at(i int, it *item, mint, maxt int64) (err error) {
 	if len(b.floats) > 0 {
+		it.metric = b.floats[i].Labels()
 		b.points, err = appendFloats(b.points[:0], b.floats[i], mint, maxt)
-		return b.floats[i].Labels(), err
+		return err
 	}
 	var from batchEnds
 	if i > 0 {
 		from = b.ends[i-1]
 	}
-	if metric, err = labelenc.Labels(b.labels[from.labels:b.ends[i].labels], &b.builder); err != nil {
-		return metric, err
+	builder := &b.builder
+	if b.lent {
+		builder = &it.builder
+	}
+	if it.metric, err = metricOf(b.labels[from.labels:b.ends[i].labels], builder, b.lent); err != nil {
+		return err
 	}
 	b.points, err = appendPoints(b.points[:0], b.chunks[from.chunks:b.ends[i].chunks], mint, maxt)
-	return metric, err
+	return err
 }
 
 // computeAll computes the items of all series, up to the first that has an error. A series with
@@ -111,7 +120,7 @@ func (b *seriesBatch) computeAll(ev *evaluation, mint, maxt int64) {
 		if it.unread = contextError(ev.ctx); it.unread != nil {
 			return
 		}
-		if it.metric, it.unread = b.at(i, mint, maxt); errors.Is(it.unread, errHistograms) {
+		if it.unread = b.at(i, it, mint, maxt); errors.Is(it.unread, errHistograms) {
 			continue
 		} else if it.unread != nil {
 			return
@@ -127,7 +136,7 @@ func (b *seriesBatch) computeAll(ev *evaluation, mint, maxt int64) {
 func (s *selector) eachParallel(ev *evaluation, set batchSource, work perSeries) error {
 	err := ordered.Run(ev.engine.opts.Workers, ordered.Stage[*seriesBatch]{
 		New: func() *seriesBatch {
-			return &seriesBatch{compute: work.compute(), builder: labels.NewScratchBuilder(16)}
+			return &seriesBatch{compute: work.compute(), builder: labels.NewScratchBuilder(16), lent: s.lent}
 		},
 		Read:    func(b *seriesBatch) bool { return b.read(ev, set) },
 		Compute: func(b *seriesBatch) { b.computeAll(ev, s.hints.Start, s.hints.End) },

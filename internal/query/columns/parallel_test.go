@@ -78,6 +78,8 @@ type endlessRaw struct {
 	broken bool  // all chunks from series cancelAt are corrupt
 	end    int64 // series; 0: no end
 	atEnd  func()
+	sets   [][]byte // encoded labels of the first series, so that to read them allocates nothing
+	chunks []series.Chunk
 }
 
 const cancelAt = 1000
@@ -122,6 +124,9 @@ func (e *endlessRaw) Next() bool {
 }
 
 func (e *endlessRaw) Labels() []byte {
+	if n := e.read.Load(); n <= int64(len(e.sets)) {
+		return e.sets[n-1]
+	}
 	return labelenc.Append(nil, labels.FromStrings(labels.MetricName, "x", "i", fmt.Sprint(e.read.Load())))
 }
 
@@ -130,7 +135,8 @@ func (e *endlessRaw) Chunks() []series.Chunk {
 	if e.broken && e.read.Load() >= cancelAt {
 		data = data[:10]
 	}
-	return []series.Chunk{{MinMS: beginMS, MaxMS: beginMS + 99*15_000, Encoding: chunkenc.EncXOR, Data: data}}
+	e.chunks = append(e.chunks[:0], series.Chunk{MinMS: beginMS, MaxMS: beginMS + 99*15_000, Encoding: chunkenc.EncXOR, Data: data})
+	return e.chunks
 }
 func (*endlessRaw) Err() error                        { return nil }
 func (*endlessRaw) Warnings() annotations.Annotations { return nil }

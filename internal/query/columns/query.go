@@ -181,8 +181,9 @@ type evaluation struct {
 type shared struct {
 	mint, maxt int64
 	samples    storage.Querier // opened on demand
-	cells      int             // values that are held in memory
-	labelBytes int             // by which label_replace and label_join made labels longer
+	results    map[sharedKey]*sharedResult
+	cells      int // values that are held in memory
+	labelBytes int // by which label_replace and label_join made labels longer
 }
 
 // cellsMin is the number of values that every query may hold.

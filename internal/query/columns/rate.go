@@ -1,83 +1,114 @@
 package columns
 
-import "github.com/prometheus/prometheus/promql"
+import (
+	"math"
 
-// rateWindows computes rate, increase or delta of floats. Counter resets are looked for
-// once, not in each window.
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/promql"
+)
+
+// rateWindows computes rate, increase or delta of floats.
 func rateWindows(w *windows, r *row, points []promql.FPoint) error {
-	var resets []int32 // indexes of points that are lower than the one before
-	if w.counter {
-		resets = w.findResets(points)
-	}
+	e := extrapolation{windowNode: w.windowNode}
 	for i, s := range w.spans {
 		if s.to-s.from < 2 {
 			continue
 		}
-		for len(resets) > 0 && int(resets[0]) <= s.from {
-			resets = resets[1:]
-		}
 		result := points[s.to-1].F - points[s.from].F
-		for _, at := range resets {
-			if int(at) >= s.to {
-				break
+		if w.counter {
+			for _, before := range w.resets.within(s) {
+				result += before
 			}
-			result += points[at-1].F
 		}
-		r.values[i] = w.extrapolate(result, points[s.from:s.to], s)
+		r.values[i] = e.extend(result, points[s.from:s.to], s)
 		r.has.set(i)
 	}
 	return nil
 }
 
-// findResets returns the indexes of points that are lower than the one before. Its loop has no
-// branch that depends on the data.
-func (w *windows) findResets(points []promql.FPoint) []int32 {
-	if cap(w.resets) < len(points) {
-		w.resets = make([]int32, len(points)+len(points)/4)
+// resets are the points of a series that are lower than the one before. They are looked for once, not
+// in each window.
+type resets struct {
+	before []float64 // the values before them
+	upTo   []int32   // by point: the number of resets up to it
+}
+
+// within returns the values before the resets of a window.
+func (r *resets) within(s span) []float64 { return r.before[r.upTo[s.from]:r.upTo[s.to-1]] }
+
+// find finds the resets of some points. It reports whether there are stale markers among the points: then
+// the result is of no use. Its loop has no branch that depends on the data.
+func (r *resets) find(points []promql.FPoint) (stale bool) {
+	if len(r.upTo) < len(points) {
+		n := len(points) + len(points)/4
+		r.before, r.upTo = make([]float64, n), make([]int32, n)
 	}
-	resets, n := w.resets[:len(points)], 0
+	before, upTo := r.before[:len(points)], r.upTo[:len(points)]
+	n, markers := 0, 0
 	last := points[0].F
 	for i := range points {
 		v := points[i].F
-		resets[n] = int32(i)
+		before[n] = last
 		if v < last {
 			n++
 		}
+		if math.Float64bits(v) == value.StaleNaN {
+			markers++
+		}
+		upTo[i] = int32(n)
 		last = v
 	}
-	return resets[:n]
+	return markers > 0
 }
 
-// extrapolate extends a difference between the first and the last point of a window to the
-// limits of the window. The order of operations is that of Prometheus.
-func (w *windowNode) extrapolate(result float64, points []promql.FPoint, s span) float64 {
+// extrapolation extends differences between the first and the last point of windows to the limits of the
+// windows. Most windows have the same number of points and the same distances as the one before, and so the
+// same quotients.
+type extrapolation struct {
+	*windowNode
+	length, before, behind  int64 // of the points and of the gaps around them, in ms
+	intervals               int
+	sampled, toStart, toEnd float64 // the same, in seconds; the gaps as they are extended to
+	factor                  float64
+}
+
+// extend extends a difference. The order of operations is that of Prometheus.
+func (e *extrapolation) extend(result float64, points []promql.FPoint, s span) float64 {
 	first, last, intervals := points[0], points[len(points)-1], len(points)-1
-	toStart := float64(first.T-s.start) / 1000
-	toEnd := float64(s.end-last.T) / 1000
-	sampled := float64(last.T-first.T) / 1000
-	average := sampled / float64(intervals)
+	if length, before, behind := last.T-first.T, first.T-s.start, s.end-last.T; length != e.length || before != e.before || behind != e.behind || intervals != e.intervals {
+		e.length, e.before, e.behind, e.intervals = length, before, behind, intervals
+		e.measure()
+	}
+	if e.counter && result > 0 && first.F >= 0 {
+		if toZero := e.sampled * (first.F / result); toZero < e.toStart {
+			return result * e.factorFrom(toZero)
+		}
+	}
+	return result * e.factor
+}
+
+// measure computes what depends on the timestamps alone.
+func (e *extrapolation) measure() {
+	e.sampled = float64(e.length) / 1000
+	e.toStart, e.toEnd = float64(e.before)/1000, float64(e.behind)/1000
+	average := e.sampled / float64(e.intervals)
 	threshold := average * 1.1
-	if toStart >= threshold {
-		toStart = average / 2
+	if e.toStart >= threshold {
+		e.toStart = average / 2
 	}
-	if w.counter {
-		toZero := toStart
-		if result > 0 && first.F >= 0 {
-			toZero = sampled * (first.F / result)
-		}
-		if toZero < toStart {
-			toStart = toZero
-		}
+	if e.toEnd >= threshold {
+		e.toEnd = average / 2
 	}
-	if toEnd >= threshold {
-		toEnd = average / 2
-	}
+	e.factor = e.factorFrom(e.toStart)
+}
+
+func (e *extrapolation) factorFrom(toStart float64) float64 {
 	factor := 1.0
-	if sampled != 0 {
-		factor = (sampled + toStart + toEnd) / sampled
+	if e.sampled != 0 {
+		factor = (e.sampled + toStart + e.toEnd) / e.sampled
 	}
-	if w.perSecond {
-		factor /= w.seconds
+	if e.perSecond {
+		factor /= e.seconds
 	}
-	return result * factor
+	return factor
 }

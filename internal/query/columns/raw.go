@@ -30,6 +30,9 @@ func openRaw(ctx context.Context, from storage.Queryable, mint, maxt int64) (sou
 	if m, ok := q.(series.Merging); !ordered || ok && m.Merging() {
 		return nil, q.Close()
 	}
+	if u, ok := q.(series.Uncutter); ok {
+		u.Uncut() // the samples that are not needed are left out when the chunks are decoded
+	}
 	return rawSource{q}, nil
 }
 
@@ -40,13 +43,14 @@ func (s rawSource) close() error { return s.querier.Close() }
 
 func (s rawSource) sel(ctx context.Context, of *selector) pointsSet {
 	set, _ := series.SelectUnsorted(ctx, s.querier, of.vs.LabelMatchers...)
-	return &rawSet{set: set, builder: labels.NewScratchBuilder(16)}
+	return &rawSet{set: set, builder: labels.NewScratchBuilder(16), lent: of.lent}
 }
 
 type rawSet struct {
 	set     series.Set
 	builder labels.ScratchBuilder
 	ended   bool
+	lent    bool // labels are valid until next
 }
 
 func (s *rawSet) next() bool {
@@ -54,7 +58,18 @@ func (s *rawSet) next() bool {
 	return !s.ended
 }
 
-func (s *rawSet) labels() (labels.Labels, error) { return labelenc.Labels(s.set.Labels(), &s.builder) }
+func (s *rawSet) labels() (labels.Labels, error) {
+	return metricOf(s.set.Labels(), &s.builder, s.lent)
+}
+
+// metricOf decodes labels. Those that are lent are the builder's, until it is used again.
+func metricOf(encoded []byte, builder *labels.ScratchBuilder, lent bool) (metric labels.Labels, err error) {
+	if lent {
+		err = labelenc.Overwrite(&metric, encoded, builder)
+		return metric, err
+	}
+	return labelenc.Labels(encoded, builder)
+}
 
 func (s *rawSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
 	return appendPoints(to, s.set.Chunks(), mint, maxt)

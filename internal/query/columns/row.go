@@ -51,6 +51,8 @@ type row struct {
 	// dropName means that the metric name is removed at the end of the query, if names are
 	// not removed by operators (Options.DelayedNameRemoval).
 	dropName bool
+	// distinct means that no two series of the operand would have the same labels without names, types and units.
+	distinct bool
 	hists    []*histogram.FloatHistogram // of the steps whose value is one; nil: there are none
 }
 
@@ -68,7 +70,7 @@ func (r *row) full() bool {
 
 // clone copies a row.
 func (r *row) clone() row {
-	return row{r.metric, slices.Clone(r.values), slices.Clone(r.has), r.dropName, slices.Clone(r.hists)}
+	return row{metric: r.metric, values: slices.Clone(r.values), has: slices.Clone(r.has), dropName: r.dropName, hists: slices.Clone(r.hists)}
 }
 
 var errSameLabels = errors.New("vector cannot contain metrics with the same labelset")
@@ -103,6 +105,14 @@ func (ev *evaluation) drop(r *row) {
 	if !ev.engine.opts.DelayedNameRemoval {
 		r.metric = r.metric.DropReserved(schema.IsMetadataLabel)
 	}
+}
+
+// addUnless adds a series unless it is known that no other has its labels: that takes no memory.
+func (l *labelsets) addUnless(distinct bool, r *row) error {
+	if distinct {
+		return nil
+	}
+	return l.add(r)
 }
 
 // add adds a series. It returns an error if the steps of all of them take too much memory.

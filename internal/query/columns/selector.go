@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -15,6 +16,7 @@ import (
 type selector struct {
 	vs    *parser.VectorSelector
 	hints *storage.SelectHints
+	lent  bool // who gets the rows keeps none of their labels
 }
 
 // offset returns the distance of the selected samples from the steps, in ms.
@@ -46,12 +48,14 @@ type item struct {
 	warnings    annotations.Annotations
 	total, read int64 // samples of all windows, and those that each was the first to have
 	most, held  int   // samples of the greatest and of the last window
+
+	builder labels.ScratchBuilder // of lent labels
 }
 
 // reset removes what was computed for another series.
 func (it *item) reset() {
 	it.clear()
-	*it = item{row: it.row}
+	*it = item{row: it.row, builder: it.builder}
 }
 
 // each does work for each series of the selection.

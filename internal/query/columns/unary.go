@@ -52,7 +52,7 @@ func (n negateNode) eval(ev *evaluation, sink func(*row) error) error {
 			}
 		}
 		ev.drop(r)
-		if err := sets.add(r); err != nil {
+		if err := sets.addUnless(r.distinct, r); err != nil {
 			return err
 		}
 		return sink(r)

@@ -151,7 +151,7 @@ type windows struct {
 	offset int64
 	args   [][]float64
 	spans  []span
-	resets []int32
+	resets resets // of a counter
 
 	helper   promql.EvalNodeHelper
 	vectors  []promql.Vector
@@ -176,8 +176,7 @@ func (w *windowRun) scalarArgs() error {
 
 // compute computes the item of a series, whose points it may change.
 func (w *windows) compute(it *item, points []promql.FPoint) {
-	points = withoutStale(points)
-	if len(points) == 0 {
+	if points = w.prepare(points); len(points) == 0 {
 		return
 	}
 	w.find(it, points)
@@ -188,6 +187,17 @@ func (w *windows) compute(it *item, points []promql.FPoint) {
 		it.err = w.generic(&it.row, points)
 	}
 	it.warnings = w.warnings
+}
+
+// prepare removes stale markers, in place, and finds the resets of a counter.
+func (w *windows) prepare(points []promql.FPoint) []promql.FPoint {
+	if !w.counter {
+		return withoutStale(points)
+	}
+	for len(points) > 0 && w.resets.find(points) {
+		points = withoutStale(points)
+	}
+	return points
 }
 
 // apply counts the samples of an item, and passes its row on.
@@ -228,6 +238,7 @@ func (w *windowRun) emit(r *row, sink func(*row) error) error {
 	if err := w.noteLabels(r, metric); err != nil {
 		return err
 	}
+	r.distinct = w.sets == nil && !w.keepName
 	return sink(r)
 }
 
@@ -306,7 +317,7 @@ func (w *windowRun) warnNonCounter(metric labels.Labels) {
 	if name == w.warned {
 		return
 	}
-	w.warned = name
+	w.warned = strings.Clone(name)
 	for _, suffix := range []string{"_total", "_sum", "_count", "_bucket"} {
 		if strings.HasSuffix(name, suffix) {
 			return

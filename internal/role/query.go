@@ -38,7 +38,7 @@ type QueryOptions struct {
 	StoreAPI    storeapi.ServerOptions // limits of the StoreAPI server
 	Client      StoreClientOptions
 	Endpoints   fanout.EndpointsOptions // Dial, Logger and Metrics are set by NewQuery
-	Fanout      fanout.Options          // Dedup, IsCounter and Counter are set by NewQuery
+	Fanout      fanout.Options          // Dedup, DedupFloats, IsCounter and Counter are set by NewQuery
 	Chain       bool                    // deduplicate by merging all replicas; default: penalty, which picks one replica at a time
 	Stores      api.StoreDefaults       // Lookback is set by NewQuery
 	Query       promql.Options
@@ -109,9 +109,9 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 		Close: func() error { q.endpoints.Close(); return nil },
 	})
 	fan := opts.Fanout
-	fan.Dedup, fan.IsCounter, fan.Counter = dedup.Penalty, dedup.IsCounter, dedup.Counter
+	fan.Dedup, fan.DedupFloats, fan.IsCounter, fan.Counter = dedup.Penalty, dedup.PenaltyFloats, dedup.IsCounter, dedup.Counter
 	if opts.Chain {
-		fan.Dedup, fan.IsCounter = dedup.Chain, func(string) bool { return false }
+		fan.Dedup, fan.DedupFloats, fan.IsCounter = dedup.Chain, nil, func(string) bool { return false }
 	}
 	q.fanout = fanout.New(q.endpoints, fan)
 	if q.listener, err = opts.Web.Listen(); err != nil {

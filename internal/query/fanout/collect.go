@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -54,6 +55,7 @@ type view struct {
 	function     string
 	isCounter    bool // function is applied to counters
 	dedup        func([]chunkenc.Iterator, string) chunkenc.Iterator
+	dedupFloats  func(to, a, b []promql.FPoint, function string, mint, maxt int64) []promql.FPoint // nil: dedup does it
 	counter      func(chunkenc.Iterator) chunkenc.Iterator
 }
 

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
@@ -56,6 +57,10 @@ type Client interface {
 type Options struct {
 	// Dedup merges the iterators of two or more replicas into one, for the named function.
 	Dedup func(replicas []chunkenc.Iterator, function string) chunkenc.Iterator
+	// DedupFloats appends what Dedup returns from mint to maxt, in ms, of two replicas whose samples
+	// are all floats. Those of counters, for which IsCounter reports true, are not adjusted, and are also
+	// those before mint. It may overwrite a and b. nil: Dedup is used for all series.
+	DedupFloats func(to, a, b []promql.FPoint, function string, mint, maxt int64) []promql.FPoint
 	// IsCounter reports for which functions counter resets are adjusted before that.
 	IsCounter func(function string) bool
 	// Counter adjusts them.

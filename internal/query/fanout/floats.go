@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
@@ -31,15 +32,30 @@ func samplesOf(chunks []series.Chunk) (n int) {
 	return n
 }
 
-// AppendFloats implements series.Floats. Float chunks of one replica are decoded into to; all others
-// go through the iterators that merge and deduplicate. A series with very many samples is left to them, too.
+// replicas are buffers of the samples of two replicas.
+var replicas = sync.Pool{New: func() any { return new([2][]promql.FPoint) }}
+
+// replicaPointsMax is the number of samples of a replica beyond which a buffer is not kept.
+const replicaPointsMax = 1 << 16
+
+// AppendFloats implements series.Floats. Float chunks of one replica are decoded into to, and those of two
+// are deduplicated as arrays; all others go through the iterators that merge and deduplicate. A series with
+// very many samples is left to them, too.
 func (s *storedSeries) AppendFloats(to []promql.FPoint, mint, maxt int64) (_ []promql.FPoint, ok bool, err error) {
-	if !slices.ContainsFunc(s.chunks, func(c series.Chunk) bool { return c.Encoding != chunkenc.EncXOR }) && !overlap(s.chunks) {
-		if samplesOf(s.chunks) > pointsMax {
+	if !slices.ContainsFunc(s.chunks, func(c series.Chunk) bool { return c.Encoding != chunkenc.EncXOR }) {
+		many := samplesOf(s.chunks) > pointsMax
+		switch {
+		case overlap(s.chunks) && !many:
+			if merged, ok := s.appendReplicas(to); ok {
+				return merged, true, nil
+			}
+		case overlap(s.chunks):
+		case many:
 			return to, false, nil
+		default:
+			to, err = s.appendChunks(to, mint, maxt)
+			return to, true, err
 		}
-		to, err = s.appendChunks(to, mint, maxt)
-		return to, true, err
 	}
 	it := s.Iterator(nil)
 	for kind := it.Seek(mint); kind != chunkenc.ValNone && it.AtT() <= maxt; kind = it.Next() {
@@ -50,6 +66,43 @@ func (s *storedSeries) AppendFloats(to []promql.FPoint, mint, maxt int64) (_ []p
 		to = append(to, promql.FPoint{T: t, F: f})
 	}
 	return to, true, it.Err()
+}
+
+// appendReplicas appends the samples of two replicas in the range of the view, deduplicated. It returns false
+// for anything unusual, an error included, which the iterators find at the sample where they stop.
+func (s *storedSeries) appendReplicas(to []promql.FPoint) ([]promql.FPoint, bool) {
+	v := s.view
+	if v.dedupFloats == nil {
+		return to, false
+	}
+	points := replicas.Get().(*[2][]promql.FPoint)
+	defer func() {
+		if max(cap(points[0]), cap(points[1])) <= replicaPointsMax {
+			replicas.Put(points)
+		}
+	}()
+	points[0], points[1] = points[0][:0], points[1][:0]
+	var ends [2]int64 // of the chunks of each replica
+	known := 0
+	for _, c := range s.chunks { // as split does
+		i := 0
+		for i < known && ends[i] >= c.MinMS {
+			i++
+		}
+		if i == len(ends) {
+			return to, false
+		}
+		ends[i], known = c.MaxMS, max(known, i+1)
+		if !v.isCounter && (c.MaxMS < v.minMS || c.MinMS > v.maxMS) {
+			continue
+		}
+		from, err := len(points[i]), error(nil)
+		points[i], err = xor.AppendPoints(points[i], c.Data, xor.Ascending)
+		if added := points[i][from:]; err != nil || len(added) > 0 && (added[0].T < c.MinMS || added[len(added)-1].T > c.MaxMS) {
+			return to, false
+		}
+	}
+	return v.dedupFloats(to, points[0], points[1], v.function, v.minMS, v.maxMS), true
 }
 
 // appendChunks does what chunkIterator does for float chunks that do not overlap. It reads the chunks

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/series"
@@ -31,18 +32,23 @@ func iterated(from series.Floats, mint, maxt int64) (points []promql.FPoint, ok 
 // histograms and chunks that are broken, and decoded by several goroutines at the same time.
 func TestAppendFloats_ReturnsWhatTheIteratorDoes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
-	direct, broken, withHistograms := 0, 0, 0
+	direct, merged, broken, withHistograms := 0, 0, 0, 0
 	for range 300 {
 		f, _ := newTestFanout(t, Options{}, randomStore(t, rng, 0), randomStore(t, rng, 1))
 		r := Request{}
 		if rng.IntN(2) == 0 {
 			r.ReplicaLabels = []string{"r"}
 		}
-		q, err := f.Queryable(r).Querier(rng.Int64N(5000), 10_000+rng.Int64N(40_000))
+		from, to := rng.Int64N(5000), 10_000+rng.Int64N(40_000)
+		q, err := f.Queryable(r).Querier(from, to)
 		if err != nil {
 			t.Fatal(err)
 		}
-		set := q.Select(t.Context(), false, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")).(series.FloatsSet)
+		var hints *storage.SelectHints
+		if rng.IntN(2) == 0 {
+			hints = &storage.SelectHints{Start: from, End: to, Func: "rate"}
+		}
+		set := q.Select(t.Context(), false, hints, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")).(series.FloatsSet)
 		mint, maxt := rng.Int64N(9000), 9000+rng.Int64N(40_000)
 		var all sync.WaitGroup
 		for set.Next() {
@@ -55,6 +61,10 @@ func TestAppendFloats_ReturnsWhatTheIteratorDoes(t *testing.T) {
 				withHistograms++
 			case !overlap(from.(*storedSeries).chunks) && len(want) > 0:
 				direct++
+			case len(want) > 0:
+				if _, ok := from.(*storedSeries).appendReplicas(nil); ok {
+					merged++
+				}
 			}
 			for range 2 {
 				all.Go(func() {
@@ -84,8 +94,8 @@ func TestAppendFloats_ReturnsWhatTheIteratorDoes(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if direct < 100 || broken < 10 || withHistograms < 10 {
-		t.Errorf("%d series without an iterator, %d broken, %d with histograms", direct, broken, withHistograms)
+	if direct < 100 || merged < 50 || broken < 10 || withHistograms < 10 {
+		t.Errorf("%d series without an iterator, %d of two replicas, %d broken, %d with histograms", direct, merged, broken, withHistograms)
 	}
 }
 

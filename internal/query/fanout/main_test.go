@@ -225,7 +225,7 @@ func newTestFanout(t testing.TB, opts Options, stores ...*fakeStore) (*Fanout, *
 	}
 	e := NewEndpoints(eo)
 	e.Update(context.Background())
-	opts.Dedup, opts.IsCounter, opts.Counter = dedup.Penalty, dedup.IsCounter, dedup.Counter
+	opts.Dedup, opts.DedupFloats, opts.IsCounter, opts.Counter = dedup.Penalty, dedup.PenaltyFloats, dedup.IsCounter, dedup.Counter
 	t.Cleanup(func() {
 		e.replace(nil)
 		for i, f := range stores {

@@ -65,7 +65,7 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 	opts := q.q.f.opts
 	v := &view{minMS: q.minMS, maxMS: q.maxMS, coarse: sr.MaxResolutionMS >= coarseMS, average: len(sr.Aggregates) == 2, counters: sr.Aggregates[0] == storeapi.Counter, function: function, isCounter: opts.IsCounter(function), counter: opts.Counter}
 	if len(sr.WithoutReplicaLabels) > 0 {
-		v.dedup = opts.Dedup
+		v.dedup, v.dedupFloats = opts.Dedup, opts.DedupFloats
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(q.closed, cancel)

@@ -74,14 +74,18 @@ func (r Run) Noisy() []string {
 func (r Run) table() [][]string {
 	sides := r.Outcome.Sides
 	last, first := sides[len(sides)-1], sides[0]
-	rows := [][]string{append(append([]string{"median of " + fmt.Sprint(r.Rounds)}, sides...), last+" / "+first, "spread")}
+	heading := last + " / " + first
+	if len(sides) == 1 {
+		heading = "" // nothing is compared
+	}
+	rows := [][]string{append(append([]string{"median of " + fmt.Sprint(r.Rounds)}, sides...), heading, "spread")}
 	for _, what := range r.Outcome.Recorder.Kinds() {
 		row := []string{what}
 		for _, side := range sides {
 			row = append(row, Amount(r.Outcome.Recorder.Median(side, what), r.unit(what)))
 		}
 		ratio := r.Outcome.Recorder.Over(last, first, what)
-		if math.IsNaN(ratio) {
+		if math.IsNaN(ratio) || len(sides) == 1 {
 			row = append(row, "")
 		} else {
 			row = append(row, goal.Figure(ratio))

@@ -11,7 +11,8 @@ const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.mi
 
 const PAGES = [
   ["/query?expr=up&range=5m", ".legend tbody tr"], ["/query?expr=up&tab=table", "table.result"], ["/query?expr=sum(up)&tab=explain", ".tree"], ["/profiles?range=5m", ".flames canvas"],
-  ["/profiles?range=5m&view=both", ".functions tbody tr"], ["/alerts", ".page-head"], ["/rules", ".page-head"], ["/targets", "table.targets"], ["/service-discovery", "table.discovery"], ["/status", ".facts"],
+  ["/profiles?range=5m&view=both", ".functions tbody tr"],
+  ["/profiles?range=5m&over=services", ".services tbody tr"], ["/profiles?range=5m&over=heat", ".heatmap canvas"], ["/profiles?range=5m&over=spans", ".panel .empty"], ["/alerts", ".page-head"], ["/rules", ".page-head"], ["/targets", "table.targets"], ["/service-discovery", "table.discovery"], ["/status", ".facts"],
   ["/tsdb-status", ".top-list"], ["/flags", "table.flags"], ["/config", ".config"], ["/stores", ".empty"],
 ];
 
@@ -61,7 +62,10 @@ export const checks = {
     await page.route("**/api/v1/status/config", (r) => r.fulfill(success({ yaml: `a: ${HOSTILE}\n${HOSTILE}` })));
     await page.route("**/api/v1/stores", (r) => r.fulfill(success({ [HOSTILE]: [{ name: HOSTILE, lastError: HOSTILE, labelSets: [metric], minTime: 1, maxTime: 2, lastCheck: new Date().toISOString() }] })));
     await page.route("**/querier.v1.QuerierService/SelectMergeStacktraces", (r) => r.fulfill(json(200, { flamegraph: { names: ["total", HOSTILE], total: "5", levels: [{ values: ["0", "5", "0", "0"] }, { values: ["0", "5", "5", "1"] }] } })));
-    for (const path of ["/query?expr=x&range=5m", "/query?expr=x&tab=table", "/query?expr=x&tab=table&view=as%3Atext", "/query?expr=x&tab=explain", "/targets", "/service-discovery", "/alerts", "/rules", "/tsdb-status", "/flags", "/config", "/stores", "/profiles", "/profiles?view=both", `/profiles?view=both&function=${encodeURIComponent(HOSTILE)}`]) {
+    const hostile = [{ name: "service_name", value: HOSTILE }];
+    await page.route("**/querier.v1.QuerierService/SelectSeries", (r) => r.fulfill(json(200, { series: [{ labels: hostile, points: [{ timestamp: r.request().postDataJSON().end, value: 5 }] }] })));
+    await page.route("**/querier.v1.QuerierService/SelectHeatmap", (r) => { const { end } = r.request().postDataJSON(); return r.fulfill(json(200, { series: [{ slots: [{ timestamp: end, yMin: [1], counts: [1], exemplars: [{ timestamp: end, profileId: HOSTILE, spanId: HOSTILE, traceId: HOSTILE, value: "1", labels: hostile }] }] }] })); });
+    for (const path of ["/profiles?over=services", "/profiles?over=heat&cell=1~2~1~1", "/profiles?over=spans&cell=1~2~1~1", "/query?expr=x&range=5m", "/query?expr=x&tab=table", "/query?expr=x&tab=table&view=as%3Atext", "/query?expr=x&tab=explain", "/targets", "/service-discovery", "/alerts", "/rules", "/tsdb-status", "/flags", "/config", "/stores", "/profiles", "/profiles?view=both", `/profiles?view=both&function=${encodeURIComponent(HOSTILE)}`]) {
       await page.goto(tab.base + path);
       await page.locator("table, .legend, canvas, .rule, .yaml, .tree").first().waitFor();
       if (path.startsWith("/query?expr=x&range")) { const o = await page.locator(".u-over").boundingBox(); await page.mouse.move(o.x + o.width - 100, o.y + 50); }

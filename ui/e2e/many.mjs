@@ -66,3 +66,27 @@ export function manyServer(base, count) {
     return false;
   });
 }
+
+/** A flame graph of so many boxes, as the API has it: sixty levels, each box with some callees, of some hundred functions. */
+export function flameOf(count) {
+  const names = ["total", ...Array.from({ length: 800 }, (_, i) => `example.com/shop/part${i % 37}.(*Type${i % 11}).method${i}`)];
+  const levels = [[{ start: 0, total: 1e12 }]];
+  let left = count - 1;
+  for (let depth = 1; left > 0; depth++) {
+    const row = [];
+    for (const p of levels[depth - 1]) {
+      const children = depth < 8 ? 3 : (p.start / 1e3) % 5 < 1 ? 2 : 1;
+      const each = Math.floor((p.total * 0.98) / children);
+      for (let c = 0; c < children && left > 0 && each > 0; c++, left--) row.push({ start: p.start + c * each, total: each });
+    }
+    levels.push(row);
+  }
+  let n = 0;
+  return {
+    names, total: String(1e12), maxSelf: "1",
+    levels: levels.map((row, depth) => {
+      let end = 0;
+      return { values: row.flatMap(({ start, total }) => { const v = [start - end, total, Math.floor(total * 0.02), depth === 0 ? 0 : 1 + (n++ * 7) % 800].map(String); end = start + total; return v; }) };
+    }),
+  };
+}

@@ -220,6 +220,7 @@ export const checks = {
     await total(page, 1e9);
     await page.locator("#compare").click();
     await until("the difference", async () => (await flame(page))?.total === 2);
+    await page.locator(".flames canvas").evaluate((e) => e.scrollIntoView({ block: "center" }));
     const q = requested.findLast((r) => r.method === "Diff");
     check(q.left.end === q.right.start && Number(q.right.end) - Number(q.right.start) === 300_000, JSON.stringify(q));
     const box = await page.locator(".flames canvas").boundingBox();

@@ -19,6 +19,16 @@ const DIFF = {
 
 const json = (message) => ({ status: 200, contentType: "application/json", body: JSON.stringify(message) });
 
+/** Two cells in the third last step, of values from 0 and from 190; asked for single ones, three profiles or spans. */
+function heat(q) {
+  const step = q.step * 1000;
+  const at = Math.floor(Number(q.end) / step) * step - 2 * step;
+  if (!q.exemplarType) return { series: [{ slots: [{ timestamp: String(at), yMin: [0, 190e6], counts: [3, 1] }] }] };
+  const span = q.queryType === "HEATMAP_QUERY_TYPE_SPAN";
+  const exemplar = (n, value) => ({ timestamp: String(Number(q.end) - 1000 * n), profileId: `profile-${n}`, value: String(value), labels: [{ name: "pod", value: `pod-${n}` }], ...(span ? { spanId: `00000000000000f${n}`, traceId: "1".repeat(32) } : {}) });
+  return { series: [{ slots: [{ timestamp: q.end, yMin: [0], counts: [3], exemplars: [exemplar(1, 4e6), exemplar(2, 5e6), exemplar(3, 190e6)] }] }] };
+}
+
 /** Responds for the whole API: two lines, a dot in each tenth step, and the flame graph of the range or of one profile. */
 async function respond(page) {
   const requested = [];
@@ -43,6 +53,15 @@ async function respond(page) {
     requested.push({ method: "SelectMergeStacktraces", ...q });
     return r.fulfill(json({ flamegraph: q.profileIdSelector ? ONE : WHOLE }));
   });
+  await page.route(service("SelectHeatmap"), (r) => {
+    const q = r.request().postDataJSON();
+    requested.push({ method: "SelectHeatmap", ...q });
+    return r.fulfill(json(heat(q)));
+  });
+  await page.route(service("SelectFunctions"), (r) => {
+    requested.push({ method: "SelectFunctions", ...r.request().postDataJSON() });
+    return r.fulfill(json({ functions: [], total: "0" }));
+  });
   await page.route(service("Diff"), (r) => {
     requested.push({ method: "Diff", ...r.request().postDataJSON() });
     return r.fulfill(json({ flamegraph: DIFF }));
@@ -65,7 +84,7 @@ const dotPlace = (page) => page.evaluate(() => {
   return { x: over.x + plot.chart.valToPos(d.timeMS / 1000, "x"), y: over.y + plot.chart.valToPos(d.y, "y"), id: d.id };
 });
 
-export { flame, respond, total };
+export { flame, json, respond, total, TYPE, WHOLE };
 
 export const checks = {
   async "the server's own profiles show, and one of them alone"(tab) {
@@ -88,7 +107,7 @@ export const checks = {
   async "a dot of the profile series leads to its own flame graph, and back"(tab) {
     const { page } = tab;
     const requested = await respond(page);
-    await page.goto(`${tab.base}/profiles`);
+    await page.goto(`${tab.base}/profiles?over=lines`);
     await until("two lines", async () => (await drawn(page))?.data.length === 3);
     await total(page, 1e9);
     check(requested.some((q) => q.method === "SelectSeries" && q.profileTypeID === TYPE && q.exemplarType === "EXEMPLAR_TYPE_INDIVIDUAL"), "CPU time is not what is shown first");
@@ -108,11 +127,12 @@ export const checks = {
   async "a flame graph can be searched, focused and read as a table"(tab) {
     const { page } = tab;
     await respond(page);
-    await page.goto(`${tab.base}/profiles`);
+    await page.goto(`${tab.base}/profiles?over=lines`);
     await total(page, 1e9);
     await page.getByLabel(/Find functions/).fill("mallocgc");
     await until("the share of what matches", async () => (await page.locator(".matched").innerText()).includes("40.0 %"));
     await screenshot(page, "profiles-search");
+    await page.locator(".flames canvas").evaluate((e) => e.scrollIntoView({ block: "center" }));
     const box = await page.locator(".flames canvas").boundingBox();
     await page.mouse.move(box.x + 0.2 * box.width, box.y + 45);
     await until("a tooltip", async () => (await page.locator(".flame-tip").innerText()).includes("tsdb.(*Head).Append"));

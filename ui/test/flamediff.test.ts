@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { decodeFlame, exactly, nameTest } from "../src/lib/flame.ts";
+import { decodeFlame, exactly, nameTest, otherShare } from "../src/lib/flame.ts";
 import { change, changedFunctions, decodeFlameDiff, type DiffNode } from "../src/lib/flamediff.ts";
-import { collapseRecursion, otherShare, sandwich, toFolded } from "../src/lib/sandwich.ts";
+import { collapseRecursion, sandwich, toFolded } from "../src/lib/sandwich.ts";
 
 const levels = (...rows: number[][]) => rows.map((values) => ({ values: values.map(String) }));
 

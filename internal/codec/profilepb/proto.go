@@ -210,6 +210,17 @@ func (a *DiffEncoder) AppendProto(dst []byte) []byte {
 }
 
 // AppendProto implements Encoder.
+func (a *FunctionsEncoder) AppendProto(dst []byte) []byte {
+	for i := range a.Functions {
+		f := &a.Functions[i]
+		dst = appendMessage(dst, bytes1, func(dst []byte) []byte {
+			return appendInt(appendInt(appendText(dst, bytes1, valid(f.Name)), varint2, f.Self), varint3, f.Total)
+		})
+	}
+	return appendInt(appendInt(dst, varint2, a.Total), varint3, a.Count)
+}
+
+// AppendProto implements Encoder.
 func (a *LabelSetsEncoder) AppendProto(dst []byte) []byte {
 	for _, set := range a.Sets {
 		dst = append(appendHead(dst, bytes2, len(set)), set...)

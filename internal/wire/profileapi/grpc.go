@@ -31,6 +31,7 @@ func (s *Server) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
 			method(s, ready, q, "LabelValues", s.labelValues), method(s, ready, q, "Series", s.series),
 			method(s, ready, q, "GetProfileStats", s.stats), method(s, ready, q, "SelectSeries", s.selectSeries),
 			method(s, ready, q, "SelectMergeStacktraces", s.selectMergeStacktraces), method(s, ready, q, "SelectMergeProfile", s.selectMergeProfile),
+			method(s, ready, q, "SelectFunctions", s.selectFunctions),
 			method(s, ready, q, "SelectMergeSpanProfile", s.selectMergeSpanProfile), method(s, ready, q, "SelectHeatmap", s.selectHeatmap),
 			method(s, ready, q, "Diff", s.diff), method(s, ready, q, "AnalyzeQuery", s.analyzeQuery),
 		},

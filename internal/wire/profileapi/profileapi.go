@@ -153,6 +153,7 @@ func (s *Server) Register(mux *http.ServeMux, prefix string, wrap func(name stri
 	handle(q+"GetProfileStats", connect.NewUnaryHandler(q+"GetProfileStats", call(s, s.stats), options...))
 	handle(q+"SelectSeries", connect.NewUnaryHandler(q+"SelectSeries", call(s, s.selectSeries), options...))
 	handle(q+"SelectMergeStacktraces", connect.NewUnaryHandler(q+"SelectMergeStacktraces", call(s, s.selectMergeStacktraces), options...))
+	handle(q+"SelectFunctions", connect.NewUnaryHandler(q+"SelectFunctions", call(s, s.selectFunctions), options...))
 	handle(q+"SelectMergeProfile", connect.NewUnaryHandler(q+"SelectMergeProfile", call(s, s.selectMergeProfile), options...))
 	handle(q+"SelectMergeSpanProfile", connect.NewUnaryHandler(q+"SelectMergeSpanProfile", call(s, s.selectMergeSpanProfile), options...))
 	handle(q+"SelectHeatmap", connect.NewUnaryHandler(q+"SelectHeatmap", call(s, s.selectHeatmap), options...))

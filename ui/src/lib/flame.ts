@@ -66,6 +66,69 @@ export function pathTo(flame: Flame, node: FlameNode): FlameNode[] {
   return [...path, node];
 }
 
+const MARKS = 36 ** 4;
+
+const markOf = (name: string): string => (hash(name) % MARKS).toString(36);
+
+/** The way from the root to a node as text for an address: what tells siblings apart is enough. "" is the root. */
+export const focusMark = (flame: Flame, node: FlameNode): string => pathTo(flame, node).slice(1).map((n) => markOf(flame.names[n.name] ?? "")).join(".");
+
+/** The node that such a text leads to, or null where this graph has no such calls. */
+export function focusOf(flame: Flame, text: string): FlameNode | null {
+  let at = rootOf(flame);
+  if (text === "" || !at) return null;
+  for (const mark of text.split(".")) {
+    const parent: FlameNode = at;
+    at = childrenOf(flame, parent).find((n) => markOf(flame.names[n.name] ?? "") === mark) ?? null;
+    if (!at) return null;
+  }
+  return at;
+}
+
+/** Children of a node, from the level beneath. */
+export function childrenOf(flame: Flame, n: FlameNode): readonly FlameNode[] {
+  const below = flame.levels[n.level + 1] ?? [];
+  let [low, high] = [0, below.length];
+  while (low < high) { const m = (low + high) >> 1; if (below[m]!.start < n.start) low = m + 1; else high = m; }
+  let end = low;
+  while (end < below.length && below[end]!.start < n.start + n.total) end++;
+  return below.slice(low, end);
+}
+
+/** What the server joins where there are too many functions. */
+export const OTHER = "other";
+
+/** How much of the whole, or of what is below a node, is in boxes that the server has joined. */
+export function otherShare(flame: Flame, below: FlameNode | null = rootOf(flame)): number {
+  const other = flame.names.indexOf(OTHER);
+  if (other < 0 || !below || below.total <= 0) return 0;
+  let sum = 0;
+  for (const level of flame.levels.slice(below.level)) for (const n of level) if (n.name === other && n.start >= below.start && n.start < below.start + below.total) sum += n.total;
+  return sum / below.total;
+}
+
+export interface WireFunctions { functions?: { name?: string; self?: Int; total?: Int }[]; total?: Int; count?: Int }
+
+/** Functions as the server adds them up from whole stacks, however much of them a graph has. */
+export interface Exact { costs: FunctionCost[]; /** How many there are: more than costs where the server has left out the smallest. */ count: number; total: number }
+
+export const decodeFunctions = (w: WireFunctions): Exact => ({
+  costs: (w.functions ?? []).map((f) => ({ name: f.name ?? "", self: Number(f.self ?? 0), total: Number(f.total ?? 0) })),
+  count: Number(w.count ?? 0), total: Number(w.total ?? 0),
+});
+
+/** The packages with the largest own shares: what a colour stands for. */
+export function topPackages(costs: readonly FunctionCost[], most: number): { name: string; self: number }[] {
+  const sums = new Map<string, number>();
+  for (const c of costs) { const p = packageOf(c.name); sums.set(p, (sums.get(p) ?? 0) + c.self); }
+  return [...sums].map(([name, self]) => ({ name, self })).filter((p) => p.self > 0 && p.name !== OTHER).sort((a, b) => b.self - a.self || (a.name < b.name ? -1 : 1)).slice(0, most);
+}
+
+const escapeRegExp = (text: string): string => text.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&");
+
+/** The text that finds all functions of a package. */
+export const inPackage = (name: string): string => `/^${escapeRegExp(name)}(\\.|$)/`;
+
 export interface FunctionCost { name: string; self: number; total: number }
 
 /** What each function costs by itself and with what it calls. A function that calls itself counts once. */
@@ -126,7 +189,7 @@ function walk(flame: Flame, visit: (node: FlameNode, enter: boolean) => void): v
 }
 
 /** The text that finds a function by its whole name and no other. */
-export const exactly = (name: string): string => `/^${name.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&")}$/`;
+export const exactly = (name: string): string => `/^${escapeRegExp(name)}$/`;
 
 /** A test for names: plain text is found anywhere and in any case, /text/ is a regular expression. Null finds nothing. */
 export function nameTest(text: string): ((name: string) => boolean) | null {

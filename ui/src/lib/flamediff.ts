@@ -1,7 +1,7 @@
 // A differential flame graph as the profile API sends it, and what two sides come to. Seven integers a node: gap, total and
 // self of the left side, the same of the right, and the index of the name. Both sides' shares lie next to each other in one
 // node, so that a box is as wide as what both spent there.
-import type { Flame, FlameNode } from "./flame.ts";
+import type { Exact, Flame, FlameNode } from "./flame.ts";
 
 type Int = string | number;
 
@@ -56,6 +56,19 @@ export function changedFunctions(d: FlameDiff): FunctionChange[] {
       row.right += n.rightSelf;
     }
   }
-  for (const r of rows) r.delta = (d.right > 0 ? r.right / d.right : 0) - (d.left > 0 ? r.left / d.left : 0);
+  return byChange(rows, d.left, d.right);
+}
+
+/** The same from whole stacks of both sides, also where the graph is cut. */
+export function changedExactly(left: Exact, right: Exact): FunctionChange[] {
+  const rows = new Map<string, FunctionChange>();
+  const of = (name: string) => { let r = rows.get(name); if (!r) rows.set(name, (r = { name, left: 0, right: 0, delta: 0 })); return r; };
+  for (const c of left.costs) of(c.name).left = c.self;
+  for (const c of right.costs) of(c.name).right = c.self;
+  return byChange([...rows.values()], left.total, right.total);
+}
+
+function byChange(rows: FunctionChange[], left: number, right: number): FunctionChange[] {
+  for (const r of rows) r.delta = (right > 0 ? r.right / right : 0) - (left > 0 ? r.left / left : 0);
   return rows.filter((r) => r.left > 0 || r.right > 0).sort((a, b) => Math.abs(b.delta) - Math.abs(a.delta) || (a.name < b.name ? -1 : 1));
 }

@@ -113,3 +113,17 @@ export function splitMatchers(text: string): string[] {
   const bare = text.trim().replace(/^\{|\}$/g, "");
   return (bare.match(/(?:[^,"]|"(?:[^"\\]|\\.)*")+/g) ?? []).map((m) => m.trim()).filter((m) => m !== "");
 }
+
+/** What is being typed at the end of a list of matchers: what stands before it, and the label and operator that its value is of. */
+export interface Completing { head: string; name: string; op: string }
+
+export function completing(text: string): Completing {
+  let [cut, quoted] = [0, false];
+  for (let i = 0; i < text.length; i++) {
+    if (quoted && text[i] === "\\") i++;
+    else if (text[i] === '"') quoted = !quoted;
+    else if (text[i] === "," && !quoted) cut = i + 1;
+  }
+  const [, space = "", name = "", op = ""] = /^(\s*\{?\s*)([A-Za-z_][\w.]*)?\s*(=~|!~|!=|=)?/.exec(text.slice(cut))!;
+  return { head: text.slice(0, cut) + space, name: op === "" ? "" : name, op };
+}

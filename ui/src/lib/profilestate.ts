@@ -2,9 +2,11 @@
 //
 //   ?type=process_cpu:cpu:nanoseconds:cpu:nanoseconds&service=ferula&match=pod="a"&by=pod&range=1h&end=…&id=…&at=…
 //
-// id and at name one profile, an exemplar that was clicked; without them the flame graph is that of the whole range. base is
-// a second range, "from-to" in ms, that the shown one is compared with. view, find, focus and sandwich are of the flame graph.
+// id and at name one profile, an exemplar that was clicked, span one span of it; without them the flame graph is that of the
+// whole range. base is a second range, "from-to" in ms, that the shown one is compared with. over is what is above the flame
+// graph, and cell the cell of its heat map whose profiles are listed. The rest is of the flame graph.
 import { formatDuration } from "./duration.ts";
+import { formatCell, parseCell, type Cell } from "./profileheat.ts";
 import { DEFAULT_RANGE_MS, parseState } from "./urlstate.ts";
 
 export interface ProfileState {
@@ -18,6 +20,14 @@ export interface ProfileState {
   stepMS: number | null;
   refreshMS: number;
   profile: { id: string; timeMS: number } | null;
+  /** Of that profile only the samples of this span; "" is all of them. */
+  span: string;
+  /** What is shown over time; "" is chosen by the page: services where there are several, else lines. */
+  over: Over;
+  /** Of the heat map, whose profiles or spans are listed. */
+  cell: Cell | null;
+  /** What is searched for among services. */
+  services: string;
   /** The range to compare with, in ms. */
   base: { start: number; end: number } | null;
   /** Flame graph, table, or both next to each other. */
@@ -30,9 +40,27 @@ export interface ProfileState {
   upward: boolean;
   /** Functions that call themselves drawn once. */
   collapse: boolean;
+  /** The way to the function that fills the width (focusMark); "" is the whole. */
+  focus: string;
+  /** The most boxes of a flame graph; 0 is the page's default. */
+  nodes: number;
+  /** Ends of long names instead of their beginnings. */
+  ends: boolean;
+  /** Boxes coloured by what they take themselves, instead of by package. */
+  bySelf: boolean;
   tenant: string;
 }
 
+export type Over = "" | "services" | "lines" | "heat" | "spans";
+
+/** What belongs to another type or service and would be wrong with this one. */
+export const elsewhere: Readonly<Pick<ProfileState, "profile" | "span" | "cell" | "focus">> = { profile: null, span: "", cell: null, focus: "" };
+
+/** Steps in which a flame graph has more boxes. */
+export const NODES = [8192, 32_768, 131_072] as const;
+
+const OVERS: readonly Over[] = ["services", "lines", "heat", "spans"];
+const FOCUS = /^[0-9a-z]{1,4}(\.[0-9a-z]{1,4})*$/;
 const RANGE = /^(\d{1,15})-(\d{1,15})$/;
 
 export function parseProfileState(search: string): ProfileState {
@@ -40,19 +68,28 @@ export function parseProfileState(search: string): ProfileState {
   const { rangeMS, endMS, stepMS, refreshMS } = parseState(search);
   const id = q.get("id") ?? "";
   const timeMS = Number(q.get("at") ?? NaN);
+  const profile = id !== "" && Number.isFinite(timeMS) ? { id, timeMS } : null;
+  const over = OVERS.find((o) => o === q.get("over")) ?? "";
   return {
     type: q.get("type") ?? "",
     service: q.get("service") ?? "",
     matchers: q.get("match") ?? "",
     groupBy: q.get("by") ?? "",
     rangeMS, endMS, stepMS, refreshMS,
-    profile: id !== "" && Number.isFinite(timeMS) ? { id, timeMS } : null,
+    profile, over,
+    span: profile ? q.get("span") ?? "" : "",
+    cell: over === "heat" || over === "spans" ? parseCell(q.get("cell")) : null,
+    services: q.get("services") ?? "",
     base: rangeOf(q.get("base")),
     view: q.get("view") === "table" ? "table" : q.get("view") === "both" ? "both" : "flame",
     find: q.get("find") ?? "",
     sandwich: q.get("function") ?? "",
     upward: q.get("up") === "1",
     collapse: q.get("collapse") === "1",
+    focus: FOCUS.test(q.get("focus") ?? "") ? q.get("focus")! : "",
+    nodes: NODES.slice(1).find((n) => String(n) === q.get("nodes")) ?? 0,
+    ends: q.get("ends") === "1",
+    bySelf: q.get("color") === "self",
     tenant: q.get("tenant") ?? "",
   };
 }
@@ -78,13 +115,21 @@ export function formatProfileState(s: ProfileState): string {
   if (s.profile) {
     q.set("id", s.profile.id);
     q.set("at", String(s.profile.timeMS));
+    put("span", s.span);
   }
+  put("over", s.over);
+  if (s.cell && (s.over === "heat" || s.over === "spans")) q.set("cell", formatCell(s.cell));
+  put("services", s.services);
   if (s.base) q.set("base", `${s.base.start}-${s.base.end}`);
   if (s.view !== "flame") q.set("view", s.view);
   put("find", s.find);
   put("function", s.sandwich);
   if (s.upward) q.set("up", "1");
   if (s.collapse) q.set("collapse", "1");
+  put("focus", s.focus);
+  if (s.nodes > 0) q.set("nodes", String(s.nodes));
+  if (s.ends) q.set("ends", "1");
+  if (s.bySelf) q.set("color", "self");
   put("tenant", s.tenant);
   const text = q.toString();
   return text === "" ? "" : `?${text}`;

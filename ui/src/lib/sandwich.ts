@@ -1,6 +1,6 @@
 // What is made of one flame graph: all callers and callees of one function, functions that call themselves drawn once, and
 // text of the stacks.
-import { rootOf, type Flame, type FlameNode } from "./flame.ts";
+import { childrenOf, rootOf, type Flame, type FlameNode } from "./flame.ts";
 
 interface Tree { name: number; total: number; self: number; children: Map<number, Tree> }
 
@@ -10,16 +10,6 @@ function child(of: Tree, name: number): Tree {
   let c = of.children.get(name);
   if (!c) of.children.set(name, (c = branch(name)));
   return c;
-}
-
-/** Children of a node, from the level beneath. */
-function childrenOf(flame: Flame, n: FlameNode): readonly FlameNode[] {
-  const below = flame.levels[n.level + 1] ?? [];
-  let [low, high] = [0, below.length];
-  while (low < high) { const m = (low + high) >> 1; if (below[m]!.start < n.start) low = m + 1; else high = m; }
-  let end = low;
-  while (end < below.length && below[end]!.start < n.start + n.total) end++;
-  return below.slice(low, end);
 }
 
 /** Every node with the way to it from the root. No recursion: stacks are deep. */
@@ -109,13 +99,4 @@ export function toFolded(flame: Flame): string {
     lines.push(`${names.join(";")} ${n.self}`);
   });
   return `${lines.join("\n")}\n`;
-}
-
-/** How much of the whole is in boxes that the server has joined because there were too many. */
-export function otherShare(flame: Flame): number {
-  const other = flame.names.indexOf("other");
-  if (other < 0 || flame.total <= 0) return 0;
-  let sum = 0;
-  for (const level of flame.levels) for (const n of level) if (n.name === other) sum += n.total;
-  return sum / flame.total;
 }

@@ -20,7 +20,9 @@ export interface FlameView {
   /** Roots below. */
   upward: boolean;
   /** Names at their ends, where functions differ, instead of their beginnings. */
-  alignRight?: boolean;
+  alignRight: boolean;
+  /** Colours by what functions take themselves, instead of by package. */
+  bySelf: boolean;
 }
 
 export interface Box { x: number; y: number; w: number }
@@ -29,25 +31,38 @@ export const isDiff = (f: Flame): f is FlameDiff => "right" in f;
 
 export const rowsOf = (flame: Flame): number => Math.max(1, Math.min(flame.levels.length, LEVELS_MAX));
 
+const TINTS = 14;
+
+const tintOf = (name: string): number => hash(packageOf(name)) % TINTS;
+
+/** The colour of a package's boxes. */
+export function packageColor(name: string): string {
+  const colors = palette();
+  return colors.over(colors.series(hash(name) % TINTS));
+}
+
 export class FlameCanvas {
   private readonly canvas: HTMLCanvasElement;
   private readonly ctx: CanvasRenderingContext2D;
   private readonly colors: Palette;
   private readonly tints: string[];
   private readonly changes: string[];
+  private readonly heats: string[];
   private width = 0;
   private view: FlameView | null = null;
   private focusPath: ReadonlySet<FlameNode> = new Set();
   /** Of each name, computed once a graph. */
   private tintOf: string[] = [];
   private tintsFor: readonly string[] | null = null;
+  private maxSelf = 0;
 
   constructor(canvas: HTMLCanvasElement) {
     this.canvas = canvas;
     this.ctx = canvas.getContext("2d")!;
     this.colors = palette();
-    this.tints = Array.from({ length: 14 }, (_, i) => this.colors.over(this.colors.series(i)));
+    this.tints = Array.from({ length: TINTS }, (_, i) => this.colors.over(this.colors.series(i)));
     this.changes = Array.from({ length: 21 }, (_, i) => { const c = (i - 10) / 10; return blendColors(c > 0 ? this.colors.more : this.colors.less, this.colors.grid, Math.min(1, Math.abs(c)) * 0.75); });
+    this.heats = Array.from({ length: 21 }, (_, i) => blendColors(this.colors.accent, this.colors.grid, (i / 20) * 0.7));
   }
 
   draw(view: FlameView, width: number): void {
@@ -65,8 +80,9 @@ export class FlameCanvas {
     this.focusPath = new Set(view.focus ? pathTo(view.flame, view.focus) : []);
     if (this.tintsFor !== view.flame.names) {
       this.tintsFor = view.flame.names;
-      this.tintOf = view.flame.names.map((name) => this.tints[hash(packageOf(name)) % this.tints.length]!);
+      this.tintOf = view.flame.names.map((name) => this.tints[tintOf(name)]!);
     }
+    if (view.bySelf) this.maxSelf = view.flame.levels.reduce((most, level) => level.reduce((m, n) => Math.max(m, n.self), most), 0);
     view.flame.levels.slice(0, rows).forEach((nodes) => nodes.forEach((n) => this.node(n)));
   }
 
@@ -122,6 +138,7 @@ export class FlameCanvas {
   private fill(n: FlameNode): string {
     const { flame } = this.view!;
     if (isDiff(flame)) return this.changes[Math.round(change((n as DiffNode).left, (n as DiffNode).right, flame) * 10) + 10] ?? this.colors.grid;
+    if (n.level > 0 && this.view!.bySelf) return this.heats[this.maxSelf > 0 ? Math.round(20 * Math.sqrt(n.self / this.maxSelf)) : 0]!;
     return n.level === 0 ? this.colors.grid : this.tintOf[n.name] ?? this.colors.grid;
   }
 

@@ -1,31 +1,43 @@
 // The flame graph with what is around it: search, the way back from a focus, tooltip and menu, sandwich, and the table of
 // functions that shows the same in text. What is looked at is in the address.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { exactly, matchedTotal, nameTest, pathTo, rootOf, shortName, type Flame, type FlameNode } from "../lib/flame.ts";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { exactly, focusMark, focusOf, inPackage, matchedTotal, nameTest, otherShare, pathTo, rootOf, shortName, topFunctions, topPackages, type Flame, type FlameNode } from "../lib/flame.ts";
 import { change, type DiffNode } from "../lib/flamediff.ts";
 import { formatCount, plural } from "../lib/format.ts";
-import type { ProfileState } from "../lib/profilestate.ts";
-import { collapseRecursion, otherShare, sandwich, toFolded } from "../lib/sandwich.ts";
+import { NODES, type ProfileState } from "../lib/profilestate.ts";
+import { collapseRecursion, sandwich, toFolded } from "../lib/sandwich.ts";
 import { formatShare, formatUnit } from "../lib/units.ts";
 import { saveBlob } from "../parts/save.ts";
 import { copyText, Empty, Filter, Segments } from "../parts/small.tsx";
 import { useIsDark } from "../theme.ts";
-import { FlameCanvas, isDiff, LEVELS_MAX, ROW_PX, rowsOf } from "./flamecanvas.ts";
-import { Functions } from "./functions.tsx";
+import { FlameCanvas, isDiff, LEVELS_MAX, packageColor, ROW_PX, rowsOf } from "./flamecanvas.ts";
+import { Functions, type ExactOf } from "./functions.tsx";
 
-export type FlameState = Pick<ProfileState, "view" | "find" | "sandwich" | "upward" | "collapse">;
+export type FlameState = Pick<ProfileState, "view" | "find" | "sandwich" | "upward" | "collapse" | "focus" | "nodes" | "ends" | "bySelf">;
 
-interface Props { flame: Flame; unit: string; state: FlameState; onChange: (c: Partial<FlameState>) => void; fileName: string }
+interface Props {
+  flame: Flame;
+  /** What shares are of: more than the graph's own total where only a part of all stacks was requested. */
+  whole: number;
+  /** Whether the graph has the stacks of its focus only. */
+  part: boolean;
+  exact: ExactOf;
+  unit: string;
+  state: FlameState;
+  onChange: (c: Partial<FlameState>) => void;
+  fileName: string;
+}
 
-export function FlameGraph({ flame: whole, unit, state, onChange, fileName }: Props) {
+export function FlameGraph({ flame: whole, whole: total, part, exact, unit, state, onChange, fileName }: Props) {
   const flame = useMemo(() => (state.collapse && !isDiff(whole) ? collapseRecursion(whole) : whole), [whole, state.collapse]);
   const test = useMemo(() => nameTest(state.find), [state.find]);
   const found = useMemo(() => (test ? flame.names.map(test) : null), [flame, test]);
   const both = useMemo(() => (state.sandwich !== "" && !isDiff(flame) ? sandwich(flame, state.sandwich) : null), [flame, state.sandwich]);
+  const focus = useMemo(() => { const n = focusOf(flame, state.focus); return n && n.level > 0 ? n : null; }, [flame, state.focus]);
   if (flame.total <= 0) return <Empty title="No stacks here">Nothing was measured in this range, or the selector fits nothing.</Empty>;
   const pick = (name: string) => onChange({ find: exactly(name), ...(state.view === "table" ? { view: "flame" as const } : {}) });
   const actions: Actions = { find: pick, sandwich: (name) => onChange({ sandwich: name }) };
-  const other = isDiff(flame) ? 0 : otherShare(flame);
+  const look = { upward: state.upward, ends: state.ends, bySelf: state.bySelf };
   return (
     <div class="flame">
       <div class="panel-bar">
@@ -33,25 +45,69 @@ export function FlameGraph({ flame: whole, unit, state, onChange, fileName }: Pr
         <Filter value={state.find} onInput={(find) => onChange({ find })} label="Find functions or /regexp/" />
         {found && <Matched flame={flame} found={found} unit={unit} />}
         <span class="spacer" />
-        <label class="check"><input type="checkbox" checked={state.upward} onChange={(e) => onChange({ upward: e.currentTarget.checked })} />Roots below</label>
-        {!isDiff(flame) && <label class="check" title="A function that calls itself is one box"><input type="checkbox" checked={state.collapse} onChange={(e) => onChange({ collapse: e.currentTarget.checked })} />Collapse recursion</label>}
-        {isDiff(flame) ? <DiffLegend /> : <p class="stats"><span>total <b>{formatUnit(flame.total, unit)}</b></span><span><b>{formatCount(flame.names.length - 1)}</b> functions</span></p>}
+        <Look state={state} diff={isDiff(flame)} onChange={onChange} />
+        {isDiff(flame) ? <DiffLegend /> : <p class="stats"><span>total <b>{formatUnit(total, unit)}</b></span><span><b>{formatCount(exact?.[0].count ?? flame.names.length - 1)}</b> functions</span></p>}
         {!isDiff(flame) && <Downloads flame={whole} name={fileName} />}
       </div>
-      {other > 0 && <p class="note">{formatShare(other, 1)} is in <code>other</code>: functions too small for this graph. Their part is missing from the table's totals, too.</p>}
+      <CutNote flame={flame} focus={focus} part={part} exact={exact} state={state} onChange={onChange} />
       {state.sandwich !== "" && !isDiff(flame) && (
         <p class="note sandwich-note">Callers and callees of <code>{state.sandwich}</code>{!both && ", which is not in this graph"}.<button type="button" class="link" onClick={() => onChange({ sandwich: "" })}>Show the whole graph</button></p>
       )}
+      {!isDiff(flame) && !state.bySelf && state.view !== "table" && <Packages flame={flame} onPick={(find) => onChange({ find })} />}
       <div class={`flame-views ${state.view}`}>
-        {state.view !== "flame" && <Functions flame={flame} unit={unit} found={found} onPick={pick} onSandwich={actions.sandwich} />}
+        {state.view !== "flame" && <Functions flame={flame} whole={total} exact={exact} unit={unit} test={test} onPick={pick} onSandwich={actions.sandwich} />}
         {state.view !== "table" && (both ? (
           <div class="sandwich">
-            <h3>Callers</h3><Flames flame={both.callers} whole={flame.total} unit={unit} found={found} upward actions={actions} />
-            <h3>Callees</h3><Flames flame={both.callees} whole={flame.total} unit={unit} found={found} upward={false} actions={actions} />
+            <h3>Callers</h3><OwnFocus flame={both.callers} whole={total} unit={unit} found={found} look={{ ...look, upward: true }} actions={actions} />
+            <h3>Callees</h3><OwnFocus flame={both.callees} whole={total} unit={unit} found={found} look={{ ...look, upward: false }} actions={actions} />
           </div>
-        ) : <div><Flames flame={flame} whole={flame.total} unit={unit} found={found} upward={state.upward} actions={actions} /></div>)}
+        ) : <div><Flames flame={flame} whole={total} unit={unit} found={found} look={look} actions={actions} focus={focus} onFocus={(n) => onChange({ focus: n ? focusMark(flame, n) : "" })} /></div>)}
       </div>
     </div>
+  );
+}
+
+/** How boxes are drawn. */
+function Look({ state, diff, onChange }: { state: FlameState; diff: boolean; onChange: Props["onChange"] }) {
+  return (
+    <>
+      <label class="check"><input type="checkbox" checked={state.upward} onChange={(e) => onChange({ upward: e.currentTarget.checked })} />Roots below</label>
+      <label class="check" title="Where a name is too long, its end is shown"><input type="checkbox" checked={state.ends} onChange={(e) => onChange({ ends: e.currentTarget.checked })} />Ends of names</label>
+      {!diff && <label class="check" title="A function that calls itself is one box"><input type="checkbox" checked={state.collapse} onChange={(e) => onChange({ collapse: e.currentTarget.checked })} />Collapse recursion</label>}
+      {!diff && <label class="check" title="Colours by what functions take themselves, instead of by their packages"><input type="checkbox" checked={state.bySelf} onChange={(e) => onChange({ bySelf: e.currentTarget.checked })} />Colour by self</label>}
+    </>
+  );
+}
+
+interface CutNoteProps { flame: Flame; focus: FlameNode | null; part: boolean; exact: ExactOf; state: FlameState; onChange: Props["onChange"] }
+
+/** What the server has joined to "other", and the way to more. */
+function CutNote({ flame, focus, part, exact, state, onChange }: CutNoteProps) {
+  const other = useMemo(() => otherShare(flame, focus ?? undefined), [flame, focus]);
+  if (other <= 0) return part ? <p class="note" data-part>The focused function with all of its callees.</p> : null;
+  const more = NODES.find((n) => n > (state.nodes || NODES[0]));
+  return (
+    <p class="note" data-other={other}>
+      {formatShare(other, 1)} {focus ? "of the focus is" : "is"} in <code>other</code>: functions too small for this graph.{exact && " The table has the whole of every function."}
+      {more !== undefined && <button type="button" class="link" onClick={() => onChange({ nodes: more })}>Draw up to {formatCount(more)} boxes</button>}
+    </p>
+  );
+}
+
+const PACKAGES_MAX = 6;
+
+/** What the colours stand for; a click finds a package. */
+function Packages({ flame, onPick }: { flame: Flame; onPick: (find: string) => void }) {
+  const packages = useMemo(() => topPackages(topFunctions(flame), PACKAGES_MAX), [flame]);
+  const dark = useIsDark();
+  const colors = useMemo(() => packages.map((p) => packageColor(p.name)), [packages, dark]);
+  if (packages.length < 2) return null;
+  return (
+    <ul class="packages" aria-label="The largest packages">
+      {packages.map((p, i) => (
+        <li key={p.name}><button type="button" class="chip" title={`Find ${p.name}`} onClick={() => onPick(inPackage(p.name))}><span class="swatch" style={{ background: colors[i]! }} />{shortName(p.name)} <i>{formatShare(p.self, flame.total)}</i></button></li>
+      ))}
+    </ul>
   );
 }
 
@@ -75,23 +131,33 @@ function Matched({ flame, found, unit }: { flame: Flame; found: readonly boolean
 }
 
 interface Actions { find: (name: string) => void; sandwich: (name: string) => void }
-interface FlamesProps { flame: Flame; /** What shares are of. */ whole: number; unit: string; found: readonly boolean[] | null; upward: boolean; actions: Actions }
+interface PlainProps { flame: Flame; /** What shares are of. */ whole: number; unit: string; found: readonly boolean[] | null; look: { upward: boolean; ends: boolean; bySelf: boolean }; actions: Actions }
+interface FlamesProps extends PlainProps { focus: FlameNode | null; onFocus: (n: FlameNode | null) => void }
+
+/** A graph that was made of another one, such as callers: its focus is not in the address. */
+function OwnFocus(props: PlainProps) {
+  const [focus, setFocus] = useState<FlameNode | null>(null);
+  // A focus of another graph is gone with it.
+  const fits = focus !== null && props.flame.levels[focus.level]?.includes(focus) ? focus : null;
+  return <Flames {...props} focus={fits} onFocus={setFocus} />;
+}
 
 /** What tests read: the canvas carries what was drawn on it. */
 type FlameHost = HTMLCanvasElement & { flame?: Flame; drawing?: FlameCanvas };
 
 interface Pointed { node: FlameNode; x: number; y: number }
 
-function Flames({ flame, whole, unit, found, upward, actions }: FlamesProps) {
+function Flames({ flame, whole, unit, found, look, actions, focus, onFocus }: FlamesProps) {
+  const { upward, ends, bySelf } = look;
   const host = useRef<HTMLDivElement>(null);
   const canvas = useRef<FlameHost>(null);
+  const tipHost = useRef<HTMLDivElement>(null);
   const drawing = useRef<FlameCanvas | null>(null);
   const [width, setWidth] = useState(0);
-  const [focus, setFocus] = useState<FlameNode | null>(null);
   const [tip, setTip] = useState<Pointed | null>(null);
   const [menu, setMenu] = useState<Pointed | null>(null);
   const dark = useIsDark();
-  useEffect(() => { setFocus(null); setTip(null); setMenu(null); }, [flame]);
+  useEffect(() => { setTip(null); setMenu(null); }, [flame]);
   useEffect(() => {
     const watch = new ResizeObserver(() => setWidth(host.current?.clientWidth ?? 0));
     watch.observe(host.current!);
@@ -100,18 +166,18 @@ function Flames({ flame, whole, unit, found, upward, actions }: FlamesProps) {
   useEffect(() => { drawing.current = new FlameCanvas(canvas.current!); }, [dark]);
   useEffect(() => {
     if (width === 0) return;
-    // A focus of another graph is gone with it, one render before the effect above clears it.
-    const fits = focus !== null && flame.levels[focus.level]?.includes(focus) ? focus : null;
-    drawing.current!.draw({ flame, focus: fits, matches: found && ((n) => found[n] ?? false), upward }, width);
+    drawing.current!.draw({ flame, focus, matches: found && ((n) => found[n] ?? false), upward, alignRight: ends, bySelf }, width);
     Object.assign(canvas.current!, { flame, drawing: drawing.current });
-  }, [flame, focus, found, upward, width, dark]);
+  }, [flame, focus, found, upward, ends, bySelf, width, dark]);
 
   const point = (e: MouseEvent): FlameNode | null => drawing.current!.at(e.offsetX, e.offsetY);
   const move = (e: MouseEvent) => {
     const node = point(e);
-    setTip(node ? { node, x: e.offsetX, y: e.offsetY } : null);
+    // Within a box the tooltip follows without a new rendering.
+    if (node && node === tip?.node && tipHost.current) { tipPlace(tipHost.current, e.offsetX, e.offsetY, width); return; }
+    if (node !== (tip?.node ?? null)) setTip(node ? { node, x: e.offsetX, y: e.offsetY } : null);
   };
-  const pick = (node: FlameNode | null) => { setMenu(null); if (node) setFocus(node.level === 0 || node === focus ? null : node); };
+  const pick = (node: FlameNode | null) => { setMenu(null); if (node) onFocus(node.level === 0 || node === focus ? null : node); };
   const openMenu = (e: MouseEvent) => {
     const node = point(e);
     if (!node || node.level === 0) return;
@@ -122,7 +188,7 @@ function Flames({ flame, whole, unit, found, upward, actions }: FlamesProps) {
   const show = (node: FlameNode | null) => { const b = node && drawing.current!.boxOf(node); if (node && b) setTip({ node, x: b.x + Math.min(b.w / 2, 200), y: b.y }); };
   const key = (e: KeyboardEvent) => {
     const at = tip?.node ?? focus ?? rootOf(flame);
-    if (e.key === "Escape") { setFocus(null); setTip(null); setMenu(null); return; }
+    if (e.key === "Escape") { onFocus(null); setTip(null); setMenu(null); return; }
     if (!at) return;
     const deeper = upward ? "ArrowUp" : "ArrowDown";
     const higher = upward ? "ArrowDown" : "ArrowUp";
@@ -139,14 +205,14 @@ function Flames({ flame, whole, unit, found, upward, actions }: FlamesProps) {
   const deep = flame.levels.length - LEVELS_MAX;
   return (
     <>
-      <Crumbs flame={flame} focus={focus} onFocus={setFocus} />
+      <Crumbs flame={flame} focus={focus} onFocus={onFocus} />
       {deep > 0 && <p class="note">{formatCount(deep)} deeper levels are not drawn; collapsing recursion may bring them up.</p>}
       <div class="flames" ref={host} onKeyDown={key}>
         <canvas ref={canvas} role="img" tabIndex={0} aria-label="Flame graph; the list of functions holds the same figures. Arrow keys move, Enter focuses, s shows callers and callees."
           style={{ width: "100%", height: `${rowsOf(flame) * ROW_PX}px`, cursor: tip ? "pointer" : "default" }}
           onMouseMove={move} onMouseLeave={() => setTip(null)} onClick={(e) => pick(point(e))} onContextMenu={openMenu} />
         {box && <div class="flame-hover" style={{ left: `${box.x}px`, top: `${box.y}px`, width: `${box.w}px`, height: `${ROW_PX - 1}px` }} />}
-        {tip && !menu && <Tip flame={flame} whole={whole} unit={unit} tip={tip} width={width} focus={focus} />}
+        {tip && !menu && <Tip flame={flame} whole={whole} unit={unit} tip={tip} width={width} focus={focus} host={tipHost} />}
         {menu && <Menu name={flame.names[menu.node.name] ?? ""} at={menu} width={width} actions={actions} onFocus={() => pick(menu.node)} onClose={() => setMenu(null)} />}
       </div>
     </>
@@ -194,14 +260,19 @@ function Crumbs({ flame, focus, onFocus }: { flame: Flame; focus: FlameNode | nu
   );
 }
 
-interface TipProps { flame: Flame; whole: number; unit: string; tip: Pointed; width: number; focus: FlameNode | null }
+interface TipProps { flame: Flame; whole: number; unit: string; tip: Pointed; width: number; focus: FlameNode | null; host: { current: HTMLDivElement | null } }
 
-function Tip({ flame, whole, unit, tip, width, focus }: TipProps) {
-  const { node, x, y } = tip;
+/** Next to the pointer, on the side with more room. */
+function tipPlace(tip: HTMLElement, x: number, y: number, width: number): void {
   const right = x > width / 2;
-  const place = right ? { right: `${width - x + 12}px` } : { left: `${x + 14}px` };
+  tip.style.transform = right ? `translate(calc(${x - 12}px - 100%), ${y + 18}px)` : `translate(${x + 14}px, ${y + 18}px)`;
+}
+
+function Tip({ flame, whole, unit, tip, width, focus, host }: TipProps) {
+  const { node, x, y } = tip;
+  useLayoutEffect(() => { tipPlace(host.current!, x, y, width); }, [x, y, width]);
   return (
-    <div class="tip flame-tip" role="status" style={{ ...place, top: `${y + 18}px` }}>
+    <div class="tip flame-tip" role="status" ref={host}>
       <div class="flame-name">{flame.names[node.name]}</div>
       <dl class="tip-labels">
         {isDiff(flame) ? <DiffFigures flame={flame} node={node as DiffNode} unit={unit} /> : <>

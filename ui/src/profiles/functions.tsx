@@ -1,27 +1,29 @@
-// The functions of a flame graph in a table: by what they cost, or by how that changed.
+// The functions of a flame graph in a table: by what they cost, or by how that changed. Where the graph is cut its boxes have
+// only a part of small functions, and the figures are those that the server adds up from whole stacks.
 import { useMemo, useState } from "preact/hooks";
-import { topFunctions, type Flame, type FunctionCost } from "../lib/flame.ts";
-import { changedFunctions, type FlameDiff } from "../lib/flamediff.ts";
+import { topFunctions, type Exact, type Flame, type FunctionCost } from "../lib/flame.ts";
+import { changedExactly, changedFunctions, type FlameDiff } from "../lib/flamediff.ts";
 import { formatCount } from "../lib/format.ts";
 import { formatShare, formatUnit } from "../lib/units.ts";
 import { Empty } from "../parts/small.tsx";
 import { isDiff } from "./flamecanvas.ts";
 
-interface Props { flame: Flame; unit: string; found: readonly boolean[] | null; onPick: (name: string) => void; onSandwich: (name: string) => void }
+/** Of one graph, or of both sides of a difference. */
+export type ExactOf = readonly [Exact] | readonly [Exact, Exact] | null;
+
+interface Props { flame: Flame; /** What shares are of. */ whole: number; exact: ExactOf; unit: string; test: ((name: string) => boolean) | null; onPick: (name: string) => void; onSandwich: (name: string) => void }
 
 type SortKey = "name" | "self" | "total";
 const ROWS_MAX = 300;
-
-const namesOf = (flame: Flame, found: readonly boolean[] | null): ReadonlySet<string> | null => found && new Set(flame.names.filter((_, i) => found[i]));
 
 export function Functions(props: Props) {
   return isDiff(props.flame) ? <Changes {...props} flame={props.flame} /> : <Costs {...props} />;
 }
 
-function Costs({ flame, unit, found, onPick, onSandwich }: Props) {
+function Costs({ flame, whole, exact, unit, test, onPick, onSandwich }: Props) {
   const [sort, setSort] = useState<SortKey>("self");
-  const costs = useMemo(() => topFunctions(flame), [flame]);
-  const matching = useMemo(() => { const names = namesOf(flame, found); return names ? costs.filter((c) => names.has(c.name)) : costs; }, [costs, found]);
+  const costs = useMemo(() => exact?.[0].costs ?? topFunctions(flame), [flame, exact]);
+  const matching = useMemo(() => (test ? costs.filter((c) => test(c.name)) : costs), [costs, test]);
   const rows = useMemo(() => [...matching].sort(ordering(sort)).slice(0, ROWS_MAX), [matching, sort]);
   const largest = rows.reduce((most, c) => Math.max(most, c.self), 0);
   const head = (key: SortKey, text: string) => (
@@ -31,14 +33,14 @@ function Costs({ flame, unit, found, onPick, onSandwich }: Props) {
   );
   return (
     <div class="table-scroll functions-scroll" tabIndex={0} role="region" aria-label="Functions">
-      <table class="data functions">
+      <table class="data functions" data-exact={exact ? "1" : undefined}>
         <thead><tr>{head("name", "Function")}{head("self", "Self")}{head("total", "Total")}</tr></thead>
         <tbody>
           {rows.map((c) => (
             <tr key={c.name}>
               <th scope="row"><Name name={c.name} onPick={onPick} onSandwich={onSandwich} /></th>
-              <td class="num bar-cell"><span class="bar" style={{ width: largest > 0 ? `${(100 * c.self) / largest}%` : "0" }} /><span>{formatUnit(c.self, unit)} <i>{formatShare(c.self, flame.total)}</i></span></td>
-              <td class="num">{formatUnit(c.total, unit)} <i>{formatShare(c.total, flame.total)}</i></td>
+              <td class="num bar-cell"><span class="bar" style={{ width: largest > 0 ? `${(100 * c.self) / largest}%` : "0" }} /><span>{formatUnit(c.self, unit)} <i>{formatShare(c.self, whole)}</i></span></td>
+              <td class="num">{formatUnit(c.total, unit)} <i>{formatShare(c.total, whole)}</i></td>
             </tr>
           ))}
         </tbody>
@@ -58,13 +60,13 @@ function Name({ name, onPick, onSandwich }: { name: string; onPick: (n: string) 
   );
 }
 
-function Changes({ flame, unit, found, onPick }: Props & { flame: FlameDiff }) {
-  const all = useMemo(() => changedFunctions(flame), [flame]);
-  const matching = useMemo(() => { const names = namesOf(flame, found); return names ? all.filter((c) => names.has(c.name)) : all; }, [all, found]);
+function Changes({ flame, exact, unit, test, onPick }: Props & { flame: FlameDiff }) {
+  const all = useMemo(() => (exact?.length === 2 ? changedExactly(exact[0], exact[1]) : changedFunctions(flame)), [flame, exact]);
+  const matching = useMemo(() => (test ? all.filter((c) => test(c.name)) : all), [all, test]);
   const points = (v: number) => `${v > 0 ? "+" : v < 0 ? "−" : ""}${Math.abs(100 * v).toFixed(Math.abs(v) < 0.1 ? 2 : 1)} %`;
   return (
     <div class="table-scroll functions-scroll" tabIndex={0} role="region" aria-label="Functions by change">
-      <table class="data functions">
+      <table class="data functions" data-exact={exact ? "1" : undefined}>
         <thead><tr><th scope="col">Function</th><th scope="col" class="num" title="Self, in the range before">Before</th><th scope="col" class="num" title="Self, in the range after it">Then</th><th scope="col" class="num" title="Change of the share of the total, in percentage points">Change</th></tr></thead>
         <tbody>
           {matching.slice(0, ROWS_MAX).map((c) => (

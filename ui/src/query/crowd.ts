@@ -3,6 +3,7 @@
 import type uPlot from "uplot";
 import type { Column, Columns } from "../lib/matrix.ts";
 import { Density, densityPixels } from "../lib/density.ts";
+import { Places } from "../lib/places.ts";
 import type { Palette } from "./colors.ts";
 
 /** Milliseconds of one slice. */
@@ -21,6 +22,10 @@ export class Crowd {
   private picture: HTMLCanvasElement | null = null;
   private made = "";
   private job = 0;
+  /** Where the lines of the picture lie, step by step. */
+  private places: Places | null = null;
+  /** What is highlighted, and over which picture: a movement within a step changes nothing. */
+  private shownLine = "";
 
   constructor(chart: uPlot, colors: Palette, view: () => CrowdView) {
     this.chart = chart;
@@ -37,8 +42,14 @@ export class Crowd {
     this.over.remove();
   }
 
+  /** The line nearest to a pixel of the plot at a step: -1 where there is none, null while that is not known. */
+  nearest(step: number, y: number): number | null {
+    return this.places ? this.places.nearest(step, y) : null;
+  }
+
   /** Other values, or others shown: the picture is of the past. */
   reset(): void {
+    this.places = null;
     this.made = "";
     this.job++;
     this.highlight(null);
@@ -62,6 +73,9 @@ export class Crowd {
   highlight(i: number | null): void {
     const { over, chart } = this;
     const { width, height } = chart.bbox;
+    const key = i === null ? "" : [i, width, height, this.made].join();
+    if (key === this.shownLine) return;
+    this.shownLine = key;
     if (over.width !== width || over.height !== height) Object.assign(over, { width, height });
     const ctx = over.getContext("2d")!;
     ctx.clearRect(0, 0, width, height);
@@ -100,9 +114,24 @@ export class Crowd {
     Object.assign(picture, { width: Math.floor(this.chart.bbox.width), height: Math.floor(this.chart.bbox.height) });
     const ctx = picture.getContext("2d")!;
     if (!(await (shown.length <= this.view().linesMax ? this.lineByLine(ctx, shown, next) : this.density(ctx, shown, next)))) return;
+    const places = await this.findPlaces(shown, next);
+    if (!places) return;
+    this.places = places;
     this.picture = picture;
     this.lines = shown.length;
     this.chart.redraw(false, false);
+  }
+
+  /** Null where another picture was begun meanwhile. */
+  private async findPlaces(shown: readonly number[], next: () => Promise<boolean>): Promise<Places | null> {
+    const { columns } = this.view();
+    const places = new Places(shown, columns.times.length);
+    const y = this.toY();
+    for (let k = 0; k < shown.length; k++) {
+      places.add(k, columns.values[shown[k]!]!, y);
+      if (k % 16 === 15 && !(await next())) return null;
+    }
+    return places;
   }
 
   private async lineByLine(ctx: CanvasRenderingContext2D, shown: readonly number[], next: () => Promise<boolean>): Promise<boolean> {

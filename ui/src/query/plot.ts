@@ -328,6 +328,8 @@ export class Plot {
 
   /** The shown series whose value at x is nearest to the pointer, by distance on the screen. */
   private nearest(x: number, top: number): { i: number; y: number } | null {
+    const known = this.crowd?.nearest(x, top * uPlot.pxRatio);
+    if (known != null) return known < 0 ? null : { i: known, y: this.chart.valToPos(this.drawnAt(known, x)!, "y") };
     const [log, at] = [this.isLog(), this.chart.posToVal(top, "y")];
     const target = log ? Math.log10(at) : at;
     let [best, bestDistance] = [-1, Infinity];

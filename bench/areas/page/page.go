@@ -1,0 +1,229 @@
+// Package page measures the page: goals page/*.
+//
+// The sizes are those of the built files in internal/ui/dist, compressed as browsers get them. What the page costs in a
+// browser is measured by ui/e2e/perf.mjs in Chromium, with its own trace, on a page of ferula serve; without Chromium, node or
+// the page's packages those goals are missing, and a note states what is.
+package page
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ferula-io/ferula/bench/area"
+	"github.com/ferula-io/ferula/bench/peer"
+	"github.com/ferula-io/ferula/bench/proc"
+)
+
+// Area is the table's entry.
+var Area = area.Area{Name: "page", About: "the page: sizes of its files, and its cost in Chromium with 10,000 series and 10,000 boxes", Run: run}
+
+const (
+	side = "ferula"
+
+	firstBytes  = "first graph, gzip"
+	allBytes    = "all files, gzip"
+	task        = "longest task of the main thread, 10,000 series, 4x throttle"
+	heap        = "heap and buffers after it"
+	hover       = "CPU of the main thread a frame, pointer over 10,000 series, 4x throttle"
+	perSecond   = "frames a second then"
+	flameHover  = "CPU of the main thread a move, pointer over 10,000 boxes of a flame graph"
+	browserTime = 10 * time.Minute // of one round
+)
+
+// figures are the keys of what perf.mjs writes, the unit of each reading, and the factor to it.
+var figures = []struct {
+	key, what, unit string
+	factor          float64
+}{
+	{"task-ms", task, area.Seconds, 1e-3}, {"heap-mib", heap, area.Bytes, 1 << 20}, {"hover-frame-ms", hover, area.Seconds, 1e-3},
+	{"hover-frames-per-second", perSecond, area.Count, 1}, {"flame-hover-ms", flameHover, area.Seconds, 1e-3},
+}
+
+func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
+	out := &area.Outcome{Sides: []string{side}}
+	root := env.Programs.Root
+	first, all, err := sizes(os.DirFS(filepath.Join(root, "internal", "ui", "dist")))
+	if err != nil {
+		return nil, err
+	}
+	out.Recorder.Add(0, side, firstBytes, area.Bytes, float64(first))
+	out.Recorder.Add(0, side, allBytes, area.Bytes, float64(all))
+	out.Measure("page/first-graph-kb", float64(first)/1000, firstBytes)
+	out.Measure("page/all-kb", float64(all)/1000, allBytes)
+	out.Notes = append(out.Notes, "The first graph needs index.html, what it names, what those files import, and the worker that scans responses; the editor and the other pages come after it. kB are 1,000 bytes.")
+	chromium, missing := browser(filepath.Join(root, "ui"))
+	if missing != "" {
+		out.Notes = append(out.Notes, "Not measured in a browser: "+missing+".")
+		return out, nil
+	}
+	if err := inBrowser(ctx, env, out, chromium); err != nil {
+		return nil, err
+	}
+	if v := out.Recorder.Median(side, task); v > 0 {
+		out.Measure("page/task-ms", 1e3*v, task)
+		out.Measure("page/heap-mib", out.Recorder.Median(side, heap)/(1<<20), heap)
+		out.Measure("page/flame-hover-ms", 1e3*out.Recorder.Median(side, flameHover), flameHover)
+	}
+	out.Notes = append(out.Notes, "Headless Chromium without a GPU; CPU is the main thread's own time by Chromium's trace. The frames a second depend on everything else that runs on the cores, such as the raster of the same browser.")
+	return out, nil
+}
+
+var (
+	named    = regexp.MustCompile(`(?:src|href)="\./([^"]+)"`)
+	imported = regexp.MustCompile(`(?:\bfrom|\bimport)\s*"\./([^"]+\.js)"`)
+	worker   = regexp.MustCompile("[\"`']([\\w.-]+\\.worker-[\\w-]+\\.js)[\"`']") // as the bundler writes it
+)
+
+// sizes returns the compressed bytes of what the first graph needs, and of every file but the licences.
+func sizes(dist fs.FS) (first, all int, err error) {
+	size := map[string]int{}
+	text := map[string][]byte{}
+	err = fs.WalkDir(dist, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || name == "LICENSES.txt" {
+			return err
+		}
+		b, err := fs.ReadFile(dist, name)
+		if err != nil {
+			return err
+		}
+		text[name] = b
+		size[name], err = compressed(b)
+		all += size[name]
+		return err
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	if text["index.html"] == nil {
+		return 0, 0, fmt.Errorf("%w: no index.html: run make ui", area.ErrEmpty)
+	}
+	seen := map[string]bool{}
+	for queue := []string{"index.html"}; len(queue) > 0; queue = queue[1:] {
+		name := queue[0]
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		if text[name] == nil {
+			return 0, 0, fmt.Errorf("%w: %s is named and is not there", area.ErrEmpty, name)
+		}
+		first += size[name]
+		rules := []*regexp.Regexp{named}
+		if strings.HasSuffix(name, ".js") {
+			rules = []*regexp.Regexp{imported, worker}
+		}
+		for _, rule := range rules {
+			for _, m := range rule.FindAllSubmatch(text[name], -1) {
+				queue = append(queue, path.Join(path.Dir(name), string(m[1])))
+			}
+		}
+	}
+	return first, all, nil
+}
+
+func compressed(b []byte) (int, error) {
+	var to bytes.Buffer
+	z, err := gzip.NewWriterLevel(&to, gzip.BestCompression)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := z.Write(b); err != nil {
+		return 0, err
+	}
+	err = z.Close()
+	return to.Len(), err
+}
+
+// browser returns the path of Chromium, or what is missing to measure in it.
+func browser(ui string) (chromium, missing string) {
+	chromium = os.Getenv("CHROMIUM")
+	if chromium == "" {
+		chromium = "/usr/bin/chromium"
+	}
+	if _, err := os.Stat(chromium); err != nil {
+		return "", "Chromium (" + chromium + ", or $CHROMIUM)"
+	}
+	if _, err := exec.LookPath("node"); err != nil {
+		return "", "node"
+	}
+	if _, err := os.Stat(filepath.Join(ui, "node_modules", "playwright-core")); err != nil {
+		return "", "the page's packages (cd ui && npm ci)"
+	}
+	return chromium, ""
+}
+
+func inBrowser(ctx context.Context, env area.Env, out *area.Outcome, chromium string) (err error) {
+	ferula, err := env.Programs.Get(ctx, peer.Ferula)
+	if err != nil {
+		return err
+	}
+	out.Versions = append(out.Versions, ferula.Version)
+	dir := filepath.Join(env.Cache, "run", "page")
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(filepath.Join(dir, "data"), 0o755)); err != nil {
+		return err
+	}
+	config := filepath.Join(dir, "prometheus.yml")
+	if err := os.WriteFile(config, []byte("scrape_configs: []\n"), 0o600); err != nil {
+		return err
+	}
+	server, err := proc.Start(ctx, ferula.Serve(peer.TSDB{Dir: filepath.Join(dir, "data"), Config: config, Log: filepath.Join(dir, "log")}))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	rounds := env.Rounds
+	if env.Short {
+		rounds = 1
+	}
+	for round := 1; round <= rounds; round++ {
+		measured, err := measure(ctx, env, server.URL(), chromium, filepath.Join(dir, fmt.Sprintf("round-%d.json", round)))
+		if err != nil {
+			return fmt.Errorf("round %d: %w", round, err)
+		}
+		for _, f := range figures {
+			v, ok := measured[f.key]
+			if !ok || !(v > 0) {
+				return fmt.Errorf("round %d: %w: no %s", round, area.ErrEmpty, f.key)
+			}
+			out.Recorder.Add(round, side, f.what, f.unit, v*f.factor)
+		}
+		env.Logf("round %d of %d", round, rounds)
+	}
+	return nil
+}
+
+// measure runs perf.mjs once and returns its figures.
+func measure(ctx context.Context, env area.Env, url, chromium, file string) (map[string]float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, browserTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "node", "e2e/perf.mjs", url, file)
+	cmd.Dir = filepath.Join(env.Programs.Root, "ui")
+	cmd.Env = slices.Concat(os.Environ(), []string{"CHROMIUM=" + chromium})
+	cmd.Stdout, cmd.Stderr = env.Log, env.Log
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("perf.mjs: %w", err)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var measured map[string]float64
+	if err := json.Unmarshal(b, &measured); err != nil {
+		return nil, fmt.Errorf("perf.mjs: %w", err)
+	}
+	return measured, nil
+}

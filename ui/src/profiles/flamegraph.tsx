@@ -47,13 +47,17 @@ export function FlameGraph({ flame: whole, whole: total, part, exact, unit, stat
         <span class="spacer" />
         <Look state={state} diff={isDiff(flame)} onChange={onChange} />
         {isDiff(flame) ? <DiffLegend /> : <p class="stats"><span>total <b>{formatUnit(total, unit)}</b></span><span><b>{formatCount(exact?.[0].count ?? flame.names.length - 1)}</b> functions</span></p>}
-        {!isDiff(flame) && <Downloads flame={whole} name={fileName} />}
       </div>
       <CutNote flame={flame} focus={focus} part={part} exact={exact} state={state} onChange={onChange} />
       {state.sandwich !== "" && !isDiff(flame) && (
         <p class="note sandwich-note">Callers and callees of <code>{state.sandwich}</code>{!both && ", which is not in this graph"}.<button type="button" class="link" onClick={() => onChange({ sandwich: "" })}>Show the whole graph</button></p>
       )}
-      {!isDiff(flame) && !state.bySelf && state.view !== "table" && <Packages flame={flame} onPick={(find) => onChange({ find })} />}
+      {!isDiff(flame) && (
+        <div class="panel-bar">
+          {!state.bySelf && state.view !== "table" && <Packages flame={flame} onPick={(find) => onChange({ find })} />}
+          <span class="spacer" /><Downloads flame={whole} name={fileName} />
+        </div>
+      )}
       <div class={`flame-views ${state.view}`}>
         {state.view !== "flame" && <Functions flame={flame} whole={total} exact={exact} unit={unit} test={test} onPick={pick} onSandwich={actions.sandwich} />}
         {state.view !== "table" && (both ? (

@@ -128,7 +128,7 @@ function Tip({ heat, grid, frame, at, zone, bound, count, hint, width }: TipProp
   const row = heat.rows[at.row]!;
   const side = b.left > width / 2 ? { left: "auto", right: `${width - b.left + 8}px` } : { left: `${b.left + b.width + 8}px` };
   return (
-    <div class="tip" role="status" style={{ ...side, top: `${b.top}px` }}>
+    <div class="tip" role="status" style={{ ...side, ...(b.top > HEIGHT / 2 ? { top: "auto", bottom: `${HEIGHT - b.top - b.height}px` } : { top: `${b.top}px` }) }}>
       <div class="tip-time">{formatTime(grid.start + at.column * grid.step, zone)}</div>
       <div class="tip-value">{count(row.counts[at.column]!)}</div>
       <div class="tip-labels"><span>{bound(row.lower)} to {bound(row.upper)}</span></div>

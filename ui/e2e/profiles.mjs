@@ -19,7 +19,7 @@ const DIFF = {
 
 const json = (message) => ({ status: 200, contentType: "application/json", body: JSON.stringify(message) });
 
-/** Two cells in the third last step, of values from 0 and from 190; asked for single ones, three profiles or spans. */
+/** Two cells in the third last step, of values from 0 and from 190; where single ones are requested, three profiles or spans. */
 function heat(q) {
   const step = q.step * 1000;
   const at = Math.floor(Number(q.end) / step) * step - 2 * step;

@@ -1,4 +1,4 @@
-// Checks of the profiles page's other views: all services, heat maps of profiles and spans, and what a cut flame graph says.
+// Checks of the profiles page's other views: all services, heat maps of profiles and spans, and notes of a cut flame graph.
 import { check, screenshot, until } from "./browser.mjs";
 import { flame, json, respond, total, TYPE, WHOLE } from "./profiles.mjs";
 
@@ -108,7 +108,7 @@ export const checks = {
     await until("the whole range", () => !address(page).has("span") && !address(page).has("id"));
   },
 
-  async "a cut flame graph says so, its table is exact, and a focus is loaded whole"(tab) {
+  async "a cut flame graph is named as such, its table is exact, and a focus is loaded whole"(tab) {
     const { page } = tab;
     const requested = await respondCut(page);
     await page.goto(`${tab.base}/profiles?over=lines&view=both`);

@@ -70,7 +70,7 @@ const MARKS = 36 ** 4;
 
 const markOf = (name: string): string => (hash(name) % MARKS).toString(36);
 
-/** The way from the root to a node as text for an address: what tells siblings apart is enough. "" is the root. */
+/** The way from the root to a node as text for an address: its marks differ between siblings. "" is the root. */
 export const focusMark = (flame: Flame, node: FlameNode): string => pathTo(flame, node).slice(1).map((n) => markOf(flame.names[n.name] ?? "")).join(".");
 
 /** The node that such a text leads to, or null where this graph has no such calls. */

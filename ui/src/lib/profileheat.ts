@@ -57,7 +57,7 @@ export function placeOf(heat: Heat, g: Grid, cell: Cell): { column: number; row:
 
 export interface One { id: string; span: string; trace: string; timeMS: number; value: number; labels: Labels }
 
-/** A finer heat map of a cell's time, whose exemplars are single profiles: what to ask for, its start excluded as the cell's is. */
+/** A finer heat map of a cell's time, whose exemplars are single profiles: the parameters of its request, its start excluded as the cell's is. */
 export function finer(cell: Cell): { start: string; end: string; step: number } {
   const stepMS = Math.max(1, Math.ceil((cell.end - cell.start) / FINER));
   return { start: String(cell.start + stepMS), end: String(cell.end), step: stepMS / 1000 };

@@ -23,7 +23,7 @@ export interface Place { column: number; row: number }
 interface Props {
   heat: Heat;
   grid: Grid;
-  /** What it shows, for who does not see it. */
+  /** What it shows, in words. */
   label: string;
   bound: (v: number) => string;
   /** The value of a cell in words. */

@@ -51,6 +51,9 @@ export class Plot {
   private options: PlotOptions;
   /** The dot under the pointer. */
   private pointed: Dot | null = null;
+  /** Names of the labels in the tooltip, and the elements of their values. */
+  private tipShape: string | null = null;
+  private tipTexts: Element[] = [];
   private shift = false;
   private gone = false;
   /** The cross-hair of the keyboard, and where a selection by it began. */
@@ -421,7 +424,7 @@ export class Plot {
     this.crowd?.highlight(found?.i ?? null);
     if (!found || idx === null || left < 0) return;
     const x = this.chart.valToPos(this.columns.times[idx]!, "x");
-    this.tip.replaceChildren(...this.tipContent(found.i, idx));
+    this.fillTip(found.i, idx);
     this.place(x, found.y, top);
     this.dot.style.background = this.color(found.i);
   }
@@ -429,15 +432,28 @@ export class Plot {
   private hoverDot(d: Dot, top: number): void {
     const content = this.tipHead(d.series, d.timeMS, d.value, d.text);
     const hint = this.options.dotHint?.(d);
+    this.tipShape = null;
     this.tip.replaceChildren(...content, labelTable(d.labels), ...(hint ? [node("div", "tip-hint", hint)] : []));
     this.tip.hidden = this.dot.hidden = false;
     this.place(this.chart.valToPos(d.timeMS / 1000, "x"), this.dotY(d), top);
     this.dot.style.background = this.color(d.series);
   }
 
-  private tipContent(i: number, x: number): Node[] {
-    const { times, values, labels } = this.columns;
-    return [...this.tipHead(i, times[x]! * 1000, values[i]![x]!), labelTable(labels[i]!)];
+  /** Only texts change where the last tooltip had the same names: elements that stay are laid out faster than new ones. */
+  private fillTip(i: number, x: number): void {
+    const labels = this.columns.labels[i]!;
+    const head = this.tipHead(i, this.columns.times[x]! * 1000, this.columns.values[i]![x]!);
+    const shape = Object.keys(labels).join();
+    if (shape !== this.tipShape) {
+      const table = labelTable(labels);
+      this.tip.replaceChildren(...head, table);
+      this.tipTexts = [...table.querySelectorAll(".metric-name, dd")];
+      this.tipShape = shape;
+      return;
+    }
+    head.forEach((n, k) => this.tip.children[k]!.replaceWith(n));
+    const { __name__: name, ...rest } = labels;
+    [...(name ? [name] : []), ...Object.values(rest)].forEach((text, k) => { const e = this.tipTexts[k]; if (e && e.textContent !== text) e.textContent = text; });
   }
 
   private tipHead(i: number, timeMS: number, v: number, text = (this.options.format?.long ?? formatLong)(v)): Node[] {
@@ -449,15 +465,15 @@ export class Plot {
     return [time, value];
   }
 
-  /** Next to the crosshair, on the side with space; never over the point it describes. */
+  /**
+   * Next to the crosshair, on the side with more room; never over the point it describes. Its own size, the percentages, is
+   * left to the layout of the frame: reading it would force one for every move.
+   */
   private place(x: number, y: number, top: number): void {
     const { left: plotLeft, top: plotTop } = this.offset();
     this.dot.style.transform = `translate(${plotLeft + x}px, ${plotTop + y}px)`;
-    const width = this.tip.offsetWidth;
-    const room = this.host.clientWidth - (plotLeft + x) - 16;
-    const left = room >= width ? plotLeft + x + 14 : Math.max(0, plotLeft + x - width - 14);
-    const down = Math.min(Math.max(plotTop + top - 20, 0), Math.max(0, this.options.height - this.tip.offsetHeight));
-    this.tip.style.transform = `translate(${left}px, ${down}px)`;
+    const left = plotLeft + x > this.chart.width / 2 ? `max(0px, ${plotLeft + x - 14}px - 100%)` : `${plotLeft + x + 14}px`;
+    this.tip.style.transform = `translate(${left}, max(0px, min(${plotTop + top - 20}px, ${this.options.height}px - 100%)))`;
   }
 
   private offset(): { left: number; top: number } {

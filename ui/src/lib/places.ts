@@ -13,11 +13,11 @@ export class Places {
 
   constructor(lines: readonly number[], steps: number, cellsMax = CELLS_MAX) {
     this.lines = lines;
-    this.y = lines.length * steps <= cellsMax ? new Float32Array(lines.length * steps).fill(NaN) : null;
+    this.y = lines.length * steps <= cellsMax ? new Float32Array(lines.length * steps) : null;
     this.columns = this.y ? [] : lines.map(() => null);
   }
 
-  /** The k-th line. `toY` gives the pixel of a value from the top, NaN for none. */
+  /** The k-th line, which has a value or NaN for each step; every line is to be added before any is looked for. `toY` gives the pixel of a value from the top, NaN for none. */
   add(k: number, column: Float64Array, toY: (v: number) => number): void {
     const { y, lines } = this;
     if (!y) {
@@ -26,12 +26,13 @@ export class Places {
       return;
     }
     const n = lines.length;
-    for (let i = 0, at = k; at < y.length && i < column.length; i++, at += n) y[at] = toY(column[i]!);
+    for (let i = 0, at = k; at < y.length; i++, at += n) y[at] = i < column.length ? toY(column[i]!) : NaN;
   }
 
   /** The line nearest to a pixel at a step, the first of equal ones; -1 where no line has a value. */
   nearest(step: number, at: number): number {
     const n = this.lines.length;
+    // A step beyond the last one has undefined, and so no line.
     let [best, bestDistance] = [-1, Infinity];
     for (let k = 0; k < n; k++) {
       const y = this.y ? this.y[step * n + k]! : this.toY(this.columns[k]?.[step] ?? NaN);

@@ -9,6 +9,9 @@ import type { Palette } from "./colors.ts";
 /** Milliseconds of one slice. */
 const SLICE_MS = 12;
 const THIN_FROM = 40;
+/** Room above and below a highlighted line, and the steps in which its canvas grows: another size is another bitmap. */
+const OUTLINE_PX = 8;
+const OVER_STEP_PX = 64;
 
 export interface CrowdView { columns: Columns; hidden: ReadonlySet<number>; log: boolean; /** The most that are drawn as lines. */ linesMax: number; color: (i: number) => string; dashed: (i: number) => boolean }
 
@@ -76,14 +79,29 @@ export class Crowd {
     const key = i === null ? "" : [i, width, height, this.made].join();
     if (key === this.shownLine) return;
     this.shownLine = key;
-    if (over.width !== width || over.height !== height) Object.assign(over, { width, height });
     const ctx = over.getContext("2d")!;
-    ctx.clearRect(0, 0, width, height);
     const column = i === null ? undefined : this.view().columns.values[i];
-    if (!column) return;
+    if (!column) {
+      ctx.setTransform(1, 0, 0, 1, 0, 0);
+      ctx.clearRect(0, 0, over.width, over.height);
+      return;
+    }
+    // The canvas is as high as the line needs: each of its pixels is copied for each frame.
+    const y = this.toY();
+    let [top, bottom] = [height, 0];
+    for (const v of column) { const at = y(v); if (at < top) top = at; if (at > bottom) bottom = at; }
+    top = Math.max(0, Math.floor(top) - OUTLINE_PX);
+    const rows = Math.min(Math.ceil(height), Math.ceil((Math.max(bottom - top, 0) + OUTLINE_PX) / OVER_STEP_PX) * OVER_STEP_PX);
+    top = Math.max(0, Math.min(top, Math.ceil(height) - rows));
+    if (over.width !== width || over.height !== rows) Object.assign(over, { width, height: rows });
+    over.style.height = `${rows / devicePixelRatio}px`;
+    over.style.transform = `translateY(${top / devicePixelRatio}px)`;
+    ctx.setTransform(1, 0, 0, 1, 0, 0);
+    ctx.clearRect(0, 0, width, rows);
+    ctx.setTransform(1, 0, 0, 1, 0, -top);
     for (const [style, pixels] of [[this.colors.surface, 4], [this.colors.text, 1.75]] as const) {
       Object.assign(ctx, { strokeStyle: style, fillStyle: style, lineWidth: pixels * devicePixelRatio });
-      stroke(ctx, column, this.toX(), this.toY());
+      stroke(ctx, column, this.toX(), y);
     }
   }
 

@@ -35,6 +35,8 @@ const DOT_RADIUS = 4;
 const DOT_REACH = 9;
 const SYNC_KEY = "ferula";
 const THIN_FROM = 40;
+/** Milliseconds from one tooltip to the next among many lines. */
+const FOLLOW_MS = 60;
 /** More lines than this are one picture: no line can be followed among them, and drawing each would stop the page. */
 export const LINES_MAX = 500;
 /** Up to here uPlot draws the lines, all at once; more are drawn in slices. A stack is always uPlot's. */
@@ -54,6 +56,9 @@ export class Plot {
   /** Names of the labels in the tooltip, and the elements of their values. */
   private tipShape: string | null = null;
   private tipTexts: Element[] = [];
+  /** A tooltip that is still to follow, and when the last one was drawn. */
+  private later = 0;
+  private hoveredMS = 0;
   private shift = false;
   private gone = false;
   /** The cross-hair of the keyboard, and where a selection by it began. */
@@ -87,6 +92,7 @@ export class Plot {
   }
 
   destroy(): void {
+    clearTimeout(this.later);
     this.gone = true;
     this.crowd?.destroy();
     this.chart.destroy();
@@ -418,7 +424,19 @@ export class Plot {
     this.hoverAt(idx == null || !event || left < 0 || top < 0 ? null : idx, left, top);
   }
 
+  /**
+   * Among many lines every move finds another one. The cross-hair follows each frame; the tooltip and the line that stands out
+   * follow a moment later, and the last move always counts.
+   */
   private hoverAt(idx: number | null, left: number, top: number): void {
+    clearTimeout(this.later);
+    const wait = this.crowd && idx !== null ? this.hoveredMS + FOLLOW_MS - performance.now() : 0;
+    if (wait > 0) this.later = window.setTimeout(() => this.hoverNow(idx, left, top), wait);
+    else this.hoverNow(idx, left, top);
+  }
+
+  private hoverNow(idx: number | null, left: number, top: number): void {
+    this.hoveredMS = performance.now();
     const found = idx === null ? null : this.nearest(idx, top);
     this.tip.hidden = this.dot.hidden = found === null;
     this.crowd?.highlight(found?.i ?? null);
@@ -430,6 +448,7 @@ export class Plot {
   }
 
   private hoverDot(d: Dot, top: number): void {
+    clearTimeout(this.later);
     const content = this.tipHead(d.series, d.timeMS, d.value, d.text);
     const hint = this.options.dotHint?.(d);
     this.tipShape = null;

@@ -20,7 +20,6 @@ import (
 	"github.com/prometheus/prometheus/scrape"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/storage/remote"
-	"github.com/prometheus/prometheus/util/logging"
 	"go.yaml.in/yaml/v2"
 
 	"github.com/ferula-io/ferula/internal/store/tsdb"
@@ -37,7 +36,7 @@ type Options struct {
 
 const (
 	defaultFlushDeadline = time.Minute
-	// logEvery is the time during which a line is not logged again.
+	// logEvery is the time during which a queue does not log a line again.
 	logEvery = time.Minute
 	// readAllWait is how long Close waits for the queues to read the log to its end, and
 	// readAllEvery the interval at which it looks.
@@ -53,7 +52,6 @@ type Sender struct {
 	opts    Options
 	store   *tsdb.Store
 	reg     prometheus.Gatherer
-	deduper *logging.Deduper
 	queues  *remote.WriteStorage
 	samples storage.Storage
 
@@ -78,9 +76,9 @@ func New(opts Options, store *tsdb.Store, logger *slog.Logger, reg registry) *Se
 	if opts.FlushDeadline == 0 {
 		opts.FlushDeadline = defaultFlushDeadline
 	}
-	deduper := logging.Dedupe(slog.New(redacting{logger.Handler()}), logEvery)
-	s := &Sender{opts: opts, store: store, reg: reg, deduper: deduper, written: make(chan struct{}, 1), stop: make(chan struct{})}
-	s.queues = remote.NewWriteStorage(slog.New(deduper), reg, store.Options().Dir, opts.FlushDeadline, manager(opts.Scraper), opts.TypeAndUnitLabels)
+	quiet := slog.New(newUnrepeated(redacting{logger.Handler()}, logEvery, time.Now))
+	s := &Sender{opts: opts, store: store, reg: reg, written: make(chan struct{}, 1), stop: make(chan struct{})}
+	s.queues = remote.NewWriteStorage(quiet, reg, store.Options().Dir, opts.FlushDeadline, manager(opts.Scraper), opts.TypeAndUnitLabels)
 	s.samples = storage.NewFanout(logger, store, secondary{s.queues})
 	s.notifier.Go(s.notify)
 	store.NotifyWrites(s)
@@ -207,7 +205,6 @@ func (s *Sender) Close() error {
 	err := s.queues.Close()
 	close(s.stop)
 	s.notifier.Wait()
-	s.deduper.Stop()
 	if err != nil {
 		return fmt.Errorf("remote_write: %w", err)
 	}

@@ -103,7 +103,7 @@ func openFolder(text []byte) (objstore.Bucket, error) {
 	if known.Directory == "" {
 		return nil, errors.New("config.directory is missing")
 	}
-	return filesystem.NewBucket(known.Directory)
+	return newFolder(known.Directory)
 }
 
 // kitLogger adapts a slog.Logger to the providers' interface. They log little but

@@ -1,0 +1,99 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/thanos-io/objstore"
+	"github.com/thanos-io/objstore/providers/filesystem"
+)
+
+// ErrFolderLost is returned by a bucket in a folder that was there before: its file system is
+// not mounted any more. The provider would list no block, and would write new ones to the
+// disk beneath.
+var ErrFolderLost = errors.New("the folder of the bucket is gone")
+
+// folder is a bucket in a folder. A folder that has never been there is an empty bucket.
+type folder struct {
+	*filesystem.Bucket
+	dir string
+
+	mu     sync.Mutex
+	device string // of the file system; "": the folder was not seen yet
+}
+
+func newFolder(dir string) (*folder, error) {
+	b, err := filesystem.NewBucket(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &folder{Bucket: b, dir: dir}, nil
+}
+
+// check returns ErrFolderLost if the folder has vanished, or if it is empty and on another
+// file system than before.
+func (f *folder) check() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	info, err := os.Stat(f.dir)
+	if errors.Is(err, fs.ErrNotExist) && f.device != "" {
+		return fmt.Errorf("%w: %s does not exist any more", ErrFolderLost, f.dir)
+	}
+	if err != nil {
+		return nil // the provider returns it, or there is nothing yet
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil
+	}
+	device := fmt.Sprint(stat.Dev)
+	if f.device != "" && f.device != device && isEmpty(f.dir) {
+		return fmt.Errorf("%w: %s is empty and on another file system than before", ErrFolderLost, f.dir)
+	}
+	f.device = device
+	return nil
+}
+
+func isEmpty(dir string) bool {
+	d, err := os.Open(dir)
+	if err != nil {
+		return false
+	}
+	//lint:ignore errcheck the folder is only read
+	defer d.Close()
+	_, err = d.Readdirnames(1)
+	return errors.Is(err, io.EOF)
+}
+
+// Iter implements objstore.Bucket.
+func (f *folder) Iter(ctx context.Context, dir string, do func(string) error, o ...objstore.IterOption) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	return f.Bucket.Iter(ctx, dir, do, o...)
+}
+
+// IterWithAttributes implements objstore.Bucket.
+func (f *folder) IterWithAttributes(ctx context.Context, dir string, do func(objstore.IterObjectAttributes) error, o ...objstore.IterOption) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	return f.Bucket.IterWithAttributes(ctx, dir, do, o...)
+}
+
+// Upload implements objstore.Bucket.
+func (f *folder) Upload(ctx context.Context, name string, r io.Reader, o ...objstore.ObjectUploadOption) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	if err := f.Bucket.Upload(ctx, name, r, o...); err != nil {
+		return err
+	}
+	return f.check() // which sees a folder that this upload has made
+}

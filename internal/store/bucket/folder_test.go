@@ -1,0 +1,98 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/thanos-io/objstore"
+)
+
+func openTestFolder(t *testing.T, dir string) objstore.Bucket {
+	t.Helper()
+	b, err := Open([]byte("type: FILESYSTEM\nconfig: {directory: "+dir+"}\nprefix: eu\n"), "test", quiet, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// entriesOf returns the number of entries, and the errors of a list and of an upload.
+func entriesOf(b objstore.Bucket) (n int, list, upload error) {
+	list = b.Iter(context.Background(), "", func(string) error { n++; return nil })
+	return n, list, b.Upload(context.Background(), "new/x", strings.NewReader("x"))
+}
+
+func TestFolder_ThatNeverExistedIsAnEmptyBucket(t *testing.T) {
+	b := openTestFolder(t, filepath.Join(t.TempDir(), "later"))
+	for i, want := range []int{0, 1} {
+		if n, list, upload := entriesOf(b); n != want || list != nil || upload != nil {
+			t.Errorf("%d: %d entries, %v, %v", i, n, list, upload)
+		}
+	}
+}
+
+// Without the check the store would serve nothing, without a warning, and a shipper would
+// list blocks as shipped that are not in the bucket.
+func TestFolder_ThatVanishesIsAnError(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "mount")
+	b := openTestFolder(t, dir)
+	if _, list, upload := entriesOf(b); list != nil || upload != nil {
+		t.Fatal(list, upload)
+	}
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, list, upload := entriesOf(b); !errors.Is(list, ErrFolderLost) || !errors.Is(upload, ErrFolderLost) {
+			t.Errorf("%v, %v", list, upload)
+		}
+	}
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	if n, list, upload := entriesOf(b); n != 1 || list != nil || upload != nil {
+		t.Errorf("%d entries, %v, %v", n, list, upload)
+	}
+}
+
+func TestFolder_WhoseFileSystemIsUnmountedIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	mount := func() {
+		t.Helper()
+		if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+			t.Skipf("mount a file system for the test: %v", err)
+		}
+	}
+	unmount := func() {
+		t.Helper()
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mount()
+	b := openTestFolder(t, dir)
+	_, list, upload := entriesOf(b)
+	unmount()
+	if list != nil || upload != nil {
+		t.Fatal(list, upload)
+	}
+	for range 2 {
+		if _, list, upload := entriesOf(b); !errors.Is(list, ErrFolderLost) || !errors.Is(upload, ErrFolderLost) {
+			t.Errorf("%v, %v", list, upload)
+		}
+	}
+	mount() // a new one, on which something lies already
+	defer unmount()
+	if err := os.Mkdir(filepath.Join(dir, "eu"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, list, upload := entriesOf(b); list != nil || upload != nil {
+		t.Error(list, upload)
+	}
+}
